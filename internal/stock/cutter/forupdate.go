@@ -1,0 +1,74 @@
+package cutter
+
+import (
+	"fmt"
+	"strings"
+
+	"gorm.io/gorm"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// ForUpdate locks the stock rows with SELECT … FOR UPDATE, decides, and then
+// updates them: the row is locked for two statements and the commit.
+func ForUpdate(layout string) stock.Cutter { return forUpdate{layout: layout, refuse: true} }
+
+type forUpdate struct {
+	layout string
+	refuse bool // refuse what does not fit, rather than count below zero
+}
+
+func (c forUpdate) Cut(tx *gorm.DB, ds []stock.Deduction) ([]error, error) {
+	rs, err := lock(tx, ds)
+	if err != nil {
+		return nil, err
+	}
+	answers := make([]error, len(ds))
+	for i, d := range ds {
+		answers[i] = rs.take(d, c.layout, c.refuse)
+	}
+	return answers, countDown(tx, ds, answers)
+}
+
+// countDown takes the units of all accepted deductions in one statement. The
+// caller holds the row locks.
+func countDown(tx *gorm.DB, ds []stock.Deduction, answers []error) error {
+	skus, units := taken(ds, answers)
+	if len(skus) == 0 {
+		return nil
+	}
+	var (
+		sql  strings.Builder
+		args []any
+	)
+	sql.WriteString("UPDATE stock SET available = available - ")
+	if len(skus) == 1 {
+		sql.WriteString("?")
+		args = append(args, units[skus[0]])
+	} else {
+		sql.WriteString("CASE sku")
+		for _, sku := range skus {
+			sql.WriteString(" WHEN ? THEN CAST(? AS " + bigint(tx) + ")")
+			args = append(args, string(sku), units[sku])
+		}
+		sql.WriteString(" END")
+	}
+	sql.WriteString(" WHERE sku IN ?")
+	updated := tx.Exec(sql.String(), append(args, skus)...)
+	if updated.Error != nil {
+		return fmt.Errorf("counting down: %w", updated.Error)
+	}
+	if updated.RowsAffected != int64(len(skus)) {
+		return fmt.Errorf("counting down: %d of %d stock rows updated", updated.RowsAffected, len(skus))
+	}
+	return nil
+}
+
+// bigint is the name under which the dialect casts to a 64-bit integer.
+// PostgreSQL would otherwise take a parameter inside CASE for text.
+func bigint(db *gorm.DB) string {
+	if db.Name() == "mysql" {
+		return "SIGNED"
+	}
+	return "BIGINT"
+}

@@ -1,0 +1,121 @@
+// Package cutter holds the ways in which a ledger transaction takes units from
+// stock rows. Cutters differ in how they lock and what they trust; which rows
+// exist, whom they belong to and under which epoch they are sold is checked
+// the same way by all.
+package cutter
+
+import (
+	"fmt"
+	"slices"
+
+	"gorm.io/gorm"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// row is what a cutter needs to know of a stock row.
+type row struct {
+	sku       stock.SKU
+	available int64
+	epoch     int64
+	version   int64
+	layout    string
+}
+
+type rows map[stock.SKU]*row
+
+// read reads the stock rows of ds as they stand.
+func read(db *gorm.DB, ds []stock.Deduction) (rows, error) { return query(db, ds, "") }
+
+// lock reads the stock rows of ds under their row locks, taken in SKU order as
+// every transaction of the ledger takes them. SQLite has no row locks: there
+// the transaction holds the only write lock from its beginning.
+func lock(tx *gorm.DB, ds []stock.Deduction) (rows, error) {
+	if tx.Name() == "sqlite" {
+		return query(tx, ds, "")
+	}
+	return query(tx, ds, " FOR UPDATE")
+}
+
+func query(db *gorm.DB, ds []stock.Deduction, suffix string) (rows, error) {
+	skus := skusOf(ds)
+	found, err := db.Raw("SELECT sku, available, epoch, version, layout FROM stock WHERE sku IN ? ORDER BY sku"+suffix, skus).Rows()
+	if err != nil {
+		return nil, fmt.Errorf("reading stock rows: %w", err)
+	}
+	defer found.Close()
+	rs := make(rows, len(skus))
+	for found.Next() {
+		var r row
+		if err := found.Scan(&r.sku, &r.available, &r.epoch, &r.version, &r.layout); err != nil {
+			return nil, fmt.Errorf("reading stock rows: %w", err)
+		}
+		rs[r.sku] = &r
+	}
+	if err := found.Err(); err != nil {
+		return nil, fmt.Errorf("reading stock rows: %w", err)
+	}
+	return rs, nil
+}
+
+// skusOf returns the SKUs of ds, each once.
+func skusOf(ds []stock.Deduction) []stock.SKU {
+	skus := make([]stock.SKU, 0, len(ds))
+	for _, d := range ds {
+		for _, line := range d.Lines {
+			skus = append(skus, line.SKU)
+		}
+	}
+	slices.Sort(skus)
+	return slices.Compact(skus)
+}
+
+// check says whether units of the line may be taken from its row at all,
+// however many there are.
+func (rs rows) check(line stock.Line, layout string) error {
+	r, ok := rs[line.SKU]
+	switch {
+	case !ok:
+		return stock.Refuse(line.SKU, stock.ErrUnknownSKU)
+	case r.layout != layout:
+		return stock.Refuse(line.SKU, stock.ErrLayout)
+	case line.Epoch != 0 && r.epoch != line.Epoch:
+		return stock.Refuse(line.SKU, stock.ErrStaleEpoch)
+	}
+	return nil
+}
+
+// take counts the deduction's units off the rows in memory, all lines or none.
+// With refuse set it answers ErrSoldOut where they do not fit.
+func (rs rows) take(d stock.Deduction, layout string, refuse bool) error {
+	for _, line := range d.Lines {
+		if err := rs.check(line, layout); err != nil {
+			return err
+		}
+		if refuse && rs[line.SKU].available < line.Quantity {
+			return stock.Refuse(line.SKU, stock.ErrSoldOut)
+		}
+	}
+	for _, line := range d.Lines {
+		rs[line.SKU].available -= line.Quantity
+	}
+	return nil
+}
+
+// taken is how many units of each SKU the deductions without an error take.
+func taken(ds []stock.Deduction, answers []error) (skus []stock.SKU, units map[stock.SKU]int64) {
+	units = make(map[stock.SKU]int64)
+	for i, d := range ds {
+		if answers[i] != nil {
+			continue
+		}
+		for _, line := range d.Lines {
+			if units[line.SKU] == 0 {
+				skus = append(skus, line.SKU)
+			}
+			units[line.SKU] += line.Quantity
+		}
+	}
+	slices.Sort(skus)
+	return skus, units
+}
