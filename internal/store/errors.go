@@ -1,0 +1,138 @@
+package store
+
+import (
+	"database/sql"
+	"errors"
+
+	gosqlite "github.com/glebarez/go-sqlite"
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"gorm.io/gorm"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// Error numbers of MySQL and MariaDB.
+const (
+	mysqlDuplicateEntry     = 1062
+	mysqlLockWaitTimeout    = 1205
+	mysqlDeadlock           = 1213
+	mysqlRecordChanged      = 1020 // MariaDB with snapshot isolation
+	mysqlTooManyConnections = 1203 // of this user; its SQLSTATE speaks of syntax
+	mysqlResourceLimit      = 1226 // likewise
+	mysqlIncorrectValue     = 1366
+	mysqlCheckViolated      = 3819
+	mysqlPacketTooLarge     = 1153
+)
+
+// IsDuplicate reports whether err says that a row with this key is there.
+func IsDuplicate(err error) bool {
+	if errors.Is(err, gorm.ErrDuplicatedKey) {
+		return true
+	}
+	switch e := driverError(err).(type) {
+	case *mysql.MySQLError:
+		return e.Number == mysqlDuplicateEntry
+	case *pgconn.PgError:
+		return e.Code == "23505"
+	case *gosqlite.Error:
+		return e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY || e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE
+	}
+	return false
+}
+
+// IsRetryable reports whether err says that the transaction met others: rolled
+// back and run again, it may succeed. It says nothing about whether the
+// database has rolled back yet.
+func IsRetryable(err error) bool {
+	switch e := driverError(err).(type) {
+	case *mysql.MySQLError:
+		return e.Number == mysqlDeadlock || e.Number == mysqlLockWaitTimeout || e.Number == mysqlRecordChanged
+	case *pgconn.PgError:
+		return e.Code == "40001" || e.Code == "40P01" || e.Code == "55P03"
+	case *gosqlite.Error:
+		return primary(e) == sqlite3.SQLITE_BUSY || primary(e) == sqlite3.SQLITE_LOCKED
+	}
+	return false
+}
+
+// IsKnownRollback reports whether err, returned by the one COMMIT of a
+// transaction, proves that it did not commit. Every other error of a COMMIT
+// leaves the outcome unknown: the answer may be lost and not the commit.
+func IsKnownRollback(err error) bool {
+	if errors.Is(err, sql.ErrTxDone) || errors.Is(err, pgx.ErrTxCommitRollback) {
+		return true
+	}
+	switch e := driverError(err).(type) {
+	case *mysql.MySQLError:
+		class := string(e.SQLState[:2])
+		return e.Number == mysqlLockWaitTimeout || class == "40" || class == "23"
+	case *pgconn.PgError:
+		// 40003 is itself "statement completion unknown".
+		return class(e) == "23" || class(e) == "40" && e.Code != "40003"
+	case *gosqlite.Error:
+		code := primary(e)
+		return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED || code == sqlite3.SQLITE_CONSTRAINT
+	}
+	return errors.Is(err, gorm.ErrDuplicatedKey) || errors.Is(err, gorm.ErrForeignKeyViolated) || errors.Is(err, gorm.ErrCheckConstraintViolated)
+}
+
+// IsStatementError reports whether the database refused a statement for what
+// it says or holds (a value, a constraint, its size), so that the same
+// statement without the offending row may be taken.
+func IsStatementError(err error) bool {
+	if errors.Is(err, mysql.ErrPktTooLarge) {
+		return true
+	}
+	switch e := driverError(err).(type) {
+	case *mysql.MySQLError:
+		switch e.Number {
+		case mysqlTooManyConnections, mysqlResourceLimit:
+			return false
+		case mysqlIncorrectValue, mysqlCheckViolated, mysqlPacketTooLarge:
+			return true
+		}
+		class := string(e.SQLState[:2])
+		return class == "21" || class == "22" || class == "23" || class == "42"
+	case *pgconn.PgError:
+		switch class(e) {
+		case "21", "22", "23", "42", "54": // 54: the statement is too large or too complex
+			return true
+		}
+	case *gosqlite.Error:
+		switch primary(e) {
+		case sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE:
+			return true
+		}
+	}
+	return errors.Is(err, gorm.ErrDuplicatedKey) || errors.Is(err, gorm.ErrForeignKeyViolated) ||
+		errors.Is(err, gorm.ErrCheckConstraintViolated) || errors.Is(err, gorm.ErrInvalidField)
+}
+
+// driverError finds what the database itself reported, nil if err is not the
+// database's own word.
+func driverError(err error) error {
+	var (
+		my   *mysql.MySQLError
+		pg   *pgconn.PgError
+		lite *gosqlite.Error
+	)
+	switch {
+	case errors.As(err, &my):
+		return my
+	case errors.As(err, &pg):
+		return pg
+	case errors.As(err, &lite):
+		return lite
+	}
+	return nil
+}
+
+func class(e *pgconn.PgError) string {
+	if len(e.Code) < 2 {
+		return ""
+	}
+	return e.Code[:2]
+}
+
+func primary(e *gosqlite.Error) int { return e.Code() & 0xff }

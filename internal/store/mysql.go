@@ -1,0 +1,156 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+	"github.com/golang-migrate/migrate/v4/database"
+	migratemysql "github.com/golang-migrate/migrate/v4/database/mysql"
+	"gorm.io/driver/mysql"
+)
+
+func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
+	config, err := mysqlConfig(u)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrBadURL, err)
+	}
+	s := &SQL{dialect: MySQL, target: "MySQL at " + config.Addr}
+	version, err := mysqlVersion(ctx, config)
+	if err != nil {
+		return nil, s.failed("connecting to", err)
+	}
+	s.migrations = func() (database.Driver, error) { return mysqlMigrations(config) }
+
+	sessions := config.Clone()
+	idle := boundMySQL(sessions, version)
+	connector, err := driver.NewConnector(sessions)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrBadURL, err)
+	}
+	s.pool = sql.OpenDB(connector)
+	s, err = s.open(ctx, poolSize, mysql.New(mysql.Config{
+		Conn:                      s.pool,
+		SkipInitializeWithVersion: true, // it only chooses among clauses that the ledger's own SQL does not use
+	}))
+	if err != nil {
+		return nil, err
+	}
+	s.pool.SetConnMaxIdleTime(idle)
+	return s, nil
+}
+
+// mysqlConfig turns the URL into the driver's configuration, without bounds.
+func mysqlConfig(u *url.URL) (*driver.Config, error) {
+	if u.Hostname() == "" {
+		return nil, errors.New("it names no host")
+	}
+	name := strings.TrimPrefix(u.Path, "/")
+	if name == "" {
+		return nil, errors.New("it names no database")
+	}
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return nil, errors.New("its query cannot be parsed")
+	}
+	// Rows are read and written as UTC times, and a row found counts as
+	// updated; nobody's query may change that.
+	for _, ours := range []string{"parseTime", "loc", "clientFoundRows"} {
+		query.Del(ours)
+	}
+	config, err := driver.ParseDSN("/?" + query.Encode())
+	if err != nil {
+		return nil, fmt.Errorf("its query: %w", err)
+	}
+	config.User = u.User.Username()
+	config.Passwd, _ = u.User.Password()
+	config.Net = "tcp"
+	config.Addr = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "3306"))
+	config.DBName = name
+	config.ParseTime = true
+	config.Loc = time.UTC
+	config.ClientFoundRows = true
+	if !query.Has("interpolateParams") {
+		config.InterpolateParams = true // one round trip a statement instead of three
+	}
+	if !query.Has("timeout") {
+		config.Timeout = connectTimeout
+	}
+	if config.TLS != nil && config.TLS.ServerName == "" {
+		config.TLS.ServerName = u.Hostname() // ParseDSN took it from the address it did not have yet
+	}
+	return config, nil
+}
+
+// mysqlVersion asks the server what it is, since MariaDB and MySQL name the
+// same bounds differently and refuse each other's names.
+func mysqlVersion(ctx context.Context, config *driver.Config) (string, error) {
+	probe := config.Clone()
+	probe.Params = nil
+	probe.ReadTimeout, probe.WriteTimeout = connectTimeout, connectTimeout
+	connector, err := driver.NewConnector(probe)
+	if err != nil {
+		return "", err
+	}
+	pool := sql.OpenDB(connector)
+	defer pool.Close()
+	var version string
+	err = pool.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version)
+	return version, err
+}
+
+// boundMySQL bounds the sessions, where the URL has not, and returns how long
+// a connection may lie idle in the pool.
+func boundMySQL(config *driver.Config, version string) (idle time.Duration) {
+	if config.ReadTimeout == 0 {
+		config.ReadTimeout = silence
+	}
+	if config.WriteTimeout == 0 {
+		config.WriteTimeout = silence
+	}
+	if config.Params == nil {
+		config.Params = make(map[string]string)
+	}
+	set := func(name, value string) {
+		if _, ok := config.Params[name]; !ok {
+			config.Params[name] = value
+		}
+	}
+	set("innodb_lock_wait_timeout", wholeSeconds(lockWait))
+	if strings.Contains(version, "MariaDB") {
+		set("tx_isolation", "'READ-COMMITTED'")
+		set("idle_transaction_timeout", wholeSeconds(idleTransaction))
+		return connectionIdle
+	}
+	set("transaction_isolation", "'READ-COMMITTED'")
+	// MySQL cannot tell an idle transaction from an idle session, so both end
+	// early, and the pool lets go before the server does.
+	set("wait_timeout", wholeSeconds(silence))
+	return silence / 2
+}
+
+func wholeSeconds(d time.Duration) string { return strconv.Itoa(int(d / time.Second)) }
+
+func mysqlMigrations(config *driver.Config) (database.Driver, error) {
+	own := config.Clone()
+	own.MultiStatements = true
+	connector, err := driver.NewConnector(own)
+	if err != nil {
+		return nil, err
+	}
+	pool := sql.OpenDB(connector)
+	migrations, err := migratemysql.WithInstance(pool, &migratemysql.Config{})
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return migrations, nil
+}

@@ -1,0 +1,188 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/golang-migrate/migrate/v4/database"
+	"github.com/google/uuid"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+)
+
+// Bounds of every session with the ledger's database. A waiter outlives the
+// idle transaction it waits for, so that one stopped instance costs the others
+// one wait and no error.
+const (
+	lockWait          = 2 * time.Second // for a row lock
+	idleTransaction   = 2 * time.Second // then the server ends the session
+	silence           = 10 * time.Second
+	connectTimeout    = 5 * time.Second
+	poolSize          = 32
+	connectionLife    = 30 * time.Minute
+	connectionIdle    = 5 * time.Minute
+	slowStatement     = time.Second
+	migrationLockWait = 30 * time.Second
+)
+
+// Dialect names a kind of database, as gorm's dialectors do.
+type Dialect string
+
+// The dialects.
+const (
+	MySQL    Dialect = "mysql" // MariaDB too
+	Postgres Dialect = "postgres"
+	SQLite   Dialect = "sqlite"
+)
+
+// SQL is the ledger's database. It is safe for concurrent use.
+type SQL struct {
+	db      *gorm.DB
+	pool    *sql.DB
+	dialect Dialect
+	target  string // what error messages call it
+	// migrations opens a migration driver with a connection of its own, free
+	// of the sessions' bounds.
+	migrations func() (database.Driver, error)
+}
+
+// OpenSQL connects to the database at the URL:
+//
+//	mysql://user:password@host:port/name?parameter=value
+//	postgres://user:password@host:port/name?parameter=value
+//	sqlite:///path/to/file?_pragma=name(value)
+//
+// User, password, host and name are percent-decoded; the query goes to the
+// driver (for MySQL it names driver parameters and session variables) and
+// overrides the bounds set here, but for what reading our own rows depends
+// on. The SQLite file is created, for its owner alone, if it is not there.
+//
+// Sessions run at READ COMMITTED. A lock wait is bounded to 2 s, an idle
+// transaction to 2 s (MySQL, which has no such bound, ends a session silent
+// for 10 s), a silent connection to 10 s. There are at most 32 connections (4
+// to SQLite). The first must come about within 5 s.
+//
+// Errors name the host and the problem, never the password. ErrBadURL: the URL
+// itself is at fault.
+func OpenSQL(ctx context.Context, rawURL string) (*SQL, error) {
+	u, err := parseURL(rawURL)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrBadURL, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	switch u.Scheme {
+	case "mysql":
+		return openMySQL(ctx, u)
+	case "postgres", "postgresql":
+		return openPostgres(ctx, rawURL)
+	case "sqlite":
+		return openSQLiteURL(ctx, u)
+	}
+	return nil, fmt.Errorf("%w: %q is none of mysql://, postgres://, sqlite://", ErrBadURL, u.Scheme+"://")
+}
+
+// open finishes opening: it bounds the pool, proves that the database answers
+// and hands the pool to gorm.
+func (s *SQL) open(ctx context.Context, size int, dialector gorm.Dialector) (*SQL, error) {
+	s.pool.SetMaxOpenConns(size)
+	s.pool.SetMaxIdleConns(size)
+	s.pool.SetConnMaxLifetime(connectionLife)
+	s.pool.SetConnMaxIdleTime(connectionIdle)
+	err := s.pool.PingContext(ctx)
+	if err == nil {
+		s.db, err = gorm.Open(dialector, &gorm.Config{
+			SkipDefaultTransaction: true,
+			DisableAutomaticPing:   true,
+			TranslateError:         true,
+			Logger:                 slowLog{},
+			NowFunc:                func() time.Time { return time.Now().UTC() },
+		})
+	}
+	if err != nil {
+		s.pool.Close()
+		return nil, s.failed("connecting to", err)
+	}
+	return s, nil
+}
+
+func (s *SQL) failed(doing string, err error) error {
+	return fmt.Errorf("%s %s: %w", doing, s.target, err)
+}
+
+// DB returns the pool as gorm wraps it. It has no default transactions and no
+// prepared statements; statements are logged only if they take over 1 s.
+func (s *SQL) DB() *gorm.DB { return s.db }
+
+// Dialect returns the kind of database.
+func (s *SQL) Dialect() Dialect { return s.dialect }
+
+// Ping reports whether the database answers.
+func (s *SQL) Ping(ctx context.Context) error {
+	if err := s.pool.PingContext(ctx); err != nil {
+		return s.failed("asking", err)
+	}
+	return nil
+}
+
+// Close closes all connections.
+func (s *SQL) Close() error {
+	if err := s.pool.Close(); err != nil {
+		return s.failed("closing", err)
+	}
+	return nil
+}
+
+// LedgerID returns the name that the migration gave this ledger: a gate filled
+// from another ledger is not to be believed.
+func (s *SQL) LedgerID(ctx context.Context) (uuid.UUID, error) {
+	rows, err := s.pool.QueryContext(ctx, "SELECT id FROM ledger")
+	if err != nil {
+		return uuid.Nil, s.failed("reading the ledger ID from", err)
+	}
+	defer rows.Close()
+	var ids []uuid.UUID
+	for rows.Next() {
+		var id uuid.UUID
+		if err := rows.Scan(&id); err != nil {
+			return uuid.Nil, s.failed("reading the ledger ID from", err)
+		}
+		ids = append(ids, id)
+	}
+	if err := rows.Err(); err != nil {
+		return uuid.Nil, s.failed("reading the ledger ID from", err)
+	}
+	if len(ids) != 1 {
+		return uuid.Nil, s.failed("reading the ledger ID from", fmt.Errorf("table ledger has %d rows, not 1", len(ids)))
+	}
+	return ids[0], nil
+}
+
+// slowLog tells slog's default logger of slow statements, without their
+// values, and of nothing else: whether an error is worth a line is for those
+// to say who get it.
+type slowLog struct{}
+
+var _ gorm.ParamsFilter = slowLog{}
+
+func (l slowLog) LogMode(logger.LogLevel) logger.Interface { return l }
+
+func (slowLog) Info(context.Context, string, ...any)  {}
+func (slowLog) Warn(context.Context, string, ...any)  {}
+func (slowLog) Error(context.Context, string, ...any) {}
+
+func (slowLog) Trace(ctx context.Context, begin time.Time, statement func() (string, int64), err error) {
+	elapsed := time.Since(begin)
+	if elapsed < slowStatement || errors.Is(err, context.Canceled) {
+		return
+	}
+	text, rows := statement()
+	slog.WarnContext(ctx, "slow statement", "sql", text, "rows", rows, "duration", elapsed, "error", err)
+}
+
+// ParamsFilter keeps values out of the log.
+func (slowLog) ParamsFilter(_ context.Context, sql string, _ ...any) (string, []any) { return sql, nil }
