@@ -69,7 +69,7 @@ func IsKnownRollback(err error) bool {
 		return e.Number == mysqlLockWaitTimeout || class == "40" || class == "23"
 	case *pgconn.PgError:
 		// 40003 is itself "statement completion unknown".
-		return class(e) == "23" || class(e) == "40" && e.Code != "40003"
+		return pgClass(e) == "23" || pgClass(e) == "40" && e.Code != "40003"
 	case *gosqlite.Error:
 		code := primary(e)
 		return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED || code == sqlite3.SQLITE_CONSTRAINT
@@ -95,7 +95,7 @@ func IsStatementError(err error) bool {
 		class := string(e.SQLState[:2])
 		return class == "21" || class == "22" || class == "23" || class == "42"
 	case *pgconn.PgError:
-		switch class(e) {
+		switch pgClass(e) {
 		case "21", "22", "23", "42", "54": // 54: the statement is too large or too complex
 			return true
 		}
@@ -128,7 +128,7 @@ func driverError(err error) error {
 	return nil
 }
 
-func class(e *pgconn.PgError) string {
+func pgClass(e *pgconn.PgError) string {
 	if len(e.Code) < 2 {
 		return ""
 	}

@@ -18,13 +18,13 @@ import (
 
 // Bounds of the connections to Redis.
 const (
-	redisPool          = 32
-	redisDial          = time.Second
-	redisSilence       = 2 * time.Second
-	redisTopology      = 5 * time.Second // how long a cluster's slots are believed unasked
-	redisDefaultPort   = "6379"
-	sentinelPort       = "26379"
-	clusterRedirects   = 3
+	redisPool        = 32
+	redisDial        = time.Second
+	redisSilence     = 2 * time.Second
+	redisTopology    = 5 * time.Second // how long a cluster's slots are believed unasked
+	redisDefaultPort = "6379"
+	sentinelPort     = "26379"
+	clusterRedirects = 3
 )
 
 // OpenRedis connects to the Redis at the URL:
@@ -104,7 +104,7 @@ func addresses(hosts []string, port string) ([]string, error) {
 	for i, host := range hosts {
 		u, err := url.Parse("//" + host)
 		if err != nil || u.Hostname() == "" || u.User != nil {
-			return nil, fmt.Errorf("host %q is not host:port", host)
+			return nil, errors.New("its hosts are not host:port") // not quoted: it may be half a password
 		}
 		hosts[i] = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port))
 	}
