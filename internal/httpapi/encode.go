@@ -1,0 +1,220 @@
+package httpapi
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+const (
+	// timeLayout has all six digits of the microseconds, trailing zeros too.
+	timeLayout = "2006-01-02T15:04:05.000000Z"
+	// httpBuffer is the longest answer whose length package http finds out by
+	// itself; longer ones would be sent in chunks.
+	httpBuffer = 2048
+	// keptBuffer is the capacity above which a buffer is not kept for the next
+	// answer, in bytes.
+	keptBuffer = 64 << 10
+)
+
+// buffer is what answers are built in.
+type buffer struct{ bytes []byte }
+
+// write sends the buffer's bytes and takes the buffer back.
+func (a *api) write(c *gin.Context, status int, mediaType []string, b *buffer) {
+	a.send(c, status, mediaType, b.bytes)
+	if cap(b.bytes) <= keptBuffer {
+		a.buffers.Put(b)
+	}
+}
+
+func (a *api) send(c *gin.Context, status int, mediaType []string, body []byte) {
+	h := c.Writer.Header()
+	h["Content-Type"] = mediaType
+	if len(body) > httpBuffer {
+		h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	}
+	c.Status(status)
+	_, _ = c.Writer.Write(body) // fails only for a client that is gone
+}
+
+// The append functions encode without reflection, since one of them runs for
+// every order. Strings that reach them may hold anything.
+
+func appendString[S ~string](b []byte, s S) []byte {
+	b, _ = jsontext.AppendQuote(b, string(s)) // the error reports bad UTF-8, which it has replaced
+	return b
+}
+
+func appendUUID(b []byte, id uuid.UUID) []byte {
+	const digits = "0123456789abcdef"
+	for i, c := range id {
+		if i == 4 || i == 6 || i == 8 || i == 10 {
+			b = append(b, '-')
+		}
+		b = append(b, digits[c>>4], digits[c&0xf])
+	}
+	return b
+}
+
+func appendTime(b []byte, t time.Time) []byte {
+	if t.IsZero() {
+		return append(b, "null"...)
+	}
+	b = append(b, '"')
+	b = t.UTC().AppendFormat(b, timeLayout)
+	return append(b, '"')
+}
+
+func appendOrder(b []byte, o *order.Order) []byte {
+	b = append(b, `{"id":"`...)
+	b = appendUUID(b, o.ID)
+	b = append(b, `","buyer_id":`...)
+	b = appendString(b, o.Buyer)
+	b = append(b, `,"status":`...)
+	b = appendString(b, o.Status)
+	b = append(b, `,"lines":[`...)
+	for i, line := range o.Lines {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"sku":`...)
+		b = appendString(b, line.SKU)
+		b = append(b, `,"quantity":`...)
+		b = strconv.AppendInt(b, line.Quantity, 10)
+		b = append(b, '}')
+	}
+	b = append(b, `],"strategy":`...)
+	b = appendString(b, o.Strategy)
+	b = append(b, `,"created_at":`...)
+	b = appendTime(b, o.CreatedAt)
+	b = append(b, `,"expires_at":`...)
+	b = appendTime(b, o.ExpiresAt)
+	return append(b, '}')
+}
+
+func appendStock(b []byte, s *order.Stock) []byte {
+	b = append(b, `{"sku":`...)
+	b = appendString(b, s.SKU)
+	b = append(b, `,"kind":`...)
+	b = appendString(b, s.Kind)
+	b = append(b, `,"total":`...)
+	b = strconv.AppendInt(b, s.Total, 10)
+	b = append(b, `,"available":`...)
+	b = strconv.AppendInt(b, s.Available, 10)
+	b = append(b, `,"sold":`...)
+	b = strconv.AppendInt(b, s.Sold, 10)
+	b = append(b, `,"buyer_limit":`...)
+	b = strconv.AppendInt(b, s.BuyerLimit, 10)
+	return append(b, '}')
+}
+
+func appendStockPage(b []byte, page []order.Stock, next stock.SKU) []byte {
+	b = append(b, `{"stock":[`...)
+	for i := range page {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendStock(b, &page[i])
+	}
+	b = append(b, `],"next":`...)
+	b = appendOptional(b, string(next))
+	return append(b, '}')
+}
+
+func appendAudit(b []byte, a *order.Audit) []byte {
+	b = append(b, `{"sku":`...)
+	b = appendString(b, a.SKU)
+	b = append(b, `,"total":`...)
+	b = strconv.AppendInt(b, a.Total, 10)
+	b = append(b, `,"sold":`...)
+	b = strconv.AppendInt(b, a.Sold, 10)
+	b = append(b, `,"oversold":`...)
+	b = strconv.AppendInt(b, a.Oversold, 10)
+	b = append(b, `,"gate_available":`...)
+	b = appendCount(b, a.GateAvailable)
+	b = append(b, `,"gate_in_flight":`...)
+	b = appendCount(b, a.GateInFlight)
+	b = append(b, `,"ledger_available":`...)
+	b = strconv.AppendInt(b, a.LedgerAvailable, 10)
+	b = append(b, `,"drift":`...)
+	b = strconv.AppendInt(b, a.Drift, 10)
+	return append(b, '}')
+}
+
+// appendCount appends null for a count that nothing keeps.
+func appendCount(b []byte, n *int64) []byte {
+	if n == nil {
+		return append(b, "null"...)
+	}
+	return strconv.AppendInt(b, *n, 10)
+}
+
+// appendOptional appends null for the empty string.
+func appendOptional(b []byte, s string) []byte {
+	if s == "" {
+		return append(b, "null"...)
+	}
+	return appendString(b, s)
+}
+
+func appendStrategies(b []byte, s Strategies) []byte {
+	b = append(b, `{"running":`...)
+	b = appendString(b, s.Running)
+	b = append(b, `,"guard":`...)
+	b = strconv.AppendBool(b, s.Guard)
+	b = append(b, `,"strategies":[`...)
+	for i, one := range s.All {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"name":`...)
+		b = appendString(b, one.Name)
+		b = append(b, `,"gate":`...)
+		b = appendOptional(b, one.Gate)
+		b = append(b, `,"cutter":`...)
+		b = appendString(b, one.Cutter)
+		b = append(b, `,"sound":`...)
+		b = strconv.AppendBool(b, one.Sound)
+		b = append(b, `,"detail":`...)
+		b = appendString(b, one.Detail)
+		b = append(b, '}')
+	}
+	return append(b, `]}`...)
+}
+
+func appendProblem(b []byte, p problem, about about, detail string, x extras) []byte {
+	b = append(b, `{"type":"/problems/`...)
+	b = append(b, p...)
+	b = append(b, `","title":`...)
+	b = appendString(b, about.title)
+	b = append(b, `,"status":`...)
+	b = strconv.AppendInt(b, int64(about.status), 10)
+	b = append(b, `,"detail":`...)
+	b = appendString(b, detail)
+	if x.sku != "" {
+		b = append(b, `,"sku":`...)
+		b = appendString(b, x.sku)
+	}
+	if p == invalid {
+		b = append(b, `,"errors":[`...)
+		for i, e := range x.errors {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(b, `{"field":`...)
+			b = appendString(b, e.field)
+			b = append(b, `,"detail":`...)
+			b = appendString(b, e.detail)
+			b = append(b, '}')
+		}
+		b = append(b, ']')
+	}
+	return append(b, '}')
+}

@@ -1,0 +1,108 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/gin-gonic/gin"
+)
+
+// requestIDHeader is X-Request-ID as package http spells it.
+const requestIDHeader = "X-Request-Id"
+
+// envelope is around every request: it names it, logs it, and keeps a panic
+// from ending more than the request.
+func (a *api) envelope(c *gin.Context) {
+	start := time.Now()
+	c.Writer.Header()[requestIDHeader] = requestIDs(c.Request.Header)
+	defer func() {
+		v := recover()
+		if v != nil {
+			v = a.recovered(c, v)
+		}
+		a.logRequest(c, time.Since(start))
+		if v != nil {
+			panic(v)
+		}
+	}()
+	c.Next()
+}
+
+// recovered answers a request that panicked. Where that is too late, it
+// returns what makes package http drop the connection without a word: the
+// client must not take half an answer for a whole one.
+func (a *api) recovered(c *gin.Context, v any) any {
+	if v == http.ErrAbortHandler {
+		return v
+	}
+	a.Log.ErrorContext(a.withID(c, c.Request.Context()), "a request panicked",
+		"panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+	if c.Writer.Written() {
+		return http.ErrAbortHandler
+	}
+	for name := range c.Writer.Header() {
+		if name != requestIDHeader {
+			delete(c.Writer.Header(), name)
+		}
+	}
+	a.problem(c, internal, internalDetail)
+	return nil
+}
+
+// logRequest writes the request's line. Its level is that of the status, but a
+// client that hung up is nobody's fault.
+func (a *api) logRequest(c *gin.Context, took time.Duration) {
+	level := slog.LevelDebug
+	failure := c.Errors.Last()
+	switch status := c.Writer.Status(); {
+	case failure == nil || c.Request.Context().Err() != nil:
+	case status == http.StatusServiceUnavailable:
+		level = slog.LevelWarn
+	case status >= http.StatusInternalServerError:
+		level = slog.LevelError
+	}
+	if !a.Log.Enabled(c.Request.Context(), level) {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("method", c.Request.Method),
+		slog.String("path", c.Request.URL.Path),
+		slog.Int("status", c.Writer.Status()),
+		slog.Int("bytes", max(0, c.Writer.Size())),
+		slog.Duration("took", took),
+	}
+	if failure != nil {
+		attrs = append(attrs, slog.Any("error", failure.Err))
+	}
+	a.Log.LogAttrs(a.withID(c, c.Request.Context()), level, "request", attrs...)
+}
+
+// fail answers a request that the service refused, and leaves what went wrong
+// for the request's line in the log.
+func (a *api) fail(c *gin.Context, err error) {
+	p, detail := problemOf(err)
+	if p.about().status >= http.StatusInternalServerError {
+		_ = c.Error(err)
+	}
+	a.problem(c, p, detail, concerning(err))
+}
+
+// reading is the context of a request that changes nothing: it ends with the
+// client's patience.
+func (a *api) reading(c *gin.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(a.withID(c, c.Request.Context()), a.RequestTimeout)
+}
+
+// changing is the context of a request whose outcome must be known: it
+// outlives the client's connection.
+func (a *api) changing(c *gin.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(a.withID(c, context.WithoutCancel(c.Request.Context())), a.RequestTimeout)
+}
+
+func (a *api) withID(c *gin.Context, ctx context.Context) context.Context {
+	return withRequestID(ctx, c.Writer.Header()[requestIDHeader][0])
+}
