@@ -1,0 +1,270 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/gin-gonic/gin"
+)
+
+// document judges answers by the OpenAPI document.
+type document struct{ *openapi3.T }
+
+func loadDocument(t testing.TB) document {
+	t.Helper()
+	doc, err := openapi3.NewLoader().LoadFromData(openAPI)
+	if err != nil {
+		t.Fatalf("loading openapi.yaml: %v", err)
+	}
+	return document{doc}
+}
+
+// judged wraps the API so that no test can meet an answer that the document
+// does not allow.
+func judged(t testing.TB, h http.Handler) http.Handler {
+	doc := loadDocument(t)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, r)
+		if err := doc.judge(r, rec.Code, rec.Header(), rec.Body.Bytes()); err != nil {
+			t.Errorf("the answer to %s %s is not as documented: %v\n%d %v\n%s", r.Method, r.URL, err, rec.Code, rec.Header(), rec.Body)
+		}
+		for name, values := range rec.Header() {
+			w.Header()[name] = values
+		}
+		w.WriteHeader(rec.Code)
+		_, _ = w.Write(rec.Body.Bytes())
+	})
+}
+
+// judge returns what the document does not allow in an answer.
+func (d document) judge(r *http.Request, status int, h http.Header, body []byte) error {
+	response, err := d.response(r, status, h)
+	if err != nil {
+		return err
+	}
+	if err := judgeHeaders(response, h); err != nil {
+		return err
+	}
+	mediaType, _, err := mime.ParseMediaType(h.Get("Content-Type"))
+	if err != nil {
+		return fmt.Errorf("content type: %w", err)
+	}
+	content := response.Content[mediaType]
+	if content == nil {
+		return fmt.Errorf("%s is not documented for %d", mediaType, status)
+	}
+	var value any = string(body)
+	if strings.HasSuffix(mediaType, "json") {
+		if err := json.Unmarshal(body, &value); err != nil {
+			return fmt.Errorf("body: %w", err)
+		}
+	}
+	if err := content.Schema.Value.VisitJSON(value, openapi3.EnableJSONSchema2020(), openapi3.VisitAsResponse(), openapi3.EnableFormatValidation()); err != nil {
+		return fmt.Errorf("body: %w", err)
+	}
+	if strings.HasPrefix(mediaType, "application/problem") {
+		if said := value.(map[string]any)["status"]; said != float64(status) {
+			return fmt.Errorf("the problem says %v, the answer is %d", said, status)
+		}
+	}
+	return nil
+}
+
+// response finds what the document says of such an answer.
+func (d document) response(r *http.Request, status int, h http.Header) (*openapi3.Response, error) {
+	item := d.item(r.URL.EscapedPath())
+	if item == nil {
+		if status != http.StatusNotFound {
+			return nil, errors.New("the path is not documented")
+		}
+		return d.Components.Responses["NotFound"].Value, nil
+	}
+	operation := item.GetOperation(r.Method)
+	if operation == nil {
+		var methods []string
+		for method := range item.Operations() {
+			methods = append(methods, method)
+		}
+		slices.Sort(methods)
+		if status != http.StatusMethodNotAllowed {
+			return nil, errors.New("the method is not documented")
+		}
+		if allow := h.Get("Allow"); allow != strings.Join(methods, ", ") {
+			return nil, fmt.Errorf("Allow is %q, documented are %v", allow, methods)
+		}
+		return d.Components.Responses["MethodNotAllowed"].Value, nil
+	}
+	response := operation.Responses.Value(strconv.Itoa(status))
+	if response == nil {
+		return nil, fmt.Errorf("%d is not documented", status)
+	}
+	return response.Value, nil
+}
+
+// item finds a path, those without parameters first.
+func (d document) item(path string) *openapi3.PathItem {
+	if item := d.Paths.Value(path); item != nil {
+		return item
+	}
+	parts := strings.Split(path, "/")
+	for pattern, item := range d.Paths.Map() {
+		wanted := strings.Split(pattern, "/")
+		if slices.EqualFunc(wanted, parts, func(want, part string) bool {
+			return want == part || strings.HasPrefix(want, "{") && part != ""
+		}) {
+			return item
+		}
+	}
+	return nil
+}
+
+func judgeHeaders(response *openapi3.Response, h http.Header) error {
+	documented := map[string]bool{"Content-Type": true, "Content-Length": true}
+	for name, header := range response.Headers {
+		name = http.CanonicalHeaderKey(name)
+		documented[name] = true
+		values := h[name]
+		switch {
+		case len(values) == 0 && header.Value.Required:
+			return fmt.Errorf("%s is missing", name)
+		case len(values) > 1:
+			return fmt.Errorf("%s is given twice", name)
+		case len(values) == 1:
+			if err := header.Value.Schema.Value.VisitJSON(values[0], openapi3.EnableJSONSchema2020()); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	for name := range h {
+		if !documented[name] {
+			return fmt.Errorf("%s is not documented", name)
+		}
+	}
+	return nil
+}
+
+func TestDocument(t *testing.T) {
+	doc := loadDocument(t)
+	if err := doc.Validate(context.Background(), openapi3.EnableExamplesValidation(), openapi3.EnableSchemaFormatValidation()); err != nil {
+		t.Error(err)
+	}
+
+	t.Run("HasEveryRoute", func(t *testing.T) {
+		var served, documented []string
+		for _, route := range New(testConfig(new(fakeOrders))).(*gin.Engine).Routes() {
+			path := strings.NewReplacer(":id", "{id}", ":sku", "{sku}").Replace(route.Path)
+			served = append(served, route.Method+" "+path)
+		}
+		for path, item := range doc.Paths.Map() {
+			for method := range item.Operations() {
+				documented = append(documented, method+" "+path)
+			}
+		}
+		slices.Sort(served)
+		slices.Sort(documented)
+		if !slices.Equal(served, documented) {
+			t.Errorf("served:\n%v\ndocumented:\n%v", served, documented)
+		}
+	})
+
+	t.Run("HasAnExampleForEveryJSONBody", func(t *testing.T) {
+		for path, item := range doc.Paths.Map() {
+			for method, operation := range item.Operations() {
+				for status, response := range operation.Responses.Map() {
+					for mediaType, content := range response.Value.Content {
+						if strings.HasSuffix(mediaType, "json") && content.Example == nil && len(content.Examples) == 0 {
+							t.Errorf("%s %s %s %s has no example", method, path, status, mediaType)
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestDocumentConvicts shows that the judge of all other tests finds fault
+// where there is some.
+func TestDocumentConvicts(t *testing.T) {
+	doc := loadDocument(t)
+	orders := new(fakeOrders)
+	answer := func(method, path, body string) (*http.Request, *httptest.ResponseRecorder) {
+		r := httptest.NewRequest(method, path, strings.NewReader(body))
+		if body != "" {
+			r.Header.Set("Content-Type", "application/json")
+		}
+		rec := httptest.NewRecorder()
+		New(testConfig(orders)).ServeHTTP(rec, r)
+		return r, rec
+	}
+	replace := func(old, new string) func(*httptest.ResponseRecorder) {
+		return func(rec *httptest.ResponseRecorder) {
+			b := rec.Body.Bytes()
+			if !bytes.Contains(b, []byte(old)) {
+				t.Errorf("%q is not in %s", old, b)
+			}
+			rec.Body = bytes.NewBuffer(bytes.Replace(b, []byte(old), []byte(new), 1))
+		}
+	}
+	status := func(code int) func(*httptest.ResponseRecorder) {
+		return func(rec *httptest.ResponseRecorder) { rec.Code = code }
+	}
+	header := func(name, value string) func(*httptest.ResponseRecorder) {
+		return func(rec *httptest.ResponseRecorder) {
+			if value == "" {
+				rec.Header().Del(name)
+			} else {
+				rec.Header().Set(name, value)
+			}
+		}
+	}
+	const sound = `{"buyer_id":"u-1","lines":[{"sku":"10001","quantity":1}]}`
+	for _, tt := range []struct {
+		name, method, path, body string
+		doctor                   func(*httptest.ResponseRecorder)
+	}{
+		{"a status not documented", "POST", "/orders", sound, status(202)},
+		{"a status of another call", "GET", "/healthz", "", status(422)},
+		{"an unknown member", "POST", "/orders", sound, replace(`"id":`, `"extra":1,"id":`)},
+		{"a missing member", "POST", "/orders", sound, replace(`"expires_at":null`, `"x":1`)},
+		{"a wrong type", "POST", "/orders", sound, replace(`"quantity":1`, `"quantity":"1"`)},
+		{"an unknown order status", "POST", "/orders", sound, replace(`"pending"`, `"open"`)},
+		{"a time without microseconds", "POST", "/orders", sound, replace(`.000006Z`, `Z`)},
+		{"no Location", "POST", "/orders", sound, header("Location", "")},
+		{"a bad Location", "POST", "/orders", sound, header("Location", "/order/1")},
+		{"no request ID", "GET", "/healthz", "", header("X-Request-Id", "")},
+		{"an undocumented header", "GET", "/healthz", "", header("X-Powered-By", "gin")},
+		{"another media type", "GET", "/healthz", "", header("Content-Type", "text/plain")},
+		{"a problem as plain JSON", "POST", "/orders", `{}`, header("Content-Type", "application/json")},
+		{"a problem of another status", "POST", "/orders", `{}`, replace(`"status":422`, `"status":400`)},
+		{"a problem of another type", "GET", "/orders/x", "", replace(`unknown-order`, `not-found`)},
+		{"no errors", "POST", "/orders", `{}`, replace(`"errors":[{`, `"errs":[{`)},
+		{"a SKU where none is", "GET", "/orders/x", "", replace(`"status"`, `"sku":"1","status"`)},
+		{"an undocumented path", "GET", "/nowhere", "", status(200)},
+		{"an undocumented method", "DELETE", "/stock", "", status(404)},
+		{"a wrong Allow", "DELETE", "/stock", "", header("Allow", "GET, POST")},
+		{"no null where nothing counts", "GET", "/stock/10001/audit", "", replace(`"gate_available":null`, `"gate_available":false`)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, rec := answer(tt.method, tt.path, tt.body)
+			if err := doc.judge(r, rec.Code, rec.Header(), rec.Body.Bytes()); err != nil {
+				t.Fatalf("the sound answer is convicted: %v", err)
+			}
+			tt.doctor(rec)
+			if err := doc.judge(r, rec.Code, rec.Header(), rec.Body.Bytes()); err == nil {
+				t.Errorf("the doctored answer passes: %d %v %s", rec.Code, rec.Header(), rec.Body)
+			}
+		})
+	}
+}

@@ -1,0 +1,197 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+var (
+	testID   = uuid.MustParse("01990a3c-9b8e-7c31-a5d2-3f6f0e7a1b22")
+	testTime = time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
+)
+
+// fakeOrders answers what it is told to, and remembers what it was asked.
+type fakeOrders struct {
+	place    func(ctx context.Context, r order.Request) (order.Order, bool, error)
+	err      error // the answer of all calls, if set
+	order    order.Order
+	replayed bool
+	created  bool
+	page     []order.Stock
+	next     stock.SKU
+	audit    order.Audit
+
+	mu      sync.Mutex
+	asked   int
+	request order.Request
+	id      uuid.UUID
+	set     order.Setting
+	sku     stock.SKU
+	limit   int
+}
+
+// note remembers what a call asked for.
+func (f *fakeOrders) note(what func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked++
+	if what != nil {
+		what()
+	}
+}
+
+func (f *fakeOrders) Place(ctx context.Context, r order.Request) (order.Order, bool, error) {
+	f.note(func() { f.request = r })
+	if f.place != nil {
+		return f.place(ctx, r)
+	}
+	if f.err != nil {
+		return order.Order{}, false, f.err
+	}
+	if f.order.ID != uuid.Nil {
+		return f.order, f.replayed, nil
+	}
+	lines := append([]stock.Line(nil), r.Lines...)
+	stock.SortLines(lines)
+	return order.Order{
+		ID: testID, Buyer: r.Buyer, Status: order.Pending, Lines: lines,
+		Strategy: "lua", CreatedAt: testTime,
+	}, f.replayed, nil
+}
+
+func (f *fakeOrders) Order(_ context.Context, id uuid.UUID) (order.Order, error) {
+	f.note(func() { f.id = id })
+	return f.order, f.err
+}
+
+func (f *fakeOrders) SetStock(_ context.Context, set order.Setting) (order.Stock, bool, error) {
+	f.note(func() { f.set = set })
+	return order.Stock{SKU: set.SKU, Kind: set.Kind, Total: set.Total, Available: set.Total}, f.created, f.err
+}
+
+func (f *fakeOrders) Stock(_ context.Context, sku stock.SKU) (order.Stock, error) {
+	f.note(func() { f.sku = sku })
+	return order.Stock{SKU: sku, Kind: stock.Product, Total: 1000, Available: 998, Sold: 2}, f.err
+}
+
+func (f *fakeOrders) ListStock(_ context.Context, after stock.SKU, limit int) ([]order.Stock, stock.SKU, error) {
+	f.note(func() { f.sku, f.limit = after, limit })
+	return f.page, f.next, f.err
+}
+
+func (f *fakeOrders) Audit(_ context.Context, sku stock.SKU) (order.Audit, error) {
+	f.note(func() { f.sku = sku })
+	a := f.audit
+	a.SKU = sku
+	return a, f.err
+}
+
+func (f *fakeOrders) Ready(context.Context) error {
+	f.note(nil)
+	return f.err
+}
+
+func testConfig(orders Orders) Config {
+	return Config{
+		Orders: orders,
+		Strategies: Strategies{Running: "lua", Guard: true, All: []Strategy{
+			{Name: "lua", Gate: "script", Cutter: "count", Sound: true, Detail: "one atomic script"},
+			{Name: "db-none", Cutter: "readwrite", Detail: `SELECT, "check", UPDATE …`},
+		}},
+		Loopback: true,
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+			_, _ = io.WriteString(w, "holdfast_orders_total 1\n")
+		}),
+		Log:            slog.New(slog.DiscardHandler),
+		Draining:       func() bool { return false },
+		RequestTimeout: 5 * time.Second,
+	}
+}
+
+// newAPI returns the API before orders, with every answer judged by the
+// OpenAPI document.
+func newAPI(t testing.TB, orders *fakeOrders, change ...func(*Config)) http.Handler {
+	t.Helper()
+	c := testConfig(orders)
+	for _, f := range change {
+		f(&c)
+	}
+	return judged(t, New(c))
+}
+
+// call is one request of a table.
+type call struct {
+	method, path string
+	header       http.Header // Content-Type is application/json where a body is, unless it is named here
+	body         string
+}
+
+func (c call) request() *http.Request {
+	r := httptest.NewRequest(c.method, c.path, strings.NewReader(c.body))
+	r.Header.Set("X-Request-ID", "req-1")
+	if c.body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for name, values := range c.header {
+		r.Header[name] = values
+		if values == nil {
+			delete(r.Header, name)
+		}
+	}
+	return r
+}
+
+func do(h http.Handler, c call) *httptest.ResponseRecorder {
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, c.request())
+	return rec
+}
+
+// logBuffer is a log that tests read while it is written.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// lines returns the lines that hold text.
+func (l *logBuffer) lines(text string) []string {
+	var found []string
+	for line := range strings.Lines(l.String()) {
+		if strings.Contains(line, text) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+func loggingTo(l *logBuffer, level slog.Level) func(*Config) {
+	return func(c *Config) {
+		c.Log = slog.New(LogHandler(slog.NewTextHandler(l, &slog.HandlerOptions{Level: level})))
+	}
+}
