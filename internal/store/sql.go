@@ -18,7 +18,7 @@ import (
 // idle transaction it waits for, so that one stopped instance costs the others
 // one wait and no error.
 const (
-	lockWait          = 2 * time.Second // for a row lock
+	lockWait          = 3 * time.Second // for a row lock
 	idleTransaction   = 2 * time.Second // then the server ends the session
 	silence           = 10 * time.Second
 	connectTimeout    = 5 * time.Second
@@ -61,7 +61,7 @@ type SQL struct {
 // overrides the bounds set here, but for what reading our own rows depends
 // on. The SQLite file is created, for its owner alone, if it is not there.
 //
-// Sessions run at READ COMMITTED. A lock wait is bounded to 2 s, an idle
+// Sessions run at READ COMMITTED. A lock wait is bounded to 3 s, an idle
 // transaction to 2 s (MySQL, which has no such bound, ends a session silent
 // for 10 s), a silent connection to 10 s. There are at most 32 connections (4
 // to SQLite). The first must come about within 5 s.

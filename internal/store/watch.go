@@ -204,4 +204,3 @@ func (dialHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return n
 func (dialHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
-
