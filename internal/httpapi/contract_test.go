@@ -1,0 +1,513 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden answers in testdata")
+
+const (
+	oneLine   = `{"buyer_id":"u-1","lines":[{"sku":"10001","quantity":1}]}`
+	goodStock = `{"kind":"product","total":100}`
+)
+
+// lines returns n lines of distinct SKUs.
+func lines(n int) string {
+	var b strings.Builder
+	for i := range n {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `{"sku":"s%02d","quantity":1}`, i)
+	}
+	return b.String()
+}
+
+func int64p(n int64) *int64 { return &n }
+
+// refusal wraps as the service does.
+func refusal(sku stock.SKU, reason error) error {
+	return fmt.Errorf("cutting: %w", stock.Refuse(sku, reason))
+}
+
+type contractCase struct {
+	name string
+	call
+	orders  fakeOrders // what the service answers
+	change  func(*Config)
+	status  int
+	problem problem  // "": the answer is none
+	bad     []string // the fields that a 422 names, in order
+	asked   int      // calls that the service must see
+}
+
+func contract() []*contractCase {
+	placed := order.Order{
+		ID: testID, Buyer: "u-1", Status: order.Pending, Strategy: "lua", CreatedAt: testTime,
+		Lines: []stock.Line{{SKU: "10001", Quantity: 1, Epoch: 7}},
+	}
+	expiring := placed
+	expiring.Status = order.Paid
+	expiring.ExpiresAt = testTime.Add(15*60*1e9 + 1e6)
+	void := order.Order{ID: testID, Buyer: "u-1", Status: order.Void, Strategy: "lua", CreatedAt: testTime}
+	key := func(values ...string) http.Header { return http.Header{"Idempotency-Key": values} }
+	mediaType := func(values ...string) http.Header { return http.Header{"Content-Type": values} }
+	bearer := func(values ...string) http.Header { return http.Header{"Authorization": values} }
+	withToken := func(c *Config) { c.AdminToken = "s3cret" }
+	withTokenAnywhere := func(c *Config) { c.AdminToken, c.Loopback = "s3cret", false }
+	notLoopback := func(c *Config) { c.Loopback = false }
+	draining := func(c *Config) { c.Draining = func() bool { return true } }
+	fails := func(err error) fakeOrders { return fakeOrders{err: err} }
+	post := func(body string, header ...http.Header) call {
+		c := call{method: "POST", path: "/orders", body: body}
+		if len(header) > 0 {
+			c.header = header[0]
+		}
+		return c
+	}
+	put := func(body string, header ...http.Header) call {
+		c := call{method: "PUT", path: "/stock/10001", body: body}
+		if len(header) > 0 {
+			c.header = header[0]
+		}
+		return c
+	}
+	get := func(path string) call { return call{method: "GET", path: path} }
+
+	cases := []*contractCase{
+		// POST /orders: accepted.
+		{name: "place one line", call: post(oneLine), status: 201, asked: 1},
+		{name: "place with a key", call: post(oneLine, key("k-1")), status: 201, asked: 1},
+		{name: "place with the longest key", call: post(oneLine, key(strings.Repeat("~", 255))), status: 201, asked: 1},
+		{name: "replay", call: post(oneLine, key("k-1")), orders: fakeOrders{order: placed, replayed: true}, status: 201, asked: 1},
+		{name: "lines come back by SKU", call: post(`{"lines":[{"quantity":2,"sku":"b"},{"sku":"a","quantity":1}],"buyer_id":"u-1"}`), status: 201, asked: 1},
+		{name: "place the most lines", call: post(`{"buyer_id":"u-1","lines":[` + lines(20) + `]}`), status: 201, asked: 1},
+		{name: "place the longest answer", call: post(longest()), status: 201, asked: 1},
+		{name: "escapes in names and values", call: post(`{"b\u0075yer_id":"u\u002d1","lines":[{"s\u006bu":"1000\u0031","quantity":1}]}`), status: 201, asked: 1},
+		{name: "white space around", call: post(" \r\n\t{ \"buyer_id\" : \"u-1\" , \"lines\" : [ { \"sku\" : \"10001\" , \"quantity\" : 1 } ] } \n"), status: 201, asked: 1},
+		{name: "charset utf-8", call: post(oneLine, mediaType("application/json; charset=UTF-8")), status: 201, asked: 1},
+		{name: "another parameter", call: post(oneLine, mediaType(`Application/JSON; v="1"`)), status: 201, asked: 1},
+		{name: "identity coding", call: post(oneLine, http.Header{"Content-Encoding": {"identity"}}), status: 201, asked: 1},
+
+		// POST /orders: refused by the service.
+		{name: "sold out", call: post(oneLine), orders: fails(refusal("10001", stock.ErrSoldOut)), status: 409, problem: soldOut, asked: 1},
+		{name: "unknown SKU", call: post(oneLine), orders: fails(refusal("10001", stock.ErrUnknownSKU)), status: 404, problem: unknownSKU, asked: 1},
+		{name: "in progress", call: post(oneLine, key("k")), orders: fails(fmt.Errorf("%w: %w", order.ErrInProgress, stock.ErrInFlight)), status: 409, problem: inProgress, asked: 1},
+		{name: "key reused", call: post(oneLine, key("k")), orders: fails(order.ErrKeyReused), status: 422, problem: keyReused, asked: 1},
+		{name: "busy", call: post(oneLine), orders: fails(fmt.Errorf("%w: %w", order.ErrBusy, refusal("10001", stock.ErrStaleEpoch))), status: 503, problem: busy, asked: 1},
+		{name: "unavailable", call: post(oneLine), orders: fails(order.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
+		{name: "unavailable after sold out", call: post(oneLine), orders: fails(fmt.Errorf("%w: %w", order.ErrUnavailable, refusal("10001", stock.ErrSoldOut))), status: 503, problem: unavailable, asked: 1},
+		{name: "an error nobody knows", call: post(oneLine), orders: fails(errors.New("password=hunter2")), status: 500, problem: internal, asked: 1},
+
+		// POST /orders: headers.
+		{name: "empty key", call: post(oneLine, key("")), status: 400, problem: malformed},
+		{name: "two keys", call: post(oneLine, key("a", "b")), status: 400, problem: malformed},
+		{name: "the same key twice", call: post(oneLine, key("a", "a")), status: 400, problem: malformed},
+		{name: "a key too long", call: post(oneLine, key(strings.Repeat("k", 256))), status: 400, problem: malformed},
+		{name: "a key with a space", call: post(oneLine, key("a b")), status: 400, problem: malformed},
+		{name: "a key beyond ASCII", call: post(oneLine, key("clé")), status: 400, problem: malformed},
+		{name: "no content type", call: post(oneLine, mediaType()), status: 415, problem: notJSON},
+		{name: "text", call: post(oneLine, mediaType("text/plain")), status: 415, problem: notJSON},
+		{name: "a form", call: post(oneLine, mediaType("application/x-www-form-urlencoded")), status: 415, problem: notJSON},
+		{name: "JSON of a kind", call: post(oneLine, mediaType("application/problem+json")), status: 415, problem: notJSON},
+		{name: "another charset", call: post(oneLine, mediaType("application/json; charset=latin1")), status: 415, problem: notJSON},
+		{name: "two content types", call: post(oneLine, mediaType("application/json", "application/json")), status: 415, problem: notJSON},
+		{name: "a broken content type", call: post(oneLine, mediaType("application/json; =")), status: 415, problem: notJSON},
+		{name: "compressed", call: post(oneLine, http.Header{"Content-Encoding": {"gzip"}}), status: 415, problem: notJSON},
+
+		// POST /orders: not one JSON value.
+		{name: "empty body", call: post("", mediaType("application/json")), status: 400, problem: malformed},
+		{name: "no body and no content type", call: post(""), status: 400, problem: malformed},
+		{name: "white space alone", call: post(" \n"), status: 400, problem: malformed},
+		{name: "cut off", call: post(oneLine[:30]), status: 400, problem: malformed},
+		{name: "two values", call: post(oneLine + oneLine), status: 400, problem: malformed},
+		{name: "a word behind", call: post(oneLine + " x"), status: 400, problem: malformed},
+		{name: "a comma too many", call: post(`{"buyer_id":"u-1","lines":[{"sku":"10001","quantity":1},]}`), status: 400, problem: malformed},
+		{name: "a comma before the brace", call: post(`{"buyer_id":"u-1",}`), status: 400, problem: malformed},
+		{name: "single quotes", call: post(`{'buyer_id':'u-1'}`), status: 400, problem: malformed},
+		{name: "a leading zero", call: post(`{"buyer_id":"u-1","lines":[{"sku":"10001","quantity":01}]}`), status: 400, problem: malformed},
+		{name: "a comment", call: post(`/* */` + oneLine), status: 400, problem: malformed},
+		{name: "a byte order mark", call: post("\ufeff" + oneLine), status: 400, problem: malformed},
+		{name: "bad UTF-8 in a value", call: post("{\"buyer_id\":\"\xff\"}"), status: 400, problem: malformed},
+		{name: "bad UTF-8 in a name", call: post("{\"\xff\":1}"), status: 400, problem: malformed},
+		{name: "bad UTF-8 in what is skipped", call: post("{\"x\":[\"\xff\"]}"), status: 400, problem: malformed},
+		{name: "half a surrogate", call: post(`{"buyer_id":"\ud800"}`), status: 400, problem: malformed},
+		{name: "broken after bad fields", call: post(`{"buyer_id":1,"lines":{},"x":`), status: 400, problem: malformed},
+		{name: "too deep", call: post(strings.Repeat("[", 20000) + strings.Repeat("]", 20000)), status: 400, problem: malformed},
+
+		// POST /orders: too large.
+		{name: "as large as may be", call: post(padded(64 << 10)), status: 201, asked: 1},
+		{name: "a byte too large", call: post(padded(64<<10 + 1)), status: 413, problem: tooLarge},
+		{name: "too large and no JSON", call: post(strings.Repeat("x", 70_000)), status: 413, problem: tooLarge},
+
+		// POST /orders: bad fields.
+		{name: "an empty object", call: post(`{}`), status: 422, problem: invalid, bad: []string{"buyer_id", "lines"}},
+		{name: "an array", call: post(`[]`), status: 422, problem: invalid, bad: []string{""}},
+		{name: "null", call: post(`null`), status: 422, problem: invalid, bad: []string{""}},
+		{name: "a string", call: post(`"x"`), status: 422, problem: invalid, bad: []string{""}},
+		{name: "nulls", call: post(`{"buyer_id":null,"lines":null}`), status: 422, problem: invalid, bad: []string{"buyer_id", "lines"}},
+		{name: "wrong types", call: post(`{"buyer_id":7,"lines":{"sku":"1"}}`), status: 422, problem: invalid, bad: []string{"buyer_id", "lines"}},
+		{name: "no lines", call: post(`{"buyer_id":"u-1","lines":[]}`), status: 422, problem: invalid, bad: []string{"lines"}},
+		{name: "too many lines", call: post(`{"buyer_id":"u-1","lines":[` + lines(21) + `]}`), status: 422, problem: invalid, bad: []string{"lines"}},
+		{name: "too many lines, the last one bad", call: post(`{"buyer_id":"u-1","lines":[` + lines(20) + `,{"sku":"s00"}]}`), status: 422, problem: invalid, bad: []string{"lines[20].quantity", "lines[20].sku", "lines"}},
+		{name: "lines of other types", call: post(`{"buyer_id":"u-1","lines":[1,"x",null,[],{}]}`), status: 422, problem: invalid, bad: []string{"lines[0]", "lines[1]", "lines[2]", "lines[3]", "lines[4].sku", "lines[4].quantity"}},
+		{name: "every field bad", call: post(`{"x":{"y":[1]},"buyer_id":"-","lines":[{"sku":"","quantity":0},{"sku":5,"quantity":"1","z":null}],"Buyer_id":"u"}`), status: 422, problem: invalid,
+			bad: []string{"x", "buyer_id", "lines[0].sku", "lines[0].quantity", "lines[1].sku", "lines[1].quantity", "lines[1].z", "Buyer_id"}},
+		{name: "the same SKU twice", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1},{"sku":"b","quantity":1},{"sku":"a","quantity":2}]}`), status: 422, problem: invalid, bad: []string{"lines[2].sku"}},
+		{name: "the same SKU thrice", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1},{"sku":"a","quantity":0},{"sku":"a","quantity":2}]}`), status: 422, problem: invalid, bad: []string{"lines[1].quantity", "lines[1].sku", "lines[2].sku"}},
+		{name: "names given twice", call: post(`{"buyer_id":"u-1","buyer_id":"u-1","lines":[{"sku":"a","sku":"a","quantity":1,"quantity":1}],"lines":[],"lines":1}`), status: 422, problem: invalid, bad: []string{"buyer_id", "lines[0].sku", "lines[0].quantity", "lines"}},
+		{name: "a name given twice in another spelling", call: post(`{"buyer_id":"u-1","buyer\u005fid":"u-1","lines":[{"sku":"a","quantity":1}]}`), status: 422, problem: invalid, bad: []string{"buyer_id"}},
+		{name: "names given twice in what is unknown", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1}],"x":{"a":1,"a":2},"x":3}`), status: 422, problem: invalid, bad: []string{"x"}},
+		{name: "a name that needs escapes", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1}],"\"<\u0000\u2028é":1}`), status: 422, problem: invalid, bad: []string{"\"<\x00\u2028é"}},
+		{name: "a name of great length", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1}],"` + strings.Repeat("é", 1000) + `":1}`), status: 422, problem: invalid, bad: []string{strings.Repeat("é", 64) + "…"}},
+		{name: "a thousand bad fields", call: post(manyUnknown(1000)), status: 422, problem: invalid, bad: unknownNames(100)},
+
+		// PUT /stock/{sku}.
+		{name: "create stock", call: put(goodStock), orders: fakeOrders{created: true}, status: 201, asked: 1},
+		{name: "change stock", call: put(`{"kind":"coupon","total":0,"buyer_limit":0}`), status: 200, asked: 1},
+		{name: "the most stock", call: put(`{"kind":"product","total":1000000000}`), status: 200, asked: 1},
+		{name: "an escaped SKU in the path", call: call{method: "PUT", path: "/stock/%31%30%3a1", body: goodStock}, status: 200, asked: 1},
+		{name: "below what is sold", call: put(goodStock), orders: fails(order.ErrBelowSold), status: 409, problem: belowSold, asked: 1},
+		{name: "another kind", call: put(goodStock), orders: fails(order.ErrKindFixed), status: 422, problem: invalid, bad: []string{"kind"}, asked: 1},
+		{name: "stock busy", call: put(goodStock), orders: fails(order.ErrBusy), status: 503, problem: busy, asked: 1},
+		{name: "stock unavailable", call: put(goodStock), orders: fails(order.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
+		{name: "stock of nothing", call: put(`{}`), status: 422, problem: invalid, bad: []string{"kind", "total"}},
+		{name: "stock with every field bad", call: call{method: "PUT", path: "/stock/-x", body: `{"kind":"thing","total":-1,"buyer_limit":1,"sku":"10001","kind":1}`}, status: 422, problem: invalid, bad: []string{"sku", "kind", "total", "buyer_limit", "sku", "kind"}},
+		{name: "stock of wrong types", call: put(`{"kind":null,"total":null,"buyer_limit":null}`), status: 422, problem: invalid, bad: []string{"kind", "total", "buyer_limit"}},
+		{name: "stock beyond measure", call: put(`{"kind":"product","total":1000000001}`), status: 422, problem: invalid, bad: []string{"total"}},
+		{name: "stock as an array", call: put(`[]`), status: 422, problem: invalid, bad: []string{""}},
+		{name: "stock as text", call: put(goodStock, mediaType("text/plain")), status: 415, problem: notJSON},
+		{name: "stock without a body", call: put(""), status: 400, problem: malformed},
+		{name: "stock too large", call: put(strings.Repeat(" ", 70_000)), status: 413, problem: tooLarge},
+		{name: "a SKU with a slash", call: call{method: "PUT", path: "/stock/a%2Fb", body: goodStock}, status: 422, problem: invalid, bad: []string{"sku"}},
+		{name: "the token", call: put(goodStock, bearer("Bearer s3cret")), change: withToken, status: 200, asked: 1},
+		{name: "the token from anywhere", call: put(goodStock, bearer("bearer  s3cret")), change: withTokenAnywhere, status: 200, asked: 1},
+		{name: "no token", call: put(goodStock), change: withToken, status: 401, problem: unauthorized},
+		{name: "no token, and nothing else right", call: call{method: "PUT", path: "/stock/-", body: "x", header: mediaType("text/plain")}, change: withToken, status: 401, problem: unauthorized},
+		{name: "a wrong token", call: put(goodStock, bearer("Bearer s3cre")), change: withToken, status: 401, problem: unauthorized},
+		{name: "an empty token", call: put(goodStock, bearer("Bearer ")), change: withToken, status: 401, problem: unauthorized},
+		{name: "the token as a password", call: put(goodStock, bearer("Basic s3cret")), change: withToken, status: 401, problem: unauthorized},
+		{name: "the token twice", call: put(goodStock, bearer("Bearer s3cret", "Bearer s3cret")), change: withToken, status: 401, problem: unauthorized},
+		{name: "no token set, and not on loopback", call: put(goodStock, bearer("Bearer ")), change: notLoopback, status: 401, problem: unauthorized},
+
+		// Reading.
+		{name: "show an order", call: get("/orders/" + testID.String()), orders: fakeOrders{order: placed}, status: 200, asked: 1},
+		{name: "show an order in capitals", call: get("/orders/" + strings.ToUpper(testID.String())), orders: fakeOrders{order: placed}, status: 200, asked: 1},
+		{name: "show an order that expires", call: get("/orders/" + testID.String()), orders: fakeOrders{order: expiring}, status: 200, asked: 1},
+		{name: "show a void order", call: get("/orders/" + testID.String()), orders: fakeOrders{order: void}, status: 200, asked: 1},
+		{name: "no such order", call: get("/orders/" + testID.String()), orders: fails(order.ErrUnknownOrder), status: 404, problem: unknownOrder, asked: 1},
+		{name: "an order that is no UUID", call: get("/orders/1"), status: 404, problem: unknownOrder},
+		{name: "an order in braces", call: get("/orders/%7B" + testID.String() + "%7D"), status: 404, problem: unknownOrder},
+		{name: "an order while the database is away", call: get("/orders/" + testID.String()), orders: fails(order.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
+		{name: "show stock", call: get("/stock/10001"), status: 200, asked: 1},
+		{name: "no such stock", call: get("/stock/10002"), orders: fails(refusal("10002", stock.ErrUnknownSKU)), status: 404, problem: unknownSKU, asked: 1},
+		{name: "stock of what is no SKU", call: get("/stock/-"), status: 404, problem: unknownSKU},
+		{name: "stock of what is no UTF-8", call: get("/stock/%ff"), status: 404, problem: unknownSKU},
+		{name: "stock of a path", call: get("/stock/a%2Fb"), status: 404, problem: unknownSKU},
+		{name: "stock of a name too long", call: get("/stock/" + strings.Repeat("a", 65)), status: 404, problem: unknownSKU},
+		{name: "stock of a name far too long", call: get("/stock/" + strings.Repeat("a", 650)), status: 404, problem: unknownSKU},
+		{name: "audit behind a gate", call: get("/stock/10001/audit"), orders: fakeOrders{audit: order.Audit{Total: 10, Sold: 11, Oversold: 1, GateAvailable: int64p(0), GateInFlight: int64p(2), LedgerAvailable: -1, Drift: 3}}, status: 200, asked: 1},
+		{name: "audit without a gate", call: get("/stock/10001/audit"), orders: fakeOrders{audit: order.Audit{Total: 10, Sold: 1, LedgerAvailable: 9}}, status: 200, asked: 1},
+		{name: "audit of no such stock", call: get("/stock/10002/audit"), orders: fails(refusal("10002", stock.ErrUnknownSKU)), status: 404, problem: unknownSKU, asked: 1},
+		{name: "audit of what is no SKU", call: get("/stock/a+b/audit"), status: 404, problem: unknownSKU},
+		{name: "list no stock", call: get("/stock"), status: 200, asked: 1},
+		{name: "list a page", call: get("/stock?after=0&limit=2"), orders: fakeOrders{page: []order.Stock{{SKU: "1", Kind: stock.Product, Total: 5, Available: -2, Sold: 7}, {SKU: "2", Kind: stock.Coupon}}, next: "2"}, status: 200, asked: 1},
+		{name: "list from the beginning", call: get("/stock?after=&limit=1000"), status: 200, asked: 1},
+		{name: "list with a long answer", call: get("/stock"), orders: fakeOrders{page: manyStock(100)}, status: 200, asked: 1},
+		{name: "list none", call: get("/stock?limit=0"), status: 422, problem: invalid, bad: []string{"limit"}},
+		{name: "list too many", call: get("/stock?limit=1001"), status: 422, problem: invalid, bad: []string{"limit"}},
+		{name: "list with everything wrong", call: get("/stock?limit=x&after=-&page=2&Limit=1"), status: 422, problem: invalid, bad: []string{"Limit", "after", "limit", "page"}},
+		{name: "list with parameters twice", call: get("/stock?limit=1&limit=1&after=a&after=b"), status: 422, problem: invalid, bad: []string{"after", "limit"}},
+		{name: "list with an empty limit", call: get("/stock?limit="), status: 422, problem: invalid, bad: []string{"limit"}},
+		{name: "list with a signed limit", call: get("/stock?limit=%2B5"), status: 422, problem: invalid, bad: []string{"limit"}},
+		{name: "list with a broken query", call: get("/stock?after=%zz"), status: 422, problem: invalid, bad: []string{""}},
+		{name: "list while the database is away", call: get("/stock"), orders: fails(order.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
+
+		// Operations.
+		{name: "strategies", call: get("/strategies"), status: 200},
+		{name: "healthz", call: get("/healthz"), status: 200},
+		{name: "healthz while the stores are away", call: get("/healthz"), orders: fails(errors.New("away")), status: 200},
+		{name: "readyz", call: get("/readyz"), status: 200, asked: 1},
+		{name: "readyz while draining", call: get("/readyz"), change: draining, status: 503, problem: unavailable},
+		{name: "readyz while the stores are away", call: get("/readyz"), orders: fails(errors.New("password=hunter2")), status: 503, problem: unavailable, asked: 1},
+		{name: "metrics", call: get("/metrics"), status: 200},
+
+		// Paths and methods.
+		{name: "the root", call: get("/"), status: 404, problem: notFound},
+		{name: "no such path", call: get("/orders/1/2"), status: 404, problem: notFound},
+		{name: "a slash behind", call: get("/strategies/"), status: 404, problem: notFound},
+		{name: "a slash behind the stock", call: get("/stock/"), status: 404, problem: notFound},
+		{name: "other case", call: get("/Strategies"), status: 404, problem: notFound},
+		{name: "a problem's type", call: get("/problems/sold-out"), status: 404, problem: notFound},
+		{name: "pay is for later", call: call{method: "POST", path: "/orders/" + testID.String() + "/pay"}, status: 404, problem: notFound},
+		{name: "list orders", call: get("/orders"), status: 405, problem: methodNotAllowed},
+		{name: "put stock nowhere", call: call{method: "PUT", path: "/stock"}, status: 405, problem: methodNotAllowed},
+		{name: "delete stock", call: call{method: "DELETE", path: "/stock/10001"}, status: 405, problem: methodNotAllowed},
+		{name: "post an order's own address", call: call{method: "POST", path: "/orders/" + testID.String()}, status: 405, problem: methodNotAllowed},
+		{name: "options", call: call{method: "OPTIONS", path: "/orders"}, status: 405, problem: methodNotAllowed},
+		{name: "head", call: call{method: "HEAD", path: "/healthz"}, status: 405, problem: methodNotAllowed},
+		{name: "a method of one's own", call: call{method: "BREW", path: "/metrics"}, status: 405, problem: methodNotAllowed},
+	}
+
+	for _, quantity := range []string{"0", "-1", "1001", "1.0", "1e2", "1E0", "99999999999999999999", `"1"`, "null", "true", "[1]", "-0"} {
+		cases = append(cases, &contractCase{
+			name: "quantity " + quantity, call: post(`{"buyer_id":"u-1","lines":[{"sku":"10001","quantity":` + quantity + `}]}`),
+			status: 422, problem: invalid, bad: []string{"lines[0].quantity"},
+		})
+	}
+	for _, id := range []string{"", "-a", ".a", "_a", ":a", "a b", "a/b", "ä", `a\n`, strings.Repeat("a", 65)} {
+		cases = append(cases, &contractCase{
+			name: "ID " + id, call: post(`{"buyer_id":"` + id + `","lines":[{"sku":"` + id + `","quantity":1}]}`),
+			status: 422, problem: invalid, bad: []string{"buyer_id", "lines[0].sku"},
+		})
+	}
+	for _, id := range []string{"a", "0", "a.b_c:d-e", strings.Repeat("Z", 64)} {
+		cases = append(cases, &contractCase{
+			name: "ID " + id, call: post(`{"buyer_id":"` + id + `","lines":[{"sku":"` + id + `","quantity":1000}]}`),
+			status: 201, asked: 1,
+		})
+	}
+	return cases
+}
+
+// longest is an order whose answer does not fit package http's own buffer.
+func longest() string {
+	var b strings.Builder
+	for i := range 20 {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `{"sku":"%064d","quantity":1000}`, i)
+	}
+	return `{"buyer_id":"u-1","lines":[` + b.String() + `]}`
+}
+
+// padded is a sound order of n bytes.
+func padded(n int) string { return oneLine + strings.Repeat(" ", n-len(oneLine)) }
+
+func unknownNames(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("x%d", i)
+	}
+	return names
+}
+
+func manyUnknown(n int) string {
+	var b strings.Builder
+	b.WriteString(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1}]`)
+	for _, name := range unknownNames(n) {
+		fmt.Fprintf(&b, `,"%s":0`, name)
+	}
+	return b.String() + "}"
+}
+
+func manyStock(n int) []order.Stock {
+	page := make([]order.Stock, n)
+	for i := range page {
+		page[i] = order.Stock{SKU: stock.SKU(fmt.Sprintf("s%03d", i)), Kind: stock.Product, Total: 1}
+	}
+	return page
+}
+
+func TestContract(t *testing.T) {
+	golden := newGolden(t, "testdata/contract.golden")
+	for _, tt := range contract() {
+		t.Run(tt.name, func(t *testing.T) {
+			var changes []func(*Config)
+			if tt.change != nil {
+				changes = append(changes, tt.change)
+			}
+			rec := do(newAPI(t, &tt.orders, changes...), tt.call)
+			if rec.Code != tt.status {
+				t.Errorf("status %d, want %d", rec.Code, tt.status)
+			}
+			if tt.orders.asked != tt.asked {
+				t.Errorf("the service was asked %d times, want %d", tt.orders.asked, tt.asked)
+			}
+			if got := rec.Header().Get("X-Request-ID"); got != "req-1" {
+				t.Errorf("X-Request-ID is %q", got)
+			}
+			checkProblem(t, rec, tt.problem, tt.bad)
+			golden.check(t, tt.name, rec)
+		})
+	}
+	golden.finish(t, len(contract()))
+}
+
+func checkProblem(t *testing.T, rec *httptest.ResponseRecorder, want problem, bad []string) {
+	t.Helper()
+	if strings.Contains(rec.Body.String(), "hunter2") {
+		t.Errorf("the answer tells the cause: %s", rec.Body)
+	}
+	if want == "" {
+		if rec.Header().Get("Content-Type") == "application/problem+json" {
+			t.Errorf("a problem: %s", rec.Body)
+		}
+		return
+	}
+	var doc struct {
+		Type   string
+		SKU    *string
+		Errors []struct{ Field string }
+	}
+	if err := json.Unmarshal(rec.Body.Bytes(), &doc); err != nil {
+		t.Fatalf("%v: %s", err, rec.Body)
+	}
+	if doc.Type != "/problems/"+string(want) {
+		t.Errorf("type %s, want %s", doc.Type, want)
+	}
+	var named []string
+	for _, e := range doc.Errors {
+		named = append(named, e.Field)
+	}
+	if !slices.Equal(named, bad) {
+		t.Errorf("named %q, want %q", named, bad)
+	}
+	if has := doc.SKU != nil; has != (want == soldOut || want == unknownSKU) {
+		t.Errorf("sku: %v", doc.SKU)
+	}
+	retry := want == inProgress || want == busy || want == unavailable
+	if has := rec.Header().Get("Retry-After") == "1"; has != retry {
+		t.Errorf("Retry-After is %q", rec.Header().Get("Retry-After"))
+	}
+}
+
+// golden is a file of whole answers.
+type golden struct {
+	path string
+	want map[string]string
+	got  bytes.Buffer
+	ran  int
+}
+
+func newGolden(t *testing.T, path string) *golden {
+	t.Helper()
+	g := &golden{path: path, want: make(map[string]string)}
+	content, err := os.ReadFile(path)
+	if err != nil && !*update {
+		t.Fatal(err)
+	}
+	for _, part := range strings.Split(string(content), "\n== ")[1:] {
+		name, answer, _ := strings.Cut(part, "\n")
+		g.want[name] = strings.TrimRight(answer, "\n")
+	}
+	return g
+}
+
+func (g *golden) check(t *testing.T, name string, rec *httptest.ResponseRecorder) {
+	t.Helper()
+	g.ran++
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d\n", rec.Code)
+	var names []string
+	for name := range rec.Header() {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if name == "X-Request-Id" {
+			continue // the same everywhere, and checked
+		}
+		fmt.Fprintf(&b, "%s: %s\n", name, strings.Join(rec.Header()[name], ", "))
+	}
+	fmt.Fprintf(&b, "\n%s", strings.TrimRight(rec.Body.String(), "\n"))
+	fmt.Fprintf(&g.got, "\n== %s\n%s\n", name, b.String())
+	if want := g.want[name]; !*update && b.String() != want {
+		t.Errorf("the answer:\n%s\nwant:\n%s", b.String(), want)
+	}
+}
+
+// finish rewrites the file if asked to, and else looks for answers in it that
+// no test gives. It does nothing unless all tests ran and passed.
+func (g *golden) finish(t *testing.T, all int) {
+	t.Helper()
+	switch {
+	case t.Failed() || g.ran < all:
+	case *update:
+		head := "Answers of the API. Rewritten by: go test ./internal/httpapi -run TestContract -update\n"
+		if err := os.WriteFile(g.path, append([]byte(head), g.got.Bytes()...), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	case len(g.want) != all:
+		t.Errorf("%s has %d answers, the tests give %d", g.path, len(g.want), all)
+	}
+}
+
+func TestPlaceHandsOver(t *testing.T) {
+	orders := new(fakeOrders)
+	orders.place = func(ctx context.Context, r order.Request) (order.Order, bool, error) {
+		if got := RequestID(ctx); got != "req-1" {
+			t.Errorf("the service sees request ID %q", got)
+		}
+		if _, ok := ctx.Deadline(); !ok {
+			t.Error("the service has no deadline")
+		}
+		return order.Order{ID: testID, Buyer: r.Buyer, Status: order.Pending, Lines: r.Lines, Strategy: "lua", CreatedAt: testTime}, false, nil
+	}
+	h := newAPI(t, orders)
+	do(h, call{method: "POST", path: "/orders", body: `{"buyer_id":"u-1","lines":[{"sku":"b","quantity":2},{"sku":"a","quantity":1}]}`, header: http.Header{"Idempotency-Key": {"k-1"}}})
+	first := orders.request
+	want := order.Request{Buyer: "u-1", Key: "k-1", Lines: []stock.Line{{SKU: "b", Quantity: 2}, {SKU: "a", Quantity: 1}}}
+	if !equalRequests(first, want) {
+		t.Errorf("the service got %+v, want %+v", first, want)
+	}
+	// The reader is used again; what it returned before must stand.
+	for range 10 {
+		do(h, call{method: "POST", path: "/orders", body: `{"buyer_id":"v-2","lines":[{"sku":"y","quantity":9},{"sku":"z","quantity":9}]}`})
+	}
+	if !equalRequests(first, want) {
+		t.Errorf("later requests changed an earlier one to %+v", first)
+	}
+}
+
+func equalRequests(a, b order.Request) bool {
+	return a.Buyer == b.Buyer && a.Key == b.Key && slices.Equal(a.Lines, b.Lines)
+}
+
+func TestSetStockHandsOver(t *testing.T) {
+	orders := new(fakeOrders)
+	do(newAPI(t, orders), call{method: "PUT", path: "/stock/c-1", body: `{"total":7,"kind":"coupon"}`})
+	if want := (order.Setting{SKU: "c-1", Kind: stock.Coupon, Total: 7}); orders.set != want {
+		t.Errorf("the service got %+v, want %+v", orders.set, want)
+	}
+}
+
+func TestListStockHandsOver(t *testing.T) {
+	for _, tt := range []struct {
+		path  string
+		after stock.SKU
+		limit int
+	}{
+		{"/stock", "", 100},
+		{"/stock?after=a%3Ab", "a:b", 100},
+		{"/stock?limit=1000&after=z", "z", 1000},
+	} {
+		orders := new(fakeOrders)
+		do(newAPI(t, orders), call{method: "GET", path: tt.path})
+		if orders.sku != tt.after || orders.limit != tt.limit {
+			t.Errorf("%s: the service got after %q, limit %d", tt.path, orders.sku, orders.limit)
+		}
+	}
+}
+
+func TestOpenAPIIsServed(t *testing.T) {
+	rec := do(newAPI(t, new(fakeOrders)), call{method: "GET", path: "/openapi.yaml"})
+	if rec.Code != 200 || !bytes.Equal(rec.Body.Bytes(), openAPI) || rec.Header().Get("Content-Type") != "application/yaml" {
+		t.Errorf("%d %v, %d bytes", rec.Code, rec.Header(), rec.Body.Len())
+	}
+}
