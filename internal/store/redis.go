@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"strconv"
@@ -56,6 +57,20 @@ func OpenRedis(ctx context.Context, rawURL string) (redis.UniversalClient, error
 		return nil, fmt.Errorf("connecting to %s: %w", target, err)
 	}
 	return client, nil
+}
+
+// LogRedis sends what the Redis clients of this process log, which else goes to
+// standard error, to log at the level Debug: a line for every failed dial tells
+// an operator nothing that the failed calls do not. The clients' logger is the
+// process's only one: call it once, before OpenRedis.
+func LogRedis(log *slog.Logger) { redis.SetLogger(redisLog{log}) }
+
+type redisLog struct{ log *slog.Logger }
+
+func (l redisLog) Printf(ctx context.Context, format string, values ...any) {
+	if l.log.Enabled(ctx, slog.LevelDebug) {
+		l.log.DebugContext(ctx, "redis client", "message", fmt.Sprintf(format, values...))
+	}
 }
 
 func redisClient(rawURL string) (client redis.UniversalClient, target string, err error) {
