@@ -111,9 +111,6 @@ func (r *reader) load(req *http.Request) problem {
 // clear readies the reader for the next body, and reports whether it is worth
 // keeping.
 func (r *reader) clear() bool {
-	if r.body.Cap() > keptBody {
-		return false
-	}
 	r.limited.R = nil
 	r.body.Reset()
 	r.text = r.text[:0]
@@ -122,7 +119,7 @@ func (r *reader) clear() bool {
 	clear(r.bad)
 	r.bad = r.bad[:0]
 	r.unnamed = 0
-	return true
+	return r.body.Cap() <= keptBody
 }
 
 // finish reports whether what was read is one JSON value, and nothing else.

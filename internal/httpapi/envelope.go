@@ -53,17 +53,17 @@ func (a *api) recovered(c *gin.Context, v any) any {
 	return nil
 }
 
-// logRequest writes the request's line. Its level is that of the status, but a
-// client that hung up is nobody's fault.
+// logRequest writes the request's line, at the level of its status. That a
+// read failed because the client hung up is nobody's fault.
 func (a *api) logRequest(c *gin.Context, took time.Duration) {
 	level := slog.LevelDebug
 	failure := c.Errors.Last()
 	switch status := c.Writer.Status(); {
-	case failure == nil || c.Request.Context().Err() != nil:
-	case status == http.StatusServiceUnavailable:
-		level = slog.LevelWarn
-	case status >= http.StatusInternalServerError:
+	case failure == nil:
+	case status != http.StatusServiceUnavailable:
 		level = slog.LevelError
+	case c.Request.Context().Err() == nil:
+		level = slog.LevelWarn
 	}
 	if !a.Log.Enabled(c.Request.Context(), level) {
 		return

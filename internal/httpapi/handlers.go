@@ -323,7 +323,11 @@ func (a *api) showAudit(c *gin.Context) {
 // sku is the SKU in the path. What cannot be one is unknown, and answered so.
 func (a *api) sku(c *gin.Context) (sku stock.SKU, ok bool) {
 	name := c.Param("sku")
-	if !stock.ValidID(name) {
+	switch {
+	case name == "": // two slashes in the path
+		a.notFound(c)
+		return "", false
+	case !stock.ValidID(name):
 		a.fail(c, stock.Refuse(stock.SKU(clip(name)), stock.ErrUnknownSKU))
 		return "", false
 	}

@@ -1,0 +1,95 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// instant answers every order at once.
+type instant struct {
+	Orders
+	err error
+}
+
+func (i instant) Place(_ context.Context, r order.Request) (order.Order, bool, error) {
+	return order.Order{
+		ID: testID, Buyer: r.Buyer, Status: order.Pending, Lines: r.Lines,
+		Strategy: "lua", CreatedAt: testTime,
+	}, false, i.err
+}
+
+// discard is an http.ResponseWriter that keeps nothing.
+type discard struct {
+	header http.Header
+	status int
+}
+
+func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) WriteHeader(status int)      { d.status = status }
+func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// body is a request body that is read again and again.
+type body struct{ bytes.Reader }
+
+func (*body) Close() error { return nil }
+
+// placing returns a function that sends the same order again and again.
+func placing(err error, key bool) func() int {
+	h := New(testConfig(instant{err: err}))
+	r := httptest.NewRequest("POST", "/orders", nil)
+	r.Header.Set("Content-Type", "application/json")
+	if key {
+		r.Header.Set("Idempotency-Key", "5f0d6f0e-cart-7")
+	}
+	text, b, w := []byte(oneLine), new(body), &discard{header: make(http.Header)}
+	r.Body, r.ContentLength = b, int64(len(text))
+	return func() int {
+		b.Reset(text)
+		clear(w.header)
+		h.ServeHTTP(w, r)
+		return w.status
+	}
+}
+
+// BenchmarkPlace is the cost of one order in this package and gin alone: the
+// service answers at once, and there is no connection.
+func BenchmarkPlace(b *testing.B) {
+	for _, bm := range []struct {
+		name   string
+		err    error
+		key    bool
+		status int
+	}{
+		{"accepted", nil, false, 201},
+		{"accepted with a key", nil, true, 201},
+		{"sold out", stock.Refuse("10001", stock.ErrSoldOut), false, 409},
+	} {
+		b.Run(bm.name, func(b *testing.B) {
+			place := placing(bm.err, bm.key)
+			b.ReportAllocs()
+			for b.Loop() {
+				if got := place(); got != bm.status {
+					b.Fatal(got)
+				}
+			}
+		})
+	}
+}
+
+// TestPlaceAllocations keeps the hot path as lean as it is.
+func TestPlaceAllocations(t *testing.T) {
+	const most = 30
+	place := placing(nil, true)
+	if got := testing.AllocsPerRun(200, func() { place() }); got > most {
+		t.Errorf("an order allocates %v times, want %d at most", got, most)
+	}
+}
+
+var _ io.ReadCloser = (*body)(nil)

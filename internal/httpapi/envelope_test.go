@@ -1,0 +1,318 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+func TestChecksComeInOrder(t *testing.T) {
+	// Everything is wrong with the first request, and one thing less with
+	// each that follows.
+	requests := []struct {
+		call
+		want problem
+	}{
+		{call{"PUT", "/nowhere", http.Header{"Content-Type": {"text/plain"}, "Idempotency-Key": {""}}, strings.Repeat("x", 70_000)}, notFound},
+		{call{"PUT", "/orders", http.Header{"Content-Type": {"text/plain"}, "Idempotency-Key": {""}}, strings.Repeat("x", 70_000)}, methodNotAllowed},
+		{call{"POST", "/orders", http.Header{"Content-Type": {"text/plain"}, "Idempotency-Key": {""}}, strings.Repeat("x", 70_000)}, notJSON},
+		{call{"POST", "/orders", http.Header{"Idempotency-Key": {""}}, strings.Repeat("x", 70_000)}, malformed},
+		{call{"POST", "/orders", nil, strings.Repeat("x", 70_000)}, tooLarge},
+		{call{"POST", "/orders", nil, `{"buyer_id":1} x`}, malformed},
+		{call{"POST", "/orders", nil, `{"buyer_id":1}`}, invalid},
+		{call{"POST", "/orders", nil, oneLine}, soldOut},
+	}
+	h := newAPI(t, &fakeOrders{err: stock.Refuse("10001", stock.ErrSoldOut)})
+	for _, r := range requests {
+		if body := do(h, r.call).Body.String(); !strings.Contains(body, `"/problems/`+string(r.want)+`"`) {
+			t.Errorf("want %s, got %s", r.want, body)
+		}
+	}
+}
+
+func TestRequestID(t *testing.T) {
+	log := new(logBuffer)
+	h := newAPI(t, new(fakeOrders), loggingTo(log, slog.LevelDebug))
+	ask := func(ids ...string) string {
+		return do(h, call{method: "GET", path: "/healthz", header: http.Header{"X-Request-Id": ids}}).Header().Get("X-Request-ID")
+	}
+	for _, own := range []string{"a", "7f3a-91:/?=", strings.Repeat("~", 128)} {
+		if got := ask(own); got != own {
+			t.Errorf("%q became %q", own, got)
+		}
+		if len(log.lines("request_id="+own)) == 0 && !strings.Contains(own, "=") {
+			t.Errorf("%q is not in the log: %s", own, log)
+		}
+	}
+	seen := make(map[string]bool)
+	for _, ids := range [][]string{nil, {""}, {"a b"}, {"é"}, {"a\tb"}, {strings.Repeat("a", 129)}, {"a", "b"}} {
+		got := ask(ids...)
+		if len(got) != 32 || seen[got] {
+			t.Errorf("for %q the ID is %q", ids, got)
+		}
+		seen[got] = true
+	}
+}
+
+func TestLogHandler(t *testing.T) {
+	log := new(logBuffer)
+	text := slog.NewTextHandler(log, nil)
+	l := slog.New(LogHandler(LogHandler(text))).With("part", "x")
+	ctx := withRequestID(context.Background(), "req-9")
+	l.InfoContext(ctx, "inside")
+	l.InfoContext(context.WithoutCancel(ctx), "detached")
+	l.Info("outside")
+	for _, word := range []string{"inside", "detached"} {
+		if line := log.lines(word); len(line) != 1 || strings.Count(line[0], "request_id=req-9") != 1 || !strings.Contains(line[0], "part=x") {
+			t.Errorf("%s: %q", word, line)
+		}
+	}
+	if line := log.lines("outside"); len(line) != 1 || strings.Contains(line[0], "request_id") {
+		t.Errorf("outside: %q", line)
+	}
+	if got := RequestID(context.Background()); got != "" {
+		t.Errorf("no request has ID %q", got)
+	}
+}
+
+func TestLogLevels(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"accepted", nil, "level=DEBUG"},
+		{"refused", stock.Refuse("10001", stock.ErrSoldOut), "level=DEBUG"},
+		{"busy", fmt.Errorf("%w: the queue is full", order.ErrBusy), "level=WARN"},
+		{"unknown", errors.New("cause"), "level=ERROR"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			log := new(logBuffer)
+			do(newAPI(t, &fakeOrders{err: tt.err}, loggingTo(log, slog.LevelDebug)), call{method: "POST", path: "/orders", body: oneLine})
+			found := log.lines("")
+			if len(found) != 1 {
+				t.Fatalf("%d lines:\n%s", len(found), log)
+			}
+			if line := found[0]; !strings.Contains(line, tt.want) || !strings.Contains(line, "request_id=req-1") {
+				t.Error(line)
+			} else if strings.Contains(tt.want, "WARN") && !strings.Contains(line, "the queue is full") {
+				t.Errorf("the cause is not there: %s", line)
+			}
+		})
+	}
+	t.Run("readyz while draining is no failure", func(t *testing.T) {
+		log := new(logBuffer)
+		h := newAPI(t, new(fakeOrders), loggingTo(log, slog.LevelInfo), func(c *Config) { c.Draining = func() bool { return true } })
+		do(h, call{method: "GET", path: "/readyz"})
+		if log.String() != "" {
+			t.Error(log)
+		}
+	})
+}
+
+func TestLogKeepsSecrets(t *testing.T) {
+	log := new(logBuffer)
+	secrets := http.Header{"Authorization": {"Bearer t0ken"}, "Idempotency-Key": {"k3y"}, "Cookie": {"c00kie"}}
+	body := `{"buyer_id":"bu7er","lines":[{"sku":"10001","quantity":1}],"x":"b0dy"}`
+	for _, err := range []error{nil, order.ErrBusy, errors.New("cause")} {
+		orders := &fakeOrders{err: err}
+		h := newAPI(t, orders, loggingTo(log, slog.LevelDebug), func(c *Config) { c.AdminToken = "s3cret" })
+		do(h, call{"POST", "/orders?q=qu3ry", secrets, body})
+		do(h, call{"POST", "/orders?q=qu3ry", secrets, strings.Replace(body, `,"x":"b0dy"`, "", 1)})
+		do(h, call{"PUT", "/stock/10001", secrets, `{"kind":"b0dy"}`})
+		do(h, call{"PUT", "/stock/10001", http.Header{"Authorization": {"Bearer s3cret"}}, `{"kind":"b0dy"}`})
+		orders.place = func(context.Context, order.Request) (order.Order, bool, error) { panic("at the disco") }
+		do(h, call{"POST", "/orders?q=qu3ry", secrets, strings.Replace(body, `,"x":"b0dy"`, "", 1)})
+	}
+	if len(log.lines("level")) < 9 {
+		t.Errorf("the log is too short to prove anything:\n%s", log)
+	}
+	for _, secret := range []string{"t0ken", "k3y", "c00kie", "bu7er", "b0dy", "qu3ry", "s3cret"} {
+		if found := log.lines(secret); len(found) > 0 {
+			t.Errorf("the log tells %s: %s", secret, found[0])
+		}
+	}
+}
+
+func TestPanic(t *testing.T) {
+	log := new(logBuffer)
+	orders := new(fakeOrders)
+	orders.place = func(_ context.Context, r order.Request) (order.Order, bool, error) {
+		if r.Buyer == "u-1" {
+			panic(errors.New("password=hunter2"))
+		}
+		return order.Order{ID: testID, Buyer: r.Buyer, Status: order.Pending, Lines: r.Lines, Strategy: "lua", CreatedAt: testTime}, false, nil
+	}
+	h := newAPI(t, orders, loggingTo(log, slog.LevelInfo))
+	rec := do(h, call{method: "POST", path: "/orders", body: oneLine})
+	if rec.Code != 500 {
+		t.Errorf("status %d", rec.Code)
+	}
+	checkProblem(t, rec, internal, nil)
+	found := log.lines("panicked")
+	if len(found) != 1 || !strings.Contains(found[0], "hunter2") || !strings.Contains(found[0], "TestPanic") || !strings.Contains(found[0], "request_id=req-1") {
+		t.Errorf("the log says %q", found)
+	}
+	if rec := do(h, call{method: "POST", path: "/orders", body: strings.Replace(oneLine, "u-1", "u-2", 1)}); rec.Code != 201 {
+		t.Errorf("after the panic the answer is %d", rec.Code)
+	}
+}
+
+func TestPanicTooLate(t *testing.T) {
+	for name, v := range map[string]any{"a bug": "bug", "an abort": http.ErrAbortHandler} {
+		t.Run(name, func(t *testing.T) {
+			c := testConfig(new(fakeOrders))
+			c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "text/plain")
+				_, _ = io.WriteString(w, strings.Repeat("half an answer\n", 1000))
+				panic(v)
+			})
+			s := httptest.NewServer(New(c))
+			defer s.Close()
+			r, err := http.Get(s.URL + "/metrics")
+			if err == nil {
+				_, err = io.ReadAll(r.Body)
+				_ = r.Body.Close()
+			}
+			if err == nil {
+				t.Error("half an answer looks whole")
+			}
+		})
+	}
+}
+
+func TestHangUp(t *testing.T) {
+	t.Run("PlaceGoesOn", func(t *testing.T) {
+		ctx, hangUp := context.WithCancel(context.Background())
+		orders := new(fakeOrders)
+		var during error
+		orders.place = func(ctx context.Context, r order.Request) (order.Order, bool, error) {
+			hangUp()
+			during = ctx.Err()
+			return order.Order{}, false, order.ErrBusy
+		}
+		log := new(logBuffer)
+		h := newAPI(t, orders, loggingTo(log, slog.LevelInfo))
+		r := call{method: "POST", path: "/orders", body: oneLine}.request().WithContext(ctx)
+		h.ServeHTTP(httptest.NewRecorder(), r)
+		if during != nil {
+			t.Errorf("the service is told to stop: %v", during)
+		}
+		if log.String() != "" {
+			t.Errorf("a client that hung up is in the log: %s", log)
+		}
+	})
+	t.Run("ABugIsLogged", func(t *testing.T) {
+		ctx, hangUp := context.WithCancel(context.Background())
+		hangUp()
+		log := new(logBuffer)
+		h := newAPI(t, &fakeOrders{err: errors.New("a bug")}, loggingTo(log, slog.LevelInfo))
+		h.ServeHTTP(httptest.NewRecorder(), call{method: "POST", path: "/orders", body: oneLine}.request().WithContext(ctx))
+		if len(log.lines("a bug")) != 1 {
+			t.Errorf("the log says %q", log)
+		}
+	})
+	t.Run("ReadingStops", func(t *testing.T) {
+		ctx, hangUp := context.WithCancel(context.Background())
+		hangUp()
+		log := new(logBuffer)
+		c := testConfig(&blockedOrders{})
+		loggingTo(log, slog.LevelInfo)(&c)
+		for _, path := range []string{"/orders/" + testID.String(), "/stock", "/stock/1", "/stock/1/audit", "/readyz"} {
+			judged(t, New(c)).ServeHTTP(httptest.NewRecorder(), call{method: "GET", path: path}.request().WithContext(ctx))
+		}
+		if log.String() != "" {
+			t.Errorf("a client that hung up is in the log: %s", log)
+		}
+	})
+}
+
+func TestTimeout(t *testing.T) {
+	c := testConfig(&blockedOrders{})
+	c.RequestTimeout = time.Millisecond
+	h := judged(t, New(c))
+	for _, r := range []call{
+		{method: "POST", path: "/orders", body: oneLine},
+		{method: "PUT", path: "/stock/1", body: goodStock},
+		{method: "GET", path: "/orders/" + testID.String()},
+		{method: "GET", path: "/stock"},
+		{method: "GET", path: "/stock/1"},
+		{method: "GET", path: "/stock/1/audit"},
+		{method: "GET", path: "/readyz"},
+	} {
+		if rec := do(h, r); rec.Code != 503 {
+			t.Errorf("%s %s: %d", r.method, r.path, rec.Code)
+		}
+	}
+}
+
+// blockedOrders answers when it is told to stop.
+type blockedOrders struct{ Orders }
+
+func blocked(ctx context.Context) error {
+	<-ctx.Done()
+	return fmt.Errorf("%w: %w", order.ErrUnavailable, ctx.Err())
+}
+
+func (*blockedOrders) Place(ctx context.Context, _ order.Request) (order.Order, bool, error) {
+	return order.Order{}, false, blocked(ctx)
+}
+
+func (*blockedOrders) Order(ctx context.Context, _ uuid.UUID) (order.Order, error) {
+	return order.Order{}, blocked(ctx)
+}
+
+func (*blockedOrders) SetStock(ctx context.Context, _ order.Setting) (order.Stock, bool, error) {
+	return order.Stock{}, false, blocked(ctx)
+}
+
+func (*blockedOrders) Stock(ctx context.Context, _ stock.SKU) (order.Stock, error) {
+	return order.Stock{}, blocked(ctx)
+}
+
+func (*blockedOrders) ListStock(ctx context.Context, _ stock.SKU, _ int) ([]order.Stock, stock.SKU, error) {
+	return nil, "", blocked(ctx)
+}
+
+func (*blockedOrders) Audit(ctx context.Context, _ stock.SKU) (order.Audit, error) {
+	return order.Audit{}, blocked(ctx)
+}
+
+func (*blockedOrders) Ready(ctx context.Context) error { return blocked(ctx) }
+
+// TestTogether mixes requests of all kinds, for the race detector, and looks
+// for answers that got into each other's buffers.
+func TestTogether(t *testing.T) {
+	h := newAPI(t, new(fakeOrders))
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for j := range 50 {
+				buyer := fmt.Sprintf("b%d-%d", i, j)
+				body := fmt.Sprintf(`{"buyer_id":"%s","lines":[{"sku":"%s","quantity":%d}]}`, buyer, buyer, j+1)
+				rec := do(h, call{method: "POST", path: "/orders", body: body})
+				want := fmt.Sprintf(`"buyer_id":"%s","status":"pending","lines":[{"sku":"%s","quantity":%d}]`, buyer, buyer, j+1)
+				if !strings.Contains(rec.Body.String(), want) {
+					t.Errorf("want %s in %s", want, rec.Body)
+				}
+				if rec := do(h, call{method: "POST", path: "/orders", body: `{"` + buyer + `":1}`}); !strings.Contains(rec.Body.String(), `"field":"`+buyer+`"`) {
+					t.Errorf("want %s in %s", buyer, rec.Body)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}

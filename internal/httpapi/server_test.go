@@ -1,0 +1,227 @@
+package httpapi
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// serve starts the API on a port of its own and returns its address.
+func serve(t *testing.T, change func(*http.Server)) string {
+	t.Helper()
+	s := NewServer(newAPI(t, new(fakeOrders)), time.Second, slog.New(slog.DiscardHandler))
+	if change != nil {
+		change(s)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	t.Cleanup(func() {
+		_ = s.Close()
+		if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+	return l.Addr().String()
+}
+
+func dial(t *testing.T, address string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+func TestServerLimits(t *testing.T) {
+	s := NewServer(http.NotFoundHandler(), 10*time.Second, slog.New(slog.DiscardHandler))
+	for name, d := range map[string]time.Duration{
+		"ReadHeaderTimeout": s.ReadHeaderTimeout, "ReadTimeout": s.ReadTimeout,
+		"WriteTimeout": s.WriteTimeout, "IdleTimeout": s.IdleTimeout,
+	} {
+		if d <= 0 || d > 2*time.Minute {
+			t.Errorf("%s is %v", name, d)
+		}
+	}
+	if s.WriteTimeout <= s.ReadTimeout+10*time.Second {
+		t.Errorf("a request that takes as long as it may has no time left for its answer: %v", s.WriteTimeout)
+	}
+}
+
+// TestSlowHeaders sends a header byte every 20 ms, for ever.
+func TestSlowHeaders(t *testing.T) {
+	const limit = 300 * time.Millisecond
+	address := serve(t, func(s *http.Server) { s.ReadHeaderTimeout = limit })
+	start := time.Now()
+	conn := dial(t, address)
+	if _, err := io.WriteString(conn, "POST /orders HTTP/1.1\r\nHost: x\r\nX-Slow: "); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				if _, err := conn.Write([]byte("a")); err != nil {
+					return
+				}
+			}
+		}
+	}()
+	_, _ = io.Copy(io.Discard, conn) // until the server has enough
+	if took := time.Since(start); took < limit || took > limit+5*time.Second {
+		t.Errorf("cut off after %v, want %v", took, limit)
+	}
+}
+
+// TestSlowBody promises a body and sends but a part of it.
+func TestSlowBody(t *testing.T) {
+	const limit = 300 * time.Millisecond
+	address := serve(t, func(s *http.Server) { s.ReadTimeout = limit })
+	start := time.Now()
+	conn := dial(t, address)
+	if _, err := io.WriteString(conn, "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(conn)
+	response, err := http.ReadResponse(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(response.Body)
+	if response.StatusCode != 400 || !strings.Contains(string(body), `"/problems/malformed"`) {
+		t.Errorf("%d %s", response.StatusCode, body)
+	}
+	if _, err := r.ReadByte(); err == nil {
+		t.Error("the connection is kept")
+	}
+	if took := time.Since(start); took < limit || took > limit+5*time.Second {
+		t.Errorf("cut off after %v, want %v", took, limit)
+	}
+}
+
+// TestDeafClient asks again and again and never takes an answer.
+func TestDeafClient(t *testing.T) {
+	conn := dial(t, serve(t, func(s *http.Server) { s.WriteTimeout = 300 * time.Millisecond }))
+	request := []byte("GET /openapi.yaml HTTP/1.1\r\nHost: x\r\n\r\n")
+	for {
+		if _, err := conn.Write(request); err != nil {
+			var timeout net.Error
+			if errors.As(err, &timeout) && timeout.Timeout() {
+				t.Error("the server still waits")
+			}
+			return
+		}
+	}
+}
+
+func TestLargeHeaders(t *testing.T) {
+	address := serve(t, nil)
+	ask := func(size int) int {
+		conn := dial(t, address)
+		if _, err := fmt.Fprintf(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\nX-Large: %s\r\n\r\n", strings.Repeat("a", size)); err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.StatusCode
+	}
+	if got := ask(15 << 10); got != 200 {
+		t.Errorf("15 KiB of headers: %d", got)
+	}
+	if got := ask(32 << 10); got != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("32 KiB of headers: %d", got)
+	}
+}
+
+// TestWire sends what a well-behaved client cannot.
+func TestWire(t *testing.T) {
+	chunks := func(n int) string {
+		return "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" +
+			fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", n, padded(n))
+	}
+	post := "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+	address := serve(t, nil)
+	for _, tt := range []struct {
+		name, request string
+		status        int
+		problem       string
+	}{
+		{"a chunked body", chunks(64 << 10), 201, ""},
+		{"a chunked body too large", chunks(64<<10 + 1), 413, "too-large"},
+		{"a body that is announced too large", post + "Content-Length: 100000\r\nExpect: 100-continue\r\n\r\n", 413, "too-large"},
+		{"broken chunks", post + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "malformed"},
+		{"no length and no chunks", post + "\r\n", 400, "malformed"},
+		{"the whole server's options", "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", 404, "not-found"},
+		{"a whole URL", "GET http://x/healthz HTTP/1.1\r\nHost: x\r\n\r\n", 200, ""},
+		{"a tunnel", "CONNECT x:1 HTTP/1.1\r\nHost: x:1\r\n\r\n", 404, "not-found"},
+		{"two slashes", "GET //healthz HTTP/1.1\r\nHost: x\r\n\r\n", 404, "not-found"},
+		{"a way up", "GET /stock/../healthz HTTP/1.1\r\nHost: x\r\n\r\n", 404, "not-found"},
+		{"no SKU", "GET /stock//audit HTTP/1.1\r\nHost: x\r\n\r\n", 404, "not-found"},
+		{"two lengths", post + "Content-Length: 1\r\nContent-Length: 2\r\n\r\n{", 400, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			conn := dial(t, address)
+			if _, err := io.WriteString(conn, tt.request); err != nil {
+				t.Fatal(err)
+			}
+			r := bufio.NewReader(conn)
+			response, err := http.ReadResponse(r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(response.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if response.StatusCode != tt.status {
+				t.Errorf("%d %s, want %d", response.StatusCode, body, tt.status)
+			}
+			if tt.problem != "" && !strings.Contains(string(body), `"/problems/`+tt.problem+`"`) {
+				t.Errorf("want %s: %s", tt.problem, body)
+			}
+		})
+	}
+	t.Run("HEAD has no body", func(t *testing.T) {
+		conn := dial(t, address)
+		if _, err := io.WriteString(conn, "HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		r := bufio.NewReader(conn)
+		for _, want := range []struct {
+			method string
+			status int
+		}{{"HEAD", 405}, {"GET", 200}} {
+			response, err := http.ReadResponse(r, &http.Request{Method: want.method})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.Copy(io.Discard, response.Body)
+			if response.StatusCode != want.status {
+				t.Errorf("%s: %d", want.method, response.StatusCode)
+			}
+		}
+	})
+}
