@@ -1,0 +1,74 @@
+package store
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+func inProcess(t testing.TB) *InProcessRedis {
+	t.Helper()
+	r, err := OpenInProcessRedis(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func TestOpenInProcessRedis_TimePasses(t *testing.T) {
+	client := inProcess(t).Client()
+	ctx := t.Context()
+	if err := client.Set(ctx, "k", "v", 100*time.Millisecond).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if n := client.Exists(ctx, "k").Val(); n != 1 {
+		t.Error("the key is gone at once")
+	}
+	eventually(t, 5*time.Second, "the key expires", func() bool { return client.Exists(ctx, "k").Val() == 0 })
+	got, err := client.Eval(ctx, "return redis.call('TIME')[1]", nil).Int64()
+	if err != nil || time.Since(time.Unix(got, 0)).Abs() > time.Minute {
+		t.Errorf("TIME in a script: %d, error %v", got, err)
+	}
+}
+
+func TestOpenInProcessRedis_KeepsStrangersOut(t *testing.T) {
+	stranger := redis.NewClient(&redis.Options{Addr: inProcess(t).server.Addr()})
+	defer stranger.Close()
+	if err := stranger.Set(t.Context(), "k", "v", 0).Err(); err == nil {
+		t.Error("anyone on this machine may write")
+	}
+}
+
+func TestOpenEmbedded_MigratedAndGoneAtClose(t *testing.T) {
+	e, err := OpenEmbedded(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.SQL().CheckSchema(t.Context()); err != nil {
+		t.Error(err)
+	}
+	checkRoundTrip(t, e.SQL())
+	if err := e.Redis().Ping(t.Context()).Err(); err != nil {
+		t.Error(err)
+	}
+	info, err := os.Stat(e.folder)
+	if err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("folder %v, error %v", info, err)
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(e.folder); !os.IsNotExist(err) {
+		t.Errorf("after Close the folder is there: %v", err)
+	}
+	if err := e.Redis().Ping(t.Context()).Err(); err == nil {
+		t.Error("after Close Redis answers")
+	}
+}

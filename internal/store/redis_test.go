@@ -1,0 +1,298 @@
+package store
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+func openedRedis(t testing.TB, redisURL string) redis.UniversalClient {
+	t.Helper()
+	client, err := OpenRedis(t.Context(), redisURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return client
+}
+
+func TestOpenRedis_BadURL(t *testing.T) {
+	for _, redisURL := range []string{
+		"",
+		"localhost:6379",
+		"http://u:s3same@h:1",
+		"redis+ring://u:s3same@h:1",
+		"redis://u:s3same@h1:1,h2:2",
+		"redis://u:s3s/ame@h:1",
+		"redis://u:s3same@h:1/x",
+		"redis://u:s3same@h:1?nonsense=1",
+		"redis+sentinel://u:s3same@h1:1,h2:2", // no master
+		"redis+sentinel://u:s3same@h1:1,/m",   // an empty host
+		"redis+sentinel://u:s3same@h1:1/m?nonsense=1",
+		"redis+sentinel://u:s3same@h1:1/m?db=x",
+		"redis+sentinel://u:s3s/ame@h1:1,h2:2/m",
+		"redis+cluster://u:s3same@h1:1,h2:x",
+		"redis+cluster://u:s3same@h1:1/0",
+		"rediss+cluster://u:s3same@h1:1?skip_verify=perhaps",
+	} {
+		t.Run(Redact(redisURL), func(t *testing.T) {
+			_, err := OpenRedis(t.Context(), redisURL)
+			if !errors.Is(err, ErrBadURL) {
+				t.Fatalf("error %v, want ErrBadURL", err)
+			}
+			if strings.Contains(err.Error(), "s3s") {
+				t.Errorf("the password may be in the error: %v", err)
+			}
+		})
+	}
+}
+
+func TestOpenRedis_Options(t *testing.T) {
+	t.Run("single", func(t *testing.T) {
+		client, _, err := redisClient("rediss://us%40er:p%2Fw@h?read_timeout=7s&max_retries=9&pool_size=3&db=4")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		o := client.(*redis.Client).Options()
+		if o.Username != "us@er" || o.Password != "p/w" || o.Addr != "h:6379" || o.DB != 4 || o.TLSConfig == nil {
+			t.Errorf("user %q, password %q, address %q, db %d, TLS %v", o.Username, o.Password, o.Addr, o.DB, o.TLSConfig)
+		}
+		if o.MaxRetries != 0 || !o.ContextTimeoutEnabled { // 0 after the client has read -1
+			t.Errorf("%d retries, contexts count: %v", o.MaxRetries, o.ContextTimeoutEnabled)
+		}
+		if o.ReadTimeout != 7*time.Second || o.PoolSize != 3 || o.DialTimeout != redisDial || o.WriteTimeout != redisSilence {
+			t.Errorf("read %v, pool %d, dial %v, write %v", o.ReadTimeout, o.PoolSize, o.DialTimeout, o.WriteTimeout)
+		}
+	})
+	t.Run("sentinel", func(t *testing.T) {
+		client, target, err := redisClient("redis+sentinel://u:p%40w@h1,h2:7/mine?db=3&sentinel_password=s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		o := client.(*redis.Client).Options()
+		if o.Username != "u" || o.Password != "p@w" || o.DB != 3 || o.MaxRetries != 0 {
+			t.Errorf("user %q, password %q, db %d, %d retries", o.Username, o.Password, o.DB, o.MaxRetries)
+		}
+		if want := "Redis master mine by the Sentinels at h1:26379, h2:7"; target != want {
+			t.Errorf("target %q, want %q", target, want)
+		}
+	})
+	t.Run("cluster", func(t *testing.T) {
+		client, _, err := redisClient("rediss+cluster://u:p@h1,[::1]:7?skip_verify=true")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		o := client.(*redis.ClusterClient).Options()
+		if want := []string{"h1:6379", "[::1]:7"}; !slices.Equal(o.Addrs, want) || o.Password != "p" || !o.TLSConfig.InsecureSkipVerify {
+			t.Errorf("addresses %q, want %q; password %q", o.Addrs, want, o.Password)
+		}
+	})
+}
+
+func TestOpenRedis_Unreachable(t *testing.T) {
+	nobody := closedPort(t)
+	for _, redisURL := range []string{
+		"redis://u:s3same@" + nobody,
+		"redis+sentinel://u:s3same@" + nobody + "/m?sentinel_password=s3same",
+		"redis+cluster://u:s3same@" + nobody,
+	} {
+		begin := time.Now()
+		_, err := OpenRedis(t.Context(), redisURL)
+		if err == nil || errors.Is(err, ErrBadURL) || !strings.Contains(err.Error(), nobody) || strings.Contains(err.Error(), "s3same") {
+			t.Errorf("%s: error %v", Redact(redisURL), err)
+		}
+		if took := time.Since(begin); took > connectTimeout+time.Second {
+			t.Errorf("%s: given up after %v", Redact(redisURL), took)
+		}
+	}
+}
+
+func TestOpenRedis_Password(t *testing.T) {
+	server := redisProcess(t, "--requirepass", "p@ss/word")
+	openedRedis(t, "redis://:p%40ss%2Fword@"+server.address)
+	_, err := OpenRedis(t.Context(), "redis://:s3same@"+server.address)
+	if err == nil || strings.Contains(err.Error(), "s3same") || !strings.Contains(err.Error(), server.address) {
+		t.Errorf("wrong password: error %v", err)
+	}
+}
+
+// faultyProxy passes a TCP stream on, and on command cuts it after a request
+// has been sent on, before its answer is.
+type faultyProxy struct {
+	address string
+	cut     atomic.Bool
+	cuts    atomic.Int64
+}
+
+func newFaultyProxy(t testing.TB, backend string) *faultyProxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	p := &faultyProxy{address: listener.Addr().String()}
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", backend)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			go func() {
+				defer server.Close()
+				_, _ = io.Copy(server, client)
+			}()
+			go func() {
+				defer client.Close()
+				answers := bufio.NewReader(server)
+				for {
+					b, err := answers.ReadByte()
+					if err != nil {
+						return
+					}
+					if p.cut.Load() {
+						p.cuts.Add(1)
+						return
+					}
+					if _, err := client.Write([]byte{b}); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return p
+}
+
+// An answer lost on the way must not make the client send the command again.
+func TestOpenRedis_LostAnswerIsNotSentTwice(t *testing.T) {
+	calls := map[string]func(context.Context, redis.UniversalClient) error{
+		"command": func(ctx context.Context, c redis.UniversalClient) error { return c.Incr(ctx, "{n}").Err() },
+		"pipeline": func(ctx context.Context, c redis.UniversalClient) error {
+			_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
+				p.Incr(ctx, "{n}")
+				p.Get(ctx, "{n}")
+				return nil
+			})
+			return err
+		},
+		"transaction": func(ctx context.Context, c redis.UniversalClient) error {
+			_, err := c.TxPipelined(ctx, func(p redis.Pipeliner) error {
+				p.Incr(ctx, "{n}")
+				return nil
+			})
+			return err
+		},
+		"script": func(ctx context.Context, c redis.UniversalClient) error {
+			return c.Eval(ctx, "return redis.call('INCR', KEYS[1])", []string{"{n}"}).Err()
+		},
+	}
+	test := func(t *testing.T, direct *redis.Client, proxy *faultyProxy, client redis.UniversalClient) {
+		for name, call := range calls {
+			t.Run(name, func(t *testing.T) {
+				ctx := t.Context()
+				if err := errors.Join(call(ctx, client), direct.Set(ctx, "{n}", 0, 0).Err()); err != nil {
+					t.Fatal(err)
+				}
+				before := proxy.cuts.Load()
+				proxy.cut.Store(true)
+				err := call(ctx, client)
+				proxy.cut.Store(false)
+				if err == nil || proxy.cuts.Load() == before {
+					t.Fatalf("the answer was not lost: error %v, %d cuts", err, proxy.cuts.Load()-before)
+				}
+				if n, err := direct.Get(ctx, "{n}").Int(); n != 1 || err != nil {
+					t.Errorf("run %d times, error %v", n, err)
+				}
+				eventually(t, 5*time.Second, "the client is well again", func() bool { return call(ctx, client) == nil })
+			})
+		}
+	}
+	t.Run("single", func(t *testing.T) {
+		server := redisProcess(t)
+		proxy := newFaultyProxy(t, server.address)
+		direct := redis.NewClient(&redis.Options{Addr: server.address})
+		defer direct.Close()
+		test(t, direct, proxy, openedRedis(t, "redis://"+proxy.address))
+	})
+	t.Run("cluster", func(t *testing.T) {
+		server := redisProcess(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", fmt.Sprint(freePort(t)))
+		direct := redis.NewClient(&redis.Options{Addr: server.address})
+		defer direct.Close()
+		if err := direct.ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {
+			t.Fatal(err)
+		}
+		proxy := newFaultyProxy(t, server.address)
+		_, port, err := net.SplitHostPort(proxy.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The cluster is one node, which names the proxy as its address.
+		for setting, value := range map[string]string{"cluster-announce-ip": "127.0.0.1", "cluster-announce-port": port} {
+			if err := direct.ConfigSet(t.Context(), setting, value).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, 10*time.Second, "the cluster is up at the proxy", func() bool {
+			slots := direct.ClusterSlots(t.Context()).Val()
+			return len(slots) == 1 && slots[0].Nodes[0].Addr == proxy.address &&
+				strings.Contains(direct.ClusterInfo(t.Context()).Val(), "cluster_state:ok")
+		})
+		test(t, direct, proxy, openedRedis(t, "redis+cluster://"+proxy.address))
+	})
+}
+
+func TestRedisWarnings(t *testing.T) {
+	server := redisProcess(t)
+	client := openedRedis(t, server.url())
+	if got := RedisWarnings(t.Context(), client); len(got) != 0 {
+		t.Errorf("warnings %q, want none", got)
+	}
+	if err := client.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
+		t.Fatal(err)
+	}
+	got := RedisWarnings(t.Context(), client)
+	if len(got) != 1 || !strings.Contains(got[0], "allkeys-lru") || !strings.Contains(got[0], server.address) {
+		t.Errorf("warnings %q", got)
+	}
+
+	t.Run("cluster", func(t *testing.T) {
+		clusterURL, nodes := redisCluster(t, 0)
+		client := openedRedis(t, clusterURL)
+		bad := redis.NewClient(&redis.Options{Addr: nodes[1].address})
+		defer bad.Close()
+		if err := bad.ConfigSet(t.Context(), "maxmemory-policy", "volatile-ttl").Err(); err != nil {
+			t.Fatal(err)
+		}
+		if got := RedisWarnings(t.Context(), client); len(got) != 1 || !strings.Contains(got[0], nodes[1].address) {
+			t.Errorf("warnings %q", got)
+		}
+	})
+	t.Run("embedded", func(t *testing.T) {
+		if got := RedisWarnings(t.Context(), inProcess(t).Client()); len(got) != 0 {
+			t.Errorf("warnings %q, want none", got)
+		}
+	})
+}

@@ -1,0 +1,394 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"gorm.io/gorm"
+)
+
+func TestOpenSQL_Answers(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		s := opened(t, dbURL)
+		if err := s.Ping(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := string(s.Dialect()); got != s.DB().Name() {
+			t.Errorf("dialect %q, gorm says %q", got, s.DB().Name())
+		}
+		if !strings.HasPrefix(dbURL, string(s.Dialect())) {
+			t.Errorf("dialect %q of %s", s.Dialect(), dbURL)
+		}
+	})
+}
+
+func TestOpenSQL_BadURL(t *testing.T) {
+	for _, dbURL := range []string{
+		"",
+		"oracle://u:sesame@h/db",
+		"mysql://u:sesame@h",      // no database
+		"mysql://u:sesame@/db",    // no host
+		"mysql://u:ses/ame@h/db",  // unescaped
+		"mysql://u:se%zzame@h/db", // badly escaped
+		"mysql://u:sesame@h/db?tls=no-such-configuration",
+		"postgres://u:sesame@h",
+		"postgres://u:sesame@h/db?sslmode=maybe",
+		"postgres://u:ses#ame@h/db",
+		"sqlite://",
+		"sqlite:///",
+		"sqlite://relative/path",
+	} {
+		t.Run(Redact(dbURL), func(t *testing.T) {
+			_, err := OpenSQL(t.Context(), dbURL)
+			if !errors.Is(err, ErrBadURL) {
+				t.Fatalf("error %v, want ErrBadURL", err)
+			}
+			if strings.Contains(err.Error(), "ame") && strings.Contains(err.Error(), "ses") {
+				t.Errorf("the password is in the error: %v", err)
+			}
+		})
+	}
+}
+
+func TestOpenSQL_Unreachable(t *testing.T) {
+	nobody := closedPort(t)
+	for _, dbURL := range []string{
+		"mysql://u:sesame@" + nobody + "/db",
+		"postgres://u:sesame@" + nobody + "/db",
+	} {
+		_, err := OpenSQL(t.Context(), dbURL)
+		if err == nil {
+			t.Fatalf("%s: no error", Redact(dbURL))
+		}
+		if errors.Is(err, ErrBadURL) || !strings.Contains(err.Error(), nobody) || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("%s: error %q", Redact(dbURL), err)
+		}
+	}
+}
+
+func TestOpenSQL_SilentHostIsGivenUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes five seconds")
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // accepts and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for _, scheme := range []string{"mysql", "postgres"} {
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			begin := time.Now()
+			_, err := OpenSQL(context.WithoutCancel(t.Context()), scheme+"://u:p@"+listener.Addr().String()+"/db?")
+			if err == nil || time.Since(begin) > connectTimeout+2*time.Second {
+				t.Errorf("error %v after %v", err, time.Since(begin))
+			}
+		})
+	}
+}
+
+func TestOpenSQL_WrongPassword(t *testing.T) {
+	u, err := parseURL(mariaDB(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = OpenSQL(t.Context(), "mysql://nobody:sesame@"+u.Host+u.Path)
+	if err == nil || !strings.Contains(err.Error(), u.Host) || strings.Contains(err.Error(), "sesame") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestOpenSQL_PercentDecoded(t *testing.T) {
+	t.Run("MariaDB", func(t *testing.T) {
+		dbURL := mariaDB(t)
+		admin := opened(t, dbURL)
+		run(t, admin.DB(), "CREATE OR REPLACE USER 'p@t'@'%' IDENTIFIED BY 'a/b?c:d@e%'")
+		run(t, admin.DB(), "CREATE OR REPLACE DATABASE `odd name`")
+		run(t, admin.DB(), "GRANT ALL ON `odd name`.* TO 'p@t'@'%'")
+		t.Cleanup(func() {
+			run(t, admin.DB(), "DROP DATABASE `odd name`")
+			run(t, admin.DB(), "DROP USER 'p@t'@'%'")
+		})
+		u, err := parseURL(dbURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := opened(t, "mysql://p%40t:a%2Fb%3Fc%3Ad%40e%25@"+u.Host+"/odd%20name")
+		if got := one[string](t, s.DB(), "SELECT DATABASE()"); got != "odd name" {
+			t.Errorf("database %q", got)
+		}
+	})
+	t.Run("SQLite", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "a b#c?d%.db")
+		opened(t, "sqlite://"+filepath.Dir(path)+"/a%20b%23c%3Fd%25.db")
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mode := info.Mode().Perm(); mode != 0o600 {
+			t.Errorf("the file's mode is %o, want 600", mode)
+		}
+	})
+}
+
+func TestOpenSQL_SQLiteFolderMissing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "missing", "ledger.db")
+	_, err := OpenSQL(t.Context(), "sqlite://"+path)
+	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), path) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestOpenSQL_SessionsAreBounded(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		s := opened(t, dbURL)
+		for query, want := range map[Dialect]map[string]string{
+			MySQL: {
+				"SELECT @@tx_isolation":             "READ-COMMITTED",
+				"SELECT @@innodb_lock_wait_timeout": "3",
+				"SELECT @@idle_transaction_timeout": "2",
+				"SELECT @@character_set_client":     "utf8mb4",
+			},
+			Postgres: {
+				"SHOW transaction_isolation":               "read committed",
+				"SHOW lock_timeout":                        "3s",
+				"SHOW idle_in_transaction_session_timeout": "2s",
+				"SHOW statement_timeout":                   "10s",
+				"SHOW application_name":                    "holdfast",
+			},
+			SQLite: {
+				"PRAGMA journal_mode": "wal",
+				"PRAGMA synchronous":  "2",
+				"PRAGMA busy_timeout": "5000",
+			},
+		}[s.Dialect()] {
+			if got := one[string](t, s.DB(), query); got != want {
+				t.Errorf("%s: %q, want %q", query, got, want)
+			}
+		}
+	})
+}
+
+func TestOpenSQL_QueryWins(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		query := map[string]string{
+			"mysql":    "?innodb_lock_wait_timeout=7&tx_isolation=%27SERIALIZABLE%27&loc=Local&parseTime=false",
+			"postgres": "&lock_timeout=7000&application_name=else",
+			"sqlite":   "?_pragma=busy_timeout(7)&_time_format=sqlite",
+		}
+		scheme, _, _ := strings.Cut(dbURL, ":")
+		if scheme == "postgres" && !strings.Contains(dbURL, "?") {
+			dbURL += "?"
+		}
+		s := opened(t, dbURL+query[scheme])
+		for query, want := range map[Dialect]map[string]string{
+			MySQL:    {"SELECT @@innodb_lock_wait_timeout": "7", "SELECT @@tx_isolation": "SERIALIZABLE"},
+			Postgres: {"SHOW lock_timeout": "7s", "SHOW application_name": "else"},
+			SQLite:   {"PRAGMA busy_timeout": "7"},
+		}[s.Dialect()] {
+			if got := one[string](t, s.DB(), query); got != want {
+				t.Errorf("%s: %q, want %q", query, got, want)
+			}
+		}
+		// What our own rows depend on stays: times come back as times, in UTC.
+		if err := s.MigrateUp(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		checkRoundTrip(t, s)
+	})
+}
+
+// A stopped holder of a row lock must not cost the others more than one wait:
+// the server ends its session first.
+func TestOpenSQL_IdleTransactionEnds(t *testing.T) {
+	for name, dbURL := range map[string]func(testing.TB) string{"MariaDB": mariaDB, "PostgreSQL": postgreSQL} {
+		for kind, statement := range map[string]string{
+			"write": "UPDATE stock SET available = 0 WHERE sku = 'a'",
+			"read":  "SELECT available FROM stock WHERE sku = 'a' FOR UPDATE",
+		} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				s := migrated(t, dbURL(t))
+				insertStock(t, s.DB(), "a")
+				holder := s.DB().Begin()
+				run(t, holder, statement)
+				defer holder.Rollback()
+
+				begin := time.Now()
+				run(t, s.DB(), "UPDATE stock SET available = 7 WHERE sku = 'a'")
+				if waited := time.Since(begin); waited < idleTransaction/4 || waited > lockWait {
+					t.Errorf("the next writer waited %v", waited)
+				}
+				if err := holder.Exec("UPDATE stock SET available = 9 WHERE sku = 'a'").Error; err == nil {
+					t.Error("the holder's session lives")
+				}
+			})
+		}
+	}
+}
+
+func TestLedgerID_OneOfEachMigration(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		s := migrated(t, dbURL)
+		ctx := t.Context()
+		first, err := s.LedgerID(ctx)
+		if err != nil || first == uuid.Nil {
+			t.Fatalf("ID %v, error %v", first, err)
+		}
+		if again, err := s.LedgerID(ctx); err != nil || again != first {
+			t.Errorf("ID %v, then %v, error %v", first, again, err)
+		}
+		if err := errors.Join(s.MigrateDown(ctx), s.MigrateUp(ctx)); err != nil {
+			t.Fatal(err)
+		}
+		if other, err := s.LedgerID(ctx); err != nil || other == first {
+			t.Errorf("after down and up the ID is %v, error %v; it was %v", other, err, first)
+		}
+		run(t, s.DB(), "DELETE FROM ledger")
+		if _, err := s.LedgerID(ctx); err == nil || !strings.Contains(err.Error(), "0 rows") {
+			t.Errorf("without a row: error %v", err)
+		}
+	})
+}
+
+func TestSchema_RowsAsTheServiceNeedsThem(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		s := migrated(t, dbURL)
+		checkRoundTrip(t, s)
+
+		// SQL sorts SKUs as Go does, and tells a from A.
+		skus := []string{"a", "B", "A-1", "A.1", "A:1", "A_1", "1", "a1", "Z", strings.Repeat("x", 64)}
+		for _, sku := range skus {
+			insertStock(t, s.DB(), sku)
+		}
+		slices.Sort(skus)
+		var sorted []string
+		if err := s.DB().Raw("SELECT sku FROM stock ORDER BY sku").Scan(&sorted).Error; err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(sorted, skus) {
+			t.Errorf("sorted %q, want %q", sorted, skus)
+		}
+
+		run(t, s.DB(), "UPDATE stock SET available = -5 WHERE sku = 'a'") // without guard
+		if err := s.DB().Exec("UPDATE stock SET total = -1 WHERE sku = 'a'").Error; !IsStatementError(err) {
+			t.Errorf("a negative total: error %v", err)
+		}
+		if found := s.DB().Exec("UPDATE stock SET total = total WHERE sku = 'a'").RowsAffected; found != 1 {
+			t.Errorf("an update that changes nothing found %d rows, want 1", found)
+		}
+	})
+}
+
+// checkRoundTrip writes an order and reads it back.
+func checkRoundTrip(t *testing.T, s *SQL) {
+	t.Helper()
+	id, take := uuid.New(), uuid.New()
+	created := time.Now().UTC().Truncate(time.Microsecond)
+	column := func(id uuid.UUID) any {
+		if s.Dialect() == Postgres {
+			return id.String()
+		}
+		return id[:]
+	}
+	insert := "INSERT INTO orders (id, take_id, buyer_id, status, strategy, created_at) VALUES (?, ?, 'b', 'pending', 'x', ?)"
+	if s.Dialect() == Postgres {
+		insert = strings.NewReplacer("(?, ?", "($1, $2", "?", "$3").Replace(insert)
+	}
+	if _, err := s.pool.ExecContext(t.Context(), insert, column(id), column(take), created); err != nil {
+		t.Fatal(err)
+	}
+	var (
+		gotID, gotTake uuid.UUID
+		gotCreated     time.Time
+		gotExpires     *time.Time
+	)
+	row := s.DB().Raw("SELECT id, take_id, created_at, expires_at FROM orders WHERE id = ?", column(id)).Row()
+	if err := row.Scan(&gotID, &gotTake, &gotCreated, &gotExpires); err != nil {
+		t.Fatal(err)
+	}
+	if gotID != id || gotTake != take || !gotCreated.Equal(created) || gotExpires != nil {
+		t.Errorf("read (%v, %v, %v, %v), wrote (%v, %v, %v, nil)", gotID, gotTake, gotCreated, gotExpires, id, take, created)
+	}
+}
+
+func TestSlowLog_OnlySlowStatementsWithoutValues(t *testing.T) {
+	var out bytes.Buffer
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
+	defer slog.SetDefault(before)
+
+	s := migrated(t, mariaDB(t))
+	insertStock(t, s.DB(), "a")
+	_ = s.DB().Exec("INSERT INTO ledger SELECT id FROM ledger").Error // duplicate
+	if out.Len() > 0 {
+		t.Errorf("logged: %s", out.String())
+	}
+	run(t, s.DB(), "DO SLEEP(?), ?", 1.1, "sesame")
+	if got := out.String(); !strings.Contains(got, "SLEEP") || strings.Contains(got, "sesame") {
+		t.Errorf("logged: %q", got)
+	}
+}
+
+func TestRedact(t *testing.T) {
+	for _, test := range []struct{ url, want string }{
+		{"", ""},
+		{"mysql://h:3306/db", "mysql://h:3306/db"},
+		{"mysql://u@h/db", "mysql://u@h/db"},
+		{"mysql://u:sesame@h:3306/db?tls=true", "mysql://u:xxxxx@h:3306/db?tls=true"},
+		{"redis://:sesame@h:6379/0", "redis://:xxxxx@h:6379/0"},
+		{"redis+sentinel://u:sesame@h1:1,h2:2/m?sentinel_password=sesame&db=1", "redis+sentinel://u:xxxxx@h1:1,h2:2/m?sentinel_password=xxxxx&db=1"},
+		{"postgres://h/db?user=u&password=sesame", "postgres://h/db?user=u&password=xxxxx"},
+		{"postgres://h/db?p%61ssword=sesame", "postgres://h/db?p%61ssword=xxxxx"},
+		{"mysql://u:ses/a?m#e@h/db", "mysql://u:xxxxx@h/db"},
+		{"mysql://u:ses@me@h/db", "mysql://u:xxxxx@h/db"},
+		{"u:sesame@tcp(h)/db", "xxxxx"},
+		{"host=h password=sesame", "xxxxx"},
+		{"sqlite:///path/to/file", "sqlite:///path/to/file"},
+	} {
+		if got := Redact(test.url); got != test.want {
+			t.Errorf("Redact(%q) = %q, want %q", test.url, got, test.want)
+		}
+	}
+}
+
+func run(t testing.TB, db *gorm.DB, statement string, values ...any) {
+	t.Helper()
+	if err := db.Exec(statement, values...).Error; err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+func one[T any](t testing.TB, db *gorm.DB, query string) (value T) {
+	t.Helper()
+	if err := db.Raw(query).Row().Scan(&value); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return value
+}
+
+func insertStock(t testing.TB, db *gorm.DB, sku string) {
+	t.Helper()
+	run(t, db, "INSERT INTO stock (sku, kind, total, available, layout) VALUES (?, 'product', 10, 10, 'merged')", sku)
+}
+
+// closedPort returns an address at which nobody listens.
+func closedPort(t testing.TB) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
