@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -21,9 +22,12 @@ import (
 // document judges answers by the OpenAPI document.
 type document struct{ *openapi3.T }
 
+// parsed parses the document once: under the race detector it takes a while.
+var parsed = sync.OnceValues(func() (*openapi3.T, error) { return openapi3.NewLoader().LoadFromData(openAPI) })
+
 func loadDocument(t testing.TB) document {
 	t.Helper()
-	doc, err := openapi3.NewLoader().LoadFromData(openAPI)
+	doc, err := parsed()
 	if err != nil {
 		t.Fatalf("loading openapi.yaml: %v", err)
 	}

@@ -300,7 +300,7 @@ func TestTogether(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
-			for j := range 50 {
+			for j := range 15 {
 				buyer := fmt.Sprintf("b%d-%d", i, j)
 				body := fmt.Sprintf(`{"buyer_id":"%s","lines":[{"sku":"%s","quantity":%d}]}`, buyer, buyer, j+1)
 				rec := do(h, call{method: "POST", path: "/orders", body: body})

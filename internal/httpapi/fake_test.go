@@ -23,6 +23,8 @@ var (
 	testTime = time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 )
 
+var _ Orders = (*order.Service)(nil)
+
 // fakeOrders answers what it is told to, and remembers what it was asked.
 type fakeOrders struct {
 	place    func(ctx context.Context, r order.Request) (order.Order, bool, error)
