@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -36,10 +37,6 @@ func (g *ReadWrite) Close() {}
 func (g *ReadWrite) Take(ctx context.Context, d stock.Deduction) (stock.Deduction, error) {
 	return g.takeInParts(ctx, d, g.cut)
 }
-
-// timeLua asks the server that has the key for its time: a cluster's servers
-// have a clock each.
-const timeLua = `return redis.call('TIME')`
 
 // seen is what was read of one line's SKU.
 type seen struct {
@@ -74,7 +71,7 @@ func (g *ReadWrite) read(ctx context.Context, d stock.Deduction, lines []stock.L
 	var (
 		order  = d.OrderID.String()
 		take   = d.TakeID.String()
-		time   = pipe.Eval(ctx, timeLua, []string{g.count(lines[0].SKU)})
+		clock  = g.clock(ctx, pipe, lines[0].SKU)
 		hashes = make([]*redis.SliceCmd, len(lines))
 		record = make([]*redis.StringCmd, len(lines))
 		burned = make([]*redis.FloatCmd, len(lines))
@@ -90,9 +87,9 @@ func (g *ReadWrite) read(ctx context.Context, d stock.Deduction, lines []stock.L
 			return nil, "", err
 		}
 	}
-	parts, err := time.StringSlice()
-	if err != nil || len(parts) != 2 {
-		return nil, "", errors.Join(errAnswer, err)
+	now, err := clock()
+	if err != nil {
+		return nil, "", err
 	}
 	found := make([]seen, len(lines))
 	for i := range lines {
@@ -104,7 +101,24 @@ func (g *ReadWrite) read(ctx context.Context, d stock.Deduction, lines []stock.L
 		}
 		found[i].burned = burned[i].Err() == nil
 	}
-	return found, parts[0] + strings.Repeat("0", 6-len(parts[1])) + parts[1], nil
+	return found, strconv.FormatInt(now.UnixMicro(), 10), nil
+}
+
+// clock queues a question for the time of the server that has the SKU's keys.
+func (g *ReadWrite) clock(ctx context.Context, pipe redis.Pipeliner, sku stock.SKU) func() (time.Time, error) {
+	if !g.cluster {
+		return pipe.Time(ctx).Result
+	}
+	// TIME by itself would go to any server of the cluster, and each has a
+	// clock of its own.
+	cmd := pipe.Eval(ctx, `return redis.call('TIME')`, []string{g.count(sku)})
+	return func() (time.Time, error) {
+		parts, err := cmd.Int64Slice()
+		if err != nil || len(parts) != 2 {
+			return time.Time{}, errors.Join(errAnswer, err)
+		}
+		return time.Unix(parts[0], parts[1]*1000), nil
+	}
 }
 
 // check refuses the take for the same reasons as take.lua.
