@@ -64,6 +64,8 @@ func contract() []*contractCase {
 	expiring.Status = order.Paid
 	expiring.ExpiresAt = testTime.Add(15*60*1e9 + 1e6)
 	void := order.Order{ID: testID, Buyer: "u-1", Status: order.Void, Strategy: "lua", CreatedAt: testTime}
+	whole := placed
+	whole.CreatedAt, whole.ExpiresAt = testTime.Truncate(1e9), testTime.Truncate(1e9).Add(1e9).Local()
 	key := func(values ...string) http.Header { return http.Header{"Idempotency-Key": values} }
 	mediaType := func(values ...string) http.Header { return http.Header{"Content-Type": values} }
 	bearer := func(values ...string) http.Header { return http.Header{"Authorization": values} }
@@ -208,6 +210,7 @@ func contract() []*contractCase {
 		{name: "show an order", call: get("/orders/" + testID.String()), orders: fakeOrders{order: placed}, status: 200, asked: 1},
 		{name: "show an order in capitals", call: get("/orders/" + strings.ToUpper(testID.String())), orders: fakeOrders{order: placed}, status: 200, asked: 1},
 		{name: "show an order that expires", call: get("/orders/" + testID.String()), orders: fakeOrders{order: expiring}, status: 200, asked: 1},
+		{name: "show an order of a whole second", call: get("/orders/" + testID.String()), orders: fakeOrders{order: whole}, status: 200, asked: 1},
 		{name: "show a void order", call: get("/orders/" + testID.String()), orders: fakeOrders{order: void}, status: 200, asked: 1},
 		{name: "no such order", call: get("/orders/" + testID.String()), orders: fails(order.ErrUnknownOrder), status: 404, problem: unknownOrder, asked: 1},
 		{name: "an order that is no UUID", call: get("/orders/1"), status: 404, problem: unknownOrder},
