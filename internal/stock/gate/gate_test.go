@@ -1,0 +1,203 @@
+package gate
+
+import (
+	"context"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/lock/local"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/stocktest"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(rushEnv) != "" {
+		os.Exit(rushAsProcess(os.Getenv(rushEnv)))
+	}
+	code := m.Run()
+	shared.stop()
+	os.Exit(code)
+}
+
+// lockWait is long: the tests' machine may be busy.
+const lockWait = 10 * time.Second
+
+// makers return two instances of a gate over one ledger's keys.
+var makers = map[string]func(t testing.TB, client redis.UniversalClient, ledger uuid.UUID) []stock.Gate{
+	"Script": func(t testing.TB, client redis.UniversalClient, ledger uuid.UUID) []stock.Gate {
+		return []stock.Gate{closed(t, NewScript(client, ledger)), closed(t, NewScript(client, ledger))}
+	},
+	// The locker is local, so the instances share it as if it were not.
+	"Locked": func(t testing.TB, client redis.UniversalClient, ledger uuid.UUID) []stock.Gate {
+		locker := local.New()
+		return []stock.Gate{
+			closed(t, NewLocked(NewReadWrite(client, ledger), locker, lockWait)),
+			closed(t, NewLocked(NewReadWrite(client, ledger), locker, lockWait)),
+		}
+	},
+}
+
+type closer interface {
+	stock.Gate
+	Close()
+}
+
+func closed(t testing.TB, g closer) stock.Gate {
+	t.Cleanup(g.Close)
+	return g
+}
+
+// gates has the instances and the faults of their store.
+func gates(client redis.UniversalClient, ledger uuid.UUID, instances ...stock.Gate) stocktest.Gates {
+	keys := newCounts(client, ledger)
+	return stocktest.Gates{
+		Instances: instances,
+		Empty: func(ctx context.Context, sku stock.SKU) error {
+			return client.Del(ctx, keys.count(sku), keys.flight(sku), keys.burned(sku)).Err()
+		},
+		LoseCount: func(ctx context.Context, sku stock.SKU) error {
+			return client.Del(ctx, keys.count(sku)).Err()
+		},
+	}
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	for name, newGates := range makers {
+		for _, kind := range kinds {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				client, ledger := shared.client(t, kind), uuid.New()
+				stocktest.RunGate(t, gates(client, ledger, newGates(t, client, ledger)...))
+			})
+		}
+	}
+}
+
+// TestReadWriteKeepsWhatNeedsNoAtomicity: the gate that oversells is right as
+// long as one call comes after the other.
+func TestReadWriteKeepsWhatNeedsNoAtomicity(t *testing.T) {
+	t.Parallel()
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			client, ledger := shared.client(t, kind), uuid.New()
+			gates := gates(client, ledger, NewReadWrite(client, ledger), NewReadWrite(client, ledger))
+			for _, promise := range []string{
+				"TakeCutsAndRecords", "LastUnit", "SameTakeTwice", "TwinInFlight", "SoldOutTakesNothing",
+				"NotFilledTakesNothing", "GiveOnce", "GiveAtOnce", "GiveBeforeTake", "GiveOfAnothersTake",
+				"SettleForgets", "SettleOfAnothersTake", "EmptiedStoreFailsClosed", "LostCountInventsNothing",
+				"InFlightHasAllLines", "InFlightByAge",
+			} {
+				t.Run(promise, func(t *testing.T) {
+					t.Parallel()
+					if err := stocktest.FindGatePromise(promise).Convict(t.Context(), gates); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		})
+	}
+}
+
+// meeting holds its first two callers until both are there.
+func meeting() func() {
+	var (
+		mu   sync.Mutex
+		came int
+		both = make(chan struct{})
+	)
+	return func() {
+		mu.Lock()
+		came++
+		first := came == 1
+		if came == 2 {
+			close(both)
+		}
+		mu.Unlock()
+		if first {
+			<-both
+		}
+	}
+}
+
+// TestOverselling: the checker that acquits the sound gates convicts the
+// broken ones. Two takes are made to meet between reading and writing, so that
+// one of them is lost whatever the machine does.
+func TestOverselling(t *testing.T) {
+	t.Parallel()
+	for _, broken := range []struct {
+		name      string
+		instances func(client redis.UniversalClient, ledger uuid.UUID, between func()) []stock.Gate
+	}{
+		{"none", func(client redis.UniversalClient, ledger uuid.UUID, between func()) []stock.Gate {
+			g := NewReadWrite(client, ledger)
+			g.between = between
+			return []stock.Gate{g}
+		}},
+		{"mutex with two instances", func(client redis.UniversalClient, ledger uuid.UUID, between func()) []stock.Gate {
+			a, b := NewReadWrite(client, ledger), NewReadWrite(client, ledger)
+			a.between, b.between = between, between
+			return []stock.Gate{NewLocked(a, local.New(), lockWait), NewLocked(b, local.New(), lockWait)}
+		}},
+	} {
+		for _, kind := range kinds {
+			t.Run(broken.name+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				client, ledger := shared.client(t, kind), uuid.New()
+				gates := gates(client, ledger, broken.instances(client, ledger, meeting())...)
+				err := stocktest.FindGatePromise("NoOversell").Convict(t.Context(), gates)
+				if err == nil || !strings.HasPrefix(err.Error(), "oversold") {
+					t.Errorf("acquitted: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// TestLostUpdate is the same fault by itself: one unit, two who read it, both
+// accepted.
+func TestLostUpdate(t *testing.T) {
+	t.Parallel()
+	client, ledger := shared.client(t, "Redis"), uuid.New()
+	g := NewReadWrite(client, ledger)
+	g.between = meeting()
+	if err := g.Fill(t.Context(), "a", 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	var both sync.WaitGroup
+	for range 2 {
+		both.Go(func() {
+			if _, err := g.Take(t.Context(), orderOf("a", 1)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	both.Wait()
+	want := stock.Level{SKU: "a", Filled: true, Epoch: 1, Available: 0, InFlight: 2, Records: 2}
+	if level := levelOf(t, g, "a"); level != want {
+		t.Errorf("got %+v, want %+v", level, want)
+	}
+}
+
+func orderOf(sku stock.SKU, units int64) stock.Deduction {
+	return stock.Deduction{
+		OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "buyer-1",
+		Lines: []stock.Line{{SKU: sku, Quantity: units}},
+	}
+}
+
+func levelOf(t *testing.T, g stock.Gate, sku stock.SKU) stock.Level {
+	t.Helper()
+	levels, err := g.Level(t.Context(), sku)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return levels[0]
+}

@@ -1,0 +1,141 @@
+package gate
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/lock/local"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/stocktest"
+)
+
+// rushEnv tells the test program to be one of several processes that rush one
+// Redis: "GATE ADDRESS LEDGERID".
+const rushEnv = "HOLDFAST_GATE_RUSH"
+
+// rushAsProcess rushes once a line comes on standard input, and prints how
+// many units were accepted.
+func rushAsProcess(how string) (exit int) {
+	fields := strings.Fields(how)
+	client, ledger := connect("Redis", fields[1:2]), uuid.MustParse(fields[2])
+	defer client.Close()
+	var g closer
+	switch fields[0] {
+	case "script":
+		g = NewScript(client, ledger)
+	case "mutex":
+		g = NewLocked(NewReadWrite(client, ledger), local.New(), lockWait)
+	}
+	defer g.Close()
+	fmt.Println("ready")
+	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
+		return 1 // whoever started this has gone
+	}
+	accepted, err := stocktest.Rush(context.Background(), []stock.Gate{g}, "a", 8)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println(accepted)
+	return 0
+}
+
+// TestProcesses has four processes rush one Redis: the script sells what there
+// is, a mutex in each process more.
+func TestProcesses(t *testing.T) {
+	t.Parallel()
+	const processes, units = 4, 2000
+	client := shared.client(t, "Redis")
+	for _, test := range []struct {
+		gate  string
+		sound bool
+	}{
+		{"script", true},
+		{"mutex", false},
+	} {
+		t.Run(test.gate, func(t *testing.T) {
+			t.Parallel()
+			ledger := uuid.New()
+			g := NewReadWrite(client, ledger)
+			if err := g.Fill(t.Context(), "a", 1, units); err != nil {
+				t.Fatal(err)
+			}
+			how := test.gate + " " + client.(*redis.Client).Options().Addr + " " + ledger.String()
+			children := make([]*child, processes)
+			for i := range children {
+				children[i] = startRush(t, how)
+			}
+			for _, c := range children {
+				if _, err := c.in.Write([]byte("\n")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var sold int64
+			for _, c := range children {
+				accepted, err := strconv.ParseInt(c.line(t), 10, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				sold += accepted
+				if test.sound && accepted == 0 {
+					t.Error("a process sold nothing: they did not rush together")
+				}
+			}
+			level := levelOf(t, g, "a")
+			switch {
+			case test.sound && (sold != units || level.Available != 0 || level.InFlight != units || level.Records != units):
+				t.Errorf("sold %d of %d, and the gate has %+v", sold, units, level)
+			case !test.sound && sold <= units:
+				t.Errorf("sold %d of %d: the control does not oversell", sold, units)
+			}
+		})
+	}
+}
+
+type child struct {
+	in  interface{ Write([]byte) (int, error) }
+	out *bufio.Reader
+}
+
+// startRush returns when the process is ready to rush.
+func startRush(t *testing.T, how string) *child {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), os.Args[0]) // killed at the test's end
+	command.Env = append(os.Environ(), rushEnv+"="+how)
+	command.Stderr = os.Stderr
+	in, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = command.Wait() })
+	c := &child{in: in, out: bufio.NewReader(out)}
+	if said := c.line(t); said != "ready" {
+		t.Fatalf("the process said %q", said)
+	}
+	return c
+}
+
+func (c *child) line(t *testing.T) string {
+	t.Helper()
+	text, err := c.out.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(text)
+}
