@@ -20,10 +20,15 @@ func TestMain(m *testing.M) {
 	if os.Getenv(rushEnv) != "" {
 		os.Exit(rushAsProcess(os.Getenv(rushEnv)))
 	}
+	redis.SetLogger(quiet{}) // connections are broken on purpose here
 	code := m.Run()
 	shared.stop()
 	os.Exit(code)
 }
+
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
 
 // lockWait is long: the tests' machine may be busy.
 const lockWait = 10 * time.Second

@@ -943,7 +943,7 @@ func inFlightByAge(t *trial) error {
 	start := time.Now() // the take is older than this
 	young, err := t.gate().InFlight(t.ctx, t.sku("a"), time.Hour, 10)
 	if err != nil || len(young) != 0 {
-		return fmt.Errorf("in flight for an hour: %v, %w", young, err)
+		return fmt.Errorf("in flight for an hour: %v (error %v)", young, err)
 	}
 	const age = 30 * time.Millisecond
 	for {
@@ -1026,7 +1026,7 @@ func levelOfManySKUs(t *trial) error {
 	}
 	none, err := t.gate().Level(t.ctx)
 	if err != nil || len(none) != 0 {
-		return fmt.Errorf("the levels of no SKUs: %v, %w", none, err)
+		return fmt.Errorf("the levels of no SKUs: %v (error %v)", none, err)
 	}
 	return nil
 }

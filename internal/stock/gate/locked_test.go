@@ -1,0 +1,247 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/local"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// recorder notes what is locked and unlocked, and can end its leases.
+type recorder struct {
+	lock.Locker
+	mu     sync.Mutex
+	events []string
+	lost   context.CancelCauseFunc // of the last lease
+}
+
+func newRecorder() *recorder { return &recorder{Locker: local.New()} }
+
+func (l *recorder) note(event string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.events = append(l.events, event)
+}
+
+func (l *recorder) Lock(ctx context.Context, name string) (lock.Lease, error) {
+	lease, err := l.Locker.Lock(ctx, name)
+	if err != nil {
+		l.note("no " + name)
+		return nil, err
+	}
+	l.note("lock " + name)
+	held, lost := context.WithCancelCause(lease.Context())
+	l.mu.Lock()
+	l.lost = lost
+	l.mu.Unlock()
+	return &recordedLease{lease, l, name, held}, nil
+}
+
+type recordedLease struct {
+	lock.Lease
+	locker *recorder
+	name   string
+	held   context.Context
+}
+
+func (l *recordedLease) Context() context.Context { return l.held }
+
+func (l *recordedLease) Unlock(ctx context.Context) error {
+	if ctx.Err() != nil {
+		l.locker.note("unlock on an ended context")
+	}
+	l.locker.note("unlock " + l.name)
+	return l.Lease.Unlock(ctx)
+}
+
+// inner is a gate whose calls do as they are told.
+type inner struct {
+	stock.Gate
+	do func(ctx context.Context) error
+}
+
+func (g inner) Take(ctx context.Context, d stock.Deduction) (stock.Deduction, error) {
+	return d, g.do(ctx)
+}
+func (g inner) Settle(ctx context.Context, _ ...stock.Deduction) error  { return g.do(ctx) }
+func (g inner) Give(ctx context.Context, _ stock.Deduction) error       { return g.do(ctx) }
+func (g inner) Fill(ctx context.Context, _ stock.SKU, _, _ int64) error { return g.do(ctx) }
+func (g inner) Adjust(ctx context.Context, _ stock.Change) error        { return g.do(ctx) }
+func (g inner) Level(ctx context.Context, _ ...stock.SKU) ([]stock.Level, error) {
+	return nil, g.do(ctx)
+}
+func (g inner) InFlight(ctx context.Context, _ stock.SKU, _ time.Duration, _ int) ([]stock.Deduction, error) {
+	return nil, g.do(ctx)
+}
+
+var errInner = errors.New("the inner gate's")
+
+// calls are all calls of a gate for SKUs b and a.
+var calls = []struct {
+	name   string
+	locks  []string
+	invoke func(ctx context.Context, g stock.Gate) error
+}{
+	{"Take", []string{"stock:a", "stock:b"}, func(ctx context.Context, g stock.Gate) error { _, err := g.Take(ctx, basket()); return err }},
+	{"Give", []string{"stock:a", "stock:b"}, func(ctx context.Context, g stock.Gate) error { return g.Give(ctx, basket()) }},
+	{"Fill", []string{"stock:a"}, func(ctx context.Context, g stock.Gate) error { return g.Fill(ctx, "a", 1, 1) }},
+	{"Adjust", []string{"stock:a"}, func(ctx context.Context, g stock.Gate) error { return g.Adjust(ctx, stock.Change{SKU: "a"}) }},
+	{"Settle", nil, func(ctx context.Context, g stock.Gate) error { return g.Settle(ctx, basket()) }},
+	{"InFlight", nil, func(ctx context.Context, g stock.Gate) error { _, err := g.InFlight(ctx, "a", 0, 1); return err }},
+	{"Level", nil, func(ctx context.Context, g stock.Gate) error { _, err := g.Level(ctx, "a"); return err }},
+}
+
+func basket() stock.Deduction {
+	return stock.Deduction{
+		OrderID: uuid.New(), TakeID: uuid.New(),
+		Lines: []stock.Line{{SKU: "b", Quantity: 1}, {SKU: "a", Quantity: 1}},
+	}
+}
+
+func TestChangesAreUnderTheirLocks(t *testing.T) {
+	t.Parallel()
+	for _, call := range calls {
+		t.Run(call.name, func(t *testing.T) {
+			t.Parallel()
+			locker := newRecorder()
+			g := NewLocked(inner{do: func(context.Context) error { locker.note("work"); return errInner }}, locker, time.Minute)
+			if err := call.invoke(t.Context(), g); !errors.Is(err, errInner) {
+				t.Errorf("got %v", err)
+			}
+			var want []string
+			for _, name := range call.locks {
+				want = append(want, "lock "+name)
+			}
+			want = append(want, "work")
+			for _, name := range slices.Backward(call.locks) {
+				want = append(want, "unlock "+name)
+			}
+			if !slices.Equal(locker.events, want) {
+				t.Errorf("%v, want %v", locker.events, want)
+			}
+		})
+	}
+}
+
+// TestALockNotToBeHadIsBusy: nothing was begun, and no lock is kept.
+func TestALockNotToBeHadIsBusy(t *testing.T) {
+	t.Parallel()
+	for _, call := range calls {
+		if call.locks == nil {
+			continue
+		}
+		t.Run(call.name, func(t *testing.T) {
+			t.Parallel()
+			locker := newRecorder()
+			g := NewLocked(inner{do: func(context.Context) error { t.Error("it was begun"); return nil }}, locker, 20*time.Millisecond)
+			last := call.locks[len(call.locks)-1]
+			lease, err := locker.Locker.Lock(t.Context(), last)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := call.invoke(t.Context(), g); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v", err)
+			}
+			if err := lease.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+			for _, name := range call.locks {
+				if _, err := locker.TryLock(t.Context(), name); err != nil {
+					t.Errorf("lock %s: %v", name, err)
+				}
+			}
+		})
+	}
+}
+
+// TestOneDeadlineForAllLocks: the time that one lock took is not there for the
+// next.
+func TestOneDeadlineForAllLocks(t *testing.T) {
+	t.Parallel()
+	var deadlines []time.Time
+	g := NewLocked(inner{do: func(context.Context) error { return nil }}, deadlineLocker{newRecorder(), &deadlines}, time.Minute)
+	if err := g.Give(t.Context(), basket()); err != nil {
+		t.Fatal(err)
+	}
+	if len(deadlines) != 2 || !deadlines[0].Equal(deadlines[1]) {
+		t.Errorf("deadlines %v", deadlines)
+	}
+}
+
+type deadlineLocker struct {
+	*recorder
+	deadlines *[]time.Time
+}
+
+func (l deadlineLocker) Lock(ctx context.Context, name string) (lock.Lease, error) {
+	deadline, _ := ctx.Deadline()
+	*l.deadlines = append(*l.deadlines, deadline)
+	return l.recorder.Lock(ctx, name)
+}
+
+// TestALostLeaseEndsTheWork, and the work hears why.
+func TestALostLeaseEndsTheWork(t *testing.T) {
+	t.Parallel()
+	locker := newRecorder()
+	g := NewLocked(inner{do: func(ctx context.Context) error {
+		locker.lost(lock.ErrLost)
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}}, locker, time.Minute)
+	if _, err := g.Take(t.Context(), basket()); !errors.Is(err, lock.ErrLost) || refused(err) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestWaitBoundsTheWaitingAlone: the work may take longer.
+func TestWaitBoundsTheWaitingAlone(t *testing.T) {
+	t.Parallel()
+	g := NewLocked(inner{do: func(ctx context.Context) error {
+		if _, bounded := ctx.Deadline(); bounded {
+			t.Error("the work has the deadline of the waiting")
+		}
+		return nil
+	}}, local.New(), time.Minute)
+	if err := g.Give(t.Context(), basket()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestACallerThatHangsUpUnlocksAllTheSame(t *testing.T) {
+	t.Parallel()
+	locker := newRecorder()
+	ctx, cancel := context.WithCancel(t.Context())
+	g := NewLocked(inner{do: func(ctx context.Context) error { cancel(); return ctx.Err() }}, locker, time.Minute)
+	if err := g.Give(ctx, basket()); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	want := []string{"lock stock:a", "lock stock:b", "unlock stock:b", "unlock stock:a"}
+	if !slices.Equal(locker.events, want) {
+		t.Errorf("%v, want %v", locker.events, want)
+	}
+}
+
+type closing struct {
+	inner
+	closed *bool
+}
+
+func (g closing) Close() { *g.closed = true }
+
+func TestCloseClosesTheInnerGate(t *testing.T) {
+	t.Parallel()
+	var closed bool
+	NewLocked(closing{closed: &closed}, local.New(), time.Minute).Close()
+	if !closed {
+		t.Error("the inner gate goes on")
+	}
+	NewLocked(inner{}, local.New(), time.Minute).Close() // has nothing to close
+}

@@ -1,0 +1,532 @@
+package gate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+func scriptOn(t testing.TB, client redis.UniversalClient) *Script {
+	t.Helper()
+	g := NewScript(client, uuid.New())
+	t.Cleanup(g.Close)
+	return g
+}
+
+func fill(t testing.TB, g stock.Gate, sku stock.SKU, epoch, units int64) {
+	t.Helper()
+	if err := g.Fill(t.Context(), sku, epoch, units); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantLevel(t *testing.T, g stock.Gate, want stock.Level) {
+	t.Helper()
+	want.Filled = true
+	if level := levelOf(t, g, want.SKU); level != want {
+		t.Errorf("got %+v, want %+v", level, want)
+	}
+}
+
+// TestOneCallForManyTakes: in arrival order, everyone who still fits whole is
+// cut, and only those who do not are refused.
+func TestOneCallForManyTakes(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"Redis", "Sentinel", "InProcess"} { // a cluster has one call for each SKU
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			g := scriptOn(t, shared.client(t, kind))
+			fill(t, g, "a", 7, 3)
+			fill(t, g, "b", 9, 2)
+			line := func(sku stock.SKU, units int64) stock.Line { return stock.Line{SKU: sku, Quantity: units} }
+			of := func(lines ...stock.Line) *take {
+				d := orderOf("", 0)
+				d.Lines = lines
+				return &take{d: d, lines: lines}
+			}
+			fits := of(line("a", 1), line("b", 2))
+			repeat := &take{d: fits.d, lines: []stock.Line{line("a", 1), line("b", 2)}}
+			twin := &take{d: fits.d, lines: []stock.Line{line("a", 1), line("b", 2)}}
+			twin.d.TakeID = uuid.New()
+			takes := []*take{
+				of(line("a", 5)),               // more than there is
+				fits,                           // leaves 2 of a, none of b
+				of(line("a", 1), line("b", 1)), // refused for b, keeps none of a
+				repeat,
+				twin,
+				of(line("a", 1)),
+				of(line("a", 1)),
+				of(line("a", 1)),
+				of(line("c", 1)),
+				of(line("b", 1), line("c", 1)), // c says more than b
+			}
+			g.runTakes(takes)
+			want := []string{
+				"SKU a: sold out", "", "SKU b: sold out", "", stock.ErrInFlight.Error(), "", "", "SKU a: sold out",
+				stock.Refuse("c", stock.ErrNotFilled).Error(), stock.Refuse("c", stock.ErrNotFilled).Error(),
+			}
+			for i, take := range takes {
+				got := ""
+				if take.err != nil {
+					got = take.err.Error()
+				}
+				if got != want[i] {
+					t.Errorf("take %d was answered %q, want %q", i, got, want[i])
+				}
+			}
+			for _, take := range []*take{fits, repeat} {
+				if take.lines[0].Epoch != 7 || take.lines[1].Epoch != 9 {
+					t.Errorf("taken as %v", take.lines)
+				}
+			}
+			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 7, Available: 0, InFlight: 3, Records: 3})
+			wantLevel(t, g, stock.Level{SKU: "b", Epoch: 9, Available: 0, InFlight: 2, Records: 1})
+		})
+	}
+}
+
+// TestConcurrentTakesShareCalls counts the calls of a rush.
+func TestConcurrentTakesShareCalls(t *testing.T) {
+	t.Parallel()
+	for _, kind := range kinds[:2] {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			client := ownClient(t, kind, nil, 0)
+			var calls atomic.Int64
+			client.AddHook(hook{before: func(cmd redis.Cmder) error {
+				if strings.HasPrefix(cmd.Name(), "eval") {
+					calls.Add(1)
+				}
+				return nil
+			}})
+			g := scriptOn(t, client)
+			const takes = 2000
+			fill(t, g, "a", 1, takes)
+			var all sync.WaitGroup
+			for range takes {
+				all.Go(func() {
+					if _, err := g.Take(t.Context(), orderOf("a", 1)); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			if n := calls.Load(); n > takes/4 {
+				t.Errorf("%d calls for %d takes at once", n, takes)
+			}
+			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 0, InFlight: takes, Records: takes})
+		})
+	}
+}
+
+// hook looks at every command before it is sent, in pipelines too, and may
+// fail it.
+type hook struct{ before func(redis.Cmder) error }
+
+func (h hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if err := h.before(cmd); err != nil {
+			cmd.SetErr(err)
+			return err
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if err := h.before(cmd); err != nil {
+				for _, cmd := range cmds {
+					cmd.SetErr(err)
+				}
+				return err
+			}
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// ownClient is a client of the shared servers with a dialer of its own, which
+// may be nil, that sends failed commands again up to so many times if it may.
+func ownClient(t testing.TB, kind string, dial func(ctx context.Context, network, addr string) (net.Conn, error), retries int) redis.UniversalClient {
+	t.Helper()
+	var client redis.UniversalClient
+	switch c := shared.client(t, kind).(type) {
+	case *redis.ClusterClient:
+		client = redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Options().Addrs, Dialer: dial, MaxRedirects: 3, MaxRetries: retries})
+	case *redis.Client:
+		client = redis.NewClient(&redis.Options{Addr: c.Options().Addr, Dialer: dial, MaxRetries: max(retries, -1)})
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// TestFullQueueIsBusy holds Redis up until the queue is full.
+func TestFullQueueIsBusy(t *testing.T) {
+	t.Parallel()
+	client := ownClient(t, "Redis", nil, 0)
+	held := make(chan struct{})
+	var holding atomic.Bool
+	client.AddHook(hook{before: func(redis.Cmder) error {
+		if holding.Load() {
+			<-held
+		}
+		return nil
+	}})
+	g := scriptOn(t, client)
+	const takes = 5000 // more than wait and are under way
+	fill(t, g, "a", 1, takes)
+	holding.Store(true)
+	var (
+		release  = sync.OnceFunc(func() { holding.Store(false); close(held) })
+		accepted atomic.Int64
+		all      sync.WaitGroup
+	)
+	for range takes {
+		all.Go(func() {
+			switch _, err := g.Take(t.Context(), orderOf("a", 1)); {
+			case err == nil:
+				accepted.Add(1)
+			case errors.Is(err, stock.ErrBusy):
+				release()
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	release()
+	n := accepted.Load()
+	if n == takes {
+		t.Error("nobody heard that the gate is busy")
+	}
+	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: takes - n, InFlight: n, Records: n})
+}
+
+func TestTakeAfterCloseIsBusy(t *testing.T) {
+	t.Parallel()
+	g := NewScript(shared.client(t, "Redis"), uuid.New())
+	fill(t, g, "a", 1, 1)
+	g.Close()
+	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) {
+		t.Errorf("got %v", err)
+	}
+	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 1})
+}
+
+// TestScriptsAreLoadedAgain takes the scripts away before every call. It is
+// not parallel: where an answer is lost on purpose, the script must be there.
+func TestScriptsAreLoadedAgain(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			client := shared.client(t, kind)
+			g := scriptOn(t, client)
+			forget := func() {
+				var err error
+				if cluster, ok := client.(*redis.ClusterClient); ok {
+					err = cluster.ForEachMaster(t.Context(), func(ctx context.Context, c *redis.Client) error { return c.ScriptFlush(ctx).Err() })
+				} else {
+					err = client.ScriptFlush(t.Context()).Err()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			var ds []stock.Deduction
+			for i := range 20 { // over all servers of a cluster
+				sku := stock.SKU(fmt.Sprintf("sku-%d", i))
+				forget()
+				fill(t, g, sku, 1, 10)
+				forget()
+				d, err := g.Take(t.Context(), orderOf(sku, 3))
+				if err != nil {
+					t.Fatal(err)
+				}
+				forget()
+				if err := g.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: 1, Number: 1, Delta: 1}); err != nil {
+					t.Fatal(err)
+				}
+				forget()
+				if listed, err := g.InFlight(t.Context(), sku, 0, 10); err != nil || len(listed) != 1 {
+					t.Fatal(listed, err)
+				}
+				ds = append(ds, d)
+			}
+			forget()
+			if err := g.Settle(t.Context(), ds...); err != nil {
+				t.Fatal(err)
+			}
+			forget()
+			for _, d := range ds {
+				if err := g.Give(t.Context(), d); err != nil {
+					t.Fatal(err)
+				}
+				wantLevel(t, g, stock.Level{SKU: d.Lines[0].SKU, Epoch: 1, Available: 8})
+			}
+		})
+	}
+}
+
+// lossy loses the answer to the first command it looks for once it is armed:
+// the connection breaks when the answer is there to be read. It counts how
+// often such a command is sent from then on.
+type lossy struct {
+	look  string
+	armed atomic.Bool
+	sent  atomic.Int64
+}
+
+func (l *lossy) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &lossyConn{Conn: conn, lossy: l}, nil
+}
+
+func (l *lossy) lose() { l.armed.Store(true) }
+
+type lossyConn struct {
+	net.Conn
+	lossy *lossy
+	lost  atomic.Bool // the answer is to be lost
+	gone  atomic.Bool // and was
+}
+
+func (c *lossyConn) Write(b []byte) (int, error) {
+	if c.lossy.armed.Load() && bytes.Contains(b, []byte(c.lossy.look)) {
+		if c.lossy.sent.Add(1) == 1 {
+			c.lost.Store(true)
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *lossyConn) Read(b []byte) (int, error) {
+	if c.gone.Load() { // the client may look twice
+		return 0, io.EOF
+	}
+	n, err := c.Conn.Read(b)
+	if c.lost.Load() {
+		c.gone.Store(true)
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+// TestALostAnswerIsNotAskedForAgain: the client may send again what it likes,
+// but not what cuts; and a take whose answer was lost comes back whole.
+func TestALostAnswerIsNotAskedForAgain(t *testing.T) {
+	t.Parallel()
+	for _, kind := range kinds[:2] {
+		for _, test := range []struct {
+			name, look string
+			newGate    func(client redis.UniversalClient, between func()) stock.Gate
+		}{
+			{"Script", "evalsha", func(client redis.UniversalClient, between func()) stock.Gate {
+				return scriptOn(t, client)
+			}},
+			{"ReadWrite", "hincrby", func(client redis.UniversalClient, between func()) stock.Gate {
+				return NewReadWrite(client, uuid.New())
+			}},
+		} {
+			t.Run(test.name+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				faulty := &lossy{look: test.look}
+				g := test.newGate(ownClient(t, kind, faulty.dial, 3), nil)
+				fill(t, g, "a", 1, 10)
+				before, err := g.Take(t.Context(), orderOf("a", 1)) // loads the script
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := g.Settle(t.Context(), before); err != nil {
+					t.Fatal(err)
+				}
+				faulty.lose()
+				d := orderOf("a", 2)
+				if _, err := g.Take(t.Context(), d); err == nil || refused(err) {
+					t.Errorf("a take whose answer was lost: %v", err)
+				}
+				if n := faulty.sent.Load(); n != 1 {
+					t.Errorf("it was sent %d times", n)
+				}
+				wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 7, InFlight: 2, Records: 1})
+				if err := g.Give(t.Context(), d); err != nil {
+					t.Error(err)
+				}
+				wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 9})
+			})
+		}
+	}
+}
+
+// TestRefusedPartsLeaveNothing: on a cluster the lines of an order are cut one
+// by one, and what was cut before a refusal comes back, without a trace.
+func TestRefusedPartsLeaveNothing(t *testing.T) {
+	t.Parallel()
+	client := shared.client(t, "Cluster")
+	for name, g := range map[string]stock.Gate{
+		"Script":    scriptOn(t, client),
+		"ReadWrite": NewReadWrite(client, uuid.New()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := orderOf("a", 2)
+			d.Lines = append(d.Lines, stock.Line{SKU: "b", Quantity: 2}, stock.Line{SKU: "c", Quantity: 2})
+			for _, line := range d.Lines {
+				fill(t, g, line.SKU, 1, 5)
+			}
+			if err := g.Fill(t.Context(), "c", 2, 1); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := g.Take(t.Context(), d); !errors.Is(err, stock.ErrSoldOut) {
+				t.Fatalf("got %v", err)
+			}
+			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 5})
+			wantLevel(t, g, stock.Level{SKU: "b", Epoch: 1, Available: 5})
+			wantLevel(t, g, stock.Level{SKU: "c", Epoch: 2, Available: 1})
+			fill(t, g, "c", 3, 5)
+			if _, err := g.Take(t.Context(), d); err != nil { // nothing was burned
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestAPartThatCannotBeGivenBackIsNoRefusal: something is left at the gate, so
+// the caller must give it back.
+func TestAPartThatCannotBeGivenBackIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	client := ownClient(t, "Cluster", nil, 0)
+	broken := errors.New("broken")
+	var breaking atomic.Bool
+	give := newScripts().give
+	client.AddHook(hook{before: func(cmd redis.Cmder) error {
+		if breaking.Load() && len(cmd.Args()) > 1 && (cmd.Args()[1] == give.sha || cmd.Args()[1] == give.text) {
+			return broken
+		}
+		return nil
+	}})
+	g := scriptOn(t, client)
+	fill(t, g, "a", 1, 5)
+	fill(t, g, "b", 1, 1)
+	d := orderOf("a", 2)
+	d.Lines = append(d.Lines, stock.Line{SKU: "b", Quantity: 2})
+	breaking.Store(true)
+	if _, err := g.Take(t.Context(), d); !errors.Is(err, broken) || refused(err) {
+		t.Errorf("got %v", err)
+	}
+	breaking.Store(false)
+	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 3, InFlight: 2, Records: 1})
+	if err := g.Give(t.Context(), d); err != nil {
+		t.Error(err)
+	}
+	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 5})
+}
+
+// TestBurnedTakesAreBounded in time and number.
+func TestBurnedTakesAreBounded(t *testing.T) {
+	t.Parallel()
+	client := shared.client(t, "Redis")
+	g := scriptOn(t, client)
+	key := g.burned("a")
+	old := float64(time.Now().Add(-burnTime - time.Minute).UnixMilli())
+	if err := client.ZAdd(t.Context(), key, redis.Z{Score: old, Member: "old"}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	give := func() {
+		t.Helper()
+		if err := g.Give(t.Context(), orderOf("a", 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	give()
+	if n := client.ZCard(t.Context(), key).Val(); n != 1 {
+		t.Errorf("%d takes are burned, the one that was long ago among them", n)
+	}
+	if left := client.PTTL(t.Context(), key).Val(); left <= burnTime-time.Minute || left > burnTime {
+		t.Errorf("the burned takes end in %v", left)
+	}
+	many := make([]redis.Z, burnMost)
+	for i := range many {
+		many[i] = redis.Z{Score: float64(time.Now().UnixMilli() - 1000), Member: i}
+	}
+	if err := client.ZAdd(t.Context(), key, many...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	last := orderOf("a", 1)
+	if err := g.Give(t.Context(), last); err != nil {
+		t.Fatal(err)
+	}
+	if n := client.ZCard(t.Context(), key).Val(); n != burnMost {
+		t.Errorf("%d takes are burned", n)
+	}
+	if _, err := g.Take(t.Context(), last); !errors.Is(err, stock.ErrBurned) {
+		t.Errorf("the last that was burned: %v", err)
+	}
+}
+
+func TestLedgersDoNotMeet(t *testing.T) {
+	t.Parallel()
+	client := shared.client(t, "Redis")
+	a, b := scriptOn(t, client), scriptOn(t, client)
+	fill(t, a, "a", 1, 5)
+	if _, err := b.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
+		t.Errorf("a Redis filled for another ledger is believed: %v", err)
+	}
+}
+
+// BenchmarkTake is 64 callers at a time on one SKU; cpu-µs/take is this
+// process's alone.
+func BenchmarkTake(b *testing.B) {
+	for _, skus := range []int{1, 10_000} {
+		b.Run(fmt.Sprintf("SKUs=%d", skus), func(b *testing.B) {
+			g := scriptOn(b, shared.client(b, "Redis"))
+			names := make([]stock.SKU, skus)
+			for i := range names {
+				names[i] = stock.SKU(fmt.Sprintf("sku-%d", i))
+				fill(b, g, names[i], 1, stock.MaxTotal)
+			}
+			var n atomic.Uint64
+			b.SetParallelism(32)
+			b.ReportAllocs()
+			before := cpu(b)
+			b.ResetTimer()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					if _, err := g.Take(context.Background(), orderOf(names[n.Add(1)%uint64(skus)], 1)); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+			b.ReportMetric(float64((cpu(b)-before).Microseconds())/float64(b.N), "cpu-µs/take")
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "takes/s")
+		})
+	}
+}
+
+func cpu(b *testing.B) time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
