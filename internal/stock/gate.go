@@ -33,9 +33,11 @@ type Gate interface {
 	// a later one.
 	Fill(ctx context.Context, sku SKU, epoch, units int64) error
 
-	// Adjust applies an addition once, and drops it if the gate was not
-	// filled under its epoch. ErrChangeGap (as *Refusal): nothing was applied,
-	// the change before this one is missing.
+	// Adjust applies an addition once, and drops it if the gate was filled
+	// under a later epoch, as that fill has counted it. Nothing was applied
+	// with ErrNotFilled (as *Refusal): the gate was not filled under the
+	// change's epoch yet, and a fill on its way may not have counted it; and
+	// with ErrChangeGap (as *Refusal): the change before this one is missing.
 	Adjust(ctx context.Context, c Change) error
 
 	// InFlight lists takes of the SKU that were recorded at least olderThan

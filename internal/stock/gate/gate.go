@@ -69,6 +69,9 @@ func (c *counts) burned(sku stock.SKU) string { return c.prefix + string(sku) + 
 // sets their epochs: all lines at once where one server has all counts, else a
 // line at a time in SKU order.
 func (c *counts) takeInParts(ctx context.Context, d stock.Deduction, cut func(ctx context.Context, d stock.Deduction, lines []stock.Line) error) (stock.Deduction, error) {
+	if err := valid(d); err != nil {
+		return stock.Deduction{}, err
+	}
 	d.Lines = slices.Clone(d.Lines) // the epochs are the answer's
 	if !c.cluster {
 		if err := cut(ctx, d, d.Lines); err != nil {
@@ -96,6 +99,23 @@ func (c *counts) takeInParts(ctx context.Context, d stock.Deduction, cut func(ct
 	return d, nil
 }
 
+// errDeduction is a mistake of the caller's.
+var errDeduction = errors.New("not a deduction")
+
+// valid is the last look at what no gate could undo. An administrator's
+// shrinking may have a quantity up to stock.MaxTotal.
+func valid(d stock.Deduction) error {
+	if len(d.Lines) == 0 || len(d.Lines) > stock.MaxLines {
+		return fmt.Errorf("%w: %d lines", errDeduction, len(d.Lines))
+	}
+	for _, line := range d.Lines {
+		if line.Quantity < 1 || line.Quantity > stock.MaxTotal {
+			return fmt.Errorf("%w: %d units of SKU %s", errDeduction, line.Quantity, line.SKU)
+		}
+	}
+	return nil
+}
+
 // refused reports whether err says that nothing was cut.
 func refused(err error) bool {
 	for _, reason := range []error{stock.ErrSoldOut, stock.ErrNotFilled, stock.ErrInFlight, stock.ErrBurned, stock.ErrBusy} {
@@ -121,7 +141,7 @@ func (c *counts) Settle(ctx context.Context, ds ...stock.Deduction) error {
 	var batches []*batch
 	open := make(map[stock.SKU]*batch) // on a cluster by SKU, else all under ""
 	for _, d := range ds {
-		id := string(appendIDs(nil, d))
+		text := appendIDs(make([]byte, 0, 80), d)
 		for _, line := range d.Lines {
 			var of stock.SKU
 			if c.cluster {
@@ -133,7 +153,7 @@ func (c *counts) Settle(ctx context.Context, ds ...stock.Deduction) error {
 				open[of] = b
 				batches = append(batches, b)
 			}
-			b.lines = append(b.lines, id+strconv.Itoa(b.skus.number(line.SKU)))
+			b.lines = append(b.lines, string(strconv.AppendInt(text, int64(b.skus.number(line.SKU)), 10)))
 		}
 	}
 	calls := make([]*call, len(batches))

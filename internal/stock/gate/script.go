@@ -2,9 +2,9 @@ package gate
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -108,18 +108,16 @@ type takeBatch struct {
 }
 
 // call writes the call's arguments into one buffer: the keys of each SKU, then
-// the text of each take.
+// the text of each take (see take.lua).
 func (b *takeBatch) call(c *counts) *call {
 	text := make([]byte, 0, 192*len(b.takes))
 	ends := make([]int, 0, len(b.takes)+3)
 	for _, t := range b.takes {
-		text = appendIDs(text, t.d)
-		for i, line := range t.lines {
-			if i > 0 {
-				text = append(text, ',')
-			}
-			text = append(strconv.AppendInt(text, int64(b.skus.number(line.SKU)), 10), ':')
-			text = strconv.AppendInt(text, line.Quantity, 10)
+		text = appendID(appendID(text, t.d.OrderID), t.d.TakeID)
+		text = append(text, byte(len(t.lines)))
+		for _, line := range t.lines {
+			text = binary.BigEndian.AppendUint16(text, uint16(b.skus.number(line.SKU)))
+			text = binary.BigEndian.AppendUint32(text, uint32(line.Quantity))
 		}
 		text = appendOrder(append(text, ' '), t.d)
 		ends = append(ends, len(text))

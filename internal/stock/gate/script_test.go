@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -218,6 +220,26 @@ func TestFullQueueIsBusy(t *testing.T) {
 		t.Error("nobody heard that the gate is busy")
 	}
 	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: takes - n, InFlight: n, Records: n})
+}
+
+func TestWhatIsNoDeductionIsNotTaken(t *testing.T) {
+	t.Parallel()
+	for name, g := range map[string]stock.Gate{
+		"Script":    scriptOn(t, shared.client(t, "Redis")),
+		"ReadWrite": NewReadWrite(shared.client(t, "Redis"), uuid.New()),
+	} {
+		fill(t, g, "a", 1, 10)
+		none := orderOf("a", 1)
+		none.Lines = nil
+		many := orderOf("a", 1)
+		many.Lines = slices.Repeat(many.Lines, stock.MaxLines+1)
+		for _, d := range []stock.Deduction{none, many, orderOf("a", 0), orderOf("a", -1), orderOf("a", stock.MaxTotal+1)} {
+			if _, err := g.Take(t.Context(), d); !errors.Is(err, errDeduction) {
+				t.Errorf("%s: %v was answered %v", name, d.Lines, err)
+			}
+		}
+		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 10})
+	}
 }
 
 func TestTakeAfterCloseIsBusy(t *testing.T) {
@@ -493,12 +515,13 @@ func TestLedgersDoNotMeet(t *testing.T) {
 	}
 }
 
-// BenchmarkTake is 64 callers at a time on one SKU; cpu-µs/take is this
-// process's alone.
+// BenchmarkTake is 64 callers at a time. cpu-µs/take is this process's alone,
+// redis-µs/take the server's.
 func BenchmarkTake(b *testing.B) {
 	for _, skus := range []int{1, 10_000} {
 		b.Run(fmt.Sprintf("SKUs=%d", skus), func(b *testing.B) {
-			g := scriptOn(b, shared.client(b, "Redis"))
+			client := shared.client(b, "Redis")
+			g := scriptOn(b, client)
 			names := make([]stock.SKU, skus)
 			for i := range names {
 				names[i] = stock.SKU(fmt.Sprintf("sku-%d", i))
@@ -507,7 +530,7 @@ func BenchmarkTake(b *testing.B) {
 			var n atomic.Uint64
 			b.SetParallelism(32)
 			b.ReportAllocs()
-			before := cpu(b)
+			before, serverBefore := cpu(b), serverCPU(b, client)
 			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
@@ -518,9 +541,41 @@ func BenchmarkTake(b *testing.B) {
 				}
 			})
 			b.ReportMetric(float64((cpu(b)-before).Microseconds())/float64(b.N), "cpu-µs/take")
+			b.ReportMetric(float64((serverCPU(b, client)-serverBefore).Microseconds())/float64(b.N), "redis-µs/take")
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "takes/s")
 		})
 	}
+}
+
+// BenchmarkSettle settles in groups of 128; the takes are not counted.
+func BenchmarkSettle(b *testing.B) {
+	client := shared.client(b, "Redis")
+	g := scriptOn(b, client)
+	fill(b, g, "a", 1, stock.MaxTotal)
+	ds := make([]stock.Deduction, b.N)
+	var all sync.WaitGroup
+	for i := range 64 {
+		all.Go(func() {
+			for ; i < b.N; i += 64 {
+				ds[i] = orderOf("a", 1)
+				if _, err := g.Take(context.Background(), ds[i]); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	before, serverBefore := cpu(b), serverCPU(b, client)
+	b.ReportAllocs()
+	b.ResetTimer()
+	for group := range slices.Chunk(ds, 128) {
+		if err := g.Settle(context.Background(), group...); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64((cpu(b)-before).Microseconds())/float64(b.N), "cpu-µs/take")
+	b.ReportMetric(float64((serverCPU(b, client)-serverBefore).Microseconds())/float64(b.N), "redis-µs/take")
 }
 
 func cpu(b *testing.B) time.Duration {
@@ -529,4 +584,18 @@ func cpu(b *testing.B) time.Duration {
 		b.Fatal(err)
 	}
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+func serverCPU(b *testing.B, client redis.UniversalClient) (used time.Duration) {
+	for line := range strings.Lines(client.Info(context.Background(), "cpu").Val()) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if name == "used_cpu_user" || name == "used_cpu_sys" {
+			seconds, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			used += time.Duration(seconds * float64(time.Second))
+		}
+	}
+	return used
 }

@@ -5,37 +5,39 @@
 -- Returns nothing of interest. A record that is not there, or another take's,
 -- is passed over.
 
-local skus = {}
+local call, sub, find = redis.call, string.sub, string.find
+local asked = {} -- by SKU: the order IDs, each once
+local seen = {} -- by SKU: order IDs, and order IDs with their take IDs
 for i = 1, #KEYS / 2 do
-  skus[i] = { orders = {}, takes = {} }
+  asked[i], seen[i] = {}, {}
 end
 for _, text in ipairs(ARGV) do
-  local sku = skus[tonumber(string.sub(text, 75))]
-  local order = string.sub(text, 1, 36)
-  if not sku.takes[order] then -- each order once
-    sku.orders[#sku.orders + 1] = order
-    sku.takes[order] = {}
+  local i = tonumber(sub(text, 75))
+  local order = sub(text, 1, 36)
+  if not seen[i][order] then
+    seen[i][order] = true
+    asked[i][#asked[i] + 1] = order
   end
-  sku.takes[order][string.sub(text, 38, 73)] = true
+  seen[i][sub(text, 1, 73)] = true
 end
 
-for i, sku in ipairs(skus) do
-  local records = redis.call('HMGET', KEYS[2 * i], unpack(sku.orders))
+for i, orders in ipairs(asked) do
+  local records = call('HMGET', KEYS[2 * i], unpack(orders))
   local settled, units = {}, 0
-  for o, order in ipairs(sku.orders) do
+  for o, order in ipairs(orders) do
     local record = records[o]
     if record then
-      local space = string.find(record, ' ', 1, true)
-      if sku.takes[order][string.sub(record, space + 1, space + 36)] then
+      local space = find(record, ' ', 1, true)
+      if seen[i][order .. sub(record, space, space + 36)] then
         settled[#settled + 1] = order
-        units = units + tonumber(string.sub(record, 1, space - 1))
+        units = units + tonumber(sub(record, 1, space - 1))
       end
     end
   end
   if #settled > 0 then
-    redis.call('HDEL', KEYS[2 * i], unpack(settled))
-    if redis.call('HEXISTS', KEYS[2 * i - 1], 'epoch') == 1 then
-      redis.call('HINCRBY', KEYS[2 * i - 1], 'flying', -units)
+    call('HDEL', KEYS[2 * i], unpack(settled))
+    if call('HEXISTS', KEYS[2 * i - 1], 'epoch') == 1 then
+      call('HINCRBY', KEYS[2 * i - 1], 'flying', -units)
     end
   end
 end
