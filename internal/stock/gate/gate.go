@@ -65,29 +65,36 @@ func (c *counts) count(sku stock.SKU) string  { return c.prefix + string(sku) + 
 func (c *counts) flight(sku stock.SKU) string { return c.prefix + string(sku) + "}:flight" }
 func (c *counts) burned(sku stock.SKU) string { return c.prefix + string(sku) + "}:burned" }
 
-// takeInParts takes d by cut, which cuts some of its lines, all or none, and
-// sets their epochs: all lines at once where one server has all counts, else a
-// line at a time in SKU order.
-func (c *counts) takeInParts(ctx context.Context, d stock.Deduction, cut func(ctx context.Context, d stock.Deduction, lines []stock.Line) error) (stock.Deduction, error) {
+// cut cuts some lines of d, all or none, and sets their epochs. before: it was
+// all done when the same take came before.
+type cut func(ctx context.Context, d stock.Deduction, lines []stock.Line) (before bool, err error)
+
+// takeInParts takes d: all lines in one cut where one server has all counts,
+// else a line at a time in SKU order.
+func (c *counts) takeInParts(ctx context.Context, d stock.Deduction, cut cut) (stock.Deduction, error) {
 	if err := valid(d); err != nil {
 		return stock.Deduction{}, err
 	}
 	d.Lines = slices.Clone(d.Lines) // the epochs are the answer's
 	if !c.cluster {
-		if err := cut(ctx, d, d.Lines); err != nil {
+		if _, err := cut(ctx, d, d.Lines); err != nil {
 			return stock.Deduction{}, err
 		}
 		return d, nil
 	}
+	var done []stock.Line // by this call: what came before has had its answer
 	for i := range d.Lines {
-		err := cut(ctx, d, d.Lines[i:i+1])
+		before, err := cut(ctx, d, d.Lines[i:i+1])
 		if err == nil {
+			if !before {
+				done = append(done, d.Lines[i])
+			}
 			continue
 		}
-		if i == 0 || !refused(err) { // an open outcome is the caller's to give back, all of it
+		if len(done) == 0 || !refused(err) { // an open outcome is the caller's to give back, all of it
 			return stock.Deduction{}, err
 		}
-		d.Lines = d.Lines[:i]
+		d.Lines = done
 		ctx, cancel := detached(ctx)
 		defer cancel()
 		if giveErr := c.Give(ctx, d); giveErr != nil {

@@ -95,7 +95,7 @@ func TestReadWriteKeepsWhatNeedsNoAtomicity(t *testing.T) {
 			client, ledger := shared.client(t, kind), uuid.New()
 			gates := gates(client, ledger, NewReadWrite(client, ledger), NewReadWrite(client, ledger))
 			for _, promise := range []string{
-				"TakeCutsAndRecords", "LastUnit", "SameTakeTwice", "TwinInFlight", "SoldOutTakesNothing",
+				"TakeCutsAndRecords", "LastUnit", "AgreesWithModel", "SameTakeTwice", "TwinInFlight", "SoldOutTakesNothing",
 				"NotFilledTakesNothing", "GiveOnce", "GiveAtOnce", "GiveBeforeTake", "GiveOfAnothersTake",
 				"SettleForgets", "SettleOfAnothersTake", "EmptiedStoreFailsClosed", "LostCountInventsNothing",
 				"InFlightHasAllLines", "InFlightByAge",

@@ -45,24 +45,26 @@ type seen struct {
 	burned bool
 }
 
-func (g *ReadWrite) cut(ctx context.Context, d stock.Deduction, lines []stock.Line) error {
-	before, now, err := g.read(ctx, d, lines)
+func (g *ReadWrite) cut(ctx context.Context, d stock.Deduction, lines []stock.Line) (before bool, err error) {
+	found, now, err := g.read(ctx, d, lines)
 	if err != nil {
-		return fmt.Errorf("reading the counts: %w", err)
+		return false, fmt.Errorf("reading the counts: %w", err)
 	}
-	if err := check(before, d, lines); err != nil {
-		return err
+	if err := check(found, d, lines); err != nil {
+		return false, err
 	}
 	if g.between != nil {
 		g.between()
 	}
-	if err := g.write(ctx, d, lines, before, now); err != nil {
-		return fmt.Errorf("writing the counts: %w", err)
+	if err := g.write(ctx, d, lines, found, now); err != nil {
+		return false, fmt.Errorf("writing the counts: %w", err)
 	}
+	before = true
 	for i := range lines {
-		lines[i].Epoch = before[i].count.epoch
+		lines[i].Epoch = found[i].count.epoch
+		before = before && found[i].holder != ""
 	}
-	return nil
+	return before, nil
 }
 
 // read returns what stands at each line, and the server's time in microseconds.
@@ -153,7 +155,7 @@ func check(found []seen, d stock.Deduction, lines []stock.Line) error {
 // write writes counts and records in one MULTI. The count is written as it was
 // read, less the line's units: that is the fault which this gate shows. The
 // units in flight are added to, so that the record's end takes them off again.
-func (g *ReadWrite) write(ctx context.Context, d stock.Deduction, lines []stock.Line, before []seen, now string) error {
+func (g *ReadWrite) write(ctx context.Context, d stock.Deduction, lines []stock.Line, found []seen, now string) error {
 	var (
 		pipe  = g.client.TxPipeline()
 		order = d.OrderID.String()
@@ -161,12 +163,12 @@ func (g *ReadWrite) write(ctx context.Context, d stock.Deduction, lines []stock.
 		whole = string(appendOrder(nil, d))
 	)
 	for i, line := range lines {
-		if before[i].holder != "" { // this very take came before
+		if found[i].holder != "" { // this very take came before
 			continue
 		}
 		units := strconv.FormatInt(line.Quantity, 10)
 		for _, args := range [][]any{
-			{"hset", g.count(line.SKU), "left", before[i].count.left - line.Quantity},
+			{"hset", g.count(line.SKU), "left", found[i].count.left - line.Quantity},
 			{"hincrby", g.count(line.SKU), "flying", line.Quantity},
 			{"hset", g.flight(line.SKU), order, units + " " + take + " " + now + " " + whole},
 		} {

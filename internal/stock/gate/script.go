@@ -46,9 +46,10 @@ func (g *Script) Close() { g.takes.Close() }
 // take is a deduction's lines that one script call cuts, all or none, and its
 // answer: the lines' epochs, or err.
 type take struct {
-	d     stock.Deduction
-	lines []stock.Line // all of d's, or on a cluster one of them
-	err   error
+	d      stock.Deduction
+	lines  []stock.Line // all of d's, or on a cluster one of them
+	before bool         // the same take came before and was cut then
+	err    error
 }
 
 // Take cuts all lines or none.
@@ -56,18 +57,18 @@ func (g *Script) Take(ctx context.Context, d stock.Deduction) (stock.Deduction, 
 	return g.takeInParts(ctx, d, g.cut)
 }
 
-func (g *Script) cut(ctx context.Context, d stock.Deduction, lines []stock.Line) error {
+func (g *Script) cut(ctx context.Context, d stock.Deduction, lines []stock.Line) (before bool, err error) {
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%w: %w", stock.ErrBusy, err) // nothing was sent
+		return false, fmt.Errorf("%w: %w", stock.ErrBusy, err) // nothing was sent
 	}
 	t := &take{d: d, lines: lines}
 	switch err := g.takes.Do(ctx, t); {
 	case errors.Is(err, group.ErrFull), errors.Is(err, group.ErrClosed):
-		return fmt.Errorf("%w: takes at the gate: %w", stock.ErrBusy, err)
+		return false, fmt.Errorf("%w: takes at the gate: %w", stock.ErrBusy, err)
 	case err != nil: // it runs all the same, and t is not ours to read
-		return fmt.Errorf("waiting for the gate's answer: %w", err)
+		return false, fmt.Errorf("waiting for the gate's answer: %w", err)
 	}
-	return t.err
+	return t.before, t.err
 }
 
 // runTakes answers a group of takes: by one call, or on a cluster by one for
@@ -149,10 +150,11 @@ func (b *takeBatch) answer(reply []int64, err error) {
 	}
 	epochs, answers := reply[:len(b.skus.skus)], reply[len(b.skus.skus):]
 	for i, t := range b.takes {
-		if answers[i] != 0 {
+		if answers[i] >= 8 {
 			t.err = refusal(answers[i]%8, b.skus.skus[answers[i]/8-1])
 			continue
 		}
+		t.before = answers[i] == 1
 		for j := range t.lines {
 			t.lines[j].Epoch = epochs[b.skus.number(t.lines[j].SKU)-1]
 		}

@@ -428,6 +428,14 @@ func TestRefusedPartsLeaveNothing(t *testing.T) {
 			if _, err := g.Take(t.Context(), d); err != nil { // nothing was burned
 				t.Error(err)
 			}
+			// Sent again, it is refused for what it lost to a refill, and keeps
+			// what it had before.
+			fill(t, g, "c", 4, 1)
+			if _, err := g.Take(t.Context(), d); !errors.Is(err, stock.ErrSoldOut) {
+				t.Errorf("got %v", err)
+			}
+			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 3, InFlight: 2, Records: 1})
+			wantLevel(t, g, stock.Level{SKU: "b", Epoch: 1, Available: 3, InFlight: 2, Records: 1})
 		})
 	}
 }
@@ -461,6 +469,44 @@ func TestAPartThatCannotBeGivenBackIsNoRefusal(t *testing.T) {
 		t.Error(err)
 	}
 	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 5})
+}
+
+// TestAStoppedRedisIsNotWaitedForLong, and what it does once it goes on is
+// taken back, whichever of take and give it reads first.
+func TestAStoppedRedisIsNotWaitedForLong(t *testing.T) {
+	t.Parallel()
+	server, addr := shared.own(t)
+	client := connect("Redis", []string{addr})
+	t.Cleanup(func() { client.Close() })
+	g := scriptOn(t, client)
+	fill(t, g, "a", 1, 10)
+	if err := server.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	ds := make([]stock.Deduction, 50)
+	var all sync.WaitGroup
+	start := time.Now()
+	for i := range ds {
+		ds[i] = orderOf("a", 1)
+		all.Go(func() {
+			if _, err := g.Take(t.Context(), ds[i]); err == nil || refused(err) {
+				t.Errorf("a stopped Redis answered %v", err)
+			}
+		})
+	}
+	all.Wait()
+	if took := time.Since(start); took > 3*callTimeout {
+		t.Errorf("waited %v", took)
+	}
+	if err := server.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range ds {
+		if err := g.Give(t.Context(), d); err != nil {
+			t.Error(err)
+		}
+	}
+	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 10})
 }
 
 // TestBurnedTakesAreBounded in time and number.

@@ -57,6 +57,18 @@ func (s *servers) client(t testing.TB, kind string) redis.UniversalClient {
 	return client
 }
 
+// own starts a Redis for one test.
+func (s *servers) own(t testing.TB) (server *os.Process, addr string) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	addrs, err := s.start("Redis")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.running[len(s.running)-1].Process, addrs[0]
+}
+
 // connect has the settings that matter here of the service's own clients.
 func connect(kind string, addrs []string) redis.UniversalClient {
 	switch kind {

@@ -5,8 +5,9 @@
 --       are the lines to cut here: their number in one byte, then for each the
 --       SKU's number (from 1) in two and the units in four, the high byte
 --       first. REST ` BUYER SKU=QTY[,…]` goes into the records as it is.
--- Returns the epoch of each SKU (0: not filled), then for each take 0, or why
--- it was refused: REASON + 8 × the SKU's number.
+-- Returns the epoch of each SKU (0: not filled), then for each take 0 if it was
+-- cut, 1 if it came before and was cut then, or why it was refused: REASON + 8 ×
+-- the SKU's number.
 --
 -- This is the gate's hot path: bytes cost less to read than text, and flat
 -- arrays less than a table for each take.
@@ -69,7 +70,7 @@ local writes = {} -- by SKU: order ID, record, order ID, record…
 local now
 for t = 1, #ARGV do
   local order, take = orders[t], sub(ARGV[t], ID + 1, 2 * ID)
-  local refusal, at = 0, 0
+  local refusal, at, before = 0, 0, 1
   for l = first[t], first[t + 1] - 1 do
     local i = numbers[l]
     local holder = flight[i][order]
@@ -98,6 +99,7 @@ for t = 1, #ARGV do
           now = ' ' .. time[1] .. string.format('%06d', time[2]) -- microseconds; too long for a number's text
         end
         rest = rest or ' ' .. take .. now .. sub(ARGV[t], 2 * ID + 2 + 6 * (to - from + 1))
+        before = 0
         left[i] = left[i] - units[l]
         flying[i] = flying[i] + units[l]
         flight[i][order] = take
@@ -112,7 +114,7 @@ for t = 1, #ARGV do
       end
     end
   end
-  reply[skus + t] = refusal + 8 * at
+  reply[skus + t] = refusal == 0 and before or refusal + 8 * at
 end
 
 -- Counts before records: if the writes broke off between them, units would be

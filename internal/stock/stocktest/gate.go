@@ -52,6 +52,7 @@ func GatePromises() []GatePromise {
 		{"NoOversellAcrossRefills", noOversellAcrossRefills},
 		{"CountsAddUp", countsAddUp},
 		{"LastUnit", lastUnit},
+		{"AgreesWithModel", agreesWithModel},
 		{"SameTakeTwice", sameTakeTwice},
 		{"SameTakeAtOnce", sameTakeAtOnce},
 		{"TwinInFlight", twinInFlight},
