@@ -1,0 +1,180 @@
+package group_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-stock/holdfast/internal/group"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type call struct{ n, answer int }
+
+func double(cs []*call) {
+	for _, c := range cs {
+		c.answer = 2 * c.n
+	}
+}
+
+func TestEveryCallGetsItsOwnAnswer(t *testing.T) {
+	t.Parallel()
+	b := group.New(group.Limits{Size: 8, Parallel: 2, Queue: 1000}, nil, double)
+	defer b.Close()
+	var calls sync.WaitGroup
+	for i := range 500 {
+		calls.Go(func() {
+			c := &call{n: i}
+			if err := b.Do(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+			if c.answer != 2*i {
+				t.Errorf("call %d was answered %d", i, c.answer)
+			}
+		})
+	}
+	calls.Wait()
+}
+
+// blocked returns a Batcher of one worker that is held up in its first group
+// until release is called, and reports the groups it runs.
+func blocked(t *testing.T, limits group.Limits, weight func(int) int) (b *group.Batcher[int], release func(), groups func() [][]int) {
+	t.Helper()
+	var (
+		mu      sync.Mutex
+		ran     [][]int
+		held    = make(chan struct{})
+		started = make(chan struct{})
+		once    sync.Once
+	)
+	limits.Parallel = 1
+	b = group.New(limits, weight, func(values []int) {
+		once.Do(func() { close(started) })
+		<-held
+		mu.Lock()
+		defer mu.Unlock()
+		ran = append(ran, append([]int(nil), values...))
+	})
+	if err := b.Send(0); err != nil {
+		t.Fatal(err)
+	}
+	<-started
+	release = sync.OnceFunc(func() { close(held) })
+	t.Cleanup(func() { release(); b.Close() })
+	return b, release, func() [][]int {
+		mu.Lock()
+		defer mu.Unlock()
+		return ran
+	}
+}
+
+func TestGroupsGatherWhileOneRuns(t *testing.T) {
+	t.Parallel()
+	b, release, groups := blocked(t, group.Limits{Size: 3, Queue: 10}, nil)
+	for i := 1; i <= 5; i++ {
+		if err := b.Send(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	release()
+	b.Close()
+	equal(t, groups(), [][]int{{0}, {1, 2, 3}, {4, 5}})
+}
+
+func TestWeightBoundsAGroupAndLosesNothing(t *testing.T) {
+	t.Parallel()
+	b, release, groups := blocked(t, group.Limits{Size: 10, Queue: 10, Weight: 5}, func(v int) int { return v })
+	for _, v := range []int{2, 3, 1, 9, 4} {
+		if err := b.Send(v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	release()
+	b.Close()
+	equal(t, groups(), [][]int{{0}, {2, 3}, {1}, {9}, {4}})
+}
+
+func TestFullQueueRefusesAtOnce(t *testing.T) {
+	t.Parallel()
+	b, _, _ := blocked(t, group.Limits{Size: 1, Queue: 2}, nil)
+	for range 2 {
+		if err := b.Send(1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Do(t.Context(), 1); !errors.Is(err, group.ErrFull) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCallerThatHangsUpIsRunAllTheSame(t *testing.T) {
+	t.Parallel()
+	b, release, groups := blocked(t, group.Limits{Size: 10, Queue: 10}, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.Do(ctx, 7); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	release()
+	b.Close()
+	equal(t, groups(), [][]int{{0}, {7}})
+}
+
+func TestCloseRunsWhatIsQueued(t *testing.T) {
+	t.Parallel()
+	var ran atomic.Int64
+	b := group.New(group.Limits{Size: 4, Parallel: 2, Queue: 100}, nil, func(vs []int) {
+		time.Sleep(time.Millisecond)
+		ran.Add(int64(len(vs)))
+	})
+	for range 50 {
+		if err := b.Send(1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.Close()
+	b.Close() // again does no harm
+	if ran.Load() != 50 {
+		t.Errorf("ran %d of 50", ran.Load())
+	}
+	if err := b.Do(t.Context(), 1); !errors.Is(err, group.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+func equal(t *testing.T, got, want [][]int) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("got %v, want %v", got, want)
+	}
+	for i := range want {
+		if len(got[i]) != len(want[i]) {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+		for j := range want[i] {
+			if got[i][j] != want[i][j] {
+				t.Fatalf("got %v, want %v", got, want)
+			}
+		}
+	}
+}
+
+func BenchmarkDo(b *testing.B) {
+	g := group.New(group.Limits{Size: 128, Parallel: 2, Queue: 4096}, nil, double)
+	defer g.Close()
+	b.SetParallelism(32)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if err := g.Do(context.Background(), &call{n: 1}); err != nil {
+				b.Error(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,188 @@
+package order
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"gorm.io/gorm"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// shrink is the status of the row that records an administrator's shrinking of
+// stock. It has the life of an order at the gate, but is none: it is never
+// shown and has no lines.
+const shrink Status = "shrink"
+
+// entry is an order as the ledger keeps it: with the take that cut its units.
+type entry struct {
+	Order
+	takeID uuid.UUID
+}
+
+// entries reads the orders with these IDs, by ID. Absent ones are left out.
+func entries(db *gorm.DB, ids []uuid.UUID) (map[uuid.UUID]*entry, error) {
+	keys := make([]any, len(ids))
+	for i, id := range ids {
+		keys[i] = idColumn(db, id)
+	}
+	found, err := readOrders(db, keys)
+	if err != nil {
+		return nil, fmt.Errorf("reading orders: %w", err)
+	}
+	if len(found) == 0 {
+		return found, nil
+	}
+	if err := readLines(db, keys, found); err != nil {
+		return nil, fmt.Errorf("reading order lines: %w", err)
+	}
+	return found, nil
+}
+
+func readOrders(db *gorm.DB, keys []any) (map[uuid.UUID]*entry, error) {
+	rows, err := db.Raw("SELECT id, take_id, buyer_id, status, strategy, created_at, expires_at FROM orders WHERE id IN ?", keys).Rows()
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	found := make(map[uuid.UUID]*entry)
+	for rows.Next() {
+		var (
+			e       entry
+			expires *time.Time
+		)
+		err := rows.Scan(&e.ID, &e.takeID, &e.Buyer, &e.Status, &e.Strategy, &e.CreatedAt, &expires)
+		if err != nil {
+			return nil, err
+		}
+		e.CreatedAt = e.CreatedAt.UTC()
+		if expires != nil {
+			e.ExpiresAt = expires.UTC()
+		}
+		found[e.ID] = &e
+	}
+	return found, rows.Err()
+}
+
+func readLines(db *gorm.DB, keys []any, orders map[uuid.UUID]*entry) error {
+	rows, err := db.Raw("SELECT order_id, sku, quantity FROM order_lines WHERE order_id IN ? ORDER BY order_id, sku", keys).Rows()
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var (
+			id   uuid.UUID
+			line stock.Line
+		)
+		if err := rows.Scan(&id, &line.SKU, &line.Quantity); err != nil {
+			return err
+		}
+		if e, ok := orders[id]; ok { // an order that committed between the two reads is left to the next
+			e.Lines = append(e.Lines, line)
+		}
+	}
+	return rows.Err()
+}
+
+// insertOrders writes the rows of the orders, in the order given.
+func insertOrders(ctx context.Context, tx *gorm.DB, es []entry) error {
+	if tx.Name() == "postgres" {
+		return insertOrdersUnnest(ctx, tx, es)
+	}
+	args := make([]any, 0, 7*len(es))
+	for i := range es {
+		e := &es[i]
+		args = append(args, e.ID[:], e.takeID[:], e.Buyer, string(e.Status), e.Strategy, e.CreatedAt, nullable(e.ExpiresAt))
+	}
+	_, err := tx.Statement.ConnPool.ExecContext(ctx, values(
+		"INSERT INTO orders (id, take_id, buyer_id, status, strategy, created_at, expires_at) VALUES ",
+		"(?,?,?,?,?,?,?)", len(es)), args...)
+	return err
+}
+
+// insertLines writes the lines of the orders, in the order given.
+func insertLines(ctx context.Context, tx *gorm.DB, es []entry) error {
+	if tx.Name() == "postgres" {
+		return insertLinesUnnest(ctx, tx, es)
+	}
+	var (
+		args []any
+		n    int
+	)
+	for i := range es {
+		for _, line := range es[i].Lines {
+			args = append(args, es[i].ID[:], string(line.SKU), line.Quantity)
+			n++
+		}
+	}
+	_, err := tx.Statement.ConnPool.ExecContext(ctx, values(
+		"INSERT INTO order_lines (order_id, sku, quantity) VALUES ", "(?,?,?)", n), args...)
+	return err
+}
+
+// insertOrdersUnnest passes columns as arrays, so that one prepared statement
+// serves groups of every size.
+func insertOrdersUnnest(ctx context.Context, tx *gorm.DB, es []entry) error {
+	var (
+		ids        = make([][16]byte, len(es))
+		takes      = make([][16]byte, len(es))
+		buyers     = make([]string, len(es))
+		statuses   = make([]string, len(es))
+		strategies = make([]string, len(es))
+		created    = make([]time.Time, len(es))
+		expires    = make([]*time.Time, len(es))
+	)
+	for i := range es {
+		e := &es[i]
+		ids[i], takes[i], buyers[i] = e.ID, e.takeID, e.Buyer
+		statuses[i], strategies[i] = string(e.Status), e.Strategy
+		created[i], expires[i] = e.CreatedAt, nullable(e.ExpiresAt)
+	}
+	_, err := tx.Statement.ConnPool.ExecContext(ctx, `INSERT INTO orders
+		(id, take_id, buyer_id, status, strategy, created_at, expires_at)
+		SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[])`,
+		ids, takes, buyers, statuses, strategies, created, expires)
+	return err
+}
+
+func insertLinesUnnest(ctx context.Context, tx *gorm.DB, es []entry) error {
+	var (
+		ids        [][16]byte
+		skus       []string
+		quantities []int64
+	)
+	for i := range es {
+		for _, line := range es[i].Lines {
+			ids = append(ids, es[i].ID)
+			skus = append(skus, string(line.SKU))
+			quantities = append(quantities, line.Quantity)
+		}
+	}
+	_, err := tx.Statement.ConnPool.ExecContext(ctx, `INSERT INTO order_lines (order_id, sku, quantity)
+		SELECT * FROM unnest($1::uuid[], $2::text[], $3::bigint[])`, ids, skus, quantities)
+	return err
+}
+
+// values builds a statement with n tuples.
+func values(insert, tuple string, n int) string {
+	return insert + strings.TrimSuffix(strings.Repeat(tuple+",", n), ",")
+}
+
+// idColumn is a UUID as the dialect's column takes it.
+func idColumn(db *gorm.DB, id uuid.UUID) any {
+	if db.Name() == "postgres" {
+		return id.String()
+	}
+	return id[:]
+}
+
+func nullable(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}

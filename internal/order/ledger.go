@@ -1,0 +1,353 @@
+package order
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"gorm.io/gorm"
+
+	"github.com/holdfast-stock/holdfast/internal/group"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store"
+)
+
+const (
+	// queueLength bounds the orders, and the lookups, that wait for a group.
+	queueLength = 4096
+	// groupLines bounds the lines, and with them the bytes, of one group.
+	groupLines = 1000
+	// transactionTimeout bounds one transaction, retries not included.
+	transactionTimeout = 5 * time.Second
+	// transactionTries bounds how often a group meets a deadlock, a
+	// serialization failure or a moved version before it is told ErrBusy.
+	transactionTries = 10
+	// lookups at once: groups, and IDs in a group.
+	lookupParallel, lookupGroup = 2, 100
+)
+
+var (
+	// errUnknownOutcome: a COMMIT was sent and its answer lost.
+	errUnknownOutcome = errors.New("the outcome of the commit is unknown")
+	// errMissing: the ledger has no such row.
+	errMissing = errors.New("no such row")
+)
+
+// existing is the answer to an order whose ID the ledger has already.
+type existing struct{ entry *entry }
+
+func (*existing) Error() string { return "the order is recorded already" }
+
+// ledger is the only truth: the stock rows and the order rows. It is safe for
+// concurrent use.
+type ledger struct {
+	db       *gorm.DB
+	strategy stock.Strategy
+	log      *slog.Logger
+	metrics  *Metrics
+
+	records *group.Batcher[*recording]
+	lookups *group.Batcher[*lookup]
+}
+
+// recording is one order on its way through a group transaction.
+type recording struct {
+	entry     entry
+	deduction stock.Deduction
+	answer    error
+}
+
+type lookup struct {
+	id    uuid.UUID
+	found *entry // nil: absent
+	err   error
+}
+
+func newLedger(db *gorm.DB, strategy stock.Strategy, log *slog.Logger, metrics *Metrics) *ledger {
+	l := &ledger{db: db, strategy: strategy, log: log, metrics: metrics}
+	l.records = group.New(
+		group.Limits{Size: strategy.Group, Parallel: strategy.Parallel, Queue: queueLength, Weight: groupLines},
+		func(r *recording) int { return len(r.deduction.Lines) },
+		func(rs []*recording) { l.record(slices.Clone(rs)) })
+	l.lookups = group.New(
+		group.Limits{Size: lookupGroup, Parallel: lookupParallel, Queue: queueLength},
+		nil, l.lookUp)
+	return l
+}
+
+// close finishes what is queued.
+func (l *ledger) close() {
+	l.records.Close()
+	l.lookups.Close()
+}
+
+// Record commits the order and the cut of its units, in a group with others,
+// and returns once the outcome is known.
+//
+// Errors: ErrSoldOut, ErrStaleEpoch, ErrUnknownSKU, ErrLayout of package stock
+// (as *stock.Refusal); *existing; errUnknownOutcome; stock.ErrBusy, and then
+// nothing was cut.
+func (l *ledger) Record(ctx context.Context, e entry, d stock.Deduction) error {
+	r := &recording{entry: e, deduction: d}
+	if err := l.records.Do(ctx, r); err != nil {
+		if errors.Is(err, group.ErrFull) || errors.Is(err, group.ErrClosed) {
+			return fmt.Errorf("%w: %w", stock.ErrBusy, err)
+		}
+		return fmt.Errorf("%w: %w", errUnknownOutcome, err) // the group runs all the same
+	}
+	return r.answer
+}
+
+// record gives every recording its answer.
+func (l *ledger) record(rs []*recording) {
+	l.metrics.groupSize.Observe(float64(len(rs)))
+	rs, twins := distinct(rs)
+	for try := 1; len(rs) > 0; try++ {
+		err := l.transact(rs)
+		switch {
+		case err == nil || errors.Is(err, errUnknownOutcome):
+			rs = nil
+		case store.IsDuplicate(err):
+			left := l.withoutExisting(rs)
+			if len(left) == len(rs) { // gone again: an administrator's hand, or a bug
+				rs = l.divide(rs, err)
+				continue
+			}
+			rs = left
+		case store.IsRetryable(err) || errors.Is(err, stock.ErrConflict):
+			l.metrics.retries.Inc()
+			if try == transactionTries {
+				fail(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
+				return
+			}
+			pause(try)
+		case store.IsStatementError(err):
+			rs = l.divide(rs, err)
+		default: // the database is away: that is nobody's order's fault
+			fail(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
+			return
+		}
+	}
+	if len(twins) > 0 { // these find the first of their ID recorded, or free
+		l.record(twins)
+	}
+}
+
+// divide records the halves apart, so that the order that makes the group fail
+// is left alone with its error and its neighbours are recorded.
+func (l *ledger) divide(rs []*recording, err error) []*recording {
+	if len(rs) == 1 {
+		fail(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
+		return nil
+	}
+	l.record(rs[:len(rs)/2])
+	l.record(rs[len(rs)/2:])
+	return nil
+}
+
+// distinct keeps the first recording of each ID, and returns the others apart.
+func distinct(rs []*recording) (first, others []*recording) {
+	if len(rs) == 1 {
+		return rs, nil
+	}
+	seen := make(map[uuid.UUID]bool, len(rs))
+	first = rs[:0]
+	for _, r := range rs {
+		if seen[r.entry.ID] {
+			others = append(others, r)
+			continue
+		}
+		seen[r.entry.ID] = true
+		first = append(first, r)
+	}
+	return first, others
+}
+
+func fail(rs []*recording, err error) {
+	for _, r := range rs {
+		r.answer = err
+	}
+}
+
+// pause waits with jitter before the next try of a transaction, 64 ms at the
+// most.
+func pause(try int) { time.Sleep(jitter(2*time.Millisecond, try)) }
+
+// transact runs one transaction over the group. Without an error, or with
+// errUnknownOutcome, every recording has its answer; with another error none
+// has, and nothing is committed.
+func (l *ledger) transact(rs []*recording) error {
+	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
+	defer cancel()
+	db := l.db.WithContext(ctx)
+
+	ds := make([]stock.Deduction, len(rs))
+	for i, r := range rs {
+		ds[i] = r.deduction
+	}
+	cutter := l.strategy.Cutter
+	if viewer, ok := cutter.(stock.Viewer); ok {
+		var err error
+		if cutter, err = viewer.View(db, ds); err != nil {
+			return err
+		}
+	}
+
+	tx := db.Begin()
+	if tx.Error != nil {
+		return fmt.Errorf("beginning: %w", tx.Error)
+	}
+	answers, err := cutter.Cut(tx, ds)
+	if err != nil {
+		tx.Rollback()
+		return err
+	}
+	accepted := make([]entry, 0, len(rs))
+	for i, r := range rs {
+		if answers[i] == nil {
+			accepted = append(accepted, r.entry)
+		}
+	}
+	if len(accepted) == 0 {
+		tx.Rollback()
+		answer(rs, answers)
+		return nil
+	}
+	if err := insert(ctx, tx, accepted); err != nil {
+		tx.Rollback()
+		return err
+	}
+	if err := commit(tx); err != nil {
+		if errors.Is(err, errUnknownOutcome) {
+			for i := range answers {
+				if answers[i] == nil {
+					answers[i] = err
+				}
+			}
+			answer(rs, answers)
+		}
+		return err
+	}
+	answer(rs, answers)
+	return nil
+}
+
+func answer(rs []*recording, answers []error) {
+	for i, r := range rs {
+		r.answer = answers[i]
+	}
+}
+
+// insert writes orders in ID order, as every transaction does, so that two
+// groups cannot wait for each other.
+func insert(ctx context.Context, tx *gorm.DB, es []entry) error {
+	slices.SortFunc(es, func(a, b entry) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	if err := insertOrders(ctx, tx, es); err != nil {
+		return fmt.Errorf("inserting orders: %w", err)
+	}
+	if err := insertLines(ctx, tx, es); err != nil {
+		return fmt.Errorf("inserting order lines: %w", err)
+	}
+	return nil
+}
+
+// commit commits, and tells a known rollback from an unknown outcome: only the
+// database's own word that it rolled back counts as known.
+func commit(tx *gorm.DB) error {
+	err := tx.Commit().Error
+	if err == nil || store.IsKnownRollback(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errUnknownOutcome, err)
+}
+
+// withoutExisting answers the recordings whose IDs the ledger has, and returns
+// the others. An order that cannot be read is answered ErrBusy.
+func (l *ledger) withoutExisting(rs []*recording) []*recording {
+	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
+	defer cancel()
+	ids := make([]uuid.UUID, len(rs))
+	for i, r := range rs {
+		ids[i] = r.entry.ID
+	}
+	found, err := entries(l.db.WithContext(ctx), ids)
+	if err != nil {
+		fail(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
+		return nil
+	}
+	var left []*recording
+	for _, r := range rs {
+		if e, ok := found[r.entry.ID]; ok {
+			r.answer = &existing{e}
+		} else {
+			left = append(left, r)
+		}
+	}
+	return left
+}
+
+// Entry reads one order, in a group with others. errMissing: there is none.
+func (l *ledger) Entry(ctx context.Context, id uuid.UUID) (*entry, error) {
+	q := &lookup{id: id}
+	if err := l.lookups.Do(ctx, q); err != nil {
+		return nil, err
+	}
+	switch {
+	case q.err != nil:
+		return nil, q.err
+	case q.found == nil:
+		return nil, errMissing
+	}
+	return q.found, nil
+}
+
+func (l *ledger) lookUp(qs []*lookup) {
+	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
+	defer cancel()
+	ids := make([]uuid.UUID, len(qs))
+	for i, q := range qs {
+		ids[i] = q.id
+	}
+	found, err := entries(l.db.WithContext(ctx), ids)
+	for _, q := range qs {
+		q.found, q.err = found[q.id], err
+	}
+}
+
+// Resolve settles what became of a take whose commit nobody heard of, by
+// inserting the void order under its ID: the insert waits for a transaction
+// that still holds the ID, where a read would see nothing and be overtaken. It
+// reports whether the ledger has the take's own order; false means that it
+// never will. An error leaves the question open.
+func (l *ledger) Resolve(ctx context.Context, d stock.Deduction) (recorded bool, err error) {
+	err = insertOrders(ctx, l.db.WithContext(ctx), []entry{{
+		Order: Order{
+			ID: d.OrderID, Buyer: d.Buyer, Status: Void,
+			Strategy: l.strategy.Name, CreatedAt: now(),
+		},
+		takeID: d.TakeID,
+	}})
+	if err == nil {
+		return false, nil
+	}
+	if !store.IsDuplicate(err) {
+		return false, fmt.Errorf("inserting the void order %s: %w", d.OrderID, err)
+	}
+	found, err := entries(l.db.WithContext(ctx), []uuid.UUID{d.OrderID})
+	if err != nil {
+		return false, err
+	}
+	e, ok := found[d.OrderID]
+	if !ok {
+		return false, fmt.Errorf("order %s: %w", d.OrderID, errMissing)
+	}
+	return e.Status != Void && e.takeID == d.TakeID, nil
+}
+
+// now is the time as the ledger keeps it: UTC, whole microseconds.
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
