@@ -118,9 +118,8 @@ func (s *Service) Ready(ctx context.Context) error {
 // ErrUnavailable may have been recorded.
 //
 // What ctx bounds is the waiting: what was taken is settled or given back all
-// the same.
+// the same. Place keeps and sorts r.Lines.
 func (s *Service) Place(ctx context.Context, r Request) (o Order, replayed bool, err error) {
-	r.Lines = slices.Clone(r.Lines)
 	stock.SortLines(r.Lines)
 	o, replayed, err = s.place(ctx, r)
 	s.metrics.orders.WithLabelValues(result(replayed, err)).Inc()
@@ -133,16 +132,18 @@ func result(replayed bool, err error) string {
 		return resultReplayed
 	case err == nil:
 		return resultAccepted
-	case errors.Is(err, stock.ErrSoldOut):
-		return resultSoldOut
+	case errors.Is(err, ErrUnavailable): // first: these may wrap what led to them
+		return resultUnavailable
+	case errors.Is(err, ErrBusy):
+		return resultBusy
 	case errors.Is(err, ErrInProgress):
 		return resultInProgress
 	case errors.Is(err, ErrKeyReused):
 		return resultKeyReused
+	case errors.Is(err, stock.ErrSoldOut):
+		return resultSoldOut
 	case errors.Is(err, stock.ErrUnknownSKU):
 		return resultUnknownSKU
-	case errors.Is(err, ErrBusy):
-		return resultBusy
 	default:
 		return resultUnavailable
 	}
@@ -348,7 +349,9 @@ func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), compensationTimeout)
 }
 
-// Order returns an order. ErrUnknownOrder: there is none, or it is void.
+// Order returns an order, void ones too.
+//
+// Errors: ErrUnknownOrder, ErrUnavailable.
 func (s *Service) Order(ctx context.Context, id uuid.UUID) (Order, error) {
 	e, err := s.ledger.Entry(ctx, id)
 	switch {

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+)
+
+// envPrefix begins the environment variable of every flag: HOLDFAST_ADMIN_TOKEN
+// is --admin-token.
+const envPrefix = "HOLDFAST_"
+
+// requestTimeout bounds the work for one request. A take may not be recovered
+// while its request can still be at work, so --take-deadline must exceed it.
+const requestTimeout = 10 * time.Second
+
+// The verbs.
+const (
+	verbServe          = "serve"
+	verbMigrateUp      = "migrate up"
+	verbMigrateDown    = "migrate down"
+	verbMigrateVersion = "migrate version"
+)
+
+// config is the command line and the environment, parsed and checked.
+type config struct {
+	verb         string
+	listen       string
+	strategy     strategy.Spec
+	guard        bool
+	redis        string
+	db           string
+	migrate      bool
+	takeDeadline time.Duration
+	adminToken   string
+	logLevel     slog.Level
+	help         bool
+	version      bool
+}
+
+// embedded reports whether the service brings its own stores.
+func (c config) embedded() bool { return c.redis == "" && c.db == "" }
+
+// loopback reports whether only this machine can reach the service.
+func (c config) loopback() bool {
+	host, _, err := net.SplitHostPort(c.listen)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// usageError is a mistake on the command line or in the environment.
+type usageError struct{ error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// parse reads flags, which may stand before or after the verb, and the
+// environment, over which flags win. Its errors are usageErrors.
+func parse(args []string, getenv func(string) string) (config, error) {
+	c := config{strategy: strategy.Spec{}}
+	flags, name := flagSet(&c)
+	if err := flags.Parse(joinSwitches(flags, args)); err != nil {
+		return c, usageError{err}
+	}
+	if c.help || c.version {
+		return c, nil
+	}
+	var err error
+	flags.VisitAll(func(f *pflag.Flag) {
+		variable := envPrefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		value := getenv(variable)
+		if f.Changed || value == "" || err != nil {
+			return
+		}
+		if setErr := flags.Set(f.Name, value); setErr != nil {
+			err = usagef("%s (for --%s): %w", variable, f.Name, errors.Unwrap(setErr))
+		}
+	})
+	if err != nil {
+		return c, err
+	}
+	switch verb := strings.Join(flags.Args(), " "); verb {
+	case "":
+		c.verb = verbServe
+	case verbServe, verbMigrateUp, verbMigrateDown, verbMigrateVersion:
+		c.verb = verb
+	case "migrate":
+		return c, usagef("migrate needs one of up, down, version")
+	default:
+		return c, usagef("unknown command %q: expected serve, or migrate up|down|version", verb)
+	}
+	return c, c.check(*name)
+}
+
+// check holds what the flags say against one another.
+func (c *config) check(name string) error {
+	if strings.HasPrefix(c.verb, "migrate") {
+		if c.db == "" {
+			return usagef("--db: %s needs a database", c.verb)
+		}
+		return nil
+	}
+	spec, ok := strategy.Find(name)
+	if !ok {
+		return usagef("--strategy: %q is none of %s", name, strings.Join(strategy.Names(), ", "))
+	}
+	c.strategy = spec
+	if _, _, err := net.SplitHostPort(c.listen); err != nil {
+		return usagef("--listen: %q is not host:port", c.listen)
+	}
+	switch {
+	case !c.loopback() && c.adminToken == "":
+		return usagef("--admin-token: needed to listen on %s, which other machines can reach", c.listen)
+	case c.redis != "" && c.db == "":
+		return usagef("--db: needed with --redis, or the orders would not outlive the process")
+	case c.db != "" && c.redis == "" && c.strategy.HasGate() && !strings.HasPrefix(c.db, "sqlite:"):
+		return usagef("--redis: needed by strategy %s with a database server", c.strategy.Name)
+	case c.takeDeadline < requestTimeout+5*time.Second:
+		return usagef("--take-deadline: %v is too short; a request may take %v, so at least %v",
+			c.takeDeadline, requestTimeout, requestTimeout+5*time.Second)
+	}
+	return nil
+}
+
+func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
+	flags = pflag.NewFlagSet("api", pflag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the caller prints errors and usage
+	flags.SortFlags = false
+	c.guard = true
+	flags.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`address` to serve on")
+	strategyName = flags.String("strategy", strategy.Default, "how stock is cut: "+strings.Join(strategy.Names(), ", "))
+	addSwitch(flags, &c.guard, "guard", "let the ledger refuse what does not fit, behind a gate")
+	flags.StringVar(&c.redis, "redis", "", "`URL` of the gate's Redis: redis://host:port/0, rediss://, redis+sentinel://h1:p1,h2:p2/mymaster, redis+cluster://h1:p1,h2:p2")
+	flags.StringVar(&c.db, "db", "", "`URL` of the ledger: mysql://user:password@host:port/name, postgres://user:password@host:port/name, sqlite:///path")
+	addSwitch(flags, &c.migrate, "migrate", "bring an old schema up to date before serving")
+	flags.DurationVar(&c.takeDeadline, "take-deadline", 30*time.Second, "how long a take may be in flight before recovery resolves it")
+	flags.StringVar(&c.adminToken, "admin-token", "", "bearer `token` of administrators; without one they are trusted on loopback")
+	flags.VarPF((*level)(&c.logLevel), "log-level", "", "debug, info, warn or error")
+	flags.BoolVarP(&c.help, "help", "h", false, "show this help")
+	flags.BoolVar(&c.version, "version", false, "show the version")
+	return flags, strategyName
+}
+
+// onOff is a switch: on, off, true or false; bare means on.
+type onOff bool
+
+func addSwitch(flags *pflag.FlagSet, value *bool, name, usage string) {
+	flags.VarPF((*onOff)(value), name, "", usage+" (on|off)").NoOptDefVal = "on"
+}
+
+func (o *onOff) String() string {
+	if *o {
+		return "on"
+	}
+	return "off"
+}
+
+func (o *onOff) Type() string { return "switch" }
+
+func (o *onOff) Set(s string) error {
+	switch s {
+	case "on", "true":
+		*o = true
+	case "off", "false":
+		*o = false
+	default:
+		return fmt.Errorf("%q is none of on, off, true, false", s)
+	}
+	return nil
+}
+
+// joinSwitches writes "--guard off" as "--guard=off": the flag library would
+// take a word after a switch that may stand bare for a verb.
+func joinSwitches(flags *pflag.FlagSet, args []string) []string {
+	var joined []string
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		f := flags.Lookup(strings.TrimPrefix(arg, "--"))
+		if strings.HasPrefix(arg, "--") && f != nil && f.Value.Type() == "switch" && i+1 < len(args) {
+			if next := args[i+1]; !strings.HasPrefix(next, "-") && next != verbServe && next != "migrate" {
+				arg += "=" + next
+				i++
+			}
+		}
+		joined = append(joined, arg)
+	}
+	return joined
+}
+
+// level is a log level by its lower-case name.
+type level slog.Level
+
+func (l *level) String() string { return strings.ToLower(slog.Level(*l).String()) }
+
+func (l *level) Type() string { return "level" }
+
+func (l *level) Set(s string) error {
+	switch s {
+	case "debug", "info", "warn", "error":
+		return (*slog.Level)(l).UnmarshalText([]byte(s))
+	}
+	return fmt.Errorf("%q is none of debug, info, warn, error", s)
+}
+
+// usage is the text of --help.
+func usage() string {
+	var c config
+	flags, _ := flagSet(&c)
+	return `Holdfast cuts stock over HTTP without selling a unit twice.
+
+Usage:
+  api [serve] [flags]                     serve; without --redis and --db with embedded stores, for trying out
+  api migrate up|down|version [flags]     change or show the schema of --db; down undoes one step
+
+Flags (each also as ` + envPrefix + `NAME in the environment, - as _; a flag wins):
+` + flags.FlagUsages() + `
+Exit status: 0 after a clean end, 1 after a failure, 2 after a mistake in flags or environment.
+`
+}
