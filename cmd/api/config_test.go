@@ -1,0 +1,114 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func environment(pairs ...string) func(string) string {
+	values := make(map[string]string)
+	for _, pair := range pairs {
+		name, value, _ := strings.Cut(pair, "=")
+		values[name] = value
+	}
+	return func(name string) string { return values[name] }
+}
+
+func TestParse(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		args string
+		env  []string
+		good func(c config) bool
+	}{
+		{"nothing", "", nil, func(c config) bool {
+			return c.verb == verbServe && c.embedded() && c.guard && !c.migrate && c.strategy.Name == "lua" &&
+				c.listen == "127.0.0.1:8080" && c.takeDeadline == 30*time.Second && c.loopback()
+		}},
+		{"flags before the verb", "--strategy merged serve", nil, func(c config) bool { return c.strategy.Name == "merged" && c.verb == verbServe }},
+		{"flags after the verb", "migrate up --db sqlite:///x.db", nil, func(c config) bool { return c.verb == verbMigrateUp && c.db == "sqlite:///x.db" }},
+		{"flags within the verb", "migrate --db sqlite:///x.db down", nil, func(c config) bool { return c.verb == verbMigrateDown }},
+		{"a switch off", "--guard off", nil, func(c config) bool { return !c.guard }},
+		{"a switch false", "--guard=false serve", nil, func(c config) bool { return !c.guard && c.verb == verbServe }},
+		{"a bare switch", "--migrate serve", nil, func(c config) bool { return c.migrate && c.verb == verbServe }},
+		{"a switch true", "--migrate true", nil, func(c config) bool { return c.migrate }},
+		{"the environment", "", []string{"HOLDFAST_STRATEGY=merged", "HOLDFAST_GUARD=off", "HOLDFAST_TAKE_DEADLINE=1m"}, func(c config) bool {
+			return c.strategy.Name == "merged" && !c.guard && c.takeDeadline == time.Minute
+		}},
+		{"a flag wins", "--strategy lua --guard", []string{"HOLDFAST_STRATEGY=merged", "HOLDFAST_GUARD=off"}, func(c config) bool {
+			return c.strategy.Name == "lua" && c.guard
+		}},
+		{"empty is unset", "", []string{"HOLDFAST_STRATEGY=", "HOLDFAST_DB="}, func(c config) bool { return c.strategy.Name == "lua" && c.embedded() }},
+		{"no gate, no Redis", "--strategy merged --db mysql://root@h/n", nil, func(c config) bool { return !c.embedded() }},
+		{"an in-process Redis beside SQLite", "--db sqlite:///x.db", nil, func(c config) bool { return c.redis == "" && c.strategy.HasGate() }},
+		{"the whole network, with a token", "--listen :8080 --admin-token t", nil, func(c config) bool { return !c.loopback() }},
+		{"an IPv6 loopback", "--listen [::1]:8080", nil, func(c config) bool { return c.loopback() }},
+		{"help", "--help --strategy merged", nil, func(c config) bool { return c.help }},
+		{"a log level", "--log-level debug", nil, func(c config) bool { return c.logLevel < 0 }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c, err := parse(strings.Fields(test.args), environment(test.env...))
+			if err != nil || !test.good(c) {
+				t.Errorf("parsed %+v, %v", c, err)
+			}
+		})
+	}
+}
+
+// TestParseRefuses: every mistake names the flag, or the variable, and what is
+// wrong with it.
+func TestParseRefuses(t *testing.T) {
+	for _, test := range []struct {
+		args string
+		env  []string
+		says []string
+	}{
+		{"--strategy fast", nil, []string{"--strategy", `"fast"`, "merged"}},
+		{"--strategy", nil, []string{"--strategy"}},
+		{"--nope", nil, []string{"--nope"}},
+		{"--guard maybe", nil, []string{"--guard", `"maybe"`, "on, off"}},
+		{"--guard=2 serve", nil, []string{"--guard", `"2"`}},
+		{"--listen 8080", nil, []string{"--listen", `"8080"`}},
+		{"--listen :8080", nil, []string{"--admin-token"}},
+		{"--listen 10.0.0.1:8080", nil, []string{"--admin-token"}},
+		{"--redis redis://h:1", nil, []string{"--db"}},
+		{"--db mysql://h/n", nil, []string{"--redis", "lua"}},
+		{"--take-deadline 5", nil, []string{"--take-deadline"}},
+		{"--take-deadline 5s", nil, []string{"--take-deadline", "5s", "15s"}},
+		{"--log-level loud", nil, []string{"--log-level", `"loud"`}},
+		{"run", nil, []string{`"run"`, "serve"}},
+		{"migrate", nil, []string{"up, down, version"}},
+		{"migrate sideways --db sqlite:///x", nil, []string{"migrate sideways"}},
+		{"migrate up", nil, []string{"--db"}},
+		{"", []string{"HOLDFAST_GUARD=perhaps"}, []string{"HOLDFAST_GUARD", `"perhaps"`}},
+		{"", []string{"HOLDFAST_TAKE_DEADLINE=soon"}, []string{"HOLDFAST_TAKE_DEADLINE", `"soon"`}},
+	} {
+		t.Run(test.args+strings.Join(test.env, " "), func(t *testing.T) {
+			_, err := parse(strings.Fields(test.args), environment(test.env...))
+			var mistake usageError
+			if !errors.As(err, &mistake) {
+				t.Fatalf("no mistake in usage: %v", err)
+			}
+			for _, word := range test.says {
+				if !strings.Contains(err.Error(), word) {
+					t.Errorf("%q does not say %q", err, word)
+				}
+			}
+			var out strings.Builder
+			if code := exitCode(err, &out); code != 2 || !strings.Contains(out.String(), "--help") {
+				t.Errorf("exit code %d, %q", code, out.String())
+			}
+		})
+	}
+}
+
+func TestUsageNamesEveryFlag(t *testing.T) {
+	text := usage()
+	for _, flag := range []string{"listen", "strategy", "guard", "redis", "db", "migrate", "take-deadline", "admin-token", "log-level", "help", "version"} {
+		if !strings.Contains(text, "--"+flag) {
+			t.Errorf("--help says nothing of --%s", flag)
+		}
+	}
+}
