@@ -75,6 +75,9 @@ func (b *Batcher[T]) Do(ctx context.Context, value T) error {
 // Send queues the call and does not wait.
 func (b *Batcher[T]) Send(value T) error { return b.put(call[T]{value: value}) }
 
+// Waiting is how many calls are queued for a group, as of a moment ago.
+func (b *Batcher[T]) Waiting() int { return len(b.queue) }
+
 // Close runs what is queued, then stops.
 func (b *Batcher[T]) Close() {
 	b.mu.Lock()

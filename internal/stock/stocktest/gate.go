@@ -1,7 +1,8 @@
-// Package stocktest says whether a gate or a cutter keeps its promises. A gate
+// Package stocktest says whether a gate or a cutter keeps its promises. Each
 // joins with one line:
 //
 //	stocktest.RunGate(t, stocktest.Gates{Instances: []stock.Gate{a, b}, Empty: empty, LoseCount: loseCount})
+//	stocktest.RunCutter(t, stocktest.Cutters{DB: db, New: cutter.Merged, Retryable: store.IsRetryable})
 package stocktest
 
 import (

@@ -1,0 +1,443 @@
+package stocktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"gorm.io/gorm"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// Cutters is what a cutter's promises are checked on.
+type Cutters struct {
+	// DB has the ledger's schema, and bounds its lock waits. Stock rows are
+	// left behind in it.
+	DB *gorm.DB
+	// New returns the cutter for stock rows of the layout.
+	New func(layout string) stock.Cutter
+	// Counts says that the cutter refuses nothing for lack of stock: what it
+	// is given, a gate has admitted.
+	Counts bool
+	// Retryable reports whether the database asks for the transaction to be
+	// run again: a deadlock, a serialization failure.
+	Retryable func(error) bool
+}
+
+// CutterPromise is one thing that every cutter promises. Its check returns
+// what it saw to the contrary, so that a broken cutter can be convicted by it.
+type CutterPromise struct {
+	Name  string
+	check func(t *cut) error
+}
+
+// CutterPromises returns the promises of a cutter: of one that refuses what
+// does not fit, or of one that only counts. They use SKUs of their own and may
+// be checked at once on one database.
+func CutterPromises(counts bool) []CutterPromise {
+	all := []CutterPromise{
+		{"CutsAllLines", cutsAllLines},
+		{"CutsAGroup", cutsAGroup},
+		{"CutsOverManySKUs", cutsOverManySKUs},
+		{"UnknownSKUAlone", unknownSKUAlone},
+		{"StaleEpochAlone", staleEpochAlone},
+		{"EpochOfEveryLine", epochOfEveryLine},
+		{"AnyEpoch", anyEpoch},
+		{"OtherLayout", otherLayout},
+		{"RollbackCutsNothing", rollbackCutsNothing},
+		{"CutsAddUp", cutsAddUp},
+		{"CutsOfSeveralLinesAddUp", cutsOfSeveralLinesAddUp},
+	}
+	if counts {
+		return append(all, CutterPromise{"CountsBelowZero", countsBelowZero})
+	}
+	return append(all,
+		CutterPromise{"LastUnits", lastUnits},
+		CutterPromise{"AllLinesOrNone", allLinesOrNone},
+		CutterPromise{"OnlyWhatDoesNotFitIsRefused", onlyWhatDoesNotFit},
+		CutterPromise{"NeverBelowZero", neverBelowZero},
+	)
+}
+
+// FindCutterPromise returns the promise of that name, and panics if there is
+// none.
+func FindCutterPromise(name string) CutterPromise {
+	for _, p := range slices.Concat(CutterPromises(true), CutterPromises(false)) {
+		if p.Name == name {
+			return p
+		}
+	}
+	panic("no cutter promises " + name)
+}
+
+// RunCutter checks all promises.
+func RunCutter(t *testing.T, cutters Cutters) {
+	t.Helper()
+	for _, p := range CutterPromises(cutters.Counts) {
+		t.Run(p.Name, func(t *testing.T) {
+			if err := p.Convict(t.Context(), cutters); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Convict checks the promise within two minutes and returns what speaks
+// against the cutter.
+func (p CutterPromise) Convict(ctx context.Context, cutters Cutters) error {
+	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
+	defer cancel()
+	run := uuid.NewString()[:8]
+	t := &cut{
+		ctx: ctx, db: cutters.DB.WithContext(ctx), run: run, counts: cutters.Counts,
+		cutter: cutters.New("layout-" + run), retryable: cutters.Retryable,
+	}
+	if err := p.check(t); err != nil {
+		return err
+	}
+	return t.err
+}
+
+// cut runs the steps of one check. After the first that goes wrong the others
+// do nothing, and err tells of it.
+type cut struct {
+	ctx       context.Context
+	db        *gorm.DB
+	cutter    stock.Cutter
+	counts    bool
+	retryable func(error) bool
+	run       string // part of every SKU and of the layout
+	err       error
+}
+
+func (t *cut) sku(name string) stock.SKU { return stock.SKU(name + "." + t.run) }
+
+func (t *cut) line(name string, units, epoch int64) stock.Line {
+	return stock.Line{SKU: t.sku(name), Quantity: units, Epoch: epoch}
+}
+
+// lay makes a stock row under epoch 7.
+func (t *cut) lay(name string, units int64) { t.layUnder(name, units, "layout-"+t.run) }
+
+func (t *cut) layUnder(name string, units int64, layout string) {
+	if t.err == nil {
+		t.err = t.db.Exec("INSERT INTO stock (sku, kind, total, available, epoch, layout) VALUES (?, 'product', ?, ?, 7, ?)",
+			string(t.sku(name)), units, units, layout).Error
+	}
+}
+
+// available is what the stock row says.
+func (t *cut) available(name string) (units int64) {
+	if t.err == nil {
+		t.err = t.db.Raw("SELECT available FROM stock WHERE sku = ?", string(t.sku(name))).Row().Scan(&units)
+	}
+	return units
+}
+
+// left ends the trial unless the stock row has that many units.
+func (t *cut) left(name string, want int64) {
+	if got := t.available(name); t.err == nil && got != want {
+		t.err = fmt.Errorf("%s has %d units left, want %d", name, got, want)
+	}
+}
+
+// transact cuts in a transaction of its own, as the ledger does, and commits.
+// What asks for another transaction gets one, patiently.
+func (t *cut) transact(ds ...stock.Deduction) ([]error, error) {
+	for {
+		answers, err := t.once(true, ds)
+		if err == nil || !errors.Is(err, stock.ErrConflict) && !t.retryable(err) {
+			return answers, err
+		}
+		if t.ctx.Err() != nil {
+			return nil, err
+		}
+		time.Sleep(rand.N(5 * time.Millisecond))
+	}
+}
+
+func (t *cut) once(commit bool, ds []stock.Deduction) ([]error, error) {
+	cutter := t.cutter
+	if viewer, ok := cutter.(stock.Viewer); ok {
+		var err error
+		if cutter, err = viewer.View(t.db, ds); err != nil {
+			return nil, err
+		}
+	}
+	tx := t.db.Begin()
+	if tx.Error != nil {
+		return nil, tx.Error
+	}
+	answers, err := cutter.Cut(tx, ds)
+	if err == nil && len(answers) != len(ds) {
+		err = fmt.Errorf("%d answers to %d deductions", len(answers), len(ds))
+	}
+	if err != nil || !commit {
+		tx.Rollback()
+		return answers, err
+	}
+	return answers, tx.Commit().Error
+}
+
+// cut ends the trial unless the deductions of one transaction are answered so.
+func (t *cut) cut(ds []stock.Deduction, want ...error) {
+	if t.err != nil {
+		return
+	}
+	answers, err := t.transact(ds...)
+	if err != nil {
+		t.err = fmt.Errorf("cutting %d deductions: %w", len(ds), err)
+		return
+	}
+	for i, answer := range answers {
+		if (want[i] == nil) != (answer == nil) || want[i] != nil && !errors.Is(answer, want[i]) {
+			t.err = fmt.Errorf("deduction %d of %v answered %v, want %v", i+1, ds[i].Lines, answer, want[i])
+			return
+		}
+	}
+}
+
+func group(ds ...stock.Deduction) []stock.Deduction { return ds }
+
+func cutsAllLines(t *cut) error {
+	t.lay("a", 10)
+	t.lay("b", 20)
+	t.lay("bystander", 5)
+	t.cut(group(order(t.line("a", 3, 7), t.line("b", 4, 7))), nil)
+	t.left("a", 7)
+	t.left("b", 16)
+	t.left("bystander", 5)
+	return nil
+}
+
+func cutsAGroup(t *cut) error {
+	t.lay("a", 100)
+	t.lay("b", 100)
+	t.cut(group(order(t.line("a", 1, 7)), order(t.line("a", 2, 7)), order(t.line("a", 3, 7))), nil, nil, nil)
+	t.left("a", 94)
+	t.cut(group(order(t.line("b", 1, 7)), order(t.line("a", 2, 7), t.line("b", 5, 7)), order(t.line("a", 4, 7))), nil, nil, nil)
+	t.left("a", 88)
+	t.left("b", 94)
+	return nil
+}
+
+func cutsOverManySKUs(t *cut) error {
+	const skus = 200
+	var ds []stock.Deduction
+	for i := range skus {
+		name := fmt.Sprintf("many%03d", i)
+		t.lay(name, 50)
+		ds = append(ds, order(t.line(name, int64(1+i%5), 7)))
+	}
+	t.cut(ds, make([]error, skus)...)
+	for i := range skus {
+		t.left(fmt.Sprintf("many%03d", i), int64(49-i%5))
+	}
+	return nil
+}
+
+func unknownSKUAlone(t *cut) error {
+	t.lay("a", 10)
+	t.cut(group(order(t.line("nowhere", 1, 0))), stock.ErrUnknownSKU)
+	t.cut(group(order(t.line("a", 1, 7)), order(t.line("a", 1, 7), t.line("nowhere", 1, 0)), order(t.line("a", 2, 7))),
+		nil, stock.ErrUnknownSKU, nil)
+	t.left("a", 7)
+	return nil
+}
+
+func staleEpochAlone(t *cut) error {
+	t.lay("a", 10)
+	t.cut(group(order(t.line("a", 1, 6))), stock.ErrStaleEpoch)
+	t.cut(group(order(t.line("a", 1, 8))), stock.ErrStaleEpoch)
+	t.cut(group(order(t.line("a", 1, 7)), order(t.line("a", 5, 6)), order(t.line("a", 2, 7))), nil, stock.ErrStaleEpoch, nil)
+	t.cut(group(order(t.line("a", 1, 6)), order(t.line("a", 1, 6))), stock.ErrStaleEpoch, stock.ErrStaleEpoch)
+	t.left("a", 7)
+	return nil
+}
+
+func epochOfEveryLine(t *cut) error {
+	t.lay("a", 10)
+	t.lay("b", 10)
+	t.cut(group(order(t.line("a", 1, 7), t.line("b", 1, 6))), stock.ErrStaleEpoch)
+	t.left("a", 10)
+	t.left("b", 10)
+	return nil
+}
+
+func anyEpoch(t *cut) error {
+	t.lay("a", 10)
+	t.cut(group(order(t.line("a", 4, 0))), nil)
+	t.left("a", 6)
+	return nil
+}
+
+func otherLayout(t *cut) error {
+	t.lay("a", 10)
+	t.layUnder("theirs", 10, "another")
+	t.cut(group(order(t.line("theirs", 1, 7))), stock.ErrLayout)
+	t.cut(group(order(t.line("theirs", 1, 0))), stock.ErrLayout)
+	t.cut(group(order(t.line("a", 1, 7)), order(t.line("a", 1, 7), t.line("theirs", 1, 7))), nil, stock.ErrLayout)
+	t.left("a", 9)
+	t.left("theirs", 10)
+	return nil
+}
+
+func rollbackCutsNothing(t *cut) error {
+	t.lay("a", 10)
+	if t.err == nil {
+		_, t.err = t.once(false, group(order(t.line("a", 3, 7))))
+	}
+	t.left("a", 10)
+	return nil
+}
+
+func countsBelowZero(t *cut) error {
+	t.lay("a", 1)
+	t.lay("b", 1)
+	t.cut(group(order(t.line("a", 1, 7)), order(t.line("a", 2, 7))), nil, nil)
+	t.left("a", -2)
+	t.cut(group(order(t.line("a", 1, 7), t.line("b", 3, 7)), order(t.line("b", 1, 7))), nil, nil)
+	t.left("a", -3)
+	t.left("b", -3)
+	return nil
+}
+
+func lastUnits(t *cut) error {
+	t.lay("a", 5)
+	t.cut(group(order(t.line("a", 4, 7))), nil)
+	t.cut(group(order(t.line("a", 2, 7))), stock.ErrSoldOut)
+	t.cut(group(order(t.line("a", 1, 7))), nil)
+	t.cut(group(order(t.line("a", 1, 7))), stock.ErrSoldOut)
+	t.left("a", 0)
+	t.lay("b", 3)
+	t.cut(group(order(t.line("b", 1, 7)), order(t.line("b", 2, 7))), nil, nil)
+	t.left("b", 0)
+	return nil
+}
+
+func allLinesOrNone(t *cut) error {
+	t.lay("a", 10)
+	t.lay("b", 1)
+	t.lay("c", 10)
+	t.cut(group(order(t.line("a", 1, 7), t.line("b", 2, 7), t.line("c", 3, 7))), stock.ErrSoldOut)
+	t.left("a", 10)
+	t.left("b", 1)
+	t.left("c", 10)
+	if t.err == nil {
+		answers, err := t.transact(order(t.line("a", 1, 7), t.line("b", 2, 7)))
+		var refusal *stock.Refusal
+		if err != nil {
+			return err
+		}
+		if !errors.As(answers[0], &refusal) || refusal.SKU != t.sku("b") {
+			return fmt.Errorf("%q does not name SKU %s", answers[0], t.sku("b"))
+		}
+	}
+	return nil
+}
+
+// onlyWhatDoesNotFit: an order that does not fit leaves its units to those
+// that come after it.
+func onlyWhatDoesNotFit(t *cut) error {
+	t.lay("a", 3)
+	t.cut(group(order(t.line("a", 5, 7)), order(t.line("a", 1, 7)), order(t.line("a", 1, 7)), order(t.line("a", 1, 7))),
+		stock.ErrSoldOut, nil, nil, nil)
+	t.left("a", 0)
+	t.lay("b", 2)
+	t.lay("c", 1)
+	t.cut(group(order(t.line("b", 2, 7), t.line("c", 2, 7)), order(t.line("b", 1, 7)), order(t.line("b", 1, 7), t.line("c", 1, 7)), order(t.line("c", 1, 7))),
+		stock.ErrSoldOut, nil, nil, stock.ErrSoldOut)
+	t.left("b", 0)
+	t.left("c", 0)
+	return nil
+}
+
+// buyers in a crowd, each with a transaction at a time.
+const crowd = 16
+
+// rush lets the crowd cut deductions until each buyer has heard "sold out" or
+// has had its turns, and returns the units accepted by line name.
+func (t *cut) rush(turns int, next func(i int) stock.Deduction) map[stock.SKU]int64 {
+	var (
+		mu   sync.Mutex
+		sold = make(map[stock.SKU]int64)
+		all  sync.WaitGroup
+		errs = make(chan error, crowd)
+	)
+	if t.err != nil {
+		return sold
+	}
+	for i := range crowd {
+		all.Go(func() {
+			for range turns {
+				d := next(i)
+				answers, err := t.transact(d)
+				switch {
+				case err != nil:
+					errs <- err
+					return
+				case errors.Is(answers[0], stock.ErrSoldOut):
+					return
+				case answers[0] != nil:
+					errs <- answers[0]
+					return
+				}
+				mu.Lock()
+				for _, line := range d.Lines {
+					sold[line.SKU] += line.Quantity
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	close(errs)
+	t.err = <-errs
+	return sold
+}
+
+// cutsAddUp: no update is lost between transactions.
+func cutsAddUp(t *cut) error {
+	t.lay("hot", 10_000)
+	sold := t.rush(10, func(i int) stock.Deduction { return order(t.line("hot", int64(1+i%3), 7)) })
+	t.left("hot", 10_000-sold[t.sku("hot")])
+	return nil
+}
+
+func cutsOfSeveralLinesAddUp(t *cut) error {
+	names := []string{"x", "y", "z"}
+	for _, name := range names {
+		t.lay(name, 10_000)
+	}
+	var turn atomic.Int64
+	sold := t.rush(6, func(int) stock.Deduction {
+		n := int(turn.Add(1))
+		lines := []stock.Line{t.line(names[n%3], 1, 7), t.line(names[(n+1)%3], 2, 7)}
+		stock.SortLines(lines)
+		return order(lines...)
+	})
+	for _, name := range names {
+		t.left(name, 10_000-sold[t.sku(name)])
+	}
+	return nil
+}
+
+// neverBelowZero: a crowd that wants more than there is gets all of it, and no
+// more.
+func neverBelowZero(t *cut) error {
+	t.lay("scarce", 60)
+	sold := t.rush(1000, func(int) stock.Deduction { return order(t.line("scarce", 1, 7)) })
+	if got := sold[t.sku("scarce")]; t.err == nil && got != 60 {
+		return fmt.Errorf("sold %d of 60 units", got)
+	}
+	t.left("scarce", 0)
+	return nil
+}

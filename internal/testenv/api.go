@@ -1,0 +1,134 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"time"
+)
+
+// APIServer is one running cmd/api.
+type APIServer struct {
+	Server
+	url string
+}
+
+// listening is what the service prints when it serves.
+var listening = regexp.MustCompile(`listening on (http://[^\s"]+)`)
+
+// API builds cmd/api, once a process, starts it with these arguments on a free
+// port, and waits until it is ready.
+func API(t T, args ...string) *APIServer {
+	t.Helper()
+	s := StartAPI(t, args...)
+	err := await(startLimit, func(ctx context.Context) error {
+		if err := s.process.running(); err != nil {
+			return finalError{err}
+		}
+		found := listening.FindStringSubmatch(s.Output())
+		if found == nil {
+			return errors.New("api does not say where it listens")
+		}
+		s.url = found[1]
+		return s.ready(ctx)
+	})
+	check(t, "api", err)
+	return s
+}
+
+// StartAPI is API without waiting: the program may have other things to do than
+// to serve, or not be able to.
+func StartAPI(t T, args ...string) *APIServer {
+	t.Helper()
+	path, err := shared(&here, "api", buildAPI)
+	check(t, "building api", err)
+	folder, err := here.newFolder("api")
+	check(t, "api", err)
+	s := &APIServer{Server: newServer("api", folder, append([]string{path, "--listen", "127.0.0.1:0"}, args...))}
+	check(t, "api", s.process.start())
+	t.Cleanup(s.process.end)
+	return s
+}
+
+// URL is http://host:port.
+func (s *APIServer) URL() string { return s.url }
+
+func (s *APIServer) ready(ctx context.Context) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("/readyz answers %s", response.Status)
+	}
+	return nil
+}
+
+// Interrupt asks the program to end, with SIGTERM.
+func (s *APIServer) Interrupt() { must(s.process.signal(syscall.SIGTERM)) }
+
+// Wait waits until the program has ended, for a minute at the most, and returns
+// its exit code: -1 if a signal ended it.
+func (s *APIServer) Wait() int {
+	deadline := time.Now().Add(time.Minute)
+	for s.process.running() == nil {
+		if time.Now().After(deadline) {
+			panic(fmt.Sprintf("api has not ended: %s", s.process.tail()))
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return s.process.exitCode()
+}
+
+// buildAPI builds the program, with the race detector if this one has it, and
+// returns its path.
+func buildAPI() (string, error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return "", err
+	}
+	folder, err := here.newFolder("build")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(folder, "api")
+	args := []string{"build", "-o", path}
+	if raceDetector {
+		args = append(args, "-race")
+	}
+	build := exec.Command("go", append(args, "./cmd/api")...)
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return path, nil
+}
+
+// moduleRoot is the folder with go.mod above the working directory.
+func moduleRoot() (string, error) {
+	folder, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(folder, "go.mod")); err == nil {
+			return folder, nil
+		}
+		up := filepath.Dir(folder)
+		if up == folder {
+			return "", errors.New("no go.mod above the working directory")
+		}
+		folder = up
+	}
+}

@@ -1,0 +1,362 @@
+package testenv
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	_ "github.com/go-sql-driver/mysql" // database/sql's "mysql"
+	_ "github.com/jackc/pgx/v5/stdlib" // database/sql's "pgx"
+)
+
+// What runs the database servers, and how to get it.
+var (
+	mariadbd        = missing{"mariadbd", "mariadb-server", "HOLDFAST_TEST_MYSQL"}
+	mariadbInstall  = missing{"mariadb-install-db", "mariadb-server", "HOLDFAST_TEST_MYSQL"}
+	postgres        = missing{"postgres", "postgresql", "HOLDFAST_TEST_POSTGRES"}
+	initdb          = missing{"initdb", "postgresql", "HOLDFAST_TEST_POSTGRES"}
+	postgresFolders = "/usr/lib/postgresql/*/bin"
+)
+
+// MariaDB returns the URL of an empty database of this test's own, on a server
+// that all tests of the process share. It does not wait for the disk.
+func MariaDB(t T) string {
+	t.Helper()
+	return freshDatabase(t, "MariaDB", "HOLDFAST_TEST_MYSQL", func() (*DatabaseServer, error) {
+		return startMariaDB("--innodb-flush-log-at-trx-commit=0", "--sync-binlog=0")
+	})
+}
+
+// Postgres returns the URL of an empty database of this test's own, on a server
+// that all tests of the process share. It does not wait for the disk.
+func Postgres(t T) string {
+	t.Helper()
+	return freshDatabase(t, "PostgreSQL", "HOLDFAST_TEST_POSTGRES", func() (*DatabaseServer, error) {
+		return startPostgres("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
+	})
+}
+
+// SQLite returns the URL of a database file that does not exist yet, in a folder
+// of this test's own.
+func SQLite(t T) string {
+	t.Helper()
+	folder, err := here.newFolder("sqlite")
+	check(t, "SQLite", err)
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	return "sqlite://" + filepath.Join(folder, "ledger.db")
+}
+
+// freshDatabase makes a database, on the server that the variable names or on
+// the shared one, and drops it when the test ends.
+func freshDatabase(t T, kind, variable string, start func() (*DatabaseServer, error)) string {
+	t.Helper()
+	if admin := os.Getenv(variable); admin != "" {
+		dbURL, err := createDatabase(admin)
+		check(t, kind, err)
+		t.Cleanup(func() {
+			if err := dropDatabase(admin, dbURL); err != nil {
+				t.Logf("dropping a test's database: %v", err)
+			}
+		})
+		return dbURL
+	}
+	server, err := shared(&here, kind, start)
+	check(t, kind, err)
+	dbURL, err := createDatabase(server.admin)
+	check(t, kind, err)
+	return dbURL
+}
+
+// DatabaseServer is one MariaDB or PostgreSQL. It keeps its data over Kill and
+// Restart.
+type DatabaseServer struct {
+	Server
+	admin string // the URL without a database
+	url   string
+	port  *port
+}
+
+// OwnMariaDB starts a MariaDB with its default durability for this test, with
+// further arguments.
+func OwnMariaDB(t T, args ...string) *DatabaseServer {
+	t.Helper()
+	return own(t, "MariaDB", startMariaDB, args)
+}
+
+// OwnPostgres starts a PostgreSQL with its default durability for this test,
+// with further arguments.
+func OwnPostgres(t T, args ...string) *DatabaseServer {
+	t.Helper()
+	return own(t, "PostgreSQL", startPostgres, args)
+}
+
+func own(t T, kind string, start func(args ...string) (*DatabaseServer, error), args []string) *DatabaseServer {
+	t.Helper()
+	s, err := start(args...)
+	check(t, kind, err)
+	t.Cleanup(func() {
+		s.process.end()
+		s.port.release()
+	})
+	s.url, err = createDatabase(s.admin)
+	check(t, kind, err)
+	return s
+}
+
+// URL is the URL of a database on the server, as --db takes it.
+func (s *DatabaseServer) URL() string { return s.url }
+
+func startMariaDB(args ...string) (*DatabaseServer, error) {
+	path, err := lookPath(mariadbd)
+	if err != nil {
+		return nil, err
+	}
+	install, err := lookPath(mariadbInstall)
+	if err != nil {
+		return nil, err
+	}
+	owner, err := ownerFor("mysql")
+	if err != nil {
+		return nil, err
+	}
+	folder, err := databaseFolder("mariadb", owner, func(data string) *exec.Cmd {
+		args := []string{"--no-defaults", "--datadir=" + data, "--auth-root-authentication-method=normal", "--skip-test-db"}
+		if owner != nil {
+			args = append(args, "--user=mysql")
+		}
+		return exec.Command(install, args...)
+	})
+	if err != nil {
+		return nil, err
+	}
+	port, err := newPort()
+	if err != nil {
+		return nil, err
+	}
+	args = append([]string{
+		path, "--no-defaults", "--datadir=" + filepath.Join(folder, "data"), "--socket=" + filepath.Join(folder, "s"),
+		"--pid-file=" + filepath.Join(folder, "pid"),
+		fmt.Sprintf("--port=%d", port.number), "--bind-address=127.0.0.1", "--tmpdir=" + folder, "--skip-name-resolve",
+		"--character-set-server=utf8mb4", "--max-connections=400",
+	}, args...)
+	s := &DatabaseServer{
+		Server: newServer("MariaDB", folder, args), port: port, admin: "mysql://root@" + port.addr(),
+	}
+	s.process.owner = owner
+	s.answers = func(ctx context.Context) error { return onDatabase(ctx, s.admin, "SELECT 1") }
+	return s, s.start()
+}
+
+func startPostgres(args ...string) (*DatabaseServer, error) {
+	path, err := lookPath(postgres, postgresFolders)
+	if err != nil {
+		return nil, err
+	}
+	install, err := lookPath(initdb, postgresFolders)
+	if err != nil {
+		return nil, err
+	}
+	owner, err := ownerFor("postgres")
+	if err != nil {
+		return nil, err
+	}
+	folder, err := databaseFolder("postgres", owner, func(data string) *exec.Cmd {
+		return exec.Command(install, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync")
+	})
+	if err != nil {
+		return nil, err
+	}
+	port, err := newPort()
+	if err != nil {
+		return nil, err
+	}
+	args = append([]string{
+		path, "-D", filepath.Join(folder, "data"), "-c", "listen_addresses=127.0.0.1", "-c", fmt.Sprintf("port=%d", port.number),
+		"-c", "unix_socket_directories=" + folder, "-c", "max_connections=400",
+	}, args...)
+	s := &DatabaseServer{
+		Server: newServer("PostgreSQL", folder, args), port: port, admin: "postgres://postgres@" + port.addr(),
+	}
+	s.process.owner = owner
+	s.process.death = syscall.SIGINT // its children would outlive a SIGKILL
+	s.answers = func(ctx context.Context) error { return onDatabase(ctx, s.admin, "SELECT 1") }
+	return s, s.start()
+}
+
+// databaseFolder makes a folder with a fresh data folder in it. Making one takes
+// seconds, so that one is kept as a template, for all test processes.
+func databaseFolder(kind string, owner *owner, install func(data string) *exec.Cmd) (string, error) {
+	template, err := templateFolder(kind, owner, install)
+	if err != nil {
+		return "", err
+	}
+	folder, err := here.newFolder(kind)
+	if err != nil {
+		return "", err
+	}
+	if err := owner.chown(folder); err != nil {
+		return "", err
+	}
+	return folder, copyTree(filepath.Join(template, "data"), filepath.Join(folder, "data"), owner)
+}
+
+func templateFolder(kind string, owner *owner, install func(data string) *exec.Cmd) (string, error) {
+	template := filepath.Join(os.TempDir(), fmt.Sprintf("holdfast-template-%s-%d", kind, os.Getuid()))
+	unlock, err := lockFile(template + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	stamp := filepath.Join(template, "complete")
+	if _, err := os.Stat(stamp); err == nil {
+		return template, nil
+	}
+	if err := os.RemoveAll(template); err != nil {
+		return "", err
+	}
+	if err := os.Mkdir(template, 0o755); err != nil {
+		return "", err
+	}
+	if err := owner.chown(template); err != nil {
+		return "", err
+	}
+	cmd := install(filepath.Join(template, "data"))
+	cmd.Dir = "/"
+	cmd.SysProcAttr = owner.attributes()
+	if kind == "mariadb" {
+		cmd.SysProcAttr.Credential = nil // it changes the user itself
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", cmd.Path, err, out)
+	}
+	return template, os.WriteFile(stamp, nil, 0o600)
+}
+
+// lockFile waits until this process alone has the file.
+func lockFile(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+func copyTree(from, to string, owner *owner) error {
+	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		target := filepath.Join(to, strings.TrimPrefix(path, from))
+		switch {
+		case entry.IsDir():
+			err = os.Mkdir(target, info.Mode().Perm())
+		case info.Mode().IsRegular():
+			err = copyFile(path, target, info.Mode().Perm())
+		default:
+			return fmt.Errorf("%s is neither file nor folder", path)
+		}
+		if err != nil {
+			return err
+		}
+		return owner.chown(target)
+	})
+}
+
+func copyFile(from, to string, mode fs.FileMode) error {
+	text, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, text, mode)
+}
+
+// databases counts the databases made by this process, for their names.
+var databases atomic.Int64
+
+func createDatabase(admin string) (string, error) {
+	name := fmt.Sprintf("holdfast_test_%d_%d", os.Getpid(), databases.Add(1))
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	if err := onDatabase(ctx, admin, "CREATE DATABASE "+name); err != nil {
+		return "", err
+	}
+	u, err := url.Parse(admin)
+	if err != nil {
+		return "", err
+	}
+	u.Path = "/" + name
+	if u.Scheme != "mysql" && u.RawQuery == "" {
+		u.RawQuery = "sslmode=disable"
+	}
+	return u.String(), nil
+}
+
+func dropDatabase(admin, dbURL string) error {
+	u, err := url.Parse(dbURL)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	drop := "DROP DATABASE " + strings.TrimPrefix(u.Path, "/")
+	if u.Scheme != "mysql" {
+		drop += " WITH (FORCE)"
+	}
+	return onDatabase(ctx, admin, drop)
+}
+
+// onDatabase runs one statement on the server at the URL.
+func onDatabase(ctx context.Context, admin, statement string) error {
+	driver, source, err := dataSource(admin)
+	if err != nil {
+		return err
+	}
+	db, err := sql.Open(driver, source)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	_, err = db.ExecContext(ctx, statement)
+	return err
+}
+
+// dataSource writes the URL as its driver wants it.
+func dataSource(admin string) (driver, source string, err error) {
+	u, err := url.Parse(admin)
+	if err != nil {
+		return "", "", err
+	}
+	if u.Scheme != "mysql" {
+		if u.RawQuery == "" {
+			u.RawQuery = "sslmode=disable"
+		}
+		if u.Path == "" {
+			u.Path = "/postgres"
+		}
+		return "pgx", u.String(), nil
+	}
+	user := u.User.Username()
+	if password, ok := u.User.Password(); ok {
+		user += ":" + password
+	}
+	return "mysql", fmt.Sprintf("%s@tcp(%s)/", user, u.Host), nil
+}
