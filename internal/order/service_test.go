@@ -110,8 +110,9 @@ func TestKeys(t *testing.T) {
 		a, b := fresh("a"), fresh("b")
 		lay(t, i, a, 3)
 		lay(t, i, b, 3)
+		k1, k2 := string(fresh("k-1")), string(fresh("k-2"))
 		both := func() Request {
-			return asking(stock.Line{SKU: a, Quantity: 1}, stock.Line{SKU: b, Quantity: 2}).keyed("k-1")
+			return asking(stock.Line{SKU: a, Quantity: 1}, stock.Line{SKU: b, Quantity: 2}).keyed(k1)
 		}
 		first := mustPlace(t, i, both())
 
@@ -130,7 +131,7 @@ func TestKeys(t *testing.T) {
 		other := both()
 		other.Lines[1].Quantity = 1
 		refuse(t, i, other, ErrKeyReused)
-		refuse(t, i, ask(a).keyed("k-1"), ErrKeyReused)
+		refuse(t, i, ask(a).keyed(k1), ErrKeyReused)
 
 		// Another buyer's key is another key.
 		theirs := both()
@@ -141,12 +142,12 @@ func TestKeys(t *testing.T) {
 		}
 
 		// A refusal is not remembered: the key is as good as new after a restock.
-		refuse(t, i, asking(stock.Line{SKU: a, Quantity: 2}).keyed("k-2"), stock.ErrSoldOut)
+		refuse(t, i, asking(stock.Line{SKU: a, Quantity: 2}).keyed(k2), stock.ErrSoldOut)
 		mustPlace(t, i, ask(a)) // sold out now
 		replay(both())
-		refuse(t, i, ask(a).keyed("k-2"), stock.ErrSoldOut)
+		refuse(t, i, ask(a).keyed(k2), stock.ErrSoldOut)
 		lay(t, i, a, 5)
-		mustPlace(t, i, asking(stock.Line{SKU: a, Quantity: 2}).keyed("k-2"))
+		mustPlace(t, i, asking(stock.Line{SKU: a, Quantity: 2}).keyed(k2))
 
 		// An order that was paid or cancelled meanwhile was pending once.
 		if err := s.sql.DB().Exec("UPDATE orders SET status = 'paid' WHERE id = ?", idColumn(s.sql.DB(), first.ID)).Error; err != nil {
@@ -168,9 +169,9 @@ func TestTwins(t *testing.T) {
 		sku := fresh("twins")
 		lay(t, i, sku, 100)
 		const twins = 12
-		var heard [twins]<-chan answer
+		var heard [twins]<-chan reply
 		for n := range heard {
-			heard[n] = place(t.Context(), i, ask(sku).keyed("one"))
+			heard[n] = place(t.Context(), i, ask(sku).keyed(string(sku)))
 		}
 		ids := make(map[uuid.UUID]bool)
 		var fresh int
@@ -189,8 +190,12 @@ func TestTwins(t *testing.T) {
 		if len(ids) != 1 || fresh != 1 {
 			t.Errorf("%d orders, %d answers said new; want one of each", len(ids), fresh)
 		}
-		s.settled(t, i.gate, sku)
-		s.atRest(t, i.gate, sku, 1)
+		gate := i.gate
+		if spec, _ := strategy.Find(i.strategy); !spec.Sound {
+			gate = nil // one that miscounts twins
+		}
+		s.settled(t, gate, sku)
+		s.atRest(t, gate, sku, 1)
 	})
 }
 
@@ -350,7 +355,7 @@ func TestHangUp(t *testing.T) {
 				ctx, hangUp := context.WithCancel(t.Context())
 				reached, proceed := i.cutter.after.arm()
 				defer proceed()
-				his := place(ctx, i.instance, ask(sku).keyed("his"))
+				his := place(ctx, i.instance, ask(sku).keyed("his"+string(sku)))
 				wait(t, "his transaction", reached)
 				theirs := place(t.Context(), i.instance, ask(sku))
 				hangUp()
@@ -361,7 +366,7 @@ func TestHangUp(t *testing.T) {
 				if b := wait(t, "their answer", theirs); b.err != nil {
 					t.Errorf("a neighbour heard %v", b.err)
 				}
-				o, replayed, err := i.Place(t.Context(), ask(sku).keyed("his"))
+				o, replayed, err := i.Place(t.Context(), ask(sku).keyed("his"+string(sku)))
 				switch {
 				case err != nil:
 					t.Errorf("asking again: %v", err)

@@ -285,8 +285,9 @@ func (h *hook) arm() (reached <-chan struct{}, proceed func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.armed = true
-	h.reached, h.proceed = make(chan struct{}), make(chan struct{})
-	return h.reached, sync.OnceFunc(func() { close(h.proceed) })
+	here, on := make(chan struct{}), make(chan struct{})
+	h.reached, h.proceed = here, on
+	return here, sync.OnceFunc(func() { close(on) })
 }
 
 func (h *hook) pass() {
@@ -311,6 +312,20 @@ func (c *hookedCutter) Cut(tx *gorm.DB, ds []stock.Deduction) ([]error, error) {
 	answers, err := c.Cutter.Cut(tx, ds)
 	c.after.pass()
 	return answers, err
+}
+
+// conflicting is a cutter whose rows have moved, so many times.
+type conflicting struct {
+	stock.Cutter
+	left int // only one transaction at a time
+}
+
+func (c *conflicting) Cut(tx *gorm.DB, ds []stock.Deduction) ([]error, error) {
+	if c.left > 0 {
+		c.left--
+		return nil, stock.ErrConflict
+	}
+	return c.Cutter.Cut(tx, ds)
 }
 
 // hookedGate stops after a take, and loses answers.
@@ -389,19 +404,19 @@ func (s *shop) openHooked(t *testing.T, set settings) hooked {
 	return h
 }
 
-// answer is what somebody who placed an order in the background heard.
-type answer struct {
+// reply is what somebody who placed an order in the background heard.
+type reply struct {
 	order    Order
 	replayed bool
 	err      error
 }
 
 // place places an order in the background.
-func place(ctx context.Context, s *instance, r Request) <-chan answer {
-	heard := make(chan answer, 1)
+func place(ctx context.Context, s *instance, r Request) <-chan reply {
+	heard := make(chan reply, 1)
 	go func() {
 		o, replayed, err := s.Place(ctx, r)
-		heard <- answer{o, replayed, err}
+		heard <- reply{o, replayed, err}
 	}()
 	return heard
 }

@@ -93,10 +93,10 @@ func IsStatementError(err error) bool {
 			return true
 		}
 		class := string(e.SQLState[:2])
-		return class == "21" || class == "22" || class == "23" || class == "42"
+		return class == "21" || class == "22" || class == "23" || class == "42" || class == "45" // 45: raised by a trigger
 	case *pgconn.PgError:
 		switch pgClass(e) {
-		case "21", "22", "23", "42", "54": // 54: the statement is too large or too complex
+		case "21", "22", "23", "42", "54", "P0": // 54: too large or too complex; P0: raised by a trigger
 			return true
 		}
 	case *gosqlite.Error:

@@ -1,0 +1,250 @@
+package order
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store"
+)
+
+// gather places orders so that they wait together for the next group: the two
+// transactions that may be open are held until all are queued. (SQLite lets one
+// be open, and would be waiting for itself.)
+func gather(t *testing.T, i hooked, rs []Request) []reply {
+	t.Helper()
+	holders := make([]<-chan reply, 0, 2)
+	var release []func()
+	for range 2 {
+		sku := fresh("holder")
+		lay(t, i.instance, sku, 1)
+		reached, proceed := i.cutter.before.arm()
+		release = append(release, proceed)
+		holders = append(holders, place(t.Context(), i.instance, ask(sku)))
+		wait(t, "a transaction that holds the others up", reached)
+	}
+	heard := make([]<-chan reply, len(rs))
+	for n, r := range rs {
+		heard[n] = place(t.Context(), i.instance, r)
+		eventually(t, "the order is queued", func() bool { return i.ledger.records.Waiting() == n+1 })
+	}
+	for _, proceed := range release {
+		proceed()
+	}
+	replies := make([]reply, len(rs))
+	for n := range heard {
+		replies[n] = wait(t, "an answer", heard[n])
+	}
+	for _, holder := range holders {
+		if r := wait(t, "a holder's answer", holder); r.err != nil {
+			t.Error(r.err)
+		}
+	}
+	return replies
+}
+
+// TestGroup: of a group every order that still fits whole is cut, in the order
+// of arrival, and each caller hears of his own.
+func TestGroup(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, servers, func(t *testing.T, s *shop) {
+		i := s.openHooked(t, settings{strategy: "merged"})
+		scarce, other := fresh("scarce"), fresh("other")
+		lay(t, i.instance, scarce, 3)
+		lay(t, i.instance, other, 5)
+		units := func(n int64) Request { return asking(stock.Line{SKU: scarce, Quantity: n}) }
+		replies := gather(t, i, []Request{
+			units(5), units(1), ask(fresh("nowhere")), units(1).keyed("a"), units(1).keyed("a"),
+			asking(stock.Line{SKU: scarce, Quantity: 1}, stock.Line{SKU: other, Quantity: 1}), units(1), ask(other),
+		})
+		for n, want := range []error{stock.ErrSoldOut, nil, stock.ErrUnknownSKU, nil, nil, nil, stock.ErrSoldOut, nil} {
+			if !errors.Is(replies[n].err, want) {
+				t.Errorf("order %d heard %v, want %v", n+1, replies[n].err, want)
+			}
+		}
+		if a, b := replies[3], replies[4]; a.order.ID != b.order.ID || a.replayed == b.replayed {
+			t.Errorf("twins in one group: %+v and %+v", a, b)
+		}
+		s.atRest(t, nil, scarce, 3)
+		s.atRest(t, nil, other, 2)
+	})
+}
+
+// TestPoisonedGroup: an order that the database refuses for a reason of its
+// own does not fail its neighbours.
+func TestPoisonedGroup(t *testing.T) {
+	t.Parallel()
+	poison := map[string][]string{
+		"mysql": {`CREATE TRIGGER poison BEFORE INSERT ON orders FOR EACH ROW
+			IF NEW.buyer_id = 'poison' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'poisoned'; END IF`},
+		"postgres": {`CREATE FUNCTION poison() RETURNS trigger LANGUAGE plpgsql AS
+			$$ BEGIN IF NEW.buyer_id = 'poison' THEN RAISE EXCEPTION 'poisoned'; END IF; RETURN NEW; END $$`,
+			`CREATE TRIGGER poison BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION poison()`},
+	}
+	eachDatabase(t, servers, func(t *testing.T, s *shop) {
+		for _, statement := range poison[string(s.sql.Dialect())] {
+			if err := s.sql.DB().Exec(statement).Error; err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, name := range []string{"merged", "lua"} {
+			t.Run(name, func(t *testing.T) {
+				i := s.openHooked(t, settings{strategy: name})
+				sku := fresh("poisoned")
+				lay(t, i.instance, sku, 100)
+				var rs []Request
+				for n := range 9 {
+					r := ask(sku)
+					if n == 4 || n == 7 {
+						r.Buyer = "poison"
+					}
+					rs = append(rs, r)
+				}
+				for n, reply := range gather(t, i, rs) {
+					switch poisoned := rs[n].Buyer == "poison"; {
+					case poisoned && !errors.Is(reply.err, ErrBusy):
+						t.Errorf("the poisoned order %d heard %v", n, reply.err)
+					case !poisoned && reply.err != nil:
+						t.Errorf("order %d heard %v", n, reply.err)
+					}
+				}
+				s.settled(t, i.Service.gate, sku)
+				s.atRest(t, i.Service.gate, sku, 7)
+				i.Close()
+			})
+		}
+	})
+}
+
+// TestQueueFull: what does not fit the ledger's queue is refused at once, and
+// its units are back.
+func TestQueueFull(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[:1], func(t *testing.T, s *shop) {
+		i := s.openHooked(t, settings{strategy: "lua"})
+		sku := fresh("queue")
+		lay(t, i.instance, sku, 10_000)
+		var releases []func()
+		for range 2 {
+			reached, proceed := i.cutter.before.arm()
+			releases = append(releases, proceed)
+			first := place(t.Context(), i.instance, ask(sku))
+			wait(t, "a transaction that holds the others up", reached)
+			defer func() { wait(t, "a holder's answer", first) }()
+		}
+		heard := make([]<-chan reply, queueLength+200)
+		for n := range heard {
+			heard[n] = place(t.Context(), i.instance, ask(sku))
+		}
+		eventually(t, "the queue is full", func() bool { return i.ledger.records.Waiting() == queueLength })
+		refused := 0
+		pending := slices.Clone(heard)
+		eventually(t, "those who do not fit are told", func() bool {
+			pending = slices.DeleteFunc(pending, func(c <-chan reply) bool {
+				select {
+				case r := <-c:
+					if !errors.Is(r.err, ErrBusy) {
+						t.Errorf("refused with %v", r.err)
+					}
+					refused++
+					return true
+				default:
+					return false
+				}
+			})
+			return refused == 200
+		})
+		for _, release := range releases {
+			release()
+		}
+		for _, c := range pending {
+			if r := wait(t, "an answer", c); r.err != nil {
+				t.Error(r.err)
+			}
+		}
+		s.settled(t, i.Service.gate, sku)
+		s.atRest(t, i.Service.gate, sku, queueLength+2)
+	})
+}
+
+// TestResolve: the void order bars the way of whoever comes later, and nothing
+// else does.
+func TestResolve(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.open(t, settings{strategy: "merged"})
+		sku := fresh("resolve")
+		lay(t, i, sku, 10)
+		d := stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "b", Lines: []stock.Line{{SKU: sku, Quantity: 1}}}
+		resolve := func(d stock.Deduction, want bool) {
+			t.Helper()
+			if recorded, err := i.ledger.Resolve(t.Context(), d); err != nil || recorded != want {
+				t.Errorf("recorded %v, %v; want %v", recorded, err, want)
+			}
+		}
+		resolve(d, false)
+		resolve(d, false)
+		e := entry{Order: Order{ID: d.OrderID, Buyer: d.Buyer, Status: Pending, Lines: d.Lines, CreatedAt: now()}, takeID: d.TakeID}
+		var found *existing
+		if err := i.ledger.Record(t.Context(), e, d); !errors.As(err, &found) || found.entry.Status != Void {
+			t.Errorf("recording a void order: %v", err)
+		}
+		if o, err := i.Order(t.Context(), d.OrderID); err != nil || o.Status != Void {
+			t.Errorf("the void order is %+v, %v", o, err)
+		}
+
+		d.OrderID, d.TakeID = uuid.New(), uuid.New()
+		e.ID, e.takeID = d.OrderID, d.TakeID
+		if err := i.ledger.Record(t.Context(), e, d); err != nil {
+			t.Fatal(err)
+		}
+		resolve(d, true)
+		another := d
+		another.TakeID = uuid.New()
+		resolve(another, false)
+		s.atRest(t, nil, sku, 1)
+	})
+}
+
+// TestRetries: what the database asks to be tried again is, a bounded number
+// of times.
+func TestRetries(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		for _, test := range []struct {
+			conflicts int
+			want      error
+		}{{transactionTries - 1, nil}, {transactionTries, ErrBusy}} {
+			t.Run(fmt.Sprint(test.conflicts), func(t *testing.T) {
+				conflicts := &conflicting{left: test.conflicts}
+				i := s.open(t, settings{strategy: "conditional", change: func(built *stock.Strategy) {
+					conflicts.Cutter = built.Cutter
+					built.Cutter = conflicts
+				}})
+				sku := fresh("retries")
+				lay(t, i, sku, 10)
+				_, _, err := i.Place(t.Context(), ask(sku))
+				if !errors.Is(err, test.want) {
+					t.Errorf("heard %v, want %v", err, test.want)
+				}
+				sold := int64(0)
+				if test.want == nil {
+					sold = 1
+				}
+				s.atRest(t, nil, sku, sold)
+			})
+		}
+	})
+}
+
+// TestKnownErrors: the classes that the ledger tells apart do not overlap
+// where it would matter.
+func TestKnownErrors(t *testing.T) {
+	if store.IsRetryable(stock.ErrConflict) || store.IsDuplicate(errMoved) {
+		t.Error("an error of ours is taken for the database's")
+	}
+}
