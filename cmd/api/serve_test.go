@@ -1,0 +1,428 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// pair is one kind of stores that the service may run on.
+type pair struct {
+	name  string
+	flags func(t *testing.T) []string
+}
+
+var (
+	mariaDBAndRedis  = pair{"MariaDB and Redis", func(t *testing.T) []string { return []string{"--db", testenv.MariaDB(t), "--redis", testenv.Redis(t)} }}
+	postgresAndRedis = pair{"PostgreSQL and Redis", func(t *testing.T) []string {
+		return []string{"--db", testenv.Postgres(t), "--redis", testenv.Redis(t)}
+	}}
+	mariaDBAndSentinel = pair{"MariaDB and Sentinel", func(t *testing.T) []string {
+		return []string{"--db", testenv.MariaDB(t), "--redis", testenv.RedisSentinel(t)}
+	}}
+	postgresAndCluster = pair{"PostgreSQL and Cluster", func(t *testing.T) []string {
+		return []string{"--db", testenv.Postgres(t), "--redis", testenv.RedisCluster(t)}
+	}}
+)
+
+// migrated brings the schema of --db up to date, once for all instances.
+func migrated(t *testing.T, flags []string) []string {
+	t.Helper()
+	for n, flag := range flags {
+		if flag == "--db" {
+			p := testenv.StartAPI(t, "migrate", "up", "--db", flags[n+1])
+			if code := p.Wait(); code != 0 {
+				t.Fatalf("migrate up: exit code %d: %s", code, p.Output())
+			}
+		}
+	}
+	return flags
+}
+
+// TestEmbedded is the first thing a newcomer does.
+func TestEmbedded(t *testing.T) {
+	t.Parallel()
+	before := folders(t)
+	api := testenv.API(t)
+	for _, says := range []string{"strategy  lua", "embedded", "10001, 1000 units", "coupon-300, 300 units", "curl " + api.URL() + "/orders"} {
+		if !strings.Contains(api.Output(), says) {
+			t.Errorf("the screen does not say %q:\n%s", says, api.Output())
+		}
+	}
+	mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u-1", "10001", 1))
+	mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u-1", "coupon-300", 2))
+	c := rush(t.Context(), 8, "coupon-300", api.URL())
+	c.wait()
+	c.only(t, http.StatusCreated, http.StatusConflict)
+	if a := restful(t, api.URL(), "coupon-300", 5*time.Second); a.Sold != 300 || c.count.Load() != 298 {
+		t.Errorf("%+v after %d orders of one", a, c.count.Load())
+	}
+	metrics := string(mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/metrics", ""))
+	for _, name := range []string{`holdfast_orders_total{result="accepted"} 300`, "holdfast_gate_take_seconds_count", "holdfast_ledger_record_seconds_count",
+		"holdfast_ledger_group_orders_count", "holdfast_gate_in_flight", "holdfast_gate_drift_units 0", "go_goroutines", "process_cpu_seconds_total"} {
+		if !strings.Contains(metrics, name) {
+			t.Errorf("/metrics has no %s", name)
+		}
+	}
+	api.Interrupt()
+	if code := api.Wait(); code != 0 {
+		t.Errorf("exit code %d: %s", code, api.Output())
+	}
+	for folder := range folders(t) {
+		if !before[folder] && strings.Contains(api.Output(), folder) {
+			t.Errorf("left behind: %s", folder)
+		}
+	}
+}
+
+// folders are what embedded services have in the temporary folder now.
+func folders(t *testing.T) map[string]bool {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(os.TempDir(), "holdfast-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := make(map[string]bool)
+	for _, f := range found {
+		set[f] = true
+	}
+	return set
+}
+
+// TestContract is the contract, call by call, on real stores, by a client that
+// knows only HTTP. (What every answer looks like is checked in httpapi.)
+func TestContract(t *testing.T) {
+	t.Parallel()
+	embedded := pair{"embedded", func(*testing.T) []string { return nil }}
+	for _, p := range []pair{embedded, mariaDBAndRedis, postgresAndRedis, mariaDBAndSentinel, postgresAndCluster} {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			url := testenv.API(t, migrated(t, p.flags(t))...).URL()
+			orders, stock := url+"/orders", url+"/stock/"
+			mustCall(t, 201, "PUT", stock+"a", `{"kind":"product","total":5}`)
+			mustCall(t, 200, "PUT", stock+"a", `{"kind":"product","total":6,"buyer_limit":0}`)
+			mustCall(t, 422, "PUT", stock+"a", `{"kind":"product","total":6,"buyer_limit":1}`)
+			mustCall(t, 422, "PUT", stock+"a", `{"kind":"coupon","total":6}`)
+			mustCall(t, 201, "PUT", stock+"b", `{"kind":"coupon","total":1}`)
+
+			body := `{"buyer_id":"u-1","lines":[{"sku":"b","quantity":1},{"sku":"a","quantity":2}]}`
+			first := mustCall(t, 201, "POST", orders, body, "Idempotency-Key", "k")
+			var o struct{ ID string }
+			if err := json.Unmarshal(first, &o); err != nil {
+				t.Fatal(err)
+			}
+			if found := mustCall(t, 200, "GET", orders+"/"+o.ID, ""); string(found) != string(first) {
+				t.Errorf("placed %s, found %s", first, found)
+			}
+			if again := mustCall(t, 201, "POST", orders, `{"lines":[{"quantity":2,"sku":"a"},{"sku":"b","quantity":1}],"buyer_id":"u-1"}`, "Idempotency-Key", "k"); string(again) != string(first) {
+				t.Errorf("placed %s, replayed %s", first, again)
+			}
+			mustCall(t, 422, "POST", orders, orderBody("u-1", "a", 1), "Idempotency-Key", "k")
+			mustCall(t, 409, "POST", orders, orderBody("u-2", "b", 1))
+			mustCall(t, 404, "POST", orders, orderBody("u-2", "nowhere", 1))
+			mustCall(t, 404, "GET", orders+"/00000000-0000-0000-0000-000000000000", "")
+			mustCall(t, 409, "PUT", stock+"a", `{"kind":"product","total":1}`)
+			mustCall(t, 200, "PUT", stock+"a", `{"kind":"product","total":4}`)
+			mustCall(t, 404, "GET", stock+"nowhere", "")
+			mustCall(t, 404, "GET", stock+"nowhere/audit", "")
+			mustCall(t, 400, "POST", orders, `{"buyer_id":`)
+			mustCall(t, 422, "POST", orders, orderBody("u-2", "a", 0))
+			mustCall(t, 405, "DELETE", orders, "")
+			mustCall(t, 404, "GET", url+"/nothing", "")
+			restful(t, url, "a", 5*time.Second)
+			if got := string(mustCall(t, 200, "GET", stock+"a", "")); got != `{"sku":"a","kind":"product","total":4,"available":2,"sold":2,"buyer_limit":0}` {
+				t.Errorf("the stock of a: %s", got)
+			}
+			if a := restful(t, url, "b", 5*time.Second); a.Sold != 1 {
+				t.Errorf("%+v", a)
+			}
+			for _, path := range []string{"/stock?limit=1", "/strategies", "/healthz", "/readyz", "/openapi.yaml", "/metrics"} {
+				mustCall(t, 200, "GET", url+path, "")
+			}
+		})
+	}
+}
+
+// TestInstances: two instances per strategy, 32 clients, 200 units. The sound
+// ones end with all of them sold, and not one more. The others oversell, and
+// say so.
+func TestInstances(t *testing.T) {
+	t.Parallel()
+	for _, p := range []pair{mariaDBAndRedis, postgresAndCluster} {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			flags := migrated(t, p.flags(t))
+			for _, spec := range strategy.Table() {
+				t.Run(spec.Name, func(t *testing.T) {
+					args := append([]string{"--strategy", spec.Name, "--guard", "off"}, flags...)
+					one, two := testenv.API(t, args...), testenv.API(t, args...)
+					oversold := int64(0)
+					for try := range 8 {
+						sku := fmt.Sprintf("%s-%d", spec.Name, try)
+						lay(t, one.URL(), sku, 200)
+						c := rush(t.Context(), 32, sku, one.URL(), two.URL())
+						c.wait()
+						c.only(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
+						c.found(t, two.URL())
+						if !spec.Sound {
+							a, err := audited(t.Context(), two.URL(), sku)
+							if err != nil {
+								t.Fatal(err)
+							}
+							if oversold += a.Oversold; oversold > 0 {
+								break
+							}
+							continue
+						}
+						if a := restful(t, two.URL(), sku, 5*time.Second); a.Sold != 200 || c.count.Load() != 200 {
+							t.Errorf("%+v after %d orders of one", a, c.count.Load())
+						}
+						break
+					}
+					if spec.Sound != (oversold == 0) {
+						t.Errorf("oversold %d units", oversold)
+					}
+					for _, api := range []*testenv.APIServer{one, two} {
+						api.Interrupt()
+						if code := api.Wait(); code != 0 {
+							t.Errorf("exit code %d: %s", code, api.Output())
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+// TestKilled: an instance is killed in the middle of a rush. What it had
+// accepted is there, nothing is oversold, and what it had in flight is resolved
+// within the deadline and a few seconds.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	for _, p := range []pair{mariaDBAndRedis, postgresAndRedis} {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"--take-deadline", "15s"}, migrated(t, p.flags(t))...)
+			one, two := testenv.API(t, args...), testenv.API(t, args...)
+			lay(t, one.URL(), "hot", 4000)
+			ctx, leave := context.WithCancel(t.Context())
+			c := rush(ctx, 32, "hot", one.URL(), two.URL())
+			c.whileSelling(t, 500)
+			one.Kill()
+			sold := c.count.Load()
+			c.whileSelling(t, sold+200) // the other goes on
+			leave()
+			c.wait()
+			if c.broken.Load() == 0 {
+				t.Error("nobody noticed that an instance was killed")
+			}
+			c.found(t, two.URL())
+			a := restful(t, two.URL(), "hot", 15*time.Second+8*time.Second)
+			if a.Oversold != 0 || a.Sold < c.count.Load() {
+				t.Errorf("%+v after %d orders", a, c.count.Load())
+			}
+		})
+	}
+}
+
+// TestEmptied: Redis is emptied, and then restarted empty, in the middle of a
+// rush. Errors are 503, nothing is oversold, and the service resumes by itself.
+func TestEmptied(t *testing.T) {
+	t.Parallel()
+	for _, guard := range []string{"on", "off"} {
+		t.Run("guard "+guard, func(t *testing.T) {
+			t.Parallel()
+			redis := testenv.OwnRedis(t)
+			args := migrated(t, []string{"--db", testenv.MariaDB(t), "--redis", redis.URL(), "--guard", guard})
+			one, two := testenv.API(t, args...), testenv.API(t, args...)
+			lay(t, one.URL(), "hot", 3000)
+			c := rush(t.Context(), 32, "hot", one.URL(), two.URL())
+			c.whileSelling(t, 300)
+			client, err := store.OpenRedis(t.Context(), redis.URL())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			if err := client.FlushAll(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			c.whileSelling(t, 1000)
+			redis.Restart()
+			c.wait()
+			c.only(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
+			if a := restful(t, two.URL(), "hot", 10*time.Second); a.Sold != 3000 || a.Sold != c.count.Load() {
+				t.Errorf("%+v after %d orders", a, c.count.Load())
+			}
+			c.found(t, two.URL())
+		})
+	}
+}
+
+// TestDatabaseRestarts: the database dies in the middle of a rush and comes
+// back. Errors are 503, /readyz tells, and every 201 is there.
+func TestDatabaseRestarts(t *testing.T) {
+	t.Parallel()
+	for _, d := range []struct {
+		name string
+		own  func(t testenv.T, args ...string) *testenv.DatabaseServer
+	}{{"MariaDB", testenv.OwnMariaDB}, {"PostgreSQL", testenv.OwnPostgres}} {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			database := d.own(t)
+			api := testenv.API(t, migrated(t, []string{"--db", database.URL(), "--redis", testenv.Redis(t), "--take-deadline", "15s"})...)
+			lay(t, api.URL(), "hot", 2000)
+			c := rush(t.Context(), 16, "hot", api.URL())
+			c.whileSelling(t, 300)
+			database.Kill()
+			status, _, err := call(t.Context(), http.MethodGet, api.URL()+"/readyz", "")
+			if err != nil || status != http.StatusServiceUnavailable {
+				t.Errorf("/readyz with a dead database: %d, %v", status, err)
+			}
+			database.Restart()
+			ready(t, api.URL(), 10*time.Second)
+			c.wait()
+			c.only(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
+			if c.answers(http.StatusServiceUnavailable) == 0 {
+				t.Error("nobody noticed that the database was killed")
+			}
+			c.found(t, api.URL())
+			a := restful(t, api.URL(), "hot", 25*time.Second)
+			if a.Sold != c.count.Load() {
+				t.Errorf("%+v after %d orders", a, c.count.Load())
+			}
+		})
+	}
+}
+
+// TestDrain: an instance that is asked to stop under load answers everything
+// that it accepted, and leaves nothing in flight.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	flags := migrated(t, mariaDBAndRedis.flags(t))
+	one, two := testenv.API(t, flags...), testenv.API(t, flags...)
+	lay(t, one.URL(), "hot", 5000)
+	ctx, leave := context.WithCancel(t.Context())
+	c := rush(ctx, 32, "hot", one.URL(), two.URL())
+	c.whileSelling(t, 300)
+	one.Interrupt()
+	if code := one.Wait(); code != 0 {
+		t.Errorf("exit code %d: %s", code, one.Output())
+	}
+	c.whileSelling(t, c.count.Load()+100)
+	leave()
+	c.wait()
+	c.only(t, http.StatusCreated, http.StatusServiceUnavailable)
+	c.found(t, two.URL())
+	// At once, not after the deadline: the settles were flushed.
+	restful(t, two.URL(), "hot", 5*time.Second)
+}
+
+// TestRefusesToStart: what is wrong is named, and the exit code is right.
+func TestRefusesToStart(t *testing.T) {
+	t.Parallel()
+	sqlite := testenv.SQLite(t)
+	dirty := testenv.SQLite(t)
+	db, err := store.OpenSQL(t.Context(), dirty)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.MigrateUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.DB().Exec("UPDATE schema_migrations SET dirty = 1").Error; err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	taken := testenv.API(t)
+	for _, test := range []struct {
+		name string
+		args []string
+		code int
+		says []string
+	}{
+		{"an old schema", []string{"--db", sqlite}, 1, []string{"old", "migrate up", "--migrate"}},
+		{"a dirty schema", []string{"--db", dirty}, 1, []string{"dirty"}},
+		{"a dirty schema, asked to migrate", []string{"--db", dirty, "--migrate"}, 1, []string{"dirty"}},
+		{"a dead Redis", []string{"--db", testenv.MariaDB(t), "--redis", "redis://127.0.0.1:1", "--migrate"}, 1, []string{"--redis", "127.0.0.1:1"}},
+		{"a dead database", []string{"--strategy", "merged", "--db", "mysql://u:hush@127.0.0.1:1/x"}, 1, []string{"--db", "127.0.0.1:1"}},
+		{"an unknown database", []string{"--strategy", "merged", "--db", "oracle://u:hush@h/x"}, 2, []string{"--db", "oracle"}},
+		{"a broken URL", []string{"--db", sqlite, "--redis", "redis://u:hush@h:port"}, 2, []string{"--redis"}},
+		{"a wrong flag", []string{"--strategy", "fast"}, 2, []string{"--strategy"}},
+		{"an address in use", []string{"--listen", strings.TrimPrefix(taken.URL(), "http://")}, 1, []string{"--listen", "in use"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			p := testenv.StartAPI(t, test.args...)
+			if code := p.Wait(); code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			for _, word := range test.says {
+				if !strings.Contains(p.Output(), word) {
+					t.Errorf("does not say %q: %s", word, p.Output())
+				}
+			}
+			if strings.Contains(p.Output(), "hush") {
+				t.Errorf("shows a password: %s", p.Output())
+			}
+		})
+	}
+}
+
+// TestMigrate: up, version, down, up again, and serving on it.
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	for _, d := range []struct {
+		name string
+		url  func(testenv.T) string
+	}{{"MariaDB", testenv.MariaDB}, {"PostgreSQL", testenv.Postgres}, {"SQLite", testenv.SQLite}} {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			url := d.url(t)
+			for _, step := range []struct{ args, says string }{
+				{"migrate version", "schema version 0"},
+				{"migrate up", "schema version 1"},
+				{"migrate up", "schema version 1"},
+				{"migrate version", "schema version 1"},
+				{"migrate down", "schema version 0"},
+				{"migrate down", "schema version 0"},
+			} {
+				p := testenv.StartAPI(t, append(strings.Fields(step.args), "--db", url)...)
+				if code := p.Wait(); code != 0 || !strings.Contains(p.Output(), step.says) {
+					t.Errorf("%s: exit code %d: %s", step.args, code, p.Output())
+				}
+			}
+			api := testenv.API(t, "--strategy", "merged", "--migrate", "--db", url)
+			lay(t, api.URL(), "a", 1)
+			mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u", "a", 1))
+		})
+	}
+}
+
+// TestSQLiteKeeps: on a file of the user's own nothing is lost with the
+// process, though the gate is.
+func TestSQLiteKeeps(t *testing.T) {
+	t.Parallel()
+	url := testenv.SQLite(t)
+	one := testenv.API(t, "--migrate", "--db", url)
+	lay(t, one.URL(), "a", 3)
+	mustCall(t, http.StatusCreated, http.MethodPost, one.URL()+"/orders", orderBody("u", "a", 2))
+	one.Kill()
+	two := testenv.API(t, "--db", url)
+	if a := restful(t, two.URL(), "a", 5*time.Second); a.Sold != 2 || *a.GateAvailable != 1 {
+		t.Errorf("%+v", a)
+	}
+	mustCall(t, http.StatusCreated, http.MethodPost, two.URL()+"/orders", orderBody("u", "a", 1))
+	mustCall(t, http.StatusConflict, http.MethodPost, two.URL()+"/orders", orderBody("u", "a", 1))
+}
