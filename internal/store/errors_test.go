@@ -13,6 +13,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"gorm.io/gorm"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // classes names what the four questions answer about err.
@@ -116,7 +118,7 @@ func TestErrors_LockWaitTimeout(t *testing.T) {
 }
 
 func TestErrors_Deadlock(t *testing.T) {
-	for name, dbURL := range map[string]func(testing.TB) string{"MariaDB": mariaDB, "PostgreSQL": postgreSQL} {
+	for name, dbURL := range map[string]func(testenv.T) string{"MariaDB": testenv.MariaDB, "PostgreSQL": testenv.Postgres} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := migrated(t, dbURL(t))
@@ -144,11 +146,11 @@ func TestErrors_Deadlock(t *testing.T) {
 
 func TestErrors_Serialization(t *testing.T) {
 	for name, open := range map[string]struct {
-		url   func(testing.TB) string
+		url   func(testenv.T) string
 		level sql.IsolationLevel
 	}{
-		"PostgreSQL": {postgreSQL, sql.LevelRepeatableRead},
-		"MariaDB":    {mariaDB, sql.LevelSnapshot}, // only with innodb_snapshot_isolation
+		"PostgreSQL": {testenv.Postgres, sql.LevelRepeatableRead},
+		"MariaDB":    {testenv.MariaDB, sql.LevelSnapshot}, // only with innodb_snapshot_isolation
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -178,7 +180,7 @@ func TestErrors_Serialization(t *testing.T) {
 // COMMIT itself may fail with the database's word that it rolled back.
 func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 	t.Run("PostgreSQL/deferred constraint", func(t *testing.T) {
-		s := migrated(t, postgreSQL(t))
+		s := migrated(t, testenv.Postgres(t))
 		run(t, s.DB(), "ALTER TABLE outbox ADD CONSTRAINT late UNIQUE (number) DEFERRABLE INITIALLY DEFERRED")
 		tx := s.DB().Begin()
 		for _, sku := range []string{"a", "b"} {
@@ -193,7 +195,7 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 		}
 	})
 	t.Run("PostgreSQL/transaction failed before", func(t *testing.T) {
-		s := migrated(t, postgreSQL(t))
+		s := migrated(t, testenv.Postgres(t))
 		tx := s.DB().Begin()
 		_ = tx.Exec("nonsense").Error
 		if err := tx.Commit().Error; !IsKnownRollback(err) {
@@ -201,7 +203,7 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 		}
 	})
 	t.Run("PostgreSQL/serialization", func(t *testing.T) {
-		s := migrated(t, postgreSQL(t))
+		s := migrated(t, testenv.Postgres(t))
 		insertStock(t, s.DB(), "a")
 		insertStock(t, s.DB(), "b")
 		serializable := &sql.TxOptions{Isolation: sql.LevelSerializable}
@@ -221,7 +223,7 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 	// Under a global read lock COMMIT waits for the lock, times out, and the
 	// error is 1205. That it also rolls back is what IsKnownRollback relies on.
 	t.Run("MariaDB/lock wait in COMMIT", func(t *testing.T) {
-		s := opened(t, mariaDB(t)+"?lock_wait_timeout=1&max_statement_time=0")
+		s := opened(t, testenv.MariaDB(t)+"?lock_wait_timeout=1&max_statement_time=0")
 		if err := s.MigrateUp(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -279,12 +281,12 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 // A COMMIT whose connection is cut has an unknown outcome, on every server.
 func TestErrors_CutConnectionIsUnknown(t *testing.T) {
 	for name, test := range map[string]struct {
-		url  func(testing.TB) string
+		url  func(testenv.T) string
 		own  string
 		kill string
 	}{
-		"MariaDB":    {mariaDB, "SELECT CONNECTION_ID()", "KILL CONNECTION ?"},
-		"PostgreSQL": {postgreSQL, "SELECT pg_backend_pid()", "SELECT pg_terminate_backend(?)"},
+		"MariaDB":    {testenv.MariaDB, "SELECT CONNECTION_ID()", "KILL CONNECTION ?"},
+		"PostgreSQL": {testenv.Postgres, "SELECT pg_backend_pid()", "SELECT pg_terminate_backend(?)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -14,6 +14,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/migrations"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 func tables(t testing.TB, s *SQL) []string {
@@ -191,7 +193,7 @@ func TestMigrate_ProcessesAtOnce(t *testing.T) {
 // On SQLite a run is one transaction: a migration that fails leaves the schema
 // as it was, and not dirty.
 func TestSQLiteDriver_FailureLeavesNothing(t *testing.T) {
-	dbURL := sqliteFile(t)
+	dbURL := testenv.SQLite(t)
 	s := migrated(t, dbURL)
 	driver, err := s.migrations()
 	if err != nil {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 func openedRedis(t testing.TB, redisURL string) redis.UniversalClient {
@@ -125,10 +127,10 @@ func TestOpenRedis_Unreachable(t *testing.T) {
 }
 
 func TestOpenRedis_Password(t *testing.T) {
-	server := redisProcess(t, "--requirepass", "p@ss/word")
-	openedRedis(t, "redis://:p%40ss%2Fword@"+server.address)
-	_, err := OpenRedis(t.Context(), "redis://:s3same@"+server.address)
-	if err == nil || strings.Contains(err.Error(), "s3same") || !strings.Contains(err.Error(), server.address) {
+	server := testenv.OwnRedis(t, "--requirepass", "p@ss/word")
+	openedRedis(t, "redis://:p%40ss%2Fword@"+server.Addr())
+	_, err := OpenRedis(t.Context(), "redis://:s3same@"+server.Addr())
+	if err == nil || strings.Contains(err.Error(), "s3same") || !strings.Contains(err.Error(), server.Addr()) {
 		t.Errorf("wrong password: error %v", err)
 	}
 }
@@ -231,20 +233,20 @@ func TestOpenRedis_LostAnswerIsNotSentTwice(t *testing.T) {
 		}
 	}
 	t.Run("single", func(t *testing.T) {
-		server := redisProcess(t)
-		proxy := newFaultyProxy(t, server.address)
-		direct := redis.NewClient(&redis.Options{Addr: server.address})
+		server := testenv.OwnRedis(t)
+		proxy := newFaultyProxy(t, server.Addr())
+		direct := redis.NewClient(&redis.Options{Addr: server.Addr()})
 		defer direct.Close()
 		test(t, direct, proxy, openedRedis(t, "redis://"+proxy.address))
 	})
 	t.Run("cluster", func(t *testing.T) {
-		server := redisProcess(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", fmt.Sprint(freePort(t)))
-		direct := redis.NewClient(&redis.Options{Addr: server.address})
+		server := testenv.OwnRedis(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", fmt.Sprint(testenv.Port(t)))
+		direct := redis.NewClient(&redis.Options{Addr: server.Addr()})
 		defer direct.Close()
 		if err := direct.ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {
 			t.Fatal(err)
 		}
-		proxy := newFaultyProxy(t, server.address)
+		proxy := newFaultyProxy(t, server.Addr())
 		_, port, err := net.SplitHostPort(proxy.address)
 		if err != nil {
 			t.Fatal(err)
@@ -256,8 +258,8 @@ func TestOpenRedis_LostAnswerIsNotSentTwice(t *testing.T) {
 			}
 		}
 		eventually(t, 10*time.Second, "the cluster is up at the proxy", func() bool {
-			slots := direct.ClusterSlots(t.Context()).Val()
-			return len(slots) == 1 && slots[0].Nodes[0].Addr == proxy.address &&
+			shards := direct.ClusterShards(t.Context()).Val()
+			return len(shards) == 1 && fmt.Sprint(shards[0].Nodes[0].Port) == port &&
 				strings.Contains(direct.ClusterInfo(t.Context()).Val(), "cluster_state:ok")
 		})
 		test(t, direct, proxy, openedRedis(t, "redis+cluster://"+proxy.address))
@@ -265,8 +267,8 @@ func TestOpenRedis_LostAnswerIsNotSentTwice(t *testing.T) {
 }
 
 func TestRedisWarnings(t *testing.T) {
-	server := redisProcess(t)
-	client := openedRedis(t, server.url())
+	server := testenv.OwnRedis(t)
+	client := openedRedis(t, server.URL())
 	if got := RedisWarnings(t.Context(), client); len(got) != 0 {
 		t.Errorf("warnings %q, want none", got)
 	}
@@ -274,19 +276,20 @@ func TestRedisWarnings(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := RedisWarnings(t.Context(), client)
-	if len(got) != 1 || !strings.Contains(got[0], "allkeys-lru") || !strings.Contains(got[0], server.address) {
+	if len(got) != 1 || !strings.Contains(got[0], "allkeys-lru") || !strings.Contains(got[0], server.Addr()) {
 		t.Errorf("warnings %q", got)
 	}
 
 	t.Run("cluster", func(t *testing.T) {
-		clusterURL, nodes := redisCluster(t, 0)
+		cluster := testenv.OwnRedisCluster(t, 0)
+		clusterURL, nodes := cluster.URL(), cluster.Nodes
 		client := openedRedis(t, clusterURL)
-		bad := redis.NewClient(&redis.Options{Addr: nodes[1].address})
+		bad := redis.NewClient(&redis.Options{Addr: nodes[1].Addr()})
 		defer bad.Close()
 		if err := bad.ConfigSet(t.Context(), "maxmemory-policy", "volatile-ttl").Err(); err != nil {
 			t.Fatal(err)
 		}
-		if got := RedisWarnings(t.Context(), client); len(got) != 1 || !strings.Contains(got[0], nodes[1].address) {
+		if got := RedisWarnings(t.Context(), client); len(got) != 1 || !strings.Contains(got[0], nodes[1].Addr()) {
 			t.Errorf("warnings %q", got)
 		}
 	})

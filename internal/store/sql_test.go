@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/uuid"
 	"gorm.io/gorm"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 func TestOpenSQL_Answers(t *testing.T) {
@@ -98,7 +100,7 @@ func TestOpenSQL_SilentHostIsGivenUp(t *testing.T) {
 }
 
 func TestOpenSQL_WrongPassword(t *testing.T) {
-	u, err := parseURL(mariaDB(t))
+	u, err := parseURL(testenv.MariaDB(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +112,7 @@ func TestOpenSQL_WrongPassword(t *testing.T) {
 
 func TestOpenSQL_PercentDecoded(t *testing.T) {
 	t.Run("MariaDB", func(t *testing.T) {
-		dbURL := mariaDB(t)
+		dbURL := testenv.MariaDB(t)
 		admin := opened(t, dbURL)
 		run(t, admin.DB(), "CREATE OR REPLACE USER 'p@t'@'%' IDENTIFIED BY 'a/b?c:d@e%'")
 		run(t, admin.DB(), "CREATE OR REPLACE DATABASE `odd name`")
@@ -211,7 +213,7 @@ func TestOpenSQL_QueryWins(t *testing.T) {
 // A stopped holder of a row lock must not cost the others more than one wait:
 // the server ends its session first.
 func TestOpenSQL_IdleTransactionEnds(t *testing.T) {
-	for name, dbURL := range map[string]func(testing.TB) string{"MariaDB": mariaDB, "PostgreSQL": postgreSQL} {
+	for name, dbURL := range map[string]func(testenv.T) string{"MariaDB": testenv.MariaDB, "PostgreSQL": testenv.Postgres} {
 		for kind, statement := range map[string]string{
 			"write": "UPDATE stock SET available = 0 WHERE sku = 'a'",
 			"read":  "SELECT available FROM stock WHERE sku = 'a' FOR UPDATE",
@@ -328,7 +330,7 @@ func TestSlowLog_OnlySlowStatementsWithoutValues(t *testing.T) {
 	slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
 	defer slog.SetDefault(before)
 
-	s := migrated(t, mariaDB(t))
+	s := migrated(t, testenv.MariaDB(t))
 	insertStock(t, s.DB(), "a")
 	_ = s.DB().Exec("INSERT INTO ledger SELECT id FROM ledger").Error // duplicate
 	if out.Len() > 0 {

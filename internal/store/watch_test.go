@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // watched runs WatchRedis until the test ends and counts its calls.
@@ -49,13 +51,13 @@ func quiet(t testing.TB, calls *atomic.Int64, every time.Duration) {
 const often = 100 * time.Millisecond
 
 func TestWatchRedis_Restart(t *testing.T) {
-	server := redisProcess(t)
-	calls := watched(t, openedRedis(t, server.url()), often)
+	server := testenv.OwnRedis(t)
+	calls := watched(t, openedRedis(t, server.URL()), often)
 	quiet(t, calls, often)
 	for n := int64(1); n <= 2; n++ {
-		server.stop(t)
+		server.Kill()
 		quiet(t, calls, often) // out of reach is not changed yet
-		server.start(t)
+		server.Restart()
 		eventually(t, 10*time.Second, "the restart is seen", func() bool { return calls.Load() == n })
 		quiet(t, calls, often)
 	}
@@ -63,14 +65,14 @@ func TestWatchRedis_Restart(t *testing.T) {
 
 // Between two looks far apart, a new connection is what gives a restart away.
 func TestWatchRedis_LooksAtOnceAfterAReconnect(t *testing.T) {
-	server := redisProcess(t)
-	client := openedRedis(t, server.url())
+	server := testenv.OwnRedis(t)
+	client := openedRedis(t, server.URL())
 	calls := watched(t, client, time.Hour)
 	eventually(t, 5*time.Second, "the first look is over", func() bool {
 		return strings.Contains(client.Info(t.Context(), "commandstats").Val(), "cmdstat_info:calls=")
 	})
-	server.stop(t)
-	server.start(t)
+	server.Kill()
+	server.Restart()
 	eventually(t, 10*time.Second, "the restart is seen", func() bool {
 		_ = client.Ping(t.Context()).Err() // as the gate's calls do
 		return calls.Load() == 1
@@ -78,11 +80,11 @@ func TestWatchRedis_LooksAtOnceAfterAReconnect(t *testing.T) {
 }
 
 func TestWatchRedis_RoleChanges(t *testing.T) {
-	server, other := redisProcess(t), redisProcess(t)
-	client := openedRedis(t, server.url())
+	server, other := testenv.OwnRedis(t), testenv.OwnRedis(t)
+	client := openedRedis(t, server.URL())
 	calls := watched(t, client, often)
 	quiet(t, calls, often)
-	host, port, _ := strings.Cut(other.address, ":")
+	host, port, _ := strings.Cut(other.Addr(), ":")
 	if err := client.SlaveOf(t.Context(), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -98,23 +100,24 @@ func TestWatchRedis_RoleChanges(t *testing.T) {
 }
 
 func TestWatchRedis_UnreachableAtFirst(t *testing.T) {
-	server := redisProcess(t)
-	client := openedRedis(t, server.url())
-	server.stop(t)
+	server := testenv.OwnRedis(t)
+	client := openedRedis(t, server.URL())
+	server.Kill()
 	calls := watched(t, client, often)
 	quiet(t, calls, often)
-	server.start(t)
+	server.Restart()
 	eventually(t, 10*time.Second, "the server is seen", func() bool { return calls.Load() == 1 })
 }
 
 func TestWatchRedis_SentinelFailover(t *testing.T) {
-	ringURL, nodes := sentinelRing(t)
+	ring := testenv.OwnRedisSentinel(t)
+	ringURL, nodes := ring.URL(), []*testenv.RedisServer{ring.Master, ring.Replica}
 	client := openedRedis(t, ringURL)
 	calls := watched(t, client, often)
 	quiet(t, calls, often)
 	before := client.Info(t.Context(), "server").Val()
 
-	nodes[0].stop(t)
+	nodes[0].Kill()
 	eventually(t, 30*time.Second, "the client writes to the new master", func() bool {
 		return client.Set(t.Context(), "k", "v", 0).Err() == nil
 	})
@@ -123,7 +126,7 @@ func TestWatchRedis_SentinelFailover(t *testing.T) {
 	}
 	eventually(t, 10*time.Second, "the failover is seen", func() bool { return calls.Load() >= 1 })
 	seen := calls.Load()
-	nodes[0].start(t) // it comes back as a replica, which is none of our business
+	nodes[0].Restart() // it comes back as a replica, which is none of our business
 	quiet(t, calls, often)
 	if calls.Load() != seen {
 		t.Error("the old master's return counts as a change")
@@ -137,13 +140,14 @@ func field(text, name string) string {
 }
 
 func TestWatchRedis_Cluster(t *testing.T) {
-	clusterURL, nodes := redisCluster(t, 1)
+	cluster := testenv.OwnRedisCluster(t, 1)
+	clusterURL, nodes := cluster.URL(), cluster.Nodes
 	client := openedRedis(t, clusterURL)
 	calls := watched(t, client, often)
 	quiet(t, calls, often)
 	ctx := t.Context()
 
-	nodes[0].stop(t) // one of the first three, which are the masters
+	nodes[0].Kill() // one of the first three, which are the masters
 	eventually(t, 60*time.Second, "every slot is served again", func() bool {
 		for i := range 32 {
 			if client.Set(ctx, fmt.Sprint("key", i), i, 0).Err() != nil {
@@ -155,12 +159,12 @@ func TestWatchRedis_Cluster(t *testing.T) {
 	eventually(t, 10*time.Second, "the failover is seen", func() bool { return calls.Load() >= 1 })
 	quiet(t, calls, often)
 
-	nodes[0].start(t) // comes back as a replica
+	nodes[0].Restart() // comes back as a replica
 	quiet(t, calls, often)
 	seen := calls.Load()
 
-	nodes[1].stop(t) // a master restarts before anyone takes its place, or another does: either is a change
-	nodes[1].start(t)
+	nodes[1].Kill() // a master restarts before anyone takes its place, or another does: either is a change
+	nodes[1].Restart()
 	eventually(t, 60*time.Second, "the restart is seen", func() bool { return calls.Load() > seen })
 }
 

@@ -7,13 +7,15 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"syscall"
 	"time"
 )
 
-// APIServer is one running cmd/api.
+// APIServer is one running cmd/api, or another program of this module that
+// serves HTTP.
 type APIServer struct {
 	Server
 	url string
@@ -26,19 +28,26 @@ var listening = regexp.MustCompile(`listening on (http://[^\s"]+)`)
 // port, and waits until it is ready.
 func API(t T, args ...string) *APIServer {
 	t.Helper()
-	s := StartAPI(t, args...)
+	return Serve(t, "./cmd/api", args...)
+}
+
+// Serve is API for any program of this module that takes --listen, prints
+// "listening on http://host:port" and answers GET /readyz.
+func Serve(t T, pkg string, args ...string) *APIServer {
+	t.Helper()
+	s := start(t, pkg, args)
 	err := await(startLimit, func(ctx context.Context) error {
 		if err := s.process.running(); err != nil {
 			return finalError{err}
 		}
 		found := listening.FindStringSubmatch(s.Output())
 		if found == nil {
-			return errors.New("api does not say where it listens")
+			return errors.New("it does not say where it listens")
 		}
 		s.url = found[1]
 		return s.ready(ctx)
 	})
-	check(t, "api", err)
+	check(t, pkg, err)
 	return s
 }
 
@@ -46,12 +55,18 @@ func API(t T, args ...string) *APIServer {
 // to serve, or not be able to.
 func StartAPI(t T, args ...string) *APIServer {
 	t.Helper()
-	path, err := shared(&here, "api", buildAPI)
-	check(t, "building api", err)
-	folder, err := here.newFolder("api")
-	check(t, "api", err)
-	s := &APIServer{Server: newServer("api", folder, append([]string{path, "--listen", "127.0.0.1:0"}, args...))}
-	check(t, "api", s.process.start())
+	return start(t, "./cmd/api", args)
+}
+
+func start(t T, pkg string, args []string) *APIServer {
+	t.Helper()
+	program, err := shared(&here, pkg, func() (string, error) { return build(pkg) })
+	check(t, "building "+pkg, err)
+	name := path.Base(pkg)
+	folder, err := here.newFolder(name)
+	check(t, name, err)
+	s := &APIServer{Server: newServer(name, folder, append([]string{program, "--listen", "127.0.0.1:0"}, args...))}
+	check(t, name, s.process.start())
 	t.Cleanup(s.process.end)
 	return s
 }
@@ -84,16 +99,16 @@ func (s *APIServer) Wait() int {
 	deadline := time.Now().Add(time.Minute)
 	for s.process.running() == nil {
 		if time.Now().After(deadline) {
-			panic(fmt.Sprintf("api has not ended: %s", s.process.tail()))
+			panic(fmt.Sprintf("%s has not ended: %s", s.process.name, s.process.tail()))
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
 	return s.process.exitCode()
 }
 
-// buildAPI builds the program, with the race detector if this one has it, and
-// returns its path.
-func buildAPI() (string, error) {
+// build builds a program of this module, with the race detector if this one has
+// it, and returns its path.
+func build(pkg string) (string, error) {
 	root, err := moduleRoot()
 	if err != nil {
 		return "", err
@@ -102,17 +117,17 @@ func buildAPI() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(folder, "api")
-	args := []string{"build", "-o", path}
+	program := filepath.Join(folder, path.Base(pkg))
+	args := []string{"build", "-o", program}
 	if raceDetector {
 		args = append(args, "-race")
 	}
-	build := exec.Command("go", append(args, "./cmd/api")...)
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
+	command := exec.Command("go", append(args, pkg)...)
+	command.Dir = root
+	if out, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
-	return path, nil
+	return program, nil
 }
 
 // moduleRoot is the folder with go.mod above the working directory.

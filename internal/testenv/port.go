@@ -55,3 +55,13 @@ func (p *port) release() {
 		p.claim.Close()
 	}
 }
+
+// Port returns a port of 127.0.0.1 that nobody else of this package is given
+// while the test runs.
+func Port(t T) int {
+	t.Helper()
+	p, err := newPort()
+	check(t, "a port", err)
+	t.Cleanup(p.release)
+	return p.number
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/local"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/stocktest"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -21,9 +22,15 @@ func TestMain(m *testing.M) {
 		os.Exit(rushAsProcess(os.Getenv(rushEnv)))
 	}
 	redis.SetLogger(quiet{}) // connections are broken on purpose here
-	code := m.Run()
-	shared.stop()
-	os.Exit(code)
+	os.Exit(testenv.Main(program{m}))
+}
+
+// program closes the shared clients before their servers go.
+type program struct{ *testing.M }
+
+func (p program) Run() int {
+	defer shared.stop()
+	return p.M.Run()
 }
 
 type quiet struct{}

@@ -26,7 +26,12 @@ const rushEnv = "HOLDFAST_GATE_RUSH"
 // many units were accepted.
 func rushAsProcess(how string) (exit int) {
 	fields := strings.Fields(how)
-	client, ledger := connect("Redis", fields[1:2]), uuid.MustParse(fields[2])
+	ledger := uuid.MustParse(fields[2])
+	client, err := connect(fields[1])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	defer client.Close()
 	var g closer
 	switch fields[0] {

@@ -20,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 func scriptOn(t testing.TB, client redis.UniversalClient) *Script {
@@ -475,14 +476,15 @@ func TestAPartThatCannotBeGivenBackIsNoRefusal(t *testing.T) {
 // taken back, whichever of take and give it reads first.
 func TestAStoppedRedisIsNotWaitedForLong(t *testing.T) {
 	t.Parallel()
-	server, addr := shared.own(t)
-	client := connect("Redis", []string{addr})
+	server := testenv.OwnRedis(t)
+	client, err := connect(server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { client.Close() })
 	g := scriptOn(t, client)
 	fill(t, g, "a", 1, 10)
-	if err := server.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	server.Stop()
 	ds := make([]stock.Deduction, 50)
 	var all sync.WaitGroup
 	start := time.Now()
@@ -498,9 +500,7 @@ func TestAStoppedRedisIsNotWaitedForLong(t *testing.T) {
 	if took := time.Since(start); took > 3*callTimeout {
 		t.Errorf("waited %v", took)
 	}
-	if err := server.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	server.Cont()
 	for _, d := range ds {
 		if err := g.Give(t.Context(), d); err != nil {
 			t.Error(err)

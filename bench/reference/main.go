@@ -1,0 +1,192 @@
+// Command reference is four small programs to hold the service against. Each
+// does what a first version of a flash sale often does, and no more: no
+// validation, no idempotency, no recovery, no metrics.
+//
+//	a  answers
+//	b  a, and counts down in Redis with one EVALSHA; nothing is stored
+//	c  b, and inserts a row per order
+//	d  b, and inserts rows in groups, answering after the commit
+package main
+
+import (
+	"context"
+	"database/sql"
+	"flag"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	_ "github.com/go-sql-driver/mysql"
+	"github.com/google/uuid"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/redis/go-redis/v9"
+)
+
+func main() {
+	program := flag.String("program", "a", "a, b, c or d")
+	listen := flag.String("listen", "127.0.0.1:0", "address to serve on")
+	redisAddr := flag.String("redis", "", "host:port of the Redis, from b on")
+	driver := flag.String("driver", "mysql", "database/sql driver: mysql or pgx, from c on")
+	source := flag.String("source", "", "database/sql data source, from c on")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+
+	s := &shop{}
+	if *program != "a" {
+		s.redis = redis.NewClient(&redis.Options{Addr: *redisAddr})
+		defer s.redis.Close()
+	}
+	if *program == "c" || *program == "d" {
+		db, err := sql.Open(*driver, *source)
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer db.Close()
+		db.SetMaxOpenConns(64)
+		db.SetMaxIdleConns(64)
+		s.db, s.dollars = db, *driver == "pgx"
+	}
+	handlers := map[string]gin.HandlerFunc{"a": s.answer, "b": s.count, "c": s.insert, "d": s.group}
+	if *program == "d" {
+		s.waiting = make(chan *row, 4096)
+		for range 2 {
+			go s.commit()
+		}
+	}
+	gin.SetMode(gin.ReleaseMode)
+	engine := gin.New()
+	engine.POST("/orders", handlers[*program])
+	engine.GET("/readyz", func(c *gin.Context) { c.Status(http.StatusOK) })
+	listener, err := net.Listen("tcp", *listen)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("listening on http://%s\n", listener.Addr())
+	server := &http.Server{Handler: engine, ReadHeaderTimeout: 10 * time.Second}
+	go func() {
+		<-ctx.Done()
+		_ = server.Close()
+	}()
+	if err := server.Serve(listener); err != http.ErrServerClosed {
+		log.Fatal(err)
+	}
+}
+
+type shop struct {
+	redis   *redis.Client
+	db      *sql.DB
+	dollars bool // placeholders are $1, not ?
+	waiting chan *row
+}
+
+// row is an order that waits for its group.
+type row struct {
+	id   uuid.UUID
+	done chan error
+}
+
+var cut = redis.NewScript(`
+local left = tonumber(redis.call('GET', KEYS[1]))
+if not left or left < 1 then return 0 end
+redis.call('DECR', KEYS[1])
+return 1`)
+
+func created(c *gin.Context) { c.JSON(http.StatusCreated, gin.H{"status": "pending"}) }
+
+func (s *shop) answer(c *gin.Context) { created(c) }
+
+// take counts one unit down, and answers where there is none.
+func (s *shop) take(c *gin.Context) bool {
+	n, err := cut.EvalSha(c, s.redis, []string{"stock"}).Int()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		n, err = cut.Eval(c, s.redis, []string{"stock"}).Int()
+	}
+	switch {
+	case err != nil:
+		c.JSON(http.StatusServiceUnavailable, gin.H{"error": err.Error()})
+	case n == 0:
+		c.JSON(http.StatusConflict, gin.H{"error": "sold out"})
+	}
+	return err == nil && n == 1
+}
+
+func (s *shop) count(c *gin.Context) {
+	if s.take(c) {
+		created(c)
+	}
+}
+
+func (s *shop) insert(c *gin.Context) {
+	if !s.take(c) {
+		return
+	}
+	if err := s.store(c, []uuid.UUID{uuid.New()}); err != nil {
+		c.JSON(http.StatusServiceUnavailable, gin.H{"error": err.Error()})
+		return
+	}
+	created(c)
+}
+
+func (s *shop) group(c *gin.Context) {
+	if !s.take(c) {
+		return
+	}
+	r := &row{uuid.New(), make(chan error, 1)}
+	s.waiting <- r
+	if err := <-r.done; err != nil {
+		c.JSON(http.StatusServiceUnavailable, gin.H{"error": err.Error()})
+		return
+	}
+	created(c)
+}
+
+// commit inserts what waits, again and again.
+func (s *shop) commit() {
+	for r := range s.waiting {
+		rows := []*row{r}
+	gather:
+		for len(rows) < 128 {
+			select {
+			case r := <-s.waiting:
+				rows = append(rows, r)
+			default:
+				break gather
+			}
+		}
+		ids := make([]uuid.UUID, len(rows))
+		for i, r := range rows {
+			ids[i] = r.id
+		}
+		err := s.store(context.Background(), ids)
+		for _, r := range rows {
+			r.done <- err
+		}
+	}
+}
+
+func (s *shop) store(ctx context.Context, ids []uuid.UUID) error {
+	var (
+		tuples strings.Builder
+		args   []any
+	)
+	for i, id := range ids {
+		if i > 0 {
+			tuples.WriteByte(',')
+		}
+		if s.dollars {
+			fmt.Fprintf(&tuples, "($%d,$%d,$%d)", 3*i+1, 3*i+2, 3*i+3)
+		} else {
+			tuples.WriteString("(?,?,?)")
+		}
+		args = append(args, id.String(), "buyer", 1)
+	}
+	_, err := s.db.ExecContext(ctx, "INSERT INTO reference_orders (id, buyer, quantity) VALUES "+tuples.String(), args...)
+	return err
+}

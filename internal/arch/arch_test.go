@@ -1,0 +1,207 @@
+// Package arch holds the tree to its import directions: data flows one way,
+// cmd → httpapi → order → stock, and the arrows never turn back.
+package arch
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+)
+
+const module = "github.com/holdfast-stock/holdfast/"
+
+// mayImport is what each package may import of this module. A package that is
+// not here may import nothing of it. Tests may import what they like.
+var mayImport = map[string][]string{
+	"cmd/api":                  {"internal/httpapi", "internal/order", "internal/stock", "internal/stock/strategy", "internal/store"},
+	"internal/httpapi":         {"internal/order", "internal/stock"},
+	"internal/order":           {"internal/stock", "internal/store", "internal/group"},
+	"internal/stock/strategy":  {"internal/stock", "internal/stock/gate", "internal/stock/cutter", "internal/lock", "internal/lock/..."},
+	"internal/stock/gate":      {"internal/stock", "internal/lock", "internal/group"},
+	"internal/stock/cutter":    {"internal/stock"},
+	"internal/stock/stocktest": {"internal/stock"},
+	"internal/lock/...":        {"internal/lock"},
+	"internal/store":           {"migrations"},
+	"bench":                    {"internal/testenv"},
+	"bench/...":                {},
+	"loadtest/...":             {"internal/testenv", "internal/store"},
+}
+
+// onlyIn are imports of other modules that have one place.
+var onlyIn = map[string][]string{
+	"github.com/gin-gonic/gin":             {"internal/httpapi", "bench/reference"},
+	"github.com/go-redsync/redsync/v4":     {"internal/lock/..."},
+	"github.com/golang-migrate/migrate/v4": {"internal/store"},
+	"github.com/alicebob/miniredis/v2":     {"internal/store"},
+	"gorm.io/gorm":                         {"internal/store", "internal/order", "internal/stock", "internal/stock/cutter", "internal/stock/stocktest"},
+	"gorm.io/driver/mysql":                 {"internal/store"},
+	"gorm.io/driver/postgres":              {"internal/store"},
+	"github.com/glebarez/sqlite":           {"internal/store"},
+	"github.com/go-sql-driver/mysql":       {"internal/store", "internal/testenv", "bench", "bench/..."},
+	"github.com/jackc/pgx/v5":              {"internal/store", "internal/testenv", "bench", "bench/..."},
+	"github.com/spf13/pflag":               {"cmd/api", "bench", "bench/...", "loadtest/..."},
+	"github.com/prometheus/client_golang":  {"cmd/api", "internal/order"},
+	"github.com/go-json-experiment/json":   {"internal/httpapi"},
+}
+
+// opens are the calls that open a store, and who makes them.
+var opens = map[string]bool{
+	"redis.NewClient": true, "redis.NewClusterClient": true, "redis.NewFailoverClient": true,
+	"redis.NewFailoverClusterClient": true, "redis.NewUniversalClient": true, "gorm.Open": true, "sql.Open": true, "sql.OpenDB": true,
+}
+
+var openers = []string{"internal/store", "internal/testenv", "bench", "bench/...", "loadtest/..."}
+
+// named are the places that may know a strategy by its name.
+var named = []string{"internal/stock/strategy", "bench", "bench/...", "loadtest/..."}
+
+// within reports whether the package is one of these; "a/..." are all below a.
+func within(pkg string, these []string) bool {
+	return slices.ContainsFunc(these, func(pattern string) bool {
+		below, ok := strings.CutSuffix(pattern, "/...")
+		return pkg == pattern || ok && strings.HasPrefix(pkg, below+"/")
+	})
+}
+
+// check returns what is wrong in a source file that is no test.
+func check(pkg string, file *ast.File) (faults []string) {
+	fault := func(format string, args ...any) {
+		faults = append(faults, pkg+": "+fmt.Sprintf(format, args...))
+	}
+	for _, spec := range file.Imports {
+		imported, _ := strconv.Unquote(spec.Path.Value)
+		if ours, ok := strings.CutPrefix(imported, module); ok {
+			allowed := mayImport[pkg]
+			for pattern, imports := range mayImport {
+				if strings.HasSuffix(pattern, "/...") && within(pkg, []string{pattern}) {
+					allowed = append(slices.Clone(allowed), imports...)
+				}
+			}
+			if !within(ours, allowed) {
+				fault("imports %s", ours)
+			}
+			continue
+		}
+		for library, places := range onlyIn {
+			if (imported == library || strings.HasPrefix(imported, library+"/")) && !within(pkg, places) {
+				fault("imports %s, which is for %s", imported, strings.Join(places, ", "))
+			}
+		}
+	}
+	if file.Name.Name == "util" || file.Name.Name == "utils" || file.Name.Name == "common" || file.Name.Name == "helpers" {
+		fault("is called %s", file.Name.Name)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			if n.Recv == nil && n.Name.Name == "init" {
+				fault("has an init function")
+			}
+		case *ast.SelectorExpr:
+			if x, ok := n.X.(*ast.Ident); ok && opens[x.Name+"."+n.Sel.Name] && !within(pkg, openers) {
+				fault("opens a store: %s.%s", x.Name, n.Sel.Name)
+			}
+		case *ast.BasicLit:
+			word, err := strconv.Unquote(n.Value)
+			// "none" is a word of its own too.
+			if n.Kind == token.STRING && err == nil && word != "none" && slices.Contains(strategy.Names(), word) && !within(pkg, named) {
+				fault("knows a strategy by name: %q", word)
+			}
+		}
+		return true
+	})
+	return faults
+}
+
+// TestTree checks every file of the module.
+func TestTree(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join("..", "..")
+	var files int
+	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && name != root && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata" || entry.Name() == "tools"):
+			return filepath.SkipDir
+		case entry.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go"):
+			return nil
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, text, 0)
+		if err != nil {
+			return err
+		}
+		relative, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		files++
+		for _, fault := range check(path.Dir(filepath.ToSlash(relative)), file) {
+			t.Error(fault)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files < 50 {
+		t.Errorf("only %d files were looked at", files)
+	}
+}
+
+// TestConvicts: each rule finds the file that breaks it, and leaves the others
+// alone.
+func TestConvicts(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ pkg, code, fault string }{
+		{"internal/stock", `import _ "` + module + `internal/order"`, "imports internal/order"},
+		{"internal/order", `import _ "` + module + `internal/httpapi"`, "imports internal/httpapi"},
+		{"internal/order", `import _ "` + module + `internal/stock/strategy"`, "imports internal/stock/strategy"},
+		{"internal/httpapi", `import _ "` + module + `internal/store"`, "imports internal/store"},
+		{"internal/stock/gate", `import _ "` + module + `internal/stock/cutter"`, "imports internal/stock/cutter"},
+		{"internal/stock/cutter", `import _ "` + module + `internal/stock/gate"`, "imports internal/stock/gate"},
+		{"internal/stock/gate", `import _ "` + module + `internal/lock/local"`, "imports internal/lock/local"},
+		{"internal/lock/redis", `import _ "` + module + `internal/stock"`, "imports internal/stock"},
+		{"cmd/api", `import _ "` + module + `internal/testenv"`, "imports internal/testenv"},
+		{"internal/fresh", `import _ "` + module + `internal/stock"`, "imports internal/stock"},
+		{"internal/order", `import _ "github.com/gin-gonic/gin"`, "imports github.com/gin-gonic/gin"},
+		{"internal/stock/gate", `import _ "github.com/go-redsync/redsync/v4/redis"`, "imports github.com/go-redsync"},
+		{"internal/stock/gate", `import _ "gorm.io/gorm"`, "imports gorm.io/gorm"},
+		{"internal/order", `import "github.com/redis/go-redis/v9"; var _ = redis.NewClient`, "opens a store: redis.NewClient"},
+		{"cmd/api", `import "database/sql"; var _, _ = sql.Open("", "")`, "opens a store: sql.Open"},
+		{"internal/order", `var _ = "merged"`, `knows a strategy by name: "merged"`},
+		{"internal/order", `func init() {}`, "init function"},
+
+		{"internal/lock/redis", `import _ "` + module + `internal/lock"`, ""},
+		{"internal/lock/redlock", `import _ "github.com/go-redsync/redsync/v4"`, ""},
+		{"internal/stock/strategy", `var _ = "merged"`, ""},
+		{"internal/store", `import "database/sql"; var _, _ = sql.Open("", "")`, ""},
+		{"internal/order", `var _ = "none"`, ""},
+	} {
+		t.Run(test.pkg+" "+test.code, func(t *testing.T) {
+			file, err := parser.ParseFile(token.NewFileSet(), "x.go", "package x; "+test.code, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			faults := strings.Join(check(test.pkg, file), "\n")
+			if test.fault == "" && faults != "" || !strings.Contains(faults, test.fault) {
+				t.Errorf("found %q, want %q", faults, test.fault)
+			}
+		})
+	}
+}

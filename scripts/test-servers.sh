@@ -1,0 +1,65 @@
+#!/bin/sh
+# Installs what the tests start, where it is missing: the servers and a C
+# compiler (for the race detector). Debian packages, as root; otherwise it says
+# what to do and fails.
+set -eu
+
+packages=
+needs() { # package, then programs: the first found will do
+	package=$1
+	shift
+	for program; do
+		command -v "$program" >/dev/null 2>&1 && return
+		for folder in /usr/sbin /usr/local/sbin /usr/lib/postgresql/*/bin; do
+			[ -x "$folder/$program" ] && return
+		done
+	done
+	packages="$packages $package"
+}
+
+for want; do
+	case $want in
+	bench) needs wrk wrk ;;
+	race) needs gcc gcc cc clang ;;
+	esac
+done
+needs redis-server redis-server
+needs redis-tools redis-cli
+needs mariadb-server mariadbd
+needs postgresql initdb
+case " $packages " in
+*" gcc "*) packages="$packages libc6-dev" ;;
+esac
+[ -n "$packages" ] || exit 0
+
+install="apt-get install --yes --no-install-recommends$packages"
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+	cat >&2 <<-END
+		Missing on this machine:$packages
+		On Debian, as root:  $install
+		Or name running servers in HOLDFAST_TEST_REDIS, HOLDFAST_TEST_REDIS_CLUSTER,
+		HOLDFAST_TEST_REDIS_SENTINEL, HOLDFAST_TEST_MYSQL and HOLDFAST_TEST_POSTGRES
+		(go doc ./internal/testenv) and run: go test -race ./...
+	END
+	exit 1
+fi
+
+# Packages start their servers; these are not wanted as services.
+policy=/usr/sbin/policy-rc.d
+kept=
+restore() {
+	if [ -n "$kept" ]; then mv "$kept" "$policy"; else rm -f "$policy"; fi
+}
+if [ -e "$policy" ]; then
+	kept=$policy.holdfast
+	mv "$policy" "$kept"
+fi
+trap restore EXIT
+trap 'exit 1' INT TERM HUP
+printf '#!/bin/sh\nexit 101\n' >"$policy"
+chmod +x "$policy"
+echo "$install" >&2
+export DEBIAN_FRONTEND=noninteractive
+apt-get update --quiet
+# shellcheck disable=SC2086
+$install --quiet
