@@ -106,6 +106,7 @@ func own(t T, kind string, start func(args ...string) (*DatabaseServer, error), 
 	t.Cleanup(func() {
 		s.process.end()
 		s.port.release()
+		os.RemoveAll(filepath.Dir(s.process.log)) // its data may be large
 	})
 	s.url, err = createDatabase(s.admin)
 	check(t, kind, err)
@@ -114,6 +115,14 @@ func own(t T, kind string, start func(args ...string) (*DatabaseServer, error), 
 
 // URL is the URL of a database on the server, as --db takes it.
 func (s *DatabaseServer) URL() string { return s.url }
+
+// NewDatabase makes a further, empty database on the server, which must run, and
+// returns its URL.
+func (s *DatabaseServer) NewDatabase() string {
+	dbURL, err := createDatabase(s.admin)
+	must(err)
+	return dbURL
+}
 
 func startMariaDB(args ...string) (*DatabaseServer, error) {
 	path, err := lookPath(mariadbd)

@@ -228,6 +228,28 @@ func (r *RedisSentinels) URL() string {
 	return "redis+sentinel://" + strings.Join(addrs, ",") + "/mymaster"
 }
 
+// Detach has the replica follow nobody that is there, so that it misses what is
+// written from now on and, once the master is killed, brings back a stale past.
+// (One that is merely stopped would catch up from its socket.) When it returns
+// the master has lost its replica. The Sentinels reattach it if they have the
+// time: write, and kill the master, at once.
+func (r *RedisSentinels) Detach() {
+	ctx, cancel := context.WithTimeout(context.Background(), goneLimit)
+	defer cancel()
+	replica := redis.NewClient(&redis.Options{Addr: r.Replica.Addr()})
+	defer replica.Close()
+	must(replica.SlaveOf(ctx, "127.0.0.1", "1").Err())
+	master := redis.NewClient(&redis.Options{Addr: r.Master.Addr()})
+	defer master.Close()
+	must(await(goneLimit, func(ctx context.Context) error {
+		info, err := master.Info(ctx, "replication").Result()
+		if err == nil && !strings.Contains(info, "connected_slaves:0") {
+			err = fmt.Errorf("the master still has its replica: %s", info)
+		}
+		return err
+	}))
+}
+
 func startRing() (*RedisSentinels, error) {
 	r := &RedisSentinels{}
 	var err error

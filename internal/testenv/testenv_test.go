@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"os"
@@ -25,6 +26,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) != "" {
 		os.Exit(child())
 	}
+	store.LogRedis(slog.New(slog.DiscardHandler)) // servers are killed all the time here
 	os.Exit(testenv.Main(m))
 }
 
@@ -214,6 +216,24 @@ func TestFaults(t *testing.T) {
 			t.Errorf("after a restart: %d, %v", n, err)
 		}
 	})
+	t.Run("Sentinel", func(t *testing.T) {
+		t.Parallel()
+		s := testenv.OwnRedisSentinel(t)
+		client, err := store.OpenRedis(t.Context(), s.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		s.Detach()
+		if err := client.Set(t.Context(), "a", 1, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		s.Master.Kill()
+		eventually(t, "the replica, promoted, answers, and has missed the write", func() bool {
+			n, err := client.Exists(t.Context(), "a").Result()
+			return err == nil && n == 0
+		})
+	})
 	for name, own := range map[string]func(testenv.T, ...string) *testenv.DatabaseServer{"MariaDB": testenv.OwnMariaDB, "Postgres": testenv.OwnPostgres} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -225,6 +245,9 @@ func TestFaults(t *testing.T) {
 			defer db.Close()
 			if err := db.MigrateUp(t.Context()); err != nil {
 				t.Fatal(err)
+			}
+			if further := s.NewDatabase(); further == s.URL() {
+				t.Errorf("the new database is the old one: %s", further)
 			}
 			s.Kill()
 			if err := db.Ping(t.Context()); err == nil {
