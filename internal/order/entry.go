@@ -10,6 +10,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
 // shrink is the status of the row that records an administrator's shrinking of
@@ -88,45 +89,55 @@ func readLines(db *gorm.DB, keys []any, orders map[uuid.UUID]*entry) error {
 	return rows.Err()
 }
 
-// insertOrders writes the rows of the orders, in the order given.
-func insertOrders(ctx context.Context, tx *gorm.DB, es []entry) error {
+// insert writes the orders with their lines, in the order given.
+func insert(ctx context.Context, tx *gorm.DB, es []entry) error {
+	statements := []store.Statement{ordersInsert(tx, es)}
+	if lines := countLines(es); lines > 0 {
+		statements = append(statements, linesInsert(tx, es, lines))
+	}
+	return store.ExecAll(ctx, tx, statements...)
+}
+
+func countLines(es []entry) (n int) {
+	for i := range es {
+		n += len(es[i].Lines)
+	}
+	return n
+}
+
+// ordersInsert inserts the rows of the orders.
+func ordersInsert(tx *gorm.DB, es []entry) store.Statement {
 	if tx.Name() == "postgres" {
-		return insertOrdersUnnest(ctx, tx, es)
+		return ordersUnnest(es)
 	}
 	args := make([]any, 0, 7*len(es))
 	for i := range es {
 		e := &es[i]
 		args = append(args, e.ID[:], e.takeID[:], e.Buyer, string(e.Status), e.Strategy, e.CreatedAt, nullable(e.ExpiresAt))
 	}
-	_, err := tx.Statement.ConnPool.ExecContext(ctx, values(
+	return store.Statement{Args: args, SQL: values(
 		"INSERT INTO orders (id, take_id, buyer_id, status, strategy, created_at, expires_at) VALUES ",
-		"(?,?,?,?,?,?,?)", len(es)), args...)
-	return err
+		"(?,?,?,?,?,?,?)", len(es))}
 }
 
-// insertLines writes the lines of the orders, in the order given.
-func insertLines(ctx context.Context, tx *gorm.DB, es []entry) error {
+// linesInsert inserts the lines of the orders, which are n.
+func linesInsert(tx *gorm.DB, es []entry, n int) store.Statement {
 	if tx.Name() == "postgres" {
-		return insertLinesUnnest(ctx, tx, es)
+		return linesUnnest(es, n)
 	}
-	var (
-		args []any
-		n    int
-	)
+	args := make([]any, 0, 3*n)
 	for i := range es {
 		for _, line := range es[i].Lines {
 			args = append(args, es[i].ID[:], string(line.SKU), line.Quantity)
-			n++
 		}
 	}
-	_, err := tx.Statement.ConnPool.ExecContext(ctx, values(
-		"INSERT INTO order_lines (order_id, sku, quantity) VALUES ", "(?,?,?)", n), args...)
-	return err
+	return store.Statement{Args: args, SQL: values(
+		"INSERT INTO order_lines (order_id, sku, quantity) VALUES ", "(?,?,?)", n)}
 }
 
-// insertOrdersUnnest passes columns as arrays, so that one prepared statement
-// serves groups of every size.
-func insertOrdersUnnest(ctx context.Context, tx *gorm.DB, es []entry) error {
+// ordersUnnest passes columns as arrays, so that one prepared statement serves
+// groups of every size.
+func ordersUnnest(es []entry) store.Statement {
 	var (
 		ids        = make([][16]byte, len(es))
 		takes      = make([][16]byte, len(es))
@@ -142,18 +153,16 @@ func insertOrdersUnnest(ctx context.Context, tx *gorm.DB, es []entry) error {
 		statuses[i], strategies[i] = string(e.Status), e.Strategy
 		created[i], expires[i] = e.CreatedAt, nullable(e.ExpiresAt)
 	}
-	_, err := tx.Statement.ConnPool.ExecContext(ctx, `INSERT INTO orders
+	return store.Statement{Args: []any{ids, takes, buyers, statuses, strategies, created, expires}, SQL: `INSERT INTO orders
 		(id, take_id, buyer_id, status, strategy, created_at, expires_at)
-		SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[])`,
-		ids, takes, buyers, statuses, strategies, created, expires)
-	return err
+		SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[])`}
 }
 
-func insertLinesUnnest(ctx context.Context, tx *gorm.DB, es []entry) error {
+func linesUnnest(es []entry, n int) store.Statement {
 	var (
-		ids        [][16]byte
-		skus       []string
-		quantities []int64
+		ids        = make([][16]byte, 0, n)
+		skus       = make([]string, 0, n)
+		quantities = make([]int64, 0, n)
 	)
 	for i := range es {
 		for _, line := range es[i].Lines {
@@ -162,9 +171,8 @@ func insertLinesUnnest(ctx context.Context, tx *gorm.DB, es []entry) error {
 			quantities = append(quantities, line.Quantity)
 		}
 	}
-	_, err := tx.Statement.ConnPool.ExecContext(ctx, `INSERT INTO order_lines (order_id, sku, quantity)
-		SELECT * FROM unnest($1::uuid[], $2::text[], $3::bigint[])`, ids, skus, quantities)
-	return err
+	return store.Statement{Args: []any{ids, skus, quantities}, SQL: `INSERT INTO order_lines (order_id, sku, quantity)
+		SELECT * FROM unnest($1::uuid[], $2::text[], $3::bigint[])`}
 }
 
 // values builds a statement with n tuples.

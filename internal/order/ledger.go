@@ -73,10 +73,18 @@ func newLedger(db *gorm.DB, strategy stock.Strategy, log *slog.Logger, metrics *
 	l.records = group.New(
 		group.Limits{Size: strategy.Group, Parallel: strategy.Parallel, Queue: queueLength, Weight: groupLines},
 		func(r *recording) int { return len(r.deduction.Lines) },
-		func(rs []*recording) { l.record(slices.Clone(rs)) })
+		func(rs []*recording, next func()) {
+			if strategy.Group == 1 {
+				next() // its transactions are meant to meet
+			}
+			l.record(slices.Clone(rs), next)
+		})
 	l.lookups = group.New(
 		group.Limits{Size: lookupGroup, Parallel: lookupParallel, Queue: queueLength},
-		nil, l.lookUp)
+		nil, func(qs []*lookup, next func()) {
+			next()
+			l.lookUp(qs)
+		})
 	return l
 }
 
@@ -103,19 +111,21 @@ func (l *ledger) Record(ctx context.Context, e entry, d stock.Deduction) error {
 	return r.answer
 }
 
-// record gives every recording its answer.
-func (l *ledger) record(rs []*recording) {
+// record gives every recording its answer. Before each COMMIT it calls next: the
+// next group then does its work while this one waits for the disk, and not
+// before, as it might only wait for this one's row locks.
+func (l *ledger) record(rs []*recording, next func()) {
 	l.metrics.groupSize.Observe(float64(len(rs)))
 	rs, twins := distinct(rs)
 	for try := 1; len(rs) > 0; try++ {
-		err := l.transact(rs)
+		err := l.transact(rs, next)
 		switch {
 		case err == nil || errors.Is(err, errUnknownOutcome):
 			rs = nil
 		case store.IsDuplicate(err):
 			left := l.withoutExisting(rs)
 			if len(left) == len(rs) { // gone again: an administrator's hand, or a bug
-				rs = l.divide(rs, err)
+				rs = l.divide(rs, err, next)
 				continue
 			}
 			rs = left
@@ -127,26 +137,26 @@ func (l *ledger) record(rs []*recording) {
 			}
 			pause(try)
 		case store.IsStatementError(err):
-			rs = l.divide(rs, err)
+			rs = l.divide(rs, err, next)
 		default: // the database is away: that is nobody's order's fault
 			fail(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
 			return
 		}
 	}
 	if len(twins) > 0 { // these find the first of their ID recorded, or free
-		l.record(twins)
+		l.record(twins, next)
 	}
 }
 
 // divide records the halves apart, so that the order that makes the group fail
 // is left alone with its error and its neighbours are recorded.
-func (l *ledger) divide(rs []*recording, err error) []*recording {
+func (l *ledger) divide(rs []*recording, err error, next func()) []*recording {
 	if len(rs) == 1 {
 		fail(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
 		return nil
 	}
-	l.record(rs[:len(rs)/2])
-	l.record(rs[len(rs)/2:])
+	l.record(rs[:len(rs)/2], next)
+	l.record(rs[len(rs)/2:], next)
 	return nil
 }
 
@@ -181,7 +191,7 @@ func pause(try int) { time.Sleep(jitter(2*time.Millisecond, try)) }
 // transact runs one transaction over the group. Without an error, or with
 // errUnknownOutcome, every recording has its answer; with another error none
 // has, and nothing is committed.
-func (l *ledger) transact(rs []*recording) error {
+func (l *ledger) transact(rs []*recording, next func()) error {
 	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
 	defer cancel()
 	db := l.db.WithContext(ctx)
@@ -218,10 +228,13 @@ func (l *ledger) transact(rs []*recording) error {
 		answer(rs, answers)
 		return nil
 	}
+	// In ID order, as every transaction, so that two cannot wait for each other.
+	slices.SortFunc(accepted, func(a, b entry) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 	if err := insert(ctx, tx, accepted); err != nil {
 		tx.Rollback()
-		return err
+		return fmt.Errorf("inserting orders: %w", err)
 	}
+	next()
 	if err := commit(tx); err != nil {
 		if errors.Is(err, errUnknownOutcome) {
 			for i := range answers {
@@ -241,19 +254,6 @@ func answer(rs []*recording, answers []error) {
 	for i, r := range rs {
 		r.answer = answers[i]
 	}
-}
-
-// insert writes orders in ID order, as every transaction does, so that two
-// groups cannot wait for each other.
-func insert(ctx context.Context, tx *gorm.DB, es []entry) error {
-	slices.SortFunc(es, func(a, b entry) int { return bytes.Compare(a.ID[:], b.ID[:]) })
-	if err := insertOrders(ctx, tx, es); err != nil {
-		return fmt.Errorf("inserting orders: %w", err)
-	}
-	if err := insertLines(ctx, tx, es); err != nil {
-		return fmt.Errorf("inserting order lines: %w", err)
-	}
-	return nil
 }
 
 // commit commits, and tells a known rollback from an unknown outcome: only the
@@ -325,7 +325,7 @@ func (l *ledger) lookUp(qs []*lookup) {
 // reports whether the ledger has the take's own order; false means that it
 // never will. An error leaves the question open.
 func (l *ledger) Resolve(ctx context.Context, d stock.Deduction) (recorded bool, err error) {
-	err = insertOrders(ctx, l.db.WithContext(ctx), []entry{{
+	err = insert(ctx, l.db.WithContext(ctx), []entry{{
 		Order: Order{
 			ID: d.OrderID, Buyer: d.Buyer, Status: Void,
 			Strategy: l.strategy.Name, CreatedAt: now(),

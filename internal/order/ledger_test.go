@@ -12,37 +12,28 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
-// gather places orders so that they wait together for the next group: the two
-// transactions that may be open are held until all are queued. (SQLite lets one
-// be open, and would be waiting for itself.)
+// gather places orders so that they wait together for the next group: the one
+// that runs is held before its cut until all are queued.
 func gather(t *testing.T, i hooked, rs []Request) []reply {
 	t.Helper()
-	holders := make([]<-chan reply, 0, 2)
-	var release []func()
-	for range 2 {
-		sku := fresh("holder")
-		lay(t, i.instance, sku, 1)
-		reached, proceed := i.cutter.before.arm()
-		release = append(release, proceed)
-		holders = append(holders, place(t.Context(), i.instance, ask(sku)))
-		wait(t, "a transaction that holds the others up", reached)
-	}
+	sku := fresh("holder")
+	lay(t, i.instance, sku, 1)
+	reached, proceed := i.cutter.before.arm()
+	defer proceed()
+	holder := place(t.Context(), i.instance, ask(sku))
+	wait(t, "a transaction that holds the others up", reached)
 	heard := make([]<-chan reply, len(rs))
 	for n, r := range rs {
 		heard[n] = place(t.Context(), i.instance, r)
 		eventually(t, "the order is queued", func() bool { return i.ledger.records.Waiting() == n+1 })
 	}
-	for _, proceed := range release {
-		proceed()
-	}
+	proceed()
 	replies := make([]reply, len(rs))
 	for n := range heard {
 		replies[n] = wait(t, "an answer", heard[n])
 	}
-	for _, holder := range holders {
-		if r := wait(t, "a holder's answer", holder); r.err != nil {
-			t.Error(r.err)
-		}
+	if r := wait(t, "the holder's answer", holder); r.err != nil {
+		t.Error(r.err)
 	}
 	return replies
 }
@@ -51,7 +42,7 @@ func gather(t *testing.T, i hooked, rs []Request) []reply {
 // of arrival, and each caller hears of his own.
 func TestGroup(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, servers, func(t *testing.T, s *shop) {
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
 		i := s.openHooked(t, settings{strategy: "merged"})
 		scarce, other := fresh("scarce"), fresh("other")
 		lay(t, i.instance, scarce, 3)
@@ -128,14 +119,10 @@ func TestQueueFull(t *testing.T) {
 		i := s.openHooked(t, settings{strategy: "lua"})
 		sku := fresh("queue")
 		lay(t, i.instance, sku, 10_000)
-		var releases []func()
-		for range 2 {
-			reached, proceed := i.cutter.before.arm()
-			releases = append(releases, proceed)
-			first := place(t.Context(), i.instance, ask(sku))
-			wait(t, "a transaction that holds the others up", reached)
-			defer func() { wait(t, "a holder's answer", first) }()
-		}
+		reached, proceed := i.cutter.before.arm()
+		defer proceed()
+		first := place(t.Context(), i.instance, ask(sku))
+		wait(t, "a transaction that holds the others up", reached)
 		heard := make([]<-chan reply, queueLength+200)
 		for n := range heard {
 			heard[n] = place(t.Context(), i.instance, ask(sku))
@@ -158,16 +145,14 @@ func TestQueueFull(t *testing.T) {
 			})
 			return refused == 200
 		})
-		for _, release := range releases {
-			release()
-		}
-		for _, c := range pending {
+		proceed()
+		for _, c := range append(pending, first) {
 			if r := wait(t, "an answer", c); r.err != nil {
 				t.Error(r.err)
 			}
 		}
 		s.settled(t, i.Service.gate, sku)
-		s.atRest(t, i.Service.gate, sku, queueLength+2)
+		s.atRest(t, i.Service.gate, sku, queueLength+1)
 	})
 }
 

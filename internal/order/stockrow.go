@@ -218,7 +218,7 @@ func (l *ledger) Shrink(ctx context.Context, d stock.Deduction, s Setting) (row 
 		if err := updateRow(tx, row); err != nil {
 			return err
 		}
-		return insertOrders(ctx, tx, []entry{{
+		return insert(ctx, tx, []entry{{
 			Order:  Order{ID: d.OrderID, Status: shrink, Strategy: l.strategy.Name, CreatedAt: now()},
 			takeID: d.TakeID,
 		}})

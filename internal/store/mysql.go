@@ -16,6 +16,7 @@ import (
 	"github.com/golang-migrate/migrate/v4/database"
 	migratemysql "github.com/golang-migrate/migrate/v4/database/mysql"
 	"gorm.io/driver/mysql"
+	"gorm.io/gorm"
 )
 
 func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
@@ -37,8 +38,12 @@ func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
 		return nil, fmt.Errorf("%w: %w", ErrBadURL, err)
 	}
 	s.pool = sql.OpenDB(connector)
+	var conns gorm.ConnPool = s.pool
+	if sessions.InterpolateParams {
+		conns = pool{DB: s.pool, exec: execMySQL}
+	}
 	s, err = s.open(ctx, poolSize, mysql.New(mysql.Config{
-		Conn:                      s.pool,
+		Conn:                      conns,
 		SkipInitializeWithVersion: true, // it only chooses among clauses that the ledger's own SQL does not use
 	}))
 	if err != nil {
@@ -117,6 +122,7 @@ func boundMySQL(config *driver.Config, version string) (idle time.Duration) {
 	if config.WriteTimeout == 0 {
 		config.WriteTimeout = silence
 	}
+	config.MultiStatements = config.InterpolateParams // for BEGIN; nobody's text is part of a statement
 	if config.Params == nil {
 		config.Params = make(map[string]string)
 	}

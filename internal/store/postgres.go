@@ -45,7 +45,7 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 		sessions.RuntimeParams[name] = orDefault(sessions.RuntimeParams, name, value)
 	}
 	s.pool = stdlib.OpenDB(*sessions)
-	return s.open(ctx, poolSize, postgres.New(postgres.Config{Conn: s.pool}))
+	return s.open(ctx, poolSize, postgres.New(postgres.Config{Conn: pool{DB: s.pool, exec: execPostgres, final: true}}))
 }
 
 // postgresProblem takes the connection string, which the parser's error

@@ -35,7 +35,10 @@ var _ stock.Gate = (*Script)(nil)
 // client stays the caller's.
 func NewScript(client redis.UniversalClient, ledgerID uuid.UUID) *Script {
 	g := &Script{counts: newCounts(client, ledgerID)}
-	g.takes = group.New(scriptLimits, func(t *take) int { return len(t.lines) }, g.runTakes)
+	g.takes = group.New(scriptLimits, func(t *take) int { return len(t.lines) }, func(ts []*take, next func()) {
+		next()
+		g.runTakes(ts)
+	})
 	return g
 }
 

@@ -1,0 +1,241 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"gorm.io/gorm"
+)
+
+// Statement is one SQL statement with its arguments, in the dialect's own
+// notation.
+type Statement struct {
+	SQL  string
+	Args []any
+}
+
+// ExecAll runs the statements in their order, in one round trip where the
+// database allows it, until one fails. tx is a transaction.
+func ExecAll(ctx context.Context, tx *gorm.DB, statements ...Statement) error {
+	if t, ok := tx.Statement.ConnPool.(*transaction); ok {
+		_, err := t.exec(ctx, statements)
+		return err
+	}
+	for _, s := range statements {
+		if _, err := tx.Statement.ConnPool.ExecContext(ctx, s.SQL, s.Args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rollbackTimeout bounds a ROLLBACK. It does not run on the transaction's
+// context, which may be the reason for it.
+const rollbackTimeout = 2 * time.Second
+
+// pool begins transactions without a round trip of its own for BEGIN: that goes
+// with the first statement. To a service that commits thousands of small
+// transactions a second, each round trip is much of what one costs.
+type pool struct {
+	*sql.DB
+	exec execFunc
+	// final says that a failed statement dooms its transaction.
+	final bool
+}
+
+// execFunc sends statements in one round trip, and answers the last one's
+// result.
+type execFunc func(ctx context.Context, conn *sql.Conn, statements []Statement) (driver.Result, error)
+
+var (
+	_ gorm.ConnPoolBeginner = pool{}
+	_ gorm.GetDBConnector   = pool{}
+	_ gorm.TxCommitter      = (*transaction)(nil)
+)
+
+// GetDBConn returns the pool that this one draws on.
+func (p pool) GetDBConn() (*sql.DB, error) { return p.DB, nil }
+
+// BeginTx takes a connection for a transaction. Sessions have their isolation
+// level from OpenSQL, so options are those of database/sql's default.
+func (p pool) BeginTx(ctx context.Context, options *sql.TxOptions) (gorm.ConnPool, error) {
+	if options != nil && *options != (sql.TxOptions{}) {
+		return p.DB.BeginTx(ctx, options)
+	}
+	conn, err := p.DB.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &transaction{ctx: ctx, conn: conn, run: p.exec, final: p.final}, nil
+}
+
+// transaction is one connection with a transaction on it, begun by its first
+// statement. It is for one goroutine.
+type transaction struct {
+	ctx    context.Context
+	conn   *sql.Conn
+	run    execFunc
+	final  bool
+	begun  bool
+	doomed bool // it can only be rolled back
+	over   bool
+}
+
+func (t *transaction) exec(ctx context.Context, statements []Statement) (driver.Result, error) {
+	if t.over {
+		return nil, sql.ErrTxDone
+	}
+	if !t.begun {
+		t.begun = true // as far as anyone knows, also if it fails
+		statements = append([]Statement{{SQL: "BEGIN"}}, statements...)
+	}
+	result, err := t.run(ctx, t.conn, statements)
+	t.doomed = t.doomed || t.final && err != nil
+	return result, err
+}
+
+// ExecContext runs one statement.
+func (t *transaction) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	return t.exec(ctx, []Statement{{query, args}})
+}
+
+// begin begins the transaction for a statement that answers rows.
+func (t *transaction) begin(ctx context.Context) error {
+	if t.over {
+		return sql.ErrTxDone
+	}
+	if t.begun {
+		return nil
+	}
+	_, err := t.exec(ctx, nil)
+	return err
+}
+
+// QueryContext runs one statement that answers rows.
+func (t *transaction) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	return t.conn.QueryContext(ctx, query, args...)
+}
+
+// QueryRowContext runs one statement that answers a row. Where the transaction
+// could not begin, the row's error is the connection's.
+func (t *transaction) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	if err := t.begin(ctx); err != nil {
+		ctx, cancel := context.WithCancelCause(ctx)
+		cancel(err)
+		return t.conn.QueryRowContext(ctx, query, args...)
+	}
+	return t.conn.QueryRowContext(ctx, query, args...)
+}
+
+// PrepareContext prepares a statement on the transaction's connection.
+func (t *transaction) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	return t.conn.PrepareContext(ctx, query)
+}
+
+// Commit commits. An error of the database's own may prove that it did not, see
+// IsKnownRollback; every other leaves the outcome unknown.
+func (t *transaction) Commit() error {
+	if t.over {
+		return sql.ErrTxDone
+	}
+	if !t.begun {
+		t.over = true
+		return t.conn.Close()
+	}
+	if t.doomed {
+		return errors.Join(pgx.ErrTxCommitRollback, t.Rollback())
+	}
+	_, err := t.run(t.ctx, t.conn, []Statement{{SQL: "COMMIT"}})
+	t.over = true
+	if err != nil {
+		t.discard()
+		return err
+	}
+	_ = t.conn.Close() // committed: what becomes of the connection is another matter
+	return nil
+}
+
+// Rollback rolls back, by ending the session where it cannot be told to.
+func (t *transaction) Rollback() error {
+	if t.over {
+		return sql.ErrTxDone
+	}
+	t.over = true
+	if !t.begun {
+		return t.conn.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), rollbackTimeout)
+	defer cancel()
+	if _, err := t.run(ctx, t.conn, []Statement{{SQL: "ROLLBACK"}}); err != nil {
+		t.discard()
+		return err
+	}
+	return t.conn.Close()
+}
+
+// discard keeps the connection from being used again.
+func (t *transaction) discard() {
+	_ = t.conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = t.conn.Close()
+}
+
+// execMySQL sends all statements as one text: the session takes several.
+func execMySQL(ctx context.Context, conn *sql.Conn, statements []Statement) (driver.Result, error) {
+	if len(statements) == 1 {
+		return conn.ExecContext(ctx, statements[0].SQL, statements[0].Args...)
+	}
+	var (
+		text strings.Builder
+		args []any
+	)
+	for i, s := range statements {
+		if i > 0 {
+			text.WriteString("; ")
+		}
+		text.WriteString(s.SQL)
+		args = append(args, s.Args...)
+	}
+	return conn.ExecContext(ctx, text.String(), args...)
+}
+
+// execPostgres sends all statements in one pipeline.
+func execPostgres(ctx context.Context, conn *sql.Conn, statements []Statement) (result driver.Result, err error) {
+	err = conn.Raw(func(raw any) error {
+		session := raw.(*stdlib.Conn).Conn()
+		if len(statements) == 1 {
+			tag, err := session.Exec(ctx, statements[0].SQL, statements[0].Args...)
+			if err == nil && statements[0].SQL == "COMMIT" && tag.String() == "ROLLBACK" {
+				err = pgx.ErrTxCommitRollback // a statement that answers rows had failed
+			}
+			result = driver.RowsAffected(tag.RowsAffected())
+			return err
+		}
+		batch := &pgx.Batch{}
+		for _, s := range statements {
+			batch.Queue(s.SQL, s.Args...)
+		}
+		answers := session.SendBatch(ctx, batch)
+		for range statements {
+			tag, err := answers.Exec()
+			if err != nil {
+				_ = answers.Close() // it would say the same again
+				return err
+			}
+			result = driver.RowsAffected(tag.RowsAffected()) // the last one's, as MySQL's driver has it
+		}
+		return answers.Close()
+	})
+	return result, err
+}
