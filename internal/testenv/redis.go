@@ -238,7 +238,7 @@ func (r *RedisSentinels) Detach() {
 	defer cancel()
 	replica := redis.NewClient(&redis.Options{Addr: r.Replica.Addr()})
 	defer replica.Close()
-	must(replica.SlaveOf(ctx, "127.0.0.1", "1").Err())
+	must(replica.ReplicaOf(ctx, "127.0.0.1", "1").Err())
 	master := redis.NewClient(&redis.Options{Addr: r.Master.Addr()})
 	defer master.Close()
 	must(await(goneLimit, func(ctx context.Context) error {
