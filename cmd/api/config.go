@@ -18,9 +18,13 @@ import (
 // is --admin-token.
 const envPrefix = "HOLDFAST_"
 
-// requestTimeout bounds the work for one request. A take may not be recovered
-// while its request can still be at work, so --take-deadline must exceed it.
-const requestTimeout = 10 * time.Second
+const (
+	// requestTimeout bounds the work for one request.
+	requestTimeout = 10 * time.Second
+	// shortestDeadline of takes. One shorter than a request may last is safe
+	// (its order is found void, and it takes again) but makes work for nothing.
+	shortestDeadline = time.Second
+)
 
 // The verbs.
 const (
@@ -125,9 +129,8 @@ func (c *config) check(name string) error {
 		return usagef("--db: needed with --redis, or the orders would not outlive the process")
 	case c.db != "" && c.redis == "" && c.strategy.HasGate() && !strings.HasPrefix(c.db, "sqlite:"):
 		return usagef("--redis: needed by strategy %s with a database server", c.strategy.Name)
-	case c.takeDeadline < requestTimeout+5*time.Second:
-		return usagef("--take-deadline: %v is too short; a request may take %v, so at least %v",
-			c.takeDeadline, requestTimeout, requestTimeout+5*time.Second)
+	case c.takeDeadline < shortestDeadline:
+		return usagef("--take-deadline: %v is too short, at least %v", c.takeDeadline, shortestDeadline)
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func TestParseRefuses(t *testing.T) {
 		{"--redis redis://h:1", nil, []string{"--db"}},
 		{"--db mysql://h/n", nil, []string{"--redis", "lua"}},
 		{"--take-deadline 5", nil, []string{"--take-deadline"}},
-		{"--take-deadline 5s", nil, []string{"--take-deadline", "5s", "15s"}},
+		{"--take-deadline 5ms", nil, []string{"--take-deadline", "5ms", "1s"}},
 		{"--log-level loud", nil, []string{"--log-level", `"loud"`}},
 		{"run", nil, []string{`"run"`, "serve"}},
 		{"migrate", nil, []string{"up, down, version"}},

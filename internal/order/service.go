@@ -61,7 +61,8 @@ type Service struct {
 
 // NewService returns a service that cuts stock by strategy and keeps its
 // orders in db. takeDeadline is how long a take may be in flight before
-// recovery resolves it; it must exceed the time a request may take. Close
+// recovery resolves it; one shorter than a request may take is safe and makes
+// requests take twice. Close
 // releases what the service holds; db and the gate's store stay the caller's.
 func NewService(db *gorm.DB, strategy stock.Strategy, takeDeadline time.Duration, log *slog.Logger, metrics *Metrics) *Service {
 	s := &Service{
