@@ -21,10 +21,11 @@ const (
 	// lockWait bounds how long a take waits for the locks of its SKUs.
 	lockWait = 2 * time.Second
 
-	// A cutter that takes a group at once has two transactions in flight: one
-	// commits while the next does its work. The others have one order to a
-	// transaction, and as many transactions as leave connections for reading.
-	groupSize, groupParallel = 128, 2
+	// A cutter that takes a group at once has three transactions in flight: two
+	// commit, or answer, while the next does its work. The others have one order
+	// to a transaction, and as many transactions as leave connections for
+	// reading.
+	groupSize, groupParallel = 128, 3
 	singleParallel           = 24
 )
 
