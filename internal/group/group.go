@@ -1,7 +1,6 @@
 // Package group gathers concurrent calls into groups and runs each group at
 // once. There is no timer: a lone call runs immediately, and under load the
-// next group gathers while the ones before it run, for as long as they want it
-// to.
+// next group gathers while the ones before it run.
 package group
 
 import (
@@ -32,9 +31,7 @@ type Limits struct {
 type Batcher[T any] struct {
 	limits Limits
 	weight func(T) int
-	run    func(values []T, next func())
-	turn   chan struct{} // held by whoever gathers, until its group calls next
-	held   *call[T]      // did not fit into the group before; whose turn it is has it
+	run    func([]T)
 
 	mu     sync.RWMutex // held for reading while a call is queued
 	closed bool
@@ -48,14 +45,9 @@ type call[T any] struct {
 }
 
 // New starts a Batcher that hands groups to run, which leaves each call's
-// answer in its value. The group after it is closed to more calls, and run, once
-// run calls next or returns: the later, the larger the groups. weight may be
-// nil. Close stops the Batcher.
-func New[T any](limits Limits, weight func(T) int, run func(values []T, next func())) *Batcher[T] {
-	b := &Batcher[T]{
-		limits: limits, weight: weight, run: run,
-		turn: make(chan struct{}, 1), queue: make(chan call[T], limits.Queue),
-	}
+// answer in its value. weight may be nil. Close stops it.
+func New[T any](limits Limits, weight func(T) int, run func([]T)) *Batcher[T] {
+	b := &Batcher[T]{limits: limits, weight: weight, run: run, queue: make(chan call[T], limits.Queue)}
 	for range limits.Parallel {
 		b.done.Add(1)
 		go b.work()
@@ -119,27 +111,42 @@ func (b *Batcher[T]) work() {
 	var (
 		calls  = make([]call[T], 0, b.limits.Size)
 		values = make([]T, 0, b.limits.Size)
-		mine   bool // the turn
+		held   *call[T] // did not fit into the group before
 	)
-	next := func() {
-		if mine {
-			mine = false
-			<-b.turn
-		}
-	}
 	for {
-		b.turn <- struct{}{}
-		mine = true
-		if calls = b.gather(calls[:0]); len(calls) == 0 {
-			next()
-			return
+		calls, values = calls[:0], values[:0]
+		if held != nil {
+			calls, held = append(calls, *held), nil
+		} else {
+			c, ok := <-b.queue
+			if !ok {
+				return
+			}
+			calls = append(calls, c)
 		}
-		values = values[:0]
+		weight := b.weigh(calls[0].value)
+	gather:
+		for len(calls) < b.limits.Size {
+			select {
+			case c, ok := <-b.queue:
+				if !ok {
+					break gather
+				}
+				w := b.weigh(c.value)
+				if b.limits.Weight > 0 && weight+w > b.limits.Weight {
+					held = &c
+					break gather
+				}
+				weight += w
+				calls = append(calls, c)
+			default:
+				break gather
+			}
+		}
 		for _, c := range calls {
 			values = append(values, c.value)
 		}
-		b.run(values, next)
-		next()
+		b.run(values)
 		for _, c := range calls {
 			if c.ready != nil {
 				c.ready <- struct{}{}
@@ -148,39 +155,6 @@ func (b *Batcher[T]) work() {
 		clear(calls) // the values are the callers', not ours to keep alive
 		clear(values)
 	}
-}
-
-// gather appends what is queued, up to the limits, to calls, and waits for the
-// first. It returns none after Close. The caller has the turn.
-func (b *Batcher[T]) gather(calls []call[T]) []call[T] {
-	if b.held != nil {
-		calls, b.held = append(calls, *b.held), nil
-	} else {
-		c, ok := <-b.queue
-		if !ok {
-			return calls
-		}
-		calls = append(calls, c)
-	}
-	weight := b.weigh(calls[0].value)
-	for len(calls) < b.limits.Size {
-		select {
-		case c, ok := <-b.queue:
-			if !ok {
-				return calls
-			}
-			w := b.weigh(c.value)
-			if b.limits.Weight > 0 && weight+w > b.limits.Weight {
-				b.held = &c
-				return calls
-			}
-			weight += w
-			calls = append(calls, c)
-		default:
-			return calls
-		}
-	}
-	return calls
 }
 
 func (b *Batcher[T]) weigh(value T) int {

@@ -17,8 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type call struct{ n, answer int }
 
-func double(cs []*call, next func()) {
-	next()
+func double(cs []*call) {
 	for _, c := range cs {
 		c.answer = 2 * c.n
 	}
@@ -55,7 +54,7 @@ func blocked(t *testing.T, limits group.Limits, weight func(int) int) (b *group.
 		once    sync.Once
 	)
 	limits.Parallel = 1
-	b = group.New(limits, weight, func(values []int, _ func()) {
+	b = group.New(limits, weight, func(values []int) {
 		once.Do(func() { close(started) })
 		<-held
 		mu.Lock()
@@ -86,46 +85,6 @@ func TestGroupsGatherWhileOneRuns(t *testing.T) {
 	release()
 	b.Close()
 	equal(t, groups(), [][]int{{0}, {1, 2, 3}, {4, 5}})
-}
-
-// TestNextGroupGathersWhenItMay: a free worker does not take what is queued
-// before the group that runs has called next.
-func TestNextGroupGathersWhenItMay(t *testing.T) {
-	t.Parallel()
-	type step struct {
-		group []int
-		next  func()
-		done  chan struct{}
-	}
-	steps := make(chan step)
-	b := group.New(group.Limits{Size: 8, Parallel: 2, Queue: 100}, nil, func(vs []int, next func()) {
-		s := step{append([]int(nil), vs...), next, make(chan struct{})}
-		steps <- s
-		<-s.done
-	})
-	send := func(v int) {
-		t.Helper()
-		if err := b.Send(v); err != nil {
-			t.Fatal(err)
-		}
-	}
-	send(1)
-	first := <-steps
-	send(2)
-	send(3)
-	if n := b.Waiting(); n != 2 {
-		t.Errorf("%d calls wait, want 2", n)
-	}
-	first.next()
-	second := <-steps // while the first still runs
-	equal(t, [][]int{first.group, second.group}, [][]int{{1}, {2, 3}})
-	send(4)
-	close(second.done) // without next
-	third := <-steps
-	equal(t, [][]int{third.group}, [][]int{{4}})
-	close(first.done)
-	close(third.done)
-	b.Close()
 }
 
 func TestWeightBoundsAGroupAndLosesNothing(t *testing.T) {
@@ -170,7 +129,7 @@ func TestCallerThatHangsUpIsRunAllTheSame(t *testing.T) {
 func TestCloseRunsWhatIsQueued(t *testing.T) {
 	t.Parallel()
 	var ran atomic.Int64
-	b := group.New(group.Limits{Size: 4, Parallel: 2, Queue: 100}, nil, func(vs []int, _ func()) {
+	b := group.New(group.Limits{Size: 4, Parallel: 2, Queue: 100}, nil, func(vs []int) {
 		time.Sleep(time.Millisecond)
 		ran.Add(int64(len(vs)))
 	})

@@ -3,6 +3,7 @@ package order
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -91,11 +92,17 @@ func readLines(db *gorm.DB, keys []any, orders map[uuid.UUID]*entry) error {
 
 // insert writes the orders with their lines, in the order given.
 func insert(ctx context.Context, tx *gorm.DB, es []entry) error {
+	_, err := store.ExecAll(ctx, tx, inserts(tx, es)...)
+	return err
+}
+
+// inserts are the statements that write the orders with their lines.
+func inserts(tx *gorm.DB, es []entry) []store.Statement {
 	statements := []store.Statement{ordersInsert(tx, es)}
 	if lines := countLines(es); lines > 0 {
 		statements = append(statements, linesInsert(tx, es, lines))
 	}
-	return store.ExecAll(ctx, tx, statements...)
+	return statements
 }
 
 func countLines(es []entry) (n int) {
@@ -173,6 +180,17 @@ func linesUnnest(es []entry, n int) store.Statement {
 	}
 	return store.Statement{Args: []any{ids, skus, quantities}, SQL: `INSERT INTO order_lines (order_id, sku, quantity)
 		SELECT * FROM unnest($1::uuid[], $2::text[], $3::bigint[])`}
+}
+
+// numbered writes a statement's placeholders as the dialect does.
+func numbered(db *gorm.DB, sql string) string {
+	if db.Name() != "postgres" {
+		return sql
+	}
+	for n := 1; strings.Contains(sql, "?"); n++ {
+		sql = strings.Replace(sql, "?", "$"+strconv.Itoa(n), 1)
+	}
+	return sql
 }
 
 // values builds a statement with n tuples.

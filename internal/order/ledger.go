@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -53,6 +54,10 @@ type ledger struct {
 
 	records *group.Batcher[*recording]
 	lookups *group.Batcher[*lookup]
+
+	// misfits says that the last plan took nothing: stock is out, or a gate
+	// stale. Until a group fits again, orders are not inserted on trust.
+	misfits atomic.Bool
 }
 
 // recording is one order on its way through a group transaction.
@@ -73,18 +78,10 @@ func newLedger(db *gorm.DB, strategy stock.Strategy, log *slog.Logger, metrics *
 	l.records = group.New(
 		group.Limits{Size: strategy.Group, Parallel: strategy.Parallel, Queue: queueLength, Weight: groupLines},
 		func(r *recording) int { return len(r.deduction.Lines) },
-		func(rs []*recording, next func()) {
-			if strategy.Group == 1 {
-				next() // its transactions are meant to meet
-			}
-			l.record(slices.Clone(rs), next)
-		})
+		func(rs []*recording) { l.record(slices.Clone(rs)) })
 	l.lookups = group.New(
 		group.Limits{Size: lookupGroup, Parallel: lookupParallel, Queue: queueLength},
-		nil, func(qs []*lookup, next func()) {
-			next()
-			l.lookUp(qs)
-		})
+		nil, l.lookUp)
 	return l
 }
 
@@ -111,21 +108,19 @@ func (l *ledger) Record(ctx context.Context, e entry, d stock.Deduction) error {
 	return r.answer
 }
 
-// record gives every recording its answer. Before each COMMIT it calls next: the
-// next group then does its work while this one waits for the disk, and not
-// before, as it might only wait for this one's row locks.
-func (l *ledger) record(rs []*recording, next func()) {
+// record gives every recording its answer.
+func (l *ledger) record(rs []*recording) {
 	l.metrics.groupSize.Observe(float64(len(rs)))
 	rs, twins := distinct(rs)
 	for try := 1; len(rs) > 0; try++ {
-		err := l.transact(rs, next)
+		err := l.transact(rs)
 		switch {
 		case err == nil || errors.Is(err, errUnknownOutcome):
 			rs = nil
 		case store.IsDuplicate(err):
 			left := l.withoutExisting(rs)
 			if len(left) == len(rs) { // gone again: an administrator's hand, or a bug
-				rs = l.divide(rs, err, next)
+				rs = l.divide(rs, err)
 				continue
 			}
 			rs = left
@@ -137,26 +132,26 @@ func (l *ledger) record(rs []*recording, next func()) {
 			}
 			pause(try)
 		case store.IsStatementError(err):
-			rs = l.divide(rs, err, next)
+			rs = l.divide(rs, err)
 		default: // the database is away: that is nobody's order's fault
 			fail(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
 			return
 		}
 	}
 	if len(twins) > 0 { // these find the first of their ID recorded, or free
-		l.record(twins, next)
+		l.record(twins)
 	}
 }
 
 // divide records the halves apart, so that the order that makes the group fail
 // is left alone with its error and its neighbours are recorded.
-func (l *ledger) divide(rs []*recording, err error, next func()) []*recording {
+func (l *ledger) divide(rs []*recording, err error) []*recording {
 	if len(rs) == 1 {
 		fail(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
 		return nil
 	}
-	l.record(rs[:len(rs)/2], next)
-	l.record(rs[len(rs)/2:], next)
+	l.record(rs[:len(rs)/2])
+	l.record(rs[len(rs)/2:])
 	return nil
 }
 
@@ -191,7 +186,7 @@ func pause(try int) { time.Sleep(jitter(2*time.Millisecond, try)) }
 // transact runs one transaction over the group. Without an error, or with
 // errUnknownOutcome, every recording has its answer; with another error none
 // has, and nothing is committed.
-func (l *ledger) transact(rs []*recording, next func()) error {
+func (l *ledger) transact(rs []*recording) error {
 	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
 	defer cancel()
 	db := l.db.WithContext(ctx)
@@ -205,6 +200,16 @@ func (l *ledger) transact(rs []*recording, next func()) error {
 		var err error
 		if cutter, err = viewer.View(db, ds); err != nil {
 			return err
+		}
+	}
+
+	if planner, ok := cutter.(stock.Planner); ok && !l.misfits.Load() {
+		if sql, args, ok := planner.Plan(ds); ok {
+			fits, err := l.transactPlanned(ctx, rs, store.Statement{SQL: numbered(db, sql), Args: args})
+			if err != nil || fits {
+				return err
+			}
+			l.misfits.Store(true)
 		}
 	}
 
@@ -223,18 +228,54 @@ func (l *ledger) transact(rs []*recording, next func()) error {
 			accepted = append(accepted, r.entry)
 		}
 	}
+	l.misfits.Store(len(accepted) < len(rs))
 	if len(accepted) == 0 {
 		tx.Rollback()
 		answer(rs, answers)
 		return nil
 	}
-	// In ID order, as every transaction, so that two cannot wait for each other.
-	slices.SortFunc(accepted, func(a, b entry) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	sortByID(accepted)
 	if err := insert(ctx, tx, accepted); err != nil {
 		tx.Rollback()
 		return fmt.Errorf("inserting orders: %w", err)
 	}
-	next()
+	return l.finish(tx, rs, answers)
+}
+
+// transactPlanned is transact in two round trips: the planned cut travels with
+// the inserts, and then the COMMIT. Nothing is committed if the plan took
+// nothing: fits is false then, and no recording has its answer.
+func (l *ledger) transactPlanned(ctx context.Context, rs []*recording, plan store.Statement) (fits bool, err error) {
+	es := make([]entry, len(rs))
+	for i, r := range rs {
+		es[i] = r.entry
+	}
+	sortByID(es)
+	tx := l.db.WithContext(ctx).Begin()
+	if tx.Error != nil {
+		return false, fmt.Errorf("beginning: %w", tx.Error)
+	}
+	affected, err := store.ExecAll(ctx, tx, append([]store.Statement{plan}, inserts(tx, es)...)...)
+	if err != nil {
+		tx.Rollback()
+		return false, fmt.Errorf("cutting, and inserting orders: %w", err)
+	}
+	if affected[0] != 1 {
+		tx.Rollback()
+		return false, nil
+	}
+	return true, l.finish(tx, rs, make([]error, len(rs)))
+}
+
+// sortByID puts orders into the order in which every transaction inserts them,
+// so that two cannot wait for each other.
+func sortByID(es []entry) {
+	slices.SortFunc(es, func(a, b entry) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+}
+
+// finish commits, and gives every recording its answer unless nothing was
+// committed.
+func (l *ledger) finish(tx *gorm.DB, rs []*recording, answers []error) error {
 	if err := commit(tx); err != nil {
 		if errors.Is(err, errUnknownOutcome) {
 			for i := range answers {

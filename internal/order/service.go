@@ -76,10 +76,7 @@ func NewService(db *gorm.DB, strategy stock.Strategy, takeDeadline time.Duration
 	if s.gate != nil {
 		s.settles = group.New(
 			group.Limits{Size: settleGroup, Parallel: settleParallel, Queue: settleQueue},
-			nil, func(ds []stock.Deduction, next func()) {
-				next()
-				s.settleNow(ds...)
-			})
+			nil, func(ds []stock.Deduction) { s.settleNow(ds...) })
 	}
 	return s
 }

@@ -20,3 +20,13 @@ type Cutter interface {
 type Viewer interface {
 	View(db *gorm.DB, ds []Deduction) (Cutter, error)
 }
+
+// A Planner is a Cutter that can often take a whole group by one statement that
+// it knows beforehand, so that the statement travels with the others of the
+// transaction.
+type Planner interface {
+	// Plan returns the statement, with ? for its arguments: where it updates
+	// one row, every deduction of ds was taken whole; where it updates none,
+	// nothing was, and Cut must decide. ok is false where there is none.
+	Plan(ds []Deduction) (sql string, args []any, ok bool)
+}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 	"gorm.io/gorm"
@@ -21,18 +22,24 @@ type Statement struct {
 }
 
 // ExecAll runs the statements in their order, in one round trip where the
-// database allows it, until one fails. tx is a transaction.
-func ExecAll(ctx context.Context, tx *gorm.DB, statements ...Statement) error {
+// database allows it, until one fails, and returns how many rows each affected.
+// tx is a transaction.
+func ExecAll(ctx context.Context, tx *gorm.DB, statements ...Statement) (affected []int64, err error) {
 	if t, ok := tx.Statement.ConnPool.(*transaction); ok {
-		_, err := t.exec(ctx, statements)
-		return err
+		return t.exec(ctx, statements)
 	}
 	for _, s := range statements {
-		if _, err := tx.Statement.ConnPool.ExecContext(ctx, s.SQL, s.Args...); err != nil {
-			return err
+		result, err := tx.Statement.ConnPool.ExecContext(ctx, s.SQL, s.Args...)
+		if err != nil {
+			return affected, err
 		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return affected, err
+		}
+		affected = append(affected, n)
 	}
-	return nil
+	return affected, nil
 }
 
 // rollbackTimeout bounds a ROLLBACK. It does not run on the transaction's
@@ -49,9 +56,9 @@ type pool struct {
 	final bool
 }
 
-// execFunc sends statements in one round trip, and answers the last one's
-// result.
-type execFunc func(ctx context.Context, conn *sql.Conn, statements []Statement) (driver.Result, error)
+// execFunc sends statements in one round trip, and returns how many rows each
+// affected.
+type execFunc func(ctx context.Context, conn *sql.Conn, statements []Statement) ([]int64, error)
 
 var (
 	_ gorm.ConnPoolBeginner = pool{}
@@ -87,22 +94,30 @@ type transaction struct {
 	over   bool
 }
 
-func (t *transaction) exec(ctx context.Context, statements []Statement) (driver.Result, error) {
+func (t *transaction) exec(ctx context.Context, statements []Statement) ([]int64, error) {
 	if t.over {
 		return nil, sql.ErrTxDone
 	}
+	begin := 0
 	if !t.begun {
-		t.begun = true // as far as anyone knows, also if it fails
+		t.begun, begin = true, 1 // as far as anyone knows, also if it fails
 		statements = append([]Statement{{SQL: "BEGIN"}}, statements...)
 	}
-	result, err := t.run(ctx, t.conn, statements)
+	affected, err := t.run(ctx, t.conn, statements)
 	t.doomed = t.doomed || t.final && err != nil
-	return result, err
+	if err != nil {
+		return nil, err
+	}
+	return affected[begin:], nil
 }
 
 // ExecContext runs one statement.
 func (t *transaction) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	return t.exec(ctx, []Statement{{query, args}})
+	affected, err := t.exec(ctx, []Statement{{query, args}})
+	if err != nil {
+		return nil, err
+	}
+	return driver.RowsAffected(affected[0]), nil
 }
 
 // begin begins the transaction for a statement that answers rows.
@@ -192,26 +207,47 @@ func (t *transaction) discard() {
 }
 
 // execMySQL sends all statements as one text: the session takes several.
-func execMySQL(ctx context.Context, conn *sql.Conn, statements []Statement) (driver.Result, error) {
-	if len(statements) == 1 {
-		return conn.ExecContext(ctx, statements[0].SQL, statements[0].Args...)
-	}
-	var (
-		text strings.Builder
-		args []any
-	)
+func execMySQL(ctx context.Context, conn *sql.Conn, statements []Statement) (affected []int64, err error) {
+	var text strings.Builder
 	for i, s := range statements {
 		if i > 0 {
 			text.WriteString("; ")
 		}
 		text.WriteString(s.SQL)
-		args = append(args, s.Args...)
 	}
-	return conn.ExecContext(ctx, text.String(), args...)
+	err = conn.Raw(func(raw any) error {
+		args, err := namedValues(raw.(driver.NamedValueChecker), statements)
+		if err != nil {
+			return err
+		}
+		result, err := raw.(driver.ExecerContext).ExecContext(ctx, text.String(), args)
+		if err != nil {
+			return err
+		}
+		affected = result.(mysql.Result).AllRowsAffected()
+		return nil
+	})
+	return affected, err
+}
+
+// namedValues are the arguments of all statements, as package sql would hand
+// them to the driver.
+func namedValues(checker driver.NamedValueChecker, statements []Statement) ([]driver.NamedValue, error) {
+	var values []driver.NamedValue
+	for _, s := range statements {
+		for _, arg := range s.Args {
+			value := driver.NamedValue{Ordinal: len(values) + 1, Value: arg}
+			if err := checker.CheckNamedValue(&value); err != nil {
+				return nil, err
+			}
+			values = append(values, value)
+		}
+	}
+	return values, nil
 }
 
 // execPostgres sends all statements in one pipeline.
-func execPostgres(ctx context.Context, conn *sql.Conn, statements []Statement) (result driver.Result, err error) {
+func execPostgres(ctx context.Context, conn *sql.Conn, statements []Statement) (affected []int64, err error) {
 	err = conn.Raw(func(raw any) error {
 		session := raw.(*stdlib.Conn).Conn()
 		if len(statements) == 1 {
@@ -219,7 +255,7 @@ func execPostgres(ctx context.Context, conn *sql.Conn, statements []Statement) (
 			if err == nil && statements[0].SQL == "COMMIT" && tag.String() == "ROLLBACK" {
 				err = pgx.ErrTxCommitRollback // a statement that answers rows had failed
 			}
-			result = driver.RowsAffected(tag.RowsAffected())
+			affected = append(affected, tag.RowsAffected())
 			return err
 		}
 		batch := &pgx.Batch{}
@@ -233,9 +269,9 @@ func execPostgres(ctx context.Context, conn *sql.Conn, statements []Statement) (
 				_ = answers.Close() // it would say the same again
 				return err
 			}
-			result = driver.RowsAffected(tag.RowsAffected()) // the last one's, as MySQL's driver has it
+			affected = append(affected, tag.RowsAffected())
 		}
 		return answers.Close()
 	})
-	return result, err
+	return affected, err
 }

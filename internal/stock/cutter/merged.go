@@ -24,6 +24,18 @@ func Count(layout string) stock.Cutter {
 
 type merged struct{ decide forUpdate }
 
+var _ stock.Planner = merged{}
+
+// Plan sums a group of one SKU up.
+func (c merged) Plan(ds []stock.Deduction) (sql string, args []any, ok bool) {
+	line, ok := sum(ds)
+	if !ok {
+		return "", nil, false
+	}
+	sql, args = condition(line, c.decide.layout, c.decide.refuse)
+	return sql, args, true
+}
+
 func (c merged) Cut(tx *gorm.DB, ds []stock.Deduction) ([]error, error) {
 	if line, ok := sum(ds); ok {
 		fits, err := conditionally(tx, line, c.decide.layout, c.decide.refuse)
@@ -51,11 +63,11 @@ func sum(ds []stock.Deduction) (stock.Line, bool) {
 	return total, true
 }
 
-// conditionally takes the line's units by one UPDATE whose conditions say
-// everything that must be true of the row, and reports whether they were.
-func conditionally(tx *gorm.DB, line stock.Line, layout string, refuse bool) (bool, error) {
-	sql := "UPDATE stock SET available = available - ? WHERE sku = ? AND layout = ?"
-	args := []any{line.Quantity, string(line.SKU), layout}
+// condition is an UPDATE that takes the line's units, and whose conditions say
+// everything that must be true of the row.
+func condition(line stock.Line, layout string, refuse bool) (sql string, args []any) {
+	sql = "UPDATE stock SET available = available - ? WHERE sku = ? AND layout = ?"
+	args = []any{line.Quantity, string(line.SKU), layout}
 	if line.Epoch != 0 {
 		sql += " AND epoch = ?"
 		args = append(args, line.Epoch)
@@ -64,6 +76,13 @@ func conditionally(tx *gorm.DB, line stock.Line, layout string, refuse bool) (bo
 		sql += " AND available >= ?"
 		args = append(args, line.Quantity)
 	}
+	return sql, args
+}
+
+// conditionally takes the line's units by one UPDATE, and reports whether its
+// conditions were met.
+func conditionally(tx *gorm.DB, line stock.Line, layout string, refuse bool) (bool, error) {
+	sql, args := condition(line, layout, refuse)
 	updated := tx.Exec(sql, args...)
 	if updated.Error != nil {
 		return false, fmt.Errorf("taking units of %s: %w", line.SKU, updated.Error)

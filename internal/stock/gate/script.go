@@ -35,10 +35,7 @@ var _ stock.Gate = (*Script)(nil)
 // client stays the caller's.
 func NewScript(client redis.UniversalClient, ledgerID uuid.UUID) *Script {
 	g := &Script{counts: newCounts(client, ledgerID)}
-	g.takes = group.New(scriptLimits, func(t *take) int { return len(t.lines) }, func(ts []*take, next func()) {
-		next()
-		g.runTakes(ts)
-	})
+	g.takes = group.New(scriptLimits, func(t *take) int { return len(t.lines) }, g.runTakes)
 	return g
 }
 

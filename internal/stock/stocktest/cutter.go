@@ -91,15 +91,26 @@ func RunCutter(t *testing.T, cutters Cutters) {
 }
 
 // Convict checks the promise within two minutes and returns what speaks
-// against the cutter.
+// against the cutter: a Planner's is checked twice, so that each step is taken
+// by its plan and without.
 func (p CutterPromise) Convict(ctx context.Context, cutters Cutters) error {
 	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
 	defer cancel()
+	err := p.convict(ctx, cutters, 0)
+	if _, plans := cutters.New("").(stock.Planner); plans && err == nil {
+		err = p.convict(ctx, cutters, 1)
+	}
+	return err
+}
+
+func (p CutterPromise) convict(ctx context.Context, cutters Cutters, planned int64) error {
 	run := uuid.NewString()[:8]
 	t := &cut{
 		ctx: ctx, db: cutters.DB.WithContext(ctx), run: run, counts: cutters.Counts,
 		cutter: cutters.New("layout-" + run), retryable: cutters.Retryable,
+		planned: new(atomic.Int64),
 	}
+	t.planned.Store(planned)
 	if err := p.check(t); err != nil {
 		return err
 	}
@@ -114,7 +125,8 @@ type cut struct {
 	cutter    stock.Cutter
 	counts    bool
 	retryable func(error) bool
-	run       string // part of every SKU and of the layout
+	run       string        // part of every SKU and of the layout
+	planned   *atomic.Int64 // transactions so far; of a Planner's, every other goes by its plan
 	err       error
 }
 
@@ -176,7 +188,7 @@ func (t *cut) once(commit bool, ds []stock.Deduction) ([]error, error) {
 	if tx.Error != nil {
 		return nil, tx.Error
 	}
-	answers, err := cutter.Cut(tx, ds)
+	answers, err := t.answers(tx, cutter, ds)
 	if err == nil && len(answers) != len(ds) {
 		err = fmt.Errorf("%d answers to %d deductions", len(answers), len(ds))
 	}
@@ -185,6 +197,19 @@ func (t *cut) once(commit bool, ds []stock.Deduction) ([]error, error) {
 		return answers, err
 	}
 	return answers, tx.Commit().Error
+}
+
+// answers cuts by the cutter's plan, and where that takes nothing by the cutter.
+func (t *cut) answers(tx *gorm.DB, cutter stock.Cutter, ds []stock.Deduction) ([]error, error) {
+	if planner, ok := cutter.(stock.Planner); ok && t.planned.Add(1)%2 == 0 {
+		if sql, args, ok := planner.Plan(ds); ok {
+			updated := tx.Exec(sql, args...)
+			if updated.Error != nil || updated.RowsAffected > 0 {
+				return make([]error, len(ds)), updated.Error
+			}
+		}
+	}
+	return cutter.Cut(tx, ds)
 }
 
 // cut ends the trial unless the deductions of one transaction are answered so.

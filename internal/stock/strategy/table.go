@@ -21,11 +21,11 @@ const (
 	// lockWait bounds how long a take waits for the locks of its SKUs.
 	lockWait = 2 * time.Second
 
-	// A cutter that takes a group at once has three transactions in flight: two
-	// commit, or answer, while the next does its work. The others have one order
-	// to a transaction, and as many transactions as leave connections for
-	// reading.
-	groupSize, groupParallel = 128, 3
+	// A cutter that takes a group at once has one transaction in flight, while
+	// the next group gathers: a second would only wait for the hot row, and make
+	// both groups smaller. The others have one order to a transaction, and as
+	// many transactions as leave connections for reading.
+	groupSize, groupParallel = 128, 1
 	singleParallel           = 24
 )
 
