@@ -3,7 +3,6 @@ package order
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -180,17 +179,6 @@ func linesUnnest(es []entry, n int) store.Statement {
 	}
 	return store.Statement{Args: []any{ids, skus, quantities}, SQL: `INSERT INTO order_lines (order_id, sku, quantity)
 		SELECT * FROM unnest($1::uuid[], $2::text[], $3::bigint[])`}
-}
-
-// numbered writes a statement's placeholders as the dialect does.
-func numbered(db *gorm.DB, sql string) string {
-	if db.Name() != "postgres" {
-		return sql
-	}
-	for n := 1; strings.Contains(sql, "?"); n++ {
-		sql = strings.Replace(sql, "?", "$"+strconv.Itoa(n), 1)
-	}
-	return sql
 }
 
 // values builds a statement with n tuples.

@@ -55,7 +55,7 @@ type ledger struct {
 	records *group.Batcher[*recording]
 	lookups *group.Batcher[*lookup]
 
-	// misfits says that the last plan took nothing: stock is out, or a gate
+	// misfits says that the last plan did not fit: stock is out, or a gate
 	// stale. Until a group fits again, orders are not inserted on trust.
 	misfits atomic.Bool
 }
@@ -204,8 +204,8 @@ func (l *ledger) transact(rs []*recording) error {
 	}
 
 	if planner, ok := cutter.(stock.Planner); ok && !l.misfits.Load() {
-		if sql, args, ok := planner.Plan(ds); ok {
-			fits, err := l.transactPlanned(ctx, rs, store.Statement{SQL: numbered(db, sql), Args: args})
+		if plan, ok := planner.Plan(db, ds); ok {
+			fits, err := l.transactPlanned(ctx, rs, plan)
 			if err != nil || fits {
 				return err
 			}
@@ -243,9 +243,9 @@ func (l *ledger) transact(rs []*recording) error {
 }
 
 // transactPlanned is transact in two round trips: the planned cut travels with
-// the inserts, and then the COMMIT. Nothing is committed if the plan took
-// nothing: fits is false then, and no recording has its answer.
-func (l *ledger) transactPlanned(ctx context.Context, rs []*recording, plan store.Statement) (fits bool, err error) {
+// the inserts, and then the COMMIT. Nothing is committed if not all was taken:
+// fits is false then, and no recording has its answer.
+func (l *ledger) transactPlanned(ctx context.Context, rs []*recording, plan stock.Plan) (fits bool, err error) {
 	es := make([]entry, len(rs))
 	for i, r := range rs {
 		es[i] = r.entry
@@ -255,12 +255,13 @@ func (l *ledger) transactPlanned(ctx context.Context, rs []*recording, plan stor
 	if tx.Error != nil {
 		return false, fmt.Errorf("beginning: %w", tx.Error)
 	}
-	affected, err := store.ExecAll(ctx, tx, append([]store.Statement{plan}, inserts(tx, es)...)...)
+	cut := store.Statement{SQL: plan.SQL, Args: plan.Args}
+	affected, err := store.ExecAll(ctx, tx, append([]store.Statement{cut}, inserts(tx, es)...)...)
 	if err != nil {
 		tx.Rollback()
 		return false, fmt.Errorf("cutting, and inserting orders: %w", err)
 	}
-	if affected[0] != 1 {
+	if affected[0] != plan.Rows {
 		tx.Rollback()
 		return false, nil
 	}

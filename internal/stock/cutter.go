@@ -25,8 +25,16 @@ type Viewer interface {
 // it knows beforehand, so that the statement travels with the others of the
 // transaction.
 type Planner interface {
-	// Plan returns the statement, with ? for its arguments: where it updates
-	// one row, every deduction of ds was taken whole; where it updates none,
-	// nothing was, and Cut must decide. ok is false where there is none.
-	Plan(ds []Deduction) (sql string, args []any, ok bool)
+	// Plan plans the cut of ds. ok is false where there is no plan, and Cut
+	// must decide.
+	Plan(db *gorm.DB, ds []Deduction) (plan Plan, ok bool)
+}
+
+// Plan is one statement, with its placeholders as the dialect writes them.
+// Where it updates Rows rows, every deduction was taken whole. Where it updates
+// fewer, the transaction must be rolled back, and Cut decides in another.
+type Plan struct {
+	SQL  string
+	Args []any
+	Rows int64
 }

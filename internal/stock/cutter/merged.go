@@ -2,16 +2,18 @@ package cutter
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 
 	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Merged takes the units of a whole group at once: where the group concerns
-// one SKU, by a single conditional UPDATE of their sum, so that the hot row is
-// locked for one statement a group. A group that does not fit whole, or that
-// concerns several SKUs, is decided under row locks, order by order.
+// Merged takes the units of a whole group at once: each row is locked for one
+// conditional UPDATE a group. A group that does not fit whole is decided under
+// row locks, order by order.
 func Merged(layout string) stock.Cutter {
 	return merged{forUpdate{layout: layout, refuse: true}}
 }
@@ -26,19 +28,82 @@ type merged struct{ decide forUpdate }
 
 var _ stock.Planner = merged{}
 
-// Plan sums a group of one SKU up.
-func (c merged) Plan(ds []stock.Deduction) (sql string, args []any, ok bool) {
-	line, ok := sum(ds)
+// Plan sums the group up by SKU.
+func (c merged) Plan(db *gorm.DB, ds []stock.Deduction) (stock.Plan, bool) {
+	lines, ok := sum(ds)
 	if !ok {
-		return "", nil, false
+		return stock.Plan{}, false
 	}
-	sql, args = condition(line, c.decide.layout, c.decide.refuse)
-	return sql, args, true
+	var (
+		sql  string
+		args []any
+	)
+	switch {
+	case len(lines) == 1:
+		sql, args = condition(lines[0], c.decide.layout, c.decide.refuse)
+	case db.Name() == "postgres":
+		sql, args = c.joined(lines)
+	default:
+		sql, args = c.alternatives(db, lines)
+	}
+	return stock.Plan{SQL: numbered(db, sql), Args: args, Rows: int64(len(lines))}, true
+}
+
+// alternatives names the lines one by one. InnoDB visits, and so locks, the
+// rows in the order of their key, which is SKU order. SQLite has no row locks.
+func (c merged) alternatives(db *gorm.DB, lines []stock.Line) (sql string, args []any) {
+	var text strings.Builder
+	text.WriteString("UPDATE stock SET available = available - CASE sku")
+	for _, line := range lines {
+		text.WriteString(" WHEN ? THEN CAST(? AS " + bigint(db) + ")")
+		args = append(args, string(line.SKU), line.Quantity)
+	}
+	text.WriteString(" END WHERE layout = ? AND (")
+	args = append(args, c.decide.layout)
+	for i, line := range lines {
+		if i > 0 {
+			text.WriteString(" OR ")
+		}
+		text.WriteString("sku = ?")
+		args = append(args, string(line.SKU))
+		if line.Epoch != 0 {
+			text.WriteString(" AND epoch = ?")
+			args = append(args, line.Epoch)
+		}
+		if c.decide.refuse {
+			text.WriteString(" AND available >= ?")
+			args = append(args, line.Quantity)
+		}
+	}
+	text.WriteString(")")
+	return text.String(), args
+}
+
+// joined passes the lines as arrays, so that one prepared statement serves
+// groups of every size, and locks the rows in SKU order before it updates them:
+// PostgreSQL updates in the order in which it finds.
+func (c merged) joined(lines []stock.Line) (sql string, args []any) {
+	var (
+		skus   = make([]string, len(lines))
+		units  = make([]int64, len(lines))
+		epochs = make([]int64, len(lines))
+	)
+	for i, line := range lines {
+		skus[i], units[i], epochs[i] = string(line.SKU), line.Quantity, line.Epoch
+	}
+	sql = `WITH line AS MATERIALIZED (SELECT * FROM unnest(?::text[], ?::bigint[], ?::bigint[]) AS line (sku, units, epoch)),
+		locked AS MATERIALIZED (SELECT sku FROM stock WHERE sku = ANY (?::text[]) ORDER BY sku FOR UPDATE)
+		UPDATE stock SET available = available - line.units FROM line, locked
+		WHERE stock.sku = locked.sku AND stock.sku = line.sku AND layout = ? AND line.epoch IN (0, stock.epoch)`
+	if c.decide.refuse {
+		sql += " AND available >= line.units"
+	}
+	return sql, []any{skus, units, epochs, skus, c.decide.layout}
 }
 
 func (c merged) Cut(tx *gorm.DB, ds []stock.Deduction) ([]error, error) {
-	if line, ok := sum(ds); ok {
-		fits, err := conditionally(tx, line, c.decide.layout, c.decide.refuse)
+	if lines, ok := sum(ds); ok && len(lines) == 1 {
+		fits, err := conditionally(tx, lines[0], c.decide.layout, c.decide.refuse)
 		if err != nil {
 			return nil, err
 		}
@@ -49,18 +114,34 @@ func (c merged) Cut(tx *gorm.DB, ds []stock.Deduction) ([]error, error) {
 	return c.decide.Cut(tx, ds)
 }
 
-// sum adds the deductions up to one line, if they all ask for one SKU under
-// one epoch.
-func sum(ds []stock.Deduction) (stock.Line, bool) {
-	total := ds[0].Lines[0]
-	total.Quantity = 0
-	for _, d := range ds {
-		if len(d.Lines) != 1 || d.Lines[0].SKU != total.SKU || d.Lines[0].Epoch != total.Epoch {
-			return stock.Line{}, false
+// sum adds the deductions up to one line a SKU, in SKU order, if they all ask
+// for each SKU under one epoch.
+func sum(ds []stock.Deduction) (lines []stock.Line, ok bool) {
+	if first := ds[0].Lines[0]; !slices.ContainsFunc(ds, func(d stock.Deduction) bool {
+		return len(d.Lines) != 1 || d.Lines[0].SKU != first.SKU || d.Lines[0].Epoch != first.Epoch
+	}) { // one hot SKU: no need to sort
+		for _, d := range ds[1:] {
+			first.Quantity += d.Lines[0].Quantity
 		}
-		total.Quantity += d.Lines[0].Quantity
+		return []stock.Line{first}, true
 	}
-	return total, true
+	for _, d := range ds {
+		lines = append(lines, d.Lines...)
+	}
+	stock.SortLines(lines)
+	merged := lines[:1]
+	for _, line := range lines[1:] {
+		last := &merged[len(merged)-1]
+		switch {
+		case line.SKU != last.SKU:
+			merged = append(merged, line)
+		case line.Epoch != last.Epoch:
+			return nil, false
+		default:
+			last.Quantity += line.Quantity
+		}
+	}
+	return merged, true
 }
 
 // condition is an UPDATE that takes the line's units, and whose conditions say
@@ -88,4 +169,15 @@ func conditionally(tx *gorm.DB, line stock.Line, layout string, refuse bool) (bo
 		return false, fmt.Errorf("taking units of %s: %w", line.SKU, updated.Error)
 	}
 	return updated.RowsAffected == 1, nil
+}
+
+// numbered writes a statement's placeholders as the dialect does.
+func numbered(db *gorm.DB, sql string) string {
+	if db.Name() != "postgres" {
+		return sql
+	}
+	for n := 1; strings.Contains(sql, "?"); n++ {
+		sql = strings.Replace(sql, "?", "$"+strconv.Itoa(n), 1)
+	}
+	return sql
 }

@@ -188,7 +188,7 @@ func (t *cut) once(commit bool, ds []stock.Deduction) ([]error, error) {
 	if tx.Error != nil {
 		return nil, tx.Error
 	}
-	answers, err := t.answers(tx, cutter, ds)
+	answers, err := t.answers(&tx, cutter, ds)
 	if err == nil && len(answers) != len(ds) {
 		err = fmt.Errorf("%d answers to %d deductions", len(answers), len(ds))
 	}
@@ -199,17 +199,26 @@ func (t *cut) once(commit bool, ds []stock.Deduction) ([]error, error) {
 	return answers, tx.Commit().Error
 }
 
-// answers cuts by the cutter's plan, and where that takes nothing by the cutter.
-func (t *cut) answers(tx *gorm.DB, cutter stock.Cutter, ds []stock.Deduction) ([]error, error) {
+// answers cuts by the cutter's plan, and where that does not fit by the cutter,
+// in another transaction.
+func (t *cut) answers(tx **gorm.DB, cutter stock.Cutter, ds []stock.Deduction) ([]error, error) {
 	if planner, ok := cutter.(stock.Planner); ok && t.planned.Add(1)%2 == 0 {
-		if sql, args, ok := planner.Plan(ds); ok {
-			updated := tx.Exec(sql, args...)
-			if updated.Error != nil || updated.RowsAffected > 0 {
-				return make([]error, len(ds)), updated.Error
+		if plan, ok := planner.Plan(t.db, ds); ok {
+			updated, err := (*tx).Statement.ConnPool.ExecContext(t.ctx, plan.SQL, plan.Args...)
+			if err != nil {
+				return nil, err
+			}
+			rows, err := updated.RowsAffected()
+			if err != nil || rows == plan.Rows {
+				return make([]error, len(ds)), err
+			}
+			(*tx).Rollback()
+			if *tx = t.db.Begin(); (*tx).Error != nil {
+				return nil, (*tx).Error
 			}
 		}
 	}
-	return cutter.Cut(tx, ds)
+	return cutter.Cut(*tx, ds)
 }
 
 // cut ends the trial unless the deductions of one transaction are answered so.
