@@ -21,6 +21,12 @@ for _, text in ipairs(ARGV) do
   seen[i][sub(text, 1, 73)] = true
 end
 
+local counts = {}
+for i = 1, #asked do
+  counts[i] = KEYS[2 * i - 1]
+end
+local filled = call('EXISTS', unpack(counts)) == #asked
+
 for i, orders in ipairs(asked) do
   local records = call('HMGET', KEYS[2 * i], unpack(orders))
   local settled, units = {}, 0
@@ -36,7 +42,7 @@ for i, orders in ipairs(asked) do
   end
   if #settled > 0 then
     call('HDEL', KEYS[2 * i], unpack(settled))
-    if call('HEXISTS', KEYS[2 * i - 1], 'epoch') == 1 then
+    if filled or call('EXISTS', counts[i]) == 1 then
       call('HINCRBY', KEYS[2 * i - 1], 'flying', -units)
     end
   end

@@ -49,7 +49,12 @@ for t = 1, #ARGV do
 end
 first[#ARGV + 1] = lines + 1
 
-local flight, burned = {}, {} -- by SKU: the take in flight for each order; whether there are burned takes
+local burns = {}
+for i = 1, skus do
+  burns[i] = KEYS[3 * i]
+end
+local burned = call('EXISTS', unpack(burns)) > 0 -- whether any SKU has burned takes
+local flight = {} -- by SKU: the take in flight for each order
 for i = 1, skus do
   local records = call('HMGET', KEYS[3 * i - 1], unpack(asked[i]))
   local takes = {}
@@ -61,7 +66,6 @@ for i = 1, skus do
     end
   end
   flight[i] = takes
-  burned[i] = call('EXISTS', KEYS[3 * i]) == 1
 end
 
 -- Decide first, in tables, so that a later take of the call sees what the
@@ -75,7 +79,7 @@ for t = 1, #ARGV do
     local i = numbers[l]
     local holder = flight[i][order]
     local reason = 0
-    if burned[i] and call('ZSCORE', KEYS[3 * i], take) then
+    if burned and call('ZSCORE', KEYS[3 * i], take) then
       reason = BURNED
     elseif holder and holder ~= take then
       reason = IN_FLIGHT
