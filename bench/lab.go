@@ -165,7 +165,8 @@ func (l *lab) progress(round int, what string, s sample) {
 		fmt.Fprintf(os.Stderr, "%s round %d/%d %s: %s\n", l.database, round+1, l.rounds, what, s.fault)
 		return
 	}
-	fmt.Fprintf(os.Stderr, "%s round %d/%d %-28s %6.0f/s %4.0f µs p99 %.1f ms\n", l.database, round+1, l.rounds, what, s.perSecond, s.all(), millis(s.p99))
+	fmt.Fprintf(os.Stderr, "%s round %d/%d %-28s %6.0f/s, µs of CPU: %.0f app, %.0f Redis, %.0f database; p99 %.1f ms, groups of %.1f\n",
+		l.database, round+1, l.rounds, what, s.perSecond, s.app, s.redis, s.db, millis(s.p99), s.grouped)
 }
 
 // placing is the situation in which orders are placed.

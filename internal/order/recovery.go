@@ -12,8 +12,11 @@ import (
 
 const (
 	// sweepEvery is how long a sweep waits after the one before it, with as
-	// much again of jitter, so that instances do not sweep in step.
-	sweepEvery = 1500 * time.Millisecond
+	// much again of jitter, so that instances do not sweep in step. One that
+	// took long, over many SKUs or under load, is followed by a longer wait,
+	// so that sweeping takes at most a part in sweepShare of the time.
+	sweepEvery, sweepMost = 1500 * time.Millisecond, 5 * time.Second
+	sweepShare            = 20
 	// sweepTimeout bounds one sweep.
 	sweepTimeout = time.Minute
 	// recoverAtOnce bounds the takes of one SKU that one sweep resolves.
@@ -47,12 +50,14 @@ func (s *Service) Run(ctx context.Context) {
 		return
 	}
 	for ctx.Err() == nil {
+		start := time.Now()
 		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
 			s.log.Warn("a sweep failed and will be tried again", "error", err)
 		}
+		wait := min(max(sweepEvery, sweepShare*time.Since(start)), sweepMost)
 		select {
 		case <-ctx.Done():
-		case <-time.After(sweepEvery + rand.N(sweepEvery)):
+		case <-time.After(wait + rand.N(sweepEvery)):
 		}
 	}
 }
