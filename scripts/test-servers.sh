@@ -27,6 +27,15 @@ needs redis-server redis-server
 needs redis-tools redis-cli
 needs mariadb-server mariadbd
 needs postgresql initdb
+needs default-jdk-headless javac
+needs etcd-server etcd
+for jar in zookeeper curator-recipes; do
+	[ -e "/usr/share/java/$jar.jar" ] && continue
+	case $jar in
+	zookeeper) packages="$packages zookeeper libzookeeper-java" ;;
+	curator-recipes) packages="$packages libcurator-recipes-java" ;;
+	esac
+done
 case " $packages " in
 *" gcc "*) packages="$packages libc6-dev" ;;
 esac
@@ -38,7 +47,8 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
 		Missing on this machine:$packages
 		On Debian, as root:  $install
 		Or name running servers in HOLDFAST_TEST_REDIS, HOLDFAST_TEST_REDIS_CLUSTER,
-		HOLDFAST_TEST_REDIS_SENTINEL, HOLDFAST_TEST_MYSQL and HOLDFAST_TEST_POSTGRES
+		HOLDFAST_TEST_REDIS_SENTINEL, HOLDFAST_TEST_MYSQL, HOLDFAST_TEST_POSTGRES,
+		HOLDFAST_TEST_ZOOKEEPER and HOLDFAST_TEST_ETCD
 		(go doc ./internal/testenv) and run: go test -race ./...
 	END
 	exit 1

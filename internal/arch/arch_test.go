@@ -31,6 +31,7 @@ var mayImport = map[string][]string{
 	"internal/stock/gate":      {"internal/stock", "internal/lock", "internal/group"},
 	"internal/stock/cutter":    {"internal/stock"},
 	"internal/stock/stocktest": {"internal/stock"},
+	"internal/lock/backends":   {"internal/lock", "internal/lock/..."},
 	"internal/lock/...":        {"internal/lock"},
 	"internal/store":           {"migrations"},
 	"bench":                    {"internal/testenv"},
@@ -41,7 +42,9 @@ var mayImport = map[string][]string{
 // onlyIn are imports of other modules that have one place.
 var onlyIn = map[string][]string{
 	"github.com/gin-gonic/gin":             {"internal/httpapi", "bench/reference"},
-	"github.com/go-redsync/redsync/v4":     {"internal/lock/..."},
+	"github.com/go-redsync/redsync/v4":     {"internal/lock/redlock"},
+	"github.com/go-zookeeper/zk":           {"internal/lock/zookeeper"},
+	"go.etcd.io/etcd/client/v3":            {"internal/lock/etcd"},
 	"github.com/golang-migrate/migrate/v4": {"internal/store"},
 	"github.com/alicebob/miniredis/v2":     {"internal/store"},
 	"gorm.io/gorm":                         {"internal/store", "internal/order", "internal/stock", "internal/stock/cutter", "internal/stock/stocktest"},
@@ -175,7 +178,7 @@ func TestConvicts(t *testing.T) {
 		{"internal/httpapi", `import _ "` + module + `internal/store"`, "imports internal/store"},
 		{"internal/stock/gate", `import _ "` + module + `internal/stock/cutter"`, "imports internal/stock/cutter"},
 		{"internal/stock/cutter", `import _ "` + module + `internal/stock/gate"`, "imports internal/stock/gate"},
-		{"internal/stock/gate", `import _ "` + module + `internal/lock/local"`, "imports internal/lock/local"},
+		{"internal/stock/gate", `import _ "` + module + `internal/lock/redis"`, "imports internal/lock/redis"},
 		{"internal/lock/redis", `import _ "` + module + `internal/stock"`, "imports internal/stock"},
 		{"cmd/api", `import _ "` + module + `internal/testenv"`, "imports internal/testenv"},
 		{"internal/fresh", `import _ "` + module + `internal/stock"`, "imports internal/stock"},

@@ -2,8 +2,10 @@
 // outlive a lease shows its fencing token where the protected data is read and
 // written, and the data's fence decides.
 //
-// Each backend is a folder of its own beside this file; locktest says whether
-// it keeps its promises.
+// [New] makes a Locker of a [Backend], with all that happens inside the process:
+// the queue of waiters, reentrancy, the life of a lease. Backends over servers
+// are in the folders beside this file, [Local] needs none, and locktest says
+// what each of them promises.
 package lock
 
 import (
@@ -22,7 +24,11 @@ var (
 // Locker grants locks by name: one holder a name at any time, as far as its
 // backend can promise it. It is safe for concurrent use.
 //
-// No lock is reentrant: a holder that asks again waits for itself.
+// Whoever asks again on a context with the same owner (see WithOwner) is granted
+// the lock again while it holds it; without an owner it waits for itself.
+//
+// Waiters of one process are granted a name in the order in which they asked,
+// and only the first of them asks the backend.
 //
 // An error that is neither ErrHeld nor ctx's leaves open whether the backend
 // granted the lock; it is then freed by the backend's own means, within its
@@ -49,8 +55,11 @@ type Lease interface {
 	// name. 0: the backend can give none.
 	Token() uint64
 
-	// Unlock ends the lease. Called again it gives its first answer. ErrLost:
-	// it was not held any more. Any other error leaves the lock to end by
-	// itself. Call it on a context that has not ended.
+	// Unlock ends the lease, and frees the lock with the last lease of its
+	// owner. Called again it gives its first answer. ErrLost: it was not held
+	// any more. Any other error leaves the lock to end by itself.
+	//
+	// It does not end with ctx, whose end is often the reason for unlocking,
+	// but after 3 seconds.
 	Unlock(ctx context.Context) error
 }

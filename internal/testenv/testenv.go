@@ -1,6 +1,6 @@
 // Package testenv starts real servers for tests, and for the benchmarks: Redis,
-// Redis Cluster, Redis behind Sentinels, MariaDB, PostgreSQL and the service
-// itself, on free ports of 127.0.0.1 below 32768 and in temporary folders.
+// Redis Cluster, Redis behind Sentinels, MariaDB, PostgreSQL, ZooKeeper, etcd and
+// the service itself, on free ports of 127.0.0.1 below 32768 and in temporary folders.
 //
 // [Redis], [MariaDB] and their like give the URL of a server that all tests of
 // the process share, started when the first of them asks; databases are fresh
@@ -23,6 +23,8 @@
 //	HOLDFAST_TEST_REDIS_SENTINEL  redis+sentinel://h1:p1,h2:p2,h3:p3/mymaster
 //	HOLDFAST_TEST_MYSQL           mysql://root:password@host:port
 //	HOLDFAST_TEST_POSTGRES        postgres://postgres:password@host:port
+//	HOLDFAST_TEST_ZOOKEEPER       host:port
+//	HOLDFAST_TEST_ETCD            host:port
 //
 // A test that needs a server's program and does not find it is skipped, saying
 // what to install; with CI=true or HOLDFAST_NO_SKIP=1 it fails.

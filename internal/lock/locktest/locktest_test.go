@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
-	"github.com/holdfast-stock/holdfast/internal/lock/local"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 )
 
@@ -17,19 +16,19 @@ import (
 // names the promises that must not hold any more.
 func TestBrokenLockersAreConvicted(t *testing.T) {
 	t.Parallel()
-	sound := local.New()
+	sound := lock.NewLocal()
 	for _, broken := range []struct {
 		name      string
 		lockers   []lock.Locker
 		convicted []string
 	}{
 		{"grants everything", []lock.Locker{careless{}}, []string{"OneHolder", "TryLockHeld", "UnlockTwice", "LeaseOutlivesItsAsking", "GivingUpLeavesNothing", "EndedContext", "TokensRise"}},
-		{"a mutex in each process", []lock.Locker{local.New(), local.New()}, []string{"OneHolder", "TryLockHeld", "LeaseOutlivesItsAsking", "GivingUpLeavesNothing"}},
+		{"a mutex in each process", []lock.Locker{lock.NewLocal(), lock.NewLocal()}, []string{"OneHolder", "TryLockHeld", "LeaseOutlivesItsAsking", "GivingUpLeavesNothing"}},
 		{"one name for all", []lock.Locker{renamed{sound, "all"}}, []string{"NamesApart"}},
 		{"unlocks whatever is held", []lock.Locker{newForgetful()}, []string{"UnlockTwice"}},
-		{"dies with the asking", []lock.Locker{shortLived{local.New()}}, []string{"LeaseOutlivesItsAsking"}},
-		{"the same token for all", []lock.Locker{tokenless{local.New()}}, []string{"TokensRise"}},
-		{"asks past an ended context", []lock.Locker{deaf{local.New()}}, []string{"EndedContext"}},
+		{"dies with the asking", []lock.Locker{shortLived{lock.NewLocal()}}, []string{"LeaseOutlivesItsAsking"}},
+		{"the same token for all", []lock.Locker{tokenless{lock.NewLocal()}}, []string{"TokensRise"}},
+		{"asks past an ended context", []lock.Locker{deaf{lock.NewLocal()}}, []string{"EndedContext"}},
 	} {
 		t.Run(broken.name, func(t *testing.T) {
 			t.Parallel()
@@ -37,7 +36,7 @@ func TestBrokenLockersAreConvicted(t *testing.T) {
 				if !slices.Contains(broken.convicted, p.Name) {
 					continue
 				}
-				err := p.Convict(t.Context(), locktest.Backend{Lockers: broken.lockers, Tokens: true, Waits: 20 * time.Millisecond})
+				err := p.Check(t.Context(), locktest.Backend{Lockers: broken.lockers, Tokens: true, Waits: 20 * time.Millisecond})
 				if err == nil {
 					t.Errorf("%s acquits it", p.Name)
 				}

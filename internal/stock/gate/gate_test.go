@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/holdfast-stock/holdfast/internal/lock/local"
+	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/stocktest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -47,7 +47,7 @@ var makers = map[string]func(t testing.TB, client redis.UniversalClient, ledger 
 	},
 	// The locker is local, so the instances share it as if it were not.
 	"Locked": func(t testing.TB, client redis.UniversalClient, ledger uuid.UUID) []stock.Gate {
-		locker := local.New()
+		locker := lock.NewLocal()
 		return []stock.Gate{
 			closed(t, NewLocked(NewReadWrite(client, ledger), locker, lockWait)),
 			closed(t, NewLocked(NewReadWrite(client, ledger), locker, lockWait)),
@@ -156,7 +156,7 @@ func TestOverselling(t *testing.T) {
 		{"mutex with two instances", func(client redis.UniversalClient, ledger uuid.UUID, between func()) []stock.Gate {
 			a, b := NewReadWrite(client, ledger), NewReadWrite(client, ledger)
 			a.between, b.between = between, between
-			return []stock.Gate{NewLocked(a, local.New(), lockWait), NewLocked(b, local.New(), lockWait)}
+			return []stock.Gate{NewLocked(a, lock.NewLocal(), lockWait), NewLocked(b, lock.NewLocal(), lockWait)}
 		}},
 	} {
 		for _, kind := range kinds {

@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
-	"github.com/holdfast-stock/holdfast/internal/lock/local"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -23,7 +22,7 @@ type recorder struct {
 	lost   context.CancelCauseFunc // of the last lease
 }
 
-func newRecorder() *recorder { return &recorder{Locker: local.New()} }
+func newRecorder() *recorder { return &recorder{Locker: lock.NewLocal()} }
 
 func (l *recorder) note(event string) {
 	l.mu.Lock()
@@ -209,7 +208,7 @@ func TestWaitBoundsTheWaitingAlone(t *testing.T) {
 			t.Error("the work has the deadline of the waiting")
 		}
 		return nil
-	}}, local.New(), time.Minute)
+	}}, lock.NewLocal(), time.Minute)
 	if err := g.Give(t.Context(), basket()); err != nil {
 		t.Error(err)
 	}
@@ -239,9 +238,9 @@ func (g closing) Close() { *g.closed = true }
 func TestCloseClosesTheInnerGate(t *testing.T) {
 	t.Parallel()
 	var closed bool
-	NewLocked(closing{closed: &closed}, local.New(), time.Minute).Close()
+	NewLocked(closing{closed: &closed}, lock.NewLocal(), time.Minute).Close()
 	if !closed {
 		t.Error("the inner gate goes on")
 	}
-	NewLocked(inner{}, local.New(), time.Minute).Close() // has nothing to close
+	NewLocked(inner{}, lock.NewLocal(), time.Minute).Close() // has nothing to close
 }

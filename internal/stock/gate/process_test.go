@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/holdfast-stock/holdfast/internal/lock/local"
+	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/stocktest"
 )
@@ -38,7 +38,7 @@ func rushAsProcess(how string) (exit int) {
 	case "script":
 		g = NewScript(client, ledger)
 	case "mutex":
-		g = NewLocked(NewReadWrite(client, ledger), local.New(), lockWait)
+		g = NewLocked(NewReadWrite(client, ledger), lock.NewLocal(), lockWait)
 	}
 	defer g.Close()
 	fmt.Println("ready")

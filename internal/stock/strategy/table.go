@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/holdfast-stock/holdfast/internal/lock/local"
+	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/cutter"
 	"github.com/holdfast-stock/holdfast/internal/stock/gate"
@@ -101,7 +101,7 @@ func Table() []Spec {
 func readWrite(b Backends) Gate { return gate.NewReadWrite(b.Redis, b.LedgerID) }
 
 func underMutex(b Backends) Gate {
-	return gate.NewLocked(gate.NewReadWrite(b.Redis, b.LedgerID), local.New(), lockWait)
+	return gate.NewLocked(gate.NewReadWrite(b.Redis, b.LedgerID), lock.NewLocal(), lockWait)
 }
 
 func script(b Backends) Gate { return gate.NewScript(b.Redis, b.LedgerID) }

@@ -1,4 +1,4 @@
-package local
+package lock
 
 import (
 	"context"
@@ -10,25 +10,16 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
-
-	"github.com/holdfast-stock/holdfast/internal/lock"
-	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestConformance(t *testing.T) {
-	t.Parallel()
-	locktest.Run(t, locktest.Backend{Lockers: []lock.Locker{New()}, Tokens: true})
-}
-
 // waitFor waits until so many wait for the name.
-func waitFor(l *Locker, name string, waiting int) {
+func waitFor(l Local, name string, waiting int) {
 	for {
-		l.mu.Lock()
-		queue, held := l.held[name]
-		there := held && queue.Len() == waiting
-		l.mu.Unlock()
+		l.queue.mu.Lock()
+		there := l.queue.lines[name] != nil && l.queue.lines[name].waiting.Len() == waiting
+		l.queue.mu.Unlock()
 		if there {
 			return
 		}
@@ -36,7 +27,7 @@ func waitFor(l *Locker, name string, waiting int) {
 	}
 }
 
-func held(t *testing.T, l *Locker, name string) lock.Lease {
+func held(t *testing.T, l Local, name string) Lease {
 	t.Helper()
 	lease, err := l.Lock(t.Context(), name)
 	if err != nil {
@@ -45,7 +36,7 @@ func held(t *testing.T, l *Locker, name string) lock.Lease {
 	return lease
 }
 
-func unlock(t *testing.T, lease lock.Lease) {
+func unlock(t *testing.T, lease Lease) {
 	t.Helper()
 	if err := lease.Unlock(t.Context()); err != nil {
 		t.Error(err)
@@ -55,7 +46,7 @@ func unlock(t *testing.T, lease lock.Lease) {
 func TestGrantsInTheOrderOfAsking(t *testing.T) {
 	t.Parallel()
 	var (
-		l     = New()
+		l     = NewLocal()
 		first = held(t, l, "a")
 		order []int // the lock guards it
 		all   sync.WaitGroup
@@ -81,7 +72,7 @@ func TestGrantsInTheOrderOfAsking(t *testing.T) {
 
 func TestNothingIsKeptOfANameAtRest(t *testing.T) {
 	t.Parallel()
-	l := New()
+	l := NewLocal()
 	lease := held(t, l, "a")
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
@@ -100,14 +91,14 @@ func TestNothingIsKeptOfANameAtRest(t *testing.T) {
 	for i := range 1000 {
 		unlock(t, held(t, l, fmt.Sprint(i)))
 	}
-	if len(l.held) != 0 {
-		t.Errorf("%d names are kept", len(l.held))
+	if len(l.queue.lines) != 0 {
+		t.Errorf("%d names are kept", len(l.queue.lines))
 	}
 }
 
 func TestAGrantToSomeoneGivingUpIsPassedOn(t *testing.T) {
 	t.Parallel()
-	l := New()
+	l := NewLocal()
 	for range 2000 { // whichever comes first, cancel or grant, somebody must have the lock next
 		lease := held(t, l, "a")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -127,7 +118,7 @@ func TestAGrantToSomeoneGivingUpIsPassedOn(t *testing.T) {
 
 func TestTokensGoOnRisingThoughTheNameWasForgotten(t *testing.T) {
 	t.Parallel()
-	l := New()
+	l := NewLocal()
 	var last uint64
 	for range 100 {
 		lease := held(t, l, "a")
@@ -141,7 +132,7 @@ func TestTokensGoOnRisingThoughTheNameWasForgotten(t *testing.T) {
 }
 
 func BenchmarkLockUnlock(b *testing.B) {
-	l := New()
+	l := NewLocal()
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {

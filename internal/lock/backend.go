@@ -1,0 +1,254 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// releaseTimeout bounds how long freeing a lock may take.
+const releaseTimeout = 3 * time.Second
+
+// Backend grants locks between processes. It is safe for concurrent use, but
+// New's Locker asks it for one name once at a time.
+type Backend interface {
+	// Acquire takes the lock. With wait it waits until ctx ends, and then
+	// returns ctx's error; without, it answers ErrHeld at once.
+	//
+	// After any error it leaves nothing behind that it can still remove, by
+	// means that do not end with ctx.
+	//
+	// lost is called, once and possibly before Acquire returns, when the grant
+	// can no longer be relied on. Afterwards the backend removes by itself
+	// what it can of it.
+	Acquire(ctx context.Context, name string, wait bool, lost func()) (Grant, error)
+}
+
+// Grant is a lock that a backend has granted.
+type Grant interface {
+	// Token is the fencing token; 0: the backend can give none.
+	Token() uint64
+	// Release frees the lock. It is called once, also after it was lost.
+	// ErrLost: it was not held any more.
+	Release(ctx context.Context) error
+}
+
+// New makes a Locker of the backend.
+func New(b Backend) Locker { return newLocker(b) }
+
+func newLocker(b Backend) *locker {
+	return &locker{backend: b, owned: make(map[owned]*hold)}
+}
+
+type locker struct {
+	backend Backend
+	queue   queue
+
+	mu    sync.Mutex
+	owned map[owned]*hold // what owners hold or are about to
+}
+
+type owned struct{ owner, name string }
+
+func (l *locker) Lock(ctx context.Context, name string) (Lease, error) {
+	return l.lock(ctx, name, true)
+}
+
+func (l *locker) TryLock(ctx context.Context, name string) (Lease, error) {
+	return l.lock(ctx, name, false)
+}
+
+func failed(name string, err error) error { return fmt.Errorf("locking %s: %w", name, err) }
+
+func (l *locker) lock(ctx context.Context, name string, wait bool) (Lease, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, failed(name, err)
+		}
+		h, mine := l.hold(ownerOf(ctx), name)
+		if mine {
+			if err := h.acquire(ctx, wait); err != nil {
+				return nil, failed(name, err)
+			}
+		} else if !wait {
+			select {
+			case <-h.decided:
+			default: // another goroutine of the owner is asking
+				return nil, failed(name, ErrHeld)
+			}
+		} else {
+			select {
+			case <-h.decided:
+			case <-ctx.Done():
+				return nil, failed(name, ctx.Err())
+			}
+		}
+		if lease := h.lease(ctx); lease != nil {
+			return lease, nil
+		}
+		// What the owner held, or was about to, came to nothing meanwhile.
+	}
+}
+
+// hold finds what the owner holds, or makes a hold that the caller must
+// acquire.
+func (l *locker) hold(owner, name string) (h *hold, mine bool) {
+	h = &hold{locker: l, key: owned{owner, name}, decided: make(chan struct{}), leases: make(map[*lease]bool)}
+	if owner == "" {
+		return h, true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if held := l.owned[h.key]; held != nil {
+		return held, false
+	}
+	l.owned[h.key] = h
+	return h, true
+}
+
+// hold is one grant of the backend, and the leases of its owner that share it.
+type hold struct {
+	locker  *locker
+	key     owned
+	decided chan struct{} // closed once it was acquired or was not
+
+	mu     sync.Mutex
+	grant  Grant // nil: not acquired
+	lost   bool
+	over   bool // lost, or the last lease ended
+	begun  bool // it has had a lease
+	leases map[*lease]bool
+	passed sync.Once
+}
+
+// acquire takes the lock from the backend, once it is this caller's turn.
+func (h *hold) acquire(ctx context.Context, wait bool) (err error) {
+	l, name := h.locker, h.key.name
+	defer close(h.decided)
+	defer func() {
+		if err != nil {
+			h.forget()
+		}
+	}()
+	if !wait {
+		if !l.queue.try(name, false) {
+			return ErrHeld
+		}
+	} else if err := l.queue.enter(ctx, name, false); err != nil {
+		return err
+	}
+	grant, err := l.backend.Acquire(ctx, name, wait, h.lose)
+	if err != nil {
+		h.pass()
+		if ended := ctx.Err(); ended != nil && !errors.Is(err, ErrHeld) {
+			return ended // whatever a library made of it
+		}
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.grant = grant
+	return nil
+}
+
+// forget keeps the owner's next request from finding the hold.
+func (h *hold) forget() {
+	h.mu.Lock()
+	h.over = true
+	h.mu.Unlock()
+	if h.key.owner == "" {
+		return
+	}
+	h.locker.mu.Lock()
+	defer h.locker.mu.Unlock()
+	if h.locker.owned[h.key] == h {
+		delete(h.locker.owned, h.key)
+	}
+}
+
+// pass lets the next of the process ask the backend.
+func (h *hold) pass() { h.passed.Do(func() { h.locker.queue.leave(h.key.name, false) }) }
+
+// lose ends all leases.
+func (h *hold) lose() {
+	h.mu.Lock()
+	h.lost = true
+	acquired := h.grant != nil
+	for l := range h.leases {
+		l.end(ErrLost)
+	}
+	h.mu.Unlock()
+	h.forget()
+	if acquired { // else acquire passes, or the lease's Unlock
+		h.pass()
+	}
+}
+
+// lease adds a lease to the hold, or returns nil if that is over. The first
+// lease is given in any case, so that its Unlock frees what was granted.
+func (h *hold) lease(ctx context.Context) *lease {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.grant == nil || h.over && h.begun {
+		return nil
+	}
+	h.begun = true
+	l := &lease{hold: h}
+	l.ctx, l.end = context.WithCancelCause(context.WithoutCancel(ctx))
+	h.leases[l] = true
+	if h.lost {
+		l.end(ErrLost)
+	}
+	return l
+}
+
+type lease struct {
+	hold *hold
+	ctx  context.Context
+	end  context.CancelCauseFunc
+	once sync.Once
+	err  error
+}
+
+func (l *lease) Context() context.Context { return l.ctx }
+
+func (l *lease) Token() uint64 { return l.hold.grant.Token() }
+
+func (l *lease) Unlock(ctx context.Context) error {
+	l.once.Do(func() { l.err = l.unlock(ctx) })
+	return l.err
+}
+
+func (l *lease) unlock(ctx context.Context) error {
+	h := l.hold
+	h.mu.Lock()
+	delete(h.leases, l)
+	last, lost := len(h.leases) == 0, h.lost
+	h.over = h.over || last
+	h.mu.Unlock()
+	l.end(nil)
+	if !last {
+		if lost {
+			return unlocking(h.key.name, ErrLost)
+		}
+		return nil
+	}
+	h.forget()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	err := h.grant.Release(ctx)
+	h.pass()
+	if lost {
+		err = ErrLost
+	}
+	return unlocking(h.key.name, err)
+}
+
+func unlocking(name string, err error) error {
+	if err != nil {
+		return fmt.Errorf("unlocking %s: %w", name, err)
+	}
+	return nil
+}

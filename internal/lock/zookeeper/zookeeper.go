@@ -1,0 +1,405 @@
+// Package zookeeper locks in ZooKeeper, by the recipe of Apache Curator's
+// InterProcessMutex and with its node names, so that Java services and this one
+// stand in one queue: an ephemeral sequential node for each contender, of which
+// the first has the lock and each of the others watches the one before it. See
+// https://zookeeper.apache.org/doc/current/recipes.html#sc_recipes_Locks.
+//
+// Waiters are granted a lock in the order in which their processes asked. The
+// fencing token is the node's czxid. (Its sequence number would start again
+// when the parent node is removed.)
+//
+// A connection that is lost suspends the session: nobody knows whether the
+// server has ended it, so its leases end at once, and their nodes are removed
+// as soon as the server is there again.
+package zookeeper
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+)
+
+const (
+	// DefaultLease is how long a dead holder keeps its lock.
+	DefaultLease = 30 * time.Second
+	// Root is the node below which every lock has a node of its own.
+	Root = "/holdfast/locks"
+	// marker stands in every contender's name before its sequence number.
+	marker = "lock-"
+	// connectTimeout bounds the wait for the first session.
+	connectTimeout = 10 * time.Second
+	// removeEvery is how long removing a node waits before it is tried again.
+	removeEvery = 100 * time.Millisecond
+	// answerTimeout is how long a request that was given up is waited for.
+	answerTimeout = 2 * time.Second
+)
+
+var acl = zk.WorldACL(zk.PermAll)
+
+// Locker locks in ZooKeeper. Close ends its session.
+type Locker struct {
+	lock.Locker
+	backend *backend
+}
+
+// New connects to one of the servers (host:port). lease is the session's
+// timeout: a lock outlives its holder by that at the most, as far as the servers
+// allow it; 0: DefaultLease.
+func New(ctx context.Context, servers []string, lease time.Duration) (*Locker, error) {
+	b := &backend{held: make(map[*grant]bool)}
+	b.ctx, b.stop = context.WithCancel(context.Background())
+	connected := make(chan struct{}, 1)
+	conn, _, err := zk.Connect(servers, cmp.Or(lease, DefaultLease), zk.WithLogger(silent{}), zk.WithEventCallback(func(e zk.Event) {
+		if e.Type != zk.EventSession {
+			return
+		}
+		switch e.State {
+		case zk.StateHasSession:
+			select {
+			case connected <- struct{}{}:
+			default:
+			}
+		case zk.StateDisconnected, zk.StateExpired:
+			b.suspend()
+		}
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("connecting to ZooKeeper: %w", err)
+	}
+	b.conn = conn
+	l := &Locker{Locker: lock.New(b), backend: b}
+	timeout := time.NewTimer(connectTimeout)
+	defer timeout.Stop()
+	select {
+	case <-connected:
+		return l, nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timeout.C:
+		err = fmt.Errorf("no session within %v", connectTimeout)
+	}
+	_ = l.Close()
+	return nil, fmt.Errorf("connecting to ZooKeeper at %s: %w", strings.Join(servers, ","), err)
+}
+
+// Close ends the session, and with it every lease.
+func (l *Locker) Close() error {
+	l.backend.stop()
+	l.backend.conn.Close()
+	l.backend.work.Wait()
+	return nil
+}
+
+// silent: what the library would log comes back as errors and events.
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}
+
+type backend struct {
+	conn *zk.Conn
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+	work sync.WaitGroup // requests under way, and nodes being removed
+
+	mu        sync.Mutex
+	suspended int // how often
+	held      map[*grant]bool
+}
+
+// suspend ends every lease: the session may be over.
+func (b *backend) suspend() {
+	b.mu.Lock()
+	b.suspended++
+	held := b.held
+	b.held = make(map[*grant]bool)
+	b.mu.Unlock()
+	for g := range held {
+		g.lost()
+		g.removeLater()
+	}
+}
+
+// request makes a call to the server, which the library would wait for as long
+// as it takes. An answer that comes after ctx has ended goes to late.
+func request[T any](ctx context.Context, b *backend, call func() (T, error), late func(T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	answers := make(chan answer, 1)
+	b.work.Go(func() {
+		value, err := call()
+		answers <- answer{value, err}
+	})
+	select {
+	case a := <-answers:
+		return a.value, a.err
+	case <-ctx.Done():
+		if late != nil {
+			b.work.Go(func() {
+				a := <-answers
+				late(a.value, a.err)
+			})
+		}
+		var none T
+		return none, ctx.Err()
+	}
+}
+
+func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func()) (lock.Grant, error) {
+	g := &grant{backend: b, parent: Root + "/" + name, guid: uuid.NewString(), lost: lost}
+	if err := g.enter(ctx); err != nil {
+		g.remove(ctx)
+		return nil, err
+	}
+	if err := g.wait(ctx, wait); err != nil {
+		g.remove(ctx)
+		return nil, err
+	}
+	return g, nil
+}
+
+// suspensions is how often the session was suspended.
+func (b *backend) suspensions() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.suspended
+}
+
+// hold notes that the contender has the lock, unless the session was suspended
+// since.
+func (b *backend) hold(g *grant, suspensions int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.suspended != suspensions {
+		return false
+	}
+	b.held[g] = true
+	return true
+}
+
+// forget reports whether the session has not been suspended since.
+func (b *backend) forget(g *grant) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	held := b.held[g]
+	delete(b.held, g)
+	return held
+}
+
+// grant is one contender: its node has the name _c_GUID-lock-SEQUENCE, by which
+// it is found though the answer to its creation was lost.
+type grant struct {
+	backend *backend
+	parent  string
+	guid    string
+	node    string // empty: not known
+	czxid   int64
+	lost    func()
+}
+
+func (g *grant) Token() uint64 { return uint64(g.czxid) }
+
+func (g *grant) prefix() string { return "_c_" + g.guid + "-" }
+
+// enter creates the contender's node, and where they are missing those above.
+func (g *grant) enter(ctx context.Context) error {
+	b := g.backend
+	create := func() (string, error) {
+		return b.conn.Create(path.Join(g.parent, g.prefix()+marker), nil, zk.FlagEphemeral|zk.FlagSequence, acl)
+	}
+	for {
+		node, err := request(ctx, b, create, func(node string, err error) {
+			if err == nil { // it came after all, when nobody wanted it any more
+				g.removeNode(node)
+			}
+		})
+		switch {
+		case err == nil:
+			g.node = path.Base(node)
+		case errors.Is(err, zk.ErrNoNode):
+			if err := g.createParents(ctx); err != nil {
+				return err
+			}
+			continue
+		default:
+			return fmt.Errorf("creating a node: %w", err)
+		}
+		found, stat, err := g.exists(ctx)
+		if err != nil {
+			return err
+		}
+		if found {
+			g.czxid = stat.Czxid
+			return nil
+		}
+		// Somebody removed the node. That is no reason to remove another.
+		g.guid = uuid.NewString()
+	}
+}
+
+func (g *grant) exists(ctx context.Context) (bool, *zk.Stat, error) {
+	type answer struct {
+		found bool
+		stat  *zk.Stat
+	}
+	a, err := request(ctx, g.backend, func() (answer, error) {
+		found, stat, err := g.backend.conn.Exists(path.Join(g.parent, g.node))
+		return answer{found, stat}, err
+	}, nil)
+	return a.found, a.stat, err
+}
+
+// createParents creates the lock's node and those above it. As Curator's do,
+// those below Root go by themselves some time after their last child.
+func (g *grant) createParents(ctx context.Context) error {
+	_, err := request(ctx, g.backend, func() (struct{}, error) {
+		var none struct{}
+		parts := strings.Split(strings.TrimPrefix(g.parent, "/"), "/")
+		for i := range parts {
+			node := "/" + strings.Join(parts[:i+1], "/")
+			var err error
+			if len(node) > len(Root) {
+				_, err = g.backend.conn.CreateContainer(node, nil, zk.FlagContainer, acl)
+			} else {
+				_, err = g.backend.conn.Create(node, nil, 0, acl)
+			}
+			if err != nil && !errors.Is(err, zk.ErrNodeExists) {
+				return none, fmt.Errorf("creating %s: %w", node, err)
+			}
+		}
+		return none, nil
+	}, nil)
+	return err
+}
+
+// wait waits until the node is the first.
+func (g *grant) wait(ctx context.Context, wait bool) error {
+	b := g.backend
+	for {
+		suspensions := b.suspensions()
+		contenders, err := request(ctx, b, func() ([]string, error) {
+			children, _, err := b.conn.Children(g.parent)
+			return slices.DeleteFunc(children, func(child string) bool { return sequence(child) == "" }), err
+		}, nil)
+		if err != nil {
+			return fmt.Errorf("listing contenders: %w", err)
+		}
+		slices.SortFunc(contenders, func(a, b string) int { return cmp.Compare(sequence(a), sequence(b)) })
+		place := slices.Index(contenders, g.node)
+		switch {
+		case place < 0:
+			return fmt.Errorf("the node %s is gone: %w", g.node, lock.ErrLost)
+		case place == 0 && b.hold(g, suspensions):
+			return nil
+		case place == 0: // whether it still is so must be asked again
+			continue
+		case !wait:
+			return lock.ErrHeld
+		}
+		// Reading the node rather than asking whether it exists leaves no watch
+		// behind where it does not.
+		gone, err := request(ctx, b, func() (<-chan zk.Event, error) {
+			_, _, gone, err := b.conn.GetW(path.Join(g.parent, contenders[place-1]))
+			return gone, err
+		}, nil)
+		if errors.Is(err, zk.ErrNoNode) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("watching the contender before: %w", err)
+		}
+		select {
+		case e := <-gone:
+			if e.Err != nil {
+				return fmt.Errorf("watching the contender before: %w", e.Err)
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// sequence is what a contender's name is sorted by: all after the last marker.
+// It is empty for what is no contender, as the node of a lock with a longer name.
+func sequence(node string) string {
+	at := strings.LastIndex(node, marker)
+	if at < 0 {
+		return ""
+	}
+	return node[at+len(marker):]
+}
+
+func (g *grant) Release(ctx context.Context) error {
+	held := g.backend.forget(g)
+	_, err := request(ctx, g.backend, func() (struct{}, error) {
+		return struct{}{}, g.backend.conn.Delete(path.Join(g.parent, g.node), -1)
+	}, nil)
+	switch {
+	case errors.Is(err, zk.ErrNoNode), err == nil && !held:
+		return lock.ErrLost
+	case err != nil:
+		g.removeLater()
+		return err
+	}
+	return nil
+}
+
+// remove removes the node, and waits for it a little.
+func (g *grant) remove(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
+	defer cancel()
+	select {
+	case <-g.removeLater():
+	case <-ctx.Done(): // it goes on
+	}
+}
+
+// removeLater removes the node, however long it takes for the server to be
+// there again. The returned channel is closed when it is gone.
+func (g *grant) removeLater() <-chan struct{} {
+	gone := make(chan struct{})
+	g.backend.work.Go(func() {
+		defer close(gone)
+		for g.backend.ctx.Err() == nil {
+			if g.tryRemove() {
+				return
+			}
+			select {
+			case <-g.backend.ctx.Done():
+			case <-time.After(removeEvery):
+			}
+		}
+	})
+	return gone
+}
+
+// tryRemove reports whether nothing of the contender is left.
+func (g *grant) tryRemove() bool {
+	contenders, _, err := g.backend.conn.Children(g.parent)
+	if err != nil {
+		return errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrClosing)
+	}
+	for _, node := range contenders {
+		if strings.HasPrefix(node, g.prefix()) {
+			return g.removeNode(path.Join(g.parent, node))
+		}
+	}
+	return true
+}
+
+func (g *grant) removeNode(node string) bool {
+	err := g.backend.conn.Delete(node, -1)
+	return err == nil || errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrClosing)
+}

@@ -1,0 +1,111 @@
+package testenv
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+var (
+	java      = missing{"java", "default-jdk-headless zookeeper", "HOLDFAST_TEST_ZOOKEEPER"}
+	zookeeper = missing{"/usr/share/java/zookeeper.jar", "zookeeper libzookeeper-java", "HOLDFAST_TEST_ZOOKEEPER"}
+)
+
+// ZooKeeper returns host:port of a ZooKeeper that all tests of the process
+// share.
+func ZooKeeper(t T) string {
+	t.Helper()
+	return sharedURL(t, "HOLDFAST_TEST_ZOOKEEPER", "ZooKeeper", func() (string, error) {
+		s, err := startZooKeeper()
+		if err != nil {
+			return "", err
+		}
+		return s.Addr(), nil
+	})
+}
+
+// ZooKeeperServer is one ZooKeeper, alone. Restarted, it has its data and its
+// sessions again. Its tick is 500 ms: sessions end after 1 to 10 seconds.
+type ZooKeeperServer struct {
+	Server
+	port *port
+}
+
+// OwnZooKeeper starts a ZooKeeper for this test.
+func OwnZooKeeper(t T) *ZooKeeperServer {
+	t.Helper()
+	s, err := startZooKeeper()
+	check(t, "ZooKeeper", err)
+	t.Cleanup(func() {
+		s.process.end()
+		s.port.release()
+	})
+	return s
+}
+
+// Addr is host:port.
+func (s *ZooKeeperServer) Addr() string { return s.port.addr() }
+
+func startZooKeeper() (*ZooKeeperServer, error) {
+	path, err := lookPath(java)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(zookeeper.program); err != nil {
+		return nil, &zookeeper
+	}
+	port, err := newPort()
+	if err != nil {
+		return nil, err
+	}
+	folder, err := here.newFolder("zookeeper")
+	if err != nil {
+		return nil, err
+	}
+	config := fmt.Sprintf(`tickTime=500
+dataDir=%s
+clientPort=%d
+clientPortAddress=127.0.0.1
+admin.enableServer=false
+maxClientCnxns=0
+4lw.commands.whitelist=*
+`, filepath.Join(folder, "data"), port.number)
+	file := filepath.Join(folder, "zoo.cfg")
+	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
+		return nil, err
+	}
+	s := &ZooKeeperServer{port: port, Server: newServer("ZooKeeper", folder, []string{
+		path, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", zookeeper.program,
+		"org.apache.zookeeper.server.quorum.QuorumPeerMain", file,
+	})}
+	s.answers = func(ctx context.Context) error { return srvr(ctx, s.Addr()) }
+	return s, s.start()
+}
+
+// srvr asks a ZooKeeper whether it serves.
+func srvr(ctx context.Context, addr string) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil { // one that is starting may never answer
+		return err
+	}
+	if _, err := io.WriteString(conn, "srvr"); err != nil {
+		return err
+	}
+	answer, err := io.ReadAll(conn)
+	if err != nil {
+		return err
+	}
+	if !bytes.Contains(answer, []byte("Mode:")) {
+		return fmt.Errorf("it says %q", answer)
+	}
+	return nil
+}
