@@ -38,6 +38,11 @@ bench: ## Measure every strategy against the reference programs: go run ./bench 
 	./scripts/test-servers.sh bench
 	go run ./bench $(ARGS)
 
+.PHONY: bench-lock
+bench-lock: ## Measure every lock backend against libraries: go run ./bench/locks $(ARGS)
+	./scripts/test-servers.sh
+	go run ./bench/locks $(ARGS)
+
 .PHONY: fuzz
 fuzz: ## Fuzz the decoders, each for FUZZTIME (10s)
 	@for pkg in $$(git grep -l '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \

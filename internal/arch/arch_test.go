@@ -36,15 +36,18 @@ var mayImport = map[string][]string{
 	"internal/store":           {"migrations"},
 	"bench":                    {"internal/testenv"},
 	"bench/...":                {},
+	"bench/locks":              {"internal/testenv", "internal/lock/backends"},
 	"loadtest/...":             {"internal/testenv", "internal/store"},
 }
 
 // onlyIn are imports of other modules that have one place.
 var onlyIn = map[string][]string{
 	"github.com/gin-gonic/gin":             {"internal/httpapi", "bench/reference"},
-	"github.com/go-redsync/redsync/v4":     {"internal/lock/redlock"},
-	"github.com/go-zookeeper/zk":           {"internal/lock/zookeeper"},
-	"go.etcd.io/etcd/client/v3":            {"internal/lock/etcd"},
+	"github.com/go-redsync/redsync/v4":     {"internal/lock/redlock", "bench/locks"},
+	"github.com/go-zookeeper/zk":           {"internal/lock/zookeeper", "bench/locks"},
+	"go.etcd.io/etcd/client/v3":            {"internal/lock/etcd", "bench/locks"},
+	"github.com/bsm/redislock":             {"bench/locks"},
+	"github.com/redis/rueidis":             {"bench/locks"},
 	"github.com/golang-migrate/migrate/v4": {"internal/store"},
 	"github.com/alicebob/miniredis/v2":     {"internal/store"},
 	"gorm.io/gorm":                         {"internal/store", "internal/order", "internal/stock", "internal/stock/cutter", "internal/stock/stocktest"},

@@ -1,0 +1,278 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/bsm/redislock"
+	"github.com/go-redsync/redsync/v4"
+	redsyncredis "github.com/go-redsync/redsync/v4/redis"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/go-zookeeper/zk"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidislock"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+
+	"github.com/holdfast-stock/holdfast/internal/lock/backends"
+)
+
+// ours is the name of the contestant that is this project's.
+const ours = "holdfast"
+
+// contestant is one way to lock.
+type contestant struct {
+	backend, name string
+	module        string // whose version is told
+	settings      string
+	withinProcess bool     // it excludes nobody in other processes
+	sends         []string // the commands that it sends to Redis itself, not from within scripts
+
+	// open makes what one process has of it.
+	open func(ctx context.Context, addrs []string, name string, goroutines int) (opened, error)
+}
+
+// opened is a contestant in one process. The goroutine of that number takes the
+// lock, and frees it by what it gets. A goroutine has one lock at a time.
+type opened struct {
+	lock  func(ctx context.Context, goroutine int) (unlock func() error, err error)
+	close func()
+}
+
+var contestants = []contestant{
+	{
+		backend: "redis", name: ours, settings: "defaults",
+		sends: []string{"evalsha", "eval", "subscribe"}, open: openOurs("redis"),
+	},
+	{
+		backend: "redis", name: "redsync", module: "github.com/go-redsync/redsync/v4", settings: "defaults: tries again after 50 to 250 ms",
+		sends: []string{"set", "setnx", "evalsha", "eval"}, open: openRedsync,
+	},
+	{
+		backend: "redis", name: "rueidislock", module: "github.com/redis/rueidis", settings: "as its README has it for one Redis: KeyMajority 1, NoLoopTracking; leases end by the client's wall clock",
+		sends: []string{"evalsha", "eval"}, open: openRueidis(1, true),
+	},
+	{
+		backend: "redis", name: "rueidislock, 3 keys", module: "github.com/redis/rueidis", settings: "its defaults, KeyMajority 2: three keys, in one Redis here; leases end by the client's wall clock",
+		sends: []string{"evalsha", "eval"}, open: openRueidis(0, false),
+	},
+	{
+		backend: "redis", name: "bsm/redislock", module: "github.com/bsm/redislock", settings: "LinearBackoff of 2 ms (its README has 100 ms); it does not renew a lease",
+		sends: []string{"evalsha", "eval"}, open: openRedislock,
+	},
+	{
+		backend: "redlock", name: ours, settings: "three servers; defaults",
+		sends: []string{"set", "setnx", "evalsha", "eval"}, open: openOurs("redlock"),
+	},
+	{
+		backend: "redlock", name: "redsync", module: "github.com/go-redsync/redsync/v4", settings: "the same three servers; defaults",
+		sends: []string{"set", "setnx", "evalsha", "eval"}, open: openRedsync,
+	},
+	{backend: "zookeeper", name: ours, settings: "defaults", open: openOurs("zookeeper")},
+	{
+		backend: "zookeeper", name: "zk.Lock", module: "github.com/go-zookeeper/zk", settings: "one connection a process, one Lock a goroutine",
+		open: openZooKeeper,
+	},
+	{backend: "etcd", name: ours, settings: "defaults", open: openOurs("etcd")},
+	{
+		backend: "etcd", name: "concurrency.Mutex", module: "go.etcd.io/etcd/client/v3", settings: "one client a process, one session a goroutine (two goroutines on one session would both hold the lock)",
+		open: openEtcd,
+	},
+	{backend: "local", name: ours, settings: "within one process; for scale", withinProcess: true, open: openOurs("local")},
+}
+
+func findContestant(backend, name string) (contestant, bool) {
+	for _, c := range contestants {
+		if c.backend == backend && c.name == name {
+			return c, true
+		}
+	}
+	return contestant{}, false
+}
+
+// described is what the report says of it.
+func (c contestant) described() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			if m.Path == c.module {
+				return m.Version + ", " + c.settings
+			}
+		}
+	}
+	return c.settings
+}
+
+// redisClients are the same for all that take go-redis: its defaults.
+func redisClients(addrs []string) (clients []redis.UniversalClient, closeAll func()) {
+	for _, addr := range addrs {
+		clients = append(clients, redis.NewClient(&redis.Options{Addr: addr}))
+	}
+	return clients, func() {
+		for _, client := range clients {
+			_ = client.Close()
+		}
+	}
+}
+
+func openOurs(backend string) func(ctx context.Context, addrs []string, name string, goroutines int) (opened, error) {
+	return func(ctx context.Context, addrs []string, name string, _ int) (opened, error) {
+		b, ok := backends.Find(backend)
+		if !ok {
+			return opened{}, fmt.Errorf("no backend %q", backend)
+		}
+		servers := backends.Servers{ZooKeeper: addrs, Etcd: addrs}
+		closeClients := func() {}
+		if backend == "redis" || backend == "redlock" {
+			servers.Redlock, closeClients = redisClients(addrs)
+			servers.Redis = servers.Redlock[0]
+		}
+		locker, closeLocker, err := b.Open(ctx, servers)
+		if err != nil {
+			closeClients()
+			return opened{}, err
+		}
+		return opened{
+			lock: func(ctx context.Context, _ int) (func() error, error) {
+				lease, err := locker.Lock(ctx, name)
+				if err != nil {
+					return nil, err
+				}
+				return func() error { return lease.Unlock(context.Background()) }, nil
+			},
+			close: func() {
+				_ = closeLocker()
+				closeClients()
+			},
+		}, nil
+	}
+}
+
+func openRedsync(_ context.Context, addrs []string, name string, _ int) (opened, error) {
+	clients, closeAll := redisClients(addrs)
+	var pools []redsyncredis.Pool
+	for _, client := range clients {
+		pools = append(pools, goredis.NewPool(client))
+	}
+	r := redsync.New(pools...)
+	return opened{
+		lock: func(ctx context.Context, _ int) (func() error, error) {
+			mutex := r.NewMutex(name)
+			if err := mutex.LockContext(ctx); err != nil {
+				return nil, err
+			}
+			return func() error {
+				held, err := mutex.Unlock()
+				if err == nil && !held {
+					err = errors.New("redsync: it was not held any more")
+				}
+				return err
+			}, nil
+		},
+		close: closeAll,
+	}, nil
+}
+
+func openRueidis(majority int32, noLoop bool) func(ctx context.Context, addrs []string, name string, goroutines int) (opened, error) {
+	return func(_ context.Context, addrs []string, name string, _ int) (opened, error) {
+		locker, err := rueidislock.NewLocker(rueidislock.LockerOption{
+			ClientOption: rueidis.ClientOption{InitAddress: addrs}, KeyMajority: majority, NoLoopTracking: noLoop,
+		})
+		if err != nil {
+			return opened{}, err
+		}
+		return opened{
+			lock: func(ctx context.Context, _ int) (func() error, error) {
+				// The lease ends with ctx too, which is why overlaps are looked for
+				// before the end of a run only.
+				held, unlock, err := locker.WithContext(ctx, name)
+				if err != nil {
+					return nil, err
+				}
+				return func() error {
+					lost := held.Err()
+					unlock()
+					if lost != nil && ctx.Err() == nil {
+						return fmt.Errorf("rueidislock: %w", lost)
+					}
+					return nil
+				}, nil
+			},
+			close: locker.Close,
+		}, nil
+	}
+}
+
+func openRedislock(_ context.Context, addrs []string, name string, _ int) (opened, error) {
+	clients, closeAll := redisClients(addrs)
+	client := redislock.New(clients[0])
+	return opened{
+		lock: func(ctx context.Context, _ int) (func() error, error) {
+			held, err := client.Obtain(ctx, name, 30*time.Second, &redislock.Options{RetryStrategy: redislock.LinearBackoff(2 * time.Millisecond)})
+			if err != nil {
+				return nil, err
+			}
+			return func() error { return held.Release(context.Background()) }, nil
+		},
+		close: closeAll,
+	}, nil
+}
+
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}
+
+func openZooKeeper(_ context.Context, addrs []string, name string, goroutines int) (opened, error) {
+	conn, _, err := zk.Connect(addrs, 30*time.Second, zk.WithLogger(silent{}))
+	if err != nil {
+		return opened{}, err
+	}
+	locks := make([]*zk.Lock, goroutines)
+	for i := range locks {
+		locks[i] = zk.NewLock(conn, "/holdfast-bench/"+name, zk.WorldACL(zk.PermAll))
+	}
+	return opened{
+		// It knows no context. Its queue is served to the end, since whoever
+		// holds the lock frees it.
+		lock: func(_ context.Context, goroutine int) (func() error, error) {
+			return locks[goroutine].Unlock, locks[goroutine].Lock()
+		},
+		close: conn.Close,
+	}, nil
+}
+
+func openEtcd(_ context.Context, addrs []string, name string, goroutines int) (opened, error) {
+	client, err := clientv3.New(clientv3.Config{Endpoints: addrs, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
+	if err != nil {
+		return opened{}, err
+	}
+	var sessions []*concurrency.Session
+	closeAll := func() {
+		for _, s := range sessions {
+			_ = s.Close()
+		}
+		_ = client.Close()
+	}
+	for range goroutines {
+		session, err := concurrency.NewSession(client, concurrency.WithTTL(30))
+		if err != nil {
+			closeAll()
+			return opened{}, err
+		}
+		sessions = append(sessions, session)
+	}
+	return opened{
+		lock: func(ctx context.Context, goroutine int) (func() error, error) {
+			mutex := concurrency.NewMutex(sessions[goroutine], "holdfast-bench/"+name)
+			if err := mutex.Lock(ctx); err != nil {
+				return nil, err
+			}
+			return func() error { return mutex.Unlock(context.Background()) }, nil
+		},
+		close: closeAll,
+	}, nil
+}

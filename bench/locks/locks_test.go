@@ -1,0 +1,202 @@
+package main
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+var a, b, other = holder{0, 0}, holder{0, 1}, holder{1, 0}
+
+const second = int64(time.Second)
+
+func TestEvaluate(t *testing.T) {
+	w := window{1 * second, 3 * second}
+	s := evaluate([]record{
+		// In no order, as processes report one after the other.
+		{other, 0, 2*second + 40, 2*second + 50},
+		{a, 0, second - 20, second - 10}, // before the window, but who held the lock before
+		{a, second, second + 20, second + 30},
+		{b, 0, second, second + 10},
+		{a, second + 30, second + 40, 2 * second},
+		{b, 2 * second, 0, 0},                             // never granted
+		{other, 2*second + 50, 3 * second, 3*second + 10}, // after the window
+	}, w, 4)
+	if s.fault != "" {
+		t.Error(s.fault)
+	}
+	if s.grants != 2 || s.handOffs != 1.5 || s.between != 0.5 {
+		t.Errorf("%v grants, %v hand-offs, %v between processes", s.grants, s.handOffs, s.between)
+	}
+	if s.fewest != 0 || s.most != 2 { // the fourth contender has no record at all
+		t.Errorf("%v to %v", s.fewest, s.most)
+	}
+	if s.longest != 2*time.Second+40 {
+		t.Errorf("longest wait %v", s.longest)
+	}
+	// b after a: 10, a after b: 10, a after a: 10, other after a: 40
+	if s.p50 != 10 || s.p99 != 40 {
+		t.Errorf("p50 %v, p99 %v", s.p50, s.p99)
+	}
+	if s := evaluate(nil, w, 2); s.grants != 0 || s.fewest != 0 || s.longest != 0 || s.p99 != 0 {
+		t.Errorf("nothing gives %+v", s)
+	}
+}
+
+// TestLongestWait: whoever is not served has waited too.
+func TestLongestWait(t *testing.T) {
+	w := window{100, 200}
+	for _, test := range []struct {
+		r    record
+		want time.Duration
+	}{
+		{record{a, 10, 90, 95}, 0},     // before the window
+		{record{a, 10, 110, 120}, 100}, // into it
+		{record{a, 150, 0, 0}, 50},     // never
+		{record{a, 150, 260, 270}, 50}, // after it
+	} {
+		if got := longestWait([]record{test.r}, w); got != test.want {
+			t.Errorf("%+v: %v, want %v", test.r, got, test.want)
+		}
+	}
+}
+
+func TestOverlap(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		grants []record
+		fault  string
+	}{
+		{"one after the other", []record{{a, 0, 10, 20}, {b, 0, 20, 30}, {other, 0, 31, 40}}, ""},
+		{"too early", []record{{a, 0, 10, 20}, {other, 0, 19, 30}}, "1 times"},
+		{"within a long one", []record{{a, 0, 10, 90}, {b, 0, 20, 30}, {other, 0, 40, 50}}, "2 times"},
+		{"after the end", []record{{a, 0, 10, 200}, {other, 0, 100, 110}}, ""},
+	} {
+		got := overlap(test.grants, 100)
+		if (got == "") != (test.fault == "") || !strings.Contains(got, test.fault) {
+			t.Errorf("%s: %q", test.name, got)
+		}
+	}
+}
+
+func TestPercentile(t *testing.T) {
+	var hundred []time.Duration
+	for i := range 100 {
+		hundred = append(hundred, time.Duration(i+1))
+	}
+	for _, test := range []struct {
+		sorted []time.Duration
+		p      int
+		want   time.Duration
+	}{{hundred, 50, 50}, {hundred, 99, 99}, {hundred[:1], 99, 1}, {hundred[:3], 50, 2}, {nil, 50, 0}} {
+		if got := percentile(test.sorted, test.p); got != test.want {
+			t.Errorf("p%d of %d: %v, want %v", test.p, len(test.sorted), got, test.want)
+		}
+	}
+}
+
+func TestMedian(t *testing.T) {
+	m := median([]sample{{grants: 3, longest: 1, failed: 1}, {grants: 1, longest: 3}, {grants: 2, longest: 2, failed: 1}})
+	if m.grants != 2 || m.longest != 2 || m.failed != 2 {
+		t.Errorf("%+v", m)
+	}
+	if m := median([]sample{{grants: 3}, {fault: "two held it"}}); m.fault == "" {
+		t.Error("a run in which two held the lock has figures")
+	}
+}
+
+func TestRecord(t *testing.T) {
+	var (
+		l    log
+		line [recordSize]byte
+	)
+	for i := range int64(2*piece + 1) {
+		l.add(record{asked: i})
+	}
+	if got := slices.Collect(l.all()); len(got) != l.n || got[2*piece].asked != 2*piece {
+		t.Errorf("%d of %d records", len(got), l.n)
+	}
+	want := record{holder{3, 7}, 1, math.MaxInt64, 5}
+	want.encode(line[:], want.goroutine)
+	if got := decode(line[:], 3); got != want {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestCounters(t *testing.T) {
+	c := parseCommandStats("# Commandstats\r\ncmdstat_evalsha:calls=10,usec=5\r\ncmdstat_set:calls=7,usec=1\r\ncmdstat_client|id:calls=100,usec=1\r\ncmdstat_script|load:calls=1,usec=1\r\n", []string{"evalsha"})
+	if c.requests != 10 || c.commands != 18 {
+		t.Errorf("%+v", c)
+	}
+	if got := parseSum("zk_packets_received\t12\nzk_packets_sent\t5\n", "zk_packets_received"); got != 12 {
+		t.Error(got)
+	}
+	if got := parseSum("# TYPE x counter\nx{m=\"a b\"} 2\nx{m=\"c\"} 1e1\nxy 5\n", "x"); got != 12 {
+		t.Error(got)
+	}
+	if got := parseSum("", "x"); got != -1 {
+		t.Error(got)
+	}
+	var s sample
+	s.perGrant(counters{10, -1}, counters{20, -1}, []record{{granted: 1}, {granted: 2}, {}})
+	if s.requests != 5 || s.commands != -1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestVerdicts(t *testing.T) {
+	var out strings.Builder
+	writeVerdicts(&out, map[string]sample{
+		"redis 4x8 " + ours:           {handOffs: 30, longest: 2},
+		"redis 4x8 redsync":           {handOffs: 10, longest: 10},
+		"etcd 4x8 " + ours:            {handOffs: 1},
+		"etcd 4x8 concurrency.Mutex":  {fault: "two held it"},
+		"zookeeper 4x8 somebody else": {},
+	})
+	want := "- redis, 4x8: hand-offs/s at least 3 × (redsync): 3.00, met\n- redis, 4x8: longest wait at most 0.1 × (redsync): 0.20, MISSED\n"
+	if out.String() != want {
+		t.Errorf("%s", out.String())
+	}
+}
+
+// TestTargets: each is about contestants and an arrangement that exist.
+func TestTargets(t *testing.T) {
+	for _, target := range targets {
+		for _, name := range []string{ours, target.against} {
+			if _, ok := findContestant(target.backend, name); !ok {
+				t.Errorf("there is no %s, %s", target.backend, name)
+			}
+		}
+		if !slices.ContainsFunc(arrangements, func(a arrangement) bool { return a.name == target.arrangement }) {
+			t.Errorf("there is no arrangement %s", target.arrangement)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	if _, err := parse([]string{"--help"}); !errors.Is(err, pflag.ErrHelp) {
+		t.Error(err)
+	}
+	for _, wrong := range []string{"--backends=consul", "--arrangements=2x2", "--rounds=0", "--seconds=0", "--nonsense"} {
+		if _, err := parse([]string{wrong}); !errors.Is(err, errUsage) {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+	s, err := parse([]string{"--backends=local,redis", "--arrangements=4x8,alone"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for _, c := range s.cells() {
+		keys = append(keys, c.key())
+	}
+	// In the order asked for; between processes local excludes nobody.
+	if len(keys) != 11 || keys[0] != "local alone "+ours || keys[1] != "redis 4x8 "+ours || keys[10] != "redis alone bsm/redislock" {
+		t.Errorf("%q", keys)
+	}
+}
