@@ -62,6 +62,15 @@ type Line struct {
 	// Epoch is set by Gate.Take: the epoch under which the gate cut the
 	// units. It is 0 where no gate did.
 	Epoch int64
+	// Parts are set by the Take of a gate that divides SKUs into segments: the
+	// segments that the units were cut from. nil: not known, or not divided.
+	Parts []Part
+}
+
+// Part is what a line took from one segment.
+type Part struct {
+	Segment  int
+	Quantity int64
 }
 
 // Deduction is one order's request for units, all lines or none.
@@ -85,7 +94,7 @@ type Level struct {
 	Epoch     int64 // the epoch it was filled under
 	Available int64 // units not taken
 	InFlight  int64 // units taken and not yet settled
-	Records   int64 // takes not yet settled
+	Records   int64 // records of takes not yet settled: one each, or one for each of a take's parts
 }
 
 // Change is one addition to a stock row that the ledger has committed and the

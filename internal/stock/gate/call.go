@@ -26,6 +26,10 @@ var (
 	adjustLua string
 	//go:embed flight.lua
 	flightLua string
+	//go:embed read.lua
+	readLua string
+	//go:embed write.lua
+	writeLua string
 )
 
 // script is a Lua script and the name that Redis has for it.
@@ -36,12 +40,13 @@ func newScript(text string) script {
 	return script{text: text, sha: hex.EncodeToString(sum[:])}
 }
 
-type scripts struct{ take, settle, give, fill, adjust, flight script }
+type scripts struct{ take, settle, give, fill, adjust, flight, read, write script }
 
 func newScripts() *scripts {
 	return &scripts{
 		take: newScript(takeLua), settle: newScript(settleLua), give: newScript(giveLua),
 		fill: newScript(fillLua), adjust: newScript(adjustLua), flight: newScript(flightLua),
+		read: newScript(readLua), write: newScript(writeLua),
 	}
 }
 

@@ -1,7 +1,8 @@
 // Package gate holds the gates that keep their counts in Redis, each SKU's
 // under keys of its own in one hash slot:
 //
-//	holdfast:{LEDGERID:SKU}:count    hash: left, epoch, flying (units in flight), change (number of the last addition)
+//	holdfast:{LEDGERID:SKU}:count    hash: left, epoch, flying (units in flight), change (number of the last
+//	                                 addition), fence (the greatest fencing token seen)
 //	holdfast:{LEDGERID:SKU}:flight   hash: order ID → record of the take in flight
 //	holdfast:{LEDGERID:SKU}:burned   sorted set: take IDs by the time they were burned
 //
@@ -10,7 +11,7 @@
 // of an order's records recovers it. A count without an epoch is no count.
 //
 // Script and ReadWrite differ in Take alone. Locked puts either, or any other
-// gate, under locks.
+// gate, under locks; Segmented spreads each SKU of one over several counts.
 package gate
 
 import (
@@ -58,8 +59,11 @@ type counts struct {
 
 func newCounts(client redis.UniversalClient, ledgerID uuid.UUID) counts {
 	_, cluster := client.(*redis.ClusterClient)
-	return counts{client: client, cluster: cluster, prefix: "holdfast:{" + ledgerID.String() + ":", scripts: newScripts()}
+	return counts{client: client, cluster: cluster, prefix: keyPrefix(ledgerID), scripts: newScripts()}
 }
+
+// keyPrefix begins every key of the ledger's gate, up to the SKU.
+func keyPrefix(ledgerID uuid.UUID) string { return "holdfast:{" + ledgerID.String() + ":" }
 
 func (c *counts) count(sku stock.SKU) string  { return c.prefix + string(sku) + "}:count" }
 func (c *counts) flight(sku stock.SKU) string { return c.prefix + string(sku) + "}:flight" }
@@ -109,10 +113,11 @@ func (c *counts) takeInParts(ctx context.Context, d stock.Deduction, cut cut) (s
 // errDeduction is a mistake of the caller's.
 var errDeduction = errors.New("not a deduction")
 
-// valid is the last look at what no gate could undo. An administrator's
+// valid is the last look at what no gate could undo. A segmented gate's inner one
+// has more lines than an order. An administrator's
 // shrinking may have a quantity up to stock.MaxTotal.
 func valid(d stock.Deduction) error {
-	if len(d.Lines) == 0 || len(d.Lines) > stock.MaxLines {
+	if len(d.Lines) == 0 || len(d.Lines) > maxParts {
 		return fmt.Errorf("%w: %d lines", errDeduction, len(d.Lines))
 	}
 	for _, line := range d.Lines {
@@ -180,31 +185,44 @@ func (c *counts) Settle(ctx context.Context, ds ...stock.Deduction) error {
 // Give returns the take's units once, or burns the take for 10 minutes. If it
 // fails, part may be done; giving again does the rest.
 func (c *counts) Give(ctx context.Context, d stock.Deduction) error {
-	args := []string{
+	common := []string{
 		d.OrderID.String(), d.TakeID.String(),
 		strconv.FormatInt(burnTime.Milliseconds(), 10), strconv.Itoa(burnMost),
 	}
 	var calls []*call
-	var keys []string
-	for _, line := range d.Lines {
-		keys = append(keys, c.count(line.SKU), c.flight(line.SKU), c.burned(line.SKU))
-		if c.cluster {
-			calls, keys = append(calls, newCall(&c.scripts.give, keys, args)), nil
+	for lines := range slices.Chunk(d.Lines, c.linesPerCall(d)) {
+		var keys []string
+		args := slices.Clone(common)
+		for _, line := range lines {
+			keys = append(keys, c.count(line.SKU), c.flight(line.SKU), c.burned(line.SKU))
+			args = append(args, strconv.FormatInt(token(ctx, line.SKU), 10))
 		}
-	}
-	if !c.cluster {
 		calls = append(calls, newCall(&c.scripts.give, keys, args))
 	}
 	if err := c.run(ctx, calls...); err != nil {
 		return fmt.Errorf("giving take %s back: %w", d.TakeID, err)
 	}
+	for _, call := range calls {
+		if given := call.cmd.Val(); len(given) != 1 || given[0] != 1 {
+			return fmt.Errorf("giving take %s back: %w", d.TakeID, fenced(d.Lines[0].SKU))
+		}
+	}
 	return nil
+}
+
+// linesPerCall is how many lines of d one script call can do: all of them where
+// one server has all counts.
+func (c *counts) linesPerCall(d stock.Deduction) int {
+	if c.cluster {
+		return 1
+	}
+	return max(len(d.Lines), 1)
 }
 
 // Fill replaces the SKU's count. An error other than stock.ErrStaleEpoch
 // leaves open whether it did.
 func (c *counts) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error {
-	answer, err := c.answer(ctx, &c.scripts.fill, []string{c.count(sku), c.flight(sku)}, epoch, units)
+	answer, err := c.answer(ctx, &c.scripts.fill, []string{c.count(sku), c.flight(sku)}, epoch, units, token(ctx, sku))
 	switch {
 	case err != nil:
 		return fmt.Errorf("filling SKU %s: %w", sku, err)
@@ -220,7 +238,7 @@ func (c *counts) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) er
 // applied. The first asks to come again, for the fill of its epoch is still
 // under way or never came.
 func (c *counts) Adjust(ctx context.Context, change stock.Change) error {
-	answer, err := c.answer(ctx, &c.scripts.adjust, []string{c.count(change.SKU)}, change.Epoch, change.Number, change.Delta)
+	answer, err := c.answer(ctx, &c.scripts.adjust, []string{c.count(change.SKU)}, change.Epoch, change.Number, change.Delta, token(ctx, change.SKU))
 	switch {
 	case err != nil:
 		return fmt.Errorf("adjusting SKU %s: %w", change.SKU, err)
@@ -228,6 +246,8 @@ func (c *counts) Adjust(ctx context.Context, change stock.Change) error {
 		return stock.Refuse(change.SKU, stock.ErrChangeGap)
 	case answer == adjustNotFilled:
 		return stock.Refuse(change.SKU, stock.ErrNotFilled)
+	case answer == adjustFenced:
+		return fmt.Errorf("adjusting SKU %s: %w", change.SKU, fenced(change.SKU))
 	}
 	return nil
 }
@@ -236,6 +256,7 @@ func (c *counts) Adjust(ctx context.Context, change stock.Change) error {
 const (
 	adjustGap       = 1
 	adjustNotFilled = 2
+	adjustFenced    = 3
 )
 
 // InFlight lists takes of the SKU in no order. It looks at the whole flight in

@@ -3,10 +3,18 @@
 --
 -- KEYS  of each SKU: count, flight, burned
 -- ARGV  order ID, take ID, how long the take stays burned in milliseconds, how
---       many takes of one SKU stay burned
--- Returns nothing of interest.
+--       many takes of one SKU stay burned, then of each SKU the fencing token
+--       (0: none)
+-- Returns 1, or 0 if for one SKU a greater token was seen: then nothing was given.
 
 local order, take, burn, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+
+for i = 1, #KEYS / 3 do
+  local token, count = tonumber(ARGV[4 + i]), KEYS[3 * i - 2]
+  if token > 0 and token < tonumber(redis.call('HGET', count, 'fence') or 0) then
+    return { 0 }
+  end
+end
 
 for i = 1, #KEYS / 3 do
   local count, flight, burned = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
@@ -21,6 +29,9 @@ for i = 1, #KEYS / 3 do
         local units = string.sub(record, 1, space - 1)
         redis.call('HINCRBY', count, 'flying', '-' .. units)
         redis.call('HINCRBY', count, 'left', units)
+        if ARGV[4 + i] ~= '0' then
+          redis.call('HSET', count, 'fence', ARGV[4 + i])
+        end
         given = true
       end
     end
@@ -34,4 +45,4 @@ for i = 1, #KEYS / 3 do
     redis.call('PEXPIRE', burned, burn)
   end
 end
-return {}
+return { 1 }

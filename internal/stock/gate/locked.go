@@ -14,19 +14,23 @@ import (
 // SKUs, named `stock:SKU`. It is as good as its locks are shared, and as its
 // leases last; it adds nothing to what the inner gate is alone.
 //
+// Fenced, it shows the locks' tokens to the counts, which then refuse a holder
+// whose lock was granted to another meanwhile. A locker without tokens cannot.
+//
 // Settle, InFlight and Level change no count and go past the locks.
 type Locked struct {
 	stock.Gate
 	locker lock.Locker
 	wait   time.Duration
+	fenced bool
 }
 
 var _ stock.Gate = (*Locked)(nil)
 
 // NewLocked puts inner under the locks of locker. wait bounds how long one
 // call waits for all of its locks together.
-func NewLocked(inner stock.Gate, locker lock.Locker, wait time.Duration) *Locked {
-	return &Locked{Gate: inner, locker: locker, wait: wait}
+func NewLocked(inner stock.Gate, locker lock.Locker, wait time.Duration, fenced bool) *Locked {
+	return &Locked{Gate: inner, locker: locker, wait: wait, fenced: fenced}
 }
 
 // Close closes the inner gate, if it is one to be closed. The locker stays the
@@ -83,14 +87,19 @@ func (g *Locked) under(ctx context.Context, skus []stock.SKU, work func(context.
 	defer stopWaiting()
 	working, stopWorking := context.WithCancelCause(ctx)
 	defer stopWorking(nil)
+	tokens := make(map[stock.SKU]uint64, len(skus))
 	for _, sku := range skus {
 		lease, err := g.locker.Lock(waiting, "stock:"+string(sku))
 		if err != nil { // whatever it was, the work was not begun
 			return fmt.Errorf("%w: %w", stock.ErrBusy, err)
 		}
 		defer unlock(ctx, lease)
+		tokens[sku] = lease.Token()
 		held := lease.Context()
 		defer context.AfterFunc(held, func() { stopWorking(context.Cause(held)) })()
+	}
+	if g.fenced {
+		return work(withTokens(working, tokens))
 	}
 	return work(working)
 }

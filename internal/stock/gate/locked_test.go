@@ -111,7 +111,7 @@ func TestChangesAreUnderTheirLocks(t *testing.T) {
 		t.Run(call.name, func(t *testing.T) {
 			t.Parallel()
 			locker := newRecorder()
-			g := NewLocked(inner{do: func(context.Context) error { locker.note("work"); return errInner }}, locker, time.Minute)
+			g := NewLocked(inner{do: func(context.Context) error { locker.note("work"); return errInner }}, locker, time.Minute, false)
 			if err := call.invoke(t.Context(), g); !errors.Is(err, errInner) {
 				t.Errorf("got %v", err)
 			}
@@ -140,7 +140,7 @@ func TestALockNotToBeHadIsBusy(t *testing.T) {
 		t.Run(call.name, func(t *testing.T) {
 			t.Parallel()
 			locker := newRecorder()
-			g := NewLocked(inner{do: func(context.Context) error { t.Error("it was begun"); return nil }}, locker, 20*time.Millisecond)
+			g := NewLocked(inner{do: func(context.Context) error { t.Error("it was begun"); return nil }}, locker, 20*time.Millisecond, false)
 			last := call.locks[len(call.locks)-1]
 			lease, err := locker.Locker.Lock(t.Context(), last)
 			if err != nil {
@@ -166,7 +166,7 @@ func TestALockNotToBeHadIsBusy(t *testing.T) {
 func TestOneDeadlineForAllLocks(t *testing.T) {
 	t.Parallel()
 	var deadlines []time.Time
-	g := NewLocked(inner{do: func(context.Context) error { return nil }}, deadlineLocker{newRecorder(), &deadlines}, time.Minute)
+	g := NewLocked(inner{do: func(context.Context) error { return nil }}, deadlineLocker{newRecorder(), &deadlines}, time.Minute, false)
 	if err := g.Give(t.Context(), basket()); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestALostLeaseEndsTheWork(t *testing.T) {
 		locker.lost(lock.ErrLost)
 		<-ctx.Done()
 		return context.Cause(ctx)
-	}}, locker, time.Minute)
+	}}, locker, time.Minute, false)
 	if _, err := g.Take(t.Context(), basket()); !errors.Is(err, lock.ErrLost) || refused(err) {
 		t.Errorf("got %v", err)
 	}
@@ -208,7 +208,7 @@ func TestWaitBoundsTheWaitingAlone(t *testing.T) {
 			t.Error("the work has the deadline of the waiting")
 		}
 		return nil
-	}}, lock.NewLocal(), time.Minute)
+	}}, lock.NewLocal(), time.Minute, false)
 	if err := g.Give(t.Context(), basket()); err != nil {
 		t.Error(err)
 	}
@@ -218,7 +218,7 @@ func TestACallerThatHangsUpUnlocksAllTheSame(t *testing.T) {
 	t.Parallel()
 	locker := newRecorder()
 	ctx, cancel := context.WithCancel(t.Context())
-	g := NewLocked(inner{do: func(ctx context.Context) error { cancel(); return ctx.Err() }}, locker, time.Minute)
+	g := NewLocked(inner{do: func(ctx context.Context) error { cancel(); return ctx.Err() }}, locker, time.Minute, false)
 	if err := g.Give(ctx, basket()); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
@@ -238,9 +238,9 @@ func (g closing) Close() { *g.closed = true }
 func TestCloseClosesTheInnerGate(t *testing.T) {
 	t.Parallel()
 	var closed bool
-	NewLocked(closing{closed: &closed}, lock.NewLocal(), time.Minute).Close()
+	NewLocked(closing{closed: &closed}, lock.NewLocal(), time.Minute, false).Close()
 	if !closed {
 		t.Error("the inner gate goes on")
 	}
-	NewLocked(inner{}, lock.NewLocal(), time.Minute).Close() // has nothing to close
+	NewLocked(inner{}, lock.NewLocal(), time.Minute, false).Close() // has nothing to close
 }

@@ -38,7 +38,7 @@ func rushAsProcess(how string) (exit int) {
 	case "script":
 		g = NewScript(client, ledger)
 	case "mutex":
-		g = NewLocked(NewReadWrite(client, ledger), lock.NewLocal(), lockWait)
+		g = NewLocked(NewReadWrite(client, ledger), lock.NewLocal(), lockWait, false)
 	}
 	defer g.Close()
 	fmt.Println("ready")

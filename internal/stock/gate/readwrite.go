@@ -2,11 +2,8 @@ package gate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -41,105 +38,80 @@ func (g *ReadWrite) Take(ctx context.Context, d stock.Deduction) (stock.Deductio
 // seen is what was read of one line's SKU.
 type seen struct {
 	count  countHash
-	holder string // the take that is in flight for the order
+	holder int64 // of the order's record: 0 nobody, 1 this take, 2 another
 	burned bool
+	now    int64 // the server's time in microseconds
 }
 
 func (g *ReadWrite) cut(ctx context.Context, d stock.Deduction, lines []stock.Line) (before bool, err error) {
-	found, now, err := g.read(ctx, d, lines)
+	found, err := g.read(ctx, d, lines)
 	if err != nil {
 		return false, fmt.Errorf("reading the counts: %w", err)
 	}
-	if err := check(found, d, lines); err != nil {
+	if err := check(found, lines); err != nil {
 		return false, err
 	}
 	if g.between != nil {
 		g.between()
 	}
-	if err := g.write(ctx, d, lines, found, now); err != nil {
+	if err := g.write(ctx, d, lines, found); err != nil {
 		return false, fmt.Errorf("writing the counts: %w", err)
 	}
 	before = true
 	for i := range lines {
 		lines[i].Epoch = found[i].count.epoch
-		before = before && found[i].holder != ""
+		before = before && found[i].holder == own
 	}
 	return before, nil
 }
 
-// read returns what stands at each line, and the server's time in microseconds.
-func (g *ReadWrite) read(ctx context.Context, d stock.Deduction, lines []stock.Line) ([]seen, string, error) {
-	pipe := g.client.Pipeline()
-	var (
-		order  = d.OrderID.String()
-		take   = d.TakeID.String()
-		clock  = g.clock(ctx, pipe, lines[0].SKU)
-		hashes = make([]*redis.SliceCmd, len(lines))
-		record = make([]*redis.StringCmd, len(lines))
-		burned = make([]*redis.FloatCmd, len(lines))
-	)
+// own is the holder of a record that this very take has made.
+const own = 1
+
+// read returns what stands at each line, and raises the fences.
+func (g *ReadWrite) read(ctx context.Context, d stock.Deduction, lines []stock.Line) ([]seen, error) {
+	calls := make([]*call, len(lines))
 	for i, line := range lines {
-		hashes[i] = pipe.HMGet(ctx, g.count(line.SKU), "epoch", "left", "flying")
-		record[i] = pipe.HGet(ctx, g.flight(line.SKU), order)
-		burned[i] = pipe.ZScore(ctx, g.burned(line.SKU), take)
+		calls[i] = newCall(&g.scripts.read,
+			[]string{g.count(line.SKU), g.flight(line.SKU), g.burned(line.SKU)},
+			[]string{d.OrderID.String(), d.TakeID.String(), strconv.FormatInt(token(ctx, line.SKU), 10)})
 	}
-	cmds, _ := pipe.Exec(ctx) // its error may be a missing record's
-	for _, cmd := range cmds {
-		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
-			return nil, "", err
-		}
-	}
-	now, err := clock()
-	if err != nil {
-		return nil, "", err
+	if err := g.run(ctx, calls...); err != nil {
+		return nil, err
 	}
 	found := make([]seen, len(lines))
-	for i := range lines {
-		if found[i].count, err = parseCount(hashes[i].Val()); err != nil {
-			return nil, "", err
+	for i, line := range lines {
+		switch v := calls[i].cmd.Val(); {
+		case len(v) == 1:
+			return nil, fenced(line.SKU)
+		case len(v) != 8:
+			return nil, errAnswer
+		default:
+			found[i] = seen{
+				count:  countHash{epoch: v[1], left: v[2], flying: v[3]},
+				holder: v[4], burned: v[5] == 1, now: v[6]*1_000_000 + v[7],
+			}
 		}
-		if fields := strings.Fields(record[i].Val()); len(fields) > 1 {
-			found[i].holder = fields[1]
-		}
-		found[i].burned = burned[i].Err() == nil
 	}
-	return found, strconv.FormatInt(now.UnixMicro(), 10), nil
-}
-
-// clock queues a question for the time of the server that has the SKU's keys.
-func (g *ReadWrite) clock(ctx context.Context, pipe redis.Pipeliner, sku stock.SKU) func() (time.Time, error) {
-	if !g.cluster {
-		return pipe.Time(ctx).Result
-	}
-	// TIME by itself would go to any server of the cluster, and each has a
-	// clock of its own.
-	cmd := pipe.Eval(ctx, `return redis.call('TIME')`, []string{g.count(sku)})
-	return func() (time.Time, error) {
-		parts, err := cmd.Int64Slice()
-		if err != nil || len(parts) != 2 {
-			return time.Time{}, errors.Join(errAnswer, err)
-		}
-		return time.Unix(parts[0], parts[1]*1000), nil
-	}
+	return found, nil
 }
 
 // check refuses the take for the same reasons as take.lua.
-func check(found []seen, d stock.Deduction, lines []stock.Line) error {
+func check(found []seen, lines []stock.Line) error {
 	var (
 		greatest int64
 		at       stock.SKU
-		take     = d.TakeID.String()
 	)
 	for i, line := range lines {
 		var reason int64
 		switch s := found[i]; {
 		case s.burned:
 			reason = burned
-		case s.holder != "" && s.holder != take:
+		case s.holder > own:
 			reason = inFlight
 		case s.count.epoch == 0:
 			reason = notFilled
-		case s.holder == "" && s.count.left < line.Quantity:
+		case s.holder == 0 && s.count.left < line.Quantity:
 			reason = soldOut
 		}
 		if reason > greatest {
@@ -152,32 +124,35 @@ func check(found []seen, d stock.Deduction, lines []stock.Line) error {
 	return refusal(greatest, at)
 }
 
-// write writes counts and records in one MULTI. The count is written as it was
-// read, less the line's units: that is the fault which this gate shows. The
-// units in flight are added to, so that the record's end takes them off again.
-func (g *ReadWrite) write(ctx context.Context, d stock.Deduction, lines []stock.Line, found []seen, now string) error {
+// write writes counts and records in one step. The count is written as it was
+// read, less the line's units: that is the fault which this gate shows, unless a
+// fence finds out.
+func (g *ReadWrite) write(ctx context.Context, d stock.Deduction, lines []stock.Line, found []seen) error {
 	var (
-		pipe  = g.client.TxPipeline()
-		order = d.OrderID.String()
-		take  = d.TakeID.String()
+		keys  []string
+		args  = []string{d.OrderID.String()}
 		whole = string(appendOrder(nil, d))
 	)
 	for i, line := range lines {
-		if found[i].holder != "" { // this very take came before
+		if found[i].holder == own { // this very take came before
 			continue
 		}
 		units := strconv.FormatInt(line.Quantity, 10)
-		for _, args := range [][]any{
-			{"hset", g.count(line.SKU), "left", found[i].count.left - line.Quantity},
-			{"hincrby", g.count(line.SKU), "flying", line.Quantity},
-			{"hset", g.flight(line.SKU), order, units + " " + take + " " + now + " " + whole},
-		} {
-			_ = pipe.Process(ctx, once{redis.NewIntCmd(ctx, args...)}) // queues it
-		}
+		keys = append(keys, g.count(line.SKU), g.flight(line.SKU))
+		args = append(args,
+			strconv.FormatInt(token(ctx, line.SKU), 10),
+			strconv.FormatInt(found[i].count.left-line.Quantity, 10), units,
+			units+" "+d.TakeID.String()+" "+strconv.FormatInt(found[i].now, 10)+" "+whole)
 	}
-	if pipe.Len() == 0 {
+	if len(keys) == 0 {
 		return nil
 	}
-	_, err := pipe.Exec(ctx)
-	return err
+	write := newCall(&g.scripts.write, keys, args)
+	if err := g.run(ctx, write); err != nil {
+		return err
+	}
+	if written := write.cmd.Val(); len(written) != 1 || written[0] != 1 {
+		return fenced(lines[0].SKU)
+	}
+	return nil
 }

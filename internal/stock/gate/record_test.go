@@ -2,7 +2,7 @@ package gate
 
 import (
 	"errors"
-	"slices"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,7 +29,7 @@ func TestRecordsGiveTheOrderBack(t *testing.T) {
 			t.Errorf("%q: %v", record, err)
 			continue
 		}
-		if got.OrderID != d.OrderID || got.TakeID != d.TakeID || got.Buyer != d.Buyer || !slices.Equal(got.Lines, d.Lines) {
+		if got.OrderID != d.OrderID || got.TakeID != d.TakeID || got.Buyer != d.Buyer || !reflect.DeepEqual(got.Lines, d.Lines) {
 			t.Errorf("got %v, want %v", got, d)
 		}
 	}

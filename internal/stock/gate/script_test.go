@@ -233,7 +233,7 @@ func TestWhatIsNoDeductionIsNotTaken(t *testing.T) {
 		none := orderOf("a", 1)
 		none.Lines = nil
 		many := orderOf("a", 1)
-		many.Lines = slices.Repeat(many.Lines, stock.MaxLines+1)
+		many.Lines = slices.Repeat(many.Lines, maxParts+1)
 		for _, d := range []stock.Deduction{none, many, orderOf("a", 0), orderOf("a", -1), orderOf("a", stock.MaxTotal+1)} {
 			if _, err := g.Take(t.Context(), d); !errors.Is(err, errDeduction) {
 				t.Errorf("%s: %v was answered %v", name, d.Lines, err)
@@ -366,7 +366,7 @@ func TestALostAnswerIsNotAskedForAgain(t *testing.T) {
 			{"Script", "evalsha", func(client redis.UniversalClient, between func()) stock.Gate {
 				return scriptOn(t, client)
 			}},
-			{"ReadWrite", "hincrby", func(client redis.UniversalClient, between func()) stock.Gate {
+			{"ReadWrite", newScript(writeLua).sha, func(client redis.UniversalClient, between func()) stock.Gate {
 				return NewReadWrite(client, uuid.New())
 			}},
 		} {

@@ -101,7 +101,7 @@ func Table() []Spec {
 func readWrite(b Backends) Gate { return gate.NewReadWrite(b.Redis, b.LedgerID) }
 
 func underMutex(b Backends) Gate {
-	return gate.NewLocked(gate.NewReadWrite(b.Redis, b.LedgerID), lock.NewLocal(), lockWait)
+	return gate.NewLocked(gate.NewReadWrite(b.Redis, b.LedgerID), lock.NewLocal(), lockWait, false)
 }
 
 func script(b Backends) Gate { return gate.NewScript(b.Redis, b.LedgerID) }
