@@ -37,6 +37,8 @@ const (
 	Root = "/holdfast/locks"
 	// marker stands in every contender's name before its sequence number.
 	marker = "lock-"
+	// protected begins it.
+	protected = "_c_"
 	// connectTimeout bounds the wait for the first session.
 	connectTimeout = 10 * time.Second
 	// removeEvery is how long removing a node waits before it is tried again.
@@ -211,13 +213,17 @@ type grant struct {
 
 func (g *grant) Token() uint64 { return uint64(g.czxid) }
 
-func (g *grant) prefix() string { return "_c_" + g.guid + "-" }
+func (g *grant) prefix() string { return protected + g.guid + "-" }
+
+// path is that of a node of the lock's. It is not cleaned: of a name that is no
+// path, as a//b or a/../b, the library then sends nothing.
+func (g *grant) path(node string) string { return g.parent + "/" + node }
 
 // enter creates the contender's node, and where they are missing those above.
 func (g *grant) enter(ctx context.Context) error {
 	b := g.backend
 	create := func() (string, error) {
-		return b.conn.Create(path.Join(g.parent, g.prefix()+marker), nil, zk.FlagEphemeral|zk.FlagSequence, acl)
+		return b.conn.Create(g.path(g.prefix()+marker), nil, zk.FlagEphemeral|zk.FlagSequence, acl)
 	}
 	for {
 		node, err := request(ctx, b, create, func(node string, err error) {
@@ -255,7 +261,7 @@ func (g *grant) exists(ctx context.Context) (bool, *zk.Stat, error) {
 		stat  *zk.Stat
 	}
 	a, err := request(ctx, g.backend, func() (answer, error) {
-		found, stat, err := g.backend.conn.Exists(path.Join(g.parent, g.node))
+		found, stat, err := g.backend.conn.Exists(g.path(g.node))
 		return answer{found, stat}, err
 	}, nil)
 	return a.found, a.stat, err
@@ -311,7 +317,7 @@ func (g *grant) wait(ctx context.Context, wait bool) error {
 		// Reading the node rather than asking whether it exists leaves no watch
 		// behind where it does not.
 		gone, err := request(ctx, b, func() (<-chan zk.Event, error) {
-			_, _, gone, err := b.conn.GetW(path.Join(g.parent, contenders[place-1]))
+			_, _, gone, err := b.conn.GetW(g.path(contenders[place-1]))
 			return gone, err
 		}, nil)
 		if errors.Is(err, zk.ErrNoNode) {
@@ -332,10 +338,11 @@ func (g *grant) wait(ctx context.Context, wait bool) error {
 }
 
 // sequence is what a contender's name is sorted by: all after the last marker.
-// It is empty for what is no contender, as the node of a lock with a longer name.
+// It is empty for what is no contender, as the node of a lock with a longer name
+// (which may well have the marker in it: a/lock-0 is below a).
 func sequence(node string) string {
 	at := strings.LastIndex(node, marker)
-	if at < 0 {
+	if at < 0 || !strings.HasPrefix(node, protected) {
 		return ""
 	}
 	return node[at+len(marker):]
@@ -344,7 +351,7 @@ func sequence(node string) string {
 func (g *grant) Release(ctx context.Context) error {
 	held := g.backend.forget(g)
 	_, err := request(ctx, g.backend, func() (struct{}, error) {
-		return struct{}{}, g.backend.conn.Delete(path.Join(g.parent, g.node), -1)
+		return struct{}{}, g.backend.conn.Delete(g.path(g.node), -1)
 	}, nil)
 	switch {
 	case errors.Is(err, zk.ErrNoNode), err == nil && !held:
@@ -389,11 +396,12 @@ func (g *grant) removeLater() <-chan struct{} {
 func (g *grant) tryRemove() bool {
 	contenders, _, err := g.backend.conn.Children(g.parent)
 	if err != nil {
-		return errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrClosing)
+		// Nothing was ever sent of a path that is not valid.
+		return errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrClosing) || errors.Is(err, zk.ErrInvalidPath)
 	}
 	for _, node := range contenders {
 		if strings.HasPrefix(node, g.prefix()) {
-			return g.removeNode(path.Join(g.parent, node))
+			return g.removeNode(g.path(node))
 		}
 	}
 	return true
