@@ -43,6 +43,9 @@ type config struct {
 	redis        string
 	db           string
 	migrate      bool
+	locks        lockFlags
+	fence        bool
+	segments     int
 	takeDeadline time.Duration
 	adminToken   string
 	logLevel     slog.Level
@@ -129,20 +132,25 @@ func (c *config) check(name string) error {
 		return usagef("--db: needed with --redis, or the orders would not outlive the process")
 	case c.db != "" && c.redis == "" && c.strategy.HasGate() && !strings.HasPrefix(c.db, "sqlite:"):
 		return usagef("--redis: needed by strategy %s with a database server", c.strategy.Name)
+	case c.segments < 1 || c.segments > strategy.MaxSegments:
+		return usagef("--segments: %d is not between 1 and %d", c.segments, strategy.MaxSegments)
 	case c.takeDeadline < shortestDeadline:
 		return usagef("--take-deadline: %v is too short, at least %v", c.takeDeadline, shortestDeadline)
 	}
-	return nil
+	return c.locks.check(c.strategy.NeedsLock())
 }
 
 func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
 	flags = pflag.NewFlagSet("api", pflag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the caller prints errors and usage
 	flags.SortFlags = false
-	c.guard = true
+	c.guard, c.fence = true, true
 	flags.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`address` to serve on")
 	strategyName = flags.String("strategy", strategy.Default, "how stock is cut: "+strings.Join(strategy.Names(), ", "))
 	addSwitch(flags, &c.guard, "guard", "let the ledger refuse what does not fit, behind a gate")
+	addSwitch(flags, &c.fence, "fence", "let counts under a lock refuse a holder whose lease was outlived")
+	c.locks.add(flags)
+	flags.IntVar(&c.segments, "segments", 8, "`number` of segments of each SKU, of the strategies that have them")
 	flags.StringVar(&c.redis, "redis", "", "`URL` of the gate's Redis: redis://host:port/0, rediss://, redis+sentinel://h1:p1,h2:p2/mymaster, redis+cluster://h1:p1,h2:p2")
 	flags.StringVar(&c.db, "db", "", "`URL` of the ledger: mysql://user:password@host:port/name, postgres://user:password@host:port/name, sqlite:///path")
 	addSwitch(flags, &c.migrate, "migrate", "bring an old schema up to date before serving")

@@ -19,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
+	"github.com/holdfast-stock/holdfast/internal/lock/backends"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
@@ -69,7 +70,21 @@ func serve(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) (e
 		}
 	}
 
-	built, closeGate := c.strategy.Build(strategy.Backends{Redis: stores.redis, LedgerID: ledgerID, Guard: c.guard})
+	on := strategy.Backends{
+		Redis: stores.redis, LedgerID: ledgerID, Guard: c.guard,
+		LockName: c.locks.name, Fence: c.fence, Segments: c.segments,
+	}
+	if c.strategy.NeedsLock() {
+		var closeLocks func() error
+		if on.Locker, closeLocks, err = c.locks.open(ctx, stores.redis); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, closeLocks()) }()
+		for _, warning := range c.lockWarnings() {
+			log.Warn(warning)
+		}
+	}
+	built, closeGate := c.strategy.Build(on)
 	defer closeGate()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
@@ -216,6 +231,20 @@ func prepareSchema(ctx context.Context, c config, sql *store.SQL) error {
 	return err
 }
 
+// lockWarnings say where the locks do not keep what the strategy promises.
+func (c config) lockWarnings() (warnings []string) {
+	backend, _ := backends.Find(c.locks.name)
+	if backend.Flag == "" {
+		warnings = append(warnings, "--lock local excludes within this process only: two instances oversell")
+	}
+	if !backend.Fences {
+		warnings = append(warnings, "--lock "+backend.Name+" gives no fencing tokens: a lease that is outlived may oversell")
+	} else if !c.fence {
+		warnings = append(warnings, "--fence off: a lease that is outlived may oversell")
+	}
+	return warnings
+}
+
 func describe(c config) httpapi.Strategies {
 	d := httpapi.Strategies{Running: c.strategy.Name, Guard: c.guard}
 	for _, s := range strategy.Table() {
@@ -233,6 +262,13 @@ func screen(c config, address net.Addr) string {
 	if c.strategy.HasGate() {
 		guard := onOff(c.guard)
 		fmt.Fprintf(&b, "  guard     %s\n", guard.String())
+	}
+	if c.strategy.NeedsLock() {
+		fence := onOff(c.fence)
+		fmt.Fprintf(&b, "  lock      %s, lease %v, fence %s\n", c.locks.name, c.locks.lease, fence.String())
+	}
+	if c.strategy.Segmented() {
+		fmt.Fprintf(&b, "  segments  %d\n", c.segments)
 	}
 	sku := "SKU"
 	if c.embedded() {

@@ -24,7 +24,7 @@ const module = "github.com/holdfast-stock/holdfast/"
 // mayImport is what each package may import of this module. A package that is
 // not here may import nothing of it. Tests may import what they like.
 var mayImport = map[string][]string{
-	"cmd/api":                  {"internal/httpapi", "internal/order", "internal/stock", "internal/stock/strategy", "internal/store"},
+	"cmd/api":                  {"internal/httpapi", "internal/order", "internal/stock", "internal/stock/strategy", "internal/store", "internal/lock", "internal/lock/backends"},
 	"internal/httpapi":         {"internal/order", "internal/stock"},
 	"internal/order":           {"internal/stock", "internal/store", "internal/group"},
 	"internal/stock/strategy":  {"internal/stock", "internal/stock/gate", "internal/stock/cutter", "internal/lock", "internal/lock/..."},
@@ -120,8 +120,8 @@ func check(pkg string, file *ast.File) (faults []string) {
 			}
 		case *ast.BasicLit:
 			word, err := strconv.Unquote(n.Value)
-			// "none" is a word of its own too.
-			if n.Kind == token.STRING && err == nil && word != "none" && slices.Contains(strategy.Names(), word) && !within(pkg, named) {
+			// "none" is a word of its own too, and "lock" a flag.
+			if n.Kind == token.STRING && err == nil && word != "none" && word != "lock" && slices.Contains(strategy.Names(), word) && !within(pkg, named) {
 				fault("knows a strategy by name: %q", word)
 			}
 		}

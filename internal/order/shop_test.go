@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"gorm.io/gorm"
 
+	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -139,7 +140,15 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 	if set.sql == nil {
 		set.sql = s.sql
 	}
-	built, stop := spec.Build(strategy.Backends{Redis: s.redis, LedgerID: s.ledgerID, Guard: !set.noGuard})
+	locker := redislock.New(s.redis, redislock.Options{})
+	built, closeGate := spec.Build(strategy.Backends{
+		Redis: s.redis, LedgerID: s.ledgerID, Guard: !set.noGuard,
+		Locker: locker, LockName: "redis", Fence: true, Segments: 3,
+	})
+	stop := func() {
+		closeGate()
+		_ = locker.Close()
+	}
 	if set.change != nil {
 		set.change(&built)
 	}

@@ -3,16 +3,21 @@
 package strategy
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/cutter"
 	"github.com/holdfast-stock/holdfast/internal/stock/gate"
 )
+
+// MaxSegments bounds the segments of a SKU.
+const MaxSegments = gate.MaxSegments
 
 // Default is the strategy that serves unless another is asked for.
 const Default = "lua"
@@ -20,6 +25,8 @@ const Default = "lua"
 const (
 	// lockWait bounds how long a take waits for the locks of its SKUs.
 	lockWait = 2 * time.Second
+	// gatherLease is how long a gatherer that died keeps others from gathering.
+	gatherLease = 2 * time.Second
 
 	// A cutter that takes a group at once has one transaction in flight, while
 	// the next group gathers: a second would only wait for the hot row, and make
@@ -42,16 +49,30 @@ type Spec struct {
 	gate   func(Backends) Gate
 	cutter func(layout string) stock.Cutter
 	group  bool
+	// What else its layout names.
+	locks, segmented bool
 }
 
 // HasGate reports whether the strategy needs Redis.
 func (s Spec) HasGate() bool { return s.gate != nil }
+
+// NeedsLock reports whether the strategy takes locks between instances.
+func (s Spec) NeedsLock() bool { return s.locks }
+
+// Segmented reports whether the strategy divides SKUs.
+func (s Spec) Segmented() bool { return s.segmented }
 
 // Backends are what strategies are built on.
 type Backends struct {
 	Redis    redis.UniversalClient // unused without a gate
 	LedgerID uuid.UUID             // names the ledger in the gate's keys
 	Guard    bool                  // refuse in the ledger, behind a gate, what does not fit
+	// Locker and LockName are the backend of --lock; unused by a strategy that
+	// needs no lock.
+	Locker   lock.Locker
+	LockName string
+	Fence    bool // refuse a lock's holder that was outlived, where the backend gives tokens
+	Segments int  // of each SKU, 1 to gate.MaxSegments; unused by a strategy that is not segmented
 }
 
 // Gate is a gate that runs calls of its own until it is closed.
@@ -70,6 +91,18 @@ func Table() []Spec {
 		{
 			Name: "mutex", Gate: "locked(readwrite)", Cutter: "count", gate: underMutex, cutter: cutter.Count, group: true,
 			Detail: "the same under a process mutex: right in one instance, oversells with two",
+		},
+		{
+			Name: "lock", Gate: "locked(readwrite)", Cutter: "count", Sound: true, gate: underLock, cutter: cutter.Count, group: true, locks: true,
+			Detail: "the same under a distributed lock (--lock): right, and slow; with --fence off, or a lock without fencing tokens, it oversells when a lease is outlived",
+		},
+		{
+			Name: "segment-lock", Gate: "segmented(locked(readwrite))", Cutter: "count", Sound: true, gate: underSegmentLocks, cutter: cutter.Count, group: true, locks: true, segmented: true,
+			Detail: "the stock in segments with a lock each, so that contention is divided; unfenced as lock is",
+		},
+		{
+			Name: "segment", Gate: "segmented(script)", Cutter: "count", Sound: true, gate: segments, cutter: cutter.Count, group: true, segmented: true,
+			Detail: "the stock in segments, chosen by order ID modulo their number: spreads one hot SKU over the servers of a cluster",
 		},
 		{
 			Name: "lua", Gate: "script", Cutter: "count", Sound: true, gate: script, cutter: cutter.Count, group: true,
@@ -100,6 +133,32 @@ func Table() []Spec {
 
 func readWrite(b Backends) Gate { return gate.NewReadWrite(b.Redis, b.LedgerID) }
 
+func underLock(b Backends) Gate {
+	return gate.NewLocked(gate.NewReadWrite(b.Redis, b.LedgerID), b.Locker, lockWait, b.Fence)
+}
+
+func underSegmentLocks(b Backends) Gate { return inSegments(b, underLock(b)) }
+
+func segments(b Backends) Gate { return inSegments(b, script(b)) }
+
+// inSegments divides the gate. Gathers are one at a time under a lock of their
+// own, in the gate's Redis.
+func inSegments(b Backends, inner Gate) Gate {
+	gatherers := redislock.New(b.Redis, redislock.Options{Lease: gatherLease, Fixed: true})
+	return segmented{gate.NewSegmented(inner, b.Redis, b.LedgerID, b.Segments, gatherers), gatherers}
+}
+
+// segmented is a divided gate with the locks that it owns.
+type segmented struct {
+	Gate
+	gatherers *redislock.Locker
+}
+
+func (s segmented) Close() {
+	s.Gate.Close()
+	_ = s.gatherers.Close()
+}
+
 func underMutex(b Backends) Gate {
 	return gate.NewLocked(gate.NewReadWrite(b.Redis, b.LedgerID), lock.NewLocal(), lockWait, false)
 }
@@ -125,10 +184,22 @@ func Find(name string) (Spec, bool) {
 	return Spec{}, false
 }
 
+// layout names what instances must agree on to share a count.
+func (s Spec) layout(b Backends) string {
+	layout := s.Name
+	if s.segmented {
+		layout += fmt.Sprintf(", %d segments", b.Segments)
+	}
+	if s.locks {
+		layout += ", lock " + b.LockName
+	}
+	return layout
+}
+
 // Build makes the strategy on these backends. close stops what its gate runs,
 // and comes after the last call to it.
 func (s Spec) Build(b Backends) (built stock.Strategy, close func()) {
-	built = stock.Strategy{Name: s.Name, Layout: s.Name, Group: 1, Parallel: singleParallel}
+	built = stock.Strategy{Name: s.Name, Layout: s.layout(b), Group: 1, Parallel: singleParallel}
 	if s.group {
 		built.Group, built.Parallel = groupSize, groupParallel
 	}
