@@ -186,7 +186,10 @@ func warmUp(ctx context.Context, s settings, servers map[string]servers) error {
 	}
 	for of, c := range widest {
 		if _, err := runCell(ctx, c, servers[c.contestant.backend], fmt.Sprintf("warm-%d", os.Getpid()), time.Second); err != nil {
-			return fmt.Errorf("%s, warming up: %w", of, err)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			fmt.Fprintf(os.Stderr, "warming up %s: %v\n", of, err) // measuring it will tell
 		}
 	}
 	return nil
@@ -207,8 +210,11 @@ func measure(ctx context.Context, s settings, servers map[string]servers) (map[s
 		}
 		for i, c := range cells {
 			got, err := runCell(ctx, c, servers[c.contestant.backend], fmt.Sprintf("hot-%d-%d-%d", os.Getpid(), round, i), time.Duration(s.seconds)*time.Second)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", c.key(), err)
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			if err != nil { // it is no reason to lose what the others did
+				got = sample{fault: err.Error()}
 			}
 			fmt.Fprintf(os.Stderr, "round %d/%d %-40s %s\n", round+1, s.rounds, c.key(), got)
 			samples[c.key()] = append(samples[c.key()], got)

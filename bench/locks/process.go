@@ -28,7 +28,10 @@ const (
 	// lead is how long they contend before anything is counted.
 	lead = 500 * time.Millisecond
 	// openTimeout bounds opening a contestant, and its first grant.
-	openTimeout = 60 * time.Second
+	openTimeout = 30 * time.Second
+	// firstTimeout bounds one attempt at the first grant. Some libraries miss
+	// that the lock is free, and would wait for ever.
+	firstTimeout = 2 * time.Second
 	// endTimeout bounds how long the last grants of a run may take.
 	endTimeout = 30 * time.Second
 	// closeTimeout bounds how long closing a contestant may take.
@@ -139,11 +142,25 @@ func open(c contestant, j job) (opened, error) {
 	if err != nil {
 		return opened{}, err
 	}
+	for {
+		err := first(ctx, o)
+		if err == nil {
+			return o, nil
+		}
+		if ctx.Err() != nil {
+			return opened{}, fmt.Errorf("the first grant: %w", err)
+		}
+	}
+}
+
+func first(ctx context.Context, o opened) error {
+	ctx, cancel := context.WithTimeout(ctx, firstTimeout)
+	defer cancel()
 	unlock, err := o.lock(ctx, 0)
 	if err != nil {
-		return opened{}, fmt.Errorf("the first grant: %w", err)
+		return err
 	}
-	return o, unlock()
+	return unlock()
 }
 
 // contend has the goroutines lock and unlock from start to end.

@@ -32,7 +32,7 @@ type sample struct {
 	requests, commands        float64       // to the servers per grant; negative: not known
 	failed                    int           // requests that ended with an error, and were made again
 	failure                   string        // the first such error
-	fault                     string        // exclusion was broken; then the figures mean nothing
+	fault                     string        // exclusion was broken, or the run failed; then there are no figures
 }
 
 func (s sample) String() string {

@@ -33,7 +33,7 @@ var targets = []target{
 	{"etcd", "4x8", "concurrency.Mutex", "hand-offs/s", false, 1, handOffs},
 }
 
-var errExclusion = errors.New("mutual exclusion was broken, or a lock was lost")
+var errFailed = errors.New("not every run came to its end with mutual exclusion kept")
 
 // write writes a table for each backend and arrangement, and the verdicts. An
 // error says that a contestant failed.
@@ -58,7 +58,7 @@ func write(w io.Writer, s settings, samples map[string][]sample) error {
 			fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|---|---|---|")
 		}
 		if m.fault != "" {
-			err = errExclusion
+			err = errFailed
 			fmt.Fprintf(w, "| %s | FAILED: %s |%s\n", c.contestant.name, m.fault, strings.Repeat(" |", 10))
 			continue
 		}
