@@ -309,10 +309,7 @@ func TestWaiterSleeps(t *testing.T) {
 	}
 	released := time.Now()
 	mustUnlock(t, lease)
-	g := <-granted
-	if g.err != nil {
-		t.Fatal(g.err)
-	}
+	g := soon(t, granted)
 	if took := g.at.Sub(released); took > 2*time.Second {
 		t.Errorf("woken only after %v", took)
 	}
@@ -343,10 +340,7 @@ func TestWaiterOutlivesItsConnections(t *testing.T) {
 	killed("normal")
 	released := time.Now()
 	holder.mustUnlock(t, name, "1")
-	g := <-granted
-	if g.err != nil {
-		t.Fatal(g.err)
-	}
+	g := soon(t, granted)
 	if took := g.at.Sub(released); took > held/2 {
 		t.Errorf("granted %v after the release, and the lease was %v", took, held)
 	}
@@ -358,9 +352,7 @@ func TestWaiterOutlivesItsConnections(t *testing.T) {
 	listens(t, waiter, name)
 	released = time.Now()
 	holder.mustUnlock(t, name, "1")
-	if g = <-granted; g.err != nil {
-		t.Fatal(g.err)
-	}
+	g = soon(t, granted)
 	if took := g.at.Sub(released); took > 2*time.Second {
 		t.Errorf("afterwards it was woken only after %v", took)
 	}
@@ -413,10 +405,7 @@ func TestIdleSubscriptionsAreBounded(t *testing.T) {
 		listens(t, waiter, name)
 		released := time.Now()
 		mustUnlock(t, lease)
-		g := <-granted
-		if g.err != nil {
-			t.Fatal(g.err)
-		}
+		g := soon(t, granted)
 		if took := g.at.Sub(released); took > 2*time.Second {
 			t.Errorf("%s: woken only after %v", name, took)
 		}
@@ -441,10 +430,7 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	given = lockLater(t.Context(), waiter, "closed")
 	listens(t, waiter, "closed")
 	mustUnlock(t, lease)
-	g := <-given
-	if g.err != nil {
-		t.Fatal(g.err)
-	}
+	g := soon(t, given)
 	mustUnlock(t, g.lease)
 	if err := errors.Join(holder.Close(), waiter.Close(), client.Close()); err != nil {
 		t.Error(err)
