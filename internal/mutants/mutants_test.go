@@ -35,6 +35,13 @@ const (
 	optimistic  = "internal/stock/cutter/optimistic.go"
 	takeLua     = "internal/stock/gate/take.lua"
 	giveLua     = "internal/stock/gate/give.lua"
+	adjustLua   = "internal/stock/gate/adjust.lua"
+	readLua     = "internal/stock/gate/read.lua"
+	writeLua    = "internal/stock/gate/write.lua"
+	segmented   = "internal/stock/gate/segmented.go"
+	backend     = "internal/lock/backend.go"
+	acquireLua  = "internal/lock/redis/acquire.lua"
+	releaseLua  = "internal/lock/redis/release.lua"
 )
 
 var mutants = []mutant{
@@ -72,6 +79,18 @@ var mutants = []mutant{
 	{"drift is left alone", recovery, "if before[sku] != now {", "if before[sku] != now || true {", "internal/order TestDrift/SQLite"},
 	{"a gap between changes is nothing", refill, "case errors.Is(err, stock.ErrChangeGap):", "case false:", "internal/order TestAdditionOnce/SQLite"},
 	{"one bad order fails its group", ledger, "case store.IsStatementError(err):\n\t\t\trs = l.divide(rs, err)", "case store.IsStatementError(err):\n\t\t\tfail(rs, fmt.Errorf(\"%w: %w\", stock.ErrBusy, err))\n\t\t\treturn", "internal/order TestPoisonedGroup/MariaDB/merged"},
+	{"a read under an older token", readLua, "token < tonumber(count[4] or 0)", "false", "internal/stock/gate TestOutlivedLock/redis/before/fence_true"},
+	{"a read raises no fence", readLua, "redis.call('HSET', KEYS[1], 'fence', ARGV[3])", "", "internal/stock/gate TestOutlivedLock/redis/between/fence_true"},
+	{"a write does not look at the fence", writeLua, "token ~= '0' and", "false and", "internal/stock/gate TestOutlivedLock/redis/between/fence_true"},
+	{"give does not look at the fence", giveLua, "token > 0 and token <", "false and token <", "internal/stock/gate TestFencesAreKept"},
+	{"an addition does not look at the fence", adjustLua, "token < tonumber(count[3] or 0)", "false", "internal/stock/gate TestFencesAreKept"},
+	{"what lies in several segments is sold out", segmented, "if sum >= line.Quantity {", "if sum < 0 {", "internal/stock/gate TestGather/Redis"},
+	{"sold out while somebody gathers", segmented, "before%2 == 0 && before == after", "before <= after", "internal/stock/gate TestSoldOutWaitsForAGather"},
+	{"the remainder is nobody's", segmented, "if int64((n-first+count)%count) < units%int64(count) {", "if false {", "internal/stock/gate TestFillAndAdjustSpreadEvenly"},
+	{"an inner Unlock frees the lock", backend, "last, lost := len(h.leases) == 0, h.lost", "last, lost := true, h.lost", "internal/lock/locktest TestConformance/local/Reentrant"},
+	{"a held lock is granted", acquireLua, "if not mine and redis.call('EXISTS', KEYS[1]) == 1 then", "if false then", "internal/lock/locktest TestConformance/redis/OneHolder"},
+	{"anybody's lock is released", releaseLua, "redis.call('HEXISTS', KEYS[1], ARGV[1])", "redis.call('EXISTS', KEYS[1])", "internal/lock/locktest TestConformance/redis/StoppedHolder"},
+	{"a release is not announced", releaseLua, "redis.call('PUBLISH', KEYS[2], '0')", "", "internal/lock/redis TestOurHolderExcludesRedisson"},
 	{"a moved version is cut all the same", optimistic, "return nil, stock.ErrConflict", "continue", "internal/stock/cutter TestConformance/MariaDB/optimistic/CutsAddUp"},
 }
 

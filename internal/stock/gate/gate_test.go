@@ -22,6 +22,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(rushEnv) != "" {
 		os.Exit(rushAsProcess(os.Getenv(rushEnv)))
 	}
+	if os.Getenv(stoppedEnv) != "" {
+		os.Exit(stoppedProcess(os.Getenv(stoppedEnv)))
+	}
 	redis.SetLogger(quiet{}) // connections are broken on purpose here
 	os.Exit(testenv.Main(program{m}))
 }

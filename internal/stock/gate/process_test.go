@@ -107,15 +107,27 @@ func TestProcesses(t *testing.T) {
 }
 
 type child struct {
-	in  interface{ Write([]byte) (int, error) }
-	out *bufio.Reader
+	process *os.Process
+	in      interface{ Write([]byte) (int, error) }
+	out     *bufio.Reader
 }
 
 // startRush returns when the process is ready to rush.
 func startRush(t *testing.T, how string) *child {
 	t.Helper()
+	c := startChild(t, rushEnv+"="+how)
+	if said := c.line(t); said != "ready" {
+		t.Fatalf("the process said %q", said)
+	}
+	return c
+}
+
+// startChild runs the test program as another process, told by a variable what
+// to be.
+func startChild(t *testing.T, variable string) *child {
+	t.Helper()
 	command := exec.CommandContext(t.Context(), os.Args[0]) // killed at the test's end
-	command.Env = append(os.Environ(), rushEnv+"="+how)
+	command.Env = append(os.Environ(), variable)
 	command.Stderr = os.Stderr
 	in, err := command.StdinPipe()
 	if err != nil {
@@ -129,11 +141,7 @@ func startRush(t *testing.T, how string) *child {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = command.Wait() })
-	c := &child{in: in, out: bufio.NewReader(out)}
-	if said := c.line(t); said != "ready" {
-		t.Fatalf("the process said %q", said)
-	}
-	return c
+	return &child{process: command.Process, in: in, out: bufio.NewReader(out)}
 }
 
 func (c *child) line(t *testing.T) string {

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// lockServers are the flags of every backend that locks between instances.
+func lockServers(t *testing.T) map[string][]string {
+	t.Helper()
+	var independent []string
+	for range 3 {
+		independent = append(independent, testenv.OwnRedis(t).Addr())
+	}
+	return map[string][]string{
+		"redis":     nil,
+		"redlock":   {"--redlock", strings.Join(independent, ",")},
+		"zookeeper": {"--zookeeper", testenv.ZooKeeper(t)},
+		"etcd":      {"--etcd", testenv.Etcd(t)},
+	}
+}
+
+// TestLocks: two instances under every kind of lock, 32 clients, 100 units, no
+// guard. All are sold, and not one more.
+func TestLocks(t *testing.T) {
+	t.Parallel()
+	servers := lockServers(t)
+	for name, where := range servers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			flags := append(migrated(t, mariaDBAndRedis.flags(t)), "--guard", "off", "--lock", name)
+			flags = append(flags, where...)
+			for _, strategy := range []string{"lock", "segment-lock"} {
+				args := append([]string{"--strategy", strategy}, flags...)
+				one, two := testenv.API(t, args...), testenv.API(t, args...)
+				lay(t, one.URL(), strategy, 100)
+				c := rush(t.Context(), 32, strategy, one.URL(), two.URL())
+				c.wait()
+				c.only(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
+				c.found(t, two.URL())
+				if a := restful(t, two.URL(), strategy, 10*time.Second); a.Sold != 100 || c.count.Load() != 100 {
+					t.Errorf("%s: %+v after %d orders of one", strategy, a, c.count.Load())
+				}
+				for _, api := range []*testenv.APIServer{one, two} {
+					api.Interrupt()
+					if code := api.Wait(); code != 0 {
+						t.Errorf("exit code %d: %s", code, api.Output())
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestSegmentsOfACluster lie on all of its masters.
+func TestSegmentsOfACluster(t *testing.T) {
+	t.Parallel()
+	cluster := testenv.OwnRedisCluster(t, 0)
+	args := migrated(t, []string{"--db", testenv.MariaDB(t), "--redis", cluster.URL(), "--strategy", "segment", "--segments", "12", "--guard", "off"})
+	one, two := testenv.API(t, args...), testenv.API(t, args...)
+	lay(t, one.URL(), "hot", 100)
+	c := rush(t.Context(), 32, "hot", one.URL(), two.URL())
+	c.wait()
+	c.found(t, two.URL())
+	if a := restful(t, two.URL(), "hot", 10*time.Second); a.Sold != 100 || c.count.Load() != 100 {
+		t.Errorf("%+v after %d orders of one", a, c.count.Load())
+	}
+	segments := 0
+	for _, node := range cluster.Nodes {
+		client := redis.NewClient(&redis.Options{Addr: node.Addr()})
+		defer client.Close()
+		counts, err := client.Keys(t.Context(), "*:hot/*:count").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(counts) == 0 {
+			t.Errorf("the master at %s has no segment", node.Addr())
+		}
+		segments += len(counts)
+	}
+	if segments != 12 {
+		t.Errorf("%d segments", segments)
+	}
+}
+
+// TestNearlyEmptySegments: orders of two over segments that have one unit each
+// are gathered until one unit is left; what is put in then sells too.
+func TestNearlyEmptySegments(t *testing.T) {
+	t.Parallel()
+	for _, strategy := range []string{"segment", "segment-lock"} {
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			args := migrated(t, append(mariaDBAndRedis.flags(t), "--strategy", strategy, "--segments", "8", "--guard", "off"))
+			one, two := testenv.API(t, args...), testenv.API(t, args...)
+			urls := []string{one.URL(), two.URL()}
+			lay(t, one.URL(), "pairs", 9)
+			if got := pairs(t.Context(), t, urls); got != 4 {
+				t.Errorf("%d orders of two from 9 units", got)
+			}
+			lay(t, two.URL(), "pairs", 12) // 3 more
+			if got := pairs(t.Context(), t, urls); got != 2 {
+				t.Errorf("%d orders of two from 1 unit and 3 more", got)
+			}
+			lay(t, one.URL(), "pairs", 14)
+			lay(t, two.URL(), "pairs", 13) // and one of them out again
+			if got := pairs(t.Context(), t, urls); got != 0 {
+				t.Errorf("%d orders of two from 1 unit", got)
+			}
+			if a := restful(t, one.URL(), "pairs", 10*time.Second); a.Sold != 12 || a.Oversold != 0 {
+				t.Errorf("%+v", a)
+			}
+		})
+	}
+}
+
+// pairs has 16 clients order two units each until they hear "sold out", and
+// returns how many orders were accepted.
+func pairs(ctx context.Context, t *testing.T, urls []string) (accepted int) {
+	t.Helper()
+	var (
+		all sync.WaitGroup
+		mu  sync.Mutex
+	)
+	for i := range 16 {
+		all.Go(func() {
+			for range 200 {
+				body := fmt.Sprintf(`{"buyer_id":"buyer-%d","lines":[{"sku":"pairs","quantity":2}]}`, i)
+				status, answer, err := call(ctx, http.MethodPost, urls[i%len(urls)]+"/orders", body)
+				switch {
+				case err != nil:
+					t.Error(err)
+					return
+				case status == http.StatusCreated:
+					mu.Lock()
+					accepted++
+					mu.Unlock()
+				case status == http.StatusConflict:
+					return
+				case status == http.StatusServiceUnavailable:
+					time.Sleep(20 * time.Millisecond)
+				default:
+					t.Errorf("%d: %s", status, answer)
+					return
+				}
+			}
+			t.Error("never sold out")
+		})
+	}
+	all.Wait()
+	return accepted
+}

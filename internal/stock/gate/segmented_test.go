@@ -1,0 +1,240 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// divided3 returns two instances over three segments.
+func divided3(t *testing.T, kind string) (a, b *Segmented) {
+	t.Helper()
+	client, ledger := shared.client(t, kind), uuid.New()
+	gates := segmented(t, client, ledger, 3, NewScript(client, ledger), NewScript(client, ledger))
+	return gates[0].(*Segmented), gates[1].(*Segmented)
+}
+
+// left is what each segment has left.
+func left(t *testing.T, g *Segmented, sku stock.SKU) (units [3]int64) {
+	t.Helper()
+	levels, _, err := g.levels(t.Context(), sku, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, level := range levels {
+		units[n] = level.Available
+	}
+	return units
+}
+
+func TestFillAndAdjustSpreadEvenly(t *testing.T) {
+	t.Parallel()
+	g, _ := divided3(t, "Cluster")
+	fill(t, g, "a", 1, 11)
+	if got, want := left(t, g, "a"), [3]int64{4, 4, 3}; got != want {
+		t.Errorf("11 units lie as %v, want %v", got, want)
+	}
+	for number, want := range [][3]int64{{4, 5, 3}, {4, 5, 4}, {5, 5, 4}, {5, 6, 4}} { // one more each time, in turn
+		err := g.Adjust(t.Context(), stock.Change{SKU: "a", Epoch: 1, Number: int64(number) + 1, Delta: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := left(t, g, "a"); got != want {
+			t.Errorf("after addition %d they lie as %v, want %v", number+1, got, want)
+		}
+	}
+	for count := 1; count <= MaxSegments; count++ {
+		for _, units := range []int64{0, 1, 63, 64, 65, stock.MaxTotal} {
+			var sum int64
+			for n := range count {
+				part := share(units, n, count, count/2)
+				if sum += part; part < units/int64(count) || part > units/int64(count)+1 {
+					t.Fatalf("segment %d of %d gets %d of %d units", n, count, part, units)
+				}
+			}
+			if sum != units {
+				t.Fatalf("%d units become %d in %d segments", units, sum, count)
+			}
+		}
+	}
+}
+
+// TestGather takes what no segment has alone, and gives it back where it came
+// from.
+func TestGather(t *testing.T) {
+	t.Parallel()
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			g, other := divided3(t, kind)
+			fill(t, g, "a", 1, 7)
+			fill(t, g, "b", 1, 3)
+			d := orderOf("a", 6)
+			d.Lines = append(d.Lines, stock.Line{SKU: "b", Quantity: 2})
+			taken, err := g.Take(t.Context(), d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 1, InFlight: 6, Records: 3})
+			if _, err := other.Take(t.Context(), orderOf("a", 2)); !errors.Is(err, stock.ErrSoldOut) {
+				t.Errorf("2 of the 1 that is left: %v", err)
+			}
+			listed, err := other.InFlight(t.Context(), "a", 0, 10)
+			if err != nil || len(listed) != 1 || listed[0].TakeID != d.TakeID || len(listed[0].Lines) != 2 ||
+				listed[0].Lines[0].Quantity != 6 || listed[0].Lines[1].Quantity != 2 {
+				t.Fatalf("in flight: %v, %v", listed, err)
+			}
+			if err := other.Give(t.Context(), listed[0]); err != nil { // as recovery does
+				t.Fatal(err)
+			}
+			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 7})
+			wantLevel(t, g, stock.Level{SKU: "b", Epoch: 1, Available: 3})
+			if err := g.Give(t.Context(), taken); err != nil { // nothing is left to give
+				t.Fatal(err)
+			}
+			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 7})
+		})
+	}
+}
+
+// TestPairsOverSegmentsOfOne: many buyers of two gather at once. Nobody hears
+// "sold out" while two units are left.
+func TestPairsOverSegmentsOfOne(t *testing.T) {
+	t.Parallel()
+	for range 20 {
+		a, b := divided3(t, "Redis")
+		fill(t, a, "a", 1, 3)
+		var (
+			all      sync.WaitGroup
+			mu       sync.Mutex
+			accepted int
+		)
+		for i := range 8 {
+			g := []*Segmented{a, b}[i%2]
+			all.Go(func() {
+				_, err := g.Take(t.Context(), orderOf("a", 2))
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case err == nil:
+					accepted++
+				case !errors.Is(err, stock.ErrSoldOut):
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if accepted != 1 {
+			t.Fatalf("%d takes of 2 from 3 units", accepted)
+		}
+	}
+}
+
+// TestSoldOutWaitsForAGather: while somebody gathers, who finds too little waits
+// for the end of it.
+func TestSoldOutWaitsForAGather(t *testing.T) {
+	t.Parallel()
+	g, other := divided3(t, "Redis")
+	fill(t, g, "a", 1, 3)
+	lease, err := g.locker.Lock(t.Context(), "gather:a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.announce(t.Context(), "a", 1); err != nil {
+		t.Fatal(err)
+	}
+	held := orderOf("a", 1)
+	held.Lines[0].Quantity = 3
+	var parts stock.Deduction // as a gather takes them before it fails
+	parts = held
+	parts.Lines = []stock.Line{{SKU: segment("a", 0), Quantity: 1}, {SKU: segment("a", 1), Quantity: 1}, {SKU: segment("a", 2), Quantity: 1}}
+	if _, err := g.inner.Take(t.Context(), parts); err != nil {
+		t.Fatal(err)
+	}
+	answer := make(chan error, 1)
+	go func() {
+		_, err := other.Take(t.Context(), orderOf("a", 1))
+		answer <- err
+	}()
+	select {
+	case err := <-answer:
+		t.Fatalf("answered during the gather: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	if err := g.inner.Give(t.Context(), parts); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.announce(t.Context(), "a", 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-answer; err != nil {
+		t.Errorf("after the gather gave its units back: %v", err)
+	}
+}
+
+// TestADeadGathererStopsNobody for long: its lock ends with its lease, and the
+// counter that it left odd is made even by the next.
+func TestADeadGathererStopsNobody(t *testing.T) {
+	t.Parallel()
+	g, _ := divided3(t, "Redis")
+	fill(t, g, "a", 1, 1)
+	if err := g.announce(t.Context(), "a", 1); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := g.Take(t.Context(), orderOf("a", 2)); !errors.Is(err, stock.ErrSoldOut) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if n, err := g.gathers(t.Context(), "a"); err != nil || n%2 != 0 {
+		t.Errorf("the counter of gathers is %d, %v", n, err)
+	}
+	busy, err := g.locker.Lock(t.Context(), "gather:a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Unlock(t.Context())
+	fill(t, g, "a", 2, 2) // two segments with one each
+	soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := g.Take(soon, orderOf("a", 2)); !errors.Is(err, stock.ErrBusy) {
+		t.Errorf("while another gathers for long: %v", err)
+	}
+}
+
+// TestALostSegmentRefillsAll: one segment's count is gone.
+func TestALostSegmentRefillsAll(t *testing.T) {
+	t.Parallel()
+	g, _ := divided3(t, "Redis")
+	fill(t, g, "a", 1, 9)
+	if err := g.client.Del(t.Context(), g.count(segment("a", 1))).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		_, err := g.Take(t.Context(), orderOf("a", 2))
+		if err == nil {
+			continue // from another segment
+		}
+		if !errors.Is(err, stock.ErrNotFilled) {
+			t.Errorf("got %v", err)
+		}
+		break
+	}
+	levels, err := g.Level(t.Context(), "a")
+	if err != nil || levels[0].Filled || levels[0].Epoch != 1 {
+		t.Errorf("level %+v, %v", levels, err)
+	}
+	fill(t, g, "a", 2, 9)
+	if got, want := left(t, g, "a"), [3]int64{3, 3, 3}; got != want {
+		t.Errorf("refilled as %v", got)
+	}
+}
