@@ -1,0 +1,294 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	store.LogRedis(slog.New(slog.DiscardHandler))
+	os.Exit(testenv.Main(m))
+}
+
+// believed is for how long the tests' gateways believe that a SKU is sold out.
+const believed = 300 * time.Millisecond
+
+// shop is two instances on the same stores behind a gateway.
+type shop struct {
+	url       string // the gateway's
+	instances []*testenv.APIServer
+	redis     redis.UniversalClient
+	ledger    uuid.UUID
+	redisAddr string
+	gateway   *testenv.NginxServer
+}
+
+// plan is how a shop is built. Its zero value is the default strategy on the
+// shared stores.
+type plan struct {
+	redis       string // URL; empty: the shared one's
+	db          string // URL; empty: a fresh one's
+	args        []string
+	lua         func(string) string // edits gateway.lua
+	environment []string            // of the gateway, over the usual
+}
+
+// build opens a shop.
+func build(t testenv.T, p plan) *shop {
+	t.Helper()
+	if p.redis == "" {
+		p.redis = testenv.Redis(t)
+	}
+	if p.db == "" {
+		p.db = testenv.MariaDB(t)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+	}
+	s := &shop{}
+	migrate := testenv.StartAPI(t, "migrate", "up", "--db", p.db)
+	if code := migrate.Wait(); code != 0 {
+		t.Fatalf("migrate up: exit code %d: %s", code, migrate.Output())
+	}
+	servers := ""
+	for range 2 {
+		api := testenv.API(t, append([]string{"--db", p.db, "--redis", p.redis}, p.args...)...)
+		s.instances = append(s.instances, api)
+		servers += "server " + strings.TrimPrefix(api.URL(), "http://") + ";\n"
+	}
+	ctx := context.Background()
+	sql, err := store.OpenSQL(ctx, p.db)
+	must(err)
+	defer sql.Close()
+	s.ledger, err = sql.LedgerID(ctx)
+	must(err)
+	s.redis, err = store.OpenRedis(ctx, p.redis)
+	must(err)
+	t.Cleanup(func() { s.redis.Close() })
+	s.redisAddr = regexp.MustCompile(`[0-9.]+:\d+`).FindString(p.redis)
+
+	files := map[string]string{"instances.conf": servers}
+	for _, name := range []string{"nginx.conf", "gateway.lua"} {
+		text, err := os.ReadFile(name)
+		must(err)
+		files[name] = string(text)
+	}
+	if p.lua != nil {
+		edited := p.lua(files["gateway.lua"])
+		if edited == files["gateway.lua"] {
+			t.Fatalf("the edit changes nothing")
+		}
+		files["gateway.lua"] = edited
+	}
+	s.gateway = testenv.OwnNginx(t, files, append([]string{
+		"HOLDFAST_LEDGER_ID=" + s.ledger.String(),
+		"HOLDFAST_GATEWAY_REDIS=" + s.redisAddr,
+		fmt.Sprintf("HOLDFAST_GATEWAY_SOLD_OUT_MS=%d", believed.Milliseconds()),
+	}, p.environment...)...)
+	s.url = s.gateway.URL()
+	return s
+}
+
+// key is one of the gate's keys.
+func (s *shop) key(sku, kind string) string {
+	return "holdfast:{" + s.ledger.String() + ":" + sku + "}:" + kind
+}
+
+var client = &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+
+// answer is what came back.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func (a answer) String() string { return fmt.Sprintf("%d %s", a.status, a.body) }
+
+// call sends a request with a JSON body, unless the headers say otherwise.
+func call(method, url, body string, headers ...string) (answer, error) {
+	r, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := client.Do(r)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, response.Header, string(text)}, err
+}
+
+// order is the body of an order for quantity, SKU, quantity, SKU…
+func order(lines ...any) string {
+	var b strings.Builder
+	for i := 0; i+1 < len(lines); i += 2 {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `{"sku":%q,"quantity":%d}`, lines[i+1], lines[i])
+	}
+	return `{"buyer_id":"u-1","lines":[` + b.String() + `]}`
+}
+
+// ask places an order through the gateway and reports whether it reached an
+// instance.
+func (s *shop) ask(body string, headers ...string) (a answer, passed bool, err error) {
+	before, err := s.placed()
+	if err != nil {
+		return a, false, err
+	}
+	if a, err = call("POST", s.url+"/orders", body, headers...); err != nil {
+		return a, false, err
+	}
+	after, err := s.placed()
+	return a, after != before, err
+}
+
+var counted = regexp.MustCompile(`(?m)^holdfast_orders_total\{.*\} (\S+)$`)
+
+// placed is how many orders the instances have counted, whatever their result.
+func (s *shop) placed() (sum float64, err error) {
+	for _, api := range s.instances {
+		metrics, err := call("GET", api.URL()+"/metrics", "")
+		if err != nil {
+			return 0, err
+		}
+		for _, found := range counted.FindAllStringSubmatch(metrics.body, -1) {
+			n, err := strconv.ParseFloat(found[1], 64)
+			if err != nil {
+				return 0, err
+			}
+			sum += n
+		}
+	}
+	return sum, nil
+}
+
+// lay puts units in, through the gateway.
+func (s *shop) lay(sku string, total int) error {
+	a, err := call("PUT", s.url+"/stock/"+sku, fmt.Sprintf(`{"kind":"product","total":%d}`, total))
+	if err == nil && a.status != 200 && a.status != 201 {
+		err = fmt.Errorf("laying in %d of %s: %v", total, sku, a)
+	}
+	return err
+}
+
+// sell lays units in and sells them all, one by one or at once, and waits until
+// the gate has nothing in flight.
+func (s *shop) sell(sku string, total int) error {
+	if err := s.lay(sku, total); err != nil {
+		return err
+	}
+	a, err := call("POST", s.instances[0].URL()+"/orders", order(total, sku))
+	if err != nil || a.status != 201 {
+		return fmt.Errorf("selling %d of %s: %v, %w", total, sku, a, err)
+	}
+	return s.rest(sku)
+}
+
+// rest waits until nothing of the SKU is in flight, and what the gateway knew of
+// it is forgotten.
+func (s *shop) rest(sku string) error {
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		a, err := call("GET", s.instances[0].URL()+"/stock/"+sku+"/audit", "")
+		if err == nil && strings.Contains(a.body, `"gate_in_flight":0,`) && strings.Contains(a.body, `"drift":0`) {
+			break
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s is not at rest: %v, %w", sku, a, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	time.Sleep(believed + 50*time.Millisecond)
+	return nil
+}
+
+var errWrong = errors.New("wrong")
+
+// expect holds an answer, and whether it came from an instance, to what is due.
+func (s *shop) expect(status int, passed bool, body string, headers ...string) error {
+	a, got, err := s.ask(body, headers...)
+	if err != nil {
+		return err
+	}
+	if a.status != status || got != passed {
+		return fmt.Errorf("%w: %.200s %v: %v, reached an instance: %v; want %d, %v", errWrong, body, headers, a, got, status, passed)
+	}
+	return nil
+}
+
+// steps runs one after the other until one fails.
+func steps(all ...func() error) error {
+	for n, step := range all {
+		if err := step(); err != nil {
+			return fmt.Errorf("step %d: %w", n+1, err)
+		}
+	}
+	return nil
+}
+
+// same compares two answers but for what every answer has of its own.
+func same(a, b answer) error {
+	var diff bytes.Buffer
+	if a.status != b.status || a.body != b.body {
+		fmt.Fprintf(&diff, "%v against %v; ", a, b)
+	}
+	for _, own := range []string{"Date", "Server", "Connection"} {
+		a.header.Del(own)
+		b.header.Del(own)
+	}
+	for name := range a.header {
+		if name != "X-Request-Id" && strings.Join(a.header[name], "|") != strings.Join(b.header[name], "|") {
+			fmt.Fprintf(&diff, "%s: %q against %q; ", name, a.header[name], b.header[name])
+		}
+	}
+	for name := range b.header {
+		if len(a.header[name]) == 0 {
+			fmt.Fprintf(&diff, "no %s; ", name)
+		}
+	}
+	if diff.Len() > 0 {
+		return fmt.Errorf("%w: %s", errWrong, diff.String())
+	}
+	return nil
+}
+
+// file writes a file of this test's own and returns its path.
+func file(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}

@@ -1,0 +1,110 @@
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+)
+
+// nginxPackages are what a server that runs Lua needs. The module folder is
+// Debian's.
+const nginxPackages = "nginx libnginx-mod-http-lua lua-nginx-redis lua-cjson"
+
+var (
+	nginx        = missing{"nginx", nginxPackages, ""}
+	nginxModules = []missing{
+		{"/usr/lib/nginx/modules/ndk_http_module.so", nginxPackages, ""},
+		{"/usr/lib/nginx/modules/ngx_http_lua_module.so", nginxPackages, ""},
+		{"/usr/share/lua/5.1/nginx/redis.lua", nginxPackages, ""},
+	}
+)
+
+// NginxServer is one nginx with Lua.
+type NginxServer struct {
+	Server
+	folder string
+	port   *port
+}
+
+// OwnNginx starts an nginx for this test, in a folder with these files: by their
+// paths in it, nginx.conf among them. listen.conf and site/modules.conf are
+// added: nginx.conf includes them, in a server and at the top. temp is a folder
+// to write in. environment are further variables, NAME=value.
+func OwnNginx(t T, files map[string]string, environment ...string) *NginxServer {
+	t.Helper()
+	s, err := startNginx(files, environment)
+	check(t, "nginx", err)
+	t.Cleanup(func() {
+		s.process.end()
+		s.port.release()
+	})
+	return s
+}
+
+// URL is http://host:port.
+func (s *NginxServer) URL() string { return "http://" + s.port.addr() }
+
+// Folder is where the server's files are.
+func (s *NginxServer) Folder() string { return s.folder }
+
+func startNginx(files map[string]string, environment []string) (*NginxServer, error) {
+	path, err := lookPath(nginx)
+	if err != nil {
+		return nil, err
+	}
+	modules := ""
+	for i, m := range nginxModules {
+		if _, err := os.Stat(m.program); err != nil {
+			return nil, &nginxModules[i]
+		}
+		if filepath.Ext(m.program) == ".so" {
+			modules += "load_module " + m.program + ";\n"
+		}
+	}
+	port, err := newPort()
+	if err != nil {
+		return nil, err
+	}
+	folder, err := here.newFolder("nginx")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(filepath.Join(folder, "temp"), 0o755); err != nil {
+		return nil, err
+	}
+	write := func(name, text string) error {
+		file := filepath.Join(folder, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return err
+		}
+		return os.WriteFile(file, []byte(text), 0o644)
+	}
+	for name, text := range files {
+		if err := write(name, text); err != nil {
+			return nil, err
+		}
+	}
+	if err := write("listen.conf", fmt.Sprintf("listen %s;\n", port.addr())); err != nil {
+		return nil, err
+	}
+	if err := write("site/modules.conf", modules); err != nil {
+		return nil, err
+	}
+	s := &NginxServer{folder: folder, port: port, Server: newServer("nginx", folder, []string{
+		path, "-p", folder, "-c", filepath.Join(folder, "nginx.conf"), "-e", "stderr", "-g", "daemon off;",
+	})}
+	s.process.death = syscall.SIGTERM // its workers would outlive a SIGKILL
+	s.process.env = slices.Concat(os.Environ(), environment)
+	s.answers = func(ctx context.Context) error {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", port.addr())
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
+	return s, s.start()
+}
