@@ -20,13 +20,6 @@ func TestParseResult(t *testing.T) {
 	}
 }
 
-func TestParseStat(t *testing.T) {
-	stat := "42 (a b) c) S 1 42 42 0 -1 4194560 1 2 3 4 100 20 5 7 20 0 1 0 999"
-	if got := parseStat([]byte(stat)); got != 132*tick {
-		t.Errorf("%v", got)
-	}
-}
-
 func TestParseMetrics(t *testing.T) {
 	got := parseMetrics("# HELP x y\nholdfast_ledger_retries_total 12\nholdfast_orders_total{result=\"accepted\"} 5\nbig 1.5e+06\n")
 	if got["holdfast_ledger_retries_total"] != 12 || got["big"] != 1.5e6 {

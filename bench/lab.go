@@ -17,6 +17,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/machine"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -199,12 +200,12 @@ func (l *lab) sample(ctx context.Context, v variant, p placing) (sample, error) 
 		load.run += "m"
 	}
 	metrics := l.metrics(ctx, v, server)
-	app, cache, database := cpuTime(server.PIDs()), cpuTime(l.redis.PIDs()), cpuTime(l.server.PIDs())
+	app, cache, database := machine.CPUTime(server.PIDs()), machine.CPUTime(l.redis.PIDs()), machine.CPUTime(l.server.PIDs())
 	r, err := l.generator.run(ctx, load, time.Duration(l.seconds)*time.Second)
 	if err != nil {
 		return sample{}, err
 	}
-	app, cache, database = cpuTime(server.PIDs())-app, cpuTime(l.redis.PIDs())-cache, cpuTime(l.server.PIDs())-database
+	app, cache, database = machine.CPUTime(server.PIDs())-app, machine.CPUTime(l.redis.PIDs())-cache, machine.CPUTime(l.server.PIDs())-database
 	counted := l.metrics(ctx, v, server)
 
 	if fault := l.audit(ctx, v, p, server, before.Created+r.Created); fault != "" {
@@ -428,7 +429,7 @@ func (l *lab) memory(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(l.report, "| %d | %.1f | %.2f |\n", placed, residentMiB(server.PID()), usedMiB(used))
+		fmt.Fprintf(l.report, "| %d | %.1f | %.2f |\n", placed, machine.ResidentMiB(server.PID()), usedMiB(used))
 		if placed >= int64(l.orders) {
 			return nil
 		}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-stock/holdfast/internal/machine"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -114,7 +115,7 @@ func run(ctx context.Context, args []string) error {
 		tables = append(tables, file)
 	}
 	report := io.MultiWriter(tables...)
-	fmt.Fprintf(report, "`go run ./bench %s`, commit %s, %s\n\nOn %s.\n", strings.Join(args, " "), commit(), time.Now().UTC().Format(time.DateOnly), machine())
+	fmt.Fprintf(report, "`go run ./bench %s`, commit %s, %s\n\nOn %s.\n", strings.Join(args, " "), machine.Commit(), time.Now().UTC().Format(time.DateOnly), measuredOn())
 	return testenv.Run(func(t testenv.T) error {
 		for _, database := range s.databases {
 			l, err := newLab(ctx, t, s, database, report)

@@ -27,6 +27,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-stock/holdfast/internal/machine"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -154,7 +155,7 @@ func run(ctx context.Context, args []string) error {
 		tables = append(tables, file)
 	}
 	report := io.MultiWriter(tables...)
-	fmt.Fprintf(report, "`go run ./bench/locks %s`, commit %s, %s\n\nOn %s.\n\n", strings.Join(args, " "), commit(), time.Now().UTC().Format(time.DateOnly), machine())
+	fmt.Fprintf(report, "`go run ./bench/locks %s`, commit %s, %s\n\nOn %s.\n\n", strings.Join(args, " "), machine.Commit(), time.Now().UTC().Format(time.DateOnly), measuredOn())
 	fmt.Fprintf(report, "Medians of %d × %d s. Contestants:\n\n", s.rounds, s.seconds)
 	for _, c := range contestants {
 		if slices.Contains(s.backends, c.backend) {

@@ -48,6 +48,7 @@ type config struct {
 	segments     int
 	takeDeadline time.Duration
 	adminToken   string
+	stopWithIn   bool
 	logLevel     slog.Level
 	help         bool
 	version      bool
@@ -156,6 +157,7 @@ func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
 	addSwitch(flags, &c.migrate, "migrate", "bring an old schema up to date before serving")
 	flags.DurationVar(&c.takeDeadline, "take-deadline", 30*time.Second, "how long a take may be in flight before recovery resolves it")
 	flags.StringVar(&c.adminToken, "admin-token", "", "bearer `token` of administrators; without one they are trusted on loopback")
+	addSwitch(flags, &c.stopWithIn, "stop-with-stdin", "stop serving when standard input ends, as it does with whoever started the service")
 	flags.VarPF((*level)(&c.logLevel), "log-level", "", "debug, info, warn or error")
 	flags.BoolVarP(&c.help, "help", "h", false, "show this help")
 	flags.BoolVar(&c.version, "version", false, "show the version")

@@ -62,9 +62,23 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	}
 	log := newLogger(stderr, c.logLevel)
 	if c.verb == verbServe {
+		if c.stopWithIn {
+			var stop context.CancelFunc
+			ctx, stop = context.WithCancel(ctx)
+			defer stop()
+			go stopAtEnd(os.Stdin, stop)
+		}
 		return serve(ctx, c, stdout, log)
 	}
 	return migrate(ctx, c, stdout)
+}
+
+// stopAtEnd calls stop when the stream ends: a pipe does when the process at its
+// other end dies, however it dies. Nothing can stop the reading before; it ends
+// with this process.
+func stopAtEnd(stream io.Reader, stop func()) {
+	_, _ = io.Copy(io.Discard, stream)
+	stop()
 }
 
 // newLogger writes text to a terminal and JSON to everything else.

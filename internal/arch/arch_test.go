@@ -34,9 +34,10 @@ var mayImport = map[string][]string{
 	"internal/lock/backends":   {"internal/lock", "internal/lock/..."},
 	"internal/lock/...":        {"internal/lock"},
 	"internal/store":           {"migrations"},
-	"bench":                    {"internal/testenv"},
+	"bench":                    {"internal/machine", "internal/testenv"},
 	"bench/...":                {},
-	"bench/locks":              {"internal/testenv", "internal/lock/backends"},
+	"bench/locks":              {"internal/machine", "internal/testenv", "internal/lock/backends"},
+	"loadtest":                 {"internal/testenv", "internal/store", "internal/machine", "internal/stock/strategy"},
 	"loadtest/...":             {"internal/testenv", "internal/store"},
 }
 
@@ -56,7 +57,7 @@ var onlyIn = map[string][]string{
 	"github.com/glebarez/sqlite":           {"internal/store"},
 	"github.com/go-sql-driver/mysql":       {"internal/store", "internal/testenv", "bench", "bench/..."},
 	"github.com/jackc/pgx/v5":              {"internal/store", "internal/testenv", "bench", "bench/..."},
-	"github.com/spf13/pflag":               {"cmd/api", "bench", "bench/...", "loadtest/..."},
+	"github.com/spf13/pflag":               {"cmd/api", "bench", "bench/...", "loadtest", "loadtest/..."},
 	"github.com/prometheus/client_golang":  {"cmd/api", "internal/order"},
 	"github.com/go-json-experiment/json":   {"internal/httpapi"},
 }
@@ -67,10 +68,10 @@ var opens = map[string]bool{
 	"redis.NewFailoverClusterClient": true, "redis.NewUniversalClient": true, "gorm.Open": true, "sql.Open": true, "sql.OpenDB": true,
 }
 
-var openers = []string{"internal/store", "internal/testenv", "bench", "bench/...", "loadtest/..."}
+var openers = []string{"internal/store", "internal/testenv", "bench", "bench/...", "loadtest", "loadtest/..."}
 
 // named are the places that may know a strategy by its name.
-var named = []string{"internal/stock/strategy", "bench", "bench/...", "loadtest/..."}
+var named = []string{"internal/stock/strategy", "bench", "bench/...", "loadtest", "loadtest/..."}
 
 // within reports whether the package is one of these; "a/..." are all below a.
 func within(pkg string, these []string) bool {

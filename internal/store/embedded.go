@@ -22,6 +22,7 @@ const clockTick = 20 * time.Millisecond
 type InProcessRedis struct {
 	server *miniredis.Miniredis
 	client redis.UniversalClient
+	url    string
 	stop   chan struct{}
 	clock  sync.WaitGroup
 	closed sync.Once
@@ -38,7 +39,8 @@ func OpenInProcessRedis(ctx context.Context) (*InProcessRedis, error) {
 	}
 	r := &InProcessRedis{server: server, stop: make(chan struct{})}
 	r.clock.Go(r.tick)
-	client, err := OpenRedis(ctx, "redis://:"+password+"@"+server.Addr())
+	r.url = "redis://:" + password + "@" + server.Addr()
+	client, err := OpenRedis(ctx, r.url)
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
@@ -61,6 +63,10 @@ func (r *InProcessRedis) tick() {
 		}
 	}
 }
+
+// URL is how other processes of this machine reach the server. It has the
+// password.
+func (r *InProcessRedis) URL() string { return r.url }
 
 // Client returns the client of the server. Close closes it.
 func (r *InProcessRedis) Client() redis.UniversalClient { return r.client }

@@ -137,6 +137,9 @@ func (s *SQL) Close() error {
 	return nil
 }
 
+// Target says what the pool is connected to, with no secret in it.
+func (s *SQL) Target() string { return s.target }
+
 // LedgerID returns the name that the migration gave this ledger: a gate filled
 // from another ledger is not to be believed.
 func (s *SQL) LedgerID(ctx context.Context) (uuid.UUID, error) {

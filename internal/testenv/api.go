@@ -66,6 +66,7 @@ func start(t T, pkg string, args []string) *APIServer {
 	folder, err := here.newFolder(name)
 	check(t, name, err)
 	s := &APIServer{Server: newServer(name, folder, append([]string{program, "--listen", "127.0.0.1:0"}, args...))}
+	s.process.piped = true
 	check(t, name, s.process.start())
 	t.Cleanup(s.process.end)
 	return s

@@ -32,6 +32,7 @@ type process struct {
 	owner *owner         // nil: this process's
 	death syscall.Signal // what the kernel sends it when this process ends
 	log   string         // file of its output
+	piped bool           // its standard input lasts as long as this process
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -84,6 +85,11 @@ func (p *process) start() error {
 	p.cmd = exec.Command(p.args[0], p.args[1:]...)
 	p.cmd.Dir, p.cmd.Env = p.dir, p.env
 	p.cmd.Stdout, p.cmd.Stderr = log, log
+	if p.piped {
+		if _, err := p.cmd.StdinPipe(); err != nil { // closed by Wait, or by this process's end
+			return err
+		}
+	}
 	p.cmd.SysProcAttr = p.owner.attributes()
 	dieWithParent(p.cmd.SysProcAttr, p.death)
 	if err := here.start(p); err != nil {

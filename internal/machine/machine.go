@@ -1,0 +1,103 @@
+// Package machine tells what a measurement was taken on, and what it cost there.
+package machine
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// tick is the unit of CPU time in /proc, on every Linux that Go runs on.
+const tick = 10 * time.Millisecond
+
+// CPUTime is what the processes have used so far, children they have waited for
+// included. It is 0 where there is no /proc.
+func CPUTime(pids []int) (total time.Duration) {
+	for _, pid := range pids {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue // gone: the process that waited for it has its time
+		}
+		total += parseStat(stat)
+	}
+	return total
+}
+
+// parseStat adds up user and system time of the process and of its children.
+func parseStat(stat []byte) time.Duration {
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	var ticks int64
+	for _, i := range []int{11, 12, 13, 14} { // utime, stime, cutime, cstime; the state is field 0 here
+		if i < len(fields) {
+			n, _ := strconv.ParseInt(string(fields[i]), 10, 64)
+			ticks += n
+		}
+	}
+	return time.Duration(ticks) * tick
+}
+
+// ResidentMiB is the memory that the process has in RAM, 0 where there is no
+// /proc.
+func ResidentMiB(pid int) float64 {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(status)) {
+		var kib float64
+		if _, err := fmt.Sscanf(line, "VmRSS: %f kB", &kib); err == nil {
+			return kib / 1024
+		}
+	}
+	return 0
+}
+
+// Describe names the processor, its cores, the system and Go.
+func Describe() string {
+	model := "unknown CPU"
+	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(info)) {
+			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+				model = strings.TrimSpace(value)
+				break
+			}
+		}
+	}
+	system := runtime.GOOS
+	if kernel := Output("uname", "-sr"); kernel != "" {
+		system = kernel
+	}
+	return fmt.Sprintf("%s, %d cores, %s, %s", model, runtime.NumCPU(), system, runtime.Version())
+}
+
+// Commit is what the tree is at, as far as git knows.
+func Commit() string {
+	head := Output("git", "rev-parse", "--short=12", "HEAD")
+	if head == "" || strings.Contains(head, " ") {
+		return "unknown"
+	}
+	if Output("git", "status", "--porcelain", "--untracked-files=no") != "" {
+		head += " with changes"
+	}
+	return head
+}
+
+// Version is name and version of what an installed program says of itself, or
+// empty.
+func Version(program string, args ...string) string {
+	line, _, _ := strings.Cut(Output(program, args...), "\n")
+	words := strings.Fields(line)
+	return strings.Join(words[:min(3, len(words))], " ")
+}
+
+// Output is what a program prints; nothing, if it is not there. (Some print
+// their version and fail.)
+func Output(program string, args ...string) string {
+	out, _ := exec.Command(program, args...).CombinedOutput()
+	return strings.TrimSpace(string(out))
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// restTimeout bounds the wait for what is in flight when a load has ended.
+	restTimeout = 10 * time.Second
+	// readersBack read the accepted orders back.
+	readersBack = 16
+)
+
+// audit holds what the harness recorded against what the stores have, with SQL
+// and Redis commands of its own: it never asks the service's audit.
+func (l *lab) audit(ctx context.Context, r *Result, rec *record, url, sku string) error {
+	if err := l.rest(ctx, sku); err != nil {
+		return err
+	}
+	r.Missing = l.readBack(ctx, rec, url)
+	sold := rec.accepted.Load() // all there is to go by without a database
+	if l.sql != nil {
+		db := l.sql.DB().WithContext(ctx)
+		err := db.Raw(`SELECT COALESCE(SUM(order_lines.quantity), 0) FROM order_lines
+			JOIN orders ON orders.id = order_lines.order_id
+			WHERE order_lines.sku = ? AND orders.status IN ('pending', 'paid')`, sku).Row().Scan(&sold)
+		if err != nil {
+			return fmt.Errorf("counting the orders of %s: %w", sku, err)
+		}
+		var available int64
+		if err := db.Raw("SELECT available FROM stock WHERE sku = ?", sku).Row().Scan(&available); err != nil {
+			return fmt.Errorf("reading the stock row of %s: %w", sku, err)
+		}
+		r.Ledger = &available
+	}
+	r.Sold = sold
+	r.Oversold = max(0, sold-r.Stock)
+	r.Undersold = max(0, r.Stock-sold)
+	left, flying, found, err := l.gate(ctx, sku)
+	if err != nil {
+		return err
+	}
+	if found {
+		r.Gate, r.InFlight = &left, &flying
+	}
+	return nil
+}
+
+// rest waits until nothing is in flight at the gate, so that gate and ledger can
+// be compared.
+func (l *lab) rest(ctx context.Context, sku string) error {
+	for deadline := time.Now().Add(restTimeout); ; time.Sleep(20 * time.Millisecond) {
+		_, flying, found, err := l.gate(ctx, sku)
+		if err != nil || !found || flying == 0 || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// gate adds up the counts that the gate has in Redis, of all segments.
+func (l *lab) gate(ctx context.Context, sku string) (left, flying int64, found bool, err error) {
+	if l.redis == nil || l.sql == nil {
+		return 0, 0, false, nil
+	}
+	id, err := l.sql.LedgerID(ctx)
+	if err != nil {
+		return 0, 0, false, err
+	}
+	key := func(suffix, of string) string { return "holdfast:{" + id.String() + ":" + sku + suffix + "}:" + of }
+	suffixes := []string{""}
+	segments, err := l.redis.LRange(ctx, key("", "segments"), 0, -1).Result()
+	if err != nil {
+		return 0, 0, false, fmt.Errorf("reading the gate's segments: %w", err)
+	}
+	for _, segment := range segments {
+		suffixes = append(suffixes, "/"+segment)
+	}
+	for _, suffix := range suffixes {
+		values, err := l.redis.HMGet(ctx, key(suffix, "count"), "epoch", "left", "flying").Result()
+		if err != nil {
+			return 0, 0, false, fmt.Errorf("reading the gate's count: %w", err)
+		}
+		if values[0] == nil {
+			continue
+		}
+		found = true
+		left += number(values[1])
+		flying += number(values[2])
+	}
+	return left, flying, found, nil
+}
+
+func number(value any) int64 {
+	text, _ := value.(string)
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
+}
+
+// readBack asks for every order that was accepted, and counts those that are not
+// there.
+func (l *lab) readBack(ctx context.Context, rec *record, url string) (missing int64) {
+	orders := make(chan string)
+	var (
+		all sync.WaitGroup
+		mu  sync.Mutex
+	)
+	for range readersBack {
+		all.Go(func() {
+			for id := range orders {
+				var order struct {
+					ID string `json:"id"`
+				}
+				if err := l.getJSON(ctx, url+"/orders/"+id, &order); err != nil || order.ID != id {
+					mu.Lock()
+					missing++
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for _, a := range rec.answers {
+		if a.outcome == accepted && a.order != "" {
+			orders <- a.order
+		}
+	}
+	close(orders)
+	all.Wait()
+	return missing
+}
+
+func (l *lab) getJSON(ctx context.Context, url string, into any) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := l.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s: %s", url, response.Status)
+	}
+	return json.Unmarshal(text, into)
+}
+
+// caught is how many orders the guard refused behind the gates of these
+// instances, by their metrics.
+func (l *lab) caught(ctx context.Context, urls []string) (n int64) {
+	for _, url := range urls {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/metrics", nil)
+		if err != nil {
+			continue
+		}
+		response, err := l.client.Do(request)
+		if err != nil {
+			continue
+		}
+		for lines := bufio.NewScanner(response.Body); lines.Scan(); {
+			if value, ok := strings.CutPrefix(lines.Text(), "holdfast_guard_refusals_total "); ok {
+				count, _ := strconv.ParseFloat(value, 64)
+				n += int64(count)
+			}
+		}
+		response.Body.Close()
+	}
+	return n
+}
+
+// redisCPU is what a Redis by itself has used so far, by its own account.
+func (l *lab) redisCPU(ctx context.Context) (used time.Duration, ok bool) {
+	client, single := l.redis.(*redis.Client)
+	if !single || l.embedded != nil {
+		return 0, false
+	}
+	info, err := client.Info(ctx, "cpu").Result()
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(info) {
+		for _, field := range []string{"used_cpu_sys:", "used_cpu_user:"} {
+			if value, found := strings.CutPrefix(strings.TrimSpace(line), field); found {
+				seconds, _ := strconv.ParseFloat(value, 64)
+				used += time.Duration(seconds * float64(time.Second))
+				ok = true
+			}
+		}
+	}
+	return used, ok
+}

@@ -1,0 +1,172 @@
+// Command loadtest drives every strategy under the same load, then audits from
+// outside which of them sold a unit twice, and how fast each one was. See
+// go run ./loadtest --help.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// settings are the command line.
+type settings struct {
+	strategies []string
+	instances  int
+	stock      int64
+	clients    int
+	guard      string
+	limit      time.Duration
+	seed       uint64
+	out        string
+
+	redis, db                string
+	lock                     string
+	zookeeper, etcd, redlock string
+	targets                  []string
+	adminToken               string
+
+	rate     int
+	duration time.Duration
+	search   bool
+	p99      time.Duration
+}
+
+// open reports whether arrivals follow a clock instead of the answers.
+func (s settings) open() bool { return s.rate > 0 || s.search }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run returns the exit code: 0 as promised, 1 a promise was broken or the run
+// failed, 2 usage, 130 cut short.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	s, flags := flagSet()
+	switch err := flags.Parse(args); {
+	case errors.Is(err, pflag.ErrHelp):
+		fmt.Fprint(stdout, usage(flags))
+		return 0
+	case err != nil:
+		fmt.Fprintf(stderr, "loadtest: %v\n", err)
+		return 2
+	}
+	if rest := flags.Args(); len(rest) > 0 && (rest[0] != "compare" || len(rest) > 1) {
+		fmt.Fprintf(stderr, "loadtest: unknown command %q: expected compare, or nothing\n", strings.Join(rest, " "))
+		return 2
+	}
+	if err := s.check(); err != nil {
+		fmt.Fprintf(stderr, "loadtest: %v\nRun go run ./loadtest --help for the flags.\n", err)
+		return 2
+	}
+	broken := false
+	err := testenv.Run(func(t testenv.T) error {
+		lab, err := newLab(ctx, t, *s, args, stdout, stderr)
+		if err != nil {
+			return err
+		}
+		defer lab.close()
+		broken, err = lab.run(ctx)
+		return err
+	})
+	switch {
+	case ctx.Err() != nil:
+		fmt.Fprintln(stderr, "loadtest: cut short")
+		return 130
+	case err != nil:
+		fmt.Fprintf(stderr, "loadtest: %v\n", err)
+		return 1
+	case broken:
+		return 1
+	}
+	return 0
+}
+
+func flagSet() (*settings, *pflag.FlagSet) {
+	s := &settings{}
+	flags := pflag.NewFlagSet("loadtest", pflag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.SortFlags = false
+	flags.StringSliceVar(&s.strategies, "strategies", nil, "only these: "+strings.Join(strategy.Names(), ", "))
+	flags.IntVar(&s.instances, "instances", 2, "api processes that share the stores")
+	flags.Int64Var(&s.stock, "stock", 1000, "units to sell in each rush")
+	flags.IntVar(&s.clients, "clients", 32, "clients of a rush, each with one order at a time")
+	flags.StringVar(&s.guard, "guard", "off", "on: the ledger refuses what a gate should have refused, and a column counts it")
+	flags.DurationVar(&s.limit, "limit", 20*time.Second, "the longest that one rush may take")
+	flags.Uint64Var(&s.seed, "seed", 1, "the same seed sends the same orders")
+	flags.StringVar(&s.out, "out", "", "`folder` for results.json and report.html")
+	flags.StringVar(&s.redis, "redis", "", "`URL` of a real Redis, as the service takes it; without it and --db, embedded stores")
+	flags.StringVar(&s.db, "db", "", "`URL` of a real database, as the service takes it")
+	flags.StringVar(&s.lock, "lock", "redis", "where the strategies' locks are kept: redis, redlock, zookeeper, etcd")
+	flags.StringVar(&s.zookeeper, "zookeeper", "", "ZooKeeper servers: `h1:p1,h2:p2`")
+	flags.StringVar(&s.etcd, "etcd", "", "etcd servers: `h1:p1,h2:p2`")
+	flags.StringVar(&s.redlock, "redlock", "", "independent Redis servers: `h1:p1,h2:p2,h3:p3`")
+	flags.StringSliceVar(&s.targets, "target", nil, "`URLs` of services already running, to load instead; --db and --redis are what they use, for the audit")
+	flags.StringVar(&s.adminToken, "admin-token", "", "their bearer `token` of administrators")
+	flags.IntVar(&s.rate, "rate", 0, "open load: so many orders a second arrive, however slowly they are answered")
+	flags.DurationVar(&s.duration, "duration", 5*time.Second, "how long the open load lasts")
+	flags.BoolVar(&s.search, "search", false, "open load: find the highest rate that holds --p99")
+	flags.DurationVar(&s.p99, "p99", 50*time.Millisecond, "what --search holds")
+	return s, flags
+}
+
+func (s *settings) check() error {
+	for _, name := range s.strategies {
+		if _, ok := strategy.Find(name); !ok {
+			return fmt.Errorf("--strategies: %q is none of %s", name, strings.Join(strategy.Names(), ", "))
+		}
+	}
+	switch {
+	case s.instances < 1 || s.instances > 64:
+		return fmt.Errorf("--instances: %d is not between 1 and 64", s.instances)
+	case s.stock < 1 || s.stock > 1_000_000:
+		return fmt.Errorf("--stock: %d is not between 1 and 1,000,000", s.stock)
+	case s.clients < 1 || s.clients > 1000:
+		return fmt.Errorf("--clients: %d is not between 1 and 1,000", s.clients)
+	case s.guard != "on" && s.guard != "off":
+		return fmt.Errorf("--guard: %q is none of on, off", s.guard)
+	case s.limit < time.Second:
+		return fmt.Errorf("--limit: %v is too short, at least a second", s.limit)
+	case s.rate < 0 || s.rate > 1_000_000:
+		return fmt.Errorf("--rate: %d is not between 1 and 1,000,000", s.rate)
+	case s.rate > 0 && s.search:
+		return errors.New("--rate and --search: choose one")
+	case s.duration < time.Second || s.duration > time.Hour:
+		return fmt.Errorf("--duration: %v is not between a second and an hour", s.duration)
+	case s.p99 <= 0:
+		return fmt.Errorf("--p99: %v", s.p99)
+	case len(s.targets) == 0 && (s.redis == "") != (s.db == ""):
+		return errors.New("--redis and --db: name both, or neither for embedded stores")
+	case len(s.targets) > 0 && len(s.strategies) > 0:
+		return errors.New("--strategies: what runs at --target is what is loaded")
+	}
+	return nil
+}
+
+func usage(flags *pflag.FlagSet) string {
+	return `Loads every strategy alike and audits, from outside the service, which of them
+oversold, and how fast each was.
+
+Usage:
+  go run ./loadtest [compare] [flags]
+
+Flags:
+` + flags.FlagUsages() + `
+Exit status: 0 as promised (the sound strategies did not oversell, the broken
+ones did), 1 a promise was broken or the run failed, 2 usage, 130 cut short.
+`
+}

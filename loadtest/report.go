@@ -1,0 +1,206 @@
+package main
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"image/color"
+	"io"
+	"math"
+	"regexp"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+//go:embed report.html.tmpl
+var reportPage string
+
+var page = template.Must(template.New("report").Funcs(template.FuncMap{
+	"figure": func(v *float64) string { return figure(v).text },
+}).Parse(reportPage))
+
+// Charts are drawn at this size and scale with the page.
+const chartWidth, chartHeight = 22 * vg.Centimeter, 11 * vg.Centimeter
+
+// palette tells strategies apart, for colour-blind readers too (Okabe and Ito).
+var palette = []color.RGBA{
+	{0, 114, 178, 255}, {230, 159, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255},
+	{86, 180, 233, 255}, {213, 94, 0, 255}, {120, 120, 120, 255}, {0, 0, 0, 255},
+}
+
+var alarmColor = color.RGBA{200, 30, 30, 255}
+
+// report writes one page with everything in it: it needs no network.
+func (r *Results) report(w io.Writer) error {
+	data := struct {
+		*Results
+		Throughput, Latency, Oversold, Sales template.HTML
+	}{Results: r}
+	var err error
+	for _, chart := range []struct {
+		into *template.HTML
+		draw func() (*plot.Plot, error)
+	}{
+		{&data.Throughput, r.throughputChart}, {&data.Oversold, r.oversoldChart},
+		{&data.Latency, r.latencyChart}, {&data.Sales, r.salesChart},
+	} {
+		var p *plot.Plot
+		if p, err = chart.draw(); err != nil {
+			return err
+		}
+		if *chart.into, err = svg(p); err != nil {
+			return err
+		}
+	}
+	return page.Execute(w, data)
+}
+
+// size is the fixed size of a drawing, which the page's width takes the place of.
+var size = regexp.MustCompile(`<svg width="[^"]*" height="[^"]*"`)
+
+// svg draws the chart as part of a page.
+func svg(p *plot.Plot) (template.HTML, error) {
+	canvas := vgsvg.New(chartWidth, chartHeight)
+	p.Draw(draw.New(canvas))
+	var text bytes.Buffer
+	if _, err := canvas.WriteTo(&text); err != nil {
+		return "", err
+	}
+	drawing := text.Bytes()
+	if at := bytes.Index(drawing, []byte("<svg")); at > 0 {
+		drawing = drawing[at:] // without the declaration, which has no place in a page
+	}
+	return template.HTML(size.ReplaceAll(drawing, []byte(`<svg role="img"`))), nil //nolint:gosec // drawn here
+}
+
+func newChart(y string) *plot.Plot {
+	p := plot.New()
+	p.Y.Label.Text = y
+	p.Legend.Top = true
+	p.Legend.Padding = vg.Points(3)
+	p.Add(plotter.NewGrid())
+	return p
+}
+
+// bars is one bar a strategy; alarming ones are red.
+func (r *Results) bars(y string, value func(Result) float64, alarm func(Result) bool) (*plot.Plot, error) {
+	p := newChart(y)
+	var names []string
+	for i, s := range r.Strategies {
+		names = append(names, s.Strategy)
+		one, err := plotter.NewBarChart(plotter.Values{value(s)}, 24)
+		if err != nil {
+			return nil, err
+		}
+		one.XMin, one.LineStyle.Width, one.Color = float64(i), 0, palette[0]
+		if alarm(s) {
+			one.Color = alarmColor
+		}
+		p.Add(one)
+	}
+	p.NominalX(names...)
+	p.X.Min, p.X.Max, p.Y.Min = -0.5, float64(len(names))-0.5, 0
+	if p.Y.Max <= 0 || math.IsInf(p.Y.Max, 0) {
+		p.Y.Max = 1
+	}
+	p.X.Tick.Label.Rotation = math.Pi / 6
+	p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = draw.XRight, draw.YTop
+	p.X.Padding = vg.Points(6)
+	return p, nil
+}
+
+func (r *Results) throughputChart() (*plot.Plot, error) {
+	return r.bars("orders a second", func(s Result) float64 { return s.PerSecond }, func(s Result) bool { return s.Oversold > 0 })
+}
+
+func (r *Results) oversoldChart() (*plot.Plot, error) {
+	return r.bars("units oversold", func(s Result) float64 { return float64(s.Oversold) }, func(Result) bool { return true })
+}
+
+// lines draws one line a strategy.
+func (r *Results) lines(p *plot.Plot, points func(Result) plotter.XYs) (*plot.Plot, error) {
+	for i, s := range r.Strategies {
+		xys := points(s)
+		if len(xys) == 0 {
+			continue
+		}
+		line, err := plotter.NewLine(xys)
+		if err != nil {
+			return nil, err
+		}
+		line.Color, line.Width = palette[i%len(palette)], vg.Points(1.8)
+		if i >= len(palette) {
+			line.Dashes = []vg.Length{vg.Points(5), vg.Points(3)}
+		}
+		p.Add(line)
+		p.Legend.Add(s.Strategy, line)
+	}
+	return p, nil
+}
+
+func (r *Results) latencyChart() (*plot.Plot, error) {
+	p := newChart("milliseconds")
+	p.X.Label.Text = "share of the answers, %"
+	p.Legend.Left = true
+	return r.lines(p, func(s Result) (xys plotter.XYs) {
+		for _, point := range s.Percentiles {
+			if point.Quantile < 1 { // the slowest of all is one answer's fate
+				xys = append(xys, plotter.XY{X: point.Quantile * 100, Y: point.Millis})
+			}
+		}
+		return xys
+	})
+}
+
+// mostPoints bounds the points of one line.
+const mostPoints = 200
+
+func (r *Results) salesChart() (*plot.Plot, error) {
+	p := newChart("units left to sell")
+	p.X.Label.Text = "seconds"
+	var most float64
+	defer func() { // what oversells a great deal would flatten all the rest
+		p.Y.Min = max(p.Y.Min, -most/2)
+	}()
+	return r.lines(p, func(s Result) plotter.XYs {
+		most = max(most, float64(s.Stock))
+		xys := plotter.XYs{{X: 0, Y: float64(s.Stock)}}
+		step := max(1, len(s.Sales)/mostPoints)
+		for i := step - 1; i < len(s.Sales); i += step {
+			xys = append(xys, plotter.XY{X: s.Sales[i], Y: float64(s.Stock) - float64(i+1)})
+		}
+		return xys
+	})
+}
+
+// Verdicts in Chinese, for the page.
+func (r Result) VerdictChinese() string {
+	switch r.Verdict {
+	case asPromised:
+		return "符合承诺"
+	case promise:
+		return "违背承诺"
+	}
+	return "被中断"
+}
+
+// Heading says in one sentence what came of the run.
+func (r *Results) Heading() string {
+	if n := r.Broken(); n > 0 {
+		return fmt.Sprintf("%d of %d strategies broke their promise", n, len(r.Strategies))
+	}
+	return "Every strategy did as it promises"
+}
+
+// HeadingChinese is Heading in Chinese.
+func (r *Results) HeadingChinese() string {
+	if n := r.Broken(); n > 0 {
+		return fmt.Sprintf("%d 个策略中有 %d 个违背了承诺", len(r.Strategies), n)
+	}
+	return "每个策略都符合其承诺"
+}

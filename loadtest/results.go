@@ -1,0 +1,194 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/machine"
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+)
+
+// Results are one run of the laboratory.
+type Results struct {
+	Command    string            `json:"command"`
+	Flags      map[string]string `json:"flags"`
+	Seed       uint64            `json:"seed"`
+	When       time.Time         `json:"when"`
+	Commit     string            `json:"commit"`
+	Machine    string            `json:"machine"`
+	Stores     string            `json:"stores"`
+	CutShort   bool              `json:"cut_short"`
+	Strategies []Result          `json:"strategies"`
+
+	guard bool
+}
+
+// Result is what one strategy did. Figures that could not be had are null.
+type Result struct {
+	Strategy  string `json:"strategy"`
+	Sound     bool   `json:"sound"`
+	Instances int    `json:"instances"`
+	Load      string `json:"load"`
+	Stock     int64  `json:"stock"`
+
+	Accepted  int64 `json:"accepted"`
+	Refused   int64 `json:"refused"`
+	Failed    int64 `json:"failed"`
+	Sold      int64 `json:"sold"` // by the orders in the database
+	Oversold  int64 `json:"oversold"`
+	Undersold int64 `json:"undersold"` // left though somebody heard "sold out"
+	Missing   int64 `json:"missing"`   // answered 201 and not found
+	Caught    int64 `json:"caught"`    // by the guard
+
+	Ledger   *int64 `json:"ledger_available"`
+	Gate     *int64 `json:"gate_available"`
+	InFlight *int64 `json:"gate_in_flight"`
+
+	PerSecond   float64      `json:"orders_per_second"`
+	P50         *float64     `json:"p50_millis"`
+	P99         *float64     `json:"p99_millis"`
+	APICPU      *float64     `json:"api_cpu_millis_per_order"`
+	RedisCPU    *float64     `json:"redis_cpu_millis_per_order"`
+	DatabaseCPU *float64     `json:"database_cpu_millis_per_order"`
+	Percentiles []Percentile `json:"percentiles"`
+	Sales       []float64    `json:"sales_seconds"` // when each order was accepted
+
+	Rate    int   `json:"rate,omitempty"`    // arrivals a second, of an open load
+	Late    int64 `json:"late,omitempty"`    // arrivals that were sent late
+	Dropped int64 `json:"dropped,omitempty"` // arrivals without an answer
+
+	Verdict string   `json:"verdict"`
+	Faults  []string `json:"faults"`
+}
+
+// Verdicts.
+const (
+	asPromised = "as promised"
+	promise    = "promise broken"
+	undecided  = "cut short"
+)
+
+func newResults(l *lab) *Results {
+	stores := "embedded (in-process Redis, SQLite)"
+	if l.embedded == nil {
+		stores = "none named"
+		if l.sql != nil {
+			stores = l.sql.Target()
+		}
+		if l.redis != nil {
+			stores += ", Redis " + machine.Version("redis-server", "--version")
+		}
+	}
+	return &Results{
+		Command: strings.TrimSpace("go run ./loadtest " + strings.Join(redacted(l.args), " ")),
+		Flags: map[string]string{
+			"instances": fmt.Sprint(l.settings.instances), "stock": fmt.Sprint(l.stock), "clients": fmt.Sprint(l.clients),
+			"guard": l.guard, "lock": l.lock, "rate": fmt.Sprint(l.rate), "search": fmt.Sprint(l.search),
+		},
+		Seed: l.seed, When: time.Now().UTC().Truncate(time.Second), Commit: machine.Commit(),
+		Machine: machine.Describe(), Stores: stores, guard: l.guard == "on",
+	}
+}
+
+// Broken is how many promises were broken.
+func (r *Results) Broken() (n int) {
+	for _, s := range r.Strategies {
+		if s.Verdict == promise {
+			n++
+		}
+	}
+	return n
+}
+
+func (l *lab) result(spec strategy.Spec, rec *record, _ string, stock int64) *Result {
+	return &Result{
+		Strategy: spec.Name, Sound: spec.Sound, Instances: max(l.settings.instances, len(l.targets)), Stock: stock,
+		Accepted: rec.accepted.Load(), Refused: rec.refused.Load(), Failed: rec.failed.Load(),
+	}
+}
+
+// judge says whether the strategy did as it promises. A broken one promises to
+// oversell, unless it stands alone under its mutex, or a guard behind it.
+func (r *Result) judge(spec strategy.Spec, limited, cutShort, guarded bool) {
+	fault := func(format string, args ...any) { r.Faults = append(r.Faults, fmt.Sprintf(format, args...)) }
+	mayOversell := !spec.Sound && !guarded
+	switch {
+	case r.Oversold > 0 && !mayOversell:
+		fault("oversold %d units", r.Oversold)
+	case r.Oversold == 0 && mayOversell && r.Instances > 1 && !cutShort:
+		fault("it should oversell and did not: the load proves nothing")
+	}
+	if r.Missing > 0 {
+		fault("%d orders answered 201 are not found", r.Missing)
+	}
+	if spec.Sound && !limited && !cutShort {
+		if r.Undersold > 0 && r.Rate == 0 {
+			fault("%d units were left when everybody heard \"sold out\"", r.Undersold)
+		}
+		if r.Ledger != nil && *r.Ledger != r.Stock-r.Sold {
+			fault("the stock row has %d units left, by its orders %d", *r.Ledger, r.Stock-r.Sold)
+		}
+		if r.Gate != nil && r.Ledger != nil && *r.Gate+*r.InFlight != *r.Ledger {
+			fault("the gate has %d units left and %d in flight, the ledger %d", *r.Gate, *r.InFlight, *r.Ledger)
+		}
+	}
+	if limited {
+		r.Load += ", stopped at the limit"
+	}
+	switch {
+	case len(r.Faults) > 0:
+		r.Verdict = promise
+	case cutShort:
+		r.Verdict = undecided
+	default:
+		r.Verdict = asPromised
+	}
+}
+
+// write writes results.json and report.html into the folder.
+func (r *Results) write(folder string) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(folder, "results.json"), append(text, '\n'), 0o644); err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
+	html, err := os.Create(filepath.Join(folder, "report.html"))
+	if err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
+	if err := r.report(html); err != nil {
+		html.Close()
+		return fmt.Errorf("the report: %w", err)
+	}
+	return html.Close()
+}
+
+// redacted hides what is secret in URLs and tokens.
+func redacted(args []string) []string {
+	hidden := make([]string, len(args))
+	for i, arg := range args {
+		flag, value, joined := strings.Cut(arg, "=")
+		switch {
+		case i > 0 && args[i-1] == "--admin-token":
+			hidden[i] = "***"
+		case joined && flag == "--admin-token":
+			hidden[i] = flag + "=***"
+		case joined && strings.Contains(value, "://"):
+			hidden[i] = flag + "=" + redactURL(value)
+		case strings.Contains(arg, "://"):
+			hidden[i] = redactURL(arg)
+		default:
+			hidden[i] = arg
+		}
+	}
+	return hidden
+}
