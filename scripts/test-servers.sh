@@ -29,6 +29,11 @@ needs mariadb-server mariadbd
 needs postgresql initdb
 needs default-jdk-headless javac
 needs etcd-server etcd
+needs nginx nginx
+for file in /usr/lib/nginx/modules/ngx_http_lua_module.so:libnginx-mod-http-lua \
+	/usr/share/lua/5.1/nginx/redis.lua:lua-nginx-redis /usr/share/lua/5.1/cjson:lua-cjson; do
+	[ -e "${file%%:*}" ] || packages="$packages ${file##*:}"
+done
 for jar in zookeeper curator-recipes; do
 	[ -e "/usr/share/java/$jar.jar" ] && continue
 	case $jar in
