@@ -413,7 +413,7 @@ function _M.check()
     return
   end
   local lines = judged()
-  if not lines or levels:get(" away") or not gated() then
+  if not lines or not gated() then
     return
   end
 
@@ -421,6 +421,11 @@ function _M.check()
   local unknown = {}
   for _, line in ipairs(lines) do
     local most, segmented = levels:get(line.sku)
+    -- One request asks again in good time, so that not all of a crowd do when
+    -- what is known ends.
+    if levels:add(" known " .. line.sku, true, sold_out / 2) then
+      most = nil
+    end
     line.most, line.segmented = most, segmented == 1
     if not most then
       unknown[#unknown + 1] = line.sku
@@ -428,6 +433,9 @@ function _M.check()
   end
   local counts
   if #unknown > 0 then
+    if levels:get(" away") then
+      return
+    end
     local err
     counts, err = read(unknown)
     if not counts then

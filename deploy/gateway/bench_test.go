@@ -1,0 +1,100 @@
+package gateway
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// measured is how long each way is asked, and clients how many ask at once.
+const (
+	measured = 10 * time.Second
+	clients  = 128
+)
+
+var (
+	perSecond = regexp.MustCompile(`Requests/sec:\s+(\S+)`)
+	median    = regexp.MustCompile(`50%\s+(\S+)`)
+	late      = regexp.MustCompile(`99%\s+(\S+)`)
+	requests  = regexp.MustCompile(`(\d+) requests in`)
+	refusals  = regexp.MustCompile(`Non-2xx or 3xx responses: (\d+)`)
+)
+
+// BenchmarkSoldOut measures how many answers "sold out" a second there are from
+// one instance, from nginx over two instances without the check, and from the
+// gateway. It needs wrk, and an otherwise idle machine:
+//
+//	go test -run '^$' -bench SoldOut -benchtime 1x ./deploy/gateway
+func BenchmarkSoldOut(b *testing.B) {
+	wrk, err := exec.LookPath("wrk")
+	if err != nil {
+		b.Skip("wrk is not installed: apt-get install wrk")
+	}
+	script := filepath.Join(b.TempDir(), "order.lua")
+	text := fmt.Sprintf(`wrk.method = "POST"
+wrk.path = "/orders"
+wrk.headers["Content-Type"] = "application/json"
+wrk.body = %q
+`, order(1, "gone"))
+	if err := os.WriteFile(script, []byte(text), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	db, redis := testenv.MariaDB(b), testenv.OwnRedis(b)
+	checked := build(b, plan{db: db, redis: redis.URL()})
+	if err := checked.sell("gone", 1); err != nil {
+		b.Fatal(err)
+	}
+	unchecked := build(b, plan{db: db, redis: redis.URL(), environment: []string{"HOLDFAST_LEDGER_ID="}})
+	for _, way := range []struct {
+		name, url string
+		shop      *shop
+	}{
+		{"instance", checked.instances[0].URL(), checked},
+		{"proxy", unchecked.url, unchecked},
+		{"gateway", checked.url, checked},
+	} {
+		b.Run(way.name, func(b *testing.B) {
+			for range b.N {
+				before, err := way.shop.placed()
+				if err != nil {
+					b.Fatal(err)
+				}
+				out, err := exec.Command(wrk, "-t", "2", "-c", strconv.Itoa(clients), "-d", strconv.Itoa(int(measured.Seconds()))+"s",
+					"--latency", "-s", script, way.url).CombinedOutput()
+				if err != nil {
+					b.Fatalf("%v: %s", err, out)
+				}
+				after, err := way.shop.placed()
+				if err != nil {
+					b.Fatal(err)
+				}
+				rate := perSecond.FindSubmatch(out)
+				all, refused := requests.FindSubmatch(out), refusals.FindSubmatch(out)
+				if rate == nil || all == nil || refused == nil || string(all[1]) != string(refused[1]) {
+					b.Fatalf("not every answer is a refusal: %s", out)
+				}
+				if a, err := call("POST", way.url+"/orders", order(1, "gone")); err != nil || a.status != 409 {
+					b.Fatalf("%v, %v", a, err)
+				}
+				n, err := strconv.ParseFloat(string(rate[1]), 64)
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(n, "answers/s")
+				b.ReportMetric(after-before, "reached")
+				for name, pattern := range map[string]*regexp.Regexp{"ms-p50": median, "ms-p99": late} {
+					if d, err := time.ParseDuration(string(pattern.FindSubmatch(out)[1])); err == nil {
+						b.ReportMetric(float64(d.Microseconds())/1000, name)
+					}
+				}
+			}
+		})
+	}
+}
