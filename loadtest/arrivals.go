@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	vegeta "github.com/tsenart/vegeta/v12/lib"
@@ -94,14 +94,17 @@ func (l *lab) arrive(ctx context.Context, spec strategy.Spec, urls []string, pid
 		return nil, err
 	}
 	var (
-		random = rand.New(rand.NewPCG(l.seed, uint64(rate)))
+		buyer  = buyers(l.seed, uint64(rate))
 		header = http.Header{"Content-Type": {"application/json"}}
+		mu     sync.Mutex // the attacker's workers ask for targets at the same time
 		sent   = 0
 	)
 	next := func(t *vegeta.Target) error {
+		mu.Lock()
+		defer mu.Unlock()
 		t.Method, t.Header = http.MethodPost, header
 		t.URL = urls[sent%len(urls)] + "/orders"
-		t.Body = fmt.Appendf(nil, `{"buyer_id":"buyer-%016x","lines":[{"sku":%q,"quantity":1}]}`, random.Uint64(), sku)
+		t.Body = fmt.Appendf(nil, `{"buyer_id":%q,"lines":[{"sku":%q,"quantity":1}]}`, buyer(), sku)
 		sent++
 		return nil
 	}
@@ -135,7 +138,7 @@ func (l *lab) arrive(ctx context.Context, spec strategy.Spec, urls []string, pid
 	}
 	stop()
 	cpu = machine.CPUTime(pids) - cpu
-	result := l.result(spec, rec, sku, stock)
+	result := l.result(spec, rec, stock)
 	result.Load, result.Rate = fmt.Sprintf("%d arrivals a second for %v", rate, l.duration), rate
 	result.Late, result.Dropped = late, dropped
 	result.timed(rec)
@@ -155,7 +158,11 @@ func (l *lab) arrive(ctx context.Context, spec strategy.Spec, urls []string, pid
 	// With stock in plenty nobody can oversell: only losses are judged.
 	sound := spec
 	sound.Sound = true
-	result.judge(sound, false, ctx.Err() != nil, l.guard == "on")
+	end := soldOut
+	if ctx.Err() != nil {
+		end = interrupted
+	}
+	result.judge(sound, end, l.guard == "on")
 	if !spec.Sound {
 		result.Faults, result.Verdict = nil, asPromised // lost updates are what it shows
 	}

@@ -182,6 +182,20 @@ func (l *lab) caught(ctx context.Context, urls []string) (n int64) {
 	return n
 }
 
+// redisVersion is what the Redis in use says of itself, after a space.
+func (l *lab) redisVersion() string {
+	info, err := l.redis.Info(context.Background(), "server").Result()
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(info) {
+		if version, ok := strings.CutPrefix(strings.TrimSpace(line), "redis_version:"); ok {
+			return " " + version
+		}
+	}
+	return ""
+}
+
 // redisCPU is what a Redis by itself has used so far, by its own account.
 func (l *lab) redisCPU(ctx context.Context) (used time.Duration, ok bool) {
 	client, single := l.redis.(*redis.Client)

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -30,8 +30,8 @@ type lab struct {
 	sql             *store.SQL            // nil: no audit of the database
 	redis           redis.UniversalClient // nil: no audit of the gate
 	embedded        *store.InProcessRedis // nil: real stores
-	folder          string
-	runID           string // part of every SKU, so that runs do not meet
+	program         string                // the file of the service; none at targets
+	runID           string                // part of every SKU, so that runs do not meet
 }
 
 // newLab opens the stores that are named, or hosts an in-process Redis and a
@@ -39,7 +39,7 @@ type lab struct {
 func newLab(ctx context.Context, t testenv.T, s settings, args []string, stdout, stderr io.Writer) (l *lab, err error) {
 	l = &lab{
 		settings: s, t: t, args: args, out: stdout, display: newDisplay(stderr),
-		redisURL: s.redis, dbURL: s.db, runID: time.Now().UTC().Format("150405"),
+		redisURL: s.redis, dbURL: s.db, runID: strconv.FormatInt(time.Now().UnixMicro(), 36),
 		client: &http.Client{
 			Timeout:   30 * time.Second,
 			Transport: &http.Transport{MaxIdleConns: 4096, MaxIdleConnsPerHost: 2048},
@@ -50,20 +50,24 @@ func newLab(ctx context.Context, t testenv.T, s settings, args []string, stdout,
 			l.close()
 		}
 	}()
-	if s.db == "" && s.redis == "" && len(s.targets) == 0 {
-		if l.folder, err = os.MkdirTemp("", "holdfast-loadtest-"); err != nil {
-			return l, err
+	if len(s.targets) == 0 {
+		if s.api == "" {
+			fmt.Fprintln(stderr, "building ./cmd/api")
+			l.program = testenv.Build(t, "./cmd/api")
+		} else if l.program, err = filepath.Abs(s.api); err != nil {
+			return l, fmt.Errorf("--api: %w", err)
 		}
-		t.Cleanup(func() { os.RemoveAll(l.folder) })
+	}
+	if s.db == "" && s.redis == "" && len(s.targets) == 0 {
 		if l.embedded, err = store.OpenInProcessRedis(ctx); err != nil {
 			return l, err
 		}
-		l.redisURL, l.dbURL = l.embedded.URL(), "sqlite://"+filepath.Join(l.folder, "ledger.db")
+		l.redisURL, l.dbURL = l.embedded.URL(), "sqlite://"+filepath.Join(testenv.Folder(t, "loadtest"), "ledger.db")
 		l.redis = l.embedded.Client()
 	}
 	if l.dbURL != "" {
 		if len(s.targets) == 0 {
-			migrate := testenv.StartAPI(t, "migrate", "up", "--db", l.dbURL)
+			migrate := testenv.StartFile(t, l.program, "migrate", "up", "--db", l.dbURL)
 			if code := migrate.Wait(); code != 0 {
 				return l, fmt.Errorf("api migrate up: %s", migrate.Output())
 			}
@@ -145,7 +149,7 @@ func (l *lab) drive(ctx context.Context, spec strategy.Spec) (*Result, error) {
 	)
 	if len(urls) == 0 {
 		for range l.settings.instances {
-			api := testenv.API(l.t, l.flags(spec)...)
+			api := testenv.ServeFile(l.t, l.program, l.flags(spec)...)
 			apis, urls, pids = append(apis, api), append(urls, api.URL()), append(pids, api.PIDs()...)
 		}
 		defer func() {
@@ -157,9 +161,15 @@ func (l *lab) drive(ctx context.Context, spec strategy.Spec) (*Result, error) {
 			}
 		}()
 	} else {
-		var err error
-		if spec, err = l.running(ctx, urls[0]); err != nil {
-			return nil, err
+		for i, url := range urls {
+			running, err := l.running(ctx, url)
+			if err != nil {
+				return nil, err
+			}
+			if i > 0 && running.Name != spec.Name {
+				return nil, fmt.Errorf("%s runs %s, %s runs %s: instances share their stores only with one strategy", urls[0], spec.Name, url, running.Name)
+			}
+			spec = running
 		}
 	}
 	if l.open() {

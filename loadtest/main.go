@@ -30,6 +30,7 @@ type settings struct {
 	limit      time.Duration
 	seed       uint64
 	out        string
+	api        string
 
 	redis, db                string
 	lock                     string
@@ -48,52 +49,79 @@ func (s settings) open() bool { return s.rate > 0 || s.search }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // who interrupts twice does not want the table
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
-// run returns the exit code: 0 as promised, 1 a promise was broken or the run
-// failed, 2 usage, 130 cut short.
+// Exit codes.
+const (
+	exitOK     = 0
+	exitBroken = 1 // a promise was broken, or the run failed
+	exitUsage  = 2
+	exitCut    = 130 // as shells say of what SIGINT ended
+)
+
+// run returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	s, code := parse(args, stdout, stderr)
+	if s == nil {
+		return code
+	}
+	broken := false
+	err := testenv.Run(func(t testenv.T) (err error) {
+		broken, err = s.load(ctx, t, args, stdout, stderr)
+		return err
+	})
+	return exitCode(ctx, broken, err, stderr)
+}
+
+// parse reads the command line. Without settings there is nothing to do but to
+// exit.
+func parse(args []string, stdout, stderr io.Writer) (*settings, int) {
 	s, flags := flagSet()
 	switch err := flags.Parse(args); {
 	case errors.Is(err, pflag.ErrHelp):
 		fmt.Fprint(stdout, usage(flags))
-		return 0
+		return nil, exitOK
 	case err != nil:
 		fmt.Fprintf(stderr, "loadtest: %v\n", err)
-		return 2
+		return nil, exitUsage
 	}
 	if rest := flags.Args(); len(rest) > 0 && (rest[0] != "compare" || len(rest) > 1) {
 		fmt.Fprintf(stderr, "loadtest: unknown command %q: expected compare, or nothing\n", strings.Join(rest, " "))
-		return 2
+		return nil, exitUsage
 	}
 	if err := s.check(); err != nil {
 		fmt.Fprintf(stderr, "loadtest: %v\nRun go run ./loadtest --help for the flags.\n", err)
-		return 2
+		return nil, exitUsage
 	}
-	broken := false
-	err := testenv.Run(func(t testenv.T) error {
-		lab, err := newLab(ctx, t, *s, args, stdout, stderr)
-		if err != nil {
-			return err
-		}
-		defer lab.close()
-		broken, err = lab.run(ctx)
-		return err
-	})
+	return s, exitOK
+}
+
+// load opens the stores, drives what was asked for and reports.
+func (s settings) load(ctx context.Context, t testenv.T, args []string, stdout, stderr io.Writer) (broken bool, err error) {
+	lab, err := newLab(ctx, t, s, args, stdout, stderr)
+	if err != nil {
+		return false, err
+	}
+	defer lab.close()
+	return lab.run(ctx)
+}
+
+func exitCode(ctx context.Context, broken bool, err error, stderr io.Writer) int {
 	switch {
 	case ctx.Err() != nil:
 		fmt.Fprintln(stderr, "loadtest: cut short")
-		return 130
+		return exitCut
 	case err != nil:
 		fmt.Fprintf(stderr, "loadtest: %v\n", err)
-		return 1
+		return exitBroken
 	case broken:
-		return 1
+		return exitBroken
 	}
-	return 0
+	return exitOK
 }
 
 func flagSet() (*settings, *pflag.FlagSet) {
@@ -109,6 +137,7 @@ func flagSet() (*settings, *pflag.FlagSet) {
 	flags.DurationVar(&s.limit, "limit", 20*time.Second, "the longest that one rush may take")
 	flags.Uint64Var(&s.seed, "seed", 1, "the same seed sends the same orders")
 	flags.StringVar(&s.out, "out", "", "`folder` for results.json and report.html")
+	flags.StringVar(&s.api, "api", "", "an api `file` to load instead of building ./cmd/api")
 	flags.StringVar(&s.redis, "redis", "", "`URL` of a real Redis, as the service takes it; without it and --db, embedded stores")
 	flags.StringVar(&s.db, "db", "", "`URL` of a real database, as the service takes it")
 	flags.StringVar(&s.lock, "lock", "redis", "where the strategies' locks are kept: redis, redlock, zookeeper, etcd")
@@ -153,6 +182,10 @@ func (s *settings) check() error {
 		return errors.New("--redis and --db: name both, or neither for embedded stores")
 	case len(s.targets) > 0 && len(s.strategies) > 0:
 		return errors.New("--strategies: what runs at --target is what is loaded")
+	case len(s.targets) > 0 && s.api != "":
+		return errors.New("--api and --target: choose one")
+	case len(s.targets) > 0 && s.redis != "" && s.db == "":
+		return errors.New("--redis: the gate at --target is audited against the database: name --db too")
 	}
 	return nil
 }
@@ -168,5 +201,6 @@ Flags:
 ` + flags.FlagUsages() + `
 Exit status: 0 as promised (the sound strategies did not oversell, the broken
 ones did), 1 a promise was broken or the run failed, 2 usage, 130 cut short.
+docs/loadtest.md says how to read the table.
 `
 }

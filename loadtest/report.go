@@ -186,7 +186,7 @@ func (r Result) VerdictChinese() string {
 	case promise:
 		return "违背承诺"
 	}
-	return "被中断"
+	return "未定"
 }
 
 // Heading says in one sentence what came of the run.

@@ -40,7 +40,7 @@ type Result struct {
 	Failed    int64 `json:"failed"`
 	Sold      int64 `json:"sold"` // by the orders in the database
 	Oversold  int64 `json:"oversold"`
-	Undersold int64 `json:"undersold"` // left though somebody heard "sold out"
+	Undersold int64 `json:"undersold"` // left in the end
 	Missing   int64 `json:"missing"`   // answered 201 and not found
 	Caught    int64 `json:"caught"`    // by the guard
 
@@ -69,7 +69,7 @@ type Result struct {
 const (
 	asPromised = "as promised"
 	promise    = "promise broken"
-	undecided  = "cut short"
+	undecided  = "undecided" // the load ended before all was sold
 )
 
 func newResults(l *lab) *Results {
@@ -80,14 +80,14 @@ func newResults(l *lab) *Results {
 			stores = l.sql.Target()
 		}
 		if l.redis != nil {
-			stores += ", Redis " + machine.Version("redis-server", "--version")
+			stores += ", Redis" + l.redisVersion()
 		}
 	}
 	return &Results{
 		Command: strings.TrimSpace("go run ./loadtest " + strings.Join(redacted(l.args), " ")),
 		Flags: map[string]string{
 			"instances": fmt.Sprint(l.settings.instances), "stock": fmt.Sprint(l.stock), "clients": fmt.Sprint(l.clients),
-			"guard": l.guard, "lock": l.lock, "rate": fmt.Sprint(l.rate), "search": fmt.Sprint(l.search),
+			"guard": l.guard, "lock": l.lock, "limit": l.limit.String(), "rate": fmt.Sprint(l.rate), "search": fmt.Sprint(l.search),
 		},
 		Seed: l.seed, When: time.Now().UTC().Truncate(time.Second), Commit: machine.Commit(),
 		Machine: machine.Describe(), Stores: stores, guard: l.guard == "on",
@@ -104,31 +104,43 @@ func (r *Results) Broken() (n int) {
 	return n
 }
 
-func (l *lab) result(spec strategy.Spec, rec *record, _ string, stock int64) *Result {
+func (l *lab) result(spec strategy.Spec, rec *record, stock int64) *Result {
+	instances := l.settings.instances
+	if len(l.targets) > 0 {
+		instances = len(l.targets)
+	}
 	return &Result{
-		Strategy: spec.Name, Sound: spec.Sound, Instances: max(l.settings.instances, len(l.targets)), Stock: stock,
+		Strategy: spec.Name, Sound: spec.Sound, Instances: instances, Stock: stock,
 		Accepted: rec.accepted.Load(), Refused: rec.refused.Load(), Failed: rec.failed.Load(),
 	}
 }
 
 // judge says whether the strategy did as it promises. A broken one promises to
-// oversell, unless it stands alone under its mutex, or a guard behind it.
-func (r *Result) judge(spec strategy.Spec, limited, cutShort, guarded bool) {
+// oversell, unless it stands alone under its mutex, or a guard behind it. A load
+// that ended before all was sold can convict, but not acquit.
+func (r *Result) judge(spec strategy.Spec, ending ending, guarded bool) {
 	fault := func(format string, args ...any) { r.Faults = append(r.Faults, fmt.Sprintf(format, args...)) }
 	mayOversell := !spec.Sound && !guarded
+	if ending != soldOut {
+		r.Undersold = 0 // nobody heard "sold out"
+	}
 	switch {
 	case r.Oversold > 0 && !mayOversell:
 		fault("oversold %d units", r.Oversold)
-	case r.Oversold == 0 && mayOversell && r.Instances > 1 && !cutShort:
+	case r.Oversold == 0 && mayOversell && r.Instances > 1 && ending == soldOut:
 		fault("it should oversell and did not: the load proves nothing")
 	}
 	if r.Missing > 0 {
 		fault("%d orders answered 201 are not found", r.Missing)
 	}
-	if spec.Sound && !limited && !cutShort {
-		if r.Undersold > 0 && r.Rate == 0 {
-			fault("%d units were left when everybody heard \"sold out\"", r.Undersold)
-		}
+	if r.Accepted == 0 && ending != interrupted {
+		fault("no order was accepted")
+	}
+	if spec.Sound && r.Undersold > 0 && r.Rate == 0 {
+		fault("%d units were left when everybody heard \"sold out\"", r.Undersold)
+	}
+	// Counts agree at rest, and a load that was ended may leave none.
+	if spec.Sound && ending == soldOut {
 		if r.Ledger != nil && *r.Ledger != r.Stock-r.Sold {
 			fault("the stock row has %d units left, by its orders %d", *r.Ledger, r.Stock-r.Sold)
 		}
@@ -136,18 +148,27 @@ func (r *Result) judge(spec strategy.Spec, limited, cutShort, guarded bool) {
 			fault("the gate has %d units left and %d in flight, the ledger %d", *r.Gate, *r.InFlight, *r.Ledger)
 		}
 	}
-	if limited {
-		r.Load += ", stopped at the limit"
+	if ending == atLimit {
+		r.Load += fmt.Sprintf(", stopped at the limit with %d of %d units sold", r.Sold, r.Stock)
 	}
 	switch {
 	case len(r.Faults) > 0:
 		r.Verdict = promise
-	case cutShort:
+	case ending != soldOut && !(mayOversell && r.Oversold > 0):
 		r.Verdict = undecided
 	default:
 		r.Verdict = asPromised
 	}
 }
+
+// ending is why a load ended.
+type ending int
+
+const (
+	soldOut     ending = iota // or, of an open load, all arrivals were sent
+	atLimit                   // --limit
+	interrupted               // by a signal
+)
 
 // write writes results.json and report.html into the folder.
 func (r *Results) write(folder string) error {

@@ -108,6 +108,13 @@ func (l *lab) order(ctx context.Context, url, sku, buyer string) (a answer) {
 	return a
 }
 
+// buyers names the buyers of one client, or of one rate. Who they are depends on
+// the seed and on nothing else.
+func buyers(seed, stream uint64) func() string {
+	random := rand.New(rand.NewPCG(seed, stream))
+	return func() string { return fmt.Sprintf("buyer-%016x", random.Uint64()) }
+}
+
 // failurePause is how long a client waits after a failure before it asks again.
 const failurePause = 10 * time.Millisecond
 
@@ -128,11 +135,10 @@ func (l *lab) rush(ctx context.Context, spec strategy.Spec, urls []string, pids 
 	defer cancel()
 	var clients sync.WaitGroup
 	for i := range l.clients {
-		// What a client orders depends on the seed and on nothing else.
-		random := rand.New(rand.NewPCG(l.seed, uint64(i)))
+		buyer := buyers(l.seed, uint64(i))
 		clients.Go(func() {
 			for n := 0; limited.Err() == nil; n++ {
-				a := l.order(ctx, urls[(i+n)%len(urls)], sku, fmt.Sprintf("buyer-%016x", random.Uint64()))
+				a := l.order(ctx, urls[(i+n)%len(urls)], sku, buyer())
 				if ctx.Err() != nil {
 					return // cut short: its outcome is nobody's
 				}
@@ -148,9 +154,10 @@ func (l *lab) rush(ctx context.Context, spec strategy.Spec, urls []string, pids 
 		})
 	}
 	clients.Wait()
+	expired := limited.Err() != nil
 	stop()
 	cpu = machine.CPUTime(pids) - cpu
-	result := l.result(spec, rec, sku, l.stock)
+	result := l.result(spec, rec, l.stock)
 	result.Load = fmt.Sprintf("rush, %d clients", l.clients)
 	result.timed(rec)
 	if rec.accepted.Load() > 0 && len(pids) > 0 {
@@ -164,7 +171,14 @@ func (l *lab) rush(ctx context.Context, spec strategy.Spec, urls []string, pids 
 	if err := l.audit(context.WithoutCancel(ctx), result, rec, urls[0], sku); err != nil {
 		return result, err
 	}
-	result.judge(spec, limited.Err() != nil && ctx.Err() == nil, ctx.Err() != nil, l.guard == "on")
+	end := soldOut
+	switch {
+	case ctx.Err() != nil:
+		end = interrupted
+	case expired:
+		end = atLimit
+	}
+	result.judge(spec, end, l.guard == "on")
 	l.display.done(*result)
 	return result, nil
 }

@@ -72,6 +72,9 @@ func writeTable(w io.Writer, r *Results, colors bool) {
 		for _, fault := range s.Faults {
 			fmt.Fprintf(w, "%s: %s\n", s.Strategy, fault)
 		}
+		if s.Verdict == undecided {
+			fmt.Fprintf(w, "%s: %s\n", s.Strategy, s.Load)
+		}
 	}
 	if r.CutShort {
 		fmt.Fprintln(w, "The run was cut short.")

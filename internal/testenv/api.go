@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -35,7 +36,13 @@ func API(t T, args ...string) *APIServer {
 // "listening on http://host:port" and answers GET /readyz.
 func Serve(t T, pkg string, args ...string) *APIServer {
 	t.Helper()
-	s := start(t, pkg, args)
+	return ServeFile(t, Build(t, pkg), args...)
+}
+
+// ServeFile is Serve for a program that is built already.
+func ServeFile(t T, file string, args ...string) *APIServer {
+	t.Helper()
+	s := StartFile(t, file, args...)
 	err := await(startLimit, func(ctx context.Context) error {
 		if err := s.process.running(); err != nil {
 			return finalError{err}
@@ -47,7 +54,7 @@ func Serve(t T, pkg string, args ...string) *APIServer {
 		s.url = found[1]
 		return s.ready(ctx)
 	})
-	check(t, pkg, err)
+	check(t, path.Base(file), err)
 	return s
 }
 
@@ -55,21 +62,30 @@ func Serve(t T, pkg string, args ...string) *APIServer {
 // to serve, or not be able to.
 func StartAPI(t T, args ...string) *APIServer {
 	t.Helper()
-	return start(t, "./cmd/api", args)
+	return StartFile(t, Build(t, "./cmd/api"), args...)
 }
 
-func start(t T, pkg string, args []string) *APIServer {
+// StartFile is StartAPI for a program that is built already.
+func StartFile(t T, file string, args ...string) *APIServer {
 	t.Helper()
-	program, err := shared(&here, pkg, func() (string, error) { return build(pkg) })
-	check(t, "building "+pkg, err)
-	name := path.Base(pkg)
+	name := path.Base(file)
 	folder, err := here.newFolder(name)
 	check(t, name, err)
-	s := &APIServer{Server: newServer(name, folder, append([]string{program, "--listen", "127.0.0.1:0"}, args...))}
+	s := &APIServer{Server: newServer(name, folder, append([]string{file, "--listen", "127.0.0.1:0"}, args...))}
 	s.process.piped = true
 	check(t, name, s.process.start())
 	t.Cleanup(s.process.end)
 	return s
+}
+
+// Build builds a program of this module, once a process, and returns its file,
+// which goes with the process. The arguments are for go build.
+func Build(t T, pkg string, args ...string) (file string) {
+	t.Helper()
+	what := strings.Join(append([]string{pkg}, args...), " ")
+	file, err := shared(&here, what, func() (string, error) { return build(pkg, args) })
+	check(t, "building "+what, err)
+	return file
 }
 
 // URL is http://host:port.
@@ -109,7 +125,7 @@ func (s *APIServer) Wait() int {
 
 // build builds a program of this module, with the race detector if this one has
 // it, and returns its path.
-func build(pkg string) (string, error) {
+func build(pkg string, more []string) (string, error) {
 	root, err := moduleRoot()
 	if err != nil {
 		return "", err
@@ -123,7 +139,7 @@ func build(pkg string) (string, error) {
 	if raceDetector {
 		args = append(args, "-race")
 	}
-	command := exec.Command("go", append(args, pkg)...)
+	command := exec.Command("go", append(append(args, more...), pkg)...)
 	command.Dir = root
 	if out, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)

@@ -197,6 +197,15 @@ func (h *host) newFolder(name string) (string, error) {
 	return folder, os.Mkdir(folder, 0o755)
 }
 
+// Folder makes a folder for what the caller keeps on disk. Unlike t.TempDir's it
+// is gone soon after this process even if that is killed.
+func Folder(t T, name string) string {
+	t.Helper()
+	folder, err := here.newFolder(name)
+	check(t, "a folder", err)
+	return folder
+}
+
 // start starts the command so that it ends when this process ends.
 func (h *host) start(p *process) error {
 	h.mu.Lock()
