@@ -1,0 +1,232 @@
+package deploy
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+var (
+	from  = regexp.MustCompile(`(?m)^FROM (\S+)`)
+	user  = regexp.MustCompile(`(?m)^USER (\S+)$`)
+	probe = regexp.MustCompile(`(?m)^HEALTHCHECK (?:.|\\\n)*CMD (\[.*\])$`)
+)
+
+// TestDockerfiles: every image is built on a pinned one and runs as nobody, with
+// a health check.
+func TestDockerfiles(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"deploy/Dockerfile", "deploy/gateway/Dockerfile"} {
+		text := read(t, name)
+		for _, found := range from.FindAllStringSubmatch(text, -1) {
+			if found[1] != "scratch" && !pinned.MatchString(found[1]) {
+				t.Errorf("%s: %s is not pinned", name, found[1])
+			}
+		}
+		if u := user.FindStringSubmatch(text); u == nil || strings.HasPrefix(u[1], "root") || strings.HasPrefix(u[1], "0") {
+			t.Errorf("%s: runs as %v", name, u)
+		}
+		if probe.FindString(text) == "" {
+			t.Errorf("%s: no health check", name)
+		}
+	}
+	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(t, "go.mod"))[1]
+	if want := "FROM golang:" + version + "."; !strings.Contains(read(t, "deploy/Dockerfile"), want) {
+		t.Errorf("the image is not built with go.mod's Go: %s", want)
+	}
+}
+
+// TestImage builds the service as its Dockerfile does, from what .dockerignore
+// lets through, and runs it as the image does: as nobody, with nothing around it
+// that it may write but /tmp.
+func TestImage(t *testing.T) {
+	t.Parallel()
+	build := t.TempDir()
+	for _, line := range strings.Fields(read(t, ".dockerignore")) {
+		name, ok := strings.CutPrefix(line, "!")
+		if !ok {
+			continue
+		}
+		err := filepath.WalkDir(filepath.Join(root, name), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			relative, err := filepath.Rel(root, path)
+			switch {
+			case err != nil:
+				return err
+			case entry.IsDir() && entry.Name() == "testdata":
+				return filepath.SkipDir
+			case entry.IsDir() || strings.HasSuffix(path, "_test.go"):
+				return nil
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(build, relative)), 0o755); err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(build, relative), text, 0o644)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	image := t.TempDir()
+	// Without -trimpath, which would have every package compiled for this test.
+	command := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-s -w", "-o", image+"/", "./cmd/api", "./deploy/healthcheck")
+	if !strings.Contains(read(t, "deploy/Dockerfile"), `CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w' -o /out/ ./cmd/api ./deploy/healthcheck`) {
+		t.Error("the Dockerfile builds in another way than this test")
+	}
+	command.Dir, command.Env = build, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, name := range []string{"api", "healthcheck"} {
+		program, err := elf.Open(filepath.Join(image, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range program.Progs {
+			if p.Type == elf.PT_INTERP {
+				t.Errorf("%s is not static", name)
+			}
+		}
+		program.Close()
+	}
+
+	if os.Getuid() != 0 {
+		t.Skip("only root can put a program into a folder of its own")
+	}
+	for folder := image; folder != "/"; folder = filepath.Dir(folder) {
+		if info, err := os.Stat(folder); err != nil || info.Mode().Perm()&0o001 == 0 {
+			if err := os.Chmod(folder, info.Mode().Perm()|0o055); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := os.Mkdir(filepath.Join(image, "tmp"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(image, "tmp"), 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", testenv.Port(t))
+	inside := func(ctx context.Context, args ...string) *exec.Cmd {
+		command := exec.CommandContext(ctx, args[0], args[1:]...)
+		command.Dir, command.Env = "/", []string{"HOLDFAST_LISTEN=" + address}
+		command.SysProcAttr = &syscall.SysProcAttr{Chroot: image, Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
+		return command
+	}
+	var output bytes.Buffer
+	api := inside(t.Context(), "/api")
+	api.Stdout, api.Stderr = &output, &output
+	if err := api.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = api.Process.Signal(syscall.SIGTERM)
+		if err := api.Wait(); err != nil {
+			t.Errorf("%v: %s", err, output.String())
+		}
+		if left, err := os.ReadDir(filepath.Join(image, "tmp")); err != nil || len(left) > 0 {
+			t.Errorf("left in /tmp: %v, %v", left, err)
+		}
+	}()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		out, err := inside(t.Context(), "/healthcheck", "http://"+address+"/readyz").CombinedOutput()
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%v: %s", err, out)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	response, err := http.Post("http://"+address+"/orders", "application/json", strings.NewReader(`{"buyer_id":"u-1","lines":[{"sku":"10001","quantity":1}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusCreated {
+		t.Errorf("an order: %s", response.Status)
+	}
+	if err := inside(t.Context(), "/healthcheck", "http://"+address+"/nothing").Run(); err == nil {
+		t.Error("404 is taken for health")
+	}
+}
+
+// gatewayFiles are the files of the gateway's image.
+func gatewayFiles(t *testing.T) map[string]string {
+	t.Helper()
+	files := make(map[string]string)
+	for _, name := range []string{"nginx.conf", "gateway.lua", "http/resolver.conf", "site/modules.conf", "listen.conf"} {
+		files[name] = read(t, "deploy/gateway/"+name)
+	}
+	// The names are the container engine's to resolve.
+	files["instances.conf"] = regexp.MustCompile(`api-\d`).ReplaceAllString(read(t, "deploy/gateway/instances.conf"), "127.0.0.1")
+	return files
+}
+
+// TestGatewayImage: nginx takes the image's files as they are, and the health
+// check tells one that serves from one that does not.
+func TestGatewayImage(t *testing.T) {
+	t.Parallel()
+	nginx := testenv.OwnNginx(t, gatewayFiles(t))
+	if !strings.Contains(nginx.Output(), "HOLDFAST_LEDGER_ID") {
+		t.Errorf("it does not say that it knows no ledger: %s", nginx.Output())
+	}
+	for name, text := range gatewayFiles(t) { // testenv has put its own in the place of some
+		if err := os.WriteFile(filepath.Join(nginx.Folder(), name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program, err := exec.LookPath("nginx")
+	if err != nil {
+		program = "/usr/sbin/nginx"
+	}
+	out, err := exec.Command(program, "-t", "-p", nginx.Folder(), "-c", filepath.Join(nginx.Folder(), "nginx.conf"), "-e", "stderr").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "test is successful") {
+		t.Errorf("%v: %s", err, out)
+	}
+
+	var words []string
+	if err := json.Unmarshal([]byte(probe.FindStringSubmatch(read(t, "deploy/gateway/Dockerfile"))[1]), &words); err != nil {
+		t.Fatal(err)
+	}
+	var composed []string
+	for _, word := range parse(t, read(t, "docker-compose.yml")).Services["gateway"].Healthcheck.Test.([]any)[1:] {
+		composed = append(composed, strings.ReplaceAll(word.(string), "$$", "$"))
+	}
+	check := func(words []string, port string) error {
+		args := make([]string, len(words))
+		for i, word := range words {
+			args[i] = strings.ReplaceAll(word, ":8080", ":"+port)
+		}
+		return exec.CommandContext(t.Context(), args[0], args[1:]...).Run()
+	}
+	for _, words := range [][]string{words, composed} {
+		if err := check(words, nginx.URL()[strings.LastIndex(nginx.URL(), ":")+1:]); err != nil {
+			t.Errorf("%q: %v", words, err)
+		}
+		if err := check(words, fmt.Sprint(testenv.Port(t))); err == nil {
+			t.Errorf("%q: nobody is taken for health", words)
+		}
+	}
+}
