@@ -1,0 +1,314 @@
+package deploy
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// path is the absolute path of a file of this folder.
+func path(t *testing.T, name string) string {
+	t.Helper()
+	full, err := filepath.Abs(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return full
+}
+
+// program finds what testenv does not start, and goes by testenv's rule where it
+// is missing.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	for _, found := range []string{name, "/usr/sbin/" + name} {
+		if full, err := exec.LookPath(found); err == nil {
+			return full
+		}
+	}
+	if os.Getenv("CI") == "true" || os.Getenv("HOLDFAST_NO_SKIP") == "1" {
+		t.Fatalf("%s is not installed", name)
+	}
+	t.Skipf("%s is not installed", name)
+	return ""
+}
+
+// settings asks a Redis for its settings.
+func settings(t *testing.T, server *testenv.RedisServer, want map[string]string) {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer client.Close()
+	for name, value := range want {
+		if got := client.ConfigGet(t.Context(), name).Val()[name]; got != value {
+			t.Errorf("%s is %q, want %q", name, got, value)
+		}
+	}
+}
+
+// TestRedis: Redis takes the files, and the service has nothing to warn of.
+func TestRedis(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnRedis(t, "--include", path(t, "redis/redis.conf"))
+	settings(t, server, map[string]string{"maxmemory-policy": "noeviction", "maxmemory": "536870912", "save": "", "appendonly": "no"})
+	client, err := store.OpenRedis(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if warnings := store.RedisWarnings(t.Context(), client); len(warnings) > 0 {
+		t.Error(warnings)
+	}
+	locks := testenv.OwnRedis(t, "--include", path(t, "redis/redlock.conf"))
+	settings(t, locks, map[string]string{"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"})
+}
+
+// TestRedisCluster: the script makes three nodes a cluster, once.
+func TestRedisCluster(t *testing.T) {
+	t.Parallel()
+	program(t, "redis-cli")
+	args := []string{path(t, "redis/create-cluster.sh")}
+	var nodes []string
+	for range 3 {
+		node := testenv.OwnRedis(t, "--include", path(t, "redis/redis.conf"), "--include", path(t, "redis/cluster.conf"),
+			"--cluster-port", fmt.Sprint(testenv.Port(t)), "--requirepass", "secret", "--masterauth", "secret")
+		nodes = append(nodes, node.Addr())
+		args = append(args, node.Addr())
+	}
+	for range 2 {
+		create := exec.CommandContext(t.Context(), "/bin/sh", args...)
+		create.Env = append(os.Environ(), "REDISCLI_AUTH=secret")
+		if out, err := create.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	client, err := store.OpenRedis(t.Context(), "redis+cluster://:secret@"+strings.Join(nodes, ","))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for n := range 30 {
+		if err := client.Set(t.Context(), fmt.Sprintf("k%d", n), n, 0).Err(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestMariaDB: MariaDB takes the file's settings.
+func TestMariaDB(t *testing.T) {
+	t.Parallel()
+	out, err := exec.Command(program(t, "mariadbd"), "--defaults-file="+path(t, "mariadb/holdfast.cnf"), "--verbose", "--help").CombinedOutput()
+	if err != nil || strings.Contains(string(out), "unknown variable") {
+		t.Fatalf("%v: %.2000s", err, out)
+	}
+	values := make(map[string]string)
+	for line := range strings.Lines(string(out)) {
+		if fields := strings.Fields(line); len(fields) == 2 {
+			values[fields[0]] = fields[1]
+		}
+	}
+	for name, value := range map[string]string{
+		"innodb-flush-log-at-trx-commit": "1", "sync-binlog": "1", "max-connections": "400", "innodb-buffer-pool-size": "536870912",
+	} {
+		if values[name] != value {
+			t.Errorf("%s is %q, want %q", name, values[name], value)
+		}
+	}
+
+	var flags []string
+	for line := range strings.Lines(read(t, "deploy/mariadb/holdfast.cnf")) {
+		if name, value, ok := strings.Cut(line, "="); ok && !strings.HasPrefix(line, "#") {
+			flags = append(flags, "--"+strings.TrimSpace(name)+"="+strings.TrimSpace(value))
+		}
+	}
+	if len(flags) < 5 {
+		t.Fatalf("only %v", flags)
+	}
+	server := testenv.OwnMariaDB(t, flags...) // it starts with them
+	ledgerID(t, "mysql", server.URL(), "mariadb")
+}
+
+// TestPostgres: PostgreSQL takes the file.
+func TestPostgres(t *testing.T) {
+	t.Parallel()
+	// Its user may not come to the repository.
+	folder, err := os.MkdirTemp("", "holdfast-postgres-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	conf := filepath.Join(folder, "postgresql.conf")
+	if err := os.Chmod(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(conf, []byte(read(t, "deploy/postgres/postgresql.conf")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	server := testenv.OwnPostgres(t, "-c", "config_file="+conf)
+	db, err := store.OpenSQL(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for name, value := range map[string]string{"shared_buffers": "256MB", "autovacuum_naptime": "10s", "synchronous_commit": "on", "config_file": conf} {
+		var got string
+		if err := db.DB().Raw("SELECT current_setting(?)", name).Scan(&got).Error; err != nil || got != value {
+			t.Errorf("%s is %q, want %q, %v", name, got, value, err)
+		}
+	}
+	ledgerID(t, "postgres", server.URL(), "psql")
+}
+
+// ledgerID runs the job that finds the ledger's ID on a real ledger.
+func ledgerID(t *testing.T, kind, db, client string) {
+	t.Helper()
+	program(t, client)
+	u, err := url.Parse(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	run := func(db string) error {
+		job := exec.CommandContext(t.Context(), "/bin/sh", path(t, "ledger-id.sh"), kind, u.Hostname(), u.Port(), folder)
+		name := strings.TrimPrefix(u.Path, "/")
+		job.Env = append(os.Environ(), "HOLDFAST_DB="+db, "MYSQL_USER="+u.User.Username(), "MYSQL_DATABASE="+name,
+			"PGUSER="+u.User.Username(), "PGDATABASE="+name)
+		out, err := job.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}
+	file := filepath.Join(folder, "ledger-id")
+	if err := run(db); err == nil {
+		t.Error("there is an ID without a schema")
+	}
+	sql, err := store.OpenSQL(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sql.Close()
+	if err := sql.MigrateUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := run("sqlite:///other"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(file); err == nil {
+		t.Error("another database's ID was written")
+	}
+	if err := run(db); err != nil {
+		t.Fatal(err)
+	}
+	id, err := sql.LedgerID(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if got := strings.ToLower(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", "")); err != nil || got != strings.ReplaceAll(id.String(), "-", "") {
+		t.Errorf("%q, %v; the ledger's ID is %v", text, err, id)
+	}
+}
+
+// TestZooKeeper and TestEtcd: the servers start with their files, in which only
+// folders and ports are others.
+func TestZooKeeper(t *testing.T) {
+	t.Parallel()
+	const jar = "/usr/share/java/zookeeper.jar"
+	java := program(t, "java")
+	if _, err := os.Stat(jar); err != nil {
+		program(t, jar)
+	}
+	folder, port := t.TempDir(), fmt.Sprint(testenv.Port(t))
+	conf := write(t, filepath.Join(folder, "zoo.cfg"), read(t, "deploy/zookeeper/zoo.cfg"),
+		"=/data\n", "="+folder+"/data\n", "=/datalog\n", "="+folder+"/datalog\n", "clientPort=2181", "clientPort="+port)
+	if err := os.Mkdir(folder+"/datalog", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	run(t, port, "srvr", "Mode: standalone", java, "-Xmx128m", "-cp", jar, "org.apache.zookeeper.server.quorum.QuorumPeerMain", conf)
+}
+
+func TestEtcd(t *testing.T) {
+	t.Parallel()
+	etcd := program(t, "etcd")
+	folder, port, peer := t.TempDir(), fmt.Sprint(testenv.Port(t)), fmt.Sprint(testenv.Port(t))
+	conf := write(t, filepath.Join(folder, "etcd.yml"), read(t, "deploy/etcd/etcd.yml"),
+		"/var/lib/etcd/data", folder+"/data", "0.0.0.0:2379", "127.0.0.1:"+port, "etcd:2379", "127.0.0.1:"+port, ":2380", ":"+peer)
+	run(t, port, "GET /health HTTP/1.0\r\n\r\n", `"health":"true"`, etcd, "--config-file", conf)
+}
+
+// write writes a file in which each old text has been replaced with the new one.
+func write(t *testing.T, name, text string, replacements ...string) string {
+	t.Helper()
+	for i := 0; i < len(replacements); i += 2 {
+		if !strings.Contains(text, replacements[i]) {
+			t.Fatalf("%s has no %q", name, replacements[i])
+		}
+	}
+	if err := os.WriteFile(name, []byte(strings.NewReplacer(replacements...).Replace(text)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// run starts a server until the test ends and waits until it answers the
+// question.
+func run(t *testing.T, port, question, answer string, command ...string) {
+	t.Helper()
+	var output strings.Builder
+	server := exec.Command(command[0], command[1:]...)
+	server.Stdout, server.Stderr = &output, &output
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+		if t.Failed() {
+			t.Log(output.String())
+		}
+	})
+	ask := func() (string, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", "127.0.0.1:"+port)
+		if err != nil {
+			return "", err
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(time.Second))
+		if _, err := conn.Write([]byte(question)); err != nil {
+			return "", err
+		}
+		var text strings.Builder
+		buffer := make([]byte, 4096)
+		for {
+			n, err := conn.Read(buffer)
+			text.Write(buffer[:n])
+			if err != nil {
+				return text.String(), nil
+			}
+		}
+	}
+	deadline := time.Now().Add(60 * time.Second)
+	for {
+		text, err := ask()
+		if err == nil && strings.Contains(text, answer) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no answer %q: %q, %v", answer, text, err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
