@@ -43,6 +43,14 @@ bench-lock: ## Measure every lock backend against libraries: go run ./bench/lock
 	./scripts/test-servers.sh
 	go run ./bench/locks $(ARGS)
 
+.PHONY: loadtest-smoke
+loadtest-smoke: ## Run loadtest, k6 and vegeta for some seconds each against embedded services
+	go run ./loadtest/smoke
+
+.PHONY: report-look
+report-look: ## Take pictures of loadtest's report, or of REPORT=FILE, with Chromium
+	@./loadtest/report-look.sh
+
 .PHONY: fuzz
 fuzz: ## Fuzz the decoders, each for FUZZTIME (10s)
 	@for pkg in $$(git grep -l '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \

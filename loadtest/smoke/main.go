@@ -1,0 +1,243 @@
+// Command smoke runs every load generator of this repository for a few seconds
+// against a service of its own, and expects of each the exit code it promises:
+// what is documented must start. It must be run in the module's root; make
+// loadtest-smoke does.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+const (
+	// buildLimit bounds a cold build of k6 on a slow machine.
+	buildLimit = 15 * time.Minute
+	// runLimit bounds everything else.
+	runLimit = 3 * time.Minute
+	// thresholdsFailed is k6's exit code for them.
+	thresholdsFailed = 99
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	start := time.Now()
+	// What testenv starts ends with this process, however it ends.
+	err := testenv.Run(func(t testenv.T) error { return smoke(ctx, t) })
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "smoke: %v\n", err)
+		os.Exit(1)
+	}
+	fmt.Printf("all as expected, in %v\n", time.Since(start).Round(time.Second))
+}
+
+func smoke(ctx context.Context, t testenv.T) error {
+	fmt.Println("building k6 and vegeta: some minutes the first time")
+	for _, build := range [][]string{tool("k6", "version"), tool("vegeta", "-version")} {
+		if err := expect(ctx, buildLimit, 0, nil, build...); err != nil {
+			return err
+		}
+	}
+	folder := testenv.Folder(t, "smoke")
+	if err := k6(ctx, testenv.API(t).URL(), folder); err != nil {
+		return err
+	}
+	if err := convicts(ctx, testenv.API(t, "--strategy", "none", "--guard", "off").URL(), folder); err != nil {
+		return err
+	}
+	if err := vegeta(ctx, testenv.API(t).URL(), folder); err != nil {
+		return err
+	}
+	return expect(ctx, runLimit, 0, nil, "go", "run", "./loadtest", "--strategies", "none,lua,merged", "--stock", "300")
+}
+
+func tool(name string, args ...string) []string {
+	return append([]string{"go", "tool", "-modfile=tools/go.mod", name}, args...)
+}
+
+// script is a run of k6 with nothing listening and nobody told.
+func script(name string) []string {
+	return tool("k6", "run", "--quiet", "--no-usage-report", "--address", "", "loadtest/k6/"+name)
+}
+
+// k6 runs both loads, and the audit after each.
+func k6(ctx context.Context, url, folder string) error {
+	summary := filepath.Join(folder, "summary.json")
+	for _, load := range []struct {
+		script string
+		env    []string
+		sold   float64 // 0: whatever was accepted
+	}{
+		{"rush.js", []string{"STOCK=300", "PEAK=300", "SECONDS=5", "P99=10000"}, 300},
+		{"steady.js", []string{"RATE=50", "SECONDS=4", "P99=10000", "LATE=0.5"}, 0},
+	} {
+		env := append(load.env, "BASE_URL="+url, "SKU=smoke-"+load.script, "SUMMARY="+summary)
+		if err := expect(ctx, runLimit, 0, env, script(load.script)...); err != nil {
+			return err
+		}
+		accepted, err := count(summary, "orders_accepted")
+		switch {
+		case err != nil:
+			return err
+		case accepted == 0, load.sold > 0 && accepted != load.sold:
+			return fmt.Errorf("%s: %v orders were accepted, expected %v", load.script, accepted, load.sold)
+		}
+		if err := expect(ctx, runLimit, 0, env, script("verify.js")...); err != nil {
+			return err
+		}
+		oversold, err := count(summary, "oversold_units")
+		if err != nil {
+			return err
+		}
+		sold, err := count(summary, "sold_units")
+		if err != nil {
+			return err
+		}
+		if oversold != 0 || sold != accepted {
+			return fmt.Errorf("%s: %v orders were accepted and %v sold, %v of them oversold", load.script, accepted, sold, oversold)
+		}
+	}
+	return nil
+}
+
+// convicts has verify.js find what oversells: it would be worth nothing else.
+func convicts(ctx context.Context, url, folder string) error {
+	var err error
+	for try := range 5 { // that two requests meet is a matter of luck
+		env := []string{"BASE_URL=" + url, fmt.Sprintf("SKU=broken-%d", try), "STOCK=100", "PEAK=400", "SECONDS=5", "P99=30000",
+			"SUMMARY=" + filepath.Join(folder, "broken.json")}
+		// rush.js may see it too, by the answers; verify.js must.
+		if _, _, err = execute(ctx, runLimit, env, script("rush.js")...); err != nil {
+			return err
+		}
+		if err = expect(ctx, runLimit, thresholdsFailed, env, script("verify.js")...); err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("a strategy that oversells is not convicted: %w", err)
+}
+
+// vegeta attacks with the targets that are made for it.
+func vegeta(ctx context.Context, url, folder string) error {
+	const sku, units, orders = "smoke-vegeta", 100, 300
+	if err := lay(ctx, url, sku, units); err != nil {
+		return err
+	}
+	code, targets, err := execute(ctx, runLimit, nil, "go", "run", "./loadtest/vegeta", "--url", url, "--sku", sku, "--count", fmt.Sprint(orders))
+	if err != nil || code != 0 {
+		return fmt.Errorf("the targets: exit code %d: %w", code, err)
+	}
+	file, answers := filepath.Join(folder, "targets.jsonl"), filepath.Join(folder, "answers.bin")
+	if err := os.WriteFile(file, targets, 0o600); err != nil {
+		return err
+	}
+	if err := expect(ctx, runLimit, 0, nil, tool("vegeta", "attack", "-format=json", "-targets="+file, "-rate=100", "-duration=3s", "-output="+answers)...); err != nil {
+		return err
+	}
+	code, text, err := execute(ctx, runLimit, nil, tool("vegeta", "report", "-type=json", answers)...)
+	if err != nil || code != 0 {
+		return fmt.Errorf("vegeta report: exit code %d: %w", code, err)
+	}
+	var report struct {
+		Codes map[string]int `json:"status_codes"`
+	}
+	if err := json.Unmarshal(text, &report); err != nil {
+		return fmt.Errorf("vegeta report: %w: %s", err, text)
+	}
+	if report.Codes["201"] != units || report.Codes["409"] != orders-units {
+		return fmt.Errorf("vegeta: answers %v to %d orders of %d units", report.Codes, orders, units)
+	}
+	return expect(ctx, runLimit, 0, []string{"BASE_URL=" + url, "SKU=" + sku}, script("verify.js")...)
+}
+
+func lay(ctx context.Context, url, sku string, units int) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPut, url+"/stock/"+sku,
+		strings.NewReader(fmt.Sprintf(`{"kind":"product","total":%d}`, units)))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusCreated {
+		return fmt.Errorf("PUT /stock/%s: %s", sku, response.Status)
+	}
+	return nil
+}
+
+// count is a counter in a summary that k6 wrote.
+func count(summary, metric string) (float64, error) {
+	text, err := os.ReadFile(summary)
+	if err != nil {
+		return 0, err
+	}
+	var data struct {
+		Metrics map[string]struct {
+			Values struct {
+				Count *float64 `json:"count"`
+			} `json:"values"`
+		} `json:"metrics"`
+	}
+	if err := json.Unmarshal(text, &data); err != nil {
+		return 0, err
+	}
+	value := data.Metrics[metric].Values.Count
+	if value == nil {
+		return 0, fmt.Errorf("the summary has no %s: %s", metric, text)
+	}
+	return *value, nil
+}
+
+// expect runs a command and demands this exit code.
+func expect(ctx context.Context, limit time.Duration, want int, env []string, args ...string) error {
+	code, out, err := execute(ctx, limit, env, args...)
+	if err != nil {
+		return err
+	}
+	if code != want {
+		return fmt.Errorf("%s: exit code %d, expected %d:\n%s", strings.Join(args, " "), code, want, out)
+	}
+	return nil
+}
+
+// execute runs a command and returns its exit code and what it printed. It and
+// what it started end with the context.
+func execute(ctx context.Context, limit time.Duration, env []string, args ...string) (code int, out []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // go tool and go run start processes
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	start := time.Now()
+	err = cmd.Run()
+	code = cmd.ProcessState.ExitCode()
+	fmt.Printf("%6.1f s  exit code %2d  %s\n", time.Since(start).Seconds(), code, strings.Join(append(env, args...), " "))
+	if ctx.Err() != nil {
+		return code, nil, fmt.Errorf("%s: %w:\n%s%s", strings.Join(args, " "), ctx.Err(), &stdout, &stderr)
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return code, append(stdout.Bytes(), stderr.Bytes()...), nil
+	}
+	return code, stdout.Bytes(), err
+}
