@@ -35,6 +35,22 @@ type Grant interface {
 	Release(ctx context.Context) error
 }
 
+// Passer is a Grant that can be passed on to the next waiter of the process, with
+// no moment in between in which the lock is free.
+type Passer interface {
+	Grant
+	// Pass ends the grant, as Release does, and returns the next holder's, with
+	// a token of its own, as Acquire does.
+	Pass(ctx context.Context, lost func()) (Grant, error)
+}
+
+const (
+	// passesMost and passFor bound how often and for how long a process passes a
+	// lock on within itself before it lets others have their turn.
+	passesMost = 16
+	passFor    = 10 * time.Millisecond
+)
+
 // New makes a Locker of the backend.
 func New(b Backend) Locker { return newLocker(b) }
 
@@ -119,6 +135,8 @@ type hold struct {
 	lost   bool
 	over   bool // lost, or the last lease ended
 	begun  bool // it has had a lease
+	passes int  // so often was the lock passed on before, within the process
+	since  time.Time
 	leases map[*lease]bool
 	passed sync.Once
 }
@@ -136,21 +154,75 @@ func (h *hold) acquire(ctx context.Context, wait bool) (err error) {
 		if !l.queue.try(name, false) {
 			return ErrHeld
 		}
-	} else if err := l.queue.enter(ctx, name, false); err != nil {
+	} else if err := l.queue.enter(ctx, name, false, h); err != nil {
 		return err
+	}
+	if h.acquired() { // the holder before has passed it on
+		return nil
 	}
 	grant, err := l.backend.Acquire(ctx, name, wait, h.lose)
 	if err != nil {
 		h.pass()
-		if ended := ctx.Err(); ended != nil && !errors.Is(err, ErrHeld) {
+		if ended := ended(ctx); ended != nil && !errors.Is(err, ErrHeld) {
 			return ended // whatever a library made of it
 		}
 		return err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.grant = grant
+	h.grant, h.since = grant, time.Now()
 	return nil
+}
+
+// ended is ctx's error. A connection's deadline, taken from the context's, may
+// pass a moment before the context hears of it.
+func ended(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
+}
+
+func (h *hold) acquired() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.grant != nil
+}
+
+// passOn passes the lock on to the next waiter of the process. It reports
+// whether the grant has ended with it; otherwise it must be released.
+func (h *hold) passOn(ctx context.Context) (ended bool, err error) {
+	passer, ok := h.grant.(Passer)
+	if !ok || h.passes == passesMost || time.Since(h.since) > passFor {
+		return false, nil
+	}
+	q := &h.locker.queue
+	next := q.first(h.key.name)
+	if next == nil {
+		return false, nil
+	}
+	handed := make(chan struct{})
+	defer close(handed)
+	grant, err := passer.Pass(ctx, func() {
+		<-handed
+		next.hold.lose()
+	})
+	if err != nil {
+		h.pass()
+		return true, err
+	}
+	taken := q.hand(h.key.name, next, func() {
+		next.hold.mu.Lock()
+		defer next.hold.mu.Unlock()
+		next.hold.grant, next.hold.passes, next.hold.since = grant, h.passes+1, h.since
+	})
+	if taken {
+		h.passed.Do(func() {}) // the turn is the next one's
+		return true, nil
+	}
+	err = grant.Release(ctx) // he gave up meanwhile
+	h.pass()
+	return true, err
 }
 
 // forget keeps the owner's next request from finding the hold.
@@ -238,8 +310,17 @@ func (l *lease) unlock(ctx context.Context) error {
 	h.forget()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	err := h.grant.Release(ctx)
-	h.pass()
+	var (
+		ended bool
+		err   error
+	)
+	if !lost {
+		ended, err = h.passOn(ctx)
+	}
+	if !ended {
+		err = h.grant.Release(ctx)
+		h.pass()
+	}
 	if lost {
 		err = ErrLost
 	}

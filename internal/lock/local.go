@@ -2,7 +2,8 @@ package lock
 
 import (
 	"context"
-	"sync/atomic"
+	"sync"
+	"time"
 )
 
 // Local locks within one process. It is the mutex of the broken strategy
@@ -32,7 +33,7 @@ func (l Local) RLock(ctx context.Context, name string) (Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, failed(name, err)
 	}
-	if err := l.queue.enter(ctx, name, true); err != nil {
+	if err := l.queue.enter(ctx, name, true, nil); err != nil {
 		return nil, failed(name, err)
 	}
 	h := &hold{locker: l.locker, key: owned{name: name}, leases: make(map[*lease]bool)}
@@ -56,11 +57,18 @@ func (r reading) Release(context.Context) error {
 
 // counter grants everything: the Locker's queue is all that excludes. It counts
 // for all names together, so that a name's tokens go on rising though the name
-// was forgotten meanwhile.
-type counter struct{ granted atomic.Uint64 }
+// was forgotten meanwhile; and from the clock on, so that they do when the
+// process is started again, and a fence that outlived it is not above them.
+type counter struct {
+	mu   sync.Mutex
+	last uint64
+}
 
 func (c *counter) Acquire(context.Context, string, bool, func()) (Grant, error) {
-	return counted(c.granted.Add(1)), nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = max(c.last+1, uint64(time.Now().UnixMicro()))
+	return counted(c.last), nil
 }
 
 type counted uint64

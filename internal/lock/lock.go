@@ -60,6 +60,6 @@ type Lease interface {
 	// any more. Any other error leaves the lock to end by itself.
 	//
 	// It does not end with ctx, whose end is often the reason for unlocking,
-	// but after 3 seconds.
+	// but within a few seconds.
 	Unlock(ctx context.Context) error
 }

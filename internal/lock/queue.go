@@ -24,6 +24,7 @@ type line struct {
 
 // waiter is let through under the queue's mutex.
 type waiter struct {
+	hold   *hold // what it waits for; nil if it is shared
 	shared bool
 	passed bool
 	pass   chan struct{}
@@ -66,14 +67,14 @@ func (q *queue) tryLocked(name string, shared bool) bool {
 }
 
 // enter waits until the caller is let through, or returns ctx's error.
-func (q *queue) enter(ctx context.Context, name string, shared bool) error {
+func (q *queue) enter(ctx context.Context, name string, shared bool, h *hold) error {
 	q.mu.Lock()
 	if q.tryLocked(name, shared) {
 		q.mu.Unlock()
 		return nil
 	}
 	l := q.lines[name]
-	w := &waiter{shared: shared, pass: make(chan struct{})}
+	w := &waiter{hold: h, shared: shared, pass: make(chan struct{})}
 	place := l.waiting.PushBack(w)
 	q.mu.Unlock()
 
@@ -85,12 +86,41 @@ func (q *queue) enter(ctx context.Context, name string, shared bool) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.passed { // in the moment of giving up
-		q.leaveLocked(name, shared)
-	} else {
-		l.waiting.Remove(place)
-		q.advance(name, l) // sharers may have waited behind it
+		return nil
 	}
+	l.waiting.Remove(place)
+	q.advance(name, l) // sharers may have waited behind it
 	return ctx.Err()
+}
+
+// first is the next waiter of the name, nil if there is none or it shares.
+func (q *queue) first(name string) *waiter {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if l := q.lines[name]; l != nil && l.waiting.Len() > 0 {
+		if w := l.waiting.Front().Value.(*waiter); !w.shared {
+			return w
+		}
+	}
+	return nil
+}
+
+// hand lets the next waiter through in the caller's stead, after take has given
+// it what the caller has. It reports false, and does nothing, if that waiter has
+// given up.
+func (q *queue) hand(name string, w *waiter, take func()) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.lines[name]
+	first := l.waiting.Front()
+	if first == nil || first.Value.(*waiter) != w {
+		return false
+	}
+	take()
+	l.waiting.Remove(first)
+	w.passed = true
+	close(w.pass)
+	return true
 }
 
 // leave ends what enter or try began.

@@ -36,6 +36,10 @@ const (
 	dialTimeout, keepAliveEvery = 5 * time.Second, 6 * time.Second
 	// idleSessions bounds the sessions that are kept for the next holder.
 	idleSessions = 64
+	// A server may notice only every 100 ms that a watch has something to tell
+	// if that happened before the watch was there. So who waits asks for itself
+	// in the beginning, every askEvery.
+	askFor, askEvery = 100 * time.Millisecond, time.Millisecond
 	// endTimeout bounds ending a session.
 	endTimeout = 2 * time.Second
 )
@@ -51,7 +55,9 @@ type Locker struct {
 // DefaultLease.
 func New(ctx context.Context, servers []string, lease time.Duration) (*Locker, error) {
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: servers, DialTimeout: dialTimeout, Logger: zap.NewNop(),
+		// The client believes a lease for DialTimeout and a second without an
+		// answer to its first keeping alive.
+		Endpoints: servers, DialTimeout: min(dialTimeout, max(cmp.Or(lease, DefaultLease)-time.Second, time.Second)), Logger: zap.NewNop(),
 		DialKeepAliveTime: keepAliveEvery, DialKeepAliveTimeout: dialTimeout,
 	})
 	if err != nil {
@@ -213,7 +219,7 @@ func (g *grant) acquire(ctx context.Context, prefix string, wait bool) error {
 		_, err := client.Delete(ctx, g.key)
 		return cmp.Or(err, lock.ErrHeld)
 	}
-	for {
+	for asked := time.Now(); ; {
 		// The last of those before us is the only one to watch.
 		before, err := client.Get(ctx, prefix, append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(g.token-1))...)
 		if err != nil {
@@ -221,6 +227,13 @@ func (g *grant) acquire(ctx context.Context, prefix string, wait bool) error {
 		}
 		if len(before.Kvs) == 0 {
 			break
+		}
+		if time.Since(asked) < askFor {
+			select {
+			case <-time.After(askEvery):
+			case <-ctx.Done():
+			}
+			continue
 		}
 		if err := deleted(ctx, client, string(before.Kvs[0].Key), before.Header.Revision+1); err != nil {
 			return cmp.Or(context.Cause(ctx), err)

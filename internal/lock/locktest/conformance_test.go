@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 		os.Exit(code)
 	}
 	flag.Parse()
-	_ = flag.Set("test.parallel", "16") // most of the time they wait for leases to end
+	_ = flag.Set("test.parallel", "8") // most of the time they wait for leases to end
 	os.Exit(testenv.Main(m))
 }
 

@@ -84,7 +84,7 @@ func (p *Process) answer(ctx context.Context) (string, error) {
 	}
 }
 
-// signal sends a signal, and for SIGSTOP waits until the process stands.
+// signal sends a signal.
 func (p *Process) signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
 
 // Child does in a process of its own what StartProcess's side asks for on

@@ -5,17 +5,24 @@
 -- Returns { 1, token } if granted, else { 0, the lock's remaining milliseconds
 -- (-1: it does not end) }.
 
-local mine = redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1
-if not mine and redis.call('EXISTS', KEYS[1]) == 1 then
-  return { 0, redis.call('PTTL', KEYS[1]) }
+local call = redis.call
+if call('EXISTS', KEYS[1]) == 1 then
+  if call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+    return { 0, call('PTTL', KEYS[1]) }
+  end
+  local token = call('GET', KEYS[2])
+  if token then
+    call('PEXPIRE', KEYS[1], ARGV[2])
+    return { 1, tonumber(token) }
+  end
 end
-local token = redis.call('GET', KEYS[2])
-if not mine or not token then
-  local time = redis.call('TIME')
-  local now = time[1] * 1000000 + time[2]
-  token = string.format('%.0f', math.max(now, tonumber(token or 0) + 1))
-  redis.call('SET', KEYS[2], token, 'PX', ARGV[3])
-  redis.call('HSET', KEYS[1], ARGV[1], 1)
+local time = call('TIME')
+local token = time[1] * 1000000 + time[2]
+local last = tonumber(call('SET', KEYS[2], token, 'PX', ARGV[3], 'GET') or 0)
+if last >= token then
+  token = last + 1
+  call('SET', KEYS[2], token, 'PX', ARGV[3])
 end
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return { 1, tonumber(token) }
+call('HSET', KEYS[1], ARGV[1], 1)
+call('PEXPIRE', KEYS[1], ARGV[2])
+return { 1, token }

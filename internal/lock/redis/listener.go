@@ -38,6 +38,7 @@ type ear struct {
 	heard    chan struct{}
 	waiting  int
 	idle     *list.Element
+	yield    time.Time // until then other processes go first
 }
 
 func newListener(client goredis.UniversalClient) *listener {
@@ -86,6 +87,39 @@ func (l *listener) subscribe(ctx context.Context, channel string) {
 			}
 		}
 	})
+}
+
+// yieldFor is how long a process that has passed a lock on within itself, and
+// then released it, leaves it to others that wait: they hear of it later than
+// its own next waiter would ask.
+const yieldFor = time.Millisecond
+
+// released notes how many heard of a release.
+func (l *listener) released(channel string, heard int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.ears[channel]; e != nil && heard > 1 { // this listener is one of them
+		e.yield = time.Now().Add(yieldFor)
+	}
+}
+
+// yield lets other processes go first, if any waited at the last release.
+func (l *listener) yield(ctx context.Context, channel string) {
+	l.mu.Lock()
+	var wait time.Duration
+	if e := l.ears[channel]; e != nil {
+		wait = time.Until(e.yield)
+	}
+	l.mu.Unlock()
+	if wait <= 0 {
+		return
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 func (l *listener) hear(channel string) {

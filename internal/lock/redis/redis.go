@@ -4,7 +4,7 @@
 //
 //	NAME                              hash: UUID:NUMBER of the holder → 1, expiring with the lease
 //	redisson_lock__channel:{NAME}     where a release is announced, by the message 0
-//	redisson_unlock_latch:{NAME}:…    the answer to a release, for one that is sent again
+//	redisson_unlock_latch:{NAME}:UUID the holder that this instance released last, for a release that is sent again
 //	holdfast_token:{NAME}             the last fencing token
 //
 // Only the first waiter of each process asks. It sleeps until a release is
@@ -13,8 +13,9 @@
 // A Redis that fails over, or restarts without its data, forgets locks that it
 // has granted: two then hold one lock until the first lease ends. Its fencing
 // token is the greater of the last one plus one and the server's clock in
-// microseconds, so a lost counter does not take it back. A server's clock that
-// is set back, while the counter is lost too, does.
+// microseconds, so a lost counter does not take it back. A clock that is behind,
+// set back or another server's after a failover, does so while the counter is
+// lost too.
 package redis
 
 import (
@@ -93,11 +94,14 @@ var (
 	acquireLua string
 	//go:embed renew.lua
 	renewLua string
+	//go:embed pass.lua
+	passLua string
 	//go:embed release.lua
 	releaseLua string
 
 	acquireScript = goredis.NewScript(acquireLua)
 	renewScript   = goredis.NewScript(renewLua)
+	passScript    = goredis.NewScript(passLua)
 	releaseScript = goredis.NewScript(releaseLua)
 )
 
@@ -112,7 +116,10 @@ func keyed(prefix, name string) string {
 func channel(name string) string { return keyed("redisson_lock__channel", name) }
 
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func()) (lock.Grant, error) {
-	g := &grant{backend: b, name: name, field: b.id + ":" + strconv.FormatInt(b.grants.Add(1), 10), lost: lost}
+	g := b.grant(name, lost)
+	if wait {
+		b.releases.yield(ctx, channel(name))
+	}
 	held, err := g.try(ctx)
 	if err == nil && g.token == 0 && wait {
 		err = g.wait(ctx, held)
@@ -127,6 +134,11 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 	return g, nil
 }
 
+// grant is a new contender for the lock.
+func (b *backend) grant(name string, lost func()) *grant {
+	return &grant{backend: b, name: name, field: b.id + ":" + strconv.FormatInt(b.grants.Add(1), 10), lost: lost}
+}
+
 // grant is a lock from its request to its release.
 type grant struct {
 	backend *backend
@@ -135,8 +147,13 @@ type grant struct {
 	lost    func()
 	token   uint64
 	until   time.Time // the lease's end as far as is known here
-	stop    context.CancelFunc
-	watched sync.WaitGroup
+	passed  bool      // from another of this process
+
+	mu       sync.Mutex
+	watchdog *time.Timer
+	stopped  bool
+	stop     context.CancelFunc // of a renewal under way; nil: none is
+	renewals sync.WaitGroup
 }
 
 func (g *grant) Token() uint64 { return g.token }
@@ -201,29 +218,46 @@ func (g *grant) cleanUp(ctx context.Context) {
 
 // watch renews the lease, unless it is fixed, and reports when it is lost.
 func (g *grant) watch() {
+	wait := time.Until(g.until)
+	if !g.backend.fixed {
+		wait = min(wait, g.backend.lease/renewals)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.stopped {
+		g.watchdog = time.AfterFunc(wait, g.renew)
+	}
+}
+
+func (g *grant) renew() {
 	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	g.mu.Lock()
+	if g.stopped {
+		g.mu.Unlock()
+		return
+	}
 	g.stop = stop
-	g.watched.Go(func() {
-		for {
-			wait := time.Until(g.until)
-			if !g.backend.fixed {
-				wait = min(wait, g.backend.lease/renewals)
-			}
-			timer := time.NewTimer(wait)
-			select {
-			case <-ctx.Done():
-				timer.Stop()
-				return
-			case <-timer.C:
-			}
-			if !g.renewed(ctx) {
-				if ctx.Err() == nil {
-					g.lost()
-				}
-				return
-			}
-		}
-	})
+	g.renewals.Add(1)
+	g.mu.Unlock()
+	defer g.renewals.Done()
+	if g.renewed(ctx) {
+		g.watch()
+	} else if ctx.Err() == nil {
+		g.lost()
+	}
+}
+
+// unwatch ends the watchdog. Afterwards nothing of it is under way.
+func (g *grant) unwatch() {
+	g.mu.Lock()
+	g.stopped = true
+	g.watchdog.Stop()
+	if g.stop != nil {
+		g.stop()
+	}
+	g.mu.Unlock()
+	g.renewals.Wait()
 }
 
 // renewed reports whether the lease goes on.
@@ -251,9 +285,28 @@ func (g *grant) renewed(ctx context.Context) bool {
 	return false
 }
 
+// Pass makes the lock another grant's, in one request.
+func (g *grant) Pass(ctx context.Context, lost func()) (lock.Grant, error) {
+	g.unwatch()
+	next := g.backend.grant(g.name, lost)
+	asked := time.Now()
+	token, err := passScript.Run(ctx, g.backend.client, []string{g.name, keyed("holdfast_token", g.name)},
+		next.field, g.backend.lease.Milliseconds(), tokenTime.Milliseconds(), g.field).Int64()
+	switch {
+	case err != nil: // whoever has it now, it is to be free
+		next.cleanUp(ctx)
+		g.cleanUp(ctx)
+		return nil, err
+	case token == 0:
+		return nil, lock.ErrLost
+	}
+	next.token, next.until, next.passed = uint64(token), asked.Add(g.backend.lease), true
+	next.watch()
+	return next, nil
+}
+
 func (g *grant) Release(ctx context.Context) error {
-	g.stop()
-	g.watched.Wait()
+	g.unwatch()
 	held, err := g.release(ctx)
 	if err == nil && !held {
 		err = lock.ErrLost
@@ -262,7 +315,17 @@ func (g *grant) Release(ctx context.Context) error {
 }
 
 func (g *grant) release(ctx context.Context) (held bool, err error) {
-	latch := keyed("redisson_unlock_latch", g.name) + ":" + g.field
-	return releaseScript.Run(ctx, g.backend.client, []string{g.name, channel(g.name), latch},
-		g.field, latchTime.Milliseconds()).Bool()
+	latch := keyed("redisson_unlock_latch", g.name) + ":" + g.backend.id
+	answer, err := releaseScript.Run(ctx, g.backend.client, []string{g.name, channel(g.name), latch},
+		g.field, latchTime.Milliseconds()).Int64Slice()
+	if err != nil {
+		return false, err
+	}
+	if len(answer) != 2 {
+		return false, fmt.Errorf("release.lua answered %v", answer)
+	}
+	if g.passed { // its own waiters had their turn
+		g.backend.releases.released(channel(g.name), answer[1])
+	}
+	return answer[0] == 1, nil
 }

@@ -118,7 +118,7 @@ func TestReentryKeepsToken(t *testing.T) {
 // TestWatchdogRenews holds a lock for longer than its lease.
 func TestWatchdogRenews(t *testing.T) {
 	t.Parallel()
-	const short = 300 * time.Millisecond
+	const short = time.Second
 	client := openClient(t, testenv.Redis(t))
 	name := "renewed-" + uuid.NewString()
 	lease := mustLock(t, newLocker(t, client, Options{Lease: short}), name)
@@ -203,8 +203,7 @@ func acquired(t *testing.T, client goredis.UniversalClient, name string) *grant 
 		t.Fatal(err)
 	}
 	held := g.(*grant)
-	held.stop()
-	held.watched.Wait()
+	held.unwatch()
 	return held
 }
 

@@ -2,17 +2,14 @@
 -- its first answer.
 --
 -- KEYS  lock, channel, latch
--- ARGV  owner field, how long the latch keeps the answer
--- Returns 1, or 0 if the lock was not the owner's any more.
+-- ARGV  owner field, how long the latch remembers it
+-- Returns 1, or 0 if the lock was not the owner's any more; and how many heard of
+-- its release.
 
-local answer = redis.call('GET', KEYS[3])
-if answer then
-  return tonumber(answer)
+local call = redis.call
+if call('HDEL', KEYS[1], ARGV[1]) == 0 then -- and with its last field the hash is gone
+  return { call('GET', KEYS[3]) == ARGV[1] and 1 or 0, 0 }
 end
-answer = redis.call('HEXISTS', KEYS[1], ARGV[1])
-if answer == 1 then
-  redis.call('DEL', KEYS[1])
-  redis.call('PUBLISH', KEYS[2], '0')
-end
-redis.call('SET', KEYS[3], answer, 'PX', ARGV[2])
-return answer
+local heard = call('PUBLISH', KEYS[2], '0')
+call('SET', KEYS[3], ARGV[1], 'PX', ARGV[2])
+return { 1, heard }

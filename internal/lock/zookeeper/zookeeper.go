@@ -132,40 +132,30 @@ func (b *backend) suspend() {
 	}
 }
 
-// request makes a call to the server, which the library would wait for as long
-// as it takes. An answer that comes after ctx has ended goes to late.
-func request[T any](ctx context.Context, b *backend, call func() (T, error), late func(T, error)) (T, error) {
-	type answer struct {
-		value T
-		err   error
-	}
-	answers := make(chan answer, 1)
-	b.work.Go(func() {
-		value, err := call()
-		answers <- answer{value, err}
-	})
-	select {
-	case a := <-answers:
-		return a.value, a.err
-	case <-ctx.Done():
-		if late != nil {
-			b.work.Go(func() {
-				a := <-answers
-				late(a.value, a.err)
-			})
-		}
-		var none T
-		return none, ctx.Err()
-	}
-}
-
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func()) (lock.Grant, error) {
 	g := &grant{backend: b, parent: Root + "/" + name, guid: uuid.NewString(), lost: lost}
-	if err := g.enter(ctx); err != nil {
-		g.remove(ctx)
-		return nil, err
+	answer := make(chan error, 1)
+	b.work.Go(func() { answer <- g.acquire(ctx, wait) })
+	var err error
+	select {
+	case err = <-answer:
+	case <-ctx.Done():
+		// The library waits for the server however long that takes.
+		timer := time.NewTimer(answerTimeout)
+		defer timer.Stop()
+		select {
+		case err = <-answer:
+		case <-timer.C:
+			b.work.Go(func() {
+				if <-answer == nil { // it was granted after all, when nobody wanted it any more
+					b.forget(g)
+				}
+				g.removeLater()
+			})
+			return nil, ctx.Err()
+		}
 	}
-	if err := g.wait(ctx, wait); err != nil {
+	if err != nil {
 		g.remove(ctx)
 		return nil, err
 	}
@@ -219,89 +209,80 @@ func (g *grant) prefix() string { return protected + g.guid + "-" }
 // path, as a//b or a/../b, the library then sends nothing.
 func (g *grant) path(node string) string { return g.parent + "/" + node }
 
-// enter creates the contender's node, and where they are missing those above.
-func (g *grant) enter(ctx context.Context) error {
-	b := g.backend
-	create := func() (string, error) {
-		return b.conn.Create(g.path(g.prefix()+marker), nil, zk.FlagEphemeral|zk.FlagSequence, acl)
+// acquire stands in the queue, and with wait waits for its turn.
+func (g *grant) acquire(ctx context.Context, wait bool) error {
+	if err := g.enter(); err != nil {
+		return err
 	}
+	// The node's czxid comes beside the first listing: both are one round trip.
+	var (
+		stat   *zk.Stat
+		failed error
+		read   = make(chan struct{})
+	)
+	g.backend.work.Go(func() {
+		defer close(read)
+		_, stat, failed = g.backend.conn.Exists(g.path(g.node))
+	})
+	err := g.wait(ctx, wait)
+	<-read
+	switch {
+	case err != nil:
+		return err
+	case failed != nil || stat == nil || stat.Czxid == 0:
+		g.backend.forget(g)
+		return fmt.Errorf("reading the node %s: %w", g.node, cmp.Or(failed, zk.ErrNoNode))
+	}
+	g.czxid = stat.Czxid
+	return nil
+}
+
+// enter creates the contender's node, and where they are missing those above.
+func (g *grant) enter() error {
 	for {
-		node, err := request(ctx, b, create, func(node string, err error) {
-			if err == nil { // it came after all, when nobody wanted it any more
-				g.removeNode(node)
-			}
-		})
+		node, err := g.backend.conn.Create(g.path(g.prefix()+marker), nil, zk.FlagEphemeral|zk.FlagSequence, acl)
 		switch {
 		case err == nil:
 			g.node = path.Base(node)
-		case errors.Is(err, zk.ErrNoNode):
-			if err := g.createParents(ctx); err != nil {
-				return err
-			}
-			continue
-		default:
+			return nil
+		case !errors.Is(err, zk.ErrNoNode):
 			return fmt.Errorf("creating a node: %w", err)
 		}
-		found, stat, err := g.exists(ctx)
-		if err != nil {
+		if err := g.createParents(); err != nil {
 			return err
 		}
-		if found {
-			g.czxid = stat.Czxid
-			return nil
-		}
-		// Somebody removed the node. That is no reason to remove another.
-		g.guid = uuid.NewString()
 	}
-}
-
-func (g *grant) exists(ctx context.Context) (bool, *zk.Stat, error) {
-	type answer struct {
-		found bool
-		stat  *zk.Stat
-	}
-	a, err := request(ctx, g.backend, func() (answer, error) {
-		found, stat, err := g.backend.conn.Exists(g.path(g.node))
-		return answer{found, stat}, err
-	}, nil)
-	return a.found, a.stat, err
 }
 
 // createParents creates the lock's node and those above it. As Curator's do,
 // those below Root go by themselves some time after their last child.
-func (g *grant) createParents(ctx context.Context) error {
-	_, err := request(ctx, g.backend, func() (struct{}, error) {
-		var none struct{}
-		parts := strings.Split(strings.TrimPrefix(g.parent, "/"), "/")
-		for i := range parts {
-			node := "/" + strings.Join(parts[:i+1], "/")
-			var err error
-			if len(node) > len(Root) {
-				_, err = g.backend.conn.CreateContainer(node, nil, zk.FlagContainer, acl)
-			} else {
-				_, err = g.backend.conn.Create(node, nil, 0, acl)
-			}
-			if err != nil && !errors.Is(err, zk.ErrNodeExists) {
-				return none, fmt.Errorf("creating %s: %w", node, err)
-			}
+func (g *grant) createParents() error {
+	parts := strings.Split(strings.TrimPrefix(g.parent, "/"), "/")
+	for i := range parts {
+		node := "/" + strings.Join(parts[:i+1], "/")
+		var err error
+		if len(node) > len(Root) {
+			_, err = g.backend.conn.CreateContainer(node, nil, zk.FlagContainer, acl)
+		} else {
+			_, err = g.backend.conn.Create(node, nil, 0, acl)
 		}
-		return none, nil
-	}, nil)
-	return err
+		if err != nil && !errors.Is(err, zk.ErrNodeExists) {
+			return fmt.Errorf("creating %s: %w", node, err)
+		}
+	}
+	return nil
 }
 
 // wait waits until the node is the first.
 func (g *grant) wait(ctx context.Context, wait bool) error {
 	b := g.backend
-	for {
+	for ctx.Err() == nil {
 		suspensions := b.suspensions()
-		contenders, err := request(ctx, b, func() ([]string, error) {
-			children, _, err := b.conn.Children(g.parent)
-			return slices.DeleteFunc(children, func(child string) bool { return sequence(child) == "" }), err
-		}, nil)
+		contenders, _, err := b.conn.Children(g.parent)
 		if err != nil {
 			return fmt.Errorf("listing contenders: %w", err)
 		}
+		contenders = slices.DeleteFunc(contenders, func(child string) bool { return sequence(child) == "" })
 		slices.SortFunc(contenders, func(a, b string) int { return cmp.Compare(sequence(a), sequence(b)) })
 		place := slices.Index(contenders, g.node)
 		switch {
@@ -316,10 +297,7 @@ func (g *grant) wait(ctx context.Context, wait bool) error {
 		}
 		// Reading the node rather than asking whether it exists leaves no watch
 		// behind where it does not.
-		gone, err := request(ctx, b, func() (<-chan zk.Event, error) {
-			_, _, gone, err := b.conn.GetW(g.path(contenders[place-1]))
-			return gone, err
-		}, nil)
+		_, _, gone, err := b.conn.GetW(g.path(contenders[place-1]))
 		if errors.Is(err, zk.ErrNoNode) {
 			continue
 		}
@@ -332,9 +310,9 @@ func (g *grant) wait(ctx context.Context, wait bool) error {
 				return fmt.Errorf("watching the contender before: %w", e.Err)
 			}
 		case <-ctx.Done():
-			return ctx.Err()
 		}
 	}
+	return ctx.Err()
 }
 
 // sequence is what a contender's name is sorted by: all after the last marker.
@@ -350,17 +328,24 @@ func sequence(node string) string {
 
 func (g *grant) Release(ctx context.Context) error {
 	held := g.backend.forget(g)
-	_, err := request(ctx, g.backend, func() (struct{}, error) {
-		return struct{}{}, g.backend.conn.Delete(g.path(g.node), -1)
-	}, nil)
-	switch {
-	case errors.Is(err, zk.ErrNoNode), err == nil && !held:
-		return lock.ErrLost
-	case err != nil:
-		g.removeLater()
-		return err
+	answer := make(chan error, 1)
+	g.backend.work.Go(func() {
+		err := g.backend.conn.Delete(g.path(g.node), -1)
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
+			g.removeLater()
+		}
+		answer <- err
+	})
+	var err error
+	select {
+	case err = <-answer:
+	case <-ctx.Done():
+		return ctx.Err() // it goes on
 	}
-	return nil
+	if errors.Is(err, zk.ErrNoNode) || err == nil && !held {
+		return lock.ErrLost
+	}
+	return err
 }
 
 // remove removes the node, and waits for it a little.
