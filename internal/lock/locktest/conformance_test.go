@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+	"github.com/google/uuid"
 	goredis "github.com/redis/go-redis/v9"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -28,13 +29,14 @@ import (
 // lease is short, so that a dead holder's lock is soon free.
 const lease = 3 * time.Second
 
-// childEnv tells the test program to be another instance: "BACKEND ADDRS".
+// childEnv tells the test program to be another instance: "BACKEND ADDRS HOW",
+// HOW naming the promise it breaks, or "sound".
 const childEnv = "HOLDFAST_LOCKTEST"
 
 func TestMain(m *testing.M) {
 	if how := os.Getenv(childEnv); how != "" {
 		fields := strings.Fields(how)
-		l, closeLocker, err := open(context.Background(), fields[0], strings.Split(fields[1], ","))
+		l, closeLocker, err := open(context.Background(), fields[0], strings.Split(fields[1], ","), fields[2])
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -49,7 +51,7 @@ func TestMain(m *testing.M) {
 }
 
 // open opens a backend whose servers are at these addresses.
-func open(ctx context.Context, name string, addrs []string) (lock.Locker, func() error, error) {
+func open(ctx context.Context, name string, addrs []string, how string) (lock.Locker, func() error, error) {
 	backend, ok := backends.Find(name)
 	if !ok {
 		return nil, nil, fmt.Errorf("no backend %q", name)
@@ -70,6 +72,9 @@ func open(ctx context.Context, name string, addrs []string) (lock.Locker, func()
 	}
 	servers.ZooKeeper, servers.Etcd = addrs, addrs
 	l, closeLocker, err := backend.Open(ctx, servers)
+	if err == nil && how != "sound" {
+		l = broken{l, servers.Redis, how}
+	}
 	return l, func() error {
 		err := closeLocker()
 		for _, client := range clients {
@@ -90,11 +95,12 @@ type server interface {
 type rig struct {
 	t       *testing.T
 	backend string
+	how     string // the promise that its Lockers break, or "sound"
 	servers []server
 }
 
 func newRig(t *testing.T, backend string) *rig {
-	r := &rig{t: t, backend: backend}
+	r := &rig{t: t, backend: backend, how: "sound"}
 	switch backend {
 	case "redis":
 		r.servers = []server{testenv.OwnRedis(t)}
@@ -117,7 +123,7 @@ func (r *rig) addrs() []string {
 }
 
 func (r *rig) open(ctx context.Context, addrs []string) (lock.Locker, error) {
-	l, closeLocker, err := open(ctx, r.backend, addrs)
+	l, closeLocker, err := open(ctx, r.backend, addrs, r.how)
 	if err == nil {
 		r.t.Cleanup(func() { _ = closeLocker() })
 	}
@@ -146,7 +152,7 @@ func (r *rig) under(row locktest.Row) locktest.Backend {
 
 func (r *rig) Process(ctx context.Context) (*locktest.Process, error) {
 	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+r.backend+" "+strings.Join(r.addrs(), ","))
+	cmd.Env = append(os.Environ(), childEnv+"="+r.backend+" "+strings.Join(r.addrs(), ",")+" "+r.how)
 	p, err := locktest.StartProcess(cmd)
 	if err == nil {
 		r.t.Cleanup(p.End)
@@ -207,7 +213,7 @@ func (r *rig) Traces(ctx context.Context, name string) (traces int, err error) {
 		for _, addr := range r.addrs() {
 			client := goredis.NewClient(&goredis.Options{Addr: addr})
 			defer client.Close()
-			n, err := client.Exists(ctx, name).Result()
+			n, err := client.Exists(ctx, name, name+":waiters").Result()
 			if err != nil {
 				return 0, err
 			}
@@ -264,6 +270,65 @@ func TestConformance(t *testing.T) {
 						t.Error(err)
 					}
 				})
+			}
+		})
+	}
+}
+
+// broken is a Locker on a real Redis that breaks one promise.
+type broken struct {
+	lock.Locker
+	client goredis.UniversalClient
+	how    string
+}
+
+func (b broken) Lock(ctx context.Context, name string) (lock.Lease, error) {
+	if b.how == "careless" { // to everybody a lock of his own
+		name += uuid.NewString()
+	}
+	l, err := b.Locker.Lock(ctx, name)
+	switch {
+	case err != nil && b.how == "litters":
+		b.client.RPush(context.WithoutCancel(ctx), name+":waiters", 1)
+		return nil, err
+	case err != nil:
+		return nil, err
+	case b.how == "immortal":
+		b.client.Persist(ctx, name)
+	case b.how == "deaf":
+		return deafLease{l}, nil
+	}
+	return l, nil
+}
+
+// deafLease does not hear that it was lost.
+type deafLease struct{ lock.Lease }
+
+func (l deafLease) Context() context.Context { return context.WithoutCancel(l.Lease.Context()) }
+
+// TestBrokenBackendsAreConvicted in other processes, and under faults.
+func TestBrokenBackendsAreConvicted(t *testing.T) {
+	t.Parallel()
+	for how, promises := range map[string][]string{
+		"careless": {"ProcessesExclude"},
+		"immortal": {"KilledHolder"},
+		"deaf":     {"StoppedHolder", "HolderCutOff"},
+		"litters":  {"WaiterCancelledAtEachStep"},
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "redis")
+			r.how = how
+			b := r.under(locktest.Row{})
+			for _, p := range locktest.Promises() {
+				if !slices.Contains(promises, p.Name) {
+					continue
+				}
+				if err := p.Check(t.Context(), b); err == nil {
+					t.Errorf("%s acquits it", p.Name)
+				} else {
+					t.Logf("%s: %v", p.Name, err)
+				}
 			}
 		})
 	}
