@@ -182,6 +182,16 @@ func (l *lab) caught(ctx context.Context, urls []string) (n int64) {
 	return n
 }
 
+// databaseVersion is what the database says of itself, in brackets.
+func (l *lab) databaseVersion() string {
+	var version string
+	if err := l.sql.DB().Raw("SELECT version()").Row().Scan(&version); err != nil {
+		return ""
+	}
+	words := strings.Fields(version) // PostgreSQL names its compiler too
+	return " (" + strings.Join(words[:min(2, len(words))], " ") + ")"
+}
+
 // redisVersion is what the Redis in use says of itself, after a space.
 func (l *lab) redisVersion() string {
 	info, err := l.redis.Info(context.Background(), "server").Result()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -114,7 +115,7 @@ func (l *lab) run(ctx context.Context) (broken bool, err error) {
 			break
 		}
 	}
-	writeTable(l.out, r, l.display.colors)
+	writeTable(l.out, r, terminal(l.out) && os.Getenv("NO_COLOR") == "")
 	if l.settings.out != "" {
 		err = r.write(l.settings.out)
 	}

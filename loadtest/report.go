@@ -39,8 +39,9 @@ var alarmColor = color.RGBA{200, 30, 30, 255}
 func (r *Results) report(w io.Writer) error {
 	data := struct {
 		*Results
+		Guard                                bool
 		Throughput, Latency, Oversold, Sales template.HTML
-	}{Results: r}
+	}{Results: r, Guard: r.guard}
 	var err error
 	for _, chart := range []struct {
 		into *template.HTML
@@ -138,7 +139,7 @@ func (r *Results) lines(p *plot.Plot, points func(Result) plotter.XYs) (*plot.Pl
 			line.Dashes = []vg.Length{vg.Points(5), vg.Points(3)}
 		}
 		p.Add(line)
-		p.Legend.Add(s.Strategy, line)
+		p.Legend.Add(s.Strategy+"  ", line) // room between name and line on the right
 	}
 	return p, nil
 }
@@ -163,16 +164,15 @@ const mostPoints = 200
 func (r *Results) salesChart() (*plot.Plot, error) {
 	p := newChart("units left to sell")
 	p.X.Label.Text = "seconds"
-	var most float64
-	defer func() { // what oversells a great deal would flatten all the rest
-		p.Y.Min = max(p.Y.Min, -most/2)
-	}()
 	return r.lines(p, func(s Result) plotter.XYs {
-		most = max(most, float64(s.Stock))
 		xys := plotter.XYs{{X: 0, Y: float64(s.Stock)}}
 		step := max(1, len(s.Sales)/mostPoints)
 		for i := step - 1; i < len(s.Sales); i += step {
-			xys = append(xys, plotter.XY{X: s.Sales[i], Y: float64(s.Stock) - float64(i+1)})
+			left := float64(s.Stock) - float64(i+1)
+			if left < -float64(s.Stock)/2 {
+				break // what oversells a great deal would flatten all the rest
+			}
+			xys = append(xys, plotter.XY{X: s.Sales[i], Y: left})
 		}
 		return xys
 	})

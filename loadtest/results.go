@@ -53,7 +53,6 @@ type Result struct {
 	P99         *float64     `json:"p99_millis"`
 	APICPU      *float64     `json:"api_cpu_millis_per_order"`
 	RedisCPU    *float64     `json:"redis_cpu_millis_per_order"`
-	DatabaseCPU *float64     `json:"database_cpu_millis_per_order"`
 	Percentiles []Percentile `json:"percentiles"`
 	Sales       []float64    `json:"sales_seconds"` // when each order was accepted
 
@@ -77,7 +76,7 @@ func newResults(l *lab) *Results {
 	if l.embedded == nil {
 		stores = "none named"
 		if l.sql != nil {
-			stores = l.sql.Target()
+			stores = l.sql.Target() + l.databaseVersion()
 		}
 		if l.redis != nil {
 			stores += ", Redis" + l.redisVersion()

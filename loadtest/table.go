@@ -31,7 +31,7 @@ func writeTable(w io.Writer, r *Results, colors bool) {
 	if r.guard {
 		head = append(head, "caught")
 	}
-	head = append(head, "orders/s", "p50 ms", "p99 ms", "ms CPU/order: api", "redis", "db", "verdict")
+	head = append(head, "orders/s", "p50 ms", "p99 ms", "ms CPU/order: api", "redis", "verdict")
 	rows := [][]cell{}
 	for _, s := range r.Strategies {
 		row := []cell{
@@ -42,7 +42,7 @@ func writeTable(w io.Writer, r *Results, colors bool) {
 			row = append(row, cell{text: fmt.Sprint(s.Caught)})
 		}
 		row = append(row, cell{text: fmt.Sprintf("%.0f", s.PerSecond)}, figure(s.P50), figure(s.P99),
-			figure(s.APICPU), figure(s.RedisCPU), figure(s.DatabaseCPU), cell{text: s.Verdict, alarm: s.Verdict == promise})
+			figure(s.APICPU), figure(s.RedisCPU), cell{text: s.Verdict, alarm: s.Verdict == promise})
 		rows = append(rows, row)
 	}
 	widths := make([]int, len(head))
@@ -101,18 +101,20 @@ func pad(text string, width int, left bool) string {
 // display tells people how far a load is: in one changing line on a terminal,
 // and in plain lines elsewhere.
 type display struct {
-	w      io.Writer
-	live   bool
-	colors bool
+	w    io.Writer
+	live bool
 }
 
-func newDisplay(w io.Writer) *display {
-	live := false
-	if file, ok := w.(*os.File); ok {
-		info, err := file.Stat()
-		live = err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+func newDisplay(w io.Writer) *display { return &display{w: w, live: terminal(w)} }
+
+// terminal reports whether somebody sees what is written there.
+func terminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	if !ok || os.Getenv("TERM") == "dumb" {
+		return false
 	}
-	return &display{w: w, live: live, colors: live && os.Getenv("NO_COLOR") == ""}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // show follows the record until stop is called.
