@@ -21,8 +21,8 @@ const (
 
 var (
 	perSecond = regexp.MustCompile(`Requests/sec:\s+(\S+)`)
-	median    = regexp.MustCompile(`50%\s+(\S+)`)
-	late      = regexp.MustCompile(`99%\s+(\S+)`)
+	median    = regexp.MustCompile(`(?m)^\s+50%\s+(\S+)`)
+	late      = regexp.MustCompile(`(?m)^\s+99%\s+(\S+)`)
 	requests  = regexp.MustCompile(`(\d+) requests in`)
 	refusals  = regexp.MustCompile(`Non-2xx or 3xx responses: (\d+)`)
 )
