@@ -52,16 +52,23 @@ func smoke(ctx context.Context, t testenv.T) error {
 		}
 	}
 	folder := testenv.Folder(t, "smoke")
-	if err := k6(ctx, testenv.API(t).URL(), folder); err != nil {
+	if err := k6(ctx, serve(t), folder); err != nil {
 		return err
 	}
-	if err := convicts(ctx, testenv.API(t, "--strategy", "none", "--guard", "off").URL(), folder); err != nil {
+	if err := convicts(ctx, serve(t, "--strategy", "none", "--guard", "off"), folder); err != nil {
 		return err
 	}
-	if err := vegeta(ctx, testenv.API(t).URL(), folder); err != nil {
+	if err := vegeta(ctx, serve(t), folder); err != nil {
 		return err
 	}
 	return expect(ctx, runLimit, 0, nil, "go", "run", "./loadtest", "--strategies", "none,lua,merged", "--stock", "300")
+}
+
+// serve starts a service whose ledger is in a folder that goes with this process:
+// one that is wholly embedded leaves its own folder behind when it is killed.
+func serve(t testenv.T, flags ...string) (url string) {
+	ledger := "sqlite://" + filepath.Join(testenv.Folder(t, "ledger"), "ledger.db")
+	return testenv.API(t, append([]string{"--db", ledger, "--migrate"}, flags...)...).URL()
 }
 
 func tool(name string, args ...string) []string {
