@@ -42,7 +42,6 @@ const (
 	backend     = "internal/lock/backend.go"
 	acquireLua  = "internal/lock/redis/acquire.lua"
 	releaseLua  = "internal/lock/redis/release.lua"
-	passLua     = "internal/lock/redis/pass.lua"
 )
 
 var mutants = []mutant{
@@ -89,7 +88,7 @@ var mutants = []mutant{
 	{"sold out while somebody gathers", segmented, "before%2 == 0 && before == after", "before <= after", "internal/stock/gate TestSoldOutWaitsForAGather"},
 	{"the remainder is nobody's", segmented, "if int64((n-first+count)%count) < units%int64(count) {", "if false {", "internal/stock/gate TestFillAndAdjustSpreadEvenly"},
 	{"an inner Unlock frees the lock", backend, "last, lost := len(h.leases) == 0, h.lost", "last, lost := true, h.lost", "internal/lock/locktest TestConformance/local/Reentrant"},
-	{"a lock passed on keeps its token", passLua, "if last >= token then\n  token = last + 1", "if last >= token or last > 0 then\n  token = last", "internal/lock/locktest TestConformance/redis/ProcessesExclude"},
+	{"a lock passed on keeps its token", acquireLua, "if last >= token then\n  token = last + 1", "if last > 0 then\n  token = last", "internal/lock/locktest TestConformance/redis/ProcessesExclude"},
 	{"a held lock is granted", acquireLua, "if call('HEXISTS', KEYS[1], ARGV[1]) == 0 then", "if false then", "internal/lock/locktest TestConformance/redis/OneHolder"},
 	{"anybody's lock is released", releaseLua, "call('HDEL', KEYS[1], ARGV[1]) == 0", "call('DEL', KEYS[1]) == 0", "internal/lock/locktest TestConformance/redis/StoppedHolder"},
 	{"a release is not announced", releaseLua, "local heard = call('PUBLISH', KEYS[2], '0')", "local heard = 0", "internal/lock/redis TestOurHolderExcludesRedisson"},

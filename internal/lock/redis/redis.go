@@ -94,14 +94,11 @@ var (
 	acquireLua string
 	//go:embed renew.lua
 	renewLua string
-	//go:embed pass.lua
-	passLua string
 	//go:embed release.lua
 	releaseLua string
 
 	acquireScript = goredis.NewScript(acquireLua)
 	renewScript   = goredis.NewScript(renewLua)
-	passScript    = goredis.NewScript(passLua)
 	releaseScript = goredis.NewScript(releaseLua)
 )
 
@@ -158,10 +155,10 @@ type grant struct {
 
 func (g *grant) Token() uint64 { return g.token }
 
-// try asks for the lock. Without a token afterwards it is held, for so long at
+// try asks for the lock, or for another's who passes it on. Without a token afterwards it is held, for so long at
 // the most; negative: its end is unknown. After an error it leaves nothing that
 // it can remove.
-func (g *grant) try(ctx context.Context) (held time.Duration, err error) {
+func (g *grant) try(ctx context.Context, from ...any) (held time.Duration, err error) {
 	defer func() {
 		if err != nil {
 			g.cleanUp(ctx)
@@ -171,7 +168,7 @@ func (g *grant) try(ctx context.Context) (held time.Duration, err error) {
 	defer cancel()
 	asked := time.Now()
 	answer, err := acquireScript.Run(ctx, g.backend.client, []string{g.name, keyed("holdfast_token", g.name)},
-		g.field, g.backend.lease.Milliseconds(), tokenTime.Milliseconds()).Int64Slice()
+		append([]any{g.field, g.backend.lease.Milliseconds(), tokenTime.Milliseconds()}, from...)...).Int64Slice()
 	if err != nil {
 		return 0, err
 	}
@@ -289,18 +286,14 @@ func (g *grant) renewed(ctx context.Context) bool {
 func (g *grant) Pass(ctx context.Context, lost func()) (lock.Grant, error) {
 	g.unwatch()
 	next := g.backend.grant(g.name, lost)
-	asked := time.Now()
-	token, err := passScript.Run(ctx, g.backend.client, []string{g.name, keyed("holdfast_token", g.name)},
-		next.field, g.backend.lease.Milliseconds(), tokenTime.Milliseconds(), g.field).Int64()
-	switch {
+	next.passed = true
+	switch _, err := next.try(ctx, g.field); {
 	case err != nil: // whoever has it now, it is to be free
-		next.cleanUp(ctx)
 		g.cleanUp(ctx)
 		return nil, err
-	case token == 0:
+	case next.token == 0:
 		return nil, lock.ErrLost
 	}
-	next.token, next.until, next.passed = uint64(token), asked.Add(g.backend.lease), true
 	next.watch()
 	return next, nil
 }

@@ -151,8 +151,7 @@ func TestSoldOutWaitsForAGather(t *testing.T) {
 	}
 	held := orderOf("a", 1)
 	held.Lines[0].Quantity = 3
-	var parts stock.Deduction // as a gather takes them before it fails
-	parts = held
+	parts := held // as a gather takes them before it fails
 	parts.Lines = []stock.Line{{SKU: segment("a", 0), Quantity: 1}, {SKU: segment("a", 1), Quantity: 1}, {SKU: segment("a", 2), Quantity: 1}}
 	if _, err := g.inner.Take(t.Context(), parts); err != nil {
 		t.Fatal(err)
