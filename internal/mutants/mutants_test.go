@@ -46,7 +46,7 @@ const (
 
 var mutants = []mutant{
 	{"one more than there is, at the gate", takeLua, "left[i] < units[l]", "left[i] + 1 < units[l]", "internal/order TestRush/SQLite/lua"},
-	{"one more than there is, in one UPDATE", merged, "AND available >= ?", "AND available + 1 >= ?", "internal/stock/cutter TestConformance/SQLite/merged/LastUnits"},
+	{"one more than there is, in one UPDATE", merged, "sql += \" AND available >= ?\"", "sql += \" AND available + 1 >= ?\"", "internal/stock/cutter TestConformance/SQLite/merged/LastUnits"},
 	{"one more than there is, under a row lock", rows, "available < line.Quantity", "available+1 < line.Quantity", "internal/stock/cutter TestConformance/SQLite/for-update/LastUnits"},
 	{"the last unit kept back", rows, "available < line.Quantity", "available <= line.Quantity", "internal/stock/cutter TestConformance/SQLite/for-update/LastUnits"},
 	{"no record in flight", takeLua, "call('HSET', KEYS[3 * i - 1], unpack(writes[i]))", "", "internal/order TestRecovery/SQLite"},
@@ -56,7 +56,10 @@ var mutants = []mutant{
 	{"refill without a new epoch", stockrow, "row.Epoch = max(row.Epoch, above) + 1", "row.Epoch = max(row.Epoch, above)", "internal/order TestTakeOutlivesRefill/SQLite"},
 	{"refill below the gate's epoch", stockrow, "row.Epoch = max(row.Epoch, above) + 1", "row.Epoch++", "internal/order TestRestoredLedger/SQLite"},
 	{"epoch not demanded", rows, "line.Epoch != 0 && r.epoch != line.Epoch", "false", "internal/stock/cutter TestConformance/SQLite/for-update/StaleEpochAlone"},
-	{"epoch not demanded in one UPDATE", merged, "if line.Epoch != 0 {", "if false {", "internal/order TestTakeOutlivesRefill/SQLite"},
+	{"epoch not demanded in one UPDATE", merged, "if line.Epoch != 0 {\n\t\tsql +=", "if false {\n\t\tsql +=", "internal/order TestTakeOutlivesRefill/SQLite"},
+	{"one more than there is, in one UPDATE of several SKUs", merged, "text.WriteString(\" AND available >= ?\")", "text.WriteString(\" AND available + 1 >= ?\")", "internal/stock/cutter TestConformance/SQLite/merged/AllLinesOrNone"},
+	{"epoch not demanded in one UPDATE of several SKUs", merged, "if line.Epoch != 0 {\n\t\t\ttext", "if false {\n\t\t\ttext", "internal/stock/cutter TestConformance/SQLite/merged/EpochOfEveryLine"},
+	{"some of a planned cut is enough", ledger, "affected[0] != plan.Rows", "affected[0] == 0", "internal/order TestPlannedGroup/SQLite"},
 	{"layout not demanded", rows, "r.layout != layout", "false", "internal/stock/cutter TestConformance/SQLite/for-update/OtherLayout"},
 	{"unknown commit resolved by reading", ledger,
 		"(recorded bool, err error) {",

@@ -65,6 +65,34 @@ func TestGroup(t *testing.T) {
 	})
 }
 
+// TestPlannedGroup: of a cut that was planned for several SKUs nothing is
+// committed unless all of it was taken, and then the orders are decided one by
+// one.
+func TestPlannedGroup(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.open(t, settings{strategy: "merged"})
+		scarce, plenty := fresh("scarce"), fresh("plenty")
+		lay(t, i, scarce, 1)
+		lay(t, i, plenty, 5)
+		var rs []*recording
+		for _, sku := range []stock.SKU{scarce, scarce, plenty} {
+			d := stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "buyer-1", Lines: ask(sku).Lines}
+			rs = append(rs, &recording{deduction: d, entry: entry{takeID: d.TakeID, Order: Order{
+				ID: d.OrderID, Buyer: d.Buyer, Status: Pending, Lines: d.Lines, Strategy: "merged", CreatedAt: now(),
+			}}})
+		}
+		i.ledger.record(slices.Clone(rs))
+		for n, want := range []error{nil, stock.ErrSoldOut, nil} {
+			if !errors.Is(rs[n].answer, want) {
+				t.Errorf("order %d heard %v, want %v", n+1, rs[n].answer, want)
+			}
+		}
+		s.atRest(t, nil, scarce, 1)
+		s.atRest(t, nil, plenty, 1)
+	})
+}
+
 // TestPoisonedGroup: an order that the database refuses for a reason of its
 // own does not fail its neighbours.
 func TestPoisonedGroup(t *testing.T) {
