@@ -10,7 +10,6 @@ import (
 
 	vegeta "github.com/tsenart/vegeta/v12/lib"
 
-	"github.com/holdfast-stock/holdfast/internal/machine"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
@@ -111,9 +110,8 @@ func (l *lab) arrive(ctx context.Context, spec strategy.Spec, urls []string, pid
 	attacker := vegeta.NewAttacker(vegeta.Timeout(30*time.Second), vegeta.MaxWorkers(mostWorkers),
 		vegeta.Connections(mostWorkers), vegeta.MaxConnections(mostWorkers), vegeta.KeepAlive(true))
 	defer attacker.Stop()
-	redisBefore, _ := l.redisCPU(ctx)
 	caught := l.caught(ctx, urls)
-	cpu := machine.CPUTime(pids)
+	cost := l.meter(ctx, pids)
 	rec := newRecord()
 	stop := l.display.show(spec.Name, int64(rate)*int64(l.duration/time.Second), rec)
 	var late, dropped int64
@@ -137,19 +135,12 @@ func (l *lab) arrive(ctx context.Context, spec strategy.Spec, urls []string, pid
 		rec.add(a)
 	}
 	stop()
-	cpu = machine.CPUTime(pids) - cpu
+	cost.stop(ctx)
 	result := l.result(spec, rec, stock)
 	result.Load, result.Rate = fmt.Sprintf("%d arrivals a second for %v", rate, l.duration), rate
 	result.Late, result.Dropped = late, dropped
 	result.timed(rec)
-	if n := rec.accepted.Load(); n > 0 {
-		if len(pids) > 0 {
-			result.APICPU = millisEach(cpu, n)
-		}
-		if after, ok := l.redisCPU(ctx); ok {
-			result.RedisCPU = millisEach(after-redisBefore, n)
-		}
-	}
+	cost.into(result, rec.accepted.Load())
 	result.Caught = l.caught(context.WithoutCancel(ctx), urls) - caught
 	if err := l.audit(context.WithoutCancel(ctx), result, rec, urls[0], sku); err != nil {
 		return result, err

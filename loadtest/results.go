@@ -53,6 +53,7 @@ type Result struct {
 	P99         *float64     `json:"p99_millis"`
 	APICPU      *float64     `json:"api_cpu_millis_per_order"`
 	RedisCPU    *float64     `json:"redis_cpu_millis_per_order"`
+	DatabaseCPU *float64     `json:"database_cpu_millis_per_order"`
 	Percentiles []Percentile `json:"percentiles"`
 	Sales       []float64    `json:"sales_seconds"` // when each order was accepted
 

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/machine"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
@@ -126,9 +125,8 @@ func (l *lab) rush(ctx context.Context, spec strategy.Spec, urls []string, pids 
 	if err := l.lay(ctx, urls[0], sku, l.stock); err != nil {
 		return nil, err
 	}
-	redisBefore, _ := l.redisCPU(ctx)
 	caught := l.caught(ctx, urls)
-	cpu := machine.CPUTime(pids)
+	cost := l.meter(ctx, pids)
 	rec := newRecord()
 	stop := l.display.show(spec.Name, l.stock, rec)
 	limited, cancel := context.WithTimeout(ctx, l.limit)
@@ -156,16 +154,11 @@ func (l *lab) rush(ctx context.Context, spec strategy.Spec, urls []string, pids 
 	clients.Wait()
 	expired := limited.Err() != nil
 	stop()
-	cpu = machine.CPUTime(pids) - cpu
+	cost.stop(ctx)
 	result := l.result(spec, rec, l.stock)
 	result.Load = fmt.Sprintf("rush, %d clients", l.clients)
 	result.timed(rec)
-	if rec.accepted.Load() > 0 && len(pids) > 0 {
-		result.APICPU = millisEach(cpu, rec.accepted.Load())
-	}
-	if after, ok := l.redisCPU(ctx); ok && rec.accepted.Load() > 0 {
-		result.RedisCPU = millisEach(after-redisBefore, rec.accepted.Load())
-	}
+	cost.into(result, rec.accepted.Load())
 	result.Caught = l.caught(context.WithoutCancel(ctx), urls) - caught
 	// What was cut short is audited all the same.
 	if err := l.audit(context.WithoutCancel(ctx), result, rec, urls[0], sku); err != nil {

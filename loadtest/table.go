@@ -31,7 +31,7 @@ func writeTable(w io.Writer, r *Results, colors bool) {
 	if r.guard {
 		head = append(head, "caught")
 	}
-	head = append(head, "orders/s", "p50 ms", "p99 ms", "ms CPU/order: api", "redis", "verdict")
+	head = append(head, "orders/s", "p50 ms", "p99 ms", "ms CPU/order: api", "redis", "db", "verdict")
 	rows := [][]cell{}
 	for _, s := range r.Strategies {
 		row := []cell{
@@ -42,7 +42,7 @@ func writeTable(w io.Writer, r *Results, colors bool) {
 			row = append(row, cell{text: fmt.Sprint(s.Caught)})
 		}
 		row = append(row, cell{text: fmt.Sprintf("%.0f", s.PerSecond)}, figure(s.P50), figure(s.P99),
-			figure(s.APICPU), figure(s.RedisCPU), cell{text: s.Verdict, alarm: s.Verdict == promise})
+			figure(s.APICPU), figure(s.RedisCPU), figure(s.DatabaseCPU), cell{text: s.Verdict, alarm: s.Verdict == promise})
 		rows = append(rows, row)
 	}
 	widths := make([]int, len(head))

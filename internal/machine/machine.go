@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,6 +41,58 @@ func parseStat(stat []byte) time.Duration {
 		}
 	}
 	return time.Duration(ticks) * tick
+}
+
+// Listening are the processes that listen on the TCP port of this machine, with
+// all that they have started. There are none where /proc does not tell, or tells
+// only its owner.
+func Listening(port int) (pids []int) {
+	sockets := make(map[string]bool)
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		text, _ := os.ReadFile(table)
+		for line := range strings.Lines(string(text)) {
+			fields := strings.Fields(line) // sl, local address, remote address, state, …, inode
+			if len(fields) > 9 && fields[3] == "0A" && strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
+				sockets["socket:["+fields[9]+"]"] = true
+			}
+		}
+	}
+	if len(sockets) == 0 {
+		return nil
+	}
+	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	for _, link := range links {
+		if target, err := os.Readlink(link); err == nil && sockets[target] {
+			pid, _ := strconv.Atoi(strings.Split(link, "/")[2])
+			if !slices.Contains(pids, pid) {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return withChildren(pids)
+}
+
+// withChildren adds what the processes have started.
+func withChildren(pids []int) []int {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for grown := true; grown; {
+		grown = false
+		for _, file := range stats {
+			stat, err := os.ReadFile(file)
+			if err != nil {
+				continue
+			}
+			fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+			pid, _ := strconv.Atoi(strings.Split(file, "/")[2])
+			if len(fields) < 2 || slices.Contains(pids, pid) {
+				continue
+			}
+			if parent, _ := strconv.Atoi(string(fields[1])); slices.Contains(pids, parent) {
+				pids, grown = append(pids, pid), true
+			}
+		}
+	}
+	return pids
 }
 
 // ResidentMiB is the memory that the process has in RAM, 0 where there is no

@@ -15,7 +15,7 @@ import (
 const (
 	// late is how much later than a lease's end its lock may be granted, or its
 	// holder hear that it was lost, on a busy machine.
-	late = 6 * time.Second
+	late = 15 * time.Second
 	// overlap is how much later than another's grant a holder may hear that it
 	// lost the lock: a backend learns of it by asking.
 	overlap = 1500 * time.Millisecond
@@ -393,7 +393,7 @@ func resumesAfterRestart(ctx context.Context, b Backend) error {
 	defer end()
 	var (
 		n       = name()
-		during  = 2*b.Lease + 2*late
+		during  = 2*b.Lease + 12*time.Second
 		all     sync.WaitGroup
 		answers = make([]string, len(ps))
 		errs    = make([]error, len(ps))
