@@ -123,8 +123,8 @@ func k6(ctx context.Context, url, folder string) error {
 // convicts has verify.js find what oversells: it would be worth nothing else.
 func convicts(ctx context.Context, url, folder string) error {
 	var err error
-	for try := range 5 { // that two requests meet is a matter of luck
-		env := []string{"BASE_URL=" + url, fmt.Sprintf("SKU=broken-%d", try), "STOCK=100", "PEAK=400", "SECONDS=5", "P99=30000",
+	for try := range 12 { // that two requests meet is a matter of luck
+		env := []string{"BASE_URL=" + url, fmt.Sprintf("SKU=broken-%d", try), "STOCK=100", "PEAK=1500", "SECONDS=4", "P99=30000",
 			"SUMMARY=" + filepath.Join(folder, "broken.json")}
 		// rush.js may see it too, by the answers; verify.js must.
 		if _, _, err = execute(ctx, runLimit, env, script("rush.js")...); err != nil {
