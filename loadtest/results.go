@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/machine"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
 // Results are one run of the laboratory.
@@ -204,9 +205,9 @@ func redacted(args []string) []string {
 		case joined && flag == "--admin-token":
 			hidden[i] = flag + "=***"
 		case joined && strings.Contains(value, "://"):
-			hidden[i] = flag + "=" + redactURL(value)
+			hidden[i] = flag + "=" + store.Redact(value)
 		case strings.Contains(arg, "://"):
-			hidden[i] = redactURL(arg)
+			hidden[i] = store.Redact(arg)
 		default:
 			hidden[i] = arg
 		}

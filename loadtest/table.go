@@ -8,11 +8,7 @@ import (
 	"sync"
 	"time"
 	"unicode/utf8"
-
-	"github.com/holdfast-stock/holdfast/internal/store"
 )
-
-func redactURL(url string) string { return store.Redact(url) }
 
 const (
 	red   = "\x1b[31;1m"

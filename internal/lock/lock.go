@@ -11,6 +11,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 var (
@@ -20,6 +21,10 @@ var (
 	// else may have held the lock since.
 	ErrLost = errors.New("the lock was lost")
 )
+
+// DefaultLease is how long a dead holder keeps its lock, unless a backend is told
+// otherwise.
+const DefaultLease = 30 * time.Second
 
 // Locker grants locks by name: one holder a name at any time, as far as its
 // backend can promise it. It is safe for concurrent use.

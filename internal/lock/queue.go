@@ -112,6 +112,9 @@ func (q *queue) hand(name string, w *waiter, take func()) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.lines[name]
+	if l == nil { // the caller's lease was lost meanwhile, and its turn with it
+		return false
+	}
 	first := l.waiting.Front()
 	if first == nil || first.Value.(*waiter) != w {
 		return false

@@ -26,8 +26,6 @@ import (
 )
 
 const (
-	// DefaultLease is how long a dead holder keeps its lock.
-	DefaultLease = 30 * time.Second
 	// Prefix stands before every name: a lock's keys are below Prefix/NAME/.
 	Prefix = "holdfast/locks/"
 	// dialTimeout bounds connecting, and how long a connection may be silent
@@ -52,12 +50,12 @@ type Locker struct {
 
 // New connects to the servers (host:port). A lock outlives its holder by lease
 // at the most, which is rounded up to whole seconds, and is two at least; 0:
-// DefaultLease.
+// lock.DefaultLease.
 func New(ctx context.Context, servers []string, lease time.Duration) (*Locker, error) {
 	client, err := clientv3.New(clientv3.Config{
 		// The client believes a lease for DialTimeout and a second without an
 		// answer to its first keeping alive.
-		Endpoints: servers, DialTimeout: min(dialTimeout, max(cmp.Or(lease, DefaultLease)-time.Second, time.Second)), Logger: zap.NewNop(),
+		Endpoints: servers, DialTimeout: min(dialTimeout, max(cmp.Or(lease, lock.DefaultLease)-time.Second, time.Second)), Logger: zap.NewNop(),
 		DialKeepAliveTime: keepAliveEvery, DialKeepAliveTimeout: dialTimeout,
 	})
 	if err != nil {
@@ -69,7 +67,7 @@ func New(ctx context.Context, servers []string, lease time.Duration) (*Locker, e
 		_ = client.Close()
 		return nil, fmt.Errorf("connecting to etcd at %s: %w", strings.Join(servers, ","), err)
 	}
-	seconds := (cmp.Or(lease, DefaultLease) + time.Second - 1) / time.Second
+	seconds := (cmp.Or(lease, lock.DefaultLease) + time.Second - 1) / time.Second
 	b := &backend{client: client, seconds: max(int64(seconds), 2)}
 	return &Locker{Locker: lock.New(b), backend: b}, nil
 }

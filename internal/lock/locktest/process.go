@@ -90,12 +90,12 @@ func (p *Process) signal(s syscall.Signal) error { return p.cmd.Process.Signal(s
 // Child does in a process of its own what StartProcess's side asks for on
 // standard input, until that ends, and returns the exit code:
 //
-//	hold NAME                     locks, answers `held TOKEN`, and `lost` or
-//	                              `over` when the lease's context has ended
+//	hold NAME                     locks, answers `held TOKEN`, and `lost` when
+//	                              the lease has been
 //	unlock                        answers `unlocked`, or `lost` if it was
 //	contend NAME FOLDER N GRANTS  N goroutines lock until each was granted so
 //	                              often; answers `done`
-//	try NAME FOLDER N MILLIS      the same for so long, whatever errors come;
+//	try NAME N MILLIS             locks for so long, whatever errors come;
 //	                              answers `done GRANTS`
 func Child(l lock.Locker) (exit int) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -135,9 +135,9 @@ func Child(l lock.Locker) (exit int) {
 				answer("done")
 			}
 		case "try":
-			goroutines, _ := strconv.Atoi(fields[3])
-			millis, _ := strconv.Atoi(fields[4])
-			answer("done %d", try(ctx, l, fields[1], fields[2], goroutines, time.Duration(millis)*time.Millisecond))
+			goroutines, _ := strconv.Atoi(fields[2])
+			millis, _ := strconv.Atoi(fields[3])
+			answer("done %d", try(ctx, l, fields[1], goroutines, time.Duration(millis)*time.Millisecond))
 		}
 		if err != nil {
 			answer("error %v", err)
@@ -172,7 +172,7 @@ func contend(ctx context.Context, l lock.Locker, name, folder string, goroutines
 
 // try does the same for a time, through faults: a lease that was lost may
 // overlap another.
-func try(ctx context.Context, l lock.Locker, name, folder string, goroutines int, during time.Duration) (grants int64) {
+func try(ctx context.Context, l lock.Locker, name string, goroutines int, during time.Duration) (grants int64) {
 	ctx, cancel := context.WithTimeout(ctx, during)
 	defer cancel()
 	var (

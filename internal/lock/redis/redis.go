@@ -35,8 +35,6 @@ import (
 )
 
 const (
-	// DefaultLease is how long a dead holder keeps its lock.
-	DefaultLease = 30 * time.Second
 	// renewals is how many times a lease is renewed before it would end.
 	renewals = 3
 	// callTimeout bounds one call to Redis.
@@ -50,7 +48,7 @@ const (
 
 // Options of a Locker. The zero value is good.
 type Options struct {
-	// Lease is how long a lock outlives its holder, 0 for DefaultLease. At
+	// Lease is how long a lock outlives its holder, 0 for lock.DefaultLease. At
 	// least 10 ms.
 	Lease time.Duration
 	// Fixed leases end after Lease whatever their holder does. Others are
@@ -67,7 +65,7 @@ type Locker struct {
 // New returns a Locker on the client, which stays the caller's.
 func New(client goredis.UniversalClient, options Options) *Locker {
 	if options.Lease == 0 {
-		options.Lease = DefaultLease
+		options.Lease = lock.DefaultLease
 	}
 	b := &backend{
 		client: client, lease: options.Lease, fixed: options.Fixed,

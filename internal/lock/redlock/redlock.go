@@ -29,8 +29,6 @@ import (
 )
 
 const (
-	// DefaultLease is how long a dead holder keeps its lock.
-	DefaultLease = 30 * time.Second
 	// renewals is how many times a lease is renewed before it would end.
 	renewals = 3
 	// pauseLeast and pauseMost bound the pause before a waiter asks again.
@@ -41,13 +39,13 @@ const (
 
 // New returns a Locker on the clients of servers that know nothing of each
 // other, at least three and an odd number. A lock outlives its holder by lease
-// at the most; 0: DefaultLease. The clients stay the caller's.
+// at the most; 0: lock.DefaultLease. The clients stay the caller's.
 func New(clients []goredis9.UniversalClient, lease time.Duration) (lock.Locker, error) {
 	if len(clients) < 3 || len(clients)%2 == 0 {
 		return nil, fmt.Errorf("redlock needs an odd number of independent servers, at least 3, and has %d", len(clients))
 	}
 	if lease == 0 {
-		lease = DefaultLease
+		lease = lock.DefaultLease
 	}
 	pools := make([]redis.Pool, len(clients))
 	for i, client := range clients {

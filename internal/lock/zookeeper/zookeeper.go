@@ -31,8 +31,6 @@ import (
 )
 
 const (
-	// DefaultLease is how long a dead holder keeps its lock.
-	DefaultLease = 30 * time.Second
 	// Root is the node below which every lock has a node of its own.
 	Root = "/holdfast/locks"
 	// marker stands in every contender's name before its sequence number.
@@ -57,12 +55,12 @@ type Locker struct {
 
 // New connects to one of the servers (host:port). lease is the session's
 // timeout: a lock outlives its holder by that at the most, as far as the servers
-// allow it; 0: DefaultLease.
+// allow it; 0: lock.DefaultLease.
 func New(ctx context.Context, servers []string, lease time.Duration) (*Locker, error) {
 	b := &backend{held: make(map[*grant]bool)}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	connected := make(chan struct{}, 1)
-	conn, _, err := zk.Connect(servers, cmp.Or(lease, DefaultLease), zk.WithLogger(silent{}), zk.WithEventCallback(func(e zk.Event) {
+	conn, _, err := zk.Connect(servers, cmp.Or(lease, lock.DefaultLease), zk.WithLogger(silent{}), zk.WithEventCallback(func(e zk.Event) {
 		if e.Type != zk.EventSession {
 			return
 		}
