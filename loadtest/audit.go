@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -77,34 +78,37 @@ func (l *lab) gate(ctx context.Context, sku string) (left, flying int64, found b
 	if err != nil {
 		return 0, 0, false, err
 	}
-	key := func(suffix, of string) string { return "holdfast:{" + id.String() + ":" + sku + suffix + "}:" + of }
-	suffixes := []string{""}
-	segments, err := l.redis.LRange(ctx, key("", "segments"), 0, -1).Result()
+	ledger := "holdfast:{" + id.String()
+	segments, err := l.redis.LRange(ctx, ledger+":"+sku+"}:segments", 0, -1).Result()
 	if err != nil {
 		return 0, 0, false, fmt.Errorf("reading the gate's segments: %w", err)
 	}
+	names := []string{sku}
 	for _, segment := range segments {
-		suffixes = append(suffixes, "/"+segment)
+		names = append(names, sku+"/"+segment)
 	}
-	for _, suffix := range suffixes {
-		values, err := l.redis.HMGet(ctx, key(suffix, "count"), "epoch", "left", "flying").Result()
+	_, cluster := l.redis.(*redis.ClusterClient)
+	for _, name := range names {
+		key := ledger + "}:count"
+		if cluster { // each has a key of its own
+			key = ledger + ":" + name + "}:count"
+		}
+		count, err := l.redis.HGet(ctx, key, name).Result()
+		if errors.Is(err, redis.Nil) {
+			continue
+		}
 		if err != nil {
 			return 0, 0, false, fmt.Errorf("reading the gate's count: %w", err)
 		}
-		if values[0] == nil {
-			continue
+		var epoch, units, away int64
+		if _, err := fmt.Sscan(count, &epoch, &units, &away); err != nil {
+			return 0, 0, false, fmt.Errorf("the gate's count of %s is %q: %w", name, count, err)
 		}
 		found = true
-		left += number(values[1])
-		flying += number(values[2])
+		left += units
+		flying += away
 	}
 	return left, flying, found, nil
-}
-
-func number(value any) int64 {
-	text, _ := value.(string)
-	n, _ := strconv.ParseInt(text, 10, 64)
-	return n
 }
 
 // readBack asks for every order that was accepted, and counts those that are not

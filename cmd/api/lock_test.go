@@ -78,7 +78,7 @@ func TestSegmentsOfACluster(t *testing.T) {
 	for _, node := range cluster.Nodes {
 		client := redis.NewClient(&redis.Options{Addr: node.Addr()})
 		defer client.Close()
-		counts, err := client.Keys(t.Context(), "*:hot/*:count").Result()
+		counts, err := client.Keys(t.Context(), "*:hot/*}:count").Result()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,9 +8,13 @@
 --
 -- The keys are those of package gate:
 --
---   holdfast:{LEDGERID:SKU}:count      hash: left, flying, epoch; without an epoch it is no count
---   holdfast:{LEDGERID:SKU}:segments   list: 0, 1, 2…, where the SKU is kept in segments
---   holdfast:{LEDGERID:SKU/N}:count    hash: the count of a segment
+--   holdfast:{LEDGERID}:count          hash: SKU → `EPOCH LEFT FLYING …`, and where the SKU is kept in segments
+--                                      SKU/N → the count of a segment
+--   holdfast:{LEDGERID:SKU}:segments   list: 0, 1, 2…
+--
+-- and on a cluster instead of the first, of each SKU or segment by itself:
+--
+--   holdfast:{LEDGERID:SKU}:count      hash: SKU → `EPOCH LEFT FLYING …`
 
 local cjson = require "cjson.safe"
 local found, redis = pcall(require, "resty.redis")
@@ -35,7 +39,8 @@ local GATED, UNGATED, OLD = 1, 30, 5 -- seconds for which the service's strategy
 local _M = {}
 
 local levels -- shared by all workers; names that are no SKU begin with a space
-local prefix -- of every key, up to the SKU; nil: nothing is ever refused
+local prefix -- of every key; nil: nothing is ever refused
+local clustered -- whether Redis is a cluster; nil: not known yet
 local host, port, database, user, password
 local sold_out -- seconds
 
@@ -88,7 +93,7 @@ function _M.init()
   sold_out = milliseconds / 1000
   local id, err = ledger_id()
   if id then
-    prefix = "holdfast:{" .. id .. ":"
+    prefix = "holdfast:{" .. id
   else
     ngx.log(ngx.WARN, "every order is passed to an instance: ", err)
   end
@@ -300,20 +305,33 @@ local function ask(commands)
   return answers
 end
 
+-- know asks once whether Redis is a cluster.
+local function know()
+  if clustered ~= nil then
+    return true
+  end
+  local answers, err = ask({ { "info", "cluster" } })
+  if not answers then
+    return false, err
+  end
+  clustered = find(answers[1], "cluster_enabled:1", 1, true) ~= nil
+  return true
+end
+
 local function count_of(sku)
-  return { "hmget", prefix .. sku .. "}:count", "epoch", "left", "flying" }
+  return { "hget", prefix .. (clustered and ":" .. sku or "") .. "}:count", sku }
 end
 
 -- count reads the answer to count_of, or nothing where it is no count.
 local function count(answer)
-  if type(answer) ~= "table" then
+  if type(answer) ~= "string" then
     return nil
   end
-  local epoch, left, flying = tonumber(answer[1]), tonumber(answer[2]), tonumber(answer[3])
-  if not epoch or epoch == 0 or not left or not flying then
+  local epoch, left, flying = match(answer, "^(%d+) (%-?%d+) (%-?%d+)")
+  if not epoch then
     return nil
   end
-  return { epoch = epoch, left = left, flying = flying }
+  return { epoch = tonumber(epoch), left = tonumber(left), flying = tonumber(flying) }
 end
 
 -- sum is the count of a SKU in segments. Segments under two epochs are being
@@ -337,10 +355,14 @@ end
 
 -- read returns the counts of the SKUs by SKU, without those that have none.
 local function read(skus)
+  local known, unknown = know()
+  if not known then
+    return nil, unknown
+  end
   local commands = {}
   for i, sku in ipairs(skus) do
     commands[2 * i - 1] = count_of(sku)
-    commands[2 * i] = { "llen", prefix .. sku .. "}:segments" }
+    commands[2 * i] = { "llen", prefix .. ":" .. sku .. "}:segments" }
   end
   local answers, err = ask(commands)
   if not answers then

@@ -285,13 +285,13 @@ func segmentHeld(s *shop) error {
 func refilling(s *shop) error {
 	ctx := context.Background()
 	set := func(n, epoch, left int) error {
-		return s.redis.HSet(ctx, s.key(fmt.Sprintf("new/%d", n), "count"), "epoch", epoch, "left", left, "flying", 0).Err()
+		return s.count(fmt.Sprintf("new/%d", n), epoch, left)
 	}
 	list := func(n int) error {
 		pipe := s.redis.Pipeline()
-		pipe.Del(ctx, s.key("new", "segments"))
+		pipe.Del(ctx, s.segments("new"))
 		for i := range n {
-			pipe.RPush(ctx, s.key("new", "segments"), i)
+			pipe.RPush(ctx, s.segments("new"), i)
 		}
 		_, err := pipe.Exec(ctx)
 		return err
@@ -323,10 +323,10 @@ func refilling(s *shop) error {
 func succeeded(s *shop) error {
 	ctx := context.Background()
 	count := func(sku string, epoch, left int) error {
-		return s.redis.HSet(ctx, s.key(sku, "count"), "epoch", epoch, "left", left, "flying", 0).Err()
+		return s.count(sku, epoch, left)
 	}
 	return steps(
-		func() error { return s.redis.RPush(ctx, s.key("heir", "segments"), 0).Err() },
+		func() error { return s.redis.RPush(ctx, s.segments("heir"), 0).Err() },
 		func() error { return count("heir/0", 3, 0) },
 		func() error { return count("heir", 4, 1) },
 		func() error { return s.expect(404, true, order(1, "heir")) },
@@ -340,7 +340,7 @@ func succeeded(s *shop) error {
 func adopted(s *shop) error {
 	return steps(
 		func() error {
-			return s.redis.HSet(context.Background(), s.key("left", "count"), "epoch", 1, "left", 0, "flying", 0).Err()
+			return s.count("left", 1, 0)
 		},
 		func() error { return s.lay("left", 1) },
 		func() error { return s.expect(201, true, order(1, "left")) },

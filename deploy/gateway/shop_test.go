@@ -111,8 +111,13 @@ func build(t testenv.T, p plan) *shop {
 }
 
 // key is one of the gate's keys.
-func (s *shop) key(sku, kind string) string {
-	return "holdfast:{" + s.ledger.String() + ":" + sku + "}:" + kind
+func (s *shop) segments(sku string) string {
+	return "holdfast:{" + s.ledger.String() + ":" + sku + "}:segments"
+}
+
+// count writes a count of nothing in flight as the gate does.
+func (s *shop) count(sku string, epoch, left int) error {
+	return s.redis.HSet(context.Background(), "holdfast:{"+s.ledger.String()+"}:count", sku, fmt.Sprintf("%d %d 0 0 0", epoch, left)).Err()
 }
 
 var client = &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}

@@ -19,7 +19,7 @@ const (
 	sweepShare            = 20
 	// sweepTimeout bounds one sweep.
 	sweepTimeout = time.Minute
-	// recoverAtOnce bounds the takes of one SKU that one sweep resolves.
+	// recoverAtOnce bounds the takes that are listed, and then resolved, at once.
 	recoverAtOnce = 200
 )
 
@@ -81,8 +81,8 @@ func (s *Service) Sweep(ctx context.Context) error {
 	differed := make(map[stock.SKU]difference)
 	err := s.ledger.EachPage(ctx, func(rows []stockRow) error {
 		return s.sweepRows(ctx, s.own(rows), func(row stockRow, level stock.Level) {
-			inFlight += level.Records
-			if fill := max(row.Available, 0); level.Records == 0 && level.Available != fill {
+			inFlight += level.InFlight
+			if fill := max(row.Available, 0); level.InFlight == 0 && level.Available != fill {
 				drift += abs(level.Available - fill)
 				differed[row.SKU] = difference{row.Epoch, level.Available, row.Available}
 			}
@@ -107,9 +107,9 @@ func (s *Service) sweepRows(ctx context.Context, rows []stockRow, seen func(stoc
 		return err
 	}
 	var (
-		failed     error
 		lacking    []stockRow
 		lackLevels []stock.Level
+		inFlight   []stock.SKU
 	)
 	for i, row := range rows {
 		level := levels[i]
@@ -118,41 +118,53 @@ func (s *Service) sweepRows(ctx context.Context, rows []stockRow, seen func(stoc
 			continue
 		}
 		seen(row, level)
-		if level.Records > 0 {
-			if err := s.recover(ctx, row.SKU); err != nil {
-				failed = errors.Join(failed, fmt.Errorf("SKU %s: %w", row.SKU, err))
-			}
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
+		if level.InFlight > 0 {
+			inFlight = append(inFlight, row.SKU)
 		}
 	}
-	return errors.Join(failed, s.refillRows(ctx, lacking, lackLevels))
+	return errors.Join(s.recover(ctx, inFlight), s.refillRows(ctx, lacking, lackLevels))
 }
 
-// recover resolves takes of the SKU that are in flight past the deadline.
-func (s *Service) recover(ctx context.Context, sku stock.SKU) error {
-	ds, err := s.gate.InFlight(ctx, sku, s.takeDeadline, recoverAtOnce)
+// recover resolves takes of the SKUs that are in flight past the deadline.
+func (s *Service) recover(ctx context.Context, skus []stock.SKU) error {
+	for len(skus) > 0 {
+		ds, err := s.gate.InFlight(ctx, s.takeDeadline, recoverAtOnce, skus...)
+		if err != nil {
+			return fmt.Errorf("listing takes in flight: %w", err)
+		}
+		var failed error
+		for _, d := range ds {
+			if err := s.conclude(ctx, d); err != nil {
+				failed = errors.Join(failed, fmt.Errorf("recovering take %s: %w", d.TakeID, err))
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+		}
+		if failed != nil || len(ds) < recoverAtOnce {
+			return failed
+		}
+	}
+	return nil
+}
+
+// conclude finds out what became of a take left in flight, and ends it.
+func (s *Service) conclude(ctx context.Context, d stock.Deduction) error {
+	recorded, err := s.ledger.Resolve(ctx, d)
 	if err != nil {
-		return fmt.Errorf("listing takes in flight: %w", err)
+		return err
 	}
-	for _, d := range ds {
-		recorded, err := s.ledger.Resolve(ctx, d)
-		if err != nil {
-			return err
-		}
-		if recorded {
-			err = s.gate.Settle(ctx, d)
-			s.metrics.recoveries.WithLabelValues("settled").Inc()
-		} else {
-			err = s.gate.Give(ctx, d)
-			s.metrics.recoveries.WithLabelValues("given").Inc()
-		}
-		if err != nil {
-			return fmt.Errorf("recovering take %s: %w", d.TakeID, err)
-		}
-		s.log.Info("recovered a take left in flight", "order", d.OrderID, "recorded", recorded)
+	if recorded {
+		err = s.gate.Settle(ctx, d)
+		s.metrics.recoveries.WithLabelValues("settled").Inc()
+	} else {
+		err = s.gate.Give(ctx, d)
+		s.metrics.recoveries.WithLabelValues("given").Inc()
 	}
+	if err != nil {
+		return err
+	}
+	s.log.Info("recovered a take left in flight", "order", d.OrderID, "recorded", recorded)
 	return nil
 }
 

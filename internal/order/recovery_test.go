@@ -235,7 +235,7 @@ func TestLostSettles(t *testing.T) {
 		i.settles.Close() // what was sent has failed
 		i.gate.set(&i.gate.noSettle, false)
 		level, err := i.gate.Level(t.Context(), sku)
-		if err != nil || level[0].Records != 3 {
+		if err != nil || level[0].InFlight != 3 {
 			t.Fatalf("the settles did not fail: %+v, %v", level, err)
 		}
 		sweep(t, i.instance)

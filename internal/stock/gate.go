@@ -40,10 +40,10 @@ type Gate interface {
 	// with ErrChangeGap (as *Refusal): the change before this one is missing.
 	Adjust(ctx context.Context, c Change) error
 
-	// InFlight lists takes of the SKU that were recorded at least olderThan
-	// ago by the gate's own clock, limit at the most. Each comes with all its
-	// lines.
-	InFlight(ctx context.Context, sku SKU, olderThan time.Duration, limit int) ([]Deduction, error)
+	// InFlight lists takes of the SKUs that were recorded at least olderThan
+	// ago by the gate's own clock, limit at the most. Each comes once, with
+	// all its lines.
+	InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...SKU) ([]Deduction, error)
 
 	// Level returns the counts of the SKUs, in their order.
 	Level(ctx context.Context, skus ...SKU) ([]Level, error)

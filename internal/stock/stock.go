@@ -94,7 +94,6 @@ type Level struct {
 	Epoch     int64 // the epoch it was filled under
 	Available int64 // units not taken
 	InFlight  int64 // units taken and not yet settled
-	Records   int64 // records of takes not yet settled: one each, or one for each of a take's parts
 }
 
 // Change is one addition to a stock row that the ledger has committed and the

@@ -136,13 +136,13 @@ func (c *counts) run(ctx context.Context, calls ...*call) error {
 	return errors.Join(errs...)
 }
 
-// answer runs a script of numbers that answers with one.
-func (c *counts) answer(ctx context.Context, s *script, keys []string, numbers ...int64) (int64, error) {
-	args := make([]string, len(numbers))
-	for i, n := range numbers {
-		args[i] = strconv.FormatInt(n, 10)
+// answer runs a script over one SKU's count, of numbers, that answers with one.
+func (c *counts) answer(ctx context.Context, s *script, sku stock.SKU, numbers ...int64) (int64, error) {
+	args := []string{string(sku)}
+	for _, n := range numbers {
+		args = append(args, strconv.FormatInt(n, 10))
 	}
-	call := newCall(s, keys, args)
+	call := newCall(s, []string{c.keys(sku).count}, args)
 	if err := c.run(ctx, call); err != nil {
 		return 0, err
 	}
@@ -155,7 +155,7 @@ func (c *counts) answer(ctx context.Context, s *script, keys []string, numbers .
 
 var errAnswer = errors.New("the script's answer has another length than it should")
 
-// strings runs a script that only reads and answers with at least one string.
+// strings runs a script that may run twice and answers with at least one string.
 func (c *counts) strings(ctx context.Context, s *script, keys []string, args ...string) ([]string, error) {
 	list := arguments(s, keys, args)
 	cmd := redis.NewStringSliceCmd(ctx, list...)
@@ -195,4 +195,14 @@ func (n *numbering) number(sku stock.SKU) int {
 	n.skus = append(n.skus, sku)
 	n.numbers[sku] = len(n.skus)
 	return len(n.skus)
+}
+
+// arguments are how many SKUs there are, and the SKUs.
+func (n *numbering) arguments() []string {
+	args := make([]string, 0, 1+len(n.skus))
+	args = append(args, strconv.Itoa(len(n.skus)))
+	for _, sku := range n.skus {
+		args = append(args, string(sku))
+	}
+	return args
 }

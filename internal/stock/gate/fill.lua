@@ -1,13 +1,13 @@
--- Fills a count under a new epoch and forgets what was in flight.
+-- Fills a count under a new epoch. What was in flight is forgotten: its records
+-- are of an earlier epoch.
 --
--- KEYS  count, flight
--- ARGV  epoch, units, fencing token (0: none)
+-- KEYS  count
+-- ARGV  SKU, epoch, units, fencing token (0: none)
 -- Returns 1, or 0 if the count was filled under this epoch or a later one.
 
-local stored = tonumber(redis.call('HGET', KEYS[1], 'epoch') or 0)
-if tonumber(ARGV[1]) <= stored then
+local count = redis.call('HGET', KEYS[1], ARGV[1]) or '0'
+if tonumber(ARGV[2]) <= tonumber(string.match(count, '^%d+')) then
   return { 0 }
 end
-redis.call('DEL', KEYS[2])
-redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'left', ARGV[2], 'flying', 0, 'change', 0, 'fence', ARGV[3])
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. ARGV[3] .. ' 0 0 ' .. ARGV[4])
 return { 1 }

@@ -1,14 +1,17 @@
-// Package gate holds the gates that keep their counts in Redis, each SKU's
-// under keys of its own in one hash slot:
+// Package gate holds the gates that keep their counts in Redis, under three keys:
 //
-//	holdfast:{LEDGERID:SKU}:count    hash: left, epoch, flying (units in flight), change (number of the last
-//	                                 addition), fence (the greatest fencing token seen)
-//	holdfast:{LEDGERID:SKU}:flight   hash: order ID → record of the take in flight
-//	holdfast:{LEDGERID:SKU}:burned   sorted set: take IDs by the time they were burned
+//	holdfast:{LEDGERID}:count    hash: SKU → `EPOCH LEFT FLYING CHANGE FENCE`: units left, units in flight, the
+//	                             number of the last addition, the greatest fencing token seen
+//	holdfast:{LEDGERID}:flight   hash: `SKU ORDERID` → record of the take in flight
+//	holdfast:{LEDGERID}:burned   sorted set: `SKU TAKEID` by the time it was burned
 //
-// A record reads `UNITS TAKEID MICROSECONDS BUYER SKU=UNITS,SKU=UNITS`: the
-// units of this SKU, when Redis cut them, and the whole order, so that any one
-// of an order's records recovers it. A count without an epoch is no count.
+// So a call for many SKUs needs few commands. On a cluster each SKU has three keys
+// of its own, holdfast:{LEDGERID:SKU}:count and so on, which may be on any server.
+//
+// A record reads `TAKEID UNITS EPOCH MICROSECONDS BUYER SKU=UNITS,SKU=UNITS`: the
+// units of this SKU, the epoch under which and the time when Redis cut them, and
+// the whole order, so that any one of an order's records recovers it. A record of
+// another epoch than the count's is void: a fill has forgotten it.
 //
 // Script and ReadWrite differ in Take alone. Locked puts either, or any other
 // gate, under locks; Segmented spreads each SKU of one over several counts.
@@ -16,6 +19,7 @@ package gate
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -34,14 +38,15 @@ const (
 	// burnTime is how long a burned take stays so. It exceeds by far the time
 	// that a take can be under way.
 	burnTime = 10 * time.Minute
-	// burnMost bounds the burned takes of one SKU; the oldest are forgotten.
+	// burnMost bounds the burned takes under one key; the oldest are forgotten.
 	burnMost = 100_000
 	// callTimeout bounds the calls that the gate makes on nobody's context,
 	// and the compensation that must not run on the caller's.
 	callTimeout = 2 * time.Second
 	// settleLines bounds the records that one script call settles.
 	settleLines = 500
-	// levelSKUs bounds the SKUs that one pipeline asks for.
+	// levelSKUs bounds the SKUs that one command, or on a cluster one pipeline,
+	// asks for.
 	levelSKUs = 500
 	// flightStep is about how many records one step of InFlight looks at.
 	flightStep = 500
@@ -52,22 +57,41 @@ const (
 // counts is what Script and ReadWrite share: all of a stock.Gate but Take.
 type counts struct {
 	client  redis.UniversalClient
-	cluster bool   // the keys of two SKUs may be on two servers
-	prefix  string // of every key, up to the SKU
+	cluster bool   // each SKU has keys of its own
+	prefix  string // of every key
+	shared  keys   // of all SKUs; nothing on a cluster
 	scripts *scripts
 }
 
 func newCounts(client redis.UniversalClient, ledgerID uuid.UUID) counts {
 	_, cluster := client.(*redis.ClusterClient)
-	return counts{client: client, cluster: cluster, prefix: keyPrefix(ledgerID), scripts: newScripts()}
+	c := counts{client: client, cluster: cluster, prefix: "holdfast:{" + ledgerID.String(), scripts: newScripts()}
+	if !cluster {
+		c.shared = keysIn(c.prefix + "}")
+	}
+	return c
 }
 
-// keyPrefix begins every key of the ledger's gate, up to the SKU.
-func keyPrefix(ledgerID uuid.UUID) string { return "holdfast:{" + ledgerID.String() + ":" }
+// keys are those of one SKU's hash slot.
+type keys struct{ count, flight, burned string }
 
-func (c *counts) count(sku stock.SKU) string  { return c.prefix + string(sku) + "}:count" }
-func (c *counts) flight(sku stock.SKU) string { return c.prefix + string(sku) + "}:flight" }
-func (c *counts) burned(sku stock.SKU) string { return c.prefix + string(sku) + "}:burned" }
+func keysIn(slot string) keys {
+	return keys{count: slot + ":count", flight: slot + ":flight", burned: slot + ":burned"}
+}
+
+// keys are where the SKU is kept, under its own name: see field.
+func (c *counts) keys(sku stock.SKU) keys {
+	if !c.cluster {
+		return c.shared
+	}
+	return keysIn(c.own(sku))
+}
+
+// own begins the keys that only this SKU has.
+func (c *counts) own(sku stock.SKU) string { return c.prefix + ":" + string(sku) + "}" }
+
+// field names a record.
+func field(sku stock.SKU, order uuid.UUID) string { return string(sku) + " " + order.String() }
 
 // cut cuts some lines of d, all or none, and sets their epochs. before: it was
 // all done when the same take came before.
@@ -153,7 +177,7 @@ func (c *counts) Settle(ctx context.Context, ds ...stock.Deduction) error {
 	var batches []*batch
 	open := make(map[stock.SKU]*batch) // on a cluster by SKU, else all under ""
 	for _, d := range ds {
-		text := appendIDs(make([]byte, 0, 80), d)
+		text := appendID(appendID(make([]byte, 0, 80), d.OrderID), d.TakeID)
 		for _, line := range d.Lines {
 			var of stock.SKU
 			if c.cluster {
@@ -165,16 +189,13 @@ func (c *counts) Settle(ctx context.Context, ds ...stock.Deduction) error {
 				open[of] = b
 				batches = append(batches, b)
 			}
-			b.lines = append(b.lines, string(strconv.AppendInt(text, int64(b.skus.number(line.SKU)), 10)))
+			b.lines = append(b.lines, string(binary.BigEndian.AppendUint16(text, uint16(b.skus.number(line.SKU)))))
 		}
 	}
 	calls := make([]*call, len(batches))
 	for i, b := range batches {
-		keys := make([]string, 0, 2*len(b.skus.skus))
-		for _, sku := range b.skus.skus {
-			keys = append(keys, c.count(sku), c.flight(sku))
-		}
-		calls[i] = newCall(&c.scripts.settle, keys, b.lines)
+		keys := c.keys(b.skus.skus[0])
+		calls[i] = newCall(&c.scripts.settle, []string{keys.count, keys.flight}, append(b.skus.arguments(), b.lines...))
 	}
 	if err := c.run(ctx, calls...); err != nil {
 		return fmt.Errorf("settling %d takes: %w", len(ds), err)
@@ -191,13 +212,11 @@ func (c *counts) Give(ctx context.Context, d stock.Deduction) error {
 	}
 	var calls []*call
 	for lines := range slices.Chunk(d.Lines, c.linesPerCall(d)) {
-		var keys []string
-		args := slices.Clone(common)
+		keys, args := c.keys(lines[0].SKU), slices.Clone(common)
 		for _, line := range lines {
-			keys = append(keys, c.count(line.SKU), c.flight(line.SKU), c.burned(line.SKU))
-			args = append(args, strconv.FormatInt(token(ctx, line.SKU), 10))
+			args = append(args, string(line.SKU), strconv.FormatInt(token(ctx, line.SKU), 10))
 		}
-		calls = append(calls, newCall(&c.scripts.give, keys, args))
+		calls = append(calls, newCall(&c.scripts.give, []string{keys.count, keys.flight, keys.burned}, args))
 	}
 	if err := c.run(ctx, calls...); err != nil {
 		return fmt.Errorf("giving take %s back: %w", d.TakeID, err)
@@ -222,7 +241,7 @@ func (c *counts) linesPerCall(d stock.Deduction) int {
 // Fill replaces the SKU's count. An error other than stock.ErrStaleEpoch
 // leaves open whether it did.
 func (c *counts) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error {
-	answer, err := c.answer(ctx, &c.scripts.fill, []string{c.count(sku), c.flight(sku)}, epoch, units, token(ctx, sku))
+	answer, err := c.answer(ctx, &c.scripts.fill, sku, epoch, units, token(ctx, sku))
 	switch {
 	case err != nil:
 		return fmt.Errorf("filling SKU %s: %w", sku, err)
@@ -238,7 +257,7 @@ func (c *counts) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) er
 // applied. The first asks to come again, for the fill of its epoch is still
 // under way or never came.
 func (c *counts) Adjust(ctx context.Context, change stock.Change) error {
-	answer, err := c.answer(ctx, &c.scripts.adjust, []string{c.count(change.SKU)}, change.Epoch, change.Number, change.Delta, token(ctx, change.SKU))
+	answer, err := c.answer(ctx, &c.scripts.adjust, change.SKU, change.Epoch, change.Number, change.Delta, token(ctx, change.SKU))
 	switch {
 	case err != nil:
 		return fmt.Errorf("adjusting SKU %s: %w", change.SKU, err)
@@ -259,68 +278,106 @@ const (
 	adjustFenced    = 3
 )
 
-// InFlight lists takes of the SKU in no order. It looks at the whole flight in
-// bounded steps, and a take that comes or goes meanwhile may be listed or not.
-func (c *counts) InFlight(ctx context.Context, sku stock.SKU, olderThan time.Duration, limit int) ([]stock.Deduction, error) {
-	var (
-		ds     []stock.Deduction
-		seen   = make(map[string]bool) // a scan may show a record twice
-		cursor = "0"
-	)
-	for {
-		page, err := c.strings(ctx, &c.scripts.flight, []string{c.flight(sku)},
-			cursor, strconv.Itoa(flightStep), strconv.FormatInt(olderThan.Microseconds(), 10))
-		if err != nil {
-			return nil, fmt.Errorf("listing takes of SKU %s in flight: %w", sku, err)
-		}
-		cursor = page[0]
-		for pairs := page[1:]; len(pairs) >= 2; pairs = pairs[2:] {
-			order, record := pairs[0], pairs[1]
-			if seen[order] {
-				continue
-			}
-			if len(ds) >= limit {
-				return ds, nil
-			}
-			seen[order] = true
-			d, err := parseRecord(order, record)
-			if err != nil {
-				return nil, fmt.Errorf("SKU %s, record of order %q: %w", sku, order, err)
-			}
-			ds = append(ds, d)
-		}
-		if cursor == "0" || len(ds) >= limit {
-			return ds, nil
+// InFlight lists takes of the SKUs in no order. It looks at all that is in flight
+// under their keys in bounded steps, and a take that comes or goes meanwhile may
+// be listed or not.
+func (c *counts) InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Deduction, error) {
+	listing := listing{limit: limit, asked: make(map[stock.SKU]bool), seen: make(map[takeOf]bool)}
+	for _, sku := range skus {
+		listing.asked[sku] = true
+	}
+	if !c.cluster {
+		err := c.scan(ctx, c.shared, olderThan, &listing)
+		return listing.ds, err
+	}
+	for _, sku := range skus {
+		if err := c.scan(ctx, c.keys(sku), olderThan, &listing); err != nil {
+			return listing.ds, err
 		}
 	}
+	return listing.ds, nil
 }
 
-// Level returns the counts of the SKUs, in their order. Each is read at a
-// moment of its own, and its Records at another.
+// listing gathers takes, each once, until they are as many as its limit.
+type listing struct {
+	limit int
+	asked map[stock.SKU]bool
+	seen  map[takeOf]bool // a scan may show a record twice, and a take of several lines has several
+	ds    []stock.Deduction
+}
+
+// takeOf tells a take by its IDs.
+type takeOf struct{ order, take uuid.UUID }
+
+func (l *listing) full() bool { return len(l.ds) >= l.limit }
+
+func (l *listing) add(field, record string) error {
+	sku, order, _ := strings.Cut(field, " ")
+	if !l.asked[stock.SKU(sku)] {
+		return nil
+	}
+	d, err := parseRecord(order, record)
+	if err != nil {
+		return fmt.Errorf("SKU %s, record of order %q: %w", sku, order, err)
+	}
+	if id := (takeOf{d.OrderID, d.TakeID}); !l.seen[id] {
+		l.seen[id] = true
+		l.ds = append(l.ds, d)
+	}
+	return nil
+}
+
+// scan adds what is in flight under the keys to the listing.
+func (c *counts) scan(ctx context.Context, keys keys, olderThan time.Duration, to *listing) error {
+	for cursor := "0"; !to.full(); {
+		page, err := c.strings(ctx, &c.scripts.flight, []string{keys.count, keys.flight},
+			cursor, strconv.Itoa(flightStep), strconv.FormatInt(olderThan.Microseconds(), 10))
+		if err != nil {
+			return fmt.Errorf("listing takes in flight: %w", err)
+		}
+		for pairs := page[1:]; len(pairs) >= 2 && !to.full(); pairs = pairs[2:] {
+			if err := to.add(pairs[0], pairs[1]); err != nil {
+				return err
+			}
+		}
+		if cursor = page[0]; cursor == "0" {
+			break
+		}
+	}
+	return nil
+}
+
+// Level returns the counts of the SKUs, in their order. Each is read at a moment
+// of its own.
 func (c *counts) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error) {
 	levels := make([]stock.Level, 0, len(skus))
 	for chunk := range slices.Chunk(skus, levelSKUs) {
-		pipe := c.client.Pipeline()
 		var (
-			hashes  = make([]*redis.SliceCmd, len(chunk))
-			records = make([]*redis.IntCmd, len(chunk))
+			pipe  = c.client.Pipeline()
+			reads []*redis.SliceCmd
 		)
-		for i, sku := range chunk {
-			hashes[i] = pipe.HMGet(ctx, c.count(sku), "epoch", "left", "flying")
-			records[i] = pipe.HLen(ctx, c.flight(sku))
+		if c.cluster {
+			for _, sku := range chunk {
+				reads = append(reads, pipe.HMGet(ctx, c.keys(sku).count, string(sku)))
+			}
+		} else {
+			names := make([]string, len(chunk))
+			for i, sku := range chunk {
+				names[i] = string(sku)
+			}
+			reads = append(reads, pipe.HMGet(ctx, c.shared.count, names...))
 		}
 		if _, err := pipe.Exec(ctx); err != nil {
 			return nil, fmt.Errorf("reading the counts of %d SKUs: %w", len(chunk), err)
 		}
+		var counts []any
+		for _, read := range reads {
+			counts = append(counts, read.Val()...)
+		}
 		for i, sku := range chunk {
-			level := stock.Level{SKU: sku}
-			h, err := parseCount(hashes[i].Val())
+			level, err := parseCount(sku, counts[i])
 			if err != nil {
-				return nil, fmt.Errorf("the count of SKU %s: %w", sku, err)
-			}
-			if h.epoch != 0 {
-				level.Filled, level.Epoch, level.Available, level.InFlight = true, h.epoch, h.left, h.flying
-				level.Records = records[i].Val()
+				return nil, err
 			}
 			levels = append(levels, level)
 		}
@@ -328,30 +385,28 @@ func (c *counts) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, e
 	return levels, nil
 }
 
-// countHash is what a count's hash holds. epoch 0: there is no count.
-type countHash struct{ epoch, left, flying int64 }
+var errCount = errors.New("not a count")
 
-// parseCount reads the fields epoch, left and flying.
-func parseCount(fields []any) (countHash, error) {
-	var numbers [3]int64
-	for i, field := range fields {
-		text, ok := field.(string)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return countHash{}, err
-		}
-		numbers[i] = n
+// parseCount reads what the hash has of the SKU; nil: nothing.
+func parseCount(sku stock.SKU, count any) (stock.Level, error) {
+	level := stock.Level{SKU: sku}
+	text, ok := count.(string)
+	if !ok {
+		return level, nil
 	}
-	return countHash{epoch: numbers[0], left: numbers[1], flying: numbers[2]}, nil
-}
-
-// appendIDs appends order ID and take ID, each with a space after it.
-func appendIDs(b []byte, d stock.Deduction) []byte {
-	b = append(appendID(b, d.OrderID), ' ')
-	return append(appendID(b, d.TakeID), ' ')
+	fields := strings.Fields(text)
+	if len(fields) != 5 {
+		return level, fmt.Errorf("%w: SKU %s has %q", errCount, sku, text)
+	}
+	for i, to := range []*int64{&level.Epoch, &level.Available, &level.InFlight} {
+		n, err := strconv.ParseInt(fields[i], 10, 64)
+		if err != nil {
+			return level, fmt.Errorf("%w: SKU %s has %q: %w", errCount, sku, text, err)
+		}
+		*to = n
+	}
+	level.Filled = true
+	return level, nil
 }
 
 func appendID(b []byte, id uuid.UUID) []byte {
@@ -381,12 +436,21 @@ func appendOrder(b []byte, d stock.Deduction) []byte {
 	return b
 }
 
+// epochOf is the epoch in a count or a record, where it is the field at this
+// place; "": there is none.
+func epochOf(text string, at int) string {
+	if fields := strings.Fields(text); at < len(fields) {
+		return fields[at]
+	}
+	return ""
+}
+
 var errRecord = errors.New("not the record of a take")
 
 // parseRecord reads the order back from one of its records.
 func parseRecord(order, record string) (stock.Deduction, error) {
 	fields := strings.Fields(record)
-	if len(fields) != 5 {
+	if len(fields) != 6 {
 		return stock.Deduction{}, errRecord
 	}
 	var d stock.Deduction
@@ -394,13 +458,13 @@ func parseRecord(order, record string) (stock.Deduction, error) {
 	if d.OrderID, err = uuid.Parse(order); err != nil {
 		return stock.Deduction{}, fmt.Errorf("%w: order ID: %w", errRecord, err)
 	}
-	if d.TakeID, err = uuid.Parse(fields[1]); err != nil {
+	if d.TakeID, err = uuid.Parse(fields[0]); err != nil {
 		return stock.Deduction{}, fmt.Errorf("%w: take ID: %w", errRecord, err)
 	}
-	if fields[3] != noBuyer {
-		d.Buyer = fields[3]
+	if fields[4] != noBuyer {
+		d.Buyer = fields[4]
 	}
-	for text := range strings.SplitSeq(fields[4], ",") {
+	for text := range strings.SplitSeq(fields[5], ",") {
 		sku, units, _ := strings.Cut(text, "=")
 		quantity, err := strconv.ParseInt(units, 10, 64)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -90,37 +91,45 @@ func closed(t testing.TB, g closer) stock.Gate {
 
 // gates has the instances and the faults of their store.
 func gates(client redis.UniversalClient, ledger uuid.UUID, instances ...stock.Gate) stocktest.Gates {
-	keys := newCounts(client, ledger)
-	// forget deletes these keys of the SKU and of its segments.
-	forget := func(ctx context.Context, sku stock.SKU, of ...func(stock.SKU) string) error {
+	c := newCounts(client, ledger)
+	// forgetCount deletes the counts of the SKU and of its segments.
+	forgetCount := func(ctx context.Context, sku stock.SKU) error {
 		var errs []error
-		for n := -1; n < 3; n++ {
-			name := sku
-			if n >= 0 {
-				name = segment(sku, n)
-			}
-			for _, key := range of {
-				errs = append(errs, client.Del(ctx, key(name)).Err())
+		for _, name := range withSegments(sku) {
+			errs = append(errs, client.HDel(ctx, c.keys(name).count, string(name)).Err())
+		}
+		return errors.Join(errs...)
+	}
+	// forget deletes all that there is of them.
+	forget := func(ctx context.Context, sku stock.SKU) error {
+		errs := []error{forgetCount(ctx, sku), client.Del(ctx, c.own(sku)+":segments").Err()}
+		for _, name := range withSegments(sku) {
+			keys := c.keys(name)
+			records, err := client.HKeys(ctx, keys.flight).Result()
+			takes, burnedErr := client.ZRange(ctx, keys.burned, 0, -1).Result()
+			errs = append(errs, err, burnedErr)
+			for _, field := range slices.DeleteFunc(append(records, takes...), func(field string) bool { return !strings.HasPrefix(field, string(name)+" ") }) {
+				errs = append(errs, client.HDel(ctx, keys.flight, field).Err(), client.ZRem(ctx, keys.burned, field).Err())
 			}
 		}
 		return errors.Join(errs...)
 	}
-	_, parts := instances[0].(*Segmented)
 	var notOffered map[string]string
-	if parts {
+	if _, ok := instances[0].(*Segmented); ok {
 		const once = "a take that comes again, which the service never sends, may be cut in another segment where units came back to its own meanwhile"
 		notOffered = map[string]string{"SameTakeAtOnce": once, "AgreesWithModel": once}
 	}
 	return stocktest.Gates{
 		Instances:  instances,
-		Parts:      parts,
 		NotOffered: notOffered,
-		Empty: func(ctx context.Context, sku stock.SKU) error {
-			return errors.Join(forget(ctx, sku, keys.count, keys.flight, keys.burned),
-				client.Del(ctx, keys.prefix+string(sku)+"}:segments").Err())
-		},
-		LoseCount: func(ctx context.Context, sku stock.SKU) error { return forget(ctx, sku, keys.count) },
+		Empty:      forget,
+		LoseCount:  forgetCount,
 	}
+}
+
+// withSegments are the SKU and its segments, as many as any test has.
+func withSegments(sku stock.SKU) []stock.SKU {
+	return []stock.SKU{sku, segment(sku, 0), segment(sku, 1), segment(sku, 2)}
 }
 
 func TestConformance(t *testing.T) {
@@ -236,7 +245,7 @@ func TestLostUpdate(t *testing.T) {
 		})
 	}
 	both.Wait()
-	want := stock.Level{SKU: "a", Filled: true, Epoch: 1, Available: 0, InFlight: 2, Records: 2}
+	want := stock.Level{SKU: "a", Filled: true, Epoch: 1, Available: 0, InFlight: 2}
 	if level := levelOf(t, g, "a"); level != want {
 		t.Errorf("got %+v, want %+v", level, want)
 	}

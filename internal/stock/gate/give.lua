@@ -1,48 +1,49 @@
 -- Gives a take back: its units once, as its records say. Where there is no
 -- record of it, the take is burned, so that it cannot arrive later.
 --
--- KEYS  of each SKU: count, flight, burned
+-- KEYS  count, flight, burned
 -- ARGV  order ID, take ID, how long the take stays burned in milliseconds, how
---       many takes of one SKU stay burned, then of each SKU the fencing token
+--       many takes stay burned, then of each line its SKU and the fencing token
 --       (0: none)
 -- Returns 1, or 0 if for one SKU a greater token was seen: then nothing was given.
 
+local COUNT = '^(%d+) (%-?%d+) (%-?%d+) (%d+) (%d+)$' -- epoch, left, flying, change, fence
+local RECORD = '^(%S+) (%d+) (%d+)' -- take ID, units, epoch
+
+local call, match, format = redis.call, string.match, string.format
 local order, take, burn, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
-for i = 1, #KEYS / 3 do
-  local token, count = tonumber(ARGV[4 + i]), KEYS[3 * i - 2]
-  if token > 0 and token < tonumber(redis.call('HGET', count, 'fence') or 0) then
+for a = 5, #ARGV, 2 do
+  local token, count = tonumber(ARGV[a + 1]), call('HGET', KEYS[1], ARGV[a])
+  if count and token > 0 and token < tonumber(match(count, '%d+$')) then
     return { 0 }
   end
 end
 
-for i = 1, #KEYS / 3 do
-  local count, flight, burned = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
+for a = 5, #ARGV, 2 do
+  local sku, token = ARGV[a], ARGV[a + 1]
+  local field = sku .. ' ' .. order
   local given = false
-  local record = redis.call('HGET', flight, order)
-  if record then
-    local space = string.find(record, ' ', 1, true)
-    if string.sub(record, space + 1, space + 36) == take then
-      redis.call('HDEL', flight, order)
-      -- Adding to a count that is gone would invent stock.
-      if redis.call('HEXISTS', count, 'epoch') == 1 then
-        local units = string.sub(record, 1, space - 1)
-        redis.call('HINCRBY', count, 'flying', '-' .. units)
-        redis.call('HINCRBY', count, 'left', units)
-        if ARGV[4 + i] ~= '0' then
-          redis.call('HSET', count, 'fence', ARGV[4 + i])
-        end
-        given = true
+  local holder, units, under = match(call('HGET', KEYS[2], field) or '', RECORD)
+  if holder == take then
+    call('HDEL', KEYS[2], field)
+    -- Adding to a count that is gone, or was filled since, would invent stock.
+    local epoch, left, flying, change, fence = match(call('HGET', KEYS[1], sku) or '', COUNT)
+    if epoch == under then
+      if token ~= '0' then
+        fence = token
       end
+      call('HSET', KEYS[1], sku, format('%s %d %d %s %s', epoch, left + units, flying - units, change, fence))
+      given = true
     end
   end
   if not given then
-    local time = redis.call('TIME')
+    local time = call('TIME')
     local now = time[1] * 1000 + math.floor(time[2] / 1000)
-    redis.call('ZREMRANGEBYSCORE', burned, '-inf', now - burn)
-    redis.call('ZADD', burned, now, take)
-    redis.call('ZREMRANGEBYRANK', burned, 0, -most - 1)
-    redis.call('PEXPIRE', burned, burn)
+    call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now - burn)
+    call('ZADD', KEYS[3], now, sku .. ' ' .. take)
+    call('ZREMRANGEBYRANK', KEYS[3], 0, -most - 1)
+    call('PEXPIRE', KEYS[3], burn)
   end
 end
 return { 1 }

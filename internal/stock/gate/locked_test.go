@@ -77,7 +77,7 @@ func (g inner) Adjust(ctx context.Context, _ stock.Change) error        { return
 func (g inner) Level(ctx context.Context, _ ...stock.SKU) ([]stock.Level, error) {
 	return nil, g.do(ctx)
 }
-func (g inner) InFlight(ctx context.Context, _ stock.SKU, _ time.Duration, _ int) ([]stock.Deduction, error) {
+func (g inner) InFlight(ctx context.Context, _ time.Duration, _ int, _ ...stock.SKU) ([]stock.Deduction, error) {
 	return nil, g.do(ctx)
 }
 
@@ -94,7 +94,7 @@ var calls = []struct {
 	{"Fill", []string{"stock:a"}, func(ctx context.Context, g stock.Gate) error { return g.Fill(ctx, "a", 1, 1) }},
 	{"Adjust", []string{"stock:a"}, func(ctx context.Context, g stock.Gate) error { return g.Adjust(ctx, stock.Change{SKU: "a"}) }},
 	{"Settle", nil, func(ctx context.Context, g stock.Gate) error { return g.Settle(ctx, basket()) }},
-	{"InFlight", nil, func(ctx context.Context, g stock.Gate) error { _, err := g.InFlight(ctx, "a", 0, 1); return err }},
+	{"InFlight", nil, func(ctx context.Context, g stock.Gate) error { _, err := g.InFlight(ctx, 0, 1, "a"); return err }},
 	{"Level", nil, func(ctx context.Context, g stock.Gate) error { _, err := g.Level(ctx, "a"); return err }},
 }
 

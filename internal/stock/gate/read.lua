@@ -3,26 +3,29 @@
 -- read, and none but this one write.
 --
 -- KEYS  count, flight, burned
--- ARGV  order ID, take ID, fencing token (0: none)
+-- ARGV  SKU, order ID, take ID, fencing token (0: none)
 -- Returns 0 if a greater token was seen; else 1, epoch, units left, units in
 -- flight, 1 if this take is in flight for the order and 2 if another is, 1 if
 -- the take is burned, and Redis TIME.
 
-local token = tonumber(ARGV[3])
-local count = redis.call('HMGET', KEYS[1], 'epoch', 'left', 'flying', 'fence')
-if token > 0 and count[1] then
-  if token < tonumber(count[4] or 0) then
+local COUNT = '^(%d+) (%-?%d+) (%-?%d+) (%d+) (%d+)$' -- epoch, left, flying, change, fence
+local RECORD = '^(%S+) %d+ (%d+)' -- take ID, epoch
+
+local call, match = redis.call, string.match
+local sku, token = ARGV[1], tonumber(ARGV[4])
+local count = call('HGET', KEYS[1], sku)
+local epoch, left, flying, change, fence = match(count or '0 0 0 0 0', COUNT)
+if token > 0 and count then
+  if token < tonumber(fence) then
     return { 0 }
   end
-  redis.call('HSET', KEYS[1], 'fence', ARGV[3])
+  call('HSET', KEYS[1], sku, epoch .. ' ' .. left .. ' ' .. flying .. ' ' .. change .. ' ' .. ARGV[4])
 end
 local holder = 0
-local record = redis.call('HGET', KEYS[2], ARGV[1])
-if record then
-  local space = string.find(record, ' ', 1, true)
-  holder = string.sub(record, space + 1, space + 36) == ARGV[2] and 1 or 2
+local take, under = match(call('HGET', KEYS[2], sku .. ' ' .. ARGV[2]) or '', RECORD)
+if take and under == epoch then -- else it is of what the last fill forgot
+  holder = take == ARGV[3] and 1 or 2
 end
-local burned = redis.call('ZSCORE', KEYS[3], ARGV[2]) and 1 or 0
-local time = redis.call('TIME')
-return { 1, tonumber(count[1] or 0), tonumber(count[2] or 0), tonumber(count[3] or 0), holder, burned,
-  tonumber(time[1]), tonumber(time[2]) }
+local burned = call('ZSCORE', KEYS[3], sku .. ' ' .. ARGV[3]) and 1 or 0
+local time = call('TIME')
+return { 1, tonumber(epoch), tonumber(left), tonumber(flying), holder, burned, tonumber(time[1]), tonumber(time[2]) }

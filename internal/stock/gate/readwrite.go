@@ -37,7 +37,7 @@ func (g *ReadWrite) Take(ctx context.Context, d stock.Deduction) (stock.Deductio
 
 // seen is what was read of one line's SKU.
 type seen struct {
-	count  countHash
+	count  stock.Level
 	holder int64 // of the order's record: 0 nobody, 1 this take, 2 another
 	burned bool
 	now    int64 // the server's time in microseconds
@@ -59,7 +59,7 @@ func (g *ReadWrite) cut(ctx context.Context, d stock.Deduction, lines []stock.Li
 	}
 	before = true
 	for i := range lines {
-		lines[i].Epoch = found[i].count.epoch
+		lines[i].Epoch = found[i].count.Epoch
 		before = before && found[i].holder == own
 	}
 	return before, nil
@@ -72,9 +72,10 @@ const own = 1
 func (g *ReadWrite) read(ctx context.Context, d stock.Deduction, lines []stock.Line) ([]seen, error) {
 	calls := make([]*call, len(lines))
 	for i, line := range lines {
+		keys := g.keys(line.SKU)
 		calls[i] = newCall(&g.scripts.read,
-			[]string{g.count(line.SKU), g.flight(line.SKU), g.burned(line.SKU)},
-			[]string{d.OrderID.String(), d.TakeID.String(), strconv.FormatInt(token(ctx, line.SKU), 10)})
+			[]string{keys.count, keys.flight, keys.burned},
+			[]string{string(line.SKU), d.OrderID.String(), d.TakeID.String(), strconv.FormatInt(token(ctx, line.SKU), 10)})
 	}
 	if err := g.run(ctx, calls...); err != nil {
 		return nil, err
@@ -88,7 +89,7 @@ func (g *ReadWrite) read(ctx context.Context, d stock.Deduction, lines []stock.L
 			return nil, errAnswer
 		default:
 			found[i] = seen{
-				count:  countHash{epoch: v[1], left: v[2], flying: v[3]},
+				count:  stock.Level{Epoch: v[1], Available: v[2], InFlight: v[3]},
 				holder: v[4], burned: v[5] == 1, now: v[6]*1_000_000 + v[7],
 			}
 		}
@@ -109,9 +110,9 @@ func check(found []seen, lines []stock.Line) error {
 			reason = burned
 		case s.holder > own:
 			reason = inFlight
-		case s.count.epoch == 0:
+		case s.count.Epoch == 0:
 			reason = notFilled
-		case s.holder == 0 && s.count.left < line.Quantity:
+		case s.holder == 0 && s.count.Available < line.Quantity:
 			reason = soldOut
 		}
 		if reason > greatest {
@@ -128,26 +129,22 @@ func check(found []seen, lines []stock.Line) error {
 // read, less the line's units: that is the fault which this gate shows, unless a
 // fence finds out.
 func (g *ReadWrite) write(ctx context.Context, d stock.Deduction, lines []stock.Line, found []seen) error {
-	var (
-		keys  []string
-		args  = []string{d.OrderID.String()}
-		whole = string(appendOrder(nil, d))
-	)
+	args, whole := []string{d.OrderID.String()}, string(appendOrder(nil, d))
 	for i, line := range lines {
 		if found[i].holder == own { // this very take came before
 			continue
 		}
-		units := strconv.FormatInt(line.Quantity, 10)
-		keys = append(keys, g.count(line.SKU), g.flight(line.SKU))
-		args = append(args,
+		units, count := strconv.FormatInt(line.Quantity, 10), found[i].count
+		args = append(args, string(line.SKU),
 			strconv.FormatInt(token(ctx, line.SKU), 10),
-			strconv.FormatInt(found[i].count.left-line.Quantity, 10), units,
-			units+" "+d.TakeID.String()+" "+strconv.FormatInt(found[i].now, 10)+" "+whole)
+			strconv.FormatInt(count.Available-line.Quantity, 10), units,
+			fmt.Sprintf("%s %s %d %d %s", d.TakeID, units, count.Epoch, found[i].now, whole))
 	}
-	if len(keys) == 0 {
+	if len(args) == 1 {
 		return nil
 	}
-	write := newCall(&g.scripts.write, keys, args)
+	keys := g.keys(lines[0].SKU)
+	write := newCall(&g.scripts.write, []string{keys.count, keys.flight}, args)
 	if err := g.run(ctx, write); err != nil {
 		return err
 	}

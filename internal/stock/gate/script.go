@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -108,12 +109,11 @@ type takeBatch struct {
 	skus  numbering
 }
 
-// call writes the call's arguments into one buffer: the keys of each SKU, then
-// the text of each take (see take.lua).
+// call writes the text of each take (see take.lua) into one buffer.
 func (b *takeBatch) call(c *counts) *call {
-	text := make([]byte, 0, 192*len(b.takes))
-	ends := make([]int, 0, len(b.takes)+3)
-	for _, t := range b.takes {
+	text := make([]byte, 0, 160*len(b.takes))
+	ends := make([]int, len(b.takes))
+	for i, t := range b.takes {
 		text = appendID(appendID(text, t.d.OrderID), t.d.TakeID)
 		text = append(text, byte(len(t.lines)))
 		for _, line := range t.lines {
@@ -121,19 +121,14 @@ func (b *takeBatch) call(c *counts) *call {
 			text = binary.BigEndian.AppendUint32(text, uint32(line.Quantity))
 		}
 		text = appendOrder(append(text, ' '), t.d)
-		ends = append(ends, len(text))
+		ends[i] = len(text)
 	}
-	for _, sku := range b.skus.skus {
-		for _, end := range []string{"}:count", "}:flight", "}:burned"} {
-			text = append(append(append(text, c.prefix...), sku...), end...)
-			ends = append(ends, len(text))
-		}
+	all, args, start := string(text), slices.Grow(b.skus.arguments(), len(ends)), 0
+	for _, end := range ends {
+		args, start = append(args, all[start:end]), end
 	}
-	all, parts, start := string(text), make([]string, len(ends)), 0
-	for i, end := range ends {
-		parts[i], start = all[start:end], end
-	}
-	return newCall(&c.scripts.take, parts[len(b.takes):], parts[:len(b.takes)])
+	keys := c.keys(b.skus.skus[0])
+	return newCall(&c.scripts.take, []string{keys.count, keys.flight, keys.burned}, args)
 }
 
 // answer hands the takes their answers. reply: see take.lua.

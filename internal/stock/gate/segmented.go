@@ -95,8 +95,8 @@ func whole(segment stock.SKU) (sku stock.SKU, n int) {
 	return segment[:at], n
 }
 
-func (g *Segmented) listKey(sku stock.SKU) string    { return g.prefix + string(sku) + "}:segments" }
-func (g *Segmented) gathersKey(sku stock.SKU) string { return g.prefix + string(sku) + "}:gathers" }
+func (g *Segmented) listKey(sku stock.SKU) string    { return g.own(sku) + ":segments" }
+func (g *Segmented) gathersKey(sku stock.SKU) string { return g.own(sku) + ":gathers" }
 
 // length is how many segments the SKU's list in Redis has; 0: there is none.
 func (g *Segmented) length(ctx context.Context, sku stock.SKU) (int, error) {
@@ -174,19 +174,23 @@ func (g *Segmented) Take(ctx context.Context, d stock.Deduction) (stock.Deductio
 // the order in flight is an error.
 func (g *Segmented) before(ctx context.Context, d *stock.Deduction) (bool, error) {
 	pipe := g.client.Pipeline()
-	var records []*redis.StringCmd
+	var counts, records []*redis.StringCmd
 	for _, line := range d.Lines {
 		for n := range g.segments {
-			records = append(records, pipe.HGet(ctx, g.flight(segment(line.SKU, n)), d.OrderID.String()))
+			part := segment(line.SKU, n)
+			keys := g.keys(part)
+			counts = append(counts, pipe.HGet(ctx, keys.count, string(part)))
+			records = append(records, pipe.HGet(ctx, keys.flight, field(part, d.OrderID)))
 		}
 	}
 	_, _ = pipe.Exec(ctx) // its error may be a missing record's
-	for _, cmd := range records {
-		record, err := cmd.Result()
-		if errors.Is(err, redis.Nil) {
+	for i := range records {
+		count, countErr := counts[i].Result()
+		record, err := records[i].Result()
+		if errors.Is(countErr, redis.Nil) || errors.Is(err, redis.Nil) || epochOf(count, 0) != epochOf(record, 2) {
 			continue
 		}
-		if err != nil {
+		if err := cmp.Or(countErr, err); err != nil {
 			return false, fmt.Errorf("looking for the order's record: %w", err)
 		}
 		found, err := parseRecord(d.OrderID.String(), record)
@@ -504,28 +508,23 @@ func (g *Segmented) Adjust(ctx context.Context, change stock.Change) error {
 }
 
 // InFlight lists the takes that the records of any segment tell of.
-func (g *Segmented) InFlight(ctx context.Context, sku stock.SKU, olderThan time.Duration, limit int) ([]stock.Deduction, error) {
-	type take struct{ order, take uuid.UUID }
-	var (
-		ds   []stock.Deduction
-		seen = make(map[take]bool)
-	)
-	for n := range g.segments {
-		inner, err := g.inner.InFlight(ctx, segment(sku, n), olderThan, limit)
-		if err != nil {
-			return nil, err
-		}
-		for _, d := range inner {
-			if len(ds) == limit {
-				return ds, nil
-			}
-			if id := (take{d.OrderID, d.TakeID}); !seen[id] {
-				seen[id] = true
-				ds = append(ds, undivided(d))
-			}
+func (g *Segmented) InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Deduction, error) {
+	ds, err := g.inner.InFlight(ctx, olderThan, limit, g.all(skus)...)
+	for i, d := range ds {
+		ds[i] = undivided(d)
+	}
+	return ds, err
+}
+
+// all are the SKUs' segments, those of each SKU together.
+func (g *Segmented) all(skus []stock.SKU) []stock.SKU {
+	segments := make([]stock.SKU, 0, len(skus)*g.segments)
+	for _, sku := range skus {
+		for n := range g.segments {
+			segments = append(segments, segment(sku, n))
 		}
 	}
-	return ds, nil
+	return segments
 }
 
 // undivided is the deduction that the inner gate's d, with a line for each
@@ -549,13 +548,7 @@ func undivided(d stock.Deduction) stock.Deduction {
 
 // Level sums the segments up. A SKU is filled if all are, under one epoch.
 func (g *Segmented) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error) {
-	segments := make([]stock.SKU, 0, len(skus)*g.segments)
-	for _, sku := range skus {
-		for n := range g.segments {
-			segments = append(segments, segment(sku, n))
-		}
-	}
-	inner, err := g.inner.Level(ctx, segments...)
+	inner, err := g.inner.Level(ctx, g.all(skus)...)
 	if err != nil {
 		return nil, err
 	}
@@ -567,7 +560,6 @@ func (g *Segmented) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level
 			sum.Epoch = max(sum.Epoch, part.Epoch)
 			sum.Available += part.Available
 			sum.InFlight += part.InFlight
-			sum.Records += part.Records
 		}
 		if slices.ContainsFunc(parts, func(part stock.Level) bool { return !part.Filled || part.Epoch != sum.Epoch }) {
 			sum = stock.Level{SKU: sku, Epoch: sum.Epoch}

@@ -81,11 +81,11 @@ func TestGather(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 1, InFlight: 6, Records: 3})
+			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 1, InFlight: 6})
 			if _, err := other.Take(t.Context(), orderOf("a", 2)); !errors.Is(err, stock.ErrSoldOut) {
 				t.Errorf("2 of the 1 that is left: %v", err)
 			}
-			listed, err := other.InFlight(t.Context(), "a", 0, 10)
+			listed, err := other.InFlight(t.Context(), 0, 10, "a")
 			if err != nil || len(listed) != 1 || listed[0].TakeID != d.TakeID || len(listed[0].Lines) != 2 ||
 				listed[0].Lines[0].Quantity != 6 || listed[0].Lines[1].Quantity != 2 {
 				t.Fatalf("in flight: %v, %v", listed, err)
@@ -215,7 +215,7 @@ func TestALostSegmentRefillsAll(t *testing.T) {
 	t.Parallel()
 	g, _ := divided3(t, "Redis")
 	fill(t, g, "a", 1, 9)
-	if err := g.client.Del(t.Context(), g.count(segment("a", 1))).Err(); err != nil {
+	if err := g.client.HDel(t.Context(), g.keys(segment("a", 1)).count, string(segment("a", 1))).Err(); err != nil {
 		t.Fatal(err)
 	}
 	for {

@@ -1,50 +1,62 @@
 -- Settles: forgets the records of takes that the ledger has.
 --
--- KEYS  of each SKU: count, flight
--- ARGV  of each record: ORDERID TAKEID INDEX, where INDEX numbers the SKUs from 1
+-- KEYS  count, flight
+-- ARGV  how many SKUs; each SKU; then of each record: ORDERID TAKEID NUMBER,
+--       without spaces between. NUMBER is its SKU's (from 1) in two bytes, the
+--       high one first.
 -- Returns nothing of interest. A record that is not there, or another take's,
 -- is passed over.
 
-local call, sub, find = redis.call, string.sub, string.find
-local asked = {} -- by SKU: the order IDs, each once
-local seen = {} -- by SKU: order IDs, and order IDs with their take IDs
-for i = 1, #KEYS / 2 do
-  asked[i], seen[i] = {}, {}
+local ID = 36 -- the length of an ID
+
+local call, byte, sub, match, format = redis.call, string.byte, string.sub, string.match, string.format
+local skus = tonumber(ARGV[1])
+local names = {}
+for i = 1, skus do
+  names[i] = ARGV[1 + i]
 end
-for _, text in ipairs(ARGV) do
-  local i = tonumber(sub(text, 75))
-  local order = sub(text, 1, 36)
-  if not seen[i][order] then
-    seen[i][order] = true
-    asked[i][#asked[i] + 1] = order
-  end
-  seen[i][sub(text, 1, 73)] = true
+local asked, numbers, fields = #ARGV - 1 - skus, {}, {}
+for a = 1, asked do
+  local text = ARGV[1 + skus + a]
+  local n1, n0 = byte(text, 2 * ID + 1, 2 * ID + 2)
+  numbers[a] = n1 * 256 + n0
+  fields[a] = names[numbers[a]] .. ' ' .. sub(text, 1, ID)
 end
 
-local counts = {}
-for i = 1, #asked do
-  counts[i] = KEYS[2 * i - 1]
+local counts = call('HMGET', KEYS[1], unpack(names))
+local records = call('HMGET', KEYS[2], unpack(fields))
+local epochs = {}
+for i = 1, skus do
+  epochs[i] = counts[i] and match(counts[i], '^%d+')
 end
-local filled = call('EXISTS', unpack(counts)) == #asked
-
-for i, orders in ipairs(asked) do
-  local records = call('HMGET', KEYS[2 * i], unpack(orders))
-  local settled, units = {}, 0
-  for o, order in ipairs(orders) do
-    local record = records[o]
-    if record then
-      local space = find(record, ' ', 1, true)
-      if seen[i][order .. sub(record, space, space + 36)] then
-        settled[#settled + 1] = order
-        units = units + tonumber(sub(record, 1, space - 1))
+local settled, units, order = {}, {}, {}
+local seen = {}
+for a = 1, asked do
+  local record, field = records[a], fields[a]
+  if record and not seen[field] and sub(record, 1, ID) == sub(ARGV[1 + skus + a], ID + 1, 2 * ID) then
+    seen[field] = true
+    settled[#settled + 1] = field
+    local i = numbers[a]
+    local n, epoch = match(record, '^(%d+) (%d+)', ID + 2)
+    if epoch == epochs[i] then -- else the count does not have these units in flight
+      if not units[i] then
+        order[#order + 1] = i
       end
+      units[i] = (units[i] or 0) + tonumber(n)
     end
   end
-  if #settled > 0 then
-    call('HDEL', KEYS[2 * i], unpack(settled))
-    if filled or call('EXISTS', counts[i]) == 1 then
-      call('HINCRBY', KEYS[2 * i - 1], 'flying', -units)
-    end
-  end
+end
+if #settled == 0 then
+  return {}
+end
+call('HDEL', KEYS[2], unpack(settled))
+local new = {}
+for c, i in ipairs(order) do
+  local epoch, left, flying, rest = match(counts[i], '^(%d+) (%-?%d+) (%-?%d+)(.*)$')
+  new[2 * c - 1] = names[i]
+  new[2 * c] = format('%s %s %d%s', epoch, left, flying - units[i], rest)
+end
+if #new > 0 then
+  call('HSET', KEYS[1], unpack(new))
 end
 return {}

@@ -2,20 +2,25 @@
 -- the units, and the record. The units in flight are added to, so that the
 -- record's end takes them off again.
 --
--- KEYS  of each SKU: count, flight
--- ARGV  order ID, then of each SKU: fencing token (0: none), units left, units
---       taken, record
+-- KEYS  count, flight
+-- ARGV  order ID, then of each line: SKU, fencing token (0: none), units left,
+--       units taken, record
 -- Returns 1, or 0 if another token has read since: then nothing was written.
 
-for i = 1, #KEYS / 2 do
-  local token = ARGV[4 * i - 2]
-  if token ~= '0' and redis.call('HGET', KEYS[2 * i - 1], 'fence') ~= token then
+local COUNT = '^(%d+) (%-?%d+) (%-?%d+) (%d+) (%d+)$' -- epoch, left, flying, change, fence
+
+local call, match, format = redis.call, string.match, string.format
+for a = 2, #ARGV, 5 do
+  if ARGV[a + 1] ~= '0' and match(call('HGET', KEYS[1], ARGV[a]) or '', '%d+$') ~= ARGV[a + 1] then
     return { 0 }
   end
 end
-for i = 1, #KEYS / 2 do
-  redis.call('HSET', KEYS[2 * i - 1], 'left', ARGV[4 * i - 1])
-  redis.call('HINCRBY', KEYS[2 * i - 1], 'flying', ARGV[4 * i])
-  redis.call('HSET', KEYS[2 * i], ARGV[1], ARGV[4 * i + 1])
+for a = 2, #ARGV, 5 do
+  local sku = ARGV[a]
+  local epoch, _, flying, change, fence = match(call('HGET', KEYS[1], sku) or '', COUNT)
+  if epoch then -- else it was lost since, and stays so
+    call('HSET', KEYS[1], sku, format('%s %s %d %s %s', epoch, ARGV[a + 2], flying + ARGV[a + 3], change, fence))
+  end
+  call('HSET', KEYS[2], sku .. ' ' .. ARGV[1], ARGV[a + 4])
 end
 return { 1 }
