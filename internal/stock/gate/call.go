@@ -137,12 +137,12 @@ func (c *counts) run(ctx context.Context, calls ...*call) error {
 }
 
 // answer runs a script over one SKU's count, of numbers, that answers with one.
-func (c *counts) answer(ctx context.Context, s *script, sku stock.SKU, numbers ...int64) (int64, error) {
+func (c *counts) answer(ctx context.Context, s *script, keys []string, sku stock.SKU, numbers ...int64) (int64, error) {
 	args := []string{string(sku)}
 	for _, n := range numbers {
 		args = append(args, strconv.FormatInt(n, 10))
 	}
-	call := newCall(s, []string{c.keys(sku).count}, args)
+	call := newCall(s, keys, args)
 	if err := c.run(ctx, call); err != nil {
 		return 0, err
 	}

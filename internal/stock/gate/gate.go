@@ -241,7 +241,11 @@ func (c *counts) linesPerCall(d stock.Deduction) int {
 // Fill replaces the SKU's count. An error other than stock.ErrStaleEpoch
 // leaves open whether it did.
 func (c *counts) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error {
-	answer, err := c.answer(ctx, &c.scripts.fill, sku, epoch, units, token(ctx, sku))
+	keys := []string{c.keys(sku).count}
+	if c.cluster {
+		keys = append(keys, c.keys(sku).flight)
+	}
+	answer, err := c.answer(ctx, &c.scripts.fill, keys, sku, epoch, units, token(ctx, sku))
 	switch {
 	case err != nil:
 		return fmt.Errorf("filling SKU %s: %w", sku, err)
@@ -257,7 +261,7 @@ func (c *counts) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) er
 // applied. The first asks to come again, for the fill of its epoch is still
 // under way or never came.
 func (c *counts) Adjust(ctx context.Context, change stock.Change) error {
-	answer, err := c.answer(ctx, &c.scripts.adjust, change.SKU, change.Epoch, change.Number, change.Delta, token(ctx, change.SKU))
+	answer, err := c.answer(ctx, &c.scripts.adjust, []string{c.keys(change.SKU).count}, change.SKU, change.Epoch, change.Number, change.Delta, token(ctx, change.SKU))
 	switch {
 	case err != nil:
 		return fmt.Errorf("adjusting SKU %s: %w", change.SKU, err)
