@@ -13,7 +13,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gin-gonic/gin/binding"
+	"github.com/compose-spec/compose-go/v2/dotenv"
+	"github.com/compose-spec/compose-go/v2/loader"
+	"github.com/compose-spec/compose-go/v2/types"
 
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -22,35 +24,6 @@ func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
 // root is the top of the repository.
 const root = ".."
-
-// service is what the tests look at of a service.
-type service struct {
-	Image       string
-	Build       map[string]string
-	Restart     string
-	ReadOnly    bool     `yaml:"read_only"`
-	CapDrop     []string `yaml:"cap_drop"`
-	SecurityOpt []string `yaml:"security_opt"`
-	Profiles    []string
-	Command     any
-	Entrypoint  any
-	Environment map[string]any
-	Volumes     []string
-	Tmpfs       []string
-	Networks    []string
-	Ports       []string
-	Healthcheck struct{ Test any }
-	DependsOn   map[string]struct {
-		Condition string
-		Required  *bool
-	} `yaml:"depends_on"`
-}
-
-type compose struct {
-	Services map[string]service
-	Volumes  map[string]any
-	Networks map[string]any
-}
 
 func read(t *testing.T, name string) string {
 	t.Helper()
@@ -61,150 +34,186 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-func parse(t *testing.T, text string) (c compose) {
+// outside is the value of what must be set outside the file.
+const outside = "outside"
+
+// environment is .env.example, filled in.
+func environment(t *testing.T) types.Mapping {
 	t.Helper()
-	// The YAML parser that the module has anyway.
-	if err := binding.YAML.BindBody([]byte(text), &c); err != nil {
+	variables, err := dotenv.Parse(strings.NewReader(read(t, ".env.example")))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Services) == 0 {
-		t.Fatal("no services")
+	for name, value := range variables {
+		if value == "" {
+			variables[name] = outside
+		}
 	}
-	return c
+	return variables
+}
+
+// load has Compose's own loader read a file: it knows the schema, and that what
+// is referred to is there.
+func load(t *testing.T, text string, environment types.Mapping, profiles ...string) (*types.Project, error) {
+	t.Helper()
+	folder, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loader.LoadWithContext(t.Context(), types.ConfigDetails{
+		WorkingDir: folder, Environment: environment,
+		ConfigFiles: []types.ConfigFile{{Filename: "docker-compose.yml", Content: []byte(text)}},
+	}, func(o *loader.Options) {
+		o.SetProjectName("holdfast", true)
+		o.Profiles = profiles
+	})
 }
 
 var (
 	// pinned is an image with a version of two numbers at the least.
 	pinned = regexp.MustCompile(`^[a-z0-9./-]+:v?\d+\.\d+[a-z0-9.-]*$`)
 	// own is an image that is built here.
-	own = regexp.MustCompile(`^holdfast-[a-z]+:\$\{HOLDFAST_VERSION:-\d+\.\d+\.\d+\}$`)
+	own = regexp.MustCompile(`^holdfast-[a-z]+:\d+\.\d+\.\d+$`)
 	// secretName is a variable whose value is nobody's business.
 	secretName = regexp.MustCompile(`PASSWORD|PWD|TOKEN|SECRET|AUTH`)
-	// secretValue is a secret from outside that has no default.
-	secretValue = regexp.MustCompile(`^\$\{[A-Z_]+(:\?[^}]+|:-)\}$`)
 	// credentials are those in a URL.
 	credentials = regexp.MustCompile(`://[^:/@\s]*:([^@\s]+)@`)
 	required    = regexp.MustCompile(`\$\{([A-Z_]+):\?`)
 	optional    = regexp.MustCompile(`\$\{([A-Z_]+):-`)
-	inShell     = regexp.MustCompile(`--(?:requirepass|masterauth)\s+(\S+)`)
+	// fallback is the default of a variable.
+	fallback = regexp.MustCompile(`\$\{([A-Z_]+):-([^}]+)`)
+	inShell  = regexp.MustCompile(`--(?:requirepass|masterauth)\s+(\S+)`)
 )
 
-// faults are what is wrong with a service.
-func (c compose) faults(name string) (faults []string) {
-	s := c.Services[name]
+// faults are what is wrong with a service, beyond what Compose itself refuses.
+func faults(p *types.Project, s types.ServiceConfig) (faults []string) {
 	fault := func(format string, args ...any) {
-		faults = append(faults, name+": "+fmt.Sprintf(format, args...))
+		faults = append(faults, s.Name+": "+fmt.Sprintf(format, args...))
 	}
-	if s.Build == nil && s.Image != "" && !pinned.MatchString(s.Image) && !own.MatchString(s.Image) ||
-		s.Build != nil && !own.MatchString(s.Image) || s.Image == "" {
+	if s.Build == nil && !pinned.MatchString(s.Image) || s.Build != nil && !own.MatchString(s.Image) {
 		fault("image %q is not pinned", s.Image)
 	}
 	if s.Build != nil {
-		recipe := filepath.Join(root, s.Build["context"], "Dockerfile")
-		if s.Build["dockerfile"] != "" {
-			recipe = filepath.Join(root, s.Build["context"], s.Build["dockerfile"])
-		}
-		if _, err := os.Stat(recipe); err != nil {
+		if _, err := os.Stat(filepath.Join(s.Build.Context, s.Build.Dockerfile)); err != nil {
 			fault("%v", err)
 		}
 	}
-	job := s.Restart == "no"
-	if !job && s.Healthcheck.Test == nil {
+	if s.Restart != types.RestartPolicyNo && s.HealthCheck == nil {
 		fault("has no health check and is no job")
 	}
 	if !s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || !slices.Contains(s.SecurityOpt, "no-new-privileges:true") {
 		fault("is not hardened")
 	}
 	for key, value := range s.Environment {
-		text := fmt.Sprint(value)
-		if secretName.MatchString(key) && !strings.HasPrefix(key, "MARIADB_RANDOM_") && !secretValue.MatchString(text) {
-			fault("%s has the literal value %q", key, text)
+		if value == nil {
+			fault("%s is whatever it is where Compose runs", key)
+			continue
 		}
-		for _, found := range credentials.FindAllStringSubmatch(text, -1) {
-			if !strings.HasPrefix(found[1], "${") {
+		if secretName.MatchString(key) && !strings.HasPrefix(key, "MARIADB_RANDOM_") && *value != outside && *value != "" {
+			fault("%s has the literal value %q", key, *value)
+		}
+		for _, found := range credentials.FindAllStringSubmatch(*value, -1) {
+			if found[1] != outside {
 				fault("%s has a literal password", key)
 			}
 		}
 	}
-	for _, words := range []any{s.Command, s.Entrypoint} {
-		for _, found := range inShell.FindAllStringSubmatch(fmt.Sprint(words), -1) {
-			if !strings.HasPrefix(strings.Trim(found[1], `"`), "$$") {
-				fault("a literal password in a command")
-			}
+	for _, found := range inShell.FindAllStringSubmatch(strings.Join(slices.Concat(s.Entrypoint, s.Command), " "), -1) {
+		if !strings.HasPrefix(strings.Trim(found[1], `"`), "$") {
+			fault("a literal password in a command")
 		}
 	}
 	for _, volume := range s.Volumes {
-		from, _, _ := strings.Cut(volume, ":")
-		if !strings.HasPrefix(from, ".") {
-			if _, ok := c.Volumes[from]; !ok {
-				fault("volume %s is not declared", from)
-			}
+		if volume.Type != types.VolumeTypeBind {
 			continue
 		}
-		if info, err := os.Stat(filepath.Join(root, from)); err != nil || info.IsDir() {
-			fault("%s is no file: %v", from, err)
+		if info, err := os.Stat(volume.Source); err != nil || info.IsDir() {
+			fault("%s is no file: %v", volume.Source, err)
 		}
-		if !strings.HasSuffix(volume, ":ro") {
-			fault("%s can be written", from)
-		}
-	}
-	for _, network := range s.Networks {
-		if _, ok := c.Networks[network]; !ok {
-			fault("network %s is not declared", network)
+		if !volume.ReadOnly {
+			fault("%s can be written", volume.Source)
 		}
 	}
-	if len(s.Networks) == 0 {
+	if _, ok := s.Networks["default"]; ok || len(s.Networks) == 0 {
 		fault("is on no network of ours")
 	}
 	for _, port := range s.Ports {
-		if !strings.HasPrefix(port, "127.0.0.1:") {
-			fault("port %s is open to other machines", port)
+		if port.HostIP != "127.0.0.1" {
+			fault("port %s is open to other machines", port.Published)
 		}
 	}
 	for other, how := range s.DependsOn {
-		needed, ok := c.Services[other]
+		needed := p.Services[other]
+		job := needed.Restart == types.RestartPolicyNo
 		switch {
-		case !ok:
-			fault("depends on %s, which is not there", other)
-		case (how.Condition == "service_completed_successfully") != (needed.Restart == "no"):
+		case (how.Condition == types.ServiceConditionCompletedSuccessfully) != job:
 			fault("waits for %s to be %s", other, how.Condition)
-		case len(needed.Profiles) > 0 && len(s.Profiles) == 0 && (how.Required == nil || *how.Required):
+		case how.Required && len(needed.Profiles) > 0 && len(s.Profiles) == 0:
 			fault("depends on %s of profile %v", other, needed.Profiles)
 		}
 	}
 	return faults
 }
 
-// TestCompose holds docker-compose.yml to its rules.
+// secretDefaults are the defaults of what should have none.
+func secretDefaults(text string) (names []string) {
+	for _, found := range fallback.FindAllStringSubmatch(text, -1) {
+		if secretName.MatchString(found[1]) {
+			names = append(names, found[1])
+		}
+	}
+	return names
+}
+
+// TestCompose holds docker-compose.yml to Compose's rules, with every profile, and
+// to ours.
 func TestCompose(t *testing.T) {
 	t.Parallel()
-	text := read(t, "docker-compose.yml")
-	c := parse(t, text)
-	profiles := map[string]bool{}
-	var least []string
-	for name, s := range c.Services {
-		for _, fault := range c.faults(name) {
+	text, env := read(t, "docker-compose.yml"), environment(t)
+	least := []string{"api-1", "api-2", "gateway", "ledger-id", "mariadb", "migrate", "redis"}
+	for profile, more := range map[string][]string{
+		"":          nil,
+		"cluster":   {"redis-cluster", "redis-cluster-1", "redis-cluster-2", "redis-cluster-3"},
+		"etcd":      {"etcd"},
+		"postgres":  {"ledger-id-postgres", "postgres"},
+		"redlock":   {"redlock-1", "redlock-2", "redlock-3"},
+		"zookeeper": {"zookeeper"},
+	} {
+		p, err := load(t, text, env, profile)
+		if err != nil {
+			t.Errorf("profile %q: %v", profile, err)
+			continue
+		}
+		want := slices.Sorted(slices.Values(slices.Concat(least, more)))
+		if got := slices.Sorted(slices.Values(p.ServiceNames())); !slices.Equal(got, want) {
+			t.Errorf("profile %q starts %v, want %v", profile, got, want)
+		}
+	}
+	all, err := load(t, text, env, "*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := all.ServiceNames(); len(got) != 18 {
+		t.Errorf("the services are %v: a profile is missing above", got)
+	}
+	for _, s := range all.Services {
+		for _, fault := range faults(all, s) {
 			t.Error(fault)
 		}
-		for _, p := range s.Profiles {
-			profiles[p] = true
-		}
-		if len(s.Profiles) == 0 {
-			least = append(least, name)
-		}
 	}
-	slices.Sort(least)
-	if want := []string{"api-1", "api-2", "gateway", "ledger-id", "mariadb", "migrate", "redis"}; !slices.Equal(least, want) {
-		t.Errorf("docker compose up starts %v, want %v", least, want)
-	}
-	if got, want := slices.Sorted(maps.Keys(profiles)), []string{"cluster", "etcd", "postgres", "redlock", "zookeeper"}; !slices.Equal(got, want) {
-		t.Errorf("profiles %v, want %v", got, want)
+	if names := secretDefaults(text); len(names) > 0 {
+		t.Errorf("%v have defaults", names)
 	}
 
 	example := read(t, ".env.example")
 	for _, found := range required.FindAllStringSubmatch(text, -1) {
 		if !regexp.MustCompile(`(?m)^` + found[1] + `=$`).MatchString(example) {
 			t.Errorf(".env.example does not ask for %s", found[1])
+		}
+		without := maps.Clone(env)
+		delete(without, found[1])
+		if _, err := load(t, text, without); err == nil || !strings.Contains(err.Error(), found[1]) {
+			t.Errorf("without %s: %v", found[1], err)
 		}
 	}
 	for _, found := range optional.FindAllStringSubmatch(text, -1) {
@@ -228,25 +237,47 @@ services:
     environment: {DB_PASSWORD: "${DB_PASSWORD:?set it}", URL: "mysql://u:${DB_PASSWORD:?set it}@h/x"}
     command: [sh, -c, 'exec redis-server --requirepass "$$SECRET"']
     volumes: ["./docker-compose.yml:/x:ro", "data:/data"]
+    ports: ["127.0.0.1:80:80"]
+    networks: [net]
+    depends_on: {job: {condition: service_completed_successfully}}
+  job:
+    image: mariadb:10.11.8
+    restart: "no"
+    read_only: true
+    cap_drop: [ALL]
+    security_opt: ["no-new-privileges:true"]
     networks: [net]
 volumes: {data: }
 networks: {net: }
 `
-	if faults := parse(t, sound).faults("db"); len(faults) > 0 {
-		t.Fatal(faults)
+	judge := func(text string) (found []string) {
+		p, err := load(t, text, types.Mapping{"DB_PASSWORD": outside}, "*")
+		if err != nil {
+			return []string{err.Error()}
+		}
+		for _, s := range p.Services {
+			found = append(found, faults(p, s)...)
+		}
+		return append(found, secretDefaults(text)...)
+	}
+	if found := judge(sound); len(found) > 0 {
+		t.Fatal(found)
 	}
 	for _, change := range [][2]string{
 		{"mariadb:10.11.8", "mariadb"}, {"mariadb:10.11.8", "mariadb:latest"}, {"mariadb:10.11.8", "mariadb:10"},
-		{"read_only: true", "read_only: false"}, {"[ALL]", "[NET_RAW]"}, {"no-new-privileges", "label"},
+		{"read_only: true", "read_only: false"}, {"read_only: true", "readonly: true"}, {"[ALL]", "[NET_RAW]"}, {"no-new-privileges", "label"},
 		{"healthcheck:", "x-healthcheck:"},
 		{`"${DB_PASSWORD:?set it}", URL`, `hush, URL`}, {`"${DB_PASSWORD:?set it}", URL`, `"${DB_PASSWORD:-hush}", URL`},
 		{"u:${DB_PASSWORD:?set it}@", "u:hush@"}, {`"$$SECRET"`, "hush"},
 		{"./docker-compose.yml", "./nothing.yml"}, {":/x:ro", ":/x"}, {"data:/data", "date:/data"}, {"[net]", "[other]"},
+		{"networks: [net]", "networks: []"}, {"127.0.0.1:80:80", "80:80"},
+		{"{job:", "{jib:"}, {"service_completed_successfully", "service_healthy"},
+		{`restart: "no"`, "restart: \"no\"\n    profiles: [other]"},
 	} {
 		broken := strings.Replace(sound, change[0], change[1], 1)
 		if broken == sound {
 			t.Errorf("%q is not there", change[0])
-		} else if len(parse(t, broken).faults("db")) == 0 {
+		} else if len(judge(broken)) == 0 {
 			t.Errorf("%q for %q goes unnoticed", change[1], change[0])
 		}
 	}

@@ -210,10 +210,11 @@ func TestGatewayImage(t *testing.T) {
 	if err := json.Unmarshal([]byte(probe.FindStringSubmatch(read(t, "deploy/gateway/Dockerfile"))[1]), &words); err != nil {
 		t.Fatal(err)
 	}
-	var composed []string
-	for _, word := range parse(t, read(t, "docker-compose.yml")).Services["gateway"].Healthcheck.Test.([]any)[1:] {
-		composed = append(composed, strings.ReplaceAll(word.(string), "$$", "$"))
+	p, err := load(t, read(t, "docker-compose.yml"), environment(t))
+	if err != nil {
+		t.Fatal(err)
 	}
+	composed := p.Services["gateway"].HealthCheck.Test[1:]
 	check := func(words []string, port string) error {
 		args := make([]string, len(words))
 		for i, word := range words {

@@ -16,11 +16,12 @@ import (
 const (
 	// lateBy is how much after its time an arrival may be sent.
 	lateBy = 10 * time.Millisecond
-	// mostWorkers bounds the requests under way. Arrivals beyond it are late.
+	// mostWorkers bounds the requests under way. Arrivals beyond it are late, and
+	// dropped where the load ends before they could be sent.
 	mostWorkers = 2048
 	// lowestRate and highestRate are where a search begins and ends.
 	lowestRate, highestRate = 50, 200_000
-	// searchSteps bounds a search after the first rate that did not hold.
+	// searchSteps bounds the halvings of a search.
 	searchSteps = 6
 )
 
@@ -28,61 +29,81 @@ const (
 // they are answered, so that a slow service cannot slow its own load. It says
 // how long buyers wait at that rate.
 func (l *lab) arrivals(ctx context.Context, spec strategy.Spec, urls []string, pids []int) (*Result, error) {
-	if !l.search {
-		result, err := l.arrive(ctx, spec, urls, pids, l.rate)
-		if result != nil {
-			l.display.done(*result)
-		}
-		return result, err
+	if l.search {
+		return l.highest(ctx, spec, urls, pids)
 	}
-	var best *Result
-	low, high := 0, 0
-	for rate, step := lowestRate, 0; ctx.Err() == nil; {
-		result, err := l.arrive(ctx, spec, urls, pids, rate)
-		if err != nil || ctx.Err() != nil {
-			return best, err
-		}
-		holds := result.holds(l.p99)
-		fmt.Fprintf(l.display.w, "%-13s %d a second: p99 %s ms, %d late, %d failed\n",
-			spec.Name, rate, figure(result.P99).text, result.Late, result.Failed)
-		if result.Verdict == promise {
-			return result, nil
-		}
-		if holds {
-			low, best = rate, result
-		} else {
-			high = rate
-		}
-		switch {
-		case high == 0 && rate < highestRate:
-			rate = min(rate*2, highestRate)
-			continue
-		case step == searchSteps || high-low <= max(low/20, 1):
-			return l.found(best, result), nil
-		}
-		step++
-		rate = (low + high) / 2
+	result, err := l.arrive(ctx, spec, urls, pids, l.rate)
+	if result != nil {
+		l.display.done(*result)
 	}
-	return best, nil
+	return result, err
 }
 
-// found is the answer of a search: the highest rate that held, or that none did.
-func (l *lab) found(best, last *Result) *Result {
-	if best == nil {
-		best = last
-		best.Load += fmt.Sprintf("; not even %d a second hold a p99 of %v", lowestRate, l.p99)
-	} else {
-		best.Load += fmt.Sprintf("; the highest rate that holds a p99 of %v", l.p99)
+// highest searches the highest rate that holds the limit: it doubles the rate
+// until one does not, and halves what is between.
+func (l *lab) highest(ctx context.Context, spec strategy.Spec, urls []string, pids []int) (*Result, error) {
+	var held, failed *Result
+	rate := lowestRate
+	for step := 0; step <= searchSteps; {
+		result, err := l.arrive(ctx, spec, urls, pids, rate)
+		if ctx.Err() != nil && held != nil {
+			break
+		}
+		if err != nil || ctx.Err() != nil {
+			return result, err
+		}
+		fmt.Fprintf(l.display.w, "%-13s %s\n", spec.Name, result.borne())
+		switch {
+		case result.Verdict == promise:
+			return result, nil
+		case result.holds(l.p99):
+			held = result
+		default:
+			failed = result
+		}
+		switch {
+		case held == nil || failed == nil && rate == highestRate:
+			step = searchSteps + 1
+		case failed == nil:
+			rate = min(rate*2, highestRate)
+		case failed.Rate-held.Rate <= max(held.Rate/20, 1):
+			step = searchSteps + 1
+		default:
+			step++
+			rate = (held.Rate + failed.Rate) / 2
+		}
 	}
-	l.display.done(*best)
-	return best
+	answer, highest := held, 0
+	if held == nil {
+		answer = failed
+		answer.Load += fmt.Sprintf("; not even this holds a p99 of %v: %s", l.p99, failed.borne())
+	} else {
+		highest = held.Rate
+		answer.Load += fmt.Sprintf("; the highest rate found that holds a p99 of %v", l.p99)
+		if failed != nil {
+			answer.Load += "; the lowest that does not: " + failed.borne()
+		}
+	}
+	answer.Highest = &highest
+	if ctx.Err() != nil {
+		answer.Load += "; the search was cut short"
+		answer.Verdict = undecided
+	}
+	l.display.done(*answer)
+	return answer, nil
+}
+
+// borne says how a rate was borne.
+func (r *Result) borne() string {
+	return fmt.Sprintf("%d a second: p99 %s ms, %d failed, %d late, %d dropped",
+		r.Rate, figure(r.P99).text, r.Failed, r.Late, r.Dropped)
 }
 
 // holds reports whether the rate was borne: answers in time, and hardly any
 // arrival late or without one.
 func (r *Result) holds(p99 time.Duration) bool {
-	all := r.Accepted + r.Refused + r.Failed
-	return r.P99 != nil && *r.P99 <= p99.Seconds()*1000 && r.Failed*1000 <= all && r.Late*100 <= all
+	sent := r.Accepted + r.Refused + r.Failed
+	return r.P99 != nil && *r.P99 <= p99.Seconds()*1000 && r.Failed*1000 <= sent && r.Late*100 <= sent && r.Dropped*1000 <= sent
 }
 
 // arrive sends orders at one rate for the duration.
@@ -107,28 +128,29 @@ func (l *lab) arrive(ctx context.Context, spec strategy.Spec, urls []string, pid
 		sent++
 		return nil
 	}
-	attacker := vegeta.NewAttacker(vegeta.Timeout(30*time.Second), vegeta.MaxWorkers(mostWorkers),
-		vegeta.Connections(mostWorkers), vegeta.MaxConnections(mostWorkers), vegeta.KeepAlive(true))
+	attacker := vegeta.NewAttacker(vegeta.Client(l.client), vegeta.MaxWorkers(mostWorkers))
 	defer attacker.Stop()
-	caught := l.caught(ctx, urls)
+	caught := l.guardCaught(ctx, spec, urls)
 	cost := l.meter(ctx, pids)
 	rec := newRecord()
-	stop := l.display.show(spec.Name, int64(rate)*int64(l.duration/time.Second), rec)
-	var late, dropped int64
+	due := int64(l.duration) * int64(rate) / int64(time.Second)
+	stop := l.display.show(spec.Name, due, rec)
+	var late int64
 	pace := vegeta.Rate{Freq: rate, Per: time.Second}
+	interval := time.Second / time.Duration(rate)
 	for hit := range attacker.Attack(next, pace, l.duration, spec.Name) {
 		if ctx.Err() != nil {
 			attacker.Stop()
 			continue
 		}
-		due := rec.start.Add(time.Duration(hit.Seq) * time.Second / time.Duration(rate))
-		if hit.Timestamp.Sub(due) > lateBy {
+		// The pacer sends the first arrival after one interval. Who is sent late
+		// has waited since.
+		sentAt := hit.Timestamp.Sub(rec.start)
+		behind := max(0, sentAt-time.Duration(hit.Seq+1)*interval)
+		if behind > lateBy {
 			late++
 		}
-		a := answer{at: hit.Timestamp.Sub(rec.start) + hit.Latency, took: hit.Latency, status: int(hit.Code), outcome: outcomeOf(int(hit.Code))}
-		if hit.Code == 0 {
-			dropped++
-		}
+		a := answer{at: sentAt + hit.Latency, took: behind + hit.Latency, status: int(hit.Code), outcome: outcomeOf(int(hit.Code))}
 		if a.outcome == accepted {
 			a.order = strings.TrimPrefix(hit.Headers.Get("Location"), "/orders/")
 		}
@@ -138,24 +160,21 @@ func (l *lab) arrive(ctx context.Context, spec strategy.Spec, urls []string, pid
 	cost.stop(ctx)
 	result := l.result(spec, rec, stock)
 	result.Load, result.Rate = fmt.Sprintf("%d arrivals a second for %v", rate, l.duration), rate
-	result.Late, result.Dropped = late, dropped
+	result.Late = late
+	if ctx.Err() == nil {
+		result.Dropped = max(0, due-result.Accepted-result.Refused-result.Failed)
+	}
 	result.timed(rec)
 	cost.into(result, rec.accepted.Load())
-	result.Caught = l.caught(context.WithoutCancel(ctx), urls) - caught
+	result.Caught = since(caught, l.guardCaught(context.WithoutCancel(ctx), spec, urls))
 	if err := l.audit(context.WithoutCancel(ctx), result, rec, urls[0], sku); err != nil {
 		return result, err
 	}
 	result.Undersold = 0 // there is more stock than arrivals
-	// With stock in plenty nobody can oversell: only losses are judged.
-	sound := spec
-	sound.Sound = true
 	end := soldOut
 	if ctx.Err() != nil {
 		end = interrupted
 	}
-	result.judge(sound, end, l.guard == "on")
-	if !spec.Sound {
-		result.Faults, result.Verdict = nil, asPromised // lost updates are what it shows
-	}
+	result.judge(spec, end, false)
 	return result, nil
 }

@@ -14,11 +14,16 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
 const (
 	// restTimeout bounds the wait for what is in flight when a load has ended.
 	restTimeout = 10 * time.Second
+	// brokenRest is the same for a strategy that loses updates: its count may
+	// never say that nothing is in flight, and is not judged.
+	brokenRest = time.Second
 	// readersBack read the accepted orders back.
 	readersBack = 16
 )
@@ -26,7 +31,11 @@ const (
 // audit holds what the harness recorded against what the stores have, with SQL
 // and Redis commands of its own: it never asks the service's audit.
 func (l *lab) audit(ctx context.Context, r *Result, rec *record, url, sku string) error {
-	if err := l.rest(ctx, sku); err != nil {
+	limit := restTimeout
+	if !r.Sound {
+		limit = brokenRest
+	}
+	if err := l.rest(ctx, sku, limit); err != nil {
 		return err
 	}
 	r.Missing = l.readBack(ctx, rec, url)
@@ -60,8 +69,8 @@ func (l *lab) audit(ctx context.Context, r *Result, rec *record, url, sku string
 
 // rest waits until nothing is in flight at the gate, so that gate and ledger can
 // be compared.
-func (l *lab) rest(ctx context.Context, sku string) error {
-	for deadline := time.Now().Add(restTimeout); ; time.Sleep(20 * time.Millisecond) {
+func (l *lab) rest(ctx context.Context, sku string, limit time.Duration) error {
+	for deadline := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
 		_, flying, found, err := l.gate(ctx, sku)
 		if err != nil || !found || flying == 0 || time.Now().After(deadline) {
 			return err
@@ -163,27 +172,50 @@ func (l *lab) getJSON(ctx context.Context, url string, into any) error {
 	return json.Unmarshal(text, into)
 }
 
-// caught is how many orders the guard refused behind the gates of these
-// instances, by their metrics.
-func (l *lab) caught(ctx context.Context, urls []string) (n int64) {
-	for _, url := range urls {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/metrics", nil)
-		if err != nil {
-			continue
-		}
-		response, err := l.client.Do(request)
-		if err != nil {
-			continue
-		}
-		for lines := bufio.NewScanner(response.Body); lines.Scan(); {
-			if value, ok := strings.CutPrefix(lines.Text(), "holdfast_guard_refusals_total "); ok {
-				count, _ := strconv.ParseFloat(value, 64)
-				n += int64(count)
-			}
-		}
-		response.Body.Close()
+// guardCaught is how many orders the guard has refused behind the gates of these
+// instances so far, by their metrics; nil where there is no guard, or no such
+// metric.
+func (l *lab) guardCaught(ctx context.Context, spec strategy.Spec, urls []string) *int64 {
+	if !l.guarded(spec) {
+		return nil
 	}
-	return n
+	var all int64
+	for _, url := range urls {
+		n, err := l.guardRefusals(ctx, url)
+		if err != nil {
+			return nil
+		}
+		all += n
+	}
+	return &all
+}
+
+func (l *lab) guardRefusals(ctx context.Context, url string) (int64, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	response, err := l.client.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), "holdfast_guard_refusals_total "); ok {
+			n, err := strconv.ParseFloat(value, 64)
+			return int64(n), err
+		}
+	}
+	return 0, fmt.Errorf("GET %s/metrics: %s, and no count of the guard's", url, response.Status)
+}
+
+// since is what was added between two counts.
+func since(before, after *int64) *int64 {
+	if before == nil || after == nil {
+		return nil
+	}
+	n := *after - *before
+	return &n
 }
 
 // databaseVersion is what the database says of itself, in brackets.

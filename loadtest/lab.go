@@ -154,6 +154,9 @@ func (l *lab) drive(ctx context.Context, spec strategy.Spec) (*Result, error) {
 			apis, urls, pids = append(apis, api), append(urls, api.URL()), append(pids, api.PIDs()...)
 		}
 		defer func() {
+			// A service that ends waits some seconds for connections that were
+			// opened and never used.
+			l.client.CloseIdleConnections()
 			for _, api := range apis {
 				api.Interrupt()
 			}
@@ -163,9 +166,16 @@ func (l *lab) drive(ctx context.Context, spec strategy.Spec) (*Result, error) {
 		}()
 	} else {
 		for i, url := range urls {
-			running, err := l.running(ctx, url)
+			running, guard, err := l.running(ctx, url)
 			if err != nil {
 				return nil, err
+			}
+			if i > 0 && guard != (l.guard == "on") {
+				return nil, fmt.Errorf("%s and %s differ in --guard", urls[0], url)
+			}
+			l.guard = "off"
+			if guard {
+				l.guard = "on"
 			}
 			if i > 0 && running.Name != spec.Name {
 				return nil, fmt.Errorf("%s runs %s, %s runs %s: instances share their stores only with one strategy", urls[0], spec.Name, url, running.Name)
@@ -201,19 +211,24 @@ func (l *lab) flags(spec strategy.Spec) []string {
 	return flags
 }
 
-// running asks a target which strategy it runs.
-func (l *lab) running(ctx context.Context, url string) (strategy.Spec, error) {
+// guarded reports whether a guard stands behind the strategy: it does behind
+// gates only.
+func (l *lab) guarded(spec strategy.Spec) bool { return l.guard == "on" && spec.HasGate() }
+
+// running asks a target which strategy it runs, and whether with a guard.
+func (l *lab) running(ctx context.Context, url string) (spec strategy.Spec, guard bool, err error) {
 	var answer struct {
 		Running string `json:"running"`
+		Guard   bool   `json:"guard"`
 	}
 	if err := l.getJSON(ctx, url+"/strategies", &answer); err != nil {
-		return strategy.Spec{}, err
+		return strategy.Spec{}, false, err
 	}
 	spec, ok := strategy.Find(answer.Running)
 	if !ok {
-		return strategy.Spec{}, fmt.Errorf("%s runs the strategy %q, which is unknown here", url, answer.Running)
+		return strategy.Spec{}, false, fmt.Errorf("%s runs the strategy %q, which is unknown here", url, answer.Running)
 	}
-	return spec, nil
+	return spec, answer.Guard, nil
 }
 
 // lay puts fresh units in.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -113,6 +114,11 @@ func TestJudge(t *testing.T) {
 		{"broken does not before the limit", exact, broken, atLimit, false, undecided, ""},
 		{"broken, alone", with(func(r *Result) { r.Instances = 1 }), broken, soldOut, false, asPromised, ""},
 		{"broken, guarded", exact, broken, soldOut, true, asPromised, ""},
+		{"broken, guarded, and something is caught", with(func(r *Result) { r.Caught = n(3) }), broken, soldOut, true, asPromised, ""},
+		{"broken, guarded, and nothing is caught", with(func(r *Result) { r.Caught = n(0) }), broken, soldOut, true, promise, "caught nothing"},
+		{"sound, guarded, and nothing is caught", with(func(r *Result) { r.Caught = n(0) }), sound, soldOut, true, asPromised, ""},
+		{"arrivals at a broken one", with(func(r *Result) { r.Rate = 10 }), broken, soldOut, false, asPromised, ""},
+		{"arrivals lost by a broken one", with(func(r *Result) { r.Rate, r.Missing = 10, 1 }), broken, soldOut, false, promise, "not found"},
 		{"broken, guarded, oversells", oversold, broken, soldOut, true, promise, "oversold 2 units"},
 		{"lost orders", with(func(r *Result) { r.Missing = 1 }), sound, soldOut, false, promise, "1 orders answered 201 are not found"},
 		{"units kept back", with(func(r *Result) { r.Sold, r.Undersold, r.Ledger, r.Gate = 9, 1, n(1), n(1) }), sound, soldOut, false, promise, "1 units were left"},
@@ -145,6 +151,14 @@ func TestUsage(t *testing.T) {
 		{"--rate 5 --search", "--search"},
 		{"--rate 5 --duration 1ms", "--duration"},
 		{"--search --p99 0s", "--p99"},
+		{"--p99 10ms", "--p99"},
+		{"--duration 2s", "--duration"},
+		{"--rate 5 --clients 2", "--clients"},
+		{"--search --limit 2s", "--limit"},
+		{"--lock nonesuch", "--lock"},
+		{"--lock zookeeper", "--zookeeper"},
+		{"--lock etcd --redlock 127.0.0.1:1", "--redlock"},
+		{"--target http://127.0.0.1:1 --guard on", "--guard"},
 		{"--redis redis://127.0.0.1:1/0", "--db"},
 		{"--db sqlite:///x", "--redis"},
 		{"--target http://127.0.0.1:1 --strategies lua", "--strategies"},
@@ -167,13 +181,22 @@ func TestUsage(t *testing.T) {
 // shop is a service that sells this many of any SKU, and does nothing else right.
 type shop struct {
 	units  int
-	forget bool // orders are not found again
+	forget bool          // orders are not found again
+	slow   time.Duration // each order takes so long
+	clerks chan struct{} // holds as many orders as are served at once; nil: no limit
 
 	mu     sync.Mutex
 	bodies []string
 }
 
 func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.slow > 0 && r.URL.Path == "/orders" {
+		if s.clerks != nil {
+			s.clerks <- struct{}{}
+			defer func() { <-s.clerks }()
+		}
+		time.Sleep(s.slow)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id, one := strings.CutPrefix(r.URL.Path, "/orders/")
@@ -190,6 +213,7 @@ func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		_ = json.NewDecoder(r.Body).Decode(&order)
 		s.bodies = append(s.bodies, order.Buyer)
+		w.Header().Set("Location", fmt.Sprintf("/orders/o-%d", len(s.bodies)))
 		w.WriteHeader(http.StatusCreated)
 		fmt.Fprintf(w, `{"id":"o-%d"}`, len(s.bodies))
 	case r.URL.Path == "/orders":
@@ -288,17 +312,27 @@ func TestConvicts(t *testing.T) {
 func TestRealStores(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		name   string
-		stores func(t *testing.T) (redis, db string)
+		name      string
+		instances int
+		stores    func(t *testing.T) (redis, db string)
 	}{
-		{"MariaDB and Redis", func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
-		{"PostgreSQL and Redis Cluster", func(t *testing.T) (string, string) { return testenv.RedisCluster(t), testenv.Postgres(t) }},
+		{"MariaDB and Redis", 2, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
+		{"PostgreSQL and Redis Cluster", 2, func(t *testing.T) (string, string) { return testenv.RedisCluster(t), testenv.Postgres(t) }},
+		{"MariaDB and Redis, four instances", 4, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
+		{"PostgreSQL and Redis, four instances", 4, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.Postgres(t) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			redis, db := test.stores(t)
-			code, out, _ := runHere(t, "--strategies", "none,lua,merged", "--stock", "200", "--redis", redis, "--db", db)
+			folder := t.TempDir()
+			code, out, _ := runHere(t, "--strategies", "none,lua,merged", "--instances", fmt.Sprint(test.instances),
+				"--stock", "200", "--redis", redis, "--db", db, "--out", folder)
 			if code != exitOK || strings.Contains(out, promise) || strings.Count(out, asPromised) != 3 {
 				t.Errorf("exit code %d", code)
+			}
+			for _, r := range written(t, folder).Strategies {
+				if r.Instances != test.instances || (r.Sold == 200) != r.Sound {
+					t.Errorf("%s: %d instances, %d of 200 units sold", r.Strategy, r.Instances, r.Sold)
+				}
 			}
 		})
 	}
@@ -312,15 +346,8 @@ func TestOpenLoad(t *testing.T) {
 	if code != exitOK {
 		t.Errorf("exit code %d", code)
 	}
-	text, err := os.ReadFile(filepath.Join(folder, "results.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var results Results
-	if err := json.Unmarshal(text, &results); err != nil {
-		t.Fatal(err)
-	}
-	if r := results.Strategies[0]; r.Rate != 50 || r.Accepted+r.Failed != 50 || r.Verdict != asPromised {
+	results := written(t, folder)
+	if r := results.Strategies[0]; r.Rate != 50 || r.Accepted+r.Failed+r.Dropped != 50 || r.Accepted == 0 || r.Verdict != asPromised {
 		t.Errorf("%+v", r)
 	}
 	page, err := os.ReadFile(filepath.Join(folder, "report.html"))
@@ -334,6 +361,130 @@ func TestOpenLoad(t *testing.T) {
 	}
 	if bytes.Contains(page, []byte("http://")) && bytes.Contains(page, []byte("src=")) {
 		t.Error("the report asks the network for something")
+	}
+	for _, hasNot := range []string{"Stock over time", "Oversold units", "closed load"} {
+		if bytes.Contains(page, []byte(hasNot)) {
+			t.Errorf("the report of an open load has %q", hasNot)
+		}
+	}
+}
+
+// written is what --out has of a run.
+func written(t *testing.T, folder string) (results Results) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(folder, "results.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &results); err != nil {
+		t.Fatal(err)
+	}
+	return results
+}
+
+// TestSlowService does not slow the open load.
+func TestSlowService(t *testing.T) {
+	t.Parallel()
+	// A shop that sells 20 a second, one by one, gets 50 a second for a second:
+	// the last of them waits for all the others.
+	server := httptest.NewServer(&shop{units: 1000, slow: 50 * time.Millisecond, clerks: make(chan struct{}, 1)})
+	defer server.Close()
+	folder := t.TempDir()
+	if code, _, _ := runHere(t, "--target", server.URL, "--rate", "50", "--duration", "1s", "--out", folder); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+	if r := written(t, folder).Strategies[0]; r.P99 == nil || *r.P99 < 1000 || r.Accepted != 50 {
+		t.Errorf("p99 %s ms, %d accepted", figure(r.P99).text, r.Accepted)
+	}
+}
+
+// TestSearch finds the rate of a shop whose rate is known.
+func TestSearch(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		shop    *shop
+		low     int // the highest rate is not below
+		high    int // and not above
+		says    string
+		atLeast int64
+	}{
+		// One order in 6 ms: no more than 166 a second, and on a busy machine less.
+		{"in between", &shop{units: 100000, slow: 6 * time.Millisecond, clerks: make(chan struct{}, 1)}, 50, 190, "the lowest that does not", 50},
+		{"none", &shop{units: 100000, slow: 300 * time.Millisecond}, 0, 0, "not even this holds a p99 of 250ms", 50},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(test.shop)
+			defer server.Close()
+			folder := t.TempDir()
+			code, out, _ := runHere(t, "--target", server.URL, "--search", "--p99", "250ms", "--duration", "1s", "--out", folder)
+			r := written(t, folder).Strategies[0]
+			if code != exitOK || r.Highest == nil || *r.Highest < test.low || *r.Highest > test.high || r.Accepted < test.atLeast {
+				t.Errorf("exit code %d: %+v", code, r)
+			}
+			if !strings.Contains(out, "highest rate") || !strings.Contains(out, test.says) {
+				t.Errorf("it does not say %q", test.says)
+			}
+		})
+	}
+}
+
+// TestGuard has a broken gate give the guard something to catch. Where there is
+// no gate there is no guard.
+func TestGuard(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	code, out, _ := runHere(t, "--strategies", "none,db-none,lua", "--guard", "on", "--stock", "200", "--limit", "2s",
+		"--redis", testenv.Redis(t), "--db", testenv.MariaDB(t), "--out", folder)
+	if code != exitOK || !strings.Contains(out, "caught") {
+		t.Errorf("exit code %d", code)
+	}
+	results := written(t, folder).Strategies
+	if none := results[0]; none.Oversold != 0 || none.Caught == nil || *none.Caught == 0 {
+		t.Errorf("none: %d oversold, %s caught", none.Oversold, number(none.Caught))
+	}
+	if without := results[1]; without.Oversold == 0 || without.Caught != nil {
+		t.Errorf("db-none: %d oversold, %s caught", without.Oversold, number(without.Caught))
+	}
+	if lua := results[2]; lua.Oversold != 0 || lua.Caught == nil || *lua.Caught != 0 {
+		t.Errorf("lua: %d oversold, %s caught", lua.Oversold, number(lua.Caught))
+	}
+}
+
+// TestLocks has the strategies that lock do so where the flags say.
+func TestLocks(t *testing.T) {
+	t.Parallel()
+	redis, db := testenv.Redis(t), testenv.MariaDB(t)
+	for _, test := range []struct {
+		lock, strategies string
+		flags            func(t *testing.T) []string
+	}{
+		{"redis", "lock", func(*testing.T) []string { return nil }},
+		{"zookeeper", "lock", func(t *testing.T) []string { return []string{"--zookeeper", testenv.ZooKeeper(t)} }},
+		{"etcd", "segment-lock", func(t *testing.T) []string { return []string{"--etcd", testenv.Etcd(t)} }},
+		{"redlock", "lock,segment-lock", func(t *testing.T) []string {
+			var servers []string
+			for range 3 {
+				u, err := url.Parse(testenv.OwnRedis(t).URL())
+				if err != nil {
+					t.Fatal(err)
+				}
+				servers = append(servers, u.Host)
+			}
+			return []string{"--redlock", strings.Join(servers, ",")}
+		}},
+	} {
+		t.Run(test.lock, func(t *testing.T) {
+			args := append([]string{"--strategies", test.strategies, "--lock", test.lock, "--stock", "40", "--clients", "8", "--redis", redis, "--db", db}, test.flags(t)...)
+			code, out, _ := runHere(t, args...)
+			if code != exitOK || strings.Contains(out, promise) || !strings.Contains(out, asPromised) {
+				t.Errorf("exit code %d", code)
+			}
+			if test.lock != "redis" && !strings.Contains(out, "locks in "+test.lock) {
+				t.Error("it does not say where the locks are")
+			}
+		})
 	}
 }
 

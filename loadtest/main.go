@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-stock/holdfast/internal/lock/backends"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -93,7 +94,7 @@ func parse(args []string, stdout, stderr io.Writer) (*settings, int) {
 		fmt.Fprintf(stderr, "loadtest: unknown command %q: expected compare, or nothing\n", strings.Join(rest, " "))
 		return nil, exitUsage
 	}
-	if err := s.check(); err != nil {
+	if err := s.check(flags.Changed); err != nil {
 		fmt.Fprintf(stderr, "loadtest: %v\nRun go run ./loadtest --help for the flags.\n", err)
 		return nil, exitUsage
 	}
@@ -140,23 +141,46 @@ func flagSet() (*settings, *pflag.FlagSet) {
 	flags.StringVar(&s.api, "api", "", "an api `file` to load instead of building ./cmd/api")
 	flags.StringVar(&s.redis, "redis", "", "`URL` of a real Redis, as the service takes it; without it and --db, embedded stores")
 	flags.StringVar(&s.db, "db", "", "`URL` of a real database, as the service takes it")
-	flags.StringVar(&s.lock, "lock", "redis", "where the strategies' locks are kept: redis, redlock, zookeeper, etcd")
+	flags.StringVar(&s.lock, "lock", backends.Default, "where the strategies' locks are kept: "+strings.Join(backends.Names(), ", "))
 	flags.StringVar(&s.zookeeper, "zookeeper", "", "ZooKeeper servers: `h1:p1,h2:p2`")
 	flags.StringVar(&s.etcd, "etcd", "", "etcd servers: `h1:p1,h2:p2`")
 	flags.StringVar(&s.redlock, "redlock", "", "independent Redis servers: `h1:p1,h2:p2,h3:p3`")
 	flags.StringSliceVar(&s.targets, "target", nil, "`URLs` of services already running, to load instead; --db and --redis are what they use, for the audit")
 	flags.StringVar(&s.adminToken, "admin-token", "", "their bearer `token` of administrators")
 	flags.IntVar(&s.rate, "rate", 0, "open load: so many orders a second arrive, however slowly they are answered")
-	flags.DurationVar(&s.duration, "duration", 5*time.Second, "how long the open load lasts")
-	flags.BoolVar(&s.search, "search", false, "open load: find the highest rate that holds --p99")
+	flags.DurationVar(&s.duration, "duration", 5*time.Second, "how long the open load lasts, each one of a search")
+	flags.BoolVar(&s.search, "search", false, "open loads: find the highest rate that holds --p99")
 	flags.DurationVar(&s.p99, "p99", 50*time.Millisecond, "what --search holds")
 	return s, flags
 }
 
-func (s *settings) check() error {
+// check holds the flags against one another. given tells which were: one that
+// would do nothing is a mistake.
+func (s *settings) check(given func(flag string) bool) error {
 	for _, name := range s.strategies {
 		if _, ok := strategy.Find(name); !ok {
 			return fmt.Errorf("--strategies: %q is none of %s", name, strings.Join(strategy.Names(), ", "))
+		}
+	}
+	backend, ok := backends.Find(s.lock)
+	if !ok {
+		return fmt.Errorf("--lock: %q is none of %s", s.lock, strings.Join(backends.Names(), ", "))
+	}
+	servers := map[string]string{"zookeeper": s.zookeeper, "etcd": s.etcd, "redlock": s.redlock}
+	for flag, value := range servers {
+		if value != "" && flag != backend.Flag {
+			return fmt.Errorf("--%s: used with --lock %s only", flag, flag)
+		}
+	}
+	if value, needed := servers[backend.Flag]; needed && value == "" {
+		return fmt.Errorf("--%s: needed with --lock %s", backend.Flag, s.lock)
+	}
+	for flag, used := range map[string]bool{
+		"clients": !s.open(), "limit": !s.open(), "duration": s.open(), "p99": s.search,
+		"instances": len(s.targets) == 0, "guard": len(s.targets) == 0, "lock": len(s.targets) == 0,
+	} {
+		if given(flag) && !used {
+			return fmt.Errorf("--%s: has no effect on this load; see --help", flag)
 		}
 	}
 	switch {

@@ -22,6 +22,7 @@ var reportPage string
 
 var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"figure": func(v *float64) string { return figure(v).text },
+	"number": number,
 }).Parse(reportPage))
 
 // Charts are drawn at this size and scale with the page.
@@ -39,9 +40,9 @@ var alarmColor = color.RGBA{200, 30, 30, 255}
 func (r *Results) report(w io.Writer) error {
 	data := struct {
 		*Results
-		Guard                                bool
+		Guard, Open, Search                  bool
 		Throughput, Latency, Oversold, Sales template.HTML
-	}{Results: r, Guard: r.guard}
+	}{Results: r, Guard: r.guarded(), Open: r.open, Search: r.search}
 	var err error
 	for _, chart := range []struct {
 		into *template.HTML
@@ -50,6 +51,9 @@ func (r *Results) report(w io.Writer) error {
 		{&data.Throughput, r.throughputChart}, {&data.Oversold, r.oversoldChart},
 		{&data.Latency, r.latencyChart}, {&data.Sales, r.salesChart},
 	} {
+		if r.open && (chart.into == &data.Oversold || chart.into == &data.Sales) {
+			continue // there was stock in plenty
+		}
 		var p *plot.Plot
 		if p, err = chart.draw(); err != nil {
 			return err
@@ -116,6 +120,14 @@ func (r *Results) bars(y string, value func(Result) float64, alarm func(Result) 
 }
 
 func (r *Results) throughputChart() (*plot.Plot, error) {
+	if r.search {
+		return r.bars("arrivals a second", func(s Result) float64 {
+			if s.Highest == nil {
+				return 0
+			}
+			return float64(*s.Highest)
+		}, func(Result) bool { return false })
+	}
 	return r.bars("orders a second", func(s Result) float64 { return s.PerSecond }, func(s Result) bool { return s.Oversold > 0 })
 }
 
@@ -139,7 +151,7 @@ func (r *Results) lines(p *plot.Plot, points func(Result) plotter.XYs) (*plot.Pl
 			line.Dashes = []vg.Length{vg.Points(5), vg.Points(3)}
 		}
 		p.Add(line)
-		p.Legend.Add(s.Strategy+"  ", line) // room between name and line on the right
+		p.Legend.Add(s.Strategy+"\u00a0\u00a0", line) // room between name and line on the right, where a browser drops spaces
 	}
 	return p, nil
 }
@@ -191,16 +203,31 @@ func (r Result) VerdictChinese() string {
 
 // Heading says in one sentence what came of the run.
 func (r *Results) Heading() string {
-	if n := r.Broken(); n > 0 {
-		return fmt.Sprintf("%d of %d strategies broke their promise", n, len(r.Strategies))
-	}
-	return "Every strategy did as it promises"
+	english, _ := r.headings()
+	return english
 }
 
 // HeadingChinese is Heading in Chinese.
 func (r *Results) HeadingChinese() string {
-	if n := r.Broken(); n > 0 {
-		return fmt.Sprintf("%d 个策略中有 %d 个违背了承诺", len(r.Strategies), n)
+	_, chinese := r.headings()
+	return chinese
+}
+
+func (r *Results) headings() (english, chinese string) {
+	all, broken, undecided := len(r.Strategies), r.Broken(), r.undecided()
+	switch {
+	case all == 0:
+		return "Nothing was measured", "没有测得任何结果"
+	case broken > 0:
+		return fmt.Sprintf("%d of %d strategies broke their promise", broken, all), fmt.Sprintf("%d 个策略中有 %d 个违背了承诺", all, broken)
+	case undecided > 0:
+		return fmt.Sprintf("No promise was broken; %d of %d strategies are undecided", undecided, all),
+			fmt.Sprintf("没有违背承诺；%d 个策略中有 %d 个未定", all, undecided)
+	case r.search:
+		return "The highest rate that each strategy holds", "每个策略能承受的最高到达率"
+	case r.open:
+		return fmt.Sprintf("How long one waits at %d orders a second", r.Strategies[0].Rate),
+			fmt.Sprintf("每秒 %d 单时要等多久", r.Strategies[0].Rate)
 	}
-	return "每个策略都符合其承诺"
+	return "Every strategy did as it promises", "每个策略都符合其承诺"
 }

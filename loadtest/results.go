@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/lock/backends"
 	"github.com/holdfast-stock/holdfast/internal/machine"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -25,7 +27,12 @@ type Results struct {
 	CutShort   bool              `json:"cut_short"`
 	Strategies []Result          `json:"strategies"`
 
-	guard bool
+	open, search bool
+}
+
+// guarded reports whether a guard stood behind any of the strategies.
+func (r *Results) guarded() bool {
+	return slices.ContainsFunc(r.Strategies, func(s Result) bool { return s.Caught != nil })
 }
 
 // Result is what one strategy did. Figures that could not be had are null.
@@ -36,14 +43,14 @@ type Result struct {
 	Load      string `json:"load"`
 	Stock     int64  `json:"stock"`
 
-	Accepted  int64 `json:"accepted"`
-	Refused   int64 `json:"refused"`
-	Failed    int64 `json:"failed"`
-	Sold      int64 `json:"sold"` // by the orders in the database
-	Oversold  int64 `json:"oversold"`
-	Undersold int64 `json:"undersold"` // left in the end
-	Missing   int64 `json:"missing"`   // answered 201 and not found
-	Caught    int64 `json:"caught"`    // by the guard
+	Accepted  int64  `json:"accepted"`
+	Refused   int64  `json:"refused"`
+	Failed    int64  `json:"failed"`
+	Sold      int64  `json:"sold"` // by the orders in the database
+	Oversold  int64  `json:"oversold"`
+	Undersold int64  `json:"undersold"` // left in the end
+	Missing   int64  `json:"missing"`   // answered 201 and not found
+	Caught    *int64 `json:"caught"`    // by the guard; null without one
 
 	Ledger   *int64 `json:"ledger_available"`
 	Gate     *int64 `json:"gate_available"`
@@ -58,9 +65,10 @@ type Result struct {
 	Percentiles []Percentile `json:"percentiles"`
 	Sales       []float64    `json:"sales_seconds"` // when each order was accepted
 
-	Rate    int   `json:"rate,omitempty"`    // arrivals a second, of an open load
-	Late    int64 `json:"late,omitempty"`    // arrivals that were sent late
-	Dropped int64 `json:"dropped,omitempty"` // arrivals without an answer
+	Rate    int   `json:"rate,omitempty"`         // arrivals a second, of an open load
+	Late    int64 `json:"late"`                   // arrivals that were sent late
+	Dropped int64 `json:"dropped"`                // arrivals that were not sent at all
+	Highest *int  `json:"highest_rate,omitempty"` // what a search found; 0: not even the lowest rate held
 
 	Verdict string   `json:"verdict"`
 	Faults  []string `json:"faults"`
@@ -84,6 +92,9 @@ func newResults(l *lab) *Results {
 			stores += ", Redis" + l.redisVersion()
 		}
 	}
+	if l.lock != backends.Default {
+		stores += ", locks in " + l.lock
+	}
 	return &Results{
 		Command: strings.TrimSpace("go run ./loadtest " + strings.Join(redacted(l.args), " ")),
 		Flags: map[string]string{
@@ -91,14 +102,18 @@ func newResults(l *lab) *Results {
 			"guard": l.guard, "lock": l.lock, "limit": l.limit.String(), "rate": fmt.Sprint(l.rate), "search": fmt.Sprint(l.search),
 		},
 		Seed: l.seed, When: time.Now().UTC().Truncate(time.Second), Commit: machine.Commit(),
-		Machine: machine.Describe(), Stores: stores, guard: l.guard == "on",
+		Machine: machine.Describe(), Stores: stores, open: l.open(), search: l.search,
 	}
 }
 
 // Broken is how many promises were broken.
-func (r *Results) Broken() (n int) {
+func (r *Results) Broken() int { return r.count(promise) }
+
+func (r *Results) undecided() int { return r.count(undecided) }
+
+func (r *Results) count(verdict string) (n int) {
 	for _, s := range r.Strategies {
-		if s.Verdict == promise {
+		if s.Verdict == verdict {
 			n++
 		}
 	}
@@ -117,11 +132,14 @@ func (l *lab) result(spec strategy.Spec, rec *record, stock int64) *Result {
 }
 
 // judge says whether the strategy did as it promises. A broken one promises to
-// oversell, unless it stands alone under its mutex, or a guard behind it. A load
-// that ended before all was sold can convict, but not acquit.
+// oversell, unless it stands alone under its mutex; with a guard behind it, to
+// give that something to catch. A load that ended before all was sold can
+// convict, but not acquit; an open load has stock in plenty, so that nobody
+// oversells.
 func (r *Result) judge(spec strategy.Spec, ending ending, guarded bool) {
 	fault := func(format string, args ...any) { r.Faults = append(r.Faults, fmt.Sprintf(format, args...)) }
-	mayOversell := !spec.Sound && !guarded
+	open := r.Rate > 0
+	mayOversell := !spec.Sound && !guarded && !open
 	if ending != soldOut {
 		r.Undersold = 0 // nobody heard "sold out"
 	}
@@ -130,6 +148,8 @@ func (r *Result) judge(spec strategy.Spec, ending ending, guarded bool) {
 		fault("oversold %d units", r.Oversold)
 	case r.Oversold == 0 && mayOversell && r.Instances > 1 && ending == soldOut:
 		fault("it should oversell and did not: the load proves nothing")
+	case !spec.Sound && !open && r.Caught != nil && *r.Caught == 0 && r.Instances > 1 && ending == soldOut:
+		fault("the guard caught nothing: the load proves nothing")
 	}
 	if r.Missing > 0 {
 		fault("%d orders answered 201 are not found", r.Missing)
@@ -137,7 +157,7 @@ func (r *Result) judge(spec strategy.Spec, ending ending, guarded bool) {
 	if r.Accepted == 0 && ending != interrupted {
 		fault("no order was accepted")
 	}
-	if spec.Sound && r.Undersold > 0 && r.Rate == 0 {
+	if spec.Sound && r.Undersold > 0 && !open {
 		fault("%d units were left when everybody heard \"sold out\"", r.Undersold)
 	}
 	// Counts agree at rest, and a load that was ended may leave none.

@@ -125,7 +125,7 @@ func (l *lab) rush(ctx context.Context, spec strategy.Spec, urls []string, pids 
 	if err := l.lay(ctx, urls[0], sku, l.stock); err != nil {
 		return nil, err
 	}
-	caught := l.caught(ctx, urls)
+	caught := l.guardCaught(ctx, spec, urls)
 	cost := l.meter(ctx, pids)
 	rec := newRecord()
 	stop := l.display.show(spec.Name, l.stock, rec)
@@ -159,7 +159,7 @@ func (l *lab) rush(ctx context.Context, spec strategy.Spec, urls []string, pids 
 	result.Load = fmt.Sprintf("rush, %d clients", l.clients)
 	result.timed(rec)
 	cost.into(result, rec.accepted.Load())
-	result.Caught = l.caught(context.WithoutCancel(ctx), urls) - caught
+	result.Caught = since(caught, l.guardCaught(context.WithoutCancel(ctx), spec, urls))
 	// What was cut short is audited all the same.
 	if err := l.audit(context.WithoutCancel(ctx), result, rec, urls[0], sku); err != nil {
 		return result, err
@@ -171,7 +171,7 @@ func (l *lab) rush(ctx context.Context, spec strategy.Spec, urls []string, pids 
 	case expired:
 		end = atLimit
 	}
-	result.judge(spec, end, l.guard == "on")
+	result.judge(spec, end, l.guarded(spec))
 	l.display.done(*result)
 	return result, nil
 }

@@ -24,7 +24,11 @@ type cell struct {
 // writeTable prints what every strategy did.
 func writeTable(w io.Writer, r *Results, colors bool) {
 	head := []string{"strategy", "inst.", "accepted", "oversold", "undersold", "failed"}
-	if r.guard {
+	if r.open { // stock in plenty: nothing can be oversold
+		head = []string{"strategy", "inst.", r.rateTitle(), "accepted", "failed", "late", "dropped"}
+	}
+	guarded := r.guarded()
+	if guarded {
 		head = append(head, "caught")
 	}
 	head = append(head, "orders/s", "p50 ms", "p99 ms", "ms CPU/order: api", "redis", "db", "verdict")
@@ -34,8 +38,14 @@ func writeTable(w io.Writer, r *Results, colors bool) {
 			{text: s.Strategy}, {text: fmt.Sprint(s.Instances)}, {text: fmt.Sprint(s.Accepted)},
 			{text: fmt.Sprint(s.Oversold), alarm: s.Oversold > 0}, {text: fmt.Sprint(s.Undersold)}, {text: fmt.Sprint(s.Failed)},
 		}
-		if r.guard {
-			row = append(row, cell{text: fmt.Sprint(s.Caught)})
+		if r.open {
+			row = []cell{
+				{text: s.Strategy}, {text: fmt.Sprint(s.Instances)}, {text: s.RateText()}, {text: fmt.Sprint(s.Accepted)},
+				{text: fmt.Sprint(s.Failed)}, {text: fmt.Sprint(s.Late)}, {text: fmt.Sprint(s.Dropped)},
+			}
+		}
+		if guarded {
+			row = append(row, cell{text: number(s.Caught)})
 		}
 		row = append(row, cell{text: fmt.Sprintf("%.0f", s.PerSecond)}, figure(s.P50), figure(s.P99),
 			figure(s.APICPU), figure(s.RedisCPU), figure(s.DatabaseCPU), cell{text: s.Verdict, alarm: s.Verdict == promise})
@@ -68,7 +78,7 @@ func writeTable(w io.Writer, r *Results, colors bool) {
 		for _, fault := range s.Faults {
 			fmt.Fprintf(w, "%s: %s\n", s.Strategy, fault)
 		}
-		if s.Verdict == undecided {
+		if s.Verdict == undecided || s.Highest != nil {
 			fmt.Fprintf(w, "%s: %s\n", s.Strategy, s.Load)
 		}
 	}
@@ -76,6 +86,33 @@ func writeTable(w io.Writer, r *Results, colors bool) {
 		fmt.Fprintln(w, "The run was cut short.")
 	}
 	fmt.Fprintf(w, "On %s; stores: %s; seed %d, commit %s.\n", r.Machine, r.Stores, r.Seed, r.Commit)
+}
+
+// rateTitle is what the rates of an open load are.
+func (r *Results) rateTitle() string {
+	if r.search {
+		return "highest rate"
+	}
+	return "rate"
+}
+
+// RateText is the rate of an open load: of a search, the highest that held.
+func (r Result) RateText() string {
+	switch {
+	case r.Highest != nil && *r.Highest == 0:
+		return fmt.Sprintf("< %d", r.Rate)
+	case r.Highest != nil && *r.Highest == highestRate:
+		return fmt.Sprintf("≥ %d", r.Rate)
+	}
+	return fmt.Sprint(r.Rate)
+}
+
+// number prints "–" for what could not be had.
+func number(value *int64) string {
+	if value == nil {
+		return "–"
+	}
+	return fmt.Sprint(*value)
 }
 
 // figure prints "–" for what could not be had.
@@ -151,6 +188,10 @@ func bar(done, of int64) string {
 
 // done says what came of a load.
 func (d *display) done(r Result) {
+	if r.Rate > 0 {
+		fmt.Fprintf(d.w, "%-13s %s: %s\n", r.Strategy, r.Verdict, r.borne())
+		return
+	}
 	fmt.Fprintf(d.w, "%-13s %s: %d accepted of %d units, %d oversold, %d failed, %.0f orders/s\n",
 		r.Strategy, r.Verdict, r.Accepted, r.Stock, r.Oversold, r.Failed, r.PerSecond)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -427,6 +428,42 @@ func TestGateway(t *testing.T) {
 			if test.plan != nil {
 				p = test.plan(t)
 			}
+			s := build(t, p)
+			if err := test.scenario(s); err != nil {
+				t.Fatalf("%v\n%s", err, s.gateway.Output())
+			}
+		})
+	}
+}
+
+// TestOpenResty: OpenResty has the Redis client under another name. It is the same
+// module, and there is no other here.
+func TestOpenResty(t *testing.T) {
+	t.Parallel()
+	client, err := os.ReadFile("/usr/share/lua/5.1/nginx/redis.lua")
+	if err != nil {
+		t.Skipf("no Redis client for nginx: %v", err) // OwnNginx says what to install
+	}
+	files := map[string]string{
+		"resty/redis.lua": string(client),
+		"nginx/redis.lua": `error("OpenResty has no such module")`,
+	}
+	for _, test := range []struct {
+		name     string
+		plan     func(t *testing.T) plan
+		scenario func(*shop) error
+	}{
+		{"sold out", func(*testing.T) plan { return plan{} }, soldOut},
+		{"segments on a cluster", func(t *testing.T) plan { return plan{redis: testenv.RedisCluster(t), args: inSegments} }, elsewhere},
+		{"a password", func(t *testing.T) plan {
+			own := testenv.OwnRedis(t, "--requirepass", "secret")
+			return plan{redis: "redis://:secret@" + own.Addr() + "/0", environment: []string{"HOLDFAST_GATEWAY_REDIS_PASSWORD=secret"}}
+		}, soldOut},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			p := test.plan(t)
+			p.files = files
 			s := build(t, p)
 			if err := test.scenario(s); err != nil {
 				t.Fatalf("%v\n%s", err, s.gateway.Output())

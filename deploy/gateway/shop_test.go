@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -48,6 +49,7 @@ type plan struct {
 	db          string // URL; empty: a fresh one's
 	args        []string
 	lua         func(string) string // edits gateway.lua
+	files       map[string]string   // further ones in nginx's folder
 	environment []string            // of the gateway, over the usual
 }
 
@@ -94,6 +96,7 @@ func build(t testenv.T, p plan) *shop {
 		must(err)
 		files[name] = string(text)
 	}
+	maps.Copy(files, p.files)
 	if p.lua != nil {
 		edited := p.lua(files["gateway.lua"])
 		if edited == files["gateway.lua"] {

@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 	"bench":                    {"internal/machine", "internal/testenv"},
 	"bench/...":                {},
 	"bench/locks":              {"internal/machine", "internal/testenv", "internal/lock/backends"},
-	"loadtest":                 {"internal/testenv", "internal/store", "internal/machine", "internal/stock/strategy"},
+	"loadtest":                 {"internal/testenv", "internal/store", "internal/machine", "internal/stock/strategy", "internal/lock/backends"},
 	"loadtest/...":             {"internal/testenv", "internal/store"},
 }
 

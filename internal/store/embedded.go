@@ -84,21 +84,29 @@ func (r *InProcessRedis) Close() error {
 	return r.err
 }
 
+// embeddedFolder begins the names of the temporary folders.
+const embeddedFolder = "holdfast-embedded-"
+
 // Embedded is a pair of stores for trying out: an in-process Redis, and SQLite
 // in a temporary folder with its schema in place. Close takes both away.
 type Embedded struct {
 	sql    *SQL
 	redis  *InProcessRedis
 	folder string
+	claim  *os.File // says that the folder is in use; nil where there is no such thing
 }
 
-// OpenEmbedded opens the pair.
+// OpenEmbedded opens the pair, and removes what killed processes left of theirs.
 func OpenEmbedded(ctx context.Context) (*Embedded, error) {
-	folder, err := os.MkdirTemp("", "holdfast-")
+	removeAbandoned()
+	folder, err := os.MkdirTemp("", embeddedFolder)
 	if err != nil {
 		return nil, fmt.Errorf("making a folder for the embedded database: %w", err)
 	}
 	e := &Embedded{folder: folder}
+	if e.claim, err = claim(folder); err != nil {
+		return nil, errors.Join(fmt.Errorf("claiming the embedded database's folder: %w", err), e.Close())
+	}
 	if e.sql, err = openSQLite(ctx, filepath.Join(folder, "ledger.db"), "NORMAL", nil); err == nil {
 		if err = e.sql.MigrateUp(ctx); err == nil {
 			e.redis, err = OpenInProcessRedis(ctx)
@@ -126,5 +134,8 @@ func (e *Embedded) Close() error {
 		errs = append(errs, e.sql.Close())
 	}
 	errs = append(errs, os.RemoveAll(e.folder))
+	if e.claim != nil {
+		errs = append(errs, e.claim.Close())
+	}
 	return errors.Join(errs...)
 }

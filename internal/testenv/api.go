@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -141,8 +142,21 @@ func build(pkg string, more []string) (string, error) {
 	}
 	command := exec.Command("go", append(append(args, more...), pkg)...)
 	command.Dir = root
-	if out, err := command.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
+	// If this process is killed, go ends before it can write the program into a
+	// folder that the heir has removed, and what it has begun goes with that.
+	command.Env = append(os.Environ(), "GOTMPDIR="+folder)
+	command.SysProcAttr = &syscall.SysProcAttr{}
+	dieWithParent(command.SysProcAttr, syscall.SIGKILL)
+	var out bytes.Buffer
+	command.Stdout, command.Stderr = &out, &out
+	here.mu.Lock()
+	err = here.launch(command)
+	here.mu.Unlock()
+	if err == nil {
+		err = command.Wait()
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, &out)
 	}
 	return program, nil
 }

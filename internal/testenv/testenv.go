@@ -213,13 +213,18 @@ func (h *host) start(p *process) error {
 	if err := h.open(); err != nil {
 		return err
 	}
-	started := make(chan error)
-	h.starter <- func() { started <- p.cmd.Start() }
-	if err := <-started; err != nil {
+	if err := h.launch(p.cmd); err != nil {
 		return err
 	}
 	h.running[p] = true
 	return nil
+}
+
+// launch starts a command on the thread that stays. The caller holds mu.
+func (h *host) launch(cmd *exec.Cmd) error {
+	started := make(chan error)
+	h.starter <- func() { started <- cmd.Start() }
+	return <-started
 }
 
 // ended forgets a process that is gone.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,12 +20,17 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// childEnv makes the test program start servers and wait to be killed.
+// childEnv makes the test program start servers, or a build, and wait to be
+// killed.
 const childEnv = "HOLDFAST_TESTENV_CHILD"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(childEnv) != "" {
+	switch os.Getenv(childEnv) {
+	case "servers":
 		os.Exit(child())
+	case "build":
+		_ = testenv.Run(func(t testenv.T) error { testenv.Build(t, "./cmd/api"); return nil })
+		os.Exit(1)
 	}
 	store.LogRedis(slog.New(slog.DiscardHandler)) // servers are killed all the time here
 	os.Exit(testenv.Main(m))
@@ -60,7 +66,7 @@ func TestNothingOutlivesItsProcess(t *testing.T) {
 		t.Run(end, func(t *testing.T) {
 			t.Parallel()
 			c := exec.Command(os.Args[0])
-			c.Env = append(os.Environ(), childEnv+"=1")
+			c.Env = append(os.Environ(), childEnv+"=servers")
 			c.Stderr = os.Stderr
 			in, err := c.StdinPipe()
 			if err != nil {
@@ -110,6 +116,49 @@ func TestNothingOutlivesItsProcess(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestBuildKilled: a build that is under way does not write what nobody removes.
+func TestBuildKilled(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("needs a kernel that ends processes with their parents")
+	}
+	// A go that never ends, and says where it would have written.
+	folder, said := t.TempDir(), filepath.Join(t.TempDir(), "said")
+	script := "#!/bin/sh\necho \"$$ $GOTMPDIR\" >" + said + ".new && mv " + said + ".new " + said + "\nexec sleep 600\n"
+	if err := os.WriteFile(filepath.Join(folder, "go"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(os.Args[0])
+	c.Env = append(os.Environ(), childEnv+"=build", "PATH="+folder+":"+os.Getenv("PATH"))
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var (
+		pid  int
+		temp string
+	)
+	eventually(t, "go is started", func() bool {
+		text, err := os.ReadFile(said)
+		if err != nil {
+			return false
+		}
+		_, err = fmt.Sscanf(string(text), "%d %s", &pid, &temp)
+		return err == nil
+	})
+	if _, err := os.Stat(temp); err != nil {
+		t.Error(err)
+	}
+	if err := c.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait()
+	eventually(t, "go is gone", func() bool { return ended(pid) })
+	eventually(t, temp+" is gone", func() bool {
+		_, err := os.Stat(temp)
+		return os.IsNotExist(err)
+	})
 }
 
 // ended: gone, or a zombie that nobody has asked for its exit code.

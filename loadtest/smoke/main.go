@@ -45,6 +45,10 @@ func main() {
 }
 
 func smoke(ctx context.Context, t testenv.T) error {
+	// What go builds to run it goes with this process too, even where go is killed.
+	if err := os.Setenv("GOTMPDIR", testenv.Folder(t, "go")); err != nil {
+		return err
+	}
 	fmt.Println("building k6 and vegeta: some minutes the first time")
 	for _, build := range [][]string{tool("k6", "version"), tool("vegeta", "-version")} {
 		if err := expect(ctx, buildLimit, 0, nil, build...); err != nil {
@@ -233,7 +237,8 @@ func execute(ctx context.Context, limit time.Duration, env []string, args ...str
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // go tool and go run start processes
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	// On SIGINT go cleans up, and on SIGTERM does not.
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 10 * time.Second
 	start := time.Now()
 	err = cmd.Run()
