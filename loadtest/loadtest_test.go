@@ -347,7 +347,7 @@ func TestOpenLoad(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	results := written(t, folder)
-	if r := results.Strategies[0]; r.Rate != 50 || r.Accepted+r.Failed+r.Dropped != 50 || r.Accepted == 0 || r.Verdict != asPromised {
+	if r := results.Strategies[0]; r.Rate != 50 || r.Accepted != 50 || r.Dropped != 0 || r.Verdict != asPromised {
 		t.Errorf("%+v", r)
 	}
 	page, err := os.ReadFile(filepath.Join(folder, "report.html"))
@@ -409,16 +409,16 @@ func TestSearch(t *testing.T) {
 		says    string
 		atLeast int64
 	}{
-		// One order in 6 ms: no more than 166 a second, and on a busy machine less.
-		{"in between", &shop{units: 100000, slow: 6 * time.Millisecond, clerks: make(chan struct{}, 1)}, 50, 190, "the lowest that does not", 50},
-		{"none", &shop{units: 100000, slow: 300 * time.Millisecond}, 0, 0, "not even this holds a p99 of 250ms", 50},
+		// One order in 6 ms: what comes in a second is served in 1.5 up to 250.
+		{"in between", &shop{units: 100000, slow: 6 * time.Millisecond, clerks: make(chan struct{}, 1)}, 50, 260, "the lowest that does not", 50},
+		{"none", &shop{units: 100000, slow: 600 * time.Millisecond}, 0, 0, "not even this holds a p99 of 500ms", 50},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			server := httptest.NewServer(test.shop)
 			defer server.Close()
 			folder := t.TempDir()
-			code, out, _ := runHere(t, "--target", server.URL, "--search", "--p99", "250ms", "--duration", "1s", "--out", folder)
+			code, out, _ := runHere(t, "--target", server.URL, "--search", "--p99", "500ms", "--duration", "1s", "--out", folder)
 			r := written(t, folder).Strategies[0]
 			if code != exitOK || r.Highest == nil || *r.Highest < test.low || *r.Highest > test.high || r.Accepted < test.atLeast {
 				t.Errorf("exit code %d: %+v", code, r)
