@@ -9,6 +9,8 @@ import (
 	"io"
 	"math"
 	"regexp"
+	"strconv"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -25,8 +27,18 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"number": number,
 }).Parse(reportPage))
 
-// Charts are drawn at this size and scale with the page.
-const chartWidth, chartHeight = 22 * vg.Centimeter, 11 * vg.Centimeter
+// format is what a chart is drawn for; it scales with the page's width.
+type format struct {
+	width, height vg.Length
+	bar           vg.Length
+	letters       vg.Length
+	tilt          float64 // of the strategies' names, in radians
+}
+
+var (
+	desktop = format{width: 22 * vg.Centimeter, height: 11 * vg.Centimeter, bar: vg.Points(24), letters: vg.Points(12), tilt: math.Pi / 6}
+	phone   = format{width: 10 * vg.Centimeter, height: 10 * vg.Centimeter, bar: vg.Points(12), letters: vg.Points(8.5), tilt: math.Pi / 3}
+)
 
 // palette tells strategies apart, for colour-blind readers too (Okabe and Ito).
 var palette = []color.RGBA{
@@ -41,12 +53,11 @@ func (r *Results) report(w io.Writer) error {
 	data := struct {
 		*Results
 		Guard, Open, Search                  bool
-		Throughput, Latency, Oversold, Sales template.HTML
+		Throughput, Latency, Oversold, Sales []template.HTML // for a desktop, and for a phone
 	}{Results: r, Guard: r.guarded(), Open: r.open, Search: r.search}
-	var err error
 	for _, chart := range []struct {
-		into *template.HTML
-		draw func() (*plot.Plot, error)
+		into *[]template.HTML
+		draw func(format) (*plot.Plot, error)
 	}{
 		{&data.Throughput, r.throughputChart}, {&data.Oversold, r.oversoldChart},
 		{&data.Latency, r.latencyChart}, {&data.Sales, r.salesChart},
@@ -54,12 +65,16 @@ func (r *Results) report(w io.Writer) error {
 		if r.open && (chart.into == &data.Oversold || chart.into == &data.Sales) {
 			continue // there was stock in plenty
 		}
-		var p *plot.Plot
-		if p, err = chart.draw(); err != nil {
-			return err
-		}
-		if *chart.into, err = svg(p); err != nil {
-			return err
+		for _, f := range []format{desktop, phone} {
+			p, err := chart.draw(f)
+			if err != nil {
+				return err
+			}
+			drawing, err := svg(p, f)
+			if err != nil {
+				return err
+			}
+			*chart.into = append(*chart.into, drawing)
 		}
 	}
 	return page.Execute(w, data)
@@ -69,8 +84,8 @@ func (r *Results) report(w io.Writer) error {
 var size = regexp.MustCompile(`<svg width="[^"]*" height="[^"]*"`)
 
 // svg draws the chart as part of a page.
-func svg(p *plot.Plot) (template.HTML, error) {
-	canvas := vgsvg.New(chartWidth, chartHeight)
+func svg(p *plot.Plot, f format) (template.HTML, error) {
+	canvas := vgsvg.New(f.width, f.height)
 	p.Draw(draw.New(canvas))
 	var text bytes.Buffer
 	if _, err := canvas.WriteTo(&text); err != nil {
@@ -83,9 +98,28 @@ func svg(p *plot.Plot) (template.HTML, error) {
 	return template.HTML(size.ReplaceAll(drawing, []byte(`<svg role="img"`))), nil //nolint:gosec // drawn here
 }
 
-func newChart(y string) *plot.Plot {
+// ticks are the usual ones, their numbers written without idle digits.
+type ticks struct{}
+
+func (ticks) Ticks(lowest, highest float64) []plot.Tick {
+	all := plot.DefaultTicks{}.Ticks(lowest, highest)
+	for i := range all {
+		if all[i].Label != "" {
+			all[i].Label = strconv.FormatFloat(math.Round(all[i].Value*1000)/1000, 'f', -1, 64)
+		}
+	}
+	return all
+}
+
+func newChart(f format, y string) *plot.Plot {
 	p := plot.New()
 	p.Y.Label.Text = y
+	for _, text := range []*draw.TextStyle{
+		&p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle,
+	} {
+		text.Font.Size = f.letters
+	}
+	p.X.Tick.Marker, p.Y.Tick.Marker = ticks{}, ticks{}
 	p.Legend.Top = true
 	p.Legend.Padding = vg.Points(3)
 	p.Add(plotter.NewGrid())
@@ -93,12 +127,12 @@ func newChart(y string) *plot.Plot {
 }
 
 // bars is one bar a strategy; alarming ones are red.
-func (r *Results) bars(y string, value func(Result) float64, alarm func(Result) bool) (*plot.Plot, error) {
-	p := newChart(y)
+func (r *Results) bars(f format, y string, value func(Result) float64, alarm func(Result) bool) (*plot.Plot, error) {
+	p := newChart(f, y)
 	var names []string
 	for i, s := range r.Strategies {
 		names = append(names, s.Strategy)
-		one, err := plotter.NewBarChart(plotter.Values{value(s)}, 24)
+		one, err := plotter.NewBarChart(plotter.Values{value(s)}, f.bar)
 		if err != nil {
 			return nil, err
 		}
@@ -113,26 +147,26 @@ func (r *Results) bars(y string, value func(Result) float64, alarm func(Result) 
 	if p.Y.Max <= 0 || math.IsInf(p.Y.Max, 0) {
 		p.Y.Max = 1
 	}
-	p.X.Tick.Label.Rotation = math.Pi / 6
+	p.X.Tick.Label.Rotation = f.tilt
 	p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = draw.XRight, draw.YTop
 	p.X.Padding = vg.Points(6)
 	return p, nil
 }
 
-func (r *Results) throughputChart() (*plot.Plot, error) {
+func (r *Results) throughputChart(f format) (*plot.Plot, error) {
 	if r.search {
-		return r.bars("arrivals a second", func(s Result) float64 {
+		return r.bars(f, "arrivals a second", func(s Result) float64 {
 			if s.Highest == nil {
 				return 0
 			}
 			return float64(*s.Highest)
 		}, func(Result) bool { return false })
 	}
-	return r.bars("orders a second", func(s Result) float64 { return s.PerSecond }, func(s Result) bool { return s.Oversold > 0 })
+	return r.bars(f, "orders a second", func(s Result) float64 { return s.PerSecond }, func(s Result) bool { return s.Oversold > 0 })
 }
 
-func (r *Results) oversoldChart() (*plot.Plot, error) {
-	return r.bars("units oversold", func(s Result) float64 { return float64(s.Oversold) }, func(Result) bool { return true })
+func (r *Results) oversoldChart(f format) (*plot.Plot, error) {
+	return r.bars(f, "units oversold", func(s Result) float64 { return float64(s.Oversold) }, func(Result) bool { return true })
 }
 
 // lines draws one line a strategy.
@@ -156,8 +190,8 @@ func (r *Results) lines(p *plot.Plot, points func(Result) plotter.XYs) (*plot.Pl
 	return p, nil
 }
 
-func (r *Results) latencyChart() (*plot.Plot, error) {
-	p := newChart("milliseconds")
+func (r *Results) latencyChart(f format) (*plot.Plot, error) {
+	p := newChart(f, "milliseconds")
 	p.X.Label.Text = "share of the answers, %"
 	p.Legend.Left = true
 	return r.lines(p, func(s Result) (xys plotter.XYs) {
@@ -173,8 +207,8 @@ func (r *Results) latencyChart() (*plot.Plot, error) {
 // mostPoints bounds the points of one line.
 const mostPoints = 200
 
-func (r *Results) salesChart() (*plot.Plot, error) {
-	p := newChart("units left to sell")
+func (r *Results) salesChart(f format) (*plot.Plot, error) {
+	p := newChart(f, "units left to sell")
 	p.X.Label.Text = "seconds"
 	return r.lines(p, func(s Result) plotter.XYs {
 		xys := plotter.XYs{{X: 0, Y: float64(s.Stock)}}
@@ -188,6 +222,20 @@ func (r *Results) salesChart() (*plot.Plot, error) {
 		}
 		return xys
 	})
+}
+
+// Loads says how the strategies were loaded, in one sentence if all alike.
+func (r *Results) Loads() string {
+	var each []string
+	alike := true
+	for _, s := range r.Strategies {
+		each = append(each, s.Strategy+": "+s.Load+".")
+		alike = alike && s.Load == r.Strategies[0].Load
+	}
+	if alike && len(each) > 0 {
+		return "Each strategy: " + r.Strategies[0].Load + "."
+	}
+	return strings.Join(each, " ")
 }
 
 // Verdicts in Chinese, for the page.
