@@ -173,7 +173,7 @@ func (h *hold) acquire(ctx context.Context, wait bool) (err error) {
 		if !l.queue.try(name, false) {
 			return ErrHeld
 		}
-	} else if err := l.queue.enter(ctx, name, false, h); err != nil {
+	} else if err := l.queue.enter(ctx, name, h); err != nil {
 		return err
 	}
 	grant, place := h.given()
