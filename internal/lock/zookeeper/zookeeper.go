@@ -5,10 +5,8 @@
 // https://zookeeper.apache.org/doc/current/recipes.html#sc_recipes_Locks.
 //
 // Waiters are granted a lock in the order in which their processes asked. The
-// fencing token is the lock node's pzxid, as the listing has it that shows the
-// contender to be the first: the transaction that last added or removed a
-// contender, at least the removal of the holder before. (Sequence numbers would
-// start again when the lock's node is removed.)
+// fencing token is the node's czxid. (Its sequence number would start again
+// when the parent node is removed.)
 //
 // A connection that is lost suspends the session: nobody knows whether the
 // server has ended it, so its leases end at once, and their nodes are removed
@@ -194,7 +192,7 @@ type grant struct {
 	node    string   // empty: not known
 	before  string   // the contender before it; empty: not known
 	queue   []string // the contenders when it became the first
-	pzxid   int64
+	czxid   int64
 	lost    func()
 }
 
@@ -202,7 +200,7 @@ func (b *backend) contender(parent string) *grant {
 	return &grant{backend: b, parent: parent, guid: uuid.NewString()}
 }
 
-func (g *grant) Token() uint64 { return uint64(g.pzxid) }
+func (g *grant) Token() uint64 { return uint64(g.czxid) }
 
 func (g *grant) prefix() string { return protected + g.guid + "-" }
 
@@ -278,8 +276,38 @@ func (g *grant) createParents() error {
 	return nil
 }
 
-// wait waits until the node is the first.
+// wait waits for the node's turn. The token is read meanwhile, so that nobody
+// waits for it: beside the listing, or while others are before the node.
 func (g *grant) wait(ctx context.Context, wait bool) error {
+	read := make(chan error, 1)
+	g.backend.work.Go(func() { read <- g.read() })
+	if err := g.turn(ctx, wait); err != nil {
+		return err
+	}
+	err := <-read
+	if err != nil {
+		g.backend.forget(g)
+	}
+	return err
+}
+
+// read reads the node's czxid.
+func (g *grant) read() error {
+	exists, stat, err := g.backend.conn.Exists(g.path(g.node))
+	switch {
+	case err != nil:
+		return fmt.Errorf("reading the node %s: %w", g.node, err)
+	case !exists:
+		return g.gone()
+	}
+	g.czxid = stat.Czxid
+	return nil
+}
+
+func (g *grant) gone() error { return fmt.Errorf("the node %s is gone: %w", g.node, lock.ErrLost) }
+
+// turn waits until the node is the first.
+func (g *grant) turn(ctx context.Context, wait bool) error {
 	b := g.backend
 	for ctx.Err() == nil {
 		if g.before == "" {
@@ -315,7 +343,7 @@ func (g *grant) wait(ctx context.Context, wait bool) error {
 // it.
 func (g *grant) look() (granted bool, err error) {
 	suspensions := g.backend.suspensions()
-	contenders, parent, err := g.backend.conn.Children(g.parent)
+	contenders, _, err := g.backend.conn.Children(g.parent)
 	if err != nil {
 		return false, fmt.Errorf("listing contenders: %w", err)
 	}
@@ -323,12 +351,12 @@ func (g *grant) look() (granted bool, err error) {
 	slices.SortFunc(contenders, func(a, b string) int { return cmp.Compare(sequence(a), sequence(b)) })
 	switch place := slices.Index(contenders, g.node); place {
 	case -1:
-		return false, fmt.Errorf("the node %s is gone: %w", g.node, lock.ErrLost)
+		return false, g.gone()
 	case 0:
 		if !g.backend.hold(g, suspensions) { // whether it still is so must be asked again
 			return g.look()
 		}
-		g.queue, g.pzxid = contenders, parent.Pzxid
+		g.queue = contenders
 		return true, nil
 	default:
 		g.before = contenders[place-1]

@@ -34,6 +34,7 @@ func TestTokensRiseWithoutTheirParent(t *testing.T) {
 			t.Errorf("token %d after %d", lease.Token(), last)
 		}
 		last = lease.Token()
+		tokenIsCzxid(t, conn, name, lease)
 		nodes := contenders(t, conn, name)
 		if len(nodes) != 1 || !strings.HasSuffix(nodes[0], marker+sequence) {
 			t.Fatalf("the holder's node is %v, and should have the sequence number %s", nodes, sequence)
@@ -53,6 +54,48 @@ func TestTokensRiseWithoutTheirParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	grant("0000000000")
+}
+
+// tokenIsCzxid: others that share the fence read the number from their own nodes.
+func tokenIsCzxid(t *testing.T, conn *zk.Conn, name string, holder lock.Lease) {
+	t.Helper()
+	_, stat, err := conn.Exists(Root + "/" + name + "/" + contenders(t, conn, name)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if holder.Token() != uint64(stat.Czxid) {
+		t.Errorf("the token is %d, and the holder's node has the czxid %d", holder.Token(), stat.Czxid)
+	}
+}
+
+// TestFollowersTokens has waiters of two processes take turns, so that most of
+// their nodes are made by another's release.
+func TestFollowersTokens(t *testing.T) {
+	t.Parallel()
+	const name, waiters = "followed", 6
+	addr := testenv.OwnZooKeeper(t).Addr()
+	conn := watcher(t, addr)
+	processes := []*Locker{open(t, addr, 10*time.Second), open(t, addr, 10*time.Second)}
+	lease := mustLock(t, processes[0], name)
+	granted := make(chan granting, waiters)
+	for i := range waiters {
+		go func() {
+			lease, err := processes[i%2].Lock(t.Context(), name)
+			granted <- granting{lease: lease, err: err}
+		}()
+	}
+	queued(t, conn, name, 2) // of each process one has a node
+	for range waiters {
+		tokenIsCzxid(t, conn, name, lease)
+		last := lease.Token()
+		mustUnlock(t, lease)
+		lease = mustGrant(t, granted).lease
+		if lease.Token() <= last {
+			t.Errorf("token %d after %d", lease.Token(), last)
+		}
+	}
+	tokenIsCzxid(t, conn, name, lease)
+	mustUnlock(t, lease)
 }
 
 // ask sends the server one of its four-letter words.
