@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -342,6 +343,80 @@ func TestCutDuringLockLeavesNoNode(t *testing.T) {
 				t.Error("no request was cut in two")
 			}
 			t.Logf("the requests had %v", answers)
+		})
+	}
+}
+
+// TestCutDuringHandOver cuts the connection while the transaction is under way that
+// removes the holder's node and makes the next waiter's. The session stays, so
+// that no node goes by its end.
+func TestCutDuringHandOver(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnZooKeeper(t)
+	conn := watcher(t, server.Addr())
+	others := open(t, server.Addr(), 10*time.Second)
+	for _, test := range []struct {
+		name string
+		seen bool // by the server
+		lose func(*testenv.Wire)
+	}{
+		{"before the server sees it", false, func(w *testenv.Wire) { w.Freeze() }},
+		{"before its answer arrives", true, (*testenv.Wire).Mute},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			name := fmt.Sprintf("handed-over-%t", test.seen)
+			wire := testenv.NewWire(t, server.Addr())
+			ours := open(t, wire.Addr(), 10*time.Second)
+			session := ours.backend.conn.SessionID()
+			lease := mustLock(t, ours, name)
+			holder := contenders(t, conn, name)
+			granted := lockLater(t, ours, name)
+			notGranted(t, granted, 100*time.Millisecond) // it waits in the process, by now
+
+			test.lose(wire)
+			unlocked := make(chan error, 1)
+			go func() { unlocked <- lease.Unlock(t.Context()) }()
+			if test.seen {
+				eventually(t, "the server has handed it over", func() bool {
+					next := contenders(t, conn, name)
+					return len(next) == 1 && next[0] != holder[0]
+				})
+			} else {
+				time.Sleep(100 * time.Millisecond)
+				if left := contenders(t, conn, name); !slices.Equal(left, holder) {
+					t.Fatalf("the server has seen it: %v instead of %v", left, holder)
+				}
+			}
+			if n := wire.Cut(); n == 0 {
+				t.Fatal("there was no connection to cut")
+			}
+			cut := time.Now()
+			wire.Thaw()
+			if err := <-unlocked; err == nil {
+				t.Error("Unlock does not tell that it has no answer")
+			}
+			select {
+			case g := <-granted:
+				if g.err != nil {
+					t.Logf("the waiter has an error: %v", g.err)
+					break
+				}
+				tokenIsCzxid(t, conn, name, g.lease)
+				if err := g.lease.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrLost) {
+					t.Error(err)
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatal("the waiter has no answer")
+			}
+			queued(t, conn, name, 0)
+			if took := time.Since(cut); took > 8*time.Second {
+				t.Errorf("no node was left only after %v, which the session's end may have done", took)
+			}
+			mustUnlock(t, mustLock(t, others, name))
+			if now := ours.backend.conn.SessionID(); now != session {
+				t.Errorf("the session was %x and is %x: its nodes went with it", session, now)
+			}
 		})
 	}
 }
