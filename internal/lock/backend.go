@@ -44,6 +44,24 @@ type Passer interface {
 	Pass(ctx context.Context, lost func()) (Grant, error)
 }
 
+// Follower is a Grant that can be freed and asked for again in one request, for
+// the next waiter of the process.
+type Follower interface {
+	Grant
+	// Follow ends the grant, as Release does, and takes a place in the backend's
+	// queue. It may return a place beside an error, or none: then the waiter
+	// asks by itself.
+	Follow(ctx context.Context) (Place, error)
+}
+
+// Place is a place in a backend's queue. Either Acquire or Leave is called, once.
+type Place interface {
+	// Acquire waits there for the lock, as Backend's Acquire does.
+	Acquire(ctx context.Context, lost func()) (Grant, error)
+	// Leave gives the place up.
+	Leave(ctx context.Context)
+}
+
 const (
 	// passesMost and passFor bound how often and for how long a process passes a
 	// lock on within itself before it lets others have their turn.
@@ -131,6 +149,7 @@ type hold struct {
 	decided chan struct{} // closed once it was acquired or was not
 
 	mu     sync.Mutex
+	place  Place // what the holder before left for it; nil: nothing
 	grant  Grant // nil: not acquired
 	lost   bool
 	over   bool // lost, or the last lease ended
@@ -154,13 +173,18 @@ func (h *hold) acquire(ctx context.Context, wait bool) (err error) {
 		if !l.queue.try(name, false) {
 			return ErrHeld
 		}
-	} else if err := l.queue.enter(ctx, name, false, h); err != nil {
+	} else if err := l.queue.enter(ctx, name, h); err != nil {
 		return err
 	}
-	if h.acquired() { // the holder before has passed it on
+	grant, place := h.given()
+	if grant != nil { // the holder before has passed it on
 		return nil
 	}
-	grant, err := l.backend.Acquire(ctx, name, wait, h.lose)
+	if place != nil {
+		grant, err = place.Acquire(ctx, h.lose)
+	} else {
+		grant, err = l.backend.Acquire(ctx, name, wait, h.lose)
+	}
 	if err != nil {
 		h.pass()
 		if ended := ended(ctx); ended != nil && !errors.Is(err, ErrHeld) {
@@ -183,46 +207,76 @@ func ended(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (h *hold) acquired() bool {
+// given is what the holder before has handed over.
+func (h *hold) given() (Grant, Place) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.grant != nil
+	return h.grant, h.place
 }
 
-// passOn passes the lock on to the next waiter of the process. It reports
-// whether the grant has ended with it; otherwise it must be released.
-func (h *hold) passOn(ctx context.Context) (ended bool, err error) {
-	passer, ok := h.grant.(Passer)
-	if !ok || h.passes == passesMost || time.Since(h.since) > passFor {
-		return false, nil
-	}
-	q := &h.locker.queue
-	next := q.first(h.key.name)
+// handOver ends the grant in favour of the next waiter of the process. It reports
+// false, and does nothing, if the grant must be released instead.
+func (h *hold) handOver(ctx context.Context) (ended bool, err error) {
+	next := h.locker.queue.first(h.key.name)
 	if next == nil {
 		return false, nil
 	}
+	switch g := h.grant.(type) {
+	case Passer:
+		if h.passes == passesMost || time.Since(h.since) > passFor {
+			return false, nil
+		}
+		return true, h.passOn(ctx, g, next)
+	case Follower:
+		return true, h.follow(ctx, g, next)
+	}
+	return false, nil
+}
+
+// passOn passes the lock on to the waiter.
+func (h *hold) passOn(ctx context.Context, p Passer, next *waiter) error {
 	handed := make(chan struct{})
 	defer close(handed)
-	grant, err := passer.Pass(ctx, func() {
+	grant, err := p.Pass(ctx, func() {
 		<-handed
 		next.hold.lose()
 	})
 	if err != nil {
 		h.pass()
-		return true, err
+		return err
 	}
-	taken := q.hand(h.key.name, next, func() {
+	if !h.hand(next, func(n *hold) { n.grant, n.passes, n.since = grant, h.passes+1, h.since }) {
+		err = grant.Release(ctx) // he gave up meanwhile
+		h.pass()
+	}
+	return err
+}
+
+// follow frees the lock, and leaves the waiter a place in the backend's queue.
+func (h *hold) follow(ctx context.Context, f Follower, next *waiter) error {
+	place, err := f.Follow(ctx)
+	if place != nil && h.hand(next, func(n *hold) { n.place = place }) {
+		return err
+	}
+	if place != nil {
+		place.Leave(ctx) // he gave up meanwhile
+	}
+	h.pass()
+	return err
+}
+
+// hand lets the waiter through in h's stead, with what it is given. It reports
+// false if that waiter is no longer the next.
+func (h *hold) hand(next *waiter, give func(n *hold)) bool {
+	handed := h.locker.queue.hand(h.key.name, next, func() {
 		next.hold.mu.Lock()
 		defer next.hold.mu.Unlock()
-		next.hold.grant, next.hold.passes, next.hold.since = grant, h.passes+1, h.since
+		give(next.hold)
 	})
-	if taken {
+	if handed {
 		h.passed.Do(func() {}) // the turn is the next one's
-		return true, nil
 	}
-	err = grant.Release(ctx) // he gave up meanwhile
-	h.pass()
-	return true, err
+	return handed
 }
 
 // forget keeps the owner's next request from finding the hold.
@@ -315,7 +369,7 @@ func (l *lease) unlock(ctx context.Context) error {
 		err   error
 	)
 	if !lost {
-		ended, err = h.passOn(ctx)
+		ended, err = h.handOver(ctx)
 	}
 	if !ended {
 		err = h.grant.Release(ctx)

@@ -33,7 +33,7 @@ func (l Local) RLock(ctx context.Context, name string) (Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, failed(name, err)
 	}
-	if err := l.queue.enter(ctx, name, true, nil); err != nil {
+	if err := l.queue.enter(ctx, name, nil); err != nil {
 		return nil, failed(name, err)
 	}
 	h := &hold{locker: l.locker, key: owned{name: name}, leases: make(map[*lease]bool)}

@@ -15,7 +15,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // waitFor waits until so many wait for the name.
-func waitFor(l Local, name string, waiting int) {
+func waitFor(l *locker, name string, waiting int) {
 	for {
 		l.queue.mu.Lock()
 		there := l.queue.lines[name] != nil && l.queue.lines[name].waiting.Len() == waiting
@@ -27,7 +27,7 @@ func waitFor(l Local, name string, waiting int) {
 	}
 }
 
-func held(t *testing.T, l Local, name string) Lease {
+func held(t *testing.T, l Locker, name string) Lease {
 	t.Helper()
 	lease, err := l.Lock(t.Context(), name)
 	if err != nil {
@@ -61,7 +61,7 @@ func TestGrantsInTheOrderOfAsking(t *testing.T) {
 			order = append(order, i)
 			unlock(t, lease)
 		})
-		waitFor(l, "a", i+1)
+		waitFor(l.locker, "a", i+1)
 	}
 	unlock(t, first)
 	all.Wait()
@@ -83,10 +83,10 @@ func TestNothingIsKeptOfANameAtRest(t *testing.T) {
 			}
 		})
 	}
-	waitFor(l, "a", 10)
+	waitFor(l.locker, "a", 10)
 	cancel()
 	all.Wait()
-	waitFor(l, "a", 0)
+	waitFor(l.locker, "a", 0)
 	unlock(t, lease)
 	for i := range 1000 {
 		unlock(t, held(t, l, fmt.Sprint(i)))
@@ -108,7 +108,7 @@ func TestAGrantToSomeoneGivingUpIsPassedOn(t *testing.T) {
 				unlock(t, lease)
 			}
 		})
-		waitFor(l, "a", 1)
+		waitFor(l.locker, "a", 1)
 		all.Go(cancel)
 		unlock(t, lease)
 		all.Wait()

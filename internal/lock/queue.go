@@ -24,11 +24,12 @@ type line struct {
 
 // waiter is let through under the queue's mutex.
 type waiter struct {
-	hold   *hold // what it waits for; nil if it is shared
-	shared bool
+	hold   *hold // what it waits for; nil: it shares
 	passed bool
 	pass   chan struct{}
 }
+
+func (w *waiter) shared() bool { return w.hold == nil }
 
 // free reports whether someone may go through now.
 func (l *line) free(shared bool) bool {
@@ -66,15 +67,16 @@ func (q *queue) tryLocked(name string, shared bool) bool {
 	return true
 }
 
-// enter waits until the caller is let through, or returns ctx's error.
-func (q *queue) enter(ctx context.Context, name string, shared bool, h *hold) error {
+// enter waits until the caller is let through, or returns ctx's error. Without a
+// hold it shares.
+func (q *queue) enter(ctx context.Context, name string, h *hold) error {
 	q.mu.Lock()
-	if q.tryLocked(name, shared) {
+	if q.tryLocked(name, h == nil) {
 		q.mu.Unlock()
 		return nil
 	}
 	l := q.lines[name]
-	w := &waiter{hold: h, shared: shared, pass: make(chan struct{})}
+	w := &waiter{hold: h, pass: make(chan struct{})}
 	place := l.waiting.PushBack(w)
 	q.mu.Unlock()
 
@@ -98,7 +100,7 @@ func (q *queue) first(name string) *waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if l := q.lines[name]; l != nil && l.waiting.Len() > 0 {
-		if w := l.waiting.Front().Value.(*waiter); !w.shared {
+		if w := l.waiting.Front().Value.(*waiter); !w.shared() {
 			return w
 		}
 	}
@@ -147,11 +149,11 @@ func (q *queue) leaveLocked(name string, shared bool) {
 func (q *queue) advance(name string, l *line) {
 	for first := l.waiting.Front(); first != nil; first = l.waiting.Front() {
 		w := first.Value.(*waiter)
-		if l.alone || !w.shared && l.sharers > 0 {
+		if l.alone || !w.shared() && l.sharers > 0 {
 			return
 		}
 		l.waiting.Remove(first)
-		l.through(w.shared)
+		l.through(w.shared())
 		w.passed = true
 		close(w.pass)
 	}

@@ -11,9 +11,10 @@ type Wire struct {
 	server   string
 
 	mu     sync.Mutex
-	change *sync.Cond // frozen or over
+	change *sync.Cond // frozen, muted or over
 	conns  map[net.Conn]bool
 	frozen bool
+	muted  bool
 	over   bool
 	done   sync.WaitGroup
 }
@@ -62,12 +63,20 @@ func (w *Wire) Freeze() (connections int) {
 	return len(w.conns) / 2
 }
 
-// Thaw ends the black hole. What was sent into it arrives, as far as its
+// Mute loses the server's answers: what clients send arrives, and nothing comes
+// back.
+func (w *Wire) Mute() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.muted = true
+}
+
+// Thaw ends Freeze and Mute. What was sent into it arrives, as far as its
 // connection is still there.
 func (w *Wire) Thaw() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.frozen = false
+	w.frozen, w.muted = false, false
 	w.change.Broadcast()
 }
 
@@ -90,12 +99,12 @@ func (w *Wire) accept() {
 			client.Close()
 			server.Close()
 		}
-		w.done.Go(func() { w.carry(client, server) })
-		w.done.Go(func() { w.carry(server, client) })
+		w.done.Go(func() { w.carry(client, server, false) })
+		w.done.Go(func() { w.carry(server, client, true) })
 	}
 }
 
-func (w *Wire) carry(from, to net.Conn) {
+func (w *Wire) carry(from, to net.Conn, answers bool) {
 	defer func() {
 		w.mu.Lock()
 		delete(w.conns, from)
@@ -107,7 +116,7 @@ func (w *Wire) carry(from, to net.Conn) {
 	for {
 		n, err := from.Read(buffer)
 		w.mu.Lock()
-		for w.frozen && !w.over {
+		for (w.frozen || w.muted && answers) && !w.over {
 			w.change.Wait()
 		}
 		w.mu.Unlock()

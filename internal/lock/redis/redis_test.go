@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -29,7 +30,7 @@ func TestTokensRise(t *testing.T) {
 	var last uint64
 	grant := func(after string) {
 		t.Helper()
-		lease := mustLock(t, ours, name)
+		lease := locktest.MustLock(t, ours, name)
 		if lease.Token() <= last {
 			t.Errorf("after %s: token %d, and before it was %d", after, lease.Token(), last)
 		}
@@ -37,7 +38,7 @@ func TestTokensRise(t *testing.T) {
 		if kept, err := client.Get(t.Context(), tokenKey).Uint64(); err != nil || kept != last {
 			t.Errorf("after %s: the server keeps the token %d, %v, and gave %d", after, kept, err, last)
 		}
-		mustUnlock(t, lease)
+		locktest.MustUnlock(t, lease)
 	}
 	gone := func(after string) {
 		t.Helper()
@@ -77,11 +78,11 @@ func TestTokensRise(t *testing.T) {
 	if err := client.Set(t.Context(), tokenKey, ahead, 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	lease := mustLock(t, ours, name)
+	lease := locktest.MustLock(t, ours, name)
 	if lease.Token() != ahead+1 {
 		t.Errorf("after %d came %d", ahead, lease.Token())
 	}
-	mustUnlock(t, lease)
+	locktest.MustUnlock(t, lease)
 }
 
 // TestReentryKeepsToken enters again on a context with the same owner.
@@ -105,14 +106,14 @@ func TestReentryKeepsToken(t *testing.T) {
 	if kept, err := client.Get(t.Context(), keyed("holdfast_token", name)).Uint64(); err != nil || kept != outer.Token() {
 		t.Errorf("the server has minted %d, %v, after %d", kept, err, outer.Token())
 	}
-	mustUnlock(t, inner)
+	locktest.MustUnlock(t, inner)
 	refused(t, newLocker(t, client, Options{}), name)
-	mustUnlock(t, outer)
-	next := mustLock(t, ours, name)
+	locktest.MustUnlock(t, outer)
+	next := locktest.MustLock(t, ours, name)
 	if next.Token() <= outer.Token() {
 		t.Errorf("the next holder's token is %d, after %d", next.Token(), outer.Token())
 	}
-	mustUnlock(t, next)
+	locktest.MustUnlock(t, next)
 }
 
 // TestWatchdogRenews holds a lock for longer than its lease.
@@ -121,7 +122,7 @@ func TestWatchdogRenews(t *testing.T) {
 	const short = time.Second
 	client := openClient(t, testenv.Redis(t))
 	name := "renewed-" + uuid.NewString()
-	lease := mustLock(t, newLocker(t, client, Options{Lease: short}), name)
+	lease := locktest.MustLock(t, newLocker(t, client, Options{Lease: short}), name)
 	other := newLocker(t, client, Options{})
 	for end := time.Now().Add(3 * short); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		left, err := client.PTTL(t.Context(), name).Result()
@@ -136,7 +137,7 @@ func TestWatchdogRenews(t *testing.T) {
 	if err := lease.Context().Err(); err != nil {
 		t.Errorf("the lease ended: %v", context.Cause(lease.Context()))
 	}
-	mustUnlock(t, lease)
+	locktest.MustUnlock(t, lease)
 	if n, err := client.Exists(t.Context(), name).Result(); err != nil || n != 0 {
 		t.Errorf("the watchdog has outlived the lock: %d, %v", n, err)
 	}
@@ -149,7 +150,7 @@ func TestFixedLeaseEnds(t *testing.T) {
 	client := openClient(t, testenv.Redis(t))
 	name := "fixed-" + uuid.NewString()
 	asked := time.Now()
-	lease := mustLock(t, newLocker(t, client, Options{Lease: short, Fixed: true}), name)
+	lease := locktest.MustLock(t, newLocker(t, client, Options{Lease: short, Fixed: true}), name)
 	select {
 	case <-lease.Context().Done():
 	case <-time.After(5 * time.Second):
@@ -175,7 +176,7 @@ func TestLockLostWithItsKey(t *testing.T) {
 	t.Parallel()
 	client := openClient(t, testenv.Redis(t))
 	name := "taken-" + uuid.NewString()
-	lease := mustLock(t, newLocker(t, client, Options{Lease: 600 * time.Millisecond}), name)
+	lease := locktest.MustLock(t, newLocker(t, client, Options{Lease: 600 * time.Millisecond}), name)
 	if n, err := client.Del(t.Context(), name).Result(); err != nil || n != 1 {
 		t.Fatalf("there was no lock to delete: %v", err)
 	}
@@ -278,7 +279,7 @@ func TestWaiterSleeps(t *testing.T) {
 	holder := newLocker(t, openClient(t, server.URL()), Options{})
 	waiter := newLocker(t, openClient(t, server.URL()), Options{})
 	const name = "slept-for"
-	lease := mustLock(t, holder, name)
+	lease := locktest.MustLock(t, holder, name)
 	granted := lockLater(t.Context(), waiter, name)
 	listens(t, waiter, name)
 	if err := admin.ConfigResetStat(t.Context()).Err(); err != nil {
@@ -307,12 +308,12 @@ func TestWaiterSleeps(t *testing.T) {
 	default:
 	}
 	released := time.Now()
-	mustUnlock(t, lease)
+	locktest.MustUnlock(t, lease)
 	g := soon(t, granted)
 	if took := g.at.Sub(released); took > 2*time.Second {
 		t.Errorf("woken only after %v", took)
 	}
-	mustUnlock(t, g.lease)
+	locktest.MustUnlock(t, g.lease)
 }
 
 // TestWaiterOutlivesItsConnections kills what a waiter listens on.
@@ -343,7 +344,7 @@ func TestWaiterOutlivesItsConnections(t *testing.T) {
 	if took := g.at.Sub(released); took > held/2 {
 		t.Errorf("granted %v after the release, and the lease was %v", took, held)
 	}
-	mustUnlock(t, g.lease)
+	locktest.MustUnlock(t, g.lease)
 
 	// And it hears again: this time nothing is killed.
 	holder.mustLock(t, name)
@@ -355,7 +356,7 @@ func TestWaiterOutlivesItsConnections(t *testing.T) {
 	if took := g.at.Sub(released); took > 2*time.Second {
 		t.Errorf("afterwards it was woken only after %v", took)
 	}
-	mustUnlock(t, g.lease)
+	locktest.MustUnlock(t, g.lease)
 }
 
 // TestIdleSubscriptionsAreBounded waits for many locks, and then for none.
@@ -378,7 +379,7 @@ func TestIdleSubscriptionsAreBounded(t *testing.T) {
 	var waiting sync.WaitGroup
 	for i := range names {
 		name := fmt.Sprintf("idle-%d", i)
-		held = append(held, mustLock(t, holder, name))
+		held = append(held, locktest.MustLock(t, holder, name))
 		waiting.Go(func() {
 			lease, err := waiter.Lock(t.Context(), name)
 			if err != nil {
@@ -392,23 +393,23 @@ func TestIdleSubscriptionsAreBounded(t *testing.T) {
 	}
 	eventually(t, "all waiters listen", func() bool { return channels() == names })
 	for _, lease := range held {
-		mustUnlock(t, lease)
+		locktest.MustUnlock(t, lease)
 	}
 	waiting.Wait()
 	eventually(t, "the server knows of few channels", func() bool { return channels() <= idleChannels })
 
 	// One of those that are no longer listened to is heard of all the same.
 	for _, name := range []string{"idle-0", "idle-199"} {
-		lease := mustLock(t, holder, name)
+		lease := locktest.MustLock(t, holder, name)
 		granted := lockLater(t.Context(), waiter, name)
 		listens(t, waiter, name)
 		released := time.Now()
-		mustUnlock(t, lease)
+		locktest.MustUnlock(t, lease)
 		g := soon(t, granted)
 		if took := g.at.Sub(released); took > 2*time.Second {
 			t.Errorf("%s: woken only after %v", name, took)
 		}
-		mustUnlock(t, g.lease)
+		locktest.MustUnlock(t, g.lease)
 	}
 }
 
@@ -418,7 +419,7 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	client := goredis.NewClient(&goredis.Options{Addr: server.Addr()})
 	holder, waiter := New(client, Options{Lease: 300 * time.Millisecond}), New(client, Options{})
-	lease := mustLock(t, holder, "closed")
+	lease := locktest.MustLock(t, holder, "closed")
 	ctx, cancel := context.WithCancel(t.Context())
 	given := lockLater(ctx, waiter, "closed")
 	listens(t, waiter, "closed")
@@ -428,9 +429,9 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	}
 	given = lockLater(t.Context(), waiter, "closed")
 	listens(t, waiter, "closed")
-	mustUnlock(t, lease)
+	locktest.MustUnlock(t, lease)
 	g := soon(t, given)
-	mustUnlock(t, g.lease)
+	locktest.MustUnlock(t, g.lease)
 	if err := errors.Join(holder.Close(), waiter.Close(), client.Close()); err != nil {
 		t.Error(err)
 	}

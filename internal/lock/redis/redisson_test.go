@@ -15,6 +15,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -116,24 +117,6 @@ func newLocker(t *testing.T, client goredis.UniversalClient, options Options) *L
 	l := New(client, options)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
-}
-
-func mustLock(t *testing.T, l lock.Locker, name string) lock.Lease {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	lease, err := l.Lock(ctx, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return lease
-}
-
-func mustUnlock(t *testing.T, lease lock.Lease) {
-	t.Helper()
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // refused checks that ours does not get a held lock.
@@ -248,7 +231,7 @@ func TestRedissonHolderExcludesOurs(t *testing.T) {
 					t.Errorf("entered %d times, its unlock woke ours after %v", entered, took)
 				}
 				foreign.mustUnlock(t, name, "nil") // it is ours now
-				mustUnlock(t, g.lease)
+				locktest.MustUnlock(t, g.lease)
 				foreign.mustLock(t, name)
 				foreign.mustUnlock(t, name, "1")
 			}
@@ -266,7 +249,7 @@ func TestOurHolderExcludesRedisson(t *testing.T) {
 			name := "ours-holds-" + uuid.NewString()
 			foreign := newRedisson(client, 30*time.Second)
 			ours := newLocker(t, client, Options{Lease: 20 * time.Second})
-			lease := mustLock(t, ours, name)
+			lease := locktest.MustLock(t, ours, name)
 
 			granted, remaining, err := foreign.lock(t.Context(), name)
 			if err != nil || granted || remaining <= 10*time.Second || remaining > 20*time.Second {
@@ -285,7 +268,7 @@ func TestOurHolderExcludesRedisson(t *testing.T) {
 			if _, err := sub.Receive(t.Context()); err != nil { // the subscription itself
 				t.Fatal(err)
 			}
-			mustUnlock(t, lease)
+			locktest.MustUnlock(t, lease)
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
 			message, err := sub.ReceiveMessage(ctx)
@@ -311,7 +294,7 @@ func TestRedissonLockExpires(t *testing.T) {
 	began := time.Now()
 	dead.mustLock(t, name)
 	held := time.Now()
-	lease := mustLock(t, ours, name)
+	lease := locktest.MustLock(t, ours, name)
 	if took := time.Since(began); took < 690*time.Millisecond {
 		t.Errorf("taken over after %v, before its lease of 700 ms ended", took)
 	}
@@ -319,7 +302,7 @@ func TestRedissonLockExpires(t *testing.T) {
 		t.Errorf("taken over only after %v", took)
 	}
 	dead.mustUnlock(t, name, "nil") // it did expire
-	mustUnlock(t, lease)
+	locktest.MustUnlock(t, lease)
 }
 
 // TestRedissonLockWithoutEnd waits for a lock that no lease ends, as a mistaken
@@ -343,7 +326,7 @@ func TestRedissonLockWithoutEnd(t *testing.T) {
 		if g.err != nil {
 			t.Fatal(g.err)
 		}
-		mustUnlock(t, g.lease)
+		locktest.MustUnlock(t, g.lease)
 	case <-time.After(3 * time.Second):
 		t.Fatal("not granted within a lease of its removal")
 	}

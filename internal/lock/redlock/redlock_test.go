@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -80,28 +81,10 @@ func (s *three) keys(name string) (n int64) {
 	return n
 }
 
-func mustLock(t *testing.T, l lock.Locker, name string) lock.Lease {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	lease, err := l.Lock(ctx, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return lease
-}
-
-func mustUnlock(t *testing.T, lease lock.Lease) {
-	t.Helper()
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // excludes checks that two instances have one holder at a time.
 func excludes(t *testing.T, one, other lock.Locker, name string) {
 	t.Helper()
-	lease := mustLock(t, one, name)
+	lease := locktest.MustLock(t, one, name)
 	if _, err := other.TryLock(t.Context(), name); !errors.Is(err, lock.ErrHeld) {
 		t.Fatalf("TryLock on a held lock: %v", err)
 	}
@@ -121,7 +104,7 @@ func excludes(t *testing.T, one, other lock.Locker, name string) {
 	}()
 	time.Sleep(300 * time.Millisecond) // it asks a few times
 	released.Store(true)
-	mustUnlock(t, lease)
+	locktest.MustUnlock(t, lease)
 	if err := <-granted; err != nil {
 		t.Fatal(err)
 	}
@@ -131,13 +114,13 @@ func TestMinorityKilled(t *testing.T) {
 	t.Parallel()
 	s := newThree(t)
 	one, other := s.locker(10*time.Second), s.locker(10*time.Second)
-	before := mustLock(t, one, "before")
+	before := locktest.MustLock(t, one, "before")
 	excludes(t, one, other, "all")
 	s.kill(1)
 	if _, err := other.TryLock(t.Context(), "before"); !errors.Is(err, lock.ErrHeld) {
 		t.Errorf("TryLock on a lock held since before: %v", err)
 	}
-	mustUnlock(t, before)
+	locktest.MustUnlock(t, before)
 	excludes(t, one, other, "before")
 	excludes(t, other, one, "after")
 
@@ -236,7 +219,7 @@ func TestCancelledRequest(t *testing.T) {
 	}
 
 	// One that waits for a holder.
-	lease := mustLock(t, one, "held")
+	lease := locktest.MustLock(t, one, "held")
 	for want, bound := range map[error]func(context.Context) (context.Context, context.CancelFunc){
 		context.DeadlineExceeded: func(ctx context.Context) (context.Context, context.CancelFunc) {
 			return context.WithTimeout(ctx, 150*time.Millisecond)
@@ -253,7 +236,7 @@ func TestCancelledRequest(t *testing.T) {
 		}
 		cancel()
 	}
-	mustUnlock(t, lease)
+	locktest.MustUnlock(t, lease)
 	if n := s.keys("held"); n != 0 {
 		t.Errorf("the waiters have left the lock on %d servers", n)
 	}
@@ -275,7 +258,7 @@ func TestCancelledRequestLeavesNothing(t *testing.T) {
 		cancel()
 		switch {
 		case err == nil:
-			mustUnlock(t, lease)
+			locktest.MustUnlock(t, lease)
 		case errors.Is(err, context.Canceled):
 			cancelled++
 		default:
@@ -312,7 +295,7 @@ func TestCancelledRequestLeavesNothing(t *testing.T) {
 	s.servers[0].Cont()
 	s.servers[1].Cont()
 	if a := <-answers; a.err == nil {
-		mustUnlock(t, a.lease)
+		locktest.MustUnlock(t, a.lease)
 	} else if !errors.Is(a.err, context.Canceled) {
 		t.Errorf("a request cancelled while the servers did not answer: %v", a.err)
 	}
@@ -378,7 +361,7 @@ func TestLeaseLost(t *testing.T) {
 	const short = time.Second
 	s := newThree(t)
 	one, other := s.locker(short), s.locker(short)
-	lease := mustLock(t, one, "flushed")
+	lease := locktest.MustLock(t, one, "flushed")
 
 	// With only one of them emptied it goes on.
 	if err := s.clients[2].FlushAll(t.Context()).Err(); err != nil {
@@ -413,7 +396,7 @@ func TestLeaseLost(t *testing.T) {
 	if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrLost) {
 		t.Errorf("the lease ended with %v", cause)
 	}
-	next := mustLock(t, other, "flushed")
+	next := locktest.MustLock(t, other, "flushed")
 	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("Unlock of a lost lease: %v", err)
 	}
@@ -423,7 +406,7 @@ func TestLeaseLost(t *testing.T) {
 	if n := s.keys("flushed"); n != 3 {
 		t.Errorf("the lost lease's Unlock has left the next holder %d servers", n)
 	}
-	mustUnlock(t, next)
+	locktest.MustUnlock(t, next)
 	if n := s.keys("flushed"); n != 0 {
 		t.Errorf("%d servers have the lock after its release", n)
 	}
@@ -445,9 +428,9 @@ func TestUnlockEndsAllGoroutines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lease := mustLock(t, l, "ended")
+	lease := locktest.MustLock(t, l, "ended")
 	time.Sleep(300 * time.Millisecond) // it is extended meanwhile
-	mustUnlock(t, lease)
+	locktest.MustUnlock(t, lease)
 	for _, client := range clients {
 		if err := client.Close(); err != nil {
 			t.Error(err)

@@ -3,7 +3,6 @@ package zookeeper
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -210,24 +210,6 @@ func eventually(t *testing.T, what string, ready func() bool) {
 	}
 }
 
-func mustLock(t *testing.T, l lock.Locker, name string) lock.Lease {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	lease, err := l.Lock(ctx, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return lease
-}
-
-func mustUnlock(t *testing.T, lease lock.Lease) {
-	t.Helper()
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func refused(t *testing.T, l lock.Locker, name string) {
 	t.Helper()
 	if lease, err := l.TryLock(t.Context(), name); !errors.Is(err, lock.ErrHeld) {
@@ -302,7 +284,7 @@ func TestCurator(t *testing.T) {
 		if took := g.at.Sub(released); took > 3*time.Second {
 			t.Errorf("granted %v after the release", took)
 		}
-		mustUnlock(t, g.lease)
+		locktest.MustUnlock(t, g.lease)
 		java.tell("quit")
 	})
 
@@ -310,11 +292,11 @@ func TestCurator(t *testing.T) {
 		t.Parallel()
 		conn := watcher(t, addr)
 		java := startCurator(t, classpath, addr, "ours-holds", session).ready()
-		lease := mustLock(t, open(t, addr, session), "ours-holds")
+		lease := locktest.MustLock(t, open(t, addr, session), "ours-holds")
 		java.tell("acquire")
 		queued(t, conn, "ours-holds", 2)
 		java.silent(300 * time.Millisecond)
-		mustUnlock(t, lease)
+		locktest.MustUnlock(t, lease)
 		java.expect("acquired")
 		refused(t, open(t, addr, session), "ours-holds")
 		java.tell("release")
@@ -334,7 +316,7 @@ func TestCurator(t *testing.T) {
 			java.ready()
 		}
 		ours := []*Locker{open(t, addr, session), open(t, addr, session)}
-		lease := mustLock(t, open(t, addr, session), name)
+		lease := locktest.MustLock(t, open(t, addr, session), name)
 
 		var mu sync.Mutex
 		var order []string
@@ -385,7 +367,7 @@ func TestCurator(t *testing.T) {
 		if len(early) > 0 {
 			t.Fatalf("granted before the holder's release: %v", early)
 		}
-		mustUnlock(t, lease)
+		locktest.MustUnlock(t, lease)
 		done.Wait()
 		if !slices.Equal(order, want) {
 			t.Errorf("granted to %v, and they came as %v", order, want)
@@ -416,6 +398,6 @@ func TestCurator(t *testing.T) {
 		if left := contenders(t, conn, "java-dies"); len(left) != 1 {
 			t.Errorf("the dead holder's node is still there: %v", left)
 		}
-		mustUnlock(t, g.lease)
+		locktest.MustUnlock(t, g.lease)
 	})
 }

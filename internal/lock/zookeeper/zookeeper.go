@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -29,6 +30,9 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 )
+
+// flags are those of a contender's node.
+const flags = zk.FlagEphemeral | zk.FlagSequence
 
 const (
 	// Root is the node below which every lock has a node of its own.
@@ -131,34 +135,25 @@ func (b *backend) suspend() {
 }
 
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func()) (lock.Grant, error) {
-	g := &grant{backend: b, parent: Root + "/" + name, guid: uuid.NewString(), lost: lost}
-	answer := make(chan error, 1)
-	b.work.Go(func() { answer <- g.acquire(ctx, wait) })
-	var err error
-	select {
-	case err = <-answer:
-	case <-ctx.Done():
-		// The library waits for the server however long that takes.
-		timer := time.NewTimer(answerTimeout)
-		defer timer.Stop()
-		select {
-		case err = <-answer:
-		case <-timer.C:
-			b.work.Go(func() {
-				if <-answer == nil { // it was granted after all, when nobody wanted it any more
-					b.forget(g)
-				}
-				g.removeLater()
-			})
-			return nil, ctx.Err()
+	g := b.contender(Root + "/" + name)
+	g.lost = lost
+	return g.ask(ctx, func() error {
+		if err := g.enter(); err != nil {
+			return err
 		}
-	}
-	if err != nil {
-		g.remove(ctx)
-		return nil, err
-	}
-	return g, nil
+		return g.wait(ctx, wait)
+	})
 }
+
+// place is a contender that stands in the queue already.
+type place struct{ *grant }
+
+func (p place) Acquire(ctx context.Context, lost func()) (lock.Grant, error) {
+	p.lost = lost
+	return p.ask(ctx, func() error { return p.wait(ctx, true) })
+}
+
+func (p place) Leave(ctx context.Context) { p.remove(ctx) }
 
 // suspensions is how often the session was suspended.
 func (b *backend) suspensions() int {
@@ -194,9 +189,15 @@ type grant struct {
 	backend *backend
 	parent  string
 	guid    string
-	node    string // empty: not known
+	node    string   // empty: not known
+	before  string   // the contender before it; empty: not known
+	queue   []string // the contenders when it became the first
 	czxid   int64
 	lost    func()
+}
+
+func (b *backend) contender(parent string) *grant {
+	return &grant{backend: b, parent: parent, guid: uuid.NewString()}
 }
 
 func (g *grant) Token() uint64 { return uint64(g.czxid) }
@@ -207,38 +208,42 @@ func (g *grant) prefix() string { return protected + g.guid + "-" }
 // path, as a//b or a/../b, the library then sends nothing.
 func (g *grant) path(node string) string { return g.parent + "/" + node }
 
-// acquire stands in the queue, and with wait waits for its turn.
-func (g *grant) acquire(ctx context.Context, wait bool) error {
-	if err := g.enter(); err != nil {
-		return err
+// ask has the requests made that grant the lock. It leaves nothing behind where
+// they fail, or where ctx ends.
+func (g *grant) ask(ctx context.Context, requests func() error) (lock.Grant, error) {
+	b := g.backend
+	answer := make(chan error, 1)
+	b.work.Go(func() { answer <- requests() })
+	var err error
+	select {
+	case err = <-answer:
+	case <-ctx.Done():
+		// The library waits for the server however long that takes.
+		timer := time.NewTimer(answerTimeout)
+		defer timer.Stop()
+		select {
+		case err = <-answer:
+		case <-timer.C:
+			b.work.Go(func() {
+				if <-answer == nil { // it was granted after all, when nobody wanted it any more
+					b.forget(g)
+				}
+				g.removeLater()
+			})
+			return nil, ctx.Err()
+		}
 	}
-	// The node's czxid comes beside the first listing: both are one round trip.
-	var (
-		stat   *zk.Stat
-		failed error
-		read   = make(chan struct{})
-	)
-	g.backend.work.Go(func() {
-		defer close(read)
-		_, stat, failed = g.backend.conn.Exists(g.path(g.node))
-	})
-	err := g.wait(ctx, wait)
-	<-read
-	switch {
-	case err != nil:
-		return err
-	case failed != nil || stat == nil || stat.Czxid == 0:
-		g.backend.forget(g)
-		return fmt.Errorf("reading the node %s: %w", g.node, cmp.Or(failed, zk.ErrNoNode))
+	if err != nil {
+		g.remove(ctx)
+		return nil, err
 	}
-	g.czxid = stat.Czxid
-	return nil
+	return g, nil
 }
 
 // enter creates the contender's node, and where they are missing those above.
 func (g *grant) enter() error {
 	for {
-		node, err := g.backend.conn.Create(g.path(g.prefix()+marker), nil, zk.FlagEphemeral|zk.FlagSequence, acl)
+		node, err := g.backend.conn.Create(g.path(g.prefix()+marker), nil, flags, acl)
 		switch {
 		case err == nil:
 			g.node = path.Base(node)
@@ -271,31 +276,52 @@ func (g *grant) createParents() error {
 	return nil
 }
 
-// wait waits until the node is the first.
+// wait waits for the node's turn. The token is read meanwhile, so that nobody
+// waits for it: beside the listing, or while others are before the node.
 func (g *grant) wait(ctx context.Context, wait bool) error {
+	read := make(chan error, 1)
+	g.backend.work.Go(func() { read <- g.read() })
+	if err := g.turn(ctx, wait); err != nil {
+		return err
+	}
+	err := <-read
+	if err != nil {
+		g.backend.forget(g)
+	}
+	return err
+}
+
+// read reads the node's czxid.
+func (g *grant) read() error {
+	exists, stat, err := g.backend.conn.Exists(g.path(g.node))
+	switch {
+	case err != nil:
+		return fmt.Errorf("reading the node %s: %w", g.node, err)
+	case !exists:
+		return g.gone()
+	}
+	g.czxid = stat.Czxid
+	return nil
+}
+
+func (g *grant) gone() error { return fmt.Errorf("the node %s is gone: %w", g.node, lock.ErrLost) }
+
+// turn waits until the node is the first.
+func (g *grant) turn(ctx context.Context, wait bool) error {
 	b := g.backend
 	for ctx.Err() == nil {
-		suspensions := b.suspensions()
-		contenders, _, err := b.conn.Children(g.parent)
-		if err != nil {
-			return fmt.Errorf("listing contenders: %w", err)
-		}
-		contenders = slices.DeleteFunc(contenders, func(child string) bool { return sequence(child) == "" })
-		slices.SortFunc(contenders, func(a, b string) int { return cmp.Compare(sequence(a), sequence(b)) })
-		place := slices.Index(contenders, g.node)
-		switch {
-		case place < 0:
-			return fmt.Errorf("the node %s is gone: %w", g.node, lock.ErrLost)
-		case place == 0 && b.hold(g, suspensions):
-			return nil
-		case place == 0: // whether it still is so must be asked again
-			continue
-		case !wait:
-			return lock.ErrHeld
+		if g.before == "" {
+			if granted, err := g.look(); granted || err != nil {
+				return err
+			}
+			if !wait {
+				return lock.ErrHeld
+			}
 		}
 		// Reading the node rather than asking whether it exists leaves no watch
 		// behind where it does not.
-		_, _, gone, err := b.conn.GetW(g.path(contenders[place-1]))
+		_, _, gone, err := b.conn.GetW(g.path(g.before))
+		g.before = ""
 		if errors.Is(err, zk.ErrNoNode) {
 			continue
 		}
@@ -313,6 +339,42 @@ func (g *grant) wait(ctx context.Context, wait bool) error {
 	return ctx.Err()
 }
 
+// look lists the contenders. The first has the lock; else it finds the one before
+// it.
+func (g *grant) look() (granted bool, err error) {
+	suspensions := g.backend.suspensions()
+	contenders, _, err := g.backend.conn.Children(g.parent)
+	if err != nil {
+		return false, fmt.Errorf("listing contenders: %w", err)
+	}
+	contenders = slices.DeleteFunc(contenders, func(child string) bool { return sequence(child) == "" })
+	slices.SortFunc(contenders, func(a, b string) int { return cmp.Compare(sequence(a), sequence(b)) })
+	switch place := slices.Index(contenders, g.node); place {
+	case -1:
+		return false, g.gone()
+	case 0:
+		if !g.backend.hold(g, suspensions) { // whether it still is so must be asked again
+			return g.look()
+		}
+		g.queue = contenders
+		return true, nil
+	default:
+		g.before = contenders[place-1]
+		return false, nil
+	}
+}
+
+// behind is the last of the contenders, if the node's number is the next: then no
+// other has come between them. Else it is empty.
+func behind(contenders []string, node string) string {
+	last := contenders[len(contenders)-1]
+	number, err := strconv.Atoi(sequence(node))
+	if err != nil || sequence(last) != fmt.Sprintf("%010d", number-1) {
+		return ""
+	}
+	return last
+}
+
 // sequence is what a contender's name is sorted by: all after the last marker.
 // It is empty for what is no contender, as the node of a lock with a longer name
 // (which may well have the marker in it: a/lock-0 is below a).
@@ -325,25 +387,60 @@ func sequence(node string) string {
 }
 
 func (g *grant) Release(ctx context.Context) error {
+	select {
+	case err := <-g.end(func() error { return g.backend.conn.Delete(g.path(g.node), -1) }):
+		return err
+	case <-ctx.Done():
+		return ctx.Err() // it goes on
+	}
+}
+
+// Follow removes the node and creates the next waiter's in one transaction: after
+// a release of its own, that request would hold up the next holder's.
+func (g *grant) Follow(ctx context.Context) (lock.Place, error) {
+	next := g.backend.contender(g.parent)
+	answer := g.end(func() error {
+		answers, err := g.backend.conn.Multi(
+			&zk.DeleteRequest{Path: g.path(g.node), Version: -1},
+			&zk.CreateRequest{Path: next.path(next.prefix() + marker), Flags: flags, Acl: acl},
+		)
+		if err == nil {
+			next.node = path.Base(answers[1].String)
+			next.before = behind(g.queue, next.node)
+		}
+		return err
+	})
+	select {
+	case err := <-answer:
+		if next.node != "" {
+			return place{next}, err
+		}
+		next.removeLater() // its answer may have been lost
+		return nil, err
+	case <-ctx.Done():
+		g.backend.work.Go(func() {
+			<-answer
+			next.removeLater()
+		})
+		return nil, ctx.Err()
+	}
+}
+
+// end ends the grant by the request that removes its node.
+func (g *grant) end(request func() error) <-chan error {
 	held := g.backend.forget(g)
 	answer := make(chan error, 1)
 	g.backend.work.Go(func() {
-		err := g.backend.conn.Delete(g.path(g.node), -1)
-		if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		err := request()
+		switch {
+		case errors.Is(err, zk.ErrNoNode) || err == nil && !held:
+			err = lock.ErrLost
+		case err != nil:
 			g.removeLater()
 		}
 		answer <- err
 	})
-	var err error
-	select {
-	case err = <-answer:
-	case <-ctx.Done():
-		return ctx.Err() // it goes on
-	}
-	if errors.Is(err, zk.ErrNoNode) || err == nil && !held {
-		return lock.ErrLost
-	}
-	return err
+	return answer
 }
 
 // remove removes the node, and waits for it a little.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -29,16 +31,17 @@ func TestTokensRiseWithoutTheirParent(t *testing.T) {
 	var last uint64
 	grant := func(sequence string) {
 		t.Helper()
-		lease := mustLock(t, ours, name)
+		lease := locktest.MustLock(t, ours, name)
 		if lease.Token() <= last {
 			t.Errorf("token %d after %d", lease.Token(), last)
 		}
 		last = lease.Token()
+		tokenIsCzxid(t, conn, name, lease)
 		nodes := contenders(t, conn, name)
 		if len(nodes) != 1 || !strings.HasSuffix(nodes[0], marker+sequence) {
 			t.Fatalf("the holder's node is %v, and should have the sequence number %s", nodes, sequence)
 		}
-		mustUnlock(t, lease)
+		locktest.MustUnlock(t, lease)
 	}
 	for range 3 {
 		grant("0000000000")
@@ -53,6 +56,48 @@ func TestTokensRiseWithoutTheirParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	grant("0000000000")
+}
+
+// tokenIsCzxid: others that share the fence read the number from their own nodes.
+func tokenIsCzxid(t *testing.T, conn *zk.Conn, name string, holder lock.Lease) {
+	t.Helper()
+	_, stat, err := conn.Exists(Root + "/" + name + "/" + contenders(t, conn, name)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if holder.Token() != uint64(stat.Czxid) {
+		t.Errorf("the token is %d, and the holder's node has the czxid %d", holder.Token(), stat.Czxid)
+	}
+}
+
+// TestFollowersTokens has waiters of two processes take turns, so that most of
+// their nodes are made by another's release.
+func TestFollowersTokens(t *testing.T) {
+	t.Parallel()
+	const name, waiters = "followed", 6
+	addr := testenv.OwnZooKeeper(t).Addr()
+	conn := watcher(t, addr)
+	processes := []*Locker{open(t, addr, 10*time.Second), open(t, addr, 10*time.Second)}
+	lease := locktest.MustLock(t, processes[0], name)
+	granted := make(chan granting, waiters)
+	for i := range waiters {
+		go func() {
+			lease, err := processes[i%2].Lock(t.Context(), name)
+			granted <- granting{lease: lease, err: err}
+		}()
+	}
+	queued(t, conn, name, 2) // of each process one has a node
+	for range waiters {
+		tokenIsCzxid(t, conn, name, lease)
+		last := lease.Token()
+		locktest.MustUnlock(t, lease)
+		lease = mustGrant(t, granted).lease
+		if lease.Token() <= last {
+			t.Errorf("token %d after %d", lease.Token(), last)
+		}
+	}
+	tokenIsCzxid(t, conn, name, lease)
+	locktest.MustUnlock(t, lease)
 }
 
 // ask sends the server one of its four-letter words.
@@ -99,7 +144,7 @@ func TestWaitersWatchTheirPredecessor(t *testing.T) {
 	const name, waiters = "watched", 5
 	addr := testenv.OwnZooKeeper(t).Addr()
 	conn := watcher(t, addr)
-	lease := mustLock(t, open(t, addr, 10*time.Second), name)
+	lease := locktest.MustLock(t, open(t, addr, 10*time.Second), name)
 	var granted []<-chan granting
 	for i := range waiters { // each an instance with a session of its own
 		granted = append(granted, lockLater(t, open(t, addr, 10*time.Second), name))
@@ -124,7 +169,7 @@ func TestWaitersWatchTheirPredecessor(t *testing.T) {
 		if len(watched) != left {
 			t.Errorf("%d waiters watch %v", left, watched)
 		}
-		mustUnlock(t, lease)
+		locktest.MustUnlock(t, lease)
 		if left == 0 {
 			return
 		}
@@ -140,7 +185,7 @@ func TestBadNames(t *testing.T) {
 	conn := watcher(t, addr)
 	ours := open(t, addr, 10*time.Second)
 	for _, name := range []string{"a", "b", "a/b"} { // whose nodes are there then
-		mustUnlock(t, mustLock(t, ours, name))
+		locktest.MustUnlock(t, locktest.MustLock(t, ours, name))
 	}
 	for _, name := range []string{
 		"", "/", "//", "a//b", "a/../b", "a/./b", ".", "..", "../locks/b", "a/..", "/b", "b/", "a\x00b", "a\nb", "a\u0085b",
@@ -151,7 +196,7 @@ func TestBadNames(t *testing.T) {
 			lease, err := ask(ctx, name)
 			if err == nil {
 				t.Errorf("%s grants %q", how, name)
-				mustUnlock(t, lease)
+				locktest.MustUnlock(t, lease)
 			}
 			if errors.Is(err, lock.ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s of %q: %v", how, name, err)
@@ -173,7 +218,7 @@ func TestBadNames(t *testing.T) {
 			t.Errorf("afterwards: %v", err)
 			continue
 		}
-		mustUnlock(t, lease)
+		locktest.MustUnlock(t, lease)
 	}
 	closed := make(chan struct{})
 	go func() {
@@ -198,7 +243,7 @@ func TestLockBelowLock(t *testing.T) {
 	for i, below := range []string{"b", "lock-0", "a-lock--", "b/c/d"} {
 		name := fmt.Sprintf("a%d", i)
 		ours, others := open(t, addr, 10*time.Second), open(t, addr, 10*time.Second)
-		inner := mustLock(t, ours, name+"/"+below)
+		inner := locktest.MustLock(t, ours, name+"/"+below)
 		if children := contenders(t, conn, name); len(children) != 1 {
 			t.Fatalf("below %s there is %v", name, children)
 		}
@@ -207,7 +252,7 @@ func TestLockBelowLock(t *testing.T) {
 		cancel()
 		if err != nil {
 			t.Errorf("with %s/%s held: %v", name, below, err)
-			mustUnlock(t, inner)
+			locktest.MustUnlock(t, inner)
 			continue
 		}
 		refused(t, others, name)
@@ -215,10 +260,10 @@ func TestLockBelowLock(t *testing.T) {
 		granted := lockLater(t, others, name)
 		queued(t, conn, name, 3) // the holder, the waiter and the lock below
 		notGranted(t, granted, 50*time.Millisecond)
-		mustUnlock(t, inner)
+		locktest.MustUnlock(t, inner)
 		notGranted(t, granted, 50*time.Millisecond)
-		mustUnlock(t, outer)
-		mustUnlock(t, mustGrant(t, granted).lease)
+		locktest.MustUnlock(t, outer)
+		locktest.MustUnlock(t, mustGrant(t, granted).lease)
 	}
 }
 
@@ -240,17 +285,17 @@ func TestCutDuringLockLeavesNoNode(t *testing.T) {
 			took := time.Minute // for a request, the lock's node included
 			for i := range 3 {
 				asked := time.Now()
-				lease := mustLock(t, ours, fmt.Sprintf("measured-%s-%d", kind, i))
+				lease := locktest.MustLock(t, ours, fmt.Sprintf("measured-%s-%d", kind, i))
 				took = min(took, time.Since(asked))
-				mustUnlock(t, lease)
+				locktest.MustUnlock(t, lease)
 			}
 			for i := range moments {
 				name := fmt.Sprintf("cut-%s-%d", kind, i)
 				var held lock.Lease
 				if kind == "held" {
-					held = mustLock(t, holder, name)
+					held = locktest.MustLock(t, holder, name)
 				}
-				mustUnlock(t, mustLock(t, ours, "ready")) // it is connected
+				locktest.MustUnlock(t, locktest.MustLock(t, ours, "ready")) // it is connected
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				answer := make(chan granting, 1)
 				go func() {
@@ -287,10 +332,10 @@ func TestCutDuringLockLeavesNoNode(t *testing.T) {
 					t.Errorf("%s: the node was gone only after %v, which the session's end may have done", name, took)
 				}
 				if held != nil {
-					mustUnlock(t, held)
+					locktest.MustUnlock(t, held)
 				}
-				lease := mustLock(t, ours, name) // and nothing holds it up
-				mustUnlock(t, lease)
+				lease := locktest.MustLock(t, ours, name) // and nothing holds it up
+				locktest.MustUnlock(t, lease)
 			}
 			if now := ours.backend.conn.SessionID(); now != session {
 				t.Errorf("the session was %x and is %x: its nodes went with it", session, now)
@@ -303,6 +348,80 @@ func TestCutDuringLockLeavesNoNode(t *testing.T) {
 	}
 }
 
+// TestCutDuringHandOver cuts the connection while the transaction is under way that
+// removes the holder's node and makes the next waiter's. The session stays, so
+// that no node goes by its end.
+func TestCutDuringHandOver(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnZooKeeper(t)
+	conn := watcher(t, server.Addr())
+	others := open(t, server.Addr(), 10*time.Second)
+	for _, test := range []struct {
+		name string
+		seen bool // by the server
+		lose func(*testenv.Wire)
+	}{
+		{"before the server sees it", false, func(w *testenv.Wire) { w.Freeze() }},
+		{"before its answer arrives", true, (*testenv.Wire).Mute},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			name := fmt.Sprintf("handed-over-%t", test.seen)
+			wire := testenv.NewWire(t, server.Addr())
+			ours := open(t, wire.Addr(), 10*time.Second)
+			session := ours.backend.conn.SessionID()
+			lease := locktest.MustLock(t, ours, name)
+			holder := contenders(t, conn, name)
+			granted := lockLater(t, ours, name)
+			notGranted(t, granted, 100*time.Millisecond) // it waits in the process, by now
+
+			test.lose(wire)
+			unlocked := make(chan error, 1)
+			go func() { unlocked <- lease.Unlock(t.Context()) }()
+			if test.seen {
+				eventually(t, "the server has handed it over", func() bool {
+					next := contenders(t, conn, name)
+					return len(next) == 1 && next[0] != holder[0]
+				})
+			} else {
+				time.Sleep(100 * time.Millisecond)
+				if left := contenders(t, conn, name); !slices.Equal(left, holder) {
+					t.Fatalf("the server has seen it: %v instead of %v", left, holder)
+				}
+			}
+			if n := wire.Cut(); n == 0 {
+				t.Fatal("there was no connection to cut")
+			}
+			cut := time.Now()
+			wire.Thaw()
+			if err := <-unlocked; err == nil {
+				t.Error("Unlock does not tell that it has no answer")
+			}
+			select {
+			case g := <-granted:
+				if g.err != nil {
+					t.Logf("the waiter has an error: %v", g.err)
+					break
+				}
+				tokenIsCzxid(t, conn, name, g.lease)
+				if err := g.lease.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrLost) {
+					t.Error(err)
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatal("the waiter has no answer")
+			}
+			queued(t, conn, name, 0)
+			if took := time.Since(cut); took > 8*time.Second {
+				t.Errorf("no node was left only after %v, which the session's end may have done", took)
+			}
+			locktest.MustUnlock(t, locktest.MustLock(t, others, name))
+			if now := ours.backend.conn.SessionID(); now != session {
+				t.Errorf("the session was %x and is %x: its nodes went with it", session, now)
+			}
+		})
+	}
+}
+
 // TestLostConnectionEndsLeases cuts a holder off: nobody knows whether its
 // session goes on.
 func TestLostConnectionEndsLeases(t *testing.T) {
@@ -310,7 +429,7 @@ func TestLostConnectionEndsLeases(t *testing.T) {
 	server := testenv.OwnZooKeeper(t)
 	conn := watcher(t, server.Addr())
 	wire := testenv.NewWire(t, server.Addr())
-	lease := mustLock(t, open(t, wire.Addr(), 10*time.Second), "cut-off")
+	lease := locktest.MustLock(t, open(t, wire.Addr(), 10*time.Second), "cut-off")
 	if n := wire.Cut(); n == 0 {
 		t.Fatal("there was no connection to cut")
 	}
@@ -340,14 +459,14 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lease := mustLock(t, holder, "closed")
+	lease := locktest.MustLock(t, holder, "closed")
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	if _, err := waiter.Lock(ctx, "closed"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("a waiter that ran out of time: %v", err)
 	}
-	kept := mustLock(t, waiter, "kept") // and never unlocked
-	mustUnlock(t, lease)
+	kept := locktest.MustLock(t, waiter, "kept") // and never unlocked
+	locktest.MustUnlock(t, lease)
 	if err := errors.Join(holder.Close(), waiter.Close()); err != nil {
 		t.Error(err)
 	}
