@@ -58,7 +58,7 @@ var mutants = []mutant{
 	{"epoch not demanded", rows, "line.Epoch != 0 && r.epoch != line.Epoch", "false", "internal/stock/cutter TestConformance/SQLite/for-update/StaleEpochAlone"},
 	{"epoch not demanded in one UPDATE", merged, "if line.Epoch != 0 {\n\t\tsql +=", "if false {\n\t\tsql +=", "internal/order TestTakeOutlivesRefill/SQLite"},
 	{"one more than there is, in one UPDATE of several SKUs", merged, "text.WriteString(\" AND available >= ?\")", "text.WriteString(\" AND available + 1 >= ?\")", "internal/stock/cutter TestConformance/SQLite/merged/AllLinesOrNone"},
-	{"epoch not demanded in one UPDATE of several SKUs", merged, "if line.Epoch != 0 {\n\t\t\ttext", "if false {\n\t\t\ttext", "internal/stock/cutter TestConformance/SQLite/merged/EpochOfEveryLine"},
+	{"epoch not demanded in one UPDATE of several SKUs", merged, "if of.epoch != 0 {\n\t\t\ttext", "if false {\n\t\t\ttext", "internal/stock/cutter TestConformance/SQLite/merged/EpochOfEveryLine"},
 	{"some of a planned cut is enough", ledger, "affected[0] != plan.Rows", "affected[0] == 0", "internal/order TestPlannedGroup/SQLite"},
 	{"layout not demanded", rows, "r.layout != layout", "false", "internal/stock/cutter TestConformance/SQLite/for-update/OtherLayout"},
 	{"unknown commit resolved by reading", ledger,

@@ -49,30 +49,56 @@ func (c merged) Plan(db *gorm.DB, ds []stock.Deduction) (stock.Plan, bool) {
 	return stock.Plan{SQL: numbered(db, sql), Args: args, Rows: int64(len(lines))}, true
 }
 
-// alternatives names the lines one by one. InnoDB visits, and so locks, the
-// rows in the order of their key, which is SKU order. SQLite has no row locks.
+// alternatives names the lines in classes of the same epoch and units: commonly
+// a group has one or two, and little is to be parsed. InnoDB visits, and so
+// locks, the rows in the order of their key, which is SKU order. SQLite has no
+// row locks.
 func (c merged) alternatives(db *gorm.DB, lines []stock.Line) (sql string, args []any) {
-	var text strings.Builder
-	text.WriteString("UPDATE stock SET available = available - CASE sku")
+	type class struct{ epoch, units int64 }
+	var classes []class
+	skus := make(map[class][]any)
 	for _, line := range lines {
-		text.WriteString(" WHEN ? THEN CAST(? AS " + bigint(db) + ")")
-		args = append(args, string(line.SKU), line.Quantity)
+		of := class{line.Epoch, line.Quantity}
+		if skus[of] == nil {
+			classes = append(classes, of)
+		}
+		skus[of] = append(skus[of], string(line.SKU))
 	}
-	text.WriteString(" END WHERE layout = ? AND (")
-	args = append(args, c.decide.layout)
-	for i, line := range lines {
+	var text strings.Builder
+	in := func(of class) {
+		text.WriteString("sku IN (?" + strings.Repeat(",?", len(skus[of])-1) + ")")
+		args = append(args, skus[of]...)
+	}
+	text.WriteString("UPDATE stock SET available = available - ")
+	last := len(classes) - 1
+	if last > 0 {
+		text.WriteString("CASE ")
+	}
+	for _, of := range classes[:last] {
+		text.WriteString("WHEN ")
+		in(of)
+		text.WriteString(" THEN CAST(? AS " + bigint(db) + ") ")
+		args = append(args, of.units)
+	}
+	if last > 0 {
+		text.WriteString("ELSE CAST(? AS " + bigint(db) + ") END")
+	} else {
+		text.WriteString("?")
+	}
+	text.WriteString(" WHERE layout = ? AND (")
+	args = append(args, classes[last].units, c.decide.layout)
+	for i, of := range classes {
 		if i > 0 {
 			text.WriteString(" OR ")
 		}
-		text.WriteString("sku = ?")
-		args = append(args, string(line.SKU))
-		if line.Epoch != 0 {
+		in(of)
+		if of.epoch != 0 {
 			text.WriteString(" AND epoch = ?")
-			args = append(args, line.Epoch)
+			args = append(args, of.epoch)
 		}
 		if c.decide.refuse {
 			text.WriteString(" AND available >= ?")
-			args = append(args, line.Quantity)
+			args = append(args, of.units)
 		}
 	}
 	text.WriteString(")")
