@@ -130,7 +130,7 @@ func (s *Service) recover(ctx context.Context, skus []stock.SKU) error {
 	for len(skus) > 0 {
 		ds, err := s.gate.InFlight(ctx, s.takeDeadline, recoverAtOnce, skus...)
 		if err != nil {
-			return fmt.Errorf("listing takes in flight: %w", err)
+			return err
 		}
 		var failed error
 		for _, d := range ds {

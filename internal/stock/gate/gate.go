@@ -79,7 +79,7 @@ func keysIn(slot string) keys {
 	return keys{count: slot + ":count", flight: slot + ":flight", burned: slot + ":burned"}
 }
 
-// keys are where the SKU is kept, under its own name: see field.
+// keys are where the SKU is kept.
 func (c *counts) keys(sku stock.SKU) keys {
 	if !c.cluster {
 		return c.shared
@@ -241,11 +241,12 @@ func (c *counts) linesPerCall(d stock.Deduction) int {
 // Fill replaces the SKU's count. An error other than stock.ErrStaleEpoch
 // leaves open whether it did.
 func (c *counts) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error {
-	keys := []string{c.keys(sku).count}
+	keys := c.keys(sku)
+	names := []string{keys.count}
 	if c.cluster {
-		keys = append(keys, c.keys(sku).flight)
+		names = append(names, keys.flight)
 	}
-	answer, err := c.answer(ctx, &c.scripts.fill, keys, sku, epoch, units, token(ctx, sku))
+	answer, err := c.answer(ctx, &c.scripts.fill, names, sku, epoch, units, token(ctx, sku))
 	switch {
 	case err != nil:
 		return fmt.Errorf("filling SKU %s: %w", sku, err)
@@ -290,13 +291,13 @@ func (c *counts) InFlight(ctx context.Context, olderThan time.Duration, limit in
 	for _, sku := range skus {
 		listing.asked[sku] = true
 	}
+	each := skus // whose keys are looked under
 	if !c.cluster {
-		err := c.scan(ctx, c.shared, olderThan, &listing)
-		return listing.ds, err
+		each = skus[:min(1, len(skus))] // all have the same
 	}
-	for _, sku := range skus {
+	for _, sku := range each {
 		if err := c.scan(ctx, c.keys(sku), olderThan, &listing); err != nil {
-			return listing.ds, err
+			return nil, fmt.Errorf("listing takes in flight: %w", err)
 		}
 	}
 	return listing.ds, nil
@@ -337,7 +338,7 @@ func (c *counts) scan(ctx context.Context, keys keys, olderThan time.Duration, t
 		page, err := c.strings(ctx, &c.scripts.flight, []string{keys.count, keys.flight},
 			cursor, strconv.Itoa(flightStep), strconv.FormatInt(olderThan.Microseconds(), 10))
 		if err != nil {
-			return fmt.Errorf("listing takes in flight: %w", err)
+			return err
 		}
 		for pairs := page[1:]; len(pairs) >= 2 && !to.full(); pairs = pairs[2:] {
 			if err := to.add(pairs[0], pairs[1]); err != nil {
@@ -389,8 +390,6 @@ func (c *counts) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, e
 	return levels, nil
 }
 
-var errCount = errors.New("not a count")
-
 // parseCount reads what the hash has of the SKU; nil: nothing.
 func parseCount(sku stock.SKU, count any) (stock.Level, error) {
 	level := stock.Level{SKU: sku}
@@ -400,12 +399,12 @@ func parseCount(sku stock.SKU, count any) (stock.Level, error) {
 	}
 	fields := strings.Fields(text)
 	if len(fields) != 5 {
-		return level, fmt.Errorf("%w: SKU %s has %q", errCount, sku, text)
+		return level, fmt.Errorf("the count of SKU %s is %q", sku, text)
 	}
 	for i, to := range []*int64{&level.Epoch, &level.Available, &level.InFlight} {
 		n, err := strconv.ParseInt(fields[i], 10, 64)
 		if err != nil {
-			return level, fmt.Errorf("%w: SKU %s has %q: %w", errCount, sku, text, err)
+			return level, fmt.Errorf("the count of SKU %s is %q: %w", sku, text, err)
 		}
 		*to = n
 	}

@@ -174,7 +174,7 @@ func modelRun(t *trial, random *rand.Rand) error {
 			if level := t.level(name); t.err == nil && level != want {
 				return fmt.Errorf("step %d, %s: got %+v, want %+v", step, what, level, want)
 			}
-			if step%100 != 0 || !want.Filled { // a list costs more than a level
+			if step%10 != 0 || !want.Filled { // a list costs more than a level
 				continue
 			}
 			if listed, flying := len(t.inFlight(name)), len(model[t.sku(name)].flight); t.err == nil && listed != flying {
