@@ -1,11 +1,13 @@
 // Package group gathers concurrent calls into groups and runs each group at
 // once. There is no timer: a lone call runs immediately, and under load the
-// next group gathers while the ones before it run.
+// next group gathers while the ones before it run, and takes in the calls that
+// are about to be made when it begins.
 package group
 
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 )
 
@@ -125,6 +127,9 @@ func (b *Batcher[T]) work() {
 			calls = append(calls, c)
 		}
 		weight := b.weigh(calls[0].value)
+		// The scheduler wakes the worker before goroutines that were ready
+		// before it, and the group would be the first call alone.
+		runtime.Gosched()
 	gather:
 		for len(calls) < b.limits.Size {
 			select {
