@@ -91,7 +91,7 @@ func (s *Service) shrink(ctx context.Context, set Setting, n int64) (stockRow, e
 		d = taken
 	}
 	row, err := s.ledger.Shrink(ctx, d, set)
-	if errors.Is(err, errUnknownOutcome) {
+	if errors.Is(err, store.ErrUnknownOutcome) {
 		recorded, unresolved := s.ledger.Resolve(ctx, d)
 		switch {
 		case unresolved != nil: // left to recovery

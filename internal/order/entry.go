@@ -3,6 +3,7 @@ package order
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -91,15 +92,16 @@ func readLines(db *gorm.DB, keys []any, orders map[uuid.UUID]*entry) error {
 
 // insert writes the orders with their lines, in the order given.
 func insert(ctx context.Context, tx *gorm.DB, es []entry) error {
-	_, err := store.ExecAll(ctx, tx, inserts(tx, es)...)
+	_, err := store.ExecAll(ctx, tx, inserts(tx, es, "?")...)
 	return err
 }
 
 // inserts are the statements that write the orders with their lines.
-func inserts(tx *gorm.DB, es []entry) []store.Statement {
-	statements := []store.Statement{ordersInsert(tx, es)}
+// placeholder is the text of their first one, where the dialect has "?".
+func inserts(db *gorm.DB, es []entry, placeholder string) []store.Statement {
+	statements := []store.Statement{ordersInsert(db, es, placeholder)}
 	if lines := countLines(es); lines > 0 {
-		statements = append(statements, linesInsert(tx, es, lines))
+		statements = append(statements, linesInsert(db, es, lines))
 	}
 	return statements
 }
@@ -112,23 +114,30 @@ func countLines(es []entry) (n int) {
 }
 
 // ordersInsert inserts the rows of the orders.
-func ordersInsert(tx *gorm.DB, es []entry) store.Statement {
-	if tx.Name() == "postgres" {
+func ordersInsert(db *gorm.DB, es []entry, placeholder string) store.Statement {
+	if db.Name() == "postgres" {
 		return ordersUnnest(es)
 	}
-	args := make([]any, 0, 7*len(es))
+	columns := []string{"id", "take_id", "buyer_id", "status", "strategy", "created_at"}
+	// The database parses every value, and commonly no order expires.
+	expires := slices.ContainsFunc(es, func(e entry) bool { return !e.ExpiresAt.IsZero() })
+	if expires {
+		columns = append(columns, "expires_at")
+	}
+	args := make([]any, 0, len(columns)*len(es))
 	for i := range es {
 		e := &es[i]
-		args = append(args, e.ID[:], e.takeID[:], e.Buyer, string(e.Status), e.Strategy, e.CreatedAt, nullable(e.ExpiresAt))
+		args = append(args, e.ID[:], e.takeID[:], e.Buyer, string(e.Status), e.Strategy, e.CreatedAt)
+		if expires {
+			args = append(args, nullable(e.ExpiresAt))
+		}
 	}
-	return store.Statement{Args: args, SQL: values(
-		"INSERT INTO orders (id, take_id, buyer_id, status, strategy, created_at, expires_at) VALUES ",
-		"(?,?,?,?,?,?,?)", len(es))}
+	return store.Statement{SQL: insertion("orders", columns, placeholder, len(es)), Args: args}
 }
 
 // linesInsert inserts the lines of the orders, which are n.
-func linesInsert(tx *gorm.DB, es []entry, n int) store.Statement {
-	if tx.Name() == "postgres" {
+func linesInsert(db *gorm.DB, es []entry, n int) store.Statement {
+	if db.Name() == "postgres" {
 		return linesUnnest(es, n)
 	}
 	args := make([]any, 0, 3*n)
@@ -137,8 +146,7 @@ func linesInsert(tx *gorm.DB, es []entry, n int) store.Statement {
 			args = append(args, es[i].ID[:], string(line.SKU), line.Quantity)
 		}
 	}
-	return store.Statement{Args: args, SQL: values(
-		"INSERT INTO order_lines (order_id, sku, quantity) VALUES ", "(?,?,?)", n)}
+	return store.Statement{SQL: insertion("order_lines", []string{"order_id", "sku", "quantity"}, "?", n), Args: args}
 }
 
 // ordersUnnest passes columns as arrays, so that one prepared statement serves
@@ -181,9 +189,11 @@ func linesUnnest(es []entry, n int) store.Statement {
 		SELECT * FROM unnest($1::uuid[], $2::text[], $3::bigint[])`}
 }
 
-// values builds a statement with n tuples.
-func values(insert, tuple string, n int) string {
-	return insert + strings.TrimSuffix(strings.Repeat(tuple+",", n), ",")
+// insertion is the text of an INSERT of n rows. placeholder is its first one.
+func insertion(table string, columns []string, placeholder string, n int) string {
+	row := strings.Repeat(",?", len(columns)-1) + ")"
+	return "INSERT INTO " + table + " (" + strings.Join(columns, ",") + ") VALUES (" +
+		placeholder + row + strings.Repeat(",(?"+row, n-1)
 }
 
 // idColumn is a UUID as the dialect's column takes it.

@@ -32,12 +32,8 @@ const (
 	lookupParallel, lookupGroup = 2, 100
 )
 
-var (
-	// errUnknownOutcome: a COMMIT was sent and its answer lost.
-	errUnknownOutcome = errors.New("the outcome of the commit is unknown")
-	// errMissing: the ledger has no such row.
-	errMissing = errors.New("no such row")
-)
+// errMissing: the ledger has no such row.
+var errMissing = errors.New("no such row")
 
 // existing is the answer to an order whose ID the ledger has already.
 type existing struct{ entry *entry }
@@ -95,15 +91,15 @@ func (l *ledger) close() {
 // and returns once the outcome is known.
 //
 // Errors: ErrSoldOut, ErrStaleEpoch, ErrUnknownSKU, ErrLayout of package stock
-// (as *stock.Refusal); *existing; errUnknownOutcome; stock.ErrBusy, and then
-// nothing was cut.
+// (as *stock.Refusal); *existing; store.ErrUnknownOutcome; stock.ErrBusy, and
+// then nothing was cut.
 func (l *ledger) Record(ctx context.Context, e entry, d stock.Deduction) error {
 	r := &recording{entry: e, deduction: d}
 	if err := l.records.Do(ctx, r); err != nil {
 		if errors.Is(err, group.ErrFull) || errors.Is(err, group.ErrClosed) {
 			return fmt.Errorf("%w: %w", stock.ErrBusy, err)
 		}
-		return fmt.Errorf("%w: %w", errUnknownOutcome, err) // the group runs all the same
+		return fmt.Errorf("%w: %w", store.ErrUnknownOutcome, err) // the group runs all the same
 	}
 	return r.answer
 }
@@ -115,7 +111,7 @@ func (l *ledger) record(rs []*recording) {
 	for try := 1; len(rs) > 0; try++ {
 		err := l.transact(rs)
 		switch {
-		case err == nil || errors.Is(err, errUnknownOutcome):
+		case err == nil || errors.Is(err, store.ErrUnknownOutcome):
 			rs = nil
 		case store.IsDuplicate(err):
 			left := l.withoutExisting(rs)
@@ -184,8 +180,8 @@ func fail(rs []*recording, err error) {
 func pause(try int) { time.Sleep(jitter(2*time.Millisecond, try)) }
 
 // transact runs one transaction over the group. Without an error, or with
-// errUnknownOutcome, every recording has its answer; with another error none
-// has, and nothing is committed.
+// store.ErrUnknownOutcome, every recording has its answer; with another error
+// none has, and nothing is committed.
 func (l *ledger) transact(rs []*recording) error {
 	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
 	defer cancel()
@@ -231,7 +227,7 @@ func (l *ledger) transact(rs []*recording) error {
 	l.misfits.Store(len(accepted) < len(rs))
 	if len(accepted) == 0 {
 		tx.Rollback()
-		answer(rs, answers)
+		answer(rs, answers, nil)
 		return nil
 	}
 	sortByID(accepted)
@@ -239,33 +235,33 @@ func (l *ledger) transact(rs []*recording) error {
 		tx.Rollback()
 		return fmt.Errorf("inserting orders: %w", err)
 	}
-	return l.finish(tx, rs, answers)
+	err = store.Commit(tx)
+	if err == nil || errors.Is(err, store.ErrUnknownOutcome) {
+		answer(rs, answers, err)
+	}
+	return err
 }
 
-// transactPlanned is transact in two round trips: the planned cut travels with
-// the inserts, and then the COMMIT. Nothing is committed if not all was taken:
-// fits is false then, and no recording has its answer.
+// transactPlanned is transact with the orders sent along with the planned cut.
+// Nothing is committed if not all was taken: fits is false then, and no
+// recording has its answer.
 func (l *ledger) transactPlanned(ctx context.Context, rs []*recording, plan stock.Plan) (fits bool, err error) {
 	es := make([]entry, len(rs))
 	for i, r := range rs {
 		es[i] = r.entry
 	}
 	sortByID(es)
-	tx := l.db.WithContext(ctx).Begin()
-	if tx.Error != nil {
-		return false, fmt.Errorf("beginning: %w", tx.Error)
-	}
 	cut := store.Statement{SQL: plan.SQL, Args: plan.Args}
-	affected, err := store.ExecAll(ctx, tx, append([]store.Statement{cut}, inserts(tx, es)...)...)
-	if err != nil {
-		tx.Rollback()
-		return false, fmt.Errorf("cutting, and inserting orders: %w", err)
+	fits, err = store.CommitIf(ctx, l.db, cut, plan.Rows, func(placeholder string) []store.Statement {
+		return inserts(l.db, es, placeholder)
+	})
+	switch {
+	case fits || errors.Is(err, store.ErrUnknownOutcome):
+		answer(rs, make([]error, len(rs)), err)
+	case err != nil:
+		err = fmt.Errorf("cutting, and inserting orders: %w", err)
 	}
-	if affected[0] != plan.Rows {
-		tx.Rollback()
-		return false, nil
-	}
-	return true, l.finish(tx, rs, make([]error, len(rs)))
+	return fits, err
 }
 
 // sortByID puts orders into the order in which every transaction inserts them,
@@ -274,38 +270,15 @@ func sortByID(es []entry) {
 	slices.SortFunc(es, func(a, b entry) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 }
 
-// finish commits, and gives every recording its answer unless nothing was
-// committed.
-func (l *ledger) finish(tx *gorm.DB, rs []*recording, answers []error) error {
-	if err := commit(tx); err != nil {
-		if errors.Is(err, errUnknownOutcome) {
-			for i := range answers {
-				if answers[i] == nil {
-					answers[i] = err
-				}
-			}
-			answer(rs, answers)
-		}
-		return err
-	}
-	answer(rs, answers)
-	return nil
-}
-
-func answer(rs []*recording, answers []error) {
+// answer hands out the answers, once the outcome is known or lost: committed is
+// the answer of those that were taken.
+func answer(rs []*recording, answers []error, committed error) {
 	for i, r := range rs {
 		r.answer = answers[i]
+		if r.answer == nil {
+			r.answer = committed
+		}
 	}
-}
-
-// commit commits, and tells a known rollback from an unknown outcome: only the
-// database's own word that it rolled back counts as known.
-func commit(tx *gorm.DB) error {
-	err := tx.Commit().Error
-	if err == nil || store.IsKnownRollback(err) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", errUnknownOutcome, err)
 }
 
 // withoutExisting answers the recordings whose IDs the ledger has, and returns

@@ -18,6 +18,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/group"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
 const (
@@ -229,7 +230,7 @@ func (s *Service) attempt(ctx context.Context, d stock.Deduction) (Order, error)
 	case errors.As(err, &found) && found.entry.takeID == d.TakeID && found.entry.Status != Void:
 		s.settle(d) // a try whose answer was lost had committed
 		return found.entry.Order, nil
-	case errors.Is(err, errUnknownOutcome):
+	case errors.Is(err, store.ErrUnknownOutcome):
 		return s.resolve(ctx, e.Order, d, err)
 	}
 	s.give(ctx, d)

@@ -122,12 +122,12 @@ func (l *ledger) transaction(ctx context.Context, do func(tx *gorm.DB) error) er
 		err := tx.Error
 		if err == nil {
 			if err = do(tx); err == nil {
-				err = commit(tx)
+				err = store.Commit(tx)
 			} else {
 				tx.Rollback()
 			}
 		}
-		if err == nil || !store.IsRetryable(err) || errors.Is(err, errUnknownOutcome) || ctx.Err() != nil {
+		if err == nil || !store.IsRetryable(err) || errors.Is(err, store.ErrUnknownOutcome) || ctx.Err() != nil {
 			return err
 		}
 		l.metrics.retries.Inc()
@@ -194,7 +194,7 @@ func (l *ledger) mayChange(row stockRow, s Setting) error {
 // Shrink takes d's units, an administrator's, off total and available, and
 // records its take. errMoved: the total is not what d was worked out from.
 // Also ErrBelowSold, stock.ErrStaleEpoch (as *stock.Refusal) and
-// errUnknownOutcome.
+// store.ErrUnknownOutcome.
 func (l *ledger) Shrink(ctx context.Context, d stock.Deduction, s Setting) (row stockRow, err error) {
 	line := d.Lines[0]
 	err = l.transaction(ctx, func(tx *gorm.DB) (err error) {

@@ -23,6 +23,7 @@ const (
 	mysqlIncorrectValue     = 1366
 	mysqlCheckViolated      = 3819
 	mysqlPacketTooLarge     = 1153
+	mysqlOutOfRange         = 1690
 )
 
 // IsDuplicate reports whether err says that a row with this key is there.
@@ -56,10 +57,10 @@ func IsRetryable(err error) bool {
 	return false
 }
 
-// IsKnownRollback reports whether err, returned by the one COMMIT of a
+// isKnownRollback reports whether err, returned by the one COMMIT of a
 // transaction, proves that it did not commit. Every other error of a COMMIT
 // leaves the outcome unknown: the answer may be lost and not the commit.
-func IsKnownRollback(err error) bool {
+func isKnownRollback(err error) bool {
 	if errors.Is(err, sql.ErrTxDone) || errors.Is(err, pgx.ErrTxCommitRollback) {
 		return true
 	}

@@ -21,7 +21,7 @@ import (
 func classes(err error) string {
 	var names []string
 	for name, is := range map[string]func(error) bool{
-		"duplicate": IsDuplicate, "retryable": IsRetryable, "rolled back": IsKnownRollback, "statement": IsStatementError,
+		"duplicate": IsDuplicate, "retryable": IsRetryable, "rolled back": isKnownRollback, "statement": IsStatementError,
 	} {
 		if is(err) {
 			names = append(names, name)
@@ -59,7 +59,7 @@ func TestErrors_NotOfAnyClass(t *testing.T) {
 			t.Errorf("%v is %q", err, got)
 		}
 	}
-	if IsKnownRollback(&pgconn.PgError{Code: "40003"}) {
+	if isKnownRollback(&pgconn.PgError{Code: "40003"}) {
 		t.Error("statement_completion_unknown counts as known")
 	}
 }
@@ -137,7 +137,7 @@ func TestErrors_Deadlock(t *testing.T) {
 			if victim == nil {
 				victim = <-errs
 			}
-			if !IsRetryable(victim) || !IsKnownRollback(victim) {
+			if !IsRetryable(victim) || !isKnownRollback(victim) {
 				t.Errorf("%v is %q", victim, classes(victim))
 			}
 		})
@@ -187,7 +187,7 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 			run(t, tx, "INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, 1, 1, 1, now())", sku)
 		}
 		err := tx.Commit().Error
-		if !IsKnownRollback(err) {
+		if !isKnownRollback(err) {
 			t.Errorf("%v is %q", err, classes(err))
 		}
 		if n := one[int](t, s.DB(), "SELECT COUNT(*) FROM outbox"); n != 0 {
@@ -198,7 +198,7 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 		s := migrated(t, testenv.Postgres(t))
 		tx := s.DB().Begin()
 		_ = tx.Exec("nonsense").Error
-		if err := tx.Commit().Error; !IsKnownRollback(err) {
+		if err := tx.Commit().Error; !isKnownRollback(err) {
 			t.Errorf("%v is %q", err, classes(err))
 		}
 	})
@@ -216,12 +216,12 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 		if err := first.Commit().Error; err != nil {
 			t.Fatal(err)
 		}
-		if err := second.Commit().Error; !IsKnownRollback(err) || !IsRetryable(err) {
+		if err := second.Commit().Error; !isKnownRollback(err) || !IsRetryable(err) {
 			t.Errorf("%v is %q", err, classes(err))
 		}
 	})
 	// Under a global read lock COMMIT waits for the lock, times out, and the
-	// error is 1205. That it also rolls back is what IsKnownRollback relies on.
+	// error is 1205. That it also rolls back is what isKnownRollback relies on.
 	t.Run("MariaDB/lock wait in COMMIT", func(t *testing.T) {
 		s := opened(t, testenv.MariaDB(t)+"?lock_wait_timeout=1&max_statement_time=0")
 		if err := s.MigrateUp(t.Context()); err != nil {
@@ -254,7 +254,7 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 		}
 		available := one[int](t, s.DB(), "SELECT available FROM stock")
 		t.Logf("open transactions %d, available %d", open, available)
-		if IsKnownRollback(err) && (open != 0 || available != 10) {
+		if isKnownRollback(err) && (open != 0 || available != 10) {
 			t.Errorf("%v counts as a known rollback, but %d transactions are open and available is %d", err, open, available)
 		}
 	})
@@ -299,7 +299,7 @@ func TestErrors_CutConnectionIsUnknown(t *testing.T) {
 				return s.DB().Exec("UPDATE stock SET available = 5 WHERE sku = 'a'").Error == nil
 			})
 			err := tx.Commit().Error
-			if err == nil || IsKnownRollback(err) || IsRetryable(err) || IsStatementError(err) {
+			if err == nil || isKnownRollback(err) || IsRetryable(err) || IsStatementError(err) {
 				t.Errorf("%v is %q", err, classes(err))
 			}
 		})

@@ -40,7 +40,7 @@ func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
 	s.pool = sql.OpenDB(connector)
 	var conns gorm.ConnPool = s.pool
 	if sessions.InterpolateParams {
-		conns = pool{DB: s.pool, exec: execMySQL}
+		conns = pool{DB: s.pool, exec: execMySQL, provided: mysqlProvided, unprovided: mysqlUnprovided}
 	}
 	s, err = s.open(ctx, poolSize, mysql.New(mysql.Config{
 		Conn:                      conns,
@@ -142,6 +142,17 @@ func boundMySQL(config *driver.Config, version string) (idle time.Duration) {
 	// early, and the pool lets go before the server does.
 	set("wait_timeout", wholeSeconds(silence))
 	return silence / 2
+}
+
+// mysqlProvided overflows where it should fail: that is an error in every
+// sql_mode, and ends the text of statements that it is in.
+func mysqlProvided(rows int64) string {
+	return fmt.Sprintf("IF(ROW_COUNT() = %d, ?, ~0 + 1)", rows)
+}
+
+func mysqlUnprovided(err error) bool {
+	var e *driver.MySQLError
+	return errors.As(err, &e) && e.Number == mysqlOutOfRange
 }
 
 func wholeSeconds(d time.Duration) string { return strconv.Itoa(int(d / time.Second)) }

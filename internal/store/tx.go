@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -42,6 +43,43 @@ func ExecAll(ctx context.Context, tx *gorm.DB, statements ...Statement) (affecte
 	return affected, nil
 }
 
+// ErrUnknownOutcome: a COMMIT was sent, and whether it took effect is not known.
+var ErrUnknownOutcome = errors.New("the outcome of the commit is unknown")
+
+// Commit commits tx. Every error but ErrUnknownOutcome proves that nothing was
+// committed.
+func Commit(tx *gorm.DB) error {
+	err := tx.Commit().Error
+	if err == nil || isKnownRollback(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+}
+
+// CommitIf runs first, and then the others, in a transaction of their own that
+// commits if first affected so many rows. Where the database can tell by
+// itself, all of it is one round trip, else two.
+//
+// The others are made with the text that must stand where their first
+// placeholder would, if the dialect's is "?". On an error other than
+// ErrUnknownOutcome nothing was committed.
+func CommitIf(ctx context.Context, db *gorm.DB, first Statement, rows int64, others func(placeholder string) []Statement) (committed bool, err error) {
+	tx := db.WithContext(ctx).Begin()
+	if tx.Error != nil {
+		return false, fmt.Errorf("beginning: %w", tx.Error)
+	}
+	if t, ok := tx.Statement.ConnPool.(*transaction); ok && t.pool.provided != nil {
+		return t.commitIf(ctx, first, rows, others)
+	}
+	affected, err := ExecAll(ctx, tx, append([]Statement{first}, others("?")...)...)
+	if err != nil || affected[0] != rows {
+		tx.Rollback()
+		return false, err
+	}
+	err = Commit(tx)
+	return err == nil, err
+}
+
 // rollbackTimeout bounds a ROLLBACK. It does not run on the transaction's
 // context, which may be the reason for it.
 const rollbackTimeout = 2 * time.Second
@@ -54,6 +92,11 @@ type pool struct {
 	exec execFunc
 	// final says that a failed statement dooms its transaction.
 	final bool
+	// provided returns a placeholder that fails unless the statement before
+	// affected so many rows; unprovided recognises that error. nil: the database
+	// has no such thing, or goes on after an error.
+	provided   func(rows int64) string
+	unprovided func(error) bool
 }
 
 // execFunc sends statements in one round trip, and returns how many rows each
@@ -79,7 +122,7 @@ func (p pool) BeginTx(ctx context.Context, options *sql.TxOptions) (gorm.ConnPoo
 	if err != nil {
 		return nil, err
 	}
-	return &transaction{ctx: ctx, conn: conn, run: p.exec, final: p.final}, nil
+	return &transaction{ctx: ctx, conn: conn, pool: p}, nil
 }
 
 // transaction is one connection with a transaction on it, begun by its first
@@ -87,8 +130,7 @@ func (p pool) BeginTx(ctx context.Context, options *sql.TxOptions) (gorm.ConnPoo
 type transaction struct {
 	ctx    context.Context
 	conn   *sql.Conn
-	run    execFunc
-	final  bool
+	pool   pool
 	begun  bool
 	doomed bool // it can only be rolled back
 	over   bool
@@ -103,8 +145,8 @@ func (t *transaction) exec(ctx context.Context, statements []Statement) ([]int64
 		t.begun, begin = true, 1 // as far as anyone knows, also if it fails
 		statements = append([]Statement{{SQL: "BEGIN"}}, statements...)
 	}
-	affected, err := t.run(ctx, t.conn, statements)
-	t.doomed = t.doomed || t.final && err != nil
+	affected, err := t.pool.exec(ctx, t.conn, statements)
+	t.doomed = t.doomed || t.pool.final && err != nil
 	if err != nil {
 		return nil, err
 	}
@@ -159,8 +201,29 @@ func (t *transaction) PrepareContext(ctx context.Context, query string) (*sql.St
 	return t.conn.PrepareContext(ctx, query)
 }
 
+// commitIf is CommitIf in one round trip.
+func (t *transaction) commitIf(ctx context.Context, first Statement, rows int64, others func(placeholder string) []Statement) (committed bool, err error) {
+	statements := append([]Statement{first}, others(t.pool.provided(rows))...)
+	_, err = t.exec(ctx, append(statements, Statement{SQL: "COMMIT"}))
+	switch {
+	case err == nil:
+		t.over = true
+		_ = t.conn.Close() // committed: what becomes of the connection is another matter
+		return true, nil
+	case t.pool.unprovided(err):
+		_ = t.Rollback()
+		return false, nil
+	case isKnownRollback(err), IsRetryable(err), IsStatementError(err): // of the last two kinds a COMMIT gives none
+		_ = t.Rollback()
+		return false, err
+	}
+	t.over = true
+	t.discard()
+	return false, fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+}
+
 // Commit commits. An error of the database's own may prove that it did not, see
-// IsKnownRollback; every other leaves the outcome unknown.
+// isKnownRollback; every other leaves the outcome unknown.
 func (t *transaction) Commit() error {
 	if t.over {
 		return sql.ErrTxDone
@@ -172,7 +235,7 @@ func (t *transaction) Commit() error {
 	if t.doomed {
 		return errors.Join(pgx.ErrTxCommitRollback, t.Rollback())
 	}
-	_, err := t.run(t.ctx, t.conn, []Statement{{SQL: "COMMIT"}})
+	_, err := t.pool.exec(t.ctx, t.conn, []Statement{{SQL: "COMMIT"}})
 	t.over = true
 	if err != nil {
 		t.discard()
@@ -193,7 +256,7 @@ func (t *transaction) Rollback() error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), rollbackTimeout)
 	defer cancel()
-	if _, err := t.run(ctx, t.conn, []Statement{{SQL: "ROLLBACK"}}); err != nil {
+	if _, err := t.pool.exec(ctx, t.conn, []Statement{{SQL: "ROLLBACK"}}); err != nil {
 		t.discard()
 		return err
 	}
@@ -221,6 +284,9 @@ func execMySQL(ctx context.Context, conn *sql.Conn, statements []Statement) (aff
 			return err
 		}
 		result, err := raw.(driver.ExecerContext).ExecContext(ctx, text.String(), args)
+		if errors.Is(err, driver.ErrSkip) { // it sends nothing that the server would not take
+			return mysql.ErrPktTooLarge
+		}
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,117 @@
+package store
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// movingTo is the statement that counts a SKU down, and those that go with it:
+// their first value is a SKU.
+func movingTo(dialect Dialect, sku string) func(placeholder string) []Statement {
+	return func(placeholder string) []Statement {
+		if dialect == Postgres {
+			placeholder = "$1"
+		}
+		return []Statement{
+			{SQL: "INSERT INTO stock (sku, kind, total, available, layout) VALUES (" + placeholder + ", 'product', 1, 1, 'lua'), ('more', 'product', 1, 1, 'lua')", Args: []any{sku}},
+			{SQL: "UPDATE stock SET available = 2 WHERE sku = 'more'"},
+		}
+	}
+}
+
+// TestCommitIf: all of it is committed, or nothing, as the first statement says.
+func TestCommitIf(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) { commitIf(t, dbURL) })
+	for name, query := range map[string]string{
+		"that forgives":       "?sql_mode=" + url.QueryEscape("''"),
+		"one round trip each": "?interpolateParams=false",
+	} {
+		t.Run("MariaDB/"+name, func(t *testing.T) { commitIf(t, testenv.MariaDB(t)+query) })
+	}
+}
+
+func commitIf(t *testing.T, dbURL string) {
+	s := migrated(t, dbURL)
+	insertStock(t, s.DB(), "a")
+	run(t, s.DB(), "UPDATE stock SET available = 10")
+	down := func(sku string) Statement {
+		return Statement{SQL: "UPDATE stock SET available = available - 1 WHERE sku = '" + sku + "'"}
+	}
+	for _, step := range []struct {
+		name      string
+		first     Statement
+		rows      int64
+		others    func(string) []Statement
+		committed bool
+		fails     func(error) bool
+		left      int
+	}{
+		{name: "no row", first: down("b"), rows: 1, others: movingTo(s.Dialect(), "c"), left: 10},
+		{name: "too few rows", first: down("a"), rows: 2, others: movingTo(s.Dialect(), "c"), left: 10},
+		{name: "a row that is there", first: down("a"), rows: 1, others: movingTo(s.Dialect(), "a"), fails: IsDuplicate, left: 10},
+		{name: "a statement that fails", first: down("a"), rows: 1, others: func(placeholder string) []Statement {
+			return append(movingTo(s.Dialect(), "c")(placeholder), Statement{SQL: "UPDATE nothing SET available = 1"})
+		}, fails: IsStatementError, left: 10},
+		{name: "as many rows", first: down("a"), rows: 1, others: movingTo(s.Dialect(), "c"), committed: true, left: 9},
+	} {
+		committed, err := CommitIf(t.Context(), s.DB(), step.first, step.rows, step.others)
+		switch {
+		case committed != step.committed, (err != nil) != (step.fails != nil), errors.Is(err, ErrUnknownOutcome):
+			t.Errorf("%s: committed %v, %v", step.name, committed, err)
+		case err != nil && !step.fails(err):
+			t.Errorf("%s: %v is %q", step.name, err, classes(err))
+		}
+		if left := one[int](t, s.DB(), "SELECT available FROM stock WHERE sku = 'a'"); left != step.left {
+			t.Errorf("%s: %d left, want %d", step.name, left, step.left)
+		}
+		want := 1
+		if step.committed {
+			want = 3
+		}
+		if rows := one[int](t, s.DB(), "SELECT COUNT(*) FROM stock"); rows != want {
+			t.Errorf("%s: %d rows, want %d", step.name, rows, want)
+		}
+	}
+	if more := one[int](t, s.DB(), "SELECT available FROM stock WHERE sku = 'more'"); more != 2 {
+		t.Errorf("the last statement left %d, want 2", more)
+	}
+	if n := one[int](t, s.DB(), "SELECT COUNT(*) FROM stock WHERE sku = 'c'"); n != 1 {
+		t.Errorf("%d rows have the placeholder's value, want 1", n)
+	}
+}
+
+// TestCommitIf_AnswerLost: it is committed, and who has not heard knows nothing.
+func TestCommitIf_AnswerLost(t *testing.T) {
+	t.Parallel()
+	own := testenv.MariaDB(t)
+	u, err := url.Parse(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire := testenv.NewWire(t, u.Host)
+	s := migrated(t, strings.Replace(own, u.Host, wire.Addr(), 1))
+	insertStock(t, s.DB(), "a")
+	direct := opened(t, own)
+	var cutter sync.WaitGroup
+	defer cutter.Wait()
+	committed, err := CommitIf(t.Context(), s.DB(), Statement{SQL: "UPDATE stock SET available = 7 WHERE sku = 'a'"}, 1,
+		func(placeholder string) []Statement {
+			wire.Mute()
+			cutter.Go(func() {
+				defer wire.Cut()
+				for one[int](t, direct.DB(), "SELECT available FROM stock WHERE sku = 'a'") != 7 && t.Context().Err() == nil {
+					time.Sleep(time.Millisecond)
+				}
+			})
+			return movingTo(s.Dialect(), "c")(placeholder)
+		})
+	if committed || !errors.Is(err, ErrUnknownOutcome) {
+		t.Errorf("committed %v, %v", committed, err)
+	}
+}
