@@ -2,9 +2,9 @@ package order
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -92,14 +92,14 @@ func readLines(db *gorm.DB, keys []any, orders map[uuid.UUID]*entry) error {
 
 // insert writes the orders with their lines, in the order given.
 func insert(ctx context.Context, tx *gorm.DB, es []entry) error {
-	_, err := store.ExecAll(ctx, tx, inserts(tx, es, "?")...)
+	_, err := store.ExecAll(ctx, tx, inserts(tx, es, store.Unguarded)...)
 	return err
 }
 
-// inserts are the statements that write the orders with their lines.
-// placeholder is the text of their first one, where the dialect has "?".
-func inserts(db *gorm.DB, es []entry, placeholder string) []store.Statement {
-	statements := []store.Statement{ordersInsert(db, es, placeholder)}
+// inserts are the statements that write the orders with their lines, with a
+// guard in the first.
+func inserts(db *gorm.DB, es []entry, guard store.Guard) []store.Statement {
+	statements := []store.Statement{ordersInsert(db, es, guard)}
 	if lines := countLines(es); lines > 0 {
 		statements = append(statements, linesInsert(db, es, lines))
 	}
@@ -113,26 +113,34 @@ func countLines(es []entry) (n int) {
 	return n
 }
 
-// ordersInsert inserts the rows of the orders.
-func ordersInsert(db *gorm.DB, es []entry, placeholder string) store.Statement {
-	if db.Name() == "postgres" {
+// ordersInsert inserts the rows of the orders. The database parses each value
+// of each group: IDs are cheapest as literals, and commonly no order expires.
+func ordersInsert(db *gorm.DB, es []entry, guard store.Guard) store.Statement {
+	if db.Name() == "postgres" { // where no guard is needed
 		return ordersUnnest(es)
 	}
-	columns := []string{"id", "take_id", "buyer_id", "status", "strategy", "created_at"}
-	// The database parses every value, and commonly no order expires.
+	columns, values := "id,take_id,buyer_id,status,strategy,created_at", ",?,?,?,?)"
 	expires := slices.ContainsFunc(es, func(e entry) bool { return !e.ExpiresAt.IsZero() })
 	if expires {
-		columns = append(columns, "expires_at")
+		columns, values = columns+",expires_at", ",?,?,?,?,?)"
 	}
-	args := make([]any, 0, len(columns)*len(es))
+	sql := make([]byte, 0, 100+100*len(es))
+	sql = append(sql, "INSERT INTO orders ("+columns+") VALUES "...)
+	args := make([]any, 0, 5*len(es))
 	for i := range es {
 		e := &es[i]
-		args = append(args, e.ID[:], e.takeID[:], e.Buyer, string(e.Status), e.Strategy, e.CreatedAt)
+		if i == 0 {
+			sql = append(sql, "("+guard(string(appendLiteral(nil, e.ID)))+","...)
+		} else {
+			sql = append(appendLiteral(append(sql, ",("...), e.ID), ',')
+		}
+		sql = append(appendLiteral(sql, e.takeID), values...)
+		args = append(args, e.Buyer, string(e.Status), e.Strategy, e.CreatedAt)
 		if expires {
 			args = append(args, nullable(e.ExpiresAt))
 		}
 	}
-	return store.Statement{SQL: insertion("orders", columns, placeholder, len(es)), Args: args}
+	return store.Statement{SQL: string(sql), Args: args}
 }
 
 // linesInsert inserts the lines of the orders, which are n.
@@ -140,13 +148,24 @@ func linesInsert(db *gorm.DB, es []entry, n int) store.Statement {
 	if db.Name() == "postgres" {
 		return linesUnnest(es, n)
 	}
-	args := make([]any, 0, 3*n)
+	sql := make([]byte, 0, 100+50*n)
+	sql = append(sql, "INSERT INTO order_lines (order_id,sku,quantity) VALUES "...)
+	args := make([]any, 0, 2*n)
 	for i := range es {
 		for _, line := range es[i].Lines {
-			args = append(args, es[i].ID[:], string(line.SKU), line.Quantity)
+			if len(args) > 0 {
+				sql = append(sql, ',')
+			}
+			sql = append(appendLiteral(append(sql, '('), es[i].ID), ",?,?)"...)
+			args = append(args, string(line.SKU), line.Quantity)
 		}
 	}
-	return store.Statement{SQL: insertion("order_lines", []string{"order_id", "sku", "quantity"}, "?", n), Args: args}
+	return store.Statement{SQL: string(sql), Args: args}
+}
+
+// appendLiteral writes an ID as a literal of MySQL and SQLite.
+func appendLiteral(sql []byte, id uuid.UUID) []byte {
+	return append(hex.AppendEncode(append(sql, "X'"...), id[:]), '\'')
 }
 
 // ordersUnnest passes columns as arrays, so that one prepared statement serves
@@ -187,13 +206,6 @@ func linesUnnest(es []entry, n int) store.Statement {
 	}
 	return store.Statement{Args: []any{ids, skus, quantities}, SQL: `INSERT INTO order_lines (order_id, sku, quantity)
 		SELECT * FROM unnest($1::uuid[], $2::text[], $3::bigint[])`}
-}
-
-// insertion is the text of an INSERT of n rows. placeholder is its first one.
-func insertion(table string, columns []string, placeholder string, n int) string {
-	row := strings.Repeat(",?", len(columns)-1) + ")"
-	return "INSERT INTO " + table + " (" + strings.Join(columns, ",") + ") VALUES (" +
-		placeholder + row + strings.Repeat(",(?"+row, n-1)
 }
 
 // idColumn is a UUID as the dialect's column takes it.

@@ -252,8 +252,8 @@ func (l *ledger) transactPlanned(ctx context.Context, rs []*recording, plan stoc
 	}
 	sortByID(es)
 	cut := store.Statement{SQL: plan.SQL, Args: plan.Args}
-	fits, err = store.CommitIf(ctx, l.db, cut, plan.Rows, func(placeholder string) []store.Statement {
-		return inserts(l.db, es, placeholder)
+	fits, err = store.CommitIf(ctx, l.db, cut, plan.Rows, func(guard store.Guard) []store.Statement {
+		return inserts(l.db, es, guard)
 	})
 	switch {
 	case fits || errors.Is(err, store.ErrUnknownOutcome):

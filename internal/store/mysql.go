@@ -40,7 +40,7 @@ func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
 	s.pool = sql.OpenDB(connector)
 	var conns gorm.ConnPool = s.pool
 	if sessions.InterpolateParams {
-		conns = pool{DB: s.pool, exec: execMySQL, provided: mysqlProvided, unprovided: mysqlUnprovided}
+		conns = pool{DB: s.pool, exec: execMySQL, guard: mysqlGuard, guarded: mysqlGuarded}
 	}
 	s, err = s.open(ctx, poolSize, mysql.New(mysql.Config{
 		Conn:                      conns,
@@ -132,6 +132,11 @@ func boundMySQL(config *driver.Config, version string) (idle time.Duration) {
 		}
 	}
 	set("innodb_lock_wait_timeout", wholeSeconds(lockWait))
+	// All text of the ledger is ASCII, columns and values: the server need not
+	// convert it.
+	set("character_set_client", "ascii")
+	set("character_set_connection", "ascii")
+	set("collation_connection", "ascii_bin")
 	if strings.Contains(version, "MariaDB") {
 		set("tx_isolation", "'READ-COMMITTED'")
 		set("idle_transaction_timeout", wholeSeconds(idleTransaction))
@@ -144,13 +149,13 @@ func boundMySQL(config *driver.Config, version string) (idle time.Duration) {
 	return silence / 2
 }
 
-// mysqlProvided overflows where it should fail: that is an error in every
+// mysqlGuard overflows where it should fail: that is an error in every
 // sql_mode, and ends the text of statements that it is in.
-func mysqlProvided(rows int64) string {
-	return fmt.Sprintf("IF(ROW_COUNT() = %d, ?, ~0 + 1)", rows)
+func mysqlGuard(rows int64) Guard {
+	return func(value string) string { return fmt.Sprintf("IF(ROW_COUNT() = %d, %s, ~0 + 1)", rows, value) }
 }
 
-func mysqlUnprovided(err error) bool {
+func mysqlGuarded(err error) bool {
 	var e *driver.MySQLError
 	return errors.As(err, &e) && e.Number == mysqlOutOfRange
 }

@@ -159,7 +159,7 @@ func TestOpenSQL_SessionsAreBounded(t *testing.T) {
 				"SELECT @@tx_isolation":             "READ-COMMITTED",
 				"SELECT @@innodb_lock_wait_timeout": "3",
 				"SELECT @@idle_transaction_timeout": "2",
-				"SELECT @@character_set_client":     "utf8mb4",
+				"SELECT @@character_set_client":     "ascii",
 			},
 			Postgres: {
 				"SHOW transaction_isolation":               "read committed",

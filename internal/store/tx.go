@@ -56,22 +56,27 @@ func Commit(tx *gorm.DB) error {
 	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 }
 
+// Guard writes an SQL expression such that it has its value, or fails.
+type Guard func(value string) string
+
+// Unguarded writes the value as it is.
+func Unguarded(value string) string { return value }
+
 // CommitIf runs first, and then the others, in a transaction of their own that
 // commits if first affected so many rows. Where the database can tell by
 // itself, all of it is one round trip, else two.
 //
-// The others are made with the text that must stand where their first
-// placeholder would, if the dialect's is "?". On an error other than
-// ErrUnknownOutcome nothing was committed.
-func CommitIf(ctx context.Context, db *gorm.DB, first Statement, rows int64, others func(placeholder string) []Statement) (committed bool, err error) {
+// One value in the statement that follows first must be written as guard writes
+// it. On an error other than ErrUnknownOutcome nothing was committed.
+func CommitIf(ctx context.Context, db *gorm.DB, first Statement, rows int64, others func(guard Guard) []Statement) (committed bool, err error) {
 	tx := db.WithContext(ctx).Begin()
 	if tx.Error != nil {
 		return false, fmt.Errorf("beginning: %w", tx.Error)
 	}
-	if t, ok := tx.Statement.ConnPool.(*transaction); ok && t.pool.provided != nil {
-		return t.commitIf(ctx, first, rows, others)
+	if t, ok := tx.Statement.ConnPool.(*transaction); ok && t.pool.guard != nil {
+		return t.commitIf(ctx, append([]Statement{first}, others(t.pool.guard(rows))...))
 	}
-	affected, err := ExecAll(ctx, tx, append([]Statement{first}, others("?")...)...)
+	affected, err := ExecAll(ctx, tx, append([]Statement{first}, others(Unguarded)...)...)
 	if err != nil || affected[0] != rows {
 		tx.Rollback()
 		return false, err
@@ -92,11 +97,10 @@ type pool struct {
 	exec execFunc
 	// final says that a failed statement dooms its transaction.
 	final bool
-	// provided returns a placeholder that fails unless the statement before
-	// affected so many rows; unprovided recognises that error. nil: the database
-	// has no such thing, or goes on after an error.
-	provided   func(rows int64) string
-	unprovided func(error) bool
+	// guard fails unless the statement before affected so many rows; guarded
+	// recognises its error. nil: the database cannot tell within one round trip.
+	guard   func(rows int64) Guard
+	guarded func(error) bool
 }
 
 // execFunc sends statements in one round trip, and returns how many rows each
@@ -201,16 +205,16 @@ func (t *transaction) PrepareContext(ctx context.Context, query string) (*sql.St
 	return t.conn.PrepareContext(ctx, query)
 }
 
-// commitIf is CommitIf in one round trip.
-func (t *transaction) commitIf(ctx context.Context, first Statement, rows int64, others func(placeholder string) []Statement) (committed bool, err error) {
-	statements := append([]Statement{first}, others(t.pool.provided(rows))...)
+// commitIf runs statements with a guard in one of them, and commits, in one
+// round trip.
+func (t *transaction) commitIf(ctx context.Context, statements []Statement) (committed bool, err error) {
 	_, err = t.exec(ctx, append(statements, Statement{SQL: "COMMIT"}))
 	switch {
 	case err == nil:
 		t.over = true
 		_ = t.conn.Close() // committed: what becomes of the connection is another matter
 		return true, nil
-	case t.pool.unprovided(err):
+	case t.pool.guarded(err):
 		_ = t.Rollback()
 		return false, nil
 	case isKnownRollback(err), IsRetryable(err), IsStatementError(err): // of the last two kinds a COMMIT gives none

@@ -12,14 +12,11 @@ import (
 )
 
 // movingTo is the statement that counts a SKU down, and those that go with it:
-// their first value is a SKU.
-func movingTo(dialect Dialect, sku string) func(placeholder string) []Statement {
-	return func(placeholder string) []Statement {
-		if dialect == Postgres {
-			placeholder = "$1"
-		}
+// a SKU in them is guarded.
+func movingTo(sku string) func(guard Guard) []Statement {
+	return func(guard Guard) []Statement {
 		return []Statement{
-			{SQL: "INSERT INTO stock (sku, kind, total, available, layout) VALUES (" + placeholder + ", 'product', 1, 1, 'lua'), ('more', 'product', 1, 1, 'lua')", Args: []any{sku}},
+			{SQL: "INSERT INTO stock (sku, kind, total, available, layout) VALUES (" + guard("'"+sku+"'") + ", 'product', 1, 1, 'lua'), ('more', 'product', 1, 1, 'lua')"},
 			{SQL: "UPDATE stock SET available = 2 WHERE sku = 'more'"},
 		}
 	}
@@ -47,18 +44,18 @@ func commitIf(t *testing.T, dbURL string) {
 		name      string
 		first     Statement
 		rows      int64
-		others    func(string) []Statement
+		others    func(Guard) []Statement
 		committed bool
 		fails     func(error) bool
 		left      int
 	}{
-		{name: "no row", first: down("b"), rows: 1, others: movingTo(s.Dialect(), "c"), left: 10},
-		{name: "too few rows", first: down("a"), rows: 2, others: movingTo(s.Dialect(), "c"), left: 10},
-		{name: "a row that is there", first: down("a"), rows: 1, others: movingTo(s.Dialect(), "a"), fails: IsDuplicate, left: 10},
-		{name: "a statement that fails", first: down("a"), rows: 1, others: func(placeholder string) []Statement {
-			return append(movingTo(s.Dialect(), "c")(placeholder), Statement{SQL: "UPDATE nothing SET available = 1"})
+		{name: "no row", first: down("b"), rows: 1, others: movingTo("c"), left: 10},
+		{name: "too few rows", first: down("a"), rows: 2, others: movingTo("c"), left: 10},
+		{name: "a row that is there", first: down("a"), rows: 1, others: movingTo("a"), fails: IsDuplicate, left: 10},
+		{name: "a statement that fails", first: down("a"), rows: 1, others: func(guard Guard) []Statement {
+			return append(movingTo("c")(guard), Statement{SQL: "UPDATE nothing SET available = 1"})
 		}, fails: IsStatementError, left: 10},
-		{name: "as many rows", first: down("a"), rows: 1, others: movingTo(s.Dialect(), "c"), committed: true, left: 9},
+		{name: "as many rows", first: down("a"), rows: 1, others: movingTo("c"), committed: true, left: 9},
 	} {
 		committed, err := CommitIf(t.Context(), s.DB(), step.first, step.rows, step.others)
 		switch {
@@ -82,7 +79,7 @@ func commitIf(t *testing.T, dbURL string) {
 		t.Errorf("the last statement left %d, want 2", more)
 	}
 	if n := one[int](t, s.DB(), "SELECT COUNT(*) FROM stock WHERE sku = 'c'"); n != 1 {
-		t.Errorf("%d rows have the placeholder's value, want 1", n)
+		t.Errorf("%d rows have the guarded value, want 1", n)
 	}
 }
 
@@ -101,7 +98,7 @@ func TestCommitIf_AnswerLost(t *testing.T) {
 	var cutter sync.WaitGroup
 	defer cutter.Wait()
 	committed, err := CommitIf(t.Context(), s.DB(), Statement{SQL: "UPDATE stock SET available = 7 WHERE sku = 'a'"}, 1,
-		func(placeholder string) []Statement {
+		func(guard Guard) []Statement {
 			wire.Mute()
 			cutter.Go(func() {
 				defer wire.Cut()
@@ -109,7 +106,7 @@ func TestCommitIf_AnswerLost(t *testing.T) {
 					time.Sleep(time.Millisecond)
 				}
 			})
-			return movingTo(s.Dialect(), "c")(placeholder)
+			return movingTo("c")(guard)
 		})
 	if committed || !errors.Is(err, ErrUnknownOutcome) {
 		t.Errorf("committed %v, %v", committed, err)

@@ -16,7 +16,7 @@ import (
 
 // scriptLimits bound the takes that one script call decides. Two calls are
 // under way at once: one gathers its answers while Redis runs the other.
-var scriptLimits = group.Limits{Size: 128, Parallel: 2, Queue: 4096, Weight: 512}
+var scriptLimits = group.Limits{Size: 128, Parallel: 1, Queue: 4096, Weight: 512}
 
 // Script is the atomic gate: one script checks, cuts and records, for many
 // takes in one call. On a cluster it is atomic for each SKU; a take of several
