@@ -14,8 +14,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// scriptLimits bound the takes that one script call decides. Two calls are
-// under way at once: one gathers its answers while Redis runs the other.
+// scriptLimits bound the takes that one script call decides. One call is under
+// way at a time, while the next one's takes gather: a call costs Redis as much
+// as eight takes in it, and of two each would have half.
 var scriptLimits = group.Limits{Size: 128, Parallel: 1, Queue: 4096, Weight: 512}
 
 // Script is the atomic gate: one script checks, cuts and records, for many

@@ -11,16 +11,17 @@ local ID = 36 -- the length of an ID
 
 local call, byte, sub, match, format = redis.call, string.byte, string.sub, string.match, string.format
 local skus = tonumber(ARGV[1])
-local names = {}
+local names, prefixes = {}, {} -- of the SKU, and of its records' fields
 for i = 1, skus do
   names[i] = ARGV[1 + i]
+  prefixes[i] = names[i] .. ' '
 end
 local asked, numbers, fields = #ARGV - 1 - skus, {}, {}
 for a = 1, asked do
   local text = ARGV[1 + skus + a]
   local n1, n0 = byte(text, 2 * ID + 1, 2 * ID + 2)
   numbers[a] = n1 * 256 + n0
-  fields[a] = names[numbers[a]] .. ' ' .. sub(text, 1, ID)
+  fields[a] = prefixes[numbers[a]] .. sub(text, 1, ID)
 end
 
 local counts = call('HMGET', KEYS[1], unpack(names))

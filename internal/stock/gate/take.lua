@@ -19,9 +19,10 @@ local ID = 36 -- the length of an ID
 
 local call, byte, sub, match, format = redis.call, string.byte, string.sub, string.match, string.format
 local skus = tonumber(ARGV[1])
-local names = {}
+local names, prefixes = {}, {} -- of the SKU, and of its records' fields
 for i = 1, skus do
   names[i] = ARGV[1 + i]
+  prefixes[i] = names[i] .. ' '
 end
 
 local reply = {}
@@ -36,7 +37,7 @@ local takes, first = #ARGV - 1 - skus, {} -- by take: its first line
 local lines, numbers, units, fields = 0, {}, {}, {} -- by line: its SKU's number, its units, its record's field
 for t = 1, takes do
   local text = ARGV[1 + skus + t]
-  local order = ' ' .. sub(text, 1, ID)
+  local order = sub(text, 1, ID)
   first[t] = lines + 1
   for at = 2 * ID + 2, 2 * ID + 2 + 6 * (byte(text, 2 * ID + 1) - 1), 6 do
     local n1, n0, u3, u2, u1, u0 = byte(text, at, at + 5)
@@ -44,7 +45,7 @@ for t = 1, takes do
     lines = lines + 1
     numbers[lines] = i
     units[lines] = ((u3 * 256 + u2) * 256 + u1) * 256 + u0
-    fields[lines] = names[i] .. order
+    fields[lines] = prefixes[i] .. order
   end
 end
 first[takes + 1] = lines + 1
@@ -65,6 +66,7 @@ local burned = call('EXISTS', KEYS[3]) == 1
 local changed, order = {}, {} -- whether a SKU's count changed, and those that did
 local writes, w = {}, 0 -- field, record, field, record…
 local now
+local middles = {} -- by SKU: what its records have between units and REST
 for t = 1, takes do
   local text = ARGV[1 + skus + t]
   local take = sub(text, ID + 1, 2 * ID)
@@ -102,9 +104,10 @@ for t = 1, takes do
         if not changed[i] then
           changed[i] = true
           order[#order + 1] = i
+          middles[i] = ' ' .. format('%d', reply[i]) .. ' ' .. now
         end
         writes[w + 1] = fields[l]
-        writes[w + 2] = format('%s %d %d %s%s', take, units[l], reply[i], now, sub(text, 2 * ID + 2 + 6 * (to - from + 1)))
+        writes[w + 2] = take .. ' ' .. units[l] .. middles[i] .. sub(text, 2 * ID + 2 + 6 * (to - from + 1))
         w = w + 2
       end
     end
