@@ -9,7 +9,7 @@
 
 local ID = 36 -- the length of an ID
 
-local call, byte, sub, match, format = redis.call, string.byte, string.sub, string.match, string.format
+local call, byte, sub, match = redis.call, string.byte, string.sub, string.match
 local skus = tonumber(ARGV[1])
 local names, prefixes = {}, {} -- of the SKU, and of its records' fields
 for i = 1, skus do
@@ -53,9 +53,9 @@ end
 call('HDEL', KEYS[2], unpack(settled))
 local new = {}
 for c, i in ipairs(order) do
-  local epoch, left, flying, rest = match(counts[i], '^(%d+) (%-?%d+) (%-?%d+)(.*)$')
+  local before, flying, rest = match(counts[i], '^(%d+ %-?%d+ )(%-?%d+)(.*)$')
   new[2 * c - 1] = names[i]
-  new[2 * c] = format('%s %s %d%s', epoch, left, flying - units[i], rest)
+  new[2 * c] = before .. (flying - units[i]) .. rest
 end
 if #new > 0 then
   call('HSET', KEYS[1], unpack(new))

@@ -26,11 +26,11 @@ for i = 1, skus do
 end
 
 local reply = {}
-local left, flying, rest = {}, {}, {}
+local epochs, left, flying, rest = {}, {}, {}, {}
 local counts = call('HMGET', KEYS[1], unpack(names))
 for i = 1, skus do
   local epoch, units, away, more = match(counts[i] or '0 0 0', '^(%d+) (%-?%d+) (%-?%d+)(.*)$')
-  reply[i], left[i], flying[i], rest[i] = tonumber(epoch), tonumber(units), tonumber(away), more
+  epochs[i], reply[i], left[i], flying[i], rest[i] = epoch, tonumber(epoch), tonumber(units), tonumber(away), more
 end
 
 local takes, first = #ARGV - 1 - skus, {} -- by take: its first line
@@ -55,7 +55,7 @@ local records = call('HMGET', KEYS[2], unpack(fields))
 for l = 1, lines do
   local record = records[l]
   -- A record of another epoch is of what the last fill forgot.
-  if record and tonumber(match(record, '^%S+ %d+ (%d+)')) == reply[numbers[l]] then
+  if record and match(record, '^%S+ %d+ (%d+)') == epochs[numbers[l]] then
     flight[fields[l]] = sub(record, 1, ID)
   end
 end
@@ -66,7 +66,6 @@ local burned = call('EXISTS', KEYS[3]) == 1
 local changed, order = {}, {} -- whether a SKU's count changed, and those that did
 local writes, w = {}, 0 -- field, record, field, record…
 local now
-local middles = {} -- by SKU: what its records have between units and REST
 for t = 1, takes do
   local text = ARGV[1 + skus + t]
   local take = sub(text, ID + 1, 2 * ID)
@@ -104,10 +103,9 @@ for t = 1, takes do
         if not changed[i] then
           changed[i] = true
           order[#order + 1] = i
-          middles[i] = ' ' .. format('%d', reply[i]) .. ' ' .. now
         end
         writes[w + 1] = fields[l]
-        writes[w + 2] = take .. ' ' .. units[l] .. middles[i] .. sub(text, 2 * ID + 2 + 6 * (to - from + 1))
+        writes[w + 2] = take .. ' ' .. units[l] .. ' ' .. epochs[i] .. ' ' .. now .. sub(text, 2 * ID + 2 + 6 * (to - from + 1))
         w = w + 2
       end
     end
@@ -119,7 +117,7 @@ if w > 0 then
   local new = {}
   for c, i in ipairs(order) do
     new[2 * c - 1] = names[i]
-    new[2 * c] = format('%d %d %d%s', reply[i], left[i], flying[i], rest[i])
+    new[2 * c] = epochs[i] .. ' ' .. left[i] .. ' ' .. flying[i] .. rest[i]
   end
   -- Counts before records: if the writes broke off between them, units would be
   -- lost until the next refill, but none would be invented.
