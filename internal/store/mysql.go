@@ -135,8 +135,7 @@ func boundMySQL(config *driver.Config, version string) (idle time.Duration) {
 	// All text of the ledger is ASCII, columns and values: the server need not
 	// convert it.
 	set("character_set_client", "ascii")
-	set("character_set_connection", "ascii")
-	set("collation_connection", "ascii_bin")
+	set("collation_connection", "ascii_bin") // and the charset with it
 	if strings.Contains(version, "MariaDB") {
 		set("tx_isolation", "'READ-COMMITTED'")
 		set("idle_transaction_timeout", wholeSeconds(idleTransaction))

@@ -160,6 +160,8 @@ func TestOpenSQL_SessionsAreBounded(t *testing.T) {
 				"SELECT @@innodb_lock_wait_timeout": "3",
 				"SELECT @@idle_transaction_timeout": "2",
 				"SELECT @@character_set_client":     "ascii",
+				"SELECT @@character_set_connection": "ascii",
+				"SELECT @@collation_connection":     "ascii_bin",
 			},
 			Postgres: {
 				"SHOW transaction_isolation":               "read committed",
