@@ -62,9 +62,16 @@ func TestExpected(t *testing.T) {
 
 func TestVerdicts(t *testing.T) {
 	var out strings.Builder
-	writeVerdicts(&out, map[string]sample{
-		"b": {perSecond: 100}, "c": {perSecond: 50}, "d": {p99: time.Millisecond},
-		"lua": {perSecond: 60, app: 100, redis: 20, db: 30, p99: 3 * time.Millisecond},
+	writeVerdicts(&out, map[string][]sample{
+		// The machine was slow in the second round, and all of the third went wrong for lua.
+		"b": {{perSecond: 100}, {perSecond: 50}, {perSecond: 100}}, "c": {{perSecond: 50}, {perSecond: 25}, {perSecond: 50}},
+		"d": {{p99: time.Millisecond}, {p99: 2 * time.Millisecond}, {p99: time.Millisecond}},
+		"lua": {
+			{perSecond: 60, app: 100, redis: 20, db: 30, p99: 3 * time.Millisecond},
+			{perSecond: 30, app: 100, redis: 20, db: 30, p99: 6 * time.Millisecond},
+			{perSecond: 1, app: 900, p99: time.Second},
+		},
+		"merged": {{fault: "oversold"}, {}, {}},
 	})
 	for _, line := range []string{"at least 0.5 × (b): 0.60, met", "at least 1.5 × (c): 1.20, MISSED", "at most 140: 150.00, MISSED", "at most 2 × (d): 3.00, MISSED"} {
 		if !strings.Contains(out.String(), line) {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"os"
@@ -103,13 +104,15 @@ func (l *lab) measure(ctx context.Context, set string) error {
 	}
 }
 
-// targets interleaves all variants, round by round.
+// targets interleaves all variants, round by round. Each round has an order of
+// its own, so that none is always measured long after its reference.
 func (l *lab) targets(ctx context.Context) error {
 	chosen := l.chosen(false)
 	samples := make(map[string][]sample)
 	var names []string
 	for round := range l.rounds {
-		for _, v := range chosen {
+		for _, i := range rand.Perm(len(chosen)) {
+			v := chosen[i]
 			s, err := l.sample(ctx, v, placing{skus: 1})
 			if err != nil {
 				return fmt.Errorf("%s: %w", v.name, err)
@@ -118,14 +121,12 @@ func (l *lab) targets(ctx context.Context) error {
 			samples[v.name] = append(samples[v.name], s)
 		}
 	}
-	medians := make(map[string]sample)
 	for _, v := range chosen {
 		names = append(names, v.name)
-		medians[v.name] = median(samples[v.name])
 	}
-	writeTable(l.report, names, medians)
+	writeTable(l.report, names, samples)
 	fmt.Fprintln(l.report)
-	writeVerdicts(l.report, medians)
+	writeVerdicts(l.report, samples)
 	return nil
 }
 
@@ -156,7 +157,8 @@ func (l *lab) compare(ctx context.Context, first, second string, a, b placing) e
 			fmt.Fprintf(l.report, "| %s | failed: %s | | | | |\n", v.name, x.fault+y.fault)
 			continue
 		}
-		fmt.Fprintf(l.report, "| %s | %.0f | %.0f | %.2f | %.1f | %.1f |\n", v.name, x.perSecond, y.perSecond, y.perSecond/x.perSecond, millis(x.p99), millis(y.p99))
+		kept, _ := compared(after[v.name], before[v.name], rate)
+		fmt.Fprintf(l.report, "| %s | %.0f | %.0f | %.2f | %.1f | %.1f |\n", v.name, x.perSecond, y.perSecond, kept, millis(x.p99), millis(y.p99))
 	}
 	return nil
 }

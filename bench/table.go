@@ -48,6 +48,24 @@ func middle[N cmp.Ordered](samples []sample, figure func(sample) N) N {
 	return values[len(values)/2]
 }
 
+// compared is the median of what each round says of two variants: a machine
+// whose speed changes between rounds changes it less than each one's median.
+// ok is false unless both have figures.
+func compared(mine, theirs []sample, figure func(mine, theirs sample) float64) (median float64, ok bool) {
+	if len(mine) == 0 || len(mine) != len(theirs) {
+		return 0, false
+	}
+	values := make([]float64, len(mine))
+	for i := range mine {
+		if mine[i].fault != "" || theirs[i].fault != "" {
+			return 0, false
+		}
+		values[i] = figure(mine[i], theirs[i])
+	}
+	slices.Sort(values)
+	return values[len(values)/2], true
+}
+
 // target is what a variant must reach, against others of the same run.
 type target struct {
 	variant, against string
@@ -71,32 +89,29 @@ var targets = []target{
 	{"sold-out", "b", "answers/s", false, 0.85, rate},
 }
 
-// writeTable writes the medians as Markdown, with ratios to the reference
-// programs, in the order of names.
-func writeTable(w io.Writer, names []string, medians map[string]sample) {
+// writeTable writes the medians as Markdown, with the rounds' ratios to the
+// reference programs, in the order of names. samples are by variant and round.
+func writeTable(w io.Writer, names []string, samples map[string][]sample) {
 	fmt.Fprintln(w, "| | orders/s | × (b) | × (c) | × (d) | µs CPU per order: all | app | Redis | database | p50 ms | p99 ms | orders a group | retries per order |")
 	fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|---|---|---|---|")
 	for _, name := range names {
-		s, ok := medians[name]
-		if !ok {
-			continue
-		}
+		s := median(samples[name])
 		if s.fault != "" {
 			fmt.Fprintf(w, "| %s | failed: %s |%s\n", name, s.fault, strings.Repeat(" |", 11))
 			continue
 		}
 		fmt.Fprintf(w, "| %s | %.0f | %s | %s | %s | %.0f | %.0f | %.0f | %.0f | %.1f | %.1f | %s | %s |\n", name, s.perSecond,
-			ratio(s, medians, "b"), ratio(s, medians, "c"), ratio(s, medians, "d"),
+			ratio(name, "b", samples), ratio(name, "c", samples), ratio(name, "d", samples),
 			s.all(), s.app, s.redis, s.db, millis(s.p50), millis(s.p99), known(s.grouped, "%.1f"), known(s.retries, "%.2f"))
 	}
 }
 
-func ratio(s sample, medians map[string]sample, to string) string {
-	reference, ok := medians[to]
-	if !ok || reference.perSecond == 0 {
+func ratio(name, to string, samples map[string][]sample) string {
+	r, ok := compared(samples[name], samples[to], rate)
+	if !ok {
 		return "–"
 	}
-	return fmt.Sprintf("%.2f", s.perSecond/reference.perSecond)
+	return fmt.Sprintf("%.2f", r)
 }
 
 func known(figure float64, format string) string {
@@ -108,16 +123,14 @@ func known(figure float64, format string) string {
 
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// writeVerdicts holds the medians against the targets, as far as both sides
+// writeVerdicts holds the samples against the targets, as far as both sides
 // were measured.
-func writeVerdicts(w io.Writer, medians map[string]sample) {
+func writeVerdicts(w io.Writer, samples map[string][]sample) {
 	for _, t := range targets {
-		mine, ok := medians[t.variant]
-		theirs, measured := medians[t.against]
-		if !ok || !measured || mine.fault != "" || theirs.fault != "" {
+		got, ok := compared(samples[t.variant], samples[t.against], t.figure)
+		if !ok {
 			continue
 		}
-		got := t.figure(mine, theirs)
 		met, bound := got >= t.limit, "at least"
 		if t.most {
 			met, bound = got <= t.limit, "at most"
