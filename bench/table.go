@@ -44,6 +44,11 @@ func middle[N cmp.Ordered](samples []sample, figure func(sample) N) N {
 	for i, s := range samples {
 		values[i] = figure(s)
 	}
+	return halfway(values)
+}
+
+// halfway sorts values and returns their median.
+func halfway[N cmp.Ordered](values []N) N {
 	slices.Sort(values)
 	return values[len(values)/2]
 }
@@ -62,8 +67,7 @@ func compared(mine, theirs []sample, figure func(mine, theirs sample) float64) (
 		}
 		values[i] = figure(mine[i], theirs[i])
 	}
-	slices.Sort(values)
-	return values[len(values)/2], true
+	return halfway(values), true
 }
 
 // target is what a variant must reach, against others of the same run.

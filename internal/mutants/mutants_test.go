@@ -63,7 +63,7 @@ var mutants = []mutant{
 	{"epoch not demanded in one UPDATE of several SKUs", merged, "if of.epoch != 0 {\n\t\t\ttext", "if false {\n\t\t\ttext", "internal/stock/cutter TestConformance/SQLite/merged/EpochOfEveryLine"},
 	{"some of a planned cut is enough", transaction, "affected[0] != rows", "affected[0] == 0", "internal/order TestPlannedGroup/SQLite"},
 	{"some of a planned cut is enough, in one round trip", mysql, "ROW_COUNT() = %d", "ROW_COUNT() <= %d", "internal/order TestPlannedGroup/MariaDB"},
-	{"a lost answer to a whole transaction means no", transaction, "t.over = true\n\tt.discard()\n\treturn false, fmt.Errorf(\"%w: %w\", ErrUnknownOutcome, err)", "t.over = true\n\tt.discard()\n\treturn false, err", "internal/order TestCommitInLimbo/MariaDB/lua"},
+	{"a lost answer to a whole transaction means no", transaction, "t.end(err)\n\treturn false, fmt.Errorf(\"%w: %w\", ErrUnknownOutcome, err)", "t.end(err)\n\treturn false, err", "internal/order TestCommitInLimbo/MariaDB/lua"},
 	{"layout not demanded", rows, "r.layout != layout", "false", "internal/stock/cutter TestConformance/SQLite/for-update/OtherLayout"},
 	{"unknown commit resolved by reading", ledger,
 		"(recorded bool, err error) {",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -90,6 +91,34 @@ func TestPlannedGroup(t *testing.T) {
 		}
 		s.atRest(t, nil, scarce, 1)
 		s.atRest(t, nil, plenty, 1)
+	})
+}
+
+// TestExpiryIsKept: of orders written together some expire and some do not.
+func TestExpiryIsKept(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		written := make([]entry, 3)
+		ids := make([]uuid.UUID, len(written))
+		for n := range written {
+			ids[n] = uuid.New()
+			written[n] = entry{takeID: uuid.New(), Order: Order{
+				ID: ids[n], Buyer: "buyer-1", Status: Pending, Lines: ask(fresh("expiring")).Lines, Strategy: "lua", CreatedAt: now(),
+			}}
+		}
+		written[1].ExpiresAt = now().Add(15 * time.Minute)
+		if err := insert(t.Context(), s.sql.DB(), written); err != nil {
+			t.Fatal(err)
+		}
+		found, err := entries(s.sql.DB(), ids)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n, want := range written {
+			if got := found[ids[n]]; got == nil || got.takeID != want.takeID || !sameOrder(got.Order, want.Order) {
+				t.Errorf("wrote %+v, found %+v", want, got)
+			}
+		}
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // waiting is how many sessions wait for a lock in the database server.
@@ -281,61 +282,56 @@ func TestCommitInLimbo(t *testing.T) {
 // and the server is in the middle of it. Nobody decides before it ends.
 func TestTransactionInLimbo(t *testing.T) {
 	t.Parallel()
-	for _, d := range servers {
-		if d.name != "MariaDB" { // the others are sent the COMMIT alone
-			continue
-		}
-		dbURL := d.url(t)
-		s := newShop(t, dbURL)
-		// The lines come after the orders and before the COMMIT.
-		err := s.sql.DB().Exec(`CREATE TRIGGER hold BEFORE INSERT ON order_lines FOR EACH ROW
-			BEGIN DO GET_LOCK(NEW.sku, 20); DO RELEASE_LOCK(NEW.sku); END`).Error
-		if err != nil {
-			t.Fatal(err)
-		}
-		w, wireURL := newWire(t, dbURL)
-		i := s.open(t, settings{strategy: "lua", sql: openSQL(t, wireURL)})
-		defer i.Close()
-		sku := fresh("limbo")
-		lay(t, i, sku, 1)
-
-		pool, err := s.sql.DB().DB()
-		if err != nil {
-			t.Fatal(err)
-		}
-		holder, err := pool.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer holder.Close()
-		if _, err := holder.ExecContext(t.Context(), "DO GET_LOCK(?, 1)", string(sku)); err != nil {
-			t.Fatal(err)
-		}
-		fault := w.catch()
-		heard := place(t.Context(), i, ask(sku).keyed("open"))
-		fault.deliver <- true
-		wait(t, "the transaction", fault.caught)
-		if !fault.whole {
-			t.Fatal("the COMMIT came alone")
-		}
-		eventually(t, "the void order waits for the transaction", func() bool { return s.waiting(t) > 1 })
-		select {
-		case r := <-heard:
-			t.Fatalf("decided %+v while the transaction was open", r)
-		default:
-		}
-		if _, err := holder.ExecContext(t.Context(), "DO RELEASE_LOCK(?)", string(sku)); err != nil {
-			t.Fatal(err)
-		}
-		// A server may notice that nobody listens, and roll back.
-		sold := int64(1)
-		switch r := wait(t, "the answer", heard); {
-		case errors.Is(r.err, ErrBusy):
-			sold = 0
-		case r.err != nil:
-			t.Errorf("heard %v", r.err)
-		}
-		s.settled(t, i.gate, sku)
-		s.atRest(t, i.gate, sku, sold)
+	dbURL := testenv.MariaDB(t) // the others are sent the COMMIT alone
+	s := newShop(t, dbURL)
+	// The lines come after the orders and before the COMMIT.
+	err := s.sql.DB().Exec(`CREATE TRIGGER hold BEFORE INSERT ON order_lines FOR EACH ROW
+		BEGIN DO GET_LOCK(NEW.sku, 20); DO RELEASE_LOCK(NEW.sku); END`).Error
+	if err != nil {
+		t.Fatal(err)
 	}
+	w, wireURL := newWire(t, dbURL)
+	i := s.open(t, settings{strategy: "lua", sql: openSQL(t, wireURL)})
+	defer i.Close()
+	sku := fresh("limbo")
+	lay(t, i, sku, 1)
+
+	pool, err := s.sql.DB().DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder, err := pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close()
+	if _, err := holder.ExecContext(t.Context(), "DO GET_LOCK(?, 1)", string(sku)); err != nil {
+		t.Fatal(err)
+	}
+	fault := w.catch()
+	heard := place(t.Context(), i, ask(sku).keyed("open"))
+	fault.deliver <- true
+	wait(t, "the transaction", fault.caught)
+	if !fault.whole {
+		t.Fatal("the COMMIT came alone")
+	}
+	eventually(t, "the void order waits for the transaction", func() bool { return s.waiting(t) > 1 })
+	select {
+	case r := <-heard:
+		t.Fatalf("decided %+v while the transaction was open", r)
+	default:
+	}
+	if _, err := holder.ExecContext(t.Context(), "DO RELEASE_LOCK(?)", string(sku)); err != nil {
+		t.Fatal(err)
+	}
+	// A server may notice that nobody listens, and roll back.
+	sold := int64(1)
+	switch r := wait(t, "the answer", heard); {
+	case errors.Is(r.err, ErrBusy):
+		sold = 0
+	case r.err != nil:
+		t.Errorf("heard %v", r.err)
+	}
+	s.settled(t, i.gate, sku)
+	s.atRest(t, i.gate, sku, sold)
 }

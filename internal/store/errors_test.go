@@ -89,6 +89,14 @@ func TestErrors_Statement(t *testing.T) {
 			if err := s.DB().Exec("UPDATE stock SET kind = ? WHERE sku = 'a'", long).Error; !IsStatementError(err) {
 				t.Errorf("too long: %v is %q", err, classes(err))
 			}
+			// The driver sends no text that the server would not take.
+			narrow := opened(t, dbURL+"?maxAllowedPacket=4096")
+			err := narrow.DB().Transaction(func(tx *gorm.DB) error {
+				return tx.Exec("UPDATE stock SET kind = ? WHERE sku = 'a'", long).Error
+			})
+			if !IsStatementError(err) {
+				t.Errorf("too large a packet: %v is %q", err, classes(err))
+			}
 		}
 	})
 }

@@ -211,8 +211,7 @@ func (t *transaction) commitIf(ctx context.Context, statements []Statement) (com
 	_, err = t.exec(ctx, append(statements, Statement{SQL: "COMMIT"}))
 	switch {
 	case err == nil:
-		t.over = true
-		_ = t.conn.Close() // committed: what becomes of the connection is another matter
+		t.end(nil)
 		return true, nil
 	case t.pool.guarded(err):
 		_ = t.Rollback()
@@ -221,8 +220,7 @@ func (t *transaction) commitIf(ctx context.Context, statements []Statement) (com
 		_ = t.Rollback()
 		return false, err
 	}
-	t.over = true
-	t.discard()
+	t.end(err)
 	return false, fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 }
 
@@ -240,13 +238,18 @@ func (t *transaction) Commit() error {
 		return errors.Join(pgx.ErrTxCommitRollback, t.Rollback())
 	}
 	_, err := t.pool.exec(t.ctx, t.conn, []Statement{{SQL: "COMMIT"}})
+	t.end(err)
+	return err
+}
+
+// end lets go of the connection after a COMMIT that gave err.
+func (t *transaction) end(err error) {
 	t.over = true
 	if err != nil {
 		t.discard()
-		return err
+		return
 	}
 	_ = t.conn.Close() // committed: what becomes of the connection is another matter
-	return nil
 }
 
 // Rollback rolls back, by ending the session where it cannot be told to.

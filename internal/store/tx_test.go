@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// movingTo is the statement that counts a SKU down, and those that go with it:
-// a SKU in them is guarded.
-func movingTo(sku string) func(guard Guard) []Statement {
+// inserting is what goes with the first statement: a row of this SKU, which is
+// guarded, and another.
+func inserting(sku string) func(guard Guard) []Statement {
 	return func(guard Guard) []Statement {
 		return []Statement{
 			{SQL: "INSERT INTO stock (sku, kind, total, available, layout) VALUES (" + guard("'"+sku+"'") + ", 'product', 1, 1, 'lua'), ('more', 'product', 1, 1, 'lua')"},
@@ -49,13 +49,13 @@ func commitIf(t *testing.T, dbURL string) {
 		fails     func(error) bool
 		left      int
 	}{
-		{name: "no row", first: down("b"), rows: 1, others: movingTo("c"), left: 10},
-		{name: "too few rows", first: down("a"), rows: 2, others: movingTo("c"), left: 10},
-		{name: "a row that is there", first: down("a"), rows: 1, others: movingTo("a"), fails: IsDuplicate, left: 10},
+		{name: "no row", first: down("b"), rows: 1, others: inserting("c"), left: 10},
+		{name: "too few rows", first: down("a"), rows: 2, others: inserting("c"), left: 10},
+		{name: "a row that is there", first: down("a"), rows: 1, others: inserting("a"), fails: IsDuplicate, left: 10},
 		{name: "a statement that fails", first: down("a"), rows: 1, others: func(guard Guard) []Statement {
-			return append(movingTo("c")(guard), Statement{SQL: "UPDATE nothing SET available = 1"})
+			return append(inserting("c")(guard), Statement{SQL: "UPDATE nothing SET available = 1"})
 		}, fails: IsStatementError, left: 10},
-		{name: "as many rows", first: down("a"), rows: 1, others: movingTo("c"), committed: true, left: 9},
+		{name: "as many rows", first: down("a"), rows: 1, others: inserting("c"), committed: true, left: 9},
 	} {
 		committed, err := CommitIf(t.Context(), s.DB(), step.first, step.rows, step.others)
 		switch {
@@ -106,7 +106,7 @@ func TestCommitIf_AnswerLost(t *testing.T) {
 					time.Sleep(time.Millisecond)
 				}
 			})
-			return movingTo("c")(guard)
+			return inserting("c")(guard)
 		})
 	if committed || !errors.Is(err, ErrUnknownOutcome) {
 		t.Errorf("committed %v, %v", committed, err)
