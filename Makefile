@@ -25,10 +25,16 @@ test: ## Install what is missing and run every test, with the race detector, on 
 	./scripts/test-servers.sh race
 	CGO_ENABLED=1 go test -race -json -timeout $(TIMEOUT) ./... | go run ./internal/testreport
 
+.PHONY: mutants
+mutants: ## Break the sound code in one place at a time and expect a test to fail
+	./scripts/test-servers.sh
+	go test -tags mutants -json -timeout $(TIMEOUT) ./internal/mutants | go run ./internal/testreport
+
 .PHONY: lint
 lint: ## gofmt, vet, staticcheck, and that go mod tidy changes nothing
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "gofmt -w:" $$unformatted; exit 1; fi
 	go vet ./...
+	go vet -tags mutants ./internal/mutants
 	$(STATICCHECK) ./...
 	go mod tidy -diff
 	cd tools && go mod tidy -diff

@@ -1,0 +1,6 @@
+//go:build mutants
+
+package mutants
+
+// gateway are mutants of deploy/gateway.
+var gateway = []mutant{}

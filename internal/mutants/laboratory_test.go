@@ -1,0 +1,6 @@
+//go:build mutants
+
+package mutants
+
+// laboratory are mutants of loadtest.
+var laboratory = []mutant{}

@@ -1,0 +1,28 @@
+//go:build mutants
+
+package mutants
+
+const (
+	takeLua   = "internal/stock/gate/take.lua"
+	giveLua   = "internal/stock/gate/give.lua"
+	adjustLua = "internal/stock/gate/adjust.lua"
+	readLua   = "internal/stock/gate/read.lua"
+	writeLua  = "internal/stock/gate/write.lua"
+	segmented = "internal/stock/gate/segmented.go"
+)
+
+// scripts are mutants of the gates.
+var scripts = []mutant{
+	{"one more than there is, at the gate", takeLua, "left[i] < units[l]", "left[i] + 1 < units[l]", "internal/order TestRush/SQLite/lua"},
+	{"no record in flight", takeLua, "call('HSET', KEYS[2], unpack(writes))", "", "internal/order TestRecovery/SQLite"},
+	{"give twice", giveLua, "call('HDEL', KEYS[2], field)", "", "internal/stock/gate TestConformance/Script/Redis/GiveOnce"},
+	{"line 1 kept when line 2 fails, at the gate", takeLua, "if refusal == 0 then", "if refusal == 0 or at > numbers[first[t]] then", "internal/order TestPlace/SQLite/lua_unguarded"},
+	{"a read under an older token", readLua, "token < tonumber(fence)", "false", "internal/stock/gate TestOutlivedLock/redis/before/fence_true"},
+	{"a read raises no fence", readLua, "change .. ' ' .. ARGV[4]", "change .. ' ' .. fence", "internal/stock/gate TestOutlivedLock/redis/between/fence_true"},
+	{"a write does not look at the fence", writeLua, "ARGV[a + 1] ~= '0' and", "false and", "internal/stock/gate TestOutlivedLock/redis/between/fence_true"},
+	{"give does not look at the fence", giveLua, "token > 0 and token <", "false and token <", "internal/stock/gate TestFencesAreKept"},
+	{"an addition does not look at the fence", adjustLua, "token < tonumber(fence)", "false", "internal/stock/gate TestFencesAreKept"},
+	{"what lies in several segments is sold out", segmented, "if sum >= line.Quantity {", "if sum < 0 {", "internal/stock/gate TestGather/Redis"},
+	{"sold out while somebody gathers", segmented, "before%2 == 0 && before == after", "before <= after", "internal/stock/gate TestSoldOutWaitsForAGather"},
+	{"the remainder is nobody's", segmented, "if int64((n-first+count)%count) < units%int64(count) {", "if false {", "internal/stock/gate TestFillAndAdjustSpreadEvenly"},
+}
