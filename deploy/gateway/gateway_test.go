@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"strings"
@@ -115,27 +117,146 @@ func restocked(s *shop) error {
 	)
 }
 
-// keyed: an order with a key is never judged here. It may have been answered.
+// keyed: an order with a key is refused here only once an instance has refused
+// it, and only as long as no instance can have accepted it since. Here the
+// instances accept it out of the gateway's sight.
 func keyed(s *shop) error {
 	var first answer
+	key := func(key string) []string { return []string{"Idempotency-Key", key} }
+	replayed := func(url, key string, body string, first answer) error {
+		again, err := call("POST", url+"/orders", body, "Idempotency-Key", key)
+		if err == nil && (again.status != 201 || again.body != first.body || again.header.Get("Idempotent-Replayed") != "true") {
+			err = fmt.Errorf("%w: %v was replayed as %v", errWrong, first, again)
+		}
+		return err
+	}
 	return steps(
 		func() error { return s.lay("keyed", 1) },
 		func() (err error) {
-			first, err = call("POST", s.url+"/orders", order(1, "keyed"), "Idempotency-Key", "k")
+			first, err = call("POST", s.url+"/orders", order(1, "keyed"), key("k")...)
 			return err
 		},
 		func() error { return s.rest("keyed") },
 		func() error { return s.expect(409, false, order(1, "keyed")) },
-		func() error { return s.expect(409, true, order(1, "keyed"), "Idempotency-Key", "other") },
+		func() error { return s.expect(409, true, order(1, "keyed"), key("other")...) },
+		func() error { return s.expect(409, false, order(1, "keyed"), key("other")...) },
+		func() error { return s.expect(409, true, order(2, "keyed"), key("other")...) },
+		func() error { return s.expect(409, true, order(1, "keyed"), key("third")...) },
+		func() error { return replayed(s.url, "k", order(1, "keyed"), first) },
+		func() error { return replayed(s.url, "k", order(1, "keyed"), first) },
+		func() error { return s.expect(400, false, order(1, "keyed"), key("")...) },
+		func() error { return s.expect(400, false, order(1, "keyed"), key("with space")...) },
+		// The same answer as an instance's.
 		func() error {
-			again, err := call("POST", s.url+"/orders", order(1, "keyed"), "Idempotency-Key", "k")
-			if err == nil && (again.status != 201 || again.body != first.body || again.header.Get("Idempotent-Replayed") != "true") {
-				err = fmt.Errorf("%w: %v was replayed as %v", errWrong, first, again)
+			alone, err := call("POST", s.instances[0].URL()+"/orders", order(1, "keyed"), key("other")...)
+			if err != nil {
+				return err
+			}
+			a, passed, err := s.ask(order(1, "keyed"), key("other")...)
+			if err == nil && passed {
+				err = fmt.Errorf("%w: it reached an instance", errWrong)
+			}
+			if err != nil {
+				return err
+			}
+			return same(a, alone)
+		},
+		// A unit is added and sold to the same key, at an instance: the gateway still
+		// believes that the SKU is sold out, as before.
+		func() error { return s.expect(409, false, order(1, "keyed")) },
+		func() error { return s.lay("keyed", 2) },
+		func() (err error) {
+			first, err = call("POST", s.instances[1].URL()+"/orders", order(1, "keyed"), key("other")...)
+			for err == nil && first.status == 409 { // the addition is on its way to the gate
+				first, err = call("POST", s.instances[1].URL()+"/orders", order(1, "keyed"), key("other")...)
+			}
+			if err == nil && first.status != 201 {
+				err = fmt.Errorf("an instance says %v", first)
 			}
 			return err
 		},
-		func() error { return s.expect(400, false, order(1, "keyed"), "Idempotency-Key", "") },
+		func() error { return replayed(s.url, "other", order(1, "keyed"), first) },
+		func() error { return s.rest("keyed") },
+		func() error { return s.expect(409, false, order(1, "keyed")) },
+		func() error { return replayed(s.url, "other", order(1, "keyed"), first) },
+		func() error { return s.expect(409, true, order(1, "keyed"), key("third")...) },
+		func() error { return s.expect(409, false, order(1, "keyed"), key("third")...) },
 	)
+}
+
+// stub makes an instance that answers every order 409 in-progress, and returns
+// the file that names it in place of the shop's own.
+func stub(t *testing.T) map[string]string {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/strategies" {
+			io.WriteString(w, `{"running":"lua","strategies":[{"name":"lua","gate":"script","sound":true}]}`)
+			return
+		}
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusConflict)
+		io.WriteString(w, `{"type":"/problems/in-progress","title":"In progress","status":409,"detail":""}`)
+	}))
+	t.Cleanup(server.Close)
+	return map[string]string{"instances.conf": "server " + server.Listener.Addr().String() + ";\n"}
+}
+
+// inProgress: a 409 of another kind says nothing of the stock.
+func inProgress(s *shop) error {
+	return steps(
+		func() error { return s.count("twin", 0, 1, 0) },
+		func() error {
+			for range 3 {
+				a, err := call("POST", s.url+"/orders", order(1, "twin"), "Idempotency-Key", "k")
+				if err != nil {
+					return err
+				}
+				if !strings.Contains(a.body, "in-progress") {
+					return fmt.Errorf("%w: %v", errWrong, a)
+				}
+			}
+			return nil
+		},
+	)
+}
+
+// unsoundKeyed: a strategy that loses updates proves nothing by its counts. A
+// keyed order always reaches an instance.
+func unsoundKeyed(s *shop) error {
+	return steps(
+		func() error { return s.sell("lossy", 1) },
+		func() error { return s.expect(409, false, order(1, "lossy")) },
+		func() error { return s.expect(409, true, order(1, "lossy"), "Idempotency-Key", "k") },
+		func() error { return s.expect(409, true, order(1, "lossy"), "Idempotency-Key", "k") },
+	)
+}
+
+// contentTypes: JSON may be announced with a charset, and in any case.
+func contentTypes(s *shop) error {
+	if err := s.sell("typed", 1); err != nil {
+		return err
+	}
+	for _, value := range []string{
+		"application/json", "application/json; charset=utf-8", "application/json;charset=UTF-8", "Application/JSON; Charset=\"utf-8\"",
+		"application/json ;\tcharset=utf-8 ",
+	} {
+		if err := s.expect(409, false, order(1, "typed"), "Content-Type", value); err != nil {
+			return err
+		}
+	}
+	for _, value := range []string{"application/json; charset=latin-1", "application/jsonx", "application/json charset=utf-8", "text/plain; charset=utf-8"} {
+		alone, err := call("POST", s.instances[0].URL()+"/orders", order(1, "typed"), "Content-Type", value)
+		if err != nil {
+			return err
+		}
+		a, err := call("POST", s.url+"/orders", order(1, "typed"), "Content-Type", value)
+		if err != nil {
+			return err
+		}
+		if err := same(a, alone); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // several: one line that cannot be had refuses an order; the SKU that an
@@ -238,9 +359,6 @@ func malformed(s *shop) error {
 		// Unusual, and right: an instance refuses it.
 		func() error { return s.expect(409, true, `{"buyer_id":"u","lines":[{"sku":"\u006fut","quantity":1}]}`) },
 		func() error { return s.expect(409, true, strings.Repeat(" ", 10_000)+order(1, "out")) },
-		func() error {
-			return s.expect(409, true, order(1, "out"), "Content-Type", "application/json; charset=utf-8")
-		},
 		// Spaces and the order of members make no difference.
 		func() error {
 			return s.expect(409, false, " {\r\n\"lines\" : [ { \"quantity\" :\t1 , \"sku\":\"out\" } ] , \"buyer_id\":\"u\" } ")
@@ -281,59 +399,215 @@ func segmentHeld(s *shop) error {
 	)
 }
 
-// refilling: segments under two epochs, or more of them than the list has, are
-// being filled, and no sum of them is one.
+// passes expects that an order of a SKU that no ledger knows reaches an instance,
+// whatever that says of it.
+func (s *shop) passes(sku string) error {
+	a, passed, err := s.ask(order(1, sku))
+	if err == nil && !passed {
+		err = fmt.Errorf("%w: refused: %v", errWrong, a)
+	}
+	return err
+}
+
+// refilling: segments under two epochs, or not all there, are being filled, and
+// no sum of them is one.
 func refilling(s *shop) error {
-	ctx := context.Background()
-	set := func(n, epoch, left int) error {
-		return s.count(fmt.Sprintf("new/%d", n), epoch, left)
+	set := func(segment, n, left int) error {
+		return s.count(fmt.Sprintf("new/%d", segment), 0, n, left)
 	}
-	list := func(n int) error {
-		pipe := s.redis.Pipeline()
-		pipe.Del(ctx, s.segments("new"))
-		for i := range n {
-			pipe.RPush(ctx, s.segments("new"), i)
-		}
-		_, err := pipe.Exec(ctx)
-		return err
-	}
-	passes := func() error { // no ledger knows the SKU: what an instance says of it is its own affair
-		a, passed, err := s.ask(order(1, "new"))
-		if err == nil && !passed {
-			err = fmt.Errorf("%w: refused: %v", errWrong, a)
-		}
-		return err
-	}
+	passes := func() error { return s.passes("new") }
 	return steps(
-		func() error { return list(2) },
 		passes,
 		func() error { return set(0, 7, 0) },
-		passes,
-		func() error { return set(1, 6, 0) },
-		passes,
 		func() error { return set(1, 7, 0) },
-		func() error { return s.expect(409, false, order(1, "new")) },
-		func() error { time.Sleep(believed + 50*time.Millisecond); return set(2, 7, 5) },
+		func() error { return set(2, 7, 0) },
 		passes,
-		func() error { return set(2, 6, 5) },
+		func() error { return set(3, 6, 0) },
+		passes,
+		func() error { return set(3, 7, 0) },
 		func() error { return s.expect(409, false, order(1, "new")) },
+		func() error { time.Sleep(believed + 50*time.Millisecond); return set(3, 8, 0) },
+		passes,
 	)
 }
 
-// succeeded: of the counts that two strategies left, the later epoch counts.
-func succeeded(s *shop) error {
+// generations: a count of another generation is not believed, nor is any without
+// a valid generation.
+func generations(s *shop) error {
 	ctx := context.Background()
-	count := func(sku string, epoch, left int) error {
-		return s.count(sku, epoch, left)
+	current := func(text string) error {
+		time.Sleep(believed + 50*time.Millisecond)
+		return s.redis.Set(ctx, s.generationKey(), text, 0).Err()
+	}
+	passes := func() error { return s.passes("heir") }
+	refused := func() error { return s.expect(409, false, order(1, "heir")) }
+	var generation, segments string
+	return steps(
+		func() error {
+			text, err := s.redis.Get(ctx, s.generationKey()).Result()
+			generation, segments, _ = strings.Cut(text, " ")
+			return err
+		},
+		func() error { return s.count("heir", 1, 0, 0) },
+		passes,
+		func() error { return s.count("heir", 0, 1<<28-1, 0) },
+		refused,
+		func() error { return current(fmt.Sprint(1+len(generation)) + generation + " " + segments) },
+		passes,
+		func() error { return current(generation) },
+		passes,
+		func() error { return current(generation + " 4") },
+		passes, // it has no segments
+		func() error { return current(generation + " 1000000000") },
+		passes,
+		func() error { return current(generation + " " + segments) },
+		refused,
+		func() error { return s.redis.Del(ctx, s.generationKey()).Err() },
+		func() error { time.Sleep(believed); return passes() },
+	)
+}
+
+// foreign: a gateway of another ledger, or of another Redis, says so, and not
+// with every order.
+func foreign(s *shop) error {
+	if err := blind(s); err != nil {
+		return err
+	}
+	const warning = "has no valid key holdfast:{"
+	deadline := time.Now().Add(5 * time.Second)
+	for !strings.Contains(s.gateway.Output(), warning) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%w: no warning:\n%s", errWrong, s.gateway.Output())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	for range 20 {
+		if err := s.expect(409, true, order(1, "unseen")); err != nil {
+			return err
+		}
+	}
+	if n := strings.Count(s.gateway.Output(), warning); n > 2 {
+		return fmt.Errorf("%w: %d warnings", errWrong, n)
+	}
+	return nil
+}
+
+// metrics: what was refused and what passed is counted by reason. It is told on
+// this machine only.
+func metrics(s *shop) error {
+	const refused, passed = `holdfast_gateway_orders_total{result="refused",reason=%q}`, `holdfast_gateway_orders_total{result="passed",reason=%q}`
+	repeat := func(n int, body string, headers ...string) func() error {
+		return func() error {
+			for range n {
+				if _, err := call("POST", s.url+"/orders", body, headers...); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
 	}
 	return steps(
-		func() error { return s.redis.RPush(ctx, s.segments("heir"), 0).Err() },
-		func() error { return count("heir/0", 3, 0) },
-		func() error { return count("heir", 4, 1) },
-		func() error { return s.expect(404, true, order(1, "heir")) },
-		func() error { time.Sleep(believed); return count("heir/0", 5, 0) },
-		func() error { return s.expect(409, false, order(1, "heir")) },
+		func() error { return s.sell("counted", 1) },
+		func() error { return s.lay("plenty", 9) },
+		repeat(3, order(1, "counted")),
+		repeat(5, order(1, "counted"), "Idempotency-Key", "k"),
+		repeat(2, order(1, "plenty")),
+		repeat(1, "{"),
+		repeat(1, order(1, "nowhere")),
+		repeat(2, order(1, "counted"), "Content-Type", "text/plain"),
+		func() error { _, err := call("PUT", s.url+"/stock/counted", "{}"); return err },
+		func() error {
+			got, err := s.series()
+			if err != nil {
+				return err
+			}
+			for name, want := range map[string]int{
+				fmt.Sprintf(refused, "sold-out"): 3, fmt.Sprintf(refused, "repeated"): 4,
+				fmt.Sprintf(passed, "key"): 1, fmt.Sprintf(passed, "available"): 2, fmt.Sprintf(passed, "unusual"): 3,
+				fmt.Sprintf(passed, "no-count"): 1, fmt.Sprintf(passed, "no-generation"): 0, fmt.Sprintf(passed, "no-gate"): 0,
+				fmt.Sprintf(passed, "redis"): 0, fmt.Sprintf(passed, "no-ledger"): 0,
+				`holdfast_gateway_problems_total{type="method-not-allowed"}`: 1,
+			} {
+				if n, ok := got[name]; !ok || n != want {
+					return fmt.Errorf("%w: %s is %d (%v), want %d", errWrong, name, n, ok, want)
+				}
+			}
+			return nil
+		},
+		func() error {
+			return s.problem(404, "not-found", "GET", "/gateway/metrics", "", "X-Forwarded-For", "192.0.2.1")
+		},
+		func() error {
+			return s.problem(404, "not-found", "GET", "/gateway/metrics", "", "Forwarded", "for=192.0.2.1")
+		},
 	)
+}
+
+// problem expects an error of the gateway's own, in the service's form.
+func (s *shop) problem(status int, name, method, path, body string, headers ...string) error {
+	a, err := call(method, s.url+path, body, append([]string{"X-Request-Id", "mine"}, headers...)...)
+	if err != nil {
+		return err
+	}
+	if a.status != status || !strings.HasPrefix(a.body, fmt.Sprintf(`{"type":"/problems/%s","title":`, name)) ||
+		!strings.Contains(a.body, fmt.Sprintf(`"status":%d,`, status)) ||
+		a.header.Get("Content-Type") != "application/problem+json" || a.header.Get("X-Request-Id") != "mine" ||
+		a.header.Get("Proxy-Status") != "holdfast-gateway" {
+		return fmt.Errorf("%w: %s %s: %v %v; want %d %s from the gateway", errWrong, method, path, a, a.header, status, name)
+	}
+	return nil
+}
+
+// private: what is not the public's does not exist here. The rest is the
+// instance's own answer.
+func private(s *shop) error {
+	id := uuid.NewString()
+	if err := s.lay("here", 3); err != nil {
+		return err
+	}
+	for _, path := range []string{
+		"/metrics", "/readyz", "/healthz", "/strategies", "/openapi.yaml", "/payments", "/", "/gateway/problem", "/gateway/strategies",
+		"/stock/here/audit", "/stock/here%2faudit", "/stock/", "/stock/here/", "//stock", "/stock//here", "/metrics/../stock", "/stock/%2e%2e/metrics",
+		"/%73tock", "/orders/" + id + "/refund", "/orders/" + id + "/pay",
+	} {
+		if err := s.problem(404, "not-found", "GET", path, ""); err != nil {
+			return err
+		}
+	}
+	for _, request := range []string{"PUT /stock/here", "DELETE /stock/here", "POST /stock", "PATCH /orders/" + id, "GET /orders", "DELETE /orders", "PUT /orders?x"} {
+		method, path, _ := strings.Cut(request, " ")
+		body := `{"kind":"product","total":9}`
+		if method == "GET" {
+			body = ""
+		}
+		if err := s.problem(405, "method-not-allowed", method, path, body); err != nil {
+			return err
+		}
+	}
+	if a, err := call("PUT", s.url+"/stock/here", "{}"); err != nil || a.header.Get("Allow") != "GET" {
+		return fmt.Errorf("%w: Allow: %q, %w", errWrong, a.header.Get("Allow"), err)
+	}
+	if err := s.problem(404, "not-found", "POST", "/orders/"+id+"/refund", "{}"); err != nil {
+		return err
+	}
+	for _, path := range []string{"/stock", "/stock?limit=1", "/stock/here", "/stock/h%3Aere", "/orders/" + id, "/orders/x"} {
+		alone, err := call("GET", s.instances[0].URL()+path, "")
+		if err != nil {
+			return err
+		}
+		a, err := call("GET", s.url+path, "")
+		if err != nil {
+			return err
+		}
+		if err := same(a, alone); err != nil || a.header.Get("Proxy-Status") != "" {
+			return fmt.Errorf("%s: %v, %w", path, a.header, err)
+		}
+	}
+	a, err := call("GET", s.instances[0].URL()+"/stock/here", "")
+	if err == nil && !strings.Contains(a.body, `"total":3`) {
+		err = fmt.Errorf("%w: the stock was changed: %v", errWrong, a)
+	}
+	return err
 }
 
 // adopted: once a strategy without a gate has the stock, what Redis says is
@@ -341,7 +615,7 @@ func succeeded(s *shop) error {
 func adopted(s *shop) error {
 	return steps(
 		func() error {
-			return s.count("left", 1, 0)
+			return s.count("left", 0, 1, 0)
 		},
 		func() error { return s.lay("left", 1) },
 		func() error { return s.expect(201, true, order(1, "left")) },
@@ -378,6 +652,7 @@ func blind(s *shop) error {
 var (
 	inSegments = []string{"--strategy", "segment", "--segments", "4"}
 	noGate     = []string{"--strategy", "conditional"}
+	broken     = []string{"--strategy", "none"}
 )
 
 // TestGateway runs every scenario on a shop of its own.
@@ -395,7 +670,13 @@ func TestGateway(t *testing.T) {
 		{"a key", nil, keyed},
 		{"several lines", nil, several},
 		{"malformed", nil, malformed},
-		{"two strategies' counts", nil, succeeded},
+		{"content types", nil, contentTypes},
+		{"generations", nil, generations},
+		{"metrics", nil, metrics},
+		{"private routes", nil, private},
+		{"a key in progress", func(t *testing.T) plan { return plan{files: stub(t)} }, inProgress},
+		{"a key under a broken strategy", func(*testing.T) plan { return plan{args: broken} }, unsoundKeyed},
+		{"a key and segments", func(*testing.T) plan { return plan{args: inSegments} }, keyed},
 		{"segments", func(*testing.T) plan { return plan{args: inSegments} }, segmented},
 		{"segments sold out", func(*testing.T) plan { return plan{args: inSegments} }, soldOut},
 		{"several lines in segments", func(*testing.T) plan { return plan{args: inSegments} }, several},
@@ -408,7 +689,7 @@ func TestGateway(t *testing.T) {
 		{"a wrong ledger ID", func(*testing.T) plan {
 			return plan{environment: []string{"HOLDFAST_LEDGER_ID=" + strings.Repeat("x", 32)}}
 		}, blind},
-		{"another ledger's ID", func(*testing.T) plan { return plan{environment: []string{"HOLDFAST_LEDGER_ID=" + uuid.NewString()}} }, blind},
+		{"another ledger's ID", func(*testing.T) plan { return plan{environment: []string{"HOLDFAST_LEDGER_ID=" + uuid.NewString()}} }, foreign},
 		{"a dead Redis", func(*testing.T) plan { return plan{environment: []string{"HOLDFAST_GATEWAY_REDIS=127.0.0.1:1"}} }, blind},
 		{"a password", func(t *testing.T) plan {
 			own := testenv.OwnRedis(t, "--requirepass", "secret", "--databases", "4")
@@ -477,26 +758,42 @@ func TestMutants(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name, rule, without string
-		args                []string
+		plan                plan
 		scenario            func(*shop) error
 	}{
-		{"units in flight do not count", "count.flying ~= 0", "false", nil, inFlight},
-		{"units in flight of segments do not count", "all.flying + one.flying", "0", inSegments, segmentHeld},
-		{"<= for <", "line.most < line.quantity", "line.most <= line.quantity", nil, enough},
-		{"keys are judged", `headers["idempotency-key"] ~= nil or `, "", nil, keyed},
-		{"one segment only", "all.left = all.left + one.left", "all.left = one.left", inSegments, segmented},
-		{"two epochs", "one.epoch ~= all.epoch", "false", inSegments, refilling},
-		{"more segments than the list has", "beyond and beyond.epoch == all.epoch", "false", inSegments, refilling},
-		{"an earlier strategy's count", "all.epoch > counts[sku].epoch", "true", nil, succeeded},
-		{"no gate", "type(strategy.gate) == \"string\"", "true", noGate, adopted},
-		{"the client's order of lines", "table.sort(lines, before)", "", nil, several},
-		{"order of SKUs for segments", ", segmented = true }", " }", inSegments, several},
-		{"a SKU that has no count", "return -- an instance fills it", "count = { left = 0, flying = 0 } -- an instance fills it", nil, several},
-		{"sold out for good", "milliseconds / 1000", "3600", nil, restocked},
+		{"units in flight do not count", "one.flying ~= 0", "false", plan{}, inFlight},
+		{"units in flight of segments do not count", "all.flying + flying", "0", plan{args: inSegments}, segmentHeld},
+		{"<= for <", "line.most < line.quantity", "line.most <= line.quantity", plan{}, enough},
+		{"keys are no reason", "elseif not key then", "else", plan{}, keyed},
+		{"a refusal of another body", `key .. "\0" .. body`, "key", plan{}, keyed},
+		{"a refusal is always right", "refusal == seen", "refusal", plan{}, keyed},
+		{"a refusal by a cached count", "if refusal or levels:add", "if levels:add", plan{}, keyed},
+		{"additions do not count", "marks[#marks + 1] = change", "", plan{}, keyed},
+		{"any 409 is a refusal", `find(ngx.arg[1], '"type":"/problems/sold-out"', 1, true)`, "true", plan{files: stub(t)}, inProgress},
+		{"a broken strategy's refusal", `strategy.sound == true`, "true", plan{args: broken}, unsoundKeyed},
+		{"no charset", `charset == "utf-8" or `, "", plan{}, contentTypes},
+		{"a media type as it is written", "lower(content_type)", "content_type", plan{}, contentTypes},
+		{"any charset", `rest == "" or charset == "utf-8"`, "rest", plan{}, contentTypes},
+		{"any generation", "floor(epoch / EPOCHS) ~= generation", "false", plan{}, generations},
+		{"no word of another ledger", "elseif reason then", "elseif false then", plan{environment: []string{"HOLDFAST_LEDGER_ID=" + uuid.NewString()}}, foreign},
+		{"nothing is counted", `count("orders", result, reason)`, "", plan{}, metrics},
+		{"metrics for everybody", "if ($holdfast_forwarded) { return 404; }", "", plan{}, metrics},
+		{"everything is public", `"~ $" 404;`, `"~ $" "";`, plan{}, private},
+		{"every method is public", "default 405;", `default "";`, plan{}, private},
+		{"nginx's own error pages", "error_page 400 403 404 405", "error_page 400", plan{}, private},
+		{"one segment only", "all.left = all.left + left", "all.left = tonumber(left)", plan{args: inSegments}, segmented},
+		{"two epochs", "epoch ~= (all.epoch or epoch)", "false", plan{args: inSegments}, refilling},
+		{"no gate", "type(strategy.gate) == \"string\" and", "", plan{args: noGate}, adopted},
+		{"the client's order of lines", "table.sort(lines, before)", "", plan{}, several},
+		{"order of SKUs for segments", "all.segmented = segments > 0", "", plan{args: inSegments}, several},
+		{"a SKU that has no count", `return "passed", "no-count" -- an`, `one = { left = 0, flying = 0, mark = "0" } -- an`, plan{}, several},
+		{"sold out for good", "milliseconds / 1000", "3600", plan{}, restocked},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			s := build(t, plan{args: test.args, lua: func(text string) string { return strings.ReplaceAll(text, test.rule, test.without) }})
+			p := test.plan
+			p.edit = func(text string) string { return strings.ReplaceAll(text, test.rule, test.without) }
+			s := build(t, p)
 			if err := test.scenario(s); !errors.Is(err, errWrong) {
 				t.Errorf("nothing noticed: %v", err)
 			}
@@ -547,6 +844,9 @@ func TestRedisGone(t *testing.T) {
 	own.Kill()
 	passes()
 	own.Restart()
+	if err := s.seed(); err != nil {
+		t.Fatal(err)
+	}
 	time.Sleep(2 * time.Second)
 	deadline := time.Now().Add(20 * time.Second)
 	for s.expect(409, false, order(1, "gone")) != nil {

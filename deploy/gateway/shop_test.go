@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -39,6 +40,7 @@ type shop struct {
 	redis     redis.UniversalClient
 	ledger    uuid.UUID
 	redisAddr string
+	segments  int // of each SKU; 0: none
 	gateway   *testenv.NginxServer
 }
 
@@ -48,7 +50,7 @@ type plan struct {
 	redis       string // URL; empty: the shared one's
 	db          string // URL; empty: a fresh one's
 	args        []string
-	lua         func(string) string // edits gateway.lua
+	edit        func(string) string // changes gateway.lua or nginx.conf
 	files       map[string]string   // further ones in nginx's folder
 	environment []string            // of the gateway, over the usual
 }
@@ -89,6 +91,11 @@ func build(t testenv.T, p plan) *shop {
 	must(err)
 	t.Cleanup(func() { s.redis.Close() })
 	s.redisAddr = regexp.MustCompile(`[0-9.]+:\d+`).FindString(p.redis)
+	if i := slices.Index(p.args, "--segments"); i >= 0 {
+		s.segments, err = strconv.Atoi(p.args[i+1])
+		must(err)
+	}
+	must(s.seed())
 
 	files := map[string]string{"instances.conf": servers}
 	for _, name := range []string{"nginx.conf", "gateway.lua"} {
@@ -97,12 +104,14 @@ func build(t testenv.T, p plan) *shop {
 		files[name] = string(text)
 	}
 	maps.Copy(files, p.files)
-	if p.lua != nil {
-		edited := p.lua(files["gateway.lua"])
-		if edited == files["gateway.lua"] {
+	if p.edit != nil {
+		before := files["gateway.lua"] + files["nginx.conf"]
+		for _, name := range []string{"gateway.lua", "nginx.conf"} {
+			files[name] = p.edit(files[name])
+		}
+		if files["gateway.lua"]+files["nginx.conf"] == before {
 			t.Fatalf("the edit changes nothing")
 		}
-		files["gateway.lua"] = edited
 	}
 	s.gateway = testenv.OwnNginx(t, files, append([]string{
 		"HOLDFAST_LEDGER_ID=" + s.ledger.String(),
@@ -113,13 +122,35 @@ func build(t testenv.T, p plan) *shop {
 	return s
 }
 
-// key is one of the gate's keys.
-func (s *shop) segments(sku string) string {
-	return "holdfast:{" + s.ledger.String() + ":" + sku + "}:segments"
+// generationKey is the key of the gate's generation and number of segments.
+func (s *shop) generationKey() string {
+	return "holdfast:{" + s.ledger.String() + "}:generation"
 }
 
-// count writes a count of nothing in flight as the gate does.
-func (s *shop) count(sku string, epoch, left int) error {
+// seed writes the generation that this service's counts have: its epochs are
+// small numbers. It goes when the service writes the key itself.
+func (s *shop) seed() error {
+	return s.redis.Set(context.Background(), s.generationKey(), fmt.Sprintf("0 %d", s.segments), 0).Err()
+}
+
+// generation reads the current generation.
+func (s *shop) generation() (int, error) {
+	text, err := s.redis.Get(context.Background(), s.generationKey()).Result()
+	if err != nil {
+		return 0, err
+	}
+	number, _, _ := strings.Cut(text, " ")
+	return strconv.Atoi(number)
+}
+
+// count writes a count of nothing in flight as the gate does, under the n-th
+// epoch of the generation that is ahead of the current one by so many.
+func (s *shop) count(sku string, ahead, n, left int) error {
+	generation, err := s.generation()
+	if err != nil {
+		return err
+	}
+	epoch := (generation+ahead)<<28 + n
 	return s.redis.HSet(context.Background(), "holdfast:{"+s.ledger.String()+"}:count", sku, fmt.Sprintf("%d %d 0 0 0", epoch, left)).Err()
 }
 
@@ -181,6 +212,23 @@ func (s *shop) ask(body string, headers ...string) (a answer, passed bool, err e
 	return a, after != before, err
 }
 
+// series reads the gateway's counters, by name and labels.
+func (s *shop) series() (map[string]int, error) {
+	a, err := call("GET", s.url+"/gateway/metrics", "")
+	if err != nil || a.status != 200 {
+		return nil, fmt.Errorf("%w: reading the metrics: %v, %w", errWrong, a, err)
+	}
+	found := make(map[string]int)
+	for line := range strings.Lines(a.body) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "} "); ok && line[0] != '#' {
+			if found[name+"}"], err = strconv.Atoi(value); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return found, nil
+}
+
 var counted = regexp.MustCompile(`(?m)^holdfast_orders_total\{.*\} (\S+)$`)
 
 // placed is how many orders the instances have counted, whatever their result.
@@ -201,9 +249,9 @@ func (s *shop) placed() (sum float64, err error) {
 	return sum, nil
 }
 
-// lay puts units in, through the gateway.
+// lay puts units in, at an instance: the gateway denies it.
 func (s *shop) lay(sku string, total int) error {
-	a, err := call("PUT", s.url+"/stock/"+sku, fmt.Sprintf(`{"kind":"product","total":%d}`, total))
+	a, err := call("PUT", s.instances[0].URL()+"/stock/"+sku, fmt.Sprintf(`{"kind":"product","total":%d}`, total))
 	if err == nil && a.status != 200 && a.status != 201 {
 		err = fmt.Errorf("laying in %d of %s: %v", total, sku, a)
 	}
@@ -276,7 +324,7 @@ func same(a, b answer) error {
 		b.header.Del(own)
 	}
 	for name := range a.header {
-		if name != "X-Request-Id" && strings.Join(a.header[name], "|") != strings.Join(b.header[name], "|") {
+		if name != "X-Request-Id" && name != "Proxy-Status" && strings.Join(a.header[name], "|") != strings.Join(b.header[name], "|") {
 			fmt.Fprintf(&diff, "%s: %q against %q; ", name, a.header[name], b.header[name])
 		}
 	}
