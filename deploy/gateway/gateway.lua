@@ -91,7 +91,7 @@ local refusals -- by request: the SKU and its mark when an instance said sold ou
 local counters
 
 local prefix -- of every key in Redis; nil: nothing is ever refused
-local clustered -- whether Redis is a cluster; nil: not known yet
+local clustered -- whether Redis is a cluster, as of the last answer
 local host, port, database, user, password
 local sold_out -- seconds
 
@@ -267,13 +267,14 @@ end
 -- key_of names a keyed request in refusals: the same key and the same body, byte
 -- for byte.
 --
--- Such a request may be refused again without an instance. Let M be the mark of
--- a SKU: the epoch of its count, and the number of the last addition to it. Under
--- one mark the units left and in flight together never grow. So if they were too
--- few for the order before an instance said sold out, and the mark is still the
--- same, no instance can have accepted the order since. The refusal proves that
--- the key named no order before: the instance had looked. The mark must be read
--- anew each time: one that is believed for 200 ms would miss a new 201.
+-- Such a request may be refused again without an instance. The mark of a SKU is
+-- the epoch of its count, the number of the last addition to it, and the run of
+-- the Redis server that holds it. Under one mark the units left and in flight
+-- together never grow. So if they were too few for the order before an instance
+-- said sold out, and the mark is still the same, no instance can have accepted
+-- the order since. The refusal proves that the key named no order before: the
+-- instance had looked. The mark must be read anew each time: one that is believed
+-- for 200 ms would miss a new 201. docs/decisions/0035-gateway-keys.md has more.
 local function key_of(key, body)
   return ngx.md5_bin(key .. "\0" .. body)
 end
@@ -331,13 +332,15 @@ local function connected(host, port)
   return client
 end
 
--- asked sends all commands at once, and returns their answers.
+-- asked sends all commands at once. It returns their answers, and the server's
+-- run ID, which changes when the server restarts.
 local function asked(host, port, commands)
   local client, err = connected(host, port)
   if not client then
     return nil, err
   end
-  client:init_pipeline(#commands)
+  client:init_pipeline(#commands + 1)
+  client:info("server")
   for _, command in ipairs(commands) do
     client[command[1]](client, unpack(command, 2))
   end
@@ -348,18 +351,26 @@ local function asked(host, port, commands)
     return nil, err
   end
   client:set_keepalive(REDIS_IDLE, REDIS_POOL)
-  return answers
+  local info = table.remove(answers, 1)
+  local run = type(info) == "string" and match(info, "run_id:(%x+)")
+  if not run then
+    return nil, "INFO server tells no run ID: " .. tostring(type(info) == "table" and info[2] or info)
+  end
+  clustered = find(info, "redis_mode:cluster", 1, true) ~= nil
+  return answers, run
 end
 
--- ask is asked of the configured Redis; what that, a node of a cluster, does not
--- have is asked of the node it names. A refusal of Redis is an error.
+-- ask asks the configured Redis. What that, a node of a cluster, does not have it
+-- asks of the node that has it. It returns the answers, and of each the run ID of
+-- the server. An error reply of Redis is an error.
 local function ask(commands)
-  local answers, err = asked(host, port, commands)
+  local answers, run = asked(host, port, commands)
   if not answers then
-    return nil, err
+    return nil, run
   end
-  local moved = {}
+  local runs, moved = {}, {}
   for i, answer in ipairs(answers) do
+    runs[i] = run
     if type(answer) == "table" and answer[1] == false then
       local there = match(answer[2], "^MOVED %d+ (.+:%d+)$")
       if not there then
@@ -376,31 +387,18 @@ local function ask(commands)
     end
     local node, node_port = match(there, "^(.+):(%d+)$")
     local more
-    more, err = asked(node, node_port, again)
+    more, run = asked(node, node_port, again)
     if not more then
-      return nil, err
+      return nil, run
     end
     for n, i in ipairs(which) do
       if type(more[n]) == "table" and more[n][1] == false then
         return nil, more[n][2]
       end
-      answers[i] = more[n]
+      answers[i], runs[i] = more[n], run
     end
   end
-  return answers
-end
-
--- know asks once whether Redis is a cluster.
-local function know()
-  if clustered ~= nil then
-    return true
-  end
-  local answers, err = ask({ { "info", "cluster" } })
-  if not answers then
-    return false, err
-  end
-  clustered = find(answers[1], "cluster_enabled:1", 1, true) ~= nil
-  return true
+  return answers, runs
 end
 
 local function count_of(sku)
@@ -410,7 +408,7 @@ end
 -- sum adds up the counts of a SKU: one, or one for each segment. It returns nil
 -- if one is missing or of another generation, or if their epochs differ: then
 -- they are being filled.
-local function sum(answers, first, last, generation)
+local function sum(answers, runs, first, last, generation)
   local all, marks = { left = 0, flying = 0 }, {}
   for n = first, last do
     local epoch, left, flying, change = match(tostring(answers[n]), "^(%d+) (%-?%d+) (%-?%d+) (%d+)")
@@ -420,7 +418,7 @@ local function sum(answers, first, last, generation)
     all.epoch = epoch
     all.left = all.left + left
     all.flying = all.flying + flying
-    marks[#marks + 1] = change
+    marks[#marks + 1] = change .. "@" .. runs[n]
   end
   all.mark = ngx.md5(all.epoch .. ":" .. table.concat(marks, ","))
   return all
@@ -429,13 +427,9 @@ end
 -- read returns the counts of the SKUs by SKU, without those that have no current
 -- one; or nil, and the reason for which orders must pass.
 local function read(skus)
-  local known, err = know()
-  local answers
-  if known then
-    answers, err = ask({ { "get", prefix .. "}:generation" } })
-  end
+  local answers, runs = ask({ { "get", prefix .. "}:generation" } })
   if not answers then
-    return nil, "redis", err
+    return nil, "redis", runs
   end
   local generation, segments = match(tostring(answers[1]), "^(%d+) (%d+)$")
   generation, segments = tonumber(generation), tonumber(segments)
@@ -451,13 +445,13 @@ local function read(skus)
       commands[#commands + 1] = count_of(sku .. "/" .. n)
     end
   end
-  answers, err = ask(commands)
+  answers, runs = ask(commands)
   if not answers then
-    return nil, "redis", err
+    return nil, "redis", runs
   end
   local counts, parts = {}, math.max(segments, 1)
   for i, sku in ipairs(skus) do
-    local all = sum(answers, (i - 1) * parts + 1, i * parts, generation)
+    local all = sum(answers, runs, (i - 1) * parts + 1, i * parts, generation)
     if all then
       all.segmented = segments > 0
       counts[sku] = all

@@ -184,9 +184,9 @@ func keyed(s *shop) error {
 	)
 }
 
-// stub makes an instance that answers every order 409 in-progress, and returns
-// the file that names it in place of the shop's own.
-func stub(t *testing.T) map[string]string {
+// stub makes an instance that answers every order with this 409, and returns the
+// file that names it in place of the shop's own.
+func stub(t *testing.T, problem string) map[string]string {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/strategies" {
 			io.WriteString(w, `{"running":"lua","strategies":[{"name":"lua","gate":"script","sound":true}]}`)
@@ -194,7 +194,7 @@ func stub(t *testing.T) map[string]string {
 		}
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusConflict)
-		io.WriteString(w, `{"type":"/problems/in-progress","title":"In progress","status":409,"detail":""}`)
+		fmt.Fprintf(w, `{"type":"/problems/%s","title":"","status":409,"detail":""}`, problem)
 	}))
 	t.Cleanup(server.Close)
 	return map[string]string{"instances.conf": "server " + server.Listener.Addr().String() + ";\n"}
@@ -217,6 +217,50 @@ func inProgress(s *shop) error {
 			return nil
 		},
 	)
+}
+
+// restored: a Redis that restarts may have lost an addition and the order that
+// took it. What was refused before must reach an instance.
+func restored(own *testenv.RedisServer) func(*shop) error {
+	return func(s *shop) error {
+		const keys = 20 // a worker may have a connection yet that the restart has ended
+		place := func() error {
+			for n := range keys {
+				if _, err := call("POST", s.url+"/orders", order(1, "back"), "Idempotency-Key", fmt.Sprint(n)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		repeated := func(want int) error {
+			got, err := s.series()
+			if n := got[`holdfast_gateway_orders_total{result="refused",reason="repeated"}`]; err == nil && n != want {
+				err = fmt.Errorf("%w: %d keyed orders were refused, want %d", errWrong, n, want)
+			}
+			return err
+		}
+		return steps(
+			func() error { return s.count("back", 0, 1, 0) },
+			place,
+			place,
+			func() error { return repeated(keys) },
+			func() error { own.Kill(); own.Restart(); return s.seed() },
+			func() error { return s.count("back", 0, 1, 0) },
+			func() error {
+				for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+					a, err := call("POST", s.url+"/orders", order(1, "back"))
+					if err != nil || a.header.Get("Proxy-Status") != "" {
+						return err
+					}
+					if time.Now().After(deadline) {
+						return errors.New("the gateway does not reach Redis again")
+					}
+				}
+			},
+			place,
+			func() error { return repeated(keys) },
+		)
+	}
 }
 
 // unsoundKeyed: a strategy that loses updates proves nothing by its counts. A
@@ -674,7 +718,7 @@ func TestGateway(t *testing.T) {
 		{"generations", nil, generations},
 		{"metrics", nil, metrics},
 		{"private routes", nil, private},
-		{"a key in progress", func(t *testing.T) plan { return plan{files: stub(t)} }, inProgress},
+		{"a key in progress", func(t *testing.T) plan { return plan{files: stub(t, "in-progress")} }, inProgress},
 		{"a key under a broken strategy", func(*testing.T) plan { return plan{args: broken} }, unsoundKeyed},
 		{"a key and segments", func(*testing.T) plan { return plan{args: inSegments} }, keyed},
 		{"segments", func(*testing.T) plan { return plan{args: inSegments} }, segmented},
@@ -768,8 +812,8 @@ func TestMutants(t *testing.T) {
 		{"a refusal of another body", `key .. "\0" .. body`, "key", plan{}, keyed},
 		{"a refusal is always right", "refusal == seen", "refusal", plan{}, keyed},
 		{"a refusal by a cached count", "if refusal or levels:add", "if levels:add", plan{}, keyed},
-		{"additions do not count", "marks[#marks + 1] = change", "", plan{}, keyed},
-		{"any 409 is a refusal", `find(ngx.arg[1], '"type":"/problems/sold-out"', 1, true)`, "true", plan{files: stub(t)}, inProgress},
+		{"additions do not count", `change .. "@"`, `"@"`, plan{}, keyed},
+		{"any 409 is a refusal", `find(ngx.arg[1], '"type":"/problems/sold-out"', 1, true)`, "true", plan{files: stub(t, "in-progress")}, inProgress},
 		{"a broken strategy's refusal", `strategy.sound == true`, "true", plan{args: broken}, unsoundKeyed},
 		{"no charset", `charset == "utf-8" or `, "", plan{}, contentTypes},
 		{"a media type as it is written", "lower(content_type)", "content_type", plan{}, contentTypes},
@@ -798,6 +842,25 @@ func TestMutants(t *testing.T) {
 				t.Errorf("nothing noticed: %v", err)
 			}
 		})
+	}
+}
+
+// TestRedisRestarted: see restored.
+func TestRedisRestarted(t *testing.T) {
+	t.Parallel()
+	for _, mutated := range []bool{false, true} {
+		own := testenv.OwnRedis(t)
+		p := plan{redis: own.URL(), files: stub(t, "sold-out")}
+		if mutated {
+			p.edit = func(text string) string { return strings.ReplaceAll(text, ` .. "@" .. runs[n]`, "") }
+		}
+		s := build(t, p)
+		switch err := restored(own)(s); {
+		case mutated && !errors.Is(err, errWrong):
+			t.Errorf("nothing notices that any Redis is the same: %v", err)
+		case !mutated && err != nil:
+			t.Errorf("%v\n%s", err, s.gateway.Output())
+		}
 	}
 }
 
