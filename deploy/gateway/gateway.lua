@@ -56,7 +56,7 @@ local results = {
   { "passed", "unusual" }, -- not a plain order
   { "passed", "no-count" }, -- a SKU has no current count
   { "passed", "no-generation" }, -- Redis has no counts of this ledger at all
-  { "passed", "no-gate" }, -- the service's strategy keeps no counts
+  { "passed", "no-gate" }, -- the service's strategy keeps no counts, or is not known
   { "passed", "redis" }, -- Redis does not answer
   { "passed", "no-ledger" }, -- the ledger's ID is not known
 }

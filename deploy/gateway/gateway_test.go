@@ -3,10 +3,12 @@
 package gateway
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -184,8 +186,9 @@ func keyed(s *shop) error {
 	)
 }
 
-// stub makes an instance that answers every order with this 409, and returns the
-// file that names it in place of the shop's own.
+// stub makes an instance that answers every order with this 409, its detail being
+// X-Forwarded-For. It returns the file that names the stub in place of the shop's
+// own instances.
 func stub(t *testing.T, problem string) map[string]string {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/strategies" {
@@ -194,7 +197,7 @@ func stub(t *testing.T, problem string) map[string]string {
 		}
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusConflict)
-		fmt.Fprintf(w, `{"type":"/problems/%s","title":"","status":409,"detail":""}`, problem)
+		fmt.Fprintf(w, `{"type":"/problems/%s","title":"","status":409,"detail":%q}`, problem, r.Header.Get("X-Forwarded-For"))
 	}))
 	t.Cleanup(server.Close)
 	return map[string]string{"instances.conf": "server " + server.Listener.Addr().String() + ";\n"}
@@ -217,6 +220,25 @@ func inProgress(s *shop) error {
 			return nil
 		},
 	)
+}
+
+// forwarded: instances see that a request was forwarded, and by whom. Without a
+// token they believe the administrator on this machine only.
+func forwarded(s *shop) error {
+	for sent, want := range map[string]string{"": "127.0.0.1", "192.0.2.7": "192.0.2.7, 127.0.0.1"} {
+		headers := []string{"X-Forwarded-For", sent}
+		if sent == "" {
+			headers = nil
+		}
+		a, err := call("POST", s.url+"/orders", order(1, "any"), headers...)
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(a.body, fmt.Sprintf(`"detail":%q`, want)) {
+			return fmt.Errorf("%w: %v, want %s", errWrong, a, want)
+		}
+	}
+	return nil
 }
 
 // restored: a Redis that restarts may have lost an addition and the order that
@@ -441,6 +463,48 @@ func segmentHeld(s *shop) error {
 		func() error { return own.Give(ctx, take) },
 		func() error { return s.expect(201, true, order(1, "pieces")) },
 	)
+}
+
+// unreadable: even what cannot be read as HTTP is answered in the service's form.
+func unreadable(s *shop) error {
+	for _, request := range []string{
+		"GARBAGE\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "GET / HTTP/3.1\r\nHost: x\r\n\r\n",
+		"GET /" + strings.Repeat("x", 10_000) + " HTTP/1.1\r\nHost: x\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + strings.Repeat("x", 10_000) + "\r\n\r\n",
+		"POST /orders HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n",
+		"POST /orders HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
+	} {
+		if err := s.malformed(request); err != nil {
+			return fmt.Errorf("%.40q: %w", request, err)
+		}
+	}
+	return nil
+}
+
+// malformed sends bytes and expects the answer 400.
+func (s *shop) malformed(request string) error {
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(conn, request); err != nil {
+		return err
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errWrong, err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && (response.StatusCode != 400 || response.Header.Get("Content-Type") != "application/problem+json" ||
+		!strings.HasPrefix(string(body), `{"type":"/problems/malformed"`)) {
+		err = fmt.Errorf("%w: %d %s", errWrong, response.StatusCode, body)
+	}
+	return err
 }
 
 // passes expects that an order of a SKU that no ledger knows reaches an instance,
@@ -718,6 +782,8 @@ func TestGateway(t *testing.T) {
 		{"generations", nil, generations},
 		{"metrics", nil, metrics},
 		{"private routes", nil, private},
+		{"unreadable", nil, unreadable},
+		{"forwarded", func(t *testing.T) plan { return plan{files: stub(t, "in-progress")} }, forwarded},
 		{"a key in progress", func(t *testing.T) plan { return plan{files: stub(t, "in-progress")} }, inProgress},
 		{"a key under a broken strategy", func(*testing.T) plan { return plan{args: broken} }, unsoundKeyed},
 		{"a key and segments", func(*testing.T) plan { return plan{args: inSegments} }, keyed},
@@ -824,6 +890,8 @@ func TestMutants(t *testing.T) {
 		{"metrics for everybody", "if ($holdfast_forwarded) { return 404; }", "", plan{}, metrics},
 		{"everything is public", `"~ $" 404;`, `"~ $" "";`, plan{}, private},
 		{"every method is public", "default 405;", `default "";`, plan{}, private},
+		{"nobody was forwarded", "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;", "", plan{files: stub(t, "in-progress")}, forwarded},
+		{"nginx's own words for what is malformed", "error_page 400 ", "error_page ", plan{}, unreadable},
 		{"nginx's own error pages", "error_page 400 403 404 405", "error_page 400", plan{}, private},
 		{"one segment only", "all.left = all.left + left", "all.left = tonumber(left)", plan{args: inSegments}, segmented},
 		{"two epochs", "epoch ~= (all.epoch or epoch)", "false", plan{args: inSegments}, refilling},
