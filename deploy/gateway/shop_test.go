@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -30,6 +31,15 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m))
 }
 
+// The gateway's own files. They are embedded so that internal/mutants can change
+// them.
+var (
+	//go:embed gateway.lua
+	script string
+	//go:embed nginx.conf
+	configuration string
+)
+
 // believed is for how long the tests' gateways believe that a SKU is sold out.
 const believed = 300 * time.Millisecond
 
@@ -50,6 +60,7 @@ type plan struct {
 	redis       string // URL; empty: the shared one's
 	db          string // URL; empty: a fresh one's
 	args        []string
+	made        bool                // the gateway's ledger is one that no service has: its keys are the test's
 	edit        func(string) string // changes gateway.lua or nginx.conf
 	files       map[string]string   // further ones in nginx's folder
 	environment []string            // of the gateway, over the usual
@@ -87,6 +98,9 @@ func build(t testenv.T, p plan) *shop {
 	defer sql.Close()
 	s.ledger, err = sql.LedgerID(ctx)
 	must(err)
+	if p.made {
+		s.ledger = uuid.New()
+	}
 	s.redis, err = store.OpenRedis(ctx, p.redis)
 	must(err)
 	t.Cleanup(func() { s.redis.Close() })
@@ -97,19 +111,11 @@ func build(t testenv.T, p plan) *shop {
 	}
 	must(s.seed())
 
-	files := map[string]string{"instances.conf": servers}
-	for _, name := range []string{"nginx.conf", "gateway.lua"} {
-		text, err := os.ReadFile(name)
-		must(err)
-		files[name] = string(text)
-	}
+	files := map[string]string{"instances.conf": servers, "gateway.lua": script, "nginx.conf": configuration}
 	maps.Copy(files, p.files)
 	if p.edit != nil {
-		before := files["gateway.lua"] + files["nginx.conf"]
-		for _, name := range []string{"gateway.lua", "nginx.conf"} {
-			files[name] = p.edit(files[name])
-		}
-		if files["gateway.lua"]+files["nginx.conf"] == before {
+		files["gateway.lua"], files["nginx.conf"] = p.edit(script), p.edit(configuration)
+		if files["gateway.lua"] == script && files["nginx.conf"] == configuration {
 			t.Fatalf("the edit changes nothing")
 		}
 	}
@@ -127,8 +133,9 @@ func (s *shop) generationKey() string {
 	return "holdfast:{" + s.ledger.String() + "}:generation"
 }
 
-// seed writes the generation that this service's counts have: its epochs are
-// small numbers. It goes when the service writes the key itself.
+// seed writes generation 0, which is that of this service's counts: its epochs are
+// small numbers. Once the service writes the key itself, only a plan with a made
+// ledger needs it.
 func (s *shop) seed() error {
 	return s.redis.Set(context.Background(), s.generationKey(), fmt.Sprintf("0 %d", s.segments), 0).Err()
 }
