@@ -35,11 +35,6 @@ const (
 // errMissing: the ledger has no such row.
 var errMissing = errors.New("no such row")
 
-// existing is the answer to an order whose ID the ledger has already.
-type existing struct{ entry *entry }
-
-func (*existing) Error() string { return "the order is recorded already" }
-
 // ledger is the only truth: the stock rows and the order rows. It is safe for
 // concurrent use.
 type ledger struct {
@@ -47,6 +42,8 @@ type ledger struct {
 	strategy stock.Strategy
 	log      *slog.Logger
 	metrics  *Metrics
+
+	generation atomic.Int64 // in use: see generations
 
 	records *group.Batcher[*recording]
 	lookups *group.Batcher[*lookup]
@@ -60,7 +57,7 @@ type ledger struct {
 type recording struct {
 	entry     entry
 	deduction stock.Deduction
-	answer    error
+	outcome   outcome
 }
 
 type lookup struct {
@@ -81,6 +78,9 @@ func newLedger(db *gorm.DB, strategy stock.Strategy, log *slog.Logger, metrics *
 	return l
 }
 
+// Generation is the generation in use.
+func (l *ledger) Generation() stock.Generation { return stock.Generation(l.generation.Load()) }
+
 // close finishes what is queued.
 func (l *ledger) close() {
 	l.records.Close()
@@ -88,67 +88,90 @@ func (l *ledger) close() {
 }
 
 // Record commits the order and the cut of its units, in a group with others,
-// and returns once the outcome is known.
+// and returns once the outcome is known, or ctx has ended.
 //
-// Errors: ErrSoldOut, ErrStaleEpoch, ErrUnknownSKU, ErrLayout of package stock
-// (as *stock.Refusal); *existing; store.ErrUnknownOutcome; stock.ErrBusy, and
-// then nothing was cut.
-func (l *ledger) Record(ctx context.Context, e entry, d stock.Deduction) error {
+// Reasons to refuse: ErrSoldOut, ErrStaleEpoch, ErrUnknownSKU, ErrNotAdopted and
+// ErrSuperseded of package stock (as *stock.Refusal); stock.ErrBusy.
+func (l *ledger) Record(ctx context.Context, e entry, d stock.Deduction) outcome {
 	r := &recording{entry: e, deduction: d}
-	if err := l.records.Do(ctx, r); err != nil {
-		if errors.Is(err, group.ErrFull) || errors.Is(err, group.ErrClosed) {
-			return fmt.Errorf("%w: %w", stock.ErrBusy, err)
-		}
-		return fmt.Errorf("%w: %w", store.ErrUnknownOutcome, err) // the group runs all the same
+	switch err := l.records.Do(ctx, r); {
+	case errors.Is(err, group.ErrFull), errors.Is(err, group.ErrClosed):
+		return refusedFor(fmt.Errorf("%w: %w", stock.ErrBusy, err))
+	case err != nil: // the group runs all the same, and r is not ours to read
+		return unknownFor(err)
 	}
-	return r.answer
+	return r.outcome
 }
 
-// record gives every recording its answer.
+// record gives every recording its outcome. What it left out would be unknown,
+// and so never a success.
 func (l *ledger) record(rs []*recording) {
 	l.metrics.groupSize.Observe(float64(len(rs)))
-	rs, twins := distinct(rs)
+	for len(rs) > 0 {
+		first, twins := distinct(rs)
+		if err := l.commit(first); err != nil {
+			refuse(twins, err)
+			return
+		}
+		rs = twins // these find the first of their ID recorded, or free
+	}
+}
+
+// commit gives every recording its outcome; their IDs are distinct. An error
+// says that the database is away: the recordings have been refused for it, and
+// others would be.
+func (l *ledger) commit(rs []*recording) error {
 	for try := 1; len(rs) > 0; try++ {
 		err := l.transact(rs)
 		switch {
 		case err == nil || errors.Is(err, store.ErrUnknownOutcome):
-			rs = nil
+			return nil
 		case store.IsDuplicate(err):
-			left := l.withoutExisting(rs)
+			left, err := l.withoutExisting(rs)
+			if err != nil {
+				return away(rs, err)
+			}
 			if len(left) == len(rs) { // gone again: an administrator's hand, or a bug
-				rs = l.divide(rs, err)
-				continue
+				return l.divide(rs, errVanished)
 			}
 			rs = left
 		case store.IsRetryable(err) || errors.Is(err, stock.ErrConflict):
 			l.metrics.retries.Inc()
-			if try == transactionTries {
-				fail(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
-				return
+			if try >= transactionTries {
+				refuse(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
+				return nil
 			}
 			pause(try)
 		case store.IsStatementError(err):
-			rs = l.divide(rs, err)
-		default: // the database is away: that is nobody's order's fault
-			fail(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
-			return
+			return l.divide(rs, err)
+		default: // that is nobody's order's fault
+			return away(rs, err)
 		}
 	}
-	if len(twins) > 0 { // these find the first of their ID recorded, or free
-		l.record(twins)
-	}
+	return nil
 }
 
-// divide records the halves apart, so that the order that makes the group fail
+var errVanished = errors.New("an order with the same ID was there, and is gone")
+
+// away refuses the recordings because the database is away.
+func away(rs []*recording, err error) error {
+	err = fmt.Errorf("%w: %w", stock.ErrBusy, err)
+	refuse(rs, err)
+	return err
+}
+
+// divide commits the halves apart, so that the order that makes the group fail
 // is left alone with its error and its neighbours are recorded.
-func (l *ledger) divide(rs []*recording, err error) []*recording {
+func (l *ledger) divide(rs []*recording, err error) error {
 	if len(rs) == 1 {
-		fail(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
+		refuse(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
 		return nil
 	}
-	l.record(rs[:len(rs)/2])
-	l.record(rs[len(rs)/2:])
-	return nil
+	for _, half := range [][]*recording{rs[:len(rs)/2], rs[len(rs)/2:]} {
+		// The second half is tried though the first found the database away.
+		err = l.commit(half)
+	}
+	return err
 }
 
 // distinct keeps the first recording of each ID, and returns the others apart.
@@ -169,9 +192,9 @@ func distinct(rs []*recording) (first, others []*recording) {
 	return first, others
 }
 
-func fail(rs []*recording, err error) {
+func refuse(rs []*recording, err error) {
 	for _, r := range rs {
-		r.answer = err
+		r.outcome = refusedFor(err)
 	}
 }
 
@@ -179,14 +202,15 @@ func fail(rs []*recording, err error) {
 // most.
 func pause(try int) { time.Sleep(jitter(2*time.Millisecond, try)) }
 
-// transact runs one transaction over the group. Without an error, or with
-// store.ErrUnknownOutcome, every recording has its answer; with another error
-// none has, and nothing is committed.
+// transact runs one transaction over the group. Without an error every recording
+// has its outcome; with store.ErrUnknownOutcome too, and those that would be
+// committed are unknown. With another error none has, and nothing is committed.
 func (l *ledger) transact(rs []*recording) error {
 	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
 	defer cancel()
 	db := l.db.WithContext(ctx)
 
+	generation := l.Generation()
 	ds := make([]stock.Deduction, len(rs))
 	for i, r := range rs {
 		ds[i] = r.deduction
@@ -194,13 +218,13 @@ func (l *ledger) transact(rs []*recording) error {
 	cutter := l.strategy.Cutter
 	if viewer, ok := cutter.(stock.Viewer); ok {
 		var err error
-		if cutter, err = viewer.View(db, ds); err != nil {
+		if cutter, err = viewer.View(db, generation, ds); err != nil {
 			return err
 		}
 	}
 
 	if planner, ok := cutter.(stock.Planner); ok && !l.misfits.Load() {
-		if plan, ok := planner.Plan(db, ds); ok {
+		if plan, ok := planner.Plan(db, generation, ds); ok {
 			fits, err := l.transactPlanned(ctx, rs, plan)
 			if err != nil || fits {
 				return err
@@ -213,21 +237,21 @@ func (l *ledger) transact(rs []*recording) error {
 	if tx.Error != nil {
 		return fmt.Errorf("beginning: %w", tx.Error)
 	}
-	answers, err := cutter.Cut(tx, ds)
+	decisions, err := cutter.Cut(tx, generation, ds)
 	if err != nil {
 		tx.Rollback()
 		return err
 	}
 	accepted := make([]entry, 0, len(rs))
 	for i, r := range rs {
-		if answers[i] == nil {
+		if decisions[i].Taken() {
 			accepted = append(accepted, r.entry)
 		}
 	}
 	l.misfits.Store(len(accepted) < len(rs))
 	if len(accepted) == 0 {
 		tx.Rollback()
-		answer(rs, answers, nil)
+		answer(rs, decisions, nil)
 		return nil
 	}
 	sortByID(accepted)
@@ -237,7 +261,7 @@ func (l *ledger) transact(rs []*recording) error {
 	}
 	err = store.Commit(tx)
 	if err == nil || errors.Is(err, store.ErrUnknownOutcome) {
-		answer(rs, answers, err)
+		answer(rs, decisions, err)
 	}
 	return err
 }
@@ -257,7 +281,9 @@ func (l *ledger) transactPlanned(ctx context.Context, rs []*recording, plan stoc
 	})
 	switch {
 	case fits || errors.Is(err, store.ErrUnknownOutcome):
-		answer(rs, make([]error, len(rs)), err)
+		for _, r := range rs {
+			r.outcome = commitOutcome(err)
+		}
 	case err != nil:
 		err = fmt.Errorf("cutting, and inserting orders: %w", err)
 	}
@@ -270,20 +296,30 @@ func sortByID(es []entry) {
 	slices.SortFunc(es, func(a, b entry) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 }
 
-// answer hands out the answers, once the outcome is known or lost: committed is
-// the answer of those that were taken.
-func answer(rs []*recording, answers []error, committed error) {
+// answer hands out the outcomes after a COMMIT that returned err: it decides for
+// those that were taken.
+func answer(rs []*recording, decisions []stock.Decision, err error) {
 	for i, r := range rs {
-		r.answer = answers[i]
-		if r.answer == nil {
-			r.answer = committed
+		if decisions[i].Taken() {
+			r.outcome = commitOutcome(err)
+		} else {
+			r.outcome = refusedFor(decisions[i].Reason())
 		}
 	}
 }
 
+// commitOutcome is the outcome of orders whose COMMIT returned err: nil, or
+// store.ErrUnknownOutcome.
+func commitOutcome(err error) outcome {
+	if err != nil {
+		return unknownFor(err)
+	}
+	return outcome{kind: committed}
+}
+
 // withoutExisting answers the recordings whose IDs the ledger has, and returns
-// the others. An order that cannot be read is answered ErrBusy.
-func (l *ledger) withoutExisting(rs []*recording) []*recording {
+// the others.
+func (l *ledger) withoutExisting(rs []*recording) (left []*recording, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
 	defer cancel()
 	ids := make([]uuid.UUID, len(rs))
@@ -292,18 +328,19 @@ func (l *ledger) withoutExisting(rs []*recording) []*recording {
 	}
 	found, err := entries(l.db.WithContext(ctx), ids)
 	if err != nil {
-		fail(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
-		return nil
+		return nil, err
 	}
-	var left []*recording
 	for _, r := range rs {
-		if e, ok := found[r.entry.ID]; ok {
-			r.answer = &existing{e}
-		} else {
+		switch e, ok := found[r.entry.ID]; {
+		case !ok:
 			left = append(left, r)
+		case e.takeID == r.entry.takeID && e.Status != Void:
+			r.outcome = outcome{kind: committed} // a try whose answer was lost
+		default:
+			r.outcome = outcome{kind: duplicate, found: e}
 		}
 	}
-	return left
+	return left, nil
 }
 
 // Entry reads one order, in a group with others. errMissing: there is none.
@@ -334,13 +371,14 @@ func (l *ledger) lookUp(qs []*lookup) {
 	}
 }
 
-// Resolve settles what became of a take whose commit nobody heard of, by
-// inserting the void order under its ID: the insert waits for a transaction
-// that still holds the ID, where a read would see nothing and be overtaken. It
-// reports whether the ledger has the take's own order; false means that it
-// never will. An error leaves the question open.
-func (l *ledger) Resolve(ctx context.Context, d stock.Deduction) (recorded bool, err error) {
-	err = insert(ctx, l.db.WithContext(ctx), []entry{{
+// Resolve finds out what became of a take whose commit outcome is unknown, by
+// inserting the void order under its ID: the insert waits for a transaction that
+// still holds the ID, where a read would see nothing and be overtaken.
+//
+// Committed: the ledger has the take's own order. Refused: it never will. Unknown:
+// the database did not say; the void order may have been inserted or not.
+func (l *ledger) Resolve(ctx context.Context, d stock.Deduction) outcome {
+	err := insert(ctx, l.db.WithContext(ctx), []entry{{
 		Order: Order{
 			ID: d.OrderID, Buyer: d.Buyer, Status: Void,
 			Strategy: l.strategy.Name, CreatedAt: now(),
@@ -348,21 +386,27 @@ func (l *ledger) Resolve(ctx context.Context, d stock.Deduction) (recorded bool,
 		takeID: d.TakeID,
 	}})
 	if err == nil {
-		return false, nil
+		return refusedFor(errVoided)
 	}
 	if !store.IsDuplicate(err) {
-		return false, fmt.Errorf("inserting the void order %s: %w", d.OrderID, err)
+		return unknownFor(fmt.Errorf("inserting the void order %s: %w", d.OrderID, err))
 	}
 	found, err := entries(l.db.WithContext(ctx), []uuid.UUID{d.OrderID})
 	if err != nil {
-		return false, err
+		return unknownFor(err)
 	}
-	e, ok := found[d.OrderID]
-	if !ok {
-		return false, fmt.Errorf("order %s: %w", d.OrderID, errMissing)
+	switch e, ok := found[d.OrderID]; {
+	case !ok:
+		return unknownFor(fmt.Errorf("order %s: %w", d.OrderID, errMissing))
+	case e.Status != Void && e.takeID == d.TakeID:
+		return outcome{kind: committed}
+	default:
+		return refusedFor(errVoided)
 	}
-	return e.Status != Void && e.takeID == d.TakeID, nil
 }
+
+// errVoided: a void order, or another take's, stands under the order's ID.
+var errVoided = errors.New("the order was not committed and never will be")
 
 // now is the time as the ledger keeps it: UTC, whole microseconds.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
