@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,6 +29,8 @@ const (
 	// transactionTries bounds how often a group meets a deadlock, a
 	// serialization failure or a moved version before it is told ErrBusy.
 	transactionTries = 10
+	// maxLockWaits bounds how often an order waits for a row lock in vain.
+	maxLockWaits = 2
 	// lookups at once: groups, and IDs in a group.
 	lookupParallel, lookupGroup = 2, 100
 )
@@ -46,6 +49,8 @@ type ledger struct {
 	generation atomic.Int64 // in use: see generations
 
 	records *group.Batcher[*recording]
+	lanes   lanes
+	groups  sync.WaitGroup // under way
 	lookups *group.Batcher[*lookup]
 
 	// misfits says that the last plan did not fit: stock is out, or a gate
@@ -58,6 +63,18 @@ type recording struct {
 	entry     entry
 	deduction stock.Deduction
 	outcome   outcome
+	answered  bool
+	done      chan struct{} // closed once outcome stands
+}
+
+func newRecording(e entry, d stock.Deduction) *recording {
+	return &recording{entry: e, deduction: d, done: make(chan struct{})}
+}
+
+// answer sets the outcome, which stands from then on.
+func (r *recording) answer(o outcome) {
+	r.outcome, r.answered = o, true
+	close(r.done)
 }
 
 type lookup struct {
@@ -71,7 +88,7 @@ func newLedger(db *gorm.DB, strategy stock.Strategy, log *slog.Logger, metrics *
 	l.records = group.New(
 		group.Limits{Size: strategy.Group, Parallel: strategy.Parallel, Queue: queueLength, Weight: groupLines},
 		func(r *recording) int { return len(r.deduction.Lines) },
-		func(rs []*recording) { l.record(slices.Clone(rs)) })
+		l.admit)
 	l.lookups = group.New(
 		group.Limits{Size: lookupGroup, Parallel: lookupParallel, Queue: queueLength},
 		nil, l.lookUp)
@@ -84,6 +101,7 @@ func (l *ledger) Generation() stock.Generation { return stock.Generation(l.gener
 // close finishes what is queued.
 func (l *ledger) close() {
 	l.records.Close()
+	l.groups.Wait()
 	l.lookups.Close()
 }
 
@@ -93,34 +111,88 @@ func (l *ledger) close() {
 // Reasons to refuse: ErrSoldOut, ErrStaleEpoch, ErrUnknownSKU, ErrNotAdopted and
 // ErrSuperseded of package stock (as *stock.Refusal); stock.ErrBusy.
 func (l *ledger) Record(ctx context.Context, e entry, d stock.Deduction) outcome {
-	r := &recording{entry: e, deduction: d}
-	switch err := l.records.Do(ctx, r); {
-	case errors.Is(err, group.ErrFull), errors.Is(err, group.ErrClosed):
-		return refusedFor(fmt.Errorf("%w: %w", stock.ErrBusy, err))
-	case err != nil: // the group runs all the same, and r is not ours to read
-		return unknownFor(err)
+	r := newRecording(e, d)
+	l.queue(r)
+	select {
+	case <-r.done:
+		return r.outcome
+	case <-ctx.Done(): // the group runs all the same, and r is not ours to read
+		return unknownFor(ctx.Err())
 	}
-	return r.outcome
 }
 
-// record gives every recording its outcome. What it left out would be unknown,
-// and so never a success.
-func (l *ledger) record(rs []*recording) {
+// queue has the recording join a group.
+func (l *ledger) queue(r *recording) {
+	if err := l.records.Send(r); err != nil {
+		r.answer(refusedFor(fmt.Errorf("%w: %w", stock.ErrBusy, err)))
+	}
+}
+
+// admit records a group, and returns when it is done or has got a lane of its
+// own.
+func (l *ledger) admit(rs []*recording) {
+	rs = l.lanes.admit(slices.Clone(rs))
+	if len(rs) == 0 {
+		return
+	}
+	own := &lane{skus: skusOf(rs)}
+	done := make(chan struct{})
+	l.groups.Go(func() {
+		defer close(done)
+		l.record(rs, own)
+		for _, r := range l.lanes.end(own) {
+			l.queue(r)
+		}
+	})
+	patience := time.NewTimer(lanePatience)
+	defer patience.Stop()
+	select {
+	case <-done:
+		return
+	case <-patience.C:
+	}
+	if !l.lanes.enter(own) {
+		<-done
+	}
+}
+
+// skusOf returns the SKUs of the recordings, each once.
+func skusOf(rs []*recording) []stock.SKU {
+	var skus []stock.SKU
+	for _, r := range rs {
+		for _, line := range r.deduction.Lines {
+			skus = append(skus, line.SKU)
+		}
+	}
+	slices.Sort(skus)
+	return slices.Compact(skus)
+}
+
+// record gives every recording its outcome. One that it left out is unknown, and
+// so never a success.
+func (l *ledger) record(rs []*recording, own *lane) {
 	l.metrics.groupSize.Observe(float64(len(rs)))
+	all := rs
 	for len(rs) > 0 {
 		first, twins := distinct(rs)
-		if err := l.commit(first); err != nil {
+		if err := l.commit(first, own); err != nil {
 			refuse(twins, err)
-			return
+			break
 		}
 		rs = twins // these find the first of their ID recorded, or free
+	}
+	for _, r := range all {
+		if !r.answered {
+			r.answer(outcome{})
+		}
 	}
 }
 
 // commit gives every recording its outcome; their IDs are distinct. An error
 // says that the database is away: the recordings have been refused for it, and
 // others would be.
-func (l *ledger) commit(rs []*recording) error {
+func (l *ledger) commit(rs []*recording, own *lane) error {
+	waits := 0 // for row locks, in vain
 	for try := 1; len(rs) > 0; try++ {
 		err := l.transact(rs)
 		switch {
@@ -132,9 +204,18 @@ func (l *ledger) commit(rs []*recording) error {
 				return away(rs, err)
 			}
 			if len(left) == len(rs) { // gone again: an administrator's hand, or a bug
-				return l.divide(rs, errVanished)
+				return l.divide(rs, own, errVanished)
 			}
 			rs = left
+		case store.IsLockTimeout(err):
+			l.metrics.retries.Inc()
+			if rs, err = l.setLockedApart(rs, own, err); err != nil {
+				return err
+			}
+			if waits++; waits == maxLockWaits {
+				refuse(rs, fmt.Errorf("%w: the stock row of one of %v is locked by another transaction", stock.ErrBusy, skusOf(rs)))
+				return nil
+			}
 		case store.IsRetryable(err) || errors.Is(err, stock.ErrConflict):
 			l.metrics.retries.Inc()
 			if try >= transactionTries {
@@ -143,7 +224,7 @@ func (l *ledger) commit(rs []*recording) error {
 			}
 			pause(try)
 		case store.IsStatementError(err):
-			return l.divide(rs, err)
+			return l.divide(rs, own, err)
 		default: // that is nobody's order's fault
 			return away(rs, err)
 		}
@@ -162,14 +243,14 @@ func away(rs []*recording, err error) error {
 
 // divide commits the halves apart, so that the order that makes the group fail
 // is left alone with its error and its neighbours are recorded.
-func (l *ledger) divide(rs []*recording, err error) error {
+func (l *ledger) divide(rs []*recording, own *lane, err error) error {
 	if len(rs) == 1 {
 		refuse(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
 		return nil
 	}
 	for _, half := range [][]*recording{rs[:len(rs)/2], rs[len(rs)/2:]} {
 		// The second half is tried though the first found the database away.
-		err = l.commit(half)
+		err = l.commit(half, own)
 	}
 	return err
 }
@@ -194,8 +275,36 @@ func distinct(rs []*recording) (first, others []*recording) {
 
 func refuse(rs []*recording, err error) {
 	for _, r := range rs {
-		r.outcome = refusedFor(err)
+		r.answer(refusedFor(err))
 	}
+}
+
+// setLockedApart finds out which stock rows are locked, after a group has waited
+// for them in vain, and records what needs none of them. It returns the others:
+// all, where no row is locked any more or the database does not tell.
+func (l *ledger) setLockedApart(rs []*recording, own *lane, cause error) (held []*recording, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
+	defer cancel()
+	locked, err := l.lockedRows(ctx, skusOf(rs))
+	if err != nil || len(locked) == 0 {
+		return rs, nil
+	}
+	l.log.Warn("stock rows are locked by another transaction", "skus", locked, "error", cause)
+	var free []*recording
+	for _, r := range rs {
+		if slices.ContainsFunc(r.deduction.Lines, func(line stock.Line) bool { return slices.Contains(locked, line.SKU) }) {
+			held = append(held, r)
+		} else {
+			free = append(free, r)
+		}
+	}
+	for _, r := range l.lanes.narrow(own, locked) {
+		l.queue(r)
+	}
+	if err := l.commit(free, own); err != nil {
+		return nil, away(held, err)
+	}
+	return held, nil
 }
 
 // pause waits with jitter before the next try of a transaction, 64 ms at the
@@ -282,7 +391,7 @@ func (l *ledger) transactPlanned(ctx context.Context, rs []*recording, plan stoc
 	switch {
 	case fits || errors.Is(err, store.ErrUnknownOutcome):
 		for _, r := range rs {
-			r.outcome = commitOutcome(err)
+			r.answer(commitOutcome(err))
 		}
 	case err != nil:
 		err = fmt.Errorf("cutting, and inserting orders: %w", err)
@@ -301,9 +410,9 @@ func sortByID(es []entry) {
 func answer(rs []*recording, decisions []stock.Decision, err error) {
 	for i, r := range rs {
 		if decisions[i].Taken() {
-			r.outcome = commitOutcome(err)
+			r.answer(commitOutcome(err))
 		} else {
-			r.outcome = refusedFor(decisions[i].Reason())
+			r.answer(refusedFor(decisions[i].Reason()))
 		}
 	}
 }
@@ -335,9 +444,9 @@ func (l *ledger) withoutExisting(rs []*recording) (left []*recording, err error)
 		case !ok:
 			left = append(left, r)
 		case e.takeID == r.entry.takeID && e.Status != Void:
-			r.outcome = outcome{kind: committed} // a try whose answer was lost
+			r.answer(outcome{kind: committed}) // a try whose answer was lost
 		default:
-			r.outcome = outcome{kind: duplicate, found: e}
+			r.answer(outcome{kind: duplicate, found: e})
 		}
 	}
 	return left, nil
