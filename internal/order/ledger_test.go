@@ -79,11 +79,11 @@ func TestPlannedGroup(t *testing.T) {
 		var rs []*recording
 		for _, sku := range []stock.SKU{scarce, scarce, plenty} {
 			d := stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "buyer-1", Lines: ask(sku).Lines}
-			rs = append(rs, &recording{deduction: d, entry: entry{takeID: d.TakeID, Order: Order{
+			rs = append(rs, newRecording(entry{takeID: d.TakeID, Order: Order{
 				ID: d.OrderID, Buyer: d.Buyer, Status: Pending, Lines: d.Lines, Strategy: "merged", CreatedAt: now(),
-			}}})
+			}}, d))
 		}
-		i.ledger.record(slices.Clone(rs))
+		i.ledger.record(slices.Clone(rs), new(lane))
 		for n, want := range []error{nil, stock.ErrSoldOut, nil} {
 			if o := rs[n].outcome; !errors.Is(o.err, want) || (o.kind == committed) != (want == nil) {
 				t.Errorf("order %d: outcome %+v, want %v", n+1, o, want)
