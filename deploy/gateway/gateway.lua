@@ -12,7 +12,8 @@
 --
 -- The keys in Redis are those of package gate:
 --
---   holdfast:{LEDGERID}:generation     string: `GENERATION SEGMENTS`; SEGMENTS is 0 without segments
+--   holdfast:{LEDGERID}:generation     string: `GENERATION SEGMENTS BEAT`; SEGMENTS is 0 without segments; BEAT
+--                                      changes every second while an instance uses this Redis
 --   holdfast:{LEDGERID}:count          hash: SKU, or SKU/0, SKU/1… with segments → `EPOCH LEFT FLYING CHANGE FENCE`
 --
 -- and on a cluster instead of the second, one for each SKU or segment:
@@ -44,6 +45,7 @@ local REDIS_IDLE, REDIS_POOL = 30000, 64 -- of kept connections: milliseconds, n
 local AWAY = 0.2 -- seconds for which a Redis that failed is not asked again
 local IN_STOCK = 0.02 -- seconds for which a SKU that can be had is not asked for again
 local GATED, UNGATED, OLD = 1, 30, 5 -- seconds for which the service's strategy is believed: see gated
+local STILL = 5 -- seconds after which a beat that has not changed is not believed any more
 local REFUSED = 60 -- seconds for which an instance's refusal of a keyed order is remembered
 local QUIET = 10 -- seconds between two warnings of the same kind
 
@@ -55,7 +57,7 @@ local results = {
   { "passed", "key" }, -- sold out, but the key may name an order
   { "passed", "unusual" }, -- not a plain order
   { "passed", "no-count" }, -- a SKU has no current count
-  { "passed", "no-generation" }, -- Redis has no counts of this ledger at all
+  { "passed", "no-generation" }, -- Redis has no counts of this ledger, or no instance uses them
   { "passed", "no-gate" }, -- the service's strategy keeps no counts, or is not known
   { "passed", "redis" }, -- Redis does not answer
   { "passed", "no-ledger" }, -- the ledger's ID is not known
@@ -424,17 +426,32 @@ local function sum(answers, runs, first, last, generation)
   return all
 end
 
+-- beats reports whether the text, which has a beat in it, has changed lately. One
+-- that is seen for the first time has.
+local function beats(text)
+  local before, since = match(levels:get(" beat") or "", "^(.*)|(.*)$")
+  if before ~= text then
+    levels:set(" beat", text .. "|" .. now())
+    return true
+  end
+  return now() - since < STILL
+end
+
 -- read returns the counts of the SKUs by SKU, without those that have no current
--- one; or nil, and the reason for which orders must pass.
+-- one; or nil, the reason for which orders must pass, and its cause.
 local function read(skus)
-  local answers, runs = ask({ { "get", prefix .. "}:generation" } })
+  local key = prefix .. "}:generation"
+  local answers, runs = ask({ { "get", key } })
   if not answers then
     return nil, "redis", runs
   end
-  local generation, segments = match(tostring(answers[1]), "^(%d+) (%d+)$")
+  local text = tostring(answers[1])
+  local generation, segments = match(text, "^(%d+) (%d+) %d+$")
   generation, segments = tonumber(generation), tonumber(segments)
   if not generation or segments > MAX_SEGMENTS then
-    return nil, "no-generation"
+    return nil, "no-generation", "it has no valid key " .. key
+  elseif not beats(text) then
+    return nil, "no-generation", "no instance writes its key " .. key
   end
   local commands = {}
   for _, sku in ipairs(skus) do
@@ -540,9 +557,8 @@ local function judge()
       levels:set(" away", true, AWAY)
       warn(reason, "passing orders to instances: asking Redis at ", host, ":", port, ": ", err)
     elseif reason then
-      warn(reason, "passing orders to instances: Redis at ", host, ":", port, ", database ", database, ", has no valid key ", prefix,
-        "}:generation, though the service's strategy keeps counts: ",
-        "check HOLDFAST_LEDGER_ID against the ledger, and HOLDFAST_GATEWAY_REDIS against the service's Redis")
+      warn(reason, "passing orders to instances: Redis at ", host, ":", port, ", database ", database, " is not the service's: ", err,
+        ", though the strategy keeps counts: check HOLDFAST_LEDGER_ID against the ledger, and HOLDFAST_GATEWAY_REDIS")
     end
     if reason then
       return "passed", reason

@@ -87,7 +87,15 @@ func inFlight(s *shop) error {
 	return steps(
 		func() error { return s.lay("held", 1) },
 		func() error { return s.rest("held") },
-		func() (err error) { take, err = own.Take(ctx, take); return err },
+		func() (err error) {
+			generation, err := s.generation()
+			if err != nil {
+				return err
+			}
+			own.Use(stock.Generation(generation))
+			take, err = own.Take(ctx, take)
+			return err
+		},
 		func() error { return s.expect(409, true, order(1, "held")) },
 		func() error { return own.Give(ctx, take) },
 		func() error { return s.expect(201, true, order(1, "held")) },
@@ -458,7 +466,15 @@ func segmentHeld(s *shop) error {
 	return steps(
 		func() error { return s.lay("pieces", 1) },
 		func() error { return s.rest("pieces") },
-		func() (err error) { take, err = own.Take(ctx, take); return err },
+		func() (err error) {
+			generation, err := s.generation()
+			if err != nil {
+				return err
+			}
+			own.Use(stock.Generation(generation))
+			take, err = own.Take(ctx, take)
+			return err
+		},
 		func() error { return s.expect(409, true, order(1, "pieces")) },
 		func() error { return own.Give(ctx, take) },
 		func() error { return s.expect(201, true, order(1, "pieces")) },
@@ -534,44 +550,33 @@ func refilling(s *shop) error {
 		passes,
 		func() error { return set(3, 7, 0) },
 		func() error { return s.expect(409, false, order(1, "new")) },
-		func() error { time.Sleep(believed + 50*time.Millisecond); return set(3, 8, 0) },
+		func() error { time.Sleep(believed + 50*time.Millisecond); return errors.Join(s.seed(), set(3, 8, 0)) },
 		passes,
 	)
 }
 
 // generations: a count of another generation is not believed, nor is any without
-// a valid generation.
+// a valid generation, nor if its beat stands still.
 func generations(s *shop) error {
-	ctx := context.Background()
-	current := func(text string) error {
-		time.Sleep(believed + 50*time.Millisecond)
-		return s.redis.Set(ctx, s.generationKey(), text, 0).Err()
+	current := func(text string) func() error {
+		return func() error { time.Sleep(believed + 50*time.Millisecond); return s.mark(text) }
 	}
 	passes := func() error { return s.passes("heir") }
 	refused := func() error { return s.expect(409, false, order(1, "heir")) }
-	var generation, segments string
 	return steps(
-		func() error {
-			text, err := s.redis.Get(ctx, s.generationKey()).Result()
-			generation, segments, _ = strings.Cut(text, " ")
-			return err
-		},
 		func() error { return s.count("heir", 1, 0, 0) },
 		passes,
 		func() error { return s.count("heir", 0, 1<<28-1, 0) },
 		refused,
-		func() error { return current("1" + generation + " " + segments) },
-		passes,
-		func() error { return current(generation) },
-		passes,
-		func() error { return current(generation + " 4") },
-		passes, // it has no segments
-		func() error { return current(generation + " 1000000000") },
-		passes,
-		func() error { return current(generation + " " + segments) },
-		refused,
-		func() error { return s.redis.Del(ctx, s.generationKey()).Err() },
-		func() error { time.Sleep(believed); return passes() },
+		current("4 0"), passes,
+		current("3"), passes,
+		current("3 4"), passes, // it has no segments
+		current("3 1000000000"), passes,
+		current("3 0"), refused,
+		func() error { time.Sleep(still); return passes() },
+		current("3 0"), refused,
+		func() error { return s.redis.Del(context.Background(), s.generationKey()).Err() },
+		func() error { time.Sleep(believed + 50*time.Millisecond); return passes() },
 	)
 }
 
@@ -581,7 +586,7 @@ func foreign(s *shop) error {
 	if err := blind(s); err != nil {
 		return err
 	}
-	const warning = "has no valid key holdfast:{"
+	const warning = "it has no valid key holdfast:{"
 	deadline := time.Now().Add(5 * time.Second)
 	for !strings.Contains(s.gateway.Output(), warning) {
 		if time.Now().After(deadline) {
@@ -884,6 +889,7 @@ func TestMutants(t *testing.T) {
 		{"no charset", `charset == "utf-8" or `, "", plan{}, contentTypes},
 		{"a media type as it is written", "lower(content_type)", "content_type", plan{}, contentTypes},
 		{"any charset", `rest == "" or charset == "utf-8"`, "rest", plan{}, contentTypes},
+		{"a beat that stands still", "now() - since < STILL", "true", plan{made: true}, generations},
 		{"any generation", "floor(epoch / EPOCHS) ~= generation", "false", plan{made: true}, generations},
 		{"no word of another ledger", "elseif reason then", "elseif false then", plan{environment: []string{"HOLDFAST_LEDGER_ID=" + uuid.NewString()}}, foreign},
 		{"nothing is counted", `count("orders", result, reason)`, "", plan{}, metrics},
@@ -975,9 +981,6 @@ func TestRedisGone(t *testing.T) {
 	own.Kill()
 	passes()
 	own.Restart()
-	if err := s.seed(); err != nil {
-		t.Fatal(err)
-	}
 	time.Sleep(2 * time.Second)
 	deadline := time.Now().Add(20 * time.Second)
 	for s.expect(409, false, order(1, "gone")) != nil {

@@ -43,6 +43,9 @@ var (
 // believed is for how long the tests' gateways believe that a SKU is sold out.
 const believed = 300 * time.Millisecond
 
+// still is how long a beat stands still until the gateway does not believe it.
+const still = 5*time.Second + 50*time.Millisecond
+
 // shop is two instances on the same stores behind a gateway.
 type shop struct {
 	url       string // the gateway's
@@ -51,6 +54,7 @@ type shop struct {
 	ledger    uuid.UUID
 	redisAddr string
 	segments  int // of each SKU; 0: none
+	beat      int // of a made ledger
 	gateway   *testenv.NginxServer
 }
 
@@ -109,13 +113,16 @@ func build(t testenv.T, p plan) *shop {
 		s.segments, err = strconv.Atoi(p.args[i+1])
 		must(err)
 	}
-	must(s.seed())
+	if p.made {
+		must(s.seed())
+	}
 
-	files := map[string]string{"instances.conf": servers, "gateway.lua": script, "nginx.conf": configuration}
+	patient := strings.Replace(script, "REDIS_TIMEOUT = 100", "REDIS_TIMEOUT = 1000", 1) // the machine may be busy with other tests
+	files := map[string]string{"instances.conf": servers, "gateway.lua": patient, "nginx.conf": configuration}
 	maps.Copy(files, p.files)
 	if p.edit != nil {
-		files["gateway.lua"], files["nginx.conf"] = p.edit(script), p.edit(configuration)
-		if files["gateway.lua"] == script && files["nginx.conf"] == configuration {
+		files["gateway.lua"], files["nginx.conf"] = p.edit(patient), p.edit(configuration)
+		if files["gateway.lua"] == patient && files["nginx.conf"] == configuration {
 			t.Fatalf("the edit changes nothing")
 		}
 	}
@@ -133,11 +140,13 @@ func (s *shop) generationKey() string {
 	return "holdfast:{" + s.ledger.String() + "}:generation"
 }
 
-// seed writes generation 0, which is that of this service's counts: its epochs are
-// small numbers. Once the service writes the key itself, only a plan with a made
-// ledger needs it.
-func (s *shop) seed() error {
-	return s.redis.Set(context.Background(), s.generationKey(), fmt.Sprintf("0 %d", s.segments), 0).Err()
+// seed writes generation 3 of a made ledger, as the service writes its own.
+func (s *shop) seed() error { return s.mark(fmt.Sprintf("3 %d", s.segments)) }
+
+// mark writes a made ledger's generation and segments, with the next beat.
+func (s *shop) mark(text string) error {
+	s.beat++
+	return s.redis.Set(context.Background(), s.generationKey(), fmt.Sprintf("%s %d", text, s.beat), 0).Err()
 }
 
 // generation reads the current generation.
