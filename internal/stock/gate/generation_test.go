@@ -19,13 +19,13 @@ func eachGate(t *testing.T, test func(t *testing.T, client redis.UniversalClient
 	locker := lock.NewLocal()
 	for _, kind := range kinds {
 		for name, open := range map[string]func(redis.UniversalClient, uuid.UUID) closer{
-			"Script":    func(c redis.UniversalClient, l uuid.UUID) closer { return NewScript(c, l) },
-			"ReadWrite": func(c redis.UniversalClient, l uuid.UUID) closer { return NewReadWrite(c, l) },
+			"Script":    func(c redis.UniversalClient, l uuid.UUID) closer { return script0(c, l) },
+			"ReadWrite": func(c redis.UniversalClient, l uuid.UUID) closer { return readWrite0(c, l) },
 			"Locked": func(c redis.UniversalClient, l uuid.UUID) closer {
-				return NewLocked(NewReadWrite(c, l), locker, lockWait, true)
+				return NewLocked(readWrite0(c, l), locker, lockWait, true)
 			},
 			"Segmented": func(c redis.UniversalClient, l uuid.UUID) closer {
-				return NewSegmented(NewScript(c, l), c, l, 3, locker)
+				return NewSegmented(script0(c, l), c, l, 3, locker)
 			},
 		} {
 			t.Run(kind+"/"+name, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestGenerationsInTurn(t *testing.T) {
 func TestFillBetweenReadAndWrite(t *testing.T) {
 	t.Parallel()
 	client, ledger := shared.client(t, "Redis"), uuid.New()
-	g, other := NewReadWrite(client, ledger), NewReadWrite(client, ledger)
+	g, other := readWrite0(client, ledger), readWrite0(client, ledger)
 	fill(t, g, "a", 1, 10)
 	g.between = func() { fill(t, other, "a", 2, 7) }
 	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
