@@ -443,3 +443,54 @@ func TestOpenTakesAreEnded(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 }
+
+// TestShrinkIsSeen: an optimistic cutter that has seen the stock row of before a
+// shrink does not cut it.
+func TestShrinkIsSeen(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		var seen hook
+		slow := s.open(t, settings{strategy: "optimistic", change: func(built *stock.Strategy) {
+			built.Cutter = heldViewer{built.Cutter, &seen}
+		}})
+		sku := fresh("shrunk")
+		lay(t, slow, sku, 1)
+		reached, proceed := seen.arm()
+		defer proceed()
+		heard := place(t.Context(), slow, ask(sku))
+		wait(t, "the row was seen", reached)
+		lay(t, slow, sku, 0)
+		proceed()
+		if r := wait(t, "the answer", heard); !errors.Is(r.err, stock.ErrSoldOut) {
+			t.Errorf("heard %+v", r)
+		}
+		s.atRest(t, nil, sku, 0)
+	})
+}
+
+// TestShrinkOutlivesRefill: a shrink taken at the gate before a refill does not
+// commit after it, as the refill did not count it.
+func TestShrinkOutlivesRefill(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.openHooked(t, settings{strategy: "lua", noGuard: true})
+		sku := fresh("shrink")
+		lay(t, i.instance, sku, 3)
+		reached, proceed := i.gate.taken.arm()
+		defer proceed()
+		set := make(chan error, 1)
+		go func() {
+			_, _, err := i.SetStock(t.Context(), Setting{SKU: sku, Kind: stock.Product, Total: 1})
+			set <- err
+		}()
+		wait(t, "the administrator's take", reached)
+		s.forget(t)
+		mustPlace(t, i.instance, asking(stock.Line{SKU: sku, Quantity: 2})) // refills
+		proceed()
+		if err := wait(t, "the administrator's answer", set); !errors.Is(err, ErrBelowSold) {
+			t.Errorf("got %v", err)
+		}
+		s.settled(t, i.gate, sku)
+		s.atRest(t, i.gate, sku, 2)
+	})
+}

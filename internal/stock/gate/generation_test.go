@@ -208,3 +208,74 @@ func TestMark(t *testing.T) {
 		}
 	})
 }
+
+// TestLedgersHaveScriptsOfTheirOwn: what another ledger's instances loaded into
+// the same Redis does not enable this one's.
+func TestLedgersHaveScriptsOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	client := shared.client(t, "Redis")
+	ours, theirs := NewReadWrite(client, uuid.New()), NewReadWrite(client, uuid.New())
+	load(t, theirs, 7)
+	ours.Use(7)
+	if loaded, err := ours.Loaded(t.Context()); loaded || err != nil {
+		t.Errorf("loaded: %v, %v", loaded, err)
+	}
+}
+
+// TestPartsOfTwoEpochs: units gathered from segments of two epochs are given
+// back, for the SKU is being filled.
+func TestPartsOfTwoEpochs(t *testing.T) {
+	t.Parallel()
+	g, _ := divided3(t, "Redis")
+	fill(t, g, "a", 1, 3)
+	if err := g.inner.Fill(t.Context(), segment("a", 1), 2, 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Take(t.Context(), orderOf("a", 3)); !errors.Is(err, stock.ErrNotFilled) {
+		t.Errorf("got %v", err)
+	}
+	if got, want := left(t, g, "a"), [3]int64{1, 1, 1}; got != want {
+		t.Errorf("left %v", got)
+	}
+}
+
+// TestRefusalsOfTheServer: errors by which Redis says that it ran nothing are
+// refusals, and all others leave the outcome open.
+func TestRefusalsOfTheServer(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnRedis(t)
+	client, err := connect(server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	g := scriptOn(t, client)
+	fill(t, g, "a", 1, 5)
+	set := func(name, value string) {
+		if err := client.ConfigSet(t.Context(), name, value).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, fault := range map[string]struct{ set, reset func() }{
+		"out of memory":    {func() { set("maxmemory", "1") }, func() { set("maxmemory", "0") }},
+		"too few replicas": {func() { set("min-replicas-to-write", "1") }, func() { set("min-replicas-to-write", "0") }},
+		"read only": {
+			func() { client.SlaveOf(t.Context(), "127.0.0.1", "1") },
+			func() { client.SlaveOf(t.Context(), "NO", "ONE") },
+		},
+	} {
+		fault.set()
+		if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		fault.reset()
+		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 5})
+	}
+	server.Kill()
+	if _, err := g.Take(t.Context(), orderOf("a", 1)); err == nil {
+		t.Error("a dead server answers")
+	}
+	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) { // refused to connect
+		t.Errorf("no server: got %v", err)
+	}
+}
