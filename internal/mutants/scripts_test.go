@@ -34,4 +34,5 @@ var scripts = []mutant{
 	{"all generations have the same scripts", call, "\"-- ledger %s\\nlocal FIRST, LAST = %d, %d\\n\", ledgerID, first, last) + text)", "\"-- ledger %s%.0d%.0d\\nlocal FIRST, LAST = 0, 2^53\\n\", ledgerID, first, last) + text)", "internal/stock/gate TestUnloadedGeneration/Redis/Script"},
 	{"all ledgers have the same scripts", call, "\"-- ledger %s\\nlocal FIRST", "\"-- %.0s\\nlocal FIRST", "internal/stock/gate TestLedgersHaveScriptsOfTheirOwn"},
 	{"parts of two epochs are one cut", segmented, "if line.Epoch != 0 && line.Epoch != cut.Epoch {", "if false {", "internal/stock/gate TestPartsOfTwoEpochs"},
+	{"a refusing Redis leaves the outcome open", call, "for _, prefix := range notRun {", "for _, prefix := range notRun[:0] {", "internal/stock/gate TestRefusalsOfTheServer"},
 }
