@@ -232,27 +232,50 @@ func (h *hold) handOver(ctx context.Context) (ended bool, err error) {
 	return false, nil
 }
 
-// passOn passes the lock on to the waiter. The grant's loss is the waiter's only
-// if the waiter got the grant.
+// passOn passes the lock on to the waiter.
 func (h *hold) passOn(ctx context.Context, p Passer, next *waiter) error {
-	var handed bool
-	done := make(chan struct{})
-	defer close(done)
-	grant, err := p.Pass(ctx, func() {
-		if <-done; handed {
-			next.hold.lose()
-		}
-	})
+	var loss handedLoss
+	grant, err := p.Pass(ctx, loss.lose)
 	if err != nil {
 		h.pass()
 		return err
 	}
-	handed = h.hand(next, func(n *hold) { n.grant, n.passes, n.since = grant, h.passes+1, h.since })
-	if !handed {
-		err = grant.Release(ctx) // he gave up meanwhile
-		h.pass()
+	if h.hand(next, func(n *hold) { n.grant, n.passes, n.since = grant, h.passes+1, h.since }) {
+		loss.hand(next.hold)
+		return nil
 	}
+	err = grant.Release(ctx) // the waiter gave up meanwhile
+	h.pass()
 	return err
+}
+
+// handedLoss is the loss of a grant that is being handed over. It ends the leases
+// of the hold that gets the grant, and nothing if none does. It never blocks: a
+// grant's Release may wait for it.
+type handedLoss struct {
+	mu   sync.Mutex
+	lost bool
+	hold *hold
+}
+
+func (l *handedLoss) lose() {
+	l.mu.Lock()
+	l.lost = true
+	h := l.hold
+	l.mu.Unlock()
+	if h != nil {
+		h.lose()
+	}
+}
+
+func (l *handedLoss) hand(h *hold) {
+	l.mu.Lock()
+	l.hold = h
+	lost := l.lost
+	l.mu.Unlock()
+	if lost {
+		h.lose()
+	}
 }
 
 // follow frees the lock, and leaves the waiter a place in the backend's queue.

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // relay is a backend that grants everything, and whose grants are handed over
@@ -220,6 +221,86 @@ func TestHandoverThatComesTooLate(t *testing.T) {
 		t.Errorf("the waiter's lease ended: %v", err)
 	}
 	unlock(t, second)
+}
+
+// tied is a grant that is lost, and cannot be released before its loss was told.
+type tied struct{ *baton }
+
+func (g tied) Release(ctx context.Context) error {
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		g.lost()
+	}()
+	<-told
+	return g.baton.Release(ctx)
+}
+
+type passesTied struct{ *baton }
+
+func (p passesTied) Pass(_ context.Context, lost func()) (Grant, error) {
+	p.handOver()
+	return tied{&baton{p.relay, lost}}, nil
+}
+
+// TestHandoverLostUnwanted loses a grant that is released because its waiter gave
+// up. A backend that waits for its watchdog then must not wait for ever.
+func TestHandoverLostUnwanted(t *testing.T) {
+	t.Parallel()
+	r := newRelay(func(b *baton) Grant { return passesTied{b} })
+	l := newLocker(r)
+	first := held(t, l, "a")
+	ctx, giveUp := context.WithCancel(t.Context())
+	gaveUp := make(chan error, 1)
+	go func() {
+		_, err := l.Lock(ctx, "a")
+		gaveUp <- err
+	}()
+	waitFor(l, "a", 1)
+	unlocked := make(chan error, 1)
+	go func() { unlocked <- first.Unlock(t.Context()) }()
+	<-r.handing
+	giveUp()
+	if err := <-gaveUp; !errors.Is(err, context.Canceled) {
+		t.Errorf("the waiter has %v", err)
+	}
+	close(r.let)
+	select {
+	case err := <-unlocked:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("Unlock does not end")
+	}
+}
+
+type passesLost struct{ *baton }
+
+func (p passesLost) Pass(_ context.Context, lost func()) (Grant, error) {
+	lost()
+	return &baton{p.relay, lost}, nil
+}
+
+// TestLossDuringHandover loses a grant before the waiter has it. The waiter must
+// be told.
+func TestLossDuringHandover(t *testing.T) {
+	t.Parallel()
+	l := newLocker(newRelay(func(b *baton) Grant { return passesLost{b} }))
+	first := held(t, l, "a")
+	granted := make(chan Lease, 1)
+	go func() { granted <- held(t, l, "a") }()
+	waitFor(l, "a", 1)
+	unlock(t, first)
+	second := <-granted
+	select {
+	case <-second.Context().Done():
+	case <-time.After(5 * time.Second):
+		t.Fatal("the lease goes on")
+	}
+	if err := second.Unlock(t.Context()); !errors.Is(err, ErrLost) {
+		t.Errorf("unlocking what was lost: %v", err)
+	}
 }
 
 func (h *hold) isLost() bool {
