@@ -44,6 +44,7 @@ const (
 	fillRule
 	giveRule
 	writeRule
+	lossRule
 )
 
 // layout is how the instances of a generation sell.
@@ -315,7 +316,10 @@ func (p protocol) store(from state, do doer) {
 	if from.restarts < p.restarts {
 		do("Redis restarts from its snapshot", 0, func(s *state) {
 			s.restarts++
-			s.scripts, s.count = 0, s.saved
+			s.count = s.saved
+			if p.without != lossRule {
+				s.scripts = 0
+			}
 			for i := range s.takes {
 				s.takes[i].held = s.takes[i].saved
 			}
@@ -561,6 +565,7 @@ func TestGeneration(t *testing.T) {
 		fillRule:        "the fill that lowers no epoch",
 		giveRule:        "the epoch checked by a give",
 		writeRule:       "the epoch checked by a write under a lock",
+		lossRule:        "the scripts lost with the data", // as by a master that was a replica for a while
 	} {
 		t.Run("without "+name, func(t *testing.T) {
 			t.Parallel()
