@@ -252,7 +252,7 @@ func TestLedgerID_OneOfEachMigration(t *testing.T) {
 		if again, err := s.LedgerID(ctx); err != nil || again != first {
 			t.Errorf("ID %v, then %v, error %v", first, again, err)
 		}
-		if err := errors.Join(s.MigrateDown(ctx), s.MigrateUp(ctx)); err != nil {
+		if err := errors.Join(s.MigrateDown(ctx), s.MigrateDown(ctx), s.MigrateUp(ctx)); err != nil {
 			t.Fatal(err)
 		}
 		if other, err := s.LedgerID(ctx); err != nil || other == first {
