@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
 	"github.com/holdfast-stock/holdfast/internal/lock/backends"
 	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/outage"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -29,9 +30,12 @@ import (
 const (
 	// watchEvery is how often the Redis masters are asked who they are.
 	watchEvery = time.Second
-	// drainTimeout bounds how long a stopping service waits for the requests
-	// it has accepted.
-	drainTimeout = 15 * time.Second
+	// stopTimeout bounds how long a service takes to stop, after --drain-delay:
+	// answering what it accepted, flushing its queues and closing its stores.
+	stopTimeout = 15 * time.Second
+	// answerTimeout is the part of it that the requests have, which is more
+	// than requestTimeout.
+	answerTimeout = 12 * time.Second
 )
 
 // demoStock is what there is to buy in an embedded service.
@@ -40,9 +44,29 @@ var demoStock = []order.Setting{
 	{SKU: "coupon-300", Kind: stock.Coupon, Total: 300},
 }
 
-// serve serves until ctx ends, and then finishes what it accepted.
-func serve(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) (err error) {
-	log = slog.New(httpapi.LogHandler(log.Handler()))
+// serve serves until ctx ends, and then finishes what it accepted. That takes
+// at most --drain-delay and stopTimeout, even if a store does not answer; the
+// error says if something was left to recovery.
+func serve(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) error {
+	counting := outage.NewHandler(log.Handler())
+	defer counting.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- serveAndStop(ctx, c, stdout, slog.New(httpapi.LogHandler(counting))) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(c.drainDelay + stopTimeout):
+		return fmt.Errorf("stopping: not done after %v; recovery resolves what was under way", stopTimeout)
+	}
+}
+
+// serveAndStop is serve without a bound on the time it takes to stop.
+func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) (err error) {
 	store.LogRedis(log)
 
 	// First of all, so that an address in use changes nothing in the stores.
@@ -57,6 +81,7 @@ func serve(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, stores.close()) }()
+	stores.sql.LogTo(log)
 	if err := prepareSchema(ctx, c, stores.sql); err != nil {
 		return err
 	}
@@ -150,16 +175,24 @@ func serve(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) (e
 	case <-ctx.Done():
 	}
 	ready.Store(false)
+	if c.drainDelay > 0 {
+		log.Info("draining: not ready, still accepting", "seconds", c.drainDelay.Seconds())
+		select {
+		case err := <-served:
+			return err
+		case <-time.After(c.drainDelay):
+		}
+	}
 	log.Info("draining: finishing what was accepted")
 	return drain(server, log)
 }
 
 // drain stops accepting and waits for the answers under way.
 func drain(server *http.Server, log *slog.Logger) error {
-	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
 	if err := server.Shutdown(ctx); err != nil {
-		log.Warn("some requests were cut off", "after", drainTimeout.String(), "error", err)
+		log.Warn("some requests were cut off", "seconds", answerTimeout.Seconds(), "error", err)
 		return server.Close()
 	}
 	log.Info("drained")
