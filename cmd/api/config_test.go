@@ -85,7 +85,6 @@ func TestParseRefuses(t *testing.T) {
 		{"--drain-delay soon", nil, []string{"--drain-delay", `"soon"`}},
 		{"--admin-token 0123456789abcde", nil, []string{"--admin-token", "16"}},
 		{"--admin-token=", nil, []string{"--admin-token", "16"}},
-		{"--admin-token " + strings.Repeat("a", 4097), nil, []string{"--admin-token", "4096"}},
 		{"", []string{"HOLDFAST_ADMIN_TOKEN=0123456789abcdef\n"}, []string{"--admin-token"}},
 		{"", []string{"HOLDFAST_ADMIN_TOKEN=                  "}, []string{"--admin-token"}},
 		{"", []string{"HOLDFAST_ADMIN_TOKEN=01234567 89abcdef"}, []string{"--admin-token"}},
@@ -116,6 +115,24 @@ func TestParseRefuses(t *testing.T) {
 				t.Errorf("exit code %d, %q", code, out.String())
 			}
 		})
+	}
+}
+
+func TestIsToken(t *testing.T) {
+	for token, want := range map[string]bool{
+		"":                        false,
+		"0123456789abcde":         false,
+		"0123456789abcdef":        true,
+		"0123456789abcdef\n":      false,
+		" 123456789abcdef":        false,
+		"0123456789abcde\u00a0":   false,
+		"0123456789abcde\x7f":     false,
+		strings.Repeat("~", 4096): true,
+		strings.Repeat("~", 4097): false,
+	} {
+		if isToken(token) != want {
+			t.Errorf("%.20q (%d bytes): %v", token, len(token), !want)
+		}
 	}
 }
 

@@ -32,7 +32,8 @@ const (
 	watchEvery = time.Second
 	// stopTimeout bounds how long a service takes to stop, after --drain-delay:
 	// answering what it accepted, flushing its queues and closing its stores.
-	stopTimeout = 15 * time.Second
+	// The process has ended within 15 s.
+	stopTimeout = 14500 * time.Millisecond
 	// answerTimeout is the part of it that the requests have, which is more
 	// than requestTimeout.
 	answerTimeout = 12 * time.Second

@@ -83,21 +83,20 @@ func (a *api) logRequest(c *gin.Context, took time.Duration) {
 // fail answers a request that the service refused, and logs what went wrong.
 func (a *api) fail(c *gin.Context, err error) {
 	p, detail := problemOf(err)
-	a.failed(c, p, err)
+	a.failed(c, p.about().status, "refusing requests as "+string(p), err)
 	a.problem(c, p, detail, concerning(err))
 }
 
 // failed leaves the cause of a failure for the request's line in the log. The
-// cause of a 503 gets a line of its own; that a read failed because the client
-// hung up is no failure.
-func (a *api) failed(c *gin.Context, p problem, err error) {
-	status := p.about().status
+// cause of a 503 gets a line of its own with the message; that a read failed
+// because the client hung up is no failure.
+func (a *api) failed(c *gin.Context, status int, message string, err error) {
 	if status < http.StatusInternalServerError {
 		return
 	}
 	_ = c.Error(err)
 	if ctx := c.Request.Context(); status == http.StatusServiceUnavailable && ctx.Err() == nil {
-		a.Log.LogAttrs(a.withID(c, ctx), slog.LevelWarn, "refusing requests as "+string(p), slog.Any("error", err))
+		a.Log.LogAttrs(a.withID(c, ctx), slog.LevelWarn, message, slog.Any("error", err))
 	}
 }
 

@@ -332,9 +332,11 @@ func (a *api) readyz(c *gin.Context) {
 	case err == nil:
 		a.send(c, http.StatusOK, a.types.json, []byte(`{"status":"ready"}`))
 	case errors.Is(err, order.ErrSuperseded):
-		a.fail(c, err)
+		a.failed(c, http.StatusServiceUnavailable, "not ready", err)
+		p, detail := problemOf(err)
+		a.problem(c, p, detail)
 	default:
-		a.failed(c, unavailable, err)
+		a.failed(c, http.StatusServiceUnavailable, "not ready", err)
 		a.problem(c, unavailable, storesAwayDetail)
 	}
 }
