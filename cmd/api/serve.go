@@ -51,8 +51,15 @@ var demoStock = []order.Setting{
 func serve(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) error {
 	counting := outage.NewHandler(log.Handler())
 	defer counting.Close()
+	log = slog.New(httpapi.LogHandler(counting))
+	return endWithin(ctx, c.drainDelay+stopTimeout, func() error { return serveAndStop(ctx, c, stdout, log) })
+}
+
+// endWithin runs f. It returns without f if f has not returned within limit
+// of the end of ctx.
+func endWithin(ctx context.Context, limit time.Duration, f func() error) error {
 	ended := make(chan error, 1)
-	go func() { ended <- serveAndStop(ctx, c, stdout, slog.New(httpapi.LogHandler(counting))) }()
+	go func() { ended <- f() }()
 	select {
 	case err := <-ended:
 		return err
@@ -61,8 +68,8 @@ func serve(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) er
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(c.drainDelay + stopTimeout):
-		return fmt.Errorf("stopping: not done after %v; recovery resolves what was under way", stopTimeout)
+	case <-time.After(limit):
+		return fmt.Errorf("stopping: not done after %v; recovery resolves what was under way", limit)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -68,6 +69,33 @@ func TestDrainDelay(t *testing.T) {
 	})
 }
 
+// TestEndWithin: what does not end keeps nobody waiting.
+func TestEndWithin(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 15 * time.Second
+		ctx, stop := context.WithCancel(t.Context())
+		forever := make(chan struct{})
+		defer close(forever)
+		start := time.Now()
+		go func() {
+			time.Sleep(time.Hour)
+			stop()
+		}()
+		if err := endWithin(ctx, limit, func() error { <-forever; return nil }); err == nil || time.Since(start) != time.Hour+limit {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		for _, want := range []error{nil, errNotReady} {
+			if err := endWithin(t.Context(), limit, func() error { return want }); err != want { //nolint:errorlint // the same one
+				t.Errorf("%v, want %v", err, want)
+			}
+			if err := endWithin(ctx, limit, func() error { time.Sleep(limit - 1); return want }); err != want { //nolint:errorlint // the same one
+				t.Errorf("%v, want %v", err, want)
+			}
+		}
+	})
+}
+
 // TestFrozenDatabase: while the database is stopped, /readyz is 503 within 2 s,
 // and SIGTERM ends the service within 15 s.
 func TestFrozenDatabase(t *testing.T) {
@@ -89,6 +117,9 @@ func TestFrozenDatabase(t *testing.T) {
 			start := time.Now()
 			api.Interrupt()
 			api.Wait() // 1 if something was left to recovery
+			if log := api.Output(); !strings.Contains(log, `"msg":"slow statement"`) || strings.Contains(log, "WARN slow statement") {
+				t.Errorf("slow statements are not in the service's log: %s", log)
+			}
 			if took := time.Since(start); took > 15*time.Second {
 				t.Errorf("ended %v after SIGTERM: %s", took, api.Output())
 			}
