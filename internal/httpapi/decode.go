@@ -31,8 +31,10 @@ const (
 	// keptBody is the capacity above which a body's buffer is not kept for
 	// the next request, in bytes.
 	keptBody = 16 << 10
-	// lateBody is how long a body may take after its deadline has passed.
-	lateBody = time.Second
+	// lateBody is how long a body may take after its deadline has passed, and
+	// lateAnswer how long the request may take from then on.
+	lateBody   = time.Second
+	lateAnswer = 30 * time.Second
 )
 
 const (
@@ -111,7 +113,8 @@ func (r *reader) load(w http.ResponseWriter, req *http.Request) problem {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		// If this process was stopped for a while, the body may have arrived
 		// in the meantime. Read what is there.
-		if http.NewResponseController(w).SetReadDeadline(time.Now().Add(lateBody)) == nil {
+		now, conn := time.Now(), http.NewResponseController(w)
+		if conn.SetReadDeadline(now.Add(lateBody)) == nil && conn.SetWriteDeadline(now.Add(lateAnswer)) == nil {
 			_, err = r.body.ReadFrom(&r.limited)
 		}
 	}

@@ -152,11 +152,11 @@ func TestSlowBody(t *testing.T) {
 // as it does while the process is stopped.
 func TestLateBody(t *testing.T) {
 	const limit = 300 * time.Millisecond
-	conn := dial(t, serve(t, func(s *http.Server) { s.ReadTimeout = limit }))
+	conn := dial(t, serve(t, func(s *http.Server) { s.ReadTimeout, s.WriteTimeout = limit, limit+lateBody/8 }))
 	if _, err := io.WriteString(conn, partOfAnOrder(10)); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(limit + lateBody/4) // the deadline is over, the time after it is not
+	time.Sleep(limit + lateBody/4) // the deadlines are over, the time after them is not
 	if _, err := io.WriteString(conn, oneLine[10:]); err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ var face = []mutant{
 	{"a late body is malformed", decode, "case err != nil && brokenConnection(err):", "case err != nil && brokenConnection(err) && false:", "internal/httpapi TestSlowBody/too_late"},
 	{"a body cut off is malformed", decode, "|| errors.Is(err, io.ErrUnexpectedEOF)", "", "internal/httpapi TestSlowBody/cut_off"},
 	{"a connection is kept after a late body", decode, `w.Header().Set("Connection", "close")`, "", "internal/httpapi TestLateBody"},
+	{"no time to answer after a late body", decode, " && conn.SetWriteDeadline(now.Add(lateAnswer)) == nil", "", "internal/httpapi TestLateBody"},
 	{"readyz takes as long as an order", handlers, "min(readyTimeout, a.RequestTimeout)", "a.RequestTimeout", "internal/httpapi TestReadyAnswersInTime"},
 	{"a superseded instance fails", problems, "case errors.Is(err, order.ErrSuperseded):", "case false:", "internal/httpapi TestContract/superseded"},
 	{"a draining instance keeps its connections", envelope, "if a.Draining() {", "if false {", "internal/httpapi TestDraining"},
