@@ -117,8 +117,8 @@ func TestFrozenDatabase(t *testing.T) {
 			start := time.Now()
 			api.Interrupt()
 			api.Wait() // 1 if something was left to recovery
-			if log := api.Output(); !strings.Contains(log, `"msg":"slow statement"`) || strings.Contains(log, "WARN slow statement") {
-				t.Errorf("slow statements are not in the service's log: %s", log)
+			if log := api.Output(); strings.Contains(log, "WARN slow statement") {
+				t.Errorf("slow statements are logged as text, beside the service's log: %s", log)
 			}
 			if took := time.Since(start); took > 15*time.Second {
 				t.Errorf("ended %v after SIGTERM: %s", took, api.Output())

@@ -99,7 +99,7 @@ func problemOf(err error) (p problem, detail string) {
 	case errors.Is(err, order.ErrSuperseded):
 		return superseded, "An instance of another strategy or layout has taken the stock over. Nothing was cut; ask another instance."
 	case errors.Is(err, order.ErrBusy):
-		return busy, "Too much at once. Nothing was cut; try again."
+		return busy, "The service is too busy, or a store is away. Nothing was cut; try again."
 	case errors.Is(err, order.ErrInProgress):
 		return inProgress, "Another request with this Idempotency-Key is under way."
 	case errors.Is(err, order.ErrKeyReused):

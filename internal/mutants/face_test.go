@@ -36,6 +36,7 @@ var face = []mutant{
 	{"what was counted is lost at the end", counting, "\t\to.end(message, of)\n\t}\n}", "\t\tdelete(o.open, message)\n\t}\n}", "internal/outage TestClose"},
 	{"the log counts nothing", serve, "httpapi.LogHandler(counting)", "httpapi.LogHandler(log.Handler())", "cmd/api TestAwayRedis"},
 	{"slow statements go elsewhere", serve, "stores.sql.LogTo(log)", "", "cmd/api TestFrozenDatabase/PostgreSQL"},
+	{"slow statements go nowhere else", "internal/store/sql.go", "s.db.Logger = slowLog{log}", "", "internal/store TestLogTo"},
 	{"a URL is repeated", flags, `return scheme + ":…"`, "return scheme + s", "cmd/api TestNoURLIsRepeated"},
 	{"a URL in the environment is repeated", flags, "cutURL(getenv(name))", "getenv(name)", "cmd/api TestNoURLIsRepeated"},
 	{"a short token", flags, "len(s) >= shortestToken", "len(s) > 0", "cmd/api TestIsToken"},
