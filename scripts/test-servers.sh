@@ -27,11 +27,14 @@ needs redis-server redis-server
 needs redis-tools redis-cli
 needs mariadb-server mariadbd
 needs postgresql initdb
+needs pgbouncer pgbouncer
+needs rsync rsync
 needs default-jdk-headless javac
 needs etcd-server etcd
 needs nginx nginx
 for file in /usr/lib/nginx/modules/ngx_http_lua_module.so:libnginx-mod-http-lua \
-	/usr/share/lua/5.1/nginx/redis.lua:lua-nginx-redis /usr/share/lua/5.1/cjson:lua-cjson; do
+	/usr/share/lua/5.1/nginx/redis.lua:lua-nginx-redis /usr/share/lua/5.1/cjson:lua-cjson \
+	/usr/lib/galera/libgalera_smm.so:galera-4; do
 	[ -e "${file%%:*}" ] || packages="$packages ${file##*:}"
 done
 for jar in zookeeper curator-recipes; do

@@ -123,9 +123,9 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	orders := order.NewService(stores.sql.DB(), built, c.takeDeadline, log, order.NewMetrics(registry))
+	orders := order.NewService(stores.sql.DB(), ledgerID, built, c.takeDeadline, log, order.NewMetrics(registry))
 	defer orders.Close()
-	if err := orders.Adopt(ctx); err != nil {
+	if err := orders.Start(ctx); err != nil {
 		return err
 	}
 	if c.embedded() {
@@ -151,9 +151,6 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 
-	if err := orders.Sweep(ctx); err != nil && ctx.Err() == nil {
-		log.Warn("the first sweep failed and will be tried again", "error", err)
-	}
 	// What mends the stock goes on until the last request is answered.
 	mending, stopMending := context.WithCancel(context.WithoutCancel(ctx))
 	var menders sync.WaitGroup
@@ -162,10 +159,8 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	if built.Gate != nil {
 		menders.Go(func() {
 			store.WatchRedis(mending, stores.redis, watchEvery, func() {
-				log.Warn("a Redis master is not the one it was: refilling all counts")
-				if err := orders.RefillAll(mending); err != nil && mending.Err() == nil {
-					log.Warn("not every count could be refilled; sweeps and takes go on trying", "error", err)
-				}
+				log.Warn("a Redis master was replaced or restarted; every count is filled anew")
+				orders.StoreChanged()
 			})
 		})
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
@@ -12,8 +14,8 @@ import (
 // SetStock creates the SKU, or moves its total to the one given and what is
 // available by the difference; created says which. In mid-sale too.
 //
-// Errors: ErrBelowSold, ErrKindFixed, ErrBusy, ErrUnavailable. Trying again is
-// safe.
+// Errors: ErrBelowSold, ErrKindFixed, ErrBusy, ErrSuperseded, ErrUnavailable.
+// Trying again is safe.
 func (s *Service) SetStock(ctx context.Context, set Setting) (st Stock, created bool, err error) {
 	row, created, err := s.setRow(ctx, set)
 	if err != nil {
@@ -25,21 +27,28 @@ func (s *Service) SetStock(ctx context.Context, set Setting) (st Stock, created 
 
 func (s *Service) setRow(ctx context.Context, set Setting) (row stockRow, created bool, err error) {
 	for try := 1; try <= placeTries; try++ {
+		if err := s.generations.usable(ctx); err != nil {
+			return row, false, err
+		}
 		row, created, err = s.ledger.Set(ctx, set)
 		switch {
 		case store.IsDuplicate(err): // created by another a moment ago
 			continue
-		case err != nil:
-			return row, false, err
-		case created:
+		case created && err == nil:
 			s.fillNew(ctx, row)
 			return row, true, nil
-		case row.Total <= set.Total:
+		case err == nil && row.Total <= set.Total:
 			s.applyNow(ctx, row.SKU)
 			return row, false, nil
+		case err == nil:
+			row, err = s.shrink(ctx, set, row.Total-set.Total)
 		}
-		row, err = s.shrink(ctx, set, row.Total-set.Total)
-		if err == nil || !errors.Is(err, errMoved) {
+		switch {
+		case mendable(err):
+			if err := s.mend(ctx, err); err != nil {
+				return row, false, err
+			}
+		case !errors.Is(err, errRowChanged):
 			return row, false, err
 		}
 		waitFor(ctx, try)
@@ -69,7 +78,8 @@ func (s *Service) applyNow(ctx context.Context, sku stock.SKU) {
 }
 
 // shrink takes n units away as an order would: at the gate first, so that they
-// cannot be sold meanwhile, then in the ledger. errMoved: look again.
+// cannot be sold meanwhile, then in the ledger. errRowChanged: look again. A
+// mendable error asks for the mend.
 func (s *Service) shrink(ctx context.Context, set Setting, n int64) (stockRow, error) {
 	d := shrinking(set.SKU, n)
 	if s.gate != nil {
@@ -77,49 +87,31 @@ func (s *Service) shrink(ctx context.Context, set Setting, n int64) (stockRow, e
 		switch {
 		case errors.Is(err, stock.ErrSoldOut):
 			return stockRow{}, ErrBelowSold // what is in flight counts as sold
-		case errors.Is(err, stock.ErrNotFilled):
-			if err := s.refill(ctx, set.SKU); err != nil && !errors.Is(err, errMoved) {
-				return stockRow{}, err
-			}
-			return stockRow{}, errMoved
-		case err != nil && !atGate(err):
-			s.give(ctx, d)
+		case stock.Refuses(err):
 			return stockRow{}, err
 		case err != nil:
+			s.give(ctx, d)
 			return stockRow{}, err
 		}
 		d = taken
 	}
-	row, err := s.ledger.Shrink(ctx, d, set)
-	if errors.Is(err, store.ErrUnknownOutcome) {
-		recorded, unresolved := s.ledger.Resolve(ctx, d)
-		switch {
-		case unresolved != nil: // left to recovery
-			return stockRow{}, errors.Join(err, unresolved)
-		case recorded:
-			s.settle(d)
-			return s.ledger.Row(ctx, set.SKU)
-		}
+	row, out := s.ledger.Shrink(ctx, d, set)
+	if out.kind != unknown {
+		s.endTake(ctx, d, out)
+	} else if out = s.resolveTake(ctx, d, out); out.kind == committed {
+		return s.ledger.Row(ctx, set.SKU)
 	}
-	if err != nil {
-		s.give(ctx, d)
-		if errors.Is(err, stock.ErrStaleEpoch) {
-			if err := s.refill(ctx, set.SKU); err != nil && !errors.Is(err, errMoved) {
-				return stockRow{}, err
-			}
-			return stockRow{}, errMoved
-		}
-		return stockRow{}, err
+	if out.kind == committed {
+		return row, nil
 	}
-	s.settle(d)
-	return row, nil
+	return stockRow{}, out.reason()
 }
 
 func (s *Service) adminError(err error) error {
 	switch {
-	case errors.Is(err, ErrBelowSold), errors.Is(err, ErrKindFixed), errors.Is(err, ErrBusy):
+	case errors.Is(err, ErrBelowSold), errors.Is(err, ErrKindFixed), errors.Is(err, ErrBusy), errors.Is(err, ErrSuperseded):
 		return err
-	case errors.Is(err, stock.ErrBusy):
+	case stock.Refuses(err):
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	default:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -188,20 +180,24 @@ func (s *Service) filledLevels(ctx context.Context, rows []stockRow) ([]stock.Le
 	if err != nil {
 		return nil, err
 	}
+	var lacking []stockRow
 	for i, row := range rows {
-		if levels[i].Filled {
-			continue
+		if !levels[i].Filled {
+			lacking = append(lacking, row)
 		}
-		if err := s.refill(ctx, row.SKU); err != nil && !errors.Is(err, errMoved) {
-			return nil, err
-		}
-		again, err := s.levels(ctx, rows[i:i+1])
-		if err != nil {
-			return nil, err
-		}
-		levels[i] = again[0]
 	}
-	return levels, nil
+	if len(lacking) == 0 {
+		return levels, nil
+	}
+	g := new(errgroup.Group)
+	g.SetLimit(refillParallel)
+	for _, row := range lacking {
+		g.Go(func() error { return s.refill(ctx, row.SKU) })
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	return s.levels(ctx, rows)
 }
 
 // Audit holds a SKU's counts against one another.
@@ -233,7 +229,7 @@ func (s *Service) Audit(ctx context.Context, sku stock.SKU) (Audit, error) {
 }
 
 func readError(err error) error {
-	if errors.Is(err, stock.ErrUnknownSKU) {
+	if errors.Is(err, stock.ErrUnknownSKU) || errors.Is(err, ErrSuperseded) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,17 +29,14 @@ const (
 	// transactionTries bounds how often a group meets a deadlock, a
 	// serialization failure or a moved version before it is told ErrBusy.
 	transactionTries = 10
+	// maxLockWaits bounds how often an order waits for a row lock in vain.
+	maxLockWaits = 2
 	// lookups at once: groups, and IDs in a group.
 	lookupParallel, lookupGroup = 2, 100
 )
 
 // errMissing: the ledger has no such row.
 var errMissing = errors.New("no such row")
-
-// existing is the answer to an order whose ID the ledger has already.
-type existing struct{ entry *entry }
-
-func (*existing) Error() string { return "the order is recorded already" }
 
 // ledger is the only truth: the stock rows and the order rows. It is safe for
 // concurrent use.
@@ -48,7 +46,11 @@ type ledger struct {
 	log      *slog.Logger
 	metrics  *Metrics
 
+	generation atomic.Int64 // in use: see generations
+
 	records *group.Batcher[*recording]
+	lanes   lanes
+	groups  sync.WaitGroup // under way
 	lookups *group.Batcher[*lookup]
 
 	// misfits says that the last plan did not fit: stock is out, or a gate
@@ -60,7 +62,19 @@ type ledger struct {
 type recording struct {
 	entry     entry
 	deduction stock.Deduction
-	answer    error
+	outcome   outcome
+	answered  bool
+	done      chan struct{} // closed once outcome stands
+}
+
+func newRecording(e entry, d stock.Deduction) *recording {
+	return &recording{entry: e, deduction: d, done: make(chan struct{})}
+}
+
+// answer sets the outcome, which stands from then on.
+func (r *recording) answer(o outcome) {
+	r.outcome, r.answered = o, true
+	close(r.done)
 }
 
 type lookup struct {
@@ -74,81 +88,171 @@ func newLedger(db *gorm.DB, strategy stock.Strategy, log *slog.Logger, metrics *
 	l.records = group.New(
 		group.Limits{Size: strategy.Group, Parallel: strategy.Parallel, Queue: queueLength, Weight: groupLines},
 		func(r *recording) int { return len(r.deduction.Lines) },
-		func(rs []*recording) { l.record(slices.Clone(rs)) })
+		l.admit)
 	l.lookups = group.New(
 		group.Limits{Size: lookupGroup, Parallel: lookupParallel, Queue: queueLength},
 		nil, l.lookUp)
 	return l
 }
 
+// Generation is the generation in use.
+func (l *ledger) Generation() stock.Generation { return stock.Generation(l.generation.Load()) }
+
 // close finishes what is queued.
 func (l *ledger) close() {
 	l.records.Close()
+	l.groups.Wait()
 	l.lookups.Close()
 }
 
 // Record commits the order and the cut of its units, in a group with others,
-// and returns once the outcome is known.
+// and returns once the outcome is known, or ctx has ended.
 //
-// Errors: ErrSoldOut, ErrStaleEpoch, ErrUnknownSKU, ErrLayout of package stock
-// (as *stock.Refusal); *existing; store.ErrUnknownOutcome; stock.ErrBusy, and
-// then nothing was cut.
-func (l *ledger) Record(ctx context.Context, e entry, d stock.Deduction) error {
-	r := &recording{entry: e, deduction: d}
-	if err := l.records.Do(ctx, r); err != nil {
-		if errors.Is(err, group.ErrFull) || errors.Is(err, group.ErrClosed) {
-			return fmt.Errorf("%w: %w", stock.ErrBusy, err)
-		}
-		return fmt.Errorf("%w: %w", store.ErrUnknownOutcome, err) // the group runs all the same
+// Reasons to refuse: ErrSoldOut, ErrStaleEpoch, ErrUnknownSKU, ErrNotAdopted and
+// ErrSuperseded of package stock (as *stock.Refusal); stock.ErrBusy.
+func (l *ledger) Record(ctx context.Context, e entry, d stock.Deduction) outcome {
+	r := newRecording(e, d)
+	l.queue(r)
+	select {
+	case <-r.done:
+		return r.outcome
+	case <-ctx.Done(): // the group runs all the same, and r is not ours to read
+		return unknownFor(ctx.Err())
 	}
-	return r.answer
 }
 
-// record gives every recording its answer.
-func (l *ledger) record(rs []*recording) {
+// queue has the recording join a group.
+func (l *ledger) queue(r *recording) {
+	if err := l.records.Send(r); err != nil {
+		r.answer(refusedFor(fmt.Errorf("%w: %w", stock.ErrBusy, err)))
+	}
+}
+
+// admit records a group, and returns when it is done or has got a lane of its
+// own.
+func (l *ledger) admit(rs []*recording) {
+	rs = l.lanes.admit(slices.Clone(rs))
+	if len(rs) == 0 {
+		return
+	}
+	own := &lane{skus: skusOf(rs)}
+	done := make(chan struct{})
+	l.groups.Go(func() {
+		defer close(done)
+		l.record(rs, own)
+		for _, r := range l.lanes.end(own) {
+			l.queue(r)
+		}
+	})
+	patience := time.NewTimer(lanePatience)
+	defer patience.Stop()
+	select {
+	case <-done:
+		return
+	case <-patience.C:
+	}
+	if !l.lanes.enter(own) {
+		<-done
+	}
+}
+
+// skusOf returns the SKUs of the recordings, each once.
+func skusOf(rs []*recording) []stock.SKU {
+	var skus []stock.SKU
+	for _, r := range rs {
+		for _, line := range r.deduction.Lines {
+			skus = append(skus, line.SKU)
+		}
+	}
+	slices.Sort(skus)
+	return slices.Compact(skus)
+}
+
+// record gives every recording its outcome. One that it left out is unknown, and
+// so never a success.
+func (l *ledger) record(rs []*recording, own *lane) {
 	l.metrics.groupSize.Observe(float64(len(rs)))
-	rs, twins := distinct(rs)
+	all := rs
+	for len(rs) > 0 {
+		first, twins := distinct(rs)
+		if err := l.commit(first, own); err != nil {
+			refuse(twins, err)
+			break
+		}
+		rs = twins // these find the first of their ID recorded, or free
+	}
+	for _, r := range all {
+		if !r.answered {
+			r.answer(outcome{})
+		}
+	}
+}
+
+// commit gives every recording its outcome; their IDs are distinct. An error
+// says that the database is away: the recordings have been refused for it, and
+// others would be.
+func (l *ledger) commit(rs []*recording, own *lane) error {
+	waits := 0 // for row locks, in vain
 	for try := 1; len(rs) > 0; try++ {
 		err := l.transact(rs)
 		switch {
 		case err == nil || errors.Is(err, store.ErrUnknownOutcome):
-			rs = nil
+			return nil
 		case store.IsDuplicate(err):
-			left := l.withoutExisting(rs)
+			left, err := l.withoutExisting(rs)
+			if err != nil {
+				return away(rs, err)
+			}
 			if len(left) == len(rs) { // gone again: an administrator's hand, or a bug
-				rs = l.divide(rs, err)
-				continue
+				return l.divide(rs, own, errVanished)
 			}
 			rs = left
+		case store.IsLockTimeout(err):
+			l.metrics.retries.Inc()
+			if rs, err = l.setLockedApart(rs, own, err); err != nil {
+				return err
+			}
+			if waits++; waits == maxLockWaits {
+				refuse(rs, fmt.Errorf("%w: the stock row of one of %v is locked by another transaction", stock.ErrBusy, skusOf(rs)))
+				return nil
+			}
 		case store.IsRetryable(err) || errors.Is(err, stock.ErrConflict):
 			l.metrics.retries.Inc()
-			if try == transactionTries {
-				fail(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
-				return
+			if try >= transactionTries {
+				refuse(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
+				return nil
 			}
 			pause(try)
 		case store.IsStatementError(err):
-			rs = l.divide(rs, err)
-		default: // the database is away: that is nobody's order's fault
-			fail(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
-			return
+			return l.divide(rs, own, err)
+		default: // that is nobody's order's fault
+			return away(rs, err)
 		}
 	}
-	if len(twins) > 0 { // these find the first of their ID recorded, or free
-		l.record(twins)
-	}
+	return nil
 }
 
-// divide records the halves apart, so that the order that makes the group fail
+var errVanished = errors.New("an order with the same ID was there, and is gone")
+
+// away refuses the recordings because the database is away.
+func away(rs []*recording, err error) error {
+	err = fmt.Errorf("%w: %w", stock.ErrBusy, err)
+	refuse(rs, err)
+	return err
+}
+
+// divide commits the halves apart, so that the order that makes the group fail
 // is left alone with its error and its neighbours are recorded.
-func (l *ledger) divide(rs []*recording, err error) []*recording {
+func (l *ledger) divide(rs []*recording, own *lane, err error) error {
 	if len(rs) == 1 {
-		fail(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
+		refuse(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
 		return nil
 	}
-	l.record(rs[:len(rs)/2])
-	l.record(rs[len(rs)/2:])
-	return nil
+	for _, half := range [][]*recording{rs[:len(rs)/2], rs[len(rs)/2:]} {
+		// The second half is tried though the first found the database away.
+		err = l.commit(half, own)
+	}
+	return err
 }
 
 // distinct keeps the first recording of each ID, and returns the others apart.
@@ -169,24 +273,53 @@ func distinct(rs []*recording) (first, others []*recording) {
 	return first, others
 }
 
-func fail(rs []*recording, err error) {
+func refuse(rs []*recording, err error) {
 	for _, r := range rs {
-		r.answer = err
+		r.answer(refusedFor(err))
 	}
+}
+
+// setLockedApart finds out which stock rows are locked, after a group has waited
+// for them in vain, and records what needs none of them. It returns the others:
+// all, where no row is locked any more or the database does not tell.
+func (l *ledger) setLockedApart(rs []*recording, own *lane, cause error) (held []*recording, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
+	defer cancel()
+	locked, err := l.lockedRows(ctx, skusOf(rs))
+	if err != nil || len(locked) == 0 {
+		return rs, nil
+	}
+	l.log.Warn("stock rows are locked by another transaction", "skus", locked, "error", cause)
+	var free []*recording
+	for _, r := range rs {
+		if slices.ContainsFunc(r.deduction.Lines, func(line stock.Line) bool { return slices.Contains(locked, line.SKU) }) {
+			held = append(held, r)
+		} else {
+			free = append(free, r)
+		}
+	}
+	for _, r := range l.lanes.narrow(own, locked) {
+		l.queue(r)
+	}
+	if err := l.commit(free, own); err != nil {
+		return nil, away(held, err)
+	}
+	return held, nil
 }
 
 // pause waits with jitter before the next try of a transaction, 64 ms at the
 // most.
 func pause(try int) { time.Sleep(jitter(2*time.Millisecond, try)) }
 
-// transact runs one transaction over the group. Without an error, or with
-// store.ErrUnknownOutcome, every recording has its answer; with another error
-// none has, and nothing is committed.
+// transact runs one transaction over the group. Without an error every recording
+// has its outcome; with store.ErrUnknownOutcome too, and those that would be
+// committed are unknown. With another error none has, and nothing is committed.
 func (l *ledger) transact(rs []*recording) error {
 	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
 	defer cancel()
 	db := l.db.WithContext(ctx)
 
+	generation := l.Generation()
 	ds := make([]stock.Deduction, len(rs))
 	for i, r := range rs {
 		ds[i] = r.deduction
@@ -194,13 +327,13 @@ func (l *ledger) transact(rs []*recording) error {
 	cutter := l.strategy.Cutter
 	if viewer, ok := cutter.(stock.Viewer); ok {
 		var err error
-		if cutter, err = viewer.View(db, ds); err != nil {
+		if cutter, err = viewer.View(db, generation, ds); err != nil {
 			return err
 		}
 	}
 
 	if planner, ok := cutter.(stock.Planner); ok && !l.misfits.Load() {
-		if plan, ok := planner.Plan(db, ds); ok {
+		if plan, ok := planner.Plan(db, generation, ds); ok {
 			fits, err := l.transactPlanned(ctx, rs, plan)
 			if err != nil || fits {
 				return err
@@ -213,21 +346,21 @@ func (l *ledger) transact(rs []*recording) error {
 	if tx.Error != nil {
 		return fmt.Errorf("beginning: %w", tx.Error)
 	}
-	answers, err := cutter.Cut(tx, ds)
+	decisions, err := cutter.Cut(tx, generation, ds)
 	if err != nil {
 		tx.Rollback()
 		return err
 	}
 	accepted := make([]entry, 0, len(rs))
 	for i, r := range rs {
-		if answers[i] == nil {
+		if decisions[i].Taken() {
 			accepted = append(accepted, r.entry)
 		}
 	}
 	l.misfits.Store(len(accepted) < len(rs))
 	if len(accepted) == 0 {
 		tx.Rollback()
-		answer(rs, answers, nil)
+		answer(rs, decisions, nil)
 		return nil
 	}
 	sortByID(accepted)
@@ -237,7 +370,7 @@ func (l *ledger) transact(rs []*recording) error {
 	}
 	err = store.Commit(tx)
 	if err == nil || errors.Is(err, store.ErrUnknownOutcome) {
-		answer(rs, answers, err)
+		answer(rs, decisions, err)
 	}
 	return err
 }
@@ -257,7 +390,9 @@ func (l *ledger) transactPlanned(ctx context.Context, rs []*recording, plan stoc
 	})
 	switch {
 	case fits || errors.Is(err, store.ErrUnknownOutcome):
-		answer(rs, make([]error, len(rs)), err)
+		for _, r := range rs {
+			r.answer(commitOutcome(err))
+		}
 	case err != nil:
 		err = fmt.Errorf("cutting, and inserting orders: %w", err)
 	}
@@ -270,20 +405,30 @@ func sortByID(es []entry) {
 	slices.SortFunc(es, func(a, b entry) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 }
 
-// answer hands out the answers, once the outcome is known or lost: committed is
-// the answer of those that were taken.
-func answer(rs []*recording, answers []error, committed error) {
+// answer hands out the outcomes after a COMMIT that returned err: it decides for
+// those that were taken.
+func answer(rs []*recording, decisions []stock.Decision, err error) {
 	for i, r := range rs {
-		r.answer = answers[i]
-		if r.answer == nil {
-			r.answer = committed
+		if decisions[i].Taken() {
+			r.answer(commitOutcome(err))
+		} else {
+			r.answer(refusedFor(decisions[i].Reason()))
 		}
 	}
 }
 
+// commitOutcome is the outcome of orders whose COMMIT returned err: nil, or
+// store.ErrUnknownOutcome.
+func commitOutcome(err error) outcome {
+	if err != nil {
+		return unknownFor(err)
+	}
+	return outcome{kind: committed}
+}
+
 // withoutExisting answers the recordings whose IDs the ledger has, and returns
-// the others. An order that cannot be read is answered ErrBusy.
-func (l *ledger) withoutExisting(rs []*recording) []*recording {
+// the others.
+func (l *ledger) withoutExisting(rs []*recording) (left []*recording, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
 	defer cancel()
 	ids := make([]uuid.UUID, len(rs))
@@ -292,18 +437,19 @@ func (l *ledger) withoutExisting(rs []*recording) []*recording {
 	}
 	found, err := entries(l.db.WithContext(ctx), ids)
 	if err != nil {
-		fail(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
-		return nil
+		return nil, err
 	}
-	var left []*recording
 	for _, r := range rs {
-		if e, ok := found[r.entry.ID]; ok {
-			r.answer = &existing{e}
-		} else {
+		switch e, ok := found[r.entry.ID]; {
+		case !ok:
 			left = append(left, r)
+		case e.takeID == r.entry.takeID && e.Status != Void:
+			r.answer(outcome{kind: committed}) // a try whose answer was lost
+		default:
+			r.answer(outcome{kind: duplicate, found: e})
 		}
 	}
-	return left
+	return left, nil
 }
 
 // Entry reads one order, in a group with others. errMissing: there is none.
@@ -334,13 +480,14 @@ func (l *ledger) lookUp(qs []*lookup) {
 	}
 }
 
-// Resolve settles what became of a take whose commit nobody heard of, by
-// inserting the void order under its ID: the insert waits for a transaction
-// that still holds the ID, where a read would see nothing and be overtaken. It
-// reports whether the ledger has the take's own order; false means that it
-// never will. An error leaves the question open.
-func (l *ledger) Resolve(ctx context.Context, d stock.Deduction) (recorded bool, err error) {
-	err = insert(ctx, l.db.WithContext(ctx), []entry{{
+// Resolve finds out what became of a take whose commit outcome is unknown, by
+// inserting the void order under its ID: the insert waits for a transaction that
+// still holds the ID, where a read would see nothing and be overtaken.
+//
+// Committed: the ledger has the take's own order. Refused: it never will. Unknown:
+// the database did not say; the void order may have been inserted or not.
+func (l *ledger) Resolve(ctx context.Context, d stock.Deduction) outcome {
+	err := insert(ctx, l.db.WithContext(ctx), []entry{{
 		Order: Order{
 			ID: d.OrderID, Buyer: d.Buyer, Status: Void,
 			Strategy: l.strategy.Name, CreatedAt: now(),
@@ -348,21 +495,27 @@ func (l *ledger) Resolve(ctx context.Context, d stock.Deduction) (recorded bool,
 		takeID: d.TakeID,
 	}})
 	if err == nil {
-		return false, nil
+		return refusedFor(errVoided)
 	}
 	if !store.IsDuplicate(err) {
-		return false, fmt.Errorf("inserting the void order %s: %w", d.OrderID, err)
+		return unknownFor(fmt.Errorf("inserting the void order %s: %w", d.OrderID, err))
 	}
 	found, err := entries(l.db.WithContext(ctx), []uuid.UUID{d.OrderID})
 	if err != nil {
-		return false, err
+		return unknownFor(err)
 	}
-	e, ok := found[d.OrderID]
-	if !ok {
-		return false, fmt.Errorf("order %s: %w", d.OrderID, errMissing)
+	switch e, ok := found[d.OrderID]; {
+	case !ok:
+		return unknownFor(fmt.Errorf("order %s: %w", d.OrderID, errMissing))
+	case e.Status != Void && e.takeID == d.TakeID:
+		return outcome{kind: committed}
+	default:
+		return refusedFor(errVoided)
 	}
-	return e.Status != Void && e.takeID == d.TakeID, nil
 }
+
+// errVoided: a void order, or another take's, stands under the order's ID.
+var errVoided = errors.New("the order was not committed and never will be")
 
 // now is the time as the ledger keeps it: UTC, whole microseconds.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

@@ -79,14 +79,14 @@ func TestPlannedGroup(t *testing.T) {
 		var rs []*recording
 		for _, sku := range []stock.SKU{scarce, scarce, plenty} {
 			d := stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "buyer-1", Lines: ask(sku).Lines}
-			rs = append(rs, &recording{deduction: d, entry: entry{takeID: d.TakeID, Order: Order{
+			rs = append(rs, newRecording(entry{takeID: d.TakeID, Order: Order{
 				ID: d.OrderID, Buyer: d.Buyer, Status: Pending, Lines: d.Lines, Strategy: "merged", CreatedAt: now(),
-			}}})
+			}}, d))
 		}
-		i.ledger.record(slices.Clone(rs))
+		i.ledger.record(slices.Clone(rs), new(lane))
 		for n, want := range []error{nil, stock.ErrSoldOut, nil} {
-			if !errors.Is(rs[n].answer, want) {
-				t.Errorf("order %d heard %v, want %v", n+1, rs[n].answer, want)
+			if o := rs[n].outcome; !errors.Is(o.err, want) || (o.kind == committed) != (want == nil) {
+				t.Errorf("order %d: outcome %+v, want %v", n+1, o, want)
 			}
 		}
 		s.atRest(t, nil, scarce, 1)
@@ -222,18 +222,17 @@ func TestResolve(t *testing.T) {
 		sku := fresh("resolve")
 		lay(t, i, sku, 10)
 		d := stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "b", Lines: []stock.Line{{SKU: sku, Quantity: 1}}}
-		resolve := func(d stock.Deduction, want bool) {
+		resolve := func(d stock.Deduction, want outcomeKind) {
 			t.Helper()
-			if recorded, err := i.ledger.Resolve(t.Context(), d); err != nil || recorded != want {
-				t.Errorf("recorded %v, %v; want %v", recorded, err, want)
+			if o := i.ledger.Resolve(t.Context(), d); o.kind != want {
+				t.Errorf("resolved as %+v; want %v", o, want)
 			}
 		}
-		resolve(d, false)
-		resolve(d, false)
+		resolve(d, refused)
+		resolve(d, refused)
 		e := entry{Order: Order{ID: d.OrderID, Buyer: d.Buyer, Status: Pending, Lines: d.Lines, CreatedAt: now()}, takeID: d.TakeID}
-		var found *existing
-		if err := i.ledger.Record(t.Context(), e, d); !errors.As(err, &found) || found.entry.Status != Void {
-			t.Errorf("recording a void order: %v", err)
+		if o := i.ledger.Record(t.Context(), e, d); o.kind != duplicate || o.found.Status != Void {
+			t.Errorf("recording a void order: %+v", o)
 		}
 		if o, err := i.Order(t.Context(), d.OrderID); err != nil || o.Status != Void {
 			t.Errorf("the void order is %+v, %v", o, err)
@@ -241,13 +240,13 @@ func TestResolve(t *testing.T) {
 
 		d.OrderID, d.TakeID = uuid.New(), uuid.New()
 		e.ID, e.takeID = d.OrderID, d.TakeID
-		if err := i.ledger.Record(t.Context(), e, d); err != nil {
-			t.Fatal(err)
+		if o := i.ledger.Record(t.Context(), e, d); o.kind != committed {
+			t.Fatal(o)
 		}
-		resolve(d, true)
+		resolve(d, committed)
 		another := d
 		another.TakeID = uuid.New()
-		resolve(another, false)
+		resolve(another, refused)
 		s.atRest(t, nil, sku, 1)
 	})
 }
@@ -286,7 +285,7 @@ func TestRetries(t *testing.T) {
 // TestKnownErrors: the classes that the ledger tells apart do not overlap
 // where it would matter.
 func TestKnownErrors(t *testing.T) {
-	if store.IsRetryable(stock.ErrConflict) || store.IsDuplicate(errMoved) {
+	if store.IsRetryable(stock.ErrConflict) || store.IsDuplicate(errRowChanged) {
 		t.Error("an error of ours is taken for the database's")
 	}
 }

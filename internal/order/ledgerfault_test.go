@@ -16,8 +16,8 @@ type failing struct {
 	err error
 }
 
-func (c failing) Cut(tx *gorm.DB, ds []stock.Deduction) ([]error, error) {
-	if _, err := c.Cutter.Cut(tx, ds); err != nil {
+func (c failing) Cut(tx *gorm.DB, g stock.Generation, ds []stock.Deduction) ([]stock.Decision, error) {
+	if _, err := c.Cutter.Cut(tx, g, ds); err != nil {
 		return nil, err
 	}
 	return nil, c.err
@@ -35,8 +35,8 @@ func TestNoAnswerBeforeCommit(t *testing.T) {
 				}})
 				sku := fresh("uncommitted")
 				lay(t, i, sku, 3)
-				refuse(t, i, ask(sku), ErrBusy)
-				refuse(t, i, ask(sku).keyed(string(sku)), ErrBusy)
+				mustRefuse(t, i, ask(sku), ErrBusy)
+				mustRefuse(t, i, ask(sku).keyed(string(sku)), ErrBusy)
 				s.atRest(t, i.gate, sku, 0)
 				i.Close()
 			})
@@ -62,7 +62,7 @@ func TestCompensationOutlivesTheRequest(t *testing.T) {
 			i.gate.lose = 1 // the take's answer is lost with him
 			i.gate.mu.Unlock()
 			proceed()
-			if r := wait(t, "the answer", heard); !errors.Is(r.err, ErrUnavailable) {
+			if r := wait(t, "the answer", heard); !errors.Is(r.err, ErrBusy) {
 				t.Errorf("heard %+v", r)
 			}
 		}

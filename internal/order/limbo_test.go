@@ -234,7 +234,7 @@ func TestCommitInLimbo(t *testing.T) {
 						if r := wait(t, "the answer", heard); r.err != nil {
 							t.Errorf("the COMMIT landed, and the buyer heard %v", r.err)
 						}
-						refuse(t, i, ask(sku), stock.ErrSoldOut)
+						mustRefuse(t, i, ask(sku), stock.ErrSoldOut)
 						s.settled(t, i.gate, sku)
 						s.atRest(t, i.gate, sku, 1)
 					})
@@ -247,7 +247,7 @@ func TestCommitInLimbo(t *testing.T) {
 						if wait(t, "the COMMIT", fault.caught); r.err != nil {
 							t.Errorf("the COMMIT landed, and the buyer heard %v", r.err)
 						}
-						refuse(t, i, ask(sku), stock.ErrSoldOut)
+						mustRefuse(t, i, ask(sku), stock.ErrSoldOut)
 						s.settled(t, i.gate, sku)
 						s.atRest(t, i.gate, sku, 1)
 					})

@@ -87,9 +87,9 @@ var (
 	// ErrUnavailable: a store did not answer and the outcome is open; trying
 	// again with the same key is safe.
 	ErrUnavailable = errors.New("a store did not answer; the outcome is open")
-	// ErrSuperseded: an instance of another strategy or layout has taken the
-	// stock over; nothing was cut.
-	ErrSuperseded = errors.New("another strategy or layout has taken the stock over; nothing was cut")
+	// ErrSuperseded: another strategy or layout has taken the stock over;
+	// nothing was cut.
+	ErrSuperseded = errors.New("another strategy or layout has taken the stock over")
 	// ErrBelowSold: the new total is less than what is sold or in flight.
 	ErrBelowSold = errors.New("the total would be less than what is sold")
 	// ErrKindFixed: a SKU's kind cannot change.

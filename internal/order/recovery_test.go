@@ -29,10 +29,14 @@ func taken(t *testing.T, i *instance, sku stock.SKU) stock.Deduction {
 // record records a take's order, as an instance does.
 func record(t *testing.T, i *instance, d stock.Deduction) error {
 	t.Helper()
-	return i.ledger.Record(t.Context(), entry{
+	o := i.ledger.Record(t.Context(), entry{
 		Order:  Order{ID: d.OrderID, Buyer: d.Buyer, Status: Pending, Lines: d.Lines, Strategy: i.strategy, CreatedAt: now()},
 		takeID: d.TakeID,
 	}, d)
+	if o.kind != committed {
+		return o.reason()
+	}
+	return nil
 }
 
 func sweep(t *testing.T, i *instance) {
@@ -58,8 +62,8 @@ func TestRecovery(t *testing.T) {
 			}
 		}, 1},
 		{"between void and give", func(t *testing.T, i *instance, d stock.Deduction) {
-			if recorded, err := i.ledger.Resolve(t.Context(), d); recorded || err != nil {
-				t.Fatal(recorded, err)
+			if o := i.ledger.Resolve(t.Context(), d); o.kind != refused {
+				t.Fatal(o)
 			}
 		}, 0},
 		{"as another take's twin", func(t *testing.T, i *instance, d stock.Deduction) {
@@ -215,7 +219,7 @@ func TestLostTakeAnswer(t *testing.T) {
 		sku := fresh("lost")
 		lay(t, i.instance, sku, 1)
 		i.gate.lose = 1
-		refuse(t, i.instance, ask(sku).keyed("k"), ErrUnavailable)
+		mustRefuse(t, i.instance, ask(sku).keyed("k"), ErrBusy)
 		s.atRest(t, i.gate, sku, 0)
 		mustPlace(t, i.instance, ask(sku).keyed("k"))
 	})
@@ -258,8 +262,8 @@ func TestShrinkDies(t *testing.T) {
 			}
 			total := int64(10)
 			if recorded {
-				if _, err := i.ledger.Shrink(t.Context(), d, Setting{SKU: sku, Kind: stock.Product, Total: 6}); err != nil {
-					t.Fatal(err)
+				if _, o := i.ledger.Shrink(t.Context(), d, Setting{SKU: sku, Kind: stock.Product, Total: 6}); o.kind != committed {
+					t.Fatal(o)
 				}
 				total = 6
 			}

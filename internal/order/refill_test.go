@@ -2,6 +2,7 @@ package order
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -26,7 +27,7 @@ func TestEmptiedGate(t *testing.T) {
 				s.settled(t, i.gate, sku)
 				s.forget(t)
 				mustPlace(t, i, asking(stock.Line{SKU: sku, Quantity: 2}))
-				refuse(t, i, ask(sku), stock.ErrSoldOut)
+				mustRefuse(t, i, ask(sku), stock.ErrSoldOut)
 				s.settled(t, i.gate, sku)
 				s.atRest(t, i.gate, sku, 3)
 				i.Close()
@@ -78,9 +79,7 @@ func TestTakeOutlivesRefillOfAll(t *testing.T) {
 		defer proceed()
 		heard := place(t.Context(), slow.instance, ask(sku))
 		wait(t, "the take", reached)
-		if err := quick.RefillAll(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		quick.StoreChanged()
 		mustPlace(t, quick, ask(sku))
 		proceed()
 		if r := wait(t, "the answer", heard); !errors.Is(r.err, stock.ErrSoldOut) {
@@ -113,7 +112,7 @@ func TestCommitBeforeRefill(t *testing.T) {
 				t.Error(r.err)
 			}
 		}
-		refuse(t, quick, ask(sku), stock.ErrSoldOut)
+		mustRefuse(t, quick, ask(sku), stock.ErrSoldOut)
 		s.settled(t, quick.gate, sku)
 		s.atRest(t, quick.gate, sku, 2)
 	})
@@ -136,7 +135,7 @@ func TestGuardRefusal(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustPlace(t, i, ask(sku))
-		refuse(t, i, ask(sku), stock.ErrSoldOut)
+		mustRefuse(t, i, ask(sku), stock.ErrSoldOut)
 		s.settled(t, i.gate, sku)
 		s.atRest(t, i.gate, sku, 1) // refilled
 	})
@@ -177,11 +176,11 @@ func TestAdditionOnce(t *testing.T) {
 			i.gate.set(&i.gate.noAdjust, true)
 			lay(t, i.instance, sku, 4) // committed; the gate does not hear of it
 			mustPlace(t, i.instance, ask(sku))
-			refuse(t, i.instance, ask(sku), stock.ErrSoldOut)
+			mustRefuse(t, i.instance, ask(sku), stock.ErrSoldOut)
 			i.gate.set(&i.gate.noAdjust, false)
 			sweep(t, i.instance)
 			mustPlace(t, i.instance, asking(stock.Line{SKU: sku, Quantity: 3}))
-			refuse(t, i.instance, ask(sku), stock.ErrSoldOut)
+			mustRefuse(t, i.instance, ask(sku), stock.ErrSoldOut)
 			s.settled(t, i.gate, sku)
 			s.atRest(t, i.gate, sku, 4)
 		})
@@ -192,7 +191,7 @@ func TestAdditionOnce(t *testing.T) {
 			i.gate.set(&i.gate.noAdjust, true)
 			lay(t, i.instance, sku, 4)
 			i.gate.set(&i.gate.noAdjust, false)
-			changes, err := i.ledger.Changes(t.Context(), sku)
+			changes, err := i.ledger.Changes(t.Context(), sku, stock.Change{})
 			if err != nil || len(changes) != 1 {
 				t.Fatal(changes, err)
 			}
@@ -204,7 +203,7 @@ func TestAdditionOnce(t *testing.T) {
 			sweep(t, i.instance)
 			sweep(t, i.instance)
 			s.atRest(t, i.gate, sku, 0)
-			if changes, err := i.ledger.Changes(t.Context(), sku); err != nil || len(changes) != 0 {
+			if changes, err := i.ledger.Changes(t.Context(), sku, stock.Change{}); err != nil || len(changes) != 0 {
 				t.Errorf("still in the outbox: %v, %v", changes, err)
 			}
 		})
@@ -215,7 +214,7 @@ func TestAdditionOnce(t *testing.T) {
 			i.gate.set(&i.gate.noAdjust, true)
 			lay(t, i.instance, sku, 4)
 			i.gate.set(&i.gate.noAdjust, false)
-			changes, err := i.ledger.Changes(t.Context(), sku)
+			changes, err := i.ledger.Changes(t.Context(), sku, stock.Change{})
 			if err != nil || len(changes) != 1 {
 				t.Fatal(changes, err)
 			}
@@ -233,7 +232,7 @@ func TestAdditionOnce(t *testing.T) {
 			lay(t, i.instance, sku, 1)
 			i.gate.set(&i.gate.noAdjust, true)
 			lay(t, i.instance, sku, 2)
-			changes, err := i.ledger.Changes(t.Context(), sku)
+			changes, err := i.ledger.Changes(t.Context(), sku, stock.Change{})
 			if err != nil || len(changes) != 1 {
 				t.Fatal(changes, err)
 			}
@@ -248,36 +247,99 @@ func TestAdditionOnce(t *testing.T) {
 	})
 }
 
-// TestRestoredLedger: a database restored from a backup has epochs that the
-// gate is past. The refill goes above both.
+// TestRestoredLedger: a database restored from a backup, with the epochs that the
+// gate has or with earlier ones, is noticed, and what the gate believes of it is
+// dropped.
 func TestRestoredLedger(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		i := s.open(t, settings{strategy: "lua"})
+		for _, sooner := range []bool{false, true} { // than the sale
+			t.Run(fmt.Sprint("backup before a refill ", sooner), func(t *testing.T) {
+				i := s.open(t, settings{strategy: "lua", noGuard: true})
+				sku := fresh("restored")
+				lay(t, i, sku, 5)
+				backup := s.backUp(t, sku)
+				if sooner {
+					i.StoreChanged()
+				}
+				mustPlace(t, i, asking(stock.Line{SKU: sku, Quantity: 2}))
+				s.settled(t, i.gate, sku)
+				lay(t, i, sku, 7)
+				lay(t, i, sku, 8)
+				if err := i.Ready(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+
+				s.restore(t, sku, backup)
+				if err := i.Ready(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				lay(t, i, sku, 6) // an addition with a number that the gate has seen
+				mustPlace(t, i, asking(stock.Line{SKU: sku, Quantity: 6}))
+				mustRefuse(t, i, ask(sku), stock.ErrSoldOut)
+				s.settled(t, i.gate, sku)
+				s.atRest(t, i.gate, sku, 6)
+				i.Close()
+			})
+		}
+	})
+}
+
+// TestRestoredLedgerAtStart: the same with a restart in between.
+func TestRestoredLedgerAtStart(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.open(t, settings{strategy: "lua", noGuard: true})
 		sku := fresh("restored")
 		lay(t, i, sku, 5)
-		for range 3 { // up to epoch 4
-			if err := i.RefillAll(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
+		backup := s.backUp(t, sku)
 		mustPlace(t, i, ask(sku))
-		s.settled(t, i.gate, sku)
-		db := s.sql.DB()
-		for _, statement := range []string{
-			"UPDATE stock SET epoch = 2, available = 5 WHERE sku = ?",
-			"DELETE FROM order_lines WHERE sku = ?",
-		} {
-			if err := db.Exec(statement, string(sku)).Error; err != nil {
-				t.Fatal(err)
-			}
+		if err := i.Ready(t.Context()); err != nil {
+			t.Fatal(err)
 		}
-		mustPlace(t, i, ask(sku)) // stale; refilled
-		mustPlace(t, i, asking(stock.Line{SKU: sku, Quantity: 4}))
-		refuse(t, i, ask(sku), stock.ErrSoldOut)
-		s.settled(t, i.gate, sku)
-		s.atRest(t, i.gate, sku, 5)
+		i.Close()
+		s.restore(t, sku, backup)
+		next := s.open(t, settings{strategy: "lua", noGuard: true})
+		mustPlace(t, next, asking(stock.Line{SKU: sku, Quantity: 5}))
+		mustRefuse(t, next, ask(sku), stock.ErrSoldOut)
+		s.settled(t, next.gate, sku)
+		s.atRest(t, next.gate, sku, 5)
 	})
+}
+
+// backup is what a ledger of one SKU had once.
+type backup struct {
+	row    stockRow
+	ledger ledgerRow
+}
+
+func (s *shop) backUp(t *testing.T, sku stock.SKU) (b backup) {
+	t.Helper()
+	var err error
+	if b.row, err = readRow(s.sql.DB(), sku); err != nil {
+		t.Fatal(err)
+	}
+	if b.ledger, err = readLedgerRow(s.sql.DB()); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// restore takes the ledger back to the backup, with no orders of the SKU.
+func (s *shop) restore(t *testing.T, sku stock.SKU, b backup) {
+	t.Helper()
+	db := s.sql.DB()
+	if err := db.Save(&b.row).Error; err != nil {
+		t.Fatal(err)
+	}
+	for _, statement := range []string{"DELETE FROM order_lines WHERE sku = ?", "DELETE FROM outbox WHERE sku = ?"} {
+		if err := db.Exec(statement, string(sku)).Error; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Exec("UPDATE ledger SET generation = ?, layout = ?, beat = ?", b.ledger.Generation, b.ledger.Layout, b.ledger.Beat).Error; err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestShrinkAndTake: units that an administrator takes away cannot be sold
@@ -307,7 +369,7 @@ func TestShrinkAndTake(t *testing.T) {
 			set <- err
 		}()
 		wait(t, "the administrator's take", reached)
-		refuse(t, i.instance, ask(sku), stock.ErrSoldOut)
+		mustRefuse(t, i.instance, ask(sku), stock.ErrSoldOut)
 		proceed()
 		if err := wait(t, "the administrator's answer", set); err != nil {
 			t.Error(err)

@@ -18,13 +18,14 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/group"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
 const (
 	// placeTries bounds how often one request meets a stale or empty gate, or
 	// a void order under its ID, before it is told ErrBusy.
 	placeTries = 10
+	// maxVoids bounds the void orders that one key is followed over.
+	maxVoids = 10_000
 	// compensationTimeout bounds what mends a request after the fact. It does
 	// not run on the request's context, which may have ended already.
 	compensationTimeout = 5 * time.Second
@@ -45,6 +46,7 @@ const (
 	resultUnknownSKU  = "unknown_sku"
 	resultBusy        = "busy"
 	resultUnavailable = "unavailable"
+	resultSuperseded  = "superseded"
 )
 
 // Service places orders by one strategy. It is safe for concurrent use, and
@@ -52,7 +54,9 @@ const (
 type Service struct {
 	gate         stock.Gate // nil: none
 	strategy     string
+	ledgerID     uuid.UUID
 	ledger       *ledger
+	generations  *generations
 	log          *slog.Logger
 	metrics      *Metrics
 	takeDeadline time.Duration
@@ -61,22 +65,27 @@ type Service struct {
 	refills  singleflight.Group
 	distrust distrust
 	sweeper  sweeper
+	open     chan openTake
 }
 
 // NewService returns a service that cuts stock by strategy and keeps its
-// orders in db. takeDeadline is how long a take may be in flight before
-// recovery resolves it; one shorter than a request may take is safe and makes
-// requests take twice. Close
-// releases what the service holds; db and the gate's store stay the caller's.
-func NewService(db *gorm.DB, strategy stock.Strategy, takeDeadline time.Duration, log *slog.Logger, metrics *Metrics) *Service {
+// orders in db, the ledger of that ID. takeDeadline is how long a take may be in
+// flight before recovery resolves it; one shorter than a request may take is
+// safe and makes requests take twice. Call Start before the first order, and Run
+// beside them. Close releases what the service holds; db and the gate's store
+// stay the caller's.
+func NewService(db *gorm.DB, ledgerID uuid.UUID, strategy stock.Strategy, takeDeadline time.Duration, log *slog.Logger, metrics *Metrics) *Service {
 	s := &Service{
 		gate:         strategy.Gate,
 		strategy:     strategy.Name,
+		ledgerID:     ledgerID,
 		ledger:       newLedger(db, strategy, log, metrics),
 		log:          log,
 		metrics:      metrics,
 		takeDeadline: takeDeadline,
+		open:         make(chan openTake, maxOpenTakes),
 	}
+	s.generations = &generations{ledger: s.ledger, gate: s.gate, layout: strategy.Layout, log: log}
 	if s.gate != nil {
 		s.settles = group.New(
 			group.Limits{Size: settleGroup, Parallel: settleParallel, Queue: settleQueue},
@@ -88,6 +97,21 @@ func NewService(db *gorm.DB, strategy stock.Strategy, takeDeadline time.Duration
 	return s
 }
 
+// Start takes the stock over for this instance's strategy, so that instances of
+// another strategy are refused from now on. Call it once, before the first
+// order. However much stock there is, it writes one row.
+func (s *Service) Start(ctx context.Context) error {
+	if err := s.generations.start(ctx); err != nil {
+		return fmt.Errorf("taking the stock over: %w", err)
+	}
+	return nil
+}
+
+// StoreChanged says that the gate's store may have been replaced, or may have
+// lost writes. Nothing is cut until every count is due to be filled anew, which
+// Run, or the next order, sees to. It does not wait.
+func (s *Service) StoreChanged() { s.generations.suspect() }
+
 // Close finishes what was accepted: orders queued for the ledger, then settles.
 // No call may follow it.
 func (s *Service) Close() {
@@ -97,33 +121,17 @@ func (s *Service) Close() {
 	}
 }
 
-// Ready reports whether the stores answer and the stock is laid out for this
-// instance's strategy.
-func (s *Service) Ready(ctx context.Context) error {
-	rows, err := s.ledger.Rows(ctx, "", 1)
-	if err != nil {
-		return err
-	}
-	for _, row := range rows {
-		if row.Layout != s.ledger.strategy.Layout {
-			return stock.Refuse(row.SKU, stock.ErrLayout)
-		}
-	}
-	if s.gate != nil {
-		if _, err := s.gate.Level(ctx, "-"); err != nil { // no SKU has this name
-			return fmt.Errorf("asking the gate: %w", err)
-		}
-	}
-	return nil
-}
+// Ready reports why orders cannot be placed now, if so: a store does not
+// answer or does not take writes, or the stock belongs to another layout.
+func (s *Service) Ready(ctx context.Context) error { return s.generations.check(ctx) }
 
 // Place places an order. replayed says that the request was answered before,
 // and that o is that first answer.
 //
 // Errors: stock.ErrSoldOut and stock.ErrUnknownSKU (as *stock.Refusal),
-// ErrInProgress, ErrKeyReused, ErrBusy, ErrUnavailable. With the last two, and
-// only with them, it pays to try again; a request without a key that gets
-// ErrUnavailable may have been recorded.
+// ErrInProgress, ErrKeyReused, ErrBusy, ErrSuperseded, ErrUnavailable. With
+// ErrBusy and ErrUnavailable, and only with them, it pays to try this instance
+// again; a request without a key that gets ErrUnavailable may have been recorded.
 //
 // What ctx bounds is the waiting: what was taken is settled or given back all
 // the same. Place keeps and sorts r.Lines.
@@ -142,6 +150,8 @@ func result(replayed bool, err error) string {
 		return resultAccepted
 	case errors.Is(err, ErrUnavailable): // first: these may wrap what led to them
 		return resultUnavailable
+	case errors.Is(err, ErrSuperseded):
+		return resultSuperseded
 	case errors.Is(err, ErrBusy):
 		return resultBusy
 	case errors.Is(err, ErrInProgress):
@@ -158,56 +168,62 @@ func result(replayed bool, err error) string {
 }
 
 func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
-	generation := 0
-	var last error // why the latest try was not the last
+	generation := 0 // of the key
+	var last error  // why the latest try was not the last
 	for try := 1; try <= placeTries; try++ {
 		if err := ctx.Err(); err != nil {
-			return Order{}, false, fmt.Errorf("%w: %w", ErrBusy, errors.Join(err, last))
+			return s.refused(ctx, r, generation, fmt.Errorf("%w: %w", ErrBusy, errors.Join(err, last)))
 		}
-		d := stock.Deduction{OrderID: orderID(r, generation), TakeID: uuid.New(), Buyer: r.Buyer, Lines: r.Lines}
-		o, err := s.attempt(ctx, d)
-		var found *existing
+		if err := s.generations.usable(ctx); err != nil {
+			return s.refused(ctx, r, generation, nothingCut(err))
+		}
+		d := stock.Deduction{OrderID: s.orderID(r, generation), TakeID: uuid.New(), Buyer: r.Buyer, Lines: r.Lines}
+		o, out := s.attempt(ctx, d)
 		switch {
-		case err == nil:
+		case out.kind == committed:
 			return o, false, nil
-		case errors.As(err, &found) && found.entry.Status == Void:
-			generation++ // a void order moves the key on
-		case errors.As(err, &found):
-			return s.replay(r, found.entry)
-		case errors.Is(err, stock.ErrNotFilled):
-			err = s.refill(ctx, skuOf(err))
-			if err != nil && !errors.Is(err, errMoved) {
-				return s.refused(ctx, r, generation, err)
+		case out.kind == duplicate && out.found.Status == Void:
+			e, at, err := s.findKeyed(ctx, r, generation+1) // a void order moves the key on
+			switch {
+			case err == nil:
+				return s.replay(r, e)
+			case !errors.Is(err, errMissing):
+				return Order{}, false, fmt.Errorf("%w: %w", ErrUnavailable, err)
 			}
-			last = stock.ErrNotFilled
-			waitFor(ctx, try)
-		case errors.Is(err, stock.ErrStaleEpoch):
-			err = s.refill(ctx, skuOf(err))
-			if err != nil && !errors.Is(err, errMoved) {
-				return s.refused(ctx, r, generation, err)
+			generation, last = at, errVoided
+		case out.kind == duplicate:
+			return s.replay(r, out.found)
+		case out.kind == refused && mendable(out.err):
+			if err := s.mend(ctx, out.err); err != nil {
+				return s.refused(ctx, r, generation, nothingCut(err))
 			}
-			last = stock.ErrStaleEpoch
+			last = out.err
 			waitFor(ctx, try)
+		case out.kind == refused:
+			return s.refused(ctx, r, generation, out.err)
 		default:
-			return s.refused(ctx, r, generation, err)
+			return s.refused(ctx, r, generation, fmt.Errorf("%w: %w", ErrUnavailable, out.reason()))
 		}
 	}
-	return Order{}, false, fmt.Errorf("%w: %w", ErrBusy, last)
+	return s.refused(ctx, r, generation, fmt.Errorf("%w: %w", ErrBusy, last))
 }
 
 // attempt takes the units at the gate and records the order, once. Whatever
-// the answer, the take is settled, given back, or left to recovery.
-func (s *Service) attempt(ctx context.Context, d stock.Deduction) (Order, error) {
+// the outcome, the take is settled, given back, or left to recovery.
+func (s *Service) attempt(ctx context.Context, d stock.Deduction) (Order, outcome) {
 	if s.gate != nil {
 		start := time.Now()
 		taken, err := s.gate.Take(ctx, d)
 		s.metrics.gateSeconds.Observe(time.Since(start).Seconds())
-		if err != nil {
-			if !atGate(err) { // its outcome is open: take it back, or bar its way
-				s.give(ctx, d)
-				return Order{}, fmt.Errorf("%w: taking at the gate: %w", ErrUnavailable, err)
+		switch {
+		case stock.Refuses(err):
+			return Order{}, refusedFor(err)
+		case err != nil: // its outcome is open: take it back, or bar its way
+			err = fmt.Errorf("taking at the gate: %w", err)
+			if !s.give(ctx, d) {
+				return Order{}, unknownFor(err)
 			}
-			return Order{}, err
+			return Order{}, refusedFor(fmt.Errorf("%w: %w", ErrBusy, err))
 		}
 		d = taken
 	}
@@ -220,53 +236,77 @@ func (s *Service) attempt(ctx context.Context, d stock.Deduction) (Order, error)
 		takeID: d.TakeID,
 	}
 	start := time.Now()
-	err := s.ledger.Record(ctx, e, d)
+	out := s.ledger.Record(ctx, e, d)
 	s.metrics.ledgerSeconds.Observe(time.Since(start).Seconds())
-	var found *existing
-	switch {
-	case err == nil:
-		s.settle(d)
-		return e.Order, nil
-	case errors.As(err, &found) && found.entry.takeID == d.TakeID && found.entry.Status != Void:
-		s.settle(d) // a try whose answer was lost had committed
-		return found.entry.Order, nil
-	case errors.Is(err, store.ErrUnknownOutcome):
-		return s.resolve(ctx, e.Order, d, err)
+	if out.kind == unknown {
+		out = s.resolveTake(ctx, d, out)
+	} else {
+		s.endTake(ctx, d, out)
 	}
-	s.give(ctx, d)
-	if s.gate != nil && errors.Is(err, stock.ErrSoldOut) {
+	if out.kind == refused && s.gate != nil && errors.Is(out.err, stock.ErrSoldOut) {
 		s.metrics.guardRefusals.Inc()
-		s.disbelieve(ctx, d, skuOf(err))
+		s.refillAfterGuardRefusal(ctx, d, skuOf(out.err))
 	}
-	return Order{}, err
+	return e.Order, out
 }
 
-// atGate reports whether err is a gate's own answer, after which nothing of
-// the take is at the gate.
-func atGate(err error) bool {
-	for _, own := range []error{stock.ErrSoldOut, stock.ErrNotFilled, stock.ErrInFlight, stock.ErrBurned, stock.ErrBusy} {
-		if errors.Is(err, own) {
+// resolveTake finds out what became of a take whose commit outcome is unknown,
+// and ends it. Where the database does not say, Run asks again until it does.
+func (s *Service) resolveTake(ctx context.Context, d stock.Deduction, out outcome) outcome {
+	ctx, cancel := detached(ctx)
+	defer cancel()
+	resolved := s.ledger.Resolve(ctx, d)
+	switch resolved.kind {
+	case unknown:
+		s.leaveOpen(openTake{d, true})
+		return unknownFor(errors.Join(out.err, resolved.err))
+	case refused:
+		resolved.err = fmt.Errorf("%w: %w", ErrBusy, out.reason())
+	}
+	s.endTake(ctx, d, resolved)
+	return resolved
+}
+
+// endTake ends the take at the gate by what the ledger said, which must not be
+// unknown: committed takes are settled, all others are given back.
+func (s *Service) endTake(ctx context.Context, d stock.Deduction, out outcome) {
+	if out.kind == committed {
+		s.settle(d)
+		return
+	}
+	s.give(ctx, d)
+}
+
+// mendable reports whether the instance can do something about the reason why
+// an order was refused, and then try again.
+func mendable(reason error) bool {
+	for _, mendable := range []error{
+		stock.ErrNotFilled, stock.ErrStaleEpoch, stock.ErrNotAdopted, stock.ErrSuperseded, stock.ErrNoGeneration,
+	} {
+		if errors.Is(reason, mendable) {
 			return true
 		}
 	}
 	return false
 }
 
-// resolve finds out what became of a commit whose answer was lost. Where the
-// database does not say, the take is left to recovery.
-func (s *Service) resolve(ctx context.Context, o Order, d stock.Deduction, cause error) (Order, error) {
-	ctx, cancel := detached(ctx)
-	defer cancel()
-	recorded, err := s.ledger.Resolve(ctx, d)
-	switch {
-	case err != nil:
-		return Order{}, fmt.Errorf("%w: %w", ErrUnavailable, errors.Join(cause, err))
-	case recorded:
-		s.settle(d)
-		return o, nil
+// mend removes the reason why an order was refused: it brings gate and ledger
+// to agree on the SKU's epoch, or the instance to the current generation.
+func (s *Service) mend(ctx context.Context, reason error) error {
+	if errors.Is(reason, stock.ErrNoGeneration) {
+		return s.generations.follow(ctx, s.generations.current())
 	}
-	s.give(ctx, d)
-	return Order{}, fmt.Errorf("%w: %w", ErrBusy, cause)
+	return s.refill(ctx, skuOf(reason))
+}
+
+// nothingCut makes err, met before anything was cut, an error of the service.
+func nothingCut(err error) error {
+	for _, own := range []error{stock.ErrUnknownSKU, ErrSuperseded, ErrBusy} {
+		if errors.Is(err, own) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrBusy, err)
 }
 
 // refused turns the reason of a refusal into the service's errors. A request
@@ -274,7 +314,7 @@ func (s *Service) resolve(ctx context.Context, o Order, d stock.Deduction, cause
 // though the stock is gone since.
 func (s *Service) refused(ctx context.Context, r Request, generation int, reason error) (Order, bool, error) {
 	if r.Key != "" {
-		e, err := s.findKeyed(ctx, r, generation)
+		e, _, err := s.findKeyed(ctx, r, generation)
 		switch {
 		case err == nil:
 			return s.replay(r, e)
@@ -283,28 +323,26 @@ func (s *Service) refused(ctx context.Context, r Request, generation int, reason
 		}
 	}
 	switch {
-	case errors.Is(reason, stock.ErrSoldOut), errors.Is(reason, stock.ErrUnknownSKU), errors.Is(reason, ErrUnavailable):
+	case errors.Is(reason, ErrUnavailable), errors.Is(reason, ErrSuperseded), errors.Is(reason, ErrBusy):
+	case errors.Is(reason, stock.ErrSoldOut), errors.Is(reason, stock.ErrUnknownSKU):
 	case errors.Is(reason, stock.ErrInFlight):
 		reason = fmt.Errorf("%w: %w", ErrInProgress, reason)
-	case errors.Is(reason, stock.ErrBusy), errors.Is(reason, stock.ErrBurned):
+	default: // a refusal: nothing was cut
 		reason = fmt.Errorf("%w: %w", ErrBusy, reason)
-	case errors.Is(reason, ErrBusy):
-	default:
-		reason = fmt.Errorf("%w: %w", ErrUnavailable, reason)
 	}
 	return Order{}, false, reason
 }
 
-// findKeyed looks a key's live order up, from the generation given on.
-func (s *Service) findKeyed(ctx context.Context, r Request, generation int) (*entry, error) {
-	for range placeTries {
-		e, err := s.ledger.Entry(ctx, orderID(r, generation))
+// findKeyed looks the key's live order up, from the generation given on. With
+// errMissing, at is the first generation that the ledger has no order of.
+func (s *Service) findKeyed(ctx context.Context, r Request, from int) (e *entry, at int, err error) {
+	for at = from; at < from+maxVoids; at++ {
+		e, err = s.ledger.Entry(ctx, s.orderID(r, at))
 		if err != nil || e.Status != Void {
-			return e, err
+			return e, at, err
 		}
-		generation++
 	}
-	return nil, fmt.Errorf("the key has %d void orders", placeTries)
+	return nil, at, fmt.Errorf("the key has more than %d void orders in a row", maxVoids)
 }
 
 // replay answers a request from the order that its key already names.
@@ -340,16 +378,20 @@ func (s *Service) settleNow(ds ...stock.Deduction) {
 	}
 }
 
-// give returns the take's units, or leaves them to recovery.
-func (s *Service) give(ctx context.Context, d stock.Deduction) {
+// give returns the take's units, and reports whether it did. If not, Run tries
+// again until it does.
+func (s *Service) give(ctx context.Context, d stock.Deduction) bool {
 	if s.gate == nil {
-		return
+		return true
 	}
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	if err := s.gate.Give(ctx, d); err != nil {
 		s.log.WarnContext(ctx, "a take is left in flight for recovery", "order", d.OrderID, "error", err)
+		s.leaveOpen(openTake{d, false})
+		return false
 	}
+	return true
 }
 
 // detached is a context for compensation: with ctx's values, not its end.
@@ -374,14 +416,16 @@ func (s *Service) Order(ctx context.Context, id uuid.UUID) (Order, error) {
 // orderNamespace keeps IDs that are hashed from keys apart from all others.
 var orderNamespace = uuid.MustParse("6f1d7a52-5a0e-4c8e-9a3b-0d2c1e4f7b68")
 
-// orderID is fresh without a key, and with one the hash of buyer, key and
-// generation, each with its length before it.
-func orderID(r Request, generation int) uuid.UUID {
+// orderID is fresh without a key, and with one the hash of the ledger's ID,
+// buyer, key and generation, the names each with its length before it. The
+// ledger's ID is secret, so nobody else can work out the ID of a buyer's order.
+func (s *Service) orderID(r Request, generation int) uuid.UUID {
 	if r.Key == "" {
 		return uuid.Must(uuid.NewV7())
 	}
-	b := make([]byte, 0, 16+4+len(r.Buyer)+4+len(r.Key)+4)
+	b := make([]byte, 0, 32+4+len(r.Buyer)+4+len(r.Key)+4)
 	b = append(b, orderNamespace[:]...)
+	b = append(b, s.ledgerID[:]...)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(r.Buyer)))
 	b = append(b, r.Buyer...)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(r.Key)))
@@ -406,15 +450,22 @@ func skuOf(err error) stock.SKU {
 // jitter is a random time below most, doubled with every try up to 32 times.
 func jitter(most time.Duration, try int) time.Duration { return rand.N(most << min(try-1, 5)) }
 
-// waitFor waits with jitter before the next try of a request, 128 ms at the
-// most.
-func waitFor(ctx context.Context, try int) {
-	t := time.NewTimer(jitter(4*time.Millisecond, try))
+// sleep waits for d, or returns ctx's error when that ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
+		return nil
 	case <-ctx.Done():
+		return ctx.Err()
 	}
+}
+
+// waitFor waits with jitter before the next try of a request, 128 ms at the
+// most.
+func waitFor(ctx context.Context, try int) {
+	_ = sleep(ctx, jitter(4*time.Millisecond, try))
 }
 
 // distrust remembers when each SKU's gate was last refilled on a guard's word.

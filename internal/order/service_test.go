@@ -69,18 +69,18 @@ func TestPlace(t *testing.T) {
 
 		// All lines or none: b has one unit left.
 		two := asking(stock.Line{SKU: a, Quantity: 1}, stock.Line{SKU: b, Quantity: 2})
-		refuse(t, i, two, stock.ErrSoldOut)
+		mustRefuse(t, i, two, stock.ErrSoldOut)
 		if sku := skuOf(second(i.Place(t.Context(), two))); sku != b {
 			t.Errorf("%q is said to be sold out, not %q", sku, b)
 		}
 		nowhere := fresh("nowhere")
-		refuse(t, i, asking(stock.Line{SKU: a, Quantity: 1}, stock.Line{SKU: nowhere, Quantity: 1}), stock.ErrUnknownSKU)
+		mustRefuse(t, i, asking(stock.Line{SKU: a, Quantity: 1}, stock.Line{SKU: nowhere, Quantity: 1}), stock.ErrUnknownSKU)
 
 		// Not one more, not one less.
 		mustPlace(t, i, asking(stock.Line{SKU: a, Quantity: 3}))
-		refuse(t, i, ask(a), stock.ErrSoldOut)
+		mustRefuse(t, i, ask(a), stock.ErrSoldOut)
 		mustPlace(t, i, ask(b))
-		refuse(t, i, ask(b), stock.ErrSoldOut)
+		mustRefuse(t, i, ask(b), stock.ErrSoldOut)
 
 		s.settled(t, i.gate, a)
 		s.settled(t, i.gate, b)
@@ -130,8 +130,8 @@ func TestKeys(t *testing.T) {
 
 		other := both()
 		other.Lines[1].Quantity = 1
-		refuse(t, i, other, ErrKeyReused)
-		refuse(t, i, ask(a).keyed(k1), ErrKeyReused)
+		mustRefuse(t, i, other, ErrKeyReused)
+		mustRefuse(t, i, ask(a).keyed(k1), ErrKeyReused)
 
 		// Another buyer's key is another key.
 		theirs := both()
@@ -142,10 +142,10 @@ func TestKeys(t *testing.T) {
 		}
 
 		// A refusal is not remembered: the key is as good as new after a restock.
-		refuse(t, i, asking(stock.Line{SKU: a, Quantity: 2}).keyed(k2), stock.ErrSoldOut)
+		mustRefuse(t, i, asking(stock.Line{SKU: a, Quantity: 2}).keyed(k2), stock.ErrSoldOut)
 		mustPlace(t, i, ask(a)) // sold out now
 		replay(both())
-		refuse(t, i, ask(a).keyed(k2), stock.ErrSoldOut)
+		mustRefuse(t, i, ask(a).keyed(k2), stock.ErrSoldOut)
 		lay(t, i, a, 5)
 		mustPlace(t, i, asking(stock.Line{SKU: a, Quantity: 2}).keyed(k2))
 
@@ -223,7 +223,7 @@ func TestStock(t *testing.T) {
 		}
 		expect(3, 3, true)
 		mustPlace(t, i, asking(stock.Line{SKU: sku, Quantity: 3}))
-		refuse(t, i, ask(sku), stock.ErrSoldOut)
+		mustRefuse(t, i, ask(sku), stock.ErrSoldOut)
 		s.settled(t, i.gate, sku)
 		expect(5, 2, false)
 		expect(5, 2, false)
@@ -233,7 +233,7 @@ func TestStock(t *testing.T) {
 		if _, _, err := set(3); !errors.Is(err, ErrBelowSold) {
 			t.Errorf("setting less than is sold: %v", err)
 		}
-		refuse(t, i, ask(sku), stock.ErrSoldOut)
+		mustRefuse(t, i, ask(sku), stock.ErrSoldOut)
 		if _, _, err := i.SetStock(t.Context(), Setting{SKU: sku, Kind: stock.Product, Total: 4}); !errors.Is(err, ErrKindFixed) {
 			t.Errorf("changing the kind: %v", err)
 		}
@@ -299,13 +299,13 @@ func TestLayouts(t *testing.T) {
 					t.Fatal(err)
 				}
 				young := s.open(t, settings{strategy: next})
+				mustPlace(t, young, ask(sku))
 				if next != "lua" {
-					refuse(t, old, ask(sku), ErrUnavailable)
-					if err := old.Ready(t.Context()); !errors.Is(err, stock.ErrLayout) {
+					mustRefuse(t, old, ask(sku), ErrSuperseded)
+					if err := old.Ready(t.Context()); !errors.Is(err, ErrSuperseded) {
 						t.Errorf("the old instance is ready: %v", err)
 					}
 				}
-				mustPlace(t, young, ask(sku))
 				if err := young.Ready(t.Context()); err != nil {
 					t.Error(err)
 				}
@@ -321,7 +321,12 @@ func TestLayouts(t *testing.T) {
 // TestOrderIDs: IDs of keys are stable for ever, and apart where they should
 // be.
 func TestOrderIDs(t *testing.T) {
-	r := Request{Buyer: "ab", Key: "c"}
+	r, service := Request{Buyer: "ab", Key: "c"}, Service{ledgerID: uuid.New()}
+	orderID := service.orderID
+	other := Service{ledgerID: uuid.New()}
+	if orderID(r, 0) == other.orderID(r, 0) {
+		t.Error("who knows buyer and key knows the ID")
+	}
 	if got := orderID(r, 0).String(); got != orderID(r, 0).String() || got[14] != '8' || !strings.ContainsRune("89ab", rune(got[19])) {
 		t.Errorf("%s is not stable, or not of version 8", got)
 	}

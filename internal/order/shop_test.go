@@ -153,9 +153,9 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 		set.change(&built)
 	}
 	i := &instance{stop: stop}
-	i.Service = NewService(set.sql.DB(), built, set.takeDeadline, slog.New(slog.DiscardHandler), NewMetrics(prometheus.NewRegistry()))
+	i.Service = NewService(set.sql.DB(), s.ledgerID, built, set.takeDeadline, slog.New(slog.DiscardHandler), NewMetrics(prometheus.NewRegistry()))
 	t.Cleanup(i.Close)
-	if err := i.Adopt(t.Context()); err != nil {
+	if err := i.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return i
@@ -190,8 +190,8 @@ func mustPlace(t *testing.T, s *instance, r Request) Order {
 	return o
 }
 
-// refuse asserts that the order is refused for the reason.
-func refuse(t *testing.T, s *instance, r Request, reason error) {
+// mustRefuse asserts that the order is refused for the reason.
+func mustRefuse(t *testing.T, s *instance, r Request, reason error) {
 	t.Helper()
 	o, _, err := s.Place(t.Context(), r)
 	if !errors.Is(err, reason) {
@@ -316,11 +316,11 @@ type hookedCutter struct {
 	before, after hook
 }
 
-func (c *hookedCutter) Cut(tx *gorm.DB, ds []stock.Deduction) ([]error, error) {
+func (c *hookedCutter) Cut(tx *gorm.DB, g stock.Generation, ds []stock.Deduction) ([]stock.Decision, error) {
 	c.before.pass()
-	answers, err := c.Cutter.Cut(tx, ds)
+	decisions, err := c.Cutter.Cut(tx, g, ds)
 	c.after.pass()
-	return answers, err
+	return decisions, err
 }
 
 // conflicting is a cutter whose rows have moved, so many times.
@@ -329,12 +329,12 @@ type conflicting struct {
 	left int // only one transaction at a time
 }
 
-func (c *conflicting) Cut(tx *gorm.DB, ds []stock.Deduction) ([]error, error) {
+func (c *conflicting) Cut(tx *gorm.DB, g stock.Generation, ds []stock.Deduction) ([]stock.Decision, error) {
 	if c.left > 0 {
 		c.left--
 		return nil, stock.ErrConflict
 	}
-	return c.Cutter.Cut(tx, ds)
+	return c.Cutter.Cut(tx, g, ds)
 }
 
 // hookedGate stops after a take, and loses answers.

@@ -2,6 +2,7 @@ package order
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -27,7 +28,6 @@ type stockRow struct {
 	Epoch      int64 // raised whenever what a gate may believe changes
 	Version    int64 // raised by the optimistic cutter and by administrators
 	Changes    int64 // additions committed under the epoch
-	Layout     string
 }
 
 func (stockRow) TableName() string { return "stock" }
@@ -44,8 +44,8 @@ type change struct {
 
 func (change) TableName() string { return "outbox" }
 
-// errMoved: the row is not what the caller saw; look again.
-var errMoved = errors.New("the stock row changed meanwhile")
+// errRowChanged: the row is not what the caller saw; look again.
+var errRowChanged = errors.New("the row changed since it was read")
 
 // Row reads one stock row. stock.ErrUnknownSKU (as *stock.Refusal): there is
 // none.
@@ -149,7 +149,9 @@ func (l *ledger) Set(ctx context.Context, s Setting) (row stockRow, created bool
 			created = true
 			row = stockRow{
 				SKU: s.SKU, Kind: s.Kind, Total: s.Total, Available: s.Total,
-				Epoch: 1, Layout: l.strategy.Layout,
+			}
+			if row.Epoch, err = l.Generation().Renew(); err != nil {
+				return err
 			}
 			return tx.Create(&row).Error
 		}
@@ -182,9 +184,11 @@ func (l *ledger) Set(ctx context.Context, s Setting) (row stockRow, created bool
 }
 
 func (l *ledger) mayChange(row stockRow, s Setting) error {
-	switch {
-	case row.Layout != l.strategy.Layout:
-		return stock.Refuse(row.SKU, stock.ErrLayout)
+	switch owner, g := stock.GenerationOf(row.Epoch), l.Generation(); {
+	case owner > g:
+		return stock.Refuse(row.SKU, stock.ErrSuperseded)
+	case owner < g:
+		return stock.Refuse(row.SKU, stock.ErrNotAdopted)
 	case row.Kind != s.Kind:
 		return ErrKindFixed
 	}
@@ -192,12 +196,12 @@ func (l *ledger) mayChange(row stockRow, s Setting) error {
 }
 
 // Shrink takes d's units, an administrator's, off total and available, and
-// records its take. errMoved: the total is not what d was worked out from.
-// Also ErrBelowSold, stock.ErrStaleEpoch (as *stock.Refusal) and
-// store.ErrUnknownOutcome.
-func (l *ledger) Shrink(ctx context.Context, d stock.Deduction, s Setting) (row stockRow, err error) {
+// records its take. Reasons to refuse: errRowChanged (the total is not what d was
+// worked out from), ErrBelowSold, stock.ErrStaleEpoch, stock.ErrNotAdopted and
+// stock.ErrSuperseded (as *stock.Refusal), or an error of the database.
+func (l *ledger) Shrink(ctx context.Context, d stock.Deduction, s Setting) (row stockRow, o outcome) {
 	line := d.Lines[0]
-	err = l.transaction(ctx, func(tx *gorm.DB) (err error) {
+	err := l.transaction(ctx, func(tx *gorm.DB) (err error) {
 		if row, err = lockRow(tx, line.SKU); err != nil {
 			return err
 		}
@@ -206,7 +210,7 @@ func (l *ledger) Shrink(ctx context.Context, d stock.Deduction, s Setting) (row 
 		}
 		switch {
 		case row.Total-line.Quantity != s.Total:
-			return errMoved
+			return errRowChanged
 		case line.Epoch != 0 && line.Epoch != row.Epoch:
 			return stock.Refuse(line.SKU, stock.ErrStaleEpoch)
 		case row.Available < line.Quantity:
@@ -223,74 +227,55 @@ func (l *ledger) Shrink(ctx context.Context, d stock.Deduction, s Setting) (row 
 			takeID: d.TakeID,
 		}})
 	})
-	return row, err
+	switch {
+	case err == nil:
+		return row, outcome{kind: committed}
+	case errors.Is(err, store.ErrUnknownOutcome):
+		return row, unknownFor(err)
+	}
+	return row, refusedFor(err)
 }
 
 func updateRow(tx *gorm.DB, row stockRow) error {
-	return tx.Model(&row).Select("total", "available", "version", "changes", "epoch", "layout").Updates(&row).Error
+	return tx.Model(&row).Select("total", "available", "version", "changes", "epoch").Updates(&row).Error
 }
 
-// RaiseEpoch puts the stock row under a new epoch, higher than above too, if it
-// is still under the one seen, and returns the row. No take of an earlier epoch
-// can commit any more, so the row's available is what the gate may be filled
-// with; changes not yet applied are in it and are dropped. errMoved: another
-// raised it.
+// RaiseEpoch puts the stock row under a new epoch of the instance's generation,
+// higher than above too, if it is still under the epoch seen, and returns the
+// row. No take of an earlier epoch can commit any more, so the row's available
+// is what the gate may be filled with; changes not yet applied are in it and are
+// dropped. A row of an earlier generation is adopted by that.
+//
+// errRowChanged: another raised it. stock.ErrSuperseded (as *stock.Refusal): the
+// row belongs to a later generation, or above does.
 func (l *ledger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int64) (row stockRow, err error) {
 	err = l.transaction(ctx, func(tx *gorm.DB) (err error) {
 		if row, err = lockRow(tx, sku); err != nil {
 			return err
 		}
-		switch {
-		case row.Layout != l.strategy.Layout:
-			return stock.Refuse(sku, stock.ErrLayout)
-		case row.Epoch != seen:
-			return errMoved
+		if row.Epoch != seen {
+			return errRowChanged
 		}
-		return raise(tx, &row, above)
+		if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {
+			return stock.Refuse(sku, err)
+		}
+		row.Version++ // whoever saw the row before must not write it
+		row.Changes = 0
+		if err := updateRow(tx, row); err != nil {
+			return err
+		}
+		return tx.Where("sku = ?", string(row.SKU)).Delete(&change{}).Error
 	})
 	return row, err
 }
 
-func raise(tx *gorm.DB, row *stockRow, above int64) error {
-	row.Epoch = max(row.Epoch, above) + 1
-	row.Changes = 0
-	if err := updateRow(tx, *row); err != nil {
-		return err
-	}
-	return tx.Where("sku = ?", string(row.SKU)).Delete(&change{}).Error
-}
-
-// Adopt puts every stock row of another layout under this strategy's, and
-// under a new epoch, so that whoever still sells by the other layout is
-// refused. It returns how many rows it adopted.
-func (l *ledger) Adopt(ctx context.Context) (adopted int, err error) {
-	err = l.EachPage(ctx, func(rows []stockRow) error {
-		for _, row := range rows {
-			if row.Layout == l.strategy.Layout {
-				continue
-			}
-			err := l.transaction(ctx, func(tx *gorm.DB) error {
-				row, err := lockRow(tx, row.SKU)
-				if err != nil || row.Layout == l.strategy.Layout {
-					return err
-				}
-				row.Layout = l.strategy.Layout
-				return raise(tx, &row, 0)
-			})
-			if err != nil {
-				return fmt.Errorf("adopting the stock of %s: %w", row.SKU, err)
-			}
-			adopted++
-		}
-		return nil
-	})
-	return adopted, err
-}
-
-// Changes reads up to pageSize changes that no gate is known to have applied,
-// each SKU's in the order of their numbers. With a SKU, only that SKU's.
-func (l *ledger) Changes(ctx context.Context, sku stock.SKU) ([]stock.Change, error) {
-	q := l.db.WithContext(ctx).Order("sku").Order("epoch").Order("number").Limit(pageSize)
+// Changes reads changes that no gate is known to have applied, a page that
+// follows after, by SKU, epoch and number. With a SKU, only that SKU's. A page
+// shorter than pageSize is the last.
+func (l *ledger) Changes(ctx context.Context, sku stock.SKU, after stock.Change) ([]stock.Change, error) {
+	q := l.db.WithContext(ctx).Order("sku").Order("epoch").Order("number").Limit(pageSize).
+		Where("sku > ? OR sku = ? AND (epoch > ? OR epoch = ? AND number > ?)",
+			string(after.SKU), string(after.SKU), after.Epoch, after.Epoch, after.Number)
 	if sku != "" {
 		q = q.Where("sku = ?", string(sku))
 	}
@@ -322,4 +307,28 @@ func shrinking(sku stock.SKU, n int64) stock.Deduction {
 		OrderID: uuid.New(), TakeID: uuid.New(),
 		Lines: []stock.Line{{SKU: sku, Quantity: n}},
 	}
+}
+
+// lockedRows returns those of the SKUs whose stock rows another transaction has
+// locked. SQLite locks no rows.
+func (l *ledger) lockedRows(ctx context.Context, skus []stock.SKU) (locked []stock.SKU, err error) {
+	if l.db.Name() == string(store.SQLite) {
+		return nil, nil
+	}
+	for _, sku := range skus {
+		tx := l.db.WithContext(ctx).Begin()
+		if tx.Error != nil {
+			return nil, tx.Error
+		}
+		var found string
+		err := tx.Raw("SELECT sku FROM stock WHERE sku = ? FOR UPDATE NOWAIT", string(sku)).Row().Scan(&found)
+		tx.Rollback()
+		switch {
+		case store.IsLockTimeout(err):
+			locked = append(locked, sku)
+		case err != nil && !errors.Is(err, sql.ErrNoRows):
+			return nil, fmt.Errorf("looking for the lock on the stock row of %s: %w", sku, err)
+		}
+	}
+	return locked, nil
 }

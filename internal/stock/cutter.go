@@ -6,19 +6,20 @@ import "gorm.io/gorm"
 // Implementations are safe for concurrent use.
 type Cutter interface {
 	// Cut takes every deduction that fits whole, in the order given. The
-	// answers stand in the order of ds: nil where the units were taken, else
-	// ErrSoldOut, ErrStaleEpoch, ErrUnknownSKU or ErrLayout (as *Refusal).
-	// An error beside them means that nothing of the transaction may be
-	// committed; ErrConflict asks for another transaction.
+	// decisions stand in the order of ds. Reasons to refuse are ErrSoldOut,
+	// ErrStaleEpoch, ErrUnknownSKU, ErrNotAdopted and ErrSuperseded (as
+	// *Refusal). An error beside the decisions means that nothing of the
+	// transaction may be committed; ErrConflict asks for another transaction.
 	//
+	// A line is cut only from a row whose epoch belongs to the generation g.
 	// A line whose Epoch is not 0 is cut only under that epoch.
-	Cut(tx *gorm.DB, ds []Deduction) ([]error, error)
+	Cut(tx *gorm.DB, g Generation, ds []Deduction) ([]Decision, error)
 }
 
 // A Viewer is a Cutter that must see the stock rows before the transaction
 // begins, on a connection of its own. The ledger cuts with what View returns.
 type Viewer interface {
-	View(db *gorm.DB, ds []Deduction) (Cutter, error)
+	View(db *gorm.DB, g Generation, ds []Deduction) (Cutter, error)
 }
 
 // A Planner is a Cutter that can often take a whole group by one statement that
@@ -27,7 +28,7 @@ type Viewer interface {
 type Planner interface {
 	// Plan plans the cut of ds. ok is false where there is no plan, and Cut
 	// must decide.
-	Plan(db *gorm.DB, ds []Deduction) (plan Plan, ok bool)
+	Plan(db *gorm.DB, g Generation, ds []Deduction) (plan Plan, ok bool)
 }
 
 // Plan is one statement, with its placeholders as the dialect writes them.

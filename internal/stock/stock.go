@@ -90,10 +90,11 @@ func SortLines(lines []Line) {
 // Level is what a gate counts for one SKU.
 type Level struct {
 	SKU       SKU
-	Filled    bool  // false: the gate has no count for the SKU, and the rest is zero
-	Epoch     int64 // the epoch it was filled under
+	Filled    bool  // the gate has a count for the SKU under its generation; else Available and InFlight are zero
+	Epoch     int64 // the epoch it was filled under, of whatever generation; 0: never
 	Available int64 // units not taken
 	InFlight  int64 // units taken and not yet settled
+	Err       error // the count could not be read, and nothing else is known
 }
 
 // Change is one addition to a stock row that the ledger has committed and the
@@ -115,9 +116,14 @@ var (
 	ErrBusy       = errors.New("too busy, nothing was cut")
 	ErrStaleEpoch = errors.New("the gate's epoch is not the stock row's")
 	ErrUnknownSKU = errors.New("unknown SKU")
-	// ErrLayout: the stock row was laid out for another strategy by a later
-	// start of the service.
-	ErrLayout = errors.New("the stock is laid out for another strategy")
+	// ErrNotAdopted: the stock row belongs to an earlier generation and must be
+	// adopted first.
+	ErrNotAdopted = errors.New("the stock row belongs to an earlier generation")
+	// ErrSuperseded: a stock row or a count belongs to a later generation than
+	// the caller's.
+	ErrSuperseded = errors.New("a later generation owns the stock")
+	// ErrNoGeneration: the gate's store cannot run the caller's generation.
+	ErrNoGeneration = errors.New("the gate's store does not run this generation")
 	// ErrConflict asks the ledger to try again in a new transaction.
 	ErrConflict = errors.New("the stock row changed since it was read")
 	// ErrChangeGap: a change arrived before the one that precedes it, so the
@@ -138,3 +144,14 @@ func (r *Refusal) Error() string { return fmt.Sprintf("SKU %s: %v", r.SKU, r.Rea
 
 // Unwrap returns the reason, so that errors.Is finds it.
 func (r *Refusal) Unwrap() error { return r.Reason }
+
+// Refuses reports whether err is a gate's own refusal of a take: nothing was
+// cut, and nothing of the take is at the gate.
+func Refuses(err error) bool {
+	for _, reason := range []error{ErrSoldOut, ErrNotFilled, ErrInFlight, ErrBurned, ErrBusy, ErrSuperseded, ErrNoGeneration} {
+		if errors.Is(err, reason) {
+			return true
+		}
+	}
+	return false
+}

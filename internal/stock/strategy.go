@@ -3,8 +3,8 @@ package stock
 // Strategy pairs a gate, or none, with a cutter.
 type Strategy struct {
 	Name string
-	// Layout names what a gate must agree on to share a count: a stock row
-	// remembers the layout it was last sold under.
+	// Layout names what instances must agree on to sell the same stock. The
+	// ledger remembers the layout that its generation belongs to.
 	Layout string
 	Gate   Gate // nil: none
 	Cutter Cutter

@@ -2,6 +2,7 @@ package store
 
 import (
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 
 	gosqlite "github.com/glebarez/go-sqlite"
@@ -24,6 +25,15 @@ const (
 	mysqlCheckViolated      = 3819
 	mysqlPacketTooLarge     = 1153
 	mysqlOutOfRange         = 1690
+	mysqlLockNotNow         = 3572
+	mysqlReadOnlyTable      = 1036 // InnoDB started read-only, in MariaDB
+	mysqlReadOnlyServer     = 1290 // read_only and super_read_only; other options refuse other statements
+	mysqlReadOnlySession    = 1792
+	mysqlReadOnlyMode       = 1836
+	mysqlReadOnlyInnoDB     = 1874
+	tidbSafeToRetry         = 8022
+	tidbSchemaChanged       = 8028
+	tidbWriteConflict       = 9007
 )
 
 // IsDuplicate reports whether err says that a row with this key is there.
@@ -48,7 +58,11 @@ func IsDuplicate(err error) bool {
 func IsRetryable(err error) bool {
 	switch e := driverError(err).(type) {
 	case *mysql.MySQLError:
-		return e.Number == mysqlDeadlock || e.Number == mysqlLockWaitTimeout || e.Number == mysqlRecordChanged
+		switch e.Number {
+		case mysqlDeadlock, mysqlLockWaitTimeout, mysqlLockNotNow, mysqlRecordChanged,
+			tidbWriteConflict, tidbSafeToRetry, tidbSchemaChanged:
+			return true
+		}
 	case *pgconn.PgError:
 		return e.Code == "40001" || e.Code == "40P01" || e.Code == "55P03"
 	case *gosqlite.Error:
@@ -57,9 +71,52 @@ func IsRetryable(err error) bool {
 	return false
 }
 
+// IsLockTimeout reports whether err says that a row stayed locked by another
+// transaction for longer than a session waits. Rolled back and run again, the
+// transaction may succeed.
+func IsLockTimeout(err error) bool {
+	switch e := driverError(err).(type) {
+	case *mysql.MySQLError:
+		return e.Number == mysqlLockWaitTimeout || e.Number == mysqlLockNotNow
+	case *pgconn.PgError:
+		return e.Code == "55P03"
+	}
+	return false
+}
+
+// IsReadOnly reports whether err says that the database takes no writes now: it
+// refused the statement, and nothing was done.
+func IsReadOnly(err error) bool {
+	switch e := driverError(err).(type) {
+	case *mysql.MySQLError:
+		switch e.Number {
+		case mysqlReadOnlyTable, mysqlReadOnlyServer, mysqlReadOnlySession, mysqlReadOnlyMode, mysqlReadOnlyInnoDB:
+			return true
+		}
+	case *pgconn.PgError:
+		return e.Code == "25006"
+	case *gosqlite.Error:
+		return primary(e) == sqlite3.SQLITE_READONLY
+	}
+	return false
+}
+
+// provesNoCommit reports whether err, the answer to a COMMIT or to a text that
+// ends with one, proves that nothing was committed: the COMMIT was not sent, the
+// database says that it rolled back, or it refused a statement before. Every
+// other error leaves the outcome unknown: the answer may be lost and not the
+// commit.
+func provesNoCommit(err error) bool {
+	return isUnsent(err) || isKnownRollback(err) || IsRetryable(err) || IsStatementError(err) || IsReadOnly(err)
+}
+
+// isUnsent reports whether err arose before anything was sent.
+func isUnsent(err error) bool {
+	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) || pgconn.SafeToRetry(err)
+}
+
 // isKnownRollback reports whether err, returned by the one COMMIT of a
-// transaction, proves that it did not commit. Every other error of a COMMIT
-// leaves the outcome unknown: the answer may be lost and not the commit.
+// transaction, is the database's word that it rolled back.
 func isKnownRollback(err error) bool {
 	if errors.Is(err, sql.ErrTxDone) || errors.Is(err, pgx.ErrTxCommitRollback) {
 		return true
@@ -69,8 +126,9 @@ func isKnownRollback(err error) bool {
 		class := string(e.SQLState[:2])
 		return e.Number == mysqlLockWaitTimeout || class == "40" || class == "23"
 	case *pgconn.PgError:
-		// 40003 is itself "statement completion unknown".
-		return pgClass(e) == "23" || pgClass(e) == "40" && e.Code != "40003"
+		// 40003 is itself "statement completion unknown". 25P02: the transaction
+		// had failed; 25P03: it had been idle for too long.
+		return pgClass(e) == "23" || pgClass(e) == "40" && e.Code != "40003" || e.Code == "25P02" || e.Code == "25P03"
 	case *gosqlite.Error:
 		code := primary(e)
 		return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED || code == sqlite3.SQLITE_CONSTRAINT

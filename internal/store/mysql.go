@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"strconv"
@@ -16,7 +17,6 @@ import (
 	"github.com/golang-migrate/migrate/v4/database"
 	migratemysql "github.com/golang-migrate/migrate/v4/database/mysql"
 	"gorm.io/driver/mysql"
-	"gorm.io/gorm"
 )
 
 func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
@@ -31,19 +31,16 @@ func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
 	}
 	s.migrations = func() (database.Driver, error) { return mysqlMigrations(config) }
 
+	stateMySQL(config, version)
 	sessions := config.Clone()
 	idle := boundMySQL(sessions, version)
 	connector, err := driver.NewConnector(sessions)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadURL, err)
 	}
-	s.pool = sql.OpenDB(connector)
-	var conns gorm.ConnPool = s.pool
-	if sessions.InterpolateParams {
-		conns = pool{DB: s.pool, exec: execMySQL, guard: mysqlGuard, guarded: mysqlGuarded}
-	}
+	s.pool = sql.OpenDB(mysqlConnector{Connector: connector, texts: sessions.InterpolateParams})
 	s, err = s.open(ctx, poolSize, mysql.New(mysql.Config{
-		Conn:                      conns,
+		Conn:                      pool{DB: s.pool, exec: execMySQL, guard: mysqlGuard, guarded: mysqlGuarded},
 		SkipInitializeWithVersion: true, // it only chooses among clauses that the ledger's own SQL does not use
 	}))
 	if err != nil {
@@ -69,6 +66,9 @@ func mysqlConfig(u *url.URL) (*driver.Config, error) {
 	// Rows are read and written as UTC times, and a row found counts as
 	// updated; nobody's query may change that.
 	for _, ours := range []string{"parseTime", "loc", "clientFoundRows"} {
+		query.Del(ours)
+	}
+	for ours := range mysqlState {
 		query.Del(ours)
 	}
 	config, err := driver.ParseDSN("/?" + query.Encode())
@@ -113,6 +113,43 @@ func mysqlVersion(ctx context.Context, config *driver.Config) (string, error) {
 	return version, err
 }
 
+// mysqlState is what every session relies on and no URL changes, whatever the
+// server's global variables say: a statement outside a transaction commits by
+// itself, a COMMIT begins no other transaction, a SELECT returns all its rows,
+// and keys are checked.
+var mysqlState = map[string]string{
+	"autocommit":         "1",
+	"completion_type":    "'NO_CHAIN'",
+	"sql_select_limit":   "18446744073709551615",
+	"sql_safe_updates":   "0",
+	"unique_checks":      "1",
+	"foreign_key_checks": "1",
+}
+
+// mysqlMode is the sql_mode unless the URL names another. In some modes text
+// means something else: ORACLE refuses BEGIN and takes the empty string for NULL.
+const mysqlMode = "'STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION'"
+
+// stateMySQL has the sessions, those of migrations too, state what they rely on.
+func stateMySQL(config *driver.Config, version string) {
+	if config.Params == nil {
+		config.Params = make(map[string]string)
+	}
+	maps.Copy(config.Params, mysqlState)
+	if isMariaDB(version) {
+		config.Params["check_constraint_checks"] = "1"
+	}
+	setDefault(config, "sql_mode", mysqlMode)
+}
+
+func setDefault(config *driver.Config, name, value string) {
+	if _, ok := config.Params[name]; !ok {
+		config.Params[name] = value
+	}
+}
+
+func isMariaDB(version string) bool { return strings.Contains(version, "MariaDB") }
+
 // boundMySQL bounds the sessions, where the URL has not, and returns how long
 // a connection may lie idle in the pool.
 func boundMySQL(config *driver.Config, version string) (idle time.Duration) {
@@ -122,21 +159,14 @@ func boundMySQL(config *driver.Config, version string) (idle time.Duration) {
 	if config.WriteTimeout == 0 {
 		config.WriteTimeout = silence
 	}
-	config.MultiStatements = config.InterpolateParams // for BEGIN; nobody's text is part of a statement
-	if config.Params == nil {
-		config.Params = make(map[string]string)
-	}
-	set := func(name, value string) {
-		if _, ok := config.Params[name]; !ok {
-			config.Params[name] = value
-		}
-	}
+	config.MultiStatements = config.InterpolateParams // nobody's text is part of a statement
+	set := func(name, value string) { setDefault(config, name, value) }
 	set("innodb_lock_wait_timeout", wholeSeconds(lockWait))
 	// All text of the ledger is ASCII, columns and values: the server need not
 	// convert it.
 	set("character_set_client", "ascii")
 	set("collation_connection", "ascii_bin") // and the charset with it
-	if strings.Contains(version, "MariaDB") {
+	if isMariaDB(version) {
 		set("tx_isolation", "'READ-COMMITTED'")
 		set("idle_transaction_timeout", wholeSeconds(idleTransaction))
 		return connectionIdle

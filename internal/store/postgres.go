@@ -2,15 +2,20 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/golang-migrate/migrate/v4/database"
 	migratepgx "github.com/golang-migrate/migrate/v4/database/pgx/v5"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"gorm.io/driver/postgres"
 )
@@ -23,10 +28,13 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 	if config.Database == "" {
 		return nil, fmt.Errorf("%w: it names no database", ErrBadURL)
 	}
+	if mode := config.DefaultQueryExecMode; mode == pgx.QueryExecModeExec || mode == pgx.QueryExecModeSimpleProtocol {
+		return nil, fmt.Errorf("%w: default_query_exec_mode=%s cannot send the ledger's arrays: use cache_describe", ErrBadURL, mode)
+	}
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = connectTimeout
 	}
-	config.DialFunc = postgresDialer().DialContext
+	config.DialFunc = dialToConnect(postgresDialer().DialContext)
 	config.RuntimeParams["application_name"] = orDefault(config.RuntimeParams, "application_name", "holdfast")
 	s := &SQL{
 		dialect:    Postgres,
@@ -35,17 +43,57 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 	}
 
 	sessions := config.Copy()
-	for name, value := range map[string]string{
-		"default_transaction_isolation":       "read committed",
-		"lock_timeout":                        milliseconds(lockWait),
-		"idle_in_transaction_session_timeout": milliseconds(idleTransaction),
-		"statement_timeout":                   milliseconds(silence),
-		"tcp_user_timeout":                    milliseconds(silence),
-	} {
+	for name, value := range postgresBounds {
 		sessions.RuntimeParams[name] = orDefault(sessions.RuntimeParams, name, value)
 	}
-	s.pool = stdlib.OpenDB(*sessions)
+	sessions.RuntimeParams["standard_conforming_strings"] = "on"
+	sessions.OnNotice = keepWarning
+	pooled, err := behindPooler(ctx, sessions)
+	if err != nil {
+		return nil, s.failed("connecting to", poolerProblem(err))
+	}
+	if pooled && config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+		// A prepared statement is on one of the server's sessions, and the next
+		// transaction on another.
+		sessions.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+	s.pool = sql.OpenDB(postgresConnector{stdlib.GetConnector(*sessions)})
 	return s.open(ctx, poolSize, postgres.New(postgres.Config{Conn: pool{DB: s.pool, exec: execPostgres, final: true}}))
+}
+
+// postgresBounds are the bounds of sessions, where the URL has no others.
+// statement_timeout does not bound a COMMIT, and neither does lock_timeout.
+var postgresBounds = map[string]string{
+	"default_transaction_isolation":       "read committed",
+	"lock_timeout":                        milliseconds(lockWait),
+	"idle_in_transaction_session_timeout": milliseconds(idleTransaction),
+	"statement_timeout":                   milliseconds(silence),
+	"tcp_user_timeout":                    milliseconds(silence),
+}
+
+// behindPooler connects once and reports whether there is a pooler between: the
+// session's process ID is not the one that the client was given.
+func behindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
+	conn, err := pgx.ConnectConfig(context.WithValue(ctx, connecting{}, true), config)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close(ctx)
+	var pid uint32
+	err = conn.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeSimpleProtocol).Scan(&pid)
+	return pid != conn.PgConn().PID(), err
+}
+
+// poolerProblem says what to do about a pooler that refuses the sessions'
+// settings.
+func poolerProblem(err error) error {
+	var e *pgconn.PgError
+	if !errors.As(err, &e) || e.Code != "08P01" || !strings.Contains(e.Message, "startup parameter") {
+		return err
+	}
+	names := slices.Sorted(maps.Keys(postgresBounds))
+	return fmt.Errorf("%w: a pooler is in between: set ignore_startup_parameters = %s in pgbouncer.ini, and the same bounds with ALTER ROLE (docs/engines.md)",
+		err, strings.Join(names, ","))
 }
 
 // postgresProblem takes the connection string, which the parser's error
@@ -83,7 +131,7 @@ func postgresMigrations(config *pgx.ConnConfig) (database.Driver, error) {
 	own := config.Copy()
 	own.RuntimeParams["lock_timeout"] = milliseconds(migrationLockWait) // it bounds the wait for another migration too
 	own.RuntimeParams["statement_timeout"] = "0"
-	pool := stdlib.OpenDB(*own)
+	pool := sql.OpenDB(postgresConnector{stdlib.GetConnector(*own)})
 	migrations, err := migratepgx.WithInstance(pool, &migratepgx.Config{})
 	if err != nil {
 		pool.Close()

@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 	"gorm.io/gorm"
 )
 
@@ -29,18 +28,7 @@ func ExecAll(ctx context.Context, tx *gorm.DB, statements ...Statement) (affecte
 	if t, ok := tx.Statement.ConnPool.(*transaction); ok {
 		return t.exec(ctx, statements)
 	}
-	for _, s := range statements {
-		result, err := tx.Statement.ConnPool.ExecContext(ctx, s.SQL, s.Args...)
-		if err != nil {
-			return affected, err
-		}
-		n, err := result.RowsAffected()
-		if err != nil {
-			return affected, err
-		}
-		affected = append(affected, n)
-	}
-	return affected, nil
+	return execApart(ctx, tx.Statement.ConnPool, statements)
 }
 
 // ErrUnknownOutcome: a COMMIT was sent, and whether it took effect is not known.
@@ -49,8 +37,17 @@ var ErrUnknownOutcome = errors.New("the outcome of the commit is unknown")
 // Commit commits tx. Every error but ErrUnknownOutcome proves that nothing was
 // committed.
 func Commit(tx *gorm.DB) error {
-	err := tx.Commit().Error
-	if err == nil || isKnownRollback(err) {
+	if err := tx.Statement.Context.Err(); err != nil { // the COMMIT is not sent
+		tx.Rollback()
+		return fmt.Errorf("committing: %w", err)
+	}
+	return outcome(tx.Commit().Error)
+}
+
+// outcome is the error of a transaction whose COMMIT, or whose one text with the
+// COMMIT in it, was answered by err.
+func outcome(err error) error {
+	if err == nil || provesNoCommit(err) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
@@ -73,7 +70,7 @@ func CommitIf(ctx context.Context, db *gorm.DB, first Statement, rows int64, oth
 	if tx.Error != nil {
 		return false, fmt.Errorf("beginning: %w", tx.Error)
 	}
-	if t, ok := tx.Statement.ConnPool.(*transaction); ok && t.pool.guard != nil {
+	if t, ok := tx.Statement.ConnPool.(*transaction); ok && t.pool.guard != nil && takesTexts(t.conn) {
 		return t.commitIf(ctx, append([]Statement{first}, others(t.pool.guard(rows))...))
 	}
 	affected, err := ExecAll(ctx, tx, append([]Statement{first}, others(Unguarded)...)...)
@@ -147,7 +144,7 @@ func (t *transaction) exec(ctx context.Context, statements []Statement) ([]int64
 	begin := 0
 	if !t.begun {
 		t.begun, begin = true, 1 // as far as anyone knows, also if it fails
-		statements = append([]Statement{{SQL: "BEGIN"}}, statements...)
+		statements = append([]Statement{{SQL: "START TRANSACTION"}}, statements...)
 	}
 	affected, err := t.pool.exec(ctx, t.conn, statements)
 	t.doomed = t.doomed || t.pool.final && err != nil
@@ -216,7 +213,7 @@ func (t *transaction) commitIf(ctx context.Context, statements []Statement) (com
 	case t.pool.guarded(err):
 		_ = t.Rollback()
 		return false, nil
-	case isKnownRollback(err), IsRetryable(err), IsStatementError(err): // of the last two kinds a COMMIT gives none
+	case provesNoCommit(err), t.stillOpen(err):
 		_ = t.Rollback()
 		return false, err
 	}
@@ -224,8 +221,20 @@ func (t *transaction) commitIf(ctx context.Context, statements []Statement) (com
 	return false, fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 }
 
-// Commit commits. An error of the database's own may prove that it did not, see
-// isKnownRollback; every other leaves the outcome unknown.
+// stillOpen reports whether the server says that it refused a statement with err
+// and that the transaction is open: then the COMMIT in the same text did not run.
+func (t *transaction) stillOpen(err error) (open bool) {
+	if driverError(err) == nil { // the connection is lost, and with it the answer
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), rollbackTimeout)
+	defer cancel()
+	// MySQL has no such variable and answers with an error: unknown.
+	return t.conn.QueryRowContext(ctx, "SELECT @@in_transaction").Scan(&open) == nil && open
+}
+
+// Commit commits. An error may prove that it did not, see provesNoCommit; every
+// other leaves the outcome unknown.
 func (t *transaction) Commit() error {
 	if t.over {
 		return sql.ErrTxDone
@@ -276,8 +285,12 @@ func (t *transaction) discard() {
 	_ = t.conn.Close()
 }
 
-// execMySQL sends all statements as one text: the session takes several.
+// execMySQL sends all statements as one text where the server ends a text at the
+// first error and at a loss of the transaction, else one after the other.
 func execMySQL(ctx context.Context, conn *sql.Conn, statements []Statement) (affected []int64, err error) {
+	if len(statements) == 1 || !takesTexts(conn) {
+		return execApart(ctx, conn, statements)
+	}
 	var text strings.Builder
 	for i, s := range statements {
 		if i > 0 {
@@ -298,9 +311,36 @@ func execMySQL(ctx context.Context, conn *sql.Conn, statements []Statement) (aff
 			return err
 		}
 		affected = result.(mysql.Result).AllRowsAffected()
+		if len(affected) != len(statements) { // the session was killed between two of them
+			return fmt.Errorf("the server answered %d of %d statements: %w", len(affected), len(statements), errCutShort)
+		}
 		return nil
 	})
 	return affected, err
+}
+
+// errCutShort: the server answered a part of a text and reported no error.
+var errCutShort = errors.New("the text was cut short")
+
+// execer is a connection, or a transaction.
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// execApart sends the statements one after the other.
+func execApart(ctx context.Context, conn execer, statements []Statement) (affected []int64, err error) {
+	for _, s := range statements {
+		result, err := conn.ExecContext(ctx, s.SQL, s.Args...)
+		if err != nil {
+			return affected, err
+		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return affected, err
+		}
+		affected = append(affected, n)
+	}
+	return affected, nil
 }
 
 // namedValues are the arguments of all statements, as package sql would hand
@@ -322,12 +362,9 @@ func namedValues(checker driver.NamedValueChecker, statements []Statement) ([]dr
 // execPostgres sends all statements in one pipeline.
 func execPostgres(ctx context.Context, conn *sql.Conn, statements []Statement) (affected []int64, err error) {
 	err = conn.Raw(func(raw any) error {
-		session := raw.(*stdlib.Conn).Conn()
+		session := raw.(*postgresSession)
 		if len(statements) == 1 {
-			tag, err := session.Exec(ctx, statements[0].SQL, statements[0].Args...)
-			if err == nil && statements[0].SQL == "COMMIT" && tag.String() == "ROLLBACK" {
-				err = pgx.ErrTxCommitRollback // a statement that answers rows had failed
-			}
+			tag, err := session.exec(ctx, statements[0])
 			affected = append(affected, tag.RowsAffected())
 			return err
 		}
@@ -335,7 +372,7 @@ func execPostgres(ctx context.Context, conn *sql.Conn, statements []Statement) (
 		for _, s := range statements {
 			batch.Queue(s.SQL, s.Args...)
 		}
-		answers := session.SendBatch(ctx, batch)
+		answers := session.Conn.Conn().SendBatch(ctx, batch)
 		for range statements {
 			tag, err := answers.Exec()
 			if err != nil {

@@ -103,11 +103,7 @@ func own(t T, kind string, start func(args ...string) (*DatabaseServer, error), 
 	t.Helper()
 	s, err := start(args...)
 	check(t, kind, err)
-	t.Cleanup(func() {
-		s.process.end()
-		s.port.release()
-		os.RemoveAll(filepath.Dir(s.process.log)) // its data may be large
-	})
+	t.Cleanup(s.discard)
 	s.url, err = createDatabase(s.admin)
 	check(t, kind, err)
 	return s
@@ -125,6 +121,15 @@ func (s *DatabaseServer) NewDatabase() string {
 }
 
 func startMariaDB(args ...string) (*DatabaseServer, error) {
+	s, err := newMariaDB(args...)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.start()
+}
+
+// newMariaDB prepares a MariaDB with a fresh data folder, and does not start it.
+func newMariaDB(args ...string) (*DatabaseServer, error) {
 	path, err := lookPath(mariadbd)
 	if err != nil {
 		return nil, err
@@ -162,7 +167,7 @@ func startMariaDB(args ...string) (*DatabaseServer, error) {
 	}
 	s.process.owner = owner
 	s.answers = func(ctx context.Context) error { return onDatabase(ctx, s.admin, "SELECT 1") }
-	return s, s.start()
+	return s, nil
 }
 
 func startPostgres(args ...string) (*DatabaseServer, error) {
@@ -368,4 +373,11 @@ func dataSource(admin string) (driver, source string, err error) {
 		user += ":" + password
 	}
 	return "mysql", fmt.Sprintf("%s@tcp(%s)/", user, u.Host), nil
+}
+
+// discard ends the server and removes its data, which may be large.
+func (s *DatabaseServer) discard() {
+	s.process.end()
+	s.port.release()
+	os.RemoveAll(filepath.Dir(s.process.log))
 }

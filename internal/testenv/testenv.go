@@ -1,6 +1,6 @@
 // Package testenv starts real servers for tests, and for the benchmarks: Redis,
-// Redis Cluster, Redis behind Sentinels, MariaDB, PostgreSQL, ZooKeeper, etcd and
-// the service itself, on free ports of 127.0.0.1 below 32768 and in temporary folders.
+// Redis Cluster, Redis behind Sentinels, MariaDB, Galera, PostgreSQL with and
+// without a standby, PgBouncer, ZooKeeper, etcd and the service itself, on free ports of 127.0.0.1 below 32768 and in temporary folders.
 //
 // [Redis], [MariaDB] and their like give the URL of a server that all tests of
 // the process share, started when the first of them asks; databases are fresh

@@ -10,15 +10,16 @@ import (
 
 // Conditional takes each line by UPDATE … WHERE available >= n: the check and
 // the cut are one statement, and nothing is read first.
-func Conditional(layout string) stock.Cutter { return conditional{layout} }
+func Conditional() stock.Cutter { return conditional{} }
 
-type conditional struct{ layout string }
+type conditional struct{}
 
-func (c conditional) Cut(tx *gorm.DB, ds []stock.Deduction) ([]error, error) {
-	answers := make([]error, len(ds))
+func (c conditional) Cut(tx *gorm.DB, g stock.Generation, ds []stock.Deduction) ([]stock.Decision, error) {
+	decisions := make([]stock.Decision, len(ds))
 	for i, d := range ds {
+		decisions[i] = stock.Taken()
 		for n, line := range d.Lines {
-			fits, err := conditionally(tx, line, c.layout, true)
+			fits, err := conditionally(tx, g, line, true)
 			if err != nil {
 				return nil, err
 			}
@@ -28,13 +29,13 @@ func (c conditional) Cut(tx *gorm.DB, ds []stock.Deduction) ([]error, error) {
 			if err := giveBack(tx, d.Lines[:n]); err != nil {
 				return nil, err
 			}
-			if answers[i], err = c.whyNot(tx, d, line); err != nil {
+			if decisions[i], err = whyNot(tx, g, d, line); err != nil {
 				return nil, err
 			}
 			break
 		}
 	}
-	return answers, nil
+	return decisions, nil
 }
 
 // giveBack undoes lines of a deduction that another line of it refused. Their
@@ -50,13 +51,13 @@ func giveBack(tx *gorm.DB, lines []stock.Line) error {
 }
 
 // whyNot says why no row met the conditions for the line.
-func (c conditional) whyNot(tx *gorm.DB, d stock.Deduction, line stock.Line) (refusal, err error) {
+func whyNot(tx *gorm.DB, g stock.Generation, d stock.Deduction, line stock.Line) (stock.Decision, error) {
 	rs, err := read(tx, []stock.Deduction{d})
 	if err != nil {
-		return nil, err
+		return stock.Decision{}, err
 	}
-	if refusal := rs.check(line, c.layout); refusal != nil {
-		return refusal, nil
+	if refusal := rs.check(line, g); refusal != nil {
+		return stock.Refused(refusal), nil
 	}
-	return stock.Refuse(line.SKU, stock.ErrSoldOut), nil
+	return stock.Refused(stock.Refuse(line.SKU, stock.ErrSoldOut)), nil
 }

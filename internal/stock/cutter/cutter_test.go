@@ -46,7 +46,7 @@ func TestConformance(t *testing.T) {
 			db := migrated(t, database.url(t))
 			for _, c := range []struct {
 				name   string
-				new    func(layout string) stock.Cutter
+				new    func() stock.Cutter
 				counts bool
 			}{
 				{"conditional", cutter.Conditional, false},

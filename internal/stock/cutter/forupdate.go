@@ -11,29 +11,25 @@ import (
 
 // ForUpdate locks the stock rows with SELECT … FOR UPDATE, decides, and then
 // updates them: the row is locked for two statements and the commit.
-func ForUpdate(layout string) stock.Cutter { return forUpdate{layout: layout, refuse: true} }
+func ForUpdate() stock.Cutter { return forUpdate{refuse: true} }
 
 type forUpdate struct {
-	layout string
 	refuse bool // refuse what does not fit, rather than count below zero
 }
 
-func (c forUpdate) Cut(tx *gorm.DB, ds []stock.Deduction) ([]error, error) {
+func (c forUpdate) Cut(tx *gorm.DB, g stock.Generation, ds []stock.Deduction) ([]stock.Decision, error) {
 	rs, err := lock(tx, ds)
 	if err != nil {
 		return nil, err
 	}
-	answers := make([]error, len(ds))
-	for i, d := range ds {
-		answers[i] = rs.take(d, c.layout, c.refuse)
-	}
-	return answers, countDown(tx, ds, answers)
+	decisions := rs.takeAll(ds, g, c.refuse)
+	return decisions, countDown(tx, ds, decisions)
 }
 
 // countDown takes the units of all accepted deductions in one statement. The
 // caller holds the row locks.
-func countDown(tx *gorm.DB, ds []stock.Deduction, answers []error) error {
-	skus, units := taken(ds, answers)
+func countDown(tx *gorm.DB, ds []stock.Deduction, decisions []stock.Decision) error {
+	skus, units := taken(ds, decisions)
 	if len(skus) == 0 {
 		return nil
 	}

@@ -14,22 +14,18 @@ import (
 // Merged takes the units of a whole group at once: each row is locked for one
 // conditional UPDATE a group. A group that does not fit whole is decided under
 // row locks, order by order.
-func Merged(layout string) stock.Cutter {
-	return merged{forUpdate{layout: layout, refuse: true}}
-}
+func Merged() stock.Cutter { return merged{forUpdate{refuse: true}} }
 
 // Count counts down as Merged does and refuses nothing for lack of stock: the
 // count may fall below zero. What it is given, a gate has admitted.
-func Count(layout string) stock.Cutter {
-	return merged{forUpdate{layout: layout, refuse: false}}
-}
+func Count() stock.Cutter { return merged{forUpdate{refuse: false}} }
 
 type merged struct{ decide forUpdate }
 
 var _ stock.Planner = merged{}
 
 // Plan sums the group up by SKU.
-func (c merged) Plan(db *gorm.DB, ds []stock.Deduction) (stock.Plan, bool) {
+func (c merged) Plan(db *gorm.DB, g stock.Generation, ds []stock.Deduction) (stock.Plan, bool) {
 	lines, ok := sum(ds)
 	if !ok {
 		return stock.Plan{}, false
@@ -40,11 +36,11 @@ func (c merged) Plan(db *gorm.DB, ds []stock.Deduction) (stock.Plan, bool) {
 	)
 	switch {
 	case len(lines) == 1:
-		sql, args = condition(lines[0], c.decide.layout, c.decide.refuse)
+		sql, args = condition(g, lines[0], c.decide.refuse)
 	case db.Name() == "postgres":
-		sql, args = c.joined(lines)
+		sql, args = c.joined(g, lines)
 	default:
-		sql, args = c.alternatives(db, lines)
+		sql, args = c.alternatives(db, g, lines)
 	}
 	return stock.Plan{SQL: numbered(db, sql), Args: args, Rows: int64(len(lines))}, true
 }
@@ -53,7 +49,7 @@ func (c merged) Plan(db *gorm.DB, ds []stock.Deduction) (stock.Plan, bool) {
 // a group has one or two, and little is to be parsed. InnoDB visits, and so
 // locks, the rows in the order of their key, which is SKU order. SQLite has no
 // row locks.
-func (c merged) alternatives(db *gorm.DB, lines []stock.Line) (sql string, args []any) {
+func (c merged) alternatives(db *gorm.DB, g stock.Generation, lines []stock.Line) (sql string, args []any) {
 	type class struct{ epoch, units int64 }
 	var classes []class
 	skus := make(map[class][]any)
@@ -85,8 +81,9 @@ func (c merged) alternatives(db *gorm.DB, lines []stock.Line) (sql string, args 
 	} else {
 		text.WriteString("?")
 	}
-	text.WriteString(" WHERE layout = ? AND (")
-	args = append(args, classes[last].units, c.decide.layout)
+	text.WriteString(" WHERE epoch BETWEEN ? AND ? AND (")
+	first, latest := g.Epochs()
+	args = append(args, classes[last].units, first, latest)
 	for i, of := range classes {
 		if i > 0 {
 			text.WriteString(" OR ")
@@ -108,7 +105,7 @@ func (c merged) alternatives(db *gorm.DB, lines []stock.Line) (sql string, args 
 // joined passes the lines as arrays, so that one prepared statement serves
 // groups of every size, and locks the rows in SKU order before it updates them:
 // PostgreSQL updates in the order in which it finds.
-func (c merged) joined(lines []stock.Line) (sql string, args []any) {
+func (c merged) joined(g stock.Generation, lines []stock.Line) (sql string, args []any) {
 	var (
 		skus   = make([]string, len(lines))
 		units  = make([]int64, len(lines))
@@ -120,24 +117,29 @@ func (c merged) joined(lines []stock.Line) (sql string, args []any) {
 	sql = `WITH line AS MATERIALIZED (SELECT * FROM unnest(?::text[], ?::bigint[], ?::bigint[]) AS line (sku, units, epoch)),
 		locked AS MATERIALIZED (SELECT sku FROM stock WHERE sku = ANY (?::text[]) ORDER BY sku FOR UPDATE)
 		UPDATE stock SET available = available - line.units FROM line, locked
-		WHERE stock.sku = locked.sku AND stock.sku = line.sku AND layout = ? AND line.epoch IN (0, stock.epoch)`
+		WHERE stock.sku = locked.sku AND stock.sku = line.sku AND stock.epoch BETWEEN ? AND ? AND line.epoch IN (0, stock.epoch)`
 	if c.decide.refuse {
 		sql += " AND available >= line.units"
 	}
-	return sql, []any{skus, units, epochs, skus, c.decide.layout}
+	first, last := g.Epochs()
+	return sql, []any{skus, units, epochs, skus, first, last}
 }
 
-func (c merged) Cut(tx *gorm.DB, ds []stock.Deduction) ([]error, error) {
+func (c merged) Cut(tx *gorm.DB, g stock.Generation, ds []stock.Deduction) ([]stock.Decision, error) {
 	if lines, ok := sum(ds); ok && len(lines) == 1 {
-		fits, err := conditionally(tx, lines[0], c.decide.layout, c.decide.refuse)
+		fits, err := conditionally(tx, g, lines[0], c.decide.refuse)
 		if err != nil {
 			return nil, err
 		}
 		if fits {
-			return make([]error, len(ds)), nil
+			decisions := make([]stock.Decision, len(ds))
+			for i := range decisions {
+				decisions[i] = stock.Taken()
+			}
+			return decisions, nil
 		}
 	}
-	return c.decide.Cut(tx, ds)
+	return c.decide.Cut(tx, g, ds)
 }
 
 // sum adds the deductions up to one line a SKU, in SKU order, if they all ask
@@ -172,9 +174,10 @@ func sum(ds []stock.Deduction) (lines []stock.Line, ok bool) {
 
 // condition is an UPDATE that takes the line's units, and whose conditions say
 // everything that must be true of the row.
-func condition(line stock.Line, layout string, refuse bool) (sql string, args []any) {
-	sql = "UPDATE stock SET available = available - ? WHERE sku = ? AND layout = ?"
-	args = []any{line.Quantity, string(line.SKU), layout}
+func condition(g stock.Generation, line stock.Line, refuse bool) (sql string, args []any) {
+	first, last := g.Epochs()
+	sql = "UPDATE stock SET available = available - ? WHERE sku = ? AND epoch BETWEEN ? AND ?"
+	args = []any{line.Quantity, string(line.SKU), first, last}
 	if line.Epoch != 0 {
 		sql += " AND epoch = ?"
 		args = append(args, line.Epoch)
@@ -188,8 +191,8 @@ func condition(line stock.Line, layout string, refuse bool) (sql string, args []
 
 // conditionally takes the line's units by one UPDATE, and reports whether its
 // conditions were met.
-func conditionally(tx *gorm.DB, line stock.Line, layout string, refuse bool) (bool, error) {
-	sql, args := condition(line, layout, refuse)
+func conditionally(tx *gorm.DB, g stock.Generation, line stock.Line, refuse bool) (bool, error) {
+	sql, args := condition(g, line, refuse)
 	updated := tx.Exec(sql, args...)
 	if updated.Error != nil {
 		return false, fmt.Errorf("taking units of %s: %w", line.SKU, updated.Error)

@@ -11,30 +11,24 @@ import (
 // Optimistic reads the rows with their version before the transaction, and
 // updates them only if the version has not moved. No lock is held while it
 // decides; the price is a new transaction for every row that did move.
-func Optimistic(layout string) stock.Cutter { return optimistic{layout: layout} }
+func Optimistic() stock.Cutter { return optimistic{} }
 
-type optimistic struct {
-	layout string
-	seen   rows
-}
+type optimistic struct{ seen rows }
 
 var _ stock.Viewer = optimistic{}
 
 // View reads the rows that a later Cut will compare versions with.
-func (c optimistic) View(db *gorm.DB, ds []stock.Deduction) (stock.Cutter, error) {
+func (optimistic) View(db *gorm.DB, _ stock.Generation, ds []stock.Deduction) (stock.Cutter, error) {
 	seen, err := read(db, ds)
-	return optimistic{c.layout, seen}, err
+	return optimistic{seen}, err
 }
 
-func (c optimistic) Cut(tx *gorm.DB, ds []stock.Deduction) ([]error, error) {
-	answers := make([]error, len(ds))
-	for i, d := range ds {
-		answers[i] = c.seen.take(d, c.layout, true)
-	}
-	skus, units := taken(ds, answers)
+func (c optimistic) Cut(tx *gorm.DB, g stock.Generation, ds []stock.Deduction) ([]stock.Decision, error) {
+	decisions := c.seen.takeAll(ds, g, true)
+	skus, units := taken(ds, decisions)
 	for _, sku := range skus {
-		updated := tx.Exec("UPDATE stock SET available = available - ?, version = version + 1 WHERE sku = ? AND version = ?",
-			units[sku], string(sku), c.seen[sku].version)
+		updated := tx.Exec("UPDATE stock SET available = available - ?, version = version + 1 WHERE sku = ? AND version = ? AND epoch = ?",
+			units[sku], string(sku), c.seen[sku].version, c.seen[sku].epoch)
 		if updated.Error != nil {
 			return nil, fmt.Errorf("taking units of %s: %w", sku, updated.Error)
 		}
@@ -42,5 +36,5 @@ func (c optimistic) Cut(tx *gorm.DB, ds []stock.Deduction) ([]error, error) {
 			return nil, stock.ErrConflict
 		}
 	}
-	return answers, nil
+	return decisions, nil
 }

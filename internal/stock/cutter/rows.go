@@ -19,7 +19,6 @@ type row struct {
 	available int64
 	epoch     int64
 	version   int64
-	layout    string
 }
 
 type rows map[stock.SKU]*row
@@ -39,7 +38,7 @@ func lock(tx *gorm.DB, ds []stock.Deduction) (rows, error) {
 
 func query(db *gorm.DB, ds []stock.Deduction, suffix string) (rows, error) {
 	skus := skusOf(ds)
-	found, err := db.Raw("SELECT sku, available, epoch, version, layout FROM stock WHERE sku IN ? ORDER BY sku"+suffix, skus).Rows()
+	found, err := db.Raw("SELECT sku, available, epoch, version FROM stock WHERE sku IN ? ORDER BY sku"+suffix, skus).Rows()
 	if err != nil {
 		return nil, fmt.Errorf("reading stock rows: %w", err)
 	}
@@ -47,7 +46,7 @@ func query(db *gorm.DB, ds []stock.Deduction, suffix string) (rows, error) {
 	rs := make(rows, len(skus))
 	for found.Next() {
 		var r row
-		if err := found.Scan(&r.sku, &r.available, &r.epoch, &r.version, &r.layout); err != nil {
+		if err := found.Scan(&r.sku, &r.available, &r.epoch, &r.version); err != nil {
 			return nil, fmt.Errorf("reading stock rows: %w", err)
 		}
 		rs[r.sku] = &r
@@ -72,13 +71,15 @@ func skusOf(ds []stock.Deduction) []stock.SKU {
 
 // check says whether units of the line may be taken from its row at all,
 // however many there are.
-func (rs rows) check(line stock.Line, layout string) error {
+func (rs rows) check(line stock.Line, g stock.Generation) error {
 	r, ok := rs[line.SKU]
 	switch {
 	case !ok:
 		return stock.Refuse(line.SKU, stock.ErrUnknownSKU)
-	case r.layout != layout:
-		return stock.Refuse(line.SKU, stock.ErrLayout)
+	case stock.GenerationOf(r.epoch) > g:
+		return stock.Refuse(line.SKU, stock.ErrSuperseded)
+	case stock.GenerationOf(r.epoch) < g:
+		return stock.Refuse(line.SKU, stock.ErrNotAdopted)
 	case line.Epoch != 0 && r.epoch != line.Epoch:
 		return stock.Refuse(line.SKU, stock.ErrStaleEpoch)
 	}
@@ -87,26 +88,35 @@ func (rs rows) check(line stock.Line, layout string) error {
 
 // take counts the deduction's units off the rows in memory, all lines or none.
 // With refuse set it answers ErrSoldOut where they do not fit.
-func (rs rows) take(d stock.Deduction, layout string, refuse bool) error {
+func (rs rows) take(d stock.Deduction, g stock.Generation, refuse bool) stock.Decision {
 	for _, line := range d.Lines {
-		if err := rs.check(line, layout); err != nil {
-			return err
+		if err := rs.check(line, g); err != nil {
+			return stock.Refused(err)
 		}
 		if refuse && rs[line.SKU].available < line.Quantity {
-			return stock.Refuse(line.SKU, stock.ErrSoldOut)
+			return stock.Refused(stock.Refuse(line.SKU, stock.ErrSoldOut))
 		}
 	}
 	for _, line := range d.Lines {
 		rs[line.SKU].available -= line.Quantity
 	}
-	return nil
+	return stock.Taken()
 }
 
-// taken is how many units of each SKU the deductions without an error take.
-func taken(ds []stock.Deduction, answers []error) (skus []stock.SKU, units map[stock.SKU]int64) {
+// takeAll decides the deductions one after the other.
+func (rs rows) takeAll(ds []stock.Deduction, g stock.Generation, refuse bool) []stock.Decision {
+	decisions := make([]stock.Decision, len(ds))
+	for i, d := range ds {
+		decisions[i] = rs.take(d, g, refuse)
+	}
+	return decisions
+}
+
+// taken sums up the units of each SKU in the deductions that were taken.
+func taken(ds []stock.Deduction, decisions []stock.Decision) (skus []stock.SKU, units map[stock.SKU]int64) {
 	units = make(map[stock.SKU]int64)
 	for i, d := range ds {
-		if answers[i] != nil {
+		if !decisions[i].Taken() {
 			continue
 		}
 		for _, line := range d.Lines {

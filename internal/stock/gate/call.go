@@ -6,6 +6,8 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"errors"
+	"fmt"
+	"net"
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
@@ -40,14 +42,32 @@ func newScript(text string) script {
 	return script{text: text, sha: hex.EncodeToString(sum[:])}
 }
 
-type scripts struct{ take, settle, give, fill, adjust, flight, read, write script }
+// scripts are the scripts of one generation. The generation is part of their
+// text, so that each generation has scripts of its own: Redis 7 neither keeps
+// scripts over a restart nor copies them to replicas, and so a Redis that came
+// back with old data cannot run them.
+type scripts struct {
+	generation stock.Generation
 
-func newScripts() *scripts {
-	return &scripts{
-		take: newScript(takeLua), settle: newScript(settleLua), give: newScript(giveLua),
-		fill: newScript(fillLua), adjust: newScript(adjustLua), flight: newScript(flightLua),
-		read: newScript(readLua), write: newScript(writeLua),
+	take, settle, give, fill, adjust, flight, read, write script
+}
+
+func newScripts(g stock.Generation) *scripts {
+	first, last := g.Epochs()
+	of := func(text string) script {
+		return newScript(fmt.Sprintf("local FIRST, LAST = %d, %d\n", first, last) + text)
 	}
+	return &scripts{
+		generation: g,
+		take:       of(takeLua), settle: of(settleLua), give: of(giveLua),
+		fill: of(fillLua), adjust: of(adjustLua), flight: of(flightLua),
+		read: of(readLua), write: of(writeLua),
+	}
+}
+
+// all are the scripts in no particular order.
+func (s *scripts) all() []script {
+	return []script{s.take, s.settle, s.give, s.fill, s.adjust, s.flight, s.read, s.write}
 }
 
 // once is a command that is never sent a second time by the client when its
@@ -65,7 +85,7 @@ func (once) NoRetry() bool { return true }
 // call is one run of a script that answers with numbers.
 type call struct {
 	script *script
-	args   []any // of EVALSHA or EVAL
+	args   []any // of EVALSHA
 	cmd    *redis.IntSliceCmd
 }
 
@@ -87,49 +107,64 @@ func arguments(s *script, keys, args []string) []any {
 	return list
 }
 
-// prepare makes the command: by the script's name, or with its text.
-func (c *call) prepare(ctx context.Context, text bool) once {
-	if text {
-		c.args[0], c.args[1] = "eval", c.script.text
-	}
+// prepare makes the command. It names the script and never sends its text: see
+// Load.
+func (c *call) prepare(ctx context.Context) once {
 	c.cmd = redis.NewIntSliceCmd(ctx, c.args...)
 	return once{c.cmd}
 }
 
-// unknown reports whether Redis does not have the script, and so ran nothing.
-func unknown(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
+// notRun are the errors by which Redis says that it ran nothing of a script. A
+// script meets those that forbid writing at its first write.
+var notRun = []string{
+	"BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "OOM", "MISCONF", "NOREPLICAS",
+	"NOAUTH", "NOPERM", "WRONGPASS", "MOVED", "ASK", "ERR max number of clients reached",
+}
+
+// proven makes err one of package stock's where it proves that the command did
+// nothing. Every other error leaves that open.
+func proven(err error) error {
+	if err == nil {
+		return nil
+	}
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		return fmt.Errorf("%w: %w", stock.ErrNoGeneration, err)
+	}
+	if isNotSent(err) {
+		return fmt.Errorf("%w: %w", stock.ErrBusy, err)
+	}
+	for _, prefix := range notRun {
+		if redis.HasErrorPrefix(err, prefix) {
+			return fmt.Errorf("%w: %w", stock.ErrBusy, err)
+		}
+	}
+	return err
+}
+
+// isNotSent reports whether err proves that nothing was sent: no connection was
+// made, or none was free.
+func isNotSent(err error) bool {
+	var dial *net.OpError
+	return errors.As(err, &dial) && dial.Op == "dial" || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrClosed)
+}
+
+// err is why the call has no answer.
+func (c *call) err() error { return proven(c.cmd.Err()) }
 
 // run makes the calls, several in one pipeline, and returns their errors
 // joined. Each call has its own answer in its cmd.
 func (c *counts) run(ctx context.Context, calls ...*call) error {
 	if len(calls) == 1 {
-		err := c.client.Process(ctx, calls[0].prepare(ctx, false))
-		if unknown(err) {
-			err = c.client.Process(ctx, calls[0].prepare(ctx, true))
-		}
-		return err
+		return proven(c.client.Process(ctx, calls[0].prepare(ctx)))
 	}
-	again := calls
-	for _, text := range []bool{false, true} {
-		if len(again) == 0 {
-			break
-		}
-		pipe := c.client.Pipeline()
-		for _, call := range again {
-			_ = pipe.Process(ctx, call.prepare(ctx, text)) // queues it
-		}
-		_, _ = pipe.Exec(ctx) // the error of its first failed command, which is looked at below
-		var missing []*call
-		for _, call := range again {
-			if unknown(call.cmd.Err()) {
-				missing = append(missing, call)
-			}
-		}
-		again = missing
+	pipe := c.client.Pipeline()
+	for _, call := range calls {
+		_ = pipe.Process(ctx, call.prepare(ctx)) // queues it
 	}
+	_, _ = pipe.Exec(ctx) // the error of its first failed command, which is looked at below
 	var errs []error
 	for _, call := range calls {
-		if err := call.cmd.Err(); err != nil {
+		if err := call.err(); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -157,16 +192,9 @@ var errAnswer = errors.New("the script's answer has another length than it shoul
 
 // strings runs a script that may run twice and answers with at least one string.
 func (c *counts) strings(ctx context.Context, s *script, keys []string, args ...string) ([]string, error) {
-	list := arguments(s, keys, args)
-	cmd := redis.NewStringSliceCmd(ctx, list...)
-	err := c.client.Process(ctx, cmd)
-	if unknown(err) {
-		list[0], list[1] = "eval", s.text
-		cmd = redis.NewStringSliceCmd(ctx, list...)
-		err = c.client.Process(ctx, cmd)
-	}
-	if err != nil {
-		return nil, err
+	cmd := redis.NewStringSliceCmd(ctx, arguments(s, keys, args)...)
+	if err := c.client.Process(ctx, cmd); err != nil {
+		return nil, proven(err)
 	}
 	answer := cmd.Val()
 	if len(answer) == 0 {

@@ -5,6 +5,11 @@
 //	holdfast:{LEDGERID}:flight   hash: `SKU ORDERID` → record of the take in flight
 //	holdfast:{LEDGERID}:burned   sorted set: `SKU TAKEID` by the time it was burned
 //
+// and a fourth for those who only read, `GENERATION SEGMENTS BEAT`:
+//
+//	holdfast:{LEDGERID}:generation   the generation in use, how many segments each SKU has (0: it has none), and
+//	                                 the ledger's last beat
+//
 // So a call for many SKUs needs few commands. On a cluster each SKU has three keys
 // of its own, holdfast:{LEDGERID:SKU}:count and so on, which may be on any server.
 //
@@ -26,6 +31,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -57,15 +63,16 @@ const (
 // counts is what Script and ReadWrite share: all of a stock.Gate but Take.
 type counts struct {
 	client  redis.UniversalClient
-	cluster bool   // each SKU has keys of its own
-	prefix  string // of every key
-	shared  keys   // of all SKUs; nothing on a cluster
-	scripts *scripts
+	cluster bool                     // each SKU has keys of its own
+	prefix  string                   // of every key
+	shared  keys                     // of all SKUs; nothing on a cluster
+	running *atomic.Pointer[scripts] // of the generation in use
 }
 
 func newCounts(client redis.UniversalClient, ledgerID uuid.UUID) counts {
 	_, cluster := client.(*redis.ClusterClient)
-	c := counts{client: client, cluster: cluster, prefix: "holdfast:{" + ledgerID.String(), scripts: newScripts()}
+	c := counts{client: client, cluster: cluster, prefix: "holdfast:{" + ledgerID.String(), running: new(atomic.Pointer[scripts])}
+	c.running.Store(newScripts(0)) // which nobody loads
 	if !cluster {
 		c.shared = keysIn(c.prefix + "}")
 	}
@@ -119,7 +126,7 @@ func (c *counts) takeInParts(ctx context.Context, d stock.Deduction, cut cut) (s
 			}
 			continue
 		}
-		if len(done) == 0 || !refused(err) { // an open outcome is the caller's to give back, all of it
+		if len(done) == 0 || !stock.Refuses(err) { // an open outcome is the caller's to give back, all of it
 			return stock.Deduction{}, err
 		}
 		d.Lines = done
@@ -150,16 +157,6 @@ func valid(d stock.Deduction) error {
 		}
 	}
 	return nil
-}
-
-// refused reports whether err says that nothing was cut.
-func refused(err error) bool {
-	for _, reason := range []error{stock.ErrSoldOut, stock.ErrNotFilled, stock.ErrInFlight, stock.ErrBurned, stock.ErrBusy} {
-		if errors.Is(err, reason) {
-			return true
-		}
-	}
-	return false
 }
 
 // detached has ctx's values and an end of its own.
@@ -195,7 +192,7 @@ func (c *counts) Settle(ctx context.Context, ds ...stock.Deduction) error {
 	calls := make([]*call, len(batches))
 	for i, b := range batches {
 		keys := c.keys(b.skus.skus[0])
-		calls[i] = newCall(&c.scripts.settle, []string{keys.count, keys.flight}, append(b.skus.arguments(), b.lines...))
+		calls[i] = newCall(&c.scripts().settle, []string{keys.count, keys.flight}, append(b.skus.arguments(), b.lines...))
 	}
 	if err := c.run(ctx, calls...); err != nil {
 		return fmt.Errorf("settling %d takes: %w", len(ds), err)
@@ -216,7 +213,7 @@ func (c *counts) Give(ctx context.Context, d stock.Deduction) error {
 		for _, line := range lines {
 			args = append(args, string(line.SKU), strconv.FormatInt(token(ctx, line.SKU), 10))
 		}
-		calls = append(calls, newCall(&c.scripts.give, []string{keys.count, keys.flight, keys.burned}, args))
+		calls = append(calls, newCall(&c.scripts().give, []string{keys.count, keys.flight, keys.burned}, args))
 	}
 	if err := c.run(ctx, calls...); err != nil {
 		return fmt.Errorf("giving take %s back: %w", d.TakeID, err)
@@ -246,7 +243,7 @@ func (c *counts) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) er
 	if c.cluster {
 		names = append(names, keys.flight)
 	}
-	answer, err := c.answer(ctx, &c.scripts.fill, names, sku, epoch, units, token(ctx, sku))
+	answer, err := c.answer(ctx, &c.scripts().fill, names, sku, epoch, units, token(ctx, sku))
 	switch {
 	case err != nil:
 		return fmt.Errorf("filling SKU %s: %w", sku, err)
@@ -262,7 +259,7 @@ func (c *counts) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) er
 // applied. The first asks to come again, for the fill of its epoch is still
 // under way or never came.
 func (c *counts) Adjust(ctx context.Context, change stock.Change) error {
-	answer, err := c.answer(ctx, &c.scripts.adjust, []string{c.keys(change.SKU).count}, change.SKU, change.Epoch, change.Number, change.Delta, token(ctx, change.SKU))
+	answer, err := c.answer(ctx, &c.scripts().adjust, []string{c.keys(change.SKU).count}, change.SKU, change.Epoch, change.Number, change.Delta, token(ctx, change.SKU))
 	switch {
 	case err != nil:
 		return fmt.Errorf("adjusting SKU %s: %w", change.SKU, err)
@@ -295,12 +292,13 @@ func (c *counts) InFlight(ctx context.Context, olderThan time.Duration, limit in
 	if !c.cluster {
 		each = skus[:min(1, len(skus))] // all have the same
 	}
+	var errs []error
 	for _, sku := range each {
 		if err := c.scan(ctx, c.keys(sku), olderThan, &listing); err != nil {
-			return nil, fmt.Errorf("listing takes in flight: %w", err)
+			errs = append(errs, fmt.Errorf("listing takes in flight: %w", err))
 		}
 	}
-	return listing.ds, nil
+	return listing.ds, errors.Join(errs...)
 }
 
 // listing gathers takes, each once, until they are as many as its limit.
@@ -335,7 +333,7 @@ func (l *listing) add(field, record string) error {
 // scan adds what is in flight under the keys to the listing.
 func (c *counts) scan(ctx context.Context, keys keys, olderThan time.Duration, to *listing) error {
 	for cursor := "0"; !to.full(); {
-		page, err := c.strings(ctx, &c.scripts.flight, []string{keys.count, keys.flight},
+		page, err := c.strings(ctx, &c.scripts().flight, []string{keys.count, keys.flight},
 			cursor, strconv.Itoa(flightStep), strconv.FormatInt(olderThan.Microseconds(), 10))
 		if err != nil {
 			return err
@@ -356,6 +354,7 @@ func (c *counts) scan(ctx context.Context, keys keys, olderThan time.Duration, t
 // of its own.
 func (c *counts) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error) {
 	levels := make([]stock.Level, 0, len(skus))
+	var errs []error
 	for chunk := range slices.Chunk(skus, levelSKUs) {
 		var (
 			pipe  = c.client.Pipeline()
@@ -372,44 +371,51 @@ func (c *counts) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, e
 			}
 			reads = append(reads, pipe.HMGet(ctx, c.shared.count, names...))
 		}
-		if _, err := pipe.Exec(ctx); err != nil {
-			return nil, fmt.Errorf("reading the counts of %d SKUs: %w", len(chunk), err)
-		}
-		var counts []any
-		for _, read := range reads {
-			counts = append(counts, read.Val()...)
-		}
+		_, _ = pipe.Exec(ctx) // each command's error is looked at below
 		for i, sku := range chunk {
-			level, err := parseCount(sku, counts[i])
-			if err != nil {
-				return nil, err
+			read, at := reads[0], i
+			if c.cluster {
+				read, at = reads[i], 0
+			}
+			level := stock.Level{SKU: sku}
+			if err := read.Err(); err != nil {
+				level.Err = fmt.Errorf("reading the count of SKU %s: %w", sku, proven(err))
+			} else {
+				level = parseCount(c.scripts().generation, sku, read.Val()[at])
+			}
+			if level.Err != nil {
+				errs = append(errs, level.Err)
 			}
 			levels = append(levels, level)
 		}
 	}
-	return levels, nil
+	return levels, errors.Join(errs...)
 }
 
-// parseCount reads what the hash has of the SKU; nil: nothing.
-func parseCount(sku stock.SKU, count any) (stock.Level, error) {
-	level := stock.Level{SKU: sku}
+// parseCount reads what the hash has of the SKU; nil: nothing. A count of
+// another generation tells its epoch and no more.
+func parseCount(g stock.Generation, sku stock.SKU, count any) stock.Level {
 	text, ok := count.(string)
 	if !ok {
-		return level, nil
+		return stock.Level{SKU: sku}
 	}
+	malformed := stock.Level{SKU: sku, Err: fmt.Errorf("the count of SKU %s is %q", sku, text)}
 	fields := strings.Fields(text)
 	if len(fields) != 5 {
-		return level, fmt.Errorf("the count of SKU %s is %q", sku, text)
+		return malformed
 	}
+	level := stock.Level{SKU: sku, Filled: true}
 	for i, to := range []*int64{&level.Epoch, &level.Available, &level.InFlight} {
 		n, err := strconv.ParseInt(fields[i], 10, 64)
 		if err != nil {
-			return level, fmt.Errorf("the count of SKU %s is %q: %w", sku, text, err)
+			return malformed
 		}
 		*to = n
 	}
-	level.Filled = true
-	return level, nil
+	if !g.Holds(level.Epoch) {
+		return stock.Level{SKU: sku, Epoch: level.Epoch}
+	}
+	return level
 }
 
 func appendID(b []byte, id uuid.UUID) []byte {
@@ -440,12 +446,14 @@ func appendOrder(b []byte, d stock.Deduction) []byte {
 }
 
 // epochOf is the epoch in a count or a record, where it is the field at this
-// place; "": there is none.
-func epochOf(text string, at int) string {
-	if fields := strings.Fields(text); at < len(fields) {
-		return fields[at]
+// place; 0: there is none.
+func epochOf(text string, at int) int64 {
+	fields := strings.Fields(text)
+	if at >= len(fields) {
+		return 0
 	}
-	return ""
+	epoch, _ := strconv.ParseInt(fields[at], 10, 64)
+	return epoch
 }
 
 var errRecord = errors.New("not the record of a take")

@@ -102,7 +102,7 @@ func gates(client redis.UniversalClient, ledger uuid.UUID, instances ...stock.Ga
 	}
 	// forget deletes all that there is of them.
 	forget := func(ctx context.Context, sku stock.SKU) error {
-		errs := []error{forgetCount(ctx, sku), client.Del(ctx, c.own(sku)+":segments").Err()}
+		errs := []error{forgetCount(ctx, sku)}
 		for _, name := range withSegments(sku) {
 			keys := c.keys(name)
 			records, err := client.HKeys(ctx, keys.flight).Result()

@@ -195,7 +195,7 @@ func TestALostLeaseEndsTheWork(t *testing.T) {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}}, locker, time.Minute, false)
-	if _, err := g.Take(t.Context(), basket()); !errors.Is(err, lock.ErrLost) || refused(err) {
+	if _, err := g.Take(t.Context(), basket()); !errors.Is(err, lock.ErrLost) || stock.Refuses(err) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -4,7 +4,8 @@
 --
 -- KEYS  count, flight, burned
 -- ARGV  SKU, order ID, take ID, fencing token (0: none)
--- Returns 0 if a greater token was seen; else 1, epoch, units left, units in
+-- Returns 0 if a greater token was seen, 2 if the count is of a later generation;
+-- else 1, epoch (0: not filled), units left, units in
 -- flight, 1 if this take is in flight for the order and 2 if another is, 1 if
 -- the take is burned, and Redis TIME.
 
@@ -14,7 +15,13 @@ local RECORD = '^(%S+) %d+ (%d+)' -- take ID, epoch
 local call, match = redis.call, string.match
 local sku, token = ARGV[1], tonumber(ARGV[4])
 local count = call('HGET', KEYS[1], sku)
+if count and tonumber(match(count, '^%d+')) < FIRST then
+  count = nil -- of an earlier generation
+end
 local epoch, left, flying, change, fence = match(count or '0 0 0 0 0', COUNT)
+if tonumber(epoch) > LAST then
+  return { 2 }
+end
 if token > 0 and count then
   if token < tonumber(fence) then
     return { 0 }

@@ -73,7 +73,7 @@ func (g *ReadWrite) read(ctx context.Context, d stock.Deduction, lines []stock.L
 	calls := make([]*call, len(lines))
 	for i, line := range lines {
 		keys := g.keys(line.SKU)
-		calls[i] = newCall(&g.scripts.read,
+		calls[i] = newCall(&g.scripts().read,
 			[]string{keys.count, keys.flight, keys.burned},
 			[]string{string(line.SKU), d.OrderID.String(), d.TakeID.String(), strconv.FormatInt(token(ctx, line.SKU), 10)})
 	}
@@ -83,6 +83,8 @@ func (g *ReadWrite) read(ctx context.Context, d stock.Deduction, lines []stock.L
 	found := make([]seen, len(lines))
 	for i, line := range lines {
 		switch v := calls[i].cmd.Val(); {
+		case len(v) == 1 && v[0] == 2:
+			return nil, stock.Refuse(line.SKU, stock.ErrSuperseded)
 		case len(v) == 1:
 			return nil, fenced(line.SKU)
 		case len(v) != 8:
@@ -144,12 +146,15 @@ func (g *ReadWrite) write(ctx context.Context, d stock.Deduction, lines []stock.
 		return nil
 	}
 	keys := g.keys(lines[0].SKU)
-	write := newCall(&g.scripts.write, []string{keys.count, keys.flight}, args)
+	write := newCall(&g.scripts().write, []string{keys.count, keys.flight}, args)
 	if err := g.run(ctx, write); err != nil {
 		return err
 	}
-	if written := write.cmd.Val(); len(written) != 1 || written[0] != 1 {
-		return fenced(lines[0].SKU)
+	switch written := write.cmd.Val(); {
+	case len(written) == 1 && written[0] == 1:
+		return nil
+	case len(written) == 1 && written[0] == 2:
+		return stock.Refuse(lines[0].SKU, stock.ErrNotFilled) // filled, or lost, since it was read
 	}
-	return nil
+	return fenced(lines[0].SKU)
 }

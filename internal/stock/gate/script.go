@@ -100,7 +100,7 @@ func (g *Script) runTakes(takes []*take) {
 	}
 	_ = g.run(ctx, calls...) // each take is answered by its own call's error
 	for i, b := range batches {
-		b.answer(calls[i].cmd.Result())
+		b.answer(calls[i].cmd.Val(), calls[i].err())
 	}
 }
 
@@ -129,7 +129,7 @@ func (b *takeBatch) call(c *counts) *call {
 		args, start = append(args, all[start:end]), end
 	}
 	keys := c.keys(b.skus.skus[0])
-	return newCall(&c.scripts.take, []string{keys.count, keys.flight, keys.burned}, args)
+	return newCall(&c.scripts().take, []string{keys.count, keys.flight, keys.burned}, args)
 }
 
 // answer hands the takes their answers. reply: see take.lua.
@@ -158,13 +158,14 @@ func (b *takeBatch) answer(reply []int64, err error) {
 }
 
 // Why a take was refused, as take.lua numbers it. Of several reasons the
-// greatest is given: a count that is missing, or a twin, says more than a
-// line that is sold out.
+// greatest is given: a count that is missing, a twin, or a later generation
+// says more than a line that is sold out.
 const (
 	soldOut   = 1
 	notFilled = 2
 	inFlight  = 3
 	burned    = 4
+	later     = 5
 )
 
 func refusal(reason int64, sku stock.SKU) error {
@@ -177,6 +178,8 @@ func refusal(reason int64, sku stock.SKU) error {
 		return stock.ErrInFlight
 	case burned:
 		return stock.ErrBurned
+	case later:
+		return stock.Refuse(sku, stock.ErrSuperseded)
 	}
 	return fmt.Errorf("the gate's script gave the unknown reason %d", reason)
 }

@@ -254,59 +254,6 @@ func TestTakeAfterCloseIsBusy(t *testing.T) {
 	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 1})
 }
 
-// TestScriptsAreLoadedAgain takes the scripts away before every call. It is
-// not parallel: where an answer is lost on purpose, the script must be there.
-func TestScriptsAreLoadedAgain(t *testing.T) {
-	for _, kind := range kinds {
-		t.Run(kind, func(t *testing.T) {
-			client := shared.client(t, kind)
-			g := scriptOn(t, client)
-			forget := func() {
-				var err error
-				if cluster, ok := client.(*redis.ClusterClient); ok {
-					err = cluster.ForEachMaster(t.Context(), func(ctx context.Context, c *redis.Client) error { return c.ScriptFlush(ctx).Err() })
-				} else {
-					err = client.ScriptFlush(t.Context()).Err()
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
-			var ds []stock.Deduction
-			for i := range 20 { // over all servers of a cluster
-				sku := stock.SKU(fmt.Sprintf("sku-%d", i))
-				forget()
-				fill(t, g, sku, 1, 10)
-				forget()
-				d, err := g.Take(t.Context(), orderOf(sku, 3))
-				if err != nil {
-					t.Fatal(err)
-				}
-				forget()
-				if err := g.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: 1, Number: 1, Delta: 1}); err != nil {
-					t.Fatal(err)
-				}
-				forget()
-				if listed, err := g.InFlight(t.Context(), 0, 10, sku); err != nil || len(listed) != 1 {
-					t.Fatal(listed, err)
-				}
-				ds = append(ds, d)
-			}
-			forget()
-			if err := g.Settle(t.Context(), ds...); err != nil {
-				t.Fatal(err)
-			}
-			forget()
-			for _, d := range ds {
-				if err := g.Give(t.Context(), d); err != nil {
-					t.Fatal(err)
-				}
-				wantLevel(t, g, stock.Level{SKU: d.Lines[0].SKU, Epoch: 1, Available: 8})
-			}
-		})
-	}
-}
-
 // lossy loses the answer to the first command it looks for once it is armed:
 // the connection breaks when the answer is there to be read. It counts how
 // often such a command is sent from then on.
@@ -366,7 +313,7 @@ func TestALostAnswerIsNotAskedForAgain(t *testing.T) {
 			{"Script", "evalsha", func(client redis.UniversalClient, between func()) stock.Gate {
 				return scriptOn(t, client)
 			}},
-			{"ReadWrite", newScript(writeLua).sha, func(client redis.UniversalClient, between func()) stock.Gate {
+			{"ReadWrite", newScripts(0).write.sha, func(client redis.UniversalClient, between func()) stock.Gate {
 				return NewReadWrite(client, uuid.New())
 			}},
 		} {
@@ -384,7 +331,7 @@ func TestALostAnswerIsNotAskedForAgain(t *testing.T) {
 				}
 				faulty.lose()
 				d := orderOf("a", 2)
-				if _, err := g.Take(t.Context(), d); err == nil || refused(err) {
+				if _, err := g.Take(t.Context(), d); err == nil || stock.Refuses(err) {
 					t.Errorf("a take whose answer was lost: %v", err)
 				}
 				if n := faulty.sent.Load(); n != 1 {
@@ -448,7 +395,7 @@ func TestAPartThatCannotBeGivenBackIsNoRefusal(t *testing.T) {
 	client := ownClient(t, "Cluster", nil, 0)
 	broken := errors.New("broken")
 	var breaking atomic.Bool
-	give := newScripts().give
+	give := newScripts(0).give
 	client.AddHook(hook{before: func(cmd redis.Cmder) error {
 		if breaking.Load() && len(cmd.Args()) > 1 && (cmd.Args()[1] == give.sha || cmd.Args()[1] == give.text) {
 			return broken
@@ -461,7 +408,7 @@ func TestAPartThatCannotBeGivenBackIsNoRefusal(t *testing.T) {
 	d := orderOf("a", 2)
 	d.Lines = append(d.Lines, stock.Line{SKU: "b", Quantity: 2})
 	breaking.Store(true)
-	if _, err := g.Take(t.Context(), d); !errors.Is(err, broken) || refused(err) {
+	if _, err := g.Take(t.Context(), d); !errors.Is(err, broken) || stock.Refuses(err) {
 		t.Errorf("got %v", err)
 	}
 	breaking.Store(false)
@@ -491,7 +438,7 @@ func TestAStoppedRedisIsNotWaitedForLong(t *testing.T) {
 	for i := range ds {
 		ds[i] = orderOf("a", 1)
 		all.Go(func() {
-			if _, err := g.Take(t.Context(), ds[i]); err == nil || refused(err) {
+			if _, err := g.Take(t.Context(), ds[i]); err == nil || stock.Refuses(err) {
 				t.Errorf("a stopped Redis answered %v", err)
 			}
 		})

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -28,17 +27,17 @@ const (
 	gatherWait = 2 * time.Second
 	// gatherTries bounds how often a gather meets counts that moved.
 	gatherTries = 10
-	// cachedSKUs bounds the SKUs whose list of segments is remembered.
-	cachedSKUs = 100_000
 )
 
 // Segmented divides each SKU's stock into segments, and keeps each segment as a
 // SKU of its own, named SKU/SEGMENT, at another gate: under keys of its own, on
 // a cluster in a hash slot of its own, and where that gate locks, under a lock of
-// its own. The list of a SKU's segments is in Redis, under
+// its own. Beside them it keeps in Redis
 //
-//	holdfast:{LEDGERID:SKU}:segments   list: 0, 1, 2…
 //	holdfast:{LEDGERID:SKU}:gathers    counter: raised when a gather begins and when it ends
+//
+// How many segments there are is part of the layout, and so of the generation:
+// it is not stored.
 //
 // A take asks one segment, chosen by its order ID modulo their number, so that
 // tries of one order meet. If that has too few units, it looks at all of them
@@ -54,9 +53,6 @@ type Segmented struct {
 	inner    stock.Gate
 	locker   lock.Locker // gathers
 	segments int
-
-	mu    sync.Mutex
-	lists map[stock.SKU]int // as they were read from Redis
 }
 
 var _ stock.Gate = (*Segmented)(nil)
@@ -65,10 +61,7 @@ var _ stock.Gate = (*Segmented)(nil)
 // segments, 1 to MaxSegments. locker, shared by all instances, makes gathers one
 // at a time; its leases should be short.
 func NewSegmented(inner stock.Gate, client redis.UniversalClient, ledgerID uuid.UUID, segments int, locker lock.Locker) *Segmented {
-	return &Segmented{
-		counts: newCounts(client, ledgerID), inner: inner, locker: locker, segments: segments,
-		lists: make(map[stock.SKU]int),
-	}
+	return &Segmented{counts: newCounts(client, ledgerID), inner: inner, locker: locker, segments: segments}
 }
 
 // Close closes the inner gate, if it is one to be closed. The locker stays the
@@ -95,37 +88,22 @@ func whole(segment stock.SKU) (sku stock.SKU, n int) {
 	return segment[:at], n
 }
 
-func (g *Segmented) listKey(sku stock.SKU) string    { return g.own(sku) + ":segments" }
 func (g *Segmented) gathersKey(sku stock.SKU) string { return g.own(sku) + ":gathers" }
 
-// length is how many segments the SKU's list in Redis has; 0: there is none.
-func (g *Segmented) length(ctx context.Context, sku stock.SKU) (int, error) {
-	g.mu.Lock()
-	n := g.lists[sku]
-	g.mu.Unlock()
-	if n > 0 {
-		return n, nil
-	}
-	length, err := g.client.LLen(ctx, g.listKey(sku)).Result()
-	if err != nil {
-		return 0, fmt.Errorf("reading the list of segments of SKU %s: %w", sku, err)
-	}
-	if length > 0 {
-		g.mu.Lock()
-		if len(g.lists) >= cachedSKUs { // what is forgotten costs one reading
-			clear(g.lists)
-		}
-		g.lists[sku] = int(length)
-		g.mu.Unlock()
-	}
-	return int(length), nil
+// Use makes the inner gate run under the generation.
+func (g *Segmented) Use(to stock.Generation) {
+	g.counts.Use(to)
+	g.inner.Use(to)
 }
 
-// forget has the SKU's list read again.
-func (g *Segmented) forget(sku stock.SKU) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.lists, sku)
+// Load enables the inner gate's store to run the generation.
+func (g *Segmented) Load(ctx context.Context, to stock.Generation) error {
+	return g.inner.Load(ctx, to)
+}
+
+// SetMark replaces the mark, with the number of segments in it.
+func (g *Segmented) SetMark(ctx context.Context, m stock.Mark) error {
+	return g.setMark(ctx, m, g.segments)
 }
 
 // Take cuts all lines or none, each from as few segments as hold enough.
@@ -137,14 +115,7 @@ func (g *Segmented) Take(ctx context.Context, d stock.Deduction) (stock.Deductio
 	start := binary.BigEndian.Uint32(d.OrderID[12:])
 	for i := range d.Lines {
 		line := &d.Lines[i]
-		n, err := g.length(ctx, line.SKU)
-		if err != nil {
-			return stock.Deduction{}, err
-		}
-		if n == 0 {
-			return stock.Deduction{}, stock.Refuse(line.SKU, stock.ErrNotFilled)
-		}
-		line.Parts = []stock.Part{{Segment: int(start % uint32(n)), Quantity: line.Quantity}}
+		line.Parts = []stock.Part{{Segment: int(start % uint32(g.segments)), Quantity: line.Quantity}}
 	}
 	for try := range len(d.Lines) * (g.segments + 1) {
 		taken, short, err := g.cut(ctx, d)
@@ -187,11 +158,14 @@ func (g *Segmented) before(ctx context.Context, d *stock.Deduction) (bool, error
 	for i := range records {
 		count, countErr := counts[i].Result()
 		record, err := records[i].Result()
-		if errors.Is(countErr, redis.Nil) || errors.Is(err, redis.Nil) || epochOf(count, 0) != epochOf(record, 2) {
+		if errors.Is(countErr, redis.Nil) || errors.Is(err, redis.Nil) {
 			continue
 		}
 		if err := cmp.Or(countErr, err); err != nil {
-			return false, fmt.Errorf("looking for the order's record: %w", err)
+			return false, fmt.Errorf("looking for the order's record: %w", proven(err))
+		}
+		if epoch := epochOf(count, 0); !g.scripts().generation.Holds(epoch) || epoch != epochOf(record, 2) {
+			continue // of what a fill has forgotten
 		}
 		found, err := parseRecord(d.OrderID.String(), record)
 		if err != nil {
@@ -224,7 +198,6 @@ func (g *Segmented) cut(ctx context.Context, d stock.Deduction) (taken stock.Ded
 			}
 		}
 	}
-	g.forget(sku)
 	return stock.Deduction{}, nil, stock.Refuse(sku, refusal.Reason)
 }
 
@@ -273,24 +246,17 @@ func (g *Segmented) joined(ctx context.Context, d, inner stock.Deduction) (stock
 // none does and all together might: then the line must be gathered. A line that
 // is sold out is an error.
 func (g *Segmented) route(ctx context.Context, line *stock.Line) (decided bool, err error) {
-	n, err := g.length(ctx, line.SKU)
-	if err != nil {
-		return false, err
-	}
-	if n == 0 {
-		return false, stock.Refuse(line.SKU, stock.ErrNotFilled)
-	}
 	before, err := g.gathers(ctx, line.SKU)
 	if err != nil {
 		return false, err
 	}
-	levels, sum, err := g.levels(ctx, line.SKU, n)
+	levels, sum, err := g.levels(ctx, line.SKU)
 	if err != nil {
 		return false, err
 	}
 	from := line.Parts[0].Segment
-	for i := range n {
-		if at := (from + i) % n; levels[at].Available >= line.Quantity {
+	for i := range g.segments {
+		if at := (from + i) % g.segments; levels[at].Available >= line.Quantity {
 			line.Parts = []stock.Part{{Segment: at, Quantity: line.Quantity}}
 			return true, nil
 		}
@@ -318,17 +284,12 @@ func (g *Segmented) gathers(ctx context.Context, sku stock.SKU) (int64, error) {
 }
 
 // levels are the levels of the SKU's segments, and the sum of what is left.
-func (g *Segmented) levels(ctx context.Context, sku stock.SKU, n int) (levels []stock.Level, sum int64, err error) {
-	segments := make([]stock.SKU, n)
-	for i := range segments {
-		segments[i] = segment(sku, i)
-	}
-	if levels, err = g.inner.Level(ctx, segments...); err != nil {
+func (g *Segmented) levels(ctx context.Context, sku stock.SKU) (levels []stock.Level, sum int64, err error) {
+	if levels, err = g.inner.Level(ctx, g.all([]stock.SKU{sku})...); err != nil {
 		return nil, 0, err
 	}
 	for _, level := range levels {
 		if !level.Filled {
-			g.forget(sku)
 			return nil, 0, stock.Refuse(sku, stock.ErrNotFilled)
 		}
 		sum += level.Available
@@ -391,21 +352,14 @@ func (g *Segmented) announce(ctx context.Context, sku stock.SKU, odd int64) erro
 // collect finds parts for the line: one segment that has enough, or those that
 // have most.
 func (g *Segmented) collect(ctx context.Context, line *stock.Line) error {
-	n, err := g.length(ctx, line.SKU)
-	if err != nil {
-		return err
-	}
-	if n == 0 {
-		return stock.Refuse(line.SKU, stock.ErrNotFilled)
-	}
-	levels, sum, err := g.levels(ctx, line.SKU, n)
+	levels, sum, err := g.levels(ctx, line.SKU)
 	if err != nil {
 		return err
 	}
 	if sum < line.Quantity {
 		return stock.Refuse(line.SKU, stock.ErrSoldOut)
 	}
-	parts := make([]stock.Part, n)
+	parts := make([]stock.Part, len(levels))
 	for i, level := range levels {
 		parts[i] = stock.Part{Segment: i, Quantity: level.Available}
 	}
@@ -471,7 +425,6 @@ func share(units int64, n, count, first int) int64 {
 // Fill spreads the units evenly, the remainder over the first segments. If it
 // fails, some segments are under the new epoch: the SKU counts as not filled.
 func (g *Segmented) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error {
-	list := make([]any, g.segments)
 	for n := range g.segments {
 		if err := g.inner.Fill(ctx, segment(sku, n), epoch, share(units, n, g.segments, 0)); err != nil {
 			if errors.Is(err, stock.ErrStaleEpoch) {
@@ -479,13 +432,6 @@ func (g *Segmented) Fill(ctx context.Context, sku stock.SKU, epoch, units int64)
 			}
 			return err
 		}
-		list[n] = n
-	}
-	pipe := g.client.TxPipeline()
-	pipe.Del(ctx, g.listKey(sku))
-	pipe.RPush(ctx, g.listKey(sku), list...)
-	if _, err := pipe.Exec(ctx); err != nil {
-		return fmt.Errorf("writing the list of segments of SKU %s: %w", sku, err)
 	}
 	return nil
 }
@@ -549,7 +495,7 @@ func undivided(d stock.Deduction) stock.Deduction {
 // Level sums the segments up. A SKU is filled if all are, under one epoch.
 func (g *Segmented) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error) {
 	inner, err := g.inner.Level(ctx, g.all(skus)...)
-	if err != nil {
+	if len(inner) != len(skus)*g.segments {
 		return nil, err
 	}
 	levels := make([]stock.Level, len(skus))
@@ -558,13 +504,18 @@ func (g *Segmented) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level
 		sum := stock.Level{SKU: sku, Filled: true}
 		for _, part := range parts {
 			sum.Epoch = max(sum.Epoch, part.Epoch)
+			sum.Err = cmp.Or(sum.Err, part.Err)
 			sum.Available += part.Available
 			sum.InFlight += part.InFlight
+		}
+		if sum.Err != nil {
+			levels[i] = stock.Level{SKU: sku, Err: sum.Err}
+			continue
 		}
 		if slices.ContainsFunc(parts, func(part stock.Level) bool { return !part.Filled || part.Epoch != sum.Epoch }) {
 			sum = stock.Level{SKU: sku, Epoch: sum.Epoch}
 		}
 		levels[i] = sum
 	}
-	return levels, nil
+	return levels, err
 }

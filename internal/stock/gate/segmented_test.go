@@ -23,7 +23,7 @@ func divided3(t *testing.T, kind string) (a, b *Segmented) {
 // left is what each segment has left.
 func left(t *testing.T, g *Segmented, sku stock.SKU) (units [3]int64) {
 	t.Helper()
-	levels, _, err := g.levels(t.Context(), sku, 3)
+	levels, _, err := g.levels(t.Context(), sku)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -33,6 +34,9 @@ func (c *clients) client(t testing.TB, kind string) redis.UniversalClient {
 		return client
 	}
 	client, err := c.open(t, kind)
+	if err == nil {
+		err = loadTestScripts(client)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,5 +82,16 @@ func (c *clients) stop() {
 
 // connect opens a client of one server, for another process or another test.
 func connect(addr string) (redis.UniversalClient, error) {
-	return store.OpenRedis(context.Background(), "redis://"+addr)
+	client, err := store.OpenRedis(context.Background(), "redis://"+addr)
+	if err != nil {
+		return nil, err
+	}
+	return client, loadTestScripts(client)
+}
+
+// loadTestScripts loads generation 0, to which the small epochs of the tests
+// belong, and under which a gate runs that was not told another.
+func loadTestScripts(client redis.UniversalClient) error {
+	c := newCounts(client, uuid.New())
+	return c.Load(context.Background(), 0)
 }

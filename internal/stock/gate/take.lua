@@ -8,13 +8,13 @@
 --       records as it is.
 -- Returns the epoch of each SKU (0: not filled), then for each take 0 if it was
 -- cut, 1 if it came before and was cut then, or why it was refused: REASON + 8 ×
--- the SKU's number.
+-- the SKU's number. A count of an earlier generation is not filled.
 --
 -- This is the gate's hot path: few commands, however many SKUs there are; bytes
 -- cost less to read than text, and flat arrays less than a table for each take.
 
 -- A take that is refused for several reasons hears the greatest.
-local SOLD_OUT, NOT_FILLED, IN_FLIGHT, BURNED = 1, 2, 3, 4
+local SOLD_OUT, NOT_FILLED, IN_FLIGHT, BURNED, LATER = 1, 2, 3, 4, 5
 local ID = 36 -- the length of an ID
 
 local call, byte, sub, match, format = redis.call, string.byte, string.sub, string.match, string.format
@@ -30,7 +30,11 @@ local epochs, left, flying, rest = {}, {}, {}, {}
 local counts = call('HMGET', KEYS[1], unpack(names))
 for i = 1, skus do
   local epoch, units, away, more = match(counts[i] or '0 0 0', '^(%d+) (%-?%d+) (%-?%d+)(.*)$')
-  epochs[i], reply[i], left[i], flying[i], rest[i] = epoch, tonumber(epoch), tonumber(units), tonumber(away), more
+  local number = tonumber(epoch)
+  if number < FIRST then
+    number, epoch = 0, '0'
+  end
+  epochs[i], reply[i], left[i], flying[i], rest[i] = epoch, number, tonumber(units), tonumber(away), more
 end
 
 local takes, first = #ARGV - 1 - skus, {} -- by take: its first line
@@ -75,7 +79,9 @@ for t = 1, takes do
     local i = numbers[l]
     local holder = flight[fields[l]]
     local reason = 0
-    if burned and call('ZSCORE', KEYS[3], names[i] .. ' ' .. take) then
+    if reply[i] > LAST then
+      reason = LATER
+    elseif burned and call('ZSCORE', KEYS[3], names[i] .. ' ' .. take) then
       reason = BURNED
     elseif holder and holder ~= take then
       reason = IN_FLIGHT

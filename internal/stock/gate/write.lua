@@ -5,7 +5,8 @@
 -- KEYS  count, flight
 -- ARGV  order ID, then of each line: SKU, fencing token (0: none), units left,
 --       units taken, record
--- Returns 1, or 0 if another token has read since: then nothing was written.
+-- Returns 1; or, and then nothing was written, 0 if another token has read since,
+-- and 2 if the count was filled anew or lost since.
 
 local COUNT = '^(%d+) (%-?%d+) (%-?%d+) (%d+) (%d+)$' -- epoch, left, flying, change, fence
 
@@ -14,13 +15,14 @@ for a = 2, #ARGV, 5 do
   if ARGV[a + 1] ~= '0' and match(call('HGET', KEYS[1], ARGV[a]) or '', '%d+$') ~= ARGV[a + 1] then
     return { 0 }
   end
+  if match(call('HGET', KEYS[1], ARGV[a]) or '', '^%d+') ~= match(ARGV[a + 4], '^%S+ %d+ (%d+)') then
+    return { 2 }
+  end
 end
 for a = 2, #ARGV, 5 do
   local sku = ARGV[a]
-  local epoch, _, flying, change, fence = match(call('HGET', KEYS[1], sku) or '', COUNT)
-  if epoch then -- else it was lost since, and stays so
-    call('HSET', KEYS[1], sku, format('%s %s %d %s %s', epoch, ARGV[a + 2], flying + ARGV[a + 3], change, fence))
-  end
+  local epoch, _, flying, change, fence = match(call('HGET', KEYS[1], sku), COUNT)
+  call('HSET', KEYS[1], sku, format('%s %s %d %s %s', epoch, ARGV[a + 2], flying + ARGV[a + 3], change, fence))
   call('HSET', KEYS[2], sku .. ' ' .. ARGV[1], ARGV[a + 4])
 end
 return { 1 }

@@ -22,8 +22,8 @@ type Cutters struct {
 	// DB has the ledger's schema, and bounds its lock waits. Stock rows are
 	// left behind in it.
 	DB *gorm.DB
-	// New returns the cutter for stock rows of the layout.
-	New func(layout string) stock.Cutter
+	// New returns the cutter.
+	New func() stock.Cutter
 	// Counts says that the cutter refuses nothing for lack of stock: what it
 	// is given, a gate has admitted.
 	Counts bool
@@ -51,7 +51,8 @@ func CutterPromises(counts bool) []CutterPromise {
 		{"StaleEpochAlone", staleEpochAlone},
 		{"EpochOfEveryLine", epochOfEveryLine},
 		{"AnyEpoch", anyEpoch},
-		{"OtherLayout", otherLayout},
+		{"LaterGeneration", laterGeneration},
+		{"EarlierGeneration", earlierGeneration},
 		{"RollbackCutsNothing", rollbackCutsNothing},
 		{"CutsAddUp", cutsAddUp},
 		{"CutsOfSeveralLinesAddUp", cutsOfSeveralLinesAddUp},
@@ -97,7 +98,7 @@ func (p CutterPromise) Convict(ctx context.Context, cutters Cutters) error {
 	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
 	defer cancel()
 	err := p.convict(ctx, cutters, 0)
-	if _, plans := cutters.New("").(stock.Planner); plans && err == nil {
+	if _, plans := cutters.New().(stock.Planner); plans && err == nil {
 		err = p.convict(ctx, cutters, 1)
 	}
 	return err
@@ -107,7 +108,7 @@ func (p CutterPromise) convict(ctx context.Context, cutters Cutters, planned int
 	run := uuid.NewString()[:8]
 	t := &cut{
 		ctx: ctx, db: cutters.DB.WithContext(ctx), run: run, counts: cutters.Counts,
-		cutter: cutters.New("layout-" + run), retryable: cutters.Retryable,
+		cutter: cutters.New(), retryable: cutters.Retryable,
 		planned: new(atomic.Int64),
 	}
 	t.planned.Store(planned)
@@ -125,9 +126,11 @@ type cut struct {
 	cutter    stock.Cutter
 	counts    bool
 	retryable func(error) bool
-	run       string        // part of every SKU and of the layout
-	planned   *atomic.Int64 // transactions so far; of a Planner's, every other goes by its plan
-	err       error
+	run       string // part of every SKU
+	// generation is the cutter's; epochs below 2²⁸ are of generation 0.
+	generation stock.Generation
+	planned    *atomic.Int64 // transactions so far; of a Planner's, every other goes by its plan
+	err        error
 }
 
 func (t *cut) sku(name string) stock.SKU { return stock.SKU(name + "." + t.run) }
@@ -137,12 +140,12 @@ func (t *cut) line(name string, units, epoch int64) stock.Line {
 }
 
 // lay makes a stock row under epoch 7.
-func (t *cut) lay(name string, units int64) { t.layUnder(name, units, "layout-"+t.run) }
+func (t *cut) lay(name string, units int64) { t.layUnder(name, units, 7) }
 
-func (t *cut) layUnder(name string, units int64, layout string) {
+func (t *cut) layUnder(name string, units, epoch int64) {
 	if t.err == nil {
-		t.err = t.db.Exec("INSERT INTO stock (sku, kind, total, available, epoch, layout) VALUES (?, 'product', ?, ?, 7, ?)",
-			string(t.sku(name)), units, units, layout).Error
+		t.err = t.db.Exec("INSERT INTO stock (sku, kind, total, available, epoch) VALUES (?, 'product', ?, ?, ?)",
+			string(t.sku(name)), units, units, epoch).Error
 	}
 }
 
@@ -163,11 +166,11 @@ func (t *cut) left(name string, want int64) {
 
 // transact cuts in a transaction of its own, as the ledger does, and commits.
 // What asks for another transaction gets one, patiently.
-func (t *cut) transact(ds ...stock.Deduction) ([]error, error) {
+func (t *cut) transact(ds ...stock.Deduction) ([]stock.Decision, error) {
 	for {
-		answers, err := t.once(true, ds)
+		decisions, err := t.once(true, ds)
 		if err == nil || !errors.Is(err, stock.ErrConflict) && !t.retryable(err) {
-			return answers, err
+			return decisions, err
 		}
 		if t.ctx.Err() != nil {
 			return nil, err
@@ -176,11 +179,11 @@ func (t *cut) transact(ds ...stock.Deduction) ([]error, error) {
 	}
 }
 
-func (t *cut) once(commit bool, ds []stock.Deduction) ([]error, error) {
+func (t *cut) once(commit bool, ds []stock.Deduction) ([]stock.Decision, error) {
 	cutter := t.cutter
 	if viewer, ok := cutter.(stock.Viewer); ok {
 		var err error
-		if cutter, err = viewer.View(t.db, ds); err != nil {
+		if cutter, err = viewer.View(t.db, t.generation, ds); err != nil {
 			return nil, err
 		}
 	}
@@ -188,29 +191,29 @@ func (t *cut) once(commit bool, ds []stock.Deduction) ([]error, error) {
 	if tx.Error != nil {
 		return nil, tx.Error
 	}
-	answers, err := t.answers(&tx, cutter, ds)
-	if err == nil && len(answers) != len(ds) {
-		err = fmt.Errorf("%d answers to %d deductions", len(answers), len(ds))
+	decisions, err := t.decide(&tx, cutter, ds)
+	if err == nil && len(decisions) != len(ds) {
+		err = fmt.Errorf("%d decisions on %d deductions", len(decisions), len(ds))
 	}
 	if err != nil || !commit {
 		tx.Rollback()
-		return answers, err
+		return decisions, err
 	}
-	return answers, tx.Commit().Error
+	return decisions, tx.Commit().Error
 }
 
-// answers cuts by the cutter's plan, and where that does not fit by the cutter,
+// decide cuts by the cutter's plan, and where that does not fit by the cutter,
 // in another transaction.
-func (t *cut) answers(tx **gorm.DB, cutter stock.Cutter, ds []stock.Deduction) ([]error, error) {
+func (t *cut) decide(tx **gorm.DB, cutter stock.Cutter, ds []stock.Deduction) ([]stock.Decision, error) {
 	if planner, ok := cutter.(stock.Planner); ok && t.planned.Add(1)%2 == 0 {
-		if plan, ok := planner.Plan(t.db, ds); ok {
+		if plan, ok := planner.Plan(t.db, t.generation, ds); ok {
 			updated, err := (*tx).Statement.ConnPool.ExecContext(t.ctx, plan.SQL, plan.Args...)
 			if err != nil {
 				return nil, err
 			}
 			rows, err := updated.RowsAffected()
 			if err != nil || rows == plan.Rows {
-				return make([]error, len(ds)), err
+				return slices.Repeat([]stock.Decision{stock.Taken()}, len(ds)), err
 			}
 			(*tx).Rollback()
 			if *tx = t.db.Begin(); (*tx).Error != nil {
@@ -218,7 +221,7 @@ func (t *cut) answers(tx **gorm.DB, cutter stock.Cutter, ds []stock.Deduction) (
 			}
 		}
 	}
-	return cutter.Cut(*tx, ds)
+	return cutter.Cut(*tx, t.generation, ds)
 }
 
 // cut ends the trial unless the deductions of one transaction are answered so.
@@ -226,14 +229,14 @@ func (t *cut) cut(ds []stock.Deduction, want ...error) {
 	if t.err != nil {
 		return
 	}
-	answers, err := t.transact(ds...)
+	decisions, err := t.transact(ds...)
 	if err != nil {
 		t.err = fmt.Errorf("cutting %d deductions: %w", len(ds), err)
 		return
 	}
-	for i, answer := range answers {
-		if (want[i] == nil) != (answer == nil) || want[i] != nil && !errors.Is(answer, want[i]) {
-			t.err = fmt.Errorf("deduction %d of %v answered %v, want %v", i+1, ds[i].Lines, answer, want[i])
+	for i, decision := range decisions {
+		if (want[i] == nil) != decision.Taken() || !errors.Is(decision.Reason(), want[i]) {
+			t.err = fmt.Errorf("deduction %d of %v answered %v, want %v", i+1, ds[i].Lines, decision.Reason(), want[i])
 			return
 		}
 	}
@@ -313,14 +316,33 @@ func anyEpoch(t *cut) error {
 	return nil
 }
 
-func otherLayout(t *cut) error {
+// laterGeneration: a stock row that another generation has adopted is not cut.
+func laterGeneration(t *cut) error {
+	later, _ := (t.generation + 1).Epochs()
 	t.lay("a", 10)
-	t.layUnder("theirs", 10, "another")
-	t.cut(group(order(t.line("theirs", 1, 7))), stock.ErrLayout)
-	t.cut(group(order(t.line("theirs", 1, 0))), stock.ErrLayout)
-	t.cut(group(order(t.line("a", 1, 7)), order(t.line("a", 1, 7), t.line("theirs", 1, 7))), nil, stock.ErrLayout)
+	t.layUnder("theirs", 10, later+7)
+	t.cut(group(order(t.line("theirs", 1, 7))), stock.ErrSuperseded)
+	t.cut(group(order(t.line("theirs", 1, 0))), stock.ErrSuperseded)
+	t.cut(group(order(t.line("a", 1, 7)), order(t.line("a", 1, 7), t.line("theirs", 1, 7))), nil, stock.ErrSuperseded)
 	t.left("a", 9)
 	t.left("theirs", 10)
+	return nil
+}
+
+// earlierGeneration: a stock row is not cut before it has been adopted.
+func earlierGeneration(t *cut) error {
+	t.lay("old", 10)
+	t.generation++
+	first, last := t.generation.Epochs()
+	t.layUnder("first", 10, first)
+	t.layUnder("last", 10, last)
+	t.cut(group(order(t.line("old", 1, 7))), stock.ErrNotAdopted)
+	t.cut(group(order(t.line("old", 1, 0))), stock.ErrNotAdopted)
+	t.cut(group(order(t.line("first", 1, 0)), order(t.line("last", 1, last)), order(t.line("first", 1, 0), t.line("old", 1, 0))), nil, nil, stock.ErrNotAdopted)
+	t.cut(group(order(t.line("first", 1, 0)), order(t.line("first", 1, 0), t.line("last", 1, 0))), nil, nil)
+	t.left("old", 10)
+	t.left("first", 7)
+	t.left("last", 8)
 	return nil
 }
 
@@ -366,13 +388,13 @@ func allLinesOrNone(t *cut) error {
 	t.left("b", 1)
 	t.left("c", 10)
 	if t.err == nil {
-		answers, err := t.transact(order(t.line("a", 1, 7), t.line("b", 2, 7)))
+		decisions, err := t.transact(order(t.line("a", 1, 7), t.line("b", 2, 7)))
 		var refusal *stock.Refusal
 		if err != nil {
 			return err
 		}
-		if !errors.As(answers[0], &refusal) || refusal.SKU != t.sku("b") {
-			return fmt.Errorf("%q does not name SKU %s", answers[0], t.sku("b"))
+		if !errors.As(decisions[0].Reason(), &refusal) || refusal.SKU != t.sku("b") {
+			return fmt.Errorf("%v does not name SKU %s", decisions[0].Reason(), t.sku("b"))
 		}
 	}
 	return nil
@@ -413,15 +435,15 @@ func (t *cut) rush(turns int, next func(i int) stock.Deduction) map[stock.SKU]in
 		all.Go(func() {
 			for range turns {
 				d := next(i)
-				answers, err := t.transact(d)
+				decisions, err := t.transact(d)
 				switch {
 				case err != nil:
 					errs <- err
 					return
-				case errors.Is(answers[0], stock.ErrSoldOut):
+				case errors.Is(decisions[0].Reason(), stock.ErrSoldOut):
 					return
-				case answers[0] != nil:
-					errs <- answers[0]
+				case !decisions[0].Taken():
+					errs <- decisions[0].Reason()
 					return
 				}
 				mu.Lock()

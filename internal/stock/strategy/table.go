@@ -47,7 +47,7 @@ type Spec struct {
 	Detail string
 
 	gate   func(Backends) Gate
-	cutter func(layout string) stock.Cutter
+	cutter func() stock.Cutter
 	group  bool
 	// What else its layout names.
 	locks, segmented bool
@@ -212,6 +212,6 @@ func (s Spec) Build(b Backends) (built stock.Strategy, close func()) {
 			newCutter = cutter.Merged
 		}
 	}
-	built.Cutter = newCutter(built.Layout)
+	built.Cutter = newCutter()
 	return built, close
 }

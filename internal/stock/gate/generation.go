@@ -1,0 +1,108 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// scripts are those of the generation in use.
+func (c *counts) scripts() *scripts { return c.running.Load() }
+
+// Use makes the gate run under the generation.
+func (c *counts) Use(g stock.Generation) { c.running.Store(newScripts(g)) }
+
+// Load loads the generation's scripts into every master, once: a server that
+// fails to load them answers ErrNoGeneration later, and then another generation
+// must be raised. It is the only place that sends a script's text. Were a script
+// sent again, by the client's own fallback to EVAL for one, a server that came
+// back with old data after the first Load would run it on them.
+func (c *counts) Load(ctx context.Context, g stock.Generation) error {
+	s := newScripts(g)
+	err := eachMaster(ctx, c.client, func(ctx context.Context, node *redis.Client) error {
+		for _, script := range s.all() {
+			if err := node.Process(ctx, once{redis.NewStringCmd(ctx, "script", "load", script.text)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("loading the scripts of generation %d: %w", g, err)
+	}
+	return nil
+}
+
+// Loaded reports whether every master has the scripts of the generation in use.
+func (c *counts) Loaded(ctx context.Context) (bool, error) {
+	args := []any{"script", "exists"}
+	for _, script := range c.scripts().all() {
+		args = append(args, script.sha)
+	}
+	var missing atomic.Bool
+	err := eachMaster(ctx, c.client, func(ctx context.Context, node *redis.Client) error {
+		cmd := redis.NewBoolSliceCmd(ctx, args...)
+		if err := node.Process(ctx, cmd); err != nil {
+			return err
+		}
+		for _, exists := range cmd.Val() {
+			if !exists {
+				missing.Store(true)
+			}
+		}
+		return nil
+	})
+	if missing.Load() {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("asking for the scripts of generation %d: %w", c.scripts().generation, proven(err))
+	}
+	return true, nil
+}
+
+// eachMaster calls f for every master behind the client, for those of a cluster
+// at the same time, and joins their errors.
+func eachMaster(ctx context.Context, client redis.UniversalClient, f func(context.Context, *redis.Client) error) error {
+	switch c := client.(type) {
+	case *redis.ClusterClient:
+		return c.ForEachMaster(ctx, f)
+	case *redis.Client:
+		return f(ctx, c)
+	}
+	return fmt.Errorf("a %T has no known masters", client)
+}
+
+func (c *counts) markKey() string { return c.prefix + "}:generation" }
+
+// Mark returns the mark in Redis.
+func (c *counts) Mark(ctx context.Context) (m stock.Mark, err error) {
+	text, err := c.client.Get(ctx, c.markKey()).Result()
+	if errors.Is(err, redis.Nil) {
+		return m, nil
+	}
+	if err != nil {
+		return m, fmt.Errorf("reading the gate's mark: %w", proven(err))
+	}
+	var segments int
+	if _, err := fmt.Sscanf(text, "%d %d %d", &m.Generation, &segments, &m.Beat); err != nil {
+		return stock.Mark{}, fmt.Errorf("the gate's mark is %q: %w", text, err)
+	}
+	return m, nil
+}
+
+// SetMark replaces the mark in Redis.
+func (c *counts) SetMark(ctx context.Context, m stock.Mark) error { return c.setMark(ctx, m, 0) }
+
+func (c *counts) setMark(ctx context.Context, m stock.Mark, segments int) error {
+	text := fmt.Sprintf("%d %d %d", m.Generation, segments, m.Beat)
+	if err := c.client.Set(ctx, c.markKey(), text, 0).Err(); err != nil {
+		return fmt.Errorf("writing the gate's mark: %w", proven(err))
+	}
+	return nil
+}

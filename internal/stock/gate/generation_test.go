@@ -1,0 +1,210 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// eachGate runs the test on every gate, on every kind of Redis.
+func eachGate(t *testing.T, test func(t *testing.T, client redis.UniversalClient, open func() stock.Gate)) {
+	locker := lock.NewLocal()
+	for _, kind := range kinds {
+		for name, open := range map[string]func(redis.UniversalClient, uuid.UUID) closer{
+			"Script":    func(c redis.UniversalClient, l uuid.UUID) closer { return NewScript(c, l) },
+			"ReadWrite": func(c redis.UniversalClient, l uuid.UUID) closer { return NewReadWrite(c, l) },
+			"Locked": func(c redis.UniversalClient, l uuid.UUID) closer {
+				return NewLocked(NewReadWrite(c, l), locker, lockWait, true)
+			},
+			"Segmented": func(c redis.UniversalClient, l uuid.UUID) closer {
+				return NewSegmented(NewScript(c, l), c, l, 3, locker)
+			},
+		} {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				client, ledger := shared.client(t, kind), uuid.New()
+				test(t, client, func() stock.Gate { return closed(t, open(client, ledger)) })
+			})
+		}
+	}
+}
+
+// under is an epoch of the generation.
+func under(g stock.Generation, n int64) int64 {
+	first, _ := g.Epochs()
+	return first + n
+}
+
+// load loads the generation, which the gate uses from then on.
+func load(t *testing.T, g stock.Gate, to stock.Generation) {
+	t.Helper()
+	if err := g.Load(t.Context(), to); err != nil {
+		t.Fatal(err)
+	}
+	g.Use(to)
+}
+
+// TestUnloadedGeneration: nobody loads a generation but the one that raised it.
+func TestUnloadedGeneration(t *testing.T) {
+	t.Parallel()
+	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() stock.Gate) {
+		const unloaded = 1_000_003
+		ctx, g, d := t.Context(), open(), orderOf("a", 1)
+		d.Lines[0].Epoch = under(unloaded, 1)
+		g.Use(unloaded)
+		_, take := g.Take(ctx, d)
+		_, list := g.InFlight(ctx, 0, 10, "a")
+		for call, err := range map[string]error{
+			"Take": take, "InFlight": list,
+			"Settle": g.Settle(ctx, d),
+			"Give":   g.Give(ctx, d),
+			"Fill":   g.Fill(ctx, "a", under(unloaded, 1), 5),
+			"Adjust": g.Adjust(ctx, stock.Change{SKU: "a", Epoch: under(unloaded, 1), Number: 1, Delta: 1}),
+		} {
+			if !errors.Is(err, stock.ErrNoGeneration) {
+				t.Errorf("%s: got %v", call, err)
+			}
+		}
+		if loaded, err := g.Loaded(ctx); loaded || err != nil {
+			t.Errorf("loaded: %v, %v", loaded, err)
+		}
+		if level := levelOf(t, g, "a"); level.Filled {
+			t.Errorf("level %+v", level)
+		}
+	})
+}
+
+// TestGenerationsInTurn: a count of an earlier generation is not filled, and an
+// instance of an earlier generation changes nothing of a later one.
+func TestGenerationsInTurn(t *testing.T) {
+	t.Parallel()
+	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() stock.Gate) {
+		ctx, before, after := t.Context(), open(), open()
+		load(t, before, 2)
+		load(t, after, 3)
+		if loaded, err := after.Loaded(ctx); !loaded || err != nil {
+			t.Errorf("loaded: %v, %v", loaded, err)
+		}
+		fill(t, before, "a", under(2, 1), 5)
+		first, err := before.Take(ctx, orderOf("a", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if _, err := after.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
+			t.Errorf("an earlier count: %v", err)
+		}
+		if level := levelOf(t, after, "a"); level.Filled || level.Epoch != under(2, 1) {
+			t.Errorf("an earlier count: %+v", level)
+		}
+		if _, err := before.Take(ctx, orderOf("a", 1)); err != nil {
+			t.Errorf("before it is adopted: %v", err)
+		}
+
+		fill(t, after, "a", under(3, 1), 5)
+		if _, err := before.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrSuperseded) {
+			t.Errorf("a later count: %v", err)
+		}
+		if err := before.Fill(ctx, "a", under(2, 2), 9); !errors.Is(err, stock.ErrStaleEpoch) {
+			t.Errorf("filling a later count: %v", err)
+		}
+		for call, err := range map[string]error{
+			"Give":   before.Give(ctx, first),
+			"Settle": before.Settle(ctx, first),
+			"Adjust": before.Adjust(ctx, stock.Change{SKU: "a", Epoch: under(2, 1), Number: 1, Delta: 1}),
+		} {
+			if err != nil {
+				t.Errorf("%s: %v", call, err)
+			}
+		}
+		if level := levelOf(t, before, "a"); level.Filled || level.Epoch != under(3, 1) {
+			t.Errorf("a later count: %+v", level)
+		}
+		wantLevel(t, after, stock.Level{SKU: "a", Epoch: under(3, 1), Available: 5})
+	})
+}
+
+// TestFillBetweenReadAndWrite: what was read before a fill is not written after
+// it, with and without a fence.
+func TestFillBetweenReadAndWrite(t *testing.T) {
+	t.Parallel()
+	client, ledger := shared.client(t, "Redis"), uuid.New()
+	g, other := NewReadWrite(client, ledger), NewReadWrite(client, ledger)
+	fill(t, g, "a", 1, 10)
+	g.between = func() { fill(t, other, "a", 2, 7) }
+	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
+		t.Errorf("got %v", err)
+	}
+	g.between = func() {
+		if err := client.HDel(t.Context(), g.keys("a").count, "a").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 2, Available: 7})
+	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
+		t.Errorf("a lost count: got %v", err)
+	}
+	if ds, err := g.InFlight(t.Context(), 0, 10, "a"); len(ds) > 0 || err != nil {
+		t.Errorf("in flight: %v, %v", ds, err)
+	}
+}
+
+// TestRestartedFromASnapshot: a Redis that comes back with the counts of some
+// time ago cannot run the generation that has sold since.
+func TestRestartedFromASnapshot(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnRedis(t)
+	client, err := connect(server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	g := scriptOn(t, client)
+	load(t, g, 2)
+	fill(t, g, "a", under(2, 1), 10)
+	if err := client.Save(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	server.Restart()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for client.Ping(ctx).Err() != nil && ctx.Err() == nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if level := levelOf(t, g, "a"); level.Available != 10 {
+		t.Fatalf("the snapshot has %+v", level)
+	}
+	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrNoGeneration) {
+		t.Errorf("got %v", err)
+	}
+	load(t, g, 3)
+	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestMark: every gate of the ledger reads the mark that one of them set.
+func TestMark(t *testing.T) {
+	t.Parallel()
+	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() stock.Gate) {
+		a, b := open(), open()
+		if m, err := a.Mark(t.Context()); m != (stock.Mark{}) || err != nil {
+			t.Errorf("before: %+v, %v", m, err)
+		}
+		want := stock.Mark{Generation: 12, Beat: 345}
+		if err := a.SetMark(t.Context(), want); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := b.Mark(t.Context()); m != want || err != nil {
+			t.Errorf("got %+v, %v", m, err)
+		}
+	})
+}

@@ -1,0 +1,88 @@
+package testenv
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// galera is the replication library, where Debian's package has it.
+var galera = missing{"/usr/lib/galera/libgalera_smm.so", "galera-4 rsync", ""}
+
+// galeraNodes is the size of a cluster: one of them may die.
+const galeraNodes = 3
+
+// OwnGalera starts a Galera cluster of three MariaDB servers for this test. All
+// of them take writes, and their URLs name the same database.
+func OwnGalera(t T) []*DatabaseServer {
+	t.Helper()
+	if _, err := os.Stat(galera.program); err != nil {
+		check(t, "Galera", &galera)
+	}
+	// Each node has three ports besides MariaDB's own.
+	group, increments, transfers := addresses(t), addresses(t), addresses(t)
+	nodes := make([]*DatabaseServer, galeraNodes)
+	for n := range nodes {
+		args := []string{
+			"--wsrep-on=ON", "--wsrep-provider=" + galera.program, "--wsrep-cluster-address=gcomm://" + strings.Join(group, ","),
+			"--wsrep-node-address=" + group[n], "--wsrep-sst-method=rsync", "--wsrep-sst-receive-address=" + transfers[n],
+			fmt.Sprintf("--wsrep-provider-options=gmcast.listen_addr=tcp://%s;ist.recv_addr=%s;gcache.size=16M", group[n], increments[n]),
+			"--wsrep-slave-threads=4", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--innodb-flush-log-at-trx-commit=0",
+		}
+		if n == 0 {
+			args = append(args, "--wsrep-new-cluster")
+		}
+		node, err := startMariaDB(args...)
+		check(t, "Galera", err)
+		t.Cleanup(node.discard)
+		check(t, "Galera", await(startLimit, func(ctx context.Context) error { return node.joined(ctx, n+1) }))
+		nodes[n] = node
+	}
+	dbURL, err := createDatabase(nodes[0].admin)
+	check(t, "Galera", err)
+	for _, node := range nodes {
+		node.url = strings.Replace(dbURL, nodes[0].admin, node.admin, 1)
+	}
+	return nodes
+}
+
+// addresses are as many addresses as there are nodes.
+func addresses(t T) []string {
+	t.Helper()
+	all := make([]string, galeraNodes)
+	for n := range all {
+		p, err := newPort()
+		check(t, "a port", err)
+		t.Cleanup(p.release)
+		all[n] = p.addr()
+	}
+	return all
+}
+
+// joined returns nil once the node takes statements in a cluster of that size.
+func (s *DatabaseServer) joined(ctx context.Context, size int) error {
+	if err := s.process.running(); err != nil {
+		return finalError{err}
+	}
+	_, source, err := dataSource(s.admin)
+	if err != nil {
+		return err
+	}
+	db, err := sql.Open("mysql", source)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	for name, want := range map[string]string{"wsrep_ready": "ON", "wsrep_cluster_size": fmt.Sprint(size)} {
+		var got string
+		if err := db.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE '"+name+"'").Scan(new(string), &got); err != nil {
+			return err
+		}
+		if got != want {
+			return fmt.Errorf("%s is %s, not %s", name, got, want)
+		}
+	}
+	return nil
+}

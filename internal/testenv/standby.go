@@ -1,0 +1,83 @@
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os/exec"
+	"path/filepath"
+)
+
+var basebackup = missing{"pg_basebackup", "postgresql", ""}
+
+// Standby is a PostgreSQL that follows another.
+type Standby struct{ *DatabaseServer }
+
+// OwnPostgresPair starts a PostgreSQL for this test, with further arguments, and
+// a synchronous standby: a COMMIT on the primary waits until the standby has it.
+func OwnPostgresPair(t T, args ...string) (primary *DatabaseServer, standby Standby) {
+	t.Helper()
+	primary = OwnPostgres(t, args...)
+	copied, err := newStandby(primary)
+	check(t, "a standby", err)
+	t.Cleanup(copied.discard)
+	check(t, "a standby", copied.start())
+	for _, statement := range []string{
+		"ALTER SYSTEM SET synchronous_standby_names = '*'",
+		"SELECT pg_reload_conf()",
+	} {
+		check(t, "a standby", onDatabase(context.Background(), primary.admin, statement))
+	}
+	check(t, "a standby", await(startLimit, func(ctx context.Context) error {
+		return onDatabase(ctx, primary.admin, "SELECT 1 / (count(*) FILTER (WHERE sync_state = 'sync')) FROM pg_stat_replication")
+	}))
+	return primary, Standby{copied}
+}
+
+// newStandby copies the primary, and starts nothing.
+func newStandby(primary *DatabaseServer) (*DatabaseServer, error) {
+	path, err := lookPath(basebackup, postgresFolders)
+	if err != nil {
+		return nil, err
+	}
+	port, err := newPort()
+	if err != nil {
+		return nil, err
+	}
+	folder, err := here.newFolder("standby")
+	if err != nil {
+		return nil, err
+	}
+	owner := primary.process.owner
+	if err := owner.chown(folder); err != nil {
+		return nil, err
+	}
+	data := filepath.Join(folder, "data")
+	cmd := exec.Command(path, "-d", primary.admin+"?sslmode=disable", "-D", data, "-R", "-X", "stream", "-c", "fast", "--no-sync")
+	cmd.Dir, cmd.SysProcAttr = "/", owner.attributes()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", cmd.Path, err, out)
+	}
+	server, err := lookPath(postgres, postgresFolders)
+	if err != nil {
+		return nil, err
+	}
+	s := &DatabaseServer{port: port, admin: "postgres://postgres@" + port.addr(), Server: newServer("PostgreSQL", folder, []string{
+		server, "-D", data, "-c", "listen_addresses=127.0.0.1", "-c", fmt.Sprintf("port=%d", port.number),
+		"-c", "unix_socket_directories=" + folder, "-c", "max_connections=400", "-c", "synchronous_standby_names=",
+	})}
+	u, err := url.Parse(primary.url)
+	if err != nil {
+		return nil, err
+	}
+	u.Host = port.addr()
+	s.url = u.String()
+	s.process.owner, s.process.death = owner, primary.process.death
+	s.answers = func(ctx context.Context) error { return onDatabase(ctx, s.admin, "SELECT 1") }
+	return s, nil
+}
+
+// Promote makes the standby a primary, with no standby of its own.
+func (s Standby) Promote() {
+	must(onDatabase(context.Background(), s.admin, "SELECT pg_promote()"))
+}
