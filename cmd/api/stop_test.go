@@ -177,6 +177,27 @@ func TestAwayRedis(t *testing.T) {
 	}
 }
 
+// TestSuperseded: an instance whose stock another strategy has taken over says
+// so, and cuts nothing.
+func TestSuperseded(t *testing.T) {
+	t.Parallel()
+	flags := migrated(t, mariaDBAndRedis.flags(t))
+	old := testenv.API(t, append([]string{"--strategy", "lua"}, flags...)...)
+	lay(t, old.URL(), "a", 2)
+	next := testenv.API(t, append([]string{"--strategy", "merged"}, flags...)...)
+	mustCall(t, http.StatusCreated, http.MethodPost, next.URL()+"/orders", orderBody("u", "a", 1))
+	for _, ask := range []struct{ method, path, body string }{
+		{http.MethodPost, "/orders", orderBody("u", "a", 1)},
+		{http.MethodPut, "/stock/a", `{"kind":"product","total":3}`},
+		{http.MethodGet, "/readyz", ""},
+	} {
+		status, answer, err := call(t.Context(), ask.method, old.URL()+ask.path, ask.body)
+		if err != nil || status != http.StatusServiceUnavailable || !strings.Contains(string(answer), `"/problems/superseded"`) {
+			t.Errorf("%s %s: %d %s %v", ask.method, ask.path, status, answer, err)
+		}
+	}
+}
+
 // TestPausedProcess: a body that arrived while the process was stopped is read,
 // although it is past its deadline when the process goes on.
 func TestPausedProcess(t *testing.T) {
