@@ -33,7 +33,7 @@ var face = []mutant{
 	{"every warning is written", counting, "h.outages.count(h.Handler, r)", "h.outages.count(h.Handler, r) && false", "internal/outage TestOutage"},
 	{"all warnings are of one kind", counting, "o.open[r.Message]; of != nil", `o.open["one"]; of != nil`, "internal/outage TestKinds"},
 	{"an outage never ends", counting, "case of.unsaid == 0:", "case false:", "internal/outage TestOutage"},
-	{"what was counted is lost at the end", counting, "\t\to.end(message, of)\n\t}\n}", "\t\tdelete(o.open, message)\n\t}\n}", "internal/outage TestClose"},
+	{"what was counted is lost at the end", counting, "\t\tof.summarize()\n\t\tdelete", "\t\tdelete", "internal/outage TestClose"},
 	{"the log counts nothing", serve, "httpapi.LogHandler(counting)", "httpapi.LogHandler(log.Handler())", "cmd/api TestAwayRedis"},
 	{"slow statements go elsewhere", serve, "stores.sql.LogTo(log)", "", "cmd/api TestFrozenDatabase/PostgreSQL"},
 	{"slow statements go nowhere else", "internal/store/sql.go", "s.db.Logger = slowLog{log}", "", "internal/store TestLogTo"},

@@ -28,8 +28,7 @@ const every = 10 * time.Second
 // message must be constant. All other records, errors among them, pass through
 // to h unchanged.
 //
-// Handlers derived from one another count together. Close writes what was
-// counted and not yet written.
+// Handlers derived from one another count together. Close ends the counting.
 func NewHandler(h slog.Handler) *Handler {
 	return &Handler{Handler: h, outages: &outages{every: every, open: make(map[string]*outage)}}
 }
@@ -77,8 +76,8 @@ func (h *Handler) WithGroup(name string) slog.Handler {
 	return &Handler{Handler: h.Handler.WithGroup(name), outages: h.outages}
 }
 
-// Close ends all outages and writes their last lines. Records handled after
-// Close are written as they come.
+// Close writes the last summaries. Records handled after Close are written as
+// they come.
 func (h *Handler) Close() {
 	o := h.outages
 	o.mu.Lock()
@@ -86,7 +85,8 @@ func (h *Handler) Close() {
 	o.closed = true
 	for message, of := range o.open {
 		of.nextLine.Stop()
-		o.end(message, of)
+		of.summarize()
+		delete(o.open, message)
 	}
 }
 
@@ -126,12 +126,21 @@ func (o *outages) tick(message string, of *outage) {
 	case of.unsaid == 0:
 		o.end(message, of)
 	default:
-		line := of.last.Clone()
-		line.AddAttrs(slog.Int("count", of.unsaid), slog.Time("since", of.since))
-		_ = of.to.Handle(context.Background(), line)
-		of.unsaid = 0
+		of.summarize()
 		of.nextLine.Reset(o.every)
 	}
+}
+
+// summarize writes the latest record and the number of those that were not
+// written, if there are any.
+func (of *outage) summarize() {
+	if of.unsaid == 0 {
+		return
+	}
+	line := of.last.Clone()
+	line.AddAttrs(slog.Int("count", of.unsaid), slog.Time("since", of.since))
+	_ = of.to.Handle(context.Background(), line)
+	of.unsaid = 0
 }
 
 // end forgets an outage, and says that it is over if it was more than one

@@ -111,7 +111,7 @@ func TestClose(t *testing.T) {
 		h.Close()
 		log.Warn("refusing", "error", "late")
 		log.Warn("refusing", "error", "later")
-		expect(t, lines(), `error=x$`, `INFO msg="over: refusing" count=3 since=\S+ seconds=2$`, `error=late$`, `error=later$`)
+		expect(t, lines(), `error=x$`, `WARN msg=refusing error=x count=2 since=\S+$`, `error=late$`, `error=later$`)
 	})
 }
 
