@@ -43,6 +43,7 @@ var face = []mutant{
 	{"a token with a space", flags, "r < '!'", "r < ' '", "cmd/api TestIsToken"},
 	{"a token is not looked at", flags, "f.Changed && !isToken(c.adminToken)", "f.Changed && false", "cmd/api TestParseRefuses"},
 	{"SIGTERM does not lower readyz", serve, "ready.Store(false)", "", "cmd/api TestDrainDelay/ItEnds"},
+	{"a second signal is ignored", "cmd/api/main.go", "\t\t<-signals\n\t\tos.Exit(1)\n", "", "cmd/api TestDrainDelay/ASecondSignalEndsIt"},
 	{"no drain delay", serve, "case <-time.After(c.drainDelay):", "case <-time.After(0):", "cmd/api TestDrainDelay/ItEnds"},
 	{"stopping takes for ever", serve, "case <-time.After(limit):", "case <-time.After(time.Hour):", "cmd/api TestEndWithin"},
 }
