@@ -19,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/machine"
+	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -274,8 +275,13 @@ func (l *lab) reset(ctx context.Context, v variant, p placing) error {
 		if l.database == "mariadb" {
 			name = "CONCAT('s', seq)"
 		}
-		statements = append(statements, fmt.Sprintf(`INSERT INTO stock (sku, kind, total, available, layout)
-			SELECT %s, 'product', %d, %d, '%s' FROM %s`, name, hugeTotal, hugeTotal, v.strategy, sequence(p.skus)))
+		// As if the strategy had sold them before: there is nothing to adopt.
+		const generation = stock.Generation(2)
+		epoch, _ := generation.Epochs()
+		statements = append(statements,
+			fmt.Sprintf("UPDATE ledger SET generation = %d, layout = '%s'", generation, v.strategy),
+			fmt.Sprintf(`INSERT INTO stock (sku, kind, total, available, epoch)
+				SELECT %s, 'product', %d, %d, %d FROM %s`, name, hugeTotal, hugeTotal, epoch+1, sequence(p.skus)))
 	}
 	if p.bulk > 0 {
 		statements = append(statements,

@@ -24,6 +24,7 @@ var (
 	median    = regexp.MustCompile(`(?m)^\s+50%\s+(\S+)`)
 	late      = regexp.MustCompile(`(?m)^\s+99%\s+(\S+)`)
 	requests  = regexp.MustCompile(`(\d+) requests in`)
+	refusedBy = regexp.MustCompile(`sold out by the gateway (\d+), by the service (\d+)`)
 	refusals  = regexp.MustCompile(`Non-2xx or 3xx responses: (\d+)`)
 )
 
@@ -93,6 +94,56 @@ wrk.body = %q
 					if d, err := time.ParseDuration(string(pattern.FindSubmatch(out)[1])); err == nil {
 						b.ReportMetric(float64(d.Microseconds())/1000, name)
 					}
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkRush sends the k6 rush through the gateway: each buyer with a key of
+// its own, the same buyers asking three times more, and buyers without keys. It
+// reports who refused. The audit at an instance must agree. It builds k6:
+//
+//	go test -run '^$' -bench Rush -benchtime 1x ./deploy/gateway
+func BenchmarkRush(b *testing.B) {
+	const root = "../.."
+	s := build(b, plan{})
+	run := func(script string, environment ...string) []byte {
+		cmd := exec.Command("go", "tool", "-modfile=tools/go.mod", "k6", "run", "--quiet", "--no-usage-report", "--address", "", "loadtest/k6/"+script)
+		cmd.Dir = root
+		cmd.Env = append(os.Environ(), environment...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			b.Fatalf("%s: %v: %s", script, err, out)
+		}
+		return out
+	}
+	for _, way := range []struct {
+		name        string
+		environment []string
+	}{
+		{"keys", nil},
+		{"keys-again", []string{"AGAIN=3"}},
+		{"no-keys", []string{"KEYS=off"}},
+	} {
+		b.Run(way.name, func(b *testing.B) {
+			for n := range b.N {
+				environment := append([]string{
+					"BASE_URL=" + s.url, "ADMIN_URL=" + s.instances[0].URL(), fmt.Sprintf("SKU=rush-%s-%d", way.name, n),
+					"STOCK=300", "PEAK=300", "SECONDS=5", "P99=10000",
+				}, way.environment...)
+				out := run("rush.js", environment...)
+				run("verify.js", environment...)
+				refused := refusedBy.FindSubmatch(out)
+				if refused == nil {
+					b.Fatalf("no word of who refused: %s", out)
+				}
+				for i, unit := range []string{"refused-by-gateway", "refused-by-service"} {
+					n, err := strconv.ParseFloat(string(refused[i+1]), 64)
+					if err != nil {
+						b.Fatal(err)
+					}
+					b.ReportMetric(n, unit)
 				}
 			}
 		})

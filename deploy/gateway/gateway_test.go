@@ -3,10 +3,14 @@
 package gateway
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"strings"
@@ -83,7 +87,15 @@ func inFlight(s *shop) error {
 	return steps(
 		func() error { return s.lay("held", 1) },
 		func() error { return s.rest("held") },
-		func() (err error) { take, err = own.Take(ctx, take); return err },
+		func() (err error) {
+			generation, err := s.generation()
+			if err != nil {
+				return err
+			}
+			own.Use(stock.Generation(generation))
+			take, err = own.Take(ctx, take)
+			return err
+		},
 		func() error { return s.expect(409, true, order(1, "held")) },
 		func() error { return own.Give(ctx, take) },
 		func() error { return s.expect(201, true, order(1, "held")) },
@@ -115,27 +127,210 @@ func restocked(s *shop) error {
 	)
 }
 
-// keyed: an order with a key is never judged here. It may have been answered.
+// keyed: an order with a key is refused here only once an instance has refused
+// it, and only as long as no instance can have accepted it since. Here the
+// instances accept it out of the gateway's sight.
 func keyed(s *shop) error {
 	var first answer
+	key := func(key string) []string { return []string{"Idempotency-Key", key} }
+	replayed := func(url, key string, body string, first answer) error {
+		again, err := call("POST", url+"/orders", body, "Idempotency-Key", key)
+		if err == nil && (again.status != 201 || again.body != first.body || again.header.Get("Idempotent-Replayed") != "true") {
+			err = fmt.Errorf("%w: %v was replayed as %v", errWrong, first, again)
+		}
+		return err
+	}
 	return steps(
 		func() error { return s.lay("keyed", 1) },
 		func() (err error) {
-			first, err = call("POST", s.url+"/orders", order(1, "keyed"), "Idempotency-Key", "k")
+			first, err = call("POST", s.url+"/orders", order(1, "keyed"), key("k")...)
 			return err
 		},
 		func() error { return s.rest("keyed") },
 		func() error { return s.expect(409, false, order(1, "keyed")) },
-		func() error { return s.expect(409, true, order(1, "keyed"), "Idempotency-Key", "other") },
+		func() error { return s.expect(409, true, order(1, "keyed"), key("other")...) },
+		func() error { return s.expect(409, false, order(1, "keyed"), key("other")...) },
+		func() error { return s.expect(409, true, order(2, "keyed"), key("other")...) },
+		func() error { return s.expect(409, true, order(1, "keyed"), key("third")...) },
+		func() error { return replayed(s.url, "k", order(1, "keyed"), first) },
+		func() error { return replayed(s.url, "k", order(1, "keyed"), first) },
+		func() error { return s.expect(400, false, order(1, "keyed"), key("")...) },
+		func() error { return s.expect(400, false, order(1, "keyed"), key("with space")...) },
+		// The same answer as an instance's.
 		func() error {
-			again, err := call("POST", s.url+"/orders", order(1, "keyed"), "Idempotency-Key", "k")
-			if err == nil && (again.status != 201 || again.body != first.body || again.header.Get("Idempotent-Replayed") != "true") {
-				err = fmt.Errorf("%w: %v was replayed as %v", errWrong, first, again)
+			alone, err := call("POST", s.instances[0].URL()+"/orders", order(1, "keyed"), key("other")...)
+			if err != nil {
+				return err
+			}
+			a, passed, err := s.ask(order(1, "keyed"), key("other")...)
+			if err == nil && passed {
+				err = fmt.Errorf("%w: it reached an instance", errWrong)
+			}
+			if err != nil {
+				return err
+			}
+			return same(a, alone)
+		},
+		// A unit is added and sold to the same key, at an instance: the gateway still
+		// believes that the SKU is sold out, as before.
+		func() error { return s.expect(409, false, order(1, "keyed")) },
+		func() error { return s.lay("keyed", 2) },
+		func() (err error) {
+			first, err = call("POST", s.instances[1].URL()+"/orders", order(1, "keyed"), key("other")...)
+			for err == nil && first.status == 409 { // the addition is on its way to the gate
+				first, err = call("POST", s.instances[1].URL()+"/orders", order(1, "keyed"), key("other")...)
+			}
+			if err == nil && first.status != 201 {
+				err = fmt.Errorf("an instance says %v", first)
 			}
 			return err
 		},
-		func() error { return s.expect(400, false, order(1, "keyed"), "Idempotency-Key", "") },
+		func() error { return replayed(s.url, "other", order(1, "keyed"), first) },
+		func() error { return s.rest("keyed") },
+		func() error { return s.expect(409, false, order(1, "keyed")) },
+		func() error { return replayed(s.url, "other", order(1, "keyed"), first) },
+		func() error { return s.expect(409, true, order(1, "keyed"), key("third")...) },
+		func() error { return s.expect(409, false, order(1, "keyed"), key("third")...) },
 	)
+}
+
+// stub makes an instance that answers every order with this 409, its detail being
+// X-Forwarded-For. It returns the file that names the stub in place of the shop's
+// own instances.
+func stub(t *testing.T, problem string) map[string]string {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/strategies" {
+			io.WriteString(w, `{"running":"lua","strategies":[{"name":"lua","gate":"script","sound":true}]}`)
+			return
+		}
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusConflict)
+		fmt.Fprintf(w, `{"type":"/problems/%s","title":"","status":409,"detail":%q}`, problem, r.Header.Get("X-Forwarded-For"))
+	}))
+	t.Cleanup(server.Close)
+	return map[string]string{"instances.conf": "server " + server.Listener.Addr().String() + ";\n"}
+}
+
+// inProgress: a 409 of another kind says nothing of the stock.
+func inProgress(s *shop) error {
+	return steps(
+		func() error { return s.count("twin", 0, 1, 0) },
+		func() error {
+			for range 3 {
+				a, err := call("POST", s.url+"/orders", order(1, "twin"), "Idempotency-Key", "k")
+				if err != nil {
+					return err
+				}
+				if !strings.Contains(a.body, "in-progress") {
+					return fmt.Errorf("%w: %v", errWrong, a)
+				}
+			}
+			return nil
+		},
+	)
+}
+
+// forwarded: instances see that a request was forwarded, and by whom. Without a
+// token they believe the administrator on this machine only.
+func forwarded(s *shop) error {
+	for sent, want := range map[string]string{"": "127.0.0.1", "192.0.2.7": "192.0.2.7, 127.0.0.1"} {
+		headers := []string{"X-Forwarded-For", sent}
+		if sent == "" {
+			headers = nil
+		}
+		a, err := call("POST", s.url+"/orders", order(1, "any"), headers...)
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(a.body, fmt.Sprintf(`"detail":%q`, want)) {
+			return fmt.Errorf("%w: %v, want %s", errWrong, a, want)
+		}
+	}
+	return nil
+}
+
+// restored: a Redis that restarts may have lost an addition and the order that
+// took it. What was refused before must reach an instance.
+func restored(own *testenv.RedisServer) func(*shop) error {
+	return func(s *shop) error {
+		const keys = 20 // a worker may have a connection yet that the restart has ended
+		place := func() error {
+			for n := range keys {
+				if _, err := call("POST", s.url+"/orders", order(1, "back"), "Idempotency-Key", fmt.Sprint(n)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		repeated := func(want int) error {
+			got, err := s.series()
+			if n := got[`holdfast_gateway_orders_total{result="refused",reason="repeated"}`]; err == nil && n != want {
+				err = fmt.Errorf("%w: %d keyed orders were refused, want %d", errWrong, n, want)
+			}
+			return err
+		}
+		return steps(
+			func() error { return s.count("back", 0, 1, 0) },
+			place,
+			place,
+			func() error { return repeated(keys) },
+			func() error { own.Kill(); own.Restart(); return s.seed() },
+			func() error { return s.count("back", 0, 1, 0) },
+			func() error {
+				for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+					a, err := call("POST", s.url+"/orders", order(1, "back"))
+					if err != nil || a.header.Get("Proxy-Status") != "" {
+						return err
+					}
+					if time.Now().After(deadline) {
+						return errors.New("the gateway does not reach Redis again")
+					}
+				}
+			},
+			place,
+			func() error { return repeated(keys) },
+		)
+	}
+}
+
+// unsoundKeyed: a strategy that loses updates proves nothing by its counts. A
+// keyed order always reaches an instance.
+func unsoundKeyed(s *shop) error {
+	return steps(
+		func() error { return s.sell("lossy", 1) },
+		func() error { return s.expect(409, false, order(1, "lossy")) },
+		func() error { return s.expect(409, true, order(1, "lossy"), "Idempotency-Key", "k") },
+		func() error { return s.expect(409, true, order(1, "lossy"), "Idempotency-Key", "k") },
+	)
+}
+
+// contentTypes: JSON may be announced with a charset, and in any case.
+func contentTypes(s *shop) error {
+	if err := s.sell("typed", 1); err != nil {
+		return err
+	}
+	for _, value := range []string{
+		"application/json", "application/json; charset=utf-8", "application/json;charset=UTF-8", "Application/JSON; Charset=\"utf-8\"",
+		"application/json ;\tcharset=utf-8 ",
+	} {
+		if err := s.expect(409, false, order(1, "typed"), "Content-Type", value); err != nil {
+			return err
+		}
+	}
+	for _, value := range []string{"application/json; charset=latin-1", "application/jsonx", "application/json charset=utf-8", "text/plain; charset=utf-8"} {
+		alone, err := call("POST", s.instances[0].URL()+"/orders", order(1, "typed"), "Content-Type", value)
+		if err != nil {
+			return err
+		}
+		a, err := call("POST", s.url+"/orders", order(1, "typed"), "Content-Type", value)
+		if err != nil {
+			return err
+		}
+		if err := same(a, alone); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // several: one line that cannot be had refuses an order; the SKU that an
@@ -238,9 +433,6 @@ func malformed(s *shop) error {
 		// Unusual, and right: an instance refuses it.
 		func() error { return s.expect(409, true, `{"buyer_id":"u","lines":[{"sku":"\u006fut","quantity":1}]}`) },
 		func() error { return s.expect(409, true, strings.Repeat(" ", 10_000)+order(1, "out")) },
-		func() error {
-			return s.expect(409, true, order(1, "out"), "Content-Type", "application/json; charset=utf-8")
-		},
 		// Spaces and the order of members make no difference.
 		func() error {
 			return s.expect(409, false, " {\r\n\"lines\" : [ { \"quantity\" :\t1 , \"sku\":\"out\" } ] , \"buyer_id\":\"u\" } ")
@@ -274,66 +466,261 @@ func segmentHeld(s *shop) error {
 	return steps(
 		func() error { return s.lay("pieces", 1) },
 		func() error { return s.rest("pieces") },
-		func() (err error) { take, err = own.Take(ctx, take); return err },
+		func() (err error) {
+			generation, err := s.generation()
+			if err != nil {
+				return err
+			}
+			own.Use(stock.Generation(generation))
+			take, err = own.Take(ctx, take)
+			return err
+		},
 		func() error { return s.expect(409, true, order(1, "pieces")) },
 		func() error { return own.Give(ctx, take) },
 		func() error { return s.expect(201, true, order(1, "pieces")) },
 	)
 }
 
-// refilling: segments under two epochs, or more of them than the list has, are
-// being filled, and no sum of them is one.
+// unreadable: even what cannot be read as HTTP is answered in the service's form.
+func unreadable(s *shop) error {
+	for _, request := range []string{
+		"GARBAGE\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "GET / HTTP/3.1\r\nHost: x\r\n\r\n",
+		"GET /" + strings.Repeat("x", 10_000) + " HTTP/1.1\r\nHost: x\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + strings.Repeat("x", 10_000) + "\r\n\r\n",
+		"POST /orders HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n",
+		"POST /orders HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
+	} {
+		if err := s.malformed(request); err != nil {
+			return fmt.Errorf("%.40q: %w", request, err)
+		}
+	}
+	return nil
+}
+
+// malformed sends bytes and expects the answer 400.
+func (s *shop) malformed(request string) error {
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(conn, request); err != nil {
+		return err
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errWrong, err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && (response.StatusCode != 400 || response.Header.Get("Content-Type") != "application/problem+json" ||
+		!strings.HasPrefix(string(body), `{"type":"/problems/malformed"`)) {
+		err = fmt.Errorf("%w: %d %s", errWrong, response.StatusCode, body)
+	}
+	return err
+}
+
+// passes expects that an order of a SKU that no ledger knows reaches an instance,
+// whatever that says of it.
+func (s *shop) passes(sku string) error {
+	a, passed, err := s.ask(order(1, sku))
+	if err == nil && !passed {
+		err = fmt.Errorf("%w: refused: %v", errWrong, a)
+	}
+	return err
+}
+
+// refilling: segments under two epochs, or not all there, are being filled, and
+// no sum of them is one.
 func refilling(s *shop) error {
-	ctx := context.Background()
-	set := func(n, epoch, left int) error {
-		return s.count(fmt.Sprintf("new/%d", n), epoch, left)
+	set := func(segment, n, left int) error {
+		return s.count(fmt.Sprintf("new/%d", segment), 0, n, left)
 	}
-	list := func(n int) error {
-		pipe := s.redis.Pipeline()
-		pipe.Del(ctx, s.segments("new"))
-		for i := range n {
-			pipe.RPush(ctx, s.segments("new"), i)
-		}
-		_, err := pipe.Exec(ctx)
-		return err
-	}
-	passes := func() error { // no ledger knows the SKU: what an instance says of it is its own affair
-		a, passed, err := s.ask(order(1, "new"))
-		if err == nil && !passed {
-			err = fmt.Errorf("%w: refused: %v", errWrong, a)
-		}
-		return err
-	}
+	passes := func() error { return s.passes("new") }
 	return steps(
-		func() error { return list(2) },
 		passes,
 		func() error { return set(0, 7, 0) },
-		passes,
-		func() error { return set(1, 6, 0) },
-		passes,
 		func() error { return set(1, 7, 0) },
-		func() error { return s.expect(409, false, order(1, "new")) },
-		func() error { time.Sleep(believed + 50*time.Millisecond); return set(2, 7, 5) },
+		func() error { return set(2, 7, 0) },
 		passes,
-		func() error { return set(2, 6, 5) },
+		func() error { return set(3, 6, 0) },
+		passes,
+		func() error { return set(3, 7, 0) },
 		func() error { return s.expect(409, false, order(1, "new")) },
+		func() error { time.Sleep(believed + 50*time.Millisecond); return errors.Join(s.seed(), set(3, 8, 0)) },
+		passes,
 	)
 }
 
-// succeeded: of the counts that two strategies left, the later epoch counts.
-func succeeded(s *shop) error {
-	ctx := context.Background()
-	count := func(sku string, epoch, left int) error {
-		return s.count(sku, epoch, left)
+// generations: a count of another generation is not believed, nor is any without
+// a valid generation, nor if its beat stands still.
+func generations(s *shop) error {
+	current := func(text string) func() error {
+		return func() error { time.Sleep(believed + 50*time.Millisecond); return s.mark(text) }
+	}
+	passes := func() error { return s.passes("heir") }
+	refused := func() error { return s.expect(409, false, order(1, "heir")) }
+	return steps(
+		func() error { return s.count("heir", 1, 0, 0) },
+		passes,
+		func() error { return s.count("heir", 0, 1<<28-1, 0) },
+		refused,
+		current("4 0"), passes,
+		current("3"), passes,
+		current("3 4"), passes, // it has no segments
+		current("3 1000000000"), passes,
+		current("3 0"), refused,
+		func() error { time.Sleep(still); return passes() },
+		current("3 0"), refused,
+		func() error { return s.redis.Del(context.Background(), s.generationKey()).Err() },
+		func() error { time.Sleep(believed + 50*time.Millisecond); return passes() },
+	)
+}
+
+// foreign: a gateway of another ledger, or of another Redis, says so, and not
+// with every order.
+func foreign(s *shop) error {
+	if err := blind(s); err != nil {
+		return err
+	}
+	const warning = "it has no valid key holdfast:{"
+	deadline := time.Now().Add(5 * time.Second)
+	for !strings.Contains(s.gateway.Output(), warning) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%w: no warning:\n%s", errWrong, s.gateway.Output())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	for range 20 {
+		if err := s.expect(409, true, order(1, "unseen")); err != nil {
+			return err
+		}
+	}
+	if n := strings.Count(s.gateway.Output(), warning); n > 2 {
+		return fmt.Errorf("%w: %d warnings", errWrong, n)
+	}
+	return nil
+}
+
+// metrics: what was refused and what passed is counted by reason. It is told on
+// this machine only.
+func metrics(s *shop) error {
+	const refused, passed = `holdfast_gateway_orders_total{result="refused",reason=%q}`, `holdfast_gateway_orders_total{result="passed",reason=%q}`
+	repeat := func(n int, body string, headers ...string) func() error {
+		return func() error {
+			for range n {
+				if _, err := call("POST", s.url+"/orders", body, headers...); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
 	}
 	return steps(
-		func() error { return s.redis.RPush(ctx, s.segments("heir"), 0).Err() },
-		func() error { return count("heir/0", 3, 0) },
-		func() error { return count("heir", 4, 1) },
-		func() error { return s.expect(404, true, order(1, "heir")) },
-		func() error { time.Sleep(believed); return count("heir/0", 5, 0) },
-		func() error { return s.expect(409, false, order(1, "heir")) },
+		func() error { return s.sell("counted", 1) },
+		func() error { return s.lay("plenty", 9) },
+		repeat(3, order(1, "counted")),
+		repeat(5, order(1, "counted"), "Idempotency-Key", "k"),
+		repeat(2, order(1, "plenty")),
+		repeat(1, "{"),
+		repeat(1, order(1, "nowhere")),
+		repeat(2, order(1, "counted"), "Content-Type", "text/plain"),
+		func() error { _, err := call("PUT", s.url+"/stock/counted", "{}"); return err },
+		func() error {
+			got, err := s.series()
+			if err != nil {
+				return err
+			}
+			for name, want := range map[string]int{
+				fmt.Sprintf(refused, "sold-out"): 3, fmt.Sprintf(refused, "repeated"): 4,
+				fmt.Sprintf(passed, "key"): 1, fmt.Sprintf(passed, "available"): 2, fmt.Sprintf(passed, "unusual"): 3,
+				fmt.Sprintf(passed, "no-count"): 1, fmt.Sprintf(passed, "no-generation"): 0, fmt.Sprintf(passed, "no-gate"): 0,
+				fmt.Sprintf(passed, "redis"): 0, fmt.Sprintf(passed, "no-ledger"): 0,
+				`holdfast_gateway_problems_total{type="method-not-allowed"}`: 1,
+			} {
+				if n, ok := got[name]; !ok || n != want {
+					return fmt.Errorf("%w: %s is %d (%v), want %d", errWrong, name, n, ok, want)
+				}
+			}
+			return nil
+		},
+		func() error {
+			return s.problem(404, "not-found", "GET", "/gateway/metrics", "", "X-Forwarded-For", "192.0.2.1")
+		},
+		func() error {
+			return s.problem(404, "not-found", "GET", "/gateway/metrics", "", "Forwarded", "for=192.0.2.1")
+		},
 	)
+}
+
+// problem expects an error of the gateway's own, in the service's form.
+func (s *shop) problem(status int, name, method, path, body string, headers ...string) error {
+	a, err := call(method, s.url+path, body, append([]string{"X-Request-Id", "mine"}, headers...)...)
+	if err != nil {
+		return err
+	}
+	if a.status != status || !strings.HasPrefix(a.body, fmt.Sprintf(`{"type":"/problems/%s","title":`, name)) ||
+		!strings.Contains(a.body, fmt.Sprintf(`"status":%d,`, status)) ||
+		a.header.Get("Content-Type") != "application/problem+json" || a.header.Get("X-Request-Id") != "mine" ||
+		a.header.Get("Proxy-Status") != "holdfast-gateway" {
+		return fmt.Errorf("%w: %s %s: %v %v; want %d %s from the gateway", errWrong, method, path, a, a.header, status, name)
+	}
+	return nil
+}
+
+// private: what is not the public's does not exist here. The rest is the
+// instance's own answer.
+func private(s *shop) error {
+	id := uuid.NewString()
+	if err := s.lay("here", 3); err != nil {
+		return err
+	}
+	for _, path := range []string{
+		"/metrics", "/readyz", "/healthz", "/strategies", "/openapi.yaml", "/payments", "/", "/gateway/problem", "/gateway/strategies",
+		"/stock/here/audit", "/stock/here%2faudit", "/stock/", "/stock/here/", "//stock", "/stock//here", "/metrics/../stock", "/stock/%2e%2e/metrics",
+		"/%73tock", "/orders/" + id + "/refund", "/orders/" + id + "/pay",
+	} {
+		if err := s.problem(404, "not-found", "GET", path, ""); err != nil {
+			return err
+		}
+	}
+	for _, request := range []string{"PUT /stock/here", "DELETE /stock/here", "POST /stock", "PATCH /orders/" + id, "GET /orders", "DELETE /orders", "PUT /orders?x"} {
+		method, path, _ := strings.Cut(request, " ")
+		body := `{"kind":"product","total":9}`
+		if method == "GET" {
+			body = ""
+		}
+		if err := s.problem(405, "method-not-allowed", method, path, body); err != nil {
+			return err
+		}
+	}
+	if a, err := call("PUT", s.url+"/stock/here", "{}"); err != nil || a.header.Get("Allow") != "GET" {
+		return fmt.Errorf("%w: Allow: %q, %w", errWrong, a.header.Get("Allow"), err)
+	}
+	if err := s.problem(404, "not-found", "POST", "/orders/"+id+"/refund", "{}"); err != nil {
+		return err
+	}
+	for _, path := range []string{"/stock", "/stock?limit=1", "/stock/here", "/stock/h%3Aere", "/orders/" + id, "/orders/x"} {
+		alone, err := call("GET", s.instances[0].URL()+path, "")
+		if err != nil {
+			return err
+		}
+		a, err := call("GET", s.url+path, "")
+		if err != nil {
+			return err
+		}
+		if err := same(a, alone); err != nil || a.header.Get("Proxy-Status") != "" {
+			return fmt.Errorf("%s: %v, %w", path, a.header, err)
+		}
+	}
+	a, err := call("GET", s.instances[0].URL()+"/stock/here", "")
+	if err == nil && !strings.Contains(a.body, `"total":3`) {
+		err = fmt.Errorf("%w: the stock was changed: %v", errWrong, a)
+	}
+	return err
 }
 
 // adopted: once a strategy without a gate has the stock, what Redis says is
@@ -341,7 +728,7 @@ func succeeded(s *shop) error {
 func adopted(s *shop) error {
 	return steps(
 		func() error {
-			return s.count("left", 1, 0)
+			return s.count("left", 0, 1, 0)
 		},
 		func() error { return s.lay("left", 1) },
 		func() error { return s.expect(201, true, order(1, "left")) },
@@ -378,6 +765,7 @@ func blind(s *shop) error {
 var (
 	inSegments = []string{"--strategy", "segment", "--segments", "4"}
 	noGate     = []string{"--strategy", "conditional"}
+	broken     = []string{"--strategy", "none"}
 )
 
 // TestGateway runs every scenario on a shop of its own.
@@ -395,20 +783,28 @@ func TestGateway(t *testing.T) {
 		{"a key", nil, keyed},
 		{"several lines", nil, several},
 		{"malformed", nil, malformed},
-		{"two strategies' counts", nil, succeeded},
+		{"content types", nil, contentTypes},
+		{"generations", func(*testing.T) plan { return plan{made: true} }, generations},
+		{"metrics", nil, metrics},
+		{"private routes", nil, private},
+		{"unreadable", nil, unreadable},
+		{"forwarded", func(t *testing.T) plan { return plan{files: stub(t, "in-progress")} }, forwarded},
+		{"a key in progress", func(t *testing.T) plan { return plan{made: true, files: stub(t, "in-progress")} }, inProgress},
+		{"a key under a broken strategy", func(*testing.T) plan { return plan{args: broken} }, unsoundKeyed},
+		{"a key and segments", func(*testing.T) plan { return plan{args: inSegments} }, keyed},
 		{"segments", func(*testing.T) plan { return plan{args: inSegments} }, segmented},
 		{"segments sold out", func(*testing.T) plan { return plan{args: inSegments} }, soldOut},
 		{"several lines in segments", func(*testing.T) plan { return plan{args: inSegments} }, several},
 		{"a segment in flight", func(*testing.T) plan { return plan{args: inSegments} }, segmentHeld},
-		{"segments refilled", func(*testing.T) plan { return plan{args: inSegments} }, refilling},
-		{"no gate", func(*testing.T) plan { return plan{args: noGate} }, adopted},
+		{"segments refilled", func(*testing.T) plan { return plan{made: true, args: inSegments} }, refilling},
+		{"no gate", func(*testing.T) plan { return plan{made: true, args: noGate} }, adopted},
 		{"a cluster", func(t *testing.T) plan { return plan{redis: testenv.RedisCluster(t)} }, elsewhere},
 		{"segments on a cluster", func(t *testing.T) plan { return plan{redis: testenv.RedisCluster(t), args: inSegments} }, elsewhere},
 		{"no ledger ID", func(*testing.T) plan { return plan{environment: []string{"HOLDFAST_LEDGER_ID="}} }, blind},
 		{"a wrong ledger ID", func(*testing.T) plan {
 			return plan{environment: []string{"HOLDFAST_LEDGER_ID=" + strings.Repeat("x", 32)}}
 		}, blind},
-		{"another ledger's ID", func(*testing.T) plan { return plan{environment: []string{"HOLDFAST_LEDGER_ID=" + uuid.NewString()}} }, blind},
+		{"another ledger's ID", func(*testing.T) plan { return plan{environment: []string{"HOLDFAST_LEDGER_ID=" + uuid.NewString()}} }, foreign},
 		{"a dead Redis", func(*testing.T) plan { return plan{environment: []string{"HOLDFAST_GATEWAY_REDIS=127.0.0.1:1"}} }, blind},
 		{"a password", func(t *testing.T) plan {
 			own := testenv.OwnRedis(t, "--requirepass", "secret", "--databases", "4")
@@ -477,30 +873,68 @@ func TestMutants(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name, rule, without string
-		args                []string
+		plan                plan
 		scenario            func(*shop) error
 	}{
-		{"units in flight do not count", "count.flying ~= 0", "false", nil, inFlight},
-		{"units in flight of segments do not count", "all.flying + one.flying", "0", inSegments, segmentHeld},
-		{"<= for <", "line.most < line.quantity", "line.most <= line.quantity", nil, enough},
-		{"keys are judged", `headers["idempotency-key"] ~= nil or `, "", nil, keyed},
-		{"one segment only", "all.left = all.left + one.left", "all.left = one.left", inSegments, segmented},
-		{"two epochs", "one.epoch ~= all.epoch", "false", inSegments, refilling},
-		{"more segments than the list has", "beyond and beyond.epoch == all.epoch", "false", inSegments, refilling},
-		{"an earlier strategy's count", "all.epoch > counts[sku].epoch", "true", nil, succeeded},
-		{"no gate", "type(strategy.gate) == \"string\"", "true", noGate, adopted},
-		{"the client's order of lines", "table.sort(lines, before)", "", nil, several},
-		{"order of SKUs for segments", ", segmented = true }", " }", inSegments, several},
-		{"a SKU that has no count", "return -- an instance fills it", "count = { left = 0, flying = 0 } -- an instance fills it", nil, several},
-		{"sold out for good", "milliseconds / 1000", "3600", nil, restocked},
+		{"units in flight do not count", "one.flying ~= 0", "false", plan{}, inFlight},
+		{"units in flight of segments do not count", "all.flying + flying", "0", plan{args: inSegments}, segmentHeld},
+		{"<= for <", "line.most < line.quantity", "line.most <= line.quantity", plan{}, enough},
+		{"keys are no reason", "elseif not key then", "else", plan{}, keyed},
+		{"a refusal of another body", `key .. "\0" .. body`, "key", plan{}, keyed},
+		{"a refusal is always right", "refusal == seen", "refusal", plan{}, keyed},
+		{"a refusal by a cached count", "if refusal or levels:add", "if levels:add", plan{}, keyed},
+		{"additions do not count", `change .. "@"`, `"@"`, plan{}, keyed},
+		{"any 409 is a refusal", `find(ngx.arg[1], '"type":"/problems/sold-out"', 1, true)`, "true", plan{made: true, files: stub(t, "in-progress")}, inProgress},
+		{"a broken strategy's refusal", `strategy.sound == true`, "true", plan{args: broken}, unsoundKeyed},
+		{"no charset", `charset == "utf-8" or `, "", plan{}, contentTypes},
+		{"a media type as it is written", "lower(content_type)", "content_type", plan{}, contentTypes},
+		{"any charset", `rest == "" or charset == "utf-8"`, "rest", plan{}, contentTypes},
+		{"a beat that stands still", "now() - since < STILL", "true", plan{made: true}, generations},
+		{"any generation", "floor(epoch / EPOCHS) ~= generation", "false", plan{made: true}, generations},
+		{"no word of another ledger", "elseif reason then", "elseif false then", plan{environment: []string{"HOLDFAST_LEDGER_ID=" + uuid.NewString()}}, foreign},
+		{"nothing is counted", `count("orders", result, reason)`, "", plan{}, metrics},
+		{"metrics for everybody", "if ($holdfast_forwarded) { return 404; }", "", plan{}, metrics},
+		{"everything is public", `"~ $" 404;`, `"~ $" "";`, plan{}, private},
+		{"every method is public", "default 405;", `default "";`, plan{}, private},
+		{"nobody was forwarded", "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;", "", plan{files: stub(t, "in-progress")}, forwarded},
+		{"nginx's own words for what is malformed", "error_page 400 ", "error_page ", plan{}, unreadable},
+		{"nginx's own error pages", "error_page 400 403 404 405", "error_page 400", plan{}, private},
+		{"one segment only", "all.left = all.left + left", "all.left = tonumber(left)", plan{args: inSegments}, segmented},
+		{"two epochs", "epoch ~= (all.epoch or epoch)", "false", plan{made: true, args: inSegments}, refilling},
+		{"no gate", "type(strategy.gate) == \"string\" and", "", plan{made: true, args: noGate}, adopted},
+		{"the client's order of lines", "table.sort(lines, before)", "", plan{}, several},
+		{"order of SKUs for segments", "all.segmented = segments > 0", "", plan{args: inSegments}, several},
+		{"a SKU that has no count", `return "passed", "no-count" -- an`, `one = { left = 0, flying = 0, mark = "0" } -- an`, plan{}, several},
+		{"sold out for good", "milliseconds / 1000", "3600", plan{}, restocked},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			s := build(t, plan{args: test.args, lua: func(text string) string { return strings.ReplaceAll(text, test.rule, test.without) }})
+			p := test.plan
+			p.edit = func(text string) string { return strings.ReplaceAll(text, test.rule, test.without) }
+			s := build(t, p)
 			if err := test.scenario(s); !errors.Is(err, errWrong) {
 				t.Errorf("nothing noticed: %v", err)
 			}
 		})
+	}
+}
+
+// TestRedisRestarted: see restored.
+func TestRedisRestarted(t *testing.T) {
+	t.Parallel()
+	for _, mutated := range []bool{false, true} {
+		own := testenv.OwnRedis(t)
+		p := plan{made: true, redis: own.URL(), files: stub(t, "sold-out")}
+		if mutated {
+			p.edit = func(text string) string { return strings.ReplaceAll(text, ` .. "@" .. runs[n]`, "") }
+		}
+		s := build(t, p)
+		switch err := restored(own)(s); {
+		case mutated && !errors.Is(err, errWrong):
+			t.Errorf("nothing notices that any Redis is the same: %v", err)
+		case !mutated && err != nil:
+			t.Errorf("%v\n%s", err, s.gateway.Output())
+		}
 	}
 }
 

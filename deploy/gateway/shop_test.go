@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,8 +31,20 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m))
 }
 
+// The gateway's own files. They are embedded so that internal/mutants can change
+// them.
+var (
+	//go:embed gateway.lua
+	script string
+	//go:embed nginx.conf
+	configuration string
+)
+
 // believed is for how long the tests' gateways believe that a SKU is sold out.
 const believed = 300 * time.Millisecond
+
+// still is how long a beat stands still until the gateway does not believe it.
+const still = 5*time.Second + 50*time.Millisecond
 
 // shop is two instances on the same stores behind a gateway.
 type shop struct {
@@ -39,6 +53,8 @@ type shop struct {
 	redis     redis.UniversalClient
 	ledger    uuid.UUID
 	redisAddr string
+	segments  int // of each SKU; 0: none
+	beat      int // of a made ledger
 	gateway   *testenv.NginxServer
 }
 
@@ -48,7 +64,8 @@ type plan struct {
 	redis       string // URL; empty: the shared one's
 	db          string // URL; empty: a fresh one's
 	args        []string
-	lua         func(string) string // edits gateway.lua
+	made        bool                // the gateway's ledger is one that no service has: its keys are the test's
+	edit        func(string) string // changes gateway.lua or nginx.conf
 	files       map[string]string   // further ones in nginx's folder
 	environment []string            // of the gateway, over the usual
 }
@@ -85,24 +102,29 @@ func build(t testenv.T, p plan) *shop {
 	defer sql.Close()
 	s.ledger, err = sql.LedgerID(ctx)
 	must(err)
+	if p.made {
+		s.ledger = uuid.New()
+	}
 	s.redis, err = store.OpenRedis(ctx, p.redis)
 	must(err)
 	t.Cleanup(func() { s.redis.Close() })
 	s.redisAddr = regexp.MustCompile(`[0-9.]+:\d+`).FindString(p.redis)
-
-	files := map[string]string{"instances.conf": servers}
-	for _, name := range []string{"nginx.conf", "gateway.lua"} {
-		text, err := os.ReadFile(name)
+	if i := slices.Index(p.args, "--segments"); i >= 0 {
+		s.segments, err = strconv.Atoi(p.args[i+1])
 		must(err)
-		files[name] = string(text)
 	}
+	if p.made {
+		must(s.seed())
+	}
+
+	patient := strings.Replace(script, "REDIS_TIMEOUT = 100", "REDIS_TIMEOUT = 1000", 1) // the machine may be busy with other tests
+	files := map[string]string{"instances.conf": servers, "gateway.lua": patient, "nginx.conf": configuration}
 	maps.Copy(files, p.files)
-	if p.lua != nil {
-		edited := p.lua(files["gateway.lua"])
-		if edited == files["gateway.lua"] {
+	if p.edit != nil {
+		files["gateway.lua"], files["nginx.conf"] = p.edit(patient), p.edit(configuration)
+		if files["gateway.lua"] == patient && files["nginx.conf"] == configuration {
 			t.Fatalf("the edit changes nothing")
 		}
-		files["gateway.lua"] = edited
 	}
 	s.gateway = testenv.OwnNginx(t, files, append([]string{
 		"HOLDFAST_LEDGER_ID=" + s.ledger.String(),
@@ -113,13 +135,38 @@ func build(t testenv.T, p plan) *shop {
 	return s
 }
 
-// key is one of the gate's keys.
-func (s *shop) segments(sku string) string {
-	return "holdfast:{" + s.ledger.String() + ":" + sku + "}:segments"
+// generationKey is the key of the gate's generation and number of segments.
+func (s *shop) generationKey() string {
+	return "holdfast:{" + s.ledger.String() + "}:generation"
 }
 
-// count writes a count of nothing in flight as the gate does.
-func (s *shop) count(sku string, epoch, left int) error {
+// seed writes generation 3 of a made ledger, as the service writes its own.
+func (s *shop) seed() error { return s.mark(fmt.Sprintf("3 %d", s.segments)) }
+
+// mark writes a made ledger's generation and segments, with the next beat.
+func (s *shop) mark(text string) error {
+	s.beat++
+	return s.redis.Set(context.Background(), s.generationKey(), fmt.Sprintf("%s %d", text, s.beat), 0).Err()
+}
+
+// generation reads the current generation.
+func (s *shop) generation() (int, error) {
+	text, err := s.redis.Get(context.Background(), s.generationKey()).Result()
+	if err != nil {
+		return 0, err
+	}
+	number, _, _ := strings.Cut(text, " ")
+	return strconv.Atoi(number)
+}
+
+// count writes a count of nothing in flight as the gate does, under the n-th
+// epoch of the generation that is ahead of the current one by so many.
+func (s *shop) count(sku string, ahead, n, left int) error {
+	generation, err := s.generation()
+	if err != nil {
+		return err
+	}
+	epoch := (generation+ahead)<<28 + n
 	return s.redis.HSet(context.Background(), "holdfast:{"+s.ledger.String()+"}:count", sku, fmt.Sprintf("%d %d 0 0 0", epoch, left)).Err()
 }
 
@@ -181,6 +228,23 @@ func (s *shop) ask(body string, headers ...string) (a answer, passed bool, err e
 	return a, after != before, err
 }
 
+// series reads the gateway's counters, by name and labels.
+func (s *shop) series() (map[string]int, error) {
+	a, err := call("GET", s.url+"/gateway/metrics", "")
+	if err != nil || a.status != 200 {
+		return nil, fmt.Errorf("%w: reading the metrics: %v, %w", errWrong, a, err)
+	}
+	found := make(map[string]int)
+	for line := range strings.Lines(a.body) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "} "); ok && line[0] != '#' {
+			if found[name+"}"], err = strconv.Atoi(value); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return found, nil
+}
+
 var counted = regexp.MustCompile(`(?m)^holdfast_orders_total\{.*\} (\S+)$`)
 
 // placed is how many orders the instances have counted, whatever their result.
@@ -201,9 +265,9 @@ func (s *shop) placed() (sum float64, err error) {
 	return sum, nil
 }
 
-// lay puts units in, through the gateway.
+// lay puts units in, at an instance: the gateway denies it.
 func (s *shop) lay(sku string, total int) error {
-	a, err := call("PUT", s.url+"/stock/"+sku, fmt.Sprintf(`{"kind":"product","total":%d}`, total))
+	a, err := call("PUT", s.instances[0].URL()+"/stock/"+sku, fmt.Sprintf(`{"kind":"product","total":%d}`, total))
 	if err == nil && a.status != 200 && a.status != 201 {
 		err = fmt.Errorf("laying in %d of %s: %v", total, sku, a)
 	}
@@ -276,7 +340,7 @@ func same(a, b answer) error {
 		b.header.Del(own)
 	}
 	for name := range a.header {
-		if name != "X-Request-Id" && strings.Join(a.header[name], "|") != strings.Join(b.header[name], "|") {
+		if name != "X-Request-Id" && name != "Proxy-Status" && strings.Join(a.header[name], "|") != strings.Join(b.header[name], "|") {
 			fmt.Fprintf(&diff, "%s: %q against %q; ", name, a.header[name], b.header[name])
 		}
 	}

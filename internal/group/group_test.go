@@ -3,6 +3,7 @@ package group_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -177,4 +178,25 @@ func BenchmarkDo(b *testing.B) {
 			}
 		}
 	})
+}
+
+// TestAbandonedCall checks that the signal of a call whose context ended does
+// not answer the next call.
+func TestAbandonedCall(t *testing.T) { // not parallel: with one processor, what is pooled is what is got
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	limits := group.Limits{Size: 1, Queue: 1}
+	before, release, _ := blocked(t, limits, nil)
+	if err := before.Do(ended, 1); !errors.Is(err, context.Canceled) {
+		t.Fatalf("a call whose context has ended returns %v", err)
+	}
+	release()
+	before.Close() // the call has been run and signalled
+	after, _, _ := blocked(t, limits, nil)
+	waiting, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := after.Do(waiting, 1); err == nil {
+		t.Error("a call is answered before it was run")
+	}
 }

@@ -157,7 +157,6 @@ type hold struct {
 	passes int  // so often was the lock passed on before, within the process
 	since  time.Time
 	leases map[*lease]bool
-	passed sync.Once
 }
 
 // acquire takes the lock from the backend, once it is this caller's turn.
@@ -170,7 +169,7 @@ func (h *hold) acquire(ctx context.Context, wait bool) (err error) {
 		}
 	}()
 	if !wait {
-		if !l.queue.try(name, false) {
+		if !l.queue.try(name, h) {
 			return ErrHeld
 		}
 	} else if err := l.queue.enter(ctx, name, h); err != nil {
@@ -235,21 +234,48 @@ func (h *hold) handOver(ctx context.Context) (ended bool, err error) {
 
 // passOn passes the lock on to the waiter.
 func (h *hold) passOn(ctx context.Context, p Passer, next *waiter) error {
-	handed := make(chan struct{})
-	defer close(handed)
-	grant, err := p.Pass(ctx, func() {
-		<-handed
-		next.hold.lose()
-	})
+	var loss handedLoss
+	grant, err := p.Pass(ctx, loss.lose)
 	if err != nil {
 		h.pass()
 		return err
 	}
-	if !h.hand(next, func(n *hold) { n.grant, n.passes, n.since = grant, h.passes+1, h.since }) {
-		err = grant.Release(ctx) // he gave up meanwhile
-		h.pass()
+	if h.hand(next, func(n *hold) { n.grant, n.passes, n.since = grant, h.passes+1, h.since }) {
+		loss.hand(next.hold)
+		return nil
 	}
+	err = grant.Release(ctx) // the waiter gave up meanwhile
+	h.pass()
 	return err
+}
+
+// handedLoss is the loss of a grant that is being handed over. It ends the leases
+// of the hold that gets the grant, and nothing if none does. It never blocks: a
+// grant's Release may wait for it.
+type handedLoss struct {
+	mu   sync.Mutex
+	lost bool
+	hold *hold
+}
+
+func (l *handedLoss) lose() {
+	l.mu.Lock()
+	l.lost = true
+	h := l.hold
+	l.mu.Unlock()
+	if h != nil {
+		h.lose()
+	}
+}
+
+func (l *handedLoss) hand(h *hold) {
+	l.mu.Lock()
+	l.hold = h
+	lost := l.lost
+	l.mu.Unlock()
+	if lost {
+		h.lose()
+	}
 }
 
 // follow frees the lock, and leaves the waiter a place in the backend's queue.
@@ -265,18 +291,14 @@ func (h *hold) follow(ctx context.Context, f Follower, next *waiter) error {
 	return err
 }
 
-// hand lets the waiter through in h's stead, with what it is given. It reports
-// false if that waiter is no longer the next.
+// hand transfers h's turn to the next waiter, with what the waiter is given. It
+// reports false if the turn is no longer h's, or that waiter no longer the next.
 func (h *hold) hand(next *waiter, give func(n *hold)) bool {
-	handed := h.locker.queue.hand(h.key.name, next, func() {
+	return h.locker.queue.hand(h.key.name, h, next, func() {
 		next.hold.mu.Lock()
 		defer next.hold.mu.Unlock()
 		give(next.hold)
 	})
-	if handed {
-		h.passed.Do(func() {}) // the turn is the next one's
-	}
-	return handed
 }
 
 // forget keeps the owner's next request from finding the hold.
@@ -294,8 +316,8 @@ func (h *hold) forget() {
 	}
 }
 
-// pass lets the next of the process ask the backend.
-func (h *hold) pass() { h.passed.Do(func() { h.locker.queue.leave(h.key.name, false) }) }
+// pass lets the next of the process ask the backend, if the turn is still h's.
+func (h *hold) pass() { h.locker.queue.leave(h.key.name, h) }
 
 // lose ends all leases.
 func (h *hold) lose() {

@@ -3,8 +3,10 @@ package lock
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // relay is a backend that grants everything, and whose grants are handed over
@@ -48,7 +50,9 @@ type passed struct{ *baton }
 
 func (p passed) Pass(_ context.Context, lost func()) (Grant, error) {
 	p.handOver()
-	return &baton{p.relay, lost}, nil
+	next := &baton{p.relay, lost}
+	p.relay.asked <- next
+	return next, nil
 }
 
 type followed struct{ *baton }
@@ -130,4 +134,177 @@ func TestHandingOver(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestLeaseLostAfterHandover loses the holder's lease in the moment in which its
+// turn has become the next waiter's. The turn must stay that waiter's.
+func TestLeaseLostAfterHandover(t *testing.T) {
+	t.Parallel()
+	for how, wrap := range map[string]func(*baton) Grant{
+		"passed on": func(b *baton) Grant { return passed{b} },
+		"followed":  func(b *baton) Grant { return followed{b} },
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			r := newRelay(wrap)
+			close(r.let)
+			l := newLocker(r)
+			first := held(t, l, "a")
+			holder := <-r.asked
+			granted := make(chan Lease, 1)
+			go func() { granted <- held(t, l, "a") }()
+			waitFor(l, "a", 1)
+
+			next := l.queue.first("a").hold
+			next.mu.Lock() // holds up the handover, which has the queue locked by then
+			unlocked := make(chan struct{})
+			go func() {
+				defer close(unlocked)
+				unlock(t, first)
+			}()
+			<-r.handing
+			for l.queue.mu.TryLock() {
+				l.queue.mu.Unlock()
+				runtime.Gosched()
+			}
+			lost := make(chan struct{})
+			go func() {
+				defer close(lost)
+				holder.lost()
+			}()
+			for h := first.(*lease).hold; !h.isLost(); {
+				runtime.Gosched()
+			}
+			for range 100 {
+				runtime.Gosched() // until the loss waits for the queue
+			}
+			next.mu.Unlock()
+			<-unlocked
+			<-lost
+
+			second := <-granted
+			if _, err := l.TryLock(t.Context(), "a"); !errors.Is(err, ErrHeld) {
+				t.Errorf("while the waiter holds the lock, another gets %v", err)
+			}
+			unlock(t, second)
+			if len(l.queue.lines) != 0 {
+				t.Error("the name is kept")
+			}
+		})
+	}
+}
+
+// TestHandoverThatComesTooLate loses a grant that was made for a waiter which has
+// got the lock by itself by then. The waiter's own lease must go on.
+func TestHandoverThatComesTooLate(t *testing.T) {
+	t.Parallel()
+	r := newRelay(func(b *baton) Grant { return passed{b} })
+	l := newLocker(r)
+	first := held(t, l, "a")
+	holder := <-r.asked
+	granted := make(chan Lease, 1)
+	go func() { granted <- held(t, l, "a") }()
+	waitFor(l, "a", 1)
+	unlocked := make(chan struct{})
+	go func() {
+		defer close(unlocked)
+		unlock(t, first)
+	}()
+	<-r.handing
+	holder.lost()
+	second := <-granted
+	<-r.asked // the waiter's own
+	close(r.let)
+	(<-r.asked).lost() // the one that was passed on
+	<-unlocked
+	if err := context.Cause(second.Context()); err != nil {
+		t.Errorf("the waiter's lease ended: %v", err)
+	}
+	unlock(t, second)
+}
+
+// tied is a grant that is lost, and cannot be released before its loss was told.
+type tied struct{ *baton }
+
+func (g tied) Release(ctx context.Context) error {
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		g.lost()
+	}()
+	<-told
+	return g.baton.Release(ctx)
+}
+
+type passesTied struct{ *baton }
+
+func (p passesTied) Pass(_ context.Context, lost func()) (Grant, error) {
+	p.handOver()
+	return tied{&baton{p.relay, lost}}, nil
+}
+
+// TestHandoverLostUnwanted loses a grant that is released because its waiter gave
+// up. A backend that waits for its watchdog then must not wait for ever.
+func TestHandoverLostUnwanted(t *testing.T) {
+	t.Parallel()
+	r := newRelay(func(b *baton) Grant { return passesTied{b} })
+	l := newLocker(r)
+	first := held(t, l, "a")
+	ctx, giveUp := context.WithCancel(t.Context())
+	gaveUp := make(chan error, 1)
+	go func() {
+		_, err := l.Lock(ctx, "a")
+		gaveUp <- err
+	}()
+	waitFor(l, "a", 1)
+	unlocked := make(chan error, 1)
+	go func() { unlocked <- first.Unlock(t.Context()) }()
+	<-r.handing
+	giveUp()
+	if err := <-gaveUp; !errors.Is(err, context.Canceled) {
+		t.Errorf("the waiter has %v", err)
+	}
+	close(r.let)
+	select {
+	case err := <-unlocked:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("Unlock does not end")
+	}
+}
+
+type passesLost struct{ *baton }
+
+func (p passesLost) Pass(_ context.Context, lost func()) (Grant, error) {
+	lost()
+	return &baton{p.relay, lost}, nil
+}
+
+// TestLossDuringHandover loses a grant before the waiter has it. The waiter must
+// be told.
+func TestLossDuringHandover(t *testing.T) {
+	t.Parallel()
+	l := newLocker(newRelay(func(b *baton) Grant { return passesLost{b} }))
+	first := held(t, l, "a")
+	granted := make(chan Lease, 1)
+	go func() { granted <- held(t, l, "a") }()
+	waitFor(l, "a", 1)
+	unlock(t, first)
+	second := <-granted
+	select {
+	case <-second.Context().Done():
+	case <-time.After(5 * time.Second):
+		t.Fatal("the lease goes on")
+	}
+	if err := second.Unlock(t.Context()); !errors.Is(err, ErrLost) {
+		t.Errorf("unlocking what was lost: %v", err)
+	}
+}
+
+func (h *hold) isLost() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lost
 }

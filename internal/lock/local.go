@@ -37,7 +37,6 @@ func (l Local) RLock(ctx context.Context, name string) (Lease, error) {
 		return nil, failed(name, err)
 	}
 	h := &hold{locker: l.locker, key: owned{name: name}, leases: make(map[*lease]bool)}
-	h.passed.Do(func() {}) // it has no turn to pass
 	h.grant = reading{l.locker, name}
 	return h.lease(ctx), nil
 }
@@ -51,7 +50,7 @@ type reading struct {
 func (reading) Token() uint64 { return 0 }
 
 func (r reading) Release(context.Context) error {
-	r.locker.queue.leave(r.name, true)
+	r.locker.queue.leave(r.name, nil)
 	return nil
 }
 

@@ -15,9 +15,9 @@ type queue struct {
 	lines map[string]*line
 }
 
-// line is those who are through with one name, and those who wait.
+// line is the callers that are through with one name, and those that wait.
 type line struct {
-	alone   bool // one is through that shares with nobody
+	turn    *hold // through, and shares with nobody
 	sharers int
 	waiting list.List // of *waiter
 }
@@ -31,27 +31,27 @@ type waiter struct {
 
 func (w *waiter) shared() bool { return w.hold == nil }
 
-// free reports whether someone may go through now.
-func (l *line) free(shared bool) bool {
-	return !l.alone && (shared || l.sharers == 0) && l.waiting.Len() == 0
+// free reports whether h may go through now.
+func (l *line) free(h *hold) bool {
+	return l.turn == nil && (h == nil || l.sharers == 0)
 }
 
-func (l *line) through(shared bool) {
-	if shared {
+func (l *line) through(h *hold) {
+	if h == nil {
 		l.sharers++
 	} else {
-		l.alone = true
+		l.turn = h
 	}
 }
 
-// try lets the caller through if it need not wait.
-func (q *queue) try(name string, shared bool) bool {
+// try lets the caller through if it need not wait. Without a hold it shares.
+func (q *queue) try(name string, h *hold) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.tryLocked(name, shared)
+	return q.tryLocked(name, h)
 }
 
-func (q *queue) tryLocked(name string, shared bool) bool {
+func (q *queue) tryLocked(name string, h *hold) bool {
 	l := q.lines[name]
 	if l == nil {
 		if q.lines == nil {
@@ -60,10 +60,10 @@ func (q *queue) tryLocked(name string, shared bool) bool {
 		l = new(line)
 		q.lines[name] = l
 	}
-	if !l.free(shared) {
+	if l.waiting.Len() > 0 || !l.free(h) {
 		return false
 	}
-	l.through(shared)
+	l.through(h)
 	return true
 }
 
@@ -71,7 +71,7 @@ func (q *queue) tryLocked(name string, shared bool) bool {
 // hold it shares.
 func (q *queue) enter(ctx context.Context, name string, h *hold) error {
 	q.mu.Lock()
-	if q.tryLocked(name, h == nil) {
+	if q.tryLocked(name, h) {
 		q.mu.Unlock()
 		return nil
 	}
@@ -107,14 +107,14 @@ func (q *queue) first(name string) *waiter {
 	return nil
 }
 
-// hand lets the next waiter through in the caller's stead, after take has given
-// it what the caller has. It reports false, and does nothing, if that waiter has
-// given up.
-func (q *queue) hand(name string, w *waiter, take func()) bool {
+// hand gives h's turn to the waiter, once take has given it what h has. It
+// reports false, and does nothing, if the turn is no longer h's, as after a lost
+// lease, or if that waiter has given up.
+func (q *queue) hand(name string, h *hold, w *waiter, take func()) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.lines[name]
-	if l == nil { // the caller's lease was lost meanwhile, and its turn with it
+	if l == nil || l.turn != h {
 		return false
 	}
 	first := l.waiting.Front()
@@ -122,25 +122,23 @@ func (q *queue) hand(name string, w *waiter, take func()) bool {
 		return false
 	}
 	take()
-	l.waiting.Remove(first)
-	w.passed = true
-	close(w.pass)
+	l.letThrough(first)
 	return true
 }
 
-// leave ends what enter or try began.
-func (q *queue) leave(name string, shared bool) {
+// leave ends what enter or try began. It does nothing if the turn is no longer
+// h's: h left before, or has handed it over.
+func (q *queue) leave(name string, h *hold) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.leaveLocked(name, shared)
-}
-
-func (q *queue) leaveLocked(name string, shared bool) {
 	l := q.lines[name]
-	if shared {
+	switch {
+	case h == nil:
 		l.sharers--
-	} else {
-		l.alone = false
+	case l != nil && l.turn == h:
+		l.turn = nil
+	default:
+		return
 	}
 	q.advance(name, l)
 }
@@ -148,16 +146,20 @@ func (q *queue) leaveLocked(name string, shared bool) {
 // advance lets through whoever may go now, in their order.
 func (q *queue) advance(name string, l *line) {
 	for first := l.waiting.Front(); first != nil; first = l.waiting.Front() {
-		w := first.Value.(*waiter)
-		if l.alone || !w.shared() && l.sharers > 0 {
+		if !l.free(first.Value.(*waiter).hold) {
 			return
 		}
-		l.waiting.Remove(first)
-		l.through(w.shared())
-		w.passed = true
-		close(w.pass)
+		l.letThrough(first)
 	}
-	if !l.alone && l.sharers == 0 {
+	if l.turn == nil && l.sharers == 0 {
 		delete(q.lines, name)
 	}
+}
+
+// letThrough ends the wait of a waiter.
+func (l *line) letThrough(waiting *list.Element) {
+	w := l.waiting.Remove(waiting).(*waiter)
+	l.through(w.hold)
+	w.passed = true
+	close(w.pass)
 }

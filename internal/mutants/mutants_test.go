@@ -29,6 +29,18 @@ type mutant struct {
 // mutants are those of every area, a file each.
 var mutants = slices.Concat(placing, scripts, databases, locks, face, laboratory, gateway)
 
+// TestApplies checks that every mutant has its place in the sound code.
+func TestApplies(t *testing.T) {
+	for _, m := range mutants {
+		sound, err := os.ReadFile(filepath.Join("../..", m.file))
+		if err != nil {
+			t.Error(err)
+		} else if n := strings.Count(string(sound), m.old); n != 1 {
+			t.Errorf("%s: %q stands %d times in %s", m.name, m.old, n, m.file)
+		}
+	}
+}
+
 // TestMutants runs the convicting test on each mutant.
 func TestMutants(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,11 @@
 package mutants
 
 const (
+	generations = "internal/stock/generation.go"
+	decisions   = "internal/stock/decision.go"
+	ownership   = "internal/order/generation.go"
+	outcomes    = "internal/order/outcome.go"
+	lanes       = "internal/order/lanes.go"
 	service     = "internal/order/service.go"
 	ledger      = "internal/order/ledger.go"
 	stockrow    = "internal/order/stockrow.go"
@@ -19,34 +24,61 @@ var placing = []mutant{
 	{"one more than there is, in one UPDATE", merged, "sql += \" AND available >= ?\"", "sql += \" AND available + 1 >= ?\"", "internal/stock/cutter TestConformance/SQLite/merged/LastUnits"},
 	{"one more than there is, under a row lock", rows, "available < line.Quantity", "available+1 < line.Quantity", "internal/stock/cutter TestConformance/SQLite/for-update/LastUnits"},
 	{"the last unit kept back", rows, "available < line.Quantity", "available <= line.Quantity", "internal/stock/cutter TestConformance/SQLite/for-update/LastUnits"},
-	{"answer before commit", service, "err := s.ledger.Record(ctx, e, d)",
-		"var err error\n\tgo func() { _ = s.ledger.Record(context.WithoutCancel(ctx), e, d) }()", "internal/order TestNoAnswerBeforeCommit/SQLite"},
-	{"refill without a new epoch", stockrow, "row.Epoch = max(row.Epoch, above) + 1", "row.Epoch = max(row.Epoch, above)", "internal/order TestTakeOutlivesRefill/SQLite"},
-	{"refill below the gate's epoch", stockrow, "row.Epoch = max(row.Epoch, above) + 1", "row.Epoch++", "internal/order TestRestoredLedger/SQLite"},
 	{"epoch not demanded", rows, "line.Epoch != 0 && r.epoch != line.Epoch", "false", "internal/stock/cutter TestConformance/SQLite/for-update/StaleEpochAlone"},
 	{"epoch not demanded in one UPDATE", merged, "if line.Epoch != 0 {\n\t\tsql +=", "if false {\n\t\tsql +=", "internal/order TestTakeOutlivesRefill/SQLite"},
 	{"one more than there is, in one UPDATE of several SKUs", merged, "text.WriteString(\" AND available >= ?\")", "text.WriteString(\" AND available + 1 >= ?\")", "internal/stock/cutter TestConformance/SQLite/merged/AllLinesOrNone"},
 	{"epoch not demanded in one UPDATE of several SKUs", merged, "if of.epoch != 0 {\n\t\t\ttext", "if false {\n\t\t\ttext", "internal/stock/cutter TestConformance/SQLite/merged/EpochOfEveryLine"},
-	{"layout not demanded", rows, "r.layout != layout", "false", "internal/stock/cutter TestConformance/SQLite/for-update/OtherLayout"},
-	{"unknown commit resolved by reading", ledger,
-		"(recorded bool, err error) {",
-		"(recorded bool, err error) {\n\tif found, err := entries(l.db.WithContext(ctx), []uuid.UUID{d.OrderID}); err == nil {\n\t\te := found[d.OrderID]\n\t\treturn e != nil && e.Status != Void && e.takeID == d.TakeID, nil\n\t}",
-		"internal/order TestCommitInLimbo/PostgreSQL/lua"},
-	{"recovery settles a void", ledger, "return e.Status != Void && e.takeID == d.TakeID, nil", "return e.takeID == d.TakeID, nil", "internal/order TestRecovery/SQLite"},
-	{"recovery settles another take's order", ledger, "return e.Status != Void && e.takeID == d.TakeID, nil", "return e.Status != Void, nil", "internal/order TestRecovery/SQLite"},
 	{"recovery does not wait for the deadline", recovery, "s.gate.InFlight(ctx, s.takeDeadline,", "s.gate.InFlight(ctx, 0,", "internal/order TestYoungTakesAreLeft"},
 	{"line 1 kept when line 2 fails", conditional, "giveBack(tx, d.Lines[:n])", "giveBack(tx, d.Lines[:min(n, 0)])", "internal/stock/cutter TestConformance/SQLite/conditional/AllLinesOrNone"},
-	{"a taken primary key answered as sold out", ledger, "r.answer = &existing{e}", "_, r.answer = e, stock.Refuse(r.deduction.Lines[0].SKU, stock.ErrSoldOut)", "internal/order TestSlowTwin/SQLite"},
-	{"a refused key is not looked up", service, `if r.Key != "" {
-		e, err := s.findKeyed`, `if false {
-		e, err := s.findKeyed`, "internal/order TestKeys/SQLite"},
-	{"a key keeps its void order", service, "generation++ // a void", "// a void", "internal/order TestSlowTwin/SQLite"},
-	{"a lost take is left alone", service, "s.give(ctx, d)\n\t\t\t\treturn Order{}, fmt.Errorf(\"%w: taking", "return Order{}, fmt.Errorf(\"%w: taking", "internal/order TestLostTakeAnswer/SQLite"},
 	{"compensation on the request's context", service, "context.WithTimeout(context.WithoutCancel(ctx), compensationTimeout)", "context.WithTimeout(ctx, compensationTimeout)", "internal/order TestCompensationOutlivesTheRequest/SQLite"},
-	{"a refused order's units stay at the gate", service, "s.give(ctx, d)\n\tif s.gate != nil && errors.Is", "if s.gate != nil && errors.Is", "internal/order TestNoAnswerBeforeCommit/SQLite"},
-	{"a guard refusal proves nothing", service, "s.disbelieve(ctx, d, skuOf(err))", "", "internal/order TestGuardRefusal/SQLite"},
 	{"drift is left alone", recovery, "if before[sku] != now {", "if before[sku] != now || true {", "internal/order TestDrift/SQLite"},
 	{"a gap between changes is nothing", refill, "case errors.Is(err, stock.ErrChangeGap):", "case false:", "internal/order TestAdditionOnce/SQLite"},
-	{"one bad order fails its group", ledger, "case store.IsStatementError(err):\n\t\t\trs = l.divide(rs, err)", "case store.IsStatementError(err):\n\t\t\tfail(rs, fmt.Errorf(\"%w: %w\", stock.ErrBusy, err))\n\t\t\treturn", "internal/order TestPoisonedGroup/MariaDB/merged"},
 	{"a moved version is cut all the same", optimistic, "return nil, stock.ErrConflict", "continue", "internal/stock/cutter TestConformance/MariaDB/optimistic/CutsAddUp"},
+	{"answer before commit", service, "out := s.ledger.Record(ctx, e, d)",
+		"out := outcome{kind: committed}\n\tgo func() { _ = s.ledger.Record(context.WithoutCancel(ctx), e, d) }()", "internal/order TestNoAnswerBeforeCommit/SQLite"},
+	{"refill without a new epoch", generations, "next++; next > last", "next > last", "internal/order TestTakeOutlivesRefill/SQLite"},
+	{"a row of another generation is cut", rows, "stock.GenerationOf(r.epoch) > g:", "false:", "internal/stock/cutter TestConformance/SQLite/for-update/LaterGeneration"},
+	{"a row that nobody adopted is cut", rows, "stock.GenerationOf(r.epoch) < g:", "false:", "internal/stock/cutter TestConformance/SQLite/for-update/EarlierGeneration"},
+	{"a row of another generation is cut, in one UPDATE", merged, "AND epoch BETWEEN ? AND ?\"", "AND ? < ?\"", "internal/stock/cutter TestConformance/SQLite/conditional/LaterGeneration"},
+	{"a row of another generation is cut, in one UPDATE of several SKUs", merged, "text.WriteString(\" WHERE epoch BETWEEN ? AND ? AND (\")", "text.WriteString(\" WHERE ? < ? AND (\")", "internal/stock/cutter TestConformance/MariaDB/merged/EarlierGeneration"},
+	{"a row of another generation is cut, in one UPDATE of PostgreSQL", merged, "AND stock.epoch BETWEEN ? AND ? AND", "AND ?::bigint < ?::bigint AND", "internal/stock/cutter TestConformance/PostgreSQL/merged/EarlierGeneration"},
+	{"a version is enough", optimistic, "AND version = ? AND epoch = ?\"", "AND version = ? AND ? > 0\"", "internal/order TestAdoptionWhileCutting/SQLite"},
+	{"an adoption keeps the version", stockrow, "row.Version++ // whoever saw", "// whoever saw", "internal/order TestAdoption/SQLite"},
+	{"an adoption keeps the epoch", stockrow, "if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {", "if _, err = l.Generation().Renew(row.Epoch, above); err != nil {", "internal/order TestAdoption/SQLite"},
+	{"a shrink keeps the version", stockrow, "row.Available -= line.Quantity\n\t\trow.Version++", "row.Available -= line.Quantity", "internal/order TestShrinkIsSeen/SQLite"},
+	{"a shrink under any epoch", stockrow, "line.Epoch != 0 && line.Epoch != row.Epoch", "false", "internal/order TestShrinkOutlivesRefill/SQLite"},
+	{"an administrator changes another generation's row", stockrow, "case owner < g:", "case false:", "internal/order TestCreatedByTheOldLayout/SQLite"},
+	{"unknown commit resolved by reading", ledger,
+		"func (l *ledger) Resolve(ctx context.Context, d stock.Deduction) outcome {",
+		"func (l *ledger) Resolve(ctx context.Context, d stock.Deduction) outcome {\n\tif found, err := entries(l.db.WithContext(ctx), []uuid.UUID{d.OrderID}); err == nil {\n\t\tif e := found[d.OrderID]; e != nil && e.Status != Void && e.takeID == d.TakeID {\n\t\t\treturn outcome{kind: committed}\n\t\t}\n\t\treturn refusedFor(errVoided)\n\t}",
+		"internal/order TestCommitInLimbo/PostgreSQL/lua"},
+	{"recovery settles a void", ledger, "case e.Status != Void && e.takeID == d.TakeID:\n\t\treturn outcome{kind: committed}", "case e.takeID == d.TakeID:\n\t\treturn outcome{kind: committed}", "internal/order TestRecovery/SQLite"},
+	{"recovery settles another take's order", ledger, "case e.Status != Void && e.takeID == d.TakeID:\n\t\treturn outcome{kind: committed}", "case e.Status != Void:\n\t\treturn outcome{kind: committed}", "internal/order TestRecovery/SQLite"},
+	{"a void insert that failed says no", ledger, "return unknownFor(fmt.Errorf(\"inserting the void order", "return refusedFor(fmt.Errorf(\"inserting the void order", "internal/order TestOpenOutcomeGivesNothingBack/SQLite"},
+	{"a request gives back what is open", service, "case unknown:\n\t\ts.leaveOpen(openTake{d, true})", "case unknown:\n\t\ts.endTake(ctx, d, resolved)", "internal/order TestOpenOutcomeGivesNothingBack/SQLite"},
+	{"recovery gives back what is open", recovery, "case refused:\n\t\terr = s.gate.Give(ctx, d)", "case refused, unknown:\n\t\terr = s.gate.Give(ctx, d)", "internal/order TestOpenOutcomeGivesNothingBack/SQLite"},
+	{"an open take waits for its deadline", service, "s.leaveOpen(openTake{d, false})", "", "internal/order TestOpenTakesAreEnded"},
+	{"unanswered is committed", outcomes, "unknown   outcomeKind = iota // it may have been committed, or may yet be\n\tcommitted                    // the ledger has it", "committed   outcomeKind = iota\n\tunknown", "internal/order TestUnansweredIsUnknown"},
+	{"undecided is taken", decisions, "return d.taken }", "return d.reason == nil }", "internal/order TestUnansweredIsUnknown"},
+	{"the twins of a failed group hear nothing", ledger, "refuse(twins, err)\n\t\t\tbreak", "break", "internal/order TestFailedGroup/SQLite"},
+	{"a taken primary key answered as sold out", ledger, "r.answer(outcome{kind: duplicate, found: e})", "r.answer(refusedFor(stock.Refuse(r.deduction.Lines[0].SKU, stock.ErrSoldOut)))", "internal/order TestSlowTwin/SQLite"},
+	{"a refused key is not looked up", service, `if r.Key != "" {
+		e, _, err := s.findKeyed`, `if false {
+		e, _, err := s.findKeyed`, "internal/order TestKeys/SQLite"},
+	{"a key keeps its void order", service, "generation, last = at, errVoided", "_, last = at, errVoided", "internal/order TestSlowTwin/SQLite"},
+	{"a key has ten void orders at most", service, "maxVoids = 10_000", "maxVoids = 10", "internal/order TestManyVoids/SQLite"},
+	{"IDs of keys are known to everybody", service, "b = append(b, s.ledgerID[:]...)", "b = append(b, make([]byte, 16)...)", "internal/order TestOrderIDs"},
+	{"a lost take is left alone", service, "if !s.give(ctx, d) {", "if false {", "internal/order TestLostTakeAnswer/SQLite"},
+	{"a refused order's units stay at the gate", service, "\t\ts.settle(d)\n\t\treturn\n\t}\n\ts.give(ctx, d)", "\t\ts.settle(d)\n\t\treturn\n\t}", "internal/order TestNoAnswerBeforeCommit/SQLite"},
+	{"a guard refusal proves nothing", service, "s.refillAfterGuardRefusal(ctx, d, skuOf(out.err))", "", "internal/order TestGuardRefusal/SQLite"},
+	{"one bad order fails its group", ledger, "case store.IsStatementError(err):\n\t\t\treturn l.divide(rs, own, err)", "case store.IsStatementError(err):\n\t\t\treturn away(rs, err)", "internal/order TestPoisonedGroup/MariaDB/merged"},
+	{"a locked row stops the others", lanes, "if l.ended || ls.open == maxLanes {", "if true {", "internal/order TestLockedRow/MariaDB"},
+	{"a locked row keeps its group", ledger, "locked, err := store.LockedRows", "return rs, nil\n\tlocked, err := store.LockedRows", "internal/order TestLockedRowInAGroup/MariaDB"},
+	{"a generation is loaded by whoever needs it", ownership, "if own || time.Since(since) > loadGrace || ctx.Err() != nil {", "if g.gate.Load(ctx, g.current()) == nil {\n\t\t\treturn true\n\t\t}\n\t\tif own || time.Since(since) > loadGrace || ctx.Err() != nil {", "internal/order TestStaleRedis/lua"},
+	{"a restored ledger is believed", ownership, "return mark.Beat >= row.Beat && mark.Beat > 0 || mark.Generation > row.Generation", "return false", "internal/order TestRestoredLedger/SQLite"},
+	{"a store that changed is believed", ownership, "func (g *generations) suspected() bool { return g.suspicions.Load() > g.answered.Load() }", "func (g *generations) suspected() bool { return false }", "internal/order TestStoreChanged/SQLite"},
+	{"a start takes no stock over", ownership, "if row.Layout == g.layout && !restored(row, mark) {", "if !restored(row, mark) && row.Layout != \"\" {", "internal/order TestLayouts/SQLite/lua_to_merged"},
+	{"flight without records stays", recovery, "if err != nil || recorded == now.inFlight {", "if true {", "internal/order TestFlightWithoutRecords/SQLite"},
+	{"flight with records is refilled away", recovery, "if err != nil || recorded == now.inFlight {", "if err != nil {", "internal/order TestFlightWithoutRecords/SQLite"},
+	{"one bad SKU stops the sweep", recovery, "errs := []error{s.applyChanges(ctx, \"\")}", "errs := []error{s.applyChanges(ctx, \"\")}\n\tif errs[0] != nil {\n\t\treturn errs[0]\n\t}", "internal/order TestOneBadSKU/SQLite"},
 }

@@ -3,6 +3,7 @@
 package mutants
 
 const (
+	call      = "internal/stock/gate/call.go"
 	takeLua   = "internal/stock/gate/take.lua"
 	giveLua   = "internal/stock/gate/give.lua"
 	adjustLua = "internal/stock/gate/adjust.lua"
@@ -25,4 +26,13 @@ var scripts = []mutant{
 	{"what lies in several segments is sold out", segmented, "if sum >= line.Quantity {", "if sum < 0 {", "internal/stock/gate TestGather/Redis"},
 	{"sold out while somebody gathers", segmented, "before%2 == 0 && before == after", "before <= after", "internal/stock/gate TestSoldOutWaitsForAGather"},
 	{"the remainder is nobody's", segmented, "if int64((n-first+count)%count) < units%int64(count) {", "if false {", "internal/stock/gate TestFillAndAdjustSpreadEvenly"},
+	{"an earlier generation's count is believed", takeLua, "if number < FIRST or number == 0 then", "if number == 0 then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},
+	{"a later generation's count is cut", takeLua, "if reply[i] > LAST then", "if false then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},
+	{"an earlier generation's count is believed by a reader", readLua, "or tonumber(match(count, '^%d+')) < FIRST", "", "internal/stock/gate TestGenerationsInTurn/Redis/ReadWrite"},
+	{"a later generation's count is cut by a reader", readLua, "if tonumber(epoch) > LAST then", "if false then", "internal/stock/gate TestGenerationsInTurn/Redis/ReadWrite"},
+	{"what a fill replaced is written", writeLua, "if match(call('HGET', KEYS[1], ARGV[a]) or '', '^%d+') ~= match(ARGV[a + 4], '^%S+ %d+ (%d+)') then", "if false then", "internal/stock/gate TestFillBetweenReadAndWrite"},
+	{"all generations have the same scripts", call, "\"-- ledger %s\\nlocal FIRST, LAST = %d, %d\\n\", ledgerID, first, last) + text)", "\"-- ledger %s%.0d%.0d\\nlocal FIRST, LAST = 0, 2^53\\n\", ledgerID, first, last) + text)", "internal/stock/gate TestUnloadedGeneration/Redis/Script"},
+	{"all ledgers have the same scripts", call, "\"-- ledger %s\\nlocal FIRST", "\"-- %.0s\\nlocal FIRST", "internal/stock/gate TestLedgersHaveScriptsOfTheirOwn"},
+	{"parts of two epochs are one cut", segmented, "if line.Epoch != 0 && line.Epoch != cut.Epoch {", "if false {", "internal/stock/gate TestPartsOfTwoEpochs"},
+	{"a refusing Redis leaves the outcome open", call, "for _, prefix := range notRun {", "for _, prefix := range notRun[:0] {", "internal/stock/gate TestRefusalsOfTheServer"},
 }

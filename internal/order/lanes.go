@@ -92,10 +92,10 @@ func (ls *lanes) enter(l *lane) bool {
 
 // narrow leaves only the locked SKUs to the lane, and returns the recordings
 // that need not wait there any more.
-func (ls *lanes) narrow(l *lane, locked []stock.SKU) []*recording {
+func (ls *lanes) narrow(l *lane, locked []string) []*recording {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ls.release(l, func(sku stock.SKU) bool { return !slices.Contains(locked, sku) })
+	ls.release(l, func(sku stock.SKU) bool { return !slices.Contains(locked, string(sku)) })
 	return ls.unpark(l)
 }
 

@@ -285,14 +285,18 @@ func refuse(rs []*recording, err error) {
 func (l *ledger) setLockedApart(rs []*recording, own *lane, cause error) (held []*recording, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
 	defer cancel()
-	locked, err := l.lockedRows(ctx, skusOf(rs))
+	var asked []string
+	for _, sku := range skusOf(rs) {
+		asked = append(asked, string(sku))
+	}
+	locked, err := store.LockedRows(ctx, l.db, asked...)
 	if err != nil || len(locked) == 0 {
 		return rs, nil
 	}
 	l.log.Warn("stock rows are locked by another transaction", "skus", locked, "error", cause)
 	var free []*recording
 	for _, r := range rs {
-		if slices.ContainsFunc(r.deduction.Lines, func(line stock.Line) bool { return slices.Contains(locked, line.SKU) }) {
+		if slices.ContainsFunc(r.deduction.Lines, func(line stock.Line) bool { return slices.Contains(locked, string(line.SKU)) }) {
 			held = append(held, r)
 		} else {
 			free = append(free, r)

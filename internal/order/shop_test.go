@@ -1,6 +1,7 @@
 package order
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,6 +53,7 @@ func eachDatabase(t *testing.T, among []database, test func(t *testing.T, s *sho
 
 // shop is one ledger and one Redis, for any number of instances.
 type shop struct {
+	url      string
 	sql      *store.SQL
 	redis    redis.UniversalClient
 	ledgerID uuid.UUID
@@ -59,7 +61,12 @@ type shop struct {
 
 func newShop(t *testing.T, dbURL string) *shop {
 	t.Helper()
-	s := &shop{sql: openSQL(t, dbURL)}
+	return newShopOn(t, dbURL, testenv.Redis(t))
+}
+
+func newShopOn(t *testing.T, dbURL, redisURL string) *shop {
+	t.Helper()
+	s := &shop{url: dbURL, sql: openSQL(t, dbURL)}
 	var err error
 	if err := s.sql.MigrateUp(t.Context()); err != nil {
 		t.Fatal(err)
@@ -67,7 +74,7 @@ func newShop(t *testing.T, dbURL string) *shop {
 	if s.ledgerID, err = s.sql.LedgerID(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if s.redis, err = store.OpenRedis(t.Context(), testenv.Redis(t)); err != nil {
+	if s.redis, err = store.OpenRedis(t.Context(), redisURL); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -122,6 +129,7 @@ func (i *instance) Close() {
 type settings struct {
 	strategy     string
 	noGuard      bool
+	segments     int
 	takeDeadline time.Duration
 	sql          *store.SQL // another way to the same ledger
 	change       func(s *stock.Strategy)
@@ -143,7 +151,7 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 	locker := redislock.New(s.redis, redislock.Options{})
 	built, closeGate := spec.Build(strategy.Backends{
 		Redis: s.redis, LedgerID: s.ledgerID, Guard: !set.noGuard,
-		Locker: locker, LockName: "redis", Fence: true, Segments: 3,
+		Locker: locker, LockName: "redis", Fence: true, Segments: cmp.Or(set.segments, 3),
 	})
 	stop := func() {
 		closeGate()
@@ -346,6 +354,7 @@ type hookedGate struct {
 	lose     int  // answers of takes still to lose
 	noSettle bool // settles fail
 	noAdjust bool // adjusts fail
+	noGive   bool // gives fail
 }
 
 var errLostAnswer = errors.New("the answer was lost")
@@ -370,6 +379,13 @@ func (g *hookedGate) Settle(ctx context.Context, ds ...stock.Deduction) error {
 		return errLostAnswer
 	}
 	return g.Gate.Settle(ctx, ds...)
+}
+
+func (g *hookedGate) Give(ctx context.Context, d stock.Deduction) error {
+	if g.is(&g.noGive) {
+		return errLostAnswer
+	}
+	return g.Gate.Give(ctx, d)
 }
 
 func (g *hookedGate) Adjust(ctx context.Context, c stock.Change) error {

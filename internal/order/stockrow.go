@@ -2,7 +2,6 @@ package order
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -307,28 +306,4 @@ func shrinking(sku stock.SKU, n int64) stock.Deduction {
 		OrderID: uuid.New(), TakeID: uuid.New(),
 		Lines: []stock.Line{{SKU: sku, Quantity: n}},
 	}
-}
-
-// lockedRows returns those of the SKUs whose stock rows another transaction has
-// locked. SQLite locks no rows.
-func (l *ledger) lockedRows(ctx context.Context, skus []stock.SKU) (locked []stock.SKU, err error) {
-	if l.db.Name() == string(store.SQLite) {
-		return nil, nil
-	}
-	for _, sku := range skus {
-		tx := l.db.WithContext(ctx).Begin()
-		if tx.Error != nil {
-			return nil, tx.Error
-		}
-		var found string
-		err := tx.Raw("SELECT sku FROM stock WHERE sku = ? FOR UPDATE NOWAIT", string(sku)).Row().Scan(&found)
-		tx.Rollback()
-		switch {
-		case store.IsLockTimeout(err):
-			locked = append(locked, sku)
-		case err != nil && !errors.Is(err, sql.ErrNoRows):
-			return nil, fmt.Errorf("looking for the lock on the stock row of %s: %w", sku, err)
-		}
-	}
-	return locked, nil
 }

@@ -110,9 +110,11 @@ func provesNoCommit(err error) bool {
 	return isUnsent(err) || isKnownRollback(err) || IsRetryable(err) || IsStatementError(err) || IsReadOnly(err)
 }
 
-// isUnsent reports whether err arose before anything was sent.
+// isUnsent reports whether err arose before anything was sent. It does not ask
+// pgconn.SafeToRetry, which is true of a connection that the server closed in
+// the middle of its answer too.
 func isUnsent(err error) bool {
-	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) || pgconn.SafeToRetry(err)
+	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
 }
 
 // isKnownRollback reports whether err, returned by the one COMMIT of a

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
+	"gorm.io/gorm"
 )
 
 // connecting marks the context of a connection that is being opened.
@@ -44,18 +45,30 @@ func (c postgresConnector) Connect(ctx context.Context) (sqldriver.Conn, error) 
 // the server has a doubt about.
 type postgresSession struct{ *stdlib.Conn }
 
+// errLost: the connection was lost, and the answer to what it was sent with it.
+var errLost = errors.New("the connection was lost")
+
 // ExecContext runs one statement.
 func (s *postgresSession) ExecContext(ctx context.Context, query string, args []sqldriver.NamedValue) (sqldriver.Result, error) {
+	if s.Conn.Conn().IsClosed() {
+		return nil, sqldriver.ErrBadConn
+	}
 	s.forget()
 	result, err := s.Conn.ExecContext(ctx, query, args)
-	if err == nil {
-		err = s.doubt(false)
+	switch {
+	case errors.Is(err, sqldriver.ErrBadConn): // the statement may have run, and package sql would run it again
+		return nil, errLost
+	case err != nil:
+		return nil, err
 	}
-	return result, err
+	return result, s.doubt(false)
 }
 
 // exec runs one statement, which may be a COMMIT.
 func (s *postgresSession) exec(ctx context.Context, statement Statement) (pgconn.CommandTag, error) {
+	if s.Conn.Conn().IsClosed() {
+		return pgconn.CommandTag{}, sqldriver.ErrBadConn
+	}
 	s.forget()
 	tag, err := s.Conn.Conn().Exec(ctx, statement.SQL, statement.Args...)
 	if err != nil {
@@ -90,4 +103,23 @@ func (s *postgresSession) doubt(commit bool) error {
 		return nil
 	}
 	return fmt.Errorf("committed with a warning: %s (SQLSTATE %s)", notice.Message, notice.Code)
+}
+
+// confirmPostgres writes to the log if there are synchronous standbys. Its commit
+// waits for them, and with it all that was written before.
+const confirmPostgres = "SELECT pg_logical_emit_message(true, 'holdfast', '') WHERE current_setting('synchronous_standby_names') <> ''"
+
+// Confirm returns nil once everything that the database has shown so far is as
+// durable as a COMMIT promises. A PostgreSQL with a synchronous standby shows
+// rows that only the primary has, where a commit's wait for the standby was
+// cancelled or the primary restarted: call Confirm before answering on the
+// strength of a row that was read. Elsewhere it does nothing, or costs a read.
+func Confirm(ctx context.Context, db *gorm.DB) error {
+	if db.Name() != string(Postgres) {
+		return nil
+	}
+	if err := db.WithContext(ctx).Exec(confirmPostgres).Error; err != nil {
+		return fmt.Errorf("waiting for the standby: %w", err)
+	}
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -22,21 +23,33 @@ func RedisWarnings(ctx context.Context, client redis.UniversalClient) []string {
 		warnings []string
 	)
 	_ = eachMaster(ctx, client, func(ctx context.Context, node *redis.Client) error {
-		memory, err := info(ctx, node, "memory")
+		about, err := info(ctx, node, "server", "memory")
 		if err != nil {
 			return nil
 		}
-		if policy := memory["maxmemory_policy"]; policy != "" && policy != "noeviction" {
-			mu.Lock()
-			defer mu.Unlock()
+		mu.Lock()
+		defer mu.Unlock()
+		if policy := about["maxmemory_policy"]; policy != "" && policy != "noeviction" {
 			warnings = append(warnings, fmt.Sprintf(
 				"Redis at %s runs with maxmemory-policy %s and may forget counts and takes in flight; set it to noeviction",
 				node.Options().Addr, policy))
+		}
+		if version := about["redis_version"]; keepsScripts(version) {
+			warnings = append(warnings, fmt.Sprintf(
+				"Redis at %s is version %s and keeps scripts over a restart; one that restarts from a snapshot is believed until its run ID is seen to have changed, about a second; use Redis 7 or later",
+				node.Options().Addr, version))
 		}
 		return nil
 	})
 	slices.Sort(warnings)
 	return warnings
+}
+
+// keepsScripts reports whether a server of the version saves scripts in its
+// snapshots and copies them to replicas, as Redis did before 7.
+func keepsScripts(version string) bool {
+	major, err := strconv.Atoi(strings.SplitN(version, ".", 2)[0])
+	return err == nil && major < 7
 }
 
 // WatchRedis calls changed whenever a master behind the client may have lost

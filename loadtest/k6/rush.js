@@ -2,6 +2,10 @@
 // a second, stay there until long after all is sold, and go home.
 //
 //   SKU, STOCK (1000), PEAK (2000 a second), SECONDS (10), P99 (500 ms)
+//
+// Through the gateway: BASE_URL is the gateway, ADMIN_URL an instance. KEYS=off
+// sends no Idempotency-Key; AGAIN (0) has a buyer who hears "sold out" ask so many
+// times more. The summary says how many the gateway refused itself.
 import { lay, number, order, summary, trendStats } from './shop.js';
 
 const sku = __ENV.SKU || `k6-rush-${Date.now()}`;

@@ -6,7 +6,7 @@
 import http from 'k6/http';
 import { sleep } from 'k6';
 import { Counter } from 'k6/metrics';
-import { url } from './shop.js';
+import { adminURL } from './shop.js';
 
 const skus = (__ENV.SKU || '').split(',').filter((sku) => sku !== '');
 if (skus.length === 0) {
@@ -34,7 +34,7 @@ export default function () {
   for (const sku of skus) {
     let audit = null;
     for (let waited = 0; waited < patience; waited += 0.1) {
-      const answer = http.get(`${url}/stock/${sku}/audit`);
+      const answer = http.get(`${adminURL}/stock/${sku}/audit`);
       audit = answer.status === 200 ? answer.json() : null;
       if (audit && !audit.gate_in_flight) {
         break;

@@ -11,7 +11,7 @@ import (
 // TestWrite has vegeta itself read the targets.
 func TestWrite(t *testing.T) {
 	var text bytes.Buffer
-	if err := write(&text, []string{"http://a", "http://b"}, "s-1", "r", 4); err != nil {
+	if err := write(&text, []string{"http://a", "http://b"}, "s-1", "r", 4, true); err != nil {
 		t.Fatal(err)
 	}
 	targets, err := vegeta.ReadAllTargets(vegeta.NewJSONTargeter(&text, nil, nil))
@@ -31,5 +31,20 @@ func TestWrite(t *testing.T) {
 	}
 	if len(seen) != 4+4+2 {
 		t.Errorf("buyers, keys or hosts repeat: %v", seen)
+	}
+}
+
+// TestWriteWithoutKeys: orders without a key, which the gateway refuses by itself.
+func TestWriteWithoutKeys(t *testing.T) {
+	var text bytes.Buffer
+	if err := write(&text, []string{"http://a"}, "s-1", "r", 1, false); err != nil {
+		t.Fatal(err)
+	}
+	targets, err := vegeta.ReadAllTargets(vegeta.NewJSONTargeter(&text, nil, nil))
+	if err != nil || len(targets) != 1 {
+		t.Fatalf("%d targets: %v", len(targets), err)
+	}
+	if _, keyed := targets[0].Header["Idempotency-Key"]; keyed || targets[0].Header.Get("Content-Type") != "application/json" {
+		t.Errorf("headers %v", targets[0].Header)
 	}
 }

@@ -397,14 +397,15 @@ func TestLeaseLost(t *testing.T) {
 		t.Errorf("the lease ended with %v", cause)
 	}
 	next := locktest.MustLock(t, other, "flushed")
+	servers := s.keys("flushed") // most of them, at least: a slow one is not waited for
 	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("Unlock of a lost lease: %v", err)
 	}
 	if err := next.Context().Err(); err != nil {
 		t.Errorf("the next holder's lease: %v", err)
 	}
-	if n := s.keys("flushed"); n != 3 {
-		t.Errorf("the lost lease's Unlock has left the next holder %d servers", n)
+	if n := s.keys("flushed"); n < servers {
+		t.Errorf("the lost lease's Unlock has left the next holder %d of %d servers", n, servers)
 	}
 	locktest.MustUnlock(t, next)
 	if n := s.keys("flushed"); n != 0 {

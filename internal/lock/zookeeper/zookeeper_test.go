@@ -447,6 +447,65 @@ func TestLostConnectionEndsLeases(t *testing.T) {
 	}
 }
 
+// TestSuspendedWhileListing suspends the session while the answer that says that
+// a contender is the first is under way, and has the session's end remove its
+// node. The answer must not grant the lock.
+func TestSuspendedWhileListing(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnZooKeeper(t)
+	wire := testenv.NewWire(t, server.Addr())
+	b := open(t, wire.Addr(), 10*time.Second).backend
+	g := b.contender(Root + "/suspended")
+	if err := g.enter(); err != nil {
+		t.Fatal(err)
+	}
+	wire.Mute()
+	answer := make(chan error, 1)
+	go func() {
+		granted, err := g.look()
+		if granted {
+			err = errors.New("the lock was granted")
+		}
+		answer <- err
+	}()
+	eventually(t, "the server has listed the contenders", func() bool {
+		for line := range strings.Lines(ask(t, server.Addr(), "cons")) {
+			if strings.Contains(line, fmt.Sprintf("sid=0x%x,lop=GETC", b.conn.SessionID())) {
+				return true
+			}
+		}
+		return false
+	})
+	if err := watcher(t, server.Addr()).Delete(g.path(g.node), -1); err != nil {
+		t.Fatal(err)
+	}
+	b.suspend()
+	wire.Thaw()
+	if err := <-answer; !errors.Is(err, lock.ErrLost) {
+		t.Errorf("looking for the contender: %v", err)
+	}
+	if b.forget(g) {
+		t.Error("the contender is noted as the holder")
+	}
+}
+
+// TestReleaseAfterSuspension releases a grant that a suspension has ended, whose
+// node is still there. Another may have held the lock since, for all that is known.
+func TestReleaseAfterSuspension(t *testing.T) {
+	t.Parallel()
+	b := open(t, testenv.OwnZooKeeper(t).Addr(), 10*time.Second).backend
+	g, err := b.Acquire(t.Context(), "released", true, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !b.forget(g.(*grant)) { // as suspend does
+		t.Fatal("the grant is not held")
+	}
+	if err := g.Release(t.Context()); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("releasing: %v", err)
+	}
+}
+
 // TestCloseEndsAllGoroutines is not parallel, so that all goroutines are its own.
 func TestCloseEndsAllGoroutines(t *testing.T) {
 	addr := testenv.OwnZooKeeper(t).Addr()

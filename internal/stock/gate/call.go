@@ -10,6 +10,7 @@ import (
 	"net"
 	"strconv"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -42,20 +43,20 @@ func newScript(text string) script {
 	return script{text: text, sha: hex.EncodeToString(sum[:])}
 }
 
-// scripts are the scripts of one generation. The generation is part of their
-// text, so that each generation has scripts of its own: Redis 7 neither keeps
-// scripts over a restart nor copies them to replicas, and so a Redis that came
-// back with old data cannot run them.
+// scripts are the scripts of one generation of one ledger. Both are part of their
+// text, so that each generation has scripts of its own, which no other ledger's
+// instances load: Redis 7 neither keeps scripts over a restart nor copies them to
+// replicas, and so a Redis that came back with old data cannot run them.
 type scripts struct {
 	generation stock.Generation
 
 	take, settle, give, fill, adjust, flight, read, write script
 }
 
-func newScripts(g stock.Generation) *scripts {
+func newScripts(ledgerID uuid.UUID, g stock.Generation) *scripts {
 	first, last := g.Epochs()
 	of := func(text string) script {
-		return newScript(fmt.Sprintf("local FIRST, LAST = %d, %d\n", first, last) + text)
+		return newScript(fmt.Sprintf("-- ledger %s\nlocal FIRST, LAST = %d, %d\n", ledgerID, first, last) + text)
 	}
 	return &scripts{
 		generation: g,

@@ -51,7 +51,7 @@ func underLock(ctx context.Context, backend, server string, client redis.Univers
 	if err != nil {
 		return nil, nil, err
 	}
-	inner := NewReadWrite(client, ledger)
+	inner := readWrite0(client, ledger)
 	inner.between = between
 	return NewLocked(deaf{inner, before}, locker, time.Minute, fenced), stop, nil
 }
@@ -112,7 +112,7 @@ func TestOutlivedLock(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/fence %v", backend, at, fence), func(t *testing.T) {
 					t.Parallel()
 					server, ledger := locks(t), uuid.New()
-					fill(t, NewReadWrite(client, ledger), "a", 1, 1)
+					fill(t, readWrite0(client, ledger), "a", 1, 1)
 					child := startChild(t, stoppedEnv+"="+strings.Join([]string{backend, server, address, ledger.String(), fmt.Sprint(fence), at}, " "))
 					if step := child.line(t); step != at {
 						t.Fatalf("the process says %q", step)
@@ -167,7 +167,7 @@ func TestOutlivedLock(t *testing.T) {
 func TestFencesAreKept(t *testing.T) {
 	t.Parallel()
 	client := shared.client(t, "Redis")
-	g := NewReadWrite(client, uuid.New())
+	g := readWrite0(client, uuid.New())
 	under := func(token uint64) context.Context {
 		return withTokens(t.Context(), map[stock.SKU]uint64{"a": token})
 	}

@@ -6,7 +6,7 @@
 -- Returns 1, or 0 if the count was filled under this epoch or a later one.
 
 local count = redis.call('HGET', KEYS[1], ARGV[1]) or '0'
-if tonumber(ARGV[2]) <= tonumber(string.match(count, '^%d+')) then
+if tonumber(ARGV[2]) <= tonumber(string.match(count, '^%d+') or 0) then
   return { 0 }
 end
 if KEYS[2] then

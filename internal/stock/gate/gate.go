@@ -62,17 +62,18 @@ const (
 
 // counts is what Script and ReadWrite share: all of a stock.Gate but Take.
 type counts struct {
-	client  redis.UniversalClient
-	cluster bool                     // each SKU has keys of its own
-	prefix  string                   // of every key
-	shared  keys                     // of all SKUs; nothing on a cluster
-	running *atomic.Pointer[scripts] // of the generation in use
+	ledgerID uuid.UUID
+	client   redis.UniversalClient
+	cluster  bool                     // each SKU has keys of its own
+	prefix   string                   // of every key
+	shared   keys                     // of all SKUs; nothing on a cluster
+	running  *atomic.Pointer[scripts] // of the generation in use
 }
 
 func newCounts(client redis.UniversalClient, ledgerID uuid.UUID) counts {
 	_, cluster := client.(*redis.ClusterClient)
-	c := counts{client: client, cluster: cluster, prefix: "holdfast:{" + ledgerID.String(), running: new(atomic.Pointer[scripts])}
-	c.running.Store(newScripts(0)) // which nobody loads
+	c := counts{client: client, ledgerID: ledgerID, cluster: cluster, prefix: "holdfast:{" + ledgerID.String(), running: new(atomic.Pointer[scripts])}
+	c.running.Store(newScripts(ledgerID, 0)) // which nobody loads
 	if !cluster {
 		c.shared = keysIn(c.prefix + "}")
 	}
@@ -380,11 +381,11 @@ func (c *counts) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, e
 			level := stock.Level{SKU: sku}
 			if err := read.Err(); err != nil {
 				level.Err = fmt.Errorf("reading the count of SKU %s: %w", sku, proven(err))
+				if at == 0 { // one error for a command
+					errs = append(errs, level.Err)
+				}
 			} else {
 				level = parseCount(c.scripts().generation, sku, read.Val()[at])
-			}
-			if level.Err != nil {
-				errs = append(errs, level.Err)
 			}
 			levels = append(levels, level)
 		}
@@ -393,22 +394,22 @@ func (c *counts) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, e
 }
 
 // parseCount reads what the hash has of the SKU; nil: nothing. A count of
-// another generation tells its epoch and no more.
+// another generation tells its epoch and no more. One that makes no sense counts
+// as missing, so that it is filled anew.
 func parseCount(g stock.Generation, sku stock.SKU, count any) stock.Level {
 	text, ok := count.(string)
 	if !ok {
 		return stock.Level{SKU: sku}
 	}
-	malformed := stock.Level{SKU: sku, Err: fmt.Errorf("the count of SKU %s is %q", sku, text)}
 	fields := strings.Fields(text)
 	if len(fields) != 5 {
-		return malformed
+		return stock.Level{SKU: sku}
 	}
 	level := stock.Level{SKU: sku, Filled: true}
 	for i, to := range []*int64{&level.Epoch, &level.Available, &level.InFlight} {
 		n, err := strconv.ParseInt(fields[i], 10, 64)
 		if err != nil {
-			return malformed
+			return stock.Level{SKU: sku}
 		}
 		*to = n
 	}

@@ -48,24 +48,24 @@ const lockWait = 10 * time.Second
 // makers return two instances of a gate over one ledger's keys.
 var makers = map[string]func(t testing.TB, client redis.UniversalClient, ledger uuid.UUID) []stock.Gate{
 	"Script": func(t testing.TB, client redis.UniversalClient, ledger uuid.UUID) []stock.Gate {
-		return []stock.Gate{closed(t, NewScript(client, ledger)), closed(t, NewScript(client, ledger))}
+		return []stock.Gate{closed(t, script0(client, ledger)), closed(t, script0(client, ledger))}
 	},
 	// The locker is local, so the instances share it as if it were not.
 	"Locked": func(t testing.TB, client redis.UniversalClient, ledger uuid.UUID) []stock.Gate {
 		locker := lock.NewLocal()
 		return []stock.Gate{
-			closed(t, NewLocked(NewReadWrite(client, ledger), locker, lockWait, true)),
-			closed(t, NewLocked(NewReadWrite(client, ledger), locker, lockWait, true)),
+			closed(t, NewLocked(readWrite0(client, ledger), locker, lockWait, true)),
+			closed(t, NewLocked(readWrite0(client, ledger), locker, lockWait, true)),
 		}
 	},
 	"Segmented": func(t testing.TB, client redis.UniversalClient, ledger uuid.UUID) []stock.Gate {
-		return segmented(t, client, ledger, 3, NewScript(client, ledger), NewScript(client, ledger))
+		return segmented(t, client, ledger, 3, script0(client, ledger), script0(client, ledger))
 	},
 	"SegmentedLocked": func(t testing.TB, client redis.UniversalClient, ledger uuid.UUID) []stock.Gate {
 		locker := lock.NewLocal()
 		return segmented(t, client, ledger, 2,
-			NewLocked(NewReadWrite(client, ledger), locker, lockWait, true),
-			NewLocked(NewReadWrite(client, ledger), locker, lockWait, true))
+			NewLocked(readWrite0(client, ledger), locker, lockWait, true),
+			NewLocked(readWrite0(client, ledger), locker, lockWait, true))
 	},
 }
 
@@ -153,7 +153,7 @@ func TestReadWriteKeepsWhatNeedsNoAtomicity(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			client, ledger := shared.client(t, kind), uuid.New()
-			gates := gates(client, ledger, NewReadWrite(client, ledger), NewReadWrite(client, ledger))
+			gates := gates(client, ledger, readWrite0(client, ledger), readWrite0(client, ledger))
 			for _, promise := range []string{
 				"TakeCutsAndRecords", "LastUnit", "AgreesWithModel", "SameTakeTwice", "TwinInFlight", "SoldOutTakesNothing",
 				"NotFilledTakesNothing", "GiveOnce", "GiveAtOnce", "GiveBeforeTake", "GiveOfAnothersTake",
@@ -202,12 +202,12 @@ func TestOverselling(t *testing.T) {
 		instances func(client redis.UniversalClient, ledger uuid.UUID, between func()) []stock.Gate
 	}{
 		{"none", func(client redis.UniversalClient, ledger uuid.UUID, between func()) []stock.Gate {
-			g := NewReadWrite(client, ledger)
+			g := readWrite0(client, ledger)
 			g.between = between
 			return []stock.Gate{g}
 		}},
 		{"mutex with two instances", func(client redis.UniversalClient, ledger uuid.UUID, between func()) []stock.Gate {
-			a, b := NewReadWrite(client, ledger), NewReadWrite(client, ledger)
+			a, b := readWrite0(client, ledger), readWrite0(client, ledger)
 			a.between, b.between = between, between
 			return []stock.Gate{NewLocked(a, lock.NewLocal(), lockWait, false), NewLocked(b, lock.NewLocal(), lockWait, false)}
 		}},
@@ -231,7 +231,7 @@ func TestOverselling(t *testing.T) {
 func TestLostUpdate(t *testing.T) {
 	t.Parallel()
 	client, ledger := shared.client(t, "Redis"), uuid.New()
-	g := NewReadWrite(client, ledger)
+	g := readWrite0(client, ledger)
 	g.between = meeting()
 	if err := g.Fill(t.Context(), "a", 1, 1); err != nil {
 		t.Fatal(err)

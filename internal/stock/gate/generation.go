@@ -15,7 +15,7 @@ import (
 func (c *counts) scripts() *scripts { return c.running.Load() }
 
 // Use makes the gate run under the generation.
-func (c *counts) Use(g stock.Generation) { c.running.Store(newScripts(g)) }
+func (c *counts) Use(g stock.Generation) { c.running.Store(newScripts(c.ledgerID, g)) }
 
 // Load loads the generation's scripts into every master, once: a server that
 // fails to load them answers ErrNoGeneration later, and then another generation
@@ -23,7 +23,7 @@ func (c *counts) Use(g stock.Generation) { c.running.Store(newScripts(g)) }
 // sent again, by the client's own fallback to EVAL for one, a server that came
 // back with old data after the first Load would run it on them.
 func (c *counts) Load(ctx context.Context, g stock.Generation) error {
-	s := newScripts(g)
+	s := newScripts(c.ledgerID, g)
 	err := eachMaster(ctx, c.client, func(ctx context.Context, node *redis.Client) error {
 		for _, script := range s.all() {
 			if err := node.Process(ctx, once{redis.NewStringCmd(ctx, "script", "load", script.text)}); err != nil {

@@ -19,13 +19,13 @@ func eachGate(t *testing.T, test func(t *testing.T, client redis.UniversalClient
 	locker := lock.NewLocal()
 	for _, kind := range kinds {
 		for name, open := range map[string]func(redis.UniversalClient, uuid.UUID) closer{
-			"Script":    func(c redis.UniversalClient, l uuid.UUID) closer { return NewScript(c, l) },
-			"ReadWrite": func(c redis.UniversalClient, l uuid.UUID) closer { return NewReadWrite(c, l) },
+			"Script":    func(c redis.UniversalClient, l uuid.UUID) closer { return script0(c, l) },
+			"ReadWrite": func(c redis.UniversalClient, l uuid.UUID) closer { return readWrite0(c, l) },
 			"Locked": func(c redis.UniversalClient, l uuid.UUID) closer {
-				return NewLocked(NewReadWrite(c, l), locker, lockWait, true)
+				return NewLocked(readWrite0(c, l), locker, lockWait, true)
 			},
 			"Segmented": func(c redis.UniversalClient, l uuid.UUID) closer {
-				return NewSegmented(NewScript(c, l), c, l, 3, locker)
+				return NewSegmented(script0(c, l), c, l, 3, locker)
 			},
 		} {
 			t.Run(kind+"/"+name, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestGenerationsInTurn(t *testing.T) {
 func TestFillBetweenReadAndWrite(t *testing.T) {
 	t.Parallel()
 	client, ledger := shared.client(t, "Redis"), uuid.New()
-	g, other := NewReadWrite(client, ledger), NewReadWrite(client, ledger)
+	g, other := readWrite0(client, ledger), readWrite0(client, ledger)
 	fill(t, g, "a", 1, 10)
 	g.between = func() { fill(t, other, "a", 2, 7) }
 	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
@@ -207,4 +207,75 @@ func TestMark(t *testing.T) {
 			t.Errorf("got %+v, %v", m, err)
 		}
 	})
+}
+
+// TestLedgersHaveScriptsOfTheirOwn: what another ledger's instances loaded into
+// the same Redis does not enable this one's.
+func TestLedgersHaveScriptsOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	client := shared.client(t, "Redis")
+	ours, theirs := NewReadWrite(client, uuid.New()), NewReadWrite(client, uuid.New())
+	load(t, theirs, 7)
+	ours.Use(7)
+	if loaded, err := ours.Loaded(t.Context()); loaded || err != nil {
+		t.Errorf("loaded: %v, %v", loaded, err)
+	}
+}
+
+// TestPartsOfTwoEpochs: units gathered from segments of two epochs are given
+// back, for the SKU is being filled.
+func TestPartsOfTwoEpochs(t *testing.T) {
+	t.Parallel()
+	g, _ := divided3(t, "Redis")
+	fill(t, g, "a", 1, 3)
+	if err := g.inner.Fill(t.Context(), segment("a", 1), 2, 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Take(t.Context(), orderOf("a", 3)); !errors.Is(err, stock.ErrNotFilled) {
+		t.Errorf("got %v", err)
+	}
+	if got, want := left(t, g, "a"), [3]int64{1, 1, 1}; got != want {
+		t.Errorf("left %v", got)
+	}
+}
+
+// TestRefusalsOfTheServer: errors by which Redis says that it ran nothing are
+// refusals, and all others leave the outcome open.
+func TestRefusalsOfTheServer(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnRedis(t)
+	client, err := connect(server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	g := scriptOn(t, client)
+	fill(t, g, "a", 1, 5)
+	set := func(name, value string) {
+		if err := client.ConfigSet(t.Context(), name, value).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, fault := range map[string]struct{ set, reset func() }{
+		"out of memory":    {func() { set("maxmemory", "1") }, func() { set("maxmemory", "0") }},
+		"too few replicas": {func() { set("min-replicas-to-write", "1") }, func() { set("min-replicas-to-write", "0") }},
+		"read only": {
+			func() { client.SlaveOf(t.Context(), "127.0.0.1", "1") },
+			func() { client.SlaveOf(t.Context(), "NO", "ONE") },
+		},
+	} {
+		fault.set()
+		if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		fault.reset()
+		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 5})
+	}
+	server.Kill()
+	if _, err := g.Take(t.Context(), orderOf("a", 1)); err == nil {
+		t.Error("a dead server answers")
+	}
+	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) { // refused to connect
+		t.Errorf("no server: got %v", err)
+	}
 }

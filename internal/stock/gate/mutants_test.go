@@ -75,9 +75,9 @@ func TestMutants(t *testing.T) {
 			client, ledger := shared.client(t, "Redis"), uuid.New()
 			instances := make([]stock.Gate, 2)
 			for i := range instances {
-				g := NewScript(client, ledger)
+				g := script0(client, ledger)
 				t.Cleanup(g.Close)
-				mutated := newScripts(0)
+				mutated := newScripts(ledger, 0)
 				s := mutant.script(mutated)
 				if strings.Count(s.text, mutant.old) != 1 {
 					t.Fatalf("%q stands %d times in the script", mutant.old, strings.Count(s.text, mutant.old))

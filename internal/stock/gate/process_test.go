@@ -36,9 +36,9 @@ func rushAsProcess(how string) (exit int) {
 	var g closer
 	switch fields[0] {
 	case "script":
-		g = NewScript(client, ledger)
+		g = script0(client, ledger)
 	case "mutex":
-		g = NewLocked(NewReadWrite(client, ledger), lock.NewLocal(), lockWait, false)
+		g = NewLocked(readWrite0(client, ledger), lock.NewLocal(), lockWait, false)
 	}
 	defer g.Close()
 	fmt.Println("ready")
@@ -70,7 +70,7 @@ func TestProcesses(t *testing.T) {
 		t.Run(test.gate, func(t *testing.T) {
 			t.Parallel()
 			ledger := uuid.New()
-			g := NewReadWrite(client, ledger)
+			g := readWrite0(client, ledger)
 			if err := g.Fill(t.Context(), "a", 1, units); err != nil {
 				t.Fatal(err)
 			}

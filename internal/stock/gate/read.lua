@@ -15,8 +15,8 @@ local RECORD = '^(%S+) %d+ (%d+)' -- take ID, epoch
 local call, match = redis.call, string.match
 local sku, token = ARGV[1], tonumber(ARGV[4])
 local count = call('HGET', KEYS[1], sku)
-if count and tonumber(match(count, '^%d+')) < FIRST then
-  count = nil -- of an earlier generation
+if count and (not match(count, COUNT) or tonumber(match(count, '^%d+')) < FIRST) then
+  count = nil -- of an earlier generation, or no count at all
 end
 local epoch, left, flying, change, fence = match(count or '0 0 0 0 0', COUNT)
 if tonumber(epoch) > LAST then

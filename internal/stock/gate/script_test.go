@@ -25,7 +25,7 @@ import (
 
 func scriptOn(t testing.TB, client redis.UniversalClient) *Script {
 	t.Helper()
-	g := NewScript(client, uuid.New())
+	g := script0(client, uuid.New())
 	t.Cleanup(g.Close)
 	return g
 }
@@ -227,7 +227,7 @@ func TestWhatIsNoDeductionIsNotTaken(t *testing.T) {
 	t.Parallel()
 	for name, g := range map[string]stock.Gate{
 		"Script":    scriptOn(t, shared.client(t, "Redis")),
-		"ReadWrite": NewReadWrite(shared.client(t, "Redis"), uuid.New()),
+		"ReadWrite": readWrite0(shared.client(t, "Redis"), uuid.New()),
 	} {
 		fill(t, g, "a", 1, 10)
 		none := orderOf("a", 1)
@@ -245,7 +245,7 @@ func TestWhatIsNoDeductionIsNotTaken(t *testing.T) {
 
 func TestTakeAfterCloseIsBusy(t *testing.T) {
 	t.Parallel()
-	g := NewScript(shared.client(t, "Redis"), uuid.New())
+	g := script0(shared.client(t, "Redis"), uuid.New())
 	fill(t, g, "a", 1, 1)
 	g.Close()
 	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) {
@@ -306,6 +306,7 @@ func (c *lossyConn) Read(b []byte) (int, error) {
 func TestALostAnswerIsNotAskedForAgain(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds[:2] {
+		ledger := uuid.New()
 		for _, test := range []struct {
 			name, look string
 			newGate    func(client redis.UniversalClient, between func()) stock.Gate
@@ -313,8 +314,8 @@ func TestALostAnswerIsNotAskedForAgain(t *testing.T) {
 			{"Script", "evalsha", func(client redis.UniversalClient, between func()) stock.Gate {
 				return scriptOn(t, client)
 			}},
-			{"ReadWrite", newScripts(0).write.sha, func(client redis.UniversalClient, between func()) stock.Gate {
-				return NewReadWrite(client, uuid.New())
+			{"ReadWrite", newScripts(ledger, 0).write.sha, func(client redis.UniversalClient, between func()) stock.Gate {
+				return readWrite0(client, ledger)
 			}},
 		} {
 			t.Run(test.name+"/"+kind, func(t *testing.T) {
@@ -354,7 +355,7 @@ func TestRefusedPartsLeaveNothing(t *testing.T) {
 	client := shared.client(t, "Cluster")
 	for name, g := range map[string]stock.Gate{
 		"Script":    scriptOn(t, client),
-		"ReadWrite": NewReadWrite(client, uuid.New()),
+		"ReadWrite": readWrite0(client, uuid.New()),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -395,14 +396,15 @@ func TestAPartThatCannotBeGivenBackIsNoRefusal(t *testing.T) {
 	client := ownClient(t, "Cluster", nil, 0)
 	broken := errors.New("broken")
 	var breaking atomic.Bool
-	give := newScripts(0).give
+	var giveSHA atomic.Value
 	client.AddHook(hook{before: func(cmd redis.Cmder) error {
-		if breaking.Load() && len(cmd.Args()) > 1 && (cmd.Args()[1] == give.sha || cmd.Args()[1] == give.text) {
+		if breaking.Load() && len(cmd.Args()) > 1 && cmd.Args()[1] == giveSHA.Load() {
 			return broken
 		}
 		return nil
 	}})
 	g := scriptOn(t, client)
+	giveSHA.Store(g.scripts().give.sha)
 	fill(t, g, "a", 1, 5)
 	fill(t, g, "b", 1, 1)
 	d := orderOf("a", 2)

@@ -16,7 +16,7 @@ import (
 func divided3(t *testing.T, kind string) (a, b *Segmented) {
 	t.Helper()
 	client, ledger := shared.client(t, kind), uuid.New()
-	gates := segmented(t, client, ledger, 3, NewScript(client, ledger), NewScript(client, ledger))
+	gates := segmented(t, client, ledger, 3, script0(client, ledger), script0(client, ledger))
 	return gates[0].(*Segmented), gates[1].(*Segmented)
 }
 

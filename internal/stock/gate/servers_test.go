@@ -34,9 +34,6 @@ func (c *clients) client(t testing.TB, kind string) redis.UniversalClient {
 		return client
 	}
 	client, err := c.open(t, kind)
-	if err == nil {
-		err = loadTestScripts(client)
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,16 +79,26 @@ func (c *clients) stop() {
 
 // connect opens a client of one server, for another process or another test.
 func connect(addr string) (redis.UniversalClient, error) {
-	client, err := store.OpenRedis(context.Background(), "redis://"+addr)
-	if err != nil {
-		return nil, err
-	}
-	return client, loadTestScripts(client)
+	return store.OpenRedis(context.Background(), "redis://"+addr)
 }
 
-// loadTestScripts loads generation 0, to which the small epochs of the tests
-// belong, and under which a gate runs that was not told another.
-func loadTestScripts(client redis.UniversalClient) error {
-	c := newCounts(client, uuid.New())
-	return c.Load(context.Background(), 0)
+// script0 and readWrite0 return gates for which generation 0 is loaded: it is the
+// one that the small epochs of the tests belong to, and that a gate uses which was
+// not told another.
+func script0(client redis.UniversalClient, ledger uuid.UUID) *Script {
+	g := NewScript(client, ledger)
+	load0(&g.counts)
+	return g
+}
+
+func readWrite0(client redis.UniversalClient, ledger uuid.UUID) *ReadWrite {
+	g := NewReadWrite(client, ledger)
+	load0(&g.counts)
+	return g
+}
+
+func load0(c *counts) {
+	if err := c.Load(context.Background(), 0); err != nil {
+		panic(err)
+	}
 }

@@ -29,10 +29,10 @@ local reply = {}
 local epochs, left, flying, rest = {}, {}, {}, {}
 local counts = call('HMGET', KEYS[1], unpack(names))
 for i = 1, skus do
-  local epoch, units, away, more = match(counts[i] or '0 0 0', '^(%d+) (%-?%d+) (%-?%d+)(.*)$')
-  local number = tonumber(epoch)
-  if number < FIRST then
-    number, epoch = 0, '0'
+  local epoch, units, away, more = match(counts[i] or '', '^(%d+) (%-?%d+) (%-?%d+)(.*)$')
+  local number = tonumber(epoch or 0)
+  if number < FIRST or number == 0 then
+    number, epoch, units, away = 0, '0', '0', '0'
   end
   epochs[i], reply[i], left[i], flying[i], rest[i] = epoch, number, tonumber(units), tonumber(away), more
 end
