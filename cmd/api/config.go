@@ -21,6 +21,9 @@ const envPrefix = "HOLDFAST_"
 const (
 	// requestTimeout bounds the work for one request.
 	requestTimeout = 10 * time.Second
+	// shortestToken and longestToken of administrators. A shorter one can be
+	// guessed; a longer one may not fit a request's headers.
+	shortestToken, longestToken = 16, 4096
 	// shortestDeadline of takes. One shorter than a request may last is safe
 	// (its order is found void, and it takes again) but makes work for nothing.
 	shortestDeadline = time.Second
@@ -48,6 +51,7 @@ type config struct {
 	segments     int
 	takeDeadline time.Duration
 	adminToken   string
+	drainDelay   time.Duration
 	stopWithIn   bool
 	logLevel     slog.Level
 	help         bool
@@ -73,8 +77,35 @@ type usageError struct{ error }
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // parse reads flags, which may stand before or after the verb, and the
-// environment, over which flags win. Its errors are usageErrors.
+// environment, over which flags win. Its errors are usageErrors, and repeat no
+// URL, which may hold a password.
 func parse(args []string, getenv func(string) string) (config, error) {
+	c, err := parseOpenly(args, getenv)
+	if err == nil {
+		return c, nil
+	}
+	// The same mistake, made with arguments that end where a URL begins.
+	var cut []string
+	for _, arg := range args {
+		cut = append(cut, cutURL(arg))
+	}
+	_, err = parseOpenly(cut, func(name string) string { return cutURL(getenv(name)) })
+	if err == nil {
+		err = usagef("an argument is not understood")
+	}
+	return c, err
+}
+
+// cutURL cuts s where the address of a URL in it begins.
+func cutURL(s string) string {
+	if scheme, _, found := strings.Cut(s, "://"); found {
+		return scheme + ":…"
+	}
+	return s
+}
+
+// parseOpenly is parse with errors that repeat what was given.
+func parseOpenly(args []string, getenv func(string) string) (config, error) {
 	c := config{strategy: strategy.Spec{}}
 	flags, name := flagSet(&c)
 	if err := flags.Parse(joinSwitches(flags, args)); err != nil {
@@ -107,7 +138,17 @@ func parse(args []string, getenv func(string) string) (config, error) {
 	default:
 		return c, usagef("unknown command %q: expected serve, or migrate up|down|version", verb)
 	}
+	if f := flags.Lookup("admin-token"); f.Changed && !isToken(c.adminToken) {
+		return c, usagef("--admin-token: must be %d to %d visible ASCII characters, without spaces", shortestToken, longestToken)
+	}
 	return c, c.check(*name)
+}
+
+// isToken reports whether a request's header can carry s as a bearer token, and
+// it is not easily guessed.
+func isToken(s string) bool {
+	foreign := func(r rune) bool { return r < '!' || r > '~' }
+	return len(s) >= shortestToken && len(s) <= longestToken && !strings.ContainsFunc(s, foreign)
 }
 
 // check holds what the flags say against one another.
@@ -123,7 +164,7 @@ func (c *config) check(name string) error {
 		return usagef("--strategy: %q is none of %s", name, strings.Join(strategy.Names(), ", "))
 	}
 	c.strategy = spec
-	if _, _, err := net.SplitHostPort(c.listen); err != nil {
+	if _, port, err := net.SplitHostPort(c.listen); err != nil || strings.Contains(port, "/") {
 		return usagef("--listen: %q is not host:port", c.listen)
 	}
 	switch {
@@ -137,6 +178,8 @@ func (c *config) check(name string) error {
 		return usagef("--segments: %d is not between 1 and %d", c.segments, strategy.MaxSegments)
 	case c.takeDeadline < shortestDeadline:
 		return usagef("--take-deadline: %v is too short, at least %v", c.takeDeadline, shortestDeadline)
+	case c.drainDelay < 0:
+		return usagef("--drain-delay: %v is negative", c.drainDelay)
 	}
 	return c.locks.check(c.strategy.NeedsLock())
 }
@@ -156,7 +199,8 @@ func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
 	flags.StringVar(&c.db, "db", "", "`URL` of the ledger: mysql://user:password@host:port/name, postgres://user:password@host:port/name, sqlite:///path")
 	addSwitch(flags, &c.migrate, "migrate", "bring an old schema up to date before serving")
 	flags.DurationVar(&c.takeDeadline, "take-deadline", 30*time.Second, "how long a take may be in flight before recovery resolves it")
-	flags.StringVar(&c.adminToken, "admin-token", "", "bearer `token` of administrators; without one they are trusted on loopback")
+	flags.StringVar(&c.adminToken, "admin-token", "", "bearer `token` of administrators, 16 characters at least; without one, this machine is trusted if the service listens on loopback")
+	flags.DurationVar(&c.drainDelay, "drain-delay", 0, "how long to accept requests after SIGTERM while /readyz is 503, for load balancers to notice")
 	addSwitch(flags, &c.stopWithIn, "stop-with-stdin", "stop serving when standard input ends, as it does with whoever started the service")
 	flags.VarPF((*level)(&c.logLevel), "log-level", "", "debug, info, warn or error")
 	flags.BoolVarP(&c.help, "help", "h", false, "show this help")

@@ -43,7 +43,11 @@ func TestParse(t *testing.T) {
 		{"empty is unset", "", []string{"HOLDFAST_STRATEGY=", "HOLDFAST_DB="}, func(c config) bool { return c.strategy.Name == "lua" && c.embedded() }},
 		{"no gate, no Redis", "--strategy merged --db mysql://root@h/n", nil, func(c config) bool { return !c.embedded() }},
 		{"an in-process Redis beside SQLite", "--db sqlite:///x.db", nil, func(c config) bool { return c.redis == "" && c.strategy.HasGate() }},
-		{"the whole network, with a token", "--listen :8080 --admin-token t", nil, func(c config) bool { return !c.loopback() }},
+		{"the whole network, with a token", "--listen :8080 --admin-token 0123456789abcdef", nil, func(c config) bool { return !c.loopback() }},
+		{"a token from the environment", "", []string{"HOLDFAST_ADMIN_TOKEN=!~0123456789abcd"}, func(c config) bool { return c.adminToken == "!~0123456789abcd" }},
+		{"no token in the environment", "", []string{"HOLDFAST_ADMIN_TOKEN="}, func(c config) bool { return c.adminToken == "" }},
+		{"a drain delay", "--drain-delay 5s", nil, func(c config) bool { return c.drainDelay == 5*time.Second }},
+		{"a drain delay from the environment", "", []string{"HOLDFAST_DRAIN_DELAY=1m"}, func(c config) bool { return c.drainDelay == time.Minute }},
 		{"an IPv6 loopback", "--listen [::1]:8080", nil, func(c config) bool { return c.loopback() }},
 		{"help", "--help --strategy merged", nil, func(c config) bool { return c.help }},
 		{"a log level", "--log-level debug", nil, func(c config) bool { return c.logLevel < 0 }},
@@ -77,6 +81,16 @@ func TestParseRefuses(t *testing.T) {
 		{"--db mysql://h/n", nil, []string{"--redis", "lua"}},
 		{"--take-deadline 5", nil, []string{"--take-deadline"}},
 		{"--take-deadline 5ms", nil, []string{"--take-deadline", "5ms", "1s"}},
+		{"--drain-delay -1s", nil, []string{"--drain-delay", "-1s"}},
+		{"--drain-delay soon", nil, []string{"--drain-delay", `"soon"`}},
+		{"--admin-token 0123456789abcde", nil, []string{"--admin-token", "16"}},
+		{"--admin-token=", nil, []string{"--admin-token", "16"}},
+		{"", []string{"HOLDFAST_ADMIN_TOKEN=0123456789abcdef\n"}, []string{"--admin-token"}},
+		{"", []string{"HOLDFAST_ADMIN_TOKEN=                  "}, []string{"--admin-token"}},
+		{"", []string{"HOLDFAST_ADMIN_TOKEN=01234567 89abcdef"}, []string{"--admin-token"}},
+		{"", []string{"HOLDFAST_ADMIN_TOKEN=0123456789abcdeé"}, []string{"--admin-token"}},
+		{"migrate up --db sqlite:///x", []string{"HOLDFAST_ADMIN_TOKEN=short"}, []string{"--admin-token"}},
+		{"--listen x:80/80", nil, []string{"--listen"}},
 		{"--log-level loud", nil, []string{"--log-level", `"loud"`}},
 		{"run", nil, []string{`"run"`, "serve"}},
 		{"migrate", nil, []string{"up, down, version"}},
@@ -104,9 +118,83 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
+func TestIsToken(t *testing.T) {
+	for token, want := range map[string]bool{
+		"":                        false,
+		"0123456789abcde":         false,
+		"0123456789abcdef":        true,
+		"0123456789abcdef\n":      false,
+		" 123456789abcdef":        false,
+		"0123456789abcde\u00a0":   false,
+		"0123456789abcde\x7f":     false,
+		strings.Repeat("~", 4096): true,
+		strings.Repeat("~", 4097): false,
+	} {
+		if isToken(token) != want {
+			t.Errorf("%.20q (%d bytes): %v", token, len(token), !want)
+		}
+	}
+}
+
+// TestNoURLIsRepeated: whatever is wrong, the answer holds no part of a URL
+// behind its scheme, which may be a password.
+func TestNoURLIsRepeated(t *testing.T) {
+	const url = `mysql://us3r:s"ecr,et@h0st/n4me`
+	for _, args := range [][]string{
+		{url},
+		{"migrate", url},
+		{"migrate", "up", url},
+		{"--db", "--redis", url},
+		{"--" + url},
+		{"-" + url},
+		{"--=" + url},
+		{"--" + url + "=1"},
+		{"--nope=" + url},
+		{"--nope", url},
+		{"--strategy", url},
+		{"--strategy=" + url},
+		{"--guard", url},
+		{"--guard=" + url},
+		{"--listen", url},
+		{"--listen", "http://us3r/"},
+		{"--listen", "http://us3r:s3cret"},
+		{"--lock", url},
+		{"--lease", url},
+		{"--segments", url},
+		{"--take-deadline", url},
+		{"--drain-delay", url},
+		{"--log-level", url},
+		{"--zookeeper", "h0st:1," + url},
+		{"--etcd", url + ":1"},
+		{"--redlock", url},
+		{"--admin-token", "x" + url + " "},
+		{"--redis", url},
+		{"--db", url, "--strategy", "lua"},
+		{"--help=" + url},
+	} {
+		check := func(args []string, env func(string) string) {
+			_, err := parse(args, env)
+			var mistake usageError
+			if !errors.As(err, &mistake) {
+				t.Fatalf("%q: no mistake in usage: %v", args, err)
+			}
+			for _, part := range []string{"us3r", "ecr", "et@", "h0st/n4me", "://"} {
+				if strings.Contains(err.Error(), part) {
+					t.Errorf("%q: %v repeats %q", args, err, part)
+				}
+			}
+		}
+		check(args, environment())
+		if name, ok := strings.CutPrefix(args[0], "--"); ok && len(args) == 2 && name != "nope" && name != "db" {
+			name = envPrefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+			check(nil, environment(name+"="+args[1]))
+		}
+	}
+}
+
 func TestUsageNamesEveryFlag(t *testing.T) {
 	text := usage()
-	for _, flag := range []string{"listen", "strategy", "guard", "redis", "db", "migrate", "take-deadline", "admin-token", "log-level", "help", "version"} {
+	for _, flag := range []string{"listen", "strategy", "guard", "redis", "db", "migrate", "take-deadline", "admin-token", "drain-delay", "log-level", "help", "version"} {
 		if !strings.Contains(text, "--"+flag) {
 			t.Errorf("--help says nothing of --%s", flag)
 		}

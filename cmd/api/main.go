@@ -23,12 +23,22 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbagePercent)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	go func() {
-		<-ctx.Done()
-		stop() // a second signal ends the process at once
-	}()
+	ctx, stop := context.WithCancel(context.Background())
+	stopAtSignal(stop)
 	os.Exit(exitCode(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr), os.Stderr))
+}
+
+// stopAtSignal calls stop at the first SIGTERM or interrupt. The second ends the
+// process at once.
+func stopAtSignal(stop func()) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		stop()
+		<-signals
+		os.Exit(1)
+	}()
 }
 
 // exitCode reports err and says how the process ends.

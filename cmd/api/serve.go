@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
 	"github.com/holdfast-stock/holdfast/internal/lock/backends"
 	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/outage"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -29,9 +30,13 @@ import (
 const (
 	// watchEvery is how often the Redis masters are asked who they are.
 	watchEvery = time.Second
-	// drainTimeout bounds how long a stopping service waits for the requests
-	// it has accepted.
-	drainTimeout = 15 * time.Second
+	// stopTimeout bounds how long a service takes to stop, after --drain-delay:
+	// answering what it accepted, flushing its queues and closing its stores.
+	// The process has ended within 15 s.
+	stopTimeout = 14500 * time.Millisecond
+	// answerTimeout is the part of it that the requests have, which is more
+	// than requestTimeout.
+	answerTimeout = 12 * time.Second
 )
 
 // demoStock is what there is to buy in an embedded service.
@@ -40,9 +45,36 @@ var demoStock = []order.Setting{
 	{SKU: "coupon-300", Kind: stock.Coupon, Total: 300},
 }
 
-// serve serves until ctx ends, and then finishes what it accepted.
-func serve(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) (err error) {
-	log = slog.New(httpapi.LogHandler(log.Handler()))
+// serve serves until ctx ends, and then finishes what it accepted. That takes
+// at most --drain-delay and stopTimeout, even if a store does not answer; the
+// error says if something was left to recovery.
+func serve(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) error {
+	counting := outage.NewHandler(log.Handler())
+	defer counting.Close()
+	log = slog.New(httpapi.LogHandler(counting))
+	return endWithin(ctx, c.drainDelay+stopTimeout, func() error { return serveAndStop(ctx, c, stdout, log) })
+}
+
+// endWithin runs f. It returns without f if f has not returned within limit
+// of the end of ctx.
+func endWithin(ctx context.Context, limit time.Duration, f func() error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- f() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(limit):
+		return fmt.Errorf("stopping: not done after %v; recovery resolves what was under way", limit)
+	}
+}
+
+// serveAndStop is serve without a bound on the time it takes to stop.
+func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) (err error) {
 	store.LogRedis(log)
 
 	// First of all, so that an address in use changes nothing in the stores.
@@ -57,6 +89,7 @@ func serve(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, stores.close()) }()
+	stores.sql.LogTo(log)
 	if err := prepareSchema(ctx, c, stores.sql); err != nil {
 		return err
 	}
@@ -145,16 +178,24 @@ func serve(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) (e
 	case <-ctx.Done():
 	}
 	ready.Store(false)
+	if c.drainDelay > 0 {
+		log.Info("draining: not ready, still accepting", "seconds", c.drainDelay.Seconds())
+		select {
+		case err := <-served:
+			return err
+		case <-time.After(c.drainDelay):
+		}
+	}
 	log.Info("draining: finishing what was accepted")
 	return drain(server, log)
 }
 
 // drain stops accepting and waits for the answers under way.
 func drain(server *http.Server, log *slog.Logger) error {
-	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
 	if err := server.Shutdown(ctx); err != nil {
-		log.Warn("some requests were cut off", "after", drainTimeout.String(), "error", err)
+		log.Warn("some requests were cut off", "seconds", answerTimeout.Seconds(), "error", err)
 		return server.Close()
 	}
 	log.Info("drained")

@@ -112,6 +112,11 @@ func contract() []*contractCase {
 		{name: "key reused", call: post(oneLine, key("k")), orders: fails(order.ErrKeyReused), status: 422, problem: keyReused, asked: 1},
 		{name: "busy", call: post(oneLine), orders: fails(fmt.Errorf("%w: %w", order.ErrBusy, refusal("10001", stock.ErrStaleEpoch))), status: 503, problem: busy, asked: 1},
 		{name: "unavailable", call: post(oneLine), orders: fails(order.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
+		{name: "superseded", call: post(oneLine), orders: fails(fmt.Errorf("%w: %w", order.ErrSuperseded, refusal("10001", stock.ErrSuperseded))), status: 503, problem: superseded, asked: 1},
+		{name: "an order from a page of another origin", call: post(oneLine, http.Header{"Origin": {"http://evil.test"}, "Sec-Fetch-Site": {"cross-site"}}), status: 403, problem: crossOrigin},
+		{name: "an order from a page of another port", call: post(oneLine, http.Header{"Origin": {"http://localhost:3000"}}), status: 403, problem: crossOrigin},
+		{name: "an order from a page without an origin", call: post(oneLine, http.Header{"Origin": {"null"}}), status: 403, problem: crossOrigin},
+		{name: "an order from a page of the same origin", call: post(oneLine, http.Header{"Origin": {"http://localhost:8080"}}), status: 201, asked: 1},
 		{name: "unavailable after sold out", call: post(oneLine), orders: fails(fmt.Errorf("%w: %w", order.ErrUnavailable, refusal("10001", stock.ErrSoldOut))), status: 503, problem: unavailable, asked: 1},
 		{name: "an error nobody knows", call: post(oneLine), orders: fails(errors.New("password=hunter2")), status: 500, problem: internal, asked: 1},
 
@@ -204,6 +209,10 @@ func contract() []*contractCase {
 		{name: "an empty token", call: put(goodStock, bearer("Bearer ")), change: withToken, status: 401, problem: unauthorized},
 		{name: "the token as a password", call: put(goodStock, bearer("Basic s3cret")), change: withToken, status: 401, problem: unauthorized},
 		{name: "the token twice", call: put(goodStock, bearer("Bearer s3cret", "Bearer s3cret")), change: withToken, status: 401, problem: unauthorized},
+		{name: "no token set, and forwarded", call: put(goodStock, http.Header{"X-Forwarded-For": {"10.0.0.7"}}), status: 401, problem: unauthorized},
+		{name: "the token, and forwarded", call: put(goodStock, http.Header{"X-Forwarded-For": {"10.0.0.7"}, "Authorization": {"Bearer s3cret"}}), change: withToken, status: 200, asked: 1},
+		{name: "stock from a page of another origin", call: put(goodStock, http.Header{"Origin": {"http://evil.test"}}), status: 403, problem: crossOrigin},
+		{name: "stock from a page of another origin, with the token", call: put(goodStock, http.Header{"Sec-Fetch-Site": {"cross-site"}, "Authorization": {"Bearer s3cret"}}), change: withToken, status: 403, problem: crossOrigin},
 		{name: "no token set, and not on loopback", call: put(goodStock, bearer("Bearer ")), change: notLoopback, status: 401, problem: unauthorized},
 
 		// Reading.
@@ -247,6 +256,9 @@ func contract() []*contractCase {
 		{name: "readyz", call: get("/readyz"), status: 200, asked: 1},
 		{name: "readyz while draining", call: get("/readyz"), change: draining, status: 503, problem: unavailable},
 		{name: "readyz while the stores are away", call: get("/readyz"), orders: fails(errors.New("password=hunter2")), status: 503, problem: unavailable, asked: 1},
+		{name: "readyz after another layout has taken over", call: get("/readyz"), orders: fails(fmt.Errorf("%w: %w", order.ErrSuperseded, refusal("10001", stock.ErrSuperseded))), status: 503, problem: superseded, asked: 1},
+		{name: "stock after another layout has taken over", call: put(goodStock), orders: fails(order.ErrSuperseded), status: 503, problem: superseded, asked: 1},
+		{name: "an audit read by a page of another origin", call: call{method: "GET", path: "/stock/10001/audit", header: http.Header{"Sec-Fetch-Site": {"cross-site"}}}, status: 200, asked: 1},
 		{name: "metrics", call: get("/metrics"), status: 200},
 
 		// Paths and methods.
@@ -256,6 +268,7 @@ func contract() []*contractCase {
 		{name: "a slash behind the stock", call: get("/stock/"), status: 404, problem: notFound},
 		{name: "other case", call: get("/Strategies"), status: 404, problem: notFound},
 		{name: "a problem's type", call: get("/problems/sold-out"), status: 404, problem: notFound},
+		{name: "no such path, from a page of another origin", call: call{method: "POST", path: "/nowhere", header: http.Header{"Origin": {"http://evil.test"}}}, status: 404, problem: notFound},
 		{name: "pay is for later", call: call{method: "POST", path: "/orders/" + testID.String() + "/pay"}, status: 404, problem: notFound},
 		{name: "list orders", call: get("/orders"), status: 405, problem: methodNotAllowed},
 		{name: "put stock nowhere", call: call{method: "PUT", path: "/stock"}, status: 405, problem: methodNotAllowed},
@@ -384,9 +397,9 @@ func checkProblem(t *testing.T, rec *httptest.ResponseRecorder, want problem, ba
 	if has := doc.SKU != nil; has != (want == soldOut || want == unknownSKU) {
 		t.Errorf("sku: %v", doc.SKU)
 	}
-	retry := want == inProgress || want == busy || want == unavailable
-	if has := rec.Header().Get("Retry-After") == "1"; has != retry {
-		t.Errorf("Retry-After is %q", rec.Header().Get("Retry-After"))
+	retry := map[problem]string{inProgress: "1", busy: "1", unavailable: "1", timeout: "1", superseded: "5"}[want]
+	if got := rec.Header().Get("Retry-After"); got != retry {
+		t.Errorf("Retry-After is %q, want %q", got, retry)
 	}
 }
 

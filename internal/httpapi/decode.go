@@ -2,12 +2,16 @@ package httpapi
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"mime"
+	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -27,6 +31,10 @@ const (
 	// keptBody is the capacity above which a body's buffer is not kept for
 	// the next request, in bytes.
 	keptBody = 16 << 10
+	// lateBody is how long a body may take after its deadline has passed, and
+	// lateAnswer how long the request may take from then on.
+	lateBody   = time.Second
+	lateAnswer = 30 * time.Second
 )
 
 const (
@@ -91,21 +99,42 @@ func isJSON(r *http.Request) bool {
 }
 
 // load reads the request's body, all of it, and says what is wrong if
-// something is: tooLarge, malformed, or "".
-func (r *reader) load(req *http.Request) problem {
+// something is: tooLarge, malformed, timeout, or "". After a failed read the
+// answer closes the connection, also where the body could be read after all.
+func (r *reader) load(w http.ResponseWriter, req *http.Request) problem {
 	if req.ContentLength > maxBody {
 		return tooLarge
 	}
 	r.limited = io.LimitedReader{R: req.Body, N: maxBody + 1}
 	_, err := r.body.ReadFrom(&r.limited)
+	if err != nil {
+		w.Header().Set("Connection", "close")
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		// If this process was stopped for a while, the body may have arrived
+		// in the meantime. Read what is there.
+		now, conn := time.Now(), http.NewResponseController(w)
+		if conn.SetReadDeadline(now.Add(lateBody)) == nil && conn.SetWriteDeadline(now.Add(lateAnswer)) == nil {
+			_, err = r.body.ReadFrom(&r.limited)
+		}
+	}
 	switch {
 	case r.body.Len() > maxBody:
 		return tooLarge
+	case err != nil && brokenConnection(err):
+		return timeout
 	case err != nil:
 		return malformed
 	}
 	r.json.Reset(&r.body, r.options...)
 	return ""
+}
+
+// brokenConnection reports whether a read of a body failed because the rest of
+// it did not come, and not because of what came.
+func brokenConnection(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
 }
 
 // clear readies the reader for the next body, and reports whether it is worth

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"reflect"
 	"regexp"
 	"strings"
@@ -21,7 +22,7 @@ import (
 // every body. whole says that it is one JSON value.
 func decodeOrder(t *testing.T, r *reader, body []byte) (req order.Request, whole bool, bad []fieldError) {
 	t.Helper()
-	p := r.load(&http.Request{Body: io.NopCloser(bytes.NewReader(body)), ContentLength: -1})
+	p := r.load(httptest.NewRecorder(), &http.Request{Body: io.NopCloser(bytes.NewReader(body)), ContentLength: -1})
 	if large := len(body) > maxBody; large != (p == tooLarge) || !large && p != "" {
 		t.Fatalf("%d bytes are %q", len(body), p)
 	}
@@ -136,7 +137,7 @@ func FuzzSetting(f *testing.F) {
 	r := newReader()
 	f.Fuzz(func(t *testing.T, body []byte) {
 		defer r.clear()
-		if r.load(&http.Request{Body: io.NopCloser(bytes.NewReader(body)), ContentLength: -1}) != "" {
+		if r.load(httptest.NewRecorder(), &http.Request{Body: io.NopCloser(bytes.NewReader(body)), ContentLength: -1}) != "" {
 			return
 		}
 		set := r.setting()

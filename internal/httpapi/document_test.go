@@ -39,7 +39,7 @@ func loadDocument(t testing.TB) document {
 func judged(t testing.TB, h http.Handler) http.Handler {
 	doc := loadDocument(t)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rec := httptest.NewRecorder()
+		rec := judgedAnswer{httptest.NewRecorder(), w}
 		h.ServeHTTP(rec, r)
 		if err := doc.judge(r, rec.Code, rec.Header(), rec.Body.Bytes()); err != nil {
 			t.Errorf("the answer to %s %s is not as documented: %v\n%d %v\n%s", r.Method, r.URL, err, rec.Code, rec.Header(), rec.Body)
@@ -51,6 +51,14 @@ func judged(t testing.TB, h http.Handler) http.Handler {
 		_, _ = w.Write(rec.Body.Bytes())
 	})
 }
+
+// judgedAnswer keeps an answer back, and leads to the connection that it is for.
+type judgedAnswer struct {
+	*httptest.ResponseRecorder
+	to http.ResponseWriter
+}
+
+func (a judgedAnswer) Unwrap() http.ResponseWriter { return a.to }
 
 // judge returns what the document does not allow in an answer.
 func (d document) judge(r *http.Request, status int, h http.Header, body []byte) error {
@@ -135,7 +143,7 @@ func (d document) item(path string) *openapi3.PathItem {
 }
 
 func judgeHeaders(response *openapi3.Response, h http.Header) error {
-	documented := map[string]bool{"Content-Type": true, "Content-Length": true}
+	documented := map[string]bool{"Content-Type": true, "Content-Length": true, "Connection": true}
 	for name, header := range response.Headers {
 		name = http.CanonicalHeaderKey(name)
 		documented[name] = true

@@ -19,6 +19,9 @@ const requestIDHeader = "X-Request-Id"
 func (a *api) envelope(c *gin.Context) {
 	start := time.Now()
 	c.Writer.Header()[requestIDHeader] = requestIDs(c.Request.Header)
+	if a.Draining() {
+		c.Header("Connection", "close")
+	}
 	defer func() {
 		v := recover()
 		if v != nil {
@@ -53,17 +56,13 @@ func (a *api) recovered(c *gin.Context, v any) any {
 	return nil
 }
 
-// logRequest writes the request's line, at the level of its status. That a
-// read failed because the client hung up is nobody's fault.
+// logRequest writes the request's line: at the error level if the service
+// failed, else at the debug level.
 func (a *api) logRequest(c *gin.Context, took time.Duration) {
 	level := slog.LevelDebug
 	failure := c.Errors.Last()
-	switch status := c.Writer.Status(); {
-	case failure == nil:
-	case status != http.StatusServiceUnavailable:
+	if failure != nil && c.Writer.Status() != http.StatusServiceUnavailable {
 		level = slog.LevelError
-	case c.Request.Context().Err() == nil:
-		level = slog.LevelWarn
 	}
 	if !a.Log.Enabled(c.Request.Context(), level) {
 		return
@@ -73,7 +72,7 @@ func (a *api) logRequest(c *gin.Context, took time.Duration) {
 		slog.String("path", c.Request.URL.Path),
 		slog.Int("status", c.Writer.Status()),
 		slog.Int("bytes", max(0, c.Writer.Size())),
-		slog.Duration("took", took),
+		slog.Float64("seconds", took.Seconds()),
 	}
 	if failure != nil {
 		attrs = append(attrs, slog.Any("error", failure.Err))
@@ -81,14 +80,24 @@ func (a *api) logRequest(c *gin.Context, took time.Duration) {
 	a.Log.LogAttrs(a.withID(c, c.Request.Context()), level, "request", attrs...)
 }
 
-// fail answers a request that the service refused, and leaves what went wrong
-// for the request's line in the log.
+// fail answers a request that the service refused, and logs what went wrong.
 func (a *api) fail(c *gin.Context, err error) {
 	p, detail := problemOf(err)
-	if p.about().status >= http.StatusInternalServerError {
-		_ = c.Error(err)
-	}
+	a.failed(c, p.about().status, "refusing requests as "+string(p), err)
 	a.problem(c, p, detail, concerning(err))
+}
+
+// failed leaves the cause of a failure for the request's line in the log. The
+// cause of a 503 gets a line of its own with the message; that a read failed
+// because the client hung up is no failure.
+func (a *api) failed(c *gin.Context, status int, message string, err error) {
+	if status < http.StatusInternalServerError {
+		return
+	}
+	_ = c.Error(err)
+	if ctx := c.Request.Context(); status == http.StatusServiceUnavailable && ctx.Err() == nil {
+		a.Log.LogAttrs(a.withID(c, ctx), slog.LevelWarn, message, slog.Any("error", err))
+	}
 }
 
 // reading is the context of a request that changes nothing: it ends with the

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -26,8 +27,10 @@ func TestChecksComeInOrder(t *testing.T) {
 		call
 		want problem
 	}{
-		{call{"PUT", "/nowhere", http.Header{"Content-Type": {"text/plain"}, "Idempotency-Key": {""}}, strings.Repeat("x", 70_000)}, notFound},
-		{call{"PUT", "/orders", http.Header{"Content-Type": {"text/plain"}, "Idempotency-Key": {""}}, strings.Repeat("x", 70_000)}, methodNotAllowed},
+		{call{"PUT", "/nowhere", http.Header{"Sec-Fetch-Site": {"cross-site"}, "Content-Type": {"text/plain"}, "Idempotency-Key": {""}}, strings.Repeat("x", 70_000)}, notFound},
+		{call{"PUT", "/orders", http.Header{"Sec-Fetch-Site": {"cross-site"}, "Content-Type": {"text/plain"}, "Idempotency-Key": {""}}, strings.Repeat("x", 70_000)}, methodNotAllowed},
+		{call{"POST", "/orders", http.Header{"Sec-Fetch-Site": {"cross-site"}, "Content-Type": {"text/plain"}, "Idempotency-Key": {""}}, strings.Repeat("x", 70_000)}, crossOrigin},
+		{call{"PUT", "/stock/1", http.Header{"Via": {"1.1 x"}, "Content-Type": {"text/plain"}}, strings.Repeat("x", 70_000)}, unauthorized},
 		{call{"POST", "/orders", http.Header{"Content-Type": {"text/plain"}, "Idempotency-Key": {""}}, strings.Repeat("x", 70_000)}, notJSON},
 		{call{"POST", "/orders", http.Header{"Idempotency-Key": {""}}, strings.Repeat("x", 70_000)}, malformed},
 		{call{"POST", "/orders", nil, strings.Repeat("x", 70_000)}, tooLarge},
@@ -90,26 +93,33 @@ func TestLogHandler(t *testing.T) {
 
 func TestLogLevels(t *testing.T) {
 	for _, tt := range []struct {
-		name string
-		err  error
-		want string
+		name  string
+		err   error
+		wants []string // words of each line
 	}{
-		{"accepted", nil, "level=DEBUG"},
-		{"refused", stock.Refuse("10001", stock.ErrSoldOut), "level=DEBUG"},
-		{"busy", fmt.Errorf("%w: the queue is full", order.ErrBusy), "level=WARN"},
-		{"unknown", errors.New("cause"), "level=ERROR"},
+		{"accepted", nil, []string{"level=DEBUG msg=request"}},
+		{"refused", stock.Refuse("10001", stock.ErrSoldOut), []string{"level=DEBUG msg=request"}},
+		{"busy", fmt.Errorf("%w: the queue is full", order.ErrBusy), []string{`level=WARN msg="refusing requests as busy"`, "level=DEBUG msg=request"}},
+		{"superseded", fmt.Errorf("%w: the queue is full", order.ErrSuperseded), []string{`level=WARN msg="refusing requests as superseded"`, "level=DEBUG msg=request"}},
+		{"unknown", errors.New("the queue is full"), []string{"level=ERROR msg=request"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			log := new(logBuffer)
 			do(newAPI(t, &fakeOrders{err: tt.err}, loggingTo(log, slog.LevelDebug)), call{method: "POST", path: "/orders", body: oneLine})
 			found := log.lines("")
-			if len(found) != 1 {
+			if len(found) != len(tt.wants) {
 				t.Fatalf("%d lines:\n%s", len(found), log)
 			}
-			if line := found[0]; !strings.Contains(line, tt.want) || !strings.Contains(line, "request_id=req-1") {
-				t.Error(line)
-			} else if strings.Contains(tt.want, "WARN") && !strings.Contains(line, "the queue is full") {
-				t.Errorf("the cause is not there: %s", line)
+			for n, line := range found {
+				if !strings.Contains(line, tt.wants[n]) || !strings.Contains(line, "request_id=req-1") {
+					t.Errorf("%s is not %s", line, tt.wants[n])
+				}
+				if !strings.Contains(line, "DEBUG") && !strings.Contains(line, "the queue is full") {
+					t.Errorf("the cause is not there: %s", line)
+				}
+				if strings.Contains(line, "msg=request") && !regexp.MustCompile(` seconds=[0-9.e-]+ `).MatchString(line) {
+					t.Errorf("no number of seconds: %s", line)
+				}
 			}
 		})
 	}
@@ -256,6 +266,20 @@ func TestTimeout(t *testing.T) {
 		if rec := do(h, r); rec.Code != 503 {
 			t.Errorf("%s %s: %d", r.method, r.path, rec.Code)
 		}
+	}
+}
+
+// TestReadyAnswersInTime: whoever asks /readyz over stores that hang has an
+// answer within 2 s, however long a request may take.
+func TestReadyAnswersInTime(t *testing.T) {
+	c := testConfig(&blockedOrders{})
+	c.RequestTimeout = 10 * time.Second
+	start := time.Now()
+	if rec := do(judged(t, New(c)), call{method: "GET", path: "/readyz"}); rec.Code != 503 {
+		t.Errorf("%d", rec.Code)
+	}
+	if took := time.Since(start); took > 3*time.Second { // a busy machine
+		t.Errorf("answered after %v", took)
 	}
 }
 

@@ -144,6 +144,7 @@ type call struct {
 
 func (c call) request() *http.Request {
 	r := httptest.NewRequest(c.method, c.path, strings.NewReader(c.body))
+	r.Host, r.RemoteAddr = "localhost:8080", "127.0.0.1:40000"
 	r.Header.Set("X-Request-ID", "req-1")
 	if c.body != "" {
 		r.Header.Set("Content-Type", "application/json")
@@ -157,9 +158,11 @@ func (c call) request() *http.Request {
 	return r
 }
 
-func do(h http.Handler, c call) *httptest.ResponseRecorder {
+func do(h http.Handler, c call) *httptest.ResponseRecorder { return serveRequest(h, c.request()) }
+
+func serveRequest(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	rec := httptest.NewRecorder()
-	h.ServeHTTP(rec, c.request())
+	h.ServeHTTP(rec, r)
 	return rec
 }
 

@@ -1,14 +1,13 @@
 package httpapi
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
+	"context"
 	"errors"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/google/uuid"
@@ -18,15 +17,17 @@ import (
 )
 
 const (
-	maxKey           = 255 // bytes of an idempotency key
-	defaultPage      = 100 // SKUs in an answer of GET /stock
-	maxPage          = 1000
-	invalidDetail    = "The request has fields that are not as they must be."
-	afterField       = "after"
-	limitField       = "limit"
-	pageDetail       = "must be an integer from 1 to 1000"
-	notJSONDetail    = "The body must be application/json, in UTF-8 and not compressed."
-	notReadyDetail   = "The service is starting or stopping."
+	maxKey         = 255 // bytes of an idempotency key
+	defaultPage    = 100 // SKUs in an answer of GET /stock
+	maxPage        = 1000
+	invalidDetail  = "The request has fields that are not as they must be."
+	afterField     = "after"
+	limitField     = "limit"
+	pageDetail     = "must be an integer from 1 to 1000"
+	notJSONDetail  = "The body must be application/json, in UTF-8 and not compressed."
+	notReadyDetail = "The service is starting or stopping."
+	// readyTimeout bounds /readyz. A load balancer waits no longer than this.
+	readyTimeout     = 1500 * time.Millisecond
 	storesAwayDetail = "The service cannot place orders now. The log has the cause under the request ID."
 )
 
@@ -111,11 +112,13 @@ func (a *api) release(r *reader) {
 }
 
 func (a *api) load(c *gin.Context, r *reader) bool {
-	switch r.load(c.Request) {
+	switch r.load(c.Writer, c.Request) {
 	case tooLarge:
 		a.problem(c, tooLarge, "A body may have 65536 bytes at most.")
 	case malformed:
-		a.problem(c, malformed, "The body did not arrive whole.")
+		a.problem(c, malformed, "The body's chunks are not encoded as they must be.")
+	case timeout:
+		a.problem(c, timeout, "The body did not arrive whole, or not in time. Nothing was done; send the request again.")
 	default:
 		return true
 	}
@@ -169,9 +172,9 @@ func parseUUID(s string) (uuid.UUID, error) {
 
 // PUT /stock/{sku}
 func (a *api) setStock(c *gin.Context) {
-	if !a.auth.admits(c.Request.Header) {
+	if objection := a.auth.objection(c.Request); objection != "" {
 		c.Header("WWW-Authenticate", "Bearer")
-		a.problem(c, unauthorized, "This call needs the administrator's bearer token.")
+		a.problem(c, unauthorized, objection)
 		return
 	}
 	if !isJSON(c.Request) {
@@ -196,34 +199,6 @@ func (a *api) setStock(c *gin.Context) {
 	b := a.buffers.Get().(*buffer)
 	b.bytes = appendStock(b.bytes[:0], &s)
 	a.write(c, status, a.types.json, b)
-}
-
-// authority decides who is an administrator.
-type authority struct {
-	token    [sha256.Size]byte // its hash
-	needed   bool
-	loopback bool
-}
-
-func newAuthority(token string, loopback bool) authority {
-	return authority{token: sha256.Sum256([]byte(token)), needed: token != "", loopback: loopback}
-}
-
-// admits takes the same time for every wrong token, whatever its length.
-func (a authority) admits(h http.Header) bool {
-	if !a.needed {
-		return a.loopback
-	}
-	given := h["Authorization"]
-	if len(given) != 1 {
-		return false
-	}
-	scheme, token, _ := strings.Cut(given[0], " ")
-	if !strings.EqualFold(scheme, "Bearer") {
-		return false
-	}
-	hash := sha256.Sum256([]byte(strings.TrimLeft(token, " ")))
-	return subtle.ConstantTimeCompare(hash[:], a.token[:]) == 1
 }
 
 // GET /stock
@@ -350,14 +325,20 @@ func (a *api) readyz(c *gin.Context) {
 		a.problem(c, unavailable, notReadyDetail)
 		return
 	}
-	ctx, cancel := a.reading(c)
+	ctx, cancel := context.WithTimeout(a.withID(c, c.Request.Context()), min(readyTimeout, a.RequestTimeout))
 	defer cancel()
-	if err := a.Orders.Ready(ctx); err != nil {
-		_ = c.Error(err)
+	err := a.Orders.Ready(ctx)
+	switch {
+	case err == nil:
+		a.send(c, http.StatusOK, a.types.json, []byte(`{"status":"ready"}`))
+	case errors.Is(err, order.ErrSuperseded):
+		a.failed(c, http.StatusServiceUnavailable, "not ready", err)
+		p, detail := problemOf(err)
+		a.problem(c, p, detail)
+	default:
+		a.failed(c, http.StatusServiceUnavailable, "not ready", err)
 		a.problem(c, unavailable, storesAwayDetail)
-		return
 	}
-	a.send(c, http.StatusOK, a.types.json, []byte(`{"status":"ready"}`))
 }
 
 // GET /openapi.yaml

@@ -4,8 +4,9 @@
 // one is placed.
 //
 // A request is checked in this order, and answered by the first thing wrong:
-// path and method; the administrator's token; Content-Type; Idempotency-Key;
-// the size of the body; whether it is one JSON value; its fields, all at once.
+// path and method; its origin; the administrator's token; Content-Type;
+// Idempotency-Key; the size of the body; whether it arrived; whether it is one
+// JSON value; its fields, all at once.
 package httpapi
 
 import (
@@ -47,17 +48,22 @@ type Config struct {
 	Orders     Orders
 	Strategies Strategies
 	// AdminToken is what administrators must bring. Empty: none is asked for,
-	// and their calls work only where Loopback is true.
+	// and their calls work only where Loopback is true, and only for requests
+	// that come from this machine, name it as their Host and were not
+	// forwarded.
 	AdminToken string
 	// Loopback says that only this machine can reach the listener.
 	Loopback bool
 	// Metrics serves GET /metrics.
 	Metrics http.Handler
-	// Log gets one line a request: at debug level, 503 at warn, 500 at error.
-	// No line holds a body, a query, a token or a key.
+	// Log gets one line a request: at debug level, 500 at error. The cause of
+	// a 503 is logged apart, at warn, under one message a problem, so that a
+	// handler can count the repeated ones (see package outage). No line holds
+	// a body, a query, a token or a key.
 	Log *slog.Logger
-	// Draining reports that the service is starting or stopping, so that
-	// /readyz sends clients elsewhere. It must be safe for concurrent use.
+	// Draining reports that the service is starting or stopping: /readyz is
+	// 503, and every answer asks for a new connection, which a load balancer
+	// makes elsewhere. It must be safe for concurrent use.
 	Draining func() bool
 	// RequestTimeout bounds the work of one request, > 0. Placing an order
 	// and changing stock go on for that long after a client has hung up, so
@@ -88,6 +94,7 @@ var openAPI []byte
 type api struct {
 	Config
 	auth       authority
+	origins    http.CrossOriginProtection
 	strategies []byte
 	types      mediaTypes
 	readers    sync.Pool // of *reader
@@ -124,7 +131,7 @@ func (a *api) engine() *gin.Engine {
 	e.ForwardedByClientIP = false
 	e.UseRawPath = true // an escaped slash belongs to the name it stands in
 
-	e.Use(a.envelope)
+	e.Use(a.envelope, a.sameOrigin)
 	e.NoRoute(a.notFound)
 	e.NoMethod(a.methodNotAllowed)
 

@@ -20,6 +20,8 @@ const (
 	unknownSKU       problem = "unknown-sku"
 	unknownOrder     problem = "unknown-order"
 	methodNotAllowed problem = "method-not-allowed"
+	crossOrigin      problem = "cross-origin"
+	timeout          problem = "timeout"
 	soldOut          problem = "sold-out"
 	inProgress       problem = "in-progress"
 	belowSold        problem = "below-sold"
@@ -30,6 +32,7 @@ const (
 	internal         problem = "internal"
 	busy             problem = "busy"
 	unavailable      problem = "unavailable"
+	superseded       problem = "superseded"
 )
 
 // internalDetail says nothing of the cause, which is for the log alone.
@@ -39,7 +42,7 @@ const internalDetail = "The service failed. The log has the cause under the requ
 type about struct {
 	status int
 	title  string
-	retry  bool // Retry-After: 1
+	retry  string // Retry-After, in seconds; empty: none
 }
 
 // about is the table of problems.
@@ -57,10 +60,14 @@ func (p problem) about() about {
 		return about{status: http.StatusNotFound, title: "Unknown order"}
 	case methodNotAllowed:
 		return about{status: http.StatusMethodNotAllowed, title: "Method not allowed"}
+	case crossOrigin:
+		return about{status: http.StatusForbidden, title: "Cross-origin request"}
+	case timeout:
+		return about{status: http.StatusRequestTimeout, title: "Request timeout", retry: "1"}
 	case soldOut:
 		return about{status: http.StatusConflict, title: "Sold out"}
 	case inProgress:
-		return about{status: http.StatusConflict, title: "In progress", retry: true}
+		return about{status: http.StatusConflict, title: "In progress", retry: "1"}
 	case belowSold:
 		return about{status: http.StatusConflict, title: "Below what is sold"}
 	case tooLarge:
@@ -72,9 +79,11 @@ func (p problem) about() about {
 	case keyReused:
 		return about{status: http.StatusUnprocessableEntity, title: "Idempotency key reused"}
 	case busy:
-		return about{status: http.StatusServiceUnavailable, title: "Busy", retry: true}
+		return about{status: http.StatusServiceUnavailable, title: "Busy", retry: "1"}
 	case unavailable:
-		return about{status: http.StatusServiceUnavailable, title: "Unavailable", retry: true}
+		return about{status: http.StatusServiceUnavailable, title: "Unavailable", retry: "1"}
+	case superseded:
+		return about{status: http.StatusServiceUnavailable, title: "Superseded", retry: "5"}
 	default:
 		return about{status: http.StatusInternalServerError, title: "Internal error"}
 	}
@@ -87,8 +96,10 @@ func problemOf(err error) (p problem, detail string) {
 	switch {
 	case errors.Is(err, order.ErrUnavailable):
 		return unavailable, "A store did not answer and the outcome is open. Try again, with the same Idempotency-Key if an order is at stake."
+	case errors.Is(err, order.ErrSuperseded):
+		return superseded, "An instance of another strategy or layout has taken the stock over. Nothing was cut; ask another instance."
 	case errors.Is(err, order.ErrBusy):
-		return busy, "Too much at once. Nothing was cut; try again."
+		return busy, "The service is too busy, or a store is away. Nothing was cut; try again."
 	case errors.Is(err, order.ErrInProgress):
 		return inProgress, "Another request with this Idempotency-Key is under way."
 	case errors.Is(err, order.ErrKeyReused):
@@ -130,8 +141,8 @@ func concerning(err error) extras {
 func (a *api) problem(c *gin.Context, p problem, detail string, more ...extras) {
 	about := p.about()
 	h := c.Writer.Header()
-	if about.retry {
-		h["Retry-After"] = []string{"1"}
+	if about.retry != "" {
+		h["Retry-After"] = []string{about.retry}
 	}
 	var x extras
 	if len(more) > 0 {

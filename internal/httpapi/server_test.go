@@ -94,29 +94,101 @@ func TestSlowHeaders(t *testing.T) {
 	}
 }
 
-// TestSlowBody promises a body and sends but a part of it.
+// partOfAnOrder is a request whose body is announced whole and not sent whole.
+func partOfAnOrder(sent int) string {
+	return fmt.Sprintf("POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(oneLine), oneLine[:sent])
+}
+
+// TestSlowBody: a body that does not arrive whole is 408, which is safe to
+// send again, and never the client's mistake.
 func TestSlowBody(t *testing.T) {
 	const limit = 300 * time.Millisecond
 	address := serve(t, func(s *http.Server) { s.ReadTimeout = limit })
-	start := time.Now()
-	conn := dial(t, address)
-	if _, err := io.WriteString(conn, "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"); err != nil {
+	for _, tt := range []struct {
+		name, request string
+		hangUp        bool
+	}{
+		{"too late", partOfAnOrder(10), false},
+		{"nothing of it", partOfAnOrder(0), false},
+		{"too late, in chunks", "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n", false},
+		{"cut off", partOfAnOrder(10), true},
+		{"cut off, in chunks", "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			start := time.Now()
+			conn := dial(t, address)
+			if _, err := io.WriteString(conn, tt.request); err != nil {
+				t.Fatal(err)
+			}
+			if tt.hangUp {
+				if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := bufio.NewReader(conn)
+			response, err := http.ReadResponse(r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(response.Body)
+			if response.StatusCode != http.StatusRequestTimeout || !strings.Contains(string(body), `"/problems/timeout"`) {
+				t.Errorf("%d %s", response.StatusCode, body)
+			}
+			if response.Header.Get("Retry-After") != "1" || !response.Close {
+				t.Errorf("not to be tried again over another connection: %v", response.Header)
+			}
+			if _, err := r.ReadByte(); err == nil {
+				t.Error("the connection is kept")
+			}
+			if took := time.Since(start); !tt.hangUp && (took < limit || took > limit+lateBody+5*time.Second) {
+				t.Errorf("cut off after %v, want %v", took, limit)
+			}
+		})
+	}
+}
+
+// TestLateBody: a body that has arrived is read although its deadline passed,
+// as it does while the process is stopped.
+func TestLateBody(t *testing.T) {
+	const limit = 300 * time.Millisecond
+	conn := dial(t, serve(t, func(s *http.Server) { s.ReadTimeout, s.WriteTimeout = limit, limit+lateBody/8 }))
+	if _, err := io.WriteString(conn, partOfAnOrder(10)); err != nil {
 		t.Fatal(err)
 	}
-	r := bufio.NewReader(conn)
-	response, err := http.ReadResponse(r, nil)
+	time.Sleep(limit + lateBody/4) // the deadlines are over, the time after them is not
+	if _, err := io.WriteString(conn, oneLine[10:]); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	body, _ := io.ReadAll(response.Body)
-	if response.StatusCode != 400 || !strings.Contains(string(body), `"/problems/malformed"`) {
-		t.Errorf("%d %s", response.StatusCode, body)
+	if response.StatusCode != http.StatusCreated || !response.Close {
+		t.Errorf("%d %v %s", response.StatusCode, response.Header, body)
 	}
-	if _, err := r.ReadByte(); err == nil {
-		t.Error("the connection is kept")
+}
+
+// TestDraining: while the service stops it answers, and every answer ends its
+// connection.
+func TestDraining(t *testing.T) {
+	h := newAPI(t, new(fakeOrders), func(c *Config) { c.Draining = func() bool { return true } })
+	for _, tt := range []struct {
+		call
+		status int
+	}{
+		{call{method: "POST", path: "/orders", body: oneLine}, 201},
+		{call{method: "GET", path: "/stock/1"}, 200},
+		{call{method: "GET", path: "/readyz"}, 503},
+		{call{method: "GET", path: "/nowhere"}, 404},
+	} {
+		if rec := do(h, tt.call); rec.Code != tt.status || rec.Header().Get("Connection") != "close" {
+			t.Errorf("%s %s: %d %v", tt.method, tt.path, rec.Code, rec.Header())
+		}
 	}
-	if took := time.Since(start); took < limit || took > limit+5*time.Second {
-		t.Errorf("cut off after %v, want %v", took, limit)
+	if rec := do(newAPI(t, new(fakeOrders)), call{method: "GET", path: "/stock/1"}); rec.Header().Get("Connection") != "" {
+		t.Errorf("not draining: %v", rec.Header())
 	}
 }
 

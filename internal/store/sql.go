@@ -99,7 +99,7 @@ func (s *SQL) open(ctx context.Context, size int, dialector gorm.Dialector) (*SQ
 			SkipDefaultTransaction: true,
 			DisableAutomaticPing:   true,
 			TranslateError:         true,
-			Logger:                 slowLog{},
+			Logger:                 slowLog{slog.Default()},
 			NowFunc:                func() time.Time { return time.Now().UTC() },
 		})
 	}
@@ -165,10 +165,13 @@ func (s *SQL) LedgerID(ctx context.Context) (uuid.UUID, error) {
 	return ids[0], nil
 }
 
-// slowLog tells slog's default logger of slow statements, without their
-// values, and of nothing else: whether an error is worth a line is for those
-// to say who get it.
-type slowLog struct{}
+// LogTo has slow statements logged to log instead of slog's default logger.
+// Call it before the pool is used.
+func (s *SQL) LogTo(log *slog.Logger) { s.db.Logger = slowLog{log} }
+
+// slowLog tells log of slow statements, without their values, and of nothing
+// else: whether an error is worth a line is for those to say who get it.
+type slowLog struct{ log *slog.Logger }
 
 var _ gorm.ParamsFilter = slowLog{}
 
@@ -178,13 +181,13 @@ func (slowLog) Info(context.Context, string, ...any)  {}
 func (slowLog) Warn(context.Context, string, ...any)  {}
 func (slowLog) Error(context.Context, string, ...any) {}
 
-func (slowLog) Trace(ctx context.Context, begin time.Time, statement func() (string, int64), err error) {
+func (l slowLog) Trace(ctx context.Context, begin time.Time, statement func() (string, int64), err error) {
 	elapsed := time.Since(begin)
 	if elapsed < slowStatement || errors.Is(err, context.Canceled) {
 		return
 	}
 	text, rows := statement()
-	slog.WarnContext(ctx, "slow statement", "sql", text, "rows", rows, "duration", elapsed, "error", err)
+	l.log.WarnContext(ctx, "slow statement", "sql", text, "rows", rows, "seconds", elapsed.Seconds(), "error", err)
 }
 
 // ParamsFilter keeps values out of the log.

@@ -1,0 +1,132 @@
+package outage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// newLog returns a logger over a Handler, and what it has written so far.
+func newLog(t *testing.T) (log *slog.Logger, h *Handler, lines func() []string) {
+	t.Helper()
+	var b bytes.Buffer
+	h = NewHandler(slog.NewTextHandler(&b, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+	return slog.New(h), h, func() []string { return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n") }
+}
+
+func expect(t *testing.T, lines []string, patterns ...string) {
+	t.Helper()
+	if len(lines) != len(patterns) {
+		t.Fatalf("%d lines, want %d:\n%s", len(lines), len(patterns), strings.Join(lines, "\n"))
+	}
+	for n, pattern := range patterns {
+		if !regexp.MustCompile(pattern).MatchString(lines[n]) {
+			t.Errorf("line %d is %q, want %s", n, lines[n], pattern)
+		}
+	}
+}
+
+// TestOutage: the first failure is told at once, those that follow are
+// counted, and the end is told.
+func TestOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, h, lines := newLog(t)
+		defer h.Close()
+		for n := range 4290 { // 3 s, as it was measured
+			log.Warn("refusing", "error", errors.New("cause"), "n", n)
+			time.Sleep(700 * time.Microsecond)
+		}
+		time.Sleep(every - 3003*time.Millisecond) // to the first summary
+		synctest.Wait()
+		log.Warn("refusing", "error", errors.New("another cause"))
+		time.Sleep(2 * every)
+		synctest.Wait()
+		log.Warn("refusing", "error", errors.New("again"))
+		expect(t, lines(),
+			`level=WARN msg=refusing error=cause n=0$`,
+			`level=WARN msg=refusing error=cause n=4289 count=4289 since=`,
+			`level=WARN msg=refusing error="another cause" count=1 since=`,
+			`level=INFO msg="over: refusing" count=4291 since=\S+ seconds=10$`,
+			`level=WARN msg=refusing error=again$`)
+	})
+}
+
+// TestKinds: kinds are counted apart, and what is no outage is not counted.
+func TestKinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, h, lines := newLog(t)
+		defer h.Close()
+		for range 2 {
+			log.Warn("one", "error", "x")
+			log.With("part", "p").WithGroup("g").Warn("two", "error", "x")
+			log.Warn("drift", "sku", "a")
+			log.Error("bug", "error", "x")
+			log.Info("news", "error", "x")
+		}
+		time.Sleep(3 * every)
+		synctest.Wait()
+		log.Warn("alone", "error", "x") // no line says that it is over
+		time.Sleep(3 * every)
+		synctest.Wait()
+		written := lines()
+		expect(t, written[:8], `WARN msg=one error=x$`, `WARN msg=two part=p g.error=x$`, `WARN msg=drift sku=a$`, `ERROR msg=bug`, `INFO msg=news`,
+			`WARN msg=drift sku=a$`, `ERROR msg=bug`, `INFO msg=news`)
+		rest := strings.Join(written[8:], "\n")
+		for _, want := range []string{"msg=one error=x count=1", "msg=two part=p g.error=x g.count=1", `msg="over: one"`, `msg="over: two" part=p`, "msg=alone error=x"} {
+			if strings.Count(rest, want) != 1 {
+				t.Errorf("%q is not there once:\n%s", want, rest)
+			}
+		}
+		if len(written) != 13 {
+			t.Errorf("%d lines:\n%s", len(written), strings.Join(written, "\n"))
+		}
+	})
+}
+
+// TestClose: what was counted is told at the end of the process.
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, h, lines := newLog(t)
+		for range 3 {
+			log.Warn("refusing", "error", "x")
+			time.Sleep(time.Second)
+		}
+		h.Close()
+		log.Warn("refusing", "error", "late")
+		log.Warn("refusing", "error", "later")
+		expect(t, lines(), `error=x$`, `WARN msg=refusing error=x count=2 since=\S+$`, `error=late$`, `error=later$`)
+	})
+}
+
+func TestConcurrent(t *testing.T) {
+	h := NewHandler(slog.NewTextHandler(io.Discard, nil))
+	h.outages.every = time.Millisecond
+	log := slog.New(h)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 2000 {
+				log.WarnContext(context.Background(), "refusing", "error", "x")
+			}
+		})
+	}
+	all.Wait()
+	h.Close()
+}
