@@ -42,7 +42,7 @@ var placing = []mutant{
 	{"a row of another generation is cut, in one UPDATE", merged, "AND epoch BETWEEN ? AND ?\"", "AND ? < ?\"", "internal/stock/cutter TestConformance/SQLite/conditional/LaterGeneration"},
 	{"a row of another generation is cut, in one UPDATE of several SKUs", merged, "text.WriteString(\" WHERE epoch BETWEEN ? AND ? AND (\")", "text.WriteString(\" WHERE ? < ? AND (\")", "internal/stock/cutter TestConformance/MariaDB/merged/EarlierGeneration"},
 	{"a row of another generation is cut, in one UPDATE of PostgreSQL", merged, "AND stock.epoch BETWEEN ? AND ? AND", "AND ?::bigint < ?::bigint AND", "internal/stock/cutter TestConformance/PostgreSQL/merged/EarlierGeneration"},
-	{"a version is enough", optimistic, "AND version = ? AND epoch = ?\"", "AND version = ? AND ? > 0\"", "internal/order TestAdoptionWhileCutting/SQLite"},
+	{"a version is enough", optimistic, "AND version = ? AND epoch = ?\"", "AND version = ? AND ? > 0\"", "internal/stock/cutter TestConformance/SQLite/optimistic/AdoptedMeanwhile"},
 	{"an adoption keeps the version", stockrow, "row.Version++ // whoever saw", "// whoever saw", "internal/order TestAdoption/SQLite"},
 	{"an adoption keeps the epoch", stockrow, "if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {", "if _, err = l.Generation().Renew(row.Epoch, above); err != nil {", "internal/order TestAdoption/SQLite"},
 	{"a shrink keeps the version", stockrow, "row.Available -= line.Quantity\n\t\trow.Version++", "row.Available -= line.Quantity", "internal/order TestShrinkIsSeen/SQLite"},
@@ -78,7 +78,7 @@ var placing = []mutant{
 	{"a restored ledger is believed", ownership, "return mark.Beat >= row.Beat && mark.Beat > 0 || mark.Generation > row.Generation", "return false", "internal/order TestRestoredLedger/SQLite"},
 	{"a store that changed is believed", ownership, "func (g *generations) suspected() bool { return g.suspicions.Load() > g.answered.Load() }", "func (g *generations) suspected() bool { return false }", "internal/order TestStoreChanged/SQLite"},
 	{"a start takes no stock over", ownership, "if row.Layout == g.layout && !restored(row, mark) {", "if !restored(row, mark) && row.Layout != \"\" {", "internal/order TestLayouts/SQLite/lua_to_merged"},
-	{"flight without records stays", recovery, "if err != nil || recorded == now.inFlight {", "if true {", "internal/order TestFlightWithoutRecords/SQLite"},
-	{"flight with records is refilled away", recovery, "if err != nil || recorded == now.inFlight {", "if err != nil {", "internal/order TestFlightWithoutRecords/SQLite"},
+	{"flight without records stays", recovery, "if err != nil || recorded == now.inFlight {", "if err != nil || recorded >= 0 {", "internal/order TestFlightWithoutRecords/SQLite"},
+	{"flight with records is refilled away", recovery, "if err != nil || recorded == now.inFlight {", "if err != nil || recorded < 0 {", "internal/order TestFlightWithoutRecords/SQLite"},
 	{"one bad SKU stops the sweep", recovery, "errs := []error{s.applyChanges(ctx, \"\")}", "errs := []error{s.applyChanges(ctx, \"\")}\n\tif errs[0] != nil {\n\t\treturn errs[0]\n\t}", "internal/order TestOneBadSKU/SQLite"},
 }

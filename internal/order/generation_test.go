@@ -135,7 +135,15 @@ func TestCreatedByTheOldLayout(t *testing.T) {
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
 		old := s.open(t, settings{strategy: "merged"})
 		next := s.open(t, settings{strategy: "lua"})
-		sku := fresh("created")
+		sku, changed := fresh("created"), fresh("changed")
+		lay(t, old, changed, 5)
+		if _, _, err := next.ledger.Set(t.Context(), Setting{SKU: changed, Kind: stock.Product, Total: 6}); !errors.Is(err, stock.ErrNotAdopted) {
+			t.Errorf("changing a row that is not adopted: %v", err)
+		}
+		lay(t, next, changed, 6)
+		if row, err := next.ledger.Row(t.Context(), changed); err != nil || !next.generations.current().Holds(row.Epoch) {
+			t.Errorf("changed before it was adopted: %+v, %v", row, err)
+		}
 		lay(t, old, sku, 5)
 		if _, err := next.Stock(t.Context(), sku); err != nil {
 			t.Error(err)
@@ -485,12 +493,13 @@ func TestShrinkOutlivesRefill(t *testing.T) {
 		}()
 		wait(t, "the administrator's take", reached)
 		s.forget(t)
-		mustPlace(t, i.instance, asking(stock.Line{SKU: sku, Quantity: 2})) // refills
+		mustPlace(t, i.instance, ask(sku)) // refills
 		proceed()
-		if err := wait(t, "the administrator's answer", set); !errors.Is(err, ErrBelowSold) {
-			t.Errorf("got %v", err)
+		if err := wait(t, "the administrator's answer", set); err != nil {
+			t.Error(err)
 		}
+		mustRefuse(t, i.instance, ask(sku), stock.ErrSoldOut)
 		s.settled(t, i.gate, sku)
-		s.atRest(t, i.gate, sku, 2)
+		s.atRest(t, i.gate, sku, 1)
 	})
 }

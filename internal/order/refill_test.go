@@ -262,7 +262,7 @@ func TestRestoredLedger(t *testing.T) {
 				if sooner {
 					i.StoreChanged()
 				}
-				mustPlace(t, i, asking(stock.Line{SKU: sku, Quantity: 2}))
+				mustPlace(t, i, asking(stock.Line{SKU: sku, Quantity: 3}))
 				s.settled(t, i.gate, sku)
 				lay(t, i, sku, 7)
 				lay(t, i, sku, 8)

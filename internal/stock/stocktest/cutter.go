@@ -53,6 +53,7 @@ func CutterPromises(counts bool) []CutterPromise {
 		{"AnyEpoch", anyEpoch},
 		{"LaterGeneration", laterGeneration},
 		{"EarlierGeneration", earlierGeneration},
+		{"AdoptedMeanwhile", adoptedMeanwhile},
 		{"RollbackCutsNothing", rollbackCutsNothing},
 		{"CutsAddUp", cutsAddUp},
 		{"CutsOfSeveralLinesAddUp", cutsOfSeveralLinesAddUp},
@@ -343,6 +344,31 @@ func earlierGeneration(t *cut) error {
 	t.left("old", 10)
 	t.left("first", 7)
 	t.left("last", 8)
+	return nil
+}
+
+// adoptedMeanwhile: a stock row that another generation adopts after the cutter
+// has seen it is not cut.
+func adoptedMeanwhile(t *cut) error {
+	t.lay("a", 10)
+	d := order(t.line("a", 1, 0))
+	cutter := t.cutter
+	if viewer, ok := cutter.(stock.Viewer); ok && t.err == nil {
+		cutter, t.err = viewer.View(t.db, t.generation, group(d))
+	}
+	later, _ := (t.generation + 1).Epochs()
+	if t.err == nil {
+		t.err = t.db.Exec("UPDATE stock SET epoch = ? WHERE sku = ?", later+1, string(t.sku("a"))).Error
+	}
+	if t.err != nil {
+		return t.err
+	}
+	tx := t.db.Begin()
+	defer tx.Rollback()
+	decisions, err := cutter.Cut(tx, t.generation, group(d))
+	if err == nil && decisions[0].Taken() || err != nil && !errors.Is(err, stock.ErrConflict) {
+		return fmt.Errorf("decided %v, %w", decisions, err)
+	}
 	return nil
 }
 
