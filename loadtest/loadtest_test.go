@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -39,12 +41,33 @@ func runHere(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-func TestOutcomeOf(t *testing.T) {
-	for status, want := range map[int]string{
-		201: accepted, 409: refused, 0: failed, 200: failed, 404: failed, 429: failed, 500: failed, 503: failed,
+func TestRead(t *testing.T) {
+	problem := func(name string) string { return `{"type":"/problems/` + name + `"}` }
+	for _, test := range []struct {
+		status  int
+		text    string
+		outcome string
+		failure string
+		open    bool
+	}{
+		{201, `{"id":"1"}`, accepted, "", false},
+		{409, problem("sold-out"), refused, "", false},
+		{409, problem("in-progress"), failed, "409 in-progress", false},
+		{409, "", failed, "409", false},
+		{200, "{}", failed, "200", false},
+		{404, problem("unknown-sku"), failed, "404 unknown-sku", false},
+		{500, problem("internal"), failed, "500 internal", false},
+		{503, problem("busy"), failed, "503 busy", false},
+		{503, problem("unavailable"), failed, "503 unavailable", true},
+		{502, "<html>", failed, "502", true},
+		{0, "connect: connection refused", failed, "connection refused", false},
+		{0, "Client.Timeout exceeded", failed, "timeout", true},
+		{0, "EOF", failed, "no answer", true},
 	} {
-		if got := outcomeOf(status); got != want {
-			t.Errorf("%d: %s, want %s", status, got, want)
+		var a answer
+		a.read(test.status, []byte(test.text))
+		if a.outcome != test.outcome || a.open() != test.open || a.outcome == failed && a.failure() != test.failure {
+			t.Errorf("%d %s: %s, open %v, %q", test.status, test.text, a.outcome, a.open(), a.failure())
 		}
 	}
 }
@@ -85,10 +108,14 @@ func TestTimed(t *testing.T) {
 func TestJudge(t *testing.T) {
 	n := func(n int64) *int64 { return &n }
 	var (
-		sound  = strategy.Spec{Name: "lua", Sound: true}
-		broken = strategy.Spec{Name: "none"}
-		exact  = Result{Instances: 2, Stock: 10, Accepted: 10, Sold: 10, Ledger: n(0), Gate: n(0), InFlight: n(0)}
+		sound      = terms{spec: strategy.Spec{Name: "lua", Sound: true}, maxFailures: 0.05}
+		optimistic = terms{spec: strategy.Spec{Name: "optimistic", Cutter: "optimistic", Sound: true}, maxFailures: 0.05}
+		broken     = terms{spec: strategy.Spec{Name: "none"}, mayOversell: true, mustOversell: true, maxFailures: 0.05}
+		alone      = terms{spec: strategy.Spec{Name: "mutex"}, mayOversell: true, maxFailures: 0.05}
+		guarded    = terms{spec: strategy.Spec{Name: "none"}, mustCatch: true, maxFailures: 0.05}
+		exact      = Result{Instances: 2, Stock: 10, Accepted: 10, Sold: 10, Ledger: n(0), Gate: n(0), InFlight: n(0)}
 	)
+	ended := func(t terms, end ending) terms { t.ending, t.mustOversell = end, false; return t }
 	with := func(change func(*Result)) Result {
 		r := exact
 		change(&r)
@@ -98,44 +125,88 @@ func TestJudge(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		result  Result
-		spec    strategy.Spec
-		ending  ending
-		guarded bool
+		terms   terms
 		verdict string
 		says    string
 	}{
-		{"all sold", exact, sound, soldOut, false, asPromised, ""},
-		{"sound oversells", oversold, sound, soldOut, false, promise, "oversold 2 units"},
-		{"sound oversells until the limit", oversold, sound, atLimit, false, promise, "oversold 2 units"},
-		{"sound oversells and is interrupted", oversold, sound, interrupted, false, promise, "oversold 2 units"},
-		{"broken oversells", oversold, broken, soldOut, false, asPromised, ""},
-		{"broken oversells until the limit", oversold, broken, atLimit, false, asPromised, ""},
-		{"broken does not", exact, broken, soldOut, false, promise, "proves nothing"},
-		{"broken does not before the limit", exact, broken, atLimit, false, undecided, ""},
-		{"broken, alone", with(func(r *Result) { r.Instances = 1 }), broken, soldOut, false, asPromised, ""},
-		{"broken, guarded", exact, broken, soldOut, true, asPromised, ""},
-		{"broken, guarded, and something is caught", with(func(r *Result) { r.Caught = n(3) }), broken, soldOut, true, asPromised, ""},
-		{"broken, guarded, and nothing is caught", with(func(r *Result) { r.Caught = n(0) }), broken, soldOut, true, promise, "caught nothing"},
-		{"sound, guarded, and nothing is caught", with(func(r *Result) { r.Caught = n(0) }), sound, soldOut, true, asPromised, ""},
-		{"arrivals at a broken one", with(func(r *Result) { r.Rate = 10 }), broken, soldOut, false, asPromised, ""},
-		{"arrivals lost by a broken one", with(func(r *Result) { r.Rate, r.Missing = 10, 1 }), broken, soldOut, false, promise, "not found"},
-		{"broken, guarded, oversells", oversold, broken, soldOut, true, promise, "oversold 2 units"},
-		{"lost orders", with(func(r *Result) { r.Missing = 1 }), sound, soldOut, false, promise, "1 orders answered 201 are not found"},
-		{"units kept back", with(func(r *Result) { r.Sold, r.Undersold, r.Ledger, r.Gate = 9, 1, n(1), n(1) }), sound, soldOut, false, promise, "1 units were left"},
-		{"units not sold in time", with(func(r *Result) { r.Undersold = 1 }), sound, atLimit, false, undecided, ""},
-		{"nothing sold in time", with(func(r *Result) { r.Accepted = 0 }), sound, atLimit, false, promise, "no order was accepted"},
-		{"interrupted", with(func(r *Result) { r.Accepted = 0 }), sound, interrupted, false, undecided, ""},
-		{"stock row off", with(func(r *Result) { r.Ledger, r.Gate = n(3), n(3) }), sound, soldOut, false, promise, "the stock row has 3"},
-		{"gate off", with(func(r *Result) { r.Gate = n(4) }), sound, soldOut, false, promise, "the gate has 4"},
-		{"nothing to ask", with(func(r *Result) { r.Ledger, r.Gate, r.InFlight = nil, nil, nil }), sound, soldOut, false, asPromised, ""},
-		{"arrivals in plenty", with(func(r *Result) { r.Undersold, r.Rate = 90, 10 }), sound, soldOut, false, asPromised, ""},
+		{"all sold", exact, sound, asPromised, ""},
+		{"sound oversells", oversold, sound, promise, "oversold 2 units"},
+		{"sound oversells until the limit", oversold, ended(sound, atLimit), promise, "oversold 2 units"},
+		{"sound oversells and is interrupted", oversold, ended(sound, interrupted), promise, "oversold 2 units"},
+		{"broken oversells", with(func(r *Result) { *r = oversold; r.Ledger = nil }), broken, asPromised, ""},
+		{"broken oversells until the limit", oversold, ended(broken, atLimit), asPromised, ""},
+		{"broken does not", exact, broken, promise, "proves nothing"},
+		{"broken does not before the limit", exact, ended(broken, atLimit), undecided, ""},
+		{"broken, alone", exact, alone, asPromised, ""},
+		{"broken, guarded", exact, guarded, asPromised, ""},
+		{"broken, guarded, and something is caught", with(func(r *Result) { r.Caught = n(3) }), guarded, asPromised, ""},
+		{"broken, guarded, and nothing is caught", with(func(r *Result) { r.Caught = n(0) }), guarded, promise, "caught nothing"},
+		{"sound, guarded, and nothing is caught", with(func(r *Result) { r.Caught = n(0) }), sound, asPromised, ""},
+		{"broken, guarded, oversells", oversold, guarded, promise, "oversold 2 units"},
+		{"orders that are not there", with(func(r *Result) { r.Findings = []Finding{{missing, 1, "x"}} }), sound, promise, "1 orders answered 201 are not found (the first: x)"},
+		{"fewer sold than accepted", with(func(r *Result) { r.Sold, r.Ledger, r.Gate = 9, n(1), n(1) }), sound, promise, "10 orders were answered 201, and 9 sold"},
+		{"more sold than accepted", with(func(r *Result) { r.Accepted, r.Unknown = 8, 1 }), sound, promise, "8 orders were answered 201, 1 left open, and 10 sold"},
+		{"as many sold as may be", with(func(r *Result) { r.Accepted, r.Unknown = 8, 2 }), sound, asPromised, ""},
+		{"too many failures", with(func(r *Result) { r.Failed, r.Failures = 1, map[string]int64{"503 busy": 1} }), sound, promise, "9.09% of 11 answers are failures, more than 5%: 1 503 busy"},
+		{"optimistic is busy", with(func(r *Result) { r.Failed, r.Failures = 3, map[string]int64{"503 busy": 3} }), optimistic, asPromised, ""},
+		{"optimistic fails", with(func(r *Result) { r.Failed, r.Failures = 3, map[string]int64{"503 busy": 2, "500 internal": 1} }), optimistic, promise, "failures"},
+		{"few failures", with(func(r *Result) { r.Failed, r.Stock, r.Accepted, r.Sold = 5, 100, 100, 100 }), sound, asPromised, ""},
+		{"units kept back", with(func(r *Result) { r.Accepted, r.Sold, r.Undersold, r.Ledger, r.Gate = 9, 9, 1, n(1), n(1) }), sound, promise, "1 units were left"},
+		{"units not sold in time", with(func(r *Result) { r.Undersold = 1 }), ended(sound, atLimit), undecided, ""},
+		{"nothing sold in time", with(func(r *Result) { r.Accepted, r.Sold = 0, 0 }), ended(sound, atLimit), promise, "no order was accepted"},
+		{"interrupted", with(func(r *Result) { r.Accepted, r.Sold = 0, 0 }), ended(sound, interrupted), undecided, ""},
+		{"stock row off", with(func(r *Result) { r.Ledger, r.Gate = n(3), n(3) }), sound, promise, "the stock row has 3"},
+		{"gate off", with(func(r *Result) { r.Gate = n(4) }), sound, promise, "the gate has 4"},
+		{"units left after a crash", with(func(r *Result) { r.Accepted, r.Sold, r.Undersold, r.Ledger, r.Gate = 9, 9, 1, n(1), n(1) }), ended(sound, crashed), asPromised, ""},
+		{"stock row off after a crash", with(func(r *Result) { r.Ledger, r.Gate = n(3), n(3) }), ended(sound, crashed), promise, "the stock row has 3"},
+		{"in flight after a crash", with(func(r *Result) { r.Accepted, r.Sold, r.Ledger, r.InFlight = 9, 9, n(1), n(1) }), ended(sound, crashed), promise, "left 1 units in flight"},
+		{"nothing to ask", with(func(r *Result) { r.Ledger, r.Gate, r.InFlight = nil, nil, nil }), sound, asPromised, ""},
+		{"arrivals in plenty", with(func(r *Result) { r.Stock, r.Undersold, r.Ledger, r.Gate, r.Rate = 100, 90, n(90), n(90), 10 }), sound, asPromised, ""},
 	} {
 		r := test.result
-		r.judge(test.spec, test.ending, test.guarded)
+		r.judge(test.terms)
 		if says := strings.Join(r.Faults, "; "); r.Verdict != test.verdict || !strings.Contains(says, test.says) {
 			t.Errorf("%s: %s (%s), want %s (%s)", test.name, r.Verdict, says, test.verdict, test.says)
 		}
 	}
+}
+
+// TestTerms has each load say what is expected of it.
+func TestTerms(t *testing.T) {
+	sound, broken := strategy.Spec{Sound: true, Name: "lua"}, mustFind(t, "none")
+	target := []string{"http://127.0.0.1:1"}
+	for _, test := range []struct {
+		name     string
+		settings settings
+		spec     strategy.Spec
+		ending   ending
+		want     terms
+	}{
+		{"sound", settings{instances: 2}, sound, soldOut, terms{}},
+		{"broken", settings{instances: 2}, broken, soldOut, terms{mayOversell: true, mustOversell: true}},
+		{"broken, not sold out", settings{instances: 2}, broken, atLimit, terms{mayOversell: true}},
+		{"broken, alone", settings{instances: 1}, broken, soldOut, terms{mayOversell: true}},
+		{"broken, guarded", settings{instances: 2, guard: "on"}, broken, soldOut, terms{mustCatch: true}},
+		{"broken, guarded, alone", settings{instances: 1, guard: "on"}, broken, soldOut, terms{}},
+		{"arrivals", settings{instances: 2, rate: 10}, broken, soldOut, terms{}},
+		{"a broken target", settings{instances: 2, targets: target}, broken, soldOut, terms{}},
+		{"a target that is to oversell", settings{targets: target, expectOversell: true}, broken, soldOut, terms{mayOversell: true, mustOversell: true}},
+	} {
+		l := &lab{settings: test.settings}
+		got := l.terms(test.spec, test.ending)
+		if got.spec.Name != test.spec.Name || got.mayOversell != test.want.mayOversell || got.mustOversell != test.want.mustOversell || got.mustCatch != test.want.mustCatch {
+			t.Errorf("%s: %+v", test.name, got)
+		}
+	}
+}
+
+func mustFind(t *testing.T, name string) strategy.Spec {
+	t.Helper()
+	spec, ok := strategy.Find(name)
+	if !ok {
+		t.Fatalf("there is no strategy %s", name)
+	}
+	return spec
 }
 
 func TestUsage(t *testing.T) {
@@ -164,6 +235,26 @@ func TestUsage(t *testing.T) {
 		{"--target http://127.0.0.1:1 --strategies lua", "--strategies"},
 		{"--target http://127.0.0.1:1 --api x", "--api"},
 		{"--target http://127.0.0.1:1 --redis redis://127.0.0.1:1/0", "--redis"},
+		{"--target 127.0.0.1:1", "--target"},
+		{"--target ftp://127.0.0.1:1", "--target"},
+		{"--target http://", "--target"},
+		{"--target http://127.0.0.1:1?x=y", "--target"},
+		{"--target http://127.0.0.1:1 --crash", "--crash"},
+		{"--rate 5 --crash", "--crash"},
+		{"--keep", "--keep"},
+		{"--expect-oversell", "--expect-oversell"},
+		{"--max-failures 101%", "--max-failures"},
+		{"--max-failures few", "--max-failures"},
+		{"--search --max-failures 5%", "--max-failures"},
+		{"--probes 1", "--probes"},
+		{"--search --probes 2", "--probes"},
+		{"--rate 1000000 --duration 1m", "--duration"},
+		{"--db shop --redis redis://127.0.0.1:1/0", "--db"},
+		{"--db mongo://127.0.0.1:1/shop --redis redis://127.0.0.1:1/0", "--db"},
+		{"--target http://127.0.0.1:1 --db mysql://127.0.0.1", "--db"},
+		{"--out /dev/null/folder", "--out"},
+		{"--out /dev/null", "--out"},
+		{"clean", "--db"},
 		{"--nonesuch", "--nonesuch"},
 		{"contrast", "contrast"},
 	} {
@@ -181,12 +272,15 @@ func TestUsage(t *testing.T) {
 // shop is a service that sells this many of any SKU, and does nothing else right.
 type shop struct {
 	units  int
+	runs   string        // its strategy; empty: lua
 	forget bool          // orders are not found again
+	fails  int           // so many of a hundred orders, with 503
 	slow   time.Duration // each order takes so long
 	clerks chan struct{} // holds as many orders as are served at once; nil: no limit
 
 	mu     sync.Mutex
-	bodies []string
+	bodies []string // the buyers, one after the other
+	orders map[string]order
 }
 
 func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -202,22 +296,27 @@ func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id, one := strings.CutPrefix(r.URL.Path, "/orders/")
 	switch {
 	case r.URL.Path == "/strategies":
-		fmt.Fprint(w, `{"running":"lua"}`)
+		fmt.Fprintf(w, `{"running":%q}`, cmp.Or(s.runs, "lua"))
 	case r.Method == http.MethodPut:
 		w.WriteHeader(http.StatusCreated)
 	case one && !s.forget:
-		fmt.Fprintf(w, `{"id":%q}`, id)
+		_ = json.NewEncoder(w).Encode(s.orders[id])
+	case r.URL.Path == "/orders" && s.fails > 0 && rand.IntN(100) < s.fails:
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprint(w, `{"type":"/problems/busy"}`)
 	case r.URL.Path == "/orders" && s.units > len(s.bodies):
-		var order struct {
-			Buyer string `json:"buyer_id"`
+		o := order{ID: fmt.Sprintf("o-%d", len(s.bodies)+1), Status: "pending"}
+		_ = json.NewDecoder(r.Body).Decode(&o)
+		s.bodies = append(s.bodies, o.Buyer)
+		if s.orders == nil {
+			s.orders = make(map[string]order)
 		}
-		_ = json.NewDecoder(r.Body).Decode(&order)
-		s.bodies = append(s.bodies, order.Buyer)
-		w.Header().Set("Location", fmt.Sprintf("/orders/o-%d", len(s.bodies)))
+		s.orders[o.ID] = o
 		w.WriteHeader(http.StatusCreated)
-		fmt.Fprintf(w, `{"id":"o-%d"}`, len(s.bodies))
+		_ = json.NewEncoder(w).Encode(o)
 	case r.URL.Path == "/orders":
 		w.WriteHeader(http.StatusConflict)
+		fmt.Fprint(w, `{"type":"/problems/sold-out"}`)
 	default:
 		w.WriteHeader(http.StatusNotFound)
 	}
@@ -230,19 +329,26 @@ func TestTargets(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		shop *shop
+		args string
 		code int
 		says string
 	}{
-		{"right", &shop{units: 20}, exitOK, asPromised},
-		{"oversells", &shop{units: 23}, exitBroken, "oversold 3 units"},
-		{"keeps units back", &shop{units: 19}, exitBroken, "1 units were left"},
-		{"forgets", &shop{units: 20, forget: true}, exitBroken, "20 orders answered 201 are not found"},
-		{"refuses all", &shop{}, exitBroken, "no order was accepted"},
+		{"right", &shop{units: 20}, "", exitOK, asPromised},
+		{"oversells", &shop{units: 23}, "", exitBroken, "oversold 3 units"},
+		{"is known to oversell", &shop{units: 23, runs: "none"}, "", exitBroken, "oversold 3 units"},
+		{"is to oversell", &shop{units: 23, runs: "none"}, "--expect-oversell", exitOK, asPromised},
+		{"is to oversell and does not", &shop{units: 20, runs: "none"}, "--expect-oversell", exitBroken, "it should oversell and did not"},
+		{"keeps units back", &shop{units: 19}, "", exitBroken, "1 units were left"},
+		{"forgets", &shop{units: 20, forget: true}, "", exitBroken, "20 orders answered 201 are not found"},
+		{"refuses all", &shop{}, "", exitBroken, "no order was accepted"},
+		{"fails", &shop{units: 20, fails: 50}, "", exitBroken, "more than 5%"},
+		{"may fail", &shop{units: 20, fails: 50}, "--max-failures 100%", exitOK, "503 busy"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := httptest.NewServer(test.shop)
 			defer server.Close()
-			code, out, _ := runHere(t, "--target", server.URL, "--stock", "20", "--clients", "4")
+			args := append([]string{"--target", server.URL + "/", "--stock", "20", "--clients", "4"}, strings.Fields(test.args)...)
+			code, out, _ := runHere(t, args...)
 			if code != test.code || !strings.Contains(out, test.says) {
 				t.Errorf("exit code %d, want %d and %q", code, test.code, test.says)
 			}
