@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -381,36 +382,93 @@ func TestSeed(t *testing.T) {
 	}
 }
 
+// overlaid builds cmd/api with this text replaced in one of the module's files, and
+// with files added: by their paths in the module, those that take their place.
+func overlaid(t *testing.T, file, sound, mutated string, added map[string]string) (program string) {
+	t.Helper()
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = filepath.Join(root, file)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), sound); n != 1 {
+		t.Fatalf("%q stands %d times in %s", sound, n, file)
+	}
+	folder := t.TempDir()
+	changed, overlay := filepath.Join(folder, filepath.Base(file)), filepath.Join(folder, "overlay.json")
+	replace := map[string]string{file: changed}
+	for path, with := range added {
+		replace[filepath.Join(root, path)] = filepath.Join(root, with)
+	}
+	list, err := json.Marshal(map[string]map[string]string{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(os.WriteFile(changed, []byte(strings.Replace(string(text), sound, mutated, 1)), 0o600),
+		os.WriteFile(overlay, list, 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testenv.Build(t, "./cmd/api", "-overlay="+overlay)
+}
+
 // TestConvicts takes the gate's check out of the service and expects a verdict.
 func TestConvicts(t *testing.T) {
 	t.Parallel()
-	const check = "left[i] < units[l]"
-	file, err := filepath.Abs("../internal/stock/gate/take.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
-	script, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(string(script), check); n != 1 {
-		t.Fatalf("%q stands %d times in %s", check, n, file)
-	}
-	folder := t.TempDir()
-	mutated, overlay := filepath.Join(folder, "take.lua"), filepath.Join(folder, "overlay.json")
-	replace, err := json.Marshal(map[string]map[string]string{"Replace": {file: mutated}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = errors.Join(os.WriteFile(mutated, []byte(strings.Replace(string(script), check, "false", 1)), 0o600),
-		os.WriteFile(overlay, replace, 0o600))
-	if err != nil {
-		t.Fatal(err)
-	}
-	api := testenv.Build(t, "./cmd/api", "-overlay="+overlay)
-	code, out, _ := runHere(t, "--api", api, "--strategies", "lua", "--stock", "20", "--limit", "2s")
+	api := overlaid(t, "internal/stock/gate/take.lua", "left[i] < units[l]", "false", nil)
+	code, out, _ := runHere(t, "--api", api, "--strategies", "lua", "--stock", "20", "--limit", "2s", "--crash=false")
 	if code != exitBroken || !strings.Contains(out, promise) || !strings.Contains(out, "lua: oversold ") {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestLiars loads services that commit what they should and answer something else.
+func TestLiars(t *testing.T) {
+	t.Parallel()
+	api := overlaid(t, "internal/httpapi/handlers.go", "a.Orders.Place(ctx, req)", "a.lie(ctx, req)",
+		map[string]string{"internal/httpapi/liar.go": "loadtest/testdata/liar.go"})
+	for _, test := range []struct {
+		liar string // the name of the program, which tells it how to lie
+		code int
+		says []kind
+	}{
+		{"honest", exitOK, nil},
+		{"answers-before-the-commit", exitBroken, []kind{early}}, // and loses orders when it is killed
+		{"gives-one-in-fifty-another-order", exitBroken, []kind{wrongAnswer, repeated}},
+		{"gives-another-order-under-this-buyer", exitBroken, []kind{repeated}},
+		{"is-busy-after-one-commit-in-ten", exitBroken, []kind{denied}},
+		{"is-unavailable-after-one-commit-in-ten", exitBroken, nil},
+		{"stores-all-under-another-buyer", exitBroken, []kind{otherBuyer}},
+	} {
+		t.Run(test.liar, func(t *testing.T) {
+			link, folder := filepath.Join(t.TempDir(), test.liar), t.TempDir()
+			if err := os.Symlink(api, link); err != nil {
+				t.Fatal(err)
+			}
+			code, out, _ := runHere(t, "--api", link, "--strategies", "merged", "--stock", "300", "--out", folder, fmt.Sprintf("--crash=%v", test.says != nil && test.says[0] == early))
+			if code != test.code || (code == exitOK) != strings.Contains(out, asPromised) {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			r := written(t, folder).Strategies[0]
+			for _, says := range test.says {
+				if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Kind == says }) || !strings.Contains(out, meanings[says]) {
+					t.Errorf("it does not say %q", meanings[says])
+				}
+			}
+			if r.Crash != nil && !strings.Contains(out, "after kill -9: ") {
+				t.Error("it does not say what the crash cost")
+			}
+			if r.Sampled == 0 {
+				t.Error("no order was looked up in mid-rush")
+			}
+			if strings.HasPrefix(test.liar, "is-unavailable") && !strings.Contains(out, "503 unavailable") {
+				t.Error("it does not name the failures")
+			}
+		})
 	}
 }
 
@@ -420,18 +478,19 @@ func TestRealStores(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		instances int
+		crash     bool
 		stores    func(t *testing.T) (redis, db string)
 	}{
-		{"MariaDB and Redis", 2, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
-		{"PostgreSQL and Redis Cluster", 2, func(t *testing.T) (string, string) { return testenv.RedisCluster(t), testenv.Postgres(t) }},
-		{"MariaDB and Redis, four instances", 4, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
-		{"PostgreSQL and Redis, four instances", 4, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.Postgres(t) }},
+		{"MariaDB and Redis", 2, true, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
+		{"PostgreSQL and Redis Cluster", 2, true, func(t *testing.T) (string, string) { return testenv.RedisCluster(t), testenv.Postgres(t) }},
+		{"MariaDB and Redis, four instances", 4, false, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
+		{"PostgreSQL and Redis, four instances", 4, false, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.Postgres(t) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			redis, db := test.stores(t)
 			folder := t.TempDir()
 			code, out, _ := runHere(t, "--strategies", "none,lua,merged", "--instances", fmt.Sprint(test.instances),
-				"--stock", "200", "--redis", redis, "--db", db, "--out", folder)
+				"--stock", "200", "--redis", redis, "--db", db, "--out", folder, fmt.Sprintf("--crash=%v", test.crash))
 			if code != exitOK || strings.Contains(out, promise) || strings.Count(out, asPromised) != 3 {
 				t.Errorf("exit code %d", code)
 			}
@@ -439,8 +498,70 @@ func TestRealStores(t *testing.T) {
 				if r.Instances != test.instances || (r.Sold == 200) != r.Sound {
 					t.Errorf("%s: %d instances, %d of 200 units sold", r.Strategy, r.Instances, r.Sold)
 				}
+				if killed := r.Crash != nil; killed != (test.crash && r.Sound) || killed && (r.Crash.Accepted == 0 || r.Crash.Verdict != asPromised) {
+					t.Errorf("%s: after kill -9 %+v", r.Strategy, r.Crash)
+				}
 			}
+			left(t, redis, db)
 		})
+	}
+}
+
+// left expects that a run has left nothing in the stores.
+func left(t *testing.T, redis, db string) {
+	t.Helper()
+	sql, err := store.OpenSQL(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sql.Close()
+	for _, table := range []string{"stock", "orders", "order_lines", "outbox"} {
+		var n int
+		if err := sql.DB().Raw("SELECT COUNT(*) FROM " + table).Row().Scan(&n); err != nil || n != 0 {
+			t.Errorf("%d rows are left in table %s (%v)", n, table, err)
+		}
+	}
+	id, err := sql.LedgerID(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := store.OpenRedis(t.Context(), redis)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for _, key := range []string{"count", "flight"} {
+		if n, err := client.HLen(t.Context(), "holdfast:{"+id.String()+"}:"+key).Result(); err != nil || n != 0 {
+			t.Errorf("%d fields are left in %s (%v)", n, key, err)
+		}
+	}
+}
+
+// TestKeep leaves the rows, and clean deletes them.
+func TestKeep(t *testing.T) {
+	t.Parallel()
+	redis, db := testenv.Redis(t), testenv.MariaDB(t)
+	code, _, says := runHere(t, "--strategies", "segment", "--stock", "40", "--crash=false", "--redis", redis, "--db", db, "--keep")
+	if code != exitOK || !strings.Contains(says, "kept the orders") {
+		t.Errorf("exit code %d", code)
+	}
+	code, _, says = runHere(t, "clean", "--redis", redis, "--db", db)
+	if code != exitOK || !strings.Contains(says, "deleted 1 SKUs and 40 orders") {
+		t.Errorf("exit code %d", code)
+	}
+	left(t, redis, db)
+}
+
+// TestCrash kills an instance that keeps its word.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	if code, _, _ := runHere(t, "--strategies", "lua", "--stock", "400", "--out", folder); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+	crash := written(t, folder).Strategies[0].Crash
+	if crash == nil || crash.Accepted < 200 || crash.Unknown == 0 || crash.InFlight == nil || *crash.InFlight != 0 {
+		t.Errorf("%+v", crash)
 	}
 }
 
@@ -524,7 +645,7 @@ func TestSearch(t *testing.T) {
 			server := httptest.NewServer(test.shop)
 			defer server.Close()
 			folder := t.TempDir()
-			code, out, _ := runHere(t, "--target", server.URL, "--search", "--p99", "500ms", "--duration", "1s", "--out", folder)
+			code, out, _ := runHere(t, "--target", server.URL, "--search", "--probes", "1", "--p99", "500ms", "--duration", "1s", "--out", folder)
 			r := written(t, folder).Strategies[0]
 			if code != exitOK || r.Highest == nil || *r.Highest < test.low || *r.Highest > test.high || r.Accepted < test.atLeast {
 				t.Errorf("exit code %d: %+v", code, r)
@@ -541,7 +662,7 @@ func TestSearch(t *testing.T) {
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	code, out, _ := runHere(t, "--strategies", "none,db-none,lua", "--guard", "on", "--stock", "200", "--limit", "2s",
+	code, out, _ := runHere(t, "--strategies", "none,db-none,lua", "--guard", "on", "--stock", "200", "--limit", "2s", "--crash=false",
 		"--redis", testenv.Redis(t), "--db", testenv.MariaDB(t), "--out", folder)
 	if code != exitOK || !strings.Contains(out, "caught") {
 		t.Errorf("exit code %d", code)
@@ -582,7 +703,7 @@ func TestLocks(t *testing.T) {
 		}},
 	} {
 		t.Run(test.lock, func(t *testing.T) {
-			args := append([]string{"--strategies", test.strategies, "--lock", test.lock, "--stock", "40", "--clients", "8", "--redis", redis, "--db", db}, test.flags(t)...)
+			args := append([]string{"--strategies", test.strategies, "--lock", test.lock, "--stock", "40", "--clients", "8", "--redis", redis, "--db", db, fmt.Sprintf("--crash=%v", test.lock == "redis")}, test.flags(t)...)
 			code, out, _ := runHere(t, args...)
 			if code != exitOK || strings.Contains(out, promise) || !strings.Contains(out, asPromised) {
 				t.Errorf("exit code %d", code)
@@ -616,14 +737,15 @@ func (r *running) said() string {
 }
 
 // startLoading starts the harness and waits until it says this.
-func startLoading(t *testing.T, says string, args ...string) *running {
+func startLoading(t *testing.T, harness []string, says string, args ...string) *running {
 	t.Helper()
 	if runtime.GOOS != "linux" {
 		t.Skip("needs /proc")
 	}
-	args = append([]string{"--api", testenv.Build(t, "./cmd/api")}, args...)
-	r := &running{Cmd: exec.Command(testenv.Build(t, "./loadtest"), args...), temp: t.TempDir()}
-	r.Env = append(os.Environ(), "TMPDIR="+r.temp)
+	args = slices.Concat(harness[1:], []string{"--api", testenv.Build(t, "./cmd/api")}, args)
+	r := &running{Cmd: exec.Command(harness[0], args...), temp: t.TempDir()}
+	r.Env = append(os.Environ(), "TMPDIR="+r.temp, "GOTMPDIR="+t.TempDir())
+	r.Dir, r.WaitDelay = "..", 20*time.Second
 	r.Stdout, r.Stderr = &r.stdout, r
 	if err := r.Start(); err != nil {
 		t.Fatal(err)
@@ -664,7 +786,7 @@ func within(t *testing.T, limit time.Duration, what string, is func() bool) {
 // TestKilled expects that what dies unprepared leaves nothing behind.
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	r := startLoading(t, "lua: loading", "--strategies", "lua", "--stock", "1000000", "--limit", "1m")
+	r := startLoading(t, []string{testenv.Build(t, "./loadtest")}, "lua: loading", "--strategies", "lua", "--stock", "1000000", "--limit", "1m")
 	if err := r.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -672,10 +794,24 @@ func TestKilled(t *testing.T) {
 	within(t, 10*time.Second, "nothing is left of it", func() bool { return len(r.processes()) == 0 && len(r.folders()) == 0 })
 }
 
+// TestGoRunKilled kills the go command that runs the harness, which is not told.
+func TestGoRunKilled(t *testing.T) {
+	t.Parallel()
+	r := startLoading(t, []string{"go", "run", "./loadtest"}, "lua: loading", "--strategies", "lua", "--stock", "1000000", "--limit", "1m")
+	if err := r.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Wait() // until the harness closes its output
+	if !strings.Contains(r.said(), "cut short") {
+		t.Errorf("it does not say that it was cut short: %s", r.said())
+	}
+	within(t, 10*time.Second, "nothing is left of it", func() bool { return len(r.processes()) == 0 && len(r.folders()) == 0 })
+}
+
 // TestInterrupted expects the table so far.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
-	r := startLoading(t, "lua: loading", "--strategies", "merged,lua", "--stock", "1000000", "--limit", "1s")
+	r := startLoading(t, []string{testenv.Build(t, "./loadtest")}, "lua: loading", "--strategies", "merged,lua", "--stock", "1000000", "--limit", "1s", "--crash=false")
 	if err := r.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
