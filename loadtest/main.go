@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
 	"os"
 	"os/signal"
@@ -200,6 +201,11 @@ func (s *settings) check(given func(flag string) bool) error {
 	for flag, value := range servers {
 		if value != "" && flag != backend.Flag {
 			return fmt.Errorf("--%s: used with --lock %s only", flag, flag)
+		}
+		for server := range strings.SplitSeq(value, ",") {
+			if _, _, err := net.SplitHostPort(server); value != "" && err != nil {
+				return fmt.Errorf("--%s: %q is not host:port", flag, server)
+			}
 		}
 	}
 	if value, needed := servers[backend.Flag]; needed && value == "" {
