@@ -32,6 +32,9 @@ func (l *lab) tidy(ctx context.Context, broken bool) error {
 // laidBefore matches the SKUs that runs of the harness lay, and no others.
 var laidBefore = regexp.MustCompile(`^` + mark + `[0-9a-z]{10,}-(` + strings.Join(strategy.Names(), "|") + `)-(crash|r?[0-9]+(-[0-9]+)?)$`)
 
+// madeUpBuyers matches the names that buyers makes up.
+var madeUpBuyers = mark + strings.Repeat("_", 16)
+
 // cleanAll deletes what runs have left, this one and those before.
 func (l *lab) cleanAll(ctx context.Context) error {
 	var skus []string
@@ -61,7 +64,7 @@ func (l *lab) clean(ctx context.Context, skus []string) error {
 			return fmt.Errorf("cleaning up, with %d of %d SKUs done (go run ./loadtest clean goes on): %w", i, len(skus), err)
 		}
 	}
-	voids, err := l.deleteOrders(ctx, "SELECT id FROM orders WHERE status = 'void' AND buyer_id LIKE ? LIMIT ?", mark+"%")
+	voids, err := l.deleteOrders(ctx, "SELECT id FROM orders WHERE status = 'void' AND buyer_id LIKE ? LIMIT ?", madeUpBuyers)
 	if err != nil {
 		return fmt.Errorf("cleaning up void orders: %w", err)
 	}

@@ -163,8 +163,8 @@ func (l *lab) holdLedger(ctx context.Context, rec *record, promised map[string]o
 	return nil
 }
 
-// orders reads the orders with these IDs. Absent ones are left out, and what is no
-// ID names none.
+// orders reads the orders with these IDs. Absent ones are left out, as are void
+// ones, which never were orders. What is no ID names none.
 func (l *lab) orders(ctx context.Context, ids []string) (map[string]order, error) {
 	var columns []any
 	for _, text := range ids {
@@ -179,7 +179,7 @@ func (l *lab) orders(ctx context.Context, ids []string) (map[string]order, error
 	db := l.sql.DB().WithContext(ctx)
 	rows, err := db.Raw(`SELECT orders.id, orders.buyer_id, orders.status, order_lines.sku, order_lines.quantity
 		FROM orders LEFT JOIN order_lines ON order_lines.order_id = orders.id
-		WHERE orders.id IN ? ORDER BY orders.id, order_lines.sku`, columns).Rows()
+		WHERE orders.id IN ? AND orders.status <> 'void' ORDER BY orders.id, order_lines.sku`, columns).Rows()
 	if err != nil {
 		return nil, fmt.Errorf("looking up orders: %w", err)
 	}

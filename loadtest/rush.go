@@ -171,17 +171,17 @@ func (l *lab) crash(ctx context.Context, spec strategy.Spec, f *fleet) (*Result,
 	defer clients.leave()
 	more := min(max(l.stock/4, 1), killAfter)
 	clients.await(func() bool { return rec.accepted.Load() >= more })
-	f.crash()
-	before := rec.accepted.Load()
-	f.restart()
-	clients.await(func() bool { return rec.accepted.Load() >= before+more })
+	before, end := rec.accepted.Load(), interrupted
+	if ctx.Err() == nil {
+		f.crash()
+		before = rec.accepted.Load()
+		f.restart()
+		clients.await(func() bool { return rec.accepted.Load() >= before+more })
+		end = crashed
+	}
 	clients.leave()
 	<-clients.gone
 	stop()
-	end := crashed
-	if ctx.Err() != nil {
-		end = interrupted
-	}
 	result := l.result(spec, rec, l.stock)
 	result.Load = fmt.Sprintf("rush, %d clients, an instance killed after %d orders", l.clients, before)
 	if err := l.audit(context.WithoutCancel(ctx), result, rec, f, sku, rest{crashRest, counts.agree}); err != nil {

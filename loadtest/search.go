@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
@@ -91,23 +92,16 @@ func (s *search) try(rate int) (result *Result, holds bool, err error) {
 	return median(missed), false, nil
 }
 
-// median is the result with the median p99. No p99 is the longest.
+// median is the result with the median p99. One without answers is the slowest.
 func median(results []*Result) *Result {
-	slices.SortFunc(results, func(a, b *Result) int {
-		switch {
-		case a.P99 == nil || b.P99 == nil:
-			return cmp.Compare(btoi(a.P99 == nil), btoi(b.P99 == nil))
+	p99 := func(r *Result) float64 {
+		if r.P99 == nil {
+			return math.Inf(1)
 		}
-		return cmp.Compare(*a.P99, *b.P99)
-	})
-	return results[(len(results)-1)/2]
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
+		return *r.P99
 	}
-	return 0
+	slices.SortFunc(results, func(a, b *Result) int { return cmp.Compare(p99(a), p99(b)) })
+	return results[(len(results)-1)/2]
 }
 
 // highest searches the highest rate that the strategy holds.
