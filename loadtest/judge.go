@@ -36,7 +36,7 @@ type terms struct {
 	mayOversell, mustOversell bool
 	// mustCatch: the guard behind such a strategy has something to catch.
 	mustCatch   bool
-	maxFailures share // of the answers; 1: no limit
+	maxFailures share // of the orders that were not refused; 1: no limit
 }
 
 // terms are those of a load on the strategy. Instances started here are known to
@@ -148,9 +148,9 @@ func (r *Result) judgeFailures(t terms) {
 	if t.spec.Cutter == "optimistic" {
 		counted -= r.Failures["503 "+problemBusy]
 	}
-	all := r.Accepted + r.Refused + r.Failed
+	all := r.Accepted + r.Failed // refusals come for nothing once all is sold
 	if part := share(counted) / share(max(all, 1)); part > t.maxFailures {
-		r.fault("%v of %d answers are failures, more than %v: %s", part, all, t.maxFailures, r.FailuresText())
+		r.fault("%v of %d orders failed, more than %v: %s", part, all, t.maxFailures, r.FailuresText())
 	}
 }
 

@@ -163,7 +163,7 @@ func flagSet() (*settings, *pflag.FlagSet) {
 	flags.DurationVar(&s.limit, "limit", 20*time.Second, "the longest that one rush may take")
 	flags.BoolVar(&s.crash, "crash", true, "rush each sound strategy once more, with an instance killed and started again")
 	s.maxFailures = 0.05
-	flags.Var(&s.maxFailures, "max-failures", "the most of the answers that may be failures: above it the run is failed")
+	flags.Var(&s.maxFailures, "max-failures", "the most of the orders, but for those refused, that may fail: above it the run is failed")
 	flags.Uint64Var(&s.seed, "seed", 1, "the same seed sends the same orders")
 	flags.StringVar(&s.out, "out", "", "`folder` for results.json and report.html")
 	flags.StringVar(&s.api, "api", "", "an api `file` to load instead of building ./cmd/api")
