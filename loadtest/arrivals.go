@@ -21,78 +21,16 @@ const (
 	// mostWorkers bounds the requests under way. Arrivals beyond it are late, and
 	// dropped where the load ends before they could be sent.
 	mostWorkers = 2048
-	// lowestRate and highestRate are where a search begins and ends.
-	lowestRate, highestRate = 50, 200_000
-	// searchSteps bounds the halvings of a search.
-	searchSteps = 6
 )
 
 // arrivals is the open load: orders arrive at a constant rate, however slowly
 // they are answered, so that a slow service cannot slow its own load. It says
 // how long buyers wait at that rate.
-func (l *lab) arrivals(ctx context.Context, spec strategy.Spec, urls []string, pids []int) (*Result, error) {
+func (l *lab) arrivals(ctx context.Context, spec strategy.Spec, f *fleet) (*Result, error) {
 	if l.search {
-		return l.highest(ctx, spec, urls, pids)
+		return l.highest(ctx, spec, f)
 	}
-	result, err := l.arrive(ctx, spec, urls, pids, l.rate)
-	if result != nil {
-		l.display.done(*result)
-	}
-	return result, err
-}
-
-// highest searches the highest rate that holds the limit: it doubles the rate
-// until one does not, and halves what is between.
-func (l *lab) highest(ctx context.Context, spec strategy.Spec, urls []string, pids []int) (*Result, error) {
-	var held, failed *Result
-	rate := lowestRate
-	for step := 0; step <= searchSteps; {
-		result, err := l.arrive(ctx, spec, urls, pids, rate)
-		if ctx.Err() != nil && held != nil {
-			break
-		}
-		if err != nil || ctx.Err() != nil {
-			return result, err
-		}
-		fmt.Fprintf(l.display.w, "%-13s %s\n", spec.Name, result.borne())
-		switch {
-		case result.Verdict == promise:
-			return result, nil
-		case result.holds(l.p99):
-			held = result
-		default:
-			failed = result
-		}
-		switch {
-		case held == nil || failed == nil && rate == highestRate:
-			step = searchSteps + 1
-		case failed == nil:
-			rate = min(rate*2, highestRate)
-		case failed.Rate-held.Rate <= max(held.Rate/20, 1):
-			step = searchSteps + 1
-		default:
-			step++
-			rate = (held.Rate + failed.Rate) / 2
-		}
-	}
-	answer, highest := held, 0
-	if held == nil {
-		answer = failed
-		answer.Load += fmt.Sprintf("; not even this holds a p99 of %v: %s", l.p99, failed.borne())
-	} else {
-		highest = held.Rate
-		answer.Load += fmt.Sprintf("; the highest rate found that holds a p99 of %v", l.p99)
-		if failed != nil {
-			answer.Load += "; the lowest that does not: " + failed.borne()
-		}
-	}
-	answer.Highest = &highest
-	if ctx.Err() != nil {
-		answer.Load += "; the search was cut short"
-		answer.Verdict = undecided
-	}
-	l.display.done(*answer)
-	return answer, nil
+	return l.arrive(ctx, spec, f, l.rate)
 }
 
 // borne says how a rate was borne.
@@ -124,42 +62,51 @@ func (p pacer) Pace(elapsed time.Duration, hits uint64) (wait time.Duration, sto
 }
 
 // arrive sends orders at one rate for the duration.
-func (l *lab) arrive(ctx context.Context, spec strategy.Spec, urls []string, pids []int, rate int) (*Result, error) {
+func (l *lab) arrive(ctx context.Context, spec strategy.Spec, f *fleet, rate int) (*Result, error) {
 	stock := max(l.stock, 2*int64(rate)*int64(l.duration/time.Second+1)) // nothing is sold out on the way
-	sku := fmt.Sprintf("lt-%s-%s-r%d-%d", l.runID, spec.Name, rate, time.Now().UnixMilli()%1e6)
-	if err := l.lay(ctx, urls[0], sku, stock); err != nil {
+	sku, err := l.lay(ctx, f, spec, fmt.Sprintf("r%d-%d", rate, len(l.laid)), stock)
+	if err != nil {
 		return nil, err
 	}
-	var (
-		buyer  = buyers(l.seed, uint64(rate))
-		header = http.Header{"Content-Type": {"application/json"}}
-		mu     sync.Mutex // the attacker's workers ask for targets at the same time
-		sent   = 0
-	)
-	next := func(t *vegeta.Target) error {
-		mu.Lock()
-		defer mu.Unlock()
-		t.Method, t.Header = http.MethodPost, header
-		t.URL = urls[sent%len(urls)] + "/orders"
-		t.Body = fmt.Appendf(nil, `{"buyer_id":%q,"lines":[{"sku":%q,"quantity":1}]}`, buyer(), sku)
-		sent++
-		return nil
-	}
-	attacker := vegeta.NewAttacker(vegeta.Client(l.client), vegeta.MaxWorkers(mostWorkers))
-	defer attacker.Stop()
-	caught := l.guardCaught(ctx, spec, urls)
-	cost := l.meter(ctx, pids)
+	caught := l.guardCaught(ctx, spec, f)
+	cost := l.meter(ctx, f.pids())
 	rec := newRecord()
 	due := int64(l.duration) * int64(rate) / int64(time.Second)
 	stop := l.display.show(spec.Name, due, rec)
-	var late int64
+	late := l.attack(ctx, rec, f, sku, rate, due)
+	stop()
+	cost.stop(ctx)
+	result := l.result(spec, rec, stock)
+	result.Load, result.Rate = fmt.Sprintf("%d arrivals a second for %v", rate, l.duration), rate
+	result.Late = late
+	end := interrupted
+	if ctx.Err() == nil {
+		end = soldOut
+		result.Dropped = due - result.Accepted - result.Refused - result.Failed
+	}
+	result.timed(rec)
+	cost.into(result, rec.accepted.Load())
+	ctx = context.WithoutCancel(ctx)
+	result.Caught = since(caught, l.guardCaught(ctx, spec, f))
+	if err := l.audit(ctx, result, rec, f, sku, restOf(spec)); err != nil {
+		return result, err
+	}
+	result.Undersold = 0 // there is more stock than arrivals
+	result.judge(l.terms(spec, end))
+	return result, nil
+}
+
+// attack sends the orders that are due, and records the answers. Of an order that
+// was sent late, the time counts since it was due.
+func (l *lab) attack(ctx context.Context, rec *record, f *fleet, sku string, rate int, due int64) (late int64) {
+	attacker := vegeta.NewAttacker(vegeta.Client(l.client), vegeta.MaxWorkers(mostWorkers))
+	defer attacker.Stop()
+	defer context.AfterFunc(ctx, func() { attacker.Stop() })()
+	var samples sync.WaitGroup
+	defer samples.Wait()
 	pace := pacer{ConstantPacer: vegeta.ConstantPacer{Freq: rate, Per: time.Second}, hits: uint64(due), limit: l.duration + graceOfLast}
 	interval := time.Second / time.Duration(rate)
-	for hit := range attacker.Attack(next, pace, 0, spec.Name) {
-		if ctx.Err() != nil {
-			attacker.Stop()
-			continue
-		}
+	for hit := range attacker.Attack(l.orderTargets(f, sku, rate), pace, 0, "") {
 		// The pacer sends the first arrival after one interval. Who is sent late
 		// has waited since.
 		sentAt := hit.Timestamp.Sub(rec.start)
@@ -167,31 +114,38 @@ func (l *lab) arrive(ctx context.Context, spec strategy.Spec, urls []string, pid
 		if behind > lateBy {
 			late++
 		}
-		a := answer{at: sentAt + hit.Latency, took: behind + hit.Latency, status: int(hit.Code), outcome: outcomeOf(int(hit.Code))}
-		if a.outcome == accepted {
-			a.order = strings.TrimPrefix(hit.Headers.Get("Location"), "/orders/")
+		_, buyer, _ := strings.Cut(hit.URL, "#")
+		a := answer{at: sentAt + hit.Latency, took: behind + hit.Latency, asked: oneUnit(buyer, sku)}
+		if status := int(hit.Code); status != 0 {
+			a.read(status, hit.Body)
+		} else {
+			a.read(0, []byte(hit.Error))
+		}
+		if hit.Seq%sampleEvery == 0 {
+			samples.Go(func() { l.sample(ctx, rec, a) })
 		}
 		rec.add(a)
 	}
-	stop()
-	cost.stop(ctx)
-	result := l.result(spec, rec, stock)
-	result.Load, result.Rate = fmt.Sprintf("%d arrivals a second for %v", rate, l.duration), rate
-	result.Late = late
-	if ctx.Err() == nil {
-		result.Dropped = due - result.Accepted - result.Refused - result.Failed
+	return late
+}
+
+// orderTargets makes up an order for each arrival. The URL's fragment, which is not
+// sent, tells its buyer to whoever reads the answer.
+func (l *lab) orderTargets(f *fleet, sku string, rate int) vegeta.Targeter {
+	var (
+		buyer  = buyers(l.seed, uint64(rate))
+		header = http.Header{"Content-Type": {"application/json"}}
+		mu     sync.Mutex // the attacker's workers ask for targets at the same time
+		sent   = 0
+	)
+	return func(t *vegeta.Target) error {
+		mu.Lock()
+		defer mu.Unlock()
+		name := buyer()
+		t.Method, t.Header = http.MethodPost, header
+		t.URL = f.url(sent) + "/orders#" + name
+		t.Body = oneUnit(name, sku).body()
+		sent++
+		return nil
 	}
-	result.timed(rec)
-	cost.into(result, rec.accepted.Load())
-	result.Caught = since(caught, l.guardCaught(context.WithoutCancel(ctx), spec, urls))
-	if err := l.audit(context.WithoutCancel(ctx), result, rec, urls[0], sku); err != nil {
-		return result, err
-	}
-	result.Undersold = 0 // there is more stock than arrivals
-	end := soldOut
-	if ctx.Err() != nil {
-		end = interrupted
-	}
-	result.judge(spec, end, false)
-	return result, nil
 }

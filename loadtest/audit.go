@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -24,85 +23,143 @@ const (
 	// brokenRest is the same for a strategy that loses updates: its count may
 	// never say that nothing is in flight, and is not judged.
 	brokenRest = time.Second
-	// readersBack read the accepted orders back.
-	readersBack = 16
 )
+
+// rest is when the counts of a SKU are read: when they are at rest, or at the
+// limit.
+type rest struct {
+	limit  time.Duration
+	atRest func(counts) bool
+}
+
+// restOf is the rest after a load on the strategy.
+func restOf(spec strategy.Spec) rest {
+	if spec.Sound {
+		return rest{restTimeout, counts.landed}
+	}
+	return rest{brokenRest, counts.landed}
+}
 
 // audit holds what the harness recorded against what the stores have, with SQL
 // and Redis commands of its own: it never asks the service's audit.
-func (l *lab) audit(ctx context.Context, r *Result, rec *record, url, sku string) error {
-	limit := restTimeout
-	if !r.Sound {
-		limit = brokenRest
-	}
-	if err := l.rest(ctx, sku, limit); err != nil {
-		return err
-	}
-	r.Missing = l.readBack(ctx, rec, url)
-	sold := rec.accepted.Load() // all there is to go by without a database
+func (l *lab) audit(ctx context.Context, r *Result, rec *record, f *fleet, sku string, at rest) (err error) {
+	r.Sold = rec.accepted.Load() // all there is to go by without a database
 	if l.sql != nil {
-		db := l.sql.DB().WithContext(ctx)
-		err := db.Raw(`SELECT COALESCE(SUM(order_lines.quantity), 0) FROM order_lines
-			JOIN orders ON orders.id = order_lines.order_id
-			WHERE order_lines.sku = ? AND orders.status IN ('pending', 'paid')`, sku).Row().Scan(&sold)
+		now, err := l.await(ctx, sku, at)
 		if err != nil {
-			return fmt.Errorf("counting the orders of %s: %w", sku, err)
+			return err
 		}
-		var available int64
-		if err := db.Raw("SELECT available FROM stock WHERE sku = ?", sku).Row().Scan(&available); err != nil {
-			return fmt.Errorf("reading the stock row of %s: %w", sku, err)
-		}
-		r.Ledger = &available
-	}
-	r.Sold = sold
-	r.Oversold = max(0, sold-r.Stock)
-	r.Undersold = max(0, r.Stock-sold)
-	left, flying, found, err := l.gate(ctx, sku)
-	if err != nil {
-		return err
-	}
-	if found {
-		r.Gate, r.InFlight = &left, &flying
-	}
-	return nil
-}
-
-// rest waits until nothing is in flight at the gate, so that gate and ledger can
-// be compared.
-func (l *lab) rest(ctx context.Context, sku string, limit time.Duration) error {
-	for deadline := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
-		_, flying, found, err := l.gate(ctx, sku)
-		if err != nil || !found || flying == 0 || time.Now().After(deadline) {
+		r.Ledger, r.Gate, r.InFlight = &now.ledger, now.gate, now.inFlight
+		if r.Sold, err = l.sold(ctx, sku); err != nil {
 			return err
 		}
 	}
+	r.Oversold = max(0, r.Sold-r.Stock)
+	r.Undersold = max(0, r.Stock-r.Sold)
+	if err := l.holdAnswers(ctx, rec, f, sku); err != nil {
+		return err
+	}
+	r.Unknown, r.Sampled, r.Findings = rec.unknown(), rec.sampled, rec.found()
+	return rec.trouble
+}
+
+// counts are the units that are left of one SKU. The gate's are nil where there is
+// none, or where nobody named it.
+type counts struct {
+	ledger         int64
+	gate, inFlight *int64
+}
+
+// landed reports whether nothing is in flight, so that gate and ledger can be
+// compared.
+func (c counts) landed() bool { return c.gate == nil || *c.inFlight == 0 }
+
+// agree reports whether gate and ledger have the same, with nothing in flight.
+func (c counts) agree() bool { return c.landed() && (c.gate == nil || *c.gate == c.ledger) }
+
+// await reads the counts.
+func (l *lab) await(ctx context.Context, sku string, at rest) (counts, error) {
+	for deadline := time.Now().Add(at.limit); ; time.Sleep(20 * time.Millisecond) {
+		now, err := l.counts(ctx, sku)
+		if err != nil || at.atRest(now) || time.Now().After(deadline) {
+			return now, err
+		}
+	}
+}
+
+func (l *lab) counts(ctx context.Context, sku string) (now counts, err error) {
+	left, flying, found, err := l.gate(ctx, sku)
+	if err != nil {
+		return now, err
+	}
+	if found {
+		now.gate, now.inFlight = &left, &flying
+	}
+	err = l.sql.DB().WithContext(ctx).Raw("SELECT available FROM stock WHERE sku = ?", sku).Row().Scan(&now.ledger)
+	if err != nil {
+		return now, fmt.Errorf("reading the stock row of %s: %w", sku, err)
+	}
+	return now, nil
+}
+
+// sold counts the units of the SKU in pending and paid orders.
+func (l *lab) sold(ctx context.Context, sku string) (units int64, err error) {
+	err = l.sql.DB().WithContext(ctx).Raw(`SELECT COALESCE(SUM(order_lines.quantity), 0) FROM order_lines
+		JOIN orders ON orders.id = order_lines.order_id
+		WHERE order_lines.sku = ? AND orders.status IN ('pending', 'paid')`, sku).Row().Scan(&units)
+	if err != nil {
+		return 0, fmt.Errorf("counting the orders of %s: %w", sku, err)
+	}
+	return units, nil
+}
+
+// gateKeys are where the gate keeps one SKU in Redis.
+type gateKeys struct {
+	ledger  string // begins every key
+	sku     string
+	cluster bool     // each name has keys of its own
+	names   []string // of the counts: the SKU, or its segments too
+}
+
+func (l *lab) gateOf(ctx context.Context, sku string) (g gateKeys, err error) {
+	id, err := l.sql.LedgerID(ctx)
+	if err != nil {
+		return g, err
+	}
+	_, cluster := l.redis.(*redis.ClusterClient)
+	g = gateKeys{ledger: "holdfast:{" + id.String(), sku: sku, cluster: cluster, names: []string{sku}}
+	segments, err := l.redis.LRange(ctx, g.own(sku, "segments"), 0, -1).Result()
+	if err != nil {
+		return g, fmt.Errorf("reading the gate's segments: %w", err)
+	}
+	for _, segment := range segments {
+		g.names = append(g.names, sku+"/"+segment)
+	}
+	return g, nil
+}
+
+// own is a key that only this name has.
+func (g gateKeys) own(name, what string) string { return g.ledger + ":" + name + "}:" + what }
+
+// key is the hash that has the name among its fields.
+func (g gateKeys) key(name, what string) string {
+	if g.cluster {
+		return g.own(name, what)
+	}
+	return g.ledger + "}:" + what
 }
 
 // gate adds up the counts that the gate has in Redis, of all segments.
 func (l *lab) gate(ctx context.Context, sku string) (left, flying int64, found bool, err error) {
-	if l.redis == nil || l.sql == nil {
+	if l.redis == nil {
 		return 0, 0, false, nil
 	}
-	id, err := l.sql.LedgerID(ctx)
+	g, err := l.gateOf(ctx, sku)
 	if err != nil {
 		return 0, 0, false, err
 	}
-	ledger := "holdfast:{" + id.String()
-	segments, err := l.redis.LRange(ctx, ledger+":"+sku+"}:segments", 0, -1).Result()
-	if err != nil {
-		return 0, 0, false, fmt.Errorf("reading the gate's segments: %w", err)
-	}
-	names := []string{sku}
-	for _, segment := range segments {
-		names = append(names, sku+"/"+segment)
-	}
-	_, cluster := l.redis.(*redis.ClusterClient)
-	for _, name := range names {
-		key := ledger + "}:count"
-		if cluster { // each has a key of its own
-			key = ledger + ":" + name + "}:count"
-		}
-		count, err := l.redis.HGet(ctx, key, name).Result()
+	for _, name := range g.names {
+		count, err := l.redis.HGet(ctx, g.key(name, "count"), name).Result()
 		if errors.Is(err, redis.Nil) {
 			continue
 		}
@@ -118,38 +175,6 @@ func (l *lab) gate(ctx context.Context, sku string) (left, flying int64, found b
 		flying += away
 	}
 	return left, flying, found, nil
-}
-
-// readBack asks for every order that was accepted, and counts those that are not
-// there.
-func (l *lab) readBack(ctx context.Context, rec *record, url string) (missing int64) {
-	orders := make(chan string)
-	var (
-		all sync.WaitGroup
-		mu  sync.Mutex
-	)
-	for range readersBack {
-		all.Go(func() {
-			for id := range orders {
-				var order struct {
-					ID string `json:"id"`
-				}
-				if err := l.getJSON(ctx, url+"/orders/"+id, &order); err != nil || order.ID != id {
-					mu.Lock()
-					missing++
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	for _, a := range rec.answers {
-		if a.outcome == accepted && a.order != "" {
-			orders <- a.order
-		}
-	}
-	close(orders)
-	all.Wait()
-	return missing
 }
 
 func (l *lab) getJSON(ctx context.Context, url string, into any) error {
@@ -175,12 +200,12 @@ func (l *lab) getJSON(ctx context.Context, url string, into any) error {
 // guardCaught is how many orders the guard has refused behind the gates of these
 // instances so far, by their metrics; nil where there is no guard, or no such
 // metric.
-func (l *lab) guardCaught(ctx context.Context, spec strategy.Spec, urls []string) *int64 {
+func (l *lab) guardCaught(ctx context.Context, spec strategy.Spec, f *fleet) *int64 {
 	if !l.guarded(spec) {
 		return nil
 	}
 	var all int64
-	for _, url := range urls {
+	for _, url := range f.urls {
 		n, err := l.guardRefusals(ctx, url)
 		if err != nil {
 			return nil

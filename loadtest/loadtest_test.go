@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -21,6 +23,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -39,12 +42,33 @@ func runHere(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-func TestOutcomeOf(t *testing.T) {
-	for status, want := range map[int]string{
-		201: accepted, 409: refused, 0: failed, 200: failed, 404: failed, 429: failed, 500: failed, 503: failed,
+func TestRead(t *testing.T) {
+	problem := func(name string) string { return `{"type":"/problems/` + name + `"}` }
+	for _, test := range []struct {
+		status  int
+		text    string
+		outcome string
+		failure string
+		open    bool
+	}{
+		{201, `{"id":"1"}`, accepted, "", false},
+		{409, problem("sold-out"), refused, "", false},
+		{409, problem("in-progress"), failed, "409 in-progress", false},
+		{409, "", failed, "409", false},
+		{200, "{}", failed, "200", false},
+		{404, problem("unknown-sku"), failed, "404 unknown-sku", false},
+		{500, problem("internal"), failed, "500 internal", false},
+		{503, problem("busy"), failed, "503 busy", false},
+		{503, problem("unavailable"), failed, "503 unavailable", true},
+		{502, "<html>", failed, "502", true},
+		{0, "connect: connection refused", failed, "connection refused", false},
+		{0, "Client.Timeout exceeded", failed, "timeout", true},
+		{0, "EOF", failed, "no answer", true},
 	} {
-		if got := outcomeOf(status); got != want {
-			t.Errorf("%d: %s, want %s", status, got, want)
+		var a answer
+		a.read(test.status, []byte(test.text))
+		if a.outcome != test.outcome || a.open() != test.open || a.outcome == failed && a.failure() != test.failure {
+			t.Errorf("%d %s: %s, open %v, %q", test.status, test.text, a.outcome, a.open(), a.failure())
 		}
 	}
 }
@@ -85,10 +109,14 @@ func TestTimed(t *testing.T) {
 func TestJudge(t *testing.T) {
 	n := func(n int64) *int64 { return &n }
 	var (
-		sound  = strategy.Spec{Name: "lua", Sound: true}
-		broken = strategy.Spec{Name: "none"}
-		exact  = Result{Instances: 2, Stock: 10, Accepted: 10, Sold: 10, Ledger: n(0), Gate: n(0), InFlight: n(0)}
+		sound      = terms{spec: strategy.Spec{Name: "lua", Sound: true}, maxFailures: 0.05}
+		optimistic = terms{spec: strategy.Spec{Name: "optimistic", Cutter: "optimistic", Sound: true}, maxFailures: 0.05}
+		broken     = terms{spec: strategy.Spec{Name: "none"}, mayOversell: true, mustOversell: true, maxFailures: 0.05}
+		alone      = terms{spec: strategy.Spec{Name: "mutex"}, mayOversell: true, maxFailures: 0.05}
+		guarded    = terms{spec: strategy.Spec{Name: "none"}, mustCatch: true, maxFailures: 0.05}
+		exact      = Result{Instances: 2, Stock: 10, Accepted: 10, Sold: 10, Ledger: n(0), Gate: n(0), InFlight: n(0)}
 	)
+	ended := func(t terms, end ending) terms { t.ending, t.mustOversell = end, false; return t }
 	with := func(change func(*Result)) Result {
 		r := exact
 		change(&r)
@@ -98,44 +126,89 @@ func TestJudge(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		result  Result
-		spec    strategy.Spec
-		ending  ending
-		guarded bool
+		terms   terms
 		verdict string
 		says    string
 	}{
-		{"all sold", exact, sound, soldOut, false, asPromised, ""},
-		{"sound oversells", oversold, sound, soldOut, false, promise, "oversold 2 units"},
-		{"sound oversells until the limit", oversold, sound, atLimit, false, promise, "oversold 2 units"},
-		{"sound oversells and is interrupted", oversold, sound, interrupted, false, promise, "oversold 2 units"},
-		{"broken oversells", oversold, broken, soldOut, false, asPromised, ""},
-		{"broken oversells until the limit", oversold, broken, atLimit, false, asPromised, ""},
-		{"broken does not", exact, broken, soldOut, false, promise, "proves nothing"},
-		{"broken does not before the limit", exact, broken, atLimit, false, undecided, ""},
-		{"broken, alone", with(func(r *Result) { r.Instances = 1 }), broken, soldOut, false, asPromised, ""},
-		{"broken, guarded", exact, broken, soldOut, true, asPromised, ""},
-		{"broken, guarded, and something is caught", with(func(r *Result) { r.Caught = n(3) }), broken, soldOut, true, asPromised, ""},
-		{"broken, guarded, and nothing is caught", with(func(r *Result) { r.Caught = n(0) }), broken, soldOut, true, promise, "caught nothing"},
-		{"sound, guarded, and nothing is caught", with(func(r *Result) { r.Caught = n(0) }), sound, soldOut, true, asPromised, ""},
-		{"arrivals at a broken one", with(func(r *Result) { r.Rate = 10 }), broken, soldOut, false, asPromised, ""},
-		{"arrivals lost by a broken one", with(func(r *Result) { r.Rate, r.Missing = 10, 1 }), broken, soldOut, false, promise, "not found"},
-		{"broken, guarded, oversells", oversold, broken, soldOut, true, promise, "oversold 2 units"},
-		{"lost orders", with(func(r *Result) { r.Missing = 1 }), sound, soldOut, false, promise, "1 orders answered 201 are not found"},
-		{"units kept back", with(func(r *Result) { r.Sold, r.Undersold, r.Ledger, r.Gate = 9, 1, n(1), n(1) }), sound, soldOut, false, promise, "1 units were left"},
-		{"units not sold in time", with(func(r *Result) { r.Undersold = 1 }), sound, atLimit, false, undecided, ""},
-		{"nothing sold in time", with(func(r *Result) { r.Accepted = 0 }), sound, atLimit, false, promise, "no order was accepted"},
-		{"interrupted", with(func(r *Result) { r.Accepted = 0 }), sound, interrupted, false, undecided, ""},
-		{"stock row off", with(func(r *Result) { r.Ledger, r.Gate = n(3), n(3) }), sound, soldOut, false, promise, "the stock row has 3"},
-		{"gate off", with(func(r *Result) { r.Gate = n(4) }), sound, soldOut, false, promise, "the gate has 4"},
-		{"nothing to ask", with(func(r *Result) { r.Ledger, r.Gate, r.InFlight = nil, nil, nil }), sound, soldOut, false, asPromised, ""},
-		{"arrivals in plenty", with(func(r *Result) { r.Undersold, r.Rate = 90, 10 }), sound, soldOut, false, asPromised, ""},
+		{"all sold", exact, sound, asPromised, ""},
+		{"sound oversells", oversold, sound, promise, "oversold 2 units"},
+		{"sound oversells until the limit", oversold, ended(sound, atLimit), promise, "oversold 2 units"},
+		{"sound oversells and is interrupted", oversold, ended(sound, interrupted), promise, "oversold 2 units"},
+		{"broken oversells", with(func(r *Result) { *r = oversold; r.Ledger = nil }), broken, asPromised, ""},
+		{"broken oversells until the limit", oversold, ended(broken, atLimit), asPromised, ""},
+		{"broken does not", exact, broken, promise, "proves nothing"},
+		{"broken does not before the limit", exact, ended(broken, atLimit), undecided, ""},
+		{"broken, alone", exact, alone, asPromised, ""},
+		{"broken, guarded", exact, guarded, asPromised, ""},
+		{"broken, guarded, and something is caught", with(func(r *Result) { r.Caught = n(3) }), guarded, asPromised, ""},
+		{"broken, guarded, and nothing is caught", with(func(r *Result) { r.Caught = n(0) }), guarded, promise, "caught nothing"},
+		{"sound, guarded, and nothing is caught", with(func(r *Result) { r.Caught = n(0) }), sound, asPromised, ""},
+		{"broken, guarded, oversells", oversold, guarded, promise, "oversold 2 units"},
+		{"orders that are not there", with(func(r *Result) { r.Findings = []Finding{{missing, 1, "x"}} }), sound, promise, "1 orders answered 201 are not found (the first: x)"},
+		{"fewer sold than accepted", with(func(r *Result) { r.Sold, r.Ledger, r.Gate = 9, n(1), n(1) }), sound, promise, "10 orders were answered 201, and 9 sold"},
+		{"more sold than accepted", with(func(r *Result) { r.Accepted, r.Unknown = 8, 1 }), sound, promise, "8 orders were answered 201, 1 left open, and 10 sold"},
+		{"as many sold as may be", with(func(r *Result) { r.Accepted, r.Unknown = 8, 2 }), sound, asPromised, ""},
+		{"too many failures", with(func(r *Result) { r.Failed, r.Failures = 1, map[string]int64{"503 busy": 1} }), sound, promise, "9.09% of 11 orders failed, more than 5%: 1 503 busy"},
+		{"optimistic is busy", with(func(r *Result) { r.Failed, r.Failures = 3, map[string]int64{"503 busy": 3} }), optimistic, asPromised, ""},
+		{"optimistic fails", with(func(r *Result) { r.Failed, r.Failures = 3, map[string]int64{"503 busy": 2, "500 internal": 1} }), optimistic, promise, "1 500 internal"},
+		{"refusals make no failure rarer", with(func(r *Result) { r.Refused, r.Failed, r.Failures = 1000, 1, map[string]int64{"503 busy": 1} }), sound, promise, "9.09% of 11"},
+		{"few failures", with(func(r *Result) { r.Failed, r.Stock, r.Accepted, r.Sold = 5, 100, 100, 100 }), sound, asPromised, ""},
+		{"units kept back", with(func(r *Result) { r.Accepted, r.Sold, r.Undersold, r.Ledger, r.Gate = 9, 9, 1, n(1), n(1) }), sound, promise, "1 units were left"},
+		{"units not sold in time", with(func(r *Result) { r.Undersold = 1 }), ended(sound, atLimit), undecided, ""},
+		{"nothing sold in time", with(func(r *Result) { r.Accepted, r.Sold = 0, 0 }), ended(sound, atLimit), promise, "no order was accepted"},
+		{"interrupted", with(func(r *Result) { r.Accepted, r.Sold = 0, 0 }), ended(sound, interrupted), undecided, ""},
+		{"stock row off", with(func(r *Result) { r.Ledger, r.Gate = n(3), n(3) }), sound, promise, "the stock row has 3"},
+		{"gate off", with(func(r *Result) { r.Gate = n(4) }), sound, promise, "the gate has 4"},
+		{"units left after a crash", with(func(r *Result) { r.Accepted, r.Sold, r.Undersold, r.Ledger, r.Gate = 9, 9, 1, n(1), n(1) }), ended(sound, crashed), asPromised, ""},
+		{"stock row off after a crash", with(func(r *Result) { r.Ledger, r.Gate = n(3), n(3) }), ended(sound, crashed), promise, "the stock row has 3"},
+		{"in flight after a crash", with(func(r *Result) { r.Accepted, r.Sold, r.Ledger, r.InFlight = 9, 9, n(1), n(1) }), ended(sound, crashed), promise, "left 1 units in flight"},
+		{"nothing to ask", with(func(r *Result) { r.Ledger, r.Gate, r.InFlight = nil, nil, nil }), sound, asPromised, ""},
+		{"arrivals in plenty", with(func(r *Result) { r.Stock, r.Undersold, r.Ledger, r.Gate, r.Rate = 100, 90, n(90), n(90), 10 }), sound, asPromised, ""},
 	} {
 		r := test.result
-		r.judge(test.spec, test.ending, test.guarded)
+		r.judge(test.terms)
 		if says := strings.Join(r.Faults, "; "); r.Verdict != test.verdict || !strings.Contains(says, test.says) {
 			t.Errorf("%s: %s (%s), want %s (%s)", test.name, r.Verdict, says, test.verdict, test.says)
 		}
 	}
+}
+
+// TestTerms has each load say what is expected of it.
+func TestTerms(t *testing.T) {
+	sound, broken := strategy.Spec{Sound: true, Name: "lua"}, mustFind(t, "none")
+	target := []string{"http://127.0.0.1:1"}
+	for _, test := range []struct {
+		name     string
+		settings settings
+		spec     strategy.Spec
+		ending   ending
+		want     terms
+	}{
+		{"sound", settings{instances: 2}, sound, soldOut, terms{}},
+		{"broken", settings{instances: 2}, broken, soldOut, terms{mayOversell: true, mustOversell: true}},
+		{"broken, not sold out", settings{instances: 2}, broken, atLimit, terms{mayOversell: true}},
+		{"broken, alone", settings{instances: 1}, broken, soldOut, terms{mayOversell: true}},
+		{"broken, guarded", settings{instances: 2, guard: "on"}, broken, soldOut, terms{mustCatch: true}},
+		{"broken, guarded, alone", settings{instances: 1, guard: "on"}, broken, soldOut, terms{}},
+		{"arrivals", settings{instances: 2, rate: 10}, broken, soldOut, terms{}},
+		{"a broken target", settings{instances: 2, targets: target}, broken, soldOut, terms{}},
+		{"a target that is to oversell", settings{targets: target, expectOversell: true}, broken, soldOut, terms{mayOversell: true, mustOversell: true}},
+	} {
+		l := &lab{settings: test.settings}
+		got := l.terms(test.spec, test.ending)
+		if got.spec.Name != test.spec.Name || got.mayOversell != test.want.mayOversell || got.mustOversell != test.want.mustOversell || got.mustCatch != test.want.mustCatch {
+			t.Errorf("%s: %+v", test.name, got)
+		}
+	}
+}
+
+func mustFind(t *testing.T, name string) strategy.Spec {
+	t.Helper()
+	spec, ok := strategy.Find(name)
+	if !ok {
+		t.Fatalf("there is no strategy %s", name)
+	}
+	return spec
 }
 
 func TestUsage(t *testing.T) {
@@ -164,6 +237,27 @@ func TestUsage(t *testing.T) {
 		{"--target http://127.0.0.1:1 --strategies lua", "--strategies"},
 		{"--target http://127.0.0.1:1 --api x", "--api"},
 		{"--target http://127.0.0.1:1 --redis redis://127.0.0.1:1/0", "--redis"},
+		{"--target 127.0.0.1:1", "--target"},
+		{"--target ftp://127.0.0.1:1", "--target"},
+		{"--target http://", "--target"},
+		{"--target http://127.0.0.1:1?x=y", "--target"},
+		{"--target http://127.0.0.1:1 --crash", "--crash"},
+		{"--rate 5 --crash", "--crash"},
+		{"--keep", "--keep"},
+		{"--expect-oversell", "--expect-oversell"},
+		{"--max-failures 101%", "--max-failures"},
+		{"--max-failures few", "--max-failures"},
+		{"--search --max-failures 5%", "--max-failures"},
+		{"--probes 1", "--probes"},
+		{"--search --probes 2", "--probes"},
+		{"--rate 1000000 --duration 1m", "--duration"},
+		{"--db shop --redis redis://127.0.0.1:1/0", "--db"},
+		{"--db mongo://127.0.0.1:1/shop --redis redis://127.0.0.1:1/0", "--db"},
+		{"--target http://127.0.0.1:1 --db mysql://127.0.0.1", "--db"},
+		{"--target http://127.0.0.1:1 --out /dev/null/folder", "--out"},
+		{"--target http://127.0.0.1:1 --out /dev/null", "--out"},
+		{"--lock etcd --etcd nowhere", "--etcd"},
+		{"clean", "--db"},
 		{"--nonesuch", "--nonesuch"},
 		{"contrast", "contrast"},
 	} {
@@ -181,12 +275,15 @@ func TestUsage(t *testing.T) {
 // shop is a service that sells this many of any SKU, and does nothing else right.
 type shop struct {
 	units  int
+	runs   string        // its strategy; empty: lua
 	forget bool          // orders are not found again
+	fails  int           // so many of a hundred orders, with 503
 	slow   time.Duration // each order takes so long
 	clerks chan struct{} // holds as many orders as are served at once; nil: no limit
 
 	mu     sync.Mutex
-	bodies []string
+	bodies []string // the buyers, one after the other
+	orders map[string]order
 }
 
 func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -202,22 +299,27 @@ func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id, one := strings.CutPrefix(r.URL.Path, "/orders/")
 	switch {
 	case r.URL.Path == "/strategies":
-		fmt.Fprint(w, `{"running":"lua"}`)
+		fmt.Fprintf(w, `{"running":%q}`, cmp.Or(s.runs, "lua"))
 	case r.Method == http.MethodPut:
 		w.WriteHeader(http.StatusCreated)
 	case one && !s.forget:
-		fmt.Fprintf(w, `{"id":%q}`, id)
+		_ = json.NewEncoder(w).Encode(s.orders[id])
+	case r.URL.Path == "/orders" && s.fails > 0 && rand.IntN(100) < s.fails:
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprint(w, `{"type":"/problems/busy"}`)
 	case r.URL.Path == "/orders" && s.units > len(s.bodies):
-		var order struct {
-			Buyer string `json:"buyer_id"`
+		o := order{ID: fmt.Sprintf("o-%d", len(s.bodies)+1), Status: "pending"}
+		_ = json.NewDecoder(r.Body).Decode(&o)
+		s.bodies = append(s.bodies, o.Buyer)
+		if s.orders == nil {
+			s.orders = make(map[string]order)
 		}
-		_ = json.NewDecoder(r.Body).Decode(&order)
-		s.bodies = append(s.bodies, order.Buyer)
-		w.Header().Set("Location", fmt.Sprintf("/orders/o-%d", len(s.bodies)))
+		s.orders[o.ID] = o
 		w.WriteHeader(http.StatusCreated)
-		fmt.Fprintf(w, `{"id":"o-%d"}`, len(s.bodies))
+		_ = json.NewEncoder(w).Encode(o)
 	case r.URL.Path == "/orders":
 		w.WriteHeader(http.StatusConflict)
+		fmt.Fprint(w, `{"type":"/problems/sold-out"}`)
 	default:
 		w.WriteHeader(http.StatusNotFound)
 	}
@@ -230,19 +332,26 @@ func TestTargets(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		shop *shop
+		args string
 		code int
 		says string
 	}{
-		{"right", &shop{units: 20}, exitOK, asPromised},
-		{"oversells", &shop{units: 23}, exitBroken, "oversold 3 units"},
-		{"keeps units back", &shop{units: 19}, exitBroken, "1 units were left"},
-		{"forgets", &shop{units: 20, forget: true}, exitBroken, "20 orders answered 201 are not found"},
-		{"refuses all", &shop{}, exitBroken, "no order was accepted"},
+		{"right", &shop{units: 20}, "", exitOK, asPromised},
+		{"oversells", &shop{units: 23}, "", exitBroken, "oversold 3 units"},
+		{"is known to oversell", &shop{units: 23, runs: "none"}, "", exitBroken, "oversold 3 units"},
+		{"is to oversell", &shop{units: 23, runs: "none"}, "--expect-oversell", exitOK, asPromised},
+		{"is to oversell and does not", &shop{units: 20, runs: "none"}, "--expect-oversell", exitBroken, "it should oversell and did not"},
+		{"keeps units back", &shop{units: 19}, "", exitBroken, "1 units were left"},
+		{"forgets", &shop{units: 20, forget: true}, "", exitBroken, "20 orders answered 201 are not found"},
+		{"refuses all", &shop{}, "", exitBroken, "no order was accepted"},
+		{"fails", &shop{units: 20, fails: 50}, "", exitBroken, "more than 5%"},
+		{"may fail", &shop{units: 20, fails: 50}, "--max-failures 100%", exitOK, "503 busy"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := httptest.NewServer(test.shop)
 			defer server.Close()
-			code, out, _ := runHere(t, "--target", server.URL, "--stock", "20", "--clients", "4")
+			args := append([]string{"--target", server.URL + "/", "--stock", "20", "--clients", "4"}, strings.Fields(test.args)...)
+			code, out, _ := runHere(t, args...)
 			if code != test.code || !strings.Contains(out, test.says) {
 				t.Errorf("exit code %d, want %d and %q", code, test.code, test.says)
 			}
@@ -275,36 +384,93 @@ func TestSeed(t *testing.T) {
 	}
 }
 
+// overlaid builds cmd/api with this text replaced in one of the module's files, and
+// with files added: by their paths in the module, those that take their place.
+func overlaid(t *testing.T, file, sound, mutated string, added map[string]string) (program string) {
+	t.Helper()
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = filepath.Join(root, file)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), sound); n != 1 {
+		t.Fatalf("%q stands %d times in %s", sound, n, file)
+	}
+	folder := t.TempDir()
+	changed, overlay := filepath.Join(folder, filepath.Base(file)), filepath.Join(folder, "overlay.json")
+	replace := map[string]string{file: changed}
+	for path, with := range added {
+		replace[filepath.Join(root, path)] = filepath.Join(root, with)
+	}
+	list, err := json.Marshal(map[string]map[string]string{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(os.WriteFile(changed, []byte(strings.Replace(string(text), sound, mutated, 1)), 0o600),
+		os.WriteFile(overlay, list, 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testenv.Build(t, "./cmd/api", "-overlay="+overlay)
+}
+
 // TestConvicts takes the gate's check out of the service and expects a verdict.
 func TestConvicts(t *testing.T) {
 	t.Parallel()
-	const check = "left[i] < units[l]"
-	file, err := filepath.Abs("../internal/stock/gate/take.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
-	script, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(string(script), check); n != 1 {
-		t.Fatalf("%q stands %d times in %s", check, n, file)
-	}
-	folder := t.TempDir()
-	mutated, overlay := filepath.Join(folder, "take.lua"), filepath.Join(folder, "overlay.json")
-	replace, err := json.Marshal(map[string]map[string]string{"Replace": {file: mutated}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = errors.Join(os.WriteFile(mutated, []byte(strings.Replace(string(script), check, "false", 1)), 0o600),
-		os.WriteFile(overlay, replace, 0o600))
-	if err != nil {
-		t.Fatal(err)
-	}
-	api := testenv.Build(t, "./cmd/api", "-overlay="+overlay)
-	code, out, _ := runHere(t, "--api", api, "--strategies", "lua", "--stock", "20", "--limit", "2s")
+	api := overlaid(t, "internal/stock/gate/take.lua", "left[i] < units[l]", "false", nil)
+	code, out, _ := runHere(t, "--api", api, "--strategies", "lua", "--stock", "20", "--limit", "2s", "--crash=false")
 	if code != exitBroken || !strings.Contains(out, promise) || !strings.Contains(out, "lua: oversold ") {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestLiars loads services that commit what they should and answer something else.
+func TestLiars(t *testing.T) {
+	t.Parallel()
+	api := overlaid(t, "internal/httpapi/handlers.go", "a.Orders.Place(ctx, req)", "a.lie(ctx, req)",
+		map[string]string{"internal/httpapi/liar.go": "loadtest/testdata/liar.go"})
+	for _, test := range []struct {
+		liar string // the name of the program, which tells it how to lie
+		code int
+		says []kind
+	}{
+		{"honest", exitOK, nil},
+		{"answers-before-the-commit", exitBroken, []kind{early}}, // and loses orders when it is killed
+		{"gives-one-in-fifty-another-order", exitBroken, []kind{wrongAnswer, repeated}},
+		{"gives-another-order-under-this-buyer", exitBroken, []kind{repeated}},
+		{"is-busy-after-one-commit-in-ten", exitBroken, []kind{denied}},
+		{"is-unavailable-after-one-commit-in-ten", exitBroken, nil},
+		{"stores-all-under-another-buyer", exitBroken, []kind{otherBuyer}},
+	} {
+		t.Run(test.liar, func(t *testing.T) {
+			link, folder := filepath.Join(t.TempDir(), test.liar), t.TempDir()
+			if err := os.Symlink(api, link); err != nil {
+				t.Fatal(err)
+			}
+			code, out, _ := runHere(t, "--api", link, "--strategies", "merged", "--stock", "300", "--out", folder, fmt.Sprintf("--crash=%v", test.says != nil && test.says[0] == early))
+			if code != test.code || (code == exitOK) != strings.Contains(out, asPromised) {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			r := written(t, folder).Strategies[0]
+			for _, says := range test.says {
+				if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Kind == says }) || !strings.Contains(out, meanings[says]) {
+					t.Errorf("it does not say %q", meanings[says])
+				}
+			}
+			if r.Crash != nil && !strings.Contains(out, "after kill -9: ") {
+				t.Error("it does not say what the crash cost")
+			}
+			if r.Sampled == 0 {
+				t.Error("no order was looked up in mid-rush")
+			}
+			if strings.HasPrefix(test.liar, "is-unavailable") && !strings.Contains(out, "503 unavailable") {
+				t.Error("it does not name the failures")
+			}
+		})
 	}
 }
 
@@ -314,18 +480,19 @@ func TestRealStores(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		instances int
+		crash     bool
 		stores    func(t *testing.T) (redis, db string)
 	}{
-		{"MariaDB and Redis", 2, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
-		{"PostgreSQL and Redis Cluster", 2, func(t *testing.T) (string, string) { return testenv.RedisCluster(t), testenv.Postgres(t) }},
-		{"MariaDB and Redis, four instances", 4, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
-		{"PostgreSQL and Redis, four instances", 4, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.Postgres(t) }},
+		{"MariaDB and Redis", 2, true, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
+		{"PostgreSQL and Redis Cluster", 2, true, func(t *testing.T) (string, string) { return testenv.RedisCluster(t), testenv.Postgres(t) }},
+		{"MariaDB and Redis, four instances", 4, false, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
+		{"PostgreSQL and Redis, four instances", 4, false, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.Postgres(t) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			redis, db := test.stores(t)
 			folder := t.TempDir()
 			code, out, _ := runHere(t, "--strategies", "none,lua,merged", "--instances", fmt.Sprint(test.instances),
-				"--stock", "200", "--redis", redis, "--db", db, "--out", folder)
+				"--stock", "200", "--redis", redis, "--db", db, "--out", folder, fmt.Sprintf("--crash=%v", test.crash))
 			if code != exitOK || strings.Contains(out, promise) || strings.Count(out, asPromised) != 3 {
 				t.Errorf("exit code %d", code)
 			}
@@ -333,8 +500,70 @@ func TestRealStores(t *testing.T) {
 				if r.Instances != test.instances || (r.Sold == 200) != r.Sound {
 					t.Errorf("%s: %d instances, %d of 200 units sold", r.Strategy, r.Instances, r.Sold)
 				}
+				if killed := r.Crash != nil; killed != (test.crash && r.Sound) || killed && (r.Crash.Accepted == 0 || r.Crash.Verdict != asPromised) {
+					t.Errorf("%s: after kill -9 %+v", r.Strategy, r.Crash)
+				}
 			}
+			left(t, redis, db)
 		})
+	}
+}
+
+// left expects that a run has left nothing in the stores.
+func left(t *testing.T, redis, db string) {
+	t.Helper()
+	sql, err := store.OpenSQL(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sql.Close()
+	for _, table := range []string{"stock", "orders", "order_lines", "outbox"} {
+		var n int
+		if err := sql.DB().Raw("SELECT COUNT(*) FROM " + table).Row().Scan(&n); err != nil || n != 0 {
+			t.Errorf("%d rows are left in table %s (%v)", n, table, err)
+		}
+	}
+	id, err := sql.LedgerID(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := store.OpenRedis(t.Context(), redis)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for _, key := range []string{"count", "flight"} {
+		if n, err := client.HLen(t.Context(), "holdfast:{"+id.String()+"}:"+key).Result(); err != nil || n != 0 {
+			t.Errorf("%d fields are left in %s (%v)", n, key, err)
+		}
+	}
+}
+
+// TestKeep leaves the rows, and clean deletes them.
+func TestKeep(t *testing.T) {
+	t.Parallel()
+	redis, db := testenv.Redis(t), testenv.MariaDB(t)
+	code, _, says := runHere(t, "--strategies", "segment", "--stock", "40", "--crash=false", "--redis", redis, "--db", db, "--keep")
+	if code != exitOK || !strings.Contains(says, "kept the orders") {
+		t.Errorf("exit code %d", code)
+	}
+	code, _, says = runHere(t, "clean", "--redis", redis, "--db", db)
+	if code != exitOK || !strings.Contains(says, "deleted 1 SKUs and 40 orders") {
+		t.Errorf("exit code %d", code)
+	}
+	left(t, redis, db)
+}
+
+// TestCrash kills an instance that keeps its word.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	if code, _, _ := runHere(t, "--strategies", "lua", "--stock", "400", "--out", folder); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+	crash := written(t, folder).Strategies[0].Crash
+	if crash == nil || crash.Accepted < 200 || crash.Unknown == 0 || crash.InFlight == nil || *crash.InFlight != 0 {
+		t.Errorf("%+v", crash)
 	}
 }
 
@@ -418,7 +647,7 @@ func TestSearch(t *testing.T) {
 			server := httptest.NewServer(test.shop)
 			defer server.Close()
 			folder := t.TempDir()
-			code, out, _ := runHere(t, "--target", server.URL, "--search", "--p99", "500ms", "--duration", "1s", "--out", folder)
+			code, out, _ := runHere(t, "--target", server.URL, "--search", "--probes", "1", "--p99", "500ms", "--duration", "1s", "--out", folder)
 			r := written(t, folder).Strategies[0]
 			if code != exitOK || r.Highest == nil || *r.Highest < test.low || *r.Highest > test.high || r.Accepted < test.atLeast {
 				t.Errorf("exit code %d: %+v", code, r)
@@ -435,7 +664,7 @@ func TestSearch(t *testing.T) {
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	code, out, _ := runHere(t, "--strategies", "none,db-none,lua", "--guard", "on", "--stock", "200", "--limit", "2s",
+	code, out, _ := runHere(t, "--strategies", "none,db-none,lua", "--guard", "on", "--stock", "200", "--limit", "2s", "--crash=false",
 		"--redis", testenv.Redis(t), "--db", testenv.MariaDB(t), "--out", folder)
 	if code != exitOK || !strings.Contains(out, "caught") {
 		t.Errorf("exit code %d", code)
@@ -476,7 +705,7 @@ func TestLocks(t *testing.T) {
 		}},
 	} {
 		t.Run(test.lock, func(t *testing.T) {
-			args := append([]string{"--strategies", test.strategies, "--lock", test.lock, "--stock", "40", "--clients", "8", "--redis", redis, "--db", db}, test.flags(t)...)
+			args := append([]string{"--strategies", test.strategies, "--lock", test.lock, "--stock", "40", "--clients", "8", "--redis", redis, "--db", db, fmt.Sprintf("--crash=%v", test.lock == "redis")}, test.flags(t)...)
 			code, out, _ := runHere(t, args...)
 			if code != exitOK || strings.Contains(out, promise) || !strings.Contains(out, asPromised) {
 				t.Errorf("exit code %d", code)
@@ -510,14 +739,15 @@ func (r *running) said() string {
 }
 
 // startLoading starts the harness and waits until it says this.
-func startLoading(t *testing.T, says string, args ...string) *running {
+func startLoading(t *testing.T, harness []string, says string, args ...string) *running {
 	t.Helper()
 	if runtime.GOOS != "linux" {
 		t.Skip("needs /proc")
 	}
-	args = append([]string{"--api", testenv.Build(t, "./cmd/api")}, args...)
-	r := &running{Cmd: exec.Command(testenv.Build(t, "./loadtest"), args...), temp: t.TempDir()}
+	args = slices.Concat(harness[1:], []string{"--api", testenv.Build(t, "./cmd/api")}, args)
+	r := &running{Cmd: exec.Command(harness[0], args...), temp: t.TempDir()}
 	r.Env = append(os.Environ(), "TMPDIR="+r.temp)
+	r.WaitDelay = time.Minute
 	r.Stdout, r.Stderr = &r.stdout, r
 	if err := r.Start(); err != nil {
 		t.Fatal(err)
@@ -558,7 +788,7 @@ func within(t *testing.T, limit time.Duration, what string, is func() bool) {
 // TestKilled expects that what dies unprepared leaves nothing behind.
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	r := startLoading(t, "lua: loading", "--strategies", "lua", "--stock", "1000000", "--limit", "1m")
+	r := startLoading(t, []string{testenv.Build(t, "./loadtest")}, "lua: loading", "--strategies", "lua", "--stock", "1000000", "--limit", "1m")
 	if err := r.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -566,10 +796,28 @@ func TestKilled(t *testing.T) {
 	within(t, 10*time.Second, "nothing is left of it", func() bool { return len(r.processes()) == 0 && len(r.folders()) == 0 })
 }
 
+// TestGoRunKilled kills the go command that runs the harness, which is not told.
+func TestGoRunKilled(t *testing.T) {
+	t.Parallel()
+	parent := filepath.Join(t.TempDir(), "go") // by its name; the real one would build the harness once more
+	if err := os.WriteFile(parent, []byte("#!/bin/sh\n\"$@\" &\nwait\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r := startLoading(t, []string{parent, testenv.Build(t, "./loadtest")}, "lua: loading", "--strategies", "lua", "--stock", "1000000", "--limit", "1m")
+	if err := r.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Wait() // until the harness closes its output
+	if !strings.Contains(r.said(), "cut short") {
+		t.Errorf("it does not say that it was cut short: %s", r.said())
+	}
+	within(t, 10*time.Second, "nothing is left of it", func() bool { return len(r.processes()) == 0 && len(r.folders()) == 0 })
+}
+
 // TestInterrupted expects the table so far.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
-	r := startLoading(t, "lua: loading", "--strategies", "merged,lua", "--stock", "1000000", "--limit", "1s")
+	r := startLoading(t, []string{testenv.Build(t, "./loadtest")}, "lua: loading", "--strategies", "merged,lua", "--stock", "1000000", "--limit", "1s", "--crash=false")
 	if err := r.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}

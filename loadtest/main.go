@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/url"
 	"os"
 	"os/signal"
 	"strings"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock/backends"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -29,9 +32,15 @@ type settings struct {
 	clients    int
 	guard      string
 	limit      time.Duration
+	crash      bool
 	seed       uint64
 	out        string
 	api        string
+
+	maxFailures    share
+	expectOversell bool
+	keep           bool // leave what the run laid
+	clean          bool // delete what runs left, and nothing else
 
 	redis, db                string
 	lock                     string
@@ -42,6 +51,7 @@ type settings struct {
 	rate     int
 	duration time.Duration
 	search   bool
+	probes   int
 	p99      time.Duration
 }
 
@@ -51,9 +61,8 @@ func (s settings) open() bool { return s.rate > 0 || s.search }
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // who interrupts twice does not want the table
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	ctx = testenv.WithGoRun(ctx)
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // Exit codes.
@@ -90,8 +99,12 @@ func parse(args []string, stdout, stderr io.Writer) (*settings, int) {
 		fmt.Fprintf(stderr, "loadtest: %v\n", err)
 		return nil, exitUsage
 	}
-	if rest := flags.Args(); len(rest) > 0 && (rest[0] != "compare" || len(rest) > 1) {
-		fmt.Fprintf(stderr, "loadtest: unknown command %q: expected compare, or nothing\n", strings.Join(rest, " "))
+	switch command := strings.Join(flags.Args(), " "); command {
+	case "", "compare":
+	case "clean":
+		s.clean = true
+	default:
+		fmt.Fprintf(stderr, "loadtest: unknown command %q: expected compare, clean, or nothing\n", store.Redact(command))
 		return nil, exitUsage
 	}
 	if err := s.check(flags.Changed); err != nil {
@@ -101,6 +114,11 @@ func parse(args []string, stdout, stderr io.Writer) (*settings, int) {
 	return s, exitOK
 }
 
+// usageError is a mistake on the command line.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
 // load opens the stores, drives what was asked for and reports.
 func (s settings) load(ctx context.Context, t testenv.T, args []string, stdout, stderr io.Writer) (broken bool, err error) {
 	lab, err := newLab(ctx, t, s, args, stdout, stderr)
@@ -108,14 +126,21 @@ func (s settings) load(ctx context.Context, t testenv.T, args []string, stdout, 
 		return false, err
 	}
 	defer lab.close()
+	if s.clean {
+		return false, lab.cleanAll(ctx)
+	}
 	return lab.run(ctx)
 }
 
 func exitCode(ctx context.Context, broken bool, err error, stderr io.Writer) int {
+	var usage usageError
 	switch {
 	case ctx.Err() != nil:
 		fmt.Fprintln(stderr, "loadtest: cut short")
 		return exitCut
+	case errors.As(err, &usage):
+		fmt.Fprintf(stderr, "loadtest: %v\n", err)
+		return exitUsage
 	case err != nil:
 		fmt.Fprintf(stderr, "loadtest: %v\n", err)
 		return exitBroken
@@ -136,6 +161,9 @@ func flagSet() (*settings, *pflag.FlagSet) {
 	flags.IntVar(&s.clients, "clients", 32, "clients of a rush, each with one order at a time")
 	flags.StringVar(&s.guard, "guard", "off", "on: the ledger refuses what a gate should have refused, and a column counts it")
 	flags.DurationVar(&s.limit, "limit", 20*time.Second, "the longest that one rush may take")
+	flags.BoolVar(&s.crash, "crash", true, "rush each sound strategy once more, with an instance killed and started again")
+	s.maxFailures = 0.05
+	flags.Var(&s.maxFailures, "max-failures", "the most of the orders, but for those refused, that may fail: above it the run is failed")
 	flags.Uint64Var(&s.seed, "seed", 1, "the same seed sends the same orders")
 	flags.StringVar(&s.out, "out", "", "`folder` for results.json and report.html")
 	flags.StringVar(&s.api, "api", "", "an api `file` to load instead of building ./cmd/api")
@@ -147,9 +175,12 @@ func flagSet() (*settings, *pflag.FlagSet) {
 	flags.StringVar(&s.redlock, "redlock", "", "independent Redis servers: `h1:p1,h2:p2,h3:p3`")
 	flags.StringSliceVar(&s.targets, "target", nil, "`URLs` of services already running, to load instead; --db and --redis are what they use, for the audit")
 	flags.StringVar(&s.adminToken, "admin-token", "", "their bearer `token` of administrators")
+	flags.BoolVar(&s.expectOversell, "expect-oversell", false, "the services at --target are to oversell: they break their promise if they do not")
+	flags.BoolVar(&s.keep, "keep", false, "leave the SKUs and orders of this run in --db; clean deletes them")
 	flags.IntVar(&s.rate, "rate", 0, "open load: so many orders a second arrive, however slowly they are answered")
 	flags.DurationVar(&s.duration, "duration", 5*time.Second, "how long the open load lasts, each one of a search")
 	flags.BoolVar(&s.search, "search", false, "open loads: find the highest rate that holds --p99")
+	flags.IntVar(&s.probes, "probes", 3, "loads of each rate of a search: most of them must hold --p99")
 	flags.DurationVar(&s.p99, "p99", 50*time.Millisecond, "what --search holds")
 	return s, flags
 }
@@ -171,12 +202,18 @@ func (s *settings) check(given func(flag string) bool) error {
 		if value != "" && flag != backend.Flag {
 			return fmt.Errorf("--%s: used with --lock %s only", flag, flag)
 		}
+		for server := range strings.SplitSeq(value, ",") {
+			if _, _, err := net.SplitHostPort(server); value != "" && err != nil {
+				return fmt.Errorf("--%s: %q is not host:port", flag, server)
+			}
+		}
 	}
 	if value, needed := servers[backend.Flag]; needed && value == "" {
 		return fmt.Errorf("--%s: needed with --lock %s", backend.Flag, s.lock)
 	}
 	for flag, used := range map[string]bool{
-		"clients": !s.open(), "limit": !s.open(), "duration": s.open(), "p99": s.search,
+		"clients": !s.open(), "limit": !s.open(), "duration": s.open(), "p99": s.search, "probes": s.search, "max-failures": !s.search,
+		"crash": !s.open() && len(s.targets) == 0, "keep": s.db != "", "expect-oversell": len(s.targets) > 0 && !s.open(),
 		"instances": len(s.targets) == 0, "guard": len(s.targets) == 0, "lock": len(s.targets) == 0,
 	} {
 		if given(flag) && !used {
@@ -200,9 +237,13 @@ func (s *settings) check(given func(flag string) bool) error {
 		return errors.New("--rate and --search: choose one")
 	case s.duration < time.Second || s.duration > time.Hour:
 		return fmt.Errorf("--duration: %v is not between a second and an hour", s.duration)
+	case int64(s.rate)*int64(s.duration/time.Second) > maxAnswers:
+		return fmt.Errorf("--duration: %v at --rate %d is more than %d orders", s.duration, s.rate, maxAnswers)
+	case s.probes < 1 || s.probes > 99 || s.probes%2 == 0:
+		return fmt.Errorf("--probes: %d is not an odd number between 1 and 99", s.probes)
 	case s.p99 <= 0:
 		return fmt.Errorf("--p99: %v", s.p99)
-	case len(s.targets) == 0 && (s.redis == "") != (s.db == ""):
+	case len(s.targets) == 0 && !s.clean && (s.redis == "") != (s.db == ""):
 		return errors.New("--redis and --db: name both, or neither for embedded stores")
 	case len(s.targets) > 0 && len(s.strategies) > 0:
 		return errors.New("--strategies: what runs at --target is what is loaded")
@@ -210,6 +251,20 @@ func (s *settings) check(given func(flag string) bool) error {
 		return errors.New("--api and --target: choose one")
 	case len(s.targets) > 0 && s.redis != "" && s.db == "":
 		return errors.New("--redis: the gate at --target is audited against the database: name --db too")
+	case s.clean && s.db == "":
+		return errors.New("--db: clean needs a database")
+	}
+	return s.checkTargets()
+}
+
+// checkTargets checks the URLs, and takes slashes off their ends.
+func (s *settings) checkTargets() error {
+	for i, target := range s.targets {
+		u, err := url.Parse(target)
+		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+			return fmt.Errorf("--target: %q is not http://host:port", store.Redact(target))
+		}
+		s.targets[i] = strings.TrimRight(target, "/")
 	}
 	return nil
 }
@@ -220,6 +275,7 @@ oversold, and how fast each was.
 
 Usage:
   go run ./loadtest [compare] [flags]
+  go run ./loadtest clean --db URL [--redis URL]    delete what runs have left there
 
 Flags:
 ` + flags.FlagUsages() + `

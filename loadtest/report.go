@@ -52,9 +52,9 @@ var alarmColor = color.RGBA{200, 30, 30, 255}
 func (r *Results) report(w io.Writer) error {
 	data := struct {
 		*Results
-		Guard, Open, Search                  bool
+		Killed, Guard, Open, Search          bool
 		Throughput, Latency, Oversold, Sales []template.HTML // for a desktop, and for a phone
-	}{Results: r, Guard: r.guarded(), Open: r.open, Search: r.search}
+	}{Results: r, Killed: r.killed(), Guard: r.guarded(), Open: r.open, Search: r.search}
 	for _, chart := range []struct {
 		into *[]template.HTML
 		draw func(format) (*plot.Plot, error)

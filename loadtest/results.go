@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -35,6 +36,11 @@ func (r *Results) guarded() bool {
 	return slices.ContainsFunc(r.Strategies, func(s Result) bool { return s.Caught != nil })
 }
 
+// killed reports whether an instance was killed under any of the strategies.
+func (r *Results) killed() bool {
+	return slices.ContainsFunc(r.Strategies, func(s Result) bool { return s.Crash != nil })
+}
+
 // Result is what one strategy did. Figures that could not be had are null.
 type Result struct {
 	Strategy  string `json:"strategy"`
@@ -49,8 +55,12 @@ type Result struct {
 	Sold      int64  `json:"sold"` // by the orders in the database
 	Oversold  int64  `json:"oversold"`
 	Undersold int64  `json:"undersold"` // left in the end
-	Missing   int64  `json:"missing"`   // answered 201 and not found
+	Unknown   int64  `json:"unknown"`   // of those failed, the ones whose orders may have been committed
+	Sampled   int64  `json:"sampled"`   // looked up at the moment of their 201
 	Caught    *int64 `json:"caught"`    // by the guard; null without one
+
+	Failures map[string]int64 `json:"failures"` // by status and problem type
+	Findings []Finding        `json:"findings"` // where the ledger contradicts the answers
 
 	Ledger   *int64 `json:"ledger_available"`
 	Gate     *int64 `json:"gate_available"`
@@ -70,16 +80,14 @@ type Result struct {
 	Dropped int64 `json:"dropped"`                // arrivals that were not sent at all
 	Highest *int  `json:"highest_rate,omitempty"` // what a search found; 0: not even the lowest rate held
 
+	Probes []Probe `json:"probes,omitempty"` // of a search, in their order
+	Crash  *Result `json:"crash,omitempty"`  // a rush with an instance killed
+
 	Verdict string   `json:"verdict"`
 	Faults  []string `json:"faults"`
-}
 
-// Verdicts.
-const (
-	asPromised = "as promised"
-	promise    = "promise broken"
-	undecided  = "undecided" // the load ended before all was sold
-)
+	inconclusive bool // the load did not bring out what the strategy is known for
+}
 
 func newResults(l *lab) *Results {
 	stores := "embedded (in-process Redis, SQLite)"
@@ -100,6 +108,7 @@ func newResults(l *lab) *Results {
 		Flags: map[string]string{
 			"instances": fmt.Sprint(l.settings.instances), "stock": fmt.Sprint(l.stock), "clients": fmt.Sprint(l.clients),
 			"guard": l.guard, "lock": l.lock, "limit": l.limit.String(), "rate": fmt.Sprint(l.rate), "search": fmt.Sprint(l.search),
+			"probes": fmt.Sprint(l.probes), "crash": fmt.Sprint(l.kill()), "max_failures": l.maxFailures.String(),
 		},
 		Seed: l.seed, When: time.Now().UTC().Truncate(time.Second), Commit: machine.Commit(),
 		Machine: machine.Describe(), Stores: stores, open: l.open(), search: l.search,
@@ -127,75 +136,24 @@ func (l *lab) result(spec strategy.Spec, rec *record, stock int64) *Result {
 	}
 	return &Result{
 		Strategy: spec.Name, Sound: spec.Sound, Instances: instances, Stock: stock,
-		Accepted: rec.accepted.Load(), Refused: rec.refused.Load(), Failed: rec.failed.Load(),
+		Accepted: rec.accepted.Load(), Refused: rec.refused.Load(), Failed: rec.failed.Load(), Failures: rec.failures,
 	}
 }
 
-// judge says whether the strategy did as it promises. A broken one promises to
-// oversell, unless it stands alone under its mutex; with a guard behind it, to
-// give that something to catch. A load that ended before all was sold can
-// convict, but not acquit; an open load has stock in plenty, so that nobody
-// oversells.
-func (r *Result) judge(spec strategy.Spec, ending ending, guarded bool) {
-	fault := func(format string, args ...any) { r.Faults = append(r.Faults, fmt.Sprintf(format, args...)) }
-	open := r.Rate > 0
-	mayOversell := !spec.Sound && !guarded && !open
-	if ending != soldOut {
-		r.Undersold = 0 // nobody heard "sold out"
-	}
-	switch {
-	case r.Oversold > 0 && !mayOversell:
-		fault("oversold %d units", r.Oversold)
-	case r.Oversold == 0 && mayOversell && r.Instances > 1 && ending == soldOut:
-		fault("it should oversell and did not: the load proves nothing")
-	case !spec.Sound && !open && r.Caught != nil && *r.Caught == 0 && r.Instances > 1 && ending == soldOut:
-		fault("the guard caught nothing: the load proves nothing")
-	}
-	if r.Missing > 0 {
-		fault("%d orders answered 201 are not found", r.Missing)
-	}
-	if r.Accepted == 0 && ending != interrupted {
-		fault("no order was accepted")
-	}
-	if spec.Sound && r.Undersold > 0 && !open {
-		fault("%d units were left when everybody heard \"sold out\"", r.Undersold)
-	}
-	// Counts agree at rest, and a load that was ended may leave none.
-	if spec.Sound && ending == soldOut {
-		if r.Ledger != nil && *r.Ledger != r.Stock-r.Sold {
-			fault("the stock row has %d units left, by its orders %d", *r.Ledger, r.Stock-r.Sold)
-		}
-		if r.Gate != nil && r.Ledger != nil && *r.Gate+*r.InFlight != *r.Ledger {
-			fault("the gate has %d units left and %d in flight, the ledger %d", *r.Gate, *r.InFlight, *r.Ledger)
-		}
-	}
-	if ending == atLimit {
-		r.Load += fmt.Sprintf(", stopped at the limit with %d of %d units sold", r.Sold, r.Stock)
-	}
-	switch {
-	case len(r.Faults) > 0:
-		r.Verdict = promise
-	case ending != soldOut && !(mayOversell && r.Oversold > 0):
-		r.Verdict = undecided
-	default:
-		r.Verdict = asPromised
-	}
-}
-
-// ending is why a load ended.
-type ending int
-
-const (
-	soldOut     ending = iota // or, of an open load, all arrivals were sent
-	atLimit                   // --limit
-	interrupted               // by a signal
-)
-
-// write writes results.json and report.html into the folder.
-func (r *Results) write(folder string) error {
+// checkOut makes the folder of --out and proves that files can be written there.
+func checkOut(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("--out: %w", err)
 	}
+	file, err := os.CreateTemp(folder, ".holdfast-")
+	if err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
+	return errors.Join(file.Close(), os.Remove(file.Name()))
+}
+
+// write writes results.json and report.html into the folder.
+func (r *Results) write(folder string) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err

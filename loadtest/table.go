@@ -21,51 +21,86 @@ type cell struct {
 	alarm bool
 }
 
+// column is one column of the table.
+type column struct {
+	title string
+	cell  func(Result) cell
+}
+
+// text is a cell without alarm.
+func text(title string, value func(Result) any) column {
+	return column{title, func(s Result) cell { return cell{text: fmt.Sprint(value(s))} }}
+}
+
+// columns are those that the load has figures for.
+func (r *Results) columns() []column {
+	all := []column{
+		text("strategy", func(s Result) any { return s.Strategy }),
+		text("inst.", func(s Result) any { return s.Instances }),
+	}
+	if r.open { // stock in plenty: nothing can be oversold
+		all = append(all,
+			text(r.rateTitle(), func(s Result) any { return s.RateText() }),
+			text("accepted", func(s Result) any { return s.Accepted }),
+			text("failed", func(s Result) any { return s.Failed }),
+			text("late", func(s Result) any { return s.Late }),
+			text("dropped", func(s Result) any { return s.Dropped }))
+	} else {
+		all = append(all,
+			text("accepted", func(s Result) any { return s.Accepted }),
+			column{"oversold", func(s Result) cell { return cell{fmt.Sprint(s.Oversold), s.Oversold > 0} }},
+			text("undersold", func(s Result) any { return s.Undersold }),
+			text("failed", func(s Result) any { return s.Failed }))
+	}
+	if r.killed() {
+		all = append(all, column{"after kill -9", func(s Result) cell { return cell{s.Kept(), s.Crash != nil && s.Crash.Verdict == promise} }})
+	}
+	if r.guarded() {
+		all = append(all, text("caught", func(s Result) any { return number(s.Caught) }))
+	}
+	return append(all,
+		text("orders/s", func(s Result) any { return fmt.Sprintf("%.0f", s.PerSecond) }),
+		column{"p50 ms", func(s Result) cell { return figure(s.P50) }},
+		column{"p99 ms", func(s Result) cell { return figure(s.P99) }},
+		column{"ms CPU/order: api", func(s Result) cell { return figure(s.APICPU) }},
+		column{"redis", func(s Result) cell { return figure(s.RedisCPU) }},
+		column{"db", func(s Result) cell { return figure(s.DatabaseCPU) }},
+		column{"verdict", func(s Result) cell { return cell{s.Verdict, s.Verdict == promise} }})
+}
+
 // writeTable prints what every strategy did.
 func writeTable(w io.Writer, r *Results, colors bool) {
-	head := []string{"strategy", "inst.", "accepted", "oversold", "undersold", "failed"}
-	if r.open { // stock in plenty: nothing can be oversold
-		head = []string{"strategy", "inst.", r.rateTitle(), "accepted", "failed", "late", "dropped"}
+	columns := r.columns()
+	head := make([]cell, len(columns))
+	for i, column := range columns {
+		head[i].text = column.title
 	}
-	guarded := r.guarded()
-	if guarded {
-		head = append(head, "caught")
-	}
-	head = append(head, "orders/s", "p50 ms", "p99 ms", "ms CPU/order: api", "redis", "db", "verdict")
-	rows := [][]cell{}
+	rows := [][]cell{head}
 	for _, s := range r.Strategies {
-		row := []cell{
-			{text: s.Strategy}, {text: fmt.Sprint(s.Instances)}, {text: fmt.Sprint(s.Accepted)},
-			{text: fmt.Sprint(s.Oversold), alarm: s.Oversold > 0}, {text: fmt.Sprint(s.Undersold)}, {text: fmt.Sprint(s.Failed)},
+		row := make([]cell, len(columns))
+		for i, column := range columns {
+			row[i] = column.cell(s)
 		}
-		if r.open {
-			row = []cell{
-				{text: s.Strategy}, {text: fmt.Sprint(s.Instances)}, {text: s.RateText()}, {text: fmt.Sprint(s.Accepted)},
-				{text: fmt.Sprint(s.Failed)}, {text: fmt.Sprint(s.Late)}, {text: fmt.Sprint(s.Dropped)},
-			}
-		}
-		if guarded {
-			row = append(row, cell{text: number(s.Caught)})
-		}
-		row = append(row, cell{text: fmt.Sprintf("%.0f", s.PerSecond)}, figure(s.P50), figure(s.P99),
-			figure(s.APICPU), figure(s.RedisCPU), figure(s.DatabaseCPU), cell{text: s.Verdict, alarm: s.Verdict == promise})
 		rows = append(rows, row)
 	}
-	widths := make([]int, len(head))
-	for i, title := range head {
-		widths[i] = utf8.RuneCountInString(title)
-		for _, row := range rows {
-			widths[i] = max(widths[i], utf8.RuneCountInString(row[i].text))
-		}
-	}
 	fmt.Fprintln(w)
-	for i, title := range head {
-		fmt.Fprint(w, pad(title, widths[i], i == 0 || i == len(head)-1), "  ")
-	}
+	writeGrid(w, rows, colors)
 	fmt.Fprintln(w)
+	r.writeNotes(w)
+}
+
+// writeGrid prints rows of the same length. The first and the last column are
+// aligned on the left.
+func writeGrid(w io.Writer, rows [][]cell, colors bool) {
+	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, c := range row {
-			text := pad(c.text, widths[i], i == 0 || i == len(head)-1)
+			widths[i] = max(widths[i], utf8.RuneCountInString(c.text))
+		}
+	}
+	for _, row := range rows {
+		for i, c := range row {
+			text := pad(c.text, widths[i], i == 0 || i == len(row)-1)
 			if c.alarm && colors {
 				text = red + text + plain
 			}
@@ -73,10 +108,16 @@ func writeTable(w io.Writer, r *Results, colors bool) {
 		}
 		fmt.Fprintln(w)
 	}
-	fmt.Fprintln(w)
+}
+
+// writeNotes prints what has no column.
+func (r *Results) writeNotes(w io.Writer) {
 	for _, s := range r.Strategies {
 		for _, fault := range s.Faults {
 			fmt.Fprintf(w, "%s: %s\n", s.Strategy, fault)
+		}
+		if s.Failed > 0 {
+			fmt.Fprintf(w, "%s: failed: %s\n", s.Strategy, s.FailuresText())
 		}
 		if s.Verdict == undecided || s.Highest != nil {
 			fmt.Fprintf(w, "%s: %s\n", s.Strategy, s.Load)
@@ -192,6 +233,10 @@ func (d *display) done(r Result) {
 		fmt.Fprintf(d.w, "%-13s %s: %s\n", r.Strategy, r.Verdict, r.borne())
 		return
 	}
-	fmt.Fprintf(d.w, "%-13s %s: %d accepted of %d units, %d oversold, %d failed, %.0f orders/s\n",
-		r.Strategy, r.Verdict, r.Accepted, r.Stock, r.Oversold, r.Failed, r.PerSecond)
+	killed := ""
+	if r.Crash != nil {
+		killed = fmt.Sprintf(", %s kept after kill -9", r.Kept())
+	}
+	fmt.Fprintf(d.w, "%-13s %s: %d accepted of %d units, %d oversold, %d failed, %.0f orders/s%s\n",
+		r.Strategy, r.Verdict, r.Accepted, r.Stock, r.Oversold, r.Failed, r.PerSecond, killed)
 }

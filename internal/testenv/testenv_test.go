@@ -31,6 +31,15 @@ func TestMain(m *testing.M) {
 	case "build":
 		_ = testenv.Run(func(t testenv.T) error { testenv.Build(t, "./cmd/api"); return nil })
 		os.Exit(1)
+	case "go run":
+		ctx := testenv.WithGoRun(context.Background())
+		watching := ctx != context.Background()
+		fmt.Println("watching:", watching)
+		if watching {
+			<-ctx.Done()
+			fmt.Println("ended")
+		}
+		os.Exit(0)
 	}
 	store.LogRedis(slog.New(slog.DiscardHandler)) // servers are killed all the time here
 	os.Exit(testenv.Main(m))

@@ -34,6 +34,7 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	ctx = testenv.WithGoRun(ctx)
 	start := time.Now()
 	// What testenv starts ends with this process, however it ends.
 	err := testenv.Run(func(t testenv.T) error { return smoke(ctx, t) })

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/store"
+)
+
+// ledger is a lab with a SQLite ledger that the test fills, and a service that reads
+// orders back from what was answered.
+type ledger struct {
+	*lab
+	fleet *fleet
+}
+
+func newLedger(t *testing.T, rec *record) *ledger {
+	t.Helper()
+	sql, err := store.OpenSQL(t.Context(), "sqlite://"+filepath.Join(t.TempDir(), "ledger.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sql.Close() })
+	if err := sql.MigrateUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, a := range rec.answers {
+			if a.order.ID == strings.TrimPrefix(r.URL.Path, "/orders/") {
+				_ = json.NewEncoder(w).Encode(a.order)
+				return
+			}
+		}
+		http.NotFound(w, r)
+	}))
+	t.Cleanup(server.Close)
+	l := &lab{sql: sql, client: server.Client(), samples: make(chan struct{}, samplesAtOnce), display: newDisplay(t.Output())}
+	return &ledger{l, &fleet{urls: []string{server.URL}}}
+}
+
+// store inserts the order.
+func (l *ledger) store(t *testing.T, o order) {
+	t.Helper()
+	l.exec(t, "INSERT INTO orders (id, take_id, buyer_id, status, strategy, created_at) VALUES (?, ?, ?, ?, 'lua', '2026-01-01')",
+		l.id(t, o), l.id(t, o), o.Buyer, o.Status)
+	for _, line := range o.Lines {
+		l.exec(t, "INSERT INTO order_lines (order_id, sku, quantity) VALUES (?, ?, ?)", l.id(t, o), line.SKU, line.Quantity)
+	}
+}
+
+func (l *ledger) id(t *testing.T, o order) any {
+	t.Helper()
+	id, err := uuid.Parse(o.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.column(id)
+}
+
+func (l *ledger) exec(t *testing.T, statement string, args ...any) {
+	t.Helper()
+	pool, err := l.sql.DB().DB() // gorm would take an ID for a list of bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.ExecContext(t.Context(), statement, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// numbered is the n-th order, of one unit.
+func numbered(n int) order {
+	o := oneUnit(fmt.Sprintf("lt-buyer-%d", n), "lt-sku")
+	o.ID, o.Status = uuid.NewSHA1(uuid.Nil, fmt.Append(nil, n)).String(), "pending"
+	return o
+}
+
+// answered is the honest answer to the request for the order.
+func answered(o order, outcome string, status int, problem string) answer {
+	a := answer{outcome: outcome, status: status, problem: problem, asked: oneUnit(o.Buyer, "lt-sku")}
+	if outcome == accepted {
+		a.order = o
+	}
+	return a
+}
+
+// TestHoldAnswers has the answers and the ledger contradict one another in every
+// way, one at a time.
+func TestHoldAnswers(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		answer func(a *answer) // of the third order
+		store  func(o *order)  // the third order; without an ID it is not stored
+		more   []order
+		want   []kind
+	}{
+		{"as answered", nil, nil, nil, nil},
+		{"not stored", nil, func(o *order) { o.ID = "" }, nil, []kind{missing}},
+		{"void", nil, func(o *order) { o.Status, o.Lines = "void", nil }, nil, []kind{missing}},
+		{"stored under another ID", nil, func(o *order) { o.ID = numbered(9).ID }, nil, []kind{missing, unasked}},
+		{"another buyer's", nil, func(o *order) { o.Buyer = "another" }, nil, []kind{otherBuyer}},
+		{"more units", nil, func(o *order) { o.Lines[0].Quantity = 2 }, nil, []kind{otherLines}},
+		{"another SKU", nil, func(o *order) { o.Lines[0].SKU = "another" }, nil, []kind{otherLines}},
+		{"a line more", nil, func(o *order) { o.Lines = append(o.Lines, line{"z", 1}) }, nil, []kind{otherLines}},
+		{"no line", nil, func(o *order) { o.Lines = nil }, nil, []kind{otherLines}},
+		{"cancelled", nil, func(o *order) { o.Status = "cancelled" }, nil, []kind{otherStatus}},
+		{"answered with no order", func(a *answer) { a.order = order{} }, nil, nil, []kind{wrongAnswer, unasked}},
+		{"answered with another's buyer", func(a *answer) { a.order.Buyer = "another" }, nil, nil, []kind{wrongAnswer, unread}},
+		{"answered with more units", func(a *answer) { a.order.Lines = []line{{"lt-sku", 2}} }, nil, nil, []kind{wrongAnswer, unread}},
+		{"answered with another's order", func(a *answer) { a.order = numbered(1) }, func(o *order) { o.ID = "" }, nil, []kind{wrongAnswer, repeated}},
+		{"answered with another's order under this buyer", func(a *answer) { a.order.ID = numbered(1).ID }, func(o *order) { o.ID = "" }, nil, []kind{repeated}},
+		{"committed and busy", func(a *answer) { *a = answered(numbered(3), failed, 503, problemBusy) }, nil, nil, []kind{denied}},
+		{"committed and sold out", func(a *answer) { *a = answered(numbered(3), refused, 409, problemSoldOut) }, nil, nil, []kind{denied}},
+		{"committed and unavailable", func(a *answer) { *a = answered(numbered(3), failed, 503, problemUnavailable) }, nil, nil, nil},
+		{"committed and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, noAnswer) }, nil, nil, nil},
+		{"void and unavailable", func(a *answer) { *a = answered(numbered(3), failed, 503, problemUnavailable) }, func(o *order) { o.Status = "void" }, nil, nil},
+		{"committed twice and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, noAnswer) }, nil,
+			[]order{{numbered(9).ID, numbered(3).Buyer, "pending", numbered(3).Lines}}, []kind{unasked}},
+		{"committed once more", nil, nil, []order{{numbered(9).ID, numbered(3).Buyer, "paid", numbered(3).Lines}}, []kind{unasked}},
+		{"nobody's", nil, nil, []order{numbered(9)}, []kind{unasked}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			rec := newRecord()
+			l := newLedger(t, rec)
+			for n := 1; n <= 3; n++ {
+				o, a := numbered(n), answered(numbered(n), accepted, 201, "")
+				if n == 3 && test.store != nil {
+					test.store(&o)
+				}
+				if n == 3 && test.answer != nil {
+					test.answer(&a)
+				}
+				if o.ID != "" {
+					l.store(t, o)
+				}
+				rec.add(a)
+			}
+			for _, o := range test.more {
+				l.store(t, o)
+			}
+			if err := l.holdAnswers(t.Context(), rec, l.fleet, "lt-sku"); err != nil {
+				t.Fatal(err)
+			}
+			var got []kind
+			for _, finding := range rec.found() {
+				got = append(got, finding.Kind)
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("%v, want %v", rec.found(), test.want)
+			}
+		})
+	}
+}
+
+// TestSample looks an order up before it is committed, and after.
+func TestSample(t *testing.T) {
+	t.Parallel()
+	rec := newRecord()
+	l := newLedger(t, rec)
+	a := answered(numbered(1), accepted, 201, "")
+	l.sample(t.Context(), rec, a)
+	if found := rec.found(); len(found) != 1 || found[0].Kind != early || rec.sampled != 1 {
+		t.Errorf("before the commit: %v, %d sampled", found, rec.sampled)
+	}
+	l.store(t, a.order)
+	l.sample(t.Context(), rec, a)
+	if found := rec.found(); len(found) != 1 || found[0].Count != 1 || rec.sampled != 2 {
+		t.Errorf("after the commit: %v, %d sampled", found, rec.sampled)
+	}
+}
+
+// TestClean deletes what a run left, and nothing else.
+func TestClean(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t, newRecord())
+	laid := []string{"lt-0123456789-lua-crash", "lt-0123456789-segment-lock-1", "lt-0123456789-merged-r50-3"}
+	others := []string{"lt-sku", "lt-0123456789-nonesuch-1", "shoes", "lt-0123456789-lua-1-red"}
+	for i, sku := range append(laid, others...) {
+		l.exec(t, "INSERT INTO stock (sku, kind, total, available, layout) VALUES (?, 'product', 1, 0, 'lua')", sku)
+		l.exec(t, "INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, 1, 1, 1, '2026-01-01')", sku)
+		o := numbered(i)
+		o.Lines[0].SKU = sku
+		l.store(t, o)
+	}
+	void := numbered(20)
+	void.Status, void.Lines, void.Buyer = "void", nil, buyers(1, 1)()
+	theirs := numbered(21)
+	theirs.Status, theirs.Lines, theirs.Buyer = "void", nil, "lt-somebody"
+	l.store(t, void)
+	l.store(t, theirs)
+	if err := l.cleanAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for query, want := range map[string]int{
+		"SELECT COUNT(*) FROM stock": len(others), "SELECT COUNT(*) FROM outbox": len(others),
+		"SELECT COUNT(*) FROM order_lines": len(others), "SELECT COUNT(*) FROM orders": len(others) + 1,
+	} {
+		var n int
+		if err := l.sql.DB().Raw(query).Row().Scan(&n); err != nil || n != want {
+			t.Errorf("%s: %d, want %d (%v)", query, n, want, err)
+		}
+	}
+}
+
+// TestProbes has most of the probes of a rate decide.
+func TestProbes(t *testing.T) {
+	t.Parallel()
+	millis := func(ms float64) *float64 { return &ms }
+	loads := map[int][]float64{ // by rate: the p99s of its loads, in their order
+		50: {10, 90, 20}, 100: {90, 30, 20}, 200: {10, 80, 70}, 150: {60, 61}, 125: {40, 45}, 137: {99, 98}, 131: {10, 11},
+	}
+	s := &search{
+		probes: 3, tell: func(*Result) {},
+		holds: func(r *Result) bool { return *r.P99 <= 50 },
+	}
+	s.load = func(rate int) (*Result, error) {
+		if len(loads[rate]) == 0 {
+			t.Fatalf("the rate %d is loaded once too often", rate)
+		}
+		p99 := loads[rate][0]
+		loads[rate] = loads[rate][1:]
+		return &Result{Rate: rate, P99: millis(p99), Verdict: asPromised}, nil
+	}
+	held, missed, ended, err := s.highest()
+	if err != nil || ended != nil || held == nil || missed == nil || held.Rate != 131 || missed.Rate != 137 {
+		t.Fatalf("held %v, missed %v, ended %v: %v", held, missed, ended, err)
+	}
+	if *held.P99 != 10 || *missed.P99 != 98 {
+		t.Errorf("p99s %v and %v are not the medians", *held.P99, *missed.P99)
+	}
+	var rates []string
+	for _, p := range s.all {
+		rates = append(rates, fmt.Sprint(p.Rate, " ", p.Held))
+	}
+	want := "50 true, 50 false, 50 true, 100 false, 100 true, 100 true, 200 true, 200 false, 200 false, " +
+		"150 false, 150 false, 125 true, 125 true, 137 false, 137 false, 131 true, 131 true"
+	if got := strings.Join(rates, ", "); got != want {
+		t.Errorf("probes %s, want %s", got, want)
+	}
+}
+
+// TestMedian takes a load without answers for the slowest.
+func TestMedian(t *testing.T) {
+	t.Parallel()
+	fast, slow := 1.0, 2.0
+	if got := median([]*Result{{Rate: 1}, {Rate: 2, P99: &slow}, {Rate: 3, P99: &fast}}); got.Rate != 2 {
+		t.Errorf("the median is the load at %d a second", got.Rate)
+	}
+}

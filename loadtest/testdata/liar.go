@@ -1,0 +1,117 @@
+package httpapi
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"gorm.io/gorm"
+
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/store"
+)
+
+// lie places an order and lies about it. The program's name says how: TestLiars
+// links one program under several names.
+func (a *api) lie(ctx context.Context, r order.Request) (order.Order, bool, error) {
+	n := placed.Add(1)
+	switch filepath.Base(os.Args[0]) {
+	case "answers-before-the-commit":
+		return a.answerFirst(ctx, r)
+	case "gives-one-in-fifty-another-order":
+		if other := latest.Load(); other != nil && n%50 == 0 {
+			return *other, false, nil
+		}
+	case "gives-another-order-under-this-buyer":
+		if other := latest.Load(); other != nil && n%50 == 0 {
+			o := *other
+			o.Buyer = r.Buyer
+			return o, false, nil
+		}
+	case "is-busy-after-one-commit-in-ten":
+		if n%10 == 0 {
+			return a.deny(ctx, r, order.ErrBusy)
+		}
+	case "is-unavailable-after-one-commit-in-ten":
+		if n%10 == 0 {
+			return a.deny(ctx, r, order.ErrUnavailable)
+		}
+	case "stores-all-under-another-buyer":
+		buyer := r.Buyer
+		r.Buyer = "another"
+		o, replayed, err := a.Orders.Place(ctx, r)
+		o.Buyer = buyer
+		return o, replayed, err
+	}
+	o, replayed, err := a.Orders.Place(ctx, r)
+	if err == nil {
+		latest.Store(&o)
+	}
+	return o, replayed, err
+}
+
+var (
+	placed atomic.Int64
+	latest atomic.Pointer[order.Order]
+)
+
+// deny commits the order and answers with the error.
+func (a *api) deny(ctx context.Context, r order.Request, answer error) (order.Order, bool, error) {
+	_, _, err := a.Orders.Place(ctx, r)
+	if err == nil {
+		err = answer
+	}
+	return order.Order{}, false, err
+}
+
+// fewLeft is when answerFirst becomes honest: it must not promise what others are
+// about to take.
+const fewLeft = 64
+
+// pending are the orders that this instance has promised and not committed. The
+// other instance may have as many.
+var pending atomic.Int64
+
+// answerFirst answers with an ID of its own, and gives it to the order when that
+// has been committed.
+func (a *api) answerFirst(ctx context.Context, r order.Request) (order.Order, bool, error) {
+	if left, err := a.Orders.Stock(ctx, r.Lines[0].SKU); err != nil || left.Available-2*pending.Load() < fewLeft {
+		return a.Orders.Place(ctx, r)
+	}
+	answer := order.Order{ID: uuid.New(), Buyer: r.Buyer, Status: order.Pending, Lines: slices.Clone(r.Lines), CreatedAt: time.Now()}
+	pending.Add(1)
+	go func() {
+		defer pending.Add(-1)
+		ctx := context.WithoutCancel(ctx)
+		if o, _, err := a.Orders.Place(ctx, r); err == nil {
+			rename(ctx, o.ID, answer.ID)
+		}
+	}()
+	return answer, false, nil
+}
+
+// ledger is the database that the command line names.
+var ledger = sync.OnceValue(func() *gorm.DB {
+	db, err := store.OpenSQL(context.Background(), os.Args[slices.Index(os.Args, "--db")+1])
+	if err != nil {
+		panic(err)
+	}
+	return db.DB()
+})
+
+func rename(ctx context.Context, from, to uuid.UUID) {
+	err := ledger().WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+		if err := tx.Exec("UPDATE order_lines SET order_id = ? WHERE order_id = ?", to[:], from[:]).Error; err != nil {
+			return err
+		}
+		return tx.Exec("UPDATE orders SET id = ? WHERE id = ?", to[:], from[:]).Error
+	})
+	if err != nil {
+		panic(err)
+	}
+}
