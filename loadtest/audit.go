@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
@@ -115,10 +116,11 @@ func (l *lab) sold(ctx context.Context, sku string) (units int64, err error) {
 
 // gateKeys are where the gate keeps one SKU in Redis.
 type gateKeys struct {
-	ledger  string // begins every key
-	sku     string
-	cluster bool     // each name has keys of its own
-	names   []string // of the counts: the SKU, or its segments too
+	ledger     string // begins every key
+	sku        string
+	cluster    bool // each name has keys of its own
+	generation stock.Generation
+	names      []string // of the generation's counts: the SKU, or its segments
 }
 
 func (l *lab) gateOf(ctx context.Context, sku string) (g gateKeys, err error) {
@@ -128,14 +130,30 @@ func (l *lab) gateOf(ctx context.Context, sku string) (g gateKeys, err error) {
 	}
 	_, cluster := l.redis.(*redis.ClusterClient)
 	g = gateKeys{ledger: "holdfast:{" + id.String(), sku: sku, cluster: cluster, names: []string{sku}}
-	segments, err := l.redis.LRange(ctx, g.own(sku, "segments"), 0, -1).Result()
-	if err != nil {
-		return g, fmt.Errorf("reading the gate's segments: %w", err)
+	mark, err := l.redis.Get(ctx, g.ledger+"}:generation").Result()
+	if errors.Is(err, redis.Nil) {
+		return g, nil
 	}
-	for _, segment := range segments {
-		g.names = append(g.names, sku+"/"+segment)
+	if err != nil {
+		return g, fmt.Errorf("reading the gate's generation: %w", err)
+	}
+	var segments int
+	if _, err := fmt.Sscan(mark, &g.generation, &segments); err != nil {
+		return g, fmt.Errorf("the gate's generation is %q: %w", mark, err)
+	}
+	if segments > 0 {
+		g.names = segmentsOf(sku, segments)
 	}
 	return g, nil
+}
+
+// segmentsOf are the names of the SKU's segments.
+func segmentsOf(sku string, count int) []string {
+	names := make([]string, count)
+	for n := range names {
+		names[n] = fmt.Sprintf("%s/%d", sku, n)
+	}
+	return names
 }
 
 // own is a key that only this name has.
@@ -149,7 +167,8 @@ func (g gateKeys) key(name, what string) string {
 	return g.ledger + "}:" + what
 }
 
-// gate adds up the counts that the gate has in Redis, of all segments.
+// gate adds up the counts of the current generation that the gate has in Redis, of
+// all segments.
 func (l *lab) gate(ctx context.Context, sku string) (left, flying int64, found bool, err error) {
 	if l.redis == nil {
 		return 0, 0, false, nil
@@ -169,6 +188,9 @@ func (l *lab) gate(ctx context.Context, sku string) (left, flying int64, found b
 		var epoch, units, away int64
 		if _, err := fmt.Sscan(count, &epoch, &units, &away); err != nil {
 			return 0, 0, false, fmt.Errorf("the gate's count of %s is %q: %w", name, count, err)
+		}
+		if stock.GenerationOf(epoch) != g.generation { // nobody believes it
+			continue
 		}
 		found = true
 		left += units

@@ -133,7 +133,7 @@ func (l *lab) deleteCounts(ctx context.Context, sku string) error {
 		return err
 	}
 	_, err = l.redis.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, name := range g.names {
+		for _, name := range append(segmentsOf(sku, strategy.MaxSegments), sku) {
 			if g.cluster {
 				p.Del(ctx, g.own(name, "count"))
 				p.Del(ctx, g.own(name, "flight"))
@@ -151,7 +151,6 @@ func (l *lab) deleteCounts(ctx context.Context, sku string) error {
 				return err
 			}
 		}
-		p.Del(ctx, g.own(sku, "segments"))
 		p.Del(ctx, g.own(sku, "gathers"))
 		return nil
 	})
