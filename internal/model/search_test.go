@@ -77,7 +77,7 @@ func TestSearch(t *testing.T) {
 			emit(step[int]{n + 2, "add two", n})
 		}
 	}
-	states, trace := search([]int{0}, steps, func(n int) string {
+	_, trace := search([]int{0}, steps, func(n int) string {
 		if n == 5 {
 			return "five"
 		}
@@ -86,7 +86,7 @@ func TestSearch(t *testing.T) {
 	if want := []string{"add one to 0", "add two", "add two", "five"}; !slices.Equal(trace, want) {
 		t.Errorf("the way to 5 is %q, not %q", trace, want)
 	}
-	states, trace = search([]int{0}, steps, func(int) string { return "" })
+	states, trace := search([]int{0}, steps, func(int) string { return "" })
 	if states != 12 || trace != nil {
 		t.Errorf("%d states and the trace %q, not 12 and none", states, trace)
 	}
