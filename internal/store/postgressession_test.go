@@ -78,7 +78,9 @@ func TestCommit_StandbyAway(t *testing.T) {
 	if !errors.Is(err, ErrUnknownOutcome) || time.Since(start) < time.Second {
 		t.Errorf("given up after %v: %v, want an unknown outcome", time.Since(start), err)
 	}
-	if err := s.DB().Exec("UPDATE stock SET available = 4 WHERE sku = 'e'").Error; !IsLockTimeout(err) {
+	patient, done := context.WithTimeout(t.Context(), 5*time.Second)
+	defer done()
+	if err := alone(patient, "UPDATE stock SET available = 4 WHERE sku = 'e'"); !IsLockTimeout(err) {
 		t.Errorf("the row of a commit that waits: %v, want a lock timeout", err)
 	}
 	if n := waiting(); n != 1 {
