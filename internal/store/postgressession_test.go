@@ -22,7 +22,9 @@ func TestCommit_StandbyAway(t *testing.T) {
 	for _, sku := range []string{"a", "b", "c", "d", "e"} {
 		insertStock(t, s.DB(), sku)
 	}
-	waiting := func() int { return one[int](t, admin.DB(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") }
+	waiting := func() int {
+		return one[int](t, admin.DB(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+	}
 	// begin runs commit until it waits for the standby.
 	begin := func(timeout time.Duration, sku string, commit func(ctx context.Context, update string) error) <-chan error {
 		done := make(chan error, 1)
@@ -153,7 +155,9 @@ func TestPgBouncer(t *testing.T) {
 					for range 25 {
 						if committed, err := CommitIf(t.Context(), s.DB(), Statement{
 							SQL: "UPDATE stock SET available = available - 1 WHERE sku = ANY($1::text[])", Args: []any{[]string{name}}}, 1,
-							func(Guard) []Statement { return []Statement{{SQL: "UPDATE stock SET version = version + 1 WHERE sku = $1", Args: []any{name}}} },
+							func(Guard) []Statement {
+								return []Statement{{SQL: "UPDATE stock SET version = version + 1 WHERE sku = $1", Args: []any{name}}}
+							},
 						); err != nil || !committed {
 							done <- errors.Join(errors.New("not committed"), err)
 							return
