@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -22,7 +24,7 @@ func TestSession_StatesWhatItReliesOn(t *testing.T) {
 		server := testenv.OwnMariaDB(t)
 		admin := opened(t, server.URL())
 		for _, global := range []string{
-			"autocommit = 0", "completion_type = 'CHAIN'", "sql_mode = 'ORACLE'", "sql_select_limit = 1", "sql_safe_updates = 1",
+			"autocommit = 0", "completion_type = 'CHAIN'", "sql_mode = 'ORACLE,EMPTY_STRING_IS_NULL'", "sql_select_limit = 1", "sql_safe_updates = 1",
 			"foreign_key_checks = 0", "unique_checks = 0", "check_constraint_checks = 0", "tx_isolation = 'SERIALIZABLE'",
 		} {
 			run(t, admin.DB(), "SET GLOBAL "+global)
@@ -305,15 +307,19 @@ func TestRollback_Failed(t *testing.T) {
 	}
 }
 
-// shortConn answers a text of several statements in part, and without an error.
+// shortConn answers every text in the same way, and no query.
 type shortConn struct {
 	mysqlConn
 	answered []int64
+	err      error
 	closed   bool
 }
 
 func (c *shortConn) ExecContext(context.Context, string, []driver.NamedValue) (driver.Result, error) {
-	return shortResult(c.answered), nil
+	return shortResult(c.answered), c.err
+}
+func (*shortConn) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
+	return nil, errors.New("no such variable")
 }
 func (*shortConn) CheckNamedValue(*driver.NamedValue) error { return nil }
 func (*shortConn) ResetSession(context.Context) error       { return nil }
@@ -334,18 +340,22 @@ func (c *shortConn) Connect(context.Context) (driver.Conn, error) {
 	return &mysqlSession{mysqlConn: c, texts: true}, nil
 }
 
-// TestTexts_CutShort: answers that are missing are no success, and the connection
-// is not used again.
-func TestTexts_CutShort(t *testing.T) {
-	conn := &shortConn{answered: []int64{0, 1, 1}}
-	conns := pool{DB: sql.OpenDB(conn), exec: execMySQL, guard: mysqlGuard, guarded: mysqlGuarded}
-	defer conns.DB.Close()
-	began, err := conns.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	committed, err := began.(*transaction).commitIf(t.Context(), []Statement{{SQL: "UPDATE"}, {SQL: "INSERT"}})
-	if committed || !errors.Is(err, ErrUnknownOutcome) || !conn.closed {
-		t.Errorf("committed %v, %v, connection closed %v", committed, err, conn.closed)
+// TestTexts_NoWholeAnswer: neither answers that are missing nor an error that a
+// COMMIT may give says what became of a text. The connection is not used again.
+func TestTexts_NoWholeAnswer(t *testing.T) {
+	for name, conn := range map[string]*shortConn{
+		"cut short":   {answered: []int64{0, 1, 1}},
+		"interrupted": {err: &mysql.MySQLError{Number: 1317, SQLState: [5]byte([]byte("70100"))}},
+	} {
+		conns := pool{DB: sql.OpenDB(conn), exec: execMySQL, guard: mysqlGuard, guarded: mysqlGuarded}
+		defer conns.DB.Close()
+		began, err := conns.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		committed, err := began.(*transaction).commitIf(t.Context(), []Statement{{SQL: "UPDATE"}, {SQL: "INSERT"}})
+		if committed || !errors.Is(err, ErrUnknownOutcome) || !conn.closed {
+			t.Errorf("%s: committed %v, %v, connection closed %v", name, committed, err, conn.closed)
+		}
 	}
 }
