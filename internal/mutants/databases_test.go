@@ -20,6 +20,7 @@ var databases = []mutant{
 	{"a text to a node of a Galera cluster", mysqlServer, "if s.galera() ||", "if", "internal/store TestTexts_OnlyWhereTheyAreSafe"},
 	{"a text to an unknown server", mysqlServer, "return slices.ContainsFunc(mysqlBuilds", "return true || slices.ContainsFunc(mysqlBuilds", "internal/store TestTexts_OnlyWhereTheyAreSafe"},
 	{"a text whatever the server is", mysqlServer, "session.texts = c.texts && server.keepsTransactions()", "session.texts = c.texts", "internal/store TestGalera"},
+	{"a stale read of another node", mysqlServer, "if err == nil && server.galera() {", "if false {", "internal/store TestGalera"},
 	{"answers that are missing are success", transaction, "if len(affected) != len(statements) {", "if false {", "internal/store TestTexts_NoWholeAnswer"},
 	{"a refused statement of a text leaves the outcome open", transaction, "case provesNoCommit(err), t.stillOpen(err):", "case provesNoCommit(err):", "internal/store TestTexts_RefusedInTheMiddle"},
 	{"every refused text is not committed", transaction, "case provesNoCommit(err), t.stillOpen(err):", "case provesNoCommit(err), driverError(err) != nil:", "internal/store TestTexts_NoWholeAnswer"},

@@ -22,7 +22,10 @@ func TestGalera(t *testing.T) {
 	nodes := testenv.OwnGalera(t)
 	s := newShop(t, nodes[0].URL())
 	second := openSQL(t, nodes[1].URL())
-	for _, name := range []string{"merged", "lua", "for-update", "conditional", "optimistic"} {
+	for name, units := range map[string]int64{
+		"merged": 1500, "lua": 1500, // whole transactions at once
+		"for-update": 100, "conditional": 100, "optimistic": 100,
+	} {
 		t.Run("rush/"+name, func(t *testing.T) {
 			instances := []*instance{
 				s.open(t, settings{strategy: name, noGuard: true}),
@@ -31,7 +34,7 @@ func TestGalera(t *testing.T) {
 			defer instances[0].Close()
 			defer instances[1].Close()
 			sku := fresh("galera")
-			lay(t, instances[0], sku, 100)
+			lay(t, instances[0], sku, units)
 			if fault := s.verdict(t, instances[1], sku, rush(t, instances, sku)); fault != "" {
 				t.Error(fault)
 			}

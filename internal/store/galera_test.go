@@ -56,4 +56,11 @@ func TestGalera(t *testing.T) {
 	if committed.Load() == 0 {
 		t.Error("nothing was committed")
 	}
+	// What one node has acknowledged, the next read of another node sees.
+	for n := range 200 {
+		run(t, all[0].DB(), "UPDATE stock SET total = ? WHERE sku = 'a'", n)
+		if seen := one[int](t, all[1].DB(), "SELECT total FROM stock WHERE sku = 'a'"); seen != n {
+			t.Fatalf("one node has %d, and the other shows %d", n, seen)
+		}
+	}
 }
