@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,17 +12,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgconn"
 	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// classes names what the four questions answer about err.
+// classes names what the questions answer about err.
 func classes(err error) string {
 	var names []string
 	for name, is := range map[string]func(error) bool{
 		"duplicate": IsDuplicate, "retryable": IsRetryable, "rolled back": isKnownRollback, "statement": IsStatementError,
+		"read-only": IsReadOnly, "lock timeout": IsLockTimeout, "no commit": provesNoCommit,
 	} {
 		if is(err) {
 			names = append(names, name)
@@ -52,7 +55,7 @@ func TestErrors_Duplicate(t *testing.T) {
 func TestErrors_NotOfAnyClass(t *testing.T) {
 	for _, err := range []error{
 		nil, errors.New("Error 1213: Deadlock found"), context.DeadlineExceeded, context.Canceled,
-		gorm.ErrRecordNotFound, sql.ErrConnDone,
+		gorm.ErrRecordNotFound,
 		&pgconn.PgError{Code: "57P01"}, &pgconn.PgError{Code: "53300"}, &pgconn.PgError{Code: ""},
 	} {
 		if got := classes(err); got != "" {
@@ -61,6 +64,50 @@ func TestErrors_NotOfAnyClass(t *testing.T) {
 	}
 	if isKnownRollback(&pgconn.PgError{Code: "40003"}) {
 		t.Error("statement_completion_unknown counts as known")
+	}
+}
+
+// TestErrors_ByNumber: the errors of servers that the tests do not start.
+func TestErrors_ByNumber(t *testing.T) {
+	my := func(number uint16) error {
+		return &mysql.MySQLError{Number: number, SQLState: [5]byte([]byte("HY000"))}
+	}
+	pg := func(code string) error { return &pgconn.PgError{Code: code} }
+	for _, test := range []struct {
+		err  error
+		want string
+	}{
+		{my(9007), "no commit, retryable"}, // TiDB: write conflict
+		{my(8022), "no commit, retryable"}, // TiDB: a COMMIT that may be tried again
+		{my(8028), "no commit, retryable"}, // TiDB: the schema changed
+		{my(8501), ""},                     // TiDB: the result is undetermined
+		{my(3572), "lock timeout, no commit, retryable"},
+		{my(1205), "lock timeout, no commit, retryable, rolled back"},
+		{my(1290), "no commit, read-only"},
+		{my(1792), "no commit, read-only"},
+		{my(1836), "no commit, read-only"},
+		{my(1874), "no commit, read-only"},
+		{my(1036), "no commit, read-only"},
+		{my(3), ""},    // writing a file: the binary log's too
+		{my(1047), ""}, // Galera: the node is not ready
+		{my(1180), ""}, // an error during COMMIT
+		{my(1317), ""}, // interrupted
+		{pg("25006"), "no commit, read-only"},
+		{pg("25P02"), "no commit, rolled back"},
+		{pg("25P03"), "no commit, rolled back"},
+		{pg("25P04"), ""}, // transaction_timeout
+		{pg("55P03"), "lock timeout, no commit, retryable"},
+		{pg("40003"), ""},
+		{pg("57P01"), ""},
+		{driver.ErrBadConn, "no commit"},
+		{sql.ErrConnDone, "no commit"},
+		{mysql.ErrInvalidConn, ""},
+		{errLost, ""},
+		{errCutShort, ""},
+	} {
+		if got := classes(test.err); got != test.want {
+			t.Errorf("%v is %q, want %q", test.err, got, test.want)
+		}
 	}
 }
 

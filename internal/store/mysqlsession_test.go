@@ -3,12 +3,15 @@ package store
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -21,13 +24,28 @@ func TestSession_StatesWhatItReliesOn(t *testing.T) {
 		server := testenv.OwnMariaDB(t)
 		admin := opened(t, server.URL())
 		for _, global := range []string{
-			"autocommit = 0", "completion_type = 'CHAIN'", "sql_mode = 'ORACLE'", "sql_select_limit = 1", "sql_safe_updates = 1",
+			"autocommit = 0", "completion_type = 'CHAIN'", "sql_mode = 'ORACLE,EMPTY_STRING_IS_NULL'", "sql_select_limit = 1", "sql_safe_updates = 1",
 			"foreign_key_checks = 0", "unique_checks = 0", "check_constraint_checks = 0", "tx_isolation = 'SERIALIZABLE'",
 		} {
 			run(t, admin.DB(), "SET GLOBAL "+global)
 		}
 		for _, query := range []string{"", "?interpolateParams=false", "?autocommit=0&completion_type=%27CHAIN%27"} {
 			t.Run(query, func(t *testing.T) { reliable(t, server.NewDatabase()+query) })
+		}
+		// A mode of the URL's own is kept, and so is the transaction.
+		dbURL := server.NewDatabase()
+		insertStock(t, migrated(t, dbURL).DB(), "a")
+		for _, query := range []string{"?", "?interpolateParams=false&"} {
+			oracle := opened(t, dbURL+query+"sql_mode=%27ORACLE%27")
+			if mode := one[string](t, oracle.DB(), "SELECT @@sql_mode"); !strings.Contains(mode, "ORACLE") {
+				t.Errorf("sql_mode is %q, the URL's is ORACLE", mode)
+			}
+			tx := oracle.DB().Begin()
+			run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
+			tx.Rollback()
+			if left := one[int](t, oracle.DB(), "SELECT available FROM stock WHERE sku = 'a'"); left != 10 {
+				t.Errorf("%d left after a ROLLBACK, want 10", left)
+			}
 		}
 	})
 	t.Run("PostgreSQL", func(t *testing.T) {
@@ -286,5 +304,58 @@ func TestRollback_Failed(t *testing.T) {
 				t.Error("a transaction that is over was committed")
 			}
 		})
+	}
+}
+
+// shortConn answers every text in the same way, and no query.
+type shortConn struct {
+	mysqlConn
+	answered []int64
+	err      error
+	closed   bool
+}
+
+func (c *shortConn) ExecContext(context.Context, string, []driver.NamedValue) (driver.Result, error) {
+	return shortResult(c.answered), c.err
+}
+func (*shortConn) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
+	return nil, errors.New("no such variable")
+}
+func (*shortConn) CheckNamedValue(*driver.NamedValue) error { return nil }
+func (*shortConn) ResetSession(context.Context) error       { return nil }
+func (c *shortConn) IsValid() bool                          { return !c.closed }
+func (c *shortConn) Close() error {
+	c.closed = true
+	return nil
+}
+
+type shortResult []int64
+
+func (shortResult) LastInsertId() (int64, error)   { return 0, nil }
+func (r shortResult) RowsAffected() (int64, error) { return r[len(r)-1], nil }
+func (r shortResult) AllRowsAffected() []int64     { return r }
+func (shortResult) AllLastInsertIds() []int64      { return nil }
+func (c *shortConn) Driver() driver.Driver         { return nil }
+func (c *shortConn) Connect(context.Context) (driver.Conn, error) {
+	return &mysqlSession{mysqlConn: c, texts: true}, nil
+}
+
+// TestTexts_NoWholeAnswer: neither answers that are missing nor an error that a
+// COMMIT may give says what became of a text. The connection is not used again.
+func TestTexts_NoWholeAnswer(t *testing.T) {
+	for name, conn := range map[string]*shortConn{
+		"cut short":   {answered: []int64{0, 1, 1}},
+		"interrupted": {err: &mysql.MySQLError{Number: 1317, SQLState: [5]byte([]byte("70100"))}},
+	} {
+		conns := pool{DB: sql.OpenDB(conn), exec: execMySQL, guard: mysqlGuard, guarded: mysqlGuarded}
+		defer conns.DB.Close()
+		began, err := conns.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		committed, err := began.(*transaction).commitIf(t.Context(), []Statement{{SQL: "UPDATE"}, {SQL: "INSERT"}})
+		if committed || !errors.Is(err, ErrUnknownOutcome) || !conn.closed {
+			t.Errorf("%s: committed %v, %v, connection closed %v", name, committed, err, conn.closed)
+		}
 	}
 }

@@ -61,6 +61,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 		if err := <-done; err == nil || errors.Is(err, ErrUnknownOutcome) != step.unknown || provesNoCommit(err) {
 			t.Errorf("%s, %s: %v (%s), want a doubt", step.sku, step.end, err, classes(err))
 		}
+		eventually(t, 5*time.Second, "nobody tries it again", func() bool { return waiting() == 0 })
 	}
 	// A row that only the primary has is there to be read, and not confirmed.
 	if n := one[int](t, admin.DB(), "SELECT available FROM stock WHERE sku = 'a'"); n != 3 {
@@ -80,7 +81,9 @@ func TestCommit_StandbyAway(t *testing.T) {
 	if !errors.Is(err, ErrUnknownOutcome) || time.Since(start) < time.Second {
 		t.Errorf("given up after %v: %v, want an unknown outcome", time.Since(start), err)
 	}
-	if err := s.DB().Exec("UPDATE stock SET available = 4 WHERE sku = 'e'").Error; !IsLockTimeout(err) {
+	patient, done := context.WithTimeout(t.Context(), 5*time.Second)
+	defer done()
+	if err := alone(patient, "UPDATE stock SET available = 4 WHERE sku = 'e'"); !IsLockTimeout(err) {
 		t.Errorf("the row of a commit that waits: %v, want a lock timeout", err)
 	}
 	if n := waiting(); n != 1 {
@@ -141,7 +144,7 @@ func TestPgBouncer(t *testing.T) {
 	if !ok {
 		t.Fatalf("the error does not say what to set: %v", err)
 	}
-	pooled := testenv.OwnPgBouncer(t, direct, "pool_mode = transaction", "ignore_startup_parameters = "+ignored)
+	pooled := testenv.OwnPgBouncer(t, direct, "pool_mode = transaction", "default_pool_size = 2", "ignore_startup_parameters = "+ignored)
 	for name, query := range map[string]string{"as it is": "", "as advised": "&default_query_exec_mode=cache_describe"} {
 		t.Run(name, func(t *testing.T) {
 			s := opened(t, pooled+query)

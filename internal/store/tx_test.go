@@ -1,12 +1,16 @@
 package store
 
 import (
+	"context"
+	"database/sql/driver"
 	"errors"
 	"net/url"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -111,4 +115,68 @@ func TestCommitIf_AnswerLost(t *testing.T) {
 	if committed || !errors.Is(err, ErrUnknownOutcome) {
 		t.Errorf("committed %v, %v", committed, err)
 	}
+}
+
+// TestCommit_AnswerLost: a COMMIT whose answer is lost is neither done nor
+// refused.
+func TestCommit_AnswerLost(t *testing.T) {
+	t.Parallel()
+	for name, dbURL := range map[string]func(testenv.T) string{"MariaDB": testenv.MariaDB, "PostgreSQL": testenv.Postgres} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			own := dbURL(t)
+			u, err := url.Parse(own)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wire := testenv.NewWire(t, u.Host)
+			s := migrated(t, strings.Replace(own, u.Host, wire.Addr(), 1))
+			insertStock(t, s.DB(), "a")
+			direct := opened(t, own)
+			tx := s.DB().Begin()
+			run(t, tx, "UPDATE stock SET available = 7 WHERE sku = 'a'")
+			wire.Mute()
+			done := make(chan error, 1)
+			go func() { done <- Commit(tx) }()
+			eventually(t, 10*time.Second, "it is committed", func() bool {
+				return one[int](t, direct.DB(), "SELECT available FROM stock WHERE sku = 'a'") == 7
+			})
+			wire.Cut()
+			wire.Thaw()
+			if err := <-done; !errors.Is(err, ErrUnknownOutcome) {
+				t.Errorf("%v, want an unknown outcome", err)
+			}
+		})
+	}
+}
+
+// TestCommit_NotSent: a COMMIT that was not sent is refused.
+func TestCommit_NotSent(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		s := migrated(t, dbURL)
+		insertStock(t, s.DB(), "a")
+		begin := func(ctx context.Context) *gorm.DB {
+			tx := s.DB().WithContext(ctx).Begin()
+			run(t, tx, "UPDATE stock SET available = 7 WHERE sku = 'a'")
+			return tx
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		late := begin(ctx)
+		cancel()
+		if err := Commit(late); err == nil || errors.Is(err, ErrUnknownOutcome) {
+			t.Errorf("the request had ended: %v, want a refusal", err)
+		}
+		eventually(t, 5*time.Second, "the row is free, and as it was", func() bool {
+			return one[int](t, s.DB(), "SELECT available FROM stock WHERE sku = 'a'") == 10 &&
+				s.DB().Exec("UPDATE stock SET available = 10 WHERE sku = 'a'").Error == nil
+		})
+		if s.Dialect() == SQLite {
+			return // it has no connection that may be lost
+		}
+		lost := begin(t.Context())
+		_ = lost.Statement.ConnPool.(*transaction).conn.Raw(func(any) error { return driver.ErrBadConn })
+		if err := Commit(lost); err == nil || errors.Is(err, ErrUnknownOutcome) {
+			t.Errorf("the connection was lost: %v, want a refusal", err)
+		}
+	})
 }

@@ -28,7 +28,7 @@ func OwnGalera(t T) []*DatabaseServer {
 		args := []string{
 			"--wsrep-on=ON", "--wsrep-provider=" + galera.program, "--wsrep-cluster-address=gcomm://" + strings.Join(group, ","),
 			"--wsrep-node-address=" + group[n], "--wsrep-sst-method=rsync", "--wsrep-sst-receive-address=" + transfers[n],
-			fmt.Sprintf("--wsrep-provider-options=gmcast.listen_addr=tcp://%s;ist.recv_addr=%s;gcache.size=16M", group[n], increments[n]),
+			fmt.Sprintf("--wsrep-provider-options=gmcast.listen_addr=tcp://%s;ist.recv_addr=%s;gcache.size=16M;evs.keepalive_period=PT0.2S;evs.inactive_check_period=PT0.2S;evs.suspect_timeout=PT1S;evs.inactive_timeout=PT2S;evs.install_timeout=PT2S", group[n], increments[n]),
 			"--wsrep-slave-threads=4", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--innodb-flush-log-at-trx-commit=0",
 		}
 		if n == 0 {
