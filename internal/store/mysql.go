@@ -40,7 +40,7 @@ func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
 	}
 	s.pool = sql.OpenDB(mysqlConnector{Connector: connector, texts: sessions.InterpolateParams})
 	s, err = s.open(ctx, poolSize, mysql.New(mysql.Config{
-		Conn:                      pool{DB: s.pool, exec: execMySQL, guard: mysqlGuard, guarded: mysqlGuarded},
+		Conn:                      pool{DB: s.pool, exec: execMySQL, begin: "START TRANSACTION", guard: mysqlGuard, guarded: mysqlGuarded},
 		SkipInitializeWithVersion: true, // it only chooses among clauses that the ledger's own SQL does not use
 	}))
 	if err != nil {

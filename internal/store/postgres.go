@@ -58,7 +58,7 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 		sessions.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	s.pool = sql.OpenDB(postgresConnector{stdlib.GetConnector(*sessions)})
-	return s.open(ctx, poolSize, postgres.New(postgres.Config{Conn: pool{DB: s.pool, exec: execPostgres, final: true}}))
+	return s.open(ctx, poolSize, postgres.New(postgres.Config{Conn: pool{DB: s.pool, exec: execPostgres, begin: "START TRANSACTION", final: true}}))
 }
 
 // postgresBounds are the bounds of sessions, where the URL has no others.

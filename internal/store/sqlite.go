@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -16,6 +17,8 @@ import (
 const (
 	sqliteConnections = 4 // there is one writer at a time; the others read
 	sqliteBusy        = 5 * time.Second
+	// sqliteLock has a transaction take the one write lock when it begins.
+	sqliteLock = "immediate"
 )
 
 func openSQLiteURL(ctx context.Context, u *url.URL) (*SQL, error) {
@@ -46,7 +49,10 @@ func openSQLite(ctx context.Context, path, synchronous string, query url.Values)
 	if s.pool, err = sql.Open(sqlite.DriverName, sqliteDSN(path, synchronous, sqliteBusy, query)); err != nil {
 		return nil, s.failed("opening", err)
 	}
-	return s.open(ctx, sqliteConnections, &sqlite.Dialector{Conn: s.pool})
+		// A COMMIT that is answered BUSY leaves the transaction open, and package sql
+	// would put its connection back into the pool. Ours discards it.
+	lock := cmp.Or(query.Get("_txlock"), sqliteLock)
+	return s.open(ctx, sqliteConnections, &sqlite.Dialector{Conn: pool{DB: s.pool, exec: execApart, begin: "BEGIN " + lock}})
 }
 
 // sqliteDSN joins our settings and the URL's, which come later and so win.
@@ -63,7 +69,7 @@ func sqliteDSN(path, synchronous string, busy time.Duration, query url.Values) s
 		"synchronous(" + synchronous + ")",
 	}, query["_pragma"]...)
 	if !parameters.Has("_txlock") {
-		parameters.Set("_txlock", "immediate")
+		parameters.Set("_txlock", sqliteLock)
 	}
 	parameters.Del("_time_format") // the driver would pass over _txlock
 	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + parameters.Encode()

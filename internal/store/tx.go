@@ -91,7 +91,8 @@ const rollbackTimeout = 2 * time.Second
 // transactions a second, each round trip is much of what one costs.
 type pool struct {
 	*sql.DB
-	exec execFunc
+	exec  execFunc
+	begin string // the statement that begins a transaction
 	// final says that a failed statement dooms its transaction.
 	final bool
 	// guard fails unless the statement before affected so many rows; guarded
@@ -144,7 +145,7 @@ func (t *transaction) exec(ctx context.Context, statements []Statement) ([]int64
 	begin := 0
 	if !t.begun {
 		t.begun, begin = true, 1 // as far as anyone knows, also if it fails
-		statements = append([]Statement{{SQL: "START TRANSACTION"}}, statements...)
+		statements = append([]Statement{{SQL: t.pool.begin}}, statements...)
 	}
 	affected, err := t.pool.exec(ctx, t.conn, statements)
 	t.doomed = t.doomed || t.pool.final && err != nil
