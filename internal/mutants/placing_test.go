@@ -17,6 +17,8 @@ const (
 	merged      = "internal/stock/cutter/merged.go"
 	conditional = "internal/stock/cutter/conditional.go"
 	optimistic  = "internal/stock/cutter/optimistic.go"
+	gateMark    = "internal/stock/gate/generation.go"
+	gateCounts  = "internal/stock/gate/gate.go"
 )
 
 // placing are mutants of orders on their way: the service, the ledger and the cutters.
@@ -81,4 +83,16 @@ var placing = []mutant{
 	{"flight without records stays", recovery, "if err != nil || recorded == now.inFlight {", "if err != nil || recorded >= 0 {", "internal/order TestFlightWithoutRecords/SQLite"},
 	{"flight with records is refilled away", recovery, "if err != nil || recorded == now.inFlight {", "if err != nil || recorded < 0 {", "internal/order TestFlightWithoutRecords/SQLite"},
 	{"one bad SKU stops the sweep", recovery, "errs := []error{s.applyChanges(ctx, \"\")}", "errs := []error{s.applyChanges(ctx, \"\")}\n\tif errs[0] != nil {\n\t\treturn errs[0]\n\t}", "internal/order TestOneBadSKU/SQLite"},
+	{"a row of a later generation than the ledger's is nobody's", refill, "return nil, s.generations.reach(ctx, later)", "return nil, s.generations.follow(ctx, later-1)", "internal/order TestRowOfALaterGeneration/SQLite"},
+	{"the layout of a restored ledger supersedes", ownership, "(row.Generation >= current || g.superseded.Load())", "(row.Generation >= 0 || current > 0)", "internal/order TestRestoredToAnotherLayout/SQLite"},
+	{"a raise during a check is a restored ledger", ownership, "row.Generation < before:", "row.Generation < g.current():", "internal/order TestRaiseDuringACheck"},
+	{"an open take that stays open holds the others up", recovery, "s.leaveOpen(t) // behind the others, whose stores may answer",
+		"for ctx.Err() == nil && s.endOpenTake(ctx, t) != nil {\n\t\t\t\t_ = sleep(ctx, openTakePause)\n\t\t\t}", "internal/order TestOneStuckTake"},
+	{"takes that cannot be ended hide the others", recovery, "skus = slices.DeleteFunc(slices.Clone(skus), func(sku stock.SKU) bool { return failed[sku] })",
+		"if len(failed) > 0 {\n\t\t\tbreak\n\t\t}", "internal/order TestManyStuckTakes"},
+	{"a try mends one SKU alone", service, "for _, line := range lines {\n\t\tif err := s.refill", "for _, line := range []stock.Line{{SKU: skuOf(reason)}} {\n\t\tif err := s.refill", "internal/order TestManyLinesAfterAFlush"},
+	{"a group is overwritten when its twins are set apart", ledger, "first = make([]*recording, 0, len(rs)) // rs", "first = rs[:0] // rs", "internal/order TestDistinct"},
+	{"a mark that makes no sense stays", gateMark, "return stock.Mark{}, nil", "return stock.Mark{}, err", "internal/order TestUnreadableMark"},
+	{"a record that makes no sense hides the others", gateCounts, "to.add(pairs[0], pairs[1]); err != nil {\n\t\t\t\terrs = append(errs, err)", "to.add(pairs[0], pairs[1]); err != nil {\n\t\t\t\treturn err", "internal/order TestUnreadableRecord"},
+	{"a later generation's count is added to", adjustLua, "or epoch > LAST then", "then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},
 }

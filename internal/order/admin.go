@@ -45,7 +45,7 @@ func (s *Service) setRow(ctx context.Context, set Setting) (row stockRow, create
 		}
 		switch {
 		case mendable(err):
-			if err := s.mend(ctx, err); err != nil {
+			if err := s.mend(ctx, err, []stock.Line{{SKU: set.SKU}}); err != nil {
 				return row, false, err
 			}
 		case !errors.Is(err, errRowChanged):

@@ -128,16 +128,17 @@ func (g *generations) check(ctx context.Context) error {
 }
 
 func (g *generations) checkNow(ctx context.Context) error {
+	before := g.current() // read first: what is raised meanwhile is no older ledger
 	mark, markErr := g.mark(ctx)
 	row, err := g.ledger.Beat(ctx)
 	switch {
 	case err != nil:
 		return errors.Join(err, markErr)
-	case row.Layout != g.layout:
+	case g.isSuperseded(row, before):
 		return g.supersede(row)
 	case markErr != nil:
 		return markErr
-	case restored(row, mark), row.Generation < g.current():
+	case restored(row, mark), row.Generation < before:
 		g.log.Warn("the ledger was restored from a backup; every count at the gate is filled anew")
 		g.suspect()
 		return g.follow(ctx, max(row.Generation, mark.Generation))
@@ -153,6 +154,13 @@ func (g *generations) checkNow(ctx context.Context) error {
 		return g.follow(ctx, row.Generation)
 	}
 	return g.setMark(ctx, row)
+}
+
+// isSuperseded reports whether another layout owns the stock. A ledger that is
+// older than the generation in use was restored from a backup: what layout it had
+// then counts for nothing, unless the instance was superseded before.
+func (g *generations) isSuperseded(row ledgerRow, current stock.Generation) bool {
+	return row.Layout != g.layout && (row.Generation >= current || g.superseded.Load())
 }
 
 // supersede notes that another layout owns the stock.
@@ -195,10 +203,10 @@ func (g *generations) followNow(ctx context.Context, unusable stock.Generation) 
 		if row, err = g.ledger.LedgerRow(ctx); err != nil {
 			return err
 		}
-		if row.Layout != g.layout {
+		if g.isSuperseded(row, g.current()) {
 			return g.supersede(row)
 		}
-		if !g.suspected() {
+		if row.Layout == g.layout && !g.suspected() {
 			if row.Generation > unusable && row.Generation >= g.current() {
 				g.use(row.Generation)
 				return nil
@@ -212,6 +220,20 @@ func (g *generations) followNow(ctx context.Context, unusable stock.Generation) 
 		}
 	}
 	return err
+}
+
+// reach puts the instance under a generation that a stock row or a count belongs
+// to, or a later one. A ledger that knows nothing of it was restored from a backup.
+func (g *generations) reach(ctx context.Context, to stock.Generation) error {
+	row, err := g.ledger.LedgerRow(ctx)
+	if err != nil {
+		return err
+	}
+	if row.Generation >= to {
+		return g.follow(ctx, to-1)
+	}
+	g.suspect()
+	return g.follow(ctx, to)
 }
 
 // becomesLoaded waits for the scripts of a generation that came up a moment ago:

@@ -261,7 +261,7 @@ func distinct(rs []*recording) (first, others []*recording) {
 		return rs, nil
 	}
 	seen := make(map[uuid.UUID]bool, len(rs))
-	first = rs[:0]
+	first = make([]*recording, 0, len(rs)) // rs stays as it is
 	for _, r := range rs {
 		if seen[r.entry.ID] {
 			others = append(others, r)

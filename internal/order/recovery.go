@@ -97,14 +97,18 @@ func (s *Service) keepSweeping(ctx context.Context) {
 // endOpenTakes ends the takes that requests left open, each as soon as the
 // stores say what became of it.
 func (s *Service) endOpenTakes(ctx context.Context) {
-	for {
+	for failed := 0; ; { // in a row
 		select {
 		case <-ctx.Done():
 			return
 		case t := <-s.open:
-			for try := 1; ctx.Err() == nil && s.endOpenTake(ctx, t) != nil; try++ {
-				_ = sleep(ctx, openTakePause+jitter(openTakePause, try))
+			if s.endOpenTake(ctx, t) == nil {
+				failed = 0
+				continue
 			}
+			failed++
+			s.leaveOpen(t) // behind the others, whose stores may answer
+			_ = sleep(ctx, openTakePause+jitter(openTakePause, failed))
 		}
 	}
 }
@@ -198,24 +202,31 @@ func (s *Service) sweepRows(ctx context.Context, rows []stockRow, seen func(stoc
 	return joined([]error{err, s.recover(ctx, inFlight), s.refillRows(ctx, lacking, lackLevels)})
 }
 
-// recover resolves takes of the SKUs that are in flight past the deadline.
+// recover resolves takes of the SKUs that are in flight past the deadline. SKUs
+// of takes that it cannot end are not listed again: they would hide the others.
 func (s *Service) recover(ctx context.Context, skus []stock.SKU) error {
+	var errs []error
 	for len(skus) > 0 {
 		ds, err := s.gate.InFlight(ctx, s.takeDeadline, recoverAtOnce, skus...)
-		errs := []error{err}
+		errs = append(errs, err)
+		failed := make(map[stock.SKU]bool)
 		for _, d := range ds {
 			if err := s.recoverTake(ctx, d); err != nil {
 				errs = append(errs, fmt.Errorf("recovering take %s: %w", d.TakeID, err))
+				for _, line := range d.Lines {
+					failed[line.SKU] = true
+				}
 			}
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 		}
-		if err := joined(errs); err != nil || len(ds) < recoverAtOnce {
-			return err
+		if len(ds) < recoverAtOnce {
+			break
 		}
+		skus = slices.DeleteFunc(slices.Clone(skus), func(sku stock.SKU) bool { return failed[sku] })
 	}
-	return nil
+	return joined(errs)
 }
 
 // recoverTake finds out what became of a take left in flight, and ends it.

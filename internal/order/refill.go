@@ -43,7 +43,7 @@ func (s *Service) refillOnce(ctx context.Context, sku stock.SKU, needed func(sto
 			level = levels[0]
 		}
 		if later := max(stock.GenerationOf(row.Epoch), stock.GenerationOf(level.Epoch)); later > s.generations.current() {
-			return nil, s.generations.follow(ctx, later-1)
+			return nil, s.generations.reach(ctx, later)
 		}
 		if !needed(row, level) {
 			return nil, nil

@@ -194,7 +194,7 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 		case out.kind == duplicate:
 			return s.replay(r, out.found)
 		case out.kind == refused && mendable(out.err):
-			if err := s.mend(ctx, out.err); err != nil {
+			if err := s.mend(ctx, out.err, r.Lines); err != nil {
 				return s.refused(ctx, r, generation, nothingCut(err))
 			}
 			last = out.err
@@ -291,12 +291,18 @@ func mendable(reason error) bool {
 }
 
 // mend removes the reason why an order was refused: it brings gate and ledger
-// to agree on the SKU's epoch, or the instance to the current generation.
-func (s *Service) mend(ctx context.Context, reason error) error {
+// to agree on the epochs, or the instance to the current generation. It looks at
+// all lines, since what ails one SKU commonly ails them all.
+func (s *Service) mend(ctx context.Context, reason error, lines []stock.Line) error {
 	if errors.Is(reason, stock.ErrNoGeneration) {
 		return s.generations.follow(ctx, s.generations.current())
 	}
-	return s.refill(ctx, skuOf(reason))
+	for _, line := range lines {
+		if err := s.refill(ctx, line.SKU); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // nothingCut makes err, met before anything was cut, an error of the service.

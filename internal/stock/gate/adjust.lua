@@ -14,7 +14,7 @@ local count = redis.call('HGET', KEYS[1], ARGV[1]) or '0 0 0 0 0'
 local stored, left, flying, last, fence = string.match(count, COUNT)
 local epoch, number = tonumber(ARGV[2]), tonumber(ARGV[3])
 stored, last = tonumber(stored), tonumber(last)
-if stored < epoch then
+if stored < epoch or epoch > LAST then -- of a later generation: for its instances
   return { NOT_FILLED }
 elseif stored > epoch or number <= last then
   return { APPLIED }

@@ -14,14 +14,14 @@ local reply, found = { step[1] }, step[2]
 
 local epochs = {} -- by SKU; false: it has no count
 for i = 1, #found, 2 do
-  local sku = match(found[i], '^(.*) ')
+  local sku = match(found[i], '^(.*) ') or found[i]
   if epochs[sku] == nil then
     epochs[sku] = match(call('HGET', KEYS[1], sku) or '', '^%d+') or false
   end
   local epoch, taken = match(found[i + 1], '^%S+ %d+ (%d+) (%d+)')
   if epochs[sku] and epochs[sku] ~= epoch then
     call('HDEL', KEYS[2], found[i])
-  elseif tonumber(taken) <= newest then
+  elseif taken and tonumber(taken) <= newest then
     reply[#reply + 1] = found[i]
     reply[#reply + 1] = found[i + 1]
   end

@@ -333,22 +333,23 @@ func (l *listing) add(field, record string) error {
 
 // scan adds what is in flight under the keys to the listing.
 func (c *counts) scan(ctx context.Context, keys keys, olderThan time.Duration, to *listing) error {
+	var errs []error
 	for cursor := "0"; !to.full(); {
 		page, err := c.strings(ctx, &c.scripts().flight, []string{keys.count, keys.flight},
 			cursor, strconv.Itoa(flightStep), strconv.FormatInt(olderThan.Microseconds(), 10))
 		if err != nil {
-			return err
+			return errors.Join(append(errs, err)...)
 		}
 		for pairs := page[1:]; len(pairs) >= 2 && !to.full(); pairs = pairs[2:] {
 			if err := to.add(pairs[0], pairs[1]); err != nil {
-				return err
+				errs = append(errs, err)
 			}
 		}
 		if cursor = page[0]; cursor == "0" {
 			break
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Level returns the counts of the SKUs, in their order. Each is read at a moment

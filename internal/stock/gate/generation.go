@@ -80,10 +80,11 @@ func eachMaster(ctx context.Context, client redis.UniversalClient, f func(contex
 
 func (c *counts) markKey() string { return c.prefix + "}:generation" }
 
-// Mark returns the mark in Redis.
+// Mark returns the mark in Redis. One that makes no sense counts as missing, so
+// that it is written anew.
 func (c *counts) Mark(ctx context.Context) (m stock.Mark, err error) {
 	text, err := c.client.Get(ctx, c.markKey()).Result()
-	if errors.Is(err, redis.Nil) {
+	if errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "WRONGTYPE") {
 		return m, nil
 	}
 	if err != nil {
@@ -91,7 +92,7 @@ func (c *counts) Mark(ctx context.Context) (m stock.Mark, err error) {
 	}
 	var segments int
 	if _, err := fmt.Sscanf(text, "%d %d %d", &m.Generation, &segments, &m.Beat); err != nil {
-		return stock.Mark{}, fmt.Errorf("the gate's mark is %q: %w", text, err)
+		return stock.Mark{}, nil
 	}
 	return m, nil
 }

@@ -129,6 +129,15 @@ func TestGenerationsInTurn(t *testing.T) {
 			t.Errorf("a later count: %+v", level)
 		}
 		wantLevel(t, after, stock.Level{SKU: "a", Epoch: under(3, 1), Available: 5})
+		addition := stock.Change{SKU: "a", Epoch: under(3, 1), Number: 1, Delta: 2}
+		if err := before.Adjust(ctx, addition); !errors.Is(err, stock.ErrNotFilled) {
+			t.Errorf("a later generation's addition: %v", err)
+		}
+		wantLevel(t, after, stock.Level{SKU: "a", Epoch: under(3, 1), Available: 5})
+		if err := after.Adjust(ctx, addition); err != nil {
+			t.Error(err)
+		}
+		wantLevel(t, after, stock.Level{SKU: "a", Epoch: under(3, 1), Available: 7})
 	})
 }
 
