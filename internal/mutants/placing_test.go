@@ -95,4 +95,5 @@ var placing = []mutant{
 	{"a mark that makes no sense stays", gateMark, "return stock.Mark{}, nil", "return stock.Mark{}, err", "internal/order TestUnreadableMark"},
 	{"a record that makes no sense hides the others", gateCounts, "to.add(pairs[0], pairs[1]); err != nil {\n\t\t\t\terrs = append(errs, err)", "to.add(pairs[0], pairs[1]); err != nil {\n\t\t\t\treturn err", "internal/order TestUnreadableRecord"},
 	{"a later generation's count is added to", adjustLua, "or epoch > LAST then", "then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},
+	{"a row that is read is proof of a commit", ledger, "return found, store.Confirm(ctx, l.db)", "return found, nil", "internal/order TestCommitOfThePrimaryAlone"},
 }

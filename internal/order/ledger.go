@@ -439,7 +439,7 @@ func (l *ledger) withoutExisting(rs []*recording) (left []*recording, err error)
 	for i, r := range rs {
 		ids[i] = r.entry.ID
 	}
-	found, err := entries(l.db.WithContext(ctx), ids)
+	found, err := l.durable(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -471,6 +471,16 @@ func (l *ledger) Entry(ctx context.Context, id uuid.UUID) (*entry, error) {
 	return q.found, nil
 }
 
+// durable reads the orders with these IDs, by ID, and returns once they are as
+// durable as their COMMIT promised. Absent ones are left out.
+func (l *ledger) durable(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]*entry, error) {
+	found, err := entries(l.db.WithContext(ctx), ids)
+	if err != nil || len(found) == 0 {
+		return found, err
+	}
+	return found, store.Confirm(ctx, l.db)
+}
+
 func (l *ledger) lookUp(qs []*lookup) {
 	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
 	defer cancel()
@@ -478,7 +488,7 @@ func (l *ledger) lookUp(qs []*lookup) {
 	for i, q := range qs {
 		ids[i] = q.id
 	}
-	found, err := entries(l.db.WithContext(ctx), ids)
+	found, err := l.durable(ctx, ids)
 	for _, q := range qs {
 		q.found, q.err = found[q.id], err
 	}
@@ -504,7 +514,7 @@ func (l *ledger) Resolve(ctx context.Context, d stock.Deduction) outcome {
 	if !store.IsDuplicate(err) {
 		return unknownFor(fmt.Errorf("inserting the void order %s: %w", d.OrderID, err))
 	}
-	found, err := entries(l.db.WithContext(ctx), []uuid.UUID{d.OrderID})
+	found, err := l.durable(ctx, []uuid.UUID{d.OrderID})
 	if err != nil {
 		return unknownFor(err)
 	}

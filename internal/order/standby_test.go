@@ -81,3 +81,35 @@ func TestStandby(t *testing.T) {
 		t.Errorf("the failover lost %d of %d orders accepted", lost, len(accepted))
 	}
 }
+
+// TestCommitOfThePrimaryAlone: an order that an administrator's cancel has left
+// visible on the primary, and on no standby, is proof of nothing: not to its own
+// request, and not to a retry.
+func TestCommitOfThePrimaryAlone(t *testing.T) {
+	t.Parallel()
+	primary, standby := testenv.OwnPostgresPair(t)
+	s := newShop(t, primary.URL())
+	i := s.open(t, settings{strategy: "merged"})
+	defer i.Close()
+	sku := fresh("alone")
+	lay(t, i, sku, 5)
+	standby.Stop()
+	resume := sync.OnceFunc(standby.Cont)
+	defer resume()
+	heard := place(t.Context(), i, ask(sku).keyed("k"))
+	eventually(t, "the commit is cancelled", func() bool {
+		var n int
+		err := s.sql.DB().Raw("SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").Row().Scan(&n)
+		return err == nil && n > 0
+	})
+	if r := wait(t, "the answer", heard); !errors.Is(r.err, ErrUnavailable) {
+		t.Errorf("heard %+v", r)
+	}
+	mustRefuse(t, i, ask(sku).keyed("k"), ErrUnavailable)
+	resume()
+	eventually(t, "the order is found again", func() bool {
+		_, replayed, err := i.Place(t.Context(), ask(sku).keyed("k"))
+		return err == nil && replayed
+	})
+	s.atRest(t, nil, sku, 1)
+}

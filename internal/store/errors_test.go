@@ -38,7 +38,7 @@ func TestErrors_Duplicate(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
 		insertStock(t, s.DB(), "a")
-		again := "INSERT INTO stock (sku, kind, total, available, layout) VALUES ('a', 'product', 1, 1, 'x')"
+		again := "INSERT INTO stock (sku, kind, total, available) VALUES ('a', 'product', 1, 1)"
 		_, raw := s.pool.ExecContext(t.Context(), again)
 		for name, err := range map[string]error{
 			"gorm":    s.DB().Exec(again).Error,

@@ -73,7 +73,7 @@ func reliable(t *testing.T, dbURL string) {
 	for _, sku := range []string{"c", "d"} {
 		committed, err := CommitIf(t.Context(), s.DB(), Statement{SQL: "UPDATE stock SET available = available - 1 WHERE sku = 'a'"}, 1,
 			func(guard Guard) []Statement {
-				return []Statement{{SQL: "INSERT INTO stock (sku, kind, total, available, layout) VALUES (" + guard("'"+sku+"'") + ", 'product', 1, 1, 'lua')"}}
+				return []Statement{{SQL: "INSERT INTO stock (sku, kind, total, available) VALUES (" + guard("'"+sku+"'") + ", 'product', 1, 1)"}}
 			})
 		if err != nil || !committed {
 			t.Fatalf("committed %v, %v", committed, err)
@@ -173,7 +173,7 @@ func TestTexts_Killed(t *testing.T) {
 		sku := fmt.Sprint("k", n)
 		committed, err := CommitIf(t.Context(), s.DB(), Statement{SQL: "UPDATE stock SET available = available + 1 WHERE sku = 'a'"}, 1,
 			func(guard Guard) []Statement {
-				row := "INSERT INTO stock (sku, kind, total, available, layout) VALUES (%s, 'product', 1, 1, 'lua')"
+				row := "INSERT INTO stock (sku, kind, total, available) VALUES (%s, 'product', 1, 1)"
 				return []Statement{{SQL: fmt.Sprintf(row, guard("'"+sku+"'"))}, {SQL: fmt.Sprintf(row, "'"+sku+"-'")}}
 			})
 		var rows int

@@ -383,7 +383,7 @@ func one[T any](t testing.TB, db *gorm.DB, query string) (value T) {
 
 func insertStock(t testing.TB, db *gorm.DB, sku string) {
 	t.Helper()
-	run(t, db, "INSERT INTO stock (sku, kind, total, available, layout) VALUES (?, 'product', 10, 10, 'merged')", sku)
+	run(t, db, "INSERT INTO stock (sku, kind, total, available) VALUES (?, 'product', 10, 10)", sku)
 }
 
 // closedPort returns an address at which nobody listens.

@@ -49,10 +49,10 @@ func openSQLite(ctx context.Context, path, synchronous string, query url.Values)
 	if s.pool, err = sql.Open(sqlite.DriverName, sqliteDSN(path, synchronous, sqliteBusy, query)); err != nil {
 		return nil, s.failed("opening", err)
 	}
-		// A COMMIT that is answered BUSY leaves the transaction open, and package sql
+	// A COMMIT that is answered BUSY leaves the transaction open, and package sql
 	// would put its connection back into the pool. Ours discards it.
 	lock := cmp.Or(query.Get("_txlock"), sqliteLock)
-	return s.open(ctx, sqliteConnections, &sqlite.Dialector{Conn: pool{DB: s.pool, exec: execApart, begin: "BEGIN " + lock}})
+	return s.open(ctx, sqliteConnections, &sqlite.Dialector{Conn: pool{DB: s.pool, exec: execSQLite, begin: "BEGIN " + lock}})
 }
 
 // sqliteDSN joins our settings and the URL's, which come later and so win.
@@ -73,4 +73,8 @@ func sqliteDSN(path, synchronous string, busy time.Duration, query url.Values) s
 	}
 	parameters.Del("_time_format") // the driver would pass over _txlock
 	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + parameters.Encode()
+}
+
+func execSQLite(ctx context.Context, conn *sql.Conn, statements []Statement) ([]int64, error) {
+	return execApart(ctx, conn, statements)
 }

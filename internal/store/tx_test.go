@@ -20,7 +20,7 @@ import (
 func inserting(sku string) func(guard Guard) []Statement {
 	return func(guard Guard) []Statement {
 		return []Statement{
-			{SQL: "INSERT INTO stock (sku, kind, total, available, layout) VALUES (" + guard("'"+sku+"'") + ", 'product', 1, 1, 'lua'), ('more', 'product', 1, 1, 'lua')"},
+			{SQL: "INSERT INTO stock (sku, kind, total, available) VALUES (" + guard("'"+sku+"'") + ", 'product', 1, 1), ('more', 'product', 1, 1)"},
 			{SQL: "UPDATE stock SET available = 2 WHERE sku = 'more'"},
 		}
 	}
