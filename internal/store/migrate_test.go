@@ -203,7 +203,7 @@ func TestSQLiteDriver_FailureLeavesNothing(t *testing.T) {
 	if err := driver.Lock(); err != nil {
 		t.Fatal(err)
 	}
-	if err := driver.SetVersion(2, true); err != nil {
+	if err := driver.SetVersion(3, true); err != nil {
 		t.Fatal(err)
 	}
 	if err := driver.Run(strings.NewReader("CREATE TABLE half (a INTEGER); CREATE TABLE half (a INTEGER)")); err == nil {
@@ -212,7 +212,7 @@ func TestSQLiteDriver_FailureLeavesNothing(t *testing.T) {
 	if err := driver.Unlock(); err != nil {
 		t.Fatal(err)
 	}
-	checkVersion(t, s, 1)
+	checkVersion(t, s, 2)
 	if slices.Contains(tables(t, s), "half") {
 		t.Error("half of the migration is there")
 	}

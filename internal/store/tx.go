@@ -247,6 +247,9 @@ func (t *transaction) Commit() error {
 	if t.doomed {
 		return errors.Join(pgx.ErrTxCommitRollback, t.Rollback())
 	}
+	if err := t.ctx.Err(); err != nil { // the COMMIT is not sent
+		return errors.Join(err, t.Rollback())
+	}
 	_, err := t.pool.exec(t.ctx, t.conn, []Statement{{SQL: "COMMIT"}})
 	t.end(err)
 	return err
