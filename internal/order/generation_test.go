@@ -12,6 +12,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -501,5 +502,43 @@ func TestShrinkOutlivesRefill(t *testing.T) {
 		mustRefuse(t, i.instance, ask(sku), stock.ErrSoldOut)
 		s.settled(t, i.gate, sku)
 		s.atRest(t, i.gate, sku, 1)
+	})
+}
+
+// TestReadyNeedsWrites: a ledger that takes no writes is not ready.
+func TestReadyNeedsWrites(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[1:2], func(t *testing.T, s *shop) { // PostgreSQL makes one database read only
+		i := s.open(t, settings{strategy: "merged"})
+		if err := i.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		sku := fresh("read-only")
+		lay(t, i, sku, 3)
+		db := s.sql.DB()
+		var name string
+		if err := db.Raw("SELECT current_database()").Row().Scan(&name); err != nil {
+			t.Fatal(err)
+		}
+		set := func(to string) {
+			t.Helper()
+			err := db.Transaction(func(tx *gorm.DB) error {
+				return errors.Join(tx.Exec("SET TRANSACTION READ WRITE").Error,
+					tx.Exec(fmt.Sprintf("ALTER DATABASE %q SET default_transaction_read_only = %s", name, to)).Error)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			// New sessions have it. This one is the last to end, and so gives an error.
+			_ = db.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() ORDER BY pid = pg_backend_pid()").Error
+		}
+		set("on")
+		eventually(t, "it is not ready", func() bool { return store.IsReadOnly(i.Ready(t.Context())) })
+		mustRefuse(t, i, ask(sku), ErrBusy)
+		mustRefuse(t, i, ask(sku).keyed("k"), ErrBusy)
+		set("off")
+		eventually(t, "it is ready", func() bool { return i.Ready(t.Context()) == nil })
+		mustPlace(t, i, ask(sku).keyed("k"))
+		s.atRest(t, nil, sku, 1)
 	})
 }
