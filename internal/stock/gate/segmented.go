@@ -232,7 +232,7 @@ func (g *Segmented) joined(ctx context.Context, d, inner stock.Deduction) (stock
 				ctx, cancel := detached(ctx)
 				defer cancel()
 				if err := g.inner.Give(ctx, inner); err != nil {
-					return stock.Deduction{}, nil, fmt.Errorf("giving back what was cut under two epochs: %w", err)
+					return stock.Deduction{}, nil, leftAtTheGate(err)
 				}
 				return stock.Deduction{}, nil, stock.Refuse(sku, stock.ErrNotFilled)
 			}
