@@ -106,5 +106,6 @@ var placing = []mutant{
 	{"a shrink is not resolved", admin, "} else if out = s.resolveTake(ctx, d, out); out.kind == committed {", "} else if out.kind == committed {", "internal/order TestShrinkUnheard/PostgreSQL"},
 	{"the second half of a group is left alone", ledger, "\t\terr = l.commit(half, own)\n", "\t\tif err = l.commit(half, own); err != nil {\n\t\t\treturn err\n\t\t}\n", "internal/order TestDividedGroup/SQLite"},
 	{"a fill that failed is none", refill, "return fmt.Errorf(\"filling the gate: %w\", err)", "return nil", "internal/order TestFillFails"},
+	{"a part that cannot be given back is no part", gateCounts, "before a refusal: %v\", giveErr)", "before a refusal: %w\", giveErr)", "internal/stock/gate TestPartsOfTwoEpochs"},
 	{"every try to recover counts", recovery, "\tif err != nil {\n\t\treturn err\n\t}\n\ts.metrics.recoveries.WithLabelValues(ended).Inc()", "\ts.metrics.recoveries.WithLabelValues(ended).Inc()\n\tif err != nil {\n\t\treturn err\n\t}", "internal/order TestRecoveriesAreCounted"},
 }

@@ -246,7 +246,16 @@ func TestPartsOfTwoEpochs(t *testing.T) {
 	if got, want := left(t, g, "a"), [3]int64{1, 1, 1}; got != want {
 		t.Errorf("left %v", got)
 	}
+	g.inner = giveless{g.inner}
+	if _, err := g.Take(t.Context(), orderOf("a", 3)); err == nil || stock.Refuses(err) {
+		t.Errorf("what could not be given back is at the gate: got %v", err)
+	}
 }
+
+// giveless is a gate that gives nothing back.
+type giveless struct{ stock.Gate }
+
+func (giveless) Give(context.Context, stock.Deduction) error { return stock.ErrBusy }
 
 // TestRefusalsOfTheServer: errors by which Redis says that it ran nothing are
 // refusals, and all others leave the outcome open.
