@@ -107,6 +107,8 @@ var placing = []mutant{
 	{"the second half of a group is left alone", ledger, "\t\terr = l.commit(half, own)\n", "\t\tif err = l.commit(half, own); err != nil {\n\t\t\treturn err\n\t\t}\n", "internal/order TestDividedGroup/SQLite"},
 	{"a fill that failed is none", refill, "return fmt.Errorf(\"filling the gate: %w\", err)", "return nil", "internal/order TestFillFails"},
 	{"a part that cannot be given back is no part", gateCounts, "before a refusal: %v\", giveErr)", "before a refusal: %w\", giveErr)", "internal/stock/gate TestPartsOfTwoEpochs"},
-	{"a take that was settled since is one of nothing", segmented, "if short != nil { // settled since", "if false {", "internal/stock/gate TestSettledBetween"},
+	{"a take that was settled since is one of nothing", segmented, "if short != nil { // settled since", "if short != nil && false {", "internal/stock/gate TestSettledBetween"},
+	{"an idle instance does not miss its scripts", ownership, "\tif !loaded {\n\t\treturn g.follow(ctx, row.Generation)\n\t}", "\t_ = loaded", "internal/order TestIdleInstance"},
+	{"a raise is not noted", ownership, "return g.setMark(ctx, ledgerRow{Generation: next, Beat: seen.Beat})", "return nil", "internal/order TestIdleInstance"},
 	{"every try to recover counts", recovery, "\tif err != nil {\n\t\treturn err\n\t}\n\ts.metrics.recoveries.WithLabelValues(ended).Inc()", "\ts.metrics.recoveries.WithLabelValues(ended).Inc()\n\tif err != nil {\n\t\treturn err\n\t}", "internal/order TestRecoveriesAreCounted"},
 }

@@ -207,3 +207,34 @@ func TestRecoveriesAreCounted(t *testing.T) {
 		}
 	}
 }
+
+// TestIdleInstance: an instance that nobody asks for anything notices that Redis
+// has lost its scripts, and notes the generation that it raises.
+func TestIdleInstance(t *testing.T) {
+	t.Parallel()
+	redis := testenv.OwnRedis(t)
+	s := newShopOn(t, testenv.SQLite(t), "redis://"+redis.Addr())
+	i := s.open(t, settings{strategy: "lua"})
+	noted := func() {
+		t.Helper()
+		mark, err := i.gate.Mark(t.Context())
+		if generation := i.generations.current(); err != nil || mark.Generation != generation {
+			t.Errorf("the mark is %+v, %v; the generation %d", mark, err, generation)
+		}
+	}
+	noted()
+	generation := i.generations.current()
+	if err := s.redis.ScriptFlush(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Ready(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if now := i.generations.current(); now != generation+1 {
+		t.Errorf("generation %d became %d", generation, now)
+	}
+	if loaded, err := i.gate.Loaded(t.Context()); !loaded || err != nil {
+		t.Errorf("loaded: %v, %v", loaded, err)
+	}
+	noted()
+}
