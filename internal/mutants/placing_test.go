@@ -17,6 +17,8 @@ const (
 	merged      = "internal/stock/cutter/merged.go"
 	conditional = "internal/stock/cutter/conditional.go"
 	optimistic  = "internal/stock/cutter/optimistic.go"
+	admin       = "internal/order/admin.go"
+	ledgerRows  = "internal/order/ledgerrow.go"
 	gateMark    = "internal/stock/gate/generation.go"
 	gateCounts  = "internal/stock/gate/gate.go"
 )
@@ -58,7 +60,7 @@ var placing = []mutant{
 	{"recovery settles another take's order", ledger, "case e.Status != Void && e.takeID == d.TakeID:\n\t\treturn outcome{kind: committed}", "case e.Status != Void:\n\t\treturn outcome{kind: committed}", "internal/order TestRecovery/SQLite"},
 	{"a void insert that failed says no", ledger, "return unknownFor(fmt.Errorf(\"inserting the void order", "return refusedFor(fmt.Errorf(\"inserting the void order", "internal/order TestOpenOutcomeGivesNothingBack/SQLite"},
 	{"a request gives back what is open", service, "case unknown:\n\t\ts.leaveOpen(openTake{d, true})", "case unknown:\n\t\ts.endTake(ctx, d, resolved)", "internal/order TestOpenOutcomeGivesNothingBack/SQLite"},
-	{"recovery gives back what is open", recovery, "case refused:\n\t\terr = s.gate.Give(ctx, d)", "case refused, unknown:\n\t\terr = s.gate.Give(ctx, d)", "internal/order TestOpenOutcomeGivesNothingBack/SQLite"},
+	{"recovery gives back what is open", recovery, "case refused:\n\t\terr, ended =", "case refused, unknown:\n\t\terr, ended =", "internal/order TestOpenOutcomeGivesNothingBack/SQLite"},
 	{"an open take waits for its deadline", service, "s.leaveOpen(openTake{d, false})", "", "internal/order TestOpenTakesAreEnded"},
 	{"unanswered is committed", outcomes, "unknown   outcomeKind = iota // it may have been committed, or may yet be\n\tcommitted                    // the ledger has it", "committed   outcomeKind = iota\n\tunknown", "internal/order TestUnansweredIsUnknown"},
 	{"undecided is taken", decisions, "return d.taken }", "return d.reason == nil }", "internal/order TestUnansweredIsUnknown"},
@@ -96,4 +98,18 @@ var placing = []mutant{
 	{"a record that makes no sense hides the others", gateCounts, "to.add(pairs[0], pairs[1]); err != nil {\n\t\t\t\terrs = append(errs, err)", "to.add(pairs[0], pairs[1]); err != nil {\n\t\t\t\treturn err", "internal/order TestUnreadableRecord"},
 	{"a later generation's count is added to", adjustLua, "or epoch > LAST then", "then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},
 	{"a row that is read is proof of a commit", ledger, "return found, store.Confirm(ctx, l.db)", "return found, nil", "internal/order TestCommitOfThePrimaryAlone"},
+	{"a raise that another was faster with is used", ownership, "if err := g.ledger.RaiseGeneration(ctx, seen, next, g.layout); err != nil {", "if err := g.ledger.RaiseGeneration(ctx, seen, next, g.layout); err != nil && !errors.Is(err, errRowChanged) {", "internal/order TestLostRaise/SQLite"},
+	{"the generation is raised whatever it is", ledgerRows, "raised.Error == nil && raised.RowsAffected == 0", "false", "internal/order TestLostRaise/SQLite"},
+	{"a lane that ended is counted for ever", lanes, "\t\tls.open--\n", "", "internal/order TestLanesEnd"},
+	{"who waited in a lane is counted for ever", lanes, "\tls.parked -= len(freed)\n", "", "internal/order TestLanesEnd"},
+	{"a lane keeps the SKUs that are not locked", lanes, "return !slices.Contains(locked, string(sku)) }", "return false }", "internal/order TestLanesEnd"},
+	{"a duplicate that vanished says no", ledger, "return unknownFor(fmt.Errorf(\"order %s: %w\", d.OrderID, errMissing))", "return refusedFor(errVoided)", "internal/order TestVanishedDuplicate"},
+	{"a shrink is not resolved", admin, "} else if out = s.resolveTake(ctx, d, out); out.kind == committed {", "} else if out.kind == committed {", "internal/order TestShrinkUnheard/PostgreSQL"},
+	{"the second half of a group is left alone", ledger, "\t\terr = l.commit(half, own)\n", "\t\tif err = l.commit(half, own); err != nil {\n\t\t\treturn err\n\t\t}\n", "internal/order TestDividedGroup/SQLite"},
+	{"a fill that failed is none", refill, "return fmt.Errorf(\"filling the gate: %w\", err)", "return nil", "internal/order TestFillFails"},
+	{"a part that cannot be given back is no part", gateCounts, "before a refusal: %v\", giveErr)", "before a refusal: %w\", giveErr)", "internal/stock/gate TestPartsOfTwoEpochs"},
+	{"a take that was settled since is one of nothing", segmented, "if short != nil { // settled since", "if short != nil && false {", "internal/stock/gate TestSettledBetween"},
+	{"an idle instance does not miss its scripts", ownership, "\tif !loaded {\n\t\treturn g.follow(ctx, row.Generation)\n\t}", "\t_ = loaded", "internal/order TestIdleInstance"},
+	{"a raise is not noted", ownership, "return g.setMark(ctx, ledgerRow{Generation: next, Beat: seen.Beat})", "return nil", "internal/order TestIdleInstance"},
+	{"every try to recover counts", recovery, "\tif err != nil {\n\t\treturn err\n\t}\n\ts.metrics.recoveries.WithLabelValues(ended).Inc()", "\ts.metrics.recoveries.WithLabelValues(ended).Inc()\n\tif err != nil {\n\t\treturn err\n\t}", "internal/order TestRecoveriesAreCounted"},
 }

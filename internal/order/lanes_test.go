@@ -112,6 +112,11 @@ func TestLockedRowInAGroup(t *testing.T) {
 		}
 		// The other SKU is not held back any more, the locked one is.
 		mustPlace(t, i, ask(other))
+		select {
+		case <-rs[0].done:
+			t.Error("the other SKU was held back as long as the locked one")
+		default:
+		}
 		waiting := place(t.Context(), i, ask(locked))
 		for _, r := range []*recording{rs[0], rs[2]} {
 			wait(t, "an order of the locked row", r.done)

@@ -231,21 +231,23 @@ func (s *Service) recover(ctx context.Context, skus []stock.SKU) error {
 
 // recoverTake finds out what became of a take left in flight, and ends it.
 func (s *Service) recoverTake(ctx context.Context, d stock.Deduction) error {
-	var err error
+	var (
+		err   error
+		ended string
+	)
 	out := s.ledger.Resolve(ctx, d)
 	switch out.kind {
 	case committed:
-		err = s.gate.Settle(ctx, d)
-		s.metrics.recoveries.WithLabelValues("settled").Inc()
+		err, ended = s.gate.Settle(ctx, d), "settled"
 	case refused:
-		err = s.gate.Give(ctx, d)
-		s.metrics.recoveries.WithLabelValues("given").Inc()
+		err, ended = s.gate.Give(ctx, d), "given"
 	default:
 		return out.reason()
 	}
 	if err != nil {
 		return err
 	}
+	s.metrics.recoveries.WithLabelValues(ended).Inc()
 	s.log.Info("recovered a take left in flight", "order", d.OrderID, "recorded", out.kind == committed)
 	return nil
 }

@@ -156,10 +156,12 @@ func TestManyStuckTakes(t *testing.T) {
 	i := s.openStuck(t, stuck)
 	lay(t, i, stuck, 5*recoverAtOnce)
 	lay(t, i, other, 5)
-	for range 2*recoverAtOnce + 1 {
+	for range 4*recoverAtOnce + 1 {
 		taken(t, i, stuck)
 	}
-	taken(t, i, other)
+	for range 5 { // one may be listed among the first by chance
+		taken(t, i, other)
+	}
 	if err := i.Sweep(t.Context()); !errors.Is(err, errBad) {
 		t.Errorf("the sweep said %v", err)
 	}

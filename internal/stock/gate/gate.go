@@ -134,12 +134,18 @@ func (c *counts) takeInParts(ctx context.Context, d stock.Deduction, cut cut) (s
 		ctx, cancel := detached(ctx)
 		defer cancel()
 		if giveErr := c.Give(ctx, d); giveErr != nil {
-			// Not wrapping the refusal: something may be left at the gate.
-			return stock.Deduction{}, fmt.Errorf("giving back what was cut before %q: %w", err, giveErr)
+			return stock.Deduction{}, leftAtTheGate(giveErr)
 		}
 		return stock.Deduction{}, err
 	}
 	return d, nil
+}
+
+// leftAtTheGate is the error of a take that was refused in part, and whose other
+// parts could not be given back. It wraps nothing: why a Give was refused is no
+// proof that nothing of the take is at the gate.
+func leftAtTheGate(giveErr error) error {
+	return fmt.Errorf("giving back what was cut before a refusal: %v", giveErr)
 }
 
 // errDeduction is a mistake of the caller's.

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"testing"
 	"time"
@@ -246,7 +247,62 @@ func TestPartsOfTwoEpochs(t *testing.T) {
 	if got, want := left(t, g, "a"), [3]int64{1, 1, 1}; got != want {
 		t.Errorf("left %v", got)
 	}
+	g.inner = giveless{g.inner}
+	if _, err := g.Take(t.Context(), orderOf("a", 3)); err == nil || stock.Refuses(err) {
+		t.Errorf("what could not be given back is at the gate: got %v", err)
+	}
 }
+
+// TestSettledBetween: a take that comes twice, and is settled while the second
+// looks for the first, is cut again or refused, and no success without units.
+func TestSettledBetween(t *testing.T) {
+	t.Parallel()
+	g, _ := divided3(t, "Redis")
+	fill(t, g, "a", 1, 3)
+	d := orderOf("a", 1)
+	at := int(binary.BigEndian.Uint32(d.OrderID[12:]) % 3)
+	other := orderOf("a", 1)
+	copy(other.OrderID[12:], d.OrderID[12:]) // asks the same segment first
+	for _, d := range []stock.Deduction{other, d} {
+		if _, err := g.Take(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := left(t, g, "a"); got[at] != 0 {
+		t.Fatalf("left %v", got)
+	}
+	g.inner = &settling{Gate: g.inner, before: func(inner stock.Gate) {
+		if err := g.Settle(t.Context(), d); err != nil {
+			t.Error(err)
+		}
+		for n := range 3 { // somebody buys the rest
+			rest := orderOf(segment("a", n), 1)
+			_, _ = inner.Take(t.Context(), rest)
+		}
+	}}
+	if taken, err := g.Take(t.Context(), d); err == nil {
+		t.Errorf("took %+v", taken)
+	}
+}
+
+// settling does something before the second take.
+type settling struct {
+	stock.Gate
+	takes  int
+	before func(inner stock.Gate)
+}
+
+func (g *settling) Take(ctx context.Context, d stock.Deduction) (stock.Deduction, error) {
+	if g.takes++; g.takes == 2 {
+		g.before(g.Gate)
+	}
+	return g.Gate.Take(ctx, d)
+}
+
+// giveless is a gate that gives nothing back.
+type giveless struct{ stock.Gate }
+
+func (giveless) Give(context.Context, stock.Deduction) error { return stock.ErrBusy }
 
 // TestRefusalsOfTheServer: errors by which Redis says that it ran nothing are
 // refusals, and all others leave the outcome open.

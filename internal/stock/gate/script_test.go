@@ -394,12 +394,12 @@ func TestRefusedPartsLeaveNothing(t *testing.T) {
 func TestAPartThatCannotBeGivenBackIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	client := ownClient(t, "Cluster", nil, 0)
-	broken := errors.New("broken")
-	var breaking atomic.Bool
+	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	var breaking atomic.Pointer[error]
 	var giveSHA atomic.Value
 	client.AddHook(hook{before: func(cmd redis.Cmder) error {
-		if breaking.Load() && len(cmd.Args()) > 1 && cmd.Args()[1] == giveSHA.Load() {
-			return broken
+		if broken := breaking.Load(); broken != nil && len(cmd.Args()) > 1 && cmd.Args()[1] == giveSHA.Load() {
+			return *broken
 		}
 		return nil
 	}})
@@ -407,18 +407,20 @@ func TestAPartThatCannotBeGivenBackIsNoRefusal(t *testing.T) {
 	giveSHA.Store(g.scripts().give.sha)
 	fill(t, g, "a", 1, 5)
 	fill(t, g, "b", 1, 1)
-	d := orderOf("a", 2)
-	d.Lines = append(d.Lines, stock.Line{SKU: "b", Quantity: 2})
-	breaking.Store(true)
-	if _, err := g.Take(t.Context(), d); !errors.Is(err, broken) || stock.Refuses(err) {
-		t.Errorf("got %v", err)
+	for _, broken := range []error{errors.New("broken"), refused} { // the other is a refusal: of the give
+		d := orderOf("a", 2)
+		d.Lines = append(d.Lines, stock.Line{SKU: "b", Quantity: 2})
+		breaking.Store(&broken)
+		if _, err := g.Take(t.Context(), d); err == nil || stock.Refuses(err) {
+			t.Errorf("%v: got %v", broken, err)
+		}
+		breaking.Store(nil)
+		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 3, InFlight: 2})
+		if err := g.Give(t.Context(), d); err != nil {
+			t.Error(err)
+		}
+		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 5})
 	}
-	breaking.Store(false)
-	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 3, InFlight: 2})
-	if err := g.Give(t.Context(), d); err != nil {
-		t.Error(err)
-	}
-	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 5})
 }
 
 // TestAStoppedRedisIsNotWaitedForLong, and what it does once it goes on is

@@ -123,9 +123,14 @@ func (g *Segmented) Take(ctx context.Context, d stock.Deduction) (stock.Deductio
 			return taken, err
 		}
 		if try == 0 {
-			if again, err := g.before(ctx, &d); again || err != nil {
-				if err == nil {
-					taken, _, err = g.cut(ctx, d)
+			again, err := g.before(ctx, &d)
+			if err != nil {
+				return stock.Deduction{}, err
+			}
+			if again {
+				taken, short, err := g.cut(ctx, d)
+				if short != nil { // settled since
+					err = fmt.Errorf("%w: the record of take %s went while it was looked at", stock.ErrBusy, d.TakeID)
 				}
 				return taken, err
 			}
@@ -232,7 +237,7 @@ func (g *Segmented) joined(ctx context.Context, d, inner stock.Deduction) (stock
 				ctx, cancel := detached(ctx)
 				defer cancel()
 				if err := g.inner.Give(ctx, inner); err != nil {
-					return stock.Deduction{}, nil, fmt.Errorf("giving back what was cut under two epochs: %w", err)
+					return stock.Deduction{}, nil, leftAtTheGate(err)
 				}
 				return stock.Deduction{}, nil, stock.Refuse(sku, stock.ErrNotFilled)
 			}
