@@ -55,7 +55,11 @@ func (h Hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 
 // strike runs the commands as their fault says. one runs a command of its own.
 func (h Hook) strike(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error, one redis.ProcessHook) error {
-	kind := h.next(saidAll(cmds))
+	text := saidAll(cmds)
+	if strings.HasPrefix(text, "hello ") && !h.isGone() { // how a connection begins
+		return run(ctx)
+	}
+	kind := h.next(text)
 	if kind == None {
 		return run(ctx)
 	}

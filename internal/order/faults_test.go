@@ -228,6 +228,9 @@ func (r faultRow) String() string {
 	return fmt.Sprintf("{database: %q, strategy: %q%s%s%s, seed: %d}", r.database, r.strategy, guard, list("sql", r.sql), list("redis", r.redis), r.seed)
 }
 
+// faultRuns counts runs: they share a Redis, and names of locks.
+var faultRuns atomic.Int64
+
 // rig is a shop whose instances reach its stores through faults.
 type rig struct {
 	*shop
@@ -235,7 +238,6 @@ type rig struct {
 	client   redis.UniversalClient
 	sqlFault *faults.Injector
 	hook     faults.Hook
-	runs     int
 }
 
 func newRig(t *testing.T, d database) *rig {
@@ -322,13 +324,16 @@ func sqliteErrors(t *testing.T, pool *sql.DB) map[faults.Kind]error {
 	return answers
 }
 
+// faultsLease is how long a lock outlives the loss of its unlock.
+const faultsLease = time.Second
+
 // start starts an instance that reaches its stores through the faults.
 func (r *rig) start(ctx context.Context, row faultRow) (*instance, error) {
 	spec, ok := strategy.Find(row.strategy)
 	if !ok {
 		return nil, fmt.Errorf("no strategy is called %q", row.strategy)
 	}
-	locker := redislock.New(r.client, redislock.Options{})
+	locker := redislock.New(r.client, redislock.Options{Lease: faultsLease})
 	built, closeGate := spec.Build(strategy.Backends{
 		Redis: r.client, LedgerID: r.ledgerID, Guard: !row.noGuard,
 		Locker: locker, LockName: "redis", Fence: true, Segments: 3,
@@ -345,14 +350,18 @@ func (r *rig) start(ctx context.Context, row faultRow) (*instance, error) {
 	return i, nil
 }
 
-// patience bounds a run's requests, and its recovery. Both are slow where
-// somebody waits for what does not come.
-const patience = 20 * time.Second
+const (
+	// requestTime is how long a client waits for an answer.
+	requestTime = 7 * time.Second
+	// patience bounds a run's requests: some wait for what does not come.
+	patience = 30 * time.Second
+	// recovering bounds the sweeps after it: some wait for a lease.
+	recovering = 8 * time.Second
+)
 
 // run plays the row's scenario, heals the stores, sweeps, and returns what is
 // broken. seen counts the statements and commands of the scenario.
 func (r *rig) run(ctx context.Context, row faultRow) (seenSQL, seenRedis int, broken error) {
-	r.runs++
 	var instances []*instance
 	defer func() {
 		r.sqlFault.Disarm()
@@ -369,7 +378,7 @@ func (r *rig) run(ctx context.Context, row faultRow) (seenSQL, seenRedis int, br
 		}
 		instances = append(instances, i)
 	}
-	s := newScenario(r.runs, row.seed)
+	s := newScenario(faultRuns.Add(1), row.seed)
 	if err := s.lay(ctx, instances[0]); err != nil {
 		return 0, 0, err
 	}
@@ -379,6 +388,8 @@ func (r *rig) run(ctx context.Context, row faultRow) (seenSQL, seenRedis int, br
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
+		ctx, cancel := context.WithTimeout(ctx, requestTime)
+		defer cancel()
 		s.play(ctx, instances)
 	}()
 	select {
@@ -409,8 +420,7 @@ func (r *rig) run(ctx context.Context, row faultRow) (seenSQL, seenRedis int, br
 
 // settle sweeps until nothing is broken, and returns what is broken still.
 func (r *rig) settle(ctx context.Context, instances []*instance, s *scenario, e *evidence) (broken error) {
-	const sweeps = 6
-	for n := range sweeps {
+	for end := time.Now().Add(recovering); ; time.Sleep(10 * time.Millisecond) {
 		var failed error
 		for _, i := range instances {
 			if err := i.Sweep(ctx); err != nil {
@@ -421,11 +431,10 @@ func (r *rig) settle(ctx context.Context, instances []*instance, s *scenario, e 
 			return err
 		}
 		broken = errors.Join(failed, e.verdict())
-		if broken == nil || e.acknowledged() != nil && n > 1 {
-			break
+		if broken == nil || e.acknowledged() != nil || time.Now().After(end) {
+			return broken
 		}
 	}
-	return broken
 }
 
 // gather reads the evidence, past the service.
@@ -506,7 +515,7 @@ type scenario struct {
 
 // newScenario draws a scenario: twins under three keys, orders without a key,
 // of one line and of several, more than there is.
-func newScenario(run int, seed uint64) *scenario {
+func newScenario(run int64, seed uint64) *scenario {
 	s := &scenario{random: rand.New(rand.NewPCG(seed, 1)), totals: make(map[stock.SKU][]int64)}
 	for _, name := range []string{"a", "b", "c"} {
 		s.skus = append(s.skus, stock.SKU(fmt.Sprintf("%s.%d", name, run)))
