@@ -60,7 +60,7 @@ func (h Hook) strike(ctx context.Context, cmds []redis.Cmder, run func(context.C
 		return run(ctx)
 	}
 	kind := h.next(text)
-	if kind == None {
+	if kind == None || replies[kind] == "" && !slices.Contains(broken, kind) {
 		return run(ctx)
 	}
 	err := h.struck(ctx, kind, cmds, run, one)
@@ -96,14 +96,15 @@ func (h Hook) struck(ctx context.Context, kind Kind, cmds []redis.Cmder, run fun
 			return os.ErrDeadlineExceeded
 		}
 	}
-	text, ok := replies[kind]
-	if !ok {
-		return run(ctx)
+	reply := redis.NewCmd(ctx, "eval", "return redis.error_reply(ARGV[1])", 0, replies[kind])
+	if err := one(ctx, reply); err != nil { // the client sets a command's error later
+		return err
 	}
-	reply := redis.NewCmd(ctx, "eval", "return redis.error_reply(ARGV[1])", 0, text)
-	_ = one(ctx, reply)
 	return reply.Err()
 }
+
+// broken are the kinds that are no answer.
+var broken = []Kind{Refused, Lost, Late, Hung, HungDone}
 
 // replies are Redis's own errors.
 var replies = map[Kind]string{

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -19,7 +20,7 @@ type Wire struct {
 	*Injector
 	listener net.Listener
 	server   string
-	protocol protocol
+	begin    func() protocol
 	done     sync.WaitGroup
 
 	mu    sync.Mutex
@@ -27,7 +28,7 @@ type Wire struct {
 	conns map[net.Conn]bool
 }
 
-// protocol is what the wire knows of a server's language.
+// protocol is what the wire knows of one connection's language.
 type protocol interface {
 	// next reads one unit that the client sends: a statement, or something
 	// that is none.
@@ -53,9 +54,9 @@ func NewWire(dbURL string) (w *Wire, wireURL string, err error) {
 		return nil, "", err
 	}
 	w = &Wire{Injector: &Injector{}, server: u.Host, conns: make(map[net.Conn]bool)}
-	w.protocol = postgres{}
+	w.begin = func() protocol { return postgresSession{make(map[string]string)} }
 	if u.Scheme == "mysql" {
-		w.protocol = mysql{}
+		w.begin = func() protocol { return mysqlSession{} }
 	}
 	if w.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return nil, "", err
@@ -143,9 +144,9 @@ func (w *Wire) carry(client net.Conn) {
 			client.Close()
 		}
 	})
-	from := bufio.NewReader(client)
+	from, protocol := bufio.NewReader(client), w.begin()
 	for {
-		u, err := w.protocol.next(from)
+		u, err := protocol.next(from)
 		if err != nil {
 			return
 		}
@@ -153,7 +154,7 @@ func (w *Wire) carry(client net.Conn) {
 		if u.statement {
 			kind = w.Injector.next(u.text)
 		}
-		last := slices.Concat(u.bytes, w.protocol.farewell())
+		last := slices.Concat(u.bytes, protocol.farewell())
 		switch kind {
 		case None:
 			if _, err := server.Write(u.bytes); err != nil {
@@ -187,7 +188,7 @@ func (w *Wire) carry(client net.Conn) {
 			_, _ = io.Copy(io.Discard, from) // until the client gives up
 			return
 		default:
-			answering := w.protocol.answering(kind, u)
+			answering := protocol.answering(kind, u)
 			if answering == nil {
 				answering = u.bytes
 			}
@@ -198,12 +199,12 @@ func (w *Wire) carry(client net.Conn) {
 	}
 }
 
-// mysql is the protocol of MySQL and MariaDB.
-type mysql struct{}
+// mysqlSession speaks the protocol of MySQL and MariaDB.
+type mysqlSession struct{}
 
 const mysqlQuit, mysqlQuery, mysqlPing = 1, 3, 14
 
-func (mysql) next(client *bufio.Reader) (unit, error) {
+func (mysqlSession) next(client *bufio.Reader) (unit, error) {
 	head := make([]byte, 4)
 	if _, err := io.ReadFull(client, head); err != nil {
 		return unit{}, err
@@ -222,9 +223,9 @@ func (mysql) next(client *bufio.Reader) (unit, error) {
 	return u, nil
 }
 
-func (mysql) farewell() []byte { return []byte{1, 0, 0, 0, mysqlQuit} }
+func (mysqlSession) farewell() []byte { return []byte{1, 0, 0, 0, mysqlQuit} }
 
-func (mysql) answering(kind Kind, statement unit) []byte {
+func (mysqlSession) answering(kind Kind, statement unit) []byte {
 	const signal = "SIGNAL SQLSTATE "
 	var text string
 	switch kind {
@@ -253,10 +254,11 @@ func (mysql) answering(kind Kind, statement unit) []byte {
 	return slices.Concat([]byte{byte(size), byte(size >> 8), byte(size >> 16), 0, mysqlQuery}, []byte(text))
 }
 
-// postgres is the protocol of PostgreSQL, version 3.
-type postgres struct{}
+// postgresSession speaks the protocol of PostgreSQL, version 3. It knows the connection's
+// prepared statements by their names.
+type postgresSession struct{ prepared map[string]string }
 
-func (p postgres) next(client *bufio.Reader) (u unit, err error) {
+func (p postgresSession) next(client *bufio.Reader) (u unit, err error) {
 	kind, err := client.Peek(1)
 	if err != nil {
 		return u, err
@@ -270,11 +272,26 @@ func (p postgres) next(client *bufio.Reader) (u unit, err error) {
 		if u.bytes, err = p.message(client, u.bytes, 1); err != nil {
 			return u, err
 		}
-		switch u.bytes[from] {
-		case 'Q', 'S': // a query, or the end of a pipeline
-			u.statement, u.text = true, string(u.bytes)
+		message := u.bytes[from:]
+		switch message[0] {
+		case 'Q':
+			u.statement, u.text = true, string(message[5:])
 			return u, nil
-		case 'P', 'B', 'D', 'E', 'C': // a part of a pipeline
+		case 'S': // the end of a pipeline
+			u.statement = true
+			if u.text == "" {
+				u.text = "PREPARE"
+			}
+			return u, nil
+		case 'P':
+			name, rest, _ := bytes.Cut(message[5:], []byte{0})
+			query, _, _ := bytes.Cut(rest, []byte{0})
+			p.prepared[string(name)] = string(query)
+		case 'B':
+			_, rest, _ := bytes.Cut(message[5:], []byte{0})
+			name, values, _ := bytes.Cut(rest, []byte{0})
+			u.text += p.prepared[string(name)] + " " + string(values) + "; "
+		case 'D', 'E', 'C':
 		default:
 			return u, nil
 		}
@@ -282,7 +299,7 @@ func (p postgres) next(client *bufio.Reader) (u unit, err error) {
 }
 
 // message reads one message, whose length follows so many bytes, behind before.
-func (postgres) message(client *bufio.Reader, before []byte, length int) ([]byte, error) {
+func (postgresSession) message(client *bufio.Reader, before []byte, length int) ([]byte, error) {
 	head, err := client.Peek(length + 4)
 	if err != nil {
 		return nil, err
@@ -292,9 +309,9 @@ func (postgres) message(client *bufio.Reader, before []byte, length int) ([]byte
 	return append(before, message...), err
 }
 
-func (postgres) farewell() []byte { return []byte{'X', 0, 0, 0, 4} }
+func (postgresSession) farewell() []byte { return []byte{'X', 0, 0, 0, 4} }
 
-func (postgres) answering(kind Kind, statement unit) []byte {
+func (postgresSession) answering(kind Kind, statement unit) []byte {
 	var code string
 	switch kind {
 	case Deadlock:
@@ -316,7 +333,7 @@ func (postgres) answering(kind Kind, statement unit) []byte {
 		text = "DO $$BEGIN RAISE EXCEPTION 'a fault' USING ERRCODE = '" + code + "'; END$$"
 	case kind == Killed:
 		text = "SELECT pg_terminate_backend(pg_backend_pid())"
-	case kind == RolledBack && bytes.HasPrefix(statement.bytes, []byte("Q")) && bytes.Contains(statement.bytes, []byte("COMMIT")):
+	case kind == RolledBack && bytes.HasPrefix(statement.bytes, []byte("Q")) && strings.Contains(statement.text, "COMMIT"):
 		text = "ROLLBACK"
 	default:
 		return nil
