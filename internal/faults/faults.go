@@ -62,6 +62,7 @@ type Fault struct {
 	Nth   int    // from 1
 	Times int    // how many statements; 0 is 1
 	Only  string // counts only statements with this text in them
+	After string // counts only what follows a statement with this text in it
 }
 
 // String writes the fault as Go does.
@@ -73,6 +74,9 @@ func (f Fault) String() string {
 	if f.Only != "" {
 		text += fmt.Sprintf(", Only: %q", f.Only)
 	}
+	if f.After != "" {
+		text += fmt.Sprintf(", After: %q", f.After)
+	}
 	return text + "}"
 }
 
@@ -83,7 +87,7 @@ type Injector struct {
 	armed  bool
 	gone   bool
 	faults []Fault
-	counts []int    // matching statements seen, by fault
+	counts []int    // matching statements seen, by fault; -1: what it is to follow was not
 	seen   int      // statements seen
 	struck []string // what was done to which
 	voided chan struct{}
@@ -104,6 +108,11 @@ func (i *Injector) Arm(faults ...Fault) {
 	i.armed, i.gone, i.faults = true, false, faults
 	i.counts, i.seen, i.struck = make([]int, len(faults)), 0, nil
 	i.voided = make(chan struct{})
+	for n, f := range faults {
+		if f.After != "" {
+			i.counts[n] = -1
+		}
+	}
 }
 
 // Disarm heals the store, and waits for the statements that are late. It
@@ -135,6 +144,12 @@ func (i *Injector) next(text string) Kind {
 	}
 	kind := None
 	for n, f := range i.faults {
+		if i.counts[n] < 0 {
+			if strings.Contains(text, f.After) {
+				i.counts[n] = 0
+			}
+			continue
+		}
 		if !strings.Contains(text, f.Only) {
 			continue
 		}

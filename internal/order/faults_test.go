@@ -648,6 +648,7 @@ var (
 const (
 	commits = "COMMIT" // in every statement that commits
 	voids   = "void"   // in every statement that records a void order
+	shrinks = "shrink" // in every statement that records a shrink
 )
 
 // foundRows are rows that were broken once.
@@ -693,6 +694,12 @@ func everyRow(database string) (rows []faultRow) {
 		if !spec.HasGate() {
 			continue
 		}
+		for m, void := range lostKinds {
+			add([]faults.Fault{
+				{Kind: []faults.Kind{faults.Lost, faults.Late}[m%2], Nth: 1, Only: commits, After: shrinks},
+				{Kind: void, Nth: 1, Times: 1 + m%3, Only: voids, After: shrinks},
+			}, nil)
+		}
 		kinds := slices.Concat(lostKinds, redisKinds)
 		for n := 1; n <= first; n++ {
 			add(nil, []faults.Fault{{Kind: kinds[(n+i)%len(kinds)], Nth: n}})
@@ -719,6 +726,9 @@ func anyRow(database string, seed uint64) faultRow {
 			}
 			if random.IntN(2) == 0 && only != nil {
 				f.Only, f.Nth = only[random.IntN(len(only))], 1+random.IntN(6)
+				if random.IntN(4) == 0 {
+					f.After, f.Nth = shrinks, 1
+				}
 			}
 			fs = append(fs, f)
 		}
