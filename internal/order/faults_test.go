@@ -646,9 +646,10 @@ var (
 )
 
 const (
-	commits = "COMMIT" // in every statement that commits
-	voids   = "void"   // in every statement that records a void order
-	shrinks = "shrink" // in every statement that records a shrink
+	commits = "COMMIT"             // in every statement that commits
+	voids   = "void"               // in every statement that records a void order
+	shrinks = "shrink"             // in every statement that records a shrink
+	reads   = "SELECT id, take_id" // in every statement that reads orders
 )
 
 // foundRows are rows that were broken once.
@@ -689,6 +690,12 @@ func everyRow(database string) (rows []faultRow) {
 			add([]faults.Fault{
 				{Kind: lost[(i+m)%len(lost)], Nth: 1 + (i+m)%2, Only: commits},
 				{Kind: void, Nth: 1, Times: 1 + m%3, Only: voids},
+			}, nil)
+		}
+		for _, read := range []faults.Kind{faults.Refused, faults.Gone} {
+			add([]faults.Fault{
+				{Kind: faults.Lost, Nth: 1, Only: commits},
+				{Kind: read, Nth: 1, Times: 3, Only: reads, After: voids},
 			}, nil)
 		}
 		if !spec.HasGate() {
