@@ -40,7 +40,7 @@ var databases = []mutant{
 	{"the server's completion_type", mysql, "\"completion_type\":    \"'NO_CHAIN'\",", "", "internal/store TestSession_StatesWhatItReliesOn/MariaDB"},
 	{"the server's sql_select_limit", mysql, "\"sql_select_limit\":   \"18446744073709551615\",", "", "internal/store TestSession_StatesWhatItReliesOn/MariaDB"},
 	{"the server's sql_mode", mysql, "setDefault(config, \"sql_mode\", mysqlMode)", "", "internal/store TestSession_StatesWhatItReliesOn/MariaDB"},
-	{"BEGIN in every mode", transaction, "SQL: \"START TRANSACTION\"", "SQL: \"BEGIN\"", "internal/store TestSession_StatesWhatItReliesOn/MariaDB"},
+	{"BEGIN in every mode", mysql, "begin: \"START TRANSACTION\"", "begin: \"BEGIN\"", "internal/store TestSession_StatesWhatItReliesOn/MariaDB"},
 	{"the server's strings", postgres, "sessions.RuntimeParams[\"standard_conforming_strings\"] = \"on\"", "", "internal/store TestSession_StatesWhatItReliesOn/PostgreSQL"},
 	{"prepared statements through a pooler", postgres, "if pooled && config", "if pooled && false && config", "internal/store TestPgBouncer"},
 	{"no advice about a pooler", postgres, "poolerProblem(err))", "err)", "internal/store TestPgBouncer"},

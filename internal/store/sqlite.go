@@ -12,6 +12,7 @@ import (
 
 	"github.com/glebarez/sqlite"
 	"github.com/golang-migrate/migrate/v4/database"
+	"gorm.io/gorm"
 )
 
 const (
@@ -51,8 +52,7 @@ func openSQLite(ctx context.Context, path, synchronous string, query url.Values)
 	}
 	// A COMMIT that is answered BUSY leaves the transaction open, and package sql
 	// would put its connection back into the pool. Ours discards it.
-	lock := cmp.Or(query.Get("_txlock"), sqliteLock)
-	return s.open(ctx, sqliteConnections, &sqlite.Dialector{Conn: pool{DB: s.pool, exec: execSQLite, begin: "BEGIN " + lock}})
+	return s.open(ctx, sqliteConnections, &sqlite.Dialector{Conn: sqlitePool(s.pool, cmp.Or(query.Get("_txlock"), sqliteLock))})
 }
 
 // sqliteDSN joins our settings and the URL's, which come later and so win.
@@ -73,6 +73,19 @@ func sqliteDSN(path, synchronous string, busy time.Duration, query url.Values) s
 	}
 	parameters.Del("_time_format") // the driver would pass over _txlock
 	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + parameters.Encode()
+}
+
+func sqlitePool(connections *sql.DB, lock string) pool {
+	return pool{DB: connections, exec: execSQLite, begin: "BEGIN " + lock}
+}
+
+// OverSQLite returns db, which is a SQLite file, over other connections to that
+// file. Tests strike their driver with faults.
+func OverSQLite(db *gorm.DB, connections *sql.DB) *gorm.DB {
+	over := db.Session(&gorm.Session{NewDB: true})
+	over.Config.ConnPool = sqlitePool(connections, sqliteLock)
+	over.Statement.ConnPool = over.Config.ConnPool
+	return over
 }
 
 func execSQLite(ctx context.Context, conn *sql.Conn, statements []Statement) ([]int64, error) {
