@@ -238,6 +238,7 @@ func TestStock(t *testing.T) {
 			t.Errorf("changing the kind: %v", err)
 		}
 		expect(6, 2, false)
+		s.settled(t, i.gate, sku) // the administrator's take
 		audit, err := i.Audit(t.Context(), sku)
 		if err != nil || audit.Total != 6 || audit.Sold != 4 || audit.Oversold != 0 || audit.LedgerAvailable != 2 || audit.Drift != 0 {
 			t.Errorf("audit %+v, %v", audit, err)
