@@ -19,7 +19,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/machine"
-	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -276,8 +275,7 @@ func (l *lab) reset(ctx context.Context, v variant, p placing) error {
 			name = "CONCAT('s', seq)"
 		}
 		// As if the strategy had sold them before: there is nothing to adopt.
-		const generation = stock.Generation(2)
-		epoch, _ := generation.Epochs()
+		const generation, epoch = 2, 2 << 28 // an epoch's upper bits are its generation
 		statements = append(statements,
 			fmt.Sprintf("UPDATE ledger SET generation = %d, layout = '%s'", generation, v.strategy),
 			fmt.Sprintf(`INSERT INTO stock (sku, kind, total, available, epoch)

@@ -192,6 +192,9 @@ func (s Spec) layout(b Backends) string {
 	}
 	if s.locks {
 		layout += ", lock " + b.LockName
+		if !b.Fence {
+			layout += ", unfenced"
+		}
 	}
 	return layout
 }
