@@ -647,10 +647,11 @@ var (
 )
 
 const (
-	commits = "COMMIT"             // in every statement that commits
-	voids   = "void"               // in every statement that records a void order
-	shrinks = "shrink"             // in every statement that records a shrink
-	reads   = "SELECT id, take_id" // in every statement that reads orders
+	commits   = "COMMIT"             // in every statement that commits
+	rollbacks = "ROLLBACK"           // in every statement that rolls back
+	voids     = "void"               // in every statement that records a void order
+	shrinks   = "shrink"             // in every statement that records a shrink
+	reads     = "SELECT id, take_id" // in every statement that reads orders
 )
 
 // foundRows are rows that were broken once.
@@ -698,6 +699,10 @@ func everyRow(database string) (rows []faultRow) {
 				{Kind: faults.Lost, Nth: 1, Only: commits},
 				{Kind: read, Nth: 1, Times: 3, Only: reads, After: voids},
 			}, nil)
+		}
+		for n := 1; n <= 2; n++ { // the transaction is open still: its connection is not to be used again
+			add([]faults.Fault{{Kind: faults.LockTimeout, Nth: n, Only: commits}}, nil)
+			add([]faults.Fault{{Kind: faults.BadValue, Nth: n, Times: 3, Only: rollbacks}}, nil)
 		}
 		if !spec.HasGate() {
 			continue
