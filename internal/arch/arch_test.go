@@ -24,7 +24,7 @@ const module = "github.com/holdfast-stock/holdfast/"
 // mayImport is what each package may import of this module. A package that is
 // not here may import nothing of it. Tests may import what they like.
 var mayImport = map[string][]string{
-	"cmd/api":                  {"internal/httpapi", "internal/order", "internal/stock", "internal/stock/strategy", "internal/store", "internal/lock", "internal/lock/backends"},
+	"cmd/api":                  {"internal/httpapi", "internal/outage", "internal/order", "internal/stock", "internal/stock/strategy", "internal/store", "internal/lock", "internal/lock/backends"},
 	"internal/httpapi":         {"internal/order", "internal/stock"},
 	"internal/order":           {"internal/stock", "internal/store", "internal/group"},
 	"internal/stock/strategy":  {"internal/stock", "internal/stock/gate", "internal/stock/cutter", "internal/lock", "internal/lock/..."},
