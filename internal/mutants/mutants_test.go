@@ -50,6 +50,7 @@ func TestMutants(t *testing.T) {
 	}
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
+			t.Parallel() // as many at once as there are processors
 			out, err := m.run(t, root)
 			pkg, path, _ := strings.Cut(m.test, " ")
 			name, _, _ := strings.Cut(path, "/")
@@ -92,7 +93,7 @@ func (m mutant) run(t *testing.T, root string) (output string, err error) {
 	for i, level := range levels {
 		levels[i] = "^" + regexp.QuoteMeta(level) + "$"
 	}
-	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-timeout=2m",
+	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-ldflags=-w", "-count=1", "-timeout=2m",
 		"-run="+strings.Join(levels, "/"), "./"+pkg)
 	cmd.Dir = root
 	// In the environment, so that the programs that tests build are mutated too.
