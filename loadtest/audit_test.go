@@ -185,7 +185,7 @@ func TestClean(t *testing.T) {
 	laid := []string{"lt-0123456789-lua-crash", "lt-0123456789-segment-lock-1", "lt-0123456789-merged-r50-3"}
 	others := []string{"lt-sku", "lt-0123456789-nonesuch-1", "shoes", "lt-0123456789-lua-1-red"}
 	for i, sku := range append(laid, others...) {
-		l.exec(t, "INSERT INTO stock (sku, kind, total, available, layout) VALUES (?, 'product', 1, 0, 'lua')", sku)
+		l.exec(t, "INSERT INTO stock (sku, kind, total, available) VALUES (?, 'product', 1, 0)", sku)
 		l.exec(t, "INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, 1, 1, 1, '2026-01-01')", sku)
 		o := numbered(i)
 		o.Lines[0].SKU = sku

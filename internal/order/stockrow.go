@@ -117,15 +117,7 @@ func (l *ledger) Sold(ctx context.Context, sku stock.SKU) (int64, error) {
 // reports deadlocks and the like, a bounded number of times.
 func (l *ledger) transaction(ctx context.Context, do func(tx *gorm.DB) error) error {
 	for try := 1; ; try++ {
-		tx := l.db.WithContext(ctx).Begin()
-		err := tx.Error
-		if err == nil {
-			if err = do(tx); err == nil {
-				err = store.Commit(tx)
-			} else {
-				tx.Rollback()
-			}
-		}
+		err := l.tryTransaction(ctx, do)
 		if err == nil || !store.IsRetryable(err) || errors.Is(err, store.ErrUnknownOutcome) || ctx.Err() != nil {
 			return err
 		}
@@ -135,6 +127,20 @@ func (l *ledger) transaction(ctx context.Context, do func(tx *gorm.DB) error) er
 		}
 		pause(try)
 	}
+}
+
+func (l *ledger) tryTransaction(ctx context.Context, do func(tx *gorm.DB) error) error {
+	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
+	defer cancel()
+	tx := l.db.WithContext(ctx).Begin()
+	if tx.Error != nil {
+		return tx.Error
+	}
+	if err := do(tx); err != nil {
+		tx.Rollback()
+		return err
+	}
+	return store.Commit(tx)
 }
 
 // Set creates the stock row, or moves its total up and its available with it.
