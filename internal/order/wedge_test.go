@@ -279,20 +279,22 @@ type hookedPool struct {
 }
 
 func (p hookedPool) BeginTx(ctx context.Context, options *sql.TxOptions) (gorm.ConnPool, error) {
-	tx, err := p.ConnPool.(gorm.TxBeginner).BeginTx(ctx, options)
+	tx, err := p.ConnPool.(gorm.ConnPoolBeginner).BeginTx(ctx, options)
 	return &hookedTx{tx, p.committed}, err
 }
 
 type hookedTx struct {
-	*sql.Tx
+	gorm.ConnPool
 	committed func()
 }
 
 func (tx *hookedTx) Commit() error {
-	err := tx.Tx.Commit()
+	err := tx.ConnPool.(gorm.TxCommitter).Commit()
 	tx.committed()
 	return err
 }
+
+func (tx *hookedTx) Rollback() error { return tx.ConnPool.(gorm.TxCommitter).Rollback() }
 
 // TestRaiseDuringACheck: a generation that is raised while the ledger is being
 // looked at is no sign of an older ledger.
