@@ -156,17 +156,16 @@ func (l *ledger) admit(rs []*recording) {
 	}
 }
 
-// skusOf returns the SKUs of the recordings, each once.
-func skusOf(rs []*recording) []stock.SKU {
-	var skus []stock.SKU
-	for _, r := range rs {
-		for _, line := range r.deduction.Lines {
-			skus = append(skus, line.SKU)
-		}
+// deductionsOf returns what the recordings ask for, in their order.
+func deductionsOf(rs []*recording) []stock.Deduction {
+	ds := make([]stock.Deduction, len(rs))
+	for i, r := range rs {
+		ds[i] = r.deduction
 	}
-	slices.Sort(skus)
-	return slices.Compact(skus)
+	return ds
 }
+
+func skusOf(rs []*recording) []stock.SKU { return stock.SKUsOf(deductionsOf(rs)...) }
 
 // record gives every recording its outcome. One that it left out is unknown, and
 // so never a success.
@@ -324,10 +323,7 @@ func (l *ledger) transact(rs []*recording) error {
 	db := l.db.WithContext(ctx)
 
 	generation := l.Generation()
-	ds := make([]stock.Deduction, len(rs))
-	for i, r := range rs {
-		ds[i] = r.deduction
-	}
+	ds := deductionsOf(rs)
 	cutter := l.strategy.Cutter
 	if viewer, ok := cutter.(stock.Viewer); ok {
 		var err error

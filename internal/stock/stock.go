@@ -87,6 +87,18 @@ func SortLines(lines []Line) {
 	slices.SortFunc(lines, func(a, b Line) int { return strings.Compare(string(a.SKU), string(b.SKU)) })
 }
 
+// SKUsOf returns the SKUs of the deductions, each once, in SKU order.
+func SKUsOf(ds ...Deduction) []SKU {
+	skus := make([]SKU, 0, len(ds))
+	for _, d := range ds {
+		for _, line := range d.Lines {
+			skus = append(skus, line.SKU)
+		}
+	}
+	slices.Sort(skus)
+	return slices.Compact(skus)
+}
+
 // Level is what a gate counts for one SKU.
 type Level struct {
 	SKU       SKU

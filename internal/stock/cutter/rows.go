@@ -37,7 +37,7 @@ func lock(tx *gorm.DB, ds []stock.Deduction) (rows, error) {
 }
 
 func query(db *gorm.DB, ds []stock.Deduction, suffix string) (rows, error) {
-	skus := skusOf(ds)
+	skus := stock.SKUsOf(ds...)
 	found, err := db.Raw("SELECT sku, available, epoch, version FROM stock WHERE sku IN ? ORDER BY sku"+suffix, skus).Rows()
 	if err != nil {
 		return nil, fmt.Errorf("reading stock rows: %w", err)
@@ -55,18 +55,6 @@ func query(db *gorm.DB, ds []stock.Deduction, suffix string) (rows, error) {
 		return nil, fmt.Errorf("reading stock rows: %w", err)
 	}
 	return rs, nil
-}
-
-// skusOf returns the SKUs of ds, each once.
-func skusOf(ds []stock.Deduction) []stock.SKU {
-	skus := make([]stock.SKU, 0, len(ds))
-	for _, d := range ds {
-		for _, line := range d.Lines {
-			skus = append(skus, line.SKU)
-		}
-	}
-	slices.Sort(skus)
-	return slices.Compact(skus)
 }
 
 // check says whether units of the line may be taken from its row at all,

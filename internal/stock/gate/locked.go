@@ -3,7 +3,6 @@ package gate
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
@@ -44,7 +43,7 @@ func (g *Locked) Close() {
 // Take takes at the inner gate under the locks of all lines. stock.ErrBusy:
 // they were not to be had.
 func (g *Locked) Take(ctx context.Context, d stock.Deduction) (taken stock.Deduction, err error) {
-	err = g.under(ctx, skusOf(d), func(ctx context.Context) error {
+	err = g.under(ctx, stock.SKUsOf(d), func(ctx context.Context) error {
 		taken, err = g.Gate.Take(ctx, d)
 		return err
 	})
@@ -54,7 +53,7 @@ func (g *Locked) Take(ctx context.Context, d stock.Deduction) (taken stock.Deduc
 // Give gives back at the inner gate under the locks of all lines.
 // stock.ErrBusy: they were not to be had, and nothing was given.
 func (g *Locked) Give(ctx context.Context, d stock.Deduction) error {
-	return g.under(ctx, skusOf(d), func(ctx context.Context) error { return g.Gate.Give(ctx, d) })
+	return g.under(ctx, stock.SKUsOf(d), func(ctx context.Context) error { return g.Gate.Give(ctx, d) })
 }
 
 // Fill fills the inner gate under the SKU's lock. stock.ErrBusy: it was not to
@@ -67,16 +66,6 @@ func (g *Locked) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) er
 // not to be had.
 func (g *Locked) Adjust(ctx context.Context, c stock.Change) error {
 	return g.under(ctx, []stock.SKU{c.SKU}, func(ctx context.Context) error { return g.Gate.Adjust(ctx, c) })
-}
-
-// skusOf returns the SKUs in the order in which everybody locks them.
-func skusOf(d stock.Deduction) []stock.SKU {
-	skus := make([]stock.SKU, len(d.Lines))
-	for i, line := range d.Lines {
-		skus[i] = line.SKU
-	}
-	slices.Sort(skus)
-	return skus
 }
 
 // under does the work while it holds the locks of the SKUs, taken in their
