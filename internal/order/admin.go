@@ -96,15 +96,13 @@ func (s *Service) shrink(ctx context.Context, set Setting, n int64) (stockRow, e
 		d = taken
 	}
 	row, out := s.ledger.Shrink(ctx, d, set)
-	if out.kind != unknown {
-		s.endTake(ctx, d, out)
-	} else if out = s.resolveTake(ctx, d, out); out.kind == committed {
+	switch ended := s.resolveTake(ctx, d, out); {
+	case ended.kind != committed:
+		return stockRow{}, ended.reason()
+	case out.kind != committed: // the row was read before the answer was lost
 		return s.ledger.Row(ctx, set.SKU)
 	}
-	if out.kind == committed {
-		return row, nil
-	}
-	return stockRow{}, out.reason()
+	return row, nil
 }
 
 func (s *Service) adminError(err error) error {

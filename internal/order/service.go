@@ -238,11 +238,7 @@ func (s *Service) attempt(ctx context.Context, d stock.Deduction) (Order, outcom
 	start := time.Now()
 	out := s.ledger.Record(ctx, e, d)
 	s.metrics.ledgerSeconds.Observe(time.Since(start).Seconds())
-	if out.kind == unknown {
-		out = s.resolveTake(ctx, d, out)
-	} else {
-		s.endTake(ctx, d, out)
-	}
+	out = s.resolveTake(ctx, d, out)
 	if out.kind == refused && s.gate != nil && errors.Is(out.err, stock.ErrSoldOut) {
 		s.metrics.guardRefusals.Inc()
 		s.refillAfterGuardRefusal(ctx, d, skuOf(out.err))
@@ -250,9 +246,14 @@ func (s *Service) attempt(ctx context.Context, d stock.Deduction) (Order, outcom
 	return e.Order, out
 }
 
-// resolveTake finds out what became of a take whose commit outcome is unknown,
-// and ends it. Where the database does not say, Run asks again until it does.
+// resolveTake ends the take at the gate by what the ledger said, and returns that.
+// An unknown commit outcome is found out first. Where the database does not say,
+// Run asks again until it does.
 func (s *Service) resolveTake(ctx context.Context, d stock.Deduction, out outcome) outcome {
+	if out.kind != unknown {
+		s.endTake(ctx, d, out)
+		return out
+	}
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	resolved := s.ledger.Resolve(ctx, d)

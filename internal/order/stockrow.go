@@ -264,7 +264,7 @@ func (l *ledger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int6
 		if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {
 			return stock.Refuse(sku, err)
 		}
-		row.Version++ // whoever saw the row before must not write it
+		row.Version++ // a writer that saw the row before must fail
 		row.Changes = 0
 		if err := updateRow(tx, row); err != nil {
 			return err
