@@ -56,8 +56,8 @@ type wrappable interface {
 	driver.Pinger
 }
 
-// errBroken is what a caller hears of a broken connection. It is not
-// driver.ErrBadConn, upon which database/sql runs a statement again.
+// errBroken is the error of a broken connection. It is not driver.ErrBadConn,
+// after which database/sql runs the statement again.
 var errBroken = fmt.Errorf("the connection broke: %w", io.ErrUnexpectedEOF)
 
 // conn is one connection. After a fault that breaks it, it is good for nothing.

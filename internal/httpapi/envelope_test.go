@@ -269,8 +269,8 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestReadyAnswersInTime: whoever asks /readyz over stores that hang has an
-// answer within 2 s, however long a request may take.
+// TestReadyAnswersInTime: over stores that hang, /readyz answers within 2 s,
+// however long a request may take.
 func TestReadyAnswersInTime(t *testing.T) {
 	c := testConfig(&blockedOrders{})
 	c.RequestTimeout = 10 * time.Second

@@ -63,8 +63,8 @@ func (a authority) tokenObjection(h http.Header) string {
 
 // isLoopback reports whether an address, with or without a port, names this
 // machine: localhost, 127.0.0.0/8 or ::1, which needs brackets before a port.
-// A name that merely resolves to one of them does not count, since whoever
-// owns the name decides what it resolves to.
+// A name that resolves to one of them does not count: the owner of the name
+// decides what it resolves to.
 func isLoopback(address string) bool {
 	host := address
 	if h, _, err := net.SplitHostPort(address); err == nil {

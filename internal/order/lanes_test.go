@@ -188,7 +188,7 @@ func TestUnansweredIsUnknown(t *testing.T) {
 }
 
 // TestOpenOutcomeGivesNothingBack: while the ledger does not say what became of a
-// take, its units stay in flight, whoever asks.
+// take, its units stay in flight, for requests and for recovery.
 func TestOpenOutcomeGivesNothingBack(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
