@@ -28,15 +28,22 @@ func (c heldViewer) View(db *gorm.DB, g stock.Generation, ds []stock.Deduction) 
 	return cutter, err
 }
 
+// openSeen starts an instance of optimistic, which may be stopped after it has
+// seen the stock row.
+func (s *shop) openSeen(t *testing.T) (*instance, *hook) {
+	t.Helper()
+	seen := new(hook)
+	return s.open(t, settings{strategy: "optimistic", change: func(built *stock.Strategy) {
+		built.Cutter = heldViewer{built.Cutter, seen}
+	}}), seen
+}
+
 // TestAdoptionWhileCutting: a cutter that has seen a stock row does not cut it
 // after another strategy has adopted it and sold its unit.
 func TestAdoptionWhileCutting(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		var seen hook
-		slow := s.open(t, settings{strategy: "optimistic", change: func(built *stock.Strategy) {
-			built.Cutter = heldViewer{built.Cutter, &seen}
-		}})
+		slow, seen := s.openSeen(t)
 		sku := fresh("adopted")
 		lay(t, slow, sku, 1)
 		reached, proceed := seen.arm()
@@ -458,10 +465,7 @@ func TestOpenTakesAreEnded(t *testing.T) {
 func TestShrinkIsSeen(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		var seen hook
-		slow := s.open(t, settings{strategy: "optimistic", change: func(built *stock.Strategy) {
-			built.Cutter = heldViewer{built.Cutter, &seen}
-		}})
+		slow, seen := s.openSeen(t)
 		sku := fresh("shrunk")
 		lay(t, slow, sku, 1)
 		reached, proceed := seen.arm()
