@@ -1,7 +1,8 @@
 //go:build mutants
 
-// Package mutants breaks the sound code in one place at a time and expects the
-// suite to notice. What no test convicts, no test protects.
+// Package mutants breaks the code in one place at a time and expects a test to
+// fail. Code that can be broken without a failing test is not protected by the
+// tests.
 package mutants
 
 import (
@@ -17,31 +18,32 @@ import (
 	"time"
 )
 
-// mutant is one change to a file, and the test that must convict it. (The
-// gate's scripts have more of them, in internal/stock/gate.)
+// mutant is one change to a file, and the test that must fail on it. Mutants of
+// the gate's scripts are also in internal/stock/gate.
 type mutant struct {
 	name     string
-	file     string // from the module's root
+	file     string // relative to the module's root
 	old, new string
-	test     string // its package, and the path of the test
+	test     string // the package, a space, and the path of the test within it
 }
 
-// mutants are those of every area, a file each.
+// mutants lists the mutants of all areas. Each area has a file.
 var mutants = slices.Concat(placing, scripts, databases, locks, face, laboratory, gateway)
 
-// TestApplies checks that every mutant has its place in the sound code.
+// TestApplies checks that the text that each mutant replaces occurs exactly once
+// in its file.
 func TestApplies(t *testing.T) {
 	for _, m := range mutants {
 		sound, err := os.ReadFile(filepath.Join("../..", m.file))
 		if err != nil {
 			t.Error(err)
 		} else if n := strings.Count(string(sound), m.old); n != 1 {
-			t.Errorf("%s: %q stands %d times in %s", m.name, m.old, n, m.file)
+			t.Errorf("%s: %q occurs %d times in %s, want once", m.name, m.old, n, m.file)
 		}
 	}
 }
 
-// TestMutants runs the convicting test on each mutant.
+// TestMutants runs the test of each mutant and expects it to fail.
 func TestMutants(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../..")
@@ -50,21 +52,22 @@ func TestMutants(t *testing.T) {
 	}
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
-			t.Parallel() // as many at once as there are processors
+			t.Parallel() // the number of processors bounds how many run at once
 			out, err := m.run(t, root)
 			pkg, path, _ := strings.Cut(m.test, " ")
 			name, _, _ := strings.Cut(path, "/")
 			switch {
 			case err == nil:
-				t.Errorf("%s acquits it:\n%s", path, out)
+				t.Errorf("%s passes on the mutant:\n%s", path, out)
 			case !strings.Contains(out, "--- FAIL: "+name):
-				t.Errorf("%s in %s did not fail by its own verdict:\n%s", path, pkg, out)
+				t.Errorf("the run of %s in %s failed, but the test itself did not:\n%s", path, pkg, out)
 			}
 		})
 	}
 }
 
-// run runs the test on the mutated module: the files on disk stay as they are.
+// run runs the test on the mutated module. It uses a build overlay, so the files
+// on disk do not change.
 func (m mutant) run(t *testing.T, root string) (output string, err error) {
 	t.Helper()
 	sound, err := os.ReadFile(filepath.Join(root, m.file))
@@ -72,7 +75,7 @@ func (m mutant) run(t *testing.T, root string) (output string, err error) {
 		t.Fatal(err)
 	}
 	if n := strings.Count(string(sound), m.old); n != 1 {
-		t.Fatalf("%q stands %d times in %s", m.old, n, m.file)
+		t.Fatalf("%q occurs %d times in %s, want once", m.old, n, m.file)
 	}
 	folder := t.TempDir()
 	mutated := filepath.Join(folder, filepath.Base(m.file))
@@ -96,7 +99,8 @@ func (m mutant) run(t *testing.T, root string) (output string, err error) {
 	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-ldflags=-w", "-count=1", "-timeout=2m",
 		"-run="+strings.Join(levels, "/"), "./"+pkg)
 	cmd.Dir = root
-	// In the environment, so that the programs that tests build are mutated too.
+	// The overlay is set in the environment, so that programs which tests build
+	// are mutated too.
 	cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
