@@ -77,7 +77,7 @@ func TestOpenRedis_Options(t *testing.T) {
 		if o.MaxRetries != 0 || !o.ContextTimeoutEnabled { // 0 after the client has read -1
 			t.Errorf("%d retries, contexts count: %v", o.MaxRetries, o.ContextTimeoutEnabled)
 		}
-		if o.ReadTimeout != 7*time.Second || o.PoolSize != 3 || o.DialTimeout != redisDial || o.WriteTimeout != redisSilence {
+		if o.ReadTimeout != 7*time.Second || o.PoolSize != 3 || o.DialTimeout != redisDialTimeout || o.WriteTimeout != redisTimeout {
 			t.Errorf("read %v, pool %d, dial %v, write %v", o.ReadTimeout, o.PoolSize, o.DialTimeout, o.WriteTimeout)
 		}
 	})
@@ -91,7 +91,7 @@ func TestOpenRedis_Options(t *testing.T) {
 		if o.Username != "u" || o.Password != "p@w" || o.DB != 3 || o.MaxRetries != 0 {
 			t.Errorf("user %q, password %q, db %d, %d retries", o.Username, o.Password, o.DB, o.MaxRetries)
 		}
-		if want := "Redis master mine by the Sentinels at h1:26379, h2:7"; target != want {
+		if want := "Redis master mine through the Sentinels at h1:26379, h2:7"; target != want {
 			t.Errorf("target %q, want %q", target, want)
 		}
 	})
