@@ -58,8 +58,8 @@ const (
 	NoScript    Kind = "no-script"
 )
 
-// Fault happens to the Nth matching statement, and to as many in a row as Times
-// says.
+// Fault is injected into the Nth matching statement. If Times is set, it is
+// injected into that many matching statements, from the Nth on.
 type Fault struct {
 	Kind  Kind
 	Nth   int    // from 1
@@ -89,9 +89,9 @@ type Injector struct {
 	armed    bool
 	gone     bool
 	faults   []Fault
-	counts   []int // matching statements, by fault; notYet before the statement of After
-	seen     int   // statements
-	injected []string
+	counts   []int         // matching statements, by fault; notYet before the statement of After
+	seen     int           // statements since Arm
+	injected []string      // descriptions of the injected faults
 	voided   chan struct{} // closed at the first statement that records a void order
 	late     sync.WaitGroup
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/glebarez/go-sqlite" // database/sql's "sqlite"
+	_ "github.com/glebarez/go-sqlite" // the driver "sqlite" of database/sql
 	"github.com/go-sql-driver/mysql"
 	"github.com/redis/go-redis/v9"
 

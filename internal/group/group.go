@@ -1,6 +1,7 @@
 // Package group gathers concurrent calls into groups and runs each group with
 // one function call. There is no timer: a single call runs immediately, and
-// under load the next group gathers while the groups before it run.
+// under load the next group gathers while the groups before it run. A group also
+// includes the calls of goroutines that are ready to run when it begins.
 package group
 
 import (
@@ -81,7 +82,7 @@ func (b *Batcher[T]) Send(value T) error { return b.enqueue(call[T]{value: value
 func (b *Batcher[T]) Waiting() int { return len(b.queue) }
 
 // Close runs the queued calls and then stops the Batcher. Further calls of Close
-// wait in the same way.
+// only wait until it has stopped.
 func (b *Batcher[T]) Close() {
 	b.mu.Lock()
 	if !b.closed {

@@ -46,7 +46,7 @@ func TestMigrate_UpDownUp(t *testing.T) {
 
 		checkVersion(t, s, 0)
 		if err := s.CheckSchema(ctx); !errors.Is(err, ErrSchemaOld) || !strings.Contains(err.Error(), fmt.Sprintf("version 0, this program needs %d", latest)) {
-			t.Errorf("empty database: error %v", err)
+			t.Errorf("empty database: error %v, want ErrSchemaOld with both versions", err)
 		}
 		if got := tables(t, s); len(got) != 0 {
 			t.Errorf("CheckSchema created tables %q", got)
@@ -101,16 +101,16 @@ func TestMigrate_AnotherVersion(t *testing.T) {
 		run(t, s.DB(), "UPDATE schema_migrations SET version = 900")
 		for name, err := range map[string]error{"CheckSchema": s.CheckSchema(ctx), "MigrateUp": s.MigrateUp(ctx), "MigrateDown": s.MigrateDown(ctx)} {
 			if !errors.Is(err, ErrSchemaNew) || !strings.Contains(err.Error(), "900") {
-				t.Errorf("%s of a newer schema: error %v", name, err)
+				t.Errorf("%s of a newer schema: error %v, want ErrSchemaNew with the version", name, err)
 			}
 		}
 		run(t, s.DB(), "UPDATE schema_migrations SET version = 1, dirty = ?", true)
 		if version, dirty, err := s.SchemaVersion(ctx); version != 1 || !dirty || err != nil {
-			t.Errorf("version %d, dirty %v, error %v", version, dirty, err)
+			t.Errorf("version %d, dirty %v, error %v; want a dirty version 1", version, dirty, err)
 		}
 		for name, err := range map[string]error{"CheckSchema": s.CheckSchema(ctx), "MigrateUp": s.MigrateUp(ctx), "MigrateDown": s.MigrateDown(ctx)} {
 			if !errors.Is(err, ErrSchemaDirty) || !strings.Contains(err.Error(), "migration 1 ") {
-				t.Errorf("%s of a dirty schema: error %v", name, err)
+				t.Errorf("%s of a dirty schema: error %v, want ErrSchemaDirty with the version", name, err)
 			}
 		}
 	})
@@ -122,7 +122,7 @@ func TestMigrate_ContextEnded(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := s.MigrateUp(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("error %v", err)
+			t.Errorf("error %v, want context.Canceled", err)
 		}
 		checkVersion(t, s, 0)
 	})
@@ -152,7 +152,7 @@ func TestMigrate_GoroutinesAtOnce(t *testing.T) {
 		}
 		all.Wait()
 		if len(ids) != 1 {
-			t.Errorf("ledger IDs %v, want one", ids)
+			t.Errorf("ledger IDs %v, want a single one", ids)
 		}
 	})
 }

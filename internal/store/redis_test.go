@@ -279,7 +279,7 @@ func TestRedisWarnings(t *testing.T) {
 	}
 	got := RedisWarnings(t.Context(), client)
 	if len(got) != 1 || !strings.Contains(got[0], "allkeys-lru") || !strings.Contains(got[0], server.Addr()) {
-		t.Errorf("warnings %q", got)
+		t.Errorf("warnings %q, want one about the policy", got)
 	}
 
 	t.Run("cluster", func(t *testing.T) {
@@ -291,7 +291,7 @@ func TestRedisWarnings(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := RedisWarnings(t.Context(), client); len(got) != 1 || !strings.Contains(got[0], cluster.Nodes[1].Addr()) {
-			t.Errorf("warnings %q", got)
+			t.Errorf("warnings %q, want one about the second node", got)
 		}
 	})
 	t.Run("embedded", func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// watchRedis runs WatchRedis until the test ends and returns how pollInterval it has
+// watchRedis runs WatchRedis until the test ends and returns how often it has
 // called changed.
 func watchRedis(t testing.TB, client redis.UniversalClient, every time.Duration) *atomic.Int64 {
 	t.Helper()
