@@ -84,8 +84,8 @@ func (c *conn) IsValid() bool {
 	return !c.broken
 }
 
-// ResetSession returns driver.ErrBadConn if the connection is broken or the store
-// is gone.
+// ResetSession returns driver.ErrBadConn if the connection is broken, and after a
+// Gone fault.
 func (c *conn) ResetSession(context.Context) error {
 	if !c.IsValid() || c.d.isGone() {
 		return driver.ErrBadConn

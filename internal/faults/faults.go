@@ -137,7 +137,7 @@ func (i *Injector) Disarm() (seen int, injected []string) {
 }
 
 // next counts a statement and returns its fault. It never returns Gone: it
-// returns Refused for all statements of a store that is gone.
+// returns Refused for that statement and all later ones.
 func (i *Injector) next(text string) Kind {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -188,7 +188,7 @@ func (i *Injector) match(text string) Kind {
 	return kind
 }
 
-// isGone reports whether the store refuses connections.
+// isGone reports whether a Gone fault has been injected.
 func (i *Injector) isGone() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -105,7 +105,7 @@ func testKind(t *testing.T, kind Kind, faulty, healthy *sql.DB, i *Injector) {
 		t.Errorf("%s: no error", kind)
 	}
 	if kind == Gone && execute(t, faulty, "INSERT INTO t VALUES (3)") == nil {
-		t.Error("a store that is gone accepts a statement")
+		t.Error("a statement runs after a Gone fault")
 	}
 	seen, injected := i.Disarm()
 	if len(injected) == 0 || seen < 2 {

@@ -28,7 +28,7 @@ const redisTimeout = 2 * time.Second
 
 var errDial error = &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 
-// DialHook refuses connections while the store is gone.
+// DialHook refuses connections after a Gone fault.
 func (h Hook) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		if h.isGone() {

@@ -119,6 +119,8 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// TestConcurrent logs from several goroutines while summaries are written, for the
+// race detector.
 func TestConcurrent(t *testing.T) {
 	h := NewHandler(slog.NewTextHandler(io.Discard, nil))
 	h.tracker.interval = time.Millisecond

@@ -75,7 +75,7 @@ func mysqlConfig(u *url.URL) (*driver.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("its query cannot be used: %w", err)
 	}
-	config.Logger = &driver.NopLogger{} // the driver returns as errors what it would log
+	config.Logger = &driver.NopLogger{} // the driver also returns the errors that it logs
 	config.User = u.User.Username()
 	config.Passwd, _ = u.User.Password()
 	config.Net = "tcp"

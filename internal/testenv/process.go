@@ -143,7 +143,7 @@ func (p *process) pid() int {
 func (p *process) kill() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.gone() {
+	if p.hasEnded() {
 		return nil
 	}
 	// The parent first: it must not react to the end of its children.
@@ -152,7 +152,7 @@ func (p *process) kill() error {
 	for _, id := range ids[1:] {
 		_ = syscall.Kill(id, syscall.SIGKILL)
 	}
-	if err := p.waitGone(maxExit); err != nil {
+	if err := p.waitEnded(maxExit); err != nil {
 		return err
 	}
 	deadline := time.Now().Add(maxExit)
@@ -171,19 +171,19 @@ func (p *process) kill() error {
 // then with SIGKILL if it has not ended after 5 s.
 func (p *process) end() {
 	p.mu.Lock()
-	if !p.gone() && p.endSignal != syscall.SIGKILL {
+	if !p.hasEnded() && p.endSignal != syscall.SIGKILL {
 		_ = p.cmd.Process.Signal(p.endSignal)
 		for _, id := range p.stopped {
 			_ = syscall.Kill(id, syscall.SIGCONT)
 		}
-		_ = p.waitGone(5 * time.Second)
+		_ = p.waitEnded(5 * time.Second)
 	}
 	p.mu.Unlock()
 	_ = p.kill()
 }
 
-// gone reports whether the program has ended. The caller holds mu.
-func (p *process) gone() bool {
+// hasEnded reports whether the program has ended. The caller holds mu.
+func (p *process) hasEnded() bool {
 	if p.cmd == nil || p.cmd.Process == nil {
 		return true
 	}
@@ -196,8 +196,9 @@ func (p *process) gone() bool {
 	}
 }
 
-// waitGone waits until the program has ended. The caller holds mu.
-func (p *process) waitGone(limit time.Duration) error {
+// waitEnded waits until the program has ended, for limit at most. The caller holds
+// mu.
+func (p *process) waitEnded(limit time.Duration) error {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
@@ -214,7 +215,7 @@ func (p *process) waitGone(limit time.Duration) error {
 func (p *process) stop() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.gone() {
+	if p.hasEnded() {
 		return fmt.Errorf("stopping %s: it has ended", p.name)
 	}
 	// The parent first: then it starts no more children.
@@ -252,7 +253,7 @@ func stopOne(id int) error {
 func (p *process) cont() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.gone() || p.stopped == nil {
+	if p.hasEnded() || p.stopped == nil {
 		return fmt.Errorf("continuing %s: it is not stopped", p.name)
 	}
 	for _, id := range slices.Backward(p.stopped) {
