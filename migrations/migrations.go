@@ -1,5 +1,5 @@
-// Package migrations holds the ledger's schema as numbered pairs of SQL files,
-// one set for each dialect.
+// Package migrations contains the ledger's schema as numbered pairs of SQL files:
+// one set of files for each dialect.
 package migrations
 
 import (
@@ -13,15 +13,15 @@ import (
 //go:embed mysql/*.sql postgres/*.sql sqlite/*.sql
 var files embed.FS
 
-// Files returns the migrations of a dialect (mysql, postgres or sqlite), named
-// NNNNNN_name.up.sql and NNNNNN_name.down.sql.
+// Files returns the migrations of a dialect: mysql, postgres or sqlite. The files
+// are named NNNNNN_name.up.sql and NNNNNN_name.down.sql.
 func Files(dialect string) (fs.FS, error) {
 	dir, err := fs.Sub(files, dialect)
 	if err == nil {
 		_, err = fs.Stat(dir, ".")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("no migrations for %q: %w", dialect, err)
+		return nil, fmt.Errorf("finding migrations for %q: %w", dialect, err)
 	}
 	return dir, nil
 }
@@ -41,7 +41,7 @@ func Latest(dialect string) (uint, error) {
 		number, _, _ := strings.Cut(name, "_")
 		n, err := strconv.ParseUint(number, 10, 32)
 		if err != nil {
-			return 0, fmt.Errorf("migration %s has no number: %w", name, err)
+			return 0, fmt.Errorf("migration %s: its name does not begin with a number: %w", name, err)
 		}
 		latest = max(latest, n)
 	}

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Installs what the tests start, where it is missing: the servers and a C
-# compiler (for the race detector). Debian packages, as root; otherwise it says
-# what to do and fails.
+# Installs the programs that the tests need and that are missing: servers, and a
+# C compiler for the race detector. It installs Debian packages and must run as
+# root. Otherwise it prints what to install and fails.
 set -eu
 
 packages=
-needs() { # package, then programs: the first found will do
+needs() { # a package, then programs: any one of them is enough
 	package=$1
 	shift
 	for program; do
@@ -52,8 +52,8 @@ esac
 install="apt-get install --yes --no-install-recommends$packages"
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
 	cat >&2 <<-END
-		Missing on this machine:$packages
-		On Debian, as root:  $install
+		Not installed:$packages
+		Install them as root, on Debian:  $install
 		Or name running servers in HOLDFAST_TEST_REDIS, HOLDFAST_TEST_REDIS_CLUSTER,
 		HOLDFAST_TEST_REDIS_SENTINEL, HOLDFAST_TEST_MYSQL, HOLDFAST_TEST_POSTGRES,
 		HOLDFAST_TEST_ZOOKEEPER and HOLDFAST_TEST_ETCD
@@ -62,7 +62,7 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
 	exit 1
 fi
 
-# Packages start their servers; these are not wanted as services.
+# Packages start their servers when they are installed. This policy prevents it.
 policy=/usr/sbin/policy-rc.d
 kept=
 restore() {

@@ -8,22 +8,23 @@ import (
 	"sync"
 )
 
-// Driver wraps a driver of database/sql, and strikes the statements that its
-// Injector says: BEGIN, COMMIT and ROLLBACK are statements too. The wrapped
-// driver's connections must take contexts.
+// Driver wraps a driver of database/sql and injects the faults of its Injector
+// into statements. BEGIN, COMMIT and ROLLBACK count as statements. The wrapped
+// driver's connections must accept contexts.
 type Driver struct {
 	*Injector
-	inner   driver.Driver
-	name    string
-	answers map[Kind]error
+	inner    driver.Driver
+	name     string
+	dbErrors map[Kind]error
 }
 
 var _ driver.Connector = (*Driver)(nil)
 
-// NewDriver returns a connector that opens name with the driver. answers are
-// the database's own errors; of a kind that is not there, statements run.
-func NewDriver(inner driver.Driver, name string, answers map[Kind]error) *Driver {
-	return &Driver{Injector: &Injector{}, inner: inner, name: name, answers: answers}
+// NewDriver returns a connector that opens the data source name with the driver.
+// dbErrors has the error that the database returns for each kind of error. A
+// fault of a kind that is missing there has no effect.
+func NewDriver(inner driver.Driver, name string, dbErrors map[Kind]error) *Driver {
+	return &Driver{Injector: &Injector{}, inner: inner, name: name, dbErrors: dbErrors}
 }
 
 // Driver returns the wrapped driver.
@@ -38,16 +39,16 @@ func (d *Driver) Connect(context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	wrapped, ok := inner.(wrappable)
+	wrapped, ok := inner.(contextConn)
 	if !ok {
 		_ = inner.Close()
-		return nil, fmt.Errorf("wrapping %T: it takes no contexts", inner)
+		return nil, fmt.Errorf("wrapping %T: its methods accept no contexts", inner)
 	}
-	return &conn{wrappable: wrapped, d: d}, nil
+	return &conn{contextConn: wrapped, d: d}, nil
 }
 
-// wrappable is what a connection must know.
-type wrappable interface {
+// contextConn has the methods that a wrapped connection must have.
+type contextConn interface {
 	driver.Conn
 	driver.ConnBeginTx
 	driver.ConnPrepareContext
@@ -57,17 +58,17 @@ type wrappable interface {
 }
 
 // errBroken is the error of a broken connection. It is not driver.ErrBadConn,
-// after which database/sql runs the statement again.
+// because database/sql would run the statement again.
 var errBroken = fmt.Errorf("the connection broke: %w", io.ErrUnexpectedEOF)
 
-// conn is one connection. After a fault that breaks it, it is good for nothing.
+// conn is one connection. A fault may break it: then every statement fails.
 type conn struct {
-	wrappable
+	contextConn
 	d *Driver
 
 	mu     sync.Mutex
 	broken bool
-	late   chan struct{} // closed when the late statement ran; nil: there is none
+	late   chan struct{} // closed when the late statement has run; nil without one
 }
 
 var (
@@ -75,14 +76,16 @@ var (
 	_ driver.SessionResetter = (*conn)(nil)
 )
 
-// IsValid keeps a broken connection out of the pool.
+// IsValid reports whether the pool may keep the connection: whether it is not
+// broken.
 func (c *conn) IsValid() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.broken
 }
 
-// ResetSession refuses a connection to a store that is gone.
+// ResetSession returns driver.ErrBadConn if the connection is broken, and after a
+// Gone fault.
 func (c *conn) ResetSession(context.Context) error {
 	if !c.IsValid() || c.d.isGone() {
 		return driver.ErrBadConn
@@ -90,30 +93,31 @@ func (c *conn) ResetSession(context.Context) error {
 	return nil
 }
 
-// Close closes the connection once its late statement ran.
+// Close closes the connection, but not before its late statement has run.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	late := c.late
 	c.mu.Unlock()
 	if late == nil {
-		return c.wrappable.Close()
+		return c.contextConn.Close()
 	}
 	go func() {
 		<-late
-		_ = c.wrappable.Close()
+		_ = c.contextConn.Close()
 	}()
 	return nil
 }
 
-func (c *conn) breakDown() {
+func (c *conn) markBroken() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.broken = true
 }
 
-// strike runs the statement as its fault says. refused is told which error the
-// database answers instead; nil: it answers none.
-func (c *conn) strike(ctx context.Context, text string, run func(context.Context) error, refused func(Kind)) error {
+// inject runs the statement under the fault that the Injector chooses for it.
+// Before it returns an error of the database, it calls onError with the kind. A
+// nil onError means that the database has no errors for this statement.
+func (c *conn) inject(ctx context.Context, text string, run func(context.Context) error, onError func(Kind)) error {
 	if !c.IsValid() {
 		return errBroken
 	}
@@ -122,14 +126,14 @@ func (c *conn) strike(ctx context.Context, text string, run func(context.Context
 	case None:
 		return run(ctx)
 	case Refused:
-		c.breakDown()
+		c.markBroken()
 		return errBroken
 	case Lost:
-		c.breakDown()
+		c.markBroken()
 		_ = run(ctx)
 		return errBroken
 	case Late:
-		c.breakDown()
+		c.markBroken()
 		ran := make(chan struct{})
 		c.mu.Lock()
 		c.late = ran
@@ -140,29 +144,29 @@ func (c *conn) strike(ctx context.Context, text string, run func(context.Context
 		})
 		return errBroken
 	case Hung, HungDone:
-		c.breakDown()
+		c.markBroken()
 		if kind == HungDone {
 			_ = run(ctx)
 		}
-		if ctx.Done() == nil { // COMMIT and ROLLBACK have no context of their own
+		if ctx.Done() == nil { // Commit and Rollback may run without a deadline
 			return errBroken
 		}
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	answer, ok := c.d.answers[kind]
-	if !ok || refused == nil {
+	err, ok := c.d.dbErrors[kind]
+	if !ok || onError == nil {
 		return run(ctx)
 	}
-	refused(kind)
-	return answer
+	onError(kind)
+	return err
 }
 
-// ignored is for statements that a refusal leaves undone.
-func ignored(Kind) {}
+// noEffect is the onError of statements whose error leaves nothing to undo.
+func noEffect(Kind) {}
 
-// said is a statement with its arguments.
-func said(query string, args []driver.NamedValue) string {
+// statementText returns the statement followed by its text arguments.
+func statementText(query string, args []driver.NamedValue) string {
 	text := query
 	for _, arg := range args {
 		if s, ok := arg.Value.(string); ok {
@@ -174,10 +178,10 @@ func said(query string, args []driver.NamedValue) string {
 
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	var result driver.Result
-	err := c.strike(ctx, said(query, args), func(ctx context.Context) (err error) {
-		result, err = c.wrappable.ExecContext(ctx, query, args)
+	err := c.inject(ctx, statementText(query, args), func(ctx context.Context) (err error) {
+		result, err = c.contextConn.ExecContext(ctx, query, args)
 		return err
-	}, ignored)
+	}, noEffect)
 	if err != nil {
 		return nil, err
 	}
@@ -186,13 +190,13 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	var rows driver.Rows
-	err := c.strike(ctx, said(query, args), func(ctx context.Context) (err error) {
-		rows, err = c.wrappable.QueryContext(ctx, query, args)
-		if err == nil && !c.IsValid() { // nobody will read them
+	err := c.inject(ctx, statementText(query, args), func(ctx context.Context) (err error) {
+		rows, err = c.contextConn.QueryContext(ctx, query, args)
+		if err == nil && !c.IsValid() { // inject returns an error, so the caller gets no rows
 			err = rows.Close()
 		}
 		return err
-	}, ignored)
+	}, noEffect)
 	if err != nil {
 		return nil, err
 	}
@@ -201,10 +205,10 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 
 func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
 	var inner driver.Tx
-	err := c.strike(ctx, begin, func(ctx context.Context) (err error) {
-		inner, err = c.wrappable.BeginTx(ctx, options)
+	err := c.inject(ctx, begin, func(ctx context.Context) (err error) {
+		inner, err = c.contextConn.BeginTx(ctx, options)
 		return err
-	}, ignored)
+	}, noEffect)
 	if err != nil {
 		return nil, err
 	}
@@ -217,10 +221,10 @@ type tx struct {
 	inner driver.Tx
 }
 
-// Commit commits. Where the database answers an error, the transaction is rolled
-// back, but for a lock timeout, which leaves it open: so SQLite does.
+// Commit commits. An error of the database rolls the transaction back, except a
+// lock timeout, which leaves it open, as in SQLite.
 func (t tx) Commit() error {
-	return t.c.strike(t.ctx, commit, func(context.Context) error { return t.inner.Commit() },
+	return t.c.inject(t.ctx, commit, func(context.Context) error { return t.inner.Commit() },
 		func(kind Kind) {
 			if kind != LockTimeout {
 				_ = t.inner.Rollback()
@@ -228,10 +232,10 @@ func (t tx) Commit() error {
 		})
 }
 
-// Rollback rolls back. The database answers no error to it.
+// Rollback rolls back. The database has no errors for it.
 func (t tx) Rollback() error {
-	return t.c.strike(t.ctx, rollback, func(context.Context) error { return t.inner.Rollback() }, nil)
+	return t.c.inject(t.ctx, rollback, func(context.Context) error { return t.inner.Rollback() }, nil)
 }
 
-// What transactions say.
+// The statements of transactions, as an Injector sees them.
 const begin, commit, rollback = "BEGIN", "COMMIT", "ROLLBACK"

@@ -1,7 +1,8 @@
-// Package faults makes stores fail for tests: at the n-th statement or command,
-// before it is sent, after it ran, much later, or by an error of the server's
-// own. A Wire does so to the connections of MariaDB and PostgreSQL, a Driver to
-// any driver of database/sql, and a Hook to Redis. Only tests import it.
+// Package faults makes stores fail in tests, at the n-th statement or command.
+// The connection breaks before the statement is sent or after it ran, the
+// statement runs late, or the server returns an error. A Wire injects faults
+// into connections to MariaDB and PostgreSQL, a Driver into any driver of
+// database/sql, and a Hook into a Redis client. Only tests import the package.
 package faults
 
 import (
@@ -11,32 +12,32 @@ import (
 	"time"
 )
 
-// Kind is what becomes of a statement.
+// Kind is a kind of fault: what happens to a statement.
 type Kind string
 
-// The kinds that lose a connection.
+// The kinds of fault that break or block a connection.
 const (
+	// None means no fault: the statement runs.
 	None Kind = ""
-	// Refused: the connection breaks, and the statement is not sent.
+	// Refused breaks the connection before the statement is sent.
 	Refused Kind = "refused"
-	// Lost: the statement runs. The connection breaks before its answer.
+	// Lost runs the statement and breaks the connection before the answer.
 	Lost Kind = "lost"
-	// Late: the connection breaks, and the statement runs later: soon after
-	// somebody tried to record a void order, or after a while.
+	// Late breaks the connection and runs the statement later: shortly after the
+	// next statement that records a void order, or after lateWait.
 	Late Kind = "late"
-	// Hung: the statement is not sent, and no answer comes until the caller
-	// gives up.
-	Hung Kind = "hung"
-	// HungDone: the statement runs, and no answer comes until the caller gives
+	// Hung does not send the statement. No answer comes until the caller gives
 	// up.
+	Hung Kind = "hung"
+	// HungDone runs the statement. No answer comes until the caller gives up.
 	HungDone Kind = "hung-done"
-	// Gone: as Refused, for every statement and every new connection from this
-	// one on.
+	// Gone is Refused for this statement, for every later one and for every new
+	// connection.
 	Gone Kind = "gone"
 )
 
-// The kinds that a database answers. Its transaction is in the state in which
-// such an error leaves it.
+// The kinds of fault that are errors of a database. Each leaves the transaction
+// in the same state as the real error.
 const (
 	Deadlock    Kind = "deadlock"     // the transaction is rolled back
 	LockTimeout Kind = "lock-timeout" // in MySQL the transaction stays open
@@ -45,27 +46,29 @@ const (
 	BadValue    Kind = "bad-value"
 	DiskFull    Kind = "disk-full"
 	Killed      Kind = "killed" // the server ends the session
-	// RolledBack: PostgreSQL answers a COMMIT with ROLLBACK.
+	// RolledBack makes PostgreSQL answer a COMMIT with ROLLBACK.
 	RolledBack Kind = "rolled-back"
 )
 
-// The kinds that Redis answers, beside ReadOnly. The command does not run.
+// The kinds of fault that are errors of Redis, in addition to ReadOnly. The
+// command does not run.
 const (
 	OutOfMemory Kind = "out-of-memory"
 	Loading     Kind = "loading"
 	NoScript    Kind = "no-script"
 )
 
-// Fault strikes the Nth statement, and with Times the ones that follow it.
+// Fault is injected into the Nth matching statement. If Times is set, it is
+// injected into that many matching statements, from the Nth on.
 type Fault struct {
 	Kind  Kind
 	Nth   int    // from 1
-	Times int    // how many statements; 0 is 1
-	Only  string // counts only statements with this text in them
-	After string // counts only what follows a statement with this text in it
+	Times int    // number of statements; 0 means 1
+	Only  string // only statements that contain this text match
+	After string // only statements after one that contains this text match
 }
 
-// String writes the fault as Go does.
+// String returns the fault as a Go composite literal without its type.
 func (f Fault) String() string {
 	text := fmt.Sprintf("{Kind: %q, Nth: %d", string(f.Kind), f.Nth)
 	if f.Times > 1 {
@@ -80,54 +83,61 @@ func (f Fault) String() string {
 	return text + "}"
 }
 
-// Injector decides what becomes of each statement. It is safe for concurrent
-// use.
+// Injector chooses the fault of each statement. It is safe for concurrent use.
 type Injector struct {
-	mu     sync.Mutex
-	armed  bool
-	gone   bool
-	faults []Fault
-	counts []int    // matching statements seen, by fault; -1: what it is to follow was not
-	seen   int      // statements seen
-	struck []string // what was done to which
-	voided chan struct{}
-	late   sync.WaitGroup
+	mu       sync.Mutex
+	armed    bool
+	gone     bool
+	faults   []Fault
+	counts   []int         // matching statements, by fault; notYet before the statement of After
+	seen     int           // statements since Arm
+	injected []string      // descriptions of the injected faults
+	voided   chan struct{} // closed at the first statement that records a void order
+	late     sync.WaitGroup
 }
 
-// lateWait is how long a late statement waits for a void order, and lateAfter
-// how long after it runs. The database bounds idle transactions to 2 s.
-const lateWait, lateAfter = 300 * time.Millisecond, 15 * time.Millisecond
+// notYet is the count of a fault that waits for the statement of its After.
+const notYet = -1
 
-// voidMark is in every statement that records a void order.
+const (
+	// lateWait bounds how long a late statement waits for a statement that
+	// records a void order. The database ends idle transactions after 2 s.
+	lateWait = 300 * time.Millisecond
+	// lateAfter is the time between the two statements.
+	lateAfter = 15 * time.Millisecond
+)
+
+// voidMark occurs in every statement that records a void order.
 const voidMark = "void"
 
-// Arm counts statements from now on, and strikes those that the faults name.
+// Arm counts statements from now on and injects the faults.
 func (i *Injector) Arm(faults ...Fault) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.armed, i.gone, i.faults = true, false, faults
-	i.counts, i.seen, i.struck = make([]int, len(faults)), 0, nil
+	i.counts, i.seen, i.injected = make([]int, len(faults)), 0, nil
 	i.voided = make(chan struct{})
 	for n, f := range faults {
 		if f.After != "" {
-			i.counts[n] = -1
+			i.counts[n] = notYet
 		}
 	}
 }
 
-// Disarm heals the store, and waits for the statements that are late. It
-// returns how many statements were counted, and what was done to which.
-func (i *Injector) Disarm() (seen int, struck []string) {
+// Disarm ends all faults and waits until the late statements have run. It returns
+// the number of statements since Arm and a description of each injected fault.
+func (i *Injector) Disarm() (seen int, injected []string) {
 	i.mu.Lock()
 	i.armed, i.gone = false, false
 	i.mu.Unlock()
 	i.late.Wait()
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.seen, i.struck
+	return i.seen, i.injected
 }
 
-// next counts a statement, and says what becomes of it.
+// next counts a statement and returns its fault. It never returns Gone: it
+// returns Refused for that statement and all later ones.
 func (i *Injector) next(text string) Kind {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -135,16 +145,33 @@ func (i *Injector) next(text string) Kind {
 		return None
 	}
 	i.seen++
-	if strings.Contains(text, voidMark) && i.voided != nil {
+	if strings.Contains(text, voidMark) {
 		select {
 		case <-i.voided:
 		default:
 			close(i.voided)
 		}
 	}
+	kind := i.match(text)
+	if i.gone {
+		return Refused
+	}
+	if kind != None {
+		i.injected = append(i.injected, fmt.Sprintf("%d %s: %s", i.seen, kind, brief(text)))
+	}
+	if kind == Gone {
+		i.gone = true
+		return Refused
+	}
+	return kind
+}
+
+// match counts the statement for every fault that it matches, and returns the
+// kind of the first fault that happens to it. The caller holds mu.
+func (i *Injector) match(text string) Kind {
 	kind := None
 	for n, f := range i.faults {
-		if i.counts[n] < 0 {
+		if i.counts[n] == notYet {
 			if strings.Contains(text, f.After) {
 				i.counts[n] = 0
 			}
@@ -158,28 +185,19 @@ func (i *Injector) next(text string) Kind {
 			kind = f.Kind
 		}
 	}
-	if i.gone {
-		return Refused
-	}
-	if kind != None {
-		i.struck = append(i.struck, fmt.Sprintf("%d %s: %s", i.seen, kind, brief(text)))
-	}
-	if kind == Gone {
-		i.gone = true
-		return Refused
-	}
 	return kind
 }
 
-// isGone reports whether the store takes no connections.
+// isGone reports whether a Gone fault has been injected.
 func (i *Injector) isGone() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.gone
 }
 
-// later runs do when a late statement's time has come.
-func (i *Injector) later(do func()) {
+// later runs a late statement when it is due, on a goroutine that Disarm waits
+// for.
+func (i *Injector) later(run func()) {
 	i.mu.Lock()
 	voided := i.voided
 	i.late.Add(1)
@@ -188,14 +206,14 @@ func (i *Injector) later(do func()) {
 		defer i.late.Done()
 		select {
 		case <-voided:
-			time.Sleep(lateAfter)
+			time.Sleep(lateAfter) // a part of the fault: nothing signals it
 		case <-time.After(lateWait):
 		}
-		do()
+		run()
 	}()
 }
 
-// brief is the readable part of a statement, cut short.
+// brief returns the printable part of a statement, shortened in the middle.
 func brief(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
@@ -203,9 +221,9 @@ func brief(text string) string {
 		}
 		return r
 	}, text)
-	const most = 100
-	if len(text) > most {
-		text = text[:most/2] + " … " + text[len(text)-most/2:]
+	const maxLength = 100
+	if len(text) > maxLength {
+		text = text[:maxLength/2] + " … " + text[len(text)-maxLength/2:]
 	}
 	return text
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/glebarez/go-sqlite" // database/sql's "sqlite"
+	_ "github.com/glebarez/go-sqlite" // the driver "sqlite" of database/sql
 	"github.com/go-sql-driver/mysql"
 	"github.com/redis/go-redis/v9"
 
@@ -21,32 +21,33 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m))
 }
 
-// database opens a table t of ids, through faults and past them.
+// database is a kind of database to test. open returns a pool with faults, a pool
+// without them on the same database, and the Injector. kinds are its errors.
 type database struct {
 	name  string
-	open  func(t *testing.T) (struck, healthy *sql.DB, i *Injector)
+	open  func(t *testing.T) (faulty, healthy *sql.DB, i *Injector)
 	kinds []Kind
 }
 
-var errAnswer = errors.New("the database's own error")
+var errDatabase = errors.New("an error of the database")
 
 var databases = []database{
-	{"MariaDB", func(t *testing.T) (struck, healthy *sql.DB, i *Injector) {
+	{"MariaDB", func(t *testing.T) (faulty, healthy *sql.DB, i *Injector) {
 		return overWire(t, testenv.MariaDB(t), func(url string) (string, string) {
 			address, name, _ := strings.Cut(strings.TrimPrefix(url, "mysql://root@"), "/")
 			return "mysql", "root@tcp(" + address + ")/" + name + "?multiStatements=true"
 		})
 	}, []Kind{Deadlock, LockTimeout, ReadOnly, Duplicate, BadValue, DiskFull, Killed}},
-	{"PostgreSQL", func(t *testing.T) (struck, healthy *sql.DB, i *Injector) {
+	{"PostgreSQL", func(t *testing.T) (faulty, healthy *sql.DB, i *Injector) {
 		return overWire(t, testenv.Postgres(t), func(url string) (string, string) { return "pgx", url })
 	}, []Kind{Deadlock, LockTimeout, ReadOnly, Duplicate, BadValue, DiskFull, Killed}},
-	{"SQLite", func(t *testing.T) (struck, healthy *sql.DB, i *Injector) {
+	{"SQLite", func(t *testing.T) (faulty, healthy *sql.DB, i *Injector) {
 		name := "file:" + t.TempDir() + "/t.db?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)"
 		healthy = open(t, "sqlite", name)
-		d := NewDriver(healthy.Driver(), name, map[Kind]error{Duplicate: errAnswer})
-		struck = sql.OpenDB(d)
-		t.Cleanup(func() { struck.Close() })
-		return struck, healthy, d.Injector
+		d := NewDriver(healthy.Driver(), name, map[Kind]error{Duplicate: errDatabase})
+		faulty = sql.OpenDB(d)
+		t.Cleanup(func() { faulty.Close() })
+		return faulty, healthy, d.Injector
 	}, []Kind{Duplicate}},
 }
 
@@ -60,88 +61,101 @@ func open(t *testing.T, driverName, source string) *sql.DB {
 	return db
 }
 
-func overWire(t *testing.T, url string, source func(url string) (driverName, source string)) (struck, healthy *sql.DB, i *Injector) {
+// overWire opens the database of the URL twice: through a Wire and directly.
+// source returns the driver and the data source name of a URL.
+func overWire(t *testing.T, url string, source func(url string) (driverName, source string)) (faulty, healthy *sql.DB, i *Injector) {
 	t.Helper()
 	w, wireURL, err := NewWire(url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.Close)
-	healthy = open(t, first(source(url)), second(source(url)))
-	struck = open(t, first(source(wireURL)), second(source(wireURL)))
-	return struck, healthy, w.Injector
+	driverName, direct := source(url)
+	_, wired := source(wireURL)
+	return open(t, driverName, wired), open(t, driverName, direct), w.Injector
 }
 
-func first(a, _ string) string  { return a }
-func second(_, b string) string { return b }
-
-// TestKinds: each kind does to a statement what it says, and the next one runs.
+// TestKinds checks what each kind of fault does to a statement, and that the next
+// statement runs without a fault.
 func TestKinds(t *testing.T) {
 	t.Parallel()
 	for _, d := range databases {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
-			struck, healthy, i := d.open(t)
-			exec := func(db *sql.DB, query string) error {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				conn, err := db.Conn(ctx) // the pool itself would try again
-				if err != nil {
-					return err
-				}
-				defer conn.Close()
-				_, err = conn.ExecContext(ctx, query)
-				return err
-			}
-			count := func() (n int) {
-				t.Helper()
-				if err := healthy.QueryRow("SELECT count(*) FROM t").Scan(&n); err != nil {
-					t.Fatal(err)
-				}
-				return n
-			}
-			if err := exec(healthy, "CREATE TABLE t (id INTEGER)"); err != nil {
+			faulty, healthy, i := d.open(t)
+			if err := execute(t, healthy, "CREATE TABLE t (id INTEGER)"); err != nil {
 				t.Fatal(err)
 			}
 			for _, kind := range append([]Kind{Refused, Lost, Late, Hung, HungDone, Gone}, d.kinds...) {
-				before := count()
-				i.Arm(Fault{Kind: kind, Nth: 2, Only: "INSERT"})
-				if err := exec(struck, "INSERT INTO t VALUES (1)"); err != nil {
-					t.Errorf("%s: the statement before: %v", kind, err)
-				}
-				if err := exec(struck, "INSERT INTO t VALUES (2)"); err == nil {
-					t.Errorf("%s: no error", kind)
-				}
-				if kind == Gone && exec(struck, "INSERT INTO t VALUES (3)") == nil {
-					t.Error("gone, and it takes statements")
-				}
-				seen, what := i.Disarm()
-				if len(what) == 0 || seen < 2 {
-					t.Errorf("%s: struck %q of %d", kind, what, seen)
-				}
-				ran := 1
-				if kind == Lost || kind == Late || kind == HungDone {
-					ran = 2
-				}
-				if n := count() - before; n != ran {
-					t.Errorf("%s: %d statements ran, want %d", kind, n, ran)
-				}
-				for try := 0; ; try++ { // a pool may still have a broken connection
-					err := exec(struck, "INSERT INTO t VALUES (4)")
-					if err == nil {
-						break
-					}
-					if try == 3 {
-						t.Errorf("%s: not healed: %v", kind, err)
-						break
-					}
-				}
+				testKind(t, kind, faulty, healthy, i)
 			}
 		})
 	}
 }
 
-// TestRedisKinds: the same for commands and pipelines.
+// testKind injects a fault of this kind into the second INSERT.
+func testKind(t *testing.T, kind Kind, faulty, healthy *sql.DB, i *Injector) {
+	t.Helper()
+	before := countRows(t, healthy)
+	i.Arm(Fault{Kind: kind, Nth: 2, Only: "INSERT"})
+	if err := execute(t, faulty, "INSERT INTO t VALUES (1)"); err != nil {
+		t.Errorf("%s: the statement before the fault: %v", kind, err)
+	}
+	if err := execute(t, faulty, "INSERT INTO t VALUES (2)"); err == nil {
+		t.Errorf("%s: no error", kind)
+	}
+	if kind == Gone && execute(t, faulty, "INSERT INTO t VALUES (3)") == nil {
+		t.Error("a statement runs after a Gone fault")
+	}
+	seen, injected := i.Disarm()
+	if len(injected) == 0 || seen < 2 {
+		t.Errorf("%s: injected %q, %d statements seen", kind, injected, seen)
+	}
+	if n, want := countRows(t, healthy)-before, 1+runs(kind); n != want {
+		t.Errorf("%s: %d statements ran, want %d", kind, n, want)
+	}
+	for try := 0; ; try++ { // the pool may still have a broken connection
+		err := execute(t, faulty, "INSERT INTO t VALUES (4)")
+		if err == nil {
+			break
+		}
+		if try == 3 {
+			t.Errorf("%s: still failing after Disarm: %v", kind, err)
+			break
+		}
+	}
+}
+
+// runs returns how often a statement under a fault of this kind runs.
+func runs(kind Kind) int {
+	if kind == Lost || kind == Late || kind == HungDone {
+		return 1
+	}
+	return 0
+}
+
+// execute runs the statement once, for a second at most.
+func execute(t *testing.T, db *sql.DB, statement string) error {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	conn, err := db.Conn(ctx) // db.ExecContext would retry
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = conn.ExecContext(ctx, statement)
+	return err
+}
+
+func countRows(t *testing.T, db *sql.DB) (n int) {
+	t.Helper()
+	if err := db.QueryRow("SELECT count(*) FROM t").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestRedisKinds is TestKinds for commands and pipelines of Redis.
 func TestRedisKinds(t *testing.T) {
 	t.Parallel()
 	options, err := redis.ParseURL(testenv.Redis(t))
@@ -149,13 +163,13 @@ func TestRedisKinds(t *testing.T) {
 		t.Fatal(err)
 	}
 	options.MaxRetries = -1
-	struck, healthy := redis.NewClient(options), redis.NewClient(options)
+	faulty, healthy := redis.NewClient(options), redis.NewClient(options)
 	h := NewHook()
-	struck.AddHook(h)
+	faulty.AddHook(h)
 	key := "faults:" + t.Name()
 	t.Cleanup(func() {
 		healthy.Del(context.Background(), key)
-		struck.Close()
+		faulty.Close()
 		healthy.Close()
 	})
 	count := func() int {
@@ -167,9 +181,9 @@ func TestRedisKinds(t *testing.T) {
 	}
 	for _, kind := range []Kind{Refused, Lost, Late, Hung, HungDone, Gone, OutOfMemory, ReadOnly, Loading, NoScript} {
 		for name, incr := range map[string]func() error{
-			"command": func() error { return struck.Incr(t.Context(), key).Err() },
+			"command": func() error { return faulty.Incr(t.Context(), key).Err() },
 			"pipeline": func() error {
-				pipe := struck.Pipeline()
+				pipe := faulty.Pipeline()
 				cmd := pipe.Incr(t.Context(), key)
 				_, _ = pipe.Exec(t.Context())
 				return cmd.Err()
@@ -178,21 +192,17 @@ func TestRedisKinds(t *testing.T) {
 			before := count()
 			h.Arm(Fault{Kind: kind, Nth: 2, Only: "incr"})
 			if err := incr(); err != nil {
-				t.Errorf("%s %s: the one before: %v", name, kind, err)
+				t.Errorf("%s %s: the command before the fault: %v", name, kind, err)
 			}
 			if err := incr(); err == nil {
 				t.Errorf("%s %s: no error", name, kind)
 			}
 			h.Disarm()
-			ran := 1
-			if kind == Lost || kind == Late || kind == HungDone {
-				ran = 2
-			}
-			if n := count() - before; n != ran {
-				t.Errorf("%s %s: %d ran, want %d", name, kind, n, ran)
+			if n, want := count()-before, 1+runs(kind); n != want {
+				t.Errorf("%s %s: %d commands ran, want %d", name, kind, n, want)
 			}
 			if err := incr(); err != nil {
-				t.Errorf("%s %s: not healed: %v", name, kind, err)
+				t.Errorf("%s %s: still failing after Disarm: %v", name, kind, err)
 			}
 		}
 	}

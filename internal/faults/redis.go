@@ -14,8 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Hook strikes the commands of a Redis client that its Injector says. A
-// pipeline is one command.
+// Hook injects the faults of its Injector into the commands of a Redis client. A
+// pipeline counts as one command.
 type Hook struct{ *Injector }
 
 var _ redis.Hook = Hook{}
@@ -23,12 +23,12 @@ var _ redis.Hook = Hook{}
 // NewHook returns a hook for redis.UniversalClient.AddHook.
 func NewHook() Hook { return Hook{&Injector{}} }
 
-// redisSilence is how long a client waits for an answer that does not come.
-const redisSilence = 2 * time.Second
+// redisTimeout is how long a client waits for an answer.
+const redisTimeout = 2 * time.Second
 
 var errDial error = &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 
-// DialHook refuses connections while the store is gone.
+// DialHook refuses connections after a Gone fault.
 func (h Hook) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		if h.isGone() {
@@ -38,39 +38,42 @@ func (h Hook) DialHook(next redis.DialHook) redis.DialHook {
 	}
 }
 
-// ProcessHook strikes single commands.
+// ProcessHook injects faults into single commands.
 func (h Hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		return h.strike(ctx, []redis.Cmder{cmd}, func(ctx context.Context) error { return next(ctx, cmd) }, next)
+		return h.inject(ctx, []redis.Cmder{cmd}, func(ctx context.Context) error { return next(ctx, cmd) }, next)
 	}
 }
 
-// ProcessPipelineHook strikes pipelines.
+// ProcessPipelineHook injects faults into pipelines.
 func (h Hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	one := func(ctx context.Context, cmd redis.Cmder) error { return next(ctx, []redis.Cmder{cmd}) }
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		return h.strike(ctx, cmds, func(ctx context.Context) error { return next(ctx, cmds) }, one)
+		return h.inject(ctx, cmds, func(ctx context.Context) error { return next(ctx, cmds) }, one)
 	}
 }
 
-// strike runs the commands as their fault says. one runs a command of its own.
-func (h Hook) strike(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error, one redis.ProcessHook) error {
-	text := saidAll(cmds)
-	if strings.HasPrefix(text, "hello ") && !h.isGone() { // how a connection begins
+// inject runs the commands under the fault that the Injector chooses for them. one
+// runs a single command on the same client, without faults.
+func (h Hook) inject(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error, one redis.ProcessHook) error {
+	text := commandsText(cmds)
+	if strings.HasPrefix(text, "hello ") && !h.isGone() { // the client's first command on a connection
 		return run(ctx)
 	}
 	kind := h.next(text)
-	if kind == None || replies[kind] == "" && !slices.Contains(broken, kind) {
+	if kind == None || redisErrors[kind] == "" && !slices.Contains(connectionKinds, kind) {
 		return run(ctx)
 	}
-	err := h.struck(ctx, kind, cmds, run, one)
+	err := h.fail(ctx, kind, cmds, run, one)
 	for _, cmd := range cmds {
 		cmd.SetErr(err)
 	}
 	return err
 }
 
-func (h Hook) struck(ctx context.Context, kind Kind, cmds []redis.Cmder, run func(context.Context) error, one redis.ProcessHook) error {
+// fail returns the error of commands under a fault of this kind, and runs them if
+// the kind says so.
+func (h Hook) fail(ctx context.Context, kind Kind, cmds []redis.Cmder, run func(context.Context) error, one redis.ProcessHook) error {
 	switch kind {
 	case Refused:
 		return errDial
@@ -78,7 +81,7 @@ func (h Hook) struck(ctx context.Context, kind Kind, cmds []redis.Cmder, run fun
 		_ = run(ctx)
 		return io.EOF
 	case Late:
-		copies := copied(cmds)
+		copies := copyCommands(cmds)
 		h.later(func() {
 			for _, cmd := range copies {
 				_ = one(context.Background(), cmd)
@@ -92,30 +95,32 @@ func (h Hook) struck(ctx context.Context, kind Kind, cmds []redis.Cmder, run fun
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(redisSilence):
+		case <-time.After(redisTimeout):
 			return os.ErrDeadlineExceeded
 		}
 	}
-	reply := redis.NewCmd(ctx, "eval", "return redis.error_reply(ARGV[1])", 0, replies[kind])
-	if err := one(ctx, reply); err != nil { // the client sets a command's error later
+	reply := redis.NewCmd(ctx, "eval", "return redis.error_reply(ARGV[1])", 0, redisErrors[kind])
+	if err := one(ctx, reply); err != nil { // reply has the error only after the client's hooks have returned
 		return err
 	}
 	return reply.Err()
 }
 
-// broken are the kinds that are no answer.
-var broken = []Kind{Refused, Lost, Late, Hung, HungDone}
+// connectionKinds are the kinds that break or block the connection. (next returns
+// Refused for Gone.)
+var connectionKinds = []Kind{Refused, Lost, Late, Hung, HungDone}
 
-// replies are Redis's own errors.
-var replies = map[Kind]string{
+// redisErrors are the errors that Redis returns.
+var redisErrors = map[Kind]string{
 	OutOfMemory: "OOM command not allowed when used memory > 'maxmemory'.",
 	ReadOnly:    "READONLY You can't write against a read only replica.",
 	Loading:     "LOADING Redis is loading the dataset in memory",
 	NoScript:    "NOSCRIPT No matching script. Please use EVAL.",
 }
 
-// copied are the same commands, for answers that nobody reads.
-func copied(cmds []redis.Cmder) []redis.Cmder {
+// copyCommands copies the commands, because the originals must not get the answers
+// of late commands.
+func copyCommands(cmds []redis.Cmder) []redis.Cmder {
 	copies := make([]redis.Cmder, len(cmds))
 	for i, cmd := range cmds {
 		copies[i] = redis.NewCmd(context.Background(), slices.Clone(cmd.Args())...)
@@ -123,8 +128,9 @@ func copied(cmds []redis.Cmder) []redis.Cmder {
 	return copies
 }
 
-// saidAll is what the commands say: their first words, as far as they are text.
-func saidAll(cmds []redis.Cmder) string {
+// commandsText returns the names and arguments of the commands, separated by
+// spaces.
+func commandsText(cmds []redis.Cmder) string {
 	var text strings.Builder
 	for _, cmd := range cmds {
 		for _, arg := range cmd.Args() {

@@ -13,50 +13,52 @@ import (
 	"sync/atomic"
 )
 
-// Wire carries the connections of clients to a MySQL, MariaDB or PostgreSQL
-// server, and strikes the statements that its Injector says. A statement is
-// what travels in one round trip. It speaks no TLS.
+// Wire forwards the connections of clients to a MySQL, MariaDB or PostgreSQL
+// server and injects the faults of its Injector into statements. Everything that
+// a client sends in one round trip counts as one statement. A Wire does not
+// support TLS.
 type Wire struct {
 	*Injector
-	listener net.Listener
-	server   string
-	begin    func() protocol
-	done     sync.WaitGroup
+	listener    net.Listener
+	server      string
+	newProtocol func() protocol
+	done        sync.WaitGroup
 
-	mu    sync.Mutex
-	over  bool
-	conns map[net.Conn]bool
+	mu     sync.Mutex
+	closed bool
+	conns  map[net.Conn]bool
 }
 
-// protocol is what the wire knows of one connection's language.
+// protocol parses what the client of one connection sends.
 type protocol interface {
-	// next reads one unit that the client sends: a statement, or something
-	// that is none.
-	next(client *bufio.Reader) (unit, error)
-	// answering is a unit that makes the server answer the statement by an
-	// error of this kind. nil: it has no such error.
-	answering(kind Kind, statement unit) []byte
-	// farewell makes the server hang up when it has done what came before.
-	farewell() []byte
+	// next reads the client's next request.
+	next(client *bufio.Reader) (request, error)
+	// errorRequest returns a request to send instead of the statement, to which
+	// the server answers with an error of this kind. It returns nil if the server
+	// has no such error.
+	errorRequest(kind Kind, statement request) []byte
+	// quit returns a request after which the server closes the connection.
+	quit() []byte
 }
 
-// unit is what a client sends at once.
-type unit struct {
+// request is what a client sends in one round trip.
+type request struct {
 	bytes     []byte
-	text      string // what it says
-	statement bool
+	text      string
+	statement bool // false for the handshake, settings and the like: no faults
 }
 
-// NewWire returns a wire to the database of the URL, and the URL to use.
+// NewWire returns a wire to the database of the URL, and the URL of the database
+// through the wire.
 func NewWire(dbURL string) (w *Wire, wireURL string, err error) {
 	u, err := url.Parse(dbURL)
 	if err != nil {
 		return nil, "", err
 	}
 	w = &Wire{Injector: &Injector{}, server: u.Host, conns: make(map[net.Conn]bool)}
-	w.begin = func() protocol { return postgresSession{make(map[string]string)} }
+	w.newProtocol = func() protocol { return postgresProtocol{make(map[string]string)} }
 	if u.Scheme == "mysql" {
-		w.begin = func() protocol { return mysqlSession{} }
+		w.newProtocol = func() protocol { return mysqlProtocol{} }
 	}
 	if w.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return nil, "", err
@@ -66,11 +68,11 @@ func NewWire(dbURL string) (w *Wire, wireURL string, err error) {
 	return w, u.String(), nil
 }
 
-// Close cuts all connections.
+// Close closes all connections and waits until the wire has stopped.
 func (w *Wire) Close() {
 	w.listener.Close()
 	w.mu.Lock()
-	w.over = true
+	w.closed = true
 	for c := range w.conns {
 		c.Close()
 	}
@@ -89,15 +91,15 @@ func (w *Wire) accept() {
 			client.Close()
 			continue
 		}
-		w.done.Go(func() { w.carry(client) })
+		w.done.Go(func() { w.forward(client) })
 	}
 }
 
-// keep closes the connection when the wire is closed.
-func (w *Wire) keep(c net.Conn) {
+// register makes Close close the connection.
+func (w *Wire) register(c net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.over {
+	if w.closed {
 		c.Close()
 	}
 	w.conns[c] = true
@@ -110,122 +112,146 @@ func (w *Wire) hangUp(c net.Conn) {
 	delete(w.conns, c)
 }
 
-func (w *Wire) carry(client net.Conn) {
-	w.keep(client)
+// forward connects the client to the server until one of them closes the
+// connection or a fault breaks it.
+func (w *Wire) forward(client net.Conn) {
+	w.register(client)
 	defer w.hangUp(client)
 	server, err := net.Dial("tcp", w.server)
 	if err != nil {
 		return
 	}
-	w.keep(server)
-	late := false
-	defer func() {
-		if !late {
-			w.hangUp(server)
-		}
-	}()
-	var deaf atomic.Bool // the client hears nothing more
-	hungUp := make(chan struct{})
-	w.done.Go(func() {
-		defer close(hungUp)
-		buffer := make([]byte, 32<<10)
-		for {
-			n, err := server.Read(buffer)
-			if n > 0 && !deaf.Load() {
-				if _, err := client.Write(buffer[:n]); err != nil {
-					break
-				}
-			}
-			if err != nil {
+	w.register(server)
+	s := &session{
+		injector: w.Injector, protocol: w.newProtocol(), client: client, server: server,
+		requests: bufio.NewReader(client), ended: make(chan struct{}),
+	}
+	w.done.Go(s.forwardAnswers)
+	late := s.forwardRequests()
+	if late == nil {
+		w.hangUp(server)
+		return
+	}
+	w.later(func() {
+		defer w.hangUp(server)
+		s.sendLast(late)
+	})
+}
+
+// session is one client's connection to the server.
+type session struct {
+	injector       *Injector
+	protocol       protocol
+	client, server net.Conn
+	requests       *bufio.Reader // from the client
+	unanswered     atomic.Bool   // the client gets no more answers
+	ended          chan struct{} // closed when the server has closed the connection
+}
+
+func (s *session) forwardAnswers() {
+	defer close(s.ended)
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := s.server.Read(buffer)
+		if n > 0 && !s.unanswered.Load() {
+			if _, err := s.client.Write(buffer[:n]); err != nil {
 				break
 			}
 		}
-		if !deaf.Load() {
-			client.Close()
-		}
-	})
-	from, protocol := bufio.NewReader(client), w.begin()
-	for {
-		u, err := protocol.next(from)
 		if err != nil {
-			return
+			break
+		}
+	}
+	if !s.unanswered.Load() {
+		s.client.Close()
+	}
+}
+
+// forwardRequests forwards the client's requests until the connection ends or a
+// fault breaks it. It returns the statement that must still run late, or nil.
+func (s *session) forwardRequests() (late []byte) {
+	for {
+		r, err := s.protocol.next(s.requests)
+		if err != nil {
+			return nil
 		}
 		kind := None
-		if u.statement {
-			kind = w.Injector.next(u.text)
+		if r.statement {
+			kind = s.injector.next(r.text)
 		}
-		last := slices.Concat(u.bytes, protocol.farewell())
+		send := r.bytes
 		switch kind {
 		case None:
-			if _, err := server.Write(u.bytes); err != nil {
-				return
-			}
 		case Refused:
-			return
+			return nil
 		case Lost:
-			deaf.Store(true)
-			if _, err := server.Write(last); err == nil {
-				<-hungUp
-			}
-			return
+			s.unanswered.Store(true)
+			s.sendLast(r.bytes)
+			return nil
 		case Late:
-			deaf.Store(true)
-			late = true
-			w.later(func() {
-				defer w.hangUp(server)
-				if _, err := server.Write(last); err == nil {
-					<-hungUp
-				}
-			})
-			return
+			s.unanswered.Store(true)
+			return r.bytes
 		case Hung, HungDone:
-			deaf.Store(true)
-			if kind == HungDone {
-				if _, err := server.Write(u.bytes); err != nil {
-					return
-				}
-			}
-			_, _ = io.Copy(io.Discard, from) // until the client gives up
-			return
+			s.hang(r.bytes, kind == HungDone)
+			return nil
 		default:
-			answering := protocol.answering(kind, u)
-			if answering == nil {
-				answering = u.bytes
+			if instead := s.protocol.errorRequest(kind, r); instead != nil {
+				send = instead
 			}
-			if _, err := server.Write(answering); err != nil {
-				return
-			}
+		}
+		if _, err := s.server.Write(send); err != nil {
+			return nil
 		}
 	}
 }
 
-// mysqlSession speaks the protocol of MySQL and MariaDB.
-type mysqlSession struct{}
+// sendLast sends the statement as the last one of the session and waits until the
+// server has run it and closed the connection.
+func (s *session) sendLast(statement []byte) {
+	if _, err := s.server.Write(slices.Concat(statement, s.protocol.quit())); err == nil {
+		<-s.ended
+	}
+}
+
+// hang answers nothing until the client closes the connection. It sends the
+// statement to the server only if run is set.
+func (s *session) hang(statement []byte, run bool) {
+	s.unanswered.Store(true)
+	if run {
+		if _, err := s.server.Write(statement); err != nil {
+			return
+		}
+	}
+	_, _ = io.Copy(io.Discard, s.requests)
+}
+
+// mysqlProtocol is the protocol of MySQL and MariaDB.
+type mysqlProtocol struct{}
 
 const mysqlQuit, mysqlQuery, mysqlPing = 1, 3, 14
 
-func (mysqlSession) next(client *bufio.Reader) (unit, error) {
+func (mysqlProtocol) next(client *bufio.Reader) (request, error) {
 	head := make([]byte, 4)
 	if _, err := io.ReadFull(client, head); err != nil {
-		return unit{}, err
+		return request{}, err
 	}
 	packet := make([]byte, 4+(int(head[0])|int(head[1])<<8|int(head[2])<<16))
 	copy(packet, head)
 	if _, err := io.ReadFull(client, packet[4:]); err != nil {
-		return unit{}, err
+		return request{}, err
 	}
-	u := unit{bytes: packet}
+	r := request{bytes: packet}
 	if head[3] != 0 || len(packet) < 5 { // part of the handshake
-		return u, nil
+		return r, nil
 	}
-	u.text = string(packet[5:])
-	u.statement = packet[4] != mysqlQuit && packet[4] != mysqlPing && !bytes.HasPrefix(packet[5:], []byte("SET "))
-	return u, nil
+	r.text = string(packet[5:])
+	r.statement = packet[4] != mysqlQuit && packet[4] != mysqlPing && !bytes.HasPrefix(packet[5:], []byte("SET "))
+	return r, nil
 }
 
-func (mysqlSession) farewell() []byte { return []byte{1, 0, 0, 0, mysqlQuit} }
+func (mysqlProtocol) quit() []byte { return []byte{1, 0, 0, 0, mysqlQuit} }
 
-func (mysqlSession) answering(kind Kind, statement unit) []byte {
+func (mysqlProtocol) errorRequest(kind Kind, statement request) []byte {
 	const signal = "SIGNAL SQLSTATE "
 	var text string
 	switch kind {
@@ -246,7 +272,8 @@ func (mysqlSession) answering(kind Kind, statement unit) []byte {
 	default:
 		return nil
 	}
-	// A text that commits is struck at its COMMIT, when all else is done.
+	// In a text that ends with COMMIT, the error replaces the COMMIT: the other
+	// statements run.
 	if before, ok := bytes.CutSuffix([]byte(statement.text), []byte("COMMIT")); ok {
 		text = string(before) + text
 	}
@@ -254,64 +281,65 @@ func (mysqlSession) answering(kind Kind, statement unit) []byte {
 	return slices.Concat([]byte{byte(size), byte(size >> 8), byte(size >> 16), 0, mysqlQuery}, []byte(text))
 }
 
-// postgresSession speaks the protocol of PostgreSQL, version 3. It knows the connection's
-// prepared statements by their names.
-type postgresSession struct{ prepared map[string]string }
+// postgresProtocol is the protocol of PostgreSQL, version 3. prepared has the
+// connection's prepared statements by name.
+type postgresProtocol struct{ prepared map[string]string }
 
-func (p postgresSession) next(client *bufio.Reader) (u unit, err error) {
+func (p postgresProtocol) next(client *bufio.Reader) (r request, err error) {
 	kind, err := client.Peek(1)
 	if err != nil {
-		return u, err
+		return r, err
 	}
-	if kind[0] == 0 { // the start of a session has a length and no kind
-		u.bytes, err = p.message(client, nil, 0)
-		return u, err
+	if kind[0] == 0 { // the startup message has a length and no type
+		r.bytes, err = p.message(client, nil, 0)
+		return r, err
 	}
 	for {
-		from := len(u.bytes)
-		if u.bytes, err = p.message(client, u.bytes, 1); err != nil {
-			return u, err
+		from := len(r.bytes)
+		if r.bytes, err = p.message(client, r.bytes, 1); err != nil {
+			return r, err
 		}
-		message := u.bytes[from:]
+		message := r.bytes[from:]
 		switch message[0] {
-		case 'Q':
-			u.statement, u.text = true, string(message[5:])
-			return u, nil
-		case 'S': // the end of a pipeline
-			u.statement = true
-			if u.text == "" {
-				u.text = "PREPARE"
+		case 'Q': // a simple query
+			r.statement, r.text = true, string(message[5:])
+			return r, nil
+		case 'S': // Sync, the end of a pipeline
+			r.statement = true
+			if r.text == "" {
+				r.text = "PREPARE"
 			}
-			return u, nil
-		case 'P':
+			return r, nil
+		case 'P': // Parse
 			name, rest, _ := bytes.Cut(message[5:], []byte{0})
 			query, _, _ := bytes.Cut(rest, []byte{0})
 			p.prepared[string(name)] = string(query)
-		case 'B':
+		case 'B': // Bind
 			_, rest, _ := bytes.Cut(message[5:], []byte{0})
 			name, values, _ := bytes.Cut(rest, []byte{0})
-			u.text += p.prepared[string(name)] + " " + string(values) + "; "
-		case 'D', 'E', 'C':
+			r.text += p.prepared[string(name)] + " " + string(values) + "; "
+		case 'D', 'E', 'C': // Describe, Execute, Close
 		default:
-			return u, nil
+			return r, nil
 		}
 	}
 }
 
-// message reads one message, whose length follows so many bytes, behind before.
-func (postgresSession) message(client *bufio.Reader, before []byte, length int) ([]byte, error) {
-	head, err := client.Peek(length + 4)
+// message reads one message and appends it to before. offset is the position of
+// the length field in the message, in bytes.
+func (postgresProtocol) message(client *bufio.Reader, before []byte, offset int) ([]byte, error) {
+	head, err := client.Peek(offset + 4)
 	if err != nil {
 		return nil, err
 	}
-	message := make([]byte, length+int(binary.BigEndian.Uint32(head[length:])))
+	message := make([]byte, offset+int(binary.BigEndian.Uint32(head[offset:])))
 	_, err = io.ReadFull(client, message)
 	return append(before, message...), err
 }
 
-func (postgresSession) farewell() []byte { return []byte{'X', 0, 0, 0, 4} }
+func (postgresProtocol) quit() []byte { return []byte{'X', 0, 0, 0, 4} }
 
-func (postgresSession) answering(kind Kind, statement unit) []byte {
+func (postgresProtocol) errorRequest(kind Kind, statement request) []byte {
 	var code string
 	switch kind {
 	case Deadlock:

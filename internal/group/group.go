@@ -1,7 +1,7 @@
-// Package group gathers concurrent calls into groups and runs each group at
-// once. There is no timer: a lone call runs immediately, and under load the
-// next group gathers while the ones before it run, and takes in the calls that
-// are about to be made when it begins.
+// Package group gathers concurrent calls into groups and runs each group with
+// one function call. There is no timer: a single call runs immediately, and
+// under load the next group gathers while the groups before it run. A group also
+// includes the calls of goroutines that are ready to run when it begins.
 package group
 
 import (
@@ -11,21 +11,20 @@ import (
 	"sync"
 )
 
-// ErrFull is the answer to a call that finds the queue full. The call was not
+// ErrFull is returned for a call that finds the queue full. The call does not
 // run.
 var ErrFull = errors.New("the queue is full")
 
-// ErrClosed is the answer to a call that comes after Close. The call was not
-// run.
+// ErrClosed is returned for a call after Close. The call does not run.
 var ErrClosed = errors.New("the group is closed")
 
-// Limits bound a Batcher. All must be at least 1.
+// Limits bound a Batcher. Size, Parallel and Queue must be at least 1.
 type Limits struct {
 	Size     int // calls in one group
-	Parallel int // groups that run at once
+	Parallel int // groups that run at the same time
 	Queue    int // calls that wait
-	// Weight bounds the sum of the calls' weights in one group; one call alone
-	// may exceed it. 0: not bounded.
+	// Weight bounds the sum of the weights in one group. A group of a single call
+	// may exceed it. 0 means no bound.
 	Weight int
 }
 
@@ -35,7 +34,7 @@ type Batcher[T any] struct {
 	weight func(T) int
 	run    func([]T)
 
-	mu     sync.RWMutex // held for reading while a call is queued
+	mu     sync.RWMutex // a call holds it for reading while it enters the queue
 	closed bool
 	queue  chan call[T]
 	done   sync.WaitGroup
@@ -43,11 +42,12 @@ type Batcher[T any] struct {
 
 type call[T any] struct {
 	value T
-	ready chan struct{} // nil: nobody waits
+	ready chan struct{} // signalled when the group has run; nil if no caller waits
 }
 
-// New starts a Batcher that hands groups to run, which leaves each call's
-// answer in its value. weight may be nil. Close stops it.
+// New starts a Batcher that passes each group to run. run stores the answer to
+// each call in its value. weight returns the weight of a call; it may be nil.
+// Close stops the Batcher.
 func New[T any](limits Limits, weight func(T) int, run func([]T)) *Batcher[T] {
 	b := &Batcher[T]{limits: limits, weight: weight, run: run, queue: make(chan call[T], limits.Queue)}
 	for range limits.Parallel {
@@ -58,16 +58,16 @@ func New[T any](limits Limits, weight func(T) int, run func([]T)) *Batcher[T] {
 }
 
 // Do queues the call and waits until its group has run. If ctx ends first, Do
-// returns its error and the call runs all the same.
+// returns ctx's error, and the call still runs.
 func (b *Batcher[T]) Do(ctx context.Context, value T) error {
-	ready := readies.Get().(chan struct{})
-	if err := b.put(call[T]{value, ready}); err != nil {
-		readies.Put(ready)
+	ready := readyChannels.Get().(chan struct{})
+	if err := b.enqueue(call[T]{value, ready}); err != nil {
+		readyChannels.Put(ready)
 		return err
 	}
 	select {
 	case <-ready:
-		readies.Put(ready)
+		readyChannels.Put(ready)
 		return nil
 	case <-ctx.Done():
 		return ctx.Err() // ready is not reused: it will still be signalled
@@ -75,12 +75,14 @@ func (b *Batcher[T]) Do(ctx context.Context, value T) error {
 }
 
 // Send queues the call and does not wait.
-func (b *Batcher[T]) Send(value T) error { return b.put(call[T]{value: value}) }
+func (b *Batcher[T]) Send(value T) error { return b.enqueue(call[T]{value: value}) }
 
-// Waiting is how many calls are queued for a group, as of a moment ago.
+// Waiting returns the number of queued calls. Under load the number is outdated
+// as soon as it is returned.
 func (b *Batcher[T]) Waiting() int { return len(b.queue) }
 
-// Close runs what is queued, then stops.
+// Close runs the queued calls and then stops the Batcher. Further calls of Close
+// only wait until it has stopped.
 func (b *Batcher[T]) Close() {
 	b.mu.Lock()
 	if !b.closed {
@@ -91,10 +93,11 @@ func (b *Batcher[T]) Close() {
 	b.done.Wait()
 }
 
-// readies holds channels that nobody will signal any more.
-var readies = sync.Pool{New: func() any { return make(chan struct{}, 1) }}
+// readyChannels holds empty channels that no worker will signal any more.
+var readyChannels = sync.Pool{New: func() any { return make(chan struct{}, 1) }}
 
-func (b *Batcher[T]) put(c call[T]) error {
+// enqueue queues the call, or returns ErrFull or ErrClosed.
+func (b *Batcher[T]) enqueue(c call[T]) error {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	if b.closed {
@@ -108,17 +111,18 @@ func (b *Batcher[T]) put(c call[T]) error {
 	}
 }
 
+// work runs groups until the queue is closed and empty.
 func (b *Batcher[T]) work() {
 	defer b.done.Done()
 	var (
 		calls  = make([]call[T], 0, b.limits.Size)
 		values = make([]T, 0, b.limits.Size)
-		held   *call[T] // did not fit into the group before
+		next   *call[T] // the first call of the next group: too heavy for this one
 	)
 	for {
 		calls, values = calls[:0], values[:0]
-		if held != nil {
-			calls, held = append(calls, *held), nil
+		if next != nil {
+			calls, next = append(calls, *next), nil
 		} else {
 			c, ok := <-b.queue
 			if !ok {
@@ -127,8 +131,9 @@ func (b *Batcher[T]) work() {
 			calls = append(calls, c)
 		}
 		weight := b.weigh(calls[0].value)
-		// The scheduler wakes the worker before goroutines that were ready
-		// before it, and the group would be the first call alone.
+		// The first call wakes the worker ahead of other goroutines that are
+		// ready. Gosched lets those queue their calls first; otherwise the group
+		// would have a single call.
 		runtime.Gosched()
 	gather:
 		for len(calls) < b.limits.Size {
@@ -139,7 +144,7 @@ func (b *Batcher[T]) work() {
 				}
 				w := b.weigh(c.value)
 				if b.limits.Weight > 0 && weight+w > b.limits.Weight {
-					held = &c
+					next = &c
 					break gather
 				}
 				weight += w
@@ -157,11 +162,12 @@ func (b *Batcher[T]) work() {
 				c.ready <- struct{}{}
 			}
 		}
-		clear(calls) // the values are the callers', not ours to keep alive
+		clear(calls) // lets the callers' values be garbage collected
 		clear(values)
 	}
 }
 
+// weigh returns the weight of a call, or 0 without a weight function.
 func (b *Batcher[T]) weigh(value T) int {
 	if b.weight == nil {
 		return 0

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -36,28 +37,29 @@ func TestEveryCallGetsItsOwnAnswer(t *testing.T) {
 				t.Error(err)
 			}
 			if c.answer != 2*i {
-				t.Errorf("call %d was answered %d", i, c.answer)
+				t.Errorf("call %d got the answer %d, want %d", i, c.answer, 2*i)
 			}
 		})
 	}
 	calls.Wait()
 }
 
-// blocked returns a Batcher of one worker that is held up in its first group
-// until release is called, and reports the groups it runs.
+// blocked returns a Batcher with one worker that is blocked in its first group,
+// which is {0}, until release is called. groups returns the groups that have
+// run.
 func blocked(t *testing.T, limits group.Limits, weight func(int) int) (b *group.Batcher[int], release func(), groups func() [][]int) {
 	t.Helper()
 	var (
 		mu      sync.Mutex
 		ran     [][]int
-		held    = make(chan struct{})
+		blocks  = make(chan struct{})
 		started = make(chan struct{})
 		once    sync.Once
 	)
 	limits.Parallel = 1
 	b = group.New(limits, weight, func(values []int) {
 		once.Do(func() { close(started) })
-		<-held
+		<-blocks
 		mu.Lock()
 		defer mu.Unlock()
 		ran = append(ran, append([]int(nil), values...))
@@ -66,7 +68,7 @@ func blocked(t *testing.T, limits group.Limits, weight func(int) int) (b *group.
 		t.Fatal(err)
 	}
 	<-started
-	release = sync.OnceFunc(func() { close(held) })
+	release = sync.OnceFunc(func() { close(blocks) })
 	t.Cleanup(func() { release(); b.Close() })
 	return b, release, func() [][]int {
 		mu.Lock()
@@ -88,7 +90,7 @@ func TestGroupsGatherWhileOneRuns(t *testing.T) {
 	equal(t, groups(), [][]int{{0}, {1, 2, 3}, {4, 5}})
 }
 
-func TestWeightBoundsAGroupAndLosesNothing(t *testing.T) {
+func TestWeightBoundsGroups(t *testing.T) {
 	t.Parallel()
 	b, release, groups := blocked(t, group.Limits{Size: 10, Queue: 10, Weight: 5}, func(v int) int { return v })
 	for _, v := range []int{2, 3, 1, 9, 4} {
@@ -101,7 +103,7 @@ func TestWeightBoundsAGroupAndLosesNothing(t *testing.T) {
 	equal(t, groups(), [][]int{{0}, {2, 3}, {1}, {9}, {4}})
 }
 
-func TestFullQueueRefusesAtOnce(t *testing.T) {
+func TestFullQueue(t *testing.T) {
 	t.Parallel()
 	b, _, _ := blocked(t, group.Limits{Size: 1, Queue: 2}, nil)
 	for range 2 {
@@ -110,42 +112,46 @@ func TestFullQueueRefusesAtOnce(t *testing.T) {
 		}
 	}
 	if err := b.Do(t.Context(), 1); !errors.Is(err, group.ErrFull) {
-		t.Errorf("got %v", err)
+		t.Errorf("error %v, want ErrFull", err)
 	}
 }
 
-func TestCallerThatHangsUpIsRunAllTheSame(t *testing.T) {
+func TestCallRunsAfterItsContextEnds(t *testing.T) {
 	t.Parallel()
 	b, release, groups := blocked(t, group.Limits{Size: 10, Queue: 10}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := b.Do(ctx, 7); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("error %v, want context.Canceled", err)
 	}
 	release()
 	b.Close()
 	equal(t, groups(), [][]int{{0}, {7}})
 }
 
-func TestCloseRunsWhatIsQueued(t *testing.T) {
+func TestCloseRunsQueuedCalls(t *testing.T) {
 	t.Parallel()
-	var ran atomic.Int64
-	b := group.New(group.Limits{Size: 4, Parallel: 2, Queue: 100}, nil, func(vs []int) {
-		time.Sleep(time.Millisecond)
-		ran.Add(int64(len(vs)))
-	})
-	for range 50 {
-		if err := b.Send(1); err != nil {
-			t.Fatal(err)
+	var b *group.Batcher[int]
+	synctest.Test(t, func(t *testing.T) {
+		var ran atomic.Int64
+		b = group.New(group.Limits{Size: 4, Parallel: 2, Queue: 100}, nil, func(vs []int) {
+			time.Sleep(time.Millisecond) // on the fake clock: Close finds calls queued
+			ran.Add(int64(len(vs)))
+		})
+		for range 50 {
+			if err := b.Send(1); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	b.Close()
-	b.Close() // again does no harm
-	if ran.Load() != 50 {
-		t.Errorf("ran %d of 50", ran.Load())
-	}
+		b.Close()
+		b.Close() // has no further effect
+		if ran.Load() != 50 {
+			t.Errorf("ran %d calls, want 50", ran.Load())
+		}
+	})
+	// Outside synctest: Do pools a channel, which other tests use.
 	if err := b.Do(t.Context(), 1); !errors.Is(err, group.ErrClosed) {
-		t.Errorf("after Close: %v", err)
+		t.Errorf("error %v after Close, want ErrClosed", err)
 	}
 }
 
@@ -180,23 +186,24 @@ func BenchmarkDo(b *testing.B) {
 	})
 }
 
-// TestAbandonedCall checks that the signal of a call whose context ended does
-// not answer the next call.
-func TestAbandonedCall(t *testing.T) { // not parallel: with one processor, what is pooled is what is got
+// TestAbandonedCall checks that the signal of a call whose context ended does not
+// reach the next call. The test is not parallel: with a single processor,
+// sync.Pool returns the channel that was put last.
+func TestAbandonedCall(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	limits := group.Limits{Size: 1, Queue: 1}
 	before, release, _ := blocked(t, limits, nil)
 	if err := before.Do(ended, 1); !errors.Is(err, context.Canceled) {
-		t.Fatalf("a call whose context has ended returns %v", err)
+		t.Fatalf("error %v of a call whose context has ended, want context.Canceled", err)
 	}
 	release()
-	before.Close() // the call has been run and signalled
+	before.Close() // returns after the call has run and was signalled
 	after, _, _ := blocked(t, limits, nil)
 	waiting, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if err := after.Do(waiting, 1); err == nil {
-		t.Error("a call is answered before it was run")
+		t.Error("Do returned before the call ran")
 	}
 }

@@ -6,104 +6,113 @@ import (
 	"testing"
 )
 
-// This file models how a database that was restored from a backup is noticed
-// while Redis goes on: every instance polls the ledger. A poll reads the beat
-// that Redis holds, adds a beat of its own to the ledger's, in a transaction that
-// also looks for the one from Redis, and after its commit writes its own to Redis.
-// A beat in Redis that the ledger does not know was committed and then lost.
+// This file models how the service notices that the database was restored from a
+// backup while Redis went on. Every instance polls the ledger, in three steps:
+//
+//  1. It reads the beat that Redis holds.
+//  2. In one transaction, it checks that the ledger contains this beat and adds a
+//     new beat of its own.
+//  3. After the commit, it writes its own beat to Redis.
+//
+// A beat in Redis that is missing in the ledger was committed and then lost: the
+// database was restored.
 
 const (
 	maxBeats   = 6
 	maxPollers = 2
 )
 
-// beats is the rules of a poll, and which of them are left out.
-type beats struct {
-	reused  bool // a beat is a number, one above the last; else it is never used twice
-	late    bool // Redis is read after the transaction
-	blindly bool // Redis is written whatever it holds; else only if it still holds what was read
+// pollRules are the rules of a poll. Each field leaves one of them out.
+type pollRules struct {
+	reusedBeats  bool // a new beat is the ledger's highest plus one, so a lost beat can return; the rule: no beat is used twice
+	readsLate    bool // the poll reads Redis after the transaction; the rule: before it
+	writesAlways bool // the poll overwrites any beat in Redis; the rule: only the beat that it has read
 }
 
-// poll is what an instance knows while it polls.
+// poll is the state of an instance's poll.
 type poll struct {
-	phase uint8
-	read  uint8 // the beat that Redis held
-	mine  uint8
+	step uint8 // steps done
+	read uint8 // the beat that Redis held
+	own  uint8 // the beat that the poll has committed
 }
 
-type ledgerAndRedis struct {
-	beats    uint8 // the ledger's, a bit each; beat 0 is always there
-	backup   uint8
+// stores are the ledger, its backup, Redis and the polls.
+type stores struct {
+	ledger   uint8 // a bit for each beat; beat 0 is always there
+	backup   uint8 // a bit for each beat
 	redis    uint8 // the beat that Redis holds
-	last     uint8 // the last beat that was ever made
+	last     uint8 // the last beat that any poll has made
 	restored bool
-	owed     bool // the restored ledger misses the beat in Redis, and no poll has noticed
-	alarm    bool
-	pollers  [maxPollers]poll
+	// unnoticed means that the restored ledger lacks the beat in Redis and that no
+	// poll has noticed it yet.
+	unnoticed bool
+	noticed   bool // a poll has reported that the ledger was restored
+	pollers   [maxPollers]poll
 }
 
-func (b beats) steps(from ledgerAndRedis, emit func(step[ledgerAndRedis])) {
-	do := func(what string, n int, change func(s *ledgerAndRedis)) {
+// steps emits the states that can follow.
+func (r pollRules) steps(from stores, emit func(step[stores])) {
+	do := func(what string, n int, change func(s *stores)) {
 		s := from
 		change(&s)
-		emit(step[ledgerAndRedis]{s, what, n})
+		emit(step[stores]{s, what, n})
 	}
 	if !from.restored {
-		do("a backup is made", 0, func(s *ledgerAndRedis) { s.backup = s.beats })
-		do("the backup is restored", 0, func(s *ledgerAndRedis) {
-			s.beats, s.restored = s.backup, true
-			s.owed = s.beats&bit(s.redis) == 0
+		do("a backup is made", 0, func(s *stores) { s.backup = s.ledger })
+		do("the backup is restored", 0, func(s *stores) {
+			s.ledger, s.restored = s.backup, true
+			s.unnoticed = s.ledger&bit(s.redis) == 0
 		})
 	}
 	for i, p := range from.pollers {
-		look := func(s *ledgerAndRedis, beat uint8) {
-			if s.beats&bit(beat) == 0 {
-				s.alarm, s.owed = true, false
-			}
-		}
-		switch p.phase {
+		switch p.step {
 		case 0:
-			do("instance %d reads the beat in Redis", i, func(s *ledgerAndRedis) {
-				s.pollers[i] = poll{phase: 1, read: s.redis}
+			do("instance %d reads the beat in Redis", i, func(s *stores) {
+				s.pollers[i] = poll{step: 1, read: s.redis}
 			})
 		case 1:
-			if from.last == maxBeats {
-				continue
+			if from.last < maxBeats {
+				do("instance %d commits its beat", i, func(s *stores) { r.commit(s, i) })
 			}
-			do("instance %d commits its beat", i, func(s *ledgerAndRedis) {
-				mine := s.last + 1
-				if b.reused {
-					mine = uint8(bits.Len8(s.beats))
-				}
-				s.last = max(s.last, mine)
-				if !b.late {
-					look(s, p.read)
-				}
-				s.beats |= bit(mine)
-				s.pollers[i].phase, s.pollers[i].mine = 2, mine
-			})
 		case 2:
-			do("instance %d writes its beat to Redis", i, func(s *ledgerAndRedis) {
-				if b.late {
-					if s.redis >= p.mine {
-						s.alarm, s.owed = true, false
-					}
-				}
-				if b.blindly || s.redis == p.read {
-					s.redis = p.mine
-				}
-				s.pollers[i] = poll{}
-			})
-			do("instance %d fails to write its beat", i, func(s *ledgerAndRedis) { s.pollers[i] = poll{} })
+			do("instance %d writes its beat to Redis", i, func(s *stores) { r.write(s, i) })
+			do("instance %d fails to write its beat", i, func(s *stores) { s.pollers[i] = poll{} })
 		}
 	}
 }
 
-func (beats) wrong(s ledgerAndRedis) string {
+// commit is the transaction of poller i.
+func (r pollRules) commit(s *stores, i int) {
+	own := s.last + 1
+	if r.reusedBeats {
+		own = uint8(bits.Len8(s.ledger))
+	}
+	s.last = max(s.last, own)
+	if !r.readsLate && s.ledger&bit(s.pollers[i].read) == 0 {
+		s.noticed, s.unnoticed = true, false
+	}
+	s.ledger |= bit(own)
+	s.pollers[i].step, s.pollers[i].own = 2, own
+}
+
+// write is the last step of poller i.
+func (r pollRules) write(s *stores, i int) {
+	p := s.pollers[i]
+	if r.readsLate && s.redis >= p.own {
+		s.noticed, s.unnoticed = true, false
+	}
+	if r.writesAlways || s.redis == p.read {
+		s.redis = p.own
+	}
+	s.pollers[i] = poll{}
+}
+
+// violation describes what is wrong with a state, or returns "".
+func (pollRules) violation(s stores) string {
 	switch {
-	case s.alarm && !s.restored:
-		return "nothing was restored, and a poll says so"
-	case s.owed && s.beats&bit(s.redis) != 0:
+	case s.noticed && !s.restored:
+		return "a poll reports a restored ledger, but nothing was restored"
+	case s.unnoticed && s.ledger&bit(s.redis) != 0:
 		return "the ledger was restored, and no poll will notice"
 	}
 	return ""
@@ -113,22 +122,22 @@ func (beats) wrong(s ledgerAndRedis) string {
 func TestBeat(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		name  string
-		rules beats
-		wrong string
+		name      string
+		rules     pollRules
+		violation string
 	}{
-		{"all rules", beats{}, ""},
-		{"beats are numbers", beats{reused: true}, "no poll will notice"},
-		{"Redis is read late", beats{late: true}, "nothing was restored"},
-		{"Redis is written blindly", beats{blindly: true}, "no poll will notice"},
+		{"all rules", pollRules{}, ""},
+		{"beats are reused", pollRules{reusedBeats: true}, "no poll will notice"},
+		{"Redis is read late", pollRules{readsLate: true}, "nothing was restored"},
+		{"Redis is always written", pollRules{writesAlways: true}, "no poll will notice"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			start := ledgerAndRedis{beats: 1, backup: 1}
-			states, trace := search([]ledgerAndRedis{start}, test.rules.steps, test.rules.wrong)
+			start := stores{ledger: 1, backup: 1}
+			states, trace := search([]stores{start}, test.rules.steps, test.rules.violation)
 			found := strings.Join(trace, "\n")
-			if (trace != nil) != (test.wrong != "") || !strings.Contains(found, test.wrong) {
-				t.Errorf("after %d states, expecting %q:\n%s", states, test.wrong, found)
+			if (trace != nil) != (test.violation != "") || !strings.Contains(found, test.violation) {
+				t.Errorf("want the violation %q, found after %d states:\n%s", test.violation, states, found)
 			}
 			t.Logf("%d states\n%s", states, found)
 		})

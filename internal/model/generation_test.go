@@ -1,175 +1,175 @@
 package model
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 	"testing"
 )
 
 // This file models the generation (docs/decisions/0036-generation.md): one SKU,
-// one Redis, one ledger, no guard.
+// one Redis, one ledger, guard off.
 //
-// The model has no instances. An instance is a generation and the commands sent
-// under it, and both can be arbitrarily old. So every generation that was ever
-// raised keeps working, whatever is raised after it. This covers any number of
-// instances, of any layout, started in any order, paused, killed, or late with
-// any command.
+// The model has no instances. An instance only acts through its generation and the
+// commands that it sends under it, and both can be arbitrarily old. So every
+// generation that was ever raised keeps acting, however many are raised after it.
+// This covers any number of instances, with any layout, started in any order,
+// paused, killed, or late with any command.
 
-// Bounds of every search; a protocol has more.
+// Bounds of all searches. A protocol has further ones.
 const (
 	maxGeneration = 4
 	maxTakes      = 3
-	maxRefills    = 2 // in a generation, where nothing is forgotten
+	maxRefills    = 2 // of each generation, if old epochs are kept
 )
 
-// perGeneration is how many epochs a generation has: each is
-// generation*perGeneration + n. (In Holdfast they are 1<<28.)
+// perGeneration is the number of epochs of a generation. An epoch is
+// generation*perGeneration + n. (Holdfast uses 1<<28.)
 const perGeneration = 256
 
-// longWay makes the search keep what forget drops. One unit then takes minutes
-// and some gigabytes.
-const longWay = false
+// keepOldEpochs turns dropOldEpochs off. The search for one unit then takes
+// minutes and several gigabytes, with the same result.
+const keepOldEpochs = false
 
-// rule is a rule that can be left out.
+// rule is a rule of the protocol, or an assumption, that a search can leave out.
 type rule int
 
 const (
-	none rule = iota
-	textRule
-	onceRule
-	twiceRule
-	adoptRule
-	directAdoptRule
-	recordRule
-	takeRule
-	fillRule
-	giveRule
-	writeRule
-	lossRule
+	noRule          rule = iota
+	scriptTextRule       // the generation is part of the scripts' text
+	loadOnceRule         // only the instance that raised the generation loads its scripts
+	noRetryRule          // a load is sent once
+	adoptionRule         // an adoption raises the row's epoch
+	gatelessRule         // a sale without a gate adopts the row first
+	commitRule           // the ledger's transaction checks the take's epoch
+	takeRule             // a take checks the count's generation
+	fillRule             // a fill only raises the count's epoch
+	giveRule             // a give checks the count's epoch
+	writeRule            // a write under a lock checks the count's epoch
+	scriptsLostRule      // a Redis that restarts from a snapshot has lost its scripts
 )
 
-// layout is how the instances of a generation sell.
+// layout is the way in which the instances of a generation sell.
 type layout uint8
 
 const (
 	unset    layout = iota
 	scripted        // a script reads, checks and writes the count
-	locked          // two scripts, one that reads and one that writes, under a lock
-	direct          // no gate: the ledger's row is cut conditionally
+	locked          // one script reads and another writes, under a lock
+	gateless        // a statement cuts the ledger's row conditionally
 )
 
 type epoch uint16
 
 func (e epoch) generation() int { return int(e) / perGeneration }
 
-// first is the epoch below all those that rows of the generation have.
-func first(generation int) epoch { return epoch(generation * perGeneration) }
+// base returns the epoch just below those of the generation's rows.
+func base(generation int) epoch { return epoch(generation * perGeneration) }
 
-// full reports whether the bounds leave no epoch above e in its generation.
-func (e epoch) full() bool { return e%perGeneration == maxRefills }
+// last reports whether e is the last epoch of its generation within the bounds.
+func (e epoch) last() bool { return e%perGeneration == maxRefills }
 
-// phase is how far a take is.
-type phase uint8
+// status is the status of a take.
+type status uint8
 
 const (
-	idle phase = iota
-	cut        // by the gate; its transaction lands some time, or never
-	sold       // committed
-	back       // refused by the ledger, or void: its units go back
+	unused    status = iota
+	inFlight         // taken at the gate; its transaction commits at some time, or never
+	committed        // counted by the ledger
+	failed           // refused by the ledger, or void: its units must be given back
 )
 
 type take struct {
-	phase phase
-	epoch epoch // as the gate said
-	saved bool  // the snapshot has it in flight
-	held  bool  // Redis has it in flight
+	status   status
+	epoch    epoch // of the count when the take was made
+	recorded bool  // Redis has a record of it in flight
+	saved    bool  // the snapshot has that record
 }
 
-// count is the SKU at the gate; epoch 0: there is none.
+// count is the SKU's count at the gate. Epoch 0 means that there is none.
 type count struct {
-	epoch epoch
-	left  int8
+	epoch     epoch
+	available int8
 }
 
-// state is everything there is. The generation's layout is that of the ledger's
-// row; those before it are kept because they go on working.
+// state is the state of the whole system. The generation's layout is the one in
+// the ledger. The layouts of earlier generations are kept because those
+// generations keep acting.
 type state struct {
 	total int8
 
 	generation uint8
 	layouts    [maxGeneration + 1]layout
-	row        epoch
+	row        epoch // of the stock row
 	takes      [maxTakes]take
 
 	count    count
 	scripts  uint8 // the generations whose scripts Redis has
-	saved    count // the snapshot that Redis comes back with
+	snapshot count // the count with which Redis restarts
 	restarts uint8
 
-	loading uint8    // the generations whose scripts are under way to Redis
-	fills   [2]count // under way to Redis, too; they may arrive late, twice, or never
-	read    count    // what the holder of the lock has read; epoch 0: nobody holds it
-	reader  uint8    // the generation of that holder
+	loads  uint8    // the generations whose scripts are on their way to Redis
+	fills  [2]count // on their way to Redis; each may arrive late, twice, or never
+	read   count    // the count that the holder of the lock has read; epoch 0: the lock is free
+	holder uint8    // the generation of that holder
 }
 
+// bit returns the mask of bit n.
 func bit[N int | uint8](n N) uint8 { return 1 << n }
 
-// available is the row's: guard off, it may fall below zero.
-func (s *state) available() int8 {
+// rowAvailable returns the stock row's available. It may be negative, because the
+// guard is off.
+func (s *state) rowAvailable() int8 {
 	n := s.total
 	for _, t := range s.takes {
-		if t.phase == sold {
+		if t.status == committed {
 			n--
 		}
 	}
 	return n
 }
 
-// canonical makes states equal that differ in nothing that matters: what can be
-// lost at any moment anyway, or can do nothing more.
+// canonical makes states equal if their difference does not matter: it concerns
+// only the order of takes or fills, or something that has no effect any more.
 func (p protocol) canonical(s state) state {
-	if p.forgets() {
-		s.forget()
+	if p.refusesOldEpochs() && !keepOldEpochs {
+		s.dropOldEpochs()
 	}
 	for i := range s.takes {
 		t := &s.takes[i]
 		t.saved = t.saved && s.restarts < p.restarts
-		if t.phase == sold {
-			*t = take{phase: sold}
+		if t.status == committed {
+			*t = take{status: committed}
 		}
 	}
 	if s.restarts == p.restarts {
-		s.saved = count{}
+		s.snapshot = count{}
 	}
 	if s.fills[1].epoch < s.fills[0].epoch {
 		s.fills[0], s.fills[1] = s.fills[1], s.fills[0]
 	}
-	order := func(i, j int) {
-		if less(s.takes[j], s.takes[i]) {
-			s.takes[i], s.takes[j] = s.takes[j], s.takes[i]
-		}
-	}
-	order(0, 1)
-	order(1, 2)
-	order(0, 1)
+	slices.SortFunc(s.takes[:], func(a, b take) int { return cmp.Compare(a.key(), b.key()) })
 	return s
 }
 
-// forgets reports whether what is older than the row can be forgotten.
-func (p protocol) forgets() bool {
+// refusesOldEpochs reports whether everything of an epoch older than the row's has
+// no effect.
+func (p protocol) refusesOldEpochs() bool {
 	switch p.without {
-	case recordRule, adoptRule, giveRule, writeRule: // it is believed nevertheless
+	case commitRule, adoptionRule, giveRule, writeRule:
 		return false
 	}
-	return !longWay
+	return true
 }
 
-// forget drops everything of an epoch older than the row's: the ledger refuses
-// it, and its epochs only rise. What is left is of the row's own epoch, which can
-// then be the first of its generation, so that refills have no bound.
-func (s *state) forget() {
+// dropOldEpochs drops everything of an epoch older than the row's. The ledger
+// refuses it, and the row's epoch only rises. All remaining epochs equal the row's,
+// so dropOldEpochs replaces them by the first epoch of the generation. That makes
+// the number of refills unbounded.
+func (s *state) dropOldEpochs() {
 	row := s.row
 	if row != 0 {
-		s.row = first(row.generation()) + 1
+		s.row = base(row.generation()) + 1
 	}
 	keep := func(e *epoch) bool {
 		if *e != row {
@@ -178,59 +178,58 @@ func (s *state) forget() {
 		*e = s.row
 		return true
 	}
-	for _, c := range []*count{&s.count, &s.saved, &s.fills[0], &s.fills[1]} {
+	for _, c := range []*count{&s.count, &s.snapshot, &s.fills[0], &s.fills[1]} {
 		if !keep(&c.epoch) {
 			*c = count{}
 		}
 	}
 	if !keep(&s.read.epoch) {
-		s.read, s.reader = count{}, 0
+		s.read, s.holder = count{}, 0
 	}
 	for i := range s.takes {
 		if t := &s.takes[i]; !keep(&t.epoch) {
-			*t = take{phase: t.phase}
-			if t.phase == cut {
-				t.phase = back
+			*t = take{status: t.status}
+			if t.status == inFlight {
+				t.status = failed
 			}
 		}
 	}
 	for g := range s.row.generation() {
-		s.layouts[g] = unset // its instances can do nothing more
+		s.layouts[g] = unset // its instances have no effect any more
 		s.scripts &^= bit(g)
-		s.loading &^= bit(g)
+		s.loads &^= bit(g)
 	}
 }
 
-func less(a, b take) bool { return a.key() < b.key() }
-
+// key is different for different takes.
 func (t take) key() int {
-	key := int(t.phase)<<24 | int(t.epoch)<<8
+	key := int(t.status)<<24 | int(t.epoch)<<8
 	if t.saved {
 		key |= 2
 	}
-	if t.held {
+	if t.recorded {
 		key |= 1
 	}
 	return key
 }
 
-// protocol is the rules, but for one, and how far they are searched.
+// protocol is the set of rules without one of them, and the bounds of its search.
 type protocol struct {
 	without     rule
 	generations uint8
 	restarts    uint8
 }
 
-// runs reports whether Redis has the scripts of the generation.
-func (p protocol) runs(s *state, generation int) bool {
-	if p.without == textRule {
+// hasScripts reports whether Redis has the scripts of the generation.
+func (p protocol) hasScripts(s *state, generation int) bool {
+	if p.without == scriptTextRule {
 		return s.scripts != 0
 	}
 	return s.scripts&bit(generation) != 0
 }
 
-// current reports whether the scripts of the generation may use the count.
-func (p protocol) current(s *state, generation int) bool {
+// mayTake reports whether the scripts of the generation may take from the count.
+func (p protocol) mayTake(s *state, generation int) bool {
 	if s.count.epoch == 0 {
 		return false
 	}
@@ -238,18 +237,18 @@ func (p protocol) current(s *state, generation int) bool {
 		p.without == takeRule && s.count.epoch.generation() < generation
 }
 
-// same reports whether a take of the epoch may still commit.
-func (p protocol) same(taken, row epoch) bool {
+// mayCommit reports whether a take of the epoch taken may commit.
+func (p protocol) mayCommit(taken, row epoch) bool {
 	switch p.without {
-	case recordRule:
+	case commitRule:
 		return true
-	case adoptRule:
+	case adoptionRule:
 		return taken%perGeneration == row%perGeneration
 	}
 	return taken == row
 }
 
-// steps are what can happen next.
+// steps emits the states that can follow.
 func (p protocol) steps(from state, emit func(step[state])) {
 	do := func(what string, n int, change func(s *state)) {
 		s := from
@@ -258,157 +257,171 @@ func (p protocol) steps(from state, emit func(step[state])) {
 			emit(step[state]{s, what, n})
 		}
 	}
-	p.hands(from, do)
-	p.store(from, do)
+	p.raise(from, do)
+	p.redis(from, do)
 	for g := 1; g <= int(from.generation); g++ {
 		switch from.layouts[g] {
 		case scripted:
-			p.script(from, g, do)
+			p.takeByScript(from, g, do)
 			p.gate(from, g, do)
 		case locked:
-			p.lock(from, g, do)
+			p.takeUnderLock(from, g, do)
 			p.gate(from, g, do)
-		case direct:
-			p.direct(from, g, do)
+		case gateless:
+			p.sellWithoutGate(from, g, do)
 		}
 	}
-	p.ledger(from, do)
+	p.resolve(from, do)
 }
 
+// doer emits the state after a change, and what happened. n replaces %d in what.
 type doer func(what string, n int, change func(s *state))
 
-// hands is what changes the generation.
-func (p protocol) hands(from state, do doer) {
+// raise emits the ways to raise the generation.
+func (p protocol) raise(from state, do doer) {
 	if from.generation == p.generations {
 		return
 	}
-	raise := func(l layout) func(*state) {
+	raiseTo := func(l layout) func(*state) {
 		return func(s *state) {
 			s.generation++
 			s.layouts[s.generation] = l
-			if l != direct {
-				s.loading |= bit(s.generation)
+			if l != gateless {
+				s.loads |= bit(s.generation)
 			}
 		}
 	}
-	was, g := from.layouts[from.generation], int(from.generation)+1
-	if was != scripted {
-		do("an instance with scripts starts and raises the generation to %d", g, raise(scripted))
+	current, g := from.layouts[from.generation], int(from.generation)+1
+	if current != scripted {
+		do("an instance with scripts starts and raises the generation to %d", g, raiseTo(scripted))
 	}
-	if was != locked {
-		do("an instance with a lock starts and raises the generation to %d", g, raise(locked))
+	if current != locked {
+		do("an instance with a lock starts and raises the generation to %d", g, raiseTo(locked))
 	}
-	if was != direct {
-		do("an instance without a gate starts and raises the generation to %d", g, raise(direct))
-		// It may have met NOSCRIPT long ago: the compare-and-swap is what counts.
-		do("an instance that met NOSCRIPT raises the generation to %d", g, raise(was))
+	if current != gateless {
+		do("an instance without a gate starts and raises the generation to %d", g, raiseTo(gateless))
+		// It may have met NOSCRIPT at any earlier time: the compare-and-swap on the
+		// generation decides.
+		do("an instance that met NOSCRIPT raises the generation to %d", g, raiseTo(current))
 	}
 }
 
-// store is what happens to Redis, and what arrives there.
-func (p protocol) store(from state, do doer) {
+// redis emits snapshots, restarts and loads of scripts.
+func (p protocol) redis(from state, do doer) {
 	do("Redis saves a snapshot", 0, func(s *state) {
-		s.saved = s.count
+		s.snapshot = s.count
 		for i := range s.takes {
-			s.takes[i].saved = s.takes[i].held
+			s.takes[i].saved = s.takes[i].recorded
 		}
 	})
 	if from.restarts < p.restarts {
 		do("Redis restarts from its snapshot", 0, func(s *state) {
 			s.restarts++
-			s.count = s.saved
-			if p.without != lossRule {
+			s.count = s.snapshot
+			if p.without != scriptsLostRule {
 				s.scripts = 0
 			}
 			for i := range s.takes {
-				s.takes[i].held = s.takes[i].saved
+				s.takes[i].recorded = s.takes[i].saved
 			}
 		})
 	}
 	for g := 1; g <= int(from.generation); g++ {
-		if from.loading&bit(g) != 0 {
+		if from.loads&bit(g) != 0 {
 			do("the scripts of generation %d are loaded", g, func(s *state) {
-				if p.without != twiceRule {
-					s.loading &^= bit(g)
+				if p.without != noRetryRule {
+					s.loads &^= bit(g)
 				}
 				s.scripts |= bit(g)
 			})
 		}
 	}
-	if p.without == onceRule && from.layouts[from.generation] != direct {
+	if p.without == loadOnceRule && from.layouts[from.generation] != gateless {
 		do("an instance that met NOSCRIPT loads generation %d again", int(from.generation), func(s *state) {
 			s.scripts |= bit(s.generation)
 		})
 	}
 }
 
-// script is how instances with scripts sell.
-func (p protocol) script(from state, g int, do doer) {
-	if !p.runs(&from, g) || !p.current(&from, g) || from.count.left <= 0 {
+// takeByScript emits the takes of instances with scripts.
+func (p protocol) takeByScript(from state, g int, do doer) {
+	if !p.hasScripts(&from, g) || !p.mayTake(&from, g) || from.count.available <= 0 {
 		return
 	}
 	for i, t := range from.takes {
-		if t.phase == idle {
+		if t.status == unused {
 			do("a take under generation %d", g, func(s *state) {
-				s.count.left--
-				s.takes[i] = take{phase: cut, epoch: s.count.epoch, held: true}
+				s.count.available--
+				s.takes[i] = take{status: inFlight, epoch: s.count.epoch, recorded: true}
 			})
-			return // the others are no different
+			return // the other unused takes are the same
 		}
 	}
 }
 
-// lock is how instances with a lock sell: they exclude each other, and nobody
-// else.
-func (p protocol) lock(from state, g int, do doer) {
+// takeUnderLock emits the steps of takes under the lock. The lock excludes only
+// other holders of the same lock.
+func (p protocol) takeUnderLock(from state, g int, do doer) {
 	if from.read.epoch == 0 {
-		if p.runs(&from, g) && p.current(&from, g) && from.count.left > 0 {
+		if p.hasScripts(&from, g) && p.mayTake(&from, g) && from.count.available > 0 {
 			do("the holder of the lock reads under generation %d", g, func(s *state) {
-				s.read, s.reader = s.count, uint8(g)
+				s.read, s.holder = s.count, uint8(g)
 			})
 		}
 		return
 	}
-	if int(from.reader) != g {
+	if int(from.holder) != g {
 		return
 	}
-	end := func(s *state) { s.read, s.reader = count{}, 0 }
-	do("the holder of the lock gives up", 0, end)
-	if !p.runs(&from, g) {
+	release := func(s *state) { s.read, s.holder = count{}, 0 }
+	do("the holder releases the lock without a write", 0, release)
+	if !p.hasScripts(&from, g) {
 		return
 	}
 	if from.count.epoch != from.read.epoch && p.without != writeRule {
 		return
 	}
 	for i, t := range from.takes {
-		if t.phase == idle {
+		if t.status == unused {
 			do("the holder of the lock writes under generation %d", g, func(s *state) {
-				s.takes[i] = take{phase: cut, epoch: s.count.epoch, held: true}
-				s.count.left = s.read.left - 1
-				end(s)
+				s.takes[i] = take{status: inFlight, epoch: s.count.epoch, recorded: true}
+				s.count.available = s.read.available - 1
+				release(s)
 			})
 			return
 		}
 	}
 }
 
-// gate is what all instances with a gate do besides selling.
+// gate emits refills, fills and gives of instances with a gate.
 func (p protocol) gate(from state, g int, do doer) {
 	if from.layouts[g] == locked && from.read.epoch != 0 {
 		return // every change of a count happens under its lock
 	}
-	// The refill's transaction. It goes on to send a fill.
-	if epoch, ok := p.refill(from.row, g); ok {
-		for i := range from.fills {
-			do("a refill's transaction under generation %d", g, func(s *state) {
-				s.row = epoch
-				s.fills[i] = count{epoch, s.available()} // what was there is lost
-			})
-		}
+	p.refill(from, g, do)
+	if p.hasScripts(&from, g) {
+		p.fill(from, g, do)
+		p.give(from, g, do)
 	}
-	if !p.runs(&from, g) {
+}
+
+// refill emits the refill's transaction, which then sends a fill. The fill
+// replaces one of those on their way, which is lost.
+func (p protocol) refill(from state, g int, do doer) {
+	epoch, ok := p.nextEpoch(from.row, g)
+	if !ok {
 		return
 	}
+	for i := range from.fills {
+		do("a refill's transaction under generation %d", g, func(s *state) {
+			s.row = epoch
+			s.fills[i] = count{epoch, s.rowAvailable()}
+		})
+	}
+}
+
+// fill emits the arrivals of fills.
+func (p protocol) fill(from state, g int, do doer) {
 	for _, f := range from.fills {
 		if f.epoch != 0 && f.epoch.generation() == g && (from.count.epoch < f.epoch || p.without == fillRule) {
 			do("a fill under generation %d", g, func(s *state) {
@@ -416,103 +429,110 @@ func (p protocol) gate(from state, g int, do doer) {
 			})
 		}
 	}
+}
+
+// give emits the gives of failed takes.
+func (p protocol) give(from state, g int, do doer) {
 	if from.count.epoch.generation() > g {
 		return
 	}
 	for i, t := range from.takes {
-		if t.phase == back && t.held && (t.epoch == from.count.epoch || p.without == giveRule) {
+		if t.status == failed && t.recorded && (t.epoch == from.count.epoch || p.without == giveRule) {
 			do("a give under generation %d", g, func(s *state) {
-				s.count.left++
-				s.takes[i].held = false
+				s.count.available++
+				s.takes[i].recorded = false
 			})
 		}
 	}
 }
 
-// refill is the epoch that a refill under the generation raises the row's to.
-// False: the row is a later generation's, or the model's bounds are reached.
-func (p protocol) refill(row epoch, g int) (epoch, bool) {
+// nextEpoch returns the epoch to which a refill under the generation raises the
+// row. It returns false if the row belongs to a later generation, or if the epoch
+// would exceed the bounds of the model.
+func (p protocol) nextEpoch(row epoch, g int) (epoch, bool) {
 	if row.generation() > g {
 		return 0, false
 	}
-	if p.without == adoptRule && row.generation() < g {
-		return first(g) + max(row%perGeneration, 1), true
+	if p.without == adoptionRule && row.generation() < g {
+		return base(g) + max(row%perGeneration, 1), true
 	}
-	row = max(row, first(g))
-	return row + 1, !row.full()
+	row = max(row, base(g))
+	return row + 1, !row.last()
 }
 
-// direct is how instances without a gate sell.
-func (p protocol) direct(from state, g int, do doer) {
+// sellWithoutGate emits the adoption of the row and the sales of instances without
+// a gate.
+func (p protocol) sellWithoutGate(from state, g int, do doer) {
 	if from.row.generation() < g {
-		if p.without != directAdoptRule {
-			do("the row is adopted under generation %d", g, func(s *state) { s.row = first(g) + 1 })
+		if p.without != gatelessRule {
+			do("the row is adopted under generation %d", g, func(s *state) { s.row = base(g) + 1 })
 			return
 		}
 	} else if from.row.generation() > g {
 		return
 	}
-	if from.available() < 1 {
+	if from.rowAvailable() < 1 {
 		return
 	}
 	for i, t := range from.takes {
-		if t.phase == idle {
-			do("a unit is sold without a gate under generation %d", g, func(s *state) { s.takes[i].phase = sold })
+		if t.status == unused {
+			do("a unit is sold without a gate under generation %d", g, func(s *state) { s.takes[i].status = committed })
 			return
 		}
 	}
 }
 
-// ledger is what becomes of what the gate has cut.
-func (p protocol) ledger(from state, do doer) {
+// resolve emits the ends of takes in flight: commit, refusal or a void order.
+func (p protocol) resolve(from state, do doer) {
 	for i, t := range from.takes {
-		if t.phase != cut {
+		if t.status != inFlight {
 			continue
 		}
-		if p.same(t.epoch, from.row) {
-			do("a take of epoch %d commits", int(t.epoch), func(s *state) { s.takes[i].phase = sold })
+		if p.mayCommit(t.epoch, from.row) {
+			do("a take of epoch %d commits", int(t.epoch), func(s *state) { s.takes[i].status = committed })
 		} else {
-			do("a take of epoch %d is refused as stale", int(t.epoch), func(s *state) { s.takes[i].phase = back })
+			do("a take of epoch %d is refused as stale", int(t.epoch), func(s *state) { s.takes[i].status = failed })
 		}
-		do("a take of epoch %d is made void", int(t.epoch), func(s *state) { s.takes[i].phase = back })
+		do("a take of epoch %d is made void", int(t.epoch), func(s *state) { s.takes[i].status = failed })
 	}
 }
 
-const oversold = "more is sold than there was"
+const oversold = "oversell: more units are sold than the total"
 
-// wrong is what is wrong with a state.
-func (p protocol) wrong(s state) string {
-	if s.available() < 0 {
+// violation describes what is wrong with a state, or returns "".
+func (p protocol) violation(s state) string {
+	if s.rowAvailable() < 0 {
 		return oversold
 	}
-	if s.available() > 0 && !p.sells(s) {
-		return "nobody can sell what is left"
+	if s.rowAvailable() > 0 && !p.canSell(s) {
+		return "undersell: no instance can sell the remaining units"
 	}
 	return ""
 }
 
-// sells reports whether the next buyer is sold a unit, if all that is under way
-// is lost, nothing more fails, and one instance is left of the ledger's layout.
-func (p protocol) sells(s state) bool {
+// canSell reports whether the next buyer gets a unit if a single instance is left,
+// which has the ledger's layout, and all messages on their way are lost, and
+// nothing more fails.
+func (p protocol) canSell(s state) bool {
 	g := int(s.generation)
 	l := s.layouts[g]
 	for range 8 {
 		switch {
 		case s.row.generation() > g:
 			return false
-		case l == direct && s.row.generation() < g:
-			s.row = first(g) + 1
-		case l == direct:
+		case l == gateless && s.row.generation() < g:
+			s.row = base(g) + 1
+		case l == gateless:
 			return true
-		case !p.runs(&s, g): // raise and load
+		case !p.hasScripts(&s, g): // the instance raises the generation and loads
 			g++
 			s.scripts |= bit(g)
 		case s.count.epoch.generation() > g:
 			return false
-		case !p.current(&s, g), s.count.left <= 0, s.count.epoch != s.row: // not filled, drift, stale
-			s.row = max(s.row, first(g)) + 1
+		case !p.mayTake(&s, g), s.count.available <= 0, s.count.epoch != s.row: // not filled, drift, stale
+			s.row = max(s.row, base(g)) + 1
 			if s.count.epoch < s.row {
-				s.count = count{s.row, s.available()}
+				s.count = count{s.row, s.rowAvailable()}
 			}
 		default:
 			return true
@@ -521,20 +541,22 @@ func (p protocol) sells(s state) bool {
 	return false
 }
 
+// starts returns a state for each layout in which nothing has been sold yet.
 func starts(total int8) []state {
 	var all []state
-	for _, l := range []layout{scripted, locked, direct} {
+	for _, l := range []layout{scripted, locked, gateless} {
 		s := state{total: total, generation: 1, row: 1}
 		s.layouts[1] = l
-		if l != direct {
-			s.loading = bit(1)
+		if l != gateless {
+			s.loads = bit(1)
 		}
 		all = append(all, s)
 	}
 	return all
 }
 
-// TestGeneration searches the whole protocol, and then without each rule.
+// TestGeneration searches the complete protocol, where it must find no violation.
+// Then it leaves out one rule at a time and must find an oversell.
 func TestGeneration(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -547,32 +569,32 @@ func TestGeneration(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			states, trace := search(starts(test.total), test.steps, test.wrong)
+			states, trace := search(starts(test.total), test.steps, test.violation)
 			if trace != nil {
-				t.Errorf("after %d states:\n%s", states, strings.Join(trace, "\n"))
+				t.Errorf("found after %d states:\n%s", states, strings.Join(trace, "\n"))
 			}
 			t.Logf("%d states", states)
 		})
 	}
 	for without, name := range map[rule]string{
-		textRule:        "the generation in the scripts' text",
-		onceRule:        "the load once",
-		twiceRule:       "the load that is never repeated",
-		adoptRule:       "the epoch that rises with the adoption",
-		directAdoptRule: "the adoption by who has no gate",
-		recordRule:      "the epoch demanded by the transaction",
-		takeRule:        "the generation checked by a take",
-		fillRule:        "the fill that lowers no epoch",
-		giveRule:        "the epoch checked by a give",
-		writeRule:       "the epoch checked by a write under a lock",
-		lossRule:        "the scripts lost with the data", // as by a master that was a replica for a while
+		scriptTextRule:  "the generation in the scripts' text",
+		loadOnceRule:    "a single load",
+		noRetryRule:     "a load that is sent once",
+		adoptionRule:    "an adoption that raises the epoch",
+		gatelessRule:    "an adoption before a sale without a gate",
+		commitRule:      "a transaction that checks the take's epoch",
+		takeRule:        "a take that checks the count's generation",
+		fillRule:        "a fill that only raises the epoch",
+		giveRule:        "a give that checks the epoch",
+		writeRule:       "a write under a lock that checks the epoch",
+		scriptsLostRule: "scripts lost at a restart", // a master that was a replica for a while keeps them
 	} {
 		t.Run("without "+name, func(t *testing.T) {
 			t.Parallel()
 			p := protocol{without, 2, 1}
-			states, trace := search(starts(1), p.steps, p.wrong)
+			states, trace := search(starts(1), p.steps, p.violation)
 			if trace == nil || trace[len(trace)-1] != oversold {
-				t.Errorf("%d states hold no oversell", states)
+				t.Errorf("no oversell in %d states", states)
 			}
 			t.Logf("after %d states:\n%s", states, strings.Join(trace, "\n"))
 		})

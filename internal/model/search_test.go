@@ -1,5 +1,5 @@
-// Package model searches the state spaces of the protocol's rules exhaustively.
-// It has tests only.
+// Package model searches the states that the protocol's rules allow, exhaustively.
+// It contains only tests.
 package model
 
 import (
@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// step is a state that can follow another, and what happened in between. The
-// number replaces the verb in what.
+// step is a state that can follow another, and what happens in between. If what
+// contains %d, n replaces it.
 type step[S comparable] struct {
 	next S
 	what string
@@ -24,15 +24,15 @@ func (s step[S]) String() string {
 	return s.what
 }
 
-// search visits every state that can be reached, nearest first. It ends at the
-// first state of which wrong says something. It returns how many states it has
-// seen and the shortest way to the wrong one, which ends with what is wrong;
-// nil if there is none.
-func search[S comparable](starts []S, steps func(S, func(step[S])), wrong func(S) string) (states int, trace []string) {
+// search visits all states that can be reached, nearest first. It stops at the
+// first state for which violation returns a text. It returns the number of states
+// seen, and the steps of a shortest path to that state followed by the violation.
+// The trace is nil if there is no violation.
+func search[S comparable](starts []S, steps func(S, func(step[S])), violation func(S) string) (states int, trace []string) {
 	seen := make(map[S]bool)
 	var (
 		queue  []S
-		parent []int32
+		parent []int32 // by index in queue
 	)
 	visit := func(s S, from int) {
 		if !seen[s] {
@@ -44,17 +44,17 @@ func search[S comparable](starts []S, steps func(S, func(step[S])), wrong func(S
 		visit(s, -1)
 	}
 	for i := 0; i < len(queue); i++ {
-		if is := wrong(queue[i]); is != "" {
-			return len(seen), append(way(queue, parent, steps, i), is)
+		if found := violation(queue[i]); found != "" {
+			return len(seen), append(path(queue, parent, steps, i), found)
 		}
 		steps(queue[i], func(s step[S]) { visit(s.next, i) })
 	}
 	return len(seen), nil
 }
 
-// way is what happened on the way to the state at index to.
-func way[S comparable](queue []S, parent []int32, steps func(S, func(step[S])), to int) []string {
-	var happened []string
+// path returns the steps from a start to the state at index to.
+func path[S comparable](queue []S, parent []int32, steps func(S, func(step[S])), to int) []string {
+	var trace []string
 	for i := to; parent[i] >= 0; i = int(parent[i]) {
 		what := ""
 		steps(queue[parent[i]], func(s step[S]) {
@@ -62,13 +62,13 @@ func way[S comparable](queue []S, parent []int32, steps func(S, func(step[S])), 
 				what = s.String()
 			}
 		})
-		happened = append(happened, what)
+		trace = append(trace, what)
 	}
-	slices.Reverse(happened)
-	return happened
+	slices.Reverse(trace)
+	return trace
 }
 
-// TestSearch searches a space small enough to be counted by hand.
+// TestSearch searches a space that is small enough to count by hand.
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	steps := func(n int, emit func(step[int])) {
@@ -84,10 +84,10 @@ func TestSearch(t *testing.T) {
 		return ""
 	})
 	if want := []string{"add one to 0", "add two", "add two", "five"}; !slices.Equal(trace, want) {
-		t.Errorf("the way to 5 is %q, not %q", trace, want)
+		t.Errorf("the trace to 5 is %q, want %q", trace, want)
 	}
 	states, trace := search([]int{0}, steps, func(int) string { return "" })
 	if states != 12 || trace != nil {
-		t.Errorf("%d states and the trace %q, not 12 and none", states, trace)
+		t.Errorf("%d states and the trace %q, want 12 states and no trace", states, trace)
 	}
 }

@@ -21,7 +21,7 @@ var locks = []mutant{
 	{"a turn handed over is left again", lockQueue, "case l != nil && l.turn == h:", "case l != nil:", "internal/lock TestLeaseLostAfterHandover"},
 	{"a grant nobody got ends a lease", backend, "	var loss handedLoss\n", "	loss := handedLoss{hold: next.hold}\n", "internal/lock TestHandoverThatComesTooLate"},
 	{"a grant lost while it is handed over goes on", backend, "	lost := l.lost\n	l.mu.Unlock()", "	lost := false\n	l.mu.Unlock()", "internal/lock TestLossDuringHandover"},
-	{"an abandoned call's channel is reused", groups, "return ctx.Err() // ready is not reused: it will still be signalled", "readies.Put(ready)\n\t\treturn ctx.Err()", "internal/group TestAbandonedCall"},
+	{"an abandoned call's channel is reused", groups, "return ctx.Err() // ready is not reused: it will still be signalled", "readyChannels.Put(ready)\n\t\treturn ctx.Err()", "internal/group TestAbandonedCall"},
 	{"a ZooKeeper suspension is ignored", zookeeper, "if b.suspended != suspensions {", "if false {", "internal/lock/zookeeper TestSuspendedWhileListing"},
 	{"a lost ZooKeeper connection is ignored", zookeeper, "case zk.StateDisconnected, zk.StateExpired:", "case zk.StateExpired:", "internal/lock/zookeeper TestLostConnectionEndsLeases"},
 	{"a grant that a suspension ended is released", zookeeper, "|| err == nil && !held:", "|| false && !held:", "internal/lock/zookeeper TestReleaseAfterSuspension"},

@@ -1,9 +1,9 @@
-// Package outage keeps a log readable while something fails again and again.
+// Package outage limits repeated warnings in a log.
 //
-// While a store is away, each refused request and each failed sweep has the
-// same cause. Its Handler writes the first warning of a kind, counts those that
-// follow, writes one summary every few seconds, and one line when they have
-// ended:
+// While a store is unavailable, every refused request and every failed sweep
+// logs a warning with the same cause. The Handler of this package writes the
+// first warning of a kind and counts those that follow. It writes one summary
+// every few seconds, and one line when the outage has ended:
 //
 //	WARN refusing requests as busy  error="taking: dial tcp …: connection refused"
 //	WARN refusing requests as busy  error="…" count=1432 since=2026-11-21T19:40:18Z
@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-// every is the time between two summaries, and how long a failure must not
-// have been reported to be over.
-const every = 10 * time.Second
+// summaryInterval is the time between two summaries. An outage has ended when
+// no record of its kind arrived during one interval.
+const summaryInterval = 10 * time.Second
 
 // NewHandler returns a handler that writes to h and counts repeated warnings.
 //
@@ -30,37 +30,37 @@ const every = 10 * time.Second
 //
 // Handlers derived from one another count together. Close ends the counting.
 func NewHandler(h slog.Handler) *Handler {
-	return &Handler{Handler: h, outages: &outages{every: every, open: make(map[string]*outage)}}
+	return &Handler{Handler: h, tracker: &tracker{interval: summaryInterval, open: make(map[string]*outage)}}
 }
 
 // Handler is a slog.Handler. It is safe for concurrent use.
 type Handler struct {
 	slog.Handler
-	outages *outages
+	tracker *tracker
 }
 
-// outages are those under way, by message.
-type outages struct {
-	every time.Duration
+// tracker holds the current outages. Handlers derived from one another share it.
+type tracker struct {
+	interval time.Duration
 
 	mu     sync.Mutex
-	open   map[string]*outage
+	open   map[string]*outage // by message
 	closed bool
 }
 
-// outage is one kind of failure that goes on.
+// outage is one kind of failure that has not ended.
 type outage struct {
-	to       slog.Handler // writes the summaries
-	since    time.Time    // the first record's time
-	last     slog.Record  // the latest one
-	total    int
-	unsaid   int // records since the latest line
-	nextLine *time.Timer
+	to         slog.Handler // writes the summaries
+	since      time.Time    // of the first record
+	last       slog.Record
+	total      int
+	unreported int // records since the last summary
+	summary    *time.Timer
 }
 
 // Handle implements slog.Handler.
 func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
-	if r.Level == slog.LevelWarn && hasError(r) && h.outages.count(h.Handler, r) {
+	if r.Level == slog.LevelWarn && hasError(r) && h.tracker.count(h.Handler, r) {
 		return nil
 	}
 	return h.Handler.Handle(ctx, r)
@@ -68,25 +68,25 @@ func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
 
 // WithAttrs implements slog.Handler.
 func (h *Handler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &Handler{Handler: h.Handler.WithAttrs(attrs), outages: h.outages}
+	return &Handler{Handler: h.Handler.WithAttrs(attrs), tracker: h.tracker}
 }
 
 // WithGroup implements slog.Handler.
 func (h *Handler) WithGroup(name string) slog.Handler {
-	return &Handler{Handler: h.Handler.WithGroup(name), outages: h.outages}
+	return &Handler{Handler: h.Handler.WithGroup(name), tracker: h.tracker}
 }
 
-// Close writes the last summaries. Records handled after Close are written as
-// they come.
+// Close writes the last summaries. After Close the handler writes every record
+// and counts none.
 func (h *Handler) Close() {
-	o := h.outages
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.closed = true
-	for message, of := range o.open {
-		of.nextLine.Stop()
-		of.summarize()
-		delete(o.open, message)
+	t := h.tracker
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	for message, o := range t.open {
+		o.summary.Stop()
+		o.summarize()
+		delete(t.open, message)
 	}
 }
 
@@ -98,61 +98,62 @@ func hasError(r slog.Record) (found bool) {
 	return found
 }
 
-// count reports whether r is of a kind that is under way, and counts it then.
-// Otherwise it begins an outage, unless the outages are closed.
-func (o *outages) count(to slog.Handler, r slog.Record) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if of := o.open[r.Message]; of != nil {
-		of.last = r.Clone()
-		of.total++
-		of.unsaid++
+// count counts r and returns true if an outage of its kind is open. Otherwise it
+// opens one, unless the handler is closed, and returns false: r must be written.
+func (t *tracker) count(to slog.Handler, r slog.Record) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if o := t.open[r.Message]; o != nil {
+		o.last = r.Clone()
+		o.total++
+		o.unreported++
 		return true
 	}
-	if !o.closed {
-		of := &outage{to: to, since: r.Time, last: r.Clone(), total: 1}
-		of.nextLine = time.AfterFunc(o.every, func() { o.tick(r.Message, of) })
-		o.open[r.Message] = of
+	if !t.closed {
+		o := &outage{to: to, since: r.Time, last: r.Clone(), total: 1}
+		o.summary = time.AfterFunc(t.interval, func() { t.report(r.Message, o) })
+		t.open[r.Message] = o
 	}
 	return false
 }
 
-// tick writes a summary, or ends an outage of which nothing was heard.
-func (o *outages) tick(message string, of *outage) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+// report writes a summary of the outage, or ends it if no record has arrived
+// since the last one.
+func (t *tracker) report(message string, o *outage) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	switch {
-	case o.open[message] != of: // closed meanwhile
-	case of.unsaid == 0:
-		o.end(message, of)
+	case t.open[message] != o: // Close came first
+	case o.unreported == 0:
+		t.end(message, o)
 	default:
-		of.summarize()
-		of.nextLine.Reset(o.every)
+		o.summarize()
+		o.summary.Reset(t.interval)
 	}
 }
 
-// summarize writes the latest record and the number of those that were not
-// written, if there are any.
-func (of *outage) summarize() {
-	if of.unsaid == 0 {
+// summarize writes the last record with the number of records since the last
+// summary. It writes nothing if there are none.
+func (o *outage) summarize() {
+	if o.unreported == 0 {
 		return
 	}
-	line := of.last.Clone()
-	line.AddAttrs(slog.Int("count", of.unsaid), slog.Time("since", of.since))
-	_ = of.to.Handle(context.Background(), line)
-	of.unsaid = 0
+	line := o.last.Clone()
+	line.AddAttrs(slog.Int("count", o.unreported), slog.Time("since", o.since))
+	_ = o.to.Handle(context.Background(), line)
+	o.unreported = 0
 }
 
-// end forgets an outage, and says that it is over if it was more than one
-// record.
-func (o *outages) end(message string, of *outage) {
-	delete(o.open, message)
+// end removes the outage. It writes that the outage is over if it had more than
+// one record. The caller holds mu.
+func (t *tracker) end(message string, o *outage) {
+	delete(t.open, message)
 	ctx := context.Background()
-	if of.total == 1 || !of.to.Enabled(ctx, slog.LevelInfo) {
+	if o.total == 1 || !o.to.Enabled(ctx, slog.LevelInfo) {
 		return
 	}
 	line := slog.NewRecord(time.Now(), slog.LevelInfo, "over: "+message, 0)
-	line.AddAttrs(slog.Int("count", of.total), slog.Time("since", of.since),
-		slog.Float64("seconds", of.last.Time.Sub(of.since).Seconds()))
-	_ = of.to.Handle(ctx, line)
+	line.AddAttrs(slog.Int("count", o.total), slog.Time("since", o.since),
+		slog.Float64("seconds", o.last.Time.Sub(o.since).Seconds()))
+	_ = o.to.Handle(ctx, line)
 }

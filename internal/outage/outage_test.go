@@ -18,7 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// newLog returns a logger over a Handler, and what it has written so far.
+// newLog returns a logger over a Handler. lines returns the lines that it has
+// written.
 func newLog(t *testing.T) (log *slog.Logger, h *Handler, lines func() []string) {
 	t.Helper()
 	var b bytes.Buffer
@@ -31,6 +32,7 @@ func newLog(t *testing.T) (log *slog.Logger, h *Handler, lines func() []string) 
 	return slog.New(h), h, func() []string { return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n") }
 }
 
+// expect checks that each line matches its pattern.
 func expect(t *testing.T, lines []string, patterns ...string) {
 	t.Helper()
 	if len(lines) != len(patterns) {
@@ -38,25 +40,25 @@ func expect(t *testing.T, lines []string, patterns ...string) {
 	}
 	for n, pattern := range patterns {
 		if !regexp.MustCompile(pattern).MatchString(lines[n]) {
-			t.Errorf("line %d is %q, want %s", n, lines[n], pattern)
+			t.Errorf("line %d is %q, want a match of %s", n, lines[n], pattern)
 		}
 	}
 }
 
-// TestOutage: the first failure is told at once, those that follow are
-// counted, and the end is told.
+// TestOutage checks that the first warning is written at once, that the following
+// ones are counted, and that the end is written.
 func TestOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, h, lines := newLog(t)
 		defer h.Close()
-		for n := range 4290 { // 3 s, as it was measured
+		for n := range 4290 { // for 3 s
 			log.Warn("refusing", "error", errors.New("cause"), "n", n)
 			time.Sleep(700 * time.Microsecond)
 		}
-		time.Sleep(every - 3003*time.Millisecond) // to the first summary
+		time.Sleep(summaryInterval - 3003*time.Millisecond) // until the first summary
 		synctest.Wait()
 		log.Warn("refusing", "error", errors.New("another cause"))
-		time.Sleep(2 * every)
+		time.Sleep(2 * summaryInterval)
 		synctest.Wait()
 		log.Warn("refusing", "error", errors.New("again"))
 		expect(t, lines(),
@@ -68,7 +70,8 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// TestKinds: kinds are counted apart, and what is no outage is not counted.
+// TestKinds checks that each kind is counted on its own, and that records which
+// are no warnings with an error are not counted.
 func TestKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, h, lines := newLog(t)
@@ -80,10 +83,10 @@ func TestKinds(t *testing.T) {
 			log.Error("bug", "error", "x")
 			log.Info("news", "error", "x")
 		}
-		time.Sleep(3 * every)
+		time.Sleep(3 * summaryInterval)
 		synctest.Wait()
-		log.Warn("alone", "error", "x") // no line says that it is over
-		time.Sleep(3 * every)
+		log.Warn("alone", "error", "x") // a single record gets no "over" line
+		time.Sleep(3 * summaryInterval)
 		synctest.Wait()
 		written := lines()
 		expect(t, written[:8], `WARN msg=one error=x$`, `WARN msg=two part=p g.error=x$`, `WARN msg=drift sku=a$`, `ERROR msg=bug`, `INFO msg=news`,
@@ -91,16 +94,17 @@ func TestKinds(t *testing.T) {
 		rest := strings.Join(written[8:], "\n")
 		for _, want := range []string{"msg=one error=x count=1", "msg=two part=p g.error=x g.count=1", `msg="over: one"`, `msg="over: two" part=p`, "msg=alone error=x"} {
 			if strings.Count(rest, want) != 1 {
-				t.Errorf("%q is not there once:\n%s", want, rest)
+				t.Errorf("%q is written %d times, want 1:\n%s", want, strings.Count(rest, want), rest)
 			}
 		}
 		if len(written) != 13 {
-			t.Errorf("%d lines:\n%s", len(written), strings.Join(written, "\n"))
+			t.Errorf("%d lines, want 13:\n%s", len(written), strings.Join(written, "\n"))
 		}
 	})
 }
 
-// TestClose: what was counted is told at the end of the process.
+// TestClose checks that Close writes the summaries, and that every later record
+// is written.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, h, lines := newLog(t)
@@ -115,9 +119,11 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// TestConcurrent logs from several goroutines while summaries are written, for the
+// race detector.
 func TestConcurrent(t *testing.T) {
 	h := NewHandler(slog.NewTextHandler(io.Discard, nil))
-	h.outages.every = time.Millisecond
+	h.tracker.interval = time.Millisecond
 	log := slog.New(h)
 	var all sync.WaitGroup
 	for range 8 {

@@ -4,6 +4,6 @@ package store
 
 import "syscall"
 
-// boundUnacknowledged does nothing where the kernel has no such bound; there
-// the statements' deadlines are all.
+// boundUnacknowledged does nothing: this kernel has no such bound. Only the
+// deadlines of statements apply.
 func boundUnacknowledged(_, _ string, _ syscall.RawConn) error { return nil }

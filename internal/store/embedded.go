@@ -14,19 +14,20 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// clockTick is how often keys of the in-process Redis may expire.
-const clockTick = 20 * time.Millisecond
+// expiryInterval is the time between two checks for expired keys in the
+// in-process Redis.
+const expiryInterval = 20 * time.Millisecond
 
-// InProcessRedis is a Redis inside this process, on a loopback port of its own
-// and behind a random password. It keeps nothing on disk.
+// InProcessRedis is a Redis inside this process. It listens on a free loopback
+// port, requires a random password and keeps nothing on disk.
 type InProcessRedis struct {
 	server *miniredis.Miniredis
 	client redis.UniversalClient
 	url    string
 	stop   chan struct{}
-	clock  sync.WaitGroup
+	expiry sync.WaitGroup
 	closed sync.Once
-	err    error
+	err    error // of Close
 }
 
 // OpenInProcessRedis starts a Redis inside this process and connects to it.
@@ -38,7 +39,7 @@ func OpenInProcessRedis(ctx context.Context) (*InProcessRedis, error) {
 		return nil, fmt.Errorf("starting the in-process Redis: %w", err)
 	}
 	r := &InProcessRedis{server: server, stop: make(chan struct{})}
-	r.clock.Go(r.tick)
+	r.expiry.Go(r.advanceClock)
 	r.url = "redis://:" + password + "@" + server.Addr()
 	client, err := OpenRedis(ctx, r.url)
 	if err != nil {
@@ -48,60 +49,62 @@ func OpenInProcessRedis(ctx context.Context) (*InProcessRedis, error) {
 	return r, nil
 }
 
-// tick makes time pass for the server, whose keys do not expire by themselves.
-func (r *InProcessRedis) tick() {
-	ticker := time.NewTicker(clockTick)
+// advanceClock advances the server's clock until Close. Keys of miniredis expire
+// only when its clock is advanced.
+func (r *InProcessRedis) advanceClock() {
+	ticker := time.NewTicker(expiryInterval)
 	defer ticker.Stop()
 	for last := time.Now(); ; {
 		select {
 		case <-r.stop:
 			return
 		case <-ticker.C:
-			now := time.Now() // a busy machine drops ticks, and time passes all the same
+			now := time.Now() // not last+expiryInterval: the ticker drops ticks under load
 			r.server.FastForward(now.Sub(last))
 			last = now
 		}
 	}
 }
 
-// URL is how other processes of this machine reach the server. It has the
-// password.
+// URL returns the server's URL, password included, for other processes of this
+// machine.
 func (r *InProcessRedis) URL() string { return r.url }
 
-// Client returns the client of the server. Close closes it.
+// Client returns the server's client. Close closes it.
 func (r *InProcessRedis) Client() redis.UniversalClient { return r.client }
 
-// Close stops the server and forgets what it held. It may be called again.
+// Close stops the server and discards its data. Further calls have no effect.
 func (r *InProcessRedis) Close() error {
 	r.closed.Do(func() {
 		if r.client != nil {
 			r.err = r.client.Close()
 		}
 		close(r.stop)
-		r.clock.Wait()
+		r.expiry.Wait()
 		r.server.Close()
 	})
 	return r.err
 }
 
-// embeddedFolder begins the names of the temporary folders.
+// embeddedFolder is the prefix of the temporary folders' names.
 const embeddedFolder = "holdfast-embedded-"
 
-// Embedded is a pair of stores for trying out: an in-process Redis, and SQLite
-// in a temporary folder with its schema in place. Close takes both away.
+// Embedded is a pair of stores for trying the service out: an in-process Redis,
+// and a migrated SQLite database in a temporary folder. Close removes both.
 type Embedded struct {
 	sql    *SQL
 	redis  *InProcessRedis
 	folder string
-	claim  *os.File // says that the folder is in use; nil where there is no such thing
+	claim  *os.File // locked while the folder is in use; nil on systems without claims
 }
 
-// OpenEmbedded opens the pair, and removes what killed processes left of theirs.
+// OpenEmbedded opens the pair. It also removes the folders of processes that
+// were killed.
 func OpenEmbedded(ctx context.Context) (*Embedded, error) {
 	removeAbandoned()
 	folder, err := os.MkdirTemp("", embeddedFolder)
 	if err != nil {
-		return nil, fmt.Errorf("making a folder for the embedded database: %w", err)
+		return nil, fmt.Errorf("creating a folder for the embedded database: %w", err)
 	}
 	e := &Embedded{folder: folder}
 	if e.claim, err = claim(folder); err != nil {
@@ -118,7 +121,7 @@ func OpenEmbedded(ctx context.Context) (*Embedded, error) {
 	return e, nil
 }
 
-// SQL returns the database, with its schema in place.
+// SQL returns the database, which is migrated.
 func (e *Embedded) SQL() *SQL { return e.sql }
 
 // Redis returns the client of the in-process Redis.

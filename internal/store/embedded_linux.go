@@ -6,13 +6,14 @@ import (
 	"syscall"
 )
 
-// inUse is locked in the folder of an embedded database for as long as the
-// process lives that uses it.
+// inUse is the name of the file that a process keeps locked in the folder of its
+// embedded database. The lock ends with the process.
 const inUse = "in-use"
 
-// claim marks the folder as this process's until the file is closed.
+// claim marks the folder as in use by this process until the file is closed.
 func claim(folder string) (*os.File, error) {
-	// Under its name only when it is locked, or removeAbandoned could be faster.
+	// The file gets its name only after it is locked. Otherwise removeAbandoned
+	// could find it unlocked and remove the folder.
 	path := filepath.Join(folder, inUse)
 	file, err := os.Create(path + ".new")
 	if err != nil {
@@ -35,7 +36,7 @@ func removeAbandoned() {
 	for _, path := range found {
 		file, err := os.Open(path)
 		if err != nil {
-			continue // gone, or another user's
+			continue // already removed, or owned by another user
 		}
 		if syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			_ = os.RemoveAll(filepath.Dir(path))

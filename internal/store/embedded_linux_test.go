@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestOpenEmbedded_RemovesAbandoned: what a killed process left is gone with the
-// next start, and what is in use stays.
+// TestOpenEmbedded_RemovesAbandoned checks that OpenEmbedded removes the folder
+// of a killed process and keeps a folder that is in use.
 func TestOpenEmbedded_RemovesAbandoned(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	open := func() *Embedded {
@@ -18,17 +18,17 @@ func TestOpenEmbedded_RemovesAbandoned(t *testing.T) {
 		t.Cleanup(func() { _ = e.Close() })
 		return e
 	}
-	killed, living := open(), open()
+	killed, running := open(), open()
 	if _, err := os.Stat(killed.folder); err != nil {
-		t.Errorf("a folder in use: %v", err)
+		t.Errorf("the folder in use of the first: %v", err)
 	}
-	killed.claim.Close() // as the kernel does
+	killed.claim.Close() // as the kernel does when a process is killed
 	open()
 	if _, err := os.Stat(killed.folder); !os.IsNotExist(err) {
-		t.Errorf("an abandoned folder: %v", err)
+		t.Errorf("the abandoned folder still exists, or: %v", err)
 	}
-	if _, err := os.Stat(living.folder); err != nil {
-		t.Errorf("a folder in use: %v", err)
+	if _, err := os.Stat(running.folder); err != nil {
+		t.Errorf("the folder in use of the second: %v", err)
 	}
-	checkRoundTrip(t, living.SQL())
+	checkRoundTrip(t, running.SQL())
 }

@@ -4,8 +4,9 @@ package store
 
 import "os"
 
-// claim and removeAbandoned do nothing: the folder of a process that was killed
-// is the system's to remove.
+// claim does nothing. On this system nothing removes the folder of a process that
+// was killed, except the system's own cleaning of temporary files.
 func claim(string) (*os.File, error) { return nil, nil }
 
+// removeAbandoned does nothing, because claim does nothing.
 func removeAbandoned() {}

@@ -8,7 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func inProcess(t testing.TB) *InProcessRedis {
+// openInProcessRedis starts an in-process Redis that is closed when the test ends.
+func openInProcessRedis(t testing.TB) *InProcessRedis {
 	t.Helper()
 	r, err := OpenInProcessRedis(t.Context())
 	if err != nil {
@@ -22,14 +23,14 @@ func inProcess(t testing.TB) *InProcessRedis {
 	return r
 }
 
-func TestOpenInProcessRedis_TimePasses(t *testing.T) {
-	client := inProcess(t).Client()
+func TestOpenInProcessRedis_KeysExpire(t *testing.T) {
+	client := openInProcessRedis(t).Client()
 	ctx := t.Context()
 	if err := client.Set(ctx, "k", "v", 100*time.Millisecond).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if n := client.Exists(ctx, "k").Val(); n != 1 {
-		t.Error("the key is gone at once")
+		t.Error("the key has expired at once")
 	}
 	eventually(t, 5*time.Second, "the key expires", func() bool { return client.Exists(ctx, "k").Val() == 0 })
 	got, err := client.Eval(ctx, "return redis.call('TIME')[1]", nil).Int64()
@@ -38,15 +39,15 @@ func TestOpenInProcessRedis_TimePasses(t *testing.T) {
 	}
 }
 
-func TestOpenInProcessRedis_KeepsStrangersOut(t *testing.T) {
-	stranger := redis.NewClient(&redis.Options{Addr: inProcess(t).server.Addr()})
-	defer stranger.Close()
-	if err := stranger.Set(t.Context(), "k", "v", 0).Err(); err == nil {
-		t.Error("anyone on this machine may write")
+func TestOpenInProcessRedis_RequiresPassword(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: openInProcessRedis(t).server.Addr()})
+	defer client.Close()
+	if err := client.Set(t.Context(), "k", "v", 0).Err(); err == nil {
+		t.Error("a client without the password can write")
 	}
 }
 
-func TestOpenEmbedded_MigratedAndGoneAtClose(t *testing.T) {
+func TestOpenEmbedded_MigratedThenRemovedByClose(t *testing.T) {
 	e, err := OpenEmbedded(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -66,9 +67,9 @@ func TestOpenEmbedded_MigratedAndGoneAtClose(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(e.folder); !os.IsNotExist(err) {
-		t.Errorf("after Close the folder is there: %v", err)
+		t.Errorf("after Close the folder still exists, or: %v", err)
 	}
 	if err := e.Redis().Ping(t.Context()).Err(); err == nil {
-		t.Error("after Close Redis answers")
+		t.Error("Redis still answers after Close")
 	}
 }

@@ -12,18 +12,19 @@ import (
 	"github.com/holdfast-stock/holdfast/migrations"
 )
 
-// Errors about the schema. Their texts name the versions.
+// Errors about the schema. The errors that wrap them name the versions.
 var (
-	// ErrSchemaOld: migrations of this program have not been applied.
+	// ErrSchemaOld means that migrations of this program are not applied yet.
 	ErrSchemaOld = errors.New("the database schema is old")
-	// ErrSchemaNew: the schema was made by a later program.
+	// ErrSchemaNew means that a newer program has migrated the schema.
 	ErrSchemaNew = errors.New("the database schema is newer than this program")
-	// ErrSchemaDirty: a migration failed halfway and needs someone's hand.
+	// ErrSchemaDirty means that a migration failed halfway. An operator must
+	// repair the schema by hand.
 	ErrSchemaDirty = errors.New("the database schema is dirty")
 )
 
-// CheckSchema reports whether the schema is the one this program was built
-// for. It changes nothing.
+// CheckSchema returns nil if the schema has the version that this program needs.
+// It changes nothing.
 //
 // Errors: ErrSchemaOld, ErrSchemaNew, ErrSchemaDirty.
 func (s *SQL) CheckSchema(ctx context.Context) error {
@@ -45,8 +46,9 @@ func (s *SQL) CheckSchema(ctx context.Context) error {
 	return nil
 }
 
-// SchemaVersion returns the number of the last migration applied, 0 if there
-// is none, and whether it failed halfway. It changes nothing.
+// SchemaVersion returns the number of the last applied migration, or 0 if there
+// is none. dirty reports whether that migration failed halfway. SchemaVersion
+// changes nothing.
 func (s *SQL) SchemaVersion(ctx context.Context) (version uint, dirty bool, err error) {
 	exists, err := s.hasTable(ctx, "schema_migrations")
 	if err != nil || !exists {
@@ -62,7 +64,7 @@ func (s *SQL) SchemaVersion(ctx context.Context) (version uint, dirty bool, err 
 		if err := rows.Scan(&number, &dirty); err != nil {
 			return 0, false, s.failed("reading the schema version of", err)
 		}
-		version = uint(max(number, 0)) // -1 stands for none
+		version = uint(max(number, 0)) // -1 means no migration
 	}
 	if err := rows.Err(); err != nil {
 		return 0, false, s.failed("reading the schema version of", err)
@@ -83,18 +85,18 @@ func (s *SQL) hasTable(ctx context.Context, name string) (bool, error) {
 	return n > 0, nil
 }
 
-// MigrateUp applies every migration that is missing; there may be none. It is
-// safe to call from several processes at once: one migrates, the others wait
-// up to half a minute and find it done. When ctx ends it stops after the
-// migration that is running.
+// MigrateUp applies every missing migration, if any. Several processes may call
+// it at once: one migrates, the others wait for it, up to 30 s, and then have
+// nothing to do. When ctx ends, MigrateUp stops after the running migration.
 //
 // Errors: ErrSchemaNew, ErrSchemaDirty.
 func (s *SQL) MigrateUp(ctx context.Context) error {
 	return s.migrate(ctx, (*migrate.Migrate).Up)
 }
 
-// MigrateDown takes back the last migration, one only, with everything that
-// was stored in what it had made. Without one there is nothing to do.
+// MigrateDown reverts the last migration, and only that one. The data in the
+// tables and columns that it had created is lost. Without an applied migration
+// MigrateDown does nothing.
 //
 // Errors: ErrSchemaNew, ErrSchemaDirty.
 func (s *SQL) MigrateDown(ctx context.Context) error {
@@ -130,7 +132,7 @@ func (s *SQL) migrate(ctx context.Context, run func(*migrate.Migrate) error) err
 	m.LockTimeout = migrationLockWait
 	release := context.AfterFunc(ctx, func() { m.GracefulStop <- true })
 	err = migrationError(run(m))
-	if !release() { // ctx ended, and what was left may not have run
+	if !release() { // ctx ended: some migrations may not have run
 		err = errors.Join(err, ctx.Err())
 	}
 	fromSource, fromDatabase := m.Close()
@@ -140,7 +142,7 @@ func (s *SQL) migrate(ctx context.Context, run func(*migrate.Migrate) error) err
 	return nil
 }
 
-// migrationError gives the library's errors our names.
+// migrationError translates the library's errors into those of this package.
 func migrationError(err error) error {
 	var dirty migrate.ErrDirty
 	switch {

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
+// tables returns the tables of the database, without that of the migrations.
 func tables(t testing.TB, s *SQL) []string {
 	t.Helper()
 	query := map[Dialect]string{
@@ -45,12 +46,12 @@ func TestMigrate_UpDownUp(t *testing.T) {
 
 		checkVersion(t, s, 0)
 		if err := s.CheckSchema(ctx); !errors.Is(err, ErrSchemaOld) || !strings.Contains(err.Error(), fmt.Sprintf("version 0, this program needs %d", latest)) {
-			t.Errorf("empty: error %v", err)
+			t.Errorf("empty database: error %v, want ErrSchemaOld with both versions", err)
 		}
 		if got := tables(t, s); len(got) != 0 {
-			t.Errorf("looking made tables %q", got)
+			t.Errorf("CheckSchema created tables %q", got)
 		}
-		for range 2 { // the second finds nothing to do
+		for range 2 { // the second MigrateUp has nothing to do
 			if err := s.MigrateUp(ctx); err != nil {
 				t.Fatal(err)
 			}
@@ -73,10 +74,10 @@ func TestMigrate_UpDownUp(t *testing.T) {
 			checkVersion(t, s, before-1)
 		}
 		if err := s.MigrateDown(ctx); err != nil {
-			t.Errorf("down with nothing left: %v", err)
+			t.Errorf("MigrateDown of an empty database: %v", err)
 		}
 		if got := tables(t, s); len(got) != 0 {
-			t.Errorf("after down: tables %q", got)
+			t.Errorf("tables %q after the last MigrateDown", got)
 		}
 		if err := s.MigrateUp(ctx); err != nil {
 			t.Fatal(err)
@@ -98,18 +99,18 @@ func TestMigrate_AnotherVersion(t *testing.T) {
 		s := migrated(t, dbURL)
 		ctx := t.Context()
 		run(t, s.DB(), "UPDATE schema_migrations SET version = 900")
-		for name, err := range map[string]error{"check": s.CheckSchema(ctx), "up": s.MigrateUp(ctx), "down": s.MigrateDown(ctx)} {
+		for name, err := range map[string]error{"CheckSchema": s.CheckSchema(ctx), "MigrateUp": s.MigrateUp(ctx), "MigrateDown": s.MigrateDown(ctx)} {
 			if !errors.Is(err, ErrSchemaNew) || !strings.Contains(err.Error(), "900") {
-				t.Errorf("%s of a newer schema: error %v", name, err)
+				t.Errorf("%s of a newer schema: error %v, want ErrSchemaNew with the version", name, err)
 			}
 		}
 		run(t, s.DB(), "UPDATE schema_migrations SET version = 1, dirty = ?", true)
 		if version, dirty, err := s.SchemaVersion(ctx); version != 1 || !dirty || err != nil {
-			t.Errorf("version %d, dirty %v, error %v", version, dirty, err)
+			t.Errorf("version %d, dirty %v, error %v; want a dirty version 1", version, dirty, err)
 		}
-		for name, err := range map[string]error{"check": s.CheckSchema(ctx), "up": s.MigrateUp(ctx), "down": s.MigrateDown(ctx)} {
+		for name, err := range map[string]error{"CheckSchema": s.CheckSchema(ctx), "MigrateUp": s.MigrateUp(ctx), "MigrateDown": s.MigrateDown(ctx)} {
 			if !errors.Is(err, ErrSchemaDirty) || !strings.Contains(err.Error(), "migration 1 ") {
-				t.Errorf("%s of a dirty schema: error %v", name, err)
+				t.Errorf("%s of a dirty schema: error %v, want ErrSchemaDirty with the version", name, err)
 			}
 		}
 	})
@@ -121,7 +122,7 @@ func TestMigrate_ContextEnded(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := s.MigrateUp(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("error %v", err)
+			t.Errorf("error %v, want context.Canceled", err)
 		}
 		checkVersion(t, s, 0)
 	})
@@ -151,16 +152,17 @@ func TestMigrate_GoroutinesAtOnce(t *testing.T) {
 		}
 		all.Wait()
 		if len(ids) != 1 {
-			t.Errorf("ledger IDs %v, want one", ids)
+			t.Errorf("ledger IDs %v, want a single one", ids)
 		}
 	})
 }
 
-// migrateURL tells a child process which database to migrate.
+// migrateURL is the environment variable with the URL of the database that a
+// child process migrates.
 const migrateURL = "HOLDFAST_TEST_MIGRATE_URL"
 
 func TestMigrate_ProcessesAtOnce(t *testing.T) {
-	if dbURL := os.Getenv(migrateURL); dbURL != "" { // this is a child
+	if dbURL := os.Getenv(migrateURL); dbURL != "" { // this is a child process
 		migrated(t, dbURL)
 		return
 	}
@@ -190,9 +192,9 @@ func TestMigrate_ProcessesAtOnce(t *testing.T) {
 	})
 }
 
-// On SQLite a run is one transaction: a migration that fails leaves the schema
-// as it was, and not dirty.
-func TestSQLiteDriver_FailureLeavesNothing(t *testing.T) {
+// TestSQLiteDriver_FailureChangesNothing checks that a failed migration leaves
+// the schema unchanged and not dirty: on SQLite a run is one transaction.
+func TestSQLiteDriver_FailureChangesNothing(t *testing.T) {
 	dbURL := testenv.SQLite(t)
 	s := migrated(t, dbURL)
 	driver, err := s.migrations()
@@ -207,14 +209,14 @@ func TestSQLiteDriver_FailureLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := driver.Run(strings.NewReader("CREATE TABLE half (a INTEGER); CREATE TABLE half (a INTEGER)")); err == nil {
-		t.Error("a migration that cannot run ran")
+		t.Error("creating the same table twice gives no error")
 	}
 	if err := driver.Unlock(); err != nil {
 		t.Fatal(err)
 	}
 	checkVersion(t, s, 2)
 	if slices.Contains(tables(t, s), "half") {
-		t.Error("half of the migration is there")
+		t.Error("a table of the failed migration exists")
 	}
-	run(t, s.DB(), "DELETE FROM ledger") // nothing is locked
+	run(t, s.DB(), "DELETE FROM ledger") // fails if the database is still locked
 }

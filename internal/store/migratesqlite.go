@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"io"
 	"sync/atomic"
 
@@ -11,15 +12,15 @@ import (
 	"github.com/golang-migrate/migrate/v4/database"
 )
 
-// sqliteDriver runs migrations on SQLite. The library's own driver would
-// compile C, or register a second driver under the name of ours. All of a run,
-// versions included, is one transaction under SQLite's write lock: other
-// processes wait for it, and what fails leaves nothing behind.
+// sqliteDriver runs migrations on SQLite. The library's own drivers need cgo, or
+// register a second driver under the name of ours. One transaction under
+// SQLite's write lock holds all migrations of a run and the versions: other
+// processes wait for it, and a failed run changes nothing.
 type sqliteDriver struct {
 	pool   *sql.DB
 	conn   *sql.Conn
 	locked atomic.Bool
-	failed bool // the transaction must not be committed
+	failed bool // Unlock must roll back
 }
 
 var _ database.Driver = (*sqliteDriver)(nil)
@@ -37,15 +38,16 @@ func sqliteMigrations(dsn string) (database.Driver, error) {
 	return &sqliteDriver{pool: pool, conn: conn}, nil
 }
 
-// Open is not how this driver is made.
+// Open is part of database.Driver. It always fails: sqliteMigrations creates the
+// driver.
 func (d *sqliteDriver) Open(string) (database.Driver, error) {
-	return nil, errors.New("the SQLite migration driver is not opened by URL")
+	return nil, errors.New("the SQLite migration driver cannot be opened by URL")
 }
 
 func (d *sqliteDriver) Close() error { return errors.Join(d.conn.Close(), d.pool.Close()) }
 
-// Lock begins the transaction. It waits as long as the connection's busy
-// timeout says.
+// Lock begins the transaction. It waits for other writers up to the connection's
+// busy timeout.
 func (d *sqliteDriver) Lock() error {
 	return database.CasRestoreOnErr(&d.locked, false, true, database.ErrLocked, func() error {
 		d.failed = false
@@ -53,7 +55,7 @@ func (d *sqliteDriver) Lock() error {
 	})
 }
 
-// Unlock commits the transaction, or rolls back one that failed.
+// Unlock commits the transaction, or rolls it back if a migration failed.
 func (d *sqliteDriver) Unlock() error {
 	return database.CasRestoreOnErr(&d.locked, true, false, database.ErrNotLocked, func() error {
 		if !d.failed {
@@ -74,7 +76,7 @@ func (d *sqliteDriver) Run(migration io.Reader) error {
 	}
 	if err != nil {
 		d.failed = true
-		return database.Error{OrigErr: err, Err: "migration failed"}
+		return fmt.Errorf("running a migration: %w", err)
 	}
 	return nil
 }
@@ -87,7 +89,7 @@ func (d *sqliteDriver) SetVersion(version int, dirty bool) error {
 	}
 	if err != nil {
 		d.failed = true
-		return database.Error{OrigErr: err, Err: "writing the schema version failed"}
+		return fmt.Errorf("writing the schema version: %w", err)
 	}
 	return nil
 }
@@ -106,8 +108,8 @@ func (d *sqliteDriver) Version() (version int, dirty bool, err error) {
 	return version, dirty, err
 }
 
-// Drop is not offered: nothing calls it.
-func (d *sqliteDriver) Drop() error { return errors.New("the SQLite migration driver does not drop") }
+// Drop is part of database.Driver. It always fails: nothing calls it.
+func (d *sqliteDriver) Drop() error { return errors.New("the SQLite migration driver cannot drop") }
 
 func (d *sqliteDriver) exec(statements string) error {
 	_, err := d.conn.ExecContext(context.Background(), statements)

@@ -31,9 +31,9 @@ func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
 	}
 	s.migrations = func() (database.Driver, error) { return mysqlMigrations(config) }
 
-	stateMySQL(config, version)
+	setMySQLState(config, version)
 	sessions := config.Clone()
-	idle := boundMySQL(sessions, version)
+	idle := setMySQLBounds(sessions, version)
 	connector, err := driver.NewConnector(sessions)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadURL, err)
@@ -41,7 +41,7 @@ func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
 	s.pool = sql.OpenDB(mysqlConnector{Connector: connector, texts: sessions.InterpolateParams})
 	s, err = s.open(ctx, poolSize, mysql.New(mysql.Config{
 		Conn:                      pool{DB: s.pool, exec: execMySQL, begin: "START TRANSACTION", guard: mysqlGuard, guarded: mysqlGuarded},
-		SkipInitializeWithVersion: true, // it only chooses among clauses that the ledger's own SQL does not use
+		SkipInitializeWithVersion: true, // the version only affects clauses that the ledger's SQL does not use
 	}))
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
 	return s, nil
 }
 
-// mysqlConfig turns the URL into the driver's configuration, without bounds.
+// mysqlConfig returns the URL's configuration for the driver, without bounds.
 func mysqlConfig(u *url.URL) (*driver.Config, error) {
 	if u.Hostname() == "" {
 		return nil, errors.New("it names no host")
@@ -63,19 +63,19 @@ func mysqlConfig(u *url.URL) (*driver.Config, error) {
 	if err != nil {
 		return nil, errors.New("its query cannot be parsed")
 	}
-	// Rows are read and written as UTC times, and a row found counts as
-	// updated; nobody's query may change that.
-	for _, ours := range []string{"parseTime", "loc", "clientFoundRows"} {
-		query.Del(ours)
+	// The service relies on UTC times, and on row counts that include rows which
+	// an UPDATE found but did not change. The URL cannot override this.
+	for _, fixed := range []string{"parseTime", "loc", "clientFoundRows"} {
+		query.Del(fixed)
 	}
-	for ours := range mysqlState {
-		query.Del(ours)
+	for fixed := range mysqlState {
+		query.Del(fixed)
 	}
 	config, err := driver.ParseDSN("/?" + query.Encode())
 	if err != nil {
-		return nil, fmt.Errorf("its query: %w", err)
+		return nil, fmt.Errorf("its query cannot be used: %w", err)
 	}
-	config.Logger = &driver.NopLogger{} // what it would log comes back as an error too
+	config.Logger = &driver.NopLogger{} // the driver also returns the errors that it logs
 	config.User = u.User.Username()
 	config.Passwd, _ = u.User.Password()
 	config.Net = "tcp"
@@ -85,19 +85,19 @@ func mysqlConfig(u *url.URL) (*driver.Config, error) {
 	config.Loc = time.UTC
 	config.ClientFoundRows = true
 	if !query.Has("interpolateParams") {
-		config.InterpolateParams = true // one round trip a statement instead of three
+		config.InterpolateParams = true // one round trip for each statement instead of three
 	}
 	if !query.Has("timeout") {
 		config.Timeout = connectTimeout
 	}
 	if config.TLS != nil && config.TLS.ServerName == "" {
-		config.TLS.ServerName = u.Hostname() // ParseDSN took it from the address it did not have yet
+		config.TLS.ServerName = u.Hostname() // ParseDSN would set it, but has no address here
 	}
 	return config, nil
 }
 
-// mysqlVersion asks the server what it is, since MariaDB and MySQL name the
-// same bounds differently and refuse each other's names.
+// mysqlVersion reads the server's version. MariaDB and MySQL have different
+// names for the same bounds, and each refuses the other's names.
 func mysqlVersion(ctx context.Context, config *driver.Config) (string, error) {
 	probe := config.Clone()
 	probe.Params = nil
@@ -113,10 +113,10 @@ func mysqlVersion(ctx context.Context, config *driver.Config) (string, error) {
 	return version, err
 }
 
-// mysqlState is what every session relies on and no URL changes, whatever the
-// server's global variables say: a statement outside a transaction commits by
-// itself, a COMMIT begins no other transaction, a SELECT returns all its rows,
-// and keys are checked.
+// mysqlState are the session variables that the service relies on. They override
+// the server's global variables, and the URL cannot change them: a statement
+// outside a transaction commits at once, a COMMIT begins no new transaction, a
+// SELECT returns all its rows, and keys are checked.
 var mysqlState = map[string]string{
 	"autocommit":         "1",
 	"completion_type":    "'NO_CHAIN'",
@@ -126,12 +126,13 @@ var mysqlState = map[string]string{
 	"foreign_key_checks": "1",
 }
 
-// mysqlMode is the sql_mode unless the URL names another. In some modes text
-// means something else: ORACLE refuses BEGIN and takes the empty string for NULL.
+// mysqlMode is the sql_mode unless the URL sets another. Some modes change the
+// meaning of SQL: ORACLE refuses BEGIN and treats the empty string as NULL.
 const mysqlMode = "'STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION'"
 
-// stateMySQL has the sessions, those of migrations too, state what they rely on.
-func stateMySQL(config *driver.Config, version string) {
+// setMySQLState sets the session variables that all sessions rely on, those of
+// migrations included.
+func setMySQLState(config *driver.Config, version string) {
 	if config.Params == nil {
 		config.Params = make(map[string]string)
 	}
@@ -150,40 +151,42 @@ func setDefault(config *driver.Config, name, value string) {
 
 func isMariaDB(version string) bool { return strings.Contains(version, "MariaDB") }
 
-// boundMySQL bounds the sessions, where the URL has not, and returns how long
-// a connection may lie idle in the pool.
-func boundMySQL(config *driver.Config, version string) (idle time.Duration) {
+// setMySQLBounds sets the bounds that the URL leaves unset. It returns how long a
+// connection may stay idle in the pool.
+func setMySQLBounds(config *driver.Config, version string) (idle time.Duration) {
 	if config.ReadTimeout == 0 {
-		config.ReadTimeout = silence
+		config.ReadTimeout = ioTimeout
 	}
 	if config.WriteTimeout == 0 {
-		config.WriteTimeout = silence
+		config.WriteTimeout = ioTimeout
 	}
-	config.MultiStatements = config.InterpolateParams // nobody's text is part of a statement
+	config.MultiStatements = config.InterpolateParams // safe: no statement contains a caller's text
 	set := func(name, value string) { setDefault(config, name, value) }
 	set("innodb_lock_wait_timeout", wholeSeconds(lockWait))
-	// All text of the ledger is ASCII, columns and values: the server need not
-	// convert it.
+	// All columns and values of the ledger are ASCII text. With these settings the
+	// server does not convert it.
 	set("character_set_client", "ascii")
-	set("collation_connection", "ascii_bin") // and the charset with it
+	set("collation_connection", "ascii_bin") // sets character_set_connection too
 	if isMariaDB(version) {
 		set("tx_isolation", "'READ-COMMITTED'")
 		set("idle_transaction_timeout", wholeSeconds(idleTransaction))
 		return connectionIdle
 	}
 	set("transaction_isolation", "'READ-COMMITTED'")
-	// MySQL cannot tell an idle transaction from an idle session, so both end
-	// early, and the pool lets go before the server does.
-	set("wait_timeout", wholeSeconds(silence))
-	return silence / 2
+	// MySQL has no bound for idle transactions alone, so wait_timeout bounds all
+	// idle sessions. The pool closes an idle connection before the server does.
+	set("wait_timeout", wholeSeconds(ioTimeout))
+	return ioTimeout / 2
 }
 
-// mysqlGuard overflows where it should fail: that is an error in every
-// sql_mode, and ends the text of statements that it is in.
+// mysqlGuard returns a guard that fails unless the statement before it changed
+// this many rows. It fails by an integer overflow: that is an error in every
+// sql_mode, and the server skips the statements after it in the same text.
 func mysqlGuard(rows int64) Guard {
 	return func(value string) string { return fmt.Sprintf("IF(ROW_COUNT() = %d, %s, ~0 + 1)", rows, value) }
 }
 
+// mysqlGuarded reports whether err is a guard's overflow.
 func mysqlGuarded(err error) bool {
 	var e *driver.MySQLError
 	return errors.As(err, &e) && e.Number == mysqlOutOfRange
@@ -192,9 +195,9 @@ func mysqlGuarded(err error) bool {
 func wholeSeconds(d time.Duration) string { return strconv.Itoa(int(d / time.Second)) }
 
 func mysqlMigrations(config *driver.Config) (database.Driver, error) {
-	own := config.Clone()
-	own.MultiStatements = true
-	connector, err := driver.NewConnector(own)
+	config = config.Clone()
+	config.MultiStatements = true
+	connector, err := driver.NewConnector(config)
 	if err != nil {
 		return nil, err
 	}

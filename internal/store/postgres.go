@@ -53,26 +53,27 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 		return nil, s.failed("connecting to", poolerProblem(err))
 	}
 	if pooled && config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		// A prepared statement is on one of the server's sessions, and the next
-		// transaction on another.
+		// The pooler may run the next transaction on another session of the
+		// server, where the prepared statement does not exist.
 		sessions.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	s.pool = sql.OpenDB(postgresConnector{stdlib.GetConnector(*sessions)})
 	return s.open(ctx, poolSize, postgres.New(postgres.Config{Conn: pool{DB: s.pool, exec: execPostgres, begin: "START TRANSACTION", final: true}}))
 }
 
-// postgresBounds are the bounds of sessions, where the URL has no others.
-// statement_timeout does not bound a COMMIT, and neither does lock_timeout.
+// postgresBounds are the bounds of a session unless the URL sets others. Neither
+// statement_timeout nor lock_timeout bounds a COMMIT.
 var postgresBounds = map[string]string{
 	"default_transaction_isolation":       "read committed",
 	"lock_timeout":                        milliseconds(lockWait),
 	"idle_in_transaction_session_timeout": milliseconds(idleTransaction),
-	"statement_timeout":                   milliseconds(silence),
-	"tcp_user_timeout":                    milliseconds(silence),
+	"statement_timeout":                   milliseconds(ioTimeout),
+	"tcp_user_timeout":                    milliseconds(ioTimeout),
 }
 
-// behindPooler connects once and reports whether there is a pooler between: the
-// session's process ID is not the one that the client was given.
+// behindPooler connects once and reports whether a pooler stands between client
+// and server. Behind a pooler, the process ID that the session reports differs
+// from the one that the client received when it connected.
 func behindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
 	conn, err := pgx.ConnectConfig(context.WithValue(ctx, connecting{}, true), config)
 	if err != nil {
@@ -84,7 +85,7 @@ func behindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
 	return pid != conn.PgConn().PID(), err
 }
 
-// poolerProblem says what to do about a pooler that refuses the sessions'
+// poolerProblem adds advice to the error of a pooler that refuses the sessions'
 // settings.
 func poolerProblem(err error) error {
 	var e *pgconn.PgError
@@ -92,15 +93,15 @@ func poolerProblem(err error) error {
 		return err
 	}
 	names := slices.Sorted(maps.Keys(postgresBounds))
-	return fmt.Errorf("%w: a pooler is in between: set ignore_startup_parameters = %s in pgbouncer.ini, and the same bounds with ALTER ROLE (docs/engines.md)",
+	return fmt.Errorf("%w: the server is behind a pooler: set ignore_startup_parameters = %s in pgbouncer.ini, and set the same bounds with ALTER ROLE (docs/engines.md)",
 		err, strings.Join(names, ","))
 }
 
-// postgresProblem takes the connection string, which the parser's error
-// quotes, off the error.
+// postgresProblem returns the parser's error without the connection string that
+// it quotes.
 func postgresProblem(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
-		return errors.New("a parameter of it cannot be used: " + inner.Error())
+		return errors.New("one of its parameters cannot be used: " + inner.Error())
 	}
 	return errors.New("it cannot be parsed")
 }
@@ -110,8 +111,8 @@ func postgresDialer() *net.Dialer {
 		Timeout: connectTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{
 			Enable:   true,
-			Idle:     silence / 2,
-			Interval: silence / 10,
+			Idle:     ioTimeout / 2,
+			Interval: ioTimeout / 10,
 			Count:    5,
 		},
 		Control: boundUnacknowledged,
@@ -128,10 +129,10 @@ func orDefault(parameters map[string]string, name, value string) string {
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
 func postgresMigrations(config *pgx.ConnConfig) (database.Driver, error) {
-	own := config.Copy()
-	own.RuntimeParams["lock_timeout"] = milliseconds(migrationLockWait) // it bounds the wait for another migration too
-	own.RuntimeParams["statement_timeout"] = "0"
-	pool := sql.OpenDB(postgresConnector{stdlib.GetConnector(*own)})
+	config = config.Copy()
+	config.RuntimeParams["lock_timeout"] = milliseconds(migrationLockWait) // also bounds the wait for another process's migration
+	config.RuntimeParams["statement_timeout"] = "0"
+	pool := sql.OpenDB(postgresConnector{stdlib.GetConnector(*config)})
 	migrations, err := migratepgx.WithInstance(pool, &migratepgx.Config{})
 	if err != nil {
 		pool.Close()

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,13 +20,13 @@ import (
 
 // Bounds of the connections to Redis.
 const (
-	redisPool        = 32
-	redisDial        = time.Second
-	redisSilence     = 2 * time.Second
-	redisTopology    = 5 * time.Second // how long a cluster's slots are believed unasked
-	redisDefaultPort = "6379"
-	sentinelPort     = "26379"
-	clusterRedirects = 3
+	redisPoolSize        = 32
+	redisDialTimeout     = time.Second
+	redisTimeout         = 2 * time.Second // for one read or write
+	slotsRefreshInterval = 5 * time.Second // of a cluster's slot map
+	redisDefaultPort     = "6379"
+	sentinelDefaultPort  = "26379"
+	maxRedirects         = 3
 )
 
 // OpenRedis connects to the Redis at the URL:
@@ -34,17 +35,19 @@ const (
 //	redis+sentinel://user:password@h1:p1,h2:p2/mymaster?db=0
 //	redis+cluster://user:password@h1:p1,h2:p2
 //
-// The last two run over TLS as rediss+sentinel:// and rediss+cluster://. User
-// and password are the data nodes'; a Sentinel's own are the parameters
-// sentinel_username and sentinel_password. Other parameters: those of go-redis
-// for redis://, but max_retries; db, skip_verify (TLS) for the others.
+// The last two use TLS as rediss+sentinel:// and rediss+cluster://. User and
+// password are those of the data nodes. The credentials of the Sentinels are
+// the parameters sentinel_username and sentinel_password. redis:// takes the
+// parameters of go-redis, except that max_retries has no effect. The other
+// schemes take skip_verify (for TLS), and redis+sentinel:// takes db.
 //
-// No command is ever sent twice: a lost answer is the caller's to think about.
-// Dialling is bounded to 1 s, an answer to 2 s, a context's deadline counts,
-// and a node has at most 32 connections. The first answer must come within 5 s.
+// The client never sends a command twice: after a lost answer the caller must
+// assume that the command may have run. Dialling is bounded to 1 s and an
+// answer to 2 s; a context's earlier deadline wins. There are at most 32
+// connections to a node. OpenRedis fails if the first answer takes over 5 s.
 //
-// Errors name the address and the problem, never a password. ErrBadURL: the
-// URL itself is at fault.
+// Errors name the address and the problem, never a password. A URL that cannot
+// be used gives ErrBadURL.
 func OpenRedis(ctx context.Context, rawURL string) (redis.UniversalClient, error) {
 	client, target, err := redisClient(rawURL)
 	if err != nil {
@@ -59,10 +62,10 @@ func OpenRedis(ctx context.Context, rawURL string) (redis.UniversalClient, error
 	return client, nil
 }
 
-// LogRedis sends what the Redis clients of this process log, which else goes to
-// standard error, to log at the level Debug: a line for every failed dial tells
-// an operator nothing that the failed calls do not. The clients' logger is the
-// process's only one: call it once, before OpenRedis.
+// LogRedis redirects the messages of this process's Redis clients from standard
+// error to log, at the level Debug. Most of them report failed dials, which the
+// failed calls report too. The clients share one logger: call LogRedis once,
+// before OpenRedis.
 func LogRedis(log *slog.Logger) { redis.SetLogger(redisLog{log}) }
 
 type redisLog struct{ log *slog.Logger }
@@ -93,8 +96,8 @@ func redisClient(rawURL string) (client redis.UniversalClient, target string, er
 	return nil, "", fmt.Errorf("%q is none of redis://, rediss://, redis+sentinel://, redis+cluster://", u.Scheme+"://")
 }
 
-// parseHosts parses a URL that may name several hosts, separated by commas,
-// which the URL parser does not take.
+// parseHosts parses a URL that may have several hosts, separated by commas.
+// url.Parse rejects such a list, so the returned URL has only the first host.
 func parseHosts(rawURL string) (*url.URL, []string, error) {
 	scheme, rest, ok := strings.Cut(rawURL, "://")
 	if !ok {
@@ -114,12 +117,13 @@ func parseHosts(rawURL string) (*url.URL, []string, error) {
 	return u, hosts, nil
 }
 
-// addresses gives the hosts that name no port the usual one.
+// addresses returns the hosts as host:port and adds the default port where a
+// host has none.
 func addresses(hosts []string, port string) ([]string, error) {
 	for i, host := range hosts {
 		u, err := url.Parse("//" + host)
 		if err != nil || u.Hostname() == "" || u.User != nil {
-			return nil, errors.New("its hosts are not host:port") // not quoted: it may be half a password
+			return nil, errors.New("its hosts are not host:port") // not quoted: the text may contain the password
 		}
 		hosts[i] = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port))
 	}
@@ -137,10 +141,10 @@ func singleRedis(u *url.URL, hosts []string) (redis.UniversalClient, string, err
 	if err != nil {
 		return nil, "", errors.New(strings.TrimPrefix(err.Error(), "redis: "))
 	}
-	options.DialTimeout = cmp.Or(options.DialTimeout, redisDial)
-	options.ReadTimeout = cmp.Or(options.ReadTimeout, redisSilence)
-	options.WriteTimeout = cmp.Or(options.WriteTimeout, redisSilence)
-	options.PoolSize = cmp.Or(options.PoolSize, redisPool)
+	options.DialTimeout = cmp.Or(options.DialTimeout, redisDialTimeout)
+	options.ReadTimeout = cmp.Or(options.ReadTimeout, redisTimeout)
+	options.WriteTimeout = cmp.Or(options.WriteTimeout, redisTimeout)
+	options.PoolSize = cmp.Or(options.PoolSize, redisPoolSize)
 	options.MaxActiveConns = cmp.Or(options.MaxActiveConns, options.PoolSize)
 	options.ConnMaxIdleTime = cmp.Or(options.ConnMaxIdleTime, connectionIdle)
 	options.ConnMaxLifetime = cmp.Or(options.ConnMaxLifetime, connectionLife)
@@ -153,13 +157,13 @@ func singleRedis(u *url.URL, hosts []string) (redis.UniversalClient, string, err
 }
 
 func sentinelRedis(u *url.URL, secure bool, hosts []string) (redis.UniversalClient, string, error) {
-	sentinels, err := addresses(hosts, sentinelPort)
+	sentinels, err := addresses(hosts, sentinelDefaultPort)
 	if err != nil {
 		return nil, "", err
 	}
 	master := strings.TrimPrefix(u.Path, "/")
 	if master == "" || strings.Contains(master, "/") {
-		return nil, "", errors.New("redis+sentinel:// names the master: redis+sentinel://h1:p1,h2:p2/mymaster")
+		return nil, "", errors.New("redis+sentinel:// needs the master's name as its path: redis+sentinel://h1:p1,h2:p2/mymaster")
 	}
 	query, err := parameters(u, "db", "skip_verify", "sentinel_username", "sentinel_password")
 	if err != nil {
@@ -171,7 +175,7 @@ func sentinelRedis(u *url.URL, secure bool, hosts []string) (redis.UniversalClie
 			return nil, "", fmt.Errorf("db %q is not a database number", query.Get("db"))
 		}
 	}
-	security, err := transport(secure, query)
+	security, err := tlsConfig(secure, query)
 	if err != nil {
 		return nil, "", err
 	}
@@ -186,17 +190,17 @@ func sentinelRedis(u *url.URL, secure bool, hosts []string) (redis.UniversalClie
 		DB:                    db,
 		TLSConfig:             security,
 		MaxRetries:            -1,
-		DialTimeout:           redisDial,
+		DialTimeout:           redisDialTimeout,
 		DialerRetries:         1,
-		ReadTimeout:           redisSilence,
-		WriteTimeout:          redisSilence,
+		ReadTimeout:           redisTimeout,
+		WriteTimeout:          redisTimeout,
 		ContextTimeoutEnabled: true,
-		PoolSize:              redisPool,
-		MaxActiveConns:        redisPool,
+		PoolSize:              redisPoolSize,
+		MaxActiveConns:        redisPoolSize,
 		ConnMaxIdleTime:       connectionIdle,
 		ConnMaxLifetime:       connectionLife,
 		DisableIdentity:       true,
-	}), fmt.Sprintf("Redis master %s by the Sentinels at %s", master, strings.Join(sentinels, ", ")), nil
+	}), fmt.Sprintf("Redis master %s through the Sentinels at %s", master, strings.Join(sentinels, ", ")), nil
 }
 
 func clusterRedis(u *url.URL, secure bool, hosts []string) (redis.UniversalClient, string, error) {
@@ -211,7 +215,7 @@ func clusterRedis(u *url.URL, secure bool, hosts []string) (redis.UniversalClien
 	if err != nil {
 		return nil, "", err
 	}
-	security, err := transport(secure, query)
+	security, err := tlsConfig(secure, query)
 	if err != nil {
 		return nil, "", err
 	}
@@ -221,63 +225,61 @@ func clusterRedis(u *url.URL, secure bool, hosts []string) (redis.UniversalClien
 		Username:                   u.User.Username(),
 		Password:                   password,
 		TLSConfig:                  security,
-		Dialer:                     onceDialer(security),
-		MaxRedirects:               clusterRedirects,
+		Dialer:                     noRetryDialer(security),
+		MaxRedirects:               maxRedirects,
 		MaxRetries:                 -1,
-		DialTimeout:                redisDial,
+		DialTimeout:                redisDialTimeout,
 		DialerRetries:              1,
-		ReadTimeout:                redisSilence,
-		WriteTimeout:               redisSilence,
+		ReadTimeout:                redisTimeout,
+		WriteTimeout:               redisTimeout,
 		ContextTimeoutEnabled:      true,
-		PoolSize:                   redisPool,
-		MaxActiveConns:             redisPool,
+		PoolSize:                   redisPoolSize,
+		MaxActiveConns:             redisPoolSize,
 		ConnMaxIdleTime:            connectionIdle,
 		ConnMaxLifetime:            connectionLife,
-		ClusterStateReloadInterval: redisTopology,
+		ClusterStateReloadInterval: slotsRefreshInterval,
 		DisableIdentity:            true,
 		MaintNotificationsConfig:   &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}), "Redis Cluster at " + strings.Join(nodes, ", "), nil
 }
 
-// parameters returns the URL's query, in which only these names may stand.
+// parameters returns the URL's query and rejects parameters that are not known.
 func parameters(u *url.URL, known ...string) (url.Values, error) {
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
 		return nil, errors.New("its query cannot be parsed")
 	}
-next:
 	for name := range query {
-		for _, k := range known {
-			if name == k {
-				continue next
-			}
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("parameter %q is none of %s", name, strings.Join(known, ", "))
 		}
-		return nil, fmt.Errorf("parameter %q is none of %s", name, strings.Join(known, ", "))
 	}
 	return query, nil
 }
 
-func transport(secure bool, query url.Values) (*tls.Config, error) {
+// tlsConfig returns nil if the connection is not secure.
+func tlsConfig(secure bool, query url.Values) (*tls.Config, error) {
 	skip := false
 	if query.Has("skip_verify") {
 		var err error
 		if skip, err = strconv.ParseBool(query.Get("skip_verify")); err != nil {
-			return nil, errors.New("skip_verify is neither true nor false")
+			return nil, fmt.Errorf("skip_verify %q is neither true nor false", query.Get("skip_verify"))
 		}
 	}
 	if !secure {
 		return nil, nil
 	}
-	// The server's name is that of the node dialled.
-	return &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: skip}, nil //nolint:gosec // the user's word
+	// The dialler sets the server name to the host of the node.
+	return &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: skip}, nil //nolint:gosec // the URL asks for it
 }
 
-// onceDialer dials connections on which a lost answer stays lost: the cluster
-// client, which needs its redirects, would otherwise send a command again
-// after any network error. Dialling itself may be repeated.
-func onceDialer(security *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
-	dialer := &net.Dialer{Timeout: redisDial, KeepAliveConfig: net.KeepAliveConfig{
-		Enable: true, Idle: silence, Interval: silence / 5, Count: 3,
+// noRetryDialer returns a dialler whose connections never make the cluster
+// client send a command again. The cluster client must follow redirects, and
+// with redirects enabled it also retries after network errors. Dialling itself
+// may be repeated.
+func noRetryDialer(security *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := &net.Dialer{Timeout: redisDialTimeout, KeepAliveConfig: net.KeepAliveConfig{
+		Enable: true, Idle: ioTimeout, Interval: ioTimeout / 5, Count: 3,
 	}}
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dialer.DialContext(ctx, network, address)
@@ -289,7 +291,7 @@ func onceDialer(security *tls.Config) func(ctx context.Context, network, address
 			if !ok {
 				return nil, fmt.Errorf("%s is not a TCP address", address)
 			}
-			return &onceConn{plain}, nil
+			return &noRetryConn{plain}, nil
 		}
 		config := security.Clone()
 		if config.ServerName, _, err = net.SplitHostPort(address); err != nil {
@@ -297,49 +299,50 @@ func onceDialer(security *tls.Config) func(ctx context.Context, network, address
 			return nil, err
 		}
 		secured := tls.Client(conn, config)
-		ctx, cancel := context.WithTimeout(ctx, redisDial)
+		ctx, cancel := context.WithTimeout(ctx, redisDialTimeout)
 		defer cancel()
 		if err := secured.HandshakeContext(ctx); err != nil {
 			conn.Close()
 			return nil, err
 		}
-		return &onceTLSConn{secured}, nil
+		return &noRetryTLSConn{secured}, nil
 	}
 }
 
-// onceConn keeps its TCP connection's other methods: the pool looks through
-// them whether an idle connection is still open.
-type onceConn struct{ *net.TCPConn }
+// noRetryConn embeds the TCP connection because the pool uses its SyscallConn
+// method to check whether an idle connection is still open.
+type noRetryConn struct{ *net.TCPConn }
 
-func (c *onceConn) Read(b []byte) (int, error) {
+func (c *noRetryConn) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
-	return n, lost(err)
+	return n, hideFromRetry(err)
 }
 
-func (c *onceConn) Write(b []byte) (int, error) {
+func (c *noRetryConn) Write(b []byte) (int, error) {
 	n, err := c.TCPConn.Write(b)
-	return n, lost(err)
+	return n, hideFromRetry(err)
 }
 
-type onceTLSConn struct{ *tls.Conn }
+type noRetryTLSConn struct{ *tls.Conn }
 
-func (c *onceTLSConn) Read(b []byte) (int, error) {
+func (c *noRetryTLSConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	return n, lost(err)
+	return n, hideFromRetry(err)
 }
 
-func (c *onceTLSConn) Write(b []byte) (int, error) {
+func (c *noRetryTLSConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
-	return n, lost(err)
+	return n, hideFromRetry(err)
 }
 
-// lostError is a network error that the client cannot recognise as one it
-// would retry: it neither unwraps nor says that it is a timeout.
+// lostError is a network error that the client does not recognise as one to
+// retry: it has neither Unwrap nor Timeout.
 type lostError struct{ text string }
 
-func (e *lostError) Error() string { return "the answer is lost: " + e.text }
+func (e *lostError) Error() string { return "connection lost: " + e.text }
 
-func lost(err error) error {
+// hideFromRetry returns err as a lostError, and nil for nil.
+func hideFromRetry(err error) error {
 	if err == nil {
 		return nil
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
+// openedRedis connects to Redis and closes the client when the test ends.
 func openedRedis(t testing.TB, redisURL string) redis.UniversalClient {
 	t.Helper()
 	client, err := OpenRedis(t.Context(), redisURL)
@@ -57,71 +58,71 @@ func TestOpenRedis_BadURL(t *testing.T) {
 				t.Fatalf("error %v, want ErrBadURL", err)
 			}
 			if strings.Contains(err.Error(), "s3s") {
-				t.Errorf("the password may be in the error: %v", err)
+				t.Errorf("the error contains a part of the password: %v", err)
 			}
 		})
 	}
 }
 
-func TestOpenRedis_Options(t *testing.T) {
-	t.Run("single", func(t *testing.T) {
-		client, _, err := redisClient("rediss://us%40er:p%2Fw@h?read_timeout=7s&max_retries=9&pool_size=3&db=4")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		o := client.(*redis.Client).Options()
-		if o.Username != "us@er" || o.Password != "p/w" || o.Addr != "h:6379" || o.DB != 4 || o.TLSConfig == nil {
-			t.Errorf("user %q, password %q, address %q, db %d, TLS %v", o.Username, o.Password, o.Addr, o.DB, o.TLSConfig)
-		}
-		if o.MaxRetries != 0 || !o.ContextTimeoutEnabled { // 0 after the client has read -1
-			t.Errorf("%d retries, contexts count: %v", o.MaxRetries, o.ContextTimeoutEnabled)
-		}
-		if o.ReadTimeout != 7*time.Second || o.PoolSize != 3 || o.DialTimeout != redisDial || o.WriteTimeout != redisSilence {
-			t.Errorf("read %v, pool %d, dial %v, write %v", o.ReadTimeout, o.PoolSize, o.DialTimeout, o.WriteTimeout)
-		}
-	})
-	t.Run("sentinel", func(t *testing.T) {
-		client, target, err := redisClient("redis+sentinel://u:p%40w@h1,h2:7/mine?db=3&sentinel_password=s")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		o := client.(*redis.Client).Options()
-		if o.Username != "u" || o.Password != "p@w" || o.DB != 3 || o.MaxRetries != 0 {
-			t.Errorf("user %q, password %q, db %d, %d retries", o.Username, o.Password, o.DB, o.MaxRetries)
-		}
-		if want := "Redis master mine by the Sentinels at h1:26379, h2:7"; target != want {
-			t.Errorf("target %q, want %q", target, want)
-		}
-	})
-	t.Run("cluster", func(t *testing.T) {
-		client, _, err := redisClient("rediss+cluster://u:p@h1,[::1]:7?skip_verify=true")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		o := client.(*redis.ClusterClient).Options()
-		if want := []string{"h1:6379", "[::1]:7"}; !slices.Equal(o.Addrs, want) || o.Password != "p" || !o.TLSConfig.InsecureSkipVerify {
-			t.Errorf("addresses %q, want %q; password %q", o.Addrs, want, o.Password)
-		}
-	})
+func TestOpenRedis_SingleOptions(t *testing.T) {
+	client, _, err := redisClient("rediss://us%40er:p%2Fw@h?read_timeout=7s&max_retries=9&pool_size=3&db=4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	o := client.(*redis.Client).Options()
+	if o.Username != "us@er" || o.Password != "p/w" || o.Addr != "h:6379" || o.DB != 4 || o.TLSConfig == nil {
+		t.Errorf("user %q, password %q, address %q, db %d, TLS %v", o.Username, o.Password, o.Addr, o.DB, o.TLSConfig)
+	}
+	if o.MaxRetries != 0 || !o.ContextTimeoutEnabled { // the client turns -1 into 0
+		t.Errorf("%d retries, context timeouts enabled: %v", o.MaxRetries, o.ContextTimeoutEnabled)
+	}
+	if o.ReadTimeout != 7*time.Second || o.PoolSize != 3 || o.DialTimeout != redisDialTimeout || o.WriteTimeout != redisTimeout {
+		t.Errorf("read %v, pool %d, dial %v, write %v", o.ReadTimeout, o.PoolSize, o.DialTimeout, o.WriteTimeout)
+	}
+}
+
+func TestOpenRedis_SentinelOptions(t *testing.T) {
+	client, target, err := redisClient("redis+sentinel://u:p%40w@h1,h2:7/mine?db=3&sentinel_password=s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	o := client.(*redis.Client).Options()
+	if o.Username != "u" || o.Password != "p@w" || o.DB != 3 || o.MaxRetries != 0 {
+		t.Errorf("user %q, password %q, db %d, %d retries", o.Username, o.Password, o.DB, o.MaxRetries)
+	}
+	if want := "Redis master mine through the Sentinels at h1:26379, h2:7"; target != want {
+		t.Errorf("target %q, want %q", target, want)
+	}
+}
+
+func TestOpenRedis_ClusterOptions(t *testing.T) {
+	client, _, err := redisClient("rediss+cluster://u:p@h1,[::1]:7?skip_verify=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	o := client.(*redis.ClusterClient).Options()
+	if want := []string{"h1:6379", "[::1]:7"}; !slices.Equal(o.Addrs, want) || o.Password != "p" || !o.TLSConfig.InsecureSkipVerify {
+		t.Errorf("addresses %q, want %q; password %q; skip verify %v", o.Addrs, want, o.Password, o.TLSConfig.InsecureSkipVerify)
+	}
 }
 
 func TestOpenRedis_Unreachable(t *testing.T) {
-	nobody := closedPort(t)
+	address := closedPort(t)
 	for _, redisURL := range []string{
-		"redis://u:s3same@" + nobody,
-		"redis+sentinel://u:s3same@" + nobody + "/m?sentinel_password=s3same",
-		"redis+cluster://u:s3same@" + nobody,
+		"redis://u:s3same@" + address,
+		"redis+sentinel://u:s3same@" + address + "/m?sentinel_password=s3same",
+		"redis+cluster://u:s3same@" + address,
 	} {
 		begin := time.Now()
 		_, err := OpenRedis(t.Context(), redisURL)
-		if err == nil || errors.Is(err, ErrBadURL) || !strings.Contains(err.Error(), nobody) || strings.Contains(err.Error(), "s3same") {
+		if err == nil || errors.Is(err, ErrBadURL) || !strings.Contains(err.Error(), address) || strings.Contains(err.Error(), "s3same") {
 			t.Errorf("%s: error %v", Redact(redisURL), err)
 		}
 		if took := time.Since(begin); took > connectTimeout+time.Second {
-			t.Errorf("%s: given up after %v", Redact(redisURL), took)
+			t.Errorf("%s: failed only after %v", Redact(redisURL), took)
 		}
 	}
 }
@@ -135,12 +136,12 @@ func TestOpenRedis_Password(t *testing.T) {
 	}
 }
 
-// faultyProxy passes a TCP stream on, and on command cuts it after a request
-// has been sent on, before its answer is.
+// faultyProxy forwards TCP connections to a server. While cut is set, it
+// forwards requests and closes a connection as soon as an answer arrives.
 type faultyProxy struct {
 	address string
 	cut     atomic.Bool
-	cuts    atomic.Int64
+	cuts    atomic.Int64 // answers lost so far
 }
 
 func newFaultyProxy(t testing.TB, backend string) *faultyProxy {
@@ -188,7 +189,8 @@ func newFaultyProxy(t testing.TB, backend string) *faultyProxy {
 	return p
 }
 
-// An answer lost on the way must not make the client send the command again.
+// TestOpenRedis_LostAnswerIsNotSentTwice checks that the client does not send a
+// command again when its answer is lost.
 func TestOpenRedis_LostAnswerIsNotSentTwice(t *testing.T) {
 	calls := map[string]func(context.Context, redis.UniversalClient) error{
 		"command": func(ctx context.Context, c redis.UniversalClient) error { return c.Incr(ctx, "{n}").Err() },
@@ -226,9 +228,9 @@ func TestOpenRedis_LostAnswerIsNotSentTwice(t *testing.T) {
 					t.Fatalf("the answer was not lost: error %v, %d cuts", err, proxy.cuts.Load()-before)
 				}
 				if n, err := direct.Get(ctx, "{n}").Int(); n != 1 || err != nil {
-					t.Errorf("run %d times, error %v", n, err)
+					t.Errorf("the command ran %d times, error %v", n, err)
 				}
-				eventually(t, 5*time.Second, "the client is well again", func() bool { return call(ctx, client) == nil })
+				eventually(t, 5*time.Second, "the client works again", func() bool { return call(ctx, client) == nil })
 			})
 		}
 	}
@@ -251,13 +253,13 @@ func TestOpenRedis_LostAnswerIsNotSentTwice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The cluster is one node, which names the proxy as its address.
+		// The cluster has one node, which announces the proxy as its address.
 		for setting, value := range map[string]string{"cluster-announce-ip": "127.0.0.1", "cluster-announce-port": port} {
 			if err := direct.ConfigSet(t.Context(), setting, value).Err(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		eventually(t, 10*time.Second, "the cluster is up at the proxy", func() bool {
+		eventually(t, 10*time.Second, "the cluster is ready and announces the proxy", func() bool {
 			shards := direct.ClusterShards(t.Context()).Val()
 			return len(shards) == 1 && fmt.Sprint(shards[0].Nodes[0].Port) == port &&
 				strings.Contains(direct.ClusterInfo(t.Context()).Val(), "cluster_state:ok")
@@ -277,24 +279,23 @@ func TestRedisWarnings(t *testing.T) {
 	}
 	got := RedisWarnings(t.Context(), client)
 	if len(got) != 1 || !strings.Contains(got[0], "allkeys-lru") || !strings.Contains(got[0], server.Addr()) {
-		t.Errorf("warnings %q", got)
+		t.Errorf("warnings %q, want one about the policy", got)
 	}
 
 	t.Run("cluster", func(t *testing.T) {
 		cluster := testenv.OwnRedisCluster(t, 0)
-		clusterURL, nodes := cluster.URL(), cluster.Nodes
-		client := openedRedis(t, clusterURL)
-		bad := redis.NewClient(&redis.Options{Addr: nodes[1].Addr()})
-		defer bad.Close()
-		if err := bad.ConfigSet(t.Context(), "maxmemory-policy", "volatile-ttl").Err(); err != nil {
+		client := openedRedis(t, cluster.URL())
+		node := redis.NewClient(&redis.Options{Addr: cluster.Nodes[1].Addr()})
+		defer node.Close()
+		if err := node.ConfigSet(t.Context(), "maxmemory-policy", "volatile-ttl").Err(); err != nil {
 			t.Fatal(err)
 		}
-		if got := RedisWarnings(t.Context(), client); len(got) != 1 || !strings.Contains(got[0], nodes[1].Addr()) {
-			t.Errorf("warnings %q", got)
+		if got := RedisWarnings(t.Context(), client); len(got) != 1 || !strings.Contains(got[0], cluster.Nodes[1].Addr()) {
+			t.Errorf("warnings %q, want one about the second node", got)
 		}
 	})
 	t.Run("embedded", func(t *testing.T) {
-		if got := RedisWarnings(t.Context(), inProcess(t).Client()); len(got) != 0 {
+		if got := RedisWarnings(t.Context(), openInProcessRedis(t).Client()); len(got) != 0 {
 			t.Errorf("warnings %q, want none", got)
 		}
 	})

@@ -11,12 +11,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	LogRedis(slog.New(slog.DiscardHandler)) // servers are stopped all the time here
+	LogRedis(slog.New(slog.DiscardHandler)) // these tests stop servers, and every failed dial would be logged
 	os.Exit(testenv.Main(m))
 }
 
-// forEachSQL runs the test on every kind of database, each with an empty one
-// of its own.
+// forEachSQL runs the test on every kind of database, each time with the URL of
+// an empty database.
 func forEachSQL(t *testing.T, test func(t *testing.T, dbURL string)) {
 	t.Helper()
 	for _, server := range []struct {
@@ -34,7 +34,7 @@ func forEachSQL(t *testing.T, test func(t *testing.T, dbURL string)) {
 	}
 }
 
-// migrated opens the database with its schema in place.
+// migrated opens and migrates the database, and closes it when the test ends.
 func migrated(t testing.TB, dbURL string) *SQL {
 	t.Helper()
 	s := opened(t, dbURL)
@@ -44,6 +44,7 @@ func migrated(t testing.TB, dbURL string) *SQL {
 	return s
 }
 
+// opened opens the database and closes it when the test ends.
 func opened(t testing.TB, dbURL string) *SQL {
 	t.Helper()
 	s, err := OpenSQL(t.Context(), dbURL)
@@ -58,7 +59,8 @@ func opened(t testing.TB, dbURL string) *SQL {
 	return s
 }
 
-// eventually waits until the condition holds.
+// eventually waits until the condition holds, and fails the test if it does not
+// hold within this time.
 func eventually(t testing.TB, within time.Duration, what string, holds func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)

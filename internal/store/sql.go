@@ -20,7 +20,7 @@ import (
 const (
 	lockWait          = 3 * time.Second // for a row lock
 	idleTransaction   = 2 * time.Second // then the server ends the session
-	silence           = 10 * time.Second
+	ioTimeout         = 10 * time.Second
 	connectTimeout    = 5 * time.Second
 	poolSize          = 32
 	connectionLife    = 30 * time.Minute

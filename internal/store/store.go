@@ -1,9 +1,9 @@
-// Package store opens what the service keeps its counts in: the ledger's
-// database (MySQL or MariaDB, PostgreSQL, SQLite) and the gate's Redis
-// (single, Sentinel, Cluster), each from one URL, and the embedded pair that
-// needs neither. It bounds every wait on them, brings the database's schema up
-// to date, tells classes of database errors apart by the drivers' own codes,
-// and watches the Redis masters for what may have cost them writes.
+// Package store opens the service's stores, each from one URL: the ledger's
+// database (MySQL or MariaDB, PostgreSQL, SQLite) and the gate's Redis (single,
+// Sentinel, Cluster). It also opens an embedded pair that needs no server. It
+// bounds every wait on the stores, migrates the database's schema, classifies
+// database errors by the drivers' error codes, and watches the Redis masters
+// for events that may have lost writes.
 package store
 
 import (
@@ -12,28 +12,28 @@ import (
 	"strings"
 )
 
-// ErrBadURL marks the errors about a URL that cannot be used, whatever is
-// running behind it.
+// ErrBadURL marks an error in the URL itself. Errors of the server behind the
+// URL do not match it.
 var ErrBadURL = errors.New("not a usable URL")
 
-// hidden stands for a secret.
-const hidden = "xxxxx"
+// redacted replaces a secret in a URL.
+const redacted = "xxxxx"
 
-// Redact returns the URL with its secrets hidden: the password, and the values
-// of query parameters whose names speak of a password, a secret or a key. It
-// does so even if the URL is malformed, and then may hide more than that.
+// Redact returns the URL with its secrets replaced: the password, and the
+// values of query parameters whose names contain a word such as "password" or
+// "key". In a malformed URL it may replace more than the secrets.
 func Redact(rawURL string) string {
 	scheme, rest, ok := strings.Cut(rawURL, "://")
 	if !ok {
-		if strings.ContainsAny(rawURL, ":@=") { // some other notation: better nothing than a password
-			return hidden
+		if strings.ContainsAny(rawURL, ":@=") { // an unknown notation may contain a password anywhere
+			return redacted
 		}
 		return rawURL
 	}
 	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
 		user, _, password := strings.Cut(rest[:at], ":")
 		if password {
-			user += ":" + hidden
+			user += ":" + redacted
 		}
 		rest = user + rest[at:]
 	}
@@ -44,14 +44,14 @@ func Redact(rawURL string) string {
 	parameters := strings.Split(query, "&")
 	for i, parameter := range parameters {
 		name, _, _ := strings.Cut(parameter, "=")
-		if secret(name) {
-			parameters[i] = name + "=" + hidden
+		if isSecret(name) {
+			parameters[i] = name + "=" + redacted
 		}
 	}
 	return scheme + "://" + rest + "?" + strings.Join(parameters, "&")
 }
 
-func secret(name string) bool {
+func isSecret(name string) bool {
 	if decoded, err := url.QueryUnescape(name); err == nil {
 		name = decoded
 	}
@@ -64,8 +64,8 @@ func secret(name string) bool {
 	return false
 }
 
-// parseURL parses a URL. The parser's own error is not passed on: it quotes
-// what may be half of a password.
+// parseURL parses a URL. It replaces the parser's own error, which quotes a
+// part of the URL that may contain the password.
 func parseURL(rawURL string) (*url.URL, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {

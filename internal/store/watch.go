@@ -14,29 +14,29 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RedisWarnings says what is unsafe in the configuration of the masters behind
-// the client, in sentences for a log. A server that cannot tell, or cannot be
-// reached, gives none.
+// RedisWarnings returns warnings about unsafe settings of the client's masters,
+// as sentences for a log. A server that cannot be reached, or does not report
+// its settings, yields no warning.
 func RedisWarnings(ctx context.Context, client redis.UniversalClient) []string {
 	var (
 		mu       sync.Mutex
 		warnings []string
 	)
 	_ = eachMaster(ctx, client, func(ctx context.Context, node *redis.Client) error {
-		about, err := info(ctx, node, "server", "memory")
+		fields, err := info(ctx, node, "server", "memory")
 		if err != nil {
 			return nil
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if policy := about["maxmemory_policy"]; policy != "" && policy != "noeviction" {
+		if policy := fields["maxmemory_policy"]; policy != "" && policy != "noeviction" {
 			warnings = append(warnings, fmt.Sprintf(
-				"Redis at %s runs with maxmemory-policy %s and may forget counts and takes in flight; set it to noeviction",
+				"Redis at %s runs with maxmemory-policy %s and may evict counts and takes in flight; set it to noeviction",
 				node.Options().Addr, policy))
 		}
-		if version := about["redis_version"]; keepsScripts(version) {
+		if version := fields["redis_version"]; keepsScripts(version) {
 			warnings = append(warnings, fmt.Sprintf(
-				"Redis at %s is version %s and keeps scripts over a restart; one that restarts from a snapshot is believed until its run ID is seen to have changed, about a second; use Redis 7 or later",
+				"Redis at %s is version %s, which saves scripts in snapshots; after a restart from a snapshot the gate may use old counts for about a second, until the service notices the new run ID; use Redis 7 or later",
 				node.Options().Addr, version))
 		}
 		return nil
@@ -45,31 +45,33 @@ func RedisWarnings(ctx context.Context, client redis.UniversalClient) []string {
 	return warnings
 }
 
-// keepsScripts reports whether a server of the version saves scripts in its
-// snapshots and copies them to replicas, as Redis did before 7.
+// keepsScripts reports whether Redis of this version saves scripts in snapshots
+// and copies them to replicas. Versions before 7 do.
 func keepsScripts(version string) bool {
 	major, err := strconv.Atoi(strings.SplitN(version, ".", 2)[0])
 	return err == nil && major < 7
 }
 
-// WatchRedis calls changed whenever a master behind the client may have lost
-// writes without another sign: it restarted, another server took its place, or
-// its role or replication history changed. It looks every so often, and at
-// once when the client has connected anew, until ctx ends; calls of changed do
-// not overlap. A master out of reach is remembered and compared when it is
-// back; one that could not be seen at the start counts as changed when it can.
-// A server that does not say who it is (the embedded one) is not watched.
+// WatchRedis calls changed whenever a master of the client may have lost writes
+// unnoticed: after a restart, after a failover, and after a change of its role
+// or replication ID. It polls the masters at the interval every, and also after
+// each new connection of the client, until ctx ends. Calls of changed do not
+// overlap.
 //
-// WatchRedis leaves a hook in the client: call it once for each.
+// A master that cannot be reached is compared with its last known state when it
+// answers again. One that has not answered since the start counts as changed
+// when it does. A server without a run ID (the embedded Redis) is not watched.
+//
+// WatchRedis adds a hook to the client that stays: call it once for a client.
 func WatchRedis(ctx context.Context, client redis.UniversalClient, every time.Duration, changed func()) {
 	connected := make(chan struct{}, 1)
 	watchDials(ctx, client, connected)
 
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
-	w := watch{client: client, timeout: max(every, redisSilence)}
+	w := watch{client: client, timeout: max(every, redisTimeout)}
 	for first := true; ; first = false {
-		if w.look(ctx) && !first {
+		if w.poll(ctx) && !first {
 			changed()
 		}
 		select {
@@ -81,73 +83,74 @@ func WatchRedis(ctx context.Context, client redis.UniversalClient, every time.Du
 	}
 }
 
-// watch remembers who the masters were.
+// watch is the state of WatchRedis: the masters as last polled.
 type watch struct {
 	client  redis.UniversalClient
 	timeout time.Duration
 	known   map[string]identity // by address
 }
 
-// identity tells a master from its successor, and from itself after a restart
-// or a spell as a replica.
-type identity struct{ runID, role, history string }
+// identity changes when a master is replaced, restarts, or becomes a replica
+// and then a master again.
+type identity struct{ runID, role, replicationID string }
 
-// look compares the masters with those known, reports whether any differs, and
-// remembers them.
-func (w *watch) look(ctx context.Context) bool {
+// poll reads the identities of the masters, stores them as known, and reports
+// whether any differs from before.
+func (w *watch) poll(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
 	var (
-		mu   sync.Mutex
-		now  = make(map[string]identity)
-		mute = make(map[string]bool)
+		mu          sync.Mutex
+		current     = make(map[string]identity)
+		unreachable = make(map[string]bool)
 	)
 	err := eachMaster(ctx, w.client, func(ctx context.Context, node *redis.Client) error {
-		who, err := identify(ctx, node)
+		id, err := identify(ctx, node)
 		mu.Lock()
 		defer mu.Unlock()
 		if err != nil {
-			mute[node.Options().Addr] = true
+			unreachable[node.Options().Addr] = true
 			return nil
 		}
-		now[node.Options().Addr] = who
+		current[node.Options().Addr] = id
 		return nil
 	})
-	if err != nil { // nobody says which nodes are masters
+	if err != nil { // the client does not know which nodes are masters
 		return false
 	}
-	for address := range mute {
-		if who, ok := w.known[address]; ok {
-			now[address] = who
+	for address := range unreachable {
+		if id, ok := w.known[address]; ok {
+			current[address] = id
 		}
 	}
 	differs := false
-	for address, who := range now {
-		differs = differs || w.known[address] != who
+	for address, id := range current {
+		differs = differs || w.known[address] != id
 	}
-	w.known = now
+	w.known = current
 	return differs
 }
 
-var errAnonymous = errors.New("the server does not say who it is")
+var errNoRunID = errors.New("the server reports no run ID")
 
+// identify reads the identity of the node.
 func identify(ctx context.Context, node *redis.Client) (identity, error) {
-	sections, err := info(ctx, node, "server", "replication")
+	fields, err := info(ctx, node, "server", "replication")
 	if err != nil {
 		return identity{}, err
 	}
-	who := identity{
-		runID:   sections["run_id"],
-		role:    sections["role"],
-		history: sections["master_replid"],
+	id := identity{
+		runID:         fields["run_id"],
+		role:          fields["role"],
+		replicationID: fields["master_replid"],
 	}
-	if who.runID == "" {
-		return identity{}, errAnonymous
+	if id.runID == "" {
+		return identity{}, errNoRunID
 	}
-	return who, nil
+	return id, nil
 }
 
-// info reads sections of INFO on one connection.
+// info returns the fields of these sections of INFO, read in one pipeline.
 func info(ctx context.Context, node *redis.Client, sections ...string) (map[string]string, error) {
 	answers := make([]*redis.StringCmd, len(sections))
 	_, err := node.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -170,8 +173,8 @@ func info(ctx context.Context, node *redis.Client, sections ...string) (map[stri
 	return fields, nil
 }
 
-// eachMaster calls f for every master behind the client, for those of a
-// cluster at the same time.
+// eachMaster calls f for every master of the client: for the masters of a
+// cluster concurrently.
 func eachMaster(ctx context.Context, client redis.UniversalClient, f func(context.Context, *redis.Client) error) error {
 	switch c := client.(type) {
 	case *redis.ClusterClient:
@@ -182,7 +185,7 @@ func eachMaster(ctx context.Context, client redis.UniversalClient, f func(contex
 	return fmt.Errorf("a %T has no known masters", client)
 }
 
-// watchDials makes the client say when it connects to a server.
+// watchDials makes the client signal connected after each new connection.
 func watchDials(ctx context.Context, client redis.UniversalClient, connected chan<- struct{}) {
 	hook := dialHook{connected}
 	c, ok := client.(*redis.ClusterClient)
@@ -191,7 +194,7 @@ func watchDials(ctx context.Context, client redis.UniversalClient, connected cha
 		return
 	}
 	c.OnNewNode(func(node *redis.Client) { node.AddHook(hook) })
-	_ = c.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error { // those it has already
+	_ = c.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error { // the nodes known before OnNewNode
 		node.AddHook(hook)
 		return nil
 	})
@@ -205,7 +208,7 @@ func (h dialHook) DialHook(next redis.DialHook) redis.DialHook {
 		if err == nil {
 			select {
 			case h.connected <- struct{}{}:
-			default: // it has been told and not looked yet
+			default: // a signal is pending already
 			}
 		}
 		return conn, err

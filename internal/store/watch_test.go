@@ -13,8 +13,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// watched runs WatchRedis until the test ends and counts its calls.
-func watched(t testing.TB, client redis.UniversalClient, every time.Duration) *atomic.Int64 {
+// watchRedis runs WatchRedis until the test ends and returns how often it has
+// called changed.
+func watchRedis(t testing.TB, client redis.UniversalClient, every time.Duration) *atomic.Int64 {
 	t.Helper()
 	var calls atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
@@ -28,53 +29,55 @@ func watched(t testing.TB, client redis.UniversalClient, every time.Duration) *a
 		select {
 		case <-done:
 		case <-time.After(5 * time.Second):
-			t.Error("WatchRedis does not end with its context")
+			t.Error("WatchRedis did not return after its context ended")
 		}
 	})
 	return &calls
 }
 
-// quiet fails the test if changed is called while some looks pass.
-func quiet(t testing.TB, calls *atomic.Int64, every time.Duration) {
+// checkNoCalls fails the test if changed is called during five polls.
+func checkNoCalls(t testing.TB, calls *atomic.Int64) {
 	t.Helper()
 	before := calls.Load()
-	ticks := time.NewTicker(every)
+	ticks := time.NewTicker(pollInterval)
 	defer ticks.Stop()
 	for range 5 {
 		<-ticks.C
 	}
 	if n := calls.Load() - before; n != 0 {
-		t.Fatalf("called %d times though nothing happened", n)
+		t.Fatalf("changed was called %d times without a change", n)
 	}
 }
 
-const often = 100 * time.Millisecond
+// pollInterval is the interval of WatchRedis in most tests.
+const pollInterval = 100 * time.Millisecond
 
 func TestWatchRedis_Restart(t *testing.T) {
 	server := testenv.OwnRedis(t)
-	calls := watched(t, openedRedis(t, server.URL()), often)
-	quiet(t, calls, often)
+	calls := watchRedis(t, openedRedis(t, server.URL()), pollInterval)
+	checkNoCalls(t, calls)
 	for n := int64(1); n <= 2; n++ {
 		server.Kill()
-		quiet(t, calls, often) // out of reach is not changed yet
+		checkNoCalls(t, calls) // an unreachable server does not count as changed
 		server.Restart()
-		eventually(t, 10*time.Second, "the restart is seen", func() bool { return calls.Load() == n })
-		quiet(t, calls, often)
+		eventually(t, 10*time.Second, "the restart is noticed", func() bool { return calls.Load() == n })
+		checkNoCalls(t, calls)
 	}
 }
 
-// Between two looks far apart, a new connection is what gives a restart away.
-func TestWatchRedis_LooksAtOnceAfterAReconnect(t *testing.T) {
+// TestWatchRedis_PollsAfterReconnect polls once an hour, so only the client's new
+// connection can reveal the restart.
+func TestWatchRedis_PollsAfterReconnect(t *testing.T) {
 	server := testenv.OwnRedis(t)
 	client := openedRedis(t, server.URL())
-	calls := watched(t, client, time.Hour)
-	eventually(t, 5*time.Second, "the first look is over", func() bool {
+	calls := watchRedis(t, client, time.Hour)
+	eventually(t, 5*time.Second, "the first poll has run", func() bool {
 		return strings.Contains(client.Info(t.Context(), "commandstats").Val(), "cmdstat_info:calls=")
 	})
 	server.Kill()
 	server.Restart()
-	eventually(t, 10*time.Second, "the restart is seen", func() bool {
-		_ = client.Ping(t.Context()).Err() // as the gate's calls do
+	eventually(t, 10*time.Second, "the restart is noticed", func() bool {
+		_ = client.Ping(t.Context()).Err() // reconnects, as the gate's calls do
 		return calls.Load() == 1
 	})
 }
@@ -82,57 +85,57 @@ func TestWatchRedis_LooksAtOnceAfterAReconnect(t *testing.T) {
 func TestWatchRedis_RoleChanges(t *testing.T) {
 	server, other := testenv.OwnRedis(t), testenv.OwnRedis(t)
 	client := openedRedis(t, server.URL())
-	calls := watched(t, client, often)
-	quiet(t, calls, often)
+	calls := watchRedis(t, client, pollInterval)
+	checkNoCalls(t, calls)
 	host, port, _ := strings.Cut(other.Addr(), ":")
 	if err := client.SlaveOf(t.Context(), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the demotion is seen", func() bool { return calls.Load() >= 1 })
-	eventually(t, 10*time.Second, "the replica is in step", func() bool {
+	eventually(t, 10*time.Second, "the demotion is noticed", func() bool { return calls.Load() >= 1 })
+	eventually(t, 10*time.Second, "the replica is in sync", func() bool {
 		return strings.Contains(client.Info(t.Context(), "replication").Val(), "master_link_status:up")
 	})
-	seen := calls.Load()
+	before := calls.Load()
 	if err := client.SlaveOf(t.Context(), "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the promotion is seen", func() bool { return calls.Load() > seen })
+	eventually(t, 10*time.Second, "the promotion is noticed", func() bool { return calls.Load() > before })
 }
 
 func TestWatchRedis_UnreachableAtFirst(t *testing.T) {
 	server := testenv.OwnRedis(t)
 	client := openedRedis(t, server.URL())
 	server.Kill()
-	calls := watched(t, client, often)
-	quiet(t, calls, often)
+	calls := watchRedis(t, client, pollInterval)
+	checkNoCalls(t, calls)
 	server.Restart()
-	eventually(t, 10*time.Second, "the server is seen", func() bool { return calls.Load() == 1 })
+	eventually(t, 10*time.Second, "the server's first answer is noticed", func() bool { return calls.Load() == 1 })
 }
 
 func TestWatchRedis_SentinelFailover(t *testing.T) {
-	ring := testenv.OwnRedisSentinel(t)
-	ringURL, nodes := ring.URL(), []*testenv.RedisServer{ring.Master, ring.Replica}
-	client := openedRedis(t, ringURL)
-	calls := watched(t, client, often)
-	quiet(t, calls, often)
-	before := client.Info(t.Context(), "server").Val()
+	servers := testenv.OwnRedisSentinel(t)
+	client := openedRedis(t, servers.URL())
+	calls := watchRedis(t, client, pollInterval)
+	checkNoCalls(t, calls)
+	infoBefore := client.Info(t.Context(), "server").Val()
 
-	nodes[0].Kill()
+	servers.Master.Kill()
 	eventually(t, 30*time.Second, "the client writes to the new master", func() bool {
 		return client.Set(t.Context(), "k", "v", 0).Err() == nil
 	})
-	if after := client.Info(t.Context(), "server").Val(); field(after, "run_id") == field(before, "run_id") {
+	if after := client.Info(t.Context(), "server").Val(); field(after, "run_id") == field(infoBefore, "run_id") {
 		t.Fatal("no failover happened")
 	}
-	eventually(t, 10*time.Second, "the failover is seen", func() bool { return calls.Load() >= 1 })
-	seen := calls.Load()
-	nodes[0].Restart() // it comes back as a replica, which is none of our business
-	quiet(t, calls, often)
-	if calls.Load() != seen {
-		t.Error("the old master's return counts as a change")
+	eventually(t, 10*time.Second, "the failover is noticed", func() bool { return calls.Load() >= 1 })
+	before := calls.Load()
+	servers.Master.Restart() // it comes back as a replica: no master changes
+	checkNoCalls(t, calls)
+	if calls.Load() != before {
+		t.Error("the return of the old master counts as a change")
 	}
 }
 
+// field returns a field of the text of INFO.
 func field(text, name string) string {
 	_, rest, _ := strings.Cut(text, name+":")
 	value, _, _ := strings.Cut(rest, "\r\n")
@@ -141,13 +144,13 @@ func field(text, name string) string {
 
 func TestWatchRedis_Cluster(t *testing.T) {
 	cluster := testenv.OwnRedisCluster(t, 1)
-	clusterURL, nodes := cluster.URL(), cluster.Nodes
-	client := openedRedis(t, clusterURL)
-	calls := watched(t, client, often)
-	quiet(t, calls, often)
+	nodes := cluster.Nodes
+	client := openedRedis(t, cluster.URL())
+	calls := watchRedis(t, client, pollInterval)
+	checkNoCalls(t, calls)
 	ctx := t.Context()
 
-	nodes[0].Kill() // one of the first three, which are the masters
+	nodes[0].Kill() // the first three nodes are the masters
 	eventually(t, 60*time.Second, "every slot is served again", func() bool {
 		for i := range 32 {
 			if client.Set(ctx, fmt.Sprint("key", i), i, 0).Err() != nil {
@@ -156,18 +159,18 @@ func TestWatchRedis_Cluster(t *testing.T) {
 		}
 		return true
 	})
-	eventually(t, 10*time.Second, "the failover is seen", func() bool { return calls.Load() >= 1 })
-	quiet(t, calls, often)
+	eventually(t, 10*time.Second, "the failover is noticed", func() bool { return calls.Load() >= 1 })
+	checkNoCalls(t, calls)
 
 	nodes[0].Restart() // comes back as a replica
-	quiet(t, calls, often)
-	seen := calls.Load()
+	checkNoCalls(t, calls)
+	before := calls.Load()
 
-	nodes[1].Kill() // a master restarts before anyone takes its place, or another does: either is a change
+	nodes[1].Kill() // the master restarts, or its replica takes over first: both are changes
 	nodes[1].Restart()
-	eventually(t, 60*time.Second, "the restart is seen", func() bool { return calls.Load() > seen })
+	eventually(t, 60*time.Second, "the restart or failover is noticed", func() bool { return calls.Load() > before })
 }
 
 func TestWatchRedis_EmbeddedIsNotWatched(t *testing.T) {
-	quiet(t, watched(t, inProcess(t).Client(), often), often)
+	checkNoCalls(t, watchRedis(t, openInProcessRedis(t).Client(), pollInterval))
 }

@@ -16,24 +16,24 @@ import (
 	"time"
 )
 
-// APIServer is one running cmd/api, or another program of this module that
-// serves HTTP.
+// APIServer is a running cmd/api, or another program of this module that serves
+// HTTP.
 type APIServer struct {
 	Server
 	url string
 }
 
-// listening is what the service prints when it serves.
+// listening matches what the service prints when it listens.
 var listening = regexp.MustCompile(`listening on (http://[^\s"]+)`)
 
-// API builds cmd/api, once a process, starts it with these arguments on a free
-// port, and waits until it is ready.
+// API builds cmd/api, starts it with these arguments on a free port, and waits
+// until it is ready. A process builds it only once.
 func API(t T, args ...string) *APIServer {
 	t.Helper()
 	return Serve(t, "./cmd/api", args...)
 }
 
-// Serve is API for any program of this module that takes --listen, prints
+// Serve is API for any program of this module that has the flag --listen, prints
 // "listening on http://host:port" and answers GET /readyz.
 func Serve(t T, pkg string, args ...string) *APIServer {
 	t.Helper()
@@ -44,13 +44,13 @@ func Serve(t T, pkg string, args ...string) *APIServer {
 func ServeFile(t T, file string, args ...string) *APIServer {
 	t.Helper()
 	s := StartFile(t, file, args...)
-	err := await(startLimit, func(ctx context.Context) error {
+	err := await(maxStart, func(ctx context.Context) error {
 		if err := s.process.running(); err != nil {
 			return finalError{err}
 		}
 		found := listening.FindStringSubmatch(s.Output())
 		if found == nil {
-			return errors.New("it does not say where it listens")
+			return errors.New("it has not printed its address")
 		}
 		s.url = found[1]
 		return s.ready(ctx)
@@ -59,8 +59,8 @@ func ServeFile(t T, file string, args ...string) *APIServer {
 	return s
 }
 
-// StartAPI is API without waiting: the program may have other things to do than
-// to serve, or not be able to.
+// StartAPI is API without the wait, for a program that does not serve or cannot
+// start.
 func StartAPI(t T, args ...string) *APIServer {
 	t.Helper()
 	return StartFile(t, Build(t, "./cmd/api"), args...)
@@ -70,7 +70,7 @@ func StartAPI(t T, args ...string) *APIServer {
 func StartFile(t T, file string, args ...string) *APIServer {
 	t.Helper()
 	name := path.Base(file)
-	folder, err := here.newFolder(name)
+	folder, err := env.newFolder(name)
 	check(t, name, err)
 	s := &APIServer{Server: newServer(name, folder, append([]string{file, "--listen", "127.0.0.1:0"}, args...))}
 	s.process.piped = true
@@ -79,17 +79,18 @@ func StartFile(t T, file string, args ...string) *APIServer {
 	return s
 }
 
-// Build builds a program of this module, once a process, and returns its file,
-// which goes with the process. The arguments are for go build.
+// Build builds a program of this module and returns its file, which is removed
+// when the process ends. A process builds it only once. The arguments are those
+// of go build.
 func Build(t T, pkg string, args ...string) (file string) {
 	t.Helper()
 	what := strings.Join(append([]string{pkg}, args...), " ")
-	file, err := shared(&here, what, func() (string, error) { return build(pkg, args) })
+	file, err := shared(&env, what, func() (string, error) { return build(pkg, args) })
 	check(t, "building "+what, err)
 	return file
 }
 
-// URL is http://host:port.
+// URL returns http://host:port.
 func (s *APIServer) URL() string { return s.url }
 
 func (s *APIServer) ready(ctx context.Context) error {
@@ -108,30 +109,25 @@ func (s *APIServer) ready(ctx context.Context) error {
 	return nil
 }
 
-// Interrupt asks the program to end, with SIGTERM.
+// Interrupt sends the program SIGTERM.
 func (s *APIServer) Interrupt() { must(s.process.signal(syscall.SIGTERM)) }
 
-// Wait waits until the program has ended, for a minute at the most, and returns
-// its exit code: -1 if a signal ended it.
+// Wait waits until the program has ended, for at most a minute, and returns its
+// exit code: -1 if a signal ended it.
 func (s *APIServer) Wait() int {
-	deadline := time.Now().Add(time.Minute)
-	for s.process.running() == nil {
-		if time.Now().After(deadline) {
-			panic(fmt.Sprintf("%s has not ended: %s", s.process.name, s.process.tail()))
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	return s.process.exitCode()
+	code, err := s.process.wait(time.Minute)
+	must(err)
+	return code
 }
 
-// build builds a program of this module, with the race detector if this one has
-// it, and returns its path.
+// build builds a program of this module and returns its path. It uses the race
+// detector if this program does.
 func build(pkg string, more []string) (string, error) {
 	root, err := moduleRoot()
 	if err != nil {
 		return "", err
 	}
-	folder, err := here.newFolder("build")
+	folder, err := env.newFolder("build")
 	if err != nil {
 		return "", err
 	}
@@ -142,16 +138,16 @@ func build(pkg string, more []string) (string, error) {
 	}
 	command := exec.Command("go", append(append(args, more...), pkg)...)
 	command.Dir = root
-	// If this process is killed, go ends before it can write the program into a
-	// folder that the heir has removed, and what it has begun goes with that.
+	// If this process is killed, the go command ends with it. The folder then
+	// contains its temporary files, and the cleaner removes them.
 	command.Env = append(os.Environ(), "GOTMPDIR="+folder)
 	command.SysProcAttr = &syscall.SysProcAttr{}
 	dieWithParent(command.SysProcAttr, syscall.SIGKILL)
 	var out bytes.Buffer
 	command.Stdout, command.Stderr = &out, &out
-	here.mu.Lock()
-	err = here.launch(command)
-	here.mu.Unlock()
+	env.mu.Lock()
+	err = env.launch(command)
+	env.mu.Unlock()
 	if err == nil {
 		err = command.Wait()
 	}
@@ -161,7 +157,8 @@ func build(pkg string, more []string) (string, error) {
 	return program, nil
 }
 
-// moduleRoot is the folder with go.mod above the working directory.
+// moduleRoot returns the nearest folder with a go.mod: the working directory or
+// one above it.
 func moduleRoot() (string, error) {
 	folder, err := os.Getwd()
 	if err != nil {

@@ -14,21 +14,21 @@ import (
 	"syscall"
 	"time"
 
-	_ "github.com/go-sql-driver/mysql" // database/sql's "mysql"
-	_ "github.com/jackc/pgx/v5/stdlib" // database/sql's "pgx"
+	_ "github.com/go-sql-driver/mysql" // the driver "mysql" of database/sql
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx" of database/sql
 )
 
-// What runs the database servers, and how to get it.
+// The programs of the database servers.
 var (
-	mariadbd        = missing{"mariadbd", "mariadb-server", "HOLDFAST_TEST_MYSQL"}
-	mariadbInstall  = missing{"mariadb-install-db", "mariadb-server", "HOLDFAST_TEST_MYSQL"}
-	postgres        = missing{"postgres", "postgresql", "HOLDFAST_TEST_POSTGRES"}
-	initdb          = missing{"initdb", "postgresql", "HOLDFAST_TEST_POSTGRES"}
+	mariadbd        = dependency{"mariadbd", "mariadb-server", "HOLDFAST_TEST_MYSQL"}
+	mariadbInstall  = dependency{"mariadb-install-db", "mariadb-server", "HOLDFAST_TEST_MYSQL"}
+	postgres        = dependency{"postgres", "postgresql", "HOLDFAST_TEST_POSTGRES"}
+	initdb          = dependency{"initdb", "postgresql", "HOLDFAST_TEST_POSTGRES"}
 	postgresFolders = "/usr/lib/postgresql/*/bin"
 )
 
-// MariaDB returns the URL of an empty database of this test's own, on a server
-// that all tests of the process share. It does not wait for the disk.
+// MariaDB returns the URL of a new, empty database on a server that all tests of
+// the process share. The server does not wait for the disk.
 func MariaDB(t T) string {
 	t.Helper()
 	return freshDatabase(t, "MariaDB", "HOLDFAST_TEST_MYSQL", func() (*DatabaseServer, error) {
@@ -36,8 +36,8 @@ func MariaDB(t T) string {
 	})
 }
 
-// Postgres returns the URL of an empty database of this test's own, on a server
-// that all tests of the process share. It does not wait for the disk.
+// Postgres returns the URL of a new, empty database on a server that all tests of
+// the process share. The server does not wait for the disk.
 func Postgres(t T) string {
 	t.Helper()
 	return freshDatabase(t, "PostgreSQL", "HOLDFAST_TEST_POSTGRES", func() (*DatabaseServer, error) {
@@ -45,18 +45,18 @@ func Postgres(t T) string {
 	})
 }
 
-// SQLite returns the URL of a database file that does not exist yet, in a folder
-// of this test's own.
+// SQLite returns the URL of a database file that does not exist yet, in a new
+// folder.
 func SQLite(t T) string {
 	t.Helper()
-	folder, err := here.newFolder("sqlite")
+	folder, err := env.newFolder("sqlite")
 	check(t, "SQLite", err)
 	t.Cleanup(func() { os.RemoveAll(folder) })
 	return "sqlite://" + filepath.Join(folder, "ledger.db")
 }
 
-// freshDatabase makes a database, on the server that the variable names or on
-// the shared one, and drops it when the test ends.
+// freshDatabase creates a database on the shared server, or on the server that
+// the variable names. There it drops the database when the test ends.
 func freshDatabase(t T, kind, variable string, start func() (*DatabaseServer, error)) string {
 	t.Helper()
 	if admin := os.Getenv(variable); admin != "" {
@@ -64,42 +64,43 @@ func freshDatabase(t T, kind, variable string, start func() (*DatabaseServer, er
 		check(t, kind, err)
 		t.Cleanup(func() {
 			if err := dropDatabase(admin, dbURL); err != nil {
-				t.Logf("dropping a test's database: %v", err)
+				t.Logf("dropping the database of the test: %v", err)
 			}
 		})
 		return dbURL
 	}
-	server, err := shared(&here, kind, start)
+	server, err := shared(&env, kind, start)
 	check(t, kind, err)
 	dbURL, err := createDatabase(server.admin)
 	check(t, kind, err)
 	return dbURL
 }
 
-// DatabaseServer is one MariaDB or PostgreSQL. It keeps its data over Kill and
+// DatabaseServer is a MariaDB or PostgreSQL server. Its data survives Kill and
 // Restart.
 type DatabaseServer struct {
 	Server
-	admin string // the URL without a database
+	admin string // the URL of the administrator, without a database
 	url   string
 	port  *port
 }
 
-// OwnMariaDB starts a MariaDB with its default durability for this test, with
-// further arguments.
+// OwnMariaDB starts a MariaDB for this test, with its default durability and
+// these additional arguments.
 func OwnMariaDB(t T, args ...string) *DatabaseServer {
 	t.Helper()
-	return own(t, "MariaDB", startMariaDB, args)
+	return startOwn(t, "MariaDB", startMariaDB, args)
 }
 
-// OwnPostgres starts a PostgreSQL with its default durability for this test,
-// with further arguments.
+// OwnPostgres starts a PostgreSQL for this test, with its default durability and
+// these additional arguments.
 func OwnPostgres(t T, args ...string) *DatabaseServer {
 	t.Helper()
-	return own(t, "PostgreSQL", startPostgres, args)
+	return startOwn(t, "PostgreSQL", startPostgres, args)
 }
 
-func own(t T, kind string, start func(args ...string) (*DatabaseServer, error), args []string) *DatabaseServer {
+// startOwn starts a database server that ends with the test.
+func startOwn(t T, kind string, start func(args ...string) (*DatabaseServer, error), args []string) *DatabaseServer {
 	t.Helper()
 	s, err := start(args...)
 	check(t, kind, err)
@@ -109,11 +110,11 @@ func own(t T, kind string, start func(args ...string) (*DatabaseServer, error), 
 	return s
 }
 
-// URL is the URL of a database on the server, as --db takes it.
+// URL returns the URL of a database on the server, for the flag --db.
 func (s *DatabaseServer) URL() string { return s.url }
 
-// NewDatabase makes a further, empty database on the server, which must run, and
-// returns its URL.
+// NewDatabase creates another, empty database on the running server and returns
+// its URL.
 func (s *DatabaseServer) NewDatabase() string {
 	dbURL, err := createDatabase(s.admin)
 	must(err)
@@ -128,7 +129,7 @@ func startMariaDB(args ...string) (*DatabaseServer, error) {
 	return s, s.start()
 }
 
-// newMariaDB prepares a MariaDB with a fresh data folder, and does not start it.
+// newMariaDB prepares a MariaDB with a new data folder. It does not start it.
 func newMariaDB(args ...string) (*DatabaseServer, error) {
 	path, err := lookPath(mariadbd)
 	if err != nil {
@@ -201,19 +202,19 @@ func startPostgres(args ...string) (*DatabaseServer, error) {
 		Server: newServer("PostgreSQL", folder, args), port: port, admin: "postgres://postgres@" + port.addr(),
 	}
 	s.process.owner = owner
-	s.process.death = syscall.SIGINT // its children would outlive a SIGKILL
+	s.process.endSignal = syscall.SIGINT // after SIGKILL its children would go on
 	s.answers = func(ctx context.Context) error { return onDatabase(ctx, s.admin, "SELECT 1") }
 	return s, s.start()
 }
 
-// databaseFolder makes a folder with a fresh data folder in it. Making one takes
-// seconds, so that one is kept as a template, for all test processes.
+// databaseFolder creates a folder with a new data folder in it, as a copy of the
+// template. Creating a data folder from scratch takes seconds.
 func databaseFolder(kind string, owner *owner, install func(data string) *exec.Cmd) (string, error) {
 	template, err := templateFolder(kind, owner, install)
 	if err != nil {
 		return "", err
 	}
-	folder, err := here.newFolder(kind)
+	folder, err := env.newFolder(kind)
 	if err != nil {
 		return "", err
 	}
@@ -223,6 +224,8 @@ func databaseFolder(kind string, owner *owner, install func(data string) *exec.C
 	return folder, copyTree(filepath.Join(template, "data"), filepath.Join(folder, "data"), owner)
 }
 
+// templateFolder returns the folder with the template. All test processes share
+// it; the first one creates it.
 func templateFolder(kind string, owner *owner, install func(data string) *exec.Cmd) (string, error) {
 	template := filepath.Join(os.TempDir(), fmt.Sprintf("holdfast-template-%s-%d", kind, os.Getuid()))
 	unlock, err := lockFile(template + ".lock")
@@ -247,7 +250,7 @@ func templateFolder(kind string, owner *owner, install func(data string) *exec.C
 	cmd.Dir = "/"
 	cmd.SysProcAttr = owner.attributes()
 	if kind == "mariadb" {
-		cmd.SysProcAttr.Credential = nil // it changes the user itself
+		cmd.SysProcAttr.Credential = nil // the program changes the user itself
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s: %w: %s", cmd.Path, err, out)
@@ -255,7 +258,7 @@ func templateFolder(kind string, owner *owner, install func(data string) *exec.C
 	return template, os.WriteFile(stamp, nil, 0o600)
 }
 
-// lockFile waits until this process alone has the file.
+// lockFile waits for the exclusive lock on the file.
 func lockFile(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -284,7 +287,7 @@ func copyTree(from, to string, owner *owner) error {
 		case info.Mode().IsRegular():
 			err = copyFile(path, target, info.Mode().Perm())
 		default:
-			return fmt.Errorf("%s is neither file nor folder", path)
+			return fmt.Errorf("copying %s: it is neither a file nor a folder", path)
 		}
 		if err != nil {
 			return err
@@ -301,12 +304,12 @@ func copyFile(from, to string, mode fs.FileMode) error {
 	return os.WriteFile(to, text, mode)
 }
 
-// databases counts the databases made by this process, for their names.
+// databases counts the databases that this process has created, for their names.
 var databases atomic.Int64
 
 func createDatabase(admin string) (string, error) {
 	name := fmt.Sprintf("holdfast_test_%d_%d", os.Getpid(), databases.Add(1))
-	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), maxStart)
 	defer cancel()
 	if err := onDatabase(ctx, admin, "CREATE DATABASE "+name); err != nil {
 		return "", err
@@ -327,7 +330,7 @@ func dropDatabase(admin, dbURL string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), maxStart)
 	defer cancel()
 	drop := "DROP DATABASE " + strings.TrimPrefix(u.Path, "/")
 	if u.Scheme != "mysql" {
@@ -353,7 +356,7 @@ func onDatabase(ctx context.Context, admin, statement string) error {
 	return err
 }
 
-// dataSource writes the URL as its driver wants it.
+// dataSource returns the driver for the URL and the URL in the driver's notation.
 func dataSource(admin string) (driver, source string, err error) {
 	u, err := url.Parse(admin)
 	if err != nil {
@@ -375,7 +378,7 @@ func dataSource(admin string) (driver, source string, err error) {
 	return "mysql", fmt.Sprintf("%s@tcp(%s)/", user, u.Host), nil
 }
 
-// discard ends the server and removes its data, which may be large.
+// discard ends the server and removes its data at once, because they may be large.
 func (s *DatabaseServer) discard() {
 	s.process.end()
 	s.port.release()

@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 )
 
-var etcd = missing{"etcd", "etcd-server", "HOLDFAST_TEST_ETCD"}
+var etcd = dependency{"etcd", "etcd-server", "HOLDFAST_TEST_ETCD"}
 
-// Etcd returns host:port of an etcd that all tests of the process share.
+// Etcd returns the host:port of an etcd that all tests of the process share.
 func Etcd(t T) string {
 	t.Helper()
 	return sharedURL(t, "HOLDFAST_TEST_ETCD", "etcd", func() (string, error) {
@@ -22,8 +22,7 @@ func Etcd(t T) string {
 	})
 }
 
-// EtcdServer is one etcd, alone. Restarted, it has its data and its leases
-// again.
+// EtcdServer is a single etcd. Its data and leases survive Restart.
 type EtcdServer struct {
 	Server
 	port, peer *port
@@ -42,7 +41,7 @@ func OwnEtcd(t T) *EtcdServer {
 	return s
 }
 
-// Addr is host:port.
+// Addr returns host:port.
 func (s *EtcdServer) Addr() string { return s.port.addr() }
 
 func startEtcd() (*EtcdServer, error) {
@@ -50,7 +49,7 @@ func startEtcd() (*EtcdServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := here.newFolder("etcd")
+	folder, err := env.newFolder("etcd")
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +70,7 @@ func startEtcd() (*EtcdServer, error) {
 	return s, s.start()
 }
 
-// healthy asks an etcd whether it serves.
+// healthy returns nil if the etcd answers that it is healthy.
 func healthy(ctx context.Context, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

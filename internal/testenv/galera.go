@@ -8,25 +8,25 @@ import (
 	"strings"
 )
 
-// galera is the replication library, where Debian's package has it.
-var galera = missing{"/usr/lib/galera/libgalera_smm.so", "galera-4 rsync", ""}
+// galera is the replication library, at its path in Debian.
+var galera = dependency{"/usr/lib/galera/libgalera_smm.so", "galera-4 rsync", ""}
 
-// galeraNodes is the size of a cluster: one of them may die.
+// galeraNodes is the size of a cluster. The cluster survives the loss of one node.
 const galeraNodes = 3
 
 // OwnGalera starts a Galera cluster of three MariaDB servers for this test. All
-// of them take writes, and their URLs name the same database.
+// of them accept writes. Their URLs name the same database.
 func OwnGalera(t T) []*DatabaseServer {
 	t.Helper()
-	if _, err := os.Stat(galera.program); err != nil {
-		check(t, "Galera", &galera)
+	if _, err := os.Stat(galera.file); err != nil {
+		check(t, "Galera", &missingError{galera})
 	}
-	// Each node has three ports besides MariaDB's own.
-	group, increments, transfers := addresses(t), addresses(t), addresses(t)
+	// Each node needs three ports besides the port of MariaDB.
+	group, increments, transfers := freeAddresses(t), freeAddresses(t), freeAddresses(t)
 	nodes := make([]*DatabaseServer, galeraNodes)
 	for n := range nodes {
 		args := []string{
-			"--wsrep-on=ON", "--wsrep-provider=" + galera.program, "--wsrep-cluster-address=gcomm://" + strings.Join(group, ","),
+			"--wsrep-on=ON", "--wsrep-provider=" + galera.file, "--wsrep-cluster-address=gcomm://" + strings.Join(group, ","),
 			"--wsrep-node-address=" + group[n], "--wsrep-sst-method=rsync", "--wsrep-sst-receive-address=" + transfers[n],
 			fmt.Sprintf("--wsrep-provider-options=gmcast.listen_addr=tcp://%s;ist.recv_addr=%s;gcache.size=16M;evs.keepalive_period=PT0.2S;evs.inactive_check_period=PT0.2S;evs.suspect_timeout=PT1S;evs.inactive_timeout=PT2S;evs.install_timeout=PT2S", group[n], increments[n]),
 			"--wsrep-slave-threads=4", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--innodb-flush-log-at-trx-commit=0",
@@ -37,7 +37,7 @@ func OwnGalera(t T) []*DatabaseServer {
 		node, err := startMariaDB(args...)
 		check(t, "Galera", err)
 		t.Cleanup(node.discard)
-		check(t, "Galera", await(startLimit, func(ctx context.Context) error { return node.joined(ctx, n+1) }))
+		check(t, "Galera", await(maxStart, func(ctx context.Context) error { return node.joined(ctx, n+1) }))
 		nodes[n] = node
 	}
 	dbURL, err := createDatabase(nodes[0].admin)
@@ -48,8 +48,8 @@ func OwnGalera(t T) []*DatabaseServer {
 	return nodes
 }
 
-// addresses are as many addresses as there are nodes.
-func addresses(t T) []string {
+// freeAddresses returns a free address for each node.
+func freeAddresses(t T) []string {
 	t.Helper()
 	all := make([]string, galeraNodes)
 	for n := range all {
@@ -61,7 +61,7 @@ func addresses(t T) []string {
 	return all
 }
 
-// joined returns nil once the node takes statements in a cluster of that size.
+// joined returns nil if the node accepts statements in a cluster of this size.
 func (s *DatabaseServer) joined(ctx context.Context, size int) error {
 	if err := s.process.running(); err != nil {
 		return finalError{err}

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// parentPoll is how often a program looks whether go run is still there.
+// parentPoll is the time between two checks of the parent process.
 const parentPoll = 200 * time.Millisecond
 
-// WithGoRun returns a context that ends when the go command that runs this program
-// is gone: a go run that is killed does not tell. For a program that was started in
-// another way, or not on Linux, it is ctx.
+// WithGoRun returns a context that ends when the go command that runs this
+// program ends. A go run that is killed does not signal the program. If the
+// program was started in another way, or not on Linux, WithGoRun returns ctx.
 func WithGoRun(ctx context.Context) context.Context {
 	parent := os.Getppid()
 	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(parent), "comm"))

@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// TestWithGoRun kills the parent of a program: one that has the name of the go
-// command, and another one, which the program may outlive.
+// TestWithGoRun kills the parent of a program. If the parent's name is that of the
+// go command, the program must end. If not, the program must not watch it.
 func TestWithGoRun(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("needs /proc")
 	}
-	for name, watching := range map[string]string{"go": "watching: true", "shell": "watching: false"} {
+	for name, want := range map[string]string{"go": "watching: true", "shell": "watching: false"} {
 		t.Run(name, func(t *testing.T) {
 			script := filepath.Join(t.TempDir(), name)
 			if err := os.WriteFile(script, []byte("#!/bin/sh\n\"$1\" &\nread line\n"), 0o700); err != nil {
@@ -36,8 +36,8 @@ func TestWithGoRun(t *testing.T) {
 				t.Fatal(err)
 			}
 			lines := bufio.NewScanner(out)
-			if !lines.Scan() || lines.Text() != watching {
-				t.Errorf("it says %q, want %q", lines.Text(), watching)
+			if !lines.Scan() || lines.Text() != want {
+				t.Errorf("the program printed %q, want %q", lines.Text(), want)
 			}
 			if err := parent.Process.Kill(); err != nil {
 				t.Fatal(err)
@@ -46,10 +46,10 @@ func TestWithGoRun(t *testing.T) {
 			if name != "go" {
 				return
 			}
-			ended := time.AfterFunc(10*time.Second, func() { out.Close() })
-			defer ended.Stop()
+			timeout := time.AfterFunc(10*time.Second, func() { out.Close() })
+			defer timeout.Stop()
 			if !lines.Scan() || lines.Text() != "ended" {
-				t.Errorf("it says %q when the go command is gone", lines.Text())
+				t.Errorf("the program printed %q after the go command ended, want %q", lines.Text(), "ended")
 			}
 		})
 	}

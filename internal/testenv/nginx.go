@@ -10,13 +10,12 @@ import (
 	"syscall"
 )
 
-// nginxPackages are what a server that runs Lua needs. The module folder is
-// Debian's.
+// nginxPackages are the packages of an nginx with Lua.
 const nginxPackages = "nginx libnginx-mod-http-lua lua-nginx-redis lua-cjson"
 
 var (
-	nginx        = missing{"nginx", nginxPackages, ""}
-	nginxModules = []missing{
+	nginx        = dependency{"nginx", nginxPackages, ""}
+	nginxModules = []dependency{
 		{"/usr/lib/nginx/modules/ndk_http_module.so", nginxPackages, ""},
 		{"/usr/lib/nginx/modules/ngx_http_lua_module.so", nginxPackages, ""},
 		{"/usr/share/lua/5.1/nginx/redis.lua", nginxPackages, ""},
@@ -30,10 +29,11 @@ type NginxServer struct {
 	port   *port
 }
 
-// OwnNginx starts an nginx for this test, in a folder with these files: by their
-// paths in it, nginx.conf among them. listen.conf and site/modules.conf are
-// added: nginx.conf includes them, in a server and at the top. temp is a folder
-// to write in. environment are further variables, NAME=value.
+// OwnNginx starts an nginx for this test, in a folder with these files, by path.
+// nginx.conf must be one of them. OwnNginx adds site/modules.conf, which
+// nginx.conf must include at the top, and listen.conf, which it must include in a
+// server block. The folder temp is for temporary files. environment are
+// additional variables as NAME=value.
 func OwnNginx(t T, files map[string]string, environment ...string) *NginxServer {
 	t.Helper()
 	s, err := startNginx(files, environment)
@@ -45,10 +45,10 @@ func OwnNginx(t T, files map[string]string, environment ...string) *NginxServer 
 	return s
 }
 
-// URL is http://host:port.
+// URL returns http://host:port.
 func (s *NginxServer) URL() string { return "http://" + s.port.addr() }
 
-// Folder is where the server's files are.
+// Folder returns the folder with the server's files.
 func (s *NginxServer) Folder() string { return s.folder }
 
 func startNginx(files map[string]string, environment []string) (*NginxServer, error) {
@@ -57,19 +57,19 @@ func startNginx(files map[string]string, environment []string) (*NginxServer, er
 		return nil, err
 	}
 	modules := ""
-	for i, m := range nginxModules {
-		if _, err := os.Stat(m.program); err != nil {
-			return nil, &nginxModules[i]
+	for _, m := range nginxModules {
+		if _, err := os.Stat(m.file); err != nil {
+			return nil, &missingError{m}
 		}
-		if filepath.Ext(m.program) == ".so" {
-			modules += "load_module " + m.program + ";\n"
+		if filepath.Ext(m.file) == ".so" {
+			modules += "load_module " + m.file + ";\n"
 		}
 	}
 	port, err := newPort()
 	if err != nil {
 		return nil, err
 	}
-	folder, err := here.newFolder("nginx")
+	folder, err := env.newFolder("nginx")
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func startNginx(files map[string]string, environment []string) (*NginxServer, er
 	s := &NginxServer{folder: folder, port: port, Server: newServer("nginx", folder, []string{
 		path, "-p", folder, "-c", filepath.Join(folder, "nginx.conf"), "-e", "stderr", "-g", "daemon off;",
 	})}
-	s.process.death = syscall.SIGTERM // its workers would outlive a SIGKILL
+	s.process.endSignal = syscall.SIGTERM // after SIGKILL its workers would go on
 	s.process.env = slices.Concat(os.Environ(), environment)
 	s.answers = func(ctx context.Context) error {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", port.addr())

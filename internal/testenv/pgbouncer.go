@@ -10,11 +10,11 @@ import (
 	"syscall"
 )
 
-var pgbouncer = missing{"pgbouncer", "pgbouncer", ""}
+var pgbouncer = dependency{"pgbouncer", "pgbouncer", ""}
 
-// OwnPgBouncer starts a PgBouncer for this test, in front of the PostgreSQL that
-// dbURL names, and returns the URL of the same database through it. settings are
-// lines of its configuration.
+// OwnPgBouncer starts a PgBouncer for this test, in front of the PostgreSQL of
+// dbURL, and returns the URL of the same database through it. settings are
+// additional lines of its configuration.
 func OwnPgBouncer(t T, dbURL string, settings ...string) string {
 	t.Helper()
 	pooled, err := startPgBouncer(t, dbURL, settings)
@@ -31,11 +31,11 @@ func startPgBouncer(t T, dbURL string, settings []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	owner, err := ownerFor("postgres") // it refuses root
+	owner, err := ownerFor("postgres")
 	if err != nil {
 		return "", err
 	}
-	folder, err := here.newFolder("pgbouncer")
+	folder, err := env.newFolder("pgbouncer")
 	if err != nil {
 		return "", err
 	}
@@ -61,7 +61,7 @@ func startPgBouncer(t T, dbURL string, settings []string) (string, error) {
 		return "", err
 	}
 	s := newServer("PgBouncer", folder, []string{path, config})
-	s.process.owner, s.process.death = owner, syscall.SIGKILL
+	s.process.owner, s.process.endSignal = owner, syscall.SIGKILL
 	admin := "postgres://pgbouncer@" + port.addr() + "/pgbouncer?sslmode=disable&default_query_exec_mode=simple_protocol"
 	s.answers = func(ctx context.Context) error { return onDatabase(ctx, admin, "SHOW VERSION") }
 	t.Cleanup(s.process.end)

@@ -8,19 +8,18 @@ import (
 	"runtime"
 )
 
-// Ports are taken from [firstPort, lastPort): below those that the kernel gives
-// to outgoing connections, above those that people give to their servers.
+// Ports come from [firstPort, lastPort): below the ports that the kernel gives to
+// outgoing connections, and above the usual ports of servers.
 const firstPort, lastPort = 20000, 32000
 
-// port is a port of 127.0.0.1 that is this process's until released, even while
-// nothing listens on it.
+// port is a port of 127.0.0.1. Until it is released, no other process that uses
+// this package gets it, even while nothing listens on it.
 type port struct {
 	number int
-	claim  net.Listener // nil where the system has no abstract sockets
+	claim  net.Listener // nil on systems without abstract sockets
 }
 
-// newPort finds a port that nobody listens on and no other process that uses
-// this package has claimed.
+// newPort claims a port that is not in use.
 func newPort() (*port, error) {
 	for range 1000 {
 		number := firstPort + rand.IntN(lastPort-firstPort)
@@ -39,8 +38,8 @@ func newPort() (*port, error) {
 	return nil, errors.New("no port is free")
 }
 
-// claimPort makes an abstract socket named for the port: like the port it
-// belongs to the network namespace, and it goes with the process.
+// claimPort creates an abstract socket named after the port. Like the port, the
+// socket belongs to the network namespace. It is removed when the process ends.
 func claimPort(number int) (net.Listener, error) {
 	if runtime.GOOS != "linux" {
 		return nil, nil
@@ -56,8 +55,8 @@ func (p *port) release() {
 	}
 }
 
-// Port returns a port of 127.0.0.1 that nobody else of this package is given
-// while the test runs.
+// Port returns a free port of 127.0.0.1. While the test runs, no other caller of
+// this package gets it, in any process.
 func Port(t T) int {
 	t.Helper()
 	p, err := newPort()

@@ -15,36 +15,35 @@ import (
 	"time"
 )
 
-// goneLimit bounds how long a killed process may take to be gone.
-const goneLimit = 20 * time.Second
+// maxExit bounds the time that a process takes to end or to stop.
+const maxExit = 20 * time.Second
 
-// outputLimit bounds how much of a program's output is read back, in bytes.
-const outputLimit = 16 << 20
+// maxOutput bounds how much of a program's output is read back, in bytes.
+const maxOutput = 16 << 20
 
-// process is a program that was started here, with the processes it started in
-// turn. Its methods may be called from several goroutines, one at a time being
-// served.
+// process is a program started by this package, with the child processes that it
+// starts. Its methods are safe for concurrent use; they run one at a time.
 type process struct {
-	name  string
-	args  []string // the program first
-	dir   string
-	env   []string       // nil: this process's
-	owner *owner         // nil: this process's
-	death syscall.Signal // what the kernel sends it when this process ends
-	log   string         // file of its output
-	piped bool           // its standard input lasts as long as this process
+	name      string
+	args      []string // the program first
+	dir       string
+	env       []string       // nil: the environment of this process
+	owner     *owner         // nil: the user of this process
+	endSignal syscall.Signal // the kernel sends it when this process ends
+	log       string         // the file of its output
+	piped     bool           // its standard input stays open until this process ends
 
-	mu     sync.Mutex
-	cmd    *exec.Cmd
-	exited chan struct{}
-	tree   []int // under SIGSTOP
+	mu      sync.Mutex
+	cmd     *exec.Cmd
+	exited  chan struct{} // closed when the program has ended
+	stopped []int         // the process IDs under SIGSTOP
 }
 
 // owner is the user that a program runs as.
 type owner struct{ uid, gid uint32 }
 
-// ownerFor returns the named user where this process must hand its rights over
-// (servers refuse root), otherwise nil.
+// ownerFor returns the named user if this process is root, because servers refuse
+// to run as root. Otherwise it returns nil.
 func ownerFor(name string) (*owner, error) {
 	if os.Getuid() != 0 {
 		return nil, nil
@@ -59,7 +58,7 @@ func ownerFor(name string) (*owner, error) {
 }
 
 func (o *owner) attributes() *syscall.SysProcAttr {
-	a := &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal is for this process alone
+	a := &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal reaches only this process
 	if o != nil {
 		a.Credential = &syscall.Credential{Uid: o.uid, Gid: o.gid}
 	}
@@ -73,7 +72,7 @@ func (o *owner) chown(path string) error {
 	return os.Lchown(path, int(o.uid), int(o.gid))
 }
 
-// start starts the program. Its output is added to the log.
+// start starts the program. It appends the program's output to the log.
 func (p *process) start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,24 +85,25 @@ func (p *process) start() error {
 	p.cmd.Dir, p.cmd.Env = p.dir, p.env
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	if p.piped {
-		if _, err := p.cmd.StdinPipe(); err != nil { // closed by Wait, or by this process's end
+		if _, err := p.cmd.StdinPipe(); err != nil { // Wait closes it, or the end of this process
 			return err
 		}
 	}
 	p.cmd.SysProcAttr = p.owner.attributes()
-	dieWithParent(p.cmd.SysProcAttr, p.death)
-	if err := here.start(p); err != nil {
+	dieWithParent(p.cmd.SysProcAttr, p.endSignal)
+	if err := env.start(p); err != nil {
 		return err
 	}
-	p.exited, p.tree = make(chan struct{}), nil
+	p.exited, p.stopped = make(chan struct{}), nil
 	go func(cmd *exec.Cmd, exited chan<- struct{}) {
-		_ = cmd.Wait() // the state is in cmd.ProcessState
+		_ = cmd.Wait() // cmd.ProcessState has the result
 		close(exited)
 	}(p.cmd, p.exited)
 	return nil
 }
 
-// running reports that the program has not ended, or how it ended.
+// running returns nil while the program runs, and then an error that says how it
+// ended.
 func (p *process) running() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,13 +115,20 @@ func (p *process) running() error {
 	}
 }
 
-// exitCode is the exit code of a program that has ended, -1 if a signal ended
-// it.
-func (p *process) exitCode() int {
+// wait waits until the program has ended, for limit at most, and returns its exit
+// code: -1 if a signal ended it. Other methods can run meanwhile.
+func (p *process) wait(limit time.Duration) (exitCode int, err error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	<-p.exited
-	return p.cmd.ProcessState.ExitCode()
+	cmd, exited := p.cmd, p.exited
+	p.mu.Unlock()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-exited:
+		return cmd.ProcessState.ExitCode(), nil
+	case <-timer.C:
+		return 0, fmt.Errorf("%s has not ended after %v: %s", p.name, limit, p.tail())
+	}
 }
 
 // pid returns the program's process ID.
@@ -131,130 +138,133 @@ func (p *process) pid() int {
 	return p.cmd.Process.Pid
 }
 
-// kill ends the program and all it started with SIGKILL, and waits until they
-// are gone. Killing what has ended does nothing.
+// kill ends the program and its children with SIGKILL and waits until they have
+// ended. If the program has ended already, kill does nothing.
 func (p *process) kill() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.gone() {
+	if p.hasEnded() {
 		return nil
 	}
-	// The parent first, so that it does not see its children die and act on it.
+	// The parent first: it must not react to the end of its children.
 	ids := append([]int{p.cmd.Process.Pid}, descendants(p.cmd.Process.Pid)...)
 	_ = p.cmd.Process.Kill()
 	for _, id := range ids[1:] {
 		_ = syscall.Kill(id, syscall.SIGKILL)
 	}
-	if err := p.waitGone(goneLimit); err != nil {
+	if err := p.waitEnded(maxExit); err != nil {
 		return err
 	}
-	deadline := time.Now().Add(goneLimit)
+	deadline := time.Now().Add(maxExit)
 	for _, id := range ids[1:] {
 		for !ended(id) {
 			if time.Now().After(deadline) {
-				return fmt.Errorf("process %d of %s is still there %v after SIGKILL", id, p.name, goneLimit)
+				return fmt.Errorf("process %d of %s has not ended %v after SIGKILL", id, p.name, maxExit)
 			}
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // it is no child of this process: nothing signals its end
 		}
 	}
 	return nil
 }
 
-// end ends the program in the quickest way that leaves nothing behind.
+// end ends the program with its end signal, which lets it end its children, and
+// then with SIGKILL if it has not ended after 5 s.
 func (p *process) end() {
 	p.mu.Lock()
-	if !p.gone() && p.death != syscall.SIGKILL {
-		_ = p.cmd.Process.Signal(p.death)
-		for _, id := range p.tree {
+	if !p.hasEnded() && p.endSignal != syscall.SIGKILL {
+		_ = p.cmd.Process.Signal(p.endSignal)
+		for _, id := range p.stopped {
 			_ = syscall.Kill(id, syscall.SIGCONT)
 		}
-		_ = p.waitGone(5 * time.Second)
+		_ = p.waitEnded(5 * time.Second)
 	}
 	p.mu.Unlock()
 	_ = p.kill()
 }
 
-// gone reports whether the program has ended. The caller holds mu.
-func (p *process) gone() bool {
+// hasEnded reports whether the program has ended. The caller holds mu.
+func (p *process) hasEnded() bool {
 	if p.cmd == nil || p.cmd.Process == nil {
 		return true
 	}
 	select {
 	case <-p.exited:
-		here.ended(p)
+		env.ended(p)
 		return true
 	default:
 		return false
 	}
 }
 
-// waitGone waits until the program has ended. The caller holds mu.
-func (p *process) waitGone(limit time.Duration) error {
+// waitEnded waits until the program has ended, for limit at most. The caller holds
+// mu.
+func (p *process) waitEnded(limit time.Duration) error {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case <-p.exited:
-		here.ended(p)
+		env.ended(p)
 		return nil
 	case <-timer.C:
 		return fmt.Errorf("%s has not ended after %v", p.name, limit)
 	}
 }
 
-// stop stops the program and all it started with SIGSTOP, and waits until none
-// of their threads runs.
+// stop stops the program and its children with SIGSTOP and waits until none of
+// their threads runs.
 func (p *process) stop() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.gone() {
-		return fmt.Errorf("%s has ended: it cannot be stopped", p.name)
+	if p.hasEnded() {
+		return fmt.Errorf("stopping %s: it has ended", p.name)
 	}
-	// The parent first: it starts no more children then.
+	// The parent first: then it starts no more children.
 	if err := stopOne(p.cmd.Process.Pid); err != nil {
 		return err
 	}
-	p.tree = []int{p.cmd.Process.Pid}
+	p.stopped = []int{p.cmd.Process.Pid}
 	for _, id := range descendants(p.cmd.Process.Pid) {
 		if err := stopOne(id); err == nil {
-			p.tree = append(p.tree, id)
+			p.stopped = append(p.stopped, id)
 		}
 	}
-	here.mu.Lock()
-	defer here.mu.Unlock()
-	here.setStopped(p, p.tree)
+	env.mu.Lock()
+	defer env.mu.Unlock()
+	env.setStopped(p, p.stopped)
 	return nil
 }
 
+// stopOne stops a single process.
 func stopOne(id int) error {
 	if err := syscall.Kill(id, syscall.SIGSTOP); err != nil {
 		return err
 	}
-	deadline := time.Now().Add(goneLimit)
-	for !halted(id) {
+	deadline := time.Now().Add(maxExit)
+	for !isStopped(id) {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("process %d still runs %v after SIGSTOP", id, goneLimit)
+			return fmt.Errorf("process %d has not stopped %v after SIGSTOP", id, maxExit)
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // nothing signals that a thread has stopped
 	}
 	return nil
 }
 
-// cont lets everything run on that stop stopped.
+// cont continues all processes that stop stopped.
 func (p *process) cont() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.gone() || p.tree == nil {
-		return fmt.Errorf("%s is not stopped", p.name)
+	if p.hasEnded() || p.stopped == nil {
+		return fmt.Errorf("continuing %s: it is not stopped", p.name)
 	}
-	for _, id := range slices.Backward(p.tree) {
+	for _, id := range slices.Backward(p.stopped) {
 		if err := syscall.Kill(id, syscall.SIGCONT); err != nil {
 			return err
 		}
 	}
-	p.tree = nil
-	here.mu.Lock()
-	defer here.mu.Unlock()
-	here.setStopped(p, nil)
+	p.stopped = nil
+	env.mu.Lock()
+	defer env.mu.Unlock()
+	env.setStopped(p, nil)
 	return nil
 }
 
@@ -265,22 +275,21 @@ func (p *process) signal(s os.Signal) error {
 	return p.cmd.Process.Signal(s)
 }
 
-// output returns what the program has printed so far: the last outputLimit
-// bytes of it.
+// output returns the last maxOutput bytes that the program has printed.
 func (p *process) output() string {
 	log, err := os.Open(p.log)
 	if err != nil {
 		return ""
 	}
 	defer log.Close()
-	if info, err := log.Stat(); err == nil && info.Size() > outputLimit {
-		_, _ = log.Seek(-outputLimit, io.SeekEnd)
+	if info, err := log.Stat(); err == nil && info.Size() > maxOutput {
+		_, _ = log.Seek(-maxOutput, io.SeekEnd)
 	}
-	text, _ := io.ReadAll(io.LimitReader(log, outputLimit))
+	text, _ := io.ReadAll(io.LimitReader(log, maxOutput))
 	return string(text)
 }
 
-// tail returns the end of the output, for errors.
+// tail returns the end of the output, for error messages.
 func (p *process) tail() string {
 	out := strings.TrimSpace(p.output())
 	if len(out) > 4000 {

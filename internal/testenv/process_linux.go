@@ -9,12 +9,12 @@ import (
 	"syscall"
 )
 
-// dieWithParent has the kernel send the signal to the started process when the
-// thread that started it ends. A process that changes its user loses this.
+// dieWithParent makes the kernel send the signal to the process when the thread
+// that started it ends. The setting is lost if the process changes its user.
 func dieWithParent(a *syscall.SysProcAttr, s syscall.Signal) { a.Pdeathsig = s }
 
-// descendants returns the IDs of the processes that id started and that are
-// still there, and of those that they started.
+// descendants returns the IDs of the children of process id, of their children
+// and so on.
 func descendants(id int) []int {
 	parents := make(map[int]int)
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
@@ -38,8 +38,8 @@ func descendants(id int) []int {
 	return found[1:]
 }
 
-// statFields returns the fields of a stat file from the third, the state, on.
-// The second, the program's name, may itself have spaces and brackets.
+// statFields returns the fields of a stat file, beginning with the third one: the
+// state. The second one, the program's name, may contain spaces and brackets.
 func statFields(path string) [][]byte {
 	stat, err := os.ReadFile(path)
 	if err != nil {
@@ -48,16 +48,15 @@ func statFields(path string) [][]byte {
 	return bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 }
 
-// ended reports whether the process is gone, or dead and not yet asked for its
-// exit code.
+// ended reports whether the process has ended. A zombie counts as ended.
 func ended(id int) bool {
 	fields := statFields("/proc/" + strconv.Itoa(id) + "/stat")
 	return len(fields) == 0 || fields[0][0] == 'Z' || fields[0][0] == 'X'
 }
 
-// halted reports whether no thread of the process runs, for SIGSTOP or because
-// it has ended.
-func halted(id int) bool {
+// isStopped reports whether no thread of the process can run: each is stopped or
+// has ended.
+func isStopped(id int) bool {
 	threads, _ := filepath.Glob("/proc/" + strconv.Itoa(id) + "/task/*/stat")
 	for _, thread := range threads {
 		if fields := statFields(thread); len(fields) > 0 && !bytes.ContainsAny(fields[0], "TtZX") {

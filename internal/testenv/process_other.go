@@ -4,12 +4,14 @@ package testenv
 
 import "syscall"
 
-// dieWithParent does nothing here: Main and the end of the test stop servers.
+// dieWithParent does nothing on this system: only Main and the end of a test stop
+// servers.
 func dieWithParent(*syscall.SysProcAttr, syscall.Signal) {}
 
-// descendants are unknown here: a killed PostgreSQL leaves them to notice.
+// descendants returns nil on this system. The children of a killed PostgreSQL end
+// when they notice its end.
 func descendants(int) []int { return nil }
 
 func ended(id int) bool { return syscall.Kill(id, 0) != nil }
 
-func halted(int) bool { return true }
+func isStopped(int) bool { return true }

@@ -2,5 +2,5 @@
 
 package testenv
 
-// raceDetector: this program was built with it.
+// raceDetector reports whether this program was built with the race detector.
 const raceDetector = true

@@ -11,19 +11,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What runs the Redis servers, and how to get it.
+// The programs of the Redis servers.
 var (
-	redisServer   = missing{"redis-server", "redis-server", "HOLDFAST_TEST_REDIS"}
-	redisCLI      = missing{"redis-cli", "redis-server redis-tools", "HOLDFAST_TEST_REDIS_CLUSTER"}
-	redisSentinel = missing{"redis-server", "redis-server", "HOLDFAST_TEST_REDIS_SENTINEL"}
+	redisServer   = dependency{"redis-server", "redis-server", "HOLDFAST_TEST_REDIS"}
+	redisCLI      = dependency{"redis-cli", "redis-server redis-tools", "HOLDFAST_TEST_REDIS_CLUSTER"}
+	redisSentinel = dependency{"redis-server", "redis-server", "HOLDFAST_TEST_REDIS_SENTINEL"}
 )
 
-// Redis returns the URL of a Redis that all tests of the process share. Nobody
-// may empty it.
+// Redis returns the URL of a Redis that all tests of the process share. A test
+// must not empty it.
 func Redis(t T) string {
 	t.Helper()
 	return sharedURL(t, "HOLDFAST_TEST_REDIS", "Redis", func() (string, error) {
-		s, err := startRedis(redisServer)
+		s, err := startRedis()
 		if err != nil {
 			return "", err
 		}
@@ -44,12 +44,12 @@ func RedisCluster(t T) string {
 	})
 }
 
-// RedisSentinel returns the URL of a master with a replica and three Sentinels,
-// called mymaster, that all tests of the process share.
+// RedisSentinel returns the URL of a master named mymaster, with a replica and
+// three Sentinels, that all tests of the process share.
 func RedisSentinel(t T) string {
 	t.Helper()
 	return sharedURL(t, "HOLDFAST_TEST_REDIS_SENTINEL", "Redis Sentinel", func() (string, error) {
-		r, err := startRing()
+		r, err := startSentinelGroup()
 		if err != nil {
 			return "", err
 		}
@@ -57,37 +57,37 @@ func RedisSentinel(t T) string {
 	})
 }
 
-// sharedURL is what the variable names, or else the URL of the server that the
-// first call starts.
+// sharedURL returns the value of the variable. If the variable is not set, it
+// returns the URL of the shared server, which the first call starts.
 func sharedURL(t T, variable, kind string, start func() (string, error)) string {
 	t.Helper()
 	if url := os.Getenv(variable); url != "" {
 		return url
 	}
-	url, err := shared(&here, kind, start)
+	url, err := shared(&env, kind, start)
 	check(t, kind, err)
 	return url
 }
 
-// RedisServer is one redis-server. It keeps nothing on disk.
+// RedisServer is a redis-server. It keeps nothing on disk.
 type RedisServer struct {
 	Server
 	port *port
 }
 
-// OwnRedis starts a Redis for this test, with further arguments.
+// OwnRedis starts a Redis for this test, with these additional arguments.
 func OwnRedis(t T, args ...string) *RedisServer {
 	t.Helper()
-	s, err := startRedis(redisServer, args...)
+	s, err := startRedis(args...)
 	check(t, "Redis", err)
 	t.Cleanup(s.end)
 	return s
 }
 
-// Addr is host:port.
+// Addr returns host:port.
 func (s *RedisServer) Addr() string { return s.port.addr() }
 
-// URL is as --redis takes it.
+// URL returns the server's URL for the flag --redis.
 func (s *RedisServer) URL() string { return "redis://" + s.Addr() + "/0" }
 
 func (s *RedisServer) end() {
@@ -95,8 +95,8 @@ func (s *RedisServer) end() {
 	s.port.release()
 }
 
-func startRedis(program missing, args ...string) (*RedisServer, error) {
-	path, err := lookPath(program)
+func startRedis(args ...string) (*RedisServer, error) {
+	path, err := lookPath(redisServer)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func startRedis(program missing, args ...string) (*RedisServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := here.newFolder("redis")
+	folder, err := env.newFolder("redis")
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,8 @@ func startRedis(program missing, args ...string) (*RedisServer, error) {
 	return s, s.start()
 }
 
-// ping asks a server whether it is there. One that wants a password is.
+// ping returns nil if the server answers. A server that asks for a password
+// answers too.
 func ping(ctx context.Context, addr string) error {
 	client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
 	defer client.Close()
@@ -130,13 +131,12 @@ func ping(ctx context.Context, addr string) error {
 
 // RedisClusterServers are the nodes of one cluster.
 type RedisClusterServers struct {
-	// Nodes are the masters, and after them a replica of each where there are
-	// any.
+	// Nodes are the three masters followed by their replicas.
 	Nodes []*RedisServer
 }
 
-// OwnRedisCluster starts a cluster of three masters, each with so many
-// replicas, for this test.
+// OwnRedisCluster starts a cluster for this test: three masters, each with this
+// number of replicas.
 func OwnRedisCluster(t T, replicas int) *RedisClusterServers {
 	t.Helper()
 	c, err := startCluster(replicas)
@@ -149,7 +149,7 @@ func OwnRedisCluster(t T, replicas int) *RedisClusterServers {
 	return c
 }
 
-// URL is as --redis takes it.
+// URL returns the cluster's URL for the flag --redis.
 func (c *RedisClusterServers) URL() string {
 	var addrs []string
 	for _, node := range c.Nodes[:3] {
@@ -166,11 +166,11 @@ func startCluster(replicas int) (*RedisClusterServers, error) {
 	c := &RedisClusterServers{}
 	create := []string{"--cluster", "create"}
 	for range 3 + 3*replicas {
-		bus, err := newPort() // its default would be beyond the ports that are ours
+		bus, err := newPort() // the default, port+10000, is in the range of outgoing connections
 		if err != nil {
 			return nil, err
 		}
-		node, err := startRedis(redisServer, "--cluster-port", fmt.Sprint(bus.number),
+		node, err := startRedis("--cluster-port", fmt.Sprint(bus.number),
 			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "1000")
 		if err != nil {
 			return nil, err
@@ -183,7 +183,7 @@ func startCluster(replicas int) (*RedisClusterServers, error) {
 		return nil, fmt.Errorf("redis-cli --cluster create: %w: %s", err, out)
 	}
 	for _, node := range c.Nodes {
-		err := await(startLimit, func(ctx context.Context) error {
+		err := await(maxStart, func(ctx context.Context) error {
 			client := redis.NewClient(&redis.Options{Addr: node.Addr()})
 			defer client.Close()
 			if info := client.ClusterInfo(ctx).Val(); !strings.Contains(info, "cluster_state:ok") {
@@ -198,18 +198,18 @@ func startCluster(replicas int) (*RedisClusterServers, error) {
 	return c, nil
 }
 
-// RedisSentinels are a master called mymaster, its replica, and three Sentinels
-// that watch them.
+// RedisSentinels are a master named mymaster, its replica, and three Sentinels
+// that monitor them.
 type RedisSentinels struct {
 	Master, Replica *RedisServer
 	Sentinels       []*RedisServer
 }
 
-// OwnRedisSentinel starts a master, a replica and three Sentinels for this
-// test. A master that is gone for half a second is replaced.
+// OwnRedisSentinel starts a master, a replica and three Sentinels for this test.
+// The Sentinels replace a master that has not answered for half a second.
 func OwnRedisSentinel(t T) *RedisSentinels {
 	t.Helper()
-	r, err := startRing()
+	r, err := startSentinelGroup()
 	check(t, "Redis Sentinel", err)
 	t.Cleanup(func() {
 		for _, s := range append(r.Sentinels, r.Master, r.Replica) {
@@ -219,7 +219,7 @@ func OwnRedisSentinel(t T) *RedisSentinels {
 	return r
 }
 
-// URL is as --redis takes it.
+// URL returns the URL of the master through the Sentinels, for the flag --redis.
 func (r *RedisSentinels) URL() string {
 	var addrs []string
 	for _, s := range r.Sentinels {
@@ -228,35 +228,35 @@ func (r *RedisSentinels) URL() string {
 	return "redis+sentinel://" + strings.Join(addrs, ",") + "/mymaster"
 }
 
-// Detach has the replica follow nobody that is there, so that it misses what is
-// written from now on and, once the master is killed, brings back a stale past.
-// (One that is merely stopped would catch up from its socket.) When it returns
-// the master has lost its replica. The Sentinels reattach it if they have the
-// time: write, and kill the master, at once.
+// Detach makes the replica replicate from an address where no server listens. The
+// replica then misses all later writes, and they are lost if the master is killed
+// and the replica promoted. (A replica that is only stopped would read them from
+// its socket.) When Detach returns, the master has lost its replica. The Sentinels
+// reattach the replica after a while, so write and kill the master at once.
 func (r *RedisSentinels) Detach() {
-	ctx, cancel := context.WithTimeout(context.Background(), goneLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), maxExit)
 	defer cancel()
 	replica := redis.NewClient(&redis.Options{Addr: r.Replica.Addr()})
 	defer replica.Close()
 	must(replica.ReplicaOf(ctx, "127.0.0.1", "1").Err())
 	master := redis.NewClient(&redis.Options{Addr: r.Master.Addr()})
 	defer master.Close()
-	must(await(goneLimit, func(ctx context.Context) error {
+	must(await(maxExit, func(ctx context.Context) error {
 		info, err := master.Info(ctx, "replication").Result()
 		if err == nil && !strings.Contains(info, "connected_slaves:0") {
-			err = fmt.Errorf("the master still has its replica: %s", info)
+			err = fmt.Errorf("the replica is still connected to the master: %s", info)
 		}
 		return err
 	}))
 }
 
-func startRing() (*RedisSentinels, error) {
+func startSentinelGroup() (*RedisSentinels, error) {
 	r := &RedisSentinels{}
 	var err error
-	if r.Master, err = startRedis(redisServer); err != nil {
+	if r.Master, err = startRedis(); err != nil {
 		return nil, err
 	}
-	if r.Replica, err = startRedis(redisServer, "--replicaof", fmt.Sprintf("127.0.0.1 %d", r.Master.port.number)); err != nil {
+	if r.Replica, err = startRedis("--replicaof", fmt.Sprintf("127.0.0.1 %d", r.Master.port.number)); err != nil {
 		return nil, err
 	}
 	for range 3 {
@@ -267,7 +267,7 @@ func startRing() (*RedisSentinels, error) {
 		r.Sentinels = append(r.Sentinels, s)
 	}
 	for _, s := range r.Sentinels {
-		if err := await(startLimit, func(ctx context.Context) error { return quorum(ctx, s.Addr()) }); err != nil {
+		if err := await(maxStart, func(ctx context.Context) error { return quorum(ctx, s.Addr()) }); err != nil {
 			return nil, err
 		}
 	}
@@ -283,7 +283,7 @@ func startSentinel(master *RedisServer) (*RedisServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := here.newFolder("sentinel")
+	folder, err := env.newFolder("sentinel")
 	if err != nil {
 		return nil, err
 	}
@@ -303,7 +303,8 @@ sentinel failover-timeout mymaster 3000
 	return s, s.start()
 }
 
-// quorum asks a Sentinel whether all three see the master, and its replica.
+// quorum returns nil if the Sentinel reports three usable Sentinels and one replica
+// that is in sync.
 func quorum(ctx context.Context, addr string) error {
 	client := redis.NewSentinelClient(&redis.Options{Addr: addr})
 	defer client.Close()

@@ -6,16 +6,16 @@ import (
 	"syscall"
 )
 
-// Server is a server of one test, which may treat it as faults do. A call that
-// cannot do what it says panics: the test would prove nothing.
+// Server is a server of one test, which may kill, stop and restart it. The methods
+// panic if they fail, because the test would prove nothing.
 type Server struct {
 	process *process
-	answers func(ctx context.Context) error
+	answers func(ctx context.Context) error // nil once the server is ready
 }
 
 func newServer(name, folder string, args []string) Server {
 	return Server{process: &process{
-		name: name, args: args, dir: "/", death: syscall.SIGKILL, log: filepath.Join(folder, "log"),
+		name: name, args: args, dir: "/", endSignal: syscall.SIGKILL, log: filepath.Join(folder, "log"),
 	}}
 }
 
@@ -24,7 +24,7 @@ func (s *Server) start() error {
 	if err := s.process.start(); err != nil {
 		return err
 	}
-	return await(startLimit, func(ctx context.Context) error {
+	return await(maxStart, func(ctx context.Context) error {
 		if err := s.process.running(); err != nil {
 			return finalError{err}
 		}
@@ -32,32 +32,34 @@ func (s *Server) start() error {
 	})
 }
 
-// PID is the process ID of the server, and PIDs are those of all processes that
-// it consists of.
+// PID returns the server's process ID.
 func (s *Server) PID() int { return s.process.pid() }
 
-// PIDs are the process IDs of the server and of what it has started.
+// PIDs returns the process IDs of the server and its children.
 func (s *Server) PIDs() []int { return append([]int{s.PID()}, descendants(s.PID())...) }
 
-// Kill kills the server with SIGKILL. When it returns the server is gone.
+// Kill kills the server with SIGKILL. When Kill returns, all its processes have
+// ended.
 func (s *Server) Kill() { must(s.process.kill()) }
 
-// Stop stops the server with SIGSTOP. When it returns nothing of it runs.
+// Stop stops the server with SIGSTOP. When Stop returns, none of its threads
+// runs.
 func (s *Server) Stop() { must(s.process.stop()) }
 
-// Cont lets a stopped server go on.
+// Cont continues a stopped server.
 func (s *Server) Cont() { must(s.process.cont()) }
 
-// Restart kills the server if it runs, and starts it again at the same address:
-// with what it kept on disk, which for a Redis is nothing.
+// Restart kills the server if it runs and starts it again at the same address,
+// with the data that it has on disk. A Redis has none.
 func (s *Server) Restart() {
 	must(s.process.kill())
 	must(s.start())
 }
 
-// Output is what the server has printed.
+// Output returns the output of the server, at most its last 16 MiB.
 func (s *Server) Output() string { return s.process.output() }
 
+// must panics if there is an error.
 func must(err error) {
 	if err != nil {
 		panic(err)

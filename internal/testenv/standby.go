@@ -8,13 +8,14 @@ import (
 	"path/filepath"
 )
 
-var basebackup = missing{"pg_basebackup", "postgresql", ""}
+var basebackup = dependency{"pg_basebackup", "postgresql", ""}
 
-// Standby is a PostgreSQL that follows another.
+// Standby is a PostgreSQL that replicates another.
 type Standby struct{ *DatabaseServer }
 
-// OwnPostgresPair starts a PostgreSQL for this test, with further arguments, and
-// a synchronous standby: a COMMIT on the primary waits until the standby has it.
+// OwnPostgresPair starts a PostgreSQL for this test, with these additional
+// arguments, and a synchronous standby: a COMMIT on the primary waits until the
+// standby has received it.
 func OwnPostgresPair(t T, args ...string) (primary *DatabaseServer, standby Standby) {
 	t.Helper()
 	primary = OwnPostgres(t, args...)
@@ -28,13 +29,13 @@ func OwnPostgresPair(t T, args ...string) (primary *DatabaseServer, standby Stan
 	} {
 		check(t, "a standby", onDatabase(context.Background(), primary.admin, statement))
 	}
-	check(t, "a standby", await(startLimit, func(ctx context.Context) error {
+	check(t, "a standby", await(maxStart, func(ctx context.Context) error {
 		return onDatabase(ctx, primary.admin, "SELECT 1 / (count(*) FILTER (WHERE sync_state = 'sync')) FROM pg_stat_replication")
 	}))
 	return primary, Standby{copied}
 }
 
-// newStandby copies the primary, and starts nothing.
+// newStandby prepares a standby from a copy of the primary. It does not start it.
 func newStandby(primary *DatabaseServer) (*DatabaseServer, error) {
 	path, err := lookPath(basebackup, postgresFolders)
 	if err != nil {
@@ -44,7 +45,7 @@ func newStandby(primary *DatabaseServer) (*DatabaseServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := here.newFolder("standby")
+	folder, err := env.newFolder("standby")
 	if err != nil {
 		return nil, err
 	}
@@ -72,12 +73,12 @@ func newStandby(primary *DatabaseServer) (*DatabaseServer, error) {
 	}
 	u.Host = port.addr()
 	s.url = u.String()
-	s.process.owner, s.process.death = owner, primary.process.death
+	s.process.owner, s.process.endSignal = owner, primary.process.endSignal
 	s.answers = func(ctx context.Context) error { return onDatabase(ctx, s.admin, "SELECT 1") }
 	return s, nil
 }
 
-// Promote makes the standby a primary, with no standby of its own.
+// Promote makes the standby a primary without a standby.
 func (s Standby) Promote() {
 	must(onDatabase(context.Background(), s.admin, "SELECT pg_promote()"))
 }

@@ -1,22 +1,24 @@
-// Package testenv starts real servers for tests, and for the benchmarks: Redis,
-// Redis Cluster, Redis behind Sentinels, MariaDB, Galera, PostgreSQL with and
-// without a standby, PgBouncer, ZooKeeper, etcd and the service itself, on free ports of 127.0.0.1 below 32768 and in temporary folders.
+// Package testenv starts real servers for tests and benchmarks: Redis, Redis
+// Cluster, Redis with Sentinels, MariaDB, Galera, PostgreSQL with and without a
+// standby, PgBouncer, nginx, ZooKeeper, etcd and the service itself. Servers
+// listen on free ports of 127.0.0.1 below 32768 and use temporary folders.
 //
-// [Redis], [MariaDB] and their like give the URL of a server that all tests of
-// the process share, started when the first of them asks; databases are fresh
-// for every call. [OwnRedis], [OwnMariaDB] and their like start a server for one
-// test, which may kill, stop and restart it; it is gone when the test ends.
+// [Redis], [MariaDB] and similar functions return the URL of a server that all
+// tests of the process share. The first call starts it. Each call for a database
+// creates an empty one. [OwnRedis], [OwnMariaDB] and similar functions start a
+// server for one test, which may kill, stop and restart it. The server ends with
+// the test.
 //
-// A package whose tests use testenv ends with
+// A package whose tests use testenv needs
 //
 //	func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 //
-// On Linux no server and no folder outlives the process that asked for it, even
-// if that process is killed or has no such TestMain. (Elsewhere only Main and
-// the end of a test stop servers.)
+// On Linux, servers and folders are removed even if the process is killed or has
+// no such TestMain. On other systems only Main and the end of a test stop
+// servers.
 //
-// These environment variables name running servers to share instead; each call
-// for a database creates one there and drops it when the test ends:
+// These environment variables name running servers to share instead. There, each
+// call for a database creates one and drops it when the test ends:
 //
 //	HOLDFAST_TEST_REDIS           redis://host:port/0
 //	HOLDFAST_TEST_REDIS_CLUSTER   redis+cluster://h1:p1,h2:p2,h3:p3
@@ -26,8 +28,8 @@
 //	HOLDFAST_TEST_ZOOKEEPER       host:port
 //	HOLDFAST_TEST_ETCD            host:port
 //
-// A test that needs a server's program and does not find it is skipped, saying
-// what to install; with CI=true or HOLDFAST_NO_SKIP=1 it fails.
+// A test whose server is not installed is skipped with a message that says what
+// to install. With CI=true or HOLDFAST_NO_SKIP=1 it fails.
 package testenv
 
 import (
@@ -45,12 +47,12 @@ import (
 	"time"
 )
 
-// startLimit bounds how long a server may take from its start to its first
-// answer.
-const startLimit = 60 * time.Second
+// maxStart bounds the time from a server's start to its first answer.
+const maxStart = 60 * time.Second
 
-// T is what testenv asks of a test: *testing.T, *testing.B and *testing.F are
-// one, and [Run] makes one for a program that is no test.
+// T has the methods of a test that testenv needs. *testing.T, *testing.B and
+// *testing.F implement it, and [Run] provides one for a program that is not a
+// test.
 type T interface {
 	Helper()
 	Cleanup(func())
@@ -59,22 +61,21 @@ type T interface {
 	Fatalf(format string, args ...any) // does not return
 }
 
-// Main runs the tests of m (a *testing.M), stops every server that is still
-// there, and returns the exit code. When it has returned, testenv has no
-// goroutine left either.
+// Main runs the tests of m (a *testing.M), stops all servers and returns the exit
+// code. After Main returns, no goroutine of testenv is left.
 func Main(m interface{ Run() int }) int {
 	code := m.Run()
-	if err := here.close(); err != nil {
+	if err := env.close(); err != nil {
 		fmt.Fprintf(os.Stderr, "testenv: %v\n", err)
 		return max(code, 1)
 	}
 	return code
 }
 
-// Run calls do for a program that is no test, on a goroutine of its own, stops
-// what do started and returns do's error, or what a failing call of this package
-// said. When it has returned, nothing of testenv is left. Only one Run may be
-// under way in a process.
+// Run calls do on a new goroutine, for a program that is not a test. It returns
+// do's error, or the message of a call of this package that failed. Before it
+// returns, Run stops every server that do started and removes all folders. A
+// process must not call Run while another Run is in progress.
 func Run(do func(t T) error) error {
 	p := &program{}
 	done := make(chan struct{})
@@ -84,11 +85,11 @@ func Run(do func(t T) error) error {
 		p.fail(do(p))
 	}()
 	<-done
-	p.fail(here.close())
+	p.fail(env.close())
 	return p.err
 }
 
-// program is the T of Run.
+// program is the T that Run passes to do.
 type program struct {
 	mu       sync.Mutex
 	cleanups []func()
@@ -121,6 +122,7 @@ func (p *program) fail(err error) {
 	}
 }
 
+// cleanUp calls the cleanups, the last one first. They may add further ones.
 func (p *program) cleanUp() {
 	for {
 		p.mu.Lock()
@@ -136,151 +138,154 @@ func (p *program) cleanUp() {
 	}
 }
 
-// here is this process's part of the machine.
-var here host
+// env is the environment of this process.
+var env environment
 
-// host has all that the process started. Its zero value is ready; what it needs
-// is made when the first server starts, and gone after close, after which it is
-// ready again.
-type host struct {
+// environment has the servers and folders that the process created. The zero
+// value is ready to use, and so is an environment after close.
+type environment struct {
 	shared sharedServers
 
 	mu      sync.Mutex
-	folder  string             // holds all other folders
-	starter chan func()        // runs what it is sent on one locked thread
-	heir    *heir              // cleans up if the process dies
-	running map[*process]bool  // in no order
-	stopped map[*process][]int // process IDs under SIGSTOP
-	made    int                // folders so far, for their names
+	folder  string      // contains all other folders; "" before open
+	starter chan func() // one locked thread runs the functions sent to it
+	cleaner *cleaner
+	running map[*process]bool
+	stopped map[*process][]int // the IDs of processes under SIGSTOP
+	folders int                // created so far, for their names
 }
 
-// open makes sure that there are folder, starter and heir. The caller holds mu.
-func (h *host) open() error {
-	if h.folder != "" {
+// open creates folder, starter and cleaner if they do not exist. The caller holds
+// mu.
+func (e *environment) open() error {
+	if e.folder != "" {
 		return nil
 	}
 	folder, err := os.MkdirTemp("", "holdfast-test-")
 	if err != nil {
 		return err
 	}
-	if err := os.Chmod(folder, 0o755); err != nil { // some servers run as users of their own
+	if err := os.Chmod(folder, 0o755); err != nil { // some servers run as another user
 		return err
 	}
-	heir, err := newHeir(folder)
+	cleaner, err := newCleaner(folder)
 	if err != nil {
 		os.RemoveAll(folder)
 		return err
 	}
-	h.folder, h.heir, h.starter = folder, heir, make(chan func())
-	h.running, h.stopped = make(map[*process]bool), make(map[*process][]int)
+	e.folder, e.cleaner, e.starter = folder, cleaner, make(chan func())
+	e.running, e.stopped = make(map[*process]bool), make(map[*process][]int)
 	go func(starts <-chan func()) {
-		// The kernel signals a process when the thread that started it ends, not
-		// only when all of its parent does: this one stays.
+		// The kernel sends a child its death signal when the thread that started
+		// it ends, even if the process goes on. So this thread starts all children
+		// and ends only at close.
 		runtime.LockOSThread()
 		for start := range starts {
 			start()
 		}
 		runtime.UnlockOSThread()
-	}(h.starter)
+	}(e.starter)
 	return nil
 }
 
-// newFolder makes a folder that goes with the process at the latest.
-func (h *host) newFolder(name string) (string, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if err := h.open(); err != nil {
+// newFolder creates a folder, which is removed when the process ends at the
+// latest.
+func (e *environment) newFolder(name string) (string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.open(); err != nil {
 		return "", err
 	}
-	h.made++
-	folder := filepath.Join(h.folder, fmt.Sprintf("%s-%d", name, h.made))
+	e.folders++
+	folder := filepath.Join(e.folder, fmt.Sprintf("%s-%d", name, e.folders))
 	return folder, os.Mkdir(folder, 0o755)
 }
 
-// Folder makes a folder for what the caller keeps on disk. Unlike t.TempDir's it
-// is gone soon after this process even if that is killed.
+// Folder creates a folder for the caller's files. Unlike the folder of t.TempDir
+// it is removed even if this process is killed.
 func Folder(t T, name string) string {
 	t.Helper()
-	folder, err := here.newFolder(name)
+	folder, err := env.newFolder(name)
 	check(t, "a folder", err)
 	return folder
 }
 
-// start starts the command so that it ends when this process ends.
-func (h *host) start(p *process) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if err := h.open(); err != nil {
+// start starts p's command such that it ends when this process ends.
+func (e *environment) start(p *process) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.open(); err != nil {
 		return err
 	}
-	if err := h.launch(p.cmd); err != nil {
+	if err := e.launch(p.cmd); err != nil {
 		return err
 	}
-	h.running[p] = true
+	e.running[p] = true
 	return nil
 }
 
-// launch starts a command on the thread that stays. The caller holds mu.
-func (h *host) launch(cmd *exec.Cmd) error {
+// launch starts a command on the starter's thread. The caller holds mu.
+func (e *environment) launch(cmd *exec.Cmd) error {
 	started := make(chan error)
-	h.starter <- func() { started <- cmd.Start() }
+	e.starter <- func() { started <- cmd.Start() }
 	return <-started
 }
 
-// ended forgets a process that is gone.
-func (h *host) ended(p *process) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.running, p)
-	h.setStopped(p, nil)
+// ended removes a process that has ended from the lists.
+func (e *environment) ended(p *process) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.running, p)
+	e.setStopped(p, nil)
 }
 
-// setStopped notes which processes of p's are under SIGSTOP: a stopped process
-// does not see the signal that should end it with its parent. The caller holds
-// mu.
-func (h *host) setStopped(p *process, ids []int) {
-	if len(h.stopped[p]) == 0 && len(ids) == 0 {
+// setStopped records the process IDs of p that are under SIGSTOP, and tells the
+// cleaner: a stopped process does not react to the signal that ends it with its
+// parent. The caller holds mu.
+func (e *environment) setStopped(p *process, ids []int) {
+	if len(e.stopped[p]) == 0 && len(ids) == 0 {
 		return
 	}
-	h.stopped[p] = ids
+	e.stopped[p] = ids
 	var all []int
-	for _, ids := range h.stopped {
+	for _, ids := range e.stopped {
 		all = append(all, ids...)
 	}
-	h.heir.tell(all)
+	e.cleaner.setStopped(all)
 }
 
-// close ends every process and removes every folder.
-func (h *host) close() error {
-	h.shared.forget()
-	h.mu.Lock()
-	running := make([]*process, 0, len(h.running))
-	for p := range h.running {
+// close ends all processes and removes all folders.
+func (e *environment) close() error {
+	e.shared.clear()
+	e.mu.Lock()
+	running := make([]*process, 0, len(e.running))
+	for p := range e.running {
 		running = append(running, p)
 	}
-	h.mu.Unlock()
+	e.mu.Unlock()
 	for _, p := range running {
 		p.end()
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.folder == "" {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.folder == "" {
 		return nil
 	}
-	close(h.starter)
-	err := h.heir.close()
-	h.folder, h.heir, h.starter = "", nil, nil
+	close(e.starter)
+	err := e.cleaner.close()
+	e.folder, e.cleaner, e.starter = "", nil, nil
 	return err
 }
 
-// heir is a shell that outlives this process by a moment, wakes the stopped
-// servers, so that they see the signal that ends them, and removes the folder.
-type heir struct {
+// cleaner is a shell that cleans up when this process ends, even if it is killed.
+// It continues the stopped servers, which then react to the signal that ends
+// them, and removes the folder.
+type cleaner struct {
 	cmd   *exec.Cmd
-	lines *os.File
+	input *os.File // its end starts the cleaning; each line replaces the list of stopped processes
 }
 
-const heirScript = `
+const cleanerScript = `
 trap '' HUP INT TERM
 stopped=
 while read -r line; do stopped=$line; done
@@ -290,37 +295,37 @@ while ! rm -rf "$1" 2>/dev/null && [ $tries -lt 100 ]; do tries=$((tries + 1)); 
 [ ! -e "$1" ]
 `
 
-func newHeir(folder string) (*heir, error) {
-	lines, end, err := os.Pipe()
+func newCleaner(folder string) (*cleaner, error) {
+	stdin, input, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	defer lines.Close()
-	cmd := exec.Command("/bin/sh", "-c", heirScript, "sh", folder)
-	cmd.Dir, cmd.Stdin = "/", lines
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal is not for it
+	defer stdin.Close()
+	cmd := exec.Command("/bin/sh", "-c", cleanerScript, "sh", folder)
+	cmd.Dir, cmd.Stdin = "/", stdin
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal does not reach it
 	if err := cmd.Start(); err != nil {
-		end.Close()
+		input.Close()
 		return nil, err
 	}
-	return &heir{cmd, end}, nil
+	return &cleaner{cmd, input}, nil
 }
 
-// tell replaces the list of stopped processes.
-func (h *heir) tell(stopped []int) {
-	fmt.Fprintln(h.lines, strings.Trim(fmt.Sprint(stopped), "[]"))
+// setStopped replaces the list of stopped processes.
+func (c *cleaner) setStopped(ids []int) {
+	fmt.Fprintln(c.input, strings.Trim(fmt.Sprint(ids), "[]"))
 }
 
-// close has the heir do its work now.
-func (h *heir) close() error {
-	h.lines.Close()
-	if err := h.cmd.Wait(); err != nil {
+// close makes the cleaner clean up now and waits for it.
+func (c *cleaner) close() error {
+	c.input.Close()
+	if err := c.cmd.Wait(); err != nil {
 		return fmt.Errorf("removing the servers' folder: %w", err)
 	}
 	return nil
 }
 
-// sharedServers are the servers that every test of the process may use.
+// sharedServers are the servers that all tests of the process use, by kind.
 type sharedServers struct {
 	mu    sync.Mutex
 	kinds map[string]*sharedServer
@@ -332,31 +337,32 @@ type sharedServer struct {
 	err    error
 }
 
-// get returns the server of that kind, started by the first call. A server that
-// could not be started is not tried again.
-func shared[S any](h *host, kind string, start func() (S, error)) (S, error) {
-	h.shared.mu.Lock()
-	if h.shared.kinds == nil {
-		h.shared.kinds = make(map[string]*sharedServer)
+// shared returns the server of this kind. The first call starts it. If that fails,
+// all calls return its error.
+func shared[S any](e *environment, kind string, start func() (S, error)) (S, error) {
+	e.shared.mu.Lock()
+	if e.shared.kinds == nil {
+		e.shared.kinds = make(map[string]*sharedServer)
 	}
-	s := h.shared.kinds[kind]
+	s := e.shared.kinds[kind]
 	if s == nil {
-		s = &sharedServer{err: errors.New("another test ended while it started the server")}
-		h.shared.kinds[kind] = s
+		s = &sharedServer{err: errors.New("the test that was starting the server ended")}
+		e.shared.kinds[kind] = s
 	}
-	h.shared.mu.Unlock()
+	e.shared.mu.Unlock()
 	s.once.Do(func() { s.server, s.err = start() })
 	server, _ := s.server.(S)
 	return server, s.err
 }
 
-func (s *sharedServers) forget() {
+func (s *sharedServers) clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kinds = nil
 }
 
-// await asks ready again and again until it returns nil, for limit at most.
+// await calls ready every 10 ms until it returns nil or a finalError, and gives
+// up after limit.
 func await(limit time.Duration, ready func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -379,26 +385,32 @@ func await(limit time.Duration, ready func(ctx context.Context) error) error {
 	}
 }
 
-// finalError tells await that asking again is in vain.
+// finalError is an error that makes await give up at once.
 type finalError struct{ error }
 
-// missing is the error of a server whose program is not installed.
-type missing struct {
-	program, install, variable string
+// dependency is a file that a server needs.
+type dependency struct {
+	file     string // the name of a program, or a path
+	packages string // the Debian packages to install
+	variable string // names a running server to use instead; "" if there is none
 }
 
-func (m *missing) Error() string {
-	s := fmt.Sprintf("%s is not installed: apt-get install --no-install-recommends %s (make test does it when root)", m.program, m.install)
+// missingError is the error of a server whose dependency is not installed.
+type missingError struct{ dependency }
+
+func (m *missingError) Error() string {
+	s := fmt.Sprintf("%s is not installed: apt-get install --no-install-recommends %s (make test does it when root)", m.file, m.packages)
 	if m.variable != "" {
 		s += ", or name a running server in " + m.variable
 	}
 	return s
 }
 
-// check ends the test if there is an error.
+// check fails the test if there is an error, and skips it if a dependency is
+// missing and skipping is allowed.
 func check(t T, what string, err error) {
 	t.Helper()
-	var m *missing
+	var m *missingError
 	switch {
 	case err == nil:
 	case errors.As(err, &m) && os.Getenv("CI") != "true" && os.Getenv("HOLDFAST_NO_SKIP") != "1":
@@ -408,21 +420,22 @@ func check(t T, what string, err error) {
 	}
 }
 
-// program finds an installed program: some folders of servers are in the path
-// of administrators only, or in nobody's.
-func lookPath(m missing, folders ...string) (string, error) {
+// lookPath returns the path of an installed program. It also searches these
+// folders, which may be patterns, and the folders of administrators, because the
+// PATH of a user often lacks them.
+func lookPath(d dependency, folders ...string) (string, error) {
 	for _, pattern := range append(folders, "/usr/sbin", "/usr/local/sbin") {
-		found, _ := filepath.Glob(filepath.Join(pattern, m.program))
+		found, _ := filepath.Glob(filepath.Join(pattern, d.file))
 		slices.Sort(found)
-		for _, path := range slices.Backward(found) { // the newest version
+		for _, path := range slices.Backward(found) { // the newest version first
 			if path, err := exec.LookPath(path); err == nil {
 				return path, nil
 			}
 		}
 	}
-	path, err := exec.LookPath(m.program)
+	path, err := exec.LookPath(d.file)
 	if err != nil {
-		return "", &m
+		return "", &missingError{d}
 	}
 	return path, nil
 }

@@ -20,14 +20,14 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// childEnv makes the test program start servers, or a build, and wait to be
-// killed.
+// childEnv is the environment variable that makes the test program act as a child
+// process. Its value says what the child does.
 const childEnv = "HOLDFAST_TESTENV_CHILD"
 
 func TestMain(m *testing.M) {
 	switch os.Getenv(childEnv) {
 	case "servers":
-		os.Exit(child())
+		os.Exit(runServers())
 	case "build":
 		_ = testenv.Run(func(t testenv.T) error { testenv.Build(t, "./cmd/api"); return nil })
 		os.Exit(1)
@@ -41,12 +41,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	store.LogRedis(slog.New(slog.DiscardHandler)) // servers are killed all the time here
+	store.LogRedis(slog.New(slog.DiscardHandler)) // these tests kill servers, and every failed dial would be logged
 	os.Exit(testenv.Main(m))
 }
 
-// child starts servers, stops one of them, prints where they are, and waits.
-func child() int {
+// runServers starts servers, stops one of them, prints the process IDs and a
+// folder, and waits for a line of input.
+func runServers() int {
 	err := testenv.Run(func(t testenv.T) error {
 		redis, stopped, mariadb, postgres := testenv.OwnRedis(t), testenv.OwnRedis(t), testenv.OwnMariaDB(t), testenv.OwnPostgres(t)
 		stopped.Stop()
@@ -68,8 +69,9 @@ func child() int {
 	return 0
 }
 
-// TestNothingOutlivesItsProcess: whichever way the process ends.
-func TestNothingOutlivesItsProcess(t *testing.T) {
+// TestServersEndWithTheirProcess checks that the servers of a process end and its
+// folders are removed, both when the process is killed and when it returns.
+func TestServersEndWithTheirProcess(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"killed", "done"} {
 		t.Run(end, func(t *testing.T) {
@@ -100,11 +102,11 @@ func TestNothingOutlivesItsProcess(t *testing.T) {
 				fmt.Sscanf(lines.Text(), "folder %s", &folder)
 			}
 			if len(pids) < 5 { // PostgreSQL alone has several
-				t.Fatalf("the child started %v", pids)
+				t.Fatalf("the child started the processes %v, want at least 5", pids)
 			}
 			for _, pid := range pids {
 				if err := syscall.Kill(pid, 0); err != nil {
-					t.Fatalf("process %d: %v", pid, err)
+					t.Fatalf("process %d does not run: %v", pid, err)
 				}
 			}
 			if end == "killed" {
@@ -117,9 +119,9 @@ func TestNothingOutlivesItsProcess(t *testing.T) {
 			}
 			_ = c.Wait()
 			for _, pid := range pids {
-				eventually(t, fmt.Sprintf("process %d is gone", pid), func() bool { return ended(pid) })
+				eventually(t, fmt.Sprintf("process %d has ended", pid), func() bool { return ended(pid) })
 			}
-			eventually(t, folder+" is gone", func() bool {
+			eventually(t, folder+" is removed", func() bool {
 				_, err := os.Stat(folder)
 				return os.IsNotExist(err)
 			})
@@ -127,15 +129,17 @@ func TestNothingOutlivesItsProcess(t *testing.T) {
 	}
 }
 
-// TestBuildKilled: a build that is under way does not write what nobody removes.
+// TestBuildKilled kills a process during a build. The go command must end, and its
+// temporary folder must be removed.
 func TestBuildKilled(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("needs a kernel that ends processes with their parents")
 	}
-	// A go that never ends, and says where it would have written.
-	folder, said := t.TempDir(), filepath.Join(t.TempDir(), "said")
-	script := "#!/bin/sh\necho \"$$ $GOTMPDIR\" >" + said + ".new && mv " + said + ".new " + said + "\nexec sleep 600\n"
+	// This go command writes its process ID and its temporary folder to a file and
+	// then never ends.
+	folder, report := t.TempDir(), filepath.Join(t.TempDir(), "report")
+	script := "#!/bin/sh\necho \"$$ $GOTMPDIR\" >" + report + ".new && mv " + report + ".new " + report + "\nexec sleep 600\n"
 	if err := os.WriteFile(filepath.Join(folder, "go"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -148,8 +152,8 @@ func TestBuildKilled(t *testing.T) {
 		pid  int
 		temp string
 	)
-	eventually(t, "go is started", func() bool {
-		text, err := os.ReadFile(said)
+	eventually(t, "the go command has started", func() bool {
+		text, err := os.ReadFile(report)
 		if err != nil {
 			return false
 		}
@@ -163,19 +167,20 @@ func TestBuildKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = c.Wait()
-	eventually(t, "go is gone", func() bool { return ended(pid) })
-	eventually(t, temp+" is gone", func() bool {
+	eventually(t, "the go command has ended", func() bool { return ended(pid) })
+	eventually(t, temp+" is removed", func() bool {
 		_, err := os.Stat(temp)
 		return os.IsNotExist(err)
 	})
 }
 
-// ended: gone, or a zombie that nobody has asked for its exit code.
+// ended reports whether the process has ended. A zombie counts as ended.
 func ended(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
+// eventually waits until the condition holds, for 30 s at most.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
@@ -185,11 +190,11 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// TestServers: each answers the service's own clients at the URL it gives, on a
-// port below those of outgoing connections.
+// TestServers checks that the service's clients can use the URL of each server,
+// and that its port is below those of outgoing connections.
 func TestServers(t *testing.T) {
 	t.Parallel()
-	ask := map[string]func(ctx context.Context, url string) error{
+	connect := map[string]func(ctx context.Context, url string) error{
 		"redis": func(ctx context.Context, url string) error {
 			client, err := store.OpenRedis(ctx, url)
 			if err != nil {
@@ -203,13 +208,13 @@ func TestServers(t *testing.T) {
 				return err
 			}
 			defer db.Close()
-			return db.MigrateUp(ctx) // what a fresh database must be fit for
+			return db.MigrateUp(ctx) // needs an empty database
 		},
 	}
 	for _, test := range []struct {
 		name, kind string
 		url        func(testenv.T) string
-		again      bool // the next call gives the same
+		shared     bool // the next call returns the same URL
 	}{
 		{"Redis", "redis", testenv.Redis, true},
 		{"RedisCluster", "redis", testenv.RedisCluster, true},
@@ -225,73 +230,79 @@ func TestServers(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			one, two := test.url(t), test.url(t)
-			if (one == two) != test.again {
-				t.Errorf("%s and then %s", one, two)
+			first, second := test.url(t), test.url(t)
+			if (first == second) != test.shared {
+				t.Errorf("two calls return %s and %s, want the same: %v", first, second, test.shared)
 			}
-			for _, u := range []string{one, two} {
-				if err := ask[test.kind](t.Context(), u); err != nil {
+			for _, u := range []string{first, second} {
+				if err := connect[test.kind](t.Context(), u); err != nil {
 					t.Errorf("%s: %v", u, err)
 				}
 			}
-			if u, err := url.Parse(strings.Split(one, ",")[0]); err == nil && u.Port() != "" && (len(u.Port()) != 5 || u.Port() >= "32768") {
-				t.Errorf("%s is on a port of outgoing connections", one)
+			if u, err := url.Parse(strings.Split(first, ",")[0]); err == nil && u.Port() != "" && (len(u.Port()) != 5 || u.Port() >= "32768") {
+				t.Errorf("the port of %s is one of outgoing connections", first)
 			}
 		})
 	}
 }
 
-// TestFaults: a server that is stopped answers nothing, one that is killed is
-// gone, and one that is restarted is back at its address.
-func TestFaults(t *testing.T) {
+// TestRedisFaults checks Stop, Cont, Kill and Restart of a Redis: a restarted
+// server is empty and has the same address.
+func TestRedisFaults(t *testing.T) {
 	t.Parallel()
-	t.Run("Redis", func(t *testing.T) {
-		t.Parallel()
-		s := testenv.OwnRedis(t)
-		client, err := store.OpenRedis(t.Context(), s.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		if err := client.Set(t.Context(), "a", 1, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
-		s.Stop()
-		if err := client.Ping(t.Context()).Err(); err == nil {
-			t.Error("a stopped server answers")
-		}
-		s.Cont()
-		if err := client.Ping(t.Context()).Err(); err != nil {
-			t.Error(err)
-		}
-		s.Kill()
-		if conn, err := net.Dial("tcp", s.Addr()); err == nil {
-			conn.Close()
-			t.Error("a killed server listens")
-		}
-		s.Restart()
-		if n, err := client.Exists(t.Context(), "a").Result(); err != nil || n != 0 {
-			t.Errorf("after a restart: %d, %v", n, err)
-		}
+	s := testenv.OwnRedis(t)
+	client, err := store.OpenRedis(t.Context(), s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.Set(t.Context(), "a", 1, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	s.Stop()
+	if err := client.Ping(t.Context()).Err(); err == nil {
+		t.Error("a stopped server answers")
+	}
+	s.Cont()
+	if err := client.Ping(t.Context()).Err(); err != nil {
+		t.Error(err)
+	}
+	s.Kill()
+	if conn, err := net.Dial("tcp", s.Addr()); err == nil {
+		conn.Close()
+		t.Error("a killed server listens")
+	}
+	s.Restart()
+	if n, err := client.Exists(t.Context(), "a").Result(); err != nil || n != 0 {
+		t.Errorf("%d keys after a restart, want 0; error %v", n, err)
+	}
+}
+
+// TestSentinelFaults checks that a detached replica misses a write and is promoted
+// when the master is killed.
+func TestSentinelFaults(t *testing.T) {
+	t.Parallel()
+	s := testenv.OwnRedisSentinel(t)
+	client, err := store.OpenRedis(t.Context(), s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	s.Detach()
+	if err := client.Set(t.Context(), "a", 1, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	s.Master.Kill()
+	eventually(t, "the promoted replica answers without the write", func() bool {
+		n, err := client.Exists(t.Context(), "a").Result()
+		return err == nil && n == 0
 	})
-	t.Run("Sentinel", func(t *testing.T) {
-		t.Parallel()
-		s := testenv.OwnRedisSentinel(t)
-		client, err := store.OpenRedis(t.Context(), s.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		s.Detach()
-		if err := client.Set(t.Context(), "a", 1, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
-		s.Master.Kill()
-		eventually(t, "the replica, promoted, answers, and has missed the write", func() bool {
-			n, err := client.Exists(t.Context(), "a").Result()
-			return err == nil && n == 0
-		})
-	})
+}
+
+// TestDatabaseFaults checks Kill and Restart of a database server: a restarted
+// server has its data and the same address.
+func TestDatabaseFaults(t *testing.T) {
+	t.Parallel()
 	for name, own := range map[string]func(testenv.T, ...string) *testenv.DatabaseServer{"MariaDB": testenv.OwnMariaDB, "Postgres": testenv.OwnPostgres} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -304,8 +315,8 @@ func TestFaults(t *testing.T) {
 			if err := db.MigrateUp(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if further := s.NewDatabase(); further == s.URL() {
-				t.Errorf("the new database is the old one: %s", further)
+			if another := s.NewDatabase(); another == s.URL() {
+				t.Errorf("NewDatabase returned the existing database %s", another)
 			}
 			s.Kill()
 			if err := db.Ping(t.Context()); err == nil {
@@ -319,51 +330,54 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestAPI: the service runs, and says where.
+// TestAPI starts the service, finds its URL and interrupts it. It also checks the
+// exit code after an unknown flag.
 func TestAPI(t *testing.T) {
 	t.Parallel()
 	api := testenv.API(t, "--strategy", "merged")
 	if !strings.Contains(api.Output(), api.URL()) {
-		t.Errorf("at %s: %s", api.URL(), api.Output())
+		t.Errorf("the output does not contain the URL %s: %s", api.URL(), api.Output())
 	}
 	api.Interrupt()
 	if code := api.Wait(); code != 0 {
-		t.Errorf("exit code %d", code)
+		t.Errorf("exit code %d, want 0", code)
 	}
 	if p := testenv.StartAPI(t, "--nope"); p.Wait() != 2 {
-		t.Errorf("exit code %d: %s", p.Wait(), p.Output())
+		t.Errorf("exit code %d, want 2: %s", p.Wait(), p.Output())
 	}
 }
 
-// fake is a T that remembers how it ended.
-type fake struct {
+// fakeT is a T that records how it ended.
+type fakeT struct {
 	testenv.T
 	skipped, failed string
 }
 
-type over struct{}
+// endTest is the panic that ends a fake test.
+type endTest struct{}
 
-func (f *fake) Helper() {}
-func (f *fake) Skipf(format string, args ...any) {
+func (f *fakeT) Helper() {}
+func (f *fakeT) Skipf(format string, args ...any) {
 	f.skipped = fmt.Sprintf(format, args...)
-	panic(over{})
+	panic(endTest{})
 }
-func (f *fake) Fatalf(format string, args ...any) {
+func (f *fakeT) Fatalf(format string, args ...any) {
 	f.failed = fmt.Sprintf(format, args...)
-	panic(over{})
+	panic(endTest{})
 }
 
-// TestMissingProgram: a test is skipped saying what to install, and in CI fails.
+// TestMissingProgram checks that a test is skipped if a program is missing, and
+// fails with CI=true. The message must say what to install.
 func TestMissingProgram(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	for ci, want := range map[string]bool{"": true, "true": false} {
+	for ci, wantSkip := range map[string]bool{"": true, "true": false} {
 		t.Setenv("CI", ci)
-		f := &fake{T: t}
+		f := &fakeT{T: t}
 		func() {
 			defer func() { _ = recover() }()
 			testenv.OwnRedis(f)
 		}()
-		if (f.skipped != "") != want || (f.failed != "") == want || !strings.Contains(f.skipped+f.failed, "apt-get install") {
+		if (f.skipped != "") != wantSkip || (f.failed != "") == wantSkip || !strings.Contains(f.skipped+f.failed, "apt-get install") {
 			t.Errorf("CI=%q: skipped %q, failed %q", ci, f.skipped, f.failed)
 		}
 	}

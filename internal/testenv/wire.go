@@ -5,33 +5,33 @@ import (
 	"sync"
 )
 
-// Wire stands between a client and a server, and breaks as networks do.
+// Wire forwards TCP connections to a server and simulates network faults.
 type Wire struct {
 	listener net.Listener
 	server   string
 
-	mu     sync.Mutex
-	change *sync.Cond // frozen, muted or over
-	conns  map[net.Conn]bool
-	frozen bool
-	muted  bool
-	over   bool
-	done   sync.WaitGroup
+	mu      sync.Mutex
+	changed *sync.Cond // signals a change of frozen, muted or closed
+	conns   map[net.Conn]bool
+	frozen  bool
+	muted   bool
+	closed  bool
+	done    sync.WaitGroup
 }
 
-// NewWire lays a wire to the server at addr, for this test.
+// NewWire starts a Wire to the server at addr for this test.
 func NewWire(t T, addr string) *Wire {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, "a wire", err)
 	w := &Wire{listener: listener, server: addr, conns: make(map[net.Conn]bool)}
-	w.change = sync.NewCond(&w.mu)
+	w.changed = sync.NewCond(&w.mu)
 	w.done.Go(w.accept)
 	t.Cleanup(func() {
 		listener.Close()
 		w.mu.Lock()
-		w.over = true
-		w.change.Broadcast()
+		w.closed = true
+		w.changed.Broadcast()
 		w.mu.Unlock()
 		w.Cut()
 		w.done.Wait()
@@ -39,11 +39,10 @@ func NewWire(t T, addr string) *Wire {
 	return w
 }
 
-// Addr is where clients connect.
+// Addr returns the address for clients.
 func (w *Wire) Addr() string { return w.listener.Addr().String() }
 
-// Cut cuts every connection there is, and returns how many there were. New ones
-// may be made.
+// Cut closes all connections and returns their number. Clients can connect again.
 func (w *Wire) Cut() (connections int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -54,8 +53,8 @@ func (w *Wire) Cut() (connections int) {
 	return connections
 }
 
-// Freeze makes the wire a black hole: connections stay, new ones are accepted,
-// and nothing arrives at either end. It returns how many connections it holds.
+// Freeze stops forwarding data in both directions until Thaw. Connections stay
+// open, and new ones are accepted. Freeze returns the number of connections.
 func (w *Wire) Freeze() (connections int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -63,21 +62,21 @@ func (w *Wire) Freeze() (connections int) {
 	return len(w.conns) / 2
 }
 
-// Mute loses the server's answers: what clients send arrives, and nothing comes
-// back.
+// Mute stops forwarding the server's answers until Thaw. Requests still reach the
+// server.
 func (w *Wire) Mute() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.muted = true
 }
 
-// Thaw ends Freeze and Mute. What was sent into it arrives, as far as its
-// connection is still there.
+// Thaw ends Freeze and Mute. The data that was held back is forwarded on the
+// connections that are still open.
 func (w *Wire) Thaw() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.frozen, w.muted = false, false
-	w.change.Broadcast()
+	w.changed.Broadcast()
 }
 
 func (w *Wire) accept() {
@@ -93,18 +92,20 @@ func (w *Wire) accept() {
 		}
 		w.mu.Lock()
 		w.conns[client], w.conns[server] = true, true
-		over := w.over
+		closed := w.closed
 		w.mu.Unlock()
-		if over {
+		if closed {
 			client.Close()
 			server.Close()
 		}
-		w.done.Go(func() { w.carry(client, server, false) })
-		w.done.Go(func() { w.carry(server, client, true) })
+		w.done.Go(func() { w.forward(client, server, false) })
+		w.done.Go(func() { w.forward(server, client, true) })
 	}
 }
 
-func (w *Wire) carry(from, to net.Conn, answers bool) {
+// forward copies one direction of a connection until either end closes it. answers
+// is true for the direction from server to client.
+func (w *Wire) forward(from, to net.Conn, answers bool) {
 	defer func() {
 		w.mu.Lock()
 		delete(w.conns, from)
@@ -116,8 +117,8 @@ func (w *Wire) carry(from, to net.Conn, answers bool) {
 	for {
 		n, err := from.Read(buffer)
 		w.mu.Lock()
-		for (w.frozen || w.muted && answers) && !w.over {
-			w.change.Wait()
+		for (w.frozen || w.muted && answers) && !w.closed {
+			w.changed.Wait()
 		}
 		w.mu.Unlock()
 		if n > 0 {

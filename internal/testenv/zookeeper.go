@@ -12,11 +12,11 @@ import (
 )
 
 var (
-	java      = missing{"java", "default-jdk-headless zookeeper", "HOLDFAST_TEST_ZOOKEEPER"}
-	zookeeper = missing{"/usr/share/java/zookeeper.jar", "zookeeper libzookeeper-java", "HOLDFAST_TEST_ZOOKEEPER"}
+	java      = dependency{"java", "default-jdk-headless zookeeper", "HOLDFAST_TEST_ZOOKEEPER"}
+	zookeeper = dependency{"/usr/share/java/zookeeper.jar", "zookeeper libzookeeper-java", "HOLDFAST_TEST_ZOOKEEPER"}
 )
 
-// ZooKeeper returns host:port of a ZooKeeper that all tests of the process
+// ZooKeeper returns the host:port of a ZooKeeper that all tests of the process
 // share.
 func ZooKeeper(t T) string {
 	t.Helper()
@@ -29,8 +29,8 @@ func ZooKeeper(t T) string {
 	})
 }
 
-// ZooKeeperServer is one ZooKeeper, alone. Restarted, it has its data and its
-// sessions again. Its tick is 500 ms: sessions end after 1 to 10 seconds.
+// ZooKeeperServer is a single ZooKeeper. Its data and sessions survive Restart.
+// Its tick is 500 ms, so it accepts session timeouts of 1 to 10 seconds.
 type ZooKeeperServer struct {
 	Server
 	port *port
@@ -48,7 +48,7 @@ func OwnZooKeeper(t T) *ZooKeeperServer {
 	return s
 }
 
-// Addr is host:port.
+// Addr returns host:port.
 func (s *ZooKeeperServer) Addr() string { return s.port.addr() }
 
 func startZooKeeper() (*ZooKeeperServer, error) {
@@ -56,14 +56,14 @@ func startZooKeeper() (*ZooKeeperServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(zookeeper.program); err != nil {
-		return nil, &zookeeper
+	if _, err := os.Stat(zookeeper.file); err != nil {
+		return nil, &missingError{zookeeper}
 	}
 	port, err := newPort()
 	if err != nil {
 		return nil, err
 	}
-	folder, err := here.newFolder("zookeeper")
+	folder, err := env.newFolder("zookeeper")
 	if err != nil {
 		return nil, err
 	}
@@ -80,21 +80,21 @@ maxClientCnxns=0
 		return nil, err
 	}
 	s := &ZooKeeperServer{port: port, Server: newServer("ZooKeeper", folder, []string{
-		path, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", zookeeper.program,
+		path, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", zookeeper.file,
 		"org.apache.zookeeper.server.quorum.QuorumPeerMain", file,
 	})}
-	s.answers = func(ctx context.Context) error { return srvr(ctx, s.Addr()) }
+	s.answers = func(ctx context.Context) error { return serves(ctx, s.Addr()) }
 	return s, s.start()
 }
 
-// srvr asks a ZooKeeper whether it serves.
-func srvr(ctx context.Context, addr string) error {
+// serves returns nil if the ZooKeeper answers the command srvr with its mode.
+func serves(ctx context.Context, addr string) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil { // one that is starting may never answer
+	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil { // a server that is starting may never answer
 		return err
 	}
 	if _, err := io.WriteString(conn, "srvr"); err != nil {
@@ -105,7 +105,7 @@ func srvr(ctx context.Context, addr string) error {
 		return err
 	}
 	if !bytes.Contains(answer, []byte("Mode:")) {
-		return fmt.Errorf("it says %q", answer)
+		return fmt.Errorf("srvr answers %q", answer)
 	}
 	return nil
 }

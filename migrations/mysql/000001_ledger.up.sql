@@ -1,6 +1,6 @@
--- The whole ledger. Text is ASCII compared by bytes, so that rows sort, and row locks are taken, in the order the service sorts in.
+-- The complete ledger. Text is ASCII and compared by bytes. So rows sort as they do in the service, and row locks are taken in the same order.
 
--- available may be negative: without guard the ledger counts what a wrong gate admitted.
+-- available may be negative: with the guard off, the ledger counts everything that the gate has admitted.
 CREATE TABLE stock (
     sku         VARCHAR(64)  NOT NULL PRIMARY KEY,
     kind        VARCHAR(16)  NOT NULL,

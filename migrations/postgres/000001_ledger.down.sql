@@ -1,4 +1,4 @@
--- Back to an empty database: the orders are lost, and the ledger that comes next has another ID.
+-- Reverts to an empty database: all orders are lost. The next migration up creates a ledger with a new ID.
 DROP TABLE ledger;
 DROP TABLE outbox;
 DROP TABLE order_lines;

@@ -1,7 +1,7 @@
--- The whole ledger. Text is compared by bytes (COLLATE "C"), so that rows sort, and row locks are taken, in the order the service sorts in.
+-- The complete ledger. Text is compared by bytes (COLLATE "C"). So rows sort as they do in the service, and row locks are taken in the same order.
 
--- available may be negative: without guard the ledger counts what a wrong gate admitted.
--- Hot rows: three quarters of each page stay free, so that an update finds room beside the old version (HOT, no index entry), and vacuum comes by after 1,000 dead versions whatever the size of the table.
+-- available may be negative: with the guard off, the ledger counts everything that the gate has admitted.
+-- For hot rows, three quarters of each page stay free: an update puts the new version on the same page and needs no new index entry (a HOT update). Vacuum runs after 1,000 dead versions, however large the table is.
 CREATE TABLE stock (
     sku         text COLLATE "C" PRIMARY KEY,
     kind        text COLLATE "C" NOT NULL,

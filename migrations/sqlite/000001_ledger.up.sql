@@ -1,6 +1,6 @@
--- The whole ledger. WITHOUT ROWID keeps each row in its primary key's tree, so that an order is one insert and not two.
+-- The complete ledger. WITHOUT ROWID stores each row in the tree of its primary key, so an order is one insert instead of two.
 
--- available may be negative: without guard the ledger counts what a wrong gate admitted.
+-- available may be negative: with the guard off, the ledger counts everything that the gate has admitted.
 CREATE TABLE stock (
     sku         TEXT    NOT NULL PRIMARY KEY,
     kind        TEXT    NOT NULL,
