@@ -26,16 +26,19 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// lease is short, so that a dead holder's lock is soon free.
+// lease is short, so that the lock of a dead holder is soon free.
 const lease = 3 * time.Second
 
-// childEnv tells the test program to be another instance: "BACKEND ADDRS HOW",
-// HOW naming the promise it breaks, or "sound".
+// childEnv is the environment variable that makes the test program another
+// instance. Its value is "BACKEND ADDRS FAULT". FAULT is a key of faults, or
+// noFault.
 const childEnv = "HOLDFAST_LOCKTEST"
 
+const noFault = "none"
+
 func TestMain(m *testing.M) {
-	if how := os.Getenv(childEnv); how != "" {
-		fields := strings.Fields(how)
+	if child := os.Getenv(childEnv); child != "" {
+		fields := strings.Fields(child)
 		l, closeLocker, err := open(context.Background(), fields[0], strings.Split(fields[1], ","), fields[2])
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -46,12 +49,12 @@ func TestMain(m *testing.M) {
 		os.Exit(code)
 	}
 	flag.Parse()
-	_ = flag.Set("test.parallel", "8") // most of the time they wait for leases to end
+	_ = flag.Set("test.parallel", "8") // the tests mostly wait for leases to end
 	os.Exit(testenv.Main(m))
 }
 
-// open opens a backend whose servers are at these addresses.
-func open(ctx context.Context, name string, addrs []string, how string) (lock.Locker, func() error, error) {
+// open opens a backend whose servers have the addresses. The Locker has the fault.
+func open(ctx context.Context, name string, addrs []string, fault string) (lock.Locker, func() error, error) {
 	backend, ok := backends.Find(name)
 	if !ok {
 		return nil, nil, fmt.Errorf("no backend %q", name)
@@ -72,8 +75,8 @@ func open(ctx context.Context, name string, addrs []string, how string) (lock.Lo
 	}
 	servers.ZooKeeper, servers.Etcd = addrs, addrs
 	l, closeLocker, err := backend.Open(ctx, servers)
-	if err == nil && how != "sound" {
-		l = broken{l, servers.Redis, how}
+	if err == nil && fault != noFault {
+		l = faults[fault].inject(l, servers.Redis)
 	}
 	return l, func() error {
 		err := closeLocker()
@@ -91,76 +94,76 @@ type server interface {
 	Restart()
 }
 
-// rig is a backend with servers of its own.
-type rig struct {
+// cluster is a backend with its own servers.
+type cluster struct {
 	t       *testing.T
 	backend string
-	how     string // the promise that its Lockers break, or "sound"
+	fault   string // of its Lockers
 	servers []server
 }
 
-func newRig(t *testing.T, backend string) *rig {
-	r := &rig{t: t, backend: backend, how: "sound"}
+func startCluster(t *testing.T, backend, fault string) *cluster {
+	c := &cluster{t: t, backend: backend, fault: fault}
 	switch backend {
 	case "redis":
-		r.servers = []server{testenv.OwnRedis(t)}
+		c.servers = []server{testenv.OwnRedis(t)}
 	case "redlock":
-		r.servers = []server{testenv.OwnRedis(t), testenv.OwnRedis(t), testenv.OwnRedis(t)}
+		c.servers = []server{testenv.OwnRedis(t), testenv.OwnRedis(t), testenv.OwnRedis(t)}
 	case "zookeeper":
-		r.servers = []server{testenv.OwnZooKeeper(t)}
+		c.servers = []server{testenv.OwnZooKeeper(t)}
 	case "etcd":
-		r.servers = []server{testenv.OwnEtcd(t)}
+		c.servers = []server{testenv.OwnEtcd(t)}
 	}
-	return r
+	return c
 }
 
-func (r *rig) addrs() []string {
+func (c *cluster) addrs() []string {
 	var addrs []string
-	for _, s := range r.servers {
+	for _, s := range c.servers {
 		addrs = append(addrs, s.Addr())
 	}
 	return addrs
 }
 
-func (r *rig) open(ctx context.Context, addrs []string) (lock.Locker, error) {
-	l, closeLocker, err := open(ctx, r.backend, addrs, r.how)
+func (c *cluster) open(ctx context.Context, addrs []string) (lock.Locker, error) {
+	l, closeLocker, err := open(ctx, c.backend, addrs, c.fault)
 	if err == nil {
-		r.t.Cleanup(func() { _ = closeLocker() })
+		c.t.Cleanup(func() { _ = closeLocker() })
 	}
 	return l, err
 }
 
-// under has the rig's backend for the suite.
-func (r *rig) under(row locktest.Row) locktest.Backend {
-	b := locktest.Backend{Lease: lease, Waits: 100 * time.Millisecond}
-	backend, _ := backends.Find(r.backend)
-	b.Tokens = backend.Fences
+// subject returns two instances of the backend for the checks.
+func (c *cluster) subject() locktest.Subject {
+	s := locktest.Subject{Lease: lease, Patience: 100 * time.Millisecond}
+	backend, _ := backends.Find(c.backend)
+	s.Tokens = backend.Fences
 	for range 2 {
-		l, err := r.open(r.t.Context(), r.addrs())
+		l, err := c.open(c.t.Context(), c.addrs())
 		if err != nil {
-			r.t.Fatal(err)
+			c.t.Fatal(err)
 		}
-		b.Lockers = append(b.Lockers, l)
+		s.Lockers = append(s.Lockers, l)
 	}
-	if len(r.servers) > 0 {
-		b.Servers = r
+	if len(c.servers) > 0 {
+		s.Servers = c
 	} else {
-		b.Lockers = b.Lockers[:1] // two would know nothing of each other
+		s.Lockers = s.Lockers[:1] // without servers, two would not exclude each other
 	}
-	return b
+	return s
 }
 
-func (r *rig) Process(ctx context.Context) (*locktest.Process, error) {
+func (c *cluster) Process(ctx context.Context) (*locktest.Process, error) {
 	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+r.backend+" "+strings.Join(r.addrs(), ",")+" "+r.how)
+	cmd.Env = append(os.Environ(), childEnv+"="+c.backend+" "+strings.Join(c.addrs(), ",")+" "+c.fault)
 	p, err := locktest.StartProcess(cmd)
 	if err == nil {
-		r.t.Cleanup(p.End)
+		c.t.Cleanup(p.End)
 	}
 	return p, err
 }
 
-// wires break together.
+// wires are cut and frozen together.
 type wires []*testenv.Wire
 
 func (ws wires) Cut() (n int) {
@@ -183,21 +186,21 @@ func (ws wires) Thaw() {
 	}
 }
 
-func (r *rig) OverWire(ctx context.Context) (lock.Locker, locktest.Wire, error) {
+func (c *cluster) OverWire(ctx context.Context) (lock.Locker, locktest.Wire, error) {
 	var (
 		ws    wires
 		addrs []string
 	)
-	for _, s := range r.servers {
-		w := testenv.NewWire(r.t, s.Addr())
+	for _, s := range c.servers {
+		w := testenv.NewWire(c.t, s.Addr())
 		ws, addrs = append(ws, w), append(addrs, w.Addr())
 	}
-	l, err := r.open(ctx, addrs)
+	l, err := c.open(ctx, addrs)
 	return l, ws, err
 }
 
-func (r *rig) Restart() error {
-	for _, s := range r.servers {
+func (c *cluster) Restart() error {
+	for _, s := range c.servers {
 		before := s.PID()
 		s.Restart()
 		if s.PID() == before {
@@ -207,10 +210,10 @@ func (r *rig) Restart() error {
 	return nil
 }
 
-func (r *rig) Traces(ctx context.Context, name string) (traces int, err error) {
-	switch r.backend {
+func (c *cluster) Traces(ctx context.Context, name string) (traces int, err error) {
+	switch c.backend {
 	case "redis", "redlock":
-		for _, addr := range r.addrs() {
+		for _, addr := range c.addrs() {
 			client := goredis.NewClient(&goredis.Options{Addr: addr})
 			defer client.Close()
 			n, err := client.Exists(ctx, name, name+":waiters").Result()
@@ -220,7 +223,7 @@ func (r *rig) Traces(ctx context.Context, name string) (traces int, err error) {
 			traces += int(n)
 		}
 	case "zookeeper":
-		conn, _, err := zk.Connect(r.addrs(), 5*time.Second, zk.WithLogger(quiet{}))
+		conn, _, err := zk.Connect(c.addrs(), 5*time.Second, zk.WithLogger(quiet{}))
 		if err != nil {
 			return 0, err
 		}
@@ -231,7 +234,7 @@ func (r *rig) Traces(ctx context.Context, name string) (traces int, err error) {
 		}
 		traces = len(children)
 	case "etcd":
-		client, err := clientv3.New(clientv3.Config{Endpoints: r.addrs(), DialTimeout: 5 * time.Second})
+		client, err := clientv3.New(clientv3.Config{Endpoints: c.addrs(), DialTimeout: 5 * time.Second})
 		if err != nil {
 			return 0, err
 		}
@@ -245,28 +248,29 @@ func (r *rig) Traces(ctx context.Context, name string) (traces int, err error) {
 	return traces, nil
 }
 
+// quiet discards the ZooKeeper client's log lines.
 type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
 
-// TestConformance runs the table: every promise that a backend makes.
+// TestConformance checks every promise that each backend makes.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	for _, row := range locktest.Table() {
 		t.Run(row.Backend, func(t *testing.T) {
 			t.Parallel()
-			shared := newRig(t, row.Backend).under(row)
+			shared := startCluster(t, row.Backend, noFault).subject()
 			for _, p := range locktest.Promises() {
 				if offered, _ := row.Offers(p); !offered {
 					continue
 				}
 				t.Run(p.Name, func(t *testing.T) {
 					t.Parallel()
-					b := shared
+					subject := shared
 					if p.Restarts {
-						b = newRig(t, row.Backend).under(row)
+						subject = startCluster(t, row.Backend, noFault).subject()
 					}
-					if err := p.Check(t.Context(), b); err != nil {
+					if err := p.Check(t.Context(), subject); err != nil {
 						t.Error(err)
 					}
 				})
@@ -275,66 +279,66 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// broken is a Locker on a real Redis that breaks one promise.
-type broken struct {
-	lock.Locker
-	client goredis.UniversalClient
-	how    string
+// fault breaks the Lockers of a real Redis. The promises must then fail.
+type fault struct {
+	convicted []string
+	inject    func(lock.Locker, goredis.UniversalClient) lock.Locker
 }
 
-func (b broken) Lock(ctx context.Context, name string) (lock.Lease, error) {
-	if b.how == "careless" { // to everybody a lock of his own
-		name += uuid.NewString()
-	}
-	l, err := b.Locker.Lock(ctx, name)
-	switch {
-	case err != nil && b.how == "litters":
-		b.client.RPush(context.WithoutCancel(ctx), name+":waiters", 1)
-		return nil, err
-	case err != nil:
-		return nil, err
-	case b.how == "immortal":
-		b.client.Persist(ctx, name)
-	case b.how == "deaf":
-		return deafLease{l}, nil
-	}
-	return l, nil
+var faults = map[string]fault{
+	"own-lock-for-each-request": {
+		[]string{"ProcessesExclude"},
+		func(l lock.Locker, _ goredis.UniversalClient) lock.Locker {
+			return brokenLocker{sound: l, request: func(ctx context.Context, name string) (context.Context, string) {
+				return ctx, name + uuid.NewString()
+			}}
+		},
+	},
+	"no-expiry": {
+		[]string{"KilledHolder"},
+		func(l lock.Locker, client goredis.UniversalClient) lock.Locker {
+			return brokenLocker{sound: l, answer: func(ctx context.Context, name string, lease lock.Lease, err error) (lock.Lease, error) {
+				if err == nil {
+					client.Persist(ctx, name)
+				}
+				return lease, err
+			}}
+		},
+	},
+	"no-report-of-loss": {
+		[]string{"StoppedHolder", "HolderCutOff"},
+		func(l lock.Locker, _ goredis.UniversalClient) lock.Locker {
+			return brokenLocker{sound: l, answer: breakLeases(func(_ context.Context, l *brokenLease) {
+				l.ctx = context.WithoutCancel(l.ctx)
+			})}
+		},
+	},
+	"keys-left-behind": {
+		[]string{"CancelledAtAnyMoment"},
+		func(l lock.Locker, client goredis.UniversalClient) lock.Locker {
+			return brokenLocker{sound: l, answer: func(ctx context.Context, name string, lease lock.Lease, err error) (lock.Lease, error) {
+				if err != nil {
+					client.RPush(context.WithoutCancel(ctx), name+":waiters", 1)
+				}
+				return lease, err
+			}}
+		},
+	},
 }
 
-// deafLease does not hear that it was lost.
-type deafLease struct{ lock.Lease }
-
-func (l deafLease) Context() context.Context { return context.WithoutCancel(l.Lease.Context()) }
-
-// TestBrokenBackendsAreConvicted in other processes, and under faults.
+// TestBrokenBackendsAreConvicted injects one fault at a time into the Lockers on a
+// real Redis, in this process and in others.
 func TestBrokenBackendsAreConvicted(t *testing.T) {
 	t.Parallel()
-	for how, promises := range map[string][]string{
-		"careless": {"ProcessesExclude"},
-		"immortal": {"KilledHolder"},
-		"deaf":     {"StoppedHolder", "HolderCutOff"},
-		"litters":  {"WaiterCancelledAtEachStep"},
-	} {
-		t.Run(how, func(t *testing.T) {
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, "redis")
-			r.how = how
-			b := r.under(locktest.Row{})
-			for _, p := range locktest.Promises() {
-				if !slices.Contains(promises, p.Name) {
-					continue
-				}
-				if err := p.Check(t.Context(), b); err == nil {
-					t.Errorf("%s acquits it", p.Name)
-				} else {
-					t.Logf("%s: %v", p.Name, err)
-				}
-			}
+			mustConvict(t, startCluster(t, "redis", name).subject(), fault.convicted)
 		})
 	}
 }
 
-// TestTable names backends and promises that exist.
+// TestTable checks that the table names all backends, and only existing promises.
 func TestTable(t *testing.T) {
 	t.Parallel()
 	var names, promises []string
@@ -342,7 +346,7 @@ func TestTable(t *testing.T) {
 		names = append(names, row.Backend)
 	}
 	if !slices.Equal(names, backends.Names()) {
-		t.Errorf("the table has %v, and there are %v", names, backends.Names())
+		t.Errorf("the table has the backends %v, want %v", names, backends.Names())
 	}
 	for _, p := range locktest.Promises() {
 		promises = append(promises, p.Name)
@@ -350,7 +354,7 @@ func TestTable(t *testing.T) {
 	for _, row := range locktest.Table() {
 		for name, why := range row.NotOffered {
 			if !slices.Contains(promises, name) || why == "" {
-				t.Errorf("%s does not offer %q, because %q", row.Backend, name, why)
+				t.Errorf("%s does not offer the promise %q, with the reason %q", row.Backend, name, why)
 			}
 		}
 	}
