@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"slices"
@@ -37,6 +38,7 @@ const childEnv = "HOLDFAST_LOCKTEST"
 const noFault = "none"
 
 func TestMain(m *testing.M) {
+	store.LogRedis(slog.New(slog.DiscardHandler)) // the tests stop servers: every failed dial would be logged
 	if child := os.Getenv(childEnv); child != "" {
 		fields := strings.Fields(child)
 		l, closeLocker, err := open(context.Background(), fields[0], strings.Split(fields[1], ","), fields[2])

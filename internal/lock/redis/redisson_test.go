@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -315,69 +316,86 @@ func TestRedissonLockWithoutExpiry(t *testing.T) {
 	}
 }
 
+// contention is a critical section that Redisson and our Lockers contend for.
+type contention struct {
+	t      *testing.T
+	name   string // of the lock
+	rounds int    // grants to each contender
+
+	inside   atomic.Int64
+	refusals atomic.Int64 // of Redisson
+	tokens   sync.Map     // of our leases
+}
+
+// enter is the critical section.
+func (c *contention) enter(grants *atomic.Int64) {
+	if n := c.inside.Add(1); n != 1 {
+		c.t.Errorf("%d hold the lock at once", n)
+	}
+	time.Sleep(2 * time.Millisecond) // the section's work, during which another must not enter
+	grants.Add(1)
+	c.inside.Add(-1)
+}
+
+func (c *contention) redisson(ctx context.Context, r *redisson, grants *atomic.Int64) error {
+	sub := r.client.Subscribe(ctx, "redisson_lock__channel:{"+c.name+"}")
+	defer sub.Close()
+	if _, err := sub.Receive(ctx); err != nil { // confirms the subscription
+		return err
+	}
+	messages := sub.Channel()
+	for range c.rounds {
+		refused, err := r.lockWaiting(ctx, c.name, messages)
+		c.refusals.Add(refused)
+		if err != nil {
+			return err
+		}
+		c.enter(grants)
+		if answer, err := r.unlock(ctx, c.name); err != nil || answer != "1" {
+			return fmt.Errorf("Redisson's unlock returned %s, %v, want 1", answer, err)
+		}
+	}
+	return nil
+}
+
+func (c *contention) ours(ctx context.Context, l *Locker, grants *atomic.Int64) error {
+	for range c.rounds {
+		lease, err := l.Lock(ctx, c.name)
+		if err != nil {
+			return err
+		}
+		if _, used := c.tokens.LoadOrStore(lease.Token(), true); used {
+			c.t.Errorf("token %d was granted twice", lease.Token())
+		}
+		c.enter(grants)
+		if err := lease.Unlock(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // TestRedissonAndOursContend has eight instances of Redisson and eight of ours
 // enter one critical section.
 func TestRedissonAndOursContend(t *testing.T) {
 	t.Parallel()
 	const contenders, rounds = 8, 5
-	url := testenv.Redis(t)
-	client := openClient(t, url)
-	name := "both-contend-" + uuid.NewString()
+	client := openClient(t, testenv.Redis(t))
+	c := &contention{t: t, name: "both-contend-" + uuid.NewString(), rounds: rounds}
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	var inside, foreignGrants, ourGrants, refusals atomic.Int64
-	section := func(grants *atomic.Int64) {
-		if n := inside.Add(1); n != 1 {
-			t.Errorf("%d hold the lock at once", n)
-		}
-		time.Sleep(2 * time.Millisecond) // the section's work, during which another must not enter
-		grants.Add(1)
-		inside.Add(-1)
-	}
+	var foreignGrants, ourGrants atomic.Int64
 	var done sync.WaitGroup
 	for range contenders {
-		foreign := newRedisson(client, 30*time.Second)
+		foreign, ours := newRedisson(client, 30*time.Second), newLocker(t, client, Options{})
 		done.Go(func() {
-			sub := client.Subscribe(ctx, "redisson_lock__channel:{"+name+"}")
-			defer sub.Close()
-			if _, err := sub.Receive(ctx); err != nil { // confirms the subscription
+			if err := c.redisson(ctx, foreign, &foreignGrants); err != nil {
 				t.Error(err)
-				return
-			}
-			messages := sub.Channel()
-			for range rounds {
-				refused, err := foreign.lockWaiting(ctx, name, messages)
-				refusals.Add(refused)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				section(&foreignGrants)
-				if answer, err := foreign.unlock(ctx, name); err != nil || answer != "1" {
-					t.Errorf("Redisson's unlock returned %s, %v, want 1", answer, err)
-					return
-				}
 			}
 		})
-	}
-	var tokens sync.Map
-	for range contenders { // an instance each, so that all eight ask the server
-		ours := newLocker(t, client, Options{})
 		done.Go(func() {
-			for range rounds {
-				lease, err := ours.Lock(ctx, name)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if _, used := tokens.LoadOrStore(lease.Token(), true); used {
-					t.Errorf("token %d was granted twice", lease.Token())
-				}
-				section(&ourGrants)
-				if err := lease.Unlock(ctx); err != nil {
-					t.Error(err)
-					return
-				}
+			if err := c.ours(ctx, ours, &ourGrants); err != nil {
+				t.Error(err)
 			}
 		})
 	}
@@ -385,7 +403,7 @@ func TestRedissonAndOursContend(t *testing.T) {
 	if foreignGrants.Load() != contenders*rounds || ourGrants.Load() != contenders*rounds {
 		t.Errorf("%d grants to Redisson and %d to ours, want %d each", foreignGrants.Load(), ourGrants.Load(), contenders*rounds)
 	}
-	if refusals.Load() == 0 {
+	if c.refusals.Load() == 0 {
 		t.Error("no request was refused: there was no contention")
 	}
 }
