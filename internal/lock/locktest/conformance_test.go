@@ -283,8 +283,8 @@ func TestConformance(t *testing.T) {
 
 // fault breaks the Lockers of a real Redis. The promises must then fail.
 type fault struct {
-	convicted []string
-	inject    func(lock.Locker, goredis.UniversalClient) lock.Locker
+	breaks []string // the names of promises
+	inject func(lock.Locker, goredis.UniversalClient) lock.Locker
 }
 
 var faults = map[string]fault{
@@ -328,14 +328,14 @@ var faults = map[string]fault{
 	},
 }
 
-// TestBrokenBackendsAreConvicted injects one fault at a time into the Lockers on a
+// TestBrokenBackendsFail injects one fault at a time into the Lockers on a
 // real Redis, in this process and in others.
-func TestBrokenBackendsAreConvicted(t *testing.T) {
+func TestBrokenBackendsFail(t *testing.T) {
 	t.Parallel()
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			mustConvict(t, startCluster(t, "redis", name).subject(), fault.convicted)
+			mustBreak(t, startCluster(t, "redis", name).subject(), fault.breaks)
 		})
 	}
 }

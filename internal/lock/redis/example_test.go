@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
-// errStale is returned for a token older than one that has been shown before.
+// errStale is returned for a token that is older than the fence.
 var errStale = errors.New("stale fencing token")
 
 // account is data behind a fence. A lock can only advise its callers; the fence
@@ -34,7 +34,7 @@ func (a *account) read(token uint64) (int, error) {
 	return a.balance, nil
 }
 
-// write stores the balance. The token must be the last that has read it.
+// write stores the balance. Its token must equal the fence.
 func (a *account) write(token uint64, balance int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

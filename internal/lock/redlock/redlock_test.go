@@ -336,7 +336,7 @@ func TestMinorityEmptied(t *testing.T) {
 }
 
 // TestMajorityEmptied deletes the data of two servers during a lease. The lease
-// must end as lost, and its Unlock must not free the next holder's lock.
+// must end with ErrLost, and its Unlock must not free the next holder's lock.
 func TestMajorityEmptied(t *testing.T) {
 	t.Parallel()
 	const short = time.Second
@@ -367,7 +367,7 @@ func TestMajorityEmptied(t *testing.T) {
 	}
 }
 
-// flush deletes the data of the servers from..to-1, which must have the key
+// flush deletes the data of servers[from:to]. Each of them must have the key
 // "flushed".
 func (s *servers) flush(from, to int) {
 	s.t.Helper()
@@ -393,7 +393,7 @@ func TestUnlockEndsAllGoroutines(t *testing.T) {
 	for _, server := range servers {
 		clients = append(clients, goredis9.NewClient(&goredis9.Options{Addr: server.Addr()}))
 	}
-	l, err := New(clients, 200*time.Millisecond)
+	l, err := New(clients, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
