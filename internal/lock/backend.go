@@ -8,12 +8,12 @@ type Backend interface {
 	// Acquire takes the lock. If wait is true it waits until ctx ends, and then
 	// returns ctx's error. If wait is false it returns ErrHeld without waiting.
 	//
-	// If Acquire fails it removes from the servers whatever the request may have
-	// left there and can still be reached, even if ctx has ended.
+	// If Acquire fails, it removes what its request may have left on the servers,
+	// as far as it can reach them. It does so even if ctx has ended.
 	//
 	// The backend calls lost once, when the grant can no longer be relied on.
-	// That can happen before Acquire returns. The backend then removes by itself
-	// what it can of the grant.
+	// That can happen before Acquire returns. The backend then frees the lock by
+	// itself, as far as it can.
 	Acquire(ctx context.Context, name string, wait bool, lost func()) (Grant, error)
 }
 

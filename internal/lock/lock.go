@@ -34,7 +34,7 @@ const DefaultLease = 30 * time.Second
 // another request on a context with the same owner is granted at once. Requests
 // without an owner are not reentrant: a holder that asks again waits for itself.
 //
-// Waiters of one process are granted a name in the order in which they asked.
+// Waiters of one process are granted a lock in the order in which they asked.
 // Only the first of them asks the backend.
 //
 // After an error other than ErrHeld and ctx's error it is unknown whether the

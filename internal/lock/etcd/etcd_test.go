@@ -31,8 +31,8 @@ func newLocker(t *testing.T, addr string) *Locker {
 	return l
 }
 
-// foreignSession returns a session as a program has it that uses the client's own
-// Mutex.
+// foreignSession returns a session for the client's own Mutex, with a client that
+// belongs to the test.
 func foreignSession(t *testing.T, addr string) *concurrency.Session {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})

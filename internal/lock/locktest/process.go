@@ -87,8 +87,8 @@ func (p *Process) answer(ctx context.Context) (string, error) {
 
 func (p *Process) signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
 
-// Child executes the commands on standard input, which StartProcess's side sends,
-// until standard input ends. It returns the exit code:
+// Child executes the commands that a Process sends to its standard input, until
+// that ends:
 //
 //	hold NAME                     locks; answers `held TOKEN`, and later `lost`
 //	                              if the lease is lost
@@ -100,7 +100,7 @@ func (p *Process) signal(s syscall.Signal) error { return p.cmd.Process.Signal(s
 //	                              `done GRANTS` in the end
 //
 // A command that fails is answered with `error MESSAGE`.
-func Child(l lock.Locker) (exit int) {
+func Child(l lock.Locker) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var (
@@ -147,7 +147,6 @@ func Child(l lock.Locker) (exit int) {
 			answer("error %v", err)
 		}
 	}
-	return 0
 }
 
 // contend takes the lock again and again. At each grant it checks that no other

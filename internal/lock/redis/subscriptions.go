@@ -31,12 +31,13 @@ type subscriptions struct {
 	done      sync.WaitGroup
 }
 
-// subscription is that of one channel. notified has a value if a message has
-// arrived, or the subscription was established, since the last receive from it:
-// messages from before it was established may have been missed.
+// subscription is the subscription to one channel.
 type subscription struct {
-	owner      *subscriptions
-	channel    string
+	owner   *subscriptions
+	channel string
+	// notified has a value if, since the last receive from it, a message has
+	// arrived or the subscription was established. Messages from before that may
+	// have been missed.
 	notified   chan struct{}
 	waiters    int
 	idle       *list.Element // nil while callers wait
