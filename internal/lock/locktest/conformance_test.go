@@ -96,71 +96,72 @@ type server interface {
 	Restart()
 }
 
-// cluster is a backend with its own servers.
-type cluster struct {
+// rig is a backend with its own servers.
+type rig struct {
 	t       *testing.T
 	backend string
 	fault   string // of its Lockers
 	servers []server
 }
 
-func startCluster(t *testing.T, backend, fault string) *cluster {
-	c := &cluster{t: t, backend: backend, fault: fault}
+// newRig starts the servers.
+func newRig(t *testing.T, backend, fault string) *rig {
+	r := &rig{t: t, backend: backend, fault: fault}
 	switch backend {
 	case "redis":
-		c.servers = []server{testenv.OwnRedis(t)}
+		r.servers = []server{testenv.OwnRedis(t)}
 	case "redlock":
-		c.servers = []server{testenv.OwnRedis(t), testenv.OwnRedis(t), testenv.OwnRedis(t)}
+		r.servers = []server{testenv.OwnRedis(t), testenv.OwnRedis(t), testenv.OwnRedis(t)}
 	case "zookeeper":
-		c.servers = []server{testenv.OwnZooKeeper(t)}
+		r.servers = []server{testenv.OwnZooKeeper(t)}
 	case "etcd":
-		c.servers = []server{testenv.OwnEtcd(t)}
+		r.servers = []server{testenv.OwnEtcd(t)}
 	}
-	return c
+	return r
 }
 
-func (c *cluster) addrs() []string {
+func (r *rig) addrs() []string {
 	var addrs []string
-	for _, s := range c.servers {
+	for _, s := range r.servers {
 		addrs = append(addrs, s.Addr())
 	}
 	return addrs
 }
 
-func (c *cluster) open(ctx context.Context, addrs []string) (lock.Locker, error) {
-	l, closeLocker, err := open(ctx, c.backend, addrs, c.fault)
+func (r *rig) open(ctx context.Context, addrs []string) (lock.Locker, error) {
+	l, closeLocker, err := open(ctx, r.backend, addrs, r.fault)
 	if err == nil {
-		c.t.Cleanup(func() { _ = closeLocker() })
+		r.t.Cleanup(func() { _ = closeLocker() })
 	}
 	return l, err
 }
 
 // subject returns two instances of the backend for the checks.
-func (c *cluster) subject() locktest.Subject {
+func (r *rig) subject() locktest.Subject {
 	s := locktest.Subject{Lease: lease, Patience: 100 * time.Millisecond}
-	backend, _ := backends.Find(c.backend)
+	backend, _ := backends.Find(r.backend)
 	s.Tokens = backend.Fences
 	for range 2 {
-		l, err := c.open(c.t.Context(), c.addrs())
+		l, err := r.open(r.t.Context(), r.addrs())
 		if err != nil {
-			c.t.Fatal(err)
+			r.t.Fatal(err)
 		}
 		s.Lockers = append(s.Lockers, l)
 	}
-	if len(c.servers) > 0 {
-		s.Servers = c
+	if len(r.servers) > 0 {
+		s.Servers = r
 	} else {
 		s.Lockers = s.Lockers[:1] // without servers, two would not exclude each other
 	}
 	return s
 }
 
-func (c *cluster) Process(ctx context.Context) (*locktest.Process, error) {
+func (r *rig) Process(ctx context.Context) (*locktest.Process, error) {
 	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+c.backend+" "+strings.Join(c.addrs(), ",")+" "+c.fault)
+	cmd.Env = append(os.Environ(), childEnv+"="+r.backend+" "+strings.Join(r.addrs(), ",")+" "+r.fault)
 	p, err := locktest.StartProcess(cmd)
 	if err == nil {
-		c.t.Cleanup(p.End)
+		r.t.Cleanup(p.End)
 	}
 	return p, err
 }
@@ -188,21 +189,21 @@ func (ws wires) Thaw() {
 	}
 }
 
-func (c *cluster) OverWire(ctx context.Context) (lock.Locker, locktest.Wire, error) {
+func (r *rig) OverWire(ctx context.Context) (lock.Locker, locktest.Wire, error) {
 	var (
 		ws    wires
 		addrs []string
 	)
-	for _, s := range c.servers {
-		w := testenv.NewWire(c.t, s.Addr())
+	for _, s := range r.servers {
+		w := testenv.NewWire(r.t, s.Addr())
 		ws, addrs = append(ws, w), append(addrs, w.Addr())
 	}
-	l, err := c.open(ctx, addrs)
+	l, err := r.open(ctx, addrs)
 	return l, ws, err
 }
 
-func (c *cluster) Restart() error {
-	for _, s := range c.servers {
+func (r *rig) Restart() error {
+	for _, s := range r.servers {
 		before := s.PID()
 		s.Restart()
 		if s.PID() == before {
@@ -212,10 +213,10 @@ func (c *cluster) Restart() error {
 	return nil
 }
 
-func (c *cluster) Traces(ctx context.Context, name string) (traces int, err error) {
-	switch c.backend {
+func (r *rig) Traces(ctx context.Context, name string) (traces int, err error) {
+	switch r.backend {
 	case "redis", "redlock":
-		for _, addr := range c.addrs() {
+		for _, addr := range r.addrs() {
 			client := goredis.NewClient(&goredis.Options{Addr: addr})
 			defer client.Close()
 			n, err := client.Exists(ctx, name, name+":waiters").Result()
@@ -225,7 +226,7 @@ func (c *cluster) Traces(ctx context.Context, name string) (traces int, err erro
 			traces += int(n)
 		}
 	case "zookeeper":
-		conn, _, err := zk.Connect(c.addrs(), 5*time.Second, zk.WithLogger(quiet{}))
+		conn, _, err := zk.Connect(r.addrs(), 5*time.Second, zk.WithLogger(quiet{}))
 		if err != nil {
 			return 0, err
 		}
@@ -236,7 +237,7 @@ func (c *cluster) Traces(ctx context.Context, name string) (traces int, err erro
 		}
 		traces = len(children)
 	case "etcd":
-		client, err := clientv3.New(clientv3.Config{Endpoints: c.addrs(), DialTimeout: 5 * time.Second})
+		client, err := clientv3.New(clientv3.Config{Endpoints: r.addrs(), DialTimeout: 5 * time.Second})
 		if err != nil {
 			return 0, err
 		}
@@ -261,7 +262,7 @@ func TestConformance(t *testing.T) {
 	for _, row := range locktest.Table() {
 		t.Run(row.Backend, func(t *testing.T) {
 			t.Parallel()
-			shared := startCluster(t, row.Backend, noFault).subject()
+			shared := newRig(t, row.Backend, noFault).subject()
 			for _, p := range locktest.Promises() {
 				if offered, _ := row.Offers(p); !offered {
 					continue
@@ -270,7 +271,7 @@ func TestConformance(t *testing.T) {
 					t.Parallel()
 					subject := shared
 					if p.Restarts {
-						subject = startCluster(t, row.Backend, noFault).subject()
+						subject = newRig(t, row.Backend, noFault).subject()
 					}
 					if err := p.Check(t.Context(), subject); err != nil {
 						t.Error(err)
@@ -335,7 +336,7 @@ func TestBrokenBackendsFail(t *testing.T) {
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			mustBreak(t, startCluster(t, "redis", name).subject(), fault.breaks)
+			mustBreak(t, newRig(t, "redis", name).subject(), fault.breaks)
 		})
 	}
 }
