@@ -9,98 +9,109 @@ import (
 	"time"
 )
 
-// relay is a backend that grants everything, and whose grants are handed over
-// only once they are let.
-type relay struct {
-	wrap     func(*baton) Grant
-	asked    chan *baton   // each grant that was asked for
-	handing  chan struct{} // closed when the first hand-over is under way
-	let      chan struct{}
-	released atomic.Int64
+// fakeBackend grants every request. Its handovers stop halfway until proceed is
+// closed.
+type fakeBackend struct {
+	wrap        func(*fakeGrant) Grant
+	grants      chan *fakeGrant // every grant that was made
+	handingOver chan struct{}   // closed when the first handover has begun
+	proceed     chan struct{}
+	released    atomic.Int64
 }
 
-func newRelay(wrap func(*baton) Grant) *relay {
-	return &relay{wrap: wrap, asked: make(chan *baton, 10), handing: make(chan struct{}), let: make(chan struct{})}
+func newFakeBackend(wrap func(*fakeGrant) Grant) *fakeBackend {
+	return &fakeBackend{
+		wrap: wrap, grants: make(chan *fakeGrant, 10),
+		handingOver: make(chan struct{}), proceed: make(chan struct{}),
+	}
 }
 
-func (r *relay) Acquire(_ context.Context, _ string, _ bool, lost func()) (Grant, error) {
-	b := &baton{r, lost}
-	r.asked <- b
-	return r.wrap(b), nil
+func (b *fakeBackend) Acquire(_ context.Context, _ string, _ bool, lost func()) (Grant, error) {
+	g := &fakeGrant{b, lost}
+	b.grants <- g
+	return b.wrap(g), nil
 }
 
-type baton struct {
-	relay *relay
-	lost  func()
+type fakeGrant struct {
+	backend *fakeBackend
+	lost    func()
 }
 
-func (*baton) Token() uint64 { return 1 }
+func (*fakeGrant) Token() uint64 { return 1 }
 
-func (b *baton) Release(context.Context) error {
-	b.relay.released.Add(1)
+func (g *fakeGrant) Release(context.Context) error {
+	g.backend.released.Add(1)
 	return nil
 }
 
-func (b *baton) handOver() {
-	close(b.relay.handing)
-	<-b.relay.let
+// beginHandover returns when the test lets the handover proceed.
+func (g *fakeGrant) beginHandover() {
+	close(g.backend.handingOver)
+	<-g.backend.proceed
 }
 
-type passed struct{ *baton }
+// handsOver is a grant that hands itself over.
+type handsOver struct{ *fakeGrant }
 
-func (p passed) Pass(_ context.Context, lost func()) (Grant, error) {
-	p.handOver()
-	next := &baton{p.relay, lost}
-	p.relay.asked <- next
+func (g handsOver) HandOver(_ context.Context, lost func()) (Grant, error) {
+	g.beginHandover()
+	next := &fakeGrant{g.backend, lost}
+	g.backend.grants <- next
 	return next, nil
 }
 
-type followed struct{ *baton }
+// requeues is a grant that leaves a place in the backend's queue.
+type requeues struct{ *fakeGrant }
 
-func (f followed) Follow(context.Context) (Place, error) {
-	f.handOver()
-	return f, nil
+func (g requeues) ReleaseAndQueue(context.Context) (Place, error) {
+	g.beginHandover()
+	return fakePlace{g.fakeGrant}, nil
 }
 
-func (f followed) Acquire(_ context.Context, lost func()) (Grant, error) {
-	return &baton{f.relay, lost}, nil
+type fakePlace struct{ left *fakeGrant }
+
+func (p fakePlace) Acquire(_ context.Context, lost func()) (Grant, error) {
+	return &fakeGrant{p.left.backend, lost}, nil
 }
 
-func (f followed) Leave(ctx context.Context) { _ = f.Release(ctx) }
+func (p fakePlace) Leave(ctx context.Context) { _ = p.left.Release(ctx) }
 
-// TestHandingOver has one thing happen while a lock is handed over to the next
-// waiter. What was handed over must be his, or be given back.
-func TestHandingOver(t *testing.T) {
+// handoverKinds are the two ways in which a grant reaches the next waiter.
+var handoverKinds = map[string]func(*fakeGrant) Grant{
+	"HandOver":        func(g *fakeGrant) Grant { return handsOver{g} },
+	"ReleaseAndQueue": func(g *fakeGrant) Grant { return requeues{g} },
+}
+
+// TestHandover lets one event happen in the middle of a handover. The next waiter
+// must get what is handed over, or it must be released.
+func TestHandover(t *testing.T) {
 	t.Parallel()
 	type waiter struct {
-		granted chan Lease // nil: he gave up
+		granted chan Lease // delivers nil if the waiter has given up
 		giveUp  context.CancelFunc
 	}
-	for how, wrap := range map[string]func(*baton) Grant{
-		"passed on": func(b *baton) Grant { return passed{b} },
-		"followed":  func(b *baton) Grant { return followed{b} },
-	} {
+	for kind, wrap := range handoverKinds {
 		for _, test := range []struct {
 			name      string
-			meanwhile func(t *testing.T, holder *baton, w waiter)
-			granted   bool  // the waiter was, by what was handed over
-			released  int64 // grants and places, by then
+			meanwhile func(t *testing.T, holder *fakeGrant, w waiter)
+			granted   bool  // the waiter gets what is handed over
+			released  int64 // grants and places released when the handover has ended
 		}{
-			{"to a waiter", func(*testing.T, *baton, waiter) {}, true, 0},
-			{"whose waiter gives up", func(_ *testing.T, _ *baton, w waiter) {
+			{"waiter stays", func(*testing.T, *fakeGrant, waiter) {}, true, 0},
+			{"waiter gives up", func(_ *testing.T, _ *fakeGrant, w waiter) {
 				w.giveUp()
 				<-w.granted
 			}, false, 1},
-			{"whose lease is lost", func(t *testing.T, holder *baton, w waiter) {
-				holder.lost() // so the waiter asks for himself, and is done before the hand-over is
-				unlock(t, <-w.granted)
+			{"holder loses its lease", func(t *testing.T, holder *fakeGrant, w waiter) {
+				holder.lost() // the waiter asks the backend itself, and unlocks before the handover ends
+				mustUnlock(t, <-w.granted)
 			}, false, 2},
 		} {
-			t.Run(how+" "+test.name, func(t *testing.T) {
+			t.Run(kind+"/"+test.name, func(t *testing.T) {
 				t.Parallel()
-				r := newRelay(wrap)
-				l := newLocker(r)
-				lease := held(t, l, "a")
+				b := newFakeBackend(wrap)
+				l := newLocker(b)
+				lease := mustLock(t, l, "a")
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				w := waiter{make(chan Lease, 1), cancel}
@@ -111,58 +122,55 @@ func TestHandingOver(t *testing.T) {
 					}
 					w.granted <- lease
 				}()
-				waitFor(l, "a", 1)
+				waitForWaiters(l, "a", 1)
 				unlocked := make(chan struct{})
 				go func() {
 					defer close(unlocked)
-					unlock(t, lease)
+					mustUnlock(t, lease)
 				}()
-				<-r.handing
-				test.meanwhile(t, <-r.asked, w)
-				close(r.let)
+				<-b.handingOver
+				test.meanwhile(t, <-b.grants, w)
+				close(b.proceed)
 				<-unlocked
-				if n := r.released.Load(); n != test.released {
-					t.Errorf("%d were released, not %d", n, test.released)
+				if n := b.released.Load(); n != test.released {
+					t.Errorf("released %d grants and places, want %d", n, test.released)
 				}
 				if test.granted {
-					unlock(t, <-w.granted)
+					mustUnlock(t, <-w.granted)
 				}
-				unlock(t, held(t, l, "a")) // nothing holds it any more
+				mustUnlock(t, mustLock(t, l, "a")) // the lock is free again
 				if len(l.queue.lines) != 0 {
-					t.Error("the name is kept")
+					t.Error("the queue still has state for the name")
 				}
 			})
 		}
 	}
 }
 
-// TestLeaseLostAfterHandover loses the holder's lease in the moment in which its
-// turn has become the next waiter's. The turn must stay that waiter's.
+// TestLeaseLostAfterHandover loses the holder's lease at the moment at which its
+// turn has been given to the next waiter. The waiter must keep the turn.
 func TestLeaseLostAfterHandover(t *testing.T) {
 	t.Parallel()
-	for how, wrap := range map[string]func(*baton) Grant{
-		"passed on": func(b *baton) Grant { return passed{b} },
-		"followed":  func(b *baton) Grant { return followed{b} },
-	} {
-		t.Run(how, func(t *testing.T) {
+	for kind, wrap := range handoverKinds {
+		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			r := newRelay(wrap)
-			close(r.let)
-			l := newLocker(r)
-			first := held(t, l, "a")
-			holder := <-r.asked
+			b := newFakeBackend(wrap)
+			close(b.proceed)
+			l := newLocker(b)
+			first := mustLock(t, l, "a")
+			holder := <-b.grants
 			granted := make(chan Lease, 1)
-			go func() { granted <- held(t, l, "a") }()
-			waitFor(l, "a", 1)
+			go func() { granted <- mustLock(t, l, "a") }()
+			waitForWaiters(l, "a", 1)
 
-			next := l.queue.first("a").hold
-			next.mu.Lock() // holds up the handover, which has the queue locked by then
+			next := l.queue.nextWaiter("a").hold
+			next.mu.Lock() // stops the handover while it has the queue locked
 			unlocked := make(chan struct{})
 			go func() {
 				defer close(unlocked)
-				unlock(t, first)
+				mustUnlock(t, first)
 			}()
-			<-r.handing
+			<-b.handingOver
 			for l.queue.mu.TryLock() {
 				l.queue.mu.Unlock()
 				runtime.Gosched()
@@ -175,131 +183,19 @@ func TestLeaseLostAfterHandover(t *testing.T) {
 			for h := first.(*lease).hold; !h.isLost(); {
 				runtime.Gosched()
 			}
-			for range 100 {
-				runtime.Gosched() // until the loss waits for the queue
-			}
 			next.mu.Unlock()
 			<-unlocked
 			<-lost
 
 			second := <-granted
 			if _, err := l.TryLock(t.Context(), "a"); !errors.Is(err, ErrHeld) {
-				t.Errorf("while the waiter holds the lock, another gets %v", err)
+				t.Errorf("TryLock while the waiter holds the lock: %v", err)
 			}
-			unlock(t, second)
+			mustUnlock(t, second)
 			if len(l.queue.lines) != 0 {
-				t.Error("the name is kept")
+				t.Error("the queue still has state for the name")
 			}
 		})
-	}
-}
-
-// TestHandoverThatComesTooLate loses a grant that was made for a waiter which has
-// got the lock by itself by then. The waiter's own lease must go on.
-func TestHandoverThatComesTooLate(t *testing.T) {
-	t.Parallel()
-	r := newRelay(func(b *baton) Grant { return passed{b} })
-	l := newLocker(r)
-	first := held(t, l, "a")
-	holder := <-r.asked
-	granted := make(chan Lease, 1)
-	go func() { granted <- held(t, l, "a") }()
-	waitFor(l, "a", 1)
-	unlocked := make(chan struct{})
-	go func() {
-		defer close(unlocked)
-		unlock(t, first)
-	}()
-	<-r.handing
-	holder.lost()
-	second := <-granted
-	<-r.asked // the waiter's own
-	close(r.let)
-	(<-r.asked).lost() // the one that was passed on
-	<-unlocked
-	if err := context.Cause(second.Context()); err != nil {
-		t.Errorf("the waiter's lease ended: %v", err)
-	}
-	unlock(t, second)
-}
-
-// tied is a grant that is lost, and cannot be released before its loss was told.
-type tied struct{ *baton }
-
-func (g tied) Release(ctx context.Context) error {
-	told := make(chan struct{})
-	go func() {
-		defer close(told)
-		g.lost()
-	}()
-	<-told
-	return g.baton.Release(ctx)
-}
-
-type passesTied struct{ *baton }
-
-func (p passesTied) Pass(_ context.Context, lost func()) (Grant, error) {
-	p.handOver()
-	return tied{&baton{p.relay, lost}}, nil
-}
-
-// TestHandoverLostUnwanted loses a grant that is released because its waiter gave
-// up. A backend that waits for its watchdog then must not wait for ever.
-func TestHandoverLostUnwanted(t *testing.T) {
-	t.Parallel()
-	r := newRelay(func(b *baton) Grant { return passesTied{b} })
-	l := newLocker(r)
-	first := held(t, l, "a")
-	ctx, giveUp := context.WithCancel(t.Context())
-	gaveUp := make(chan error, 1)
-	go func() {
-		_, err := l.Lock(ctx, "a")
-		gaveUp <- err
-	}()
-	waitFor(l, "a", 1)
-	unlocked := make(chan error, 1)
-	go func() { unlocked <- first.Unlock(t.Context()) }()
-	<-r.handing
-	giveUp()
-	if err := <-gaveUp; !errors.Is(err, context.Canceled) {
-		t.Errorf("the waiter has %v", err)
-	}
-	close(r.let)
-	select {
-	case err := <-unlocked:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(5 * time.Second):
-		t.Fatal("Unlock does not end")
-	}
-}
-
-type passesLost struct{ *baton }
-
-func (p passesLost) Pass(_ context.Context, lost func()) (Grant, error) {
-	lost()
-	return &baton{p.relay, lost}, nil
-}
-
-// TestLossDuringHandover loses a grant before the waiter has it. The waiter must
-// be told.
-func TestLossDuringHandover(t *testing.T) {
-	t.Parallel()
-	l := newLocker(newRelay(func(b *baton) Grant { return passesLost{b} }))
-	first := held(t, l, "a")
-	granted := make(chan Lease, 1)
-	go func() { granted <- held(t, l, "a") }()
-	waitFor(l, "a", 1)
-	unlock(t, first)
-	second := <-granted
-	select {
-	case <-second.Context().Done():
-	case <-time.After(5 * time.Second):
-		t.Fatal("the lease goes on")
-	}
-	if err := second.Unlock(t.Context()); !errors.Is(err, ErrLost) {
-		t.Errorf("unlocking what was lost: %v", err)
 	}
 }
 
@@ -307,4 +203,117 @@ func (h *hold) isLost() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.lost
+}
+
+// TestHandoverTooLate loses a grant that was handed over for a waiter that has
+// acquired the lock by itself meanwhile. The waiter's own lease must not end.
+func TestHandoverTooLate(t *testing.T) {
+	t.Parallel()
+	b := newFakeBackend(func(g *fakeGrant) Grant { return handsOver{g} })
+	l := newLocker(b)
+	first := mustLock(t, l, "a")
+	holder := <-b.grants
+	granted := make(chan Lease, 1)
+	go func() { granted <- mustLock(t, l, "a") }()
+	waitForWaiters(l, "a", 1)
+	unlocked := make(chan struct{})
+	go func() {
+		defer close(unlocked)
+		mustUnlock(t, first)
+	}()
+	<-b.handingOver
+	holder.lost()
+	second := <-granted
+	<-b.grants // the waiter's own grant
+	close(b.proceed)
+	(<-b.grants).lost() // the grant that was handed over
+	<-unlocked
+	if err := context.Cause(second.Context()); err != nil {
+		t.Errorf("the waiter's lease ended: %v", err)
+	}
+	mustUnlock(t, second)
+}
+
+// losesOnRelease is a grant whose Release waits for the lost callback.
+type losesOnRelease struct{ grant *fakeGrant }
+
+func (g losesOnRelease) Token() uint64 { return g.grant.Token() }
+
+func (g losesOnRelease) Release(ctx context.Context) error {
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		g.grant.lost()
+	}()
+	<-returned
+	return g.grant.Release(ctx)
+}
+
+// handsOverLosing hands over a losesOnRelease.
+type handsOverLosing struct{ *fakeGrant }
+
+func (g handsOverLosing) HandOver(_ context.Context, lost func()) (Grant, error) {
+	g.beginHandover()
+	return losesOnRelease{&fakeGrant{g.backend, lost}}, nil
+}
+
+// TestUnwantedHandoverLost loses a grant while it is released because its waiter
+// has given up. The lost callback must not block, or Release never returns.
+func TestUnwantedHandoverLost(t *testing.T) {
+	t.Parallel()
+	b := newFakeBackend(func(g *fakeGrant) Grant { return handsOverLosing{g} })
+	l := newLocker(b)
+	first := mustLock(t, l, "a")
+	ctx, giveUp := context.WithCancel(t.Context())
+	gaveUp := make(chan error, 1)
+	go func() {
+		_, err := l.Lock(ctx, "a")
+		gaveUp <- err
+	}()
+	waitForWaiters(l, "a", 1)
+	unlocked := make(chan error, 1)
+	go func() { unlocked <- first.Unlock(t.Context()) }()
+	<-b.handingOver
+	giveUp()
+	if err := <-gaveUp; !errors.Is(err, context.Canceled) {
+		t.Errorf("Lock of the cancelled waiter: %v", err)
+	}
+	close(b.proceed)
+	select {
+	case err := <-unlocked:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("Unlock does not return within 5 s")
+	}
+}
+
+// handsOverLost hands over a grant that has already been lost.
+type handsOverLost struct{ *fakeGrant }
+
+func (g handsOverLost) HandOver(_ context.Context, lost func()) (Grant, error) {
+	lost()
+	return &fakeGrant{g.backend, lost}, nil
+}
+
+// TestLossDuringHandover loses a grant before the waiter receives it. The
+// waiter's lease must end.
+func TestLossDuringHandover(t *testing.T) {
+	t.Parallel()
+	l := newLocker(newFakeBackend(func(g *fakeGrant) Grant { return handsOverLost{g} }))
+	first := mustLock(t, l, "a")
+	granted := make(chan Lease, 1)
+	go func() { granted <- mustLock(t, l, "a") }()
+	waitForWaiters(l, "a", 1)
+	mustUnlock(t, first)
+	second := <-granted
+	select {
+	case <-second.Context().Done():
+	case <-time.After(5 * time.Second):
+		t.Fatal("the lease has not ended after 5 s")
+	}
+	if err := second.Unlock(t.Context()); !errors.Is(err, ErrLost) {
+		t.Errorf("Unlock of a lost lease: %v", err)
+	}
 }

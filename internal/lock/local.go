@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// Local locks within one process. It is the mutex of the broken strategy
-// `mutex`: right alone, no use between two instances.
+// Local locks within one process. It excludes nothing between two instances: it
+// is the mutex of the broken strategy `mutex`.
 //
-// It never loses a lease, and its only errors are ErrHeld and those of the
+// Its leases are never lost, and its only errors are ErrHeld and those of the
 // context.
 type Local struct{ *locker }
 
-// ReadWriter is a Locker whose locks many may hold for reading at once.
+// ReadWriter is a Locker whose locks can be shared by readers.
 type ReadWriter interface {
 	Locker
-	// RLock is Lock for reading: the lock is shared with others that read, and
-	// with nobody that holds it by Lock. Its leases have no token and are not
-	// reentrant.
+	// RLock takes the lock for reading. Readers share it with each other, and
+	// exclude holders that took it with Lock. A reader's lease has no token and
+	// is not reentrant.
 	RLock(ctx context.Context, name string) (Lease, error)
 }
 
@@ -27,37 +27,38 @@ var _ ReadWriter = Local{}
 // NewLocal returns a Locker that holds no locks.
 func NewLocal() Local { return Local{newLocker(new(counter))} }
 
-// RLock waits in the same queue as Lock: who reads does not overtake who waits
-// to write.
+// RLock waits in the same queue as Lock, so readers do not overtake a waiting
+// writer.
 func (l Local) RLock(ctx context.Context, name string) (Lease, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, failed(name, err)
+		return nil, lockingError(name, err)
 	}
 	if err := l.queue.enter(ctx, name, nil); err != nil {
-		return nil, failed(name, err)
+		return nil, lockingError(name, err)
 	}
-	h := &hold{locker: l.locker, key: owned{name: name}, leases: make(map[*lease]bool)}
-	h.grant = reading{l.locker, name}
+	h := &hold{locker: l.locker, key: holdKey{name: name}, leases: make(map[*lease]bool)}
+	h.grant = readGrant{l.locker, name}
 	return h.lease(ctx), nil
 }
 
-// reading is a grant that others share.
-type reading struct {
+// readGrant is a grant that readers share.
+type readGrant struct {
 	locker *locker
 	name   string
 }
 
-func (reading) Token() uint64 { return 0 }
+func (readGrant) Token() uint64 { return 0 }
 
-func (r reading) Release(context.Context) error {
-	r.locker.queue.leave(r.name, nil)
+func (g readGrant) Release(context.Context) error {
+	g.locker.queue.leave(g.name, nil)
 	return nil
 }
 
-// counter grants everything: the Locker's queue is all that excludes. It counts
-// for all names together, so that a name's tokens go on rising though the name
-// was forgotten meanwhile; and from the clock on, so that they do when the
-// process is started again, and a fence that outlived it is not above them.
+// counter grants every request: the Locker's queue alone excludes. It has one
+// counter for all names, so that a name's tokens keep rising even if no state is
+// kept for the name. Tokens are not below the clock in microseconds, so that they
+// also keep rising after a restart and a fence that outlived the process accepts
+// them.
 type counter struct {
 	mu   sync.Mutex
 	last uint64
@@ -67,11 +68,12 @@ func (c *counter) Acquire(context.Context, string, bool, func()) (Grant, error) 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = max(c.last+1, uint64(time.Now().UnixMicro()))
-	return counted(c.last), nil
+	return localGrant(c.last), nil
 }
 
-type counted uint64
+// localGrant is the grant's token.
+type localGrant uint64
 
-func (c counted) Token() uint64 { return uint64(c) }
+func (g localGrant) Token() uint64 { return uint64(g) }
 
-func (counted) Release(context.Context) error { return nil }
+func (localGrant) Release(context.Context) error { return nil }

@@ -14,20 +14,22 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// waitFor waits until so many wait for the name.
-func waitFor(l *locker, name string, waiting int) {
+// waitForWaiters returns when n callers wait for the name.
+func waitForWaiters(l *locker, name string, n int) {
 	for {
 		l.queue.mu.Lock()
-		there := l.queue.lines[name] != nil && l.queue.lines[name].waiting.Len() == waiting
+		waiting := l.queue.lines[name] != nil && l.queue.lines[name].waiting.Len() == n
 		l.queue.mu.Unlock()
-		if there {
+		if waiting {
 			return
 		}
 		runtime.Gosched()
 	}
 }
 
-func held(t *testing.T, l Locker, name string) Lease {
+// mustLock and mustUnlock are those of locktest, which this package cannot
+// import.
+func mustLock(t *testing.T, l Locker, name string) Lease {
 	t.Helper()
 	lease, err := l.Lock(t.Context(), name)
 	if err != nil {
@@ -36,19 +38,19 @@ func held(t *testing.T, l Locker, name string) Lease {
 	return lease
 }
 
-func unlock(t *testing.T, lease Lease) {
+func mustUnlock(t *testing.T, lease Lease) {
 	t.Helper()
 	if err := lease.Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestGrantsInTheOrderOfAsking(t *testing.T) {
+func TestLocalOrder(t *testing.T) {
 	t.Parallel()
 	var (
 		l     = NewLocal()
-		first = held(t, l, "a")
-		order []int // the lock guards it
+		first = mustLock(t, l, "a")
+		order []int // guarded by the lock
 		all   sync.WaitGroup
 	)
 	for i := range 20 {
@@ -59,73 +61,77 @@ func TestGrantsInTheOrderOfAsking(t *testing.T) {
 				return
 			}
 			order = append(order, i)
-			unlock(t, lease)
+			mustUnlock(t, lease)
 		})
-		waitFor(l.locker, "a", i+1)
+		waitForWaiters(l.locker, "a", i+1)
 	}
-	unlock(t, first)
+	mustUnlock(t, first)
 	all.Wait()
 	if len(order) != 20 || !slices.IsSorted(order) {
-		t.Errorf("granted in the order %v", order)
+		t.Errorf("waiters were granted the lock in the order %v", order)
 	}
 }
 
-func TestNothingIsKeptOfANameAtRest(t *testing.T) {
+func TestLocalKeepsNoStateOfUnusedNames(t *testing.T) {
 	t.Parallel()
 	l := NewLocal()
-	lease := held(t, l, "a")
+	lease := mustLock(t, l, "a")
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for range 10 {
 		all.Go(func() {
 			if _, err := l.Lock(ctx, "a"); !errors.Is(err, context.Canceled) {
-				t.Errorf("got %v", err)
+				t.Errorf("Lock of a cancelled waiter: %v", err)
 			}
 		})
 	}
-	waitFor(l.locker, "a", 10)
+	waitForWaiters(l.locker, "a", 10)
 	cancel()
 	all.Wait()
-	waitFor(l.locker, "a", 0)
-	unlock(t, lease)
+	waitForWaiters(l.locker, "a", 0)
+	mustUnlock(t, lease)
 	for i := range 1000 {
-		unlock(t, held(t, l, fmt.Sprint(i)))
+		mustUnlock(t, mustLock(t, l, fmt.Sprint(i)))
 	}
 	if len(l.queue.lines) != 0 {
-		t.Errorf("%d names are kept", len(l.queue.lines))
+		t.Errorf("the queue has state for %d unused names", len(l.queue.lines))
 	}
 }
 
-func TestAGrantToSomeoneGivingUpIsPassedOn(t *testing.T) {
+// TestLocalCancelDuringUnlock cancels a waiter while the lock is unlocked. Either
+// can come first; in both cases the lock must be free afterwards.
+func TestLocalCancelDuringUnlock(t *testing.T) {
 	t.Parallel()
 	l := NewLocal()
-	for range 2000 { // whichever comes first, cancel or grant, somebody must have the lock next
-		lease := held(t, l, "a")
+	for range 2000 {
+		lease := mustLock(t, l, "a")
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		all.Go(func() {
 			if lease, err := l.Lock(ctx, "a"); err == nil {
-				unlock(t, lease)
+				mustUnlock(t, lease)
 			}
 		})
-		waitFor(l.locker, "a", 1)
+		waitForWaiters(l.locker, "a", 1)
 		all.Go(cancel)
-		unlock(t, lease)
+		mustUnlock(t, lease)
 		all.Wait()
-		unlock(t, held(t, l, "a"))
+		mustUnlock(t, mustLock(t, l, "a"))
 	}
 }
 
-func TestTokensGoOnRisingThoughTheNameWasForgotten(t *testing.T) {
+// TestLocalTokensRise also checks that a name's tokens rise across the moments at
+// which the queue has no state for it.
+func TestLocalTokensRise(t *testing.T) {
 	t.Parallel()
 	l := NewLocal()
 	var last uint64
 	for range 100 {
-		lease := held(t, l, "a")
-		unlock(t, lease)
-		unlock(t, held(t, l, "b"))
+		lease := mustLock(t, l, "a")
+		mustUnlock(t, lease)
+		mustUnlock(t, mustLock(t, l, "b"))
 		if lease.Token() <= last {
-			t.Fatalf("token %d after %d", lease.Token(), last)
+			t.Fatalf("token %d was followed by token %d", last, lease.Token())
 		}
 		last = lease.Token()
 	}

@@ -4,10 +4,9 @@ import "context"
 
 type ownerKey struct{}
 
-// WithOwner marks the context, and all that are made of it, a lease's too, as
-// the owner's: to a Locker, who asks for a lock that its owner holds already has
-// it. The owner is a name like a request ID, known in this process only. The
-// empty owner is none.
+// WithOwner makes locks taken on the returned context and its children reentrant
+// for owner. A lease's context is such a child. owner is a name such as a request
+// ID; it is known in this process only. An empty owner means no owner.
 func WithOwner(ctx context.Context, owner string) context.Context {
 	return context.WithValue(ctx, ownerKey{}, owner)
 }

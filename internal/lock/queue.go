@@ -6,37 +6,37 @@ import (
 	"sync"
 )
 
-// queue lets one caller a name through at a time, or several that share it, in
-// the order in which they came. It remembers nothing of a name that nobody is
-// through with or waits for, and waiting costs no goroutine but the caller's.
-// Its zero value is ready.
+// queue gives the turn for a name to one hold at a time, or to several callers
+// that share it, in the order in which they asked. It keeps no state for a name
+// without holders and waiters. A waiter costs no goroutine but the caller's own.
+// The zero value is ready to use.
 type queue struct {
 	mu    sync.Mutex
 	lines map[string]*line
 }
 
-// line is the callers that are through with one name, and those that wait.
+// line holds the callers that have the turn for one name, and those that wait.
 type line struct {
-	turn    *hold // through, and shares with nobody
+	turn    *hold // has the turn alone; nil: none
 	sharers int
 	waiting list.List // of *waiter
 }
 
-// waiter is let through under the queue's mutex.
+// waiter is one caller that waits. The queue's mutex guards entered.
 type waiter struct {
-	hold   *hold // what it waits for; nil: it shares
-	passed bool
-	pass   chan struct{}
+	hold    *hold // nil: the waiter shares the turn
+	entered bool
+	woken   chan struct{} // closed when the waiter has the turn
 }
 
 func (w *waiter) shared() bool { return w.hold == nil }
 
-// free reports whether h may go through now.
-func (l *line) free(h *hold) bool {
+// isFree reports whether h can have the turn now. A nil h shares it.
+func (l *line) isFree(h *hold) bool {
 	return l.turn == nil && (h == nil || l.sharers == 0)
 }
 
-func (l *line) through(h *hold) {
+func (l *line) setTurn(h *hold) {
 	if h == nil {
 		l.sharers++
 	} else {
@@ -44,14 +44,14 @@ func (l *line) through(h *hold) {
 	}
 }
 
-// try lets the caller through if it need not wait. Without a hold it shares.
-func (q *queue) try(name string, h *hold) bool {
+// tryEnter takes the turn if that needs no waiting. A nil h shares the turn.
+func (q *queue) tryEnter(name string, h *hold) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.tryLocked(name, h)
+	return q.tryEnterLocked(name, h)
 }
 
-func (q *queue) tryLocked(name string, h *hold) bool {
+func (q *queue) tryEnterLocked(name string, h *hold) bool {
 	l := q.lines[name]
 	if l == nil {
 		if q.lines == nil {
@@ -60,43 +60,43 @@ func (q *queue) tryLocked(name string, h *hold) bool {
 		l = new(line)
 		q.lines[name] = l
 	}
-	if l.waiting.Len() > 0 || !l.free(h) {
+	if l.waiting.Len() > 0 || !l.isFree(h) {
 		return false
 	}
-	l.through(h)
+	l.setTurn(h)
 	return true
 }
 
-// enter waits until the caller is let through, or returns ctx's error. Without a
-// hold it shares.
+// enter waits for the turn, or returns ctx's error. A nil h shares the turn.
 func (q *queue) enter(ctx context.Context, name string, h *hold) error {
 	q.mu.Lock()
-	if q.tryLocked(name, h) {
+	if q.tryEnterLocked(name, h) {
 		q.mu.Unlock()
 		return nil
 	}
 	l := q.lines[name]
-	w := &waiter{hold: h, pass: make(chan struct{})}
-	place := l.waiting.PushBack(w)
+	w := &waiter{hold: h, woken: make(chan struct{})}
+	element := l.waiting.PushBack(w)
 	q.mu.Unlock()
 
 	select {
-	case <-w.pass:
+	case <-w.woken:
 		return nil
 	case <-ctx.Done():
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if w.passed { // in the moment of giving up
+	if w.entered { // it got the turn just before ctx ended
 		return nil
 	}
-	l.waiting.Remove(place)
+	l.waiting.Remove(element)
 	q.advance(name, l) // sharers may have waited behind it
 	return ctx.Err()
 }
 
-// first is the next waiter of the name, nil if there is none or it shares.
-func (q *queue) first(name string) *waiter {
+// nextWaiter returns the next waiter for the name. It returns nil if there is
+// none, or if that waiter shares the turn.
+func (q *queue) nextWaiter(name string) *waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if l := q.lines[name]; l != nil && l.waiting.Len() > 0 {
@@ -107,10 +107,10 @@ func (q *queue) first(name string) *waiter {
 	return nil
 }
 
-// hand gives h's turn to the waiter, once take has given it what h has. It
-// reports false, and does nothing, if the turn is no longer h's, as after a lost
-// lease, or if that waiter has given up.
-func (q *queue) hand(name string, h *hold, w *waiter, take func()) bool {
+// handOver gives h's turn to w, after it has called give. It returns false, and
+// does nothing, if h no longer has the turn, as after a lost lease, or if w has
+// given up.
+func (q *queue) handOver(name string, h *hold, w *waiter, give func()) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.lines[name]
@@ -121,13 +121,13 @@ func (q *queue) hand(name string, h *hold, w *waiter, take func()) bool {
 	if first == nil || first.Value.(*waiter) != w {
 		return false
 	}
-	take()
-	l.letThrough(first)
+	give()
+	l.wake(first)
 	return true
 }
 
-// leave ends what enter or try began. It does nothing if the turn is no longer
-// h's: h left before, or has handed it over.
+// leave ends the turn that enter or tryEnter gave. It does nothing if h no longer
+// has the turn: it has left before, or has handed the turn over.
 func (q *queue) leave(name string, h *hold) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -143,23 +143,23 @@ func (q *queue) leave(name string, h *hold) {
 	q.advance(name, l)
 }
 
-// advance lets through whoever may go now, in their order.
+// advance wakes, in order, the waiters that can have the turn now.
 func (q *queue) advance(name string, l *line) {
 	for first := l.waiting.Front(); first != nil; first = l.waiting.Front() {
-		if !l.free(first.Value.(*waiter).hold) {
+		if !l.isFree(first.Value.(*waiter).hold) {
 			return
 		}
-		l.letThrough(first)
+		l.wake(first)
 	}
 	if l.turn == nil && l.sharers == 0 {
 		delete(q.lines, name)
 	}
 }
 
-// letThrough ends the wait of a waiter.
-func (l *line) letThrough(waiting *list.Element) {
+// wake gives the waiter the turn.
+func (l *line) wake(waiting *list.Element) {
 	w := l.waiting.Remove(waiting).(*waiter)
-	l.through(w.hold)
-	w.passed = true
-	close(w.pass)
+	l.setTurn(w.hold)
+	w.entered = true
+	close(w.woken)
 }

@@ -1,5 +1,5 @@
-// Package backends holds the one table of lock backends, by the names that
-// --lock has for them.
+// Package backends has the table of lock backends, under the names that --lock
+// takes.
 package backends
 
 import (
@@ -16,63 +16,58 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/zookeeper"
 )
 
-// Default is the backend that locks unless another is asked for.
+// Default is the name of the backend that is used if none is named.
 const Default = "redis"
 
-// Servers are where locks are kept. A backend needs its own only.
+// Servers are the servers of all backends. Each backend uses only its own.
 type Servers struct {
 	Redis     goredis.UniversalClient
 	Redlock   []goredis.UniversalClient
 	ZooKeeper []string // host:port
 	Etcd      []string // host:port
-	// Lease is how long a lock outlives its holder at the most; 0: 30 s.
+	// Lease is how long a lock can outlive its holder; 0 means 30 s.
 	Lease time.Duration
 }
 
-// Backend is one row of the table.
-type Backend struct {
+// Entry is one row of the table: a backend that can be opened.
+type Entry struct {
 	Name string
-	// Fences says that its leases have fencing tokens.
+	// Fences is true if the leases have fencing tokens.
 	Fences bool
-	// Flag is the flag that names its servers; empty: it needs none.
-	Flag   string
-	Detail string
+	// Flag is the name of the flag that takes the servers; empty means that the
+	// backend has no servers.
+	Flag string
 
 	open func(ctx context.Context, s Servers) (lock.Locker, error)
 }
 
-// Table returns every backend.
-func Table() []Backend {
-	return []Backend{
+// Table returns all backends.
+func Table() []Entry {
+	return []Entry{
 		{
 			Name: "local", Fences: true,
-			Detail: "within one process: no use between instances",
-			open:   func(context.Context, Servers) (lock.Locker, error) { return lock.NewLocal(), nil },
+			open: func(context.Context, Servers) (lock.Locker, error) { return lock.NewLocal(), nil },
 		},
 		{
 			Name: "redis", Fences: true, Flag: "redis",
-			Detail: "one Redis, as Redisson locks in it; a failover may forget a lock",
 			open: func(_ context.Context, s Servers) (lock.Locker, error) {
 				return redis.New(s.Redis, redis.Options{Lease: s.Lease}), nil
 			},
 		},
 		{
 			Name: "redlock", Flag: "redlock",
-			Detail: "most of several independent Redis servers; no fencing token",
 			open: func(_ context.Context, s Servers) (lock.Locker, error) {
 				return redlock.New(s.Redlock, s.Lease)
 			},
 		},
 		{
 			Name: "zookeeper", Fences: true, Flag: "zookeeper",
-			Detail: "ZooKeeper, in one queue with Curator's mutex; the session decides",
 			open: func(ctx context.Context, s Servers) (lock.Locker, error) {
 				return zookeeper.New(ctx, s.ZooKeeper, s.Lease)
 			},
 		},
 		{
 			Name: "etcd", Fences: true, Flag: "etcd",
-			Detail: "etcd, in one queue with its client's mutex; the lease decides",
 			open: func(ctx context.Context, s Servers) (lock.Locker, error) {
 				return etcd.New(ctx, s.Etcd, s.Lease)
 			},
@@ -80,31 +75,31 @@ func Table() []Backend {
 	}
 }
 
-// Find returns the backend of that name.
-func Find(name string) (Backend, bool) {
-	for _, b := range Table() {
-		if b.Name == name {
-			return b, true
+// Find returns the backend with the name.
+func Find(name string) (Entry, bool) {
+	for _, e := range Table() {
+		if e.Name == name {
+			return e, true
 		}
 	}
-	return Backend{}, false
+	return Entry{}, false
 }
 
 // Names returns the names of all backends.
 func Names() []string {
 	var names []string
-	for _, b := range Table() {
-		names = append(names, b.Name)
+	for _, e := range Table() {
+		names = append(names, e.Name)
 	}
 	return names
 }
 
-// Open opens the backend. close stops what it runs and ends its own
-// connections; the clients in servers stay the caller's.
-func (b Backend) Open(ctx context.Context, servers Servers) (l lock.Locker, close func() error, err error) {
-	l, err = b.open(ctx, servers)
+// Open returns a Locker on the backend. close ends the Locker's goroutines and the
+// connections that it has opened. It does not close the clients in servers.
+func (e Entry) Open(ctx context.Context, servers Servers) (l lock.Locker, close func() error, err error) {
+	l, err = e.open(ctx, servers)
 	if err != nil {
-		return nil, nil, fmt.Errorf("lock backend %s: %w", b.Name, err)
+		return nil, nil, fmt.Errorf("lock backend %s: %w", e.Name, err)
 	}
 	if closer, ok := l.(interface{ Close() error }); ok {
 		return l, closer.Close, nil

@@ -1,12 +1,12 @@
-// Package etcd locks in etcd, with the sessions of its client's concurrency
-// package and the keys of that package's Mutex, so that both exclude each other.
-// Waiters are granted a lock in the order in which their processes asked. The fencing
-// token is the revision that created the holder's key, which no restart takes
-// back.
+// Package etcd locks in etcd. It uses the sessions of the client's concurrency
+// package and the same keys as that package's Mutex, so that both exclude each
+// other and wait in one queue. Processes are granted a lock in the order in which
+// they asked. The fencing token is the revision that created the holder's key. It
+// keeps rising across restarts of the servers.
 //
-// Each holder has a session of its own, since etcd's mutex names its key by the
-// session: two goroutines on one session both hold the lock. Sessions of holders
-// that are done serve the next.
+// Each holder has its own session. The Mutex names its key by the session, so two
+// goroutines with one session would write one key and both hold the lock. When a
+// holder is done, another can take its session over.
 package etcd
 
 import (
@@ -26,20 +26,22 @@ import (
 )
 
 const (
-	// Prefix stands before every name: a lock's keys are below Prefix/NAME/.
+	// Prefix is before every lock's name: its keys begin with Prefix/NAME/.
 	Prefix = "holdfast/locks/"
-	// dialTimeout bounds connecting, and how long a connection may be silent
-	// that was asked whether it lives, every keepAliveEvery. (A server takes it
-	// ill if it is asked more often.)
-	dialTimeout, keepAliveEvery = 5 * time.Second, 6 * time.Second
-	// idleSessions bounds the sessions that are kept for the next holder.
-	idleSessions = 64
-	// A server may notice only every 100 ms that a watch has something to tell
-	// if that happened before the watch was there. So who waits asks for itself
-	// in the beginning, every askEvery.
-	askFor, askEvery = 100 * time.Millisecond, time.Millisecond
-	// endTimeout bounds ending a session.
-	endTimeout = 2 * time.Second
+	// dialTimeout bounds connecting, and the wait for the answer to a keep-alive
+	// of the connection.
+	dialTimeout = 5 * time.Second
+	// keepAliveInterval is the time between two keep-alives of the connection.
+	// Servers close connections that send them more often.
+	keepAliveInterval = 6 * time.Second
+	// maxIdleSessions bounds the sessions that are kept for later holders.
+	maxIdleSessions = 64
+	// pollTime is how long a waiter polls, every pollInterval, before it watches
+	// its predecessor's key. If the key was deleted before the watch existed, the
+	// server can take 100 ms to report that.
+	pollTime, pollInterval = 100 * time.Millisecond, time.Millisecond
+	// revokeTimeout bounds ending a session.
+	revokeTimeout = 2 * time.Second
 )
 
 // Locker locks in etcd. Close ends its sessions and connections.
@@ -48,15 +50,18 @@ type Locker struct {
 	backend *backend
 }
 
-// New connects to the servers (host:port). A lock outlives its holder by lease
-// at the most, which is rounded up to whole seconds, and is two at least; 0:
-// lock.DefaultLease.
+// New connects to the servers (host:port). lease is how long a lock can outlive
+// its holder; 0 means lock.DefaultLease. It is rounded up to whole seconds, and to
+// at least two.
 func New(ctx context.Context, servers []string, lease time.Duration) (*Locker, error) {
+	lease = cmp.Or(lease, lock.DefaultLease)
 	client, err := clientv3.New(clientv3.Config{
-		// The client believes a lease for DialTimeout and a second without an
-		// answer to its first keeping alive.
-		Endpoints: servers, DialTimeout: min(dialTimeout, max(cmp.Or(lease, lock.DefaultLease)-time.Second, time.Second)), Logger: zap.NewNop(),
-		DialKeepAliveTime: keepAliveEvery, DialKeepAliveTimeout: dialTimeout,
+		Endpoints: servers,
+		// Until the first keep-alive of a lease is answered, the client regards
+		// the lease as valid for DialTimeout and one second.
+		DialTimeout:       min(dialTimeout, max(lease-time.Second, time.Second)),
+		DialKeepAliveTime: keepAliveInterval, DialKeepAliveTimeout: dialTimeout,
+		Logger: zap.NewNop(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connecting to etcd: %w", err)
@@ -67,12 +72,13 @@ func New(ctx context.Context, servers []string, lease time.Duration) (*Locker, e
 		_ = client.Close()
 		return nil, fmt.Errorf("connecting to etcd at %s: %w", strings.Join(servers, ","), err)
 	}
-	seconds := (cmp.Or(lease, lock.DefaultLease) + time.Second - 1) / time.Second
-	b := &backend{client: client, seconds: max(int64(seconds), 2)}
+	seconds := (lease + time.Second - 1) / time.Second
+	b := &backend{client: client, leaseSeconds: max(int64(seconds), 2)}
 	return &Locker{Locker: lock.New(b), backend: b}, nil
 }
 
-// Close ends the sessions and the connections. What is held still is lost.
+// Close ends the sessions and the connections. Leases that are still held are
+// lost.
 func (l *Locker) Close() error {
 	b := l.backend
 	b.mu.Lock()
@@ -87,8 +93,8 @@ func (l *Locker) Close() error {
 }
 
 type backend struct {
-	client  *clientv3.Client
-	seconds int64
+	client       *clientv3.Client
+	leaseSeconds int64
 
 	mu     sync.Mutex
 	idle   []*session
@@ -97,20 +103,20 @@ type backend struct {
 
 // session is an etcd lease that is kept alive until it is ended or lost.
 type session struct {
-	*concurrency.Session
-	stop context.CancelFunc // its keeping alive
+	etcd          *concurrency.Session
+	stopKeepAlive context.CancelFunc
 }
 
-// session takes an idle session or makes one.
-func (b *backend) session(ctx context.Context) (*session, error) {
+// takeSession returns an idle session, or a new one.
+func (b *backend) takeSession(ctx context.Context) (*session, error) {
 	b.mu.Lock()
 	for len(b.idle) > 0 {
 		last := len(b.idle) - 1
 		s := b.idle[last]
 		b.idle = b.idle[:last]
 		select {
-		case <-s.Done():
-			s.stop()
+		case <-s.etcd.Done():
+			s.stopKeepAlive()
 			continue
 		default:
 		}
@@ -119,12 +125,12 @@ func (b *backend) session(ctx context.Context) (*session, error) {
 	}
 	b.mu.Unlock()
 
-	granted, err := b.client.Grant(ctx, b.seconds)
+	granted, err := b.client.Grant(ctx, b.leaseSeconds)
 	if err != nil {
 		return nil, err
 	}
-	living, stop := context.WithCancel(b.client.Ctx())
-	s, err := concurrency.NewSession(b.client, concurrency.WithLease(granted.ID), concurrency.WithContext(living), concurrency.WithTTL(int(b.seconds)))
+	alive, stop := context.WithCancel(b.client.Ctx())
+	s, err := concurrency.NewSession(b.client, concurrency.WithLease(granted.ID), concurrency.WithContext(alive), concurrency.WithTTL(int(b.leaseSeconds)))
 	if err != nil {
 		stop()
 		return nil, err
@@ -132,10 +138,10 @@ func (b *backend) session(ctx context.Context) (*session, error) {
 	return &session{s, stop}, nil
 }
 
-// done keeps the session for the next holder.
-func (b *backend) done(s *session) {
+// returnSession keeps the session for a later holder, or ends it.
+func (b *backend) returnSession(s *session) {
 	b.mu.Lock()
-	keep := !b.closed && len(b.idle) < idleSessions
+	keep := !b.closed && len(b.idle) < maxIdleSessions
 	if keep {
 		b.idle = append(b.idle, s)
 	}
@@ -145,35 +151,36 @@ func (b *backend) done(s *session) {
 	}
 }
 
-// end revokes the lease, and all keys with it. What cannot be revoked ends by
-// itself, as nothing keeps it alive.
+// end revokes the session's lease, which deletes its keys. If that fails, the
+// lease expires, because nothing keeps it alive any more.
 func (s *session) end() error {
-	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), revokeTimeout)
 	defer cancel()
-	s.Orphan()
-	s.stop()
-	_, err := s.Client().Revoke(ctx, s.Lease())
+	s.etcd.Orphan()
+	s.stopKeepAlive()
+	_, err := s.etcd.Client().Revoke(ctx, s.etcd.Lease())
 	return err
 }
 
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func()) (lock.Grant, error) {
-	s, err := b.session(ctx)
+	s, err := b.takeSession(ctx)
 	if err != nil {
 		return nil, err
 	}
-	g := &grant{backend: b, session: s, key: fmt.Sprintf("%s%s/%x", Prefix, name, s.Lease())}
-	switch err := g.acquire(ctx, Prefix+name+"/", wait); {
+	prefix := Prefix + name + "/"
+	g := &grant{backend: b, session: s, prefix: prefix, key: fmt.Sprintf("%s%x", prefix, s.etcd.Lease())}
+	switch err := g.acquire(ctx, wait); {
 	case errors.Is(err, lock.ErrHeld):
-		b.done(s)
+		b.returnSession(s)
 		return nil, err
 	case err != nil:
-		_ = s.end() // and with it the key, if it was written
+		_ = s.end() // also deletes the key, if it was written
 		return nil, err
 	}
-	ctx, g.stop = context.WithCancel(context.Background())
-	g.watched.Go(func() {
+	ctx, g.stopWatching = context.WithCancel(context.Background())
+	g.watching.Go(func() {
 		select {
-		case <-s.Done():
+		case <-s.etcd.Done():
 			lost()
 		case <-ctx.Done():
 		}
@@ -181,74 +188,90 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 	return g, nil
 }
 
+// grant is one contender, before and after it is granted the lock.
 type grant struct {
-	backend *backend
-	session *session
-	key     string
-	token   int64 // the revision that created the key
-	stop    context.CancelFunc
-	watched sync.WaitGroup
+	backend      *backend
+	session      *session
+	prefix       string // of the keys of all contenders
+	key          string
+	token        int64 // the revision that created the key
+	stopWatching context.CancelFunc
+	watching     sync.WaitGroup
 }
 
-// acquire does what concurrency.Mutex does, with the same keys, so that both
-// exclude each other. It ends with ctx where that, giving up, waits for the
-// server; and it ends with its session.
-func (g *grant) acquire(ctx context.Context, prefix string, wait bool) error {
+// acquire takes the lock as concurrency.Mutex does, with the same keys. Unlike the
+// Mutex it returns as soon as ctx ends: the Mutex first waits for the server to
+// delete its key. It also returns when the session ends.
+func (g *grant) acquire(ctx context.Context, wait bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(g.session.Ctx(), func() { cancel(concurrency.ErrSessionExpired) })()
-	client := g.session.Client()
-	written, err := client.Txn(ctx).
-		If(clientv3.Compare(clientv3.CreateRevision(g.key), "=", 0)).
-		Then(clientv3.OpPut(g.key, "", clientv3.WithLease(g.session.Lease())), clientv3.OpGet(prefix, clientv3.WithFirstCreate()...)).
-		Commit()
-	switch {
-	case err != nil:
+	defer context.AfterFunc(g.session.etcd.Ctx(), func() { cancel(concurrency.ErrSessionExpired) })()
+	first, err := g.createKey(ctx)
+	if err == nil && !first {
+		if !wait {
+			_, err := g.backend.client.Delete(ctx, g.key)
+			return cmp.Or(err, lock.ErrHeld)
+		}
+		err = g.waitForTurn(ctx)
+	}
+	if err != nil {
 		return cmp.Or(context.Cause(ctx), err)
-	case !written.Succeeded:
-		return fmt.Errorf("the key %s is there already", g.key)
+	}
+	return nil
+}
+
+// createKey writes the contender's key and reports whether it is the first.
+func (g *grant) createKey(ctx context.Context) (first bool, err error) {
+	written, err := g.backend.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(g.key), "=", 0)).
+		Then(clientv3.OpPut(g.key, "", clientv3.WithLease(g.session.etcd.Lease())), clientv3.OpGet(g.prefix, clientv3.WithFirstCreate()...)).
+		Commit()
+	if err != nil {
+		return false, err
+	}
+	if !written.Succeeded {
+		return false, fmt.Errorf("the key %s already exists", g.key)
 	}
 	g.token = written.Header.Revision
-	first := written.Responses[1].GetResponseRange().Kvs
-	if len(first) == 0 || first[0].CreateRevision == g.token {
-		return nil
-	}
-	if !wait {
-		_, err := client.Delete(ctx, g.key)
-		return cmp.Or(err, lock.ErrHeld)
-	}
-	for asked := time.Now(); ; {
-		// The last of those before us is the only one to watch.
-		before, err := client.Get(ctx, prefix, append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(g.token-1))...)
+	holder := written.Responses[1].GetResponseRange().Kvs
+	return len(holder) == 0 || holder[0].CreateRevision == g.token, nil
+}
+
+// waitForTurn waits until there is no contender before this one.
+func (g *grant) waitForTurn(ctx context.Context) error {
+	client := g.backend.client
+	for started := time.Now(); ; {
+		before, err := client.Get(ctx, g.prefix, append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(g.token-1))...)
 		if err != nil {
-			return cmp.Or(context.Cause(ctx), err)
+			return err
 		}
 		if len(before.Kvs) == 0 {
 			break
 		}
-		if time.Since(asked) < askFor {
+		if time.Since(started) < pollTime {
 			select {
-			case <-time.After(askEvery):
+			case <-time.After(pollInterval):
 			case <-ctx.Done():
 			}
 			continue
 		}
-		if err := deleted(ctx, client, string(before.Kvs[0].Key), before.Header.Revision+1); err != nil {
-			return cmp.Or(context.Cause(ctx), err)
+		predecessor := string(before.Kvs[0].Key)
+		if err := waitForDelete(ctx, client, predecessor, before.Header.Revision+1); err != nil {
+			return err
 		}
 	}
-	own, err := client.Get(ctx, g.key) // gone, if the session ended meanwhile
-	switch {
-	case err != nil:
-		return cmp.Or(context.Cause(ctx), err)
-	case len(own.Kvs) == 0 || own.Kvs[0].CreateRevision != g.token:
+	own, err := client.Get(ctx, g.key) // missing if the session has ended meanwhile
+	if err != nil {
+		return err
+	}
+	if len(own.Kvs) == 0 || own.Kvs[0].CreateRevision != g.token {
 		return concurrency.ErrSessionExpired
 	}
 	return nil
 }
 
-// deleted waits until the key is deleted, at that revision or later.
-func deleted(ctx context.Context, client *clientv3.Client, key string, revision int64) error {
+// waitForDelete waits until the key is deleted at the revision or later.
+func waitForDelete(ctx context.Context, client *clientv3.Client, key string, revision int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for answer := range client.Watch(ctx, key, clientv3.WithRev(revision), clientv3.WithFilterPut()) {
@@ -259,28 +282,28 @@ func deleted(ctx context.Context, client *clientv3.Client, key string, revision 
 			return nil
 		}
 	}
-	return cmp.Or(ctx.Err(), errWatch)
+	return cmp.Or(ctx.Err(), errWatchEnded)
 }
 
-var errWatch = errors.New("the watch on the predecessor ended")
+var errWatchEnded = errors.New("the watch on the predecessor's key ended")
 
 func (g *grant) Token() uint64 { return uint64(g.token) }
 
 func (g *grant) Release(ctx context.Context) error {
-	g.stop()
-	g.watched.Wait()
+	g.stopWatching()
+	g.watching.Wait()
 	select {
-	case <-g.session.Done():
+	case <-g.session.etcd.Done():
 		_ = g.session.end()
 		return lock.ErrLost
 	default:
 	}
-	answer, err := g.session.Client().Delete(ctx, g.key)
+	answer, err := g.backend.client.Delete(ctx, g.key)
 	if err != nil {
-		_ = g.session.end() // and with it the key
+		_ = g.session.end() // also deletes the key
 		return err
 	}
-	g.backend.done(g.session)
+	g.backend.returnSession(g.session)
 	if answer.Deleted == 0 {
 		return lock.ErrLost
 	}

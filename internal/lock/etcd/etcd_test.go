@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -29,8 +31,9 @@ func newLocker(t *testing.T, addr string) *Locker {
 	return l
 }
 
-// foreign is a session of a program that uses the client's own Mutex.
-func foreign(t *testing.T, addr string) *concurrency.Session {
+// foreignSession returns a session for the client's own Mutex, with a client that
+// belongs to the test.
+func foreignSession(t *testing.T, addr string) *concurrency.Session {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
 	if err != nil {
@@ -45,119 +48,102 @@ func foreign(t *testing.T, addr string) *concurrency.Session {
 	return session
 }
 
-// waiting waits until so many contend for the lock.
-func waiting(t *testing.T, s *concurrency.Session, name string, contenders int64) {
+// waitForContenders waits until the lock has n contenders.
+func waitForContenders(t *testing.T, s *concurrency.Session, name string, n int64) {
 	t.Helper()
-	for {
+	locktest.Eventually(t, fmt.Sprintf("%s has %d contenders", name, n), func() bool {
 		found, err := s.Client().Get(t.Context(), Prefix+name+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if found.Count == contenders {
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return found.Count == n
+	})
 }
 
-// TestOneQueueWithTheClientsMutex: both exclude each other, and are granted the
-// lock in the order of asking.
+// TestOneQueueWithTheClientsMutex lets our Lockers and the client's own Mutex
+// contend. They must exclude each other, and be granted the lock in the order of
+// their requests.
 func TestOneQueueWithTheClientsMutex(t *testing.T) {
 	t.Parallel()
 	addr := testenv.Etcd(t)
 	name := "both-" + uuid.NewString()
-	ours, theirs := newLocker(t, addr), foreign(t, addr)
-	lease, err := ours.Lock(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours, theirs := newLocker(t, addr), foreignSession(t, addr)
+	lease := locktest.MustLock(t, ours, name)
 	mutex := concurrency.NewMutex(theirs, Prefix+name)
 	if err := mutex.TryLock(t.Context()); !errors.Is(err, concurrency.ErrLocked) {
-		t.Fatalf("their TryLock while ours holds it: %v", err)
+		t.Fatalf("TryLock of the client's Mutex while our Locker holds the lock: %v", err)
 	}
 	granted := make(chan string, 3)
-	failed := make(chan error, 3)
-	contend := func(who string, lock func() error, unlock func() error) {
+	errs := make(chan error, 3)
+	contend := func(contender string, lock func() error, unlock func() error) {
 		go func() {
 			err := lock()
 			if err == nil {
-				granted <- who
+				granted <- contender
 				err = unlock()
 			}
-			failed <- err
+			errs <- err
 		}()
 	}
 	contend("theirs", func() error { return mutex.Lock(t.Context()) }, func() error { return mutex.Unlock(t.Context()) })
-	waiting(t, theirs, name, 2)
+	waitForContenders(t, theirs, name, 2)
 	second := newLocker(t, addr)
 	var held lock.Lease
 	contend("ours",
 		func() (err error) { held, err = second.Lock(t.Context(), name); return err },
 		func() error { return held.Unlock(t.Context()) })
-	waiting(t, theirs, name, 3)
-	last := concurrency.NewMutex(foreign(t, addr), Prefix+name)
+	waitForContenders(t, theirs, name, 3)
+	last := concurrency.NewMutex(foreignSession(t, addr), Prefix+name)
 	contend("theirs again", func() error { return last.Lock(t.Context()) }, func() error { return last.Unlock(t.Context()) })
-	waiting(t, theirs, name, 4)
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	waitForContenders(t, theirs, name, 4)
+	locktest.MustUnlock(t, lease)
 	for _, want := range []string{"theirs", "ours", "theirs again"} {
 		if got := <-granted; got != want {
-			t.Errorf("granted to %s, where %s was the next", got, want)
+			t.Errorf("the next grant went to %q, want %q", got, want)
 		}
 	}
 	for range 3 {
-		if err := <-failed; err != nil {
+		if err := <-errs; err != nil {
 			t.Error(err)
 		}
 	}
-	waiting(t, theirs, name, 0)
+	waitForContenders(t, theirs, name, 0)
 }
 
-// TestLostWithItsSession: the server ends a holder's session.
-func TestLostWithItsSession(t *testing.T) {
+// TestLeaseEndsWithSession revokes a holder's session at the server.
+func TestLeaseEndsWithSession(t *testing.T) {
 	t.Parallel()
 	addr := testenv.Etcd(t)
 	name := "revoked-" + uuid.NewString()
-	ours, theirs := newLocker(t, addr), foreign(t, addr)
-	lease, err := ours.Lock(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours, theirs := newLocker(t, addr), foreignSession(t, addr)
+	lease := locktest.MustLock(t, ours, name)
 	found, err := theirs.Client().Get(t.Context(), Prefix+name+"/", clientv3.WithPrefix())
 	if err != nil || len(found.Kvs) != 1 {
-		t.Fatalf("%v, %v", found, err)
+		t.Fatalf("the keys of the lock: %v, %v; want one", found, err)
 	}
-	if got := uint64(found.Kvs[0].CreateRevision); got != lease.Token() {
-		t.Errorf("token %d of a key created at revision %d", lease.Token(), got)
+	if revision := uint64(found.Kvs[0].CreateRevision); revision != lease.Token() {
+		t.Errorf("the token is %d, want the create revision %d of the holder's key", lease.Token(), revision)
 	}
 	if _, err := theirs.Client().Revoke(t.Context(), clientv3.LeaseID(found.Kvs[0].Lease)); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-lease.Context().Done():
-	case <-time.After(10 * time.Second):
-		t.Fatal("the holder has not heard of it")
-	}
-	if !errors.Is(context.Cause(lease.Context()), lock.ErrLost) {
-		t.Errorf("its context ended with %v", context.Cause(lease.Context()))
-	}
+	locktest.MustBeLost(t, lease, 10*time.Second)
 	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
-		t.Errorf("its Unlock: %v", err)
+		t.Errorf("Unlock of a lost lease: %v", err)
 	}
 }
 
-// TestNoServer is told by New.
-func TestNoServer(t *testing.T) {
+func TestNewWithoutServer(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	if _, err := New(ctx, []string{"127.0.0.1:1"}, 0); err == nil {
-		t.Error("no error")
+		t.Error("New returned no error")
 	}
 }
 
-// TestCloseEndsAllGoroutines runs alone, so that it sees its own only.
+// TestCloseEndsAllGoroutines is not parallel, so that no other test's goroutines
+// run.
 func TestCloseEndsAllGoroutines(t *testing.T) {
 	addr := testenv.Etcd(t)
 	before := goleak.IgnoreCurrent()
@@ -166,13 +152,7 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		lease, err := l.Lock(t.Context(), "closed-"+uuid.NewString())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := lease.Unlock(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		locktest.MustUnlock(t, locktest.MustLock(t, l, "closed-"+uuid.NewString()))
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"slices"
@@ -26,32 +27,36 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// lease is short, so that a dead holder's lock is soon free.
+// lease is short, so that the lock of a dead holder is soon free.
 const lease = 3 * time.Second
 
-// childEnv tells the test program to be another instance: "BACKEND ADDRS HOW",
-// HOW naming the promise it breaks, or "sound".
+// childEnv is the environment variable that makes the test program another
+// instance. Its value is "BACKEND ADDRS FAULT". FAULT is a key of faults, or
+// noFault.
 const childEnv = "HOLDFAST_LOCKTEST"
 
+const noFault = "none"
+
 func TestMain(m *testing.M) {
-	if how := os.Getenv(childEnv); how != "" {
-		fields := strings.Fields(how)
+	store.LogRedis(slog.New(slog.DiscardHandler)) // the tests stop servers: every failed dial would be logged
+	if child := os.Getenv(childEnv); child != "" {
+		fields := strings.Fields(child)
 		l, closeLocker, err := open(context.Background(), fields[0], strings.Split(fields[1], ","), fields[2])
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		code := locktest.Child(l)
+		locktest.Child(l)
 		_ = closeLocker()
-		os.Exit(code)
+		os.Exit(0)
 	}
 	flag.Parse()
-	_ = flag.Set("test.parallel", "8") // most of the time they wait for leases to end
+	_ = flag.Set("test.parallel", "8") // the tests mostly wait for leases to end
 	os.Exit(testenv.Main(m))
 }
 
-// open opens a backend whose servers are at these addresses.
-func open(ctx context.Context, name string, addrs []string, how string) (lock.Locker, func() error, error) {
+// open opens a backend whose servers have the addresses. The Locker has the fault.
+func open(ctx context.Context, name string, addrs []string, fault string) (lock.Locker, func() error, error) {
 	backend, ok := backends.Find(name)
 	if !ok {
 		return nil, nil, fmt.Errorf("no backend %q", name)
@@ -72,8 +77,8 @@ func open(ctx context.Context, name string, addrs []string, how string) (lock.Lo
 	}
 	servers.ZooKeeper, servers.Etcd = addrs, addrs
 	l, closeLocker, err := backend.Open(ctx, servers)
-	if err == nil && how != "sound" {
-		l = broken{l, servers.Redis, how}
+	if err == nil && fault != noFault {
+		l = faults[fault].inject(l, servers.Redis)
 	}
 	return l, func() error {
 		err := closeLocker()
@@ -91,16 +96,17 @@ type server interface {
 	Restart()
 }
 
-// rig is a backend with servers of its own.
+// rig is a backend with its own servers.
 type rig struct {
 	t       *testing.T
 	backend string
-	how     string // the promise that its Lockers break, or "sound"
+	fault   string // of its Lockers
 	servers []server
 }
 
-func newRig(t *testing.T, backend string) *rig {
-	r := &rig{t: t, backend: backend, how: "sound"}
+// newRig starts the servers.
+func newRig(t *testing.T, backend, fault string) *rig {
+	r := &rig{t: t, backend: backend, fault: fault}
 	switch backend {
 	case "redis":
 		r.servers = []server{testenv.OwnRedis(t)}
@@ -123,36 +129,36 @@ func (r *rig) addrs() []string {
 }
 
 func (r *rig) open(ctx context.Context, addrs []string) (lock.Locker, error) {
-	l, closeLocker, err := open(ctx, r.backend, addrs, r.how)
+	l, closeLocker, err := open(ctx, r.backend, addrs, r.fault)
 	if err == nil {
 		r.t.Cleanup(func() { _ = closeLocker() })
 	}
 	return l, err
 }
 
-// under has the rig's backend for the suite.
-func (r *rig) under(row locktest.Row) locktest.Backend {
-	b := locktest.Backend{Lease: lease, Waits: 100 * time.Millisecond}
+// subject returns two instances of the backend for the checks.
+func (r *rig) subject() locktest.Subject {
+	s := locktest.Subject{Lease: lease, Patience: 100 * time.Millisecond}
 	backend, _ := backends.Find(r.backend)
-	b.Tokens = backend.Fences
+	s.Tokens = backend.Fences
 	for range 2 {
 		l, err := r.open(r.t.Context(), r.addrs())
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		b.Lockers = append(b.Lockers, l)
+		s.Lockers = append(s.Lockers, l)
 	}
 	if len(r.servers) > 0 {
-		b.Servers = r
+		s.Servers = r
 	} else {
-		b.Lockers = b.Lockers[:1] // two would know nothing of each other
+		s.Lockers = s.Lockers[:1] // without servers, two would not exclude each other
 	}
-	return b
+	return s
 }
 
 func (r *rig) Process(ctx context.Context) (*locktest.Process, error) {
 	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+r.backend+" "+strings.Join(r.addrs(), ",")+" "+r.how)
+	cmd.Env = append(os.Environ(), childEnv+"="+r.backend+" "+strings.Join(r.addrs(), ",")+" "+r.fault)
 	p, err := locktest.StartProcess(cmd)
 	if err == nil {
 		r.t.Cleanup(p.End)
@@ -160,7 +166,7 @@ func (r *rig) Process(ctx context.Context) (*locktest.Process, error) {
 	return p, err
 }
 
-// wires break together.
+// wires are cut and frozen together.
 type wires []*testenv.Wire
 
 func (ws wires) Cut() (n int) {
@@ -245,28 +251,29 @@ func (r *rig) Traces(ctx context.Context, name string) (traces int, err error) {
 	return traces, nil
 }
 
+// quiet discards the ZooKeeper client's log lines.
 type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
 
-// TestConformance runs the table: every promise that a backend makes.
+// TestConformance checks every promise that each backend makes.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	for _, row := range locktest.Table() {
 		t.Run(row.Backend, func(t *testing.T) {
 			t.Parallel()
-			shared := newRig(t, row.Backend).under(row)
+			shared := newRig(t, row.Backend, noFault).subject()
 			for _, p := range locktest.Promises() {
 				if offered, _ := row.Offers(p); !offered {
 					continue
 				}
 				t.Run(p.Name, func(t *testing.T) {
 					t.Parallel()
-					b := shared
+					subject := shared
 					if p.Restarts {
-						b = newRig(t, row.Backend).under(row)
+						subject = newRig(t, row.Backend, noFault).subject()
 					}
-					if err := p.Check(t.Context(), b); err != nil {
+					if err := p.Check(t.Context(), subject); err != nil {
 						t.Error(err)
 					}
 				})
@@ -275,66 +282,66 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// broken is a Locker on a real Redis that breaks one promise.
-type broken struct {
-	lock.Locker
-	client goredis.UniversalClient
-	how    string
+// fault breaks the Lockers of a real Redis. The promises must then fail.
+type fault struct {
+	breaks []string // the names of promises
+	inject func(lock.Locker, goredis.UniversalClient) lock.Locker
 }
 
-func (b broken) Lock(ctx context.Context, name string) (lock.Lease, error) {
-	if b.how == "careless" { // to everybody a lock of his own
-		name += uuid.NewString()
-	}
-	l, err := b.Locker.Lock(ctx, name)
-	switch {
-	case err != nil && b.how == "litters":
-		b.client.RPush(context.WithoutCancel(ctx), name+":waiters", 1)
-		return nil, err
-	case err != nil:
-		return nil, err
-	case b.how == "immortal":
-		b.client.Persist(ctx, name)
-	case b.how == "deaf":
-		return deafLease{l}, nil
-	}
-	return l, nil
+var faults = map[string]fault{
+	"own-lock-for-each-request": {
+		[]string{"ProcessesExclude"},
+		func(l lock.Locker, _ goredis.UniversalClient) lock.Locker {
+			return brokenLocker{sound: l, request: func(ctx context.Context, name string) (context.Context, string) {
+				return ctx, name + uuid.NewString()
+			}}
+		},
+	},
+	"no-expiry": {
+		[]string{"KilledHolder"},
+		func(l lock.Locker, client goredis.UniversalClient) lock.Locker {
+			return brokenLocker{sound: l, answer: func(ctx context.Context, name string, lease lock.Lease, err error) (lock.Lease, error) {
+				if err == nil {
+					client.Persist(ctx, name)
+				}
+				return lease, err
+			}}
+		},
+	},
+	"no-report-of-loss": {
+		[]string{"StoppedHolder", "HolderCutOff"},
+		func(l lock.Locker, _ goredis.UniversalClient) lock.Locker {
+			return brokenLocker{sound: l, answer: breakLeases(func(_ context.Context, l *brokenLease) {
+				l.ctx = context.WithoutCancel(l.ctx)
+			})}
+		},
+	},
+	"keys-left-behind": {
+		[]string{"CancelledAtAnyMoment"},
+		func(l lock.Locker, client goredis.UniversalClient) lock.Locker {
+			return brokenLocker{sound: l, answer: func(ctx context.Context, name string, lease lock.Lease, err error) (lock.Lease, error) {
+				if err != nil {
+					client.RPush(context.WithoutCancel(ctx), name+":waiters", 1)
+				}
+				return lease, err
+			}}
+		},
+	},
 }
 
-// deafLease does not hear that it was lost.
-type deafLease struct{ lock.Lease }
-
-func (l deafLease) Context() context.Context { return context.WithoutCancel(l.Lease.Context()) }
-
-// TestBrokenBackendsAreConvicted in other processes, and under faults.
-func TestBrokenBackendsAreConvicted(t *testing.T) {
+// TestBrokenBackendsFail injects one fault at a time into the Lockers on a
+// real Redis, in this process and in others.
+func TestBrokenBackendsFail(t *testing.T) {
 	t.Parallel()
-	for how, promises := range map[string][]string{
-		"careless": {"ProcessesExclude"},
-		"immortal": {"KilledHolder"},
-		"deaf":     {"StoppedHolder", "HolderCutOff"},
-		"litters":  {"WaiterCancelledAtEachStep"},
-	} {
-		t.Run(how, func(t *testing.T) {
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, "redis")
-			r.how = how
-			b := r.under(locktest.Row{})
-			for _, p := range locktest.Promises() {
-				if !slices.Contains(promises, p.Name) {
-					continue
-				}
-				if err := p.Check(t.Context(), b); err == nil {
-					t.Errorf("%s acquits it", p.Name)
-				} else {
-					t.Logf("%s: %v", p.Name, err)
-				}
-			}
+			mustBreak(t, newRig(t, "redis", name).subject(), fault.breaks)
 		})
 	}
 }
 
-// TestTable names backends and promises that exist.
+// TestTable checks that the table names all backends, and only existing promises.
 func TestTable(t *testing.T) {
 	t.Parallel()
 	var names, promises []string
@@ -342,7 +349,7 @@ func TestTable(t *testing.T) {
 		names = append(names, row.Backend)
 	}
 	if !slices.Equal(names, backends.Names()) {
-		t.Errorf("the table has %v, and there are %v", names, backends.Names())
+		t.Errorf("the table has the backends %v, want %v", names, backends.Names())
 	}
 	for _, p := range locktest.Promises() {
 		promises = append(promises, p.Name)
@@ -350,7 +357,7 @@ func TestTable(t *testing.T) {
 	for _, row := range locktest.Table() {
 		for name, why := range row.NotOffered {
 			if !slices.Contains(promises, name) || why == "" {
-				t.Errorf("%s does not offer %q, because %q", row.Backend, name, why)
+				t.Errorf("%s does not offer the promise %q, with the reason %q", row.Backend, name, why)
 			}
 		}
 	}

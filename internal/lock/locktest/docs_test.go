@@ -17,11 +17,11 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the tables of promises in docs")
 
-// page is one language's docs/locks.
+// page is docs/locks in one language.
 type page struct {
 	file    string
-	promise string            // the heading of the promises' column
-	texts   map[string]string // of promises, by name, and of reasons, by their English; nil: as they are
+	heading string            // of the column of promises
+	texts   map[string]string // translations, by the promise's name or the English reason; nil: English
 }
 
 var pages = []page{
@@ -36,12 +36,13 @@ func (p page) text(t *testing.T, key, english string) string {
 	}
 	text := p.texts[key]
 	if text == "" {
-		t.Errorf("%s has no words for %q", p.file, key)
+		t.Errorf("%s has no translation of %q", p.file, key)
 	}
 	return text
 }
 
-// table has a row for each promise and a column for each backend.
+// table returns the Markdown table of promises: a row for each promise, a column
+// for each backend, and the reasons below.
 func (p page) table(t *testing.T) string {
 	t.Helper()
 	var (
@@ -50,13 +51,13 @@ func (p page) table(t *testing.T) string {
 		notes   = make(map[string]int)
 		rows    = locktest.Table()
 	)
-	fmt.Fprintf(&b, "| %s | |", p.promise)
+	fmt.Fprintf(&b, "| %s | |", p.heading)
 	for _, row := range rows {
 		fmt.Fprintf(&b, " %s |", row.Backend)
 	}
 	b.WriteString("\n|---|---|" + strings.Repeat(":-:|", len(rows)) + "\n")
 	for _, promise := range locktest.Promises() {
-		fmt.Fprintf(&b, "| `%s` | %s |", promise.Name, p.text(t, promise.Name, promise.Says))
+		fmt.Fprintf(&b, "| `%s` | %s |", promise.Name, p.text(t, promise.Name, promise.Statement))
 		for _, row := range rows {
 			offered, why := row.Offers(promise)
 			if offered {
@@ -80,8 +81,8 @@ func (p page) table(t *testing.T) string {
 
 const tableBegin, tableEnd = "<!-- promises -->\n", "<!-- /promises -->"
 
-// TestDocsPromises holds the tables in docs against the table that the tests
-// run. With -update it writes them.
+// TestDocsPromises compares the tables in docs with the table that TestConformance
+// runs. With -update it rewrites them.
 func TestDocsPromises(t *testing.T) {
 	t.Parallel()
 	for _, p := range pages {
@@ -89,7 +90,7 @@ func TestDocsPromises(t *testing.T) {
 		before, rest, found := strings.Cut(text, tableBegin)
 		_, after, ended := strings.Cut(rest, tableEnd)
 		if !found || !ended {
-			t.Errorf("%s has no %s…%s", p.file, tableBegin, tableEnd)
+			t.Errorf("%s has no markers %q and %q", p.file, tableBegin, tableEnd)
 			continue
 		}
 		want := before + tableBegin + p.table(t) + tableEnd + after
@@ -97,7 +98,7 @@ func TestDocsPromises(t *testing.T) {
 			continue
 		}
 		if !*update {
-			t.Errorf("%s has another table than the tests: go test ./internal/lock/locktest -run TestDocsPromises -update", p.file)
+			t.Errorf("%s is out of date; run go test ./internal/lock/locktest -run TestDocsPromises -update", p.file)
 			continue
 		}
 		if err := os.WriteFile(p.file, []byte(want), 0o644); err != nil {
@@ -111,18 +112,19 @@ var (
 	comment = regexp.MustCompile(`(?m)[ \t]*//.*$`)
 )
 
-// TestDocsCode: the Go code in docs stands below, but for its comments.
+// TestDocsCode checks that the Go code in docs is the code below, apart from
+// comments, and runs it.
 func TestDocsCode(t *testing.T) {
 	t.Parallel()
 	source := comment.ReplaceAllString(read(t, "docs_test.go"), "")
 	for _, p := range pages {
 		blocks := goBlock.FindAllStringSubmatch(read(t, p.file), -1)
 		if len(blocks) == 0 {
-			t.Errorf("%s shows no code", p.file)
+			t.Errorf("%s has no Go code", p.file)
 		}
 		for _, block := range blocks {
 			if code := comment.ReplaceAllString(block[1], ""); !strings.Contains(source, code) {
-				t.Errorf("%s shows code that is not compiled here:\n%s", p.file, code)
+				t.Errorf("%s has code that is not in docs_test.go:\n%s", p.file, code)
 			}
 		}
 	}
@@ -130,7 +132,7 @@ func TestDocsCode(t *testing.T) {
 	var last uint64
 	work := func(ctx context.Context, token uint64) error {
 		if token <= last {
-			t.Errorf("token %d after %d", token, last)
+			t.Errorf("token %d was followed by token %d", last, token)
 		}
 		last = token
 		return ctx.Err()
@@ -139,14 +141,14 @@ func TestDocsCode(t *testing.T) {
 		t.Error(err)
 	}
 	if err := underLock(ctx, l, func(context.Context, uint64) error { return context.Canceled }); !errors.Is(err, context.Canceled) {
-		t.Errorf("the work's error came out as %v", err)
+		t.Errorf("underLock returned %v, want the error of its work", err)
 	}
 	held, err := l.Lock(ctx, "job:nightly")
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused := func(context.Context, uint64) error { t.Error("it ran beside another"); return nil }
-	if err := errors.Join(oneAtATime(ctx, l, refused), held.Unlock(ctx)); err != nil {
+	unexpected := func(context.Context, uint64) error { t.Error("the work ran while another held the lock"); return nil }
+	if err := errors.Join(oneAtATime(ctx, l, unexpected), held.Unlock(ctx)); err != nil {
 		t.Error(err)
 	}
 }
@@ -159,6 +161,8 @@ func read(t *testing.T, file string) string {
 	}
 	return string(text)
 }
+
+// The code in docs: underLock, oneAtATime and twice.
 
 func underLock(ctx context.Context, locker lock.Locker, work func(ctx context.Context, token uint64) error) (err error) {
 	waiting, stop := context.WithTimeout(ctx, 2*time.Second)
@@ -196,36 +200,36 @@ func twice(ctx context.Context, locker lock.Locker) (err error) {
 	return inner.Unlock(ctx)
 }
 
-// chinese has the promises, and why a backend does not make one.
+// chinese has the translations of the promises and of the reasons.
 var chinese = map[string]string{
-	"OneHolder":                 "已被持有的锁不会再次授予",
-	"NoOverlap":                 "多个 goroutine、多个实例争用时，同一时刻只有一个持有者",
-	"TryLockHeld":               "TryLock 立即返回 ErrHeld",
-	"NamesApart":                "不同名字的锁互不相干",
-	"UnlockFrees":               "Unlock 放行下一个等待者",
-	"UnlockTwice":               "第二次 Unlock 返回第一次的结果，也不会释放别人的锁",
-	"EndedContext":              "已结束的 context 上什么也不会授予",
-	"GivingUpLeavesNothing":     "放弃等待的人什么也不留下",
-	"LeaseOutlivesItsAsking":    "租约不随申请时的 context 结束，并保留其中的值",
-	"LeaseEndsWithUnlock":       "Unlock 之后租约的 context 结束，且不算丢失",
-	"Reentrant":                 "所有者已持有锁时会再次获得它；内层的 Unlock 不释放锁",
-	"OwnerInTwoGoroutines":      "同一所有者的两个 goroutine 共享锁，最后一次 Unlock 才释放",
-	"OrderWithinProcess":        "同一进程的等待者按申请顺序获得锁",
-	"TokensRise":                "每次授予的栅栏令牌都大于上一次",
-	"OrderBetweenProcesses":     "各进程按申请顺序获得锁",
-	"ProcessesExclude":          "4 个进程中的 32 个争用者，同一时刻只有一个持有者，且令牌递增",
-	"WaiterCancelledAtEachStep": "请求无论在哪一刻取消都不留痕迹，服务器上也不留",
-	"KilledHolder":              "持有者被杀死后，锁在租约时间内空出",
-	"StoppedHolder":             "停顿超过租约的持有者恢复运行时，会发现自己的 context 已结束",
-	"HolderCutOff":              "被网络吞没的持有者会得知锁已丢失，不会比别人得到锁晚太多；它的 Unlock 不释放任何人的锁",
-	"WaiterCutOff":              "被网络吞没的等待者随自己的 context 放弃，什么也不留下",
-	"ConnectionCut":             "连接被切断的持有者要么仍然互斥，要么已得知锁丢失",
-	"ResumesAfterRestart":       "所有服务器被杀死并重启之后，争用者继续工作",
-	"HeldThroughRestart":        "所有服务器被杀死并重启时，被持有的锁不会授予别人，除非持有者已得知锁丢失",
+	"OneHolder":                  "已被持有的锁不会再次授予",
+	"NoOverlap":                  "多个 goroutine、多个实例争用时，同一时刻只有一个持有者",
+	"TryLockHeld":                "锁被持有时，TryLock 立即返回 ErrHeld",
+	"IndependentNames":           "不同名字的锁互不影响",
+	"UnlockFrees":                "Unlock 之后，下一个等待者获得锁",
+	"UnlockTwice":                "第二次 Unlock 返回第一次的结果，也不会释放别人的锁",
+	"CancelledContext":           "context 已结束时，不会授予锁",
+	"AbandonedWaitLeavesNothing": "等待者的 context 结束后，不留下任何残留",
+	"LeaseOutlivesRequest":       "租约不随申请时的 context 结束，并保留其中的值",
+	"LeaseEndsWithUnlock":        "Unlock 之后租约的 context 结束，原因不是 ErrLost",
+	"Reentrant":                  "已持有锁的所有者可以再次获得它；内层的 Unlock 不释放锁",
+	"OwnerInTwoGoroutines":       "同一所有者的多个 goroutine 共享锁，最后一次 Unlock 才释放",
+	"OrderWithinProcess":         "同一进程的等待者按申请顺序获得锁",
+	"TokensRise":                 "每次授予的栅栏令牌都大于上一次",
+	"OrderBetweenProcesses":      "各进程按申请顺序获得锁",
+	"ProcessesExclude":           "4 个进程共 32 个争用者，同一时刻只有一个持有者，且令牌递增",
+	"CancelledAtAnyMoment":       "请求无论在哪一刻取消，进程内和服务器上都不留残留",
+	"KilledHolder":               "持有者被杀死后，租约到期时锁即可用",
+	"StoppedHolder":              "被暂停超过租约时长的持有者恢复运行时，会发现自己的 context 已结束",
+	"HolderCutOff":               "持有者的网络丢弃所有数据时，它会得知锁已丢失，最多比别人获得锁晚一小段时间；它的 Unlock 不会释放别人的锁",
+	"WaiterCutOff":               "等待者的网络丢弃所有数据时，它在 context 结束后返回，不留下任何残留",
+	"ConnectionCut":              "连接被切断的持有者要么仍然排斥别人，要么已得知锁丢失",
+	"ResumesAfterRestart":        "所有服务器被杀死并重启之后，可以继续授予锁",
+	"HeldThroughRestart":         "锁被持有期间，即使所有服务器被杀死并重启，也不会授予别人，除非持有者已得知锁丢失",
 
-	"it locks within one process and has no server":                                                                   "只在一个进程内加锁，没有服务器",
-	"waiters ask again, and whoever asks first gets it":                                                               "等待者反复申请，谁先问到归谁",
-	"a Redis that comes back without its data has forgotten its locks; so has a replica that lags when it takes over": "丢了数据再启动的 Redis 已忘记它的锁；落后的从库接管时也一样",
-	"the algorithm gives no number that rises":                                                                        "算法不产生递增的数",
-	"most of its servers coming back without their data have forgotten its locks":                                     "多数服务器丢了数据再启动，便已忘记它的锁",
+	"it locks within one process and has no server":                                                                    "只在一个进程内加锁，没有服务器",
+	"waiters ask again after a release, and the first request gets the lock":                                           "锁释放后等待者重新申请，最先到达的请求获得锁",
+	"a Redis that restarts without its data has lost its locks, as has a replica that takes over while it lags behind": "Redis 丢失数据后重启，锁也随之丢失；复制落后的从库接管时也一样",
+	"the algorithm has no rising number":                                                                               "算法中没有递增的数",
+	"if a majority of the servers restart without their data, the locks are lost":                                      "多数服务器丢失数据后重启，锁也随之丢失",
 }

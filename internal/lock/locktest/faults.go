@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// late is how much later than a lease's end its lock may be granted, or its
-	// holder hear that it was lost, on a busy machine.
-	late = 15 * time.Second
-	// overlap is how much later than another's grant a holder may hear that it
-	// lost the lock: a backend learns of it by asking.
-	overlap = 1500 * time.Millisecond
+	// maxDelay bounds how long after the end of a lease, on a busy machine, its
+	// lock is granted and the servers store nothing of it any more.
+	maxDelay = 15 * time.Second
+	// maxOverlap bounds how long after another's grant a holder learns that it
+	// lost the lock. A backend learns that by asking its servers.
+	maxOverlap = 1500 * time.Millisecond
 )
 
-// processes starts several instances; end ends them.
-func (b Backend) processes(ctx context.Context, n int) (ps []*Process, end func(), err error) {
+// startProcesses starts n instances. end ends them.
+func (s Subject) startProcesses(ctx context.Context, n int) (ps []*Process, end func(), err error) {
 	end = func() {
 		for _, p := range ps {
 			p.End()
 		}
 	}
 	for range n {
-		p, err := b.Servers.Process(ctx)
+		p, err := s.Servers.Process(ctx)
 		if err != nil {
 			end()
 			return nil, nil, err
@@ -40,65 +40,71 @@ func (b Backend) processes(ctx context.Context, n int) (ps []*Process, end func(
 	return ps, end, nil
 }
 
-func processesExclude(ctx context.Context, b Backend) error {
+func processesExclude(ctx context.Context, s Subject) error {
 	const processes, goroutines, grants = 4, 8, 5
 	folder, err := os.MkdirTemp("", "holdfast-locktest-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(folder)
-	ps, end, err := b.processes(ctx, processes)
+	ps, end, err := s.startProcesses(ctx, processes)
 	if err != nil {
 		return err
 	}
 	defer end()
 	var (
-		n    = name()
+		name = newName()
 		all  sync.WaitGroup
 		errs = make([]error, processes)
 	)
 	for i, p := range ps {
 		all.Go(func() {
-			_, errs[i] = p.ask(ctx, fmt.Sprintf("contend %s %s %d %d", n, folder, goroutines, grants))
+			_, errs[i] = p.ask(ctx, fmt.Sprintf("contend %s %s %d %d", name, folder, goroutines, grants))
 		})
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	tokens, err := witnessed(folder)
+	tokens, err := recordedTokens(folder)
 	if err != nil {
 		return err
 	}
 	if len(tokens) != processes*goroutines*grants {
 		return fmt.Errorf("%d grants, want %d", len(tokens), processes*goroutines*grants)
 	}
-	for i := 1; b.Tokens && i < len(tokens); i++ {
+	for i := 1; s.Tokens && i < len(tokens); i++ {
 		if tokens[i] <= tokens[i-1] {
-			return fmt.Errorf("token %d came after %d", tokens[i], tokens[i-1])
+			return fmt.Errorf("token %d was followed by token %d", tokens[i-1], tokens[i])
 		}
 	}
-	return b.noTrace(ctx, n)
+	return s.leavesNoTrace(ctx, name)
 }
 
-// noTrace waits a little until the servers keep nothing under the name.
-func (b Backend) noTrace(ctx context.Context, name string) error {
+// leavesNoTrace waits until the servers store nothing for the lock.
+func (s Subject) leavesNoTrace(ctx context.Context, name string) error {
+	return s.waitForTraces(ctx, name, func(traces int) bool { return traces == 0 })
+}
+
+// waitForTraces waits until enough is true for the number of keys or nodes that
+// the servers store for the lock.
+func (s Subject) waitForTraces(ctx context.Context, name string, enough func(traces int) bool) error {
 	var traces int
-	for deadline := time.Now().Add(late); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(maxDelay); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		var err error
-		if traces, err = b.Servers.Traces(ctx, name); err != nil {
+		if traces, err = s.Servers.Traces(ctx, name); err != nil {
 			return err
 		}
-		if traces == 0 {
+		if enough(traces) {
 			return nil
 		}
 	}
-	return fmt.Errorf("%d keys or nodes are left of the lock", traces)
+	return fmt.Errorf("after %v the servers store %d keys or nodes for the lock", maxDelay, traces)
 }
 
-// holder starts a process that holds the lock.
-func (b Backend) holder(ctx context.Context, name string) (p *Process, token uint64, err error) {
-	ps, _, err := b.processes(ctx, 1)
+// startHolder starts a process that holds the lock.
+func (s Subject) startHolder(ctx context.Context, name string) (p *Process, token uint64, err error) {
+	ps, _, err := s.startProcesses(ctx, 1)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -113,42 +119,40 @@ func (b Backend) holder(ctx context.Context, name string) (p *Process, token uin
 	return ps[0], token, nil
 }
 
-// within locks once the holder's lease has ended, and not much later.
-func (b Backend) within(ctx context.Context, l lock.Locker, name string, since time.Time) (lock.Lease, error) {
-	ctx, cancel := context.WithDeadline(ctx, since.Add(b.Lease+late))
+// lockAfterLease takes the lock of a holder that was lost at the given time. It
+// fails if that takes much longer than the holder's lease.
+func (s Subject) lockAfterLease(ctx context.Context, l lock.Locker, name string, lost time.Time) (lock.Lease, error) {
+	ctx, cancel := context.WithDeadline(ctx, lost.Add(s.Lease+maxDelay))
 	defer cancel()
 	lease, err := l.Lock(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("%v after its holder was gone, with a lease of %v: %w", time.Since(since), b.Lease, err)
+		return nil, fmt.Errorf("%v after the holder was lost, with a lease of %v: %w", time.Since(lost), s.Lease, err)
 	}
 	return lease, nil
 }
 
-func killedHolder(ctx context.Context, b Backend) error {
-	n := name()
-	holder, token, err := b.holder(ctx, n)
+func killedHolder(ctx context.Context, s Subject) error {
+	name := newName()
+	holder, token, err := s.startHolder(ctx, name)
 	if err != nil {
 		return err
 	}
 	defer holder.End()
-	if _, err := b.other().TryLock(ctx, n); !errors.Is(err, lock.ErrHeld) {
-		return fmt.Errorf("while its process holds it: %v", err)
+	if _, err := s.other().TryLock(ctx, name); !errors.Is(err, lock.ErrHeld) {
+		return fmt.Errorf("TryLock while another process holds the lock returned %v", err)
 	}
 	killed := time.Now()
 	holder.End()
-	lease, err := b.within(ctx, b.other(), n, killed)
+	lease, err := s.lockAfterLease(ctx, s.other(), name, killed)
 	if err != nil {
 		return err
 	}
-	if b.Tokens && lease.Token() <= token {
-		return fmt.Errorf("token %d came after the killed holder's %d", lease.Token(), token)
-	}
-	return lease.Unlock(ctx)
+	return errors.Join(s.rising(token, lease), lease.Unlock(ctx))
 }
 
-func stoppedHolder(ctx context.Context, b Backend) error {
-	n := name()
-	holder, token, err := b.holder(ctx, n)
+func stoppedHolder(ctx context.Context, s Subject) error {
+	name := newName()
+	holder, token, err := s.startHolder(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -157,50 +161,50 @@ func stoppedHolder(ctx context.Context, b Backend) error {
 	if err := holder.signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	lease, err := b.within(ctx, b.other(), n, stopped) // proves that it stands: else it would renew
+	lease, err := s.lockAfterLease(ctx, s.other(), name, stopped) // a holder that runs would renew its lease
 	if err != nil {
 		return err
 	}
-	if b.Tokens && lease.Token() <= token {
-		return fmt.Errorf("token %d came after the stopped holder's %d", lease.Token(), token)
+	if err := s.rising(token, lease); err != nil {
+		return err
 	}
 	if err := holder.signal(syscall.SIGCONT); err != nil {
 		return err
 	}
-	soon, cancel := context.WithTimeout(ctx, overlap)
+	soon, cancel := context.WithTimeout(ctx, maxOverlap)
 	defer cancel()
 	answer, err := holder.answer(soon)
 	if err != nil || answer != "lost" {
-		return fmt.Errorf("the stopped holder said %q when it went on: %v", answer, err)
+		return fmt.Errorf("when the stopped holder continued, it answered %q, %v; want lost", answer, err)
 	}
 	if _, err := holder.ask(ctx, "unlock"); err == nil || !strings.Contains(err.Error(), lock.ErrLost.Error()) {
-		return fmt.Errorf("the stopped holder's Unlock: %v", err)
+		return fmt.Errorf("Unlock of the stopped holder returned %v", err)
 	}
-	if err := b.waitsInVain(ctx, b.first(), n); err != nil {
-		return fmt.Errorf("after the stopped holder's Unlock: %w", err)
+	if err := s.mustWait(ctx, s.first(), name); err != nil {
+		return fmt.Errorf("after Unlock of the stopped holder: %w", err)
 	}
 	return lease.Unlock(ctx)
 }
 
-// waiterCancelledAtEachStep cancels requests for a held lock and for a free one
-// after ever longer times, shorter and longer than the request takes.
-func waiterCancelledAtEachStep(ctx context.Context, b Backend) error {
-	instance, _, err := b.Servers.OverWire(ctx)
+// cancelledAtAnyMoment cancels requests for a held lock and for a free one after
+// 0 to 15 ms. That is shorter than a request takes, and longer.
+func cancelledAtAnyMoment(ctx context.Context, s Subject) error {
+	instance, _, err := s.Servers.OverWire(ctx)
 	if err != nil {
 		return err
 	}
 	for _, held := range []bool{true, false} {
-		n := name()
+		name := newName()
 		var lease lock.Lease
 		if held {
-			if lease, err = b.first().Lock(ctx, n); err != nil {
+			if lease, err = s.first().Lock(ctx, name); err != nil {
 				return err
 			}
 		}
 		cancelled := 0
 		for step := range 40 {
-			asking, cancel := context.WithTimeout(ctx, time.Duration(step*step)*10*time.Microsecond) // to 15 ms
-			granted, err := instance.Lock(asking, n)
+			short, cancel := context.WithTimeout(ctx, time.Duration(step*step)*10*time.Microsecond)
+			granted, err := instance.Lock(short, name)
 			cancel()
 			switch {
 			case err == nil && held:
@@ -210,41 +214,43 @@ func waiterCancelledAtEachStep(ctx context.Context, b Backend) error {
 					return err
 				}
 			case !errors.Is(err, context.DeadlineExceeded):
-				return fmt.Errorf("a cancelled request was answered %w", err)
+				return fmt.Errorf("a cancelled request returned %w", err)
 			default:
 				cancelled++
 			}
 		}
 		if cancelled == 0 {
-			return errors.New("no request was cancelled before its answer")
+			return errors.New("every request was answered before it was cancelled")
 		}
 		if held {
 			if err := lease.Unlock(ctx); err != nil {
 				return err
 			}
 		}
-		if err := b.noTrace(ctx, n); err != nil {
+		if err := s.leavesNoTrace(ctx, name); err != nil {
 			return fmt.Errorf("after %d cancelled requests: %w", cancelled, err)
 		}
 	}
 	return nil
 }
 
-func holderCutOff(ctx context.Context, b Backend) error {
-	n := name()
-	instance, wire, err := b.Servers.OverWire(ctx)
+var errNoConnection = errors.New("the wire has no connection")
+
+func holderCutOff(ctx context.Context, s Subject) error {
+	name := newName()
+	instance, wire, err := s.Servers.OverWire(ctx)
 	if err != nil {
 		return err
 	}
-	lease, err := instance.Lock(ctx, n)
+	lease, err := instance.Lock(ctx, name)
 	if err != nil {
 		return err
 	}
 	if wire.Freeze() == 0 {
-		return errors.New("the wire had no connection to freeze")
+		return errNoConnection
 	}
 	frozen := time.Now()
-	next, err := b.within(ctx, b.first(), n, frozen)
+	next, err := s.lockAfterLease(ctx, s.first(), name, frozen)
 	if err != nil {
 		wire.Thaw()
 		return err
@@ -252,107 +258,110 @@ func holderCutOff(ctx context.Context, b Backend) error {
 	granted := time.Now()
 	select {
 	case <-lease.Context().Done():
-	case <-time.After(overlap):
+	case <-time.After(maxOverlap):
 	}
-	heard := time.Since(granted)
+	overlap := time.Since(granted)
 	wire.Thaw()
-	if heard >= overlap || !errors.Is(context.Cause(lease.Context()), lock.ErrLost) {
-		return fmt.Errorf("%v after another was granted the lock, its old holder's context says %v", heard, context.Cause(lease.Context()))
+	if overlap >= maxOverlap || !errors.Is(context.Cause(lease.Context()), lock.ErrLost) {
+		return fmt.Errorf("%v after another was granted the lock, the cause of the old lease's end is %v", overlap, context.Cause(lease.Context()))
 	}
-	if b.Tokens && next.Token() <= lease.Token() {
-		return fmt.Errorf("token %d came after %d", next.Token(), lease.Token())
+	if err := s.rising(lease.Token(), next); err != nil {
+		return err
 	}
 	if err := lease.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
-		return fmt.Errorf("unlocking what was lost answered %v", err)
+		return fmt.Errorf("Unlock of a lost lease returned %v", err)
 	}
-	if err := b.waitsInVain(ctx, b.other(), n); err != nil {
-		return fmt.Errorf("after the old holder's Unlock: %w", err)
+	if err := s.mustWait(ctx, s.other(), name); err != nil {
+		return fmt.Errorf("after Unlock of the lost lease: %w", err)
 	}
 	if err := next.Unlock(ctx); err != nil {
 		return err
 	}
-	return b.noTrace(ctx, n)
+	return s.leavesNoTrace(ctx, name)
 }
 
-func waiterCutOff(ctx context.Context, b Backend) error {
-	n := name()
-	instance, wire, err := b.Servers.OverWire(ctx)
+func waiterCutOff(ctx context.Context, s Subject) error {
+	name := newName()
+	instance, wire, err := s.Servers.OverWire(ctx)
 	if err != nil {
 		return err
 	}
-	held, err := b.first().Lock(ctx, n)
+	held, err := s.first().Lock(ctx, name)
 	if err != nil {
 		return err
 	}
-	warm, err := instance.Lock(ctx, name()) // so that there is a connection
-	if err != nil {
+	if err := lockAndUnlock(ctx, instance, newName()); err != nil { // so that the wire has a connection
 		return err
 	}
-	if err := warm.Unlock(ctx); err != nil {
-		return err
-	}
-	for _, waiting := range []bool{true, false} { // frozen while it waits, and before it asks
-		asking, cancel := context.WithTimeout(ctx, 20*b.waits())
-		answer := make(chan error, 1)
-		ask := func() {
-			_, err := instance.Lock(asking, n)
-			answer <- err
-		}
-		if waiting {
-			go ask()
-			time.Sleep(10 * b.waits())
-		}
-		if wire.Freeze() == 0 {
-			cancel()
-			return errors.New("the wire had no connection to freeze")
-		}
-		if !waiting {
-			go ask()
-		}
-		select {
-		case err = <-answer:
-		case <-time.After(20*b.waits() + late):
-			err = errors.New("it waits on")
-		}
-		cancel()
+	for _, frozenWhileWaiting := range []bool{true, false} {
+		err := s.freezeRequest(ctx, instance, wire, name, frozenWhileWaiting)
 		wire.Thaw()
 		if !errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("a waiter in a black hole, after its context's end: %v", err)
+			return fmt.Errorf("a request on a frozen network returned %v, want its context's error", err)
 		}
 	}
 	if err := held.Unlock(ctx); err != nil {
 		return err
 	}
-	lease, err := b.within(ctx, b.other(), n, time.Now())
+	lease, err := s.lockAfterLease(ctx, s.other(), name, time.Now())
 	if err != nil {
 		return err
 	}
 	if err := lease.Unlock(ctx); err != nil {
 		return err
 	}
-	return b.noTrace(ctx, n)
+	return s.leavesNoTrace(ctx, name)
 }
 
-func connectionCut(ctx context.Context, b Backend) error {
-	n := name()
-	instance, wire, err := b.Servers.OverWire(ctx)
+// freezeRequest makes a request for a held lock, and freezes the wire before it or
+// while it waits. It returns the request's error.
+func (s Subject) freezeRequest(ctx context.Context, l lock.Locker, wire Wire, name string, whileWaiting bool) error {
+	timeout := 20 * s.patience()
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	answer := make(chan error, 1)
+	request := func() {
+		_, err := l.Lock(limited, name)
+		answer <- err
+	}
+	if whileWaiting {
+		go request()
+		time.Sleep(timeout / 2) // a Locker does not show who waits
+	}
+	if wire.Freeze() == 0 {
+		return errNoConnection
+	}
+	if !whileWaiting {
+		go request()
+	}
+	select {
+	case err := <-answer:
+		return err
+	case <-time.After(timeout + maxDelay):
+		return fmt.Errorf("it has not returned %v after its context's end", maxDelay)
+	}
+}
+
+func connectionCut(ctx context.Context, s Subject) error {
+	name := newName()
+	instance, wire, err := s.Servers.OverWire(ctx)
 	if err != nil {
 		return err
 	}
-	lease, err := instance.Lock(ctx, n)
+	lease, err := instance.Lock(ctx, name)
 	if err != nil {
 		return err
 	}
 	if wire.Cut() == 0 {
-		return errors.New("the wire had no connection to cut")
+		return errNoConnection
 	}
-	asking, cancel := context.WithTimeout(ctx, 2*b.Lease)
+	limited, cancel := context.WithTimeout(ctx, 2*s.Lease)
 	defer cancel()
-	next, err := b.other().Lock(asking, n)
+	next, err := s.other().Lock(limited, name)
 	lost := errors.Is(context.Cause(lease.Context()), lock.ErrLost)
 	switch {
 	case err == nil && !lost:
-		return errors.New("another was granted the lock while its holder's context goes on")
+		return errGrantedTwice
 	case err != nil && !errors.Is(err, context.DeadlineExceeded):
 		return err
 	case err == nil:
@@ -361,117 +370,117 @@ func connectionCut(ctx context.Context, b Backend) error {
 		}
 	}
 	if err := lease.Unlock(ctx); lost != errors.Is(err, lock.ErrLost) {
-		return fmt.Errorf("unlocking, lost %v: %v", lost, err)
+		return fmt.Errorf("the lease was lost: %t; Unlock returned %v", lost, err)
 	}
-	again, err := b.within(ctx, instance, n, time.Now())
+	again, err := s.lockAfterLease(ctx, instance, name, time.Now())
 	if err != nil {
-		return fmt.Errorf("its own instance, later: %w", err)
+		return fmt.Errorf("the same instance later: %w", err)
 	}
 	return again.Unlock(ctx)
 }
 
-func resumesAfterRestart(ctx context.Context, b Backend) error {
-	ps, end, err := b.processes(ctx, 2)
+var errGrantedTwice = errors.New("another was granted the lock before the holder learned that it lost it")
+
+func resumesAfterRestart(ctx context.Context, s Subject) error {
+	ps, end, err := s.startProcesses(ctx, 2)
 	if err != nil {
 		return err
 	}
 	defer end()
 	var (
-		n       = name()
-		during  = 2*b.Lease + 12*time.Second
-		all     sync.WaitGroup
-		answers = make([]string, len(ps))
-		errs    = make([]error, len(ps))
+		name   = newName()
+		during = 2*s.Lease + 12*time.Second
 	)
-	for i, p := range ps {
-		all.Go(func() {
-			answers[i], errs[i] = p.ask(ctx, fmt.Sprintf("try %s %d %d", n, 4, during.Milliseconds()))
-		})
+	for _, p := range ps {
+		answer, err := p.ask(ctx, fmt.Sprintf("try %s %d %d", name, 4, during.Milliseconds()))
+		if err != nil || answer != "granted" {
+			return fmt.Errorf("before the restart a contender answered %q, %v", answer, err)
+		}
 	}
-	time.Sleep(10 * b.waits())
-	if err := b.Servers.Restart(); err != nil {
+	if err := s.Servers.Restart(); err != nil {
 		return err
 	}
-	lease, err := b.eventually(ctx, n)
+	lease, err := s.lockAfterRestart(ctx, name)
 	if err != nil {
 		return err
 	}
 	if err := lease.Unlock(ctx); err != nil {
 		return fmt.Errorf("after the restart: %w", err)
 	}
-	all.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	for _, answer := range answers {
+	for _, p := range ps {
 		var grants int
+		answer, err := p.answer(ctx)
+		if err != nil {
+			return err
+		}
 		if _, err := fmt.Sscanf(answer, "done %d", &grants); err != nil || grants == 0 {
-			return fmt.Errorf("a contender says %q", answer)
+			return fmt.Errorf("a contender answered %q", answer)
 		}
 	}
 	return nil
 }
 
-// eventually locks once the servers are back, whatever errors come before. How
-// long that takes is bounded only from when the instance is connected again: a
-// client that tries once a second, and breaks off where a busy machine's disk
-// holds up its pings, says nothing about the lock.
-func (b Backend) eventually(ctx context.Context, n string) (lock.Lease, error) {
-	var connected time.Time
+// lockAfterRestart takes the lock after the servers have been restarted. Before
+// that it waits, without a bound, until the instance is connected again: a client
+// that reconnects once a second, and gives up when a busy disk delays its pings,
+// says nothing about the lock.
+func (s Subject) lockAfterRestart(ctx context.Context, name string) (lock.Lease, error) {
 	for {
-		free, err := b.first().Lock(ctx, name())
+		free, err := s.first().Lock(ctx, newName())
 		if err == nil {
-			connected = time.Now()
 			_ = free.Unlock(ctx)
 			break
 		}
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("the instance does not come back: %w", err)
+			return nil, fmt.Errorf("the instance has not connected again: %w", err)
 		}
-		time.Sleep(b.waits())
+		time.Sleep(s.patience()) // before the next attempt
 	}
+	connected := time.Now()
 	for {
-		lease, err := b.within(ctx, b.first(), n, connected)
-		if err == nil || time.Since(connected) > b.Lease+late {
+		lease, err := s.lockAfterLease(ctx, s.first(), name, connected)
+		if err == nil || time.Since(connected) > s.Lease+maxDelay {
 			return lease, err
 		}
-		time.Sleep(b.waits())
+		time.Sleep(s.patience()) // before the next attempt
 	}
 }
 
-func heldThroughRestart(ctx context.Context, b Backend) error {
-	n := name()
-	lease, err := b.first().Lock(ctx, n)
+func heldThroughRestart(ctx context.Context, s Subject) error {
+	name := newName()
+	lease, err := s.first().Lock(ctx, name)
 	if err != nil {
 		return err
 	}
-	if err := b.Servers.Restart(); err != nil {
+	if err := s.Servers.Restart(); err != nil {
 		return err
 	}
-	next, err := func() (lock.Lease, error) {
-		ctx, cancel := context.WithTimeout(ctx, b.Lease)
-		defer cancel()
-		for {
-			next, err := b.other().Lock(ctx, n)
-			if err == nil || ctx.Err() != nil {
-				return next, err
-			}
-			time.Sleep(b.waits())
-		}
-	}()
-	if err == nil {
+	if next, err := s.retryForLease(ctx, name); err == nil {
 		if !errors.Is(context.Cause(lease.Context()), lock.ErrLost) {
-			return errors.New("another was granted the lock while its holder's context goes on")
+			return errGrantedTwice
 		}
-		if b.Tokens && next.Token() <= lease.Token() {
-			return fmt.Errorf("token %d came after %d", next.Token(), lease.Token())
+		if err := s.rising(lease.Token(), next); err != nil {
+			return err
 		}
 		_ = next.Unlock(ctx)
 	}
 	_ = lease.Unlock(ctx)
-	last, err := b.eventually(ctx, n)
+	last, err := s.lockAfterRestart(ctx, name)
 	if err != nil {
 		return err
 	}
 	return last.Unlock(ctx)
+}
+
+// retryForLease asks for the lock, despite errors, until a lease would have ended.
+func (s Subject) retryForLease(ctx context.Context, name string) (lock.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.Lease)
+	defer cancel()
+	for {
+		lease, err := s.other().Lock(ctx, name)
+		if err == nil || ctx.Err() != nil {
+			return lease, err
+		}
+		time.Sleep(s.patience()) // before the next attempt
+	}
 }

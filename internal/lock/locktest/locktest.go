@@ -1,5 +1,5 @@
-// Package locktest says whether a lock.Locker keeps its promises. Table says
-// which promises each backend makes; Check checks one of them.
+// Package locktest checks the promises of lock.Locker. [Table] lists which promises
+// each backend makes. [Promise.Check] checks one of them.
 package locktest
 
 import (
@@ -18,156 +18,172 @@ import (
 // checkTimeout bounds one check.
 const checkTimeout = 90 * time.Second
 
-// Backend is what the promises are checked on.
-type Backend struct {
-	// Lockers share their locks, as instances of a service do. One will do
-	// where a backend has no more.
+// Subject is what the promises are checked on.
+type Subject struct {
+	// Lockers share their locks, as the instances of a service do. At least one
+	// is needed.
 	Lockers []lock.Locker
-	// Tokens: the backend gives fencing tokens.
+	// Tokens is true if the leases have fencing tokens.
 	Tokens bool
-	// Waits is how long a check believes that somebody waits who has not been
-	// granted a lock. 0: 50 ms.
-	Waits time.Duration
+	// Patience is how long a check waits before it concludes that a request is
+	// waiting for a held lock. 0 means 50 ms.
+	Patience time.Duration
 	// Lease is how long a lock outlives its holder.
 	Lease time.Duration
-	// Servers are nil for a backend without servers.
+	// Servers is nil for a backend without servers.
 	Servers Servers
 }
 
-// Servers are what a backend locks in, and the faults that befall it.
+// Servers are the servers of a backend, and the faults that can be injected.
 type Servers interface {
-	// Process starts another instance in a process of its own, see Child.
+	// Process starts another instance in its own process. See Child.
 	Process(ctx context.Context) (*Process, error)
-	// OverWire makes another instance in this process, whose connections can be
-	// broken.
+	// OverWire makes another instance in this process. Its connections go over
+	// the returned wire.
 	OverWire(ctx context.Context) (lock.Locker, Wire, error)
-	// Restart kills all servers with SIGKILL and starts them again, with what
-	// they keep on disk.
+	// Restart kills all servers with SIGKILL and starts them again with the data
+	// that they have on disk.
 	Restart() error
-	// Traces counts what the servers keep under the lock's name.
+	// Traces returns how many keys or nodes the servers store for the lock.
 	Traces(ctx context.Context, name string) (int, error)
 }
 
-// Wire is a connection to the servers that breaks as networks do.
+// Wire is the network between an instance and the servers.
 type Wire interface {
-	// Cut cuts the connections, and returns how many there were.
+	// Cut closes the connections and returns how many there were.
 	Cut() int
-	// Freeze makes it a black hole, and returns how many connections it holds.
+	// Freeze makes the network drop everything without closing a connection. It
+	// returns how many connections there are.
 	Freeze() int
-	// Thaw ends the black hole.
+	// Thaw ends Freeze.
 	Thaw()
 }
 
-// Promise is one thing that a Locker promises.
+// Promise is one promise of a Locker.
 type Promise struct {
 	Name string
-	// Says is the promise in words.
-	Says string
-	// Restarts: its check restarts the servers, under whatever else uses them.
+	// Statement is the promise in words.
+	Statement string
+	// Restarts is true if the check restarts the servers. Such a check must not
+	// run at the same time as others on the same servers.
 	Restarts bool
 
-	check func(ctx context.Context, b Backend) error
+	check func(ctx context.Context, s Subject) error
 }
 
-// Promises returns all promises. Their checks use lock names of their own, and
-// but for those that restart servers may run at once on the same Lockers.
+// Promises returns all promises. Each check uses its own lock names. Checks can
+// run at the same time on the same Lockers, except those that restart servers.
 func Promises() []Promise {
 	return []Promise{
-		{Name: "OneHolder", Says: "a held lock is not granted again", check: oneHolder},
-		{Name: "NoOverlap", Says: "of goroutines and instances that contend, one holds the lock at a time", check: noOverlap},
-		{Name: "TryLockHeld", Says: "TryLock answers ErrHeld at once", check: tryLockHeld},
-		{Name: "NamesApart", Says: "locks of different names do not know of each other", check: namesApart},
-		{Name: "UnlockFrees", Says: "Unlock lets the next waiter in", check: unlockFrees},
-		{Name: "UnlockTwice", Says: "a second Unlock gives the first answer, and frees nobody else's lock", check: unlockTwice},
-		{Name: "EndedContext", Says: "nothing is granted on a context that has ended", check: endedContext},
-		{Name: "GivingUpLeavesNothing", Says: "a waiter that gives up leaves nothing behind", check: givingUpLeavesNothing},
-		{Name: "LeaseOutlivesItsAsking", Says: "a lease does not end with the context it was asked with, and keeps its values", check: leaseOutlivesItsAsking},
-		{Name: "LeaseEndsWithUnlock", Says: "a lease's context ends with Unlock, and not as lost", check: leaseEndsWithUnlock},
-		{Name: "Reentrant", Says: "an owner that holds the lock is granted it again; an inner Unlock does not free it", check: reentrant},
-		{Name: "OwnerInTwoGoroutines", Says: "two goroutines of one owner share the lock, and the last Unlock frees it", check: ownerInTwoGoroutines},
-		{Name: "OrderWithinProcess", Says: "waiters of one process are granted the lock in the order of asking", check: orderWithinProcess},
-		{Name: "TokensRise", Says: "every grant has a greater fencing token than the one before", check: tokensRise},
-		{Name: "OrderBetweenProcesses", Says: "processes are granted the lock in the order of asking", check: orderBetweenProcesses},
-		{Name: "ProcessesExclude", Says: "of 32 contenders in 4 processes one holds the lock at a time, and tokens rise", check: processesExclude},
-		{Name: "WaiterCancelledAtEachStep", Says: "a request that is cancelled at any moment leaves nothing behind, on the servers either", check: waiterCancelledAtEachStep},
-		{Name: "KilledHolder", Says: "a killed holder's lock is free within its lease", check: killedHolder},
-		{Name: "StoppedHolder", Says: "a holder stopped past its lease finds its context ended when it goes on", check: stoppedHolder},
-		{Name: "HolderCutOff", Says: "a holder that a network swallows hears that it lost the lock, no later than another gets it by much; its Unlock frees nobody", check: holderCutOff},
-		{Name: "WaiterCutOff", Says: "a waiter that a network swallows gives up with its context, and leaves nothing behind", check: waiterCutOff},
-		{Name: "ConnectionCut", Says: "a holder whose connections are cut still excludes, or has heard that it lost the lock", check: connectionCut},
-		{Name: "ResumesAfterRestart", Says: "when all servers were killed and started again, contenders go on", Restarts: true, check: resumesAfterRestart},
-		{Name: "HeldThroughRestart", Says: "a lock that is held when all servers are killed and started again is not granted to another, unless its holder has heard that it lost it", Restarts: true, check: heldThroughRestart},
+		{Name: "OneHolder", Statement: "a held lock is not granted again", check: oneHolder},
+		{Name: "NoOverlap", Statement: "when goroutines and instances contend, one of them holds the lock at a time", check: noOverlap},
+		{Name: "TryLockHeld", Statement: "TryLock of a held lock returns ErrHeld at once", check: tryLockHeld},
+		{Name: "IndependentNames", Statement: "locks with different names are independent", check: independentNames},
+		{Name: "UnlockFrees", Statement: "Unlock lets the next waiter have the lock", check: unlockFrees},
+		{Name: "UnlockTwice", Statement: "a second Unlock returns the result of the first, and does not free another holder's lock", check: unlockTwice},
+		{Name: "CancelledContext", Statement: "nothing is granted on a context that has ended", check: cancelledContext},
+		{Name: "AbandonedWaitLeavesNothing", Statement: "a waiter whose context ends leaves nothing behind", check: abandonedWaitLeavesNothing},
+		{Name: "LeaseOutlivesRequest", Statement: "a lease does not end with the context of its request, and keeps the context's values", check: leaseOutlivesRequest},
+		{Name: "LeaseEndsWithUnlock", Statement: "a lease's context ends with Unlock, and its cause is not ErrLost", check: leaseEndsWithUnlock},
+		{Name: "Reentrant", Statement: "an owner that holds the lock is granted it again; an inner Unlock does not free it", check: reentrant},
+		{Name: "OwnerInTwoGoroutines", Statement: "goroutines of one owner share the lock, and the last Unlock frees it", check: ownerInTwoGoroutines},
+		{Name: "OrderWithinProcess", Statement: "waiters of one process are granted the lock in the order of their requests", check: orderWithinProcess},
+		{Name: "TokensRise", Statement: "each grant has a greater fencing token than the one before", check: tokensRise},
+		{Name: "OrderBetweenProcesses", Statement: "processes are granted the lock in the order of their requests", check: orderBetweenProcesses},
+		{Name: "ProcessesExclude", Statement: "of 32 contenders in 4 processes, one holds the lock at a time, and tokens rise", check: processesExclude},
+		{Name: "CancelledAtAnyMoment", Statement: "a request that is cancelled at any moment leaves nothing behind, neither in the process nor on the servers", check: cancelledAtAnyMoment},
+		{Name: "KilledHolder", Statement: "the lock of a killed holder is free when its lease has ended", check: killedHolder},
+		{Name: "StoppedHolder", Statement: "a holder that was stopped for longer than its lease finds its context ended when it continues", check: stoppedHolder},
+		{Name: "HolderCutOff", Statement: "a holder whose network drops everything learns that it lost the lock, at most shortly after another was granted it; its Unlock frees no other holder's lock", check: holderCutOff},
+		{Name: "WaiterCutOff", Statement: "a waiter whose network drops everything returns when its context ends, and leaves nothing behind", check: waiterCutOff},
+		{Name: "ConnectionCut", Statement: "a holder whose connections are cut still excludes others, or has learned that it lost the lock", check: connectionCut},
+		{Name: "ResumesAfterRestart", Statement: "after all servers were killed and restarted, locks are granted again", Restarts: true, check: resumesAfterRestart},
+		{Name: "HeldThroughRestart", Statement: "a lock that is held while all servers are killed and restarted is not granted to another, unless its holder has learned that it lost it", Restarts: true, check: heldThroughRestart},
 	}
 }
 
-// Check checks the promise, and returns what speaks against the backend.
-func (p Promise) Check(ctx context.Context, b Backend) error {
+// Check checks the promise. It returns an error if the subject breaks it.
+func (p Promise) Check(ctx context.Context, s Subject) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	return p.check(ctx, b)
+	return p.check(ctx, s)
 }
 
-func (b Backend) first() lock.Locker { return b.Lockers[0] }
+func (s Subject) first() lock.Locker { return s.Lockers[0] }
 
-// other is another instance where there is one.
-func (b Backend) other() lock.Locker { return b.Lockers[len(b.Lockers)-1] }
+// other returns a Locker other than the first, if there is one.
+func (s Subject) other() lock.Locker { return s.Lockers[len(s.Lockers)-1] }
 
-func (b Backend) waits() time.Duration {
-	if b.Waits == 0 {
+func (s Subject) patience() time.Duration {
+	if s.Patience == 0 {
 		return 50 * time.Millisecond
 	}
-	return b.Waits
+	return s.Patience
 }
 
-func name() string { return "locktest/" + uuid.NewString() }
+// newName returns a lock name that no other check uses.
+func newName() string { return "locktest/" + uuid.NewString() }
 
-// soon asks for a lock for as long as the backend's waits.
-func (b Backend) soon(ctx context.Context, l lock.Locker, name string) (lock.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, b.waits())
+// mustWait returns an error unless a request for the held lock waits until its
+// time is up.
+func (s Subject) mustWait(ctx context.Context, l lock.Locker, name string) error {
+	waiting, cancel := context.WithTimeout(ctx, s.patience())
 	defer cancel()
-	return l.Lock(ctx, name)
-}
-
-// waitsInVain is the check's word on a second grant of a held lock.
-func (b Backend) waitsInVain(ctx context.Context, l lock.Locker, name string) error {
-	switch lease, err := b.soon(ctx, l, name); {
+	switch lease, err := l.Lock(waiting, name); {
 	case err == nil:
 		return errors.Join(errors.New("a held lock was granted again"), lease.Unlock(ctx))
 	case !errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("waiting ended with %w, not with its context's error", err)
+		return fmt.Errorf("a request that timed out returned %w, want its context's error", err)
 	}
 	return nil
 }
 
-func oneHolder(ctx context.Context, b Backend) error {
-	n := name()
-	lease, err := b.first().Lock(ctx, n)
+// lockAndUnlock takes the lock and frees it.
+func lockAndUnlock(ctx context.Context, l lock.Locker, name string) error {
+	lease, err := l.Lock(ctx, name)
 	if err != nil {
 		return err
 	}
-	for _, l := range b.Lockers {
-		if err := b.waitsInVain(ctx, l, n); err != nil {
+	return lease.Unlock(ctx)
+}
+
+// rising returns an error unless the lease's token is greater than the last.
+func (s Subject) rising(last uint64, lease lock.Lease) error {
+	if s.Tokens && lease.Token() <= last {
+		return fmt.Errorf("token %d was followed by token %d", last, lease.Token())
+	}
+	return nil
+}
+
+func oneHolder(ctx context.Context, s Subject) error {
+	name := newName()
+	lease, err := s.first().Lock(ctx, name)
+	if err != nil {
+		return err
+	}
+	for _, l := range s.Lockers {
+		if err := s.mustWait(ctx, l, name); err != nil {
 			return err
 		}
 	}
 	return lease.Unlock(ctx)
 }
 
-func noOverlap(ctx context.Context, b Backend) error {
+func noOverlap(ctx context.Context, s Subject) error {
 	const contenders, grants = 8, 20
 	var (
-		n        = name()
+		name     = newName()
 		holders  atomic.Int64
 		overlaps atomic.Int64
-		count    int // the lock is what makes it safe
+		count    int // guarded by the lock
 		all      sync.WaitGroup
 		errs     = make(chan error, contenders)
 	)
 	for i := range contenders {
-		locker := b.Lockers[i%len(b.Lockers)]
+		locker := s.Lockers[i%len(s.Lockers)]
 		all.Go(func() {
 			for range grants {
-				lease, err := locker.Lock(ctx, n)
+				lease, err := locker.Lock(ctx, name)
 				if err != nil {
 					errs <- err
 					return
@@ -188,151 +204,139 @@ func noOverlap(ctx context.Context, b Backend) error {
 	all.Wait()
 	close(errs)
 	if overlaps.Load() > 0 {
-		return fmt.Errorf("%d grants overlapped another", overlaps.Load())
+		return fmt.Errorf("%d grants overlapped with another", overlaps.Load())
 	}
 	for err := range errs {
 		return err
 	}
 	if count != contenders*grants {
-		return fmt.Errorf("%d of %d grants counted", count, contenders*grants)
+		return fmt.Errorf("%d of %d grants were counted", count, contenders*grants)
 	}
 	return nil
 }
 
-func tryLockHeld(ctx context.Context, b Backend) error {
-	n := name()
-	lease, err := b.first().TryLock(ctx, n)
+func tryLockHeld(ctx context.Context, s Subject) error {
+	name := newName()
+	lease, err := s.first().TryLock(ctx, name)
 	if err != nil {
-		return fmt.Errorf("a free lock: %w", err)
+		return fmt.Errorf("TryLock of a free lock: %w", err)
 	}
-	for _, l := range b.Lockers {
-		if _, err := l.TryLock(ctx, n); !errors.Is(err, lock.ErrHeld) {
-			return fmt.Errorf("a held lock answered %v", err)
+	for _, l := range s.Lockers {
+		if _, err := l.TryLock(ctx, name); !errors.Is(err, lock.ErrHeld) {
+			return fmt.Errorf("TryLock of a held lock returned %v", err)
 		}
 	}
 	return lease.Unlock(ctx)
 }
 
-func namesApart(ctx context.Context, b Backend) error {
-	one, err := b.first().Lock(ctx, name())
+func independentNames(ctx context.Context, s Subject) error {
+	one, err := s.first().Lock(ctx, newName())
 	if err != nil {
 		return err
 	}
-	another, err := b.other().TryLock(ctx, name())
+	another, err := s.other().TryLock(ctx, newName())
 	if err != nil {
-		return fmt.Errorf("another name: %w", err)
+		return fmt.Errorf("TryLock of another name: %w", err)
 	}
 	return errors.Join(one.Unlock(ctx), another.Unlock(ctx))
 }
 
-func unlockFrees(ctx context.Context, b Backend) error {
-	n := name()
-	lease, err := b.first().Lock(ctx, n)
+func unlockFrees(ctx context.Context, s Subject) error {
+	name := newName()
+	lease, err := s.first().Lock(ctx, name)
 	if err != nil {
 		return err
 	}
-	granted := make(chan error, 1)
-	go func() {
-		next, err := b.other().Lock(ctx, n)
-		if err == nil {
-			err = next.Unlock(ctx)
-		}
-		granted <- err
-	}()
+	waiter := make(chan error, 1)
+	go func() { waiter <- lockAndUnlock(ctx, s.other(), name) }()
 	if err := lease.Unlock(ctx); err != nil {
 		return err
 	}
-	if err := <-granted; err != nil {
-		return fmt.Errorf("who waited: %w", err)
+	if err := <-waiter; err != nil {
+		return fmt.Errorf("the waiter: %w", err)
 	}
-	last, err := b.first().Lock(ctx, n)
-	if err != nil {
-		return err
-	}
-	return last.Unlock(ctx)
+	return lockAndUnlock(ctx, s.first(), name)
 }
 
-func unlockTwice(ctx context.Context, b Backend) error {
-	n := name()
-	lease, err := b.first().Lock(ctx, n)
+func unlockTwice(ctx context.Context, s Subject) error {
+	name := newName()
+	lease, err := s.first().Lock(ctx, name)
 	if err != nil {
 		return err
 	}
 	first := lease.Unlock(ctx)
-	next, err := b.other().Lock(ctx, n)
+	next, err := s.other().Lock(ctx, name)
 	if err != nil {
 		return err
 	}
 	if again := lease.Unlock(ctx); !errors.Is(again, first) && again != first {
-		return fmt.Errorf("unlocking answered %v, then %v", first, again)
+		return fmt.Errorf("Unlock returned %v, and then %v", first, again)
 	}
-	if err := b.waitsInVain(ctx, b.first(), n); err != nil {
-		return fmt.Errorf("after another's second unlock: %w", err)
+	if err := s.mustWait(ctx, s.first(), name); err != nil {
+		return fmt.Errorf("after the second Unlock of the last holder: %w", err)
 	}
 	return next.Unlock(ctx)
 }
 
-func endedContext(ctx context.Context, b Backend) error {
-	n := name()
+func cancelledContext(ctx context.Context, s Subject) error {
+	name := newName()
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	for _, ask := range []func(context.Context, string) (lock.Lease, error){b.first().Lock, b.first().TryLock} {
-		if _, err := ask(ended, n); !errors.Is(err, context.Canceled) {
-			return fmt.Errorf("an ended context was answered %v", err)
+	for _, call := range []func(context.Context, string) (lock.Lease, error){s.first().Lock, s.first().TryLock} {
+		if _, err := call(ended, name); !errors.Is(err, context.Canceled) {
+			return fmt.Errorf("a request on a context that has ended returned %v", err)
 		}
 	}
-	lease, err := b.other().Lock(ctx, n)
-	if err != nil {
+	if err := lockAndUnlock(ctx, s.other(), name); err != nil {
 		return fmt.Errorf("afterwards: %w", err)
 	}
-	return lease.Unlock(ctx)
+	return nil
 }
 
-func givingUpLeavesNothing(ctx context.Context, b Backend) error {
-	n := name()
-	lease, err := b.first().Lock(ctx, n)
+func abandonedWaitLeavesNothing(ctx context.Context, s Subject) error {
+	name := newName()
+	lease, err := s.first().Lock(ctx, name)
 	if err != nil {
 		return err
 	}
 	for range 5 {
-		if err := b.waitsInVain(ctx, b.other(), n); err != nil {
+		if err := s.mustWait(ctx, s.other(), name); err != nil {
 			return err
 		}
 	}
 	if err := lease.Unlock(ctx); err != nil {
 		return err
 	}
-	next, err := b.first().Lock(ctx, n)
-	if err != nil {
-		return fmt.Errorf("the lock is kept by those who gave up: %w", err)
+	if err := lockAndUnlock(ctx, s.first(), name); err != nil {
+		return fmt.Errorf("after the abandoned requests: %w", err)
 	}
-	return next.Unlock(ctx)
+	return nil
 }
 
 type valueKey struct{}
 
-func leaseOutlivesItsAsking(ctx context.Context, b Backend) error {
-	asking, cancel := context.WithCancel(context.WithValue(ctx, valueKey{}, "kept"))
-	n := name()
-	lease, err := b.first().Lock(asking, n)
+func leaseOutlivesRequest(ctx context.Context, s Subject) error {
+	request, cancel := context.WithCancel(context.WithValue(ctx, valueKey{}, "kept"))
+	name := newName()
+	lease, err := s.first().Lock(request, name)
 	cancel()
 	if err != nil {
 		return err
 	}
 	if err := lease.Context().Err(); err != nil {
-		return fmt.Errorf("the lease ended with the context it was asked with: %w", err)
+		return fmt.Errorf("the lease ended with the context of its request: %w", err)
 	}
 	if lease.Context().Value(valueKey{}) != "kept" {
-		return errors.New("the lease's context lost the values of the one it was asked with")
+		return errors.New("the lease's context has lost the values of the request's")
 	}
-	if err := b.waitsInVain(ctx, b.other(), n); err != nil {
+	if err := s.mustWait(ctx, s.other(), name); err != nil {
 		return err
 	}
 	return lease.Unlock(ctx)
 }
 
-func leaseEndsWithUnlock(ctx context.Context, b Backend) error {
-	lease, err := b.first().Lock(ctx, name())
+func leaseEndsWithUnlock(ctx context.Context, s Subject) error {
+	lease, err := s.first().Lock(ctx, newName())
 	if err != nil {
 		return err
 	}
@@ -342,34 +346,31 @@ func leaseEndsWithUnlock(ctx context.Context, b Backend) error {
 	select {
 	case <-lease.Context().Done():
 	case <-ctx.Done():
-		return errors.New("the lease's context goes on after Unlock")
+		return errors.New("the lease's context did not end with Unlock")
 	}
 	if errors.Is(context.Cause(lease.Context()), lock.ErrLost) {
-		return errors.New("an unlocked lease says that it was lost")
+		return errors.New("the context of an unlocked lease ended with ErrLost")
 	}
 	return nil
 }
 
-func tokensRise(ctx context.Context, b Backend) error {
-	n := name()
+func tokensRise(ctx context.Context, s Subject) error {
+	name := newName()
 	var last uint64
 	for i := range 10 {
-		lease, err := b.Lockers[i%len(b.Lockers)].Lock(ctx, n)
+		lease, err := s.Lockers[i%len(s.Lockers)].Lock(ctx, name)
 		if err != nil {
 			return err
 		}
-		token := lease.Token()
 		if err := lease.Unlock(ctx); err != nil {
 			return err
 		}
-		if !b.Tokens {
-			if token != 0 {
-				return fmt.Errorf("token %d from a backend that gives none", token)
-			}
-			continue
+		token := lease.Token()
+		if !s.Tokens && token != 0 {
+			return fmt.Errorf("token %d from a backend without tokens", token)
 		}
-		if token <= last {
-			return fmt.Errorf("token %d came after %d", token, last)
+		if err := s.rising(last, lease); err != nil {
+			return err
 		}
 		last = token
 	}

@@ -12,85 +12,98 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock"
 )
 
-func reentrant(ctx context.Context, b Backend) error {
-	n := name()
-	owner := lock.WithOwner(ctx, uuid.NewString())
-	outer, err := b.first().Lock(owner, n)
+func reentrant(ctx context.Context, s Subject) error {
+	name := newName()
+	outer, err := s.first().Lock(lock.WithOwner(ctx, uuid.NewString()), name)
 	if err != nil {
 		return err
 	}
-	inner, err := b.first().TryLock(outer.Context(), n) // the lease's context knows its owner
+	if err := s.unlockInner(ctx, outer, name); err != nil {
+		return err
+	}
+	if err := s.unlockOuterFirst(ctx, outer, name); err != nil {
+		return err
+	}
+	if err := lockAndUnlock(ctx, s.other(), name); err != nil {
+		return fmt.Errorf("after all Unlocks: %w", err)
+	}
+	return nil
+}
+
+// unlockInner takes the lock again for outer's owner and unlocks that lease, twice.
+// The lock must stay held.
+func (s Subject) unlockInner(ctx context.Context, outer lock.Lease, name string) error {
+	inner, err := s.first().TryLock(outer.Context(), name) // the lease's context has the owner
 	if err != nil {
-		return fmt.Errorf("again, by its owner: %w", err)
+		return fmt.Errorf("re-entry by the owner: %w", err)
 	}
 	if inner.Token() != outer.Token() {
-		return fmt.Errorf("token %d on re-entry into %d", inner.Token(), outer.Token())
+		return fmt.Errorf("the outer lease has token %d, the inner %d", outer.Token(), inner.Token())
 	}
-	for who, other := range map[string]context.Context{"nobody": ctx, "another owner": lock.WithOwner(ctx, uuid.NewString())} {
-		if _, err := b.first().TryLock(other, n); !errors.Is(err, lock.ErrHeld) {
-			return fmt.Errorf("%s was answered %v", who, err)
+	for who, other := range map[string]context.Context{"no owner": ctx, "another owner": lock.WithOwner(ctx, uuid.NewString())} {
+		if _, err := s.first().TryLock(other, name); !errors.Is(err, lock.ErrHeld) {
+			return fmt.Errorf("TryLock with %s returned %v", who, err)
 		}
 	}
 	if err := inner.Unlock(ctx); err != nil {
 		return fmt.Errorf("the inner Unlock: %w", err)
 	}
 	if inner.Context().Err() == nil || outer.Context().Err() != nil {
-		return errors.New("the inner Unlock ends the inner lease's context and no other")
+		return errors.New("the inner Unlock must end the inner lease's context, and only that")
 	}
 	if err := inner.Unlock(ctx); err != nil {
-		return fmt.Errorf("the inner Unlock again: %w", err)
+		return fmt.Errorf("the second inner Unlock: %w", err)
 	}
-	if err := b.waitsInVain(ctx, b.other(), n); err != nil {
+	if err := s.mustWait(ctx, s.other(), name); err != nil {
 		return fmt.Errorf("after the inner Unlock: %w", err)
 	}
-	// The outer lease may end before an inner one.
-	if inner, err = b.first().Lock(outer.Context(), n); err != nil {
+	return nil
+}
+
+// unlockOuterFirst takes the lock again for outer's owner and unlocks outer first.
+// The lock must stay held until the inner lease is unlocked.
+func (s Subject) unlockOuterFirst(ctx context.Context, outer lock.Lease, name string) error {
+	inner, err := s.first().Lock(outer.Context(), name)
+	if err != nil {
 		return err
 	}
 	if err := outer.Unlock(ctx); err != nil {
 		return err
 	}
-	if err := b.waitsInVain(ctx, b.other(), n); err != nil {
+	if err := s.mustWait(ctx, s.other(), name); err != nil {
 		return fmt.Errorf("after the outer Unlock: %w", err)
 	}
-	if err := inner.Unlock(ctx); err != nil {
-		return err
-	}
-	next, err := b.other().Lock(ctx, n)
-	if err != nil {
-		return fmt.Errorf("after all of them: %w", err)
-	}
-	return next.Unlock(ctx)
+	return inner.Unlock(ctx)
 }
 
-func ownerInTwoGoroutines(ctx context.Context, b Backend) error {
-	n := name()
-	held, err := b.other().Lock(ctx, n)
+func ownerInTwoGoroutines(ctx context.Context, s Subject) error {
+	name := newName()
+	held, err := s.other().Lock(ctx, name)
 	if err != nil {
 		return err
 	}
 	owner := lock.WithOwner(ctx, uuid.NewString())
 	const goroutines = 4
 	leases, errs := make(chan lock.Lease, goroutines), make(chan error, goroutines)
-	ask := func(ctx context.Context) {
-		lease, err := b.first().Lock(ctx, n)
+	request := func(ctx context.Context) {
+		lease, err := s.first().Lock(ctx, name)
 		if err != nil {
 			errs <- err
 			return
 		}
 		leases <- lease
 	}
-	// The goroutine that asks for the others gives up.
-	impatient, cancel := context.WithTimeout(owner, b.waits())
+	// The goroutine that asks first, for all of them, has a short timeout.
+	short, cancel := context.WithTimeout(owner, s.patience())
 	defer cancel()
 	var all sync.WaitGroup
-	all.Go(func() { ask(impatient) })
-	time.Sleep(b.waits() / 4)
+	all.Go(func() { request(short) })
+	time.Sleep(s.patience() / 4) // a Locker does not show who waits
 	for range goroutines - 1 {
-		all.Go(func() { ask(owner) })
+		all.Go(func() { request(owner) })
 	}
 	if err := <-errs; !errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("the impatient one was answered %w", err)
+		return fmt.Errorf("the request with the short timeout returned %w", err)
 	}
 	if err := held.Unlock(ctx); err != nil {
 		return err
@@ -104,8 +117,8 @@ func ownerInTwoGoroutines(ctx context.Context, b Backend) error {
 	}
 	left := goroutines - 1
 	for lease := range leases {
-		if err := b.waitsInVain(ctx, b.other(), n); err != nil {
-			return fmt.Errorf("while %d of the owner's goroutines hold it: %w", left, err)
+		if err := s.mustWait(ctx, s.other(), name); err != nil {
+			return fmt.Errorf("while %d of the owner's goroutines hold the lock: %w", left, err)
 		}
 		if err := lease.Unlock(ctx); err != nil {
 			return err
@@ -113,51 +126,52 @@ func ownerInTwoGoroutines(ctx context.Context, b Backend) error {
 		left--
 	}
 	if left != 0 {
-		return fmt.Errorf("%d goroutines were not granted it", left)
+		return fmt.Errorf("%d of the owner's goroutines were not granted the lock", left)
 	}
-	next, err := b.other().Lock(ctx, n)
-	if err != nil {
-		return err
-	}
-	return next.Unlock(ctx)
+	return lockAndUnlock(ctx, s.other(), name)
 }
 
-// orderWithinProcess has goroutines ask one after the other, each long enough
-// after the one before that it stands behind it.
-func orderWithinProcess(ctx context.Context, b Backend) error {
-	return order(ctx, b, func(int) lock.Locker { return b.first() })
+// orderedWaiters is how many waiters the checks of the order have.
+const orderedWaiters = 6
+
+func orderWithinProcess(ctx context.Context, s Subject) error {
+	return s.grantsInOrder(ctx, newName(), func(int) lock.Locker { return s.first() }, func(int) error {
+		time.Sleep(2 * s.patience()) // a Locker does not show who waits
+		return nil
+	})
 }
 
-// orderBetweenProcesses does the same with instances that have a waiter each: of
-// each process only the first waiter stands in the servers' queue.
-func orderBetweenProcesses(ctx context.Context, b Backend) error {
-	lockers := make([]lock.Locker, orderWaiters)
+// orderBetweenProcesses has one waiter in each instance, because only the first
+// waiter of a process is in the servers' queue.
+func orderBetweenProcesses(ctx context.Context, s Subject) error {
+	lockers := make([]lock.Locker, orderedWaiters)
 	for i := range lockers {
 		var err error
-		if lockers[i], _, err = b.Servers.OverWire(ctx); err != nil {
+		if lockers[i], _, err = s.Servers.OverWire(ctx); err != nil {
 			return err
 		}
 	}
-	return order(ctx, b, func(i int) lock.Locker { return lockers[i] })
+	name := newName()
+	return s.grantsInOrder(ctx, name, func(i int) lock.Locker { return lockers[i] }, func(waiters int) error {
+		return s.waitForTraces(ctx, name, func(traces int) bool { return traces > waiters }) // the holder has one, too
+	})
 }
 
-// orderWaiters is how many ask one after the other.
-const orderWaiters = 6
-
-func order(ctx context.Context, b Backend, locker func(int) lock.Locker) error {
-	n := name()
-	held, err := b.other().Lock(ctx, n)
+// grantsInOrder makes requests one after the other while the lock is held. It
+// calls queued after each, which returns when that many waiters are in the queue.
+func (s Subject) grantsInOrder(ctx context.Context, name string, locker func(int) lock.Locker, queued func(waiters int) error) error {
+	held, err := s.other().Lock(ctx, name)
 	if err != nil {
 		return err
 	}
 	var (
-		granted = make(chan int, orderWaiters)
-		errs    = make(chan error, orderWaiters)
+		granted = make(chan int, orderedWaiters)
+		errs    = make(chan error, orderedWaiters)
 		all     sync.WaitGroup
 	)
-	for i := range orderWaiters {
+	for i := range orderedWaiters {
 		all.Go(func() {
-			lease, err := locker(i).Lock(ctx, n)
+			lease, err := locker(i).Lock(ctx, name)
 			if err != nil {
 				errs <- err
 				return
@@ -167,7 +181,9 @@ func order(ctx context.Context, b Backend, locker func(int) lock.Locker) error {
 				errs <- err
 			}
 		})
-		time.Sleep(2 * b.waits())
+		if err := queued(i + 1); err != nil {
+			return err
+		}
 	}
 	if err := held.Unlock(ctx); err != nil {
 		return err
@@ -182,7 +198,7 @@ func order(ctx context.Context, b Backend, locker func(int) lock.Locker) error {
 	want := 0
 	for got := range granted {
 		if got != want {
-			return fmt.Errorf("asker %d was granted the lock where asker %d was the next", got, want)
+			return fmt.Errorf("waiter %d was granted the lock before waiter %d", got, want)
 		}
 		want++
 	}

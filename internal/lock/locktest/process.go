@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock"
 )
 
-// Process is another instance in a process of its own. It dies with this one.
+// Process is another instance in its own process. It ends with this process.
 type Process struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
@@ -26,7 +26,7 @@ type Process struct {
 	done  chan struct{}
 }
 
-// StartProcess starts the command, whose program calls Child.
+// StartProcess starts the command. Its program must call Child.
 func StartProcess(cmd *exec.Cmd) (*Process, error) {
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -47,12 +47,12 @@ func StartProcess(cmd *exec.Cmd) (*Process, error) {
 		for scanner := bufio.NewScanner(out); scanner.Scan(); {
 			p.lines <- scanner.Text()
 		}
-		_ = cmd.Wait() // killed, as often as not
+		_ = cmd.Wait() // End kills the process, so an error says nothing
 	}()
 	return p, nil
 }
 
-// End kills the process, if it is still there, and waits for it.
+// End kills the process, if it still runs, and waits for its end.
 func (p *Process) End() {
 	_ = p.cmd.Process.Kill()
 	p.in.Close()
@@ -61,7 +61,7 @@ func (p *Process) End() {
 	<-p.done
 }
 
-// ask sends a command and returns the process's answer.
+// ask sends a command and returns the next answer.
 func (p *Process) ask(ctx context.Context, command string) (string, error) {
 	if _, err := io.WriteString(p.in, command+"\n"); err != nil {
 		return "", err
@@ -69,35 +69,38 @@ func (p *Process) ask(ctx context.Context, command string) (string, error) {
 	return p.answer(ctx)
 }
 
+// answer returns the next answer.
 func (p *Process) answer(ctx context.Context) (string, error) {
 	select {
 	case line, ok := <-p.lines:
 		if !ok {
 			return "", errors.New("the process has ended")
 		}
-		if said, failed := strings.CutPrefix(line, "error "); failed {
-			return "", errors.New(said)
+		if message, failed := strings.CutPrefix(line, "error "); failed {
+			return "", errors.New(message)
 		}
 		return line, nil
 	case <-ctx.Done():
-		return "", fmt.Errorf("waiting for the process: %w", ctx.Err())
+		return "", fmt.Errorf("waiting for an answer of the process: %w", ctx.Err())
 	}
 }
 
-// signal sends a signal.
 func (p *Process) signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
 
-// Child does in a process of its own what StartProcess's side asks for on
-// standard input, until that ends, and returns the exit code:
+// Child executes the commands that a Process sends to its standard input, until
+// that ends:
 //
-//	hold NAME                     locks, answers `held TOKEN`, and `lost` when
-//	                              the lease has been
-//	unlock                        answers `unlocked`, or `lost` if it was
-//	contend NAME FOLDER N GRANTS  N goroutines lock until each was granted so
-//	                              often; answers `done`
-//	try NAME N MILLIS             locks for so long, whatever errors come;
-//	                              answers `done GRANTS`
-func Child(l lock.Locker) (exit int) {
+//	hold NAME                     locks; answers `held TOKEN`, and later `lost`
+//	                              if the lease is lost
+//	unlock                        unlocks; answers `unlocked`, or an error
+//	contend NAME FOLDER N GRANTS  N goroutines lock until each was granted the
+//	                              lock GRANTS times; answers `done`
+//	try NAME N MILLIS             N goroutines lock for MILLIS and ignore errors;
+//	                              answers `granted` after the first grant, and
+//	                              `done GRANTS` in the end
+//
+// A command that fails is answered with `error MESSAGE`.
+func Child(l lock.Locker) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var (
@@ -137,17 +140,17 @@ func Child(l lock.Locker) (exit int) {
 		case "try":
 			goroutines, _ := strconv.Atoi(fields[2])
 			millis, _ := strconv.Atoi(fields[3])
-			answer("done %d", try(ctx, l, fields[1], goroutines, time.Duration(millis)*time.Millisecond))
+			granted := sync.OnceFunc(func() { answer("granted") })
+			answer("done %d", try(ctx, l, fields[1], goroutines, time.Duration(millis)*time.Millisecond, granted))
 		}
 		if err != nil {
 			answer("error %v", err)
 		}
 	}
-	return 0
 }
 
-// contend takes the lock again and again, and at each grant proves that it is
-// alone.
+// contend takes the lock again and again. At each grant it checks that no other
+// process or goroutine holds the lock.
 func contend(ctx context.Context, l lock.Locker, name, folder string, goroutines, grants int) error {
 	var all sync.WaitGroup
 	errs := make(chan error, goroutines)
@@ -156,7 +159,7 @@ func contend(ctx context.Context, l lock.Locker, name, folder string, goroutines
 			for range grants {
 				lease, err := l.Lock(ctx, name)
 				if err == nil {
-					err = errors.Join(witness(folder, lease), lease.Unlock(ctx))
+					err = errors.Join(recordGrant(folder, lease), lease.Unlock(ctx))
 				}
 				if err != nil {
 					errs <- err
@@ -170,9 +173,10 @@ func contend(ctx context.Context, l lock.Locker, name, folder string, goroutines
 	return <-errs
 }
 
-// try does the same for a time, through faults: a lease that was lost may
-// overlap another.
-func try(ctx context.Context, l lock.Locker, name string, goroutines int, during time.Duration) (grants int64) {
+// try takes the lock again and again for a time. It ignores errors and does not
+// check for overlaps, because leases can be lost. It calls granted after each
+// grant.
+func try(ctx context.Context, l lock.Locker, name string, goroutines int, during time.Duration, granted func()) (grants int64) {
 	ctx, cancel := context.WithTimeout(ctx, during)
 	defer cancel()
 	var (
@@ -185,9 +189,10 @@ func try(ctx context.Context, l lock.Locker, name string, goroutines int, during
 			for time.Now().Before(until) {
 				lease, err := l.Lock(ctx, name)
 				if err != nil {
-					time.Sleep(20 * time.Millisecond)
+					time.Sleep(20 * time.Millisecond) // before the next attempt
 					continue
 				}
+				granted()
 				if lease.Unlock(ctx) == nil {
 					mu.Lock()
 					grants++
@@ -200,10 +205,11 @@ func try(ctx context.Context, l lock.Locker, name string, goroutines int, during
 	return grants
 }
 
-var errOverlap = errors.New("two hold the lock at once")
+var errOverlap = errors.New("two holders have the lock at once")
 
-// witness fails if another is in the folder, and writes the token down.
-func witness(folder string, lease lock.Lease) error {
+// recordGrant appends the lease's token to a file in the folder. It returns an
+// error if another holder is in recordGrant at the same time.
+func recordGrant(folder string, lease lock.Lease) error {
 	inside := filepath.Join(folder, "inside")
 	file, err := os.OpenFile(inside, os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -221,8 +227,8 @@ func witness(folder string, lease lock.Lease) error {
 	return os.Remove(inside)
 }
 
-// witnessed returns the tokens in the order of their grants.
-func witnessed(folder string) (tokens []uint64, err error) {
+// recordedTokens returns the tokens in the order of their grants.
+func recordedTokens(folder string) (tokens []uint64, err error) {
 	text, err := os.ReadFile(filepath.Join(folder, "tokens"))
 	if err != nil {
 		return nil, err

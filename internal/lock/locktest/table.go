@@ -1,40 +1,43 @@
 package locktest
 
-// Row says what one backend promises.
+// Row says which promises a backend makes.
 type Row struct {
 	Backend string
-	// NotOffered has the promises that it does not make, and why.
+	// NotOffered has the names of the promises that the backend does not make,
+	// and the reasons.
 	NotOffered map[string]string
 }
 
 const (
 	oneProcess = "it locks within one process and has no server"
-	asks       = "waiters ask again, and whoever asks first gets it"
+	noQueue    = "waiters ask again after a release, and the first request gets the lock"
 )
 
-// Table returns a row for each backend. What a row does not name is promised.
+// Table returns a row for each backend. A backend makes all promises that its row
+// does not name.
 func Table() []Row {
 	return []Row{
 		{Backend: "local", NotOffered: map[string]string{
-			"OrderBetweenProcesses": oneProcess, "ProcessesExclude": oneProcess, "WaiterCancelledAtEachStep": oneProcess,
+			"OrderBetweenProcesses": oneProcess, "ProcessesExclude": oneProcess, "CancelledAtAnyMoment": oneProcess,
 			"KilledHolder": oneProcess, "StoppedHolder": oneProcess, "HolderCutOff": oneProcess, "WaiterCutOff": oneProcess,
 			"ConnectionCut": oneProcess, "ResumesAfterRestart": oneProcess, "HeldThroughRestart": oneProcess,
 		}},
 		{Backend: "redis", NotOffered: map[string]string{
-			"OrderBetweenProcesses": asks,
-			"HeldThroughRestart":    "a Redis that comes back without its data has forgotten its locks; so has a replica that lags when it takes over",
+			"OrderBetweenProcesses": noQueue,
+			"HeldThroughRestart":    "a Redis that restarts without its data has lost its locks, as has a replica that takes over while it lags behind",
 		}},
 		{Backend: "redlock", NotOffered: map[string]string{
-			"OrderBetweenProcesses": asks,
-			"TokensRise":            "the algorithm gives no number that rises",
-			"HeldThroughRestart":    "most of its servers coming back without their data have forgotten its locks",
+			"OrderBetweenProcesses": noQueue,
+			"TokensRise":            "the algorithm has no rising number",
+			"HeldThroughRestart":    "if a majority of the servers restart without their data, the locks are lost",
 		}},
 		{Backend: "zookeeper"},
 		{Backend: "etcd"},
 	}
 }
 
-// Offers reports whether the backend makes the promise, and if not why.
+// Offers reports whether the backend makes the promise. If not, it returns the
+// reason.
 func (r Row) Offers(p Promise) (bool, string) {
 	why, not := r.NotOffered[p.Name]
 	return !not, why

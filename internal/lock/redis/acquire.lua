@@ -1,15 +1,15 @@
--- Grants a lock that is free, or that another of the same process passes on. The
--- same request sent again gets its first answer.
+-- Grants the lock if it is free, or hands it over from another grant of the same
+-- process. If the same request is sent again, it gets its first answer.
 --
 -- KEYS  lock, token
--- ARGV  owner field, lease in milliseconds, how long the token is remembered, and
---       the owner field of who passes it on, if anybody
--- Returns { 1, token } if granted, else { 0, the lock's remaining milliseconds
--- (-1: it does not end) }.
+-- ARGV  field of the new grant, lease in milliseconds, expiry of the token in
+--       milliseconds; for a handover, also the field of the grant that ends
+-- Returns { 1, token } if granted, else { 0, remaining milliseconds of the lock }
+-- (-1: the lock has no expiry).
 
 local call = redis.call
 if ARGV[4] and call('HDEL', KEYS[1], ARGV[4]) == 0 and call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-  return { 0, 0 } -- it was not his any more
+  return { 0, 0 } -- the grant that ends no longer held the lock
 end
 if call('EXISTS', KEYS[1]) == 1 then
   if call('HEXISTS', KEYS[1], ARGV[1]) == 0 then

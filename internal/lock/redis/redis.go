@@ -1,21 +1,21 @@
-// Package redis locks in one Redis, a master with its replicas, or a slot of a
-// cluster. It speaks the protocol of Redisson's RLock, so that a Java service
-// and this one exclude each other:
+// Package redis locks in Redis: in a single server, in a master with replicas, or
+// in one slot of a cluster. It uses the protocol of Redisson's RLock, so that a
+// Java service and this one exclude each other. These are its keys and channels:
 //
-//	NAME                              hash: UUID:NUMBER of the holder → 1, expiring with the lease
-//	redisson_lock__channel:{NAME}     where a release is announced, by the message 0
-//	redisson_unlock_latch:{NAME}:UUID the holder that this instance released last, for a release that is sent again
+//	NAME                              hash: UUID:NUMBER of the holder → 1; expires with the lease
+//	redisson_lock__channel:{NAME}     receives the message 0 at each release
+//	redisson_unlock_latch:{NAME}:UUID the holder that this instance released last, in case a release is sent again
 //	holdfast_token:{NAME}             the last fencing token
 //
-// Only the first waiter of each process asks. It sleeps until a release is
-// announced or the holder's lease runs out.
+// Only the first waiter of each process asks Redis. It sleeps until a release is
+// published or the holder's lease has run out.
 //
 // A Redis that fails over, or restarts without its data, forgets locks that it
-// has granted: two then hold one lock until the first lease ends. Its fencing
-// token is the greater of the last one plus one and the server's clock in
-// microseconds, so a lost counter does not take it back. A clock that is behind,
-// set back or another server's after a failover, does so while the counter is
-// lost too.
+// has granted: two holders then have the same lock until the first lease ends.
+// The fencing token is the greater of the last token plus one and the server's
+// clock in microseconds, so tokens keep rising if only the counter is lost. They
+// fall back if the counter is lost and the clock is also behind: because it is
+// slow, was set back, or belongs to another server after a failover.
 package redis
 
 import (
@@ -35,56 +35,56 @@ import (
 )
 
 const (
-	// renewals is how many times a lease is renewed before it would end.
-	renewals = 3
+	// renewalsPerLease is how many times a lease is renewed within its length.
+	renewalsPerLease = 3
 	// callTimeout bounds one call to Redis.
 	callTimeout = 2 * time.Second
-	// latchTime is how long the answer to a release is kept.
-	latchTime = 15 * time.Second
-	// tokenTime is how long a token is remembered after its grant. The clock
-	// keeps later ones above it anyhow.
-	tokenTime = 24 * time.Hour
+	// latchTTL is how long Redis keeps the answer to a release.
+	latchTTL = 15 * time.Second
+	// tokenTTL is how long Redis keeps a token after its grant. The clock makes
+	// later tokens greater even without it.
+	tokenTTL = 24 * time.Hour
 )
 
-// Options of a Locker. The zero value is good.
+// Options configure a Locker. The zero value is valid.
 type Options struct {
-	// Lease is how long a lock outlives its holder, 0 for lock.DefaultLease. At
-	// least 10 ms.
+	// Lease is how long a lock outlives its holder. It must be at least 10 ms;
+	// 0 means lock.DefaultLease.
 	Lease time.Duration
-	// Fixed leases end after Lease whatever their holder does. Others are
-	// renewed while it lives.
+	// Fixed leases are not renewed: they end after Lease even if their holder
+	// lives. Other leases are renewed while their holder lives.
 	Fixed bool
 }
 
-// Locker locks in Redis. Close stops it.
+// Locker locks in Redis. Call Close when it is no longer used.
 type Locker struct {
 	lock.Locker
 	backend *backend
 }
 
-// New returns a Locker on the client, which stays the caller's.
+// New returns a Locker on the client. Close does not close the client.
 func New(client goredis.UniversalClient, options Options) *Locker {
 	if options.Lease == 0 {
 		options.Lease = lock.DefaultLease
 	}
 	b := &backend{
 		client: client, lease: options.Lease, fixed: options.Fixed,
-		id: uuid.NewString(), releases: newListener(client),
+		id: uuid.NewString(), releases: newSubscriptions(client),
 	}
 	return &Locker{Locker: lock.New(b), backend: b}
 }
 
-// Close stops listening for releases. Nobody may wait for a lock any more.
-// Leases go on until they are unlocked.
+// Close closes the connection that receives release messages. No caller may be
+// waiting for a lock. Held leases stay valid until they are unlocked.
 func (l *Locker) Close() error { return l.backend.releases.close() }
 
 type backend struct {
 	client   goredis.UniversalClient
 	lease    time.Duration
 	fixed    bool
-	id       string // of this instance, as a Redisson client has one
+	id       string // of this instance, like the ID of a Redisson client
 	grants   atomic.Int64
-	releases *listener
+	releases *subscriptions
 }
 
 var (
@@ -100,24 +100,27 @@ var (
 	releaseScript = goredis.NewScript(releaseLua)
 )
 
-// keyed is Redisson's name of what belongs to a lock, in the lock's hash slot.
-func keyed(prefix, name string) string {
+// lockKey returns prefix and the lock's name as one key, as Redisson does. The
+// key is in the hash slot of the lock.
+func lockKey(prefix, name string) string {
 	if strings.Contains(name, "{") {
 		return prefix + ":" + name
 	}
 	return prefix + ":{" + name + "}"
 }
 
-func channel(name string) string { return keyed("redisson_lock__channel", name) }
+func tokenKey(name string) string { return lockKey("holdfast_token", name) }
+
+func releaseChannel(name string) string { return lockKey("redisson_lock__channel", name) }
 
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func()) (lock.Grant, error) {
-	g := b.grant(name, lost)
+	g := b.newGrant(name, lost)
 	if wait {
-		b.releases.yield(ctx, channel(name))
+		b.releases.yield(ctx, releaseChannel(name))
 	}
-	held, err := g.try(ctx)
+	remaining, err := g.try(ctx)
 	if err == nil && g.token == 0 && wait {
-		err = g.wait(ctx, held)
+		err = g.wait(ctx, remaining)
 	}
 	switch {
 	case err != nil:
@@ -125,38 +128,40 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 	case g.token == 0:
 		return nil, lock.ErrHeld
 	}
-	g.watch()
+	g.startWatchdog()
 	return g, nil
 }
 
-// grant is a new contender for the lock.
-func (b *backend) grant(name string, lost func()) *grant {
+func (b *backend) newGrant(name string, lost func()) *grant {
 	return &grant{backend: b, name: name, field: b.id + ":" + strconv.FormatInt(b.grants.Add(1), 10), lost: lost}
 }
 
 // grant is a lock from its request to its release.
 type grant struct {
-	backend *backend
-	name    string
-	field   string
-	lost    func()
-	token   uint64
-	until   time.Time // the lease's end as far as is known here
-	passed  bool      // from another of this process
+	backend    *backend
+	name       string
+	field      string // of the lock's hash
+	lost       func()
+	token      uint64    // 0: not granted yet
+	until      time.Time // when the lease ends, at the earliest
+	handedOver bool      // received from another grant of this process
 
-	mu       sync.Mutex
-	watchdog *time.Timer
-	stopped  bool
-	stop     context.CancelFunc // of a renewal under way; nil: none is
-	renewals sync.WaitGroup
+	mu            sync.Mutex
+	watchdog      *time.Timer
+	stopped       bool
+	cancelRenewal context.CancelFunc // of the last renewal; nil: there was none
+	renewals      sync.WaitGroup
 }
 
 func (g *grant) Token() uint64 { return g.token }
 
-// try asks for the lock, or for another's who passes it on. Without a token afterwards it is held, for so long at
-// the most; negative: its end is unknown. After an error it leaves nothing that
-// it can remove.
-func (g *grant) try(ctx context.Context, from ...any) (held time.Duration, err error) {
+// try asks for the lock once. With from, the field of another grant, it takes
+// the lock over from that grant.
+//
+// If the lock is held, g.token is 0 afterwards and remaining is how long the
+// holder's lease lasts at most; negative: it has no end. After an error, try
+// removes what it can of the request.
+func (g *grant) try(ctx context.Context, from ...any) (remaining time.Duration, err error) {
 	defer func() {
 		if err != nil {
 			g.cleanUp(ctx)
@@ -165,13 +170,13 @@ func (g *grant) try(ctx context.Context, from ...any) (held time.Duration, err e
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	asked := time.Now()
-	answer, err := acquireScript.Run(ctx, g.backend.client, []string{g.name, keyed("holdfast_token", g.name)},
-		append([]any{g.field, g.backend.lease.Milliseconds(), tokenTime.Milliseconds()}, from...)...).Int64Slice()
+	answer, err := acquireScript.Run(ctx, g.backend.client, []string{g.name, tokenKey(g.name)},
+		append([]any{g.field, g.backend.lease.Milliseconds(), tokenTTL.Milliseconds()}, from...)...).Int64Slice()
 	if err != nil {
 		return 0, err
 	}
 	if len(answer) != 2 {
-		return 0, fmt.Errorf("acquire.lua answered %v", answer)
+		return 0, fmt.Errorf("acquire.lua returned %v", answer)
 	}
 	if answer[0] == 1 {
 		g.token, g.until = uint64(answer[1]), asked.Add(g.backend.lease)
@@ -180,83 +185,87 @@ func (g *grant) try(ctx context.Context, from ...any) (held time.Duration, err e
 	return time.Duration(answer[1]) * time.Millisecond, nil
 }
 
-// wait tries again whenever the lock is released, or its lease should be over.
-func (g *grant) wait(ctx context.Context, held time.Duration) (err error) {
-	releases := g.backend.releases.listen(ctx, channel(g.name))
+// wait tries again whenever the lock is released or its lease should have ended.
+func (g *grant) wait(ctx context.Context, remaining time.Duration) (err error) {
+	releases := g.backend.releases.wait(ctx, releaseChannel(g.name))
 	defer releases.leave()
 	for g.token == 0 {
-		if held < 0 { // a foreign lock without an end
-			held = g.backend.lease / renewals
+		if remaining < 0 { // a foreign lock without an expiry
+			remaining = g.backend.lease / renewalsPerLease
 		}
-		timer := time.NewTimer(held + time.Millisecond)
+		timer := time.NewTimer(remaining + time.Millisecond)
 		select {
-		case <-releases.heard:
+		case <-releases.notified:
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
 			return ctx.Err()
 		}
 		timer.Stop()
-		if held, err = g.try(ctx); err != nil {
+		if remaining, err = g.try(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// cleanUp removes what a request without an answer may have left.
+// cleanUp removes what a request without an answer may have left in Redis.
 func (g *grant) cleanUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	_, _ = g.release(ctx) // what it misses ends with its lease
+	_, _ = g.release(ctx) // if it fails, the lock ends with its lease
 }
 
-// watch renews the lease, unless it is fixed, and reports when it is lost.
-func (g *grant) watch() {
+// startWatchdog starts the timer that renews the lease, or ends it if it is
+// fixed.
+func (g *grant) startWatchdog() {
 	wait := time.Until(g.until)
 	if !g.backend.fixed {
-		wait = min(wait, g.backend.lease/renewals)
+		wait = min(wait, g.backend.lease/renewalsPerLease)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.stopped {
-		g.watchdog = time.AfterFunc(wait, g.renew)
+		g.watchdog = time.AfterFunc(wait, g.runWatchdog)
 	}
 }
 
-func (g *grant) renew() {
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
+// runWatchdog renews the lease and starts the timer again, or reports that the
+// lease was lost.
+func (g *grant) runWatchdog() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	g.mu.Lock()
 	if g.stopped {
 		g.mu.Unlock()
 		return
 	}
-	g.stop = stop
+	g.cancelRenewal = cancel
 	g.renewals.Add(1)
 	g.mu.Unlock()
 	defer g.renewals.Done()
-	if g.renewed(ctx) {
-		g.watch()
+	if g.renew(ctx) {
+		g.startWatchdog()
 	} else if ctx.Err() == nil {
 		g.lost()
 	}
 }
 
-// unwatch ends the watchdog. Afterwards nothing of it is under way.
-func (g *grant) unwatch() {
+// stopWatchdog returns when no renewal is under way and none will start.
+func (g *grant) stopWatchdog() {
 	g.mu.Lock()
 	g.stopped = true
 	g.watchdog.Stop()
-	if g.stop != nil {
-		g.stop()
+	if g.cancelRenewal != nil {
+		g.cancelRenewal()
 	}
 	g.mu.Unlock()
 	g.renewals.Wait()
 }
 
-// renewed reports whether the lease goes on.
-func (g *grant) renewed(ctx context.Context) bool {
+// renew renews the lease. It retries after errors until the lease ends, and
+// reports whether the lease was renewed.
+func (g *grant) renew(ctx context.Context) bool {
 	for !g.backend.fixed && time.Now().Before(g.until) {
 		call, cancel := context.WithDeadline(ctx, g.until)
 		call, cancelCall := context.WithTimeout(call, callTimeout)
@@ -271,33 +280,33 @@ func (g *grant) renewed(ctx context.Context) bool {
 		case err == nil || ctx.Err() != nil:
 			return false
 		}
-		select { // it may be there again before the lease ends
+		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(min(g.backend.lease/(10*renewals), time.Until(g.until))):
+		case <-time.After(min(g.backend.lease/(10*renewalsPerLease), time.Until(g.until))):
 		}
 	}
 	return false
 }
 
-// Pass makes the lock another grant's, in one request.
-func (g *grant) Pass(ctx context.Context, lost func()) (lock.Grant, error) {
-	g.unwatch()
-	next := g.backend.grant(g.name, lost)
-	next.passed = true
+// HandOver replaces g by another grant in one request.
+func (g *grant) HandOver(ctx context.Context, lost func()) (lock.Grant, error) {
+	g.stopWatchdog()
+	next := g.backend.newGrant(g.name, lost)
+	next.handedOver = true
 	switch _, err := next.try(ctx, g.field); {
-	case err != nil: // whoever has it now, it is to be free
+	case err != nil: // it is unknown which of the two has the lock: next is cleaned up already
 		g.cleanUp(ctx)
 		return nil, err
 	case next.token == 0:
 		return nil, lock.ErrLost
 	}
-	next.watch()
+	next.startWatchdog()
 	return next, nil
 }
 
 func (g *grant) Release(ctx context.Context) error {
-	g.unwatch()
+	g.stopWatchdog()
 	held, err := g.release(ctx)
 	if err == nil && !held {
 		err = lock.ErrLost
@@ -306,17 +315,18 @@ func (g *grant) Release(ctx context.Context) error {
 }
 
 func (g *grant) release(ctx context.Context) (held bool, err error) {
-	latch := keyed("redisson_unlock_latch", g.name) + ":" + g.backend.id
-	answer, err := releaseScript.Run(ctx, g.backend.client, []string{g.name, channel(g.name), latch},
-		g.field, latchTime.Milliseconds()).Int64Slice()
+	latch := lockKey("redisson_unlock_latch", g.name) + ":" + g.backend.id
+	channel := releaseChannel(g.name)
+	answer, err := releaseScript.Run(ctx, g.backend.client, []string{g.name, channel, latch},
+		g.field, latchTTL.Milliseconds()).Int64Slice()
 	if err != nil {
 		return false, err
 	}
 	if len(answer) != 2 {
-		return false, fmt.Errorf("release.lua answered %v", answer)
+		return false, fmt.Errorf("release.lua returned %v", answer)
 	}
-	if g.passed { // its own waiters had their turn
-		g.backend.releases.released(channel(g.name), answer[1])
+	if g.handedOver { // the waiters of this process have had their turn
+		g.backend.releases.noteRelease(channel, answer[1])
 	}
 	return answer[0] == 1, nil
 }

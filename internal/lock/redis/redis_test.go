@@ -19,31 +19,32 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestTokensRise takes away all that the server remembers of earlier tokens.
+// TestTokensRise deletes, in several ways, what the server stores of earlier
+// tokens.
 func TestTokensRise(t *testing.T) {
 	t.Parallel()
 	const name = "rising"
 	server := testenv.OwnRedis(t)
 	client := openClient(t, server.URL())
 	ours := newLocker(t, client, Options{})
-	tokenKey := "holdfast_token:{" + name + "}"
+	key := "holdfast_token:{" + name + "}"
 	var last uint64
 	grant := func(after string) {
 		t.Helper()
 		lease := locktest.MustLock(t, ours, name)
 		if lease.Token() <= last {
-			t.Errorf("after %s: token %d, and before it was %d", after, lease.Token(), last)
+			t.Errorf("after %s: token %d was followed by token %d", after, last, lease.Token())
 		}
 		last = lease.Token()
-		if kept, err := client.Get(t.Context(), tokenKey).Uint64(); err != nil || kept != last {
-			t.Errorf("after %s: the server keeps the token %d, %v, and gave %d", after, kept, err, last)
+		if kept, err := client.Get(t.Context(), key).Uint64(); err != nil || kept != last {
+			t.Errorf("after %s: the server stores the token %d, %v, want %d", after, kept, err, last)
 		}
 		locktest.MustUnlock(t, lease)
 	}
-	gone := func(after string) {
+	grantWithoutToken := func(after string) {
 		t.Helper()
-		eventually(t, "the token is gone", func() bool {
-			n, err := client.Exists(t.Context(), tokenKey).Result()
+		locktest.Eventually(t, "the server stores no token", func() bool {
+			n, err := client.Exists(t.Context(), key).Result()
 			return err == nil && n == 0
 		})
 		grant(after)
@@ -56,15 +57,15 @@ func TestTokensRise(t *testing.T) {
 		if err := client.FlushAll(t.Context()).Err(); err != nil {
 			t.Fatal(err)
 		}
-		gone("FLUSHALL")
-		if n, err := client.Del(t.Context(), tokenKey).Result(); err != nil || n != 1 {
-			t.Fatalf("no token was deleted: %v", err)
+		grantWithoutToken("FLUSHALL")
+		if n, err := client.Del(t.Context(), key).Result(); err != nil || n != 1 {
+			t.Fatalf("the token was not deleted: %v", err)
 		}
-		gone("its deletion")
-		if ok, err := client.PExpire(t.Context(), tokenKey, 5*time.Millisecond).Result(); err != nil || !ok {
-			t.Fatalf("no token expires: %v", err)
+		grantWithoutToken("its deletion")
+		if ok, err := client.PExpire(t.Context(), key, 5*time.Millisecond).Result(); err != nil || !ok {
+			t.Fatalf("the token has no expiry: %v", err)
 		}
-		gone("its expiry")
+		grantWithoutToken("its expiry")
 	}
 	before := server.PID()
 	server.Restart()
@@ -73,19 +74,19 @@ func TestTokensRise(t *testing.T) {
 	}
 	grant("a restart")
 
-	// One that is ahead of the server's clock is counted on from.
+	// A token ahead of the server's clock is incremented.
 	ahead := uint64(time.Now().Add(time.Hour).UnixMicro())
-	if err := client.Set(t.Context(), tokenKey, ahead, 0).Err(); err != nil {
+	if err := client.Set(t.Context(), key, ahead, 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	lease := locktest.MustLock(t, ours, name)
 	if lease.Token() != ahead+1 {
-		t.Errorf("after %d came %d", ahead, lease.Token())
+		t.Errorf("token %d was followed by token %d, want %d", ahead, lease.Token(), ahead+1)
 	}
 	locktest.MustUnlock(t, lease)
 }
 
-// TestReentryKeepsToken enters again on a context with the same owner.
+// TestReentryKeepsToken takes a lock again on a context with the same owner.
 func TestReentryKeepsToken(t *testing.T) {
 	t.Parallel()
 	client := openClient(t, testenv.Redis(t))
@@ -101,22 +102,23 @@ func TestReentryKeepsToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	if inner.Token() != outer.Token() {
-		t.Errorf("the token was %d and is %d for the owner's second lease", outer.Token(), inner.Token())
+		t.Errorf("the owner's first lease has the token %d and its second %d", outer.Token(), inner.Token())
 	}
-	if kept, err := client.Get(t.Context(), keyed("holdfast_token", name)).Uint64(); err != nil || kept != outer.Token() {
-		t.Errorf("the server has minted %d, %v, after %d", kept, err, outer.Token())
+	if kept, err := client.Get(t.Context(), tokenKey(name)).Uint64(); err != nil || kept != outer.Token() {
+		t.Errorf("the server stores the token %d, %v, want %d", kept, err, outer.Token())
 	}
 	locktest.MustUnlock(t, inner)
-	refused(t, newLocker(t, client, Options{}), name)
+	locktest.MustBeHeld(t, newLocker(t, client, Options{}), name)
 	locktest.MustUnlock(t, outer)
 	next := locktest.MustLock(t, ours, name)
 	if next.Token() <= outer.Token() {
-		t.Errorf("the next holder's token is %d, after %d", next.Token(), outer.Token())
+		t.Errorf("token %d was followed by token %d", outer.Token(), next.Token())
 	}
 	locktest.MustUnlock(t, next)
 }
 
-// TestWatchdogRenews holds a lock for longer than its lease.
+// TestWatchdogRenews holds a lock for three times its lease, and looks at it every
+// 10 ms.
 func TestWatchdogRenews(t *testing.T) {
 	t.Parallel()
 	const short = time.Second
@@ -130,20 +132,20 @@ func TestWatchdogRenews(t *testing.T) {
 			t.Fatal(err)
 		}
 		if left <= 0 || left > short {
-			t.Fatalf("the lock has %v left of its lease of %v", left, short)
+			t.Fatalf("%v remain of a lease of %v", left, short)
 		}
-		refused(t, other, name)
+		locktest.MustBeHeld(t, other, name)
 	}
 	if err := lease.Context().Err(); err != nil {
 		t.Errorf("the lease ended: %v", context.Cause(lease.Context()))
 	}
 	locktest.MustUnlock(t, lease)
 	if n, err := client.Exists(t.Context(), name).Result(); err != nil || n != 0 {
-		t.Errorf("the watchdog has outlived the lock: %d, %v", n, err)
+		t.Errorf("after Unlock, EXISTS returned %d, %v", n, err)
 	}
 }
 
-// TestFixedLeaseEnds has no watchdog.
+// TestFixedLeaseEnds holds a lock that is not renewed.
 func TestFixedLeaseEnds(t *testing.T) {
 	t.Parallel()
 	const short = 300 * time.Millisecond
@@ -151,52 +153,39 @@ func TestFixedLeaseEnds(t *testing.T) {
 	name := "fixed-" + uuid.NewString()
 	asked := time.Now()
 	lease := locktest.MustLock(t, newLocker(t, client, Options{Lease: short, Fixed: true}), name)
-	select {
-	case <-lease.Context().Done():
-	case <-time.After(5 * time.Second):
-		t.Fatal("the lease does not end")
-	}
+	locktest.MustBeLost(t, lease, 5*time.Second)
 	if took := time.Since(asked); took < short || took > short+time.Second {
 		t.Errorf("a lease of %v ended after %v", short, took)
 	}
-	if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrLost) {
-		t.Errorf("the lease ended with %v", cause)
-	}
-	eventually(t, "the lock is gone", func() bool {
+	locktest.Eventually(t, "the lock has expired", func() bool {
 		n, err := client.Exists(t.Context(), name).Result()
 		return err == nil && n == 0
 	})
 	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
-		t.Errorf("Unlock of a lease that ended: %v", err)
+		t.Errorf("Unlock of a lease that has ended: %v", err)
 	}
 }
 
-// TestLockLostWithItsKey takes the lock away from under its holder.
+// TestLockLostWithItsKey deletes a held lock, and takes it with Redisson. The
+// holder must notice.
 func TestLockLostWithItsKey(t *testing.T) {
 	t.Parallel()
 	client := openClient(t, testenv.Redis(t))
 	name := "taken-" + uuid.NewString()
 	lease := locktest.MustLock(t, newLocker(t, client, Options{Lease: 600 * time.Millisecond}), name)
 	if n, err := client.Del(t.Context(), name).Result(); err != nil || n != 1 {
-		t.Fatalf("there was no lock to delete: %v", err)
+		t.Fatalf("the lock was not deleted: %v", err)
 	}
-	thief := newRedisson(client, 30*time.Second)
-	thief.mustLock(t, name)
-	select {
-	case <-lease.Context().Done():
-	case <-time.After(5 * time.Second):
-		t.Fatal("the holder does not notice")
-	}
-	if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrLost) {
-		t.Errorf("the lease ended with %v", cause)
-	}
+	next := newRedisson(client, 30*time.Second)
+	next.mustLock(t, name)
+	locktest.MustBeLost(t, lease, 5*time.Second)
 	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("Unlock of a lost lease: %v", err)
 	}
-	thief.mustUnlock(t, name, "1") // neither renewing nor unlocking touched it
+	next.mustUnlock(t, name, "1") // neither the watchdog nor Unlock changed its lock
 }
 
-// acquired is a grant of the backend itself, whose watchdog is stopped.
+// acquired returns a grant of the backend. Its watchdog is stopped.
 func acquired(t *testing.T, client goredis.UniversalClient, name string) *grant {
 	t.Helper()
 	g, err := newLocker(t, client, Options{}).backend.Acquire(t.Context(), name, false, func() {})
@@ -204,12 +193,12 @@ func acquired(t *testing.T, client goredis.UniversalClient, name string) *grant 
 		t.Fatal(err)
 	}
 	held := g.(*grant)
-	held.unwatch()
+	held.stopWatchdog()
 	return held
 }
 
-// TestReleaseSentTwice answers the second with the first one's answer, though
-// somebody else has the lock by then.
+// TestReleaseSentTwice sends a release again after another holder has taken the
+// lock. It must get its first answer, and must not free the other's lock.
 func TestReleaseSentTwice(t *testing.T) {
 	t.Parallel()
 	client := openClient(t, testenv.Redis(t))
@@ -220,15 +209,15 @@ func TestReleaseSentTwice(t *testing.T) {
 	}
 	second := acquired(t, client, name)
 	if held, err := first.release(t.Context()); err != nil || !held {
-		t.Errorf("the same release again: %v, %v", held, err)
+		t.Errorf("the second release: %v, %v", held, err)
 	}
 	if held, err := client.HExists(t.Context(), name, second.field).Result(); err != nil || !held {
-		t.Fatalf("the release sent twice freed another's lock: %v, %v", held, err)
+		t.Fatalf("after the second release, HEXISTS of the next holder's field returned %v, %v", held, err)
 	}
 
-	// A lock that was lost stays lost.
+	// The release of a lost lock returns the same answer each time, too.
 	if n, err := client.Del(t.Context(), name).Result(); err != nil || n != 1 {
-		t.Fatalf("there was no lock to delete: %v", err)
+		t.Fatalf("the lock was not deleted: %v", err)
 	}
 	for range 2 {
 		if held, err := second.release(t.Context()); err != nil || held {
@@ -237,7 +226,8 @@ func TestReleaseSentTwice(t *testing.T) {
 	}
 }
 
-// TestAcquireSentTwice grants one lock, once.
+// TestAcquireSentTwice sends the same request four times. It must be granted one
+// lock, with one token, that one release frees.
 func TestAcquireSentTwice(t *testing.T) {
 	t.Parallel()
 	client := openClient(t, testenv.Redis(t))
@@ -250,27 +240,28 @@ func TestAcquireSentTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 		if g.token != token {
-			t.Errorf("the same request was granted the token %d, and then %d", token, g.token)
+			t.Errorf("the same request was granted the token %d and then %d", token, g.token)
 		}
 	}
 	fields, err := client.HGetAll(t.Context(), name).Result()
 	if err != nil || len(fields) != 1 || fields[g.field] != "1" {
-		t.Errorf("the lock is %v, %v; it should be held once by %s", fields, err, g.field)
+		t.Errorf("the lock has the fields %v, %v; want %s: 1", fields, err, g.field)
 	}
-	if kept, err := client.Get(t.Context(), keyed("holdfast_token", name)).Uint64(); err != nil || kept != token {
-		t.Errorf("the server keeps the token %d, %v, and gave %d", kept, err, token)
+	if kept, err := client.Get(t.Context(), tokenKey(name)).Uint64(); err != nil || kept != token {
+		t.Errorf("the server stores the token %d, %v, want %d", kept, err, token)
 	}
 	if held, err := g.release(t.Context()); err != nil || !held {
 		t.Errorf("release: %v, %v", held, err)
 	}
 	if n, err := client.Exists(t.Context(), name).Result(); err != nil || n != 0 {
-		t.Errorf("one release did not free it: %d, %v", n, err)
+		t.Errorf("after one release, EXISTS returned %d, %v", n, err)
 	}
 }
 
 var commandCalls = regexp.MustCompile(`(?m)^cmdstat_([^:]+):calls=(\d+)`)
 
-// TestWaiterSleeps counts what a waiter asks the server while nothing happens.
+// TestWaiterSleeps counts the commands that the server receives in one second
+// while a waiter waits.
 func TestWaiterSleeps(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t)
@@ -280,12 +271,11 @@ func TestWaiterSleeps(t *testing.T) {
 	waiter := newLocker(t, openClient(t, server.URL()), Options{})
 	const name = "slept-for"
 	lease := locktest.MustLock(t, holder, name)
-	granted := lockLater(t.Context(), waiter, name)
-	listens(t, waiter, name)
+	waiting := startWaiter(t.Context(), t, waiter, name)
 	if err := admin.ConfigResetStat(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // the time in which commands are counted
 	info, err := admin.Info(t.Context(), "commandstats").Result()
 	if err != nil {
 		t.Fatal(err)
@@ -300,23 +290,19 @@ func TestWaiterSleeps(t *testing.T) {
 		}
 	}
 	if sent > 3 {
-		t.Errorf("the server had %d commands in a second of waiting:\n%s", sent, info)
+		t.Errorf("the server received %d commands in a second of waiting, want at most 3:\n%s", sent, info)
 	}
-	select {
-	case g := <-granted:
-		t.Fatalf("it did not wait: %v", g.err)
-	default:
-	}
+	locktest.MustWait(t, waiting, 0)
 	released := time.Now()
 	locktest.MustUnlock(t, lease)
-	g := soon(t, granted)
-	if took := g.at.Sub(released); took > 2*time.Second {
-		t.Errorf("woken only after %v", took)
+	granted := locktest.MustGrant(t, waiting)
+	if took := granted.At.Sub(released); took > 2*time.Second {
+		t.Errorf("granted only %v after the release", took)
 	}
-	locktest.MustUnlock(t, g.lease)
+	locktest.MustUnlock(t, granted.Lease)
 }
 
-// TestWaiterOutlivesItsConnections kills what a waiter listens on.
+// TestWaiterOutlivesItsConnections kills all connections of a waiter.
 func TestWaiterOutlivesItsConnections(t *testing.T) {
 	t.Parallel()
 	const held = 10 * time.Second
@@ -327,39 +313,38 @@ func TestWaiterOutlivesItsConnections(t *testing.T) {
 	const name = "cut-off"
 	holder := newRedisson(admin, held)
 	holder.mustLock(t, name)
-	granted := lockLater(t.Context(), waiter, name)
-	listens(t, waiter, name)
-	killed := func(kind string) {
+	waiting := startWaiter(t.Context(), t, waiter, name)
+	kill := func(kind string) {
 		t.Helper()
 		n, err := admin.ClientKillByFilter(t.Context(), "TYPE", kind, "SKIPME", "yes").Result()
 		if err != nil || n == 0 {
-			t.Fatalf("%d connections of type %s were killed: %v", n, kind, err)
+			t.Fatalf("CLIENT KILL killed %d connections of type %s: %v", n, kind, err)
 		}
 	}
-	killed("pubsub")
-	killed("normal")
+	kill("pubsub")
+	kill("normal")
 	released := time.Now()
 	holder.mustUnlock(t, name, "1")
-	g := soon(t, granted)
-	if took := g.at.Sub(released); took > held/2 {
-		t.Errorf("granted %v after the release, and the lease was %v", took, held)
+	granted := locktest.MustGrant(t, waiting)
+	if took := granted.At.Sub(released); took > held/2 {
+		t.Errorf("granted %v after the release, with a lease of %v", took, held)
 	}
-	locktest.MustUnlock(t, g.lease)
+	locktest.MustUnlock(t, granted.Lease)
 
-	// And it hears again: this time nothing is killed.
+	// The new connection works: this time nothing is killed.
 	holder.mustLock(t, name)
-	granted = lockLater(t.Context(), waiter, name)
-	listens(t, waiter, name)
+	waiting = startWaiter(t.Context(), t, waiter, name)
 	released = time.Now()
 	holder.mustUnlock(t, name, "1")
-	g = soon(t, granted)
-	if took := g.at.Sub(released); took > 2*time.Second {
-		t.Errorf("afterwards it was woken only after %v", took)
+	granted = locktest.MustGrant(t, waiting)
+	if took := granted.At.Sub(released); took > 2*time.Second {
+		t.Errorf("on the new connection: granted only %v after the release", took)
 	}
-	locktest.MustUnlock(t, g.lease)
+	locktest.MustUnlock(t, granted.Lease)
 }
 
-// TestIdleSubscriptionsAreBounded waits for many locks, and then for none.
+// TestIdleSubscriptionsAreBounded waits for 200 locks at once. Afterwards only few
+// of their channels may stay subscribed.
 func TestIdleSubscriptionsAreBounded(t *testing.T) {
 	t.Parallel()
 	const names = 200
@@ -391,29 +376,29 @@ func TestIdleSubscriptionsAreBounded(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "all waiters listen", func() bool { return channels() == names })
+	locktest.Eventually(t, "all waiters have subscribed", func() bool { return channels() == names })
 	for _, lease := range held {
 		locktest.MustUnlock(t, lease)
 	}
 	waiting.Wait()
-	eventually(t, "the server knows of few channels", func() bool { return channels() <= idleChannels })
+	locktest.Eventually(t, "few channels are subscribed", func() bool { return channels() <= maxIdleChannels })
 
-	// One of those that are no longer listened to is heard of all the same.
+	// A waiter on a channel that was unsubscribed is woken as well.
 	for _, name := range []string{"idle-0", "idle-199"} {
 		lease := locktest.MustLock(t, holder, name)
-		granted := lockLater(t.Context(), waiter, name)
-		listens(t, waiter, name)
+		waiting := startWaiter(t.Context(), t, waiter, name)
 		released := time.Now()
 		locktest.MustUnlock(t, lease)
-		g := soon(t, granted)
-		if took := g.at.Sub(released); took > 2*time.Second {
-			t.Errorf("%s: woken only after %v", name, took)
+		granted := locktest.MustGrant(t, waiting)
+		if took := granted.At.Sub(released); took > 2*time.Second {
+			t.Errorf("%s: granted only %v after the release", name, took)
 		}
-		locktest.MustUnlock(t, g.lease)
+		locktest.MustUnlock(t, granted.Lease)
 	}
 }
 
-// TestCloseEndsAllGoroutines is not parallel, so that all goroutines are its own.
+// TestCloseEndsAllGoroutines is not parallel, so that no other test's goroutines
+// run.
 func TestCloseEndsAllGoroutines(t *testing.T) {
 	server := testenv.OwnRedis(t)
 	before := goleak.IgnoreCurrent()
@@ -421,17 +406,14 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	holder, waiter := New(client, Options{Lease: 300 * time.Millisecond}), New(client, Options{})
 	lease := locktest.MustLock(t, holder, "closed")
 	ctx, cancel := context.WithCancel(t.Context())
-	given := lockLater(ctx, waiter, "closed")
-	listens(t, waiter, "closed")
+	waiting := startWaiter(ctx, t, waiter, "closed")
 	cancel()
-	if g := <-given; !errors.Is(g.err, context.Canceled) {
-		t.Fatalf("a waiter that was cancelled: %v", g.err)
+	if cancelled := <-waiting; !errors.Is(cancelled.Err, context.Canceled) {
+		t.Fatalf("Lock of a cancelled waiter: %v", cancelled.Err)
 	}
-	given = lockLater(t.Context(), waiter, "closed")
-	listens(t, waiter, "closed")
+	waiting = startWaiter(t.Context(), t, waiter, "closed")
 	locktest.MustUnlock(t, lease)
-	g := soon(t, given)
-	locktest.MustUnlock(t, g.lease)
+	locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
 	if err := errors.Join(holder.Close(), waiter.Close(), client.Close()); err != nil {
 		t.Error(err)
 	}

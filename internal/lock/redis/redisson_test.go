@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -14,7 +15,6 @@ import (
 	"github.com/google/uuid"
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -22,9 +22,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// The commands of Redisson's RLock as its class org.redisson.RedissonLock sends
-// them (tryLockInnerAsync and unlockInnerAsync; Redisson is published under the
-// Apache License 2.0).
+// The scripts of Redisson's RLock, as the methods tryLockInnerAsync and
+// unlockInnerAsync of its class org.redisson.RedissonLock send them. Redisson is
+// published under the Apache License 2.0.
 var (
 	redissonLock = goredis.NewScript(`if ((redis.call('exists', KEYS[1]) == 0) or (redis.call('hexists', KEYS[1], ARGV[2]) == 1)) then ` +
 		`redis.call('hincrby', KEYS[1], ARGV[2], 1); ` +
@@ -52,7 +52,7 @@ var (
 		`end;`)
 )
 
-// redisson is one thread of a foreign instance.
+// redisson acts as one thread of a Redisson instance.
 type redisson struct {
 	client goredis.UniversalClient
 	owner  string // UUID:threadId
@@ -63,7 +63,7 @@ func newRedisson(client goredis.UniversalClient, lease time.Duration) *redisson 
 	return &redisson{client: client, owner: uuid.NewString() + ":1", lease: lease}
 }
 
-// lock asks once. Refused, it has the lock's remaining time.
+// lock asks once. If the lock is held it returns the lock's remaining time.
 func (r *redisson) lock(ctx context.Context, name string) (granted bool, remaining time.Duration, err error) {
 	answer, err := redissonLock.Run(ctx, r.client, []string{name}, r.lease.Milliseconds(), r.owner).Int64()
 	if errors.Is(err, goredis.Nil) {
@@ -72,10 +72,29 @@ func (r *redisson) lock(ctx context.Context, name string) (granted bool, remaini
 	return false, time.Duration(answer) * time.Millisecond, err
 }
 
-// unlock answers 1 for a lock that it freed, 0 for one that it has entered more
-// often, and nil for one that it does not hold.
+// lockWaiting asks until it is granted the lock, as RedissonLock.lock does: after
+// a refusal it waits for a message or for the end of the remaining time. It
+// returns how many times it was refused.
+func (r *redisson) lockWaiting(ctx context.Context, name string, messages <-chan *goredis.Message) (refusals int64, err error) {
+	for {
+		granted, remaining, err := r.lock(ctx, name)
+		if granted || err != nil {
+			return refusals, err
+		}
+		refusals++
+		select {
+		case <-messages:
+		case <-time.After(remaining):
+		case <-ctx.Done():
+			return refusals, ctx.Err()
+		}
+	}
+}
+
+// unlock returns 1 if it freed the lock, 0 if the lock was entered more than once
+// and is still held, and nil if the lock is not its own.
 func (r *redisson) unlock(ctx context.Context, name string) (answer string, err error) {
-	// Redisson has a new request's ID for every unlock.
+	// Redisson makes a new request ID for every unlock.
 	keys := []string{
 		name, "redisson_lock__channel:{" + name + "}",
 		"redisson_unlock_latch:{" + name + "}:" + strings.ReplaceAll(uuid.NewString(), "-", ""),
@@ -90,14 +109,14 @@ func (r *redisson) unlock(ctx context.Context, name string) (answer string, err 
 func (r *redisson) mustLock(t *testing.T, name string) {
 	t.Helper()
 	if granted, remaining, err := r.lock(t.Context(), name); err != nil || !granted {
-		t.Fatalf("the foreign client was not granted the lock: %v left, %v", remaining, err)
+		t.Fatalf("Redisson was not granted the lock: %v remain, error %v", remaining, err)
 	}
 }
 
 func (r *redisson) mustUnlock(t *testing.T, name, want string) {
 	t.Helper()
 	if answer, err := r.unlock(t.Context(), name); err != nil || answer != want {
-		t.Fatalf("the foreign unlock answers %s, %v, and should %s", answer, err, want)
+		t.Fatalf("Redisson's unlock returned %s, %v, want %s", answer, err, want)
 	}
 }
 
@@ -119,75 +138,45 @@ func newLocker(t *testing.T, client goredis.UniversalClient, options Options) *L
 	return l
 }
 
-// refused checks that ours does not get a held lock.
-func refused(t *testing.T, l lock.Locker, name string) {
-	t.Helper()
-	if lease, err := l.TryLock(t.Context(), name); !errors.Is(err, lock.ErrHeld) {
-		if err == nil {
-			_ = lease.Unlock(t.Context())
+// requestCounter is a hook that counts the answered requests of one Locker for
+// one lock.
+type requestCounter struct {
+	locker string // the Locker's ID
+	name   string
+	n      atomic.Int64
+}
+
+func (c *requestCounter) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (c *requestCounter) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return next
+}
+
+func (c *requestCounter) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		err := next(ctx, cmd)
+		// EVALSHA hash 2 NAME TOKEN FIELD …, as acquire.lua is called
+		if args := cmd.Args(); err == nil && len(args) > 5 && args[3] == c.name {
+			if field, ok := args[5].(string); ok && strings.HasPrefix(field, c.locker+":") {
+				c.n.Add(1)
+			}
 		}
-		t.Fatalf("TryLock on a held lock: %v", err)
+		return err
 	}
 }
 
-// granting is a Lock under way.
-type granting struct {
-	lease lock.Lease
-	err   error
-	at    time.Time
-}
-
-func lockLater(ctx context.Context, l lock.Locker, name string) <-chan granting {
-	granted := make(chan granting, 1)
-	go func() {
-		lease, err := l.Lock(ctx, name)
-		granted <- granting{lease, err, time.Now()}
-	}()
-	return granted
-}
-
-// soon waits for a grant that is due, and so for far less than the lease that
-// would bring it anyhow.
-func soon(t *testing.T, granted <-chan granting) granting {
+// startWaiter calls Lock for a held lock, and returns when the waiter sleeps: it
+// asks once, subscribes, asks again and then sleeps.
+func startWaiter(ctx context.Context, t *testing.T, l *Locker, name string) <-chan locktest.Answer {
 	t.Helper()
-	select {
-	case g := <-granted:
-		if g.err != nil {
-			t.Fatal(g.err)
-		}
-		return g
-	case <-time.After(10 * time.Second):
-		t.Fatal("not granted")
-		panic("unreachable")
-	}
+	requests := &requestCounter{locker: l.backend.id, name: name}
+	l.backend.client.AddHook(requests)
+	answers := locktest.LockAsync(ctx, l, name)
+	locktest.Eventually(t, "the waiter has asked a second time", func() bool { return requests.n.Load() >= 2 })
+	return answers
 }
 
-// eventually waits until ready, for ten seconds.
-func eventually(t *testing.T, what string, ready func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ready(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 10 s: %s", what)
-		}
-	}
-}
-
-// listens waits until our waiter hears of the lock's releases.
-func listens(t *testing.T, l *Locker, name string) {
-	t.Helper()
-	eventually(t, "the waiter listens", func() bool {
-		releases := l.backend.releases
-		releases.mu.Lock()
-		e := releases.ears[channel(name)]
-		waiting := e != nil && e.waiting > 0
-		releases.mu.Unlock()
-		return waiting
-	})
-	// It asks again once the subscription is there, and sleeps after that.
-	time.Sleep(100 * time.Millisecond)
-}
-
-// topologies are the ways in which Redis is run.
+// topologies are the ways in which Redis can be deployed.
 var topologies = []struct {
 	name string
 	url  func(testenv.T) string
@@ -197,8 +186,8 @@ var topologies = []struct {
 	{"sentinel", testenv.RedisSentinel},
 }
 
-// TestRedissonHolderExcludesOurs holds with Redisson. Its unlock wakes ours long
-// before the lease would end.
+// TestRedissonHolderExcludesOurs holds the lock with Redisson, entered once and
+// twice. Redisson's last unlock must wake our waiter long before the lease ends.
 func TestRedissonHolderExcludesOurs(t *testing.T) {
 	t.Parallel()
 	for _, topology := range topologies {
@@ -212,26 +201,21 @@ func TestRedissonHolderExcludesOurs(t *testing.T) {
 				for range entered {
 					foreign.mustLock(t, name)
 				}
-				refused(t, ours, name)
-				granted := lockLater(t.Context(), ours, name)
-				listens(t, ours, name)
-				for range entered - 1 { // its first unlocks free nothing
+				locktest.MustBeHeld(t, ours, name)
+				waiting := startWaiter(t.Context(), t, ours, name)
+				for range entered - 1 { // only the last unlock frees the lock
 					foreign.mustUnlock(t, name, "0")
-					refused(t, newLocker(t, client, Options{}), name)
+					locktest.MustBeHeld(t, newLocker(t, client, Options{}), name)
 				}
-				select {
-				case g := <-granted:
-					t.Fatalf("entered %d times, it did not exclude ours: %v", entered, g.err)
-				case <-time.After(100 * time.Millisecond):
-				}
+				locktest.MustWait(t, waiting, 100*time.Millisecond)
 				released := time.Now()
 				foreign.mustUnlock(t, name, "1")
-				g := soon(t, granted)
-				if took := g.at.Sub(released); took > 2*time.Second {
-					t.Errorf("entered %d times, its unlock woke ours after %v", entered, took)
+				granted := locktest.MustGrant(t, waiting)
+				if took := granted.At.Sub(released); took > 2*time.Second {
+					t.Errorf("entered %d times: the unlock woke our waiter after %v", entered, took)
 				}
-				foreign.mustUnlock(t, name, "nil") // it is ours now
-				locktest.MustUnlock(t, g.lease)
+				foreign.mustUnlock(t, name, "nil") // the lock is ours now
+				locktest.MustUnlock(t, granted.Lease)
 				foreign.mustLock(t, name)
 				foreign.mustUnlock(t, name, "1")
 			}
@@ -239,7 +223,8 @@ func TestRedissonHolderExcludesOurs(t *testing.T) {
 	}
 }
 
-// TestOurHolderExcludesRedisson holds with ours, whose Unlock wakes Redisson.
+// TestOurHolderExcludesRedisson holds the lock with our Locker. Its Unlock must
+// wake Redisson's waiters.
 func TestOurHolderExcludesRedisson(t *testing.T) {
 	t.Parallel()
 	for _, topology := range topologies {
@@ -253,19 +238,19 @@ func TestOurHolderExcludesRedisson(t *testing.T) {
 
 			granted, remaining, err := foreign.lock(t.Context(), name)
 			if err != nil || granted || remaining <= 10*time.Second || remaining > 20*time.Second {
-				t.Fatalf("Redisson's lock answers %v, %v left, %v; it should be told when the lease of 20 s ends", granted, remaining, err)
+				t.Fatalf("Redisson's lock returned %v, %v remain, error %v; want the remaining time of the lease of 20 s", granted, remaining, err)
 			}
 			foreign.mustUnlock(t, name, "nil")
 			if fields, err := client.HGetAll(t.Context(), name).Result(); err != nil || len(fields) != 1 {
-				t.Fatalf("after a foreigner's unlock the lock is %v, %v", fields, err)
+				t.Fatalf("after Redisson's unlock the lock has the fields %v, %v; want one", fields, err)
 			}
 			if err := lease.Context().Err(); err != nil {
-				t.Fatalf("a foreigner's unlock ended the lease: %v", err)
+				t.Fatalf("Redisson's unlock ended our lease: %v", err)
 			}
 
 			sub := client.Subscribe(t.Context(), "redisson_lock__channel:{"+name+"}")
 			defer sub.Close()
-			if _, err := sub.Receive(t.Context()); err != nil { // the subscription itself
+			if _, err := sub.Receive(t.Context()); err != nil { // confirms the subscription
 				t.Fatal(err)
 			}
 			locktest.MustUnlock(t, lease)
@@ -273,10 +258,10 @@ func TestOurHolderExcludesRedisson(t *testing.T) {
 			defer cancel()
 			message, err := sub.ReceiveMessage(ctx)
 			if err != nil {
-				t.Fatalf("our Unlock was not announced: %v", err)
+				t.Fatalf("our Unlock published no message: %v", err)
 			}
 			if message.Payload != "0" { // LockPubSub.UNLOCK_MESSAGE
-				t.Errorf("our Unlock was announced by %q, and Redisson waits for 0", message.Payload)
+				t.Errorf("our Unlock published %q, and Redisson waits for 0", message.Payload)
 			}
 			foreign.mustLock(t, name)
 			foreign.mustUnlock(t, name, "1")
@@ -284,7 +269,7 @@ func TestOurHolderExcludesRedisson(t *testing.T) {
 	}
 }
 
-// TestRedissonLockExpires takes over from a Redisson instance that died.
+// TestRedissonLockExpires takes the lock after a Redisson instance has died.
 func TestRedissonLockExpires(t *testing.T) {
 	t.Parallel()
 	client := openClient(t, testenv.Redis(t))
@@ -296,124 +281,129 @@ func TestRedissonLockExpires(t *testing.T) {
 	held := time.Now()
 	lease := locktest.MustLock(t, ours, name)
 	if took := time.Since(began); took < 690*time.Millisecond {
-		t.Errorf("taken over after %v, before its lease of 700 ms ended", took)
+		t.Errorf("granted after %v, before the lease of 700 ms ended", took)
 	}
 	if took := time.Since(held); took > 2700*time.Millisecond {
-		t.Errorf("taken over only after %v", took)
+		t.Errorf("granted only after %v, with a lease of 700 ms", took)
 	}
-	dead.mustUnlock(t, name, "nil") // it did expire
+	dead.mustUnlock(t, name, "nil") // its lock has expired
 	locktest.MustUnlock(t, lease)
 }
 
-// TestRedissonLockWithoutEnd waits for a lock that no lease ends, as a mistaken
-// PERSIST leaves it, and that is removed without a word.
-func TestRedissonLockWithoutEnd(t *testing.T) {
+// TestRedissonLockWithoutExpiry waits for a lock that has no expiry, as after a
+// mistaken PERSIST. The lock is then deleted, and no message is published.
+func TestRedissonLockWithoutExpiry(t *testing.T) {
 	t.Parallel()
 	client := openClient(t, testenv.Redis(t))
 	name := "redisson-stays-" + uuid.NewString()
 	newRedisson(client, 30*time.Second).mustLock(t, name)
 	if persisted, err := client.Persist(t.Context(), name).Result(); err != nil || !persisted {
-		t.Fatalf("the lock still has an end: %v", err)
+		t.Fatalf("the lock still has an expiry: %v", err)
 	}
 	ours := newLocker(t, client, Options{Lease: 3 * time.Second})
-	granted := lockLater(t.Context(), ours, name)
-	listens(t, ours, name)
+	waiting := startWaiter(t.Context(), t, ours, name)
 	if n, err := client.Del(t.Context(), name).Result(); err != nil || n != 1 {
 		t.Fatalf("there was no lock to delete: %v", err)
 	}
 	select {
-	case g := <-granted:
-		if g.err != nil {
-			t.Fatal(g.err)
+	case granted := <-waiting:
+		if granted.Err != nil {
+			t.Fatal(granted.Err)
 		}
-		locktest.MustUnlock(t, g.lease)
+		locktest.MustUnlock(t, granted.Lease)
 	case <-time.After(3 * time.Second):
-		t.Fatal("not granted within a lease of its removal")
+		t.Fatal("the lock was not granted within the length of a lease after its deletion")
 	}
 }
 
-// TestRedissonAndOursContend has eight of each enter one critical section.
+// contention is a critical section that Redisson and our Lockers contend for.
+type contention struct {
+	t      *testing.T
+	name   string // of the lock
+	rounds int    // grants to each contender
+
+	inside   atomic.Int64
+	refusals atomic.Int64 // of Redisson
+	tokens   sync.Map     // of our leases
+}
+
+// enter is the critical section.
+func (c *contention) enter(grants *atomic.Int64) {
+	if n := c.inside.Add(1); n != 1 {
+		c.t.Errorf("%d hold the lock at once", n)
+	}
+	time.Sleep(2 * time.Millisecond) // the section's work, during which another must not enter
+	grants.Add(1)
+	c.inside.Add(-1)
+}
+
+func (c *contention) redisson(ctx context.Context, r *redisson, grants *atomic.Int64) error {
+	sub := r.client.Subscribe(ctx, "redisson_lock__channel:{"+c.name+"}")
+	defer sub.Close()
+	if _, err := sub.Receive(ctx); err != nil { // confirms the subscription
+		return err
+	}
+	messages := sub.Channel()
+	for range c.rounds {
+		refused, err := r.lockWaiting(ctx, c.name, messages)
+		c.refusals.Add(refused)
+		if err != nil {
+			return err
+		}
+		c.enter(grants)
+		if answer, err := r.unlock(ctx, c.name); err != nil || answer != "1" {
+			return fmt.Errorf("Redisson's unlock returned %s, %v, want 1", answer, err)
+		}
+	}
+	return nil
+}
+
+func (c *contention) ours(ctx context.Context, l *Locker, grants *atomic.Int64) error {
+	for range c.rounds {
+		lease, err := l.Lock(ctx, c.name)
+		if err != nil {
+			return err
+		}
+		if _, used := c.tokens.LoadOrStore(lease.Token(), true); used {
+			c.t.Errorf("token %d was granted twice", lease.Token())
+		}
+		c.enter(grants)
+		if err := lease.Unlock(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestRedissonAndOursContend has eight instances of Redisson and eight of ours
+// enter one critical section.
 func TestRedissonAndOursContend(t *testing.T) {
 	t.Parallel()
 	const contenders, rounds = 8, 5
-	url := testenv.Redis(t)
-	client := openClient(t, url)
-	name := "both-contend-" + uuid.NewString()
+	client := openClient(t, testenv.Redis(t))
+	c := &contention{t: t, name: "both-contend-" + uuid.NewString(), rounds: rounds}
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	var inside, foreignGrants, ourGrants, refusals atomic.Int64
-	section := func(grants *atomic.Int64) {
-		if n := inside.Add(1); n != 1 {
-			t.Errorf("%d hold the lock at once", n)
-		}
-		time.Sleep(2 * time.Millisecond)
-		grants.Add(1)
-		inside.Add(-1)
-	}
+	var foreignGrants, ourGrants atomic.Int64
 	var done sync.WaitGroup
 	for range contenders {
-		foreign := newRedisson(client, 30*time.Second)
-		done.Go(func() { // as RedissonLock.lock does
-			sub := client.Subscribe(ctx, "redisson_lock__channel:{"+name+"}")
-			defer sub.Close()
-			if _, err := sub.Receive(ctx); err != nil {
+		foreign, ours := newRedisson(client, 30*time.Second), newLocker(t, client, Options{})
+		done.Go(func() {
+			if err := c.redisson(ctx, foreign, &foreignGrants); err != nil {
 				t.Error(err)
-				return
-			}
-			messages := sub.Channel()
-			for range rounds {
-				for {
-					granted, remaining, err := foreign.lock(ctx, name)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					if granted {
-						break
-					}
-					refusals.Add(1)
-					select {
-					case <-messages:
-					case <-time.After(remaining):
-					case <-ctx.Done():
-						t.Error(ctx.Err())
-						return
-					}
-				}
-				section(&foreignGrants)
-				if answer, err := foreign.unlock(ctx, name); err != nil || answer != "1" {
-					t.Errorf("a foreign unlock answers %s, %v", answer, err)
-					return
-				}
 			}
 		})
-	}
-	var tokens sync.Map
-	for range contenders { // each an instance, so that all eight ask the server
-		ours := newLocker(t, client, Options{})
 		done.Go(func() {
-			for range rounds {
-				lease, err := ours.Lock(ctx, name)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if _, used := tokens.LoadOrStore(lease.Token(), true); used {
-					t.Errorf("token %d was given twice", lease.Token())
-				}
-				section(&ourGrants)
-				if err := lease.Unlock(ctx); err != nil {
-					t.Error(err)
-					return
-				}
+			if err := c.ours(ctx, ours, &ourGrants); err != nil {
+				t.Error(err)
 			}
 		})
 	}
 	done.Wait()
 	if foreignGrants.Load() != contenders*rounds || ourGrants.Load() != contenders*rounds {
-		t.Errorf("%d foreign grants and %d of ours, each should be %d", foreignGrants.Load(), ourGrants.Load(), contenders*rounds)
+		t.Errorf("%d grants to Redisson and %d to ours, want %d each", foreignGrants.Load(), ourGrants.Load(), contenders*rounds)
 	}
-	if refusals.Load() == 0 {
-		t.Error("nobody was refused: there was no contention")
+	if c.refusals.Load() == 0 {
+		t.Error("no request was refused: there was no contention")
 	}
 }

@@ -1,15 +1,15 @@
--- Frees the lock and tells who waits for it. The same request sent again gets
--- its first answer.
+-- Frees the lock and publishes the release. If the same request is sent again, it
+-- gets its first answer.
 --
 -- KEYS  lock, channel, latch
--- ARGV  owner field, how long the latch remembers it
--- Returns 1, or 0 if the lock was not the owner's any more; and how many heard of
--- its release.
+-- ARGV  field of the grant, expiry of the latch in milliseconds
+-- Returns { 1, how many subscribers received the message }, or { 0, 0 } if the
+-- grant no longer held the lock. A repeated request counts no subscribers.
 
 local call = redis.call
-if call('HDEL', KEYS[1], ARGV[1]) == 0 then -- and with its last field the hash is gone
+if call('HDEL', KEYS[1], ARGV[1]) == 0 then -- Redis deletes the hash with its last field
   return { call('GET', KEYS[3]) == ARGV[1] and 1 or 0, 0 }
 end
-local heard = call('PUBLISH', KEYS[2], '0')
+local receivers = call('PUBLISH', KEYS[2], '0')
 call('SET', KEYS[3], ARGV[1], 'PX', ARGV[2])
-return { 1, heard }
+return { 1, receivers }

@@ -1,6 +1,8 @@
+-- Extends the lease.
+--
 -- KEYS  lock
--- ARGV  owner field, lease in milliseconds
--- Returns 1, or 0 if the lock is not the owner's any more.
+-- ARGV  field of the grant, lease in milliseconds
+-- Returns 1, or 0 if the grant no longer holds the lock.
 
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
   return 0

@@ -1,14 +1,15 @@
-// Package redlock locks in several independent Redis servers at once, by
-// redsync: whoever has the lock in most of them has it. See
+// Package redlock locks in several independent Redis servers at once, with the
+// library redsync. The holder of a lock is the one that has it in a majority of
+// the servers. See
 // https://redis.io/docs/latest/develop/use/patterns/distributed-locks/.
 //
-// A minority of the servers may be lost. With most of them lost nothing is
-// granted. The algorithm gives no fencing token, so a holder that outlives its
-// lease cannot be told from the next one: what must not be done twice needs
-// another backend.
+// A minority of the servers may fail. Without a majority no lock is granted. The
+// algorithm has no fencing token, so a holder that outlives its lease cannot be
+// told from the next holder. Work that must not be done twice needs another
+// backend.
 //
-// Nothing announces a release: the first waiter of each process asks again and
-// again, 20 to 80 ms apart, and no order is kept between processes.
+// A release is not announced. The first waiter of each process asks again every 20
+// to 80 ms. Processes are granted a lock in no particular order.
 package redlock
 
 import (
@@ -29,20 +30,20 @@ import (
 )
 
 const (
-	// renewals is how many times a lease is renewed before it would end.
-	renewals = 3
-	// pauseLeast and pauseMost bound the pause before a waiter asks again.
-	pauseLeast, pauseMost = 20 * time.Millisecond, 80 * time.Millisecond
-	// cleanUpTimeout bounds removing what an attempt may have left.
+	// renewalsPerLease is how many times a lease is renewed within its length.
+	renewalsPerLease = 3
+	// minPause and maxPause bound the pause before a waiter asks again.
+	minPause, maxPause = 20 * time.Millisecond, 80 * time.Millisecond
+	// cleanUpTimeout bounds deleting what a failed request may have left.
 	cleanUpTimeout = 2 * time.Second
 )
 
-// New returns a Locker on the clients of servers that know nothing of each
-// other, at least three and an odd number. A lock outlives its holder by lease
-// at the most; 0: lock.DefaultLease. The clients stay the caller's.
+// New returns a Locker on the clients. Their servers must be independent of each
+// other, and their number must be odd and at least 3. lease is how long a lock can
+// outlive its holder; 0 means lock.DefaultLease. The caller closes the clients.
 func New(clients []goredis9.UniversalClient, lease time.Duration) (lock.Locker, error) {
 	if len(clients) < 3 || len(clients)%2 == 0 {
-		return nil, fmt.Errorf("redlock needs an odd number of independent servers, at least 3, and has %d", len(clients))
+		return nil, fmt.Errorf("redlock needs an odd number of independent servers, at least 3, but has %d", len(clients))
 	}
 	if lease == 0 {
 		lease = lock.DefaultLease
@@ -71,18 +72,18 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 			g.watch()
 			return g, nil
 		}
-		if ctx.Err() != nil { // then redsync has cleaned up on an ended context
+		if ctx.Err() != nil { // redsync has tried to clean up on the ended context
 			b.cleanUp(ctx, mutex)
 			return nil, ctx.Err()
 		}
-		if silent(err) >= b.quorum {
+		if unanswered(err) >= b.quorum {
 			b.cleanUp(ctx, mutex)
-			return nil, fmt.Errorf("most servers do not answer: %w", err)
+			return nil, fmt.Errorf("a majority of the servers does not answer: %w", err)
 		}
 		if !wait {
 			return nil, lock.ErrHeld
 		}
-		timer := time.NewTimer(pauseLeast + rand.N(pauseMost-pauseLeast))
+		timer := time.NewTimer(minPause + rand.N(maxPause-minPause))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -92,18 +93,19 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 	}
 }
 
+// cleanUp deletes what a failed request may have left.
 func (b *backend) cleanUp(ctx context.Context, mutex *redsync.Mutex) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()
-	_, _ = mutex.UnlockContext(ctx) // what it misses ends with its lease
+	_, _ = mutex.UnlockContext(ctx) // if it fails, the rest ends with its lease
 }
 
-// silent counts the servers that gave no answer.
-func silent(err error) int {
+// unanswered returns how many servers gave no answer, by the error of redsync.
+func unanswered(err error) int {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		n := 0
 		for _, err := range joined.Unwrap() {
-			n += silent(err)
+			n += unanswered(err)
 		}
 		return n
 	}
@@ -118,26 +120,28 @@ type grant struct {
 	backend *backend
 	mutex   *redsync.Mutex
 	lost    func()
-	stop    context.CancelFunc
-	watched sync.WaitGroup
+
+	stopWatching context.CancelFunc
+	watching     sync.WaitGroup
 }
 
 func (g *grant) Token() uint64 { return 0 }
 
-// watch extends the lease while its holder lives, and reports when it is lost.
+// watch renews the lease until the grant is released, and reports when the lease
+// is lost.
 func (g *grant) watch() {
 	ctx, stop := context.WithCancel(context.Background())
-	g.stop = stop
-	g.watched.Go(func() {
+	g.stopWatching = stop
+	g.watching.Go(func() {
 		for {
-			timer := time.NewTimer(min(g.backend.lease/renewals, time.Until(g.mutex.Until())))
+			timer := time.NewTimer(min(g.backend.lease/renewalsPerLease, time.Until(g.mutex.Until())))
 			select {
 			case <-ctx.Done():
 				timer.Stop()
 				return
 			case <-timer.C:
 			}
-			if !g.extended(ctx) {
+			if !g.renew(ctx) {
 				if ctx.Err() == nil {
 					g.lost()
 				}
@@ -147,34 +151,34 @@ func (g *grant) watch() {
 	})
 }
 
-// extended reports whether the lease goes on. A failure may pass before the
-// lease ends.
-func (g *grant) extended(ctx context.Context) bool {
+// renew renews the lease. It retries after failures until the lease ends, and
+// reports whether the lease was renewed.
+func (g *grant) renew(ctx context.Context) bool {
 	for until := g.mutex.Until(); time.Now().Before(until); {
 		call, cancel := context.WithDeadline(ctx, until)
-		extended, _ := g.mutex.ExtendContext(call)
+		renewed, _ := g.mutex.ExtendContext(call)
 		cancel()
-		if extended {
+		if renewed {
 			return true
 		}
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(min(g.backend.lease/(10*renewals), time.Until(until))):
+		case <-time.After(min(g.backend.lease/(10*renewalsPerLease), time.Until(until))):
 		}
 	}
 	return false
 }
 
 func (g *grant) Release(ctx context.Context) error {
-	g.stop()
-	g.watched.Wait()
+	g.stopWatching()
+	g.watching.Wait()
 	released, err := g.mutex.UnlockContext(ctx)
-	if !released && (err == nil || silent(err) < g.backend.quorum) {
-		return lock.ErrLost
-	}
-	if released {
+	switch {
+	case released:
 		return nil
+	case err == nil || unanswered(err) < g.backend.quorum:
+		return lock.ErrLost
 	}
 	return err
 }

@@ -18,14 +18,14 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// curatorPackages have the Java compiler and Curator with all that it needs.
+// curatorPackages are the Debian packages of the Java compiler, of Curator and of
+// what Curator needs.
 const curatorPackages = "default-jdk-headless libcurator-recipes-java libcurator-framework-java libcurator-client-java " +
 	"libzookeeper-java libnetty-java libguava-java libslf4j-java"
 
@@ -33,7 +33,8 @@ var curatorJars = []string{
 	"curator-recipes", "curator-framework", "curator-client", "zookeeper", "zookeeper-jute", "guava", "slf4j-api", "slf4j-nop",
 }
 
-// missingCurator ends the test as testenv does for a server.
+// missingCurator skips the test, or fails it where testenv fails for a missing
+// server.
 func missingCurator(t *testing.T, what string) {
 	t.Helper()
 	message := fmt.Sprintf("%s is not installed: apt-get install --no-install-recommends %s", what, curatorPackages)
@@ -43,8 +44,7 @@ func missingCurator(t *testing.T, what string) {
 	t.Skip(message)
 }
 
-// curatorClasspath compiles the Java side, and says where it and its libraries
-// are.
+// curatorClasspath compiles the Java program, and returns its class path.
 func curatorClasspath(t *testing.T) string {
 	t.Helper()
 	for _, program := range []string{"java", "javac"} {
@@ -69,12 +69,13 @@ func curatorClasspath(t *testing.T) string {
 	out, err := exec.CommandContext(t.Context(), "javac", "-cp", classpath, "-d", classes,
 		filepath.Join("testdata", "Holder.java")).CombinedOutput()
 	if err != nil {
-		t.Fatalf("compiling the Java side: %v: %s", err, out)
+		t.Fatalf("compiling the Java program: %v: %s", err, out)
 	}
 	return classpath
 }
 
-// curator is a Java process with an InterProcessMutex.
+// curator is a process of the Java program: one client with one
+// InterProcessMutex.
 type curator struct {
 	t        *testing.T
 	cmd      *exec.Cmd
@@ -113,57 +114,73 @@ func startCurator(t *testing.T, classpath, addr, name string, session time.Durat
 		_ = c.cmd.Process.Kill()
 		<-ended
 		if t.Failed() && c.errors.Len() > 0 {
-			t.Logf("the Java side says: %s", &c.errors)
+			t.Logf("the Java program wrote to its standard error: %s", &c.errors)
 		}
 	})
 	return c
 }
 
-// ready waits until it is connected.
+// ready waits until the client is connected.
 func (c *curator) ready() *curator {
 	c.t.Helper()
 	c.expect("ready")
 	return c
 }
 
-func (c *curator) tell(command string) {
+func (c *curator) send(command string) {
 	c.t.Helper()
 	if _, err := io.WriteString(c.commands, command+"\n"); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
+// expect waits for a line.
 func (c *curator) expect(want string) {
 	c.t.Helper()
+	const timeout = 30 * time.Second
 	select {
 	case line, ok := <-c.lines:
 		if !ok || line != want {
-			c.t.Fatalf("the Java side says %q, and should say %q", line, want)
+			c.t.Fatalf("the Java program wrote %q, want %q", line, want)
 		}
-	case <-time.After(30 * time.Second):
-		c.t.Fatalf("the Java side does not say %q", want)
+	case <-time.After(timeout):
+		c.t.Fatalf("the Java program did not write %q within %v", want, timeout)
 	}
 }
 
-// silent checks that it has not been granted the lock.
-func (c *curator) silent(during time.Duration) {
+// expectNothing checks that the client is not granted the lock.
+func (c *curator) expectNothing(during time.Duration) {
 	c.t.Helper()
 	select {
 	case line := <-c.lines:
-		c.t.Fatalf("the Java side says %q", line)
+		c.t.Fatalf("the Java program wrote %q", line)
 	case <-time.After(during):
 	}
 }
 
-// quiet keeps the library from logging.
-type quiet struct{}
+// releaseOnGrant waits until the client is granted the lock, calls granted, and
+// releases the lock.
+func (c *curator) releaseOnGrant(granted func()) error {
+	for line := range c.lines {
+		switch line {
+		case "acquired":
+			granted()
+			if _, err := io.WriteString(c.commands, "release\n"); err != nil {
+				return err
+			}
+		case "released":
+			return nil
+		default:
+			return fmt.Errorf("the Java program wrote %q", line)
+		}
+	}
+	return errors.New("the Java program has ended")
+}
 
-func (quiet) Printf(string, ...any) {}
-
-// watcher connects a client of the test's own.
-func watcher(t *testing.T, addr string) *zk.Conn {
+// connect returns a client that belongs to the test.
+func connect(t *testing.T, addr string) *zk.Conn {
 	t.Helper()
-	conn, _, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithLogger(quiet{}))
+	conn, _, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithLogger(discardLogger{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +198,8 @@ func open(t *testing.T, addr string, lease time.Duration) *Locker {
 	return l
 }
 
-// contenders are the nodes below a lock's, in the order of their numbers.
+// contenders returns the children of a lock's node in the order of their sequence
+// numbers.
 func contenders(t *testing.T, conn *zk.Conn, name string) []string {
 	t.Helper()
 	children, _, err := conn.Children(Root + "/" + name)
@@ -194,120 +212,61 @@ func contenders(t *testing.T, conn *zk.Conn, name string) []string {
 	return children
 }
 
-// queued waits until so many stand in the queue.
-func queued(t *testing.T, conn *zk.Conn, name string, n int) {
+// waitForContenders waits until the lock's node has n children.
+func waitForContenders(t *testing.T, conn *zk.Conn, name string, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d contenders for %s", n, name), func() bool { return len(contenders(t, conn, name)) == n })
+	locktest.Eventually(t, fmt.Sprintf("%s has %d contenders", name, n), func() bool { return len(contenders(t, conn, name)) == n })
 }
 
-// eventually waits until ready, for 20 seconds.
-func eventually(t *testing.T, what string, ready func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ready(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 20 s: %s", what)
-		}
-	}
-}
-
-func refused(t *testing.T, l lock.Locker, name string) {
-	t.Helper()
-	if lease, err := l.TryLock(t.Context(), name); !errors.Is(err, lock.ErrHeld) {
-		if err == nil {
-			_ = lease.Unlock(t.Context())
-		}
-		t.Fatalf("TryLock on a held lock: %v", err)
-	}
-}
-
-// granting is a Lock under way.
-type granting struct {
-	lease lock.Lease
-	err   error
-	at    time.Time
-}
-
-func lockLater(t *testing.T, l lock.Locker, name string) <-chan granting {
-	granted := make(chan granting, 1)
-	go func() {
-		lease, err := l.Lock(t.Context(), name)
-		granted <- granting{lease, err, time.Now()}
-	}()
-	return granted
-}
-
-func mustGrant(t *testing.T, granted <-chan granting) granting {
-	t.Helper()
-	select {
-	case g := <-granted:
-		if g.err != nil {
-			t.Fatal(g.err)
-		}
-		return g
-	case <-time.After(30 * time.Second):
-		t.Fatal("not granted")
-		panic("unreachable")
-	}
-}
-
-func notGranted(t *testing.T, granted <-chan granting, during time.Duration) {
-	t.Helper()
-	select {
-	case g := <-granted:
-		t.Fatalf("it did not wait: %v", g.err)
-	case <-time.After(during):
-	}
-}
-
-// TestCurator stands in one queue with the Java original.
+// TestCurator lets our Lockers and Curator's mutex, in Java, wait in one queue.
 func TestCurator(t *testing.T) {
 	t.Parallel()
 	classpath := curatorClasspath(t)
 	addr := testenv.OwnZooKeeper(t).Addr()
 	const session = 10 * time.Second
 
-	t.Run("a Java holder excludes ours", func(t *testing.T) {
+	t.Run("Java holder excludes ours", func(t *testing.T) {
 		t.Parallel()
-		conn := watcher(t, addr)
+		conn := connect(t, addr)
 		java := startCurator(t, classpath, addr, "java-holds", session).ready()
 		ours := open(t, addr, session)
-		java.tell("acquire")
+		java.send("acquire")
 		java.expect("acquired")
-		refused(t, ours, "java-holds")
-		granted := lockLater(t, ours, "java-holds")
-		queued(t, conn, "java-holds", 2)
-		notGranted(t, granted, 300*time.Millisecond)
+		locktest.MustBeHeld(t, ours, "java-holds")
+		waiting := locktest.LockAsync(t.Context(), ours, "java-holds")
+		waitForContenders(t, conn, "java-holds", 2)
+		locktest.MustWait(t, waiting, 300*time.Millisecond)
 		released := time.Now()
-		java.tell("release")
+		java.send("release")
 		java.expect("released")
-		g := mustGrant(t, granted)
-		if took := g.at.Sub(released); took > 3*time.Second {
+		granted := locktest.MustGrant(t, waiting)
+		if took := granted.At.Sub(released); took > 3*time.Second {
 			t.Errorf("granted %v after the release", took)
 		}
-		locktest.MustUnlock(t, g.lease)
-		java.tell("quit")
+		locktest.MustUnlock(t, granted.Lease)
+		java.send("quit")
 	})
 
 	t.Run("our holder excludes Java", func(t *testing.T) {
 		t.Parallel()
-		conn := watcher(t, addr)
+		conn := connect(t, addr)
 		java := startCurator(t, classpath, addr, "ours-holds", session).ready()
 		lease := locktest.MustLock(t, open(t, addr, session), "ours-holds")
-		java.tell("acquire")
-		queued(t, conn, "ours-holds", 2)
-		java.silent(300 * time.Millisecond)
+		java.send("acquire")
+		waitForContenders(t, conn, "ours-holds", 2)
+		java.expectNothing(300 * time.Millisecond)
 		locktest.MustUnlock(t, lease)
 		java.expect("acquired")
-		refused(t, open(t, addr, session), "ours-holds")
-		java.tell("release")
+		locktest.MustBeHeld(t, open(t, addr, session), "ours-holds")
+		java.send("release")
 		java.expect("released")
-		java.tell("quit")
+		java.send("quit")
 	})
 
-	t.Run("first come, first served", func(t *testing.T) {
+	t.Run("locks are granted in the order of the requests", func(t *testing.T) {
 		t.Parallel()
 		const name = "fair"
-		conn := watcher(t, addr)
+		conn := connect(t, addr)
 		javas := []*curator{
 			startCurator(t, classpath, addr, name, session),
 			startCurator(t, classpath, addr, name, session),
@@ -320,43 +279,31 @@ func TestCurator(t *testing.T) {
 
 		var mu sync.Mutex
 		var order []string
-		granted := func(who string) {
+		granted := func(contender string) {
 			mu.Lock()
 			defer mu.Unlock()
-			order = append(order, who)
+			order = append(order, contender)
 		}
 		var done sync.WaitGroup
 		want := []string{"Java 1", "ours 1", "Java 2", "ours 2"}
 		for i := range 2 {
-			javas[i].tell("acquire")
-			queued(t, conn, name, 2+2*i)
+			javas[i].send("acquire")
+			waitForContenders(t, conn, name, 2+2*i)
 			done.Go(func() {
-				for line := range javas[i].lines {
-					if line == "released" {
-						return
-					}
-					if line != "acquired" {
-						t.Errorf("the Java side says %q", line)
-						return
-					}
-					granted(want[2*i])
-					if _, err := io.WriteString(javas[i].commands, "release\n"); err != nil {
-						t.Error(err)
-						return
-					}
+				if err := javas[i].releaseOnGrant(func() { granted(want[2*i]) }); err != nil {
+					t.Error(err)
 				}
-				t.Error("the Java side has ended")
 			})
-			waiting := lockLater(t, ours[i], name)
-			queued(t, conn, name, 3+2*i)
+			waiting := locktest.LockAsync(t.Context(), ours[i], name)
+			waitForContenders(t, conn, name, 3+2*i)
 			done.Go(func() {
-				g := <-waiting
-				if g.err != nil {
-					t.Error(g.err)
+				answer := <-waiting
+				if answer.Err != nil {
+					t.Error(answer.Err)
 					return
 				}
 				granted(want[2*i+1])
-				if err := g.lease.Unlock(t.Context()); err != nil {
+				if err := answer.Lease.Unlock(t.Context()); err != nil {
 					t.Error(err)
 				}
 			})
@@ -370,34 +317,34 @@ func TestCurator(t *testing.T) {
 		locktest.MustUnlock(t, lease)
 		done.Wait()
 		if !slices.Equal(order, want) {
-			t.Errorf("granted to %v, and they came as %v", order, want)
+			t.Errorf("granted in the order %v, want %v", order, want)
 		}
 	})
 
-	t.Run("a killed Java holder", func(t *testing.T) {
+	t.Run("killed Java holder", func(t *testing.T) {
 		t.Parallel()
 		const short = 2 * time.Second
-		conn := watcher(t, addr)
+		conn := connect(t, addr)
 		java := startCurator(t, classpath, addr, "java-dies", short).ready()
-		java.tell("acquire")
+		java.send("acquire")
 		java.expect("acquired")
-		granted := lockLater(t, open(t, addr, session), "java-dies")
-		queued(t, conn, "java-dies", 2)
+		waiting := locktest.LockAsync(t.Context(), open(t, addr, session), "java-dies")
+		waitForContenders(t, conn, "java-dies", 2)
 		killed := time.Now()
 		if err := java.cmd.Process.Signal(syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		if _, ok := <-java.lines; ok {
-			t.Fatal("the Java side has something to say after its death")
+		if line, ok := <-java.lines; ok {
+			t.Fatalf("the killed Java program wrote %q", line)
 		}
-		g := mustGrant(t, granted)
-		// The server ends sessions on its tick of 500 ms.
-		if took := g.at.Sub(killed); took > short+2*time.Second {
-			t.Errorf("granted %v after the holder's death, and its session ended after %v", took, short)
+		granted := locktest.MustGrant(t, waiting)
+		// The server ends sessions at its ticks of 500 ms.
+		if took := granted.At.Sub(killed); took > short+2*time.Second {
+			t.Errorf("granted %v after the holder was killed, with a session timeout of %v", took, short)
 		}
 		if left := contenders(t, conn, "java-dies"); len(left) != 1 {
-			t.Errorf("the dead holder's node is still there: %v", left)
+			t.Errorf("contenders after the grant: %v, want only the new holder", left)
 		}
-		locktest.MustUnlock(t, g.lease)
+		locktest.MustUnlock(t, granted.Lease)
 	})
 }

@@ -1,16 +1,16 @@
-// Package zookeeper locks in ZooKeeper, by the recipe of Apache Curator's
-// InterProcessMutex and with its node names, so that Java services and this one
-// stand in one queue: an ephemeral sequential node for each contender, of which
-// the first has the lock and each of the others watches the one before it. See
+// Package zookeeper locks in ZooKeeper. It follows the recipe of Apache Curator's
+// InterProcessMutex and uses the same node names, so that Java services and this
+// one wait in one queue. Each contender creates an ephemeral sequential node. The
+// first node has the lock, and each of the others watches the node before it. See
 // https://zookeeper.apache.org/doc/current/recipes.html#sc_recipes_Locks.
 //
-// Waiters are granted a lock in the order in which their processes asked. The
-// fencing token is the node's czxid. (Its sequence number would start again
-// when the parent node is removed.)
+// Processes are granted a lock in the order in which they asked. The fencing
+// token is the czxid of the holder's node. The node's sequence number would not
+// do: it starts again at 0 when the parent node is deleted.
 //
-// A connection that is lost suspends the session: nobody knows whether the
-// server has ended it, so its leases end at once, and their nodes are removed
-// as soon as the server is there again.
+// When the connection is lost the session is suspended: the client cannot know
+// whether the server has ended it. The session's leases then end at once. Their
+// nodes are deleted as soon as the server can be reached again.
 package zookeeper
 
 import (
@@ -31,21 +31,18 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock"
 )
 
-// flags are those of a contender's node.
-const flags = zk.FlagEphemeral | zk.FlagSequence
-
 const (
-	// Root is the node below which every lock has a node of its own.
+	// Root is the parent of the locks' nodes.
 	Root = "/holdfast/locks"
-	// marker stands in every contender's name before its sequence number.
-	marker = "lock-"
-	// protected begins it.
-	protected = "_c_"
+	// A contender's node has the name _c_GUID-lock-SEQUENCE.
+	namePrefix, nameMarker = "_c_", "lock-"
+	// contenderFlags are the flags of a contender's node.
+	contenderFlags = zk.FlagEphemeral | zk.FlagSequence
 	// connectTimeout bounds the wait for the first session.
 	connectTimeout = 10 * time.Second
-	// removeEvery is how long removing a node waits before it is tried again.
-	removeEvery = 100 * time.Millisecond
-	// answerTimeout is how long a request that was given up is waited for.
+	// retryInterval is the pause between two attempts to delete a node.
+	retryInterval = 100 * time.Millisecond
+	// answerTimeout bounds the wait for the answer to a cancelled request.
 	answerTimeout = 2 * time.Second
 )
 
@@ -57,14 +54,14 @@ type Locker struct {
 	backend *backend
 }
 
-// New connects to one of the servers (host:port). lease is the session's
-// timeout: a lock outlives its holder by that at the most, as far as the servers
-// allow it; 0: lock.DefaultLease.
+// New connects to one of the servers (host:port). lease is the timeout of the
+// session, and so how long a lock can outlive its holder; 0 means
+// lock.DefaultLease. The servers may adjust it to their own bounds.
 func New(ctx context.Context, servers []string, lease time.Duration) (*Locker, error) {
 	b := &backend{held: make(map[*grant]bool)}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	connected := make(chan struct{}, 1)
-	conn, _, err := zk.Connect(servers, cmp.Or(lease, lock.DefaultLease), zk.WithLogger(silent{}), zk.WithEventCallback(func(e zk.Event) {
+	conn, _, err := zk.Connect(servers, cmp.Or(lease, lock.DefaultLease), zk.WithLogger(discardLogger{}), zk.WithEventCallback(func(e zk.Event) {
 		if e.Type != zk.EventSession {
 			return
 		}
@@ -91,13 +88,13 @@ func New(ctx context.Context, servers []string, lease time.Duration) (*Locker, e
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-timeout.C:
-		err = fmt.Errorf("no session within %v", connectTimeout)
+		err = fmt.Errorf("no session after %v", connectTimeout)
 	}
 	_ = l.Close()
 	return nil, fmt.Errorf("connecting to ZooKeeper at %s: %w", strings.Join(servers, ","), err)
 }
 
-// Close ends the session, and with it every lease.
+// Close ends the session and all its leases.
 func (l *Locker) Close() error {
 	l.backend.stop()
 	l.backend.conn.Close()
@@ -105,77 +102,79 @@ func (l *Locker) Close() error {
 	return nil
 }
 
-// silent: what the library would log comes back as errors and events.
-type silent struct{}
+// discardLogger discards the library's log lines. The errors and events that they
+// report also reach the callers.
+type discardLogger struct{}
 
-func (silent) Printf(string, ...any) {}
+func (discardLogger) Printf(string, ...any) {}
 
 type backend struct {
 	conn *zk.Conn
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
-	work sync.WaitGroup // requests under way, and nodes being removed
+	work sync.WaitGroup // requests under way, and nodes being deleted
 
-	mu        sync.Mutex
-	suspended int // how often
-	held      map[*grant]bool
+	mu          sync.Mutex
+	suspensions int // how many times the session was suspended
+	held        map[*grant]bool
 }
 
-// suspend ends every lease: the session may be over.
+// suspend ends all leases, because the server may have ended the session.
 func (b *backend) suspend() {
 	b.mu.Lock()
-	b.suspended++
+	b.suspensions++
 	held := b.held
 	b.held = make(map[*grant]bool)
 	b.mu.Unlock()
 	for g := range held {
 		g.lost()
-		g.removeLater()
+		g.deleteAsync()
 	}
 }
 
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func()) (lock.Grant, error) {
-	g := b.contender(Root + "/" + name)
+	g := b.newContender(Root + "/" + name)
 	g.lost = lost
-	return g.ask(ctx, func() error {
-		if err := g.enter(); err != nil {
+	return g.acquire(ctx, func() error {
+		if err := g.createNode(); err != nil {
 			return err
 		}
 		return g.wait(ctx, wait)
 	})
 }
 
-// place is a contender that stands in the queue already.
-type place struct{ *grant }
+// place is a contender that is already in the queue.
+type place struct{ contender *grant }
 
 func (p place) Acquire(ctx context.Context, lost func()) (lock.Grant, error) {
-	p.lost = lost
-	return p.ask(ctx, func() error { return p.wait(ctx, true) })
+	p.contender.lost = lost
+	return p.contender.acquire(ctx, func() error { return p.contender.wait(ctx, true) })
 }
 
-func (p place) Leave(ctx context.Context) { p.remove(ctx) }
+func (p place) Leave(ctx context.Context) { p.contender.delete(ctx) }
 
-// suspensions is how often the session was suspended.
-func (b *backend) suspensions() int {
+func (b *backend) suspensionCount() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.suspended
+	return b.suspensions
 }
 
-// hold notes that the contender has the lock, unless the session was suspended
-// since.
-func (b *backend) hold(g *grant, suspensions int) bool {
+// addHeld records that the contender has the lock. It returns false, and records
+// nothing, if the session was suspended since suspensionCount returned
+// suspensions.
+func (b *backend) addHeld(g *grant, suspensions int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.suspended != suspensions {
+	if b.suspensions != suspensions {
 		return false
 	}
 	b.held[g] = true
 	return true
 }
 
-// forget reports whether the session has not been suspended since.
-func (b *backend) forget(g *grant) bool {
+// removeHeld undoes addHeld. It returns false if a suspension has ended the lease
+// before.
+func (b *backend) removeHeld(g *grant) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	held := b.held[g]
@@ -183,34 +182,35 @@ func (b *backend) forget(g *grant) bool {
 	return held
 }
 
-// grant is one contender: its node has the name _c_GUID-lock-SEQUENCE, by which
-// it is found though the answer to its creation was lost.
+// grant is one contender, before and after it is granted the lock. The GUID in its
+// node's name identifies the node even if the answer to its creation was lost.
 type grant struct {
-	backend *backend
-	parent  string
-	guid    string
-	node    string   // empty: not known
-	before  string   // the contender before it; empty: not known
-	queue   []string // the contenders when it became the first
-	czxid   int64
-	lost    func()
+	backend     *backend
+	parent      string
+	guid        string
+	node        string   // empty: not known yet
+	predecessor string   // the contender before it; empty: not known
+	queue       []string // the contenders at the moment at which it became the first
+	czxid       int64
+	lost        func()
 }
 
-func (b *backend) contender(parent string) *grant {
+func (b *backend) newContender(parent string) *grant {
 	return &grant{backend: b, parent: parent, guid: uuid.NewString()}
 }
 
 func (g *grant) Token() uint64 { return uint64(g.czxid) }
 
-func (g *grant) prefix() string { return protected + g.guid + "-" }
+func (g *grant) prefix() string { return namePrefix + g.guid + "-" }
 
-// path is that of a node of the lock's. It is not cleaned: of a name that is no
-// path, as a//b or a/../b, the library then sends nothing.
+// path returns the path of a child of the lock's node. It does not clean the
+// path: the library then refuses names such as a//b and a/../b, and sends nothing.
 func (g *grant) path(node string) string { return g.parent + "/" + node }
 
-// ask has the requests made that grant the lock. It leaves nothing behind where
-// they fail, or where ctx ends.
-func (g *grant) ask(ctx context.Context, requests func() error) (lock.Grant, error) {
+// acquire calls requests, which must take the lock. If requests fails, or has not
+// returned within answerTimeout after ctx's end, acquire deletes the contender's
+// node.
+func (g *grant) acquire(ctx context.Context, requests func() error) (lock.Grant, error) {
 	b := g.backend
 	answer := make(chan error, 1)
 	b.work.Go(func() { answer <- requests() })
@@ -218,32 +218,33 @@ func (g *grant) ask(ctx context.Context, requests func() error) (lock.Grant, err
 	select {
 	case err = <-answer:
 	case <-ctx.Done():
-		// The library waits for the server however long that takes.
+		// The library has no timeout of its own for an answer.
 		timer := time.NewTimer(answerTimeout)
 		defer timer.Stop()
 		select {
 		case err = <-answer:
 		case <-timer.C:
 			b.work.Go(func() {
-				if <-answer == nil { // it was granted after all, when nobody wanted it any more
-					b.forget(g)
+				if <-answer == nil { // the lock was granted after all
+					b.removeHeld(g)
 				}
-				g.removeLater()
+				g.deleteAsync()
 			})
 			return nil, ctx.Err()
 		}
 	}
 	if err != nil {
-		g.remove(ctx)
+		g.delete(ctx)
 		return nil, err
 	}
 	return g, nil
 }
 
-// enter creates the contender's node, and where they are missing those above.
-func (g *grant) enter() error {
+// createNode creates the contender's node, and the nodes above it if they are
+// missing.
+func (g *grant) createNode() error {
 	for {
-		node, err := g.backend.conn.Create(g.path(g.prefix()+marker), nil, flags, acl)
+		node, err := g.backend.conn.Create(g.path(g.prefix()+nameMarker), nil, contenderFlags, acl)
 		switch {
 		case err == nil:
 			g.node = path.Base(node)
@@ -257,8 +258,9 @@ func (g *grant) enter() error {
 	}
 }
 
-// createParents creates the lock's node and those above it. As Curator's do,
-// those below Root go by themselves some time after their last child.
+// createParents creates the lock's node and the nodes above it. Those below Root
+// are containers, as Curator's are: the server deletes them some time after their
+// last child.
 func (g *grant) createParents() error {
 	parts := strings.Split(strings.TrimPrefix(g.parent, "/"), "/")
 	for i := range parts {
@@ -276,62 +278,63 @@ func (g *grant) createParents() error {
 	return nil
 }
 
-// wait waits for the node's turn. The token is read meanwhile, so that nobody
-// waits for it: beside the listing, or while others are before the node.
+// wait waits for the contender's turn. It reads the token at the same time, beside
+// the listing or while other contenders are before this one, so that the holder
+// does not wait for it.
 func (g *grant) wait(ctx context.Context, wait bool) error {
 	read := make(chan error, 1)
-	g.backend.work.Go(func() { read <- g.read() })
-	if err := g.turn(ctx, wait); err != nil {
+	g.backend.work.Go(func() { read <- g.readToken() })
+	if err := g.waitForTurn(ctx, wait); err != nil {
 		return err
 	}
 	err := <-read
 	if err != nil {
-		g.backend.forget(g)
+		g.backend.removeHeld(g)
 	}
 	return err
 }
 
-// read reads the node's czxid.
-func (g *grant) read() error {
+func (g *grant) readToken() error {
 	exists, stat, err := g.backend.conn.Exists(g.path(g.node))
 	switch {
 	case err != nil:
 		return fmt.Errorf("reading the node %s: %w", g.node, err)
 	case !exists:
-		return g.gone()
+		return g.missingNode()
 	}
 	g.czxid = stat.Czxid
 	return nil
 }
 
-func (g *grant) gone() error { return fmt.Errorf("the node %s is gone: %w", g.node, lock.ErrLost) }
+func (g *grant) missingNode() error {
+	return fmt.Errorf("the node %s no longer exists: %w", g.node, lock.ErrLost)
+}
 
-// turn waits until the node is the first.
-func (g *grant) turn(ctx context.Context, wait bool) error {
+// waitForTurn waits until the contender's node is the first.
+func (g *grant) waitForTurn(ctx context.Context, wait bool) error {
 	b := g.backend
 	for ctx.Err() == nil {
-		if g.before == "" {
-			if granted, err := g.look(); granted || err != nil {
+		if g.predecessor == "" {
+			if granted, err := g.checkTurn(); granted || err != nil {
 				return err
 			}
 			if !wait {
 				return lock.ErrHeld
 			}
 		}
-		// Reading the node rather than asking whether it exists leaves no watch
-		// behind where it does not.
-		_, _, gone, err := b.conn.GetW(g.path(g.before))
-		g.before = ""
+		// GetW leaves no watch behind if the node does not exist. ExistsW would.
+		_, _, deleted, err := b.conn.GetW(g.path(g.predecessor))
+		g.predecessor = ""
 		if errors.Is(err, zk.ErrNoNode) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("watching the contender before: %w", err)
+			return fmt.Errorf("watching the contender before this one: %w", err)
 		}
 		select {
-		case e := <-gone:
+		case e := <-deleted:
 			if e.Err != nil {
-				return fmt.Errorf("watching the contender before: %w", e.Err)
+				return fmt.Errorf("watching the contender before this one: %w", e.Err)
 			}
 		case <-ctx.Done():
 		}
@@ -339,34 +342,35 @@ func (g *grant) turn(ctx context.Context, wait bool) error {
 	return ctx.Err()
 }
 
-// look lists the contenders. The first has the lock; else it finds the one before
-// it.
-func (g *grant) look() (granted bool, err error) {
-	suspensions := g.backend.suspensions()
+// checkTurn lists the contenders. If this one is the first it has the lock.
+// Otherwise checkTurn sets its predecessor.
+func (g *grant) checkTurn() (granted bool, err error) {
+	suspensions := g.backend.suspensionCount()
 	contenders, _, err := g.backend.conn.Children(g.parent)
 	if err != nil {
 		return false, fmt.Errorf("listing contenders: %w", err)
 	}
 	contenders = slices.DeleteFunc(contenders, func(child string) bool { return sequence(child) == "" })
 	slices.SortFunc(contenders, func(a, b string) int { return cmp.Compare(sequence(a), sequence(b)) })
-	switch place := slices.Index(contenders, g.node); place {
+	switch position := slices.Index(contenders, g.node); position {
 	case -1:
-		return false, g.gone()
+		return false, g.missingNode()
 	case 0:
-		if !g.backend.hold(g, suspensions) { // whether it still is so must be asked again
-			return g.look()
+		if !g.backend.addHeld(g, suspensions) { // the list may be out of date
+			return g.checkTurn()
 		}
 		g.queue = contenders
 		return true, nil
 	default:
-		g.before = contenders[place-1]
+		g.predecessor = contenders[position-1]
 		return false, nil
 	}
 }
 
-// behind is the last of the contenders, if the node's number is the next: then no
-// other has come between them. Else it is empty.
-func behind(contenders []string, node string) string {
+// directPredecessor returns the last of the contenders if node has the next
+// sequence number: then no other contender is between the two. Otherwise it
+// returns an empty string.
+func directPredecessor(contenders []string, node string) string {
 	last := contenders[len(contenders)-1]
 	number, err := strconv.Atoi(sequence(node))
 	if err != nil || sequence(last) != fmt.Sprintf("%010d", number-1) {
@@ -375,15 +379,16 @@ func behind(contenders []string, node string) string {
 	return last
 }
 
-// sequence is what a contender's name is sorted by: all after the last marker.
-// It is empty for what is no contender, as the node of a lock with a longer name
-// (which may well have the marker in it: a/lock-0 is below a).
+// sequence returns the part of a contender's name by which contenders are sorted:
+// everything after the last marker. It returns an empty string for a node that is
+// not a contender's, such as the node of the lock a/lock-0 below that of the lock
+// a.
 func sequence(node string) string {
-	at := strings.LastIndex(node, marker)
-	if at < 0 || !strings.HasPrefix(node, protected) {
+	at := strings.LastIndex(node, nameMarker)
+	if at < 0 || !strings.HasPrefix(node, namePrefix) {
 		return ""
 	}
-	return node[at+len(marker):]
+	return node[at+len(nameMarker):]
 }
 
 func (g *grant) Release(ctx context.Context) error {
@@ -391,22 +396,23 @@ func (g *grant) Release(ctx context.Context) error {
 	case err := <-g.end(func() error { return g.backend.conn.Delete(g.path(g.node), -1) }):
 		return err
 	case <-ctx.Done():
-		return ctx.Err() // it goes on
+		return ctx.Err() // end keeps trying
 	}
 }
 
-// Follow removes the node and creates the next waiter's in one transaction: after
-// a release of its own, that request would hold up the next holder's.
-func (g *grant) Follow(ctx context.Context) (lock.Place, error) {
-	next := g.backend.contender(g.parent)
+// ReleaseAndQueue deletes the node and creates the next waiter's node in one
+// transaction. If the two were separate requests, the second would delay the
+// grant to the next holder.
+func (g *grant) ReleaseAndQueue(ctx context.Context) (lock.Place, error) {
+	next := g.backend.newContender(g.parent)
 	answer := g.end(func() error {
 		answers, err := g.backend.conn.Multi(
 			&zk.DeleteRequest{Path: g.path(g.node), Version: -1},
-			&zk.CreateRequest{Path: next.path(next.prefix() + marker), Flags: flags, Acl: acl},
+			&zk.CreateRequest{Path: next.path(next.prefix() + nameMarker), Flags: contenderFlags, Acl: acl},
 		)
 		if err == nil {
 			next.node = path.Base(answers[1].String)
-			next.before = behind(g.queue, next.node)
+			next.predecessor = directPredecessor(g.queue, next.node)
 		}
 		return err
 	})
@@ -415,20 +421,20 @@ func (g *grant) Follow(ctx context.Context) (lock.Place, error) {
 		if next.node != "" {
 			return place{next}, err
 		}
-		next.removeLater() // its answer may have been lost
+		next.deleteAsync() // it may exist: the answer may have been lost
 		return nil, err
 	case <-ctx.Done():
 		g.backend.work.Go(func() {
 			<-answer
-			next.removeLater()
+			next.deleteAsync()
 		})
 		return nil, ctx.Err()
 	}
 }
 
-// end ends the grant by the request that removes its node.
+// end ends the grant by the request, which must delete its node.
 func (g *grant) end(request func() error) <-chan error {
-	held := g.backend.forget(g)
+	held := g.backend.removeHeld(g)
 	answer := make(chan error, 1)
 	g.backend.work.Go(func() {
 		err := request()
@@ -436,58 +442,55 @@ func (g *grant) end(request func() error) <-chan error {
 		case errors.Is(err, zk.ErrNoNode) || err == nil && !held:
 			err = lock.ErrLost
 		case err != nil:
-			g.removeLater()
+			g.deleteAsync()
 		}
 		answer <- err
 	})
 	return answer
 }
 
-// remove removes the node, and waits for it a little.
-func (g *grant) remove(ctx context.Context) {
+// delete deletes the contender's node. It waits for that for at most
+// answerTimeout; the deletion goes on afterwards.
+func (g *grant) delete(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
 	defer cancel()
 	select {
-	case <-g.removeLater():
-	case <-ctx.Done(): // it goes on
+	case <-g.deleteAsync():
+	case <-ctx.Done():
 	}
 }
 
-// removeLater removes the node, however long it takes for the server to be
-// there again. The returned channel is closed when it is gone.
-func (g *grant) removeLater() <-chan struct{} {
-	gone := make(chan struct{})
+// deleteAsync deletes the contender's node. It tries until the server answers or
+// the Locker is closed. Then it closes the returned channel.
+func (g *grant) deleteAsync() <-chan struct{} {
+	deleted := make(chan struct{})
 	g.backend.work.Go(func() {
-		defer close(gone)
+		defer close(deleted)
 		for g.backend.ctx.Err() == nil {
-			if g.tryRemove() {
+			if g.tryDelete() {
 				return
 			}
 			select {
 			case <-g.backend.ctx.Done():
-			case <-time.After(removeEvery):
+			case <-time.After(retryInterval):
 			}
 		}
 	})
-	return gone
+	return deleted
 }
 
-// tryRemove reports whether nothing of the contender is left.
-func (g *grant) tryRemove() bool {
+// tryDelete reports whether the contender has no node any more.
+func (g *grant) tryDelete() bool {
 	contenders, _, err := g.backend.conn.Children(g.parent)
 	if err != nil {
-		// Nothing was ever sent of a path that is not valid.
+		// The library sends no request with an invalid path, so there is no node.
 		return errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrClosing) || errors.Is(err, zk.ErrInvalidPath)
 	}
 	for _, node := range contenders {
 		if strings.HasPrefix(node, g.prefix()) {
-			return g.removeNode(g.path(node))
+			err := g.backend.conn.Delete(g.path(node), -1)
+			return err == nil || errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrClosing)
 		}
 	}
 	return true
-}
-
-func (g *grant) removeNode(node string) bool {
-	err := g.backend.conn.Delete(node, -1)
-	return err == nil || errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrClosing)
 }

@@ -20,26 +20,26 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestTokensRiseWithoutTheirParent deletes the lock's node between grants, as a
-// server does with an empty container. The sequence numbers then start again.
-func TestTokensRiseWithoutTheirParent(t *testing.T) {
+// TestTokensRiseWithoutParent deletes the lock's node between grants, as a server
+// does with an empty container. The sequence numbers then start again at 0.
+func TestTokensRiseWithoutParent(t *testing.T) {
 	t.Parallel()
 	const name = "rising"
 	addr := testenv.OwnZooKeeper(t).Addr()
-	conn := watcher(t, addr)
+	conn := connect(t, addr)
 	ours := open(t, addr, 10*time.Second)
 	var last uint64
 	grant := func(sequence string) {
 		t.Helper()
 		lease := locktest.MustLock(t, ours, name)
 		if lease.Token() <= last {
-			t.Errorf("token %d after %d", lease.Token(), last)
+			t.Errorf("token %d was followed by token %d", last, lease.Token())
 		}
 		last = lease.Token()
 		tokenIsCzxid(t, conn, name, lease)
 		nodes := contenders(t, conn, name)
-		if len(nodes) != 1 || !strings.HasSuffix(nodes[0], marker+sequence) {
-			t.Fatalf("the holder's node is %v, and should have the sequence number %s", nodes, sequence)
+		if len(nodes) != 1 || !strings.HasSuffix(nodes[0], nameMarker+sequence) {
+			t.Fatalf("the contenders are %v, want one with the sequence number %s", nodes, sequence)
 		}
 		locktest.MustUnlock(t, lease)
 	}
@@ -51,14 +51,15 @@ func TestTokensRiseWithoutTheirParent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// All that is above it is no different.
+	// The same if Root and the node above it are deleted.
 	if err := errors.Join(conn.Delete(Root, -1), conn.Delete(path.Dir(Root), -1)); err != nil {
 		t.Fatal(err)
 	}
 	grant("0000000000")
 }
 
-// tokenIsCzxid: others that share the fence read the number from their own nodes.
+// tokenIsCzxid checks the token against the holder's node. Clients of other
+// languages that share the fence read the same number from their nodes.
 func tokenIsCzxid(t *testing.T, conn *zk.Conn, name string, holder lock.Lease) {
 	t.Helper()
 	_, stat, err := conn.Exists(Root + "/" + name + "/" + contenders(t, conn, name)[0])
@@ -66,42 +67,42 @@ func tokenIsCzxid(t *testing.T, conn *zk.Conn, name string, holder lock.Lease) {
 		t.Fatal(err)
 	}
 	if holder.Token() != uint64(stat.Czxid) {
-		t.Errorf("the token is %d, and the holder's node has the czxid %d", holder.Token(), stat.Czxid)
+		t.Errorf("the token is %d, want the czxid %d of the holder's node", holder.Token(), stat.Czxid)
 	}
 }
 
-// TestFollowersTokens has waiters of two processes take turns, so that most of
-// their nodes are made by another's release.
-func TestFollowersTokens(t *testing.T) {
+// TestTokensOfQueuedWaiters lets waiters of two processes take turns, so that most
+// of their nodes are created by ReleaseAndQueue.
+func TestTokensOfQueuedWaiters(t *testing.T) {
 	t.Parallel()
-	const name, waiters = "followed", 6
+	const name, waiters = "queued", 6
 	addr := testenv.OwnZooKeeper(t).Addr()
-	conn := watcher(t, addr)
+	conn := connect(t, addr)
 	processes := []*Locker{open(t, addr, 10*time.Second), open(t, addr, 10*time.Second)}
 	lease := locktest.MustLock(t, processes[0], name)
-	granted := make(chan granting, waiters)
+	granted := make(chan locktest.Answer, waiters)
 	for i := range waiters {
 		go func() {
 			lease, err := processes[i%2].Lock(t.Context(), name)
-			granted <- granting{lease: lease, err: err}
+			granted <- locktest.Answer{Lease: lease, Err: err}
 		}()
 	}
-	queued(t, conn, name, 2) // of each process one has a node
+	waitForContenders(t, conn, name, 2) // the holder and the other process's first waiter
 	for range waiters {
 		tokenIsCzxid(t, conn, name, lease)
 		last := lease.Token()
 		locktest.MustUnlock(t, lease)
-		lease = mustGrant(t, granted).lease
+		lease = locktest.MustGrant(t, granted).Lease
 		if lease.Token() <= last {
-			t.Errorf("token %d after %d", lease.Token(), last)
+			t.Errorf("token %d was followed by token %d", last, lease.Token())
 		}
 	}
 	tokenIsCzxid(t, conn, name, lease)
 	locktest.MustUnlock(t, lease)
 }
 
-// ask sends the server one of its four-letter words.
-func ask(t *testing.T, addr, word string) string {
+// fourLetterWord sends the server one of its administrative commands.
+func fourLetterWord(t *testing.T, addr, word string) string {
 	t.Helper()
 	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(t.Context(), "tcp", addr)
 	if err != nil {
@@ -121,13 +122,13 @@ func ask(t *testing.T, addr, word string) string {
 	return string(answer)
 }
 
-// watches are how many sessions watch each node, by what wchp answers: a node a
-// line, and below it a line with a tab for each session.
-func watches(t *testing.T, addr string) map[string]int {
+// watchers returns how many sessions watch each node. The answer to wchp has a
+// line for each node, and below it a line with a tab for each session.
+func watchers(t *testing.T, addr string) map[string]int {
 	t.Helper()
 	watched := make(map[string]int)
 	node := ""
-	for line := range strings.Lines(ask(t, addr, "wchp")) {
+	for line := range strings.Lines(fourLetterWord(t, addr, "wchp")) {
 		switch line = strings.TrimRight(line, "\n"); {
 		case strings.HasPrefix(line, "\t"):
 			watched[node]++
@@ -138,84 +139,71 @@ func watches(t *testing.T, addr string) map[string]int {
 	return watched
 }
 
-// TestWaitersWatchTheirPredecessor wakes one waiter a release, not all.
+// TestWaitersWatchTheirPredecessor asks the server who watches what. Each release
+// must wake one waiter only.
 func TestWaitersWatchTheirPredecessor(t *testing.T) {
 	t.Parallel()
 	const name, waiters = "watched", 5
 	addr := testenv.OwnZooKeeper(t).Addr()
-	conn := watcher(t, addr)
+	conn := connect(t, addr)
 	lease := locktest.MustLock(t, open(t, addr, 10*time.Second), name)
-	var granted []<-chan granting
-	for i := range waiters { // each an instance with a session of its own
-		granted = append(granted, lockLater(t, open(t, addr, 10*time.Second), name))
-		queued(t, conn, name, 2+i)
+	var waiting []<-chan locktest.Answer
+	for i := range waiters { // an instance with its own session each
+		waiting = append(waiting, locktest.LockAsync(t.Context(), open(t, addr, 10*time.Second), name))
+		waitForContenders(t, conn, name, 2+i)
 	}
 	for left := waiters; ; left-- {
 		nodes := contenders(t, conn, name)
 		if len(nodes) != left+1 {
-			t.Fatalf("%d contenders, and there should be a holder and %d waiters", len(nodes), left)
+			t.Fatalf("%d contenders, want a holder and %d waiters", len(nodes), left)
 		}
-		eventually(t, "all waiters watch", func() bool { return len(watches(t, addr)) >= left })
-		watched := watches(t, addr)
+		locktest.Eventually(t, "all waiters watch a node", func() bool { return len(watchers(t, addr)) >= left })
+		watched := watchers(t, addr)
 		for i, node := range nodes {
 			want := 1
-			if i == left { // the last comer
+			if i == left { // the last contender
 				want = 0
 			}
 			if n := watched[Root+"/"+name+"/"+node]; n != want {
-				t.Errorf("%d waiters, of whom %d watch contender %d", left, n, i)
+				t.Errorf("with %d waiters: %d watch contender %d, want %d", left, n, i, want)
 			}
 		}
 		if len(watched) != left {
-			t.Errorf("%d waiters watch %v", left, watched)
+			t.Errorf("with %d waiters: watched nodes %v, want %d", left, watched, left)
 		}
 		locktest.MustUnlock(t, lease)
 		if left == 0 {
 			return
 		}
-		lease = mustGrant(t, granted[waiters-left]).lease
+		lease = locktest.MustGrant(t, waiting[waiters-left]).Lease
 	}
 }
 
-// TestBadNames refuses what is no path of nodes, at once, and leaves nothing of
-// it: not in the lock either that a careless reading would take it for.
-func TestBadNames(t *testing.T) {
+// TestInvalidNames asks for names that are no valid paths. The requests must fail
+// at once and leave no node, not even at the lock that a cleaned path would name.
+func TestInvalidNames(t *testing.T) {
 	t.Parallel()
 	addr := testenv.OwnZooKeeper(t).Addr()
-	conn := watcher(t, addr)
+	conn := connect(t, addr)
 	ours := open(t, addr, 10*time.Second)
-	for _, name := range []string{"a", "b", "a/b"} { // whose nodes are there then
+	valid := []string{"a", "b", "a/b"}
+	for _, name := range valid { // creates their nodes
 		locktest.MustUnlock(t, locktest.MustLock(t, ours, name))
 	}
 	for _, name := range []string{
 		"", "/", "//", "a//b", "a/../b", "a/./b", ".", "..", "../locks/b", "a/..", "/b", "b/", "a\x00b", "a\nb", "a\u0085b",
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		asked := time.Now()
-		for how, ask := range map[string]func(context.Context, string) (lock.Lease, error){"TryLock": ours.TryLock, "Lock": ours.Lock} {
-			lease, err := ask(ctx, name)
-			if err == nil {
-				t.Errorf("%s grants %q", how, name)
-				locktest.MustUnlock(t, lease)
-			}
-			if errors.Is(err, lock.ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%s of %q: %v", how, name, err)
-			}
-		}
-		if took := time.Since(asked); took > time.Second {
-			t.Errorf("%q is refused only after %v", name, took)
-		}
-		cancel()
+		mustFailAtOnce(t, ours, name)
 	}
-	for _, name := range []string{"a", "b", "a/b"} {
+	for _, name := range valid {
 		for _, node := range contenders(t, conn, name) {
-			if strings.Contains(node, marker) {
-				t.Errorf("a refused request has left %s at the lock %s", node, name)
+			if strings.Contains(node, nameMarker) {
+				t.Errorf("a failed request has left the node %s at the lock %s", node, name)
 			}
 		}
 		lease, err := ours.TryLock(t.Context(), name)
 		if err != nil {
-			t.Errorf("afterwards: %v", err)
+			t.Errorf("TryLock of %s afterwards: %v", name, err)
 			continue
 		}
 		locktest.MustUnlock(t, lease)
@@ -228,51 +216,73 @@ func TestBadNames(t *testing.T) {
 	select {
 	case <-closed:
 	case <-time.After(10 * time.Second):
-		t.Error("Close does not return")
+		t.Error("Close has not returned after 10 s")
 	}
 	if children, _, err := conn.Children(Root); err != nil || len(children) != 2 {
-		t.Errorf("below %s there is %v, %v; it should be a and b", Root, children, err)
+		t.Errorf("the children of %s are %v, %v; want a and b", Root, children, err)
 	}
 }
 
-// TestLockBelowLock has locks whose names begin with another's.
-func TestLockBelowLock(t *testing.T) {
+// mustFailAtOnce checks that Lock and TryLock fail within a second, with an error
+// that does not say that the lock is held or that the time is up.
+func mustFailAtOnce(t *testing.T, l lock.Locker, name string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	asked := time.Now()
+	for method, call := range map[string]func(context.Context, string) (lock.Lease, error){"TryLock": l.TryLock, "Lock": l.Lock} {
+		lease, err := call(ctx, name)
+		if err == nil {
+			t.Errorf("%s granted %q", method, name)
+			locktest.MustUnlock(t, lease)
+		}
+		if errors.Is(err, lock.ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s of %q: %v", method, name, err)
+		}
+	}
+	if took := time.Since(asked); took > time.Second {
+		t.Errorf("the requests for %q took %v", name, took)
+	}
+}
+
+// TestNestedNames locks names that begin with another lock's name.
+func TestNestedNames(t *testing.T) {
 	t.Parallel()
 	addr := testenv.OwnZooKeeper(t).Addr()
-	conn := watcher(t, addr)
+	conn := connect(t, addr)
 	for i, below := range []string{"b", "lock-0", "a-lock--", "b/c/d"} {
 		name := fmt.Sprintf("a%d", i)
 		ours, others := open(t, addr, 10*time.Second), open(t, addr, 10*time.Second)
 		inner := locktest.MustLock(t, ours, name+"/"+below)
 		if children := contenders(t, conn, name); len(children) != 1 {
-			t.Fatalf("below %s there is %v", name, children)
+			t.Fatalf("the children of %s are %v, want one", name, children)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		outer, err := ours.Lock(ctx, name)
 		cancel()
 		if err != nil {
-			t.Errorf("with %s/%s held: %v", name, below, err)
+			t.Errorf("Lock of %s while %s/%s is held: %v", name, name, below, err)
 			locktest.MustUnlock(t, inner)
 			continue
 		}
-		refused(t, others, name)
-		refused(t, others, name+"/"+below)
-		granted := lockLater(t, others, name)
-		queued(t, conn, name, 3) // the holder, the waiter and the lock below
-		notGranted(t, granted, 50*time.Millisecond)
+		locktest.MustBeHeld(t, others, name)
+		locktest.MustBeHeld(t, others, name+"/"+below)
+		waiting := locktest.LockAsync(t.Context(), others, name)
+		waitForContenders(t, conn, name, 3) // the holder, the waiter and the nested lock
+		locktest.MustWait(t, waiting, 50*time.Millisecond)
 		locktest.MustUnlock(t, inner)
-		notGranted(t, granted, 50*time.Millisecond)
+		locktest.MustWait(t, waiting, 50*time.Millisecond)
 		locktest.MustUnlock(t, outer)
-		locktest.MustUnlock(t, mustGrant(t, granted).lease)
+		locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
 	}
 }
 
 // TestCutDuringLockLeavesNoNode cuts the connection at ten moments of a request.
-// The session stays, so that no node goes by its end.
+// The session must survive, because its end would delete the nodes anyway.
 func TestCutDuringLockLeavesNoNode(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnZooKeeper(t)
-	conn := watcher(t, server.Addr())
+	conn := connect(t, server.Addr())
 	holder := open(t, server.Addr(), 10*time.Second)
 	const moments = 10
 	for _, kind := range []string{"free", "held"} {
@@ -281,8 +291,8 @@ func TestCutDuringLockLeavesNoNode(t *testing.T) {
 			wire := testenv.NewWire(t, server.Addr())
 			ours := open(t, wire.Addr(), 10*time.Second)
 			session := ours.backend.conn.SessionID()
-			answers := make(map[string]int)
-			took := time.Minute // for a request, the lock's node included
+			outcomes := make(map[string]int)
+			took := time.Minute // the shortest time that a request took, creating the lock's node included
 			for i := range 3 {
 				asked := time.Now()
 				lease := locktest.MustLock(t, ours, fmt.Sprintf("measured-%s-%d", kind, i))
@@ -295,202 +305,196 @@ func TestCutDuringLockLeavesNoNode(t *testing.T) {
 				if kind == "held" {
 					held = locktest.MustLock(t, holder, name)
 				}
-				locktest.MustUnlock(t, locktest.MustLock(t, ours, "ready")) // it is connected
+				locktest.MustUnlock(t, locktest.MustLock(t, ours, "ready")) // waits for the connection
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				answer := make(chan granting, 1)
-				go func() {
-					lease, err := ours.Lock(ctx, name)
-					answer <- granting{lease, err, time.Now()}
-				}()
-				time.Sleep(took * time.Duration(i) / (moments - 1))
-				if n := wire.Cut(); n == 0 {
-					t.Fatal("there was no connection to cut")
-				}
+				answers := locktest.LockAsync(ctx, ours, name)
+				time.Sleep(took * time.Duration(i) / (moments - 1)) // the moment of the cut
+				mustCut(t, wire)
 				cut := time.Now()
 				if kind == "held" {
-					// Waiting through it would be right as well: then it is asked to stop.
+					// The request may also wait on after the cut, until it is cancelled.
 					time.AfterFunc(2*time.Second, cancel)
 				}
-				g := <-answer
+				answer := <-answers
 				cancel()
-				switch {
-				case g.err != nil:
-					answers["an error"]++
-				default:
-					answers["a grant"]++
-					if err := g.lease.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrLost) {
-						answers["an unlock's error"]++
+				if answer.Err != nil {
+					outcomes["failed"]++
+				} else {
+					outcomes["granted"]++
+					if err := answer.Lease.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrLost) {
+						outcomes["unlock failed"]++
 					}
 				}
 				left := 0
 				if held != nil {
 					left = 1
 				}
-				eventually(t, "the connection is back", func() bool { return ours.backend.conn.State() == zk.StateHasSession })
-				eventually(t, "no node is left", func() bool { return len(contenders(t, conn, name)) == left })
+				locktest.Eventually(t, "the client is connected again", func() bool { return ours.backend.conn.State() == zk.StateHasSession })
+				locktest.Eventually(t, "the request's node is deleted", func() bool { return len(contenders(t, conn, name)) == left })
 				if took := time.Since(cut); took > 8*time.Second {
-					t.Errorf("%s: the node was gone only after %v, which the session's end may have done", name, took)
+					t.Errorf("%s: the node was deleted %v after the cut, possibly by the end of the session", name, took)
 				}
 				if held != nil {
 					locktest.MustUnlock(t, held)
 				}
-				lease := locktest.MustLock(t, ours, name) // and nothing holds it up
-				locktest.MustUnlock(t, lease)
+				locktest.MustUnlock(t, locktest.MustLock(t, ours, name))
 			}
-			if now := ours.backend.conn.SessionID(); now != session {
-				t.Errorf("the session was %x and is %x: its nodes went with it", session, now)
+			mustKeepSession(t, ours, session)
+			if outcomes["failed"] == 0 {
+				t.Error("the cut made no request fail")
 			}
-			if answers["an error"] == 0 {
-				t.Error("no request was cut in two")
-			}
-			t.Logf("the requests had %v", answers)
+			t.Logf("outcomes of the requests: %v", outcomes)
 		})
 	}
 }
 
-// TestCutDuringHandOver cuts the connection while the transaction is under way that
-// removes the holder's node and makes the next waiter's. The session stays, so
-// that no node goes by its end.
-func TestCutDuringHandOver(t *testing.T) {
+func mustCut(t *testing.T, wire *testenv.Wire) {
+	t.Helper()
+	if wire.Cut() == 0 {
+		t.Fatal("there was no connection to cut")
+	}
+}
+
+// mustKeepSession checks that the session is still the same. The end of a session
+// deletes its nodes, so that a test of their deletion would prove nothing.
+func mustKeepSession(t *testing.T, l *Locker, session int64) {
+	t.Helper()
+	if now := l.backend.conn.SessionID(); now != session {
+		t.Errorf("the session %x was replaced by %x", session, now)
+	}
+}
+
+// TestCutDuringReleaseAndQueue cuts the connection during the transaction that
+// deletes the holder's node and creates the next waiter's. The session must
+// survive, because its end would delete the nodes anyway.
+func TestCutDuringReleaseAndQueue(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnZooKeeper(t)
-	conn := watcher(t, server.Addr())
+	conn := connect(t, server.Addr())
 	others := open(t, server.Addr(), 10*time.Second)
 	for _, test := range []struct {
-		name string
-		seen bool // by the server
-		lose func(*testenv.Wire)
+		name     string
+		executed bool // by the server
+		lose     func(*testenv.Wire)
 	}{
-		{"before the server sees it", false, func(w *testenv.Wire) { w.Freeze() }},
-		{"before its answer arrives", true, (*testenv.Wire).Mute},
+		{"request lost", false, func(w *testenv.Wire) { w.Freeze() }},
+		{"answer lost", true, (*testenv.Wire).Mute},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			name := fmt.Sprintf("handed-over-%t", test.seen)
+			name := fmt.Sprintf("handed-over-%t", test.executed)
 			wire := testenv.NewWire(t, server.Addr())
 			ours := open(t, wire.Addr(), 10*time.Second)
 			session := ours.backend.conn.SessionID()
 			lease := locktest.MustLock(t, ours, name)
 			holder := contenders(t, conn, name)
-			granted := lockLater(t, ours, name)
-			notGranted(t, granted, 100*time.Millisecond) // it waits in the process, by now
+			waiting := locktest.LockAsync(t.Context(), ours, name)
+			locktest.MustWait(t, waiting, 100*time.Millisecond) // long enough to enter the queue of the process
 
 			test.lose(wire)
 			unlocked := make(chan error, 1)
 			go func() { unlocked <- lease.Unlock(t.Context()) }()
-			if test.seen {
-				eventually(t, "the server has handed it over", func() bool {
+			if test.executed {
+				locktest.Eventually(t, "the server has executed the transaction", func() bool {
 					next := contenders(t, conn, name)
 					return len(next) == 1 && next[0] != holder[0]
 				})
 			} else {
-				time.Sleep(100 * time.Millisecond)
+				time.Sleep(100 * time.Millisecond) // the time in which nothing may happen at the server
 				if left := contenders(t, conn, name); !slices.Equal(left, holder) {
-					t.Fatalf("the server has seen it: %v instead of %v", left, holder)
+					t.Fatalf("the server has executed the transaction: the contenders %v became %v", holder, left)
 				}
 			}
-			if n := wire.Cut(); n == 0 {
-				t.Fatal("there was no connection to cut")
-			}
+			mustCut(t, wire)
 			cut := time.Now()
 			wire.Thaw()
 			if err := <-unlocked; err == nil {
-				t.Error("Unlock does not tell that it has no answer")
+				t.Error("Unlock returned no error though its answer was lost")
 			}
 			select {
-			case g := <-granted:
-				if g.err != nil {
-					t.Logf("the waiter has an error: %v", g.err)
+			case answer := <-waiting:
+				if answer.Err != nil {
+					t.Logf("the waiter's error: %v", answer.Err)
 					break
 				}
-				tokenIsCzxid(t, conn, name, g.lease)
-				if err := g.lease.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrLost) {
+				tokenIsCzxid(t, conn, name, answer.Lease)
+				if err := answer.Lease.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrLost) {
 					t.Error(err)
 				}
 			case <-time.After(20 * time.Second):
-				t.Fatal("the waiter has no answer")
+				t.Fatal("the waiter's Lock has not returned after 20 s")
 			}
-			queued(t, conn, name, 0)
+			waitForContenders(t, conn, name, 0)
 			if took := time.Since(cut); took > 8*time.Second {
-				t.Errorf("no node was left only after %v, which the session's end may have done", took)
+				t.Errorf("the last node was deleted %v after the cut, possibly by the end of the session", took)
 			}
 			locktest.MustUnlock(t, locktest.MustLock(t, others, name))
-			if now := ours.backend.conn.SessionID(); now != session {
-				t.Errorf("the session was %x and is %x: its nodes went with it", session, now)
-			}
+			mustKeepSession(t, ours, session)
 		})
 	}
 }
 
-// TestLostConnectionEndsLeases cuts a holder off: nobody knows whether its
-// session goes on.
+// TestLostConnectionEndsLeases cuts a holder's connection. The holder cannot know
+// whether its session goes on, so its lease must end.
 func TestLostConnectionEndsLeases(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnZooKeeper(t)
-	conn := watcher(t, server.Addr())
+	conn := connect(t, server.Addr())
 	wire := testenv.NewWire(t, server.Addr())
 	lease := locktest.MustLock(t, open(t, wire.Addr(), 10*time.Second), "cut-off")
-	if n := wire.Cut(); n == 0 {
-		t.Fatal("there was no connection to cut")
-	}
-	select {
-	case <-lease.Context().Done():
-	case <-time.After(5 * time.Second):
-		t.Fatal("the lease goes on")
-	}
-	if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrLost) {
-		t.Errorf("the lease ended with %v", cause)
-	}
-	queued(t, conn, "cut-off", 0)
+	mustCut(t, wire)
+	locktest.MustBeLost(t, lease, 5*time.Second)
+	waitForContenders(t, conn, "cut-off", 0)
 	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("Unlock of a lost lease: %v", err)
 	}
 }
 
-// TestSuspendedWhileListing suspends the session while the answer that says that
-// a contender is the first is under way, and has the session's end remove its
-// node. The answer must not grant the lock.
+// TestSuspendedWhileListing suspends the session and deletes the contender's node
+// while the list that shows the contender as the first is on its way. That list
+// must not grant the lock.
 func TestSuspendedWhileListing(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnZooKeeper(t)
 	wire := testenv.NewWire(t, server.Addr())
 	b := open(t, wire.Addr(), 10*time.Second).backend
-	g := b.contender(Root + "/suspended")
-	if err := g.enter(); err != nil {
+	g := b.newContender(Root + "/suspended")
+	if err := g.createNode(); err != nil {
 		t.Fatal(err)
 	}
 	wire.Mute()
 	answer := make(chan error, 1)
 	go func() {
-		granted, err := g.look()
+		granted, err := g.checkTurn()
 		if granted {
 			err = errors.New("the lock was granted")
 		}
 		answer <- err
 	}()
-	eventually(t, "the server has listed the contenders", func() bool {
-		for line := range strings.Lines(ask(t, server.Addr(), "cons")) {
+	locktest.Eventually(t, "the server has listed the contenders", func() bool {
+		for line := range strings.Lines(fourLetterWord(t, server.Addr(), "cons")) {
 			if strings.Contains(line, fmt.Sprintf("sid=0x%x,lop=GETC", b.conn.SessionID())) {
 				return true
 			}
 		}
 		return false
 	})
-	if err := watcher(t, server.Addr()).Delete(g.path(g.node), -1); err != nil {
+	if err := connect(t, server.Addr()).Delete(g.path(g.node), -1); err != nil {
 		t.Fatal(err)
 	}
 	b.suspend()
 	wire.Thaw()
 	if err := <-answer; !errors.Is(err, lock.ErrLost) {
-		t.Errorf("looking for the contender: %v", err)
+		t.Errorf("checkTurn: %v, want %v", err, lock.ErrLost)
 	}
-	if b.forget(g) {
-		t.Error("the contender is noted as the holder")
+	if b.removeHeld(g) {
+		t.Error("the contender is recorded as the holder")
 	}
 }
 
-// TestReleaseAfterSuspension releases a grant that a suspension has ended, whose
-// node is still there. Another may have held the lock since, for all that is known.
+// TestReleaseAfterSuspension releases a grant that a suspension has ended, while
+// its node still exists. Release must return ErrLost, because another holder may
+// have had the lock meanwhile.
 func TestReleaseAfterSuspension(t *testing.T) {
 	t.Parallel()
 	b := open(t, testenv.OwnZooKeeper(t).Addr(), 10*time.Second).backend
@@ -498,15 +502,16 @@ func TestReleaseAfterSuspension(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !b.forget(g.(*grant)) { // as suspend does
-		t.Fatal("the grant is not held")
+	if !b.removeHeld(g.(*grant)) { // as suspend does
+		t.Fatal("the grant is not recorded as held")
 	}
 	if err := g.Release(t.Context()); !errors.Is(err, lock.ErrLost) {
-		t.Errorf("releasing: %v", err)
+		t.Errorf("Release: %v, want %v", err, lock.ErrLost)
 	}
 }
 
-// TestCloseEndsAllGoroutines is not parallel, so that all goroutines are its own.
+// TestCloseEndsAllGoroutines is not parallel, so that no other test's goroutines
+// run.
 func TestCloseEndsAllGoroutines(t *testing.T) {
 	addr := testenv.OwnZooKeeper(t).Addr()
 	before := goleak.IgnoreCurrent()
@@ -522,28 +527,21 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	if _, err := waiter.Lock(ctx, "closed"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("a waiter that ran out of time: %v", err)
+		t.Fatalf("Lock of a waiter whose time is up: %v", err)
 	}
-	kept := locktest.MustLock(t, waiter, "kept") // and never unlocked
+	kept := locktest.MustLock(t, waiter, "kept") // never unlocked
 	locktest.MustUnlock(t, lease)
 	if err := errors.Join(holder.Close(), waiter.Close()); err != nil {
 		t.Error(err)
 	}
-	select {
-	case <-kept.Context().Done():
-		if cause := context.Cause(kept.Context()); !errors.Is(cause, lock.ErrLost) {
-			t.Errorf("Close ended a lease with %v", cause)
-		}
-	case <-time.After(5 * time.Second):
-		t.Error("Close has left a lease")
-	}
+	locktest.MustBeLost(t, kept, 5*time.Second)
 	goleak.VerifyNone(t, before)
 
-	// Nor does a connection that was never made leave any.
+	// A failed New leaves no goroutines either.
 	ctx, cancelConnect := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancelConnect()
 	if _, err := New(ctx, []string{"127.0.0.1:1"}, 10*time.Second); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("connecting to nobody: %v", err)
+		t.Errorf("New without a server: %v", err)
 	}
 	goleak.VerifyNone(t, before)
 }

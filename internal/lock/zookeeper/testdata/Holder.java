@@ -7,8 +7,8 @@ import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.retry.RetryOneTime;
 
 /**
- * Takes and releases one lock with Curator's InterProcessMutex, as the lines on its standard input
- * say. Arguments: host:port, the lock's path, the session's timeout in milliseconds.
+ * Takes and releases one lock with Curator's InterProcessMutex. The commands are lines on standard
+ * input. Arguments: host:port, the lock's path, the session timeout in milliseconds.
  */
 public final class Holder {
     private Holder() {}
@@ -38,6 +38,6 @@ public final class Holder {
                     throw new IllegalArgumentException(command);
             }
         }
-        client.close(); // whoever gave the commands is gone
+        client.close(); // standard input has ended: the test is over
     }
 }
