@@ -7,13 +7,13 @@ const (
 	decode   = "internal/httpapi/decode.go"
 	envelope = "internal/httpapi/envelope.go"
 	handlers = "internal/httpapi/handlers.go"
-	problems = "internal/httpapi/problem.go"
+	statuses = "internal/httpapi/status.go"
 	counting = "internal/outage/outage.go"
 	flags    = "cmd/api/config.go"
 	serve    = "cmd/api/serve.go"
 )
 
-// face are mutants of the HTTP face and of the command.
+// face lists mutants of the HTTP API and of the command.
 var face = []mutant{
 	{"a forwarded call administers", trust, `case forwardedBy(r.Header) != "":`, "case false:", "internal/httpapi TestAdministration/X-Forwarded-For"},
 	{"a call under any name administers", trust, "case !isLoopback(r.Host):", "case false:", "internal/httpapi TestAdministration/host_evil.test"},
@@ -25,9 +25,9 @@ var face = []mutant{
 	{"a late body is malformed", decode, "case err != nil && brokenConnection(err):", "case err != nil && brokenConnection(err) && false:", "internal/httpapi TestSlowBody/too_late"},
 	{"a body cut off is malformed", decode, "|| errors.Is(err, io.ErrUnexpectedEOF)", "", "internal/httpapi TestSlowBody/cut_off"},
 	{"a connection is kept after a late body", decode, `w.Header().Set("Connection", "close")`, "", "internal/httpapi TestLateBody"},
-	{"no time to answer after a late body", decode, " && conn.SetWriteDeadline(now.Add(lateAnswer)) == nil", "", "internal/httpapi TestLateBody"},
+	{"no time to answer after a late body", decode, " && conn.SetWriteDeadline(now.Add(lateAnswerTimeout)) == nil", "", "internal/httpapi TestLateBody"},
 	{"readyz takes as long as an order", handlers, "min(readyTimeout, a.RequestTimeout)", "a.RequestTimeout", "internal/httpapi TestReadyAnswersInTime"},
-	{"a superseded instance fails", problems, "case errors.Is(err, order.ErrSuperseded):", "case false:", "internal/httpapi TestContract/superseded"},
+	{"a superseded instance answers as one that fails", statuses, "{order.ErrSuperseded, superseded,", "{nil, superseded,", "internal/httpapi TestContract/superseded"},
 	{"a draining instance keeps its connections", envelope, "if a.Draining() {", "if false {", "internal/httpapi TestDraining"},
 	{"refused requests are logged one by one", envelope, "failure != nil && c.Writer.Status() != http.StatusServiceUnavailable", "failure != nil", "internal/httpapi TestLogLevels/busy"},
 	{"every warning is written", counting, "h.outages.count(h.Handler, r)", "h.outages.count(h.Handler, r) && false", "internal/outage TestOutage"},
