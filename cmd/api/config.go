@@ -171,7 +171,8 @@ func (c *config) check(name string) error {
 	return cmp.Or(c.checkListener(), c.checkStores(), c.checkBounds(), c.locks.check(spec.NeedsLock()))
 }
 
-// checkListener checks --listen, and that other machines need a token.
+// checkListener checks --listen, and that a token is set if other machines can reach
+// the service.
 func (c *config) checkListener() error {
 	if _, port, err := net.SplitHostPort(c.listen); err != nil || strings.Contains(port, "/") {
 		return usagef("--listen: %q is not host:port", c.listen)

@@ -17,8 +17,8 @@ func environment(pairs ...string) func(string) string {
 	return func(name string) string { return values[name] }
 }
 
-// parseTests are valid command lines and environments, and what must follow from
-// them.
+// parseTests are valid command lines and environments, each with a check of the
+// result.
 var parseTests = []struct {
 	name string
 	args string

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// pair is a pair of stores, by the flags that name them.
+// pair is a pair of stores. flags returns the flags that name them.
 type pair struct {
 	name  string
 	flags func(t *testing.T) []string
@@ -300,9 +300,10 @@ func TestStaleFailover(t *testing.T) {
 	}
 }
 
-// duringRush runs f on every kind of database server, each in parallel. An
-// instance uses a server that belongs to the test, 16 clients buy the SKU "hot",
-// of which there are total units, and the given number of orders was accepted.
+// duringRush calls f for every kind of database server, in parallel. Each call gets
+// a database server of its own, an instance on it, and 16 clients that buy the SKU
+// "hot". There are total units. f starts once the given number of orders was
+// accepted.
 func duringRush(t *testing.T, total int, orders int64, f func(t *testing.T, database *testenv.DatabaseServer, api *testenv.APIServer, c *crowd)) {
 	t.Helper()
 	for _, d := range []struct {

@@ -89,10 +89,10 @@ func TestEndWithin(t *testing.T) {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		for _, want := range []error{nil, errNotReady} {
-			if err := endWithin(t.Context(), limit, func() error { return want }); err != want { //nolint:errorlint // the same one
+			if err := endWithin(t.Context(), limit, func() error { return want }); err != want { //nolint:errorlint // the identical error is expected
 				t.Errorf("%v, want %v", err, want)
 			}
-			if err := endWithin(ctx, limit, func() error { time.Sleep(limit - 1); return want }); err != want { //nolint:errorlint // the same one
+			if err := endWithin(ctx, limit, func() error { time.Sleep(limit - 1); return want }); err != want { //nolint:errorlint // the identical error is expected
 				t.Errorf("%v, want %v", err, want)
 			}
 		}
@@ -218,8 +218,8 @@ func TestPausedProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The process is paused for longer than the deadline of a body, 10 s. No
-	// condition tells that the deadline of another process has passed.
+	// The process is paused for longer than the deadline of a body, 10 s. A test
+	// cannot observe a deadline in another process, so this must be a sleep.
 	time.Sleep(10500 * time.Millisecond)
 	api.Cont()
 	for _, conn := range conns {

@@ -65,9 +65,9 @@ func soldOut(s *shop) error {
 	)
 }
 
-// enough checks that an order for exactly the remaining units is accepted, and that
+// lastUnits checks that an order for exactly the remaining units is accepted, and that
 // an order for one more is refused.
-func enough(s *shop) error {
+func lastUnits(s *shop) error {
 	return steps(
 		func() error { return s.setStock("few", 3) },
 		func() error { return s.expect(409, false, order(4, "few")) },
@@ -249,9 +249,9 @@ func forwarded(s *shop) error {
 	return nil
 }
 
-// restored checks that orders that were refused before a restart of Redis reach an
+// afterRestart checks that orders that were refused before a restart of Redis reach an
 // instance after it. Redis may have lost an addition, and the order that took it.
-func restored(own *testenv.RedisServer) func(*shop) error {
+func afterRestart(own *testenv.RedisServer) func(*shop) error {
 	return func(s *shop) error {
 		const keys = 20 // several, because a worker may still have a connection that the restart has closed
 		place := func() error {
@@ -333,10 +333,10 @@ func contentTypes(s *shop) error {
 	return nil
 }
 
-// several checks orders with several lines. One sold-out line is enough to refuse an
+// severalLines checks orders with several lines. One sold-out line is enough to refuse an
 // order, the answer names the SKU that an instance names, and an order with an
 // unknown SKU reaches an instance.
-func several(s *shop) error {
+func severalLines(s *shop) error {
 	compare := func(lines ...any) error {
 		alone, err := call("POST", s.instances[0].URL()+"/orders", order(lines...))
 		if err != nil {
@@ -456,9 +456,9 @@ func segmented(s *shop) error {
 	)
 }
 
-// segmentHeld checks that orders reach an instance while a unit of one segment is in
+// segmentInFlight checks that orders reach an instance while a unit of one segment is in
 // flight.
-func segmentHeld(s *shop) error {
+func segmentInFlight(s *shop) error {
 	ctx := context.Background()
 	own := gate.NewScript(s.redis, s.ledger)
 	take := stock.Deduction{
@@ -483,9 +483,9 @@ func segmentHeld(s *shop) error {
 	)
 }
 
-// unreadable checks that a request that is not valid HTTP is answered with a problem
+// invalidHTTP checks that a request that is not valid HTTP is answered with a problem
 // document.
-func unreadable(s *shop) error {
+func invalidHTTP(s *shop) error {
 	for _, request := range []string{
 		"GARBAGE\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "GET / HTTP/3.1\r\nHost: x\r\n\r\n",
 		"GET /" + strings.Repeat("x", 10_000) + " HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -576,17 +576,17 @@ func generations(s *shop) error {
 		current("3 4"), passes, // the SKU has no segments
 		current("3 1000000000"), passes,
 		current("3 0"), refused,
-		func() error { time.Sleep(beatTimeout + 50*time.Millisecond); return passes() }, // the timeout itself is tested,
+		func() error { time.Sleep(beatTimeout + 50*time.Millisecond); return passes() }, // the timeout itself is tested
 		current("3 0"), refused,
 		func() error { return s.redis.Del(context.Background(), s.generationKey()).Err() },
 		func() error { expireCache(); return passes() },
 	)
 }
 
-// foreign checks that a gateway with the ID of another ledger logs a warning, but not
+// otherLedger checks that a gateway with the ID of another ledger logs a warning, but not
 // with every order.
-func foreign(s *shop) error {
-	if err := blind(s); err != nil {
+func otherLedger(s *shop) error {
+	if err := passesAll(s); err != nil {
 		return err
 	}
 	const warning = "it has no valid key holdfast:{"
@@ -675,9 +675,9 @@ func (s *shop) problem(status int, name, method, path, body string, headers ...s
 	return nil
 }
 
-// private checks which routes and methods are public, and that calls that are not
+// routes checks which routes and methods are public, and that calls that are not
 // change nothing.
-func private(s *shop) error {
+func routes(s *shop) error {
 	id := uuid.NewString()
 	return steps(
 		func() error { return s.setStock("here", 3) },
@@ -744,8 +744,8 @@ func publicRoutes(s *shop, id string) error {
 	return nil
 }
 
-// adopted checks that counts in Redis are ignored under a strategy without a gate.
-func adopted(s *shop) error {
+// noGateStrategy checks that counts in Redis are ignored under a strategy without a gate.
+func noGateStrategy(s *shop) error {
 	return steps(
 		func() error {
 			return s.count("left", 0, 1, 0)
@@ -756,9 +756,9 @@ func adopted(s *shop) error {
 	)
 }
 
-// elsewhere checks that on a cluster the gateway reads a count from the node that has
+// clusterNodes checks that on a cluster the gateway reads a count from the node that has
 // it.
-func elsewhere(s *shop) error {
+func clusterNodes(s *shop) error {
 	for n := range 8 {
 		sku := fmt.Sprintf("far-%d", n)
 		if err := steps(
@@ -773,8 +773,8 @@ func elsewhere(s *shop) error {
 	return s.expect(409, false, order(1, "far-0", 1, "far-1", 1, "far-2"))
 }
 
-// blind checks that a gateway that cannot read the counts passes every order.
-func blind(s *shop) error {
+// passesAll checks that a gateway that cannot read the counts passes every order.
+func passesAll(s *shop) error {
 	return steps(
 		func() error { return s.sell("unseen", 1) },
 		func() error { return s.expect(409, true, order(1, "unseen")) },
@@ -797,35 +797,35 @@ func TestGateway(t *testing.T) {
 		scenario func(*shop) error
 	}{
 		{"sold out", nil, soldOut},
-		{"enough", nil, enough},
+		{"the last units", nil, lastUnits},
 		{"in flight", nil, inFlight},
 		{"restocked", nil, restocked},
 		{"a key", nil, keyed},
-		{"several lines", nil, several},
+		{"several lines", nil, severalLines},
 		{"malformed", nil, malformed},
 		{"content types", nil, contentTypes},
 		{"generations", func(*testing.T) plan { return plan{fakeLedger: true} }, generations},
 		{"metrics", nil, metrics},
-		{"private routes", nil, private},
-		{"unreadable", nil, unreadable},
+		{"private routes", nil, routes},
+		{"invalid HTTP", nil, invalidHTTP},
 		{"forwarded", func(t *testing.T) plan { return plan{files: stub(t, "in-progress")} }, forwarded},
 		{"a key in progress", func(t *testing.T) plan { return plan{fakeLedger: true, files: stub(t, "in-progress")} }, inProgress},
 		{"a key under a broken strategy", func(*testing.T) plan { return plan{args: broken} }, unsoundKeyed},
 		{"a key and segments", func(*testing.T) plan { return plan{args: inSegments} }, keyed},
 		{"segments", func(*testing.T) plan { return plan{args: inSegments} }, segmented},
 		{"segments sold out", func(*testing.T) plan { return plan{args: inSegments} }, soldOut},
-		{"several lines in segments", func(*testing.T) plan { return plan{args: inSegments} }, several},
-		{"a segment in flight", func(*testing.T) plan { return plan{args: inSegments} }, segmentHeld},
+		{"several lines in segments", func(*testing.T) plan { return plan{args: inSegments} }, severalLines},
+		{"a segment in flight", func(*testing.T) plan { return plan{args: inSegments} }, segmentInFlight},
 		{"segments refilled", func(*testing.T) plan { return plan{fakeLedger: true, args: inSegments} }, refilling},
-		{"no gate", func(*testing.T) plan { return plan{fakeLedger: true, args: noGate} }, adopted},
-		{"a cluster", func(t *testing.T) plan { return plan{redis: testenv.RedisCluster(t)} }, elsewhere},
-		{"segments on a cluster", func(t *testing.T) plan { return plan{redis: testenv.RedisCluster(t), args: inSegments} }, elsewhere},
-		{"no ledger ID", func(*testing.T) plan { return plan{environment: []string{"HOLDFAST_LEDGER_ID="}} }, blind},
+		{"no gate", func(*testing.T) plan { return plan{fakeLedger: true, args: noGate} }, noGateStrategy},
+		{"a cluster", func(t *testing.T) plan { return plan{redis: testenv.RedisCluster(t)} }, clusterNodes},
+		{"segments on a cluster", func(t *testing.T) plan { return plan{redis: testenv.RedisCluster(t), args: inSegments} }, clusterNodes},
+		{"no ledger ID", func(*testing.T) plan { return plan{environment: []string{"HOLDFAST_LEDGER_ID="}} }, passesAll},
 		{"a wrong ledger ID", func(*testing.T) plan {
 			return plan{environment: []string{"HOLDFAST_LEDGER_ID=" + strings.Repeat("x", 32)}}
-		}, blind},
-		{"another ledger's ID", func(*testing.T) plan { return plan{environment: []string{"HOLDFAST_LEDGER_ID=" + uuid.NewString()}} }, foreign},
-		{"a dead Redis", func(*testing.T) plan { return plan{environment: []string{"HOLDFAST_GATEWAY_REDIS=127.0.0.1:1"}} }, blind},
+		}, passesAll},
+		{"another ledger's ID", func(*testing.T) plan { return plan{environment: []string{"HOLDFAST_LEDGER_ID=" + uuid.NewString()}} }, otherLedger},
+		{"an unreachable Redis", func(*testing.T) plan { return plan{environment: []string{"HOLDFAST_GATEWAY_REDIS=127.0.0.1:1"}} }, passesAll},
 		{"a password", func(t *testing.T) plan {
 			own := testenv.OwnRedis(t, "--requirepass", "secret", "--databases", "4")
 			return plan{
@@ -836,7 +836,7 @@ func TestGateway(t *testing.T) {
 		{"a wrong password", func(t *testing.T) plan {
 			own := testenv.OwnRedis(t, "--requirepass", "secret")
 			return plan{redis: "redis://:secret@" + own.Addr() + "/0", environment: []string{"HOLDFAST_GATEWAY_REDIS_PASSWORD=guess"}}
-		}, blind},
+		}, passesAll},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -870,7 +870,7 @@ func TestOpenResty(t *testing.T) {
 		scenario func(*shop) error
 	}{
 		{"sold out", func(*testing.T) plan { return plan{} }, soldOut},
-		{"segments on a cluster", func(t *testing.T) plan { return plan{redis: testenv.RedisCluster(t), args: inSegments} }, elsewhere},
+		{"segments on a cluster", func(t *testing.T) plan { return plan{redis: testenv.RedisCluster(t), args: inSegments} }, clusterNodes},
 		{"a password", func(t *testing.T) plan {
 			own := testenv.OwnRedis(t, "--requirepass", "secret")
 			return plan{redis: "redis://:secret@" + own.Addr() + "/0", environment: []string{"HOLDFAST_GATEWAY_REDIS_PASSWORD=secret"}}
@@ -898,8 +898,8 @@ func TestMutants(t *testing.T) {
 		scenario            func(*shop) error
 	}{
 		{"units in flight do not count", "one.in_flight ~= 0", "false", plan{}, inFlight},
-		{"units in flight of segments do not count", "all.in_flight + in_flight", "0", plan{args: inSegments}, segmentHeld},
-		{"<= for <", "line.most < line.quantity", "line.most <= line.quantity", plan{}, enough},
+		{"units in flight of segments do not count", "all.in_flight + in_flight", "0", plan{args: inSegments}, segmentInFlight},
+		{"<= for <", "line.most < line.quantity", "line.most <= line.quantity", plan{}, lastUnits},
 		{"keys are ignored", "elseif not key then", "else", plan{}, keyed},
 		{"a refusal of another body", `key .. "\0" .. body`, "key", plan{}, keyed},
 		{"a refusal is never outdated", "refusal == seen", "refusal", plan{}, keyed},
@@ -912,20 +912,20 @@ func TestMutants(t *testing.T) {
 		{"any charset", `rest == "" or charset == "utf-8"`, "rest", plan{}, contentTypes},
 		{"a beat that does not change", "now() - since < BEAT_TIMEOUT", "true", plan{fakeLedger: true}, generations},
 		{"any generation", "floor(epoch / EPOCHS) ~= generation", "false", plan{fakeLedger: true}, generations},
-		{"no warning of another ledger", "elseif reason then", "elseif false then", plan{environment: []string{"HOLDFAST_LEDGER_ID=" + uuid.NewString()}}, foreign},
+		{"no warning of another ledger", "elseif reason then", "elseif false then", plan{environment: []string{"HOLDFAST_LEDGER_ID=" + uuid.NewString()}}, otherLedger},
 		{"nothing is counted", `count("orders", result, reason)`, "", plan{}, metrics},
 		{"public metrics", "if ($holdfast_forwarded) { return 404; }", "", plan{}, metrics},
-		{"everything is public", `"~ $" 404;`, `"~ $" "";`, plan{}, private},
-		{"every method is public", "default 405;", `default "";`, plan{}, private},
+		{"everything is public", `"~ $" 404;`, `"~ $" "";`, plan{}, routes},
+		{"every method is public", "default 405;", `default "";`, plan{}, routes},
 		{"no X-Forwarded-For", "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;", "", plan{files: stub(t, "in-progress")}, forwarded},
-		{"nginx's error page for malformed requests", "error_page 400 ", "error_page ", plan{}, unreadable},
-		{"nginx's own error pages", "error_page 400 403 404 405", "error_page 400", plan{}, private},
+		{"nginx's error page for malformed requests", "error_page 400 ", "error_page ", plan{}, invalidHTTP},
+		{"nginx's own error pages", "error_page 400 403 404 405", "error_page 400", plan{}, routes},
 		{"one segment only", "all.available = all.available + available", "all.available = tonumber(available)", plan{args: inSegments}, segmented},
 		{"segments with different epochs", "epoch ~= (all.epoch or epoch)", "false", plan{fakeLedger: true, args: inSegments}, refilling},
-		{"no gate", "type(strategy.gate) == \"string\" and", "", plan{fakeLedger: true, args: noGate}, adopted},
-		{"the client's order of lines", "table.sort(lines, before)", "", plan{}, several},
-		{"order of SKUs for segments", "all.segmented = segments > 0", "", plan{args: inSegments}, several},
-		{"a SKU without a count is sold out", `return "passed", "no-count" -- an`, `one = { available = 0, in_flight = 0, mark = "0" } -- an`, plan{}, several},
+		{"no gate", "type(strategy.gate) == \"string\" and", "", plan{fakeLedger: true, args: noGate}, noGateStrategy},
+		{"the client's order of lines", "table.sort(lines, before)", "", plan{}, severalLines},
+		{"order of SKUs for segments", "all.segmented = segments > 0", "", plan{args: inSegments}, severalLines},
+		{"a SKU without a count is sold out", `return "passed", "no-count" -- an`, `one = { available = 0, in_flight = 0, mark = "0" } -- an`, plan{}, severalLines},
 		{"sold out for an hour", "milliseconds / 1000", "3600", plan{}, restocked},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -945,7 +945,7 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// TestRedisRestarted runs the scenario restored, with and without the rule that the
+// TestRedisRestarted runs the scenario afterRestart, with and without the rule that the
 // run ID of Redis is part of a mark.
 func TestRedisRestarted(t *testing.T) {
 	t.Parallel()
@@ -956,7 +956,7 @@ func TestRedisRestarted(t *testing.T) {
 			p.edit = func(text string) string { return strings.ReplaceAll(text, ` .. "@" .. runs[n]`, "") }
 		}
 		s := build(t, p)
-		switch err := restored(own)(s); {
+		switch err := afterRestart(own)(s); {
 		case mutated && !errors.Is(err, errWrong):
 			t.Errorf("the scenario did not fail without the run ID: %v", err)
 		case !mutated && err != nil:
@@ -1020,8 +1020,8 @@ func TestRedisGone(t *testing.T) {
 
 var accepted = regexp.MustCompile(`holdfast_orders_total\{result="accepted"\} (\d+)`)
 
-// shared checks that 20 orders are spread over both instances.
-func shared(s *shop) error {
+// bothInstances checks that 20 orders are spread over both instances.
+func bothInstances(s *shop) error {
 	for range 20 {
 		if err := s.expect(201, true, order(1, "plenty")); err != nil {
 			return err
@@ -1083,7 +1083,7 @@ func TestInstances(t *testing.T) {
 	s := build(t, plan{})
 	if err := steps(
 		func() error { return s.setStock("plenty", 100) },
-		func() error { return shared(s) },
+		func() error { return bothInstances(s) },
 		func() error {
 			a, err := call("GET", s.url+"/stock/plenty", "", "X-Request-Id", "mine")
 			if err != nil || a.status != 200 || strings.Join(a.header["X-Request-Id"], "|") != "mine" {

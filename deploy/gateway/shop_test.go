@@ -310,8 +310,8 @@ func (s *shop) rest(sku string) error {
 	return nil
 }
 
-// expireCache waits until every count that a gateway has cached has expired. Nothing
-// tells a test that nginx has forgotten an entry, so this must be a sleep.
+// expireCache waits until every count that a gateway has cached has expired. A test
+// cannot observe that nginx drops an entry, so this must be a sleep.
 func expireCache() { time.Sleep(soldOutTTL + 50*time.Millisecond) }
 
 // errWrong is the error of a gateway that breaks one of its rules.

@@ -88,9 +88,9 @@ func (a *api) fail(c *gin.Context, err error) {
 	a.problem(c, p, detail, extrasOf(err))
 }
 
-// recordFailure keeps the cause of a 5xx for the request's log line. It logs the
-// cause of a 503 at once, under message, unless the client has disconnected:
-// that alone makes reads fail.
+// recordFailure keeps the cause of a 5xx for the request's log line. It also logs the
+// cause of a 503 immediately, under message. It does not if the client has
+// disconnected, because that makes reads fail.
 func (a *api) recordFailure(c *gin.Context, status int, message string, err error) {
 	if status < http.StatusInternalServerError {
 		return

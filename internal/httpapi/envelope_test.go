@@ -21,7 +21,7 @@ import (
 )
 
 func TestChecksComeInOrder(t *testing.T) {
-	// The first request fails every check, each following one a check less.
+	// The first request fails every check. Each following one fails one check fewer.
 	requests := []struct {
 		call
 		want problem

@@ -70,10 +70,10 @@ var definitions = map[problem]definition{
 // internalDetail does not contain the cause, which is only logged.
 const internalDetail = "The service failed. The log has the cause under the request ID."
 
-// errorProblems is the table from the service's errors to problems. The first
-// row whose error is in the chain decides; without one it is an internal error.
-// The first three rows must stay on top: their errors may wrap a refusal that
-// occurred on the way but is not the outcome.
+// errorProblems is the table from the service's errors to problems. The first row
+// whose error is wrapped in the given one decides. An error without a row is an
+// internal error. The first three rows must stay on top, because their errors may
+// wrap a refusal that is not the outcome.
 var errorProblems = []struct {
 	err     error
 	problem problem
