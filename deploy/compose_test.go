@@ -1,5 +1,5 @@
-// Package deploy holds the tests of what is deployed: the images' recipes, the
-// servers' settings and docker-compose.yml.
+// Package deploy has the tests of the deployment files: Dockerfiles, settings of
+// servers, and docker-compose.yml.
 package deploy
 
 import (
@@ -22,9 +22,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// root is the top of the repository.
+// root is the root of the repository.
 const root = ".."
 
+// read returns the text of a file of the repository.
 func read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, name))
@@ -34,10 +35,10 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// outside is the value of what must be set outside the file.
+// outside is the value of every variable that must be set outside the file.
 const outside = "outside"
 
-// environment is .env.example, filled in.
+// environment returns .env.example with its empty variables set.
 func environment(t *testing.T) types.Mapping {
 	t.Helper()
 	variables, err := dotenv.Parse(strings.NewReader(read(t, ".env.example")))
@@ -52,8 +53,8 @@ func environment(t *testing.T) types.Mapping {
 	return variables
 }
 
-// load has Compose's own loader read a file: it knows the schema, and that what
-// is referred to is there.
+// load reads a Compose file with Compose's own loader, which checks the schema and
+// the references.
 func load(t *testing.T, text string, environment types.Mapping, profiles ...string) (*types.Project, error) {
 	t.Helper()
 	folder, err := filepath.Abs(root)
@@ -70,92 +71,135 @@ func load(t *testing.T, text string, environment types.Mapping, profiles ...stri
 }
 
 var (
-	// pinned is an image with a version of two numbers at the least.
+	// pinned matches an image with a version of at least two numbers.
 	pinned = regexp.MustCompile(`^[a-z0-9./-]+:v?\d+\.\d+[a-z0-9.-]*$`)
-	// own is an image that is built here.
+	// own matches an image that this repository builds.
 	own = regexp.MustCompile(`^holdfast-[a-z]+:\d+\.\d+\.\d+$`)
-	// secretName is a variable whose value is nobody's business.
+	// secretName matches the name of a variable with a secret value.
 	secretName = regexp.MustCompile(`PASSWORD|PWD|TOKEN|SECRET|AUTH`)
-	// credentials are those in a URL.
+	// credentials matches a password in a URL.
 	credentials = regexp.MustCompile(`://[^:/@\s]*:([^@\s]+)@`)
-	required    = regexp.MustCompile(`\$\{([A-Z_]+):\?`)
-	optional    = regexp.MustCompile(`\$\{([A-Z_]+):-`)
-	// fallback is the default of a variable.
+	// required and optional match a variable without and with a default.
+	required = regexp.MustCompile(`\$\{([A-Z_]+):\?`)
+	optional = regexp.MustCompile(`\$\{([A-Z_]+):-`)
+	// fallback matches a variable and its non-empty default.
 	fallback = regexp.MustCompile(`\$\{([A-Z_]+):-([^}]+)`)
-	inShell  = regexp.MustCompile(`--(?:requirepass|masterauth)\s+(\S+)`)
+	// inShell matches a password on the command line of a Redis server.
+	inShell = regexp.MustCompile(`--(?:requirepass|masterauth)\s+(\S+)`)
 )
 
-// faults are what is wrong with a service, beyond what Compose itself refuses.
-func faults(p *types.Project, s types.ServiceConfig) (faults []string) {
-	fault := func(format string, args ...any) {
-		faults = append(faults, s.Name+": "+fmt.Sprintf(format, args...))
-	}
+// service is a service whose faults are collected.
+type service struct {
+	types.ServiceConfig
+	faults []string
+}
+
+func (s *service) fault(format string, args ...any) {
+	s.faults = append(s.faults, s.Name+": "+fmt.Sprintf(format, args...))
+}
+
+// faults returns how a service breaks our rules. Compose itself checks the others.
+func faults(p *types.Project, config types.ServiceConfig) []string {
+	s := service{ServiceConfig: config}
+	s.checkImage()
+	s.checkProcess()
+	s.checkSecrets()
+	s.checkVolumes()
+	s.checkNetwork()
+	s.checkDependencies(p)
+	return s.faults
+}
+
+// checkImage checks that the image is pinned, or built by a Dockerfile that exists.
+func (s *service) checkImage() {
 	if s.Build == nil && !pinned.MatchString(s.Image) || s.Build != nil && !own.MatchString(s.Image) {
-		fault("image %q is not pinned", s.Image)
+		s.fault("image %q is not pinned", s.Image)
 	}
 	if s.Build != nil {
 		if _, err := os.Stat(filepath.Join(s.Build.Context, s.Build.Dockerfile)); err != nil {
-			fault("%v", err)
+			s.fault("%v", err)
 		}
 	}
+}
+
+// checkProcess checks that the service has a health check unless it is a job, and
+// few privileges.
+func (s *service) checkProcess() {
 	if s.Restart != types.RestartPolicyNo && s.HealthCheck == nil {
-		fault("has no health check and is no job")
+		s.fault("has no health check and is not a job")
 	}
 	if !s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || !slices.Contains(s.SecurityOpt, "no-new-privileges:true") {
-		fault("is not hardened")
+		s.fault("is not hardened")
 	}
+}
+
+// checkSecrets checks that no password is written in the file.
+func (s *service) checkSecrets() {
 	for key, value := range s.Environment {
 		if value == nil {
-			fault("%s is whatever it is where Compose runs", key)
+			s.fault("%s has no value and is taken from the shell that runs Compose", key)
 			continue
 		}
 		if secretName.MatchString(key) && !strings.HasPrefix(key, "MARIADB_RANDOM_") && *value != outside && *value != "" {
-			fault("%s has the literal value %q", key, *value)
+			s.fault("%s has the literal value %q", key, *value)
 		}
 		for _, found := range credentials.FindAllStringSubmatch(*value, -1) {
 			if found[1] != outside {
-				fault("%s has a literal password", key)
+				s.fault("%s has a literal password", key)
 			}
 		}
 	}
 	for _, found := range inShell.FindAllStringSubmatch(strings.Join(slices.Concat(s.Entrypoint, s.Command), " "), -1) {
 		if !strings.HasPrefix(strings.Trim(found[1], `"`), "$") {
-			fault("a literal password in a command")
+			s.fault("has a literal password in a command")
 		}
 	}
+}
+
+// checkVolumes checks that mounted files exist and are read-only.
+func (s *service) checkVolumes() {
 	for _, volume := range s.Volumes {
 		if volume.Type != types.VolumeTypeBind {
 			continue
 		}
 		if info, err := os.Stat(volume.Source); err != nil || info.IsDir() {
-			fault("%s is no file: %v", volume.Source, err)
+			s.fault("%s is not a file: %v", volume.Source, err)
 		}
 		if !volume.ReadOnly {
-			fault("%s can be written", volume.Source)
+			s.fault("%s is writable", volume.Source)
 		}
 	}
+}
+
+// checkNetwork checks that the service is on a network of the file, and that its
+// ports are open to this machine only.
+func (s *service) checkNetwork() {
 	if _, ok := s.Networks["default"]; ok || len(s.Networks) == 0 {
-		fault("is on no network of ours")
+		s.fault("is not on a network of the file")
 	}
 	for _, port := range s.Ports {
 		if port.HostIP != "127.0.0.1" {
-			fault("port %s is open to other machines", port.Published)
+			s.fault("port %s is open to other machines", port.Published)
 		}
 	}
+}
+
+// checkDependencies checks that the service waits for jobs to complete, and does not
+// depend on a service that only a profile starts.
+func (s *service) checkDependencies(p *types.Project) {
 	for other, how := range s.DependsOn {
 		needed := p.Services[other]
 		job := needed.Restart == types.RestartPolicyNo
 		switch {
 		case (how.Condition == types.ServiceConditionCompletedSuccessfully) != job:
-			fault("waits for %s to be %s", other, how.Condition)
+			s.fault("waits for %s to be %s", other, how.Condition)
 		case how.Required && len(needed.Profiles) > 0 && len(s.Profiles) == 0:
-			fault("depends on %s of profile %v", other, needed.Profiles)
+			s.fault("depends on %s of profile %v", other, needed.Profiles)
 		}
 	}
-	return faults
 }
 
-// secretDefaults are the defaults of what should have none.
+// secretDefaults returns the secret variables that have a default.
 func secretDefaults(text string) (names []string) {
 	for _, found := range fallback.FindAllStringSubmatch(text, -1) {
 		if secretName.MatchString(found[1]) {
@@ -165,8 +209,8 @@ func secretDefaults(text string) (names []string) {
 	return names
 }
 
-// TestCompose holds docker-compose.yml to Compose's rules, with every profile, and
-// to ours.
+// TestCompose checks docker-compose.yml against Compose's rules, with every profile,
+// and against ours.
 func TestCompose(t *testing.T) {
 	t.Parallel()
 	text, env := read(t, "docker-compose.yml"), environment(t)
@@ -194,7 +238,7 @@ func TestCompose(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := all.ServiceNames(); len(got) != 18 {
-		t.Errorf("the services are %v: a profile is missing above", got)
+		t.Errorf("the services are %v: this test does not know one of their profiles", got)
 	}
 	for _, s := range all.Services {
 		for _, fault := range faults(all, s) {
@@ -208,7 +252,7 @@ func TestCompose(t *testing.T) {
 	example := read(t, ".env.example")
 	for _, found := range required.FindAllStringSubmatch(text, -1) {
 		if !regexp.MustCompile(`(?m)^` + found[1] + `=$`).MatchString(example) {
-			t.Errorf(".env.example does not ask for %s", found[1])
+			t.Errorf(".env.example does not have %s=", found[1])
 		}
 		without := maps.Clone(env)
 		delete(without, found[1])
@@ -218,12 +262,12 @@ func TestCompose(t *testing.T) {
 	}
 	for _, found := range optional.FindAllStringSubmatch(text, -1) {
 		if !regexp.MustCompile(`(?m)^#?` + found[1] + `=`).MatchString(example) {
-			t.Errorf(".env.example does not know %s", found[1])
+			t.Errorf(".env.example does not mention %s", found[1])
 		}
 	}
 }
 
-// TestComposeConvicts: each rule finds the service that breaks it.
+// TestComposeConvicts checks that each rule finds a service that breaks it.
 func TestComposeConvicts(t *testing.T) {
 	t.Parallel()
 	const sound = `
@@ -276,19 +320,19 @@ networks: {net: }
 	} {
 		broken := strings.Replace(sound, change[0], change[1], 1)
 		if broken == sound {
-			t.Errorf("%q is not there", change[0])
+			t.Errorf("the file has no %q", change[0])
 		} else if len(judge(broken)) == 0 {
-			t.Errorf("%q for %q goes unnoticed", change[1], change[0])
+			t.Errorf("%q instead of %q is not found", change[1], change[0])
 		}
 	}
 }
 
-// TestComposeConfig has Docker itself read the file, where it is there.
+// TestComposeConfig checks the file with Docker Compose where it is installed.
 func TestComposeConfig(t *testing.T) {
 	t.Parallel()
 	docker, err := exec.LookPath("docker")
 	if err != nil || exec.Command(docker, "compose", "version").Run() != nil {
-		t.Log("docker compose is not here: what it says of the file is left to where it is")
+		t.Log("docker compose is not installed; the file is checked by its loader only")
 		return
 	}
 	env := filepath.Join(t.TempDir(), "env")

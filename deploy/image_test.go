@@ -26,8 +26,8 @@ var (
 	probe = regexp.MustCompile(`(?m)^HEALTHCHECK (?:.|\\\n)*CMD (\[.*\])$`)
 )
 
-// TestDockerfiles: every image is built on a pinned one and runs as nobody, with
-// a health check.
+// TestDockerfiles checks that every image has a pinned base, runs without root, and
+// has a health check.
 func TestDockerfiles(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"deploy/Dockerfile", "deploy/gateway/Dockerfile"} {
@@ -38,7 +38,7 @@ func TestDockerfiles(t *testing.T) {
 			}
 		}
 		if u := user.FindStringSubmatch(text); u == nil || strings.HasPrefix(u[1], "root") || strings.HasPrefix(u[1], "0") {
-			t.Errorf("%s: runs as %v", name, u)
+			t.Errorf("%s: USER is %v", name, u)
 		}
 		if probe.FindString(text) == "" {
 			t.Errorf("%s: no health check", name)
@@ -46,15 +46,14 @@ func TestDockerfiles(t *testing.T) {
 	}
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(t, "go.mod"))[1]
 	if want := "FROM golang:" + version + "."; !strings.Contains(read(t, "deploy/Dockerfile"), want) {
-		t.Errorf("the image is not built with go.mod's Go: %s", want)
+		t.Errorf("the image is not built with the Go version of go.mod: no %q", want)
 	}
 }
 
-// TestImage builds the service as its Dockerfile does, from what .dockerignore
-// lets through, and runs it as the image does: as nobody, with nothing around it
-// that it may write but /tmp.
-func TestImage(t *testing.T) {
-	t.Parallel()
+// buildContext returns a folder with the files that .dockerignore lets through,
+// without tests.
+func buildContext(t *testing.T) string {
+	t.Helper()
 	build := t.TempDir()
 	for _, line := range strings.Fields(read(t, ".dockerignore")) {
 		name, ok := strings.CutPrefix(line, "!")
@@ -87,32 +86,45 @@ func TestImage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	return build
+}
+
+// buildPrograms builds the programs of the image as its Dockerfile does, and returns
+// their folder.
+func buildPrograms(t *testing.T) string {
+	t.Helper()
 	image := t.TempDir()
-	// Without -trimpath, which would have every package compiled for this test.
+	// -trimpath is left out, because it would recompile every package for this test.
 	command := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-s -w", "-o", image+"/", "./cmd/api", "./deploy/healthcheck")
 	if !strings.Contains(read(t, "deploy/Dockerfile"), `CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w' -o /out/ ./cmd/api ./deploy/healthcheck`) {
-		t.Error("the Dockerfile builds in another way than this test")
+		t.Error("the Dockerfile and this test build with different commands")
 	}
-	command.Dir, command.Env = build, append(os.Environ(), "CGO_ENABLED=0")
+	command.Dir, command.Env = buildContext(t), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for _, name := range []string{"api", "healthcheck"} {
-		program, err := elf.Open(filepath.Join(image, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range program.Progs {
-			if p.Type == elf.PT_INTERP {
-				t.Errorf("%s is not static", name)
-			}
-		}
-		program.Close()
-	}
+	return image
+}
 
-	if os.Getuid() != 0 {
-		t.Skip("only root can put a program into a folder of its own")
+// checkStatic checks that a program needs no dynamic linker.
+func checkStatic(t *testing.T, name string) {
+	t.Helper()
+	program, err := elf.Open(name)
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer program.Close()
+	for _, p := range program.Progs {
+		if p.Type == elf.PT_INTERP {
+			t.Errorf("%s is not static", name)
+		}
+	}
+}
+
+// makeRoot makes the folder of the programs a root file system for any user, with a
+// /tmp as the only folder that can be written.
+func makeRoot(t *testing.T, image string) {
+	t.Helper()
 	for folder := image; folder != "/"; folder = filepath.Dir(folder) {
 		if info, err := os.Stat(folder); err != nil || info.Mode().Perm()&0o001 == 0 {
 			if err := os.Chmod(folder, info.Mode().Perm()|0o055); err != nil {
@@ -126,6 +138,19 @@ func TestImage(t *testing.T) {
 	if err := os.Chmod(filepath.Join(image, "tmp"), 0o777|os.ModeSticky); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestImage builds the service as its Dockerfile does and runs it as the image does:
+// without root, in a root file system of its own where only /tmp is writable.
+func TestImage(t *testing.T) {
+	t.Parallel()
+	image := buildPrograms(t)
+	checkStatic(t, filepath.Join(image, "api"))
+	checkStatic(t, filepath.Join(image, "healthcheck"))
+	if os.Getuid() != 0 {
+		t.Skip("only root can change the root file system of a program")
+	}
+	makeRoot(t, image)
 	address := fmt.Sprintf("127.0.0.1:%d", testenv.Port(t))
 	inside := func(ctx context.Context, args ...string) *exec.Cmd {
 		command := exec.CommandContext(ctx, args[0], args[1:]...)
@@ -145,7 +170,7 @@ func TestImage(t *testing.T) {
 			t.Errorf("%v: %s", err, output.String())
 		}
 		if left, err := os.ReadDir(filepath.Join(image, "tmp")); err != nil || len(left) > 0 {
-			t.Errorf("left in /tmp: %v, %v", left, err)
+			t.Errorf("the service left files in /tmp: %v, %v", left, err)
 		}
 	}()
 	deadline := time.Now().Add(20 * time.Second)
@@ -168,31 +193,31 @@ func TestImage(t *testing.T) {
 		t.Errorf("an order: %s", response.Status)
 	}
 	if err := inside(t.Context(), "/healthcheck", "http://"+address+"/nothing").Run(); err == nil {
-		t.Error("404 is taken for health")
+		t.Error("the health check accepts 404")
 	}
 }
 
-// gatewayFiles are the files of the gateway's image.
+// gatewayFiles returns the files of the gateway's image by name.
 func gatewayFiles(t *testing.T) map[string]string {
 	t.Helper()
 	files := make(map[string]string)
 	for _, name := range []string{"nginx.conf", "gateway.lua", "http/resolver.conf", "site/modules.conf", "listen.conf"} {
 		files[name] = read(t, "deploy/gateway/"+name)
 	}
-	// The names are the container engine's to resolve.
+	// Only a container engine can resolve the names of the instances.
 	files["instances.conf"] = regexp.MustCompile(`api-\d`).ReplaceAllString(read(t, "deploy/gateway/instances.conf"), "127.0.0.1")
 	return files
 }
 
-// TestGatewayImage: nginx takes the image's files as they are, and the health
-// check tells one that serves from one that does not.
+// TestGatewayImage checks that nginx accepts the unchanged files of the image, and
+// that the health checks of Dockerfile and Compose file work.
 func TestGatewayImage(t *testing.T) {
 	t.Parallel()
 	nginx := testenv.OwnNginx(t, gatewayFiles(t))
 	if !strings.Contains(nginx.Output(), "HOLDFAST_LEDGER_ID") {
-		t.Errorf("it does not say that it knows no ledger: %s", nginx.Output())
+		t.Errorf("the gateway does not warn that it has no ledger ID: %s", nginx.Output())
 	}
-	for name, text := range gatewayFiles(t) { // testenv has put its own in the place of some
+	for name, text := range gatewayFiles(t) { // testenv replaces some of them
 		if err := os.WriteFile(filepath.Join(nginx.Folder(), name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -227,7 +252,7 @@ func TestGatewayImage(t *testing.T) {
 			t.Errorf("%q: %v", words, err)
 		}
 		if err := check(words, fmt.Sprint(testenv.Port(t))); err == nil {
-			t.Errorf("%q: nobody is taken for health", words)
+			t.Errorf("%q succeeds without a gateway", words)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Writes the ledger's ID to where the gateway reads it, if the ledger is in this
-# kind of database: ledger-id.sh mysql|postgres [host [port [folder]]].
+# Usage: ledger-id.sh mysql|postgres [host [port [folder]]]
+# Writes the ledger's ID to the file that the gateway reads. Does nothing if
+# HOLDFAST_DB is another kind of database.
 set -eu
 
 kind=$1 host=${2:-} port=${3:-} folder=${4:-/run/holdfast}
@@ -22,6 +23,6 @@ postgres)
 		--no-psqlrc --tuples-only --no-align --command='SELECT id FROM ledger')
 	;;
 esac
-[ -n "$id" ] || { echo "the ledger has no ID: run api migrate up" >&2; exit 1; }
+[ -n "$id" ] || { echo "reading the ledger's ID: there is none; run api migrate up" >&2; exit 1; }
 echo "$id" >"$folder/ledger-id.new"
-mv "$folder/ledger-id.new" "$folder/ledger-id" # whole or not at all
+mv "$folder/ledger-id.new" "$folder/ledger-id" # so that the gateway never reads half of it

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// path is the absolute path of a file of this folder.
+// path returns the absolute path of a file in this folder.
 func path(t *testing.T, name string) string {
 	t.Helper()
 	full, err := filepath.Abs(name)
@@ -28,8 +28,8 @@ func path(t *testing.T, name string) string {
 	return full
 }
 
-// program finds what testenv does not start, and goes by testenv's rule where it
-// is missing.
+// program returns the path of a program that testenv does not start. If it is
+// missing, the test is skipped, or fails where testenv would fail.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	for _, found := range []string{name, "/usr/sbin/" + name} {
@@ -44,7 +44,7 @@ func program(t *testing.T, name string) string {
 	return ""
 }
 
-// settings asks a Redis for its settings.
+// settings checks settings of a running Redis.
 func settings(t *testing.T, server *testenv.RedisServer, want map[string]string) {
 	t.Helper()
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -56,7 +56,8 @@ func settings(t *testing.T, server *testenv.RedisServer, want map[string]string)
 	}
 }
 
-// TestRedis: Redis takes the files, and the service has nothing to warn of.
+// TestRedis checks that Redis accepts the files, and that the service does not warn
+// about their settings.
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t, "--include", path(t, "redis/redis.conf"))
@@ -73,7 +74,8 @@ func TestRedis(t *testing.T) {
 	settings(t, locks, map[string]string{"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"})
 }
 
-// TestRedisCluster: the script makes three nodes a cluster, once.
+// TestRedisCluster checks that the script makes three nodes a cluster, and does
+// nothing the second time.
 func TestRedisCluster(t *testing.T) {
 	t.Parallel()
 	program(t, "redis-cli")
@@ -104,7 +106,7 @@ func TestRedisCluster(t *testing.T) {
 	}
 }
 
-// TestMariaDB: MariaDB takes the file's settings.
+// TestMariaDB checks that MariaDB accepts the file and starts with its settings.
 func TestMariaDB(t *testing.T) {
 	t.Parallel()
 	out, err := exec.Command(program(t, "mariadbd"), "--defaults-file="+path(t, "mariadb/holdfast.cnf"), "--verbose", "--help").CombinedOutput()
@@ -134,14 +136,14 @@ func TestMariaDB(t *testing.T) {
 	if len(flags) < 5 {
 		t.Fatalf("only %v", flags)
 	}
-	server := testenv.OwnMariaDB(t, flags...) // it starts with them
+	server := testenv.OwnMariaDB(t, flags...)
 	ledgerID(t, "mysql", server.URL(), "mariadb")
 }
 
-// TestPostgres: PostgreSQL takes the file.
+// TestPostgres checks that PostgreSQL starts with the file.
 func TestPostgres(t *testing.T) {
 	t.Parallel()
-	// Its user may not come to the repository.
+	// The user that runs PostgreSQL may have no access to the repository.
 	folder, err := os.MkdirTemp("", "holdfast-postgres-")
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +171,7 @@ func TestPostgres(t *testing.T) {
 	ledgerID(t, "postgres", server.URL(), "psql")
 }
 
-// ledgerID runs the job that finds the ledger's ID on a real ledger.
+// ledgerID checks the job that writes the ledger's ID, on a real database.
 func ledgerID(t *testing.T, kind, db, client string) {
 	t.Helper()
 	program(t, client)
@@ -191,7 +193,7 @@ func ledgerID(t *testing.T, kind, db, client string) {
 	}
 	file := filepath.Join(folder, "ledger-id")
 	if err := run(db); err == nil {
-		t.Error("there is an ID without a schema")
+		t.Error("the job succeeds without a schema")
 	}
 	sql, err := store.OpenSQL(t.Context(), db)
 	if err != nil {
@@ -205,7 +207,7 @@ func ledgerID(t *testing.T, kind, db, client string) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(file); err == nil {
-		t.Error("another database's ID was written")
+		t.Error("the job wrote an ID although the ledger is in another database")
 	}
 	if err := run(db); err != nil {
 		t.Fatal(err)
@@ -220,8 +222,8 @@ func ledgerID(t *testing.T, kind, db, client string) {
 	}
 }
 
-// TestZooKeeper and TestEtcd: the servers start with their files, in which only
-// folders and ports are others.
+// TestZooKeeper checks that ZooKeeper starts with its file. Only folders and ports
+// are changed.
 func TestZooKeeper(t *testing.T) {
 	t.Parallel()
 	const jar = "/usr/share/java/zookeeper.jar"
@@ -238,6 +240,7 @@ func TestZooKeeper(t *testing.T) {
 	run(t, port, "srvr", "Mode: standalone", java, "-Xmx128m", "-cp", jar, "org.apache.zookeeper.server.quorum.QuorumPeerMain", conf)
 }
 
+// TestEtcd checks that etcd starts with its file. Only folders and ports are changed.
 func TestEtcd(t *testing.T) {
 	t.Parallel()
 	etcd := program(t, "etcd")
@@ -247,7 +250,7 @@ func TestEtcd(t *testing.T) {
 	run(t, port, "GET /health HTTP/1.0\r\n\r\n", `"health":"true"`, etcd, "--config-file", conf)
 }
 
-// write writes a file in which each old text has been replaced with the new one.
+// write writes text to a file. replacements are pairs of old and new text.
 func write(t *testing.T, name, text string, replacements ...string) string {
 	t.Helper()
 	for i := 0; i < len(replacements); i += 2 {
@@ -261,9 +264,9 @@ func write(t *testing.T, name, text string, replacements ...string) string {
 	return name
 }
 
-// run starts a server until the test ends and waits until it answers the
-// question.
-func run(t *testing.T, port, question, answer string, command ...string) {
+// run starts a server for the rest of the test, and waits until its reply to request
+// contains want.
+func run(t *testing.T, port, request, want string, command ...string) {
 	t.Helper()
 	var output strings.Builder
 	server := exec.Command(command[0], command[1:]...)
@@ -287,7 +290,7 @@ func run(t *testing.T, port, question, answer string, command ...string) {
 		}
 		defer conn.Close()
 		_ = conn.SetDeadline(time.Now().Add(time.Second))
-		if _, err := conn.Write([]byte(question)); err != nil {
+		if _, err := conn.Write([]byte(request)); err != nil {
 			return "", err
 		}
 		var text strings.Builder
@@ -303,11 +306,11 @@ func run(t *testing.T, port, question, answer string, command ...string) {
 	deadline := time.Now().Add(60 * time.Second)
 	for {
 		text, err := ask()
-		if err == nil && strings.Contains(text, answer) {
+		if err == nil && strings.Contains(text, want) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("no answer %q: %q, %v", answer, text, err)
+			t.Fatalf("the server did not reply %q within 60 s: %q, %v", want, text, err)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m))
 }
 
-// client speaks the API as a stranger does: over HTTP, knowing nothing of the
-// code behind it.
+// client calls the API over HTTP. The tests of the running service have no other
+// access to it.
 var client = &http.Client{
 	Timeout:   20 * time.Second,
 	Transport: &http.Transport{MaxIdleConnsPerHost: 100},
@@ -53,7 +53,7 @@ func call(ctx context.Context, method, url, body string, headers ...string) (sta
 	return response.StatusCode, answer, err
 }
 
-// mustCall sends a request that must be answered with the status.
+// mustCall sends a request and fails the test unless the answer has the status.
 func mustCall(t *testing.T, want int, method, url, body string, headers ...string) []byte {
 	t.Helper()
 	status, answer, err := call(t.Context(), method, url, body, headers...)
@@ -63,11 +63,12 @@ func mustCall(t *testing.T, want int, method, url, body string, headers ...strin
 	return answer
 }
 
+// orderBody returns the body of an order with one line.
 func orderBody(buyer, sku string, quantity int) string {
 	return fmt.Sprintf(`{"buyer_id":%q,"lines":[{"sku":%q,"quantity":%d}]}`, buyer, sku, quantity)
 }
 
-// audit is what GET /stock/{sku}/audit tells.
+// audit is the answer to GET /stock/{sku}/audit.
 type audit struct {
 	Total, Sold, Oversold, Drift int64
 	GateAvailable                *int64 `json:"gate_available"`
@@ -75,6 +76,7 @@ type audit struct {
 	LedgerAvailable              int64  `json:"ledger_available"`
 }
 
+// audited asks an instance for the audit of the SKU.
 func audited(ctx context.Context, url, sku string) (a audit, err error) {
 	status, answer, err := call(ctx, http.MethodGet, url+"/stock/"+sku+"/audit", "")
 	if err != nil || status != http.StatusOK {
@@ -83,7 +85,7 @@ func audited(ctx context.Context, url, sku string) (a audit, err error) {
 	return a, json.Unmarshal(answer, &a)
 }
 
-// atRest reports whether everything adds up with nothing in flight.
+// atRest reports whether all counts agree and nothing is in flight.
 func (a audit) atRest() bool {
 	if a.Drift != 0 || a.Oversold != 0 || a.LedgerAvailable+a.Sold != a.Total {
 		return false
@@ -91,8 +93,8 @@ func (a audit) atRest() bool {
 	return a.GateInFlight == nil || *a.GateInFlight == 0 && *a.GateAvailable == a.LedgerAvailable
 }
 
-// restful waits until the SKU is at rest, and returns its audit.
-func restful(t *testing.T, url, sku string, within time.Duration) (a audit) {
+// waitAtRest waits until the SKU is at rest and returns its audit.
+func waitAtRest(t *testing.T, url, sku string, within time.Duration) (a audit) {
 	t.Helper()
 	deadline := time.Now().Add(within)
 	for {
@@ -107,19 +109,19 @@ func restful(t *testing.T, url, sku string, within time.Duration) (a audit) {
 	}
 }
 
-// crowd is a rush of clients over several instances.
+// crowd is a number of clients that buy one SKU at once, from several instances.
 type crowd struct {
 	sku      string
 	accepted sync.Map // order ID → true
 	count    atomic.Int64
-	statuses sync.Map // status → *atomic.Int64
-	broken   atomic.Int64
+	statuses sync.Map     // status → *atomic.Int64
+	failed   atomic.Int64 // calls without an answer
 	all      sync.WaitGroup
 }
 
-// rush lets clients buy units one by one, on the instances in turn, until each
-// hears "sold out" or ctx ends. A client whose call fails, or hears 503, goes on
-// with the next instance, under the same key.
+// rush starts clients that buy units one by one, until each is answered "sold
+// out" or ctx ends. After a failed call or a 503, a client repeats the request at
+// the next instance with the same key.
 func rush(ctx context.Context, clients int, sku string, urls ...string) *crowd {
 	c := &crowd{sku: sku}
 	for n := range clients {
@@ -128,21 +130,22 @@ func rush(ctx context.Context, clients int, sku string, urls ...string) *crowd {
 	return c
 }
 
+// buy is one client.
 func (c *crowd) buy(ctx context.Context, n int, urls []string) {
-	const most = 5000 // a service that never sells out is stopped here
-	for turn := n; ctx.Err() == nil && c.count.Load() < most; turn++ {
+	const maxOrders = 5000 // ends the rush if the service never sells out
+	for turn := n; ctx.Err() == nil && c.count.Load() < maxOrders; turn++ {
 		key := fmt.Sprintf("%d-%d-%d", n, turn, rand.Int64())
 		for try := 0; ctx.Err() == nil; try++ {
 			url := urls[(n+try)%len(urls)]
 			status, answer, err := call(ctx, http.MethodPost, url+"/orders", orderBody(fmt.Sprintf("u-%d", n), c.sku, 1), "Idempotency-Key", key)
 			if err != nil {
 				if ctx.Err() == nil {
-					c.broken.Add(1)
+					c.failed.Add(1)
 					time.Sleep(10 * time.Millisecond)
 				}
 				continue
 			}
-			c.heard(status)
+			c.countStatus(status)
 			if status == http.StatusCreated {
 				var o struct{ ID string }
 				if json.Unmarshal(answer, &o) == nil {
@@ -163,16 +166,16 @@ func (c *crowd) buy(ctx context.Context, n int, urls []string) {
 	}
 }
 
-func (c *crowd) heard(status int) {
+func (c *crowd) countStatus(status int) {
 	n, _ := c.statuses.LoadOrStore(status, new(atomic.Int64))
 	n.(*atomic.Int64).Add(1)
 }
 
-// wait waits until all clients are done.
+// wait waits until all clients have ended.
 func (c *crowd) wait() { c.all.Wait() }
 
-// only asserts that no other status than these was answered.
-func (c *crowd) only(t *testing.T, allowed ...int) {
+// checkStatuses checks that every answer had one of these statuses.
+func (c *crowd) checkStatuses(t *testing.T, allowed ...int) {
 	t.Helper()
 	c.statuses.Range(func(status, n any) bool {
 		for _, a := range allowed {
@@ -185,7 +188,7 @@ func (c *crowd) only(t *testing.T, allowed ...int) {
 	})
 }
 
-// answers is how many answers had the status.
+// answers returns the number of answers with the status.
 func (c *crowd) answers(status int) int64 {
 	n, ok := c.statuses.Load(status)
 	if !ok {
@@ -194,34 +197,34 @@ func (c *crowd) answers(status int) int64 {
 	return n.(*atomic.Int64).Load()
 }
 
-// found asserts that every order that was accepted is found.
-func (c *crowd) found(t *testing.T, url string) {
+// checkFound checks that the instance finds every accepted order.
+func (c *crowd) checkFound(t *testing.T, url string) {
 	t.Helper()
 	c.accepted.Range(func(id, _ any) bool {
 		status, answer, err := call(t.Context(), http.MethodGet, url+"/orders/"+id.(string), "")
 		if err != nil || status != http.StatusOK || !bytes.Contains(answer, []byte(`"status":"pending"`)) {
-			t.Errorf("order %v was accepted: %d %s %v", id, status, answer, err)
+			t.Errorf("accepted order %v: %d %s %v", id, status, answer, err)
 		}
 		return true
 	})
 }
 
-// lay puts units in.
-func lay(t *testing.T, url, sku string, total int) {
+// setStock sets the total of a product.
+func setStock(t *testing.T, url, sku string, total int) {
 	t.Helper()
 	status, answer, err := call(t.Context(), http.MethodPut, url+"/stock/"+sku, fmt.Sprintf(`{"kind":"product","total":%d}`, total))
 	if err != nil || status != http.StatusCreated && status != http.StatusOK {
-		t.Fatalf("laying in %d of %s: %d %s %v", total, sku, status, answer, err)
+		t.Fatalf("setting the stock of %[2]s to %[1]d: %[3]d %[4]s %[5]v", total, sku, status, answer, err)
 	}
 }
 
-// whileSelling waits until the crowd has had its first so many orders.
-func (c *crowd) whileSelling(t *testing.T, orders int64) {
+// waitForOrders waits until the crowd has had this many orders accepted.
+func (c *crowd) waitForOrders(t *testing.T, orders int64) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
 	for c.count.Load() < orders {
 		if time.Now().After(deadline) {
-			t.Fatalf("only %d orders within 30 s", c.count.Load())
+			t.Fatalf("only %d orders were accepted within 30 s", c.count.Load())
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -229,8 +232,8 @@ func (c *crowd) whileSelling(t *testing.T, orders int64) {
 
 var errNotReady = errors.New("not ready")
 
-// ready waits until the instance says so.
-func ready(t *testing.T, url string, within time.Duration) {
+// waitReady waits until /readyz of the instance is 200.
+func waitReady(t *testing.T, url string, within time.Duration) {
 	t.Helper()
 	deadline := time.Now().Add(within)
 	for {
@@ -242,7 +245,7 @@ func ready(t *testing.T, url string, within time.Duration) {
 			err = fmt.Errorf("%w: %s", errNotReady, answer)
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s after %v: %v", url, within, err)
+			t.Fatalf("%s is not ready after %v: %v", url, within, err)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

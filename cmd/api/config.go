@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -14,22 +15,24 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
-// envPrefix begins the environment variable of every flag: HOLDFAST_ADMIN_TOKEN
-// is --admin-token.
+// envPrefix is the prefix of the environment variables of flags:
+// HOLDFAST_ADMIN_TOKEN sets --admin-token.
 const envPrefix = "HOLDFAST_"
 
 const (
 	// requestTimeout bounds the work for one request.
 	requestTimeout = 10 * time.Second
-	// shortestToken and longestToken of administrators. A shorter one can be
-	// guessed; a longer one may not fit a request's headers.
-	shortestToken, longestToken = 16, 4096
-	// shortestDeadline of takes. One shorter than a request may last is safe
-	// (its order is found void, and it takes again) but makes work for nothing.
-	shortestDeadline = time.Second
+	// minToken and maxToken bound the length of the admin token, in bytes. A
+	// shorter token can be guessed; a longer one may not fit into the headers of
+	// a request.
+	minToken, maxToken = 16, 4096
+	// minTakeDeadline is the shortest --take-deadline. One shorter than a
+	// request is safe but wasteful: recovery voids the order while the request
+	// still runs, and the request must take the units again.
+	minTakeDeadline = time.Second
 )
 
-// The verbs.
+// The commands of the program.
 const (
 	verbServe          = "serve"
 	verbMigrateUp      = "migrate up"
@@ -37,7 +40,7 @@ const (
 	verbMigrateVersion = "migrate version"
 )
 
-// config is the command line and the environment, parsed and checked.
+// config is the parsed and checked command line and environment.
 type config struct {
 	verb         string
 	listen       string
@@ -58,7 +61,7 @@ type config struct {
 	version      bool
 }
 
-// embedded reports whether the service brings its own stores.
+// embedded reports whether the service runs on embedded stores.
 func (c config) embedded() bool { return c.redis == "" && c.db == "" }
 
 // loopback reports whether only this machine can reach the service.
@@ -76,27 +79,27 @@ type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// parse reads flags, which may stand before or after the verb, and the
-// environment, over which flags win. Its errors are usageErrors, and repeat no
-// URL, which may hold a password.
+// parse reads the flags, before or after the verb, and the environment. Flags
+// take precedence. Its errors are usageErrors. They contain no URL, because a URL
+// may contain a password.
 func parse(args []string, getenv func(string) string) (config, error) {
-	c, err := parseOpenly(args, getenv)
+	c, err := parseUnredacted(args, getenv)
 	if err == nil {
 		return c, nil
 	}
-	// The same mistake, made with arguments that end where a URL begins.
+	// Repeat the mistake with all URLs cut off, for an error without them.
 	var cut []string
 	for _, arg := range args {
 		cut = append(cut, cutURL(arg))
 	}
-	_, err = parseOpenly(cut, func(name string) string { return cutURL(getenv(name)) })
+	_, err = parseUnredacted(cut, func(name string) string { return cutURL(getenv(name)) })
 	if err == nil {
-		err = usagef("an argument is not understood")
+		err = usagef("an argument is invalid; it is not shown because it contains a URL")
 	}
 	return c, err
 }
 
-// cutURL cuts s where the address of a URL in it begins.
+// cutURL cuts s after the scheme of a URL.
 func cutURL(s string) string {
 	if scheme, _, found := strings.Cut(s, "://"); found {
 		return scheme + ":…"
@@ -104,8 +107,8 @@ func cutURL(s string) string {
 	return s
 }
 
-// parseOpenly is parse with errors that repeat what was given.
-func parseOpenly(args []string, getenv func(string) string) (config, error) {
+// parseUnredacted is parse with errors that repeat the arguments.
+func parseUnredacted(args []string, getenv func(string) string) (config, error) {
 	c := config{strategy: strategy.Spec{}}
 	flags, name := flagSet(&c)
 	if err := flags.Parse(joinSwitches(flags, args)); err != nil {
@@ -134,81 +137,104 @@ func parseOpenly(args []string, getenv func(string) string) (config, error) {
 	case verbServe, verbMigrateUp, verbMigrateDown, verbMigrateVersion:
 		c.verb = verb
 	case "migrate":
-		return c, usagef("migrate needs one of up, down, version")
+		return c, usagef("migrate: one of up, down, version is required")
 	default:
 		return c, usagef("unknown command %q: expected serve, or migrate up|down|version", verb)
 	}
 	if f := flags.Lookup("admin-token"); f.Changed && !isToken(c.adminToken) {
-		return c, usagef("--admin-token: must be %d to %d visible ASCII characters, without spaces", shortestToken, longestToken)
+		return c, usagef("--admin-token: must be %d to %d visible ASCII characters, without spaces", minToken, maxToken)
 	}
 	return c, c.check(*name)
 }
 
-// isToken reports whether a request's header can carry s as a bearer token, and
-// it is not easily guessed.
+// isToken reports whether s can be sent as a bearer token and is long enough not
+// to be guessed.
 func isToken(s string) bool {
 	foreign := func(r rune) bool { return r < '!' || r > '~' }
-	return len(s) >= shortestToken && len(s) <= longestToken && !strings.ContainsFunc(s, foreign)
+	return len(s) >= minToken && len(s) <= maxToken && !strings.ContainsFunc(s, foreign)
 }
 
-// check holds what the flags say against one another.
+// check returns the first invalid flag or combination of flags. name is the
+// value of --strategy; check stores the strategy of that name.
 func (c *config) check(name string) error {
 	if strings.HasPrefix(c.verb, "migrate") {
 		if c.db == "" {
-			return usagef("--db: %s needs a database", c.verb)
+			return usagef("--db: required by %s", c.verb)
 		}
 		return nil
 	}
 	spec, ok := strategy.Find(name)
 	if !ok {
-		return usagef("--strategy: %q is none of %s", name, strings.Join(strategy.Names(), ", "))
+		return usagef("--strategy: %q is not one of %s", name, strings.Join(strategy.Names(), ", "))
 	}
 	c.strategy = spec
+	return cmp.Or(c.checkListener(), c.checkStores(), c.checkBounds(), c.locks.check(spec.NeedsLock()))
+}
+
+// checkListener checks --listen, and that a token is set if other machines can reach
+// the service.
+func (c *config) checkListener() error {
 	if _, port, err := net.SplitHostPort(c.listen); err != nil || strings.Contains(port, "/") {
 		return usagef("--listen: %q is not host:port", c.listen)
 	}
+	if !c.loopback() && c.adminToken == "" {
+		return usagef("--admin-token: required to listen on %s, which other machines can reach", c.listen)
+	}
+	return nil
+}
+
+// checkStores checks that --redis and --db name the stores that the strategy needs.
+func (c *config) checkStores() error {
 	switch {
-	case !c.loopback() && c.adminToken == "":
-		return usagef("--admin-token: needed to listen on %s, which other machines can reach", c.listen)
 	case c.redis != "" && c.db == "":
-		return usagef("--db: needed with --redis, or the orders would not outlive the process")
+		return usagef("--db: required with --redis; without it no order would survive the process")
 	case c.db != "" && c.redis == "" && c.strategy.HasGate() && !strings.HasPrefix(c.db, "sqlite:"):
-		return usagef("--redis: needed by strategy %s with a database server", c.strategy.Name)
+		return usagef("--redis: required by strategy %s with a database server", c.strategy.Name)
+	}
+	return nil
+}
+
+// checkBounds checks the numbers and durations.
+func (c *config) checkBounds() error {
+	switch {
 	case c.segments < 1 || c.segments > strategy.MaxSegments:
 		return usagef("--segments: %d is not between 1 and %d", c.segments, strategy.MaxSegments)
-	case c.takeDeadline < shortestDeadline:
-		return usagef("--take-deadline: %v is too short, at least %v", c.takeDeadline, shortestDeadline)
+	case c.takeDeadline < minTakeDeadline:
+		return usagef("--take-deadline: %v is shorter than %v", c.takeDeadline, minTakeDeadline)
 	case c.drainDelay < 0:
 		return usagef("--drain-delay: %v is negative", c.drainDelay)
 	}
-	return c.locks.check(c.strategy.NeedsLock())
+	return nil
 }
 
+// flagSet returns the flags, which set the fields of c, and the value of
+// --strategy.
 func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
 	flags = pflag.NewFlagSet("api", pflag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the caller prints errors and usage
 	flags.SortFlags = false
 	c.guard, c.fence = true, true
 	flags.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`address` to serve on")
-	strategyName = flags.String("strategy", strategy.Default, "how stock is cut: "+strings.Join(strategy.Names(), ", "))
-	addSwitch(flags, &c.guard, "guard", "let the ledger refuse what does not fit, behind a gate")
-	addSwitch(flags, &c.fence, "fence", "let counts under a lock refuse a holder whose lease was outlived")
+	strategyName = flags.String("strategy", strategy.Default, "the way stock is cut: "+strings.Join(strategy.Names(), ", "))
+	addSwitch(flags, &c.guard, "guard", "let the ledger, behind a gate, refuse orders that exceed the stock")
+	addSwitch(flags, &c.fence, "fence", "check fencing tokens, so that a lock holder with an expired lease cannot change counts")
 	c.locks.add(flags)
-	flags.IntVar(&c.segments, "segments", 8, "`number` of segments of each SKU, of the strategies that have them")
+	flags.IntVar(&c.segments, "segments", 8, "`number` of segments of each SKU, for strategies with segments")
 	flags.StringVar(&c.redis, "redis", "", "`URL` of the gate's Redis: redis://host:port/0, rediss://, redis+sentinel://h1:p1,h2:p2/mymaster, redis+cluster://h1:p1,h2:p2")
 	flags.StringVar(&c.db, "db", "", "`URL` of the ledger: mysql://user:password@host:port/name, postgres://user:password@host:port/name, sqlite:///path")
-	addSwitch(flags, &c.migrate, "migrate", "bring an old schema up to date before serving")
+	addSwitch(flags, &c.migrate, "migrate", "migrate an old schema before serving")
 	flags.DurationVar(&c.takeDeadline, "take-deadline", 30*time.Second, "how long a take may be in flight before recovery resolves it")
-	flags.StringVar(&c.adminToken, "admin-token", "", "bearer `token` of administrators, 16 characters at least; without one, this machine is trusted if the service listens on loopback")
-	flags.DurationVar(&c.drainDelay, "drain-delay", 0, "how long to accept requests after SIGTERM while /readyz is 503, for load balancers to notice")
-	addSwitch(flags, &c.stopWithIn, "stop-with-stdin", "stop serving when standard input ends, as it does with whoever started the service")
+	flags.StringVar(&c.adminToken, "admin-token", "", "bearer `token` of administrators, at least 16 characters; without one, every caller on this machine is an administrator, and the service must listen on loopback")
+	flags.DurationVar(&c.drainDelay, "drain-delay", 0, "how long to accept requests after SIGTERM while /readyz is 503, so that load balancers notice")
+	addSwitch(flags, &c.stopWithIn, "stop-with-stdin", "stop serving when standard input ends, for example because the parent process has ended")
 	flags.VarPF((*level)(&c.logLevel), "log-level", "", "debug, info, warn or error")
 	flags.BoolVarP(&c.help, "help", "h", false, "show this help")
 	flags.BoolVar(&c.version, "version", false, "show the version")
 	return flags, strategyName
 }
 
-// onOff is a switch: on, off, true or false; bare means on.
+// onOff is the value of a switch: on, off, true or false. A switch without a
+// value means on.
 type onOff bool
 
 func addSwitch(flags *pflag.FlagSet, value *bool, name, usage string) {
@@ -231,13 +257,13 @@ func (o *onOff) Set(s string) error {
 	case "off", "false":
 		*o = false
 	default:
-		return fmt.Errorf("%q is none of on, off, true, false", s)
+		return fmt.Errorf("%q is not one of on, off, true, false", s)
 	}
 	return nil
 }
 
-// joinSwitches writes "--guard off" as "--guard=off": the flag library would
-// take a word after a switch that may stand bare for a verb.
+// joinSwitches writes "--guard off" as "--guard=off". The flag library would
+// parse "off" as a verb, because the value of a switch is optional.
 func joinSwitches(flags *pflag.FlagSet, args []string) []string {
 	var joined []string
 	for i := 0; i < len(args); i++ {
@@ -254,7 +280,7 @@ func joinSwitches(flags *pflag.FlagSet, args []string) []string {
 	return joined
 }
 
-// level is a log level by its lower-case name.
+// level is a log level, written in lower case.
 type level slog.Level
 
 func (l *level) String() string { return strings.ToLower(slog.Level(*l).String()) }
@@ -266,21 +292,22 @@ func (l *level) Set(s string) error {
 	case "debug", "info", "warn", "error":
 		return (*slog.Level)(l).UnmarshalText([]byte(s))
 	}
-	return fmt.Errorf("%q is none of debug, info, warn, error", s)
+	return fmt.Errorf("%q is not one of debug, info, warn, error", s)
 }
 
-// usage is the text of --help.
+// usage returns the text of --help.
 func usage() string {
 	var c config
 	flags, _ := flagSet(&c)
 	return `Holdfast cuts stock over HTTP without selling a unit twice.
 
 Usage:
-  api [serve] [flags]                     serve; without --redis and --db with embedded stores, for trying out
-  api migrate up|down|version [flags]     change or show the schema of --db; down undoes one step
+  api [serve] [flags]                     serve; without --redis and --db on embedded stores, to try it out
+  api migrate up|down|version [flags]     change or show the schema version of --db; down reverts one migration
 
-Flags (each also as ` + envPrefix + `NAME in the environment, - as _; a flag wins):
+Flags (each can be set in the environment too, as ` + envPrefix + ` and its name in
+capitals, with _ for -; a flag on the command line takes precedence):
 ` + flags.FlagUsages() + `
-Exit status: 0 after a clean end, 1 after a failure, 2 after a mistake in flags or environment.
+Exit status: 0 on success, 1 on failure, 2 if a flag or variable is invalid.
 `
 }

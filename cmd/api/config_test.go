@@ -7,6 +7,7 @@ import (
 	"time"
 )
 
+// environment returns a getenv for pairs of the form NAME=value.
 func environment(pairs ...string) func(string) string {
 	values := make(map[string]string)
 	for _, pair := range pairs {
@@ -16,42 +17,46 @@ func environment(pairs ...string) func(string) string {
 	return func(name string) string { return values[name] }
 }
 
+// parseTests are valid command lines and environments, each with a check of the
+// result.
+var parseTests = []struct {
+	name string
+	args string
+	env  []string
+	good func(c config) bool
+}{
+	{"no flags", "", nil, func(c config) bool {
+		return c.verb == verbServe && c.embedded() && c.guard && !c.migrate && c.strategy.Name == "lua" &&
+			c.listen == "127.0.0.1:8080" && c.takeDeadline == 30*time.Second && c.loopback()
+	}},
+	{"flags before the verb", "--strategy merged serve", nil, func(c config) bool { return c.strategy.Name == "merged" && c.verb == verbServe }},
+	{"flags after the verb", "migrate up --db sqlite:///x.db", nil, func(c config) bool { return c.verb == verbMigrateUp && c.db == "sqlite:///x.db" }},
+	{"flags between the words of the verb", "migrate --db sqlite:///x.db down", nil, func(c config) bool { return c.verb == verbMigrateDown }},
+	{"a switch off", "--guard off", nil, func(c config) bool { return !c.guard }},
+	{"a switch false", "--guard=false serve", nil, func(c config) bool { return !c.guard && c.verb == verbServe }},
+	{"a bare switch", "--migrate serve", nil, func(c config) bool { return c.migrate && c.verb == verbServe }},
+	{"a switch true", "--migrate true", nil, func(c config) bool { return c.migrate }},
+	{"the environment", "", []string{"HOLDFAST_STRATEGY=merged", "HOLDFAST_GUARD=off", "HOLDFAST_TAKE_DEADLINE=1m"}, func(c config) bool {
+		return c.strategy.Name == "merged" && !c.guard && c.takeDeadline == time.Minute
+	}},
+	{"a flag overrides the environment", "--strategy lua --guard", []string{"HOLDFAST_STRATEGY=merged", "HOLDFAST_GUARD=off"}, func(c config) bool {
+		return c.strategy.Name == "lua" && c.guard
+	}},
+	{"an empty variable is unset", "", []string{"HOLDFAST_STRATEGY=", "HOLDFAST_DB="}, func(c config) bool { return c.strategy.Name == "lua" && c.embedded() }},
+	{"no Redis without a gate", "--strategy merged --db mysql://root@h/n", nil, func(c config) bool { return !c.embedded() }},
+	{"an in-process Redis with SQLite", "--db sqlite:///x.db", nil, func(c config) bool { return c.redis == "" && c.strategy.HasGate() }},
+	{"all interfaces, with a token", "--listen :8080 --admin-token 0123456789abcdef", nil, func(c config) bool { return !c.loopback() }},
+	{"a token from the environment", "", []string{"HOLDFAST_ADMIN_TOKEN=!~0123456789abcd"}, func(c config) bool { return c.adminToken == "!~0123456789abcd" }},
+	{"no token in the environment", "", []string{"HOLDFAST_ADMIN_TOKEN="}, func(c config) bool { return c.adminToken == "" }},
+	{"a drain delay", "--drain-delay 5s", nil, func(c config) bool { return c.drainDelay == 5*time.Second }},
+	{"a drain delay from the environment", "", []string{"HOLDFAST_DRAIN_DELAY=1m"}, func(c config) bool { return c.drainDelay == time.Minute }},
+	{"an IPv6 loopback", "--listen [::1]:8080", nil, func(c config) bool { return c.loopback() }},
+	{"help", "--help --strategy merged", nil, func(c config) bool { return c.help }},
+	{"a log level", "--log-level debug", nil, func(c config) bool { return c.logLevel < 0 }},
+}
+
 func TestParse(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		args string
-		env  []string
-		good func(c config) bool
-	}{
-		{"nothing", "", nil, func(c config) bool {
-			return c.verb == verbServe && c.embedded() && c.guard && !c.migrate && c.strategy.Name == "lua" &&
-				c.listen == "127.0.0.1:8080" && c.takeDeadline == 30*time.Second && c.loopback()
-		}},
-		{"flags before the verb", "--strategy merged serve", nil, func(c config) bool { return c.strategy.Name == "merged" && c.verb == verbServe }},
-		{"flags after the verb", "migrate up --db sqlite:///x.db", nil, func(c config) bool { return c.verb == verbMigrateUp && c.db == "sqlite:///x.db" }},
-		{"flags within the verb", "migrate --db sqlite:///x.db down", nil, func(c config) bool { return c.verb == verbMigrateDown }},
-		{"a switch off", "--guard off", nil, func(c config) bool { return !c.guard }},
-		{"a switch false", "--guard=false serve", nil, func(c config) bool { return !c.guard && c.verb == verbServe }},
-		{"a bare switch", "--migrate serve", nil, func(c config) bool { return c.migrate && c.verb == verbServe }},
-		{"a switch true", "--migrate true", nil, func(c config) bool { return c.migrate }},
-		{"the environment", "", []string{"HOLDFAST_STRATEGY=merged", "HOLDFAST_GUARD=off", "HOLDFAST_TAKE_DEADLINE=1m"}, func(c config) bool {
-			return c.strategy.Name == "merged" && !c.guard && c.takeDeadline == time.Minute
-		}},
-		{"a flag wins", "--strategy lua --guard", []string{"HOLDFAST_STRATEGY=merged", "HOLDFAST_GUARD=off"}, func(c config) bool {
-			return c.strategy.Name == "lua" && c.guard
-		}},
-		{"empty is unset", "", []string{"HOLDFAST_STRATEGY=", "HOLDFAST_DB="}, func(c config) bool { return c.strategy.Name == "lua" && c.embedded() }},
-		{"no gate, no Redis", "--strategy merged --db mysql://root@h/n", nil, func(c config) bool { return !c.embedded() }},
-		{"an in-process Redis beside SQLite", "--db sqlite:///x.db", nil, func(c config) bool { return c.redis == "" && c.strategy.HasGate() }},
-		{"the whole network, with a token", "--listen :8080 --admin-token 0123456789abcdef", nil, func(c config) bool { return !c.loopback() }},
-		{"a token from the environment", "", []string{"HOLDFAST_ADMIN_TOKEN=!~0123456789abcd"}, func(c config) bool { return c.adminToken == "!~0123456789abcd" }},
-		{"no token in the environment", "", []string{"HOLDFAST_ADMIN_TOKEN="}, func(c config) bool { return c.adminToken == "" }},
-		{"a drain delay", "--drain-delay 5s", nil, func(c config) bool { return c.drainDelay == 5*time.Second }},
-		{"a drain delay from the environment", "", []string{"HOLDFAST_DRAIN_DELAY=1m"}, func(c config) bool { return c.drainDelay == time.Minute }},
-		{"an IPv6 loopback", "--listen [::1]:8080", nil, func(c config) bool { return c.loopback() }},
-		{"help", "--help --strategy merged", nil, func(c config) bool { return c.help }},
-		{"a log level", "--log-level debug", nil, func(c config) bool { return c.logLevel < 0 }},
-	} {
+	for _, test := range parseTests {
 		t.Run(test.name, func(t *testing.T) {
 			c, err := parse(strings.Fields(test.args), environment(test.env...))
 			if err != nil || !test.good(c) {
@@ -61,8 +66,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseRefuses: every mistake names the flag, or the variable, and what is
-// wrong with it.
+// TestParseRefuses checks that the error of every mistake names the flag or the
+// variable, and the reason.
 func TestParseRefuses(t *testing.T) {
 	for _, test := range []struct {
 		args string
@@ -103,11 +108,11 @@ func TestParseRefuses(t *testing.T) {
 			_, err := parse(strings.Fields(test.args), environment(test.env...))
 			var mistake usageError
 			if !errors.As(err, &mistake) {
-				t.Fatalf("no mistake in usage: %v", err)
+				t.Fatalf("not a usage error: %v", err)
 			}
 			for _, word := range test.says {
 				if !strings.Contains(err.Error(), word) {
-					t.Errorf("%q does not say %q", err, word)
+					t.Errorf("%q does not contain %q", err, word)
 				}
 			}
 			var out strings.Builder
@@ -136,8 +141,8 @@ func TestIsToken(t *testing.T) {
 	}
 }
 
-// TestNoURLIsRepeated: whatever is wrong, the answer holds no part of a URL
-// behind its scheme, which may be a password.
+// TestNoURLIsRepeated checks that no error contains any part of a URL after its
+// scheme, because it may be a password.
 func TestNoURLIsRepeated(t *testing.T) {
 	const url = `mysql://us3r:s"ecr,et@h0st/n4me`
 	for _, args := range [][]string{
@@ -176,11 +181,11 @@ func TestNoURLIsRepeated(t *testing.T) {
 			_, err := parse(args, env)
 			var mistake usageError
 			if !errors.As(err, &mistake) {
-				t.Fatalf("%q: no mistake in usage: %v", args, err)
+				t.Fatalf("%q: not a usage error: %v", args, err)
 			}
 			for _, part := range []string{"us3r", "ecr", "et@", "h0st/n4me", "://"} {
 				if strings.Contains(err.Error(), part) {
-					t.Errorf("%q: %v repeats %q", args, err, part)
+					t.Errorf("%q: %v contains %q", args, err, part)
 				}
 			}
 		}
@@ -196,7 +201,7 @@ func TestUsageNamesEveryFlag(t *testing.T) {
 	text := usage()
 	for _, flag := range []string{"listen", "strategy", "guard", "redis", "db", "migrate", "take-deadline", "admin-token", "drain-delay", "log-level", "help", "version"} {
 		if !strings.Contains(text, "--"+flag) {
-			t.Errorf("--help says nothing of --%s", flag)
+			t.Errorf("--help does not mention --%s", flag)
 		}
 	}
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// lockServers are the flags of every backend that locks between instances.
+// lockServers returns, for every backend that locks between instances, the flags
+// that name its servers.
 func lockServers(t *testing.T) map[string][]string {
 	t.Helper()
 	var independent []string
@@ -29,8 +30,8 @@ func lockServers(t *testing.T) map[string][]string {
 	}
 }
 
-// TestLocks: two instances under every kind of lock, 32 clients, 100 units, no
-// guard. All are sold, and not one more.
+// TestLocks checks that two instances without the guard sell exactly 100 units to
+// 32 clients, under every kind of lock.
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	servers := lockServers(t)
@@ -42,13 +43,13 @@ func TestLocks(t *testing.T) {
 			for _, strategy := range []string{"lock", "segment-lock"} {
 				args := append([]string{"--strategy", strategy}, flags...)
 				one, two := testenv.API(t, args...), testenv.API(t, args...)
-				lay(t, one.URL(), strategy, 100)
+				setStock(t, one.URL(), strategy, 100)
 				c := rush(t.Context(), 32, strategy, one.URL(), two.URL())
 				c.wait()
-				c.only(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
-				c.found(t, two.URL())
-				if a := restful(t, two.URL(), strategy, 10*time.Second); a.Sold != 100 || c.count.Load() != 100 {
-					t.Errorf("%s: %+v after %d orders of one", strategy, a, c.count.Load())
+				c.checkStatuses(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
+				c.checkFound(t, two.URL())
+				if a := waitAtRest(t, two.URL(), strategy, 10*time.Second); a.Sold != 100 || c.count.Load() != 100 {
+					t.Errorf("%s: %+v after %d orders of one unit", strategy, a, c.count.Load())
 				}
 				for _, api := range []*testenv.APIServer{one, two} {
 					api.Interrupt()
@@ -61,18 +62,19 @@ func TestLocks(t *testing.T) {
 	}
 }
 
-// TestSegmentsOfACluster lie on all of its masters.
+// TestSegmentsOfACluster checks that the segments of a SKU are spread over all
+// masters of a cluster.
 func TestSegmentsOfACluster(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.OwnRedisCluster(t, 0)
 	args := migrated(t, []string{"--db", testenv.MariaDB(t), "--redis", cluster.URL(), "--strategy", "segment", "--segments", "12", "--guard", "off"})
 	one, two := testenv.API(t, args...), testenv.API(t, args...)
-	lay(t, one.URL(), "hot", 100)
+	setStock(t, one.URL(), "hot", 100)
 	c := rush(t.Context(), 32, "hot", one.URL(), two.URL())
 	c.wait()
-	c.found(t, two.URL())
-	if a := restful(t, two.URL(), "hot", 10*time.Second); a.Sold != 100 || c.count.Load() != 100 {
-		t.Errorf("%+v after %d orders of one", a, c.count.Load())
+	c.checkFound(t, two.URL())
+	if a := waitAtRest(t, two.URL(), "hot", 10*time.Second); a.Sold != 100 || c.count.Load() != 100 {
+		t.Errorf("%+v after %d orders of one unit", a, c.count.Load())
 	}
 	segments := 0
 	for _, node := range cluster.Nodes {
@@ -88,12 +90,13 @@ func TestSegmentsOfACluster(t *testing.T) {
 		segments += len(counts)
 	}
 	if segments != 12 {
-		t.Errorf("%d segments", segments)
+		t.Errorf("%d segments, want 12", segments)
 	}
 }
 
-// TestNearlyEmptySegments: orders of two over segments that have one unit each
-// are gathered until one unit is left; what is put in then sells too.
+// TestNearlyEmptySegments checks that orders of two units can be taken from
+// several segments with one unit each, until one unit is left, and that units
+// added afterwards sell too.
 func TestNearlyEmptySegments(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range []string{"segment", "segment-lock"} {
@@ -102,29 +105,29 @@ func TestNearlyEmptySegments(t *testing.T) {
 			args := migrated(t, append(mariaDBAndRedis.flags(t), "--strategy", strategy, "--segments", "8", "--guard", "off"))
 			one, two := testenv.API(t, args...), testenv.API(t, args...)
 			urls := []string{one.URL(), two.URL()}
-			lay(t, one.URL(), "pairs", 9)
-			if got := pairs(t.Context(), t, urls); got != 4 {
-				t.Errorf("%d orders of two from 9 units", got)
+			setStock(t, one.URL(), "pairs", 9)
+			if got := orderPairs(t.Context(), t, urls); got != 4 {
+				t.Errorf("%d orders of two from 9 units, want 4", got)
 			}
-			lay(t, two.URL(), "pairs", 12) // 3 more
-			if got := pairs(t.Context(), t, urls); got != 2 {
-				t.Errorf("%d orders of two from 1 unit and 3 more", got)
+			setStock(t, two.URL(), "pairs", 12) // 3 more
+			if got := orderPairs(t.Context(), t, urls); got != 2 {
+				t.Errorf("%d orders of two from 1 unit and 3 more, want 2", got)
 			}
-			lay(t, one.URL(), "pairs", 14)
-			lay(t, two.URL(), "pairs", 13) // and one of them out again
-			if got := pairs(t.Context(), t, urls); got != 0 {
-				t.Errorf("%d orders of two from 1 unit", got)
+			setStock(t, one.URL(), "pairs", 14)
+			setStock(t, two.URL(), "pairs", 13) // one of the two is removed again
+			if got := orderPairs(t.Context(), t, urls); got != 0 {
+				t.Errorf("%d orders of two from 1 unit, want 0", got)
 			}
-			if a := restful(t, one.URL(), "pairs", 10*time.Second); a.Sold != 12 || a.Oversold != 0 {
+			if a := waitAtRest(t, one.URL(), "pairs", 10*time.Second); a.Sold != 12 || a.Oversold != 0 {
 				t.Errorf("%+v", a)
 			}
 		})
 	}
 }
 
-// pairs has 16 clients order two units each until they hear "sold out", and
-// returns how many orders were accepted.
-func pairs(ctx context.Context, t *testing.T, urls []string) (accepted int) {
+// orderPairs starts 16 clients that order two units at a time until they are
+// answered "sold out". It returns the number of accepted orders.
+func orderPairs(ctx context.Context, t *testing.T, urls []string) (accepted int) {
 	t.Helper()
 	var (
 		all sync.WaitGroup
@@ -152,7 +155,7 @@ func pairs(ctx context.Context, t *testing.T, urls []string) (accepted int) {
 					return
 				}
 			}
-			t.Error("never sold out")
+			t.Error("200 orders were not answered \"sold out\"")
 		})
 	}
 	all.Wait()

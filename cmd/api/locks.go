@@ -16,10 +16,11 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
-// shortestLease of a lock: a shorter one ends before a busy machine renews it.
-const shortestLease = 100 * time.Millisecond
+// minLease is the shortest --lease. A busy machine may renew a shorter one too
+// late.
+const minLease = 100 * time.Millisecond
 
-// lockFlags say where the strategies' locks are kept.
+// lockFlags are the flags of the lock backend.
 type lockFlags struct {
 	name      string
 	lease     time.Duration
@@ -29,14 +30,14 @@ type lockFlags struct {
 }
 
 func (l *lockFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&l.name, "lock", backends.Default, "where the strategies' locks are kept: "+strings.Join(backends.Names(), ", "))
-	flags.DurationVar(&l.lease, "lease", 30*time.Second, "how long a lock outlives its holder")
+	flags.StringVar(&l.name, "lock", backends.Default, "backend of the strategies' locks: "+strings.Join(backends.Names(), ", "))
+	flags.DurationVar(&l.lease, "lease", 30*time.Second, "how long a lock stays held after its holder has stopped renewing it")
 	flags.StringVar(&l.zookeeper, "zookeeper", "", "ZooKeeper servers: `h1:p1,h2:p2`")
 	flags.StringVar(&l.etcd, "etcd", "", "etcd servers: `h1:p1,h2:p2`")
-	flags.StringVar(&l.redlock, "redlock", "", "independent Redis servers, an odd number: `h1:p1,h2:p2,h3:p3`")
+	flags.StringVar(&l.redlock, "redlock", "", "independent Redis servers, an odd number of at least 3: `h1:p1,h2:p2,h3:p3`")
 }
 
-// servers are the addresses that the flag of that name has.
+// servers returns the addresses that the flag of that name lists.
 func (l *lockFlags) servers(flag string) []string {
 	text := map[string]string{"zookeeper": l.zookeeper, "etcd": l.etcd, "redlock": l.redlock}[flag]
 	if text == "" {
@@ -45,14 +46,15 @@ func (l *lockFlags) servers(flag string) []string {
 	return strings.Split(text, ",")
 }
 
-// check holds the flags against one another. needed: the strategy takes locks.
+// check returns the first invalid flag or combination of flags. needed reports
+// whether the strategy takes locks.
 func (l *lockFlags) check(needed bool) error {
 	backend, ok := backends.Find(l.name)
 	if !ok {
-		return usagef("--lock: %q is none of %s", l.name, strings.Join(backends.Names(), ", "))
+		return usagef("--lock: %q is not one of %s", l.name, strings.Join(backends.Names(), ", "))
 	}
-	if l.lease < shortestLease {
-		return usagef("--lease: %v is too short, at least %v", l.lease, shortestLease)
+	if l.lease < minLease {
+		return usagef("--lease: %v is shorter than %v", l.lease, minLease)
 	}
 	for _, flag := range []string{"zookeeper", "etcd", "redlock"} {
 		for _, server := range l.servers(flag) {
@@ -62,14 +64,15 @@ func (l *lockFlags) check(needed bool) error {
 		}
 	}
 	if n := len(l.servers("redlock")); n > 0 && (n < 3 || n%2 == 0) {
-		return usagef("--redlock: %d servers; an odd number is needed, 3 at least", n)
+		return usagef("--redlock: %d servers; an odd number of at least 3 is required", n)
 	}
 	if needed && backend.Flag != "" && backend.Flag != "redis" && l.servers(backend.Flag) == nil {
-		return usagef("--%s: needed with --lock %s", backend.Flag, l.name)
+		return usagef("--%s: required with --lock %s", backend.Flag, l.name)
 	}
 	return nil
 }
 
+// isAddress reports whether server is host:port.
 func isAddress(server string) bool {
 	host, port, err := net.SplitHostPort(server)
 	if err != nil || host == "" {
@@ -79,7 +82,7 @@ func isAddress(server string) bool {
 	return err == nil && n > 0
 }
 
-// open opens the backend. close ends what it holds.
+// open opens the backend. close releases its connections, but not gate.
 func (l *lockFlags) open(ctx context.Context, gate redis.UniversalClient) (locker lock.Locker, close func() error, err error) {
 	backend, _ := backends.Find(l.name)
 	servers := backends.Servers{Redis: gate, ZooKeeper: l.servers("zookeeper"), Etcd: l.servers("etcd"), Lease: l.lease}

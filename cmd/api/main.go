@@ -1,5 +1,5 @@
-// Command api serves orders over HTTP, and migrates the schema they are kept
-// in. See api --help.
+// Command api serves orders over HTTP and migrates the database schema. See
+// api --help.
 package main
 
 import (
@@ -14,22 +14,22 @@ import (
 	"syscall"
 )
 
-// garbagePercent is how much the heap grows before it is collected. What lives
-// is a few MiB, so the default would collect many times a second; this costs
-// some 20 MiB. GOGC in the environment wins.
-const garbagePercent = 400
+// gcPercent is the default of GOGC. The live heap is a few MiB, so Go's default
+// of 100 would collect it many times a second. 400 needs some 20 MiB more. GOGC
+// in the environment takes precedence.
+const gcPercent = 400
 
 func main() {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(garbagePercent)
+		debug.SetGCPercent(gcPercent)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	stopAtSignal(stop)
 	os.Exit(exitCode(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr), os.Stderr))
 }
 
-// stopAtSignal calls stop at the first SIGTERM or interrupt. The second ends the
-// process at once.
+// stopAtSignal calls stop on the first SIGTERM or interrupt. The second one exits
+// the process immediately.
 func stopAtSignal(stop func()) {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -41,7 +41,7 @@ func stopAtSignal(stop func()) {
 	}()
 }
 
-// exitCode reports err and says how the process ends.
+// exitCode prints err to stderr and returns the exit code of the process.
 func exitCode(err error, stderr io.Writer) int {
 	var usage usageError
 	switch {
@@ -56,8 +56,8 @@ func exitCode(err error, stderr io.Writer) int {
 	}
 }
 
-// run does what the command line says, until it is done or ctx ends. What is
-// for people goes to stdout, the log to stderr.
+// run runs the command that args name until it is done or ctx ends. Text for
+// people goes to stdout, the log to stderr.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	c, err := parse(args, getenv)
 	switch {
@@ -83,15 +83,16 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	return migrate(ctx, c, stdout)
 }
 
-// stopAtEnd calls stop when the stream ends: a pipe does when the process at its
-// other end dies, however it dies. Nothing can stop the reading before; it ends
-// with this process.
+// stopAtEnd calls stop when the stream ends. A pipe ends when the process at its
+// other end dies, even by SIGKILL. The read cannot be cancelled; it lasts until
+// this process ends.
 func stopAtEnd(stream io.Reader, stop func()) {
 	_, _ = io.Copy(io.Discard, stream)
 	stop()
 }
 
-// newLogger writes text to a terminal and JSON to everything else.
+// newLogger returns a logger that writes text to a terminal and JSON to anything
+// else.
 func newLogger(w io.Writer, level slog.Level) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
 	if f, ok := w.(*os.File); ok {
@@ -102,8 +103,8 @@ func newLogger(w io.Writer, level slog.Level) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, options))
 }
 
-// buildVersion is the module's version and, where the build knows it, the
-// commit.
+// buildVersion returns the module's version, the commit if the build recorded it,
+// and the Go version.
 func buildVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
-// migrate changes or shows the schema of c.db.
+// migrate changes the schema of c.db as c.verb says, and prints its version.
 func migrate(ctx context.Context, c config, stdout io.Writer) error {
 	db, err := store.OpenSQL(ctx, c.db)
 	if err != nil {
@@ -30,7 +30,7 @@ func migrate(ctx context.Context, c config, stdout io.Writer) error {
 	}
 	state := ""
 	if dirty {
-		state = " (dirty: a migration failed half way; mend the schema by hand)"
+		state = " (dirty: a migration failed halfway; repair the schema by hand)"
 	}
 	_, err = fmt.Fprintf(stdout, "schema version %d%s\n", version, state)
 	return err

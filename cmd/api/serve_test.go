@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// pair is one kind of stores that the service may run on.
+// pair is a pair of stores. flags returns the flags that name them.
 type pair struct {
 	name  string
 	flags func(t *testing.T) []string
@@ -35,7 +35,8 @@ var (
 	}}
 )
 
-// migrated brings the schema of --db up to date, once for all instances.
+// migrated migrates the schema of --db and returns the flags, for any number of
+// instances.
 func migrated(t *testing.T, flags []string) []string {
 	t.Helper()
 	for n, flag := range flags {
@@ -49,23 +50,23 @@ func migrated(t *testing.T, flags []string) []string {
 	return flags
 }
 
-// TestEmbedded is the first thing a newcomer does.
+// TestEmbedded checks the service without flags, as a new user runs it.
 func TestEmbedded(t *testing.T) {
 	t.Parallel()
-	before := folders(t)
+	before := embeddedFolders(t)
 	api := testenv.API(t)
 	for _, says := range []string{"strategy  lua", "embedded", "10001, 1000 units", "coupon-300, 300 units", "curl " + api.URL() + "/orders"} {
 		if !strings.Contains(api.Output(), says) {
-			t.Errorf("the screen does not say %q:\n%s", says, api.Output())
+			t.Errorf("the banner does not contain %q:\n%s", says, api.Output())
 		}
 	}
 	mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u-1", "10001", 1))
 	mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u-1", "coupon-300", 2))
 	c := rush(t.Context(), 8, "coupon-300", api.URL())
 	c.wait()
-	c.only(t, http.StatusCreated, http.StatusConflict)
-	if a := restful(t, api.URL(), "coupon-300", 5*time.Second); a.Sold != 300 || c.count.Load() != 298 {
-		t.Errorf("%+v after %d orders of one", a, c.count.Load())
+	c.checkStatuses(t, http.StatusCreated, http.StatusConflict)
+	if a := waitAtRest(t, api.URL(), "coupon-300", 5*time.Second); a.Sold != 300 || c.count.Load() != 298 {
+		t.Errorf("%+v after %d orders of one unit", a, c.count.Load())
 	}
 	metrics := string(mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/metrics", ""))
 	for _, name := range []string{`holdfast_orders_total{result="accepted"} 300`, "holdfast_gate_take_seconds_count", "holdfast_ledger_record_seconds_count",
@@ -78,15 +79,16 @@ func TestEmbedded(t *testing.T) {
 	if code := api.Wait(); code != 0 {
 		t.Errorf("exit code %d: %s", code, api.Output())
 	}
-	for folder := range folders(t) {
+	for folder := range embeddedFolders(t) {
 		if !before[folder] && strings.Contains(api.Output(), folder) {
-			t.Errorf("left behind: %s", folder)
+			t.Errorf("the service did not remove %s", folder)
 		}
 	}
 }
 
-// folders are what embedded services have in the temporary folder now.
-func folders(t *testing.T) map[string]bool {
+// embeddedFolders returns the folders of embedded services in the temporary
+// folder.
+func embeddedFolders(t *testing.T) map[string]bool {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(os.TempDir(), "holdfast-*"))
 	if err != nil {
@@ -99,8 +101,8 @@ func folders(t *testing.T) map[string]bool {
 	return set
 }
 
-// TestContract is the contract, call by call, on real stores, by a client that
-// knows only HTTP. (What every answer looks like is checked in httpapi.)
+// TestContract makes every call of the contract on every kind of stores. The
+// tests of package httpapi check the answers in detail.
 func TestContract(t *testing.T) {
 	t.Parallel()
 	embedded := pair{"embedded", func(*testing.T) []string { return nil }}
@@ -139,11 +141,11 @@ func TestContract(t *testing.T) {
 			mustCall(t, 422, "POST", orders, orderBody("u-2", "a", 0))
 			mustCall(t, 405, "DELETE", orders, "")
 			mustCall(t, 404, "GET", url+"/nothing", "")
-			restful(t, url, "a", 5*time.Second)
+			waitAtRest(t, url, "a", 5*time.Second)
 			if got := string(mustCall(t, 200, "GET", stock+"a", "")); got != `{"sku":"a","kind":"product","total":4,"available":2,"sold":2,"buyer_limit":0}` {
 				t.Errorf("the stock of a: %s", got)
 			}
-			if a := restful(t, url, "b", 5*time.Second); a.Sold != 1 {
+			if a := waitAtRest(t, url, "b", 5*time.Second); a.Sold != 1 {
 				t.Errorf("%+v", a)
 			}
 			for _, path := range []string{"/stock?limit=1", "/strategies", "/healthz", "/readyz", "/openapi.yaml", "/metrics"} {
@@ -153,9 +155,9 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// TestInstances: two instances per strategy, 32 clients, 200 units. The sound
-// ones end with all of them sold, and not one more. The others oversell, and
-// say so.
+// TestInstances checks that two instances of a sound strategy sell exactly 200
+// units to 32 clients, and that two instances of any other strategy oversell and
+// report it.
 func TestInstances(t *testing.T) {
 	t.Parallel()
 	for _, p := range []pair{mariaDBAndRedis, postgresAndCluster} {
@@ -169,11 +171,11 @@ func TestInstances(t *testing.T) {
 					oversold := int64(0)
 					for try := range 8 {
 						sku := fmt.Sprintf("%s-%d", spec.Name, try)
-						lay(t, one.URL(), sku, 200)
+						setStock(t, one.URL(), sku, 200)
 						c := rush(t.Context(), 32, sku, one.URL(), two.URL())
 						c.wait()
-						c.only(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
-						c.found(t, two.URL())
+						c.checkStatuses(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
+						c.checkFound(t, two.URL())
 						if !spec.Sound {
 							a, err := audited(t.Context(), two.URL(), sku)
 							if err != nil {
@@ -184,8 +186,8 @@ func TestInstances(t *testing.T) {
 							}
 							continue
 						}
-						if a := restful(t, two.URL(), sku, 5*time.Second); a.Sold != 200 || c.count.Load() != 200 {
-							t.Errorf("%+v after %d orders of one", a, c.count.Load())
+						if a := waitAtRest(t, two.URL(), sku, 5*time.Second); a.Sold != 200 || c.count.Load() != 200 {
+							t.Errorf("%+v after %d orders of one unit", a, c.count.Load())
 						}
 						break
 					}
@@ -204,30 +206,30 @@ func TestInstances(t *testing.T) {
 	}
 }
 
-// TestKilled: an instance is killed in the middle of a rush. What it had
-// accepted is there, nothing is oversold, and what it had in flight is resolved
+// TestInstanceKilled kills an instance during a rush. All its accepted orders must
+// be found, nothing may be oversold, and its takes in flight must be resolved
 // within the deadline and a few seconds.
-func TestKilled(t *testing.T) {
+func TestInstanceKilled(t *testing.T) {
 	t.Parallel()
 	for _, p := range []pair{mariaDBAndRedis, postgresAndRedis} {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
 			args := append([]string{"--take-deadline", "5s"}, migrated(t, p.flags(t))...)
 			one, two := testenv.API(t, args...), testenv.API(t, args...)
-			lay(t, one.URL(), "hot", 4000)
+			setStock(t, one.URL(), "hot", 4000)
 			ctx, leave := context.WithCancel(t.Context())
 			c := rush(ctx, 32, "hot", one.URL(), two.URL())
-			c.whileSelling(t, 500)
+			c.waitForOrders(t, 500)
 			one.Kill()
 			sold := c.count.Load()
-			c.whileSelling(t, sold+200) // the other goes on
+			c.waitForOrders(t, sold+200) // from the other instance
 			leave()
 			c.wait()
-			if c.broken.Load() == 0 {
-				t.Error("nobody noticed that an instance was killed")
+			if c.failed.Load() == 0 {
+				t.Error("no call failed although an instance was killed")
 			}
-			c.found(t, two.URL())
-			a := restful(t, two.URL(), "hot", 5*time.Second+8*time.Second)
+			c.checkFound(t, two.URL())
+			a := waitAtRest(t, two.URL(), "hot", 5*time.Second+8*time.Second)
 			if a.Oversold != 0 || a.Sold < c.count.Load() {
 				t.Errorf("%+v after %d orders", a, c.count.Load())
 			}
@@ -235,9 +237,10 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestEmptied: Redis is emptied, and then restarted empty, in the middle of a
-// rush. Errors are 503, nothing is oversold, and the service resumes by itself.
-func TestEmptied(t *testing.T) {
+// TestRedisEmptied flushes Redis during a rush, and then restarts it empty. All
+// errors must be 503, nothing may be oversold, and the service must resume by
+// itself.
+func TestRedisEmptied(t *testing.T) {
 	t.Parallel()
 	for _, guard := range []string{"on", "off"} {
 		t.Run("guard "+guard, func(t *testing.T) {
@@ -245,9 +248,9 @@ func TestEmptied(t *testing.T) {
 			redis := testenv.OwnRedis(t)
 			args := migrated(t, []string{"--db", testenv.MariaDB(t), "--redis", redis.URL(), "--guard", guard})
 			one, two := testenv.API(t, args...), testenv.API(t, args...)
-			lay(t, one.URL(), "hot", 3000)
+			setStock(t, one.URL(), "hot", 3000)
 			c := rush(t.Context(), 32, "hot", one.URL(), two.URL())
-			c.whileSelling(t, 300)
+			c.waitForOrders(t, 300)
 			client, err := store.OpenRedis(t.Context(), redis.URL())
 			if err != nil {
 				t.Fatal(err)
@@ -256,107 +259,120 @@ func TestEmptied(t *testing.T) {
 			if err := client.FlushAll(t.Context()).Err(); err != nil {
 				t.Fatal(err)
 			}
-			c.whileSelling(t, 1000)
+			c.waitForOrders(t, 1000)
 			redis.Restart()
 			c.wait()
-			c.only(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
-			if a := restful(t, two.URL(), "hot", 10*time.Second); a.Sold != 3000 || a.Sold != c.count.Load() {
+			c.checkStatuses(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
+			if a := waitAtRest(t, two.URL(), "hot", 10*time.Second); a.Sold != 3000 || a.Sold != c.count.Load() {
 				t.Errorf("%+v after %d orders", a, c.count.Load())
 			}
-			c.found(t, two.URL())
+			c.checkFound(t, two.URL())
 		})
 	}
 }
 
-// TestStaleFailover: the master dies with takes that its replica never had. The
-// ledger refuses what the replica sells again, the new master is refilled, and
-// the rest is sold.
+// TestStaleFailover kills a Redis master whose replica has missed takes. The
+// ledger must refuse units that the replica sells a second time, the new master
+// must be refilled, and the remaining units must sell.
 func TestStaleFailover(t *testing.T) {
 	t.Parallel()
 	ring := testenv.OwnRedisSentinel(t)
 	args := migrated(t, []string{"--db", testenv.MariaDB(t), "--redis", ring.URL(), "--take-deadline", "5s"})
 	one, two := testenv.API(t, args...), testenv.API(t, args...)
-	lay(t, one.URL(), "hot", 4000)
+	setStock(t, one.URL(), "hot", 4000)
 	c := rush(t.Context(), 16, "hot", one.URL(), two.URL())
-	c.whileSelling(t, 200)
+	c.waitForOrders(t, 200)
 	ring.Detach()
 	behind := c.count.Load()
-	c.whileSelling(t, behind+200)
+	c.waitForOrders(t, behind+200)
 	ring.Master.Kill()
 	c.wait()
-	c.only(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
-	c.found(t, two.URL())
-	// Some may have heard "sold out" from a count that was wrong; at rest
-	// whoever asks gets what is left.
-	restful(t, one.URL(), "hot", 20*time.Second)
+	c.checkStatuses(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
+	c.checkFound(t, two.URL())
+	// Some buyers may have been answered "sold out" because of a stale count. At
+	// rest the remaining units must sell.
+	waitAtRest(t, one.URL(), "hot", 20*time.Second)
 	last := rush(t.Context(), 8, "hot", one.URL(), two.URL())
 	last.wait()
-	last.found(t, one.URL())
-	if a := restful(t, one.URL(), "hot", 20*time.Second); a.Sold != 4000 || a.Oversold != 0 {
+	last.checkFound(t, one.URL())
+	if a := waitAtRest(t, one.URL(), "hot", 20*time.Second); a.Sold != 4000 || a.Oversold != 0 {
 		t.Errorf("%+v after %d and %d orders", a, c.count.Load(), last.count.Load())
 	}
 }
 
-// TestDatabaseRestarts: the database dies in the middle of a rush and comes
-// back. Errors are 503, /readyz tells, and every 201 is there.
-func TestDatabaseRestarts(t *testing.T) {
-	t.Parallel()
+// duringRush calls f for every kind of database server, in parallel. Each call gets
+// a database server of its own, an instance on it, and 16 clients that buy the SKU
+// "hot". There are total units. f starts once the given number of orders was
+// accepted.
+func duringRush(t *testing.T, total int, orders int64, f func(t *testing.T, database *testenv.DatabaseServer, api *testenv.APIServer, c *crowd)) {
+	t.Helper()
 	for _, d := range []struct {
-		name string
-		own  func(t testenv.T, args ...string) *testenv.DatabaseServer
+		name  string
+		start func(t testenv.T, args ...string) *testenv.DatabaseServer
 	}{{"MariaDB", testenv.OwnMariaDB}, {"PostgreSQL", testenv.OwnPostgres}} {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
-			database := d.own(t)
+			database := d.start(t)
 			api := testenv.API(t, migrated(t, []string{"--db", database.URL(), "--redis", testenv.Redis(t), "--take-deadline", "5s"})...)
-			lay(t, api.URL(), "hot", 2000)
+			setStock(t, api.URL(), "hot", total)
 			c := rush(t.Context(), 16, "hot", api.URL())
-			c.whileSelling(t, 300)
-			database.Kill()
-			status, _, err := call(t.Context(), http.MethodGet, api.URL()+"/readyz", "")
-			if err != nil || status != http.StatusServiceUnavailable {
-				t.Errorf("/readyz with a dead database: %d, %v", status, err)
-			}
-			database.Restart()
-			ready(t, api.URL(), 10*time.Second)
-			c.wait()
-			c.only(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
-			if c.answers(http.StatusServiceUnavailable) == 0 {
-				t.Error("nobody noticed that the database was killed")
-			}
-			c.found(t, api.URL())
-			a := restful(t, api.URL(), "hot", 25*time.Second)
-			if a.Sold != c.count.Load() {
-				t.Errorf("%+v after %d orders", a, c.count.Load())
-			}
+			c.waitForOrders(t, orders)
+			f(t, database, api, c)
 		})
 	}
 }
 
-// TestDrain: an instance that is asked to stop under load answers everything
-// that it accepted, and leaves nothing in flight.
+// TestDatabaseRestarts kills the database during a rush and restarts it. All
+// errors must be 503, /readyz must be 503 meanwhile, and every accepted order must
+// be found.
+func TestDatabaseRestarts(t *testing.T) {
+	t.Parallel()
+	duringRush(t, 2000, 300, func(t *testing.T, database *testenv.DatabaseServer, api *testenv.APIServer, c *crowd) {
+		database.Kill()
+		status, _, err := call(t.Context(), http.MethodGet, api.URL()+"/readyz", "")
+		if err != nil || status != http.StatusServiceUnavailable {
+			t.Errorf("/readyz without the database: %d, %v", status, err)
+		}
+		database.Restart()
+		waitReady(t, api.URL(), 10*time.Second)
+		c.wait()
+		c.checkStatuses(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
+		if c.answers(http.StatusServiceUnavailable) == 0 {
+			t.Error("no answer was 503 although the database was killed")
+		}
+		c.checkFound(t, api.URL())
+		a := waitAtRest(t, api.URL(), "hot", 25*time.Second)
+		if a.Sold != c.count.Load() {
+			t.Errorf("%+v after %d orders", a, c.count.Load())
+		}
+	})
+}
+
+// TestDrain checks that an instance that gets SIGTERM under load answers all
+// accepted requests and leaves nothing in flight.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	flags := migrated(t, mariaDBAndRedis.flags(t))
 	one, two := testenv.API(t, flags...), testenv.API(t, flags...)
-	lay(t, one.URL(), "hot", 5000)
+	setStock(t, one.URL(), "hot", 5000)
 	ctx, leave := context.WithCancel(t.Context())
 	c := rush(ctx, 32, "hot", one.URL(), two.URL())
-	c.whileSelling(t, 300)
+	c.waitForOrders(t, 300)
 	one.Interrupt()
 	if code := one.Wait(); code != 0 {
 		t.Errorf("exit code %d: %s", code, one.Output())
 	}
-	c.whileSelling(t, c.count.Load()+100)
+	c.waitForOrders(t, c.count.Load()+100)
 	leave()
 	c.wait()
-	c.only(t, http.StatusCreated, http.StatusServiceUnavailable)
-	c.found(t, two.URL())
-	// At once, not after the deadline: the settles were flushed.
-	restful(t, two.URL(), "hot", 5*time.Second)
+	c.checkStatuses(t, http.StatusCreated, http.StatusServiceUnavailable)
+	c.checkFound(t, two.URL())
+	// Before the take deadline, because the instance has flushed its settles.
+	waitAtRest(t, two.URL(), "hot", 5*time.Second)
 }
 
-// TestRefusesToStart: what is wrong is named, and the exit code is right.
+// TestRefusesToStart checks the exit code and the message if the service cannot
+// start.
 func TestRefusesToStart(t *testing.T) {
 	t.Parallel()
 	sqlite := testenv.SQLite(t)
@@ -384,8 +400,8 @@ func TestRefusesToStart(t *testing.T) {
 		{"an old schema", []string{"--db", sqlite}, 1, []string{"old", "migrate up", "--migrate"}},
 		{"a dirty schema", []string{"--db", dirty}, 1, []string{"dirty"}},
 		{"a dirty schema, asked to migrate", []string{"--db", dirty, "--migrate"}, 1, []string{"dirty"}},
-		{"a dead Redis", []string{"--db", testenv.MariaDB(t), "--redis", "redis://127.0.0.1:1", "--migrate"}, 1, []string{"--redis", "127.0.0.1:1"}},
-		{"a dead database", []string{"--strategy", "merged", "--db", "mysql://u:hush@127.0.0.1:1/x"}, 1, []string{"--db", "127.0.0.1:1"}},
+		{"an unreachable Redis", []string{"--db", testenv.MariaDB(t), "--redis", "redis://127.0.0.1:1", "--migrate"}, 1, []string{"--redis", "127.0.0.1:1"}},
+		{"an unreachable database", []string{"--strategy", "merged", "--db", "mysql://u:hush@127.0.0.1:1/x"}, 1, []string{"--db", "127.0.0.1:1"}},
 		{"an unknown database", []string{"--strategy", "merged", "--db", "oracle://u:hush@h/x"}, 2, []string{"--db", "oracle"}},
 		{"a broken URL", []string{"--db", sqlite, "--redis", "redis://u:hush@h:port"}, 2, []string{"--redis"}},
 		{"a wrong flag", []string{"--strategy", "fast"}, 2, []string{"--strategy"}},
@@ -399,17 +415,17 @@ func TestRefusesToStart(t *testing.T) {
 			}
 			for _, word := range test.says {
 				if !strings.Contains(p.Output(), word) {
-					t.Errorf("does not say %q: %s", word, p.Output())
+					t.Errorf("the output does not contain %q: %s", word, p.Output())
 				}
 			}
 			if strings.Contains(p.Output(), "hush") {
-				t.Errorf("shows a password: %s", p.Output())
+				t.Errorf("the output contains a password: %s", p.Output())
 			}
 		})
 	}
 }
 
-// TestMigrate: up, version, down, up again, and serving on it.
+// TestMigrate migrates up, down and up again, and serves on the new schema.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	for _, d := range []struct {
@@ -434,23 +450,23 @@ func TestMigrate(t *testing.T) {
 				}
 			}
 			api := testenv.API(t, "--strategy", "merged", "--migrate", "--db", url)
-			lay(t, api.URL(), "a", 1)
+			setStock(t, api.URL(), "a", 1)
 			mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u", "a", 1))
 		})
 	}
 }
 
-// TestSQLiteKeeps: on a file of the user's own nothing is lost with the
-// process, though the gate is.
-func TestSQLiteKeeps(t *testing.T) {
+// TestSQLiteFile checks that orders in a SQLite file survive the process, although
+// its in-process Redis does not.
+func TestSQLiteFile(t *testing.T) {
 	t.Parallel()
 	url := testenv.SQLite(t)
 	one := testenv.API(t, "--migrate", "--db", url)
-	lay(t, one.URL(), "a", 3)
+	setStock(t, one.URL(), "a", 3)
 	mustCall(t, http.StatusCreated, http.MethodPost, one.URL()+"/orders", orderBody("u", "a", 2))
 	one.Kill()
 	two := testenv.API(t, "--db", url)
-	if a := restful(t, two.URL(), "a", 5*time.Second); a.Sold != 2 || *a.GateAvailable != 1 {
+	if a := waitAtRest(t, two.URL(), "a", 5*time.Second); a.Sold != 2 || *a.GateAvailable != 1 {
 		t.Errorf("%+v", a)
 	}
 	mustCall(t, http.StatusCreated, http.MethodPost, two.URL()+"/orders", orderBody("u", "a", 1))

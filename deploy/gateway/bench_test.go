@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// measured is how long each way is asked, and clients how many ask at once.
+// measured is the duration of each measurement, and clients the number of concurrent
+// connections.
 const (
 	measured = 10 * time.Second
 	clients  = 128
@@ -28,9 +29,9 @@ var (
 	refusals  = regexp.MustCompile(`Non-2xx or 3xx responses: (\d+)`)
 )
 
-// BenchmarkSoldOut measures how many answers "sold out" a second there are from
-// one instance, from nginx over two instances without the check, and from the
-// gateway. It needs wrk, and an otherwise idle machine:
+// BenchmarkSoldOut measures the rate of "sold out" answers from one instance, from
+// nginx in front of two instances without the check, and from the gateway. It needs
+// wrk and an idle machine:
 //
 //	go test -run '^$' -bench SoldOut -benchtime 1x ./deploy/gateway
 func BenchmarkSoldOut(b *testing.B) {
@@ -76,33 +77,41 @@ wrk.body = %q
 				if err != nil {
 					b.Fatal(err)
 				}
-				rate := perSecond.FindSubmatch(out)
-				all, refused := requests.FindSubmatch(out), refusals.FindSubmatch(out)
-				if rate == nil || all == nil || refused == nil || string(all[1]) != string(refused[1]) {
-					b.Fatalf("not every answer is a refusal: %s", out)
-				}
 				if a, err := call("POST", way.url+"/orders", order(1, "gone")); err != nil || a.status != 409 {
 					b.Fatalf("%v, %v", a, err)
 				}
-				n, err := strconv.ParseFloat(string(rate[1]), 64)
-				if err != nil {
-					b.Fatal(err)
-				}
-				b.ReportMetric(n, "answers/s")
+				reportWrk(b, out)
 				b.ReportMetric(after-before, "reached")
-				for name, pattern := range map[string]*regexp.Regexp{"ms-p50": median, "ms-p99": late} {
-					if d, err := time.ParseDuration(string(pattern.FindSubmatch(out)[1])); err == nil {
-						b.ReportMetric(float64(d.Microseconds())/1000, name)
-					}
-				}
 			}
 		})
 	}
 }
 
-// BenchmarkRush sends the k6 rush through the gateway: each buyer with a key of
-// its own, the same buyers asking three times more, and buyers without keys. It
-// reports who refused. The audit at an instance must agree. It builds k6:
+// reportWrk reports the rate and the latencies in the output of wrk. Every answer
+// must be a refusal.
+func reportWrk(b *testing.B, out []byte) {
+	b.Helper()
+	rate := perSecond.FindSubmatch(out)
+	all, refused := requests.FindSubmatch(out), refusals.FindSubmatch(out)
+	if rate == nil || all == nil || refused == nil || string(all[1]) != string(refused[1]) {
+		b.Fatalf("not every answer is a refusal: %s", out)
+	}
+	n, err := strconv.ParseFloat(string(rate[1]), 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(n, "answers/s")
+	for name, pattern := range map[string]*regexp.Regexp{"ms-p50": median, "ms-p99": late} {
+		if d, err := time.ParseDuration(string(pattern.FindSubmatch(out)[1])); err == nil {
+			b.ReportMetric(float64(d.Microseconds())/1000, name)
+		}
+	}
+}
+
+// BenchmarkRush sends the k6 rush through the gateway: buyers with a key each, the
+// same with three repeats after a refusal, and buyers without keys. It reports how
+// many orders the gateway and the service refused. The audit at an instance must
+// agree. It builds k6:
 //
 //	go test -run '^$' -bench Rush -benchtime 1x ./deploy/gateway
 func BenchmarkRush(b *testing.B) {
@@ -136,7 +145,7 @@ func BenchmarkRush(b *testing.B) {
 				run("verify.js", environment...)
 				refused := refusedBy.FindSubmatch(out)
 				if refused == nil {
-					b.Fatalf("no word of who refused: %s", out)
+					b.Fatalf("the output does not count the refusals: %s", out)
 				}
 				for i, unit := range []string{"refused-by-gateway", "refused-by-service"} {
 					n, err := strconv.ParseFloat(string(refused[i+1]), 64)

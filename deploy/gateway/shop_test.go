@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m))
 }
 
-// The gateway's own files. They are embedded so that internal/mutants can change
-// them.
+// The files of the gateway. They are embedded so that internal/mutants can
+// replace them.
 var (
 	//go:embed gateway.lua
 	script string
@@ -40,13 +40,14 @@ var (
 	configuration string
 )
 
-// believed is for how long the tests' gateways believe that a SKU is sold out.
-const believed = 300 * time.Millisecond
+// soldOutTTL is how long the gateways of the tests cache that a SKU is sold out.
+const soldOutTTL = 300 * time.Millisecond
 
-// still is how long a beat stands still until the gateway does not believe it.
-const still = 5*time.Second + 50*time.Millisecond
+// beatTimeout is how long BEAT must not change before the gateway ignores the
+// counts.
+const beatTimeout = 5 * time.Second
 
-// shop is two instances on the same stores behind a gateway.
+// shop is two instances on the same stores, and a gateway in front of them.
 type shop struct {
 	url       string // the gateway's
 	instances []*testenv.APIServer
@@ -54,23 +55,23 @@ type shop struct {
 	ledger    uuid.UUID
 	redisAddr string
 	segments  int // of each SKU; 0: none
-	beat      int // of a made ledger
+	beat      int // the BEAT of a fake ledger
 	gateway   *testenv.NginxServer
 }
 
-// plan is how a shop is built. Its zero value is the default strategy on the
-// shared stores.
+// plan describes a shop. Its zero value is the default strategy on the shared
+// servers.
 type plan struct {
-	redis       string // URL; empty: the shared one's
-	db          string // URL; empty: a fresh one's
+	redis       string // URL; empty: the shared Redis
+	db          string // URL; empty: a new database on the shared server
 	args        []string
-	made        bool                // the gateway's ledger is one that no service has: its keys are the test's
+	fakeLedger  bool                // the test writes the gateway's keys in Redis: no service uses its ledger ID
 	edit        func(string) string // changes gateway.lua or nginx.conf
-	files       map[string]string   // further ones in nginx's folder
-	environment []string            // of the gateway, over the usual
+	files       map[string]string   // further files in nginx's folder
+	environment []string            // variables of the gateway; they override the defaults
 }
 
-// build opens a shop.
+// build starts a shop.
 func build(t testenv.T, p plan) *shop {
 	t.Helper()
 	if p.redis == "" {
@@ -102,7 +103,7 @@ func build(t testenv.T, p plan) *shop {
 	defer sql.Close()
 	s.ledger, err = sql.LedgerID(ctx)
 	must(err)
-	if p.made {
+	if p.fakeLedger {
 		s.ledger = uuid.New()
 	}
 	s.redis, err = store.OpenRedis(ctx, p.redis)
@@ -113,11 +114,11 @@ func build(t testenv.T, p plan) *shop {
 		s.segments, err = strconv.Atoi(p.args[i+1])
 		must(err)
 	}
-	if p.made {
+	if p.fakeLedger {
 		must(s.seed())
 	}
 
-	patient := strings.Replace(script, "REDIS_TIMEOUT = 100", "REDIS_TIMEOUT = 1000", 1) // the machine may be busy with other tests
+	patient := strings.Replace(script, "REDIS_TIMEOUT = 100", "REDIS_TIMEOUT = 1000", 1) // for a machine busy with other tests
 	files := map[string]string{"instances.conf": servers, "gateway.lua": patient, "nginx.conf": configuration}
 	maps.Copy(files, p.files)
 	if p.edit != nil {
@@ -129,22 +130,23 @@ func build(t testenv.T, p plan) *shop {
 	s.gateway = testenv.OwnNginx(t, files, append([]string{
 		"HOLDFAST_LEDGER_ID=" + s.ledger.String(),
 		"HOLDFAST_GATEWAY_REDIS=" + s.redisAddr,
-		fmt.Sprintf("HOLDFAST_GATEWAY_SOLD_OUT_MS=%d", believed.Milliseconds()),
+		fmt.Sprintf("HOLDFAST_GATEWAY_SOLD_OUT_MS=%d", soldOutTTL.Milliseconds()),
 	}, p.environment...)...)
 	s.url = s.gateway.URL()
 	return s
 }
 
-// generationKey is the key of the gate's generation and number of segments.
+// generationKey returns the key of the generation, the number of segments and BEAT.
 func (s *shop) generationKey() string {
 	return "holdfast:{" + s.ledger.String() + "}:generation"
 }
 
-// seed writes generation 3 of a made ledger, as the service writes its own.
-func (s *shop) seed() error { return s.mark(fmt.Sprintf("3 %d", s.segments)) }
+// seed writes generation 3 of a fake ledger, as the service would.
+func (s *shop) seed() error { return s.setGeneration(fmt.Sprintf("3 %d", s.segments)) }
 
-// mark writes a made ledger's generation and segments, with the next beat.
-func (s *shop) mark(text string) error {
+// setGeneration writes the generation and segments of a fake ledger, with the next
+// BEAT.
+func (s *shop) setGeneration(text string) error {
 	s.beat++
 	return s.redis.Set(context.Background(), s.generationKey(), fmt.Sprintf("%s %d", text, s.beat), 0).Err()
 }
@@ -159,20 +161,20 @@ func (s *shop) generation() (int, error) {
 	return strconv.Atoi(number)
 }
 
-// count writes a count of nothing in flight as the gate does, under the n-th
-// epoch of the generation that is ahead of the current one by so many.
-func (s *shop) count(sku string, ahead, n, left int) error {
+// count writes a count without units in flight, as the gate would. Its epoch is the
+// n-th of the generation that is ahead generations after the current one.
+func (s *shop) count(sku string, ahead, n, available int) error {
 	generation, err := s.generation()
 	if err != nil {
 		return err
 	}
 	epoch := (generation+ahead)<<28 + n
-	return s.redis.HSet(context.Background(), "holdfast:{"+s.ledger.String()+"}:count", sku, fmt.Sprintf("%d %d 0 0 0", epoch, left)).Err()
+	return s.redis.HSet(context.Background(), "holdfast:{"+s.ledger.String()+"}:count", sku, fmt.Sprintf("%d %d 0 0 0", epoch, available)).Err()
 }
 
 var client = &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
-// answer is what came back.
+// answer is the answer to a request.
 type answer struct {
 	status int
 	header http.Header
@@ -181,7 +183,7 @@ type answer struct {
 
 func (a answer) String() string { return fmt.Sprintf("%d %s", a.status, a.body) }
 
-// call sends a request with a JSON body, unless the headers say otherwise.
+// call sends a request. Its body is JSON unless the headers say otherwise.
 func call(method, url, body string, headers ...string) (answer, error) {
 	r, err := http.NewRequest(method, url, strings.NewReader(body))
 	if err != nil {
@@ -202,7 +204,8 @@ func call(method, url, body string, headers ...string) (answer, error) {
 	return answer{response.StatusCode, response.Header, string(text)}, err
 }
 
-// order is the body of an order for quantity, SKU, quantity, SKU…
+// order returns the body of an order. Its arguments are quantity, SKU, quantity,
+// SKU and so on.
 func order(lines ...any) string {
 	var b strings.Builder
 	for i := 0; i+1 < len(lines); i += 2 {
@@ -228,7 +231,7 @@ func (s *shop) ask(body string, headers ...string) (a answer, passed bool, err e
 	return a, after != before, err
 }
 
-// series reads the gateway's counters, by name and labels.
+// series returns the gateway's counters by name and labels.
 func (s *shop) series() (map[string]int, error) {
 	a, err := call("GET", s.url+"/gateway/metrics", "")
 	if err != nil || a.status != 200 {
@@ -247,7 +250,8 @@ func (s *shop) series() (map[string]int, error) {
 
 var counted = regexp.MustCompile(`(?m)^holdfast_orders_total\{.*\} (\S+)$`)
 
-// placed is how many orders the instances have counted, whatever their result.
+// placed returns the number of orders that reached the instances, whatever their
+// result.
 func (s *shop) placed() (sum float64, err error) {
 	for _, api := range s.instances {
 		metrics, err := call("GET", api.URL()+"/metrics", "")
@@ -265,19 +269,20 @@ func (s *shop) placed() (sum float64, err error) {
 	return sum, nil
 }
 
-// lay puts units in, at an instance: the gateway denies it.
-func (s *shop) lay(sku string, total int) error {
+// setStock sets the total of a SKU at an instance, because the gateway refuses the
+// call.
+func (s *shop) setStock(sku string, total int) error {
 	a, err := call("PUT", s.instances[0].URL()+"/stock/"+sku, fmt.Sprintf(`{"kind":"product","total":%d}`, total))
 	if err == nil && a.status != 200 && a.status != 201 {
-		err = fmt.Errorf("laying in %d of %s: %v", total, sku, a)
+		err = fmt.Errorf("setting the stock of %s to %d: %v", sku, total, a)
 	}
 	return err
 }
 
-// sell lays units in and sells them all, one by one or at once, and waits until
-// the gate has nothing in flight.
+// sell puts units on sale, sells them all in one order, and waits until the SKU is
+// at rest.
 func (s *shop) sell(sku string, total int) error {
-	if err := s.lay(sku, total); err != nil {
+	if err := s.setStock(sku, total); err != nil {
 		return err
 	}
 	a, err := call("POST", s.instances[0].URL()+"/orders", order(total, sku))
@@ -287,8 +292,8 @@ func (s *shop) sell(sku string, total int) error {
 	return s.rest(sku)
 }
 
-// rest waits until nothing of the SKU is in flight, and what the gateway knew of
-// it is forgotten.
+// rest waits until no unit of the SKU is in flight and the gateway's cache of it has
+// expired.
 func (s *shop) rest(sku string) error {
 	deadline := time.Now().Add(10 * time.Second)
 	for {
@@ -301,13 +306,19 @@ func (s *shop) rest(sku string) error {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	time.Sleep(believed + 50*time.Millisecond)
+	expireCache()
 	return nil
 }
 
+// expireCache waits until every count that a gateway has cached has expired. A test
+// cannot observe that nginx drops an entry, so this must be a sleep.
+func expireCache() { time.Sleep(soldOutTTL + 50*time.Millisecond) }
+
+// errWrong is the error of a gateway that breaks one of its rules.
 var errWrong = errors.New("wrong")
 
-// expect holds an answer, and whether it came from an instance, to what is due.
+// expect places an order and checks the status of its answer, and whether it reached
+// an instance.
 func (s *shop) expect(status int, passed bool, body string, headers ...string) error {
 	a, got, err := s.ask(body, headers...)
 	if err != nil {
@@ -319,7 +330,7 @@ func (s *shop) expect(status int, passed bool, body string, headers ...string) e
 	return nil
 }
 
-// steps runs one after the other until one fails.
+// steps runs functions in order until one fails.
 func steps(all ...func() error) error {
 	for n, step := range all {
 		if err := step(); err != nil {
@@ -329,11 +340,11 @@ func steps(all ...func() error) error {
 	return nil
 }
 
-// same compares two answers but for what every answer has of its own.
+// same compares two answers, except headers that differ between any two answers.
 func same(a, b answer) error {
 	var diff bytes.Buffer
 	if a.status != b.status || a.body != b.body {
-		fmt.Fprintf(&diff, "%v against %v; ", a, b)
+		fmt.Fprintf(&diff, "%v instead of %v; ", a, b)
 	}
 	for _, own := range []string{"Date", "Server", "Connection"} {
 		a.header.Del(own)
@@ -341,7 +352,7 @@ func same(a, b answer) error {
 	}
 	for name := range a.header {
 		if name != "X-Request-Id" && name != "Proxy-Status" && strings.Join(a.header[name], "|") != strings.Join(b.header[name], "|") {
-			fmt.Fprintf(&diff, "%s: %q against %q; ", name, a.header[name], b.header[name])
+			fmt.Fprintf(&diff, "%s: %q instead of %q; ", name, a.header[name], b.header[name])
 		}
 	}
 	for name := range b.header {
@@ -355,7 +366,7 @@ func same(a, b answer) error {
 	return nil
 }
 
-// file writes a file of this test's own and returns its path.
+// file writes a temporary file and returns its path.
 func file(t *testing.T, text string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "file")

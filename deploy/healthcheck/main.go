@@ -1,5 +1,5 @@
-// Command healthcheck asks a URL and exits 0 if the answer is 200: what a
-// container engine can call where the image has no shell and no curl.
+// Command healthcheck requests a URL and exits 0 if the answer is 200. It is the
+// health check of images without a shell and curl.
 package main
 
 import (
@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// patience is less than what the engine has with this program.
-const patience = 2 * time.Second
+// timeout is shorter than the 3 s after which the container engine ends this program.
+const timeout = 2 * time.Second
 
 func main() {
 	if len(os.Args) != 2 {
@@ -24,14 +24,14 @@ func main() {
 }
 
 func check(url string) error {
-	client := http.Client{Timeout: patience}
+	client := http.Client{Timeout: timeout}
 	response, err := client.Get(url)
 	if err != nil {
 		return err
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", url, response.Status)
+		return fmt.Errorf("requesting %s: %s", url, response.Status)
 	}
 	return nil
 }

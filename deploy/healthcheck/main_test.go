@@ -6,6 +6,7 @@ import (
 	"testing"
 )
 
+// TestCheck checks that only the answer 200 counts as healthy.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	status := http.StatusOK
@@ -16,9 +17,9 @@ func TestCheck(t *testing.T) {
 	}
 	status = http.StatusServiceUnavailable
 	if err := check(server.URL); err == nil {
-		t.Error("503 is taken for health")
+		t.Error("the check accepts 503")
 	}
 	if err := check("http://127.0.0.1:1"); err == nil {
-		t.Error("nobody is taken for health")
+		t.Error("the check succeeds without a server")
 	}
 }

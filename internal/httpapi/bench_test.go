@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// instant answers every order at once.
+// instant answers every order immediately, with err if it is set.
 type instant struct {
 	Orders
 	err error
@@ -25,7 +25,7 @@ func (i instant) Place(_ context.Context, r order.Request) (order.Order, bool, e
 	}, false, i.err
 }
 
-// discard is an http.ResponseWriter that keeps nothing.
+// discard is an http.ResponseWriter that discards the body.
 type discard struct {
 	header http.Header
 	status int
@@ -35,12 +35,13 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) WriteHeader(status int)      { d.status = status }
 func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
 
-// body is a request body that is read again and again.
+// body is a request body that can be reset and read again.
 type body struct{ bytes.Reader }
 
 func (*body) Close() error { return nil }
 
-// placing returns a function that sends the same order again and again.
+// placing returns a function that sends one order and returns the status. Every
+// call sends the same order.
 func placing(err error, key bool) func() int {
 	h := New(testConfig(instant{err: err}))
 	r := httptest.NewRequest("POST", "/orders", nil)
@@ -58,8 +59,8 @@ func placing(err error, key bool) func() int {
 	}
 }
 
-// BenchmarkPlace is the cost of one order in this package and gin alone: the
-// service answers at once, and there is no connection.
+// BenchmarkPlace measures the cost of one order in this package and gin alone:
+// the service answers immediately, and there is no connection.
 func BenchmarkPlace(b *testing.B) {
 	for _, bm := range []struct {
 		name   string
@@ -83,12 +84,12 @@ func BenchmarkPlace(b *testing.B) {
 	}
 }
 
-// TestPlaceAllocations keeps the hot path as lean as it is.
+// TestPlaceAllocations bounds the allocations of the hot path.
 func TestPlaceAllocations(t *testing.T) {
-	const most = 30
+	const maxAllocations = 30
 	place := placing(nil, true)
-	if got := testing.AllocsPerRun(200, func() { place() }); got > most {
-		t.Errorf("an order allocates %v times, want %d at most", got, most)
+	if got := testing.AllocsPerRun(200, func() { place() }); got > maxAllocations {
+		t.Errorf("an order allocates %v times, want at most %d", got, maxAllocations)
 	}
 }
 

@@ -39,7 +39,7 @@ func lines(n int) string {
 
 func int64p(n int64) *int64 { return &n }
 
-// refusal wraps as the service does.
+// refusal returns a refusal wrapped as the service wraps it.
 func refusal(sku stock.SKU, reason error) error {
 	return fmt.Errorf("cutting: %w", stock.Refuse(sku, reason))
 }
@@ -47,12 +47,12 @@ func refusal(sku stock.SKU, reason error) error {
 type contractCase struct {
 	name string
 	call
-	orders  fakeOrders // what the service answers
+	orders  fakeOrders // the result of the service
 	change  func(*Config)
 	status  int
-	problem problem  // "": the answer is none
-	bad     []string // the fields that a 422 names, in order
-	asked   int      // calls that the service must see
+	problem problem  // "": the request succeeds
+	bad     []string // the fields that a 422 lists, in order
+	asked   int      // calls that must reach the service
 }
 
 func contract() []*contractCase {
@@ -102,7 +102,7 @@ func contract() []*contractCase {
 		{name: "escapes in names and values", call: post(`{"b\u0075yer_id":"u\u002d1","lines":[{"s\u006bu":"1000\u0031","quantity":1}]}`), status: 201, asked: 1},
 		{name: "white space around", call: post(" \r\n\t{ \"buyer_id\" : \"u-1\" , \"lines\" : [ { \"sku\" : \"10001\" , \"quantity\" : 1 } ] } \n"), status: 201, asked: 1},
 		{name: "charset utf-8", call: post(oneLine, mediaType("application/json; charset=UTF-8")), status: 201, asked: 1},
-		{name: "another parameter", call: post(oneLine, mediaType(`Application/JSON; v="1"`)), status: 201, asked: 1},
+		{name: "another media type parameter", call: post(oneLine, mediaType(`Application/JSON; v="1"`)), status: 201, asked: 1},
 		{name: "identity coding", call: post(oneLine, http.Header{"Content-Encoding": {"identity"}}), status: 201, asked: 1},
 
 		// POST /orders: refused by the service.
@@ -118,7 +118,7 @@ func contract() []*contractCase {
 		{name: "an order from a page without an origin", call: post(oneLine, http.Header{"Origin": {"null"}}), status: 403, problem: crossOrigin},
 		{name: "an order from a page of the same origin", call: post(oneLine, http.Header{"Origin": {"http://localhost:8080"}}), status: 201, asked: 1},
 		{name: "unavailable after sold out", call: post(oneLine), orders: fails(fmt.Errorf("%w: %w", order.ErrUnavailable, refusal("10001", stock.ErrSoldOut))), status: 503, problem: unavailable, asked: 1},
-		{name: "an error nobody knows", call: post(oneLine), orders: fails(errors.New("password=hunter2")), status: 500, problem: internal, asked: 1},
+		{name: "an unknown error", call: post(oneLine), orders: fails(errors.New("password=hunter2")), status: 500, problem: internal, asked: 1},
 
 		// POST /orders: headers.
 		{name: "empty key", call: post(oneLine, key("")), status: 400, problem: malformed},
@@ -130,7 +130,7 @@ func contract() []*contractCase {
 		{name: "no content type", call: post(oneLine, mediaType()), status: 415, problem: notJSON},
 		{name: "text", call: post(oneLine, mediaType("text/plain")), status: 415, problem: notJSON},
 		{name: "a form", call: post(oneLine, mediaType("application/x-www-form-urlencoded")), status: 415, problem: notJSON},
-		{name: "JSON of a kind", call: post(oneLine, mediaType("application/problem+json")), status: 415, problem: notJSON},
+		{name: "another JSON media type", call: post(oneLine, mediaType("application/problem+json")), status: 415, problem: notJSON},
 		{name: "another charset", call: post(oneLine, mediaType("application/json; charset=latin1")), status: 415, problem: notJSON},
 		{name: "two content types", call: post(oneLine, mediaType("application/json", "application/json")), status: 415, problem: notJSON},
 		{name: "a broken content type", call: post(oneLine, mediaType("application/json; =")), status: 415, problem: notJSON},
@@ -139,27 +139,27 @@ func contract() []*contractCase {
 		// POST /orders: not one JSON value.
 		{name: "empty body", call: post("", mediaType("application/json")), status: 400, problem: malformed},
 		{name: "no body and no content type", call: post(""), status: 400, problem: malformed},
-		{name: "white space alone", call: post(" \n"), status: 400, problem: malformed},
-		{name: "cut off", call: post(oneLine[:30]), status: 400, problem: malformed},
+		{name: "only white space", call: post(" \n"), status: 400, problem: malformed},
+		{name: "a truncated body", call: post(oneLine[:30]), status: 400, problem: malformed},
 		{name: "two values", call: post(oneLine + oneLine), status: 400, problem: malformed},
-		{name: "a word behind", call: post(oneLine + " x"), status: 400, problem: malformed},
-		{name: "a comma too many", call: post(`{"buyer_id":"u-1","lines":[{"sku":"10001","quantity":1},]}`), status: 400, problem: malformed},
-		{name: "a comma before the brace", call: post(`{"buyer_id":"u-1",}`), status: 400, problem: malformed},
+		{name: "text after the value", call: post(oneLine + " x"), status: 400, problem: malformed},
+		{name: "a trailing comma in an array", call: post(`{"buyer_id":"u-1","lines":[{"sku":"10001","quantity":1},]}`), status: 400, problem: malformed},
+		{name: "a trailing comma in an object", call: post(`{"buyer_id":"u-1",}`), status: 400, problem: malformed},
 		{name: "single quotes", call: post(`{'buyer_id':'u-1'}`), status: 400, problem: malformed},
 		{name: "a leading zero", call: post(`{"buyer_id":"u-1","lines":[{"sku":"10001","quantity":01}]}`), status: 400, problem: malformed},
 		{name: "a comment", call: post(`/* */` + oneLine), status: 400, problem: malformed},
 		{name: "a byte order mark", call: post("\ufeff" + oneLine), status: 400, problem: malformed},
 		{name: "bad UTF-8 in a value", call: post("{\"buyer_id\":\"\xff\"}"), status: 400, problem: malformed},
 		{name: "bad UTF-8 in a name", call: post("{\"\xff\":1}"), status: 400, problem: malformed},
-		{name: "bad UTF-8 in what is skipped", call: post("{\"x\":[\"\xff\"]}"), status: 400, problem: malformed},
+		{name: "bad UTF-8 in a skipped value", call: post("{\"x\":[\"\xff\"]}"), status: 400, problem: malformed},
 		{name: "half a surrogate", call: post(`{"buyer_id":"\ud800"}`), status: 400, problem: malformed},
-		{name: "broken after bad fields", call: post(`{"buyer_id":1,"lines":{},"x":`), status: 400, problem: malformed},
+		{name: "malformed after bad fields", call: post(`{"buyer_id":1,"lines":{},"x":`), status: 400, problem: malformed},
 		{name: "too deep", call: post(strings.Repeat("[", 20000) + strings.Repeat("]", 20000)), status: 400, problem: malformed},
 
 		// POST /orders: too large.
-		{name: "as large as may be", call: post(padded(64 << 10)), status: 201, asked: 1},
+		{name: "the largest body", call: post(padded(64 << 10)), status: 201, asked: 1},
 		{name: "a byte too large", call: post(padded(64<<10 + 1)), status: 413, problem: tooLarge},
-		{name: "too large and no JSON", call: post(strings.Repeat("x", 70_000)), status: 413, problem: tooLarge},
+		{name: "too large and not JSON", call: post(strings.Repeat("x", 70_000)), status: 413, problem: tooLarge},
 
 		// POST /orders: bad fields.
 		{name: "an empty object", call: post(`{}`), status: 422, problem: invalid, bad: []string{"buyer_id", "lines"}},
@@ -175,12 +175,12 @@ func contract() []*contractCase {
 		{name: "every field bad", call: post(`{"x":{"y":[1]},"buyer_id":"-","lines":[{"sku":"","quantity":0},{"sku":5,"quantity":"1","z":null}],"Buyer_id":"u"}`), status: 422, problem: invalid,
 			bad: []string{"x", "buyer_id", "lines[0].sku", "lines[0].quantity", "lines[1].sku", "lines[1].quantity", "lines[1].z", "Buyer_id"}},
 		{name: "the same SKU twice", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1},{"sku":"b","quantity":1},{"sku":"a","quantity":2}]}`), status: 422, problem: invalid, bad: []string{"lines[2].sku"}},
-		{name: "the same SKU thrice", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1},{"sku":"a","quantity":0},{"sku":"a","quantity":2}]}`), status: 422, problem: invalid, bad: []string{"lines[1].quantity", "lines[1].sku", "lines[2].sku"}},
-		{name: "names given twice", call: post(`{"buyer_id":"u-1","buyer_id":"u-1","lines":[{"sku":"a","sku":"a","quantity":1,"quantity":1}],"lines":[],"lines":1}`), status: 422, problem: invalid, bad: []string{"buyer_id", "lines[0].sku", "lines[0].quantity", "lines"}},
-		{name: "a name given twice in another spelling", call: post(`{"buyer_id":"u-1","buyer\u005fid":"u-1","lines":[{"sku":"a","quantity":1}]}`), status: 422, problem: invalid, bad: []string{"buyer_id"}},
-		{name: "names given twice in what is unknown", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1}],"x":{"a":1,"a":2},"x":3}`), status: 422, problem: invalid, bad: []string{"x"}},
+		{name: "the same SKU three times", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1},{"sku":"a","quantity":0},{"sku":"a","quantity":2}]}`), status: 422, problem: invalid, bad: []string{"lines[1].quantity", "lines[1].sku", "lines[2].sku"}},
+		{name: "duplicate names", call: post(`{"buyer_id":"u-1","buyer_id":"u-1","lines":[{"sku":"a","sku":"a","quantity":1,"quantity":1}],"lines":[],"lines":1}`), status: 422, problem: invalid, bad: []string{"buyer_id", "lines[0].sku", "lines[0].quantity", "lines"}},
+		{name: "a duplicate name in another spelling", call: post(`{"buyer_id":"u-1","buyer\u005fid":"u-1","lines":[{"sku":"a","quantity":1}]}`), status: 422, problem: invalid, bad: []string{"buyer_id"}},
+		{name: "duplicate names inside an unknown field", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1}],"x":{"a":1,"a":2},"x":3}`), status: 422, problem: invalid, bad: []string{"x"}},
 		{name: "a name that needs escapes", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1}],"\"<\u0000\u2028é":1}`), status: 422, problem: invalid, bad: []string{"\"<\x00\u2028é"}},
-		{name: "a name of great length", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1}],"` + strings.Repeat("é", 1000) + `":1}`), status: 422, problem: invalid, bad: []string{strings.Repeat("é", 64) + "…"}},
+		{name: "a very long name", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1}],"` + strings.Repeat("é", 1000) + `":1}`), status: 422, problem: invalid, bad: []string{strings.Repeat("é", 64) + "…"}},
 		{name: "a thousand bad fields", call: post(manyUnknown(1000)), status: 422, problem: invalid, bad: unknownNames(100)},
 
 		// PUT /stock/{sku}.
@@ -192,10 +192,10 @@ func contract() []*contractCase {
 		{name: "another kind", call: put(goodStock), orders: fails(order.ErrKindFixed), status: 422, problem: invalid, bad: []string{"kind"}, asked: 1},
 		{name: "stock busy", call: put(goodStock), orders: fails(order.ErrBusy), status: 503, problem: busy, asked: 1},
 		{name: "stock unavailable", call: put(goodStock), orders: fails(order.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
-		{name: "stock of nothing", call: put(`{}`), status: 422, problem: invalid, bad: []string{"kind", "total"}},
+		{name: "stock without fields", call: put(`{}`), status: 422, problem: invalid, bad: []string{"kind", "total"}},
 		{name: "stock with every field bad", call: call{method: "PUT", path: "/stock/-x", body: `{"kind":"thing","total":-1,"buyer_limit":1,"sku":"10001","kind":1}`}, status: 422, problem: invalid, bad: []string{"sku", "kind", "total", "buyer_limit", "sku", "kind"}},
 		{name: "stock of wrong types", call: put(`{"kind":null,"total":null,"buyer_limit":null}`), status: 422, problem: invalid, bad: []string{"kind", "total", "buyer_limit"}},
-		{name: "stock beyond measure", call: put(`{"kind":"product","total":1000000001}`), status: 422, problem: invalid, bad: []string{"total"}},
+		{name: "more stock than the maximum", call: put(`{"kind":"product","total":1000000001}`), status: 422, problem: invalid, bad: []string{"total"}},
 		{name: "stock as an array", call: put(`[]`), status: 422, problem: invalid, bad: []string{""}},
 		{name: "stock as text", call: put(goodStock, mediaType("text/plain")), status: 415, problem: notJSON},
 		{name: "stock without a body", call: put(""), status: 400, problem: malformed},
@@ -204,10 +204,10 @@ func contract() []*contractCase {
 		{name: "the token", call: put(goodStock, bearer("Bearer s3cret")), change: withToken, status: 200, asked: 1},
 		{name: "the token from anywhere", call: put(goodStock, bearer("bearer  s3cret")), change: withTokenAnywhere, status: 200, asked: 1},
 		{name: "no token", call: put(goodStock), change: withToken, status: 401, problem: unauthorized},
-		{name: "no token, and nothing else right", call: call{method: "PUT", path: "/stock/-", body: "x", header: mediaType("text/plain")}, change: withToken, status: 401, problem: unauthorized},
+		{name: "no token, and everything else wrong", call: call{method: "PUT", path: "/stock/-", body: "x", header: mediaType("text/plain")}, change: withToken, status: 401, problem: unauthorized},
 		{name: "a wrong token", call: put(goodStock, bearer("Bearer s3cre")), change: withToken, status: 401, problem: unauthorized},
 		{name: "an empty token", call: put(goodStock, bearer("Bearer ")), change: withToken, status: 401, problem: unauthorized},
-		{name: "the token as a password", call: put(goodStock, bearer("Basic s3cret")), change: withToken, status: 401, problem: unauthorized},
+		{name: "the token with another scheme", call: put(goodStock, bearer("Basic s3cret")), change: withToken, status: 401, problem: unauthorized},
 		{name: "the token twice", call: put(goodStock, bearer("Bearer s3cret", "Bearer s3cret")), change: withToken, status: 401, problem: unauthorized},
 		{name: "no token set, and forwarded", call: put(goodStock, http.Header{"X-Forwarded-For": {"10.0.0.7"}}), status: 401, problem: unauthorized},
 		{name: "the token, and forwarded", call: put(goodStock, http.Header{"X-Forwarded-For": {"10.0.0.7"}, "Authorization": {"Bearer s3cret"}}), change: withToken, status: 200, asked: 1},
@@ -217,45 +217,45 @@ func contract() []*contractCase {
 
 		// Reading.
 		{name: "show an order", call: get("/orders/" + testID.String()), orders: fakeOrders{order: placed}, status: 200, asked: 1},
-		{name: "show an order in capitals", call: get("/orders/" + strings.ToUpper(testID.String())), orders: fakeOrders{order: placed}, status: 200, asked: 1},
+		{name: "show an order by an upper-case ID", call: get("/orders/" + strings.ToUpper(testID.String())), orders: fakeOrders{order: placed}, status: 200, asked: 1},
 		{name: "show an order that expires", call: get("/orders/" + testID.String()), orders: fakeOrders{order: expiring}, status: 200, asked: 1},
-		{name: "show an order of a whole second", call: get("/orders/" + testID.String()), orders: fakeOrders{order: whole}, status: 200, asked: 1},
+		{name: "show an order created at a whole second", call: get("/orders/" + testID.String()), orders: fakeOrders{order: whole}, status: 200, asked: 1},
 		{name: "show a void order", call: get("/orders/" + testID.String()), orders: fakeOrders{order: void}, status: 200, asked: 1},
 		{name: "no such order", call: get("/orders/" + testID.String()), orders: fails(order.ErrUnknownOrder), status: 404, problem: unknownOrder, asked: 1},
-		{name: "an order that is no UUID", call: get("/orders/1"), status: 404, problem: unknownOrder},
-		{name: "an order in braces", call: get("/orders/%7B" + testID.String() + "%7D"), status: 404, problem: unknownOrder},
-		{name: "an order while the database is away", call: get("/orders/" + testID.String()), orders: fails(order.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
+		{name: "an order ID that is not a UUID", call: get("/orders/1"), status: 404, problem: unknownOrder},
+		{name: "an order ID in braces", call: get("/orders/%7B" + testID.String() + "%7D"), status: 404, problem: unknownOrder},
+		{name: "an order while the database is unavailable", call: get("/orders/" + testID.String()), orders: fails(order.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
 		{name: "show stock", call: get("/stock/10001"), status: 200, asked: 1},
 		{name: "no such stock", call: get("/stock/10002"), orders: fails(refusal("10002", stock.ErrUnknownSKU)), status: 404, problem: unknownSKU, asked: 1},
-		{name: "stock of what is no SKU", call: get("/stock/-"), status: 404, problem: unknownSKU},
-		{name: "stock of what is no UTF-8", call: get("/stock/%ff"), status: 404, problem: unknownSKU},
-		{name: "stock of a path", call: get("/stock/a%2Fb"), status: 404, problem: unknownSKU},
-		{name: "stock of a name too long", call: get("/stock/" + strings.Repeat("a", 65)), status: 404, problem: unknownSKU},
-		{name: "stock of a name far too long", call: get("/stock/" + strings.Repeat("a", 650)), status: 404, problem: unknownSKU},
+		{name: "stock of an invalid SKU", call: get("/stock/-"), status: 404, problem: unknownSKU},
+		{name: "stock of a SKU that is not UTF-8", call: get("/stock/%ff"), status: 404, problem: unknownSKU},
+		{name: "stock of a SKU with a slash", call: get("/stock/a%2Fb"), status: 404, problem: unknownSKU},
+		{name: "stock of a SKU that is too long", call: get("/stock/" + strings.Repeat("a", 65)), status: 404, problem: unknownSKU},
+		{name: "stock of a SKU that is cut in the answer", call: get("/stock/" + strings.Repeat("a", 650)), status: 404, problem: unknownSKU},
 		{name: "audit behind a gate", call: get("/stock/10001/audit"), orders: fakeOrders{audit: order.Audit{Total: 10, Sold: 11, Oversold: 1, GateAvailable: int64p(0), GateInFlight: int64p(2), LedgerAvailable: -1, Drift: 3}}, status: 200, asked: 1},
 		{name: "audit without a gate", call: get("/stock/10001/audit"), orders: fakeOrders{audit: order.Audit{Total: 10, Sold: 1, LedgerAvailable: 9}}, status: 200, asked: 1},
 		{name: "audit of no such stock", call: get("/stock/10002/audit"), orders: fails(refusal("10002", stock.ErrUnknownSKU)), status: 404, problem: unknownSKU, asked: 1},
-		{name: "audit of what is no SKU", call: get("/stock/a+b/audit"), status: 404, problem: unknownSKU},
+		{name: "audit of an invalid SKU", call: get("/stock/a+b/audit"), status: 404, problem: unknownSKU},
 		{name: "list no stock", call: get("/stock"), status: 200, asked: 1},
 		{name: "list a page", call: get("/stock?after=0&limit=2"), orders: fakeOrders{page: []order.Stock{{SKU: "1", Kind: stock.Product, Total: 5, Available: -2, Sold: 7}, {SKU: "2", Kind: stock.Coupon}}, next: "2"}, status: 200, asked: 1},
 		{name: "list from the beginning", call: get("/stock?after=&limit=1000"), status: 200, asked: 1},
 		{name: "list with a long answer", call: get("/stock"), orders: fakeOrders{page: manyStock(100)}, status: 200, asked: 1},
-		{name: "list none", call: get("/stock?limit=0"), status: 422, problem: invalid, bad: []string{"limit"}},
-		{name: "list too many", call: get("/stock?limit=1001"), status: 422, problem: invalid, bad: []string{"limit"}},
+		{name: "list with limit 0", call: get("/stock?limit=0"), status: 422, problem: invalid, bad: []string{"limit"}},
+		{name: "list with a limit too large", call: get("/stock?limit=1001"), status: 422, problem: invalid, bad: []string{"limit"}},
 		{name: "list with everything wrong", call: get("/stock?limit=x&after=-&page=2&Limit=1"), status: 422, problem: invalid, bad: []string{"Limit", "after", "limit", "page"}},
-		{name: "list with parameters twice", call: get("/stock?limit=1&limit=1&after=a&after=b"), status: 422, problem: invalid, bad: []string{"after", "limit"}},
+		{name: "list with duplicate parameters", call: get("/stock?limit=1&limit=1&after=a&after=b"), status: 422, problem: invalid, bad: []string{"after", "limit"}},
 		{name: "list with an empty limit", call: get("/stock?limit="), status: 422, problem: invalid, bad: []string{"limit"}},
 		{name: "list with a signed limit", call: get("/stock?limit=%2B5"), status: 422, problem: invalid, bad: []string{"limit"}},
 		{name: "list with a broken query", call: get("/stock?after=%zz"), status: 422, problem: invalid, bad: []string{""}},
-		{name: "list while the database is away", call: get("/stock"), orders: fails(order.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
+		{name: "list while the database is unavailable", call: get("/stock"), orders: fails(order.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
 
 		// Operations.
 		{name: "strategies", call: get("/strategies"), status: 200},
 		{name: "healthz", call: get("/healthz"), status: 200},
-		{name: "healthz while the stores are away", call: get("/healthz"), orders: fails(errors.New("away")), status: 200},
+		{name: "healthz while the stores are unavailable", call: get("/healthz"), orders: fails(errors.New("unavailable")), status: 200},
 		{name: "readyz", call: get("/readyz"), status: 200, asked: 1},
 		{name: "readyz while draining", call: get("/readyz"), change: draining, status: 503, problem: unavailable},
-		{name: "readyz while the stores are away", call: get("/readyz"), orders: fails(errors.New("password=hunter2")), status: 503, problem: unavailable, asked: 1},
+		{name: "readyz while the stores are unavailable", call: get("/readyz"), orders: fails(errors.New("password=hunter2")), status: 503, problem: unavailable, asked: 1},
 		{name: "readyz after another layout has taken over", call: get("/readyz"), orders: fails(fmt.Errorf("%w: %w", order.ErrSuperseded, refusal("10001", stock.ErrSuperseded))), status: 503, problem: superseded, asked: 1},
 		{name: "stock after another layout has taken over", call: put(goodStock), orders: fails(order.ErrSuperseded), status: 503, problem: superseded, asked: 1},
 		{name: "an audit read by a page of another origin", call: call{method: "GET", path: "/stock/10001/audit", header: http.Header{"Sec-Fetch-Site": {"cross-site"}}}, status: 200, asked: 1},
@@ -264,19 +264,19 @@ func contract() []*contractCase {
 		// Paths and methods.
 		{name: "the root", call: get("/"), status: 404, problem: notFound},
 		{name: "no such path", call: get("/orders/1/2"), status: 404, problem: notFound},
-		{name: "a slash behind", call: get("/strategies/"), status: 404, problem: notFound},
-		{name: "a slash behind the stock", call: get("/stock/"), status: 404, problem: notFound},
-		{name: "other case", call: get("/Strategies"), status: 404, problem: notFound},
+		{name: "a trailing slash", call: get("/strategies/"), status: 404, problem: notFound},
+		{name: "a trailing slash after stock", call: get("/stock/"), status: 404, problem: notFound},
+		{name: "a path in another case", call: get("/Strategies"), status: 404, problem: notFound},
 		{name: "a problem's type", call: get("/problems/sold-out"), status: 404, problem: notFound},
 		{name: "no such path, from a page of another origin", call: call{method: "POST", path: "/nowhere", header: http.Header{"Origin": {"http://evil.test"}}}, status: 404, problem: notFound},
-		{name: "pay is for later", call: call{method: "POST", path: "/orders/" + testID.String() + "/pay"}, status: 404, problem: notFound},
+		{name: "pay, which is not implemented yet", call: call{method: "POST", path: "/orders/" + testID.String() + "/pay"}, status: 404, problem: notFound},
 		{name: "list orders", call: get("/orders"), status: 405, problem: methodNotAllowed},
-		{name: "put stock nowhere", call: call{method: "PUT", path: "/stock"}, status: 405, problem: methodNotAllowed},
+		{name: "put stock without a SKU", call: call{method: "PUT", path: "/stock"}, status: 405, problem: methodNotAllowed},
 		{name: "delete stock", call: call{method: "DELETE", path: "/stock/10001"}, status: 405, problem: methodNotAllowed},
-		{name: "post an order's own address", call: call{method: "POST", path: "/orders/" + testID.String()}, status: 405, problem: methodNotAllowed},
+		{name: "post to an order", call: call{method: "POST", path: "/orders/" + testID.String()}, status: 405, problem: methodNotAllowed},
 		{name: "options", call: call{method: "OPTIONS", path: "/orders"}, status: 405, problem: methodNotAllowed},
 		{name: "head", call: call{method: "HEAD", path: "/healthz"}, status: 405, problem: methodNotAllowed},
-		{name: "a method of one's own", call: call{method: "BREW", path: "/metrics"}, status: 405, problem: methodNotAllowed},
+		{name: "an unknown method", call: call{method: "BREW", path: "/metrics"}, status: 405, problem: methodNotAllowed},
 	}
 
 	for _, quantity := range []string{"0", "-1", "1001", "1.0", "1e2", "1E0", "99999999999999999999", `"1"`, "null", "true", "[1]", "-0"} {
@@ -300,7 +300,7 @@ func contract() []*contractCase {
 	return cases
 }
 
-// longest is an order whose answer does not fit package http's own buffer.
+// longest returns an order whose answer does not fit into package http's buffer.
 func longest() string {
 	var b strings.Builder
 	for i := range 20 {
@@ -312,7 +312,7 @@ func longest() string {
 	return `{"buyer_id":"u-1","lines":[` + b.String() + `]}`
 }
 
-// padded is a sound order of n bytes.
+// padded returns a valid order of n bytes.
 func padded(n int) string { return oneLine + strings.Repeat(" ", n-len(oneLine)) }
 
 func unknownNames(n int) []string {
@@ -353,7 +353,7 @@ func TestContract(t *testing.T) {
 				t.Errorf("status %d, want %d", rec.Code, tt.status)
 			}
 			if tt.orders.asked != tt.asked {
-				t.Errorf("the service was asked %d times, want %d", tt.orders.asked, tt.asked)
+				t.Errorf("the service was called %d times, want %d", tt.orders.asked, tt.asked)
 			}
 			if got := rec.Header().Get("X-Request-ID"); got != "req-1" {
 				t.Errorf("X-Request-ID is %q", got)
@@ -368,11 +368,11 @@ func TestContract(t *testing.T) {
 func checkProblem(t *testing.T, rec *httptest.ResponseRecorder, want problem, bad []string) {
 	t.Helper()
 	if strings.Contains(rec.Body.String(), "hunter2") {
-		t.Errorf("the answer tells the cause: %s", rec.Body)
+		t.Errorf("the answer contains the cause: %s", rec.Body)
 	}
 	if want == "" {
 		if rec.Header().Get("Content-Type") == "application/problem+json" {
-			t.Errorf("a problem: %s", rec.Body)
+			t.Errorf("the answer is a problem: %s", rec.Body)
 		}
 		return
 	}
@@ -392,7 +392,7 @@ func checkProblem(t *testing.T, rec *httptest.ResponseRecorder, want problem, ba
 		named = append(named, e.Field)
 	}
 	if !slices.Equal(named, bad) {
-		t.Errorf("named %q, want %q", named, bad)
+		t.Errorf("bad fields %q, want %q", named, bad)
 	}
 	if has := doc.SKU != nil; has != (want == soldOut || want == unknownSKU) {
 		t.Errorf("sku: %v", doc.SKU)
@@ -403,7 +403,7 @@ func checkProblem(t *testing.T, rec *httptest.ResponseRecorder, want problem, ba
 	}
 }
 
-// golden is a file of whole answers.
+// golden is a file of complete answers, by the name of the test.
 type golden struct {
 	path string
 	want map[string]string
@@ -437,7 +437,7 @@ func (g *golden) check(t *testing.T, name string, rec *httptest.ResponseRecorder
 	slices.Sort(names)
 	for _, name := range names {
 		if name == "X-Request-Id" {
-			continue // the same everywhere, and checked
+			continue // checked by the test, and always the same
 		}
 		fmt.Fprintf(&b, "%s: %s\n", name, strings.Join(rec.Header()[name], ", "))
 	}
@@ -448,8 +448,8 @@ func (g *golden) check(t *testing.T, name string, rec *httptest.ResponseRecorder
 	}
 }
 
-// finish rewrites the file if asked to, and else looks for answers in it that
-// no test gives. It does nothing unless all tests ran and passed.
+// finish rewrites the file under -update. Otherwise it checks that the file has no
+// answers without a test. It does nothing unless all tests ran and passed.
 func (g *golden) finish(t *testing.T, all int) {
 	t.Helper()
 	switch {
@@ -460,11 +460,11 @@ func (g *golden) finish(t *testing.T, all int) {
 			t.Fatal(err)
 		}
 	case len(g.want) != all:
-		t.Errorf("%s has %d answers, the tests give %d", g.path, len(g.want), all)
+		t.Errorf("%s has %d answers, the tests have %d", g.path, len(g.want), all)
 	}
 }
 
-func TestPlaceHandsOver(t *testing.T) {
+func TestPlaceArguments(t *testing.T) {
 	orders := new(fakeOrders)
 	orders.place = func(ctx context.Context, r order.Request) (order.Order, bool, error) {
 		if got := RequestID(ctx); got != "req-1" {
@@ -482,7 +482,7 @@ func TestPlaceHandsOver(t *testing.T) {
 	if !equalRequests(first, want) {
 		t.Errorf("the service got %+v, want %+v", first, want)
 	}
-	// The reader is used again; what it returned before must stand.
+	// The reader is reused. Its earlier results must not change.
 	for range 10 {
 		do(h, call{method: "POST", path: "/orders", body: `{"buyer_id":"v-2","lines":[{"sku":"y","quantity":9},{"sku":"z","quantity":9}]}`})
 	}
@@ -495,7 +495,7 @@ func equalRequests(a, b order.Request) bool {
 	return a.Buyer == b.Buyer && a.Key == b.Key && slices.EqualFunc(a.Lines, b.Lines, func(a, b stock.Line) bool { return a.SKU == b.SKU && a.Quantity == b.Quantity })
 }
 
-func TestSetStockHandsOver(t *testing.T) {
+func TestSetStockArguments(t *testing.T) {
 	orders := new(fakeOrders)
 	do(newAPI(t, orders), call{method: "PUT", path: "/stock/c-1", body: `{"total":7,"kind":"coupon"}`})
 	if want := (order.Setting{SKU: "c-1", Kind: stock.Coupon, Total: 7}); orders.set != want {
@@ -503,7 +503,7 @@ func TestSetStockHandsOver(t *testing.T) {
 	}
 }
 
-func TestListStockHandsOver(t *testing.T) {
+func TestListStockArguments(t *testing.T) {
 	for _, tt := range []struct {
 		path  string
 		after stock.SKU

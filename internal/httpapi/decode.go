@@ -20,21 +20,20 @@ import (
 )
 
 const (
-	// maxBody bounds a body, in bytes.
+	// maxBody is the largest request body, in bytes.
 	maxBody = 64 << 10
-	// maxNamed bounds the fields that one answer calls bad. A body of 64 KiB
-	// can hold thousands.
-	maxNamed = 100
-	// maxEcho bounds how much of a client's own text an answer repeats, in
-	// bytes.
+	// maxErrors is how many bad fields one answer lists. A body of 64 KiB can
+	// have thousands.
+	maxErrors = 100
+	// maxEcho is how many bytes of a client's text an answer repeats.
 	maxEcho = 128
-	// keptBody is the capacity above which a body's buffer is not kept for
-	// the next request, in bytes.
-	keptBody = 16 << 10
-	// lateBody is how long a body may take after its deadline has passed, and
-	// lateAnswer how long the request may take from then on.
-	lateBody   = time.Second
-	lateAnswer = 30 * time.Second
+	// maxKeptBody is the largest buffer capacity that is kept for the next
+	// body, in bytes.
+	maxKeptBody = 16 << 10
+	// lateBodyTimeout is how much longer a body is read once its deadline has
+	// passed. lateAnswerTimeout bounds the whole request from that moment.
+	lateBodyTimeout   = time.Second
+	lateAnswerTimeout = 30 * time.Second
 )
 
 const (
@@ -50,13 +49,13 @@ const (
 	limitDetail    = "must be 0: buyer limits are not enforced yet"
 )
 
-// fieldError says what is wrong with one field of a request.
+// fieldError describes one bad field of a request.
 type fieldError struct{ field, detail string }
 
-// reader reads one body: a hand-written walk over JSON tokens, since a body is
-// read for every order. Every method does nothing once the JSON has proved
-// broken, so that callers ask once, at the end. A reader is reused; what it
-// returns shares no memory with it.
+// reader decodes one request body. It is a hand-written walk over JSON tokens,
+// because decoding runs for every order. After a JSON error every method does
+// nothing, so callers check once, with finish. A reader is reused; its results
+// share no memory with it.
 type reader struct {
 	limited io.LimitedReader
 	body    bytes.Buffer
@@ -64,21 +63,21 @@ type reader struct {
 	options []jsontext.Options
 	text    []byte                     // an unescaped string
 	lines   [stock.MaxLines]stock.Line // lines read so far
-	broken  error                      // the body is not one JSON value
+	broken  error                      // the JSON error, or io.EOF after one whole value
 	bad     []fieldError
-	unnamed int // bad fields beyond maxNamed
+	omitted int // bad fields beyond maxErrors
 }
 
 func newReader() *reader {
 	return &reader{
 		json: new(jsontext.Decoder),
-		// Names given twice are ours to find: the answer names the field.
+		// The reader itself finds duplicate names, so that the answer can name the field.
 		options: []jsontext.Options{jsontext.AllowDuplicateNames(true)},
 	}
 }
 
-// isJSON reports whether the headers announce a JSON body. Without a body,
-// they need not announce anything.
+// isJSON reports whether the headers declare an uncompressed JSON body in UTF-8.
+// A request without a body needs no Content-Type.
 func isJSON(r *http.Request) bool {
 	if coding := r.Header["Content-Encoding"]; len(coding) > 0 && (len(coding) > 1 || coding[0] != "identity") {
 		return false
@@ -98,9 +97,9 @@ func isJSON(r *http.Request) bool {
 	return !given || strings.EqualFold(charset, "utf-8")
 }
 
-// load reads the request's body, all of it, and says what is wrong if
-// something is: tooLarge, malformed, timeout, or "". After a failed read the
-// answer closes the connection, also where the body could be read after all.
+// load reads the whole request body. It returns "", or the problem with the
+// body: tooLarge, malformed or timeout. Once a read has failed, the answer closes
+// the connection, even if a second read succeeds.
 func (r *reader) load(w http.ResponseWriter, req *http.Request) problem {
 	if req.ContentLength > maxBody {
 		return tooLarge
@@ -111,10 +110,10 @@ func (r *reader) load(w http.ResponseWriter, req *http.Request) problem {
 		w.Header().Set("Connection", "close")
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// If this process was stopped for a while, the body may have arrived
-		// in the meantime. Read what is there.
+		// The body may have arrived while this process was paused. Read what
+		// is there.
 		now, conn := time.Now(), http.NewResponseController(w)
-		if conn.SetReadDeadline(now.Add(lateBody)) == nil && conn.SetWriteDeadline(now.Add(lateAnswer)) == nil {
+		if conn.SetReadDeadline(now.Add(lateBodyTimeout)) == nil && conn.SetWriteDeadline(now.Add(lateAnswerTimeout)) == nil {
 			_, err = r.body.ReadFrom(&r.limited)
 		}
 	}
@@ -131,14 +130,14 @@ func (r *reader) load(w http.ResponseWriter, req *http.Request) problem {
 }
 
 // brokenConnection reports whether a read of a body failed because the rest of
-// it did not come, and not because of what came.
+// the body did not arrive. Otherwise the bytes that arrived are malformed.
 func brokenConnection(err error) bool {
 	var network net.Error
 	return errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
 }
 
-// clear readies the reader for the next body, and reports whether it is worth
-// keeping.
+// clear prepares the reader for the next body. It reports whether the reader is
+// small enough to keep.
 func (r *reader) clear() bool {
 	r.limited.R = nil
 	r.body.Reset()
@@ -147,11 +146,11 @@ func (r *reader) clear() bool {
 	r.broken = nil
 	clear(r.bad)
 	r.bad = r.bad[:0]
-	r.unnamed = 0
-	return r.body.Cap() <= keptBody
+	r.omitted = 0
+	return r.body.Cap() <= maxKeptBody
 }
 
-// finish reports whether what was read is one JSON value, and nothing else.
+// finish reports whether the body is exactly one JSON value.
 func (r *reader) finish() bool {
 	if r.broken != nil {
 		return false
@@ -160,22 +159,22 @@ func (r *reader) finish() bool {
 	return r.broken == io.EOF
 }
 
-// offset is where the JSON broke, in bytes.
+// offset returns the position of the JSON error, in bytes.
 func (r *reader) offset() int64 { return r.json.InputOffset() }
 
-// call says that a field is bad, once.
-func (r *reader) call(field, detail string) {
+// addError records that a field is bad. A repeated error is recorded once.
+func (r *reader) addError(field, detail string) {
 	e := fieldError{clip(field), detail}
 	switch {
 	case slices.Contains(r.bad, e):
-	case len(r.bad) == maxNamed:
-		r.unnamed++
+	case len(r.bad) == maxErrors:
+		r.omitted++
 	default:
 		r.bad = append(r.bad, e)
 	}
 }
 
-// clip shortens what a client sent to what an answer may repeat.
+// clip shortens a client's text to maxEcho bytes and an ellipsis.
 func clip(s string) string {
 	if len(s) <= maxEcho {
 		return s
@@ -183,19 +182,21 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:maxEcho], "") + "…"
 }
 
-// at is the place of an object in the body: a line's index, or top.
-type at int
+// path is the position of an object in the body: the index of a line, or top.
+type path int
 
-const top at = -1
+const top path = -1
 
-func (a at) field(name string) string {
+// field returns the full name of a field of the object, as answers give it. An
+// empty name means the object itself.
+func (p path) field(name string) string {
 	switch {
-	case a == top:
+	case p == top:
 		return name
 	case name == "":
-		return "lines[" + strconv.Itoa(int(a)) + "]"
+		return "lines[" + strconv.Itoa(int(p)) + "]"
 	default:
-		return "lines[" + strconv.Itoa(int(a)) + "]." + name
+		return "lines[" + strconv.Itoa(int(p)) + "]." + name
 	}
 }
 
@@ -221,8 +222,8 @@ func (r *reader) skip() {
 	}
 }
 
-// open enters an object or an array, if that comes next. Else it skips what
-// does.
+// open enters the next value if it is an object or array that begins with begin.
+// Otherwise it skips the value.
 func (r *reader) open(begin jsontext.Kind) bool {
 	if r.kind() != begin {
 		r.skip()
@@ -232,29 +233,29 @@ func (r *reader) open(begin jsontext.Kind) bool {
 	return r.broken == nil
 }
 
-// more reports whether the object or array goes on, and leaves it if not.
+// more reports whether the object or array has another element. At its end, more
+// leaves it.
 func (r *reader) more(end jsontext.Kind) bool {
 	switch r.kind() {
 	case end:
 		_, r.broken = r.json.ReadToken()
 		return false
 	case jsontext.KindInvalid:
-		r.skip() // reports why
+		r.skip() // sets r.broken
 		return false
 	default:
 		return true
 	}
 }
 
-// seen are the fields of an object that were met, by index.
+// seen is the set of an object's fields that were read, by index.
 type seen uint
 
 func (s seen) has(field int) bool { return s&(1<<field) != 0 }
 
-// member reads the name of a member and returns its index among fields. For a
-// name that is not among them, or came before, it skips the value and returns
-// -1.
-func (r *reader) member(a at, fields []string, met *seen) int {
+// member reads the name of a member and returns its index in fields. If the name
+// is unknown or repeated, member records that, skips the value and returns -1.
+func (r *reader) member(p path, fields []string, met *seen) int {
 	name := r.unquoted(r.value())
 	if r.broken != nil {
 		return -1
@@ -262,9 +263,9 @@ func (r *reader) member(a at, fields []string, met *seen) int {
 	i := slices.Index(fields, string(name))
 	switch {
 	case i < 0:
-		r.call(a.field(string(name)), unknownDetail)
+		r.addError(p.field(string(name)), unknownDetail)
 	case met.has(i):
-		r.call(a.field(fields[i]), repeatedDetail)
+		r.addError(p.field(fields[i]), repeatedDetail)
 	default:
 		*met |= 1 << i
 		return i
@@ -273,7 +274,7 @@ func (r *reader) member(a at, fields []string, met *seen) int {
 	return -1
 }
 
-// unquoted is the text of a JSON string, valid until the next one.
+// unquoted returns the text of a JSON string. It is valid until the next call.
 func (r *reader) unquoted(v jsontext.Value) []byte {
 	if r.broken != nil {
 		return nil
@@ -285,48 +286,48 @@ func (r *reader) unquoted(v jsontext.Value) []byte {
 	return r.text
 }
 
-// id reads the name of a buyer or a SKU, and returns "" for what is none.
-func (r *reader) id(a at, name string) string {
+// id reads the ID of a buyer or a SKU. It returns "" for an invalid one.
+func (r *reader) id(p path, name string) string {
 	if r.kind() != jsontext.KindString {
-		r.call(a.field(name), idDetail)
+		r.addError(p.field(name), idDetail)
 		r.skip()
 		return ""
 	}
 	id := string(r.unquoted(r.value()))
 	if !stock.ValidID(id) {
-		r.call(a.field(name), idDetail)
+		r.addError(p.field(name), idDetail)
 		return ""
 	}
 	return id
 }
 
-// integer reads a number from least to most that is written without fraction
-// and exponent.
-func (r *reader) integer(a at, name string, least, most int64, detail string) int64 {
+// integer reads a number from minimum to maximum, written without fraction and
+// exponent.
+func (r *reader) integer(p path, name string, minimum, maximum int64, detail string) int64 {
 	if r.kind() != jsontext.KindNumber {
-		r.call(a.field(name), detail)
+		r.addError(p.field(name), detail)
 		r.skip()
 		return 0
 	}
 	n, err := strconv.ParseInt(string(r.value()), 10, 64)
-	if err != nil || n < least || n > most {
-		r.call(a.field(name), detail)
+	if err != nil || n < minimum || n > maximum {
+		r.addError(p.field(name), detail)
 		return 0
 	}
 	return n
 }
 
-// requires calls the fields that were not met.
-func (r *reader) requires(a at, fields []string, met seen) {
+// requires records the fields that are missing.
+func (r *reader) requires(p path, fields []string, met seen) {
 	for i, name := range fields {
 		if !met.has(i) {
-			r.call(a.field(name), requiredDetail)
+			r.addError(p.field(name), requiredDetail)
 		}
 	}
 }
 
-// order reads an order. Its result counts only where finish says so and
-// nothing is bad.
+// order reads an order. The result is valid only if finish returns true and no
+// field is bad.
 func (r *reader) order() order.Request {
 	var (
 		fields = [...]string{"buyer_id", "lines"}
@@ -334,7 +335,7 @@ func (r *reader) order() order.Request {
 		req    order.Request
 	)
 	if !r.open(jsontext.KindBeginObject) {
-		r.call("", objectDetail)
+		r.addError("", objectDetail)
 		return req
 	}
 	for r.more(jsontext.KindEndObject) {
@@ -349,15 +350,15 @@ func (r *reader) order() order.Request {
 	return req
 }
 
-// readLines reads the lines of an order, in the client's order.
+// readLines reads the lines of an order, in the order the client sent them.
 func (r *reader) readLines() []stock.Line {
 	if !r.open(jsontext.KindBeginArray) {
-		r.call("lines", linesDetail)
+		r.addError("lines", linesDetail)
 		return nil
 	}
 	count, kept := 0, 0
 	for r.more(jsontext.KindEndArray) {
-		line := r.line(at(count), r.lines[:kept])
+		line := r.line(path(count), r.lines[:kept])
 		if kept < len(r.lines) {
 			r.lines[kept] = line
 			kept++
@@ -365,40 +366,40 @@ func (r *reader) readLines() []stock.Line {
 		count++
 	}
 	if count == 0 || count > stock.MaxLines {
-		r.call("lines", linesDetail)
+		r.addError("lines", linesDetail)
 	}
 	return slices.Clone(r.lines[:kept])
 }
 
-// line reads one line, which must not name the SKU of an earlier one.
-func (r *reader) line(a at, earlier []stock.Line) (line stock.Line) {
+// line reads one line. Its SKU must differ from those of the earlier lines.
+func (r *reader) line(p path, earlier []stock.Line) (line stock.Line) {
 	var (
 		fields = [...]string{"sku", "quantity"}
 		met    seen
 	)
 	if !r.open(jsontext.KindBeginObject) {
-		r.call(a.field(""), objectDetail)
+		r.addError(p.field(""), objectDetail)
 		return line
 	}
 	for r.more(jsontext.KindEndObject) {
-		switch r.member(a, fields[:], &met) {
+		switch r.member(p, fields[:], &met) {
 		case 0:
-			line.SKU = stock.SKU(r.id(a, fields[0]))
+			line.SKU = stock.SKU(r.id(p, fields[0]))
 		case 1:
-			line.Quantity = r.integer(a, fields[1], 1, stock.MaxQuantity, quantityDetail)
+			line.Quantity = r.integer(p, fields[1], 1, stock.MaxQuantity, quantityDetail)
 		}
 	}
-	r.requires(a, fields[:], met)
+	r.requires(p, fields[:], met)
 	for _, other := range earlier {
 		if line.SKU != "" && other.SKU == line.SKU {
-			r.call(a.field(fields[0]), "is the SKU of an earlier line")
+			r.addError(p.field(fields[0]), "is the SKU of an earlier line")
 			break
 		}
 	}
 	return line
 }
 
-// setting reads what an administrator says of a SKU.
+// setting reads an administrator's setting of a SKU, without the SKU itself.
 func (r *reader) setting() order.Setting {
 	var (
 		fields = [...]string{"kind", "total", "buyer_limit"}
@@ -406,7 +407,7 @@ func (r *reader) setting() order.Setting {
 		set    order.Setting
 	)
 	if !r.open(jsontext.KindBeginObject) {
-		r.call("", objectDetail)
+		r.addError("", objectDetail)
 		return set
 	}
 	for r.more(jsontext.KindEndObject) {
@@ -425,13 +426,13 @@ func (r *reader) setting() order.Setting {
 
 func (r *reader) stockKind(name string) stock.Kind {
 	if r.kind() != jsontext.KindString {
-		r.call(name, kindDetail)
+		r.addError(name, kindDetail)
 		r.skip()
 		return ""
 	}
 	kind := stock.Kind(r.unquoted(r.value()))
 	if !kind.Valid() {
-		r.call(name, kindDetail)
+		r.addError(name, kindDetail)
 	}
 	return kind
 }

@@ -18,13 +18,13 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// decodeOrder reads an order as a handler does, and checks what must hold of
-// every body. whole says that it is one JSON value.
+// decodeOrder decodes an order as the handler does, and checks that the size
+// limit holds. whole reports that the body is one JSON value.
 func decodeOrder(t *testing.T, r *reader, body []byte) (req order.Request, whole bool, bad []fieldError) {
 	t.Helper()
 	p := r.load(httptest.NewRecorder(), &http.Request{Body: io.NopCloser(bytes.NewReader(body)), ContentLength: -1})
 	if large := len(body) > maxBody; large != (p == tooLarge) || !large && p != "" {
-		t.Fatalf("%d bytes are %q", len(body), p)
+		t.Fatalf("loading %d bytes: %q", len(body), p)
 	}
 	if p != "" {
 		r.clear()
@@ -37,11 +37,11 @@ func decodeOrder(t *testing.T, r *reader, body []byte) (req order.Request, whole
 	return req, whole, bad
 }
 
-// surrogates is what encoding/json lets pass and we do not: an escape that may
-// be half a character.
+// surrogates matches escapes that may be half of a surrogate pair. encoding/json
+// accepts them; this package does not.
 var surrogates = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
 
-// FuzzDecodeOrder holds the decoder against encoding/json and the OpenAPI
+// FuzzDecodeOrder compares the decoder with encoding/json and with the OpenAPI
 // document.
 func FuzzDecodeOrder(f *testing.F) {
 	for _, tt := range contract() {
@@ -56,43 +56,64 @@ func FuzzDecodeOrder(f *testing.F) {
 		if len(body) > maxBody {
 			return
 		}
-		valid := json.Valid(body)
-		if whole && !(valid && utf8.Valid(body)) {
-			t.Fatalf("no JSON in UTF-8, and yet accepted as such: %q", body)
-		}
+		checkSyntax(t, body, whole)
 		if !whole {
-			if valid && utf8.Valid(body) && !surrogates.Match(body) {
-				t.Fatalf("JSON, and not accepted as such: %q", body)
-			}
 			return
 		}
-
-		for i, e := range bad {
-			if e.detail == "" || len(e.field) > maxEcho+len("…") || len(bad) > maxNamed {
-				t.Fatalf("bad field %d: %+v", i, e)
-			}
+		checkBadFields(t, bad)
+		if len(bad) > 0 {
+			return // the decoder also checks what a schema cannot: distinct SKUs, plain integers, unique names
 		}
 		var value any
 		if err := json.Unmarshal(body, &value); err != nil {
-			return // beyond float64, which only encoding/json minds
+			return // a number beyond float64, which only encoding/json refuses
 		}
-		fits := schema.VisitJSON(value, openapi3.EnableJSONSchema2020(), openapi3.VisitAsRequest())
-		if len(bad) > 0 {
-			return // more is asked than a schema can say: distinct SKUs, plain integers, each name once
-		}
-		if fits != nil {
-			t.Fatalf("the document refuses what the decoder accepts: %v: %s", fits, body)
+		if err := schema.VisitJSON(value, openapi3.EnableJSONSchema2020(), openapi3.VisitAsRequest()); err != nil {
+			t.Fatalf("the decoder accepts a body that the document does not allow: %v: %s", err, body)
 		}
 		checkRequest(t, req)
-
-		encoded := encodeRequest(t, req)
-		twice, whole, bad := decodeOrder(t, again, encoded)
-		if !whole || len(bad) > 0 || !reflect.DeepEqual(twice, req) {
-			t.Fatalf("%s became %+v, %s became %+v (bad: %v)", body, req, encoded, twice, bad)
-		}
+		checkRoundTrip(t, again, body, req)
 	})
 }
 
+// checkSyntax checks that the decoder and encoding/json agree on whether body is
+// one JSON value in UTF-8.
+func checkSyntax(t *testing.T, body []byte, whole bool) {
+	t.Helper()
+	valid := json.Valid(body) && utf8.Valid(body)
+	if whole && !valid {
+		t.Fatalf("accepted, but not JSON in UTF-8: %q", body)
+	}
+	if !whole && valid && !surrogates.Match(body) {
+		t.Fatalf("refused, but JSON in UTF-8: %q", body)
+	}
+}
+
+// checkBadFields checks the bounds of a list of bad fields.
+func checkBadFields(t *testing.T, bad []fieldError) {
+	t.Helper()
+	if len(bad) > maxErrors {
+		t.Fatalf("%d bad fields are listed", len(bad))
+	}
+	for i, e := range bad {
+		if e.detail == "" || len(e.field) > maxEcho+len("…") {
+			t.Fatalf("bad field %d: %+v", i, e)
+		}
+	}
+}
+
+// checkRoundTrip checks that an accepted request is the same after it was encoded
+// and decoded again.
+func checkRoundTrip(t *testing.T, r *reader, body []byte, req order.Request) {
+	t.Helper()
+	encoded := encodeRequest(t, req)
+	again, whole, bad := decodeOrder(t, r, encoded)
+	if !whole || len(bad) > 0 || !reflect.DeepEqual(again, req) {
+		t.Fatalf("%s became %+v, %s became %+v (bad: %v)", body, req, encoded, again, bad)
+	}
+}
+
+// checkRequest checks that an accepted request is within all limits.
 func checkRequest(t *testing.T, req order.Request) {
 	t.Helper()
 	if !stock.ValidID(req.Buyer) || len(req.Lines) < 1 || len(req.Lines) > stock.MaxLines {
@@ -127,7 +148,7 @@ func encodeRequest(t *testing.T, req order.Request) []byte {
 	return b
 }
 
-// FuzzSetting has the same promise of the administrator's body.
+// FuzzSetting checks that an accepted setting is JSON and within its limits.
 func FuzzSetting(f *testing.F) {
 	for _, tt := range contract() {
 		if strings.HasPrefix(tt.path, "/stock/") && len(tt.body) < 3000 {
@@ -150,8 +171,8 @@ func FuzzSetting(f *testing.F) {
 	})
 }
 
-// TestEncodersAgreeWithEncodingJSON: what is appended by hand is what a JSON
-// library reads back, whatever the strings hold.
+// TestEncodersAgreeWithEncodingJSON checks that encoding/json reads back every
+// string that the encoder writes.
 func TestEncodersAgreeWithEncodingJSON(t *testing.T) {
 	for _, s := range []string{"", "plain", `"\/`, "\x00\x1f\u007f", "é漢🂡", "\u2028<&>", "\xff\xc0 cut \xf0\x9f"} {
 		b := appendString(nil, s)
@@ -165,7 +186,8 @@ func TestEncodersAgreeWithEncodingJSON(t *testing.T) {
 	}
 }
 
-// TestReaderForgets: neither a broken body nor a bad one shows in the next.
+// TestReaderForgets checks that no body, malformed or invalid, affects the next
+// one.
 func TestReaderForgets(t *testing.T) {
 	r := newReader()
 	want, _, _ := decodeOrder(t, newReader(), []byte(oneLine))

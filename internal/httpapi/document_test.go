@@ -19,10 +19,11 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// document judges answers by the OpenAPI document.
+// document checks answers against the OpenAPI document.
 type document struct{ *openapi3.T }
 
-// parsed parses the document once: under the race detector it takes a while.
+// parsed parses the document once, because parsing is slow under the race
+// detector.
 var parsed = sync.OnceValues(func() (*openapi3.T, error) { return openapi3.NewLoader().LoadFromData(openAPI) })
 
 func loadDocument(t testing.TB) document {
@@ -34,7 +35,7 @@ func loadDocument(t testing.TB) document {
 	return document{doc}
 }
 
-// judged wraps the API so that no test can meet an answer that the document
+// judged wraps the API so that the test fails on any answer that the document
 // does not allow.
 func judged(t testing.TB, h http.Handler) http.Handler {
 	doc := loadDocument(t)
@@ -52,7 +53,8 @@ func judged(t testing.TB, h http.Handler) http.Handler {
 	})
 }
 
-// judgedAnswer keeps an answer back, and leads to the connection that it is for.
+// judgedAnswer records an answer. Unwrap gives handlers the real connection, whose
+// deadlines they set.
 type judgedAnswer struct {
 	*httptest.ResponseRecorder
 	to http.ResponseWriter
@@ -60,7 +62,7 @@ type judgedAnswer struct {
 
 func (a judgedAnswer) Unwrap() http.ResponseWriter { return a.to }
 
-// judge returns what the document does not allow in an answer.
+// judge returns an error if the document does not allow the answer.
 func (d document) judge(r *http.Request, status int, h http.Header, body []byte) error {
 	response, err := d.response(r, status, h)
 	if err != nil {
@@ -88,13 +90,13 @@ func (d document) judge(r *http.Request, status int, h http.Header, body []byte)
 	}
 	if strings.HasPrefix(mediaType, "application/problem") {
 		if said := value.(map[string]any)["status"]; said != float64(status) {
-			return fmt.Errorf("the problem says %v, the answer is %d", said, status)
+			return fmt.Errorf("the problem has status %v, the answer %d", said, status)
 		}
 	}
 	return nil
 }
 
-// response finds what the document says of such an answer.
+// response returns the documented response for the request and status.
 func (d document) response(r *http.Request, status int, h http.Header) (*openapi3.Response, error) {
 	item := d.item(r.URL.EscapedPath())
 	if item == nil {
@@ -114,7 +116,7 @@ func (d document) response(r *http.Request, status int, h http.Header) (*openapi
 			return nil, errors.New("the method is not documented")
 		}
 		if allow := h.Get("Allow"); allow != strings.Join(methods, ", ") {
-			return nil, fmt.Errorf("Allow is %q, documented are %v", allow, methods)
+			return nil, fmt.Errorf("Allow is %q, the documented methods are %v", allow, methods)
 		}
 		return d.Components.Responses["MethodNotAllowed"].Value, nil
 	}
@@ -125,7 +127,8 @@ func (d document) response(r *http.Request, status int, h http.Header) (*openapi
 	return response.Value, nil
 }
 
-// item finds a path, those without parameters first.
+// item returns the documented path that matches, or nil. A path without
+// parameters takes precedence.
 func (d document) item(path string) *openapi3.PathItem {
 	if item := d.Paths.Value(path); item != nil {
 		return item
@@ -142,6 +145,8 @@ func (d document) item(path string) *openapi3.PathItem {
 	return nil
 }
 
+// judgeHeaders returns an error if a required header is missing, or one is
+// invalid or not documented.
 func judgeHeaders(response *openapi3.Response, h http.Header) error {
 	documented := map[string]bool{"Content-Type": true, "Content-Length": true, "Connection": true}
 	for name, header := range response.Headers {
@@ -206,8 +211,8 @@ func TestDocument(t *testing.T) {
 	})
 }
 
-// TestDocumentConvicts shows that the judge of all other tests finds fault
-// where there is some.
+// TestDocumentConvicts checks that judge, which all other tests rely on, rejects
+// wrong answers.
 func TestDocumentConvicts(t *testing.T) {
 	doc := loadDocument(t)
 	orders := new(fakeOrders)
@@ -244,7 +249,7 @@ func TestDocumentConvicts(t *testing.T) {
 	const sound = `{"buyer_id":"u-1","lines":[{"sku":"10001","quantity":1}]}`
 	for _, tt := range []struct {
 		name, method, path, body string
-		doctor                   func(*httptest.ResponseRecorder)
+		change                   func(*httptest.ResponseRecorder)
 	}{
 		{"a status not documented", "POST", "/orders", sound, status(202)},
 		{"a status of another call", "GET", "/healthz", "", status(422)},
@@ -262,20 +267,20 @@ func TestDocumentConvicts(t *testing.T) {
 		{"a problem of another status", "POST", "/orders", `{}`, replace(`"status":422`, `"status":400`)},
 		{"a problem of another type", "GET", "/orders/x", "", replace(`unknown-order`, `not-found`)},
 		{"no errors", "POST", "/orders", `{}`, replace(`"errors":[{`, `"errs":[{`)},
-		{"a SKU where none is", "GET", "/orders/x", "", replace(`"status"`, `"sku":"1","status"`)},
+		{"an undocumented sku", "GET", "/orders/x", "", replace(`"status"`, `"sku":"1","status"`)},
 		{"an undocumented path", "GET", "/nowhere", "", status(200)},
 		{"an undocumented method", "DELETE", "/stock", "", status(404)},
 		{"a wrong Allow", "DELETE", "/stock", "", header("Allow", "GET, POST")},
-		{"no null where nothing counts", "GET", "/stock/10001/audit", "", replace(`"gate_available":null`, `"gate_available":false`)},
+		{"false for a missing count", "GET", "/stock/10001/audit", "", replace(`"gate_available":null`, `"gate_available":false`)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, rec := answer(tt.method, tt.path, tt.body)
 			if err := doc.judge(r, rec.Code, rec.Header(), rec.Body.Bytes()); err != nil {
-				t.Fatalf("the sound answer is convicted: %v", err)
+				t.Fatalf("the unchanged answer is rejected: %v", err)
 			}
-			tt.doctor(rec)
+			tt.change(rec)
 			if err := doc.judge(r, rec.Code, rec.Header(), rec.Body.Bytes()); err == nil {
-				t.Errorf("the doctored answer passes: %d %v %s", rec.Code, rec.Header(), rec.Body)
+				t.Errorf("the changed answer is accepted: %d %v %s", rec.Code, rec.Header(), rec.Body)
 			}
 		})
 	}

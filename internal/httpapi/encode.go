@@ -13,42 +13,43 @@ import (
 )
 
 const (
-	// timeLayout has all six digits of the microseconds, trailing zeros too.
+	// timeLayout always has six digits of the second, trailing zeros included.
 	timeLayout = "2006-01-02T15:04:05.000000Z"
-	// httpBuffer is the longest answer whose length package http finds out by
-	// itself; longer ones would be sent in chunks.
-	httpBuffer = 2048
-	// keptBuffer is the capacity above which a buffer is not kept for the next
+	// maxImplicitLength is the longest answer, in bytes, for which package http
+	// sets Content-Length itself. It would send longer ones in chunks.
+	maxImplicitLength = 2048
+	// maxKeptBuffer is the largest buffer capacity that is kept for the next
 	// answer, in bytes.
-	keptBuffer = 64 << 10
+	maxKeptBuffer = 64 << 10
 )
 
-// buffer is what answers are built in.
+// buffer holds an answer while it is built.
 type buffer struct{ bytes []byte }
 
-// write sends the buffer's bytes and takes the buffer back.
+// write sends the buffer's bytes and returns the buffer to the pool.
 func (a *api) write(c *gin.Context, status int, mediaType []string, b *buffer) {
 	a.send(c, status, mediaType, b.bytes)
-	if cap(b.bytes) <= keptBuffer {
+	if cap(b.bytes) <= maxKeptBuffer {
 		a.buffers.Put(b)
 	}
 }
 
+// send sends a complete answer.
 func (a *api) send(c *gin.Context, status int, mediaType []string, body []byte) {
 	h := c.Writer.Header()
 	h["Content-Type"] = mediaType
-	if len(body) > httpBuffer {
+	if len(body) > maxImplicitLength {
 		h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	}
 	c.Status(status)
-	_, _ = c.Writer.Write(body) // fails only for a client that is gone
+	_, _ = c.Writer.Write(body) // fails only if the client has disconnected
 }
 
-// The append functions encode without reflection, since one of them runs for
-// every order. Strings that reach them may hold anything.
+// The append functions encode without reflection, because appendOrder runs for
+// every order. They escape any string.
 
 func appendString[S ~string](b []byte, s S) []byte {
-	b, _ = jsontext.AppendQuote(b, string(s)) // the error reports bad UTF-8, which it has replaced
+	b, _ = jsontext.AppendQuote(b, string(s)) // an error means only that invalid UTF-8 was replaced
 	return b
 }
 
@@ -148,7 +149,7 @@ func appendAudit(b []byte, a *order.Audit) []byte {
 	return append(b, '}')
 }
 
-// appendCount appends null for a count that nothing keeps.
+// appendCount appends null for nil: there is no such count.
 func appendCount(b []byte, n *int64) []byte {
 	if n == nil {
 		return append(b, "null"...)
@@ -189,13 +190,13 @@ func appendStrategies(b []byte, s Strategies) []byte {
 	return append(b, `]}`...)
 }
 
-func appendProblem(b []byte, p problem, about about, detail string, x extras) []byte {
+func appendProblem(b []byte, p problem, def definition, detail string, x extras) []byte {
 	b = append(b, `{"type":"/problems/`...)
 	b = append(b, p...)
 	b = append(b, `","title":`...)
-	b = appendString(b, about.title)
+	b = appendString(b, def.title)
 	b = append(b, `,"status":`...)
-	b = strconv.AppendInt(b, int64(about.status), 10)
+	b = strconv.AppendInt(b, int64(def.status), 10)
 	b = append(b, `,"detail":`...)
 	b = appendString(b, detail)
 	if x.sku != "" {

@@ -11,11 +11,11 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// requestIDHeader is X-Request-ID as package http spells it.
+// requestIDHeader is X-Request-ID in the spelling of package http.
 const requestIDHeader = "X-Request-Id"
 
-// envelope is around every request: it names it, logs it, and keeps a panic
-// from ending more than the request.
+// envelope is the middleware of every request. It sets the request ID, logs the
+// request, and turns a panic into an error answer.
 func (a *api) envelope(c *gin.Context) {
 	start := time.Now()
 	c.Writer.Header()[requestIDHeader] = requestIDs(c.Request.Header)
@@ -25,7 +25,7 @@ func (a *api) envelope(c *gin.Context) {
 	defer func() {
 		v := recover()
 		if v != nil {
-			v = a.recovered(c, v)
+			v = a.recoverRequest(c, v)
 		}
 		a.logRequest(c, time.Since(start))
 		if v != nil {
@@ -35,10 +35,10 @@ func (a *api) envelope(c *gin.Context) {
 	c.Next()
 }
 
-// recovered answers a request that panicked. Where that is too late, it
-// returns what makes package http drop the connection without a word: the
-// client must not take half an answer for a whole one.
-func (a *api) recovered(c *gin.Context, v any) any {
+// recoverRequest answers a request that panicked with v. If part of an answer was
+// already sent, it returns the value to panic with, which makes package http drop
+// the connection: the client must not take half an answer for a whole one.
+func (a *api) recoverRequest(c *gin.Context, v any) any {
 	if v == http.ErrAbortHandler {
 		return v
 	}
@@ -56,8 +56,8 @@ func (a *api) recovered(c *gin.Context, v any) any {
 	return nil
 }
 
-// logRequest writes the request's line: at the error level if the service
-// failed, else at the debug level.
+// logRequest logs one line for the request: at error level if it failed with
+// 500, otherwise at debug level.
 func (a *api) logRequest(c *gin.Context, took time.Duration) {
 	level := slog.LevelDebug
 	failure := c.Errors.Last()
@@ -80,17 +80,18 @@ func (a *api) logRequest(c *gin.Context, took time.Duration) {
 	a.Log.LogAttrs(a.withID(c, c.Request.Context()), level, "request", attrs...)
 }
 
-// fail answers a request that the service refused, and logs what went wrong.
+// fail answers a request for which the service returned err, and logs the cause
+// of a 5xx.
 func (a *api) fail(c *gin.Context, err error) {
 	p, detail := problemOf(err)
-	a.failed(c, p.about().status, "refusing requests as "+string(p), err)
-	a.problem(c, p, detail, concerning(err))
+	a.recordFailure(c, definitions[p].status, "refusing requests as "+string(p), err)
+	a.problem(c, p, detail, extrasOf(err))
 }
 
-// failed leaves the cause of a failure for the request's line in the log. The
-// cause of a 503 gets a line of its own with the message; that a read failed
-// because the client hung up is no failure.
-func (a *api) failed(c *gin.Context, status int, message string, err error) {
+// recordFailure keeps the cause of a 5xx for the request's log line. It also logs the
+// cause of a 503 immediately, under message. It does not if the client has
+// disconnected, because that makes reads fail.
+func (a *api) recordFailure(c *gin.Context, status int, message string, err error) {
 	if status < http.StatusInternalServerError {
 		return
 	}
@@ -100,18 +101,19 @@ func (a *api) failed(c *gin.Context, status int, message string, err error) {
 	}
 }
 
-// reading is the context of a request that changes nothing: it ends with the
-// client's patience.
-func (a *api) reading(c *gin.Context) (context.Context, context.CancelFunc) {
+// readContext returns the context of a request that changes nothing. It ends when
+// the client disconnects.
+func (a *api) readContext(c *gin.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(a.withID(c, c.Request.Context()), a.RequestTimeout)
 }
 
-// changing is the context of a request whose outcome must be known: it
-// outlives the client's connection.
-func (a *api) changing(c *gin.Context) (context.Context, context.CancelFunc) {
+// writeContext returns the context of a request that changes something. It goes
+// on after the client disconnects, so that the work gets a known outcome.
+func (a *api) writeContext(c *gin.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(a.withID(c, context.WithoutCancel(c.Request.Context())), a.RequestTimeout)
 }
 
+// withID returns ctx with the ID of the request.
 func (a *api) withID(c *gin.Context, ctx context.Context) context.Context {
 	return withRequestID(ctx, c.Writer.Header()[requestIDHeader][0])
 }

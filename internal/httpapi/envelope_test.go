@@ -21,8 +21,7 @@ import (
 )
 
 func TestChecksComeInOrder(t *testing.T) {
-	// Everything is wrong with the first request, and one thing less with
-	// each that follows.
+	// The first request fails every check. Each following one fails one check fewer.
 	requests := []struct {
 		call
 		want problem
@@ -54,7 +53,7 @@ func TestRequestID(t *testing.T) {
 	}
 	for _, own := range []string{"a", "7f3a-91:/?=", strings.Repeat("~", 128)} {
 		if got := ask(own); got != own {
-			t.Errorf("%q became %q", own, got)
+			t.Errorf("X-Request-ID %q was answered with %q", own, got)
 		}
 		if len(log.lines("request_id="+own)) == 0 && !strings.Contains(own, "=") {
 			t.Errorf("%q is not in the log: %s", own, log)
@@ -87,7 +86,7 @@ func TestLogHandler(t *testing.T) {
 		t.Errorf("outside: %q", line)
 	}
 	if got := RequestID(context.Background()); got != "" {
-		t.Errorf("no request has ID %q", got)
+		t.Errorf("a context without a request has the ID %q", got)
 	}
 }
 
@@ -112,18 +111,18 @@ func TestLogLevels(t *testing.T) {
 			}
 			for n, line := range found {
 				if !strings.Contains(line, tt.wants[n]) || !strings.Contains(line, "request_id=req-1") {
-					t.Errorf("%s is not %s", line, tt.wants[n])
+					t.Errorf("line %d is %s, want %s", n, line, tt.wants[n])
 				}
 				if !strings.Contains(line, "DEBUG") && !strings.Contains(line, "the queue is full") {
-					t.Errorf("the cause is not there: %s", line)
+					t.Errorf("the line has no cause: %s", line)
 				}
 				if strings.Contains(line, "msg=request") && !regexp.MustCompile(` seconds=[0-9.e-]+ `).MatchString(line) {
-					t.Errorf("no number of seconds: %s", line)
+					t.Errorf("the line has no seconds: %s", line)
 				}
 			}
 		})
 	}
-	t.Run("readyz while draining is no failure", func(t *testing.T) {
+	t.Run("readyz while draining is not logged", func(t *testing.T) {
 		log := new(logBuffer)
 		h := newAPI(t, new(fakeOrders), loggingTo(log, slog.LevelInfo), func(c *Config) { c.Draining = func() bool { return true } })
 		do(h, call{method: "GET", path: "/readyz"})
@@ -148,11 +147,11 @@ func TestLogKeepsSecrets(t *testing.T) {
 		do(h, call{"POST", "/orders?q=qu3ry", secrets, strings.Replace(body, `,"x":"b0dy"`, "", 1)})
 	}
 	if len(log.lines("level")) < 9 {
-		t.Errorf("the log is too short to prove anything:\n%s", log)
+		t.Errorf("fewer than 9 lines were logged:\n%s", log)
 	}
 	for _, secret := range []string{"t0ken", "k3y", "c00kie", "bu7er", "b0dy", "qu3ry", "s3cret"} {
 		if found := log.lines(secret); len(found) > 0 {
-			t.Errorf("the log tells %s: %s", secret, found[0])
+			t.Errorf("the log contains %s: %s", secret, found[0])
 		}
 	}
 }
@@ -198,19 +197,19 @@ func TestPanicTooLate(t *testing.T) {
 				_ = r.Body.Close()
 			}
 			if err == nil {
-				t.Error("half an answer looks whole")
+				t.Error("a truncated answer looks complete")
 			}
 		})
 	}
 }
 
-func TestHangUp(t *testing.T) {
-	t.Run("PlaceGoesOn", func(t *testing.T) {
-		ctx, hangUp := context.WithCancel(context.Background())
+func TestDisconnect(t *testing.T) {
+	t.Run("PlaceContinues", func(t *testing.T) {
+		ctx, disconnect := context.WithCancel(context.Background())
 		orders := new(fakeOrders)
 		var during error
 		orders.place = func(ctx context.Context, r order.Request) (order.Order, bool, error) {
-			hangUp()
+			disconnect()
 			during = ctx.Err()
 			return order.Order{}, false, order.ErrBusy
 		}
@@ -219,15 +218,15 @@ func TestHangUp(t *testing.T) {
 		r := call{method: "POST", path: "/orders", body: oneLine}.request().WithContext(ctx)
 		h.ServeHTTP(httptest.NewRecorder(), r)
 		if during != nil {
-			t.Errorf("the service is told to stop: %v", during)
+			t.Errorf("the context of the order ended: %v", during)
 		}
 		if log.String() != "" {
-			t.Errorf("a client that hung up is in the log: %s", log)
+			t.Errorf("the disconnect was logged: %s", log)
 		}
 	})
 	t.Run("ABugIsLogged", func(t *testing.T) {
-		ctx, hangUp := context.WithCancel(context.Background())
-		hangUp()
+		ctx, disconnect := context.WithCancel(context.Background())
+		disconnect()
 		log := new(logBuffer)
 		h := newAPI(t, &fakeOrders{err: errors.New("a bug")}, loggingTo(log, slog.LevelInfo))
 		h.ServeHTTP(httptest.NewRecorder(), call{method: "POST", path: "/orders", body: oneLine}.request().WithContext(ctx))
@@ -236,8 +235,8 @@ func TestHangUp(t *testing.T) {
 		}
 	})
 	t.Run("ReadingStops", func(t *testing.T) {
-		ctx, hangUp := context.WithCancel(context.Background())
-		hangUp()
+		ctx, disconnect := context.WithCancel(context.Background())
+		disconnect()
 		log := new(logBuffer)
 		c := testConfig(&blockedOrders{})
 		loggingTo(log, slog.LevelInfo)(&c)
@@ -245,7 +244,7 @@ func TestHangUp(t *testing.T) {
 			judged(t, New(c)).ServeHTTP(httptest.NewRecorder(), call{method: "GET", path: path}.request().WithContext(ctx))
 		}
 		if log.String() != "" {
-			t.Errorf("a client that hung up is in the log: %s", log)
+			t.Errorf("the disconnect was logged: %s", log)
 		}
 	})
 }
@@ -269,8 +268,8 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestReadyAnswersInTime: over stores that hang, /readyz answers within 2 s,
-// however long a request may take.
+// TestReadyAnswersInTime checks that /readyz answers within 2 s while the stores
+// hang, even if RequestTimeout is longer.
 func TestReadyAnswersInTime(t *testing.T) {
 	c := testConfig(&blockedOrders{})
 	c.RequestTimeout = 10 * time.Second
@@ -278,12 +277,12 @@ func TestReadyAnswersInTime(t *testing.T) {
 	if rec := do(judged(t, New(c)), call{method: "GET", path: "/readyz"}); rec.Code != 503 {
 		t.Errorf("%d", rec.Code)
 	}
-	if took := time.Since(start); took > 3*time.Second { // a busy machine
+	if took := time.Since(start); took > 3*time.Second { // 1 s more than promised, for a busy machine
 		t.Errorf("answered after %v", took)
 	}
 }
 
-// blockedOrders answers when it is told to stop.
+// blockedOrders blocks every call until its context ends.
 type blockedOrders struct{ Orders }
 
 func blocked(ctx context.Context) error {
@@ -317,9 +316,8 @@ func (*blockedOrders) Audit(ctx context.Context, _ stock.SKU) (order.Audit, erro
 
 func (*blockedOrders) Ready(ctx context.Context) error { return blocked(ctx) }
 
-// TestTogether mixes requests of all kinds, for the race detector, and looks
-// for answers that got into each other's buffers.
-func TestTogether(t *testing.T) {
+// TestConcurrentRequests checks that concurrent requests do not share a buffer.
+func TestConcurrentRequests(t *testing.T) {
 	h := newAPI(t, new(fakeOrders))
 	var wg sync.WaitGroup
 	for i := range 8 {

@@ -25,10 +25,10 @@ var (
 
 var _ Orders = (*order.Service)(nil)
 
-// fakeOrders answers what it is told to, and remembers what it was asked.
+// fakeOrders returns the results that a test sets, and records its calls.
 type fakeOrders struct {
 	place    func(ctx context.Context, r order.Request) (order.Order, bool, error)
-	err      error // the answer of all calls, if set
+	err      error // the result of all calls, if set
 	order    order.Order
 	replayed bool
 	created  bool
@@ -45,13 +45,13 @@ type fakeOrders struct {
 	limit   int
 }
 
-// note remembers what a call asked for.
-func (f *fakeOrders) note(what func()) {
+// note counts a call and records its arguments.
+func (f *fakeOrders) note(record func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked++
-	if what != nil {
-		what()
+	if record != nil {
+		record()
 	}
 }
 
@@ -124,8 +124,8 @@ func testConfig(orders Orders) Config {
 	}
 }
 
-// newAPI returns the API before orders, with every answer judged by the
-// OpenAPI document.
+// newAPI returns the API in front of orders. The test fails if an answer is not as
+// the OpenAPI document says.
 func newAPI(t testing.TB, orders *fakeOrders, change ...func(*Config)) http.Handler {
 	t.Helper()
 	c := testConfig(orders)
@@ -138,7 +138,7 @@ func newAPI(t testing.TB, orders *fakeOrders, change ...func(*Config)) http.Hand
 // call is one request of a table.
 type call struct {
 	method, path string
-	header       http.Header // Content-Type is application/json where a body is, unless it is named here
+	header       http.Header // overrides the default Content-Type, application/json with a body
 	body         string
 }
 
@@ -166,7 +166,7 @@ func serveRequest(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	return rec
 }
 
-// logBuffer is a log that tests read while it is written.
+// logBuffer is a log that can be read while it is written.
 type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -184,7 +184,7 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-// lines returns the lines that hold text.
+// lines returns the lines that contain text.
 func (l *logBuffer) lines(text string) []string {
 	var found []string
 	for line := range strings.Lines(l.String()) {

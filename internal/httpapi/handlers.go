@@ -18,20 +18,21 @@ import (
 
 const (
 	maxKey         = 255 // bytes of an idempotency key
-	defaultPage    = 100 // SKUs in an answer of GET /stock
+	defaultPage    = 100 // SKUs on a page of GET /stock
 	maxPage        = 1000
-	invalidDetail  = "The request has fields that are not as they must be."
+	invalidDetail  = "The request has invalid fields."
 	afterField     = "after"
 	limitField     = "limit"
 	pageDetail     = "must be an integer from 1 to 1000"
 	notJSONDetail  = "The body must be application/json, in UTF-8 and not compressed."
 	notReadyDetail = "The service is starting or stopping."
-	// readyTimeout bounds /readyz. A load balancer waits no longer than this.
+	// readyTimeout bounds /readyz, so that load balancers get an answer within
+	// 2 s.
 	readyTimeout     = 1500 * time.Millisecond
-	storesAwayDetail = "The service cannot place orders now. The log has the cause under the request ID."
+	storesDownDetail = "The service cannot place orders now. The log has the cause under the request ID."
 )
 
-// POST /orders
+// placeOrder handles POST /orders.
 func (a *api) placeOrder(c *gin.Context) {
 	if !isJSON(c.Request) {
 		a.problem(c, notJSON, notJSONDetail)
@@ -39,7 +40,7 @@ func (a *api) placeOrder(c *gin.Context) {
 	}
 	key, ok := idempotencyKey(c.Request.Header)
 	if !ok {
-		a.problem(c, malformed, "Idempotency-Key must be given once at most, and be 1 to 255 visible ASCII characters.")
+		a.problem(c, malformed, "Idempotency-Key may be given only once and must be 1 to 255 visible ASCII characters.")
 		return
 	}
 	req, ok := a.readOrder(c)
@@ -48,7 +49,7 @@ func (a *api) placeOrder(c *gin.Context) {
 	}
 	req.Key = key
 
-	ctx, cancel := a.changing(c)
+	ctx, cancel := a.writeContext(c)
 	defer cancel()
 	o, replayed, err := a.Orders.Place(ctx, req)
 	if err != nil {
@@ -66,8 +67,8 @@ func (a *api) placeOrder(c *gin.Context) {
 	a.write(c, http.StatusCreated, a.types.json, b)
 }
 
-// idempotencyKey returns the request's key, or "" if it has none; ok is false
-// for what is no key.
+// idempotencyKey returns the request's key, or "" if it has none. ok is false if
+// the header is repeated or its value is not a valid key.
 func idempotencyKey(h http.Header) (key string, ok bool) {
 	switch keys := h["Idempotency-Key"]; len(keys) {
 	case 0:
@@ -79,7 +80,8 @@ func idempotencyKey(h http.Header) (key string, ok bool) {
 	}
 }
 
-// readOrder reads the body. It has answered the request where ok is false.
+// readOrder reads the body of POST /orders. If ok is false, it has answered the
+// request with the problem.
 func (a *api) readOrder(c *gin.Context) (req order.Request, ok bool) {
 	r := a.readers.Get().(*reader)
 	defer a.release(r)
@@ -90,7 +92,8 @@ func (a *api) readOrder(c *gin.Context) (req order.Request, ok bool) {
 	return req, a.check(c, r)
 }
 
-// readSetting is readOrder for what an administrator says of a SKU.
+// readSetting reads the body of PUT /stock/{sku}. If ok is false, it has answered
+// the request with the problem.
 func (a *api) readSetting(c *gin.Context, sku string) (set order.Setting, ok bool) {
 	r := a.readers.Get().(*reader)
 	defer a.release(r)
@@ -98,34 +101,38 @@ func (a *api) readSetting(c *gin.Context, sku string) (set order.Setting, ok boo
 		return set, false
 	}
 	if !stock.ValidID(sku) {
-		r.call("sku", idDetail)
+		r.addError("sku", idDetail)
 	}
 	set = r.setting()
 	set.SKU = stock.SKU(sku)
 	return set, a.check(c, r)
 }
 
+// release returns the reader to the pool.
 func (a *api) release(r *reader) {
 	if r.clear() {
 		a.readers.Put(r)
 	}
 }
 
+// load reads the whole body into r. If it returns false, it has answered the
+// request with the problem.
 func (a *api) load(c *gin.Context, r *reader) bool {
 	switch r.load(c.Writer, c.Request) {
 	case tooLarge:
-		a.problem(c, tooLarge, "A body may have 65536 bytes at most.")
+		a.problem(c, tooLarge, "The body is larger than 65536 bytes.")
 	case malformed:
-		a.problem(c, malformed, "The body's chunks are not encoded as they must be.")
+		a.problem(c, malformed, "The chunked encoding of the body is invalid.")
 	case timeout:
-		a.problem(c, timeout, "The body did not arrive whole, or not in time. Nothing was done; send the request again.")
+		a.problem(c, timeout, "The body did not arrive completely and in time. Nothing was done; send the request again.")
 	default:
 		return true
 	}
 	return false
 }
 
-// check answers for a body that is not one JSON value or has bad fields.
+// check reports whether the body is one JSON value without bad fields. If not, it
+// has answered the request with the problem.
 func (a *api) check(c *gin.Context, r *reader) bool {
 	switch {
 	case !r.finish():
@@ -133,8 +140,8 @@ func (a *api) check(c *gin.Context, r *reader) bool {
 		return false
 	case len(r.bad) > 0:
 		detail := invalidDetail
-		if r.unnamed > 0 {
-			detail += " The first " + strconv.Itoa(len(r.bad)) + " are named; there are " + strconv.Itoa(r.unnamed) + " more."
+		if r.omitted > 0 {
+			detail += " The first " + strconv.Itoa(len(r.bad)) + " are listed; " + strconv.Itoa(r.omitted) + " more are not."
 		}
 		a.problem(c, invalid, detail, extras{errors: r.bad})
 		return false
@@ -142,14 +149,14 @@ func (a *api) check(c *gin.Context, r *reader) bool {
 	return true
 }
 
-// GET /orders/{id}
+// showOrder handles GET /orders/{id}.
 func (a *api) showOrder(c *gin.Context) {
 	id, err := parseUUID(c.Param("id"))
 	if err != nil {
 		a.fail(c, order.ErrUnknownOrder)
 		return
 	}
-	ctx, cancel := a.reading(c)
+	ctx, cancel := a.readContext(c)
 	defer cancel()
 	o, err := a.Orders.Order(ctx, id)
 	if err != nil {
@@ -161,8 +168,8 @@ func (a *api) showOrder(c *gin.Context) {
 	a.write(c, http.StatusOK, a.types.json, b)
 }
 
-// parseUUID takes the one form in which the service writes IDs, in either
-// case: an order has one address.
+// parseUUID parses an ID with hyphens, in upper or lower case. It refuses the
+// other forms that package uuid accepts, so that an order has one path.
 func parseUUID(s string) (uuid.UUID, error) {
 	if len(s) != 36 {
 		return uuid.Nil, errors.New("not 36 characters")
@@ -170,7 +177,7 @@ func parseUUID(s string) (uuid.UUID, error) {
 	return uuid.Parse(s)
 }
 
-// PUT /stock/{sku}
+// setStock handles PUT /stock/{sku}.
 func (a *api) setStock(c *gin.Context) {
 	if objection := a.auth.objection(c.Request); objection != "" {
 		c.Header("WWW-Authenticate", "Bearer")
@@ -185,7 +192,7 @@ func (a *api) setStock(c *gin.Context) {
 	if !ok {
 		return
 	}
-	ctx, cancel := a.changing(c)
+	ctx, cancel := a.writeContext(c)
 	defer cancel()
 	s, created, err := a.Orders.SetStock(ctx, set)
 	if err != nil {
@@ -201,14 +208,14 @@ func (a *api) setStock(c *gin.Context) {
 	a.write(c, status, a.types.json, b)
 }
 
-// GET /stock
+// listStock handles GET /stock.
 func (a *api) listStock(c *gin.Context) {
 	after, limit, bad := pageOf(c.Request.URL.RawQuery)
 	if len(bad) > 0 {
 		a.problem(c, invalid, invalidDetail, extras{errors: bad})
 		return
 	}
-	ctx, cancel := a.reading(c)
+	ctx, cancel := a.readContext(c)
 	defer cancel()
 	page, next, err := a.Orders.ListStock(ctx, after, limit)
 	if err != nil {
@@ -220,7 +227,7 @@ func (a *api) listStock(c *gin.Context) {
 	a.write(c, http.StatusOK, a.types.json, b)
 }
 
-// pageOf reads the query of GET /stock. An empty after is the beginning.
+// pageOf reads the query of GET /stock. An empty after means the first page.
 func pageOf(query string) (after stock.SKU, limit int, bad []fieldError) {
 	limit = defaultPage
 	values, err := url.ParseQuery(query)
@@ -252,20 +259,20 @@ func pageOf(query string) (after stock.SKU, limit int, bad []fieldError) {
 			}
 			limit = int(n)
 		}
-		if detail != "" && len(bad) < maxNamed {
+		if detail != "" && len(bad) < maxErrors {
 			bad = append(bad, fieldError{clip(name), detail})
 		}
 	}
 	return after, limit, bad
 }
 
-// GET /stock/{sku}
+// showStock handles GET /stock/{sku}.
 func (a *api) showStock(c *gin.Context) {
 	sku, ok := a.sku(c)
 	if !ok {
 		return
 	}
-	ctx, cancel := a.reading(c)
+	ctx, cancel := a.readContext(c)
 	defer cancel()
 	s, err := a.Orders.Stock(ctx, sku)
 	if err != nil {
@@ -277,13 +284,13 @@ func (a *api) showStock(c *gin.Context) {
 	a.write(c, http.StatusOK, a.types.json, b)
 }
 
-// GET /stock/{sku}/audit
+// showAudit handles GET /stock/{sku}/audit.
 func (a *api) showAudit(c *gin.Context) {
 	sku, ok := a.sku(c)
 	if !ok {
 		return
 	}
-	ctx, cancel := a.reading(c)
+	ctx, cancel := a.readContext(c)
 	defer cancel()
 	audit, err := a.Orders.Audit(ctx, sku)
 	if err != nil {
@@ -295,7 +302,8 @@ func (a *api) showAudit(c *gin.Context) {
 	a.write(c, http.StatusOK, a.types.json, b)
 }
 
-// sku is the SKU in the path. What cannot be one is unknown, and answered so.
+// sku returns the SKU in the path. If ok is false, it has answered the request: a
+// name that is not a valid SKU is an unknown SKU.
 func (a *api) sku(c *gin.Context) (sku stock.SKU, ok bool) {
 	name := c.Param("sku")
 	switch {
@@ -309,17 +317,17 @@ func (a *api) sku(c *gin.Context) (sku stock.SKU, ok bool) {
 	return stock.SKU(name), true
 }
 
-// GET /strategies
+// showStrategies handles GET /strategies.
 func (a *api) showStrategies(c *gin.Context) {
 	a.send(c, http.StatusOK, a.types.json, a.strategies)
 }
 
-// GET /healthz
+// healthz handles GET /healthz.
 func (a *api) healthz(c *gin.Context) {
 	a.send(c, http.StatusOK, a.types.json, []byte(`{"status":"ok"}`))
 }
 
-// GET /readyz
+// readyz handles GET /readyz.
 func (a *api) readyz(c *gin.Context) {
 	if a.Draining() {
 		a.problem(c, unavailable, notReadyDetail)
@@ -332,16 +340,16 @@ func (a *api) readyz(c *gin.Context) {
 	case err == nil:
 		a.send(c, http.StatusOK, a.types.json, []byte(`{"status":"ready"}`))
 	case errors.Is(err, order.ErrSuperseded):
-		a.failed(c, http.StatusServiceUnavailable, "not ready", err)
+		a.recordFailure(c, http.StatusServiceUnavailable, "not ready", err)
 		p, detail := problemOf(err)
 		a.problem(c, p, detail)
 	default:
-		a.failed(c, http.StatusServiceUnavailable, "not ready", err)
-		a.problem(c, unavailable, storesAwayDetail)
+		a.recordFailure(c, http.StatusServiceUnavailable, "not ready", err)
+		a.problem(c, unavailable, storesDownDetail)
 	}
 }
 
-// GET /openapi.yaml
+// showOpenAPI handles GET /openapi.yaml.
 func (a *api) showOpenAPI(c *gin.Context) {
 	a.send(c, http.StatusOK, a.types.yaml, openAPI)
 }

@@ -1,12 +1,11 @@
-// Package httpapi is the service's HTTP face: routes, bodies, headers and the
-// one table from errors to statuses. The contract, call by call, is
-// openapi.yaml, which it serves. It knows what an order is and nothing of how
-// one is placed.
+// Package httpapi is the HTTP API of the service: routes, bodies, headers, and in
+// status.go the one table from errors to statuses. It serves its contract,
+// openapi.yaml. It knows what an order is, but not how one is placed.
 //
-// A request is checked in this order, and answered by the first thing wrong:
-// path and method; its origin; the administrator's token; Content-Type;
-// Idempotency-Key; the size of the body; whether it arrived; whether it is one
-// JSON value; its fields, all at once.
+// A request is checked in this order, and the first failed check decides the
+// answer: path and method; origin; admin token; Content-Type; Idempotency-Key;
+// size of the body; arrival of the whole body; exactly one JSON value; fields,
+// all at once.
 package httpapi
 
 import (
@@ -24,56 +23,58 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Orders is the service behind the API. It must be safe for concurrent use.
-// The errors it may return are those of package order, stock.ErrSoldOut and
-// stock.ErrUnknownSKU; every other is answered 500 and logged.
+// Orders is the service behind the API. It must be safe for concurrent use. Its
+// methods return the errors of package order, stock.ErrSoldOut and
+// stock.ErrUnknownSKU; any other error is answered 500 and logged.
 type Orders interface {
-	// Place places an order, or finds the one that r.Key named before:
-	// replayed. r.Lines are in the client's order, and Place may keep them.
+	// Place places an order. If r.Key already names an order, Place returns
+	// that order with replayed set. r.Lines are in the order the client sent
+	// them; Place may keep them.
 	Place(ctx context.Context, r order.Request) (o order.Order, replayed bool, err error)
 	Order(ctx context.Context, id uuid.UUID) (order.Order, error)
-	// SetStock creates a SKU, or changes it.
+	// SetStock creates or changes a SKU.
 	SetStock(ctx context.Context, set order.Setting) (s order.Stock, created bool, err error)
 	Stock(ctx context.Context, sku stock.SKU) (order.Stock, error)
-	// ListStock returns at most limit SKUs after the one given, by SKU, and
-	// the one to continue after; next is empty at the end.
+	// ListStock returns at most limit SKUs after the given one, sorted by SKU.
+	// next is the after of the following page; it is empty on the last page.
 	ListStock(ctx context.Context, after stock.SKU, limit int) (page []order.Stock, next stock.SKU, err error)
 	Audit(ctx context.Context, sku stock.SKU) (order.Audit, error)
-	// Ready reports why orders cannot be placed now, if so.
+	// Ready returns nil if orders can be placed now, otherwise the reason.
 	Ready(ctx context.Context) error
 }
 
-// Config is what the API is made of. Every field but AdminToken must be set.
+// Config configures the API. All fields but AdminToken and Loopback must be set.
 type Config struct {
 	Orders     Orders
 	Strategies Strategies
-	// AdminToken is what administrators must bring. Empty: none is asked for,
-	// and their calls work only where Loopback is true, and only for requests
-	// that come from this machine, name it as their Host and were not
+	// AdminToken is the bearer token of administrators. If it is empty, their
+	// calls work without a token, but only if Loopback is set, and only for
+	// requests that come from this machine, name it as their Host and were not
 	// forwarded.
 	AdminToken string
-	// Loopback says that only this machine can reach the listener.
+	// Loopback reports that only this machine can reach the listener.
 	Loopback bool
 	// Metrics serves GET /metrics.
 	Metrics http.Handler
-	// Log gets one line a request: at debug level, 500 at error. The cause of
-	// a 503 is logged apart, at warn, under one message a problem, so that a
-	// handler can count the repeated ones (see package outage). No line holds
-	// a body, a query, a token or a key.
+	// Log gets one line per request: at error level for a 500, otherwise at
+	// debug level. The cause of a 503 is a separate line at warn level with one
+	// message per problem, so that a handler can count repeated ones (see
+	// package outage). No line contains a body, query, token or key.
 	Log *slog.Logger
-	// Draining reports that the service is starting or stopping: /readyz is
-	// 503, and every answer asks for a new connection, which a load balancer
-	// makes elsewhere. It must be safe for concurrent use.
+	// Draining reports whether the service is starting or stopping. While it
+	// does, /readyz is 503 and every answer closes its connection, so that a
+	// load balancer moves to another instance. It must be safe for concurrent
+	// use.
 	Draining func() bool
-	// RequestTimeout bounds the work of one request, > 0. Placing an order
-	// and changing stock go on for that long after a client has hung up, so
-	// that what was begun has an outcome.
+	// RequestTimeout bounds the work of one request; it must be > 0. Placing an
+	// order and changing stock go on within this time after the client
+	// disconnects, so that their outcome is known.
 	RequestTimeout time.Duration
 }
 
-// Strategies is what GET /strategies tells.
+// Strategies is the answer to GET /strategies.
 type Strategies struct {
-	Running string // a Name of All
+	Running string // the Name of one of All
 	Guard   bool
 	All     []Strategy
 }
@@ -83,14 +84,14 @@ type Strategy struct {
 	Name   string
 	Gate   string // empty: none
 	Cutter string
-	Sound  bool // by itself it never sells a unit twice
+	Sound  bool // without the guard it never sells a unit twice
 	Detail string
 }
 
 //go:embed openapi.yaml
 var openAPI []byte
 
-// api holds what handlers share. It is not changed after New.
+// api is what handlers share. It does not change after New.
 type api struct {
 	Config
 	auth       authority
@@ -101,8 +102,8 @@ type api struct {
 	buffers    sync.Pool // of *buffer
 }
 
-// mediaTypes are header values that answers share, so that none allocates its
-// own. Nothing appends to them.
+// mediaTypes are Content-Type header values. All answers share them to save
+// allocations; they must not be changed.
 type mediaTypes struct{ json, problem, yaml []string }
 
 // New returns the handler of the whole API. It is safe for concurrent use.
@@ -124,12 +125,12 @@ func New(c Config) http.Handler {
 }
 
 func (a *api) engine() *gin.Engine {
-	gin.SetMode(gin.ReleaseMode) // its debug mode prints to standard output
+	gin.SetMode(gin.ReleaseMode) // gin's debug mode prints to standard output
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
 	e.RedirectTrailingSlash = false
 	e.ForwardedByClientIP = false
-	e.UseRawPath = true // an escaped slash belongs to the name it stands in
+	e.UseRawPath = true // an escaped slash is part of a name, not a separator
 
 	e.Use(a.envelope, a.sameOrigin)
 	e.NoRoute(a.notFound)
@@ -150,10 +151,10 @@ func (a *api) engine() *gin.Engine {
 }
 
 func (a *api) notFound(c *gin.Context) {
-	a.problem(c, notFound, "No such path.")
+	a.problem(c, notFound, "There is no such path.")
 }
 
-// methodNotAllowed finds the Allow header set.
+// methodNotAllowed answers 405. gin has already set the Allow header.
 func (a *api) methodNotAllowed(c *gin.Context) {
-	a.problem(c, methodNotAllowed, "The path does not answer to this method.")
+	a.problem(c, methodNotAllowed, "The path does not support this method.")
 }

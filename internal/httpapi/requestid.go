@@ -9,17 +9,17 @@ import (
 	"net/http"
 )
 
-// maxRequestID bounds a client's own request ID, in bytes.
+// maxRequestID is the longest request ID that a client can set, in bytes.
 const maxRequestID = 128
 
-// requestIDs returns the request's ID as a header value: the client's, where
-// it brought one of 1 to maxRequestID visible ASCII characters, else a new
-// one.
+// requestIDs returns the value of the X-Request-ID header of the answer: the
+// client's ID if it has 1 to maxRequestID visible ASCII characters, otherwise a
+// new one.
 func requestIDs(h http.Header) []string {
-	if own := h[requestIDHeader]; len(own) == 1 && visible(own[0], maxRequestID) {
-		return own
+	if given := h[requestIDHeader]; len(given) == 1 && visible(given[0], maxRequestID) {
+		return given
 	}
-	var raw [16]byte // names a request among others, and keeps no secret
+	var raw [16]byte // unique, but not secret: math/rand is enough
 	binary.LittleEndian.PutUint64(raw[:8], rand.Uint64())
 	binary.LittleEndian.PutUint64(raw[8:], rand.Uint64())
 	var text [2 * len(raw)]byte
@@ -27,9 +27,9 @@ func requestIDs(h http.Header) []string {
 	return []string{string(text[:])}
 }
 
-// visible reports whether s is 1 to most visible ASCII characters.
-func visible(s string, most int) bool {
-	if s == "" || len(s) > most {
+// visible reports whether s is 1 to maxLength visible ASCII characters.
+func visible(s string, maxLength int) bool {
+	if s == "" || len(s) > maxLength {
 		return false
 	}
 	for i := range len(s) {
@@ -42,8 +42,8 @@ func visible(s string, most int) bool {
 
 type requestIDKey struct{}
 
-// identified is a context that knows its request's ID. It is a type of its own
-// because a context per order is one too many already.
+// identified is a context with a request ID. It has its own type because
+// context.WithValue would allocate more for every order.
 type identified struct {
 	context.Context
 	id string
@@ -64,11 +64,12 @@ func RequestID(ctx context.Context) string {
 	return id
 }
 
-// LogHandler returns a handler that adds request_id to what is logged under a
-// request's context, and leaves the rest to h. Wrapping twice changes nothing.
+// LogHandler returns a handler that adds request_id to records logged with a
+// request's context, and passes all records to h. Wrapping twice has no further
+// effect.
 func LogHandler(h slog.Handler) slog.Handler {
-	if own, ok := h.(logHandler); ok {
-		return own
+	if wrapped, ok := h.(logHandler); ok {
+		return wrapped
 	}
 	return logHandler{h}
 }

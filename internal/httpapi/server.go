@@ -6,29 +6,28 @@ import (
 	"time"
 )
 
-// Limits of a connection. A client that keeps the service waiting longer, or
-// sends more, is cut off.
+// Limits of a connection. The server closes a connection that exceeds one.
 const (
 	headerTimeout  = 5 * time.Second  // for the request line and headers
 	bodyTimeout    = 10 * time.Second // for headers and body
-	writeTimeout   = 10 * time.Second // for taking the answer
+	writeTimeout   = 10 * time.Second // for the client to read the answer
 	idleTimeout    = 90 * time.Second // between two requests
-	maxHeaderBytes = 16 << 10         // package http allows 4 KiB more
+	maxHeaderBytes = 16 << 10         // package http accepts 4 KiB more
 )
 
-// NewServer returns a server of h whose limits slow and greedy clients cannot
-// stretch. requestTimeout is how long h may work on one request. The address,
-// or the listener, is the caller's to choose.
+// NewServer returns a server of h with limits against slow clients and large
+// headers. requestTimeout is how long h may work on one request. The caller
+// chooses the address or the listener.
 func NewServer(h http.Handler, requestTimeout time.Duration, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       bodyTimeout,
-		WriteTimeout:      bodyTimeout + requestTimeout + writeTimeout, // it runs from the end of the headers
+		WriteTimeout:      bodyTimeout + requestTimeout + writeTimeout, // counted from the end of the headers
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-		// OPTIONS * gets the API's answer, not package http's.
+		// The API, not package http, answers OPTIONS *.
 		DisableGeneralOptionsHandler: true,
 	}
 }

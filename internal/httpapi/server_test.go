@@ -10,10 +10,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
-// serve starts the API on a port of its own and returns its address.
+// serve starts the API on a free port and returns its address.
 func serve(t *testing.T, change func(*http.Server)) string {
 	t.Helper()
 	s := NewServer(newAPI(t, new(fakeOrders)), time.Second, slog.New(slog.DiscardHandler))
@@ -59,11 +60,12 @@ func TestServerLimits(t *testing.T) {
 		}
 	}
 	if s.WriteTimeout <= s.ReadTimeout+10*time.Second {
-		t.Errorf("a request that takes as long as it may has no time left for its answer: %v", s.WriteTimeout)
+		t.Errorf("WriteTimeout %v leaves the longest request no time for its answer", s.WriteTimeout)
 	}
 }
 
-// TestSlowHeaders sends a header byte every 20 ms, for ever.
+// TestSlowHeaders checks that the server closes a connection on which the headers
+// arrive too slowly: one byte every 20 ms.
 func TestSlowHeaders(t *testing.T) {
 	const limit = 300 * time.Millisecond
 	address := serve(t, func(s *http.Server) { s.ReadHeaderTimeout = limit })
@@ -88,19 +90,20 @@ func TestSlowHeaders(t *testing.T) {
 			}
 		}
 	}()
-	_, _ = io.Copy(io.Discard, conn) // until the server has enough
+	_, _ = io.Copy(io.Discard, conn) // until the server closes the connection
 	if took := time.Since(start); took < limit || took > limit+5*time.Second {
 		t.Errorf("cut off after %v, want %v", took, limit)
 	}
 }
 
-// partOfAnOrder is a request whose body is announced whole and not sent whole.
+// partOfAnOrder returns a request with the Content-Length of the whole body but
+// only the given number of its bytes.
 func partOfAnOrder(sent int) string {
 	return fmt.Sprintf("POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(oneLine), oneLine[:sent])
 }
 
-// TestSlowBody: a body that does not arrive whole is 408, which is safe to
-// send again, and never the client's mistake.
+// TestSlowBody checks that an incomplete body is answered 408, after which the
+// client may send the request again, and not 400.
 func TestSlowBody(t *testing.T) {
 	const limit = 300 * time.Millisecond
 	address := serve(t, func(s *http.Server) { s.ReadTimeout = limit })
@@ -109,7 +112,7 @@ func TestSlowBody(t *testing.T) {
 		hangUp        bool
 	}{
 		{"too late", partOfAnOrder(10), false},
-		{"nothing of it", partOfAnOrder(0), false},
+		{"no byte of it", partOfAnOrder(0), false},
 		{"too late, in chunks", "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n", false},
 		{"cut off", partOfAnOrder(10), true},
 		{"cut off, in chunks", "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{", true},
@@ -136,42 +139,69 @@ func TestSlowBody(t *testing.T) {
 				t.Errorf("%d %s", response.StatusCode, body)
 			}
 			if response.Header.Get("Retry-After") != "1" || !response.Close {
-				t.Errorf("not to be tried again over another connection: %v", response.Header)
+				t.Errorf("the answer does not ask for a retry over a new connection: %v", response.Header)
 			}
 			if _, err := r.ReadByte(); err == nil {
-				t.Error("the connection is kept")
+				t.Error("the connection stays open")
 			}
-			if took := time.Since(start); !tt.hangUp && (took < limit || took > limit+lateBody+5*time.Second) {
+			if took := time.Since(start); !tt.hangUp && (took < limit || took > limit+lateBodyTimeout+5*time.Second) {
 				t.Errorf("cut off after %v, want %v", took, limit)
 			}
 		})
 	}
 }
 
-// TestLateBody: a body that has arrived is read although its deadline passed,
-// as it does while the process is stopped.
-func TestLateBody(t *testing.T) {
-	const limit = 300 * time.Millisecond
-	conn := dial(t, serve(t, func(s *http.Server) { s.ReadTimeout, s.WriteTimeout = limit, limit+lateBody/8 }))
-	if _, err := io.WriteString(conn, partOfAnOrder(10)); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(limit + lateBody/4) // the deadlines are over, the time after them is not
-	if _, err := io.WriteString(conn, oneLine[10:]); err != nil {
-		t.Fatal(err)
-	}
-	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, _ := io.ReadAll(response.Body)
-	if response.StatusCode != http.StatusCreated || !response.Close {
-		t.Errorf("%d %v %s", response.StatusCode, response.Header, body)
+// oneConn is a listener that accepts one connection.
+type oneConn struct {
+	conn   chan net.Conn
+	closed chan struct{}
+}
+
+func (l oneConn) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conn:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
 	}
 }
 
-// TestDraining: while the service stops it answers, and every answer ends its
-// connection.
+func (l oneConn) Close() error   { close(l.closed); return nil }
+func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
+
+// TestLateBody checks that a body is read even if it arrives after its deadline,
+// as it can when the process was paused.
+func TestLateBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 300 * time.Millisecond
+		s := NewServer(newAPI(t, new(fakeOrders)), time.Second, slog.New(slog.DiscardHandler))
+		s.ReadTimeout, s.WriteTimeout = limit, limit+lateBodyTimeout/8
+		listener := oneConn{make(chan net.Conn, 1), make(chan struct{})}
+		conn, far := net.Pipe()
+		listener.conn <- far
+		go func() { _ = s.Serve(listener) }()
+		defer s.Close()
+		defer conn.Close()
+		if _, err := io.WriteString(conn, partOfAnOrder(10)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(limit + lateBodyTimeout/4) // past both deadlines, within the extra time
+		if _, err := io.WriteString(conn, oneLine[10:]); err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(response.Body)
+		if response.StatusCode != http.StatusCreated || !response.Close {
+			t.Errorf("%d %v %s", response.StatusCode, response.Header, body)
+		}
+	})
+}
+
+// TestDraining checks that the service still answers while it stops, and that every
+// answer closes its connection.
 func TestDraining(t *testing.T) {
 	h := newAPI(t, new(fakeOrders), func(c *Config) { c.Draining = func() bool { return true } })
 	for _, tt := range []struct {
@@ -192,15 +222,16 @@ func TestDraining(t *testing.T) {
 	}
 }
 
-// TestDeafClient asks again and again and never takes an answer.
-func TestDeafClient(t *testing.T) {
+// TestClientThatDoesNotRead checks that the server closes the connection of a
+// client that sends requests and never reads an answer.
+func TestClientThatDoesNotRead(t *testing.T) {
 	conn := dial(t, serve(t, func(s *http.Server) { s.WriteTimeout = 300 * time.Millisecond }))
 	request := []byte("GET /openapi.yaml HTTP/1.1\r\nHost: x\r\n\r\n")
 	for {
 		if _, err := conn.Write(request); err != nil {
 			var timeout net.Error
 			if errors.As(err, &timeout) && timeout.Timeout() {
-				t.Error("the server still waits")
+				t.Error("the server keeps the connection open")
 			}
 			return
 		}
@@ -228,7 +259,7 @@ func TestLargeHeaders(t *testing.T) {
 	}
 }
 
-// TestWire sends what a well-behaved client cannot.
+// TestWire sends requests that an HTTP client library does not send.
 func TestWire(t *testing.T) {
 	chunks := func(n int) string {
 		return "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" +
@@ -243,14 +274,14 @@ func TestWire(t *testing.T) {
 	}{
 		{"a chunked body", chunks(64 << 10), 201, ""},
 		{"a chunked body too large", chunks(64<<10 + 1), 413, "too-large"},
-		{"a body that is announced too large", post + "Content-Length: 100000\r\nExpect: 100-continue\r\n\r\n", 413, "too-large"},
+		{"a Content-Length too large", post + "Content-Length: 100000\r\nExpect: 100-continue\r\n\r\n", 413, "too-large"},
 		{"broken chunks", post + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "malformed"},
 		{"no length and no chunks", post + "\r\n", 400, "malformed"},
-		{"the whole server's options", "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", 404, "not-found"},
+		{"OPTIONS of the whole server", "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", 404, "not-found"},
 		{"a whole URL", "GET http://x/healthz HTTP/1.1\r\nHost: x\r\n\r\n", 200, ""},
 		{"a tunnel", "CONNECT x:1 HTTP/1.1\r\nHost: x:1\r\n\r\n", 404, "not-found"},
 		{"two slashes", "GET //healthz HTTP/1.1\r\nHost: x\r\n\r\n", 404, "not-found"},
-		{"a way up", "GET /stock/../healthz HTTP/1.1\r\nHost: x\r\n\r\n", 404, "not-found"},
+		{"a path with dots", "GET /stock/../healthz HTTP/1.1\r\nHost: x\r\n\r\n", 404, "not-found"},
 		{"no SKU", "GET /stock//audit HTTP/1.1\r\nHost: x\r\n\r\n", 404, "not-found"},
 		{"two lengths", post + "Content-Length: 1\r\nContent-Length: 2\r\n\r\n{", 400, ""},
 	} {

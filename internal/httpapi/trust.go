@@ -11,18 +11,19 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// authority decides which requests are an administrator's.
+// authority decides which requests come from an administrator.
 type authority struct {
-	token    [sha256.Size]byte // its hash
-	needed   bool
-	loopback bool
+	token    [sha256.Size]byte // the hash of the admin token
+	needed   bool              // a token is set
+	loopback bool              // only this machine can reach the listener
 }
 
 func newAuthority(token string, loopback bool) authority {
 	return authority{token: sha256.Sum256([]byte(token)), needed: token != "", loopback: loopback}
 }
 
-// objection says why r is not an administrator's request; "" means that it is.
+// objection returns the reason why r is not an administrator's request, or "" if
+// it is one.
 func (a authority) objection(r *http.Request) string {
 	if a.needed {
 		return a.tokenObjection(r.Header)
@@ -40,11 +41,11 @@ func (a authority) objection(r *http.Request) string {
 	default:
 		return ""
 	}
-	return "Without an administrator's token set, this call is answered only to this machine itself, and " + reason + "."
+	return "No admin token is set, so this call must come from the same machine, but " + reason + "."
 }
 
-// tokenObjection takes the same time for every wrong token, whatever its
-// length.
+// tokenObjection is objection where a token is set. It compares hashes, which
+// takes the same time for every wrong token.
 func (a authority) tokenObjection(h http.Header) string {
 	given := h["Authorization"]
 	if len(given) == 0 {
@@ -52,7 +53,7 @@ func (a authority) tokenObjection(h http.Header) string {
 	}
 	scheme, token, _ := strings.Cut(given[0], " ")
 	if len(given) > 1 || !strings.EqualFold(scheme, "Bearer") {
-		return "Authorization must be given once, as Bearer and the administrator's token."
+		return "Authorization must be given only once, as Bearer and the administrator's token."
 	}
 	hash := sha256.Sum256([]byte(strings.TrimLeft(token, " ")))
 	if subtle.ConstantTimeCompare(hash[:], a.token[:]) != 1 {
@@ -61,10 +62,10 @@ func (a authority) tokenObjection(h http.Header) string {
 	return ""
 }
 
-// isLoopback reports whether an address, with or without a port, names this
-// machine: localhost, 127.0.0.0/8 or ::1, which needs brackets before a port.
-// A name that resolves to one of them does not count: the owner of the name
-// decides what it resolves to.
+// isLoopback reports whether an address names this machine: localhost,
+// 127.0.0.0/8 or ::1. A port may follow; an IPv6 address then needs brackets.
+// Other names do not count, even if they resolve to such an address, because
+// their owner decides what they resolve to.
 func isLoopback(address string) bool {
 	host := address
 	if h, _, err := net.SplitHostPort(address); err == nil {
@@ -79,7 +80,8 @@ func isLoopback(address string) bool {
 	return err == nil && ip.Zone() == "" && ip.Unmap().IsLoopback()
 }
 
-// forwardedBy returns the name of a header that only proxies add, or "".
+// forwardedBy returns the name of a header that only proxies add, or "" if there
+// is none.
 func forwardedBy(h http.Header) string {
 	for name := range h {
 		switch {
@@ -90,9 +92,8 @@ func forwardedBy(h http.Header) string {
 	return ""
 }
 
-// sameOrigin refuses a request that changes something and that a browser sends
-// for a page of another origin. Requests without a route are left to the
-// handlers of 404 and 405.
+// sameOrigin refuses a state-changing request that a browser sends for a page of
+// another origin. Requests without a route go on to the handlers of 404 and 405.
 func (a *api) sameOrigin(c *gin.Context) {
 	if c.FullPath() == "" || a.origins.Check(c.Request) == nil {
 		return

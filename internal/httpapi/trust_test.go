@@ -6,41 +6,55 @@ import (
 	"testing"
 )
 
-// TestAdministration: without a token, only this machine administers: by its
-// address, by the Host it names, and not through a proxy. The answer says what
-// is wrong.
-func TestAdministration(t *testing.T) {
-	const token = "0123456789abcdef"
-	withToken := func(c *Config) { c.AdminToken = token }
-	public := func(c *Config) { c.AdminToken, c.Loopback = token, false }
-	untrusted := func(c *Config) { c.Loopback = false }
-	type admin struct {
-		name   string
-		config func(*Config)
-		host   string // localhost, if empty
-		remote string // loopback, if empty
-		header http.Header
-		says   string // why it is refused; empty: it is not
+const adminToken = "0123456789abcdef"
+
+// adminCase is an administrator's call.
+type adminCase struct {
+	name   string
+	config func(*Config)
+	host   string // empty: localhost
+	remote string // empty: loopback
+	header http.Header
+	says   string // part of the reason for a refusal; empty: the call is allowed
+}
+
+func (a adminCase) request() *http.Request {
+	r := call{method: "PUT", path: "/stock/10001", body: goodStock, header: a.header}.request()
+	if a.host != "" {
+		r.Host = a.host
 	}
-	tests := []admin{
+	if a.remote != "" {
+		r.RemoteAddr = a.remote
+	}
+	return r
+}
+
+// TestAdministration checks that, without a token, an administrator's call must
+// come from this machine, name it as its Host and not come through a proxy. The
+// answer gives the reason for a refusal.
+func TestAdministration(t *testing.T) {
+	withToken := func(c *Config) { c.AdminToken = adminToken }
+	public := func(c *Config) { c.AdminToken, c.Loopback = adminToken, false }
+	reachable := func(c *Config) { c.Loopback = false }
+	tests := []adminCase{
 		{name: "this machine"},
 		{name: "another machine", remote: "10.0.0.7:4711", says: "another machine"},
 		{name: "another machine over IPv6", remote: "[2001:db8::1]:4711", says: "another machine"},
-		{name: "no port to be reached at", config: untrusted, says: "other machines can reach"},
+		{name: "a listener that is not on loopback", config: reachable, says: "other machines can reach"},
 		{name: "no token where one is needed", config: withToken, says: "bearer token"},
 		{name: "a wrong token", config: withToken, header: http.Header{"Authorization": {"Bearer 0123456789abcdeg"}}, says: "not the administrator's"},
-		{name: "another scheme", config: withToken, header: http.Header{"Authorization": {"Basic " + token}}, says: "as Bearer"},
+		{name: "another scheme", config: withToken, header: http.Header{"Authorization": {"Basic " + adminToken}}, says: "as Bearer"},
 		{name: "the token, from anywhere by any name", config: public, host: "shop.example", remote: "10.0.0.7:4711",
-			header: http.Header{"Authorization": {"Bearer " + token}, "X-Forwarded-For": {"10.0.0.8"}, "Via": {"1.1 proxy"}}},
+			header: http.Header{"Authorization": {"Bearer " + adminToken}, "X-Forwarded-For": {"10.0.0.8"}, "Via": {"1.1 proxy"}}},
 	}
 	for _, host := range []string{"localhost", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:8080", "127.1.2.3:80", "[::1]", "[::1]:8080", "[::ffff:127.0.0.1]:8080"} {
-		tests = append(tests, admin{name: "host " + host, host: host})
+		tests = append(tests, adminCase{name: "host " + host, host: host})
 	}
 	for _, host := range []string{"evil.test", "evil.test:8080", "localhost.evil.test", "127.0.0.1.evil.test:8080", "10.0.0.1:8080", "0.0.0.0:8080", "[::1].evil.test", "[::]:8080", "localhost:80:80", "[::1%25evil]:80", "-"} {
-		tests = append(tests, admin{name: "host " + host, host: host, says: "Host"})
+		tests = append(tests, adminCase{name: "host " + host, host: host, says: "Host"})
 	}
 	for _, name := range []string{"Forwarded", "Via", "X-Real-Ip", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Anything"} {
-		tests = append(tests, admin{name: name, header: http.Header{name: {""}}, says: name})
+		tests = append(tests, adminCase{name: name, header: http.Header{name: {""}}, says: name})
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -49,14 +63,7 @@ func TestAdministration(t *testing.T) {
 				changes = append(changes, tt.config)
 			}
 			orders := new(fakeOrders)
-			r := call{method: "PUT", path: "/stock/10001", body: goodStock, header: tt.header}.request()
-			if tt.host != "" {
-				r.Host = tt.host
-			}
-			if tt.remote != "" {
-				r.RemoteAddr = tt.remote
-			}
-			rec := serveRequest(newAPI(t, orders, changes...), r)
+			rec := serveRequest(newAPI(t, orders, changes...), tt.request())
 			if tt.says == "" {
 				if rec.Code != http.StatusOK || orders.asked != 1 {
 					t.Errorf("refused: %d %s", rec.Code, rec.Body)
@@ -69,15 +76,15 @@ func TestAdministration(t *testing.T) {
 			if !strings.Contains(rec.Body.String(), tt.says) {
 				t.Errorf("does not say %q: %s", tt.says, rec.Body)
 			}
-			if strings.Contains(rec.Body.String(), token) {
-				t.Errorf("tells the token: %s", rec.Body)
+			if strings.Contains(rec.Body.String(), adminToken) {
+				t.Errorf("the answer contains the token: %s", rec.Body)
 			}
 		})
 	}
-	// What nobody is trusted for needs no trust.
+	// An order needs no administrator.
 	r := call{method: "POST", path: "/orders", body: oneLine}.request()
 	r.Host, r.RemoteAddr = "shop.example", "10.0.0.7:4711"
 	if rec := serveRequest(newAPI(t, new(fakeOrders)), r); rec.Code != http.StatusCreated {
-		t.Errorf("an order from elsewhere: %d %s", rec.Code, rec.Body)
+		t.Errorf("an order from another machine: %d %s", rec.Code, rec.Body)
 	}
 }

@@ -7,41 +7,41 @@ const (
 	decode   = "internal/httpapi/decode.go"
 	envelope = "internal/httpapi/envelope.go"
 	handlers = "internal/httpapi/handlers.go"
-	problems = "internal/httpapi/problem.go"
+	statuses = "internal/httpapi/status.go"
 	counting = "internal/outage/outage.go"
 	flags    = "cmd/api/config.go"
 	serve    = "cmd/api/serve.go"
 )
 
-// face are mutants of the HTTP face and of the command.
+// face lists mutants of the HTTP API and of the command.
 var face = []mutant{
-	{"a forwarded call administers", trust, `case forwardedBy(r.Header) != "":`, "case false:", "internal/httpapi TestAdministration/X-Forwarded-For"},
-	{"a call under any name administers", trust, "case !isLoopback(r.Host):", "case false:", "internal/httpapi TestAdministration/host_evil.test"},
-	{"a call from another machine administers", trust, "case !isLoopback(r.RemoteAddr):", "case false:", "internal/httpapi TestAdministration/another_machine"},
-	{"a name that begins as localhost does is loopback", trust, `strings.EqualFold(host, "localhost")`, `strings.HasPrefix(host, "localhost")`, "internal/httpapi TestAdministration/host_localhost.evil.test"},
-	{"a token is taken for granted", trust, "subtle.ConstantTimeCompare(hash[:], a.token[:]) != 1", "false && subtle.ConstantTimeCompare(hash[:], a.token[:]) != 1", "internal/httpapi TestAdministration/a_wrong_token"},
+	{"a forwarded call is an administrator's", trust, `case forwardedBy(r.Header) != "":`, "case false:", "internal/httpapi TestAdministration/X-Forwarded-For"},
+	{"a call with any Host is an administrator's", trust, "case !isLoopback(r.Host):", "case false:", "internal/httpapi TestAdministration/host_evil.test"},
+	{"a call from another machine is an administrator's", trust, "case !isLoopback(r.RemoteAddr):", "case false:", "internal/httpapi TestAdministration/another_machine"},
+	{"a name that begins with localhost is loopback", trust, `strings.EqualFold(host, "localhost")`, `strings.HasPrefix(host, "localhost")`, "internal/httpapi TestAdministration/host_localhost.evil.test"},
+	{"every token is accepted", trust, "subtle.ConstantTimeCompare(hash[:], a.token[:]) != 1", "false && subtle.ConstantTimeCompare(hash[:], a.token[:]) != 1", "internal/httpapi TestAdministration/a_wrong_token"},
 	{"a page of another origin places orders", trust, "a.origins.Check(c.Request) == nil", "a.origins.Check(c.Request) == nil || true", "internal/httpapi TestContract/an_order_from_a_page_of_another_origin"},
-	{"a body past its deadline is given up", decode, "if errors.Is(err, os.ErrDeadlineExceeded) {", "if errors.Is(err, os.ErrDeadlineExceeded) && false {", "internal/httpapi TestLateBody"},
-	{"a late body is malformed", decode, "case err != nil && brokenConnection(err):", "case err != nil && brokenConnection(err) && false:", "internal/httpapi TestSlowBody/too_late"},
-	{"a body cut off is malformed", decode, "|| errors.Is(err, io.ErrUnexpectedEOF)", "", "internal/httpapi TestSlowBody/cut_off"},
-	{"a connection is kept after a late body", decode, `w.Header().Set("Connection", "close")`, "", "internal/httpapi TestLateBody"},
-	{"no time to answer after a late body", decode, " && conn.SetWriteDeadline(now.Add(lateAnswer)) == nil", "", "internal/httpapi TestLateBody"},
-	{"readyz takes as long as an order", handlers, "min(readyTimeout, a.RequestTimeout)", "a.RequestTimeout", "internal/httpapi TestReadyAnswersInTime"},
-	{"a superseded instance fails", problems, "case errors.Is(err, order.ErrSuperseded):", "case false:", "internal/httpapi TestContract/superseded"},
-	{"a draining instance keeps its connections", envelope, "if a.Draining() {", "if false {", "internal/httpapi TestDraining"},
-	{"refused requests are logged one by one", envelope, "failure != nil && c.Writer.Status() != http.StatusServiceUnavailable", "failure != nil", "internal/httpapi TestLogLevels/busy"},
-	{"every warning is written", counting, "h.tracker.count(h.Handler, r)", "h.tracker.count(h.Handler, r) && false", "internal/outage TestOutage"},
-	{"all warnings are of one kind", counting, "t.open[r.Message]; o != nil", `t.open["one"]; o != nil`, "internal/outage TestKinds"},
-	{"an outage never ends", counting, "case o.unreported == 0:", "case false:", "internal/outage TestOutage"},
-	{"what was counted is lost at the end", counting, "\t\to.summarize()\n\t\tdelete", "\t\tdelete", "internal/outage TestClose"},
-	{"the log counts nothing", serve, "httpapi.LogHandler(counting)", "httpapi.LogHandler(log.Handler())", "cmd/api TestAwayRedis"},
+	{"a body is not read after its deadline", decode, "if errors.Is(err, os.ErrDeadlineExceeded) {", "if errors.Is(err, os.ErrDeadlineExceeded) && false {", "internal/httpapi TestLateBody"},
+	{"a body that is too late is malformed", decode, "case err != nil && brokenConnection(err):", "case err != nil && brokenConnection(err) && false:", "internal/httpapi TestSlowBody/too_late"},
+	{"a truncated body is malformed", decode, "|| errors.Is(err, io.ErrUnexpectedEOF)", "", "internal/httpapi TestSlowBody/cut_off"},
+	{"the connection stays open after a late body", decode, `w.Header().Set("Connection", "close")`, "", "internal/httpapi TestLateBody"},
+	{"no extra time to answer after a late body", decode, " && conn.SetWriteDeadline(now.Add(lateAnswerTimeout)) == nil", "", "internal/httpapi TestLateBody"},
+	{"readyz has the timeout of an order", handlers, "min(readyTimeout, a.RequestTimeout)", "a.RequestTimeout", "internal/httpapi TestReadyAnswersInTime"},
+	{"superseded is an internal error", statuses, "{order.ErrSuperseded, superseded,", "{nil, superseded,", "internal/httpapi TestContract/superseded"},
+	{"connections stay open while draining", envelope, "if a.Draining() {", "if false {", "internal/httpapi TestDraining"},
+	{"every refused request is logged as an error", envelope, "failure != nil && c.Writer.Status() != http.StatusServiceUnavailable", "failure != nil", "internal/httpapi TestLogLevels/busy"},
+	{"every warning is written", counting, "h.outages.count(h.Handler, r)", "h.outages.count(h.Handler, r) && false", "internal/outage TestOutage"},
+	{"all warnings are of one kind", counting, "o.open[r.Message]; of != nil", `o.open["one"]; of != nil`, "internal/outage TestKinds"},
+	{"an outage never ends", counting, "case of.unsaid == 0:", "case false:", "internal/outage TestOutage"},
+	{"counted warnings are lost at the end", counting, "\t\tof.summarize()\n\t\tdelete", "\t\tdelete", "internal/outage TestClose"},
+	{"the log counts nothing", serve, "httpapi.LogHandler(counting)", "httpapi.LogHandler(log.Handler())", "cmd/api TestRedisUnavailable"},
 	{"slow statements go elsewhere", serve, "stores.sql.LogTo(log)", "", "cmd/api TestFrozenDatabase/PostgreSQL"},
 	{"slow statements go nowhere else", "internal/store/sql.go", "s.db.Logger = slowLog{log}", "", "internal/store TestLogTo"},
-	{"a URL is repeated", flags, `return scheme + ":…"`, "return scheme + s", "cmd/api TestNoURLIsRepeated"},
-	{"a URL in the environment is repeated", flags, "cutURL(getenv(name))", "getenv(name)", "cmd/api TestNoURLIsRepeated"},
-	{"a short token", flags, "len(s) >= shortestToken", "len(s) > 0", "cmd/api TestIsToken"},
+	{"an error contains a URL", flags, `return scheme + ":…"`, "return scheme + s", "cmd/api TestNoURLIsRepeated"},
+	{"an error contains a URL of the environment", flags, "cutURL(getenv(name))", "getenv(name)", "cmd/api TestNoURLIsRepeated"},
+	{"a short token", flags, "len(s) >= minToken", "len(s) > 0", "cmd/api TestIsToken"},
 	{"a token with a space", flags, "r < '!'", "r < ' '", "cmd/api TestIsToken"},
-	{"a token is not looked at", flags, "f.Changed && !isToken(c.adminToken)", "f.Changed && false", "cmd/api TestParseRefuses"},
+	{"the token is not checked", flags, "f.Changed && !isToken(c.adminToken)", "f.Changed && false", "cmd/api TestParseRefuses"},
 	{"SIGTERM does not lower readyz", serve, "ready.Store(false)", "", "cmd/api TestDrainDelay/ItEnds"},
 	{"a second signal is ignored", "cmd/api/main.go", "\t\t<-signals\n\t\tos.Exit(1)\n", "", "cmd/api TestDrainDelay/ASecondSignalEndsIt"},
 	{"no drain delay", serve, "case <-time.After(c.drainDelay):", "case <-time.After(0):", "cmd/api TestDrainDelay/ItEnds"},

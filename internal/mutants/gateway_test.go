@@ -2,13 +2,13 @@
 
 package mutants
 
-// gateway are mutants of deploy/gateway and of the way to it. More of them are in
-// deploy/gateway itself.
+// gateway lists mutants of deploy/gateway and of the load tests that use it. The
+// tests of deploy/gateway have more.
 var gateway = []mutant{
-	{"gateway: a keyed refusal by a count read before", "deploy/gateway/gateway.lua",
+	{"gateway: a keyed refusal by a cached count", "deploy/gateway/gateway.lua",
 		"if refusal or levels:add", "if levels:add",
 		"deploy/gateway TestGateway/a key"},
-	{"gateway: a keyed refusal whatever was added since", "deploy/gateway/gateway.lua",
+	{"gateway: a keyed refusal after units were added", "deploy/gateway/gateway.lua",
 		"refusal == seen", "refusal",
 		"deploy/gateway TestGateway/a key"},
 	{"gateway: a count of an earlier generation", "deploy/gateway/gateway.lua",
@@ -20,7 +20,7 @@ var gateway = []mutant{
 	{"gateway: an escaped slash is public", "deploy/gateway/nginx.conf",
 		`"~^/stock/(?:[^/?#%]|%3[Aa])+`, `"~^/stock/(?:[^/?#])+`,
 		"deploy/gateway TestGateway/private routes"},
-	{"gateway: metrics for everybody behind another proxy", "deploy/gateway/nginx.conf",
+	{"gateway: metrics are public behind another proxy", "deploy/gateway/nginx.conf",
 		"            if ($holdfast_forwarded) { return 404; }\n", "",
 		"deploy/gateway TestGateway/metrics"},
 	{"vegeta: targets always have keys", "loadtest/vegeta/main.go",

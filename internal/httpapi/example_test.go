@@ -1,0 +1,104 @@
+package httpapi_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-stock/holdfast/internal/httpapi"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/store"
+)
+
+// The whole service runs in this process: SQLite in a temporary folder, an
+// in-process Redis, the default strategy and the HTTP API. Of three units, the
+// first buyer gets two and the second is told that too few are left.
+func ExampleNew() {
+	ctx := context.Background()
+	orders, closeOrders, err := embeddedOrders(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer closeOrders()
+	if _, _, err := orders.SetStock(ctx, order.Setting{SKU: "10001", Kind: stock.Product, Total: 3}); err != nil {
+		log.Fatal(err)
+	}
+	server := httptest.NewServer(httpapi.New(httpapi.Config{
+		Orders:         orders,
+		Loopback:       true,
+		Metrics:        http.NotFoundHandler(),
+		Log:            slog.New(slog.DiscardHandler),
+		Draining:       func() bool { return false },
+		RequestTimeout: 10 * time.Second,
+	}))
+	defer server.Close()
+
+	for _, buyer := range []string{"u-1", "u-2"} {
+		answer, err := http.Post(server.URL+"/orders", "application/json",
+			strings.NewReader(`{"buyer_id":"`+buyer+`","lines":[{"sku":"10001","quantity":2}]}`))
+		if err != nil {
+			log.Fatal(err)
+		}
+		if answer.StatusCode == http.StatusCreated {
+			var placed struct {
+				Status string
+				Lines  []stock.Line
+			}
+			decode(answer.Body, &placed)
+			fmt.Printf("%s: %s, %d of %s\n", answer.Status, placed.Status, placed.Lines[0].Quantity, placed.Lines[0].SKU)
+		} else {
+			var problem struct{ Type, SKU string }
+			decode(answer.Body, &problem)
+			fmt.Printf("%s: %s, %s\n", answer.Status, problem.Type, problem.SKU)
+		}
+	}
+	// Output:
+	// 201 Created: pending, 2 of 10001
+	// 409 Conflict: /problems/sold-out, 10001
+}
+
+// decode reads a JSON value and closes body.
+func decode(body io.ReadCloser, value any) {
+	if err := errors.Join(json.NewDecoder(body).Decode(value), body.Close()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// embeddedOrders starts the order service on embedded stores. close stops the
+// service and removes the stores.
+func embeddedOrders(ctx context.Context) (orders *order.Service, close func(), err error) {
+	stores, err := store.OpenEmbedded(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	ledgerID, err := stores.SQL().LedgerID(ctx)
+	if err != nil {
+		return nil, nil, errors.Join(err, stores.Close())
+	}
+	spec, _ := strategy.Find(strategy.Default)
+	built, closeGate := spec.Build(strategy.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Guard: true})
+	orders = order.NewService(stores.SQL().DB(), ledgerID, built, time.Minute,
+		slog.New(slog.DiscardHandler), order.NewMetrics(prometheus.NewRegistry()))
+	if err := orders.Start(ctx); err != nil {
+		orders.Close()
+		closeGate()
+		return nil, nil, errors.Join(err, stores.Close())
+	}
+	return orders, func() {
+		orders.Close()
+		closeGate()
+		_ = stores.Close()
+	}, nil
+}

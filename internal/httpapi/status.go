@@ -1,0 +1,102 @@
+package httpapi
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// This file decides the status of every error answer: errorProblems leads from
+// an error of the service to a problem, and definitions from a problem to its
+// status.
+
+// problem names a kind of error answer: the last part of its type URI.
+type problem string
+
+const (
+	malformed        problem = "malformed"
+	unauthorized     problem = "unauthorized"
+	crossOrigin      problem = "cross-origin"
+	notFound         problem = "not-found"
+	unknownSKU       problem = "unknown-sku"
+	unknownOrder     problem = "unknown-order"
+	methodNotAllowed problem = "method-not-allowed"
+	timeout          problem = "timeout"
+	soldOut          problem = "sold-out"
+	inProgress       problem = "in-progress"
+	belowSold        problem = "below-sold"
+	tooLarge         problem = "too-large"
+	notJSON          problem = "not-json"
+	invalid          problem = "invalid"
+	keyReused        problem = "key-reused"
+	internal         problem = "internal"
+	busy             problem = "busy"
+	unavailable      problem = "unavailable"
+	superseded       problem = "superseded"
+)
+
+// definition is what all answers with one problem have in common.
+type definition struct {
+	status int
+	title  string
+	retry  string // Retry-After, in seconds; empty: no such header
+}
+
+// definitions is the table from problems to statuses. Every problem has a row.
+var definitions = map[problem]definition{
+	malformed:        {http.StatusBadRequest, "Malformed request", ""},
+	unauthorized:     {http.StatusUnauthorized, "Not authorized", ""},
+	crossOrigin:      {http.StatusForbidden, "Cross-origin request", ""},
+	notFound:         {http.StatusNotFound, "Not found", ""},
+	unknownSKU:       {http.StatusNotFound, "Unknown SKU", ""},
+	unknownOrder:     {http.StatusNotFound, "Unknown order", ""},
+	methodNotAllowed: {http.StatusMethodNotAllowed, "Method not allowed", ""},
+	timeout:          {http.StatusRequestTimeout, "Request timeout", "1"},
+	soldOut:          {http.StatusConflict, "Sold out", ""},
+	inProgress:       {http.StatusConflict, "In progress", "1"},
+	belowSold:        {http.StatusConflict, "Below what is sold", ""},
+	tooLarge:         {http.StatusRequestEntityTooLarge, "Body too large", ""},
+	notJSON:          {http.StatusUnsupportedMediaType, "Not JSON", ""},
+	invalid:          {http.StatusUnprocessableEntity, "Invalid request", ""},
+	keyReused:        {http.StatusUnprocessableEntity, "Idempotency key reused", ""},
+	internal:         {http.StatusInternalServerError, "Internal error", ""},
+	busy:             {http.StatusServiceUnavailable, "Busy", "1"},
+	unavailable:      {http.StatusServiceUnavailable, "Unavailable", "1"},
+	superseded:       {http.StatusServiceUnavailable, "Superseded", "5"},
+}
+
+// internalDetail does not contain the cause, which is only logged.
+const internalDetail = "The service failed. The log has the cause under the request ID."
+
+// errorProblems is the table from the service's errors to problems. The first row
+// whose error is wrapped in the given one decides. An error without a row is an
+// internal error. The first three rows must stay on top, because their errors may
+// wrap a refusal that is not the outcome.
+var errorProblems = []struct {
+	err     error
+	problem problem
+	detail  string
+}{
+	{order.ErrUnavailable, unavailable, "A store did not answer and the outcome is unknown. Try again; repeat an order with the same Idempotency-Key."},
+	{order.ErrSuperseded, superseded, "An instance with another strategy or layout has taken over the stock. Nothing was cut; use another instance."},
+	{order.ErrBusy, busy, "The service is too busy, or a store is unavailable. Nothing was cut; try again."},
+	{order.ErrInProgress, inProgress, "Another request with this Idempotency-Key is in progress."},
+	{order.ErrKeyReused, keyReused, "The Idempotency-Key was used for an order with other lines."},
+	{order.ErrBelowSold, belowSold, "The total would be less than what is sold or in flight."},
+	{order.ErrKindFixed, invalid, invalidDetail},
+	{order.ErrUnknownOrder, unknownOrder, "There is no such order."},
+	{stock.ErrSoldOut, soldOut, "Fewer units are left than were asked for. Nothing was cut."},
+	{stock.ErrUnknownSKU, unknownSKU, "There is no such SKU."},
+}
+
+// problemOf returns the problem that answers err, and its detail.
+func problemOf(err error) (p problem, detail string) {
+	for _, row := range errorProblems {
+		if errors.Is(err, row.err) {
+			return row.problem, row.detail
+		}
+	}
+	return internal, internalDetail
+}
