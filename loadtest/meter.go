@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/machine"
+	"github.com/holdfast-stock/holdfast/internal/lab/machine"
 )
 
 // meter takes what a load costs the instances, Redis and the database, each by
