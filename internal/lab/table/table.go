@@ -33,6 +33,14 @@ func Figure(format string, value float64) string {
 	return fmt.Sprintf(format, value)
 }
 
+// Optional formats a value. A nil value is not known.
+func Optional[N int64 | float64](format string, value *N) string {
+	if value == nil {
+		return Unknown
+	}
+	return fmt.Sprintf(format, *value)
+}
+
 // Table is a heading with rows below it.
 type Table struct{ rows [][]Cell }
 

@@ -23,7 +23,7 @@ func Example() {
 func TestWriteText(t *testing.T) {
 	t.Parallel()
 	rows := table.New("strategy", "p99 ms", "verdict")
-	rows.Add("lua", table.Figure("%.2f", -1), "as promised")
+	rows.Add("lua", table.Optional[float64]("%.2f", nil), "as promised")
 	rows.Add("none", "21.61", table.Cell{Text: "broken", Alarm: true})
 	for colors, want := range map[bool]string{
 		false: "strategy  p99 ms  verdict      \nlua            –  as promised  \nnone       21.61  broken       \n",
