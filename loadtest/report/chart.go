@@ -80,7 +80,9 @@ func bars(run *results.Run, f format, y string, value func(results.Result) float
 		}
 		p.Add(one)
 	}
-	p.NominalX(names...)
+	if len(names) > 0 { // NominalX panics without names
+		p.NominalX(names...)
+	}
 	p.X.Min, p.X.Max, p.Y.Min = -0.5, float64(len(names))-0.5, 0
 	if p.Y.Max <= 0 || math.IsInf(p.Y.Max, 0) {
 		p.Y.Max = 1
