@@ -122,7 +122,7 @@ func flagSet() (*settings, *pflag.FlagSet) {
 // check checks the values of the flags, and that none contradicts another. given
 // reports whether a flag is on the command line.
 func (s *settings) check(given func(flag string) bool) error {
-	return cmp.Or(s.checkValues(), s.checkLock(), s.checkEffect(given), s.checkCombinations(), s.checkTargets())
+	return cmp.Or(s.checkValues(), s.checkLock(), s.checkEffect(given), s.checkRate(), s.checkStores(), s.checkTargets())
 }
 
 // checkValues checks each flag by itself.
@@ -206,30 +206,40 @@ func (s *settings) checkEffect(given func(flag string) bool) error {
 	return nil
 }
 
-// checkCombinations checks the flags that depend on one another.
-func (s *settings) checkCombinations() error {
+// checkRate checks the flags of an open load.
+func (s *settings) checkRate() error {
+	if s.rate > 0 && s.search {
+		return command.Usagef("--rate and --search: choose one")
+	}
+	if int64(s.rate)*int64(s.duration/time.Second) > maxAnswers {
+		return command.Usagef("--duration: %v at --rate %d is more than %d orders", s.duration, s.rate, maxAnswers)
+	}
+	return nil
+}
+
+// checkStores checks that the stores which the run needs are named.
+func (s *settings) checkStores() error {
 	targets := len(s.targets) > 0
 	switch {
-	case s.rate > 0 && s.search:
-		return command.Usagef("--rate and --search: choose one")
-	case int64(s.rate)*int64(s.duration/time.Second) > maxAnswers:
-		return command.Usagef("--duration: %v at --rate %d is more than %d orders", s.duration, s.rate, maxAnswers)
 	case s.clean && s.dbURL == "":
 		return command.Usagef("--db: required by clean")
 	case !targets && !s.clean && (s.redisURL == "") != (s.dbURL == ""):
 		return command.Usagef("--redis and --db: name both, or neither for embedded stores")
-	case targets && len(s.strategies) > 0:
-		return command.Usagef("--strategies: the services at --target run their own strategy")
-	case targets && s.api != "":
-		return command.Usagef("--api and --target: choose one")
 	case targets && s.redisURL != "" && s.dbURL == "":
 		return command.Usagef("--redis: the audit compares the gate with the database: name --db too")
 	}
 	return nil
 }
 
-// checkTargets checks the URLs, and removes slashes at their ends.
+// checkTargets checks the URLs of --target, and removes slashes at their ends. It
+// refuses the flags of instances that the load test would start.
 func (s *settings) checkTargets() error {
+	if len(s.targets) > 0 && len(s.strategies) > 0 {
+		return command.Usagef("--strategies: the services at --target run their own strategy")
+	}
+	if len(s.targets) > 0 && s.api != "" {
+		return command.Usagef("--api and --target: choose one")
+	}
 	for i, target := range s.targets {
 		u, err := url.Parse(target)
 		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {

@@ -18,14 +18,9 @@ type Client struct {
 	AdminToken string // bearer token for PutStock; empty: none
 }
 
-// Get returns the body of an answer 200.
-func (c Client) Get(ctx context.Context, url string) ([]byte, error) {
-	return c.call(ctx, http.MethodGet, url, "", http.StatusOK)
-}
-
 // GetJSON decodes an answer 200 into a value.
 func (c Client) GetJSON(ctx context.Context, url string, into any) error {
-	text, err := c.Get(ctx, url)
+	text, err := c.call(ctx, http.MethodGet, url, "", http.StatusOK)
 	if err != nil {
 		return err
 	}
@@ -34,7 +29,7 @@ func (c Client) GetJSON(ctx context.Context, url string, into any) error {
 
 // Counters reads a page of counters; see [ParseCounters].
 func (c Client) Counters(ctx context.Context, url string) (map[string]float64, error) {
-	text, err := c.Get(ctx, url)
+	text, err := c.call(ctx, http.MethodGet, url, "", http.StatusOK)
 	return ParseCounters(string(text)), err
 }
 
@@ -50,6 +45,8 @@ func (c Client) PostOrder(ctx context.Context, url, buyer, sku string) error {
 	return err
 }
 
+// call sends a request and returns the body of its answer. It fails unless the answer has
+// the status want.
 func (c Client) call(ctx context.Context, method, url, body string, want int) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
