@@ -33,28 +33,14 @@ func CPUTime(pids []int) (total time.Duration) {
 	return total
 }
 
-// listening is the state TCP_LISTEN of a socket in /proc/net/tcp.
-const listening = 0x0A
-
 // Listening returns the processes that listen on the TCP port, with all their
 // descendants. It skips the processes whose files the caller may not read.
 func Listening(port int) []int {
-	fs, err := procfs.NewDefaultFS()
-	if err != nil {
-		return nil
-	}
-	v4, _ := fs.NetTCP()
-	v6, _ := fs.NetTCP6()
-	sockets := make(map[string]bool)
-	for _, socket := range slices.Concat(v4, v6) {
-		if socket.St == listening && socket.LocalPort == uint64(port) {
-			sockets[fmt.Sprintf("socket:[%d]", socket.Inode)] = true
-		}
-	}
+	sockets := listeningSockets(port)
 	if len(sockets) == 0 {
 		return nil
 	}
-	processes, _ := fs.AllProcs()
+	processes, _ := procfs.AllProcs()
 	var pids []int
 	for _, process := range processes {
 		files, _ := process.FileDescriptorTargets()
@@ -63,6 +49,23 @@ func Listening(port int) []int {
 		}
 	}
 	return withDescendants(pids, processes)
+}
+
+// listeningSockets returns the sockets that listen on the TCP port, by the names that
+// they have among the files of a process.
+func listeningSockets(port int) map[string]bool {
+	sockets := make(map[string]bool)
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		text, _ := os.ReadFile(table)
+		for line := range strings.Lines(string(text)) {
+			fields := strings.Fields(line) // sl, local address, remote address, state, five more, inode
+			const listen = "0A"
+			if len(fields) > 9 && fields[3] == listen && strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
+				sockets["socket:["+fields[9]+"]"] = true
+			}
+		}
+	}
+	return sockets
 }
 
 // withDescendants adds the processes that those with these IDs have started.
