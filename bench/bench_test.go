@@ -2,11 +2,14 @@ package main
 
 import (
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/holdfast-stock/holdfast/internal/lab/command"
 )
 
 func TestParseResult(t *testing.T) {
@@ -20,27 +23,19 @@ func TestParseResult(t *testing.T) {
 	}
 }
 
-func TestParseMetrics(t *testing.T) {
-	got := parseMetrics("# HELP x y\nholdfast_ledger_retries_total 12\nholdfast_orders_total{result=\"accepted\"} 5\nbig 1.5e+06\n")
-	if got["holdfast_ledger_retries_total"] != 12 || got["big"] != 1.5e6 {
-		t.Errorf("%v", got)
-	}
-}
-
 func TestMedian(t *testing.T) {
 	m := median([]sample{{perSecond: 3, app: 10}, {perSecond: 1, app: 30}, {perSecond: 2, app: 20}})
 	if m.perSecond != 2 || m.app != 20 {
 		t.Errorf("%+v", m)
 	}
 	if m := median([]sample{{perSecond: 3}, {fault: "oversold"}}); m.fault != "oversold" {
-		t.Error("a run that failed its audit has figures")
+		t.Error("a failed run has figures")
 	}
 }
 
-// TestExpected: a run with wrong answers has no figures.
-func TestExpected(t *testing.T) {
-	lua, _ := findVariant("lua")
-	soldOut, _ := findVariant("sold-out")
+// TestUnexpected checks which answers make a run fail.
+func TestUnexpected(t *testing.T) {
+	lua, soldOut, optimistic := variant{name: "lua", strategy: "lua"}, variant{name: "sold-out", strategy: "lua", soldOut: true}, variant{name: "optimistic", strategy: "optimistic"}
 	for _, test := range []struct {
 		v    variant
 		r    result
@@ -52,9 +47,11 @@ func TestExpected(t *testing.T) {
 		{lua, result{Created: 5, Broken: 1}, false},
 		{lua, result{}, false},
 		{soldOut, result{Refused: 5}, true},
+		{optimistic, result{Created: 5, Other: 1}, true},
+		{optimistic, result{Created: 5, Broken: 1}, false},
 		{soldOut, result{Refused: 5, Created: 1}, false},
 	} {
-		if fault := expected(test.v, test.r); (fault == "") != test.good {
+		if fault := unexpected(test.v, test.r); (fault == "") != test.good {
 			t.Errorf("%s %+v: %q", test.v.name, test.r, fault)
 		}
 	}
@@ -63,7 +60,7 @@ func TestExpected(t *testing.T) {
 func TestVerdicts(t *testing.T) {
 	var out strings.Builder
 	writeVerdicts(&out, map[string][]sample{
-		// The machine was slow in the second round, and all of the third went wrong for lua.
+		// The machine is slow in the second round, and lua is slow in the third.
 		"b": {{perSecond: 100}, {perSecond: 50}, {perSecond: 100}}, "c": {{perSecond: 50}, {perSecond: 25}, {perSecond: 50}},
 		"d": {{p99: time.Millisecond}, {p99: 2 * time.Millisecond}, {p99: time.Millisecond}},
 		"lua": {
@@ -75,24 +72,39 @@ func TestVerdicts(t *testing.T) {
 	})
 	for _, line := range []string{"at least 0.5 × (b): 0.60, met", "at least 1.5 × (c): 1.20, MISSED", "at most 140: 150.00, MISSED", "at most 2 × (d): 3.00, MISSED"} {
 		if !strings.Contains(out.String(), line) {
-			t.Errorf("does not say %q:\n%s", line, out.String())
+			t.Errorf("no %q in:\n%s", line, out.String())
 		}
 	}
 	if strings.Contains(out.String(), "merged") {
-		t.Error("a verdict on what was not measured")
+		t.Error("there is a verdict on a variant without figures")
 	}
 }
 
 func TestFlags(t *testing.T) {
-	for _, args := range []string{"--only speed", "--db oracle", "--variants e", "--rounds 0", "--nope"} {
-		if _, err := parse(strings.Fields(args)); !errors.Is(err, errUsage) {
+	for _, args := range []string{"--only speed", "--db oracle", "--variants e", "--rounds 0", "--connections 1", "--nope"} {
+		if _, err := parse(strings.Fields(args), io.Discard); !errors.As(err, new(command.UsageError)) {
 			t.Errorf("%s: %v", args, err)
 		}
 	}
-	if s, err := parse([]string{"--only", "spread,memory", "--variants", "a,lua"}); err != nil || len(s.chosen(false)) != 2 || len(s.chosen(true)) != 1 {
+	if s, err := parse([]string{"--only", "spread,memory", "--variants", "a,lua"}, io.Discard); err != nil || len(s.chosen(false)) != 2 || len(s.chosen(true)) != 1 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if _, err := parse([]string{"--help"}); !errors.Is(err, pflag.ErrHelp) {
+	if _, err := parse([]string{"--help"}, io.Discard); !errors.Is(err, pflag.ErrHelp) {
 		t.Errorf("--help: %v", err)
+	}
+}
+
+// TestEvaluate checks the figures of one run.
+func TestEvaluate(t *testing.T) {
+	counters := func(retries, orders, groups float64) map[string]float64 {
+		return map[string]float64{"holdfast_ledger_retries_total": retries, "holdfast_ledger_group_orders_sum": orders, "holdfast_ledger_group_orders_count": groups}
+	}
+	r := result{Created: 100, Elapsed: 2 * time.Second, P50: 1, P99: 2}
+	before, after := usage{app: time.Second, counters: counters(5, 10, 10)}, usage{app: time.Second + time.Millisecond, redis: 2 * time.Millisecond, counters: counters(30, 110, 35)}
+	if s := evaluate(variant{strategy: "lua"}, r, before, after); s != (sample{perSecond: 50, app: 10, redis: 20, p50: 1, p99: 2, retries: 0.25, grouped: 4}) {
+		t.Errorf("%+v", s)
+	}
+	if s := evaluate(variant{program: "a"}, r, usage{}, usage{}); s.retries >= 0 || s.grouped >= 0 {
+		t.Errorf("a reference program has groups: %+v", s)
 	}
 }

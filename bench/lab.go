@@ -1,50 +1,46 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net/http"
 	"net/url"
-	"os"
-	"strings"
+	"strconv"
 	"time"
 
 	_ "github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/holdfast-stock/holdfast/internal/machine"
+	"github.com/holdfast-stock/holdfast/internal/lab/machine"
+	"github.com/holdfast-stock/holdfast/internal/lab/measure"
+	"github.com/holdfast-stock/holdfast/internal/lab/server"
+	"github.com/holdfast-stock/holdfast/internal/lab/table"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// hugeTotal never sells out.
+// hugeTotal is a stock that never sells out.
 const hugeTotal = 1_000_000_000
 
-// lab is one Redis and one database server, and what is measured on them.
+// lab measures variants on one Redis and one database server.
 type lab struct {
 	settings
-	t        testenv.T
-	database string
-	report   io.Writer
+	t                testenv.T
+	database         string
+	report, progress io.Writer
 
-	redis     *testenv.RedisServer
-	client    *redis.Client
-	server    *testenv.DatabaseServer
-	db        *sql.DB
-	driver    string
-	source    string
-	generator *generator
-	folder    string
-	runs      int
+	redis          *testenv.RedisServer
+	client         *redis.Client
+	server         *testenv.DatabaseServer
+	db             *sql.DB
+	driver, source string // of database/sql
+	generator      *generator
+	runs           int // measured so far
 }
 
-func newLab(ctx context.Context, t testenv.T, s settings, database string, report io.Writer) (*lab, error) {
-	l := &lab{settings: s, t: t, database: database, report: report, redis: testenv.OwnRedis(t)}
+func newLab(ctx context.Context, t testenv.T, s settings, database string, report, progress io.Writer) (*lab, error) {
+	l := &lab{settings: s, t: t, database: database, report: report, progress: progress, redis: testenv.OwnRedis(t)}
 	l.client = redis.NewClient(&redis.Options{Addr: l.redis.Addr()})
 	if database == "mariadb" {
 		l.server = testenv.OwnMariaDB(t)
@@ -58,11 +54,7 @@ func newLab(ctx context.Context, t testenv.T, s settings, database string, repor
 	if l.db, err = sql.Open(l.driver, l.source); err != nil {
 		return nil, err
 	}
-	if l.folder, err = os.MkdirTemp("", "holdfast-bench-"); err != nil {
-		return nil, err
-	}
-	t.Cleanup(func() { os.RemoveAll(l.folder) })
-	if l.generator, err = newGenerator(l.folder); err != nil {
+	if l.generator, err = newGenerator(testenv.Folder(t, "bench")); err != nil {
 		return nil, err
 	}
 	migrate := testenv.StartAPI(t, "migrate", "up", "--db", l.server.URL())
@@ -80,7 +72,8 @@ func (l *lab) close() {
 	l.server.Kill()
 }
 
-// dataSource writes a URL of the service as database/sql's driver takes it.
+// dataSource converts a URL of the service to a driver and a data source of
+// database/sql.
 func dataSource(dbURL string) (driver, source string, err error) {
 	u, err := url.Parse(dbURL)
 	if err != nil || u.Scheme != "mysql" {
@@ -89,376 +82,349 @@ func dataSource(dbURL string) (driver, source string, err error) {
 	return "mysql", fmt.Sprintf("%s@tcp(%s)%s", u.User.Username(), u.Host, u.Path), nil
 }
 
-// measure runs one set and writes its tables.
+// measure runs one measurement and writes its tables.
 func (l *lab) measure(ctx context.Context, set string) error {
-	fmt.Fprintf(l.report, "\n### %s, %s\n\n", set, l.database)
+	fmt.Fprintf(l.report, "### %s, %s\n\n", set, l.database)
+	defer fmt.Fprintln(l.report)
 	switch set {
 	case "targets":
 		return l.targets(ctx)
 	case "spread":
-		return l.compare(ctx, "one SKU", fmt.Sprintf("%d SKUs", l.skus), placing{skus: 1}, placing{skus: l.skus})
+		return l.compare(ctx, situation{"one SKU", 1, 0}, situation{fmt.Sprintf("%d SKUs", l.skus), l.skus, 0})
 	case "bulk":
-		return l.compare(ctx, "an empty table", fmt.Sprintf("%d orders", l.bulk), placing{skus: 1}, placing{skus: 1, bulk: l.bulk})
+		return l.compare(ctx, situation{"an empty table", 1, 0}, situation{fmt.Sprintf("%d orders", l.bulk), 1, l.bulk})
 	default:
 		return l.memory(ctx)
 	}
 }
 
-// targets interleaves all variants, round by round. Each round has an order of
-// its own, so that none is always measured long after its reference.
+// situation describes the stores in which a run places its orders.
+type situation struct {
+	name string
+	skus int // 1: all orders are for one SKU
+	bulk int // number of orders in the table at the start
+}
+
+// targets measures all variants and compares them with their targets.
 func (l *lab) targets(ctx context.Context) error {
 	chosen := l.chosen(false)
 	samples := make(map[string][]sample)
-	var names []string
-	for round := range l.rounds {
-		for _, i := range rand.Perm(len(chosen)) {
-			v := chosen[i]
-			s, err := l.sample(ctx, v, placing{skus: 1})
-			if err != nil {
-				return fmt.Errorf("%s: %w", v.name, err)
-			}
-			l.progress(round, v.name, s)
-			samples[v.name] = append(samples[v.name], s)
+	for round, v := range measure.Interleaved(l.Rounds, chosen) {
+		s, err := l.sample(ctx, v, situation{skus: 1})
+		if err != nil {
+			return fmt.Errorf("%s: %w", v.name, err)
 		}
+		l.tell(round, v.name, s)
+		samples[v.name] = append(samples[v.name], s)
 	}
-	for _, v := range chosen {
-		names = append(names, v.name)
-	}
-	writeTable(l.report, names, samples)
+	writeTable(l.report, names(chosen), samples)
 	fmt.Fprintln(l.report)
 	writeVerdicts(l.report, samples)
 	return nil
 }
 
-// compare runs each strategy in two situations, interleaved.
-func (l *lab) compare(ctx context.Context, first, second string, a, b placing) error {
+// compare measures each strategy in two situations, one right after the other.
+func (l *lab) compare(ctx context.Context, first, second situation) error {
 	chosen := l.chosen(true)
-	before, after := make(map[string][]sample), make(map[string][]sample)
-	for round := range l.rounds {
-		for _, v := range chosen {
-			for _, side := range []struct {
-				placing
-				name    string
-				samples map[string][]sample
-			}{{a, first, before}, {b, second, after}} {
-				s, err := l.sample(ctx, v, side.placing)
-				if err != nil {
-					return fmt.Errorf("%s, %s: %w", v.name, side.name, err)
-				}
-				l.progress(round, v.name+", "+side.name, s)
-				side.samples[v.name] = append(side.samples[v.name], s)
+	samples := map[string]map[string][]sample{first.name: {}, second.name: {}} // by situation and variant
+	for round, v := range measure.Interleaved(l.Rounds, chosen) {
+		for _, in := range []situation{first, second} {
+			s, err := l.sample(ctx, v, in)
+			if err != nil {
+				return fmt.Errorf("%s, %s: %w", v.name, in.name, err)
 			}
+			l.tell(round, v.name+", "+in.name, s)
+			samples[in.name][v.name] = append(samples[in.name][v.name], s)
 		}
 	}
-	fmt.Fprintf(l.report, "| | orders/s: %s | %s | ratio | p99 ms: %s | %s |\n|---|---|---|---|---|---|\n", first, second, first, second)
+	rows := table.New("", "orders/s: "+first.name, second.name, "ratio", "p99 ms: "+first.name, second.name)
 	for _, v := range chosen {
-		x, y := median(before[v.name]), median(after[v.name])
+		before, after := samples[first.name][v.name], samples[second.name][v.name]
+		x, y := median(before), median(after)
 		if x.fault+y.fault != "" {
-			fmt.Fprintf(l.report, "| %s | failed: %s | | | | |\n", v.name, x.fault+y.fault)
+			rows.Add(v.name, "failed: "+x.fault+y.fault)
 			continue
 		}
-		kept, _ := compared(after[v.name], before[v.name], rate)
-		fmt.Fprintf(l.report, "| %s | %.0f | %.0f | %.2f | %.1f | %.1f |\n", v.name, x.perSecond, y.perSecond, kept, millis(x.p99), millis(y.p99))
+		ratio, _ := compared(after, before, rate)
+		rows.Add(v.name, whole(x.perSecond), whole(y.perSecond), fmt.Sprintf("%.2f", ratio), millis(x.p99), millis(y.p99))
 	}
+	rows.WriteMarkdown(l.report)
 	return nil
 }
 
-func (l *lab) progress(round int, what string, s sample) {
+// tell reports one run on the terminal.
+func (l *lab) tell(round int, what string, s sample) {
 	if s.fault != "" {
-		fmt.Fprintf(os.Stderr, "%s round %d/%d %s: %s\n", l.database, round+1, l.rounds, what, s.fault)
+		fmt.Fprintf(l.progress, "%s round %d/%d %s: %s\n", l.database, round+1, l.Rounds, what, s.fault)
 		return
 	}
-	fmt.Fprintf(os.Stderr, "%s round %d/%d %-28s %6.0f/s, µs of CPU: %.0f app, %.0f Redis, %.0f database; p99 %.1f ms, groups of %.1f\n",
-		l.database, round+1, l.rounds, what, s.perSecond, s.app, s.redis, s.db, millis(s.p99), s.grouped)
+	fmt.Fprintf(l.progress, "%s round %d/%d %-28s %6.0f/s, µs of CPU: %.0f app, %.0f Redis, %.0f database; p99 %s ms, groups of %s\n",
+		l.database, round+1, l.Rounds, what, s.perSecond, s.app, s.redis, s.db, millis(s.p99), table.Figure("%.1f", s.grouped))
 }
 
-// placing is the situation in which orders are placed.
-type placing struct {
-	skus int // 1: one, hot
-	bulk int // orders that are there already
-}
-
-// sample measures one variant once, from empty tables.
-func (l *lab) sample(ctx context.Context, v variant, p placing) (sample, error) {
-	if err := l.reset(ctx, v, p); err != nil {
+// sample measures one variant once. It begins with empty tables.
+func (l *lab) sample(ctx context.Context, v variant, in situation) (sample, error) {
+	if err := l.reset(ctx, v, in); err != nil {
 		return sample{}, err
 	}
-	server, err := l.start(ctx, v, p)
+	api, err := l.start(ctx, v, in)
 	if err != nil {
 		return sample{}, err
 	}
 	defer func() {
-		server.Interrupt()
-		server.Wait()
+		api.Interrupt()
+		api.Wait()
 	}()
 	l.runs++
-	load := load{url: server.URL(), connections: l.connections, skus: p.skus, keyed: v.keyed, run: fmt.Sprint("r", l.runs)}
-	var before result
+	load := load{url: api.URL(), connections: l.connections, skus: in.skus, keyed: v.keyed, run: fmt.Sprint("r", l.runs)}
+	var warmedUp result
 	if l.warmUp > 0 {
 		load.run += "w"
-		if before, err = l.generator.run(ctx, load, time.Duration(l.warmUp)*time.Second); err != nil {
+		if warmedUp, err = l.generator.run(ctx, load, time.Duration(l.warmUp)*time.Second); err != nil {
 			return sample{}, err
 		}
 		load.run += "m"
 	}
-	metrics := l.metrics(ctx, v, server)
-	app, cache, database := machine.CPUTime(server.PIDs()), machine.CPUTime(l.redis.PIDs()), machine.CPUTime(l.server.PIDs())
-	r, err := l.generator.run(ctx, load, time.Duration(l.seconds)*time.Second)
+	before := l.usage(ctx, v, api)
+	r, err := l.generator.run(ctx, load, time.Duration(l.Seconds)*time.Second)
 	if err != nil {
 		return sample{}, err
 	}
-	app, cache, database = machine.CPUTime(server.PIDs())-app, machine.CPUTime(l.redis.PIDs())-cache, machine.CPUTime(l.server.PIDs())-database
-	counted := l.metrics(ctx, v, server)
+	after := l.usage(ctx, v, api)
+	if fault := l.audit(ctx, v, in, api, warmedUp.Created+r.Created); fault != "" {
+		return sample{fault: fault}, nil
+	}
+	if fault := unexpected(v, r); fault != "" {
+		return sample{fault: fault}, nil
+	}
+	return evaluate(v, r, before, after), nil
+}
 
-	if fault := l.audit(ctx, v, p, server, before.Created+r.Created); fault != "" {
-		return sample{fault: fault}, nil
+// usage is what the processes have used and counted so far.
+type usage struct {
+	app, redis, db time.Duration // of CPU
+	counters       map[string]float64
+}
+
+func (l *lab) usage(ctx context.Context, v variant, api *testenv.APIServer) usage {
+	u := usage{app: machine.CPUTime(api.PIDs()), redis: machine.CPUTime(l.redis.PIDs()), db: machine.CPUTime(l.server.PIDs())}
+	if v.program == "" {
+		u.counters, _ = server.Client{}.Counters(ctx, api.URL()+"/metrics")
 	}
-	if fault := expected(v, r); fault != "" {
-		return sample{fault: fault}, nil
+	return u
+}
+
+// evaluate computes the figures of a run from the answers to it and the usage before
+// and after it.
+func evaluate(v variant, r result, before, after usage) sample {
+	each := func(before, after time.Duration) float64 {
+		return float64((after - before).Microseconds()) / float64(r.answers())
 	}
-	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(r.answers()) }
 	s := sample{
 		perSecond: float64(r.answers()) / r.Elapsed.Seconds(),
-		app:       each(app), redis: each(cache), db: each(database),
+		app:       each(before.app, after.app), redis: each(before.redis, after.redis), db: each(before.db, after.db),
 		p50: r.P50, p99: r.P99, retries: -1, grouped: -1,
 	}
 	if v.program == "" && !v.soldOut {
-		s.retries = (counted["holdfast_ledger_retries_total"] - metrics["holdfast_ledger_retries_total"]) / float64(r.Created)
-		groups := counted["holdfast_ledger_group_orders_count"] - metrics["holdfast_ledger_group_orders_count"]
-		s.grouped = (counted["holdfast_ledger_group_orders_sum"] - metrics["holdfast_ledger_group_orders_sum"]) / groups
+		counted := func(name string) float64 { return after.counters[name] - before.counters[name] }
+		s.retries = counted("holdfast_ledger_retries_total") / float64(r.Created)
+		s.grouped = counted("holdfast_ledger_group_orders_sum") / counted("holdfast_ledger_group_orders_count")
 	}
-	return s, nil
+	return s
 }
 
-// expected says what is wrong with the answers.
-func expected(v variant, r result) string {
-	wrong := r.Other
+// unexpected describes the answers if the variant should not have given them.
+func unexpected(v variant, r result) string {
+	wrong := r.Broken
 	if v.soldOut {
 		wrong += r.Created
 	} else {
 		wrong += r.Refused
 	}
-	// A row that everybody wants makes some wait too long: "busy" is one of the
-	// answers of a strategy that tries again and again.
-	if v.strategy == "optimistic" {
-		wrong -= r.Other
+	// Under contention for one row, optimistic exhausts its retries and answers "busy".
+	if v.strategy != "optimistic" {
+		wrong += r.Other
 	}
-	if wrong+r.Broken > 0 || r.answers() == 0 {
-		return fmt.Sprintf("%d orders, %d sold out, %d other answers, %d broken connections", r.Created, r.Refused, r.Other, r.Broken)
+	if wrong == 0 && r.answers() > 0 {
+		return ""
 	}
-	return ""
+	return fmt.Sprintf("%d orders, %d sold out, %d other answers, %d broken connections", r.Created, r.Refused, r.Other, r.Broken)
 }
 
-// reset empties Redis and the tables, and lays in what the run needs.
-func (l *lab) reset(ctx context.Context, v variant, p placing) error {
+// reset empties Redis and the tables, and inserts the rows that the situation needs.
+func (l *lab) reset(ctx context.Context, v variant, in situation) error {
 	if err := l.client.FlushAll(ctx).Err(); err != nil {
 		return err
 	}
-	for _, table := range []string{"order_lines", "orders", "outbox", "stock", "reference_orders"} {
-		if _, err := l.db.ExecContext(ctx, "TRUNCATE TABLE "+table); err != nil {
+	for _, name := range []string{"order_lines", "orders", "outbox", "stock", "reference_orders"} {
+		if _, err := l.db.ExecContext(ctx, "TRUNCATE TABLE "+name); err != nil {
 			return err
 		}
 	}
 	if v.program != "" {
 		return l.client.Set(ctx, "stock", hugeTotal, 0).Err()
 	}
-	var statements []string
-	sequence := func(n int) string { return fmt.Sprintf("generate_series(1, %d) AS s(seq)", n) }
+	if in.skus > 1 {
+		if err := l.insertSKUs(ctx, v.strategy, in.skus); err != nil {
+			return err
+		}
+	}
+	if in.bulk > 0 {
+		return l.insertOrders(ctx, in.bulk)
+	}
+	return nil
+}
+
+// insertSKUs inserts stock rows as the strategy would leave them, so that the service
+// has nothing to convert when it starts.
+func (l *lab) insertSKUs(ctx context.Context, strategy string, count int) error {
+	const generation, epoch = 2, 2 << 28 // the upper bits of an epoch are its generation
+	name := "'s' || seq"
+	if l.database == "mariadb" {
+		name = "CONCAT('s', seq)"
+	}
+	return l.exec(ctx,
+		fmt.Sprintf("UPDATE ledger SET generation = %d, layout = '%s'", generation, strategy),
+		fmt.Sprintf(`INSERT INTO stock (sku, kind, total, available, epoch)
+			SELECT %s, 'product', %d, %d, %d FROM %s`, name, hugeTotal, hugeTotal, epoch+1, l.sequence(count)))
+}
+
+// insertOrders inserts pending orders of one unit each.
+func (l *lab) insertOrders(ctx context.Context, count int) error {
 	id, take := "md5('o' || seq)::uuid", "md5('t' || seq)::uuid"
 	if l.database == "mariadb" {
-		sequence = func(n int) string { return fmt.Sprintf("seq_1_to_%d", n) }
 		id, take = "UNHEX(MD5(CONCAT('o', seq)))", "UNHEX(MD5(CONCAT('t', seq)))"
 	}
-	if p.skus > 1 {
-		name := "'s' || seq"
-		if l.database == "mariadb" {
-			name = "CONCAT('s', seq)"
-		}
-		// As if the strategy had sold them before: there is nothing to adopt.
-		const generation, epoch = 2, 2 << 28 // an epoch's upper bits are its generation
-		statements = append(statements,
-			fmt.Sprintf("UPDATE ledger SET generation = %d, layout = '%s'", generation, v.strategy),
-			fmt.Sprintf(`INSERT INTO stock (sku, kind, total, available, epoch)
-				SELECT %s, 'product', %d, %d, %d FROM %s`, name, hugeTotal, hugeTotal, epoch+1, sequence(p.skus)))
+	statements := []string{
+		fmt.Sprintf(`INSERT INTO orders (id, take_id, buyer_id, status, strategy, created_at)
+			SELECT %s, %s, 'bulk', 'pending', 'lua', CURRENT_TIMESTAMP FROM %s`, id, take, l.sequence(count)),
+		fmt.Sprintf(`INSERT INTO order_lines (order_id, sku, quantity) SELECT %s, 'hot', 1 FROM %s`, id, l.sequence(count)),
 	}
-	if p.bulk > 0 {
-		statements = append(statements,
-			fmt.Sprintf(`INSERT INTO orders (id, take_id, buyer_id, status, strategy, created_at)
-				SELECT %s, %s, 'bulk', 'pending', 'lua', CURRENT_TIMESTAMP FROM %s`, id, take, sequence(p.bulk)),
-			fmt.Sprintf(`INSERT INTO order_lines (order_id, sku, quantity) SELECT %s, 'hot', 1 FROM %s`, id, sequence(p.bulk)))
+	if l.database == "postgres" {
+		statements = append(statements, "VACUUM ANALYZE orders, order_lines")
 	}
+	return l.exec(ctx, statements...)
+}
+
+// sequence is a table whose column seq counts from 1.
+func (l *lab) sequence(count int) string {
+	if l.database == "mariadb" {
+		return fmt.Sprintf("seq_1_to_%d", count)
+	}
+	return fmt.Sprintf("generate_series(1, %d) AS s(seq)", count)
+}
+
+func (l *lab) exec(ctx context.Context, statements ...string) error {
 	for _, statement := range statements {
 		if _, err := l.db.ExecContext(ctx, statement); err != nil {
 			return err
 		}
 	}
-	if p.bulk > 0 && l.database == "postgres" {
-		_, err := l.db.ExecContext(ctx, "VACUUM ANALYZE orders, order_lines")
-		return err
-	}
 	return nil
 }
 
-// start starts the variant's program and, for the service, lays its stock in.
-func (l *lab) start(ctx context.Context, v variant, p placing) (*testenv.APIServer, error) {
+// start starts the variant's program and creates the stock that it sells.
+func (l *lab) start(ctx context.Context, v variant, in situation) (*testenv.APIServer, error) {
 	if v.program != "" {
 		return testenv.Serve(l.t, "./bench/reference", "--program", v.program, "--redis", l.redis.Addr(), "--driver", l.driver, "--source", l.source), nil
 	}
-	server := testenv.API(l.t, "--strategy", v.strategy, "--db", l.server.URL(), "--redis", l.redis.URL(), "--log-level", "error")
-	if p.skus > 1 {
-		return server, nil
+	api := testenv.API(l.t, "--strategy", v.strategy, "--db", l.server.URL(), "--redis", l.redis.URL(), "--log-level", "error")
+	if in.skus > 1 {
+		return api, nil // reset has inserted the stock
 	}
-	total := hugeTotal
+	total := int64(hugeTotal)
 	if v.soldOut {
 		total = 1
 	}
-	if err := call(ctx, http.MethodPut, server.URL()+"/stock/hot", fmt.Sprintf(`{"kind":"product","total":%d}`, total), nil); err != nil {
+	if err := (server.Client{}).PutStock(ctx, api.URL(), "hot", total); err != nil {
 		return nil, err
 	}
 	if v.soldOut {
-		return server, call(ctx, http.MethodPost, server.URL()+"/orders", `{"buyer_id":"first","lines":[{"sku":"hot","quantity":1}]}`, nil)
+		return api, server.Client{}.PostOrder(ctx, api.URL(), "first", "hot")
 	}
-	return server, nil
+	return api, nil
 }
 
-// audit holds what was answered against what is in the database. The load ends
-// in mid-request: an order of each connection may be there that nobody heard of.
-func (l *lab) audit(ctx context.Context, v variant, p placing, server *testenv.APIServer, created int64) string {
+// audit compares the orders that were answered with the database, and describes what
+// is wrong. The load ends with a request under way on each connection: their orders
+// may be in the database without an answer.
+func (l *lab) audit(ctx context.Context, v variant, in situation, api *testenv.APIServer, created int64) string {
 	if v.program == "a" || v.program == "b" {
-		return ""
+		return "" // they store nothing
 	}
-	table, where := "orders", " WHERE buyer_id <> 'bulk' AND status = 'pending'"
+	query := "SELECT COUNT(*) FROM orders WHERE buyer_id <> 'bulk' AND status = 'pending'"
 	if v.program != "" {
-		table, where = "reference_orders", ""
+		query = "SELECT COUNT(*) FROM reference_orders"
 	}
 	var rows int64
-	if err := l.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+table+where).Scan(&rows); err != nil {
+	if err := l.db.QueryRowContext(ctx, query).Scan(&rows); err != nil {
 		return err.Error()
 	}
-	loads := int64(2)
 	if v.soldOut {
-		created++ // the first
+		created++ // the order that took the only unit
 	}
+	const loads = 2 // the warm-up and the measured run
 	if rows < created || rows > created+loads*int64(l.connections) {
 		return fmt.Sprintf("%d orders were answered, %d are in the database", created, rows)
 	}
-	if v.program != "" || p.skus > 1 {
+	if v.program != "" || in.skus > 1 {
 		return ""
 	}
-	var a struct{ Oversold int64 }
-	if err := call(ctx, http.MethodGet, server.URL()+"/stock/hot/audit", "", &a); err != nil {
+	var stock struct{ Oversold int64 }
+	if err := (server.Client{}).GetJSON(ctx, api.URL()+"/stock/hot/audit", &stock); err != nil {
 		return err.Error()
 	}
-	if a.Oversold > 0 {
-		return fmt.Sprintf("oversold %d", a.Oversold)
+	if stock.Oversold > 0 {
+		return fmt.Sprintf("oversold %d", stock.Oversold)
 	}
 	return ""
 }
 
-// metrics reads the figures without labels.
-func (l *lab) metrics(ctx context.Context, v variant, server *testenv.APIServer) map[string]float64 {
-	if v.program != "" {
-		return nil
-	}
-	var text string
-	if err := call(ctx, http.MethodGet, server.URL()+"/metrics", "", &text); err != nil {
-		return nil
-	}
-	return parseMetrics(text)
-}
-
-func parseMetrics(text string) map[string]float64 {
-	figures := make(map[string]float64)
-	for line := range strings.Lines(text) {
-		var (
-			name   string
-			figure float64
-		)
-		if _, err := fmt.Sscanf(line, "%s %g", &name, &figure); err == nil && !strings.HasPrefix(line, "#") {
-			figures[name] = figure
-		}
-	}
-	return figures
-}
-
-// call sends one request that must succeed. into is nil, a *string or decoded
-// from JSON.
-func call(ctx context.Context, method, url, body string, into any) error {
-	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader([]byte(body)))
-	if err != nil {
-		return err
-	}
-	if body != "" {
-		r.Header.Set("Content-Type", "application/json")
-	}
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	answer, err := io.ReadAll(response.Body)
-	if err != nil {
-		return err
-	}
-	if response.StatusCode >= 300 {
-		return fmt.Errorf("%s %s: %s: %s", method, url, response.Status, answer)
-	}
-	switch into := into.(type) {
-	case nil:
-		return nil
-	case *string:
-		*into = string(answer)
-		return nil
-	default:
-		return json.Unmarshal(answer, into)
-	}
-}
-
-// memory watches the service and Redis over many orders.
+// memory measures the memory of the service and of Redis while orders accumulate.
 func (l *lab) memory(ctx context.Context) error {
-	v, _ := findVariant("lua")
-	if err := l.reset(ctx, v, placing{skus: 1}); err != nil {
+	v, in := variant{name: "lua", strategy: "lua"}, situation{skus: 1}
+	if err := l.reset(ctx, v, in); err != nil {
 		return err
 	}
-	server, err := l.start(ctx, v, placing{skus: 1})
+	api, err := l.start(ctx, v, in)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		server.Interrupt()
-		server.Wait()
+		api.Interrupt()
+		api.Wait()
 	}()
-	fmt.Fprintln(l.report, "| orders | api, resident MiB | Redis, used_memory MiB |\n|---|---|---|")
-	var placed int64
-	for step := 0; ; step++ {
-		used, err := l.client.Info(ctx, "memory").Result()
+	rows := table.New("orders", "api, resident MiB", "Redis, used_memory MiB")
+	defer func() { rows.WriteMarkdown(l.report) }()
+	for placed := int64(0); ; {
+		used, err := l.redisMiB(ctx)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(l.report, "| %d | %.1f | %.2f |\n", placed, machine.ResidentMiB(server.PID()), usedMiB(used))
+		rows.Add(placed, fmt.Sprintf("%.1f", machine.ResidentMiB(api.PID())), fmt.Sprintf("%.2f", used))
 		if placed >= int64(l.orders) {
 			return nil
 		}
 		for target := min(int64(l.orders), placed+int64(l.orders)/10); placed < target; {
-			r, err := l.generator.run(ctx, load{url: server.URL(), connections: l.connections, skus: 1}, 3*time.Second)
+			r, err := l.generator.run(ctx, load{url: api.URL(), connections: l.connections, skus: 1}, 3*time.Second)
 			if err != nil {
 				return err
 			}
-			if fault := expected(v, r); fault != "" {
+			if fault := unexpected(v, r); fault != "" {
 				return fmt.Errorf("after %d orders: %s", placed, fault)
 			}
 			placed += r.Created
 		}
-		fmt.Fprintf(os.Stderr, "%s memory: %d orders\n", l.database, placed)
+		fmt.Fprintf(l.progress, "%s memory: %d orders\n", l.database, placed)
 	}
 }
 
-func usedMiB(info string) float64 {
-	for line := range strings.Lines(info) {
-		var n float64
-		if _, err := fmt.Sscanf(line, "used_memory:%f", &n); err == nil {
-			return n / (1 << 20)
-		}
+// redisMiB returns the memory that Redis has allocated.
+func (l *lab) redisMiB(ctx context.Context) (float64, error) {
+	info := l.client.InfoMap(ctx, "memory")
+	if info.Err() != nil {
+		return 0, info.Err()
 	}
-	return 0
+	bytes, err := strconv.ParseFloat(info.Item("Memory", "used_memory"), 64)
+	return bytes / (1 << 20), err
 }

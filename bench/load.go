@@ -17,7 +17,7 @@ import (
 //go:embed order.lua
 var orderLua []byte
 
-// load is what one run of wrk asks for.
+// load is the load of one run of wrk.
 type load struct {
 	url         string
 	connections int
@@ -26,33 +26,34 @@ type load struct {
 	run         string // part of every key
 }
 
-// result is what wrk saw.
+// result is what wrk counted.
 type result struct {
-	Created, Refused, Other, Broken int64
+	Created, Refused, Other, Broken int64 // Broken: connections
 	Elapsed                         time.Duration
 	P50, P99                        time.Duration
 }
 
-// answers is how many requests were answered as an order may be.
+// answers is the number of orders that were created or refused.
 func (r result) answers() int64 { return r.Created + r.Refused }
 
-// generator runs wrk with the script, which lies in a folder of its own.
+// generator runs wrk with order.lua.
 type generator struct{ script string }
 
+// newGenerator writes the script into the folder.
 func newGenerator(folder string) (*generator, error) {
 	g := &generator{filepath.Join(folder, "order.lua")}
 	return g, os.WriteFile(g.script, orderLua, 0o600)
 }
 
-// run loads for so long and returns what came of it.
-func (g *generator) run(ctx context.Context, l load, how time.Duration) (result, error) {
+// run generates the load for the duration, which it cuts to whole seconds.
+func (g *generator) run(ctx context.Context, l load, duration time.Duration) (result, error) {
 	keyed := "plain"
 	if l.keyed {
 		keyed = "keyed"
 	}
-	cmd := exec.CommandContext(ctx, "wrk", "-t2", fmt.Sprintf("-c%d", l.connections), fmt.Sprintf("-d%ds", int(how.Seconds())),
+	cmd := exec.CommandContext(ctx, "wrk", "-t2", fmt.Sprintf("-c%d", l.connections), fmt.Sprintf("-d%ds", int(duration.Seconds())),
 		"-s", g.script, l.url, "--", fmt.Sprint(l.skus), keyed, l.run)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal is for this program
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal reaches only this program, which ends ctx
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return result{}, fmt.Errorf("wrk: %w: %s", errors.Join(ctx.Err(), err), out)
@@ -60,7 +61,7 @@ func (g *generator) run(ctx context.Context, l load, how time.Duration) (result,
 	return parseResult(string(out))
 }
 
-// parseResult finds the line that order.lua prints when it is done.
+// parseResult reads the line that order.lua prints at the end.
 func parseResult(out string) (result, error) {
 	for lines := bufio.NewScanner(strings.NewReader(out)); lines.Scan(); {
 		var (

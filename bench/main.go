@@ -1,148 +1,139 @@
-// Command bench measures every strategy over HTTP against small reference
-// programs, in one interleaved run on real servers with their default
-// durability: orders per second, CPU per order of the service, Redis and the
-// database apart, and latency. It starts all it needs but wrk, and leaves
-// nothing behind. docs/benchmarks.md says how to read what it prints.
+// Command bench measures every strategy over HTTP and compares it with small
+// reference programs, interleaved in one run on real servers with their default
+// durability. It measures orders per second, CPU time per order (of the service, of
+// Redis and of the database) and latency. It needs wrk, starts everything else itself,
+// and leaves nothing behind. docs/benchmarks.md explains the tables that it prints.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
-	"time"
 
-	"github.com/spf13/pflag"
-
-	"github.com/holdfast-stock/holdfast/internal/machine"
+	"github.com/holdfast-stock/holdfast/bench/session"
+	"github.com/holdfast-stock/holdfast/internal/lab/command"
+	"github.com/holdfast-stock/holdfast/internal/lab/machine"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	err := run(ctx, os.Args[1:])
-	switch {
-	case errors.Is(err, pflag.ErrHelp):
-	case errors.Is(err, errUsage):
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(2)
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
-}
-
-var errUsage = errors.New("run go run ./bench --help")
+func main() { command.Main("bench", run) }
 
 // settings are the command line.
 type settings struct {
+	session.Session
 	only, databases, variants []string
-	rounds, seconds           int
 	warmUp, connections       int
 	skus, bulk, orders        int
-	out                       string
 }
 
-// sets are what can be measured, in this order.
+// sets are the names of the measurements, in the order in which they run.
 var sets = []string{"targets", "spread", "bulk", "memory"}
 
-func parse(args []string) (s settings, err error) {
-	flags := pflag.NewFlagSet("bench", pflag.ContinueOnError)
-	flags.SortFlags = false
-	flags.StringSliceVar(&s.only, "only", []string{"targets"}, "what to measure: targets, spread (one SKU against --skus), bulk (an empty table against --bulk orders), memory (over --orders orders)")
+const help = `Measures every strategy and compares it with reference programs. Needs wrk,
+redis-server, mariadbd and postgres.
+
+Usage:
+  go run ./bench [flags]
+
+Flags:
+%s`
+
+func parse(args []string, stdout io.Writer) (s settings, err error) {
+	flags := command.Flags("bench")
+	flags.StringSliceVar(&s.only, "only", []string{"targets"}, "measurements: targets, spread (one SKU against --skus), bulk (an empty table against one with --bulk orders), memory (over --orders orders)")
 	flags.StringSliceVar(&s.databases, "db", []string{"mariadb", "postgres"}, "databases")
-	flags.StringSliceVar(&s.variants, "variants", nil, "only these: a, b, c, d, lua, lua-keyed, sold-out, a strategy's name")
-	flags.IntVar(&s.rounds, "rounds", 3, "rounds; the tables show medians")
-	flags.IntVar(&s.seconds, "seconds", 8, "measured seconds of each run")
+	flags.StringSliceVar(&s.variants, "variants", nil, "only these: "+strings.Join(names(variants), ", "))
+	s.Define(flags, 8)
 	flags.IntVar(&s.warmUp, "warm-up", 2, "seconds of load before each measured run")
-	flags.IntVar(&s.connections, "connections", 64, "connections of the load")
-	flags.IntVar(&s.skus, "skus", 10_000, "SKUs of the spread")
-	flags.IntVar(&s.bulk, "bulk", 1_000_000, "orders that are there already")
-	flags.IntVar(&s.orders, "orders", 1_000_000, "orders of the memory run")
-	flags.StringVar(&s.out, "out", "", "also write the tables to this `file`")
-	flags.Usage = func() {
-		fmt.Fprintf(os.Stderr, "Usage: go run ./bench [flags]\n\nMeasures every strategy against reference programs; needs wrk, redis-server, mariadbd and postgres.\n\n%s", flags.FlagUsages())
+	flags.IntVar(&s.connections, "connections", 64, "connections of the load, at least 2")
+	flags.IntVar(&s.skus, "skus", 10_000, "number of SKUs in spread")
+	flags.IntVar(&s.bulk, "bulk", 1_000_000, "number of orders in the table in bulk")
+	flags.IntVar(&s.orders, "orders", 1_000_000, "number of orders in memory")
+	if err := command.Parse(flags, args, help, stdout); err != nil {
+		return s, err
 	}
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return s, err
-		}
-		return s, fmt.Errorf("%w: %w", err, errUsage)
-	}
-	for _, set := range s.only {
-		if !slices.Contains(sets, set) {
-			return s, fmt.Errorf("--only: %q is none of %s: %w", set, strings.Join(sets, ", "), errUsage)
-		}
-	}
-	for _, d := range s.databases {
-		if d != "mariadb" && d != "postgres" {
-			return s, fmt.Errorf("--db: %q is neither mariadb nor postgres: %w", d, errUsage)
-		}
-	}
-	for _, v := range s.variants {
-		if _, ok := findVariant(v); !ok {
-			return s, fmt.Errorf("--variants: there is no %q: %w", v, errUsage)
-		}
-	}
-	if min(s.rounds, s.seconds, s.connections, s.skus, s.bulk, s.orders) < 1 || s.warmUp < 0 || s.connections < 2 {
-		return s, fmt.Errorf("numbers must be positive, --connections at least 2: %w", errUsage)
-	}
-	return s, nil
+	return s, s.check()
 }
 
-func run(ctx context.Context, args []string) error {
-	s, err := parse(args)
+func (s *settings) check() error {
+	for _, list := range []struct {
+		flag    string
+		values  []string
+		allowed []string
+	}{
+		{"only", s.only, sets}, {"db", s.databases, []string{"mariadb", "postgres"}}, {"variants", s.variants, names(variants)},
+	} {
+		for _, value := range list.values {
+			if err := command.OneOf(list.flag, value, list.allowed); err != nil {
+				return err
+			}
+		}
+	}
+	const most = 100_000_000
+	return cmp.Or(
+		s.Check(),
+		command.Between("warm-up", int64(s.warmUp), 0, most),
+		command.Between("connections", int64(s.connections), 2, most),
+		command.Between("skus", int64(s.skus), 1, most),
+		command.Between("bulk", int64(s.bulk), 1, most),
+		command.Between("orders", int64(s.orders), 1, most),
+	)
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	s, err := parse(args, stdout)
 	if err != nil {
 		return err
 	}
 	if _, err := exec.LookPath("wrk"); err != nil {
-		return fmt.Errorf("wrk is not installed: apt-get install wrk (make bench does it when root)")
+		return errors.New("wrk is not installed: apt-get install wrk (make bench does so as root)")
 	}
-	tables := []io.Writer{os.Stdout}
-	if s.out != "" {
-		file, err := os.Create(s.out)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		tables = append(tables, file)
+	report, closeReport, err := s.Report(stdout, "./bench", args, machine.Version("redis-server", "--version"), machine.Version("mariadbd", "--version"),
+		cmp.Or(machine.Version("postgres", "--version"), machine.Version("psql", "--version")), machine.Version("wrk", "-v"))
+	if err != nil {
+		return err
 	}
-	report := io.MultiWriter(tables...)
-	fmt.Fprintf(report, "`go run ./bench %s`, commit %s, %s\n\nOn %s.\n", strings.Join(args, " "), machine.Commit(), time.Now().UTC().Format(time.DateOnly), measuredOn())
-	return testenv.Run(func(t testenv.T) error {
+	err = testenv.Run(func(t testenv.T) error {
 		for _, database := range s.databases {
-			l, err := newLab(ctx, t, s, database, report)
-			if err != nil {
-				return err
+			if err := measureOn(ctx, t, s, database, report, stderr); err != nil {
+				return fmt.Errorf("%s: %w", database, err)
 			}
-			for _, set := range sets {
-				if !slices.Contains(s.only, set) {
-					continue
-				}
-				if err := l.measure(ctx, set); err != nil {
-					return err
-				}
-			}
-			l.close()
 		}
 		return nil
 	})
+	return errors.Join(err, closeReport())
 }
 
-// variant is one thing that is measured.
+// measureOn runs the measurements on one database.
+func measureOn(ctx context.Context, t testenv.T, s settings, database string, report, progress io.Writer) error {
+	l, err := newLab(ctx, t, s, database, report, progress)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	for _, set := range sets {
+		if !slices.Contains(s.only, set) {
+			continue
+		}
+		if err := l.measure(ctx, set); err != nil {
+			return fmt.Errorf("%s: %w", set, err)
+		}
+	}
+	return nil
+}
+
+// variant is one program, or one strategy of the service, under one kind of load.
 type variant struct {
 	name     string
-	program  string // of the reference; empty: the service
+	program  string // reference program; empty: the service
 	strategy string
-	keyed    bool
-	soldOut  bool
+	keyed    bool // orders have idempotency keys
+	soldOut  bool // no stock is left
 }
 
 var variants = []variant{
@@ -159,18 +150,19 @@ var variants = []variant{
 	{name: "sold-out", strategy: "lua", soldOut: true},
 }
 
-func findVariant(name string) (variant, bool) {
-	i := slices.IndexFunc(variants, func(v variant) bool { return v.name == name })
-	if i < 0 {
-		return variant{}, false
+func names(of []variant) []string {
+	list := make([]string, len(of))
+	for i, v := range of {
+		list[i] = v.name
 	}
-	return variants[i], true
+	return list
 }
 
-// chosen are the variants that were asked for, of those that the set measures.
-func (s settings) chosen(servicesOnly bool) (chosen []variant) {
+// chosen returns the variants of --variants. With strategiesOnly it leaves out the
+// reference programs and the special loads.
+func (s settings) chosen(strategiesOnly bool) (chosen []variant) {
 	for _, v := range variants {
-		if servicesOnly && (v.program != "" || v.soldOut || v.keyed) {
+		if strategiesOnly && (v.program != "" || v.soldOut || v.keyed) {
 			continue
 		}
 		if s.variants == nil || slices.Contains(s.variants, v.name) {

@@ -1,6 +1,7 @@
--- Orders as a real client would send them: a buyer each, and a key each where
--- asked for. Arguments: how many SKUs, "keyed" or "plain", and what this run is
--- called, so that no two runs share a key.
+-- Sends orders as a real client does: each has its own buyer, and its own
+-- idempotency key if the run is keyed.
+-- Arguments: the number of SKUs, "keyed" or "plain", and the name of the run, which
+-- is part of every key so that no two runs share one.
 local threads, next_id = {}, 1
 
 function setup(thread)

@@ -1,51 +1,23 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-const (
-	// restTimeout bounds the wait for what is in flight when a load has ended.
-	restTimeout = 10 * time.Second
-	// brokenRest is the same for a strategy that loses updates: its count may
-	// never say that nothing is in flight, and is not judged.
-	brokenRest = time.Second
-)
-
-// rest is when the counts of a SKU are read: when they are at rest, or at the
-// limit.
-type rest struct {
-	limit  time.Duration
-	atRest func(counts) bool
-}
-
-// restOf is the rest after a load on the strategy.
-func restOf(spec strategy.Spec) rest {
-	if spec.Sound {
-		return rest{restTimeout, counts.landed}
-	}
-	return rest{brokenRest, counts.landed}
-}
-
-// audit holds what the harness recorded against what the stores have, with SQL
-// and Redis commands of its own: it never asks the service's audit.
-func (l *lab) audit(ctx context.Context, r *Result, rec *record, f *fleet, sku string, at rest) (err error) {
-	r.Sold = rec.accepted.Load() // all there is to go by without a database
+// audit compares the record with the stores, by SQL and Redis commands of its own. It
+// never asks the service's own audit.
+func (l *lab) audit(ctx context.Context, r *results.Result, rec *record, f *fleet, sku string, until settled) error {
+	r.Sold = rec.accepted.Load() // without a database, the 201s are the only count
 	if l.sql != nil {
-		now, err := l.await(ctx, sku, at)
+		now, err := l.await(ctx, sku, until)
 		if err != nil {
 			return err
 		}
@@ -56,44 +28,55 @@ func (l *lab) audit(ctx context.Context, r *Result, rec *record, f *fleet, sku s
 	}
 	r.Oversold = max(0, r.Sold-r.Stock)
 	r.Undersold = max(0, r.Stock-r.Sold)
-	if err := l.holdAnswers(ctx, rec, f, sku); err != nil {
+	if err := l.checkAnswers(ctx, rec, f, sku); err != nil {
 		return err
 	}
 	r.Unknown, r.Sampled, r.Findings = rec.unknown(), rec.sampled, rec.found()
-	return rec.trouble
+	return rec.sampleErr
 }
 
-// counts are the units that are left of one SKU. The gate's are nil where there is
-// none, or where nobody named it.
+// settled is the condition under which the counts of a SKU are read. The audit reads
+// them at the limit if the condition does not hold by then.
+type settled struct {
+	limit     time.Duration
+	condition func(counts) bool
+}
+
+// settledAfterLoad waits until nothing is in flight. It waits only briefly for a broken
+// strategy, whose count may never say so, and is not judged.
+func settledAfterLoad(spec strategy.Spec) settled {
+	if spec.Sound {
+		return settled{10 * time.Second, counts.nothingInFlight}
+	}
+	return settled{time.Second, counts.nothingInFlight}
+}
+
+// counts are the units left of one SKU. Those of the gate are nil if there is no gate, or
+// if --redis does not name it.
 type counts struct {
 	ledger         int64
 	gate, inFlight *int64
 }
 
-// landed reports whether nothing is in flight, so that gate and ledger can be
-// compared.
-func (c counts) landed() bool { return c.gate == nil || *c.inFlight == 0 }
+// nothingInFlight reports whether gate and ledger can be compared.
+func (c counts) nothingInFlight() bool { return c.gate == nil || *c.inFlight == 0 }
 
-// agree reports whether gate and ledger have the same, with nothing in flight.
-func (c counts) agree() bool { return c.landed() && (c.gate == nil || *c.gate == c.ledger) }
+// agree reports whether gate and ledger have the same count, with nothing in flight.
+func (c counts) agree() bool { return c.nothingInFlight() && (c.gate == nil || *c.gate == c.ledger) }
 
-// await reads the counts.
-func (l *lab) await(ctx context.Context, sku string, at rest) (counts, error) {
-	for deadline := time.Now().Add(at.limit); ; time.Sleep(20 * time.Millisecond) {
+// await waits until the counts have settled, and returns them.
+func (l *lab) await(ctx context.Context, sku string, until settled) (counts, error) {
+	for deadline := time.Now().Add(until.limit); ; time.Sleep(20 * time.Millisecond) {
 		now, err := l.counts(ctx, sku)
-		if err != nil || at.atRest(now) || time.Now().After(deadline) {
+		if err != nil || until.condition(now) || time.Now().After(deadline) {
 			return now, err
 		}
 	}
 }
 
 func (l *lab) counts(ctx context.Context, sku string) (now counts, err error) {
-	left, flying, found, err := l.gate(ctx, sku)
-	if err != nil {
+	if now.gate, now.inFlight, err = l.gate(ctx, sku); err != nil {
 		return now, err
-	}
-	if found {
-		now.gate, now.inFlight = &left, &flying
 	}
 	err = l.sql.DB().WithContext(ctx).Raw("SELECT available FROM stock WHERE sku = ?", sku).Row().Scan(&now.ledger)
 	if err != nil {
@@ -113,13 +96,13 @@ func (l *lab) sold(ctx context.Context, sku string) (units int64, err error) {
 	return units, nil
 }
 
-// gateKeys are where the gate keeps one SKU in Redis.
+// gateKeys are the Redis keys in which the gate keeps one SKU.
 type gateKeys struct {
-	ledger     string // begins every key
+	ledger     string // start of every key
 	sku        string
-	cluster    bool // each name has keys of its own
+	cluster    bool // each name has its own keys
 	generation int64
-	names      []string // of the generation's counts: the SKU, or its segments
+	names      []string // of the counts of the generation: the SKU or its segments
 }
 
 func (l *lab) gateOf(ctx context.Context, sku string) (g gateKeys, err error) {
@@ -129,7 +112,7 @@ func (l *lab) gateOf(ctx context.Context, sku string) (g gateKeys, err error) {
 	}
 	_, cluster := l.redis.(*redis.ClusterClient)
 	g = gateKeys{ledger: "holdfast:{" + id.String(), sku: sku, cluster: cluster, names: []string{sku}}
-	mark, err := l.redis.Get(ctx, g.ledger+"}:generation").Result()
+	generation, err := l.redis.Get(ctx, g.ledger+"}:generation").Result()
 	if errors.Is(err, redis.Nil) {
 		return g, nil
 	}
@@ -137,8 +120,8 @@ func (l *lab) gateOf(ctx context.Context, sku string) (g gateKeys, err error) {
 		return g, fmt.Errorf("reading the gate's generation: %w", err)
 	}
 	var segments int
-	if _, err := fmt.Sscan(mark, &g.generation, &segments); err != nil {
-		return g, fmt.Errorf("the gate's generation is %q: %w", mark, err)
+	if _, err := fmt.Sscan(generation, &g.generation, &segments); err != nil {
+		return g, fmt.Errorf("parsing the gate's generation %q: %w", generation, err)
 	}
 	if segments > 0 {
 		g.names = segmentsOf(sku, segments)
@@ -146,7 +129,7 @@ func (l *lab) gateOf(ctx context.Context, sku string) (g gateKeys, err error) {
 	return g, nil
 }
 
-// segmentsOf are the names of the SKU's segments.
+// segmentsOf returns the names of the SKU's segments.
 func segmentsOf(sku string, count int) []string {
 	names := make([]string, count)
 	for n := range names {
@@ -155,157 +138,77 @@ func segmentsOf(sku string, count int) []string {
 	return names
 }
 
-// own is a key that only this name has.
-func (g gateKeys) own(name, what string) string { return g.ledger + ":" + name + "}:" + what }
+// ownKey returns a key that belongs to this name only.
+func (g gateKeys) ownKey(name, what string) string { return g.ledger + ":" + name + "}:" + what }
 
-// key is the hash that has the name among its fields.
+// key returns the hash that has the name as a field.
 func (g gateKeys) key(name, what string) string {
 	if g.cluster {
-		return g.own(name, what)
+		return g.ownKey(name, what)
 	}
 	return g.ledger + "}:" + what
 }
 
-// gate adds up the counts of the current generation that the gate has in Redis, of
-// all segments.
-func (l *lab) gate(ctx context.Context, sku string) (left, flying int64, found bool, err error) {
+// generationBits is the number of lower bits of an epoch. The bits above are its
+// generation.
+const generationBits = 28
+
+// gate adds up the gate's counts of the current generation over all segments. It returns
+// nil if the gate has no count.
+func (l *lab) gate(ctx context.Context, sku string) (available, inFlight *int64, err error) {
 	if l.redis == nil {
-		return 0, 0, false, nil
+		return nil, nil, nil
 	}
 	g, err := l.gateOf(ctx, sku)
 	if err != nil {
-		return 0, 0, false, err
+		return nil, nil, err
 	}
+	var sum, flight int64
 	for _, name := range g.names {
 		count, err := l.redis.HGet(ctx, g.key(name, "count"), name).Result()
 		if errors.Is(err, redis.Nil) {
 			continue
 		}
 		if err != nil {
-			return 0, 0, false, fmt.Errorf("reading the gate's count: %w", err)
+			return nil, nil, fmt.Errorf("reading the gate's count of %s: %w", name, err)
 		}
-		var epoch, units, away int64
-		if _, err := fmt.Sscan(count, &epoch, &units, &away); err != nil {
-			return 0, 0, false, fmt.Errorf("the gate's count of %s is %q: %w", name, count, err)
+		var epoch, units, held int64
+		if _, err := fmt.Sscan(count, &epoch, &units, &held); err != nil {
+			return nil, nil, fmt.Errorf("parsing the gate's count %q of %s: %w", count, name, err)
 		}
-		if epoch>>28 != g.generation { // the upper bits of an epoch; nobody believes this count
+		if epoch>>generationBits != g.generation { // the gate ignores this count too
 			continue
 		}
-		found = true
-		left += units
-		flying += away
+		sum += units
+		flight += held
+		available, inFlight = &sum, &flight
 	}
-	return left, flying, found, nil
+	return available, inFlight, nil
 }
 
-func (l *lab) getJSON(ctx context.Context, url string, into any) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := l.client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: %s", url, response.Status)
-	}
-	return json.Unmarshal(text, into)
-}
-
-// guardCaught is how many orders the guard has refused behind the gates of these
-// instances so far, by their metrics; nil where there is no guard, or no such
-// metric.
-func (l *lab) guardCaught(ctx context.Context, spec strategy.Spec, f *fleet) *int64 {
+// guardRefusals returns how many orders the guard has refused on these instances so far,
+// by their metrics. It returns nil without a guard, and if a metric cannot be read.
+func (l *lab) guardRefusals(ctx context.Context, spec strategy.Spec, f *fleet) *int64 {
 	if !l.guarded(spec) {
 		return nil
 	}
-	var all int64
+	var total int64
 	for _, url := range f.urls {
-		n, err := l.guardRefusals(ctx, url)
-		if err != nil {
+		counters, err := l.client.Counters(ctx, url+"/metrics")
+		refusals, found := counters["holdfast_guard_refusals_total"]
+		if err != nil || !found {
 			return nil
 		}
-		all += n
+		total += int64(refusals)
 	}
-	return &all
+	return &total
 }
 
-func (l *lab) guardRefusals(ctx context.Context, url string) (int64, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/metrics", nil)
-	if err != nil {
-		return 0, err
-	}
-	response, err := l.client.Do(request)
-	if err != nil {
-		return 0, err
-	}
-	defer response.Body.Close()
-	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
-		if value, ok := strings.CutPrefix(lines.Text(), "holdfast_guard_refusals_total "); ok {
-			n, err := strconv.ParseFloat(value, 64)
-			return int64(n), err
-		}
-	}
-	return 0, fmt.Errorf("GET %s/metrics: %s, and no count of the guard's", url, response.Status)
-}
-
-// since is what was added between two counts.
-func since(before, after *int64) *int64 {
+// difference returns the increase between two counts, nil if either is not known.
+func difference(before, after *int64) *int64 {
 	if before == nil || after == nil {
 		return nil
 	}
 	n := *after - *before
 	return &n
-}
-
-// databaseVersion is what the database says of itself, in brackets.
-func (l *lab) databaseVersion() string {
-	var version string
-	if err := l.sql.DB().Raw("SELECT version()").Row().Scan(&version); err != nil {
-		return ""
-	}
-	words := strings.Fields(version) // PostgreSQL names its compiler too
-	return " (" + strings.Join(words[:min(2, len(words))], " ") + ")"
-}
-
-// redisVersion is what the Redis in use says of itself, after a space.
-func (l *lab) redisVersion() string {
-	info, err := l.redis.Info(context.Background(), "server").Result()
-	if err != nil {
-		return ""
-	}
-	for line := range strings.Lines(info) {
-		if version, ok := strings.CutPrefix(strings.TrimSpace(line), "redis_version:"); ok {
-			return " " + version
-		}
-	}
-	return ""
-}
-
-// redisCPU is what a Redis by itself has used so far, by its own account.
-func (l *lab) redisCPU(ctx context.Context) (used time.Duration, ok bool) {
-	client, single := l.redis.(*redis.Client)
-	if !single || l.embedded != nil {
-		return 0, false
-	}
-	info, err := client.Info(ctx, "cpu").Result()
-	if err != nil {
-		return 0, false
-	}
-	for line := range strings.Lines(info) {
-		for _, field := range []string{"used_cpu_sys:", "used_cpu_user:"} {
-			if value, found := strings.CutPrefix(strings.TrimSpace(line), field); found {
-				seconds, _ := strconv.ParseFloat(value, 64)
-				used += time.Duration(seconds * float64(time.Second))
-				ok = true
-			}
-		}
-	}
-	return used, ok
 }

@@ -12,11 +12,14 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/internal/lab/measure"
+	"github.com/holdfast-stock/holdfast/internal/lab/server"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// ledger is a lab with a SQLite ledger that the test fills, and a service that reads
-// orders back from what was answered.
+// ledger is a lab with a SQLite ledger that the test fills. Its service answers GET with
+// the orders that the record was answered with.
 type ledger struct {
 	*lab
 	fleet *fleet
@@ -32,7 +35,7 @@ func newLedger(t *testing.T, rec *record) *ledger {
 	if err := sql.MigrateUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, a := range rec.answers {
 			if a.order.ID == strings.TrimPrefix(r.URL.Path, "/orders/") {
 				_ = json.NewEncoder(w).Encode(a.order)
@@ -41,9 +44,9 @@ func newLedger(t *testing.T, rec *record) *ledger {
 		}
 		http.NotFound(w, r)
 	}))
-	t.Cleanup(server.Close)
-	l := &lab{sql: sql, client: server.Client(), samples: make(chan struct{}, samplesAtOnce), display: newDisplay(t.Output())}
-	return &ledger{l, &fleet{urls: []string{server.URL}}}
+	t.Cleanup(service.Close)
+	l := &lab{sql: sql, client: server.Client{HTTP: service.Client()}, samples: make(chan struct{}, maxSamples), display: newDisplay(t.Output())}
+	return &ledger{l, &fleet{urls: []string{service.URL}}}
 }
 
 // store inserts the order.
@@ -67,7 +70,7 @@ func (l *ledger) id(t *testing.T, o order) any {
 
 func (l *ledger) exec(t *testing.T, statement string, args ...any) {
 	t.Helper()
-	pool, err := l.sql.DB().DB() // gorm would take an ID for a list of bytes
+	pool, err := l.sql.DB().DB() // gorm would expand an ID into a list of bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,14 +79,14 @@ func (l *ledger) exec(t *testing.T, statement string, args ...any) {
 	}
 }
 
-// numbered is the n-th order, of one unit.
+// numbered returns the n-th order.
 func numbered(n int) order {
 	o := oneUnit(fmt.Sprintf("lt-buyer-%d", n), "lt-sku")
 	o.ID, o.Status = uuid.NewSHA1(uuid.Nil, fmt.Append(nil, n)).String(), "pending"
 	return o
 }
 
-// answered is the honest answer to the request for the order.
+// answered returns a truthful answer to the request for the order.
 func answered(o order, outcome string, status int, problem string) answer {
 	a := answer{outcome: outcome, status: status, problem: problem, asked: oneUnit(o.Buyer, "lt-sku")}
 	if outcome == accepted {
@@ -92,41 +95,40 @@ func answered(o order, outcome string, status int, problem string) answer {
 	return a
 }
 
-// TestHoldAnswers has the answers and the ledger contradict one another in every
-// way, one at a time.
-func TestHoldAnswers(t *testing.T) {
+// TestCheckAnswers has one row for each contradiction between the answers and the ledger.
+func TestCheckAnswers(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name   string
-		answer func(a *answer) // of the third order
-		store  func(o *order)  // the third order; without an ID it is not stored
-		more   []order
-		want   []kind
+		answer func(a *answer) // changes the answer to the third order
+		store  func(o *order)  // changes the third order in the ledger; without an ID it is not stored
+		more   []order         // also in the ledger
+		want   []results.Kind
 	}{
 		{"as answered", nil, nil, nil, nil},
-		{"not stored", nil, func(o *order) { o.ID = "" }, nil, []kind{missing}},
-		{"void", nil, func(o *order) { o.Status, o.Lines = "void", nil }, nil, []kind{missing}},
-		{"stored under another ID", nil, func(o *order) { o.ID = numbered(9).ID }, nil, []kind{missing, unasked}},
-		{"another buyer's", nil, func(o *order) { o.Buyer = "another" }, nil, []kind{otherBuyer}},
-		{"more units", nil, func(o *order) { o.Lines[0].Quantity = 2 }, nil, []kind{otherLines}},
-		{"another SKU", nil, func(o *order) { o.Lines[0].SKU = "another" }, nil, []kind{otherLines}},
-		{"a line more", nil, func(o *order) { o.Lines = append(o.Lines, line{"z", 1}) }, nil, []kind{otherLines}},
-		{"no line", nil, func(o *order) { o.Lines = nil }, nil, []kind{otherLines}},
-		{"cancelled", nil, func(o *order) { o.Status = "cancelled" }, nil, []kind{otherStatus}},
-		{"answered with no order", func(a *answer) { a.order = order{} }, nil, nil, []kind{wrongAnswer, unasked}},
-		{"answered with another's buyer", func(a *answer) { a.order.Buyer = "another" }, nil, nil, []kind{wrongAnswer, unread}},
-		{"answered with more units", func(a *answer) { a.order.Lines = []line{{"lt-sku", 2}} }, nil, nil, []kind{wrongAnswer, unread}},
-		{"answered with another's order", func(a *answer) { a.order = numbered(1) }, func(o *order) { o.ID = "" }, nil, []kind{wrongAnswer, repeated}},
-		{"answered with another's order under this buyer", func(a *answer) { a.order.ID = numbered(1).ID }, func(o *order) { o.ID = "" }, nil, []kind{repeated}},
-		{"committed and busy", func(a *answer) { *a = answered(numbered(3), failed, 503, problemBusy) }, nil, nil, []kind{denied}},
-		{"committed and sold out", func(a *answer) { *a = answered(numbered(3), refused, 409, problemSoldOut) }, nil, nil, []kind{denied}},
+		{"not stored", nil, func(o *order) { o.ID = "" }, nil, []results.Kind{results.Missing}},
+		{"void", nil, func(o *order) { o.Status, o.Lines = "void", nil }, nil, []results.Kind{results.Missing}},
+		{"stored under another ID", nil, func(o *order) { o.ID = numbered(9).ID }, nil, []results.Kind{results.Missing, results.Unasked}},
+		{"stored under another buyer", nil, func(o *order) { o.Buyer = "another" }, nil, []results.Kind{results.OtherBuyer}},
+		{"stored with more units", nil, func(o *order) { o.Lines[0].Quantity = 2 }, nil, []results.Kind{results.OtherLines}},
+		{"stored with another SKU", nil, func(o *order) { o.Lines[0].SKU = "another" }, nil, []results.Kind{results.OtherLines}},
+		{"stored with another line", nil, func(o *order) { o.Lines = append(o.Lines, line{"z", 1}) }, nil, []results.Kind{results.OtherLines}},
+		{"stored without lines", nil, func(o *order) { o.Lines = nil }, nil, []results.Kind{results.OtherLines}},
+		{"cancelled", nil, func(o *order) { o.Status = "cancelled" }, nil, []results.Kind{results.OtherStatus}},
+		{"answered without an order", func(a *answer) { a.order = order{} }, nil, nil, []results.Kind{results.WrongAnswer, results.Unasked}},
+		{"answered with another buyer", func(a *answer) { a.order.Buyer = "another" }, nil, nil, []results.Kind{results.WrongAnswer, results.Unread}},
+		{"answered with more units", func(a *answer) { a.order.Lines = []line{{"lt-sku", 2}} }, nil, nil, []results.Kind{results.WrongAnswer, results.Unread}},
+		{"answered with an order of another buyer", func(a *answer) { a.order = numbered(1) }, func(o *order) { o.ID = "" }, nil, []results.Kind{results.WrongAnswer, results.Repeated}},
+		{"answered with the ID of another order", func(a *answer) { a.order.ID = numbered(1).ID }, func(o *order) { o.ID = "" }, nil, []results.Kind{results.Repeated}},
+		{"committed and busy", func(a *answer) { *a = answered(numbered(3), failed, 503, problemBusy) }, nil, nil, []results.Kind{results.Denied}},
+		{"committed and sold out", func(a *answer) { *a = answered(numbered(3), refused, 409, problemSoldOut) }, nil, nil, []results.Kind{results.Denied}},
 		{"committed and unavailable", func(a *answer) { *a = answered(numbered(3), failed, 503, problemUnavailable) }, nil, nil, nil},
 		{"committed and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, noAnswer) }, nil, nil, nil},
 		{"void and unavailable", func(a *answer) { *a = answered(numbered(3), failed, 503, problemUnavailable) }, func(o *order) { o.Status = "void" }, nil, nil},
 		{"committed twice and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, noAnswer) }, nil,
-			[]order{{numbered(9).ID, numbered(3).Buyer, "pending", numbered(3).Lines}}, []kind{unasked}},
-		{"committed once more", nil, nil, []order{{numbered(9).ID, numbered(3).Buyer, "paid", numbered(3).Lines}}, []kind{unasked}},
-		{"nobody's", nil, nil, []order{numbered(9)}, []kind{unasked}},
+			[]order{{numbered(9).ID, numbered(3).Buyer, "pending", numbered(3).Lines}}, []results.Kind{results.Unasked}},
+		{"committed twice", nil, nil, []order{{numbered(9).ID, numbered(3).Buyer, "paid", numbered(3).Lines}}, []results.Kind{results.Unasked}},
+		{"stored without a request", nil, nil, []order{numbered(9)}, []results.Kind{results.Unasked}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			rec := newRecord()
@@ -147,10 +149,10 @@ func TestHoldAnswers(t *testing.T) {
 			for _, o := range test.more {
 				l.store(t, o)
 			}
-			if err := l.holdAnswers(t.Context(), rec, l.fleet, "lt-sku"); err != nil {
+			if err := l.checkAnswers(t.Context(), rec, l.fleet, "lt-sku"); err != nil {
 				t.Fatal(err)
 			}
-			var got []kind
+			var got []results.Kind
 			for _, finding := range rec.found() {
 				got = append(got, finding.Kind)
 			}
@@ -161,14 +163,14 @@ func TestHoldAnswers(t *testing.T) {
 	}
 }
 
-// TestSample looks an order up before it is committed, and after.
+// TestSample looks an order up before it is committed and afterwards.
 func TestSample(t *testing.T) {
 	t.Parallel()
 	rec := newRecord()
 	l := newLedger(t, rec)
 	a := answered(numbered(1), accepted, 201, "")
 	l.sample(t.Context(), rec, a)
-	if found := rec.found(); len(found) != 1 || found[0].Kind != early || rec.sampled != 1 {
+	if found := rec.found(); len(found) != 1 || found[0].Kind != results.Early || rec.sampled != 1 {
 		t.Errorf("before the commit: %v, %d sampled", found, rec.sampled)
 	}
 	l.store(t, a.order)
@@ -178,13 +180,13 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// TestClean deletes what a run left, and nothing else.
+// TestClean checks that clean deletes the rows of a run, and nothing else.
 func TestClean(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t, newRecord())
-	laid := []string{"lt-0123456789-lua-crash", "lt-0123456789-segment-lock-1", "lt-0123456789-merged-r50-3"}
+	created := []string{"lt-0123456789-lua-crash", "lt-0123456789-segment-lock-1", "lt-0123456789-merged-r50-3"}
 	others := []string{"lt-sku", "lt-0123456789-nonesuch-1", "shoes", "lt-0123456789-lua-1-red"}
-	for i, sku := range append(laid, others...) {
+	for i, sku := range append(created, others...) {
 		l.exec(t, "INSERT INTO stock (sku, kind, total, available) VALUES (?, 'product', 1, 0)", sku)
 		l.exec(t, "INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, 1, 1, 1, '2026-01-01')", sku)
 		o := numbered(i)
@@ -211,24 +213,24 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// TestProbes has most of the probes of a rate decide.
+// TestProbes checks that the majority of the probes of a rate decide.
 func TestProbes(t *testing.T) {
 	t.Parallel()
 	millis := func(ms float64) *float64 { return &ms }
-	loads := map[int][]float64{ // by rate: the p99s of its loads, in their order
+	loads := map[int][]float64{ // the p99s of the loads of each rate, in their order
 		50: {10, 90, 20}, 100: {90, 30, 20}, 200: {10, 80, 70}, 150: {60, 61}, 125: {40, 45}, 137: {99, 98}, 131: {10, 11},
 	}
 	s := &search{
-		probes: 3, tell: func(*Result) {},
-		holds: func(r *Result) bool { return *r.P99 <= 50 },
+		probes: 3, tell: func(*results.Result) {},
+		holds: func(r *results.Result) bool { return *r.P99 <= 50 },
 	}
-	s.load = func(rate int) (*Result, error) {
+	s.load = func(rate int) (*results.Result, error) {
 		if len(loads[rate]) == 0 {
-			t.Fatalf("the rate %d is loaded once too often", rate)
+			t.Fatalf("the rate %d is loaded too often", rate)
 		}
 		p99 := loads[rate][0]
 		loads[rate] = loads[rate][1:]
-		return &Result{Rate: rate, P99: millis(p99), Verdict: asPromised}, nil
+		return &results.Result{Rate: rate, P99: millis(p99), Verdict: results.AsPromised}, nil
 	}
 	held, missed, ended, err := s.highest()
 	if err != nil || ended != nil || held == nil || missed == nil || held.Rate != 131 || missed.Rate != 137 {
@@ -248,11 +250,12 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// TestMedian takes a load without answers for the slowest.
-func TestMedian(t *testing.T) {
+// TestP99 checks that a load without answers counts as the slowest.
+func TestP99(t *testing.T) {
 	t.Parallel()
 	fast, slow := 1.0, 2.0
-	if got := median([]*Result{{Rate: 1}, {Rate: 2, P99: &slow}, {Rate: 3, P99: &fast}}); got.Rate != 2 {
+	loads := []*results.Result{{Rate: 1}, {Rate: 2, P99: &slow}, {Rate: 3, P99: &fast}}
+	if got := measure.MedianItem(loads, p99); got.Rate != 2 {
 		t.Errorf("the median is the load at %d a second", got.Rate)
 	}
 }

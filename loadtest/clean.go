@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"regexp"
 	"strings"
@@ -13,46 +14,46 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
-// cleanLimit bounds the clean-up.
+// cleanLimit bounds the duration of a clean-up.
 const cleanLimit = time.Minute
 
-// tidy deletes what the run left in the stores that the user named. What broke a
-// promise stays: it is the evidence.
+// tidy deletes the rows of this run from the stores of the command line. It keeps them
+// with --keep, and as evidence after a broken promise.
 func (l *lab) tidy(ctx context.Context, broken bool) error {
-	if l.sql == nil || l.embedded != nil || len(l.laid) == 0 {
+	if l.sql == nil || l.embedded != nil || len(l.created) == 0 {
 		return nil
 	}
 	if broken || l.keep {
-		fmt.Fprintf(l.display.w, "kept the orders of %s…: go run ./loadtest clean deletes them\n", mark+l.runID)
+		fmt.Fprintf(l.display.w, "kept the orders of %s…: go run ./loadtest clean deletes them\n", prefix+l.runID)
 		return nil
 	}
-	return l.clean(ctx, l.laid)
+	return l.clean(ctx, l.created)
 }
 
-// laidBefore matches the SKUs that runs of the harness lay, and no others.
-var laidBefore = regexp.MustCompile(`^` + mark + `[0-9a-z]{10,}-(` + strings.Join(strategy.Names(), "|") + `)-(crash|r?[0-9]+(-[0-9]+)?)$`)
+// loadTestSKU matches the SKUs of load tests and no others.
+var loadTestSKU = regexp.MustCompile(`^` + prefix + `[0-9a-z]{10,}-(` + strings.Join(strategy.Names(), "|") + `)-(crash|r?[0-9]+(-[0-9]+)?)$`)
 
-// madeUpBuyers matches the names that buyers makes up.
-var madeUpBuyers = mark + strings.Repeat("_", 16)
+// loadTestBuyer is an SQL pattern for the names that buyers returns.
+var loadTestBuyer = prefix + strings.Repeat("_", 16)
 
-// cleanAll deletes what runs have left, this one and those before.
+// cleanAll deletes the rows of all earlier runs.
 func (l *lab) cleanAll(ctx context.Context) error {
 	var skus []string
-	err := l.sql.DB().WithContext(ctx).Raw("SELECT sku FROM stock WHERE sku LIKE ? ORDER BY sku", mark+"%").Scan(&skus).Error
+	err := l.sql.DB().WithContext(ctx).Raw("SELECT sku FROM stock WHERE sku LIKE ? ORDER BY sku", prefix+"%").Scan(&skus).Error
 	if err != nil {
 		return fmt.Errorf("listing the SKUs: %w", err)
 	}
 	var ours []string
 	for _, sku := range skus {
-		if laidBefore.MatchString(sku) {
+		if loadTestSKU.MatchString(sku) {
 			ours = append(ours, sku)
 		}
 	}
 	return l.clean(ctx, ours)
 }
 
-// clean deletes the SKUs with their orders and counts, and the void orders of the
-// harness's buyers.
+// clean deletes the SKUs with their orders and counts. It also deletes all void orders
+// of load test buyers.
 func (l *lab) clean(ctx context.Context, skus []string) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanLimit)
 	defer cancel()
@@ -61,10 +62,10 @@ func (l *lab) clean(ctx context.Context, skus []string) error {
 		deleted, err := l.deleteSKU(ctx, sku)
 		orders += deleted
 		if err != nil {
-			return fmt.Errorf("cleaning up, with %d of %d SKUs done (go run ./loadtest clean goes on): %w", i, len(skus), err)
+			return fmt.Errorf("cleaning up, after %d of %d SKUs (go run ./loadtest clean continues): %w", i, len(skus), err)
 		}
 	}
-	voids, err := l.deleteOrders(ctx, "SELECT id FROM orders WHERE status = 'void' AND buyer_id LIKE ? LIMIT ?", madeUpBuyers)
+	voids, err := l.deleteOrders(ctx, "SELECT id FROM orders WHERE status = 'void' AND buyer_id LIKE ? LIMIT ?", loadTestBuyer)
 	if err != nil {
 		return fmt.Errorf("cleaning up void orders: %w", err)
 	}
@@ -89,31 +90,25 @@ func (l *lab) deleteSKU(ctx context.Context, sku string) (orders int64, err erro
 	return orders, nil
 }
 
-// deleteOrders deletes the orders that the query lists, as many at once as its
-// second parameter says.
-func (l *lab) deleteOrders(ctx context.Context, query, which string) (deleted int64, err error) {
+// deleteOrders deletes the orders whose IDs the statement selects, in chunks. The
+// parameters of the statement are which and the size of a chunk.
+func (l *lab) deleteOrders(ctx context.Context, statement, which string) (deleted int64, err error) {
 	db := l.sql.DB().WithContext(ctx)
 	for {
-		rows, err := db.Raw(query, which, ordersAtOnce).Rows()
+		var ids []any
+		err := l.query(ctx, func(rows *sql.Rows) error {
+			var id uuid.UUID
+			err := rows.Scan(&id)
+			ids = append(ids, l.column(id))
+			return err
+		}, statement, which, maxIDs)
 		if err != nil {
 			return deleted, fmt.Errorf("listing orders of %s: %w", which, err)
-		}
-		var ids []any
-		for rows.Next() {
-			var id uuid.UUID
-			if err = rows.Scan(&id); err != nil {
-				break
-			}
-			ids = append(ids, l.column(id))
-		}
-		rows.Close()
-		if err != nil || rows.Err() != nil {
-			return deleted, fmt.Errorf("listing orders of %s: %w %w", which, err, rows.Err())
 		}
 		if len(ids) == 0 {
 			return deleted, nil
 		}
-		// The lines last: what is left of a clean-up cut short is found by them.
+		// The lines come last, because a later clean-up finds the orders by them.
 		for _, statement := range []string{"DELETE FROM orders WHERE id IN ?", "DELETE FROM order_lines WHERE order_id IN ?"} {
 			if err := db.Exec(statement, ids).Error; err != nil {
 				return deleted, fmt.Errorf("deleting orders of %s: %w", which, err)
@@ -123,7 +118,7 @@ func (l *lab) deleteOrders(ctx context.Context, query, which string) (deleted in
 	}
 }
 
-// deleteCounts deletes the SKU's counts at the gate, of all segments.
+// deleteCounts deletes the SKU from the gate, with all its segments.
 func (l *lab) deleteCounts(ctx context.Context, sku string) error {
 	if l.redis == nil {
 		return nil
@@ -135,15 +130,15 @@ func (l *lab) deleteCounts(ctx context.Context, sku string) error {
 	_, err = l.redis.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, name := range append(segmentsOf(sku, strategy.MaxSegments), sku) {
 			if g.cluster {
-				p.Del(ctx, g.own(name, "count"))
-				p.Del(ctx, g.own(name, "flight"))
-				p.Del(ctx, g.own(name, "burned")) // else the gate forgets it by itself
+				p.Del(ctx, g.ownKey(name, "count"))
+				p.Del(ctx, g.ownKey(name, "flight"))
+				p.Del(ctx, g.ownKey(name, "burned")) // outside a cluster the gate deletes burned IDs itself
 				continue
 			}
 			p.HDel(ctx, g.key(name, "count"), name)
-			inFlight := l.redis.HScan(ctx, g.key(name, "flight"), 0, name+" *", ordersAtOnce).Iterator()
+			inFlight := l.redis.HScan(ctx, g.key(name, "flight"), 0, name+" *", maxIDs).Iterator()
 			for inFlight.Next(ctx) {
-				if field := inFlight.Val(); strings.HasPrefix(field, name+" ") { // the records are between the fields
+				if field := inFlight.Val(); strings.HasPrefix(field, name+" ") { // the iterator yields fields and values in turn
 					p.HDel(ctx, g.key(name, "flight"), field)
 				}
 			}
@@ -151,7 +146,7 @@ func (l *lab) deleteCounts(ctx context.Context, sku string) error {
 				return err
 			}
 		}
-		p.Del(ctx, g.own(sku, "gathers"))
+		p.Del(ctx, g.ownKey(sku, "gathers"))
 		return nil
 	})
 	if err != nil {

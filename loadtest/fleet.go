@@ -4,31 +4,62 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// fleet is the services that are loaded: instances started here, or targets.
+// fleet is the services under load: instances that the load test starts, or the
+// services at --target.
 type fleet struct {
-	start func() *testenv.APIServer // nil: targets
+	start func() *testenv.APIServer // nil: --target
 
 	mu   sync.Mutex
 	apis []*testenv.APIServer
 	urls []string
 }
 
-// startFleet starts instances of the strategy.
+// startFleet starts instances with the strategy.
 func (l *lab) startFleet(spec strategy.Spec) *fleet {
 	f := &fleet{start: func() *testenv.APIServer { return testenv.ServeFile(l.t, l.program, l.flags(spec)...) }}
-	for range l.settings.instances {
+	for range l.instances {
 		api := f.start()
 		f.apis, f.urls = append(f.apis, api), append(f.urls, api.URL())
 	}
 	return f
 }
 
-// targetFleet is what runs already, with the strategy that it runs.
+const (
+	// shortDeadline of takes makes recovery resolve the takes of a killed instance
+	// within recoveryLimit.
+	shortDeadline = time.Second
+	// shortLease ends the locks of a killed instance while the clients still wait.
+	shortLease = 3 * time.Second
+)
+
+// flags returns the command line of an instance.
+func (l *lab) flags(spec strategy.Spec) []string {
+	flags := []string{
+		"--strategy", spec.Name, "--guard", l.guard, "--db", l.dbURL, "--log-level", "error",
+		"--lock", l.lock, "--stop-with-stdin",
+	}
+	if spec.HasGate() {
+		flags = append(flags, "--redis", l.redisURL)
+	}
+	if spec.Sound && l.killsInstance() {
+		flags = append(flags, "--take-deadline", shortDeadline.String(), "--lease", shortLease.String())
+	}
+	for flag, value := range l.lockServers() {
+		if value != "" {
+			flags = append(flags, "--"+flag, value)
+		}
+	}
+	return flags
+}
+
+// targetFleet returns the services at --target and the strategy that they run. It sets
+// the lab's guard to theirs. All of them must run the same strategy with the same guard.
 func (l *lab) targetFleet(ctx context.Context) (f *fleet, spec strategy.Spec, err error) {
 	for i, url := range l.targets {
 		running, guard, err := l.running(ctx, url)
@@ -38,7 +69,7 @@ func (l *lab) targetFleet(ctx context.Context) (f *fleet, spec strategy.Spec, er
 		case i > 0 && guard != (l.guard == "on"):
 			return nil, spec, fmt.Errorf("%s and %s differ in --guard", l.targets[0], url)
 		case i > 0 && running.Name != spec.Name:
-			return nil, spec, fmt.Errorf("%s runs %s, %s runs %s: instances share their stores only with one strategy", l.targets[0], spec.Name, url, running.Name)
+			return nil, spec, fmt.Errorf("%s runs %s and %s runs %s: services that share stores must run one strategy", l.targets[0], spec.Name, url, running.Name)
 		}
 		l.guard = "off"
 		if guard {
@@ -49,14 +80,30 @@ func (l *lab) targetFleet(ctx context.Context) (f *fleet, spec strategy.Spec, er
 	return &fleet{urls: l.targets}, spec, nil
 }
 
-// url takes turns with the services.
+// running returns the strategy that the service runs, and whether its guard is on.
+func (l *lab) running(ctx context.Context, url string) (spec strategy.Spec, guard bool, err error) {
+	var answer struct {
+		Running string `json:"running"`
+		Guard   bool   `json:"guard"`
+	}
+	if err := l.client.GetJSON(ctx, url+"/strategies", &answer); err != nil {
+		return strategy.Spec{}, false, err
+	}
+	spec, ok := strategy.Find(answer.Running)
+	if !ok {
+		return strategy.Spec{}, false, fmt.Errorf("%s runs the unknown strategy %q", url, answer.Running)
+	}
+	return spec, answer.Guard, nil
+}
+
+// url returns the URL of the service for the n-th request, in rotation.
 func (f *fleet) url(n int) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.urls[n%len(f.urls)]
 }
 
-// pids are the processes of the instances started here.
+// pids returns the process IDs of the instances.
 func (f *fleet) pids() (ids []int) {
 	for _, api := range f.apis {
 		ids = append(ids, api.PIDs()...)
@@ -64,14 +111,14 @@ func (f *fleet) pids() (ids []int) {
 	return ids
 }
 
-// crash kills the last instance with SIGKILL. Its URL answers nobody until restart.
+// crash kills the last instance with SIGKILL. Requests to its URL fail until restart.
 func (f *fleet) crash() {
 	last := len(f.apis) - 1
 	f.apis[last].Kill()
 	f.apis = f.apis[:last]
 }
 
-// restart starts an instance in the place of the one that crashed.
+// restart starts an instance to replace the one that crashed.
 func (f *fleet) restart() {
 	api := f.start()
 	f.mu.Lock()
@@ -80,7 +127,7 @@ func (f *fleet) restart() {
 	f.apis = append(f.apis, api)
 }
 
-// stop ends the instances started here.
+// stop stops the instances.
 func (f *fleet) stop() {
 	for _, api := range f.apis {
 		api.Interrupt()

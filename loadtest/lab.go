@@ -14,39 +14,47 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/lab/command"
+	"github.com/holdfast-stock/holdfast/internal/lab/machine"
+	"github.com/holdfast-stock/holdfast/internal/lab/server"
+	"github.com/holdfast-stock/holdfast/internal/lock/backends"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
+	"github.com/holdfast-stock/holdfast/loadtest/report"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// lab is the stores, and what is driven on them.
+// lab runs loads on one pair of stores. Its settings name the embedded stores if the
+// command line names none.
 type lab struct {
 	settings
 	t       testenv.T
 	args    []string
-	out     io.Writer
+	stdout  io.Writer
 	display *display
-	client  *http.Client
+	client  server.Client
 
-	redisURL, dbURL string
-	sql             *store.SQL            // nil: no audit of the database
-	redis           redis.UniversalClient // nil: no audit of the gate
-	embedded        *store.InProcessRedis // nil: real stores
-	program         string                // the file of the service; none at targets
-	runID           string                // part of every SKU, so that runs do not meet
-	laid            []string              // the SKUs of this run
-	samples         chan struct{}         // holds as many orders as are looked up at once in mid-rush
+	sql      *store.SQL            // nil: the audit cannot read the database
+	redis    redis.UniversalClient // nil: the audit cannot read the gate
+	embedded *store.InProcessRedis // nil: the stores are servers
+	program  string                // file of the service; empty: it runs at --target
+	runID    string                // part of every SKU, so that runs do not share any
+	created  []string              // SKUs of this run
+	samples  chan struct{}         // its capacity bounds the samples under way
 }
 
-// newLab opens the stores that are named, or hosts an in-process Redis and a
-// SQLite file for the instances, and then builds the service.
+// newLab opens the stores and builds the service.
 func newLab(ctx context.Context, t testenv.T, s settings, args []string, stdout, stderr io.Writer) (l *lab, err error) {
 	l = &lab{
-		settings: s, t: t, args: args, out: stdout, display: newDisplay(stderr), samples: make(chan struct{}, samplesAtOnce),
-		redisURL: s.redis, dbURL: s.db, runID: strconv.FormatInt(time.Now().UnixMicro(), 36),
-		client: &http.Client{
-			Timeout:   30 * time.Second,
-			Transport: &http.Transport{MaxIdleConns: 4096, MaxIdleConnsPerHost: 2048},
+		settings: s, t: t, args: args, stdout: stdout, display: newDisplay(stderr), samples: make(chan struct{}, maxSamples),
+		runID: strconv.FormatInt(time.Now().UnixMicro(), 36),
+		client: server.Client{
+			HTTP: &http.Client{
+				Timeout:   30 * time.Second,
+				Transport: &http.Transport{MaxIdleConns: 4096, MaxIdleConnsPerHost: 2048},
+			},
+			AdminToken: s.adminToken,
 		},
 	}
 	defer func() {
@@ -56,7 +64,7 @@ func newLab(ctx context.Context, t testenv.T, s settings, args []string, stdout,
 	}()
 	if s.out != "" {
 		if err := checkOut(s.out); err != nil {
-			return l, usageError{err}
+			return l, command.Usagef("--out: %w", err)
 		}
 	}
 	if err := l.openStores(ctx); err != nil {
@@ -68,8 +76,22 @@ func newLab(ctx context.Context, t testenv.T, s settings, args []string, stdout,
 	return l, l.buildService(stderr)
 }
 
+// checkOut creates the folder of --out, and checks that files can be written there.
+func checkOut(folder string) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(folder, ".holdfast-")
+	if err != nil {
+		return err
+	}
+	return errors.Join(file.Close(), os.Remove(file.Name()))
+}
+
+// openStores opens the stores of the command line. Without any, it opens an in-process
+// Redis and a SQLite file.
 func (l *lab) openStores(ctx context.Context) (err error) {
-	if l.db == "" && l.settings.redis == "" && len(l.targets) == 0 {
+	if l.dbURL == "" && l.redisURL == "" && len(l.targets) == 0 {
 		if l.embedded, err = store.OpenInProcessRedis(ctx); err != nil {
 			return err
 		}
@@ -78,29 +100,27 @@ func (l *lab) openStores(ctx context.Context) (err error) {
 	}
 	if l.dbURL != "" {
 		if l.sql, err = store.OpenSQL(ctx, l.dbURL); err != nil {
-			return named("--db", err)
+			return withFlag("--db", err)
 		}
 	}
 	if l.redisURL != "" && l.redis == nil {
 		if l.redis, err = store.OpenRedis(ctx, l.redisURL); err != nil {
-			return named("--redis", err)
+			return withFlag("--redis", err)
 		}
 	}
 	return nil
 }
 
-// named says which flag an error is about. A URL that cannot be used is a mistake
-// in usage.
-func named(flag string, err error) error {
-	err = fmt.Errorf("%s: %w", flag, err)
+// withFlag adds the name of the flag to an error. A malformed URL is a UsageError.
+func withFlag(flag string, err error) error {
 	if errors.Is(err, store.ErrBadURL) {
-		return usageError{err}
+		return command.Usagef("%s: %w", flag, err)
 	}
-	return err
+	return fmt.Errorf("%s: %w", flag, err)
 }
 
-// buildService builds the service, unless there is a program of it, and brings the
-// database's schema up to date.
+// buildService builds the service, unless --api names a program, and migrates the
+// database.
 func (l *lab) buildService(stderr io.Writer) (err error) {
 	if l.api == "" {
 		fmt.Fprintln(stderr, "building ./cmd/api")
@@ -116,7 +136,7 @@ func (l *lab) buildService(stderr io.Writer) (err error) {
 }
 
 func (l *lab) close() {
-	l.client.CloseIdleConnections()
+	l.client.HTTP.CloseIdleConnections()
 	if l.sql != nil {
 		_ = l.sql.Close()
 	}
@@ -128,32 +148,92 @@ func (l *lab) close() {
 	}
 }
 
-// run drives what was asked for, prints the table, writes the report and takes the
-// rows away that it left.
-func (l *lab) run(ctx context.Context) (broken bool, err error) {
-	r := newResults(l)
+// run loads the strategies, prints the table, writes the report and deletes the rows of
+// the run. It returns errBroken if a promise was broken.
+func (l *lab) run(ctx context.Context) error {
+	run := l.newRun()
 	for _, spec := range l.chosen() {
 		result, err := l.drive(ctx, spec)
 		if err != nil && ctx.Err() == nil {
-			return false, fmt.Errorf("%s: %w", spec.Name, err)
+			return fmt.Errorf("%s: %w", spec.Name, err)
 		}
 		if result != nil {
-			l.display.done(*result)
-			r.Strategies = append(r.Strategies, *result)
+			l.display.done(result)
+			run.Strategies = append(run.Strategies, *result)
 		}
 		if ctx.Err() != nil {
-			r.CutShort = true
+			run.CutShort = true
 			break
 		}
 	}
-	writeTable(l.out, r, terminal(l.out) && os.Getenv("NO_COLOR") == "")
-	if l.settings.out != "" {
-		err = r.write(l.settings.out)
+	report.WriteTable(l.stdout, run, isTerminal(l.stdout) && os.Getenv("NO_COLOR") == "")
+	err := l.write(run)
+	broken := run.Count(results.Broken) > 0
+	err = errors.Join(err, l.tidy(context.WithoutCancel(ctx), broken))
+	if err == nil && broken {
+		return errBroken
 	}
-	return r.Broken() > 0, errors.Join(err, l.tidy(context.WithoutCancel(ctx), r.Broken() > 0))
+	return err
 }
 
-// chosen are the strategies to drive; at targets the one that they run.
+// newRun returns the record of a run without results.
+func (l *lab) newRun() *results.Run {
+	return &results.Run{
+		Command: strings.TrimSpace("go run ./loadtest " + strings.Join(redacted(l.args), " ")),
+		Flags: map[string]string{
+			"instances": fmt.Sprint(l.instances), "stock": fmt.Sprint(l.stock), "clients": fmt.Sprint(l.clients),
+			"guard": l.guard, "lock": l.lock, "limit": l.limit.String(), "rate": fmt.Sprint(l.rate), "search": fmt.Sprint(l.search),
+			"probes": fmt.Sprint(l.probes), "crash": fmt.Sprint(l.killsInstance()), "max_failures": l.maxFailures.String(),
+		},
+		Seed: l.seed, When: time.Now().UTC().Truncate(time.Second), Commit: machine.Commit(),
+		Machine: machine.Describe(), Stores: l.stores(),
+	}
+}
+
+// stores describes the stores.
+func (l *lab) stores() string {
+	stores := "embedded (in-process Redis, SQLite)"
+	if l.embedded == nil {
+		stores = "unknown"
+		if l.sql != nil {
+			stores = l.sql.Target() + l.databaseVersion()
+		}
+		if l.redis != nil {
+			stores += strings.TrimRight(", Redis "+l.redis.InfoMap(context.Background(), "server").Item("Server", "redis_version"), " ")
+		}
+	}
+	if l.lock != backends.Default {
+		stores += ", locks in " + l.lock
+	}
+	return stores
+}
+
+// databaseVersion returns the database's version in brackets.
+func (l *lab) databaseVersion() string {
+	var version string
+	if err := l.sql.DB().Raw("SELECT version()").Row().Scan(&version); err != nil {
+		return ""
+	}
+	words := strings.Fields(version) // PostgreSQL appends its compiler
+	return " (" + strings.Join(words[:min(2, len(words))], " ") + ")"
+}
+
+// write writes results.json and report.html into the folder of --out, if there is one.
+func (l *lab) write(run *results.Run) error {
+	if l.out == "" {
+		return nil
+	}
+	if err := run.Write(filepath.Join(l.out, "results.json")); err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
+	html, err := os.Create(filepath.Join(l.out, "report.html"))
+	if err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
+	return errors.Join(report.WritePage(html, run), html.Close())
+}
+
+// chosen returns the strategies to load. For --target it returns one empty entry.
 func (l *lab) chosen() []strategy.Spec {
 	if len(l.targets) > 0 {
 		return []strategy.Spec{{}}
@@ -169,121 +249,54 @@ func (l *lab) chosen() []strategy.Spec {
 	return specs
 }
 
-// drive loads one strategy: on instances started for it, or at the targets.
-func (l *lab) drive(ctx context.Context, spec strategy.Spec) (*Result, error) {
+// drive loads one strategy: on instances that it starts, or at --target.
+func (l *lab) drive(ctx context.Context, spec strategy.Spec) (*results.Result, error) {
 	if len(l.targets) > 0 {
 		f, spec, err := l.targetFleet(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return l.load(ctx, spec, f)
+		return l.loadFleet(ctx, spec, f)
 	}
 	f := l.startFleet(spec)
 	defer func() {
-		// A service that ends waits some seconds for connections that were
-		// opened and never used.
-		l.client.CloseIdleConnections()
+		// Otherwise an instance waits some seconds at its end for idle connections.
+		l.client.HTTP.CloseIdleConnections()
 		f.stop()
 	}()
-	result, err := l.load(ctx, spec, f)
-	if err != nil || ctx.Err() != nil || !spec.Sound || !l.kill() {
+	result, err := l.loadFleet(ctx, spec, f)
+	if err != nil || ctx.Err() != nil || !spec.Sound || !l.killsInstance() {
 		return result, err
 	}
-	crash, err := l.crash(ctx, spec, f)
+	crash, err := l.crashRush(ctx, spec, f)
 	if crash != nil {
-		result.judgeCrash(crash)
+		judgeCrash(result, crash)
 	}
 	return result, err
 }
 
-// kill reports whether an instance is killed under each sound strategy.
-func (l *lab) kill() bool { return l.settings.crash && !l.open() && len(l.targets) == 0 }
+// maxTries is how many rushes a broken strategy gets to oversell.
+const maxTries = 5
 
-// tries is how often a strategy that is known to oversell may fail to.
-const tries = 5
-
-// load drives the load that was asked for.
-func (l *lab) load(ctx context.Context, spec strategy.Spec, f *fleet) (*Result, error) {
+// loadFleet runs the load of the command line. It repeats a rush that proves nothing.
+func (l *lab) loadFleet(ctx context.Context, spec strategy.Spec, f *fleet) (*results.Result, error) {
+	if l.search {
+		return l.highest(ctx, spec, f)
+	}
 	if l.open() {
-		return l.arrivals(ctx, spec, f)
+		return l.arrive(ctx, spec, f, l.rate)
 	}
 	for try := 1; ; try++ {
-		result, err := l.rush(ctx, spec, f, try)
-		if err != nil || ctx.Err() != nil || !result.inconclusive || try == tries {
+		result, conclusive, err := l.rush(ctx, spec, f, try)
+		if err != nil || ctx.Err() != nil || conclusive || try == maxTries {
 			return result, err
 		}
 	}
 }
 
-const (
-	// shortDeadline of takes has recovery resolve what a killed instance left
-	// while the harness waits.
-	shortDeadline = time.Second
-	// shortLease has the locks of a killed instance end while buyers wait.
-	shortLease = 3 * time.Second
-)
-
-// flags are an instance's.
-func (l *lab) flags(spec strategy.Spec) []string {
-	flags := []string{
-		"--strategy", spec.Name, "--guard", l.guard, "--db", l.dbURL, "--log-level", "error",
-		"--lock", l.lock, "--stop-with-stdin",
-	}
-	if spec.HasGate() {
-		flags = append(flags, "--redis", l.redisURL)
-	}
-	if spec.Sound && l.kill() {
-		flags = append(flags, "--take-deadline", shortDeadline.String(), "--lease", shortLease.String())
-	}
-	for flag, value := range map[string]string{"--zookeeper": l.zookeeper, "--etcd": l.etcd, "--redlock": l.redlock} {
-		if value != "" {
-			flags = append(flags, flag, value)
-		}
-	}
-	return flags
-}
-
-// guarded reports whether a guard stands behind the strategy: it does behind
-// gates only.
-func (l *lab) guarded(spec strategy.Spec) bool { return l.guard == "on" && spec.HasGate() }
-
-// running asks a target which strategy it runs, and whether with a guard.
-func (l *lab) running(ctx context.Context, url string) (spec strategy.Spec, guard bool, err error) {
-	var answer struct {
-		Running string `json:"running"`
-		Guard   bool   `json:"guard"`
-	}
-	if err := l.getJSON(ctx, url+"/strategies", &answer); err != nil {
-		return strategy.Spec{}, false, err
-	}
-	spec, ok := strategy.Find(answer.Running)
-	if !ok {
-		return strategy.Spec{}, false, fmt.Errorf("%s runs the strategy %q, which is unknown here", url, answer.Running)
-	}
-	return spec, answer.Guard, nil
-}
-
-// lay puts fresh units in, under a SKU that no other load has.
-func (l *lab) lay(ctx context.Context, f *fleet, spec strategy.Spec, load string, units int64) (sku string, err error) {
-	sku = fmt.Sprintf(mark+"%s-%s-%s", l.runID, spec.Name, load)
-	body := fmt.Sprintf(`{"kind":"product","total":%d}`, units)
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, f.url(0)+"/stock/"+sku, strings.NewReader(body))
-	if err != nil {
-		return "", err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	if l.adminToken != "" {
-		request.Header.Set("Authorization", "Bearer "+l.adminToken)
-	}
-	response, err := l.client.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer response.Body.Close()
-	l.laid = append(l.laid, sku)
-	answer, _ := io.ReadAll(response.Body)
-	if response.StatusCode != http.StatusCreated {
-		return "", fmt.Errorf("PUT /stock/%s: %s: %s", sku, response.Status, answer)
-	}
-	return sku, nil
+// createStock creates a SKU for one load and returns its name.
+func (l *lab) createStock(ctx context.Context, f *fleet, spec strategy.Spec, load string, units int64) (sku string, err error) {
+	sku = fmt.Sprintf(prefix+"%s-%s-%s", l.runID, spec.Name, load)
+	l.created = append(l.created, sku) // it may exist even if the call fails
+	return sku, l.client.PutStock(ctx, f.url(0), sku, units)
 }

@@ -7,54 +7,60 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/machine"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/lab/machine"
+	"github.com/holdfast-stock/holdfast/internal/lab/measure"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// meter takes what a load costs the instances, Redis and the database, each by
-// itself, in processor time.
+// meter measures the CPU time that a load costs the instances, Redis and the database.
 type meter struct {
-	lab                *lab
-	instances          []int // process IDs; none: not on this machine
-	api, redis, ledger time.Duration
-	// What can be had.
-	redisKnown, ledgerKnown bool
+	lab             *lab
+	instances       []int // process IDs; empty: not on this machine
+	api, redis, sql time.Duration
+	// The CPU time of Redis or of the database may be unknown.
+	redisKnown, sqlKnown bool
 }
 
-// meter begins to measure.
-func (l *lab) meter(ctx context.Context, instances []int) *meter {
+func (l *lab) startMeter(ctx context.Context, instances []int) *meter {
 	m := &meter{lab: l, instances: instances, api: machine.CPUTime(instances)}
 	database := l.databaseProcesses()
-	m.ledger, m.ledgerKnown = machine.CPUTime(database), len(database) > 0
+	m.sql, m.sqlKnown = machine.CPUTime(database), len(database) > 0
 	m.redis, m.redisKnown = l.redisCPU(ctx)
 	return m
 }
 
-// stop ends the measuring.
+// stop ends the measurement.
 func (m *meter) stop(ctx context.Context) {
 	redis, known := m.lab.redisCPU(ctx)
 	m.api = machine.CPUTime(m.instances) - m.api
-	m.ledger = machine.CPUTime(m.lab.databaseProcesses()) - m.ledger // PostgreSQL has one more for each connection
+	m.sql = machine.CPUTime(m.lab.databaseProcesses()) - m.sql // PostgreSQL has a process for each connection
 	m.redis, m.redisKnown = redis-m.redis, m.redisKnown && known
 }
 
-// into writes the cost of each accepted order down. What is not known stays so.
-func (m *meter) into(r *Result, accepted int64) {
-	if accepted == 0 {
+// addTo adds the cost of each accepted order to the result, as far as it is known.
+func (m *meter) addTo(r *results.Result) {
+	if r.Accepted == 0 {
 		return
 	}
+	each := func(cpu time.Duration) *float64 {
+		millis := measure.Millis(cpu) / float64(r.Accepted)
+		return &millis
+	}
 	if len(m.instances) > 0 {
-		r.APICPU = millisEach(m.api, accepted)
+		r.APICPU = each(m.api)
 	}
 	if m.redisKnown {
-		r.RedisCPU = millisEach(m.redis, accepted)
+		r.RedisCPU = each(m.redis)
 	}
-	if m.ledgerKnown {
-		r.DatabaseCPU = millisEach(m.ledger, accepted)
+	if m.sqlKnown {
+		r.DatabaseCPU = each(m.sql)
 	}
 }
 
-// databaseProcesses are those of a database server on this machine: whoever
-// listens on its port, with their children.
+// databaseProcesses returns the processes of the database server: those that listen on
+// its port, and their descendants. There are none if it runs on another machine.
 func (l *lab) databaseProcesses() []int {
 	u, err := url.Parse(l.dbURL)
 	if err != nil || u.Port() == "" {
@@ -68,4 +74,22 @@ func (l *lab) databaseProcesses() []int {
 		return nil
 	}
 	return machine.Listening(port)
+}
+
+// redisCPU returns the CPU time that Redis reports. It is not known for a cluster, nor
+// for the embedded Redis.
+func (l *lab) redisCPU(ctx context.Context) (used time.Duration, known bool) {
+	client, single := l.redis.(*redis.Client)
+	if !single || l.embedded != nil {
+		return 0, false
+	}
+	info := client.InfoMap(ctx, "cpu")
+	for _, field := range []string{"used_cpu_sys", "used_cpu_user"} {
+		seconds, err := strconv.ParseFloat(info.Item("CPU", field), 64)
+		if err != nil {
+			return 0, false
+		}
+		used += time.Duration(seconds * float64(time.Second))
+	}
+	return used, true
 }

@@ -2,29 +2,32 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
 const (
-	// sampleEvery is how many of a client's answers there are to one that is
-	// looked up at once.
+	// sampleEvery is the number of a client's answers per sample.
 	sampleEvery = 8
-	// samplesAtOnce bounds these look-ups: the service needs its connections.
-	samplesAtOnce = 4
-	// ordersAtOnce are looked up, or deleted, with one statement.
-	ordersAtOnce = 500
-	// readersBack read the accepted orders back from the service.
-	readersBack = 16
+	// maxSamples bounds the samples under way, so that they leave database connections
+	// for the service.
+	maxSamples = 4
+	// maxIDs bounds the orders that one statement looks up or deletes.
+	maxIDs = 500
+	// maxReaders bounds the orders that are read back from the service at a time.
+	maxReaders = 16
 )
 
-// sample looks an order up the moment its 201 is there: it must be committed.
-// While others are being looked up it does nothing.
+// sample looks up an order right after its 201: it must be committed. It does nothing
+// while maxSamples others are under way.
 func (l *lab) sample(ctx context.Context, rec *record, a answer) {
 	if l.sql == nil || a.outcome != accepted {
 		return
@@ -35,136 +38,139 @@ func (l *lab) sample(ctx context.Context, rec *record, a answer) {
 	default:
 		return
 	}
-	found, err := l.orders(ctx, []string{a.order.ID})
-	switch _, there := found[a.order.ID]; {
+	stored, err := l.orders(ctx, []string{a.order.ID})
+	switch _, found := stored[a.order.ID]; {
 	case ctx.Err() != nil:
 		return
-	case err == nil && !there:
-		rec.find(early, a.order.String())
+	case err == nil && !found:
+		rec.find(results.Early, a.order.String())
 	}
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	rec.sampled++
-	if rec.trouble == nil {
-		rec.trouble = err
+	if rec.sampleErr == nil {
+		rec.sampleErr = err
 	}
 }
 
-// String names the order for people.
+// String names the order in findings.
 func (o order) String() string { return fmt.Sprintf("%q for buyer %q", o.ID, o.Buyer) }
 
-// differs says in what got is not the order o, if it is found at all. A request
-// has no status.
-func (o order) differs(got order, found bool) kind {
+// differs says how got differs from o, or that there is no such order. The status
+// counts only if o has one; a request has none.
+func (o order) differs(got order, found bool) results.Kind {
 	switch {
 	case !found:
-		return missing
+		return results.Missing
 	case got.Buyer != o.Buyer:
-		return otherBuyer
+		return results.OtherBuyer
 	case !slices.Equal(got.Lines, o.Lines):
-		return otherLines
+		return results.OtherLines
 	case o.Status != "" && got.Status != o.Status:
-		return otherStatus
+		return results.OtherStatus
 	}
 	return ""
 }
 
-// holdAnswers holds every 201 against its request, the others and the stores, and
-// every order in the ledger against the answers.
-func (l *lab) holdAnswers(ctx context.Context, rec *record, f *fleet, sku string) error {
-	promised := make(map[string]order) // by ID: what was asked for, with the status that was answered
+// checkAnswers compares every 201 with its request, with the other answers and with the
+// stores. It then compares every order in the ledger with the answers.
+func (l *lab) checkAnswers(ctx context.Context, rec *record, f *fleet, sku string) error {
+	promised := promisedOrders(rec)
+	l.readBack(ctx, rec, promised, f.url(0))
+	if l.sql == nil {
+		return nil
+	}
+	ids := slices.Sorted(maps.Keys(promised)) // two audits then name the same order first
+	for chunk := range slices.Chunk(ids, maxIDs) {
+		stored, err := l.orders(ctx, chunk)
+		if err != nil {
+			return err
+		}
+		for _, id := range chunk {
+			got, found := stored[id]
+			if kind := promised[id].differs(got, found); kind != "" {
+				rec.find(kind, promised[id].String())
+			}
+		}
+	}
+	return l.checkLedger(ctx, rec, promised, sku)
+}
+
+// promisedOrders returns the orders of all 201s by ID, as they were requested, with the
+// status of the answer.
+func promisedOrders(rec *record) map[string]order {
+	promised := make(map[string]order)
 	for _, a := range rec.answers {
 		if a.outcome != accepted {
 			continue
 		}
 		if a.order.ID == "" || a.asked.differs(a.order, true) != "" {
-			rec.find(wrongAnswer, fmt.Sprintf("%v, where %q had asked", a.order, a.asked.Buyer))
+			rec.find(results.WrongAnswer, fmt.Sprintf("%v, requested by %q", a.order, a.asked.Buyer))
 		}
 		if a.order.ID == "" {
 			continue
 		}
 		if _, twice := promised[a.order.ID]; twice {
-			rec.find(repeated, a.order.String())
+			rec.find(results.Repeated, a.order.String())
 			continue
 		}
 		o := a.asked
 		o.ID, o.Status = a.order.ID, a.order.Status
 		promised[o.ID] = o
 	}
-	l.readBack(ctx, rec, promised, f.url(0))
-	if l.sql == nil {
-		return nil
-	}
-	for ids := range slices.Chunk(keys(promised), ordersAtOnce) {
-		found, err := l.orders(ctx, ids)
-		if err != nil {
-			return err
-		}
-		for _, id := range ids {
-			got, there := found[id]
-			if wrong := promised[id].differs(got, there); wrong != "" {
-				rec.find(wrong, promised[id].String())
-			}
-		}
-	}
-	return l.holdLedger(ctx, rec, promised, sku)
+	return promised
 }
 
-// keys are sorted, so that two audits of the same name the same order first.
-func keys(of map[string]order) []string {
-	ids := make([]string, 0, len(of))
-	for id := range of {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
-}
-
-// holdLedger looks for orders of the SKU that no 201 named: only those of buyers
-// who do not know what became of theirs may be there.
-func (l *lab) holdLedger(ctx context.Context, rec *record, promised map[string]order, sku string) error {
+// checkLedger looks for orders of the SKU that no 201 named. Only a request with an
+// unknown outcome may have one.
+func (l *lab) checkLedger(ctx context.Context, rec *record, promised map[string]order, sku string) error {
 	answers := make(map[string]answer, len(rec.answers))
 	for _, a := range rec.answers {
 		answers[a.asked.Buyer] = a
 	}
-	rows, err := l.sql.DB().WithContext(ctx).Raw(`SELECT orders.id, orders.buyer_id FROM order_lines
-		JOIN orders ON orders.id = order_lines.order_id
-		WHERE order_lines.sku = ? AND orders.status IN ('pending', 'paid') ORDER BY orders.id`, sku).Rows()
+	stored, err := l.liveOrders(ctx, sku)
 	if err != nil {
 		return fmt.Errorf("listing the orders of %s: %w", sku, err)
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var (
-			id uuid.UUID
-			o  order
-		)
-		if err := rows.Scan(&id, &o.Buyer); err != nil {
-			return fmt.Errorf("listing the orders of %s: %w", sku, err)
-		}
-		o.ID = id.String()
+	for _, o := range stored {
 		if _, known := promised[o.ID]; known {
 			continue
 		}
 		a, asked := answers[o.Buyer]
 		switch {
 		case !asked || a.outcome == accepted:
-			rec.find(unasked, o.String())
-		case !a.open():
-			rec.find(denied, fmt.Sprintf("%v, who was answered %s", o, a.failure()))
+			rec.find(results.Unasked, o.String())
+		case !a.unknown():
+			rec.find(results.Denied, fmt.Sprintf("%v, answered %s", o, a.failure()))
 		default:
-			a.outcome = accepted // there may be one order for it
+			a.outcome = accepted // a second order of this request is one too many
 			answers[o.Buyer] = a
 		}
-	}
-	if err := rows.Err(); err != nil {
-		return fmt.Errorf("listing the orders of %s: %w", sku, err)
 	}
 	return nil
 }
 
-// orders reads the orders with these IDs. Absent ones are left out, as are void
-// ones, which never were orders. What is no ID names none.
+// liveOrders returns the pending and paid orders of the SKU, with their buyers only.
+func (l *lab) liveOrders(ctx context.Context, sku string) (stored []order, err error) {
+	err = l.query(ctx, func(rows *sql.Rows) error {
+		var (
+			id uuid.UUID
+			o  order
+		)
+		if err := rows.Scan(&id, &o.Buyer); err != nil {
+			return err
+		}
+		o.ID = id.String()
+		stored = append(stored, o)
+		return nil
+	}, `SELECT orders.id, orders.buyer_id FROM order_lines
+		JOIN orders ON orders.id = order_lines.order_id
+		WHERE order_lines.sku = ? AND orders.status IN ('pending', 'paid') ORDER BY orders.id`, sku)
+	return stored, err
+}
+
+// orders returns the orders with these IDs. It leaves out orders that do not exist, void
+// ones, which were never orders, and malformed IDs.
 func (l *lab) orders(ctx context.Context, ids []string) (map[string]order, error) {
 	var columns []any
 	for _, text := range ids {
@@ -176,15 +182,7 @@ func (l *lab) orders(ctx context.Context, ids []string) (map[string]order, error
 	if len(columns) == 0 {
 		return found, nil
 	}
-	db := l.sql.DB().WithContext(ctx)
-	rows, err := db.Raw(`SELECT orders.id, orders.buyer_id, orders.status, order_lines.sku, order_lines.quantity
-		FROM orders LEFT JOIN order_lines ON order_lines.order_id = orders.id
-		WHERE orders.id IN ? AND orders.status <> 'void' ORDER BY orders.id, order_lines.sku`, columns).Rows()
-	if err != nil {
-		return nil, fmt.Errorf("looking up orders: %w", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
+	err := l.query(ctx, func(rows *sql.Rows) error {
 		var (
 			id       uuid.UUID
 			o        order
@@ -192,7 +190,7 @@ func (l *lab) orders(ctx context.Context, ids []string) (map[string]order, error
 			quantity *int64
 		)
 		if err := rows.Scan(&id, &o.Buyer, &o.Status, &sku, &quantity); err != nil {
-			return nil, fmt.Errorf("looking up orders: %w", err)
+			return err
 		}
 		o.ID = id.String()
 		o.Lines = found[o.ID].Lines
@@ -200,14 +198,32 @@ func (l *lab) orders(ctx context.Context, ids []string) (map[string]order, error
 			o.Lines = append(o.Lines, line{*sku, *quantity})
 		}
 		found[o.ID] = o
-	}
-	if err := rows.Err(); err != nil {
+		return nil
+	}, `SELECT orders.id, orders.buyer_id, orders.status, order_lines.sku, order_lines.quantity
+		FROM orders LEFT JOIN order_lines ON order_lines.order_id = orders.id
+		WHERE orders.id IN ? AND orders.status <> 'void' ORDER BY orders.id, order_lines.sku`, columns)
+	if err != nil {
 		return nil, fmt.Errorf("looking up orders: %w", err)
 	}
 	return found, nil
 }
 
-// column is an ID as the database's column takes it.
+// query calls scan for every row that the statement selects.
+func (l *lab) query(ctx context.Context, scan func(*sql.Rows) error, statement string, args ...any) error {
+	rows, err := l.sql.DB().WithContext(ctx).Raw(statement, args...).Rows()
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// column converts an ID to the type of the database's column.
 func (l *lab) column(id uuid.UUID) any {
 	if l.sql.Dialect() == store.Postgres {
 		return id.String()
@@ -215,24 +231,24 @@ func (l *lab) column(id uuid.UUID) any {
 	return id[:]
 }
 
-// readBack asks the service for every order that was promised. Without a database
-// its word is all there is.
+// readBack reads every promised order from the service. Without a database, this is the
+// only check of the orders.
 func (l *lab) readBack(ctx context.Context, rec *record, promised map[string]order, url string) {
 	ids := make(chan string)
-	var all sync.WaitGroup
-	for range readersBack {
-		all.Go(func() {
+	var readers sync.WaitGroup
+	for range maxReaders {
+		readers.Go(func() {
 			for id := range ids {
 				var got order
-				err := l.getJSON(ctx, url+"/orders/"+id, &got)
-				wrong := promised[id].differs(got, err == nil && got.ID == id)
-				if wrong == "" {
+				err := l.client.GetJSON(ctx, url+"/orders/"+id, &got)
+				kind := promised[id].differs(got, err == nil && got.ID == id)
+				if kind == "" {
 					continue
 				}
 				if l.sql != nil {
-					wrong = unread
+					kind = results.Unread
 				}
-				rec.find(wrong, promised[id].String())
+				rec.find(kind, promised[id].String())
 			}
 		})
 	}
@@ -240,5 +256,5 @@ func (l *lab) readBack(ctx context.Context, rec *record, promised map[string]ord
 		ids <- id
 	}
 	close(ids)
-	all.Wait()
+	readers.Wait()
 }

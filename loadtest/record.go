@@ -2,23 +2,24 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
 // Outcomes of one request.
 const (
 	accepted = "accepted"
-	refused  = "refused" // sold out is a correct answer
+	refused  = "refused" // sold out, which is a correct answer
 	failed   = "failed"
 )
 
-// Problem types of the service that the harness tells apart.
+// Problem types of the service.
 const (
 	problemSoldOut     = "sold-out"
 	problemBusy        = "busy"
@@ -32,18 +33,18 @@ const (
 	noAnswer     = "no answer"
 )
 
-// answer is the harness's own record of one request.
+// answer is the record of one request.
 type answer struct {
-	at      time.Duration // since the load began
+	at      time.Duration // when it came, since the start of the load
 	took    time.Duration
 	outcome string
-	status  int    // 0: none came
-	problem string // the last part of the problem's type; without an answer, why
-	asked   order  // what the request asked for
-	order   order  // what a 201 says
+	status  int    // HTTP status; 0: no answer
+	problem string // last part of the problem type; without an answer, the cause
+	asked   order  // the order in the request
+	order   order  // the order in a 201
 }
 
-// order is an order as a request, an answer or a store has it.
+// order is an order in a request, in an answer or in a store.
 type order struct {
 	ID     string `json:"id"`
 	Buyer  string `json:"buyer_id"`
@@ -56,32 +57,32 @@ type line struct {
 	Quantity int64  `json:"quantity"`
 }
 
-// oneUnit is what a buyer asks for.
+// oneUnit returns the order of every buyer in a load test.
 func oneUnit(buyer, sku string) order {
 	return order{Buyer: buyer, Lines: []line{{SKU: sku, Quantity: 1}}}
 }
 
-// body is the request for the order.
+// body returns the body of a request for the order.
 func (o order) body() []byte {
-	text, _ := json.Marshal(struct { // no value of these types fails
+	text, _ := json.Marshal(struct { // cannot fail: it consists of strings and numbers
 		Buyer string `json:"buyer_id"`
 		Lines []line `json:"lines"`
 	}{o.Buyer, o.Lines})
 	return text
 }
 
-// read fills in what the service answered. status 0: there is no answer, and
-// text says why.
+// read adds the service's answer to the record. A status of 0 means that there is none;
+// text is then the cause.
 func (a *answer) read(status int, text []byte) {
 	a.status = status
 	if status == http.StatusCreated {
 		a.outcome = accepted
-		_ = json.Unmarshal(text, &a.order) // what cannot be read names no order
+		_ = json.Unmarshal(text, &a.order) // the audit finds an order without an ID
 		return
 	}
 	a.outcome = failed
 	if status == 0 {
-		a.problem = whyNone(string(text))
+		a.problem = failureWithoutAnswer(string(text))
 		return
 	}
 	var problem struct {
@@ -94,7 +95,7 @@ func (a *answer) read(status int, text []byte) {
 	}
 }
 
-func whyNone(cause string) string {
+func failureWithoutAnswer(cause string) string {
 	switch {
 	case strings.Contains(cause, "connection refused"):
 		return noConnection
@@ -104,11 +105,10 @@ func whyNone(cause string) string {
 	return noAnswer
 }
 
-// open reports whether a failure leaves open what became of the order. A lost
-// answer does, and one that says so; and a failure without a problem type, which
-// a proxy gave in the service's stead. Every other failure promises that nothing
-// was cut.
-func (a answer) open() bool {
+// unknown reports whether the order of a failed request may have been committed: the
+// answer was lost, or is "unavailable", or is a server error of a proxy, which has no
+// problem type. All other failures promise that nothing was cut.
+func (a answer) unknown() bool {
 	switch {
 	case a.outcome != failed:
 		return false
@@ -131,7 +131,7 @@ func (a answer) failure() string {
 // maxAnswers bounds the record of one load.
 const maxAnswers = 2_000_000
 
-// record collects answers, and what the audit finds of them. It is safe for
+// record collects the answers of one load, and the findings of its audit. It is safe for
 // concurrent use.
 type record struct {
 	start    time.Time
@@ -139,19 +139,19 @@ type record struct {
 	refused  atomic.Int64
 	failed   atomic.Int64
 
-	mu       sync.Mutex
-	answers  []answer
-	failures map[string]int64 // by status and problem type
-	sampled  int64            // orders looked up at the moment of their 201
-	trouble  error            // why a sample could not be taken
-	findings map[kind]*Finding
+	mu        sync.Mutex
+	answers   []answer
+	failures  map[string]int64 // by status and problem type
+	sampled   int64            // orders looked up right after their 201
+	sampleErr error            // first error of these look-ups
+	findings  map[results.Kind]*results.Finding
 }
 
 func newRecord() *record {
-	return &record{start: time.Now(), failures: make(map[string]int64), findings: make(map[kind]*Finding)}
+	return &record{start: time.Now(), failures: make(map[string]int64), findings: make(map[results.Kind]*results.Finding)}
 }
 
-// add records an answer. full: there is room for no other.
+// add adds an answer. It reports whether the record is now full.
 func (r *record) add(a answer) (full bool) {
 	switch a.outcome {
 	case accepted:
@@ -170,75 +170,32 @@ func (r *record) add(a answer) (full bool) {
 	return len(r.answers) >= maxAnswers
 }
 
-// unknown is how many orders have an open outcome.
+// unknown returns the number of requests with an unknown outcome.
 func (r *record) unknown() (n int64) {
 	for _, a := range r.answers {
-		if a.open() {
+		if a.unknown() {
 			n++
 		}
 	}
 	return n
 }
 
-// find records a contradiction, and where it was first seen.
-func (r *record) find(k kind, where string) {
+// find adds one contradiction to the findings.
+func (r *record) find(kind results.Kind, where string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.findings[k] == nil {
-		r.findings[k] = &Finding{Kind: k, First: where}
+	if r.findings[kind] == nil {
+		r.findings[kind] = &results.Finding{Kind: kind, First: where}
 	}
-	r.findings[k].Count++
+	r.findings[kind].Count++
 }
 
-// found are the findings in the order of their kinds.
-func (r *record) found() (all []Finding) {
-	for _, k := range kinds {
-		if f := r.findings[k]; f != nil {
+// found returns the findings in the order of results.Kinds.
+func (r *record) found() (all []results.Finding) {
+	for _, kind := range results.Kinds {
+		if f := r.findings[kind]; f != nil {
 			all = append(all, *f)
 		}
 	}
 	return all
-}
-
-// kind is one way in which the stores contradict the answers.
-type kind string
-
-const (
-	wrongAnswer kind = "wrong-answer"
-	repeated    kind = "repeated"
-	early       kind = "early"
-	missing     kind = "missing"
-	otherBuyer  kind = "other-buyer"
-	otherLines  kind = "other-lines"
-	otherStatus kind = "other-status"
-	unread      kind = "unread"
-	denied      kind = "denied"
-	unasked     kind = "unasked"
-)
-
-// kinds are all of them, in the order in which they are reported.
-var kinds = []kind{wrongAnswer, repeated, early, missing, otherBuyer, otherLines, otherStatus, unread, denied, unasked}
-
-var meanings = map[kind]string{
-	wrongAnswer: "answers 201 are not for the order that was asked for",
-	repeated:    "answers 201 name an order that an earlier 201 named",
-	early:       "orders were answered 201 before they were committed",
-	missing:     "orders answered 201 are not found",
-	otherBuyer:  "orders answered 201 are stored under another buyer",
-	otherLines:  "orders answered 201 are stored with other lines",
-	otherStatus: "orders answered 201 are stored with another status",
-	unread:      "orders answered 201 are not read back as they were answered",
-	denied:      "orders are stored whose buyers were told that nothing was cut",
-	unasked:     "orders are stored that nobody asked for",
-}
-
-// Finding is how many orders the stores contradict in one way.
-type Finding struct {
-	Kind  kind   `json:"kind"`
-	Count int64  `json:"count"`
-	First string `json:"first"` // the first of them
-}
-
-func (f Finding) String() string {
-	return fmt.Sprintf("%d %s (the first: %s)", f.Count, meanings[f.Kind], f.First)
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Takes pictures of a report as a desk and as a telephone show it, for people to
-# look at, and prints where they are. The report is REPORT, or that of a short run.
+# Takes a screenshot of a report as a desktop and as a phone show it, and prints the files.
+# The report is the file REPORT, or that of a short run.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -12,7 +12,7 @@ for program in chromium chromium-browser google-chrome; do
 	fi
 done
 if [ -z "$browser" ]; then
-	echo 'report-look: no Chromium here: apt-get install --no-install-recommends chromium fonts-noto-cjk' >&2
+	echo 'report-look: Chromium is not installed: apt-get install --no-install-recommends chromium fonts-noto-cjk' >&2
 	exit 1
 fi
 
@@ -25,9 +25,9 @@ fi
 report=$(cd "$(dirname "$report")" && pwd)/$(basename "$report")
 
 sandbox=
-if [ "$(id -u)" = 0 ]; then sandbox=--no-sandbox; fi # Chromium refuses root without
+if [ "$(id -u)" = 0 ]; then sandbox=--no-sandbox; fi # Chromium refuses to run as root with its sandbox
 for width in 1200 390; do
-	# A window is never as narrow as a telephone: a frame in it is.
+	# A window cannot be as narrow as a phone, but a frame within it can.
 	printf '<!doctype html><body style="margin:0"><iframe src="file://%s" style="border:0;width:%dpx;height:4000px"></iframe>' \
 		"$report" "$width" >"$folder/frame.html"
 	picture=$folder/report-$width.png

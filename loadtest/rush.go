@@ -12,9 +12,10 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// place posts an order for one unit, and returns the record of it.
+// place posts an order for one unit, and returns the answer.
 func (l *lab) place(ctx context.Context, url, sku, buyer string) (a answer) {
 	a.asked = oneUnit(buyer, sku)
 	start := time.Now()
@@ -33,7 +34,7 @@ func (l *lab) post(ctx context.Context, url string, body []byte) (status int, te
 		return 0, nil, err
 	}
 	request.Header.Set("Content-Type", "application/json")
-	response, err := l.client.Do(request)
+	response, err := l.client.HTTP.Do(request)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -42,33 +43,32 @@ func (l *lab) post(ctx context.Context, url string, body []byte) (status int, te
 	return response.StatusCode, text, err
 }
 
-// mark begins the names of the SKUs and buyers that the harness makes up.
-const mark = "lt-"
+// prefix begins the names of all SKUs and buyers of load tests.
+const prefix = "lt-"
 
-// buyers names the buyers of one client, or of one rate. Who they are depends on
-// the seed and on nothing else.
+// buyers returns a function that names one buyer after the other. The names depend only
+// on the seed and the stream.
 func buyers(seed, stream uint64) func() string {
 	random := rand.New(rand.NewPCG(seed, stream))
-	return func() string { return fmt.Sprintf(mark+"%016x", random.Uint64()) }
+	return func() string { return fmt.Sprintf(prefix+"%016x", random.Uint64()) }
 }
 
-// failurePause is how long a client waits after a failure before it asks again.
+// failurePause is how long a client waits after a failure before its next order.
 const failurePause = 10 * time.Millisecond
 
-// crowd is the clients of a rush, each with one order at a time.
+// crowd is the clients of a rush. Each has one order under way.
 type crowd struct {
-	// leave has every client finish the order under way and go.
-	leave context.CancelFunc
-	gone  chan struct{} // closed when all have gone
-	// limited ends with --limit, or before.
+	stop context.CancelFunc // no client sends another order
+	done chan struct{}      // closed when all clients have finished
+	// limited ends at --limit, or when the clients are stopped.
 	limited context.Context
 }
 
-// crowd sends the clients in. Each goes when it hears that all units are sold, at
-// the limit, or when the record is full.
-func (l *lab) crowd(ctx context.Context, f *fleet, sku string, rec *record) *crowd {
-	c := &crowd{gone: make(chan struct{})}
-	c.limited, c.leave = context.WithTimeout(ctx, l.limit)
+// startCrowd starts the clients. A client finishes when it is refused, at the limit, or
+// when the record is full.
+func (l *lab) startCrowd(ctx context.Context, f *fleet, sku string, rec *record) *crowd {
+	c := &crowd{done: make(chan struct{})}
+	c.limited, c.stop = context.WithTimeout(ctx, l.limit)
 	var clients sync.WaitGroup
 	for i := range l.clients {
 		buyer := buyers(l.seed, uint64(i))
@@ -90,41 +90,41 @@ func (l *lab) crowd(ctx context.Context, f *fleet, sku string, rec *record) *cro
 	}
 	go func() {
 		clients.Wait()
-		close(c.gone)
+		close(c.done)
 	}()
 	return c
 }
 
-// await waits until the condition holds, or all clients have gone.
+// await waits until the condition holds or all clients have finished.
 func (c *crowd) await(condition func() bool) {
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
 	for !condition() {
 		select {
-		case <-c.gone:
+		case <-c.done:
 			return
 		case <-ticker.C:
 		}
 	}
 }
 
-// expired reports whether the limit ended the rush.
+// expired reports whether --limit has passed.
 func (c *crowd) expired() bool { return errors.Is(c.limited.Err(), context.DeadlineExceeded) }
 
-// rush is the closed load: each client orders one unit after the other until it
-// hears that all are sold. It says how fast a strategy sells and whether it
-// oversells, not how long one would wait at a given rate.
-func (l *lab) rush(ctx context.Context, spec strategy.Spec, f *fleet, try int) (*Result, error) {
-	sku, err := l.lay(ctx, f, spec, fmt.Sprint(try), l.stock)
+// rush is the closed load: each client orders one unit after the other until it is
+// refused. It shows how fast a strategy sells and whether it oversells, but not how long
+// buyers wait at a given rate. For conclusive see judge.
+func (l *lab) rush(ctx context.Context, spec strategy.Spec, f *fleet, try int) (result *results.Result, conclusive bool, err error) {
+	sku, err := l.createStock(ctx, f, spec, fmt.Sprint(try), l.stock)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	caught := l.guardCaught(ctx, spec, f)
-	cost := l.meter(ctx, f.pids())
+	caught := l.guardRefusals(ctx, spec, f)
+	cost := l.startMeter(ctx, f.pids())
 	rec := newRecord()
-	stop := l.display.show(spec.Name, l.stock, rec)
-	clients := l.crowd(ctx, f, sku, rec)
-	<-clients.gone
+	hide := l.display.show(spec.Name, l.stock, rec)
+	clients := l.startCrowd(ctx, f, sku, rec)
+	<-clients.done
 	end := soldOut
 	switch {
 	case ctx.Err() != nil:
@@ -132,44 +132,54 @@ func (l *lab) rush(ctx context.Context, spec strategy.Spec, f *fleet, try int) (
 	case clients.expired(), len(rec.answers) >= maxAnswers:
 		end = atLimit
 	}
-	clients.leave()
-	stop()
+	clients.stop()
+	hide()
 	cost.stop(ctx)
-	result := l.result(spec, rec, l.stock)
+	result = l.newResult(spec, rec, l.stock)
 	result.Load = fmt.Sprintf("rush, %d clients", l.clients)
-	result.timed(rec)
-	cost.into(result, rec.accepted.Load())
-	// What was cut short is audited all the same.
-	ctx = context.WithoutCancel(ctx)
-	result.Caught = since(caught, l.guardCaught(ctx, spec, f))
-	if err := l.audit(ctx, result, rec, f, sku, restOf(spec)); err != nil {
-		return result, err
+	addTimes(result, rec)
+	cost.addTo(result)
+	ctx = context.WithoutCancel(ctx) // an interrupted load is audited too
+	result.Caught = difference(caught, l.guardRefusals(ctx, spec, f))
+	if err := l.audit(ctx, result, rec, f, sku, settledAfterLoad(spec)); err != nil {
+		return result, false, err
 	}
-	result.judge(l.terms(spec, end))
-	return result, nil
+	return result, judge(result, l.terms(spec, end)), nil
+}
+
+// newResult returns a result with the numbers of answers.
+func (l *lab) newResult(spec strategy.Spec, rec *record, stock int64) *results.Result {
+	instances := l.instances
+	if len(l.targets) > 0 {
+		instances = len(l.targets)
+	}
+	return &results.Result{
+		Strategy: spec.Name, Sound: spec.Sound, Instances: instances, Stock: stock,
+		Accepted: rec.accepted.Load(), Refused: rec.refused.Load(), Failed: rec.failed.Load(), Failures: rec.failures,
+	}
 }
 
 const (
-	// killAfter bounds the orders that are accepted before an instance is killed,
-	// and again after it is back.
-	killAfter = 200
-	// crashRest bounds the wait for recovery.
-	crashRest = 20 * time.Second
+	// maxBeforeKill bounds the orders accepted before an instance is killed, and
+	// again after its replacement has started.
+	maxBeforeKill = 200
+	// recoveryLimit bounds the wait for recovery.
+	recoveryLimit = 20 * time.Second
 )
 
-// crash is a rush in which one instance is killed with SIGKILL and started again.
-// Afterwards, when recovery has resolved what the dead instance left, every order
-// that was answered 201 must be there, and no unit be missing or sold twice.
-func (l *lab) crash(ctx context.Context, spec strategy.Spec, f *fleet) (*Result, error) {
-	sku, err := l.lay(ctx, f, spec, "crash", l.stock)
+// crashRush is a rush in which one instance is killed with SIGKILL and replaced. Once
+// recovery has resolved the takes that the instance left, every order answered 201 must
+// exist, and no unit may be missing or sold twice.
+func (l *lab) crashRush(ctx context.Context, spec strategy.Spec, f *fleet) (*results.Result, error) {
+	sku, err := l.createStock(ctx, f, spec, "crash", l.stock)
 	if err != nil {
 		return nil, err
 	}
 	rec := newRecord()
-	stop := l.display.show(spec.Name+", kill -9", l.stock, rec)
-	clients := l.crowd(ctx, f, sku, rec)
-	defer clients.leave()
-	more := min(max(l.stock/4, 1), killAfter)
+	hide := l.display.show(spec.Name+", kill -9", l.stock, rec)
+	clients := l.startCrowd(ctx, f, sku, rec)
+	defer clients.stop()
+	more := min(max(l.stock/4, 1), maxBeforeKill)
 	clients.await(func() bool { return rec.accepted.Load() >= more })
 	before, end := rec.accepted.Load(), interrupted
 	if ctx.Err() == nil {
@@ -179,14 +189,14 @@ func (l *lab) crash(ctx context.Context, spec strategy.Spec, f *fleet) (*Result,
 		clients.await(func() bool { return rec.accepted.Load() >= before+more })
 		end = crashed
 	}
-	clients.leave()
-	<-clients.gone
-	stop()
-	result := l.result(spec, rec, l.stock)
+	clients.stop()
+	<-clients.done
+	hide()
+	result := l.newResult(spec, rec, l.stock)
 	result.Load = fmt.Sprintf("rush, %d clients, an instance killed after %d orders", l.clients, before)
-	if err := l.audit(context.WithoutCancel(ctx), result, rec, f, sku, rest{crashRest, counts.agree}); err != nil {
+	if err := l.audit(context.WithoutCancel(ctx), result, rec, f, sku, settled{recoveryLimit, counts.agree}); err != nil {
 		return result, err
 	}
-	result.judge(l.terms(spec, end))
+	judge(result, l.terms(spec, end))
 	return result, nil
 }

@@ -5,48 +5,38 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 
+	"github.com/holdfast-stock/holdfast/internal/lab/measure"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
 const (
-	// lowestRate and highestRate are where a search begins and ends.
-	lowestRate, highestRate = 50, 200_000
-	// searchSteps bounds the halvings of a search.
-	searchSteps = 6
+	// minRate is the rate at which a search begins. It ends at results.MaxRate.
+	minRate = 50
+	// maxSteps bounds the bisection of a search.
+	maxSteps = 6
 )
 
-// Probe is one load of a search.
-type Probe struct {
-	Rate     int      `json:"rate"`
-	Held     bool     `json:"held"`
-	P99      *float64 `json:"p99_millis"`
-	Accepted int64    `json:"accepted"`
-	Failed   int64    `json:"failed"`
-	Late     int64    `json:"late"`
-	Dropped  int64    `json:"dropped"`
-}
-
-// search looks for the highest rate that holds the limit.
+// search looks for the highest rate that keeps a limit.
 type search struct {
 	probes int // of each rate
-	load   func(rate int) (*Result, error)
-	holds  func(*Result) bool
-	tell   func(*Result)
+	load   func(rate int) (*results.Result, error)
+	holds  func(*results.Result) bool // the limit is kept
+	tell   func(*results.Result)
 
-	all []Probe
+	all []results.Probe
 }
 
-// highest doubles the rate until one does not hold, and halves what is between. It
-// returns the highest rate that held and the lowest that did not, nil where there is
-// none. A load that broke a promise, or that was cut short, ends it.
-func (s *search) highest() (held, missed, ended *Result, err error) {
-	rate := lowestRate
-	for step := 0; step <= searchSteps; {
+// highest doubles the rate until the limit is missed, and then bisects. It returns the
+// highest rate that held and the lowest that missed, each nil if there is none. A load
+// that broke a promise or was interrupted ends the search.
+func (s *search) highest() (held, missed, ended *results.Result, err error) {
+	rate := minRate
+	for step := 0; step <= maxSteps; {
 		result, holds, err := s.try(rate)
 		switch {
-		case err != nil || result.Verdict != asPromised:
+		case err != nil || result.Verdict != results.AsPromised:
 			return held, missed, result, err
 		case holds:
 			held = result
@@ -54,10 +44,10 @@ func (s *search) highest() (held, missed, ended *Result, err error) {
 			missed = result
 		}
 		switch {
-		case held == nil || missed == nil && rate == highestRate:
+		case held == nil || missed == nil && rate == results.MaxRate:
 			return held, missed, nil, nil
 		case missed == nil:
-			rate = min(rate*2, highestRate)
+			rate = min(rate*2, results.MaxRate)
 		case missed.Rate-held.Rate <= max(held.Rate/20, 1):
 			return held, missed, nil, nil
 		default:
@@ -68,16 +58,19 @@ func (s *search) highest() (held, missed, ended *Result, err error) {
 	return held, missed, nil, nil
 }
 
-// try loads one rate until most of the probes agree. The result is the one with the
-// median p99 of those. A pause of the machine spoils one probe, not the rate.
-func (s *search) try(rate int) (result *Result, holds bool, err error) {
-	var held, missed []*Result
+// try loads one rate until the majority of its probes agree, so that a single pause of
+// the machine does not decide. It returns the probe of that majority with the median p99.
+func (s *search) try(rate int) (result *results.Result, holds bool, err error) {
+	var held, missed []*results.Result
 	for 2*len(held) < s.probes && 2*len(missed) < s.probes {
 		result, err := s.load(rate)
-		if err != nil || result.Verdict != asPromised {
+		if err != nil || result.Verdict != results.AsPromised {
 			return result, false, err
 		}
-		probe := Probe{rate, s.holds(result), result.P99, result.Accepted, result.Failed, result.Late, result.Dropped}
+		probe := results.Probe{
+			Rate: rate, Held: s.holds(result), P99: result.P99,
+			Accepted: result.Accepted, Failed: result.Failed, Late: result.Late, Dropped: result.Dropped,
+		}
 		s.all = append(s.all, probe)
 		s.tell(result)
 		if probe.Held {
@@ -86,61 +79,61 @@ func (s *search) try(rate int) (result *Result, holds bool, err error) {
 			missed = append(missed, result)
 		}
 	}
-	if holds = len(held) > len(missed); holds {
-		return median(held), true, nil
+	if len(held) > len(missed) {
+		return measure.MedianItem(held, p99), true, nil
 	}
-	return median(missed), false, nil
+	return measure.MedianItem(missed, p99), false, nil
 }
 
-// median is the result with the median p99. One without answers is the slowest.
-func median(results []*Result) *Result {
-	p99 := func(r *Result) float64 {
-		if r.P99 == nil {
-			return math.Inf(1)
-		}
-		return *r.P99
+// p99 returns the p99 in milliseconds. It is infinite without answers.
+func p99(r *results.Result) float64 {
+	if r.P99 == nil {
+		return math.Inf(1)
 	}
-	slices.SortFunc(results, func(a, b *Result) int { return cmp.Compare(p99(a), p99(b)) })
-	return results[(len(results)-1)/2]
+	return *r.P99
 }
 
-// highest searches the highest rate that the strategy holds.
-func (l *lab) highest(ctx context.Context, spec strategy.Spec, f *fleet) (*Result, error) {
+// highest searches for the highest rate at which the strategy keeps --p99.
+func (l *lab) highest(ctx context.Context, spec strategy.Spec, f *fleet) (*results.Result, error) {
 	s := &search{
 		probes: l.probes,
-		load:   func(rate int) (*Result, error) { return l.arrive(ctx, spec, f, rate) },
-		holds:  func(r *Result) bool { return r.holds(l.p99) },
-		tell:   func(r *Result) { fmt.Fprintf(l.display.w, "%-13s %s\n", spec.Name, r.borne()) },
+		load:   func(rate int) (*results.Result, error) { return l.arrive(ctx, spec, f, rate) },
+		holds:  func(r *results.Result) bool { return holds(r, l.p99) },
+		tell:   func(r *results.Result) { fmt.Fprintf(l.display.w, "%-13s %s\n", spec.Name, arrivalsText(r)) },
 	}
 	held, missed, ended, err := s.highest()
 	answer := cmp.Or(held, missed, ended)
-	if ended != nil && (ended.Verdict == promise || err != nil) {
+	if ended != nil && (ended.Verdict == results.Broken || err != nil) {
 		answer = ended
 	}
 	if answer == nil {
 		return nil, err
 	}
 	answer.Probes = s.all
-	if err != nil || answer.Verdict == promise {
+	if err != nil || answer.Verdict == results.Broken {
 		return answer, err
 	}
-	highest := 0
-	switch {
-	case held == nil && missed != nil:
-		answer.Load += fmt.Sprintf("; not even this holds a p99 of %v: %s", l.p99, missed.borne())
-	case held != nil:
-		highest = held.Rate
-		answer.Load += fmt.Sprintf("; the highest rate found that holds a p99 of %v", l.p99)
-		if missed != nil {
-			answer.Load += "; the lowest that does not: " + missed.borne()
-		}
-	}
 	if answer != ended {
-		answer.Highest = &highest
+		l.describeHighest(answer, held, missed)
 	}
 	if ctx.Err() != nil {
-		answer.Load += "; the search was cut short"
-		answer.Verdict = undecided
+		answer.Load += "; the search was interrupted"
+		answer.Verdict = results.Undecided
 	}
 	return answer, nil
+}
+
+// describeHighest adds the outcome of a search to its result.
+func (l *lab) describeHighest(answer, held, missed *results.Result) {
+	highest := 0
+	if held == nil {
+		answer.Load += fmt.Sprintf("; even this rate misses a p99 of %v: %s", l.p99, arrivalsText(missed))
+	} else {
+		highest = held.Rate
+		answer.Load += fmt.Sprintf("; the highest rate found that keeps a p99 of %v", l.p99)
+		if missed != nil {
+			answer.Load += "; the lowest that misses it: " + arrivalsText(missed)
+		}
+	}
+	answer.Highest = &highest
 }

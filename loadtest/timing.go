@@ -3,15 +3,13 @@ package main
 import (
 	"slices"
 	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/lab/measure"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-func millisEach(cpu time.Duration, orders int64) *float64 {
-	each := cpu.Seconds() * 1000 / float64(orders)
-	return &each
-}
-
-// timed fills in throughput and latency. Both count correct answers only.
-func (r *Result) timed(rec *record) {
+// addTimes adds throughput and latency to the result. Failures do not count.
+func addTimes(r *results.Result, rec *record) {
 	var (
 		last  time.Duration
 		times []time.Duration
@@ -32,32 +30,25 @@ func (r *Result) timed(rec *record) {
 	}
 	slices.Sort(times)
 	r.Percentiles = percentiles(times)
-	r.P50, r.P99 = at(times, 0.50), at(times, 0.99)
+	r.P50, r.P99 = quantile(times, 0.50), quantile(times, 0.99)
 }
 
-// at is a quantile of sorted times in milliseconds, nil if there are none.
-func at(times []time.Duration, quantile float64) *float64 {
+// quantile returns a quantile of sorted times in milliseconds, nil without times.
+func quantile(times []time.Duration, quantile float64) *float64 {
 	if len(times) == 0 {
 		return nil
 	}
-	i := min(int(quantile*float64(len(times))), len(times)-1)
-	millis := times[i].Seconds() * 1000
+	millis := measure.Millis(measure.Quantile(times, quantile))
 	return &millis
 }
 
-// curve is where the latency curve is drawn.
+// curve are the quantiles of the latency curve.
 var curve = []float64{0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1}
 
-// Percentile is one point of a latency curve.
-type Percentile struct {
-	Quantile float64 `json:"quantile"`
-	Millis   float64 `json:"millis"`
-}
-
-func percentiles(times []time.Duration) (points []Percentile) {
-	for _, quantile := range curve {
-		if millis := at(times, quantile); millis != nil {
-			points = append(points, Percentile{quantile, *millis})
+func percentiles(times []time.Duration) (points []results.Percentile) {
+	for _, q := range curve {
+		if millis := quantile(times, q); millis != nil {
+			points = append(points, results.Percentile{Quantile: q, Millis: *millis})
 		}
 	}
 	return points

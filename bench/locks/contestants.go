@@ -22,23 +22,23 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/backends"
 )
 
-// ours is the name of the contestant that is this project's.
+// ours is the name of this project's contestants.
 const ours = "holdfast"
 
-// contestant is one way to lock.
+// contestant is one implementation of a lock.
 type contestant struct {
 	backend, name string
-	module        string // whose version is told
+	module        string // Go module whose version the report shows; empty: this one
 	settings      string
-	withinProcess bool     // it excludes nobody in other processes
-	sends         []string // the commands that it sends to Redis itself, not from within scripts
+	withinProcess bool     // it does not exclude other processes
+	sends         []string // the Redis commands that it sends itself, not from within scripts
 
-	// open makes what one process has of it.
+	// open opens the contestant in one process, for a lock of this name.
 	open func(ctx context.Context, addrs []string, name string, goroutines int) (opened, error)
 }
 
-// opened is a contestant in one process. The goroutine of that number takes the
-// lock, and frees it by what it gets. A goroutine has one lock at a time.
+// opened is a contestant in one process. lock takes the lock for the goroutine with this
+// number, and returns the function that unlocks it. A goroutine holds one lock at a time.
 type opened struct {
 	lock  func(ctx context.Context, goroutine int) (unlock func() error, err error)
 	close func()
@@ -50,19 +50,19 @@ var contestants = []contestant{
 		sends: []string{"evalsha", "eval", "subscribe"}, open: openOurs("redis"),
 	},
 	{
-		backend: "redis", name: "redsync", module: "github.com/go-redsync/redsync/v4", settings: "defaults: tries again after 50 to 250 ms",
+		backend: "redis", name: "redsync", module: "github.com/go-redsync/redsync/v4", settings: "defaults: retries after 50 to 250 ms",
 		sends: []string{"set", "setnx", "evalsha", "eval"}, open: openRedsync,
 	},
 	{
-		backend: "redis", name: "rueidislock", module: "github.com/redis/rueidis", settings: "as its README has it for one Redis: KeyMajority 1, NoLoopTracking; leases end by the client's wall clock",
+		backend: "redis", name: "rueidislock", module: "github.com/redis/rueidis", settings: "KeyMajority 1 and NoLoopTracking, as its README recommends for one Redis; leases end by the client's wall clock",
 		sends: []string{"evalsha", "eval"}, open: openRueidis(1, true),
 	},
 	{
-		backend: "redis", name: "rueidislock, 3 keys", module: "github.com/redis/rueidis", settings: "its defaults, KeyMajority 2: three keys, in one Redis here; leases end by the client's wall clock",
+		backend: "redis", name: "rueidislock, 3 keys", module: "github.com/redis/rueidis", settings: "defaults: KeyMajority 2, three keys, here in one Redis; leases end by the client's wall clock",
 		sends: []string{"evalsha", "eval"}, open: openRueidis(0, false),
 	},
 	{
-		backend: "redis", name: "bsm/redislock", module: "github.com/bsm/redislock", settings: "LinearBackoff of 2 ms (its README has 100 ms); it does not renew a lease",
+		backend: "redis", name: "bsm/redislock", module: "github.com/bsm/redislock", settings: "LinearBackoff of 2 ms (100 ms in its README); it does not renew leases",
 		sends: []string{"evalsha", "eval"}, open: openRedislock,
 	},
 	{
@@ -75,15 +75,15 @@ var contestants = []contestant{
 	},
 	{backend: "zookeeper", name: ours, settings: "defaults", open: openOurs("zookeeper")},
 	{
-		backend: "zookeeper", name: "zk.Lock", module: "github.com/go-zookeeper/zk", settings: "one connection a process, one Lock a goroutine",
+		backend: "zookeeper", name: "zk.Lock", module: "github.com/go-zookeeper/zk", settings: "one connection per process, one Lock per goroutine",
 		open: openZooKeeper,
 	},
 	{backend: "etcd", name: ours, settings: "defaults", open: openOurs("etcd")},
 	{
-		backend: "etcd", name: "concurrency.Mutex", module: "go.etcd.io/etcd/client/v3", settings: "one client a process, one session a goroutine (two goroutines on one session would both hold the lock)",
+		backend: "etcd", name: "concurrency.Mutex", module: "go.etcd.io/etcd/client/v3", settings: "one client per process, one session per goroutine (two goroutines with one session would both hold the lock)",
 		open: openEtcd,
 	},
-	{backend: "local", name: ours, settings: "within one process; for scale", withinProcess: true, open: openOurs("local")},
+	{backend: "local", name: ours, settings: "within one process; for comparison", withinProcess: true, open: openOurs("local")},
 }
 
 func findContestant(backend, name string) (contestant, bool) {
@@ -95,7 +95,7 @@ func findContestant(backend, name string) (contestant, bool) {
 	return contestant{}, false
 }
 
-// described is what the report says of it.
+// described returns the version and the settings for the report.
 func (c contestant) described() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
@@ -107,7 +107,7 @@ func (c contestant) described() string {
 	return c.settings
 }
 
-// redisClients are the same for all that take go-redis: its defaults.
+// redisClients opens clients with the defaults of go-redis.
 func redisClients(addrs []string) (clients []redis.UniversalClient, closeAll func()) {
 	for _, addr := range addrs {
 		clients = append(clients, redis.NewClient(&redis.Options{Addr: addr}))
@@ -168,7 +168,7 @@ func openRedsync(_ context.Context, addrs []string, name string, _ int) (opened,
 			return func() error {
 				held, err := mutex.Unlock()
 				if err == nil && !held {
-					err = errors.New("redsync: it was not held any more")
+					err = errors.New("redsync: the lock was no longer held")
 				}
 				return err
 			}, nil
@@ -187,8 +187,7 @@ func openRueidis(majority int32, noLoop bool) func(ctx context.Context, addrs []
 		}
 		return opened{
 			lock: func(ctx context.Context, _ int) (func() error, error) {
-				// The lease ends with ctx too, which is why overlaps are looked for
-				// before the end of a run only.
+				// The lease ends with ctx, so overlap ignores the end of a run.
 				held, unlock, err := locker.WithContext(ctx, name)
 				if err != nil {
 					return nil, err
@@ -222,6 +221,7 @@ func openRedislock(_ context.Context, addrs []string, name string, _ int) (opene
 	}, nil
 }
 
+// silent discards the log of the ZooKeeper library.
 type silent struct{}
 
 func (silent) Printf(string, ...any) {}
@@ -236,8 +236,7 @@ func openZooKeeper(_ context.Context, addrs []string, name string, goroutines in
 		locks[i] = zk.NewLock(conn, "/holdfast-bench/"+name, zk.WorldACL(zk.PermAll))
 	}
 	return opened{
-		// It knows no context. Its queue is served to the end, since whoever
-		// holds the lock frees it.
+		// Lock ignores contexts. It returns nevertheless, since every holder unlocks.
 		lock: func(_ context.Context, goroutine int) (func() error, error) {
 			return locks[goroutine].Unlock, locks[goroutine].Lock()
 		},

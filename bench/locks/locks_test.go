@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/holdfast-stock/holdfast/internal/lab/command"
 )
 
 var a, b, other = holder{0, 0}, holder{0, 1}, holder{1, 0}
@@ -18,9 +21,9 @@ const second = int64(time.Second)
 func TestEvaluate(t *testing.T) {
 	w := window{1 * second, 3 * second}
 	s := evaluate([]record{
-		// In no order, as processes report one after the other.
+		// Not in the order of time: the processes report one after the other.
 		{other, 0, 2*second + 40, 2*second + 50},
-		{a, 0, second - 20, second - 10}, // before the window, but who held the lock before
+		{a, 0, second - 20, second - 10}, // before the window: the holder before the first counted grant
 		{a, second, second + 20, second + 30},
 		{b, 0, second, second + 10},
 		{a, second + 30, second + 40, 2 * second},
@@ -44,11 +47,11 @@ func TestEvaluate(t *testing.T) {
 		t.Errorf("p50 %v, p99 %v", s.p50, s.p99)
 	}
 	if s := evaluate(nil, w, 2); s.grants != 0 || s.fewest != 0 || s.longest != 0 || s.p99 != 0 {
-		t.Errorf("nothing gives %+v", s)
+		t.Errorf("without records: %+v", s)
 	}
 }
 
-// TestLongestWait: whoever is not served has waited too.
+// TestLongestWait also counts requests without a grant.
 func TestLongestWait(t *testing.T) {
 	w := window{100, 200}
 	for _, test := range []struct {
@@ -56,9 +59,9 @@ func TestLongestWait(t *testing.T) {
 		want time.Duration
 	}{
 		{record{a, 10, 90, 95}, 0},     // before the window
-		{record{a, 10, 110, 120}, 100}, // into it
-		{record{a, 150, 0, 0}, 50},     // never
-		{record{a, 150, 260, 270}, 50}, // after it
+		{record{a, 10, 110, 120}, 100}, // granted within the window
+		{record{a, 150, 0, 0}, 50},     // never granted
+		{record{a, 150, 260, 270}, 50}, // granted after the window
 	} {
 		if got := longestWait([]record{test.r}, w); got != test.want {
 			t.Errorf("%+v: %v, want %v", test.r, got, test.want)
@@ -84,29 +87,13 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-func TestPercentile(t *testing.T) {
-	var hundred []time.Duration
-	for i := range 100 {
-		hundred = append(hundred, time.Duration(i+1))
-	}
-	for _, test := range []struct {
-		sorted []time.Duration
-		p      int
-		want   time.Duration
-	}{{hundred, 50, 50}, {hundred, 99, 99}, {hundred[:1], 99, 1}, {hundred[:3], 50, 2}, {nil, 50, 0}} {
-		if got := percentile(test.sorted, test.p); got != test.want {
-			t.Errorf("p%d of %d: %v, want %v", test.p, len(test.sorted), got, test.want)
-		}
-	}
-}
-
 func TestMedian(t *testing.T) {
 	m := median([]sample{{grants: 3, longest: 1, failed: 1}, {grants: 1, longest: 3}, {grants: 2, longest: 2, failed: 1}})
 	if m.grants != 2 || m.longest != 2 || m.failed != 2 {
 		t.Errorf("%+v", m)
 	}
-	if m := median([]sample{{grants: 3}, {fault: "two held it"}}); m.fault == "" {
-		t.Error("a run in which two held the lock has figures")
+	if m := median([]sample{{grants: 3}, {fault: "two holders"}}); m.fault == "" {
+		t.Error("a failed run has figures")
 	}
 }
 
@@ -115,10 +102,10 @@ func TestRecord(t *testing.T) {
 		l    log
 		line [recordSize]byte
 	)
-	for i := range int64(2*piece + 1) {
+	for i := range int64(2*pieceSize + 1) {
 		l.add(record{asked: i})
 	}
-	if got := slices.Collect(l.all()); len(got) != l.n || got[2*piece].asked != 2*piece {
+	if got := slices.Collect(l.all()); len(got) != l.n || got[2*pieceSize].asked != 2*pieceSize {
 		t.Errorf("%d of %d records", len(got), l.n)
 	}
 	want := record{holder{3, 7}, 1, math.MaxInt64, 5}
@@ -129,17 +116,16 @@ func TestRecord(t *testing.T) {
 }
 
 func TestCounters(t *testing.T) {
-	c := parseCommandStats("# Commandstats\r\ncmdstat_evalsha:calls=10,usec=5\r\ncmdstat_set:calls=7,usec=1\r\ncmdstat_client|id:calls=100,usec=1\r\ncmdstat_script|load:calls=1,usec=1\r\n", []string{"evalsha"})
+	c := addCommands(map[string]string{
+		"cmdstat_evalsha": "calls=10,usec=5", "cmdstat_set": "calls=7,usec=1", "cmdstat_client|id": "calls=100,usec=1", "cmdstat_script|load": "calls=1,usec=1",
+	}, []string{"evalsha"})
 	if c.requests != 10 || c.commands != 18 {
 		t.Errorf("%+v", c)
 	}
-	if got := parseSum("zk_packets_received\t12\nzk_packets_sent\t5\n", "zk_packets_received"); got != 12 {
+	if got := known(map[string]float64{"x": 12}, "x"); got != 12 {
 		t.Error(got)
 	}
-	if got := parseSum("# TYPE x counter\nx{m=\"a b\"} 2\nx{m=\"c\"} 1e1\nxy 5\n", "x"); got != 12 {
-		t.Error(got)
-	}
-	if got := parseSum("", "x"); got != -1 {
+	if got := known(nil, "x"); got != -1 {
 		t.Error(got)
 	}
 	var s sample
@@ -152,11 +138,11 @@ func TestCounters(t *testing.T) {
 func TestVerdicts(t *testing.T) {
 	var out strings.Builder
 	writeVerdicts(&out, map[string]sample{
-		"redis 4x8 " + ours:           {handOffs: 30, longest: 2},
-		"redis 4x8 redsync":           {handOffs: 10, longest: 10},
-		"etcd 4x8 " + ours:            {handOffs: 1},
-		"etcd 4x8 concurrency.Mutex":  {fault: "two held it"},
-		"zookeeper 4x8 somebody else": {},
+		"redis 4x8 " + ours:          {handOffs: 30, longest: 2},
+		"redis 4x8 redsync":          {handOffs: 10, longest: 10},
+		"etcd 4x8 " + ours:           {handOffs: 1},
+		"etcd 4x8 concurrency.Mutex": {fault: "two holders"},
+		"zookeeper 4x8 another":      {},
 	})
 	want := "- redis, 4x8: hand-offs/s at least 3 × (redsync): 3.00, met\n- redis, 4x8: longest wait at most 0.1 × (redsync): 0.20, MISSED\n"
 	if out.String() != want {
@@ -164,10 +150,10 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestTargets: each is about contestants and an arrangement that exist.
+// TestTargets checks that the contestants and arrangements of all targets exist.
 func TestTargets(t *testing.T) {
 	for _, target := range targets {
-		for _, name := range []string{ours, target.against} {
+		for _, name := range []string{ours, target.Against} {
 			if _, ok := findContestant(target.backend, name); !ok {
 				t.Errorf("there is no %s, %s", target.backend, name)
 			}
@@ -179,15 +165,15 @@ func TestTargets(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	if _, err := parse([]string{"--help"}); !errors.Is(err, pflag.ErrHelp) {
+	if _, err := parse([]string{"--help"}, io.Discard); !errors.Is(err, pflag.ErrHelp) {
 		t.Error(err)
 	}
 	for _, wrong := range []string{"--backends=consul", "--arrangements=2x2", "--rounds=0", "--seconds=0", "--nonsense"} {
-		if _, err := parse([]string{wrong}); !errors.Is(err, errUsage) {
+		if _, err := parse([]string{wrong}, io.Discard); !errors.As(err, new(command.UsageError)) {
 			t.Errorf("%s: %v", wrong, err)
 		}
 	}
-	s, err := parse([]string{"--backends=local,redis", "--arrangements=4x8,alone"})
+	s, err := parse([]string{"--backends=local,redis", "--arrangements=4x8,alone"}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +181,7 @@ func TestParse(t *testing.T) {
 	for _, c := range s.cells() {
 		keys = append(keys, c.key())
 	}
-	// In the order asked for; between processes local excludes nobody.
+	// In the order of the flags; local is not measured between processes.
 	if len(keys) != 11 || keys[0] != "local alone "+ours || keys[1] != "redis 4x8 "+ours || keys[10] != "redis alone bsm/redislock" {
 		t.Errorf("%q", keys)
 	}

@@ -1,61 +1,50 @@
-// Command locks measures each lock backend against the library that a Go program
-// would otherwise take, in one interleaved run on real servers: grants and
-// hand-offs per second, how evenly contenders are served, the longest wait, and
-// the time from an unlock to the next grant. It starts all it needs and leaves
+// Command locks compares each lock backend with the library that a Go program would
+// use instead, interleaved in one run on real servers. It measures grants and
+// hand-offs per second, how evenly contenders are served, the longest wait, and the
+// time from an unlock to the next grant. It starts everything it needs and leaves
 // nothing behind.
 //
-// Contenders are processes of this same program, one locker or client in each,
-// with so many goroutines; all want one lock and do nothing while they hold it.
-// Each writes down when it asked, was granted and unlocked, by the monotonic
-// clock that all processes of a machine share, so that the order of grants, and
-// whether two held the lock at once, is known afterwards without anything being
-// shared in between.
+// The contenders are goroutines in child processes of this program. Each process
+// opens one locker or client. All goroutines contend for one lock and do nothing
+// while they hold it. They record when they requested the lock, got it and released
+// it, by the monotonic clock, which is the same for all processes of a machine. From
+// these records the program computes the order of the grants, and detects two
+// holders at a time, although the contenders share nothing but the lock.
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/spf13/pflag"
-
-	"github.com/holdfast-stock/holdfast/internal/machine"
+	"github.com/holdfast-stock/holdfast/bench/session"
+	"github.com/holdfast-stock/holdfast/internal/lab/command"
+	"github.com/holdfast-stock/holdfast/internal/lab/machine"
+	"github.com/holdfast-stock/holdfast/internal/lab/measure"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 func main() {
-	if how := os.Getenv(childEnv); how != "" {
-		os.Exit(child(how))
+	if encoded := os.Getenv(childEnv); encoded != "" {
+		os.Exit(child(encoded))
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	err := run(ctx, os.Args[1:])
-	switch {
-	case errors.Is(err, pflag.ErrHelp):
-	case errors.Is(err, errUsage):
-		fmt.Fprintln(os.Stderr, "locks:", err)
-		os.Exit(2)
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "locks:", cmp.Or(ctx.Err(), err))
-		os.Exit(1)
-	}
+	command.Main("locks", run)
 }
 
-var errUsage = errors.New("run go run ./bench/locks --help")
-
-// arrangement is how many contend.
+// arrangement is a number of contenders.
 type arrangement struct {
-	name                  string
-	processes, goroutines int // goroutines of each process
+	name       string
+	processes  int
+	goroutines int // in each process
 }
+
+func (a arrangement) contenders() int { return a.processes * a.goroutines }
 
 var arrangements = []arrangement{
 	{"alone", 1, 1},
@@ -65,12 +54,20 @@ var arrangements = []arrangement{
 
 // settings are the command line.
 type settings struct {
-	rounds, seconds        int
+	session.Session
 	backends, arrangements []string
-	out                    string
 }
 
-func parse(args []string) (s settings, err error) {
+const help = `Compares each lock backend with other libraries. Needs redis-server, ZooKeeper and
+etcd.
+
+Usage:
+  go run ./bench/locks [flags]
+
+Flags:
+%s`
+
+func parse(args []string, stdout io.Writer) (s settings, err error) {
 	var backends, names []string
 	for _, c := range contestants {
 		if !slices.Contains(backends, c.backend) {
@@ -80,39 +77,27 @@ func parse(args []string) (s settings, err error) {
 	for _, a := range arrangements {
 		names = append(names, a.name)
 	}
-	flags := pflag.NewFlagSet("locks", pflag.ContinueOnError)
-	flags.SortFlags = false
-	flags.IntVar(&s.rounds, "rounds", 3, "rounds; the tables show medians")
-	flags.IntVar(&s.seconds, "seconds", 3, "measured seconds of each run")
-	flags.StringSliceVar(&s.backends, "backends", backends, "backends")
-	flags.StringSliceVar(&s.arrangements, "arrangements", names, "processes x goroutines")
-	flags.StringVar(&s.out, "out", "", "also write the tables to this `file`")
-	flags.Usage = func() {
-		fmt.Fprintf(os.Stderr, "Usage: go run ./bench/locks [flags]\n\nMeasures each lock backend against libraries; needs redis-server, ZooKeeper and etcd.\n\n%s", flags.FlagUsages())
-	}
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return s, err
-		}
-		return s, fmt.Errorf("%w: %w", err, errUsage)
+	flags := command.Flags("locks")
+	s.Define(flags, 3)
+	flags.StringSliceVar(&s.backends, "backends", backends, "only these backends")
+	flags.StringSliceVar(&s.arrangements, "arrangements", names, "only these numbers of contenders: processes x goroutines of each")
+	if err := command.Parse(flags, args, help, stdout); err != nil {
+		return s, err
 	}
 	for _, b := range s.backends {
-		if !slices.Contains(backends, b) {
-			return s, fmt.Errorf("--backends: %q is none of %s: %w", b, strings.Join(backends, ", "), errUsage)
+		if err := command.OneOf("backends", b, backends); err != nil {
+			return s, err
 		}
 	}
 	for _, a := range s.arrangements {
-		if !slices.Contains(names, a) {
-			return s, fmt.Errorf("--arrangements: %q is none of %s: %w", a, strings.Join(names, ", "), errUsage)
+		if err := command.OneOf("arrangements", a, names); err != nil {
+			return s, err
 		}
 	}
-	if min(s.rounds, s.seconds) < 1 {
-		return s, fmt.Errorf("numbers must be positive: %w", errUsage)
-	}
-	return s, nil
+	return s, s.Check()
 }
 
-// cell is one row of one table.
+// cell is one contestant in one arrangement: one row of one table.
 type cell struct {
 	arrangement arrangement
 	contestant  contestant
@@ -122,104 +107,108 @@ func (c cell) key() string {
 	return c.contestant.backend + " " + c.arrangement.name + " " + c.contestant.name
 }
 
-// cells are all that is measured, in the order of the tables.
+// cells returns everything that the run measures, in the order of the tables.
 func (s settings) cells() (cells []cell) {
-	for _, c := range contestants {
-		for _, a := range arrangements {
-			if slices.Contains(s.backends, c.backend) && slices.Contains(s.arrangements, a.name) && (a.processes == 1 || !c.withinProcess) {
-				cells = append(cells, cell{a, c})
-			}
+	for _, backend := range s.backends {
+		for _, arrangement := range s.arrangements {
+			cells = append(cells, rows(backend, arrangement)...)
 		}
 	}
-	slices.SortStableFunc(cells, func(x, y cell) int {
-		return cmp.Or(
-			slices.Index(s.backends, x.contestant.backend)-slices.Index(s.backends, y.contestant.backend),
-			slices.Index(s.arrangements, x.arrangement.name)-slices.Index(s.arrangements, y.arrangement.name),
-		)
-	})
 	return cells
 }
 
-func run(ctx context.Context, args []string) error {
-	s, err := parse(args)
+// rows returns the rows of one table. A lock within one process is not measured
+// between several.
+func rows(backend, arrangement string) (rows []cell) {
+	for _, a := range arrangements {
+		for _, c := range contestants {
+			if a.name == arrangement && c.backend == backend && (a.processes == 1 || !c.withinProcess) {
+				rows = append(rows, cell{a, c})
+			}
+		}
+	}
+	return rows
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	s, err := parse(args, stdout)
 	if err != nil {
 		return err
 	}
-	tables := []io.Writer{os.Stdout}
-	if s.out != "" {
-		file, err := os.Create(s.out)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		tables = append(tables, file)
+	report, closeReport, err := s.Report(stdout, "./bench/locks", args,
+		machine.Version("redis-server", "--version"), machine.Version("etcd", "--version"), zooKeeperVersion())
+	if err != nil {
+		return err
 	}
-	report := io.MultiWriter(tables...)
-	fmt.Fprintf(report, "`go run ./bench/locks %s`, commit %s, %s\n\nOn %s.\n\n", strings.Join(args, " "), machine.Commit(), time.Now().UTC().Format(time.DateOnly), measuredOn())
-	fmt.Fprintf(report, "Medians of %d × %d s. Contestants:\n\n", s.rounds, s.seconds)
+	fmt.Fprintf(report, "Medians of %d × %d s. Contestants:\n\n", s.Rounds, s.Seconds)
 	for _, c := range contestants {
 		if slices.Contains(s.backends, c.backend) {
 			fmt.Fprintf(report, "- %s, %s: %s\n", c.backend, c.name, c.described())
 		}
 	}
-	return testenv.Run(func(t testenv.T) error {
+	fmt.Fprintln(report)
+	err = testenv.Run(func(t testenv.T) error {
 		servers := make(map[string]servers)
 		for _, backend := range s.backends {
 			servers[backend] = startServers(t, backend)
 		}
-		samples, err := measure(ctx, s, servers)
+		samples, err := measureCells(ctx, s, servers, stderr)
 		if err != nil {
 			return err
 		}
 		return write(report, s, samples)
 	})
+	return errors.Join(err, closeReport())
 }
 
-// warmUp runs every contestant for a second that does not count, with the most
-// processes: servers are slower at first, one that compiles as it runs above all.
-func warmUp(ctx context.Context, s settings, servers map[string]servers) error {
+// zooKeeperVersion returns the version in the name of ZooKeeper's library.
+func zooKeeperVersion() string {
+	found, _ := filepath.Glob("/usr/share/java/zookeeper-[0-9]*.jar")
+	if len(found) == 0 {
+		return "unknown ZooKeeper"
+	}
+	return strings.TrimSuffix(strings.Replace(filepath.Base(found[0]), "zookeeper-", "ZooKeeper ", 1), ".jar")
+}
+
+// warmUp runs every contestant for a second that is not measured, in the arrangement
+// with the most processes. Servers are slower at first, ZooKeeper most of all, which
+// Java compiles while it runs.
+func warmUp(ctx context.Context, s settings, servers map[string]servers, progress io.Writer) error {
 	widest := make(map[string]cell)
 	for _, c := range s.cells() {
-		of := c.contestant.backend + " " + c.contestant.name
-		if c.arrangement.processes >= widest[of].arrangement.processes {
-			widest[of] = c
+		name := c.contestant.backend + " " + c.contestant.name
+		if c.arrangement.processes >= widest[name].arrangement.processes {
+			widest[name] = c
 		}
 	}
-	for of, c := range widest {
+	for name, c := range widest {
 		if _, err := runCell(ctx, c, servers[c.contestant.backend], fmt.Sprintf("warm-%d", os.Getpid()), time.Second); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			fmt.Fprintf(os.Stderr, "warming up %s: %v\n", of, err) // measuring it will tell
+			fmt.Fprintf(progress, "warming up %s: %v\n", name, err) // if the fault persists, the measured run reports it
 		}
 	}
 	return nil
 }
 
-// measure runs every cell once a round: all of them share whatever else the
-// machine does meanwhile. Every second round goes backwards, so that nobody
-// always comes after the same other one.
-func measure(ctx context.Context, s settings, servers map[string]servers) (map[string][]sample, error) {
-	if err := warmUp(ctx, s, servers); err != nil {
+// measureCells runs every cell once in each round. It returns the samples by cell.
+func measureCells(ctx context.Context, s settings, servers map[string]servers, progress io.Writer) (map[string][]sample, error) {
+	if err := warmUp(ctx, s, servers, progress); err != nil {
 		return nil, err
 	}
-	samples := make(map[string][]sample)
-	for round := range s.rounds {
-		cells := s.cells()
-		if round%2 == 1 {
-			slices.Reverse(cells)
+	samples, runs := make(map[string][]sample), 0
+	for round, c := range measure.Interleaved(s.Rounds, s.cells()) {
+		runs++
+		got, err := runCell(ctx, c, servers[c.contestant.backend], fmt.Sprintf("hot-%d-%d", os.Getpid(), runs), time.Duration(s.Seconds)*time.Second)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
 		}
-		for i, c := range cells {
-			got, err := runCell(ctx, c, servers[c.contestant.backend], fmt.Sprintf("hot-%d-%d-%d", os.Getpid(), round, i), time.Duration(s.seconds)*time.Second)
-			if ctx.Err() != nil {
-				return nil, ctx.Err()
-			}
-			if err != nil { // it is no reason to lose what the others did
-				got = sample{fault: err.Error()}
-			}
-			fmt.Fprintf(os.Stderr, "round %d/%d %-40s %s\n", round+1, s.rounds, c.key(), got)
-			samples[c.key()] = append(samples[c.key()], got)
+		if err != nil { // the samples of the others are still of use
+			got = sample{fault: err.Error()}
 		}
+		fmt.Fprintf(progress, "round %d/%d %-40s %s\n", round+1, s.Rounds, c.key(), got)
+		samples[c.key()] = append(samples[c.key()], got)
 	}
 	return samples, nil
 }

@@ -18,27 +18,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// childEnv tells the program to be one process of a contestant.
+// childEnv is the environment variable that makes the program a child process. Its
+// value is a job.
 const childEnv = "HOLDFAST_BENCH_LOCKS"
 
 const (
-	// startIn is when the processes start together, counted from when they are
-	// told to.
+	// startIn is the delay between the parent's message and the common start of all
+	// processes.
 	startIn = 50 * time.Millisecond
-	// lead is how long they contend before anything is counted.
+	// lead is how long the processes contend before anything is counted.
 	lead = 500 * time.Millisecond
-	// openTimeout bounds opening a contestant, and its first grant.
+	// openTimeout bounds opening a contestant, including its first grant.
 	openTimeout = 30 * time.Second
-	// firstTimeout bounds one attempt at the first grant. Some libraries miss
-	// that the lock is free, and would wait for ever.
+	// firstTimeout bounds one attempt at the first grant. Some libraries miss the
+	// release of a lock, and would wait without end.
 	firstTimeout = 2 * time.Second
-	// endTimeout bounds how long the last grants of a run may take.
+	// endTimeout bounds the wait for the last grants of a run.
 	endTimeout = 30 * time.Second
-	// closeTimeout bounds how long closing a contestant may take.
+	// closeTimeout bounds closing a contestant.
 	closeTimeout = 10 * time.Second
 )
 
-// job is what a process is told in its environment.
+// job tells a child process what to open.
 type job struct {
 	Backend, Name string
 	Addrs         []string
@@ -46,59 +47,60 @@ type job struct {
 	Goroutines    int
 }
 
-// orders are what it is told on standard input, by the monotonic clock.
-type orders struct{ Start, Until int64 }
+// schedule is the message that the parent writes to a child's standard input. Its
+// times are nanoseconds of the monotonic clock.
+type schedule struct{ Start, Until int64 }
 
-// answer is what it says on standard output: once it is ready, and once it is
-// done, with so many records to follow.
+// answer is the message that a child writes to standard output: once when it is ready,
+// and once when it has finished. The records follow the second one.
 type answer struct {
 	Error   string `json:",omitempty"`
-	Records int
-	Failed  int    // requests that ended with an error
-	Failure string `json:",omitempty"` // the first such error
-	Broken  int    // unlocks that ended with an error
-	Broke   string `json:",omitempty"` // the first such error
+	Records int    // number of records that follow
+	Failed  int    // attempts to lock that failed
+	Failure string `json:",omitempty"` // the first of their errors
+	Broken  int    // unlocks that failed
+	Broke   string `json:",omitempty"` // the first of their errors
 }
 
-// monotonic is CLOCK_MONOTONIC in nanoseconds, which all processes of a machine
-// read alike.
+// monotonic returns CLOCK_MONOTONIC in nanoseconds. It is the same for all processes of
+// a machine.
 func monotonic() int64 {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		panic(err) // there is no system without it
+		panic(err) // every supported system has this clock
 	}
 	return now.Nano()
 }
 
 func untilMonotonic(at int64) time.Duration { return time.Duration(at - monotonic()) }
 
-// child is a process of a contestant, from its opening to the end of standard
-// input, with which it ends at any time: so it does not outlive its parent.
-func child(how string) (exit int) {
+// child runs one process of a contestant and returns its exit code. The process ends
+// when its standard input does, so it cannot outlive its parent.
+func child(encoded string) (exit int) {
 	lines := make(chan string, 1)
-	var measuring sync.Mutex // held but while it is right to close in peace
-	measuring.Lock()
+	var busy sync.Mutex // held until the contestant can be closed properly
+	busy.Lock()
 	go func() {
 		for scanner := bufio.NewScanner(os.Stdin); scanner.Scan(); {
 			lines <- scanner.Text()
 		}
 		close(lines)
-		if !measuring.TryLock() {
+		if !busy.TryLock() {
 			os.Exit(1)
 		}
 	}()
 	out := bufio.NewWriterSize(os.Stdout, 1<<20)
-	say := func(a answer) {
-		line, _ := json.Marshal(a) // of numbers and strings: it cannot fail
+	send := func(a answer) {
+		line, _ := json.Marshal(a) // cannot fail: it consists of numbers and strings
 		out.Write(append(line, '\n'))
 	}
 	fail := func(err error) int {
-		say(answer{Error: err.Error()})
+		send(answer{Error: err.Error()})
 		out.Flush()
 		return 1
 	}
 	var j job
-	if err := json.Unmarshal([]byte(how), &j); err != nil {
+	if err := json.Unmarshal([]byte(encoded), &j); err != nil {
 		return fail(err)
 	}
 	c, ok := findContestant(j.Backend, j.Name)
@@ -109,32 +111,32 @@ func child(how string) (exit int) {
 	if err != nil {
 		return fail(err)
 	}
-	say(answer{})
+	send(answer{})
 	out.Flush()
 
-	var told orders
-	if err := json.Unmarshal([]byte(<-lines), &told); err != nil {
+	var when schedule
+	if err := json.Unmarshal([]byte(<-lines), &when); err != nil {
 		return fail(err)
 	}
-	all, a := contend(o, j.Goroutines, told)
-	say(a)
-	for goroutine, grants := range all {
-		for r := range grants.all() {
+	logs, a := contend(o, j.Goroutines, when)
+	send(a)
+	for goroutine, log := range logs {
+		for r := range log.all() {
 			var line [recordSize]byte
 			r.encode(line[:], goroutine)
 			out.Write(line[:])
 		}
 	}
 	out.Flush()
-	measuring.Unlock()
+	busy.Unlock()
 	<-lines // closed: the parent has read the servers' counters
 	time.AfterFunc(closeTimeout, func() { os.Exit(1) })
 	o.close()
 	return 0
 }
 
-// open opens a contestant and takes the lock once, so that connections and
-// scripts are there before anything is measured.
+// open opens a contestant and takes the lock once, so that connections and scripts
+// exist before the measurement.
 func open(c contestant, j job) (opened, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
@@ -143,17 +145,17 @@ func open(c contestant, j job) (opened, error) {
 		return opened{}, err
 	}
 	for {
-		err := first(ctx, o)
+		err := lockOnce(ctx, o)
 		if err == nil {
 			return o, nil
 		}
 		if ctx.Err() != nil {
-			return opened{}, fmt.Errorf("the first grant: %w", err)
+			return opened{}, fmt.Errorf("waiting for the first grant: %w", err)
 		}
 	}
 }
 
-func first(ctx context.Context, o opened) error {
+func lockOnce(ctx context.Context, o opened) error {
 	ctx, cancel := context.WithTimeout(ctx, firstTimeout)
 	defer cancel()
 	unlock, err := o.lock(ctx, 0)
@@ -163,39 +165,39 @@ func first(ctx context.Context, o opened) error {
 	return unlock()
 }
 
-// contend has the goroutines lock and unlock from start to end.
-func contend(o opened, goroutines int, told orders) (all []*log, a answer) {
-	// Without a deadline, which some libraries would shorten their leases by.
+// contend runs the goroutines from the start of the schedule to its end. It returns a
+// log for each of them.
+func contend(o opened, goroutines int, when schedule) (logs []*log, total answer) {
+	// The context has no deadline, because some libraries would shorten their leases to it.
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	time.Sleep(untilMonotonic(told.Start))
-	defer time.AfterFunc(untilMonotonic(told.Until), cancel).Stop()
-	all = make([]*log, goroutines)
-	var (
-		working sync.WaitGroup
-		mu      sync.Mutex
-	)
-	for i := range all {
-		all[i] = new(log)
-		working.Go(func() {
-			failed, broken, failure, broke := work(ctx, o, i, all[i])
-			mu.Lock()
-			defer mu.Unlock()
-			a.Failed, a.Broken = a.Failed+failed, a.Broken+broken
-			a.Failure, a.Broke = cmp.Or(a.Failure, failure), cmp.Or(a.Broke, broke)
-		})
+	time.Sleep(untilMonotonic(when.Start))
+	defer time.AfterFunc(untilMonotonic(when.Until), cancel).Stop()
+	logs = make([]*log, goroutines)
+	answers := make([]answer, goroutines)
+	var working sync.WaitGroup
+	for i := range logs {
+		logs[i] = new(log)
+		working.Go(func() { answers[i] = work(ctx, o, i, logs[i]) })
 	}
 	working.Wait()
-	for _, grants := range all {
-		a.Records += grants.n
+	for _, a := range answers {
+		total.add(a)
 	}
-	return all, a
+	return logs, total
 }
 
-// work is one goroutine. A request that fails is made again, and is the same
-// wait: nobody was served.
-func work(ctx context.Context, o opened, goroutine int, grants *log) (failed, broken int, failure, broke string) {
+// add adds up the numbers and keeps the first errors.
+func (a *answer) add(b answer) {
+	a.Records, a.Failed, a.Broken = a.Records+b.Records, a.Failed+b.Failed, a.Broken+b.Broken
+	a.Failure, a.Broke = cmp.Or(a.Failure, b.Failure), cmp.Or(a.Broke, b.Broke)
+}
+
+// work locks and unlocks until ctx ends. An attempt that fails is repeated, and counts
+// as part of the same wait.
+func work(ctx context.Context, o opened, goroutine int, log *log) (a answer) {
 	for ctx.Err() == nil {
+		a.Records++
 		r := record{asked: monotonic()}
 		var unlock func() error
 		for {
@@ -204,33 +206,34 @@ func work(ctx context.Context, o opened, goroutine int, grants *log) (failed, br
 				break
 			}
 			if ctx.Err() != nil {
-				grants.add(r)
-				return failed, broken, failure, broke
+				log.add(r)
+				return a
 			}
-			failed, failure = failed+1, cmp.Or(failure, err.Error())
+			a.Failed, a.Failure = a.Failed+1, cmp.Or(a.Failure, err.Error())
 			time.Sleep(time.Millisecond)
 		}
 		r.granted = monotonic()
 		r.unlocking = monotonic()
 		if err := unlock(); err != nil {
-			broken, broke = broken+1, cmp.Or(broke, err.Error())
+			a.Broken, a.Broke = a.Broken+1, cmp.Or(a.Broke, err.Error())
 		}
-		grants.add(r)
+		log.add(r)
 	}
-	return failed, broken, failure, broke
+	return a
 }
 
-// log has a goroutine's records, in pieces, so that it never copies what it has.
+// log holds the records of one goroutine, in pieces, so that it never copies them while
+// it grows.
 type log struct {
 	pieces [][]record
 	n      int
 }
 
-const piece = 1 << 12
+const pieceSize = 1 << 12
 
 func (l *log) add(r record) {
-	if l.n%piece == 0 {
-		l.pieces = append(l.pieces, make([]record, 0, piece))
+	if l.n%pieceSize == 0 {
+		l.pieces = append(l.pieces, make([]record, 0, pieceSize))
 	}
 	last := len(l.pieces) - 1
 	l.pieces[last] = append(l.pieces[last], r)
@@ -249,7 +252,7 @@ func (l *log) all() func(yield func(record) bool) {
 	}
 }
 
-// recordSize is what a record takes on the way to the parent.
+// recordSize is the size of an encoded record in bytes.
 const recordSize = 4 * 8
 
 func (r record) encode(to []byte, goroutine int) {
@@ -263,16 +266,16 @@ func decode(from []byte, process int) record {
 	return record{holder: holder{process, int(at(0))}, asked: at(1), granted: at(2), unlocking: at(3)}
 }
 
-// process is a child, seen from its parent.
+// process is a child process, seen from its parent.
 type process struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-// startProcess starts a child, which ends with ctx.
+// startProcess starts a child process. It ends with ctx at the latest.
 func startProcess(ctx context.Context, j job) (*process, error) {
-	how, err := json.Marshal(j)
+	encoded, err := json.Marshal(j)
 	if err != nil {
 		return nil, err
 	}
@@ -281,9 +284,9 @@ func startProcess(ctx context.Context, j job) (*process, error) {
 		return nil, err
 	}
 	p := &process{cmd: exec.CommandContext(ctx, program)}
-	p.cmd.Env = append(os.Environ(), childEnv+"="+string(how))
+	p.cmd.Env = append(os.Environ(), childEnv+"="+string(encoded))
 	p.cmd.Stderr = os.Stderr
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal is for the parent
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal reaches only the parent
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -295,11 +298,11 @@ func startProcess(ctx context.Context, j job) (*process, error) {
 	return p, p.cmd.Start()
 }
 
-// answer reads what the child says next.
+// answer reads the child's next message.
 func (p *process) answer() (a answer, err error) {
 	line, err := p.out.ReadBytes('\n')
 	if err != nil {
-		return a, fmt.Errorf("a process has ended: %w", err)
+		return a, fmt.Errorf("reading from a child process: %w", err)
 	}
 	if err := json.Unmarshal(line, &a); err != nil {
 		return a, err
@@ -310,7 +313,7 @@ func (p *process) answer() (a answer, err error) {
 	return a, nil
 }
 
-// result reads the child's last answer and its records.
+// result reads the child's last message with its records.
 func (p *process) result(number int) (answer, []record, error) {
 	a, err := p.answer()
 	if err != nil {
@@ -327,82 +330,107 @@ func (p *process) result(number int) (answer, []record, error) {
 	return a, records, nil
 }
 
-// runCell measures a contestant once, on a lock that nobody had before.
-func runCell(ctx context.Context, c cell, on servers, lock string, during time.Duration) (sample, error) {
-	ctx, cancel := context.WithTimeout(ctx, openTimeout+lead+during+endTimeout+closeTimeout)
-	defer cancel()
-	var processes []*process
-	defer func() {
-		cancel() // kills whoever is there still
-		for _, p := range processes {
-			_ = p.cmd.Wait()
-		}
-	}()
-	j := job{c.contestant.backend, c.contestant.name, on.addrs(), lock, c.arrangement.goroutines}
-	for range c.arrangement.processes {
+// group is the processes of one run.
+type group []*process
+
+// start starts processes until there are count of them, and waits until all are ready.
+func (g *group) start(ctx context.Context, count int, j job) error {
+	for range count {
 		p, err := startProcess(ctx, j)
 		if err != nil {
-			return sample{}, err
+			return err
 		}
-		processes = append(processes, p)
+		*g = append(*g, p)
 	}
-	for _, p := range processes {
+	for _, p := range *g {
 		if _, err := p.answer(); err != nil {
-			return sample{}, err
+			return err
 		}
+	}
+	return nil
+}
+
+// contend has the processes contend according to the schedule, and returns when it has
+// ended. The parent reads nothing meanwhile, since that would cost the contestants time.
+func (g group) contend(ctx context.Context, when schedule) error {
+	line, err := json.Marshal(when)
+	if err != nil {
+		return err
+	}
+	for _, p := range g {
+		if _, err := p.in.Write(append(line, '\n')); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-time.After(untilMonotonic(when.Until)):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// results reads the records of all processes.
+func (g group) results() (total answer, all []record, err error) {
+	for i, p := range g {
+		a, records, err := p.result(i)
+		if err != nil {
+			return total, nil, err
+		}
+		total.add(a)
+		all = append(all, records...)
+	}
+	return total, all, nil
+}
+
+// close lets the processes close their contestants and waits until they have ended.
+func (g group) close() {
+	for _, p := range g {
+		p.in.Close()
+	}
+	for _, p := range g {
+		_, _ = io.Copy(io.Discard, p.out) // until the process ends
+		_ = p.cmd.Wait()
+	}
+}
+
+// runCell measures a contestant once. The lock's name must be new.
+func runCell(ctx context.Context, c cell, on servers, lock string, duration time.Duration) (s sample, err error) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout+lead+duration+endTimeout+closeTimeout)
+	defer cancel()
+	var processes group
+	defer func() {
+		if err != nil {
+			cancel() // kills the processes
+		}
+		processes.close()
+	}()
+	j := job{c.contestant.backend, c.contestant.name, on.addrs(), lock, c.arrangement.goroutines}
+	if err := processes.start(ctx, c.arrangement.processes, j); err != nil {
+		return s, err
 	}
 	before, err := on.count(ctx, c.contestant.sends)
 	if err != nil {
-		return sample{}, err
+		return s, err
 	}
 	start := monotonic() + int64(startIn)
-	told := orders{start, start + int64(lead+during)}
-	line, err := json.Marshal(told)
+	when := schedule{start, start + int64(lead+duration)}
+	if err := processes.contend(ctx, when); err != nil {
+		return s, err
+	}
+	total, records, err := processes.results()
 	if err != nil {
-		return sample{}, err
-	}
-	for _, p := range processes {
-		if _, err := p.in.Write(append(line, '\n')); err != nil {
-			return sample{}, err
-		}
-	}
-	// Nobody reads before the end: that would cost the contestants time.
-	select {
-	case <-time.After(untilMonotonic(told.Until)):
-	case <-ctx.Done():
-		return sample{}, ctx.Err()
-	}
-	var (
-		all    []record
-		counts = make([]answer, len(processes))
-	)
-	for i, p := range processes {
-		a, records, err := p.result(i)
-		if err != nil {
-			return sample{}, err
-		}
-		all, counts[i] = append(all, records...), a
+		return s, err
 	}
 	after, err := on.count(ctx, c.contestant.sends)
 	if err != nil {
-		return sample{}, err
+		return s, err
 	}
-	for _, p := range processes {
-		p.in.Close()
-	}
-	for _, p := range processes {
-		_, _ = io.Copy(io.Discard, p.out) // until it has ended
-		_ = p.cmd.Wait()
-	}
-	processes = nil
-	s := evaluate(all, window{told.Start + int64(lead), told.Until}, c.arrangement.processes*c.arrangement.goroutines)
-	s.perGrant(before, after, all)
-	for _, a := range counts {
-		s.failed += a.Failed
-		s.failure = cmp.Or(s.failure, a.Failure)
-		if a.Broken > 0 && s.fault == "" {
-			s.fault = fmt.Sprintf("%d unlocks failed: %s", a.Broken, a.Broke)
-		}
+	s = evaluate(records, window{when.Start + int64(lead), when.Until}, c.arrangement.contenders())
+	s.perGrant(before, after, records)
+	s.failed, s.failure = total.Failed, total.Failure
+	if total.Broken > 0 && s.fault == "" {
+		s.fault = fmt.Sprintf("%d unlocks failed: %s", total.Broken, total.Broke)
 	}
 	return s, nil
 }

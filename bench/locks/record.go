@@ -6,16 +6,18 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/lab/measure"
 )
 
-// holder is who contends: a goroutine of a process.
+// holder is one contender: a goroutine of a process.
 type holder struct{ process, goroutine int }
 
-// record is one request, by the monotonic clock in nanoseconds. granted is 0 if
-// it was not granted before the end.
+// record is one request for the lock. Its times are nanoseconds of the monotonic
+// clock. granted is 0 if the run ended before the lock was granted.
 type record struct {
 	holder
-	asked, granted, unlocking int64
+	asked, granted, unlocking int64 // unlocking: when Unlock was called
 }
 
 // window is the measured time: from ≤ t < until.
@@ -26,23 +28,25 @@ func (w window) has(at int64) bool { return w.from <= at && at < w.until }
 // sample is one measured run, or the median of several.
 type sample struct {
 	grants, handOffs, between float64 // per second; between: hand-offs to another process
-	fewest, most              float64 // grants of a contender
+	fewest, most              float64 // grants of one contender
 	longest                   time.Duration
-	p50, p99                  time.Duration // from an unlock's call to the next grant
-	requests, commands        float64       // to the servers per grant; negative: not known
-	failed                    int           // requests that ended with an error, and were made again
-	failure                   string        // the first such error
-	fault                     string        // exclusion was broken, or the run failed; then there are no figures
+	p50, p99                  time.Duration // from the call of Unlock to the next grant
+	requests, commands        float64       // to the servers per grant; negative: unknown
+	failed                    int           // attempts that failed and were repeated
+	failure                   string        // the first of their errors
+	fault                     string        // the run failed, or two contenders held the lock at once; there are no figures
 }
 
 func (s sample) String() string {
 	if s.fault != "" {
 		return "FAILED: " + s.fault
 	}
-	return fmt.Sprintf("%8.0f grants/s %8.0f hand-offs/s, longest wait %8.1f ms, unlock to grant %.2f ms", s.grants, s.handOffs, millis(s.longest), millis(s.p50))
+	return fmt.Sprintf("%8.0f grants/s %8.0f hand-offs/s, longest wait %8.1f ms, unlock to grant %.2f ms",
+		s.grants, s.handOffs, measure.Millis(s.longest), measure.Millis(s.p50))
 }
 
-// evaluate makes the figures of a run by so many contenders.
+// evaluate computes the figures of a run from the records of its contenders, in any
+// order. A hand-off is a grant whose holder differs from the one before.
 func evaluate(records []record, w window, contenders int) (s sample) {
 	var grants []record
 	for _, r := range records {
@@ -57,8 +61,8 @@ func evaluate(records []record, w window, contenders int) (s sample) {
 	var (
 		seconds           = time.Duration(w.until - w.from).Seconds()
 		handOffs, between int
+		perHolder         = make(map[holder]int)
 		counted           int
-		of                = make(map[holder]int)
 		latencies         []time.Duration
 	)
 	for i, g := range grants {
@@ -66,7 +70,7 @@ func evaluate(records []record, w window, contenders int) (s sample) {
 			continue
 		}
 		counted++
-		of[g.holder]++
+		perHolder[g.holder]++
 		if i == 0 {
 			continue
 		}
@@ -80,32 +84,37 @@ func evaluate(records []record, w window, contenders int) (s sample) {
 		latencies = append(latencies, time.Duration(g.granted-before.unlocking))
 	}
 	s.grants, s.handOffs, s.between = float64(counted)/seconds, float64(handOffs)/seconds, float64(between)/seconds
-	fewest, most := math.MaxInt, 0
-	for _, n := range of {
-		fewest, most = min(fewest, n), max(most, n)
-	}
-	if len(of) < contenders { // somebody was never granted
-		fewest = 0
-	}
-	s.fewest, s.most = float64(fewest), float64(most)
+	s.fewest, s.most = spread(perHolder, contenders)
 	slices.Sort(latencies)
-	s.p50, s.p99 = percentile(latencies, 50), percentile(latencies, 99)
+	s.p50, s.p99 = measure.Quantile(latencies, 0.50), measure.Quantile(latencies, 0.99)
 	return s
 }
 
-// overlap finds a grant that came before the last holder had called Unlock, among
-// grants in their order. Some libraries end leases at the end of a run: what
-// comes after it is not looked at.
+// spread returns the fewest and the most grants of one contender. Contenders without
+// a grant are not in the map.
+func spread(grants map[holder]int, contenders int) (fewest, most float64) {
+	if len(grants) == contenders {
+		fewest = math.Inf(1)
+	}
+	for _, n := range grants {
+		fewest, most = min(fewest, float64(n)), max(most, float64(n))
+	}
+	return fewest, most
+}
+
+// overlap describes the grants that came before the last holder called Unlock. The
+// grants are sorted by time. It ignores the end of the run, at which some libraries end
+// their leases.
 func overlap(grants []record, until int64) string {
 	n, first := 0, ""
-	held := record{unlocking: math.MinInt64} // who unlocks last of those so far
+	held := record{unlocking: math.MinInt64} // of the grants so far, the one that unlocks last
 	for _, g := range grants {
 		if g.granted >= until {
 			break
 		}
 		if g.granted < held.unlocking {
 			if n == 0 {
-				first = fmt.Sprintf("%v was granted it %v before %v unlocked", g.holder, time.Duration(held.unlocking-g.granted), held.holder)
+				first = fmt.Sprintf("%v got the lock %v before %v unlocked it", g.holder, time.Duration(held.unlocking-g.granted), held.holder)
 			}
 			n++
 		}
@@ -116,11 +125,11 @@ func overlap(grants []record, until int64) string {
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprintf("two held the lock at once, %d times: %s", n, first)
+	return fmt.Sprintf("two contenders held the lock at once, %d times: %s", n, first)
 }
 
-// longestWait is the longest that anybody waited, until the grant, or until the
-// end for those who were not served by then.
+// longestWait returns the longest wait for a grant within the window. A wait without a
+// grant lasts until the end of the window.
 func longestWait(records []record, w window) (longest time.Duration) {
 	for _, r := range records {
 		end := r.granted
@@ -134,15 +143,7 @@ func longestWait(records []record, w window) (longest time.Duration) {
 	return longest
 }
 
-// percentile of sorted values, by the nearest rank.
-func percentile(sorted []time.Duration, p int) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[max(0, (len(sorted)*p+99)/100-1)]
-}
-
-// perGrant spreads what the servers counted over all grants between the counts.
+// perGrant divides what the servers counted by the number of grants between the counts.
 func (s *sample) perGrant(before, after counters, records []record) {
 	s.requests, s.commands = -1, -1
 	var grants float64
@@ -162,7 +163,8 @@ func (s *sample) perGrant(before, after counters, records []record) {
 	}
 }
 
-// median of each figure by itself. One run at fault is all of them.
+// median returns a sample whose figures are each the median of that figure. If a run
+// failed, it returns that run. Failed attempts are added up.
 func median(samples []sample) (m sample) {
 	for _, s := range samples {
 		if s.fault != "" {
@@ -171,28 +173,15 @@ func median(samples []sample) (m sample) {
 		m.failed += s.failed
 		m.failure = cmp.Or(m.failure, s.failure)
 	}
-	middle := func(figure func(s sample) float64) float64 {
-		values := make([]float64, len(samples))
-		for i, s := range samples {
-			values[i] = figure(s)
-		}
-		slices.Sort(values)
-		return values[len(values)/2]
-	}
-	duration := func(figure func(s sample) time.Duration) time.Duration {
-		return time.Duration(middle(func(s sample) float64 { return float64(figure(s)) }))
-	}
-	m.grants = middle(func(s sample) float64 { return s.grants })
-	m.handOffs = middle(func(s sample) float64 { return s.handOffs })
-	m.between = middle(func(s sample) float64 { return s.between })
-	m.fewest = middle(func(s sample) float64 { return s.fewest })
-	m.most = middle(func(s sample) float64 { return s.most })
-	m.requests = middle(func(s sample) float64 { return s.requests })
-	m.commands = middle(func(s sample) float64 { return s.commands })
-	m.longest = duration(func(s sample) time.Duration { return s.longest })
-	m.p50 = duration(func(s sample) time.Duration { return s.p50 })
-	m.p99 = duration(func(s sample) time.Duration { return s.p99 })
+	m.grants = measure.Median(samples, func(s sample) float64 { return s.grants })
+	m.handOffs = measure.Median(samples, func(s sample) float64 { return s.handOffs })
+	m.between = measure.Median(samples, func(s sample) float64 { return s.between })
+	m.fewest = measure.Median(samples, func(s sample) float64 { return s.fewest })
+	m.most = measure.Median(samples, func(s sample) float64 { return s.most })
+	m.requests = measure.Median(samples, func(s sample) float64 { return s.requests })
+	m.commands = measure.Median(samples, func(s sample) float64 { return s.commands })
+	m.longest = measure.Median(samples, func(s sample) time.Duration { return s.longest })
+	m.p50 = measure.Median(samples, func(s sample) time.Duration { return s.p50 })
+	m.p99 = measure.Median(samples, func(s sample) time.Duration { return s.p99 })
 	return m
 }
-
-func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -4,16 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
+
+	"github.com/holdfast-stock/holdfast/internal/lab/measure"
+	"github.com/holdfast-stock/holdfast/internal/lab/table"
 )
 
-// target is what ours must reach against another, in one arrangement.
+// target is a bound that this project's lock must keep in one arrangement.
 type target struct {
-	backend, arrangement, against string
-	what                          string
-	most                          bool // at most, not at least
-	limit                         float64
-	figure                        func(mine, theirs sample) float64
+	backend, arrangement string
+	measure.Target[sample]
 }
 
 func handOffs(mine, theirs sample) float64 { return mine.handOffs / theirs.handOffs }
@@ -22,91 +21,81 @@ func grants(mine, theirs sample) float64 { return mine.grants / theirs.grants }
 
 func longest(mine, theirs sample) float64 { return float64(mine.longest) / float64(theirs.longest) }
 
-// targets are the project's promises to itself.
 var targets = []target{
-	{"redis", "4x8", "redsync", "hand-offs/s", false, 3, handOffs},
-	{"redis", "4x8", "rueidislock", "hand-offs/s", false, 3, handOffs},
-	{"redis", "4x8", "rueidislock, 3 keys", "hand-offs/s", false, 3, handOffs},
-	{"redis", "4x8", "redsync", "longest wait", true, 0.1, longest},
-	{"redis", "alone", "redsync", "grants/s", false, 0.9, grants},
-	{"zookeeper", "4x8", "zk.Lock", "hand-offs/s", false, 1, handOffs},
-	{"etcd", "4x8", "concurrency.Mutex", "hand-offs/s", false, 1, handOffs},
+	{"redis", "4x8", measure.Target[sample]{What: "hand-offs/s", Against: "redsync", Limit: 3, Figure: handOffs}},
+	{"redis", "4x8", measure.Target[sample]{What: "hand-offs/s", Against: "rueidislock", Limit: 3, Figure: handOffs}},
+	{"redis", "4x8", measure.Target[sample]{What: "hand-offs/s", Against: "rueidislock, 3 keys", Limit: 3, Figure: handOffs}},
+	{"redis", "4x8", measure.Target[sample]{What: "longest wait", Against: "redsync", AtMost: true, Limit: 0.1, Figure: longest}},
+	{"redis", "alone", measure.Target[sample]{What: "grants/s", Against: "redsync", Limit: 0.9, Figure: grants}},
+	{"zookeeper", "4x8", measure.Target[sample]{What: "hand-offs/s", Against: "zk.Lock", Limit: 1, Figure: handOffs}},
+	{"etcd", "4x8", measure.Target[sample]{What: "hand-offs/s", Against: "concurrency.Mutex", Limit: 1, Figure: handOffs}},
 }
 
-var errFailed = errors.New("not every run came to its end with mutual exclusion kept")
+var errFailed = errors.New("a run failed, or two contenders held the lock at once")
 
-// write writes a table for each backend and arrangement, and the verdicts. An
-// error says that a contestant failed.
+// write writes a table for each backend and arrangement, and the verdicts. It returns
+// errFailed if a contestant failed.
 func write(w io.Writer, s settings, samples map[string][]sample) error {
-	var (
-		err     error
-		heading string
-		medians = make(map[string]sample)
-	)
-	cells := s.cells()
-	for _, c := range cells {
+	medians := make(map[string]sample)
+	for _, c := range s.cells() {
 		medians[c.key()] = median(samples[c.key()])
 	}
-	for _, c := range cells {
-		a := c.arrangement
-		m := medians[c.key()]
-		mine := medians[cell{a, contestant{backend: c.contestant.backend, name: ours}}.key()]
-		if h := fmt.Sprintf("%s, %s", c.contestant.backend, a.name); h != heading {
-			heading = h
-			fmt.Fprintf(w, "\n### %s (%s)\n\n", heading, a.described())
-			fmt.Fprintln(w, "| | grants/s | hand-offs/s | ours ÷ this | between processes/s | fewest to most grants of a contender | longest wait ms | unlock to grant ms: p50 | p99 | requests per grant | commands per grant | gave up |")
-			fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|---|---|---|")
+	for _, backend := range s.backends {
+		for _, arrangement := range s.arrangements {
+			if cells := rows(backend, arrangement); len(cells) > 0 {
+				writeTable(w, cells, medians)
+			}
 		}
+	}
+	var err error
+	for _, c := range s.cells() {
+		m := medians[c.key()]
 		if m.fault != "" {
 			err = errFailed
-			fmt.Fprintf(w, "| %s | FAILED: %s |%s\n", c.contestant.name, m.fault, strings.Repeat(" |", 10))
-			continue
 		}
-		rate := handOffs
-		if a.processes*a.goroutines == 1 {
-			rate = grants // there is nobody to hand it to
-		}
-		fmt.Fprintf(w, "| %s | %.0f | %.0f | %.2f | %.0f | %.0f to %.0f | %.1f | %.3f | %.3f | %s | %s | %d |\n",
-			c.contestant.name, m.grants, m.handOffs, rate(mine, m), m.between, m.fewest, m.most,
-			millis(m.longest), millis(m.p50), millis(m.p99), known(m.requests), known(m.commands), m.failed)
-	}
-	fmt.Fprintln(w)
-	for _, c := range cells {
-		if m := medians[c.key()]; m.failed > 0 {
-			fmt.Fprintf(w, "%s gave up and asked again, the first time for: %s\n\n", c.key(), m.failure)
+		if m.failed > 0 {
+			fmt.Fprintf(w, "%s failed to get the lock and tried again; the first error: %s\n\n", c.key(), m.failure)
 		}
 	}
 	writeVerdicts(w, medians)
 	return err
 }
 
-func (a arrangement) described() string {
-	return fmt.Sprintf("processes: %d, goroutines of each: %d", a.processes, a.goroutines)
-}
-
-func known(figure float64) string {
-	if figure < 0 {
-		return "–"
+// writeTable writes the table of one backend in one arrangement. Each cell is a row.
+func writeTable(w io.Writer, cells []cell, medians map[string]sample) {
+	a, backend := cells[0].arrangement, cells[0].contestant.backend
+	mine := medians[cell{a, contestant{backend: backend, name: ours}}.key()]
+	fmt.Fprintf(w, "### %s, %s (processes: %d, goroutines of each: %d)\n\n", backend, a.name, a.processes, a.goroutines)
+	rows := table.New("", "grants/s", "hand-offs/s", "ours ÷ this", "between processes/s", "fewest to most grants of a contender",
+		"longest wait ms", "unlock to grant ms: p50", "p99", "requests per grant", "commands per grant", "failed attempts")
+	rate := handOffs
+	if a.contenders() == 1 {
+		rate = grants // there are no hand-offs
 	}
-	return fmt.Sprintf("%.1f", figure)
+	for _, c := range cells {
+		m := medians[c.key()]
+		if m.fault != "" {
+			rows.Add(c.contestant.name, "FAILED: "+m.fault)
+			continue
+		}
+		format := func(format string, figure float64) string { return fmt.Sprintf(format, figure) }
+		rows.Add(c.contestant.name, format("%.0f", m.grants), format("%.0f", m.handOffs), format("%.2f", rate(mine, m)), format("%.0f", m.between),
+			fmt.Sprintf("%.0f to %.0f", m.fewest, m.most), format("%.1f", measure.Millis(m.longest)), format("%.3f", measure.Millis(m.p50)),
+			format("%.3f", measure.Millis(m.p99)), table.Figure("%.1f", m.requests), table.Figure("%.1f", m.commands), m.failed)
+	}
+	rows.WriteMarkdown(w)
+	fmt.Fprintln(w)
 }
 
-// writeVerdicts holds the medians against the targets, as far as both sides
-// were measured.
+// writeVerdicts compares the medians with the targets whose contestants were measured.
 func writeVerdicts(w io.Writer, medians map[string]sample) {
 	for _, t := range targets {
 		key := t.backend + " " + t.arrangement + " "
 		mine, ok := medians[key+ours]
-		theirs, measured := medians[key+t.against]
+		theirs, measured := medians[key+t.Against]
 		if !ok || !measured || mine.fault != "" || theirs.fault != "" {
 			continue
 		}
-		got := t.figure(mine, theirs)
-		met, bound := got >= t.limit, "at least"
-		if t.most {
-			met, bound = got <= t.limit, "at most"
-		}
-		verdict := map[bool]string{true: "met", false: "MISSED"}[met]
-		fmt.Fprintf(w, "- %s, %s: %s %s %g × (%s): %.2f, %s\n", t.backend, t.arrangement, t.what, bound, t.limit, t.against, got, verdict)
+		fmt.Fprintf(w, "- %s, %s: %s\n", t.backend, t.arrangement, t.Verdict(t.Figure(mine, theirs)))
 	}
 }

@@ -1,11 +1,11 @@
-// Command reference is four small programs to hold the service against. Each
-// does what a first version of a flash sale often does, and no more: no
-// validation, no idempotency, no recovery, no metrics.
+// Command reference contains four small programs to compare the service with. Each
+// does what the first version of a flash sale often does: it has no validation, no
+// idempotency, no recovery and no metrics.
 //
-//	a  answers
-//	b  a, and counts down in Redis with one EVALSHA; nothing is stored
-//	c  b, and inserts a row per order
-//	d  b, and inserts rows in groups, answering after the commit
+//	a  answers 201
+//	b  like a, and counts the stock down in Redis with one EVALSHA; stores nothing
+//	c  like b, and inserts a row for each order
+//	d  like b, and inserts rows in groups; answers after the commit
 package main
 
 import (
@@ -31,9 +31,9 @@ import (
 func main() {
 	program := flag.String("program", "a", "a, b, c or d")
 	listen := flag.String("listen", "127.0.0.1:0", "address to serve on")
-	redisAddr := flag.String("redis", "", "host:port of the Redis, from b on")
-	driver := flag.String("driver", "mysql", "database/sql driver: mysql or pgx, from c on")
-	source := flag.String("source", "", "database/sql data source, from c on")
+	redisAddr := flag.String("redis", "", "`host:port` of Redis, for b, c and d")
+	driver := flag.String("driver", "mysql", "database/sql driver for c and d: mysql or pgx")
+	source := flag.String("source", "", "database/sql data source for c and d")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -82,11 +82,11 @@ func main() {
 type shop struct {
 	redis   *redis.Client
 	db      *sql.DB
-	dollars bool // placeholders are $1, not ?
+	dollars bool // placeholders are $1, $2, … instead of ?
 	waiting chan *row
 }
 
-// row is an order that waits for its group.
+// row is an order that waits to be inserted with its group.
 type row struct {
 	id   uuid.UUID
 	done chan error
@@ -102,7 +102,7 @@ func created(c *gin.Context) { c.JSON(http.StatusCreated, gin.H{"status": "pendi
 
 func (s *shop) answer(c *gin.Context) { created(c) }
 
-// take counts one unit down, and answers where there is none.
+// take counts one unit down. If it fails, it answers the request and returns false.
 func (s *shop) take(c *gin.Context) bool {
 	n, err := cut.EvalSha(c, s.redis, []string{"stock"}).Int()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
@@ -147,7 +147,7 @@ func (s *shop) group(c *gin.Context) {
 	created(c)
 }
 
-// commit inserts what waits, again and again.
+// commit inserts the waiting rows in groups of at most 128, in an endless loop.
 func (s *shop) commit() {
 	for r := range s.waiting {
 		rows := []*row{r}

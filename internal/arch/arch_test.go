@@ -34,11 +34,13 @@ var mayImport = map[string][]string{
 	"internal/lock/backends":   {"internal/lock", "internal/lock/..."},
 	"internal/lock/...":        {"internal/lock"},
 	"internal/store":           {"migrations"},
-	"bench":                    {"internal/machine", "internal/testenv"},
+	"internal/lab/command":     {"internal/testenv"},
+	"bench":                    {"bench/session", "internal/lab/...", "internal/testenv"},
 	"bench/...":                {},
-	"bench/locks":              {"internal/machine", "internal/testenv", "internal/lock/backends"},
-	"loadtest":                 {"internal/testenv", "internal/store", "internal/machine", "internal/stock/strategy", "internal/lock/backends"},
-	"loadtest/...":             {"internal/testenv", "internal/store"},
+	"bench/locks":              {"bench/session", "internal/lab/...", "internal/testenv", "internal/lock/backends"},
+	"bench/session":            {"internal/lab/..."},
+	"loadtest":                 {"loadtest/...", "internal/testenv", "internal/store", "internal/lab/...", "internal/stock/strategy", "internal/lock/backends"},
+	"loadtest/...":             {"loadtest/results", "internal/lab/...", "internal/testenv"},
 }
 
 // onlyIn are imports of other modules that have one place.
@@ -57,7 +59,7 @@ var onlyIn = map[string][]string{
 	"github.com/glebarez/sqlite":           {"internal/store"},
 	"github.com/go-sql-driver/mysql":       {"internal/store", "internal/testenv", "bench", "bench/..."},
 	"github.com/jackc/pgx/v5":              {"internal/store", "internal/testenv", "bench", "bench/..."},
-	"github.com/spf13/pflag":               {"cmd/api", "bench", "bench/...", "loadtest", "loadtest/..."},
+	"github.com/spf13/pflag":               {"cmd/api", "internal/lab/command", "bench", "bench/...", "loadtest", "loadtest/..."},
 	"github.com/prometheus/client_golang":  {"cmd/api", "internal/order"},
 	"github.com/go-json-experiment/json":   {"internal/httpapi"},
 }

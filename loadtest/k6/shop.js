@@ -1,14 +1,15 @@
-// What rush.js, steady.js and verify.js have in common.
+// Shared by rush.js, steady.js and verify.js.
 import http from 'k6/http';
 import { check } from 'k6';
 import exec from 'k6/execution';
 import { Counter } from 'k6/metrics';
 
-// Orders go to url. Stock is changed and audited at adminURL: the gateway denies both.
+// Orders are sent to url. Stock is created and audited at adminURL, since the gateway
+// denies both.
 export const url = __ENV.BASE_URL || 'http://127.0.0.1:8080';
 export const adminURL = __ENV.ADMIN_URL || url;
 
-// number reads a setting from the environment.
+// number reads a positive number from the environment.
 export function number(name, otherwise) {
   const value = Number(__ENV[name] || otherwise);
   if (!Number.isFinite(value) || value <= 0) {
@@ -23,7 +24,7 @@ if (keys !== 'on' && keys !== 'off') {
 }
 const again = Number(__ENV.AGAIN || 0);
 if (!Number.isInteger(again) || again < 0) {
-  throw new Error(`AGAIN: ${__ENV.AGAIN} is not an integer from 0`);
+  throw new Error(`AGAIN: ${__ENV.AGAIN} is not a whole number of at least 0`);
 }
 
 export const accepted = new Counter('orders_accepted');
@@ -31,31 +32,32 @@ export const soldOut = new Counter('orders_sold_out');
 export const byGateway = new Counter('orders_sold_out_by_gateway');
 export const replayed = new Counter('orders_replayed');
 
-// Sold out is a correct answer: k6 would count every 409 as a failed request.
+// By default k6 counts every 409 as a failed request, but "sold out" is a correct answer.
 http.setResponseCallback(http.expectedStatuses(200, 201, 409));
 
 const json = { 'Content-Type': 'application/json' };
 
-// lay puts the units in and returns what the iterations need to know. The run is
-// part of each buyer and each key, so that no run repeats another's.
-export function lay(sku, units) {
+// createStock creates the SKU and returns the data of the iterations. The run is part of
+// every buyer and key, so that no two runs share any.
+export function createStock(sku, units) {
   const headers = Object.assign({}, json);
   if (__ENV.ADMIN_TOKEN) {
     headers.Authorization = `Bearer ${__ENV.ADMIN_TOKEN}`;
   }
   const answer = http.put(`${adminURL}/stock/${sku}`, JSON.stringify({ kind: 'product', total: units }), { headers });
   if (answer.status !== 201) {
-    // More of what was there already would let the counts prove nothing.
-    throw new Error(`PUT /stock/${sku}: ${answer.status} ${answer.body}: name a SKU that is not there yet`);
+    // The counts of an existing SKU would include earlier orders.
+    throw new Error(`PUT /stock/${sku}: ${answer.status} ${answer.body}: SKU must name one that does not exist`);
   }
   return { sku, run: Date.now().toString(36) };
 }
 
-const everyReplay = 20;
+// One in replayEvery accepted orders is sent again.
+const replayEvery = 20;
 
-// order is one buyer's order for one unit. A buyer who hears "sold out" sends the
-// same request AGAIN times more. Every 20th accepted order is sent twice, as if
-// the answer had been lost.
+// order sends one buyer's order for one unit. After the answer "sold out", the buyer
+// repeats the request up to AGAIN times. Some accepted orders are sent again, as after a
+// lost answer.
 export function order({ sku, run }) {
   const n = exec.scenario.iterationInTest;
   const headers = Object.assign({}, json);
@@ -75,29 +77,29 @@ export function order({ sku, run }) {
       break;
     }
     soldOut.add(1);
-    // The gateway names itself in its own answers.
+    // The gateway sets Proxy-Status in the answers that it gives itself.
     byGateway.add((answer.headers['Proxy-Status'] || '').startsWith('holdfast-gateway') ? 1 : 0);
   }
   if (answer.status !== 201) {
     return;
   }
   accepted.add(1);
-  if (keys === 'on' && n % everyReplay === 0) {
+  if (keys === 'on' && n % replayEvery === 0) {
     const second = http.post(`${url}/orders`, body, params);
     replayed.add(1);
     check(second, {
-      'the same key, the same answer': (a) =>
+      'the same answer to the same key': (a) =>
         a.status === 201 && a.body === answer.body && a.headers['Idempotent-Replayed'] === 'true',
     });
   }
 }
 
-// summary prints what matters and writes everything into the file SUMMARY.
+// summary prints the main figures and writes all of them to the file SUMMARY.
 export function summary(data) {
   const count = (name) => (data.metrics[name] ? data.metrics[name].values.count : 0);
   const lines = [
     `accepted ${count('orders_accepted')}, sold out ${count('orders_sold_out')}, replayed ${count('orders_replayed')}, ` +
-      `never sent ${count('dropped_iterations')}`,
+      `dropped ${count('dropped_iterations')}`,
     `sold out by the gateway ${count('orders_sold_out_by_gateway')}, ` +
       `by the service ${count('orders_sold_out') - count('orders_sold_out_by_gateway')}`,
   ];
@@ -107,7 +109,7 @@ export function summary(data) {
   }
   for (const [name, metric] of Object.entries(data.metrics)) {
     for (const [condition, threshold] of Object.entries(metric.thresholds || {})) {
-      lines.push(`${threshold.ok ? 'held  ' : 'BROKEN'} ${name}: ${condition}`);
+      lines.push(`${threshold.ok ? 'kept  ' : 'BROKEN'} ${name}: ${condition}`);
     }
   }
   const out = { stdout: lines.join('\n') + '\n' };

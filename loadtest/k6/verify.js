@@ -1,8 +1,9 @@
-// Asks the service's audit what was sold, when nothing is in flight any more.
-// Thresholds on answers cannot see overselling: an order may be lost, or sold
-// twice, behind a 201. Exit status 99: it was.
+// Waits until nothing is in flight, and reads the service's own audit. Thresholds on
+// answers cannot detect overselling, because a 201 does not show whether the order is
+// stored, or the unit is sold twice. Ends with status 99 if a SKU is oversold or its
+// counts disagree.
 //
-//   SKU (one or several, with commas between)
+//   SKU (one or several, separated by commas)
 import http from 'k6/http';
 import { sleep } from 'k6';
 import { Counter } from 'k6/metrics';
@@ -10,7 +11,7 @@ import { adminURL } from './shop.js';
 
 const skus = (__ENV.SKU || '').split(',').filter((sku) => sku !== '');
 if (skus.length === 0) {
-  throw new Error('SKU: name what was sold');
+  throw new Error('SKU: name at least one');
 }
 
 const audited = new Counter('audited');
@@ -22,18 +23,18 @@ export const options = {
   vus: 1,
   iterations: 1,
   thresholds: {
-    audited: [`count==${skus.length}`], // what was not asked is not right
+    audited: [`count==${skus.length}`], // a SKU without an audit fails too
     oversold_units: ['count==0'],
     drift_units: ['count==0'],
   },
 };
 
-const patience = 30; // seconds until nothing is in flight
+const maxWait = 30; // seconds until nothing is in flight
 
 export default function () {
   for (const sku of skus) {
     let audit = null;
-    for (let waited = 0; waited < patience; waited += 0.1) {
+    for (let waited = 0; waited < maxWait; waited += 0.1) {
       const answer = http.get(`${adminURL}/stock/${sku}/audit`);
       audit = answer.status === 200 ? answer.json() : null;
       if (audit && !audit.gate_in_flight) {
@@ -49,7 +50,7 @@ export default function () {
     audited.add(1);
     sold.add(audit.sold);
     oversold.add(audit.oversold);
-    drift.add(Math.abs(audit.drift)); // too many here must not make up for too few there
+    drift.add(Math.abs(audit.drift)); // so that opposite drifts of two SKUs do not cancel out
   }
 }
 

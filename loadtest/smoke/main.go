@@ -1,6 +1,5 @@
-// Command smoke runs every load generator of this repository for a few seconds
-// against a service of its own, and expects of each the exit code it promises:
-// what is documented must start. It must be run in the module's root; make
+// Command smoke runs every load generator of this repository for a few seconds against a
+// service that it starts, and checks the exit codes. Run it in the module's root, as make
 // loadtest-smoke does.
 package main
 
@@ -10,47 +9,45 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
+	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/lab/command"
+	"github.com/holdfast-stock/holdfast/internal/lab/server"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 const (
-	// buildLimit bounds a cold build of k6 on a slow machine.
+	// buildLimit bounds a build of k6 without a cache on a slow machine.
 	buildLimit = 15 * time.Minute
-	// runLimit bounds everything else.
+	// runLimit bounds every other command.
 	runLimit = 3 * time.Minute
-	// thresholdsFailed is k6's exit code for them.
+	// thresholdsFailed is k6's exit code for a failed threshold.
 	thresholdsFailed = 99
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx = testenv.WithGoRun(ctx)
+func main() { command.Main("smoke", run) }
+
+func run(ctx context.Context, _ []string, stdout, _ io.Writer) error {
 	start := time.Now()
-	// What testenv starts ends with this process, however it ends.
-	err := testenv.Run(func(t testenv.T) error { return smoke(ctx, t) })
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "smoke: %v\n", err)
-		os.Exit(1)
+	if err := testenv.Run(func(t testenv.T) error { return smoke(ctx, t) }); err != nil {
+		return err
 	}
-	fmt.Printf("all as expected, in %v\n", time.Since(start).Round(time.Second))
+	fmt.Fprintf(stdout, "all as expected, in %v\n", time.Since(start).Round(time.Second))
+	return nil
 }
 
 func smoke(ctx context.Context, t testenv.T) error {
-	// What go builds to run it goes with this process too, even where go is killed.
+	// The folder goes with this process, together with the programs that go run builds in it.
 	if err := os.Setenv("GOTMPDIR", testenv.Folder(t, "go")); err != nil {
 		return err
 	}
-	fmt.Println("building k6 and vegeta: some minutes the first time")
+	fmt.Println("building k6 and vegeta: takes minutes the first time")
 	for _, build := range [][]string{tool("k6", "version"), tool("vegeta", "-version")} {
 		if err := expect(ctx, buildLimit, 0, nil, build...); err != nil {
 			return err
@@ -60,7 +57,7 @@ func smoke(ctx context.Context, t testenv.T) error {
 	if err := k6(ctx, serve(t), folder); err != nil {
 		return err
 	}
-	if err := convicts(ctx, serve(t, "--strategy", "none", "--guard", "off"), folder); err != nil {
+	if err := detectsOverselling(ctx, serve(t, "--strategy", "none", "--guard", "off"), folder); err != nil {
 		return err
 	}
 	if err := vegeta(ctx, serve(t), folder); err != nil {
@@ -69,8 +66,8 @@ func smoke(ctx context.Context, t testenv.T) error {
 	return expect(ctx, runLimit, 0, nil, "go", "run", "./loadtest", "--strategies", "none,lua,merged", "--stock", "300")
 }
 
-// serve starts a service whose ledger is in a folder that goes with this process:
-// one that is wholly embedded leaves its own folder behind when it is killed.
+// serve starts a service with its ledger in a folder that goes with this process. A fully
+// embedded service would leave its own folder behind when it is killed.
 func serve(t testenv.T, flags ...string) (url string) {
 	ledger := "sqlite://" + filepath.Join(testenv.Folder(t, "ledger"), "ledger.db")
 	return testenv.API(t, append([]string{"--db", ledger, "--migrate"}, flags...)...).URL()
@@ -80,18 +77,18 @@ func tool(name string, args ...string) []string {
 	return append([]string{"go", "tool", "-modfile=tools/go.mod", name}, args...)
 }
 
-// script is a run of k6 with nothing listening and nobody told.
+// script returns a command that runs a k6 script, without an API server or usage reports.
 func script(name string) []string {
 	return tool("k6", "run", "--quiet", "--no-usage-report", "--address", "", "loadtest/k6/"+name)
 }
 
-// k6 runs both loads, and the audit after each.
+// k6 runs both loads, each followed by the audit.
 func k6(ctx context.Context, url, folder string) error {
 	summary := filepath.Join(folder, "summary.json")
 	for _, load := range []struct {
 		script string
 		env    []string
-		sold   float64 // 0: whatever was accepted
+		sold   float64 // expected; 0: any number
 	}{
 		{"rush.js", []string{"STOCK=300", "PEAK=300", "SECONDS=5", "P99=10000"}, 300},
 		{"steady.js", []string{"RATE=50", "SECONDS=4", "P99=10000", "LATE=0.5"}, 0},
@@ -125,13 +122,13 @@ func k6(ctx context.Context, url, folder string) error {
 	return nil
 }
 
-// convicts has verify.js find what oversells: it would be worth nothing else.
-func convicts(ctx context.Context, url, folder string) error {
+// detectsOverselling checks that verify.js fails on a strategy that oversells.
+func detectsOverselling(ctx context.Context, url, folder string) error {
 	var err error
-	for try := range 12 { // that two requests meet is a matter of luck
+	for try := range 12 { // the strategy oversells only if two requests happen to overlap
 		env := []string{"BASE_URL=" + url, fmt.Sprintf("SKU=broken-%d", try), "STOCK=100", "PEAK=1500", "SECONDS=4", "P99=30000",
 			"SUMMARY=" + filepath.Join(folder, "broken.json")}
-		// rush.js may see it too, by the answers; verify.js must.
+		// rush.js may fail too, if there are more 201s than units.
 		if _, _, err = execute(ctx, runLimit, env, script("rush.js")...); err != nil {
 			return err
 		}
@@ -139,18 +136,18 @@ func convicts(ctx context.Context, url, folder string) error {
 			return err
 		}
 	}
-	return fmt.Errorf("a strategy that oversells is not convicted: %w", err)
+	return fmt.Errorf("verify.js does not detect overselling: %w", err)
 }
 
-// vegeta attacks with the targets that are made for it.
+// vegeta runs vegeta with the targets of loadtest/vegeta.
 func vegeta(ctx context.Context, url, folder string) error {
 	const sku, units, orders = "smoke-vegeta", 100, 300
-	if err := lay(ctx, url, sku, units); err != nil {
+	if err := (server.Client{}).PutStock(ctx, url, sku, units); err != nil {
 		return err
 	}
 	code, targets, err := execute(ctx, runLimit, nil, "go", "run", "./loadtest/vegeta", "--url", url, "--sku", sku, "--count", fmt.Sprint(orders))
 	if err != nil || code != 0 {
-		return fmt.Errorf("the targets: exit code %d: %w", code, err)
+		return fmt.Errorf("making targets: exit code %d: %w", code, err)
 	}
 	file, answers := filepath.Join(folder, "targets.jsonl"), filepath.Join(folder, "answers.bin")
 	if err := os.WriteFile(file, targets, 0o600); err != nil {
@@ -175,25 +172,7 @@ func vegeta(ctx context.Context, url, folder string) error {
 	return expect(ctx, runLimit, 0, []string{"BASE_URL=" + url, "SKU=" + sku}, script("verify.js")...)
 }
 
-func lay(ctx context.Context, url, sku string, units int) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, url+"/stock/"+sku,
-		strings.NewReader(fmt.Sprintf(`{"kind":"product","total":%d}`, units)))
-	if err != nil {
-		return err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	response.Body.Close()
-	if response.StatusCode != http.StatusCreated {
-		return fmt.Errorf("PUT /stock/%s: %s", sku, response.Status)
-	}
-	return nil
-}
-
-// count is a counter in a summary that k6 wrote.
+// count returns a counter from a summary of k6.
 func count(summary, metric string) (float64, error) {
 	text, err := os.ReadFile(summary)
 	if err != nil {
@@ -216,7 +195,7 @@ func count(summary, metric string) (float64, error) {
 	return *value, nil
 }
 
-// expect runs a command and demands this exit code.
+// expect runs a command and fails unless it ends with the exit code want.
 func expect(ctx context.Context, limit time.Duration, want int, env []string, args ...string) error {
 	code, out, err := execute(ctx, limit, env, args...)
 	if err != nil {
@@ -228,8 +207,8 @@ func expect(ctx context.Context, limit time.Duration, want int, env []string, ar
 	return nil
 }
 
-// execute runs a command and returns its exit code and what it printed. It and
-// what it started end with the context.
+// execute runs a command and returns its exit code and output. The command and its
+// processes end with the context.
 func execute(ctx context.Context, limit time.Duration, env []string, args ...string) (code int, out []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -237,8 +216,8 @@ func execute(ctx context.Context, limit time.Duration, env []string, args ...str
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // go tool and go run start processes
-	// On SIGINT go cleans up, and on SIGTERM does not.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // go tool and go run start further processes
+	// go cleans up on SIGINT, but not on SIGTERM.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 10 * time.Second
 	start := time.Now()

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
-// lie places an order and lies about it. The program's name says how: TestLiars
-// links one program under several names.
+// lie places an order, and answers something that is not true. The program's name selects
+// the fault: TestLiars links one program under several names.
 func (a *api) lie(ctx context.Context, r order.Request) (order.Order, bool, error) {
 	n := placed.Add(1)
 	switch filepath.Base(os.Args[0]) {
@@ -60,7 +60,7 @@ var (
 	latest atomic.Pointer[order.Order]
 )
 
-// deny commits the order and answers with the error.
+// deny commits the order and answers with an error.
 func (a *api) deny(ctx context.Context, r order.Request, answer error) (order.Order, bool, error) {
 	_, _, err := a.Orders.Place(ctx, r)
 	if err == nil {
@@ -69,16 +69,16 @@ func (a *api) deny(ctx context.Context, r order.Request, answer error) (order.Or
 	return order.Order{}, false, err
 }
 
-// fewLeft is when answerFirst becomes honest: it must not promise what others are
-// about to take.
+// fewLeft is the stock below which answerFirst answers truthfully. Otherwise it would
+// promise units that other orders are about to take.
 const fewLeft = 64
 
-// pending are the orders that this instance has promised and not committed. The
-// other instance may have as many.
+// pending counts the orders that this instance has answered and not committed. The other
+// instance may have as many.
 var pending atomic.Int64
 
-// answerFirst answers with an ID of its own, and gives it to the order when that
-// has been committed.
+// answerFirst answers at once with an ID of its own. It changes the ID of the order to it
+// after the commit.
 func (a *api) answerFirst(ctx context.Context, r order.Request) (order.Order, bool, error) {
 	if left, err := a.Orders.Stock(ctx, r.Lines[0].SKU); err != nil || left.Available-2*pending.Load() < fewLeft {
 		return a.Orders.Place(ctx, r)
@@ -95,7 +95,7 @@ func (a *api) answerFirst(ctx context.Context, r order.Request) (order.Order, bo
 	return answer, false, nil
 }
 
-// ledger is the database that the command line names.
+// ledger opens the database of the command line.
 var ledger = sync.OnceValue(func() *gorm.DB {
 	db, err := store.OpenSQL(context.Background(), os.Args[slices.Index(os.Args, "--db")+1])
 	if err != nil {

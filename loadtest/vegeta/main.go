@@ -1,6 +1,5 @@
-// Command vegeta prints orders as targets in vegeta's JSON format, each with a
-// buyer of its own and, unless told otherwise, an Idempotency-Key of its own. See
-// the README beside it.
+// Command vegeta prints orders as targets in vegeta's JSON format. Each has its own buyer
+// and, with --keys, its own Idempotency-Key. See the README in this folder.
 package main
 
 import (
@@ -16,8 +15,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// target is a line of vegeta's JSON format. Its body is base64, as encoding/json
-// writes bytes.
+// target is a line of vegeta's JSON format, in which the body is in base64.
 type target struct {
 	Method string      `json:"method"`
 	URL    string      `json:"url"`
@@ -26,14 +24,14 @@ type target struct {
 }
 
 func main() {
-	url := pflag.String("url", "http://127.0.0.1:8080", "where the service is; several, with commas between, take turns")
-	sku := pflag.String("sku", "", "what is ordered")
-	count := pflag.Int("count", 10_000, "how many orders: at least rate × duration, for vegeta starts again at the end and repeats keys")
-	keys := pflag.Bool("keys", true, "whether orders have an Idempotency-Key; without one the gateway refuses what is sold out by itself")
-	run := pflag.String("run", fmt.Sprint(time.Now().UnixMilli()), "part of every buyer and key, so that no run repeats another's")
+	url := pflag.String("url", "http://127.0.0.1:8080", "`URL` of the service; several, separated by commas, are used in rotation")
+	sku := pflag.String("sku", "", "`SKU` to order")
+	count := pflag.Int("count", 10_000, "number of orders, at least rate × duration: at the end of the file vegeta starts again and repeats the keys")
+	keys := pflag.Bool("keys", true, "send an Idempotency-Key; without one, the gateway itself refuses orders for SKUs that are sold out")
+	run := pflag.String("run", fmt.Sprint(time.Now().UnixMilli()), "name of the run, part of every buyer and key so that no two runs share any")
 	pflag.Parse()
 	if *sku == "" || *count < 1 || pflag.NArg() > 0 {
-		fmt.Fprintln(os.Stderr, "vegeta: --sku is what is ordered, --count at least 1; there are no arguments")
+		fmt.Fprintln(os.Stderr, "vegeta: --sku is required, --count must be at least 1, and there are no arguments")
 		os.Exit(2)
 	}
 	if err := write(os.Stdout, strings.Split(*url, ","), *sku, *run, *count, *keys); err != nil {

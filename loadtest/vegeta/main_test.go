@@ -8,7 +8,7 @@ import (
 	vegeta "github.com/tsenart/vegeta/v12/lib"
 )
 
-// TestWrite has vegeta itself read the targets.
+// TestWrite reads the targets with vegeta's own library.
 func TestWrite(t *testing.T) {
 	var text bytes.Buffer
 	if err := write(&text, []string{"http://a", "http://b"}, "s-1", "r", 4, true); err != nil {
@@ -30,11 +30,11 @@ func TestWrite(t *testing.T) {
 		seen[order.Buyer], seen[target.Header.Get("Idempotency-Key")], seen[target.URL] = true, true, true
 	}
 	if len(seen) != 4+4+2 {
-		t.Errorf("buyers, keys or hosts repeat: %v", seen)
+		t.Errorf("buyers or keys repeat, or a URL is missing: %v", seen)
 	}
 }
 
-// TestWriteWithoutKeys: orders without a key, which the gateway refuses by itself.
+// TestWriteWithoutKeys checks targets without an Idempotency-Key.
 func TestWriteWithoutKeys(t *testing.T) {
 	var text bytes.Buffer
 	if err := write(&text, []string{"http://a"}, "s-1", "r", 1, false); err != nil {

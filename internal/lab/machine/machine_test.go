@@ -1,0 +1,63 @@
+package machine
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+)
+
+func needProc(t *testing.T) {
+	t.Helper()
+	if _, err := os.Stat("/proc/net/tcp"); err != nil {
+		t.Skip("needs /proc")
+	}
+}
+
+func TestCPUTime(t *testing.T) {
+	needProc(t)
+	before := CPUTime([]int{os.Getpid()})
+	for deadline := time.Now().Add(10 * time.Second); CPUTime([]int{os.Getpid()}) < before+5*tick; { // the loop itself uses CPU
+		if time.Now().After(deadline) {
+			t.Fatalf("%v of CPU time, and %v before the loop", CPUTime([]int{os.Getpid()}), before)
+		}
+	}
+	if got := CPUTime([]int{-1}); got != 0 {
+		t.Errorf("%v for a process that does not exist", got)
+	}
+}
+
+func TestListening(t *testing.T) {
+	needProc(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	child := exec.Command("cat")
+	if _, err := child.StdinPipe(); err != nil { // cat ends with its input
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = child.Process.Kill(); _ = child.Wait() }()
+	got := Listening(listener.Addr().(*net.TCPAddr).Port)
+	for _, want := range []int{os.Getpid(), child.Process.Pid} {
+		if !slices.Contains(got, want) {
+			t.Errorf("%v does not contain %d", got, want)
+		}
+	}
+	if got := Listening(1); len(got) != 0 {
+		t.Errorf("on port 1: %v", got)
+	}
+}
+
+func TestResidentMiB(t *testing.T) {
+	needProc(t)
+	if got := ResidentMiB(os.Getpid()); got < 1 || got > 10_000 {
+		t.Errorf("%v MiB", got)
+	}
+}

@@ -1,0 +1,80 @@
+// Package measure compares repeated measurements.
+package measure
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// MedianItem returns the item with the median figure. Of an even number of items it
+// returns the lower of the two in the middle. It panics without items.
+func MedianItem[T any, F cmp.Ordered](items []T, figure func(T) F) T {
+	sorted := slices.Clone(items)
+	slices.SortStableFunc(sorted, func(a, b T) int { return cmp.Compare(figure(a), figure(b)) })
+	return sorted[(len(sorted)-1)/2]
+}
+
+// Median returns the median figure of the items, by the rule of [MedianItem].
+func Median[T any, F cmp.Ordered](items []T, figure func(T) F) F {
+	return figure(MedianItem(items, figure))
+}
+
+// Quantile returns a quantile between 0 and 1 of sorted times, by the nearest rank.
+// It returns 0 without times.
+func Quantile(sorted []time.Duration, quantile float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	const rounding = 1e-9 // 0.07 × 100 is a little more than 7
+	rank := int(math.Ceil(quantile*float64(len(sorted)) - rounding))
+	return sorted[max(rank, 1)-1]
+}
+
+// Millis converts d to milliseconds.
+func Millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// Interleaved yields every item once in each round, with the number of the round from
+// 0. It shuffles each round, so that no item always follows the same other one. All
+// items then share the changes in the machine's speed.
+func Interleaved[T any](rounds int, items []T) iter.Seq2[int, T] {
+	return func(yield func(int, T) bool) {
+		for round := range rounds {
+			for _, i := range rand.Perm(len(items)) {
+				if !yield(round, items[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Target is a bound on a figure that compares two samples.
+type Target[S any] struct {
+	What    string // the figure, with its unit
+	Against string // the other sample; empty: the figure is about one sample only
+	AtMost  bool   // Limit is an upper bound, not a lower one
+	Limit   float64
+	Figure  func(mine, theirs S) float64
+}
+
+// Verdict says in one line whether the figure keeps the bound.
+func (t Target[S]) Verdict(figure float64) string {
+	met, bound := figure >= t.Limit, "at least"
+	if t.AtMost {
+		met, bound = figure <= t.Limit, "at most"
+	}
+	of := ""
+	if t.Against != "" {
+		of = " × (" + t.Against + ")"
+	}
+	verdict := "MISSED"
+	if met {
+		verdict = "met"
+	}
+	return fmt.Sprintf("%s %s %g%s: %.2f, %s", t.What, bound, t.Limit, of, figure, verdict)
+}

@@ -1,0 +1,111 @@
+package report
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/holdfast-stock/holdfast/internal/lab/table"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
+)
+
+// column is one column of the table. A cell is a table.Cell or a value that fmt prints.
+type column struct {
+	title string
+	cell  func(*results.Result) any
+}
+
+// columns returns the columns that the run has figures for.
+func columns(run *results.Run) []column {
+	all := []column{
+		{"strategy", func(s *results.Result) any { return s.Strategy }},
+		{"inst.", func(s *results.Result) any { return s.Instances }},
+	}
+	if run.Open() {
+		all = append(all, openColumns(run)...)
+	} else {
+		all = append(all, rushColumns...)
+	}
+	if run.Killed() {
+		all = append(all, column{"after kill -9", func(s *results.Result) any {
+			return table.Cell{Text: s.Kept(), Alarm: s.Crash != nil && s.Crash.Verdict == results.Broken}
+		}})
+	}
+	if run.Guarded() {
+		all = append(all, column{"caught", func(s *results.Result) any { return table.Optional("%d", s.Caught) }})
+	}
+	return append(all, costColumns...)
+}
+
+// openColumns returns the columns of an open load, which has more stock than orders.
+func openColumns(run *results.Run) []column {
+	rate := "rate"
+	if run.Search() {
+		rate = "highest rate"
+	}
+	return []column{
+		{rate, func(s *results.Result) any { return s.RateText() }},
+		{"accepted", func(s *results.Result) any { return s.Accepted }},
+		{"failed", func(s *results.Result) any { return s.Failed }},
+		{"late", func(s *results.Result) any { return s.Late }},
+		{"dropped", func(s *results.Result) any { return s.Dropped }},
+	}
+}
+
+var rushColumns = []column{
+	{"accepted", func(s *results.Result) any { return s.Accepted }},
+	{"oversold", func(s *results.Result) any { return table.Cell{Text: fmt.Sprint(s.Oversold), Alarm: s.Oversold > 0} }},
+	{"undersold", func(s *results.Result) any { return s.Undersold }},
+	{"failed", func(s *results.Result) any { return s.Failed }},
+}
+
+var costColumns = []column{
+	{"orders/s", func(s *results.Result) any { return fmt.Sprintf("%.0f", s.PerSecond) }},
+	{"p50 ms", func(s *results.Result) any { return figure(s.P50) }},
+	{"p99 ms", func(s *results.Result) any { return figure(s.P99) }},
+	{"ms CPU/order: api", func(s *results.Result) any { return figure(s.APICPU) }},
+	{"redis", func(s *results.Result) any { return figure(s.RedisCPU) }},
+	{"db", func(s *results.Result) any { return figure(s.DatabaseCPU) }},
+	{"verdict", func(s *results.Result) any { return table.Cell{Text: s.Verdict, Alarm: s.Verdict == results.Broken} }},
+}
+
+func figure(value *float64) string { return table.Optional("%.2f", value) }
+
+// WriteTable writes the table for a terminal, followed by notes.
+func WriteTable(w io.Writer, run *results.Run, colors bool) {
+	columns := columns(run)
+	titles := make([]string, len(columns))
+	for i, column := range columns {
+		titles[i] = column.title
+	}
+	rows := table.New(titles...)
+	for i := range run.Strategies {
+		cells := make([]any, len(columns))
+		for j, column := range columns {
+			cells[j] = column.cell(&run.Strategies[i])
+		}
+		rows.Add(cells...)
+	}
+	fmt.Fprintln(w)
+	rows.WriteText(w, colors)
+	fmt.Fprintln(w)
+	writeNotes(w, run)
+}
+
+// writeNotes writes faults, failures and the circumstances of the run.
+func writeNotes(w io.Writer, run *results.Run) {
+	for _, s := range run.Strategies {
+		for _, fault := range s.Faults {
+			fmt.Fprintf(w, "%s: %s\n", s.Strategy, fault)
+		}
+		if s.Failed > 0 {
+			fmt.Fprintf(w, "%s: failed: %s\n", s.Strategy, s.FailuresText())
+		}
+		if s.Verdict == results.Undecided || s.Highest != nil {
+			fmt.Fprintf(w, "%s: %s\n", s.Strategy, s.Load)
+		}
+	}
+	if run.CutShort {
+		fmt.Fprintln(w, "The run was interrupted.")
+	}
+	fmt.Fprintf(w, "On %s; stores: %s; seed %d, commit %s.\n", run.Machine, run.Stores, run.Seed, run.Commit)
+}

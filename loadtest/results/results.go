@@ -1,0 +1,235 @@
+// Package results is the record of a load test, as results.json stores it.
+package results
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Run is one run of the load test.
+type Run struct {
+	Command    string            `json:"command"` // without passwords and tokens
+	Flags      map[string]string `json:"flags"`
+	Seed       uint64            `json:"seed"`
+	When       time.Time         `json:"when"`
+	Commit     string            `json:"commit"`
+	Machine    string            `json:"machine"`
+	Stores     string            `json:"stores"`
+	CutShort   bool              `json:"cut_short"`
+	Strategies []Result          `json:"strategies"`
+}
+
+// Read reads a results.json.
+func Read(path string) (*Run, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r := &Run{}
+	if err := json.Unmarshal(text, r); err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return r, nil
+}
+
+// Write writes a results.json.
+func (r *Run) Write(path string) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+// Open reports whether the orders arrived at a fixed rate, instead of each client
+// waiting for its answers.
+func (r *Run) Open() bool { return r.Search() || r.Flags["rate"] != "" && r.Flags["rate"] != "0" }
+
+// Search reports whether the run searched for the highest rate.
+func (r *Run) Search() bool { return r.Flags["search"] == "true" }
+
+// Guarded reports whether the guard was on behind any of the strategies.
+func (r *Run) Guarded() bool {
+	return slices.ContainsFunc(r.Strategies, func(s Result) bool { return s.Caught != nil })
+}
+
+// Killed reports whether an instance was killed under any of the strategies.
+func (r *Run) Killed() bool {
+	return slices.ContainsFunc(r.Strategies, func(s Result) bool { return s.Crash != nil })
+}
+
+// Count returns the number of strategies with this verdict.
+func (r *Run) Count(verdict string) (n int) {
+	for _, s := range r.Strategies {
+		if s.Verdict == verdict {
+			n++
+		}
+	}
+	return n
+}
+
+// Verdicts.
+const (
+	AsPromised = "as promised"
+	Broken     = "promise broken"
+	Undecided  = "undecided" // the load ended before the stock was sold out
+)
+
+// Result is the result of one strategy. A figure that could not be measured is null.
+type Result struct {
+	Strategy  string `json:"strategy"`
+	Sound     bool   `json:"sound"` // it promises not to oversell
+	Instances int    `json:"instances"`
+	Load      string `json:"load"` // in words
+	Stock     int64  `json:"stock"`
+
+	Accepted  int64  `json:"accepted"`
+	Refused   int64  `json:"refused"`
+	Failed    int64  `json:"failed"`
+	Sold      int64  `json:"sold"` // units in the orders of the database
+	Oversold  int64  `json:"oversold"`
+	Undersold int64  `json:"undersold"` // units left at the end
+	Unknown   int64  `json:"unknown"`   // failed orders that may have been committed
+	Sampled   int64  `json:"sampled"`   // orders looked up right after their 201
+	Caught    *int64 `json:"caught"`    // orders that the guard refused; null without a guard
+
+	Failures map[string]int64 `json:"failures"` // by status and problem type
+	Findings []Finding        `json:"findings"` // contradictions between the answers and the ledger
+
+	Ledger   *int64 `json:"ledger_available"`
+	Gate     *int64 `json:"gate_available"`
+	InFlight *int64 `json:"gate_in_flight"`
+
+	PerSecond   float64      `json:"orders_per_second"`
+	P50         *float64     `json:"p50_millis"`
+	P99         *float64     `json:"p99_millis"`
+	APICPU      *float64     `json:"api_cpu_millis_per_order"`
+	RedisCPU    *float64     `json:"redis_cpu_millis_per_order"`
+	DatabaseCPU *float64     `json:"database_cpu_millis_per_order"`
+	Percentiles []Percentile `json:"percentiles"`
+	Sales       []float64    `json:"sales_seconds"` // time of each accepted order, since the start
+
+	Rate    int   `json:"rate,omitempty"`         // arrivals a second of an open load
+	Late    int64 `json:"late"`                   // arrivals sent late
+	Dropped int64 `json:"dropped"`                // arrivals never sent
+	Highest *int  `json:"highest_rate,omitempty"` // highest rate that a search found; 0: below its lowest rate
+
+	Probes []Probe `json:"probes,omitempty"` // loads of a search, in their order
+	Crash  *Result `json:"crash,omitempty"`  // rush in which an instance was killed
+
+	Verdict string   `json:"verdict"`
+	Faults  []string `json:"faults"` // reasons for the verdict "promise broken"
+}
+
+// Fault adds a fault.
+func (r *Result) Fault(format string, args ...any) {
+	r.Faults = append(r.Faults, fmt.Sprintf(format, args...))
+}
+
+// FailuresText lists the failures by status and problem type.
+func (r *Result) FailuresText() string {
+	var each []string
+	for _, name := range slices.Sorted(maps.Keys(r.Failures)) {
+		each = append(each, fmt.Sprintf("%d %s", r.Failures[name], name))
+	}
+	return strings.Join(each, ", ")
+}
+
+// Kept says how many of the orders that were answered 201 in the rush with a killed
+// instance were found afterwards.
+func (r *Result) Kept() string {
+	if r.Crash == nil {
+		return "–"
+	}
+	kept := r.Crash.Accepted
+	for _, finding := range r.Crash.Findings {
+		if finding.Kind == Missing {
+			kept -= finding.Count
+		}
+	}
+	return fmt.Sprintf("%d of %d", kept, r.Crash.Accepted)
+}
+
+// MaxRate is the rate at which a search ends, in arrivals a second.
+const MaxRate = 200_000
+
+// RateText is the rate of an open load. For a search it is the highest rate that kept
+// the limit.
+func (r *Result) RateText() string {
+	switch {
+	case r.Highest != nil && *r.Highest == 0:
+		return fmt.Sprintf("< %d", r.Rate)
+	case r.Highest != nil && *r.Highest == MaxRate:
+		return fmt.Sprintf("≥ %d", r.Rate)
+	}
+	return fmt.Sprint(r.Rate)
+}
+
+// Percentile is one point of a latency curve.
+type Percentile struct {
+	Quantile float64 `json:"quantile"` // between 0 and 1
+	Millis   float64 `json:"millis"`
+}
+
+// Probe is one load of a search.
+type Probe struct {
+	Rate     int      `json:"rate"`
+	Held     bool     `json:"held"` // it kept the limit
+	P99      *float64 `json:"p99_millis"`
+	Accepted int64    `json:"accepted"`
+	Failed   int64    `json:"failed"`
+	Late     int64    `json:"late"`
+	Dropped  int64    `json:"dropped"`
+}
+
+// Kind is one kind of contradiction between the answers and the ledger.
+type Kind string
+
+// The kinds of contradictions.
+const (
+	WrongAnswer Kind = "wrong-answer"
+	Repeated    Kind = "repeated"
+	Early       Kind = "early"
+	Missing     Kind = "missing"
+	OtherBuyer  Kind = "other-buyer"
+	OtherLines  Kind = "other-lines"
+	OtherStatus Kind = "other-status"
+	Unread      Kind = "unread"
+	Denied      Kind = "denied"
+	Unasked     Kind = "unasked"
+)
+
+// Kinds lists the kinds in the order in which they are reported.
+var Kinds = []Kind{WrongAnswer, Repeated, Early, Missing, OtherBuyer, OtherLines, OtherStatus, Unread, Denied, Unasked}
+
+var meanings = map[Kind]string{
+	WrongAnswer: "answers 201 name a different order than the request",
+	Repeated:    "answers 201 name an order that an earlier 201 named",
+	Early:       "orders were answered 201 before they were committed",
+	Missing:     "orders answered 201 are not found",
+	OtherBuyer:  "orders answered 201 are stored under another buyer",
+	OtherLines:  "orders answered 201 are stored with other lines",
+	OtherStatus: "orders answered 201 are stored with another status",
+	Unread:      "orders answered 201 are answered differently by GET",
+	Denied:      "orders are stored whose answer says that nothing was cut",
+	Unasked:     "orders are stored that no client requested",
+}
+
+// String is the meaning of the kind, after a number of orders.
+func (k Kind) String() string { return meanings[k] }
+
+// Finding is one kind of contradiction that the audit found.
+type Finding struct {
+	Kind  Kind   `json:"kind"`
+	Count int64  `json:"count"` // of orders
+	First string `json:"first"` // one of these orders
+}
+
+func (f Finding) String() string {
+	return fmt.Sprintf("%d %s (the first: %s)", f.Count, f.Kind, f.First)
+}
