@@ -3,8 +3,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 
-STATICCHECK = go tool -modfile=tools/go.mod staticcheck
+GOLANGCI = go tool -modfile=tools/golangci/go.mod golangci-lint
 GOTESTSUM = go tool -modfile=tools/go.mod gotestsum --format pkgname --format-icons text --format-hide-empty-pkg --post-run-command ./scripts/all-ran.sh --
+GOVULNCHECK = v1.8.0
 FUZZTIME ?= 10s
 TIMEOUT ?= 25m
 ARGS ?=
@@ -34,13 +35,15 @@ mutants: servers ## Break the code in one place at a time and expect a test to f
 	$(GOTESTSUM) -tags mutants -timeout $(TIMEOUT) ./internal/mutants
 
 .PHONY: lint
-lint: ## gofmt, vet, staticcheck, and that go mod tidy changes nothing
-	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "gofmt -w:" $$unformatted; exit 1; fi
-	go vet ./...
-	go vet -tags mutants ./internal/mutants
-	$(STATICCHECK) ./...
+lint: ## Run the linters of .golangci.yml, and check that go mod tidy changes nothing
+	$(GOLANGCI) run ./...
 	go mod tidy -diff
 	cd tools && go mod tidy -diff
+	cd tools/golangci && go mod tidy -diff
+
+.PHONY: vuln
+vuln: ## Look for known vulnerabilities (govulncheck; needs the network)
+	go run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK) ./...
 
 .PHONY: bench
 bench: ## Measure every strategy and the reference programs: go run ./bench $(ARGS)
