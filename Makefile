@@ -5,8 +5,10 @@ SHELL := /bin/bash
 
 GOLANGCI = go tool -modfile=tools/golangci/go.mod golangci-lint
 GOTESTSUM = go tool -modfile=tools/go.mod gotestsum --format pkgname --format-icons text --format-hide-empty-pkg --post-run-command ./scripts/all-ran.sh --
-GOVULNCHECK = v1.8.0
+GOVULNCHECK = go run golang.org/x/vuln/cmd/govulncheck@v1.8.0
+GORELEASER = go run github.com/goreleaser/goreleaser/v2@v2.17.0
 FUZZTIME ?= 10s
+SEARCHTIME ?= 5m
 TIMEOUT ?= 25m
 ARGS ?=
 
@@ -43,7 +45,7 @@ lint: ## Run the linters of .golangci.yml, and check that go mod tidy changes no
 
 .PHONY: vuln
 vuln: ## Look for known vulnerabilities (govulncheck; needs the network)
-	go run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK) ./...
+	$(GOVULNCHECK) ./...
 
 .PHONY: bench
 bench: ## Measure every strategy and the reference programs: go run ./bench $(ARGS)
@@ -69,6 +71,23 @@ fuzz: ## Run each fuzz test for FUZZTIME (10s)
 			go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) ./$$pkg || exit 1; \
 		done; \
 	done
+
+.PHONY: search
+search: servers ## Search for faults at random for SEARCHTIME (5m): TestFaults with -faults.search
+	CGO_ENABLED=1 $(GOTESTSUM) -race -timeout 4h -run '^TestFaults$$' ./internal/order -faults.search=$(SEARCHTIME)
+
+.PHONY: benchmarks
+benchmarks: servers ## Run every Go benchmark once, to see that it works
+	@./scripts/test-servers.sh bench
+	go test -run '^$$' -bench . -benchtime 1x -timeout $(TIMEOUT) ./...
+
+.PHONY: snapshot
+snapshot: ## Build the release archives into dist/ without publishing them
+	$(GORELEASER) release --snapshot --clean --skip=publish
+
+.PHONY: release
+release: ## Build the archives of the tag that is checked out, and draft a release on GitHub
+	$(GORELEASER) release --clean
 
 .PHONY: clean
 clean: ## Remove build output
