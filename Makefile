@@ -6,10 +6,12 @@ SHELL := /bin/bash
 GOLANGCI = go tool -modfile=tools/golangci/go.mod golangci-lint
 GOTESTSUM = go tool -modfile=tools/go.mod gotestsum --format pkgname --format-icons text --format-hide-empty-pkg --post-run-command ./scripts/all-ran.sh --
 GOVULNCHECK = go run golang.org/x/vuln/cmd/govulncheck@v1.8.0
-GORELEASER = go run github.com/goreleaser/goreleaser/v2@v2.17.0
+GORELEASER = go run github.com/goreleaser/goreleaser/v2@v2.16.0
 FUZZTIME ?= 10s
 SEARCHTIME ?= 5m
 TIMEOUT ?= 25m
+# Three packages at once on two cores: many tests wait for servers and leases.
+TESTFLAGS ?= -p 3
 ARGS ?=
 
 .PHONY: help
@@ -30,7 +32,7 @@ servers: ## Install the servers and the C compiler that the tests need, if missi
 
 .PHONY: test
 test: servers ## Run every test except the mutants, with the race detector, on real servers
-	CGO_ENABLED=1 $(GOTESTSUM) -race -timeout $(TIMEOUT) ./...
+	CGO_ENABLED=1 $(GOTESTSUM) -race $(TESTFLAGS) -timeout $(TIMEOUT) ./...
 
 .PHONY: mutants
 mutants: servers ## Break the code in one place at a time and expect a test to fail
