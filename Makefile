@@ -1,70 +1,96 @@
-# make help lists what there is.
+# make help lists the targets.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 
-STATICCHECK = go tool -modfile=tools/go.mod staticcheck
+GOLANGCI = go tool -modfile=tools/golangci/go.mod golangci-lint
+GOTESTSUM = go tool -modfile=tools/go.mod gotestsum --format pkgname --format-icons text --format-hide-empty-pkg --post-run-command ./scripts/all-ran.sh --
+GOVULNCHECK = go run golang.org/x/vuln/cmd/govulncheck@v1.8.0
+GORELEASER = go run github.com/goreleaser/goreleaser/v2@v2.16.0
 FUZZTIME ?= 10s
+SEARCHTIME ?= 5m
 TIMEOUT ?= 25m
+# Three packages at once on two cores: many tests wait for servers and leases.
+TESTFLAGS ?= -p 3
 ARGS ?=
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: run
-run: ## Serve, embedded: go run ./cmd/api $(ARGS)
+run: ## Start the service: go run ./cmd/api $(ARGS)
 	go run ./cmd/api $(ARGS)
 
 .PHONY: build
 build: ## Build bin/api
 	go build -trimpath -o bin/api ./cmd/api
 
+.PHONY: servers
+servers: ## Install the servers and the C compiler that the tests need, if missing (Debian, as root)
+	@./scripts/test-servers.sh race
+
 .PHONY: test
-test: ## Install what is missing and run every test, with the race detector, on real servers
-	./scripts/test-servers.sh race
-	CGO_ENABLED=1 go test -race -json -timeout $(TIMEOUT) ./... | go run ./internal/testreport
+test: servers ## Run every test except the mutants, with the race detector, on real servers
+	CGO_ENABLED=1 $(GOTESTSUM) -race $(TESTFLAGS) -timeout $(TIMEOUT) ./...
 
 .PHONY: mutants
-mutants: ## Break the sound code in one place at a time and expect a test to fail
-	./scripts/test-servers.sh
-	go test -tags mutants -json -timeout $(TIMEOUT) ./internal/mutants | go run ./internal/testreport
+mutants: servers ## Break the code in one place at a time and expect a test to fail
+	$(GOTESTSUM) -tags mutants -timeout $(TIMEOUT) ./internal/mutants
 
 .PHONY: lint
-lint: ## gofmt, vet, staticcheck, and that go mod tidy changes nothing
-	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "gofmt -w:" $$unformatted; exit 1; fi
-	go vet ./...
-	go vet -tags mutants ./internal/mutants
-	$(STATICCHECK) ./...
+lint: ## Run the linters of .golangci.yml, and check that go mod tidy changes nothing
+	$(GOLANGCI) run ./...
 	go mod tidy -diff
 	cd tools && go mod tidy -diff
+	cd tools/golangci && go mod tidy -diff
+
+.PHONY: vuln
+vuln: ## Look for known vulnerabilities (govulncheck; needs the network)
+	$(GOVULNCHECK) ./...
 
 .PHONY: bench
-bench: ## Measure every strategy against the reference programs: go run ./bench $(ARGS)
-	./scripts/test-servers.sh bench
+bench: ## Measure every strategy and the reference programs: go run ./bench $(ARGS)
+	@./scripts/test-servers.sh bench
 	go run ./bench $(ARGS)
 
 .PHONY: bench-lock
-bench-lock: ## Measure every lock backend against libraries: go run ./bench/locks $(ARGS)
-	./scripts/test-servers.sh
+bench-lock: servers ## Measure every lock backend and other libraries: go run ./bench/locks $(ARGS)
 	go run ./bench/locks $(ARGS)
 
 .PHONY: loadtest-smoke
-loadtest-smoke: ## Run loadtest, k6 and vegeta for some seconds each against embedded services
+loadtest-smoke: ## Run loadtest, k6 and vegeta for a few seconds each
 	go run ./loadtest/smoke
 
 .PHONY: report-look
-report-look: ## Take pictures of loadtest's report, or of REPORT=FILE, with Chromium
+report-look: ## Take screenshots of a loadtest report (REPORT=FILE) with Chromium
 	@./loadtest/report-look.sh
 
 .PHONY: fuzz
-fuzz: ## Fuzz the decoders, each for FUZZTIME (10s)
+fuzz: ## Run each fuzz test for FUZZTIME (10s)
 	@for pkg in $$(git grep -l '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
 		for name in $$(grep -ho '^func Fuzz[A-Za-z0-9_]*' $$pkg/*_test.go | cut -c6-); do \
 			go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) ./$$pkg || exit 1; \
 		done; \
 	done
 
+.PHONY: search
+search: servers ## Search for faults at random for SEARCHTIME (5m): TestFaults with -faults.search
+	CGO_ENABLED=1 $(GOTESTSUM) -race -timeout 4h -run '^TestFaults$$' ./internal/order -faults.search=$(SEARCHTIME)
+
+.PHONY: benchmarks
+benchmarks: servers ## Run every Go benchmark once, to see that it works
+	@./scripts/test-servers.sh bench
+	go test -run '^$$' -bench . -benchtime 1x -timeout $(TIMEOUT) ./...
+
+.PHONY: snapshot
+snapshot: ## Build the release archives into dist/ without publishing them
+	$(GORELEASER) release --snapshot --clean --skip=publish
+
+.PHONY: release
+release: ## Build the archives of the tag that is checked out, and draft a release on GitHub
+	$(GORELEASER) release --clean
+
 .PHONY: clean
-clean: ## Remove what was built
-	rm -rf bin
+clean: ## Remove build output
+	rm -rf bin dist

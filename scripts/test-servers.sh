@@ -1,11 +1,11 @@
 #!/bin/sh
-# Installs the programs that the tests need and that are missing: servers, and a
-# C compiler for the race detector. It installs Debian packages and must run as
-# root. Otherwise it prints what to install and fails.
+# Installs the servers that the tests start, if they are missing. With "race" it
+# adds a C compiler for the race detector, with "bench" wrk. It installs Debian
+# packages and must be root; elsewhere it prints what is missing and fails.
 set -eu
 
 packages=
-needs() { # a package, then programs: any one of them is enough
+needs() { # package, then programs: one of them is enough
 	package=$1
 	shift
 	for program; do
@@ -52,9 +52,9 @@ esac
 install="apt-get install --yes --no-install-recommends$packages"
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
 	cat >&2 <<-END
-		Not installed:$packages
-		Install them as root, on Debian:  $install
-		Or name running servers in HOLDFAST_TEST_REDIS, HOLDFAST_TEST_REDIS_CLUSTER,
+		Missing on this machine:$packages
+		On Debian, as root:  $install
+		Or start servers yourself, name them in HOLDFAST_TEST_REDIS, HOLDFAST_TEST_REDIS_CLUSTER,
 		HOLDFAST_TEST_REDIS_SENTINEL, HOLDFAST_TEST_MYSQL, HOLDFAST_TEST_POSTGRES,
 		HOLDFAST_TEST_ZOOKEEPER and HOLDFAST_TEST_ETCD
 		(go doc ./internal/testenv) and run: go test -race ./...
@@ -62,7 +62,9 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
 	exit 1
 fi
 
-# Packages start their servers when they are installed. This policy prevents it.
+echo "Installing what the tests need (one or two minutes):$packages" >&2
+
+# Debian packages start their servers as services. This policy prevents it.
 policy=/usr/sbin/policy-rc.d
 kept=
 restore() {
@@ -76,8 +78,7 @@ trap restore EXIT
 trap 'exit 1' INT TERM HUP
 printf '#!/bin/sh\nexit 101\n' >"$policy"
 chmod +x "$policy"
-echo "$install" >&2
 export DEBIAN_FRONTEND=noninteractive
 apt-get update --quiet
-# shellcheck disable=SC2086
+# shellcheck disable=SC2086 # one word a package
 $install --quiet

@@ -1,5 +1,5 @@
-// Package arch holds the tree to its import directions: data flows one way,
-// cmd → httpapi → order → stock, and the arrows never turn back.
+// Package arch tests that packages import each other in one direction only:
+// cmd → httpapi → order → stock.
 package arch
 
 import (
@@ -21,8 +21,8 @@ import (
 
 const module = "github.com/holdfast-stock/holdfast/"
 
-// mayImport is what each package may import of this module. A package that is
-// not here may import nothing of it. Tests may import what they like.
+// mayImport lists the packages of this module that each package may import. A
+// package that is not listed may import none of them. Tests may import any.
 var mayImport = map[string][]string{
 	"cmd/api":                  {"internal/httpapi", "internal/outage", "internal/order", "internal/stock", "internal/stock/strategy", "internal/store", "internal/lock", "internal/lock/backends"},
 	"internal/httpapi":         {"internal/order", "internal/stock"},
@@ -43,7 +43,7 @@ var mayImport = map[string][]string{
 	"loadtest/...":             {"loadtest/results", "internal/lab/...", "internal/testenv"},
 }
 
-// onlyIn are imports of other modules that have one place.
+// onlyIn lists the only packages that may import each of these libraries.
 var onlyIn = map[string][]string{
 	"github.com/gin-gonic/gin":             {"internal/httpapi", "bench/reference"},
 	"github.com/go-redsync/redsync/v4":     {"internal/lock/redlock", "bench/locks"},
@@ -64,7 +64,7 @@ var onlyIn = map[string][]string{
 	"github.com/go-json-experiment/json":   {"internal/httpapi"},
 }
 
-// opens are the calls that open a store, and who makes them.
+// opens lists the calls that open a store. Only openers may make them.
 var opens = map[string]bool{
 	"redis.NewClient": true, "redis.NewClusterClient": true, "redis.NewFailoverClient": true,
 	"redis.NewFailoverClusterClient": true, "redis.NewUniversalClient": true, "gorm.Open": true, "sql.Open": true, "sql.OpenDB": true,
@@ -72,10 +72,11 @@ var opens = map[string]bool{
 
 var openers = []string{"internal/store", "internal/testenv", "bench", "bench/...", "loadtest", "loadtest/..."}
 
-// named are the places that may know a strategy by its name.
+// named lists the packages that may contain the name of a strategy.
 var named = []string{"internal/stock/strategy", "bench", "bench/...", "loadtest", "loadtest/..."}
 
-// within reports whether the package is one of these; "a/..." are all below a.
+// within reports whether pkg is one of these. "a/..." stands for all packages
+// below a.
 func within(pkg string, these []string) bool {
 	return slices.ContainsFunc(these, func(pattern string) bool {
 		below, ok := strings.CutSuffix(pattern, "/...")
@@ -83,7 +84,8 @@ func within(pkg string, these []string) bool {
 	})
 }
 
-// check returns what is wrong in a source file that is no test.
+// check returns the rules that a source file of pkg breaks. The file must not be
+// a test.
 func check(pkg string, file *ast.File) (faults []string) {
 	fault := func(format string, args ...any) {
 		faults = append(faults, pkg+": "+fmt.Sprintf(format, args...))
@@ -123,7 +125,7 @@ func check(pkg string, file *ast.File) (faults []string) {
 			}
 		case *ast.BasicLit:
 			word, err := strconv.Unquote(n.Value)
-			// "none" is a word of its own too, and "lock" a flag.
+			// "none" and "lock" are names of strategies, but have other uses too.
 			if n.Kind == token.STRING && err == nil && word != "none" && word != "lock" && slices.Contains(strategy.Names(), word) && !within(pkg, named) {
 				fault("knows a strategy by name: %q", word)
 			}
@@ -133,7 +135,7 @@ func check(pkg string, file *ast.File) (faults []string) {
 	return faults
 }
 
-// TestTree checks every file of the module.
+// TestTree checks every source file of the module.
 func TestTree(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -169,12 +171,12 @@ func TestTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	if files < 50 {
-		t.Errorf("only %d files were looked at", files)
+		t.Errorf("checked only %d files", files)
 	}
 }
 
-// TestConvicts: each rule finds the file that breaks it, and leaves the others
-// alone.
+// TestConvicts checks that each rule rejects a file that breaks it, and accepts
+// one that does not.
 func TestConvicts(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ pkg, code, fault string }{
