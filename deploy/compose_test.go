@@ -267,8 +267,8 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// TestComposeConvicts checks that each rule finds a service that breaks it.
-func TestComposeConvicts(t *testing.T) {
+// TestComposeRules checks that each rule finds a service that breaks it.
+func TestComposeRules(t *testing.T) {
 	t.Parallel()
 	const sound = `
 services:

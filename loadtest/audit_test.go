@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// ledger is a lab with a SQLite ledger that the test fills. Its service answers GET with
-// the orders that the record was answered with.
+// ledger is a lab with a SQLite ledger that the test fills. Its service answers GET from
+// the orders in the record's answers.
 type ledger struct {
 	*lab
 	fleet *fleet

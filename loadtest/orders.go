@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -170,7 +169,7 @@ func (l *lab) liveOrders(ctx context.Context, sku string) (stored []order, err e
 }
 
 // orders returns the orders with these IDs. It leaves out orders that do not exist, void
-// ones, which were never orders, and malformed IDs.
+// orders, which the service does not count as orders, and malformed IDs.
 func (l *lab) orders(ctx context.Context, ids []string) (map[string]order, error) {
 	var columns []any
 	for _, text := range ids {
@@ -225,10 +224,7 @@ func (l *lab) query(ctx context.Context, scan func(*sql.Rows) error, statement s
 
 // column converts an ID to the type of the database's column.
 func (l *lab) column(id uuid.UUID) any {
-	if l.sql.Dialect() == store.Postgres {
-		return id.String()
-	}
-	return id[:]
+	return l.sql.Ledger().Dialect().UUID(id)
 }
 
 // readBack reads every promised order from the service. Without a database, this is the

@@ -236,7 +236,7 @@ func openZooKeeper(_ context.Context, addrs []string, name string, goroutines in
 		locks[i] = zk.NewLock(conn, "/holdfast-bench/"+name, zk.WorldACL(zk.PermAll))
 	}
 	return opened{
-		// Lock ignores contexts. It returns nevertheless, since every holder unlocks.
+		// Lock cannot be cancelled. It returns in the end, because every holder unlocks.
 		lock: func(_ context.Context, goroutine int) (func() error, error) {
 			return locks[goroutine].Unlock, locks[goroutine].Lock()
 		},

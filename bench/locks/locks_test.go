@@ -21,7 +21,7 @@ const second = int64(time.Second)
 func TestEvaluate(t *testing.T) {
 	w := window{1 * second, 3 * second}
 	s := evaluate([]record{
-		// Not in the order of time: the processes report one after the other.
+		// Not sorted by time: each process reports all its grants at once.
 		{other, 0, 2*second + 40, 2*second + 50},
 		{a, 0, second - 20, second - 10}, // before the window: the holder before the first counted grant
 		{a, second, second + 20, second + 30},

@@ -117,8 +117,8 @@ func (s settings) cells() (cells []cell) {
 	return cells
 }
 
-// rows returns the rows of one table. A lock within one process is not measured
-// between several.
+// rows returns the rows of one table. A lock that works within one process is
+// not measured with several.
 func rows(backend, arrangement string) (rows []cell) {
 	for _, a := range arrangements {
 		for _, c := range contestants {

@@ -102,7 +102,7 @@ func created(c *gin.Context) { c.JSON(http.StatusCreated, gin.H{"status": "pendi
 
 func (s *shop) answer(c *gin.Context) { created(c) }
 
-// take counts one unit down. If it fails, it answers the request and returns false.
+// take decrements the count. If it fails, it answers the request and returns false.
 func (s *shop) take(c *gin.Context) bool {
 	n, err := cut.EvalSha(c, s.redis, []string{"stock"}).Int()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {

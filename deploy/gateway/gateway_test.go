@@ -80,10 +80,7 @@ func lastUnits(s *shop) error {
 func inFlight(s *shop) error {
 	ctx := context.Background()
 	own := gate.NewScript(s.redis, s.ledger)
-	take := stock.Deduction{
-		OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "u-2",
-		Lines: []stock.Line{{SKU: "held", Quantity: 1}},
-	}
+	var take stock.Take
 	return steps(
 		func() error { return s.setStock("held", 1) },
 		func() error { return s.rest("held") },
@@ -93,7 +90,10 @@ func inFlight(s *shop) error {
 				return err
 			}
 			own.Use(stock.Generation(generation))
-			take, err = own.Take(ctx, take)
+			take, err = own.Take(ctx, stock.Deduction{
+				OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "u-2",
+				Lines: []stock.Line{{SKU: "held", Quantity: 1}},
+			})
 			return err
 		},
 		func() error { return s.expect(409, true, order(1, "held")) },
@@ -461,10 +461,7 @@ func segmented(s *shop) error {
 func segmentInFlight(s *shop) error {
 	ctx := context.Background()
 	own := gate.NewScript(s.redis, s.ledger)
-	take := stock.Deduction{
-		OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "u-2",
-		Lines: []stock.Line{{SKU: "pieces/0", Quantity: 1}},
-	}
+	var take stock.Take
 	return steps(
 		func() error { return s.setStock("pieces", 1) },
 		func() error { return s.rest("pieces") },
@@ -474,7 +471,10 @@ func segmentInFlight(s *shop) error {
 				return err
 			}
 			own.Use(stock.Generation(generation))
-			take, err = own.Take(ctx, take)
+			take, err = own.Take(ctx, stock.Deduction{
+				OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "u-2",
+				Lines: []stock.Line{{SKU: "pieces/0", Quantity: 1}},
+			})
 			return err
 		},
 		func() error { return s.expect(409, true, order(1, "pieces")) },

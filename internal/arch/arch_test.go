@@ -1,5 +1,5 @@
-// Package arch tests that packages import each other in one direction only:
-// cmd → httpapi → order → stock.
+// Package arch checks the import directions of the tree. Data flows one way, cmd →
+// httpapi → order → ledger → stock, and no import points back.
 package arch
 
 import (
@@ -21,29 +21,36 @@ import (
 
 const module = "github.com/holdfast-stock/holdfast/"
 
-// mayImport lists the packages of this module that each package may import. A
-// package that is not listed may import none of them. Tests may import any.
+// mayImport lists what each package may import of this module. A package that is
+// missing may import nothing of it. Tests may import anything.
 var mayImport = map[string][]string{
-	"cmd/api":                  {"internal/httpapi", "internal/outage", "internal/order", "internal/stock", "internal/stock/strategy", "internal/store", "internal/lock", "internal/lock/backends"},
-	"internal/httpapi":         {"internal/order", "internal/stock"},
-	"internal/order":           {"internal/stock", "internal/store", "internal/group"},
-	"internal/stock/strategy":  {"internal/stock", "internal/stock/gate", "internal/stock/cutter", "internal/lock", "internal/lock/..."},
-	"internal/stock/gate":      {"internal/stock", "internal/lock", "internal/group"},
-	"internal/stock/cutter":    {"internal/stock"},
-	"internal/stock/stocktest": {"internal/stock"},
-	"internal/lock/backends":   {"internal/lock", "internal/lock/..."},
-	"internal/lock/...":        {"internal/lock"},
-	"internal/store":           {"migrations"},
-	"internal/lab/command":     {"internal/testenv"},
-	"bench":                    {"bench/session", "internal/lab/...", "internal/testenv"},
-	"bench/...":                {},
-	"bench/locks":              {"bench/session", "internal/lab/...", "internal/testenv", "internal/lock/backends"},
-	"bench/session":            {"internal/lab/..."},
-	"loadtest":                 {"loadtest/...", "internal/testenv", "internal/store", "internal/lab/...", "internal/stock/strategy", "internal/lock/backends"},
-	"loadtest/...":             {"loadtest/results", "internal/lab/...", "internal/testenv"},
+	"cmd/api": {"internal/httpapi", "internal/outage", "internal/service", "internal/reconcile", "internal/stock",
+		"internal/stock/strategy", "internal/store", "internal/lock", "internal/lock/backends"},
+	"internal/service":                  {"internal/order", "internal/admin", "internal/reconcile", "internal/ledger", "internal/ledger/sqltx", "internal/stock/strategy"},
+	"internal/httpapi":                  {"internal/order", "internal/admin", "internal/stock"},
+	"internal/order":                    {"internal/ledger", "internal/stock", "internal/retry"},
+	"internal/admin":                    {"internal/ledger", "internal/stock", "internal/retry"},
+	"internal/reconcile":                {"internal/ledger", "internal/stock", "internal/retry", "internal/group"},
+	"internal/ledger":                   {"internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock", "internal/retry", "internal/group"},
+	"internal/ledger/cutter":            {"internal/ledger/sqltx", "internal/stock"},
+	"internal/ledger/cutter/cuttertest": {"internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock"},
+	"internal/ledger/sqltx":             {},
+	"internal/stock/strategy":           {"internal/stock", "internal/stock/gate", "internal/ledger/cutter", "internal/lock", "internal/lock/..."},
+	"internal/stock/gate":               {"internal/stock", "internal/lock", "internal/group"},
+	"internal/stock/gatetest":           {"internal/stock"},
+	"internal/lock/backends":            {"internal/lock", "internal/lock/..."},
+	"internal/lock/...":                 {"internal/lock"},
+	"internal/store":                    {"internal/ledger/sqltx", "migrations"},
+	"internal/lab/command":              {"internal/testenv"},
+	"bench":                             {"bench/session", "internal/lab/...", "internal/testenv"},
+	"bench/...":                         {},
+	"bench/locks":                       {"bench/session", "internal/lab/...", "internal/testenv", "internal/lock/backends"},
+	"bench/session":                     {"internal/lab/..."},
+	"loadtest":                          {"loadtest/...", "internal/testenv", "internal/store", "internal/lab/...", "internal/stock/strategy", "internal/lock/backends"},
+	"loadtest/...":                      {"loadtest/results", "internal/lab/...", "internal/testenv"},
 }
 
-// onlyIn lists the only packages that may import each of these libraries.
+// onlyIn lists imports of other modules that only some packages may have.
 var onlyIn = map[string][]string{
 	"github.com/gin-gonic/gin":             {"internal/httpapi", "bench/reference"},
 	"github.com/go-redsync/redsync/v4":     {"internal/lock/redlock", "bench/locks"},
@@ -53,18 +60,18 @@ var onlyIn = map[string][]string{
 	"github.com/redis/rueidis":             {"bench/locks"},
 	"github.com/golang-migrate/migrate/v4": {"internal/store"},
 	"github.com/alicebob/miniredis/v2":     {"internal/store"},
-	"gorm.io/gorm":                         {"internal/store", "internal/order", "internal/stock", "internal/stock/cutter", "internal/stock/stocktest"},
+	"gorm.io/gorm":                         {"internal/store", "internal/ledger/sqltx"},
 	"gorm.io/driver/mysql":                 {"internal/store"},
 	"gorm.io/driver/postgres":              {"internal/store"},
 	"github.com/glebarez/sqlite":           {"internal/store"},
-	"github.com/go-sql-driver/mysql":       {"internal/store", "internal/testenv", "bench", "bench/..."},
-	"github.com/jackc/pgx/v5":              {"internal/store", "internal/testenv", "bench", "bench/..."},
+	"github.com/go-sql-driver/mysql":       {"internal/store", "internal/ledger/sqltx", "internal/testenv", "bench", "bench/..."},
+	"github.com/jackc/pgx/v5":              {"internal/store", "internal/ledger/sqltx", "internal/testenv", "bench", "bench/..."},
 	"github.com/spf13/pflag":               {"cmd/api", "internal/lab/command", "bench", "bench/...", "loadtest", "loadtest/..."},
-	"github.com/prometheus/client_golang":  {"cmd/api", "internal/order"},
+	"github.com/prometheus/client_golang":  {"cmd/api", "internal/service", "internal/order", "internal/ledger", "internal/reconcile"},
 	"github.com/go-json-experiment/json":   {"internal/httpapi"},
 }
 
-// opens lists the calls that open a store. Only openers may make them.
+// opens lists the calls that open a store. Only openers make them.
 var opens = map[string]bool{
 	"redis.NewClient": true, "redis.NewClusterClient": true, "redis.NewFailoverClient": true,
 	"redis.NewFailoverClusterClient": true, "redis.NewUniversalClient": true, "gorm.Open": true, "sql.Open": true, "sql.OpenDB": true,
@@ -75,7 +82,7 @@ var openers = []string{"internal/store", "internal/testenv", "bench", "bench/...
 // named lists the packages that may contain the name of a strategy.
 var named = []string{"internal/stock/strategy", "bench", "bench/...", "loadtest", "loadtest/..."}
 
-// within reports whether pkg is one of these. "a/..." stands for all packages
+// within reports whether the package is one of these; "a/..." matches all packages
 // below a.
 func within(pkg string, these []string) bool {
 	return slices.ContainsFunc(these, func(pattern string) bool {
@@ -84,8 +91,7 @@ func within(pkg string, these []string) bool {
 	})
 }
 
-// check returns the rules that a source file of pkg breaks. The file must not be
-// a test.
+// check returns what is wrong in a source file that is not a test.
 func check(pkg string, file *ast.File) (faults []string) {
 	fault := func(format string, args ...any) {
 		faults = append(faults, pkg+": "+fmt.Sprintf(format, args...))
@@ -125,7 +131,7 @@ func check(pkg string, file *ast.File) (faults []string) {
 			}
 		case *ast.BasicLit:
 			word, err := strconv.Unquote(n.Value)
-			// "none" and "lock" are names of strategies, but have other uses too.
+			// "none" has other meanings too, and "lock" is also a flag.
 			if n.Kind == token.STRING && err == nil && word != "none" && word != "lock" && slices.Contains(strategy.Names(), word) && !within(pkg, named) {
 				fault("knows a strategy by name: %q", word)
 			}
@@ -135,7 +141,7 @@ func check(pkg string, file *ast.File) (faults []string) {
 	return faults
 }
 
-// TestTree checks every source file of the module.
+// TestTree: every file of the module obeys the rules.
 func TestTree(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -175,17 +181,23 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestConvicts checks that each rule rejects a file that breaks it, and accepts
-// one that does not.
-func TestConvicts(t *testing.T) {
+// TestRules checks that each rule rejects a file that breaks it, and accepts files
+// that do not.
+func TestRules(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ pkg, code, fault string }{
 		{"internal/stock", `import _ "` + module + `internal/order"`, "imports internal/order"},
 		{"internal/order", `import _ "` + module + `internal/httpapi"`, "imports internal/httpapi"},
 		{"internal/order", `import _ "` + module + `internal/stock/strategy"`, "imports internal/stock/strategy"},
 		{"internal/httpapi", `import _ "` + module + `internal/store"`, "imports internal/store"},
-		{"internal/stock/gate", `import _ "` + module + `internal/stock/cutter"`, "imports internal/stock/cutter"},
-		{"internal/stock/cutter", `import _ "` + module + `internal/stock/gate"`, "imports internal/stock/gate"},
+		{"internal/stock/gate", `import _ "` + module + `internal/ledger/cutter"`, "imports internal/ledger/cutter"},
+		{"internal/ledger/cutter", `import _ "` + module + `internal/stock/gate"`, "imports internal/stock/gate"},
+		{"internal/order", `import _ "` + module + `internal/reconcile"`, "imports internal/reconcile"},
+		{"internal/reconcile", `import _ "` + module + `internal/order"`, "imports internal/order"},
+		{"internal/ledger", `import _ "` + module + `internal/order"`, "imports internal/order"},
+		{"internal/ledger", `import _ "` + module + `internal/stock/gate"`, "imports internal/stock/gate"},
+		{"internal/order", `import _ "gorm.io/gorm"`, "imports gorm.io/gorm"},
+		{"internal/ledger", `import _ "gorm.io/gorm"`, "imports gorm.io/gorm"},
 		{"internal/stock/gate", `import _ "` + module + `internal/lock/redis"`, "imports internal/lock/redis"},
 		{"internal/lock/redis", `import _ "` + module + `internal/stock"`, "imports internal/stock"},
 		{"cmd/api", `import _ "` + module + `internal/testenv"`, "imports internal/testenv"},

@@ -76,8 +76,8 @@ var (
 	_ driver.SessionResetter = (*conn)(nil)
 )
 
-// IsValid reports whether the pool may keep the connection: whether it is not
-// broken.
+// IsValid reports whether the pool may keep the connection. It may not keep a
+// broken one.
 func (c *conn) IsValid() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

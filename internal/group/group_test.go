@@ -149,7 +149,7 @@ func TestCloseRunsQueuedCalls(t *testing.T) {
 			t.Errorf("ran %d calls, want 50", ran.Load())
 		}
 	})
-	// Outside synctest: Do pools a channel, which other tests use.
+	// Outside synctest, because Do pools a channel that other tests use.
 	if err := b.Do(t.Context(), 1); !errors.Is(err, group.ErrClosed) {
 		t.Errorf("error %v after Close, want ErrClosed", err)
 	}

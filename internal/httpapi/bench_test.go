@@ -8,19 +8,20 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
 // instant answers every order immediately, with err if it is set.
 type instant struct {
-	Orders
+	*fakeOrders
 	err error
 }
 
 func (i instant) Place(_ context.Context, r order.Request) (order.Order, bool, error) {
 	return order.Order{
-		ID: testID, Buyer: r.Buyer, Status: order.Pending, Lines: r.Lines,
+		ID: testID, Buyer: r.Buyer, Status: ledger.Pending, Lines: r.Lines,
 		Strategy: "lua", CreatedAt: testTime,
 	}, false, i.err
 }
@@ -43,7 +44,7 @@ func (*body) Close() error { return nil }
 // placing returns a function that sends one order and returns the status. Every
 // call sends the same order.
 func placing(err error, key bool) func() int {
-	h := New(testConfig(instant{err: err}))
+	h := New(testConfig(instant{new(fakeOrders), err}))
 	r := httptest.NewRequest("POST", "/orders", nil)
 	r.Header.Set("Content-Type", "application/json")
 	if key {

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-stock/holdfast/internal/admin"
+	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -57,13 +59,13 @@ type contractCase struct {
 
 func contract() []*contractCase {
 	placed := order.Order{
-		ID: testID, Buyer: "u-1", Status: order.Pending, Strategy: "lua", CreatedAt: testTime,
-		Lines: []stock.Line{{SKU: "10001", Quantity: 1, Epoch: 7}},
+		ID: testID, Buyer: "u-1", Status: ledger.Pending, Strategy: "lua", CreatedAt: testTime,
+		Lines: []stock.Line{{SKU: "10001", Quantity: 1}},
 	}
 	expiring := placed
-	expiring.Status = order.Paid
+	expiring.Status = ledger.Paid
 	expiring.ExpiresAt = testTime.Add(15*60*1e9 + 1e6)
-	void := order.Order{ID: testID, Buyer: "u-1", Status: order.Void, Strategy: "lua", CreatedAt: testTime}
+	void := order.Order{ID: testID, Buyer: "u-1", Status: ledger.Void, Strategy: "lua", CreatedAt: testTime}
 	whole := placed
 	whole.CreatedAt, whole.ExpiresAt = testTime.Truncate(1e9), testTime.Truncate(1e9).Add(1e9).Local()
 	key := func(values ...string) http.Header { return http.Header{"Idempotency-Key": values} }
@@ -110,14 +112,14 @@ func contract() []*contractCase {
 		{name: "unknown SKU", call: post(oneLine), orders: fails(refusal("10001", stock.ErrUnknownSKU)), status: 404, problem: unknownSKU, asked: 1},
 		{name: "in progress", call: post(oneLine, key("k")), orders: fails(fmt.Errorf("%w: %w", order.ErrInProgress, stock.ErrInFlight)), status: 409, problem: inProgress, asked: 1},
 		{name: "key reused", call: post(oneLine, key("k")), orders: fails(order.ErrKeyReused), status: 422, problem: keyReused, asked: 1},
-		{name: "busy", call: post(oneLine), orders: fails(fmt.Errorf("%w: %w", order.ErrBusy, refusal("10001", stock.ErrStaleEpoch))), status: 503, problem: busy, asked: 1},
-		{name: "unavailable", call: post(oneLine), orders: fails(order.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
-		{name: "superseded", call: post(oneLine), orders: fails(fmt.Errorf("%w: %w", order.ErrSuperseded, refusal("10001", stock.ErrSuperseded))), status: 503, problem: superseded, asked: 1},
+		{name: "busy", call: post(oneLine), orders: fails(fmt.Errorf("%w: %w", stock.ErrBusy, refusal("10001", stock.ErrStaleEpoch))), status: 503, problem: busy, asked: 1},
+		{name: "unavailable", call: post(oneLine), orders: fails(stock.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
+		{name: "superseded", call: post(oneLine), orders: fails(fmt.Errorf("%w: %w", stock.ErrSuperseded, refusal("10001", stock.ErrSuperseded))), status: 503, problem: superseded, asked: 1},
 		{name: "an order from a page of another origin", call: post(oneLine, http.Header{"Origin": {"http://evil.test"}, "Sec-Fetch-Site": {"cross-site"}}), status: 403, problem: crossOrigin},
 		{name: "an order from a page of another port", call: post(oneLine, http.Header{"Origin": {"http://localhost:3000"}}), status: 403, problem: crossOrigin},
 		{name: "an order from a page without an origin", call: post(oneLine, http.Header{"Origin": {"null"}}), status: 403, problem: crossOrigin},
 		{name: "an order from a page of the same origin", call: post(oneLine, http.Header{"Origin": {"http://localhost:8080"}}), status: 201, asked: 1},
-		{name: "unavailable after sold out", call: post(oneLine), orders: fails(fmt.Errorf("%w: %w", order.ErrUnavailable, refusal("10001", stock.ErrSoldOut))), status: 503, problem: unavailable, asked: 1},
+		{name: "unavailable after sold out", call: post(oneLine), orders: fails(fmt.Errorf("%w: %w", stock.ErrUnavailable, refusal("10001", stock.ErrSoldOut))), status: 503, problem: unavailable, asked: 1},
 		{name: "an unknown error", call: post(oneLine), orders: fails(errors.New("password=hunter2")), status: 500, problem: internal, asked: 1},
 
 		// POST /orders: headers.
@@ -188,10 +190,10 @@ func contract() []*contractCase {
 		{name: "change stock", call: put(`{"kind":"coupon","total":0,"buyer_limit":0}`), status: 200, asked: 1},
 		{name: "the most stock", call: put(`{"kind":"product","total":1000000000}`), status: 200, asked: 1},
 		{name: "an escaped SKU in the path", call: call{method: "PUT", path: "/stock/%31%30%3a1", body: goodStock}, status: 200, asked: 1},
-		{name: "below what is sold", call: put(goodStock), orders: fails(order.ErrBelowSold), status: 409, problem: belowSold, asked: 1},
-		{name: "another kind", call: put(goodStock), orders: fails(order.ErrKindFixed), status: 422, problem: invalid, bad: []string{"kind"}, asked: 1},
-		{name: "stock busy", call: put(goodStock), orders: fails(order.ErrBusy), status: 503, problem: busy, asked: 1},
-		{name: "stock unavailable", call: put(goodStock), orders: fails(order.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
+		{name: "below what is sold", call: put(goodStock), orders: fails(stock.ErrBelowSold), status: 409, problem: belowSold, asked: 1},
+		{name: "another kind", call: put(goodStock), orders: fails(stock.ErrKindFixed), status: 422, problem: invalid, bad: []string{"kind"}, asked: 1},
+		{name: "stock busy", call: put(goodStock), orders: fails(stock.ErrBusy), status: 503, problem: busy, asked: 1},
+		{name: "stock unavailable", call: put(goodStock), orders: fails(stock.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
 		{name: "stock without fields", call: put(`{}`), status: 422, problem: invalid, bad: []string{"kind", "total"}},
 		{name: "stock with every field bad", call: call{method: "PUT", path: "/stock/-x", body: `{"kind":"thing","total":-1,"buyer_limit":1,"sku":"10001","kind":1}`}, status: 422, problem: invalid, bad: []string{"sku", "kind", "total", "buyer_limit", "sku", "kind"}},
 		{name: "stock of wrong types", call: put(`{"kind":null,"total":null,"buyer_limit":null}`), status: 422, problem: invalid, bad: []string{"kind", "total", "buyer_limit"}},
@@ -224,7 +226,7 @@ func contract() []*contractCase {
 		{name: "no such order", call: get("/orders/" + testID.String()), orders: fails(order.ErrUnknownOrder), status: 404, problem: unknownOrder, asked: 1},
 		{name: "an order ID that is not a UUID", call: get("/orders/1"), status: 404, problem: unknownOrder},
 		{name: "an order ID in braces", call: get("/orders/%7B" + testID.String() + "%7D"), status: 404, problem: unknownOrder},
-		{name: "an order while the database is unavailable", call: get("/orders/" + testID.String()), orders: fails(order.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
+		{name: "an order while the database is unavailable", call: get("/orders/" + testID.String()), orders: fails(stock.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
 		{name: "show stock", call: get("/stock/10001"), status: 200, asked: 1},
 		{name: "no such stock", call: get("/stock/10002"), orders: fails(refusal("10002", stock.ErrUnknownSKU)), status: 404, problem: unknownSKU, asked: 1},
 		{name: "stock of an invalid SKU", call: get("/stock/-"), status: 404, problem: unknownSKU},
@@ -232,12 +234,12 @@ func contract() []*contractCase {
 		{name: "stock of a SKU with a slash", call: get("/stock/a%2Fb"), status: 404, problem: unknownSKU},
 		{name: "stock of a SKU that is too long", call: get("/stock/" + strings.Repeat("a", 65)), status: 404, problem: unknownSKU},
 		{name: "stock of a SKU that is cut in the answer", call: get("/stock/" + strings.Repeat("a", 650)), status: 404, problem: unknownSKU},
-		{name: "audit behind a gate", call: get("/stock/10001/audit"), orders: fakeOrders{audit: order.Audit{Total: 10, Sold: 11, Oversold: 1, GateAvailable: int64p(0), GateInFlight: int64p(2), LedgerAvailable: -1, Drift: 3}}, status: 200, asked: 1},
-		{name: "audit without a gate", call: get("/stock/10001/audit"), orders: fakeOrders{audit: order.Audit{Total: 10, Sold: 1, LedgerAvailable: 9}}, status: 200, asked: 1},
+		{name: "audit behind a gate", call: get("/stock/10001/audit"), orders: fakeOrders{audit: admin.Audit{Total: 10, Sold: 11, Oversold: 1, GateAvailable: int64p(0), GateInFlight: int64p(2), LedgerAvailable: -1, Drift: 3}}, status: 200, asked: 1},
+		{name: "audit without a gate", call: get("/stock/10001/audit"), orders: fakeOrders{audit: admin.Audit{Total: 10, Sold: 1, LedgerAvailable: 9}}, status: 200, asked: 1},
 		{name: "audit of no such stock", call: get("/stock/10002/audit"), orders: fails(refusal("10002", stock.ErrUnknownSKU)), status: 404, problem: unknownSKU, asked: 1},
 		{name: "audit of an invalid SKU", call: get("/stock/a+b/audit"), status: 404, problem: unknownSKU},
 		{name: "list no stock", call: get("/stock"), status: 200, asked: 1},
-		{name: "list a page", call: get("/stock?after=0&limit=2"), orders: fakeOrders{page: []order.Stock{{SKU: "1", Kind: stock.Product, Total: 5, Available: -2, Sold: 7}, {SKU: "2", Kind: stock.Coupon}}, next: "2"}, status: 200, asked: 1},
+		{name: "list a page", call: get("/stock?after=0&limit=2"), orders: fakeOrders{page: []admin.Stock{{SKU: "1", Kind: stock.Product, Total: 5, Available: -2, Sold: 7}, {SKU: "2", Kind: stock.Coupon}}, next: "2"}, status: 200, asked: 1},
 		{name: "list from the beginning", call: get("/stock?after=&limit=1000"), status: 200, asked: 1},
 		{name: "list with a long answer", call: get("/stock"), orders: fakeOrders{page: manyStock(100)}, status: 200, asked: 1},
 		{name: "list with limit 0", call: get("/stock?limit=0"), status: 422, problem: invalid, bad: []string{"limit"}},
@@ -247,7 +249,7 @@ func contract() []*contractCase {
 		{name: "list with an empty limit", call: get("/stock?limit="), status: 422, problem: invalid, bad: []string{"limit"}},
 		{name: "list with a signed limit", call: get("/stock?limit=%2B5"), status: 422, problem: invalid, bad: []string{"limit"}},
 		{name: "list with a broken query", call: get("/stock?after=%zz"), status: 422, problem: invalid, bad: []string{""}},
-		{name: "list while the database is unavailable", call: get("/stock"), orders: fails(order.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
+		{name: "list while the database is unavailable", call: get("/stock"), orders: fails(stock.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
 
 		// Operations.
 		{name: "strategies", call: get("/strategies"), status: 200},
@@ -256,8 +258,8 @@ func contract() []*contractCase {
 		{name: "readyz", call: get("/readyz"), status: 200, asked: 1},
 		{name: "readyz while draining", call: get("/readyz"), change: draining, status: 503, problem: unavailable},
 		{name: "readyz while the stores are unavailable", call: get("/readyz"), orders: fails(errors.New("password=hunter2")), status: 503, problem: unavailable, asked: 1},
-		{name: "readyz after another layout has taken over", call: get("/readyz"), orders: fails(fmt.Errorf("%w: %w", order.ErrSuperseded, refusal("10001", stock.ErrSuperseded))), status: 503, problem: superseded, asked: 1},
-		{name: "stock after another layout has taken over", call: put(goodStock), orders: fails(order.ErrSuperseded), status: 503, problem: superseded, asked: 1},
+		{name: "readyz after another layout has taken over", call: get("/readyz"), orders: fails(fmt.Errorf("%w: %w", stock.ErrSuperseded, refusal("10001", stock.ErrSuperseded))), status: 503, problem: superseded, asked: 1},
+		{name: "stock after another layout has taken over", call: put(goodStock), orders: fails(stock.ErrSuperseded), status: 503, problem: superseded, asked: 1},
 		{name: "an audit read by a page of another origin", call: call{method: "GET", path: "/stock/10001/audit", header: http.Header{"Sec-Fetch-Site": {"cross-site"}}}, status: 200, asked: 1},
 		{name: "metrics", call: get("/metrics"), status: 200},
 
@@ -332,10 +334,10 @@ func manyUnknown(n int) string {
 	return b.String() + "}"
 }
 
-func manyStock(n int) []order.Stock {
-	page := make([]order.Stock, n)
+func manyStock(n int) []admin.Stock {
+	page := make([]admin.Stock, n)
 	for i := range page {
-		page[i] = order.Stock{SKU: stock.SKU(fmt.Sprintf("s%03d", i)), Kind: stock.Product, Total: 1}
+		page[i] = admin.Stock{SKU: stock.SKU(fmt.Sprintf("s%03d", i)), Kind: stock.Product, Total: 1}
 	}
 	return page
 }
@@ -473,7 +475,7 @@ func TestPlaceArguments(t *testing.T) {
 		if _, ok := ctx.Deadline(); !ok {
 			t.Error("the service has no deadline")
 		}
-		return order.Order{ID: testID, Buyer: r.Buyer, Status: order.Pending, Lines: r.Lines, Strategy: "lua", CreatedAt: testTime}, false, nil
+		return order.Order{ID: testID, Buyer: r.Buyer, Status: ledger.Pending, Lines: r.Lines, Strategy: "lua", CreatedAt: testTime}, false, nil
 	}
 	h := newAPI(t, orders)
 	do(h, call{method: "POST", path: "/orders", body: `{"buyer_id":"u-1","lines":[{"sku":"b","quantity":2},{"sku":"a","quantity":1}]}`, header: http.Header{"Idempotency-Key": {"k-1"}}})
@@ -498,7 +500,7 @@ func equalRequests(a, b order.Request) bool {
 func TestSetStockArguments(t *testing.T) {
 	orders := new(fakeOrders)
 	do(newAPI(t, orders), call{method: "PUT", path: "/stock/c-1", body: `{"total":7,"kind":"coupon"}`})
-	if want := (order.Setting{SKU: "c-1", Kind: stock.Coupon, Total: 7}); orders.set != want {
+	if want := (stock.Setting{SKU: "c-1", Kind: stock.Coupon, Total: 7}); orders.set != want {
 		t.Errorf("the service got %+v, want %+v", orders.set, want)
 	}
 }

@@ -400,11 +400,11 @@ func (r *reader) line(p path, earlier []stock.Line) (line stock.Line) {
 }
 
 // setting reads an administrator's setting of a SKU, without the SKU itself.
-func (r *reader) setting() order.Setting {
+func (r *reader) setting() stock.Setting {
 	var (
 		fields = [...]string{"kind", "total", "buyer_limit"}
 		met    seen
-		set    order.Setting
+		set    stock.Setting
 	)
 	if !r.open(jsontext.KindBeginObject) {
 		r.addError("", objectDetail)

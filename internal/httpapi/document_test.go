@@ -211,9 +211,9 @@ func TestDocument(t *testing.T) {
 	})
 }
 
-// TestDocumentConvicts checks that judge, which all other tests rely on, rejects
+// TestWrongAnswersAreRejected checks that judge, which all other tests rely on, rejects
 // wrong answers.
-func TestDocumentConvicts(t *testing.T) {
+func TestWrongAnswersAreRejected(t *testing.T) {
 	doc := loadDocument(t)
 	orders := new(fakeOrders)
 	answer := func(method, path, body string) (*http.Request, *httptest.ResponseRecorder) {

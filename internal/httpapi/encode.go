@@ -8,6 +8,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/internal/admin"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -100,7 +101,7 @@ func appendOrder(b []byte, o *order.Order) []byte {
 	return append(b, '}')
 }
 
-func appendStock(b []byte, s *order.Stock) []byte {
+func appendStock(b []byte, s *admin.Stock) []byte {
 	b = append(b, `{"sku":`...)
 	b = appendString(b, s.SKU)
 	b = append(b, `,"kind":`...)
@@ -116,7 +117,7 @@ func appendStock(b []byte, s *order.Stock) []byte {
 	return append(b, '}')
 }
 
-func appendStockPage(b []byte, page []order.Stock, next stock.SKU) []byte {
+func appendStockPage(b []byte, page []admin.Stock, next stock.SKU) []byte {
 	b = append(b, `{"stock":[`...)
 	for i := range page {
 		if i > 0 {
@@ -129,7 +130,7 @@ func appendStockPage(b []byte, page []order.Stock, next stock.SKU) []byte {
 	return append(b, '}')
 }
 
-func appendAudit(b []byte, a *order.Audit) []byte {
+func appendAudit(b []byte, a *admin.Audit) []byte {
 	b = append(b, `{"sku":`...)
 	b = appendString(b, a.SKU)
 	b = append(b, `,"total":`...)

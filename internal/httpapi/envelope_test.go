@@ -16,12 +16,14 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/internal/admin"
+	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
 func TestChecksComeInOrder(t *testing.T) {
-	// The first request fails every check. Each following one fails one check fewer.
+	// The first request fails every check. Each later request passes one more check.
 	requests := []struct {
 		call
 		want problem
@@ -98,8 +100,8 @@ func TestLogLevels(t *testing.T) {
 	}{
 		{"accepted", nil, []string{"level=DEBUG msg=request"}},
 		{"refused", stock.Refuse("10001", stock.ErrSoldOut), []string{"level=DEBUG msg=request"}},
-		{"busy", fmt.Errorf("%w: the queue is full", order.ErrBusy), []string{`level=WARN msg="refusing requests as busy"`, "level=DEBUG msg=request"}},
-		{"superseded", fmt.Errorf("%w: the queue is full", order.ErrSuperseded), []string{`level=WARN msg="refusing requests as superseded"`, "level=DEBUG msg=request"}},
+		{"busy", fmt.Errorf("%w: the queue is full", stock.ErrBusy), []string{`level=WARN msg="refusing requests as busy"`, "level=DEBUG msg=request"}},
+		{"superseded", fmt.Errorf("%w: the queue is full", stock.ErrSuperseded), []string{`level=WARN msg="refusing requests as superseded"`, "level=DEBUG msg=request"}},
 		{"unknown", errors.New("the queue is full"), []string{"level=ERROR msg=request"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -136,7 +138,7 @@ func TestLogKeepsSecrets(t *testing.T) {
 	log := new(logBuffer)
 	secrets := http.Header{"Authorization": {"Bearer t0ken"}, "Idempotency-Key": {"k3y"}, "Cookie": {"c00kie"}}
 	body := `{"buyer_id":"bu7er","lines":[{"sku":"10001","quantity":1}],"x":"b0dy"}`
-	for _, err := range []error{nil, order.ErrBusy, errors.New("cause")} {
+	for _, err := range []error{nil, stock.ErrBusy, errors.New("cause")} {
 		orders := &fakeOrders{err: err}
 		h := newAPI(t, orders, loggingTo(log, slog.LevelDebug), func(c *Config) { c.AdminToken = "s3cret" })
 		do(h, call{"POST", "/orders?q=qu3ry", secrets, body})
@@ -163,7 +165,7 @@ func TestPanic(t *testing.T) {
 		if r.Buyer == "u-1" {
 			panic(errors.New("password=hunter2"))
 		}
-		return order.Order{ID: testID, Buyer: r.Buyer, Status: order.Pending, Lines: r.Lines, Strategy: "lua", CreatedAt: testTime}, false, nil
+		return order.Order{ID: testID, Buyer: r.Buyer, Status: ledger.Pending, Lines: r.Lines, Strategy: "lua", CreatedAt: testTime}, false, nil
 	}
 	h := newAPI(t, orders, loggingTo(log, slog.LevelInfo))
 	rec := do(h, call{method: "POST", path: "/orders", body: oneLine})
@@ -211,7 +213,7 @@ func TestDisconnect(t *testing.T) {
 		orders.place = func(ctx context.Context, r order.Request) (order.Order, bool, error) {
 			disconnect()
 			during = ctx.Err()
-			return order.Order{}, false, order.ErrBusy
+			return order.Order{}, false, stock.ErrBusy
 		}
 		log := new(logBuffer)
 		h := newAPI(t, orders, loggingTo(log, slog.LevelInfo))
@@ -287,7 +289,7 @@ type blockedOrders struct{ Orders }
 
 func blocked(ctx context.Context) error {
 	<-ctx.Done()
-	return fmt.Errorf("%w: %w", order.ErrUnavailable, ctx.Err())
+	return fmt.Errorf("%w: %w", stock.ErrUnavailable, ctx.Err())
 }
 
 func (*blockedOrders) Place(ctx context.Context, _ order.Request) (order.Order, bool, error) {
@@ -298,20 +300,20 @@ func (*blockedOrders) Order(ctx context.Context, _ uuid.UUID) (order.Order, erro
 	return order.Order{}, blocked(ctx)
 }
 
-func (*blockedOrders) SetStock(ctx context.Context, _ order.Setting) (order.Stock, bool, error) {
-	return order.Stock{}, false, blocked(ctx)
+func (*blockedOrders) SetStock(ctx context.Context, _ stock.Setting) (admin.Stock, bool, error) {
+	return admin.Stock{}, false, blocked(ctx)
 }
 
-func (*blockedOrders) Stock(ctx context.Context, _ stock.SKU) (order.Stock, error) {
-	return order.Stock{}, blocked(ctx)
+func (*blockedOrders) Stock(ctx context.Context, _ stock.SKU) (admin.Stock, error) {
+	return admin.Stock{}, blocked(ctx)
 }
 
-func (*blockedOrders) ListStock(ctx context.Context, _ stock.SKU, _ int) ([]order.Stock, stock.SKU, error) {
+func (*blockedOrders) ListStock(ctx context.Context, _ stock.SKU, _ int) ([]admin.Stock, stock.SKU, error) {
 	return nil, "", blocked(ctx)
 }
 
-func (*blockedOrders) Audit(ctx context.Context, _ stock.SKU) (order.Audit, error) {
-	return order.Audit{}, blocked(ctx)
+func (*blockedOrders) Audit(ctx context.Context, _ stock.SKU) (admin.Audit, error) {
+	return admin.Audit{}, blocked(ctx)
 }
 
 func (*blockedOrders) Ready(ctx context.Context) error { return blocked(ctx) }

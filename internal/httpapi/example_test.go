@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
-	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -27,16 +27,18 @@ import (
 // first buyer gets two and the second is told that too few are left.
 func ExampleNew() {
 	ctx := context.Background()
-	orders, closeOrders, err := embeddedOrders(ctx)
+	instance, closeInstance, err := embedded(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer closeOrders()
-	if _, _, err := orders.SetStock(ctx, order.Setting{SKU: "10001", Kind: stock.Product, Total: 3}); err != nil {
+	defer closeInstance()
+	if _, _, err := instance.Stock.SetStock(ctx, stock.Setting{SKU: "10001", Kind: stock.Product, Total: 3}); err != nil {
 		log.Fatal(err)
 	}
 	server := httptest.NewServer(httpapi.New(httpapi.Config{
-		Orders:         orders,
+		Orders:         instance.Orders,
+		Stock:          instance.Stock,
+		Ready:          instance.Reconciler.Ready,
 		Loopback:       true,
 		Metrics:        http.NotFoundHandler(),
 		Log:            slog.New(slog.DiscardHandler),
@@ -76,9 +78,9 @@ func decode(body io.ReadCloser, value any) {
 	}
 }
 
-// embeddedOrders starts the order service on embedded stores. close stops the
-// service and removes the stores.
-func embeddedOrders(ctx context.Context) (orders *order.Service, close func(), err error) {
+// embedded starts an instance on embedded stores. close stops it and removes the
+// stores.
+func embedded(ctx context.Context) (instance *service.Instance, close func(), err error) {
 	stores, err := store.OpenEmbedded(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -89,16 +91,17 @@ func embeddedOrders(ctx context.Context) (orders *order.Service, close func(), e
 	}
 	spec, _ := strategy.Find(strategy.Default)
 	built, closeGate := spec.Build(strategy.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Guard: true})
-	orders = order.NewService(stores.SQL().DB(), ledgerID, built, time.Minute,
-		slog.New(slog.DiscardHandler), order.NewMetrics(prometheus.NewRegistry()))
-	if err := orders.Start(ctx); err != nil {
-		orders.Close()
-		closeGate()
-		return nil, nil, errors.Join(err, stores.Close())
-	}
-	return orders, func() {
-		orders.Close()
+	instance = service.New(stores.SQL().Ledger(), ledgerID, built, service.Options{
+		TakeDeadline: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+	})
+	close = func() {
+		instance.Close()
 		closeGate()
 		_ = stores.Close()
-	}, nil
+	}
+	if err := instance.Reconciler.Start(ctx); err != nil {
+		close()
+		return nil, nil, err
+	}
+	return instance, close, nil
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/internal/admin"
+	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -23,7 +25,10 @@ var (
 	testTime = time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 )
 
-var _ Orders = (*order.Service)(nil)
+var (
+	_ Orders = (*order.Service)(nil)
+	_ Stock  = (*admin.Admin)(nil)
+)
 
 // fakeOrders returns the results that a test sets, and records its calls.
 type fakeOrders struct {
@@ -32,15 +37,15 @@ type fakeOrders struct {
 	order    order.Order
 	replayed bool
 	created  bool
-	page     []order.Stock
+	page     []admin.Stock
 	next     stock.SKU
-	audit    order.Audit
+	audit    admin.Audit
 
 	mu      sync.Mutex
 	asked   int
 	request order.Request
 	id      uuid.UUID
-	set     order.Setting
+	set     stock.Setting
 	sku     stock.SKU
 	limit   int
 }
@@ -69,7 +74,7 @@ func (f *fakeOrders) Place(ctx context.Context, r order.Request) (order.Order, b
 	lines := append([]stock.Line(nil), r.Lines...)
 	stock.SortLines(lines)
 	return order.Order{
-		ID: testID, Buyer: r.Buyer, Status: order.Pending, Lines: lines,
+		ID: testID, Buyer: r.Buyer, Status: ledger.Pending, Lines: lines,
 		Strategy: "lua", CreatedAt: testTime,
 	}, f.replayed, nil
 }
@@ -79,22 +84,22 @@ func (f *fakeOrders) Order(_ context.Context, id uuid.UUID) (order.Order, error)
 	return f.order, f.err
 }
 
-func (f *fakeOrders) SetStock(_ context.Context, set order.Setting) (order.Stock, bool, error) {
+func (f *fakeOrders) SetStock(_ context.Context, set stock.Setting) (admin.Stock, bool, error) {
 	f.note(func() { f.set = set })
-	return order.Stock{SKU: set.SKU, Kind: set.Kind, Total: set.Total, Available: set.Total}, f.created, f.err
+	return admin.Stock{SKU: set.SKU, Kind: set.Kind, Total: set.Total, Available: set.Total}, f.created, f.err
 }
 
-func (f *fakeOrders) Stock(_ context.Context, sku stock.SKU) (order.Stock, error) {
+func (f *fakeOrders) Stock(_ context.Context, sku stock.SKU) (admin.Stock, error) {
 	f.note(func() { f.sku = sku })
-	return order.Stock{SKU: sku, Kind: stock.Product, Total: 1000, Available: 998, Sold: 2}, f.err
+	return admin.Stock{SKU: sku, Kind: stock.Product, Total: 1000, Available: 998, Sold: 2}, f.err
 }
 
-func (f *fakeOrders) ListStock(_ context.Context, after stock.SKU, limit int) ([]order.Stock, stock.SKU, error) {
+func (f *fakeOrders) ListStock(_ context.Context, after stock.SKU, limit int) ([]admin.Stock, stock.SKU, error) {
 	f.note(func() { f.sku, f.limit = after, limit })
 	return f.page, f.next, f.err
 }
 
-func (f *fakeOrders) Audit(_ context.Context, sku stock.SKU) (order.Audit, error) {
+func (f *fakeOrders) Audit(_ context.Context, sku stock.SKU) (admin.Audit, error) {
 	f.note(func() { f.sku = sku })
 	a := f.audit
 	a.SKU = sku
@@ -106,9 +111,16 @@ func (f *fakeOrders) Ready(context.Context) error {
 	return f.err
 }
 
-func testConfig(orders Orders) Config {
+// backend is everything behind the API.
+type backend interface {
+	Orders
+	Stock
+	Ready(context.Context) error
+}
+
+func testConfig(orders backend) Config {
 	return Config{
-		Orders: orders,
+		Orders: orders, Stock: orders, Ready: orders.Ready,
 		Strategies: Strategies{Running: "lua", Guard: true, All: []Strategy{
 			{Name: "lua", Gate: "script", Cutter: "count", Sound: true, Detail: "one atomic script"},
 			{Name: "db-none", Cutter: "readwrite", Detail: `SELECT, "check", UPDATE …`},

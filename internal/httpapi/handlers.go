@@ -94,7 +94,7 @@ func (a *api) readOrder(c *gin.Context) (req order.Request, ok bool) {
 
 // readSetting reads the body of PUT /stock/{sku}. If ok is false, it has answered
 // the request with the problem.
-func (a *api) readSetting(c *gin.Context, sku string) (set order.Setting, ok bool) {
+func (a *api) readSetting(c *gin.Context, sku string) (set stock.Setting, ok bool) {
 	r := a.readers.Get().(*reader)
 	defer a.release(r)
 	if !a.load(c, r) {
@@ -194,7 +194,7 @@ func (a *api) setStock(c *gin.Context) {
 	}
 	ctx, cancel := a.writeContext(c)
 	defer cancel()
-	s, created, err := a.Orders.SetStock(ctx, set)
+	s, created, err := a.Stock.SetStock(ctx, set)
 	if err != nil {
 		a.fail(c, err)
 		return
@@ -217,7 +217,7 @@ func (a *api) listStock(c *gin.Context) {
 	}
 	ctx, cancel := a.readContext(c)
 	defer cancel()
-	page, next, err := a.Orders.ListStock(ctx, after, limit)
+	page, next, err := a.Stock.ListStock(ctx, after, limit)
 	if err != nil {
 		a.fail(c, err)
 		return
@@ -253,17 +253,22 @@ func pageOf(query string) (after stock.SKU, limit int, bad []fieldError) {
 				detail = idDetail
 			}
 		default:
-			n, err := strconv.ParseUint(given[0], 10, 16)
-			if err != nil || n < 1 || n > maxPage {
-				detail = pageDetail
-			}
-			limit = int(n)
+			limit, detail = parseLimit(given[0])
 		}
 		if detail != "" && len(bad) < maxErrors {
 			bad = append(bad, fieldError{clip(name), detail})
 		}
 	}
 	return after, limit, bad
+}
+
+// parseLimit reads the size of a page. detail says why it is invalid, if it is.
+func parseLimit(text string) (limit int, detail string) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n < 1 || n > maxPage {
+		return 0, pageDetail
+	}
+	return int(n), ""
 }
 
 // showStock handles GET /stock/{sku}.
@@ -274,7 +279,7 @@ func (a *api) showStock(c *gin.Context) {
 	}
 	ctx, cancel := a.readContext(c)
 	defer cancel()
-	s, err := a.Orders.Stock(ctx, sku)
+	s, err := a.Stock.Stock(ctx, sku)
 	if err != nil {
 		a.fail(c, err)
 		return
@@ -292,7 +297,7 @@ func (a *api) showAudit(c *gin.Context) {
 	}
 	ctx, cancel := a.readContext(c)
 	defer cancel()
-	audit, err := a.Orders.Audit(ctx, sku)
+	audit, err := a.Stock.Audit(ctx, sku)
 	if err != nil {
 		a.fail(c, err)
 		return
@@ -335,11 +340,11 @@ func (a *api) readyz(c *gin.Context) {
 	}
 	ctx, cancel := context.WithTimeout(a.withID(c, c.Request.Context()), min(readyTimeout, a.RequestTimeout))
 	defer cancel()
-	err := a.Orders.Ready(ctx)
+	err := a.Ready(ctx)
 	switch {
 	case err == nil:
 		a.send(c, http.StatusOK, a.types.json, []byte(`{"status":"ready"}`))
-	case errors.Is(err, order.ErrSuperseded):
+	case errors.Is(err, stock.ErrSuperseded):
 		a.recordFailure(c, http.StatusServiceUnavailable, "not ready", err)
 		p, detail := problemOf(err)
 		a.problem(c, p, detail)

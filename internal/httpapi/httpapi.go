@@ -19,33 +19,38 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/internal/admin"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Orders is the service behind the API. It must be safe for concurrent use. Its
-// methods return the errors of package order, stock.ErrSoldOut and
-// stock.ErrUnknownSKU; any other error is answered 500 and logged.
+// Orders places and reads orders. It must be safe for concurrent use. Its methods
+// return the errors of packages order and stock; any other error is answered 500
+// and logged.
 type Orders interface {
 	// Place places an order. If r.Key already names an order, Place returns
 	// that order with replayed set. r.Lines are in the order the client sent
 	// them; Place may keep them.
 	Place(ctx context.Context, r order.Request) (o order.Order, replayed bool, err error)
 	Order(ctx context.Context, id uuid.UUID) (order.Order, error)
+}
+
+// Stock sets and reads stock. It must be safe for concurrent use. Its methods return
+// the errors of package stock; any other error is answered 500 and logged.
+type Stock interface {
 	// SetStock creates or changes a SKU.
-	SetStock(ctx context.Context, set order.Setting) (s order.Stock, created bool, err error)
-	Stock(ctx context.Context, sku stock.SKU) (order.Stock, error)
+	SetStock(ctx context.Context, set stock.Setting) (s admin.Stock, created bool, err error)
+	Stock(ctx context.Context, sku stock.SKU) (admin.Stock, error)
 	// ListStock returns at most limit SKUs after the given one, sorted by SKU.
 	// next is the after of the following page; it is empty on the last page.
-	ListStock(ctx context.Context, after stock.SKU, limit int) (page []order.Stock, next stock.SKU, err error)
-	Audit(ctx context.Context, sku stock.SKU) (order.Audit, error)
-	// Ready returns nil if orders can be placed now, otherwise the reason.
-	Ready(ctx context.Context) error
+	ListStock(ctx context.Context, after stock.SKU, limit int) (page []admin.Stock, next stock.SKU, err error)
+	Audit(ctx context.Context, sku stock.SKU) (admin.Audit, error)
 }
 
 // Config configures the API. All fields but AdminToken and Loopback must be set.
 type Config struct {
 	Orders     Orders
+	Stock      Stock
 	Strategies Strategies
 	// AdminToken is the bearer token of administrators. If it is empty, their
 	// calls work without a token, but only if Loopback is set, and only for
@@ -61,6 +66,8 @@ type Config struct {
 	// message per problem, so that a handler can count repeated ones (see
 	// package outage). No line contains a body, query, token or key.
 	Log *slog.Logger
+	// Ready returns why orders cannot be placed now. nil: they can.
+	Ready func(ctx context.Context) error
 	// Draining reports whether the service is starting or stopping. While it
 	// does, /readyz is 503 and every answer closes its connection, so that a
 	// load balancer moves to another instance. It must be safe for concurrent

@@ -5,7 +5,6 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -17,7 +16,7 @@ type extras struct {
 
 // extrasOf returns the SKU or the bad fields that err names.
 func extrasOf(err error) extras {
-	if errors.Is(err, order.ErrKindFixed) {
+	if errors.Is(err, stock.ErrKindFixed) {
 		return extras{errors: []fieldError{{"kind", "cannot change"}}}
 	}
 	var refusal *stock.Refusal

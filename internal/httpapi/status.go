@@ -8,9 +8,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// This file decides the status of every error answer: errorProblems leads from
-// an error of the service to a problem, and definitions from a problem to its
-// status.
+// This file decides the status of every error answer: errorProblems maps errors of
+// the service to problems, and definitions maps problems to statuses.
 
 // problem names a kind of error answer: the last part of its type URI.
 type problem string
@@ -79,13 +78,13 @@ var errorProblems = []struct {
 	problem problem
 	detail  string
 }{
-	{order.ErrUnavailable, unavailable, "A store did not answer and the outcome is unknown. Try again; repeat an order with the same Idempotency-Key."},
-	{order.ErrSuperseded, superseded, "An instance with another strategy or layout has taken over the stock. Nothing was cut; use another instance."},
-	{order.ErrBusy, busy, "The service is too busy, or a store is unavailable. Nothing was cut; try again."},
+	{stock.ErrUnavailable, unavailable, "A store did not answer and the outcome is unknown. Try again; repeat an order with the same Idempotency-Key."},
+	{stock.ErrSuperseded, superseded, "An instance with another strategy or layout has taken over the stock. Nothing was cut; use another instance."},
+	{stock.ErrBusy, busy, "The service is too busy, or a store is unavailable. Nothing was cut; try again."},
 	{order.ErrInProgress, inProgress, "Another request with this Idempotency-Key is in progress."},
 	{order.ErrKeyReused, keyReused, "The Idempotency-Key was used for an order with other lines."},
-	{order.ErrBelowSold, belowSold, "The total would be less than what is sold or in flight."},
-	{order.ErrKindFixed, invalid, invalidDetail},
+	{stock.ErrBelowSold, belowSold, "The total would be less than what is sold or in flight."},
+	{stock.ErrKindFixed, invalid, invalidDetail},
 	{order.ErrUnknownOrder, unknownOrder, "There is no such order."},
 	{stock.ErrSoldOut, soldOut, "Fewer units are left than were asked for. Nothing was cut."},
 	{stock.ErrUnknownSKU, unknownSKU, "There is no such SKU."},

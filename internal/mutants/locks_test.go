@@ -22,7 +22,7 @@ var locks = []mutant{
 	{"leave ends a turn that was handed over", lockQueue, "case l != nil && l.turn == h:", "case l != nil:", "internal/lock TestLeaseLostAfterHandover"},
 	{"the loss of an undelivered grant ends a lease", handover, "	var loss handoverLoss\n", "	loss := handoverLoss{hold: next.hold}\n", "internal/lock TestHandoverTooLate"},
 	{"a loss during a handover is ignored", handover, "	lost := l.lost\n	l.mu.Unlock()", "	lost := false\n	l.mu.Unlock()", "internal/lock TestLossDuringHandover"},
-	{"the channel of an abandoned call is reused", groups, "return ctx.Err() // ready is not reused: it will still be signalled", "readies.Put(ready)\n\t\treturn ctx.Err()", "internal/group TestAbandonedCall"},
+	{"the channel of an abandoned call is reused", groups, "return ctx.Err() // ready is not reused: it will still be signalled", "readyChannels.Put(ready)\n\t\treturn ctx.Err()", "internal/group TestAbandonedCall"},
 	{"a ZooKeeper suspension is ignored", zookeeper, "if b.suspensions != suspensions {", "if false {", "internal/lock/zookeeper TestSuspendedWhileListing"},
 	{"a lost ZooKeeper connection is ignored", zookeeper, "case zk.StateDisconnected, zk.StateExpired:", "case zk.StateExpired:", "internal/lock/zookeeper TestLostConnectionEndsLeases"},
 	{"a grant that a suspension has ended is released without an error", zookeeper, "|| err == nil && !held:", "|| false && !held:", "internal/lock/zookeeper TestReleaseAfterSuspension"},

@@ -4,112 +4,119 @@ package mutants
 
 const (
 	generations = "internal/stock/generation.go"
-	decisions   = "internal/stock/decision.go"
-	ownership   = "internal/order/generation.go"
-	outcomes    = "internal/order/outcome.go"
-	lanes       = "internal/order/lanes.go"
 	service     = "internal/order/service.go"
-	ledger      = "internal/order/ledger.go"
-	stockrow    = "internal/order/stockrow.go"
-	recovery    = "internal/order/recovery.go"
-	refill      = "internal/order/refill.go"
-	rows        = "internal/stock/cutter/rows.go"
-	merged      = "internal/stock/cutter/merged.go"
-	conditional = "internal/stock/cutter/conditional.go"
-	optimistic  = "internal/stock/cutter/optimistic.go"
-	admin       = "internal/order/admin.go"
-	ledgerRows  = "internal/order/ledgerrow.go"
+	key         = "internal/order/key.go"
+	admin       = "internal/admin/admin.go"
+	record      = "internal/ledger/record.go"
+	lookup      = "internal/ledger/lookup.go"
+	outcomes    = "internal/ledger/outcome.go"
+	lanes       = "internal/ledger/lanes.go"
+	stockrow    = "internal/ledger/stockrows.go"
+	ledgerRows  = "internal/ledger/generation.go"
+	decisions   = "internal/ledger/cutter/decision.go"
+	rows        = "internal/ledger/cutter/rows.go"
+	merged      = "internal/ledger/cutter/merged.go"
+	conditional = "internal/ledger/cutter/conditional.go"
+	optimistic  = "internal/ledger/cutter/optimistic.go"
+	reconciling = "internal/reconcile/reconcile.go"
+	ownership   = "internal/reconcile/generation.go"
+	takes       = "internal/reconcile/takes.go"
+	recovery    = "internal/reconcile/sweep.go"
+	outbox      = "internal/reconcile/outbox.go"
+	refill      = "internal/reconcile/refill.go"
 	gateMark    = "internal/stock/gate/generation.go"
-	gateCounts  = "internal/stock/gate/gate.go"
+	gateScan    = "internal/stock/gate/inflight.go"
+	gateTake    = "internal/stock/gate/take.go"
 )
 
-// placing are mutants of orders on their way: the service, the ledger and the cutters.
+// placing has mutants of the code that an order passes through: the service, the
+// ledger, its cutters and the reconciler.
 var placing = []mutant{
-	{"one more than there is, in one UPDATE", merged, "sql += \" AND available >= ?\"", "sql += \" AND available + 1 >= ?\"", "internal/stock/cutter TestConformance/SQLite/merged/LastUnits"},
-	{"one more than there is, under a row lock", rows, "available < line.Quantity", "available+1 < line.Quantity", "internal/stock/cutter TestConformance/SQLite/for-update/LastUnits"},
-	{"the last unit kept back", rows, "available < line.Quantity", "available <= line.Quantity", "internal/stock/cutter TestConformance/SQLite/for-update/LastUnits"},
-	{"epoch not demanded", rows, "line.Epoch != 0 && r.epoch != line.Epoch", "false", "internal/stock/cutter TestConformance/SQLite/for-update/StaleEpochAlone"},
-	{"epoch not demanded in one UPDATE", merged, "if line.Epoch != 0 {\n\t\tsql +=", "if false {\n\t\tsql +=", "internal/order TestTakeOutlivesRefill/SQLite"},
-	{"one more than there is, in one UPDATE of several SKUs", merged, "text.WriteString(\" AND available >= ?\")", "text.WriteString(\" AND available + 1 >= ?\")", "internal/stock/cutter TestConformance/SQLite/merged/AllLinesOrNone"},
-	{"epoch not demanded in one UPDATE of several SKUs", merged, "if of.epoch != 0 {\n\t\t\ttext", "if false {\n\t\t\ttext", "internal/stock/cutter TestConformance/SQLite/merged/EpochOfEveryLine"},
-	{"recovery does not wait for the deadline", recovery, "s.gate.InFlight(ctx, s.takeDeadline,", "s.gate.InFlight(ctx, 0,", "internal/order TestYoungTakesAreLeft"},
-	{"line 1 kept when line 2 fails", conditional, "giveBack(tx, d.Lines[:n])", "giveBack(tx, d.Lines[:min(n, 0)])", "internal/stock/cutter TestConformance/SQLite/conditional/AllLinesOrNone"},
-	{"compensation on the request's context", service, "context.WithTimeout(context.WithoutCancel(ctx), compensationTimeout)", "context.WithTimeout(ctx, compensationTimeout)", "internal/order TestCompensationOutlivesTheRequest/SQLite"},
-	{"drift is left alone", recovery, "if before[sku] != now {", "if before[sku] != now || true {", "internal/order TestDrift/SQLite"},
-	{"a gap between changes is nothing", refill, "case errors.Is(err, stock.ErrChangeGap):", "case false:", "internal/order TestAdditionOnce/SQLite"},
-	{"a moved version is cut all the same", optimistic, "return nil, stock.ErrConflict", "continue", "internal/stock/cutter TestConformance/MariaDB/optimistic/CutsAddUp"},
-	{"answer before commit", service, "out := s.ledger.Record(ctx, e, d)",
-		"out := outcome{kind: committed}\n\tgo func() { _ = s.ledger.Record(context.WithoutCancel(ctx), e, d) }()", "internal/order TestNoAnswerBeforeCommit/SQLite"},
-	{"refill without a new epoch", generations, "next++; next > last", "next > last", "internal/order TestTakeOutlivesRefill/SQLite"},
-	{"a row of another generation is cut", rows, "stock.GenerationOf(r.epoch) > g:", "false:", "internal/stock/cutter TestConformance/SQLite/for-update/LaterGeneration"},
-	{"a row that nobody adopted is cut", rows, "stock.GenerationOf(r.epoch) < g:", "false:", "internal/stock/cutter TestConformance/SQLite/for-update/EarlierGeneration"},
-	{"a row of another generation is cut, in one UPDATE", merged, "AND epoch BETWEEN ? AND ?\"", "AND ? < ?\"", "internal/stock/cutter TestConformance/SQLite/conditional/LaterGeneration"},
-	{"a row of another generation is cut, in one UPDATE of several SKUs", merged, "text.WriteString(\" WHERE epoch BETWEEN ? AND ? AND (\")", "text.WriteString(\" WHERE ? < ? AND (\")", "internal/stock/cutter TestConformance/MariaDB/merged/EarlierGeneration"},
-	{"a row of another generation is cut, in one UPDATE of PostgreSQL", merged, "AND stock.epoch BETWEEN ? AND ? AND", "AND ?::bigint < ?::bigint AND", "internal/stock/cutter TestConformance/PostgreSQL/merged/EarlierGeneration"},
-	{"a version is enough", optimistic, "AND version = ? AND epoch = ?\"", "AND version = ? AND ? > 0\"", "internal/stock/cutter TestConformance/SQLite/optimistic/AdoptedMeanwhile"},
-	{"an adoption keeps the version", stockrow, "row.Version++ // a writer", "// a writer", "internal/order TestAdoption/SQLite"},
-	{"an adoption keeps the epoch", stockrow, "if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {", "if _, err = l.Generation().Renew(row.Epoch, above); err != nil {", "internal/order TestAdoption/SQLite"},
-	{"a shrink keeps the version", stockrow, "row.Available -= line.Quantity\n\t\trow.Version++", "row.Available -= line.Quantity", "internal/order TestShrinkIsSeen/SQLite"},
-	{"a shrink under any epoch", stockrow, "line.Epoch != 0 && line.Epoch != row.Epoch", "false", "internal/order TestShrinkOutlivesRefill/SQLite"},
-	{"an administrator changes another generation's row", stockrow, "case owner < g:", "case false:", "internal/order TestCreatedByTheOldLayout/SQLite"},
-	{"unknown commit resolved by reading", ledger,
-		"func (l *ledger) Resolve(ctx context.Context, d stock.Deduction) outcome {",
-		"func (l *ledger) Resolve(ctx context.Context, d stock.Deduction) outcome {\n\tif found, err := entries(l.db.WithContext(ctx), []uuid.UUID{d.OrderID}); err == nil {\n\t\tif e := found[d.OrderID]; e != nil && e.Status != Void && e.takeID == d.TakeID {\n\t\t\treturn outcome{kind: committed}\n\t\t}\n\t\treturn refusedFor(errVoided)\n\t}",
-		"internal/order TestCommitInLimbo/PostgreSQL/lua"},
-	{"recovery settles a void", ledger, "case e.Status != Void && e.takeID == d.TakeID:\n\t\treturn outcome{kind: committed}", "case e.takeID == d.TakeID:\n\t\treturn outcome{kind: committed}", "internal/order TestRecovery/SQLite"},
-	{"recovery settles another take's order", ledger, "case e.Status != Void && e.takeID == d.TakeID:\n\t\treturn outcome{kind: committed}", "case e.Status != Void:\n\t\treturn outcome{kind: committed}", "internal/order TestRecovery/SQLite"},
-	{"a void insert that failed says no", ledger, "return unknownFor(fmt.Errorf(\"inserting the void order", "return refusedFor(fmt.Errorf(\"inserting the void order", "internal/order TestOpenOutcomeGivesNothingBack/SQLite"},
-	{"a request gives back what is open", service, "case unknown:\n\t\ts.leaveOpen(openTake{d, true})", "case unknown:\n\t\ts.endTake(ctx, d, resolved)", "internal/order TestOpenOutcomeGivesNothingBack/SQLite"},
-	{"recovery gives back what is open", recovery, "case refused:\n\t\terr, ended =", "case refused, unknown:\n\t\terr, ended =", "internal/order TestOpenOutcomeGivesNothingBack/SQLite"},
-	{"an open take waits for its deadline", service, "s.leaveOpen(openTake{d, false})", "", "internal/order TestOpenTakesAreEnded"},
-	{"unanswered is committed", outcomes, "unknown   outcomeKind = iota // it may have been committed, or may yet be\n\tcommitted                    // the ledger has it", "committed   outcomeKind = iota\n\tunknown", "internal/order TestUnansweredIsUnknown"},
-	{"undecided is taken", decisions, "return d.taken }", "return d.reason == nil }", "internal/order TestUnansweredIsUnknown"},
-	{"the twins of a failed group hear nothing", ledger, "refuse(twins, err)\n\t\t\tbreak", "break", "internal/order TestFailedGroup/SQLite"},
-	{"a taken primary key answered as sold out", ledger, "r.answer(outcome{kind: duplicate, found: e})", "r.answer(refusedFor(stock.Refuse(r.deduction.Lines[0].SKU, stock.ErrSoldOut)))", "internal/order TestSlowTwin/SQLite"},
+	{"one more than there is, in one UPDATE", merged, "sql += \" AND available >= ?\"", "sql += \" AND available + 1 >= ?\"", "internal/ledger/cutter TestConformance/SQLite/merged/LastUnits"},
+	{"one more than there is, under a row lock", rows, "available < l.units", "available+1 < l.units", "internal/ledger/cutter TestConformance/SQLite/for-update/LastUnits"},
+	{"the last unit kept back", rows, "available < l.units", "available <= l.units", "internal/ledger/cutter TestConformance/SQLite/for-update/LastUnits"},
+	{"epoch not demanded", rows, "l.epoch != 0 && r.epoch != l.epoch", "false", "internal/ledger/cutter TestConformance/SQLite/for-update/StaleEpochAlone"},
+	{"epoch not demanded in one UPDATE", merged, "if l.epoch != 0 {\n\t\tsql +=", "if false {\n\t\tsql +=", "internal/protocol TestTakeOutlivesRefill/SQLite"},
+	{"one more than there is, in one UPDATE of several SKUs", merged, "text.WriteString(\" AND available >= ?\")", "text.WriteString(\" AND available + 1 >= ?\")", "internal/ledger/cutter TestConformance/SQLite/merged/AllLinesOrNone"},
+	{"epoch not demanded in one UPDATE of several SKUs", merged, "if of.epoch != 0 {\n\t\t\ttext", "if false {\n\t\t\ttext", "internal/ledger/cutter TestConformance/SQLite/merged/EpochOfEveryLine"},
+	{"recovery does not wait for the deadline", recovery, "r.gate.InFlight(ctx, r.takeDeadline,", "r.gate.InFlight(ctx, 0,", "internal/protocol TestYoungTakesAreLeft"},
+	{"line 1 kept when line 2 fails", conditional, "giveBack(ctx, tx, t.Lines[:i])", "giveBack(ctx, tx, t.Lines[:min(i, 0)])", "internal/ledger/cutter TestConformance/SQLite/conditional/AllLinesOrNone"},
+	{"compensation on the request's context", reconciling, "context.WithTimeout(context.WithoutCancel(ctx), compensationTimeout)", "context.WithTimeout(ctx, compensationTimeout)", "internal/protocol TestCompensationOutlivesTheRequest/SQLite"},
+	{"drift is left alone", recovery, "if before[sku] != now {", "if before[sku] != now || true {", "internal/protocol TestDrift/SQLite"},
+	{"a gap between changes is ignored", outbox, "case errors.Is(err, stock.ErrChangeGap):", "case false:", "internal/protocol TestAdditionOnce/SQLite"},
+	{"a changed version is cut", optimistic, "return nil, ErrConflict", "continue", "internal/ledger/cutter TestConformance/MariaDB/optimistic/CutsAddUp"},
+	{"answer before commit", service, "o, out := s.ledger.Record(ctx, take)",
+		"o, out := Order{ID: d.OrderID, Buyer: d.Buyer, Status: ledger.Pending, Lines: d.Lines}, ledger.Committed()\n\tgo func() { _, _ = s.ledger.Record(context.WithoutCancel(ctx), take) }()", "internal/protocol TestNoAnswerBeforeCommit/SQLite"},
+	{"refill without a new epoch", generations, "next++; next > last", "next > last", "internal/protocol TestTakeOutlivesRefill/SQLite"},
+	{"a row of another generation is cut", rows, "stock.GenerationOf(r.epoch) > g:", "false:", "internal/ledger/cutter TestConformance/SQLite/for-update/LaterGeneration"},
+	{"a row that was not adopted is cut", rows, "stock.GenerationOf(r.epoch) < g:", "false:", "internal/ledger/cutter TestConformance/SQLite/for-update/EarlierGeneration"},
+	{"a row of another generation is cut, in one UPDATE", merged, "AND epoch BETWEEN ? AND ?\"", "AND ? < ?\"", "internal/ledger/cutter TestConformance/SQLite/conditional/LaterGeneration"},
+	{"a row of another generation is cut, in one UPDATE of several SKUs", merged, "text.WriteString(\" WHERE epoch BETWEEN ? AND ? AND (\")", "text.WriteString(\" WHERE ? < ? AND (\")", "internal/ledger/cutter TestConformance/MariaDB/merged/EarlierGeneration"},
+	{"a row of another generation is cut, in one UPDATE of PostgreSQL", merged, "AND stock.epoch BETWEEN ? AND ? AND", "AND ?::bigint < ?::bigint AND", "internal/ledger/cutter TestConformance/PostgreSQL/merged/EarlierGeneration"},
+	{"only the version is checked", optimistic, "AND version = ? AND epoch = ?\"", "AND version = ? AND ? > 0\"", "internal/ledger/cutter TestConformance/SQLite/optimistic/AdoptedMeanwhile"},
+	{"an adoption keeps the version", stockrow, "row.Version++ // a writer", "// a writer", "internal/protocol TestAdoption/SQLite"},
+	{"an adoption keeps the epoch", stockrow, "if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {", "if _, err = l.Generation().Renew(row.Epoch, above); err != nil {", "internal/protocol TestAdoption/SQLite"},
+	{"a shrink keeps the version", stockrow, "row.Available -= line.Quantity\n\t\trow.Version++", "row.Available -= line.Quantity", "internal/protocol TestShrinkIsSeen/SQLite"},
+	{"a shrink under any epoch", stockrow, "epoch != 0 && epoch != row.Epoch", "false && epoch != row.Epoch", "internal/protocol TestShrinkOutlivesRefill/SQLite"},
+	{"an administrator changes another generation's row", stockrow, "case owner < g:", "case false:", "internal/protocol TestCreatedByTheOldLayout/SQLite"},
+	{"unknown commit resolved by reading", lookup,
+		"func (l *Ledger) Resolve(ctx context.Context, d stock.Deduction) Outcome {",
+		"func (l *Ledger) Resolve(ctx context.Context, d stock.Deduction) Outcome {\n\tif found, err := readOrders(ctx, l.db, []uuid.UUID{d.OrderID}); err == nil {\n\t\tif o := found[d.OrderID]; o != nil && o.Status != Void && o.TakeID == d.TakeID {\n\t\t\treturn Committed()\n\t\t}\n\t\treturn Refused(errVoided)\n\t}",
+		"internal/protocol TestCommitInLimbo/PostgreSQL/lua"},
+	{"recovery settles a void", lookup, "case o.Status != Void && o.TakeID == d.TakeID:", "case o.TakeID == d.TakeID:", "internal/protocol TestRecovery/SQLite"},
+	{"recovery settles another take's order", lookup, "case o.Status != Void && o.TakeID == d.TakeID:", "case o.Status != Void:", "internal/protocol TestRecovery/SQLite"},
+	{"a failed void insert counts as refused", lookup, "return Unknown(fmt.Errorf(\"inserting the void order", "return Refused(fmt.Errorf(\"inserting the void order", "internal/protocol TestOpenOutcomeGivesNothingBack/SQLite"},
+	{"a request gives back what is open", takes, "case out.Unknown():\n\t\tr.leaveOpen(openTake{t, true})", "case out.Unknown():\n\t\tr.GiveBack(ctx, t)", "internal/protocol TestOpenOutcomeGivesNothingBack/SQLite"},
+	{"recovery gives back what is open", takes, "case out.Refused():\n\t\terr, ended =", "case out.Refused(), out.Unknown():\n\t\terr, ended =", "internal/protocol TestOpenOutcomeGivesNothingBack/SQLite"},
+	{"an open take waits for its deadline", takes, "r.leaveOpen(openTake{t, false})", "", "internal/protocol TestOpenTakesAreEnded"},
+	{"unanswered is committed", outcomes, "unknown   outcomeKind = iota // it may be committed, now or later\n\tcommitted                    // the ledger has it", "committed   outcomeKind = iota\n\tunknown", "internal/ledger TestUnansweredIsUnknown"},
+	{"undecided is taken", decisions, "return d.taken }", "return d.reason == nil }", "internal/ledger TestUnansweredIsUnknown"},
+	{"duplicates in a failed group get no outcome", record, "refuse(repeats, err)\n\t\t\tbreak", "break", "internal/ledger TestFailedGroup/SQLite"},
+	{"a taken primary key answered as sold out", record, "r.answer(Duplicate(o))", "r.answer(Refused(stock.Refuse(r.take.Lines[0].SKU, stock.ErrSoldOut)))", "internal/protocol TestSlowTwin/SQLite"},
 	{"a refused key is not looked up", service, `if r.Key != "" {
-		e, _, err := s.findKeyed`, `if false {
-		e, _, err := s.findKeyed`, "internal/order TestKeys/SQLite"},
-	{"a key keeps its void order", service, "generation, last = at, errVoided", "_, last = at, errVoided", "internal/order TestSlowTwin/SQLite"},
-	{"a key has ten void orders at most", service, "maxVoids = 10_000", "maxVoids = 10", "internal/order TestManyVoids/SQLite"},
-	{"IDs of keys are known to everybody", service, "b = append(b, s.ledgerID[:]...)", "b = append(b, make([]byte, 16)...)", "internal/order TestOrderIDs"},
-	{"a lost take is left alone", service, "if !s.give(ctx, d) {", "if false {", "internal/order TestLostTakeAnswer/SQLite"},
-	{"a refused order's units stay at the gate", service, "\t\ts.settle(d)\n\t\treturn\n\t}\n\ts.give(ctx, d)", "\t\ts.settle(d)\n\t\treturn\n\t}", "internal/order TestNoAnswerBeforeCommit/SQLite"},
-	{"a guard refusal proves nothing", service, "s.refillAfterGuardRefusal(ctx, d, skuOf(out.err))", "", "internal/order TestGuardRefusal/SQLite"},
-	{"one bad order fails its group", ledger, "case store.IsStatementError(err):\n\t\t\treturn l.divide(rs, own, err)", "case store.IsStatementError(err):\n\t\t\treturn away(rs, err)", "internal/order TestPoisonedGroup/MariaDB/merged"},
-	{"a locked row stops the others", lanes, "if l.ended || ls.open == maxLanes {", "if true {", "internal/order TestLockedRow/MariaDB"},
-	{"a locked row keeps its group", ledger, "locked, err := store.LockedRows", "return rs, nil\n\tlocked, err := store.LockedRows", "internal/order TestLockedRowInAGroup/MariaDB"},
-	{"an instance loads a generation that it did not raise", ownership, "if own || time.Since(since) > loadGrace || ctx.Err() != nil {", "if g.gate.Load(ctx, g.current()) == nil {\n\t\t\treturn true\n\t\t}\n\t\tif own || time.Since(since) > loadGrace || ctx.Err() != nil {", "internal/order TestStaleRedis/lua"},
-	{"a restored ledger is believed", ownership, "return mark.Beat >= row.Beat && mark.Beat > 0 || mark.Generation > row.Generation", "return false", "internal/order TestRestoredLedger/SQLite"},
-	{"a store that changed is believed", ownership, "func (g *generations) suspected() bool { return g.suspicions.Load() > g.answered.Load() }", "func (g *generations) suspected() bool { return false }", "internal/order TestStoreChanged/SQLite"},
-	{"a start takes no stock over", ownership, "if row.Layout == g.layout && !restored(row, mark) {", "if !restored(row, mark) && row.Layout != \"\" {", "internal/order TestLayouts/SQLite/lua_to_merged"},
-	{"flight without records stays", recovery, "if err != nil || recorded == now.inFlight {", "if err != nil || recorded >= 0 {", "internal/order TestFlightWithoutRecords/SQLite"},
-	{"flight with records is refilled away", recovery, "if err != nil || recorded == now.inFlight {", "if err != nil || recorded < 0 {", "internal/order TestFlightWithoutRecords/SQLite"},
-	{"one bad SKU stops the sweep", recovery, "errs := []error{s.applyChanges(ctx, \"\")}", "errs := []error{s.applyChanges(ctx, \"\")}\n\tif errs[0] != nil {\n\t\treturn errs[0]\n\t}", "internal/order TestOneBadSKU/SQLite"},
-	{"a row of a later generation than the ledger's is nobody's", refill, "return nil, s.generations.reach(ctx, later)", "return nil, s.generations.follow(ctx, later-1)", "internal/order TestRowOfALaterGeneration/SQLite"},
-	{"the layout of a restored ledger supersedes", ownership, "(row.Generation >= current || g.superseded.Load())", "(row.Generation >= 0 || current > 0)", "internal/order TestRestoredToAnotherLayout/SQLite"},
-	{"a raise during a check is a restored ledger", ownership, "row.Generation < before:", "row.Generation < g.current():", "internal/order TestRaiseDuringACheck"},
-	{"an open take that stays open holds the others up", recovery, "s.leaveOpen(t) // behind the others, whose stores may answer",
-		"for ctx.Err() == nil && s.endOpenTake(ctx, t) != nil {\n\t\t\t\t_ = sleep(ctx, openTakePause)\n\t\t\t}", "internal/order TestOneStuckTake"},
+		found, _, err := s.findKeyed`, `if false {
+		found, _, err := s.findKeyed`, "internal/protocol TestKeys/SQLite"},
+	{"a key keeps its void order", service, "voids, last = at, errVoided", "_, last = at, errVoided", "internal/protocol TestSlowTwin/SQLite"},
+	{"a key has ten void orders at most", service, "maxVoids = 10_000", "maxVoids = 10", "internal/order TestManyVoids"},
+	{"anybody can compute the IDs of keys", key, "b = append(b, ledgerID[:]...)", "b = append(b, make([]byte, 16)...)", "internal/order TestOrderIDs"},
+	{"a lost take is left alone", service, "if !s.reconciler.GiveBack(ctx, take) {", "if false {", "internal/protocol TestLostTakeAnswer/SQLite"},
+	{"a refused order's units stay at the gate", takes, "\tdefault:\n\t\tr.GiveBack(ctx, t)", "\tdefault:", "internal/protocol TestNoAnswerBeforeCommit/SQLite"},
+	{"a guard refusal proves nothing", takes, "r.refillAfterGuardRefusal(ctx, t, out.Reason())", "", "internal/protocol TestGuardRefusal/SQLite"},
+	{"one bad order fails its group", record, "case sqltx.IsStatementError(err):\n\t\t\treturn l.divide(rs, own, err)", "case sqltx.IsStatementError(err):\n\t\t\treturn away(rs, err)", "internal/protocol TestPoisonedGroup/MariaDB/merged"},
+	{"a locked row stops the others", lanes, "if l.ended || ls.open == maxLanes {", "if true {", "internal/protocol TestLockedRow/MariaDB"},
+	{"a locked row keeps its group", record, "locked, err := l.lockedRows", "return rs, nil\n\tlocked, err := l.lockedRows", "internal/ledger TestLockedRowInAGroup/MariaDB"},
+	{"an instance loads a generation that it did not raise", ownership, "if raisedHere || time.Since(since) > loadGrace || ctx.Err() != nil {", "if g.gate.Load(ctx, g.current()) == nil {\n\t\t\treturn true\n\t\t}\n\t\tif raisedHere || time.Since(since) > loadGrace || ctx.Err() != nil {", "internal/protocol TestStaleRedis/lua"},
+	{"a restored ledger is not detected", ownership, "return mark.Beat >= owner.Beat && mark.Beat > 0 || mark.Generation > owner.Generation", "return false", "internal/protocol TestRestoredLedger/SQLite"},
+	{"a changed store is not suspected", ownership, "func (g *generations) suspected() bool { return g.suspicions.Load() > g.answered.Load() }", "func (g *generations) suspected() bool { return false }", "internal/protocol TestStoreChanged/SQLite"},
+	{"a start does not take the stock over", ownership, "if owner.Layout == g.layout && !restored(owner, mark) {", "if !restored(owner, mark) && owner.Layout != \"\" {", "internal/protocol TestLayouts/SQLite/lua_to_merged"},
+	{"flight without records stays", recovery, "if err != nil || recorded == now.inFlight {", "if err != nil || recorded >= 0 {", "internal/protocol TestFlightWithoutRecords/SQLite"},
+	{"flight with records is refilled away", recovery, "if err != nil || recorded == now.inFlight {", "if err != nil || recorded < 0 {", "internal/protocol TestFlightWithoutRecords/SQLite"},
+	{"one bad SKU stops the sweep", recovery, "errs := []error{r.Deliver(ctx, \"\")}", "errs := []error{r.Deliver(ctx, \"\")}\n\tif errs[0] != nil {\n\t\treturn errs[0]\n\t}", "internal/protocol TestOneBadSKU/SQLite"},
+	{"a row of a later generation than the ledger's raises nothing", refill, "return nil, r.generations.reach(ctx, later)", "return nil, r.generations.follow(ctx, later-1)", "internal/protocol TestRowOfALaterGeneration/SQLite"},
+	{"the layout of a restored ledger supersedes", ownership, "(owner.Generation >= current || g.superseded.Load())", "(owner.Generation >= 0 || current > 0)", "internal/protocol TestRestoredToAnotherLayout/SQLite"},
+	{"a raise during a check is a restored ledger", ownership, "owner.Generation < before:", "owner.Generation < g.current():", "internal/reconcile TestRaiseDuringACheck"},
+	{"an open take that stays open holds the others up", takes, "r.leaveOpen(t) // behind the others, whose stores may answer",
+		"for ctx.Err() == nil && r.endOpenTake(ctx, t) != nil {\n\t\t\t\t_ = retry.Sleep(ctx, openTakePause)\n\t\t\t}", "internal/reconcile TestOneStuckTake"},
 	{"takes that cannot be ended hide the others", recovery, "skus = slices.DeleteFunc(slices.Clone(skus), func(sku stock.SKU) bool { return failed[sku] })",
-		"if len(failed) > 0 {\n\t\t\tbreak\n\t\t}", "internal/order TestManyStuckTakes"},
-	{"a try mends one SKU alone", service, "for _, line := range lines {\n\t\tif err := s.refill", "for _, line := range []stock.Line{{SKU: skuOf(reason)}} {\n\t\tif err := s.refill", "internal/order TestManyLinesAfterAFlush"},
-	{"a group is overwritten when its twins are set apart", ledger, "first = make([]*recording, 0, len(rs)) // rs", "first = rs[:0] // rs", "internal/order TestDistinct"},
-	{"a mark that makes no sense stays", gateMark, "return stock.Mark{}, nil", "return stock.Mark{}, err", "internal/order TestUnreadableMark"},
-	{"a record that makes no sense hides the others", gateCounts, "to.add(pairs[0], pairs[1]); err != nil {\n\t\t\t\terrs = append(errs, err)", "to.add(pairs[0], pairs[1]); err != nil {\n\t\t\t\treturn err", "internal/order TestUnreadableRecord"},
-	{"a later generation's count is added to", adjustLua, "or epoch > LAST then", "then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},
-	{"a row that is read is proof of a commit", ledger, "return found, store.Confirm(ctx, l.db)", "return found, nil", "internal/order TestCommitOfThePrimaryAlone"},
-	{"a raise that another was faster with is used", ownership, "if err := g.ledger.RaiseGeneration(ctx, seen, next, g.layout); err != nil {", "if err := g.ledger.RaiseGeneration(ctx, seen, next, g.layout); err != nil && !errors.Is(err, errRowChanged) {", "internal/order TestLostRaise/SQLite"},
-	{"the generation is raised whatever it is", ledgerRows, "raised.Error == nil && raised.RowsAffected == 0", "false", "internal/order TestLostRaise/SQLite"},
-	{"a lane that ended is counted for ever", lanes, "\t\tls.open--\n", "", "internal/order TestLanesEnd"},
-	{"who waited in a lane is counted for ever", lanes, "\tls.parked -= len(freed)\n", "", "internal/order TestLanesEnd"},
-	{"a lane keeps the SKUs that are not locked", lanes, "return !slices.Contains(locked, string(sku)) }", "return false }", "internal/order TestLanesEnd"},
-	{"a duplicate that vanished says no", ledger, "return unknownFor(fmt.Errorf(\"order %s: %w\", d.OrderID, errMissing))", "return refusedFor(errVoided)", "internal/order TestVanishedDuplicate"},
-	{"a shrink is not resolved", admin, "switch ended := s.resolveTake(ctx, d, out); {", "switch ended := out; {", "internal/order TestShrinkUnheard/PostgreSQL"},
-	{"the second half of a group is left alone", ledger, "\t\terr = l.commit(half, own)\n", "\t\tif err = l.commit(half, own); err != nil {\n\t\t\treturn err\n\t\t}\n", "internal/order TestDividedGroup/SQLite"},
-	{"a fill that failed is none", refill, "return fmt.Errorf(\"filling the gate: %w\", err)", "return nil", "internal/order TestFillFails"},
-	{"a part that cannot be given back is no part", gateCounts, "before a refusal: %v\", giveErr)", "before a refusal: %w\", giveErr)", "internal/stock/gate TestPartsOfTwoEpochs"},
-	{"a take that was settled since is one of nothing", segmented, "if short != nil { // settled since", "if short != nil && false {", "internal/stock/gate TestSettledBetween"},
-	{"an idle instance does not miss its scripts", ownership, "\tif !loaded {\n\t\treturn g.follow(ctx, row.Generation)\n\t}", "\t_ = loaded", "internal/order TestIdleInstance"},
-	{"a raise is not noted", ownership, "return g.setMark(ctx, ledgerRow{Generation: next, Beat: seen.Beat})", "return nil", "internal/order TestIdleInstance"},
-	{"every try to recover counts", recovery, "\tif err != nil {\n\t\treturn err\n\t}\n\ts.metrics.recoveries.WithLabelValues(ended).Inc()", "\ts.metrics.recoveries.WithLabelValues(ended).Inc()\n\tif err != nil {\n\t\treturn err\n\t}", "internal/order TestRecoveriesAreCounted"},
+		"skus = slices.Clone(skus)\n\t\tif len(failed) > 0 {\n\t\t\tbreak\n\t\t}", "internal/protocol TestManyStuckTakes"},
+	{"a try refills only one SKU", refill, "for _, sku := range skus {\n\t\tif err := r.refill", "var refusal *stock.Refusal\n\terrors.As(reason, &refusal)\n\tfor _, sku := range []stock.SKU{refusal.SKU} {\n\t\tif err := r.refill", "internal/protocol TestManyLinesAfterAFlush"},
+	{"setting duplicates apart overwrites the group", record, "first = make([]*recording, 0, len(rs)) // rs", "first = rs[:0] // rs", "internal/ledger TestDistinct"},
+	{"an unreadable mark stays", gateMark, "return stock.Mark{}, nil", "return stock.Mark{}, err", "internal/protocol TestUnreadableMark"},
+	{"an unreadable record hides the others", gateScan, "to.add(pairs[0], pairs[1]); err != nil {\n\t\t\t\terrs = append(errs, err)", "to.add(pairs[0], pairs[1]); err != nil {\n\t\t\t\treturn err", "internal/protocol TestUnreadableRecord"},
+	{"a later generation's count is added to", adjustLua, "or epoch > LAST_EPOCH then", "then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},
+	{"a row that is read is proof of a commit", lookup, "return found, l.db.Confirm(ctx)", "return found, nil", "internal/protocol TestCommitOfThePrimaryAlone"},
+	{"a lost raise is used", ownership, "if err := g.ledger.RaiseGeneration(ctx, seen, next, g.layout); err != nil {", "if err := g.ledger.RaiseGeneration(ctx, seen, next, g.layout); err != nil && !errors.Is(err, ledger.ErrRowChanged) {", "internal/reconcile TestLostRaise"},
+	{"the generation is raised whatever it is", ledgerRows, "err == nil && raised == 0", "err == nil && raised < 0", "internal/ledger TestRaiseOfAStaleRow/SQLite"},
+	{"a lane that ended is counted for ever", lanes, "\t\tls.open--\n", "", "internal/ledger TestLanesEnd"},
+	{"orders that waited in a lane are counted for ever", lanes, "\tls.parked -= len(freed)\n", "", "internal/ledger TestLanesEnd"},
+	{"a lane keeps the SKUs that are not locked", lanes, "return !slices.Contains(locked, sku) }", "return false }", "internal/ledger TestLanesEnd"},
+	{"a vanished duplicate counts as refused", lookup, "return Unknown(fmt.Errorf(\"order %s: %w\", d.OrderID, ErrNoOrder))", "return Refused(errVoided)", "internal/protocol TestVanishedDuplicate"},
+	{"a shrink is not resolved", admin, "switch ended := a.reconciler.End(ctx, take, out); {", "switch ended := out; {", "internal/protocol TestShrinkUnheard/PostgreSQL"},
+	{"the second half of a group is left alone", record, "\t\terr = l.commit(half, own)\n", "\t\tif err = l.commit(half, own); err != nil {\n\t\t\treturn err\n\t\t}\n", "internal/ledger TestDividedGroup/SQLite"},
+	{"a failed fill is ignored", refill, "return fmt.Errorf(\"filling the gate: %w\", err)", "return nil", "internal/protocol TestFillFails"},
+	{"a part that cannot be given back is ignored", gateTake, "before a refusal: %v\", giveErr)", "before a refusal: %w\", giveErr)", "internal/stock/gate TestPartsOfTwoEpochs"},
+	{"a take that was settled since has no lines", segmented, "if short != noLine { // settled since", "if short != noLine && false {", "internal/stock/gate TestSettledBetween"},
+	{"an idle instance does not detect lost scripts", ownership, "\tif !loaded {\n\t\treturn g.follow(ctx, owner.Generation)\n\t}", "\t_ = loaded", "internal/protocol TestIdleInstance"},
+	{"a raise is not noted", ownership, "return g.setMark(ctx, ledger.Owner{Generation: next, Beat: seen.Beat})", "return nil", "internal/protocol TestIdleInstance"},
+	{"every try to recover counts", takes, "\tif err != nil {\n\t\treturn err\n\t}\n\tr.metrics.recoveries.WithLabelValues(ended).Inc()", "\tr.metrics.recoveries.WithLabelValues(ended).Inc()\n\tif err != nil {\n\t\treturn err\n\t}", "internal/protocol TestRecoveriesAreCounted"},
 }

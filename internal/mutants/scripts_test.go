@@ -12,27 +12,27 @@ const (
 	segmented = "internal/stock/gate/segmented.go"
 )
 
-// scripts are mutants of the gates.
+// scripts has mutants of the gates.
 var scripts = []mutant{
-	{"one more than there is, at the gate", takeLua, "left[i] < units[l]", "left[i] + 1 < units[l]", "internal/order TestRush/SQLite/lua"},
+	{"one more than there is, at the gate", takeLua, "available[i] < units[l]", "available[i] + 1 < units[l]", "internal/protocol TestRush/SQLite/lua"},
 	{"no record in flight", takeLua, "call('HSET', KEYS[2], unpack(writes))", "", "internal/stock/gate TestConformance/Script/Redis/InFlightHasAllLines"},
 	{"give twice", giveLua, "call('HDEL', KEYS[2], field)", "", "internal/stock/gate TestConformance/Script/Redis/GiveOnce"},
-	{"line 1 kept when line 2 fails, at the gate", takeLua, "if refusal == 0 then", "if refusal == 0 or at > numbers[first[t]] then", "internal/order TestPlace/SQLite/lua_unguarded"},
+	{"line 1 kept when line 2 fails, at the gate", takeLua, "if refusal == 0 then", "if refusal == 0 or at > numbers[first[t]] then", "internal/protocol TestPlace/SQLite/lua_unguarded"},
 	{"a read under an older token", readLua, "token < tonumber(fence)", "false", "internal/stock/gate TestOutlivedLock/redis/before/fence_true"},
 	{"a read raises no fence", readLua, "change .. ' ' .. ARGV[4]", "change .. ' ' .. fence", "internal/stock/gate TestOutlivedLock/redis/between/fence_true"},
-	{"a write does not look at the fence", writeLua, "ARGV[a + 1] ~= '0' and", "false and", "internal/stock/gate TestOutlivedLock/redis/between/fence_true"},
-	{"give does not look at the fence", giveLua, "token > 0 and token <", "false and token <", "internal/stock/gate TestFencesAreKept"},
-	{"an addition does not look at the fence", adjustLua, "token < tonumber(fence)", "false", "internal/stock/gate TestFencesAreKept"},
-	{"what lies in several segments is sold out", segmented, "if sum >= line.Quantity {", "if sum < 0 {", "internal/stock/gate TestGather/Redis"},
-	{"sold out while somebody gathers", segmented, "before%2 == 0 && before == after", "before <= after", "internal/stock/gate TestSoldOutWaitsForAGather"},
-	{"the remainder is nobody's", segmented, "if int64((n-first+count)%count) < units%int64(count) {", "if false {", "internal/stock/gate TestFillAndAdjustSpreadEvenly"},
-	{"an earlier generation's count is believed", takeLua, "if number < FIRST or number == 0 then", "if number == 0 then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},
-	{"a later generation's count is cut", takeLua, "if reply[i] > LAST then", "if false then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},
-	{"an earlier generation's count is believed by a reader", readLua, "or tonumber(match(count, '^%d+')) < FIRST", "", "internal/stock/gate TestGenerationsInTurn/Redis/ReadWrite"},
-	{"a later generation's count is cut by a reader", readLua, "if tonumber(epoch) > LAST then", "if false then", "internal/stock/gate TestGenerationsInTurn/Redis/ReadWrite"},
-	{"what a fill replaced is written", writeLua, "if match(call('HGET', KEYS[1], ARGV[a]) or '', '^%d+') ~= match(ARGV[a + 4], '^%S+ %d+ (%d+)') then", "if false then", "internal/stock/gate TestFillBetweenReadAndWrite"},
+	{"a write does not check the fence", writeLua, "ARGV[a + 1] ~= '0' and", "false and", "internal/stock/gate TestOutlivedLock/redis/between/fence_true"},
+	{"give does not check the fence", giveLua, "token > 0 and token <", "false and token <", "internal/stock/gate TestFencesAreKept"},
+	{"an addition does not check the fence", adjustLua, "token < tonumber(fence)", "false", "internal/stock/gate TestFencesAreKept"},
+	{"units in several segments count as sold out", segmented, "if sum >= line.Quantity {", "if sum < 0 {", "internal/stock/gate TestGather/Redis"},
+	{"sold out during a gather", segmented, "before%2 == 0 && before == after", "before <= after", "internal/stock/gate TestSoldOutWaitsForAGather"},
+	{"no segment gets the remainder", segmented, "if int64((n-first+count)%count) < units%int64(count) {", "if false {", "internal/stock/gate TestFillAndAdjustSpreadEvenly"},
+	{"an earlier generation's count is used", takeLua, "if number < FIRST_EPOCH or number == 0 then", "if number == 0 then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},
+	{"a later generation's count is cut", takeLua, "if reply[i] > LAST_EPOCH then", "if false then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},
+	{"an earlier generation's count is used by a reader", readLua, "or tonumber(match(count, '^%d+')) < FIRST_EPOCH", "", "internal/stock/gate TestGenerationsInTurn/Redis/ReadWrite"},
+	{"a later generation's count is cut by a reader", readLua, "if tonumber(epoch) > LAST_EPOCH then", "if false then", "internal/stock/gate TestGenerationsInTurn/Redis/ReadWrite"},
+	{"a count that a fill replaced is written", writeLua, "if match(count, '^%d+') ~= match(ARGV[a + 4], '^%S+ %d+ (%d+)') then", "if false then", "internal/stock/gate TestFillBetweenReadAndWrite"},
 	{"all generations have the same scripts", call, "first, last := g.Epochs()", "first, last := 0, 1<<53", "internal/stock/gate TestUnloadedGeneration/Redis/Script"},
-	{"all ledgers have the same scripts", call, "\"-- ledger %s\\nlocal FIRST", "\"-- %.0s\\nlocal FIRST", "internal/stock/gate TestLedgersHaveScriptsOfTheirOwn"},
-	{"parts of two epochs are one cut", segmented, "if line.Epoch != 0 && line.Epoch != cut.Epoch {", "if false {", "internal/stock/gate TestPartsOfTwoEpochs"},
+	{"all ledgers have the same scripts", call, "\"-- ledger %s\\nlocal FIRST_EPOCH", "\"-- %.0s\\nlocal FIRST_EPOCH", "internal/stock/gate TestLedgersHaveScriptsOfTheirOwn"},
+	{"parts of two epochs are one cut", segmented, "if cut.Epoch != 0 && cut.Epoch != epoch {", "if false {", "internal/stock/gate TestPartsOfTwoEpochs"},
 	{"a refusing Redis leaves the outcome open", call, "for _, prefix := range notRun {", "for _, prefix := range notRun[:0] {", "internal/stock/gate TestRefusalsOfTheServer"},
 }

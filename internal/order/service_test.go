@@ -5,384 +5,498 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
-// eachStrategy runs the test for every strategy, on every database, with guard
-// and without where there is a gate to guard.
-func eachStrategy(t *testing.T, test func(t *testing.T, s *shop, i *instance)) {
-	t.Helper()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		for _, spec := range strategy.Table() {
-			guards := []bool{true}
-			if spec.HasGate() {
-				guards = append(guards, false)
-			}
-			for _, guard := range guards {
-				name := spec.Name
-				if !guard {
-					name += " unguarded"
-				}
-				t.Run(name, func(t *testing.T) {
-					i := s.open(t, settings{strategy: spec.Name, noGuard: !guard})
-					test(t, s, i)
-					i.Close() // the next strategy adopts the stock
-				})
-			}
+// errAway is an error of a store.
+var errAway = errors.New("the store is away")
+
+// failing returns a function that returns err the first n times, and then nil.
+func failing(n int, err error) func() error {
+	return func() error {
+		if n == 0 {
+			return nil
 		}
-	})
+		n--
+		return err
+	}
 }
 
-// fresh is a SKU of the test's own.
-func fresh(name string) stock.SKU { return stock.SKU(name + "." + uuid.NewString()[:8]) }
-
-// TestPlace is what every strategy does for a client who is alone.
+// TestPlace checks the answer to a request without a key, and that all its units
+// are sold or back, for everything that gate, ledger and reconciler may answer.
 func TestPlace(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, s *shop, i *instance) {
-		a, b := fresh("a"), fresh("b")
-		lay(t, i, a, 5)
-		lay(t, i, b, 2)
-
-		o := mustPlace(t, i, asking(stock.Line{SKU: b, Quantity: 1}, stock.Line{SKU: a, Quantity: 2}))
-		want := []stock.Line{{SKU: a, Quantity: 2}, {SKU: b, Quantity: 1}}
-		if o.Status != Pending || o.Buyer != "buyer-1" || o.Strategy != i.strategy || !sameLines(o.Lines, want) {
-			t.Errorf("placed %+v", o)
-		}
-		if o.CreatedAt.Location() != time.UTC || o.CreatedAt.Nanosecond()%1000 != 0 {
-			t.Errorf("created at %v: not UTC, or not whole microseconds", o.CreatedAt)
-		}
-		found, err := i.Order(t.Context(), o.ID)
-		if err != nil || !sameOrder(found, o) {
-			t.Errorf("found %+v, %v; placed %+v", found, err, o)
-		}
-		if _, err := i.Order(t.Context(), uuid.New()); !errors.Is(err, ErrUnknownOrder) {
-			t.Errorf("an order that nobody placed: %v", err)
-		}
-
-		// All lines or none: b has one unit left.
-		two := asking(stock.Line{SKU: a, Quantity: 1}, stock.Line{SKU: b, Quantity: 2})
-		mustRefuse(t, i, two, stock.ErrSoldOut)
-		if sku := skuOf(second(i.Place(t.Context(), two))); sku != b {
-			t.Errorf("%q is said to be sold out, not %q", sku, b)
-		}
-		nowhere := fresh("nowhere")
-		mustRefuse(t, i, asking(stock.Line{SKU: a, Quantity: 1}, stock.Line{SKU: nowhere, Quantity: 1}), stock.ErrUnknownSKU)
-
-		// Not one more, not one less.
-		mustPlace(t, i, asking(stock.Line{SKU: a, Quantity: 3}))
-		mustRefuse(t, i, ask(a), stock.ErrSoldOut)
-		mustPlace(t, i, ask(b))
-		mustRefuse(t, i, ask(b), stock.ErrSoldOut)
-
-		s.settled(t, i.gate, a)
-		s.settled(t, i.gate, b)
-		s.atRest(t, i.gate, a, 5)
-		s.atRest(t, i.gate, b, 2)
-	})
-}
-
-func sameOrder(a, b Order) bool {
-	return a.ID == b.ID && a.Buyer == b.Buyer && a.Status == b.Status && a.Strategy == b.Strategy &&
-		a.CreatedAt.Equal(b.CreatedAt) && a.ExpiresAt.Equal(b.ExpiresAt) && sameLines(a.Lines, b.Lines)
-}
-
-// sameLines compares what was asked for: a line as it was placed knows its
-// epoch, as it was read it does not.
-func sameLines(a, b []stock.Line) bool {
-	return slices.EqualFunc(a, b, func(x, y stock.Line) bool { return x.SKU == y.SKU && x.Quantity == y.Quantity })
-}
-
-func second(_ Order, _ bool, err error) error { return err }
-
-// TestKeys: a key names an intent. Its replay is the first answer, whatever
-// became of the stock and of the order since.
-func TestKeys(t *testing.T) {
-	t.Parallel()
-	eachStrategy(t, func(t *testing.T, s *shop, i *instance) {
-		a, b := fresh("a"), fresh("b")
-		lay(t, i, a, 3)
-		lay(t, i, b, 3)
-		k1, k2 := string(fresh("k-1")), string(fresh("k-2"))
-		both := func() Request {
-			return asking(stock.Line{SKU: a, Quantity: 1}, stock.Line{SKU: b, Quantity: 2}).keyed(k1)
-		}
-		first := mustPlace(t, i, both())
-
-		replay := func(r Request) {
-			t.Helper()
-			o, replayed, err := i.Place(t.Context(), r)
-			if err != nil || !replayed || !sameOrder(o, first) {
-				t.Errorf("replayed %v: %+v, %v; the first answer was %+v", replayed, o, err, first)
-			}
-		}
-		replay(both())
-		turned := both()
-		slices.Reverse(turned.Lines)
-		replay(turned)
-
-		other := both()
-		other.Lines[1].Quantity = 1
-		mustRefuse(t, i, other, ErrKeyReused)
-		mustRefuse(t, i, ask(a).keyed(k1), ErrKeyReused)
-
-		// Another buyer's key is another key.
-		theirs := both()
-		theirs.Buyer = "buyer-2"
-		theirs.Lines = []stock.Line{{SKU: a, Quantity: 1}}
-		if o := mustPlace(t, i, theirs); o.ID == first.ID {
-			t.Error("two buyers share an order")
-		}
-
-		// A refusal is not remembered: the key is as good as new after a restock.
-		mustRefuse(t, i, asking(stock.Line{SKU: a, Quantity: 2}).keyed(k2), stock.ErrSoldOut)
-		mustPlace(t, i, ask(a)) // sold out now
-		replay(both())
-		mustRefuse(t, i, ask(a).keyed(k2), stock.ErrSoldOut)
-		lay(t, i, a, 5)
-		mustPlace(t, i, asking(stock.Line{SKU: a, Quantity: 2}).keyed(k2))
-
-		// An order that was paid or cancelled meanwhile was pending once.
-		if err := s.sql.DB().Exec("UPDATE orders SET status = 'paid' WHERE id = ?", idColumn(s.sql.DB(), first.ID)).Error; err != nil {
-			t.Fatal(err)
-		}
-		replay(both())
-
-		s.settled(t, i.gate, a)
-		s.settled(t, i.gate, b)
-		s.atRest(t, i.gate, a, 5)
-		s.atRest(t, i.gate, b, 2)
-	})
-}
-
-// TestTwins: many requests under one key at once make one order.
-func TestTwins(t *testing.T) {
-	t.Parallel()
-	eachStrategy(t, func(t *testing.T, s *shop, i *instance) {
-		sku := fresh("twins")
-		lay(t, i, sku, 100)
-		const twins = 12
-		var heard [twins]<-chan reply
-		for n := range heard {
-			heard[n] = place(t.Context(), i, ask(sku).keyed(string(sku)))
-		}
-		ids := make(map[uuid.UUID]bool)
-		var fresh int
-		for n := range heard {
-			a := wait(t, "a twin's answer", heard[n])
-			switch {
-			case a.err == nil:
-				ids[a.order.ID] = true
-				if !a.replayed {
-					fresh++
+	reconcilable := []error{
+		stock.Refuse(apple, stock.ErrNotFilled), stock.Refuse(apple, stock.ErrStaleEpoch), stock.Refuse(apple, stock.ErrNotAdopted),
+		stock.Refuse(apple, stock.ErrLaterGeneration), stock.ErrNoGeneration,
+	}
+	tests := []struct {
+		name    string
+		noGate  bool
+		request Request
+		prepare func(s *shop)
+		want    error // nil: the order is accepted
+		takes   int   // at the gate
+		records int
+		open    bool // the take cannot be ended
+	}{
+		{name: "accepted", request: ask(), takes: 1, records: 1},
+		{name: "accepted without a gate", noGate: true, request: ask(), records: 1},
+		{name: "accepted for two SKUs", request: asking(pear, apple), takes: 1, records: 1},
+		{
+			name: "sold out at the gate", request: ask(), want: stock.ErrSoldOut, takes: 1,
+			prepare: func(s *shop) { s.gate.refuse = failing(1, stock.Refuse(apple, stock.ErrSoldOut)) },
+		},
+		{
+			name: "sold out in the ledger", request: Request{Lines: []stock.Line{{SKU: apple, Quantity: units + 1}}}, noGate: true,
+			want: stock.ErrSoldOut, records: 1,
+		},
+		{
+			name: "sold out in the ledger behind a gate", request: ask(), want: stock.ErrSoldOut, takes: 1, records: 1,
+			prepare: func(s *shop) {
+				s.ledger.answer = func(ledger.Outcome) ledger.Outcome {
+					clear(s.ledger.orders)
+					s.ledger.available[apple] = units
+					return ledger.Refused(stock.Refuse(apple, stock.ErrSoldOut))
 				}
-			case !errors.Is(a.err, ErrInProgress) && !errors.Is(a.err, ErrBusy):
-				t.Errorf("a twin heard %v", a.err)
-			}
-		}
-		if len(ids) != 1 || fresh != 1 {
-			t.Errorf("%d orders, %d answers said new; want one of each", len(ids), fresh)
-		}
-		gate := i.gate
-		if spec, _ := strategy.Find(i.strategy); !spec.Sound {
-			gate = nil // one that miscounts twins
-		}
-		s.settled(t, gate, sku)
-		s.atRest(t, gate, sku, 1)
-	})
-}
-
-// TestStock: growing and shrinking, in any strategy.
-func TestStock(t *testing.T) {
-	t.Parallel()
-	eachStrategy(t, func(t *testing.T, s *shop, i *instance) {
-		sku := fresh("stock")
-		set := func(total int64) (Stock, bool, error) {
-			return i.SetStock(t.Context(), Setting{SKU: sku, Kind: stock.Coupon, Total: total})
-		}
-		expect := func(total, available int64, wantCreated bool) {
-			t.Helper()
-			st, created, err := set(total)
-			want := Stock{SKU: sku, Kind: stock.Coupon, Total: total, Available: available, Sold: total - available}
-			if err != nil || created != wantCreated || st != want {
-				t.Errorf("setting %d: %+v, created %v, %v; want %+v", total, st, created, err, want)
-			}
-			if got, err := i.Stock(t.Context(), sku); err != nil || got != want {
-				t.Errorf("after setting %d: %+v, %v; want %+v", total, got, err, want)
-			}
-		}
-		if _, err := i.Stock(t.Context(), sku); !errors.Is(err, stock.ErrUnknownSKU) {
-			t.Errorf("a SKU that nobody laid in: %v", err)
-		}
-		expect(3, 3, true)
-		mustPlace(t, i, asking(stock.Line{SKU: sku, Quantity: 3}))
-		mustRefuse(t, i, ask(sku), stock.ErrSoldOut)
-		s.settled(t, i.gate, sku)
-		expect(5, 2, false)
-		expect(5, 2, false)
-		mustPlace(t, i, ask(sku))
-		s.settled(t, i.gate, sku)
-		expect(4, 0, false)
-		if _, _, err := set(3); !errors.Is(err, ErrBelowSold) {
-			t.Errorf("setting less than is sold: %v", err)
-		}
-		mustRefuse(t, i, ask(sku), stock.ErrSoldOut)
-		if _, _, err := i.SetStock(t.Context(), Setting{SKU: sku, Kind: stock.Product, Total: 4}); !errors.Is(err, ErrKindFixed) {
-			t.Errorf("changing the kind: %v", err)
-		}
-		expect(6, 2, false)
-		s.settled(t, i.gate, sku) // the administrator's take
-		audit, err := i.Audit(t.Context(), sku)
-		if err != nil || audit.Total != 6 || audit.Sold != 4 || audit.Oversold != 0 || audit.LedgerAvailable != 2 || audit.Drift != 0 {
-			t.Errorf("audit %+v, %v", audit, err)
-		}
-		if (audit.GateAvailable == nil) != (i.gate == nil) || (audit.GateInFlight == nil) != (i.gate == nil) {
-			t.Errorf("gate figures without a gate, or none with one: %+v", audit)
-		}
-		if i.gate != nil && (*audit.GateAvailable != 2 || *audit.GateInFlight != 0) {
-			t.Errorf("the gate has %d, and %d in flight", *audit.GateAvailable, *audit.GateInFlight)
-		}
-		s.atRest(t, i.gate, sku, 4)
-	})
-}
-
-func TestListStock(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		i := s.open(t, settings{strategy: "lua"})
-		// In byte order: digits, capitals, small letters.
-		names := []stock.SKU{"0-9", "A.b", "B", "a", "a-b", "a.b", "a:b", "b_1"}
-		for n, name := range names {
-			lay(t, i, name, int64(n))
-		}
-		var all []stock.SKU
-		var after stock.SKU
-		for range 10 {
-			page, next, err := i.ListStock(t.Context(), after, 3)
-			if err != nil || len(page) > 3 {
-				t.Fatalf("%d SKUs, %v", len(page), err)
-			}
-			for _, st := range page {
-				if want := int64(slices.Index(names, st.SKU)); st.Available != want || st.Total != want {
-					t.Errorf("%+v, want %d", st, want)
+			},
+		},
+		{name: "unknown SKU", request: asking("plum"), want: stock.ErrUnknownSKU, takes: 1},
+		{name: "unknown SKU without a gate", noGate: true, request: asking("plum"), want: stock.ErrUnknownSKU, records: 1},
+		{
+			name: "the gate is busy", request: ask(), want: stock.ErrBusy, takes: 1,
+			prepare: func(s *shop) { s.gate.refuse = failing(1, stock.ErrBusy) },
+		},
+		{
+			name: "the take was burned", request: ask(), want: stock.ErrBusy, takes: 1,
+			prepare: func(s *shop) { s.gate.refuse = failing(1, stock.ErrBurned) },
+		},
+		{
+			name: "another take of the order is in flight", request: ask(), want: ErrInProgress, takes: 1,
+			prepare: func(s *shop) { s.gate.refuse = failing(1, stock.ErrInFlight) },
+		},
+		{
+			name: "the answer of the gate is lost", request: ask(), want: stock.ErrBusy, takes: 1,
+			prepare: func(s *shop) { s.gate.lost = errAway },
+		},
+		{
+			name: "the take did not reach the gate", request: ask(), want: stock.ErrBusy, takes: 1,
+			prepare: func(s *shop) { s.gate.refuse = failing(1, errAway) },
+		},
+		{
+			name: "the answer of the gate is lost and so is the give", request: ask(), want: stock.ErrUnavailable, takes: 1, open: true,
+			prepare: func(s *shop) { s.gate.lost, s.gate.stuck = errAway, errAway },
+		},
+		{
+			name: "the epoch was raised after the take", request: ask(), takes: 2, records: 2,
+			prepare: func(s *shop) {
+				s.ledger.before = func(stock.Take) { s.ledger.epoch, s.ledger.before = 2, nil }
+			},
+		},
+		{
+			name: "the answer of the ledger is lost after the commit", request: ask(), takes: 1, records: 1,
+			prepare: func(s *shop) {
+				s.ledger.answer = func(ledger.Outcome) ledger.Outcome { return ledger.Unknown(errAway) }
+			},
+		},
+		{
+			name: "the commit was lost", request: ask(), want: stock.ErrBusy, takes: 1, records: 1,
+			prepare: func(s *shop) {
+				s.ledger.answer = func(ledger.Outcome) ledger.Outcome {
+					clear(s.ledger.orders)
+					s.ledger.available[apple] = units
+					return ledger.Unknown(errAway)
 				}
-				all = append(all, st.SKU)
-			}
-			if after = next; after == "" {
-				break
-			}
-		}
-		if !slices.Equal(all, names) {
-			t.Errorf("listed %v, want %v", all, names)
-		}
-	})
-}
-
-// TestLayouts: once another strategy has adopted the stock, an instance of the
-// one before sells nothing more, and says that it is not ready.
-func TestLayouts(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		for _, next := range strategy.Names() {
-			t.Run("lua to "+next, func(t *testing.T) {
-				sku := fresh("layout")
-				old := s.open(t, settings{strategy: "lua"})
-				lay(t, old, sku, 10)
-				mustPlace(t, old, ask(sku))
-				if err := old.Ready(t.Context()); err != nil {
-					t.Fatal(err)
+			},
+		},
+		{
+			name: "the ledger is away after a commit", request: ask(), want: stock.ErrUnavailable, takes: 1, records: 1, open: true,
+			prepare: func(s *shop) {
+				s.ledger.answer = func(ledger.Outcome) ledger.Outcome { return ledger.Unknown(errAway) }
+				s.ledger.away = errAway
+			},
+		},
+		{
+			name: "the ledger's queue is full", request: ask(), want: stock.ErrBusy, takes: 1, records: 1,
+			prepare: func(s *shop) {
+				s.ledger.answer = func(ledger.Outcome) ledger.Outcome {
+					clear(s.ledger.orders)
+					s.ledger.available[apple] = units
+					return ledger.Refused(fmt.Errorf("%w: the queue is full", stock.ErrBusy))
 				}
-				young := s.open(t, settings{strategy: next})
-				mustPlace(t, young, ask(sku))
-				if next != "lua" {
-					mustRefuse(t, old, ask(sku), ErrSuperseded)
-					if err := old.Ready(t.Context()); !errors.Is(err, ErrSuperseded) {
-						t.Errorf("the old instance is ready: %v", err)
+			},
+		},
+		{
+			name: "superseded", request: ask(), want: stock.ErrSuperseded,
+			prepare: func(s *shop) { s.reconciler.unusable = stock.ErrSuperseded },
+		},
+		{
+			name: "unusable", request: ask(), want: stock.ErrBusy,
+			prepare: func(s *shop) { s.reconciler.unusable = errAway },
+		},
+		{
+			name: "superseded while mending", request: ask(), want: stock.ErrSuperseded, takes: 1,
+			prepare: func(s *shop) {
+				s.gate.refuse, s.reconciler.cannot = failing(1, stock.ErrNoGeneration), fmt.Errorf("%w: %q", stock.ErrSuperseded, "merged")
+			},
+		},
+		{
+			name: "the gate is stale and cannot be mended", request: ask(), want: stock.ErrBusy, takes: 1,
+			prepare: func(s *shop) {
+				s.gate.refuse, s.reconciler.cannot = failing(1, stock.ErrNoGeneration), errAway
+			},
+		},
+		{
+			name: "an ID that another order has", request: ask(), want: stock.ErrUnavailable, takes: 1, records: 1,
+			prepare: func(s *shop) {
+				s.ledger.before = func(taken stock.Take) {
+					s.ledger.orders[taken.OrderID] = Order{ID: taken.OrderID, TakeID: uuid.New(), Status: ledger.Cancelled, Lines: taken.Lines}
+				}
+			},
+		},
+	}
+	for _, reason := range reconcilable {
+		for _, n := range []int{1, maxTries - 1, maxTries} {
+			test := tests[0]
+			test.name = fmt.Sprintf("%d times %v", n, reason)
+			test.prepare = func(s *shop) { s.gate.refuse = failing(n, reason) }
+			test.takes = min(n+1, maxTries)
+			if n == maxTries {
+				test.want, test.records = stock.ErrBusy, 0
+			}
+			tests = append(tests, test)
+		}
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newShop(!test.noGate)
+				if test.prepare != nil {
+					test.prepare(s)
+				}
+				s.ledger.read = func(id uuid.UUID) (*Order, error) {
+					t.Errorf("read order %s for a request without a key", id)
+					return nil, ledger.ErrNoOrder
+				}
+				o, replayed, err := s.Place(t.Context(), test.request)
+				s.ledger.read = nil
+				if !errors.Is(err, test.want) || replayed {
+					t.Errorf("answered %+v, replayed %v, %v; want %v", o, replayed, err, test.want)
+				}
+				if (err == nil) != (o.ID != uuid.Nil) {
+					t.Errorf("the order is %+v, the error %v", o, err)
+				}
+				for _, unknown := range []error{stock.ErrUnavailable, stock.ErrBusy} {
+					if errors.Is(err, unknown) != errors.Is(test.want, unknown) {
+						t.Errorf("answered %v, want %v", err, test.want)
 					}
 				}
-				if err := young.Ready(t.Context()); err != nil {
-					t.Error(err)
+				if s.gate != nil && s.gate.takes != test.takes || s.ledger.records != test.records {
+					t.Errorf("%d takes and %d records, want %d and %d", s.gate.takes, s.ledger.records, test.takes, test.records)
 				}
-				s.settled(t, young.gate, sku)
-				s.atRest(t, young.gate, sku, 2)
-				old.Close()
-				young.Close()
+				if test.open {
+					if s.reconciler.open != 1 {
+						t.Errorf("%d takes were left open, want 1", s.reconciler.open)
+					}
+					return
+				}
+				sold := int64(0)
+				if test.want == nil {
+					sold = 1
+					if read, err := s.Order(t.Context(), o.ID); err != nil || !sameOrder(read, o) || o.Status != ledger.Pending || o.Buyer != "buyer-1" {
+						t.Errorf("answered %+v, read %+v, %v", o, read, err)
+					}
+				}
+				s.atRest(t, sold)
 			})
-		}
-	})
-}
-
-// TestOrderIDs: IDs of keys are stable for ever, and apart where they should
-// be.
-func TestOrderIDs(t *testing.T) {
-	r, service := Request{Buyer: "ab", Key: "c"}, Service{ledgerID: uuid.New()}
-	orderID := service.orderID
-	other := Service{ledgerID: uuid.New()}
-	if orderID(r, 0) == other.orderID(r, 0) {
-		t.Error("who knows buyer and key knows the ID")
-	}
-	if got := orderID(r, 0).String(); got != orderID(r, 0).String() || got[14] != '8' || !strings.ContainsRune("89ab", rune(got[19])) {
-		t.Errorf("%s is not stable, or not of version 8", got)
-	}
-	seen := make(map[uuid.UUID]string)
-	for _, r := range []Request{{Buyer: "ab", Key: "c"}, {Buyer: "a", Key: "bc"}, {Buyer: "abc", Key: " "}} {
-		for generation := range 3 {
-			id, name := orderID(r, generation), fmt.Sprint(r.Buyer, "/", r.Key, "/", generation)
-			if seen[id] != "" {
-				t.Errorf("%s and %s share an ID", seen[id], name)
-			}
-			seen[id] = name
-		}
-	}
-	a, b := orderID(Request{Buyer: "x"}, 0), orderID(Request{Buyer: "x"}, 0)
-	if a == b || a.Version() != 7 {
-		t.Errorf("without a key: %v and %v", a, b)
+		})
 	}
 }
 
-// TestHangUp: a buyer who hangs up changes nothing for the others, and hears
-// the truth when he asks again under his key.
-func TestHangUp(t *testing.T) {
+// TestMendsAllLines checks that a refused take of several SKUs has all of them
+// mended, though the refusal names one.
+func TestMendsAllLines(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		for _, name := range []string{"lua", "merged", "for-update"} {
-			t.Run(name, func(t *testing.T) {
-				sku := fresh("hangup")
-				i := s.openHooked(t, settings{strategy: name})
-				lay(t, i.instance, sku, 10)
+	s := newShop(true)
+	clear(s.gate.available)
+	s.mustPlace(t, asking(pear, apple))
+	if want := [][]stock.SKU{{apple, pear}}; !slices.EqualFunc(s.reconciler.mended, want, slices.Equal) {
+		t.Errorf("mended %v, want %v", s.reconciler.mended, want)
+	}
+	s.atRest(t, 1)
+}
 
-				ctx, hangUp := context.WithCancel(t.Context())
-				reached, proceed := i.cutter.after.arm()
-				defer proceed()
-				his := place(ctx, i.instance, ask(sku).keyed("his"+string(sku)))
-				wait(t, "his transaction", reached)
-				theirs := place(t.Context(), i.instance, ask(sku))
-				hangUp()
-				// He leaves while his transaction is open: his outcome is sought
-				// by an insert that waits for it.
-				proceed()
-				a := wait(t, "his answer", his)
-				if b := wait(t, "their answer", theirs); b.err != nil {
-					t.Errorf("a neighbour heard %v", b.err)
+// TestEndedContext checks that a request whose context has ended takes nothing, and
+// is answered its earlier order if it has one.
+func TestEndedContext(t *testing.T) {
+	t.Parallel()
+	s := newShop(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := s.Place(ctx, keyed()); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, context.Canceled) {
+		t.Errorf("answered %v", err)
+	}
+	if s.gate.takes != 0 || s.ledger.records != 0 {
+		t.Errorf("%d takes, %d records", s.gate.takes, s.ledger.records)
+	}
+	first := s.mustPlace(t, keyed())
+	if o, replayed, err := s.Place(ctx, keyed()); err != nil || !replayed || !sameOrder(o, first) {
+		t.Errorf("answered %+v, replayed %v, %v; want %+v", o, replayed, err, first)
+	}
+	s.atRest(t, 1)
+}
+
+// TestReplay checks that a key is answered with its first answer, whatever became
+// of the order since.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	for _, status := range []ledger.Status{ledger.Pending, ledger.Paid, ledger.Cancelled, ledger.Expired} {
+		t.Run(string(status), func(t *testing.T) {
+			s := newShop(true)
+			first := s.mustPlace(t, keyed())
+			now := first
+			now.Status = status
+			s.ledger.orders[first.ID] = now
+			if o, replayed, err := s.Place(t.Context(), keyed()); err != nil || !replayed || !sameOrder(o, first) || o.Status != ledger.Pending {
+				t.Errorf("answered %+v, replayed %v, %v; want %+v", o, replayed, err, first)
+			}
+			s.ledger.read = func(uuid.UUID) (*Order, error) { return nil, errAway }
+			if o, replayed, err := s.Place(t.Context(), keyed()); err != nil || !replayed || !sameOrder(o, first) {
+				t.Errorf("without a lookup: answered %+v, replayed %v, %v; want %+v", o, replayed, err, first)
+			}
+			s.ledger.read = nil
+			if read, err := s.Order(t.Context(), first.ID); err != nil || read.Status != status {
+				t.Errorf("the order is %+v, %v", read, err)
+			}
+			for _, lines := range [][]stock.Line{
+				{{SKU: apple, Quantity: 2}}, {{SKU: pear, Quantity: 1}}, {{SKU: apple, Quantity: 1}, {SKU: pear, Quantity: 1}},
+			} {
+				o, replayed, err := s.Place(t.Context(), Request{Buyer: "buyer-1", Key: "key-1", Lines: lines})
+				if !errors.Is(err, ErrKeyReused) || replayed || o.ID != uuid.Nil {
+					t.Errorf("%v: answered %+v, replayed %v, %v", lines, o, replayed, err)
 				}
-				o, replayed, err := i.Place(t.Context(), ask(sku).keyed("his"+string(sku)))
-				switch {
-				case err != nil:
-					t.Errorf("asking again: %v", err)
-				case a.err == nil && (!replayed || o.ID != a.order.ID):
-					t.Errorf("he heard %v, and then %v, replayed %v", a.order.ID, o.ID, replayed)
+			}
+			if len(s.ledger.orders) != 1 || s.gate.available[apple] != units-1 || s.gate.available[pear] != units || len(s.gate.inFlight) > 0 {
+				t.Errorf("orders %v; the gate has %v available, %v in flight", s.ledger.orders, s.gate.available, s.gate.inFlight)
+			}
+		})
+	}
+}
+
+// TestSortsLines checks that a key is the same request whatever the order of its
+// lines.
+func TestSortsLines(t *testing.T) {
+	t.Parallel()
+	s := newShop(true)
+	one, other := asking(apple, pear), asking(pear, apple)
+	one.Key, other.Key = "key-1", "key-1"
+	first := s.mustPlace(t, one)
+	if o, replayed, err := s.Place(t.Context(), other); err != nil || !replayed || !sameOrder(o, first) {
+		t.Errorf("answered %+v, replayed %v, %v; want %+v", o, replayed, err, first)
+	}
+	s.atRest(t, 1)
+}
+
+// TestRefusedReplay checks that a request is refused only if its key has no order.
+func TestRefusedReplay(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		prepare func(s *shop)
+		want    error // without an order
+		reason  error
+	}{
+		{"sold out", func(s *shop) { s.gate.refuse = failing(1, stock.Refuse(apple, stock.ErrSoldOut)) }, stock.ErrSoldOut, stock.ErrSoldOut},
+		{"in flight", func(s *shop) { s.gate.refuse = failing(1, stock.ErrInFlight) }, ErrInProgress, stock.ErrInFlight},
+		{"burned", func(s *shop) { s.gate.refuse = failing(1, stock.ErrBurned) }, stock.ErrBusy, stock.ErrBurned},
+		{"superseded", func(s *shop) { s.reconciler.unusable = stock.ErrSuperseded }, stock.ErrSuperseded, stock.ErrSuperseded},
+		{"unusable", func(s *shop) { s.reconciler.unusable = errAway }, stock.ErrBusy, errAway},
+		{"lost take", func(s *shop) { s.gate.refuse = failing(1, errAway) }, stock.ErrBusy, errAway},
+		{"stale for ever", func(s *shop) { s.gate.refuse = failing(maxTries, stock.ErrNoGeneration) }, stock.ErrBusy, stock.ErrNoGeneration},
+		{"not mended", func(s *shop) {
+			s.gate.refuse, s.reconciler.cannot = failing(1, stock.ErrNoGeneration), errAway
+		}, stock.ErrBusy, errAway},
+		{"unknown outcome", func(s *shop) {
+			s.ledger.before = func(stock.Take) { s.ledger.away = errAway }
+			s.ledger.answer = func(out ledger.Outcome) ledger.Outcome { return ledger.Unknown(errAway) }
+		}, stock.ErrUnavailable, errAway},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newShop(true)
+				first := s.mustPlace(t, keyed())
+				test.prepare(s)
+				if o, replayed, err := s.Place(t.Context(), keyed()); err != nil || !replayed || !sameOrder(o, first) {
+					t.Errorf("answered %+v, replayed %v, %v; want %+v", o, replayed, err, first)
 				}
-				s.settled(t, i.Service.gate, sku)
-				s.atRest(t, i.Service.gate, sku, 2)
-				i.Close()
+
+				// Without an answer to the lookup, the order may exist.
+				errUnread := errors.New("reading failed")
+				s = newShop(true)
+				s.ledger.read = func(uuid.UUID) (*Order, error) { return nil, errUnread }
+				test.prepare(s)
+				_, _, err := s.Place(t.Context(), keyed())
+				if !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, errUnread) || !errors.Is(err, test.reason) {
+					t.Errorf("answered %v, want unavailable, %v and %v", err, errUnread, test.reason)
+				}
+
+				s = newShop(true)
+				s.ledger.read = func(uuid.UUID) (*Order, error) { return nil, ledger.ErrNoOrder }
+				test.prepare(s)
+				if _, _, err := s.Place(t.Context(), keyed()); !errors.Is(err, test.want) {
+					t.Errorf("answered %v, want %v", err, test.want)
+				}
 			})
+		})
+	}
+}
+
+// TestVoid checks that a void order moves its key on to the next ID.
+func TestVoid(t *testing.T) {
+	t.Parallel()
+	s := newShop(true)
+	s.ledger.void(orderID(s.ledgerID, keyed(), 0))
+	first := s.mustPlace(t, keyed())
+	if want := orderID(s.ledgerID, keyed(), 1); first.ID != want {
+		t.Errorf("the order's ID is %s, want %s", first.ID, want)
+	}
+	if o, replayed, err := s.Place(t.Context(), keyed()); err != nil || !replayed || !sameOrder(o, first) {
+		t.Errorf("answered %+v, replayed %v, %v; want %+v", o, replayed, err, first)
+	}
+	if takes := s.gate.takes; takes != 3 {
+		t.Errorf("%d takes, want 3: two IDs, and one before the replay", takes)
+	}
+	// A refused request finds the order behind the void one.
+	s.gate.refuse = failing(1, stock.Refuse(apple, stock.ErrSoldOut))
+	if o, replayed, err := s.Place(t.Context(), keyed()); err != nil || !replayed || !sameOrder(o, first) {
+		t.Errorf("answered %+v, replayed %v, %v; want %+v", o, replayed, err, first)
+	}
+	if void, err := s.Order(t.Context(), orderID(s.ledgerID, keyed(), 0)); err != nil || void.Status != ledger.Void {
+		t.Errorf("the void order is %+v, %v", void, err)
+	}
+	s.atRest(t, 1)
+}
+
+// TestManyVoids checks that a key works after many void orders.
+func TestManyVoids(t *testing.T) {
+	t.Parallel()
+	s := newShop(true)
+	r := keyed()
+	for voids := range 25 {
+		taken := stock.Take{Deduction: stock.Deduction{OrderID: orderID(s.ledgerID, r, voids), TakeID: uuid.New(), Buyer: r.Buyer, Lines: r.Lines}}
+		if o := s.ledger.resolve(taken); !o.Refused() {
+			t.Fatal(o)
 		}
+	}
+	first := s.mustPlace(t, r)
+	if o, replayed, err := s.Place(t.Context(), r); err != nil || !replayed || o.ID != first.ID {
+		t.Errorf("replayed %v: %+v, %v", replayed, o, err)
+	}
+	s.atRest(t, 1)
+}
+
+// TestVoidsWithoutEnd checks that a request gives up if every ID of its key turns
+// out to be void.
+func TestVoidsWithoutEnd(t *testing.T) {
+	t.Parallel()
+	t.Run("each before it is recorded", func(t *testing.T) {
+		s := newShop(true)
+		s.ledger.before = func(taken stock.Take) { s.ledger.void(taken.OrderID) }
+		_, _, err := s.Place(t.Context(), keyed())
+		if !errors.Is(err, stock.ErrBusy) || !errors.Is(err, errVoided) || s.ledger.records != maxTries {
+			t.Errorf("answered %v after %d records", err, s.ledger.records)
+		}
+		s.atRest(t, 0)
 	})
+	t.Run("all", func(t *testing.T) {
+		s := newShop(true)
+		s.ledger.void(orderID(s.ledgerID, keyed(), 0))
+		reads := 0
+		s.ledger.read = func(uuid.UUID) (*Order, error) {
+			reads++
+			return &Order{Status: ledger.Void}, nil
+		}
+		_, _, err := s.Place(t.Context(), keyed())
+		if !errors.Is(err, stock.ErrUnavailable) || reads != maxVoids {
+			t.Errorf("answered %v after %d reads", err, reads)
+		}
+		s.atRest(t, 0)
+	})
+	t.Run("the ledger is away", func(t *testing.T) {
+		s := newShop(true)
+		s.ledger.void(orderID(s.ledgerID, keyed(), 0))
+		s.ledger.read = func(uuid.UUID) (*Order, error) { return nil, errAway }
+		if _, _, err := s.Place(t.Context(), keyed()); !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, errAway) {
+			t.Errorf("answered %v", err)
+		}
+		s.atRest(t, 0)
+	})
+}
+
+// TestWaits checks that the waits between tries are bounded, and end with the
+// request's context.
+func TestWaits(t *testing.T) {
+	t.Parallel()
+	t.Run("bounded", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newShop(true)
+			s.gate.refuse = failing(maxTries, stock.ErrNoGeneration)
+			start := time.Now()
+			_, _, err := s.Place(t.Context(), ask())
+			took := time.Since(start)
+			if !errors.Is(err, stock.ErrBusy) || !errors.Is(err, stock.ErrNoGeneration) || s.gate.takes != 10 {
+				t.Errorf("answered %v after %d takes", err, s.gate.takes)
+			}
+			if took == 0 || took > 1300*time.Millisecond {
+				t.Errorf("10 tries took %v", took)
+			}
+		})
+	})
+	t.Run("end with the context", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newShop(true)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			const before = maxTries / 2
+			var lastTry time.Time
+			s.gate.refuse = func() error {
+				lastTry = time.Now()
+				if s.gate.takes == before {
+					cancel()
+				}
+				return stock.ErrNoGeneration
+			}
+			_, _, err := s.Place(ctx, ask())
+			if !errors.Is(err, stock.ErrBusy) || !errors.Is(err, context.Canceled) || !errors.Is(err, stock.ErrNoGeneration) {
+				t.Errorf("answered %v", err)
+			}
+			if waited := time.Since(lastTry); waited != 0 || s.gate.takes != before {
+				t.Errorf("waited %v after the end, %d takes", waited, s.gate.takes)
+			}
+		})
+	})
+}
+
+// TestOrder checks the answers to reading an order.
+func TestOrder(t *testing.T) {
+	t.Parallel()
+	s := newShop(true)
+	placed := s.mustPlace(t, ask())
+	if o, err := s.Order(t.Context(), placed.ID); err != nil || !sameOrder(o, placed) {
+		t.Errorf("read %+v, %v; want %+v", o, err, placed)
+	}
+	if o, err := s.Order(t.Context(), uuid.New()); !errors.Is(err, ErrUnknownOrder) || o.ID != uuid.Nil {
+		t.Errorf("read %+v, %v", o, err)
+	}
+	s.ledger.read = func(uuid.UUID) (*Order, error) { return nil, errAway }
+	if _, err := s.Order(t.Context(), placed.ID); !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, errAway) {
+		t.Errorf("read with %v", err)
+	}
 }

@@ -5,72 +5,71 @@ import (
 	"time"
 )
 
-// Gate is the fast count that admits a deduction before the database sees it.
-// It never invents stock: what it was not filled with it does not give away.
+// Gate is the fast count that admits a deduction before the database sees it. A
+// gate never admits more than it was filled with.
 //
-// Implementations are safe for concurrent use, by several processes over one
-// store too, as far as their strategy promises it. An error that is none of
-// this package's leaves the outcome open: the caller gives the take back.
+// Implementations are safe for concurrent use, also by several processes that
+// share a store, as far as their strategy promises it. An error that is not one
+// of this package's leaves the outcome open: the caller must give the take back.
 //
-// A gate runs under one generation. It believes no count that was filled under
-// another, and whatever its store has kept of earlier generations cannot run
-// under this one. ErrNoGeneration is the answer of every call that the store
-// cannot run under the generation: nothing was done.
+// A gate runs under one generation. It ignores counts that were filled under
+// another, and scripts of earlier generations cannot run under this one. Every
+// call answers ErrNoGeneration, and does nothing, if the store cannot run the
+// generation.
 type Gate interface {
-	// Use makes the gate run under the generation from now on. A gate that
-	// was never told runs under none.
+	// Use makes the gate run under generation g from now on. A new gate runs
+	// under no generation.
 	Use(g Generation)
 
-	// Load enables the store, all of its servers, to run the generation. Only
-	// the caller that raised the ledger to the generation may call it, and only
-	// once, whatever it returned: a store that came back with old data after
-	// the first Load must not run the generation.
+	// Load enables every server of the store to run generation g. Only the
+	// caller that raised the ledger to g may call it, and only once, whatever
+	// it returned: a store that came back with old data after the first Load
+	// must not run g.
 	Load(ctx context.Context, g Generation) error
 
 	// Loaded reports whether every server of the store can run the generation
-	// that the gate uses.
+	// in use.
 	Loaded(ctx context.Context) (bool, error)
 
-	// Mark returns the store's mark; a store without one has the zero Mark.
+	// Mark returns the store's mark, or the zero Mark if it has none.
 	Mark(ctx context.Context) (Mark, error)
 
 	// SetMark replaces the store's mark.
 	SetMark(ctx context.Context, m Mark) error
 
-	// Take cuts all lines or none, and in the same step records the deduction
-	// as in flight. It returns the deduction with each line's epoch. The same
-	// take sent again gets its first answer.
+	// Take cuts all lines or none, and records the deduction as in flight in
+	// the same step. The same deduction sent again gets its first answer.
 	//
-	// Errors: ErrSoldOut, ErrNotFilled and ErrSuperseded (as *Refusal),
-	// ErrInFlight, ErrBurned, ErrBusy, ErrNoGeneration. See Refuses.
-	Take(ctx context.Context, d Deduction) (Deduction, error)
+	// Errors: ErrSoldOut, ErrNotFilled and ErrLaterGeneration (as *Refusal),
+	// ErrInFlight, ErrBurned, ErrBusy, ErrNoGeneration. See NothingTaken.
+	Take(ctx context.Context, d Deduction) (Take, error)
 
-	// Settle forgets the records of takes that the ledger has. A take that is
-	// not in flight, or another's, is passed over.
-	Settle(ctx context.Context, ds ...Deduction) error
+	// Settle removes the records of takes that the ledger has. It ignores a
+	// take that is not in flight, or whose order another take holds.
+	Settle(ctx context.Context, takes ...Take) error
 
-	// Give returns the units that the take's records say, once; a take that
-	// has no record is burned, so that it cannot arrive later.
-	Give(ctx context.Context, d Deduction) error
+	// Give returns the units that the take's records name, once. It burns a
+	// take that has no record, so that the take cannot arrive later.
+	Give(ctx context.Context, t Take) error
 
-	// Fill replaces the SKU's count and forgets what was in flight, under a
-	// new epoch. ErrStaleEpoch: the gate has been filled under this epoch or
-	// a later one.
+	// Fill replaces the SKU's count under a new epoch and drops what was in
+	// flight. ErrStaleEpoch: the gate was filled under this epoch or a later
+	// one already.
 	Fill(ctx context.Context, sku SKU, epoch, units int64) error
 
-	// Adjust applies an addition once, and drops it if the gate was filled
-	// under a later epoch, as that fill has counted it. Nothing was applied
-	// with ErrNotFilled (as *Refusal): the gate was not filled under the
-	// change's epoch yet, and a fill on its way may not have counted it; and
-	// with ErrChangeGap (as *Refusal): the change before this one is missing.
+	// Adjust applies an addition once. It drops the addition if the gate was
+	// filled under a later epoch, because that fill included it. With an error
+	// nothing was applied. ErrNotFilled (as *Refusal): the gate is not filled
+	// under the change's epoch yet, and the fill under way may not include it.
+	// ErrChangeGap (as *Refusal): an earlier change is missing.
 	Adjust(ctx context.Context, c Change) error
 
-	// InFlight lists takes of the SKUs that were recorded at least olderThan
-	// ago by the gate's own clock, limit at the most. Each comes once, with
+	// InFlight lists up to limit takes of the SKUs that were recorded at least
+	// olderThan ago, by the gate's own clock. Each take is listed once, with
 	// all its lines. Beside an error, the list has what could be read.
-	InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...SKU) ([]Deduction, error)
+	InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...SKU) ([]Take, error)
 
-	// Level returns the counts of the SKUs, in their order. One that could
-	// not be read has its Err; the error joins them.
+	// Level returns the counts of the SKUs, in their order. A count that could
+	// not be read has its Err set; the error joins them.
 	Level(ctx context.Context, skus ...SKU) ([]Level, error)
 }

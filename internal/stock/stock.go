@@ -1,13 +1,11 @@
-// Package stock holds the words every way of cutting stock shares: what a
-// deduction asks for, what a gate and a cutter promise, and the errors they
-// answer with. It knows nothing of HTTP and nothing of how orders are kept.
+// Package stock defines the terms that every way of cutting stock shares: SKUs,
+// deductions, takes, epochs, the contract of a gate, and the errors. It depends
+// on no HTTP, SQL or Redis package.
 //
 // A gate admits, the ledger remembers, a lock only advises, the fence decides.
 package stock
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -59,111 +57,44 @@ func alphanumeric(c byte) bool {
 type Line struct {
 	SKU      SKU
 	Quantity int64 // 1 to MaxQuantity
-	// Epoch is set by Gate.Take: the epoch under which the gate cut the
-	// units. It is 0 where no gate did.
-	Epoch int64
-	// Parts are set by the Take of a gate that divides SKUs into segments: the
-	// segments that the units were cut from. nil: not known, or not divided.
-	Parts []Part
 }
 
-// Part is what a line took from one segment.
-type Part struct {
-	Segment  int
-	Quantity int64
-}
-
-// Deduction is one order's request for units, all lines or none.
+// Deduction is one order's request for units: all lines or none.
 type Deduction struct {
-	OrderID uuid.UUID // the same for every try under one idempotency key and generation
-	TakeID  uuid.UUID // fresh for every try
-	Buyer   string    // empty for an administrator's shrinking of stock
-	Lines   []Line    // 1 to MaxLines, by SKU, SKUs distinct
+	OrderID uuid.UUID // the same for every attempt under one idempotency key
+	TakeID  uuid.UUID // new for every attempt
+	Buyer   string    // empty if an administrator removes stock
+	Lines   []Line    // 1 to MaxLines, sorted by SKU, SKUs distinct
 }
 
-// SortLines puts lines in SKU order, the order in which every gate, cutter and
-// lock takes them.
+// SortLines sorts lines by SKU, the order in which gates, cutters and locks take
+// them.
 func SortLines(lines []Line) {
 	slices.SortFunc(lines, func(a, b Line) int { return strings.Compare(string(a.SKU), string(b.SKU)) })
 }
 
-// SKUsOf returns the SKUs of the deductions, each once, in SKU order.
-func SKUsOf(ds ...Deduction) []SKU {
-	skus := make([]SKU, 0, len(ds))
-	for _, d := range ds {
-		for _, line := range d.Lines {
-			skus = append(skus, line.SKU)
-		}
-	}
-	slices.Sort(skus)
-	return slices.Compact(skus)
-}
-
-// Level is what a gate counts for one SKU.
+// Level is a gate's count of one SKU.
 type Level struct {
 	SKU       SKU
-	Filled    bool  // the gate has a count for the SKU under its generation; else Available and InFlight are zero
-	Epoch     int64 // the epoch it was filled under, of whatever generation; 0: never
+	Filled    bool  // the gate has a count of the SKU under its generation; if not, Available and InFlight are 0
+	Epoch     int64 // the epoch of the last fill, of any generation; 0 if there was none
 	Available int64 // units not taken
 	InFlight  int64 // units taken and not yet settled
-	Err       error // the count could not be read, and nothing else is known
+	Err       error // if not nil, the count could not be read and the other fields are unknown
+}
+
+// Setting is what an administrator sets for a SKU.
+type Setting struct {
+	SKU   SKU
+	Kind  Kind
+	Total int64 // 0 to MaxTotal
 }
 
 // Change is one addition to a stock row that the ledger has committed and the
-// gate has yet to apply.
+// gate has not applied yet.
 type Change struct {
 	SKU    SKU
 	Epoch  int64 // the stock row's epoch when the change was committed
 	Number int64 // 1 for the first change under the epoch, then rising by 1
 	Delta  int64 // units, > 0
-}
-
-// Errors that gates and cutters answer with. Those that concern one SKU come
-// wrapped in a *Refusal.
-var (
-	ErrSoldOut    = errors.New("sold out")
-	ErrNotFilled  = errors.New("the gate has no count for the SKU")
-	ErrInFlight   = errors.New("another take of the same order is in flight")
-	ErrBurned     = errors.New("the take was given back before it arrived")
-	ErrBusy       = errors.New("too busy, nothing was cut")
-	ErrStaleEpoch = errors.New("the gate's epoch is not the stock row's")
-	ErrUnknownSKU = errors.New("unknown SKU")
-	// ErrNotAdopted: the stock row belongs to an earlier generation and must be
-	// adopted first.
-	ErrNotAdopted = errors.New("the stock row belongs to an earlier generation")
-	// ErrSuperseded: a stock row or a count belongs to a later generation than
-	// the caller's.
-	ErrSuperseded = errors.New("a later generation owns the stock")
-	// ErrNoGeneration: the gate's store cannot run the caller's generation.
-	ErrNoGeneration = errors.New("the gate's store does not run this generation")
-	// ErrConflict asks the ledger to try again in a new transaction.
-	ErrConflict = errors.New("the stock row changed since it was read")
-	// ErrChangeGap: a change arrived before the one that precedes it, so the
-	// gate has lost a write.
-	ErrChangeGap = errors.New("the gate misses an earlier change")
-)
-
-// Refusal is a reason that concerns one SKU of a deduction.
-type Refusal struct {
-	SKU    SKU
-	Reason error // one of the errors above
-}
-
-// Refuse names the SKU that reason concerns.
-func Refuse(sku SKU, reason error) *Refusal { return &Refusal{SKU: sku, Reason: reason} }
-
-func (r *Refusal) Error() string { return fmt.Sprintf("SKU %s: %v", r.SKU, r.Reason) }
-
-// Unwrap returns the reason, so that errors.Is finds it.
-func (r *Refusal) Unwrap() error { return r.Reason }
-
-// Refuses reports whether err is a gate's own refusal of a take: nothing was
-// cut, and nothing of the take is at the gate.
-func Refuses(err error) bool {
-	for _, reason := range []error{ErrSoldOut, ErrNotFilled, ErrInFlight, ErrBurned, ErrBusy, ErrSuperseded, ErrNoGeneration} {
-		if errors.Is(err, reason) {
-			return true
-		}
-	}
-	return false
 }

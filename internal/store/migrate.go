@@ -9,6 +9,7 @@ import (
 	"github.com/golang-migrate/migrate/v4"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/migrations"
 )
 
@@ -73,10 +74,10 @@ func (s *SQL) SchemaVersion(ctx context.Context) (version uint, dirty bool, err 
 }
 
 func (s *SQL) hasTable(ctx context.Context, name string) (bool, error) {
-	query := map[Dialect]string{
-		MySQL:    "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?",
-		Postgres: "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = CURRENT_SCHEMA() AND table_name = $1",
-		SQLite:   "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?",
+	query := map[sqltx.Dialect]string{
+		sqltx.MySQL:    "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?",
+		sqltx.Postgres: "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = CURRENT_SCHEMA() AND table_name = $1",
+		sqltx.SQLite:   "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?",
 	}[s.dialect]
 	var n int
 	if err := s.pool.QueryRowContext(ctx, query, name).Scan(&n); err != nil {

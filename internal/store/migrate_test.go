@@ -15,16 +15,17 @@ import (
 
 	"github.com/holdfast-stock/holdfast/migrations"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // tables returns the tables of the database, without that of the migrations.
 func tables(t testing.TB, s *SQL) []string {
 	t.Helper()
-	query := map[Dialect]string{
-		MySQL:    "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()",
-		Postgres: "SELECT table_name FROM information_schema.tables WHERE table_schema = CURRENT_SCHEMA()",
-		SQLite:   "SELECT name FROM sqlite_master WHERE type = 'table'",
+	query := map[sqltx.Dialect]string{
+		sqltx.MySQL:    "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()",
+		sqltx.Postgres: "SELECT table_name FROM information_schema.tables WHERE table_schema = CURRENT_SCHEMA()",
+		sqltx.SQLite:   "SELECT name FROM sqlite_master WHERE type = 'table'",
 	}[s.Dialect()]
 	var names []string
 	if err := s.DB().Raw(query).Scan(&names).Error; err != nil {

@@ -17,6 +17,8 @@ import (
 	"github.com/golang-migrate/migrate/v4/database"
 	migratemysql "github.com/golang-migrate/migrate/v4/database/mysql"
 	"gorm.io/driver/mysql"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 )
 
 func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
@@ -24,7 +26,7 @@ func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadURL, err)
 	}
-	s := &SQL{dialect: MySQL, target: "MySQL at " + config.Addr}
+	s := &SQL{dialect: sqltx.MySQL, target: "MySQL at " + config.Addr}
 	version, err := mysqlVersion(ctx, config)
 	if err != nil {
 		return nil, s.failed("connecting to", err)
@@ -38,9 +40,9 @@ func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadURL, err)
 	}
-	s.pool = sql.OpenDB(mysqlConnector{Connector: connector, texts: sessions.InterpolateParams})
+	s.pool = sql.OpenDB(sqltx.MySQLConnector(connector, sessions.InterpolateParams))
 	s, err = s.open(ctx, poolSize, mysql.New(mysql.Config{
-		Conn:                      pool{DB: s.pool, exec: execMySQL, begin: "START TRANSACTION", guard: mysqlGuard, guarded: mysqlGuarded},
+		Conn:                      sqltx.MySQLPool(s.pool),
 		SkipInitializeWithVersion: true, // the version only affects clauses that the ledger's SQL does not use
 	}))
 	if err != nil {
@@ -137,7 +139,7 @@ func setMySQLState(config *driver.Config, version string) {
 		config.Params = make(map[string]string)
 	}
 	maps.Copy(config.Params, mysqlState)
-	if isMariaDB(version) {
+	if sqltx.IsMariaDB(version) {
 		config.Params["check_constraint_checks"] = "1"
 	}
 	setDefault(config, "sql_mode", mysqlMode)
@@ -148,8 +150,6 @@ func setDefault(config *driver.Config, name, value string) {
 		config.Params[name] = value
 	}
 }
-
-func isMariaDB(version string) bool { return strings.Contains(version, "MariaDB") }
 
 // setMySQLBounds sets the bounds that the URL leaves unset. It returns how long a
 // connection may stay idle in the pool.
@@ -167,7 +167,7 @@ func setMySQLBounds(config *driver.Config, version string) (idle time.Duration) 
 	// server does not convert it.
 	set("character_set_client", "ascii")
 	set("collation_connection", "ascii_bin") // sets character_set_connection too
-	if isMariaDB(version) {
+	if sqltx.IsMariaDB(version) {
 		set("tx_isolation", "'READ-COMMITTED'")
 		set("idle_transaction_timeout", wholeSeconds(idleTransaction))
 		return connectionIdle
@@ -177,19 +177,6 @@ func setMySQLBounds(config *driver.Config, version string) (idle time.Duration) 
 	// idle sessions. The pool closes an idle connection before the server does.
 	set("wait_timeout", wholeSeconds(ioTimeout))
 	return ioTimeout / 2
-}
-
-// mysqlGuard returns a guard that fails unless the statement before it changed
-// this many rows. It fails by an integer overflow: that is an error in every
-// sql_mode, and the server skips the statements after it in the same text.
-func mysqlGuard(rows int64) Guard {
-	return func(value string) string { return fmt.Sprintf("IF(ROW_COUNT() = %d, %s, ~0 + 1)", rows, value) }
-}
-
-// mysqlGuarded reports whether err is a guard's overflow.
-func mysqlGuarded(err error) bool {
-	var e *driver.MySQLError
-	return errors.As(err, &e) && e.Number == mysqlOutOfRange
 }
 
 func wholeSeconds(d time.Duration) string { return strconv.Itoa(int(d / time.Second)) }

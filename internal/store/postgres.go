@@ -16,8 +16,9 @@ import (
 	migratepgx "github.com/golang-migrate/migrate/v4/database/pgx/v5"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/stdlib"
 	"gorm.io/driver/postgres"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 )
 
 func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
@@ -34,10 +35,10 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = connectTimeout
 	}
-	config.DialFunc = dialToConnect(postgresDialer().DialContext)
+	config.DialFunc = postgresDialer().DialContext
 	config.RuntimeParams["application_name"] = orDefault(config.RuntimeParams, "application_name", "holdfast")
 	s := &SQL{
-		dialect:    Postgres,
+		dialect:    sqltx.Postgres,
 		target:     "PostgreSQL at " + net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))),
 		migrations: func() (database.Driver, error) { return postgresMigrations(config) },
 	}
@@ -47,7 +48,6 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 		sessions.RuntimeParams[name] = orDefault(sessions.RuntimeParams, name, value)
 	}
 	sessions.RuntimeParams["standard_conforming_strings"] = "on"
-	sessions.OnNotice = keepWarning
 	pooled, err := behindPooler(ctx, sessions)
 	if err != nil {
 		return nil, s.failed("connecting to", poolerProblem(err))
@@ -57,8 +57,8 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 		// server, where the prepared statement does not exist.
 		sessions.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
-	s.pool = sql.OpenDB(postgresConnector{stdlib.GetConnector(*sessions)})
-	return s.open(ctx, poolSize, postgres.New(postgres.Config{Conn: pool{DB: s.pool, exec: execPostgres, begin: "START TRANSACTION", final: true}}))
+	s.pool = sql.OpenDB(sqltx.PostgresConnector(sessions))
+	return s.open(ctx, poolSize, postgres.New(postgres.Config{Conn: sqltx.PostgresPool(s.pool)}))
 }
 
 // postgresBounds are the bounds of a session unless the URL sets others. Neither
@@ -75,7 +75,7 @@ var postgresBounds = map[string]string{
 // and server. Behind a pooler, the process ID that the session reports differs
 // from the one that the client received when it connected.
 func behindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
-	conn, err := pgx.ConnectConfig(context.WithValue(ctx, connecting{}, true), config)
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return false, err
 	}
@@ -132,7 +132,7 @@ func postgresMigrations(config *pgx.ConnConfig) (database.Driver, error) {
 	config = config.Copy()
 	config.RuntimeParams["lock_timeout"] = milliseconds(migrationLockWait) // also bounds the wait for another process's migration
 	config.RuntimeParams["statement_timeout"] = "0"
-	pool := sql.OpenDB(postgresConnector{stdlib.GetConnector(*config)})
+	pool := sql.OpenDB(sqltx.PostgresConnector(config))
 	migrations, err := migratepgx.WithInstance(pool, &migratepgx.Config{})
 	if err != nil {
 		pool.Close()

@@ -269,8 +269,8 @@ func tlsConfig(secure bool, query url.Values) (*tls.Config, error) {
 	if !secure {
 		return nil, nil
 	}
-	// The server's name is that of the node dialled.
-	return &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: skip}, nil // skip is the user's choice
+	// The dialler sets the server name to the host of the node.
+	return &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: skip}, nil // skip is what the URL asks for
 }
 
 // noRetryDialer returns a dialler whose connections never make the cluster

@@ -11,12 +11,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	LogRedis(slog.New(slog.DiscardHandler)) // these tests stop servers, and every failed dial would be logged
+	LogRedis(slog.New(slog.DiscardHandler)) // tests stop servers, and the client would log each lost connection
 	os.Exit(testenv.Main(m))
 }
 
-// forEachSQL runs the test on every kind of database, each time with the URL of
-// an empty database.
+// forEachSQL runs the test on every kind of database. Each run has an empty
+// database of its own.
 func forEachSQL(t *testing.T, test func(t *testing.T, dbURL string)) {
 	t.Helper()
 	for _, server := range []struct {
@@ -34,7 +34,7 @@ func forEachSQL(t *testing.T, test func(t *testing.T, dbURL string)) {
 	}
 }
 
-// migrated opens and migrates the database, and closes it when the test ends.
+// migrated opens the database and creates its tables.
 func migrated(t testing.TB, dbURL string) *SQL {
 	t.Helper()
 	s := opened(t, dbURL)

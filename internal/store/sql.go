@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -11,7 +10,8 @@ import (
 	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/google/uuid"
 	"gorm.io/gorm"
-	"gorm.io/gorm/logger"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 )
 
 // Bounds of every session with the ledger's database. A waiter outlives the
@@ -25,25 +25,14 @@ const (
 	poolSize          = 32
 	connectionLife    = 30 * time.Minute
 	connectionIdle    = 5 * time.Minute
-	slowStatement     = time.Second
 	migrationLockWait = 30 * time.Second
-)
-
-// Dialect names a kind of database, as gorm's dialectors do.
-type Dialect string
-
-// The dialects.
-const (
-	MySQL    Dialect = "mysql" // MariaDB too
-	Postgres Dialect = "postgres"
-	SQLite   Dialect = "sqlite"
 )
 
 // SQL is the ledger's database. It is safe for concurrent use.
 type SQL struct {
 	db      *gorm.DB
 	pool    *sql.DB
-	dialect Dialect
+	dialect sqltx.Dialect
 	target  string // what error messages call it
 	// migrations opens a migration driver with a connection of its own, free
 	// of the sessions' bounds.
@@ -56,18 +45,18 @@ type SQL struct {
 //	postgres://user:password@host:port/name?parameter=value
 //	sqlite:///path/to/file?_pragma=name(value)
 //
-// User, password, host and name are percent-decoded; the query goes to the
-// driver (for MySQL it names driver parameters and session variables) and
-// overrides the bounds set here, but for what reading our own rows depends
-// on. The SQLite file is created, for its owner alone, if it is not there.
+// User, password, host and name are percent-decoded. The query goes to the driver;
+// for MySQL it names driver parameters and session variables. It overrides the
+// bounds set here, except the settings that reading our own rows depends on. A
+// missing SQLite file is created, and only its owner can read it.
 //
 // Sessions run at READ COMMITTED. A lock wait is bounded to 3 s, an idle
-// transaction to 2 s (MySQL, which has no such bound, ends a session silent
+// transaction to 2 s (MySQL has no such bound, and ends a session that is silent
 // for 10 s), a silent connection to 10 s. There are at most 32 connections (4
-// to SQLite). The first must come about within 5 s.
+// to SQLite). The first must be established within 5 s.
 //
 // Errors name the host and the problem, never the password. ErrBadURL: the URL
-// itself is at fault.
+// is invalid.
 func OpenSQL(ctx context.Context, rawURL string) (*SQL, error) {
 	u, err := parseURL(rawURL)
 	if err != nil {
@@ -99,7 +88,7 @@ func (s *SQL) open(ctx context.Context, size int, dialector gorm.Dialector) (*SQ
 			SkipDefaultTransaction: true,
 			DisableAutomaticPing:   true,
 			TranslateError:         true,
-			Logger:                 slowLog{slog.Default()},
+			Logger:                 sqltx.SlowLog(slog.Default()),
 			NowFunc:                func() time.Time { return time.Now().UTC() },
 		})
 	}
@@ -118,8 +107,11 @@ func (s *SQL) failed(doing string, err error) error {
 // prepared statements; statements are logged only if they take over 1 s.
 func (s *SQL) DB() *gorm.DB { return s.db }
 
+// Ledger returns the database as the ledger uses it.
+func (s *SQL) Ledger() *sqltx.DB { return sqltx.New(s.db, s.dialect) }
+
 // Dialect returns the kind of database.
-func (s *SQL) Dialect() Dialect { return s.dialect }
+func (s *SQL) Dialect() sqltx.Dialect { return s.dialect }
 
 // Ping reports whether the database answers.
 func (s *SQL) Ping(ctx context.Context) error {
@@ -167,28 +159,4 @@ func (s *SQL) LedgerID(ctx context.Context) (uuid.UUID, error) {
 
 // LogTo has slow statements logged to log instead of slog's default logger.
 // Call it before the pool is used.
-func (s *SQL) LogTo(log *slog.Logger) { s.db.Logger = slowLog{log} }
-
-// slowLog tells log of slow statements, without their values, and of nothing
-// else: whether an error is worth a line is for those to say who get it.
-type slowLog struct{ log *slog.Logger }
-
-var _ gorm.ParamsFilter = slowLog{}
-
-func (l slowLog) LogMode(logger.LogLevel) logger.Interface { return l }
-
-func (slowLog) Info(context.Context, string, ...any)  {}
-func (slowLog) Warn(context.Context, string, ...any)  {}
-func (slowLog) Error(context.Context, string, ...any) {}
-
-func (l slowLog) Trace(ctx context.Context, begin time.Time, statement func() (string, int64), err error) {
-	elapsed := time.Since(begin)
-	if elapsed < slowStatement || errors.Is(err, context.Canceled) {
-		return
-	}
-	text, rows := statement()
-	l.log.WarnContext(ctx, "slow statement", "sql", text, "rows", rows, "seconds", elapsed.Seconds(), "error", err)
-}
-
-// ParamsFilter keeps values out of the log.
-func (slowLog) ParamsFilter(_ context.Context, sql string, _ ...any) (string, []any) { return sql, nil }
+func (s *SQL) LogTo(log *slog.Logger) { s.db.Logger = sqltx.SlowLog(log) }

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"gorm.io/gorm"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -63,26 +64,28 @@ func TestOpenSQL_BadURL(t *testing.T) {
 }
 
 func TestOpenSQL_Unreachable(t *testing.T) {
-	nobody := closedPort(t)
+	closed := closedPort(t)
 	for _, dbURL := range []string{
-		"mysql://u:sesame@" + nobody + "/db",
-		"postgres://u:sesame@" + nobody + "/db",
+		"mysql://u:sesame@" + closed + "/db",
+		"postgres://u:sesame@" + closed + "/db",
 	} {
 		_, err := OpenSQL(t.Context(), dbURL)
 		if err == nil {
 			t.Fatalf("%s: no error", Redact(dbURL))
 		}
-		if errors.Is(err, ErrBadURL) || !strings.Contains(err.Error(), nobody) || strings.Contains(err.Error(), "sesame") {
+		if errors.Is(err, ErrBadURL) || !strings.Contains(err.Error(), closed) || strings.Contains(err.Error(), "sesame") {
 			t.Errorf("%s: error %q", Redact(dbURL), err)
 		}
 	}
 }
 
-func TestOpenSQL_SilentHostIsGivenUp(t *testing.T) {
+// TestOpenSQL_SilentHost checks that OpenSQL stops waiting for a host that does not
+// answer.
+func TestOpenSQL_SilentHost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes five seconds")
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // accepts and says nothing
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,8 +157,8 @@ func TestOpenSQL_SQLiteFolderMissing(t *testing.T) {
 func TestOpenSQL_SessionsAreBounded(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := opened(t, dbURL)
-		for query, want := range map[Dialect]map[string]string{
-			MySQL: {
+		for query, want := range map[sqltx.Dialect]map[string]string{
+			sqltx.MySQL: {
 				"SELECT @@tx_isolation":             "READ-COMMITTED",
 				"SELECT @@innodb_lock_wait_timeout": "3",
 				"SELECT @@idle_transaction_timeout": "2",
@@ -163,14 +166,14 @@ func TestOpenSQL_SessionsAreBounded(t *testing.T) {
 				"SELECT @@character_set_connection": "ascii",
 				"SELECT @@collation_connection":     "ascii_bin",
 			},
-			Postgres: {
+			sqltx.Postgres: {
 				"SHOW transaction_isolation":               "read committed",
 				"SHOW lock_timeout":                        "3s",
 				"SHOW idle_in_transaction_session_timeout": "2s",
 				"SHOW statement_timeout":                   "10s",
 				"SHOW application_name":                    "holdfast",
 			},
-			SQLite: {
+			sqltx.SQLite: {
 				"PRAGMA journal_mode": "wal",
 				"PRAGMA synchronous":  "2",
 				"PRAGMA busy_timeout": "5000",
@@ -195,16 +198,16 @@ func TestOpenSQL_QueryWins(t *testing.T) {
 			dbURL += "?"
 		}
 		s := opened(t, dbURL+query[scheme])
-		for query, want := range map[Dialect]map[string]string{
-			MySQL:    {"SELECT @@innodb_lock_wait_timeout": "7", "SELECT @@tx_isolation": "SERIALIZABLE"},
-			Postgres: {"SHOW lock_timeout": "7s", "SHOW application_name": "else"},
-			SQLite:   {"PRAGMA busy_timeout": "7"},
+		for query, want := range map[sqltx.Dialect]map[string]string{
+			sqltx.MySQL:    {"SELECT @@innodb_lock_wait_timeout": "7", "SELECT @@tx_isolation": "SERIALIZABLE"},
+			sqltx.Postgres: {"SHOW lock_timeout": "7s", "SHOW application_name": "else"},
+			sqltx.SQLite:   {"PRAGMA busy_timeout": "7"},
 		}[s.Dialect()] {
 			if got := one[string](t, s.DB(), query); got != want {
 				t.Errorf("%s: %q, want %q", query, got, want)
 			}
 		}
-		// What our own rows depend on stays: times come back as times, in UTC.
+		// The URL cannot change what reading rows relies on: times are times in UTC.
 		if err := s.MigrateUp(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -212,8 +215,9 @@ func TestOpenSQL_QueryWins(t *testing.T) {
 	})
 }
 
-// A stopped holder of a row lock must not cost the others more than one wait:
-// the server ends its session first.
+// TestOpenSQL_IdleTransactionEnds checks that the server ends the session of a
+// stopped instance that holds a row lock, before another session's wait for the
+// lock times out.
 func TestOpenSQL_IdleTransactionEnds(t *testing.T) {
 	for name, dbURL := range map[string]func(testenv.T) string{"MariaDB": testenv.MariaDB, "PostgreSQL": testenv.Postgres} {
 		for kind, statement := range map[string]string{
@@ -234,14 +238,16 @@ func TestOpenSQL_IdleTransactionEnds(t *testing.T) {
 					t.Errorf("the next writer waited %v", waited)
 				}
 				if err := holder.Exec("UPDATE stock SET available = 9 WHERE sku = 'a'").Error; err == nil {
-					t.Error("the holder's session lives")
+					t.Error("the holder's session has not ended")
 				}
 			})
 		}
 	}
 }
 
-func TestLedgerID_OneOfEachMigration(t *testing.T) {
+// TestLedgerID_NewWithEachMigration checks that a ledger keeps its ID until its
+// tables are dropped and created again.
+func TestLedgerID_NewWithEachMigration(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
 		ctx := t.Context()
@@ -265,12 +271,14 @@ func TestLedgerID_OneOfEachMigration(t *testing.T) {
 	})
 }
 
-func TestSchema_RowsAsTheServiceNeedsThem(t *testing.T) {
+// TestSchema_Rows checks what the service relies on in the tables: order, letter
+// case, checks and counts of affected rows.
+func TestSchema_Rows(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
 		checkRoundTrip(t, s)
 
-		// SQL sorts SKUs as Go does, and tells a from A.
+		// SQL sorts SKUs as Go does, and distinguishes upper and lower case.
 		skus := []string{"a", "B", "A-1", "A.1", "A:1", "A_1", "1", "a1", "Z", strings.Repeat("x", 64)}
 		for _, sku := range skus {
 			insertStock(t, s.DB(), sku)
@@ -284,8 +292,8 @@ func TestSchema_RowsAsTheServiceNeedsThem(t *testing.T) {
 			t.Errorf("sorted %q, want %q", sorted, skus)
 		}
 
-		run(t, s.DB(), "UPDATE stock SET available = -5 WHERE sku = 'a'") // without guard
-		if err := s.DB().Exec("UPDATE stock SET total = -1 WHERE sku = 'a'").Error; !IsStatementError(err) {
+		run(t, s.DB(), "UPDATE stock SET available = -5 WHERE sku = 'a'") // no check forbids it
+		if err := s.DB().Exec("UPDATE stock SET total = -1 WHERE sku = 'a'").Error; !sqltx.IsStatementError(err) {
 			t.Errorf("a negative total: error %v", err)
 		}
 		if found := s.DB().Exec("UPDATE stock SET total = total WHERE sku = 'a'").RowsAffected; found != 1 {
@@ -300,13 +308,13 @@ func checkRoundTrip(t *testing.T, s *SQL) {
 	id, take := uuid.New(), uuid.New()
 	created := time.Now().UTC().Truncate(time.Microsecond)
 	column := func(id uuid.UUID) any {
-		if s.Dialect() == Postgres {
+		if s.Dialect() == sqltx.Postgres {
 			return id.String()
 		}
 		return id[:]
 	}
 	insert := "INSERT INTO orders (id, take_id, buyer_id, status, strategy, created_at) VALUES (?, ?, 'b', 'pending', 'x', ?)"
-	if s.Dialect() == Postgres {
+	if s.Dialect() == sqltx.Postgres {
 		insert = strings.NewReplacer("(?, ?", "($1, $2", "?", "$3").Replace(insert)
 	}
 	if _, err := s.pool.ExecContext(t.Context(), insert, column(id), column(take), created); err != nil {
@@ -326,6 +334,8 @@ func checkRoundTrip(t *testing.T, s *SQL) {
 	}
 }
 
+// TestSlowLog_OnlySlowStatementsWithoutValues checks the log that a database has
+// unless LogTo names another.
 func TestSlowLog_OnlySlowStatementsWithoutValues(t *testing.T) {
 	var out bytes.Buffer
 	before := slog.Default()
@@ -366,6 +376,7 @@ func TestRedact(t *testing.T) {
 	}
 }
 
+// run runs a statement, which must succeed.
 func run(t testing.TB, db *gorm.DB, statement string, values ...any) {
 	t.Helper()
 	if err := db.Exec(statement, values...).Error; err != nil {
@@ -373,6 +384,7 @@ func run(t testing.TB, db *gorm.DB, statement string, values ...any) {
 	}
 }
 
+// one returns the one value that the query returns.
 func one[T any](t testing.TB, db *gorm.DB, query string) (value T) {
 	t.Helper()
 	if err := db.Raw(query).Row().Scan(&value); err != nil {
@@ -381,12 +393,13 @@ func one[T any](t testing.TB, db *gorm.DB, query string) (value T) {
 	return value
 }
 
+// insertStock inserts a stock row with 10 units.
 func insertStock(t testing.TB, db *gorm.DB, sku string) {
 	t.Helper()
 	run(t, db, "INSERT INTO stock (sku, kind, total, available) VALUES (?, 'product', 10, 10)", sku)
 }
 
-// closedPort returns an address at which nobody listens.
+// closedPort returns an address on which no process listens.
 func closedPort(t testing.TB) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

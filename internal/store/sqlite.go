@@ -13,12 +13,16 @@ import (
 	"github.com/glebarez/sqlite"
 	"github.com/golang-migrate/migrate/v4/database"
 	"gorm.io/gorm"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 )
 
 const (
 	sqliteConnections = 4 // there is one writer at a time; the others read
 	sqliteBusy        = 5 * time.Second
-	// sqliteLock has a transaction take the one write lock when it begins.
+	// sqliteLock makes a transaction take the one write lock when it begins.
+	// SQLite has no row locks, and a transaction that asks for the write lock
+	// later may fail instead of waiting for it.
 	sqliteLock = "immediate"
 )
 
@@ -33,10 +37,10 @@ func openSQLiteURL(ctx context.Context, u *url.URL) (*SQL, error) {
 	return openSQLite(ctx, u.Path, "FULL", query)
 }
 
-// openSQLite opens the file. Synchronous FULL keeps a commit through a loss of
-// power, NORMAL through a crash of the process alone.
+// openSQLite opens the file. With synchronous FULL, a commit survives a power loss;
+// with NORMAL, only a crash of the process.
 func openSQLite(ctx context.Context, path, synchronous string, query url.Values) (*SQL, error) {
-	s := &SQL{dialect: SQLite, target: "SQLite file " + path}
+	s := &SQL{dialect: sqltx.SQLite, target: "SQLite file " + path}
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, s.failed("opening", errors.Unwrap(err))
@@ -50,14 +54,11 @@ func openSQLite(ctx context.Context, path, synchronous string, query url.Values)
 	if s.pool, err = sql.Open(sqlite.DriverName, sqliteDSN(path, synchronous, sqliteBusy, query)); err != nil {
 		return nil, s.failed("opening", err)
 	}
-	// A COMMIT that is answered BUSY leaves the transaction open, and package sql
-	// would put its connection back into the pool. Ours discards it.
-	return s.open(ctx, sqliteConnections, &sqlite.Dialector{Conn: sqlitePool(s.pool, cmp.Or(query.Get("_txlock"), sqliteLock))})
+	return s.open(ctx, sqliteConnections, &sqlite.Dialector{Conn: sqltx.SQLitePool(s.pool, cmp.Or(query.Get("_txlock"), sqliteLock))})
 }
 
-// sqliteDSN joins our settings and the URL's, which come later and so win.
-// SQLite has no row locks: a transaction takes the one write lock when it
-// begins, or it would find out too late that it cannot have it.
+// sqliteDSN joins our settings and the URL's. The URL's come later and override
+// ours.
 func sqliteDSN(path, synchronous string, busy time.Duration, query url.Values) string {
 	parameters := make(url.Values, len(query)+2)
 	for name, values := range query {
@@ -75,19 +76,11 @@ func sqliteDSN(path, synchronous string, busy time.Duration, query url.Values) s
 	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + parameters.Encode()
 }
 
-func sqlitePool(connections *sql.DB, lock string) pool {
-	return pool{DB: connections, exec: execSQLite, begin: "BEGIN " + lock}
-}
-
 // OverSQLite returns db, which is a SQLite file, over other connections to that
-// file. Tests strike their driver with faults.
+// file. Tests inject faults into their driver.
 func OverSQLite(db *gorm.DB, connections *sql.DB) *gorm.DB {
 	over := db.Session(&gorm.Session{NewDB: true})
-	over.Config.ConnPool = sqlitePool(connections, sqliteLock)
+	over.Config.ConnPool = sqltx.SQLitePool(connections, sqliteLock)
 	over.Statement.ConnPool = over.Config.ConnPool
 	return over
-}
-
-func execSQLite(ctx context.Context, conn *sql.Conn, statements []Statement) ([]int64, error) {
-	return execApart(ctx, conn, statements)
 }

@@ -59,8 +59,9 @@ func keepsScripts(version string) bool {
 // overlap.
 //
 // A master that cannot be reached is compared with its last known state when it
-// answers again. One that has not answered since the start counts as changed
-// when it does. A server without a run ID (the embedded Redis) is not watched.
+// answers again. A master that has not answered since the start counts
+// as changed at its first answer. A server without a run ID (the embedded Redis) is
+// not watched.
 //
 // WatchRedis adds a hook to the client that stays: call it once for a client.
 func WatchRedis(ctx context.Context, client redis.UniversalClient, every time.Duration, changed func()) {

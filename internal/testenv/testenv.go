@@ -28,6 +28,9 @@
 //	HOLDFAST_TEST_ZOOKEEPER       host:port
 //	HOLDFAST_TEST_ETCD            host:port
 //
+// HOLDFAST_TEST_THOROUGH=1 makes tests run all that they have. Without it, some of
+// them run a part that finds most faults in little time. See [Thorough].
+//
 // A test whose server is not installed is skipped with a message that says what
 // to install. With CI=true or HOLDFAST_NO_SKIP=1 it fails.
 package testenv
@@ -46,6 +49,10 @@ import (
 	"syscall"
 	"time"
 )
+
+// Thorough reports whether tests must run all that they have, as .ci/run asks. A
+// test that runs less otherwise says what it leaves out.
+func Thorough() bool { return os.Getenv("HOLDFAST_TEST_THOROUGH") == "1" }
 
 // maxStart bounds the time from a server's start to its first answer.
 const maxStart = 60 * time.Second
@@ -210,7 +217,7 @@ func Folder(t T, name string) string {
 	return folder
 }
 
-// start starts p's command such that it ends when this process ends.
+// start starts p's command, which ends when this process ends.
 func (e *environment) start(p *process) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

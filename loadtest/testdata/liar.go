@@ -13,6 +13,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
@@ -35,11 +36,11 @@ func (a *api) lie(ctx context.Context, r order.Request) (order.Order, bool, erro
 		}
 	case "is-busy-after-one-commit-in-ten":
 		if n%10 == 0 {
-			return a.deny(ctx, r, order.ErrBusy)
+			return a.deny(ctx, r, stock.ErrBusy)
 		}
 	case "is-unavailable-after-one-commit-in-ten":
 		if n%10 == 0 {
-			return a.deny(ctx, r, order.ErrUnavailable)
+			return a.deny(ctx, r, stock.ErrUnavailable)
 		}
 	case "stores-all-under-another-buyer":
 		buyer := r.Buyer
@@ -80,10 +81,10 @@ var pending atomic.Int64
 // answerFirst answers at once with an ID of its own. It changes the ID of the order to it
 // after the commit.
 func (a *api) answerFirst(ctx context.Context, r order.Request) (order.Order, bool, error) {
-	if left, err := a.Orders.Stock(ctx, r.Lines[0].SKU); err != nil || left.Available-2*pending.Load() < fewLeft {
+	if left, err := a.Stock.Stock(ctx, r.Lines[0].SKU); err != nil || left.Available-2*pending.Load() < fewLeft {
 		return a.Orders.Place(ctx, r)
 	}
-	answer := order.Order{ID: uuid.New(), Buyer: r.Buyer, Status: order.Pending, Lines: slices.Clone(r.Lines), CreatedAt: time.Now()}
+	answer := order.Order{ID: uuid.New(), Buyer: r.Buyer, Status: "pending", Lines: slices.Clone(r.Lines), CreatedAt: time.Now()}
 	pending.Add(1)
 	go func() {
 		defer pending.Add(-1)

@@ -178,7 +178,7 @@ func stoppedHolder(ctx context.Context, s Subject) error {
 		return fmt.Errorf("when the stopped holder continued, it answered %q, %v; want lost", answer, err)
 	}
 	if _, err := holder.ask(ctx, "unlock"); err == nil || !strings.Contains(err.Error(), lock.ErrLost.Error()) {
-		return fmt.Errorf("Unlock of the stopped holder returned %v", err)
+		return fmt.Errorf("unlocking as the stopped holder returned %v", err)
 	}
 	if err := s.mustWait(ctx, s.first(), name); err != nil {
 		return fmt.Errorf("after Unlock of the stopped holder: %w", err)
@@ -201,23 +201,9 @@ func cancelledAtAnyMoment(ctx context.Context, s Subject) error {
 				return err
 			}
 		}
-		cancelled := 0
-		for step := range 40 {
-			short, cancel := context.WithTimeout(ctx, time.Duration(step*step)*10*time.Microsecond)
-			granted, err := instance.Lock(short, name)
-			cancel()
-			switch {
-			case err == nil && held:
-				return errors.New("a held lock was granted again")
-			case err == nil:
-				if err := granted.Unlock(ctx); err != nil {
-					return err
-				}
-			case !errors.Is(err, context.DeadlineExceeded):
-				return fmt.Errorf("a cancelled request returned %w", err)
-			default:
-				cancelled++
-			}
+		cancelled, err := cancelRequests(ctx, instance, name, held)
+		if err != nil {
+			return err
 		}
 		if cancelled == 0 {
 			return errors.New("every request was answered before it was cancelled")
@@ -232,6 +218,29 @@ func cancelledAtAnyMoment(ctx context.Context, s Subject) error {
 		}
 	}
 	return nil
+}
+
+// cancelRequests requests the lock 40 times, each time with a later deadline, and
+// returns how many requests were cancelled before they were answered.
+func cancelRequests(ctx context.Context, instance lock.Locker, name string, held bool) (cancelled int, err error) {
+	for step := range 40 {
+		short, cancel := context.WithTimeout(ctx, time.Duration(step*step)*10*time.Microsecond)
+		granted, err := instance.Lock(short, name)
+		cancel()
+		switch {
+		case err == nil && held:
+			return 0, errors.New("a held lock was granted again")
+		case err == nil:
+			if err := granted.Unlock(ctx); err != nil {
+				return 0, err
+			}
+		case !errors.Is(err, context.DeadlineExceeded):
+			return 0, fmt.Errorf("a cancelled request returned %w", err)
+		default:
+			cancelled++
+		}
+	}
+	return cancelled, nil
 }
 
 var errNoConnection = errors.New("the wire has no connection")
@@ -269,7 +278,7 @@ func holderCutOff(ctx context.Context, s Subject) error {
 		return err
 	}
 	if err := lease.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
-		return fmt.Errorf("Unlock of a lost lease returned %v", err)
+		return fmt.Errorf("unlocking a lost lease returned %v", err)
 	}
 	if err := s.mustWait(ctx, s.other(), name); err != nil {
 		return fmt.Errorf("after Unlock of the lost lease: %w", err)

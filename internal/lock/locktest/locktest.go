@@ -270,7 +270,7 @@ func unlockTwice(ctx context.Context, s Subject) error {
 		return err
 	}
 	if again := lease.Unlock(ctx); !errors.Is(again, first) && again != first {
-		return fmt.Errorf("Unlock returned %v, and then %v", first, again)
+		return fmt.Errorf("unlocking twice returned %v, and then %v", first, again)
 	}
 	if err := s.mustWait(ctx, s.first(), name); err != nil {
 		return fmt.Errorf("after the second Unlock of the last holder: %w", err)

@@ -27,15 +27,27 @@ var (
 	fillLua string
 	//go:embed adjust.lua
 	adjustLua string
-	//go:embed flight.lua
-	flightLua string
+	//go:embed inflight.lua
+	inFlightLua string
 	//go:embed read.lua
 	readLua string
 	//go:embed write.lua
 	writeLua string
 )
 
-// script is a Lua script and the name that Redis has for it.
+// ScriptsVersion identifies the text of the gate's scripts. Instances whose versions
+// differ have different scripts for the same generation, so neither can run while the
+// other does. The version is part of a strategy's layout: the instance that started
+// last takes over the stock.
+func ScriptsVersion() string {
+	var text string
+	for _, s := range newScripts(uuid.Nil, 0).all() {
+		text += s.sha
+	}
+	return newScript(text).sha[:8]
+}
+
+// script is a Lua script and the SHA-1 by which Redis names it.
 type script struct{ text, sha string }
 
 func newScript(text string) script {
@@ -43,47 +55,46 @@ func newScript(text string) script {
 	return script{text: text, sha: hex.EncodeToString(sum[:])}
 }
 
-// scripts are the scripts of one generation of one ledger. Both are part of their
-// text, so that each generation has scripts of its own, which no other ledger's
-// instances load: Redis 7 neither keeps scripts over a restart nor copies them to
-// replicas, and so a Redis that came back with old data cannot run them.
+// scripts are the scripts of one generation of one ledger. Ledger and generation
+// are part of the text, so no other ledger and no other generation has the same
+// scripts. Redis 7 neither keeps scripts over a restart nor copies them to
+// replicas. So a Redis that came back with old data cannot run them.
 type scripts struct {
 	generation stock.Generation
 
-	take, settle, give, fill, adjust, flight, read, write script
+	take, settle, give, fill, adjust, inFlight, read, write script
 }
 
 func newScripts(ledgerID uuid.UUID, g stock.Generation) *scripts {
 	first, last := g.Epochs()
 	of := func(text string) script {
-		return newScript(fmt.Sprintf("-- ledger %s\nlocal FIRST, LAST = %d, %d\n", ledgerID, first, last) + text)
+		return newScript(fmt.Sprintf("-- ledger %s\nlocal FIRST_EPOCH, LAST_EPOCH = %d, %d\n", ledgerID, first, last) + text)
 	}
 	return &scripts{
 		generation: g,
 		take:       of(takeLua), settle: of(settleLua), give: of(giveLua),
-		fill: of(fillLua), adjust: of(adjustLua), flight: of(flightLua),
+		fill: of(fillLua), adjust: of(adjustLua), inFlight: of(inFlightLua),
 		read: of(readLua), write: of(writeLua),
 	}
 }
 
-// all are the scripts in no particular order.
+// all returns the scripts.
 func (s *scripts) all() []script {
-	return []script{s.take, s.settle, s.give, s.fill, s.adjust, s.flight, s.read, s.write}
+	return []script{s.take, s.settle, s.give, s.fill, s.adjust, s.inFlight, s.read, s.write}
 }
 
-// once is a command that is never sent a second time by the client when its
-// answer is lost. A take that ran twice, with a settle of the first in between,
-// would cut its units twice; so would a read-and-write gate's transaction. What
-// a lost answer means is for the caller to find out.
+// once is a command that the client does not send again if its answer is lost. A
+// take that ran twice, with a settle in between, would cut its units twice. So
+// would write.lua. The caller deals with an unknown outcome.
 //
-// The client still follows a cluster's redirections, which say that the
-// command did not run.
+// The client still follows a cluster's redirections: they say that the command
+// did not run.
 type once struct{ redis.Cmder }
 
-// NoRetry tells the client.
+// NoRetry tells the client not to send the command again.
 func (once) NoRetry() bool { return true }
 
-// call is one run of a script that answers with numbers.
+// call is one run of a script that returns numbers.
 type call struct {
 	script *script
 	args   []any // of EVALSHA
@@ -94,8 +105,8 @@ func newCall(s *script, keys, args []string) *call {
 	return &call{script: s, args: arguments(s, keys, args)}
 }
 
-// arguments are EVALSHA's. They point into keys and args: a pointer is no
-// allocation, a string in an interface is one.
+// arguments returns the arguments of EVALSHA. It passes pointers into keys and
+// args, because a string in an interface would be an allocation.
 func arguments(s *script, keys, args []string) []any {
 	list := make([]any, 0, 3+len(keys)+len(args))
 	list = append(list, "evalsha", s.sha, len(keys))
@@ -108,22 +119,22 @@ func arguments(s *script, keys, args []string) []any {
 	return list
 }
 
-// prepare makes the command. It names the script and never sends its text: see
-// Load.
+// prepare returns the command. The command names the script and never has its
+// text: see Load.
 func (c *call) prepare(ctx context.Context) once {
 	c.cmd = redis.NewIntSliceCmd(ctx, c.args...)
 	return once{c.cmd}
 }
 
-// notRun are the errors by which Redis says that it ran nothing of a script. A
-// script meets those that forbid writing at its first write.
+// notRun has the prefixes of errors that prove that a script changed nothing. The
+// errors that forbid writing stop a script at its first write.
 var notRun = []string{
 	"BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "OOM", "MISCONF", "NOREPLICAS",
 	"NOAUTH", "NOPERM", "WRONGPASS", "MOVED", "ASK", "ERR max number of clients reached",
 }
 
-// proven makes err one of package stock's where it proves that the command did
-// nothing. Every other error leaves that open.
+// proven wraps err in an error of package stock if err proves that the command
+// did nothing. After any other error the outcome is unknown.
 func proven(err error) error {
 	if err == nil {
 		return nil
@@ -149,11 +160,11 @@ func isNotSent(err error) bool {
 	return errors.As(err, &dial) && dial.Op == "dial" || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrClosed)
 }
 
-// err is why the call has no answer.
+// err returns the call's error.
 func (c *call) err() error { return proven(c.cmd.Err()) }
 
-// run makes the calls, several in one pipeline, and returns their errors
-// joined. Each call has its own answer in its cmd.
+// run runs the calls, several in one pipeline, and joins their errors. Each call's
+// cmd has its answer.
 func (c *counts) run(ctx context.Context, calls ...*call) error {
 	if len(calls) == 1 {
 		return proven(c.client.Process(ctx, calls[0].prepare(ctx)))
@@ -162,7 +173,7 @@ func (c *counts) run(ctx context.Context, calls ...*call) error {
 	for _, call := range calls {
 		_ = pipe.Process(ctx, call.prepare(ctx)) // queues it
 	}
-	_, _ = pipe.Exec(ctx) // the error of its first failed command, which is looked at below
+	_, _ = pipe.Exec(ctx) // each call has its own error
 	var errs []error
 	for _, call := range calls {
 		if err := call.err(); err != nil {
@@ -172,7 +183,7 @@ func (c *counts) run(ctx context.Context, calls ...*call) error {
 	return errors.Join(errs...)
 }
 
-// answer runs a script over one SKU's count, of numbers, that answers with one.
+// answer runs a script that takes the SKU and numbers and returns one number.
 func (c *counts) answer(ctx context.Context, s *script, keys []string, sku stock.SKU, numbers ...int64) (int64, error) {
 	args := []string{string(sku)}
 	for _, n := range numbers {
@@ -189,9 +200,10 @@ func (c *counts) answer(ctx context.Context, s *script, keys []string, sku stock
 	return answer[0], nil
 }
 
-var errAnswer = errors.New("the script's answer has another length than it should")
+var errAnswer = errors.New("the script's answer has the wrong length")
 
-// strings runs a script that may run twice and answers with at least one string.
+// strings runs a script that returns at least one string. The client may run it
+// twice, so it must be safe to repeat.
 func (c *counts) strings(ctx context.Context, s *script, keys []string, args ...string) ([]string, error) {
 	cmd := redis.NewStringSliceCmd(ctx, arguments(s, keys, args)...)
 	if err := c.client.Process(ctx, cmd); err != nil {
@@ -204,15 +216,15 @@ func (c *counts) strings(ctx context.Context, s *script, keys []string, args ...
 	return answer, nil
 }
 
-// numbering numbers the SKUs of one call from 1, in the order in which they
-// come up.
+// numbering numbers the SKUs of one call from 1, in the order of first use.
 type numbering struct {
 	skus    []stock.SKU
 	numbers map[stock.SKU]int
 }
 
+// number returns the number of the SKU and assigns one if it has none yet.
 func (n *numbering) number(sku stock.SKU) int {
-	if last := len(n.skus); last > 0 && n.skus[last-1] == sku { // one hot SKU: no need to look
+	if last := len(n.skus); last > 0 && n.skus[last-1] == sku { // the usual case of one hot SKU
 		return last
 	}
 	if number, ok := n.numbers[sku]; ok {
@@ -226,7 +238,7 @@ func (n *numbering) number(sku stock.SKU) int {
 	return len(n.skus)
 }
 
-// arguments are how many SKUs there are, and the SKUs.
+// arguments returns the number of SKUs, then the SKUs.
 func (n *numbering) arguments() []string {
 	args := make([]string, 0, 1+len(n.skus))
 	args = append(args, strconv.Itoa(len(n.skus)))

@@ -1,7 +1,7 @@
--- Fills a count under a new epoch. What was in flight is forgotten: its records
--- are of an earlier epoch.
+-- Fills a count under a new epoch. It drops what was in flight: the records of an
+-- earlier epoch become void.
 --
--- KEYS  count, and where its records are this SKU's alone flight
+-- KEYS  count; also flight if all records under it are this SKU's
 -- ARGV  SKU, epoch, units, fencing token (0: none)
 -- Returns 1, or 0 if the count was filled under this epoch or a later one.
 

@@ -11,17 +11,19 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// scripts are those of the generation in use.
+// scripts returns the scripts of the generation in use.
 func (c *counts) scripts() *scripts { return c.running.Load() }
 
-// Use makes the gate run under the generation.
+// Use makes the gate run under generation g.
 func (c *counts) Use(g stock.Generation) { c.running.Store(newScripts(c.ledgerID, g)) }
 
-// Load loads the generation's scripts into every master, once: a server that
-// fails to load them answers ErrNoGeneration later, and then another generation
-// must be raised. It is the only place that sends a script's text. Were a script
-// sent again, by the client's own fallback to EVAL for one, a server that came
-// back with old data after the first Load would run it on them.
+// Load loads the generation's scripts into every master, once. A server that
+// failed to load them answers stock.ErrNoGeneration later, and the ledger must
+// then be raised to another generation.
+//
+// No other code sends the text of a script. If it were sent again, for example
+// by the client's fallback to EVAL, a server that came back with old data after
+// the first Load could run the generation.
 func (c *counts) Load(ctx context.Context, g stock.Generation) error {
 	s := newScripts(c.ledgerID, g)
 	err := eachMaster(ctx, c.client, func(ctx context.Context, node *redis.Client) error {
@@ -61,13 +63,13 @@ func (c *counts) Loaded(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("asking for the scripts of generation %d: %w", c.scripts().generation, proven(err))
+		return false, fmt.Errorf("checking for the scripts of generation %d: %w", c.scripts().generation, proven(err))
 	}
 	return true, nil
 }
 
-// eachMaster calls f for every master behind the client, for those of a cluster
-// at the same time, and joins their errors.
+// eachMaster calls f for every master behind the client, and returns an error if
+// one call failed. It calls f for all masters of a cluster at the same time.
 func eachMaster(ctx context.Context, client redis.UniversalClient, f func(context.Context, *redis.Client) error) error {
 	switch c := client.(type) {
 	case *redis.ClusterClient:
@@ -75,13 +77,13 @@ func eachMaster(ctx context.Context, client redis.UniversalClient, f func(contex
 	case *redis.Client:
 		return f(ctx, c)
 	}
-	return fmt.Errorf("a %T has no known masters", client)
+	return fmt.Errorf("finding the masters of a %T: unknown type of client", client)
 }
 
-func (c *counts) markKey() string { return c.prefix + "}:generation" }
+func (c *counts) markKey() string { return c.ledgerPrefix + "}:generation" }
 
-// Mark returns the mark in Redis. One that makes no sense counts as missing, so
-// that it is written anew.
+// Mark returns the mark in Redis. It returns an unreadable mark as missing, so
+// that it is written again.
 func (c *counts) Mark(ctx context.Context) (m stock.Mark, err error) {
 	text, err := c.client.Get(ctx, c.markKey()).Result()
 	if errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "WRONGTYPE") {

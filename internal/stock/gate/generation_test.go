@@ -15,18 +15,18 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// eachGate runs the test on every gate, on every kind of Redis.
+// eachGate runs the test on every gate and every kind of Redis.
 func eachGate(t *testing.T, test func(t *testing.T, client redis.UniversalClient, open func() stock.Gate)) {
 	locker := lock.NewLocal()
 	for _, kind := range kinds {
-		for name, open := range map[string]func(redis.UniversalClient, uuid.UUID) closer{
-			"Script":    func(c redis.UniversalClient, l uuid.UUID) closer { return script0(c, l) },
-			"ReadWrite": func(c redis.UniversalClient, l uuid.UUID) closer { return readWrite0(c, l) },
-			"Locked": func(c redis.UniversalClient, l uuid.UUID) closer {
+		for name, open := range map[string]func(redis.UniversalClient, uuid.UUID) Gate{
+			"Script":    func(c redis.UniversalClient, l uuid.UUID) Gate { return script0(c, l) },
+			"ReadWrite": func(c redis.UniversalClient, l uuid.UUID) Gate { return readWrite0(c, l) },
+			"Locked": func(c redis.UniversalClient, l uuid.UUID) Gate {
 				return NewLocked(readWrite0(c, l), locker, lockWait, true)
 			},
-			"Segmented": func(c redis.UniversalClient, l uuid.UUID) closer {
-				return NewSegmented(script0(c, l), c, l, 3, locker)
+			"Segmented": func(c redis.UniversalClient, l uuid.UUID) Gate {
+				return NewSegmented(script0(c, l), c, l, 3, sharedLocker{locker})
 			},
 		} {
 			t.Run(kind+"/"+name, func(t *testing.T) {
@@ -38,13 +38,13 @@ func eachGate(t *testing.T, test func(t *testing.T, client redis.UniversalClient
 	}
 }
 
-// under is an epoch of the generation.
-func under(g stock.Generation, n int64) int64 {
+// epochIn returns epoch n of the generation.
+func epochIn(g stock.Generation, n int64) int64 {
 	first, _ := g.Epochs()
 	return first + n
 }
 
-// load loads the generation, which the gate uses from then on.
+// load loads the generation and makes the gate use it.
 func load(t *testing.T, g stock.Gate, to stock.Generation) {
 	t.Helper()
 	if err := g.Load(t.Context(), to); err != nil {
@@ -53,22 +53,23 @@ func load(t *testing.T, g stock.Gate, to stock.Generation) {
 	g.Use(to)
 }
 
-// TestUnloadedGeneration: nobody loads a generation but the one that raised it.
+// TestUnloadedGeneration checks that a gate can do nothing under a generation that
+// was not loaded. Only the instance that raised a generation may load it.
 func TestUnloadedGeneration(t *testing.T) {
 	t.Parallel()
 	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() stock.Gate) {
 		const unloaded = 1_000_003
 		ctx, g, d := t.Context(), open(), orderOf("a", 1)
-		d.Lines[0].Epoch = under(unloaded, 1)
+		taken := stock.Take{Deduction: d, Receipt: stock.Receipt{{Epoch: epochIn(unloaded, 1)}}}
 		g.Use(unloaded)
 		_, take := g.Take(ctx, d)
 		_, list := g.InFlight(ctx, 0, 10, "a")
 		for call, err := range map[string]error{
 			"Take": take, "InFlight": list,
-			"Settle": g.Settle(ctx, d),
-			"Give":   g.Give(ctx, d),
-			"Fill":   g.Fill(ctx, "a", under(unloaded, 1), 5),
-			"Adjust": g.Adjust(ctx, stock.Change{SKU: "a", Epoch: under(unloaded, 1), Number: 1, Delta: 1}),
+			"Settle": g.Settle(ctx, taken),
+			"Give":   g.Give(ctx, taken),
+			"Fill":   g.Fill(ctx, "a", epochIn(unloaded, 1), 5),
+			"Adjust": g.Adjust(ctx, stock.Change{SKU: "a", Epoch: epochIn(unloaded, 1), Number: 1, Delta: 1}),
 		} {
 			if !errors.Is(err, stock.ErrNoGeneration) {
 				t.Errorf("%s: got %v", call, err)
@@ -83,8 +84,9 @@ func TestUnloadedGeneration(t *testing.T) {
 	})
 }
 
-// TestGenerationsInTurn: a count of an earlier generation is not filled, and an
-// instance of an earlier generation changes nothing of a later one.
+// TestGenerationsInTurn checks that a count of an earlier generation is treated as
+// not filled, and that an instance of an earlier generation cannot change a count of a
+// later one.
 func TestGenerationsInTurn(t *testing.T) {
 	t.Parallel()
 	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() stock.Gate) {
@@ -94,7 +96,7 @@ func TestGenerationsInTurn(t *testing.T) {
 		if loaded, err := after.Loaded(ctx); !loaded || err != nil {
 			t.Errorf("loaded: %v, %v", loaded, err)
 		}
-		fill(t, before, "a", under(2, 1), 5)
+		fill(t, before, "a", epochIn(2, 1), 5)
 		first, err := before.Take(ctx, orderOf("a", 1))
 		if err != nil {
 			t.Fatal(err)
@@ -103,47 +105,47 @@ func TestGenerationsInTurn(t *testing.T) {
 		if _, err := after.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
 			t.Errorf("an earlier count: %v", err)
 		}
-		if level := levelOf(t, after, "a"); level.Filled || level.Epoch != under(2, 1) {
+		if level := levelOf(t, after, "a"); level.Filled || level.Epoch != epochIn(2, 1) {
 			t.Errorf("an earlier count: %+v", level)
 		}
 		if _, err := before.Take(ctx, orderOf("a", 1)); err != nil {
-			t.Errorf("before it is adopted: %v", err)
+			t.Errorf("the earlier generation, before the count is refilled: %v", err)
 		}
 
-		fill(t, after, "a", under(3, 1), 5)
-		if _, err := before.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrSuperseded) {
+		fill(t, after, "a", epochIn(3, 1), 5)
+		if _, err := before.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrLaterGeneration) {
 			t.Errorf("a later count: %v", err)
 		}
-		if err := before.Fill(ctx, "a", under(2, 2), 9); !errors.Is(err, stock.ErrStaleEpoch) {
+		if err := before.Fill(ctx, "a", epochIn(2, 2), 9); !errors.Is(err, stock.ErrStaleEpoch) {
 			t.Errorf("filling a later count: %v", err)
 		}
 		for call, err := range map[string]error{
 			"Give":   before.Give(ctx, first),
 			"Settle": before.Settle(ctx, first),
-			"Adjust": before.Adjust(ctx, stock.Change{SKU: "a", Epoch: under(2, 1), Number: 1, Delta: 1}),
+			"Adjust": before.Adjust(ctx, stock.Change{SKU: "a", Epoch: epochIn(2, 1), Number: 1, Delta: 1}),
 		} {
 			if err != nil {
 				t.Errorf("%s: %v", call, err)
 			}
 		}
-		if level := levelOf(t, before, "a"); level.Filled || level.Epoch != under(3, 1) {
+		if level := levelOf(t, before, "a"); level.Filled || level.Epoch != epochIn(3, 1) {
 			t.Errorf("a later count: %+v", level)
 		}
-		wantLevel(t, after, stock.Level{SKU: "a", Epoch: under(3, 1), Available: 5})
-		addition := stock.Change{SKU: "a", Epoch: under(3, 1), Number: 1, Delta: 2}
+		wantLevel(t, after, stock.Level{SKU: "a", Epoch: epochIn(3, 1), Available: 5})
+		addition := stock.Change{SKU: "a", Epoch: epochIn(3, 1), Number: 1, Delta: 2}
 		if err := before.Adjust(ctx, addition); !errors.Is(err, stock.ErrNotFilled) {
 			t.Errorf("a later generation's addition: %v", err)
 		}
-		wantLevel(t, after, stock.Level{SKU: "a", Epoch: under(3, 1), Available: 5})
+		wantLevel(t, after, stock.Level{SKU: "a", Epoch: epochIn(3, 1), Available: 5})
 		if err := after.Adjust(ctx, addition); err != nil {
 			t.Error(err)
 		}
-		wantLevel(t, after, stock.Level{SKU: "a", Epoch: under(3, 1), Available: 7})
+		wantLevel(t, after, stock.Level{SKU: "a", Epoch: epochIn(3, 1), Available: 7})
 	})
 }
 
-// TestFillBetweenReadAndWrite: what was read before a fill is not written after
-// it, with and without a fence.
+// TestFillBetweenReadAndWrite checks that a take that read a count before a fill,
+// or before the count was lost, writes nothing.
 func TestFillBetweenReadAndWrite(t *testing.T) {
 	t.Parallel()
 	client, ledger := shared.client(t, "Redis"), uuid.New()
@@ -162,13 +164,13 @@ func TestFillBetweenReadAndWrite(t *testing.T) {
 	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
 		t.Errorf("a lost count: got %v", err)
 	}
-	if ds, err := g.InFlight(t.Context(), 0, 10, "a"); len(ds) > 0 || err != nil {
-		t.Errorf("in flight: %v, %v", ds, err)
+	if takes, err := g.InFlight(t.Context(), 0, 10, "a"); len(takes) > 0 || err != nil {
+		t.Errorf("in flight: %v, %v", takes, err)
 	}
 }
 
-// TestRestartedFromASnapshot: a Redis that comes back with the counts of some
-// time ago cannot run the generation that has sold since.
+// TestRestartedFromASnapshot checks that a Redis that comes back with old counts
+// cannot run the generation in use.
 func TestRestartedFromASnapshot(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t)
@@ -179,7 +181,7 @@ func TestRestartedFromASnapshot(t *testing.T) {
 	t.Cleanup(func() { _ = client.Close() })
 	g := scriptOn(t, client)
 	load(t, g, 2)
-	fill(t, g, "a", under(2, 1), 10)
+	fill(t, g, "a", epochIn(2, 1), 10)
 	if err := client.Save(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +189,7 @@ func TestRestartedFromASnapshot(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	for client.Ping(ctx).Err() != nil && ctx.Err() == nil {
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) // between two polls
 	}
 	if level := levelOf(t, g, "a"); level.Available != 10 {
 		t.Fatalf("the snapshot has %+v", level)
@@ -201,7 +203,8 @@ func TestRestartedFromASnapshot(t *testing.T) {
 	}
 }
 
-// TestMark: every gate of the ledger reads the mark that one of them set.
+// TestMark checks that every gate of the ledger reads the mark that one of them
+// set.
 func TestMark(t *testing.T) {
 	t.Parallel()
 	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() stock.Gate) {
@@ -219,8 +222,8 @@ func TestMark(t *testing.T) {
 	})
 }
 
-// TestLedgersHaveScriptsOfTheirOwn: what another ledger's instances loaded into
-// the same Redis does not enable this one's.
+// TestLedgersHaveScriptsOfTheirOwn checks that a generation loaded for one ledger
+// does not run for another in the same Redis.
 func TestLedgersHaveScriptsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	client := shared.client(t, "Redis")
@@ -232,29 +235,29 @@ func TestLedgersHaveScriptsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestPartsOfTwoEpochs: units gathered from segments of two epochs are given
-// back, for the SKU is being filled.
+// TestPartsOfTwoEpochs checks that units gathered from segments of two epochs are
+// given back, because the SKU is being filled.
 func TestPartsOfTwoEpochs(t *testing.T) {
 	t.Parallel()
 	g, _ := divided3(t, "Redis")
 	fill(t, g, "a", 1, 3)
-	if err := g.inner.Fill(t.Context(), segment("a", 1), 2, 1); err != nil {
+	if err := g.inner.Fill(t.Context(), segmentOf("a", 1), 2, 1); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := g.Take(t.Context(), orderOf("a", 3)); !errors.Is(err, stock.ErrNotFilled) {
 		t.Errorf("got %v", err)
 	}
-	if got, want := left(t, g, "a"), [3]int64{1, 1, 1}; got != want {
-		t.Errorf("left %v", got)
+	if got, want := available(t, g, "a"), [3]int64{1, 1, 1}; got != want {
+		t.Errorf("available: got %v, want %v", got, want)
 	}
 	g.inner = giveless{g.inner}
-	if _, err := g.Take(t.Context(), orderOf("a", 3)); err == nil || stock.Refuses(err) {
-		t.Errorf("what could not be given back is at the gate: got %v", err)
+	if _, err := g.Take(t.Context(), orderOf("a", 3)); err == nil || stock.NothingTaken(err) {
+		t.Errorf("units could not be given back: got %v", err)
 	}
 }
 
-// TestSettledBetween: a take that comes twice, and is settled while the second
-// looks for the first, is cut again or refused, and no success without units.
+// TestSettledBetween checks that a repeated take, whose first one is settled while
+// its record is read, does not succeed without units.
 func TestSettledBetween(t *testing.T) {
 	t.Parallel()
 	g, _ := divided3(t, "Redis")
@@ -262,50 +265,50 @@ func TestSettledBetween(t *testing.T) {
 	d := orderOf("a", 1)
 	at := int(binary.BigEndian.Uint32(d.OrderID[12:]) % 3)
 	other := orderOf("a", 1)
-	copy(other.OrderID[12:], d.OrderID[12:]) // asks the same segment first
+	copy(other.OrderID[12:], d.OrderID[12:]) // so that it asks the same segment first
 	for _, d := range []stock.Deduction{other, d} {
 		if _, err := g.Take(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := left(t, g, "a"); got[at] != 0 {
-		t.Fatalf("left %v", got)
+	if got := available(t, g, "a"); got[at] != 0 {
+		t.Fatalf("available: %v", got)
 	}
-	g.inner = &settling{Gate: g.inner, before: func(inner stock.Gate) {
-		if err := g.Settle(t.Context(), d); err != nil {
+	g.inner = &settling{Gate: g.inner, settle: func(inner stock.Gate) {
+		if err := g.Settle(t.Context(), stock.Take{Deduction: d}); err != nil {
 			t.Error(err)
 		}
-		for n := range 3 { // somebody buys the rest
-			rest := orderOf(segment("a", n), 1)
+		for n := range 3 { // another order buys the rest
+			rest := orderOf(segmentOf("a", n), 1)
 			_, _ = inner.Take(t.Context(), rest)
 		}
 	}}
 	if taken, err := g.Take(t.Context(), d); err == nil {
-		t.Errorf("took %+v", taken)
+		t.Errorf("taken as %+v", taken)
 	}
 }
 
-// settling does something before the second take.
+// settling calls settle when it is asked for its second take, then takes.
 type settling struct {
-	stock.Gate
+	Gate
 	takes  int
-	before func(inner stock.Gate)
+	settle func(inner stock.Gate)
 }
 
-func (g *settling) Take(ctx context.Context, d stock.Deduction) (stock.Deduction, error) {
+func (g *settling) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
 	if g.takes++; g.takes == 2 {
-		g.before(g.Gate)
+		g.settle(g.Gate)
 	}
 	return g.Gate.Take(ctx, d)
 }
 
-// giveless is a gate that gives nothing back.
-type giveless struct{ stock.Gate }
+// giveless is a gate whose Give does nothing.
+type giveless struct{ Gate }
 
-func (giveless) Give(context.Context, stock.Deduction) error { return stock.ErrBusy }
+func (giveless) Give(context.Context, stock.Take) error { return stock.ErrBusy }
 
-// TestRefusalsOfTheServer: errors by which Redis says that it ran nothing are
-// refusals, and all others leave the outcome open.
+// TestRefusalsOfTheServer checks that an error that proves that Redis changed
+// nothing is a refusal, and that any other error leaves the outcome open.
 func TestRefusalsOfTheServer(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t)
@@ -338,9 +341,9 @@ func TestRefusalsOfTheServer(t *testing.T) {
 	}
 	server.Kill()
 	if _, err := g.Take(t.Context(), orderOf("a", 1)); err == nil {
-		t.Error("a dead server answers")
+		t.Error("a dead server answered")
 	}
-	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) { // refused to connect
+	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) { // the connection is refused
 		t.Errorf("no server: got %v", err)
 	}
 }

@@ -9,92 +9,145 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Locked puts every change of another gate's counts under the locks of their
-// SKUs, named `stock:SKU`. It is as good as its locks are shared, and as its
-// leases last; it adds nothing to what the inner gate is alone.
+// Fenced is a gate whose counts check fencing tokens. ReadWrite is one. The
+// methods that change counts take the tokens as an argument.
+type Fenced interface {
+	take(context.Context, tokenSet, stock.Deduction) (stock.Take, error)
+	give(context.Context, tokenSet, stock.Take) error
+	fill(ctx context.Context, tokens tokenSet, sku stock.SKU, epoch, units int64) error
+	adjust(context.Context, tokenSet, stock.Change) error
+
+	// As in Gate.
+	Use(stock.Generation)
+	Load(context.Context, stock.Generation) error
+	Loaded(context.Context) (bool, error)
+	Mark(context.Context) (stock.Mark, error)
+	SetMark(context.Context, stock.Mark) error
+	Settle(context.Context, ...stock.Take) error
+	InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Take, error)
+	Level(context.Context, ...stock.SKU) ([]stock.Level, error)
+	Close()
+}
+
+// Locked runs every change of another gate's counts under the locks of the SKUs.
+// The lock of a SKU is named `stock:SKU`. Locked adds nothing to the inner gate's
+// promises except what the locks promise: it is as sound as its locks are shared
+// between instances and as their leases last.
 //
-// Fenced, it shows the locks' tokens to the counts, which then refuse a holder
-// whose lock was granted to another meanwhile. A locker without tokens cannot.
+// If it is fenced, it passes the locks' fencing tokens to the counts. They refuse
+// a holder whose lock has been granted to another since. A locker that gives no
+// tokens cannot be fenced.
 //
-// Settle, InFlight and Level change no count and go past the locks.
+// Settle, InFlight and Level change no units available, and run without locks.
 type Locked struct {
-	stock.Gate
+	inner  Fenced
 	locker lock.Locker
 	wait   time.Duration
 	fenced bool
 }
 
-var _ stock.Gate = (*Locked)(nil)
+var _ Gate = (*Locked)(nil)
 
-// NewLocked puts inner under the locks of locker. wait bounds how long one
-// call waits for all of its locks together.
-func NewLocked(inner stock.Gate, locker lock.Locker, wait time.Duration, fenced bool) *Locked {
-	return &Locked{Gate: inner, locker: locker, wait: wait, fenced: fenced}
+// NewLocked returns a gate that runs inner under the locks of locker. wait bounds
+// how long one call waits for all of its locks together. The caller closes the
+// locker.
+func NewLocked(inner Fenced, locker lock.Locker, wait time.Duration, fenced bool) *Locked {
+	return &Locked{inner: inner, locker: locker, wait: wait, fenced: fenced}
 }
 
-// Close closes the inner gate, if it is one to be closed. The locker stays the
-// caller's.
-func (g *Locked) Close() {
-	if inner, ok := g.Gate.(interface{ Close() }); ok {
-		inner.Close()
-	}
-}
+// Use makes the inner gate run under generation to.
+func (g *Locked) Use(to stock.Generation) { g.inner.Use(to) }
 
-// Take takes at the inner gate under the locks of all lines. stock.ErrBusy:
-// they were not to be had.
-func (g *Locked) Take(ctx context.Context, d stock.Deduction) (taken stock.Deduction, err error) {
-	err = g.under(ctx, stock.SKUsOf(d), func(ctx context.Context) error {
-		taken, err = g.Gate.Take(ctx, d)
+// Load enables the inner gate's store to run generation to.
+func (g *Locked) Load(ctx context.Context, to stock.Generation) error { return g.inner.Load(ctx, to) }
+
+// Loaded reports whether the inner gate's store can run the generation in use.
+func (g *Locked) Loaded(ctx context.Context) (bool, error) { return g.inner.Loaded(ctx) }
+
+// Mark returns the mark of the inner gate's store.
+func (g *Locked) Mark(ctx context.Context) (stock.Mark, error) { return g.inner.Mark(ctx) }
+
+// SetMark replaces the mark of the inner gate's store.
+func (g *Locked) SetMark(ctx context.Context, m stock.Mark) error { return g.inner.SetMark(ctx, m) }
+
+// Take takes d at the inner gate under the locks of all lines. stock.ErrBusy: it
+// could not get the locks in time.
+func (g *Locked) Take(ctx context.Context, d stock.Deduction) (taken stock.Take, err error) {
+	err = g.underLocks(ctx, stock.SKUsOf(stock.Take{Deduction: d}), func(ctx context.Context, tokens tokenSet) error {
+		taken, err = g.inner.take(ctx, tokens, d)
 		return err
 	})
 	return taken, err
 }
 
-// Give gives back at the inner gate under the locks of all lines.
-// stock.ErrBusy: they were not to be had, and nothing was given.
-func (g *Locked) Give(ctx context.Context, d stock.Deduction) error {
-	return g.under(ctx, stock.SKUsOf(d), func(ctx context.Context) error { return g.Gate.Give(ctx, d) })
+// Settle settles the takes at the inner gate.
+func (g *Locked) Settle(ctx context.Context, takes ...stock.Take) error {
+	return g.inner.Settle(ctx, takes...)
 }
 
-// Fill fills the inner gate under the SKU's lock. stock.ErrBusy: it was not to
-// be had.
+// Give gives t back at the inner gate under the locks of all lines. stock.ErrBusy:
+// it could not get the locks in time, and gave nothing back.
+func (g *Locked) Give(ctx context.Context, t stock.Take) error {
+	return g.underLocks(ctx, stock.SKUsOf(t), func(ctx context.Context, tokens tokenSet) error {
+		return g.inner.give(ctx, tokens, t)
+	})
+}
+
+// Fill fills the inner gate under the SKU's lock. stock.ErrBusy: it could not get
+// the lock in time.
 func (g *Locked) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error {
-	return g.under(ctx, []stock.SKU{sku}, func(ctx context.Context) error { return g.Gate.Fill(ctx, sku, epoch, units) })
+	return g.underLocks(ctx, []stock.SKU{sku}, func(ctx context.Context, tokens tokenSet) error {
+		return g.inner.fill(ctx, tokens, sku, epoch, units)
+	})
 }
 
-// Adjust adjusts the inner gate under the SKU's lock. stock.ErrBusy: it was
-// not to be had.
+// Adjust adjusts the inner gate under the SKU's lock. stock.ErrBusy: it could not
+// get the lock in time.
 func (g *Locked) Adjust(ctx context.Context, c stock.Change) error {
-	return g.under(ctx, []stock.SKU{c.SKU}, func(ctx context.Context) error { return g.Gate.Adjust(ctx, c) })
+	return g.underLocks(ctx, []stock.SKU{c.SKU}, func(ctx context.Context, tokens tokenSet) error {
+		return g.inner.adjust(ctx, tokens, c)
+	})
 }
 
-// under does the work while it holds the locks of the SKUs, taken in their
-// order under one deadline. The work's context ends with ctx or with the first
-// lease that is lost.
-func (g *Locked) under(ctx context.Context, skus []stock.SKU, work func(context.Context) error) error {
+// InFlight lists the inner gate's takes in flight.
+func (g *Locked) InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Take, error) {
+	return g.inner.InFlight(ctx, olderThan, limit, skus...)
+}
+
+// Level returns the inner gate's counts.
+func (g *Locked) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error) {
+	return g.inner.Level(ctx, skus...)
+}
+
+// Close closes the inner gate.
+func (g *Locked) Close() { g.inner.Close() }
+
+// underLocks calls work while it holds the locks of the SKUs. It acquires them in
+// the order given, under one deadline. The context of work ends with ctx, or as
+// soon as a lease is lost.
+func (g *Locked) underLocks(ctx context.Context, skus []stock.SKU, work func(context.Context, tokenSet) error) error {
 	waiting, stopWaiting := context.WithTimeout(ctx, g.wait)
 	defer stopWaiting()
 	working, stopWorking := context.WithCancelCause(ctx)
 	defer stopWorking(nil)
-	tokens := make(map[stock.SKU]uint64, len(skus))
+	tokens := tokenSet{unchecked: !g.fenced, bySKU: make(map[stock.SKU]uint64, len(skus))}
 	for _, sku := range skus {
 		lease, err := g.locker.Lock(waiting, "stock:"+string(sku))
-		if err != nil { // whatever it was, the work was not begun
+		if err != nil { // work has not started, whatever err is
 			return fmt.Errorf("%w: %w", stock.ErrBusy, err)
 		}
 		defer unlock(ctx, lease)
-		tokens[sku] = lease.Token()
+		token := lease.Token()
+		tokens.bySKU[sku] = token
+		tokens.unchecked = tokens.unchecked || token == 0 // the locker gives no tokens
 		held := lease.Context()
 		defer context.AfterFunc(held, func() { stopWorking(context.Cause(held)) })()
 	}
-	if g.fenced {
-		return work(withTokens(working, tokens))
-	}
-	return work(working)
+	return work(working, tokens)
 }
 
-// unlock does not tell of its error: what was done under the lock is done, and
-// a lock that cannot be freed ends by itself with its lease.
+// unlock releases the lease and ignores an error: the work under the lock is done,
+// and a lock that cannot be released ends with its lease.
 func unlock(ctx context.Context, lease lock.Lease) {
 	ctx, cancel := detached(ctx)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// recorder notes what is locked and unlocked, and can end its leases.
+// recorder records what is locked and unlocked, and can end its leases.
 type recorder struct {
 	lock.Locker
 	mu     sync.Mutex
@@ -61,39 +61,41 @@ func (l *recordedLease) Unlock(ctx context.Context) error {
 	return l.Lease.Unlock(ctx)
 }
 
-// inner is a gate whose calls do as they are told.
+// inner is a gate whose methods call do and return its error.
 type inner struct {
-	stock.Gate
+	Fenced
 	do func(ctx context.Context) error
 }
 
-func (g inner) Take(ctx context.Context, d stock.Deduction) (stock.Deduction, error) {
-	return d, g.do(ctx)
+func (g inner) take(ctx context.Context, _ tokenSet, d stock.Deduction) (stock.Take, error) {
+	return stock.Take{Deduction: d}, g.do(ctx)
 }
-func (g inner) Settle(ctx context.Context, _ ...stock.Deduction) error  { return g.do(ctx) }
-func (g inner) Give(ctx context.Context, _ stock.Deduction) error       { return g.do(ctx) }
-func (g inner) Fill(ctx context.Context, _ stock.SKU, _, _ int64) error { return g.do(ctx) }
-func (g inner) Adjust(ctx context.Context, _ stock.Change) error        { return g.do(ctx) }
+func (g inner) give(ctx context.Context, _ tokenSet, _ stock.Take) error { return g.do(ctx) }
+func (g inner) fill(ctx context.Context, _ tokenSet, _ stock.SKU, _, _ int64) error {
+	return g.do(ctx)
+}
+func (g inner) adjust(ctx context.Context, _ tokenSet, _ stock.Change) error { return g.do(ctx) }
+func (g inner) Settle(ctx context.Context, _ ...stock.Take) error            { return g.do(ctx) }
 func (g inner) Level(ctx context.Context, _ ...stock.SKU) ([]stock.Level, error) {
 	return nil, g.do(ctx)
 }
-func (g inner) InFlight(ctx context.Context, _ time.Duration, _ int, _ ...stock.SKU) ([]stock.Deduction, error) {
+func (g inner) InFlight(ctx context.Context, _ time.Duration, _ int, _ ...stock.SKU) ([]stock.Take, error) {
 	return nil, g.do(ctx)
 }
 
-var errInner = errors.New("the inner gate's")
+var errInner = errors.New("error of the inner gate")
 
-// calls are all calls of a gate for SKUs b and a.
+// calls has all calls of a gate, with the locks that they take, for SKUs b and a.
 var calls = []struct {
 	name   string
 	locks  []string
 	invoke func(ctx context.Context, g stock.Gate) error
 }{
 	{"Take", []string{"stock:a", "stock:b"}, func(ctx context.Context, g stock.Gate) error { _, err := g.Take(ctx, basket()); return err }},
-	{"Give", []string{"stock:a", "stock:b"}, func(ctx context.Context, g stock.Gate) error { return g.Give(ctx, basket()) }},
+	{"Give", []string{"stock:a", "stock:b"}, func(ctx context.Context, g stock.Gate) error { return g.Give(ctx, takenBasket()) }},
 	{"Fill", []string{"stock:a"}, func(ctx context.Context, g stock.Gate) error { return g.Fill(ctx, "a", 1, 1) }},
 	{"Adjust", []string{"stock:a"}, func(ctx context.Context, g stock.Gate) error { return g.Adjust(ctx, stock.Change{SKU: "a"}) }},
-	{"Settle", nil, func(ctx context.Context, g stock.Gate) error { return g.Settle(ctx, basket()) }},
+	{"Settle", nil, func(ctx context.Context, g stock.Gate) error { return g.Settle(ctx, takenBasket()) }},
 	{"InFlight", nil, func(ctx context.Context, g stock.Gate) error { _, err := g.InFlight(ctx, 0, 1, "a"); return err }},
 	{"Level", nil, func(ctx context.Context, g stock.Gate) error { _, err := g.Level(ctx, "a"); return err }},
 }
@@ -104,6 +106,8 @@ func basket() stock.Deduction {
 		Lines: []stock.Line{{SKU: "b", Quantity: 1}, {SKU: "a", Quantity: 1}},
 	}
 }
+
+func takenBasket() stock.Take { return stock.Take{Deduction: basket()} }
 
 func TestChangesAreUnderTheirLocks(t *testing.T) {
 	t.Parallel()
@@ -130,8 +134,9 @@ func TestChangesAreUnderTheirLocks(t *testing.T) {
 	}
 }
 
-// TestALockNotToBeHadIsBusy: nothing was begun, and no lock is kept.
-func TestALockNotToBeHadIsBusy(t *testing.T) {
+// TestLockTimeoutIsBusy checks that a call that cannot get its locks starts nothing
+// and keeps no lock.
+func TestLockTimeoutIsBusy(t *testing.T) {
 	t.Parallel()
 	for _, call := range calls {
 		if call.locks == nil {
@@ -140,7 +145,7 @@ func TestALockNotToBeHadIsBusy(t *testing.T) {
 		t.Run(call.name, func(t *testing.T) {
 			t.Parallel()
 			locker := newRecorder()
-			g := NewLocked(inner{do: func(context.Context) error { t.Error("it was begun"); return nil }}, locker, 20*time.Millisecond, false)
+			g := NewLocked(inner{do: func(context.Context) error { t.Error("the work has started"); return nil }}, locker, 20*time.Millisecond, false)
 			last := call.locks[len(call.locks)-1]
 			lease, err := locker.Locker.Lock(t.Context(), last)
 			if err != nil {
@@ -161,13 +166,13 @@ func TestALockNotToBeHadIsBusy(t *testing.T) {
 	}
 }
 
-// TestOneDeadlineForAllLocks: the time that one lock took is not there for the
-// next.
+// TestOneDeadlineForAllLocks checks that the time spent on one lock leaves less for
+// the next.
 func TestOneDeadlineForAllLocks(t *testing.T) {
 	t.Parallel()
 	var deadlines []time.Time
 	g := NewLocked(inner{do: func(context.Context) error { return nil }}, deadlineLocker{newRecorder(), &deadlines}, time.Minute, false)
-	if err := g.Give(t.Context(), basket()); err != nil {
+	if err := g.Give(t.Context(), takenBasket()); err != nil {
 		t.Fatal(err)
 	}
 	if len(deadlines) != 2 || !deadlines[0].Equal(deadlines[1]) {
@@ -186,8 +191,9 @@ func (l deadlineLocker) Lock(ctx context.Context, name string) (lock.Lease, erro
 	return l.recorder.Lock(ctx, name)
 }
 
-// TestALostLeaseEndsTheWork, and the work hears why.
-func TestALostLeaseEndsTheWork(t *testing.T) {
+// TestLostLeaseEndsTheWork checks that the context of the work ends when a lease is
+// lost, with lock.ErrLost as its cause.
+func TestLostLeaseEndsTheWork(t *testing.T) {
 	t.Parallel()
 	locker := newRecorder()
 	g := NewLocked(inner{do: func(ctx context.Context) error {
@@ -195,31 +201,32 @@ func TestALostLeaseEndsTheWork(t *testing.T) {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}}, locker, time.Minute, false)
-	if _, err := g.Take(t.Context(), basket()); !errors.Is(err, lock.ErrLost) || stock.Refuses(err) {
+	if _, err := g.Take(t.Context(), basket()); !errors.Is(err, lock.ErrLost) || stock.NothingTaken(err) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestWaitBoundsTheWaitingAlone: the work may take longer.
-func TestWaitBoundsTheWaitingAlone(t *testing.T) {
+// TestWaitBoundsOnlyTheLocks checks that the work may take longer than the wait for
+// the locks.
+func TestWaitBoundsOnlyTheLocks(t *testing.T) {
 	t.Parallel()
 	g := NewLocked(inner{do: func(ctx context.Context) error {
 		if _, bounded := ctx.Deadline(); bounded {
-			t.Error("the work has the deadline of the waiting")
+			t.Error("the work has the deadline of the wait for the locks")
 		}
 		return nil
 	}}, lock.NewLocal(), time.Minute, false)
-	if err := g.Give(t.Context(), basket()); err != nil {
+	if err := g.Give(t.Context(), takenBasket()); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestACallerThatHangsUpUnlocksAllTheSame(t *testing.T) {
+func TestCancelledCallUnlocks(t *testing.T) {
 	t.Parallel()
 	locker := newRecorder()
 	ctx, cancel := context.WithCancel(t.Context())
 	g := NewLocked(inner{do: func(ctx context.Context) error { cancel(); return ctx.Err() }}, locker, time.Minute, false)
-	if err := g.Give(ctx, basket()); !errors.Is(err, context.Canceled) {
+	if err := g.Give(ctx, takenBasket()); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	want := []string{"lock stock:a", "lock stock:b", "unlock stock:b", "unlock stock:a"}
@@ -228,8 +235,9 @@ func TestACallerThatHangsUpUnlocksAllTheSame(t *testing.T) {
 	}
 }
 
+// closing records that it was closed.
 type closing struct {
-	inner
+	Fenced
 	closed *bool
 }
 
@@ -240,7 +248,6 @@ func TestCloseClosesTheInnerGate(t *testing.T) {
 	var closed bool
 	NewLocked(closing{closed: &closed}, lock.NewLocal(), time.Minute, false).Close()
 	if !closed {
-		t.Error("the inner gate goes on")
+		t.Error("the inner gate is not closed")
 	}
-	NewLocked(inner{}, lock.NewLocal(), time.Minute, false).Close() // has nothing to close
 }

@@ -15,15 +15,15 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/stocktest"
+	"github.com/holdfast-stock/holdfast/internal/stock/gatetest"
 )
 
-// rushEnv tells the test program to be one of several processes that rush one
-// Redis: "GATE ADDRESS LEDGERID".
+// rushEnv makes the test program one of several processes that rush one Redis. Its
+// value is "GATE ADDRESS LEDGERID".
 const rushEnv = "HOLDFAST_GATE_RUSH"
 
-// rushAsProcess rushes once a line comes on standard input, and prints how
-// many units were accepted.
+// rushAsProcess waits for a line on standard input, rushes, and prints how many
+// units were accepted.
 func rushAsProcess(how string) (exit int) {
 	fields := strings.Fields(how)
 	ledger := uuid.MustParse(fields[2])
@@ -33,7 +33,7 @@ func rushAsProcess(how string) (exit int) {
 		return 1
 	}
 	defer client.Close()
-	var g closer
+	var g Gate
 	switch fields[0] {
 	case "script":
 		g = script0(client, ledger)
@@ -43,9 +43,9 @@ func rushAsProcess(how string) (exit int) {
 	defer g.Close()
 	fmt.Println("ready")
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
-		return 1 // whoever started this has gone
+		return 1 // the parent process has ended
 	}
-	accepted, err := stocktest.Rush(context.Background(), []stock.Gate{g}, "a", 8)
+	accepted, err := gatetest.Rush(context.Background(), []stock.Gate{g}, "a", 8)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -54,8 +54,8 @@ func rushAsProcess(how string) (exit int) {
 	return 0
 }
 
-// TestProcesses has four processes rush one Redis: the script sells what there
-// is, a mutex in each process more.
+// TestProcesses runs four processes that rush one Redis. The script sells exactly
+// the stock. A mutex in each process oversells.
 func TestProcesses(t *testing.T) {
 	t.Parallel()
 	const processes, units = 4, 2000
@@ -92,7 +92,7 @@ func TestProcesses(t *testing.T) {
 				}
 				sold += accepted
 				if test.sound && accepted == 0 {
-					t.Error("a process sold nothing: they did not rush together")
+					t.Error("a process sold nothing: the processes did not run at the same time")
 				}
 			}
 			level := levelOf(t, g, "a")
@@ -100,33 +100,34 @@ func TestProcesses(t *testing.T) {
 			case test.sound && (sold != units || level.Available != 0 || level.InFlight != units):
 				t.Errorf("sold %d of %d, and the gate has %+v", sold, units, level)
 			case !test.sound && sold <= units:
-				t.Errorf("sold %d of %d: the control does not oversell", sold, units)
+				t.Errorf("sold %d of %d: the broken gate did not oversell", sold, units)
 			}
 		})
 	}
 }
 
+// child is a process that the test talks to by lines.
 type child struct {
 	process *os.Process
 	in      interface{ Write([]byte) (int, error) }
 	out     *bufio.Reader
 }
 
-// startRush returns when the process is ready to rush.
+// startRush starts a process that is ready to rush.
 func startRush(t *testing.T, how string) *child {
 	t.Helper()
 	c := startChild(t, rushEnv+"="+how)
 	if said := c.line(t); said != "ready" {
-		t.Fatalf("the process said %q", said)
+		t.Fatalf("the process printed %q", said)
 	}
 	return c
 }
 
-// startChild runs the test program as another process, told by a variable what
-// to be.
+// startChild runs the test program as another process. The environment variable
+// says what that process does.
 func startChild(t *testing.T, variable string) *child {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), os.Args[0]) // killed at the test's end
+	command := exec.CommandContext(t.Context(), os.Args[0]) // killed when the test ends
 	command.Env = append(os.Environ(), variable)
 	command.Stderr = os.Stderr
 	in, err := command.StdinPipe()

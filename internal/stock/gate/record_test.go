@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-func TestRecordsGiveTheOrderBack(t *testing.T) {
+func TestRecordDescribesTheOrder(t *testing.T) {
 	t.Parallel()
 	many := stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: strings.Repeat("b", stock.MaxIDLength)}
 	for i := range stock.MaxLines {
@@ -35,7 +35,7 @@ func TestRecordsGiveTheOrderBack(t *testing.T) {
 	}
 }
 
-func TestIDsAreWrittenAsUsual(t *testing.T) {
+func TestAppendID(t *testing.T) {
 	t.Parallel()
 	d := orderOf("a", 1)
 	if got, want := string(appendID(nil, d.OrderID)), d.OrderID.String(); got != want {
@@ -57,7 +57,7 @@ func FuzzRecord(f *testing.F) {
 			return
 		}
 		if len(d.Lines) == 0 {
-			t.Errorf("%q is an order without lines", record)
+			t.Errorf("%q was parsed as an order without lines", record)
 		}
 	})
 }

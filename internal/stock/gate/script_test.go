@@ -23,6 +23,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
+// scriptOn returns a gate of a new ledger.
 func scriptOn(t testing.TB, client redis.UniversalClient) *Script {
 	t.Helper()
 	g := script0(client, uuid.New())
@@ -45,8 +46,8 @@ func wantLevel(t *testing.T, g stock.Gate, want stock.Level) {
 	}
 }
 
-// TestOneCallForManyTakes: in arrival order, everyone who still fits whole is
-// cut, and only those who do not are refused.
+// TestOneCallForManyTakes checks that one call cuts, in order of arrival, every
+// take that still fits whole, and refuses only those that do not.
 func TestOneCallForManyTakes(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"Redis", "Sentinel", "InProcess"} { // a cluster has one call for each SKU
@@ -56,17 +57,19 @@ func TestOneCallForManyTakes(t *testing.T) {
 			fill(t, g, "a", 7, 3)
 			fill(t, g, "b", 9, 2)
 			line := func(sku stock.SKU, units int64) stock.Line { return stock.Line{SKU: sku, Quantity: units} }
-			of := func(lines ...stock.Line) *take {
+			cutOf := func(d stock.Deduction) *cut {
+				return &cut{d: d, lines: d.Lines, receipt: make(stock.Receipt, len(d.Lines))}
+			}
+			of := func(lines ...stock.Line) *cut {
 				d := orderOf("", 0)
 				d.Lines = lines
-				return &take{d: d, lines: lines}
+				return cutOf(d)
 			}
 			fits := of(line("a", 1), line("b", 2))
-			repeat := &take{d: fits.d, lines: []stock.Line{line("a", 1), line("b", 2)}}
-			twin := &take{d: fits.d, lines: []stock.Line{line("a", 1), line("b", 2)}}
+			repeat, twin := cutOf(fits.d), cutOf(fits.d)
 			twin.d.TakeID = uuid.New()
-			takes := []*take{
-				of(line("a", 5)),               // more than there is
+			cuts := []*cut{
+				of(line("a", 5)),               // more than the stock
 				fits,                           // leaves 2 of a, none of b
 				of(line("a", 1), line("b", 1)), // refused for b, keeps none of a
 				repeat,
@@ -75,26 +78,29 @@ func TestOneCallForManyTakes(t *testing.T) {
 				of(line("a", 1)),
 				of(line("a", 1)),
 				of(line("c", 1)),
-				of(line("b", 1), line("c", 1)), // c says more than b
+				of(line("b", 1), line("c", 1)), // not filled is the greater reason
 			}
-			g.runTakes(takes)
+			g.runCuts(cuts)
 			want := []string{
 				"SKU a: sold out", "", "SKU b: sold out", "", stock.ErrInFlight.Error(), "", "", "SKU a: sold out",
 				stock.Refuse("c", stock.ErrNotFilled).Error(), stock.Refuse("c", stock.ErrNotFilled).Error(),
 			}
-			for i, take := range takes {
+			for i, c := range cuts {
 				got := ""
-				if take.err != nil {
-					got = take.err.Error()
+				if c.err != nil {
+					got = c.err.Error()
 				}
 				if got != want[i] {
 					t.Errorf("take %d was answered %q, want %q", i, got, want[i])
 				}
 			}
-			for _, take := range []*take{fits, repeat} {
-				if take.lines[0].Epoch != 7 || take.lines[1].Epoch != 9 {
-					t.Errorf("taken as %v", take.lines)
+			for _, c := range []*cut{fits, repeat} {
+				if c.receipt[0].Epoch != 7 || c.receipt[1].Epoch != 9 {
+					t.Errorf("the receipt is %v", c.receipt)
 				}
+			}
+			if fits.already || !repeat.already {
+				t.Errorf("already cut: %v, then %v", fits.already, repeat.already)
 			}
 			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 7, Available: 0, InFlight: 3})
 			wantLevel(t, g, stock.Level{SKU: "b", Epoch: 9, Available: 0, InFlight: 2})
@@ -102,7 +108,7 @@ func TestOneCallForManyTakes(t *testing.T) {
 	}
 }
 
-// TestConcurrentTakesShareCalls counts the calls of a rush.
+// TestConcurrentTakesShareCalls counts the script calls of many takes at once.
 func TestConcurrentTakesShareCalls(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds[:2] {
@@ -110,7 +116,7 @@ func TestConcurrentTakesShareCalls(t *testing.T) {
 			t.Parallel()
 			client := ownClient(t, kind, nil, 0)
 			var calls atomic.Int64
-			client.AddHook(hook{before: func(cmd redis.Cmder) error {
+			client.AddHook(hook{check: func(cmd redis.Cmder) error {
 				if strings.HasPrefix(cmd.Name(), "eval") {
 					calls.Add(1)
 				}
@@ -136,15 +142,15 @@ func TestConcurrentTakesShareCalls(t *testing.T) {
 	}
 }
 
-// hook looks at every command before it is sent, in pipelines too, and may
-// fail it.
-type hook struct{ before func(redis.Cmder) error }
+// hook calls check with every command that is about to be sent, in pipelines too,
+// and fails the command with its error.
+type hook struct{ check func(redis.Cmder) error }
 
 func (h hook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if err := h.before(cmd); err != nil {
+		if err := h.check(cmd); err != nil {
 			cmd.SetErr(err)
 			return err
 		}
@@ -155,7 +161,7 @@ func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		for _, cmd := range cmds {
-			if err := h.before(cmd); err != nil {
+			if err := h.check(cmd); err != nil {
 				for _, cmd := range cmds {
 					cmd.SetErr(err)
 				}
@@ -166,8 +172,8 @@ func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 	}
 }
 
-// ownClient is a client of the shared servers with a dialer of its own, which
-// may be nil, that sends failed commands again up to so many times if it may.
+// ownClient returns another client of the shared servers. dial may be nil. The
+// client sends a failed command again up to retries times, if the command allows.
 func ownClient(t testing.TB, kind string, dial func(ctx context.Context, network, addr string) (net.Conn, error), retries int) redis.UniversalClient {
 	t.Helper()
 	var client redis.UniversalClient
@@ -181,20 +187,20 @@ func ownClient(t testing.TB, kind string, dial func(ctx context.Context, network
 	return client
 }
 
-// TestFullQueueIsBusy holds Redis up until the queue is full.
+// TestFullQueueIsBusy blocks commands until the queue of takes is full.
 func TestFullQueueIsBusy(t *testing.T) {
 	t.Parallel()
 	client := ownClient(t, "Redis", nil, 0)
 	held := make(chan struct{})
 	var holding atomic.Bool
-	client.AddHook(hook{before: func(redis.Cmder) error {
+	client.AddHook(hook{check: func(redis.Cmder) error {
 		if holding.Load() {
 			<-held
 		}
 		return nil
 	}})
 	g := scriptOn(t, client)
-	const takes = 5000 // more than wait and are under way
+	const takes = 5000 // more than the queue and one call hold
 	fill(t, g, "a", 1, takes)
 	holding.Store(true)
 	var (
@@ -218,12 +224,12 @@ func TestFullQueueIsBusy(t *testing.T) {
 	release()
 	n := accepted.Load()
 	if n == takes {
-		t.Error("nobody heard that the gate is busy")
+		t.Error("no take was answered that the gate is busy")
 	}
 	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: takes - n, InFlight: n})
 }
 
-func TestWhatIsNoDeductionIsNotTaken(t *testing.T) {
+func TestMalformedDeductions(t *testing.T) {
 	t.Parallel()
 	for name, g := range map[string]stock.Gate{
 		"Script":    scriptOn(t, shared.client(t, "Redis")),
@@ -236,7 +242,7 @@ func TestWhatIsNoDeductionIsNotTaken(t *testing.T) {
 		many.Lines = slices.Repeat(many.Lines, maxParts+1)
 		for _, d := range []stock.Deduction{none, many, orderOf("a", 0), orderOf("a", -1), orderOf("a", stock.MaxTotal+1)} {
 			if _, err := g.Take(t.Context(), d); !errors.Is(err, errDeduction) {
-				t.Errorf("%s: %v was answered %v", name, d.Lines, err)
+				t.Errorf("%s: %v: got error %v", name, d.Lines, err)
 			}
 		}
 		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 10})
@@ -254,11 +260,11 @@ func TestTakeAfterCloseIsBusy(t *testing.T) {
 	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 1})
 }
 
-// lossy loses the answer to the first command it looks for once it is armed:
-// the connection breaks when the answer is there to be read. It counts how
-// often such a command is sent from then on.
+// lossy is a dialer whose connections lose one answer. Once it is armed, the
+// connection breaks when the answer to the first command that contains text
+// arrives. From then on it counts how often such a command is sent.
 type lossy struct {
-	look  string
+	text  string
 	armed atomic.Bool
 	sent  atomic.Int64
 }
@@ -271,75 +277,71 @@ func (l *lossy) dial(ctx context.Context, network, addr string) (net.Conn, error
 	return &lossyConn{Conn: conn, lossy: l}, nil
 }
 
-func (l *lossy) lose() { l.armed.Store(true) }
+func (l *lossy) arm() { l.armed.Store(true) }
 
 type lossyConn struct {
 	net.Conn
 	lossy *lossy
-	lost  atomic.Bool // the answer is to be lost
-	gone  atomic.Bool // and was
+	lose  atomic.Bool // break when the answer arrives
+	lost  atomic.Bool // the answer was lost
 }
 
 func (c *lossyConn) Write(b []byte) (int, error) {
-	if c.lossy.armed.Load() && bytes.Contains(b, []byte(c.lossy.look)) {
+	if c.lossy.armed.Load() && bytes.Contains(b, []byte(c.lossy.text)) {
 		if c.lossy.sent.Add(1) == 1 {
-			c.lost.Store(true)
+			c.lose.Store(true)
 		}
 	}
 	return c.Conn.Write(b)
 }
 
 func (c *lossyConn) Read(b []byte) (int, error) {
-	if c.gone.Load() { // the client may look twice
+	if c.lost.Load() { // the client may read twice
 		return 0, io.EOF
 	}
 	n, err := c.Conn.Read(b)
-	if c.lost.Load() {
-		c.gone.Store(true)
+	if c.lose.Load() {
+		c.lost.Store(true)
 		return 0, io.EOF
 	}
 	return n, err
 }
 
-// TestALostAnswerIsNotAskedForAgain: the client may send again what it likes,
-// but not what cuts; and a take whose answer was lost comes back whole.
-func TestALostAnswerIsNotAskedForAgain(t *testing.T) {
+// TestLostAnswerIsNotRetried checks that the client does not send a take again whose
+// answer was lost, and that a give returns all its units.
+func TestLostAnswerIsNotRetried(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds[:2] {
 		ledger := uuid.New()
 		for _, test := range []struct {
-			name, look string
-			newGate    func(client redis.UniversalClient, between func()) stock.Gate
+			name, text string // text of the command that cuts
+			open       func(client redis.UniversalClient) stock.Gate
 		}{
-			{"Script", "evalsha", func(client redis.UniversalClient, between func()) stock.Gate {
-				return scriptOn(t, client)
-			}},
-			{"ReadWrite", newScripts(ledger, 0).write.sha, func(client redis.UniversalClient, between func()) stock.Gate {
-				return readWrite0(client, ledger)
-			}},
+			{"Script", "evalsha", func(client redis.UniversalClient) stock.Gate { return scriptOn(t, client) }},
+			{"ReadWrite", newScripts(ledger, 0).write.sha, func(client redis.UniversalClient) stock.Gate { return readWrite0(client, ledger) }},
 		} {
 			t.Run(test.name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
-				faulty := &lossy{look: test.look}
-				g := test.newGate(ownClient(t, kind, faulty.dial, 3), nil)
+				faulty := &lossy{text: test.text}
+				g := test.open(ownClient(t, kind, faulty.dial, 3))
 				fill(t, g, "a", 1, 10)
-				before, err := g.Take(t.Context(), orderOf("a", 1)) // loads the script
+				before, err := g.Take(t.Context(), orderOf("a", 1))
 				if err != nil {
 					t.Fatal(err)
 				}
 				if err := g.Settle(t.Context(), before); err != nil {
 					t.Fatal(err)
 				}
-				faulty.lose()
+				faulty.arm()
 				d := orderOf("a", 2)
-				if _, err := g.Take(t.Context(), d); err == nil || stock.Refuses(err) {
+				if _, err := g.Take(t.Context(), d); err == nil || stock.NothingTaken(err) {
 					t.Errorf("a take whose answer was lost: %v", err)
 				}
 				if n := faulty.sent.Load(); n != 1 {
 					t.Errorf("it was sent %d times", n)
 				}
 				wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 7, InFlight: 2})
-				if err := g.Give(t.Context(), d); err != nil {
+				if err := g.Give(t.Context(), stock.Take{Deduction: d}); err != nil {
 					t.Error(err)
 				}
 				wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 9})
@@ -348,8 +350,9 @@ func TestALostAnswerIsNotAskedForAgain(t *testing.T) {
 	}
 }
 
-// TestRefusedPartsLeaveNothing: on a cluster the lines of an order are cut one
-// by one, and what was cut before a refusal comes back, without a trace.
+// TestRefusedPartsLeaveNothing checks that on a cluster, where lines are cut one by
+// one, the units that were cut before a refusal are given back and nothing is
+// burned.
 func TestRefusedPartsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	client := shared.client(t, "Cluster")
@@ -377,8 +380,8 @@ func TestRefusedPartsLeaveNothing(t *testing.T) {
 			if _, err := g.Take(t.Context(), d); err != nil { // nothing was burned
 				t.Error(err)
 			}
-			// Sent again, it is refused for what it lost to a refill, and keeps
-			// what it had before.
+			// Sent again after a refill of c, it is refused for c and keeps the
+			// units that it cut before.
 			fill(t, g, "c", 4, 1)
 			if _, err := g.Take(t.Context(), d); !errors.Is(err, stock.ErrSoldOut) {
 				t.Errorf("got %v", err)
@@ -389,15 +392,15 @@ func TestRefusedPartsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestAPartThatCannotBeGivenBackIsNoRefusal: something is left at the gate, so
-// the caller must give it back.
-func TestAPartThatCannotBeGivenBackIsNoRefusal(t *testing.T) {
+// TestPartLeftIsNoRefusal checks the error of a take that was refused in part, if
+// the other parts cannot be given back: the caller must give the take back.
+func TestPartLeftIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	client := ownClient(t, "Cluster", nil, 0)
 	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	var breaking atomic.Pointer[error]
 	var giveSHA atomic.Value
-	client.AddHook(hook{before: func(cmd redis.Cmder) error {
+	client.AddHook(hook{check: func(cmd redis.Cmder) error {
 		if broken := breaking.Load(); broken != nil && len(cmd.Args()) > 1 && cmd.Args()[1] == giveSHA.Load() {
 			return *broken
 		}
@@ -407,25 +410,25 @@ func TestAPartThatCannotBeGivenBackIsNoRefusal(t *testing.T) {
 	giveSHA.Store(g.scripts().give.sha)
 	fill(t, g, "a", 1, 5)
 	fill(t, g, "b", 1, 1)
-	for _, broken := range []error{errors.New("broken"), refused} { // the other is a refusal: of the give
+	for _, broken := range []error{errors.New("broken"), refused} { // refused proves only that the give did nothing
 		d := orderOf("a", 2)
 		d.Lines = append(d.Lines, stock.Line{SKU: "b", Quantity: 2})
 		breaking.Store(&broken)
-		if _, err := g.Take(t.Context(), d); err == nil || stock.Refuses(err) {
+		if _, err := g.Take(t.Context(), d); err == nil || stock.NothingTaken(err) {
 			t.Errorf("%v: got %v", broken, err)
 		}
 		breaking.Store(nil)
 		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 3, InFlight: 2})
-		if err := g.Give(t.Context(), d); err != nil {
+		if err := g.Give(t.Context(), stock.Take{Deduction: d}); err != nil {
 			t.Error(err)
 		}
 		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 5})
 	}
 }
 
-// TestAStoppedRedisIsNotWaitedForLong, and what it does once it goes on is
-// taken back, whichever of take and give it reads first.
-func TestAStoppedRedisIsNotWaitedForLong(t *testing.T) {
+// TestStoppedRedis checks that takes do not wait long for a stopped server, and that
+// gives undo the takes that it runs once it continues, in any order.
+func TestStoppedRedis(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t)
 	client, err := connect(server.Addr())
@@ -442,8 +445,8 @@ func TestAStoppedRedisIsNotWaitedForLong(t *testing.T) {
 	for i := range ds {
 		ds[i] = orderOf("a", 1)
 		all.Go(func() {
-			if _, err := g.Take(t.Context(), ds[i]); err == nil || stock.Refuses(err) {
-				t.Errorf("a stopped Redis answered %v", err)
+			if _, err := g.Take(t.Context(), ds[i]); err == nil || stock.NothingTaken(err) {
+				t.Errorf("a stopped Redis: got error %v", err)
 			}
 		})
 	}
@@ -453,14 +456,14 @@ func TestAStoppedRedisIsNotWaitedForLong(t *testing.T) {
 	}
 	server.Cont()
 	for _, d := range ds {
-		if err := g.Give(t.Context(), d); err != nil {
+		if err := g.Give(t.Context(), stock.Take{Deduction: d}); err != nil {
 			t.Error(err)
 		}
 	}
 	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 10})
 }
 
-// TestBurnedTakesAreBounded in time and number.
+// TestBurnedTakesAreBounded checks that burned takes are bounded in age and number.
 func TestBurnedTakesAreBounded(t *testing.T) {
 	t.Parallel()
 	client := shared.client(t, "Redis")
@@ -472,18 +475,18 @@ func TestBurnedTakesAreBounded(t *testing.T) {
 	}
 	give := func() {
 		t.Helper()
-		if err := g.Give(t.Context(), orderOf("a", 1)); err != nil {
+		if err := g.Give(t.Context(), stock.Take{Deduction: orderOf("a", 1)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	give()
 	if n := client.ZCard(t.Context(), key).Val(); n != 1 {
-		t.Errorf("%d takes are burned, the one that was long ago among them", n)
+		t.Errorf("%d takes are burned, the expired one among them", n)
 	}
 	if left := client.PTTL(t.Context(), key).Val(); left <= burnTime-time.Minute || left > burnTime {
-		t.Errorf("the burned takes end in %v", left)
+		t.Errorf("the burned takes expire in %v", left)
 	}
-	many := make([]redis.Z, burnMost)
+	many := make([]redis.Z, maxBurned)
 	for i := range many {
 		many[i] = redis.Z{Score: float64(time.Now().UnixMilli() - 1000), Member: i}
 	}
@@ -491,29 +494,29 @@ func TestBurnedTakesAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := orderOf("a", 1)
-	if err := g.Give(t.Context(), last); err != nil {
+	if err := g.Give(t.Context(), stock.Take{Deduction: last}); err != nil {
 		t.Fatal(err)
 	}
-	if n := client.ZCard(t.Context(), key).Val(); n != burnMost {
+	if n := client.ZCard(t.Context(), key).Val(); n != maxBurned {
 		t.Errorf("%d takes are burned", n)
 	}
 	if _, err := g.Take(t.Context(), last); !errors.Is(err, stock.ErrBurned) {
-		t.Errorf("the last that was burned: %v", err)
+		t.Errorf("the take that was burned last: %v", err)
 	}
 }
 
-func TestLedgersDoNotMeet(t *testing.T) {
+func TestLedgersAreSeparate(t *testing.T) {
 	t.Parallel()
 	client := shared.client(t, "Redis")
 	a, b := scriptOn(t, client), scriptOn(t, client)
 	fill(t, a, "a", 1, 5)
 	if _, err := b.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
-		t.Errorf("a Redis filled for another ledger is believed: %v", err)
+		t.Errorf("a gate used the count of another ledger: %v", err)
 	}
 }
 
-// BenchmarkTake is 64 callers at a time. cpu-µs/take is this process's alone,
-// redis-µs/take the server's.
+// BenchmarkTake has 64 concurrent callers on two processors. cpu-µs/take is the
+// processor time of this process, redis-µs/take that of the server.
 func BenchmarkTake(b *testing.B) {
 	for _, skus := range []int{1, 10_000} {
 		b.Run(fmt.Sprintf("SKUs=%d", skus), func(b *testing.B) {
@@ -544,21 +547,22 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// BenchmarkSettle settles in groups of 128; the takes are not counted.
+// BenchmarkSettle settles in groups of 128. It does not measure the takes.
 func BenchmarkSettle(b *testing.B) {
 	client := shared.client(b, "Redis")
 	g := scriptOn(b, client)
 	fill(b, g, "a", 1, stock.MaxTotal)
-	ds := make([]stock.Deduction, b.N)
+	takes := make([]stock.Take, b.N)
 	var all sync.WaitGroup
 	for i := range 64 {
 		all.Go(func() {
 			for ; i < b.N; i += 64 {
-				ds[i] = orderOf("a", 1)
-				if _, err := g.Take(context.Background(), ds[i]); err != nil {
+				taken, err := g.Take(context.Background(), orderOf("a", 1))
+				if err != nil {
 					b.Error(err)
 					return
 				}
+				takes[i] = taken
 			}
 		})
 	}
@@ -566,7 +570,7 @@ func BenchmarkSettle(b *testing.B) {
 	before, serverBefore := cpu(b), serverCPU(b, client)
 	b.ReportAllocs()
 	b.ResetTimer()
-	for group := range slices.Chunk(ds, 128) {
+	for group := range slices.Chunk(takes, 128) {
 		if err := g.Settle(context.Background(), group...); err != nil {
 			b.Fatal(err)
 		}

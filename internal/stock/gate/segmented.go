@@ -18,68 +18,65 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-const (
-	// MaxSegments bounds the segments of one SKU.
-	MaxSegments = 64
-	// maxParts bounds the parts of one take, as the script's encoding does.
-	maxParts = 255
-	// gatherWait bounds how long a take waits for its turn to gather.
-	gatherWait = 2 * time.Second
-	// gatherTries bounds how often a gather meets counts that moved.
-	gatherTries = 10
-)
+// MaxSegments bounds the segments of one SKU.
+const MaxSegments = 64
 
-// Segmented divides each SKU's stock into segments, and keeps each segment as a
-// SKU of its own, named SKU/SEGMENT, at another gate: under keys of its own, on
-// a cluster in a hash slot of its own, and where that gate locks, under a lock of
-// its own. Beside them it keeps in Redis
+// Segmented divides the stock of each SKU into segments. It keeps each segment as
+// a SKU of its own, named SKU/SEGMENT, at an inner gate: on a cluster in a hash
+// slot of its own, and if the inner gate locks, under a lock of its own. It also
+// keeps in Redis
 //
-//	holdfast:{LEDGERID:SKU}:gathers    counter: raised when a gather begins and when it ends
+//	holdfast:{LEDGERID:SKU}:gathers   counter: raised when a gather begins and when it ends
 //
-// How many segments there are is part of the layout, and so of the generation:
-// it is not stored.
+// The number of segments is part of the layout, and so of the generation. It is
+// not stored with the counts.
 //
-// A take asks one segment, chosen by its order ID modulo their number, so that
-// tries of one order meet. If that has too few units, it looks at all of them
-// and asks one that has enough. If none has alone, but all together do, it
-// gathers: one take of a SKU at a time, under a lock, cuts parts of several. It
-// is sold out only if all segments together had too few while nobody gathered,
-// for a gather that fails gives units back.
+// A take first asks one segment, its order ID modulo the number of segments, so
+// that all takes of an order ask the same one. If that segment has too few units,
+// the take reads all segments and asks one that has enough. If no single segment
+// has enough but all together do, it gathers: under a lock, it cuts parts of
+// several segments. It is refused as sold out only if all segments together had
+// too few while no gather ran, because a gather that fails gives units back.
 //
-// A take that comes twice gets its first answer as long as no units came back in
-// between to the segment it asks first. (The service sends no take twice.)
+// A take that is sent twice gets its first answer, unless units came back in
+// between to the segment that it asks first. (The service sends no take twice.)
 type Segmented struct {
-	counts   // of the segments
-	inner    stock.Gate
-	locker   lock.Locker // gathers
-	segments int
+	counts    counts // of the segments
+	inner     Gate
+	gatherers OwnedLocker
+	segments  int
 }
 
-var _ stock.Gate = (*Segmented)(nil)
+var _ Gate = (*Segmented)(nil)
 
-// NewSegmented divides the SKUs of inner, a gate in the same Redis, into so many
-// segments, 1 to MaxSegments. locker, shared by all instances, makes gathers one
-// at a time; its leases should be short.
-func NewSegmented(inner stock.Gate, client redis.UniversalClient, ledgerID uuid.UUID, segments int, locker lock.Locker) *Segmented {
-	return &Segmented{counts: newCounts(client, ledgerID), inner: inner, locker: locker, segments: segments}
+// OwnedLocker is a locker that its user closes.
+type OwnedLocker interface {
+	lock.Locker
+	Close() error
 }
 
-// Close closes the inner gate, if it is one to be closed. The locker stays the
-// caller's.
+// NewSegmented divides the SKUs of inner into segments, 1 to MaxSegments. inner
+// keeps its counts in the Redis of client. gatherers, whose locks all instances
+// share, makes gathers of a SKU run one at a time; its leases should be short.
+// Close closes inner and gatherers.
+func NewSegmented(inner Gate, client redis.UniversalClient, ledgerID uuid.UUID, segments int, gatherers OwnedLocker) *Segmented {
+	return &Segmented{counts: newCounts(client, ledgerID), inner: inner, gatherers: gatherers, segments: segments}
+}
+
+// Close closes the inner gate and the locker of gathers.
 func (g *Segmented) Close() {
-	if inner, ok := g.inner.(interface{ Close() }); ok {
-		inner.Close()
-	}
+	g.inner.Close()
+	_ = g.gatherers.Close()
 }
 
 // separator cannot be part of a SKU.
 const separator = "/"
 
-// segment is the SKU under which the inner gate keeps a segment.
-func segment(sku stock.SKU, n int) stock.SKU { return sku + separator + stock.SKU(strconv.Itoa(n)) }
+// segmentOf returns the SKU under which the inner gate keeps segment n of sku.
+func segmentOf(sku stock.SKU, n int) stock.SKU { return sku + separator + stock.SKU(strconv.Itoa(n)) }
 
-// whole is the SKU that a segment is of.
-func whole(segment stock.SKU) (sku stock.SKU, n int) {
+// splitSegment returns the SKU and the number of a segment.
+func splitSegment(segment stock.SKU) (sku stock.SKU, n int) {
 	at := strings.LastIndex(string(segment), separator)
 	if at < 0 {
 		return segment, 0
@@ -88,78 +85,104 @@ func whole(segment stock.SKU) (sku stock.SKU, n int) {
 	return segment[:at], n
 }
 
-func (g *Segmented) gathersKey(sku stock.SKU) string { return g.own(sku) + ":gathers" }
+// segmentsOf returns the segments of the SKUs, those of each SKU together.
+func (g *Segmented) segmentsOf(skus ...stock.SKU) []stock.SKU {
+	segments := make([]stock.SKU, 0, len(skus)*g.segments)
+	for _, sku := range skus {
+		for n := range g.segments {
+			segments = append(segments, segmentOf(sku, n))
+		}
+	}
+	return segments
+}
 
-// Use makes the inner gate run under the generation.
+// Use makes the inner gate run under generation to.
 func (g *Segmented) Use(to stock.Generation) {
 	g.counts.Use(to)
 	g.inner.Use(to)
 }
 
-// Load enables the inner gate's store to run the generation.
+// Load enables the inner gate's store to run generation to.
 func (g *Segmented) Load(ctx context.Context, to stock.Generation) error {
 	return g.inner.Load(ctx, to)
 }
 
-// SetMark replaces the mark, with the number of segments in it.
+// Loaded reports whether the inner gate's store can run the generation in use.
+func (g *Segmented) Loaded(ctx context.Context) (bool, error) { return g.inner.Loaded(ctx) }
+
+// Mark returns the mark of the inner gate's store.
+func (g *Segmented) Mark(ctx context.Context) (stock.Mark, error) { return g.inner.Mark(ctx) }
+
+// SetMark replaces the mark. The mark in Redis includes the number of segments.
 func (g *Segmented) SetMark(ctx context.Context, m stock.Mark) error {
-	return g.setMark(ctx, m, g.segments)
+	return g.counts.setMark(ctx, m, g.segments)
 }
 
 // Take cuts all lines or none, each from as few segments as hold enough.
-func (g *Segmented) Take(ctx context.Context, d stock.Deduction) (stock.Deduction, error) {
-	if err := valid(d); err != nil {
-		return stock.Deduction{}, err
+//
+// It plans a take before it cuts it. A planned take has the parts to cut in its
+// receipt, and no epochs.
+func (g *Segmented) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
+	if err := validate(d); err != nil {
+		return stock.Take{}, err
 	}
-	d.Lines = slices.Clone(d.Lines)
-	start := binary.BigEndian.Uint32(d.OrderID[12:])
-	for i := range d.Lines {
-		line := &d.Lines[i]
-		line.Parts = []stock.Part{{Segment: int(start % uint32(g.segments)), Quantity: line.Quantity}}
+	planned := stock.Take{Deduction: d, Receipt: make(stock.Receipt, len(d.Lines))}
+	first := int(binary.BigEndian.Uint32(d.OrderID[12:]) % uint32(g.segments))
+	for i, line := range d.Lines {
+		planned.Receipt[i].Parts = []stock.Part{{Segment: first, Quantity: line.Quantity}}
 	}
 	for try := range len(d.Lines) * (g.segments + 1) {
-		taken, short, err := g.cut(ctx, d)
-		if short == nil {
+		taken, short, err := g.cut(ctx, planned)
+		if short == noLine {
 			return taken, err
 		}
 		if try == 0 {
-			again, err := g.before(ctx, &d)
-			if err != nil {
-				return stock.Deduction{}, err
-			}
-			if again {
-				taken, short, err := g.cut(ctx, d)
-				if short != nil { // settled since
-					err = fmt.Errorf("%w: the record of take %s went while it was looked at", stock.ErrBusy, d.TakeID)
-				}
+			if taken, repeated, err := g.repeat(ctx, d); repeated || err != nil {
 				return taken, err
 			}
 		}
-		switch decided, err := g.route(ctx, short); {
+		switch routed, err := g.route(ctx, planned, short); {
 		case err != nil:
-			return stock.Deduction{}, err
-		case !decided:
-			return g.gather(ctx, d)
+			return stock.Take{}, err
+		case !routed:
+			return g.gather(ctx, planned)
 		}
 	}
-	return g.gather(ctx, d) // the counts move too fast to be followed
+	return g.gather(ctx, planned) // the counts change too fast to follow
 }
 
-// before reports whether the same take came before and was cut where d's segments
-// would not show it, and then gives d the parts it was cut in. Another take of
-// the order in flight is an error.
-func (g *Segmented) before(ctx context.Context, d *stock.Deduction) (bool, error) {
-	pipe := g.client.Pipeline()
+// repeat answers a take that was cut earlier, in segments other than the one that
+// it asks first. repeated is false if there is no record of the order. A record of
+// another take of the order is an error.
+func (g *Segmented) repeat(ctx context.Context, d stock.Deduction) (taken stock.Take, repeated bool, err error) {
+	earlier, err := g.findRecord(ctx, d.OrderID, d.Lines)
+	if err != nil || earlier == nil {
+		return stock.Take{}, false, err
+	}
+	if earlier.TakeID != d.TakeID {
+		return stock.Take{}, false, stock.ErrInFlight
+	}
+	taken, short, err := g.cut(ctx, undivided(*earlier))
+	if short != noLine { // settled since
+		err = fmt.Errorf("%w: take %s was settled while its record was read", stock.ErrBusy, d.TakeID)
+	}
+	return taken, true, err
+}
+
+// findRecord returns what the first record of the order describes, with a line
+// for each segment that it was cut in. It returns nil if the order has no valid
+// record in any segment of the lines' SKUs.
+func (g *Segmented) findRecord(ctx context.Context, order uuid.UUID, lines []stock.Line) (*stock.Deduction, error) {
+	pipe := g.counts.client.Pipeline()
 	var counts, records []*redis.StringCmd
-	for _, line := range d.Lines {
-		for n := range g.segments {
-			part := segment(line.SKU, n)
-			keys := g.keys(part)
-			counts = append(counts, pipe.HGet(ctx, keys.count, string(part)))
-			records = append(records, pipe.HGet(ctx, keys.flight, field(part, d.OrderID)))
+	for _, line := range lines {
+		for _, segment := range g.segmentsOf(line.SKU) {
+			keys := g.counts.keys(segment)
+			counts = append(counts, pipe.HGet(ctx, keys.count, string(segment)))
+			records = append(records, pipe.HGet(ctx, keys.flight, recordField(segment, order)))
 		}
 	}
-	_, _ = pipe.Exec(ctx) // its error may be a missing record's
+	_, _ = pipe.Exec(ctx) // each command has its own error
 	for i := range records {
 		count, countErr := counts[i].Result()
 		record, err := records[i].Result()
@@ -167,90 +190,109 @@ func (g *Segmented) before(ctx context.Context, d *stock.Deduction) (bool, error
 			continue
 		}
 		if err := cmp.Or(countErr, err); err != nil {
-			return false, fmt.Errorf("looking for the order's record: %w", proven(err))
+			return nil, fmt.Errorf("looking for the order's record: %w", proven(err))
 		}
-		if epoch := epochOf(count, 0); !g.scripts().generation.Holds(epoch) || epoch != epochOf(record, 2) {
-			continue // of what a fill has forgotten
+		epoch := epochOf(count, 0)
+		if !g.counts.scripts().generation.Holds(epoch) || epoch != epochOf(record, 2) {
+			continue // void
 		}
-		found, err := parseRecord(d.OrderID.String(), record)
-		if err != nil {
-			return false, err
-		}
-		if found.TakeID != d.TakeID {
-			return false, stock.ErrInFlight
-		}
-		*d = undivided(found)
-		return true, nil
+		found, err := parseRecord(order.String(), record)
+		return &found, err
 	}
-	return false, nil
+	return nil, nil
 }
 
-// cut takes the parts as they are. short is the line whose segment has too few.
-func (g *Segmented) cut(ctx context.Context, d stock.Deduction) (taken stock.Deduction, short *stock.Line, err error) {
-	inner, err := g.inner.Take(ctx, divided(d))
+// noLine is returned by cut if no line is short of units.
+const noLine = -1
+
+// cut cuts the planned parts. short is the index of a line whose segment has too
+// few units, or noLine.
+func (g *Segmented) cut(ctx context.Context, planned stock.Take) (taken stock.Take, short int, err error) {
+	inner, err := g.inner.Take(ctx, divided(planned))
+	if err == nil {
+		taken, err := g.join(ctx, planned, inner)
+		return taken, noLine, err
+	}
 	var refusal *stock.Refusal
-	switch {
-	case err == nil:
-		return g.joined(ctx, d, inner)
-	case !errors.As(err, &refusal):
-		return stock.Deduction{}, nil, err
+	if !errors.As(err, &refusal) {
+		return stock.Take{}, noLine, err
 	}
-	sku, _ := whole(refusal.SKU)
-	if errors.Is(err, stock.ErrSoldOut) {
-		for i := range d.Lines {
-			if d.Lines[i].SKU == sku {
-				return stock.Deduction{}, &d.Lines[i], nil
-			}
-		}
+	sku, _ := splitSegment(refusal.SKU)
+	if line := lineOf(planned.Lines, sku); line >= 0 && errors.Is(err, stock.ErrSoldOut) {
+		return stock.Take{}, line, nil
 	}
-	return stock.Deduction{}, nil, stock.Refuse(sku, refusal.Reason)
+	return stock.Take{}, noLine, stock.Refuse(sku, refusal.Reason)
 }
 
-// divided is d with a line for each part.
-func divided(d stock.Deduction) stock.Deduction {
+// lineOf returns the index of the SKU's line, or -1.
+func lineOf(lines []stock.Line, sku stock.SKU) int {
+	return slices.IndexFunc(lines, func(line stock.Line) bool { return line.SKU == sku })
+}
+
+// join returns planned with the epochs of inner, which is the take of its parts.
+// If the parts of a line were cut under two epochs, the segments are being
+// refilled: it gives inner back and returns stock.ErrNotFilled.
+func (g *Segmented) join(ctx context.Context, planned, inner stock.Take) (stock.Take, error) {
+	taken := stock.Take{Deduction: planned.Deduction, Receipt: slices.Clone(planned.Receipt)}
+	for i, line := range inner.Lines {
+		sku, _ := splitSegment(line.SKU)
+		cut, epoch := &taken.Receipt[lineOf(taken.Lines, sku)], inner.Epoch(i)
+		if cut.Epoch != 0 && cut.Epoch != epoch {
+			ctx, cancel := detached(ctx)
+			defer cancel()
+			if err := g.inner.Give(ctx, inner); err != nil {
+				return stock.Take{}, partLeft(err)
+			}
+			return stock.Take{}, stock.Refuse(sku, stock.ErrNotFilled)
+		}
+		cut.Epoch = epoch
+	}
+	return taken, nil
+}
+
+// divided returns the deduction that the inner gate is asked for: a line for each
+// part.
+func divided(t stock.Take) stock.Deduction {
 	var lines []stock.Line
-	for _, line := range d.Lines {
-		for _, part := range line.Parts {
-			lines = append(lines, stock.Line{SKU: segment(line.SKU, part.Segment), Quantity: part.Quantity, Epoch: line.Epoch})
+	for i, line := range t.Lines {
+		for _, part := range t.Parts(i) {
+			lines = append(lines, stock.Line{SKU: segmentOf(line.SKU, part.Segment), Quantity: part.Quantity})
 		}
 	}
+	stock.SortLines(lines)
+	d := t.Deduction
 	d.Lines = lines
-	stock.SortLines(d.Lines)
 	return d
 }
 
-// joined is d with the epochs under which its parts were cut. Parts of one line
-// that were cut under two epochs are no cut: the segments are being refilled.
-func (g *Segmented) joined(ctx context.Context, d, inner stock.Deduction) (stock.Deduction, *stock.Line, error) {
-	d.Lines = slices.Clone(d.Lines)
-	for i := range d.Lines {
-		d.Lines[i].Epoch = 0
-	}
-	for _, cut := range inner.Lines {
-		sku, _ := whole(cut.SKU)
-		for i := range d.Lines {
-			line := &d.Lines[i]
-			if line.SKU != sku {
-				continue
-			}
-			if line.Epoch != 0 && line.Epoch != cut.Epoch {
-				ctx, cancel := detached(ctx)
-				defer cancel()
-				if err := g.inner.Give(ctx, inner); err != nil {
-					return stock.Deduction{}, nil, leftAtTheGate(err)
-				}
-				return stock.Deduction{}, nil, stock.Refuse(sku, stock.ErrNotFilled)
-			}
-			line.Epoch = cut.Epoch
+// undivided returns the take whose parts are the lines of inner. Its receipt has
+// no epochs.
+func undivided(inner stock.Deduction) stock.Take {
+	byLine := make(map[stock.SKU][]stock.Part)
+	t := stock.Take{Deduction: inner}
+	t.Lines = nil
+	for _, line := range inner.Lines {
+		sku, n := splitSegment(line.SKU)
+		at := lineOf(t.Lines, sku)
+		if at < 0 {
+			at = len(t.Lines)
+			t.Lines = append(t.Lines, stock.Line{SKU: sku})
 		}
+		t.Lines[at].Quantity += line.Quantity
+		byLine[sku] = append(byLine[sku], stock.Part{Segment: n, Quantity: line.Quantity})
 	}
-	return d, nil, nil
+	stock.SortLines(t.Lines)
+	for _, line := range t.Lines {
+		t.Receipt = append(t.Receipt, stock.Cut{Parts: byLine[line.SKU]})
+	}
+	return t
 }
 
-// route moves the line to a segment that holds enough. decided is false where
-// none does and all together might: then the line must be gathered. A line that
-// is sold out is an error.
-func (g *Segmented) route(ctx context.Context, line *stock.Line) (decided bool, err error) {
+// route plans the line again, in a segment that has enough. routed is false if no
+// segment has enough but all together may: then the line must be gathered. A line
+// that is sold out is an error.
+func (g *Segmented) route(ctx context.Context, planned stock.Take, i int) (routed bool, err error) {
+	line, parts := planned.Lines[i], planned.Parts(i)
 	before, err := g.gathers(ctx, line.SKU)
 	if err != nil {
 		return false, err
@@ -259,10 +301,9 @@ func (g *Segmented) route(ctx context.Context, line *stock.Line) (decided bool, 
 	if err != nil {
 		return false, err
 	}
-	from := line.Parts[0].Segment
-	for i := range g.segments {
-		if at := (from + i) % g.segments; levels[at].Available >= line.Quantity {
-			line.Parts = []stock.Part{{Segment: at, Quantity: line.Quantity}}
+	for n := range g.segments {
+		if at := (parts[0].Segment + n) % g.segments; levels[at].Available >= line.Quantity {
+			planned.Receipt[i].Parts = []stock.Part{{Segment: at, Quantity: line.Quantity}}
 			return true, nil
 		}
 	}
@@ -273,24 +314,16 @@ func (g *Segmented) route(ctx context.Context, line *stock.Line) (decided bool, 
 	if err != nil {
 		return false, err
 	}
-	if before%2 == 0 && before == after { // nobody gathered meanwhile
+	if before%2 == 0 && before == after { // no gather ran meanwhile
 		return false, stock.Refuse(line.SKU, stock.ErrSoldOut)
 	}
-	return false, nil // after that gather it is decided
+	return false, nil // only a gather can tell
 }
 
-// gathers is even while nobody gathers units of the SKU, and rises.
-func (g *Segmented) gathers(ctx context.Context, sku stock.SKU) (int64, error) {
-	n, err := g.client.Get(ctx, g.gathersKey(sku)).Int64()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return 0, fmt.Errorf("reading whether SKU %s is being gathered: %w", sku, err)
-	}
-	return n, nil
-}
-
-// levels are the levels of the SKU's segments, and the sum of what is left.
+// levels returns the levels of the SKU's segments and the sum of the units
+// available. stock.ErrNotFilled (as *stock.Refusal): a segment is not filled.
 func (g *Segmented) levels(ctx context.Context, sku stock.SKU) (levels []stock.Level, sum int64, err error) {
-	if levels, err = g.inner.Level(ctx, g.all([]stock.SKU{sku})...); err != nil {
+	if levels, err = g.inner.Level(ctx, g.segmentsOf(sku)...); err != nil {
 		return nil, 0, err
 	}
 	for _, level := range levels {
@@ -302,123 +335,47 @@ func (g *Segmented) levels(ctx context.Context, sku stock.SKU) (levels []stock.L
 	return levels, sum, nil
 }
 
-// gather cuts parts of several segments, while no other gather does of the same
-// SKUs. What it finds sold out is.
-func (g *Segmented) gather(ctx context.Context, d stock.Deduction) (stock.Deduction, error) {
-	waiting, stopWaiting := context.WithTimeout(ctx, gatherWait)
-	defer stopWaiting()
-	for _, line := range d.Lines {
-		lease, err := g.locker.Lock(waiting, "gather:"+string(line.SKU))
-		if err != nil {
-			return stock.Deduction{}, fmt.Errorf("%w: waiting to gather units of SKU %s: %w", stock.ErrBusy, line.SKU, err)
-		}
-		defer unlock(ctx, lease)
-		if err := g.announce(ctx, line.SKU, 1); err != nil {
-			return stock.Deduction{}, err
-		}
-		defer func() {
-			ctx, cancel := detached(ctx)
-			defer cancel()
-			_ = g.announce(ctx, line.SKU, 0) // else the next gather does
-		}()
-	}
-	for range gatherTries {
-		for i := range d.Lines {
-			if err := g.collect(ctx, &d.Lines[i]); err != nil {
-				return stock.Deduction{}, err
-			}
-		}
-		if inner := divided(d); len(inner.Lines) > maxParts {
-			return stock.Deduction{}, fmt.Errorf("%w: the units lie in %d segments", stock.ErrBusy, len(inner.Lines))
-		}
-		taken, short, err := g.cut(ctx, d)
-		if short == nil {
-			return taken, err
-		}
-	}
-	return stock.Deduction{}, fmt.Errorf("%w: units of the order's SKUs go faster than they can be gathered", stock.ErrBusy)
-}
-
-// announce makes the counter of gathers odd, for the time of a gather, or even,
-// whatever a gatherer that died has left.
-func (g *Segmented) announce(ctx context.Context, sku stock.SKU, odd int64) error {
-	n, err := g.gathers(ctx, sku)
-	if err == nil && n%2 != odd {
-		err = g.client.Incr(ctx, g.gathersKey(sku)).Err()
-	} else if err == nil {
-		err = g.client.IncrBy(ctx, g.gathersKey(sku), 2).Err() // it rises all the same
-	}
-	if err != nil {
-		return fmt.Errorf("announcing a gather of SKU %s: %w", sku, err)
-	}
-	return nil
-}
-
-// collect finds parts for the line: one segment that has enough, or those that
-// have most.
-func (g *Segmented) collect(ctx context.Context, line *stock.Line) error {
-	levels, sum, err := g.levels(ctx, line.SKU)
-	if err != nil {
-		return err
-	}
-	if sum < line.Quantity {
-		return stock.Refuse(line.SKU, stock.ErrSoldOut)
-	}
-	parts := make([]stock.Part, len(levels))
-	for i, level := range levels {
-		parts[i] = stock.Part{Segment: i, Quantity: level.Available}
-	}
-	slices.SortStableFunc(parts, func(a, b stock.Part) int { return cmp.Compare(b.Quantity, a.Quantity) })
-	line.Parts = nil
-	for missing, i := line.Quantity, 0; missing > 0; i++ {
-		part := stock.Part{Segment: parts[i].Segment, Quantity: min(parts[i].Quantity, missing)}
-		line.Parts = append(line.Parts, part)
-		missing -= part.Quantity
-	}
-	return nil
-}
-
-// everywhere is d with, where its parts are not known, a part in every segment:
-// the inner gate finds those that are.
-func (g *Segmented) everywhere(d stock.Deduction) stock.Deduction {
-	d.Lines = slices.Clone(d.Lines)
-	for i := range d.Lines {
-		line := &d.Lines[i]
-		if line.Parts != nil {
+// everywhere returns the inner gate's take of t. A line whose parts are not known
+// becomes a line in every segment, and the inner gate uses those that it has
+// records of.
+func (g *Segmented) everywhere(t stock.Take) stock.Take {
+	receipt := make(stock.Receipt, len(t.Lines))
+	for i, line := range t.Lines {
+		if receipt[i].Parts = t.Parts(i); receipt[i].Parts != nil {
 			continue
 		}
 		for n := range g.segments {
-			line.Parts = append(line.Parts, stock.Part{Segment: n, Quantity: line.Quantity})
+			receipt[i].Parts = append(receipt[i].Parts, stock.Part{Segment: n, Quantity: line.Quantity})
 		}
 	}
-	return divided(d)
+	return stock.Take{Deduction: divided(stock.Take{Deduction: t.Deduction, Receipt: receipt})}
 }
 
-// Settle forgets the records of takes at all their segments.
-func (g *Segmented) Settle(ctx context.Context, ds ...stock.Deduction) error {
-	inner := make([]stock.Deduction, len(ds))
-	for i, d := range ds {
-		inner[i] = g.everywhere(d)
+// Settle removes the records of takes in all their segments.
+func (g *Segmented) Settle(ctx context.Context, takes ...stock.Take) error {
+	inner := make([]stock.Take, len(takes))
+	for i, t := range takes {
+		inner[i] = g.everywhere(t)
 	}
 	return g.inner.Settle(ctx, inner...)
 }
 
-// Give returns the take's units to the segments they came from, or burns the
-// take at all of them. If it fails, part may be done; giving again does the
+// Give returns the take's units to the segments that they came from, or burns the
+// take in all of them. If it fails, it may have done a part. Giving again does the
 // rest.
-func (g *Segmented) Give(ctx context.Context, d stock.Deduction) error {
-	inner := g.everywhere(d)
+func (g *Segmented) Give(ctx context.Context, t stock.Take) error {
+	inner := g.everywhere(t)
 	var errs []error
-	for _, line := range inner.Lines { // one after the other: no need to hold all locks at once
+	for i := range inner.Lines { // one by one, so that it never holds more than one lock
 		one := inner
-		one.Lines = []stock.Line{line}
+		one.Lines = inner.Lines[i : i+1]
 		errs = append(errs, g.inner.Give(ctx, one))
 	}
 	return errors.Join(errs...)
 }
 
-// share is what segment n of count gets of units, the remainder going to those
-// from first on.
+// share returns the units that segment n of count gets. The remainder goes to the
+// segments from first on.
 func share(units int64, n, count, first int) int64 {
 	part := units / int64(count)
 	if int64((n-first+count)%count) < units%int64(count) {
@@ -427,15 +384,13 @@ func share(units int64, n, count, first int) int64 {
 	return part
 }
 
-// Fill spreads the units evenly, the remainder over the first segments. If it
-// fails, some segments are under the new epoch: the SKU counts as not filled.
+// Fill spreads the units evenly, and the remainder over the first segments. If it
+// fails, only some segments are under the new epoch, and the SKU counts as not
+// filled.
 func (g *Segmented) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error {
 	for n := range g.segments {
-		if err := g.inner.Fill(ctx, segment(sku, n), epoch, share(units, n, g.segments, 0)); err != nil {
-			if errors.Is(err, stock.ErrStaleEpoch) {
-				return stock.Refuse(sku, stock.ErrStaleEpoch)
-			}
-			return err
+		if err := g.inner.Fill(ctx, segmentOf(sku, n), epoch, share(units, n, g.segments, 0)); err != nil {
+			return refusalOf(sku, err)
 		}
 	}
 	return nil
@@ -445,82 +400,63 @@ func (g *Segmented) Fill(ctx context.Context, sku stock.SKU, epoch, units int64)
 func (g *Segmented) Adjust(ctx context.Context, change stock.Change) error {
 	for n := range g.segments {
 		part := change
-		part.SKU = segment(change.SKU, n)
+		part.SKU = segmentOf(change.SKU, n)
 		part.Delta = share(change.Delta, n, g.segments, int(change.Number%int64(g.segments)))
 		if err := g.inner.Adjust(ctx, part); err != nil {
-			var refusal *stock.Refusal
-			if errors.As(err, &refusal) {
-				return stock.Refuse(change.SKU, refusal.Reason)
-			}
-			return err
+			return refusalOf(change.SKU, err)
 		}
 	}
 	return nil
 }
 
-// InFlight lists the takes that the records of any segment tell of.
-func (g *Segmented) InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Deduction, error) {
-	ds, err := g.inner.InFlight(ctx, olderThan, limit, g.all(skus)...)
-	for i, d := range ds {
-		ds[i] = undivided(d)
+// refusalOf turns the refusal of a segment into a refusal of its SKU. It returns
+// any other error as it is.
+func refusalOf(sku stock.SKU, err error) error {
+	var refusal *stock.Refusal
+	if errors.As(err, &refusal) {
+		return stock.Refuse(sku, refusal.Reason)
 	}
-	return ds, err
+	return err
 }
 
-// all are the SKUs' segments, those of each SKU together.
-func (g *Segmented) all(skus []stock.SKU) []stock.SKU {
-	segments := make([]stock.SKU, 0, len(skus)*g.segments)
-	for _, sku := range skus {
-		for n := range g.segments {
-			segments = append(segments, segment(sku, n))
-		}
+// InFlight lists the takes that have a record in any segment of the SKUs.
+func (g *Segmented) InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Take, error) {
+	takes, err := g.inner.InFlight(ctx, olderThan, limit, g.segmentsOf(skus...)...)
+	for i, t := range takes {
+		takes[i] = undivided(t.Deduction)
 	}
-	return segments
+	return takes, err
 }
 
-// undivided is the deduction that the inner gate's d, with a line for each
-// part, was.
-func undivided(d stock.Deduction) stock.Deduction {
-	var lines []stock.Line
-	for _, part := range d.Lines {
-		sku, n := whole(part.SKU)
-		at := slices.IndexFunc(lines, func(line stock.Line) bool { return line.SKU == sku })
-		if at < 0 {
-			lines = append(lines, stock.Line{SKU: sku})
-			at = len(lines) - 1
-		}
-		lines[at].Quantity += part.Quantity
-		lines[at].Parts = append(lines[at].Parts, stock.Part{Segment: n, Quantity: part.Quantity})
-	}
-	d.Lines = lines
-	stock.SortLines(d.Lines)
-	return d
-}
-
-// Level sums the segments up. A SKU is filled if all are, under one epoch.
+// Level returns the sums over the segments. A SKU is filled if all its segments
+// are filled under one epoch.
 func (g *Segmented) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error) {
-	inner, err := g.inner.Level(ctx, g.all(skus)...)
+	inner, err := g.inner.Level(ctx, g.segmentsOf(skus...)...)
 	if len(inner) != len(skus)*g.segments {
 		return nil, err
 	}
 	levels := make([]stock.Level, len(skus))
 	for i, sku := range skus {
-		parts := inner[i*g.segments : (i+1)*g.segments]
-		sum := stock.Level{SKU: sku, Filled: true}
-		for _, part := range parts {
-			sum.Epoch = max(sum.Epoch, part.Epoch)
-			sum.Err = cmp.Or(sum.Err, part.Err)
-			sum.Available += part.Available
-			sum.InFlight += part.InFlight
-		}
-		if sum.Err != nil {
-			levels[i] = stock.Level{SKU: sku, Err: sum.Err}
-			continue
-		}
-		if slices.ContainsFunc(parts, func(part stock.Level) bool { return !part.Filled || part.Epoch != sum.Epoch }) {
-			sum = stock.Level{SKU: sku, Epoch: sum.Epoch}
-		}
-		levels[i] = sum
+		levels[i] = sumOf(sku, inner[i*g.segments:(i+1)*g.segments])
 	}
 	return levels, err
+}
+
+// sumOf returns the level of the SKU whose segments have the levels given.
+func sumOf(sku stock.SKU, segments []stock.Level) stock.Level {
+	sum := stock.Level{SKU: sku, Filled: true}
+	for _, segment := range segments {
+		if segment.Err != nil {
+			return stock.Level{SKU: sku, Err: segment.Err}
+		}
+		sum.Epoch = max(sum.Epoch, segment.Epoch)
+		sum.Available += segment.Available
+		sum.InFlight += segment.InFlight
+	}
+	for _, segment := range segments {
+		if !segment.Filled || segment.Epoch != sum.Epoch {
+			return stock.Level{SKU: sku, Epoch: sum.Epoch}
+		}
+	}
+	return sum
 }

@@ -5,14 +5,14 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// divided3 returns two instances over three segments.
+// divided3 returns two instances of a gate with three segments.
 func divided3(t *testing.T, kind string) (a, b *Segmented) {
 	t.Helper()
 	client, ledger := shared.client(t, kind), uuid.New()
@@ -20,8 +20,8 @@ func divided3(t *testing.T, kind string) (a, b *Segmented) {
 	return gates[0].(*Segmented), gates[1].(*Segmented)
 }
 
-// left is what each segment has left.
-func left(t *testing.T, g *Segmented, sku stock.SKU) (units [3]int64) {
+// available returns the units available in each segment.
+func available(t *testing.T, g *Segmented, sku stock.SKU) (units [3]int64) {
 	t.Helper()
 	levels, _, err := g.levels(t.Context(), sku)
 	if err != nil {
@@ -37,16 +37,16 @@ func TestFillAndAdjustSpreadEvenly(t *testing.T) {
 	t.Parallel()
 	g, _ := divided3(t, "Cluster")
 	fill(t, g, "a", 1, 11)
-	if got, want := left(t, g, "a"), [3]int64{4, 4, 3}; got != want {
-		t.Errorf("11 units lie as %v, want %v", got, want)
+	if got, want := available(t, g, "a"), [3]int64{4, 4, 3}; got != want {
+		t.Errorf("11 units are spread as %v, want %v", got, want)
 	}
-	for number, want := range [][3]int64{{4, 5, 3}, {4, 5, 4}, {5, 5, 4}, {5, 6, 4}} { // one more each time, in turn
+	for number, want := range [][3]int64{{4, 5, 3}, {4, 5, 4}, {5, 5, 4}, {5, 6, 4}} { // one more in each segment in turn
 		err := g.Adjust(t.Context(), stock.Change{SKU: "a", Epoch: 1, Number: int64(number) + 1, Delta: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := left(t, g, "a"); got != want {
-			t.Errorf("after addition %d they lie as %v, want %v", number+1, got, want)
+		if got := available(t, g, "a"); got != want {
+			t.Errorf("after addition %d the units are spread as %v, want %v", number+1, got, want)
 		}
 	}
 	for count := 1; count <= MaxSegments; count++ {
@@ -59,14 +59,14 @@ func TestFillAndAdjustSpreadEvenly(t *testing.T) {
 				}
 			}
 			if sum != units {
-				t.Fatalf("%d units become %d in %d segments", units, sum, count)
+				t.Fatalf("%d units in %d segments sum up to %d", units, count, sum)
 			}
 		}
 	}
 }
 
-// TestGather takes what no segment has alone, and gives it back where it came
-// from.
+// TestGather takes more units than any single segment has, and gives them back to
+// the segments that they came from.
 func TestGather(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds {
@@ -83,7 +83,7 @@ func TestGather(t *testing.T) {
 			}
 			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 1, InFlight: 6})
 			if _, err := other.Take(t.Context(), orderOf("a", 2)); !errors.Is(err, stock.ErrSoldOut) {
-				t.Errorf("2 of the 1 that is left: %v", err)
+				t.Errorf("2 of 1 unit: %v", err)
 			}
 			listed, err := other.InFlight(t.Context(), 0, 10, "a")
 			if err != nil || len(listed) != 1 || listed[0].TakeID != d.TakeID || len(listed[0].Lines) != 2 ||
@@ -95,7 +95,7 @@ func TestGather(t *testing.T) {
 			}
 			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 7})
 			wantLevel(t, g, stock.Level{SKU: "b", Epoch: 1, Available: 3})
-			if err := g.Give(t.Context(), taken); err != nil { // nothing is left to give
+			if err := g.Give(t.Context(), taken); err != nil { // there is no record left
 				t.Fatal(err)
 			}
 			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 7})
@@ -103,8 +103,8 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// TestPairsOverSegmentsOfOne: many buyers of two gather at once. Nobody hears
-// "sold out" while two units are left.
+// TestPairsOverSegmentsOfOne runs buyers that gather two units each at the same
+// time. None is refused as sold out while two units are available.
 func TestPairsOverSegmentsOfOne(t *testing.T) {
 	t.Parallel()
 	for range 20 {
@@ -136,27 +136,27 @@ func TestPairsOverSegmentsOfOne(t *testing.T) {
 	}
 }
 
-// TestSoldOutWaitsForAGather: while somebody gathers, who finds too little waits
-// for the end of it.
+// TestSoldOutWaitsForAGather checks that a take that finds too few units during
+// another take's gather waits until the gather ends.
 func TestSoldOutWaitsForAGather(t *testing.T) {
 	t.Parallel()
 	g, other := divided3(t, "Redis")
 	fill(t, g, "a", 1, 3)
-	lease, err := g.locker.Lock(t.Context(), "gather:a")
+	lease, err := g.gatherers.Lock(t.Context(), "gather:a")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.announce(t.Context(), "a", 1); err != nil {
+	if err := g.announce(t.Context(), "a", true); err != nil {
 		t.Fatal(err)
 	}
-	held := orderOf("a", 1)
-	held.Lines[0].Quantity = 3
-	parts := held // as a gather takes them before it fails
-	parts.Lines = []stock.Line{{SKU: segment("a", 0), Quantity: 1}, {SKU: segment("a", 1), Quantity: 1}, {SKU: segment("a", 2), Quantity: 1}}
-	if _, err := g.inner.Take(t.Context(), parts); err != nil {
+	parts := orderOf("", 0) // as a gather takes them before it fails
+	parts.Lines = []stock.Line{{SKU: segmentOf("a", 0), Quantity: 1}, {SKU: segmentOf("a", 1), Quantity: 1}, {SKU: segmentOf("a", 2), Quantity: 1}}
+	cut, err := g.inner.Take(t.Context(), parts)
+	if err != nil {
 		t.Fatal(err)
 	}
-	answer := make(chan error, 1)
+	asked, answer := make(chan struct{}), make(chan error, 1)
+	other.gatherers = askedLocker{other.gatherers, func() { close(asked) }}
 	go func() {
 		_, err := other.Take(t.Context(), orderOf("a", 1))
 		answer <- err
@@ -164,12 +164,12 @@ func TestSoldOutWaitsForAGather(t *testing.T) {
 	select {
 	case err := <-answer:
 		t.Fatalf("answered during the gather: %v", err)
-	case <-time.After(100 * time.Millisecond):
+	case <-asked: // it waits for the lock, which is held here
 	}
-	if err := g.inner.Give(t.Context(), parts); err != nil {
+	if err := g.inner.Give(t.Context(), cut); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.announce(t.Context(), "a", 0); err != nil {
+	if err := g.announce(t.Context(), "a", false); err != nil {
 		t.Fatal(err)
 	}
 	if err := lease.Unlock(t.Context()); err != nil {
@@ -180,13 +180,25 @@ func TestSoldOutWaitsForAGather(t *testing.T) {
 	}
 }
 
-// TestADeadGathererStopsNobody for long: its lock ends with its lease, and the
-// counter that it left odd is made even by the next.
-func TestADeadGathererStopsNobody(t *testing.T) {
+// askedLocker calls asked when a lock is asked for.
+type askedLocker struct {
+	OwnedLocker
+	asked func()
+}
+
+func (l askedLocker) Lock(ctx context.Context, name string) (lock.Lease, error) {
+	l.asked()
+	return l.OwnedLocker.Lock(ctx, name)
+}
+
+// TestDeadGatherer checks that a process that died while it gathered does not keep
+// others from gathering: the next one makes the counter even again. While the lock
+// is held, a gather is busy.
+func TestDeadGatherer(t *testing.T) {
 	t.Parallel()
 	g, _ := divided3(t, "Redis")
 	fill(t, g, "a", 1, 1)
-	if err := g.announce(t.Context(), "a", 1); err != nil {
+	if err := g.announce(t.Context(), "a", true); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -197,31 +209,33 @@ func TestADeadGathererStopsNobody(t *testing.T) {
 	if n, err := g.gathers(t.Context(), "a"); err != nil || n%2 != 0 {
 		t.Errorf("the counter of gathers is %d, %v", n, err)
 	}
-	busy, err := g.locker.Lock(t.Context(), "gather:a")
+	busy, err := g.gatherers.Lock(t.Context(), "gather:a")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer busy.Unlock(t.Context())
-	fill(t, g, "a", 2, 2) // two segments with one each
-	soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	fill(t, g, "a", 2, 2) // two segments with one unit each
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if _, err := g.Take(soon, orderOf("a", 2)); !errors.Is(err, stock.ErrBusy) {
-		t.Errorf("while another gathers for long: %v", err)
+	g.gatherers = askedLocker{g.gatherers, cancel}
+	if _, err := g.Take(ctx, orderOf("a", 2)); !errors.Is(err, stock.ErrBusy) {
+		t.Errorf("cancelled while another take gathers: %v", err)
 	}
 }
 
-// TestALostSegmentRefillsAll: one segment's count is gone.
-func TestALostSegmentRefillsAll(t *testing.T) {
+// TestLostSegment checks that a SKU is not filled if the count of one segment is
+// missing, and that a fill fills all segments.
+func TestLostSegment(t *testing.T) {
 	t.Parallel()
 	g, _ := divided3(t, "Redis")
 	fill(t, g, "a", 1, 9)
-	if err := g.client.HDel(t.Context(), g.keys(segment("a", 1)).count, string(segment("a", 1))).Err(); err != nil {
+	if err := g.counts.client.HDel(t.Context(), g.counts.keys(segmentOf("a", 1)).count, string(segmentOf("a", 1))).Err(); err != nil {
 		t.Fatal(err)
 	}
 	for {
 		_, err := g.Take(t.Context(), orderOf("a", 2))
 		if err == nil {
-			continue // from another segment
+			continue // it was cut in another segment
 		}
 		if !errors.Is(err, stock.ErrNotFilled) {
 			t.Errorf("got %v", err)
@@ -233,7 +247,7 @@ func TestALostSegmentRefillsAll(t *testing.T) {
 		t.Errorf("level %+v, %v", levels, err)
 	}
 	fill(t, g, "a", 2, 9)
-	if got, want := left(t, g, "a"), [3]int64{3, 3, 3}; got != want {
-		t.Errorf("refilled as %v", got)
+	if got, want := available(t, g, "a"), [3]int64{3, 3, 3}; got != want {
+		t.Errorf("after a refill: got %v, want %v", got, want)
 	}
 }

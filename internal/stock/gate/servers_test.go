@@ -12,11 +12,11 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// kinds of Redis that the gates run on.
+// kinds has the kinds of Redis that the gates run on.
 var kinds = []string{"Redis", "Cluster", "Sentinel", "InProcess"}
 
-// clients are the clients of the test program, one a kind. Tests share them:
-// every gate has keys of its own.
+// clients has one client for each kind of Redis. All tests of the program share
+// them, because every gate has keys of its own.
 type clients struct {
 	mu     sync.Mutex
 	opened map[string]redis.UniversalClient
@@ -25,7 +25,7 @@ type clients struct {
 
 var shared clients
 
-// client returns the client of the kind's servers.
+// client returns the client for the kind. It starts the servers on the first call.
 func (c *clients) client(t testing.TB, kind string) redis.UniversalClient {
 	t.Helper()
 	c.mu.Lock()
@@ -77,20 +77,20 @@ func (c *clients) stop() {
 	}
 }
 
-// connect opens a client of one server, for another process or another test.
+// connect opens another client of one server.
 func connect(addr string) (redis.UniversalClient, error) {
 	return store.OpenRedis(context.Background(), "redis://"+addr)
 }
 
-// script0 and readWrite0 return gates for which generation 0 is loaded: it is the
-// one that the small epochs of the tests belong to, and that a gate uses which was
-// not told another.
+// script0 returns a gate with generation 0 loaded. A new gate uses generation 0, and
+// the small epochs of the tests belong to it.
 func script0(client redis.UniversalClient, ledger uuid.UUID) *Script {
 	g := NewScript(client, ledger)
 	load0(&g.counts)
 	return g
 }
 
+// readWrite0 returns a gate with generation 0 loaded.
 func readWrite0(client redis.UniversalClient, ledger uuid.UUID) *ReadWrite {
 	g := NewReadWrite(client, ledger)
 	load0(&g.counts)

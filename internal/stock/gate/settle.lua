@@ -1,17 +1,16 @@
--- Settles: forgets the records of takes that the ledger has.
+-- Settles takes: removes the records of takes that the ledger has.
 --
 -- KEYS  count, flight
--- ARGV  how many SKUs; each SKU; then of each record: ORDERID TAKEID NUMBER,
---       without spaces between. NUMBER is its SKU's (from 1) in two bytes, the
---       high one first.
--- Returns nothing of interest. A record that is not there, or another take's,
--- is passed over.
+-- ARGV  the number of SKUs; each SKU; then for each record ORDERID TAKEID NUMBER,
+--       without spaces in between. NUMBER is the number of its SKU, from 1, in two
+--       bytes, the high byte first.
+-- Returns an empty list. It ignores a record that is missing or is another take's.
 
 local ID = 36 -- the length of an ID
 
 local call, byte, sub, match = redis.call, string.byte, string.sub, string.match
 local skus = tonumber(ARGV[1])
-local names, prefixes = {}, {} -- of the SKU, and of its records' fields
+local names, prefixes = {}, {} -- of each SKU: its name, and the prefix of its records' fields
 for i = 1, skus do
   names[i] = ARGV[1 + i]
   prefixes[i] = names[i] .. ' '
@@ -30,7 +29,7 @@ local epochs = {}
 for i = 1, skus do
   epochs[i] = counts[i] and match(counts[i], '^%d+')
 end
-local settled, units, order = {}, {}, {}
+local settled, units, changed = {}, {}, {} -- fields; units by SKU; the SKUs with units
 local seen = {}
 for a = 1, asked do
   local record, field = records[a], fields[a]
@@ -39,9 +38,9 @@ for a = 1, asked do
     settled[#settled + 1] = field
     local i = numbers[a]
     local n, epoch = match(record, '^(%d+) (%d+)', ID + 2)
-    if epoch == epochs[i] then -- else the count does not have these units in flight
+    if epoch == epochs[i] then -- a void record's units are not in flight in this count
       if not units[i] then
-        order[#order + 1] = i
+        changed[#changed + 1] = i
       end
       units[i] = (units[i] or 0) + tonumber(n)
     end
@@ -52,10 +51,10 @@ if #settled == 0 then
 end
 call('HDEL', KEYS[2], unpack(settled))
 local new = {}
-for c, i in ipairs(order) do
-  local before, flying, rest = match(counts[i], '^(%d+ %-?%d+ )(%-?%d+)(.*)$')
+for c, i in ipairs(changed) do
+  local before, in_flight, rest = match(counts[i], '^(%d+ %-?%d+ )(%-?%d+)(.*)$')
   new[2 * c - 1] = names[i]
-  new[2 * c] = before .. (flying - units[i]) .. rest
+  new[2 * c] = before .. (in_flight - units[i]) .. rest
 end
 if #new > 0 then
   call('HSET', KEYS[1], unpack(new))

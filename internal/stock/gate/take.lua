@@ -1,44 +1,46 @@
 -- Takes: cuts every take that fits whole, in order, and records it as in flight.
 --
 -- KEYS  count, flight, burned
--- ARGV  how many SKUs; each SKU; then of each take: ORDERID TAKEID LINES REST,
---       without spaces between. LINES are the lines to cut here: their number in
---       one byte, then for each the SKU's number (from 1) in two and the units in
---       four, the high byte first. REST ` BUYER SKU=QTY[,…]` goes into the
---       records as it is.
+-- ARGV  the number of SKUs; each SKU; then for each take ORDERID TAKEID LINES REST,
+--       without spaces in between. LINES are the lines to cut in this call: their
+--       number in one byte, then for each line the number of its SKU, from 1, in
+--       two bytes and its units in four, the high byte first. REST is ` BUYER
+--       SKU=UNITS[,…]`, which goes into the records as it is.
 -- Returns the epoch of each SKU (0: not filled), then for each take 0 if it was
--- cut, 1 if it came before and was cut then, or why it was refused: REASON + 8 ×
--- the SKU's number. A count of an earlier generation is not filled.
+-- cut, 1 if the same take was cut by an earlier call, or why it was refused: the
+-- reason + 8 × the number of the SKU. A count of an earlier generation is treated
+-- as not filled.
 --
--- This is the gate's hot path: few commands, however many SKUs there are; bytes
--- cost less to read than text, and flat arrays less than a table for each take.
+-- This is the gate's hot path. It uses few commands, however many SKUs there are.
+-- Reading bytes is faster than parsing text, and flat arrays are faster than a
+-- table for each take.
 
--- A take that is refused for several reasons hears the greatest.
-local SOLD_OUT, NOT_FILLED, IN_FLIGHT, BURNED, LATER = 1, 2, 3, 4, 5
+-- Of several reasons to refuse a take, the greatest is the answer.
+local SOLD_OUT, NOT_FILLED, IN_FLIGHT, BURNED, LATER_GENERATION = 1, 2, 3, 4, 5
 local ID = 36 -- the length of an ID
 
 local call, byte, sub, match, format = redis.call, string.byte, string.sub, string.match, string.format
 local skus = tonumber(ARGV[1])
-local names, prefixes = {}, {} -- of the SKU, and of its records' fields
+local names, prefixes = {}, {} -- of each SKU: its name, and the prefix of its records' fields
 for i = 1, skus do
   names[i] = ARGV[1 + i]
   prefixes[i] = names[i] .. ' '
 end
 
 local reply = {}
-local epochs, left, flying, rest = {}, {}, {}, {}
+local epochs, available, in_flight, rest = {}, {}, {}, {} -- of each SKU: the parts of its count
 local counts = call('HMGET', KEYS[1], unpack(names))
 for i = 1, skus do
-  local epoch, units, away, more = match(counts[i] or '', '^(%d+) (%-?%d+) (%-?%d+)(.*)$')
+  local epoch, left, taken, more = match(counts[i] or '', '^(%d+) (%-?%d+) (%-?%d+)(.*)$')
   local number = tonumber(epoch or 0)
-  if number < FIRST or number == 0 then
-    number, epoch, units, away = 0, '0', '0', '0'
+  if number < FIRST_EPOCH or number == 0 then
+    number, epoch, left, taken = 0, '0', '0', '0'
   end
-  epochs[i], reply[i], left[i], flying[i], rest[i] = epoch, number, tonumber(units), tonumber(away), more
+  epochs[i], reply[i], available[i], in_flight[i], rest[i] = epoch, number, tonumber(left), tonumber(taken), more
 end
 
-local takes, first = #ARGV - 1 - skus, {} -- by take: its first line
-local lines, numbers, units, fields = 0, {}, {}, {} -- by line: its SKU's number, its units, its record's field
+local takes, first = #ARGV - 1 - skus, {} -- of each take: its first line
+local lines, numbers, units, fields = 0, {}, {}, {} -- of each line: its SKU's number, its units, its record's field
 for t = 1, takes do
   local text = ARGV[1 + skus + t]
   local order = sub(text, 1, ID)
@@ -54,40 +56,40 @@ for t = 1, takes do
 end
 first[takes + 1] = lines + 1
 
-local flight = {} -- by field: the take in flight
+local holders = {} -- by field: the take in flight
 local records = call('HMGET', KEYS[2], unpack(fields))
 for l = 1, lines do
   local record = records[l]
-  -- A record of another epoch is of what the last fill forgot.
+  -- A record of another epoch is void.
   if record and match(record, '^%S+ %d+ (%d+)') == epochs[numbers[l]] then
-    flight[fields[l]] = sub(record, 1, ID)
+    holders[fields[l]] = sub(record, 1, ID)
   end
 end
-local burned = call('EXISTS', KEYS[3]) == 1
+local any_burned = call('EXISTS', KEYS[3]) == 1
 
--- Decide first, in tables, so that a later take of the call sees what the
--- earlier ones left.
-local changed, order = {}, {} -- whether a SKU's count changed, and those that did
+-- Decide first and keep the results in tables, so that each take sees what the
+-- earlier ones of the call left.
+local changed, order = {}, {} -- of each SKU: whether its count changed; the SKUs whose count changed
 local writes, w = {}, 0 -- field, record, field, record…
 local now
 for t = 1, takes do
   local text = ARGV[1 + skus + t]
   local take = sub(text, ID + 1, 2 * ID)
   local from, to = first[t], first[t + 1] - 1
-  local refusal, at, before = 0, 0, 1
+  local refusal, at, already = 0, 0, 1
   for l = from, to do
     local i = numbers[l]
-    local holder = flight[fields[l]]
+    local holder = holders[fields[l]]
     local reason = 0
-    if reply[i] > LAST then
-      reason = LATER
-    elseif burned and call('ZSCORE', KEYS[3], names[i] .. ' ' .. take) then
+    if reply[i] > LAST_EPOCH then
+      reason = LATER_GENERATION
+    elseif any_burned and call('ZSCORE', KEYS[3], names[i] .. ' ' .. take) then
       reason = BURNED
     elseif holder and holder ~= take then
       reason = IN_FLIGHT
     elseif reply[i] == 0 then
       reason = NOT_FILLED
-    elseif not holder and left[i] < units[l] then
+    elseif not holder and available[i] < units[l] then
       reason = SOLD_OUT
     end
     if reason > refusal then
@@ -97,15 +99,15 @@ for t = 1, takes do
   if refusal == 0 then
     for l = from, to do
       local i = numbers[l]
-      if not flight[fields[l]] then -- else this very take came before
+      if not holders[fields[l]] then -- otherwise this take was cut earlier
         if not now then
           local time = call('TIME')
-          now = time[1] .. format('%06d', time[2]) -- microseconds; too long for a number's text
+          now = time[1] .. format('%06d', time[2]) -- in microseconds, as text: Lua would print so long a number with an exponent
         end
-        before = 0
-        left[i] = left[i] - units[l]
-        flying[i] = flying[i] + units[l]
-        flight[fields[l]] = take
+        already = 0
+        available[i] = available[i] - units[l]
+        in_flight[i] = in_flight[i] + units[l]
+        holders[fields[l]] = take
         if not changed[i] then
           changed[i] = true
           order[#order + 1] = i
@@ -116,17 +118,17 @@ for t = 1, takes do
       end
     end
   end
-  reply[skus + t] = refusal == 0 and before or refusal + 8 * at
+  reply[skus + t] = refusal == 0 and already or refusal + 8 * at
 end
 
 if w > 0 then
   local new = {}
   for c, i in ipairs(order) do
     new[2 * c - 1] = names[i]
-    new[2 * c] = epochs[i] .. ' ' .. left[i] .. ' ' .. flying[i] .. rest[i]
+    new[2 * c] = epochs[i] .. ' ' .. available[i] .. ' ' .. in_flight[i] .. rest[i]
   end
-  -- Counts before records: if the writes broke off between them, units would be
-  -- lost until the next refill, but none would be invented.
+  -- Counts before records: if only the first write took place, units would be
+  -- missing until the next refill, but none would be invented.
   call('HSET', KEYS[1], unpack(new))
   call('HSET', KEYS[2], unpack(writes))
 end

@@ -1,5 +1,5 @@
-// Package strategy holds the one table of strategies: which gate stands before
-// which cutter, and what the pair promises.
+// Package strategy holds the table of strategies. A strategy pairs a gate, or none,
+// with a cutter.
 package strategy
 
 import (
@@ -9,48 +9,61 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/cutter"
 	"github.com/holdfast-stock/holdfast/internal/stock/gate"
 )
 
 // MaxSegments bounds the segments of a SKU.
 const MaxSegments = gate.MaxSegments
 
-// Default is the strategy that serves unless another is asked for.
+// Default is the strategy that the service uses unless a flag names another.
 const Default = "lua"
 
 const (
 	// lockWait bounds how long a take waits for the locks of its SKUs.
 	lockWait = 2 * time.Second
-	// gatherLease is how long a gatherer that died keeps others from gathering.
+	// gatherLease is how long the lock of a crashed instance keeps other instances
+	// from gathering.
 	gatherLease = 2 * time.Second
 
-	// A cutter that takes a group at once has one transaction in flight, while
-	// the next group gathers: a second would only wait for the hot row, and make
-	// both groups smaller. The others have one order to a transaction, and as
-	// many transactions as leave connections for reading.
+	// A cutter that cuts a whole group runs one transaction at a time, while the
+	// next group fills. A second transaction would wait for the hot row and make
+	// both groups smaller. The other cutters have one order in each transaction. The
+	// number of their transactions leaves connections for reading.
 	groupSize, groupParallel = 128, 1
 	singleParallel           = 24
 )
 
+// Strategy is a gate, or none, paired with a cutter.
+type Strategy struct {
+	Name string
+	// Layout names the settings on which instances must agree to sell the same
+	// stock. The ledger stores the layout of its generation.
+	Layout string
+	Gate   stock.Gate // nil if there is none
+	Cutter cutter.Cutter
+	// Group is the largest number of orders in one ledger transaction, and
+	// Parallel the number of transactions at once.
+	Group, Parallel int
+}
+
 // Spec is one row of the table.
 type Spec struct {
 	Name   string
-	Gate   string // what stands before the ledger; empty: nothing
+	Gate   string // the name of the gate; empty if there is none
 	Cutter string
-	// Sound says that the strategy by itself, without a guard, never sells a
-	// unit twice, however many instances share the stores.
+	// Sound means that the strategy never sells a unit twice, even without a guard
+	// and with any number of instances on the same stores.
 	Sound  bool
 	Detail string
 
-	gate   func(Backends) Gate
-	cutter func() stock.Cutter
-	group  bool
-	// What else its layout names.
-	locks, segmented bool
+	gate             func(Backends) gate.Gate
+	cutter           func() cutter.Cutter
+	group            bool
+	locks, segmented bool // whether the layout names the lock and the number of segments
 }
 
 // HasGate reports whether the strategy needs Redis.
@@ -59,46 +72,40 @@ func (s Spec) HasGate() bool { return s.gate != nil }
 // NeedsLock reports whether the strategy takes locks between instances.
 func (s Spec) NeedsLock() bool { return s.locks }
 
-// Segmented reports whether the strategy divides SKUs.
+// Segmented reports whether the strategy divides the stock of a SKU into segments.
 func (s Spec) Segmented() bool { return s.segmented }
 
-// Backends are what strategies are built on.
+// Backends are the stores and locks that strategies are built on.
 type Backends struct {
 	Redis    redis.UniversalClient // unused without a gate
-	LedgerID uuid.UUID             // names the ledger in the gate's keys
-	Guard    bool                  // refuse in the ledger, behind a gate, what does not fit
-	// Locker and LockName are the backend of --lock; unused by a strategy that
-	// needs no lock.
+	LedgerID uuid.UUID             // identifies the ledger in the gate's keys
+	Guard    bool                  // behind a gate, the ledger refuses orders that do not fit its count
+	// Locker and LockName are the backend of --lock. Strategies without locks do not
+	// use them.
 	Locker   lock.Locker
 	LockName string
-	Fence    bool // refuse a lock's holder that was outlived, where the backend gives tokens
-	Segments int  // of each SKU, 1 to gate.MaxSegments; unused by a strategy that is not segmented
+	Fence    bool // refuse a lock holder whose lease has ended; needs a backend with fencing tokens
+	Segments int  // the number of segments of a SKU, 1 to gate.MaxSegments; only for segmented strategies
 }
 
-// Gate is a gate that runs calls of its own until it is closed.
-type Gate interface {
-	stock.Gate
-	Close()
-}
-
-// Table returns every strategy, in the order in which they are taught.
+// Table returns every strategy, in the order of the documents.
 func Table() []Spec {
 	return []Spec{
 		{
 			Name: "none", Gate: "readwrite", Cutter: "count", gate: readWrite, cutter: cutter.Count, group: true,
-			Detail: "read, check and write in Redis with nothing to hold them together: oversells at once",
+			Detail: "read, check and write in Redis as separate steps: oversells at once",
 		},
 		{
 			Name: "mutex", Gate: "locked(readwrite)", Cutter: "count", gate: underMutex, cutter: cutter.Count, group: true,
-			Detail: "the same under a process mutex: right in one instance, oversells with two",
+			Detail: "the same under a mutex of the process: correct with one instance, oversells with two",
 		},
 		{
 			Name: "lock", Gate: "locked(readwrite)", Cutter: "count", Sound: true, gate: underLock, cutter: cutter.Count, group: true, locks: true,
-			Detail: "the same under a distributed lock (--lock): right, and slow; with --fence off, or a lock without fencing tokens, it oversells when a lease is outlived",
+			Detail: "the same under a distributed lock (--lock): correct and slow; with --fence off, or a lock without fencing tokens, it oversells if a holder continues after its lease has ended",
 		},
 		{
 			Name: "segment-lock", Gate: "segmented(locked(readwrite))", Cutter: "count", Sound: true, gate: underSegmentLocks, cutter: cutter.Count, group: true, locks: true, segmented: true,
-			Detail: "the stock in segments with a lock each, so that contention is divided; unfenced as lock is",
+			Detail: "the stock in segments with a lock for each, which divides the contention; without fencing it oversells as lock does",
 		},
 		{
 			Name: "segment", Gate: "segmented(script)", Cutter: "count", Sound: true, gate: segments, cutter: cutter.Count, group: true, segmented: true,
@@ -106,7 +113,7 @@ func Table() []Spec {
 		},
 		{
 			Name: "lua", Gate: "script", Cutter: "count", Sound: true, gate: script, cutter: cutter.Count, group: true,
-			Detail: "one atomic script in Redis; without guard its promise ends where Redis loses acknowledged writes unseen",
+			Detail: "one atomic script in Redis; without guard it can oversell if Redis loses acknowledged writes unnoticed",
 		},
 		{
 			Name: "db-none", Cutter: "readwrite", cutter: cutter.ReadWrite,
@@ -114,11 +121,11 @@ func Table() []Spec {
 		},
 		{
 			Name: "optimistic", Cutter: "optimistic", Sound: true, cutter: cutter.Optimistic,
-			Detail: "UPDATE only if the version has not moved, else again in a new transaction: retries under contention",
+			Detail: "UPDATE only if the version has not changed, else retry in a new transaction: many retries under contention",
 		},
 		{
 			Name: "for-update", Cutter: "for-update", Sound: true, cutter: cutter.ForUpdate,
-			Detail: "SELECT … FOR UPDATE, then UPDATE: one order at a time holds the row",
+			Detail: "SELECT … FOR UPDATE, then UPDATE: one order at a time locks the row",
 		},
 		{
 			Name: "conditional", Cutter: "conditional", Sound: true, cutter: cutter.Conditional,
@@ -131,39 +138,28 @@ func Table() []Spec {
 	}
 }
 
-func readWrite(b Backends) Gate { return gate.NewReadWrite(b.Redis, b.LedgerID) }
+func readWrite(b Backends) gate.Gate { return gate.NewReadWrite(b.Redis, b.LedgerID) }
 
-func underLock(b Backends) Gate {
+func underLock(b Backends) gate.Gate {
 	return gate.NewLocked(gate.NewReadWrite(b.Redis, b.LedgerID), b.Locker, lockWait, b.Fence)
 }
 
-func underSegmentLocks(b Backends) Gate { return inSegments(b, underLock(b)) }
+func underSegmentLocks(b Backends) gate.Gate { return inSegments(b, underLock(b)) }
 
-func segments(b Backends) Gate { return inSegments(b, script(b)) }
+func segments(b Backends) gate.Gate { return inSegments(b, script(b)) }
 
-// inSegments divides the gate. Gathers are one at a time under a lock of their
-// own, in the gate's Redis.
-func inSegments(b Backends, inner Gate) Gate {
+// inSegments divides the gate into segments. A lock in the gate's Redis allows one
+// gather at a time.
+func inSegments(b Backends, inner gate.Gate) gate.Gate {
 	gatherers := redislock.New(b.Redis, redislock.Options{Lease: gatherLease, Fixed: true})
-	return segmented{gate.NewSegmented(inner, b.Redis, b.LedgerID, b.Segments, gatherers), gatherers}
+	return gate.NewSegmented(inner, b.Redis, b.LedgerID, b.Segments, gatherers)
 }
 
-// segmented is a divided gate with the locks that it owns.
-type segmented struct {
-	Gate
-	gatherers *redislock.Locker
-}
-
-func (s segmented) Close() {
-	s.Gate.Close()
-	_ = s.gatherers.Close()
-}
-
-func underMutex(b Backends) Gate {
+func underMutex(b Backends) gate.Gate {
 	return gate.NewLocked(gate.NewReadWrite(b.Redis, b.LedgerID), lock.NewLocal(), lockWait, false)
 }
 
-func script(b Backends) Gate { return gate.NewScript(b.Redis, b.LedgerID) }
+func script(b Backends) gate.Gate { return gate.NewScript(b.Redis, b.LedgerID) }
 
 // Names returns the names of all strategies.
 func Names() []string {
@@ -174,8 +170,8 @@ func Names() []string {
 	return names
 }
 
-// Find returns the strategy of that name.
-func Find(name string) (Spec, bool) {
+// Find returns the strategy with this name. ok is false if there is none.
+func Find(name string) (spec Spec, ok bool) {
 	for _, s := range Table() {
 		if s.Name == name {
 			return s, true
@@ -184,9 +180,12 @@ func Find(name string) (Spec, bool) {
 	return Spec{}, false
 }
 
-// layout names what instances must agree on to share a count.
+// layout returns the Layout of the strategy that Build returns.
 func (s Spec) layout(b Backends) string {
 	layout := s.Name
+	if s.HasGate() {
+		layout += ", scripts " + gate.ScriptsVersion()
+	}
 	if s.segmented {
 		layout += fmt.Sprintf(", %d segments", b.Segments)
 	}
@@ -199,10 +198,10 @@ func (s Spec) layout(b Backends) string {
 	return layout
 }
 
-// Build makes the strategy on these backends. close stops what its gate runs,
-// and comes after the last call to it.
-func (s Spec) Build(b Backends) (built stock.Strategy, close func()) {
-	built = stock.Strategy{Name: s.Name, Layout: s.layout(b), Group: 1, Parallel: singleParallel}
+// Build returns the strategy on these backends. The caller must call close after the
+// last use of its gate.
+func (s Spec) Build(b Backends) (built Strategy, close func()) {
+	built = Strategy{Name: s.Name, Layout: s.layout(b), Group: 1, Parallel: singleParallel}
 	if s.group {
 		built.Group, built.Parallel = groupSize, groupParallel
 	}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/holdfast-stock/holdfast/internal/store"
+)
+
+// banner returns what the service prints when it has started.
+func banner(c config, address net.Addr) string {
+	url := "http://" + reachable(address)
+	var b strings.Builder
+	fmt.Fprintf(&b, "Holdfast listening on %s\n\n", url)
+	writeStrategy(&b, c)
+	writeStores(&b, c)
+	writeExamples(&b, c, url)
+	return b.String()
+}
+
+func writeStrategy(b *strings.Builder, c config) {
+	fmt.Fprintf(b, "  strategy  %s: %s\n", c.strategy.Name, c.strategy.Detail)
+	if c.strategy.HasGate() {
+		guard := onOff(c.guard)
+		fmt.Fprintf(b, "  guard     %s\n", guard.String())
+	}
+	if c.strategy.NeedsLock() {
+		fence := onOff(c.fence)
+		fmt.Fprintf(b, "  lock      %s, lease %v, fence %s\n", c.locks.name, c.locks.lease, fence.String())
+	}
+	if c.strategy.Segmented() {
+		fmt.Fprintf(b, "  segments  %d\n", c.segments)
+	}
+}
+
+func writeStores(b *strings.Builder, c config) {
+	if c.embedded() {
+		b.WriteString("  stores    embedded: an in-process Redis, and SQLite in a temporary folder.\n" +
+			"            For trying out, not for keeping: both are deleted when this process ends.\n")
+		label := "stock"
+		for _, set := range demoStock {
+			fmt.Fprintf(b, "  %-10s%s %s, %d units\n", label, set.Kind, set.SKU, set.Total)
+			label = ""
+		}
+		return
+	}
+	fmt.Fprintf(b, "  ledger    %s\n", store.Redact(c.db))
+	switch {
+	case c.redis != "":
+		fmt.Fprintf(b, "  gate      %s\n", store.Redact(c.redis))
+	case c.strategy.HasGate():
+		b.WriteString("  gate      an in-process Redis, refilled from the ledger at every start\n")
+	}
+}
+
+// writeExamples writes commands that the reader can paste.
+func writeExamples(b *strings.Builder, c config, url string) {
+	b.WriteString("\nTry:\n\n")
+	sku := "SKU"
+	if c.embedded() {
+		sku = string(demoStock[0].SKU)
+	} else {
+		auth := ""
+		if c.adminToken != "" {
+			auth = " -H 'Authorization: Bearer TOKEN'"
+		}
+		fmt.Fprintf(b, "  curl -X PUT %s/stock/%s%s -H 'Content-Type: application/json' -d '{\"kind\":\"product\",\"total\":1000}'\n", url, sku, auth)
+	}
+	fmt.Fprintf(b, "  curl %s/orders -H 'Content-Type: application/json' -d '{\"buyer_id\":\"u-1\",\"lines\":[{\"sku\":\"%s\",\"quantity\":1}]}'\n", url, sku)
+	fmt.Fprintf(b, "  curl %s/stock/%s/audit\n\n", url, sku)
+}
+
+// reachable returns the address as a client on this machine writes it.
+func reachable(address net.Addr) string {
+	host, port, err := net.SplitHostPort(address.String())
+	if err != nil {
+		return address.String()
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
+}

@@ -1,0 +1,305 @@
+// Package admin sets, lists and audits stock.
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/retry"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// maxTries bounds how often one change of stock meets another change, or a stale
+// gate, before it is answered stock.ErrBusy.
+const maxTries = 10
+
+// Stock is the count of one SKU as it stands.
+type Stock struct {
+	SKU        stock.SKU
+	Kind       stock.Kind
+	Total      int64
+	Available  int64 // the gate's count, or the stock row's without a gate
+	Sold       int64 // Total less the stock row's available
+	BuyerLimit int64
+}
+
+// Audit compares the counts of one SKU. It is exact when no order is under way.
+type Audit struct {
+	SKU             stock.SKU
+	Total           int64
+	Sold            int64  // recounted from the lines of pending and paid orders
+	Oversold        int64  // units sold beyond Total
+	GateAvailable   *int64 // nil without a gate
+	GateInFlight    *int64 // units; nil without a gate
+	LedgerAvailable int64
+	// Drift is available + in flight + sold - total, with the gate's counts, or
+	// with the stock row's available if there is no gate.
+	Drift int64
+}
+
+// Gate is what administering stock needs of a gate.
+type Gate interface {
+	Take(ctx context.Context, d stock.Deduction) (stock.Take, error)
+	Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error)
+}
+
+// Ledger is what administering stock needs of the ledger.
+type Ledger interface {
+	Row(ctx context.Context, sku stock.SKU) (ledger.StockRow, error)
+	Rows(ctx context.Context, after stock.SKU, limit int) ([]ledger.StockRow, error)
+	Sold(ctx context.Context, sku stock.SKU) (int64, error)
+	Set(ctx context.Context, s stock.Setting) (row ledger.StockRow, created bool, err error)
+	Shrink(ctx context.Context, t stock.Take, s stock.Setting) (ledger.StockRow, ledger.Outcome)
+}
+
+// Reconciler is what administering stock needs to bring changes to the gate.
+type Reconciler interface {
+	Usable(ctx context.Context) error
+	Mend(ctx context.Context, reason error, skus ...stock.SKU) error
+	Refill(ctx context.Context, skus []stock.SKU) error
+	FillNew(ctx context.Context, row ledger.StockRow) error
+	Deliver(ctx context.Context, sku stock.SKU) error
+	End(ctx context.Context, t stock.Take, out ledger.Outcome) ledger.Outcome
+	GiveBack(ctx context.Context, t stock.Take) bool
+}
+
+// Admin sets, lists and audits stock. It is safe for concurrent use.
+type Admin struct {
+	gate       Gate // nil if there is none
+	ledger     Ledger
+	reconciler Reconciler
+	log        *slog.Logger
+}
+
+// New returns an Admin. gate is nil if the strategy has none.
+func New(gate Gate, l Ledger, r Reconciler, log *slog.Logger) *Admin {
+	return &Admin{gate: gate, ledger: l, reconciler: r, log: log}
+}
+
+// SetStock creates the SKU, or sets its total and changes its available by the same
+// number of units, also while it is being sold. created says which.
+//
+// Errors: ErrBelowSold, ErrKindFixed, ErrBusy, ErrSuperseded and ErrUnavailable of
+// package stock. A retry is safe.
+func (a *Admin) SetStock(ctx context.Context, set stock.Setting) (st Stock, created bool, err error) {
+	row, created, err := a.setRow(ctx, set)
+	if err != nil {
+		return Stock{}, false, a.adminError(err)
+	}
+	st, err = a.asStock(ctx, row)
+	return st, created, err
+}
+
+func (a *Admin) setRow(ctx context.Context, set stock.Setting) (row ledger.StockRow, created bool, err error) {
+	for try := 1; try <= maxTries; try++ {
+		if err := a.reconciler.Usable(ctx); err != nil {
+			return row, false, err
+		}
+		row, created, err = a.ledger.Set(ctx, set)
+		switch {
+		case created && err == nil:
+			a.fillNew(ctx, row)
+			return row, true, nil
+		case err == nil && row.Total <= set.Total:
+			a.deliver(ctx, row.SKU)
+			return row, false, nil
+		case err == nil:
+			row, err = a.shrink(ctx, set, row.Total-set.Total)
+		}
+		switch {
+		case stock.Reconcilable(err):
+			if err := a.reconciler.Mend(ctx, err, set.SKU); err != nil {
+				return row, false, err
+			}
+		case !errors.Is(err, ledger.ErrRowChanged):
+			return row, false, err
+		}
+		retry.Wait(ctx, try)
+	}
+	return row, false, fmt.Errorf("%w: %w", stock.ErrBusy, err)
+}
+
+// fillNew fills the gate with a new SKU. If that fails, the first take asks for it.
+func (a *Admin) fillNew(ctx context.Context, row ledger.StockRow) {
+	if err := a.reconciler.FillNew(ctx, row); err != nil {
+		a.log.WarnContext(ctx, "filling the gate with a new SKU failed; the first order will fill it", "sku", row.SKU, "error", err)
+	}
+}
+
+// deliver applies the SKU's additions at the gate. If that fails, a sweep does.
+func (a *Admin) deliver(ctx context.Context, sku stock.SKU) {
+	if err := a.reconciler.Deliver(ctx, sku); err != nil {
+		a.log.WarnContext(ctx, "applying added stock at the gate failed and will be retried", "sku", sku, "error", err)
+	}
+}
+
+// shrink removes n units as an order would: at the gate first, so that they cannot
+// be sold meanwhile, and then in the ledger. ErrRowChanged: the total has changed. A
+// stock.Reconcilable error asks for Mend.
+func (a *Admin) shrink(ctx context.Context, set stock.Setting, n int64) (ledger.StockRow, error) {
+	take := stock.Take{Deduction: stock.Deduction{
+		OrderID: uuid.New(), TakeID: uuid.New(),
+		Lines: []stock.Line{{SKU: set.SKU, Quantity: n}},
+	}}
+	if a.gate != nil {
+		taken, err := a.gate.Take(ctx, take.Deduction)
+		switch {
+		case errors.Is(err, stock.ErrSoldOut):
+			return ledger.StockRow{}, stock.ErrBelowSold // units in flight count as sold
+		case stock.NothingTaken(err):
+			return ledger.StockRow{}, err
+		case err != nil:
+			a.reconciler.GiveBack(ctx, take)
+			return ledger.StockRow{}, err
+		}
+		take = taken
+	}
+	row, out := a.ledger.Shrink(ctx, take, set)
+	switch ended := a.reconciler.End(ctx, take, out); {
+	case !ended.Committed():
+		return ledger.StockRow{}, ended.Reason()
+	case !out.Committed(): // row is from before the transaction
+		return a.ledger.Row(ctx, set.SKU)
+	}
+	return row, nil
+}
+
+func (a *Admin) adminError(err error) error {
+	switch {
+	case errors.Is(err, stock.ErrBelowSold), errors.Is(err, stock.ErrKindFixed), errors.Is(err, stock.ErrBusy), errors.Is(err, stock.ErrSuperseded):
+		return err
+	case stock.NothingTaken(err):
+		return fmt.Errorf("%w: %w", stock.ErrBusy, err)
+	default:
+		return fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
+	}
+}
+
+// Stock returns the counts of a SKU as they stand.
+//
+// Errors: stock.ErrUnknownSKU (as *stock.Refusal), stock.ErrUnavailable.
+func (a *Admin) Stock(ctx context.Context, sku stock.SKU) (Stock, error) {
+	row, err := a.ledger.Row(ctx, sku)
+	if err != nil {
+		return Stock{}, readError(err)
+	}
+	return a.asStock(ctx, row)
+}
+
+// ListStock returns up to limit SKUs that follow after, by SKU, and the one to
+// continue after; next is empty at the end.
+func (a *Admin) ListStock(ctx context.Context, after stock.SKU, limit int) (page []Stock, next stock.SKU, err error) {
+	rows, err := a.ledger.Rows(ctx, after, limit+1)
+	if err != nil {
+		return nil, "", readError(err)
+	}
+	if len(rows) > limit {
+		rows = rows[:limit]
+		next = rows[limit-1].SKU
+	}
+	page, err = a.asStocks(ctx, rows)
+	return page, next, err
+}
+
+func (a *Admin) asStock(ctx context.Context, row ledger.StockRow) (Stock, error) {
+	page, err := a.asStocks(ctx, []ledger.StockRow{row})
+	if err != nil {
+		return Stock{}, err
+	}
+	return page[0], nil
+}
+
+func (a *Admin) asStocks(ctx context.Context, rows []ledger.StockRow) ([]Stock, error) {
+	levels, err := a.filledLevels(ctx, rows)
+	if err != nil {
+		return nil, readError(err)
+	}
+	page := make([]Stock, len(rows))
+	for i, row := range rows {
+		page[i] = Stock{
+			SKU: row.SKU, Kind: row.Kind, Total: row.Total, Available: row.Available,
+			Sold: row.Total - row.Available, BuyerLimit: row.BuyerLimit,
+		}
+		if a.gate != nil {
+			page[i].Available = levels[i].Available
+		}
+	}
+	return page, nil
+}
+
+// filledLevels reads the gate's counts of the rows, and fills those that it lacks.
+// Without a gate it returns none.
+func (a *Admin) filledLevels(ctx context.Context, rows []ledger.StockRow) ([]stock.Level, error) {
+	if a.gate == nil || len(rows) == 0 {
+		return nil, nil
+	}
+	levels, err := a.levels(ctx, rows)
+	if err != nil {
+		return nil, err
+	}
+	var lacking []stock.SKU
+	for i, row := range rows {
+		if !levels[i].Filled {
+			lacking = append(lacking, row.SKU)
+		}
+	}
+	if len(lacking) == 0 {
+		return levels, nil
+	}
+	if err := a.reconciler.Refill(ctx, lacking); err != nil {
+		return nil, err
+	}
+	return a.levels(ctx, rows)
+}
+
+func (a *Admin) levels(ctx context.Context, rows []ledger.StockRow) ([]stock.Level, error) {
+	skus := make([]stock.SKU, len(rows))
+	for i, row := range rows {
+		skus[i] = row.SKU
+	}
+	levels, err := a.gate.Level(ctx, skus...)
+	if err != nil {
+		return nil, fmt.Errorf("reading the gate's counts: %w", err)
+	}
+	return levels, nil
+}
+
+// Audit compares the counts of a SKU.
+//
+// Errors: stock.ErrUnknownSKU (as *stock.Refusal), stock.ErrUnavailable.
+func (a *Admin) Audit(ctx context.Context, sku stock.SKU) (Audit, error) {
+	row, err := a.ledger.Row(ctx, sku)
+	if err != nil {
+		return Audit{}, readError(err)
+	}
+	levels, err := a.filledLevels(ctx, []ledger.StockRow{row})
+	if err != nil {
+		return Audit{}, readError(err)
+	}
+	sold, err := a.ledger.Sold(ctx, sku)
+	if err != nil {
+		return Audit{}, readError(err)
+	}
+	audit := Audit{
+		SKU: sku, Total: row.Total, Sold: sold, Oversold: max(0, sold-row.Total),
+		LedgerAvailable: row.Available,
+		Drift:           row.Available + sold - row.Total,
+	}
+	if a.gate != nil {
+		audit.GateAvailable, audit.GateInFlight = &levels[0].Available, &levels[0].InFlight
+		audit.Drift = levels[0].Available + levels[0].InFlight + sold - row.Total
+	}
+	return audit, nil
+}
+
+func readError(err error) error {
+	if errors.Is(err, stock.ErrUnknownSKU) || errors.Is(err, stock.ErrSuperseded) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
+}

@@ -1,0 +1,550 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// errAway is an error of a store.
+var errAway = errors.New("the store is away")
+
+const apple stock.SKU = "apple"
+
+// shop has an Admin over a gate, a ledger and a reconciler in memory, which follow
+// their documented contracts for the SKU apple. A test scripts their failures.
+type shop struct {
+	*Admin
+	gate       *twinGate // nil if there is none
+	ledger     *twinLedger
+	reconciler *twinReconciler
+	calls      []string // of gate, ledger and reconciler, in order
+}
+
+func newShop(withGate bool) *shop {
+	s := new(shop)
+	s.ledger = &twinLedger{shop: s}
+	s.reconciler = &twinReconciler{shop: s}
+	var g Gate
+	if withGate {
+		s.gate = &twinGate{shop: s}
+		g = s.gate
+	}
+	s.Admin = New(g, s.ledger, s.reconciler, slog.New(slog.DiscardHandler))
+	return s
+}
+
+// stocked returns a shop with 10 apples, of which some are sold.
+func stocked(withGate bool, sold int64) *shop {
+	s := newShop(withGate)
+	s.ledger.row = &ledger.StockRow{SKU: apple, Kind: stock.Product, Total: 10, Available: 10 - sold, Epoch: 1}
+	if withGate {
+		s.gate.filled, s.gate.available = true, 10-sold
+	}
+	return s
+}
+
+func (s *shop) call(name string) { s.calls = append(s.calls, name) }
+
+// set sets the total of apple.
+func (s *shop) set(ctx context.Context, total int64) (Stock, bool, error) {
+	return s.SetStock(ctx, stock.Setting{SKU: apple, Kind: stock.Product, Total: total})
+}
+
+// want asserts the calls since the last one, and apple's counts.
+func (s *shop) want(t *testing.T, total, available int64, calls ...string) {
+	t.Helper()
+	if !slices.Equal(s.calls, calls) {
+		t.Errorf("the calls were %q, want %q", s.calls, calls)
+	}
+	s.calls = nil
+	if row := s.ledger.row; row == nil || row.Total != total || row.Available != available {
+		t.Errorf("the row is %+v, want a total of %d, %d available", row, total, available)
+	}
+	if g := s.gate; g != nil && (!g.filled || g.available != available || g.inFlight != 0) {
+		t.Errorf("the gate has %+v, want %d available", g, available)
+	}
+}
+
+type twinGate struct {
+	*shop
+	filled              bool
+	available, inFlight int64
+
+	refuse  func() error // if not nil, called before a take; an error is its answer
+	lost    error        // if not nil, the answer of a take that was cut
+	noLevel error        // if not nil, the answer of Level
+}
+
+func (g *twinGate) Take(_ context.Context, d stock.Deduction) (stock.Take, error) {
+	g.call("take")
+	if g.refuse != nil {
+		if err := g.refuse(); err != nil {
+			return stock.Take{}, err
+		}
+	}
+	switch n := d.Lines[0].Quantity; {
+	case !g.filled:
+		return stock.Take{}, stock.Refuse(apple, stock.ErrNotFilled)
+	case g.available < n:
+		return stock.Take{}, stock.Refuse(apple, stock.ErrSoldOut)
+	default:
+		g.available -= n
+		g.inFlight += n
+	}
+	if g.lost != nil {
+		return stock.Take{}, g.lost
+	}
+	return stock.Take{Deduction: d, Receipt: stock.Receipt{{Epoch: 1}}}, nil
+}
+
+func (g *twinGate) Level(context.Context, ...stock.SKU) ([]stock.Level, error) {
+	if g.noLevel != nil {
+		return nil, g.noLevel
+	}
+	return []stock.Level{{SKU: apple, Filled: g.filled, Epoch: 1, Available: g.available, InFlight: g.inFlight}}, nil
+}
+
+type twinLedger struct {
+	*shop
+	row         *ledger.StockRow // nil: there is none
+	sold        int64
+	undelivered int64 // units that have not reached the gate
+
+	refuse func() error                                // if not nil, called before Set; an error is its answer
+	answer func(out ledger.Outcome) ledger.Outcome     // if not nil, replaces the outcome of Shrink
+	meet   func(t stock.Take) (refusal error, ok bool) // if not nil, called before Shrink; ok: the refusal is its outcome
+}
+
+func (l *twinLedger) Row(context.Context, stock.SKU) (ledger.StockRow, error) {
+	if l.row == nil {
+		return ledger.StockRow{}, stock.Refuse(apple, stock.ErrUnknownSKU)
+	}
+	return *l.row, nil
+}
+
+func (l *twinLedger) Rows(_ context.Context, after stock.SKU, limit int) ([]ledger.StockRow, error) {
+	if l.row == nil || after >= apple || limit < 1 {
+		return nil, nil
+	}
+	return []ledger.StockRow{*l.row}, nil
+}
+
+func (l *twinLedger) Sold(context.Context, stock.SKU) (int64, error) { return l.sold, nil }
+
+func (l *twinLedger) Set(_ context.Context, s stock.Setting) (row ledger.StockRow, created bool, err error) {
+	l.call("set")
+	if l.refuse != nil {
+		if err := l.refuse(); err != nil {
+			return row, false, err
+		}
+	}
+	switch {
+	case l.row == nil:
+		l.row = &ledger.StockRow{SKU: s.SKU, Kind: s.Kind, Total: s.Total, Available: s.Total, Epoch: 1}
+		created = true
+	case l.row.Kind != s.Kind:
+		return row, false, stock.ErrKindFixed
+	default:
+		if added := s.Total - l.row.Total; added > 0 {
+			l.row.Total += added
+			l.row.Available += added
+			l.undelivered += added
+		}
+	}
+	return *l.row, created, nil
+}
+
+func (l *twinLedger) Shrink(_ context.Context, t stock.Take, s stock.Setting) (row ledger.StockRow, out ledger.Outcome) {
+	l.call("shrink")
+	row = *l.row
+	n := t.Lines[0].Quantity
+	if l.meet != nil {
+		if refusal, ok := l.meet(t); ok {
+			return row, ledger.Refused(refusal)
+		}
+	}
+	switch {
+	case l.row.Total-n != s.Total:
+		out = ledger.Refused(ledger.ErrRowChanged)
+	case l.gate != nil && t.Epoch(0) != l.row.Epoch:
+		out = ledger.Refused(stock.Refuse(apple, stock.ErrStaleEpoch))
+	case l.row.Available < n:
+		out = ledger.Refused(stock.ErrBelowSold)
+	default:
+		l.row.Total -= n
+		l.row.Available -= n
+		out = ledger.Committed()
+	}
+	if l.answer != nil {
+		return row, l.answer(out)
+	}
+	return *l.row, out
+}
+
+type twinReconciler struct {
+	*shop
+	unusable, cannot error          // if not nil, the answers of Usable and Mend
+	noFill           error          // if not nil, the answer of Refill, FillNew and Deliver
+	resolved         ledger.Outcome // of an unknown outcome
+}
+
+func (r *twinReconciler) Usable(context.Context) error { return r.unusable }
+
+func (r *twinReconciler) Mend(_ context.Context, reason error, skus ...stock.SKU) error {
+	r.call("mend")
+	if !stock.Reconcilable(reason) || !slices.Equal(skus, []stock.SKU{apple}) {
+		return fmt.Errorf("asked to mend %v: %w", skus, reason)
+	}
+	if r.cannot != nil {
+		return r.cannot
+	}
+	r.fill()
+	return nil
+}
+
+// fill replaces the gate's count by the row's.
+func (r *twinReconciler) fill() {
+	if r.gate != nil && r.ledger.row != nil {
+		r.gate.filled, r.gate.available, r.gate.inFlight = true, r.ledger.row.Available, 0
+		r.ledger.undelivered = 0
+	}
+}
+
+func (r *twinReconciler) Refill(context.Context, []stock.SKU) error {
+	r.call("refill")
+	if r.noFill == nil {
+		r.fill()
+	}
+	return r.noFill
+}
+
+func (r *twinReconciler) FillNew(context.Context, ledger.StockRow) error {
+	r.call("fill")
+	if r.noFill == nil {
+		r.fill()
+	}
+	return r.noFill
+}
+
+func (r *twinReconciler) Deliver(_ context.Context, sku stock.SKU) error {
+	r.call("deliver")
+	if sku != apple {
+		return fmt.Errorf("asked to deliver additions to %q", sku)
+	}
+	if r.noFill == nil && r.gate != nil {
+		r.gate.available += r.ledger.undelivered
+		r.ledger.undelivered = 0
+	}
+	return r.noFill
+}
+
+func (r *twinReconciler) End(ctx context.Context, t stock.Take, out ledger.Outcome) ledger.Outcome {
+	r.call("end")
+	if out.Unknown() {
+		out = r.resolved
+	}
+	switch {
+	case out.Unknown():
+	case !out.Committed():
+		r.giveBack()
+	case r.gate != nil:
+		r.gate.inFlight = 0
+	}
+	return out
+}
+
+func (r *twinReconciler) GiveBack(context.Context, stock.Take) bool {
+	r.call("give back")
+	r.giveBack()
+	return true
+}
+
+func (r *twinReconciler) giveBack() {
+	if r.gate != nil {
+		r.gate.available += r.gate.inFlight
+		r.gate.inFlight = 0
+	}
+}
+
+// failing returns a function that returns err the first n times, and then nil.
+func failing(n int, err error) func() error {
+	return func() error {
+		if n == 0 {
+			return nil
+		}
+		n--
+		return err
+	}
+}
+
+// TestCreate checks that a new SKU is filled at the gate, and that it is created
+// even if the fill fails.
+func TestCreate(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []error{nil, errAway} {
+		s := newShop(true)
+		s.reconciler.noFill = fault
+		st, created, err := s.set(t.Context(), 10)
+		if fault != nil { // the row is there; its count cannot be shown
+			if !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, fault) || s.ledger.row == nil {
+				t.Errorf("answered %+v, %v; the row is %v", st, err, s.ledger.row)
+			}
+			s.reconciler.noFill = nil
+			st, created, err = s.set(t.Context(), 10)
+		}
+		if want := (Stock{SKU: apple, Kind: stock.Product, Total: 10, Available: 10}); err != nil || created != (fault == nil) || st != want {
+			t.Errorf("answered %+v, created %v, %v; want %+v", st, created, err, want)
+		}
+	}
+	s := newShop(false)
+	if _, created, err := s.set(t.Context(), 10); err != nil || !created {
+		t.Errorf("without a gate: created %v, %v", created, err)
+	}
+	s.want(t, 10, 10, "set", "fill")
+}
+
+// TestRaise checks that added units are delivered to the gate, and that they are
+// added even if the delivery fails.
+func TestRaise(t *testing.T) {
+	t.Parallel()
+	s := stocked(true, 4)
+	st, created, err := s.set(t.Context(), 15)
+	if want := (Stock{SKU: apple, Kind: stock.Product, Total: 15, Available: 11, Sold: 4}); err != nil || created || st != want {
+		t.Errorf("answered %+v, created %v, %v; want %+v", st, created, err, want)
+	}
+	s.want(t, 15, 11, "set", "deliver")
+	s.reconciler.noFill = errAway
+	if st, _, err := s.set(t.Context(), 16); err != nil || st.Total != 16 || st.Available != 11 {
+		t.Errorf("answered %+v, %v", st, err)
+	}
+	// The same total again delivers what is left.
+	s.reconciler.noFill, s.calls = nil, nil
+	if _, _, err := s.set(t.Context(), 16); err != nil {
+		t.Error(err)
+	}
+	s.want(t, 16, 12, "set", "deliver")
+}
+
+// TestShrink checks that units are removed at the gate first, and then in the
+// ledger, and are given back if the ledger refuses.
+func TestShrink(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name      string
+		noGate    bool
+		total     int64
+		prepare   func(s *shop)
+		want      error // nil: the total is set
+		available int64
+		calls     []string
+	}{
+		{name: "free units", total: 7, available: 3, calls: []string{"set", "take", "shrink", "end"}},
+		{name: "free units without a gate", noGate: true, total: 7, available: 3, calls: []string{"set", "shrink", "end"}},
+		{name: "all free units", total: 4, available: 0, calls: []string{"set", "take", "shrink", "end"}},
+		{name: "sold units", total: 3, want: stock.ErrBelowSold, calls: []string{"set", "take"}},
+		{name: "sold units without a gate", noGate: true, total: 3, want: stock.ErrBelowSold, calls: []string{"set", "shrink", "end"}},
+		{
+			name: "units that the ledger does not have", total: 7, want: stock.ErrBelowSold, calls: []string{"set", "take", "shrink", "end"},
+			prepare: func(s *shop) { s.ledger.meet = func(stock.Take) (error, bool) { return stock.ErrBelowSold, true } },
+		},
+		{
+			name: "a busy gate", total: 7, want: stock.ErrBusy, calls: []string{"set", "take"},
+			prepare: func(s *shop) { s.gate.refuse = failing(1, stock.ErrBusy) },
+		},
+		{
+			name: "a burned take", total: 7, want: stock.ErrBusy, calls: []string{"set", "take"},
+			prepare: func(s *shop) { s.gate.refuse = failing(1, stock.ErrBurned) },
+		},
+		{
+			name: "a lost answer of the gate", total: 7, want: stock.ErrUnavailable, calls: []string{"set", "take", "give back"},
+			prepare: func(s *shop) { s.gate.lost = errAway },
+		},
+		{
+			name: "an empty gate", total: 7, available: 3, calls: []string{"set", "take", "mend", "set", "take", "shrink", "end"},
+			prepare: func(s *shop) { s.gate.filled = false },
+		},
+		{
+			name: "a stale epoch", total: 7, available: 3, calls: []string{"set", "take", "shrink", "end", "mend", "set", "take", "shrink", "end"},
+			prepare: func(s *shop) {
+				refuse := failing(1, stock.Refuse(apple, stock.ErrStaleEpoch))
+				s.ledger.meet = func(stock.Take) (error, bool) {
+					err := refuse()
+					return err, err != nil
+				}
+			},
+		},
+		{
+			name: "a row that changes", total: 7, available: 3, calls: []string{"set", "take", "shrink", "end", "set", "take", "shrink", "end"},
+			prepare: func(s *shop) {
+				s.ledger.meet = func(stock.Take) (error, bool) {
+					s.ledger.meet = nil
+					s.ledger.row.Total++ // by another administrator
+					s.ledger.row.Available++
+					s.gate.available++
+					return nil, false
+				}
+			},
+		},
+		{
+			name: "a lost answer of the ledger", total: 7, available: 3, calls: []string{"set", "take", "shrink", "end"},
+			prepare: func(s *shop) {
+				s.ledger.answer = func(ledger.Outcome) ledger.Outcome { return ledger.Unknown(errAway) }
+				s.reconciler.resolved = ledger.Committed()
+			},
+		},
+		{
+			name: "a lost commit", total: 7, want: stock.ErrBusy, calls: []string{"set", "take", "shrink", "end"},
+			prepare: func(s *shop) {
+				s.ledger.meet = func(stock.Take) (error, bool) { return fmt.Errorf("%w: %w", stock.ErrBusy, errAway), true }
+			},
+		},
+		{
+			name: "a ledger that is away", total: 7, want: stock.ErrUnavailable, calls: []string{"set", "take", "shrink", "end"},
+			prepare: func(s *shop) { s.ledger.meet = func(stock.Take) (error, bool) { return errAway, true } },
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := stocked(!test.noGate, 4)
+				if test.prepare != nil {
+					test.prepare(s)
+				}
+				st, created, err := s.set(t.Context(), test.total)
+				if created || !errors.Is(err, test.want) || errors.Is(err, stock.ErrUnavailable) != errors.Is(test.want, stock.ErrUnavailable) {
+					t.Errorf("answered %+v, created %v, %v; want %v", st, created, err, test.want)
+				}
+				if test.want != nil {
+					s.want(t, 10, 6, test.calls...)
+					return
+				}
+				if want := (Stock{SKU: apple, Kind: stock.Product, Total: test.total, Available: test.available, Sold: 4}); st != want {
+					t.Errorf("answered %+v, want %+v", st, want)
+				}
+				s.want(t, test.total, test.available, test.calls...)
+			})
+		})
+	}
+}
+
+// TestTries checks that a change of stock is tried again a bounded number of times.
+func TestTries(t *testing.T) {
+	t.Parallel()
+	for _, reason := range []error{
+		ledger.ErrRowChanged, stock.Refuse(apple, stock.ErrNotAdopted), stock.Refuse(apple, stock.ErrLaterGeneration),
+	} {
+		for _, failures := range []int{1, 9, 10} {
+			t.Run(fmt.Sprint(failures, " times ", reason), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := stocked(true, 4)
+					s.ledger.refuse = failing(failures, reason)
+					var calls []string
+					for range failures {
+						calls = append(calls, "set")
+						if stock.Reconcilable(reason) {
+							calls = append(calls, "mend")
+						}
+					}
+					_, _, err := s.set(t.Context(), 15)
+					if failures == 10 {
+						if !errors.Is(err, stock.ErrBusy) || !errors.Is(err, reason) {
+							t.Errorf("answered %v, want busy and %v", err, reason)
+						}
+						s.want(t, 10, 6, calls...)
+						return
+					}
+					if err != nil {
+						t.Error(err)
+					}
+					s.want(t, 15, 11, append(calls, "set", "deliver")...)
+				})
+			})
+		}
+	}
+}
+
+// TestRefusals checks the answers to changes that cannot be made.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	superseded := fmt.Errorf("%w: %q", stock.ErrSuperseded, "merged")
+	for _, test := range []struct {
+		name    string
+		prepare func(s *shop)
+		want    error
+		calls   []string
+	}{
+		{"superseded", func(s *shop) { s.reconciler.unusable = superseded }, stock.ErrSuperseded, nil},
+		{"unusable", func(s *shop) { s.reconciler.unusable = errAway }, stock.ErrUnavailable, nil},
+		{"the ledger is away", func(s *shop) { s.ledger.refuse = failing(1, errAway) }, stock.ErrUnavailable, []string{"set"}},
+		{"another kind", func(s *shop) { s.ledger.row.Kind = stock.Coupon }, stock.ErrKindFixed, []string{"set"}},
+		{"superseded while mending", func(s *shop) {
+			s.ledger.refuse, s.reconciler.cannot = failing(1, stock.ErrNotAdopted), superseded
+		}, stock.ErrSuperseded, []string{"set", "mend"}},
+		{"not mended", func(s *shop) {
+			s.ledger.refuse, s.reconciler.cannot = failing(1, stock.ErrNotAdopted), errAway
+		}, stock.ErrUnavailable, []string{"set", "mend"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := stocked(true, 4)
+			test.prepare(s)
+			st, created, err := s.set(t.Context(), 15)
+			if created || !errors.Is(err, test.want) || errors.Is(err, stock.ErrUnavailable) != errors.Is(test.want, stock.ErrUnavailable) {
+				t.Errorf("answered %+v, created %v, %v; want %v", st, created, err, test.want)
+			}
+			s.want(t, 10, 6, test.calls...)
+		})
+	}
+}
+
+// TestRead checks what is shown of a SKU, and that a count that is missing at the
+// gate is filled first.
+func TestRead(t *testing.T) {
+	t.Parallel()
+	s := stocked(true, 4)
+	s.ledger.sold = 4
+	s.gate.filled, s.gate.available = false, 0
+	want := Stock{SKU: apple, Kind: stock.Product, Total: 10, Available: 6, Sold: 4}
+	if st, err := s.Stock(t.Context(), apple); err != nil || st != want {
+		t.Errorf("read %+v, %v; want %+v", st, err, want)
+	}
+	s.want(t, 10, 6, "refill")
+	if page, next, err := s.ListStock(t.Context(), "", 1); err != nil || next != "" || !slices.Equal(page, []Stock{want}) {
+		t.Errorf("listed %+v, next %q, %v", page, next, err)
+	}
+	s.gate.available, s.gate.inFlight = 3, 2
+	audit, err := s.Audit(t.Context(), apple)
+	if err != nil || *audit.GateAvailable != 3 || *audit.GateInFlight != 2 || audit.LedgerAvailable != 6 || audit.Sold != 4 || audit.Drift != -1 {
+		t.Errorf("audited %+v, %v", audit, err)
+	}
+	if st, err := s.Stock(t.Context(), apple); err != nil || st.Available != 3 {
+		t.Errorf("read %+v, %v; want the gate's count", st, err)
+	}
+	s.gate.noLevel = errAway
+	for name, read := range map[string]func() error{
+		"stock": func() error { _, err := s.Stock(t.Context(), apple); return err },
+		"list":  func() error { _, _, err := s.ListStock(t.Context(), "", 1); return err },
+		"audit": func() error { _, err := s.Audit(t.Context(), apple); return err },
+	} {
+		if err := read(); !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, errAway) {
+			t.Errorf("%s: answered %v", name, err)
+		}
+	}
+	s.ledger.row = nil
+	if _, err := s.Stock(t.Context(), apple); !errors.Is(err, stock.ErrUnknownSKU) || errors.Is(err, stock.ErrUnavailable) {
+		t.Errorf("answered %v", err)
+	}
+
+	s = stocked(false, 4)
+	s.ledger.sold = 12
+	audit, err = s.Audit(t.Context(), apple)
+	if err != nil || audit.GateAvailable != nil || audit.GateInFlight != nil || audit.Oversold != 2 || audit.Drift != 8 {
+		t.Errorf("without a gate: audited %+v, %v", audit, err)
+	}
+}

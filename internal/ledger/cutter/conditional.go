@@ -1,0 +1,72 @@
+package cutter
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// Conditional returns the cutter that takes each line by UPDATE … WHERE available
+// >= n. One statement both checks and cuts, and nothing is read first.
+func Conditional() Cutter { return conditional{} }
+
+type conditional struct{}
+
+func (conditional) Plan(_ context.Context, _ *sqltx.DB, g stock.Generation, takes []stock.Take) (Plan, error) {
+	return Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error) {
+		decisions := make([]Decision, len(takes))
+		for i, t := range takes {
+			var err error
+			if decisions[i], err = cutEachLine(ctx, tx, g, t); err != nil {
+				return nil, err
+			}
+		}
+		return decisions, nil
+	}}, nil
+}
+
+// cutEachLine takes the lines one after the other. If one does not fit, it undoes
+// those before.
+func cutEachLine(ctx context.Context, tx *sqltx.Tx, g stock.Generation, t stock.Take) (Decision, error) {
+	for i, line := range linesOf(t) {
+		fits, err := conditionally(ctx, tx, g, line, true)
+		if err != nil {
+			return Decision{}, err
+		}
+		if fits {
+			continue
+		}
+		if err := giveBack(ctx, tx, t.Lines[:i]); err != nil {
+			return Decision{}, err
+		}
+		return whyNot(ctx, tx, g, line)
+	}
+	return Taken(), nil
+}
+
+// giveBack undoes lines of a take, another line of which was refused. This
+// transaction still holds the row locks, so no other has seen the change.
+func giveBack(ctx context.Context, tx *sqltx.Tx, lines []stock.Line) error {
+	for _, line := range lines {
+		_, err := tx.Exec(ctx, "UPDATE stock SET available = available + ? WHERE sku = ?", line.Quantity, string(line.SKU))
+		if err != nil {
+			return fmt.Errorf("giving units of %s back: %w", line.SKU, err)
+		}
+	}
+	return nil
+}
+
+// whyNot returns why the line was refused: no row met the conditions of its
+// UPDATE.
+func whyNot(ctx context.Context, tx *sqltx.Tx, g stock.Generation, l line) (Decision, error) {
+	rs, err := readSKUs(ctx, tx, []stock.SKU{l.sku}, "")
+	if err != nil {
+		return Decision{}, err
+	}
+	if refusal := rs.check(l, g); refusal != nil {
+		return Refused(refusal), nil
+	}
+	return Refused(stock.Refuse(l.sku, stock.ErrSoldOut)), nil
+}

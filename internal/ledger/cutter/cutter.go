@@ -1,0 +1,50 @@
+// Package cutter provides the ways in which a ledger transaction takes units from
+// stock rows. Cutters differ in how they lock and in what they trust. All of them
+// check in the same way which rows exist, which generation owns them, and under
+// which epoch they are sold.
+package cutter
+
+import (
+	"context"
+	"errors"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// Cutter takes units from stock rows inside the ledger's transaction.
+// Implementations are safe for concurrent use.
+type Cutter interface {
+	// Plan prepares the cut of a group before its transaction begins. A cutter
+	// that must read the stock rows outside the transaction reads them now.
+	//
+	// A line is cut only from a row whose epoch belongs to generation g. A line
+	// that a gate cut under an epoch is cut only under that epoch.
+	Plan(ctx context.Context, db *sqltx.DB, g stock.Generation, takes []stock.Take) (Plan, error)
+}
+
+// Plan is a cut that has been prepared for one group.
+type Plan struct {
+	// Whole, if not nil, takes the whole group in one statement. It allows the
+	// caller to send the whole transaction at once.
+	Whole *Whole
+
+	// Cut takes every deduction that fits whole, in order, inside tx. The
+	// decisions have the order of the group. Reasons to refuse are ErrSoldOut,
+	// ErrStaleEpoch, ErrUnknownSKU, ErrNotAdopted and ErrLaterGeneration of
+	// package stock (as *stock.Refusal). If it returns an error, nothing of tx
+	// may be committed. ErrConflict asks for a new plan and a new transaction.
+	Cut func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error)
+}
+
+// Whole is a statement that takes a whole group.
+type Whole struct {
+	sqltx.Statement
+	// Rows is the number of rows that the statement updates if every deduction
+	// fits. If it updates fewer, the transaction must be rolled back, and
+	// Plan.Cut decides in another.
+	Rows int64
+}
+
+// ErrConflict: a stock row changed between being read and being cut.
+var ErrConflict = errors.New("the stock row changed since it was read")

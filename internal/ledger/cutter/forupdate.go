@@ -1,0 +1,68 @@
+package cutter
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// ForUpdate returns the cutter that locks the stock rows with SELECT … FOR
+// UPDATE, decides, and then updates them. The rows are locked for two statements
+// and the commit.
+func ForUpdate() Cutter { return forUpdate{} }
+
+type forUpdate struct{}
+
+func (forUpdate) Plan(_ context.Context, _ *sqltx.DB, g stock.Generation, takes []stock.Take) (Plan, error) {
+	return Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error) {
+		return underLock(ctx, tx, g, takes, true)
+	}}, nil
+}
+
+// underLock locks the rows of the takes, decides, and updates the rows. If refuse
+// is false, it refuses nothing for lack of stock, and the count may fall below 0.
+func underLock(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take, refuse bool) ([]Decision, error) {
+	rs, err := lock(ctx, tx, takes)
+	if err != nil {
+		return nil, err
+	}
+	decisions := rs.takeAll(takes, g, refuse)
+	return decisions, countDown(ctx, tx, takes, decisions)
+}
+
+// countDown takes the units of all accepted takes in one statement. The caller
+// must hold the row locks.
+func countDown(ctx context.Context, tx *sqltx.Tx, takes []stock.Take, decisions []Decision) error {
+	skus, units := taken(takes, decisions)
+	if len(skus) == 0 {
+		return nil
+	}
+	var (
+		sql  strings.Builder
+		args []any
+	)
+	sql.WriteString("UPDATE stock SET available = available - ")
+	if len(skus) == 1 {
+		sql.WriteString("?")
+		args = append(args, units[skus[0]])
+	} else {
+		sql.WriteString("CASE sku")
+		for _, sku := range skus {
+			sql.WriteString(" WHEN ? THEN CAST(? AS " + tx.Dialect().BigInt() + ")")
+			args = append(args, string(sku), units[sku])
+		}
+		sql.WriteString(" END")
+	}
+	sql.WriteString(" WHERE sku IN ?")
+	updated, err := tx.Exec(ctx, sql.String(), append(args, skus)...)
+	if err != nil {
+		return fmt.Errorf("counting down: %w", err)
+	}
+	if updated != int64(len(skus)) {
+		return fmt.Errorf("counting down: %d of %d stock rows updated", updated, len(skus))
+	}
+	return nil
+}

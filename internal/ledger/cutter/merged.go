@@ -1,0 +1,206 @@
+package cutter
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// Merged returns the cutter that takes the units of a whole group at once: each
+// row is locked for one conditional UPDATE a group. If the group does not fit
+// whole, it is decided under row locks, order by order.
+func Merged() Cutter { return merged{refuse: true} }
+
+// Count returns the cutter that counts down as Merged does, but refuses nothing
+// for lack of stock: a gate has admitted the takes. The count may fall below 0.
+func Count() Cutter { return merged{refuse: false} }
+
+type merged struct{ refuse bool }
+
+func (c merged) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes []stock.Take) (Plan, error) {
+	lines, ok := sum(takes)
+	plan := Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error) {
+		if ok && len(lines) == 1 {
+			fits, err := conditionally(ctx, tx, g, lines[0], c.refuse)
+			if err != nil {
+				return nil, err
+			}
+			if fits {
+				return allTaken(len(takes)), nil
+			}
+		}
+		return underLock(ctx, tx, g, takes, c.refuse)
+	}}
+	if ok {
+		plan.Whole = c.whole(db.Dialect(), g, lines)
+	}
+	return plan, nil
+}
+
+func allTaken(n int) []Decision {
+	decisions := make([]Decision, n)
+	for i := range decisions {
+		decisions[i] = Taken()
+	}
+	return decisions
+}
+
+// whole returns the statement that takes all lines.
+func (c merged) whole(dialect sqltx.Dialect, g stock.Generation, lines []line) *Whole {
+	var (
+		sql  string
+		args []any
+	)
+	switch {
+	case len(lines) == 1:
+		sql, args = condition(g, lines[0], c.refuse)
+	case dialect.Arrays():
+		sql, args = c.joined(g, lines)
+	default:
+		sql, args = c.alternatives(dialect, g, lines)
+	}
+	return &Whole{sqltx.Statement{SQL: dialect.Bind(sql), Args: args}, int64(len(lines))}
+}
+
+// alternatives names the lines in classes of the same epoch and units. A group
+// usually has one or two classes, so the text is short. InnoDB visits, and so
+// locks, the rows in the order of their key, which is SKU order. SQLite has no
+// row locks.
+func (c merged) alternatives(dialect sqltx.Dialect, g stock.Generation, lines []line) (sql string, args []any) {
+	type class struct{ epoch, units int64 }
+	var classes []class
+	skus := make(map[class][]any)
+	for _, line := range lines {
+		of := class{line.epoch, line.units}
+		if skus[of] == nil {
+			classes = append(classes, of)
+		}
+		skus[of] = append(skus[of], string(line.sku))
+	}
+	var text strings.Builder
+	in := func(of class) {
+		text.WriteString("sku IN (?" + strings.Repeat(",?", len(skus[of])-1) + ")")
+		args = append(args, skus[of]...)
+	}
+	text.WriteString("UPDATE stock SET available = available - ")
+	last := len(classes) - 1
+	if last > 0 {
+		text.WriteString("CASE ")
+	}
+	for _, of := range classes[:last] {
+		text.WriteString("WHEN ")
+		in(of)
+		text.WriteString(" THEN CAST(? AS " + dialect.BigInt() + ") ")
+		args = append(args, of.units)
+	}
+	if last > 0 {
+		text.WriteString("ELSE CAST(? AS " + dialect.BigInt() + ") END")
+	} else {
+		text.WriteString("?")
+	}
+	text.WriteString(" WHERE epoch BETWEEN ? AND ? AND (")
+	first, latest := g.Epochs()
+	args = append(args, classes[last].units, first, latest)
+	for i, of := range classes {
+		if i > 0 {
+			text.WriteString(" OR ")
+		}
+		in(of)
+		if of.epoch != 0 {
+			text.WriteString(" AND epoch = ?")
+			args = append(args, of.epoch)
+		}
+		if c.refuse {
+			text.WriteString(" AND available >= ?")
+			args = append(args, of.units)
+		}
+	}
+	text.WriteString(")")
+	return text.String(), args
+}
+
+// joined passes the lines as arrays, so that one prepared statement serves groups
+// of every size. It locks the rows in SKU order before it updates them, because
+// PostgreSQL updates rows in the order in which it finds them.
+func (c merged) joined(g stock.Generation, lines []line) (sql string, args []any) {
+	var (
+		skus   = make([]string, len(lines))
+		units  = make([]int64, len(lines))
+		epochs = make([]int64, len(lines))
+	)
+	for i, line := range lines {
+		skus[i], units[i], epochs[i] = string(line.sku), line.units, line.epoch
+	}
+	sql = `WITH line AS MATERIALIZED (SELECT * FROM unnest(?::text[], ?::bigint[], ?::bigint[]) AS line (sku, units, epoch)),
+		locked AS MATERIALIZED (SELECT sku FROM stock WHERE sku = ANY (?::text[]) ORDER BY sku FOR UPDATE)
+		UPDATE stock SET available = available - line.units FROM line, locked
+		WHERE stock.sku = locked.sku AND stock.sku = line.sku AND stock.epoch BETWEEN ? AND ? AND line.epoch IN (0, stock.epoch)`
+	if c.refuse {
+		sql += " AND available >= line.units"
+	}
+	first, last := g.Epochs()
+	return sql, []any{skus, units, epochs, skus, first, last}
+}
+
+// sum adds the takes up to one line a SKU, in SKU order. ok is false if two takes
+// were cut from one SKU under different epochs.
+func sum(takes []stock.Take) (lines []line, ok bool) {
+	first := linesOf(takes[0])[0]
+	if !slices.ContainsFunc(takes, func(t stock.Take) bool {
+		return len(t.Lines) != 1 || t.Lines[0].SKU != first.sku || t.Epoch(0) != first.epoch
+	}) { // one hot SKU: no need to sort
+		for _, t := range takes[1:] {
+			first.units += t.Lines[0].Quantity
+		}
+		return []line{first}, true
+	}
+	for _, t := range takes {
+		lines = append(lines, linesOf(t)...)
+	}
+	slices.SortFunc(lines, func(a, b line) int { return strings.Compare(string(a.sku), string(b.sku)) })
+	merged := lines[:1]
+	for _, line := range lines[1:] {
+		last := &merged[len(merged)-1]
+		switch {
+		case line.sku != last.sku:
+			merged = append(merged, line)
+		case line.epoch != last.epoch:
+			return nil, false
+		default:
+			last.units += line.units
+		}
+	}
+	return merged, true
+}
+
+// condition returns an UPDATE that takes the line's units. Its conditions state
+// everything that must be true of the row.
+func condition(g stock.Generation, l line, refuse bool) (sql string, args []any) {
+	first, last := g.Epochs()
+	sql = "UPDATE stock SET available = available - ? WHERE sku = ? AND epoch BETWEEN ? AND ?"
+	args = []any{l.units, string(l.sku), first, last}
+	if l.epoch != 0 {
+		sql += " AND epoch = ?"
+		args = append(args, l.epoch)
+	}
+	if refuse {
+		sql += " AND available >= ?"
+		args = append(args, l.units)
+	}
+	return sql, args
+}
+
+// conditionally takes the line's units in one UPDATE, and reports whether the row
+// met its conditions.
+func conditionally(ctx context.Context, tx *sqltx.Tx, g stock.Generation, l line, refuse bool) (bool, error) {
+	sql, args := condition(g, l, refuse)
+	updated, err := tx.Exec(ctx, sql, args...)
+	if err != nil {
+		return false, fmt.Errorf("taking units of %s: %w", l.sku, err)
+	}
+	return updated == 1, nil
+}

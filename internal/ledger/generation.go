@@ -1,0 +1,66 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// Owner is the one row of the table ledger. It says who owns the stock.
+type Owner struct {
+	Generation stock.Generation
+	Layout     string // the layout of the generation
+	Beat       int64  // a counter that every instance raises about once a second
+}
+
+// Generation returns the generation in use.
+func (l *Ledger) Generation() stock.Generation { return stock.Generation(l.generation.Load()) }
+
+// Use makes the ledger cut under generation g from now on. A new Ledger has no
+// generation.
+func (l *Ledger) Use(g stock.Generation) { l.generation.Store(int64(g)) }
+
+// Owner reads the row.
+func (l *Ledger) Owner(ctx context.Context) (Owner, error) { return readOwner(ctx, l.db) }
+
+func readOwner(ctx context.Context, db rowReader) (o Owner, err error) {
+	err = db.QueryRow(ctx, []any{&o.Generation, &o.Layout, &o.Beat}, "SELECT generation, layout, beat FROM ledger")
+	if err != nil {
+		return o, fmt.Errorf("reading the ledger's generation: %w", err)
+	}
+	return o, nil
+}
+
+// Beat raises the beat and returns the row.
+func (l *Ledger) Beat(ctx context.Context) (o Owner, err error) {
+	err = l.transact(ctx, func(tx *sqltx.Tx) error {
+		if _, err := tx.Exec(ctx, "UPDATE ledger SET beat = beat + 1"); err != nil {
+			return err
+		}
+		o, err = readOwner(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return Owner{}, fmt.Errorf("raising the ledger's beat: %w", err)
+	}
+	return o, nil
+}
+
+// RaiseGeneration raises the generation to next and gives it to the layout.
+// ErrRowChanged: the row differs from seen.
+func (l *Ledger) RaiseGeneration(ctx context.Context, seen Owner, next stock.Generation, layout string) error {
+	err := l.transact(ctx, func(tx *sqltx.Tx) error {
+		raised, err := tx.Exec(ctx, "UPDATE ledger SET generation = ?, layout = ? WHERE generation = ? AND layout = ?",
+			next, layout, seen.Generation, seen.Layout)
+		if err == nil && raised == 0 {
+			return ErrRowChanged
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("raising the generation to %d: %w", next, err)
+	}
+	return nil
+}

@@ -1,0 +1,48 @@
+package ledger
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// TestRaiseOfAStaleRow checks that RaiseGeneration changes nothing if the row
+// differs from the one that the caller saw.
+func TestRaiseOfAStaleRow(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		seen, err := l.Owner(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.RaiseGeneration(t.Context(), seen, seen.Generation+1, "merged"); err != nil {
+			t.Fatal(err)
+		}
+		want := Owner{Generation: seen.Generation + 1, Layout: "merged", Beat: seen.Beat}
+		otherLayout := want
+		otherLayout.Layout = "lua"
+		for _, stale := range []Owner{seen, otherLayout} {
+			for _, next := range []stock.Generation{seen.Generation + 1, seen.Generation + 2} {
+				if err := l.RaiseGeneration(t.Context(), stale, next, "lua"); !errors.Is(err, ErrRowChanged) {
+					t.Errorf("raising %+v to %d: %v", stale, next, err)
+				}
+				if now, err := l.Owner(t.Context()); err != nil || now != want {
+					t.Errorf("the row is %+v, %v; want %+v", now, err, want)
+				}
+			}
+		}
+		want.Beat++
+		if now, err := l.Beat(t.Context()); err != nil || now != want {
+			t.Errorf("after a beat the row is %+v, %v; want %+v", now, err, want)
+		}
+		// The beat is not compared.
+		otherBeat := want
+		otherBeat.Beat++
+		if err := l.RaiseGeneration(t.Context(), otherBeat, want.Generation+1, "lua"); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,124 @@
+// Package ledger keeps the stock rows, the orders and the outbox in a database.
+// It is the only truth about stock: an order exists once its transaction has
+// committed here. docs/protocol.md has the rules that it follows.
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-stock/holdfast/internal/group"
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/retry"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+const (
+	// maxQueue bounds the orders, and the lookups, that wait for a group.
+	maxQueue = 4096
+	// maxGroupLines bounds the lines, and so the bytes, of one group.
+	maxGroupLines = 1000
+	// transactionTimeout bounds one transaction without its retries.
+	transactionTimeout = 5 * time.Second
+	// maxTries bounds the tries of one transaction that meets deadlocks,
+	// serialization failures or conflicts.
+	maxTries = 10
+	// maxLockWaits bounds how often a group waits for a row lock until the
+	// database gives up.
+	maxLockWaits = 2
+	// maxLookups bounds the groups of lookups at once, maxLookupGroup the IDs in
+	// one.
+	maxLookups, maxLookupGroup = 2, 100
+)
+
+// Options configure a Ledger.
+type Options struct {
+	Strategy string // the name that its orders record
+	Cutter   cutter.Cutter
+	HasGate  bool // additions to stock go to the outbox for the gate
+	// Group is the largest number of orders in one transaction, and Parallel
+	// the number of transactions at once.
+	Group, Parallel int
+	Log             *slog.Logger
+	Metrics         prometheus.Registerer
+}
+
+// Ledger keeps stock and orders in one database. It is safe for concurrent use.
+type Ledger struct {
+	db       *sqltx.DB
+	strategy string
+	cutter   cutter.Cutter
+	hasGate  bool
+	log      *slog.Logger
+	metrics  *metrics
+
+	generation atomic.Int64 // in use
+
+	records *group.Batcher[*recording]
+	lanes   lanes
+	groups  sync.WaitGroup // under way
+	lookups *group.Batcher[*lookup]
+
+	// misfit is true if the last group did not fit whole: stock has run out, or
+	// the gate is stale. Until a group fits again, orders are not sent along
+	// with the cut.
+	misfit atomic.Bool
+}
+
+// New returns the ledger in db, which stays the caller's. Close it when no call is
+// under way.
+func New(db *sqltx.DB, o Options) *Ledger {
+	l := &Ledger{
+		db: db, strategy: o.Strategy, cutter: o.Cutter, hasGate: o.HasGate,
+		log: o.Log,
+	}
+	l.records = group.New(
+		group.Limits{Size: o.Group, Parallel: o.Parallel, Queue: maxQueue, Weight: maxGroupLines},
+		func(r *recording) int { return len(r.take.Lines) },
+		l.admit)
+	l.lookups = group.New(
+		group.Limits{Size: maxLookupGroup, Parallel: maxLookups, Queue: maxQueue},
+		nil, l.lookUp)
+	l.metrics = newMetrics(o.Metrics, l.records.Waiting)
+	return l
+}
+
+// Close finishes the orders and lookups that are queued.
+func (l *Ledger) Close() {
+	l.records.Close()
+	l.groups.Wait()
+	l.lookups.Close()
+}
+
+// transact runs do in a transaction. It retries, a bounded number of times, while
+// the database reports deadlocks and the like.
+func (l *Ledger) transact(ctx context.Context, do func(tx *sqltx.Tx) error) error {
+	for try := 1; ; try++ {
+		err := l.tryTransact(ctx, do)
+		if err == nil || !sqltx.IsRetryable(err) || errors.Is(err, sqltx.ErrUnknownOutcome) || ctx.Err() != nil {
+			return err
+		}
+		l.metrics.retries.Inc()
+		if try == maxTries {
+			return fmt.Errorf("%w: %w", stock.ErrBusy, err)
+		}
+		pause(try)
+	}
+}
+
+func (l *Ledger) tryTransact(ctx context.Context, do func(tx *sqltx.Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
+	defer cancel()
+	return l.db.Transact(ctx, do)
+}
+
+// pause waits before the next try of a transaction, up to 64 ms.
+func pause(try int) { time.Sleep(retry.Jitter(2*time.Millisecond, try)) }

@@ -1,0 +1,200 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+
+// kind is one kind of database that a ledger may have.
+type kind struct {
+	name string
+	url  func(testenv.T) string
+}
+
+// servers are the databases that answer over a network; databases are all.
+var (
+	servers   = []kind{{"MariaDB", testenv.MariaDB}, {"PostgreSQL", testenv.Postgres}}
+	databases = append(servers[:2:2], kind{"SQLite", testenv.SQLite})
+)
+
+// database is a migrated database of one test.
+type database struct {
+	url string
+	sql *store.SQL
+}
+
+// eachDatabase runs the test on a new database of each kind.
+func eachDatabase(t *testing.T, kinds []kind, test func(t *testing.T, d *database)) {
+	t.Helper()
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			url := k.url(t)
+			d := &database{url, openSQL(t, url)}
+			if err := d.sql.MigrateUp(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			test(t, d)
+		})
+	}
+}
+
+func openSQL(t *testing.T, url string) *store.SQL {
+	t.Helper()
+	sql, err := store.OpenSQL(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sql.Close() })
+	return sql
+}
+
+// generation is the generation of the ledgers in these tests.
+const generation stock.Generation = 1
+
+// open returns a ledger that records groups with this cutter until the test ends.
+func (d *database) open(t *testing.T, c cutter.Cutter) *Ledger { return openOn(t, d.sql.Ledger(), c) }
+
+func openOn(t *testing.T, db *sqltx.DB, c cutter.Cutter) *Ledger {
+	l := New(db, Options{
+		Strategy: "merged", Cutter: c, HasGate: true, Group: 128, Parallel: 1,
+		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+	})
+	t.Cleanup(l.Close)
+	l.Use(generation)
+	return l
+}
+
+// lay creates the SKU's stock row.
+func lay(t *testing.T, l *Ledger, sku stock.SKU, units int64) StockRow {
+	t.Helper()
+	row, created, err := l.Set(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: units})
+	if err != nil || !created {
+		t.Fatalf("creating the stock row of %s: created %v, %v", sku, created, err)
+	}
+	return row
+}
+
+// atRest asserts that the SKU's stock row and its orders add up, with so many units
+// sold. It reads the tables without the ledger.
+func (d *database) atRest(t *testing.T, sku stock.SKU, want int64) {
+	t.Helper()
+	var (
+		db                     = d.sql.Ledger()
+		total, available, sold int64
+	)
+	if err := db.QueryRow(t.Context(), []any{&total, &available}, "SELECT total, available FROM stock WHERE sku = ?", string(sku)); err != nil {
+		t.Fatal(err)
+	}
+	const units = `SELECT COALESCE(SUM(quantity), 0) FROM order_lines
+		WHERE sku = ? AND order_id IN (SELECT id FROM orders WHERE status IN ('pending', 'paid'))`
+	if err := db.QueryRow(t.Context(), []any{&sold}, units, string(sku)); err != nil {
+		t.Fatal(err)
+	}
+	if available+sold != total || sold != want {
+		t.Errorf("%s: %d of %d units are available, %d sold; want %d sold", sku, available, total, sold, want)
+	}
+}
+
+// fresh returns a SKU that no other test uses.
+func fresh(name string) stock.SKU { return stock.SKU(name + "." + uuid.NewString()[:8]) }
+
+// takeOf returns the take of one unit of each SKU.
+func takeOf(skus ...stock.SKU) stock.Take {
+	d := stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "buyer-1"}
+	for _, sku := range skus {
+		d.Lines = append(d.Lines, stock.Line{SKU: sku, Quantity: 1})
+	}
+	stock.SortLines(d.Lines)
+	return stock.Take{Deduction: d}
+}
+
+// wait returns what the channel sends within 20 s.
+func wait[T any](t *testing.T, what string, from <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-from:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("not within 20 s: %s", what)
+	}
+	return v
+}
+
+// changedCut is a cutter whose cut is replaced. The whole group is never cut in one
+// statement.
+type changedCut struct {
+	cutter.Cutter
+	cut func(ctx context.Context, tx *sqltx.Tx, takes []stock.Take, cut cutFunc) ([]cutter.Decision, error)
+}
+
+// cutFunc is the cut of a plan.
+type cutFunc func(ctx context.Context, tx *sqltx.Tx) ([]cutter.Decision, error)
+
+func (c changedCut) Plan(ctx context.Context, db *sqltx.DB, g stock.Generation, takes []stock.Take) (cutter.Plan, error) {
+	plan, err := c.Cutter.Plan(ctx, db, g, takes)
+	return cutter.Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]cutter.Decision, error) {
+		return c.cut(ctx, tx, takes, plan.Cut)
+	}}, err
+}
+
+// conflicting returns a cutter that meets the given number of conflicts.
+func conflicting(c cutter.Cutter, conflicts int) cutter.Cutter {
+	return changedCut{c, func(ctx context.Context, tx *sqltx.Tx, _ []stock.Take, cut cutFunc) ([]cutter.Decision, error) {
+		if conflicts > 0 { // only one transaction at a time
+			conflicts--
+			return nil, cutter.ErrConflict
+		}
+		return cut(ctx, tx)
+	}}
+}
+
+// TestRetries checks that a transaction that meets conflicts is retried a bounded
+// number of times.
+func TestRetries(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		for _, test := range []struct {
+			conflicts int
+			want      error
+		}{{maxTries - 1, nil}, {maxTries, stock.ErrBusy}} {
+			t.Run(fmt.Sprint(test.conflicts), func(t *testing.T) {
+				l := d.open(t, conflicting(cutter.Conditional(), test.conflicts))
+				sku := fresh("retries")
+				lay(t, l, sku, 10)
+				_, out := l.Record(t.Context(), takeOf(sku))
+				if !errors.Is(out.Reason(), test.want) || out.Unknown() || out.Committed() != (test.want == nil) {
+					t.Errorf("outcome %+v, want %v", out, test.want)
+				}
+				sold := int64(0)
+				if test.want == nil {
+					sold = 1
+				}
+				d.atRest(t, sku, sold)
+			})
+		}
+	})
+}
+
+// TestKnownErrors checks that the ledger's own errors are not mistaken for the
+// database's.
+func TestKnownErrors(t *testing.T) {
+	if sqltx.IsRetryable(cutter.ErrConflict) || sqltx.IsDuplicate(ErrRowChanged) {
+		t.Error("an error of the ledger is taken for the database's")
+	}
+}

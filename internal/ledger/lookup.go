@@ -1,0 +1,92 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// lookup is one order that is being read.
+type lookup struct {
+	id    uuid.UUID
+	found *Order // nil if there is none
+	err   error
+}
+
+// Order reads one order, in a group with others. ErrNoOrder: there is none.
+func (l *Ledger) Order(ctx context.Context, id uuid.UUID) (*Order, error) {
+	q := &lookup{id: id}
+	if err := l.lookups.Do(ctx, q); err != nil {
+		return nil, err
+	}
+	switch {
+	case q.err != nil:
+		return nil, q.err
+	case q.found == nil || q.found.Status == shrink:
+		return nil, ErrNoOrder
+	}
+	return q.found, nil
+}
+
+func (l *Ledger) lookUp(qs []*lookup) {
+	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
+	defer cancel()
+	ids := make([]uuid.UUID, len(qs))
+	for i, q := range qs {
+		ids[i] = q.id
+	}
+	found, err := l.durable(ctx, ids)
+	for _, q := range qs {
+		q.found, q.err = found[q.id], err
+	}
+}
+
+// durable reads the orders with these IDs, by ID, and returns once they are as
+// durable as their COMMIT promised. It leaves out absent orders.
+func (l *Ledger) durable(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]*Order, error) {
+	found, err := readOrders(ctx, l.db, ids)
+	if err != nil || len(found) == 0 {
+		return found, err
+	}
+	return found, l.db.Confirm(ctx)
+}
+
+// errVoided: the ID belongs to a void order, or to another take's order.
+var errVoided = errors.New("the order was not committed and never will be")
+
+// Resolve finds out what became of a take whose commit outcome is unknown. It
+// inserts a void order under the order's ID. The insert waits for a transaction
+// that still holds the ID; a read would miss it and could be overtaken by its
+// commit.
+//
+// Committed: the ledger has the take's order. Refused: it does not and never will.
+// Unknown: the database did not answer, and the void order may be there or not.
+func (l *Ledger) Resolve(ctx context.Context, d stock.Deduction) Outcome {
+	err := insertOrders(ctx, l.db, Order{
+		ID: d.OrderID, TakeID: d.TakeID, Buyer: d.Buyer, Status: Void,
+		Strategy: l.strategy, CreatedAt: Now(),
+	})
+	if err == nil {
+		return Refused(errVoided)
+	}
+	if !sqltx.IsDuplicate(err) {
+		return Unknown(fmt.Errorf("inserting the void order %s: %w", d.OrderID, err))
+	}
+	found, err := l.durable(ctx, []uuid.UUID{d.OrderID})
+	if err != nil {
+		return Unknown(err)
+	}
+	switch o, ok := found[d.OrderID]; {
+	case !ok:
+		return Unknown(fmt.Errorf("order %s: %w", d.OrderID, ErrNoOrder))
+	case o.Status != Void && o.TakeID == d.TakeID:
+		return Committed()
+	default:
+		return Refused(errVoided)
+	}
+}

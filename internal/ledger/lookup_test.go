@@ -1,0 +1,78 @@
+package ledger
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// TestResolve checks that the void order of a resolved take keeps a later take from
+// using the ID, and that a committed order, or no answer, is never resolved as
+// refused.
+func TestResolve(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		sku := fresh("resolve")
+		lay(t, l, sku, 10)
+		resolve := func(l *Ledger, take stock.Take, want outcomeKind) {
+			t.Helper()
+			if o := l.Resolve(t.Context(), take.Deduction); o.kind != want {
+				t.Errorf("resolved as %+v; want %v", o, want)
+			}
+		}
+		take := takeOf(sku)
+		resolve(l, take, refused)
+		resolve(l, take, refused)
+		if _, o := l.Record(t.Context(), take); o.kind != duplicate || o.found.Status != Void {
+			t.Errorf("recording a void order: %+v", o)
+		}
+		if o, err := l.Order(t.Context(), take.OrderID); err != nil || o.Status != Void {
+			t.Errorf("the void order is %+v, %v", o, err)
+		}
+
+		take = takeOf(sku)
+		if _, o := l.Record(t.Context(), take); !o.Committed() {
+			t.Fatal(o)
+		}
+		resolve(l, take, committed)
+		another := take
+		another.TakeID = uuid.New()
+		resolve(l, another, refused)
+
+		closed := openSQL(t, d.url)
+		if err := closed.Close(); err != nil {
+			t.Fatal(err)
+		}
+		away := openOn(t, closed.Ledger(), cutter.Merged())
+		resolve(away, take, unknown)
+		resolve(away, takeOf(sku), unknown)
+		d.atRest(t, sku, 1)
+	})
+}
+
+// TestShrinkIsNoOrder checks that Order hides the row that records a removal of
+// stock.
+func TestShrinkIsNoOrder(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		sku := fresh("shrunk")
+		lay(t, l, sku, 10)
+		take := takeOf(sku)
+		row, out := l.Shrink(t.Context(), take, stock.Setting{SKU: sku, Kind: stock.Product, Total: 9})
+		if !out.Committed() || row.Total != 9 || row.Available != 9 {
+			t.Fatalf("the row is %+v, the outcome %+v", row, out)
+		}
+		if o := l.Resolve(t.Context(), take.Deduction); !o.Committed() {
+			t.Errorf("the removal was resolved as %+v", o)
+		}
+		if o, err := l.Order(t.Context(), take.OrderID); !errors.Is(err, ErrNoOrder) {
+			t.Errorf("found %+v, %v", o, err)
+		}
+	})
+}

@@ -1,0 +1,250 @@
+package ledger
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// Status is what became of an order.
+type Status string
+
+// The statuses.
+const (
+	Pending   Status = "pending"
+	Paid      Status = "paid"
+	Cancelled Status = "cancelled"
+	Expired   Status = "expired"
+	// Void marks a row that is no order. It keeps a transaction whose outcome
+	// was unknown from committing an order under the ID later.
+	Void Status = "void"
+
+	// shrink marks the row that records an administrator's removal of stock. It
+	// goes through the gate as an order does, but is none: it is never shown
+	// and has no lines.
+	shrink Status = "shrink"
+)
+
+// Order is the durable record of a deduction and of what became of it.
+type Order struct {
+	ID        uuid.UUID
+	TakeID    uuid.UUID // the take that cut its units
+	Buyer     string
+	Status    Status
+	Lines     []stock.Line // sorted by SKU
+	Strategy  string       // the strategy that cut the units
+	CreatedAt time.Time    // UTC, whole microseconds
+	ExpiresAt time.Time    // zero if it does not expire
+}
+
+// ErrNoOrder: the ledger has no order with the ID.
+var ErrNoOrder = errors.New("no such order")
+
+// Now returns the time as the ledger stores it: UTC, whole microseconds.
+func Now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+
+// readOrders reads the orders with these IDs, by ID. It leaves out absent ones.
+func readOrders(ctx context.Context, db *sqltx.DB, ids []uuid.UUID) (map[uuid.UUID]*Order, error) {
+	keys := make([]any, len(ids))
+	for i, id := range ids {
+		keys[i] = db.Dialect().UUID(id)
+	}
+	found, err := readOrderRows(ctx, db, keys)
+	if err != nil {
+		return nil, fmt.Errorf("reading orders: %w", err)
+	}
+	if len(found) == 0 {
+		return found, nil
+	}
+	if err := readLines(ctx, db, keys, found); err != nil {
+		return nil, fmt.Errorf("reading order lines: %w", err)
+	}
+	return found, nil
+}
+
+func readOrderRows(ctx context.Context, db *sqltx.DB, keys []any) (map[uuid.UUID]*Order, error) {
+	rows, err := db.Query(ctx, "SELECT id, take_id, buyer_id, status, strategy, created_at, expires_at FROM orders WHERE id IN ?", keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	found := make(map[uuid.UUID]*Order)
+	for rows.Next() {
+		var (
+			o       Order
+			expires *time.Time
+		)
+		err := rows.Scan(&o.ID, &o.TakeID, &o.Buyer, &o.Status, &o.Strategy, &o.CreatedAt, &expires)
+		if err != nil {
+			return nil, err
+		}
+		o.CreatedAt = o.CreatedAt.UTC()
+		if expires != nil {
+			o.ExpiresAt = expires.UTC()
+		}
+		found[o.ID] = &o
+	}
+	return found, rows.Err()
+}
+
+// readLines adds the lines to their orders.
+func readLines(ctx context.Context, db *sqltx.DB, keys []any, orders map[uuid.UUID]*Order) error {
+	rows, err := db.Query(ctx, "SELECT order_id, sku, quantity FROM order_lines WHERE order_id IN ? ORDER BY order_id, sku", keys)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var (
+			id   uuid.UUID
+			line stock.Line
+		)
+		if err := rows.Scan(&id, &line.SKU, &line.Quantity); err != nil {
+			return err
+		}
+		if o, ok := orders[id]; ok { // not if it was committed after readOrderRows
+			o.Lines = append(o.Lines, line)
+		}
+	}
+	return rows.Err()
+}
+
+// insertOrders inserts the orders with their lines, in the order given. db is a
+// transaction, or there is one order without lines.
+func insertOrders(ctx context.Context, db execer, orders ...Order) error {
+	_, err := db.ExecAll(ctx, inserts(db.Dialect(), orders, sqltx.Unguarded)...)
+	return err
+}
+
+// execer is a database or a transaction.
+type execer interface {
+	Dialect() sqltx.Dialect
+	ExecAll(ctx context.Context, statements ...sqltx.Statement) (affected []int64, err error)
+}
+
+// inserts returns the statements that insert the orders with their lines. The
+// first statement contains the guard.
+func inserts(dialect sqltx.Dialect, orders []Order, guard sqltx.Guard) []sqltx.Statement {
+	lines := 0
+	for i := range orders {
+		lines += len(orders[i].Lines)
+	}
+	if dialect.Arrays() {
+		statements := []sqltx.Statement{insertOrderArrays(orders)}
+		if lines > 0 {
+			statements = append(statements, insertLineArrays(orders, lines))
+		}
+		return statements
+	}
+	statements := []sqltx.Statement{insertOrderRows(orders, guard)}
+	if lines > 0 {
+		statements = append(statements, insertLineRows(orders, lines))
+	}
+	return statements
+}
+
+// insertOrderRows inserts the rows of the orders, without their lines. The
+// database parses each value of each group. IDs are literals, which are the
+// cheapest to parse, and the column expires_at is left out unless an order
+// expires.
+func insertOrderRows(orders []Order, guard sqltx.Guard) sqltx.Statement {
+	columns, values := "id,take_id,buyer_id,status,strategy,created_at", ",?,?,?,?)"
+	expires := slices.ContainsFunc(orders, func(o Order) bool { return !o.ExpiresAt.IsZero() })
+	if expires {
+		columns, values = columns+",expires_at", ",?,?,?,?,?)"
+	}
+	sql := make([]byte, 0, 100+100*len(orders))
+	sql = append(sql, "INSERT INTO orders ("+columns+") VALUES "...)
+	args := make([]any, 0, 5*len(orders))
+	for i := range orders {
+		o := &orders[i]
+		if i == 0 {
+			sql = append(sql, "("+guard(string(appendLiteral(nil, o.ID)))+","...)
+		} else {
+			sql = append(appendLiteral(append(sql, ",("...), o.ID), ',')
+		}
+		sql = append(appendLiteral(sql, o.TakeID), values...)
+		args = append(args, o.Buyer, string(o.Status), o.Strategy, o.CreatedAt)
+		if expires {
+			args = append(args, nullable(o.ExpiresAt))
+		}
+	}
+	return sqltx.Statement{SQL: string(sql), Args: args}
+}
+
+// insertLineRows inserts all lines of the orders. Their number is n.
+func insertLineRows(orders []Order, n int) sqltx.Statement {
+	sql := make([]byte, 0, 100+50*n)
+	sql = append(sql, "INSERT INTO order_lines (order_id,sku,quantity) VALUES "...)
+	args := make([]any, 0, 2*n)
+	for i := range orders {
+		for _, line := range orders[i].Lines {
+			if len(args) > 0 {
+				sql = append(sql, ',')
+			}
+			sql = append(appendLiteral(append(sql, '('), orders[i].ID), ",?,?)"...)
+			args = append(args, string(line.SKU), line.Quantity)
+		}
+	}
+	return sqltx.Statement{SQL: string(sql), Args: args}
+}
+
+// appendLiteral appends id as a literal of MySQL and SQLite.
+func appendLiteral(sql []byte, id uuid.UUID) []byte {
+	return append(hex.AppendEncode(append(sql, "X'"...), id[:]), '\'')
+}
+
+// insertOrderArrays inserts the rows of the orders from one array a column, so
+// that one prepared statement serves groups of every size.
+func insertOrderArrays(orders []Order) sqltx.Statement {
+	var (
+		ids        = make([][16]byte, len(orders))
+		takes      = make([][16]byte, len(orders))
+		buyers     = make([]string, len(orders))
+		statuses   = make([]string, len(orders))
+		strategies = make([]string, len(orders))
+		created    = make([]time.Time, len(orders))
+		expires    = make([]*time.Time, len(orders))
+	)
+	for i := range orders {
+		o := &orders[i]
+		ids[i], takes[i], buyers[i] = o.ID, o.TakeID, o.Buyer
+		statuses[i], strategies[i] = string(o.Status), o.Strategy
+		created[i], expires[i] = o.CreatedAt, nullable(o.ExpiresAt)
+	}
+	return sqltx.Statement{Args: []any{ids, takes, buyers, statuses, strategies, created, expires}, SQL: `INSERT INTO orders
+		(id, take_id, buyer_id, status, strategy, created_at, expires_at)
+		SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[])`}
+}
+
+func insertLineArrays(orders []Order, n int) sqltx.Statement {
+	var (
+		ids        = make([][16]byte, 0, n)
+		skus       = make([]string, 0, n)
+		quantities = make([]int64, 0, n)
+	)
+	for i := range orders {
+		for _, line := range orders[i].Lines {
+			ids = append(ids, orders[i].ID)
+			skus = append(skus, string(line.SKU))
+			quantities = append(quantities, line.Quantity)
+		}
+	}
+	return sqltx.Statement{Args: []any{ids, skus, quantities}, SQL: `INSERT INTO order_lines (order_id, sku, quantity)
+		SELECT * FROM unnest($1::uuid[], $2::text[], $3::bigint[])`}
+}
+
+func nullable(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}

@@ -1,0 +1,47 @@
+package ledger
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+)
+
+func sameOrder(a, b Order) bool {
+	return a.ID == b.ID && a.TakeID == b.TakeID && a.Buyer == b.Buyer && a.Status == b.Status && a.Strategy == b.Strategy &&
+		a.CreatedAt.Equal(b.CreatedAt) && a.ExpiresAt.Equal(b.ExpiresAt) && slices.Equal(a.Lines, b.Lines)
+}
+
+// TestExpiryIsKept checks orders that are inserted together, of which one expires.
+func TestExpiryIsKept(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		db := d.sql.Ledger()
+		written := make([]Order, 3)
+		ids := make([]uuid.UUID, len(written))
+		for n := range written {
+			ids[n] = uuid.New()
+			written[n] = Order{
+				ID: ids[n], TakeID: uuid.New(), Buyer: "buyer-1", Status: Pending,
+				Lines: takeOf(fresh("expiring")).Lines, Strategy: "lua", CreatedAt: Now(),
+			}
+		}
+		written[1].ExpiresAt = Now().Add(15 * time.Minute)
+		err := db.Transact(t.Context(), func(tx *sqltx.Tx) error { return insertOrders(t.Context(), tx, written...) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := readOrders(t.Context(), db, ids)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n, want := range written {
+			if got := found[ids[n]]; got == nil || !sameOrder(*got, want) {
+				t.Errorf("wrote %+v, found %+v", want, got)
+			}
+		}
+	})
+}

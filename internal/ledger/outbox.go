@@ -1,0 +1,59 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// insertChange adds a change to the outbox, from which it goes to the gate.
+func insertChange(ctx context.Context, tx *sqltx.Tx, c stock.Change) error {
+	_, err := tx.Exec(ctx, "INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, ?, ?, ?, ?)",
+		string(c.SKU), c.Epoch, c.Number, c.Delta, Now())
+	return err
+}
+
+// deleteChanges removes all changes of the SKU.
+func deleteChanges(ctx context.Context, tx *sqltx.Tx, sku stock.SKU) error {
+	_, err := tx.Exec(ctx, "DELETE FROM outbox WHERE sku = ?", string(sku))
+	return err
+}
+
+// Changes reads changes that no gate is known to have applied: one page of those
+// that follow after, sorted by SKU, epoch and number. If sku is not empty, it
+// reads only that SKU's. last says that no more follow.
+func (l *Ledger) Changes(ctx context.Context, sku stock.SKU, after stock.Change) (changes []stock.Change, last bool, err error) {
+	query := "SELECT sku, epoch, number, delta FROM outbox WHERE (sku > ? OR sku = ? AND (epoch > ? OR epoch = ? AND number > ?))"
+	args := []any{string(after.SKU), string(after.SKU), after.Epoch, after.Epoch, after.Number}
+	if sku != "" {
+		query += " AND sku = ?"
+		args = append(args, string(sku))
+	}
+	rows, err := l.db.Query(ctx, query+" ORDER BY sku, epoch, number LIMIT ?", append(args, pageSize)...)
+	if err != nil {
+		return nil, false, fmt.Errorf("reading the outbox: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var c stock.Change
+		if err := rows.Scan(&c.SKU, &c.Epoch, &c.Number, &c.Delta); err != nil {
+			return nil, false, fmt.Errorf("reading the outbox: %w", err)
+		}
+		changes = append(changes, c)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, false, fmt.Errorf("reading the outbox: %w", err)
+	}
+	return changes, len(changes) < pageSize, nil
+}
+
+// Applied removes a change that the gate has applied, or dropped for good.
+func (l *Ledger) Applied(ctx context.Context, c stock.Change) error {
+	_, err := l.db.Exec(ctx, "DELETE FROM outbox WHERE sku = ? AND epoch = ? AND number = ?", string(c.SKU), c.Epoch, c.Number)
+	if err != nil {
+		return fmt.Errorf("clearing the outbox: %w", err)
+	}
+	return nil
+}

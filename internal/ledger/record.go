@@ -1,0 +1,257 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// recording is one order on its way through a group transaction.
+type recording struct {
+	order    Order
+	take     stock.Take
+	outcome  Outcome
+	answered bool
+	done     chan struct{} // closed once outcome is final
+}
+
+func newRecording(o Order, t stock.Take) *recording {
+	return &recording{order: o, take: t, done: make(chan struct{})}
+}
+
+// answer sets the outcome, once and for all.
+func (r *recording) answer(o Outcome) {
+	r.outcome, r.answered = o, true
+	close(r.done)
+}
+
+// Record commits the pending order of a take and the cut of its units, in a group
+// with others. It returns once the outcome is known, or when ctx ends; then the
+// outcome is unknown.
+//
+// Reasons to refuse: ErrSoldOut, ErrStaleEpoch, ErrUnknownSKU, ErrNotAdopted and
+// ErrLaterGeneration of package stock (as *stock.Refusal); stock.ErrBusy.
+func (l *Ledger) Record(ctx context.Context, t stock.Take) (Order, Outcome) {
+	r := newRecording(Order{
+		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: Pending, Lines: t.Lines,
+		Strategy: l.strategy, CreatedAt: Now(),
+	}, t)
+	l.queue(r)
+	select {
+	case <-r.done:
+		return r.order, r.outcome
+	case <-ctx.Done(): // the group goes on and may still write to r
+		return r.order, Unknown(ctx.Err())
+	}
+}
+
+// queue adds the recording to the next group.
+func (l *Ledger) queue(r *recording) {
+	if err := l.records.Send(r); err != nil {
+		r.answer(Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err)))
+	}
+}
+
+// admit records a group. It returns when the group is done, or has a lane of its
+// own.
+func (l *Ledger) admit(rs []*recording) {
+	rs = l.lanes.admit(slices.Clone(rs))
+	if len(rs) == 0 {
+		return
+	}
+	own := &lane{skus: skusOf(rs)}
+	done := make(chan struct{})
+	l.groups.Go(func() {
+		defer close(done)
+		l.record(rs, own)
+		for _, r := range l.lanes.end(own) {
+			l.queue(r)
+		}
+	})
+	patience := time.NewTimer(lanePatience)
+	defer patience.Stop()
+	select {
+	case <-done:
+		return
+	case <-patience.C:
+	}
+	if !l.lanes.enter(own) {
+		<-done
+	}
+}
+
+func skusOf(rs []*recording) []stock.SKU { return stock.SKUsOf(takesOf(rs)...) }
+
+// record gives every recording its outcome. One that is left without an answer
+// is unknown, and so never a success.
+func (l *Ledger) record(rs []*recording, own *lane) {
+	l.metrics.groupSize.Observe(float64(len(rs)))
+	all := rs
+	for len(rs) > 0 {
+		first, repeats := distinct(rs)
+		if err := l.commit(first, own); err != nil {
+			refuse(repeats, err)
+			break
+		}
+		rs = repeats // their order is recorded now, or their ID is free
+	}
+	for _, r := range all {
+		if !r.answered {
+			r.answer(Outcome{})
+		}
+	}
+}
+
+// commit gives every recording its outcome. Their IDs must be distinct. If the
+// database is away, it refuses them and returns the error: others would fail too.
+func (l *Ledger) commit(rs []*recording, own *lane) error {
+	lockWaits := 0
+	for try := 1; len(rs) > 0; try++ {
+		err := l.commitGroup(rs)
+		switch {
+		case err == nil || errors.Is(err, sqltx.ErrUnknownOutcome):
+			return nil
+		case sqltx.IsDuplicate(err):
+			left, err := l.answerDuplicates(rs)
+			if err != nil {
+				return away(rs, err)
+			}
+			if len(left) == len(rs) { // the order was deleted meanwhile
+				return l.divide(rs, own, errVanished)
+			}
+			rs = left
+		case sqltx.IsLockTimeout(err):
+			l.metrics.retries.Inc()
+			if rs, err = l.setLockedApart(rs, own, err); err != nil {
+				return err
+			}
+			if lockWaits++; lockWaits == maxLockWaits {
+				refuse(rs, fmt.Errorf("%w: the stock row of one of %v is locked by another transaction", stock.ErrBusy, skusOf(rs)))
+				return nil
+			}
+		case sqltx.IsRetryable(err) || errors.Is(err, cutter.ErrConflict):
+			l.metrics.retries.Inc()
+			if try >= maxTries {
+				refuse(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
+				return nil
+			}
+			pause(try)
+		case sqltx.IsStatementError(err):
+			return l.divide(rs, own, err)
+		default:
+			return away(rs, err)
+		}
+	}
+	return nil
+}
+
+var errVanished = errors.New("an order with the same ID existed and can no longer be found")
+
+// away refuses the recordings because the database is away, and returns the
+// reason.
+func away(rs []*recording, err error) error {
+	err = fmt.Errorf("%w: %w", stock.ErrBusy, err)
+	refuse(rs, err)
+	return err
+}
+
+// divide commits the two halves separately. Repeated, it isolates the order that
+// makes the group fail, and its neighbours are recorded.
+func (l *Ledger) divide(rs []*recording, own *lane, err error) error {
+	if len(rs) == 1 {
+		refuse(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
+		return nil
+	}
+	for _, half := range [][]*recording{rs[:len(rs)/2], rs[len(rs)/2:]} {
+		// If the database was away for the first half, the second is tried too.
+		err = l.commit(half, own)
+	}
+	return err
+}
+
+// distinct separates the first recording of each ID from its repeats.
+func distinct(rs []*recording) (first, repeats []*recording) {
+	if len(rs) == 1 {
+		return rs, nil
+	}
+	seen := make(map[uuid.UUID]bool, len(rs))
+	first = make([]*recording, 0, len(rs)) // rs must not change
+	for _, r := range rs {
+		if seen[r.order.ID] {
+			repeats = append(repeats, r)
+			continue
+		}
+		seen[r.order.ID] = true
+		first = append(first, r)
+	}
+	return first, repeats
+}
+
+func refuse(rs []*recording, err error) {
+	for _, r := range rs {
+		r.answer(Refused(err))
+	}
+}
+
+// setLockedApart is called after a group has waited for row locks until the
+// database gave up. It records the orders whose stock rows are not locked and
+// returns the others: all of them if no row is locked any more, or if the database
+// cannot tell.
+func (l *Ledger) setLockedApart(rs []*recording, own *lane, cause error) (held []*recording, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
+	defer cancel()
+	locked, err := l.lockedRows(ctx, skusOf(rs))
+	if err != nil || len(locked) == 0 {
+		return rs, nil
+	}
+	l.log.Warn("stock rows are locked by another transaction", "skus", locked, "error", cause)
+	var free []*recording
+	for _, r := range rs {
+		if slices.ContainsFunc(r.take.Lines, func(line stock.Line) bool { return slices.Contains(locked, line.SKU) }) {
+			held = append(held, r)
+		} else {
+			free = append(free, r)
+		}
+	}
+	for _, r := range l.lanes.narrow(own, locked) {
+		l.queue(r)
+	}
+	if err := l.commit(free, own); err != nil {
+		return nil, away(held, err)
+	}
+	return held, nil
+}
+
+// answerDuplicates answers the recordings whose IDs the ledger has, and returns
+// the others.
+func (l *Ledger) answerDuplicates(rs []*recording) (left []*recording, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
+	defer cancel()
+	ids := make([]uuid.UUID, len(rs))
+	for i, r := range rs {
+		ids[i] = r.order.ID
+	}
+	found, err := l.durable(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rs {
+		switch o, ok := found[r.order.ID]; {
+		case !ok:
+			left = append(left, r)
+		case o.TakeID == r.order.TakeID && o.Status != Void:
+			r.answer(Committed()) // by an earlier try, whose answer was lost
+		default:
+			r.answer(Duplicate(o))
+		}
+	}
+	return left, nil
+}

@@ -1,0 +1,226 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// recordingOf returns the recording of an order of one unit of each SKU.
+func recordingOf(skus ...stock.SKU) *recording {
+	take := takeOf(skus...)
+	return newRecording(Order{
+		ID: take.OrderID, TakeID: take.TakeID, Buyer: take.Buyer, Status: Pending, Lines: take.Lines,
+		Strategy: "merged", CreatedAt: Now(),
+	}, take)
+}
+
+// repeatOf returns the recording of another take of r's order.
+func repeatOf(r *recording) *recording {
+	repeat := recordingOf(stock.SKUsOf(r.take)...)
+	repeat.order.ID, repeat.take.OrderID = r.order.ID, r.order.ID
+	return repeat
+}
+
+// TestDistinct checks that distinct loses no recording of the group and does not
+// change it.
+func TestDistinct(t *testing.T) {
+	a, b := recordingOf("a"), recordingOf("b")
+	repeat := repeatOf(a)
+	all := []*recording{a, repeat, b}
+	first, repeats := distinct(all)
+	if !slices.Equal(first, []*recording{a, b}) || !slices.Equal(repeats, []*recording{repeat}) {
+		t.Errorf("%v and %v", first, repeats)
+	}
+	if !slices.Equal(all, []*recording{a, repeat, b}) {
+		t.Error("the group was overwritten")
+	}
+}
+
+// TestFailedGroup checks that every order of a group that fails gets an outcome,
+// and that none is committed, also if several have the same ID.
+func TestFailedGroup(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		for _, cause := range []error{cutter.ErrConflict, errors.New("the database is away")} {
+			t.Run(cause.Error(), func(t *testing.T) {
+				l := d.open(t, changedCut{cutter.Merged(), func(context.Context, *sqltx.Tx, []stock.Take, cutFunc) ([]cutter.Decision, error) {
+					return nil, cause
+				}})
+				sku := fresh("failed")
+				lay(t, l, sku, 10)
+				first := recordingOf(sku)
+				rs := []*recording{first, recordingOf(sku)}
+				for range 3 {
+					rs = append(rs, repeatOf(first))
+				}
+				l.record(rs, new(lane))
+				for n, r := range rs {
+					if !r.answered || !r.outcome.Refused() || !errors.Is(r.outcome.err, stock.ErrBusy) {
+						t.Errorf("order %d: %+v", n+1, r.outcome)
+					}
+				}
+				d.atRest(t, sku, 0)
+			})
+		}
+	})
+}
+
+// fragile returns a cutter that fails for groups, and for the SKU bad.
+func fragile(c cutter.Cutter, bad stock.SKU) cutter.Cutter {
+	return changedCut{c, func(ctx context.Context, tx *sqltx.Tx, takes []stock.Take, cut cutFunc) ([]cutter.Decision, error) {
+		switch {
+		case len(takes) > 1:
+			return nil, gorm.ErrInvalidField // a fault of one order
+		case takes[0].Lines[0].SKU == bad:
+			return nil, errors.New("the database is away") // a fault of no order
+		}
+		return cut(ctx, tx)
+	}}
+}
+
+// TestDividedGroup checks that the second half of a divided group is tried if the
+// database is away for the first.
+func TestDividedGroup(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		bad, good := fresh("bad"), fresh("good")
+		l := d.open(t, fragile(cutter.ForUpdate(), bad))
+		lay(t, l, bad, 5)
+		lay(t, l, good, 5)
+		rs := []*recording{recordingOf(bad), recordingOf(good), recordingOf(bad), recordingOf(good)}
+		l.record(slices.Clone(rs), new(lane))
+		for n, r := range rs {
+			want := []outcomeKind{refused, committed}[n%2]
+			if r.outcome.kind != want {
+				t.Errorf("order %d: %+v", n+1, r.outcome)
+			}
+		}
+		d.atRest(t, bad, 0)
+		d.atRest(t, good, 2)
+	})
+}
+
+// TestPlannedGroup checks that nothing of a group's one statement is committed if
+// the group does not fit whole, and that its orders are then decided one by one.
+func TestPlannedGroup(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		scarce, plenty := fresh("scarce"), fresh("plenty")
+		lay(t, l, scarce, 1)
+		lay(t, l, plenty, 5)
+		var rs []*recording
+		for _, sku := range []stock.SKU{scarce, scarce, plenty} {
+			rs = append(rs, recordingOf(sku))
+		}
+		l.record(slices.Clone(rs), new(lane))
+		for n, want := range []error{nil, stock.ErrSoldOut, nil} {
+			if o := rs[n].outcome; !errors.Is(o.Reason(), want) || (o.Committed()) != (want == nil) {
+				t.Errorf("order %d: outcome %+v, want %v", n+1, o, want)
+			}
+		}
+		d.atRest(t, scarce, 1)
+		d.atRest(t, plenty, 1)
+	})
+}
+
+// lockWaitOfTests is how long a session waits for a row lock.
+const lockWaitOfTests = 3 * time.Second
+
+// lockRowOf locks the SKU's stock row until unlock is called.
+func (d *database) lockRowOf(t *testing.T, sku stock.SKU) (unlock func()) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	tx, err := d.sql.Ledger().Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock := func() error {
+		_, err := lockRow(ctx, tx, sku)
+		return err
+	}
+	if err := lock(); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var holding sync.WaitGroup
+	holding.Go(func() { // the server ends an idle transaction
+		for {
+			select {
+			case <-stop:
+				tx.Rollback()
+				return
+			case <-time.After(300 * time.Millisecond):
+				if err := lock(); err != nil {
+					t.Errorf("the lock was lost: %v", err)
+				}
+			}
+		}
+	})
+	return sync.OnceFunc(func() {
+		close(stop)
+		holding.Wait()
+	})
+}
+
+// TestLockedRowInAGroup checks that an order that shares a group with one of a
+// locked row is recorded once the wait has shown which row is locked.
+func TestLockedRowInAGroup(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, servers, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		locked, other := fresh("locked"), fresh("other")
+		lay(t, l, locked, 10)
+		lay(t, l, other, 10)
+		rs := []*recording{recordingOf(locked), recordingOf(other), recordingOf(locked, other)}
+		unlock := d.lockRowOf(t, locked)
+		defer unlock()
+		var group sync.WaitGroup
+		defer group.Wait()
+		group.Go(func() { l.admit(rs) })
+		select {
+		case <-rs[1].done:
+		case <-time.After(2 * lockWaitOfTests):
+			t.Fatal("the other SKU's order waits as long as the row is locked")
+		}
+		if o := rs[1].outcome; !o.Committed() {
+			t.Errorf("the other SKU's order: %+v", o)
+		}
+		// The other SKU is not held back any more, the locked one is.
+		if _, o := l.Record(t.Context(), takeOf(other)); !o.Committed() {
+			t.Fatalf("a later order of the other SKU: %+v", o)
+		}
+		select {
+		case <-rs[0].done:
+			t.Error("the other SKU was held back as long as the locked one")
+		default:
+		}
+		waiting := make(chan Outcome, 1)
+		go func() {
+			_, o := l.Record(t.Context(), takeOf(locked))
+			waiting <- o
+		}()
+		for _, r := range []*recording{rs[0], rs[2]} {
+			wait(t, "an order of the locked row", r.done)
+			if o := r.outcome; !o.Refused() || !errors.Is(o.Reason(), stock.ErrBusy) {
+				t.Errorf("an order of the locked row: %+v", o)
+			}
+		}
+		unlock()
+		if o := wait(t, "the order that came later", waiting); !o.Committed() {
+			t.Errorf("the order that came later: %+v", o)
+		}
+		d.atRest(t, locked, 1)
+		d.atRest(t, other, 2)
+	})
+}

@@ -1,0 +1,48 @@
+package sqltx_test
+
+import (
+	"testing"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// TestBeginFails checks that the first statement of a transaction returns the
+// database's error if BEGIN fails, whichever method runs it.
+func TestBeginFails(t *testing.T) {
+	t.Parallel()
+	db := migrated(t, testenv.SQLite(t)+"?_pragma=busy_timeout(1)").Ledger()
+	writer := begin(t, t.Context(), db)
+	defer writer.Rollback()
+	insertStock(t, writer, "a") // no other transaction can begin now
+
+	const query = "SELECT available FROM stock WHERE sku = 'a'"
+	for name, first := range map[string]func(*sqltx.Tx) error{
+		"Exec": func(tx *sqltx.Tx) error {
+			_, err := tx.Exec(t.Context(), "UPDATE stock SET available = 0")
+			return err
+		},
+		"ExecAll": func(tx *sqltx.Tx) error {
+			_, err := tx.ExecAll(t.Context(), sqltx.Statement{SQL: "UPDATE stock SET available = 0"})
+			return err
+		},
+		"Query": func(tx *sqltx.Tx) error {
+			rows, err := tx.Query(t.Context(), query)
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			return rows.Err()
+		},
+		"QueryRow": func(tx *sqltx.Tx) error {
+			var available int64
+			return tx.QueryRow(t.Context(), []any{&available}, query)
+		},
+	} {
+		tx := begin(t, t.Context(), db)
+		if err := first(tx); !sqltx.IsRetryable(err) {
+			t.Errorf("%s: %v is %q", name, err, classes(err))
+		}
+		tx.Rollback()
+	}
+}

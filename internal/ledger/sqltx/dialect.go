@@ -1,0 +1,87 @@
+package sqltx
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// Dialect is a kind of database. Each of its methods is one difference between
+// the kinds.
+type Dialect string
+
+// The dialects.
+const (
+	MySQL    Dialect = "mysql" // MariaDB too
+	Postgres Dialect = "postgres"
+	SQLite   Dialect = "sqlite"
+)
+
+// RowLock is the clause that makes a SELECT lock its rows. SQLite has no row
+// locks: a transaction holds the only write lock from its beginning.
+func (d Dialect) RowLock() string {
+	if d == SQLite {
+		return ""
+	}
+	return " FOR UPDATE"
+}
+
+// SkipLocked is the clause that makes a SELECT lock its rows and leave out those
+// that others have locked. It is empty if the database has no row locks.
+func (d Dialect) SkipLocked() string {
+	if d == SQLite {
+		return ""
+	}
+	return " FOR UPDATE SKIP LOCKED"
+}
+
+// BigInt is the type name that casts to a 64-bit integer. PostgreSQL treats an
+// argument inside CASE as text without the cast.
+func (d Dialect) BigInt() string {
+	if d == MySQL {
+		return "SIGNED"
+	}
+	return "BIGINT"
+}
+
+// Arrays reports whether a column of values can be passed as one array argument,
+// so that one prepared statement serves groups of every size.
+func (d Dialect) Arrays() bool { return d == Postgres }
+
+// UUID is id as an argument that is compared with a column.
+func (d Dialect) UUID(id uuid.UUID) any {
+	if d == Postgres {
+		return id.String()
+	}
+	return id[:]
+}
+
+// Bind writes the placeholders of sql, which are question marks, as the database
+// expects them. Only statements for ExecAll and DB.CommitIf need it.
+func (d Dialect) Bind(sql string) string {
+	if d != Postgres {
+		return sql
+	}
+	var b strings.Builder
+	for n := 1; ; n++ {
+		before, after, found := strings.Cut(sql, "?")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		b.WriteString("$" + strconv.Itoa(n))
+		sql = after
+	}
+}
+
+// confirmation is the statement that returns once everything that the database
+// has shown is as durable as a COMMIT promises, or empty if the dialect needs
+// none. PostgreSQL writes to its log if there are synchronous standbys. The
+// commit of that write waits for them, and so for all earlier writes.
+func (d Dialect) confirmation() string {
+	if d != Postgres {
+		return ""
+	}
+	return "SELECT pg_logical_emit_message(true, 'holdfast', '') WHERE current_setting('synchronous_standby_names') <> ''"
+}

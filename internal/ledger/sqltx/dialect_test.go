@@ -1,0 +1,48 @@
+package sqltx
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+)
+
+// TestDialect checks what every method returns on every dialect.
+func TestDialect(t *testing.T) {
+	id := uuid.MustParse("00112233-4455-6677-8899-aabbccddeeff")
+	for _, test := range []struct {
+		dialect                     Dialect
+		rowLock, skipLocked, bigInt string
+		arrays                      bool
+		uuid                        any
+		confirms                    bool
+		bound                       string
+	}{
+		{MySQL, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", "SIGNED", false, id[:], false, "a = ? AND b IN (?, ?)"},
+		{Postgres, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", "BIGINT", true, id.String(), true, "a = $1 AND b IN ($2, $3)"},
+		{SQLite, "", "", "BIGINT", false, id[:], false, "a = ? AND b IN (?, ?)"},
+	} {
+		t.Run(string(test.dialect), func(t *testing.T) {
+			d := test.dialect
+			for method, pair := range map[string]struct{ got, want any }{
+				"RowLock":                {d.RowLock(), test.rowLock},
+				"SkipLocked":             {d.SkipLocked(), test.skipLocked},
+				"BigInt":                 {d.BigInt(), test.bigInt},
+				"Arrays":                 {d.Arrays(), test.arrays},
+				"UUID":                   {d.UUID(id), test.uuid},
+				"confirmation":           {d.confirmation() != "", test.confirms},
+				"Bind":                   {d.Bind("a = ? AND b IN (?, ?)"), test.bound},
+				"Bind of no placeholder": {d.Bind("SELECT 1"), "SELECT 1"},
+				"Bind of no text":        {d.Bind(""), ""},
+			} {
+				if !reflect.DeepEqual(pair.got, pair.want) {
+					t.Errorf("%s: %#v, want %#v", method, pair.got, pair.want)
+				}
+			}
+		})
+	}
+	if bound := Postgres.Bind(strings.Repeat("?,", 11)); !strings.HasSuffix(bound, "$9,$10,$11,") {
+		t.Errorf("eleven placeholders: %s", bound)
+	}
+}

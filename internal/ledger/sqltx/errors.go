@@ -1,0 +1,204 @@
+package sqltx
+
+import (
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+
+	gosqlite "github.com/glebarez/go-sqlite"
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"gorm.io/gorm"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// Error numbers of MySQL and MariaDB.
+const (
+	mysqlDuplicateEntry     = 1062
+	mysqlLockWaitTimeout    = 1205
+	mysqlDeadlock           = 1213
+	mysqlRecordChanged      = 1020 // MariaDB with snapshot isolation
+	mysqlTooManyConnections = 1203 // for this user; its SQLSTATE is that of a syntax error
+	mysqlResourceLimit      = 1226 // its SQLSTATE is that of a syntax error too
+	mysqlIncorrectValue     = 1366
+	mysqlCheckViolated      = 3819
+	mysqlPacketTooLarge     = 1153
+	mysqlOutOfRange         = 1690
+	mysqlLockNotNow         = 3572
+	mysqlReadOnlyTable      = 1036 // InnoDB started read-only, in MariaDB
+	mysqlReadOnlyServer     = 1290 // read_only and super_read_only; with other options it refuses statements that are not the ledger's
+	mysqlReadOnlySession    = 1792
+	mysqlReadOnlyMode       = 1836
+	mysqlReadOnlyInnoDB     = 1874
+	tidbSafeToRetry         = 8022
+	tidbSchemaChanged       = 8028
+	tidbWriteConflict       = 9007
+)
+
+// IsDuplicate reports whether err says that a row with the same key exists.
+func IsDuplicate(err error) bool {
+	if errors.Is(err, gorm.ErrDuplicatedKey) {
+		return true
+	}
+	switch e := driverError(err).(type) {
+	case *mysql.MySQLError:
+		return e.Number == mysqlDuplicateEntry
+	case *pgconn.PgError:
+		return e.Code == "23505"
+	case *gosqlite.Error:
+		return e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY || e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE
+	}
+	return false
+}
+
+// IsRetryable reports whether err is a conflict with another transaction. The
+// transaction may succeed if it is rolled back and run again. The database may or
+// may not have rolled it back already.
+func IsRetryable(err error) bool {
+	switch e := driverError(err).(type) {
+	case *mysql.MySQLError:
+		switch e.Number {
+		case mysqlDeadlock, mysqlLockWaitTimeout, mysqlLockNotNow, mysqlRecordChanged,
+			tidbWriteConflict, tidbSafeToRetry, tidbSchemaChanged:
+			return true
+		}
+	case *pgconn.PgError:
+		return e.Code == "40001" || e.Code == "40P01" || e.Code == "55P03"
+	case *gosqlite.Error:
+		return primary(e) == sqlite3.SQLITE_BUSY || primary(e) == sqlite3.SQLITE_LOCKED
+	}
+	return false
+}
+
+// IsLockTimeout reports whether err says that a row stayed locked by another
+// transaction for longer than a session waits. The transaction may succeed if it
+// is rolled back and run again.
+func IsLockTimeout(err error) bool {
+	switch e := driverError(err).(type) {
+	case *mysql.MySQLError:
+		return e.Number == mysqlLockWaitTimeout || e.Number == mysqlLockNotNow
+	case *pgconn.PgError:
+		return e.Code == "55P03"
+	}
+	return false
+}
+
+// IsReadOnly reports whether err says that the database refuses writes at present.
+// The statement had no effect.
+func IsReadOnly(err error) bool {
+	switch e := driverError(err).(type) {
+	case *mysql.MySQLError:
+		switch e.Number {
+		case mysqlReadOnlyTable, mysqlReadOnlyServer, mysqlReadOnlySession, mysqlReadOnlyMode, mysqlReadOnlyInnoDB:
+			return true
+		}
+	case *pgconn.PgError:
+		return e.Code == "25006"
+	case *gosqlite.Error:
+		return primary(e) == sqlite3.SQLITE_READONLY
+	}
+	return false
+}
+
+// provesNoCommit reports whether err, the answer to a COMMIT or to a text that
+// ends with one, proves that nothing was committed: the COMMIT was not sent, the
+// database rolled back, or it refused an earlier statement. With any other error
+// the outcome is unknown: the commit may have succeeded and its answer be lost.
+func provesNoCommit(err error) bool {
+	return isUnsent(err) || isKnownRollback(err) || IsRetryable(err) || IsStatementError(err) || IsReadOnly(err)
+}
+
+// isUnsent reports whether err arose before anything was sent. It does not use
+// pgconn.SafeToRetry, which also returns true if the server closed the connection
+// in the middle of its answer.
+func isUnsent(err error) bool {
+	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
+}
+
+// isKnownRollback reports whether err, returned by the only COMMIT of a
+// transaction, means that the database has rolled the transaction back.
+func isKnownRollback(err error) bool {
+	if errors.Is(err, sql.ErrTxDone) || errors.Is(err, pgx.ErrTxCommitRollback) {
+		return true
+	}
+	switch e := driverError(err).(type) {
+	case *mysql.MySQLError:
+		class := string(e.SQLState[:2])
+		return e.Number == mysqlLockWaitTimeout || class == "40" || class == "23"
+	case *pgconn.PgError:
+		// 40003 is itself "statement completion unknown". 25P02: the transaction
+		// had failed; 25P03: it had been idle for too long.
+		return pgClass(e) == "23" || pgClass(e) == "40" && e.Code != "40003" || e.Code == "25P02" || e.Code == "25P03"
+	case *gosqlite.Error:
+		code := primary(e)
+		return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED || code == sqlite3.SQLITE_CONSTRAINT
+	}
+	return isTranslatedViolation(err)
+}
+
+// IsStatementError reports whether the database refused a statement because of its
+// syntax, a value, a constraint or its size. The same statement without the row at
+// fault may succeed.
+func IsStatementError(err error) bool {
+	if errors.Is(err, mysql.ErrPktTooLarge) {
+		return true
+	}
+	switch e := driverError(err).(type) {
+	case *mysql.MySQLError:
+		switch e.Number {
+		case mysqlTooManyConnections, mysqlResourceLimit:
+			return false
+		case mysqlIncorrectValue, mysqlCheckViolated, mysqlPacketTooLarge:
+			return true
+		}
+		class := string(e.SQLState[:2])
+		return class == "21" || class == "22" || class == "23" || class == "42" || class == "45" // 45: raised by a trigger
+	case *pgconn.PgError:
+		switch pgClass(e) {
+		case "21", "22", "23", "42", "54", "P0": // 54: too large or too complex; P0: raised by a trigger
+			return true
+		}
+	case *gosqlite.Error:
+		switch primary(e) {
+		case sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE:
+			return true
+		}
+	}
+	return isTranslatedViolation(err) || errors.Is(err, gorm.ErrInvalidField)
+}
+
+// isTranslatedViolation reports whether err is gorm's translation of a violated
+// constraint.
+func isTranslatedViolation(err error) bool {
+	return errors.Is(err, gorm.ErrDuplicatedKey) || errors.Is(err, gorm.ErrForeignKeyViolated) ||
+		errors.Is(err, gorm.ErrCheckConstraintViolated)
+}
+
+// driverError returns the error in err that the database itself reported, or nil
+// if there is none.
+func driverError(err error) error {
+	var (
+		my   *mysql.MySQLError
+		pg   *pgconn.PgError
+		lite *gosqlite.Error
+	)
+	switch {
+	case errors.As(err, &my):
+		return my
+	case errors.As(err, &pg):
+		return pg
+	case errors.As(err, &lite):
+		return lite
+	}
+	return nil
+}
+
+func pgClass(e *pgconn.PgError) string {
+	if len(e.Code) < 2 {
+		return ""
+	}
+	return e.Code[:2]
+}
+
+func primary(e *gosqlite.Error) int { return e.Code() & 0xff }

@@ -1,0 +1,403 @@
+package sqltx_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
+	"gorm.io/gorm"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// classes returns the names of the functions that are true of err.
+func classes(err error) string {
+	var names []string
+	for name, is := range map[string]func(error) bool{
+		"duplicate": sqltx.IsDuplicate, "retryable": sqltx.IsRetryable, "rolled back": sqltx.IsKnownRollback, "statement": sqltx.IsStatementError,
+		"read-only": sqltx.IsReadOnly, "lock timeout": sqltx.IsLockTimeout, "no commit": sqltx.ProvesNoCommit,
+	} {
+		if is(err) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// TestErrors_Duplicate checks the error of a second row with the same key.
+func TestErrors_Duplicate(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		s := migrated(t, dbURL)
+		insertStock(t, s.Ledger(), "a")
+		again := "INSERT INTO stock (sku, kind, total, available) VALUES ('a', 'product', 1, 1)"
+		_, direct := s.Ledger().Exec(t.Context(), again)
+		_, raw := connections(t, s).ExecContext(t.Context(), again)
+		for name, err := range map[string]error{
+			"Exec":    direct,
+			"driver":  raw,
+			"wrapped": fmt.Errorf("inserting: %w", raw),
+		} {
+			if err == nil || !sqltx.IsDuplicate(err) || sqltx.IsRetryable(err) {
+				t.Errorf("%s: %v is %q", name, err, classes(err))
+			}
+		}
+	})
+}
+
+// TestErrors_NotOfAnyClass checks errors that belong to no class, among them some
+// whose text looks like a deadlock.
+func TestErrors_NotOfAnyClass(t *testing.T) {
+	for _, err := range []error{
+		nil, errors.New("Error 1213: Deadlock found"), context.DeadlineExceeded, context.Canceled,
+		gorm.ErrRecordNotFound,
+		&pgconn.PgError{Code: "57P01"}, &pgconn.PgError{Code: "53300"}, &pgconn.PgError{Code: ""},
+	} {
+		if got := classes(err); got != "" {
+			t.Errorf("%v is %q", err, got)
+		}
+	}
+	if sqltx.IsKnownRollback(&pgconn.PgError{Code: "40003"}) {
+		t.Error("statement_completion_unknown counts as a known rollback")
+	}
+}
+
+// TestErrors_ByNumber checks error numbers, among them those of servers that the
+// tests do not start.
+func TestErrors_ByNumber(t *testing.T) {
+	my := func(number uint16) error {
+		return &mysql.MySQLError{Number: number, SQLState: [5]byte([]byte("HY000"))}
+	}
+	pg := func(code string) error { return &pgconn.PgError{Code: code} }
+	for _, test := range []struct {
+		err  error
+		want string
+	}{
+		{my(9007), "no commit, retryable"}, // TiDB: write conflict
+		{my(8022), "no commit, retryable"}, // TiDB: the COMMIT failed and can be retried
+		{my(8028), "no commit, retryable"}, // TiDB: the schema changed
+		{my(8501), ""},                     // TiDB: the outcome is unknown
+		{my(3572), "lock timeout, no commit, retryable"},
+		{my(1205), "lock timeout, no commit, retryable, rolled back"},
+		{my(1290), "no commit, read-only"},
+		{my(1792), "no commit, read-only"},
+		{my(1836), "no commit, read-only"},
+		{my(1874), "no commit, read-only"},
+		{my(1036), "no commit, read-only"},
+		{my(3), ""},    // error writing a file, which may be the binary log
+		{my(1047), ""}, // Galera: the node is not ready
+		{my(1180), ""}, // error during COMMIT
+		{my(1317), ""}, // interrupted
+		{pg("25006"), "no commit, read-only"},
+		{pg("25P02"), "no commit, rolled back"},
+		{pg("25P03"), "no commit, rolled back"},
+		{pg("25P04"), ""}, // transaction_timeout
+		{pg("55P03"), "lock timeout, no commit, retryable"},
+		{pg("40003"), ""},
+		{pg("57P01"), ""},
+		{driver.ErrBadConn, "no commit"},
+		{sql.ErrConnDone, "no commit"},
+		{mysql.ErrInvalidConn, ""},
+		{sqltx.ErrLost, ""},
+		{sqltx.ErrCutShort, ""},
+	} {
+		if got := classes(test.err); got != test.want {
+			t.Errorf("%v is %q, want %q", test.err, got, test.want)
+		}
+	}
+}
+
+// TestErrors_Statement checks the errors of statements that the database refuses
+// for their text or their values.
+func TestErrors_Statement(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		db := migrated(t, dbURL).Ledger()
+		insertStock(t, db, "a")
+		for name, statement := range map[string]string{
+			"NULL":          "UPDATE stock SET available = NULL WHERE sku = 'a'",
+			"a check":       "UPDATE stock SET total = -1 WHERE sku = 'a'",
+			"no such table": "UPDATE nothing SET a = 1",
+			"bad syntax":    "UPDATE SET",
+		} {
+			if _, err := db.Exec(t.Context(), statement); !sqltx.IsStatementError(err) || sqltx.IsRetryable(err) || sqltx.IsDuplicate(err) {
+				t.Errorf("%s: %v is %q", name, err, classes(err))
+			}
+		}
+		if db.Dialect() == sqltx.SQLite {
+			return // it accepts text of any length
+		}
+		long := strings.Repeat("x", 10_000)
+		run(t, db, "UPDATE orders SET status = CAST(? AS CHAR(65)) WHERE 1 = 0", long)
+		if db.Dialect() == sqltx.MySQL {
+			const update = "UPDATE stock SET kind = ? WHERE sku = 'a'"
+			if _, err := db.Exec(t.Context(), update, long); !sqltx.IsStatementError(err) {
+				t.Errorf("too long: %v is %q", err, classes(err))
+			}
+			// The driver refuses a text above the server's limit before it sends it.
+			narrow := opened(t, dbURL+"?maxAllowedPacket=4096").Ledger()
+			err := narrow.Transact(t.Context(), func(tx *sqltx.Tx) error {
+				_, err := tx.Exec(t.Context(), update, long)
+				return err
+			})
+			if !sqltx.IsStatementError(err) {
+				t.Errorf("too large a packet: %v is %q", err, classes(err))
+			}
+		}
+	})
+}
+
+// TestErrors_LockWaitTimeout checks the error of a statement that waits too long
+// for a locked row.
+func TestErrors_LockWaitTimeout(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		db := migrated(t, dbURL).Ledger()
+		insertStock(t, db, "a")
+		short := map[sqltx.Dialect]string{
+			sqltx.MySQL:    "?innodb_lock_wait_timeout=1",
+			sqltx.Postgres: "lock_timeout=200",
+			sqltx.SQLite:   "?_pragma=busy_timeout(100)",
+		}[db.Dialect()]
+		if db.Dialect() == sqltx.Postgres {
+			short = map[bool]string{true: "&", false: "?"}[strings.Contains(dbURL, "?")] + short
+		}
+		impatient := opened(t, dbURL+short).Ledger()
+
+		holder := begin(t, t.Context(), db)
+		defer holder.Rollback()
+		run(t, holder, "UPDATE stock SET available = 9 WHERE sku = 'a'")
+		_, err := impatient.Exec(t.Context(), "UPDATE stock SET available = 8 WHERE sku = 'a'")
+		if !sqltx.IsRetryable(err) || sqltx.IsDuplicate(err) || sqltx.IsStatementError(err) {
+			t.Errorf("%v is %q", err, classes(err))
+		}
+	})
+}
+
+// TestErrors_Deadlock checks the error of the transaction that a server rolls back
+// to end a deadlock.
+func TestErrors_Deadlock(t *testing.T) {
+	forEachServer(t, func(t *testing.T, dbURL string) {
+		db := migrated(t, dbURL).Ledger()
+		insertStock(t, db, "a")
+		insertStock(t, db, "b")
+		first, second := begin(t, t.Context(), db), begin(t, t.Context(), db)
+		defer first.Rollback()
+		defer second.Rollback()
+		run(t, first, "UPDATE stock SET available = 1 WHERE sku = 'a'")
+		run(t, second, "UPDATE stock SET available = 1 WHERE sku = 'b'")
+		errs := make(chan error, 2)
+		update := func(tx *sqltx.Tx, sku string) {
+			_, err := tx.Exec(t.Context(), "UPDATE stock SET available = 1 WHERE sku = '"+sku+"'")
+			errs <- err
+		}
+		go update(first, "b")
+		go update(second, "a")
+		victim := <-errs
+		if victim == nil { // the other one is the victim
+			victim = <-errs
+		}
+		if !sqltx.IsRetryable(victim) || !sqltx.IsKnownRollback(victim) {
+			t.Errorf("%v is %q", victim, classes(victim))
+		}
+	})
+}
+
+// TestErrors_Serialization checks the error of an update of a row that another
+// transaction has changed since the snapshot.
+func TestErrors_Serialization(t *testing.T) {
+	for name, server := range map[string]struct {
+		url   func(testenv.T) string
+		query string
+	}{
+		"PostgreSQL": {testenv.Postgres, ""},
+		"MariaDB":    {testenv.MariaDB, "?innodb_snapshot_isolation=ON"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := migrated(t, server.url(t)+server.query)
+			insertStock(t, s.Ledger(), "a")
+			tx := s.DB().Begin(&sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+			defer tx.Rollback()
+			if err := tx.Exec("SELECT available FROM stock").Error; err != nil {
+				t.Fatal(err)
+			}
+			run(t, s.Ledger(), "UPDATE stock SET available = 1 WHERE sku = 'a'")
+			err := tx.Exec("UPDATE stock SET available = 2 WHERE sku = 'a'").Error
+			if !sqltx.IsRetryable(err) {
+				t.Errorf("%v is %q", err, classes(err))
+			}
+		})
+	}
+}
+
+// TestErrors_KnownRollbackAtCommit checks the errors of a COMMIT that prove a
+// rollback, and that nothing was committed.
+func TestErrors_KnownRollbackAtCommit(t *testing.T) {
+	t.Run("PostgreSQL/deferred constraint", func(t *testing.T) {
+		db := migrated(t, testenv.Postgres(t)).Ledger()
+		run(t, db, "ALTER TABLE outbox ADD CONSTRAINT late UNIQUE (number) DEFERRABLE INITIALLY DEFERRED")
+		tx := begin(t, t.Context(), db)
+		for _, sku := range []string{"a", "b"} {
+			run(t, tx, "INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, 1, 1, 1, now())", sku)
+		}
+		err := tx.Commit()
+		if !sqltx.IsKnownRollback(err) {
+			t.Errorf("%v is %q", err, classes(err))
+		}
+		if n := one[int](t, db, "SELECT COUNT(*) FROM outbox"); n != 0 {
+			t.Errorf("%d rows were committed", n)
+		}
+	})
+	t.Run("PostgreSQL/transaction failed before", func(t *testing.T) {
+		tx := begin(t, t.Context(), migrated(t, testenv.Postgres(t)).Ledger())
+		_, _ = tx.Exec(t.Context(), "nonsense")
+		if err := tx.Commit(); !sqltx.IsKnownRollback(err) {
+			t.Errorf("%v is %q", err, classes(err))
+		}
+	})
+	t.Run("PostgreSQL/serialization", func(t *testing.T) {
+		s := migrated(t, testenv.Postgres(t))
+		insertStock(t, s.Ledger(), "a")
+		insertStock(t, s.Ledger(), "b")
+		serializable := &sql.TxOptions{Isolation: sql.LevelSerializable}
+		first, second := s.DB().Begin(serializable), s.DB().Begin(serializable)
+		for _, step := range []struct {
+			tx        *gorm.DB
+			statement string
+		}{
+			{first, "SELECT SUM(available) FROM stock"},
+			{second, "SELECT SUM(available) FROM stock"},
+			{first, "UPDATE stock SET available = 0 WHERE sku = 'a'"},
+			{second, "UPDATE stock SET available = 0 WHERE sku = 'b'"},
+		} {
+			if err := step.tx.Exec(step.statement).Error; err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := first.Commit().Error; err != nil {
+			t.Fatal(err)
+		}
+		if err := second.Commit().Error; !sqltx.IsKnownRollback(err) || !sqltx.IsRetryable(err) {
+			t.Errorf("%v is %q", err, classes(err))
+		}
+	})
+	// Under a global read lock COMMIT waits for the lock and fails with error 1205.
+	// IsKnownRollback relies on its rolling back.
+	t.Run("MariaDB/lock wait in COMMIT", func(t *testing.T) {
+		s := migrated(t, testenv.MariaDB(t)+"?lock_wait_timeout=1&max_statement_time=0")
+		db := s.Ledger()
+		insertStock(t, db, "a")
+		tx := begin(t, t.Context(), db)
+		run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
+		connection := one[int64](t, tx, "SELECT CONNECTION_ID()")
+
+		lock, err := connections(t, s).Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lock.Close()
+		if _, err := lock.ExecContext(t.Context(), "FLUSH TABLES WITH READ LOCK"); err != nil {
+			t.Fatal(err)
+		}
+		err = tx.Commit()
+		if _, err := lock.ExecContext(t.Context(), "UNLOCK TABLES"); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("COMMIT: %v is %q", err, classes(err))
+		if err == nil {
+			t.Fatal("COMMIT did not fail")
+		}
+		open := one[int](t, db, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = ?", connection)
+		available := one[int](t, db, "SELECT available FROM stock")
+		t.Logf("open transactions %d, available %d", open, available)
+		if sqltx.IsKnownRollback(err) && (open != 0 || available != 10) {
+			t.Errorf("%v counts as a known rollback, but %d transactions are open and available is %d", err, open, available)
+		}
+	})
+	t.Run("context ended before", func(t *testing.T) {
+		forEachSQL(t, func(t *testing.T, dbURL string) {
+			s := migrated(t, dbURL)
+			db := s.Ledger()
+			insertStock(t, db, "a")
+			ctx, cancel := context.WithCancel(t.Context())
+			tx := s.DB().WithContext(ctx).Begin()
+			if err := tx.Exec("UPDATE stock SET available = 1 WHERE sku = 'a'").Error; err != nil {
+				t.Fatal(err)
+			}
+			cancel()
+			if err := tx.Commit().Error; err == nil {
+				t.Error("COMMIT succeeded")
+			}
+			// Soon afterwards the row is unlocked and unchanged, whatever the error.
+			eventually(t, 5*time.Second, "the row is unchanged", func() bool {
+				return one[int](t, db, "SELECT available FROM stock") == 10
+			})
+			run(t, db, "UPDATE stock SET available = 2 WHERE sku = 'a'")
+		})
+	})
+}
+
+// TestErrors_CutConnectionIsUnknown checks that the error of a COMMIT whose
+// connection the server has closed belongs to no class that proves a rollback.
+func TestErrors_CutConnectionIsUnknown(t *testing.T) {
+	for name, test := range map[string]struct {
+		url  func(testenv.T) string
+		own  string
+		kill string
+	}{
+		"MariaDB":    {testenv.MariaDB, "SELECT CONNECTION_ID()", "KILL CONNECTION ?"},
+		"PostgreSQL": {testenv.Postgres, "SELECT pg_backend_pid()", "SELECT pg_terminate_backend(?)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := migrated(t, test.url(t)).Ledger()
+			insertStock(t, db, "a")
+			tx := begin(t, t.Context(), db)
+			run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
+			run(t, db, test.kill, one[int64](t, tx, test.own))
+			eventually(t, 5*time.Second, "the row is unlocked", func() bool {
+				_, err := db.Exec(t.Context(), "UPDATE stock SET available = 5 WHERE sku = 'a'")
+				return err == nil
+			})
+			err := tx.Commit()
+			if err == nil || sqltx.IsKnownRollback(err) || sqltx.IsRetryable(err) || sqltx.IsStatementError(err) {
+				t.Errorf("%v is %q", err, classes(err))
+			}
+		})
+	}
+}
+
+// TestErrors_Contention checks that many writers of one row meet no error.
+func TestErrors_Contention(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		db := migrated(t, dbURL).Ledger()
+		insertStock(t, db, "a")
+		run(t, db, "UPDATE stock SET available = 100")
+		var writers sync.WaitGroup
+		for range 20 {
+			writers.Go(func() {
+				for range 5 {
+					if err := db.Transact(t.Context(), func(tx *sqltx.Tx) error {
+						_, err := tx.Exec(t.Context(), "UPDATE stock SET available = available - 1 WHERE sku = 'a'")
+						return err
+					}); err != nil {
+						t.Errorf("%v is %q", err, classes(err))
+					}
+				}
+			})
+		}
+		writers.Wait()
+		if left := one[int](t, db, "SELECT available FROM stock"); left != 0 {
+			t.Errorf("%d left of 100", left)
+		}
+	})
+}

@@ -1,0 +1,42 @@
+package sqltx
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+)
+
+// These names are for the tests in package sqltx_test, which open databases
+// through package store.
+var (
+	IsKnownRollback = isKnownRollback
+	ProvesNoCommit  = provesNoCommit
+	IsUnsent        = isUnsent
+	TakesTexts      = takesTexts
+
+	ErrLost     = errLost
+	ErrCutShort = errCutShort
+)
+
+func (tx *Tx) transaction() *transaction { return tx.gorm.Statement.ConnPool.(*transaction) }
+
+// LoseConnection closes the connection of tx.
+func (tx *Tx) LoseConnection() {
+	_ = tx.transaction().conn.Raw(func(any) error { return driver.ErrBadConn })
+}
+
+// FailRollback makes the ROLLBACK of tx fail before it is sent.
+func (tx *Tx) FailRollback() {
+	t := tx.transaction()
+	exec := t.pool.exec
+	t.pool.exec = func(ctx context.Context, conn *sql.Conn, statements []Statement) ([]int64, error) {
+		if statements[0].SQL == "ROLLBACK" {
+			return nil, errors.New("not sent")
+		}
+		return exec(ctx, conn, statements)
+	}
+}
+
+// RollbackError rolls tx back and returns the error, which Rollback does not.
+func (tx *Tx) RollbackError() error { return tx.transaction().Rollback() }

@@ -1,0 +1,112 @@
+package sqltx
+
+import (
+	"context"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+// connecting marks the context of a connection that is being opened.
+type connecting struct{}
+
+// dialToConnect dials to open connections, and refuses to dial in order to cancel
+// a statement: the driver cancels the statement of every connection that it gives
+// up. A COMMIT that waits for a synchronous standby would then count as done
+// while only the primary has it.
+func dialToConnect(dial pgconn.DialFunc) pgconn.DialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		if ctx.Value(connecting{}) == nil {
+			return nil, errors.New("statements are not cancelled")
+		}
+		return dial(ctx, network, address)
+	}
+}
+
+// PostgresConnector returns a connector for config. Its sessions never cancel a
+// statement, and they report a commit that the standby may not have as an error.
+func PostgresConnector(config *pgx.ConnConfig) sqldriver.Connector {
+	config = config.Copy()
+	config.DialFunc = dialToConnect(config.DialFunc)
+	config.OnNotice = keepWarning
+	return postgresConnector{stdlib.GetConnector(*config)}
+}
+
+type postgresConnector struct{ sqldriver.Connector }
+
+// Connect opens a session.
+func (c postgresConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	conn, err := c.Connector.Connect(context.WithValue(ctx, connecting{}, true))
+	if err != nil {
+		return nil, err
+	}
+	return &postgresSession{conn.(*stdlib.Conn)}, nil
+}
+
+// postgresSession is a connection that reports a statement as failed if the server
+// warns that its commit may not be durable.
+type postgresSession struct{ *stdlib.Conn }
+
+// errLost: the connection was lost before the statement was answered.
+var errLost = errors.New("the connection was lost")
+
+// ExecContext runs one statement.
+func (s *postgresSession) ExecContext(ctx context.Context, query string, args []sqldriver.NamedValue) (sqldriver.Result, error) {
+	if s.Conn.Conn().IsClosed() {
+		return nil, sqldriver.ErrBadConn
+	}
+	s.clearWarning()
+	result, err := s.Conn.ExecContext(ctx, query, args)
+	switch {
+	case errors.Is(err, sqldriver.ErrBadConn): // the statement may have run; package sql must not run it again
+		return nil, errLost
+	case err != nil:
+		return nil, err
+	}
+	return result, s.warning(false)
+}
+
+// exec runs one statement, which may be a COMMIT.
+func (s *postgresSession) exec(ctx context.Context, statement Statement) (pgconn.CommandTag, error) {
+	if s.Conn.Conn().IsClosed() {
+		return pgconn.CommandTag{}, sqldriver.ErrBadConn
+	}
+	s.clearWarning()
+	tag, err := s.Conn.Conn().Exec(ctx, statement.SQL, statement.Args...)
+	if err != nil {
+		return tag, err
+	}
+	commit := statement.SQL == "COMMIT"
+	if commit && tag.String() == "ROLLBACK" {
+		return tag, pgx.ErrTxCommitRollback // a statement that returns rows had failed
+	}
+	return tag, s.warning(commit)
+}
+
+// lastWarning is the key under which a session keeps the last warning.
+const lastWarning = "holdfast warning"
+
+// keepWarning keeps a warning in the session that it concerns.
+func keepWarning(conn *pgconn.PgConn, notice *pgconn.Notice) {
+	if notice.SeverityUnlocalized == "WARNING" {
+		conn.CustomData()[lastWarning] = notice
+	}
+}
+
+func (s *postgresSession) clearWarning() { delete(s.Conn.Conn().PgConn().CustomData(), lastWarning) }
+
+// warning returns an error if the server warned that a reported commit may be on
+// the primary alone, because the wait for the standby was cancelled. A COMMIT
+// normally has no warnings; its other warning is that there was no transaction.
+func (s *postgresSession) warning(commit bool) error {
+	notice, ok := s.Conn.Conn().PgConn().CustomData()[lastWarning].(*pgconn.Notice)
+	if !ok || !commit && notice.Routine != "SyncRepWaitForLSN" {
+		return nil
+	}
+	return fmt.Errorf("committed with a warning: %s (SQLSTATE %s)", notice.Message, notice.Code)
+}

@@ -1,0 +1,131 @@
+package sqltx_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// TestCommit_StandbyAway checks that no COMMIT counts as done while the
+// synchronous standby is away, however its wait ends.
+func TestCommit_StandbyAway(t *testing.T) {
+	t.Parallel()
+	primary, standby := testenv.OwnPostgresPair(t)
+	s := migrated(t, primary.URL()+"&statement_timeout=500&lock_timeout=200")
+	connections(t, s).SetMaxIdleConns(0) // the test terminates some sessions
+	db, admin := s.Ledger(), opened(t, primary.URL()).Ledger()
+	for _, sku := range []string{"a", "b", "c", "d", "e"} {
+		insertStock(t, db, sku)
+	}
+	waiting := func() int {
+		return one[int](t, admin, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+	}
+	// start runs commit until it waits for the standby.
+	start := func(timeout time.Duration, sku string, commit func(ctx context.Context, update string) error) <-chan error {
+		done := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			defer cancel()
+			done <- commit(ctx, "UPDATE stock SET available = 3 WHERE sku = '"+sku+"'")
+		}()
+		eventually(t, 10*time.Second, "the commit waits for the standby", func() bool { return waiting() == 1 })
+		return done
+	}
+	transaction := func(ctx context.Context, update string) error {
+		return db.Transact(ctx, func(tx *sqltx.Tx) error {
+			_, err := tx.Exec(ctx, update)
+			return err
+		})
+	}
+	alone := func(ctx context.Context, update string) error {
+		_, err := db.Exec(ctx, update)
+		return err
+	}
+
+	standby.Stop()
+	for _, step := range []struct {
+		sku, end string
+		commit   func(context.Context, string) error
+		unknown  bool
+	}{
+		{"a", "pg_cancel_backend", transaction, true},
+		{"b", "pg_terminate_backend", transaction, true},
+		{"c", "pg_cancel_backend", alone, false},
+		{"d", "pg_terminate_backend", alone, false},
+	} {
+		done := start(10*time.Second, step.sku, step.commit)
+		run(t, admin, "SELECT "+step.end+"(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+		if err := <-done; err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) != step.unknown || sqltx.ProvesNoCommit(err) {
+			t.Errorf("%s, %s: %v (%s), want an error that leaves the outcome open", step.sku, step.end, err, classes(err))
+		}
+		eventually(t, 5*time.Second, "no statement is sent again", func() bool { return waiting() == 0 })
+	}
+	// The primary shows a row that the standby does not have. Confirm must fail.
+	if n := one[int](t, admin, "SELECT available FROM stock WHERE sku = 'a'"); n != 3 {
+		t.Errorf("%d left of the SKU whose commit was cancelled, want 3", n)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := db.Confirm(ctx); err == nil {
+		t.Error("confirmed without the standby")
+	}
+	run(t, admin, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+	eventually(t, 10*time.Second, "no commit waits", func() bool { return waiting() == 0 })
+	// The client gives up after more than statement_timeout. The server does not:
+	// the commit continues to wait, and its row stays locked.
+	began := time.Now()
+	err := <-start(time.Second, "e", transaction)
+	if !errors.Is(err, sqltx.ErrUnknownOutcome) || time.Since(began) < time.Second {
+		t.Errorf("the client gave up after %v: %v, want an unknown outcome", time.Since(began), err)
+	}
+	patient, done := context.WithTimeout(t.Context(), 5*time.Second)
+	defer done()
+	if err := alone(patient, "UPDATE stock SET available = 4 WHERE sku = 'e'"); !sqltx.IsLockTimeout(err) {
+		t.Errorf("the row of a commit that waits: %v, want a lock timeout", err)
+	}
+	if n := waiting(); n != 1 {
+		t.Errorf("%d commits wait, want the one that the client gave up", n)
+	}
+	standby.Cont()
+	if err := db.Confirm(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := transaction(t.Context(), "UPDATE stock SET available = 4 WHERE sku = 'e'"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCommit_NoTransaction checks that the outcome is unknown if a COMMIT finds no
+// transaction. A pooler that changes servers within a transaction causes that.
+func TestCommit_NoTransaction(t *testing.T) {
+	db := migrated(t, testenv.Postgres(t)).Ledger()
+	insertStock(t, db, "a")
+	tx := begin(t, t.Context(), db)
+	run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
+	run(t, tx, "ROLLBACK")
+	if err := tx.Commit(); !errors.Is(err, sqltx.ErrUnknownOutcome) {
+		t.Errorf("%v, want an unknown outcome", err)
+	}
+}
+
+// TestCommit_AnsweredByRollback checks that a COMMIT which the server answers with
+// ROLLBACK is an error. A failed statement that returns rows causes that.
+func TestCommit_AnsweredByRollback(t *testing.T) {
+	db := migrated(t, testenv.Postgres(t)).Ledger()
+	insertStock(t, db, "a")
+	tx := begin(t, t.Context(), db)
+	run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
+	if err := tx.QueryRow(t.Context(), []any{new(int)}, "SELECT 1 / 0"); err == nil {
+		t.Fatal("no error")
+	}
+	if err := tx.Commit(); err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) {
+		t.Errorf("%v, want an error that proves no commit", err)
+	}
+	if left := one[int](t, db, "SELECT available FROM stock WHERE sku = 'a'"); left != 10 {
+		t.Errorf("%d left, want 10", left)
+	}
+}

@@ -1,0 +1,176 @@
+package sqltx_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+)
+
+// TestSlowLog checks which statements are logged, and with which attributes.
+func TestSlowLog(t *testing.T) {
+	for name, test := range map[string]struct {
+		took time.Duration
+		ctx  context.Context
+		rows int64
+		err  error
+		want string
+	}{
+		"fast":     {took: 500 * time.Millisecond, ctx: t.Context(), rows: 1},
+		"slow":     {took: 2 * time.Second, ctx: t.Context(), rows: 1, want: `rows=1 seconds=2\.\d+ error=<nil>`},
+		"no rows":  {took: 2 * time.Second, ctx: t.Context(), rows: -1, want: `seconds=2\.\d+ error=<nil>`},
+		"orders":   {took: 2 * time.Second, ctx: sqltx.WithOrders(t.Context(), 7), rows: -1, want: `orders=7 seconds=2\.\d+ error=<nil>`},
+		"failed":   {took: 2 * time.Second, ctx: t.Context(), rows: -1, err: errors.New("refused"), want: `seconds=2\.\d+ error=refused`},
+		"canceled": {took: 2 * time.Second, ctx: t.Context(), rows: -1, err: context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			sqltx.SlowLog(slog.New(slog.NewTextHandler(&log, nil))).
+				Trace(test.ctx, time.Now().Add(-test.took), func() (string, int64) { return "SELECT 1", test.rows }, test.err)
+			line := regexp.MustCompile(`^time=\S+ level=WARN msg="slow statement" sql="SELECT 1" ` + test.want + "\n$")
+			if test.want == "" {
+				line = regexp.MustCompile("^$")
+			}
+			if !line.MatchString(log.String()) {
+				t.Errorf("logged %q, want %s", log.String(), line)
+			}
+		})
+	}
+}
+
+// slowPath is a way to run statements, one of which takes 1.1 s.
+type slowPath struct {
+	name  string
+	query string // added to the URL
+	do    func(ctx context.Context, db *sqltx.DB, sku string) error
+	want  string // the statement that is logged
+	rows  bool   // the number of rows is logged
+}
+
+// TestSlowLog_EveryPath checks that every path to the database logs a slow
+// statement once: through the logger that LogTo names, with the number of orders,
+// and without the statement's values.
+func TestSlowLog_EveryPath(t *testing.T) {
+	t.Parallel()
+	forEachServer(t, func(t *testing.T, dbURL string) {
+		const (
+			update = "UPDATE stock SET version = version + 1 WHERE sku = ?"
+			insert = "INSERT INTO stock (sku, kind, total, available)"
+			values = " VALUES (?, 'product', 1, 1)"
+		)
+		admin := migrated(t, dbURL).Ledger()
+		dialect := admin.Dialect()
+		slow := update + " AND SLEEP(1.1) = 0"
+		if dialect == sqltx.Postgres {
+			slow = update + " AND pg_sleep(1.1)::text = ''"
+		}
+		bound := func(sql string, args ...any) sqltx.Statement {
+			return sqltx.Statement{SQL: dialect.Bind(sql), Args: args}
+		}
+		both := dialect.Bind(slow) + "; " + insert
+		commitIf := func(ctx context.Context, db *sqltx.DB, first sqltx.Statement, sku string) error {
+			committed, err := db.CommitIf(ctx, first, 1, func(guard sqltx.Guard) []sqltx.Statement {
+				return []sqltx.Statement{bound(insert+" VALUES (?, 'product', "+guard("1")+", 1)", "new-"+sku)}
+			})
+			if err == nil && !committed {
+				return errors.New("not committed")
+			}
+			return err
+		}
+		paths := []slowPath{
+			{name: "Exec", do: func(ctx context.Context, db *sqltx.DB, sku string) error {
+				_, err := db.Exec(ctx, slow, sku)
+				return err
+			}, want: dialect.Bind(slow), rows: true},
+			{name: "Exec in a transaction", do: func(ctx context.Context, db *sqltx.DB, sku string) error {
+				return db.Transact(ctx, func(tx *sqltx.Tx) error {
+					_, err := tx.Exec(ctx, slow, sku)
+					return err
+				})
+			}, want: dialect.Bind(slow), rows: true},
+			{name: "ExecAll", do: func(ctx context.Context, db *sqltx.DB, sku string) error {
+				_, err := db.ExecAll(ctx, bound(slow, sku), bound(insert+values, "new-"+sku))
+				return err
+			}, want: both},
+			{name: "ExecAll in a transaction", do: func(ctx context.Context, db *sqltx.DB, sku string) error {
+				return db.Transact(ctx, func(tx *sqltx.Tx) error {
+					_, err := tx.ExecAll(ctx, bound(slow, sku), bound(insert+values, "new-"+sku))
+					return err
+				})
+			}, want: both},
+		}
+		slowCommitIf := func(ctx context.Context, db *sqltx.DB, sku string) error {
+			return commitIf(ctx, db, bound(slow, sku), sku)
+		}
+		switch dialect {
+		case sqltx.MySQL:
+			paths = append(paths,
+				slowPath{name: "CommitIf in one text", do: slowCommitIf, want: both + "; COMMIT"},
+				slowPath{name: "CommitIf in several", query: "?interpolateParams=false", do: slowCommitIf, want: both})
+		case sqltx.Postgres:
+			run(t, admin, "CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1.1); RETURN NULL; END'")
+			run(t, admin, `CREATE CONSTRAINT TRIGGER sleep AFTER INSERT ON stock DEFERRABLE INITIALLY DEFERRED
+				FOR EACH ROW WHEN (NEW.sku LIKE 'new-%COMMIT%') EXECUTE FUNCTION sleep()`)
+			paths = append(paths,
+				slowPath{name: "CommitIf", do: slowCommitIf, want: both},
+				slowPath{name: "COMMIT of CommitIf", do: func(ctx context.Context, db *sqltx.DB, sku string) error {
+					return commitIf(ctx, db, bound(update, sku), sku)
+				}, want: "COMMIT"},
+				slowPath{name: "COMMIT", do: func(ctx context.Context, db *sqltx.DB, sku string) error {
+					return db.Transact(ctx, func(tx *sqltx.Tx) error {
+						_, err := tx.ExecAll(ctx, bound(insert+values, "new-"+sku))
+						return err
+					})
+				}, want: "COMMIT"})
+		}
+
+		logs := make([]bytes.Buffer, len(paths))
+		var running sync.WaitGroup // all paths at once, whatever -parallel says: they only sleep
+		for n, path := range paths {
+			sku := "sesame " + path.name
+			insertStock(t, admin, sku)
+			s := opened(t, dbURL+path.query)
+			s.LogTo(slog.New(slog.NewJSONHandler(&logs[n], nil)))
+			running.Go(func() {
+				if err := path.do(sqltx.WithOrders(t.Context(), 7), s.Ledger(), sku); err != nil {
+					t.Errorf("%s: %v", path.name, err)
+				}
+			})
+		}
+		running.Wait()
+		for n, path := range paths {
+			var line struct {
+				Msg, SQL, Error string
+				Seconds         float64
+				Orders          int
+				Rows            *int
+			}
+			text := logs[n].String()
+			if err := json.Unmarshal(logs[n].Bytes(), &line); err != nil { // more than one line is an error too
+				t.Errorf("%s logged %q: %v", path.name, text, err)
+				continue
+			}
+			logged := strings.Replace(line.SQL, "$1$", "$1", 1) // gorm writes a placeholder in this way
+			if line.Msg != "slow statement" || logged != path.want || line.Error != "" || line.Orders != 7 {
+				t.Errorf("%s logged %s, want the statement %s of 7 orders", path.name, text, path.want)
+			}
+			if line.Seconds < 1 || line.Seconds > 10 {
+				t.Errorf("%s logged %v seconds, want 1.1", path.name, line.Seconds)
+			}
+			if (line.Rows != nil) != path.rows || path.rows && *line.Rows != 1 {
+				t.Errorf("%s logged %s, the number of rows: %v", path.name, text, path.rows)
+			}
+			if strings.Contains(text, "sesame") {
+				t.Errorf("%s logged a value: %s", path.name, text)
+			}
+		}
+	})
+}

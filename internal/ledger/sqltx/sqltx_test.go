@@ -1,0 +1,124 @@
+package sqltx_test
+
+import (
+	"context"
+	"database/sql"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+
+// forEachSQL runs the test on every kind of database. Each run has an empty
+// database of its own.
+func forEachSQL(t *testing.T, test func(t *testing.T, dbURL string)) {
+	t.Helper()
+	for _, server := range []struct {
+		name string
+		url  func(testenv.T) string
+	}{
+		{"MariaDB", testenv.MariaDB},
+		{"PostgreSQL", testenv.Postgres},
+		{"SQLite", testenv.SQLite},
+	} {
+		t.Run(server.name, func(t *testing.T) {
+			t.Parallel()
+			test(t, server.url(t))
+		})
+	}
+}
+
+// forEachServer is forEachSQL without SQLite.
+func forEachServer(t *testing.T, test func(t *testing.T, dbURL string)) {
+	t.Helper()
+	for name, url := range map[string]func(testenv.T) string{"MariaDB": testenv.MariaDB, "PostgreSQL": testenv.Postgres} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, url(t))
+		})
+	}
+}
+
+// migrated opens the database and creates its tables.
+func migrated(t testing.TB, dbURL string) *store.SQL {
+	t.Helper()
+	s := opened(t, dbURL)
+	if err := s.MigrateUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// opened opens the database and closes it when the test ends.
+func opened(t testing.TB, dbURL string) *store.SQL {
+	t.Helper()
+	s, err := store.OpenSQL(t.Context(), dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// connections returns the connection pool of s.
+func connections(t testing.TB, s *store.SQL) *sql.DB {
+	t.Helper()
+	pool, err := s.DB().DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pool
+}
+
+// session is a *sqltx.DB or a *sqltx.Tx.
+type session interface {
+	Exec(ctx context.Context, sql string, args ...any) (affected int64, err error)
+	QueryRow(ctx context.Context, dest []any, sql string, args ...any) error
+}
+
+// run runs a statement, which must succeed.
+func run(t testing.TB, s session, statement string, args ...any) {
+	t.Helper()
+	if _, err := s.Exec(t.Context(), statement, args...); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// one returns the one value that the query returns.
+func one[T any](t testing.TB, s session, query string, args ...any) (value T) {
+	t.Helper()
+	if err := s.QueryRow(t.Context(), []any{&value}, query, args...); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return value
+}
+
+// insertStock inserts a stock row with 10 units.
+func insertStock(t testing.TB, s session, sku string) {
+	t.Helper()
+	run(t, s, "INSERT INTO stock (sku, kind, total, available) VALUES (?, 'product', 10, 10)", sku)
+}
+
+// eventually waits until the condition holds.
+func eventually(t testing.TB, within time.Duration, what string, holds func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for !holds() {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			t.Fatalf("not within %v: %s", within, what)
+		}
+	}
+}

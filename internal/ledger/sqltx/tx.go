@@ -1,0 +1,359 @@
+package sqltx
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+	"gorm.io/gorm"
+)
+
+// rollbackTimeout bounds a ROLLBACK. It does not run on the transaction's
+// context, which may be the reason for it.
+const rollbackTimeout = 2 * time.Second
+
+// pool sends BEGIN together with the first statement of a transaction. For small
+// transactions, thousands a second, each round trip is a large part of the cost.
+type pool struct {
+	*sql.DB
+	exec  execFunc
+	begin string // the statement that begins a transaction
+	// failsWhole means that a failed statement makes its transaction fail.
+	failsWhole bool
+	// guard makes guards for the given number of rows, and guarded recognises
+	// their error. Both are nil if the database cannot check the number within
+	// one round trip.
+	guard   func(rows int64) Guard
+	guarded func(error) bool
+}
+
+// MySQLPool returns connections, whose sessions come from MySQLConnector, as
+// gorm's connection pool.
+func MySQLPool(connections *sql.DB) gorm.ConnPool {
+	return pool{DB: connections, exec: execMySQL, begin: "START TRANSACTION", guard: mysqlGuard, guarded: mysqlGuarded}
+}
+
+// PostgresPool returns connections, whose sessions come from PostgresConnector,
+// as gorm's connection pool.
+func PostgresPool(connections *sql.DB) gorm.ConnPool {
+	return pool{DB: connections, exec: execPostgres, begin: "START TRANSACTION", failsWhole: true}
+}
+
+// SQLitePool returns connections as gorm's connection pool. lock is how a
+// transaction locks the file when it begins: deferred, immediate or exclusive.
+// The pool discards a connection whose COMMIT was answered BUSY, because its
+// transaction is still open; package sql would use the connection again.
+func SQLitePool(connections *sql.DB, lock string) gorm.ConnPool {
+	return pool{DB: connections, exec: execSQLite, begin: "BEGIN " + lock}
+}
+
+// execFunc sends statements in one round trip, and returns how many rows each
+// affected.
+type execFunc func(ctx context.Context, conn *sql.Conn, statements []Statement) ([]int64, error)
+
+var (
+	_ gorm.ConnPoolBeginner = pool{}
+	_ gorm.GetDBConnector   = pool{}
+	_ gorm.TxCommitter      = (*transaction)(nil)
+)
+
+// GetDBConn returns the underlying pool.
+func (p pool) GetDBConn() (*sql.DB, error) { return p.DB, nil }
+
+// BeginTx takes a connection for a transaction. Transactions with default options
+// run at the isolation level of their session.
+func (p pool) BeginTx(ctx context.Context, options *sql.TxOptions) (gorm.ConnPool, error) {
+	if options != nil && *options != (sql.TxOptions{}) {
+		return p.DB.BeginTx(ctx, options)
+	}
+	conn, err := p.DB.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &transaction{ctx: ctx, conn: conn, pool: p}, nil
+}
+
+// transaction is a transaction on one connection. Its first statement begins it.
+// It is for one goroutine.
+type transaction struct {
+	ctx    context.Context
+	conn   *sql.Conn
+	pool   pool
+	begun  bool
+	failed bool // it can only be rolled back
+	over   bool
+}
+
+func (t *transaction) exec(ctx context.Context, statements []Statement) ([]int64, error) {
+	if t.over {
+		return nil, sql.ErrTxDone
+	}
+	begin := 0
+	if !t.begun {
+		t.begun, begin = true, 1 // even if it fails: BEGIN may have run
+		statements = append([]Statement{{SQL: t.pool.begin}}, statements...)
+	}
+	affected, err := t.pool.exec(ctx, t.conn, statements)
+	t.failed = t.failed || t.pool.failsWhole && err != nil
+	if err != nil {
+		return nil, err
+	}
+	return affected[begin:], nil
+}
+
+// ExecContext runs one statement.
+func (t *transaction) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	affected, err := t.exec(ctx, []Statement{{query, args}})
+	if err != nil {
+		return nil, err
+	}
+	return driver.RowsAffected(affected[0]), nil
+}
+
+// begin begins the transaction for a statement that returns rows.
+func (t *transaction) begin(ctx context.Context) error {
+	if t.over {
+		return sql.ErrTxDone
+	}
+	if t.begun {
+		return nil
+	}
+	_, err := t.exec(ctx, nil)
+	return err
+}
+
+// QueryContext runs one statement that returns rows.
+func (t *transaction) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	return t.conn.QueryContext(ctx, query, args...)
+}
+
+// QueryRowContext runs one statement that returns a row. If the transaction cannot
+// begin, it is over, and the error of the row is sql.ErrConnDone: a row cannot hold
+// the error of BEGIN.
+func (t *transaction) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	if t.begin(ctx) != nil {
+		_ = t.Rollback() // returns the connection, so that the query cannot run outside the transaction
+	}
+	return t.conn.QueryRowContext(ctx, query, args...)
+}
+
+// PrepareContext prepares a statement on the transaction's connection.
+func (t *transaction) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	return t.conn.PrepareContext(ctx, query)
+}
+
+// commitIf runs statements with a guard in one of them, and commits, in one
+// round trip.
+func (t *transaction) commitIf(ctx context.Context, statements []Statement) (committed bool, err error) {
+	_, err = t.exec(ctx, append(statements, Statement{SQL: "COMMIT"}))
+	switch {
+	case err == nil:
+		t.end(nil)
+		return true, nil
+	case t.pool.guarded(err):
+		_ = t.Rollback()
+		return false, nil
+	case provesNoCommit(err), t.stillOpen(err):
+		_ = t.Rollback()
+		return false, err
+	}
+	t.end(err)
+	return false, fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+}
+
+// stillOpen reports whether the server says that the transaction is open, after
+// it refused a statement with err. Then the COMMIT in the same text did not run.
+func (t *transaction) stillOpen(err error) (open bool) {
+	if driverError(err) == nil { // the connection and the answer are lost
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), rollbackTimeout)
+	defer cancel()
+	// MySQL has no such variable and returns an error: the outcome stays unknown.
+	return t.conn.QueryRowContext(ctx, "SELECT @@in_transaction").Scan(&open) == nil && open
+}
+
+// Commit commits. Unless provesNoCommit is true of its error, the outcome is
+// unknown.
+func (t *transaction) Commit() error {
+	if t.over {
+		return sql.ErrTxDone
+	}
+	if !t.begun {
+		t.over = true
+		return t.conn.Close()
+	}
+	if t.failed {
+		return errors.Join(pgx.ErrTxCommitRollback, t.Rollback())
+	}
+	if err := t.ctx.Err(); err != nil { // the COMMIT is not sent
+		return errors.Join(err, t.Rollback())
+	}
+	_, err := t.pool.exec(t.ctx, t.conn, []Statement{{SQL: "COMMIT"}})
+	t.end(err)
+	return err
+}
+
+// end releases the connection after a COMMIT that returned err. It discards the
+// connection if err is not nil.
+func (t *transaction) end(err error) {
+	t.over = true
+	if err != nil {
+		t.discard()
+		return
+	}
+	_ = t.conn.Close() // the transaction is committed even if this fails
+}
+
+// Rollback rolls back. If the server does not answer, it closes the session.
+func (t *transaction) Rollback() error {
+	if t.over {
+		return sql.ErrTxDone
+	}
+	t.over = true
+	if !t.begun {
+		return t.conn.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), rollbackTimeout)
+	defer cancel()
+	if _, err := t.pool.exec(ctx, t.conn, []Statement{{SQL: "ROLLBACK"}}); err != nil {
+		t.discard()
+		return err
+	}
+	return t.conn.Close()
+}
+
+// discard closes the connection, so that it is not used again.
+func (t *transaction) discard() {
+	_ = t.conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = t.conn.Close()
+}
+
+// execMySQL sends all statements as one text if the server stops a text at the
+// first error and when the transaction is lost. Otherwise it sends them one after
+// the other.
+func execMySQL(ctx context.Context, conn *sql.Conn, statements []Statement) (affected []int64, err error) {
+	if len(statements) == 1 || !takesTexts(conn) {
+		return execApart(ctx, conn, statements)
+	}
+	var text strings.Builder
+	for i, s := range statements {
+		if i > 0 {
+			text.WriteString("; ")
+		}
+		text.WriteString(s.SQL)
+	}
+	err = conn.Raw(func(raw any) error {
+		args, err := namedValues(raw.(driver.NamedValueChecker), statements)
+		if err != nil {
+			return err
+		}
+		result, err := raw.(driver.ExecerContext).ExecContext(ctx, text.String(), args)
+		if errors.Is(err, driver.ErrSkip) { // the driver does not send texts above the server's limit
+			return mysql.ErrPktTooLarge
+		}
+		if err != nil {
+			return err
+		}
+		affected = result.(mysql.Result).AllRowsAffected()
+		if len(affected) != len(statements) { // the session was killed between two of them
+			return fmt.Errorf("the server answered %d of %d statements: %w", len(affected), len(statements), errCutShort)
+		}
+		return nil
+	})
+	return affected, err
+}
+
+// errCutShort: the server answered only a part of a text and reported no error.
+var errCutShort = errors.New("the text was cut short")
+
+// execer is a connection, or a transaction.
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// execApart sends the statements one after the other.
+func execApart(ctx context.Context, conn execer, statements []Statement) (affected []int64, err error) {
+	for _, s := range statements {
+		result, err := conn.ExecContext(ctx, s.SQL, s.Args...)
+		if err != nil {
+			return affected, err
+		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return affected, err
+		}
+		affected = append(affected, n)
+	}
+	return affected, nil
+}
+
+// namedValues returns the arguments of all statements as package sql passes them
+// to a driver.
+func namedValues(checker driver.NamedValueChecker, statements []Statement) ([]driver.NamedValue, error) {
+	var values []driver.NamedValue
+	for _, s := range statements {
+		for _, arg := range s.Args {
+			value := driver.NamedValue{Ordinal: len(values) + 1, Value: arg}
+			if err := checker.CheckNamedValue(&value); err != nil {
+				return nil, err
+			}
+			values = append(values, value)
+		}
+	}
+	return values, nil
+}
+
+// execPostgres sends all statements in one pipeline.
+func execPostgres(ctx context.Context, conn *sql.Conn, statements []Statement) (affected []int64, err error) {
+	err = conn.Raw(func(raw any) error {
+		session := raw.(*postgresSession)
+		if len(statements) == 1 {
+			tag, err := session.exec(ctx, statements[0])
+			affected = append(affected, tag.RowsAffected())
+			return err
+		}
+		batch := &pgx.Batch{}
+		for _, s := range statements {
+			batch.Queue(s.SQL, s.Args...)
+		}
+		answers := session.Conn.Conn().SendBatch(ctx, batch)
+		for range statements {
+			tag, err := answers.Exec()
+			if err != nil {
+				_ = answers.Close() // it returns the same error
+				return err
+			}
+			affected = append(affected, tag.RowsAffected())
+		}
+		return answers.Close()
+	})
+	return affected, err
+}
+
+func execSQLite(ctx context.Context, conn *sql.Conn, statements []Statement) ([]int64, error) {
+	return execApart(ctx, conn, statements)
+}
+
+// mysqlGuard makes the expression overflow unless the number of rows is right.
+// An overflow is an error in every sql_mode, and the server stops the text there.
+func mysqlGuard(rows int64) Guard {
+	return func(value string) string { return fmt.Sprintf("IF(ROW_COUNT() = %d, %s, ~0 + 1)", rows, value) }
+}
+
+func mysqlGuarded(err error) bool {
+	var e *mysql.MySQLError
+	return errors.As(err, &e) && e.Number == mysqlOutOfRange
+}

@@ -1,0 +1,245 @@
+package sqltx_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// begin begins a transaction.
+func begin(t testing.TB, ctx context.Context, db *sqltx.DB) *sqltx.Tx {
+	t.Helper()
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// inserting returns statements for CommitIf. They insert two stock rows: one for
+// the SKU sku, which the guard wraps, and one for the SKU more.
+func inserting(sku string) func(guard sqltx.Guard) []sqltx.Statement {
+	return func(guard sqltx.Guard) []sqltx.Statement {
+		return []sqltx.Statement{
+			{SQL: "INSERT INTO stock (sku, kind, total, available) VALUES (" + guard("'"+sku+"'") + ", 'product', 1, 1), ('more', 'product', 1, 1)"},
+			{SQL: "UPDATE stock SET available = 2 WHERE sku = 'more'"},
+		}
+	}
+}
+
+// TestCommitIf checks that CommitIf commits all statements if the first affects
+// the expected number of rows, and none otherwise.
+func TestCommitIf(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) { commitIf(t, dbURL) })
+	for name, query := range map[string]string{
+		"no strict mode":      "?sql_mode=" + url.QueryEscape("''"),
+		"one round trip each": "?interpolateParams=false",
+	} {
+		t.Run("MariaDB/"+name, func(t *testing.T) { commitIf(t, testenv.MariaDB(t)+query) })
+	}
+}
+
+func commitIf(t *testing.T, dbURL string) {
+	db := migrated(t, dbURL).Ledger()
+	insertStock(t, db, "a")
+	run(t, db, "UPDATE stock SET available = 10")
+	down := func(sku string) sqltx.Statement {
+		return sqltx.Statement{SQL: "UPDATE stock SET available = available - 1 WHERE sku = '" + sku + "'"}
+	}
+	for _, step := range []struct {
+		name      string
+		first     sqltx.Statement
+		rows      int64
+		others    func(sqltx.Guard) []sqltx.Statement
+		committed bool
+		fails     func(error) bool
+		left      int
+	}{
+		{name: "no row", first: down("b"), rows: 1, others: inserting("c"), left: 10},
+		{name: "too few rows", first: down("a"), rows: 2, others: inserting("c"), left: 10},
+		{name: "a row that exists", first: down("a"), rows: 1, others: inserting("a"), fails: sqltx.IsDuplicate, left: 10},
+		{name: "a statement that fails", first: down("a"), rows: 1, others: func(guard sqltx.Guard) []sqltx.Statement {
+			return append(inserting("c")(guard), sqltx.Statement{SQL: "UPDATE nothing SET available = 1"})
+		}, fails: sqltx.IsStatementError, left: 10},
+		{name: "as many rows", first: down("a"), rows: 1, others: inserting("c"), committed: true, left: 9},
+	} {
+		committed, err := db.CommitIf(t.Context(), step.first, step.rows, step.others)
+		switch {
+		case committed != step.committed, (err != nil) != (step.fails != nil), errors.Is(err, sqltx.ErrUnknownOutcome):
+			t.Errorf("%s: committed %v, %v", step.name, committed, err)
+		case err != nil && !step.fails(err):
+			t.Errorf("%s: %v is %q", step.name, err, classes(err))
+		}
+		if left := one[int](t, db, "SELECT available FROM stock WHERE sku = 'a'"); left != step.left {
+			t.Errorf("%s: %d left, want %d", step.name, left, step.left)
+		}
+		want := 1
+		if step.committed {
+			want = 3
+		}
+		if rows := one[int](t, db, "SELECT COUNT(*) FROM stock"); rows != want {
+			t.Errorf("%s: %d rows, want %d", step.name, rows, want)
+		}
+	}
+	if more := one[int](t, db, "SELECT available FROM stock WHERE sku = 'more'"); more != 2 {
+		t.Errorf("the last statement left %d, want 2", more)
+	}
+	if n := one[int](t, db, "SELECT COUNT(*) FROM stock WHERE sku = 'c'"); n != 1 {
+		t.Errorf("%d rows have the guarded value, want 1", n)
+	}
+}
+
+// wired returns a wire to the server of dbURL, and the URL of the database
+// through it.
+func wired(t *testing.T, dbURL string) (wire *testenv.Wire, wireURL string) {
+	t.Helper()
+	u, err := url.Parse(dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire = testenv.NewWire(t, u.Host)
+	return wire, strings.Replace(dbURL, u.Host, wire.Addr(), 1)
+}
+
+// TestCommitIf_AnswerLost checks that the outcome of CommitIf is unknown if the
+// server commits and its answer is lost.
+func TestCommitIf_AnswerLost(t *testing.T) {
+	t.Parallel()
+	dbURL := testenv.MariaDB(t)
+	wire, wireURL := wired(t, dbURL)
+	db, direct := migrated(t, wireURL).Ledger(), opened(t, dbURL).Ledger()
+	insertStock(t, db, "a")
+	var cutter sync.WaitGroup
+	defer cutter.Wait()
+	committed, err := db.CommitIf(t.Context(), sqltx.Statement{SQL: "UPDATE stock SET available = 7 WHERE sku = 'a'"}, 1,
+		func(guard sqltx.Guard) []sqltx.Statement {
+			wire.Mute()
+			cutter.Go(func() {
+				defer wire.Cut()
+				for left := 0; left != 7 && t.Context().Err() == nil; time.Sleep(time.Millisecond) {
+					if err := direct.QueryRow(t.Context(), []any{&left}, "SELECT available FROM stock WHERE sku = 'a'"); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+			return inserting("c")(guard)
+		})
+	if committed || !errors.Is(err, sqltx.ErrUnknownOutcome) {
+		t.Errorf("committed %v, %v", committed, err)
+	}
+}
+
+// TestCommit_AnswerLost checks that the outcome of a COMMIT is unknown if the
+// server commits and its answer is lost.
+func TestCommit_AnswerLost(t *testing.T) {
+	t.Parallel()
+	forEachServer(t, func(t *testing.T, dbURL string) {
+		wire, wireURL := wired(t, dbURL)
+		db, direct := migrated(t, wireURL).Ledger(), opened(t, dbURL).Ledger()
+		insertStock(t, db, "a")
+		tx := begin(t, t.Context(), db)
+		run(t, tx, "UPDATE stock SET available = 7 WHERE sku = 'a'")
+		wire.Mute()
+		done := make(chan error, 1)
+		go func() { done <- tx.Commit() }()
+		eventually(t, 10*time.Second, "it is committed", func() bool {
+			return one[int](t, direct, "SELECT available FROM stock WHERE sku = 'a'") == 7
+		})
+		wire.Cut()
+		wire.Thaw()
+		if err := <-done; !errors.Is(err, sqltx.ErrUnknownOutcome) {
+			t.Errorf("%v, want an unknown outcome", err)
+		}
+	})
+}
+
+// TestCommit_NotSent checks that nothing is committed, and that the error proves
+// it, if the COMMIT is not sent.
+func TestCommit_NotSent(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		db := migrated(t, dbURL).Ledger()
+		insertStock(t, db, "a")
+		update := func(ctx context.Context) *sqltx.Tx {
+			tx := begin(t, ctx, db)
+			run(t, tx, "UPDATE stock SET available = 7 WHERE sku = 'a'")
+			return tx
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		late := update(ctx)
+		cancel()
+		if err := late.Commit(); err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) {
+			t.Errorf("the context had ended: %v, want an error that proves no commit", err)
+		}
+		eventually(t, 5*time.Second, "the row is unlocked and unchanged", func() bool {
+			if one[int](t, db, "SELECT available FROM stock WHERE sku = 'a'") != 10 {
+				return false
+			}
+			_, err := db.Exec(t.Context(), "UPDATE stock SET available = 10 WHERE sku = 'a'")
+			return err == nil
+		})
+		if db.Dialect() == sqltx.SQLite {
+			return // its connections are in this process and cannot be lost
+		}
+		lost := update(t.Context())
+		lost.LoseConnection()
+		if err := lost.Commit(); err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) {
+			t.Errorf("the connection was lost: %v, want an error that proves no commit", err)
+		}
+	})
+}
+
+// TestQueryRow_NotBegun checks that the error of a transaction which cannot begin
+// is returned if its first statement is a QueryRow.
+func TestQueryRow_NotBegun(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		db := migrated(t, dbURL).Ledger()
+		if db.Dialect() == sqltx.SQLite {
+			holder := begin(t, t.Context(), db)
+			defer holder.Rollback()
+			run(t, holder, "UPDATE stock SET available = 7") // holds the write lock
+			db = opened(t, dbURL+"?_pragma=busy_timeout(100)").Ledger()
+		}
+		tx := begin(t, t.Context(), db)
+		defer tx.Rollback()
+		want := sqltx.IsRetryable
+		if db.Dialect() != sqltx.SQLite {
+			tx.LoseConnection()
+			want = sqltx.IsUnsent
+		}
+		if err := tx.QueryRow(t.Context(), []any{new(int)}, "SELECT COUNT(*) FROM stock"); !want(err) {
+			t.Errorf("%v is %q", err, classes(err))
+		}
+	})
+}
+
+// TestRollback_Failed checks that a connection whose ROLLBACK failed is not used
+// again: the next statement would run in the old transaction.
+func TestRollback_Failed(t *testing.T) {
+	t.Parallel()
+	forEachServer(t, func(t *testing.T, dbURL string) {
+		s := migrated(t, dbURL)
+		db := s.Ledger()
+		insertStock(t, db, "a")
+		connections(t, s).SetMaxOpenConns(1)
+		tx := begin(t, t.Context(), db)
+		tx.FailRollback()
+		run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
+		if err := tx.RollbackError(); err == nil {
+			t.Error("the ROLLBACK did not fail")
+		}
+		if left := one[int](t, db, "SELECT available FROM stock WHERE sku = 'a'"); left != 10 {
+			t.Errorf("%d left, want 10: the old transaction is still open", left)
+		}
+		if err := tx.Commit(); err == nil {
+			t.Error("a transaction that was over was committed")
+		}
+	})
+}

@@ -1,0 +1,293 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// pageSize bounds the stock rows, or changes, that one statement reads.
+const pageSize = 500
+
+// StockRow is one row of the table stock.
+type StockRow struct {
+	SKU        stock.SKU
+	Kind       stock.Kind
+	Total      int64
+	Available  int64
+	BuyerLimit int64
+	Epoch      int64 // raised whenever a gate's count of the SKU may be wrong
+	Version    int64 // raised by the optimistic cutter and by administrators
+	Changes    int64 // additions committed under the epoch
+}
+
+const stockColumns = "sku, kind, total, available, buyer_limit, epoch, version, changes"
+
+func (r *StockRow) columns() []any {
+	return []any{&r.SKU, &r.Kind, &r.Total, &r.Available, &r.BuyerLimit, &r.Epoch, &r.Version, &r.Changes}
+}
+
+// ErrRowChanged: a row differs from what the caller read. Read it again.
+var ErrRowChanged = errors.New("the row changed since it was read")
+
+// rowReader is a database or a transaction.
+type rowReader interface {
+	QueryRow(ctx context.Context, dest []any, sql string, args ...any) error
+}
+
+// Row reads one stock row. stock.ErrUnknownSKU (as *stock.Refusal): there is none.
+func (l *Ledger) Row(ctx context.Context, sku stock.SKU) (StockRow, error) {
+	return readRow(ctx, l.db, sku, "")
+}
+
+// lockRow reads a stock row and locks it.
+func lockRow(ctx context.Context, tx *sqltx.Tx, sku stock.SKU) (StockRow, error) {
+	return readRow(ctx, tx, sku, tx.Dialect().RowLock())
+}
+
+func readRow(ctx context.Context, db rowReader, sku stock.SKU, rowLock string) (row StockRow, err error) {
+	err = db.QueryRow(ctx, row.columns(), "SELECT "+stockColumns+" FROM stock WHERE sku = ?"+rowLock, string(sku))
+	if errors.Is(err, sql.ErrNoRows) {
+		return row, stock.Refuse(sku, stock.ErrUnknownSKU)
+	}
+	if err != nil {
+		return row, fmt.Errorf("reading the stock row of %s: %w", sku, err)
+	}
+	return row, nil
+}
+
+// Rows reads up to limit stock rows whose SKUs follow after, sorted by SKU.
+func (l *Ledger) Rows(ctx context.Context, after stock.SKU, limit int) (page []StockRow, err error) {
+	rows, err := l.db.Query(ctx, "SELECT "+stockColumns+" FROM stock WHERE sku > ? ORDER BY sku LIMIT ?", string(after), limit)
+	if err != nil {
+		return nil, fmt.Errorf("reading stock rows: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var row StockRow
+		if err := rows.Scan(row.columns()...); err != nil {
+			return nil, fmt.Errorf("reading stock rows: %w", err)
+		}
+		page = append(page, row)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("reading stock rows: %w", err)
+	}
+	return page, nil
+}
+
+// EachPage calls do with every stock row, a page at a time.
+func (l *Ledger) EachPage(ctx context.Context, do func([]StockRow) error) error {
+	var after stock.SKU
+	for {
+		rows, err := l.Rows(ctx, after, pageSize)
+		if err != nil {
+			return err
+		}
+		if len(rows) > 0 {
+			if err := do(rows); err != nil {
+				return err
+			}
+			after = rows[len(rows)-1].SKU
+		}
+		if len(rows) < pageSize {
+			return nil
+		}
+	}
+}
+
+// Sold recounts the units of the SKU in pending and paid orders.
+func (l *Ledger) Sold(ctx context.Context, sku stock.SKU) (sold int64, err error) {
+	err = l.db.QueryRow(ctx, []any{&sold}, `SELECT COALESCE(SUM(order_lines.quantity), 0) FROM order_lines
+		JOIN orders ON orders.id = order_lines.order_id
+		WHERE order_lines.sku = ? AND orders.status IN ?`, string(sku), []string{string(Pending), string(Paid)})
+	if err != nil {
+		return 0, fmt.Errorf("counting the sold units of %s: %w", sku, err)
+	}
+	return sold, nil
+}
+
+// Set creates the stock row, or raises its total and its available by the same
+// number of units. It returns the row as it is afterwards. It does not lower a
+// total: the caller must Shrink by the difference to the returned row. ErrRowChanged:
+// another caller has just created the row.
+func (l *Ledger) Set(ctx context.Context, s stock.Setting) (row StockRow, created bool, err error) {
+	err = l.transact(ctx, func(tx *sqltx.Tx) (err error) {
+		created = false
+		row, err = lockRow(ctx, tx, s.SKU)
+		if errors.Is(err, stock.ErrUnknownSKU) {
+			created = true
+			row, err = l.create(ctx, tx, s)
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		if err := l.mayChange(row, s); err != nil {
+			return err
+		}
+		delta := s.Total - row.Total
+		if delta <= 0 {
+			return nil
+		}
+		row.Total += delta
+		row.Available += delta
+		row.Version++
+		if l.hasGate {
+			row.Changes++
+			c := stock.Change{SKU: row.SKU, Epoch: row.Epoch, Number: row.Changes, Delta: delta}
+			if err := insertChange(ctx, tx, c); err != nil {
+				return err
+			}
+		}
+		return updateRow(ctx, tx, row)
+	})
+	if sqltx.IsDuplicate(err) { // another caller has just created it
+		err = ErrRowChanged
+	}
+	if err != nil {
+		return StockRow{}, false, fmt.Errorf("setting the stock of %s: %w", s.SKU, err)
+	}
+	return row, created, nil
+}
+
+func (l *Ledger) create(ctx context.Context, tx *sqltx.Tx, s stock.Setting) (row StockRow, err error) {
+	row = StockRow{SKU: s.SKU, Kind: s.Kind, Total: s.Total, Available: s.Total}
+	if row.Epoch, err = l.Generation().Renew(); err != nil {
+		return row, err
+	}
+	_, err = tx.Exec(ctx, "INSERT INTO stock ("+stockColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?)", string(row.SKU), string(row.Kind),
+		row.Total, row.Available, row.BuyerLimit, row.Epoch, row.Version, row.Changes)
+	return row, err
+}
+
+// mayChange returns why an administrator may not change the row now.
+func (l *Ledger) mayChange(row StockRow, s stock.Setting) error {
+	switch owner, g := stock.GenerationOf(row.Epoch), l.Generation(); {
+	case owner > g:
+		return stock.Refuse(row.SKU, stock.ErrLaterGeneration)
+	case owner < g:
+		return stock.Refuse(row.SKU, stock.ErrNotAdopted)
+	case row.Kind != s.Kind:
+		return stock.ErrKindFixed
+	}
+	return nil
+}
+
+// Shrink takes the units of t, an administrator's take, off total and available,
+// and records the take. Reasons to refuse: ErrRowChanged (the total is not the one
+// that t was computed from); ErrBelowSold, ErrStaleEpoch, ErrNotAdopted and
+// ErrLaterGeneration of package stock; an error of the database.
+func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row StockRow, out Outcome) {
+	line, epoch := t.Lines[0], t.Epoch(0)
+	err := l.transact(ctx, func(tx *sqltx.Tx) (err error) {
+		if row, err = lockRow(ctx, tx, line.SKU); err != nil {
+			return err
+		}
+		if err := l.mayChange(row, s); err != nil {
+			return err
+		}
+		switch {
+		case row.Total-line.Quantity != s.Total:
+			return ErrRowChanged
+		case epoch != 0 && epoch != row.Epoch:
+			return stock.Refuse(line.SKU, stock.ErrStaleEpoch)
+		case row.Available < line.Quantity:
+			return stock.ErrBelowSold
+		}
+		row.Total -= line.Quantity
+		row.Available -= line.Quantity
+		row.Version++
+		if err := updateRow(ctx, tx, row); err != nil {
+			return err
+		}
+		return insertOrders(ctx, tx, Order{ID: t.OrderID, TakeID: t.TakeID, Status: shrink, Strategy: l.strategy, CreatedAt: Now()})
+	})
+	switch {
+	case err == nil:
+		return row, Committed()
+	case errors.Is(err, sqltx.ErrUnknownOutcome):
+		return row, Unknown(err)
+	}
+	return row, Refused(err)
+}
+
+func updateRow(ctx context.Context, tx *sqltx.Tx, row StockRow) error {
+	_, err := tx.Exec(ctx, "UPDATE stock SET total = ?, available = ?, version = ?, changes = ?, epoch = ? WHERE sku = ?",
+		row.Total, row.Available, row.Version, row.Changes, row.Epoch, string(row.SKU))
+	return err
+}
+
+// RaiseEpoch moves the stock row from the epoch seen to a new epoch of the
+// generation in use, which is also above the epoch given, and returns the row.
+// That adopts a row of an earlier generation. No take of an earlier epoch can
+// commit afterwards, so the gate may be filled with the row's available. Changes
+// that were not applied are included in it and dropped.
+//
+// ErrRowChanged: another caller raised the epoch. stock.ErrLaterGeneration (as
+// *stock.Refusal): the row, or the epoch above, belongs to a later generation.
+func (l *Ledger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int64) (row StockRow, err error) {
+	err = l.transact(ctx, func(tx *sqltx.Tx) (err error) {
+		if row, err = lockRow(ctx, tx, sku); err != nil {
+			return err
+		}
+		if row.Epoch != seen {
+			return ErrRowChanged
+		}
+		if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {
+			return stock.Refuse(sku, err)
+		}
+		row.Version++ // a writer that read the row before must fail
+		row.Changes = 0
+		if err := updateRow(ctx, tx, row); err != nil {
+			return err
+		}
+		return deleteChanges(ctx, tx, sku)
+	})
+	return row, err
+}
+
+// lockedRows returns those of the stock rows that another transaction holds
+// locked. It locks the others for a moment. Without row locks it returns none.
+func (l *Ledger) lockedRows(ctx context.Context, skus []stock.SKU) (locked []stock.SKU, err error) {
+	skipLocked := l.db.Dialect().SkipLocked()
+	if skipLocked == "" || len(skus) == 0 {
+		return nil, nil
+	}
+	tx, err := l.db.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Rollback()
+	const read = "SELECT sku FROM stock WHERE sku IN ? ORDER BY sku"
+	free, err := readSKUs(ctx, tx, read+skipLocked, skus)
+	if err != nil {
+		return nil, err
+	}
+	all, err := readSKUs(ctx, tx, read, skus)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(sku stock.SKU) bool { return slices.Contains(free, sku) }), nil
+}
+
+func readSKUs(ctx context.Context, tx *sqltx.Tx, query string, among []stock.SKU) (skus []stock.SKU, err error) {
+	rows, err := tx.Query(ctx, query, among)
+	if err != nil {
+		return nil, fmt.Errorf("reading which stock rows are locked: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var sku stock.SKU
+		if err := rows.Scan(&sku); err != nil {
+			return nil, fmt.Errorf("reading which stock rows are locked: %w", err)
+		}
+		skus = append(skus, sku)
+	}
+	return skus, rows.Err()
+}

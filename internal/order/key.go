@@ -1,0 +1,34 @@
+package order
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+
+	"github.com/google/uuid"
+)
+
+// keyNamespace keeps IDs that are hashed from keys apart from all others.
+var keyNamespace = uuid.MustParse("6f1d7a52-5a0e-4c8e-9a3b-0d2c1e4f7b68")
+
+// orderID returns the ID of the order that r asks for. Without a key it is a new
+// ID. With a key it is the hash of the ledger's ID, the buyer, the key, and how
+// many void orders the key has met. Each string is preceded by its length. The
+// ledger's ID is secret, so others cannot compute the IDs of a buyer's orders.
+func orderID(ledgerID uuid.UUID, r Request, voids int) uuid.UUID {
+	if r.Key == "" {
+		return uuid.Must(uuid.NewV7())
+	}
+	b := make([]byte, 0, 32+4+len(r.Buyer)+4+len(r.Key)+4)
+	b = append(b, keyNamespace[:]...)
+	b = append(b, ledgerID[:]...)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(r.Buyer)))
+	b = append(b, r.Buyer...)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(r.Key)))
+	b = append(b, r.Key...)
+	b = binary.BigEndian.AppendUint32(b, uint32(voids))
+	sum := sha256.Sum256(b)
+	id := uuid.UUID(sum[:16])
+	id[6] = id[6]&0x0f | 0x80 // version 8, variant of RFC 9562
+	id[8] = id[8]&0x3f | 0x80
+	return id
+}

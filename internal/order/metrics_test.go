@@ -1,0 +1,73 @@
+package order
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// TestResult checks the label by which each answer is counted.
+func TestResult(t *testing.T) {
+	for _, test := range []struct {
+		replayed bool
+		err      error
+		want     string
+	}{
+		{false, nil, "accepted"},
+		{true, nil, "replayed"},
+		{false, stock.Refuse("a", stock.ErrSoldOut), "sold_out"},
+		{false, stock.Refuse("a", stock.ErrUnknownSKU), "unknown_sku"},
+		{false, stock.ErrSuperseded, "superseded"},
+		{false, fmt.Errorf("%w: %w", stock.ErrBusy, stock.ErrBurned), "busy"},
+		{false, fmt.Errorf("%w: %w", ErrInProgress, stock.ErrInFlight), "in_progress"},
+		{false, ErrKeyReused, "key_reused"},
+		{false, fmt.Errorf("%w: %w", stock.ErrUnavailable, stock.ErrSoldOut), "unavailable"},
+		{false, errors.New("unforeseen"), "unavailable"},
+	} {
+		if got := result(test.replayed, test.err); got != test.want {
+			t.Errorf("replayed %v, %v is counted as %q, want %q", test.replayed, test.err, got, test.want)
+		}
+	}
+}
+
+// TestMetrics checks that every answer is counted once, and every call of gate and
+// ledger is timed.
+func TestMetrics(t *testing.T) {
+	s := newShop(true)
+	s.mustPlace(t, keyed())
+	if _, _, err := s.Place(t.Context(), keyed()); err != nil {
+		t.Fatal(err)
+	}
+	s.gate.refuse = failing(1, stock.Refuse(apple, stock.ErrSoldOut))
+	if _, _, err := s.Place(t.Context(), ask()); !errors.Is(err, stock.ErrSoldOut) {
+		t.Fatal(err)
+	}
+	families, err := s.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]uint64)
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			name := family.GetName()
+			for _, label := range m.GetLabel() {
+				name += " " + label.GetValue()
+			}
+			got[name] = uint64(m.GetCounter().GetValue()) + m.GetHistogram().GetSampleCount()
+		}
+	}
+	want := map[string]uint64{
+		"holdfast_orders_total accepted": 1, "holdfast_orders_total replayed": 1, "holdfast_orders_total sold_out": 1,
+		"holdfast_gate_take_seconds": 3, "holdfast_ledger_record_seconds": 2,
+	}
+	for name, n := range want {
+		if got[name] != n {
+			t.Errorf("%s is %d, want %d", name, got[name], n)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("the metrics are %v, want %v", got, want)
+	}
+}

@@ -1,0 +1,252 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// exchange is a request and its answer.
+type exchange struct {
+	order.Request
+	reply
+}
+
+// storedOrder is an order in the ledger.
+type storedOrder struct {
+	id     uuid.UUID
+	buyer  string
+	status ledger.Status
+	lines  []stock.Line
+}
+
+func (r storedOrder) live() bool { return r.status == ledger.Pending || r.status == ledger.Paid }
+
+// skuCounts are the counts of one SKU in the ledger and at the gate, read while no
+// request is under way.
+type skuCounts struct {
+	ledgerCounts
+	gate      *stock.Level // nil without a gate
+	totals    []int64      // the totals that may be right
+	epochRise int64        // epochs since the stock was added
+}
+
+// evidence is the state after a run and its sweeps. Every key has a buyer of its
+// own, and so has every request without a key.
+type evidence struct {
+	answers []exchange
+	records []storedOrder
+	counts  map[stock.SKU]skuCounts
+	sound   bool // the strategy is sound: no unit is sold twice, and the counts agree
+	guarded bool // the strategy has a guard: no unit is sold twice
+	// redisIntact is true if no fault reached Redis, so no count may be refilled.
+	redisIntact bool
+}
+
+// check returns an error for every promise that is broken.
+func (e evidence) check() error {
+	return errors.Join(e.checkAccepted(), e.checkOneLive(), e.checkRefusals(), e.checkCounts())
+}
+
+// checkAccepted checks that every accepted order is in the ledger with the buyer and
+// the lines of its request, and that all requests with one key got the same order.
+func (e evidence) checkAccepted() error {
+	var errs []error
+	first := make(map[string]uuid.UUID)
+	fresh := make(map[string]int)
+	for _, a := range e.answers {
+		if a.err != nil {
+			continue
+		}
+		i := slices.IndexFunc(e.records, func(r storedOrder) bool { return r.id == a.order.ID })
+		switch {
+		case i < 0:
+			errs = append(errs, fmt.Errorf("accepted, but not in the ledger: order %s of %s", a.order.ID, a.Buyer))
+			continue
+		case !e.records[i].live():
+			errs = append(errs, fmt.Errorf("accepted, but %s in the ledger: order %s of %s", e.records[i].status, a.order.ID, a.Buyer))
+		case e.records[i].buyer != a.Buyer || a.order.Buyer != a.Buyer:
+			errs = append(errs, fmt.Errorf("order %s of %s has the buyer %s in its answer and %s in the ledger", a.order.ID, a.Buyer, a.order.Buyer, e.records[i].buyer))
+		case !sameLines(e.records[i].lines, a.Lines) || !sameLines(a.order.Lines, a.Lines):
+			errs = append(errs, fmt.Errorf("order %s of %s asked for %v, has %v in its answer and %v in the ledger", a.order.ID, a.Buyer, a.Lines, a.order.Lines, e.records[i].lines))
+		}
+		if before, ok := first[a.Buyer]; ok && before != a.order.ID {
+			errs = append(errs, fmt.Errorf("%s got order %s and order %s for one key", a.Buyer, before, a.order.ID))
+		}
+		first[a.Buyer] = a.order.ID
+		if !a.replayed {
+			fresh[a.Buyer]++
+		}
+	}
+	for buyer, n := range fresh {
+		if n > 1 {
+			errs = append(errs, fmt.Errorf("%s got %d answers with a new order for one key", buyer, n))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkOneLive checks that no key, and no request without a key, has more than one
+// live order.
+func (e evidence) checkOneLive() error {
+	var errs []error
+	live := make(map[string][]uuid.UUID)
+	for _, r := range e.records {
+		if r.live() {
+			live[r.buyer] = append(live[r.buyer], r.id)
+		}
+	}
+	for buyer, ids := range live {
+		if len(ids) > 1 {
+			errs = append(errs, fmt.Errorf("%s has %d live orders: %v", buyer, len(ids), ids))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkRefusals checks that a buyer has no live order if every request was refused.
+// An unavailable answer leaves the outcome open.
+func (e evidence) checkRefusals() error {
+	var errs []error
+	open := make(map[string]bool)
+	last := make(map[string]error)
+	for _, a := range e.answers {
+		switch {
+		case a.err == nil, errors.Is(a.err, stock.ErrUnavailable):
+			open[a.Buyer] = true
+		case errors.Is(a.err, stock.ErrBusy), errors.Is(a.err, order.ErrInProgress), errors.Is(a.err, stock.ErrSoldOut):
+		default:
+			errs = append(errs, fmt.Errorf("%s got an unexpected error: %w", a.Buyer, a.err))
+		}
+		last[a.Buyer] = a.err
+	}
+	for _, r := range e.records {
+		if err, ok := last[r.buyer]; ok && r.live() && !open[r.buyer] {
+			errs = append(errs, fmt.Errorf("%s was refused with %q, but order %s is %s", r.buyer, err, r.id, r.status))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkCounts checks that the counts of ledger and gate agree with the orders, that
+// nothing is in flight, and that no unit is sold twice.
+func (e evidence) checkCounts() error {
+	var errs []error
+	sold := make(map[stock.SKU]int64)
+	for _, r := range e.records {
+		if r.live() {
+			for _, line := range r.lines {
+				sold[line.SKU] += line.Quantity
+			}
+		}
+	}
+	for sku, c := range e.counts {
+		fault := func(format string, args ...any) {
+			errs = append(errs, fmt.Errorf("%s: %s; ledger %+v, orders of %d units, gate %+v", sku, fmt.Sprintf(format, args...), c.ledgerCounts, sold[sku], c.gate))
+		}
+		if (e.sound || e.guarded) && sold[sku] > c.total {
+			fault("%d oversold", sold[sku]-c.total)
+		}
+		if !slices.Contains(c.totals, c.total) {
+			fault("the total is none of %v", c.totals)
+		}
+		if !e.sound {
+			continue
+		}
+		if c.available+sold[sku] != c.total {
+			fault("the ledger's counts do not add up")
+		}
+		if c.gate == nil {
+			continue
+		}
+		if e.redisIntact && c.epochRise != 0 {
+			fault("refilled %d times, but no fault reached Redis", c.epochRise)
+		}
+		if c.gate.InFlight != 0 {
+			fault("units in flight after the sweeps")
+		}
+		if c.gate.Available+c.gate.InFlight+sold[sku] != c.total {
+			fault("the gate's counts do not add up")
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// TestFaultsChecker: the checker accepts the evidence of a correct run, and finds each
+// fault that the test adds to it.
+func TestFaultsChecker(t *testing.T) {
+	t.Parallel()
+	const sku = stock.SKU("a")
+	bought, paid := uuid.New(), uuid.New()
+	line := []stock.Line{{SKU: sku, Quantity: 2}}
+	sound := func() evidence {
+		placed := func(id uuid.UUID, buyer string) order.Order {
+			return order.Order{ID: id, Buyer: buyer, Status: ledger.Pending, Lines: line}
+		}
+		return evidence{
+			answers: []exchange{
+				{order.Request{Buyer: "with-key", Key: "k", Lines: line}, reply{order: placed(bought, "with-key")}},
+				{order.Request{Buyer: "with-key", Key: "k", Lines: line}, reply{order: placed(bought, "with-key"), replayed: true}},
+				{order.Request{Buyer: "with-key", Key: "k", Lines: line}, reply{err: order.ErrInProgress}},
+				{order.Request{Buyer: "without-key", Lines: line}, reply{order: placed(paid, "without-key")}},
+				{order.Request{Buyer: "late", Lines: line}, reply{err: stock.Refuse(sku, stock.ErrSoldOut)}},
+				{order.Request{Buyer: "refused", Lines: line}, reply{err: stock.ErrBusy}},
+			},
+			records: []storedOrder{
+				{bought, "with-key", ledger.Pending, line},
+				{paid, "without-key", ledger.Paid, line},
+				{uuid.New(), "refused", ledger.Void, nil},
+			},
+			counts: map[stock.SKU]skuCounts{sku: {
+				ledgerCounts: ledgerCounts{total: 5, available: 1}, gate: &stock.Level{SKU: sku, Filled: true, Available: 1}, totals: []int64{5},
+			}},
+			sound: true, redisIntact: true,
+		}
+	}
+	if err := sound().check(); err != nil {
+		t.Errorf("the correct run: %v", err)
+	}
+	count := func(e *evidence, change func(c *skuCounts)) {
+		c := e.counts[sku]
+		change(&c)
+		e.counts[sku] = c
+	}
+	for _, test := range []struct {
+		fault string
+		add   func(e *evidence)
+	}{
+		{"accepted, but not in the ledger", func(e *evidence) { e.records = e.records[1:] }},
+		{"accepted, but void", func(e *evidence) { e.records[0].status = ledger.Void }},
+		{"has the buyer", func(e *evidence) { e.records[0].buyer = "without-key" }},
+		{"has the buyer", func(e *evidence) { e.answers[0].order.Buyer = "without-key" }},
+		{"asked for", func(e *evidence) { e.records[1].lines = nil }},
+		{"asked for", func(e *evidence) { e.answers[3].order.Lines = nil }},
+		{"for one key", func(e *evidence) { e.answers[1].order.ID = paid }},
+		{"got 2 answers with a new order", func(e *evidence) { e.answers[1].replayed = false }},
+		{"2 live orders", func(e *evidence) {
+			e.records = append(e.records, storedOrder{uuid.New(), "with-key", ledger.Pending, line})
+		}},
+		{`refused with "too busy`, func(e *evidence) { e.records[2].status = ledger.Pending }},
+		{"got an unexpected error", func(e *evidence) { e.answers[5].err = errors.New("a nil map") }},
+		{"oversold", func(e *evidence) { count(e, func(c *skuCounts) { c.total, c.available = 3, -1 }) }},
+		{"the total is none of", func(e *evidence) { count(e, func(c *skuCounts) { c.totals = []int64{4} }) }},
+		{"the ledger's counts do not add up", func(e *evidence) { count(e, func(c *skuCounts) { c.available = 2 }) }},
+		{"units in flight after the sweeps", func(e *evidence) { count(e, func(c *skuCounts) { c.gate.Available, c.gate.InFlight = 0, 1 }) }},
+		{"the gate's counts do not add up", func(e *evidence) { count(e, func(c *skuCounts) { c.gate.Available = 2 }) }},
+		{"refilled 1 times", func(e *evidence) { count(e, func(c *skuCounts) { c.epochRise = 1 }) }},
+	} {
+		e := sound()
+		test.add(&e)
+		if err := e.check(); err == nil || !strings.Contains(err.Error(), test.fault) {
+			t.Errorf("added the fault %q, found %v", test.fault, err)
+		}
+	}
+}

@@ -1,0 +1,534 @@
+package protocol
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"flag"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+var (
+	faultsSearch = flag.Duration("faults.search", 0, "run TestFaults with random rows for this long, instead of its table")
+	faultsSeed   = flag.Uint64("faults.seed", 0, "the first seed of the search (0: taken from the clock)")
+	faultsOnly   = flag.String("faults.only", "", "the strategies of the search, separated by commas (empty: all)")
+)
+
+// faultRuns numbers the runs. They share a Redis, so their SKUs need distinct names.
+var faultRuns atomic.Int64
+
+// rig is a shop whose instances reach its stores through fault injectors.
+type rig struct {
+	*shop
+	db       *sqltx.DB
+	client   redis.UniversalClient
+	sqlFault *faults.Injector
+	hook     faults.Hook
+}
+
+func newRig(t *testing.T, d database) *rig {
+	t.Helper()
+	dbURL := d.url(t)
+	r := &rig{shop: newShop(t, dbURL), hook: faults.NewHook()}
+	var err error
+	if r.client, err = store.OpenRedis(t.Context(), testenv.Redis(t)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.client.Close() })
+	r.client.AddHook(r.hook)
+	if r.sql.Dialect() == sqltx.SQLite {
+		r.injectIntoDriver(t, dbURL)
+		return r
+	}
+	wire, wireURL, err := faults.NewWire(dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(wire.Close)
+	r.sqlFault, r.db = wire.Injector, openSQL(t, wireURL).Ledger()
+	return r
+}
+
+// injectIntoDriver opens the SQLite file of dbURL with a driver that injects faults.
+func (r *rig) injectIntoDriver(t *testing.T, dbURL string) {
+	t.Helper()
+	u, err := url.Parse(dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := r.sql.DB().DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := faults.NewDriver(pool.Driver(), "file:"+u.Path+"?_txlock=immediate&_pragma=busy_timeout(300)&_pragma=synchronous(off)", sqliteErrors(t, pool))
+	faulty := sql.OpenDB(d)
+	faulty.SetMaxOpenConns(4)
+	t.Cleanup(func() { _ = faulty.Close() })
+	r.db = sqltx.New(store.OverSQLite(r.sql.DB(), faulty), sqltx.SQLite)
+	r.sqlFault = d.Injector
+}
+
+// sqliteErrors provokes SQLite's own errors and returns them.
+func sqliteErrors(t *testing.T, pool *sql.DB) map[faults.Kind]error {
+	t.Helper()
+	open := func(name string) *sql.DB {
+		db, err := sql.Open("sqlite", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		db.SetMaxOpenConns(1)
+		t.Cleanup(func() { _ = db.Close() })
+		return db
+	}
+	file := "file:" + t.TempDir() + "/errors.db"
+	db := open(file + "?_pragma=journal_mode(WAL)")
+	must := func(query string) {
+		if _, err := db.Exec(query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(db *sql.DB, query string) error {
+		_, err := db.Exec(query)
+		if err == nil {
+			t.Fatalf("%s succeeded, want an error", query)
+		}
+		return err
+	}
+	must("CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER CHECK (n >= 0))")
+	must("INSERT INTO t VALUES (1, 1)")
+	answers := map[faults.Kind]error{
+		faults.Duplicate: refused(db, "INSERT INTO t VALUES (1, 1)"),
+		faults.BadValue:  refused(db, "INSERT INTO t VALUES (2, -1)"),
+		faults.ReadOnly:  refused(open(file+"?_pragma=query_only(1)"), "INSERT INTO t VALUES (3, 1)"),
+	}
+	must("BEGIN IMMEDIATE")
+	answers[faults.LockTimeout] = refused(open(file), "BEGIN IMMEDIATE")
+	must("ROLLBACK")
+	must("PRAGMA max_page_count = 2")
+	answers[faults.DiskFull] = refused(db, "CREATE TABLE u AS WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM r LIMIT 9999) SELECT x FROM r")
+	return answers
+}
+
+// faultsLease is how long a lock stays taken if its unlock is lost.
+const faultsLease = time.Second
+
+// start starts an instance that reaches its stores through the fault injectors.
+func (r *rig) start(ctx context.Context, row faultRow) (*instance, error) {
+	spec, ok := strategy.Find(row.strategy)
+	if !ok {
+		return nil, fmt.Errorf("unknown strategy %q", row.strategy)
+	}
+	locker := redislock.New(r.client, redislock.Options{Lease: faultsLease})
+	built, closeGate := spec.Build(strategy.Backends{
+		Redis: r.client, LedgerID: r.ledgerID, Guard: !row.noGuard,
+		Locker: locker, LockName: "redis", Fence: true, Segments: 3,
+	})
+	i := r.assemble(r.db, built, immediateDeadline)
+	i.stop = func() {
+		closeGate()
+		_ = locker.Close()
+	}
+	if err := i.Start(ctx); err != nil {
+		i.Close()
+		return nil, err
+	}
+	return i, nil
+}
+
+const (
+	// clientTimeout bounds the wait of a client for an answer.
+	clientTimeout = 7 * time.Second
+	// maxRun bounds the requests of a run.
+	maxRun = 30 * time.Second
+	// maxSettle bounds the sweeps after a run: some locks are free only when their
+	// lease ends.
+	maxSettle = 8 * time.Second
+)
+
+// run runs the row's scenario, ends the faults, sweeps, and returns an error if a
+// promise is broken. It also returns the number of statements and commands that the
+// scenario sent.
+func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, broken error) {
+	var instances []*instance
+	defer func() {
+		r.sqlFault.Disarm()
+		r.hook.Disarm()
+		for _, i := range instances {
+			i.Close()
+		}
+		if broken == nil {
+			broken = r.cleanUp()
+		}
+	}()
+	for range 2 {
+		i, err := r.start(ctx, row)
+		if err != nil {
+			return 0, 0, fmt.Errorf("starting: %w", err)
+		}
+		instances = append(instances, i)
+	}
+	s := newScenario(faultRuns.Add(1), row)
+	if err := s.addStock(ctx, instances[0]); err != nil {
+		return 0, 0, err
+	}
+
+	if err := r.gather(ctx, instances[0], s, &evidence{}); err != nil {
+		return 0, 0, err
+	}
+
+	r.sqlFault.Arm(row.sql...)
+	r.hook.Arm(row.redis...)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		ctx, cancel := context.WithTimeout(ctx, clientTimeout)
+		defer cancel()
+		s.run(ctx, instances)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(maxRun):
+		broken = fmt.Errorf("requests without an answer after %v", maxRun)
+		r.sqlFault.Disarm()
+		r.hook.Disarm()
+		<-ended
+	}
+	statements, sqlFaults := r.sqlFault.Disarm()
+	commands, redisFaults := r.hook.Disarm()
+
+	spec, _ := strategy.Find(row.strategy)
+	e := evidence{answers: s.answers, sound: spec.Sound, guarded: spec.HasGate() && !row.noGuard, redisIntact: len(row.redis) == 0}
+	broken = errors.Join(broken, r.settle(ctx, instances, s, &e))
+	s.retryKeyed(ctx, instances)
+	e.answers = s.answers
+	broken = errors.Join(broken, r.settle(ctx, instances, s, &e))
+	if broken != nil {
+		broken = fmt.Errorf("%w\nfaults: %s", broken, strings.Join(append(sqlFaults, redisFaults...), "\n\t"))
+		for _, a := range s.answers {
+			broken = fmt.Errorf("%w\n\t%s %v: order %v, replayed %v, %v", broken, a.Buyer, a.Lines, a.order.ID, a.replayed, a.err)
+		}
+	}
+	return statements, commands, broken
+}
+
+// settle sweeps until every promise holds. It returns the errors that remain after
+// maxSettle.
+func (r *rig) settle(ctx context.Context, instances []*instance, s *scenario, e *evidence) (broken error) {
+	end := time.Now().Add(maxSettle)
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
+		var failed error
+		for _, i := range instances {
+			if err := i.Sweep(ctx); err != nil {
+				failed = errors.Join(failed, fmt.Errorf("sweeping: %w", err))
+			}
+		}
+		if err := r.gather(ctx, instances[0], s, e); err != nil {
+			return err
+		}
+		broken = errors.Join(failed, e.check())
+		if broken == nil || e.checkAccepted() != nil || time.Now().After(end) {
+			return broken
+		}
+		time.Sleep(pause) // between two sweeps, as Run does
+	}
+}
+
+// gather reads the evidence without the service.
+func (r *rig) gather(ctx context.Context, i *instance, s *scenario, e *evidence) error {
+	db := r.sql.DB().WithContext(ctx)
+	e.records, e.counts = nil, make(map[stock.SKU]skuCounts)
+	var rows []struct {
+		ID    uuid.UUID
+		Buyer string
+		State ledger.Status
+	}
+	if err := db.Raw("SELECT id, buyer_id AS buyer, status AS state FROM orders").Scan(&rows).Error; err != nil {
+		return err
+	}
+	var lines []struct {
+		OrderID  uuid.UUID
+		Sku      stock.SKU
+		Quantity int64
+	}
+	if err := db.Raw("SELECT order_id, sku, quantity FROM order_lines ORDER BY order_id, sku").Scan(&lines).Error; err != nil {
+		return err
+	}
+	for _, row := range rows {
+		one := storedOrder{id: row.ID, buyer: row.Buyer, status: row.State}
+		for _, line := range lines {
+			if line.OrderID == one.id {
+				one.lines = append(one.lines, stock.Line{SKU: line.Sku, Quantity: line.Quantity})
+			}
+		}
+		e.records = append(e.records, one)
+	}
+	for sku, totals := range s.totals {
+		c := skuCounts{totals: totals}
+		var epoch int64
+		if err := db.Raw("SELECT total, available, epoch FROM stock WHERE sku = ?", string(sku)).Row().Scan(&c.total, &c.available, &epoch); err != nil {
+			return err
+		}
+		if _, ok := s.epochs[sku]; !ok { // the stock was just added
+			s.epochs[sku] = epoch
+		}
+		c.epochRise = epoch - s.epochs[sku]
+		if i.gate != nil {
+			levels, err := i.gate.Level(ctx, sku)
+			if err != nil {
+				return err
+			}
+			c.gate = &levels[0]
+		}
+		e.counts[sku] = c
+	}
+	return nil
+}
+
+// cleanUp deletes the rows and keys of the run.
+func (r *rig) cleanUp() error {
+	ctx, cancel := context.WithTimeout(context.Background(), maxRun)
+	defer cancel()
+	for _, table := range []string{"order_lines", "orders", "outbox", "stock"} {
+		if err := r.sql.DB().WithContext(ctx).Exec("DELETE FROM " + table).Error; err != nil {
+			return fmt.Errorf("clearing %s: %w", table, err)
+		}
+	}
+	keys := r.shop.redis.Scan(ctx, 0, "*"+r.ledgerID.String()+"*", 1000).Iterator()
+	for keys.Next(ctx) {
+		if err := r.shop.redis.Del(ctx, keys.Val()).Err(); err != nil {
+			return err
+		}
+	}
+	return keys.Err()
+}
+
+// scenario holds the concurrent requests of several clients and an administrator.
+type scenario struct {
+	random   *rand.Rand
+	skus     []stock.SKU
+	requests []order.Request
+	sets     []stock.Setting // sent one after the other
+
+	mu      sync.Mutex
+	answers []exchange
+	totals  map[stock.SKU][]int64 // the totals that each SKU may have at the end
+	epochs  map[stock.SKU]int64   // the epoch of each SKU after its stock was added
+}
+
+// newScenario returns a random scenario: twins with three keys, and orders without a
+// key, of one line and of several lines. Together they ask for more units than there
+// are.
+func newScenario(run int64, row faultRow) *scenario {
+	s := &scenario{random: rand.New(rand.NewPCG(row.seed, 1)), totals: make(map[stock.SKU][]int64), epochs: make(map[stock.SKU]int64)}
+	for _, name := range []string{"a", "b", "c"} {
+		s.skus = append(s.skus, stock.SKU(fmt.Sprintf("%s.%d", name, run)))
+	}
+	a, b, c := s.skus[0], s.skus[1], s.skus[2]
+	buyers := 0
+	add := func(twins int, key string, lines ...stock.Line) {
+		buyers++
+		for range twins {
+			s.requests = append(s.requests, order.Request{Buyer: fmt.Sprintf("buyer-%d-%d", run, buyers), Key: key, Lines: slices.Clone(lines)})
+		}
+	}
+	if row.twins > 0 {
+		add(row.twins, "k", stock.Line{SKU: a, Quantity: 1})
+		return s
+	}
+	add(6, "k", stock.Line{SKU: a, Quantity: 1})
+	add(3, "k", stock.Line{SKU: a, Quantity: 2}, stock.Line{SKU: b, Quantity: 1})
+	add(2, "l", stock.Line{SKU: b, Quantity: 1}, stock.Line{SKU: c, Quantity: 1})
+	for range 6 {
+		var lines []stock.Line
+		for _, sku := range s.skus {
+			if s.random.IntN(2) == 0 {
+				lines = append(lines, stock.Line{SKU: sku, Quantity: 1 + s.random.Int64N(2)})
+			}
+		}
+		if lines == nil {
+			lines = []stock.Line{{SKU: a, Quantity: 1}}
+		}
+		add(1, "", lines...)
+	}
+	s.random.Shuffle(len(s.requests), func(i, j int) { s.requests[i], s.requests[j] = s.requests[j], s.requests[i] })
+	s.sets = []stock.Setting{
+		{SKU: a, Kind: stock.Product, Total: 8},
+		{SKU: b, Kind: stock.Product, Total: 4},
+		{SKU: b, Kind: stock.Product, Total: 7},
+	}
+	return s
+}
+
+// addStock adds the stock.
+func (s *scenario) addStock(ctx context.Context, i *instance) error {
+	for n, sku := range s.skus {
+		total := int64(6 - n)
+		if _, _, err := i.SetStock(ctx, stock.Setting{SKU: sku, Kind: stock.Product, Total: total}); err != nil {
+			return fmt.Errorf("adding stock of %s: %w", sku, err)
+		}
+		s.totals[sku] = []int64{total}
+	}
+	return nil
+}
+
+// run sends all requests at once. Each goes to the next instance.
+func (s *scenario) run(ctx context.Context, instances []*instance) {
+	var all sync.WaitGroup
+	for n, r := range s.requests {
+		i := instances[n%len(instances)]
+		all.Go(func() { s.place(ctx, i, r) })
+	}
+	all.Go(func() {
+		for _, set := range s.sets {
+			_, _, err := instances[0].SetStock(ctx, set)
+			switch {
+			case err == nil:
+				s.totals[set.SKU] = []int64{set.Total}
+			default: // it may have taken effect, or may yet
+				s.totals[set.SKU] = append(s.totals[set.SKU], set.Total)
+			}
+		}
+	})
+	if s.random.IntN(2) == 0 {
+		all.Go(func() { _ = instances[1].Sweep(ctx) })
+	}
+	all.Wait()
+}
+
+// place places an order and records the answer.
+func (s *scenario) place(ctx context.Context, i *instance, r order.Request) {
+	asked := r
+	asked.Lines = slices.Clone(r.Lines)
+	o, replayed, err := i.Place(ctx, asked)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers = append(s.answers, exchange{r, reply{o, replayed, err}})
+}
+
+// retryKeyed sends every request that has a key again, to every instance.
+func (s *scenario) retryKeyed(ctx context.Context, instances []*instance) {
+	done := make(map[string]bool)
+	for _, r := range s.requests {
+		if r.Key == "" || done[r.Buyer] {
+			continue
+		}
+		done[r.Buyer] = true
+		for _, i := range instances {
+			s.place(ctx, i, r)
+		}
+	}
+}
+
+// TestFaultsFound runs the rows that broke a promise before a fix.
+func TestFaultsFound(t *testing.T) {
+	t.Parallel()
+	for _, d := range databases {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			runAll(t, d, slices.Values(slices.DeleteFunc(slices.Clone(foundRows), func(row faultRow) bool { return row.database != d.name })))
+		})
+	}
+}
+
+// TestFaults injects faults at one statement or command after another, and then
+// checks every promise. Unless the run is thorough, each database has a third of the
+// rows, and each position is tried on one of them. With -faults.search it runs random
+// rows for that long instead. The same -faults.seed gives the same rows.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	for n, d := range databases {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			if *faultsSearch == 0 {
+				rows := allRows(d.name)
+				if !testenv.Thorough() {
+					rows = slices.DeleteFunc(rows, func(row faultRow) bool { return int(row.seed)%len(databases) != n })
+				}
+				runAll(t, d, slices.Values(rows))
+				return
+			}
+			runAll(t, d, func(yield func(faultRow) bool) {
+				seed := *faultsSeed
+				if seed == 0 {
+					seed = uint64(time.Now().UnixNano())
+				}
+				for end := time.Now().Add(*faultsSearch); time.Now().Before(end) && yield(randomRow(d.name, seed)); seed++ {
+				}
+			})
+		})
+	}
+}
+
+const (
+	// faultRigs is how many runs are under way at once on one database. Most of
+	// the time they wait.
+	faultRigs = 6
+	// maxBroken is how many broken rows of one database end the test.
+	maxBroken = 10
+)
+
+// runAll runs the rows, faultRigs at once.
+func runAll(t *testing.T, d database, rows iter.Seq[faultRow]) {
+	t.Helper()
+	var (
+		all    sync.WaitGroup
+		queue  = make(chan faultRow)
+		ran    atomic.Int64
+		broken atomic.Int64
+	)
+	for range faultRigs {
+		all.Go(func() {
+			var r *rig
+			for row := range queue {
+				if broken.Load() >= maxBroken {
+					continue
+				}
+				if r == nil {
+					r = newRig(t, d)
+				}
+				start := time.Now()
+				statements, commands, err := r.run(t.Context(), row)
+				if testing.Verbose() {
+					t.Logf("%v: %d statements and %d commands, %v", time.Since(start).Round(time.Millisecond), statements, commands, row)
+				}
+				ran.Add(1)
+				if err != nil {
+					broken.Add(1)
+					t.Errorf("%v\n%v", row, err)
+					r = nil // it may be unusable now
+				}
+			}
+		})
+	}
+	for row := range rows {
+		queue <- row
+		if broken.Load() >= maxBroken {
+			break
+		}
+	}
+	close(queue)
+	all.Wait()
+	t.Logf("%d runs", ran.Load())
+}

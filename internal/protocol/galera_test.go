@@ -1,0 +1,114 @@
+package protocol
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// TestGalera: two instances write through two nodes of one cluster. The cluster has every
+// accepted order and oversells nothing, also after a node has crashed.
+func TestGalera(t *testing.T) {
+	t.Parallel()
+	nodes := testenv.OwnGalera(t)
+	s := newShop(t, nodes[0].URL())
+	second := openSQL(t, nodes[1].URL())
+	for name, units := range map[string]int64{
+		"merged": 1500, "lua": 1500, // many orders in one transaction
+		"for-update": 100, "conditional": 100, "optimistic": 100,
+	} {
+		t.Run("rush/"+name, func(t *testing.T) {
+			instances := []*instance{
+				s.open(t, settings{strategy: name, noGuard: true}),
+				s.open(t, settings{strategy: name, noGuard: true, db: second.Ledger}),
+			}
+			defer instances[0].Close()
+			defer instances[1].Close()
+			sku := newSKU("galera")
+			addStock(t, instances[0], sku, units)
+			if fault := s.saleFault(t, instances[1], sku, sellOut(t, instances, sku, units)); fault != "" {
+				t.Error(fault)
+			}
+		})
+	}
+
+	t.Run("crash", func(t *testing.T) {
+		instances := []*instance{
+			s.open(t, settings{strategy: "merged"}),
+			s.open(t, settings{strategy: "merged", db: second.Ledger}),
+		}
+		defer instances[0].Close()
+		defer instances[1].Close()
+		sku := newSKU("galera")
+		const units = 100_000
+		addStock(t, instances[0], sku, units)
+		var (
+			mu       sync.Mutex
+			accepted []uuid.UUID
+			all      sync.WaitGroup
+		)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		for n := range clients {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					o, _, err := instances[n%2].Place(context.WithoutCancel(ctx), order.Request{
+						Buyer: fmt.Sprintf("buyer-%d", n), Lines: []stock.Line{{SKU: sku, Quantity: 1}},
+					})
+					switch {
+					case err == nil:
+						mu.Lock()
+						accepted = append(accepted, o.ID)
+						mu.Unlock()
+					case !errors.Is(err, stock.ErrBusy) && !errors.Is(err, stock.ErrUnavailable):
+						t.Errorf("a client was answered %v", err)
+						return
+					}
+				}
+			})
+		}
+		acceptedOrders := func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(accepted)
+		}
+		eventually(t, "orders are accepted", func() bool { return acceptedOrders() > 100 })
+		nodes[1].Kill()
+		before := acceptedOrders()
+		eventually(t, "the other nodes accept orders", func() bool { return acceptedOrders() > before+100 })
+		stop()
+		all.Wait()
+		for _, node := range []int{0, 2} {
+			if lost := missingOrders(t, openSQL(t, nodes[node].URL()), accepted); lost > 0 {
+				t.Errorf("node %d lacks %d of %d accepted orders", node, lost, len(accepted))
+			}
+		}
+		if b := s.ledgerCounts(t, sku); b.available+b.sold != b.total || b.sold < int64(len(accepted)) {
+			t.Errorf("%+v, with %d orders accepted", b, len(accepted))
+		}
+	})
+}
+
+// missingOrders returns how many of the orders the database does not have.
+func missingOrders(t *testing.T, sql *store.SQL, ids []uuid.UUID) int {
+	t.Helper()
+	var found []uuid.UUID
+	if err := sql.DB().Raw("SELECT id FROM orders").Scan(&found).Error; err != nil {
+		t.Fatal(err)
+	}
+	has := make(map[uuid.UUID]bool, len(found))
+	for _, id := range found {
+		has[id] = true
+	}
+	return len(slices.DeleteFunc(slices.Clone(ids), func(id uuid.UUID) bool { return has[id] }))
+}

@@ -1,0 +1,400 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// TestLayouts: once another strategy has taken the stock over, an instance of the old one
+// refuses orders and is not ready.
+func TestLayouts(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		for _, next := range strategy.Names() {
+			t.Run("lua to "+next, func(t *testing.T) {
+				sku := newSKU("layout")
+				old := s.open(t, settings{strategy: "lua"})
+				addStock(t, old, sku, 10)
+				mustPlace(t, old, oneUnit(sku))
+				if err := old.Ready(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				current := s.open(t, settings{strategy: next})
+				mustPlace(t, current, oneUnit(sku))
+				if next != "lua" {
+					mustRefuse(t, old, oneUnit(sku), stock.ErrSuperseded)
+					if err := old.Ready(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
+						t.Errorf("the old instance: %v, want %v", err, stock.ErrSuperseded)
+					}
+				}
+				if err := current.Ready(t.Context()); err != nil {
+					t.Error(err)
+				}
+				s.waitSettled(t, current.gate, sku)
+				s.checkBalance(t, current.gate, sku, 2)
+				old.Close()
+				current.Close()
+			})
+		}
+	})
+}
+
+// TestAdoptionWhileCutting: a cutter reads a stock row, and then another strategy adopts
+// the row and sells its unit. The cutter does not cut it.
+func TestAdoptionWhileCutting(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		paused, planned := s.openOptimistic(t)
+		sku := newSKU("adopted")
+		addStock(t, paused, sku, 1)
+		reached, proceed := planned.arm()
+		defer proceed()
+		answer := place(t.Context(), paused, oneUnit(sku))
+		wait(t, "the read of the stock row", reached)
+		next := s.open(t, settings{strategy: "conditional"})
+		mustPlace(t, next, oneUnit(sku))
+		proceed()
+		if r := wait(t, "the answer", answer); !errors.Is(r.err, stock.ErrSuperseded) {
+			t.Errorf("answered %+v", r)
+		}
+		s.checkBalance(t, nil, sku, 1)
+	})
+}
+
+// TestAdoption: an adoption raises the epoch into its generation, and raises the version.
+// Takes and versions from before the adoption are no longer valid.
+func TestAdoption(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		old := s.open(t, settings{strategy: "lua"})
+		sku := newSKU("adoption")
+		addStock(t, old, sku, 5)
+		before, err := old.ledger.Row(t.Context(), sku)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := s.open(t, settings{strategy: "merged"})
+		mustPlace(t, next, oneUnit(sku))
+		after, err := next.ledger.Row(t.Context(), sku)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g := next.ledger.Generation(); !g.Holds(after.Epoch) || g.Holds(before.Epoch) || after.Version <= before.Version {
+			t.Errorf("generation %d: epoch %d and version %d became %d and %d",
+				g, before.Epoch, before.Version, after.Epoch, after.Version)
+		}
+	})
+}
+
+// TestRollover: while one strategy takes over from another and both serve orders without
+// a guard, they sell exactly the units there are.
+func TestRollover(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		for _, pair := range [][2]string{
+			{"lock", "lua"}, {"lua", "lock"}, {"lua", "merged"}, {"optimistic", "lua"}, {"segment", "lua"},
+			{"for-update", "optimistic"}, {"conditional", "segment-lock"},
+		} {
+			t.Run(pair[0]+" to "+pair[1], func(t *testing.T) {
+				const units = 300
+				old := s.open(t, settings{strategy: pair[0], noGuard: true})
+				defer old.Close()
+				sku := newSKU("rollover")
+				addStock(t, old, sku, units)
+				var sellers sync.WaitGroup
+				defer sellers.Wait()
+				started := make(chan struct{})
+				var startOnce sync.Once
+				sell := func(i *instance) {
+					for n := 0; ; n++ {
+						_, _, err := i.Place(t.Context(), oneUnit(sku))
+						switch {
+						case errors.Is(err, stock.ErrSoldOut), errors.Is(err, stock.ErrSuperseded):
+							startOnce.Do(func() { close(started) })
+							return
+						case err != nil && !errors.Is(err, stock.ErrBusy):
+							t.Errorf("a client was answered %v", err)
+						}
+						if n == units/20 {
+							startOnce.Do(func() { close(started) })
+						}
+					}
+				}
+				for range 8 {
+					sellers.Go(func() { sell(old) })
+				}
+				wait(t, "orders of the old instance", started)
+				next := s.open(t, settings{strategy: pair[1], noGuard: true})
+				defer next.Close()
+				for range 8 {
+					sellers.Go(func() { sell(next) })
+				}
+				sellers.Wait()
+				s.waitSettled(t, next.gate, sku)
+				s.checkBalance(t, next.gate, sku, units)
+			})
+		}
+	})
+}
+
+// TestCreatedByTheOldLayout: after a takeover, an instance of the old layout creates a
+// SKU. The new owner adopts it like any other.
+func TestCreatedByTheOldLayout(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		old := s.open(t, settings{strategy: "merged"})
+		next := s.open(t, settings{strategy: "lua"})
+		sku, changed := newSKU("created"), newSKU("changed")
+		addStock(t, old, changed, 5)
+		if _, _, err := next.ledger.Set(t.Context(), stock.Setting{SKU: changed, Kind: stock.Product, Total: 6}); !errors.Is(err, stock.ErrNotAdopted) {
+			t.Errorf("changing a row that is not adopted: %v, want %v", err, stock.ErrNotAdopted)
+		}
+		addStock(t, next, changed, 6)
+		if row, err := next.ledger.Row(t.Context(), changed); err != nil || !next.ledger.Generation().Holds(row.Epoch) {
+			t.Errorf("the row is not adopted: %+v, %v", row, err)
+		}
+		addStock(t, old, sku, 5)
+		if _, err := next.Stock(t.Context(), sku); err != nil {
+			t.Error(err)
+		}
+		if page, _, err := next.ListStock(t.Context(), "", 100); err != nil || len(page) == 0 {
+			t.Errorf("%+v, %v", page, err)
+		}
+		if err := next.Ready(t.Context()); err != nil {
+			t.Error(err)
+		}
+		addStock(t, next, sku, 6)
+		mustPlace(t, next, request(stock.Line{SKU: sku, Quantity: 6}))
+		s.waitSettled(t, next.gate, sku)
+		s.checkBalance(t, next.gate, sku, 6)
+	})
+}
+
+// TestSegmentsThereAndBack: instances divide the stock into fewer segments, and then into
+// as many as before. No unit is lost.
+func TestSegmentsThereAndBack(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		sku := newSKU("segments")
+		first := s.open(t, settings{strategy: "segment", segments: 8})
+		addStock(t, first, sku, 16)
+		for _, segments := range []int{8, 4, 8} {
+			i := s.open(t, settings{strategy: "segment", segments: segments, noGuard: true})
+			mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 2}))
+		}
+		if err := first.Ready(t.Context()); err != nil { // the layout is its own again: it uses the current generation
+			t.Fatal(err)
+		}
+		mustPlace(t, first, request(stock.Line{SKU: sku, Quantity: 10}))
+		mustRefuse(t, first, oneUnit(sku), stock.ErrSoldOut)
+		s.waitSettled(t, first.gate, sku)
+		s.checkBalance(t, first.gate, sku, 16)
+	})
+}
+
+// TestStaleRedis: Redis restarts from a snapshot. Without a guard, units sold after the
+// snapshot are not sold again, neither by a running instance nor by a new one.
+func TestStaleRedis(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"lua", "lock", "segment", "segment-lock"} {
+		for _, restarted := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, "/service restarted ", restarted), func(t *testing.T) {
+				t.Parallel()
+				redis := testenv.OwnRedis(t)
+				s := newShopOn(t, sqliteURL(t), "redis://"+redis.Addr())
+				i := s.open(t, settings{strategy: name, noGuard: true})
+				sku := newSKU("stale")
+				addStock(t, i, sku, 10)
+				mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 2}))
+				s.waitSettled(t, i.gate, sku)
+				if err := s.redis.Save(t.Context()).Err(); err != nil {
+					t.Fatal(err)
+				}
+				mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 5}))
+				s.waitSettled(t, i.gate, sku)
+				redis.Restart()
+				if restarted {
+					i.Close()
+					i = s.open(t, settings{strategy: name, noGuard: true})
+				}
+				placed := 0
+				eventually(t, "the units left are sold", func() bool {
+					_, _, err := i.Place(t.Context(), oneUnit(sku))
+					switch {
+					case err == nil:
+						placed++
+					case !errors.Is(err, stock.ErrSoldOut) && !errors.Is(err, stock.ErrBusy):
+						t.Errorf("answered %v", err)
+					}
+					return errors.Is(err, stock.ErrSoldOut)
+				})
+				if placed != 3 {
+					t.Errorf("sold %d units, want the 3 that were left", placed)
+				}
+				s.waitSettled(t, i.gate, sku)
+				s.checkBalance(t, i.gate, sku, 10)
+			})
+		}
+	}
+}
+
+// TestStoreChanged: every count is refilled, under a single new generation.
+func TestStoreChanged(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.open(t, settings{strategy: "lua", noGuard: true})
+		sku := newSKU("changed-store")
+		addStock(t, i, sku, 3)
+		generation := i.ledger.Generation()
+		i.StoreChanged()
+		mustPlace(t, i, oneUnit(sku))
+		if now := i.ledger.Generation(); now != generation+1 {
+			t.Errorf("the generation is %d, want %d", now, generation+1)
+		}
+		mustPlace(t, i, oneUnit(sku))
+		if now := i.ledger.Generation(); now != generation+1 {
+			t.Errorf("the generation is %d, want still %d", now, generation+1)
+		}
+		s.waitSettled(t, i.gate, sku)
+		s.checkBalance(t, i.gate, sku, 2)
+	})
+}
+
+// TestLoadFails: if the scripts of a generation cannot be loaded, the instance raises
+// another generation. It does not load the same one twice.
+func TestLoadFails(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, sqliteURL(t))
+	var gate *loadCounter
+	i := s.open(t, settings{strategy: "lua", change: func(built *strategy.Strategy) {
+		gate = &loadCounter{Gate: built.Gate, loads: make(map[stock.Generation]int)}
+		built.Gate = gate
+	}})
+	sku := newSKU("load")
+	addStock(t, i, sku, 3)
+	gate.fail = 2
+	i.StoreChanged()
+	eventually(t, "an order is placed", func() bool {
+		_, _, err := i.Place(t.Context(), oneUnit(sku))
+		return err == nil
+	})
+	for g, n := range gate.loads {
+		if n != 1 {
+			t.Errorf("generation %d was loaded %d times", g, n)
+		}
+	}
+	if len(gate.loads) != 4 || gate.fail != 0 {
+		t.Errorf("loads: %v", gate.loads)
+	}
+}
+
+// TestReadyNeedsWrites: with a read-only ledger the instance is not ready.
+func TestReadyNeedsWrites(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[1:2], func(t *testing.T, s *shop) { // only PostgreSQL can make a single database read-only
+		i := s.open(t, settings{strategy: "merged"})
+		if err := i.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		sku := newSKU("read-only")
+		addStock(t, i, sku, 3)
+		db := s.sql.DB()
+		var name string
+		if err := db.Raw("SELECT current_database()").Row().Scan(&name); err != nil {
+			t.Fatal(err)
+		}
+		set := func(to string) {
+			t.Helper()
+			err := db.Transaction(func(tx *gorm.DB) error {
+				return errors.Join(tx.Exec("SET TRANSACTION READ WRITE").Error,
+					tx.Exec(fmt.Sprintf("ALTER DATABASE %q SET default_transaction_read_only = %s", name, to)).Error)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The setting applies to new sessions, so end all. This session ends last, which
+			// makes the statement fail.
+			_ = db.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() ORDER BY pid = pg_backend_pid()").Error
+		}
+		set("on")
+		eventually(t, "the instance is not ready", func() bool { return sqltx.IsReadOnly(i.Ready(t.Context())) })
+		mustRefuse(t, i, oneUnit(sku), stock.ErrBusy)
+		mustRefuse(t, i, withKey(oneUnit(sku), "k"), stock.ErrBusy)
+		set("off")
+		eventually(t, "the instance is ready", func() bool { return i.Ready(t.Context()) == nil })
+		mustPlace(t, i, withKey(oneUnit(sku), "k"))
+		s.checkBalance(t, nil, sku, 1)
+	})
+}
+
+// TestIdleInstance: without any order, an instance notices that Redis has lost its
+// scripts. It raises the generation and writes the new one to the mark.
+func TestIdleInstance(t *testing.T) {
+	t.Parallel()
+	redis := testenv.OwnRedis(t)
+	s := newShopOn(t, sqliteURL(t), "redis://"+redis.Addr())
+	i := s.open(t, settings{strategy: "lua"})
+	checkMark := func() {
+		t.Helper()
+		mark, err := i.gate.Mark(t.Context())
+		if generation := i.ledger.Generation(); err != nil || mark.Generation != generation {
+			t.Errorf("the mark is %+v, %v; want generation %d", mark, err, generation)
+		}
+	}
+	checkMark()
+	generation := i.ledger.Generation()
+	if err := s.redis.ScriptFlush(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Ready(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if now := i.ledger.Generation(); now != generation+1 {
+		t.Errorf("the generation is %d, want %d", now, generation+1)
+	}
+	if loaded, err := i.gate.Loaded(t.Context()); !loaded || err != nil {
+		t.Errorf("Loaded returned %v, %v", loaded, err)
+	}
+	checkMark()
+}
+
+// TestUnreadableMark: an instance starts and is ready if the generation mark in Redis
+// cannot be parsed.
+func TestUnreadableMark(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, sqliteURL(t))
+	key := "holdfast:{" + s.ledgerID.String() + "}:generation"
+	for _, mark := range []string{"", "nonsense", "1 0", "1 0 x"} {
+		t.Run(mark, func(t *testing.T) {
+			i := s.open(t, settings{strategy: "lua"})
+			if err := s.redis.Set(t.Context(), key, mark, 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if err := i.Ready(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := s.redis.Set(t.Context(), key, mark, 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			s.open(t, settings{strategy: "lua"})
+		})
+	}
+	i := s.open(t, settings{strategy: "lua"})
+	if err := errors.Join(s.redis.Del(t.Context(), key).Err(), s.redis.RPush(t.Context(), key, "a list").Err()); err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Ready(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,241 @@
+package protocol
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// placeAsGroup places the orders that next returns, so that the ledger records them in
+// one group and in this order, and returns their replies. It stops a transaction before
+// its cut until all orders are queued. The ledger starts the next group after
+// lanePatience. If the orders are not queued by then, placeAsGroup calls next for
+// orders of new SKUs, and tries again.
+func placeAsGroup(t *testing.T, i hooked, next func() []order.Request) (replies []reply) {
+	t.Helper()
+	eventually(t, "all orders are queued for one group", func() (grouped bool) {
+		replies, grouped = tryGroup(t, i, next())
+		return grouped
+	})
+	return replies
+}
+
+// lanePatience is how long the ledger waits for a group before it starts the next.
+const lanePatience = 250 * time.Millisecond
+
+// tryGroup is one try of placeAsGroup. If grouped is false, an order was not queued in
+// time, and the replies are of no use.
+func tryGroup(t *testing.T, i hooked, rs []order.Request) (replies []reply, grouped bool) {
+	t.Helper()
+	sku := newSKU("holder")
+	addStock(t, i.instance, sku, 1)
+	reached, proceed := i.cutter.before.arm()
+	defer proceed()
+	holder := place(t.Context(), i.instance, oneUnit(sku))
+	wait(t, "the transaction that holds the others up", reached)
+	end := time.Now().Add(lanePatience)
+	queued := func(orders int) bool {
+		for i.queued(t) != orders {
+			if time.Now().After(end) {
+				return false
+			}
+			time.Sleep(time.Millisecond)
+		}
+		return true
+	}
+	var answers []<-chan reply
+	for _, r := range rs {
+		answers = append(answers, place(t.Context(), i.instance, r))
+		if grouped = queued(len(answers)); !grouped {
+			break
+		}
+	}
+	proceed()
+	for _, answer := range answers {
+		replies = append(replies, wait(t, "an answer", answer))
+	}
+	if r := wait(t, "the answer to the holder", holder); r.err != nil && grouped {
+		t.Error(r.err)
+	}
+	return replies, grouped
+}
+
+// TestGroup: the orders of a group are cut in the order of arrival, each if all its lines
+// still fit. Every request is answered with its own outcome.
+func TestGroup(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.openHooked(t, settings{strategy: "merged"})
+		var scarce, other stock.SKU
+		replies := placeAsGroup(t, i, func() []order.Request {
+			scarce, other = newSKU("scarce"), newSKU("other")
+			addStock(t, i.instance, scarce, 3)
+			addStock(t, i.instance, other, 5)
+			units := func(n int64) order.Request { return request(stock.Line{SKU: scarce, Quantity: n}) }
+			key := string(scarce)
+			return []order.Request{
+				units(5), units(1), oneUnit(newSKU("nowhere")), withKey(units(1), key), withKey(units(1), key),
+				request(stock.Line{SKU: scarce, Quantity: 1}, stock.Line{SKU: other, Quantity: 1}), units(1), oneUnit(other),
+			}
+		})
+		for n, want := range []error{stock.ErrSoldOut, nil, stock.ErrUnknownSKU, nil, nil, nil, stock.ErrSoldOut, nil} {
+			if !errors.Is(replies[n].err, want) {
+				t.Errorf("order %d was answered %v, want %v", n+1, replies[n].err, want)
+			}
+		}
+		if a, b := replies[3], replies[4]; a.order.ID != b.order.ID || a.replayed == b.replayed {
+			t.Errorf("twins in one group: %+v and %+v", a, b)
+		}
+		s.checkBalance(t, nil, scarce, 3)
+		s.checkBalance(t, nil, other, 2)
+	})
+}
+
+// TestPoisonedGroup: an order that the database refuses does not make the other orders of
+// its group fail.
+func TestPoisonedGroup(t *testing.T) {
+	t.Parallel()
+	poison := map[string][]string{
+		"mysql": {`CREATE TRIGGER poison BEFORE INSERT ON orders FOR EACH ROW
+			IF NEW.buyer_id = 'poison' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'poisoned'; END IF`},
+		"postgres": {`CREATE FUNCTION poison() RETURNS trigger LANGUAGE plpgsql AS
+			$$ BEGIN IF NEW.buyer_id = 'poison' THEN RAISE EXCEPTION 'poisoned'; END IF; RETURN NEW; END $$`,
+			`CREATE TRIGGER poison BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION poison()`},
+	}
+	eachDatabase(t, servers, func(t *testing.T, s *shop) {
+		for _, statement := range poison[string(s.sql.Dialect())] {
+			if err := s.sql.DB().Exec(statement).Error; err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, name := range []string{"merged", "lua"} {
+			t.Run(name, func(t *testing.T) {
+				i := s.openHooked(t, settings{strategy: name})
+				var sku stock.SKU
+				replies := placeAsGroup(t, i, func() (rs []order.Request) {
+					sku = newSKU("poisoned")
+					addStock(t, i.instance, sku, 100)
+					for n := range 9 {
+						r := oneUnit(sku)
+						if n == 4 || n == 7 {
+							r.Buyer = "poison"
+						}
+						rs = append(rs, r)
+					}
+					return rs
+				})
+				for n, reply := range replies {
+					switch poisoned := n == 4 || n == 7; {
+					case poisoned && !errors.Is(reply.err, stock.ErrBusy):
+						t.Errorf("the poisoned order %d was answered %v", n, reply.err)
+					case !poisoned && reply.err != nil:
+						t.Errorf("order %d was answered %v", n, reply.err)
+					}
+				}
+				s.waitSettled(t, i.instance.gate, sku)
+				s.checkBalance(t, i.instance.gate, sku, 7)
+				i.Close()
+			})
+		}
+	})
+}
+
+// maxQueue is the bound of the ledger's queue, and of all its lanes together.
+const maxQueue = 4096
+
+// TestQueueFull: orders that the ledger's queue has no room for are refused at once, and
+// their units are given back.
+func TestQueueFull(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[:1], func(t *testing.T, s *shop) {
+		i := s.openHooked(t, settings{strategy: "lua"})
+		sku := newSKU("queue")
+		const asked = 2*maxQueue + 1000 // the queue, the lane of the SKU, and more
+		addStock(t, i.instance, sku, asked+1)
+		reached, proceed := i.cutter.before.arm()
+		defer proceed()
+		first := place(t.Context(), i.instance, oneUnit(sku))
+		wait(t, "the transaction that holds the others up", reached)
+		pending := make([]<-chan reply, asked)
+		for n := range pending {
+			pending[n] = place(t.Context(), i.instance, oneUnit(sku))
+		}
+		refused := 0
+		eventually(t, "orders are refused", func() bool {
+			pending = slices.DeleteFunc(pending, func(c <-chan reply) bool {
+				select {
+				case r := <-c:
+					if !errors.Is(r.err, stock.ErrBusy) {
+						t.Errorf("refused with %v", r.err)
+					}
+					refused++
+					return true
+				default:
+					return false
+				}
+			})
+			return refused >= 200
+		})
+		proceed()
+		var sold int64
+		for _, c := range append(pending, first) {
+			switch r := wait(t, "an answer", c); {
+			case r.err == nil:
+				sold++
+			case !errors.Is(r.err, stock.ErrBusy):
+				t.Error(r.err)
+			}
+		}
+		if sold < maxQueue/2 {
+			t.Errorf("%d of %d orders were accepted, want at least %d", sold, asked, maxQueue/2)
+		}
+		s.waitSettled(t, i.instance.gate, sku)
+		s.checkBalance(t, i.instance.gate, sku, sold)
+	})
+}
+
+// TestLockedRow: while one stock row is locked, orders of other SKUs are placed. Orders
+// of the locked SKU wait, and are placed once the row is free.
+func TestLockedRow(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, servers, func(t *testing.T, s *shop) {
+		for _, name := range []string{"merged", "lua", "conditional"} {
+			i := s.open(t, settings{strategy: name})
+			locked, other := newSKU("locked"), newSKU("other")
+			addStock(t, i, locked, 100)
+			addStock(t, i, other, 100)
+			unlock := s.lockStockRow(t, locked)
+			defer unlock()
+			var waiters []<-chan reply
+			for range 40 { // more than the transactions that run at once
+				waiters = append(waiters, place(t.Context(), i, oneUnit(locked)))
+			}
+			eventually(t, "an order waits for the row", func() bool { return s.waiting(t) > 0 })
+			// The first order may still wait for the group of the locked row.
+			mustPlace(t, i, oneUnit(other))
+			start := time.Now()
+			for range 20 {
+				mustPlace(t, i, oneUnit(other))
+				if took := time.Since(start); took > rowLockWait {
+					t.Fatalf("%s: up to 20 orders of another SKU took %v", name, took)
+				}
+				waiters = append(waiters, place(t.Context(), i, oneUnit(locked)))
+			}
+			unlock()
+			for _, w := range waiters {
+				if r := wait(t, "an order of the locked row", w); r.err != nil {
+					t.Errorf("%s: %v", name, r.err)
+				}
+			}
+			s.waitSettled(t, i.gate, locked)
+			s.checkBalance(t, i.gate, locked, int64(len(waiters)))
+			s.waitSettled(t, i.gate, other)
+			s.checkBalance(t, i.gate, other, 21)
+			i.Close()
+		}
+	})
+}

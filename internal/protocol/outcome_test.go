@@ -1,0 +1,227 @@
+package protocol
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// TestVanishedDuplicate: the ledger refuses a void order as a duplicate, but has no order
+// of this ID. The outcome of the take stays unknown.
+func TestVanishedDuplicate(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testenv.Postgres(t))
+	i := s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline})
+	sku := newSKU("vanished")
+	addStock(t, i, sku, 1)
+	for _, statement := range []string{
+		`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+			$$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = 'unique_violation'; END $$`,
+		`CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.status = 'void') EXECUTE FUNCTION refuse()`,
+	} {
+		if err := s.sql.DB().Exec(statement).Error; err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := takeUnit(t, i, sku)
+	if o := i.ledger.Resolve(t.Context(), d.Deduction); !o.Unknown() {
+		t.Errorf("resolved as %+v, want unknown", o)
+	}
+	if err := i.Sweep(t.Context()); err == nil {
+		t.Error("the sweep returned no error")
+	}
+	if levels, err := i.gate.Level(t.Context(), sku); err != nil || levels[0].InFlight != 1 {
+		t.Errorf("%+v, %v", levels, err)
+	}
+}
+
+// TestOpenOutcomeGivesNothingBack: while the ledger cannot tell the outcome of a take,
+// neither the request nor recovery gives its units back.
+func TestOpenOutcomeGivesNothingBack(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		database := openSQL(t, s.url)
+		i := s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline, db: database.Ledger})
+		sku := newSKU("unknown")
+		addStock(t, i, sku, 5)
+		take := takeUnit(t, i, sku)
+		if err := database.Close(); err != nil {
+			t.Fatal(err)
+		}
+		checkInFlight := func(after string) {
+			t.Helper()
+			levels, err := i.gate.Level(t.Context(), sku)
+			if err != nil || levels[0].InFlight != 1 || levels[0].Available != 4 {
+				t.Errorf("after %s: %+v, %v", after, levels, err)
+			}
+		}
+		if o := i.End(t.Context(), take, ledger.Unknown(errors.New("lost"))); !o.Unknown() {
+			t.Errorf("resolved as %+v, want unknown", o)
+		}
+		checkInFlight("the request")
+		// Run also ends takes that are still open. A sweep would fail: it reads the database.
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		i.Run(ctx)
+		cancel()
+		checkInFlight("recovery")
+		sweep(t, s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline}))
+		s.checkBalance(t, i.gate, sku, 0)
+	})
+}
+
+// TestCommitInLimbo: the connection breaks while a COMMIT is on its way. As long as the
+// server may still execute it, no request treats it as failed: it waits for the open
+// transaction, or its void order makes the COMMIT fail.
+func TestCommitInLimbo(t *testing.T) {
+	t.Parallel()
+	for _, d := range servers {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			dbURL := d.url(t)
+			s := newShop(t, dbURL)
+			w, wireURL := newWire(t, dbURL)
+			for _, name := range []string{"lua", "merged", "for-update"} {
+				t.Run(name, func(t *testing.T) {
+					// Only the connection of the COMMIT breaks.
+					i := s.open(t, settings{strategy: name, noGuard: true, db: openSQL(t, wireURL).Ledger})
+					sku := newSKU("limbo")
+					addStock(t, i, sku, 1)
+
+					t.Run("commits late", func(t *testing.T) {
+						fault := w.holdCommit()
+						answer := place(t.Context(), i, withKey(oneUnit(sku), "late"+name))
+						wait(t, "the COMMIT", fault.arrived)
+						if fault.withInserts {
+							if r := wait(t, "the answer", answer); !errors.Is(r.err, stock.ErrBusy) {
+								t.Errorf("answered %+v, want busy: the void order was first", r)
+							}
+							fault.deliver <- true
+							wait(t, "the server", fault.done)
+							s.waitSettled(t, i.gate, sku)
+							s.checkBalance(t, i.gate, sku, 0)
+							return
+						}
+						answered := false
+						eventually(t, "the void order waits for the open transaction, or the request is answered", func() bool {
+							select {
+							case r := <-answer:
+								t.Errorf("answered %+v while the transaction was open", r)
+								answered = true
+							default:
+							}
+							return answered || s.waiting(t) > 0
+						})
+						fault.deliver <- true
+						if answered {
+							return
+						}
+						if r := wait(t, "the answer", answer); r.err != nil {
+							t.Errorf("the COMMIT succeeded, but the request was answered %v", r.err)
+						}
+						mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
+						s.waitSettled(t, i.gate, sku)
+						s.checkBalance(t, i.gate, sku, 1)
+					})
+
+					t.Run("commits with its answer lost", func(t *testing.T) {
+						sku := newSKU("limbo")
+						addStock(t, i, sku, 1)
+						fault := w.loseAnswer()
+						r := wait(t, "the answer", place(t.Context(), i, withKey(oneUnit(sku), "lost"+name)))
+						if wait(t, "the COMMIT", fault.arrived); r.err != nil {
+							t.Errorf("the COMMIT succeeded, but the request was answered %v", r.err)
+						}
+						mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
+						s.waitSettled(t, i.gate, sku)
+						s.checkBalance(t, i.gate, sku, 1)
+					})
+
+					t.Run("never commits", func(t *testing.T) {
+						sku := newSKU("limbo")
+						addStock(t, i, sku, 1)
+						fault := w.holdCommit()
+						answer := place(t.Context(), i, withKey(oneUnit(sku), "never"+name))
+						wait(t, "the COMMIT", fault.arrived)
+						if !fault.withInserts {
+							eventually(t, "the void order waits for the open transaction", func() bool { return s.waiting(t) > 0 })
+						}
+						fault.deliver <- false
+						if r := wait(t, "the answer", answer); !errors.Is(r.err, stock.ErrBusy) {
+							t.Errorf("answered %+v, want busy: nothing was cut", r)
+						}
+						s.waitSettled(t, i.gate, sku)
+						s.checkBalance(t, i.gate, sku, 0)
+						mustPlace(t, i, withKey(oneUnit(sku), "never"+name))
+						s.waitSettled(t, i.gate, sku)
+						s.checkBalance(t, i.gate, sku, 1)
+					})
+					i.Close()
+				})
+			}
+		})
+	}
+}
+
+// TestTransactionInLimbo: the connection breaks after a whole transaction was sent,
+// while the server executes it. The request is not answered before the transaction
+// ends.
+func TestTransactionInLimbo(t *testing.T) {
+	t.Parallel()
+	dbURL := testenv.MariaDB(t) // the other databases get the COMMIT in a packet of its own
+	s := newShop(t, dbURL)
+	// The trigger stops the transaction after the orders and before the COMMIT.
+	err := s.sql.DB().Exec(`CREATE TRIGGER hold BEFORE INSERT ON order_lines FOR EACH ROW
+		BEGIN DO GET_LOCK(NEW.sku, 20); DO RELEASE_LOCK(NEW.sku); END`).Error
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, wireURL := newWire(t, dbURL)
+	i := s.open(t, settings{strategy: "lua", db: openSQL(t, wireURL).Ledger})
+	defer i.Close()
+	sku := newSKU("limbo")
+	addStock(t, i, sku, 1)
+
+	pool, err := s.sql.DB().DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder, err := pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close()
+	if _, err := holder.ExecContext(t.Context(), "DO GET_LOCK(?, 1)", string(sku)); err != nil {
+		t.Fatal(err)
+	}
+	fault := w.holdCommit()
+	answer := place(t.Context(), i, withKey(oneUnit(sku), "open"))
+	fault.deliver <- true
+	wait(t, "the transaction", fault.arrived)
+	if !fault.withInserts {
+		t.Fatal("the COMMIT came without the INSERTs")
+	}
+	eventually(t, "the void order waits for the transaction", func() bool { return s.waiting(t) > 1 })
+	select {
+	case r := <-answer:
+		t.Fatalf("answered %+v while the transaction was open", r)
+	default:
+	}
+	if _, err := holder.ExecContext(t.Context(), "DO RELEASE_LOCK(?)", string(sku)); err != nil {
+		t.Fatal(err)
+	}
+	// The server may notice the closed connection and roll back.
+	sold := int64(1)
+	switch r := wait(t, "the answer", answer); {
+	case errors.Is(r.err, stock.ErrBusy):
+		sold = 0
+	case r.err != nil:
+		t.Errorf("answered %v", r.err)
+	}
+	s.waitSettled(t, i.gate, sku)
+	s.checkBalance(t, i.gate, sku, sold)
+}

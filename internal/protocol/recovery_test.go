@@ -1,0 +1,364 @@
+package protocol
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+)
+
+// TestRecovery: a sweep resolves the units that a killed instance left in flight, at
+// whichever step it was killed.
+func TestRecovery(t *testing.T) {
+	t.Parallel()
+	steps := []struct {
+		name string
+		die  func(t *testing.T, i *instance, d stock.Take)
+		sold int64
+	}{
+		{"before the ledger", func(*testing.T, *instance, stock.Take) {}, 0},
+		{"before the settle", func(t *testing.T, i *instance, d stock.Take) {
+			if err := record(t, i, d); err != nil {
+				t.Fatal(err)
+			}
+		}, 1},
+		{"between void and give", func(t *testing.T, i *instance, d stock.Take) {
+			if o := i.ledger.Resolve(t.Context(), d.Deduction); !o.Refused() {
+				t.Fatal(o)
+			}
+		}, 0},
+		{"after another take of the order", func(t *testing.T, i *instance, d stock.Take) {
+			// Another take has recorded the order of this ID.
+			d.TakeID = uuid.New()
+			if err := record(t, i, d); err != nil {
+				t.Fatal(err)
+			}
+		}, 1},
+	}
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline})
+		for _, step := range steps {
+			t.Run(step.name, func(t *testing.T) {
+				sku := newSKU("recovery")
+				addStock(t, i, sku, 10)
+				d := takeUnit(t, i, sku)
+				step.die(t, i, d)
+				if step.name == "after another take of the order" {
+					// The other take has also cut its units at the gate, and settled.
+					other := takeUnit(t, i, sku)
+					if err := i.gate.Settle(t.Context(), other); err != nil {
+						t.Fatal(err)
+					}
+				}
+				sweep(t, i)
+				sweep(t, i) // nothing is given back twice
+				s.checkBalance(t, i.gate, sku, step.sold)
+			})
+		}
+	})
+}
+
+// TestRecoveryByAll: several instances recover the same takes at once, and give no unit
+// back twice.
+func TestRecoveryByAll(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		var instances []*instance
+		for range 3 {
+			instances = append(instances, s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline}))
+		}
+		sku := newSKU("all")
+		addStock(t, instances[0], sku, 100)
+		for n := range 40 {
+			if d := takeUnit(t, instances[0], sku); n%2 == 0 {
+				if err := record(t, instances[0], d); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		failed := make(chan error)
+		for _, i := range instances {
+			go func() { failed <- i.Sweep(t.Context()) }()
+		}
+		for range instances {
+			if err := wait(t, "a sweep", failed); err != nil {
+				t.Error(err)
+			}
+		}
+		sweep(t, instances[0])
+		s.checkBalance(t, instances[0].gate, sku, 20)
+	})
+}
+
+// TestYoungTakesAreLeft: recovery ignores takes before their deadline, because their
+// instance may still work on them.
+func TestYoungTakesAreLeft(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[:1], func(t *testing.T, s *shop) {
+		i := s.open(t, settings{strategy: "lua"})
+		sku := newSKU("young")
+		addStock(t, i, sku, 10)
+		d := takeUnit(t, i, sku)
+		sweep(t, i)
+		if err := record(t, i, d); err != nil {
+			t.Fatal(err)
+		}
+		i.End(t.Context(), d, ledger.Committed())
+		s.waitSettled(t, i.gate, sku)
+		s.checkBalance(t, i.gate, sku, 1)
+	})
+}
+
+// TestSlowTwin: an instance pauses between the take and the ledger until after the
+// deadline. It then finds its order void and takes again.
+func TestSlowTwin(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		for _, key := range []string{"", "k"} {
+			t.Run("key "+key, func(t *testing.T) {
+				paused := s.openHooked(t, settings{strategy: "lua"})
+				other := s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline})
+				sku := newSKU("slow")
+				addStock(t, other, sku, 1)
+				reached, proceed := paused.gate.taken.arm()
+				defer proceed()
+				answer := place(t.Context(), paused.instance, withKey(oneUnit(sku), key))
+				wait(t, "the take", reached)
+				sweep(t, other) // records a void order and gives the unit back
+				proceed()
+				r := wait(t, "the answer", answer)
+				if r.err != nil || r.replayed {
+					t.Fatalf("answered %+v, want a new order", r)
+				}
+				o, err := other.Order(t.Context(), r.order.ID)
+				if err != nil || o.Status != ledger.Pending {
+					t.Errorf("the accepted order is %+v, %v", o, err)
+				}
+				if key != "" {
+					again, replayed, err := other.Place(t.Context(), withKey(oneUnit(sku), key))
+					if err != nil || !replayed || again.ID != r.order.ID {
+						t.Errorf("replayed %v: %v, %v; want %v", replayed, again.ID, err, r.order.ID)
+					}
+				}
+				s.waitSettled(t, other.gate, sku)
+				s.checkBalance(t, other.gate, sku, 1)
+			})
+		}
+	})
+}
+
+// TestSlowTwinLosesUnit: as TestSlowTwin, but another buyer gets the unit that was given
+// back. The paused request is refused, and the unit is not sold twice.
+func TestSlowTwinLosesUnit(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		paused := s.openHooked(t, settings{strategy: "lua", noGuard: true})
+		other := s.open(t, settings{strategy: "lua", noGuard: true, takeDeadline: immediateDeadline})
+		sku := newSKU("lost-unit")
+		addStock(t, other, sku, 1)
+		reached, proceed := paused.gate.taken.arm()
+		defer proceed()
+		answer := place(t.Context(), paused.instance, withKey(oneUnit(sku), "k"))
+		wait(t, "the take", reached)
+		sweep(t, other)
+		mustPlace(t, other, oneUnit(sku))
+		proceed()
+		if r := wait(t, "the answer", answer); !errors.Is(r.err, stock.ErrSoldOut) {
+			t.Errorf("answered %+v, want sold out", r)
+		}
+		s.waitSettled(t, other.gate, sku)
+		s.checkBalance(t, other.gate, sku, 1)
+	})
+}
+
+// TestLostTakeAnswer: if the answer to a take is lost, its units are given back at once.
+func TestLostTakeAnswer(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.openHooked(t, settings{strategy: "lua"})
+		sku := newSKU("lost")
+		addStock(t, i.instance, sku, 1)
+		i.gate.loseTakes = 1
+		mustRefuse(t, i.instance, withKey(oneUnit(sku), "k"), stock.ErrBusy)
+		s.checkBalance(t, i.gate, sku, 0)
+		mustPlace(t, i.instance, withKey(oneUnit(sku), "k"))
+	})
+}
+
+// TestLostSettles: recovery repeats settles that failed. Their orders stay accepted.
+func TestLostSettles(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.openHooked(t, settings{strategy: "lua", takeDeadline: immediateDeadline})
+		sku := newSKU("settles")
+		addStock(t, i.instance, sku, 5)
+		i.gate.set(&i.gate.noSettle, true)
+		for range 3 {
+			mustPlace(t, i.instance, oneUnit(sku))
+		}
+		eventually(t, "the settles fail", func() bool {
+			i.gate.mu.Lock()
+			defer i.gate.mu.Unlock()
+			return i.gate.unsettled == 3
+		})
+		i.gate.set(&i.gate.noSettle, false)
+		level, err := i.gate.Level(t.Context(), sku)
+		if err != nil || level[0].InFlight != 3 {
+			t.Fatalf("%+v, %v; want 3 units in flight", level, err)
+		}
+		sweep(t, i.instance)
+		s.checkBalance(t, i.gate, sku, 3)
+	})
+}
+
+// TestRecoveriesAreCounted: a try that does not recover a take is not counted.
+func TestRecoveriesAreCounted(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, sqliteURL(t))
+	stuck := newSKU("stuck")
+	i := s.openStuck(t, stuck)
+	addStock(t, i, stuck, 1)
+	takeUnit(t, i, stuck)
+	for range 3 {
+		if err := i.Sweep(t.Context()); !errors.Is(err, errSKUAway) {
+			t.Errorf("the sweep returned %v, want %v", err, errSKUAway)
+		}
+	}
+	families, err := i.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == "holdfast_recoveries_total" {
+			t.Errorf("counted %v, want no recovery", family)
+		}
+	}
+}
+
+// TestOneBadSKU: an error of one SKU does not keep a sweep from the others.
+func TestOneBadSKU(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		var gate *partlyFailingGate
+		i := s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline, change: func(built *strategy.Strategy) {
+			gate = &partlyFailingGate{Gate: built.Gate}
+			built.Gate = gate
+		}})
+		bad, good := stock.SKU("a-"+uuid.NewString()[:8]), stock.SKU("b-"+uuid.NewString()[:8])
+		addStock(t, i, bad, 5)
+		addStock(t, i, good, 5)
+		takeUnit(t, i, good)
+		gate.bad, gate.all = bad, true
+		for _, sku := range []stock.SKU{bad, good} { // the gate does not get these additions
+			if _, _, err := i.ledger.Set(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 6}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		gate.all = false
+		if err := i.Sweep(t.Context()); !errors.Is(err, errSKUAway) {
+			t.Errorf("the sweep returned %v, want %v", err, errSKUAway)
+		}
+		s.checkBalance(t, i.gate, good, 0)
+	})
+}
+
+// TestOpenTakesAreEnded: a take that could not be given back at once is given back as
+// soon as the gate answers, long before its deadline.
+func TestOpenTakesAreEnded(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, sqliteURL(t))
+	i := s.openHooked(t, settings{strategy: "lua"})
+	sku := newSKU("open")
+	addStock(t, i.instance, sku, 1)
+	i.gate.loseTakes = 1
+	i.gate.set(&i.gate.noGive, true)
+	mustRefuse(t, i.instance, oneUnit(sku), stock.ErrUnavailable)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { i.Run(ctx) })
+	i.gate.set(&i.gate.noGive, false)
+	start := time.Now()
+	eventually(t, "the unit is back", func() bool {
+		levels, err := i.gate.Level(t.Context(), sku)
+		return err == nil && levels[0].Available == 1 && levels[0].InFlight == 0
+	})
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("the unit was back after %v, want at most 10 s", took)
+	}
+}
+
+// TestUnreadableRecord: a record in flight that cannot be parsed does not keep other takes
+// from recovery.
+func TestUnreadableRecord(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, sqliteURL(t))
+	i := s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline})
+	sku, nowhere := newSKU("record"), newSKU("nowhere")
+	addStock(t, i, sku, 5)
+	row, err := i.ledger.Row(t.Context(), sku)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flight := "holdfast:{" + s.ledgerID.String() + "}:flight"
+	for _, field := range []string{string(sku) + " x", string(nowhere) + " x", "x"} {
+		for _, record := range []string{"nonsense", fmt.Sprintf("x 1 %d 1", row.Epoch), fmt.Sprintf("%s 1 %d 1 b %s=1", uuid.New(), row.Epoch, sku)} {
+			t.Run(field+"/"+record, func(t *testing.T) {
+				for n := range 20 { // at least one is listed before the valid record
+					if err := s.redis.HSet(t.Context(), flight, field+strconv.Itoa(n), record).Err(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				takeUnit(t, i, sku)
+				for range 2 {
+					_ = i.Sweep(t.Context()) // it may return an error
+				}
+				levels, err := i.gate.Level(t.Context(), sku)
+				if err != nil || levels[0].InFlight != 0 || levels[0].Available != 5 {
+					t.Errorf("%+v, %v", levels, err)
+				}
+				if err := s.redis.Del(t.Context(), flight).Err(); err != nil {
+					t.Fatal(err)
+				}
+				if levels[0].InFlight != 0 {
+					s.emptyGate(t)
+					_ = i.Sweep(t.Context())
+				}
+			})
+		}
+	}
+}
+
+// maxRecoveries is the bound of the takes that recovery lists at once.
+const maxRecoveries = 200
+
+// TestManyStuckTakes: many takes that cannot be ended do not keep the takes of another SKU
+// from recovery.
+func TestManyStuckTakes(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, sqliteURL(t))
+	stuck, other := newSKU("stuck"), newSKU("other")
+	i := s.openStuck(t, stuck)
+	addStock(t, i, stuck, 5*maxRecoveries)
+	addStock(t, i, other, 5)
+	for range 4*maxRecoveries + 1 {
+		takeUnit(t, i, stuck)
+	}
+	for range 5 { // several, because one may be listed first by chance
+		takeUnit(t, i, other)
+	}
+	if err := i.Sweep(t.Context()); !errors.Is(err, errSKUAway) {
+		t.Errorf("the sweep returned %v, want %v", err, errSKUAway)
+	}
+	s.checkBalance(t, i.gate, other, 0)
+}

@@ -1,0 +1,250 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+)
+
+// TestEmptiedGate: after Redis has lost its data, the next order refills the gate from the
+// ledger.
+func TestEmptiedGate(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		for _, name := range []string{"lua", "none", "mutex"} {
+			t.Run(name, func(t *testing.T) {
+				i := s.open(t, settings{strategy: name})
+				sku := newSKU("emptied")
+				addStock(t, i, sku, 3)
+				first := mustPlace(t, i, withKey(oneUnit(sku), string(sku)))
+				s.waitSettled(t, i.gate, sku)
+				s.emptyGate(t)
+				if o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), string(sku))); err != nil || !replayed || o.ID != first.ID {
+					t.Errorf("a replay after the loss: order %v, replayed %v, %v; want order %v", o.ID, replayed, err, first.ID)
+				}
+				s.waitSettled(t, i.gate, sku)
+				s.emptyGate(t)
+				mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 2}))
+				mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
+				s.waitSettled(t, i.gate, sku)
+				s.checkBalance(t, i.gate, sku, 3)
+				i.Close()
+			})
+		}
+	})
+}
+
+// TestTakeOutlivesRefill: a take from before a loss of Redis cannot commit after the
+// refill, which did not count its units. The request takes again.
+func TestTakeOutlivesRefill(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		for _, left := range []int64{1, 2} { // units left for two buyers
+			paused := s.openHooked(t, settings{strategy: "lua", noGuard: true})
+			other := s.open(t, settings{strategy: "lua", noGuard: true})
+			sku := newSKU("outlives")
+			addStock(t, other, sku, left)
+			reached, proceed := paused.gate.taken.arm()
+			defer proceed()
+			answer := place(t.Context(), paused.instance, oneUnit(sku))
+			wait(t, "the take", reached)
+			s.emptyGate(t)
+			mustPlace(t, other, oneUnit(sku)) // refills
+			proceed()
+			r := wait(t, "the answer", answer)
+			switch {
+			case left == 1 && !errors.Is(r.err, stock.ErrSoldOut):
+				t.Errorf("answered %+v, want sold out: the other request has the only unit", r)
+			case left == 2 && r.err != nil:
+				t.Errorf("answered %v, but a unit was left", r.err)
+			}
+			s.waitSettled(t, other.gate, sku)
+			s.checkBalance(t, other.gate, sku, left)
+		}
+	})
+}
+
+// TestTakeOutlivesRefillOfAll: as TestTakeOutlivesRefill, but no count is empty. A Redis
+// with another run ID is refilled in any case.
+func TestTakeOutlivesRefillOfAll(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		paused := s.openHooked(t, settings{strategy: "lua", noGuard: true})
+		other := s.open(t, settings{strategy: "lua", noGuard: true})
+		sku := newSKU("all")
+		addStock(t, other, sku, 1)
+		reached, proceed := paused.gate.taken.arm()
+		defer proceed()
+		answer := place(t.Context(), paused.instance, oneUnit(sku))
+		wait(t, "the take", reached)
+		other.StoreChanged()
+		mustPlace(t, other, oneUnit(sku))
+		proceed()
+		if r := wait(t, "the answer", answer); !errors.Is(r.err, stock.ErrSoldOut) {
+			t.Errorf("answered %+v, want sold out", r)
+		}
+		s.waitSettled(t, other.gate, sku)
+		s.checkBalance(t, other.gate, sku, 1)
+	})
+}
+
+// TestCommitBeforeRefill: the refill waits for a transaction that has locked the stock
+// row, and counts the units it cut.
+func TestCommitBeforeRefill(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, servers, func(t *testing.T, s *shop) {
+		paused := s.openHooked(t, settings{strategy: "lua", noGuard: true})
+		other := s.open(t, settings{strategy: "lua", noGuard: true})
+		sku := newSKU("before")
+		addStock(t, other, sku, 2)
+		reached, proceed := paused.cutter.after.arm()
+		defer proceed()
+		first := place(t.Context(), paused.instance, oneUnit(sku))
+		wait(t, "the open transaction", reached)
+		s.emptyGate(t)
+		second := place(t.Context(), other, oneUnit(sku))
+		eventually(t, "the refill waits for the row", func() bool { return s.waiting(t) > 0 })
+		proceed()
+		for _, answer := range []<-chan reply{first, second} {
+			if r := wait(t, "an answer", answer); r.err != nil {
+				t.Error(r.err)
+			}
+		}
+		mustRefuse(t, other, oneUnit(sku), stock.ErrSoldOut)
+		s.waitSettled(t, other.gate, sku)
+		s.checkBalance(t, other.gate, sku, 2)
+	})
+}
+
+// TestGuardRefusal: the gate admits a unit that the ledger does not have. The order is
+// refused, and the gate is refilled.
+func TestGuardRefusal(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.open(t, settings{strategy: "lua"})
+		sku := newSKU("refused")
+		addStock(t, i, sku, 1)
+		row, err := i.ledger.Row(t.Context(), sku)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// An addition without a commit in the ledger makes the gate count too many.
+		if err := i.gate.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: row.Epoch, Number: 1, Delta: 5}); err != nil {
+			t.Fatal(err)
+		}
+		mustPlace(t, i, oneUnit(sku))
+		mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
+		s.waitSettled(t, i.gate, sku)
+		s.checkBalance(t, i.gate, sku, 1) // refilled
+	})
+}
+
+// TestDrift: a gate's count differs from the ledger's while nothing is in flight. The
+// second sweep that finds the difference corrects it.
+func TestDrift(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		for _, delta := range []int64{5, -2} {
+			i := s.open(t, settings{strategy: "lua", noGuard: true})
+			sku := newSKU("drift")
+			addStock(t, i, sku, 3)
+			row, err := i.ledger.Row(t.Context(), sku)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := i.gate.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: row.Epoch, Number: 1, Delta: delta}); err != nil {
+				t.Fatal(err)
+			}
+			sweep(t, i)
+			sweep(t, i)
+			s.checkBalance(t, i.gate, sku, 0)
+		}
+	})
+}
+
+// TestFillFails: a sweep that cannot fill a count returns the error.
+func TestFillFails(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, sqliteURL(t))
+	i := s.open(t, settings{strategy: "lua", change: func(built *strategy.Strategy) { built.Gate = noFillGate{built.Gate} }})
+	sku := newSKU("unfilled")
+	_, _, _ = i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 1}) // creates the row; the gate cannot show its count
+	if err := i.Sweep(t.Context()); !errors.Is(err, errSKUAway) {
+		t.Errorf("the sweep returned %v, want %v", err, errSKUAway)
+	}
+	mustRefuse(t, i, oneUnit(sku), stock.ErrBusy)
+}
+
+// TestFlightWithoutRecords: units in flight without a record return to the gate once
+// the counts have not changed between sweeps. Units with a record stay in flight.
+func TestFlightWithoutRecords(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		for _, name := range []string{"lua", "none", "segment"} {
+			i := s.open(t, settings{strategy: name})
+			lost, kept := newSKU("lost"), newSKU("kept")
+			addStock(t, i, lost, 5)
+			addStock(t, i, kept, 5)
+			takeUnit(t, i, lost)
+			takeUnit(t, i, kept)
+			flight := "holdfast:{" + s.ledgerID.String() + "}:flight"
+			fields, err := s.redis.HKeys(t.Context(), flight).Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, field := range fields {
+				if len(field) > len(lost) && field[:len(lost)] == string(lost) {
+					if err := s.redis.HDel(t.Context(), flight, field).Err(); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			for range 3 {
+				sweep(t, i)
+			}
+			levels, err := i.gate.Level(t.Context(), lost, kept)
+			if err != nil || levels[0].InFlight != 0 || levels[0].Available != 5 || levels[1].InFlight != 1 {
+				t.Errorf("%s: %+v, %v", name, levels, err)
+			}
+			i.Close()
+		}
+	})
+}
+
+// TestUnreadableCount: a count that is not a number is refilled.
+func TestUnreadableCount(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, sqliteURL(t))
+	for _, name := range []string{"lua", "lock"} {
+		i := s.open(t, settings{strategy: name})
+		sku := newSKU("unreadable")
+		addStock(t, i, sku, 2)
+		if err := s.redis.HSet(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(sku), "nonsense").Err(); err != nil {
+			t.Fatal(err)
+		}
+		mustPlace(t, i, oneUnit(sku))
+		s.waitSettled(t, i.gate, sku)
+		s.checkBalance(t, i.gate, sku, 1)
+	}
+}
+
+// TestManyLinesAfterAFlush: an order of the maximum number of SKUs is placed although Redis
+// has lost all counts, and although another strategy has just taken the stock over.
+func TestManyLinesAfterAFlush(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, sqliteURL(t))
+	i := s.open(t, settings{strategy: "lua"})
+	var lines []stock.Line
+	for n := range stock.MaxLines {
+		sku := newSKU(fmt.Sprintf("line-%02d", n))
+		addStock(t, i, sku, 5)
+		lines = append(lines, stock.Line{SKU: sku, Quantity: 1})
+	}
+	s.emptyGate(t)
+	mustPlace(t, i, request(lines...))
+	mustPlace(t, s.open(t, settings{strategy: "merged"}), request(lines...))
+	mustPlace(t, s.open(t, settings{strategy: "segment"}), request(lines...))
+}

@@ -1,0 +1,207 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+)
+
+const (
+	clients   = 32  // concurrent buyers of a sale
+	saleUnits = 200 // units for sale
+)
+
+// sellOut lets clients buy one unit after another, each until it is answered sold out,
+// and returns the IDs of the accepted orders. The sale also ends once more orders are
+// accepted than there are units, because then the fault is certain. The clients use the
+// instances in turn. Answers other than accepted, sold out and busy fail the test.
+func sellOut(t *testing.T, instances []*instance, sku stock.SKU, units int64) (accepted []uuid.UUID) {
+	t.Helper()
+	var (
+		mu   sync.Mutex
+		all  sync.WaitGroup
+		sold atomic.Int64
+	)
+	for n := range clients {
+		i := instances[n%len(instances)]
+		r := order.Request{Buyer: fmt.Sprintf("buyer-%d", n)}
+		all.Go(func() {
+			for sold.Load() <= units {
+				r.Lines = []stock.Line{{SKU: sku, Quantity: 1}}
+				o, _, err := i.Place(t.Context(), r)
+				switch {
+				case err == nil:
+					sold.Add(1)
+					mu.Lock()
+					accepted = append(accepted, o.ID)
+					mu.Unlock()
+				case errors.Is(err, stock.ErrSoldOut):
+					return
+				case errors.Is(err, stock.ErrBusy):
+					time.Sleep(rand.N(5 * time.Millisecond))
+				default:
+					t.Errorf("a client was answered %v", err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	return accepted
+}
+
+// saleFault compares the counts with the accepted orders after the SKU has sold out, and
+// describes the first difference. It is empty if there is none.
+func (s *shop) saleFault(t *testing.T, i *instance, sku stock.SKU, accepted []uuid.UUID) string {
+	t.Helper()
+	if b := s.ledgerCounts(t, sku); b.oversold() > 0 {
+		return fmt.Sprintf("oversold %d of %d units", b.oversold(), b.total)
+	}
+	for _, id := range accepted {
+		if _, err := i.Order(t.Context(), id); err != nil {
+			return fmt.Sprintf("an accepted order is not found: %v", err)
+		}
+	}
+	s.waitSettled(t, i.gate, sku)
+	if fault := s.imbalance(t, i.gate, sku); fault != "" {
+		return fault
+	}
+	if b := s.ledgerCounts(t, sku); b.sold != b.total || int64(len(accepted)) != b.sold {
+		return fmt.Sprintf("%d orders accepted, %d of %d units sold", len(accepted), b.sold, b.total)
+	}
+	return ""
+}
+
+// TestRush: with a sound strategy, two instances sell exactly the units there are. The
+// same check finds the other strategies at fault.
+func TestRush(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		for _, spec := range strategy.Table() {
+			t.Run(spec.Name, func(t *testing.T) {
+				instances := make([]*instance, 2)
+				for n := range instances {
+					instances[n] = s.open(t, settings{strategy: spec.Name, noGuard: true})
+					defer instances[n].Close()
+				}
+				sales := 1
+				if !spec.Sound {
+					sales = 10 // one sale may happen to have no fault
+				}
+				var fault string
+				for sale := 0; sale < sales && fault == ""; sale++ {
+					sku := newSKU("rush")
+					addStock(t, instances[0], sku, saleUnits)
+					fault = s.saleFault(t, instances[1], sku, sellOut(t, instances, sku, saleUnits))
+				}
+				if (fault == "") != spec.Sound {
+					t.Errorf("sound: %v, but the fault after %d sales is %q", spec.Sound, sales, fault)
+				}
+			})
+		}
+	})
+}
+
+// TestRushUnderGuard: with the guard, a gate that oversells does not oversell the ledger.
+func TestRushUnderGuard(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, servers, func(t *testing.T, s *shop) {
+		for _, name := range []string{"none", "mutex"} {
+			t.Run(name, func(t *testing.T) {
+				a, b := s.open(t, settings{strategy: name}), s.open(t, settings{strategy: name})
+				defer a.Close()
+				defer b.Close()
+				sku := newSKU("guarded")
+				addStock(t, a, sku, saleUnits)
+				sellOut(t, []*instance{a, b}, sku, saleUnits)
+				if counts := s.ledgerCounts(t, sku); counts.oversold() > 0 || counts.available < 0 {
+					t.Errorf("%+v", counts)
+				}
+			})
+		}
+	})
+}
+
+// TestMutexAlone: the process mutex is correct with a single instance.
+func TestMutexAlone(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[:1], func(t *testing.T, s *shop) {
+		i := s.open(t, settings{strategy: "mutex", noGuard: true})
+		sku := newSKU("alone")
+		addStock(t, i, sku, saleUnits)
+		if fault := s.saleFault(t, i, sku, sellOut(t, []*instance{i}, sku, saleUnits)); fault != "" {
+			t.Error(fault)
+		}
+	})
+}
+
+// TestRushOfLines: clients order several lines in different sequences while the stock
+// grows and shrinks. Every order is accepted with all its lines, and the counts add up.
+func TestRushOfLines(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		for _, spec := range strategy.Table() {
+			if !spec.Sound {
+				continue
+			}
+			t.Run(spec.Name, func(t *testing.T) {
+				a, b := s.open(t, settings{strategy: spec.Name}), s.open(t, settings{strategy: spec.Name})
+				defer a.Close()
+				defer b.Close()
+				skus := []stock.SKU{newSKU("x"), newSKU("y"), newSKU("z")}
+				for _, sku := range skus {
+					addStock(t, a, sku, 60)
+				}
+				var (
+					all   sync.WaitGroup
+					units [3]atomic.Int64
+				)
+				for n := range 12 {
+					i := []*instance{a, b}[n%2]
+					all.Go(func() {
+						for turn := range 12 {
+							first, next := (n+turn)%3, (n+turn+1)%3
+							_, _, err := i.Place(t.Context(), request(
+								stock.Line{SKU: skus[first], Quantity: 1}, stock.Line{SKU: skus[next], Quantity: 2}))
+							switch {
+							case err == nil:
+								units[first].Add(1)
+								units[next].Add(2)
+							case !errors.Is(err, stock.ErrSoldOut) && !errors.Is(err, stock.ErrBusy):
+								t.Errorf("a client was answered %v", err)
+							}
+						}
+					})
+				}
+				all.Go(func() {
+					for turn := range 6 {
+						for _, sku := range skus {
+							_, _, err := b.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: int64(60 + 20*(turn%3))})
+							if err != nil && !errors.Is(err, stock.ErrBelowSold) && !errors.Is(err, stock.ErrBusy) {
+								t.Errorf("the administrator was answered %v", err)
+							}
+						}
+					}
+				})
+				all.Wait()
+				for n, sku := range skus {
+					s.waitSettled(t, a.gate, sku)
+					if err := a.Sweep(t.Context()); err != nil {
+						t.Error(err)
+					}
+					s.checkBalance(t, a.gate, sku, units[n].Load())
+				}
+			})
+		}
+	})
+}

@@ -1,0 +1,506 @@
+package protocol
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/admin"
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/reconcile"
+	"github.com/holdfast-stock/holdfast/internal/service"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	store.LogRedis(slog.New(slog.DiscardHandler))
+	runMoreInParallel()
+	os.Exit(testenv.Main(m))
+}
+
+// runMoreInParallel doubles the default of -parallel. Much of the time, these tests wait
+// for servers, locks and leases.
+func runMoreInParallel() {
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		if err := parallel.Value.Set(strconv.Itoa(2 * runtime.GOMAXPROCS(0))); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// database is a kind of database that a ledger can use.
+type database struct {
+	name string
+	url  func(testenv.T) string
+}
+
+// servers are the databases behind a network connection. databases also has SQLite.
+var (
+	servers   = []database{{"MariaDB", testenv.MariaDB}, {"PostgreSQL", testenv.Postgres}}
+	databases = append(servers[:2:2], database{"SQLite", sqliteURL})
+)
+
+// sqliteURL returns the URL of a new SQLite file. Like the shared test servers, SQLite
+// does not wait for the disk: no test of this package cuts the power.
+func sqliteURL(t testenv.T) string {
+	t.Helper()
+	return testenv.SQLite(t) + "?_pragma=synchronous(off)"
+}
+
+// eachDatabase runs the test on each of the databases in parallel, with a new ledger.
+func eachDatabase(t *testing.T, among []database, test func(t *testing.T, s *shop)) {
+	t.Helper()
+	for _, d := range among {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newShop(t, d.url(t)))
+		})
+	}
+}
+
+// shop is one ledger and one Redis that any number of instances share.
+type shop struct {
+	url      string
+	sql      *store.SQL
+	redis    redis.UniversalClient
+	ledgerID uuid.UUID
+}
+
+func newShop(t *testing.T, dbURL string) *shop {
+	t.Helper()
+	return newShopOn(t, dbURL, testenv.Redis(t))
+}
+
+func newShopOn(t *testing.T, dbURL, redisURL string) *shop {
+	t.Helper()
+	s := &shop{url: dbURL, sql: openSQL(t, dbURL)}
+	var err error
+	if err := s.sql.MigrateUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s.ledgerID, err = s.sql.LedgerID(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s.redis, err = store.OpenRedis(t.Context(), redisURL); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.emptyGate(t)
+		_ = s.redis.Close()
+	})
+	return s
+}
+
+func openSQL(t *testing.T, dbURL string) *store.SQL {
+	t.Helper()
+	sql, err := store.OpenSQL(t.Context(), dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sql.Close() })
+	return sql
+}
+
+// emptyGate deletes all keys of this ledger from Redis.
+func (s *shop) emptyGate(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	keys := s.redis.Scan(ctx, 0, "holdfast:{"+s.ledgerID.String()+"*", 1000).Iterator()
+	for keys.Next(ctx) {
+		if err := s.redis.Del(ctx, keys.Val()).Err(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := keys.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// instance is an instance of the service, and the parts of it that tests call.
+type instance struct {
+	*order.Service
+	*admin.Admin
+	*reconcile.Reconciler
+	gate     stock.Gate // nil if there is none
+	ledger   *ledger.Ledger
+	strategy string
+	registry *prometheus.Registry
+	closed   sync.Once
+	close    func() // closes the instance
+	stop     func() // closes its gate and locks
+}
+
+// Close finishes the orders under way and closes the instance. It may be called again.
+func (i *instance) Close() {
+	i.closed.Do(func() {
+		i.close()
+		i.stop()
+	})
+}
+
+// queued returns the number of orders that wait for a group of the ledger.
+func (i *instance) queued(t *testing.T) int {
+	t.Helper()
+	families, err := i.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == "holdfast_ledger_queue_orders" {
+			return int(family.GetMetric()[0].GetGauge().GetValue())
+		}
+	}
+	t.Fatal("the metric holdfast_ledger_queue_orders is missing")
+	return 0
+}
+
+// settings configure an instance. The zero value of a field is the default.
+type settings struct {
+	strategy     string
+	noGuard      bool
+	segments     int
+	takeDeadline time.Duration
+	db           func() *sqltx.DB           // opens the ledger; nil for the connections of the shop
+	change       func(s *strategy.Strategy) // replaces the gate or the cutter
+}
+
+// open starts an instance. The end of the test closes it.
+func (s *shop) open(t *testing.T, set settings) *instance {
+	t.Helper()
+	spec, ok := strategy.Find(set.strategy)
+	if !ok {
+		t.Fatalf("unknown strategy %q", set.strategy)
+	}
+	if set.takeDeadline == 0 {
+		set.takeDeadline = time.Minute
+	}
+	if set.db == nil {
+		set.db = s.sql.Ledger
+	}
+	locker := redislock.New(s.redis, redislock.Options{})
+	built, closeGate := spec.Build(strategy.Backends{
+		Redis: s.redis, LedgerID: s.ledgerID, Guard: !set.noGuard,
+		Locker: locker, LockName: "redis", Fence: true, Segments: cmp.Or(set.segments, 3),
+	})
+	stop := func() {
+		closeGate()
+		_ = locker.Close()
+	}
+	if set.change != nil {
+		set.change(&built)
+	}
+	i := s.assemble(set.db(), built, set.takeDeadline)
+	i.stop = stop
+	t.Cleanup(i.Close)
+	if err := i.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// assemble builds an instance from its strategy, as the service does.
+func (s *shop) assemble(db *sqltx.DB, built strategy.Strategy, takeDeadline time.Duration) *instance {
+	i := &instance{gate: built.Gate, strategy: built.Name, registry: prometheus.NewRegistry()}
+	parts := service.New(db, s.ledgerID, built, service.Options{
+		TakeDeadline: takeDeadline, Log: slog.New(slog.DiscardHandler), Metrics: i.registry,
+	})
+	i.Service, i.Admin, i.Reconciler, i.ledger, i.close = parts.Orders, parts.Stock, parts.Reconciler, parts.Ledger, parts.Close
+	return i
+}
+
+// addStock sets the total of a product.
+func addStock(t *testing.T, s *instance, sku stock.SKU, units int64) {
+	t.Helper()
+	if _, _, err := s.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: units}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// oneUnit returns a request for one unit.
+func oneUnit(sku stock.SKU) order.Request { return request(stock.Line{SKU: sku, Quantity: 1}) }
+
+// request returns a request for these lines, without a key.
+func request(lines ...stock.Line) order.Request { return order.Request{Buyer: "buyer-1", Lines: lines} }
+
+// withKey returns the request with an idempotency key.
+func withKey(r order.Request, key string) order.Request {
+	r.Key = key
+	return r
+}
+
+// mustPlace places an order. It must be accepted, and must not be a replay.
+func mustPlace(t *testing.T, s *instance, r order.Request) order.Order {
+	t.Helper()
+	o, replayed, err := s.Place(t.Context(), r)
+	if err != nil || replayed {
+		t.Fatalf("placing %v: replayed %v, %v", r.Lines, replayed, err)
+	}
+	return o
+}
+
+// mustRefuse places an order. It must be refused for the reason.
+func mustRefuse(t *testing.T, s *instance, r order.Request, reason error) {
+	t.Helper()
+	o, _, err := s.Place(t.Context(), r)
+	if !errors.Is(err, reason) {
+		t.Fatalf("placing %v answered %v and %v, want %q", r.Lines, o.ID, err, reason)
+	}
+}
+
+// ledgerCounts are the total and available units of a SKU in the ledger, and the units
+// of its live orders.
+type ledgerCounts struct{ total, available, sold int64 }
+
+// ledgerCounts reads the counts of the SKU without the service.
+func (s *shop) ledgerCounts(t *testing.T, sku stock.SKU) (b ledgerCounts) {
+	t.Helper()
+	db := s.sql.DB()
+	if err := db.Raw("SELECT total, available FROM stock WHERE sku = ?", string(sku)).Row().Scan(&b.total, &b.available); err != nil {
+		t.Fatal(err)
+	}
+	const sold = `SELECT COALESCE(SUM(quantity), 0) FROM order_lines
+		WHERE sku = ? AND order_id IN (SELECT id FROM orders WHERE status IN ('pending', 'paid'))`
+	if err := db.Raw(sold, string(sku)).Row().Scan(&b.sold); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// oversold returns the number of units sold beyond the total.
+func (b ledgerCounts) oversold() int64 { return max(0, b.sold-b.total) }
+
+// checkBalance checks that the SKU's counts add up in the ledger and at the gate, that
+// nothing is in flight, and that the number of units sold is right. gate may be nil.
+func (s *shop) checkBalance(t *testing.T, gate stock.Gate, sku stock.SKU, sold int64) {
+	t.Helper()
+	if fault := s.imbalance(t, gate, sku); fault != "" {
+		t.Error(fault)
+	}
+	if b := s.ledgerCounts(t, sku); b.sold != sold {
+		t.Errorf("%s: sold %d, want %d", sku, b.sold, sold)
+	}
+}
+
+// imbalance describes why the SKU's counts do not add up. It is empty if they do.
+func (s *shop) imbalance(t *testing.T, gate stock.Gate, sku stock.SKU) string {
+	t.Helper()
+	b := s.ledgerCounts(t, sku)
+	switch {
+	case b.oversold() > 0:
+		return fmt.Sprintf("%s: oversold %d units: %+v", sku, b.oversold(), b)
+	case b.available+b.sold != b.total:
+		return fmt.Sprintf("%s: the ledger's counts do not add up: %+v", sku, b)
+	case gate == nil:
+		return ""
+	}
+	levels, err := gate.Level(t.Context(), sku)
+	switch {
+	case err != nil:
+		return err.Error()
+	case levels[0].InFlight != 0:
+		return fmt.Sprintf("%s: units are still in flight: %+v", sku, levels[0])
+	case levels[0].Available != b.available:
+		return fmt.Sprintf("%s: the gate has %+v, the ledger %+v", sku, levels[0], b)
+	}
+	return ""
+}
+
+// waitSettled waits until no unit of the SKU is in flight. Settles are sent after the
+// answer. gate may be nil.
+func (s *shop) waitSettled(t *testing.T, gate stock.Gate, sku stock.SKU) {
+	t.Helper()
+	if gate == nil {
+		return
+	}
+	eventually(t, "nothing is in flight", func() bool {
+		levels, err := gate.Level(t.Context(), sku)
+		return err == nil && levels[0].InFlight == 0
+	})
+}
+
+// eventually waits until the condition holds, at most 20 s.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("after 20 s, still waiting until %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// reply holds the results of Place.
+type reply struct {
+	order    order.Order
+	replayed bool
+	err      error
+}
+
+// place places an order in a goroutine and sends the reply to the channel.
+func place(ctx context.Context, s *instance, r order.Request) <-chan reply {
+	answer := make(chan reply, 1)
+	go func() {
+		o, replayed, err := s.Place(ctx, r)
+		answer <- reply{o, replayed, err}
+	}()
+	return answer
+}
+
+// wait receives from the channel, or waits until it is closed, for at most 20 s.
+func wait[T any](t *testing.T, what string, from <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-from:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("after 20 s, still waiting for %s", what)
+	}
+	return v
+}
+
+// lockStockRow locks the SKU's stock row until unlock is called.
+func (s *shop) lockStockRow(t *testing.T, sku stock.SKU) (unlock func()) {
+	t.Helper()
+	tx := s.sql.DB().WithContext(context.WithoutCancel(t.Context())).Begin()
+	lock := func() error {
+		var locked string
+		return tx.Raw("SELECT sku FROM stock WHERE sku = ? FOR UPDATE", string(sku)).Row().Scan(&locked)
+	}
+	if err := lock(); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var holding sync.WaitGroup
+	holding.Go(func() { // the server ends a transaction that stays idle
+		for {
+			select {
+			case <-stop:
+				tx.Rollback()
+				return
+			case <-time.After(300 * time.Millisecond):
+				if err := lock(); err != nil {
+					t.Errorf("the lock was lost: %v", err)
+				}
+			}
+		}
+	})
+	return sync.OnceFunc(func() {
+		close(stop)
+		holding.Wait()
+	})
+}
+
+// rowLockWait is how long a session waits for a row lock.
+const rowLockWait = 3 * time.Second
+
+// waiting returns the number of sessions of the database that wait for a lock.
+func (s *shop) waiting(t *testing.T) (n int) {
+	t.Helper()
+	query := "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())"
+	if s.sql.Dialect() == "mysql" {
+		// MariaDB's table of lock waits is a cached snapshot, and frequent reads keep
+		// the server from refreshing it. In these tests only a lock makes a statement
+		// run for 50 ms.
+		query = `SELECT count(*) FROM information_schema.processlist
+			WHERE db = database() AND id <> connection_id() AND command IN ('Query', 'Execute') AND time_ms > 50`
+	}
+	if err := s.sql.DB().Raw(query).Row().Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// immediateDeadline is a take deadline that has always passed.
+const immediateDeadline = time.Nanosecond
+
+// takeUnit takes a unit at the gate and leaves it in flight, as an instance does that is
+// killed between the gate and the ledger.
+func takeUnit(t *testing.T, i *instance, sku stock.SKU) stock.Take {
+	t.Helper()
+	take, err := i.gate.Take(t.Context(), stock.Deduction{
+		OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "b", Lines: []stock.Line{{SKU: sku, Quantity: 1}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return take
+}
+
+// record commits the order of the take.
+func record(t *testing.T, i *instance, take stock.Take) error {
+	t.Helper()
+	if _, o := i.ledger.Record(t.Context(), take); !o.Committed() {
+		return o.Reason()
+	}
+	return nil
+}
+
+// sweep runs a sweep that must succeed.
+func sweep(t *testing.T, i *instance) {
+	t.Helper()
+	if err := i.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eachStrategy runs the test for every strategy on every database. Strategies with a gate
+// run with the guard and without it.
+func eachStrategy(t *testing.T, test func(t *testing.T, s *shop, i *instance)) {
+	t.Helper()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		for _, spec := range strategy.Table() {
+			guards := []bool{true}
+			if spec.HasGate() {
+				guards = append(guards, false)
+			}
+			for _, guard := range guards {
+				name := spec.Name
+				if !guard {
+					name += " unguarded"
+				}
+				t.Run(name, func(t *testing.T) {
+					i := s.open(t, settings{strategy: spec.Name, noGuard: !guard})
+					test(t, s, i)
+					i.Close() // the next strategy adopts the stock
+				})
+			}
+		}
+	})
+}
+
+// newSKU returns a SKU that no other test uses.
+func newSKU(name string) stock.SKU { return stock.SKU(name + "." + uuid.NewString()[:8]) }
+
+// sameOrder reports whether the orders are equal.
+func sameOrder(a, b order.Order) bool {
+	return a.ID == b.ID && a.Buyer == b.Buyer && a.Status == b.Status && a.Strategy == b.Strategy &&
+		a.CreatedAt.Equal(b.CreatedAt) && a.ExpiresAt.Equal(b.ExpiresAt) && sameLines(a.Lines, b.Lines)
+}
+
+// sameLines compares SKUs and quantities. A placed line also has its epoch, and a line
+// that was read does not.
+func sameLines(a, b []stock.Line) bool {
+	return slices.EqualFunc(a, b, func(x, y stock.Line) bool { return x.SKU == y.SKU && x.Quantity == y.Quantity })
+}

@@ -1,0 +1,35 @@
+package protocol
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+)
+
+// TestStartTogether checks that many instances can take over the stock at the same
+// moment: those that do not raise the generation wait until it is loaded.
+func TestStartTogether(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		s.open(t, settings{strategy: "merged"}) // the stock belongs to another layout
+		spec, _ := strategy.Find("lua")
+		begin := make(chan struct{})
+		var starts sync.WaitGroup
+		for range 40 {
+			built, closeGate := spec.Build(strategy.Backends{Redis: s.redis, LedgerID: s.ledgerID, Guard: true})
+			i := s.assemble(s.sql.Ledger(), built, time.Minute)
+			i.stop = closeGate
+			t.Cleanup(i.Close)
+			starts.Go(func() {
+				<-begin
+				if err := i.Start(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		close(begin)
+		starts.Wait()
+	})
+}

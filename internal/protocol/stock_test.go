@@ -1,0 +1,339 @@
+package protocol
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/admin"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// TestStock: stock grows and shrinks with every strategy.
+func TestStock(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, s *shop, i *instance) {
+		sku := newSKU("stock")
+		set := func(total int64) (admin.Stock, bool, error) {
+			return i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Coupon, Total: total})
+		}
+		expect := func(total, available int64, wantCreated bool) {
+			t.Helper()
+			st, created, err := set(total)
+			want := admin.Stock{SKU: sku, Kind: stock.Coupon, Total: total, Available: available, Sold: total - available}
+			if err != nil || created != wantCreated || st != want {
+				t.Errorf("setting %d: %+v, created %v, %v; want %+v", total, st, created, err, want)
+			}
+			if got, err := i.Stock(t.Context(), sku); err != nil || got != want {
+				t.Errorf("after setting %d: %+v, %v; want %+v", total, got, err, want)
+			}
+		}
+		if _, err := i.Stock(t.Context(), sku); !errors.Is(err, stock.ErrUnknownSKU) {
+			t.Errorf("a SKU without stock: %v", err)
+		}
+		expect(3, 3, true)
+		mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 3}))
+		mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
+		s.waitSettled(t, i.gate, sku)
+		expect(5, 2, false)
+		expect(5, 2, false)
+		mustPlace(t, i, oneUnit(sku))
+		s.waitSettled(t, i.gate, sku)
+		expect(4, 0, false)
+		if _, _, err := set(3); !errors.Is(err, stock.ErrBelowSold) {
+			t.Errorf("setting the total below the units sold: %v", err)
+		}
+		mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
+		if _, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 4}); !errors.Is(err, stock.ErrKindFixed) {
+			t.Errorf("changing the kind: %v", err)
+		}
+		expect(6, 2, false)
+		s.waitSettled(t, i.gate, sku) // the take of the shrink
+		audit, err := i.Audit(t.Context(), sku)
+		if err != nil || audit.Total != 6 || audit.Sold != 4 || audit.Oversold != 0 || audit.LedgerAvailable != 2 || audit.Drift != 0 {
+			t.Errorf("audit %+v, %v", audit, err)
+		}
+		if (audit.GateAvailable == nil) != (i.gate == nil) || (audit.GateInFlight == nil) != (i.gate == nil) {
+			t.Errorf("the audit must have gate counts exactly if there is a gate: %+v", audit)
+		}
+		if i.gate != nil && (*audit.GateAvailable != 2 || *audit.GateInFlight != 0) {
+			t.Errorf("the gate has %d, and %d in flight", *audit.GateAvailable, *audit.GateInFlight)
+		}
+		s.checkBalance(t, i.gate, sku, 4)
+	})
+}
+
+// TestListStock: the pages list every SKU once, in byte order.
+func TestListStock(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.open(t, settings{strategy: "lua"})
+		// In byte order: digits, capitals, small letters.
+		names := []stock.SKU{"0-9", "A.b", "B", "a", "a-b", "a.b", "a:b", "b_1"}
+		for n, name := range names {
+			addStock(t, i, name, int64(n))
+		}
+		var all []stock.SKU
+		var after stock.SKU
+		for range 10 {
+			page, next, err := i.ListStock(t.Context(), after, 3)
+			if err != nil || len(page) > 3 {
+				t.Fatalf("%d SKUs, %v", len(page), err)
+			}
+			for _, st := range page {
+				if want := int64(slices.Index(names, st.SKU)); st.Available != want || st.Total != want {
+					t.Errorf("%+v, want %d", st, want)
+				}
+				all = append(all, st.SKU)
+			}
+			if after = next; after == "" {
+				break
+			}
+		}
+		if !slices.Equal(all, names) {
+			t.Errorf("listed %v, want %v", all, names)
+		}
+	})
+}
+
+// TestAdditionOnce: an addition changes the gate's count once, even if it is delivered
+// several times or an instance is killed in between.
+func TestAdditionOnce(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		t.Run("not applied", func(t *testing.T) {
+			i := s.openHooked(t, settings{strategy: "lua"})
+			sku := newSKU("addition")
+			addStock(t, i.instance, sku, 1)
+			i.gate.set(&i.gate.noAdjust, true)
+			addStock(t, i.instance, sku, 4) // committed, but not delivered to the gate
+			mustPlace(t, i.instance, oneUnit(sku))
+			mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
+			i.gate.set(&i.gate.noAdjust, false)
+			sweep(t, i.instance)
+			mustPlace(t, i.instance, request(stock.Line{SKU: sku, Quantity: 3}))
+			mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
+			s.waitSettled(t, i.gate, sku)
+			s.checkBalance(t, i.gate, sku, 4)
+		})
+		t.Run("applied but still in the outbox", func(t *testing.T) {
+			i := s.openHooked(t, settings{strategy: "lua", noGuard: true})
+			sku := newSKU("addition")
+			addStock(t, i.instance, sku, 1)
+			i.gate.set(&i.gate.noAdjust, true)
+			addStock(t, i.instance, sku, 4)
+			i.gate.set(&i.gate.noAdjust, false)
+			changes, _, err := i.ledger.Changes(t.Context(), sku, stock.Change{})
+			if err != nil || len(changes) != 1 {
+				t.Fatal(changes, err)
+			}
+			for range 2 {
+				if err := i.gate.Adjust(t.Context(), changes[0]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			sweep(t, i.instance)
+			sweep(t, i.instance)
+			s.checkBalance(t, i.gate, sku, 0)
+			if changes, _, err := i.ledger.Changes(t.Context(), sku, stock.Change{}); err != nil || len(changes) != 0 {
+				t.Errorf("the outbox has %v, %v; want it empty", changes, err)
+			}
+		})
+		t.Run("overtaken by a refill", func(t *testing.T) {
+			i := s.openHooked(t, settings{strategy: "lua", noGuard: true})
+			sku := newSKU("addition")
+			addStock(t, i.instance, sku, 1)
+			i.gate.set(&i.gate.noAdjust, true)
+			addStock(t, i.instance, sku, 4)
+			i.gate.set(&i.gate.noAdjust, false)
+			changes, _, err := i.ledger.Changes(t.Context(), sku, stock.Change{})
+			if err != nil || len(changes) != 1 {
+				t.Fatal(changes, err)
+			}
+			s.emptyGate(t)
+			mustPlace(t, i.instance, oneUnit(sku))
+			if err := i.gate.Adjust(t.Context(), changes[0]); err != nil { // delivered late
+				t.Fatal(err)
+			}
+			s.waitSettled(t, i.gate, sku)
+			s.checkBalance(t, i.gate, sku, 1)
+		})
+		t.Run("lost by the gate", func(t *testing.T) {
+			i := s.openHooked(t, settings{strategy: "lua", noGuard: true})
+			sku := newSKU("addition")
+			addStock(t, i.instance, sku, 1)
+			i.gate.set(&i.gate.noAdjust, true)
+			addStock(t, i.instance, sku, 2)
+			changes, _, err := i.ledger.Changes(t.Context(), sku, stock.Change{})
+			if err != nil || len(changes) != 1 {
+				t.Fatal(changes, err)
+			}
+			// It is removed from the outbox, but a failover of Redis has lost it. The next
+			// addition finds the gap in the numbers.
+			if err := i.ledger.Applied(t.Context(), changes[0]); err != nil {
+				t.Fatal(err)
+			}
+			i.gate.set(&i.gate.noAdjust, false)
+			addStock(t, i.instance, sku, 5)
+			s.checkBalance(t, i.gate, sku, 0)
+		})
+	})
+}
+
+// TestShrinkAndTake: units cannot be sold while a shrink removes them, and units in flight
+// cannot be removed.
+func TestShrinkAndTake(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.openHooked(t, settings{strategy: "lua", noGuard: true})
+		sku := newSKU("shrink")
+		addStock(t, i.instance, sku, 3)
+		reached, proceed := i.gate.taken.arm()
+		defer proceed()
+		answer := place(t.Context(), i.instance, request(stock.Line{SKU: sku, Quantity: 2}))
+		wait(t, "the take", reached)
+		if _, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 1}); !errors.Is(err, stock.ErrBelowSold) {
+			t.Errorf("shrinking below the units in flight: %v, want %v", err, stock.ErrBelowSold)
+		}
+		proceed()
+		if r := wait(t, "the answer", answer); r.err != nil {
+			t.Error(r.err)
+		}
+		reached, proceed = i.gate.taken.arm()
+		defer proceed()
+		set := make(chan error, 1)
+		go func() {
+			_, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 2})
+			set <- err
+		}()
+		wait(t, "the administrator's take", reached)
+		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
+		proceed()
+		if err := wait(t, "the administrator's answer", set); err != nil {
+			t.Error(err)
+		}
+		s.waitSettled(t, i.instance.gate, sku)
+		s.checkBalance(t, i.instance.gate, sku, 2)
+	})
+}
+
+// TestShrinkUnheard: a shrink with a lost COMMIT answer is resolved at once.
+func TestShrinkUnheard(t *testing.T) {
+	t.Parallel()
+	for _, d := range servers {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			dbURL := d.url(t)
+			s := newShop(t, dbURL)
+			w, wireURL := newWire(t, dbURL)
+			i := s.openHooked(t, settings{strategy: "lua", db: openSQL(t, wireURL).Ledger})
+			defer i.Close()
+			sku := newSKU("shrink")
+			addStock(t, i.instance, sku, 5)
+			reached, proceed := i.gate.taken.arm()
+			defer proceed()
+			set := make(chan error, 1)
+			go func() {
+				_, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 2})
+				set <- err
+			}()
+			wait(t, "the administrator's take", reached)
+			fault := w.loseAnswer()
+			proceed()
+			if err := wait(t, "the administrator's answer", set); err != nil {
+				t.Error(err)
+			}
+			wait(t, "the COMMIT", fault.arrived)
+			s.waitSettled(t, i.gate, sku)
+			s.checkBalance(t, i.gate, sku, 0)
+			if b := s.ledgerCounts(t, sku); b.total != 2 {
+				t.Errorf("%+v", b)
+			}
+		})
+	}
+}
+
+// TestShrinkIsSeen: an optimistic cutter that has read the stock row before a shrink does
+// not cut it afterwards.
+func TestShrinkIsSeen(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		paused, planned := s.openOptimistic(t)
+		sku := newSKU("shrunk")
+		addStock(t, paused, sku, 1)
+		reached, proceed := planned.arm()
+		defer proceed()
+		answer := place(t.Context(), paused, oneUnit(sku))
+		wait(t, "the read of the stock row", reached)
+		addStock(t, paused, sku, 0)
+		proceed()
+		if r := wait(t, "the answer", answer); !errors.Is(r.err, stock.ErrSoldOut) {
+			t.Errorf("answered %+v", r)
+		}
+		s.checkBalance(t, nil, sku, 0)
+	})
+}
+
+// TestShrinkOutlivesRefill: a shrink taken at the gate before a refill cannot commit after
+// the refill, which did not count its units. It is taken again.
+func TestShrinkOutlivesRefill(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.openHooked(t, settings{strategy: "lua", noGuard: true})
+		sku := newSKU("shrink")
+		addStock(t, i.instance, sku, 3)
+		reached, proceed := i.gate.taken.arm()
+		defer proceed()
+		set := make(chan error, 1)
+		go func() {
+			_, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 1})
+			set <- err
+		}()
+		wait(t, "the administrator's take", reached)
+		s.emptyGate(t)
+		mustPlace(t, i.instance, oneUnit(sku)) // refills
+		proceed()
+		if err := wait(t, "the administrator's answer", set); err != nil {
+			t.Error(err)
+		}
+		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
+		s.waitSettled(t, i.gate, sku)
+		s.checkBalance(t, i.gate, sku, 1)
+	})
+}
+
+// TestShrinkDies: the instance that shrinks the stock is killed between the gate and the
+// ledger, or between the ledger and the settle.
+func TestShrinkDies(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline})
+		for _, recorded := range []bool{false, true} {
+			sku := newSKU("shrink")
+			addStock(t, i, sku, 10)
+			d, err := i.gate.Take(t.Context(), stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Lines: []stock.Line{{SKU: sku, Quantity: 4}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			total := int64(10)
+			if recorded {
+				if _, o := i.ledger.Shrink(t.Context(), d, stock.Setting{SKU: sku, Kind: stock.Product, Total: 6}); !o.Committed() {
+					t.Fatal(o)
+				}
+				total = 6
+			}
+			sweep(t, i)
+			sweep(t, i)
+			s.checkBalance(t, i.gate, sku, 0)
+			if b := s.ledgerCounts(t, sku); b.total != total {
+				t.Errorf("recorded %v: %+v, want a total of %d", recorded, b, total)
+			}
+			if o, err := i.Order(t.Context(), d.OrderID); recorded && !errors.Is(err, order.ErrUnknownOrder) {
+				t.Errorf("the shrink is returned as an order: %+v, %v", o, err)
+			}
+		}
+	})
+}

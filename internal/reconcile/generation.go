@@ -1,0 +1,320 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/retry"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+const (
+	// checkTimeout bounds one check.
+	checkTimeout = 3 * time.Second
+	// loadGrace is how long an instance waits for a new generation to be loaded
+	// by the instance that raised it, before it raises another.
+	loadGrace = 500 * time.Millisecond
+	// raisePause is the shortest pause between two raises by one instance.
+	raisePause = 200 * time.Millisecond
+	// maxRaises bounds the tries of a raise that meets another instance's.
+	maxRaises = 5
+)
+
+// generations keeps the instance under the ledger's generation. It raises the
+// generation when the layout changes, when the gate's store cannot run the current
+// one, and when the ledger was restored from a backup. It is safe for concurrent
+// use.
+type generations struct {
+	ledger Ledger
+	gate   stock.Gate // nil: none
+	layout string
+	log    *slog.Logger
+
+	following singleflight.Group
+	checking  singleflight.Group
+
+	superseded atomic.Bool // another layout owns the stock
+
+	// suspicions counts the calls of suspect. A new generation has answered the
+	// first answered of them.
+	suspicions, answered atomic.Int64
+
+	mu     sync.Mutex // held while the generation in use changes
+	since  time.Time  // when it changed
+	raised time.Time  // when this instance last raised one
+}
+
+func (g *generations) current() stock.Generation { return g.ledger.Generation() }
+
+// use moves the instance to the generation, unless it is under a later one.
+func (g *generations) use(to stock.Generation) {
+	g.superseded.Store(false)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if to <= g.current() {
+		return
+	}
+	g.since = time.Now()
+	g.ledger.Use(to)
+	if g.gate != nil {
+		g.gate.Use(to)
+	}
+}
+
+// suspect demands a new generation, because the counts at the gate may be wrong.
+func (g *generations) suspect() { g.suspicions.Add(1) }
+
+func (g *generations) suspected() bool { return g.suspicions.Load() > g.answered.Load() }
+
+// start takes over the stock: it moves the instance to the ledger's generation, or
+// to a new one if that belongs to another layout.
+func (g *generations) start(ctx context.Context) error {
+	mark, err := g.mark(ctx)
+	if err != nil {
+		return err
+	}
+	owner, err := g.ledger.Beat(ctx)
+	if err != nil {
+		return err
+	}
+	outrun := false // by another instance that is starting too
+	return untilUnchanged(func() error {
+		if owner.Layout == g.layout && !restored(owner, mark) {
+			g.use(owner.Generation)
+			if outrun && g.becomesLoaded(ctx) {
+				return g.setMark(ctx, owner)
+			}
+			loaded, err := g.loaded(ctx)
+			if err != nil || loaded {
+				return errors.Join(err, g.setMark(ctx, owner))
+			}
+		}
+		raiseErr := g.raise(ctx, owner, max(owner.Generation, mark.Generation)+1)
+		if errors.Is(raiseErr, ledger.ErrRowChanged) {
+			if owner, err = g.ledger.Owner(ctx); err != nil {
+				return err
+			}
+			mark.Beat, outrun = 0, true // the beat has been compared
+		}
+		return raiseErr
+	})
+}
+
+// untilUnchanged runs do again, a bounded number of times, while it returns
+// ErrRowChanged.
+func untilUnchanged(do func() error) (err error) {
+	for range maxRaises {
+		if err = do(); !errors.Is(err, ledger.ErrRowChanged) {
+			return err
+		}
+	}
+	return err
+}
+
+// restored reports whether the ledger was restored from a backup: it is older than
+// the mark that the gate's store keeps of it. The mark must have been read before
+// the beat was raised to the owner's.
+func restored(owner ledger.Owner, mark stock.Mark) bool {
+	return mark.Beat >= owner.Beat && mark.Beat > 0 || mark.Generation > owner.Generation
+}
+
+// check compares the instance's generation with the ledger's, and follows the
+// ledger's if it differs. It returns why orders cannot be placed now. Concurrent
+// callers share one check.
+func (g *generations) check(ctx context.Context) error {
+	result := g.checking.DoChan("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
+		defer cancel()
+		return nil, g.checkNow(ctx)
+	})
+	select {
+	case r := <-result:
+		return r.Err
+	case <-ctx.Done():
+		return fmt.Errorf("checking the stores: %w", ctx.Err())
+	}
+}
+
+func (g *generations) checkNow(ctx context.Context) error {
+	before := g.current() // read first: a raise after it does not make the ledger look older
+	mark, markErr := g.mark(ctx)
+	owner, err := g.ledger.Beat(ctx)
+	switch {
+	case err != nil:
+		return errors.Join(err, markErr)
+	case g.isSuperseded(owner, before):
+		return g.supersede(owner)
+	case markErr != nil:
+		return markErr
+	case restored(owner, mark), owner.Generation < before:
+		g.log.Warn("the ledger was restored from a backup; every count at the gate will be refilled")
+		g.suspect()
+		return g.follow(ctx, max(owner.Generation, mark.Generation))
+	case g.suspected():
+		return g.follow(ctx, owner.Generation)
+	}
+	g.use(owner.Generation)
+	loaded, err := g.loaded(ctx)
+	if err != nil {
+		return err
+	}
+	if !loaded {
+		return g.follow(ctx, owner.Generation)
+	}
+	return g.setMark(ctx, owner)
+}
+
+// isSuperseded reports whether another layout owns the stock. A ledger that is
+// older than the generation in use was restored from a backup. Its layout then
+// counts only if the instance was superseded before.
+func (g *generations) isSuperseded(owner ledger.Owner, current stock.Generation) bool {
+	return owner.Layout != g.layout && (owner.Generation >= current || g.superseded.Load())
+}
+
+// supersede records that another layout owns the stock, and returns ErrSuperseded.
+func (g *generations) supersede(owner ledger.Owner) error {
+	if !g.superseded.Swap(true) {
+		g.log.Warn("another strategy or layout has taken over the stock; this instance no longer sells",
+			"layout", owner.Layout, "generation", owner.Generation)
+	}
+	return fmt.Errorf("%w: %q", stock.ErrSuperseded, owner.Layout)
+}
+
+// usable returns why nothing can be cut now, after trying to mend it.
+func (g *generations) usable(ctx context.Context) error {
+	switch {
+	case g.superseded.Load():
+		return stock.ErrSuperseded
+	case g.suspected():
+		return g.follow(ctx, g.current())
+	}
+	return nil
+}
+
+// follow moves the instance to a later generation than the one given, which cannot
+// be used: to the ledger's if that is later, otherwise to a new one. If the scripts
+// of the current generation turn out to be loaded, it stays in use. Concurrent
+// callers share one result.
+func (g *generations) follow(ctx context.Context, unusable stock.Generation) error {
+	_, err, _ := g.following.Do("", func() (any, error) {
+		ctx, cancel := detached(ctx)
+		defer cancel()
+		return nil, g.followNow(ctx, unusable)
+	})
+	return err
+}
+
+func (g *generations) followNow(ctx context.Context, unusable stock.Generation) error {
+	return untilUnchanged(func() error {
+		owner, err := g.ledger.Owner(ctx)
+		if err != nil {
+			return err
+		}
+		if g.isSuperseded(owner, g.current()) {
+			return g.supersede(owner)
+		}
+		if owner.Layout == g.layout && !g.suspected() {
+			if owner.Generation > unusable && owner.Generation >= g.current() {
+				g.use(owner.Generation)
+				return nil
+			}
+			if owner.Generation == g.current() && g.becomesLoaded(ctx) {
+				return nil
+			}
+		}
+		return g.raise(ctx, owner, max(owner.Generation, unusable, g.current())+1)
+	})
+}
+
+// reach moves the instance to the generation of a stock row or a count, or to a
+// later one. If the ledger's generation is earlier, the ledger was restored from a
+// backup.
+func (g *generations) reach(ctx context.Context, to stock.Generation) error {
+	owner, err := g.ledger.Owner(ctx)
+	if err != nil {
+		return err
+	}
+	if owner.Generation >= to {
+		return g.follow(ctx, to-1)
+	}
+	g.suspect()
+	return g.follow(ctx, to)
+}
+
+// becomesLoaded waits for the scripts of a new generation, which the instance that
+// raised it may still be loading. It reports whether they are loaded.
+func (g *generations) becomesLoaded(ctx context.Context) bool {
+	g.mu.Lock()
+	since, raisedHere := g.since, !g.raised.Before(g.since)
+	g.mu.Unlock()
+	for {
+		if loaded, err := g.loaded(ctx); loaded && err == nil {
+			return true
+		}
+		if raisedHere || time.Since(since) > loadGrace || ctx.Err() != nil { // no other instance loads a generation raised here
+			return false
+		}
+		retry.Wait(ctx, 1)
+	}
+}
+
+// raise raises the ledger to the generation next, moves the instance to it, and
+// loads it at the gate. It loads a generation once: if that fails, the generation is
+// never loaded again.
+func (g *generations) raise(ctx context.Context, seen ledger.Owner, next stock.Generation) error {
+	if next > stock.MaxGeneration {
+		return fmt.Errorf("raising the generation to %d: the greatest generation is %d", next, stock.MaxGeneration)
+	}
+	g.mu.Lock()
+	pause := time.Until(g.raised.Add(raisePause))
+	g.mu.Unlock()
+	if err := retry.Sleep(ctx, pause); err != nil {
+		return fmt.Errorf("raising the generation to %d: %w", next, err)
+	}
+	answers := g.suspicions.Load()
+	if err := g.ledger.RaiseGeneration(ctx, seen, next, g.layout); err != nil {
+		return err
+	}
+	g.use(next)
+	g.mu.Lock()
+	g.raised = time.Now()
+	g.mu.Unlock()
+	g.answered.Store(answers)
+	g.log.Info("took over the stock", "generation", next, "layout", g.layout, "before", seen.Layout)
+	if g.gate == nil {
+		return nil
+	}
+	if err := g.gate.Load(ctx, next); err != nil {
+		return err
+	}
+	return g.setMark(ctx, ledger.Owner{Generation: next, Beat: seen.Beat})
+}
+
+func (g *generations) loaded(ctx context.Context) (bool, error) {
+	if g.gate == nil {
+		return true, nil
+	}
+	return g.gate.Loaded(ctx)
+}
+
+func (g *generations) mark(ctx context.Context) (stock.Mark, error) {
+	if g.gate == nil {
+		return stock.Mark{}, nil
+	}
+	return g.gate.Mark(ctx)
+}
+
+func (g *generations) setMark(ctx context.Context, owner ledger.Owner) error {
+	if g.gate == nil {
+		return nil
+	}
+	return g.gate.SetMark(ctx, stock.Mark{Generation: owner.Generation, Beat: owner.Beat})
+}

@@ -1,0 +1,63 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// Deliver applies the SKU's committed additions at the gate, or those of every SKU
+// if sku is empty. An addition that the gate cannot accept yet stays in the
+// outbox.
+func (r *Reconciler) Deliver(ctx context.Context, sku stock.SKU) error {
+	if r.gate == nil {
+		return nil
+	}
+	var (
+		errs    []error
+		blocked stock.SKU // its later changes must wait for an earlier one
+		after   stock.Change
+	)
+	for {
+		changes, last, err := r.ledger.Changes(ctx, sku, after)
+		if err != nil {
+			return joined(append(errs, err))
+		}
+		for _, c := range changes {
+			after = c
+			if c.SKU == blocked {
+				continue
+			}
+			applied, err := r.deliver(ctx, c)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("applying an addition to SKU %s: %w", c.SKU, err))
+			}
+			if !applied {
+				blocked = c.SKU
+			}
+		}
+		if last || ctx.Err() != nil {
+			return joined(errs)
+		}
+	}
+}
+
+// deliver applies one addition at the gate and removes it from the outbox. If
+// applied is false, the SKU's later additions must wait.
+func (r *Reconciler) deliver(ctx context.Context, c stock.Change) (applied bool, err error) {
+	err = r.gate.Adjust(ctx, c)
+	switch {
+	case errors.Is(err, stock.ErrNotFilled):
+		return false, nil // a refill will include it, or take will ask for a refill
+	case errors.Is(err, stock.ErrChangeGap):
+		// The gate has lost a change that it once applied.
+		return false, r.refillIf(ctx, c.SKU, func(row ledger.StockRow, _ stock.Level) bool { return row.Epoch == c.Epoch })
+	case err != nil:
+		return false, err
+	}
+	err = r.ledger.Applied(ctx, c)
+	return err == nil, err
+}

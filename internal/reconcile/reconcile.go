@@ -1,0 +1,196 @@
+// Package reconcile mends what crashes, lost answers and a forgetful Redis leave
+// between gate and ledger. It ends takes, refills counts, delivers additions,
+// recovers takes left in flight, and keeps the instance under the ledger's
+// generation. docs/protocol.md has the rules that it follows.
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/holdfast-stock/holdfast/internal/group"
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/retry"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+const (
+	// checkPause is the pause between two checks of the generation.
+	checkPause = time.Second
+	// sweepPause is the shortest pause after a sweep, with as much again of
+	// jitter, so that instances do not sweep in step. A slow sweep, over many
+	// SKUs or under load, is followed by a longer pause, up to maxSweepPause,
+	// so that sweeping takes at most 1/sweepShare of the time.
+	sweepPause, maxSweepPause = 1500 * time.Millisecond, 5 * time.Second
+	sweepShare                = 20
+	// compensationTimeout bounds the compensation and the refill for one request.
+	// They do not run on the request's context, which may have ended.
+	compensationTimeout = 5 * time.Second
+)
+
+// Ledger is what reconciling needs of the ledger.
+type Ledger interface {
+	// Generation, Use, Owner, Beat and RaiseGeneration concern the owner of the
+	// stock.
+	Generation() stock.Generation
+	Use(g stock.Generation)
+	Owner(ctx context.Context) (ledger.Owner, error)
+	Beat(ctx context.Context) (ledger.Owner, error)
+	RaiseGeneration(ctx context.Context, seen ledger.Owner, next stock.Generation, layout string) error
+
+	// Row, EachPage and RaiseEpoch concern stock rows.
+	Row(ctx context.Context, sku stock.SKU) (ledger.StockRow, error)
+	EachPage(ctx context.Context, do func([]ledger.StockRow) error) error
+	RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int64) (ledger.StockRow, error)
+
+	// Changes and Applied concern the outbox.
+	Changes(ctx context.Context, sku stock.SKU, after stock.Change) (changes []stock.Change, last bool, err error)
+	Applied(ctx context.Context, c stock.Change) error
+
+	// Resolve finds out what became of a take whose commit outcome is unknown.
+	Resolve(ctx context.Context, d stock.Deduction) ledger.Outcome
+}
+
+var _ Ledger = (*ledger.Ledger)(nil)
+
+// Options configure a Reconciler.
+type Options struct {
+	// Layout names what instances must agree on to sell the same stock.
+	Layout string
+	// TakeDeadline is how long a take may be in flight before recovery resolves
+	// it. A deadline shorter than a request is safe, but makes requests take
+	// twice.
+	TakeDeadline time.Duration
+	Log          *slog.Logger
+	Metrics      prometheus.Registerer
+}
+
+// Reconciler reconciles one gate with the ledger. Call Start before the first
+// order, and Run beside the orders. It is safe for concurrent use, and several
+// instances may share the stores.
+type Reconciler struct {
+	gate         stock.Gate // nil if there is none
+	ledger       Ledger
+	generations  *generations
+	takeDeadline time.Duration
+	log          *slog.Logger
+	metrics      *metrics
+
+	settles  *group.Batcher[stock.Take] // nil without a gate
+	refills  singleflight.Group
+	limiter  refillLimiter
+	differed map[stock.SKU]difference // of the last sweep
+	open     chan openTake
+}
+
+// New returns a Reconciler. gate is nil if the strategy has none. Both stay the
+// caller's.
+func New(gate stock.Gate, l Ledger, o Options) *Reconciler {
+	r := &Reconciler{
+		gate: gate, ledger: l,
+		generations:  &generations{ledger: l, gate: gate, layout: o.Layout, log: o.Log},
+		takeDeadline: o.TakeDeadline,
+		log:          o.Log,
+		metrics:      newMetrics(o.Metrics),
+		open:         make(chan openTake, maxOpenTakes),
+	}
+	if gate != nil {
+		r.settles = group.New(
+			group.Limits{Size: maxSettles, Parallel: 1, Queue: maxSettleQueue},
+			nil, func(takes []stock.Take) {
+				r.settleNow(takes...)
+				time.Sleep(settlePause)
+			})
+	}
+	return r
+}
+
+// Start takes over the stock for this instance's layout. Instances of another
+// layout are refused from then on. Call it once, before the first order. It writes
+// one row, however many SKUs there are.
+func (r *Reconciler) Start(ctx context.Context) error {
+	if err := r.generations.start(ctx); err != nil {
+		return fmt.Errorf("taking over the stock: %w", err)
+	}
+	return nil
+}
+
+// Ready returns why orders cannot be placed now: a store does not answer or does
+// not accept writes, or the stock belongs to another layout. nil: they can.
+func (r *Reconciler) Ready(ctx context.Context) error { return r.generations.check(ctx) }
+
+// StoreChanged must be called when Redis may have been replaced or may have lost
+// writes. Nothing is cut until a new generation makes every count stale, which Run
+// or the next order sees to. It does not block.
+func (r *Reconciler) StoreChanged() { r.generations.suspect() }
+
+// Usable returns why nothing can be cut now, after trying to mend it. nil: orders
+// can be placed. stock.ErrSuperseded: another layout has taken over the stock.
+func (r *Reconciler) Usable(ctx context.Context) error { return r.generations.usable(ctx) }
+
+// Close settles the takes that are queued. Call it when no other call is under
+// way.
+func (r *Reconciler) Close() {
+	if r.settles != nil {
+		r.settles.Close()
+	}
+}
+
+// Run reconciles until ctx ends. It keeps the instance under the current
+// generation, ends takes whose outcome was unknown once the stores answer, and
+// sweeps. Every instance runs it; several at once do no harm.
+func (r *Reconciler) Run(ctx context.Context) {
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	loops.Go(func() { r.keepChecking(ctx) })
+	if r.gate != nil {
+		loops.Go(func() { r.endOpenTakes(ctx) })
+		loops.Go(func() { r.keepSweeping(ctx) })
+	}
+}
+
+func (r *Reconciler) keepChecking(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := r.generations.check(ctx); err != nil && !errors.Is(err, stock.ErrSuperseded) && ctx.Err() == nil {
+			r.log.Warn("checking the stores failed", "error", err)
+		}
+		_ = retry.Sleep(ctx, checkPause)
+	}
+}
+
+func (r *Reconciler) keepSweeping(ctx context.Context) {
+	for ctx.Err() == nil {
+		start := time.Now()
+		if err := r.Sweep(ctx); err != nil && ctx.Err() == nil {
+			r.log.Warn("a sweep failed and will be retried", "error", err)
+		}
+		pause := min(max(sweepPause, sweepShare*time.Since(start)), maxSweepPause)
+		_ = retry.Sleep(ctx, pause+rand.N(sweepPause))
+	}
+}
+
+// detached returns a context for compensation, with ctx's values but not its end.
+func detached(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), compensationTimeout)
+}
+
+// maxErrors bounds the errors that one sweep reports.
+const maxErrors = 5
+
+// joined joins the first few of the errors that are not nil.
+func joined(errs []error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if more := len(errs) - maxErrors; more > 0 {
+		errs = append(errs[:maxErrors:maxErrors], fmt.Errorf("and %d more errors", more))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,95 @@
+package reconcile
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestSweepPause checks that the pause between sweeps grows with their length, up to
+// a bound.
+func TestSweepPause(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ length, shortest, longest time.Duration }{
+		{0, sweepPause, 2 * sweepPause},
+		{sweepPause / sweepShare, sweepPause, 2 * sweepPause},
+		{100 * time.Millisecond, 2 * time.Second, 2*time.Second + sweepPause},
+		{200 * time.Millisecond, 4 * time.Second, 4*time.Second + sweepPause},
+		{time.Second, maxSweepPause, maxSweepPause + sweepPause},
+		{30 * time.Second, maxSweepPause, maxSweepPause + sweepPause},
+	} {
+		t.Run(test.length.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				gate, l := newGate(newRedis()), newLedger(&ownerRow{})
+				r := newReconciler(gate, l)
+				if err := r.Start(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				var starts, ends []time.Time
+				l.onSweep = func() { starts = append(starts, time.Now()) }
+				l.onPages = func() {
+					time.Sleep(test.length)
+					ends = append(ends, time.Now())
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				stopped := make(chan struct{})
+				go func() {
+					defer close(stopped)
+					r.keepSweeping(ctx)
+				}()
+				time.Sleep(20 * (test.length + test.longest))
+				cancel()
+				<-stopped
+				r.Close()
+				if len(starts) < 20 {
+					t.Errorf("only %d sweeps", len(starts))
+				}
+				jitter := false
+				for n := 1; n < len(starts); n++ {
+					pause := starts[n].Sub(ends[n-1])
+					if pause < test.shortest || pause >= test.longest {
+						t.Errorf("paused for %v after sweep %d, want %v to %v", pause, n, test.shortest, test.longest)
+					}
+					jitter = jitter || n > 1 && pause != starts[n-1].Sub(ends[n-2])
+				}
+				if !jitter {
+					t.Error("all pauses are the same: instances sweep in step")
+				}
+			})
+		})
+	}
+}
+
+// TestRun checks that Run checks the stores about once a second, sweeps, and returns
+// once its context has ended.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gate, row := newGate(newRedis()), &ownerRow{}
+		l := newLedger(row)
+		r := newReconciler(gate, l)
+		if err := r.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		before, sweeps := row.owner.Beat, 0
+		l.onSweep = func() { sweeps++ }
+		ctx, cancel := context.WithTimeout(t.Context(), 10*checkPause+checkPause/2)
+		defer cancel()
+		start := time.Now()
+		r.Run(ctx)
+		r.Close()
+		if took := time.Since(start); took != 10*checkPause+checkPause/2 {
+			t.Errorf("returned after %v", took)
+		}
+		if beats := row.owner.Beat - before; beats != 11 {
+			t.Errorf("%d checks, want 11", beats)
+		}
+		if sweeps < 4 || sweeps > 8 {
+			t.Errorf("%d sweeps, want 4 to 8", sweeps)
+		}
+		if gate.redis.mark.Beat != row.owner.Beat || gate.redis.mark.Generation != l.Generation() {
+			t.Errorf("the mark is %+v, the owner %+v", gate.redis.mark, row.owner)
+		}
+	})
+}

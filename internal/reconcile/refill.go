@@ -1,0 +1,176 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+const (
+	// maxRefills bounds the SKUs that are refilled at once.
+	maxRefills = 8
+	// maxLimited bounds the SKUs that a refillLimiter remembers.
+	maxLimited = 10_000
+)
+
+// Mend removes the reason why a take of the SKUs was refused. The reason must be
+// stock.Reconcilable. Mend makes gate and ledger agree on the SKUs' epochs, or moves
+// the instance to the current generation. It looks at all SKUs, because what
+// concerns one SKU usually concerns them all.
+func (r *Reconciler) Mend(ctx context.Context, reason error, skus ...stock.SKU) error {
+	if errors.Is(reason, stock.ErrNoGeneration) {
+		return r.generations.follow(ctx, r.generations.current())
+	}
+	for _, sku := range skus {
+		if err := r.refill(ctx, sku); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Refill mends several SKUs at once.
+func (r *Reconciler) Refill(ctx context.Context, skus []stock.SKU) error {
+	var g errgroup.Group
+	g.SetLimit(maxRefills)
+	for _, sku := range skus {
+		g.Go(func() error { return r.refill(ctx, sku) })
+	}
+	return g.Wait()
+}
+
+// FillNew fills the gate with a new stock row.
+func (r *Reconciler) FillNew(ctx context.Context, row ledger.StockRow) error {
+	if r.gate == nil {
+		return nil
+	}
+	err := r.gate.Fill(ctx, row.SKU, row.Epoch, row.Available)
+	if errors.Is(err, stock.ErrStaleEpoch) { // a later refill was faster
+		return nil
+	}
+	return err
+}
+
+// refill makes gate and ledger agree on the SKU's epoch in the current generation:
+// it raises the epoch and fills the gate with the stock row's available. It does
+// nothing if they agree. If it meets a later generation, it follows that first.
+// Concurrent callers in one process share one refill. nil does not mean that the
+// gate is filled: another instance may be filling it.
+func (r *Reconciler) refill(ctx context.Context, sku stock.SKU) error {
+	return r.refillIf(ctx, sku, func(row ledger.StockRow, level stock.Level) bool {
+		return !r.generations.current().Holds(row.Epoch) || r.gate != nil && (!level.Filled || level.Epoch != row.Epoch)
+	})
+}
+
+// refillIf refills the SKU if needed is true of its counts.
+func (r *Reconciler) refillIf(ctx context.Context, sku stock.SKU, needed func(ledger.StockRow, stock.Level) bool) error {
+	_, err, _ := r.refills.Do(string(sku), func() (any, error) {
+		ctx, cancel := detached(ctx) // the refill is shared: it must not end with one caller's ctx
+		defer cancel()
+		row, err := r.ledger.Row(ctx, sku)
+		if err != nil {
+			return nil, err
+		}
+		var level stock.Level
+		if r.gate != nil {
+			levels, err := r.gate.Level(ctx, sku)
+			if err != nil {
+				return nil, fmt.Errorf("reading the gate's count: %w", err)
+			}
+			level = levels[0]
+		}
+		if later := max(stock.GenerationOf(row.Epoch), stock.GenerationOf(level.Epoch)); later > r.generations.current() {
+			return nil, r.generations.reach(ctx, later)
+		}
+		if !needed(row, level) {
+			return nil, nil
+		}
+		return nil, r.refillFrom(ctx, row, level)
+	})
+	return err
+}
+
+// refillFrom refills the SKU. It does nothing if its row has changed: then another
+// instance is refilling it.
+func (r *Reconciler) refillFrom(ctx context.Context, row ledger.StockRow, level stock.Level) error {
+	raised, err := r.ledger.RaiseEpoch(ctx, row.SKU, row.Epoch, level.Epoch)
+	if errors.Is(err, ledger.ErrRowChanged) {
+		return nil
+	}
+	if err != nil || r.gate == nil {
+		return err
+	}
+	// Units in flight are not subtracted: no take of an earlier epoch can commit.
+	err = r.gate.Fill(ctx, raised.SKU, raised.Epoch, max(raised.Available, 0))
+	if errors.Is(err, stock.ErrNoGeneration) {
+		return r.generations.follow(ctx, r.generations.current())
+	}
+	if err != nil && !errors.Is(err, stock.ErrStaleEpoch) { // stale: a later refill was faster
+		return fmt.Errorf("filling the gate: %w", err)
+	}
+	r.metrics.refills.Inc()
+	return nil
+}
+
+// refillAfterGuardRefusal refills a SKU whose gate admitted units that the ledger
+// does not have, unless it has been refilled since the take. It does so at most
+// once a second for each SKU.
+func (r *Reconciler) refillAfterGuardRefusal(ctx context.Context, t stock.Take, reason error) {
+	var refusal *stock.Refusal
+	if !errors.As(reason, &refusal) || !r.limiter.allow(refusal.SKU, time.Now()) {
+		return
+	}
+	var epoch int64
+	for i, line := range t.Lines {
+		if line.SKU == refusal.SKU {
+			epoch = t.Epoch(i)
+		}
+	}
+	err := r.refillIf(ctx, refusal.SKU, func(row ledger.StockRow, level stock.Level) bool {
+		return row.Epoch == epoch || level.Epoch != row.Epoch
+	})
+	if err != nil {
+		r.log.WarnContext(ctx, "refilling the gate after a guard refusal failed", "sku", refusal.SKU, "error", err)
+	}
+}
+
+// refillRows refills the rows, several at once.
+func (r *Reconciler) refillRows(ctx context.Context, rows []ledger.StockRow, levels []stock.Level) error {
+	errs := make([]error, len(rows))
+	var g errgroup.Group
+	g.SetLimit(maxRefills)
+	for i, row := range rows {
+		g.Go(func() error {
+			errs[i] = r.refillFrom(ctx, row, levels[i])
+			return nil
+		})
+	}
+	_ = g.Wait()
+	return joined(errs)
+}
+
+// refillLimiter limits refills after guard refusals to one a second for each SKU.
+type refillLimiter struct {
+	mu   sync.Mutex
+	last map[stock.SKU]time.Time
+}
+
+func (l *refillLimiter) allow(sku stock.SKU, at time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at.Sub(l.last[sku]) < time.Second {
+		return false
+	}
+	if len(l.last) >= maxLimited || l.last == nil { // forgetting a SKU costs one refill
+		l.last = make(map[stock.SKU]time.Time)
+	}
+	l.last[sku] = at
+	return true
+}

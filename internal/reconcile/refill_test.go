@@ -1,0 +1,89 @@
+package reconcile
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// TestRefillLimiter checks that a SKU is allowed one refill a second, whatever other
+// SKUs do, and that the limiter's memory is bounded.
+func TestRefillLimiter(t *testing.T) {
+	var l refillLimiter
+	start := time.Now()
+	for _, test := range []struct {
+		sku  stock.SKU
+		at   time.Duration
+		want bool
+	}{
+		{"a", 0, true},
+		{"a", 0, false},
+		{"b", 0, true},
+		{"a", 999 * time.Millisecond, false},
+		{"a", time.Second, true},
+		{"a", 1999 * time.Millisecond, false},
+		{"b", 1500 * time.Millisecond, true},
+		{"a", 2 * time.Second, true},
+	} {
+		if got := l.allow(test.sku, start.Add(test.at)); got != test.want {
+			t.Errorf("%s at %v: allowed %v", test.sku, test.at, got)
+		}
+	}
+	for n := range 2 * maxLimited {
+		if sku := stock.SKU(fmt.Sprint("sku-", n)); !l.allow(sku, start) {
+			t.Fatalf("%s was not allowed", sku)
+		}
+		if len(l.last) > maxLimited {
+			t.Fatalf("%d SKUs are remembered", len(l.last))
+		}
+	}
+}
+
+// TestGuardRefusals checks that a SKU that the ledger refuses behind the gate is
+// refilled at most once a second, and only if it was not refilled since the take.
+func TestGuardRefusals(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gate, l := newGate(newRedis()), newLedger(&ownerRow{})
+		r := newReconciler(gate, l)
+		defer r.Close()
+		if err := r.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		epoch, err := l.Generation().Renew()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.rows["a"] = ledger.StockRow{SKU: "a", Epoch: epoch, Available: 3}
+		if err := gate.Fill(t.Context(), "a", epoch, 7); err != nil {
+			t.Fatal(err)
+		}
+		stale := takeOf("a", epoch)
+		refuse := func(taken stock.Take, refills int) {
+			t.Helper()
+			r.End(t.Context(), taken, ledger.Refused(stock.Refuse("a", stock.ErrSoldOut)))
+			if len(l.raises) != refills {
+				t.Errorf("%d refills, want %d", len(l.raises), refills)
+			}
+		}
+		now := func() stock.Take { return takeOf("a", l.rows["a"].Epoch) }
+		refuse(stale, 1)
+		if level := gate.redis.counts["a"]; level.Available != 3 || level.Epoch != l.rows["a"].Epoch {
+			t.Errorf("the gate has %+v", level)
+		}
+		refuse(now(), 1)
+		time.Sleep(999 * time.Millisecond)
+		refuse(now(), 1)
+		time.Sleep(time.Millisecond)
+		refuse(now(), 2)
+		time.Sleep(time.Second)
+		refuse(stale, 2) // refilled since the take
+		if len(gate.given) != 5 {
+			t.Errorf("%d takes were given back, want 5", len(gate.given))
+		}
+	})
+}

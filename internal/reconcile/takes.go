@@ -1,0 +1,168 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/retry"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+const (
+	// maxSettles bounds the takes that one call settles, maxSettleQueue those
+	// that wait.
+	maxSettles, maxSettleQueue = 512, 1 << 15
+	// settlePause is the pause between two calls, so that settles gather. No
+	// caller waits for them, and one call costs Redis as much as ten of the
+	// settles in it.
+	settlePause = 4 * time.Millisecond
+	// maxOpenTakes bounds the takes that wait for a store to answer. Recovery
+	// ends the others.
+	maxOpenTakes = 4096
+	// openTakePause is the shortest pause after a failed try to end one.
+	openTakePause = 20 * time.Millisecond
+)
+
+// openTake is a take that could not be ended when its request was answered.
+type openTake struct {
+	stock.Take
+	unknown bool // it may be committed; if not, it must be given back
+}
+
+// End ends the take at the gate according to its outcome in the ledger: a
+// committed take is settled, a refused one is given back. If the outcome is
+// unknown, End resolves it first. If the ledger does not answer, the outcome stays
+// unknown, and Run ends the take later. End returns the final outcome.
+//
+// ctx bounds only the wait for the outcome; compensation continues after it ends.
+func (r *Reconciler) End(ctx context.Context, t stock.Take, out ledger.Outcome) ledger.Outcome {
+	if out.Unknown() {
+		out = r.resolve(ctx, t, out)
+	}
+	switch {
+	case out.Unknown():
+		r.leaveOpen(openTake{t, true})
+	case out.Committed():
+		r.settle(t)
+	default:
+		r.GiveBack(ctx, t)
+		if out.Refused() && r.gate != nil && errors.Is(out.Reason(), stock.ErrSoldOut) {
+			r.metrics.guardRefusals.Inc()
+			r.refillAfterGuardRefusal(ctx, t, out.Reason())
+		}
+	}
+	return out
+}
+
+// resolve finds out the outcome of a take.
+func (r *Reconciler) resolve(ctx context.Context, t stock.Take, out ledger.Outcome) ledger.Outcome {
+	ctx, cancel := detached(ctx)
+	defer cancel()
+	resolved := r.ledger.Resolve(ctx, t.Deduction)
+	switch {
+	case resolved.Unknown():
+		return ledger.Unknown(errors.Join(out.Reason(), resolved.Reason()))
+	case resolved.Refused():
+		return ledger.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, out.Reason()))
+	}
+	return resolved
+}
+
+// settle settles the take in a group, without waiting for it.
+func (r *Reconciler) settle(t stock.Take) {
+	if r.gate == nil {
+		return
+	}
+	if err := r.settles.Send(t); err != nil {
+		r.settleNow(t)
+	}
+}
+
+// settleNow settles the takes. If it fails, recovery does.
+func (r *Reconciler) settleNow(takes ...stock.Take) {
+	ctx, cancel := context.WithTimeout(context.Background(), compensationTimeout)
+	defer cancel()
+	if err := r.gate.Settle(ctx, takes...); err != nil {
+		r.log.Warn("settling takes failed; recovery will settle them", "takes", len(takes), "error", err)
+	}
+}
+
+// GiveBack returns the take's units to the gate, and reports whether it did. If
+// not, Run tries again until it succeeds.
+func (r *Reconciler) GiveBack(ctx context.Context, t stock.Take) bool {
+	if r.gate == nil {
+		return true
+	}
+	ctx, cancel := detached(ctx)
+	defer cancel()
+	if err := r.gate.Give(ctx, t); err != nil {
+		r.log.WarnContext(ctx, "giving a take back failed and will be retried", "order", t.OrderID, "error", err)
+		r.leaveOpen(openTake{t, false})
+		return false
+	}
+	return true
+}
+
+// leaveOpen queues the take for Run. If the queue is full, recovery ends it.
+func (r *Reconciler) leaveOpen(t openTake) {
+	if r.gate == nil {
+		return
+	}
+	select {
+	case r.open <- t:
+	default:
+	}
+}
+
+// endOpenTakes ends the takes that requests left open, as soon as the stores
+// answer.
+func (r *Reconciler) endOpenTakes(ctx context.Context) {
+	for failed := 0; ; { // in a row
+		select {
+		case <-ctx.Done():
+			return
+		case t := <-r.open:
+			if r.endOpenTake(ctx, t) == nil {
+				failed = 0
+				continue
+			}
+			failed++
+			r.leaveOpen(t) // behind the others, whose stores may answer
+			_ = retry.Sleep(ctx, openTakePause+retry.Jitter(openTakePause, failed))
+		}
+	}
+}
+
+func (r *Reconciler) endOpenTake(ctx context.Context, t openTake) error {
+	ctx, cancel := context.WithTimeout(ctx, compensationTimeout)
+	defer cancel()
+	if t.unknown {
+		return r.recoverTake(ctx, t.Take)
+	}
+	return r.gate.Give(ctx, t.Take)
+}
+
+// recoverTake finds out what became of a take left in flight, and ends it.
+func (r *Reconciler) recoverTake(ctx context.Context, t stock.Take) error {
+	var (
+		err   error
+		ended string
+	)
+	switch out := r.ledger.Resolve(ctx, t.Deduction); {
+	case out.Committed():
+		err, ended = r.gate.Settle(ctx, t), "settled"
+	case out.Refused():
+		err, ended = r.gate.Give(ctx, t), "given"
+	default:
+		return out.Reason()
+	}
+	if err != nil {
+		return err
+	}
+	r.metrics.recoveries.WithLabelValues(ended).Inc()
+	r.log.Info("recovered a take left in flight", "order", t.OrderID, "outcome", ended)
+	return nil
+}

@@ -1,0 +1,285 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// errAway is an error of a store.
+var errAway = errors.New("the store is away")
+
+// ownerRow is the one row of the table ledger, which instances share.
+type ownerRow struct {
+	mu    sync.Mutex
+	owner ledger.Owner
+}
+
+// twinLedger is an instance's ledger in memory. It follows the contract of Ledger.
+type twinLedger struct {
+	shared *ownerRow
+
+	mu         sync.Mutex
+	generation stock.Generation
+	rows       map[stock.SKU]ledger.StockRow
+	raises     []stock.SKU // by RaiseEpoch, in order
+	onSweep    func()      // if not nil, called when a sweep begins
+	onPages    func()      // if not nil, called when a sweep reads the rows
+	outcome    func() ledger.Outcome
+}
+
+func newLedger(shared *ownerRow) *twinLedger {
+	return &twinLedger{shared: shared, rows: make(map[stock.SKU]ledger.StockRow)}
+}
+
+func (l *twinLedger) Generation() stock.Generation {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.generation
+}
+
+func (l *twinLedger) Use(g stock.Generation) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.generation = g
+}
+
+func (l *twinLedger) Owner(context.Context) (ledger.Owner, error) {
+	l.shared.mu.Lock()
+	defer l.shared.mu.Unlock()
+	return l.shared.owner, nil
+}
+
+func (l *twinLedger) Beat(context.Context) (ledger.Owner, error) {
+	l.shared.mu.Lock()
+	defer l.shared.mu.Unlock()
+	l.shared.owner.Beat++
+	return l.shared.owner, nil
+}
+
+func (l *twinLedger) RaiseGeneration(_ context.Context, seen ledger.Owner, next stock.Generation, layout string) error {
+	l.shared.mu.Lock()
+	defer l.shared.mu.Unlock()
+	now := &l.shared.owner
+	if now.Generation != seen.Generation || now.Layout != seen.Layout {
+		return ledger.ErrRowChanged
+	}
+	now.Generation, now.Layout = next, layout
+	return nil
+}
+
+func (l *twinLedger) Row(_ context.Context, sku stock.SKU) (ledger.StockRow, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	row, ok := l.rows[sku]
+	if !ok {
+		return row, stock.Refuse(sku, stock.ErrUnknownSKU)
+	}
+	return row, nil
+}
+
+func (l *twinLedger) EachPage(_ context.Context, do func([]ledger.StockRow) error) error {
+	if l.onPages != nil {
+		l.onPages()
+	}
+	l.mu.Lock()
+	var rows []ledger.StockRow
+	for _, row := range l.rows {
+		rows = append(rows, row)
+	}
+	l.mu.Unlock()
+	if len(rows) == 0 {
+		return nil
+	}
+	return do(rows)
+}
+
+func (l *twinLedger) RaiseEpoch(_ context.Context, sku stock.SKU, seen, above int64) (ledger.StockRow, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	row := l.rows[sku]
+	if row.Epoch != seen {
+		return row, ledger.ErrRowChanged
+	}
+	var err error
+	if row.Epoch, err = l.generation.Renew(row.Epoch, above); err != nil {
+		return row, err
+	}
+	l.rows[sku] = row
+	l.raises = append(l.raises, sku)
+	return row, nil
+}
+
+func (l *twinLedger) Changes(context.Context, stock.SKU, stock.Change) ([]stock.Change, bool, error) {
+	if l.onSweep != nil {
+		l.onSweep()
+	}
+	return nil, true, nil
+}
+
+func (l *twinLedger) Applied(context.Context, stock.Change) error { return nil }
+
+func (l *twinLedger) Resolve(ctx context.Context, _ stock.Deduction) ledger.Outcome {
+	if err := ctx.Err(); err != nil {
+		return ledger.Unknown(err)
+	}
+	return l.outcome()
+}
+
+// redis is what the gates of several instances share.
+type redis struct {
+	mu     sync.Mutex
+	mark   stock.Mark
+	loaded map[stock.Generation]bool
+	counts map[stock.SKU]stock.Level
+}
+
+func newRedis() *redis {
+	return &redis{loaded: make(map[stock.Generation]bool), counts: make(map[stock.SKU]stock.Level)}
+}
+
+// twinGate is an instance's gate in memory. It follows the contract of stock.Gate as
+// far as the tests need it, and notes its calls.
+type twinGate struct {
+	stock.Gate // the methods that no test calls
+	redis      *redis
+
+	mu      sync.Mutex
+	using   stock.Generation
+	loads   []stock.Generation
+	settled [][]stock.Take // by the calls of Settle
+	given   []uuid.UUID    // takes
+	tries   []time.Time    // of Give and Settle
+
+	fail func(t stock.Take) error // if not nil, called before Give and Settle; an error is the answer
+}
+
+func newGate(r *redis) *twinGate { return &twinGate{redis: r} }
+
+func (g *twinGate) Use(to stock.Generation) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.using = to
+}
+
+func (g *twinGate) Load(_ context.Context, generation stock.Generation) error {
+	g.mu.Lock()
+	g.loads = append(g.loads, generation)
+	g.mu.Unlock()
+	g.redis.mu.Lock()
+	defer g.redis.mu.Unlock()
+	g.redis.loaded[generation] = true
+	return nil
+}
+
+func (g *twinGate) Loaded(context.Context) (bool, error) {
+	g.mu.Lock()
+	using := g.using
+	g.mu.Unlock()
+	g.redis.mu.Lock()
+	defer g.redis.mu.Unlock()
+	return g.redis.loaded[using], nil
+}
+
+func (g *twinGate) Mark(context.Context) (stock.Mark, error) {
+	g.redis.mu.Lock()
+	defer g.redis.mu.Unlock()
+	return g.redis.mark, nil
+}
+
+func (g *twinGate) SetMark(_ context.Context, m stock.Mark) error {
+	g.redis.mu.Lock()
+	defer g.redis.mu.Unlock()
+	g.redis.mark = m
+	return nil
+}
+
+func (g *twinGate) Settle(_ context.Context, takes ...stock.Take) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.tries = append(g.tries, time.Now())
+	if g.fail != nil {
+		if err := g.fail(takes[0]); err != nil {
+			return err
+		}
+	}
+	g.settled = append(g.settled, slices.Clone(takes))
+	return nil
+}
+
+func (g *twinGate) settleCalls() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.settled)
+}
+
+func (g *twinGate) Give(ctx context.Context, t stock.Take) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.tries = append(g.tries, time.Now())
+	if g.fail != nil {
+		if err := g.fail(t); err != nil {
+			return err
+		}
+	}
+	g.given = append(g.given, t.TakeID)
+	return nil
+}
+
+func (g *twinGate) Fill(_ context.Context, sku stock.SKU, epoch, units int64) error {
+	g.redis.mu.Lock()
+	defer g.redis.mu.Unlock()
+	if epoch <= g.redis.counts[sku].Epoch {
+		return stock.ErrStaleEpoch
+	}
+	g.redis.counts[sku] = stock.Level{SKU: sku, Filled: true, Epoch: epoch, Available: units}
+	return nil
+}
+
+func (g *twinGate) InFlight(context.Context, time.Duration, int, ...stock.SKU) ([]stock.Take, error) {
+	return nil, nil
+}
+
+func (g *twinGate) Level(_ context.Context, skus ...stock.SKU) ([]stock.Level, error) {
+	g.redis.mu.Lock()
+	defer g.redis.mu.Unlock()
+	levels := make([]stock.Level, len(skus))
+	for i, sku := range skus {
+		levels[i] = g.redis.counts[sku]
+		levels[i].SKU = sku
+	}
+	return levels, nil
+}
+
+// newReconciler returns an instance's reconciler. gate is nil if there is none.
+func newReconciler(gate *twinGate, l Ledger) *Reconciler {
+	var g stock.Gate
+	if gate != nil {
+		g = gate
+	}
+	return New(g, l, Options{
+		Layout: "twin", TakeDeadline: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+	})
+}
+
+// takeOf returns the take of one unit of the SKU, cut under the epoch.
+func takeOf(sku stock.SKU, epoch int64) stock.Take {
+	return stock.Take{
+		Deduction: stock.Deduction{
+			OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "buyer-1", Lines: []stock.Line{{SKU: sku, Quantity: 1}},
+		},
+		Receipt: stock.Receipt{{Epoch: epoch}},
+	}
+}

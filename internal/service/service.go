@@ -1,0 +1,61 @@
+// Package service assembles one instance of the service.
+package service
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-stock/holdfast/internal/admin"
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/reconcile"
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+)
+
+// Options configure an instance.
+type Options struct {
+	// TakeDeadline is how long a take may be in flight before recovery resolves
+	// it. See reconcile.Options.
+	TakeDeadline time.Duration
+	Log          *slog.Logger
+	Metrics      prometheus.Registerer
+}
+
+// Instance is one instance of the service. Several may share the stores. Its parts
+// are safe for concurrent use.
+type Instance struct {
+	Orders     *order.Service
+	Stock      *admin.Admin
+	Reconciler *reconcile.Reconciler
+	Ledger     *ledger.Ledger
+}
+
+// New assembles an instance that cuts stock by strategy s and records it in db, the
+// ledger with that ID. The gate and db stay the caller's. Call
+// Reconciler.Start before the first order, and Reconciler.Run beside the orders.
+func New(db *sqltx.DB, ledgerID uuid.UUID, s strategy.Strategy, o Options) *Instance {
+	l := ledger.New(db, ledger.Options{
+		Strategy: s.Name, Cutter: s.Cutter, HasGate: s.Gate != nil,
+		Group: s.Group, Parallel: s.Parallel, Log: o.Log, Metrics: o.Metrics,
+	})
+	r := reconcile.New(s.Gate, l, reconcile.Options{
+		Layout: s.Layout, TakeDeadline: o.TakeDeadline, Log: o.Log, Metrics: o.Metrics,
+	})
+	return &Instance{
+		Orders:     order.NewService(ledgerID, s.Gate, l, r, o.Metrics),
+		Stock:      admin.New(s.Gate, l, r, o.Log),
+		Reconciler: r,
+		Ledger:     l,
+	}
+}
+
+// Close finishes the orders that were accepted, and then their settles. No call may
+// be under way.
+func (i *Instance) Close() {
+	i.Ledger.Close()
+	i.Reconciler.Close()
+}

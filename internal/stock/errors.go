@@ -1,0 +1,84 @@
+package stock
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors of gates, of the ledger, and of the services over them. Those that
+// concern one SKU come wrapped in a *Refusal.
+var (
+	ErrSoldOut    = errors.New("sold out")
+	ErrUnknownSKU = errors.New("unknown SKU")
+
+	// ErrNotFilled: the gate has no count of the SKU.
+	ErrNotFilled = errors.New("the gate has no count of the SKU")
+	// ErrInFlight: another take of the same order is in flight.
+	ErrInFlight = errors.New("another take of the same order is in flight")
+	// ErrBurned: the take was given back before it arrived.
+	ErrBurned = errors.New("the take was given back before it arrived")
+	// ErrChangeGap: the gate has not applied the change before this one, so it
+	// has lost a write.
+	ErrChangeGap = errors.New("the gate has not applied an earlier change")
+
+	// ErrStaleEpoch: the gate cut under another epoch than the stock row's.
+	ErrStaleEpoch = errors.New("the gate's epoch differs from the stock row's")
+	// ErrNotAdopted: the stock row belongs to an earlier generation. It must be
+	// adopted before it is cut.
+	ErrNotAdopted = errors.New("the stock row belongs to an earlier generation")
+	// ErrLaterGeneration: a stock row or a count belongs to a later generation
+	// than the caller's.
+	ErrLaterGeneration = errors.New("a later generation owns the stock")
+	// ErrNoGeneration: the gate's store cannot run the caller's generation.
+	ErrNoGeneration = errors.New("the gate's store does not run this generation")
+
+	// ErrBusy: nothing was cut. Try again.
+	ErrBusy = errors.New("too busy; nothing was cut")
+	// ErrUnavailable: a store did not answer and the outcome is unknown. A
+	// retry with the same idempotency key is safe.
+	ErrUnavailable = errors.New("a store did not answer; the outcome is unknown")
+	// ErrSuperseded: another strategy or layout has taken over the stock.
+	// Nothing was cut, and this instance cannot cut any more.
+	ErrSuperseded = errors.New("another strategy or layout has taken over the stock")
+
+	// ErrBelowSold: the new total is less than what is sold or in flight.
+	ErrBelowSold = errors.New("the total would be less than what is sold")
+	// ErrKindFixed: the kind of a SKU cannot change.
+	ErrKindFixed = errors.New("the kind of a SKU cannot change")
+)
+
+// Refusal is a reason that concerns one SKU of a deduction.
+type Refusal struct {
+	SKU    SKU
+	Reason error // one of this package's errors
+}
+
+// Refuse returns the refusal of sku for reason.
+func Refuse(sku SKU, reason error) *Refusal { return &Refusal{SKU: sku, Reason: reason} }
+
+func (r *Refusal) Error() string { return fmt.Sprintf("SKU %s: %v", r.SKU, r.Reason) }
+
+// Unwrap returns the reason, so that errors.Is finds it.
+func (r *Refusal) Unwrap() error { return r.Reason }
+
+// NothingTaken reports whether err is a gate's own refusal of a take: nothing
+// was cut, and the gate has no record of the take. Every other error leaves the
+// outcome open, and the caller must give the take back.
+func NothingTaken(err error) bool {
+	return Reconcilable(err) || isAny(err, ErrSoldOut, ErrInFlight, ErrBurned, ErrBusy)
+}
+
+// Reconcilable reports whether err says that gate and ledger disagree about an
+// epoch or a generation. The caller can try again once they are reconciled.
+func Reconcilable(err error) bool {
+	return isAny(err, ErrNotFilled, ErrStaleEpoch, ErrNotAdopted, ErrLaterGeneration, ErrNoGeneration)
+}
+
+func isAny(err error, targets ...error) bool {
+	for _, target := range targets {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return false
+}

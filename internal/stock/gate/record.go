@@ -1,0 +1,89 @@
+package gate
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// noBuyer is written into a record if the buyer is empty.
+const noBuyer = "-"
+
+// recordField returns the hash field of a record.
+func recordField(sku stock.SKU, order uuid.UUID) string { return string(sku) + " " + order.String() }
+
+// appendID appends the text of the ID. It allocates nothing, unlike id.String.
+func appendID(b []byte, id uuid.UUID) []byte {
+	b = append(hex.AppendEncode(b, id[:4]), '-')
+	b = append(hex.AppendEncode(b, id[4:6]), '-')
+	b = append(hex.AppendEncode(b, id[6:8]), '-')
+	b = append(hex.AppendEncode(b, id[8:10]), '-')
+	return hex.AppendEncode(b, id[10:])
+}
+
+// appendOrder appends the part of a record that describes the whole order: its
+// buyer and its lines.
+func appendOrder(b []byte, d stock.Deduction) []byte {
+	buyer := d.Buyer
+	if buyer == "" {
+		buyer = noBuyer
+	}
+	b = append(b, buyer...)
+	for i, line := range d.Lines {
+		if i == 0 {
+			b = append(b, ' ')
+		} else {
+			b = append(b, ',')
+		}
+		b = append(append(b, line.SKU...), '=')
+		b = strconv.AppendInt(b, line.Quantity, 10)
+	}
+	return b
+}
+
+// epochOf returns the epoch of a count or a record, which is the field at index
+// at. It returns 0 if there is none.
+func epochOf(text string, at int) int64 {
+	fields := strings.Fields(text)
+	if at >= len(fields) {
+		return 0
+	}
+	epoch, _ := strconv.ParseInt(fields[at], 10, 64)
+	return epoch
+}
+
+var errRecord = errors.New("malformed record of a take")
+
+// parseRecord returns the deduction that a record of the order describes.
+func parseRecord(order, record string) (stock.Deduction, error) {
+	fields := strings.Fields(record)
+	if len(fields) != 6 {
+		return stock.Deduction{}, errRecord
+	}
+	var d stock.Deduction
+	var err error
+	if d.OrderID, err = uuid.Parse(order); err != nil {
+		return stock.Deduction{}, fmt.Errorf("%w: order ID: %w", errRecord, err)
+	}
+	if d.TakeID, err = uuid.Parse(fields[0]); err != nil {
+		return stock.Deduction{}, fmt.Errorf("%w: take ID: %w", errRecord, err)
+	}
+	if fields[4] != noBuyer {
+		d.Buyer = fields[4]
+	}
+	for text := range strings.SplitSeq(fields[5], ",") {
+		sku, units, _ := strings.Cut(text, "=")
+		quantity, err := strconv.ParseInt(units, 10, 64)
+		if err != nil {
+			return stock.Deduction{}, fmt.Errorf("%w: line %q: %w", errRecord, text, err)
+		}
+		d.Lines = append(d.Lines, stock.Line{SKU: stock.SKU(sku), Quantity: quantity})
+	}
+	return d, nil
+}

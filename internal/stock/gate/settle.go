@@ -1,0 +1,92 @@
+package gate
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// maxSettleLines bounds the records that one script call settles.
+const maxSettleLines = 500
+
+// Settle removes the records of takes that the ledger has. If it fails, it may
+// have removed some of them. Settling a take again does no harm.
+func (c *counts) Settle(ctx context.Context, takes ...stock.Take) error {
+	type batch struct {
+		skus  numbering
+		lines []string
+	}
+	var batches []*batch
+	open := make(map[stock.SKU]*batch) // by SKU on a cluster; otherwise all under ""
+	for i := range takes {
+		t := &takes[i]
+		text := appendID(appendID(make([]byte, 0, 80), t.OrderID), t.TakeID)
+		for _, line := range t.Lines {
+			var of stock.SKU
+			if c.cluster {
+				of = line.SKU
+			}
+			b := open[of]
+			if b == nil || len(b.lines) == maxSettleLines {
+				b = new(batch)
+				open[of] = b
+				batches = append(batches, b)
+			}
+			b.lines = append(b.lines, string(binary.BigEndian.AppendUint16(text, uint16(b.skus.number(line.SKU)))))
+		}
+	}
+	calls := make([]*call, len(batches))
+	for i, b := range batches {
+		keys := c.keys(b.skus.skus[0])
+		calls[i] = newCall(&c.scripts().settle, []string{keys.count, keys.flight}, append(b.skus.arguments(), b.lines...))
+	}
+	if err := c.run(ctx, calls...); err != nil {
+		return fmt.Errorf("settling %d takes: %w", len(takes), err)
+	}
+	return nil
+}
+
+// Give returns the take's units once, or burns the take for 10 minutes. If it
+// fails, part of the units may be returned. Call it again to return the rest.
+func (c *counts) Give(ctx context.Context, t stock.Take) error { return c.give(ctx, unfenced, t) }
+
+func (c *counts) give(ctx context.Context, tokens tokenSet, t stock.Take) error {
+	common := []string{
+		t.OrderID.String(), t.TakeID.String(),
+		strconv.FormatInt(burnTime.Milliseconds(), 10), strconv.Itoa(maxBurned),
+	}
+	var calls []*call
+	for lines := range slices.Chunk(t.Lines, c.linesPerCall(t.Deduction)) {
+		keys, args := c.keys(lines[0].SKU), slices.Clone(common)
+		for _, line := range lines {
+			token, err := tokens.of(line.SKU)
+			if err != nil {
+				return fmt.Errorf("giving take %s back: %w", t.TakeID, err)
+			}
+			args = append(args, string(line.SKU), strconv.FormatInt(token, 10))
+		}
+		calls = append(calls, newCall(&c.scripts().give, []string{keys.count, keys.flight, keys.burned}, args))
+	}
+	if err := c.run(ctx, calls...); err != nil {
+		return fmt.Errorf("giving take %s back: %w", t.TakeID, err)
+	}
+	for _, call := range calls {
+		if given := call.cmd.Val(); len(given) != 1 || given[0] != 1 {
+			return fmt.Errorf("giving take %s back: %w", t.TakeID, fenced(t.Lines[0].SKU))
+		}
+	}
+	return nil
+}
+
+// linesPerCall returns how many lines of d one script call can handle: one on a
+// cluster, otherwise all.
+func (c *counts) linesPerCall(d stock.Deduction) int {
+	if c.cluster {
+		return 1
+	}
+	return max(len(d.Lines), 1)
+}

@@ -1,0 +1,252 @@
+package gate
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/lock/backends"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// stoppedEnv makes the test program take under a lock and stop halfway. Its value
+// is "BACKEND LOCKSERVER REDIS LEDGERID FENCED STEP".
+const stoppedEnv = "HOLDFAST_GATE_STOPPED"
+
+// stoppedLease is the shortest lease that all lock servers allow.
+const stoppedLease = 2 * time.Second
+
+// deaf ignores that its lease has ended, so that only the store can refuse it.
+type deaf struct {
+	Fenced
+	before func()
+}
+
+func (g deaf) take(ctx context.Context, tokens tokenSet, d stock.Deduction) (stock.Take, error) {
+	g.before()
+	return g.Fenced.take(context.WithoutCancel(ctx), tokens, d)
+}
+
+// underLock returns a gate that takes under a lock of the backend. A take calls
+// before, reads the counts, calls between, and writes them.
+func underLock(ctx context.Context, backend, server string, client redis.UniversalClient, ledger uuid.UUID, fenced bool, before, between func()) (*Locked, func() error, error) {
+	b, ok := backends.Find(backend)
+	if !ok {
+		return nil, nil, fmt.Errorf("no backend %q", backend)
+	}
+	locker, stop, err := b.Open(ctx, backends.Servers{
+		Redis: client, ZooKeeper: []string{server}, Etcd: []string{server}, Lease: stoppedLease,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	inner := readWrite0(client, ledger)
+	inner.between = between
+	return NewLocked(deaf{inner, before}, locker, time.Minute, fenced), stop, nil
+}
+
+// stoppedProcess takes one unit. At the given step it prints the step and waits for
+// a line.
+func stoppedProcess(how string) (exit int) {
+	fields := strings.Fields(how)
+	client, err := connect(fields[2])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer client.Close()
+	in := bufio.NewReader(os.Stdin)
+	here := func(step string) func() {
+		return func() {
+			if step == fields[5] {
+				fmt.Println(step)
+				_, _ = in.ReadString('\n')
+			}
+		}
+	}
+	g, stop, err := underLock(context.Background(), fields[0], fields[1], client, uuid.MustParse(fields[3]),
+		fields[4] == "true", here("before"), here("between"))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer stop()
+	switch _, err := g.Take(context.Background(), orderOf("a", 1)); {
+	case err == nil:
+		fmt.Println("taken")
+	default:
+		fmt.Println("refused", err)
+	}
+	return 0
+}
+
+// TestOutlivedLock stops a process in the middle of a take until its lock has been
+// granted to another holder. Then the process continues and ignores that its lease
+// has ended. The fence refuses its late read and its late write. Without a fence
+// one unit is sold twice.
+func TestOutlivedLock(t *testing.T) {
+	t.Parallel()
+	address := testenv.OwnRedis(t).Addr()
+	client, err := connect(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	servers := map[string]func(testenv.T) string{
+		"redis": func(testenv.T) string { return address }, "zookeeper": testenv.ZooKeeper, "etcd": testenv.Etcd,
+	}
+	for backend, locks := range servers {
+		for _, at := range []string{"before", "between"} { // stopped before reading, or between reading and writing
+			for _, fence := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s/%s/fence %v", backend, at, fence), func(t *testing.T) {
+					t.Parallel()
+					answer := outlived{client, address, backend, locks(t), fence, at}.answer(t)
+					switch {
+					case fence && !strings.Contains(answer, errFenced.Error()):
+						t.Errorf("the stopped holder was answered %q", answer)
+					case !fence && answer != "taken":
+						t.Errorf("without a fence the unit was not sold twice: %q", answer)
+					}
+				})
+			}
+		}
+	}
+}
+
+// outlived is a take by a process that is stopped at a step until its lock has been
+// granted to this process.
+type outlived struct {
+	client        redis.UniversalClient
+	address       string // of the client's server
+	backend, lock string // of the lock: its backend and server
+	fenced        bool
+	step          string
+}
+
+// answer returns what the process prints after both have taken the same unit.
+func (o outlived) answer(t *testing.T) (answer string) {
+	t.Helper()
+	ledger := uuid.New()
+	fill(t, readWrite0(o.client, ledger), "a", 1, 1)
+	child := startChild(t, stoppedEnv+"="+strings.Join([]string{o.backend, o.lock, o.address, ledger.String(), fmt.Sprint(o.fenced), o.step}, " "))
+	if step := child.line(t); step != o.step {
+		t.Fatalf("the process printed %q", step)
+	}
+	if err := child.process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	stopped := time.Now()
+	resume := func() {
+		if err := child.process.Signal(syscall.SIGCONT); err != nil {
+			t.Error(err)
+		}
+		if _, err := child.in.Write([]byte("\n")); err != nil {
+			t.Error(err)
+		}
+		answer = child.line(t)
+	}
+	none := func() {}
+	between := none
+	if o.step == "before" { // both read before either writes
+		between = resume
+	}
+	g, stop, err := underLock(t.Context(), o.backend, o.lock, o.client, ledger, o.fenced, none, between)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	if _, err := g.Take(t.Context(), orderOf("a", 1)); err != nil {
+		t.Fatalf("the next holder: %v", err)
+	}
+	if waited := time.Since(stopped); waited < stoppedLease/2 {
+		t.Errorf("the lock was granted again after %v, while its holder still held it", waited)
+	}
+	if o.step == "between" {
+		resume()
+	}
+	return answer
+}
+
+// TestFencesAreKept checks that every call that changes a count under a lock
+// checks its token, and that a fill sets the fence to its own.
+func TestFencesAreKept(t *testing.T) {
+	t.Parallel()
+	client := shared.client(t, "Redis")
+	g, ctx := readWrite0(client, uuid.New()), t.Context()
+	under := func(token uint64) tokenSet {
+		return tokenSet{bySKU: map[stock.SKU]uint64{"a": token}}
+	}
+	if err := g.fill(ctx, under(5), "a", 1, 10); err != nil {
+		t.Fatal(err)
+	}
+	held, err := g.take(ctx, under(6), orderOf("a", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	addition := stock.Change{SKU: "a", Epoch: 1, Number: 1, Delta: 1}
+	for name, call := range map[string]func(tokenSet) error{
+		"Take":   func(tokens tokenSet) error { _, err := g.take(ctx, tokens, orderOf("a", 1)); return err },
+		"Give":   func(tokens tokenSet) error { return g.give(ctx, tokens, held) },
+		"Adjust": func(tokens tokenSet) error { return g.adjust(ctx, tokens, addition) },
+	} {
+		if err := call(under(5)); !errors.Is(err, errFenced) || !errors.Is(err, stock.ErrBusy) {
+			t.Errorf("%s under an older token: %v", name, err)
+		}
+	}
+	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 8, InFlight: 2})
+	if err := g.adjust(ctx, under(7), addition); err != nil {
+		t.Error(err)
+	}
+	if err := g.give(ctx, under(8), held); err != nil {
+		t.Error(err)
+	}
+	if _, err := g.take(ctx, under(7), orderOf("a", 1)); !errors.Is(err, errFenced) {
+		t.Errorf("a take under a token older than a give's: %v", err)
+	}
+	// Another lock service may start with smaller tokens.
+	if err := g.fill(ctx, under(1), "a", 2, 10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.take(ctx, under(2), orderOf("a", 1)); err != nil {
+		t.Errorf("after a fill under a smaller token: %v", err)
+	}
+}
+
+// TestNoToken checks that a call that has no token of the SKU changes nothing.
+func TestNoToken(t *testing.T) {
+	t.Parallel()
+	g, ctx := readWrite0(shared.client(t, "Redis"), uuid.New()), t.Context()
+	fill(t, g, "a", 1, 10)
+	held, err := g.Take(ctx, orderOf("a", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tokens := range map[string]tokenSet{
+		"none":           {},
+		"of another SKU": {bySKU: map[stock.SKU]uint64{"b": 1}},
+		"zero":           {bySKU: map[stock.SKU]uint64{"a": 0}},
+	} {
+		_, take := g.take(ctx, tokens, orderOf("a", 1))
+		for call, err := range map[string]error{
+			"Take":   take,
+			"Give":   g.give(ctx, tokens, held),
+			"Fill":   g.fill(ctx, tokens, "a", 2, 5),
+			"Adjust": g.adjust(ctx, tokens, stock.Change{SKU: "a", Epoch: 1, Number: 1, Delta: 1}),
+		} {
+			if !errors.Is(err, errNoToken) {
+				t.Errorf("%s, token %s: %v", call, name, err)
+			}
+		}
+	}
+	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 8, InFlight: 2})
+}

@@ -1,0 +1,87 @@
+// Package gatetest checks that a gate keeps the promises of stock.Gate. A gate
+// joins with one line:
+//
+//	gatetest.Run(t, gatetest.Gates{Instances: []stock.Gate{a, b}, Empty: empty, LoseCount: loseCount})
+package gatetest
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// maxCheck bounds the check of one promise.
+const maxCheck = 2 * time.Minute
+
+// Gates are the gates under test and the faults of their store.
+type Gates struct {
+	// Instances share one store, as instances of the service do. Use one
+	// instance if the gate promises nothing for several.
+	Instances []stock.Gate
+	// NotOffered has the promises that these gates do not make, and the reasons.
+	NotOffered map[string]string
+	// Empty deletes everything that the store has of the SKU, as a flush does.
+	Empty func(ctx context.Context, sku stock.SKU) error
+	// LoseCount deletes only the SKU's count, and keeps what is in flight.
+	LoseCount func(ctx context.Context, sku stock.SKU) error
+}
+
+// Promise is one thing that every gate promises.
+type Promise struct {
+	Name  string
+	check func(t *trial) error
+}
+
+// Promises returns all promises. Each uses SKUs of its own, so they can be checked
+// on the same gates at the same time.
+func Promises() []Promise {
+	return slices.Concat(
+		takePromises, oversellPromises, givePromises, settlePromises, fillPromises, adjustPromises,
+		faultPromises, inFlightPromises, levelPromises, modelPromises,
+	)
+}
+
+// Find returns the promise of that name. It panics if there is none.
+func Find(name string) Promise {
+	for _, p := range Promises() {
+		if p.Name == name {
+			return p
+		}
+	}
+	panic("no gate promises " + name)
+}
+
+// Run checks all promises that the gates make.
+func Run(t *testing.T, gates Gates) {
+	t.Helper()
+	for _, p := range Promises() {
+		if reason, ok := gates.NotOffered[p.Name]; ok {
+			t.Logf("%s is not offered: %s", p.Name, reason)
+			continue
+		}
+		t.Run(p.Name, func(t *testing.T) {
+			t.Parallel()
+			if err := p.Check(t.Context(), gates); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Check checks the promise for at most two minutes and returns the first
+// violation. It does not fail a test, so that a test can prove that the check
+// detects a broken gate.
+func (p Promise) Check(ctx context.Context, gates Gates) error {
+	ctx, cancel := context.WithTimeout(ctx, maxCheck)
+	defer cancel()
+	t := &trial{ctx: ctx, gates: gates, run: uuid.NewString()[:8]}
+	if err := p.check(t); err != nil {
+		return err
+	}
+	return t.err
+}

@@ -1,0 +1,109 @@
+package gatetest
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+var inFlightPromises = []Promise{
+	{"InFlightHasAllLines", inFlightHasAllLines},
+	{"InFlightByAge", inFlightByAge},
+	{"InFlightOfMany", inFlightOfMany},
+}
+
+func inFlightHasAllLines(t *trial) error {
+	t.fill("a", 1, 10)
+	t.fill("b", 1, 10)
+	t.fill("c", 1, 10_000_000)
+	bought := order(t.line("a", 1), t.line("b", 2), t.line("c", 1000))
+	removed := order(t.line("c", 5_000_000)) // by an administrator
+	removed.Buyer = ""
+	t.take(bought, nil)
+	t.take(removed, nil)
+	t.take(again(bought), stock.ErrInFlight)
+	for name, want := range map[string][]stock.Deduction{"a": {bought}, "b": {bought}, "c": {bought, removed}} {
+		takes := t.inFlight(name)
+		if t.err != nil {
+			return t.err
+		}
+		if len(takes) != len(want) {
+			return fmt.Errorf("in flight of %s: %v, want %v", name, takes, want)
+		}
+		for _, d := range want {
+			if !slices.ContainsFunc(takes, func(taken stock.Take) bool { return sameDeduction(taken.Deduction, d) }) {
+				return fmt.Errorf("in flight of %s: %v, want %v", name, takes, want)
+			}
+		}
+	}
+	t.settleTakes(t.inFlight("c")...) // takes can be settled as they are listed
+	t.counts("a", 9, 0, 0)
+	t.counts("b", 8, 0, 0)
+	t.counts("c", 10_000_000-5_000_000-1000, 0, 0)
+	return nil
+}
+
+func sameDeduction(a, b stock.Deduction) bool {
+	return a.OrderID == b.OrderID && a.TakeID == b.TakeID && a.Buyer == b.Buyer && slices.Equal(a.Lines, b.Lines)
+}
+
+func inFlightByAge(t *trial) error {
+	t.fill("a", 1, 10)
+	d := order(t.line("a", 1))
+	t.take(d, nil)
+	if t.err != nil {
+		return t.err
+	}
+	start := time.Now() // the take is older than this
+	old, err := t.gate().InFlight(t.ctx, time.Hour, 10, t.sku("a"))
+	if err != nil || len(old) != 0 {
+		return fmt.Errorf("in flight for an hour: %v (error %v)", old, err)
+	}
+	const age = 30 * time.Millisecond
+	for {
+		old, err := t.gate().InFlight(t.ctx, age, 10, t.sku("a"))
+		switch {
+		case err != nil:
+			return err
+		case len(old) == 1:
+			return nil
+		case time.Since(start) > age+5*time.Second:
+			return fmt.Errorf("a take that is %v old is not listed as older than %v", time.Since(start), age)
+		}
+		time.Sleep(time.Millisecond) // between two polls: the gate uses its server's clock
+	}
+}
+
+func inFlightOfMany(t *trial) error {
+	const orders, buyers = 1200, 20 // several steps of a scan
+	t.fill("a", 1, orders)
+	t.accepted(t.atOnce(buyers, func(gate stock.Gate, _ int) error {
+		for range orders / buyers {
+			if _, err := t.retryTake(gate, order(t.line("a", 1))); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	for _, limit := range []int{1, 700, orders, 5000} {
+		if t.err != nil {
+			return t.err
+		}
+		takes, err := t.gate().InFlight(t.ctx, 0, limit, t.sku("a"))
+		if err != nil {
+			return err
+		}
+		distinct := make(map[uuid.UUID]bool)
+		for _, taken := range takes {
+			distinct[taken.TakeID] = true
+		}
+		if want := min(limit, orders); len(takes) != want || len(distinct) != want {
+			return fmt.Errorf("with limit %d of %d takes in flight: got %d takes, %d of them distinct", limit, orders, len(takes), len(distinct))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+package gatetest
+
+import "github.com/holdfast-stock/holdfast/internal/stock"
+
+var settlePromises = []Promise{
+	{"SettleForgets", settleForgets},
+	{"SettleOfAnothersTake", settleOfAnothersTake},
+	{"SettleTwiceInOneCall", settleTwiceInOneCall},
+	{"SettleManyAtOnce", settleManyAtOnce},
+}
+
+func settleForgets(t *trial) error {
+	t.fill("a", 1, 10)
+	t.fill("b", 1, 10)
+	d := order(t.line("a", 2), t.line("b", 3))
+	t.take(d, nil)
+	for range 2 {
+		t.settle(d)
+		t.counts("a", 8, 0, 0)
+		t.counts("b", 7, 0, 0)
+	}
+	t.give(d) // too late
+	t.counts("a", 8, 0, 0)
+	t.settle()
+	return nil
+}
+
+func settleOfAnothersTake(t *trial) error {
+	t.fill("a", 1, 10)
+	d := order(t.line("a", 2))
+	t.take(d, nil)
+	t.settle(again(d), order(t.line("a", 1)))
+	t.counts("a", 8, 2, 1)
+	t.settle(again(d), d, again(d)) // only d has a record
+	t.counts("a", 8, 0, 0)
+	return nil
+}
+
+func settleTwiceInOneCall(t *trial) error {
+	t.fill("a", 1, 10)
+	d, other := order(t.line("a", 2)), order(t.line("a", 3))
+	t.take(d, nil)
+	t.take(other, nil)
+	t.settle(d, d, d)
+	t.counts("a", 5, 3, 1)
+	return nil
+}
+
+func settleManyAtOnce(t *trial) error {
+	const orders = 400 // with 2 lines each: more than one script call settles
+	t.fill("a", 1, orders)
+	t.fill("b", 1, orders)
+	t.fill("c", 1, orders)
+	ds := make([]stock.Deduction, orders)
+	t.accepted(t.atOnce(orders, func(gate stock.Gate, i int) error {
+		ds[i] = order(t.line("a", 1), t.line([]string{"b", "c"}[i%2], 1))
+		_, err := t.retryTake(gate, ds[i])
+		return err
+	}))
+	t.settle(ds...)
+	t.counts("a", 0, 0, 0)
+	t.counts("b", orders/2, 0, 0)
+	t.counts("c", orders/2, 0, 0)
+	return nil
+}

@@ -1,0 +1,56 @@
+package stock
+
+import "slices"
+
+// Take is a deduction that a gate has cut, or that needs no gate.
+type Take struct {
+	Deduction
+	Receipt Receipt
+}
+
+// Receipt says what a gate cut for each line of a deduction, in the order of its
+// lines. It is empty if there is no gate, or if the gate's answer was lost.
+type Receipt []Cut
+
+// Cut is what a gate cut for one line.
+type Cut struct {
+	// Epoch is the epoch of the count that the units came from.
+	Epoch int64
+	// Parts name the segments that the units came from. They are empty if the
+	// gate does not divide SKUs, or if the segments are not known.
+	Parts []Part
+}
+
+// Part is what one line took from one segment.
+type Part struct {
+	Segment  int
+	Quantity int64
+}
+
+// Epoch returns the epoch under which line i was cut, or 0 if no gate cut it.
+func (t Take) Epoch(i int) int64 {
+	if i < len(t.Receipt) {
+		return t.Receipt[i].Epoch
+	}
+	return 0
+}
+
+// Parts returns the segments that line i was cut from, as far as they are known.
+func (t Take) Parts(i int) []Part {
+	if i < len(t.Receipt) {
+		return t.Receipt[i].Parts
+	}
+	return nil
+}
+
+// SKUsOf returns the SKUs of the takes, each once, in SKU order.
+func SKUsOf(takes ...Take) []SKU {
+	skus := make([]SKU, 0, len(takes))
+	for _, t := range takes {
+		for _, line := range t.Lines {
+			skus = append(skus, line.SKU)
+		}
+	}
+	slices.Sort(skus)
+	return slices.Compact(skus)
+}
