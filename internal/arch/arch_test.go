@@ -40,7 +40,7 @@ var mayImport = map[string][]string{
 	"internal/stock/gatetest":           {"internal/stock"},
 	"internal/lock/backends":            {"internal/lock", "internal/lock/..."},
 	"internal/lock/...":                 {"internal/lock"},
-	"internal/store":                    {"internal/ledger/sqltx", "migrations"},
+	"internal/store":                    {"internal/ledger/sqltx", "internal/retry", "migrations"},
 	"internal/lab/command":              {"internal/testenv"},
 	"bench":                             {"bench/session", "internal/lab/...", "internal/testenv"},
 	"bench/...":                         {},

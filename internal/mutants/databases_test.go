@@ -53,4 +53,5 @@ var databases = []mutant{
 	{"a slow COMMIT is not logged", sqltxDB, "tx.trace(ctx, start, []Statement{{SQL: \"COMMIT\"}}, err)", "_ = start", "internal/ledger/sqltx TestSlowLog_EveryPath/PostgreSQL"},
 	{"the error of BEGIN is hidden from a row", sqltxDB, "rows, err := s.Query(ctx, sql, args...)\n\tif err != nil {\n\t\treturn err\n\t}\n\treturn scanFirst(rows, dest)", "return s.gorm.WithContext(ctx).Raw(sql, args...).Row().Scan(dest...)", "internal/ledger/sqltx TestQueryRow_NotBegun/SQLite"},
 	{"values in the log", sqltxSlowLog, "sql string, _ ...any) (string, []any) { return sql, nil }", "sql string, values ...any) (string, []any) { return sql, values }", "internal/ledger/sqltx TestSlowLog_EveryPath/MariaDB"},
+	{"a new SQLite file that is busy is refused", "internal/store/sql.go", "!sqltx.IsRetryable(err) ||", "true ||", "internal/store TestOpenSQL_SQLiteFileIsBusy"},
 }

@@ -12,6 +12,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 )
 
 // Bounds of every session with the ledger's database. A waiter outlives the
@@ -82,7 +83,7 @@ func (s *SQL) open(ctx context.Context, size int, dialector gorm.Dialector) (*SQ
 	s.pool.SetMaxIdleConns(size)
 	s.pool.SetConnMaxLifetime(connectionLife)
 	s.pool.SetConnMaxIdleTime(connectionIdle)
-	err := s.pool.PingContext(ctx)
+	err := s.connect(ctx)
 	if err == nil {
 		s.db, err = gorm.Open(dialector, &gorm.Config{
 			SkipDefaultTransaction: true,
@@ -97,6 +98,18 @@ func (s *SQL) open(ctx context.Context, size int, dialector gorm.Dialector) (*SQ
 		return nil, s.failed("connecting to", err)
 	}
 	return s, nil
+}
+
+// connect proves that the database answers. Processes that open a new SQLite file at
+// the same moment all switch it to a write-ahead log, and SQLite answers BUSY to all
+// but one of them without waiting.
+func (s *SQL) connect(ctx context.Context) error {
+	for try := 1; ; try++ {
+		err := s.pool.PingContext(ctx)
+		if !sqltx.IsRetryable(err) || retry.Sleep(ctx, retry.Jitter(10*time.Millisecond, try)) != nil {
+			return err
+		}
+	}
 }
 
 func (s *SQL) failed(doing string, err error) error {

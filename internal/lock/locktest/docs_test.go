@@ -218,7 +218,7 @@ var chinese = map[string]string{
 	"TokensRise":                 "每次授予的栅栏令牌都大于上一次",
 	"OrderBetweenProcesses":      "各进程按申请顺序获得锁",
 	"ProcessesExclude":           "4 个进程共 32 个争用者，同一时刻只有一个持有者，且令牌递增",
-	"CancelledAtAnyMoment":       "请求无论在哪一刻取消，进程内和服务器上都不留残留",
+	"CancelledAtAnyMoment":       "请求无论在哪一刻取消，进程内和服务器上都不留下任何残留",
 	"KilledHolder":               "持有者被杀死后，租约到期时锁即可用",
 	"StoppedHolder":              "被暂停超过租约时长的持有者恢复运行时，会发现自己的 context 已结束",
 	"HolderCutOff":               "持有者的网络丢弃所有数据时，它会得知锁已丢失，最多比别人获得锁晚一小段时间；它的 Unlock 不会释放别人的锁",

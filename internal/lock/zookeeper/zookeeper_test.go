@@ -313,7 +313,7 @@ func TestCutDuringLockLeavesNoNode(t *testing.T) {
 				cut := time.Now()
 				if kind == "held" {
 					// The request may also wait on after the cut, until it is cancelled.
-					time.AfterFunc(500*time.Millisecond, cancel)
+					time.AfterFunc(2*time.Second, cancel)
 				}
 				answer := <-answers
 				cancel()
