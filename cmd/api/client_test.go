@@ -111,19 +111,26 @@ func waitAtRest(t *testing.T, url, sku string, within time.Duration) (a audit) {
 
 // crowd is a number of clients that buy one SKU at once, from several instances.
 type crowd struct {
-	sku      string
-	accepted sync.Map // order ID → true
-	count    atomic.Int64
-	statuses sync.Map     // status → *atomic.Int64
-	failed   atomic.Int64 // calls without an answer
-	all      sync.WaitGroup
+	maxOrders int64 // after which clients stop
+	sku       string
+	accepted  sync.Map // order ID → true
+	count     atomic.Int64
+	statuses  sync.Map     // status → *atomic.Int64
+	failed    atomic.Int64 // calls without an answer
+	all       sync.WaitGroup
 }
 
 // rush starts clients that buy units one by one, until each is answered "sold
 // out" or ctx ends. After a failed call or a 503, a client repeats the request at
 // the next instance with the same key.
 func rush(ctx context.Context, clients int, sku string, urls ...string) *crowd {
-	c := &crowd{sku: sku}
+	return rushUpTo(ctx, 5000, clients, sku, urls...)
+}
+
+// rushUpTo is rush that also ends once so many orders are accepted. A service that
+// never sells out is stopped by it.
+func rushUpTo(ctx context.Context, maxOrders int64, clients int, sku string, urls ...string) *crowd {
+	c := &crowd{sku: sku, maxOrders: maxOrders}
 	for n := range clients {
 		c.all.Go(func() { c.buy(ctx, n, urls) })
 	}
@@ -132,8 +139,7 @@ func rush(ctx context.Context, clients int, sku string, urls ...string) *crowd {
 
 // buy is one client.
 func (c *crowd) buy(ctx context.Context, n int, urls []string) {
-	const maxOrders = 5000 // ends the rush if the service never sells out
-	for turn := n; ctx.Err() == nil && c.count.Load() < maxOrders; turn++ {
+	for turn := n; ctx.Err() == nil && c.count.Load() < c.maxOrders; turn++ {
 		key := fmt.Sprintf("%d-%d-%d", n, turn, rand.Int64())
 		for try := 0; ctx.Err() == nil; try++ {
 			url := urls[(n+try)%len(urls)]

@@ -175,7 +175,8 @@ func TestInstances(t *testing.T) {
 					for try := range 8 {
 						sku := fmt.Sprintf("%s-%d", spec.Name, try)
 						setStock(t, one.URL(), sku, 200)
-						c := rush(t.Context(), 32, sku, one.URL(), two.URL())
+						// With one order more than there are units, it has oversold.
+						c := rushUpTo(t.Context(), 201, 32, sku, one.URL(), two.URL())
 						c.wait()
 						c.checkStatuses(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
 						c.checkFound(t, two.URL())
