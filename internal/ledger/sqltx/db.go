@@ -9,6 +9,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -164,10 +165,10 @@ func (db *DB) CommitIf(ctx context.Context, first Statement, rows int64, others 
 		return false, err
 	}
 	if t, ok := tx.gorm.Statement.ConnPool.(*transaction); ok && t.pool.guard != nil && takesTexts(t.conn) {
-		text := append([]Statement{first}, others(t.pool.guard(rows))...)
+		text := slices.Concat([]Statement{first}, others(t.pool.guard(rows)), []Statement{{SQL: "COMMIT"}})
 		start := time.Now()
 		committed, err = t.commitIf(ctx, text)
-		tx.trace(ctx, start, append(text, Statement{SQL: "COMMIT"}), err)
+		tx.trace(ctx, start, text, err)
 		return committed, err
 	}
 	affected, err := tx.ExecAll(ctx, append([]Statement{first}, others(Unguarded)...)...)
