@@ -21,16 +21,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// kind is one kind of database that a ledger may have.
-type kind struct {
-	name string
-	url  func(testenv.T) string
-}
-
-// servers are the databases that answer over a network; databases are all.
+// The kinds of database on which the tests run.
 var (
-	servers   = []kind{{"MariaDB", testenv.MariaDB}, {"PostgreSQL", testenv.Postgres}}
-	databases = append(servers[:2:2], kind{"SQLite", testenv.SQLite})
+	servers   = testenv.NetworkDatabases()
+	databases = testenv.Databases()
 )
 
 // database is a migrated database of one test.
@@ -40,12 +34,12 @@ type database struct {
 }
 
 // eachDatabase runs the test on a new database of each kind.
-func eachDatabase(t *testing.T, kinds []kind, test func(t *testing.T, d *database)) {
+func eachDatabase(t *testing.T, kinds []testenv.Database, test func(t *testing.T, d *database)) {
 	t.Helper()
 	for _, k := range kinds {
-		t.Run(k.name, func(t *testing.T) {
+		t.Run(k.Name, func(t *testing.T) {
 			t.Parallel()
-			url := k.url(t)
+			url := k.URL(t)
 			d := &database{url, openSQL(t, url)}
 			if err := d.sql.MigrateUp(t.Context()); err != nil {
 				t.Fatal(err)
