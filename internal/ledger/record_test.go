@@ -27,7 +27,7 @@ func recordingOf(skus ...stock.SKU) *recording {
 
 // repeatOf returns the recording of another take of r's order.
 func repeatOf(r *recording) *recording {
-	repeat := recordingOf(stock.SKUsOf(r.take)...)
+	repeat := recordingOf(r.take.SKUs()...)
 	repeat.order.ID, repeat.take.OrderID = r.order.ID, r.order.ID
 	return repeat
 }
