@@ -126,14 +126,6 @@ func (s *SQL) Ledger() *sqltx.DB { return sqltx.New(s.db, s.dialect) }
 // Dialect returns the kind of database.
 func (s *SQL) Dialect() sqltx.Dialect { return s.dialect }
 
-// Ping reports whether the database answers.
-func (s *SQL) Ping(ctx context.Context) error {
-	if err := s.pool.PingContext(ctx); err != nil {
-		return s.failed("asking", err)
-	}
-	return nil
-}
-
 // Close closes all connections.
 func (s *SQL) Close() error {
 	if err := s.pool.Close(); err != nil {

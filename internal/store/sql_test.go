@@ -23,7 +23,7 @@ import (
 func TestOpenSQL_Answers(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := opened(t, dbURL)
-		if err := s.Ping(t.Context()); err != nil {
+		if err := s.pool.PingContext(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if got := string(s.Dialect()); got != s.DB().Name() {
