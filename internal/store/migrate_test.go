@@ -39,7 +39,7 @@ func TestMigrate_UpDownUp(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := opened(t, dbURL)
 		ctx := t.Context()
-		want := []string{"ledger", "order_lines", "orders", "outbox", "stock"}
+		want := []string{"claims", "jobs", "ledger", "order_history", "order_lines", "orders", "outbox", "payments", "stock"}
 		latest, err := migrations.Latest(string(s.Dialect()))
 		if err != nil {
 			t.Fatal(err)

@@ -86,6 +86,25 @@ func scanFirst(rows *sql.Rows, dest []any) error {
 	return rows.Close()
 }
 
+// Now reads the database's clock, in UTC and whole microseconds.
+func (s session) Now(ctx context.Context) (now time.Time, err error) {
+	var value any
+	if err := s.QueryRow(ctx, []any{&value}, "SELECT "+s.dialect.Now()); err != nil {
+		return now, fmt.Errorf("reading the database's clock: %w", err)
+	}
+	switch v := value.(type) {
+	case time.Time:
+		now = v
+	case string: // SQLite
+		if now, err = time.Parse("2006-01-02 15:04:05.999999999-07:00", v); err != nil {
+			return now, fmt.Errorf("reading the database's clock: %w", err)
+		}
+	default:
+		return now, fmt.Errorf("reading the database's clock: it is a %T", value)
+	}
+	return now.UTC().Truncate(time.Microsecond), nil
+}
+
 // Begin begins a transaction. Once ctx has ended, Commit rolls it back.
 func (db *DB) Begin(ctx context.Context) (*Tx, error) {
 	tx := db.gorm.WithContext(ctx).Begin()

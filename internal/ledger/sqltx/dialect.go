@@ -36,6 +36,19 @@ func (d Dialect) SkipLocked() string {
 	return " FOR UPDATE SKIP LOCKED"
 }
 
+// Now is the expression for the database's clock: the present time in UTC, even
+// inside a long transaction. For SQLite it is this machine's clock, in whole
+// milliseconds, in the form in which times are stored.
+func (d Dialect) Now() string {
+	switch d {
+	case Postgres:
+		return "clock_timestamp()"
+	case SQLite:
+		return "strftime('%Y-%m-%d %H:%M:%f+00:00', 'now')"
+	}
+	return "UTC_TIMESTAMP(6)"
+}
+
 // BigInt is the type name that casts to a 64-bit integer. PostgreSQL treats an
 // argument inside CASE as text without the cast.
 func (d Dialect) BigInt() string {

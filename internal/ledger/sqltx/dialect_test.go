@@ -18,10 +18,11 @@ func TestDialect(t *testing.T) {
 		uuid                        any
 		confirms                    bool
 		bound                       string
+		now                         string
 	}{
-		{MySQL, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", "SIGNED", false, id[:], false, "a = ? AND b IN (?, ?)"},
-		{Postgres, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", "BIGINT", true, id.String(), true, "a = $1 AND b IN ($2, $3)"},
-		{SQLite, "", "", "BIGINT", false, id[:], false, "a = ? AND b IN (?, ?)"},
+		{MySQL, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", "SIGNED", false, id[:], false, "a = ? AND b IN (?, ?)", "UTC_TIMESTAMP(6)"},
+		{Postgres, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", "BIGINT", true, id.String(), true, "a = $1 AND b IN ($2, $3)", "clock_timestamp()"},
+		{SQLite, "", "", "BIGINT", false, id[:], false, "a = ? AND b IN (?, ?)", "strftime('%Y-%m-%d %H:%M:%f+00:00', 'now')"},
 	} {
 		t.Run(string(test.dialect), func(t *testing.T) {
 			d := test.dialect
@@ -29,6 +30,7 @@ func TestDialect(t *testing.T) {
 				"RowLock":                {d.RowLock(), test.rowLock},
 				"SkipLocked":             {d.SkipLocked(), test.skipLocked},
 				"BigInt":                 {d.BigInt(), test.bigInt},
+				"Now":                    {d.Now(), test.now},
 				"Arrays":                 {d.Arrays(), test.arrays},
 				"UUID":                   {d.UUID(id), test.uuid},
 				"confirmation":           {d.confirmation() != "", test.confirms},
