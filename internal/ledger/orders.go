@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"database/sql"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ const (
 	Paid      Status = "paid"
 	Cancelled Status = "cancelled"
 	Expired   Status = "expired"
+	Refunded  Status = "refunded"
 	// Void marks a row that is no order. It keeps a transaction whose outcome
 	// was unknown from committing an order under the ID later.
 	Void Status = "void"
@@ -32,6 +34,9 @@ const (
 	// and has no lines.
 	shrink Status = "shrink"
 )
+
+// shown reports whether a row with the status is an order.
+func (s Status) shown() bool { return s != Void && s != shrink }
 
 // Order is the durable record of a deduction and of what became of it.
 type Order struct {
@@ -43,6 +48,19 @@ type Order struct {
 	Strategy  string       // the strategy that cut the units
 	CreatedAt time.Time    // UTC, whole microseconds
 	ExpiresAt time.Time    // zero if it does not expire
+	Version   int64        // the number of its changes
+	PaymentID string       // the payment that paid it; empty if none did
+	Restocked bool         // a refund returned its units
+	History   []Step       // its changes since CreatedAt; only where a method says so
+}
+
+// SKUs returns the SKUs of its lines.
+func (o *Order) SKUs() []stock.SKU {
+	skus := make([]stock.SKU, len(o.Lines))
+	for i, line := range o.Lines {
+		skus[i] = line.SKU
+	}
+	return skus
 }
 
 // ErrNoOrder: the ledger has no order with the ID.
@@ -71,38 +89,30 @@ func readOrders(ctx context.Context, db *sqltx.DB, ids []uuid.UUID) (map[uuid.UU
 }
 
 func readOrderRows(ctx context.Context, db *sqltx.DB, keys []any) (map[uuid.UUID]*Order, error) {
-	rows, err := db.Query(ctx, "SELECT id, take_id, buyer_id, status, strategy, created_at, expires_at FROM orders WHERE id IN ?", keys)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
 	found := make(map[uuid.UUID]*Order)
-	for rows.Next() {
+	err := db.QueryEach(ctx, func(rows *sql.Rows) error {
 		var (
 			o       Order
 			expires *time.Time
+			payment sql.NullString
 		)
-		err := rows.Scan(&o.ID, &o.TakeID, &o.Buyer, &o.Status, &o.Strategy, &o.CreatedAt, &expires)
+		err := rows.Scan(&o.ID, &o.TakeID, &o.Buyer, &o.Status, &o.Strategy, &o.CreatedAt, &expires, &o.Version, &payment, &o.Restocked)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		o.CreatedAt = o.CreatedAt.UTC()
+		o.CreatedAt, o.PaymentID = o.CreatedAt.UTC(), payment.String
 		if expires != nil {
 			o.ExpiresAt = expires.UTC()
 		}
 		found[o.ID] = &o
-	}
-	return found, rows.Err()
+		return nil
+	}, "SELECT id, take_id, buyer_id, status, strategy, created_at, expires_at, version, payment_id, restocked FROM orders WHERE id IN ?", keys)
+	return found, err
 }
 
 // readLines adds the lines to their orders.
 func readLines(ctx context.Context, db *sqltx.DB, keys []any, orders map[uuid.UUID]*Order) error {
-	rows, err := db.Query(ctx, "SELECT order_id, sku, quantity FROM order_lines WHERE order_id IN ? ORDER BY order_id, sku", keys)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	return db.QueryEach(ctx, func(rows *sql.Rows) error {
 		var (
 			id   uuid.UUID
 			line stock.Line
@@ -113,8 +123,8 @@ func readLines(ctx context.Context, db *sqltx.DB, keys []any, orders map[uuid.UU
 		if o, ok := orders[id]; ok { // not if it was committed after readOrderRows
 			o.Lines = append(o.Lines, line)
 		}
-	}
-	return rows.Err()
+		return nil
+	}, "SELECT order_id, sku, quantity FROM order_lines WHERE order_id IN ? ORDER BY order_id, sku", keys)
 }
 
 // insertOrders inserts the orders with their lines, in the order given. db is a

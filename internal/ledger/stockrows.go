@@ -63,19 +63,13 @@ func readRow(ctx context.Context, db rowReader, sku stock.SKU, rowLock string) (
 
 // Rows reads up to limit stock rows whose SKUs follow after, sorted by SKU.
 func (l *Ledger) Rows(ctx context.Context, after stock.SKU, limit int) (page []StockRow, err error) {
-	rows, err := l.db.Query(ctx, "SELECT "+stockColumns+" FROM stock WHERE sku > ? ORDER BY sku LIMIT ?", string(after), limit)
-	if err != nil {
-		return nil, fmt.Errorf("reading stock rows: %w", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
+	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
 		var row StockRow
-		if err := rows.Scan(row.columns()...); err != nil {
-			return nil, fmt.Errorf("reading stock rows: %w", err)
-		}
+		err := rows.Scan(row.columns()...)
 		page = append(page, row)
-	}
-	if err := rows.Err(); err != nil {
+		return err
+	}, "SELECT "+stockColumns+" FROM stock WHERE sku > ? ORDER BY sku LIMIT ?", string(after), limit)
+	if err != nil {
 		return nil, fmt.Errorf("reading stock rows: %w", err)
 	}
 	return page, nil
@@ -101,11 +95,13 @@ func (l *Ledger) EachPage(ctx context.Context, do func([]StockRow) error) error 
 	}
 }
 
-// Sold recounts the units of the SKU in pending and paid orders.
+// Sold recounts the units of the SKU in orders that are pending, paid, or refunded
+// without returning their units.
 func (l *Ledger) Sold(ctx context.Context, sku stock.SKU) (sold int64, err error) {
 	err = l.db.QueryRow(ctx, []any{&sold}, `SELECT COALESCE(SUM(order_lines.quantity), 0) FROM order_lines
 		JOIN orders ON orders.id = order_lines.order_id
-		WHERE order_lines.sku = ? AND orders.status IN ?`, string(sku), []string{string(Pending), string(Paid)})
+		WHERE order_lines.sku = ? AND (orders.status IN ? OR orders.status = ? AND NOT orders.restocked)`,
+		string(sku), []string{string(Pending), string(Paid)}, string(Refunded))
 	if err != nil {
 		return 0, fmt.Errorf("counting the sold units of %s: %w", sku, err)
 	}
@@ -277,17 +273,14 @@ func (l *Ledger) lockedRows(ctx context.Context, skus []stock.SKU) (locked []sto
 }
 
 func readSKUs(ctx context.Context, tx *sqltx.Tx, query string, among []stock.SKU) (skus []stock.SKU, err error) {
-	rows, err := tx.Query(ctx, query, among)
+	err = tx.QueryEach(ctx, func(rows *sql.Rows) error {
+		var sku stock.SKU
+		err := rows.Scan(&sku)
+		skus = append(skus, sku)
+		return err
+	}, query, among)
 	if err != nil {
 		return nil, fmt.Errorf("reading which stock rows are locked: %w", err)
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var sku stock.SKU
-		if err := rows.Scan(&sku); err != nil {
-			return nil, fmt.Errorf("reading which stock rows are locked: %w", err)
-		}
-		skus = append(skus, sku)
-	}
-	return skus, rows.Err()
+	return skus, nil
 }

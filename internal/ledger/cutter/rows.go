@@ -37,7 +37,7 @@ type rows map[stock.SKU]*row
 
 // querier is a database or a transaction.
 type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (*sql.Rows, error)
+	QueryEach(ctx context.Context, scan func(*sql.Rows) error, sql string, args ...any) error
 }
 
 // read reads the stock rows of the takes without locking them.
@@ -52,20 +52,14 @@ func lock(ctx context.Context, tx *sqltx.Tx, takes []stock.Take) (rows, error) {
 }
 
 func readSKUs(ctx context.Context, db querier, skus []stock.SKU, rowLock string) (rows, error) {
-	found, err := db.Query(ctx, "SELECT sku, available, epoch, version FROM stock WHERE sku IN ? ORDER BY sku"+rowLock, skus)
-	if err != nil {
-		return nil, fmt.Errorf("reading stock rows: %w", err)
-	}
-	defer found.Close()
 	rs := make(rows, len(skus))
-	for found.Next() {
+	err := db.QueryEach(ctx, func(found *sql.Rows) error {
 		var r row
-		if err := found.Scan(&r.sku, &r.available, &r.epoch, &r.version); err != nil {
-			return nil, fmt.Errorf("reading stock rows: %w", err)
-		}
+		err := found.Scan(&r.sku, &r.available, &r.epoch, &r.version)
 		rs[r.sku] = &r
-	}
-	if err := found.Err(); err != nil {
+		return err
+	}, "SELECT sku, available, epoch, version FROM stock WHERE sku IN ? ORDER BY sku"+rowLock, skus)
+	if err != nil {
 		return nil, fmt.Errorf("reading stock rows: %w", err)
 	}
 	return rs, nil
