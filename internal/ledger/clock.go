@@ -29,15 +29,22 @@ const (
 )
 
 // clock tells the time of the database without asking for it each time. It adds the
-// time that has passed since a measurement, so a wrong clock of this machine does
-// not matter. It is never behind the database's clock, and ahead of it by at most the
-// round trip of the measurement. It is safe for concurrent use.
+// time that has passed since a measurement, by the monotonic clock, so a wrong time of
+// day on this machine does not matter. It is never behind the database's clock, and
+// ahead of it by at most the round trip of the measurement. It is safe for concurrent
+// use.
 type clock struct {
-	local func() time.Time // this machine's clock, with its monotonic reading
+	wall func() time.Time // the time of day on this machine
 
-	mu       sync.Mutex
-	measured time.Time // by the local clock; zero: never
-	database time.Time // what the database's clock showed at that time or later
+	mu sync.Mutex
+	reading
+}
+
+// reading is what the clocks showed at one time.
+type reading struct {
+	at       time.Time // by the monotonic clock; zero: never
+	wall     time.Time
+	database time.Time // at that time, or up to a round trip later
 }
 
 var errClockUnknown = errors.New("the database's clock has not been measured")
@@ -46,58 +53,54 @@ var errClockUnknown = errors.New("the database's clock has not been measured")
 func (c *clock) now() (time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	local := c.local()
-	switch age := local.Sub(c.measured); {
-	case c.measured.IsZero():
+	age := time.Since(c.at)
+	switch {
+	case c.at.IsZero():
 		return time.Time{}, errClockUnknown
 	case age > maxClockAge:
 		return time.Time{}, fmt.Errorf("%w for %v", errClockUnknown, age.Truncate(time.Second))
-	case c.jumped(local):
+	case c.jumped(age):
 		return time.Time{}, fmt.Errorf("%w since this machine slept or its clock was set", errClockUnknown)
-	default:
-		return c.database.Add(age).Truncate(time.Microsecond), nil
 	}
+	return c.database.Add(age).Truncate(time.Microsecond), nil
 }
 
 // jumped reports whether the time of day has moved differently from the monotonic
-// clock since the measurement. The monotonic clock stands still while a machine
-// sleeps. c.mu must be held.
-func (c *clock) jumped(local time.Time) bool {
-	wall := local.Round(0).Sub(c.measured.Round(0))
-	return (wall - local.Sub(c.measured)).Abs() > maxClockJump
+// clock since the reading. The monotonic clock stands still while a machine sleeps.
+// c.mu must be held.
+func (c *clock) jumped(age time.Duration) bool {
+	return (c.wall().Round(0).Sub(c.reading.wall) - age).Abs() > maxClockJump
 }
 
 // due reports whether the clock must be measured again.
 func (c *clock) due() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	local := c.local()
-	return c.measured.IsZero() || local.Sub(c.measured) >= clockPause || c.jumped(local)
+	age := time.Since(c.at)
+	return c.at.IsZero() || age >= clockPause || c.jumped(age)
 }
 
 // measure reads the database's clock several times, and keeps the reading with the
 // shortest round trip.
 func (c *clock) measure(read func() (time.Time, error)) error {
-	var (
-		measured, database time.Time
-		shortest           = maxClockError
-	)
+	var best reading
+	shortest := maxClockError
 	for range clockSamples {
-		start := c.local()
-		shown, err := read()
-		if err != nil {
+		r := reading{at: time.Now(), wall: c.wall().Round(0)}
+		var err error
+		if r.database, err = read(); err != nil {
 			return err
 		}
-		if trip := c.local().Sub(start); trip < shortest {
-			measured, database, shortest = start, shown, trip
+		if trip := time.Since(r.at); trip < shortest {
+			best, shortest = r, trip
 		}
 	}
-	if measured.IsZero() {
+	if best.at.IsZero() {
 		return fmt.Errorf("reading the database's clock took longer than %v", maxClockError)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.measured, c.database = measured, database
+	c.reading = best
 	return nil
 }
 
@@ -139,7 +142,7 @@ func (l *Ledger) times() (created, expires time.Time, err error) {
 	created, err = l.clock.now()
 	switch {
 	case l.paymentWindow == 0 && err != nil:
-		return l.clock.local().UTC().Truncate(time.Microsecond), expires, nil
+		return l.clock.wall().UTC().Truncate(time.Microsecond), expires, nil
 	case l.paymentWindow == 0:
 		return created, expires, nil
 	}

@@ -50,7 +50,7 @@ type Options struct {
 	// PaymentWindow is how long an order may be pending before it expires. 0: it
 	// does not expire.
 	PaymentWindow time.Duration
-	// Clock is this machine's clock. nil means time.Now.
+	// Clock is the time of day on this machine. nil means time.Now.
 	Clock   func() time.Time
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
@@ -88,9 +88,9 @@ func New(db *sqltx.DB, o Options) *Ledger {
 		db: db, strategy: o.Strategy, cutter: o.Cutter, hasGate: o.HasGate,
 		paymentWindow: o.PaymentWindow, log: o.Log,
 	}
-	l.clock.local = o.Clock
+	l.clock.wall = o.Clock
 	if o.Clock == nil {
-		l.clock.local = time.Now
+		l.clock.wall = time.Now
 	}
 	l.records = group.New(
 		group.Limits{Size: o.Group, Parallel: o.Parallel, Queue: maxQueue, Weight: maxGroupLines},

@@ -28,7 +28,7 @@ type Options struct {
 	// PaymentWindow is how long an order may be pending before it expires. 0: it
 	// does not expire.
 	PaymentWindow time.Duration
-	// Clock is this machine's clock. nil means time.Now.
+	// Clock is the time of day on this machine. nil means time.Now.
 	Clock   func() time.Time
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
