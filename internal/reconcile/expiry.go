@@ -16,10 +16,10 @@ const (
 	expiryPause = time.Second
 	// minExpiryBatch and maxExpiryBatch bound the orders of one batch.
 	minExpiryBatch, maxExpiryBatch = 8, 500
-	// A batch that holds the stock rows for longer than slowExpiry is followed by
-	// one of half the size. After a batch shorter than fastExpiry, the size grows
-	// by an eighth. A sale must never wait for longer than 50 ms.
-	fastExpiry, slowExpiry = 10 * time.Millisecond, 20 * time.Millisecond
+	// A batch that holds the stock rows for longer than longLock is followed by
+	// one of half the size. After a batch below shortLock, the size grows by an
+	// eighth. That keeps batches below maxLock, the longest that a sale may wait.
+	shortLock, longLock, maxLock = 10 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond
 	// expiryShare is the number of parts of the time of which expiry uses one,
 	// while there is a backlog. The rest is left to orders.
 	expiryShare = 3
@@ -58,6 +58,9 @@ func (e *expiry) step(ctx context.Context, held ledger.Job) (pause time.Duration
 	}
 	e.metrics.lastExpiry.SetToCurrentTime()
 	e.metrics.expired.Add(float64(done.Expired))
+	if done.Locked > maxLock {
+		e.metrics.slowExpiries.Inc()
+	}
 	e.Returned(ctx, done.SKUs...)
 	more := done.Found == e.batch
 	e.measure(ctx, done, more)
@@ -72,9 +75,9 @@ func (e *expiry) step(ctx context.Context, held ledger.Job) (pause time.Duration
 // the stock rows. full says that this one was of the full size.
 func (e *expiry) resize(locked time.Duration, full bool) {
 	switch {
-	case locked > slowExpiry:
+	case locked > longLock:
 		e.batch /= 2
-	case locked < fastExpiry && full:
+	case locked < shortLock && full:
 		e.batch += e.batch / 8
 	}
 	e.batch = min(max(e.batch, minExpiryBatch), maxExpiryBatch)

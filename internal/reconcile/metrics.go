@@ -13,6 +13,7 @@ type metrics struct {
 	backlog       prometheus.Gauge
 	oldest        prometheus.Gauge
 	lastExpiry    prometheus.Gauge
+	slowExpiries  prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -47,8 +48,11 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		lastExpiry: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_expiry_last_success_timestamp_seconds", Help: "When this instance last expired orders or found none to expire; 0 if it never did.",
 		}),
+		slowExpiries: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "holdfast_expiry_slow_batches_total", Help: "Batches of expired orders that held stock rows locked for more than 50 ms.",
+		}),
 	}
 	r.MustRegister(m.guardRefusals, m.refills, m.recoveries, m.inFlight, m.drift,
-		m.jobs, m.expired, m.backlog, m.oldest, m.lastExpiry)
+		m.jobs, m.expired, m.backlog, m.oldest, m.lastExpiry, m.slowExpiries)
 	return m
 }
