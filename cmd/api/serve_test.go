@@ -438,9 +438,10 @@ func TestMigrate(t *testing.T) {
 			url := d.URL(t)
 			for _, step := range []struct{ args, says string }{
 				{"migrate version", "schema version 0"},
-				{"migrate up", "schema version 2"},
-				{"migrate up", "schema version 2"},
-				{"migrate version", "schema version 2"},
+				{"migrate up", "schema version 3"},
+				{"migrate up", "schema version 3"},
+				{"migrate version", "schema version 3"},
+				{"migrate down", "schema version 2"},
 				{"migrate down", "schema version 1"},
 				{"migrate down", "schema version 0"},
 				{"migrate down", "schema version 0"},
