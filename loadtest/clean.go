@@ -96,7 +96,7 @@ func (l *lab) deleteOrders(ctx context.Context, statement, which string) (delete
 	db := l.sql.DB().WithContext(ctx)
 	for {
 		var ids []any
-		err := l.query(ctx, func(rows *sql.Rows) error {
+		err := l.sql.Ledger().QueryEach(ctx, func(rows *sql.Rows) error {
 			var id uuid.UUID
 			err := rows.Scan(&id)
 			ids = append(ids, l.column(id))

@@ -151,7 +151,7 @@ func (l *lab) checkLedger(ctx context.Context, rec *record, promised map[string]
 
 // liveOrders returns the pending and paid orders of the SKU, with their buyers only.
 func (l *lab) liveOrders(ctx context.Context, sku string) (stored []order, err error) {
-	err = l.query(ctx, func(rows *sql.Rows) error {
+	err = l.sql.Ledger().QueryEach(ctx, func(rows *sql.Rows) error {
 		var (
 			id uuid.UUID
 			o  order
@@ -181,7 +181,7 @@ func (l *lab) orders(ctx context.Context, ids []string) (map[string]order, error
 	if len(columns) == 0 {
 		return found, nil
 	}
-	err := l.query(ctx, func(rows *sql.Rows) error {
+	err := l.sql.Ledger().QueryEach(ctx, func(rows *sql.Rows) error {
 		var (
 			id       uuid.UUID
 			o        order
@@ -205,21 +205,6 @@ func (l *lab) orders(ctx context.Context, ids []string) (map[string]order, error
 		return nil, fmt.Errorf("looking up orders: %w", err)
 	}
 	return found, nil
-}
-
-// query calls scan for every row that the statement selects.
-func (l *lab) query(ctx context.Context, scan func(*sql.Rows) error, statement string, args ...any) error {
-	rows, err := l.sql.DB().WithContext(ctx).Raw(statement, args...).Rows()
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := scan(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
 }
 
 // column converts an ID to the type of the database's column.

@@ -45,7 +45,6 @@ type Audit struct {
 // Gate is what administering stock needs of a gate.
 type Gate interface {
 	Take(ctx context.Context, d stock.Deduction) (stock.Take, error)
-	Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error)
 }
 
 // Ledger is what administering stock needs of the ledger.
@@ -57,9 +56,11 @@ type Ledger interface {
 	Shrink(ctx context.Context, t stock.Take, s stock.Setting) (ledger.StockRow, ledger.Outcome)
 }
 
-// Reconciler is what administering stock needs to bring changes to the gate.
+// Reconciler is what administering stock needs to bring changes to the gate and to
+// read its counts.
 type Reconciler interface {
 	Usable(ctx context.Context) error
+	Levels(ctx context.Context, rows []ledger.StockRow) ([]stock.Level, error)
 	Mend(ctx context.Context, reason error, skus ...stock.SKU) error
 	Refill(ctx context.Context, skus []stock.SKU) error
 	FillNew(ctx context.Context, row ledger.StockRow) error
@@ -238,7 +239,7 @@ func (a *Admin) filledLevels(ctx context.Context, rows []ledger.StockRow) ([]sto
 	if a.gate == nil || len(rows) == 0 {
 		return nil, nil
 	}
-	levels, err := a.levels(ctx, rows)
+	levels, err := a.reconciler.Levels(ctx, rows)
 	if err != nil {
 		return nil, err
 	}
@@ -254,19 +255,7 @@ func (a *Admin) filledLevels(ctx context.Context, rows []ledger.StockRow) ([]sto
 	if err := a.reconciler.Refill(ctx, lacking); err != nil {
 		return nil, err
 	}
-	return a.levels(ctx, rows)
-}
-
-func (a *Admin) levels(ctx context.Context, rows []ledger.StockRow) ([]stock.Level, error) {
-	skus := make([]stock.SKU, len(rows))
-	for i, row := range rows {
-		skus[i] = row.SKU
-	}
-	levels, err := a.gate.Level(ctx, skus...)
-	if err != nil {
-		return nil, fmt.Errorf("reading the gate's counts: %w", err)
-	}
-	return levels, nil
+	return a.reconciler.Levels(ctx, rows)
 }
 
 // Audit compares the counts of a SKU.

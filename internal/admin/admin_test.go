@@ -78,9 +78,8 @@ type twinGate struct {
 	filled              bool
 	available, inFlight int64
 
-	refuse  func() error // if not nil, called before a take; an error is its answer
-	lost    error        // if not nil, the answer of a take that was cut
-	noLevel error        // if not nil, the answer of Level
+	refuse func() error // if not nil, called before a take; an error is its answer
+	lost   error        // if not nil, the answer of a take that was cut
 }
 
 func (g *twinGate) Take(_ context.Context, d stock.Deduction) (stock.Take, error) {
@@ -103,13 +102,6 @@ func (g *twinGate) Take(_ context.Context, d stock.Deduction) (stock.Take, error
 		return stock.Take{}, g.lost
 	}
 	return stock.Take{Deduction: d, Receipt: stock.Receipt{{Epoch: 1}}}, nil
-}
-
-func (g *twinGate) Level(context.Context, ...stock.SKU) ([]stock.Level, error) {
-	if g.noLevel != nil {
-		return nil, g.noLevel
-	}
-	return []stock.Level{{SKU: apple, Filled: g.filled, Epoch: 1, Available: g.available, InFlight: g.inFlight}}, nil
 }
 
 type twinLedger struct {
@@ -192,11 +184,19 @@ func (l *twinLedger) Shrink(_ context.Context, t stock.Take, s stock.Setting) (r
 type twinReconciler struct {
 	*shop
 	unusable, cannot error          // if not nil, the answers of Usable and Mend
+	noLevels         error          // if not nil, the answer of Levels
 	noFill           error          // if not nil, the answer of Refill, FillNew and Deliver
 	resolved         ledger.Outcome // of an unknown outcome
 }
 
 func (r *twinReconciler) Usable(context.Context) error { return r.unusable }
+
+func (r *twinReconciler) Levels(context.Context, []ledger.StockRow) ([]stock.Level, error) {
+	if r.noLevels != nil {
+		return nil, r.noLevels
+	}
+	return []stock.Level{{SKU: apple, Filled: r.gate.filled, Epoch: 1, Available: r.gate.available, InFlight: r.gate.inFlight}}, nil
+}
 
 func (r *twinReconciler) Mend(_ context.Context, reason error, skus ...stock.SKU) error {
 	r.call("mend")
@@ -526,7 +526,7 @@ func TestRead(t *testing.T) {
 	if st, err := s.Stock(t.Context(), apple); err != nil || st.Available != 3 {
 		t.Errorf("read %+v, %v; want the gate's count", st, err)
 	}
-	s.gate.noLevel = errAway
+	s.reconciler.noLevels = errAway
 	for name, read := range map[string]func() error{
 		"stock": func() error { _, err := s.Stock(t.Context(), apple); return err },
 		"list":  func() error { _, _, err := s.ListStock(t.Context(), "", 1); return err },

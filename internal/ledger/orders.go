@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"database/sql"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -71,38 +72,29 @@ func readOrders(ctx context.Context, db *sqltx.DB, ids []uuid.UUID) (map[uuid.UU
 }
 
 func readOrderRows(ctx context.Context, db *sqltx.DB, keys []any) (map[uuid.UUID]*Order, error) {
-	rows, err := db.Query(ctx, "SELECT id, take_id, buyer_id, status, strategy, created_at, expires_at FROM orders WHERE id IN ?", keys)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
 	found := make(map[uuid.UUID]*Order)
-	for rows.Next() {
+	err := db.QueryEach(ctx, func(rows *sql.Rows) error {
 		var (
 			o       Order
 			expires *time.Time
 		)
 		err := rows.Scan(&o.ID, &o.TakeID, &o.Buyer, &o.Status, &o.Strategy, &o.CreatedAt, &expires)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		o.CreatedAt = o.CreatedAt.UTC()
 		if expires != nil {
 			o.ExpiresAt = expires.UTC()
 		}
 		found[o.ID] = &o
-	}
-	return found, rows.Err()
+		return nil
+	}, "SELECT id, take_id, buyer_id, status, strategy, created_at, expires_at FROM orders WHERE id IN ?", keys)
+	return found, err
 }
 
 // readLines adds the lines to their orders.
 func readLines(ctx context.Context, db *sqltx.DB, keys []any, orders map[uuid.UUID]*Order) error {
-	rows, err := db.Query(ctx, "SELECT order_id, sku, quantity FROM order_lines WHERE order_id IN ? ORDER BY order_id, sku", keys)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	return db.QueryEach(ctx, func(rows *sql.Rows) error {
 		var (
 			id   uuid.UUID
 			line stock.Line
@@ -113,8 +105,8 @@ func readLines(ctx context.Context, db *sqltx.DB, keys []any, orders map[uuid.UU
 		if o, ok := orders[id]; ok { // not if it was committed after readOrderRows
 			o.Lines = append(o.Lines, line)
 		}
-	}
-	return rows.Err()
+		return nil
+	}, "SELECT order_id, sku, quantity FROM order_lines WHERE order_id IN ? ORDER BY order_id, sku", keys)
 }
 
 // insertOrders inserts the orders with their lines, in the order given. db is a

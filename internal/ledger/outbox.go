@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -31,19 +32,13 @@ func (l *Ledger) Changes(ctx context.Context, sku stock.SKU, after stock.Change)
 		query += " AND sku = ?"
 		args = append(args, string(sku))
 	}
-	rows, err := l.db.Query(ctx, query+" ORDER BY sku, epoch, number LIMIT ?", append(args, pageSize)...)
-	if err != nil {
-		return nil, false, fmt.Errorf("reading the outbox: %w", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
+	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
 		var c stock.Change
-		if err := rows.Scan(&c.SKU, &c.Epoch, &c.Number, &c.Delta); err != nil {
-			return nil, false, fmt.Errorf("reading the outbox: %w", err)
-		}
+		err := rows.Scan(&c.SKU, &c.Epoch, &c.Number, &c.Delta)
 		changes = append(changes, c)
-	}
-	if err := rows.Err(); err != nil {
+		return err
+	}, query+" ORDER BY sku, epoch, number LIMIT ?", append(args, pageSize)...)
+	if err != nil {
 		return nil, false, fmt.Errorf("reading the outbox: %w", err)
 	}
 	return changes, len(changes) < pageSize, nil

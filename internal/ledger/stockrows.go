@@ -63,19 +63,13 @@ func readRow(ctx context.Context, db rowReader, sku stock.SKU, rowLock string) (
 
 // Rows reads up to limit stock rows whose SKUs follow after, sorted by SKU.
 func (l *Ledger) Rows(ctx context.Context, after stock.SKU, limit int) (page []StockRow, err error) {
-	rows, err := l.db.Query(ctx, "SELECT "+stockColumns+" FROM stock WHERE sku > ? ORDER BY sku LIMIT ?", string(after), limit)
-	if err != nil {
-		return nil, fmt.Errorf("reading stock rows: %w", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
+	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
 		var row StockRow
-		if err := rows.Scan(row.columns()...); err != nil {
-			return nil, fmt.Errorf("reading stock rows: %w", err)
-		}
+		err := rows.Scan(row.columns()...)
 		page = append(page, row)
-	}
-	if err := rows.Err(); err != nil {
+		return err
+	}, "SELECT "+stockColumns+" FROM stock WHERE sku > ? ORDER BY sku LIMIT ?", string(after), limit)
+	if err != nil {
 		return nil, fmt.Errorf("reading stock rows: %w", err)
 	}
 	return page, nil
@@ -277,17 +271,14 @@ func (l *Ledger) lockedRows(ctx context.Context, skus []stock.SKU) (locked []sto
 }
 
 func readSKUs(ctx context.Context, tx *sqltx.Tx, query string, among []stock.SKU) (skus []stock.SKU, err error) {
-	rows, err := tx.Query(ctx, query, among)
+	err = tx.QueryEach(ctx, func(rows *sql.Rows) error {
+		var sku stock.SKU
+		err := rows.Scan(&sku)
+		skus = append(skus, sku)
+		return err
+	}, query, among)
 	if err != nil {
 		return nil, fmt.Errorf("reading which stock rows are locked: %w", err)
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var sku stock.SKU
-		if err := rows.Scan(&sku); err != nil {
-			return nil, fmt.Errorf("reading which stock rows are locked: %w", err)
-		}
-		skus = append(skus, sku)
-	}
-	return skus, rows.Err()
+	return skus, nil
 }

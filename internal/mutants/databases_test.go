@@ -48,10 +48,11 @@ var databases = []mutant{
 	{"no advice about a pooler", storePostgres, "poolerProblem(err))", "err)", "internal/store TestPgBouncer"},
 	{"arrays in a mode without arrays", storePostgres, "mode == pgx.QueryExecModeExec ||", "", "internal/store TestOpenSQL_NoArrays"},
 	{"waiting for a locked row", sqltxDialect, " FOR UPDATE SKIP LOCKED", " FOR UPDATE", "internal/ledger TestLockedRows/MariaDB"},
-	{"a slow text is not logged", sqltxDB, "tx.trace(ctx, start, append(text, Statement{SQL: \"COMMIT\"}), err)", "_ = start", "internal/ledger/sqltx TestSlowLog_EveryPath/MariaDB"},
+	{"a slow text is not logged", sqltxDB, "tx.trace(ctx, start, text, err)", "_ = start", "internal/ledger/sqltx TestSlowLog_EveryPath/MariaDB"},
 	{"slow statements are not logged", sqltxDB, "s.trace(ctx, start, statements, err)", "_ = start", "internal/ledger/sqltx TestSlowLog_EveryPath/PostgreSQL"},
 	{"a slow COMMIT is not logged", sqltxDB, "tx.trace(ctx, start, []Statement{{SQL: \"COMMIT\"}}, err)", "_ = start", "internal/ledger/sqltx TestSlowLog_EveryPath/PostgreSQL"},
-	{"the error of BEGIN is hidden from a row", sqltxDB, "rows, err := s.Query(ctx, sql, args...)\n\tif err != nil {\n\t\treturn err\n\t}\n\treturn scanFirst(rows, dest)", "return s.gorm.WithContext(ctx).Raw(sql, args...).Row().Scan(dest...)", "internal/ledger/sqltx TestQueryRow_NotBegun/SQLite"},
+	{"the error of BEGIN is hidden from a row", sqltxDB, "rows, err := s.query(ctx, sql, args...)\n\tif err != nil {\n\t\treturn err\n\t}\n\treturn scanFirst(rows, dest)", "return s.gorm.WithContext(ctx).Raw(sql, args...).Row().Scan(dest...)", "internal/ledger/sqltx TestQueryRow_NotBegun/SQLite"},
+	{"rows that are cut short are no error", sqltxDB, "return rows.Err()", "return nil", "internal/ledger/sqltx TestQueryEach/SQLite"},
 	{"values in the log", sqltxSlowLog, "sql string, _ ...any) (string, []any) { return sql, nil }", "sql string, values ...any) (string, []any) { return sql, values }", "internal/ledger/sqltx TestSlowLog_EveryPath/MariaDB"},
 	{"a new SQLite file that is busy is refused", "internal/store/sql.go", "!sqltx.IsRetryable(err) ||", "true ||", "internal/store TestOpenSQL_SQLiteFileIsBusy"},
 }

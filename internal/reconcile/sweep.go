@@ -69,7 +69,7 @@ func (r *Reconciler) Sweep(ctx context.Context) error {
 // sweepRows refills and recovers one page of rows. It calls seen with each count
 // that is under the ledger's epoch.
 func (r *Reconciler) sweepRows(ctx context.Context, rows []ledger.StockRow, seen func(ledger.StockRow, stock.Level)) error {
-	levels, err := r.levels(ctx, rows)
+	levels, err := r.Levels(ctx, rows)
 	if len(levels) != len(rows) {
 		return err
 	}
@@ -154,9 +154,9 @@ func (r *Reconciler) mendDrift(ctx context.Context, differed map[stock.SKU]diffe
 	return joined(errs)
 }
 
-// levels reads the gate's counts of the rows. Beside an error, it returns the
-// counts that could be read.
-func (r *Reconciler) levels(ctx context.Context, rows []ledger.StockRow) ([]stock.Level, error) {
+// Levels reads the gate's counts of the rows, in the order of the rows. If some
+// counts cannot be read, it returns the others too, with an error.
+func (r *Reconciler) Levels(ctx context.Context, rows []ledger.StockRow) ([]stock.Level, error) {
 	skus := make([]stock.SKU, len(rows))
 	for i, row := range rows {
 		skus[i] = row.SKU

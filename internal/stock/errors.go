@@ -65,7 +65,9 @@ type NotOpen struct {
 	In time.Duration
 }
 
-func (e *NotOpen) Error() string { return fmt.Sprintf("%v: opens at %v", ErrNotOpen, e.OpensAt.Format(time.RFC3339Nano)) }
+func (e *NotOpen) Error() string {
+	return fmt.Sprintf("%v: opens at %v", ErrNotOpen, e.OpensAt.Format(time.RFC3339Nano))
+}
 
 // Unwrap returns ErrNotOpen, so that errors.Is finds it.
 func (e *NotOpen) Unwrap() error { return ErrNotOpen }

@@ -3,6 +3,7 @@ package cutter
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
@@ -59,22 +60,18 @@ func (rs rows) readClaims(ctx context.Context, tx *sqltx.Tx, takes []stock.Take)
 		conditions = append(conditions, "sku = ? AND buyer_id IN ?")
 		args = append(args, string(sku), buyers)
 	}
-	found, err := tx.Query(ctx, "SELECT sku, buyer_id, units FROM claims WHERE "+strings.Join(conditions, " OR "), args...)
-	if err != nil {
-		return fmt.Errorf("reading claims: %w", err)
-	}
-	defer found.Close()
-	for found.Next() {
+	err := tx.QueryEach(ctx, func(found *sql.Rows) error {
 		var (
 			c     claim
 			units int64
 		)
 		if err := found.Scan(&c.sku, &c.buyer, &units); err != nil {
-			return fmt.Errorf("reading claims: %w", err)
+			return err
 		}
 		rs[c.sku].held[c.buyer] = units
-	}
-	if err := found.Err(); err != nil {
+		return nil
+	}, "SELECT sku, buyer_id, units FROM claims WHERE "+strings.Join(conditions, " OR "), args...)
+	if err != nil {
 		return fmt.Errorf("reading claims: %w", err)
 	}
 	return nil

@@ -42,7 +42,7 @@ type rows map[stock.SKU]*row
 // querier is a database or a transaction.
 type querier interface {
 	Dialect() sqltx.Dialect
-	Query(ctx context.Context, sql string, args ...any) (*sql.Rows, error)
+	QueryEach(ctx context.Context, scan func(*sql.Rows) error, sql string, args ...any) error
 }
 
 // unrestricted is the condition that a stock row has no buyer limit and is open now.
@@ -63,21 +63,15 @@ func lock(ctx context.Context, tx *sqltx.Tx, takes []stock.Take) (rows, error) {
 }
 
 func readSKUs(ctx context.Context, db querier, skus []stock.SKU, rowLock string) (rows, error) {
-	found, err := db.Query(ctx, "SELECT sku, available, epoch, version, buyer_limit, opens_at, closes_at, "+db.Dialect().Now()+
+	rs := make(rows, len(skus))
+	err := db.QueryEach(ctx, func(found *sql.Rows) error {
+		var r row
+		err := found.Scan(&r.sku, &r.available, &r.epoch, &r.version, &r.limit, &r.opensAt, &r.closesAt, &r.readAt)
+		rs[r.sku] = &r
+		return err
+	}, "SELECT sku, available, epoch, version, buyer_limit, opens_at, closes_at, "+db.Dialect().Now()+
 		" FROM stock WHERE sku IN ? ORDER BY sku"+rowLock, skus)
 	if err != nil {
-		return nil, fmt.Errorf("reading stock rows: %w", err)
-	}
-	defer found.Close()
-	rs := make(rows, len(skus))
-	for found.Next() {
-		var r row
-		if err := found.Scan(&r.sku, &r.available, &r.epoch, &r.version, &r.limit, &r.opensAt, &r.closesAt, &r.readAt); err != nil {
-			return nil, fmt.Errorf("reading stock rows: %w", err)
-		}
-		rs[r.sku] = &r
-	}
-	if err := found.Err(); err != nil {
 		return nil, fmt.Errorf("reading stock rows: %w", err)
 	}
 	return rs, nil

@@ -1,6 +1,7 @@
 package sqltx_test
 
 import (
+	"database/sql"
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -26,13 +27,8 @@ func TestBeginFails(t *testing.T) {
 			_, err := tx.ExecAll(t.Context(), sqltx.Statement{SQL: "UPDATE stock SET available = 0"})
 			return err
 		},
-		"Query": func(tx *sqltx.Tx) error {
-			rows, err := tx.Query(t.Context(), query)
-			if err != nil {
-				return err
-			}
-			defer rows.Close()
-			return rows.Err()
+		"QueryEach": func(tx *sqltx.Tx) error {
+			return tx.QueryEach(t.Context(), func(*sql.Rows) error { return nil }, query)
 		},
 		"QueryRow": func(tx *sqltx.Tx) error {
 			var available int64

@@ -9,6 +9,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,15 +42,32 @@ func (s session) Exec(ctx context.Context, sql string, args ...any) (affected in
 	return done.RowsAffected, done.Error
 }
 
-// Query runs a statement that returns rows. The caller must close them.
-func (s session) Query(ctx context.Context, sql string, args ...any) (*sql.Rows, error) {
+// QueryEach runs a statement and calls scan for each of its rows, in order, to
+// read the row's columns with rows.Scan. It stops at the first error, and returns
+// it. In a transaction, scan must not run other statements.
+func (s session) QueryEach(ctx context.Context, scan func(rows *sql.Rows) error, sql string, args ...any) error {
+	rows, err := s.query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// query runs a statement that returns rows. The caller must close them.
+func (s session) query(ctx context.Context, sql string, args ...any) (*sql.Rows, error) {
 	return s.gorm.WithContext(ctx).Raw(sql, args...).Rows()
 }
 
 // QueryRow runs a statement and scans its first row into dest, pointers to one
 // value for each column. sql.ErrNoRows: there is no row.
 func (s session) QueryRow(ctx context.Context, dest []any, sql string, args ...any) error {
-	rows, err := s.Query(ctx, sql, args...)
+	rows, err := s.query(ctx, sql, args...)
 	if err != nil {
 		return err
 	}
@@ -156,10 +174,10 @@ func (db *DB) CommitIf(ctx context.Context, first Statement, rows int64, others 
 		return false, err
 	}
 	if t, ok := tx.gorm.Statement.ConnPool.(*transaction); ok && t.pool.guard != nil && takesTexts(t.conn) {
-		text := append([]Statement{first}, others(t.pool.guard(rows))...)
+		text := slices.Concat([]Statement{first}, others(t.pool.guard(rows)), []Statement{{SQL: "COMMIT"}})
 		start := time.Now()
 		committed, err = t.commitIf(ctx, text)
-		tx.trace(ctx, start, append(text, Statement{SQL: "COMMIT"}), err)
+		tx.trace(ctx, start, text, err)
 		return committed, err
 	}
 	affected, err := tx.ExecAll(ctx, append([]Statement{first}, others(Unguarded)...)...)

@@ -85,7 +85,7 @@ func TestTexts_NoWholeAnswer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		committed, err := began.(*transaction).commitIf(t.Context(), []Statement{{SQL: "UPDATE"}, {SQL: "INSERT"}})
+		committed, err := began.(*transaction).commitIf(t.Context(), []Statement{{SQL: "UPDATE"}, {SQL: "INSERT"}, {SQL: "COMMIT"}})
 		if committed || !errors.Is(err, ErrUnknownOutcome) || !conn.closed {
 			t.Errorf("%s: committed %v, %v, connection closed %v", name, committed, err, conn.closed)
 		}

@@ -154,10 +154,10 @@ func (t *transaction) PrepareContext(ctx context.Context, query string) (*sql.St
 	return t.conn.PrepareContext(ctx, query)
 }
 
-// commitIf runs statements with a guard in one of them, and commits, in one
-// round trip.
+// commitIf runs statements, with a guard in one of them and COMMIT at the end, in
+// one round trip.
 func (t *transaction) commitIf(ctx context.Context, statements []Statement) (committed bool, err error) {
-	_, err = t.exec(ctx, append(statements, Statement{SQL: "COMMIT"}))
+	_, err = t.exec(ctx, statements)
 	switch {
 	case err == nil:
 		t.end(nil)

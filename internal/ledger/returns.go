@@ -1,0 +1,88 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// lockRows reads the stock rows of the SKUs and locks them in SKU order, as every
+// transaction of the ledger does. A transaction that also locks order rows must
+// lock the stock rows first: an INSERT that meets a duplicate waits for the order
+// row while its group holds stock rows.
+func lockRows(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) ([]StockRow, error) {
+	var rows []StockRow
+	err := tx.QueryEach(ctx, func(found *sql.Rows) error {
+		var row StockRow
+		err := found.Scan(row.columns()...)
+		rows = append(rows, row)
+		return err
+	}, "SELECT "+stockColumns+" FROM stock WHERE sku IN ? ORDER BY sku"+tx.Dialect().RowLock(), skus)
+	if err != nil {
+		return nil, fmt.Errorf("locking stock rows: %w", err)
+	}
+	return rows, nil
+}
+
+// returnUnits adds the units of the orders back to the stock rows, which tx must
+// have locked with lockRows. The gate learns of them from the outbox: one change a
+// SKU and transaction. A buyer's claim falls by the units that return.
+//
+// A row of another generation keeps its epoch. The change in the outbox carries
+// that epoch, so that its owner applies it, or the next fill includes it.
+func (l *Ledger) returnUnits(ctx context.Context, tx *sqltx.Tx, rows []StockRow, orders ...*Order) error {
+	var statements []sqltx.Statement
+	exec := func(sql string, args ...any) {
+		statements = append(statements, sqltx.Statement{SQL: tx.Dialect().Bind(sql), Args: args})
+	}
+	units, byBuyer := unitsOf(orders)
+	for _, row := range rows {
+		n := units[row.SKU]
+		if n == 0 {
+			continue
+		}
+		row.Available += n
+		row.Version++
+		if l.hasGate || !l.Generation().Holds(row.Epoch) {
+			row.Changes++
+			exec("INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, ?, ?, ?, ?)",
+				string(row.SKU), row.Epoch, row.Changes, n, Now())
+		}
+		exec("UPDATE stock SET available = ?, version = ?, changes = ? WHERE sku = ?",
+			row.Available, row.Version, row.Changes, string(row.SKU))
+		if row.BuyerLimit == 0 {
+			continue
+		}
+		for _, buyer := range slices.Sorted(maps.Keys(byBuyer[row.SKU])) {
+			exec("UPDATE claims SET units = units - ? WHERE sku = ? AND buyer_id = ?",
+				byBuyer[row.SKU][buyer], string(row.SKU), buyer)
+		}
+	}
+	if len(statements) == 0 {
+		return nil
+	}
+	if _, err := tx.ExecAll(ctx, statements...); err != nil {
+		return fmt.Errorf("returning units: %w", err)
+	}
+	return nil
+}
+
+// unitsOf adds up the units of the orders by SKU, and by SKU and buyer.
+func unitsOf(orders []*Order) (units map[stock.SKU]int64, byBuyer map[stock.SKU]map[string]int64) {
+	units, byBuyer = make(map[stock.SKU]int64), make(map[stock.SKU]map[string]int64)
+	for _, o := range orders {
+		for _, line := range o.Lines {
+			units[line.SKU] += line.Quantity
+			if byBuyer[line.SKU] == nil {
+				byBuyer[line.SKU] = make(map[string]int64)
+			}
+			byBuyer[line.SKU][o.Buyer] += line.Quantity
+		}
+	}
+	return units, byBuyer
+}
