@@ -37,8 +37,9 @@ func (r *recording) answer(o Outcome) {
 // with others. It returns once the outcome is known, or when ctx ends; then the
 // outcome is unknown.
 //
-// Reasons to refuse: ErrSoldOut, ErrStaleEpoch, ErrUnknownSKU, ErrNotAdopted and
-// ErrLaterGeneration of package stock (as *stock.Refusal); stock.ErrBusy.
+// Reasons to refuse: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed, ErrStaleEpoch,
+// ErrUnknownSKU, ErrNotAdopted and ErrLaterGeneration of package stock (as
+// *stock.Refusal); stock.ErrBusy.
 func (l *Ledger) Record(ctx context.Context, t stock.Take) (Order, Outcome) {
 	r := newRecording(Order{
 		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: Pending, Lines: t.Lines,

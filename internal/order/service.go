@@ -71,8 +71,8 @@ func NewService(ledgerID uuid.UUID, gate Gate, l Ledger, r Reconciler, registry 
 // Place places an order. replayed says that the key's order was placed before, and
 // that o is its first answer.
 //
-// Errors: ErrSoldOut and ErrUnknownSKU (as *stock.Refusal), ErrBusy, ErrSuperseded
-// and ErrUnavailable of package stock; ErrInProgress; ErrKeyReused. A retry on
+// Errors: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed and ErrUnknownSKU (as
+// *stock.Refusal), ErrBusy, ErrSuperseded and ErrUnavailable of package stock; ErrInProgress; ErrKeyReused. A retry on
 // this instance may succeed only after ErrBusy and ErrUnavailable. A request
 // without a key that is answered ErrUnavailable may have been recorded.
 //
@@ -171,7 +171,8 @@ func (s *Service) refused(ctx context.Context, r Request, voids int, reason erro
 	}
 	switch {
 	case errors.Is(reason, stock.ErrUnavailable), errors.Is(reason, stock.ErrSuperseded), errors.Is(reason, stock.ErrBusy):
-	case errors.Is(reason, stock.ErrSoldOut), errors.Is(reason, stock.ErrUnknownSKU):
+	case errors.Is(reason, stock.ErrSoldOut), errors.Is(reason, stock.ErrUnknownSKU), errors.Is(reason, stock.ErrBuyerLimit):
+	case errors.Is(reason, stock.ErrNotOpen), errors.Is(reason, stock.ErrClosed):
 	case errors.Is(reason, stock.ErrInFlight):
 		reason = fmt.Errorf("%w: %w", ErrInProgress, reason)
 	default:

@@ -90,8 +90,8 @@ type Setting struct {
 	Kind  Kind
 	Total int64 // 0 to MaxTotal
 
-	// The rules of who may buy, and when. nil leaves a rule of an existing SKU as
-	// it is, and gives a new SKU none.
+	// The rules say who may buy, and when. nil: an existing SKU keeps the rule, and a
+	// new SKU has none.
 	BuyerLimit *int64     // units that one buyer may hold, 0 to MaxTotal; 0: any number
 	OpensAt    *time.Time // sales begin then; the zero time: they have begun
 	ClosesAt   *time.Time // sales end then; the zero time: they do not end

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -30,9 +31,9 @@ type row struct {
 	available int64
 	epoch     int64
 	version   int64
-	opensAt   sqltx.Time
-	closesAt  sqltx.Time
-	readAt    sqltx.Time       // by the database's clock
+	opensAt   time.Time
+	closesAt  time.Time
+	readAt    time.Time        // by the database's clock
 	limit     int64            // units that one buyer may hold; 0: any number
 	held      map[string]int64 // units by buyer; nil until the claims are read
 }
@@ -66,7 +67,8 @@ func readSKUs(ctx context.Context, db querier, skus []stock.SKU, rowLock string)
 	rs := make(rows, len(skus))
 	err := db.QueryEach(ctx, func(found *sql.Rows) error {
 		var r row
-		err := found.Scan(&r.sku, &r.available, &r.epoch, &r.version, &r.limit, &r.opensAt, &r.closesAt, &r.readAt)
+		err := found.Scan(&r.sku, &r.available, &r.epoch, &r.version, &r.limit,
+			(*sqltx.Time)(&r.opensAt), (*sqltx.Time)(&r.closesAt), (*sqltx.Time)(&r.readAt))
 		rs[r.sku] = &r
 		return err
 	}, "SELECT sku, available, epoch, version, buyer_limit, opens_at, closes_at, "+db.Dialect().Now()+
@@ -101,9 +103,9 @@ func (rs rows) check(l line, g stock.Generation) error {
 		return stock.Refuse(l.sku, stock.ErrNotAdopted)
 	case l.epoch != 0 && r.epoch != l.epoch:
 		return stock.Refuse(l.sku, stock.ErrStaleEpoch)
-	case r.readAt.Before(r.opensAt.Time):
-		return stock.Refuse(l.sku, &stock.NotOpen{OpensAt: r.opensAt.Time, In: r.opensAt.Sub(r.readAt.Time)})
-	case !r.closesAt.IsZero() && !r.readAt.Before(r.closesAt.Time):
+	case r.readAt.Before(r.opensAt):
+		return stock.Refuse(l.sku, &stock.NotOpen{OpensAt: r.opensAt, In: r.opensAt.Sub(r.readAt)})
+	case !r.closesAt.IsZero() && !r.readAt.Before(r.closesAt):
 		return stock.Refuse(l.sku, stock.ErrClosed)
 	}
 	return nil

@@ -92,7 +92,7 @@ func (s session) Now(ctx context.Context) (time.Time, error) {
 	if err := s.QueryRow(ctx, []any{&now}, "SELECT "+s.dialect.Now()); err != nil {
 		return time.Time{}, fmt.Errorf("reading the database's clock: %w", err)
 	}
-	return now.Time, nil
+	return time.Time(now), nil
 }
 
 // Begin begins a transaction. Once ctx has ended, Commit rolls it back.

@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// Time scans a column that holds a time, or Dialect.Now. The time is in UTC and has
-// whole microseconds. NULL is the zero time.
-type Time struct{ time.Time }
+// Time scans a column that holds a time, or Dialect.Now, into a time.Time:
+// (*Time)(&t). The time is in UTC and has whole microseconds. NULL is the zero time.
+type Time time.Time
 
 // Scan sets t to a value from a database.
 func (t *Time) Scan(value any) error {
+	var scanned time.Time
 	switch v := value.(type) {
 	case nil:
 		*t = Time{}
 		return nil
 	case time.Time:
-		t.Time = v
+		scanned = v
 	case string: // SQLite, of an expression
-		parsed, err := time.Parse("2006-01-02 15:04:05.999999999-07:00", v)
-		if err != nil {
+		var err error
+		if scanned, err = time.Parse("2006-01-02 15:04:05.999999999-07:00", v); err != nil {
 			return fmt.Errorf("scanning a time: %w", err)
 		}
-		t.Time = parsed
 	default:
 		return fmt.Errorf("scanning a time: it is a %T", value)
 	}
-	t.Time = t.UTC().Truncate(time.Microsecond)
+	*t = Time(scanned.UTC().Truncate(time.Microsecond))
 	return nil
 }
