@@ -73,6 +73,7 @@ type Service struct {
 	ledger     Ledger
 	reconciler Reconciler
 	late       Late
+	hours      hours
 	metrics    *metrics
 }
 
@@ -109,6 +110,10 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 		if err := s.reconciler.Usable(ctx); err != nil {
 			return s.refused(ctx, r, voids, err)
 		}
+		if err := s.hours.refuse(r.Lines); err != nil {
+			return s.refused(ctx, r, voids, err)
+		}
+		asked := time.Now()
 		d := stock.Deduction{OrderID: orderID(s.ledgerID, r, voids), TakeID: uuid.New(), Buyer: r.Buyer, Lines: r.Lines}
 		o, out := s.attempt(ctx, d, s.ledger.Record)
 		found, exists := out.Duplicate()
@@ -133,6 +138,7 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 			last = out.Reason()
 			retry.Wait(ctx, try)
 		case out.Refused():
+			s.hours.learn(asked, out.Reason())
 			return s.refused(ctx, r, voids, out.Reason())
 		default:
 			return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrUnavailable, out.Reason()))
@@ -185,8 +191,7 @@ func (s *Service) refused(ctx context.Context, r Request, voids int, reason erro
 	}
 	switch {
 	case errors.Is(reason, stock.ErrUnavailable), errors.Is(reason, stock.ErrSuperseded), errors.Is(reason, stock.ErrBusy):
-	case errors.Is(reason, stock.ErrSoldOut), errors.Is(reason, stock.ErrUnknownSKU), errors.Is(reason, stock.ErrBuyerLimit):
-	case errors.Is(reason, stock.ErrNotOpen), errors.Is(reason, stock.ErrClosed):
+	case stock.Final(reason):
 	case errors.Is(reason, stock.ErrInFlight):
 		reason = fmt.Errorf("%w: %w", ErrInProgress, reason)
 	default:

@@ -99,6 +99,12 @@ func Reconcilable(err error) bool {
 	return isAny(err, ErrNotFilled, ErrStaleEpoch, ErrNotAdopted, ErrLaterGeneration, ErrNoGeneration)
 }
 
+// Final reports whether err refuses a deduction for what was asked: no change of epoch
+// or generation would let it through.
+func Final(err error) bool {
+	return isAny(err, ErrSoldOut, ErrUnknownSKU, ErrBuyerLimit, ErrNotOpen, ErrClosed)
+}
+
 func isAny(err error, targets ...error) bool {
 	for _, target := range targets {
 		if errors.Is(err, target) {
