@@ -51,7 +51,7 @@ var placing = []mutant{
 	{"a row of another generation is cut", rows, "stock.GenerationOf(r.epoch) > g:", "false:", "internal/ledger/cutter TestConformance/SQLite/for-update/LaterGeneration"},
 	{"a row that was not adopted is cut", rows, "stock.GenerationOf(r.epoch) < g:", "false:", "internal/ledger/cutter TestConformance/SQLite/for-update/EarlierGeneration"},
 	{"a row of another generation is cut, in one UPDATE", merged, "AND epoch BETWEEN ? AND ?\"", "AND ? < ?\"", "internal/ledger/cutter TestConformance/SQLite/conditional/LaterGeneration"},
-	{"a row of another generation is cut, in one UPDATE of several SKUs", merged, "text.WriteString(\" WHERE epoch BETWEEN ? AND ? AND (\")", "text.WriteString(\" WHERE ? < ? AND (\")", "internal/ledger/cutter TestConformance/MariaDB/merged/EarlierGeneration"},
+	{"a row of another generation is cut, in one UPDATE of several SKUs", merged, "\" AND epoch BETWEEN ? AND ? AND (\"", "\" AND ? < ? AND (\"", "internal/ledger/cutter TestConformance/MariaDB/merged/EarlierGeneration"},
 	{"a row of another generation is cut, in one UPDATE of PostgreSQL", merged, "AND stock.epoch BETWEEN ? AND ? AND", "AND ?::bigint < ?::bigint AND", "internal/ledger/cutter TestConformance/PostgreSQL/merged/EarlierGeneration"},
 	{"only the version is checked", optimistic, "AND version = ? AND epoch = ?\"", "AND version = ? AND ? > 0\"", "internal/ledger/cutter TestConformance/SQLite/optimistic/AdoptedMeanwhile"},
 	{"an adoption keeps the version", stockrow, "row.Version++ // a writer", "// a writer", "internal/protocol TestAdoption/SQLite"},
