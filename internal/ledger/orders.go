@@ -44,6 +44,8 @@ type Order struct {
 	Strategy  string       // the strategy that cut the units
 	CreatedAt time.Time    // UTC, whole microseconds
 	ExpiresAt time.Time    // zero if it does not expire
+	PaymentID string
+	History   []Step
 }
 
 // ErrNoOrder: the ledger has no order with the ID.

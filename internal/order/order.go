@@ -10,8 +10,15 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Order is the durable record of a deduction, as the ledger keeps it.
-type Order = ledger.Order
+// The ledger's own types, under the names that callers of this package use.
+type (
+	Order         = ledger.Order
+	Status        = ledger.Status
+	Filter        = ledger.OrderFilter
+	Payment       = ledger.Payment
+	PaymentStatus = ledger.PaymentStatus
+	PaymentFilter = ledger.PaymentFilter
+)
 
 // Request asks for an order.
 type Request struct {
