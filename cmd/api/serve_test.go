@@ -430,18 +430,16 @@ func TestRefusesToStart(t *testing.T) {
 // TestMigrate migrates up, down and up again, and serves on the new schema.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
-	for _, d := range []struct {
-		name string
-		url  func(testenv.T) string
-	}{{"MariaDB", testenv.MariaDB}, {"PostgreSQL", testenv.Postgres}, {"SQLite", testenv.SQLite}} {
-		t.Run(d.name, func(t *testing.T) {
+	for _, d := range testenv.Databases() {
+		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			url := d.url(t)
+			url := d.URL(t)
 			for _, step := range []struct{ args, says string }{
 				{"migrate version", "schema version 0"},
-				{"migrate up", "schema version 2"},
-				{"migrate up", "schema version 2"},
-				{"migrate version", "schema version 2"},
+				{"migrate up", "schema version 3"},
+				{"migrate up", "schema version 3"},
+				{"migrate version", "schema version 3"},
+				{"migrate down", "schema version 2"},
 				{"migrate down", "schema version 1"},
 				{"migrate down", "schema version 0"},
 				{"migrate down", "schema version 0"},

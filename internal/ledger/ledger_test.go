@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -21,16 +22,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// kind is one kind of database that a ledger may have.
-type kind struct {
-	name string
-	url  func(testenv.T) string
-}
-
-// servers are the databases that answer over a network; databases are all.
+// The kinds of database on which the tests run.
 var (
-	servers   = []kind{{"MariaDB", testenv.MariaDB}, {"PostgreSQL", testenv.Postgres}}
-	databases = append(servers[:2:2], kind{"SQLite", testenv.SQLite})
+	servers   = testenv.NetworkDatabases()
+	databases = testenv.Databases()
 )
 
 // database is a migrated database of one test.
@@ -40,12 +35,12 @@ type database struct {
 }
 
 // eachDatabase runs the test on a new database of each kind.
-func eachDatabase(t *testing.T, kinds []kind, test func(t *testing.T, d *database)) {
+func eachDatabase(t *testing.T, kinds []testenv.Database, test func(t *testing.T, d *database)) {
 	t.Helper()
 	for _, k := range kinds {
-		t.Run(k.name, func(t *testing.T) {
+		t.Run(k.Name, func(t *testing.T) {
 			t.Parallel()
-			url := k.url(t)
+			url := k.URL(t)
 			d := &database{url, openSQL(t, url)}
 			if err := d.sql.MigrateUp(t.Context()); err != nil {
 				t.Fatal(err)
@@ -136,32 +131,15 @@ func wait[T any](t *testing.T, what string, from <-chan T) (v T) {
 	return v
 }
 
-// changedCut is a cutter whose cut is replaced. The whole group is never cut in one
-// statement.
-type changedCut struct {
-	cutter.Cutter
-	cut func(ctx context.Context, tx *sqltx.Tx, takes []stock.Take, cut cutFunc) ([]cutter.Decision, error)
-}
-
-// cutFunc is the cut of a plan.
-type cutFunc func(ctx context.Context, tx *sqltx.Tx) ([]cutter.Decision, error)
-
-func (c changedCut) Plan(ctx context.Context, db *sqltx.DB, g stock.Generation, takes []stock.Take) (cutter.Plan, error) {
-	plan, err := c.Cutter.Plan(ctx, db, g, takes)
-	return cutter.Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]cutter.Decision, error) {
-		return c.cut(ctx, tx, takes, plan.Cut)
-	}}, err
-}
-
 // conflicting returns a cutter that meets the given number of conflicts.
 func conflicting(c cutter.Cutter, conflicts int) cutter.Cutter {
-	return changedCut{c, func(ctx context.Context, tx *sqltx.Tx, _ []stock.Take, cut cutFunc) ([]cutter.Decision, error) {
+	return cuttertest.WithCut(c, func(ctx context.Context, tx *sqltx.Tx, _ []stock.Take, cut cuttertest.Cut) ([]cutter.Decision, error) {
 		if conflicts > 0 { // only one transaction at a time
 			conflicts--
 			return nil, cutter.ErrConflict
 		}
 		return cut(ctx, tx)
-	}}
+	})
 }
 
 // TestRetries checks that a transaction that meets conflicts is retried a bounded

@@ -127,7 +127,7 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 		case exists:
 			return s.replay(r, found)
 		case out.Refused() && stock.Reconcilable(out.Reason()):
-			if err := s.reconciler.Mend(ctx, out.Reason(), stock.SKUsOf(stock.Take{Deduction: d})...); err != nil {
+			if err := s.reconciler.Mend(ctx, out.Reason(), d.SKUs()...); err != nil {
 				return s.refused(ctx, r, voids, err)
 			}
 			last = out.Reason()

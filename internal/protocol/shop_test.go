@@ -49,16 +49,10 @@ func runMoreInParallel() {
 	}
 }
 
-// database is a kind of database that a ledger can use.
-type database struct {
-	name string
-	url  func(testenv.T) string
-}
-
-// servers are the databases behind a network connection. databases also has SQLite.
+// The kinds of database on which the tests run.
 var (
-	servers   = []database{{"MariaDB", testenv.MariaDB}, {"PostgreSQL", testenv.Postgres}}
-	databases = append(servers[:2:2], database{"SQLite", sqliteURL})
+	servers   = testenv.NetworkDatabases()
+	databases = append(testenv.NetworkDatabases(), testenv.Database{Name: "SQLite", URL: sqliteURL})
 )
 
 // sqliteURL returns the URL of a new SQLite file. Like the shared test servers, SQLite
@@ -69,12 +63,12 @@ func sqliteURL(t testenv.T) string {
 }
 
 // eachDatabase runs the test on each of the databases in parallel, with a new ledger.
-func eachDatabase(t *testing.T, among []database, test func(t *testing.T, s *shop)) {
+func eachDatabase(t *testing.T, among []testenv.Database, test func(t *testing.T, s *shop)) {
 	t.Helper()
 	for _, d := range among {
-		t.Run(d.name, func(t *testing.T) {
+		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			test(t, newShop(t, d.url(t)))
+			test(t, newShop(t, d.URL(t)))
 		})
 	}
 }

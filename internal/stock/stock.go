@@ -67,6 +67,9 @@ type Deduction struct {
 	Lines   []Line    // 1 to MaxLines, sorted by SKU, SKUs distinct
 }
 
+// SKUs returns the SKUs of the lines, in SKU order.
+func (d Deduction) SKUs() []SKU { return SKUsOf(Take{Deduction: d}) }
+
 // SortLines sorts lines by SKU, the order in which gates, cutters and locks take
 // them.
 func SortLines(lines []Line) {

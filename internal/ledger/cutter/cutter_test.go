@@ -13,16 +13,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// databases are all kinds of database that a ledger may have.
-var databases = []struct {
-	name string
-	url  func(testenv.T) string
-}{
-	{"MariaDB", testenv.MariaDB},
-	{"PostgreSQL", testenv.Postgres},
-	{"SQLite", testenv.SQLite},
-}
-
 func migrated(t *testing.T, url string) *sqltx.DB {
 	t.Helper()
 	sql, err := store.OpenSQL(t.Context(), url)
@@ -38,10 +28,10 @@ func migrated(t *testing.T, url string) *sqltx.DB {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	for _, database := range databases {
-		t.Run(database.name, func(t *testing.T) {
+	for _, d := range testenv.Databases() {
+		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			db := migrated(t, database.url(t))
+			db := migrated(t, d.URL(t))
 			for _, c := range []struct {
 				name   string
 				new    func() cutter.Cutter
@@ -65,10 +55,10 @@ func TestConformance(t *testing.T) {
 // ReadWrite, and that ReadWrite keeps every other promise.
 func TestReadWriteLosesUpdates(t *testing.T) {
 	t.Parallel()
-	for _, database := range databases {
-		t.Run(database.name, func(t *testing.T) {
+	for _, d := range testenv.Databases() {
+		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			suite := cuttertest.Suite{DB: migrated(t, database.url(t)), New: cutter.ReadWrite}
+			suite := cuttertest.Suite{DB: migrated(t, d.URL(t)), New: cutter.ReadWrite}
 			broken := map[string]bool{"CutsAddUp": true, "CutsOfSeveralLinesAddUp": true, "NeverBelowZero": true}
 			for _, p := range cuttertest.Promises(false) {
 				err := p.Check(t.Context(), suite)

@@ -1,6 +1,6 @@
 // Package cuttertest checks what every cutter promises, on a real database. A
 // broken promise is returned as an error, so that another test can prove that the
-// suite rejects a broken cutter.
+// suite rejects a broken cutter. WithCut changes a cutter for tests of other code.
 package cuttertest
 
 import (
