@@ -87,7 +87,7 @@ var errorProblems = []struct {
 	{is(stock.ErrUnavailable), unavailable, "A store did not answer and the outcome is unknown. Try again; repeat an order with the same Idempotency-Key."},
 	{is(stock.ErrSuperseded), superseded, "An instance with another strategy or layout has taken over the stock. Nothing was cut; use another instance."},
 	{is(stock.ErrBusy), busy, "The service is too busy, or a store is unavailable. Nothing was cut; try again."},
-	{is(order.ErrInProgress), inProgress, "Another request with this Idempotency-Key is in progress."},
+	{is(order.ErrInProgress), inProgress, "The order is still being placed, by another request with this Idempotency-Key or from the queue. Try again."},
 	{is(order.ErrKeyReused), keyReused, "The Idempotency-Key was used for an order with other lines."},
 	{is(stock.ErrBelowSold), belowSold, "The total would be less than what is sold or in flight."},
 	{is(stock.ErrKindFixed), invalid, invalidDetail},
