@@ -112,7 +112,7 @@ func TestContract(t *testing.T) {
 			orders, stock := url+"/orders", url+"/stock/"
 			mustCall(t, 201, "PUT", stock+"a", `{"kind":"product","total":5}`)
 			mustCall(t, 200, "PUT", stock+"a", `{"kind":"product","total":6,"buyer_limit":0}`)
-			mustCall(t, 422, "PUT", stock+"a", `{"kind":"product","total":6,"buyer_limit":1}`)
+			mustCall(t, 422, "PUT", stock+"a", `{"kind":"product","total":6,"buyer_limit":-1}`)
 			mustCall(t, 422, "PUT", stock+"a", `{"kind":"coupon","total":6}`)
 			mustCall(t, 201, "PUT", stock+"b", `{"kind":"coupon","total":1}`)
 
@@ -139,7 +139,7 @@ func TestContract(t *testing.T) {
 			mustCall(t, 405, "DELETE", orders, "")
 			mustCall(t, 404, "GET", url+"/nothing", "")
 			waitAtRest(t, url, "a", 5*time.Second)
-			if got := string(mustCall(t, 200, "GET", stock+"a", "")); got != `{"sku":"a","kind":"product","total":4,"available":2,"sold":2,"buyer_limit":0}` {
+			if got := string(mustCall(t, 200, "GET", stock+"a", "")); got != `{"sku":"a","kind":"product","total":4,"available":2,"sold":2,"buyer_limit":0,"opens_at":null,"closes_at":null}` {
 				t.Errorf("the stock of a: %s", got)
 			}
 			if a := waitAtRest(t, url, "b", 5*time.Second); a.Sold != 1 {

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"errors"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -11,18 +12,33 @@ import (
 
 // extras are the members that only some problems have.
 type extras struct {
-	sku     string       // sold-out, unknown-sku
+	sku     string       // problems of one SKU
+	opensAt time.Time    // not-open
 	payment string       // refund-due
 	status  order.Status // refund-due, wrong-status
 	errors  []fieldError // invalid
 }
 
-// extrasOf returns what err names, as far as problem p shows it.
+// invalidFields are the fields that only the service finds invalid, by its error.
+var invalidFields = []struct {
+	err error
+	fieldError
+}{
+	{stock.ErrKindFixed, fieldError{"kind", "cannot change"}},
+	{stock.ErrHours, fieldError{"closes_at", hoursDetail}},
+	{order.ErrPaymentReused, fieldError{"payment_id", "belongs to another order"}},
+}
+
+// extrasOf returns what err says about the members of problem p. Other members of
+// err do not count: err may wrap a refusal that is not the outcome.
 func extrasOf(p problem, err error) (x extras) {
 	switch p {
-	case soldOut, unknownSKU:
+	case soldOut, buyerLimit, notOpen, closed, unknownSKU:
 		if refusal, ok := errors.AsType[*stock.Refusal](err); ok {
 			x.sku = string(refusal.SKU)
+		}
+		if early, ok := errors.AsType[*stock.NotOpen](err); ok {
+			x.opensAt = early.OpensAt
 		}
 	case refundDue:
 		if due, ok := errors.AsType[*order.RefundDue](err); ok {
@@ -33,11 +49,10 @@ func extrasOf(p problem, err error) (x extras) {
 			x.status = wrong.Status
 		}
 	case invalid:
-		switch {
-		case errors.Is(err, stock.ErrKindFixed):
-			x.errors = []fieldError{{"kind", "cannot change"}}
-		case errors.Is(err, order.ErrPaymentReused):
-			x.errors = []fieldError{{"payment_id", "belongs to another order"}}
+		for _, row := range invalidFields {
+			if errors.Is(err, row.err) {
+				x.errors = append(x.errors, row.fieldError)
+			}
 		}
 	}
 	return x

@@ -25,6 +25,9 @@ const (
 	methodNotAllowed problem = "method-not-allowed"
 	timeout          problem = "timeout"
 	soldOut          problem = "sold-out"
+	buyerLimit       problem = "buyer-limit"
+	notOpen          problem = "not-open"
+	closed           problem = "closed"
 	inProgress       problem = "in-progress"
 	belowSold        problem = "below-sold"
 	refundDue        problem = "refund-due"
@@ -58,6 +61,9 @@ var definitions = map[problem]definition{
 	methodNotAllowed: {http.StatusMethodNotAllowed, "Method not allowed", ""},
 	timeout:          {http.StatusRequestTimeout, "Request timeout", "1"},
 	soldOut:          {http.StatusConflict, "Sold out", ""},
+	buyerLimit:       {http.StatusConflict, "Buyer limit reached", ""},
+	notOpen:          {http.StatusConflict, "Not open yet", ""},
+	closed:           {http.StatusConflict, "Closed", ""},
 	inProgress:       {http.StatusConflict, "In progress", "1"},
 	belowSold:        {http.StatusConflict, "Below what is sold", ""},
 	refundDue:        {http.StatusConflict, "Refund due", ""},
@@ -76,45 +82,38 @@ var definitions = map[problem]definition{
 const internalDetail = "The service failed. The log has the cause under the request ID."
 
 // errorProblems is the table from the service's errors to problems. The first row
-// that matches an error decides. An error without a row is an internal error. The
-// first three rows must stay on top, because their errors may wrap a refusal that
-// is not the outcome.
+// whose error is wrapped in the given one decides. An error without a row is an
+// internal error. The first three rows must stay on top, because their errors may
+// wrap a refusal that is not the outcome.
 var errorProblems = []struct {
-	matches func(error) bool
+	err     error
 	problem problem
 	detail  string
 }{
-	{is(stock.ErrUnavailable), unavailable, "A store did not answer and the outcome is unknown. Try again; repeat an order with the same Idempotency-Key."},
-	{is(stock.ErrSuperseded), superseded, "An instance with another strategy or layout has taken over the stock. Nothing was cut; use another instance."},
-	{is(stock.ErrBusy), busy, "The service is too busy, or a store is unavailable. Nothing was cut; try again."},
-	{is(order.ErrInProgress), inProgress, "The order is still being placed, by another request with this Idempotency-Key or from the queue. Try again."},
-	{is(order.ErrKeyReused), keyReused, "The Idempotency-Key was used for an order with other lines."},
-	{is(stock.ErrBelowSold), belowSold, "The total would be less than what is sold or in flight."},
-	{is(stock.ErrKindFixed), invalid, invalidDetail},
-	{is(order.ErrPaymentReused), invalid, invalidDetail},
-	{is(order.ErrUnknownOrder), unknownOrder, "There is no such order."},
-	{is(order.ErrUnknownPayment), unknownPayment, "There is no such payment."},
-	{isA[*order.RefundDue], refundDue, "The payment does not pay the order. It is recorded and must be paid back."},
-	{isA[*order.WrongStatus], wrongStatus, "The status of the order does not allow this."},
-	{is(stock.ErrSoldOut), soldOut, "Fewer units are left than were asked for. Nothing was cut."},
-	{is(stock.ErrUnknownSKU), unknownSKU, "There is no such SKU."},
-}
-
-// is returns a function that reports whether an error is target or wraps it.
-func is(target error) func(error) bool {
-	return func(err error) bool { return errors.Is(err, target) }
-}
-
-// isA reports whether err is an E or wraps one.
-func isA[E error](err error) bool {
-	_, ok := errors.AsType[E](err)
-	return ok
+	{stock.ErrUnavailable, unavailable, "A store did not answer and the outcome is unknown. Try again; repeat an order with the same Idempotency-Key."},
+	{stock.ErrSuperseded, superseded, "An instance with another strategy or layout has taken over the stock. Nothing was cut; use another instance."},
+	{stock.ErrBusy, busy, "The service is too busy, or a store is unavailable. Nothing was cut; try again."},
+	{order.ErrInProgress, inProgress, "The order is still being placed, by another request with this Idempotency-Key or from the queue. Try again."},
+	{order.ErrKeyReused, keyReused, "The Idempotency-Key was used for an order with other lines."},
+	{stock.ErrBelowSold, belowSold, "The total would be less than what is sold or in flight."},
+	{stock.ErrKindFixed, invalid, invalidDetail},
+	{stock.ErrHours, invalid, invalidDetail},
+	{order.ErrPaymentReused, invalid, invalidDetail},
+	{order.ErrUnknownOrder, unknownOrder, "There is no such order."},
+	{order.ErrUnknownPayment, unknownPayment, "There is no such payment."},
+	{order.ErrRefundDue, refundDue, "The payment does not pay the order. It is recorded and must be paid back."},
+	{order.ErrWrongStatus, wrongStatus, "The status of the order does not allow this."},
+	{stock.ErrSoldOut, soldOut, "Fewer units are left than were asked for. Nothing was cut."},
+	{stock.ErrBuyerLimit, buyerLimit, "The buyer would hold more units of the SKU than one buyer may. Nothing was cut."},
+	{stock.ErrNotOpen, notOpen, "The SKU is not sold before opens_at. Nothing was cut."},
+	{stock.ErrClosed, closed, "The SKU is not sold any more. Nothing was cut."},
+	{stock.ErrUnknownSKU, unknownSKU, "There is no such SKU."},
 }
 
 // problemOf returns the problem that answers err, and its detail.
 func problemOf(err error) (p problem, detail string) {
 	for _, row := range errorProblems {
-		if row.matches(err) {
+		if errors.Is(err, row.err) {
 			return row.problem, row.detail
 		}
 	}

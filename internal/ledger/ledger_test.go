@@ -67,10 +67,14 @@ const generation stock.Generation = 1
 func (d *database) open(t *testing.T, c cutter.Cutter) *Ledger { return openOn(t, d.sql.Ledger(), c) }
 
 func openOn(t *testing.T, db *sqltx.DB, c cutter.Cutter) *Ledger {
-	l := New(db, Options{
-		Strategy: "merged", Cutter: c, HasGate: true, Group: 128, Parallel: 1,
-		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-	})
+	return openWith(t, db, Options{Cutter: c})
+}
+
+// openWith is openOn for a ledger with options.
+func openWith(t *testing.T, db *sqltx.DB, o Options) *Ledger {
+	o.Strategy, o.HasGate, o.Group, o.Parallel = "merged", true, 128, 1
+	o.Log, o.Metrics = slog.New(slog.DiscardHandler), prometheus.NewRegistry()
+	l := New(db, o)
 	t.Cleanup(l.Close)
 	l.Use(generation)
 	return l

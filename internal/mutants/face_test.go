@@ -33,7 +33,7 @@ var face = []mutant{
 	{"the connection stays open after a late body", decode, `w.Header().Set("Connection", "close")`, "", "internal/httpapi TestLateBody"},
 	{"no extra time to answer after a late body", decode, " && conn.SetWriteDeadline(now.Add(lateAnswerTimeout)) == nil", "", "internal/httpapi TestLateBody"},
 	{"readyz has the timeout of an order", handlers, "min(readyTimeout, a.RequestTimeout)", "a.RequestTimeout", "internal/httpapi TestReadyAnswersInTime"},
-	{"superseded is an internal error", statuses, "{is(stock.ErrSuperseded), superseded,", "{is(nil), superseded,", "internal/httpapi TestContract/superseded"},
+	{"superseded is an internal error", statuses, "{stock.ErrSuperseded, superseded,", "{nil, superseded,", "internal/httpapi TestContract/superseded"},
 	{"connections stay open while draining", envelope, "if a.Draining() {", "if false {", "internal/httpapi TestDraining"},
 	{"every refused request is logged as an error", envelope, "failure != nil && c.Writer.Status() != http.StatusServiceUnavailable", "failure != nil", "internal/httpapi TestLogLevels/busy"},
 	{"every warning is written", counting, "h.tracker.count(h.Handler, r)", "h.tracker.count(h.Handler, r) && false", "internal/outage TestOutage"},

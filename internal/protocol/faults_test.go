@@ -145,7 +145,7 @@ func (r *rig) start(ctx context.Context, row faultRow) (*instance, error) {
 		Redis: r.client, LedgerID: r.ledgerID, Guard: !row.noGuard,
 		Locker: locker, LockName: "redis", Fence: true, Segments: 3,
 	})
-	i := r.assemble(r.db, built, immediateDeadline)
+	i := r.assemble(r.db, built, settings{takeDeadline: immediateDeadline})
 	i.stop = func() {
 		closeGate()
 		_ = locker.Close()

@@ -157,27 +157,35 @@ func (i *instance) Close() {
 // queued returns the number of orders that wait for a group of the ledger.
 func (i *instance) queued(t *testing.T) int {
 	t.Helper()
+	return int(i.metric(t, "holdfast_ledger_queue_orders"))
+}
+
+// metric returns the value of a counter or gauge without labels.
+func (i *instance) metric(t *testing.T, name string) float64 {
+	t.Helper()
 	families, err := i.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, family := range families {
-		if family.GetName() == "holdfast_ledger_queue_orders" {
-			return int(family.GetMetric()[0].GetGauge().GetValue())
+		if m := family.GetMetric(); family.GetName() == name {
+			return m[0].GetGauge().GetValue() + m[0].GetCounter().GetValue()
 		}
 	}
-	t.Fatal("the metric holdfast_ledger_queue_orders is missing")
+	t.Fatalf("the metric %s is missing", name)
 	return 0
 }
 
 // settings configure an instance. The zero value of a field is the default.
 type settings struct {
-	strategy     string
-	noGuard      bool
-	segments     int
-	takeDeadline time.Duration
-	db           func() *sqltx.DB           // opens the ledger; nil for the connections of the shop
-	change       func(s *strategy.Strategy) // replaces the gate or the cutter
+	strategy      string
+	noGuard       bool
+	segments      int
+	takeDeadline  time.Duration
+	paymentWindow time.Duration
+	clock         func() time.Time
+	db            func() *sqltx.DB           // opens the ledger; nil for the connections of the shop
+	change        func(s *strategy.Strategy) // replaces the gate or the cutter
 }
 
 // open starts an instance. The end of the test closes it.
@@ -205,7 +213,7 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 	if set.change != nil {
 		set.change(&built)
 	}
-	i := s.assemble(set.db(), built, set.takeDeadline)
+	i := s.assemble(set.db(), built, set)
 	i.stop = stop
 	t.Cleanup(i.Close)
 	if err := i.Start(t.Context()); err != nil {
@@ -214,11 +222,12 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 	return i
 }
 
-// assemble builds an instance from its strategy, as the service does.
-func (s *shop) assemble(db *sqltx.DB, built strategy.Strategy, takeDeadline time.Duration) *instance {
+// assemble builds an instance from its strategy and some of its settings, as the service
+// does.
+func (s *shop) assemble(db *sqltx.DB, built strategy.Strategy, set settings) *instance {
 	i := &instance{gate: built.Gate, strategy: built.Name, registry: prometheus.NewRegistry()}
 	parts := service.New(db, s.ledgerID, built, service.Options{
-		TakeDeadline: takeDeadline, Log: slog.New(slog.DiscardHandler), Metrics: i.registry,
+		TakeDeadline: set.takeDeadline, PaymentWindow: set.paymentWindow, Clock: set.clock, Log: slog.New(slog.DiscardHandler), Metrics: i.registry,
 	})
 	i.Service, i.Admin, i.Reconciler, i.ledger, i.close = parts.Orders, parts.Stock, parts.Reconciler, parts.Ledger, parts.Close
 	return i

@@ -25,8 +25,13 @@ type Options struct {
 	// LatePayments says what becomes of a payment for an order that has expired.
 	// Empty: the order is revived.
 	LatePayments order.Late
-	Log          *slog.Logger
-	Metrics      prometheus.Registerer
+	// PaymentWindow is how long an order may be pending before it expires. 0: it
+	// does not expire.
+	PaymentWindow time.Duration
+	// Clock is the time of day on this machine. nil means time.Now.
+	Clock   func() time.Time
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
 }
 
 // Instance is one instance of the service. Several may share the stores. Its parts
@@ -44,7 +49,8 @@ type Instance struct {
 func New(db *sqltx.DB, ledgerID uuid.UUID, s strategy.Strategy, o Options) *Instance {
 	l := ledger.New(db, ledger.Options{
 		Strategy: s.Name, Cutter: s.Cutter, HasGate: s.Gate != nil,
-		Group: s.Group, Parallel: s.Parallel, Log: o.Log, Metrics: o.Metrics,
+		Group: s.Group, Parallel: s.Parallel, PaymentWindow: o.PaymentWindow, Clock: o.Clock,
+		Log: o.Log, Metrics: o.Metrics,
 	})
 	r := reconcile.New(s.Gate, l, reconcile.Options{
 		Layout: s.Layout, TakeDeadline: o.TakeDeadline, Log: o.Log, Metrics: o.Metrics,
