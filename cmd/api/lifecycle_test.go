@@ -105,7 +105,7 @@ func checkLifecycle(t *testing.T, url string) {
 	var history []string
 	for i, step := range shown.History {
 		history = append(history, step.Status)
-		if i > 0 && step.At.Before(shown.History[i-1].At) {
+		if i > 1 && step.At.Before(shown.History[i-1].At) { // the first time is the instance's estimate of the database's clock
 			t.Errorf("the history goes back in time: %+v", shown.History)
 		}
 	}
