@@ -37,8 +37,9 @@ func (r *recording) answer(o Outcome) {
 // with others. It returns once the outcome is known, or when ctx ends; then the
 // outcome is unknown. The order's times are by the database's clock.
 //
-// Reasons to refuse: ErrSoldOut, ErrStaleEpoch, ErrUnknownSKU, ErrNotAdopted and
-// ErrLaterGeneration of package stock (as *stock.Refusal); stock.ErrBusy.
+// Reasons to refuse: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed, ErrStaleEpoch,
+// ErrUnknownSKU, ErrNotAdopted and ErrLaterGeneration of package stock (as
+// *stock.Refusal); stock.ErrBusy.
 func (l *Ledger) Record(ctx context.Context, t stock.Take) (Order, Outcome) {
 	created, expires, err := l.times()
 	if err != nil {

@@ -6,7 +6,6 @@ const (
 	ledgerClock = "internal/ledger/clock.go"
 	ledgerJobs  = "internal/ledger/jobs.go"
 	expire      = "internal/ledger/expiry.go"
-	returns     = "internal/ledger/returns.go"
 	jobRunner   = "internal/reconcile/jobs.go"
 	expiryLoop  = "internal/reconcile/expiry.go"
 )

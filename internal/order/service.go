@@ -73,6 +73,7 @@ type Service struct {
 	ledger     Ledger
 	reconciler Reconciler
 	late       Late
+	hours      hours
 	metrics    *metrics
 }
 
@@ -85,8 +86,8 @@ func NewService(ledgerID uuid.UUID, gate Gate, l Ledger, r Reconciler, late Late
 // Place places an order. replayed says that the key's order was placed before, and
 // that o is its first answer.
 //
-// Errors: ErrSoldOut and ErrUnknownSKU (as *stock.Refusal), ErrBusy, ErrSuperseded
-// and ErrUnavailable of package stock; ErrInProgress; ErrKeyReused. A retry on
+// Errors: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed and ErrUnknownSKU (as
+// *stock.Refusal), ErrBusy, ErrSuperseded and ErrUnavailable of package stock; ErrInProgress; ErrKeyReused. A retry on
 // this instance may succeed only after ErrBusy and ErrUnavailable. A request
 // without a key that is answered ErrUnavailable may have been recorded.
 //
@@ -109,6 +110,10 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 		if err := s.reconciler.Usable(ctx); err != nil {
 			return s.refused(ctx, r, voids, err)
 		}
+		if err := s.hours.refuse(r.Lines); err != nil {
+			return s.refused(ctx, r, voids, err)
+		}
+		asked := time.Now()
 		d := stock.Deduction{OrderID: orderID(s.ledgerID, r, voids), TakeID: uuid.New(), Buyer: r.Buyer, Lines: r.Lines}
 		o, out := s.attempt(ctx, d, s.ledger.Record)
 		found, exists := out.Duplicate()
@@ -133,6 +138,7 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 			last = out.Reason()
 			retry.Wait(ctx, try)
 		case out.Refused():
+			s.hours.learn(asked, out.Reason())
 			return s.refused(ctx, r, voids, out.Reason())
 		default:
 			return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrUnavailable, out.Reason()))
@@ -185,7 +191,7 @@ func (s *Service) refused(ctx context.Context, r Request, voids int, reason erro
 	}
 	switch {
 	case errors.Is(reason, stock.ErrUnavailable), errors.Is(reason, stock.ErrSuperseded), errors.Is(reason, stock.ErrBusy):
-	case errors.Is(reason, stock.ErrSoldOut), errors.Is(reason, stock.ErrUnknownSKU):
+	case stock.Final(reason):
 	case errors.Is(reason, stock.ErrInFlight):
 		reason = fmt.Errorf("%w: %w", ErrInProgress, reason)
 	default:

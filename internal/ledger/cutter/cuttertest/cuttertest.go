@@ -60,6 +60,12 @@ func Promises(counts bool) []Promise {
 		{"RollbackCutsNothing", rollbackCutsNothing},
 		{"CutsAddUp", cutsAddUp},
 		{"CutsOfSeveralLinesAddUp", cutsOfSeveralLinesAddUp},
+		{"BuyerLimit", buyerLimit},
+		{"BuyerLimitInAGroup", buyerLimitInAGroup},
+		{"LimitOfEveryLine", limitOfEveryLine},
+		{"LimitUnderRush", limitUnderRush},
+		{"LimitedMeanwhile", limitedMeanwhile},
+		{"OpeningHours", openingHours},
 	}
 	if counts {
 		return append(all, Promise{"CountsBelowZero", countsBelowZero})
@@ -69,6 +75,7 @@ func Promises(counts bool) []Promise {
 		Promise{"AllLinesOrNone", allLinesOrNone},
 		Promise{"OnlyWhatDoesNotFitIsRefused", onlyWhatDoesNotFit},
 		Promise{"NeverBelowZero", neverBelowZero},
+		Promise{"SoldOutClaimsNothing", soldOutClaimsNothing},
 	)
 }
 
