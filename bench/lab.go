@@ -93,8 +93,10 @@ func (l *lab) measure(ctx context.Context, set string) error {
 		return l.compare(ctx, situation{"one SKU", 1, 0}, situation{fmt.Sprintf("%d SKUs", l.skus), l.skus, 0})
 	case "bulk":
 		return l.compare(ctx, situation{"an empty table", 1, 0}, situation{fmt.Sprintf("%d orders", l.bulk), 1, l.bulk})
-	default:
+	case "memory":
 		return l.memory(ctx)
+	default:
+		return l.many(ctx)
 	}
 }
 
