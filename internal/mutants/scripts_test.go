@@ -31,6 +31,7 @@ var scripts = []mutant{
 	{"an earlier generation's count is used by a reader", readLua, "or tonumber(match(count, '^%d+')) < FIRST_EPOCH", "", "internal/stock/gate TestGenerationsInTurn/Redis/ReadWrite"},
 	{"a later generation's count is cut by a reader", readLua, "if tonumber(epoch) > LAST_EPOCH then", "if false then", "internal/stock/gate TestGenerationsInTurn/Redis/ReadWrite"},
 	{"a count that a fill replaced is written", writeLua, "if match(count, '^%d+') ~= match(ARGV[a + 4], '^%S+ %d+ (%d+)') then", "if false then", "internal/stock/gate TestFillBetweenReadAndWrite"},
+	{"a replaced record's units stay in flight", writeLua, "in_flight = in_flight - replaced", "", "internal/stock/gate TestTwinBetweenReadAndWrite"},
 	{"all generations have the same scripts", call, "first, last := g.Epochs()", "first, last := 0, 1<<53", "internal/stock/gate TestUnloadedGeneration/Redis/Script"},
 	{"all ledgers have the same scripts", call, "\"-- ledger %s\\nlocal FIRST_EPOCH", "\"-- %.0s\\nlocal FIRST_EPOCH", "internal/stock/gate TestLedgersHaveScriptsOfTheirOwn"},
 	{"parts of two epochs are one cut", segmented, "if cut.Epoch != 0 && cut.Epoch != epoch {", "if false {", "internal/stock/gate TestPartsOfTwoEpochs"},

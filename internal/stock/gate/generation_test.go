@@ -169,6 +169,36 @@ func TestFillBetweenReadAndWrite(t *testing.T) {
 	}
 }
 
+// TestTwinBetweenReadAndWrite checks that the units in flight agree with the records
+// when a take replaces the record of another take of the same order. Otherwise
+// the replaced take's units would stay in flight without a record.
+func TestTwinBetweenReadAndWrite(t *testing.T) {
+	t.Parallel()
+	client, ledger := shared.client(t, "Redis"), uuid.New()
+	g, other := readWrite0(client, ledger), readWrite0(client, ledger)
+	fill(t, g, "a", 1, 10)
+	second := orderOf("a", 3)
+	first := second
+	first.TakeID = uuid.New()
+	g.between = func() {
+		if _, err := other.Take(t.Context(), first); err != nil {
+			t.Error(err)
+		}
+	}
+	taken, err := g.Take(t.Context(), second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 7, InFlight: 3})
+	if err := g.Settle(t.Context(), stock.Take{Deduction: first}); err != nil { // it has no record
+		t.Fatal(err)
+	}
+	if err := g.Give(t.Context(), taken); err != nil {
+		t.Fatal(err)
+	}
+	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 10})
+}
+
 // TestRestartedFromASnapshot checks that a Redis that comes back with old counts
 // cannot run the generation in use.
 func TestRestartedFromASnapshot(t *testing.T) {
