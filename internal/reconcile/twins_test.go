@@ -166,6 +166,8 @@ type redis struct {
 	mark   stock.Mark
 	loaded map[stock.Generation]bool
 	counts map[stock.SKU]stock.Level
+
+	inFlight []stock.Take // with records
 }
 
 func newRedis() *redis {
@@ -184,6 +186,8 @@ type twinGate struct {
 	settled [][]stock.Take // by the calls of Settle
 	given   []uuid.UUID    // takes
 	tries   []time.Time    // of Give and Settle
+
+	unreadable bool // Level fails
 
 	fail func(t stock.Take) error // if not nil, called before Give and Settle; an error is the answer
 }
@@ -285,19 +289,30 @@ func (g *twinGate) ScanInFlight(context.Context, time.Duration, string) ([]stock
 	return nil, "", nil
 }
 
-func (g *twinGate) InFlight(context.Context, time.Duration, int, ...stock.SKU) ([]stock.Take, error) {
-	return nil, nil
+func (g *twinGate) InFlight(_ context.Context, _ time.Duration, limit int, skus ...stock.SKU) (takes []stock.Take, err error) {
+	g.redis.mu.Lock()
+	defer g.redis.mu.Unlock()
+	for _, t := range g.redis.inFlight {
+		if slices.Contains(skus, t.Lines[0].SKU) && len(takes) < limit {
+			takes = append(takes, t)
+		}
+	}
+	return takes, nil
 }
 
 func (g *twinGate) Level(_ context.Context, skus ...stock.SKU) ([]stock.Level, error) {
 	g.redis.mu.Lock()
 	defer g.redis.mu.Unlock()
 	levels := make([]stock.Level, len(skus))
+	var err error
 	for i, sku := range skus {
 		levels[i] = g.redis.counts[sku]
 		levels[i].SKU = sku
+		if g.unreadable {
+			levels[i], err = stock.Level{SKU: sku, Err: errAway}, errAway
+		}
 	}
-	return levels, nil
+	return levels, err
 }
 
 // newReconciler returns an instance's reconciler. gate is nil if there is none.
