@@ -12,6 +12,7 @@ const (
 	outcomes    = "internal/ledger/outcome.go"
 	lanes       = "internal/ledger/lanes.go"
 	stockrow    = "internal/ledger/stockrows.go"
+	epochs      = "internal/ledger/epochs.go"
 	ledgerRows  = "internal/ledger/generation.go"
 	decisions   = "internal/ledger/cutter/decision.go"
 	rows        = "internal/ledger/cutter/rows.go"
@@ -58,6 +59,14 @@ var placing = []mutant{
 	{"only the version is checked", optimistic, "AND version = ? AND epoch = ?\"", "AND version = ? AND ? > 0\"", "internal/ledger/cutter TestConformance/SQLite/optimistic/AdoptedMeanwhile"},
 	{"an adoption keeps the version", stockrow, "row.Version++ // a writer", "// a writer", "internal/protocol TestAdoption/SQLite"},
 	{"an adoption keeps the epoch", stockrow, "if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {", "if _, err = l.Generation().Renew(row.Epoch, above); err != nil {", "internal/protocol TestAdoption/SQLite"},
+	{"a bulk refill keeps the epochs", epochs, "if epoch, err = l.Generation().Renew(epoch)", "if _, err = l.Generation().Renew(epoch)", "internal/ledger TestRaiseEpochs/SQLite"},
+	{"a bulk refill keeps the version", epochs, "version = version + 1", "version = version + 0", "internal/ledger TestRaiseEpochs/SQLite"},
+	{"a bulk refill keeps the changes", epochs, "DELETE FROM outbox WHERE sku IN ?", "DELETE FROM outbox WHERE sku IN ? AND 1 = 0", "internal/ledger TestRaiseEpochs/SQLite"},
+	{"a bulk refill raises rows that have changed", epochs, "return row.Epoch != epochs[row.SKU] })", "return epochs[row.SKU] == 0 })", "internal/ledger TestRaiseEpochs/SQLite"},
+	{"a bulk refill waits for locked rows", epochs, "tx.Dialect().SkipLocked()", "tx.Dialect().RowLock()", "internal/ledger TestRaiseEpochs/PostgreSQL"},
+	{"a single look is enough", drift, "time.Now().Add(-sweepPause)", "time.Now()", "internal/reconcile TestSecondLook"},
+	{"a page that cannot be read is passed over", drift, "return l.Err == nil }) {", "return true }) {", "internal/reconcile TestUnreadablePage"},
+	{"a sweep stays under its generation", refill, "return 0, r.generations.reach(ctx, later)", "return 0, nil", "internal/reconcile TestCompareMeetsALaterGeneration"},
 	{"a shrink keeps the version", stockrow, "row.Available -= line.Quantity\n\t\trow.Version++", "row.Available -= line.Quantity", "internal/protocol TestShrinkIsSeen/SQLite"},
 	{"a shrink under any epoch", stockrow, "epoch != 0 && epoch != row.Epoch", "false && epoch != row.Epoch", "internal/protocol TestShrinkOutlivesRefill/SQLite"},
 	{"an administrator changes another generation's row", stockrow, "case owner < g:", "case false:", "internal/protocol TestCreatedByTheOldLayout/SQLite"},

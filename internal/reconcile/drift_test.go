@@ -108,14 +108,16 @@ func TestUnreadablePage(t *testing.T) {
 	if err := r.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	stockUp(t, l, nil, "a", "b")
+	for n := range pageSize + 1 {
+		stockUp(t, l, nil, stock.SKU(fmt.Sprintf("sku-%06d", n)))
+	}
 	gate.unreadable = true
 	if got, err := r.compareNext(t.Context()); err == nil || got != afterRound {
 		t.Errorf("pace %+v, %v", got, err)
 	}
 	gate.unreadable = false
-	if _, err := r.compareNext(t.Context()); err != nil || len(l.raises) != 2 {
-		t.Errorf("refilled %v, %v", l.raises, err)
+	if _, err := r.compareNext(t.Context()); err != nil || len(l.raises) != pageSize {
+		t.Errorf("refilled %d SKUs, %v; want %d", len(l.raises), err, pageSize)
 	}
 }
 

@@ -144,6 +144,31 @@ func TestGenerationsInTurn(t *testing.T) {
 	})
 }
 
+// TestRecordsOfAnEarlierGeneration checks that a scan neither lists nor keeps the
+// records of an earlier generation, even if its counts were not filled again.
+func TestRecordsOfAnEarlierGeneration(t *testing.T) {
+	t.Parallel()
+	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() stock.Gate) {
+		ctx, before, after := t.Context(), open(), open()
+		load(t, before, 2)
+		load(t, after, 3)
+		fill(t, before, "a", epochIn(2, 1), 5)
+		if _, err := before.Take(ctx, orderOf("a", 1)); err != nil {
+			t.Fatal(err)
+		}
+		for cursor, first := "", true; first || cursor != ""; first = false {
+			takes, next, err := after.ScanInFlight(ctx, 0, cursor)
+			if err != nil || len(takes) > 0 {
+				t.Fatalf("listed %v, %v", takes, err)
+			}
+			cursor = next
+		}
+		if takes, err := before.InFlight(ctx, 0, 10, "a"); err != nil || len(takes) > 0 {
+			t.Errorf("kept the record of %v, %v", takes, err)
+		}
+	})
+}
+
 // TestFillBetweenReadAndWrite checks that a take that read a count before a fill,
 // or before the count was lost, writes nothing.
 func TestFillBetweenReadAndWrite(t *testing.T) {
