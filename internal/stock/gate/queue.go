@@ -2,6 +2,7 @@ package gate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -66,41 +67,39 @@ func (g *Queue) cut(ctx context.Context, c *cut) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%w: %w", stock.ErrBusy, err) // nothing was sent
 	}
-	place := newPlace(c)
-	room, err := g.turns.enter(place)
+	p := newPlace(c)
+	err := g.turns.enter(p)
+	if errors.Is(err, errNoRoom) {
+		if err := g.refuse(ctx, c); err != nil {
+			return err
+		}
+		p.repeat = true
+		err = g.turns.enter(p)
+	}
 	if err != nil {
 		return err
 	}
-	if room < c.lines[0].Quantity {
-		if err := g.refuse(ctx, c, room); err != nil {
-			return err
-		}
-		place.repeat = true
-		if _, err := g.turns.enter(place); err != nil {
-			return err
-		}
-	}
 	waiting, stop := context.WithTimeout(ctx, g.wait)
 	defer stop()
-	if err := g.turns.await(waiting, place); err != nil {
+	if err := g.turns.await(waiting, p); err != nil {
 		return err
 	}
 	select {
-	case <-place.ready:
+	case <-p.ready:
 		return c.err
 	case <-ctx.Done(): // the consumer still uses c
 		return fmt.Errorf("waiting for the gate's answer: %w", ctx.Err())
 	}
 }
 
-// refuse returns why a take is refused that does not fit into the room. It reads
-// the take's records, because "sold out" would be the wrong answer if another take of
-// the order is in flight. It returns nil if this take is in flight already.
-func (g *Queue) refuse(ctx context.Context, c *cut, room int64) error {
+// refuse returns why a take is refused for which too few units are left. It reads the
+// take's records, because "sold out" would be the wrong answer if another take of the
+// order is in flight. It returns nil if this take is in flight already.
+func (g *Queue) refuse(ctx context.Context, c *cut) error {
 	states, err := g.counts.read(ctx, []*cut{{d: c.d, lines: c.lines, tokens: unfenced}})
 	if err != nil {
 		return fmt.Errorf("reading the counts: %w", err)
 	}
-	states[0][0].count.Available = room
+	states[0][0].count.Available = 0 // for this take
 	return check(states[0], c.lines)
 }

@@ -4,12 +4,10 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -97,11 +95,6 @@ func readWrite0(client redis.UniversalClient, ledger uuid.UUID) *ReadWrite {
 	g := NewReadWrite(client, ledger)
 	load0(&g.counts)
 	return g
-}
-
-// queue0 returns a gate with generation 0 loaded. Its turns are leases in the same Redis.
-func queue0(client redis.UniversalClient, ledger uuid.UUID) *Queue {
-	return NewQueue(readWrite0(client, ledger), redislock.New(client, redislock.Options{Lease: time.Second}), lockWait)
 }
 
 func load0(c *counts) {

@@ -2,8 +2,8 @@ package gate
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -43,9 +43,10 @@ type turns struct {
 
 // queue has the calls that wait for one SKU. The mutex of turns guards it.
 type queue struct {
-	name    string
-	places  []*place
-	arrived chan struct{} // signalled when a place is added; capacity 1
+	name     string
+	places   []*place
+	deciding []*place      // takes that the consumer has removed from places
+	arrived  chan struct{} // signalled when a place is added; capacity 1
 
 	known  bool  // this instance has the turn, and left is right
 	left   int64 // units available after the last take that was decided
@@ -57,7 +58,7 @@ type queue struct {
 type place struct {
 	name   string        // of the SKU's lock
 	take   *cut          // nil: a visit
-	repeat bool          // the take is in flight already, so it needs no units
+	repeat bool          // a take of the order waits or is in flight, so this one needs no units
 	ready  chan struct{} // closed when the take is decided, or when the visit has the turn
 	err    error         // why the visit did not get the turn; a take has its own
 	lease  lock.Lease    // of the visit's turn
@@ -92,7 +93,7 @@ func (t *turns) Lock(ctx context.Context, name string) (lock.Lease, error) {
 		return nil, err
 	}
 	p := &place{name: name, ready: make(chan struct{}), done: make(chan struct{})}
-	if _, err := t.enter(p); err != nil {
+	if err := t.enter(p); err != nil {
 		return nil, err
 	}
 	if err := t.await(ctx, p); err != nil {
@@ -117,10 +118,13 @@ func (v *visit) Unlock(context.Context) error {
 	return nil
 }
 
-// enter adds the place to its queue, and starts a consumer if the queue has none. It
-// returns how many units there are for the place, as far as this instance knows. If
-// there are fewer than the place needs, enter does not add it.
-func (t *turns) enter(p *place) (room int64, err error) {
+// errNoRoom says that a take does not fit behind the takes that wait.
+var errNoRoom = errors.New("the units left are taken by the calls that wait")
+
+// enter adds the place to its queue, and starts a consumer if the queue has none.
+// errNoRoom: this instance knows how many units are left, and the takes that wait leave
+// too few.
+func (t *turns) enter(p *place) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	q := t.queues[p.name]
@@ -129,15 +133,14 @@ func (t *turns) enter(p *place) (room int64, err error) {
 		t.queues[p.name] = q
 		t.consumers.Go(func() { t.consume(q) })
 	}
-	room = math.MaxInt64
-	if q.known {
-		room = q.left - q.queued
+	if q.known && p.units() > 0 && q.left-q.queued < p.units() {
+		if !hasOrder(q.places, p) && !hasOrder(q.deciding, p) {
+			return errNoRoom
+		}
+		p.repeat = true
 	}
-	switch {
-	case p.units() > max(room, 0):
-		return room, nil
-	case len(q.places) == maxPlaces:
-		return room, fmt.Errorf("%w: %d calls wait in the queue of %s", stock.ErrBusy, maxPlaces, p.name)
+	if len(q.places) == maxPlaces {
+		return fmt.Errorf("%w: %d calls wait in the queue of %s", stock.ErrBusy, maxPlaces, p.name)
 	}
 	q.places = append(q.places, p)
 	q.queued += p.units()
@@ -145,7 +148,7 @@ func (t *turns) enter(p *place) (room int64, err error) {
 	case q.arrived <- struct{}{}:
 	default:
 	}
-	return room, nil
+	return nil
 }
 
 // await waits until the place is ready. If ctx ends while the place still waits, await
@@ -266,13 +269,16 @@ func (t *turns) next(q *queue, lease lock.Lease) (takes []*place, visitor *place
 	for n < min(len(q.places), maxDecided) && q.places[n].take != nil && !hasOrder(q.places[:n], q.places[n]) {
 		n++
 	}
-	takes = slices.Clone(q.places[:n])
+	q.deciding = slices.Clone(q.places[:n])
 	q.places = slices.Delete(q.places, 0, n)
-	return takes, nil
+	return q.deciding, nil
 }
 
+// hasOrder reports whether one of the places is a take of p's order.
 func hasOrder(places []*place, p *place) bool {
-	return slices.ContainsFunc(places, func(other *place) bool { return other.take.d.OrderID == p.take.d.OrderID })
+	return slices.ContainsFunc(places, func(other *place) bool {
+		return other.take != nil && other.take.d.OrderID == p.take.d.OrderID
+	})
 }
 
 // decide decides the takes with one read and one write.
@@ -288,6 +294,7 @@ func (t *turns) decide(q *queue, lease lock.Lease, takes []*place) {
 	cancel()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	q.deciding = nil
 	q.left, q.known = left[sku]
 	for _, p := range takes {
 		q.queued -= p.units()

@@ -1,0 +1,310 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// queueTurnLease is the lease of a turn in the tests.
+const queueTurnLease = time.Second
+
+// queue0 returns a gate with generation 0 loaded. Its turns are leases in the same
+// Redis.
+func queue0(client redis.UniversalClient, ledger uuid.UUID) *Queue {
+	return queueWith(client, ledger, redislock.New(client, redislock.Options{Lease: queueTurnLease}), nil)
+}
+
+// queueWith returns the same gate with other leases. It calls between when the
+// consumer has read the counts and not yet written them.
+func queueWith(client redis.UniversalClient, ledger uuid.UUID, leases OwnedLocker, between func()) *Queue {
+	counts := readWrite0(client, ledger)
+	counts.between = between
+	return NewQueue(counts, leases, lockWait)
+}
+
+// pause is a hook that stops the consumer.
+type pause struct {
+	stopped chan struct{} // receives when the consumer has stopped
+	resume  chan struct{} // lets it continue; closed: for ever
+}
+
+func newPause() pause { return pause{make(chan struct{}), make(chan struct{})} }
+
+func (p pause) here() {
+	select {
+	case p.stopped <- struct{}{}:
+		<-p.resume
+	case <-p.resume:
+	}
+}
+
+// start takes units of SKU a in a goroutine, and returns once the take waits in the
+// queue.
+func (g *Queue) start(t *testing.T, d stock.Deduction) <-chan error {
+	t.Helper()
+	before := g.places("a")
+	answer := make(chan error, 1)
+	go func() {
+		_, err := g.Take(t.Context(), d)
+		answer <- err
+	}()
+	for g.places("a") == before {
+		time.Sleep(time.Millisecond) // between two polls
+	}
+	return answer
+}
+
+// places returns how many takes of the SKU wait or are being decided.
+func (g *Queue) places(sku stock.SKU) int {
+	g.turns.mu.Lock()
+	defer g.turns.mu.Unlock()
+	if q := g.turns.queues[lockName(sku)]; q != nil {
+		return len(q.places) + len(q.deciding)
+	}
+	return 0
+}
+
+// TestRefusedAtOnce checks that a take that does not fit behind the takes that wait is
+// refused while the consumer has not decided them. A twin of a take that waits is not
+// told "sold out".
+func TestRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	client, ledger, p := shared.client(t, "Redis"), uuid.New(), newPause()
+	g := queueWith(client, ledger, redislock.New(client, redislock.Options{}), p.here)
+	t.Cleanup(g.Close)
+	fill(t, g, "a", 1, 6)
+
+	waiting := []<-chan error{g.start(t, orderOf("a", 1))} // in the queue of an instance that knows no count yet
+	<-p.stopped
+	second := orderOf("a", 2)
+	waiting = append(waiting, g.start(t, second))
+	p.resume <- struct{}{}
+	<-p.stopped // 5 units are left, and the consumer is deciding about 2 of them
+	waiting = append(waiting, g.start(t, orderOf("a", 3)))
+
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrSoldOut) {
+		t.Errorf("a take behind all units: %v", err)
+	}
+	twin := second
+	twin.TakeID = uuid.New()
+	answer := g.start(t, twin)
+	close(p.resume)
+	if err := <-answer; !errors.Is(err, stock.ErrInFlight) {
+		t.Errorf("a twin of a take that waited: %v", err)
+	}
+	for _, answer := range waiting {
+		if err := <-answer; err != nil {
+			t.Error(err)
+		}
+	}
+	if level := levelOf(t, g, "a"); level.Available != 0 || level.InFlight != 6 {
+		t.Errorf("%+v", level)
+	}
+}
+
+// TestLeftQueue checks that a caller who stops waiting takes no units and holds no
+// place.
+func TestLeftQueue(t *testing.T) {
+	t.Parallel()
+	client, ledger, p := shared.client(t, "Redis"), uuid.New(), newPause()
+	g := queueWith(client, ledger, redislock.New(client, redislock.Options{}), p.here)
+	t.Cleanup(g.Close)
+	fill(t, g, "a", 1, 6)
+	fill(t, g, "b", 1, 6)
+
+	first := g.start(t, orderOf("a", 1))
+	<-p.stopped
+	basket := orderOf("a", 5)
+	basket.Lines = append(basket.Lines, stock.Line{SKU: "b", Quantity: 1})
+	for _, d := range []stock.Deduction{orderOf("a", 5), basket} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		if _, err := g.Take(ctx, d); !errors.Is(err, stock.ErrBusy) || !stock.NothingTaken(err) {
+			t.Errorf("a take whose caller left: %v", err)
+		}
+	}
+	if places := g.places("a"); places != 1 {
+		t.Errorf("%d takes wait or are being decided, want 1", places)
+	}
+	close(p.resume)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	if _, err := g.Take(t.Context(), orderOf("a", 5)); err != nil {
+		t.Errorf("the units of a take whose caller left: %v", err)
+	}
+}
+
+// TestFullQueue checks that a call that finds the queue full is answered busy.
+func TestFullQueue(t *testing.T) {
+	t.Parallel()
+	turns := newTurns(nil, nil, 0)
+	q := &queue{name: lockName("a"), places: make([]*place, maxPlaces), arrived: make(chan struct{}, 1)}
+	turns.queues[q.name] = q
+	if err := turns.enter(&place{name: q.name}); !errors.Is(err, stock.ErrBusy) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestOneConsumer checks that two instances never decide takes of one SKU at the same
+// time, and that both get turns.
+func TestOneConsumer(t *testing.T) {
+	t.Parallel()
+	client, ledger := shared.client(t, "Redis"), uuid.New()
+	var consumers, both atomic.Int64
+	between := func() {
+		if consumers.Add(1) > 1 {
+			both.Add(1)
+		}
+		time.Sleep(100 * time.Microsecond) // a window in which the other consumer would be seen
+		consumers.Add(-1)
+	}
+	var instances [2]*Queue
+	for i := range instances {
+		instances[i] = queueWith(client, ledger, redislock.New(client, redislock.Options{Lease: queueTurnLease}), between)
+		t.Cleanup(instances[i].Close)
+	}
+	fill(t, instances[0], "a", 1, 1_000_000)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var (
+		sold [2]atomic.Int64
+		all  sync.WaitGroup
+	)
+	for n := range 8 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := instances[n%2].Take(ctx, orderOf("a", 1)); err == nil {
+					sold[n%2].Add(1)
+				}
+				if sold[0].Load() > 200 && sold[1].Load() > 200 {
+					cancel()
+				}
+			}
+		})
+	}
+	all.Wait()
+	if both.Load() > 0 {
+		t.Errorf("two instances consumed the queue at the same time, %d times", both.Load())
+	}
+	if sold[0].Load() <= 200 || sold[1].Load() <= 200 {
+		t.Errorf("sold %d and %d: an instance got no turn", sold[0].Load(), sold[1].Load())
+	}
+}
+
+// ownLocker is a locker that excludes only within this process.
+type ownLocker struct{ lock.Local }
+
+func (ownLocker) Close() error { return nil }
+
+// TestTwoConsumers checks that a lease only advises: two instances that both have the
+// turn and have both read the last unit do not sell it twice.
+func TestTwoConsumers(t *testing.T) {
+	t.Parallel()
+	client, ledger, between := shared.client(t, "Redis"), uuid.New(), meeting()
+	var instances [2]*Queue
+	for i := range instances {
+		instances[i] = queueWith(client, ledger, ownLocker{lock.NewLocal()}, between)
+		t.Cleanup(instances[i].Close)
+	}
+	fill(t, readWrite0(client, ledger), "a", 1, 1)
+	var (
+		errs [2]error
+		all  sync.WaitGroup
+	)
+	for i, g := range instances {
+		all.Go(func() { _, errs[i] = g.Take(t.Context(), orderOf("a", 1)) })
+	}
+	all.Wait()
+	if level := levelOf(t, instances[0], "a"); level.Available != 0 || level.InFlight != 1 {
+		t.Errorf("%+v; the takes were answered %v", level, errs)
+	}
+	for _, err := range errs {
+		if err != nil && (!errors.Is(err, errFenced) || !stock.NothingTaken(err)) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+// consumerEnv makes the test program take a unit and stop while it consumes the queue.
+// Its value is "ADDRESS LEDGERID".
+const consumerEnv = "HOLDFAST_GATE_CONSUMER"
+
+func consumerAsProcess(how string) (exit int) {
+	address, ledger, _ := strings.Cut(how, " ")
+	client, err := connect(address)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	leases := redislock.New(client, redislock.Options{Lease: queueTurnLease})
+	g := queueWith(client, uuid.MustParse(ledger), leases, func() {
+		fmt.Println("consuming")
+		select {} // until it is killed
+	})
+	_, err = g.Take(context.Background(), orderOf("a", 1))
+	fmt.Fprintln(os.Stderr, "the take was answered", err)
+	return 1
+}
+
+// TestConsumerDies checks that another instance takes over within the lease if the
+// process that has the turn is killed.
+func TestConsumerDies(t *testing.T) {
+	t.Parallel()
+	client, ledger := shared.client(t, "Redis"), uuid.New()
+	g := queue0(client, ledger)
+	t.Cleanup(g.Close)
+	fill(t, g, "a", 1, 1)
+	child := startChild(t, consumerEnv+"="+client.(*redis.Client).Options().Addr+" "+ledger.String())
+	if said := child.line(t); said != "consuming" {
+		t.Fatalf("the process printed %q", said)
+	}
+	if err := child.process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	if _, err := g.Take(t.Context(), orderOf("a", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(killed); took > 3*queueTurnLease {
+		t.Errorf("the next consumer took over after %v", took)
+	}
+}
+
+// TestLeasesUnavailable checks that calls are answered busy if the instance cannot
+// become the consumer.
+func TestLeasesUnavailable(t *testing.T) {
+	t.Parallel()
+	client, ledger := shared.client(t, "Redis"), uuid.New()
+	g := NewQueue(readWrite0(client, ledger), noLeases{}, lockWait)
+	t.Cleanup(g.Close)
+	_, takeErr := g.Take(t.Context(), orderOf("a", 1))
+	for call, err := range map[string]error{"Take": takeErr, "Fill": g.Fill(t.Context(), "a", 1, 1)} {
+		if !errors.Is(err, stock.ErrBusy) || !errors.Is(err, errNoLeases) {
+			t.Errorf("%s: got %v", call, err)
+		}
+	}
+}
+
+var errNoLeases = errors.New("no leases")
+
+// noLeases is a locker that grants nothing.
+type noLeases struct{ ownLocker }
+
+func (noLeases) Lock(context.Context, string) (lock.Lease, error) { return nil, errNoLeases }
