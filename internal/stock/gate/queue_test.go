@@ -52,17 +52,16 @@ func (p pause) here() {
 	}
 }
 
-// start takes units of SKU a in a goroutine, and returns once the take waits in the
-// queue.
-func (g *Queue) start(t *testing.T, d stock.Deduction) <-chan error {
-	t.Helper()
+// start makes a take of SKU a in a goroutine, and returns once the take waits in the
+// queue or is answered.
+func (g *Queue) start(ctx context.Context, d stock.Deduction) <-chan error {
 	before := g.places("a")
 	answer := make(chan error, 1)
 	go func() {
-		_, err := g.Take(t.Context(), d)
+		_, err := g.Take(ctx, d)
 		answer <- err
 	}()
-	for g.places("a") == before {
+	for g.places("a") == before && len(answer) == 0 {
 		time.Sleep(time.Millisecond) // between two polls
 	}
 	return answer
@@ -88,13 +87,13 @@ func TestRefusedAtOnce(t *testing.T) {
 	t.Cleanup(g.Close)
 	fill(t, g, "a", 1, 6)
 
-	waiting := []<-chan error{g.start(t, orderOf("a", 1))} // in the queue of an instance that knows no count yet
+	waiting := []<-chan error{g.start(t.Context(), orderOf("a", 1))} // in the queue of an instance that knows no count yet
 	<-p.stopped
 	second := orderOf("a", 2)
-	waiting = append(waiting, g.start(t, second))
+	waiting = append(waiting, g.start(t.Context(), second))
 	p.resume <- struct{}{}
 	<-p.stopped // 5 units are left, and the consumer is deciding about 2 of them
-	waiting = append(waiting, g.start(t, orderOf("a", 3)))
+	waiting = append(waiting, g.start(t.Context(), orderOf("a", 3)))
 
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
@@ -103,7 +102,7 @@ func TestRefusedAtOnce(t *testing.T) {
 	}
 	twin := second
 	twin.TakeID = uuid.New()
-	answer := g.start(t, twin)
+	answer := g.start(t.Context(), twin)
 	close(p.resume)
 	if err := <-answer; !errors.Is(err, stock.ErrInFlight) {
 		t.Errorf("a twin of a take that waited: %v", err)
@@ -128,26 +127,30 @@ func TestLeftQueue(t *testing.T) {
 	fill(t, g, "a", 1, 6)
 	fill(t, g, "b", 1, 6)
 
-	first := g.start(t, orderOf("a", 1))
+	first := g.start(t.Context(), orderOf("a", 1))
 	<-p.stopped
-	basket := orderOf("a", 5)
+	second := g.start(t.Context(), orderOf("a", 1))
+	p.resume <- struct{}{}
+	<-p.stopped // 5 units are left, and the consumer is deciding about one of them
+	basket := orderOf("a", 4)
 	basket.Lines = append(basket.Lines, stock.Line{SKU: "b", Quantity: 1})
-	for _, d := range []stock.Deduction{orderOf("a", 5), basket} {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		defer cancel()
-		if _, err := g.Take(ctx, d); !errors.Is(err, stock.ErrBusy) || !stock.NothingTaken(err) {
+	for _, d := range []stock.Deduction{orderOf("a", 4), basket} {
+		ctx, cancel := context.WithCancel(t.Context())
+		answer := g.start(ctx, d)
+		cancel()
+		if err := <-answer; !errors.Is(err, stock.ErrBusy) || !stock.NothingTaken(err) {
 			t.Errorf("a take whose caller left: %v", err)
 		}
 	}
 	if places := g.places("a"); places != 1 {
 		t.Errorf("%d takes wait or are being decided, want 1", places)
 	}
+	third := g.start(t.Context(), orderOf("a", 4))
 	close(p.resume)
-	if err := <-first; err != nil {
-		t.Error(err)
-	}
-	if _, err := g.Take(t.Context(), orderOf("a", 5)); err != nil {
-		t.Errorf("the units of a take whose caller left: %v", err)
+	for _, answer := range []<-chan error{first, second, third} {
+		if err := <-answer; err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -181,7 +184,7 @@ func TestOneConsumer(t *testing.T) {
 		t.Cleanup(instances[i].Close)
 	}
 	fill(t, instances[0], "a", 1, 1_000_000)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	var (
 		sold [2]atomic.Int64
