@@ -211,37 +211,50 @@ func TestOneConsumer(t *testing.T) {
 	}
 }
 
-// ownLocker is a locker that excludes only within this process.
-type ownLocker struct{ lock.Local }
+// ownLocker is a locker that excludes only within this process. Its tokens rise over
+// all lockers with the same counter.
+type ownLocker struct {
+	lock.Local
+	tokens *atomic.Uint64
+}
+
+func (l ownLocker) Lock(ctx context.Context, name string) (lock.Lease, error) {
+	lease, err := l.Local.Lock(ctx, name)
+	return numberedLease{lease, l.tokens.Add(1)}, err
+}
 
 func (ownLocker) Close() error { return nil }
 
-// TestTwoConsumers checks that a lease only advises: two instances that both have the
-// turn and have both read the last unit do not sell it twice.
+type numberedLease struct {
+	lock.Lease
+	token uint64
+}
+
+func (l numberedLease) Token() uint64 { return l.token }
+
+// TestTwoConsumers checks that a lease only advises: a consumer that has read the last
+// unit, while another consumer has sold it since, does not sell it again.
 func TestTwoConsumers(t *testing.T) {
 	t.Parallel()
-	client, ledger, between := shared.client(t, "Redis"), uuid.New(), meeting()
-	var instances [2]*Queue
-	for i := range instances {
-		instances[i] = queueWith(client, ledger, ownLocker{lock.NewLocal()}, between)
-		t.Cleanup(instances[i].Close)
-	}
+	client, ledger, p := shared.client(t, "Redis"), uuid.New(), newPause()
+	var tokens atomic.Uint64
+	late := queueWith(client, ledger, ownLocker{lock.NewLocal(), &tokens}, p.here)
+	next := queueWith(client, ledger, ownLocker{lock.NewLocal(), &tokens}, nil)
+	t.Cleanup(late.Close)
+	t.Cleanup(next.Close)
 	fill(t, readWrite0(client, ledger), "a", 1, 1)
-	var (
-		errs [2]error
-		all  sync.WaitGroup
-	)
-	for i, g := range instances {
-		all.Go(func() { _, errs[i] = g.Take(t.Context(), orderOf("a", 1)) })
+	answer := late.start(t.Context(), orderOf("a", 1))
+	<-p.stopped
+	_, err := next.Take(t.Context(), orderOf("a", 1))
+	close(p.resume)
+	if err != nil {
+		t.Errorf("the next consumer: %v", err)
 	}
-	all.Wait()
-	if level := levelOf(t, instances[0], "a"); level.Available != 0 || level.InFlight != 1 {
-		t.Errorf("%+v; the takes were answered %v", level, errs)
+	if err := <-answer; !errors.Is(err, errFenced) || !stock.NothingTaken(err) {
+		t.Errorf("the consumer that was late: %v", err)
 	}
-	for _, err := range errs {
-		if err != nil && (!errors.Is(err, errFenced) || !stock.NothingTaken(err)) {
-			t.Errorf("got %v", err)
-		}
+	if level := levelOf(t, next, "a"); level.Available != 0 || level.InFlight != 1 {
+		t.Errorf("%+v", level)
 	}
 }
 
