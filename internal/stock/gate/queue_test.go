@@ -84,6 +84,7 @@ func TestRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	client, ledger, p := shared.client(t, "Redis"), uuid.New(), newPause()
 	g := queueWith(client, ledger, redislock.New(client, redislock.Options{}), p.here)
+	g.turns.length = time.Hour
 	t.Cleanup(g.Close)
 	fill(t, g, "a", 1, 6)
 
@@ -123,6 +124,7 @@ func TestLeftQueue(t *testing.T) {
 	t.Parallel()
 	client, ledger, p := shared.client(t, "Redis"), uuid.New(), newPause()
 	g := queueWith(client, ledger, redislock.New(client, redislock.Options{}), p.here)
+	g.turns.length = time.Hour
 	t.Cleanup(g.Close)
 	fill(t, g, "a", 1, 6)
 	fill(t, g, "b", 1, 6)

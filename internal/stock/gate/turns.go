@@ -35,6 +35,7 @@ type turns struct {
 	counts *ReadWrite
 	leases OwnedLocker
 	wait   time.Duration // how long a consumer waits for its lease
+	length time.Duration // of a turn
 
 	consumers sync.WaitGroup
 	mu        sync.Mutex
@@ -78,7 +79,7 @@ func (p *place) units() int64 {
 }
 
 func newTurns(counts *ReadWrite, leases OwnedLocker, wait time.Duration) *turns {
-	return &turns{counts: counts, leases: leases, wait: wait, queues: make(map[string]*queue)}
+	return &turns{counts: counts, leases: leases, wait: wait, length: maxTurn, queues: make(map[string]*queue)}
 }
 
 // close waits for the consumers and closes the leases. No call may be waiting.
@@ -202,7 +203,7 @@ func (t *turns) takeTurn(q *queue) {
 	}
 	defer unlock(context.Background(), lease)
 	defer t.forget(q)
-	end := time.Now().Add(maxTurn)
+	end := time.Now().Add(t.length)
 	for lease.Context().Err() == nil && time.Now().Before(end) {
 		switch takes, visitor := t.next(q, lease); {
 		case visitor != nil:
