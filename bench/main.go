@@ -149,6 +149,7 @@ var variants = []variant{
 	{name: "lua", strategy: "lua"},
 	{name: "lua-keyed", strategy: "lua", keyed: true},
 	{name: "merged", strategy: "merged"},
+	{name: "queue", strategy: "queue"},
 	{name: "conditional", strategy: "conditional"},
 	{name: "optimistic", strategy: "optimistic"},
 	{name: "for-update", strategy: "for-update"},
