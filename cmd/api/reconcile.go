@@ -59,7 +59,7 @@ func reconcileOnce(ctx context.Context, c config, stdout io.Writer, log *slog.Lo
 
 // auditor audits stock. *reconcile.Reconciler is one.
 type auditor interface {
-	Audit(ctx context.Context, o reconcile.AuditOptions) (reconcile.AuditSummary, error)
+	AuditAll(ctx context.Context, o reconcile.AuditOptions) (reconcile.AuditSummary, error)
 }
 
 // printAudit audits the stock and prints the result.
@@ -70,7 +70,7 @@ func printAudit(ctx context.Context, a auditor, c config, stdout io.Writer, log 
 		print = &auditJSON{w: out}
 	}
 	logged := time.Now()
-	summary, auditErr := a.Audit(ctx, reconcile.AuditOptions{
+	summary, auditErr := a.AuditAll(ctx, reconcile.AuditOptions{
 		Repair: c.repair,
 		Report: func(f reconcile.Finding) error {
 			if err := print.finding(f); err != nil {

@@ -103,13 +103,13 @@ func (r *Reconciler) Attach(ctx context.Context) error {
 	return nil
 }
 
-// Audit compares gate, claims and ledger for every SKU, also while orders are placed.
+// AuditAll compares gate, claims and ledger for every SKU, also while orders are placed.
 // It reads a page of SKUs at a time, and those that differ again after a pause: only
 // differences that two readings prove are reported.
 //
 // A repair corrects the ledger from the orders, and fills the gate from the ledger
 // under a new epoch. So no take of a wrong count can commit.
-func (r *Reconciler) Audit(ctx context.Context, o AuditOptions) (s AuditSummary, err error) {
+func (r *Reconciler) AuditAll(ctx context.Context, o AuditOptions) (s AuditSummary, err error) {
 	var (
 		after    stock.SKU
 		suspects []reading
