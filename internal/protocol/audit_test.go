@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -25,7 +27,7 @@ func auditNow(t *testing.T, r *instance, repair bool) (found []reconcile.Finding
 		Progress: func(int) {},
 	})
 	if err != nil {
-		t.Fatalf("auditing: %v", err)
+		t.Errorf("auditing: %v", err)
 	}
 	if s.Different != len(found) {
 		t.Errorf("%d findings of %d SKUs that differ", len(found), s.Different)
@@ -319,6 +321,78 @@ func TestTakeOutlivesRepair(t *testing.T) {
 		}
 		s.waitSettled(t, other.gate, sku)
 		s.checkBalance(t, other.gate, sku, 1)
+	})
+}
+
+// TestRepairWaitsForACommit: a repair waits for a transaction that has locked the stock
+// row, and counts the units it cut.
+func TestRepairWaitsForACommit(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, servers, func(t *testing.T, s *shop) {
+		paused := s.openHooked(t, settings{strategy: "lua", noGuard: true})
+		guest := s.open(t, settings{strategy: "lua", guest: true})
+		sku := newSKU("committing")
+		addStock(t, paused.instance, sku, 3)
+		addToLedger(5)(t, s, paused.instance, sku)
+		reached, proceed := paused.cutter.after.arm()
+		defer proceed()
+		answer := place(t.Context(), paused.instance, oneUnit(sku))
+		wait(t, "the open transaction", reached)
+		repaired := make(chan reconcile.AuditSummary, 1)
+		go func() {
+			_, summary := auditNow(t, guest, true)
+			repaired <- summary
+		}()
+		eventually(t, "the repair waits for the row", func() bool { return s.waiting(t) > 0 })
+		proceed()
+		if r := wait(t, "the answer", answer); r.err != nil {
+			t.Error(r.err)
+		}
+		if summary := wait(t, "the repair", repaired); summary.Different != 1 || summary.Repaired != 1 {
+			t.Errorf("%+v", summary)
+		}
+		s.waitSettled(t, paused.gate, sku)
+		s.checkBalance(t, paused.gate, sku, 1)
+	})
+}
+
+// TestAuditAfterRefunds: an audit counts the units of orders in every status as the
+// ledger does, and so does a repair.
+func TestAuditAfterRefunds(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i, guest := s.open(t, settings{strategy: "lua"}), s.open(t, settings{strategy: "lua", guest: true})
+		sku := newSKU("ended")
+		addLimited(t, i, sku, 20)
+		for status, end := range map[string]func(id uuid.UUID) error{
+			"pending":   func(uuid.UUID) error { return nil },
+			"paid":      func(uuid.UUID) error { return nil },
+			"cancelled": func(id uuid.UUID) error { _, err := i.Cancel(t.Context(), id); return err },
+			"restocked": func(id uuid.UUID) error { _, err := i.Refund(t.Context(), id, true); return err },
+			"refunded":  func(id uuid.UUID) error { _, err := i.Refund(t.Context(), id, false); return err },
+		} {
+			o := mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 2}))
+			if status != "pending" && status != "cancelled" {
+				if _, err := i.Pay(t.Context(), o.ID, "payment-"+status); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := end(o.ID); err != nil {
+				t.Fatalf("%s: %v", status, err)
+			}
+		}
+		s.waitSettled(t, i.gate, sku)
+		if found, _ := auditNow(t, guest, false); len(found) > 0 {
+			t.Errorf("before the damage: %+v", found)
+		}
+		addToLedger(-3)(t, s, i, sku)
+		claim("buyer-1", 0)(t, s, i, sku)
+		if _, summary := auditNow(t, guest, true); summary.Different != 1 || summary.Repaired != 1 {
+			t.Errorf("%+v", summary)
+		}
+		if b, held := s.ledgerCounts(t, sku), s.held(t, sku); b.available != 14 || held != 6 {
+			t.Errorf("%d units available, %d held, want 14 and 6", b.available, held)
+		}
 	})
 }
 
