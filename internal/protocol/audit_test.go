@@ -371,7 +371,11 @@ func TestAuditAfterRefunds(t *testing.T) {
 			"restocked": func(id uuid.UUID) error { _, err := i.Refund(t.Context(), id, true); return err },
 			"refunded":  func(id uuid.UUID) error { _, err := i.Refund(t.Context(), id, false); return err },
 		} {
-			o := mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 2}))
+			units := int64(2)
+			if status == "restocked" {
+				units = 3
+			}
+			o := mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: units}))
 			if status != "pending" && status != "cancelled" {
 				if _, err := i.Pay(t.Context(), o.ID, "payment-"+status); err != nil {
 					t.Fatal(err)

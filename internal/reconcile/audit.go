@@ -224,7 +224,7 @@ func (r *Reconciler) read(ctx context.Context, skus []stock.SKU) ([]reading, err
 	if len(before) != len(skus) || len(after) != len(skus) {
 		return nil, errors.New("stock rows were deleted while they were read")
 	}
-	claims, err := r.wrongClaims(ctx, skus)
+	claims, err := r.wrongClaims(ctx, after)
 	if err != nil {
 		return nil, err
 	}
@@ -302,8 +302,14 @@ func gateDifference(before ledger.Count, level stock.Level, after ledger.Count) 
 	return least, most
 }
 
-// wrongClaims returns the wrong claims of the SKUs.
-func (r *Reconciler) wrongClaims(ctx context.Context, skus []stock.SKU) (map[stock.SKU][]ledger.Claim, error) {
+// wrongClaims returns the wrong claims of those of the SKUs that have a buyer limit.
+func (r *Reconciler) wrongClaims(ctx context.Context, counts []ledger.Count) (map[stock.SKU][]ledger.Claim, error) {
+	var skus []stock.SKU
+	for _, c := range counts {
+		if c.BuyerLimit > 0 {
+			skus = append(skus, c.SKU)
+		}
+	}
 	bySKU := make(map[stock.SKU][]ledger.Claim)
 	for {
 		claims, err := r.ledger.WrongClaims(ctx, skus, maxWrongClaims)
@@ -317,7 +323,7 @@ func (r *Reconciler) wrongClaims(ctx context.Context, skus []stock.SKU) (map[sto
 			return bySKU, nil
 		}
 		last := claims[len(claims)-1].SKU // the rest of its claims is left out
-		skus = slices.DeleteFunc(slices.Clone(skus), func(sku stock.SKU) bool { return sku <= last })
+		skus = slices.DeleteFunc(skus, func(sku stock.SKU) bool { return sku <= last })
 	}
 }
 
