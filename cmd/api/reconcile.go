@@ -28,6 +28,7 @@ const progressPause = 5 * time.Second
 // if a difference is left.
 func reconcileOnce(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) (err error) {
 	store.LogRedis(log)
+	c.db = store.LongStatements(c.db)
 	stores, err := openStores(ctx, c)
 	if err != nil {
 		return err

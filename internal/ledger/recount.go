@@ -5,10 +5,14 @@ import (
 	"database/sql"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
+
+// correctionTimeout bounds one transaction that recounts a SKU.
+const correctionTimeout = 5 * time.Minute
 
 // holding is the condition on orders that hold their units: they are pending or
 // paid, or were refunded without returning the units.
@@ -33,7 +37,7 @@ func (l *Ledger) Counts(ctx context.Context, skus []stock.SKU) ([]Count, error) 
 
 // Recount is Counts with the units held by orders. They are as of the same moment,
 // so total = available + held unless a count is wrong. It reads all orders of the
-// SKUs: about a second for a million of them.
+// SKUs, which takes seconds for a million of them.
 func (l *Ledger) Recount(ctx context.Context, skus []stock.SKU) ([]Count, error) {
 	return l.counts(ctx, "COALESCE(held.units, 0)", `
 		LEFT JOIN (SELECT order_lines.sku, SUM(order_lines.quantity) AS units FROM `+heldLines+`
@@ -114,7 +118,7 @@ func (l *Ledger) WrongClaims(ctx context.Context, skus []stock.SKU, limit int) (
 // stock.ErrLaterGeneration (as *stock.Refusal): the row, or the epoch above, belongs
 // to a later generation.
 func (l *Ledger) Correct(ctx context.Context, sku stock.SKU, above int64) error {
-	err := l.transact(ctx, func(tx *sqltx.Tx) error {
+	err := l.transactWithin(ctx, correctionTimeout, func(tx *sqltx.Tx) error {
 		row, err := lockRow(ctx, tx, sku)
 		if err != nil {
 			return err
