@@ -64,6 +64,7 @@ type Ledger interface {
 	Due(ctx context.Context, limit int) (int, error)
 
 	JobLedger
+	AuditLedger
 }
 
 var _ Ledger = (*ledger.Ledger)(nil)
