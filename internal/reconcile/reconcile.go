@@ -49,7 +49,7 @@ type Ledger interface {
 
 	// Changes and Applied concern the outbox.
 	Changes(ctx context.Context, sku stock.SKU, after stock.Change) (changes []stock.Change, last bool, err error)
-	Applied(ctx context.Context, c stock.Change) error
+	Applied(ctx context.Context, changes ...stock.Change) error
 
 	// Resolve finds out what became of a take whose commit outcome is unknown.
 	Resolve(ctx context.Context, d stock.Deduction) ledger.Outcome

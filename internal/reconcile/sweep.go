@@ -58,9 +58,12 @@ const (
 var (
 	// afterRound is the pace after the last step of a round.
 	afterRound = pace{share: sweepShare, least: sweepPause, most: maxSweepPause, jitter: sweepPause}
-	// withinRound is the pace between steps that look and find nothing to do. They
-	// cost each store at most a fiftieth of one processor.
+	// withinRound is the pace between steps of a comparison that find nothing to
+	// do. They cost each store at most a fiftieth of one processor.
 	withinRound = pace{share: 50, most: maxSweepPause}
+	// withinScan is the pace between steps of a recovery. Many steps are needed
+	// only on a cluster, where each step asks one of at least three servers.
+	withinScan = pace{share: sweepShare, most: maxSweepPause}
 	// whileRefilling is the pace between steps that refill counts.
 	whileRefilling = pace{share: 2, most: time.Second}
 )
@@ -73,11 +76,17 @@ func (p pace) pause(took time.Duration) time.Duration {
 	return pause
 }
 
+// loopStep does a part of some work, and returns the pace for the next part.
+type loopStep func(context.Context) (pace, error)
+
 // keepDelivering delivers additions until ctx ends.
 func (r *Reconciler) keepDelivering(ctx context.Context) {
-	r.keep(ctx, "delivering additions", func(ctx context.Context) (pace, error) {
-		return afterRound, r.Deliver(ctx, "")
-	})
+	r.keep(ctx, "delivering additions", r.deliverAll)
+}
+
+// deliverAll delivers the additions of every SKU.
+func (r *Reconciler) deliverAll(ctx context.Context) (pace, error) {
+	return afterRound, r.Deliver(ctx, "")
 }
 
 // keepRecovering resolves takes in flight past their deadline until ctx ends.
@@ -85,7 +94,7 @@ func (r *Reconciler) keepRecovering(ctx context.Context) {
 	var cursor string
 	r.keep(ctx, "recovering takes", func(ctx context.Context) (next pace, err error) {
 		if cursor, err = r.recoverNext(ctx, cursor); cursor != "" {
-			return withinRound, err
+			return withinScan, err
 		}
 		return afterRound, err
 	})
@@ -96,28 +105,29 @@ func (r *Reconciler) keepComparing(ctx context.Context) {
 	r.keep(ctx, "comparing gate and ledger", r.compareNext)
 }
 
-// keep repeats step, at the pace that it returns, until ctx ends. It does nothing
-// while another layout owns the stock.
-func (r *Reconciler) keep(ctx context.Context, work string, step func(context.Context) (pace, error)) {
+// keep repeats the step, with the pauses between, until ctx ends.
+func (r *Reconciler) keep(ctx context.Context, work string, do loopStep) {
 	for ctx.Err() == nil {
-		start := time.Now()
-		next, err := r.try(ctx, step)
+		pause, err := r.try(ctx, do)
 		if err != nil && ctx.Err() == nil {
 			r.log.Warn("a sweep failed and will be retried", "work", work, "error", err)
 		}
-		_ = retry.Sleep(ctx, next.pause(time.Since(start)))
+		_ = retry.Sleep(ctx, pause)
 	}
 }
 
-// try runs one step, unless nothing can be cut now.
-func (r *Reconciler) try(ctx context.Context, step func(context.Context) (pace, error)) (pace, error) {
+// try takes one step, unless nothing can be cut now, and returns how long to pause
+// after it. It does nothing while another layout owns the stock, because that
+// layout's instances mend it.
+func (r *Reconciler) try(ctx context.Context, do loopStep) (pause time.Duration, err error) {
+	start, next := time.Now(), afterRound
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
-	switch err := r.generations.usable(ctx); {
-	case errors.Is(err, stock.ErrSuperseded): // other instances mend the stock
-		return afterRound, nil
-	case err != nil:
-		return afterRound, err
+	if err = r.generations.usable(ctx); err == nil {
+		next, err = do(ctx)
 	}
-	return step(ctx)
+	if errors.Is(err, stock.ErrSuperseded) {
+		err = nil
+	}
+	return next.pause(time.Since(start)), err
 }
