@@ -40,6 +40,10 @@ type fakeOrders struct {
 	page     []admin.Stock
 	next     stock.SKU
 	audit    admin.Audit
+	orders   []order.Order
+	after    uuid.UUID // of the next page of orders
+	payments []order.Payment
+	later    string // the after of the next page of payments
 
 	mu      sync.Mutex
 	asked   int
@@ -48,6 +52,10 @@ type fakeOrders struct {
 	set     stock.Setting
 	sku     stock.SKU
 	limit   int
+	filter  order.Filter
+	due     order.PaymentFilter
+	payment string
+	restock bool
 }
 
 // note counts a call and records its arguments.
@@ -84,9 +92,49 @@ func (f *fakeOrders) Order(_ context.Context, id uuid.UUID) (order.Order, error)
 	return f.order, f.err
 }
 
+func (f *fakeOrders) List(_ context.Context, filter order.Filter) ([]order.Order, uuid.UUID, error) {
+	f.note(func() { f.filter = filter })
+	return f.orders, f.after, f.err
+}
+
+func (f *fakeOrders) Pay(_ context.Context, id uuid.UUID, payment string) (order.Order, error) {
+	f.note(func() { f.id, f.payment = id, payment })
+	return f.order, f.err
+}
+
+func (f *fakeOrders) Cancel(_ context.Context, id uuid.UUID) (order.Order, error) {
+	f.note(func() { f.id = id })
+	return f.order, f.err
+}
+
+func (f *fakeOrders) Refund(_ context.Context, id uuid.UUID, restock bool) (order.Order, error) {
+	f.note(func() { f.id, f.restock = id, restock })
+	return f.order, f.err
+}
+
+func (f *fakeOrders) Payments(_ context.Context, filter order.PaymentFilter) ([]order.Payment, string, error) {
+	f.note(func() { f.due = filter })
+	return f.payments, f.later, f.err
+}
+
+func (f *fakeOrders) Refunded(_ context.Context, payment string) (order.Payment, error) {
+	f.note(func() { f.payment = payment })
+	return order.Payment{ID: payment, OrderID: testID, Status: "refunded", CreatedAt: testTime, ChangedAt: testTime}, f.err
+}
+
 func (f *fakeOrders) SetStock(_ context.Context, set stock.Setting) (admin.Stock, bool, error) {
 	f.note(func() { f.set = set })
-	return admin.Stock{SKU: set.SKU, Kind: set.Kind, Total: set.Total, Available: set.Total}, f.created, f.err
+	st := admin.Stock{SKU: set.SKU, Kind: set.Kind, Total: set.Total, Available: set.Total}
+	if set.BuyerLimit != nil {
+		st.BuyerLimit = *set.BuyerLimit
+	}
+	if set.OpensAt != nil {
+		st.OpensAt = *set.OpensAt
+	}
+	if set.ClosesAt != nil {
+		st.ClosesAt = *set.ClosesAt
+	}
+	return st, f.created, f.err
 }
 
 func (f *fakeOrders) Stock(_ context.Context, sku stock.SKU) (admin.Stock, error) {

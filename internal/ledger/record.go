@@ -35,14 +35,19 @@ func (r *recording) answer(o Outcome) {
 
 // Record commits the pending order of a take and the cut of its units, in a group
 // with others. It returns once the outcome is known, or when ctx ends; then the
-// outcome is unknown.
+// outcome is unknown. The order's times are by the database's clock.
 //
-// Reasons to refuse: ErrSoldOut, ErrStaleEpoch, ErrUnknownSKU, ErrNotAdopted and
-// ErrLaterGeneration of package stock (as *stock.Refusal); stock.ErrBusy.
+// Reasons to refuse: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed, ErrStaleEpoch,
+// ErrUnknownSKU, ErrNotAdopted and ErrLaterGeneration of package stock (as
+// *stock.Refusal); stock.ErrBusy.
 func (l *Ledger) Record(ctx context.Context, t stock.Take) (Order, Outcome) {
+	created, expires, err := l.times()
+	if err != nil {
+		return Order{}, Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
+	}
 	r := newRecording(Order{
 		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: Pending, Lines: t.Lines,
-		Strategy: l.strategy, CreatedAt: Now(),
+		Strategy: l.strategy, CreatedAt: created, ExpiresAt: expires,
 	}, t)
 	l.queue(r)
 	select {

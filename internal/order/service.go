@@ -34,6 +34,17 @@ type Ledger interface {
 	Record(ctx context.Context, t stock.Take) (Order, ledger.Outcome)
 	// Order reads an order. ledger.ErrNoOrder: there is none.
 	Order(ctx context.Context, id uuid.UUID) (*Order, error)
+
+	// Change and Revive change an order after it was placed.
+	Change(ctx context.Context, id uuid.UUID, ask ledger.Ask, decide func(ledger.State) (ledger.Change, error)) (Order, error)
+	Revive(ctx context.Context, expired Order, t stock.Take, payment string) (Order, ledger.Outcome)
+	// Refunded records that a payment that was due went back to the buyer.
+	Refunded(ctx context.Context, payment string) (ledger.Payment, error)
+
+	// History, Orders and Payments read what became of orders and payments.
+	History(ctx context.Context, id uuid.UUID) ([]ledger.Step, error)
+	Orders(ctx context.Context, f ledger.OrderFilter) ([]Order, error)
+	Payments(ctx context.Context, f ledger.PaymentFilter) ([]ledger.Payment, error)
 }
 
 // Reconciler is what placing needs to end takes and to remove what makes them
@@ -50,6 +61,8 @@ type Reconciler interface {
 	End(ctx context.Context, t stock.Take, out ledger.Outcome) ledger.Outcome
 	// GiveBack returns the take's units to the gate, and reports whether it did.
 	GiveBack(ctx context.Context, t stock.Take) bool
+	// Returned brings units that the ledger has returned to stock to the gate.
+	Returned(ctx context.Context, skus ...stock.SKU)
 }
 
 // Service places and reads orders. It is safe for concurrent use, and several
@@ -59,20 +72,22 @@ type Service struct {
 	gate       Gate // nil if there is none
 	ledger     Ledger
 	reconciler Reconciler
+	late       Late
+	hours      hours
 	metrics    *metrics
 }
 
 // NewService returns a service for the ledger with that ID. gate is nil if the
-// strategy has none.
-func NewService(ledgerID uuid.UUID, gate Gate, l Ledger, r Reconciler, registry prometheus.Registerer) *Service {
-	return &Service{ledgerID: ledgerID, gate: gate, ledger: l, reconciler: r, metrics: newMetrics(registry)}
+// strategy has none. late says what becomes of late payments.
+func NewService(ledgerID uuid.UUID, gate Gate, l Ledger, r Reconciler, late Late, registry prometheus.Registerer) *Service {
+	return &Service{ledgerID: ledgerID, gate: gate, ledger: l, reconciler: r, late: late, metrics: newMetrics(registry)}
 }
 
 // Place places an order. replayed says that the key's order was placed before, and
 // that o is its first answer.
 //
-// Errors: ErrSoldOut and ErrUnknownSKU (as *stock.Refusal), ErrBusy, ErrSuperseded
-// and ErrUnavailable of package stock; ErrInProgress; ErrKeyReused. A retry on
+// Errors: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed and ErrUnknownSKU (as
+// *stock.Refusal), ErrBusy, ErrSuperseded and ErrUnavailable of package stock; ErrInProgress; ErrKeyReused. A retry on
 // this instance may succeed only after ErrBusy and ErrUnavailable. A request
 // without a key that is answered ErrUnavailable may have been recorded.
 //
@@ -95,8 +110,12 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 		if err := s.reconciler.Usable(ctx); err != nil {
 			return s.refused(ctx, r, voids, err)
 		}
+		if err := s.hours.refuse(r.Lines); err != nil {
+			return s.refused(ctx, r, voids, err)
+		}
+		asked := time.Now()
 		d := stock.Deduction{OrderID: orderID(s.ledgerID, r, voids), TakeID: uuid.New(), Buyer: r.Buyer, Lines: r.Lines}
-		o, out := s.attempt(ctx, d)
+		o, out := s.attempt(ctx, d, s.ledger.Record)
 		found, exists := out.Duplicate()
 		switch {
 		case out.Committed():
@@ -113,12 +132,13 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 		case exists:
 			return s.replay(r, found)
 		case out.Refused() && stock.Reconcilable(out.Reason()):
-			if err := s.reconciler.Mend(ctx, out.Reason(), stock.SKUsOf(stock.Take{Deduction: d})...); err != nil {
+			if err := s.reconciler.Mend(ctx, out.Reason(), d.SKUs()...); err != nil {
 				return s.refused(ctx, r, voids, err)
 			}
 			last = out.Reason()
 			retry.Wait(ctx, try)
 		case out.Refused():
+			s.hours.learn(asked, out.Reason())
 			return s.refused(ctx, r, voids, out.Reason())
 		default:
 			return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrUnavailable, out.Reason()))
@@ -130,9 +150,9 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 // errVoided: a void order has the ID that the key led to.
 var errVoided = errors.New("the order's ID belongs to a void order")
 
-// attempt takes the units at the gate and records the order, once. Whatever the
+// attempt takes the units at the gate and records the take, once. Whatever the
 // outcome, the take is settled, given back, or left to recovery.
-func (s *Service) attempt(ctx context.Context, d stock.Deduction) (Order, ledger.Outcome) {
+func (s *Service) attempt(ctx context.Context, d stock.Deduction, record func(context.Context, stock.Take) (Order, ledger.Outcome)) (Order, ledger.Outcome) {
 	take := stock.Take{Deduction: d}
 	if s.gate != nil {
 		start := time.Now()
@@ -151,7 +171,7 @@ func (s *Service) attempt(ctx context.Context, d stock.Deduction) (Order, ledger
 		take = taken
 	}
 	start := time.Now()
-	o, out := s.ledger.Record(ctx, take)
+	o, out := record(ctx, take)
 	s.metrics.ledgerSeconds.Observe(time.Since(start).Seconds())
 	return o, s.reconciler.End(ctx, take, out)
 }
@@ -171,7 +191,7 @@ func (s *Service) refused(ctx context.Context, r Request, voids int, reason erro
 	}
 	switch {
 	case errors.Is(reason, stock.ErrUnavailable), errors.Is(reason, stock.ErrSuperseded), errors.Is(reason, stock.ErrBusy):
-	case errors.Is(reason, stock.ErrSoldOut), errors.Is(reason, stock.ErrUnknownSKU):
+	case stock.Final(reason):
 	case errors.Is(reason, stock.ErrInFlight):
 		reason = fmt.Errorf("%w: %w", ErrInProgress, reason)
 	default:
@@ -201,11 +221,14 @@ func (s *Service) replay(r Request, found *Order) (Order, bool, error) {
 	return first, err == nil, err
 }
 
-// Order returns an order. It returns void orders, too.
+// Order returns an order with its history. It returns void orders, too.
 //
 // Errors: ErrUnknownOrder, stock.ErrUnavailable.
 func (s *Service) Order(ctx context.Context, id uuid.UUID) (Order, error) {
 	found, err := s.ledger.Order(ctx, id)
+	if err == nil {
+		err = s.addHistory(ctx, found)
+	}
 	switch {
 	case errors.Is(err, ledger.ErrNoOrder):
 		return Order{}, ErrUnknownOrder
@@ -213,4 +236,16 @@ func (s *Service) Order(ctx context.Context, id uuid.UUID) (Order, error) {
 		return Order{}, fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
 	}
 	return *found, nil
+}
+
+// addHistory adds the order's history, which begins with its first status.
+func (s *Service) addHistory(ctx context.Context, o *Order) (err error) {
+	var steps []ledger.Step
+	first := o.Status
+	if o.Version > 0 { // otherwise nothing has happened to it
+		first = ledger.Pending
+		steps, err = s.ledger.History(ctx, o.ID)
+	}
+	o.History = append([]ledger.Step{{Status: first, At: o.CreatedAt}}, steps...)
+	return err
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -79,9 +80,14 @@ func (p pace) pause(took time.Duration) time.Duration {
 // loopStep does a part of some work, and returns the pace for the next part.
 type loopStep func(context.Context) (pace, error)
 
-// keepDelivering delivers additions until ctx ends.
+// The names of the jobs that deliver additions, and that compare gate and ledger. If
+// two instances run one of them at once, nothing is applied twice: an addition has a
+// number, and a refill compares epochs.
+const outboxJob, driftJob = "outbox", "drift"
+
+// keepDelivering delivers additions, whenever no other instance does, until ctx ends.
 func (r *Reconciler) keepDelivering(ctx context.Context) {
-	r.keep(ctx, "delivering additions", r.deliverAll)
+	r.jobs.run(ctx, outboxJob, r.asJob(r.deliverAll), nil)
 }
 
 // deliverAll delivers the additions of every SKU.
@@ -89,28 +95,31 @@ func (r *Reconciler) deliverAll(ctx context.Context) (pace, error) {
 	return afterRound, r.Deliver(ctx, "")
 }
 
-// keepRecovering resolves takes in flight past their deadline until ctx ends.
+// keepComparing compares gate and ledger, and mends the gate, whenever no other
+// instance does, until ctx ends.
+func (r *Reconciler) keepComparing(ctx context.Context) {
+	r.jobs.run(ctx, driftJob, r.asJob(r.compareNext), r.forgetComparison)
+}
+
+// asJob returns the steps of a job.
+func (r *Reconciler) asJob(do loopStep) step {
+	return func(ctx context.Context, _ ledger.Job) (time.Duration, error) { return r.try(ctx, do) }
+}
+
+// keepRecovering resolves takes in flight past their deadline until ctx ends. Every
+// instance does so: it costs little, and a claim would only delay it.
 func (r *Reconciler) keepRecovering(ctx context.Context) {
 	var cursor string
-	r.keep(ctx, "recovering takes", func(ctx context.Context) (next pace, err error) {
+	recoverStep := func(ctx context.Context) (next pace, err error) {
 		if cursor, err = r.recoverNext(ctx, cursor); cursor != "" {
 			return withinScan, err
 		}
 		return afterRound, err
-	})
-}
-
-// keepComparing compares gate and ledger, and mends the gate, until ctx ends.
-func (r *Reconciler) keepComparing(ctx context.Context) {
-	r.keep(ctx, "comparing gate and ledger", r.compareNext)
-}
-
-// keep repeats the step, with the pauses between, until ctx ends.
-func (r *Reconciler) keep(ctx context.Context, work string, do loopStep) {
+	}
 	for ctx.Err() == nil {
-		pause, err := r.try(ctx, do)
+		pause, err := r.try(ctx, recoverStep)
 		if err != nil && ctx.Err() == nil {
-			r.log.Warn("a sweep failed and will be retried", "work", work, "error", err)
+			r.log.Warn("recovering takes failed and will be retried", "error", err)
 		}
 		_ = retry.Sleep(ctx, pause)
 	}

@@ -2,6 +2,7 @@
 package service
 
 import (
+	"cmp"
 	"log/slog"
 	"time"
 
@@ -21,8 +22,16 @@ type Options struct {
 	// TakeDeadline is how long a take may be in flight before recovery resolves
 	// it. See reconcile.Options.
 	TakeDeadline time.Duration
-	Log          *slog.Logger
-	Metrics      prometheus.Registerer
+	// LatePayments says what becomes of a payment for an order that has expired.
+	// Empty: the order is revived.
+	LatePayments order.Late
+	// PaymentWindow is how long an order may be pending before it expires. 0: it
+	// does not expire.
+	PaymentWindow time.Duration
+	// Clock is the time of day on this machine. nil means time.Now.
+	Clock   func() time.Time
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
 }
 
 // Instance is one instance of the service. Several may share the stores. Its parts
@@ -40,13 +49,14 @@ type Instance struct {
 func New(db *sqltx.DB, ledgerID uuid.UUID, s strategy.Strategy, o Options) *Instance {
 	l := ledger.New(db, ledger.Options{
 		Strategy: s.Name, Cutter: s.Cutter, HasGate: s.Gate != nil,
-		Group: s.Group, Parallel: s.Parallel, Log: o.Log, Metrics: o.Metrics,
+		Group: s.Group, Parallel: s.Parallel, PaymentWindow: o.PaymentWindow, Clock: o.Clock,
+		Log: o.Log, Metrics: o.Metrics,
 	})
 	r := reconcile.New(s.Gate, l, reconcile.Options{
 		Layout: s.Layout, TakeDeadline: o.TakeDeadline, Log: o.Log, Metrics: o.Metrics,
 	})
 	return &Instance{
-		Orders:     order.NewService(ledgerID, s.Gate, l, r, o.Metrics),
+		Orders:     order.NewService(ledgerID, s.Gate, l, r, cmp.Or(o.LatePayments, order.Revive), o.Metrics),
 		Stock:      admin.New(s.Gate, l, r, o.Log),
 		Reconciler: r,
 		Ledger:     l,

@@ -22,24 +22,44 @@ func (forUpdate) Plan(_ context.Context, _ *sqltx.DB, g stock.Generation, takes 
 	}}, nil
 }
 
-// underLock locks the rows of the takes, decides, and updates the rows. If refuse
-// is false, it refuses nothing for lack of stock, and the count may fall below 0.
+// underLock locks the rows of the takes and cuts. If refuse is false, it refuses
+// nothing for lack of stock, and the count may fall below 0.
 func underLock(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take, refuse bool) ([]Decision, error) {
 	rs, err := lock(ctx, tx, takes)
 	if err != nil {
 		return nil, err
 	}
-	decisions := rs.takeAll(takes, g, refuse)
-	return decisions, countDown(ctx, tx, takes, decisions)
+	return rs.cut(ctx, tx, g, takes, refuse)
 }
 
-// countDown takes the units of all accepted takes in one statement. The caller
-// must hold the row locks.
-func countDown(ctx context.Context, tx *sqltx.Tx, takes []stock.Take, decisions []Decision) error {
-	skus, units := taken(takes, decisions)
-	if len(skus) == 0 {
-		return nil
+// cut decides the takes, and updates the stock rows and the claims. The caller must
+// hold the row locks.
+func (rs rows) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take, refuse bool) ([]Decision, error) {
+	if err := rs.readClaims(ctx, tx, takes); err != nil {
+		return nil, err
 	}
+	decisions := rs.takeAll(takes, g, refuse)
+	accepted := acceptedTakes(takes, decisions)
+	if len(accepted) == 0 {
+		return decisions, nil
+	}
+	skus, units := unitsOf(accepted)
+	statements := []sqltx.Statement{countDown(tx.Dialect(), skus, units)}
+	if claims := rs.claims(accepted); len(claims) > 0 {
+		statements = append(statements, rs.writeClaims(tx.Dialect(), claims))
+	}
+	updated, err := tx.ExecAll(ctx, statements...)
+	if err != nil {
+		return nil, fmt.Errorf("counting down: %w", err)
+	}
+	if updated[0] != int64(len(skus)) {
+		return nil, fmt.Errorf("counting down: %d of %d stock rows updated", updated[0], len(skus))
+	}
+	return decisions, nil
+}
+
+// countDown takes the units from the stock rows.
+func countDown(dialect sqltx.Dialect, skus []stock.SKU, units map[stock.SKU]int64) sqltx.Statement {
 	var (
 		sql  strings.Builder
 		args []any
@@ -51,18 +71,14 @@ func countDown(ctx context.Context, tx *sqltx.Tx, takes []stock.Take, decisions 
 	} else {
 		sql.WriteString("CASE sku")
 		for _, sku := range skus {
-			sql.WriteString(" WHEN ? THEN CAST(? AS " + tx.Dialect().BigInt() + ")")
+			sql.WriteString(" WHEN ? THEN CAST(? AS " + dialect.BigInt() + ")")
 			args = append(args, string(sku), units[sku])
 		}
 		sql.WriteString(" END")
 	}
-	sql.WriteString(" WHERE sku IN ?")
-	updated, err := tx.Exec(ctx, sql.String(), append(args, skus)...)
-	if err != nil {
-		return fmt.Errorf("counting down: %w", err)
+	sql.WriteString(" WHERE sku IN (?" + strings.Repeat(",?", len(skus)-1) + ")")
+	for _, sku := range skus {
+		args = append(args, string(sku))
 	}
-	if updated != int64(len(skus)) {
-		return fmt.Errorf("counting down: %d of %d stock rows updated", updated, len(skus))
-	}
-	return nil
+	return sqltx.Statement{SQL: dialect.Bind(sql.String()), Args: args}
 }
