@@ -92,11 +92,13 @@ func TestOneInstanceSweeps(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		time.Sleep(20 * time.Second)
+		synctest.Wait()
 		if delivered[0] < 4 || compared[0] < 4 || delivered[1] != 0 || compared[1] != 0 {
 			t.Errorf("deliveries %v, comparisons %v, want those of the first instance only", delivered, compared)
 		}
 		stops[0]()
 		time.Sleep(5 * time.Second)
+		synctest.Wait()
 		if delivered[1] == 0 || compared[1] == 0 {
 			t.Errorf("deliveries %v, comparisons %v, 5 s after the first instance stopped", delivered, compared)
 		}
