@@ -77,12 +77,12 @@ func TestExpiry(t *testing.T) {
 // that none of the new orders expires.
 func TestExpiryBacklog(t *testing.T) {
 	t.Parallel()
-	backlog := 600
+	backlog := 400
 	if testenv.Thorough() {
 		backlog = 100_000
 	}
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		const buyers = 32
+		const buyers = 8
 		sku := newSKU("expiring")
 		i := s.open(t, settings{strategy: "lua", paymentWindow: time.Hour})
 		addStock(t, i, sku, 1_000_000)
