@@ -86,6 +86,7 @@ func TestExpiryBacklog(t *testing.T) {
 		sku := newSKU("expiring")
 		i := s.open(t, settings{strategy: "lua", paymentWindow: time.Hour})
 		addStock(t, i, sku, 1_000_000)
+		stop := run(t, i)
 		buy := func(ctx context.Context, orders int) (placed int) {
 			var (
 				mu  sync.Mutex
@@ -119,7 +120,6 @@ func TestExpiryBacklog(t *testing.T) {
 		ctx, enough := context.WithCancel(t.Context())
 		kept := make(chan int, 1)
 		go func() { kept <- buy(ctx, 100_000) }()
-		stop := run(t, i)
 		expired := func() (n int) {
 			if err := db.QueryRow(t.Context(), []any{&n}, "SELECT COUNT(*) FROM orders WHERE status = 'expired'"); err != nil {
 				t.Fatal(err)
