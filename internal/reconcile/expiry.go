@@ -22,7 +22,7 @@ const (
 	shortLock, longLock, maxLock = 12 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond
 	// expiryShare is the number of parts of the time of which expiry uses one,
 	// while there is a backlog. The rest is left to orders.
-	expiryShare = 3
+	expiryShare = 4
 	// backlogPause is the shortest pause between two counts of the backlog, and
 	// maxBacklog bounds the count.
 	backlogPause, maxBacklog = 2 * time.Second, 10_001
