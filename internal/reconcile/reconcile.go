@@ -1,7 +1,7 @@
 // Package reconcile mends what crashes, lost answers and a forgetful Redis leave
 // between gate and ledger. It ends takes, refills counts, delivers additions,
-// recovers takes left in flight, and keeps the instance under the ledger's
-// generation. docs/protocol.md has the rules that it follows.
+// recovers takes left in flight, expires orders, and keeps the instance under the
+// ledger's generation. docs/protocol.md has the rules that it follows.
 package reconcile
 
 import (
