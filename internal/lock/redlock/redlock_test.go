@@ -391,9 +391,13 @@ func TestUnlockEndsAllGoroutines(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	var clients []goredis9.UniversalClient
 	for _, server := range servers {
-		clients = append(clients, goredis9.NewClient(&goredis9.Options{Addr: server.Addr()}))
+		client, err := store.OpenRedis(t.Context(), server.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		clients = append(clients, client)
 	}
-	l, err := New(clients, 2*time.Second)
+	l, err := New(clients, 3*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
