@@ -53,13 +53,13 @@ func (l *listing) add(field, record string) error {
 	if !l.wanted[stock.SKU(sku)] {
 		return nil
 	}
-	d, err := parseRecord(order, record)
+	t, err := parseRecord(order, record)
 	if err != nil {
 		return fmt.Errorf("SKU %s, record of order %q: %w", sku, order, err)
 	}
-	if id := (takeID{d.OrderID, d.TakeID}); !l.seen[id] {
+	if id := (takeID{t.OrderID, t.TakeID}); !l.seen[id] {
 		l.seen[id] = true
-		l.takes = append(l.takes, stock.Take{Deduction: d})
+		l.takes = append(l.takes, t)
 	}
 	return nil
 }
