@@ -24,6 +24,7 @@ const (
 	Paid      Status = "paid"
 	Cancelled Status = "cancelled"
 	Expired   Status = "expired"
+	Refunded  Status = "refunded"
 	// Void marks a row that is no order. It keeps a transaction whose outcome
 	// was unknown from committing an order under the ID later.
 	Void Status = "void"
@@ -33,6 +34,9 @@ const (
 	// and has no lines.
 	shrink Status = "shrink"
 )
+
+// shown reports whether a row with the status is an order.
+func (s Status) shown() bool { return s != Void && s != shrink }
 
 // Order is the durable record of a deduction and of what became of it.
 type Order struct {
@@ -44,6 +48,19 @@ type Order struct {
 	Strategy  string       // the strategy that cut the units
 	CreatedAt time.Time    // UTC, whole microseconds
 	ExpiresAt time.Time    // zero if it does not expire
+	Version   int64        // the number of its changes
+	PaymentID string       // the payment that paid it; empty if none did
+	Restocked bool         // a refund returned its units
+	History   []Step       // its changes since CreatedAt; only where a method says so
+}
+
+// SKUs returns the SKUs of its lines.
+func (o *Order) SKUs() []stock.SKU {
+	skus := make([]stock.SKU, len(o.Lines))
+	for i, line := range o.Lines {
+		skus[i] = line.SKU
+	}
+	return skus
 }
 
 // ErrNoOrder: the ledger has no order with the ID.
@@ -77,18 +94,19 @@ func readOrderRows(ctx context.Context, db *sqltx.DB, keys []any) (map[uuid.UUID
 		var (
 			o       Order
 			expires *time.Time
+			payment sql.NullString
 		)
-		err := rows.Scan(&o.ID, &o.TakeID, &o.Buyer, &o.Status, &o.Strategy, &o.CreatedAt, &expires)
+		err := rows.Scan(&o.ID, &o.TakeID, &o.Buyer, &o.Status, &o.Strategy, &o.CreatedAt, &expires, &o.Version, &payment, &o.Restocked)
 		if err != nil {
 			return err
 		}
-		o.CreatedAt = o.CreatedAt.UTC()
+		o.CreatedAt, o.PaymentID = o.CreatedAt.UTC(), payment.String
 		if expires != nil {
 			o.ExpiresAt = expires.UTC()
 		}
 		found[o.ID] = &o
 		return nil
-	}, "SELECT id, take_id, buyer_id, status, strategy, created_at, expires_at FROM orders WHERE id IN ?", keys)
+	}, "SELECT id, take_id, buyer_id, status, strategy, created_at, expires_at, version, payment_id, restocked FROM orders WHERE id IN ?", keys)
 	return found, err
 }
 

@@ -95,11 +95,13 @@ func (l *Ledger) EachPage(ctx context.Context, do func([]StockRow) error) error 
 	}
 }
 
-// Sold recounts the units of the SKU in pending and paid orders.
+// Sold recounts the units of the SKU in orders that are pending, paid, or refunded
+// without returning their units.
 func (l *Ledger) Sold(ctx context.Context, sku stock.SKU) (sold int64, err error) {
 	err = l.db.QueryRow(ctx, []any{&sold}, `SELECT COALESCE(SUM(order_lines.quantity), 0) FROM order_lines
 		JOIN orders ON orders.id = order_lines.order_id
-		WHERE order_lines.sku = ? AND orders.status IN ?`, string(sku), []string{string(Pending), string(Paid)})
+		WHERE order_lines.sku = ? AND (orders.status IN ? OR orders.status = ? AND NOT orders.restocked)`,
+		string(sku), []string{string(Pending), string(Paid)}, string(Refunded))
 	if err != nil {
 		return 0, fmt.Errorf("counting the sold units of %s: %w", sku, err)
 	}

@@ -12,6 +12,7 @@ import (
 // the number of series stays bounded.
 type metrics struct {
 	orders        *prometheus.CounterVec
+	changes       *prometheus.CounterVec
 	gateSeconds   prometheus.Histogram
 	ledgerSeconds prometheus.Histogram
 }
@@ -22,6 +23,9 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		orders: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_orders_total", Help: "Orders by result.",
 		}, []string{"result"}),
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_order_changes_total", Help: "Answered payments, cancellations and refunds by the order's status afterwards, or refund_due.",
+		}, []string{"status"}),
 		gateSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "holdfast_gate_take_seconds", Help: "Time of one take at the gate.", Buckets: latency,
 		}),
@@ -29,7 +33,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "holdfast_ledger_record_seconds", Help: "Time from handing an order to the ledger to its answer.", Buckets: latency,
 		}),
 	}
-	r.MustRegister(m.orders, m.gateSeconds, m.ledgerSeconds)
+	r.MustRegister(m.orders, m.changes, m.gateSeconds, m.ledgerSeconds)
 	return m
 }
 

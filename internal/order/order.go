@@ -5,6 +5,7 @@ package order
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -28,3 +29,26 @@ var (
 	// ErrKeyReused: the key was used for another set of lines before.
 	ErrKeyReused = errors.New("the idempotency key was used for other lines")
 )
+
+// Errors of what happens to an order afterwards.
+var (
+	ErrUnknownPayment = errors.New("unknown payment")
+	// ErrPaymentReused: the payment was reported for another order before.
+	ErrPaymentReused = errors.New("the payment was reported for another order")
+)
+
+// RefundDue says that a payment does not pay its order and is due back to the
+// buyer: it came too late, or was not the first. It is recorded.
+type RefundDue struct {
+	PaymentID string
+	Status    ledger.Status // of the order
+}
+
+func (e *RefundDue) Error() string {
+	return fmt.Sprintf("payment %s is due back to the buyer: the order is %s", e.PaymentID, e.Status)
+}
+
+// WrongStatus says that an order's status does not allow what was asked.
+type WrongStatus struct{ Status ledger.Status }
+
+func (e *WrongStatus) Error() string { return fmt.Sprintf("the order is %s", e.Status) }

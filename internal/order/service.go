@@ -34,6 +34,17 @@ type Ledger interface {
 	Record(ctx context.Context, t stock.Take) (Order, ledger.Outcome)
 	// Order reads an order. ledger.ErrNoOrder: there is none.
 	Order(ctx context.Context, id uuid.UUID) (*Order, error)
+
+	// Change and Revive change an order after it was placed.
+	Change(ctx context.Context, id uuid.UUID, ask ledger.Ask, decide func(ledger.State) (ledger.Change, error)) (Order, error)
+	Revive(ctx context.Context, expired Order, t stock.Take, payment string) (Order, ledger.Outcome)
+	// Refunded records that a payment that was due went back to the buyer.
+	Refunded(ctx context.Context, payment string) (ledger.Payment, error)
+
+	// History, Orders and Payments read what became of orders and payments.
+	History(ctx context.Context, id uuid.UUID) ([]ledger.Step, error)
+	Orders(ctx context.Context, f ledger.OrderFilter) ([]Order, error)
+	Payments(ctx context.Context, f ledger.PaymentFilter) ([]ledger.Payment, error)
 }
 
 // Reconciler is what placing needs to end takes and to remove what makes them
@@ -50,6 +61,8 @@ type Reconciler interface {
 	End(ctx context.Context, t stock.Take, out ledger.Outcome) ledger.Outcome
 	// GiveBack returns the take's units to the gate, and reports whether it did.
 	GiveBack(ctx context.Context, t stock.Take) bool
+	// Returned brings units that the ledger has returned to stock to the gate.
+	Returned(ctx context.Context, skus ...stock.SKU)
 }
 
 // Service places and reads orders. It is safe for concurrent use, and several
@@ -59,13 +72,14 @@ type Service struct {
 	gate       Gate // nil if there is none
 	ledger     Ledger
 	reconciler Reconciler
+	late       Late
 	metrics    *metrics
 }
 
 // NewService returns a service for the ledger with that ID. gate is nil if the
-// strategy has none.
-func NewService(ledgerID uuid.UUID, gate Gate, l Ledger, r Reconciler, registry prometheus.Registerer) *Service {
-	return &Service{ledgerID: ledgerID, gate: gate, ledger: l, reconciler: r, metrics: newMetrics(registry)}
+// strategy has none. late says what becomes of late payments.
+func NewService(ledgerID uuid.UUID, gate Gate, l Ledger, r Reconciler, late Late, registry prometheus.Registerer) *Service {
+	return &Service{ledgerID: ledgerID, gate: gate, ledger: l, reconciler: r, late: late, metrics: newMetrics(registry)}
 }
 
 // Place places an order. replayed says that the key's order was placed before, and
@@ -96,7 +110,7 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 			return s.refused(ctx, r, voids, err)
 		}
 		d := stock.Deduction{OrderID: orderID(s.ledgerID, r, voids), TakeID: uuid.New(), Buyer: r.Buyer, Lines: r.Lines}
-		o, out := s.attempt(ctx, d)
+		o, out := s.attempt(ctx, d, s.ledger.Record)
 		found, exists := out.Duplicate()
 		switch {
 		case out.Committed():
@@ -130,9 +144,9 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 // errVoided: a void order has the ID that the key led to.
 var errVoided = errors.New("the order's ID belongs to a void order")
 
-// attempt takes the units at the gate and records the order, once. Whatever the
+// attempt takes the units at the gate and records the take, once. Whatever the
 // outcome, the take is settled, given back, or left to recovery.
-func (s *Service) attempt(ctx context.Context, d stock.Deduction) (Order, ledger.Outcome) {
+func (s *Service) attempt(ctx context.Context, d stock.Deduction, record func(context.Context, stock.Take) (Order, ledger.Outcome)) (Order, ledger.Outcome) {
 	take := stock.Take{Deduction: d}
 	if s.gate != nil {
 		start := time.Now()
@@ -151,7 +165,7 @@ func (s *Service) attempt(ctx context.Context, d stock.Deduction) (Order, ledger
 		take = taken
 	}
 	start := time.Now()
-	o, out := s.ledger.Record(ctx, take)
+	o, out := record(ctx, take)
 	s.metrics.ledgerSeconds.Observe(time.Since(start).Seconds())
 	return o, s.reconciler.End(ctx, take, out)
 }
@@ -201,11 +215,14 @@ func (s *Service) replay(r Request, found *Order) (Order, bool, error) {
 	return first, err == nil, err
 }
 
-// Order returns an order. It returns void orders, too.
+// Order returns an order with its history. It returns void orders, too.
 //
 // Errors: ErrUnknownOrder, stock.ErrUnavailable.
 func (s *Service) Order(ctx context.Context, id uuid.UUID) (Order, error) {
 	found, err := s.ledger.Order(ctx, id)
+	if err == nil {
+		err = s.addHistory(ctx, found)
+	}
 	switch {
 	case errors.Is(err, ledger.ErrNoOrder):
 		return Order{}, ErrUnknownOrder
@@ -213,4 +230,16 @@ func (s *Service) Order(ctx context.Context, id uuid.UUID) (Order, error) {
 		return Order{}, fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
 	}
 	return *found, nil
+}
+
+// addHistory adds the order's history, which begins with its first status.
+func (s *Service) addHistory(ctx context.Context, o *Order) (err error) {
+	var steps []ledger.Step
+	first := o.Status
+	if o.Version > 0 { // otherwise nothing has happened to it
+		first = ledger.Pending
+		steps, err = s.ledger.History(ctx, o.ID)
+	}
+	o.History = append([]ledger.Step{{Status: first, At: o.CreatedAt}}, steps...)
+	return err
 }

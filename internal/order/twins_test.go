@@ -1,9 +1,11 @@
 package order
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -36,7 +38,7 @@ const units = 5
 func newShop(withGate bool) *shop {
 	s := &shop{
 		registry: prometheus.NewRegistry(),
-		ledger:   &twinLedger{epoch: 1, available: map[stock.SKU]int64{apple: units, pear: units}, orders: make(map[uuid.UUID]Order)},
+		ledger:   &twinLedger{epoch: 1, available: map[stock.SKU]int64{apple: units, pear: units}, orders: make(map[uuid.UUID]Order), payments: make(map[string]ledger.Payment), histories: make(map[uuid.UUID][]ledger.Step)},
 	}
 	var g Gate
 	if withGate {
@@ -47,7 +49,7 @@ func newShop(withGate bool) *shop {
 		g = s.gate
 	}
 	s.reconciler = &twinReconciler{gate: s.gate, ledger: s.ledger}
-	s.Service = NewService(uuid.New(), g, s.ledger, s.reconciler, s.registry)
+	s.Service = NewService(uuid.New(), g, s.ledger, s.reconciler, Revive, s.registry)
 	return s
 }
 
@@ -166,6 +168,8 @@ type twinLedger struct {
 	epoch     int64
 	available map[stock.SKU]int64
 	orders    map[uuid.UUID]Order
+	payments  map[string]ledger.Payment
+	histories map[uuid.UUID][]ledger.Step
 	records   int // calls of Record
 
 	before func(t stock.Take)                           // if not nil, called before a take is recorded
@@ -247,10 +251,113 @@ func (l *twinLedger) Order(_ context.Context, id uuid.UUID) (*Order, error) {
 	return nil, ledger.ErrNoOrder
 }
 
-// sold adds up the SKU's units in pending and paid orders.
+// Change makes the change that decide chooses. An order is due if it expires at all.
+func (l *twinLedger) Change(_ context.Context, id uuid.UUID, ask ledger.Ask, decide func(ledger.State) (ledger.Change, error)) (Order, error) {
+	o, ok := l.orders[id]
+	if !ok || o.Status == ledger.Void {
+		return Order{}, ledger.ErrNoOrder
+	}
+	state := ledger.State{Order: o, Due: !o.ExpiresAt.IsZero()}
+	if p, ok := l.payments[ask.Payment]; ok {
+		state.Payment = &p
+	}
+	c, err := decide(state)
+	if err != nil {
+		return Order{}, err
+	}
+	if c.Returns && !ask.Returns {
+		return Order{}, errors.New("units may return, but the stock rows were not locked")
+	}
+	if c.To != "" {
+		o.Status, o.Restocked = c.To, c.To == ledger.Refunded && c.Returns
+		if c.To == ledger.Paid {
+			o.PaymentID = c.PaymentID
+		}
+		l.save(o)
+	}
+	if c.PaymentID != "" {
+		l.payments[c.PaymentID] = ledger.Payment{ID: c.PaymentID, OrderID: id, Status: c.PaymentStatus}
+	}
+	if c.Returns {
+		for _, line := range o.Lines {
+			l.available[line.SKU] += line.Quantity
+		}
+	}
+	return l.orders[id], nil
+}
+
+// save stores a change of the order.
+func (l *twinLedger) save(o Order) {
+	o.Version++
+	l.orders[o.ID] = o
+	l.histories[o.ID] = append(l.histories[o.ID], ledger.Step{Status: o.Status, At: ledger.Now()})
+}
+
+func (l *twinLedger) Revive(_ context.Context, expired Order, t stock.Take, payment string) (Order, ledger.Outcome) {
+	o := l.orders[expired.ID]
+	if o.Status != ledger.Expired || o.Version != expired.Version {
+		return Order{}, ledger.Refused(ledger.ErrRowChanged)
+	}
+	for i, line := range t.Lines {
+		switch {
+		case t.Epoch(i) != 0 && t.Epoch(i) != l.epoch:
+			return Order{}, ledger.Refused(stock.Refuse(line.SKU, stock.ErrStaleEpoch))
+		case l.available[line.SKU] < line.Quantity:
+			return Order{}, ledger.Refused(stock.Refuse(line.SKU, stock.ErrSoldOut))
+		}
+	}
+	for _, line := range t.Lines {
+		l.available[line.SKU] -= line.Quantity
+	}
+	o.Status, o.TakeID, o.PaymentID = ledger.Paid, t.TakeID, payment
+	l.save(o)
+	l.payments[payment] = ledger.Payment{ID: payment, OrderID: o.ID, Status: ledger.PaymentPaid}
+	out := ledger.Committed()
+	if l.answer != nil {
+		out = l.answer(out)
+	}
+	return l.orders[o.ID], out
+}
+
+func (l *twinLedger) Refunded(_ context.Context, payment string) (ledger.Payment, error) {
+	p, ok := l.payments[payment]
+	if !ok {
+		return p, ledger.ErrNoPayment
+	}
+	if p.Status == ledger.PaymentRefundDue {
+		p.Status = ledger.PaymentRefunded
+		l.payments[payment] = p
+	}
+	return p, nil
+}
+
+func (l *twinLedger) History(_ context.Context, id uuid.UUID) ([]ledger.Step, error) {
+	return l.histories[id], nil
+}
+
+func (l *twinLedger) Orders(_ context.Context, f ledger.OrderFilter) (page []Order, err error) {
+	for _, o := range l.orders {
+		page = append(page, o)
+	}
+	slices.SortFunc(page, func(a, b Order) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	page = slices.DeleteFunc(page, func(o Order) bool { return bytes.Compare(o.ID[:], f.After[:]) <= 0 })
+	return page[:min(f.Limit, len(page))], nil
+}
+
+func (l *twinLedger) Payments(_ context.Context, f ledger.PaymentFilter) (page []ledger.Payment, err error) {
+	for _, id := range slices.Sorted(maps.Keys(l.payments)) {
+		if id > f.After && len(page) < f.Limit {
+			page = append(page, l.payments[id])
+		}
+	}
+	return page, nil
+}
+
+// sold adds up the SKU's units in orders that hold theirs.
 func (l *twinLedger) sold(sku stock.SKU) (sold int64) {
 	for _, o := range l.orders {
-		if o.Status != ledger.Pending && o.Status != ledger.Paid {
+		holds := o.Status == ledger.Pending || o.Status == ledger.Paid || o.Status == ledger.Refunded && !o.Restocked
+		if !holds {
 			continue
 		}
 		for _, line := range o.Lines {
@@ -326,6 +433,23 @@ func (r *twinReconciler) GiveBack(_ context.Context, t stock.Take) bool {
 		return false
 	}
 	return true
+}
+
+// Returned sets the gate's counts to the ledger's, less what is in flight.
+func (r *twinReconciler) Returned(_ context.Context, skus ...stock.SKU) {
+	if r.gate == nil {
+		return
+	}
+	for _, sku := range skus {
+		r.gate.available[sku] = r.ledger.available[sku]
+		for _, t := range r.gate.inFlight {
+			for _, line := range t.Lines {
+				if line.SKU == sku {
+					r.gate.available[sku] -= line.Quantity
+				}
+			}
+		}
+	}
 }
 
 // ask is a request for one unit of apple.

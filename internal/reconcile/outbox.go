@@ -45,6 +45,19 @@ func (r *Reconciler) Deliver(ctx context.Context, sku stock.SKU) error {
 	}
 }
 
+// Returned applies units that orders have returned at the gate. If it cannot, Run
+// does. ctx's end does not stop it.
+func (r *Reconciler) Returned(ctx context.Context, skus ...stock.SKU) {
+	ctx, cancel := detached(ctx)
+	defer cancel()
+	for _, sku := range skus {
+		if err := r.Deliver(ctx, sku); err != nil {
+			r.log.WarnContext(ctx, "returning units to the gate failed and will be retried", "sku", sku, "error", err)
+			return
+		}
+	}
+}
+
 // deliver applies one addition at the gate and removes it from the outbox. If
 // applied is false, the SKU's later additions must wait.
 func (r *Reconciler) deliver(ctx context.Context, c stock.Change) (applied bool, err error) {

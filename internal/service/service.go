@@ -2,6 +2,7 @@
 package service
 
 import (
+	"cmp"
 	"log/slog"
 	"time"
 
@@ -21,6 +22,9 @@ type Options struct {
 	// TakeDeadline is how long a take may be in flight before recovery resolves
 	// it. See reconcile.Options.
 	TakeDeadline time.Duration
+	// LatePayments says what becomes of a payment for an order that has expired.
+	// Empty: the order is revived.
+	LatePayments order.Late
 	Log          *slog.Logger
 	Metrics      prometheus.Registerer
 }
@@ -46,7 +50,7 @@ func New(db *sqltx.DB, ledgerID uuid.UUID, s strategy.Strategy, o Options) *Inst
 		Layout: s.Layout, TakeDeadline: o.TakeDeadline, Log: o.Log, Metrics: o.Metrics,
 	})
 	return &Instance{
-		Orders:     order.NewService(ledgerID, s.Gate, l, r, o.Metrics),
+		Orders:     order.NewService(ledgerID, s.Gate, l, r, cmp.Or(o.LatePayments, order.Revive), o.Metrics),
 		Stock:      admin.New(s.Gate, l, r, o.Log),
 		Reconciler: r,
 		Ledger:     l,

@@ -1,0 +1,300 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// State is an order as a transaction sees it while it holds the order's row lock.
+type State struct {
+	Order   Order
+	Due     bool     // its time to be paid has passed, by the database's clock
+	Payment *Payment // the payment that the caller asked about; nil if it is not known
+}
+
+// Ask says what a call of Change needs to know, and may do.
+type Ask struct {
+	Payment string // the ID of the payment that is reported; empty: none
+	// Returns means that the change may return units to stock. The stock rows are
+	// then locked before the order.
+	Returns bool
+}
+
+// Change is what becomes of an order. The zero Change does nothing.
+type Change struct {
+	To      Status // the new status; empty: the order stays as it is
+	Returns bool   // the order's units return to stock
+	// PaymentID and PaymentStatus record a payment. An order that becomes paid is
+	// paid by it.
+	PaymentID     string
+	PaymentStatus PaymentStatus
+}
+
+// Change changes an order in one transaction, and returns the order as it is
+// afterwards. decide chooses the change under the order's row lock; its error ends
+// the transaction and is returned. decide may run several times: also after a
+// commit whose outcome is unknown, because it decides by what it finds.
+//
+// Errors: ErrNoOrder; stock.ErrBusy (nothing was changed); what decide returned; an
+// error of the database, after which the change may have been made.
+func (l *Ledger) Change(ctx context.Context, id uuid.UUID, ask Ask, decide func(State) (Change, error)) (Order, error) {
+	for try := 1; ; try++ {
+		o, err := l.change(ctx, id, ask, decide)
+		again := errors.Is(err, sqltx.ErrUnknownOutcome) || sqltx.IsDuplicate(err) // duplicate: the payment has just been recorded
+		if !again || try == maxTries || ctx.Err() != nil {
+			return o, err
+		}
+		l.metrics.retries.Inc()
+		pause(try)
+	}
+}
+
+func (l *Ledger) change(ctx context.Context, id uuid.UUID, ask Ask, decide func(State) (Change, error)) (Order, error) {
+	found, err := readOrders(ctx, l.db, []uuid.UUID{id})
+	if err != nil {
+		return Order{}, err
+	}
+	o, ok := found[id]
+	if !ok || !o.Status.shown() {
+		return Order{}, ErrNoOrder
+	}
+	var (
+		state   State
+		changed bool
+	)
+	err = l.transact(ctx, func(tx *sqltx.Tx) error {
+		var rows []StockRow
+		if ask.Returns {
+			if rows, err = lockRows(ctx, tx, o.SKUs()); err != nil {
+				return err
+			}
+		}
+		if state, err = lockOrder(ctx, tx, *o, ask.Payment); err != nil {
+			return err
+		}
+		c, err := decide(state)
+		changed = c != Change{}
+		if err != nil || !changed {
+			return err
+		}
+		return l.apply(ctx, tx, rows, &state, c)
+	})
+	if err == nil && !changed {
+		err = l.db.Confirm(ctx)
+	}
+	if err != nil {
+		return Order{}, fmt.Errorf("changing order %s: %w", id, err)
+	}
+	return state.Order, nil
+}
+
+// lockOrder locks the order's row, and reads what can change of it into a copy of o.
+func lockOrder(ctx context.Context, tx *sqltx.Tx, o Order, payment string) (s State, err error) {
+	var paidBy sql.NullString
+	err = tx.QueryRow(ctx, []any{&o.TakeID, &o.Status, &o.Version, &paidBy, &o.Restocked, &s.Due},
+		"SELECT take_id, status, version, payment_id, restocked, COALESCE(expires_at <= "+tx.Dialect().Now()+", FALSE) FROM orders WHERE id = ?"+tx.Dialect().RowLock(),
+		tx.Dialect().UUID(o.ID))
+	if err != nil {
+		return s, fmt.Errorf("locking the order: %w", err)
+	}
+	o.PaymentID = paidBy.String
+	s.Order = o
+	if payment == "" {
+		return s, nil
+	}
+	p, err := readPayment(ctx, tx, payment)
+	switch {
+	case errors.Is(err, ErrNoPayment):
+		return s, nil
+	case err == nil:
+		s.Payment = &p
+	}
+	return s, err
+}
+
+// apply makes the change to the order of state, which becomes what it is afterwards.
+func (l *Ledger) apply(ctx context.Context, tx *sqltx.Tx, rows []StockRow, state *State, c Change) error {
+	o := &state.Order
+	if c.To != "" {
+		from := o.Status
+		o.Status, o.Version = c.To, o.Version+1
+		switch c.To {
+		case Paid:
+			o.PaymentID = c.PaymentID
+		case Refunded:
+			o.Restocked = c.Returns
+		}
+		if err := saveOrder(ctx, tx, o, from); err != nil {
+			return err
+		}
+	}
+	if c.PaymentID != "" {
+		known := state.Payment != nil || c.To == Refunded
+		if err := savePayment(ctx, tx, known, Payment{ID: c.PaymentID, OrderID: o.ID, Status: c.PaymentStatus}); err != nil {
+			return err
+		}
+	}
+	if c.Returns {
+		return l.returnUnits(ctx, tx, rows, o)
+	}
+	return nil
+}
+
+// saveOrder writes what changed of the order, which had the status from and the
+// version before, and adds the change to its history. ErrRowChanged: it had
+// another.
+func saveOrder(ctx context.Context, tx *sqltx.Tx, o *Order, from Status) error {
+	id := tx.Dialect().UUID(o.ID)
+	changed, err := tx.Exec(ctx, `UPDATE orders SET status = ?, version = ?, take_id = ?, payment_id = ?, restocked = ?
+		WHERE id = ? AND status = ? AND version = ?`,
+		string(o.Status), o.Version, tx.Dialect().UUID(o.TakeID), sql.NullString{String: o.PaymentID, Valid: o.PaymentID != ""}, o.Restocked,
+		id, string(from), o.Version-1)
+	if err != nil {
+		return fmt.Errorf("writing the order: %w", err)
+	}
+	if changed == 0 {
+		return ErrRowChanged
+	}
+	_, err = tx.Exec(ctx, "INSERT INTO order_history (order_id, version, status, at) VALUES (?, ?, ?, "+tx.Dialect().Now()+")",
+		id, o.Version, string(o.Status))
+	if err != nil {
+		return fmt.Errorf("writing the order's history: %w", err)
+	}
+	return nil
+}
+
+// Revive pays an expired order late: it cuts the units again, under the take t, and
+// records the payment. expired is the order as it was read.
+//
+// Reasons to refuse: ErrRowChanged (the order or the payment has changed since it
+// was read); those of Record.
+func (l *Ledger) Revive(ctx context.Context, expired Order, t stock.Take, payment string) (Order, Outcome) {
+	o := expired
+	o.Status, o.Version, o.TakeID, o.PaymentID = Paid, expired.Version+1, t.TakeID, payment
+	for try := 1; ; try++ {
+		err := l.revive(ctx, o, t)
+		switch {
+		case err == nil:
+			return o, Committed()
+		case errors.Is(err, sqltx.ErrUnknownOutcome):
+			return o, Unknown(err)
+		case sqltx.IsDuplicate(err):
+			return o, Refused(fmt.Errorf("%w: payment %s is recorded", ErrRowChanged, payment))
+		case errors.As(err, new(*stock.Refusal)), errors.Is(err, ErrRowChanged):
+			return o, Refused(err)
+		case !sqltx.IsRetryable(err) && !errors.Is(err, cutter.ErrConflict), try == maxTries, ctx.Err() != nil:
+			return o, Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
+		}
+		l.metrics.retries.Inc()
+		pause(try)
+	}
+}
+
+func (l *Ledger) revive(ctx context.Context, o Order, t stock.Take) error {
+	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
+	defer cancel()
+	plan, err := l.cutter.Plan(ctx, l.db, l.Generation(), []stock.Take{t})
+	if err != nil {
+		return err
+	}
+	return l.db.Transact(ctx, func(tx *sqltx.Tx) error {
+		decisions, err := plan.Cut(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if !decisions[0].Taken() {
+			return decisions[0].Reason()
+		}
+		if err := saveOrder(ctx, tx, &o, Expired); err != nil {
+			return err
+		}
+		return savePayment(ctx, tx, false, Payment{ID: o.PaymentID, OrderID: o.ID, Status: PaymentPaid})
+	})
+}
+
+// barRevival makes every revival of the order fail that read it before. It waits
+// for one that is being committed.
+func (l *Ledger) barRevival(ctx context.Context, id uuid.UUID) error {
+	_, err := l.db.Exec(ctx, "UPDATE orders SET version = version + 1 WHERE id = ? AND status = ?",
+		l.db.Dialect().UUID(id), string(Expired))
+	if err != nil {
+		return fmt.Errorf("barring the revival of order %s: %w", id, err)
+	}
+	return nil
+}
+
+// Step is one entry of an order's history.
+type Step struct {
+	Status Status
+	At     time.Time // UTC, whole microseconds
+}
+
+// History reads the changes of an order after the first status, in their order.
+func (l *Ledger) History(ctx context.Context, id uuid.UUID) (steps []Step, err error) {
+	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
+		var s Step
+		err := rows.Scan(&s.Status, &s.At)
+		s.At = s.At.UTC()
+		steps = append(steps, s)
+		return err
+	}, "SELECT status, at FROM order_history WHERE order_id = ? ORDER BY version", l.db.Dialect().UUID(id))
+	if err != nil {
+		return nil, fmt.Errorf("reading the history of order %s: %w", id, err)
+	}
+	return steps, nil
+}
+
+// OrderFilter selects orders.
+type OrderFilter struct {
+	Buyer  string    // empty: any
+	Status Status    // empty: any
+	After  uuid.UUID // only IDs that follow this one
+	Limit  int
+}
+
+// Orders reads the orders that the filter selects, sorted by ID. It leaves out void
+// orders. With a buyer it reads an index of the buyer's orders; without one it may
+// read the whole table to find a rare status.
+func (l *Ledger) Orders(ctx context.Context, f OrderFilter) ([]Order, error) {
+	query := "SELECT id FROM orders WHERE id > ? AND status NOT IN ?"
+	args := []any{l.db.Dialect().UUID(f.After), []string{string(Void), string(shrink)}}
+	if f.Buyer != "" {
+		query, args = query+" AND buyer_id = ?", append(args, f.Buyer)
+	}
+	if f.Status != "" {
+		query, args = query+" AND status = ?", append(args, string(f.Status))
+	}
+	var ids []uuid.UUID
+	err := l.db.QueryEach(ctx, func(rows *sql.Rows) error {
+		var id uuid.UUID
+		err := rows.Scan(&id)
+		ids = append(ids, id)
+		return err
+	}, query+" ORDER BY id LIMIT ?", append(args, f.Limit)...)
+	if err != nil {
+		return nil, fmt.Errorf("listing orders: %w", err)
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	found, err := l.durable(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	orders := make([]Order, 0, len(ids))
+	for _, id := range ids {
+		if o, ok := found[id]; ok {
+			orders = append(orders, *o)
+		}
+	}
+	return orders, nil
+}

@@ -1,0 +1,197 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/retry"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// Pay reports a payment for an order, and returns the order that it pays. Payments
+// may be reported late, twice, and in any order with other events: each pays its
+// order or is recorded as due back to the buyer, once, and gets the same answer
+// again. An order that has expired is revived if its units can be cut again and
+// the service allows it.
+//
+// Errors: ErrUnknownOrder, ErrPaymentReused, *RefundDue; ErrBusy and ErrSuperseded
+// of package stock, after which nothing was recorded; stock.ErrUnavailable. A retry
+// is safe.
+func (s *Service) Pay(ctx context.Context, id uuid.UUID, payment string) (Order, error) {
+	o, err := s.pay(ctx, id, payment)
+	switch {
+	case err != nil:
+		return Order{}, s.changeError(err)
+	case o.PaymentID != payment:
+		s.metrics.changes.WithLabelValues("refund_due").Inc()
+		return Order{}, &RefundDue{PaymentID: payment, Status: o.Status}
+	}
+	s.metrics.changes.WithLabelValues(string(o.Status)).Inc()
+	return o, nil
+}
+
+func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order, error) {
+	var (
+		late = s.late
+		last error // why the latest try failed
+	)
+	for try := 1; try <= maxTries; try++ {
+		var found Order
+		decide := onPayment(payment, late)
+		o, err := s.ledger.Change(ctx, id, ledger.Ask{Payment: payment}, func(state ledger.State) (ledger.Change, error) {
+			found = state.Order
+			return decide(state)
+		})
+		switch {
+		case errors.Is(err, errDue):
+			last = err
+			if _, err := s.returning(ctx, id, onExpiry); err != nil {
+				return Order{}, err
+			}
+			continue
+		case !errors.Is(err, errLate):
+			return o, err
+		}
+		if err := s.reconciler.Usable(ctx); err != nil {
+			return Order{}, err
+		}
+		revived, out := s.revive(ctx, found, payment)
+		switch reason := out.Reason(); {
+		case out.Committed():
+			return revived, nil
+		case out.Unknown():
+			return Order{}, fmt.Errorf("%w: %w", stock.ErrUnavailable, reason)
+		case errors.Is(reason, ledger.ErrRowChanged): // another payment was faster, or recovery
+			last = reason
+		case stock.Reconcilable(reason):
+			if err := s.reconciler.Mend(ctx, reason, found.SKUs()...); err != nil {
+				return Order{}, err
+			}
+			last = reason
+		case errors.Is(reason, stock.ErrSoldOut), errors.Is(reason, stock.ErrUnknownSKU):
+			late = Refuse
+		default:
+			return Order{}, reason
+		}
+		retry.Wait(ctx, try)
+	}
+	return Order{}, fmt.Errorf("%w: %w", stock.ErrBusy, last)
+}
+
+// revive cuts the units of an expired order again, and pays it, once.
+func (s *Service) revive(ctx context.Context, expired Order, payment string) (Order, ledger.Outcome) {
+	d := stock.Deduction{OrderID: expired.ID, TakeID: uuid.New(), Buyer: expired.Buyer, Lines: expired.Lines}
+	return s.attempt(ctx, d, func(ctx context.Context, t stock.Take) (Order, ledger.Outcome) {
+		return s.ledger.Revive(ctx, expired, t, payment)
+	})
+}
+
+// Cancel cancels a pending order and returns its units to stock. Cancelling it
+// again does nothing.
+//
+// Errors: ErrUnknownOrder, *WrongStatus; stock.ErrBusy, after which nothing was
+// changed; stock.ErrUnavailable. A retry is safe.
+func (s *Service) Cancel(ctx context.Context, id uuid.UUID) (Order, error) {
+	return s.end(ctx, id, onCancel)
+}
+
+// Refund refunds a paid order, and returns its units to stock if restock is true.
+// The payment is then due back to the buyer. Refunding it again does nothing.
+//
+// Errors: as of Cancel.
+func (s *Service) Refund(ctx context.Context, id uuid.UUID, restock bool) (Order, error) {
+	return s.end(ctx, id, onRefund(restock))
+}
+
+// end makes a change that may return the order's units.
+func (s *Service) end(ctx context.Context, id uuid.UUID, decide func(ledger.State) (ledger.Change, error)) (Order, error) {
+	o, err := s.returning(ctx, id, decide)
+	if err != nil {
+		return Order{}, s.changeError(err)
+	}
+	s.metrics.changes.WithLabelValues(string(o.Status)).Inc()
+	return o, nil
+}
+
+// returning makes a change that may return the order's units, and brings them to
+// the gate.
+func (s *Service) returning(ctx context.Context, id uuid.UUID, decide func(ledger.State) (ledger.Change, error)) (Order, error) {
+	o, err := s.ledger.Change(ctx, id, ledger.Ask{Returns: true}, decide)
+	if err == nil {
+		s.reconciler.Returned(ctx, o.SKUs()...)
+	}
+	return o, err
+}
+
+// changeError returns err as the methods above document it.
+func (s *Service) changeError(err error) error {
+	switch {
+	case errors.Is(err, ledger.ErrNoOrder):
+		return ErrUnknownOrder
+	case errors.Is(err, ErrPaymentReused), errors.As(err, new(*WrongStatus)):
+		return err
+	case errors.Is(err, stock.ErrUnavailable), errors.Is(err, stock.ErrSuperseded), errors.Is(err, stock.ErrBusy):
+		return err
+	case stock.NothingTaken(err):
+		return fmt.Errorf("%w: %w", stock.ErrBusy, err)
+	}
+	return fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
+}
+
+// Refunded records that a payment that was due went back to the buyer, and returns
+// the payment. Recording it again does nothing.
+//
+// Errors: ErrUnknownPayment; *WrongStatus if the payment pays an order;
+// stock.ErrUnavailable. A retry is safe.
+func (s *Service) Refunded(ctx context.Context, payment string) (ledger.Payment, error) {
+	p, err := s.ledger.Refunded(ctx, payment)
+	switch {
+	case errors.Is(err, ledger.ErrNoPayment):
+		return p, ErrUnknownPayment
+	case err != nil:
+		return p, fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
+	case p.Status != ledger.PaymentRefunded:
+		return p, &WrongStatus{ledger.Status(p.Status)}
+	}
+	return p, nil
+}
+
+// List returns up to f.Limit orders, sorted by ID, without their histories. next is
+// the ID to continue after; it is uuid.Nil at the end.
+//
+// Errors: stock.ErrUnavailable.
+func (s *Service) List(ctx context.Context, f ledger.OrderFilter) (page []Order, next uuid.UUID, err error) {
+	limit := f.Limit
+	f.Limit++
+	page, err = s.ledger.Orders(ctx, f)
+	if err != nil {
+		return nil, uuid.Nil, fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
+	}
+	if len(page) > limit {
+		page = page[:limit]
+		next = page[limit-1].ID
+	}
+	return page, next, nil
+}
+
+// Payments returns up to f.Limit payments, sorted by ID. next is the ID to continue
+// after; it is empty at the end.
+//
+// Errors: stock.ErrUnavailable.
+func (s *Service) Payments(ctx context.Context, f ledger.PaymentFilter) (page []ledger.Payment, next string, err error) {
+	limit := f.Limit
+	f.Limit++
+	page, err = s.ledger.Payments(ctx, f)
+	if err != nil {
+		return nil, "", fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
+	}
+	if len(page) > limit {
+		page = page[:limit]
+		next = page[limit-1].ID
+	}
+	return page, next, nil
+}

@@ -1,0 +1,286 @@
+package order
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// act is one thing that can happen to the order of a shop.
+type act struct {
+	name string
+	do   func(t *testing.T, s *shop, id uuid.UUID) error
+}
+
+// acts are all that can happen to an order.
+var acts = []act{
+	{"pay-1", func(t *testing.T, s *shop, id uuid.UUID) error { return paidBy(t, s, id, "payment-1") }},
+	{"pay-2", func(t *testing.T, s *shop, id uuid.UUID) error { return paidBy(t, s, id, "payment-2") }},
+	{"cancel", func(t *testing.T, s *shop, id uuid.UUID) error { _, err := s.Cancel(t.Context(), id); return err }},
+	{"due", func(_ *testing.T, s *shop, id uuid.UUID) error { return s.passDeadline(id) }},
+	{"expire", func(t *testing.T, s *shop, id uuid.UUID) error {
+		_ = s.passDeadline(id)
+		_, err := s.returning(t.Context(), id, onExpiry)
+		return err
+	}},
+	{"refund", func(t *testing.T, s *shop, id uuid.UUID) error { _, err := s.Refund(t.Context(), id, true); return err }},
+	{"refund-kept", func(t *testing.T, s *shop, id uuid.UUID) error {
+		_, err := s.Refund(t.Context(), id, false)
+		return err
+	}},
+}
+
+func paidBy(t *testing.T, s *shop, id uuid.UUID, payment string) error {
+	t.Helper()
+	o, err := s.Pay(t.Context(), id, payment)
+	if err == nil && o.PaymentID != payment {
+		t.Errorf("%s was accepted, but the order is paid by %q", payment, o.PaymentID)
+	}
+	return err
+}
+
+// passDeadline lets the order's time to be paid pass.
+func (s *shop) passDeadline(id uuid.UUID) error {
+	o := s.ledger.orders[id]
+	o.ExpiresAt = time.Now().Add(-time.Second)
+	s.ledger.orders[id] = o
+	return nil
+}
+
+// TestAllOrdersOfEvents runs every sequence of four events, repeats included, with
+// and without a gate, and with each policy for late payments. After each event the
+// units add up and every payment is in exactly one place. Each event that is
+// repeated at the end gets the same answer twice.
+func TestAllOrdersOfEvents(t *testing.T) {
+	for _, withGate := range []bool{true, false} {
+		for _, late := range []Late{Revive, Refuse} {
+			each(4, func(sequence []act) {
+				s := newShop(withGate)
+				s.late = late
+				runEvents(t, s, sequence)
+			})
+		}
+	}
+}
+
+// each calls do with every sequence of n acts.
+func each(n int, do func(sequence []act), prefix ...act) {
+	if len(prefix) == n {
+		do(prefix)
+		return
+	}
+	for _, a := range acts {
+		each(n, do, append(slices.Clone(prefix), a)...)
+	}
+}
+
+func runEvents(t *testing.T, s *shop, sequence []act) {
+	t.Helper()
+	o := s.mustPlace(t, ask())
+	var names []string
+	for _, a := range sequence {
+		names = append(names, a.name)
+		first := a.do(t, s, o.ID)
+		at := strings.Join(names, ", ")
+		s.checkEvents(t, at, o.ID)
+		status := s.ledger.orders[o.ID].Status
+		if again := a.do(t, s, o.ID); a.name != "due" && fmt.Sprint(again) != fmt.Sprint(first) {
+			t.Errorf("%s: answered %v, then %v", at, first, again)
+		}
+		if now := s.ledger.orders[o.ID].Status; now != status {
+			t.Errorf("%s, repeated: the order was %s and is %s", at, status, now)
+		}
+		s.checkEvents(t, at+", repeated", o.ID)
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+}
+
+// checkEvents asserts that the units add up and that every payment is in one place.
+func (s *shop) checkEvents(t *testing.T, at string, id uuid.UUID) {
+	t.Helper()
+	o := s.ledger.orders[id]
+	if sold := s.ledger.sold(apple); s.ledger.available[apple]+sold != units {
+		t.Errorf("%s: %d units are available and %d sold of %d", at, s.ledger.available[apple], sold, units)
+	}
+	if s.gate != nil && (s.gate.available[apple] != s.ledger.available[apple] || len(s.gate.inFlight) > 0) {
+		t.Errorf("%s: the gate has %d units and %d takes in flight, the ledger %d units",
+			at, s.gate.available[apple], len(s.gate.inFlight), s.ledger.available[apple])
+	}
+	paying := 0
+	for _, p := range s.ledger.payments {
+		switch {
+		case p.Status == ledger.PaymentPaid && (o.Status != ledger.Paid || o.PaymentID != p.ID):
+			t.Errorf("%s: %s is kept, but the order is %s by %q", at, p.ID, o.Status, o.PaymentID)
+		case p.Status == ledger.PaymentPaid:
+			paying++
+		}
+	}
+	if o.Status == ledger.Paid && paying != 1 {
+		t.Errorf("%s: %d payments pay the order", at, paying)
+	}
+	steps := s.ledger.histories[id]
+	if last := len(steps) - 1; last >= 0 && steps[last].Status != o.Status {
+		t.Errorf("%s: the history ends with %s, the order is %s", at, steps[last].Status, o.Status)
+	}
+}
+
+// TestPay checks the answers to payments.
+func TestPay(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		before []string // acts
+		late   Late
+		sold   bool // the order's units are sold to others after the acts
+		want   error
+		status ledger.Status
+	}{
+		{"in time", nil, Revive, false, nil, ledger.Paid},
+		{"late", []string{"expire"}, Revive, false, nil, ledger.Paid},
+		{"late, not swept yet", []string{"due"}, Revive, false, nil, ledger.Paid},
+		{"late and refused", []string{"expire"}, Refuse, false, &RefundDue{"payment-9", ledger.Expired}, ledger.Expired},
+		{"late, and the unit is resold", []string{"expire"}, Revive, true, &RefundDue{"payment-9", ledger.Expired}, ledger.Expired},
+		{"after cancelling", []string{"cancel"}, Revive, false, &RefundDue{"payment-9", ledger.Cancelled}, ledger.Cancelled},
+		{"the second payment", []string{"pay-1"}, Revive, false, &RefundDue{"payment-9", ledger.Paid}, ledger.Paid},
+		{"after a refund", []string{"pay-1", "refund"}, Revive, false, &RefundDue{"payment-9", ledger.Refunded}, ledger.Refunded},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newShop(true)
+			s.late = test.late
+			o := s.mustPlace(t, ask())
+			for _, name := range test.before {
+				a := acts[slices.IndexFunc(acts, func(a act) bool { return a.name == name })]
+				if err := a.do(t, s, o.ID); err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+			}
+			if test.sold {
+				for range units {
+					s.mustPlace(t, ask())
+				}
+			}
+			_, err := s.Pay(t.Context(), o.ID, "payment-9")
+			if fmt.Sprint(err) != fmt.Sprint(test.want) {
+				t.Errorf("answered %v, want %v", err, test.want)
+			}
+			if got := s.ledger.orders[o.ID].Status; got != test.status {
+				t.Errorf("the order is %s, want %s", got, test.status)
+			}
+			if _, ok := s.ledger.payments["payment-9"]; !ok {
+				t.Error("the payment is not recorded")
+			}
+			s.checkEvents(t, test.name, o.ID)
+		})
+	}
+}
+
+// TestPayment_OfAnotherOrder checks that a payment pays one order only.
+func TestPayment_OfAnotherOrder(t *testing.T) {
+	s := newShop(true)
+	first, second := s.mustPlace(t, ask()), s.mustPlace(t, ask())
+	if _, err := s.Pay(t.Context(), first.ID, "payment-1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Pay(t.Context(), second.ID, "payment-1"); !errors.Is(err, ErrPaymentReused) {
+		t.Errorf("answered %v", err)
+	}
+	if got := s.ledger.orders[second.ID].Status; got != ledger.Pending {
+		t.Errorf("the second order is %s", got)
+	}
+}
+
+// TestRevive_AnswerLost checks that a revival whose commit was not heard of is
+// settled, and pays the order once.
+func TestRevive_AnswerLost(t *testing.T) {
+	s := newShop(true)
+	o := s.mustPlace(t, ask())
+	if err := acts[4].do(t, s, o.ID); err != nil {
+		t.Fatal(err)
+	}
+	s.ledger.answer = func(ledger.Outcome) ledger.Outcome { return ledger.Unknown(errors.New("the answer was lost")) }
+	if _, err := s.Pay(t.Context(), o.ID, "payment-1"); err != nil {
+		t.Errorf("paying: %v", err)
+	}
+	s.checkEvents(t, "after the lost answer", o.ID)
+	s.atRest(t, 1)
+}
+
+// TestRevive_StaleGate checks that a gate under another epoch is mended, and that
+// the order is revived then.
+func TestRevive_StaleGate(t *testing.T) {
+	s := newShop(true)
+	o := s.mustPlace(t, ask())
+	if err := acts[4].do(t, s, o.ID); err != nil {
+		t.Fatal(err)
+	}
+	s.ledger.epoch++
+	if _, err := s.Pay(t.Context(), o.ID, "payment-1"); err != nil {
+		t.Errorf("paying: %v", err)
+	}
+	s.atRest(t, 1)
+}
+
+// TestLifecycle_StoresAway checks that a change is answered with the stores' state,
+// and that nothing is recorded.
+func TestLifecycle_StoresAway(t *testing.T) {
+	s := newShop(true)
+	o := s.mustPlace(t, ask())
+	if err := acts[4].do(t, s, o.ID); err != nil {
+		t.Fatal(err)
+	}
+	s.reconciler.unusable = stock.ErrSuperseded
+	if _, err := s.Pay(t.Context(), o.ID, "payment-1"); !errors.Is(err, stock.ErrSuperseded) {
+		t.Errorf("paying on a superseded instance: %v", err)
+	}
+	s.reconciler.unusable = nil
+	s.gate.refuse = func() error { return stock.ErrBusy }
+	if _, err := s.Pay(t.Context(), o.ID, "payment-1"); !errors.Is(err, stock.ErrBusy) {
+		t.Errorf("paying while the gate is busy: %v", err)
+	}
+	if len(s.ledger.payments) > 0 {
+		t.Errorf("payments %v are recorded", s.ledger.payments)
+	}
+	if _, err := s.Cancel(t.Context(), uuid.New()); !errors.Is(err, ErrUnknownOrder) {
+		t.Errorf("cancelling an unknown order: %v", err)
+	}
+}
+
+// TestOrder_History checks that an order's history begins with pending.
+func TestOrder_History(t *testing.T) {
+	s := newShop(true)
+	o := s.mustPlace(t, ask())
+	for _, want := range [][]ledger.Status{
+		{ledger.Pending},
+		{ledger.Pending, ledger.Paid},
+		{ledger.Pending, ledger.Paid, ledger.Refunded},
+	} {
+		got, err := s.Order(t.Context(), o.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var statuses []ledger.Status
+		for _, step := range got.History {
+			statuses = append(statuses, step.Status)
+		}
+		if !slices.Equal(statuses, want) {
+			t.Errorf("history %v, want %v", statuses, want)
+		}
+		if len(want) == 1 {
+			_, err = s.Pay(t.Context(), o.ID, "payment-1")
+		} else {
+			_, err = s.Refund(t.Context(), o.ID, true)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
