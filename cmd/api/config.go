@@ -53,6 +53,7 @@ type config struct {
 	fence        bool
 	segments     int
 	takeDeadline time.Duration
+	queue        bool // --ack queued
 	adminToken   string
 	drainDelay   time.Duration
 	stopWithIn   bool
@@ -168,7 +169,7 @@ func (c *config) check(name string) error {
 		return usagef("--strategy: %q is not one of %s", name, strings.Join(strategy.Names(), ", "))
 	}
 	c.strategy = spec
-	return cmp.Or(c.checkListener(), c.checkStores(), c.checkBounds(), c.locks.check(spec.NeedsLock()))
+	return cmp.Or(c.checkListener(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.locks.check(spec.NeedsLock()))
 }
 
 // checkListener checks --listen, and that a token is set if other machines can reach
@@ -190,6 +191,19 @@ func (c *config) checkStores() error {
 		return usagef("--db: required with --redis; without it no order would survive the process")
 	case c.db != "" && c.redis == "" && c.strategy.HasGate() && !strings.HasPrefix(c.db, "sqlite:"):
 		return usagef("--redis: required by strategy %s with a database server", c.strategy.Name)
+	}
+	return nil
+}
+
+// checkQueue checks that the strategy can queue orders if --ack says so.
+func (c *config) checkQueue() error {
+	switch {
+	case !c.queue:
+		return nil
+	case !c.strategy.Queues():
+		return usagef("--ack: strategy %s cannot queue orders; these can: %s", c.strategy.Name, strings.Join(strategy.Queueing(), ", "))
+	case strings.HasPrefix(c.redis, "redis+cluster:"):
+		return usagef("--ack: orders cannot be queued on a Redis Cluster, where a count and the journal may be on different servers")
 	}
 	return nil
 }
@@ -224,6 +238,7 @@ func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
 	flags.StringVar(&c.db, "db", "", "`URL` of the ledger: mysql://user:password@host:port/name, postgres://user:password@host:port/name, sqlite:///path")
 	addSwitch(flags, &c.migrate, "migrate", "migrate an old schema before serving")
 	flags.DurationVar(&c.takeDeadline, "take-deadline", 30*time.Second, "how long a take may be in flight before recovery resolves it")
+	flags.Var((*acknowledgement)(&c.queue), "ack", "when an order is answered: committed (201, the database has it) or queued (202, Redis has it; the database follows)")
 	flags.StringVar(&c.adminToken, "admin-token", "", "bearer `token` of administrators, at least 16 characters; without one, every caller on this machine is an administrator, and the service must listen on loopback")
 	flags.DurationVar(&c.drainDelay, "drain-delay", 0, "how long to accept requests after SIGTERM while /readyz is 503, so that load balancers notice")
 	addSwitch(flags, &c.stopWithIn, "stop-with-stdin", "stop serving when standard input ends, for example because the parent process has ended")
@@ -260,6 +275,27 @@ func (o *onOff) Set(s string) error {
 		return fmt.Errorf("%q is not one of on, off, true, false", s)
 	}
 	return nil
+}
+
+// acknowledgement is the value of --ack: committed, or queued for true.
+type acknowledgement bool
+
+func (a *acknowledgement) String() string {
+	if *a {
+		return "queued"
+	}
+	return "committed"
+}
+
+func (a *acknowledgement) Type() string { return "when" }
+
+func (a *acknowledgement) Set(s string) error {
+	switch s {
+	case "committed", "queued":
+		*a = s == "queued"
+		return nil
+	}
+	return fmt.Errorf("%q is not one of committed, queued", s)
 }
 
 // joinSwitches writes "--guard off" as "--guard=off". The flag library would

@@ -40,10 +40,7 @@ func (r *recording) answer(o Outcome) {
 // Reasons to refuse: ErrSoldOut, ErrStaleEpoch, ErrUnknownSKU, ErrNotAdopted and
 // ErrLaterGeneration of package stock (as *stock.Refusal); stock.ErrBusy.
 func (l *Ledger) Record(ctx context.Context, t stock.Take) (Order, Outcome) {
-	r := newRecording(Order{
-		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: Pending, Lines: t.Lines,
-		Strategy: l.strategy, CreatedAt: Now(),
-	}, t)
+	r := newRecording(l.newOrder(t, Pending), t)
 	l.queue(r)
 	select {
 	case <-r.done:
@@ -247,7 +244,7 @@ func (l *Ledger) answerDuplicates(rs []*recording) (left []*recording, err error
 		switch o, ok := found[r.order.ID]; {
 		case !ok:
 			left = append(left, r)
-		case o.TakeID == r.order.TakeID && o.Status != Void:
+		case o.Holds(r.take.TakeID):
 			r.answer(Committed()) // by an earlier try, whose answer was lost
 		default:
 			r.answer(Duplicate(o))

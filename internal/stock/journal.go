@@ -19,6 +19,10 @@ import (
 //
 // Implementations are safe for concurrent use, also by several processes.
 type Journal interface {
+	// Open prepares the store to deliver orders to the consumer, and returns why it
+	// cannot.
+	Open(ctx context.Context, consumer string) error
+
 	// Queue takes like Gate.Take, and adds the order to the journal in the same
 	// step. at is the time at which the order is queued.
 	//

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -118,6 +119,21 @@ func parseEntry(order, text string) (stock.Take, error) {
 		return stock.Take{}, fmt.Errorf("order %q in the journal: %w: %d epochs", order, errRecord, len(t.Receipt))
 	}
 	return t, nil
+}
+
+// Open creates the consumer group, and checks that the server knows the newest of the
+// commands that the journal needs, XAUTOCLAIM of Redis 6.2.
+func (j *Journal) Open(ctx context.Context, consumer string) error {
+	if err := j.createGroup(ctx); err != nil {
+		return err
+	}
+	_, _, err := j.gate.client.XAutoClaim(ctx, &redis.XAutoClaimArgs{
+		Stream: j.gate.journalKey(), Group: consumers, Consumer: consumer, MinIdle: math.MaxInt64, Start: "0-0", Count: 1,
+	}).Result()
+	if err != nil {
+		return fmt.Errorf("the journal needs Redis 6.2 or later: %w", err)
+	}
+	return nil
 }
 
 // Read delivers new orders to the consumer.

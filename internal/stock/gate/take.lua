@@ -118,11 +118,10 @@ for t = 1, takes do
     end
   end
   if journal then
-    local holder = waiting[sub(text, 1, ID)]
-    local previous = sub(text, 2 * ID + 1, 3 * ID)
-    if holder ~= take and (holder or NO_TAKE) ~= previous and refusal < IN_FLIGHT then
+    local current, previous = waiting[sub(text, 1, ID)], sub(text, 2 * ID + 1, 3 * ID)
+    if current ~= take and (current or NO_TAKE) ~= previous and refusal < IN_FLIGHT then
       refusal, at = IN_FLIGHT, numbers[from]
-    elseif not holder and room <= 0 and refusal == 0 then
+    elseif not current and room <= 0 and refusal == 0 then
       refusal, at = QUEUE_FULL, numbers[from]
     end
   end
