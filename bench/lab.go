@@ -90,9 +90,11 @@ func (l *lab) measure(ctx context.Context, set string) error {
 	case "targets":
 		return l.targets(ctx)
 	case "spread":
-		return l.compare(ctx, situation{"one SKU", 1, 0}, situation{fmt.Sprintf("%d SKUs", l.skus), l.skus, 0})
+		return l.compare(ctx, situation{name: "one SKU", skus: 1}, situation{name: fmt.Sprintf("%d SKUs", l.skus), skus: l.skus})
 	case "bulk":
-		return l.compare(ctx, situation{"an empty table", 1, 0}, situation{fmt.Sprintf("%d orders", l.bulk), 1, l.bulk})
+		return l.compare(ctx, situation{name: "an empty table", skus: 1}, situation{name: fmt.Sprintf("%d orders", l.bulk), skus: 1, bulk: l.bulk})
+	case "expiry":
+		return l.expiry(ctx)
 	default:
 		return l.memory(ctx)
 	}
@@ -103,6 +105,7 @@ type situation struct {
 	name string
 	skus int // 1: all orders are for one SKU
 	bulk int // number of orders in the table at the start
+	due  int // number of them that are due to expire
 }
 
 // targets measures all variants and compares them with their targets.
@@ -126,16 +129,9 @@ func (l *lab) targets(ctx context.Context) error {
 // compare measures each strategy in two situations, one right after the other.
 func (l *lab) compare(ctx context.Context, first, second situation) error {
 	chosen := l.chosen(true)
-	samples := map[string]map[string][]sample{first.name: {}, second.name: {}} // by situation and variant
-	for round, v := range measure.Interleaved(l.Rounds, chosen) {
-		for _, in := range []situation{first, second} {
-			s, err := l.sample(ctx, v, in)
-			if err != nil {
-				return fmt.Errorf("%s, %s: %w", v.name, in.name, err)
-			}
-			l.tell(round, v.name+", "+in.name, s)
-			samples[in.name][v.name] = append(samples[in.name][v.name], s)
-		}
+	samples, err := l.alternate(ctx, chosen, first, second)
+	if err != nil {
+		return err
 	}
 	rows := table.New("", "orders/s: "+first.name, second.name, "ratio", "p99 ms: "+first.name, second.name)
 	for _, v := range chosen {
@@ -150,6 +146,23 @@ func (l *lab) compare(ctx context.Context, first, second situation) error {
 	}
 	rows.WriteMarkdown(l.report)
 	return nil
+}
+
+// alternate measures each variant in two situations, one right after the other. It
+// returns the samples by situation and variant.
+func (l *lab) alternate(ctx context.Context, chosen []variant, first, second situation) (map[string]map[string][]sample, error) {
+	samples := map[string]map[string][]sample{first.name: {}, second.name: {}}
+	for round, v := range measure.Interleaved(l.Rounds, chosen) {
+		for _, in := range []situation{first, second} {
+			s, err := l.sample(ctx, v, in)
+			if err != nil {
+				return nil, fmt.Errorf("%s, %s: %w", v.name, in.name, err)
+			}
+			l.tell(round, v.name+", "+in.name, s)
+			samples[in.name][v.name] = append(samples[in.name][v.name], s)
+		}
+	}
+	return samples, nil
 }
 
 // tell reports one run on the terminal.
@@ -227,6 +240,7 @@ func evaluate(v variant, r result, before, after usage) sample {
 	}
 	if v.program == "" && !v.soldOut {
 		counted := func(name string) float64 { return after.counters[name] - before.counters[name] }
+		s.expired, s.slow = counted("holdfast_expired_orders_total")/r.Elapsed.Seconds(), counted("holdfast_expiry_slow_batches_total")
 		s.retries = counted("holdfast_ledger_retries_total") / float64(r.Created)
 		s.grouped = counted("holdfast_ledger_group_orders_sum") / counted("holdfast_ledger_group_orders_count")
 	}
@@ -256,7 +270,7 @@ func (l *lab) reset(ctx context.Context, v variant, in situation) error {
 	if err := l.client.FlushAll(ctx).Err(); err != nil {
 		return err
 	}
-	for _, name := range []string{"order_lines", "orders", "outbox", "stock", "reference_orders"} {
+	for _, name := range []string{"order_lines", "orders", "order_history", "outbox", "stock", "reference_orders"} {
 		if _, err := l.db.ExecContext(ctx, "TRUNCATE TABLE "+name); err != nil {
 			return err
 		}
@@ -269,16 +283,21 @@ func (l *lab) reset(ctx context.Context, v variant, in situation) error {
 			return err
 		}
 	}
-	if in.bulk > 0 {
+	switch {
+	case in.due > 0:
+		return l.insertDue(ctx, v.strategy, in.due)
+	case in.bulk > 0:
 		return l.insertOrders(ctx, in.bulk)
 	}
 	return nil
 }
 
+// A stock row that is inserted belongs to this generation.
+const generation, epoch = 2, 2 << 28 // the upper bits of an epoch are its generation
+
 // insertSKUs inserts stock rows as the strategy would leave them, so that the service
 // has nothing to convert when it starts.
 func (l *lab) insertSKUs(ctx context.Context, strategy string, count int) error {
-	const generation, epoch = 2, 2 << 28 // the upper bits of an epoch are its generation
 	name := "'s' || seq"
 	if l.database == "mariadb" {
 		name = "CONCAT('s', seq)"
@@ -329,7 +348,7 @@ func (l *lab) start(ctx context.Context, v variant, in situation) (*testenv.APIS
 		return testenv.Serve(l.t, "./bench/reference", "--program", v.program, "--redis", l.redis.Addr(), "--driver", l.driver, "--source", l.source), nil
 	}
 	api := testenv.API(l.t, "--strategy", v.strategy, "--db", l.server.URL(), "--redis", l.redis.URL(), "--log-level", "error")
-	if in.skus > 1 {
+	if in.skus > 1 || in.due > 0 {
 		return api, nil // reset has inserted the stock
 	}
 	total := int64(hugeTotal)

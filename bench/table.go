@@ -15,6 +15,8 @@ type sample struct {
 	app, redis, db   float64 // µs of CPU per order
 	p50, p99         time.Duration
 	retries, grouped float64 // retries per order, orders per group; negative: unknown
+	expired          float64 // orders that expired per second
+	slow             float64 // batches of them that held stock rows locked for too long
 	fault            string  // the run failed its audit; it has no figures
 }
 
@@ -38,6 +40,8 @@ func median(samples []sample) sample {
 		p99:       measure.Median(samples, func(s sample) time.Duration { return s.p99 }),
 		retries:   measure.Median(samples, func(s sample) float64 { return s.retries }),
 		grouped:   measure.Median(samples, func(s sample) float64 { return s.grouped }),
+		expired:   measure.Median(samples, func(s sample) float64 { return s.expired }),
+		slow:      measure.Median(samples, func(s sample) float64 { return s.slow }),
 	}
 }
 

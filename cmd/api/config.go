@@ -30,6 +30,8 @@ const (
 	// request is safe but wasteful: recovery voids the order while the request
 	// still runs, and the request must take the units again.
 	minTakeDeadline = time.Second
+	// minPaymentWindow and maxPaymentWindow bound --payment-window, unless it is 0.
+	minPaymentWindow, maxPaymentWindow = time.Second, 365 * 24 * time.Hour
 )
 
 // The commands of the program.
@@ -54,12 +56,14 @@ type config struct {
 	segments     int
 	takeDeadline time.Duration
 	queue        bool // --ack queued
-	adminToken   string
-	drainDelay   time.Duration
-	stopWithIn   bool
-	logLevel     slog.Level
-	help         bool
-	version      bool
+	// paymentWindow is how long an order may be pending. 0: for ever.
+	paymentWindow time.Duration
+	adminToken    string
+	drainDelay    time.Duration
+	stopWithIn    bool
+	logLevel      slog.Level
+	help          bool
+	version       bool
 }
 
 // embedded reports whether the service runs on embedded stores.
@@ -215,6 +219,8 @@ func (c *config) checkBounds() error {
 		return usagef("--segments: %d is not between 1 and %d", c.segments, strategy.MaxSegments)
 	case c.takeDeadline < minTakeDeadline:
 		return usagef("--take-deadline: %v is shorter than %v", c.takeDeadline, minTakeDeadline)
+	case c.paymentWindow != 0 && (c.paymentWindow < minPaymentWindow || c.paymentWindow > maxPaymentWindow):
+		return usagef("--payment-window: %v is neither 0 nor between %v and %v", c.paymentWindow, minPaymentWindow, maxPaymentWindow)
 	case c.drainDelay < 0:
 		return usagef("--drain-delay: %v is negative", c.drainDelay)
 	}
@@ -238,6 +244,7 @@ func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
 	flags.StringVar(&c.db, "db", "", "`URL` of the ledger: mysql://user:password@host:port/name, postgres://user:password@host:port/name, sqlite:///path")
 	addSwitch(flags, &c.migrate, "migrate", "migrate an old schema before serving")
 	flags.DurationVar(&c.takeDeadline, "take-deadline", 30*time.Second, "how long a take may be in flight before recovery resolves it")
+	flags.DurationVar(&c.paymentWindow, "payment-window", 15*time.Minute, "how long an order may wait for its payment before it expires and its units return; 0: for ever")
 	flags.Var((*acknowledgement)(&c.queue), "ack", "when an order is answered: committed (201, the database has it) or queued (202, Redis has it; the database follows)")
 	flags.StringVar(&c.adminToken, "admin-token", "", "bearer `token` of administrators, at least 16 characters; without one, every caller on this machine is an administrator, and the service must listen on loopback")
 	flags.DurationVar(&c.drainDelay, "drain-delay", 0, "how long to accept requests after SIGTERM while /readyz is 503, so that load balancers notice")

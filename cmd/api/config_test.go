@@ -50,6 +50,9 @@ var parseTests = []struct {
 	{"no token in the environment", "", []string{"HOLDFAST_ADMIN_TOKEN="}, func(c config) bool { return c.adminToken == "" }},
 	{"a drain delay", "--drain-delay 5s", nil, func(c config) bool { return c.drainDelay == 5*time.Second }},
 	{"a drain delay from the environment", "", []string{"HOLDFAST_DRAIN_DELAY=1m"}, func(c config) bool { return c.drainDelay == time.Minute }},
+	{"the default payment window", "", nil, func(c config) bool { return c.paymentWindow == 15*time.Minute }},
+	{"no payment window", "--payment-window 0", nil, func(c config) bool { return c.paymentWindow == 0 }},
+	{"a long payment window", "--payment-window 8760h", nil, func(c config) bool { return c.paymentWindow == 365*24*time.Hour }},
 	{"an IPv6 loopback", "--listen [::1]:8080", nil, func(c config) bool { return c.loopback() }},
 	{"help", "--help --strategy merged", nil, func(c config) bool { return c.help }},
 	{"a log level", "--log-level debug", nil, func(c config) bool { return c.logLevel < 0 }},
@@ -86,6 +89,10 @@ func TestParseRefuses(t *testing.T) {
 		{"--db mysql://h/n", nil, []string{"--redis", "lua"}},
 		{"--take-deadline 5", nil, []string{"--take-deadline"}},
 		{"--take-deadline 5ms", nil, []string{"--take-deadline", "5ms", "1s"}},
+		{"--payment-window -1m", nil, []string{"--payment-window", "-1m", "1s"}},
+		{"--payment-window 999ms", nil, []string{"--payment-window", "999ms", "1s"}},
+		{"--payment-window 8761h", nil, []string{"--payment-window", "8761h", "8760h"}},
+		{"--payment-window never", nil, []string{"--payment-window", `"never"`}},
 		{"--drain-delay -1s", nil, []string{"--drain-delay", "-1s"}},
 		{"--drain-delay soon", nil, []string{"--drain-delay", `"soon"`}},
 		{"--admin-token 0123456789abcde", nil, []string{"--admin-token", "16"}},
@@ -199,7 +206,7 @@ func TestNoURLIsRepeated(t *testing.T) {
 
 func TestUsageNamesEveryFlag(t *testing.T) {
 	text := usage()
-	for _, flag := range []string{"listen", "strategy", "guard", "redis", "db", "migrate", "take-deadline", "admin-token", "drain-delay", "log-level", "help", "version"} {
+	for _, flag := range []string{"listen", "strategy", "guard", "redis", "db", "migrate", "take-deadline", "payment-window", "admin-token", "drain-delay", "log-level", "help", "version"} {
 		if !strings.Contains(text, "--"+flag) {
 			t.Errorf("--help does not mention --%s", flag)
 		}

@@ -107,7 +107,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
-		TakeDeadline: c.takeDeadline, Queue: c.queue, Log: log, Metrics: registry,
+		TakeDeadline: c.takeDeadline, PaymentWindow: c.paymentWindow, Queue: c.queue, Log: log, Metrics: registry,
 	})
 	defer instance.Close()
 	if err := start(ctx, instance, c); err != nil {

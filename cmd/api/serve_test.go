@@ -113,7 +113,7 @@ func TestContract(t *testing.T) {
 			orders, stock := url+"/orders", url+"/stock/"
 			mustCall(t, 201, "PUT", stock+"a", `{"kind":"product","total":5}`)
 			mustCall(t, 200, "PUT", stock+"a", `{"kind":"product","total":6,"buyer_limit":0}`)
-			mustCall(t, 422, "PUT", stock+"a", `{"kind":"product","total":6,"buyer_limit":1}`)
+			mustCall(t, 422, "PUT", stock+"a", `{"kind":"product","total":6,"buyer_limit":-1}`)
 			mustCall(t, 422, "PUT", stock+"a", `{"kind":"coupon","total":6}`)
 			mustCall(t, 201, "PUT", stock+"b", `{"kind":"coupon","total":1}`)
 
@@ -142,7 +142,7 @@ func TestContract(t *testing.T) {
 			mustCall(t, 405, "DELETE", orders, "")
 			mustCall(t, 404, "GET", url+"/nothing", "")
 			waitAtRest(t, url, "a", 5*time.Second)
-			if got := string(mustCall(t, 200, "GET", stock+"a", "")); got != `{"sku":"a","kind":"product","total":4,"available":2,"sold":2,"buyer_limit":0}` {
+			if got := string(mustCall(t, 200, "GET", stock+"a", "")); got != `{"sku":"a","kind":"product","total":4,"available":2,"sold":2,"buyer_limit":0,"opens_at":null,"closes_at":null}` {
 				t.Errorf("the stock of a: %s", got)
 			}
 			if a := waitAtRest(t, url, "b", 5*time.Second); a.Sold != 1 {
@@ -432,18 +432,16 @@ func TestRefusesToStart(t *testing.T) {
 // TestMigrate migrates up, down and up again, and serves on the new schema.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
-	for _, d := range []struct {
-		name string
-		url  func(testenv.T) string
-	}{{"MariaDB", testenv.MariaDB}, {"PostgreSQL", testenv.Postgres}, {"SQLite", testenv.SQLite}} {
-		t.Run(d.name, func(t *testing.T) {
+	for _, d := range testenv.Databases() {
+		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			url := d.url(t)
+			url := d.URL(t)
 			for _, step := range []struct{ args, says string }{
 				{"migrate version", "schema version 0"},
-				{"migrate up", "schema version 2"},
-				{"migrate up", "schema version 2"},
-				{"migrate version", "schema version 2"},
+				{"migrate up", "schema version 3"},
+				{"migrate up", "schema version 3"},
+				{"migrate version", "schema version 3"},
+				{"migrate down", "schema version 2"},
 				{"migrate down", "schema version 1"},
 				{"migrate down", "schema version 0"},
 				{"migrate down", "schema version 0"},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -23,9 +24,11 @@ type Stock struct {
 	SKU        stock.SKU
 	Kind       stock.Kind
 	Total      int64
-	Available  int64 // the gate's count, or the stock row's without a gate
-	Sold       int64 // Total less the stock row's available
-	BuyerLimit int64
+	Available  int64     // the gate's count, or the stock row's without a gate
+	Sold       int64     // Total less the stock row's available
+	BuyerLimit int64     // units that one buyer may hold; 0: any number
+	OpensAt    time.Time // sales begin then; the zero time: they have begun
+	ClosesAt   time.Time // sales end then; the zero time: they do not end
 }
 
 // Audit compares the counts of one SKU. It is exact when no order is under way.
@@ -82,10 +85,10 @@ func New(gate Gate, l Ledger, r Reconciler, log *slog.Logger) *Admin {
 	return &Admin{gate: gate, ledger: l, reconciler: r, log: log}
 }
 
-// SetStock creates the SKU, or sets its total and changes its available by the same
-// number of units, also while it is being sold. created says which.
+// SetStock creates the SKU, or sets its total and its rules, and changes its available
+// as it changes the total, also while it is being sold. created says which.
 //
-// Errors: ErrBelowSold, ErrKindFixed, ErrBusy, ErrSuperseded and ErrUnavailable of
+// Errors: ErrBelowSold, ErrKindFixed, ErrHours, ErrBusy, ErrSuperseded and ErrUnavailable of
 // package stock. A retry is safe.
 func (a *Admin) SetStock(ctx context.Context, set stock.Setting) (st Stock, created bool, err error) {
 	row, created, err := a.setRow(ctx, set)
@@ -172,7 +175,8 @@ func (a *Admin) shrink(ctx context.Context, set stock.Setting, n int64) (ledger.
 
 func (a *Admin) adminError(err error) error {
 	switch {
-	case errors.Is(err, stock.ErrBelowSold), errors.Is(err, stock.ErrKindFixed), errors.Is(err, stock.ErrBusy), errors.Is(err, stock.ErrSuperseded):
+	case errors.Is(err, stock.ErrBelowSold), errors.Is(err, stock.ErrKindFixed), errors.Is(err, stock.ErrHours),
+		errors.Is(err, stock.ErrBusy), errors.Is(err, stock.ErrSuperseded):
 		return err
 	case stock.NothingTaken(err):
 		return fmt.Errorf("%w: %w", stock.ErrBusy, err)
@@ -224,7 +228,7 @@ func (a *Admin) asStocks(ctx context.Context, rows []ledger.StockRow) ([]Stock, 
 	for i, row := range rows {
 		page[i] = Stock{
 			SKU: row.SKU, Kind: row.Kind, Total: row.Total, Available: row.Available,
-			Sold: row.Total - row.Available, BuyerLimit: row.BuyerLimit,
+			Sold: row.Total - row.Available, BuyerLimit: row.BuyerLimit, OpensAt: row.OpensAt, ClosesAt: row.ClosesAt,
 		}
 		if a.gate != nil {
 			page[i].Available = levels[i].Available

@@ -10,9 +10,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/admin"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
@@ -108,6 +110,10 @@ func contract() []*contractCase {
 		{name: "identity coding", call: post(oneLine, http.Header{"Content-Encoding": {"identity"}}), status: 201, asked: 1},
 
 		// POST /orders: refused by the service.
+		{name: "buyer limit", call: post(oneLine), orders: fails(refusal("10001", stock.ErrBuyerLimit)), status: 409, problem: buyerLimit, asked: 1},
+		{name: "not open", call: post(oneLine), orders: fails(refusal("10001", &stock.NotOpen{OpensAt: testTime})), status: 409, problem: notOpen, asked: 1},
+		{name: "not open, and unavailable", call: post(oneLine), orders: fails(fmt.Errorf("%w: %w", stock.ErrUnavailable, refusal("10001", &stock.NotOpen{OpensAt: testTime}))), status: 503, problem: unavailable, asked: 1},
+		{name: "closed", call: post(oneLine), orders: fails(refusal("10001", stock.ErrClosed)), status: 409, problem: closed, asked: 1},
 		{name: "sold out", call: post(oneLine), orders: fails(refusal("10001", stock.ErrSoldOut)), status: 409, problem: soldOut, asked: 1},
 		{name: "unknown SKU", call: post(oneLine), orders: fails(refusal("10001", stock.ErrUnknownSKU)), status: 404, problem: unknownSKU, asked: 1},
 		{name: "in progress", call: post(oneLine, key("k")), orders: fails(fmt.Errorf("%w: %w", order.ErrInProgress, stock.ErrInFlight)), status: 409, problem: inProgress, asked: 1},
@@ -195,8 +201,14 @@ func contract() []*contractCase {
 		{name: "stock busy", call: put(goodStock), orders: fails(stock.ErrBusy), status: 503, problem: busy, asked: 1},
 		{name: "stock unavailable", call: put(goodStock), orders: fails(stock.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
 		{name: "stock without fields", call: put(`{}`), status: 422, problem: invalid, bad: []string{"kind", "total"}},
-		{name: "stock with every field bad", call: call{method: "PUT", path: "/stock/-x", body: `{"kind":"thing","total":-1,"buyer_limit":1,"sku":"10001","kind":1}`}, status: 422, problem: invalid, bad: []string{"sku", "kind", "total", "buyer_limit", "sku", "kind"}},
-		{name: "stock of wrong types", call: put(`{"kind":null,"total":null,"buyer_limit":null}`), status: 422, problem: invalid, bad: []string{"kind", "total", "buyer_limit"}},
+		{name: "stock with every field bad", call: call{method: "PUT", path: "/stock/-x", body: `{"kind":"thing","total":-1,"buyer_limit":-1,"opens_at":"8:00","closes_at":"","sku":"10001","kind":1}`}, status: 422, problem: invalid, bad: []string{"sku", "kind", "total", "buyer_limit", "opens_at", "closes_at", "sku", "kind"}},
+		{name: "stock of wrong types", call: put(`{"kind":null,"total":null,"buyer_limit":null,"opens_at":0,"closes_at":[]}`), status: 422, problem: invalid, bad: []string{"kind", "total", "buyer_limit", "opens_at", "closes_at"}},
+		{name: "stock with rules", call: put(`{"kind":"coupon","total":5,"buyer_limit":1000000000,"opens_at":"2026-01-02T08:00:00Z","closes_at":"2026-01-02T20:00:00.123456+08:00"}`), status: 200, asked: 1},
+		{name: "stock with rules cleared", call: put(`{"kind":"coupon","total":5,"buyer_limit":0,"opens_at":null,"closes_at":null}`), status: 200, asked: 1},
+		{name: "a buyer limit too large", call: put(`{"kind":"product","total":5,"buyer_limit":1000000001}`), status: 422, problem: invalid, bad: []string{"buyer_limit"}},
+		{name: "stock that closes as it opens", call: put(`{"kind":"product","total":-1,"opens_at":"2026-01-02T08:00:00Z","closes_at":"2026-01-02T16:00:00+08:00"}`), status: 422, problem: invalid, bad: []string{"total", "closes_at"}},
+		{name: "stock that closes before it opens", call: put(goodStock), orders: fails(stock.ErrHours), status: 422, problem: invalid, bad: []string{"closes_at"}, asked: 1},
+		{name: "hours out of range", call: put(`{"kind":"product","total":5,"opens_at":"1969-12-31T23:59:59Z","closes_at":"9999-12-31T23:59:59-01:00"}`), status: 422, problem: invalid, bad: []string{"opens_at", "closes_at"}},
 		{name: "more stock than the maximum", call: put(`{"kind":"product","total":1000000001}`), status: 422, problem: invalid, bad: []string{"total"}},
 		{name: "stock as an array", call: put(`[]`), status: 422, problem: invalid, bad: []string{""}},
 		{name: "stock as text", call: put(goodStock, mediaType("text/plain")), status: 415, problem: notJSON},
@@ -396,7 +408,7 @@ func checkProblem(t *testing.T, rec *httptest.ResponseRecorder, want problem, ba
 	if !slices.Equal(named, bad) {
 		t.Errorf("bad fields %q, want %q", named, bad)
 	}
-	if has := doc.SKU != nil; has != (want == soldOut || want == unknownSKU) {
+	if has := doc.SKU != nil; has != slices.Contains([]problem{soldOut, buyerLimit, notOpen, closed, unknownSKU}, want) {
 		t.Errorf("sku: %v", doc.SKU)
 	}
 	retry := map[problem]string{inProgress: "1", busy: "1", unavailable: "1", timeout: "1", superseded: "5"}[want]
@@ -501,6 +513,16 @@ func TestSetStockArguments(t *testing.T) {
 	orders := new(fakeOrders)
 	do(newAPI(t, orders), call{method: "PUT", path: "/stock/c-1", body: `{"total":7,"kind":"coupon"}`})
 	if want := (stock.Setting{SKU: "c-1", Kind: stock.Coupon, Total: 7}); orders.set != want {
+		t.Errorf("the service got %+v, want %+v", orders.set, want)
+	}
+	var (
+		limit    int64
+		opensAt  = time.Date(2026, 1, 2, 8, 0, 0, 123_456_000, time.UTC)
+		closesAt time.Time
+	)
+	do(newAPI(t, orders), call{method: "PUT", path: "/stock/c-1", body: `{"total":7,"kind":"coupon","buyer_limit":0,"opens_at":"2026-01-02T16:00:00.1234567+08:00","closes_at":null}`})
+	want := stock.Setting{SKU: "c-1", Kind: stock.Coupon, Total: 7, BuyerLimit: &limit, OpensAt: &opensAt, ClosesAt: &closesAt}
+	if !reflect.DeepEqual(orders.set, want) {
 		t.Errorf("the service got %+v, want %+v", orders.set, want)
 	}
 }

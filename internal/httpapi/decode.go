@@ -44,9 +44,10 @@ const (
 	objectDetail   = "must be an object"
 	linesDetail    = "must be an array of 1 to 20 lines"
 	quantityDetail = "must be an integer from 1 to 1000"
-	totalDetail    = "must be an integer from 0 to 1000000000"
+	countDetail    = "must be an integer from 0 to 1000000000"
 	kindDetail     = "must be product or coupon"
-	limitDetail    = "must be 0: buyer limits are not enforced yet"
+	timeDetail     = "must be an RFC 3339 time in the years 1970 to 9999, or null"
+	hoursDetail    = "must be after opens_at"
 )
 
 // fieldError describes one bad field of a request.
@@ -402,7 +403,7 @@ func (r *reader) line(p path, earlier []stock.Line) (line stock.Line) {
 // setting reads an administrator's setting of a SKU, without the SKU itself.
 func (r *reader) setting() stock.Setting {
 	var (
-		fields = [...]string{"kind", "total", "buyer_limit"}
+		fields = [...]string{"kind", "total", "buyer_limit", "opens_at", "closes_at"}
 		met    seen
 		set    stock.Setting
 	)
@@ -415,13 +416,41 @@ func (r *reader) setting() stock.Setting {
 		case 0:
 			set.Kind = r.stockKind(fields[0])
 		case 1:
-			set.Total = r.integer(top, fields[1], 0, stock.MaxTotal, totalDetail)
+			set.Total = r.integer(top, fields[1], 0, stock.MaxTotal, countDetail)
 		case 2:
-			r.integer(top, fields[2], 0, 0, limitDetail)
+			limit := r.integer(top, fields[2], 0, stock.MaxTotal, countDetail)
+			set.BuyerLimit = &limit
+		case 3:
+			set.OpensAt = r.time(fields[3])
+		case 4:
+			set.ClosesAt = r.time(fields[4])
 		}
 	}
 	r.requires(top, fields[:2], met)
+	if set.OpensAt != nil && set.ClosesAt != nil && !set.ClosesAt.IsZero() && !set.ClosesAt.After(*set.OpensAt) {
+		r.addError(fields[4], hoursDetail)
+	}
 	return set
+}
+
+// time reads a time. null is the zero time. It returns nil for an invalid one.
+func (r *reader) time(name string) *time.Time {
+	var t time.Time
+	switch r.kind() {
+	case jsontext.KindNull:
+		r.skip()
+		return &t
+	case jsontext.KindString:
+		err := t.UnmarshalText(r.unquoted(r.value()))
+		t = t.UTC().Truncate(time.Microsecond)
+		if err == nil && t.Year() >= 1970 && t.Year() <= 9999 {
+			return &t
+		}
+	default:
+		r.skip()
+	}
+	r.addError(name, timeDetail)
+	return nil
 }
 
 func (r *reader) stockKind(name string) stock.Kind {

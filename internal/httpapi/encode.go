@@ -65,6 +65,7 @@ func appendUUID(b []byte, id uuid.UUID) []byte {
 	return b
 }
 
+// appendTime appends null for the zero time.
 func appendTime(b []byte, t time.Time) []byte {
 	if t.IsZero() {
 		return append(b, "null"...)
@@ -114,6 +115,10 @@ func appendStock(b []byte, s *admin.Stock) []byte {
 	b = strconv.AppendInt(b, s.Sold, 10)
 	b = append(b, `,"buyer_limit":`...)
 	b = strconv.AppendInt(b, s.BuyerLimit, 10)
+	b = append(b, `,"opens_at":`...)
+	b = appendTime(b, s.OpensAt)
+	b = append(b, `,"closes_at":`...)
+	b = appendTime(b, s.ClosesAt)
 	return append(b, '}')
 }
 
@@ -207,6 +212,10 @@ func appendProblem(b []byte, p problem, def definition, detail string, x extras)
 	if x.sku != "" {
 		b = append(b, `,"sku":`...)
 		b = appendString(b, x.sku)
+	}
+	if !x.opensAt.IsZero() {
+		b = append(b, `,"opens_at":`...)
+		b = appendTime(b, x.opensAt)
 	}
 	if p == invalid {
 		b = append(b, `,"errors":[`...)

@@ -86,7 +86,17 @@ func (f *fakeOrders) Order(_ context.Context, id uuid.UUID) (order.Order, error)
 
 func (f *fakeOrders) SetStock(_ context.Context, set stock.Setting) (admin.Stock, bool, error) {
 	f.note(func() { f.set = set })
-	return admin.Stock{SKU: set.SKU, Kind: set.Kind, Total: set.Total, Available: set.Total}, f.created, f.err
+	st := admin.Stock{SKU: set.SKU, Kind: set.Kind, Total: set.Total, Available: set.Total}
+	if set.BuyerLimit != nil {
+		st.BuyerLimit = *set.BuyerLimit
+	}
+	if set.OpensAt != nil {
+		st.OpensAt = *set.OpensAt
+	}
+	if set.ClosesAt != nil {
+		st.ClosesAt = *set.ClosesAt
+	}
+	return st, f.created, f.err
 }
 
 func (f *fakeOrders) Stock(_ context.Context, sku stock.SKU) (admin.Stock, error) {

@@ -24,6 +24,9 @@ const (
 	methodNotAllowed problem = "method-not-allowed"
 	timeout          problem = "timeout"
 	soldOut          problem = "sold-out"
+	buyerLimit       problem = "buyer-limit"
+	notOpen          problem = "not-open"
+	closed           problem = "closed"
 	inProgress       problem = "in-progress"
 	belowSold        problem = "below-sold"
 	tooLarge         problem = "too-large"
@@ -54,6 +57,9 @@ var definitions = map[problem]definition{
 	methodNotAllowed: {http.StatusMethodNotAllowed, "Method not allowed", ""},
 	timeout:          {http.StatusRequestTimeout, "Request timeout", "1"},
 	soldOut:          {http.StatusConflict, "Sold out", ""},
+	buyerLimit:       {http.StatusConflict, "Buyer limit reached", ""},
+	notOpen:          {http.StatusConflict, "Not open yet", ""},
+	closed:           {http.StatusConflict, "Closed", ""},
 	inProgress:       {http.StatusConflict, "In progress", "1"},
 	belowSold:        {http.StatusConflict, "Below what is sold", ""},
 	tooLarge:         {http.StatusRequestEntityTooLarge, "Body too large", ""},
@@ -85,8 +91,12 @@ var errorProblems = []struct {
 	{order.ErrKeyReused, keyReused, "The Idempotency-Key was used for an order with other lines."},
 	{stock.ErrBelowSold, belowSold, "The total would be less than what is sold or in flight."},
 	{stock.ErrKindFixed, invalid, invalidDetail},
+	{stock.ErrHours, invalid, invalidDetail},
 	{order.ErrUnknownOrder, unknownOrder, "There is no such order."},
 	{stock.ErrSoldOut, soldOut, "Fewer units are left than were asked for. Nothing was cut."},
+	{stock.ErrBuyerLimit, buyerLimit, "The buyer would hold more units of the SKU than one buyer may. Nothing was cut."},
+	{stock.ErrNotOpen, notOpen, "The SKU is not sold before opens_at. Nothing was cut."},
+	{stock.ErrClosed, closed, "The SKU is not sold any more. Nothing was cut."},
 	{stock.ErrUnknownSKU, unknownSKU, "There is no such SKU."},
 }
 

@@ -76,6 +76,7 @@ type Consumer struct {
 	journal    stock.Journal
 	ledger     Ledger
 	reconciler Reconciler
+	learn      func(asked time.Time, reason error)
 	log        *slog.Logger
 	metrics    *metrics
 
@@ -83,11 +84,12 @@ type Consumer struct {
 	claimed time.Time // when the last look for orders of other consumers found none
 }
 
-// New returns a Consumer of the journal.
-func New(j stock.Journal, l Ledger, r Reconciler, log *slog.Logger, registry prometheus.Registerer) *Consumer {
+// New returns a Consumer of the journal. It passes to learn why the ledger refused an
+// order, and a time before the ledger was asked.
+func New(j stock.Journal, l Ledger, r Reconciler, learn func(asked time.Time, reason error), log *slog.Logger, registry prometheus.Registerer) *Consumer {
 	return &Consumer{
 		name: uuid.NewString(), journal: j, ledger: l, reconciler: r,
-		log: log, metrics: newMetrics(registry),
+		learn: learn, log: log, metrics: newMetrics(registry),
 	}
 }
 
@@ -196,6 +198,7 @@ type end struct {
 // end brings one order to its end in the ledger. Its units are then committed, or
 // given back.
 func (c *Consumer) end(ctx context.Context, t stock.Take) end {
+	asked := time.Now()
 	t, out := c.record(ctx, t)
 	if found, ok := out.Duplicate(); ok {
 		// The ID belongs to another take's order, or to a row that is none.
@@ -207,6 +210,7 @@ func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 	case out.Unknown() || !final(out.Reason()):
 		return end{err: out.Reason()}
 	}
+	c.learn(asked, out.Reason())
 	// The refused row goes first. It bars the ID, so that no other consumer can
 	// commit the take after it is given back.
 	switch down := c.ledger.TurnDown(ctx, t); {

@@ -50,7 +50,9 @@ func (l *Ledger) commitGroup(rs []*recording) error {
 		return err
 	}
 	accepted := acceptedOrders(rs, decisions)
-	l.misfit.Store(len(accepted) < len(rs))
+	if plan.Whole != nil {
+		l.misfit.Store(len(accepted) < len(rs))
+	}
 	if len(accepted) == 0 {
 		tx.Rollback()
 		answer(rs, decisions, nil)

@@ -47,8 +47,13 @@ type Options struct {
 	// Group is the largest number of orders in one transaction, and Parallel
 	// the number of transactions at once.
 	Group, Parallel int
-	Log             *slog.Logger
-	Metrics         prometheus.Registerer
+	// PaymentWindow is how long an order may be pending before it expires. 0: it
+	// does not expire.
+	PaymentWindow time.Duration
+	// Clock is the time of day on this machine. nil means time.Now.
+	Clock   func() time.Time
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
 }
 
 // Ledger keeps stock and orders in one database. It is safe for concurrent use.
@@ -60,6 +65,9 @@ type Ledger struct {
 	log      *slog.Logger
 	metrics  *metrics
 
+	paymentWindow time.Duration // 0: orders do not expire
+	clock         clock
+
 	generation atomic.Int64 // in use
 
 	records *group.Batcher[*recording]
@@ -67,9 +75,9 @@ type Ledger struct {
 	groups  sync.WaitGroup // under way
 	lookups *group.Batcher[*lookup]
 
-	// misfit is true if the last group did not fit whole: stock has run out, or
-	// the gate is stale. Until a group fits again, orders are not sent along
-	// with the cut.
+	// misfit is true if the last group that could be cut in one statement did not
+	// fit whole: stock has run out, or the gate is stale. Until a group fits
+	// again, orders are not sent along with the cut.
 	misfit atomic.Bool
 }
 
@@ -78,7 +86,11 @@ type Ledger struct {
 func New(db *sqltx.DB, o Options) *Ledger {
 	l := &Ledger{
 		db: db, strategy: o.Strategy, cutter: o.Cutter, hasGate: o.HasGate,
-		log: o.Log,
+		paymentWindow: o.PaymentWindow, log: o.Log,
+	}
+	l.clock.wall = o.Clock
+	if o.Clock == nil {
+		l.clock.wall = time.Now
 	}
 	l.records = group.New(
 		group.Limits{Size: o.Group, Parallel: o.Parallel, Queue: maxQueue, Weight: maxGroupLines},

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -21,16 +22,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// kind is one kind of database that a ledger may have.
-type kind struct {
-	name string
-	url  func(testenv.T) string
-}
-
-// servers are the databases that answer over a network; databases are all.
+// The kinds of database on which the tests run.
 var (
-	servers   = []kind{{"MariaDB", testenv.MariaDB}, {"PostgreSQL", testenv.Postgres}}
-	databases = append(servers[:2:2], kind{"SQLite", testenv.SQLite})
+	servers   = testenv.NetworkDatabases()
+	databases = testenv.Databases()
 )
 
 // database is a migrated database of one test.
@@ -40,12 +35,12 @@ type database struct {
 }
 
 // eachDatabase runs the test on a new database of each kind.
-func eachDatabase(t *testing.T, kinds []kind, test func(t *testing.T, d *database)) {
+func eachDatabase(t *testing.T, kinds []testenv.Database, test func(t *testing.T, d *database)) {
 	t.Helper()
 	for _, k := range kinds {
-		t.Run(k.name, func(t *testing.T) {
+		t.Run(k.Name, func(t *testing.T) {
 			t.Parallel()
-			url := k.url(t)
+			url := k.URL(t)
 			d := &database{url, openSQL(t, url)}
 			if err := d.sql.MigrateUp(t.Context()); err != nil {
 				t.Fatal(err)
@@ -72,10 +67,14 @@ const generation stock.Generation = 1
 func (d *database) open(t *testing.T, c cutter.Cutter) *Ledger { return openOn(t, d.sql.Ledger(), c) }
 
 func openOn(t *testing.T, db *sqltx.DB, c cutter.Cutter) *Ledger {
-	l := New(db, Options{
-		Strategy: "merged", Cutter: c, HasGate: true, Group: 128, Parallel: 1,
-		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-	})
+	return openWith(t, db, Options{Cutter: c})
+}
+
+// openWith is openOn for a ledger with options.
+func openWith(t *testing.T, db *sqltx.DB, o Options) *Ledger {
+	o.Strategy, o.HasGate, o.Group, o.Parallel = "merged", true, 128, 1
+	o.Log, o.Metrics = slog.New(slog.DiscardHandler), prometheus.NewRegistry()
+	l := New(db, o)
 	t.Cleanup(l.Close)
 	l.Use(generation)
 	return l
@@ -136,32 +135,15 @@ func wait[T any](t *testing.T, what string, from <-chan T) (v T) {
 	return v
 }
 
-// changedCut is a cutter whose cut is replaced. The whole group is never cut in one
-// statement.
-type changedCut struct {
-	cutter.Cutter
-	cut func(ctx context.Context, tx *sqltx.Tx, takes []stock.Take, cut cutFunc) ([]cutter.Decision, error)
-}
-
-// cutFunc is the cut of a plan.
-type cutFunc func(ctx context.Context, tx *sqltx.Tx) ([]cutter.Decision, error)
-
-func (c changedCut) Plan(ctx context.Context, db *sqltx.DB, g stock.Generation, takes []stock.Take) (cutter.Plan, error) {
-	plan, err := c.Cutter.Plan(ctx, db, g, takes)
-	return cutter.Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]cutter.Decision, error) {
-		return c.cut(ctx, tx, takes, plan.Cut)
-	}}, err
-}
-
 // conflicting returns a cutter that meets the given number of conflicts.
 func conflicting(c cutter.Cutter, conflicts int) cutter.Cutter {
-	return changedCut{c, func(ctx context.Context, tx *sqltx.Tx, _ []stock.Take, cut cutFunc) ([]cutter.Decision, error) {
+	return cuttertest.WithCut(c, func(ctx context.Context, tx *sqltx.Tx, _ []stock.Take, cut cuttertest.Cut) ([]cutter.Decision, error) {
 		if conflicts > 0 { // only one transaction at a time
 			conflicts--
 			return nil, cutter.ErrConflict
 		}
 		return cut(ctx, tx)
-	}}
+	})
 }
 
 // TestRetries checks that a transaction that meets conflicts is retried a bounded

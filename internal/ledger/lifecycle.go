@@ -153,21 +153,24 @@ func (l *Ledger) apply(ctx context.Context, tx *sqltx.Tx, rows []StockRow, state
 // version before, and adds the change to its history. ErrRowChanged: it had
 // another.
 func saveOrder(ctx context.Context, tx *sqltx.Tx, o *Order, from Status) error {
-	id := tx.Dialect().UUID(o.ID)
-	changed, err := tx.Exec(ctx, `UPDATE orders SET status = ?, version = ?, take_id = ?, payment_id = ?, restocked = ?
-		WHERE id = ? AND status = ? AND version = ?`,
-		string(o.Status), o.Version, tx.Dialect().UUID(o.TakeID), sql.NullString{String: o.PaymentID, Valid: o.PaymentID != ""}, o.Restocked,
-		id, string(from), o.Version-1)
+	d := tx.Dialect()
+	id := d.UUID(o.ID)
+	affected, err := tx.ExecAll(ctx, sqltx.Statement{
+		SQL: d.Bind(`UPDATE orders SET status = ?, version = ?, take_id = ?, payment_id = ?, restocked = ?
+			WHERE id = ? AND status = ? AND version = ?`),
+		Args: []any{
+			string(o.Status), o.Version, d.UUID(o.TakeID), sql.NullString{String: o.PaymentID, Valid: o.PaymentID != ""}, o.Restocked,
+			id, string(from), o.Version - 1,
+		},
+	}, sqltx.Statement{
+		SQL:  d.Bind("INSERT INTO order_history (order_id, version, status, at) VALUES (?, ?, ?, " + d.Now() + ")"),
+		Args: []any{id, o.Version, string(o.Status)},
+	})
 	if err != nil {
-		return fmt.Errorf("writing the order: %w", err)
+		return fmt.Errorf("writing the order and its history: %w", err)
 	}
-	if changed == 0 {
+	if affected[0] == 0 {
 		return ErrRowChanged
-	}
-	_, err = tx.Exec(ctx, "INSERT INTO order_history (order_id, version, status, at) VALUES (?, ?, ?, "+tx.Dialect().Now()+")",
-		id, o.Version, string(o.Status))
-	if err != nil {
-		return fmt.Errorf("writing the order's history: %w", err)
 	}
 	return nil
 }

@@ -1,54 +1,26 @@
 package ledger
 
 import (
-	"log/slog"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/store"
-	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestLockedRows checks that lockedRows names the locked rows, does not wait for
 // them, and leaves nothing locked.
 func TestLockedRows(t *testing.T) {
 	t.Parallel()
-	for _, database := range []struct {
-		name string
-		url  func(testenv.T) string
-	}{
-		{"MariaDB", testenv.MariaDB},
-		{"PostgreSQL", testenv.Postgres},
-		{"SQLite", testenv.SQLite},
-	} {
-		t.Run(database.name, func(t *testing.T) {
-			t.Parallel()
-			lockedRows(t, database.url(t))
-		})
-	}
+	eachDatabase(t, databases, lockedRows)
 }
 
-func lockedRows(t *testing.T, dbURL string) {
-	s, err := store.OpenSQL(t.Context(), dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if err := s.MigrateUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	db := s.Ledger()
-	l := New(db, Options{Group: 1, Parallel: 1, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
-	defer l.Close()
-	for _, sku := range []string{"a", "b", "c"} {
-		if _, err := db.Exec(t.Context(), "INSERT INTO stock (sku, kind, total, available) VALUES (?, 'product', 10, 10)", sku); err != nil {
-			t.Fatal(err)
-		}
+func lockedRows(t *testing.T, d *database) {
+	db, l := d.sql.Ledger(), d.open(t, cutter.Merged())
+	for _, sku := range []stock.SKU{"a", "b", "c"} {
+		lay(t, l, sku, 10)
 	}
 	if db.Dialect() == sqltx.SQLite {
 		if locked, err := l.lockedRows(t.Context(), []stock.SKU{"a"}); err != nil || locked != nil {

@@ -11,24 +11,37 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// newOrder returns the order of a take as the ledger would record it now.
-func (l *Ledger) newOrder(t stock.Take, status Status) Order {
+// newOrder returns the order of a take as the ledger would record it now, by the
+// database's clock.
+func (l *Ledger) newOrder(t stock.Take, status Status) (Order, error) {
+	now, expires, err := l.times()
+	if err != nil {
+		return Order{}, err
+	}
 	o := Order{
 		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: status, Lines: t.Lines,
-		Strategy: l.strategy, CreatedAt: Now(),
+		Strategy: l.strategy, CreatedAt: now,
+	}
+	if status == Pending {
+		o.ExpiresAt = expires
 	}
 	if !t.QueuedAt.IsZero() {
-		o.CreatedAt, o.QueuedUntil = t.QueuedAt, o.CreatedAt
+		o.CreatedAt, o.QueuedUntil = t.QueuedAt, now
 	}
-	return o
+	return o, nil
 }
+
+// Now returns the time by the database's clock, in UTC and whole microseconds. It
+// asks no database.
+func (l *Ledger) Now() (time.Time, error) { return l.clock.now() }
 
 // Queued returns the order of a take that is in the gate's journal. It reads
 // nothing.
 func (l *Ledger) Queued(t stock.Take) Order {
-	o := l.newOrder(t, Queued)
-	o.QueuedUntil = time.Time{}
-	return o
+	return Order{
+		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: Queued, Lines: t.Lines,
+		Strategy: l.strategy, CreatedAt: t.QueuedAt,
+	}
 }
 
 // TurnDown records that the queued order of a take is refused. The row bars the
@@ -38,7 +51,11 @@ func (l *Ledger) Queued(t stock.Take) Order {
 // the take's order. Unknown: the database did not answer; the row may be there or
 // not.
 func (l *Ledger) TurnDown(ctx context.Context, t stock.Take) Outcome {
-	err := l.transact(ctx, func(tx *sqltx.Tx) error { return insertOrders(ctx, tx, l.newOrder(t, TurnedDown)) })
+	o, err := l.newOrder(t, TurnedDown)
+	if err != nil {
+		return Unknown(err)
+	}
+	err = l.transact(ctx, func(tx *sqltx.Tx) error { return insertOrders(ctx, tx, o) })
 	if err == nil {
 		return Refused(errVoided)
 	}

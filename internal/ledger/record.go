@@ -35,12 +35,17 @@ func (r *recording) answer(o Outcome) {
 
 // Record commits the pending order of a take and the cut of its units, in a group
 // with others. It returns once the outcome is known, or when ctx ends; then the
-// outcome is unknown.
+// outcome is unknown. The order's times are by the database's clock.
 //
-// Reasons to refuse: ErrSoldOut, ErrStaleEpoch, ErrUnknownSKU, ErrNotAdopted and
-// ErrLaterGeneration of package stock (as *stock.Refusal); stock.ErrBusy.
+// Reasons to refuse: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed, ErrStaleEpoch,
+// ErrUnknownSKU, ErrNotAdopted and ErrLaterGeneration of package stock (as
+// *stock.Refusal); stock.ErrBusy.
 func (l *Ledger) Record(ctx context.Context, t stock.Take) (Order, Outcome) {
-	r := newRecording(l.newOrder(t, Pending), t)
+	o, err := l.newOrder(t, Pending)
+	if err != nil {
+		return Order{}, Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
+	}
+	r := newRecording(o, t)
 	l.queue(r)
 	select {
 	case <-r.done:

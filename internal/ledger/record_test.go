@@ -11,6 +11,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -26,7 +27,7 @@ func recordingOf(skus ...stock.SKU) *recording {
 
 // repeatOf returns the recording of another take of r's order.
 func repeatOf(r *recording) *recording {
-	repeat := recordingOf(stock.SKUsOf(r.take)...)
+	repeat := recordingOf(r.take.SKUs()...)
 	repeat.order.ID, repeat.take.OrderID = r.order.ID, r.order.ID
 	return repeat
 }
@@ -53,9 +54,9 @@ func TestFailedGroup(t *testing.T) {
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
 		for _, cause := range []error{cutter.ErrConflict, errors.New("the database is away")} {
 			t.Run(cause.Error(), func(t *testing.T) {
-				l := d.open(t, changedCut{cutter.Merged(), func(context.Context, *sqltx.Tx, []stock.Take, cutFunc) ([]cutter.Decision, error) {
+				l := d.open(t, cuttertest.WithCut(cutter.Merged(), func(context.Context, *sqltx.Tx, []stock.Take, cuttertest.Cut) ([]cutter.Decision, error) {
 					return nil, cause
-				}})
+				}))
 				sku := fresh("failed")
 				lay(t, l, sku, 10)
 				first := recordingOf(sku)
@@ -77,7 +78,7 @@ func TestFailedGroup(t *testing.T) {
 
 // fragile returns a cutter that fails for groups, and for the SKU bad.
 func fragile(c cutter.Cutter, bad stock.SKU) cutter.Cutter {
-	return changedCut{c, func(ctx context.Context, tx *sqltx.Tx, takes []stock.Take, cut cutFunc) ([]cutter.Decision, error) {
+	return cuttertest.WithCut(c, func(ctx context.Context, tx *sqltx.Tx, takes []stock.Take, cut cuttertest.Cut) ([]cutter.Decision, error) {
 		switch {
 		case len(takes) > 1:
 			return nil, gorm.ErrInvalidField // a fault of one order
@@ -85,7 +86,7 @@ func fragile(c cutter.Cutter, bad stock.SKU) cutter.Cutter {
 			return nil, errors.New("the database is away") // a fault of no order
 		}
 		return cut(ctx, tx)
-	}}
+	})
 }
 
 // TestDividedGroup checks that the second half of a divided group is tried if the

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -20,16 +21,21 @@ type StockRow struct {
 	Kind       stock.Kind
 	Total      int64
 	Available  int64
-	BuyerLimit int64
-	Epoch      int64 // raised whenever a gate's count of the SKU may be wrong
-	Version    int64 // raised by the optimistic cutter and by administrators
-	Changes    int64 // additions committed under the epoch
+	BuyerLimit int64     // units that one buyer may hold; 0: any number
+	Epoch      int64     // raised whenever a gate's count of the SKU may be wrong
+	Version    int64     // raised by the optimistic cutter and by administrators
+	Changes    int64     // additions committed under the epoch
+	OpensAt    time.Time // sales begin then; the zero time: they have begun
+	ClosesAt   time.Time // sales end then; the zero time: they do not end
 }
 
-const stockColumns = "sku, kind, total, available, buyer_limit, epoch, version, changes"
+const stockColumns = "sku, kind, total, available, buyer_limit, epoch, version, changes, opens_at, closes_at"
 
 func (r *StockRow) columns() []any {
-	return []any{&r.SKU, &r.Kind, &r.Total, &r.Available, &r.BuyerLimit, &r.Epoch, &r.Version, &r.Changes}
+	return []any{
+		&r.SKU, &r.Kind, &r.Total, &r.Available, &r.BuyerLimit, &r.Epoch, &r.Version, &r.Changes,
+		(*sqltx.Time)(&r.OpensAt), (*sqltx.Time)(&r.ClosesAt),
+	}
 }
 
 // ErrRowChanged: a row differs from what the caller read. Read it again.
@@ -109,9 +115,10 @@ func (l *Ledger) Sold(ctx context.Context, sku stock.SKU) (sold int64, err error
 }
 
 // Set creates the stock row, or raises its total and its available by the same
-// number of units. It returns the row as it is afterwards. It does not lower a
-// total: the caller must Shrink by the difference to the returned row. ErrRowChanged:
-// another caller has just created the row.
+// number of units, and sets its rules. It returns the row as it is afterwards. If the
+// total is to fall, it changes nothing: the caller must Shrink by the difference to
+// the returned row. ErrRowChanged: another caller has just created the row.
+// stock.ErrHours: the row would close before it opens.
 func (l *Ledger) Set(ctx context.Context, s stock.Setting) (row StockRow, created bool, err error) {
 	err = l.transact(ctx, func(tx *sqltx.Tx) (err error) {
 		created = false
@@ -127,21 +134,24 @@ func (l *Ledger) Set(ctx context.Context, s stock.Setting) (row StockRow, create
 		if err := l.mayChange(row, s); err != nil {
 			return err
 		}
-		delta := s.Total - row.Total
-		if delta <= 0 {
+		before, delta := row, s.Total-row.Total
+		if delta < 0 {
 			return nil
+		}
+		if row, err = row.withRules(s); err != nil || delta == 0 && row == before {
+			return err
 		}
 		row.Total += delta
 		row.Available += delta
 		row.Version++
-		if l.hasGate {
+		if l.hasGate && delta > 0 {
 			row.Changes++
 			c := stock.Change{SKU: row.SKU, Epoch: row.Epoch, Number: row.Changes, Delta: delta}
 			if err := insertChange(ctx, tx, c); err != nil {
 				return err
 			}
 		}
-		return updateRow(ctx, tx, row)
+		return changeRow(ctx, tx, before, row)
 	})
 	if sqltx.IsDuplicate(err) { // another caller has just created it
 		err = ErrRowChanged
@@ -153,12 +163,15 @@ func (l *Ledger) Set(ctx context.Context, s stock.Setting) (row StockRow, create
 }
 
 func (l *Ledger) create(ctx context.Context, tx *sqltx.Tx, s stock.Setting) (row StockRow, err error) {
-	row = StockRow{SKU: s.SKU, Kind: s.Kind, Total: s.Total, Available: s.Total}
+	row, err = StockRow{SKU: s.SKU, Kind: s.Kind, Total: s.Total, Available: s.Total}.withRules(s)
+	if err != nil {
+		return row, err
+	}
 	if row.Epoch, err = l.Generation().Renew(); err != nil {
 		return row, err
 	}
-	_, err = tx.Exec(ctx, "INSERT INTO stock ("+stockColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?)", string(row.SKU), string(row.Kind),
-		row.Total, row.Available, row.BuyerLimit, row.Epoch, row.Version, row.Changes)
+	_, err = tx.Exec(ctx, "INSERT INTO stock ("+stockColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", string(row.SKU), string(row.Kind),
+		row.Total, row.Available, row.BuyerLimit, row.Epoch, row.Version, row.Changes, nullable(row.OpensAt), nullable(row.ClosesAt))
 	return row, err
 }
 
@@ -176,9 +189,10 @@ func (l *Ledger) mayChange(row StockRow, s stock.Setting) error {
 }
 
 // Shrink takes the units of t, an administrator's take, off total and available,
-// and records the take. Reasons to refuse: ErrRowChanged (the total is not the one
-// that t was computed from); ErrBelowSold, ErrStaleEpoch, ErrNotAdopted and
-// ErrLaterGeneration of package stock; an error of the database.
+// sets the rules, and records the take. The rules do not apply to it. Reasons to
+// refuse: ErrRowChanged (the total is not the one that t was computed from);
+// ErrBelowSold, ErrHours, ErrStaleEpoch, ErrNotAdopted and ErrLaterGeneration of
+// package stock; an error of the database.
 func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row StockRow, out Outcome) {
 	line, epoch := t.Lines[0], t.Epoch(0)
 	err := l.transact(ctx, func(tx *sqltx.Tx) (err error) {
@@ -196,10 +210,14 @@ func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row
 		case row.Available < line.Quantity:
 			return stock.ErrBelowSold
 		}
+		before := row
+		if row, err = row.withRules(s); err != nil {
+			return err
+		}
 		row.Total -= line.Quantity
 		row.Available -= line.Quantity
 		row.Version++
-		if err := updateRow(ctx, tx, row); err != nil {
+		if err := changeRow(ctx, tx, before, row); err != nil {
 			return err
 		}
 		return insertOrders(ctx, tx, Order{ID: t.OrderID, TakeID: t.TakeID, Status: shrink, Strategy: l.strategy, CreatedAt: Now()})
@@ -213,9 +231,18 @@ func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row
 	return row, Refused(err)
 }
 
+// changeRow writes what an administrator has made of the row, which tx must have
+// locked.
+func changeRow(ctx context.Context, tx *sqltx.Tx, before, row StockRow) error {
+	if err := updateRow(ctx, tx, row); err != nil {
+		return err
+	}
+	return changeLimit(ctx, tx, before, row)
+}
+
 func updateRow(ctx context.Context, tx *sqltx.Tx, row StockRow) error {
-	_, err := tx.Exec(ctx, "UPDATE stock SET total = ?, available = ?, version = ?, changes = ?, epoch = ? WHERE sku = ?",
-		row.Total, row.Available, row.Version, row.Changes, row.Epoch, string(row.SKU))
+	_, err := tx.Exec(ctx, "UPDATE stock SET total = ?, available = ?, buyer_limit = ?, opens_at = ?, closes_at = ?, version = ?, changes = ?, epoch = ? WHERE sku = ?",
+		row.Total, row.Available, row.BuyerLimit, nullable(row.OpensAt), nullable(row.ClosesAt), row.Version, row.Changes, row.Epoch, string(row.SKU))
 	return err
 }
 

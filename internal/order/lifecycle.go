@@ -73,7 +73,7 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 				return Order{}, err
 			}
 			last = reason
-		case errors.Is(reason, stock.ErrSoldOut), errors.Is(reason, stock.ErrUnknownSKU):
+		case stock.Final(reason):
 			late = Refuse
 		default:
 			return Order{}, reason

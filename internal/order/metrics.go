@@ -59,6 +59,12 @@ func result(status ledger.Status, replayed bool, err error) string {
 		return "key_reused"
 	case errors.Is(err, stock.ErrSoldOut):
 		return "sold_out"
+	case errors.Is(err, stock.ErrBuyerLimit):
+		return "buyer_limit"
+	case errors.Is(err, stock.ErrNotOpen):
+		return "not_open"
+	case errors.Is(err, stock.ErrClosed):
+		return "closed"
 	case errors.Is(err, stock.ErrUnknownSKU):
 		return "unknown_sku"
 	default:

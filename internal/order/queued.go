@@ -26,8 +26,12 @@ type Journal interface {
 // looked up in the ledger before it counts as queued, and after it was taken: an
 // earlier order of the key had left the gate before the take, so the ledger had it.
 func (s *Service) enqueue(ctx context.Context, d stock.Deduction, keyed bool) (Order, ledger.Outcome) {
+	now, err := s.ledger.Now()
+	if err != nil {
+		return Order{}, ledger.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
+	}
 	start := time.Now()
-	take, err := s.journal.Queue(ctx, d, ledger.Now())
+	take, err := s.journal.Queue(ctx, d, now)
 	s.metrics.gateSeconds.Observe(time.Since(start).Seconds())
 	switch {
 	case stock.NothingTaken(err):
@@ -87,3 +91,8 @@ func (s *Service) inProgress(ctx context.Context, id uuid.UUID) error {
 	}
 	return ErrInProgress // queued, or recorded just now
 }
+
+// Learn remembers the reason for which the ledger refused a queued order. asked is a
+// time before the ledger was asked. Later orders may be refused at once for the same
+// reason.
+func (s *Service) Learn(asked time.Time, reason error) { s.hours.learn(asked, reason) }

@@ -36,6 +36,8 @@ type Ledger interface {
 	Order(ctx context.Context, id uuid.UUID) (*Order, error)
 	// Queued returns the order of a take that is in the journal.
 	Queued(t stock.Take) Order
+	// Now returns the time by the ledger's clock.
+	Now() (time.Time, error)
 
 	// Change and Revive change an order after it was placed.
 	Change(ctx context.Context, id uuid.UUID, ask ledger.Ask, decide func(ledger.State) (ledger.Change, error)) (Order, error)
@@ -77,6 +79,7 @@ type Service struct {
 	reconciler Reconciler
 	late       Late
 	queue      bool
+	hours      hours
 	metrics    *metrics
 }
 
@@ -100,10 +103,11 @@ func NewService(ledgerID uuid.UUID, gate Gate, journal Journal, l Ledger, r Reco
 // that o is its first answer. The service may be set to queue orders: then o is in
 // the journal, its status is queued, and the ledger gets it later.
 //
-// Errors: ErrSoldOut and ErrUnknownSKU (as *stock.Refusal), ErrBusy, ErrSuperseded
-// and ErrUnavailable of package stock; ErrInProgress; ErrKeyReused. A retry on
-// this instance may succeed only after ErrBusy and ErrUnavailable. A request
-// without a key that is answered ErrUnavailable may have been recorded.
+// Errors: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed and ErrUnknownSKU (as
+// *stock.Refusal), ErrBusy, ErrSuperseded and ErrUnavailable of package stock;
+// ErrInProgress; ErrKeyReused. A retry on this instance may succeed only after
+// ErrBusy and ErrUnavailable. A request without a key that is answered
+// ErrUnavailable may have been recorded.
 //
 // ctx bounds only the wait; compensation continues after it ends. Place keeps and
 // sorts r.Lines.
@@ -124,6 +128,10 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 		if err := s.reconciler.Usable(ctx); err != nil {
 			return s.refused(ctx, r, voids, err)
 		}
+		if err := s.hours.refuse(r.Lines); err != nil {
+			return s.refused(ctx, r, voids, err)
+		}
+		asked := time.Now()
 		d := stock.Deduction{OrderID: orderID(s.ledgerID, r, voids), TakeID: uuid.New(), Buyer: r.Buyer, Lines: r.Lines}
 		o, out := s.try(ctx, d, r.Key != "")
 		found, exists := out.Duplicate()
@@ -142,12 +150,13 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 		case exists:
 			return s.replay(r, found)
 		case out.Refused() && stock.Reconcilable(out.Reason()):
-			if err := s.reconciler.Mend(ctx, out.Reason(), stock.SKUsOf(stock.Take{Deduction: d})...); err != nil {
+			if err := s.reconciler.Mend(ctx, out.Reason(), d.SKUs()...); err != nil {
 				return s.refused(ctx, r, voids, err)
 			}
 			last = out.Reason()
 			retry.Wait(ctx, try)
 		case out.Refused():
+			s.hours.learn(asked, out.Reason())
 			return s.refused(ctx, r, voids, out.Reason())
 		default:
 			return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrUnavailable, out.Reason()))
@@ -209,7 +218,7 @@ func (s *Service) refused(ctx context.Context, r Request, voids int, reason erro
 	}
 	switch {
 	case errors.Is(reason, stock.ErrUnavailable), errors.Is(reason, stock.ErrSuperseded), errors.Is(reason, stock.ErrBusy):
-	case errors.Is(reason, stock.ErrSoldOut), errors.Is(reason, stock.ErrUnknownSKU):
+	case stock.Final(reason):
 	case errors.Is(reason, stock.ErrInFlight):
 		reason = fmt.Errorf("%w: %w", ErrInProgress, reason)
 	default:

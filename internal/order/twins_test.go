@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
@@ -250,6 +251,8 @@ func (l *twinLedger) Order(_ context.Context, id uuid.UUID) (*Order, error) {
 	}
 	return nil, ledger.ErrNoOrder
 }
+
+func (l *twinLedger) Now() (time.Time, error) { return ledger.Now(), nil }
 
 func (l *twinLedger) Queued(t stock.Take) Order {
 	return Order{ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: ledger.Queued, Lines: t.Lines, CreatedAt: t.QueuedAt}

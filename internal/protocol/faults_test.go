@@ -48,9 +48,9 @@ type rig struct {
 	hook     faults.Hook
 }
 
-func newRig(t *testing.T, d database) *rig {
+func newRig(t *testing.T, d testenv.Database) *rig {
 	t.Helper()
-	dbURL := d.url(t)
+	dbURL := d.URL(t)
 	r := &rig{shop: newShop(t, dbURL), hook: faults.NewHook()}
 	var err error
 	if r.client, err = store.OpenRedis(t.Context(), testenv.Redis(t)); err != nil {
@@ -145,7 +145,7 @@ func (r *rig) start(ctx context.Context, row faultRow) (*instance, error) {
 		Redis: r.client, LedgerID: r.ledgerID, Guard: !row.noGuard,
 		Locker: locker, LockName: "redis", Fence: true, Segments: 3,
 	})
-	i := r.assemble(r.db, built, immediateDeadline)
+	i := r.assemble(r.db, built, settings{takeDeadline: immediateDeadline})
 	i.stop = func() {
 		closeGate()
 		_ = locker.Close()
@@ -445,9 +445,9 @@ func (s *scenario) retryKeyed(ctx context.Context, instances []*instance) {
 func TestFaultsFound(t *testing.T) {
 	t.Parallel()
 	for _, d := range databases {
-		t.Run(d.name, func(t *testing.T) {
+		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			runAll(t, d, slices.Values(slices.DeleteFunc(slices.Clone(foundRows), func(row faultRow) bool { return row.database != d.name })))
+			runAll(t, d, slices.Values(slices.DeleteFunc(slices.Clone(foundRows), func(row faultRow) bool { return row.database != d.Name })))
 		})
 	}
 }
@@ -459,10 +459,10 @@ func TestFaultsFound(t *testing.T) {
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for n, d := range databases {
-		t.Run(d.name, func(t *testing.T) {
+		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
 			if *faultsSearch == 0 {
-				rows := allRows(d.name)
+				rows := allRows(d.Name)
 				if !testenv.Thorough() {
 					rows = slices.DeleteFunc(rows, func(row faultRow) bool { return int(row.seed)%len(databases) != n })
 				}
@@ -474,7 +474,7 @@ func TestFaults(t *testing.T) {
 				if seed == 0 {
 					seed = uint64(time.Now().UnixNano())
 				}
-				for end := time.Now().Add(*faultsSearch); time.Now().Before(end) && yield(randomRow(d.name, seed)); seed++ {
+				for end := time.Now().Add(*faultsSearch); time.Now().Before(end) && yield(randomRow(d.Name, seed)); seed++ {
 				}
 			})
 		})
@@ -490,7 +490,7 @@ const (
 )
 
 // runAll runs the rows, faultRigs at once.
-func runAll(t *testing.T, d database, rows iter.Seq[faultRow]) {
+func runAll(t *testing.T, d testenv.Database, rows iter.Seq[faultRow]) {
 	t.Helper()
 	var (
 		all    sync.WaitGroup

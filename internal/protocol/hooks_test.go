@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
@@ -44,43 +45,26 @@ func (h *hook) reach() {
 	}
 }
 
-// changedCut is a cutter with another cut. It never cuts the whole group in one
-// statement.
-type changedCut struct {
-	cutter.Cutter
-	cut func(ctx context.Context, tx *sqltx.Tx, takes []stock.Take, cut cutFunc) ([]cutter.Decision, error)
-}
-
-// cutFunc is the type of a plan's Cut.
-type cutFunc func(ctx context.Context, tx *sqltx.Tx) ([]cutter.Decision, error)
-
-func (c changedCut) Plan(ctx context.Context, db *sqltx.DB, g stock.Generation, takes []stock.Take) (cutter.Plan, error) {
-	plan, err := c.Cutter.Plan(ctx, db, g, takes)
-	return cutter.Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]cutter.Decision, error) {
-		return c.cut(ctx, tx, takes, plan.Cut)
-	}}, err
-}
-
 // failingAfterCut returns a cutter that returns err after the cut.
 func failingAfterCut(c cutter.Cutter, err error) cutter.Cutter {
-	return changedCut{c, func(ctx context.Context, tx *sqltx.Tx, _ []stock.Take, cut cutFunc) ([]cutter.Decision, error) {
+	return cuttertest.WithCut(c, func(ctx context.Context, tx *sqltx.Tx, _ []stock.Take, cut cuttertest.Cut) ([]cutter.Decision, error) {
 		if _, err := cut(ctx, tx); err != nil {
 			return nil, err
 		}
 		return nil, err
-	}}
+	})
 }
 
 // hookedCutter has hooks before and after the cut, inside the ledger's transaction.
 type hookedCutter struct{ before, after hook }
 
 func (h *hookedCutter) over(c cutter.Cutter) cutter.Cutter {
-	return changedCut{c, func(ctx context.Context, tx *sqltx.Tx, _ []stock.Take, cut cutFunc) ([]cutter.Decision, error) {
+	return cuttertest.WithCut(c, func(ctx context.Context, tx *sqltx.Tx, _ []stock.Take, cut cuttertest.Cut) ([]cutter.Decision, error) {
 		h.before.reach()
 		decisions, err := cut(ctx, tx)
 		h.after.reach()
 		return decisions, err
-	}}
+	})
 }
 
 // hookedPlan is a cutter with a hook between its plan and the transaction.

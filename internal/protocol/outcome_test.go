@@ -80,9 +80,9 @@ func TestOpenOutcomeGivesNothingBack(t *testing.T) {
 func TestCommitInLimbo(t *testing.T) {
 	t.Parallel()
 	for _, d := range servers {
-		t.Run(d.name, func(t *testing.T) {
+		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			dbURL := d.url(t)
+			dbURL := d.URL(t)
 			s := newShop(t, dbURL)
 			w, wireURL := newWire(t, dbURL)
 			for _, name := range []string{"lua", "merged", "for-update"} {

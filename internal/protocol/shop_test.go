@@ -49,16 +49,10 @@ func runMoreInParallel() {
 	}
 }
 
-// database is a kind of database that a ledger can use.
-type database struct {
-	name string
-	url  func(testenv.T) string
-}
-
-// servers are the databases behind a network connection. databases also has SQLite.
+// The kinds of database on which the tests run.
 var (
-	servers   = []database{{"MariaDB", testenv.MariaDB}, {"PostgreSQL", testenv.Postgres}}
-	databases = append(servers[:2:2], database{"SQLite", sqliteURL})
+	servers   = testenv.NetworkDatabases()
+	databases = append(testenv.NetworkDatabases(), testenv.Database{Name: "SQLite", URL: sqliteURL})
 )
 
 // sqliteURL returns the URL of a new SQLite file. Like the shared test servers, SQLite
@@ -69,12 +63,12 @@ func sqliteURL(t testenv.T) string {
 }
 
 // eachDatabase runs the test on each of the databases in parallel, with a new ledger.
-func eachDatabase(t *testing.T, among []database, test func(t *testing.T, s *shop)) {
+func eachDatabase(t *testing.T, among []testenv.Database, test func(t *testing.T, s *shop)) {
 	t.Helper()
 	for _, d := range among {
-		t.Run(d.name, func(t *testing.T) {
+		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			test(t, newShop(t, d.url(t)))
+			test(t, newShop(t, d.URL(t)))
 		})
 	}
 }
@@ -163,27 +157,35 @@ func (i *instance) Close() {
 // queued returns the number of orders that wait for a group of the ledger.
 func (i *instance) queued(t *testing.T) int {
 	t.Helper()
+	return int(i.metric(t, "holdfast_ledger_queue_orders"))
+}
+
+// metric returns the value of a counter or gauge without labels.
+func (i *instance) metric(t *testing.T, name string) float64 {
+	t.Helper()
 	families, err := i.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, family := range families {
-		if family.GetName() == "holdfast_ledger_queue_orders" {
-			return int(family.GetMetric()[0].GetGauge().GetValue())
+		if m := family.GetMetric(); family.GetName() == name {
+			return m[0].GetGauge().GetValue() + m[0].GetCounter().GetValue()
 		}
 	}
-	t.Fatal("the metric holdfast_ledger_queue_orders is missing")
+	t.Fatalf("the metric %s is missing", name)
 	return 0
 }
 
 // settings configure an instance. The zero value of a field is the default.
 type settings struct {
-	strategy     string
-	noGuard      bool
-	segments     int
-	takeDeadline time.Duration
-	db           func() *sqltx.DB           // opens the ledger; nil for the connections of the shop
-	change       func(s *strategy.Strategy) // replaces the gate or the cutter
+	strategy      string
+	noGuard       bool
+	segments      int
+	takeDeadline  time.Duration
+	paymentWindow time.Duration
+	clock         func() time.Time
+	db            func() *sqltx.DB           // opens the ledger; nil for the connections of the shop
+	change        func(s *strategy.Strategy) // replaces the gate or the cutter
 }
 
 // open starts an instance. The end of the test closes it.
@@ -211,7 +213,7 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 	if set.change != nil {
 		set.change(&built)
 	}
-	i := s.assemble(set.db(), built, set.takeDeadline)
+	i := s.assemble(set.db(), built, set)
 	i.stop = stop
 	t.Cleanup(i.Close)
 	if err := i.Start(t.Context()); err != nil {
@@ -220,11 +222,12 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 	return i
 }
 
-// assemble builds an instance from its strategy, as the service does.
-func (s *shop) assemble(db *sqltx.DB, built strategy.Strategy, takeDeadline time.Duration) *instance {
+// assemble builds an instance from its strategy and some of its settings, as the service
+// does.
+func (s *shop) assemble(db *sqltx.DB, built strategy.Strategy, set settings) *instance {
 	i := &instance{gate: built.Gate, strategy: built.Name, registry: prometheus.NewRegistry()}
 	parts := service.New(db, s.ledgerID, built, service.Options{
-		TakeDeadline: takeDeadline, Log: slog.New(slog.DiscardHandler), Metrics: i.registry,
+		TakeDeadline: set.takeDeadline, PaymentWindow: set.paymentWindow, Clock: set.clock, Log: slog.New(slog.DiscardHandler), Metrics: i.registry,
 	})
 	i.Service, i.Admin, i.Reconciler, i.ledger, i.close = parts.Orders, parts.Stock, parts.Reconciler, parts.Ledger, parts.Close
 	return i

@@ -19,7 +19,7 @@ func TestStartTogether(t *testing.T) {
 		var starts sync.WaitGroup
 		for range 40 {
 			built, closeGate := spec.Build(strategy.Backends{Redis: s.redis, LedgerID: s.ledgerID, Guard: true})
-			i := s.assemble(s.sql.Ledger(), built, time.Minute)
+			i := s.assemble(s.sql.Ledger(), built, settings{takeDeadline: time.Minute})
 			i.stop = closeGate
 			t.Cleanup(i.Close)
 			starts.Go(func() {

@@ -224,9 +224,9 @@ func TestShrinkAndTake(t *testing.T) {
 func TestShrinkUnheard(t *testing.T) {
 	t.Parallel()
 	for _, d := range servers {
-		t.Run(d.name, func(t *testing.T) {
+		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			dbURL := d.url(t)
+			dbURL := d.URL(t)
 			s := newShop(t, dbURL)
 			w, wireURL := newWire(t, dbURL)
 			i := s.openHooked(t, settings{strategy: "lua", db: openSQL(t, wireURL).Ledger})

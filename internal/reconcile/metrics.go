@@ -8,6 +8,12 @@ type metrics struct {
 	recoveries    *prometheus.CounterVec
 	inFlight      prometheus.Gauge
 	drift         prometheus.Gauge
+	jobs          *prometheus.GaugeVec
+	expired       prometheus.Counter
+	backlog       prometheus.Gauge
+	oldest        prometheus.Gauge
+	lastExpiry    prometheus.Gauge
+	slowExpiries  prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -27,7 +33,26 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		drift: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_gate_drift_units", Help: "Units by which gate and ledger differ where nothing is in flight, over all SKUs, at the last sweep.",
 		}),
+		jobs: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_job_held", Help: "1 if this instance holds the job, otherwise 0.",
+		}, []string{"job"}),
+		expired: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "holdfast_expired_orders_total", Help: "Orders that this instance has expired.",
+		}),
+		backlog: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_expiry_backlog_orders", Help: "Pending orders whose time has passed, counted up to 10001 by the instance that expires orders; 0 on the others.",
+		}),
+		oldest: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_expiry_oldest_seconds", Help: "How long the oldest order of the backlog has been due, on the instance that expires orders; 0 on the others.",
+		}),
+		lastExpiry: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_expiry_last_success_timestamp_seconds", Help: "When this instance last expired orders or found none to expire; 0 if it never did.",
+		}),
+		slowExpiries: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "holdfast_expiry_slow_batches_total", Help: "Batches of expired orders that held stock rows locked for more than 50 ms.",
+		}),
 	}
-	r.MustRegister(m.guardRefusals, m.refills, m.recoveries, m.inFlight, m.drift)
+	r.MustRegister(m.guardRefusals, m.refills, m.recoveries, m.inFlight, m.drift,
+		m.jobs, m.expired, m.backlog, m.oldest, m.lastExpiry, m.slowExpiries)
 	return m
 }

@@ -58,6 +58,17 @@ type Ledger interface {
 
 	// Resolve finds out what became of a take whose commit outcome is unknown.
 	Resolve(ctx context.Context, d stock.Deduction) ledger.Outcome
+
+	// MeasureClock, KeepClock and ClockKnown concern the database's clock.
+	MeasureClock(ctx context.Context) error
+	KeepClock(ctx context.Context)
+	ClockKnown() error
+
+	// Expire and Due concern orders whose time has passed.
+	Expire(ctx context.Context, held ledger.Job, limit int) (ledger.Expiry, error)
+	Due(ctx context.Context, limit int) (int, error)
+
+	JobLedger
 }
 
 var _ Ledger = (*ledger.Ledger)(nil)
@@ -81,6 +92,7 @@ type Reconciler struct {
 	gate         stock.Gate // nil if there is none
 	ledger       Ledger
 	generations  *generations
+	jobs         *jobs
 	takeDeadline time.Duration
 	log          *slog.Logger
 	metrics      *metrics
@@ -95,14 +107,16 @@ type Reconciler struct {
 // New returns a Reconciler. gate is nil if the strategy has none. Both stay the
 // caller's.
 func New(gate stock.Gate, l Ledger, o Options) *Reconciler {
+	m := newMetrics(o.Metrics)
 	r := &Reconciler{
 		gate: gate, ledger: l,
 		generations:  &generations{ledger: l, gate: gate, layout: o.Layout, log: o.Log},
 		takeDeadline: o.TakeDeadline,
 		log:          o.Log,
-		metrics:      newMetrics(o.Metrics),
+		metrics:      m,
 		open:         make(chan openTake, maxOpenTakes),
 	}
+	r.jobs = &jobs{ledger: l, holder: newHolder(), barred: &r.generations.superseded, log: o.Log, holding: m.jobs}
 	if gate != nil {
 		r.settles = group.New(
 			group.Limits{Size: maxSettles, Parallel: 1, Queue: maxSettleQueue},
@@ -118,6 +132,9 @@ func New(gate stock.Gate, l Ledger, o Options) *Reconciler {
 // layout are refused from then on. Call it once, before the first order. It writes
 // one row, however many SKUs there are.
 func (r *Reconciler) Start(ctx context.Context) error {
+	if err := r.ledger.MeasureClock(ctx); err != nil {
+		return fmt.Errorf("measuring the database's clock: %w", err)
+	}
 	if err := r.generations.start(ctx); err != nil {
 		return fmt.Errorf("taking over the stock: %w", err)
 	}
@@ -125,8 +142,14 @@ func (r *Reconciler) Start(ctx context.Context) error {
 }
 
 // Ready returns why orders cannot be placed now: a store does not answer or does
-// not accept writes, or the stock belongs to another layout. nil: they can.
-func (r *Reconciler) Ready(ctx context.Context) error { return r.generations.check(ctx) }
+// not accept writes, the stock belongs to another layout, or the database's clock is
+// not known. nil: they can.
+func (r *Reconciler) Ready(ctx context.Context) error {
+	if err := r.generations.check(ctx); err != nil {
+		return err
+	}
+	return r.ledger.ClockKnown()
+}
 
 // StoreChanged must be called when Redis may have been replaced or may have lost
 // writes. Nothing is cut until a new generation makes every count stale, which Run
@@ -146,12 +169,15 @@ func (r *Reconciler) Close() {
 }
 
 // Run reconciles until ctx ends. It keeps the instance under the current
-// generation, ends takes whose outcome was unknown once the stores answer, and
-// sweeps. Every instance runs it; several at once do no harm.
+// generation, ends takes whose outcome was unknown once the stores answer, sweeps,
+// and expires orders. Every instance runs it; several at once do no harm. Orders are
+// expired by one instance at a time.
 func (r *Reconciler) Run(ctx context.Context) {
 	var loops sync.WaitGroup
 	defer loops.Wait()
 	loops.Go(func() { r.keepChecking(ctx) })
+	loops.Go(func() { r.ledger.KeepClock(ctx) })
+	loops.Go(func() { r.keepExpiring(ctx) })
 	if r.gate != nil {
 		loops.Go(func() { r.endOpenTakes(ctx) })
 		loops.Go(func() { r.keepSweeping(ctx) })

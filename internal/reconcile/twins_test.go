@@ -26,6 +26,7 @@ type ownerRow struct {
 
 // twinLedger is an instance's ledger in memory. It follows the contract of Ledger.
 type twinLedger struct {
+	*twinJobs
 	shared *ownerRow
 
 	mu         sync.Mutex
@@ -38,7 +39,7 @@ type twinLedger struct {
 }
 
 func newLedger(shared *ownerRow) *twinLedger {
-	return &twinLedger{shared: shared, rows: make(map[stock.SKU]ledger.StockRow)}
+	return &twinLedger{twinJobs: &twinJobs{}, shared: shared, rows: make(map[stock.SKU]ledger.StockRow)}
 }
 
 func (l *twinLedger) Generation() stock.Generation {

@@ -28,7 +28,12 @@ type Options struct {
 	LatePayments order.Late
 	// Queue answers orders as soon as the gate's journal has them. The strategy must
 	// have a journal.
-	Queue   bool
+	Queue bool
+	// PaymentWindow is how long an order may be pending before it expires. 0: it
+	// does not expire.
+	PaymentWindow time.Duration
+	// Clock is the time of day on this machine. nil means time.Now.
+	Clock   func() time.Time
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
@@ -51,7 +56,8 @@ type Instance struct {
 func New(db *sqltx.DB, ledgerID uuid.UUID, s strategy.Strategy, o Options) *Instance {
 	l := ledger.New(db, ledger.Options{
 		Strategy: s.Name, Cutter: s.Cutter, HasGate: s.Gate != nil,
-		Group: s.Group, Parallel: s.Parallel, Log: o.Log, Metrics: o.Metrics,
+		Group: s.Group, Parallel: s.Parallel, PaymentWindow: o.PaymentWindow, Clock: o.Clock,
+		Log: o.Log, Metrics: o.Metrics,
 	})
 	r := reconcile.New(s.Gate, l, reconcile.Options{
 		Layout: s.Layout, TakeDeadline: o.TakeDeadline, Log: o.Log, Metrics: o.Metrics,
@@ -65,7 +71,7 @@ func New(db *sqltx.DB, ledgerID uuid.UUID, s strategy.Strategy, o Options) *Inst
 		Ledger:     l,
 	}
 	if s.Journal != nil {
-		i.Consumer = journal.New(s.Journal, l, r, o.Log, o.Metrics)
+		i.Consumer = journal.New(s.Journal, l, r, i.Orders.Learn, o.Log, o.Metrics)
 	}
 	return i
 }

@@ -3,6 +3,7 @@ package stock
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Errors of gates, of the ledger, and of the services over them. Those that
@@ -10,6 +11,14 @@ import (
 var (
 	ErrSoldOut    = errors.New("sold out")
 	ErrUnknownSKU = errors.New("unknown SKU")
+
+	// ErrBuyerLimit: the buyer would hold more units of the SKU than one buyer
+	// may.
+	ErrBuyerLimit = errors.New("the buyer limit is reached")
+	// ErrNotOpen: the SKU is not sold yet. It comes as a *NotOpen.
+	ErrNotOpen = errors.New("not open yet")
+	// ErrClosed: the SKU is not sold any more.
+	ErrClosed = errors.New("closed")
 
 	// ErrNotFilled: the gate has no count of the SKU.
 	ErrNotFilled = errors.New("the gate has no count of the SKU")
@@ -47,7 +56,23 @@ var (
 	ErrBelowSold = errors.New("the total would be less than what is sold")
 	// ErrKindFixed: the kind of a SKU cannot change.
 	ErrKindFixed = errors.New("the kind of a SKU cannot change")
+	// ErrHours: the opening hours would end before they begin.
+	ErrHours = errors.New("closes_at must be after opens_at")
 )
+
+// NotOpen is ErrNotOpen with the time at which sales begin.
+type NotOpen struct {
+	OpensAt time.Time
+	// In is how long before OpensAt the database's clock was read.
+	In time.Duration
+}
+
+func (e *NotOpen) Error() string {
+	return fmt.Sprintf("%v: opens at %v", ErrNotOpen, e.OpensAt.Format(time.RFC3339Nano))
+}
+
+// Unwrap returns ErrNotOpen, so that errors.Is finds it.
+func (e *NotOpen) Unwrap() error { return ErrNotOpen }
 
 // Refusal is a reason that concerns one SKU of a deduction.
 type Refusal struct {
@@ -74,6 +99,12 @@ func NothingTaken(err error) bool {
 // epoch or a generation. The caller can try again once they are reconciled.
 func Reconcilable(err error) bool {
 	return isAny(err, ErrNotFilled, ErrStaleEpoch, ErrNotAdopted, ErrLaterGeneration, ErrNoGeneration)
+}
+
+// Final reports whether err refuses a deduction for what was asked: no change of epoch
+// or generation would let it through.
+func Final(err error) bool {
+	return isAny(err, ErrSoldOut, ErrUnknownSKU, ErrBuyerLimit, ErrNotOpen, ErrClosed)
 }
 
 func isAny(err error, targets ...error) bool {

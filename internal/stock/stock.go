@@ -8,6 +8,7 @@ package stock
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -67,6 +68,9 @@ type Deduction struct {
 	Lines   []Line    // 1 to MaxLines, sorted by SKU, SKUs distinct
 }
 
+// SKUs returns the SKUs of the lines, in SKU order.
+func (d Deduction) SKUs() []SKU { return SKUsOf(Take{Deduction: d}) }
+
 // SortLines sorts lines by SKU, the order in which gates, cutters and locks take
 // them.
 func SortLines(lines []Line) {
@@ -88,6 +92,12 @@ type Setting struct {
 	SKU   SKU
 	Kind  Kind
 	Total int64 // 0 to MaxTotal
+
+	// The rules say who may buy, and when. nil: an existing SKU keeps the rule, and a
+	// new SKU has none.
+	BuyerLimit *int64     // units that one buyer may hold, 0 to MaxTotal; 0: any number
+	OpensAt    *time.Time // sales begin then; the zero time: they have begun
+	ClosesAt   *time.Time // sales end then; the zero time: they do not end
 }
 
 // Change is one addition to a stock row that the ledger has committed and the

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -55,19 +56,13 @@ func (s *SQL) SchemaVersion(ctx context.Context) (version uint, dirty bool, err 
 	if err != nil || !exists {
 		return 0, false, err
 	}
-	rows, err := s.pool.QueryContext(ctx, "SELECT version, dirty FROM schema_migrations")
-	if err != nil {
-		return 0, false, s.failed("reading the schema version of", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
+	err = s.Ledger().QueryEach(ctx, func(rows *sql.Rows) error {
 		var number int64
-		if err := rows.Scan(&number, &dirty); err != nil {
-			return 0, false, s.failed("reading the schema version of", err)
-		}
+		err := rows.Scan(&number, &dirty)
 		version = uint(max(number, 0)) // -1 means no migration
-	}
-	if err := rows.Err(); err != nil {
+		return err
+	}, "SELECT version, dirty FROM schema_migrations")
+	if err != nil {
 		return 0, false, s.failed("reading the schema version of", err)
 	}
 	return version, dirty, nil

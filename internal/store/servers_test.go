@@ -19,17 +19,10 @@ func TestMain(m *testing.M) {
 // database of its own.
 func forEachSQL(t *testing.T, test func(t *testing.T, dbURL string)) {
 	t.Helper()
-	for _, server := range []struct {
-		name string
-		url  func(testenv.T) string
-	}{
-		{"MariaDB", testenv.MariaDB},
-		{"PostgreSQL", testenv.Postgres},
-		{"SQLite", testenv.SQLite},
-	} {
-		t.Run(server.name, func(t *testing.T) {
+	for _, d := range testenv.Databases() {
+		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			test(t, server.url(t))
+			test(t, d.URL(t))
 		})
 	}
 }

@@ -126,14 +126,6 @@ func (s *SQL) Ledger() *sqltx.DB { return sqltx.New(s.db, s.dialect) }
 // Dialect returns the kind of database.
 func (s *SQL) Dialect() sqltx.Dialect { return s.dialect }
 
-// Ping reports whether the database answers.
-func (s *SQL) Ping(ctx context.Context) error {
-	if err := s.pool.PingContext(ctx); err != nil {
-		return s.failed("asking", err)
-	}
-	return nil
-}
-
 // Close closes all connections.
 func (s *SQL) Close() error {
 	if err := s.pool.Close(); err != nil {
@@ -145,23 +137,17 @@ func (s *SQL) Close() error {
 // Target says what the pool is connected to, with no secret in it.
 func (s *SQL) Target() string { return s.target }
 
-// LedgerID returns the name that the migration gave this ledger: a gate filled
-// from another ledger is not to be believed.
+// LedgerID returns the ID that the migration gave this ledger. The keys of a gate
+// contain it, so that counts of another ledger are not used.
 func (s *SQL) LedgerID(ctx context.Context) (uuid.UUID, error) {
-	rows, err := s.pool.QueryContext(ctx, "SELECT id FROM ledger")
-	if err != nil {
-		return uuid.Nil, s.failed("reading the ledger ID from", err)
-	}
-	defer rows.Close()
 	var ids []uuid.UUID
-	for rows.Next() {
+	err := s.Ledger().QueryEach(ctx, func(rows *sql.Rows) error {
 		var id uuid.UUID
-		if err := rows.Scan(&id); err != nil {
-			return uuid.Nil, s.failed("reading the ledger ID from", err)
-		}
+		err := rows.Scan(&id)
 		ids = append(ids, id)
-	}
-	if err := rows.Err(); err != nil {
+		return err
+	}, "SELECT id FROM ledger")
+	if err != nil {
 		return uuid.Nil, s.failed("reading the ledger ID from", err)
 	}
 	if len(ids) != 1 {

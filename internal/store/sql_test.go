@@ -23,7 +23,7 @@ import (
 func TestOpenSQL_Answers(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := opened(t, dbURL)
-		if err := s.Ping(t.Context()); err != nil {
+		if err := s.pool.PingContext(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if got := string(s.Dialect()); got != s.DB().Name() {
@@ -219,14 +219,14 @@ func TestOpenSQL_QueryWins(t *testing.T) {
 // stopped instance that holds a row lock, before another session's wait for the
 // lock times out.
 func TestOpenSQL_IdleTransactionEnds(t *testing.T) {
-	for name, dbURL := range map[string]func(testenv.T) string{"MariaDB": testenv.MariaDB, "PostgreSQL": testenv.Postgres} {
+	for _, d := range testenv.NetworkDatabases() {
 		for kind, statement := range map[string]string{
 			"write": "UPDATE stock SET available = 0 WHERE sku = 'a'",
 			"read":  "SELECT available FROM stock WHERE sku = 'a' FOR UPDATE",
 		} {
-			t.Run(name+"/"+kind, func(t *testing.T) {
+			t.Run(d.Name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
-				s := migrated(t, dbURL(t))
+				s := migrated(t, d.URL(t))
 				insertStock(t, s.DB(), "a")
 				holder := s.DB().Begin()
 				run(t, holder, statement)

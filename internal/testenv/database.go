@@ -55,6 +55,22 @@ func SQLite(t T) string {
 	return "sqlite://" + filepath.Join(folder, "ledger.db")
 }
 
+// Database is a kind of database that a ledger can use.
+type Database struct {
+	Name string           // names subtests
+	URL  func(t T) string // returns the URL of a new, empty database
+}
+
+// NetworkDatabases returns the kinds of database that clients reach over a network.
+func NetworkDatabases() []Database {
+	return []Database{{"MariaDB", MariaDB}, {"PostgreSQL", Postgres}}
+}
+
+// Databases returns all kinds of database: the network databases, then SQLite.
+func Databases() []Database {
+	return append(NetworkDatabases(), Database{"SQLite", SQLite})
+}
+
 // freshDatabase creates a database on the shared server, or on the server that
 // the variable names. There it drops the database when the test ends.
 func freshDatabase(t T, kind, variable string, start func() (*DatabaseServer, error)) string {

@@ -319,7 +319,7 @@ func TestDatabaseFaults(t *testing.T) {
 				t.Errorf("NewDatabase returned the existing database %s", another)
 			}
 			s.Kill()
-			if err := db.Ping(t.Context()); err == nil {
+			if err := db.CheckSchema(t.Context()); err == nil {
 				t.Error("a killed server answers")
 			}
 			s.Restart()

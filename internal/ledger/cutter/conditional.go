@@ -9,7 +9,8 @@ import (
 )
 
 // Conditional returns the cutter that takes each line by UPDATE … WHERE available
-// >= n. One statement both checks and cuts, and nothing is read first.
+// >= n. One statement both checks and cuts, and nothing is read first. Rows with a
+// buyer limit are locked and decided instead.
 func Conditional() Cutter { return conditional{} }
 
 type conditional struct{}
@@ -27,7 +28,7 @@ func (conditional) Plan(_ context.Context, _ *sqltx.DB, g stock.Generation, take
 	}}, nil
 }
 
-// cutEachLine takes the lines one after the other. If one does not fit, it undoes
+// cutEachLine takes the lines one after the other. If one was not cut, it undoes
 // those before.
 func cutEachLine(ctx context.Context, tx *sqltx.Tx, g stock.Generation, t stock.Take) (Decision, error) {
 	for i, line := range linesOf(t) {
@@ -41,7 +42,7 @@ func cutEachLine(ctx context.Context, tx *sqltx.Tx, g stock.Generation, t stock.
 		if err := giveBack(ctx, tx, t.Lines[:i]); err != nil {
 			return Decision{}, err
 		}
-		return whyNot(ctx, tx, g, line)
+		return whyNot(ctx, tx, g, t, line)
 	}
 	return Taken(), nil
 }
@@ -58,9 +59,10 @@ func giveBack(ctx context.Context, tx *sqltx.Tx, lines []stock.Line) error {
 	return nil
 }
 
-// whyNot returns why the line was refused: no row met the conditions of its
-// UPDATE.
-func whyNot(ctx context.Context, tx *sqltx.Tx, g stock.Generation, l line) (Decision, error) {
+// whyNot returns why no row met the conditions of the line's UPDATE. If the row has a
+// buyer limit, or meets the conditions by now, it decides the take under the row
+// locks.
+func whyNot(ctx context.Context, tx *sqltx.Tx, g stock.Generation, t stock.Take, l line) (Decision, error) {
 	rs, err := readSKUs(ctx, tx, []stock.SKU{l.sku}, "")
 	if err != nil {
 		return Decision{}, err
@@ -68,5 +70,12 @@ func whyNot(ctx context.Context, tx *sqltx.Tx, g stock.Generation, l line) (Deci
 	if refusal := rs.check(l, g); refusal != nil {
 		return Refused(refusal), nil
 	}
-	return Refused(stock.Refuse(l.sku, stock.ErrSoldOut)), nil
+	if !rs.limited() && rs[l.sku].available < l.units {
+		return Refused(stock.Refuse(l.sku, stock.ErrSoldOut)), nil
+	}
+	decisions, err := underLock(ctx, tx, g, []stock.Take{t}, true)
+	if err != nil {
+		return Decision{}, err
+	}
+	return decisions[0], nil
 }

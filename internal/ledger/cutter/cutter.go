@@ -1,7 +1,7 @@
 // Package cutter provides the ways in which a ledger transaction takes units from
 // stock rows. Cutters differ in how they lock and in what they trust. All of them
-// check in the same way which rows exist, which generation owns them, and under
-// which epoch they are sold.
+// check in the same way which rows exist, which generation owns them, under which
+// epoch they are sold, whether they are open, and how much a buyer may hold.
 package cutter
 
 import (
@@ -18,8 +18,10 @@ type Cutter interface {
 	// Plan prepares the cut of a group before its transaction begins. A cutter
 	// that must read the stock rows outside the transaction reads them now.
 	//
-	// A line is cut only from a row whose epoch belongs to generation g. A line
-	// that a gate cut under an epoch is cut only under that epoch.
+	// A line is cut only from a row whose epoch belongs to generation g, and that is
+	// open by the database's clock. A line that a gate cut under an epoch is cut
+	// only under that epoch. If the row has a buyer limit, the line is cut only
+	// under the row's lock, together with a rise of the buyer's claim.
 	Plan(ctx context.Context, db *sqltx.DB, g stock.Generation, takes []stock.Take) (Plan, error)
 }
 
@@ -31,8 +33,8 @@ type Plan struct {
 
 	// Cut takes every deduction that fits whole, in order, inside tx. The
 	// decisions have the order of the group. Reasons to refuse are ErrSoldOut,
-	// ErrStaleEpoch, ErrUnknownSKU, ErrNotAdopted and ErrLaterGeneration of
-	// package stock (as *stock.Refusal). If it returns an error, nothing of tx
+	// ErrBuyerLimit, ErrNotOpen, ErrClosed, ErrStaleEpoch, ErrUnknownSKU,
+	// ErrNotAdopted and ErrLaterGeneration of package stock (as *stock.Refusal). If it returns an error, nothing of tx
 	// may be committed. ErrConflict asks for a new plan and a new transaction.
 	Cut func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error)
 }

@@ -1,8 +1,11 @@
 package cutter_test
 
 import (
+	"fmt"
 	"os"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
@@ -12,16 +15,6 @@ import (
 )
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
-
-// databases are all kinds of database that a ledger may have.
-var databases = []struct {
-	name string
-	url  func(testenv.T) string
-}{
-	{"MariaDB", testenv.MariaDB},
-	{"PostgreSQL", testenv.Postgres},
-	{"SQLite", testenv.SQLite},
-}
 
 func migrated(t *testing.T, url string) *sqltx.DB {
 	t.Helper()
@@ -38,10 +31,10 @@ func migrated(t *testing.T, url string) *sqltx.DB {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	for _, database := range databases {
-		t.Run(database.name, func(t *testing.T) {
+	for _, d := range testenv.Databases() {
+		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			db := migrated(t, database.url(t))
+			db := migrated(t, d.URL(t))
 			for _, c := range []struct {
 				name   string
 				new    func() cutter.Cutter
@@ -65,10 +58,10 @@ func TestConformance(t *testing.T) {
 // ReadWrite, and that ReadWrite keeps every other promise.
 func TestReadWriteLosesUpdates(t *testing.T) {
 	t.Parallel()
-	for _, database := range databases {
-		t.Run(database.name, func(t *testing.T) {
+	for _, d := range testenv.Databases() {
+		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			suite := cuttertest.Suite{DB: migrated(t, database.url(t)), New: cutter.ReadWrite}
+			suite := cuttertest.Suite{DB: migrated(t, d.URL(t)), New: cutter.ReadWrite}
 			broken := map[string]bool{"CutsAddUp": true, "CutsOfSeveralLinesAddUp": true, "NeverBelowZero": true}
 			for _, p := range cuttertest.Promises(false) {
 				err := p.Check(t.Context(), suite)
@@ -79,6 +72,53 @@ func TestReadWriteLosesUpdates(t *testing.T) {
 					t.Logf("%s: %v", p.Name, err)
 				case err != nil:
 					t.Errorf("%s: %v", p.Name, err)
+				}
+			}
+		})
+	}
+}
+
+// cutters returns every cutter by its name.
+func cutters() map[string]func() cutter.Cutter {
+	return map[string]func() cutter.Cutter{
+		"conditional": cutter.Conditional, "for-update": cutter.ForUpdate, "merged": cutter.Merged,
+		"optimistic": cutter.Optimistic, "count": cutter.Count, "readwrite": cutter.ReadWrite,
+	}
+}
+
+// TestHoursByTheDatabasesClock checks opening hours on databases whose clock is an
+// hour ahead of this machine's.
+func TestHoursByTheDatabasesClock(t *testing.T) {
+	t.Parallel()
+	ahead := map[string]func(t *testing.T, dbURL string) string{
+		"MariaDB": func(_ *testing.T, dbURL string) string {
+			return fmt.Sprintf("%s?timestamp=%d", dbURL, time.Now().Add(time.Hour).Unix())
+		},
+		"PostgreSQL": func(t *testing.T, dbURL string) string {
+			_, err := migrated(t, dbURL).Exec(t.Context(), `CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql
+				AS 'SELECT pg_catalog.clock_timestamp() + interval ''1 hour'''`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return dbURL + "&search_path=public,pg_catalog"
+		},
+	}
+	for _, d := range testenv.NetworkDatabases() {
+		t.Run(d.Name, func(t *testing.T) {
+			t.Parallel()
+			db := migrated(t, ahead[d.Name](t, d.URL(t)))
+			now, err := db.Now(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if lead := time.Until(now); lead < 59*time.Minute {
+				t.Fatalf("the database's clock is %v ahead", lead)
+			}
+			promises := cuttertest.Promises(true)
+			hours := promises[slices.IndexFunc(promises, func(p cuttertest.Promise) bool { return p.Name == "OpeningHours" })]
+			for name, c := range cutters() {
+				if err := hours.Check(t.Context(), cuttertest.Suite{DB: db, New: c}); err != nil {
+					t.Errorf("%s: %v", name, err)
 				}
 			}
 		})

@@ -22,21 +22,34 @@ func (forUpdate) Plan(_ context.Context, _ *sqltx.DB, g stock.Generation, takes 
 	}}, nil
 }
 
-// underLock locks the rows of the takes, decides, and updates the rows. If refuse
-// is false, it refuses nothing for lack of stock, and the count may fall below 0.
+// underLock locks the rows of the takes and cuts. If refuse is false, it refuses
+// nothing for lack of stock, and the count may fall below 0.
 func underLock(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take, refuse bool) ([]Decision, error) {
 	rs, err := lock(ctx, tx, takes)
 	if err != nil {
 		return nil, err
 	}
-	decisions := rs.takeAll(takes, g, refuse)
-	return decisions, countDown(ctx, tx, takes, decisions)
+	return rs.cut(ctx, tx, g, takes, refuse)
 }
 
-// countDown takes the units of all accepted takes in one statement. The caller
-// must hold the row locks.
-func countDown(ctx context.Context, tx *sqltx.Tx, takes []stock.Take, decisions []Decision) error {
-	skus, units := taken(takes, decisions)
+// cut decides the takes, and updates the stock rows and the claims. The caller must
+// hold the row locks.
+func (rs rows) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take, refuse bool) ([]Decision, error) {
+	if err := rs.readClaims(ctx, tx, takes); err != nil {
+		return nil, err
+	}
+	decisions := rs.takeAll(takes, g, refuse)
+	accepted := acceptedTakes(takes, decisions)
+	if err := countDown(ctx, tx, accepted); err != nil {
+		return nil, err
+	}
+	return decisions, rs.writeClaims(ctx, tx, accepted)
+}
+
+// countDown takes the units of all takes in one statement. The caller must hold the
+// row locks.
+func countDown(ctx context.Context, tx *sqltx.Tx, takes []stock.Take) error {
+	skus, units := unitsOf(takes)
 	if len(skus) == 0 {
 		return nil
 	}

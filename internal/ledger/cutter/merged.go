@@ -12,19 +12,24 @@ import (
 
 // Merged returns the cutter that takes the units of a whole group at once: each
 // row is locked for one conditional UPDATE a group. If the group does not fit
-// whole, it is decided under row locks, order by order.
-func Merged() Cutter { return merged{refuse: true} }
+// whole, or one of its rows has a buyer limit, it is decided under row locks, order
+// by order.
+func Merged() Cutter { return &merged{refuse: true} }
 
 // Count returns the cutter that counts down as Merged does, but refuses nothing
 // for lack of stock: a gate has admitted the takes. The count may fall below 0.
-func Count() Cutter { return merged{refuse: false} }
+func Count() Cutter { return &merged{refuse: false} }
 
-type merged struct{ refuse bool }
+type merged struct {
+	refuse  bool
+	limited limitedSKUs
+}
 
-func (c merged) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes []stock.Take) (Plan, error) {
-	lines, ok := sum(takes)
+func (c *merged) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes []stock.Take) (Plan, error) {
+	lines, sameEpochs := sum(takes)
+	quick := sameEpochs && !c.limited.any(lines)
 	plan := Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error) {
-		if ok && len(lines) == 1 {
+		if quick && len(lines) == 1 {
 			fits, err := conditionally(ctx, tx, g, lines[0], c.refuse)
 			if err != nil {
 				return nil, err
@@ -33,9 +38,14 @@ func (c merged) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes 
 				return allTaken(len(takes)), nil
 			}
 		}
-		return underLock(ctx, tx, g, takes, c.refuse)
+		rs, err := lock(ctx, tx, takes)
+		if err != nil {
+			return nil, err
+		}
+		c.limited.learn(rs)
+		return rs.cut(ctx, tx, g, takes, c.refuse)
 	}}
-	if ok {
+	if quick {
 		plan.Whole = c.whole(db.Dialect(), g, lines)
 	}
 	return plan, nil
@@ -50,16 +60,16 @@ func allTaken(n int) []Decision {
 }
 
 // whole returns the statement that takes all lines.
-func (c merged) whole(dialect sqltx.Dialect, g stock.Generation, lines []line) *Whole {
+func (c *merged) whole(dialect sqltx.Dialect, g stock.Generation, lines []line) *Whole {
 	var (
 		sql  string
 		args []any
 	)
 	switch {
 	case len(lines) == 1:
-		sql, args = condition(g, lines[0], c.refuse)
+		sql, args = condition(dialect, g, lines[0], c.refuse)
 	case dialect.Arrays():
-		sql, args = c.joined(g, lines)
+		sql, args = c.joined(dialect, g, lines)
 	default:
 		sql, args = c.alternatives(dialect, g, lines)
 	}
@@ -70,7 +80,7 @@ func (c merged) whole(dialect sqltx.Dialect, g stock.Generation, lines []line) *
 // usually has one or two classes, so the text is short. InnoDB visits, and so
 // locks, the rows in the order of their key, which is SKU order. SQLite has no
 // row locks.
-func (c merged) alternatives(dialect sqltx.Dialect, g stock.Generation, lines []line) (sql string, args []any) {
+func (c *merged) alternatives(dialect sqltx.Dialect, g stock.Generation, lines []line) (sql string, args []any) {
 	type class struct{ epoch, units int64 }
 	var classes []class
 	skus := make(map[class][]any)
@@ -102,7 +112,7 @@ func (c merged) alternatives(dialect sqltx.Dialect, g stock.Generation, lines []
 	} else {
 		text.WriteString("?")
 	}
-	text.WriteString(" WHERE epoch BETWEEN ? AND ? AND (")
+	text.WriteString(" WHERE " + unrestricted(dialect) + " AND epoch BETWEEN ? AND ? AND (")
 	first, latest := g.Epochs()
 	args = append(args, classes[last].units, first, latest)
 	for i, of := range classes {
@@ -126,7 +136,7 @@ func (c merged) alternatives(dialect sqltx.Dialect, g stock.Generation, lines []
 // joined passes the lines as arrays, so that one prepared statement serves groups
 // of every size. It locks the rows in SKU order before it updates them, because
 // PostgreSQL updates rows in the order in which it finds them.
-func (c merged) joined(g stock.Generation, lines []line) (sql string, args []any) {
+func (c *merged) joined(dialect sqltx.Dialect, g stock.Generation, lines []line) (sql string, args []any) {
 	var (
 		skus   = make([]string, len(lines))
 		units  = make([]int64, len(lines))
@@ -138,7 +148,8 @@ func (c merged) joined(g stock.Generation, lines []line) (sql string, args []any
 	sql = `WITH line AS MATERIALIZED (SELECT * FROM unnest(?::text[], ?::bigint[], ?::bigint[]) AS line (sku, units, epoch)),
 		locked AS MATERIALIZED (SELECT sku FROM stock WHERE sku = ANY (?::text[]) ORDER BY sku FOR UPDATE)
 		UPDATE stock SET available = available - line.units FROM line, locked
-		WHERE stock.sku = locked.sku AND stock.sku = line.sku AND stock.epoch BETWEEN ? AND ? AND line.epoch IN (0, stock.epoch)`
+		WHERE stock.sku = locked.sku AND stock.sku = line.sku AND stock.epoch BETWEEN ? AND ? AND line.epoch IN (0, stock.epoch)
+		AND ` + unrestricted(dialect)
 	if c.refuse {
 		sql += " AND available >= line.units"
 	}
@@ -179,9 +190,9 @@ func sum(takes []stock.Take) (lines []line, ok bool) {
 
 // condition returns an UPDATE that takes the line's units. Its conditions state
 // everything that must be true of the row.
-func condition(g stock.Generation, l line, refuse bool) (sql string, args []any) {
+func condition(dialect sqltx.Dialect, g stock.Generation, l line, refuse bool) (sql string, args []any) {
 	first, last := g.Epochs()
-	sql = "UPDATE stock SET available = available - ? WHERE sku = ? AND epoch BETWEEN ? AND ?"
+	sql = "UPDATE stock SET available = available - ? WHERE sku = ? AND " + unrestricted(dialect) + " AND epoch BETWEEN ? AND ?"
 	args = []any{l.units, string(l.sku), first, last}
 	if l.epoch != 0 {
 		sql += " AND epoch = ?"
@@ -197,7 +208,7 @@ func condition(g stock.Generation, l line, refuse bool) (sql string, args []any)
 // conditionally takes the line's units in one UPDATE, and reports whether the row
 // met its conditions.
 func conditionally(ctx context.Context, tx *sqltx.Tx, g stock.Generation, l line, refuse bool) (bool, error) {
-	sql, args := condition(g, l, refuse)
+	sql, args := condition(tx.Dialect(), g, l, refuse)
 	updated, err := tx.Exec(ctx, sql, args...)
 	if err != nil {
 		return false, fmt.Errorf("taking units of %s: %w", l.sku, err)

@@ -11,7 +11,8 @@ import (
 // Optimistic returns the cutter that reads the rows with their versions before
 // the transaction, and updates a row only if its version is the same. It holds no
 // lock while it decides. The price is a new transaction for every row that has
-// changed.
+// changed. Rows with a buyer limit are locked: their claims change only under the
+// lock.
 func Optimistic() Cutter { return optimistic{} }
 
 type optimistic struct{}
@@ -19,8 +20,11 @@ type optimistic struct{}
 func (optimistic) Plan(ctx context.Context, db *sqltx.DB, g stock.Generation, takes []stock.Take) (Plan, error) {
 	seen, err := read(ctx, db, takes)
 	return Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error) {
+		if seen.limited() {
+			return underLock(ctx, tx, g, takes, true)
+		}
 		decisions := seen.takeAll(takes, g, true)
-		skus, units := taken(takes, decisions)
+		skus, units := unitsOf(acceptedTakes(takes, decisions))
 		for _, sku := range skus {
 			updated, err := tx.Exec(ctx, "UPDATE stock SET available = available - ?, version = version + 1 WHERE sku = ? AND version = ? AND epoch = ?",
 				units[sku], string(sku), seen[sku].version, seen[sku].epoch)

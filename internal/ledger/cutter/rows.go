@@ -4,7 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -31,13 +31,25 @@ type row struct {
 	available int64
 	epoch     int64
 	version   int64
+	opensAt   time.Time
+	closesAt  time.Time
+	readAt    time.Time        // by the database's clock
+	limit     int64            // units that one buyer may hold; 0: any number
+	held      map[string]int64 // units by buyer; nil until the claims are read
 }
 
 type rows map[stock.SKU]*row
 
 // querier is a database or a transaction.
 type querier interface {
+	Dialect() sqltx.Dialect
 	QueryEach(ctx context.Context, scan func(*sql.Rows) error, sql string, args ...any) error
+}
+
+// unrestricted is the condition that a stock row has no buyer limit and is open now.
+// A statement that cuts without the row's lock must demand it.
+func unrestricted(d sqltx.Dialect) string {
+	return "buyer_limit = 0 AND COALESCE(opens_at <= " + d.Now() + ", TRUE) AND COALESCE(closes_at > " + d.Now() + ", TRUE)"
 }
 
 // read reads the stock rows of the takes without locking them.
@@ -55,14 +67,27 @@ func readSKUs(ctx context.Context, db querier, skus []stock.SKU, rowLock string)
 	rs := make(rows, len(skus))
 	err := db.QueryEach(ctx, func(found *sql.Rows) error {
 		var r row
-		err := found.Scan(&r.sku, &r.available, &r.epoch, &r.version)
+		err := found.Scan(&r.sku, &r.available, &r.epoch, &r.version, &r.limit,
+			(*sqltx.Time)(&r.opensAt), (*sqltx.Time)(&r.closesAt), (*sqltx.Time)(&r.readAt))
 		rs[r.sku] = &r
 		return err
-	}, "SELECT sku, available, epoch, version FROM stock WHERE sku IN ? ORDER BY sku"+rowLock, skus)
+	}, "SELECT sku, available, epoch, version, buyer_limit, opens_at, closes_at, "+db.Dialect().Now()+
+		" FROM stock WHERE sku IN ? ORDER BY sku"+rowLock, skus)
 	if err != nil {
 		return nil, fmt.Errorf("reading stock rows: %w", err)
 	}
 	return rs, nil
+}
+
+// limited reports whether one of the rows has a buyer limit. Then the takes must be
+// decided under the row locks.
+func (rs rows) limited() bool {
+	for _, r := range rs {
+		if r.limit > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // check returns why units of the line may not be taken from its row, however many
@@ -78,24 +103,36 @@ func (rs rows) check(l line, g stock.Generation) error {
 		return stock.Refuse(l.sku, stock.ErrNotAdopted)
 	case l.epoch != 0 && r.epoch != l.epoch:
 		return stock.Refuse(l.sku, stock.ErrStaleEpoch)
+	case r.readAt.Before(r.opensAt):
+		return stock.Refuse(l.sku, &stock.NotOpen{OpensAt: r.opensAt, In: r.opensAt.Sub(r.readAt)})
+	case !r.closesAt.IsZero() && !r.readAt.Before(r.closesAt):
+		return stock.Refuse(l.sku, stock.ErrClosed)
 	}
 	return nil
 }
 
-// take subtracts the take's units from the rows in memory: all lines or none. If
-// refuse is true, it answers ErrSoldOut if they do not fit.
+// take subtracts the take's units from the rows in memory, and adds them to what the
+// buyer holds: all lines or none. If refuse is true, it answers ErrSoldOut if they do
+// not fit.
 func (rs rows) take(t stock.Take, g stock.Generation, refuse bool) Decision {
 	lines := linesOf(t)
 	for _, l := range lines {
 		if err := rs.check(l, g); err != nil {
 			return Refused(err)
 		}
+		if r := rs[l.sku]; r.limit > 0 && r.held[t.Buyer]+l.units > r.limit {
+			return Refused(stock.Refuse(l.sku, stock.ErrBuyerLimit))
+		}
 		if refuse && rs[l.sku].available < l.units {
 			return Refused(stock.Refuse(l.sku, stock.ErrSoldOut))
 		}
 	}
 	for _, l := range lines {
-		rs[l.sku].available -= l.units
+		r := rs[l.sku]
+		r.available -= l.units
+		if r.limit > 0 {
+			r.held[t.Buyer] += l.units
+		}
 	}
 	return Taken()
 }
@@ -109,20 +146,24 @@ func (rs rows) takeAll(takes []stock.Take, g stock.Generation, refuse bool) []De
 	return decisions
 }
 
-// taken adds up the units of each SKU in the takes that were accepted.
-func taken(takes []stock.Take, decisions []Decision) (skus []stock.SKU, units map[stock.SKU]int64) {
-	units = make(map[stock.SKU]int64)
+// acceptedTakes returns the takes that were accepted.
+func acceptedTakes(takes []stock.Take, decisions []Decision) []stock.Take {
+	accepted := make([]stock.Take, 0, len(takes))
 	for i, t := range takes {
-		if !decisions[i].Taken() {
-			continue
+		if decisions[i].Taken() {
+			accepted = append(accepted, t)
 		}
+	}
+	return accepted
+}
+
+// unitsOf adds up the units of each SKU in the takes. The SKUs are sorted.
+func unitsOf(takes []stock.Take) (skus []stock.SKU, units map[stock.SKU]int64) {
+	units = make(map[stock.SKU]int64)
+	for _, t := range takes {
 		for _, line := range t.Lines {
-			if units[line.SKU] == 0 {
-				skus = append(skus, line.SKU)
-			}
 			units[line.SKU] += line.Quantity
 		}
 	}
-	slices.Sort(skus)
-	return skus, units
+	return stock.SKUsOf(takes...), units
 }

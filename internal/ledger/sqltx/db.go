@@ -87,22 +87,12 @@ func scanFirst(rows *sql.Rows, dest []any) error {
 }
 
 // Now reads the database's clock, in UTC and whole microseconds.
-func (s session) Now(ctx context.Context) (now time.Time, err error) {
-	var value any
-	if err := s.QueryRow(ctx, []any{&value}, "SELECT "+s.dialect.Now()); err != nil {
-		return now, fmt.Errorf("reading the database's clock: %w", err)
+func (s session) Now(ctx context.Context) (time.Time, error) {
+	var now Time
+	if err := s.QueryRow(ctx, []any{&now}, "SELECT "+s.dialect.Now()); err != nil {
+		return time.Time{}, fmt.Errorf("reading the database's clock: %w", err)
 	}
-	switch v := value.(type) {
-	case time.Time:
-		now = v
-	case string: // SQLite
-		if now, err = time.Parse("2006-01-02 15:04:05.999999999-07:00", v); err != nil {
-			return now, fmt.Errorf("reading the database's clock: %w", err)
-		}
-	default:
-		return now, fmt.Errorf("reading the database's clock: it is a %T", value)
-	}
-	return now.UTC().Truncate(time.Microsecond), nil
+	return time.Time(now), nil
 }
 
 // Begin begins a transaction. Once ctx has ended, Commit rolls it back.

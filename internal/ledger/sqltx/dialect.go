@@ -1,8 +1,10 @@
 package sqltx
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -47,6 +49,18 @@ func (d Dialect) Now() string {
 		return "strftime('%Y-%m-%d %H:%M:%f+00:00', 'now')"
 	}
 	return "UTC_TIMESTAMP(6)"
+}
+
+// After is the expression for the database's clock as it will be after the given
+// time, in whole milliseconds.
+func (d Dialect) After(wait time.Duration) string {
+	switch d {
+	case Postgres:
+		return fmt.Sprintf("clock_timestamp() + INTERVAL '%d milliseconds'", wait.Milliseconds())
+	case SQLite:
+		return fmt.Sprintf("strftime('%%Y-%%m-%%d %%H:%%M:%%f+00:00', 'now', '%+.3f seconds')", wait.Seconds())
+	}
+	return fmt.Sprintf("UTC_TIMESTAMP(6) + INTERVAL %d MICROSECOND", wait.Milliseconds()*1000)
 }
 
 // BigInt is the type name that casts to a 64-bit integer. PostgreSQL treats an

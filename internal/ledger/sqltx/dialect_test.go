@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -18,11 +19,11 @@ func TestDialect(t *testing.T) {
 		uuid                        any
 		confirms                    bool
 		bound                       string
-		now                         string
+		now, after                  string
 	}{
-		{MySQL, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", "SIGNED", false, id[:], false, "a = ? AND b IN (?, ?)", "UTC_TIMESTAMP(6)"},
-		{Postgres, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", "BIGINT", true, id.String(), true, "a = $1 AND b IN ($2, $3)", "clock_timestamp()"},
-		{SQLite, "", "", "BIGINT", false, id[:], false, "a = ? AND b IN (?, ?)", "strftime('%Y-%m-%d %H:%M:%f+00:00', 'now')"},
+		{MySQL, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", "SIGNED", false, id[:], false, "a = ? AND b IN (?, ?)", "UTC_TIMESTAMP(6)", "UTC_TIMESTAMP(6) + INTERVAL 1500000 MICROSECOND"},
+		{Postgres, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", "BIGINT", true, id.String(), true, "a = $1 AND b IN ($2, $3)", "clock_timestamp()", "clock_timestamp() + INTERVAL '1500 milliseconds'"},
+		{SQLite, "", "", "BIGINT", false, id[:], false, "a = ? AND b IN (?, ?)", "strftime('%Y-%m-%d %H:%M:%f+00:00', 'now')", "strftime('%Y-%m-%d %H:%M:%f+00:00', 'now', '+1.500 seconds')"},
 	} {
 		t.Run(string(test.dialect), func(t *testing.T) {
 			d := test.dialect
@@ -31,6 +32,7 @@ func TestDialect(t *testing.T) {
 				"SkipLocked":             {d.SkipLocked(), test.skipLocked},
 				"BigInt":                 {d.BigInt(), test.bigInt},
 				"Now":                    {d.Now(), test.now},
+				"After":                  {d.After(1500 * time.Millisecond), test.after},
 				"Arrays":                 {d.Arrays(), test.arrays},
 				"UUID":                   {d.UUID(id), test.uuid},
 				"confirmation":           {d.confirmation() != "", test.confirms},

@@ -23,6 +23,12 @@ func TestNow(t *testing.T) {
 			at := now.Add(offset).Truncate(time.Second) // no fraction: SQLite stores times as text
 			run(t, db, "INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES ('a', 1, ?, 1, ?)", number, at)
 		}
+		for wait, want := range map[time.Duration]int{-time.Minute: 1, -1500 * time.Millisecond: 2, 1500 * time.Millisecond: 2, time.Minute: 3, 2 * time.Hour: 4} {
+			query := "SELECT COUNT(*) FROM outbox WHERE created_at <= " + db.Dialect().After(wait)
+			if passed := one[int](t, db, query); passed != want {
+				t.Errorf("%d of the 4 times will have passed after %v, want %d", passed, wait, want)
+			}
+		}
 		if passed := one[int](t, db, "SELECT COUNT(*) FROM outbox WHERE created_at <= "+db.Dialect().Now()); passed != 2 {
 			t.Errorf("%d of the 4 times have passed, want 2", passed)
 		}

@@ -17,28 +17,21 @@ func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 // database of its own.
 func forEachSQL(t *testing.T, test func(t *testing.T, dbURL string)) {
 	t.Helper()
-	for _, server := range []struct {
-		name string
-		url  func(testenv.T) string
-	}{
-		{"MariaDB", testenv.MariaDB},
-		{"PostgreSQL", testenv.Postgres},
-		{"SQLite", testenv.SQLite},
-	} {
-		t.Run(server.name, func(t *testing.T) {
-			t.Parallel()
-			test(t, server.url(t))
-		})
-	}
+	runOn(t, testenv.Databases(), test)
 }
 
 // forEachServer is forEachSQL without SQLite.
 func forEachServer(t *testing.T, test func(t *testing.T, dbURL string)) {
 	t.Helper()
-	for name, url := range map[string]func(testenv.T) string{"MariaDB": testenv.MariaDB, "PostgreSQL": testenv.Postgres} {
-		t.Run(name, func(t *testing.T) {
+	runOn(t, testenv.NetworkDatabases(), test)
+}
+
+func runOn(t *testing.T, databases []testenv.Database, test func(t *testing.T, dbURL string)) {
+	t.Helper()
+	for _, d := range databases {
+		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			test(t, url(t))
+			test(t, d.URL(t))
 		})
 	}
 }

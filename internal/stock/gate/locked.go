@@ -73,7 +73,7 @@ func (g *Locked) SetMark(ctx context.Context, m stock.Mark) error { return g.inn
 // Take takes d at the inner gate under the locks of all lines. stock.ErrBusy: it
 // could not get the locks in time.
 func (g *Locked) Take(ctx context.Context, d stock.Deduction) (taken stock.Take, err error) {
-	err = g.underLocks(ctx, stock.SKUsOf(stock.Take{Deduction: d}), func(ctx context.Context, tokens tokenSet) error {
+	err = g.underLocks(ctx, d.SKUs(), func(ctx context.Context, tokens tokenSet) error {
 		taken, err = g.inner.take(ctx, tokens, d)
 		return err
 	})
@@ -88,7 +88,7 @@ func (g *Locked) Settle(ctx context.Context, takes ...stock.Take) error {
 // Give gives t back at the inner gate under the locks of all lines. stock.ErrBusy:
 // it could not get the locks in time, and gave nothing back.
 func (g *Locked) Give(ctx context.Context, t stock.Take) error {
-	return g.underLocks(ctx, stock.SKUsOf(t), func(ctx context.Context, tokens tokenSet) error {
+	return g.underLocks(ctx, t.SKUs(), func(ctx context.Context, tokens tokenSet) error {
 		return g.inner.give(ctx, tokens, t)
 	})
 }

@@ -13,7 +13,7 @@ import (
 const crowd = 16
 
 // rush lets each buyer of the crowd cut deductions until one is refused as sold
-// out, at most the given number of turns. It returns the units accepted of each
+// out or by the buyer limit, at most the given number of turns. It returns the units accepted of each
 // SKU.
 func (t *trial) rush(turns int, next func(i int) stock.Take) map[stock.SKU]int64 {
 	var (
@@ -34,7 +34,7 @@ func (t *trial) rush(turns int, next func(i int) stock.Take) map[stock.SKU]int64
 				case err != nil:
 					errs <- err
 					return
-				case errors.Is(decisions[0].Reason(), stock.ErrSoldOut):
+				case errors.Is(decisions[0].Reason(), stock.ErrSoldOut), errors.Is(decisions[0].Reason(), stock.ErrBuyerLimit):
 					return
 				case !decisions[0].Taken():
 					errs <- decisions[0].Reason()

@@ -1,6 +1,6 @@
 // Package cuttertest checks what every cutter promises, on a real database. A
 // broken promise is returned as an error, so that another test can prove that the
-// suite rejects a broken cutter.
+// suite rejects a broken cutter. WithCut changes a cutter for tests of other code.
 package cuttertest
 
 import (
@@ -60,6 +60,12 @@ func Promises(counts bool) []Promise {
 		{"RollbackCutsNothing", rollbackCutsNothing},
 		{"CutsAddUp", cutsAddUp},
 		{"CutsOfSeveralLinesAddUp", cutsOfSeveralLinesAddUp},
+		{"BuyerLimit", buyerLimit},
+		{"BuyerLimitInAGroup", buyerLimitInAGroup},
+		{"LimitOfEveryLine", limitOfEveryLine},
+		{"LimitUnderRush", limitUnderRush},
+		{"LimitedMeanwhile", limitedMeanwhile},
+		{"OpeningHours", openingHours},
 	}
 	if counts {
 		return append(all, Promise{"CountsBelowZero", countsBelowZero})
@@ -69,6 +75,7 @@ func Promises(counts bool) []Promise {
 		Promise{"AllLinesOrNone", allLinesOrNone},
 		Promise{"OnlyWhatDoesNotFitIsRefused", onlyWhatDoesNotFit},
 		Promise{"NeverBelowZero", neverBelowZero},
+		Promise{"SoldOutClaimsNothing", soldOutClaimsNothing},
 	)
 }
 

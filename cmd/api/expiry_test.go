@@ -1,0 +1,87 @@
+package main
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// holds reports whether the instance says that it holds the job that expires orders.
+func holds(t *testing.T, api *testenv.APIServer) bool {
+	t.Helper()
+	metrics := mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/metrics", "")
+	return strings.Contains(string(metrics), `holdfast_job_held{job="expiry"} 1`)
+}
+
+// TestExpiry_HolderEnds ends or stops the instance that expires orders. Another one
+// must take over within seconds. A stopped instance that goes on must do no harm.
+func TestExpiry_HolderEnds(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		on   pair
+		end  func(t *testing.T, holder *testenv.APIServer)
+	}{
+		{"killed", mariaDBAndRedis, func(_ *testing.T, holder *testenv.APIServer) { holder.Kill() }},
+		{"stopped", postgresAndRedis, func(_ *testing.T, holder *testenv.APIServer) { holder.Stop() }},
+		{"ended", mariaDBAndRedis, func(t *testing.T, holder *testenv.APIServer) {
+			holder.Interrupt()
+			if code := holder.Wait(); code != 0 {
+				t.Errorf("exit code %d: %s", code, holder.Output())
+			}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"--payment-window", "1s"}, migrated(t, test.on.flags(t))...)
+			holder, other := testenv.API(t, args...), testenv.API(t, args...)
+			setStock(t, holder.URL(), "hot", 10)
+			within(t, 10*time.Second, "an instance expires orders", func() bool {
+				if holds(t, other) {
+					holder, other = other, holder
+				}
+				return holds(t, holder)
+			})
+			sell := func(api *testenv.APIServer, from string) {
+				t.Helper()
+				for range 3 {
+					mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody(from, "hot", 1))
+				}
+				within(t, 15*time.Second, "the units are back", func() bool {
+					a, err := audited(t.Context(), api.URL(), "hot")
+					return err == nil && a.atRest() && a.Sold == 0
+				})
+			}
+			sell(holder, "first")
+			if test.end(t, holder); holds(t, other) {
+				t.Error("two instances hold the job")
+			}
+			sell(other, "second")
+			if !holds(t, other) {
+				t.Error("no instance says that it holds the job")
+			}
+			if test.name != "stopped" {
+				return
+			}
+			holder.Cont()
+			within(t, 10*time.Second, "the instance that was stopped knows that it lost the job", func() bool { return !holds(t, holder) })
+			sell(holder, "third")
+			if !holds(t, other) {
+				t.Error("the instance that took over no longer holds the job")
+			}
+		})
+	}
+}
+
+// within waits until the condition holds, for at most the given time.
+func within(t *testing.T, limit time.Duration, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); !holds(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/retry"
+)
+
+const (
+	// clockPause is the time between two measurements of the database's clock.
+	clockPause = 10 * time.Second
+	// clockCheckPause is the time between two checks whether a measurement is due,
+	// and between two tries of a measurement that fails.
+	clockCheckPause = 250 * time.Millisecond
+	// maxClockAge is how long a measurement is used.
+	maxClockAge = time.Minute
+	// maxClockError bounds the error of a measurement.
+	maxClockError = time.Second
+	// maxClockJump bounds how far this machine's clock may move away from the time
+	// that has passed since a measurement.
+	maxClockJump = time.Second
+	// clockSamples is the number of readings of which a measurement uses the one
+	// with the shortest round trip.
+	clockSamples = 3
+)
+
+// clock tells the time of the database without asking for it each time. It adds the
+// time that has passed since a measurement, by the monotonic clock, so a wrong time of
+// day on this machine does not matter. It is never behind the database's clock, and
+// ahead of it by at most the round trip of the measurement. It is safe for concurrent
+// use.
+type clock struct {
+	wall func() time.Time // the time of day on this machine
+
+	mu sync.Mutex
+	reading
+}
+
+// reading is what the clocks showed at one time.
+type reading struct {
+	at       time.Time // by the monotonic clock; zero: never
+	wall     time.Time
+	database time.Time // at that time, or up to a round trip later
+}
+
+var errClockUnknown = errors.New("the database's clock has not been measured")
+
+// now returns the time by the database's clock, in UTC and whole microseconds.
+func (c *clock) now() (time.Time, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	age := time.Since(c.at)
+	switch {
+	case c.at.IsZero():
+		return time.Time{}, errClockUnknown
+	case age > maxClockAge:
+		return time.Time{}, fmt.Errorf("%w for %v", errClockUnknown, age.Truncate(time.Second))
+	case c.jumped(age):
+		return time.Time{}, fmt.Errorf("%w since this machine slept or its clock was set", errClockUnknown)
+	}
+	return c.database.Add(age).Truncate(time.Microsecond), nil
+}
+
+// jumped reports whether the time of day has moved differently from the monotonic
+// clock since the reading. The monotonic clock stands still while a machine sleeps.
+// c.mu must be held.
+func (c *clock) jumped(age time.Duration) bool {
+	return (c.wall().Round(0).Sub(c.reading.wall) - age).Abs() > maxClockJump
+}
+
+// due reports whether the clock must be measured again.
+func (c *clock) due() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	age := time.Since(c.at)
+	return c.at.IsZero() || age >= clockPause || c.jumped(age)
+}
+
+// measure reads the database's clock several times, and keeps the reading with the
+// shortest round trip.
+func (c *clock) measure(read func() (time.Time, error)) error {
+	var best reading
+	shortest := maxClockError
+	for range clockSamples {
+		r := reading{at: time.Now(), wall: c.wall().Round(0)}
+		var err error
+		if r.database, err = read(); err != nil {
+			return err
+		}
+		if trip := time.Since(r.at); trip < shortest {
+			best, shortest = r, trip
+		}
+	}
+	if best.at.IsZero() {
+		return fmt.Errorf("reading the database's clock took longer than %v", maxClockError)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reading = best
+	return nil
+}
+
+// MeasureClock measures the database's clock. Call it before the first order.
+func (l *Ledger) MeasureClock(ctx context.Context) error {
+	return l.clock.measure(func() (time.Time, error) {
+		ctx, cancel := context.WithTimeout(ctx, maxClockError)
+		defer cancel()
+		return l.db.Now(ctx)
+	})
+}
+
+// KeepClock measures the database's clock again every few seconds, until ctx ends.
+func (l *Ledger) KeepClock(ctx context.Context) {
+	for retry.Sleep(ctx, clockCheckPause) == nil {
+		if !l.clock.due() {
+			continue
+		}
+		if err := l.MeasureClock(ctx); err != nil && ctx.Err() == nil {
+			l.log.Debug("measuring the database's clock failed and will be retried", "error", err)
+		}
+	}
+}
+
+// ClockKnown returns why orders cannot be given the time at which they expire. nil:
+// they can, or they do not expire.
+func (l *Ledger) ClockKnown() error {
+	if l.paymentWindow == 0 {
+		return nil
+	}
+	_, err := l.clock.now()
+	return err
+}
+
+// times returns when an order that is recorded now was created, and when it expires,
+// by the database's clock. A zero time: it does not expire. Orders that do not expire
+// can be created while the database's clock is unknown.
+func (l *Ledger) times() (created, expires time.Time, err error) {
+	created, err = l.clock.now()
+	switch {
+	case l.paymentWindow == 0 && err != nil:
+		return l.clock.wall().UTC().Truncate(time.Microsecond), expires, nil
+	case l.paymentWindow == 0:
+		return created, expires, nil
+	}
+	return created, created.Add(l.paymentWindow), err
+}

@@ -1,0 +1,101 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+)
+
+// JobLease is how long a claim or a renewal of a job lasts, by the database's clock.
+const JobLease = 3 * time.Second
+
+// Job is a claim of a job, which is work that one instance of the cluster does at a
+// time.
+type Job struct {
+	Name   string
+	Holder string // names one run of one process
+	Token  int64  // rises with every claim, and never with a renewal
+}
+
+var (
+	// ErrJobHeld: another instance holds the job.
+	ErrJobHeld = errors.New("another instance holds the job")
+	// ErrJobLost: another instance has claimed the job since.
+	ErrJobLost = errors.New("another instance has claimed the job")
+)
+
+// ClaimJob claims the job for JobLease. ErrJobHeld: its lease has not run out, or
+// another instance claims it at the same time.
+func (l *Ledger) ClaimJob(ctx context.Context, name, holder string) (Job, error) {
+	j, err := l.claimJob(ctx, name, holder)
+	if err != nil && !errors.Is(err, ErrJobHeld) {
+		err = fmt.Errorf("claiming the job %s: %w", name, err)
+	}
+	return j, err
+}
+
+func (l *Ledger) claimJob(ctx context.Context, name, holder string) (Job, error) {
+	var (
+		d     = l.db.Dialect()
+		token int64
+		free  bool
+	)
+	err := l.db.QueryRow(ctx, []any{&token, &free}, "SELECT token, held_until <= "+d.Now()+" FROM jobs WHERE name = ?", name)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		_, err := l.db.Exec(ctx, "INSERT INTO jobs (name, holder, token, held_until) VALUES (?, ?, 1, "+d.After(JobLease)+")", name, holder)
+		if sqltx.IsDuplicate(err) {
+			err = ErrJobHeld
+		}
+		return Job{name, holder, 1}, err
+	case err != nil:
+		return Job{}, err
+	case !free:
+		return Job{}, ErrJobHeld
+	}
+	claimed, err := l.db.Exec(ctx, "UPDATE jobs SET holder = ?, token = token + 1, held_until = "+d.After(JobLease)+
+		" WHERE name = ? AND token = ? AND held_until <= "+d.Now(), holder, name, token)
+	if err == nil && claimed == 0 {
+		err = ErrJobHeld
+	}
+	return Job{name, holder, token + 1}, err
+}
+
+// RenewJob extends the lease of the job to JobLease from now, even if it has run
+// out. ErrJobLost: another instance has claimed the job.
+func (l *Ledger) RenewJob(ctx context.Context, j Job) error {
+	return setLease(ctx, l.db, j, JobLease)
+}
+
+// ReleaseJob ends the lease, so that another instance can claim the job at once.
+// ErrJobLost: another instance has claimed it already.
+func (l *Ledger) ReleaseJob(ctx context.Context, j Job) error {
+	return setLease(ctx, l.db, j, 0)
+}
+
+// holdJob checks in tx, a transaction of the job's work, that no other instance has
+// claimed the job, and renews the lease. It locks the job's row, so that no instance
+// can claim the job before tx ends. Call it before tx locks anything else: all
+// transactions lock jobs before stock rows. ErrJobLost: roll back.
+func holdJob(ctx context.Context, tx *sqltx.Tx, j Job) error { return setLease(ctx, tx, j, JobLease) }
+
+// setLease makes the lease of the job end after the given time. It compares the
+// holder too, because a ledger that was restored from a backup grants tokens again.
+func setLease(ctx context.Context, db execer, j Job, lease time.Duration) error {
+	d := db.Dialect()
+	affected, err := db.ExecAll(ctx, sqltx.Statement{
+		SQL:  d.Bind("UPDATE jobs SET held_until = " + d.After(lease) + " WHERE name = ? AND holder = ? AND token = ?"),
+		Args: []any{j.Name, j.Holder, j.Token},
+	})
+	if err == nil && affected[0] == 0 {
+		err = ErrJobLost
+	}
+	if err != nil {
+		return fmt.Errorf("holding the job %s: %w", j.Name, err)
+	}
+	return nil
+}

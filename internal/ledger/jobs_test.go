@@ -1,0 +1,163 @@
+package ledger
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+)
+
+// claim claims the job for the holder.
+func claim(t *testing.T, l *Ledger, name, holder string) Job {
+	t.Helper()
+	j, err := l.ClaimJob(t.Context(), name, holder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if j.Name != name || j.Holder != holder {
+		t.Fatalf("claimed %+v, want %s for %s", j, name, holder)
+	}
+	return j
+}
+
+// outlive makes the lease of the job run out now.
+func outlive(t *testing.T, d *database, name string) {
+	t.Helper()
+	db := d.sql.Ledger()
+	if _, err := db.Exec(t.Context(), "UPDATE jobs SET held_until = "+db.Dialect().After(-time.Second)+" WHERE name = ?", name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestJobs checks who holds a job, and that its token rises with every claim.
+func TestJobs(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		ctx := t.Context()
+		first := claim(t, l, "job", "a")
+		for _, holder := range []string{"a", "b"} {
+			if j, err := l.ClaimJob(ctx, "job", holder); !errors.Is(err, ErrJobHeld) {
+				t.Errorf("%s claimed a job that is held: %+v, %v", holder, j, err)
+			}
+		}
+		if other := claim(t, l, "other job", "b"); other.Token != 1 {
+			t.Errorf("the first claim of another job has token %d", other.Token)
+		}
+		if err := l.RenewJob(ctx, first); err != nil {
+			t.Error(err)
+		}
+		outlive(t, d, "job")
+		if err := l.RenewJob(ctx, first); err != nil {
+			t.Errorf("renewing after the lease, before another claim: %v", err)
+		}
+		if _, err := l.ClaimJob(ctx, "job", "b"); !errors.Is(err, ErrJobHeld) {
+			t.Errorf("claiming a renewed job: %v", err)
+		}
+		outlive(t, d, "job")
+		second := claim(t, l, "job", "b")
+		if second.Token != first.Token+1 {
+			t.Errorf("token %d after %d", second.Token, first.Token)
+		}
+		for what, call := range map[string]func() error{
+			"renewing":  func() error { return l.RenewJob(ctx, first) },
+			"releasing": func() error { return l.ReleaseJob(ctx, first) },
+			"working":   func() error { return d.work(t, first) },
+			"working under another's name": func() error {
+				return d.work(t, Job{second.Name, "a", second.Token})
+			},
+		} {
+			if err := call(); !errors.Is(err, ErrJobLost) {
+				t.Errorf("%s after another claim: %v", what, err)
+			}
+		}
+		if err := d.work(t, second); err != nil {
+			t.Errorf("working as the holder: %v", err)
+		}
+		if err := l.ReleaseJob(ctx, second); err != nil {
+			t.Error(err)
+		}
+		if third := claim(t, l, "job", "a"); third.Token != second.Token+1 {
+			t.Errorf("token %d after %d", third.Token, second.Token)
+		}
+	})
+}
+
+// work runs a transaction of the job.
+func (d *database) work(t *testing.T, j Job) error {
+	return d.sql.Ledger().Transact(t.Context(), func(tx *sqltx.Tx) error { return holdJob(t.Context(), tx, j) })
+}
+
+// TestJobs_OneClaims checks that one of many instances that claim a job at the same
+// time gets it, when it is new and when its lease has run out.
+func TestJobs_OneClaims(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		for want := int64(1); want <= 3; want++ {
+			var (
+				mu      sync.Mutex
+				claimed []Job
+				all     sync.WaitGroup
+			)
+			for range 8 {
+				all.Go(func() {
+					j, err := l.ClaimJob(t.Context(), "job", uuid.NewString())
+					mu.Lock()
+					defer mu.Unlock()
+					switch {
+					case err == nil:
+						claimed = append(claimed, j)
+					case !errors.Is(err, ErrJobHeld):
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			if len(claimed) != 1 || claimed[0].Token != want {
+				t.Errorf("claimed: %+v, want one claim with token %d", claimed, want)
+			}
+			outlive(t, d, "job")
+		}
+	})
+}
+
+// TestJobs_ClaimWaitsForWork checks that a job whose lease has run out is not claimed
+// while a transaction of its holder is open.
+func TestJobs_ClaimWaitsForWork(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, servers, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		j := claim(t, l, "job", "a")
+		outlive(t, d, "job")
+		tx, err := d.sql.Ledger().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback()
+		if err := holdJob(t.Context(), tx, j); err != nil {
+			t.Fatal(err)
+		}
+		answered := make(chan error, 1)
+		go func() {
+			_, err := l.ClaimJob(t.Context(), "job", "b")
+			answered <- err
+		}()
+		select {
+		case err := <-answered:
+			t.Fatalf("claimed while a transaction of the holder is open: %v", err)
+		case <-time.After(100 * time.Millisecond): // a claim that waits cannot be seen otherwise
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if err := wait(t, "the claim", answered); !errors.Is(err, ErrJobHeld) {
+			t.Errorf("claiming after the transaction renewed the lease: %v", err)
+		}
+	})
+}

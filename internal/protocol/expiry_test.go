@@ -1,0 +1,148 @@
+package protocol
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// run runs the instance's reconciler until stop is called.
+func run(t *testing.T, i *instance) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var running sync.WaitGroup
+	running.Go(func() { i.Run(ctx) })
+	stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// TestExpiry checks that orders expire after the payment window, and not before it,
+// and that their units are back within 5 s. The clocks of the two instances are an
+// hour wrong.
+func TestExpiry(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		const window = time.Second
+		sku := newSKU("expiring")
+		var instances []*instance
+		for _, wrong := range []time.Duration{time.Hour, -time.Hour} {
+			i := s.open(t, settings{
+				strategy: "lua", paymentWindow: window,
+				clock: func() time.Time { return time.Now().Add(wrong) },
+			})
+			run(t, i)
+			instances = append(instances, i)
+		}
+		forever := s.open(t, settings{strategy: "lua"})
+		addStock(t, forever, sku, 10)
+		kept := mustPlace(t, forever, oneUnit(sku))
+		var placed []order.Order
+		for n := range 6 {
+			placed = append(placed, mustPlace(t, instances[n%2], oneUnit(sku)))
+		}
+		eventually(t, "the orders have expired", func() bool { return s.ledgerCounts(t, sku).sold == 1 })
+		eventually(t, "the units are at the gate", func() bool { return s.imbalance(t, forever.gate, sku) == "" })
+		back, err := s.sql.Ledger().Now(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range placed {
+			if late := back.Sub(o.ExpiresAt); late > 5*time.Second {
+				t.Errorf("the units are back %v after %v", late, o.ExpiresAt)
+			}
+			found, err := instances[0].Order(t.Context(), o.ID)
+			if err != nil || found.Status != ledger.Expired || len(found.History) != 2 {
+				t.Fatalf("%+v, %v", found, err)
+			}
+			if at := found.History[1].At; at.Before(o.ExpiresAt.Truncate(time.Millisecond)) { // the unit of SQLite's clock
+				t.Errorf("an order that expires at %v expired at %v", o.ExpiresAt, at)
+			}
+		}
+		if found, err := forever.Order(t.Context(), kept.ID); err != nil || found.Status != ledger.Pending || !found.ExpiresAt.IsZero() {
+			t.Errorf("without a payment window: %+v, %v", found, err)
+		}
+	})
+}
+
+// TestExpiryBacklog checks that a backlog is worked off while orders are placed, and
+// that none of the new orders expires.
+func TestExpiryBacklog(t *testing.T) {
+	t.Parallel()
+	backlog := 600
+	if testenv.Thorough() {
+		backlog = 100_000
+	}
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		const buyers = 32
+		sku := newSKU("expiring")
+		i := s.open(t, settings{strategy: "lua", paymentWindow: time.Hour})
+		addStock(t, i, sku, 1_000_000)
+		buy := func(ctx context.Context, orders int) (placed int) {
+			var (
+				mu  sync.Mutex
+				all sync.WaitGroup
+			)
+			for range buyers {
+				all.Go(func() {
+					for range orders / buyers {
+						_, _, err := i.Place(context.WithoutCancel(ctx), oneUnit(sku))
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						mu.Lock()
+						placed++
+						mu.Unlock()
+						if ctx.Err() != nil {
+							return
+						}
+					}
+				})
+			}
+			all.Wait()
+			return placed
+		}
+		due := buy(t.Context(), backlog)
+		db := s.sql.Ledger()
+		if _, err := db.Exec(t.Context(), "UPDATE orders SET expires_at = "+db.Dialect().After(-time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		ctx, enough := context.WithCancel(t.Context())
+		kept := make(chan int, 1)
+		go func() { kept <- buy(ctx, 100_000) }()
+		stop := run(t, i)
+		expired := func() (n int) {
+			if err := db.QueryRow(t.Context(), []any{&n}, "SELECT COUNT(*) FROM orders WHERE status = 'expired'"); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		for start := time.Now(); expired() < due; time.Sleep(100 * time.Millisecond) {
+			if time.Since(start) > time.Minute+time.Duration(due)*5*time.Millisecond {
+				t.Fatalf("%d of %d orders have expired after %v", expired(), due, time.Since(start))
+			}
+		}
+		enough()
+		sold := <-kept
+		eventually(t, "all counts agree", func() bool { return s.imbalance(t, i.gate, sku) == "" })
+		stop()
+		s.checkBalance(t, i.gate, sku, int64(sold))
+		if n := expired(); n != due {
+			t.Errorf("%d orders have expired, %d were due", n, due)
+		}
+		for name, want := range map[string]float64{"holdfast_expired_orders_total": float64(due), "holdfast_expiry_backlog_orders": 0} {
+			if got := i.metric(t, name); got != want {
+				t.Errorf("%s is %v, want %v", name, got, want)
+			}
+		}
+	})
+}

@@ -1,0 +1,249 @@
+package protocol
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+var races = flag.Int("lifecycle.races", 0, "races of payments, cancellations and expiry in TestRaces; 0: a few")
+
+// expiresIn moves the order's time to be paid to so much after now, by the
+// database's clock.
+func (s *shop) expiresIn(t *testing.T, id uuid.UUID, d time.Duration) {
+	t.Helper()
+	db := s.sql.Ledger()
+	now, err := db.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed, err := db.Exec(t.Context(), "UPDATE orders SET expires_at = ? WHERE id = ?", now.Add(d), db.Dialect().UUID(id))
+	if err != nil || changed != 1 {
+		t.Fatalf("moving the deadline of %s: %d rows, %v", id, changed, err)
+	}
+}
+
+// held counts the units of the SKU that orders hold: those that are pending, paid,
+// or refunded without returning their units.
+func (s *shop) held(t *testing.T, sku stock.SKU) (units int64) {
+	t.Helper()
+	const query = `SELECT COALESCE(SUM(quantity), 0) FROM order_lines WHERE sku = ? AND order_id IN
+		(SELECT id FROM orders WHERE status IN ('pending', 'paid') OR status = 'refunded' AND NOT restocked)`
+	if err := s.sql.DB().Raw(query, string(sku)).Row().Scan(&units); err != nil {
+		t.Fatal(err)
+	}
+	return units
+}
+
+// checkLifecycle checks, without the service, that the SKU's counts add up in the
+// ledger and at the gate, and that every payment of the order is in one place.
+func (s *shop) checkLifecycle(t *testing.T, i *instance, sku stock.SKU, id uuid.UUID) {
+	t.Helper()
+	s.waitSettled(t, i.gate, sku)
+	b, held := s.ledgerCounts(t, sku), s.held(t, sku)
+	if b.available+held != b.total {
+		t.Errorf("%s: %d available, %d held of %d", sku, b.available, held, b.total)
+	}
+	if i.gate != nil {
+		levels, err := i.gate.Level(t.Context(), sku)
+		if err != nil || levels[0].Available != b.available || levels[0].InFlight != 0 {
+			t.Errorf("%s: the gate has %+v, %v; the ledger %d", sku, levels, err, b.available)
+		}
+	}
+	o, err := i.Order(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := o.History[len(o.History)-1]; last.Status != o.Status {
+		t.Errorf("the history ends with %s, the order is %s", last.Status, o.Status)
+	}
+	paying := 0
+	payments, err := i.ledger.Payments(t.Context(), ledger.PaymentFilter{Limit: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range payments {
+		switch {
+		case p.OrderID != id:
+		case p.Status == ledger.PaymentPaid && (o.Status != ledger.Paid || o.PaymentID != p.ID):
+			t.Errorf("%s is kept, but the order is %s by %q", p.ID, o.Status, o.PaymentID)
+		case p.Status == ledger.PaymentPaid:
+			paying++
+		}
+	}
+	if o.Status == ledger.Paid && paying != 1 {
+		t.Errorf("%d payments pay the order", paying)
+	}
+}
+
+// TestLifecycle checks what becomes of an order and its units, on every database,
+// with a gate and without.
+func TestLifecycle(t *testing.T) {
+	t.Parallel()
+	type act func(i *instance, id uuid.UUID) error
+	pay := func(i *instance, id uuid.UUID) error {
+		_, err := i.Pay(t.Context(), id, "p-"+id.String()[24:])
+		return err
+	}
+	payAgain := func(i *instance, id uuid.UUID) error {
+		_, err := i.Pay(t.Context(), id, "q-"+id.String()[24:])
+		if errors.As(err, new(*order.RefundDue)) {
+			return nil
+		}
+		return fmt.Errorf("a second payment was answered %v", err)
+	}
+	cancel := func(i *instance, id uuid.UUID) error { _, err := i.Cancel(t.Context(), id); return err }
+	refund := func(restock bool) act {
+		return func(i *instance, id uuid.UUID) error { _, err := i.Refund(t.Context(), id, restock); return err }
+	}
+	pending, paid, cancelled, expired, refunded := ledger.Pending, ledger.Paid, ledger.Cancelled, ledger.Expired, ledger.Refunded
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		for _, strategy := range []string{"lua", "optimistic"} {
+			i := s.open(t, settings{strategy: strategy})
+			for _, test := range []struct {
+				name    string
+				due     bool // the time to be paid has passed
+				acts    []act
+				history []ledger.Status
+				held    int64
+			}{
+				{"paid twice", false, []act{pay, pay, payAgain}, []ledger.Status{pending, paid}, 2},
+				{"cancelled", false, []act{cancel, cancel, payAgain}, []ledger.Status{pending, cancelled}, 0},
+				{"refunded", false, []act{pay, refund(true), refund(true), pay, payAgain}, []ledger.Status{pending, paid, refunded}, 0},
+				{"refunded, units kept", false, []act{pay, refund(false)}, []ledger.Status{pending, paid, refunded}, 2},
+				{"revived", true, []act{pay, pay, payAgain}, []ledger.Status{pending, expired, paid}, 2},
+				{"cancelled late", true, []act{cancel}, []ledger.Status{pending, cancelled}, 0},
+			} {
+				t.Run(strategy+"/"+test.name, func(t *testing.T) {
+					sku, coupon := newSKU("lifecycle"), newSKU("coupon")
+					addStock(t, i, sku, 10)
+					addStock(t, i, coupon, 10)
+					o := mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 2}, stock.Line{SKU: coupon, Quantity: 1}))
+					s.waitSettled(t, i.gate, sku)
+					if test.due {
+						s.expiresIn(t, o.ID, -time.Second)
+					}
+					for n, act := range test.acts {
+						if err := act(i, o.ID); err != nil {
+							t.Fatalf("act %d: %v", n, err)
+						}
+					}
+					s.checkLifecycle(t, i, sku, o.ID)
+					s.checkLifecycle(t, i, coupon, o.ID)
+					after, err := i.Order(t.Context(), o.ID)
+					if err != nil {
+						t.Fatal(err)
+					}
+					var statuses []ledger.Status
+					for _, step := range after.History {
+						statuses = append(statuses, step.Status)
+					}
+					if held := s.held(t, sku); held != test.held || !slices.Equal(statuses, test.history) {
+						t.Errorf("history %v with %d units held, want %v with %d", statuses, held, test.history, test.held)
+					}
+				})
+			}
+			i.Close()
+		}
+	})
+}
+
+// TestRaces lets two payments, a cancellation and the deadline meet on two
+// instances. Each order ends in one state, its units add up, and no payment is
+// lost.
+func TestRaces(t *testing.T) {
+	t.Parallel()
+	rounds := *races
+	if rounds == 0 {
+		rounds = 40
+		if testenv.Thorough() {
+			rounds = 400
+		}
+	}
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		among := []*instance{s.open(t, settings{strategy: "lua"}), s.open(t, settings{strategy: "lua"})}
+		sku := newSKU("races")
+		addStock(t, among[0], sku, 3)
+		ended := make(map[ledger.Status]int)
+		for round := range rounds {
+			s.race(t, among, sku, round)
+			if t.Failed() {
+				return
+			}
+		}
+		orders, err := among[0].ledger.Orders(t.Context(), ledger.OrderFilter{Limit: 2 * rounds})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range orders {
+			ended[o.Status]++
+		}
+		t.Logf("the orders ended as %v", ended)
+	})
+}
+
+// race places one order and lets payments, a cancellation and its deadline meet.
+func (s *shop) race(t *testing.T, among []*instance, sku stock.SKU, round int) {
+	t.Helper()
+	o := mustPlace(t, among[0], oneUnit(sku))
+	s.expiresIn(t, o.ID, rand.N(3*time.Millisecond))
+	payments := []string{fmt.Sprintf("first-%d", round), fmt.Sprintf("second-%d", round)}
+	answers := make([]error, len(payments))
+	var racing sync.WaitGroup
+	for n, payment := range payments {
+		racing.Go(func() {
+			time.Sleep(rand.N(3 * time.Millisecond))
+			for range 50 { // as a payment provider does
+				_, answers[n] = among[n].Pay(t.Context(), o.ID, payment)
+				if !errors.Is(answers[n], stock.ErrBusy) && !errors.Is(answers[n], stock.ErrUnavailable) {
+					return
+				}
+			}
+		})
+	}
+	if round%2 == 0 {
+		racing.Go(func() {
+			time.Sleep(rand.N(3 * time.Millisecond))
+			if _, err := among[1].Cancel(t.Context(), o.ID); err != nil && !errors.As(err, new(*order.WrongStatus)) {
+				t.Errorf("cancelling: %v", err)
+			}
+		})
+	}
+	racing.Wait()
+	s.checkLifecycle(t, among[0], sku, o.ID)
+	for n, payment := range payments {
+		p, err := among[0].ledger.Payment(t.Context(), payment)
+		if err != nil {
+			t.Fatalf("%s: %v", payment, err)
+		}
+		due := errors.As(answers[n], new(*order.RefundDue))
+		if answers[n] != nil && !due || due != (p.Status == ledger.PaymentRefundDue) {
+			t.Errorf("%s was answered %v and is %s", payment, answers[n], p.Status)
+		}
+		if _, again := among[1-n].Pay(t.Context(), o.ID, payment); fmt.Sprint(again) != fmt.Sprint(answers[n]) && !due {
+			t.Errorf("%s was answered %v, then %v", payment, answers[n], again)
+		}
+	}
+	// The next round needs the unit.
+	after, err := among[0].Order(t.Context(), o.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.Status == ledger.Paid {
+		if _, err := among[1].Refund(t.Context(), o.ID, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/retry"
+)
+
+const (
+	// renewPause is the pause between two renewals of a job.
+	renewPause = time.Second
+	// claimPause is the shortest pause between two tries to claim a job, with a
+	// quarter as much again of jitter.
+	claimPause = 800 * time.Millisecond
+	// jobCallTimeout bounds one call that claims, renews or releases a job.
+	jobCallTimeout = 2 * time.Second
+)
+
+// JobLedger is what running jobs needs of the ledger.
+type JobLedger interface {
+	ClaimJob(ctx context.Context, name, holder string) (ledger.Job, error)
+	RenewJob(ctx context.Context, j ledger.Job) error
+	ReleaseJob(ctx context.Context, j ledger.Job) error
+}
+
+// jobs runs work that one instance of the cluster does at a time. A lease that runs
+// out during the work does no harm: the work's own transactions check the job's
+// token, and the rest of the work may run twice. It is safe for concurrent use.
+type jobs struct {
+	ledger  JobLedger
+	holder  string
+	barred  *atomic.Bool // while true, this instance must not hold jobs
+	log     *slog.Logger
+	holding *prometheus.GaugeVec // 1 for each job that this instance holds
+}
+
+// step does a part of a job's work. It returns how long to wait before the next
+// step. An error is logged, and the next step follows after a second.
+type step func(ctx context.Context, held ledger.Job) (pause time.Duration, err error)
+
+// newHolder returns a name for this process as the holder of jobs.
+func newHolder() string {
+	host, _ := os.Hostname() // the rest of the name is unique without it
+	return fmt.Sprintf("%.40s/%d/%s", host, os.Getpid(), uuid.NewString())
+}
+
+// run does the job whenever no other instance does, until ctx ends. ended, which may
+// be nil, is called when the instance no longer holds the job.
+func (j *jobs) run(ctx context.Context, name string, do step, ended func()) {
+	j.holding.WithLabelValues(name).Set(0)
+	for ctx.Err() == nil {
+		if !j.barred.Load() {
+			held, err := j.claim(ctx, name)
+			switch {
+			case err == nil:
+				j.work(ctx, held, do)
+				if ended != nil {
+					ended()
+				}
+			case !errors.Is(err, ledger.ErrJobHeld) && ctx.Err() == nil:
+				j.log.Warn("claiming a job failed and will be retried", "job", name, "error", err)
+			}
+		}
+		_ = retry.Sleep(ctx, claimPause+rand.N(claimPause/4))
+	}
+}
+
+func (j *jobs) claim(ctx context.Context, name string) (ledger.Job, error) {
+	ctx, cancel := context.WithTimeout(ctx, jobCallTimeout)
+	defer cancel()
+	return j.ledger.ClaimJob(ctx, name, j.holder)
+}
+
+// work takes steps while this instance holds the job, and then releases the job.
+func (j *jobs) work(ctx context.Context, held ledger.Job, do step) {
+	j.holding.WithLabelValues(held.Name).Set(1)
+	defer j.holding.WithLabelValues(held.Name).Set(0)
+	j.log.Info("took over a job", "job", held.Name, "token", held.Token)
+
+	working, stop := context.WithCancel(ctx)
+	var renewing sync.WaitGroup
+	renewing.Go(func() {
+		defer stop()
+		j.keepRenewing(working, held)
+	})
+	defer func() {
+		stop()
+		renewing.Wait()
+		j.release(ctx, held)
+	}()
+	for working.Err() == nil && !j.barred.Load() {
+		pause, err := do(working, held)
+		if errors.Is(err, ledger.ErrJobLost) {
+			return
+		}
+		if err != nil && working.Err() == nil {
+			j.log.Warn("a job failed and will be retried", "job", held.Name, "error", err)
+			pause = renewPause
+		}
+		_ = retry.Sleep(working, pause)
+	}
+}
+
+// keepRenewing renews the job until another instance claims it, or no renewal has
+// succeeded for the length of a lease, or ctx ends.
+func (j *jobs) keepRenewing(ctx context.Context, held ledger.Job) {
+	for last := time.Now(); time.Since(last) < ledger.JobLease; {
+		if retry.Sleep(ctx, renewPause) != nil {
+			return
+		}
+		switch err := j.renew(ctx, held); {
+		case err == nil:
+			last = time.Now()
+		case errors.Is(err, ledger.ErrJobLost):
+			j.log.Warn("another instance has claimed a job of this instance", "job", held.Name)
+			return
+		case ctx.Err() == nil:
+			j.log.Warn("renewing a job failed and will be retried", "job", held.Name, "error", err)
+		}
+	}
+}
+
+func (j *jobs) renew(ctx context.Context, held ledger.Job) error {
+	ctx, cancel := context.WithTimeout(ctx, jobCallTimeout)
+	defer cancel()
+	return j.ledger.RenewJob(ctx, held)
+}
+
+// release releases the job, so that another instance need not wait for the end of
+// the lease. It also runs when ctx has ended.
+func (j *jobs) release(ctx context.Context, held ledger.Job) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), jobCallTimeout)
+	defer cancel()
+	if err := j.ledger.ReleaseJob(ctx, held); err != nil && !errors.Is(err, ledger.ErrJobLost) {
+		j.log.Warn("releasing a job failed; its lease will run out", "job", held.Name, "error", err)
+	}
+}

@@ -1,0 +1,255 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+)
+
+// twinJobs is the ledger's table of jobs in memory, for one job, and what expiry
+// needs of the ledger. It follows the contract of Ledger.
+type twinJobs struct {
+	mu    sync.Mutex
+	job   ledger.Job
+	until time.Time
+	away  bool // it does not answer
+
+	expire func(held ledger.Job, limit int) (ledger.Expiry, error) // nil: nothing is due
+}
+
+func (t *twinJobs) ClaimJob(ctx context.Context, name, holder string) (ledger.Job, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.away:
+		return ledger.Job{}, errAway
+	case time.Now().Before(t.until):
+		return ledger.Job{}, ledger.ErrJobHeld
+	}
+	t.job = ledger.Job{Name: name, Holder: holder, Token: t.job.Token + 1}
+	t.until = time.Now().Add(ledger.JobLease)
+	return t.job, nil
+}
+
+func (t *twinJobs) RenewJob(_ context.Context, j ledger.Job) error {
+	return t.setLease(j, ledger.JobLease)
+}
+
+func (t *twinJobs) ReleaseJob(_ context.Context, j ledger.Job) error { return t.setLease(j, 0) }
+
+func (t *twinJobs) setLease(j ledger.Job, lease time.Duration) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.away:
+		return errAway
+	case j != t.job:
+		return ledger.ErrJobLost
+	}
+	t.until = time.Now().Add(lease)
+	return nil
+}
+
+func (t *twinJobs) setAway(away bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.away = away
+}
+
+func (t *twinJobs) Expire(_ context.Context, held ledger.Job, limit int) (ledger.Expiry, error) {
+	if t.expire == nil {
+		return ledger.Expiry{}, nil
+	}
+	return t.expire(held, limit)
+}
+
+func (t *twinJobs) Due(context.Context, int) (int, error) { return 0, nil }
+func (t *twinJobs) MeasureClock(context.Context) error    { return nil }
+func (t *twinJobs) KeepClock(context.Context)             {}
+func (t *twinJobs) ClockKnown() error                     { return nil }
+
+// runner is an instance that runs a job.
+type runner struct {
+	*jobs
+	steps  chan ledger.Job // one for each step
+	stop   func()          // stops it and waits until it has stopped
+	barred atomic.Bool
+}
+
+// startRunner starts an instance that runs a job. A step takes 10 ms.
+func startRunner(t *testing.T, table JobLedger) *runner {
+	t.Helper()
+	r := &runner{steps: make(chan ledger.Job, 10_000)}
+	r.jobs = &jobs{
+		ledger: table, holder: newHolder(), barred: &r.barred, log: slog.New(slog.DiscardHandler),
+		holding: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "held"}, []string{"job"}),
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		r.run(ctx, "job", func(_ context.Context, held ledger.Job) (time.Duration, error) {
+			r.steps <- held
+			return 10 * time.Millisecond, nil
+		}, nil)
+	}()
+	r.stop = func() {
+		cancel()
+		<-stopped
+	}
+	t.Cleanup(r.stop)
+	return r
+}
+
+// taken returns and removes the steps that the runner has taken.
+func (r *runner) taken() (steps []ledger.Job) {
+	for {
+		select {
+		case j := <-r.steps:
+			steps = append(steps, j)
+		default:
+			return steps
+		}
+	}
+}
+
+// dead is a table of jobs as a killed instance sees it: its calls have no effect, and
+// nothing answers.
+type dead struct {
+	JobLedger
+	killed atomic.Bool
+}
+
+func (d *dead) RenewJob(ctx context.Context, j ledger.Job) error {
+	if d.killed.Load() {
+		return errAway
+	}
+	return d.JobLedger.RenewJob(ctx, j)
+}
+
+func (d *dead) ReleaseJob(ctx context.Context, j ledger.Job) error {
+	if d.killed.Load() {
+		return errAway
+	}
+	return d.JobLedger.ReleaseJob(ctx, j)
+}
+
+// TestJobHandover checks how soon another instance takes over a job, and that the
+// first does not go on.
+func TestJobHandover(t *testing.T) {
+	t.Parallel()
+	const poll = claimPause + claimPause/4
+	for name, test := range map[string]struct {
+		end    func(r *runner, d *dead)
+		within time.Duration
+	}{
+		"it stops":                  {func(r *runner, _ *dead) { r.stop() }, poll},
+		"another layout takes over": {func(r *runner, _ *dead) { r.barred.Store(true) }, poll + 10*time.Millisecond},
+		"it can no longer renew":    {func(_ *runner, d *dead) { d.killed.Store(true) }, ledger.JobLease + poll},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				table := &twinJobs{}
+				d := &dead{JobLedger: table}
+				first := startRunner(t, d)
+				time.Sleep(time.Second)
+				second := startRunner(t, table)
+				time.Sleep(time.Minute)
+				if n := len(first.taken()); n < 1000 {
+					t.Errorf("the holder took %d steps in a minute", n)
+				}
+				if n := len(second.taken()); n != 0 {
+					t.Errorf("the other instance took %d steps", n)
+				}
+				test.end(first, d)
+				time.Sleep(test.within + time.Millisecond)
+				steps := second.taken()
+				if len(steps) == 0 {
+					t.Fatalf("no other instance holds the job after %v", test.within)
+				}
+				if steps[0].Token != 2 {
+					t.Errorf("the second holder has token %d", steps[0].Token)
+				}
+				first.taken()
+				time.Sleep(time.Minute)
+				if n := len(first.taken()); n != 0 {
+					t.Errorf("the first instance took %d more steps", n)
+				}
+			})
+		})
+	}
+}
+
+// TestJobSurvivesAnOutage checks that a holder goes on after a short outage of the
+// ledger, and that some instance does after a long one.
+func TestJobSurvivesAnOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		table := &twinJobs{}
+		r := startRunner(t, table)
+		time.Sleep(10 * time.Second)
+		table.setAway(true)
+		time.Sleep(ledger.JobLease / 2)
+		table.setAway(false)
+		time.Sleep(time.Second)
+		r.taken()
+		time.Sleep(time.Second)
+		if steps := r.taken(); len(steps) == 0 || steps[0].Token != 1 {
+			t.Errorf("after a short outage: %+v", steps)
+		}
+		table.setAway(true)
+		time.Sleep(time.Minute)
+		if steps := r.taken(); len(steps) > 500 {
+			t.Errorf("%d steps in a minute in which nothing could be renewed", len(steps))
+		}
+		table.setAway(false)
+		time.Sleep(2 * time.Second)
+		if steps := r.taken(); len(steps) == 0 || steps[0].Token != 2 {
+			t.Errorf("after a long outage: %+v", steps)
+		}
+	})
+}
+
+// TestJobStepsFail checks that a step that fails is followed by another a second
+// later, and that a step that finds its job lost ends the claim.
+func TestJobStepsFail(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		err   error
+		token int64 // of the second step
+	}{{errAway, 1}, {ledger.ErrJobLost, 2}} {
+		synctest.Test(t, func(t *testing.T) {
+			var (
+				steps []ledger.Job
+				ended int
+			)
+			r := newReconciler(newGate(newRedis()), newLedger(&ownerRow{}))
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			r.jobs.run(ctx, "job", func(ctx context.Context, held ledger.Job) (time.Duration, error) {
+				if steps = append(steps, held); len(steps) == 1 {
+					return 0, fmt.Errorf("taking a step: %w", test.err)
+				}
+				<-ctx.Done()
+				return 0, nil
+			}, func() { ended++ })
+			r.Close()
+			if len(steps) != 2 || steps[1].Token != test.token {
+				t.Errorf("steps after %v: %+v", test.err, steps)
+			}
+			if ended != int(test.token) {
+				t.Errorf("%d claims ended, want %d", ended, test.token)
+			}
+		})
+	}
+}
