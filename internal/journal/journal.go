@@ -182,7 +182,7 @@ func (c *Consumer) finish(ctx context.Context, takes []stock.Take) (all bool) {
 	}
 	for _, e := range ends {
 		if e.err == nil {
-			c.metrics.ended.WithLabelValues(string(e.became)).Inc()
+			c.metrics.ended.WithLabelValues(e.became).Inc()
 		}
 	}
 	return all
@@ -190,23 +190,29 @@ func (c *Consumer) finish(ctx context.Context, takes []stock.Take) (all bool) {
 
 // end is how a queued order ended.
 type end struct {
-	take   stock.Take    // the order's last take
-	became ledger.Status // of the order
-	err    error         // it has not ended
+	take   stock.Take // the order's last take
+	became string     // one of the constants below
+	err    error      // it has not ended
 }
+
+// How a queued order can end.
+const (
+	committed = "committed"
+	refused   = "refused"
+	duplicate = "duplicate" // the ledger has its ID already: it was a retry of an order that had ended
+)
 
 // end brings one order to its end in the ledger. Its units are then committed, or
 // given back.
 func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 	asked := time.Now()
 	t, out := c.record(ctx, t)
-	if found, ok := out.Duplicate(); ok {
-		// The ID belongs to another take's order, or to a row that is none.
-		return c.given(ctx, t, found.Status)
-	}
+	_, exists := out.Duplicate()
 	switch {
+	case exists: // the ID belongs to another take's order, or to a row that is none
+		return c.given(ctx, t, duplicate)
 	case out.Committed():
-		return end{take: t, became: ledger.Pending}
+		return end{take: t, became: committed}
 	case out.Unknown() || !final(out.Reason()):
 		return end{err: out.Reason()}
 	}
@@ -217,17 +223,17 @@ func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 	case down.Unknown():
 		return end{err: down.Reason()}
 	case down.Committed(): // another consumer was faster
-		return end{take: t, became: ledger.Pending}
+		return end{take: t, became: committed}
 	}
-	e := c.given(ctx, t, ledger.TurnedDown)
+	e := c.given(ctx, t, refused)
 	if e.err == nil {
 		c.reconciler.End(ctx, t, out) // refills the gate if the guard has refused what the gate admitted
 	}
 	return e
 }
 
-// given gives the take back and ends the order with the status.
-func (c *Consumer) given(ctx context.Context, t stock.Take, became ledger.Status) end {
+// given gives the take back and ends the order.
+func (c *Consumer) given(ctx context.Context, t stock.Take, became string) end {
 	if !c.reconciler.GiveBack(ctx, t) {
 		return end{err: errNotGiven}
 	}

@@ -17,8 +17,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "holdfast_journal_oldest_seconds", Help: "How long the oldest order in the journal has been queued; 0 if there is none.",
 		}),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_journal_ended_total", Help: "Queued orders that this instance brought to an end, by the order's status.",
-		}, []string{"status"}),
+			Name: "holdfast_journal_ended_total", Help: "Queued orders that this instance brought to an end, by outcome.",
+		}, []string{"outcome"}),
 	}
 	r.MustRegister(m.length, m.oldest, m.ended)
 	return m

@@ -42,6 +42,7 @@ func (s *Service) enqueue(ctx context.Context, d stock.Deduction, keyed bool) (O
 		return s.ledger.Queued(take), ledger.Committed()
 	}
 	switch found, err := s.ledger.Order(ctx, d.OrderID); {
+	case err == nil && found.TakeID == take.TakeID: // a consumer was fast
 	case err == nil:
 		s.withdraw(ctx, take)
 		return Order{}, ledger.Duplicate(found)
@@ -51,8 +52,8 @@ func (s *Service) enqueue(ctx context.Context, d stock.Deduction, keyed bool) (O
 	return s.ledger.Queued(take), ledger.Committed()
 }
 
-// withdraw removes a queued order whose ID the ledger has already: no consumer can
-// commit it. If withdraw fails, a consumer does the rest.
+// withdraw removes a queued order whose ID the ledger has already, for another take: no
+// consumer can commit this one. If withdraw fails, a consumer does the rest.
 func (s *Service) withdraw(ctx context.Context, t stock.Take) {
 	if s.reconciler.GiveBack(ctx, t) {
 		_ = s.journal.Finish(ctx, t)
