@@ -121,6 +121,7 @@ func (c *Consumer) consume(ctx context.Context) {
 			continue
 		}
 		failed++
+		c.letOthersClaim()
 		_ = retry.Sleep(ctx, failurePause+retry.Jitter(failurePause, failed))
 	}
 }
@@ -149,6 +150,14 @@ func (c *Consumer) claimDue() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return time.Since(c.claimed) >= claimPause
+}
+
+// letOthersClaim gives the consumers of other instances the first chance at orders that
+// this one could not finish: only its own connections may be broken.
+func (c *Consumer) letOthersClaim() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.claimed = time.Now().Add(maxIdle)
 }
 
 // finish brings the orders to their ends at once, so that they share transactions,

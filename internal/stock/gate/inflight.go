@@ -70,7 +70,7 @@ func (c *counts) scan(ctx context.Context, keys keys, olderThan time.Duration, t
 	var errs []error
 	for cursor := "0"; !to.full(); {
 		page, err := c.strings(ctx, &c.scripts().inFlight, []string{keys.count, keys.flight},
-			cursor, strconv.Itoa(scanStep), strconv.FormatInt(olderThan.Microseconds(), 10))
+			cursor, strconv.Itoa(scanStep), strconv.FormatInt(ageMicros(olderThan), 10))
 		if err != nil {
 			return errors.Join(append(errs, err)...)
 		}
@@ -85,3 +85,7 @@ func (c *counts) scan(ctx context.Context, keys keys, olderThan time.Duration, t
 	}
 	return errors.Join(errs...)
 }
+
+// ageMicros returns the age in microseconds as inflight.lua expects it: rounded up,
+// because 0 means takes of any age, and of queued orders too.
+func ageMicros(age time.Duration) int64 { return (age + time.Microsecond - 1).Microseconds() }
