@@ -256,6 +256,10 @@ var errNotGiven = errors.New("the take could not be given back")
 func (c *Consumer) record(ctx context.Context, t stock.Take) (stock.Take, ledger.Outcome) {
 	for try := 1; ; try++ {
 		_, out := c.ledger.Record(ctx, t)
+		if out.Unknown() && try < maxTries && ctx.Err() == nil {
+			retry.Wait(ctx, try) // recording a take twice commits it once
+			continue
+		}
 		if !out.Refused() || !stock.Reconcilable(out.Reason()) || try == maxTries {
 			return t, out
 		}

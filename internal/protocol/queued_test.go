@@ -24,6 +24,7 @@ type hookedJournal struct {
 	keep       atomic.Bool // orders are not finished
 	claimsNone atomic.Bool
 	claimsAll  atomic.Bool // also orders that other consumers have just got
+	lose       atomic.Bool // the answer to an order that was queued
 }
 
 func (j *hookedJournal) Claim(ctx context.Context, consumer string, limit int, idle time.Duration) ([]stock.Take, error) {
@@ -40,6 +41,9 @@ func (j *hookedJournal) Queue(ctx context.Context, d stock.Deduction, at time.Ti
 	t, err := j.Journal.Queue(ctx, d, at)
 	if err == nil {
 		j.queued.reach()
+	}
+	if j.lose.Load() {
+		return stock.Take{}, errors.Join(errLostAnswer, err)
 	}
 	return t, err
 }
@@ -279,6 +283,56 @@ func TestFastConsumer(t *testing.T) {
 		i.journal.keep.Store(false)
 		waitFinished(t, i.instance)
 		s.checkBalance(t, i.gate, sku, 1)
+	})
+}
+
+// TestLostQueueAnswer: the gate's answer to an order is lost. The order is not
+// acknowledged, and its units are not given back: a consumer may commit it.
+func TestLostQueueAnswer(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[:1], func(t *testing.T, s *shop) {
+		i := s.openQueueing(t, settings{noGuard: true})
+		sku := newSKU("lost")
+		addStock(t, i.instance, sku, 2)
+		i.journal.lose.Store(true)
+		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrUnavailable)
+		o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"))
+		if err != nil || !replayed || o.Status != ledger.Queued { // the journal has it
+			t.Errorf("answered %+v (replayed %v, %v)", o, replayed, err)
+		}
+		consume(t, i.instance)
+		waitFinished(t, i.instance)
+		s.checkBalance(t, i.gate, sku, 2)
+	})
+}
+
+// TestCommittedBeforeARefill: a consumer commits an order and does not finish it. After
+// a refill of one of its SKUs, another consumer finds the order's take stale. It does
+// not give the units of the other SKU back.
+func TestCommittedBeforeARefill(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.openQueueing(t, settings{noGuard: true})
+		refilled, kept := newSKU("refilled"), newSKU("kept")
+		addStock(t, i.instance, refilled, 5)
+		addStock(t, i.instance, kept, 5)
+		i.journal.keep.Store(true)
+		stop := consume(t, i.instance)
+		o := mustQueue(t, i.instance, request(stock.Line{SKU: refilled, Quantity: 1}, stock.Line{SKU: kept, Quantity: 1}))
+		eventually(t, "the order is committed", func() bool { return s.ledgerCounts(t, kept).sold == 1 })
+		stop()
+		if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(refilled)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		sweep(t, i.instance)
+		i.journal.keep.Store(false)
+		i.journal.claimsAll.Store(true)
+		next := s.open(t, settings{strategy: "lua", noGuard: true, change: func(built *strategy.Strategy) { built.Journal = i.journal }})
+		consume(t, next)
+		waitFinished(t, next)
+		wantStatus(t, next, o.ID, ledger.Pending)
+		s.checkBalance(t, next.gate, refilled, 1)
+		s.checkBalance(t, next.gate, kept, 1)
 	})
 }
 
