@@ -4,7 +4,6 @@ package mutants
 
 const (
 	rules      = "internal/ledger/rules.go"
-	claims     = "internal/ledger/cutter/claims.go"
 	readWrites = "internal/ledger/cutter/readwrite.go"
 	hours      = "internal/order/hours.go"
 )
@@ -12,7 +11,7 @@ const (
 // limits has mutants of buyer limits and opening hours.
 var limits = []mutant{
 	{"claims are not checked", rows, "r.held[t.Buyer]+l.units > r.limit", "r.held[t.Buyer]+l.units < 0", "internal/ledger/cutter TestConformance/SQLite/for-update/BuyerLimit"},
-	{"claims are not kept", claims, "tx.ExecAll(ctx, statement)", "error(nil), error(nil)", "internal/ledger/cutter TestConformance/SQLite/merged/BuyerLimit"},
+	{"claims are not kept", "internal/ledger/cutter/forupdate.go", "len(claims) > 0 {", "false {", "internal/ledger/cutter TestConformance/SQLite/merged/BuyerLimit"},
 	{"claims rise without the row's lock", rows, "stock.SKUsOf(takes...), tx.Dialect().RowLock())", "stock.SKUsOf(takes...), \"\")", "internal/ledger/cutter TestConformance/MariaDB/for-update/LimitUnderRush"},
 	{"a limited row is cut without its lock", rows, "\"buyer_limit = 0 AND COALESCE(opens_at", "\"COALESCE(opens_at", "internal/ledger/cutter TestConformance/SQLite/merged/BuyerLimit"},
 	{"a row that was limited meanwhile is cut", readWrites, " AND buyer_limit = 0\"", "\"", "internal/ledger/cutter TestReadWriteLosesUpdates/SQLite"},
