@@ -82,7 +82,7 @@ type Gate interface {
 	// scan is complete.
 	//
 	// A take that is in flight throughout the scan is listed at least once, with
-	// all its lines. Beside an error, the list has what could be read.
+	// all its lines, unless its order is queued. Beside an error, the list has what could be read.
 	ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []Take, next string, err error)
 
 	// Level returns the counts of the SKUs, in their order. A count that could
