@@ -138,6 +138,8 @@ func (j *Journal) Open(ctx context.Context, consumer string) error {
 
 // Read delivers new orders to the consumer.
 func (j *Journal) Read(ctx context.Context, consumer string, limit int, wait time.Duration) ([]stock.Take, error) {
+	ctx, cancel := context.WithTimeout(ctx, max(wait, 0)+callTimeout) // otherwise a frozen server keeps the call for longer
+	defer cancel()
 	streams, err := j.gate.client.XReadGroup(ctx, &redis.XReadGroupArgs{
 		Group: consumers, Consumer: consumer, Streams: []string{j.gate.journalKey(), ">"},
 		Count: int64(limit), Block: wait,
