@@ -57,6 +57,7 @@ type config struct {
 	fence        bool
 	segments     int
 	takeDeadline time.Duration
+	queue        bool // --ack queued
 	// paymentWindow is how long an order may be pending. 0: for ever.
 	paymentWindow time.Duration
 	latePayment   latePayment
@@ -186,7 +187,7 @@ func (c *config) check(name string) error {
 	if c.verb == verbReconcile {
 		return cmp.Or(c.checkShared(), c.checkStores(), c.checkBounds(), c.locks.check(spec.NeedsLock()))
 	}
-	return cmp.Or(c.checkListener(), c.checkStores(), c.checkBounds(), c.locks.check(spec.NeedsLock()))
+	return cmp.Or(c.checkListener(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.locks.check(spec.NeedsLock()))
 }
 
 // checkListener checks --listen, and that a token is set if other machines can reach
@@ -219,6 +220,19 @@ func (c *config) checkStores() error {
 		return usagef("--db: required with --redis; without it no order would survive the process")
 	case c.db != "" && c.redis == "" && c.strategy.HasGate() && !strings.HasPrefix(c.db, "sqlite:"):
 		return usagef("--redis: required by strategy %s with a database server", c.strategy.Name)
+	}
+	return nil
+}
+
+// checkQueue checks that the strategy can queue orders if --ack says so.
+func (c *config) checkQueue() error {
+	switch {
+	case !c.queue:
+		return nil
+	case !c.strategy.Queues():
+		return usagef("--ack: strategy %s cannot queue orders; these can: %s", c.strategy.Name, strings.Join(strategy.Queueing(), ", "))
+	case strings.HasPrefix(c.redis, "redis+cluster:"):
+		return usagef("--ack: orders cannot be queued on a Redis Cluster, where a count and the journal may be on different servers")
 	}
 	return nil
 }
@@ -258,6 +272,7 @@ func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
 	flags.DurationVar(&c.paymentWindow, "payment-window", 15*time.Minute, "how long an order may wait for its payment before it expires and its units return; 0: for ever")
 	c.latePayment = latePayment(order.Revive)
 	flags.Var(&c.latePayment, "late-payment", "what a payment does to an order that has expired: revive (it pays the order if the units can be cut again) or refuse (it is due back to the buyer)")
+	flags.Var((*acknowledgement)(&c.queue), "ack", "when an order is answered: committed (201, the database has it) or queued (202, Redis has it; the database follows)")
 	flags.StringVar(&c.adminToken, "admin-token", "", "bearer `token` of administrators, at least 16 characters; without one, every caller on this machine is an administrator, and the service must listen on loopback")
 	flags.DurationVar(&c.drainDelay, "drain-delay", 0, "how long to accept requests after SIGTERM while /readyz is 503, so that load balancers notice")
 	addSwitch(flags, &c.stopWithIn, "stop-with-stdin", "stop serving when standard input ends, for example because the parent process has ended")
@@ -296,6 +311,27 @@ func (o *onOff) Set(s string) error {
 		return fmt.Errorf("%q is not one of on, off, true, false", s)
 	}
 	return nil
+}
+
+// acknowledgement is the value of --ack: committed, or queued for true.
+type acknowledgement bool
+
+func (a *acknowledgement) String() string {
+	if *a {
+		return "queued"
+	}
+	return "committed"
+}
+
+func (a *acknowledgement) Type() string { return "when" }
+
+func (a *acknowledgement) Set(s string) error {
+	switch s {
+	case "committed", "queued":
+		*a = s == "queued"
+		return nil
+	}
+	return fmt.Errorf("%q is not one of committed, queued", s)
 }
 
 // joinSwitches writes "--guard off" as "--guard=off". The flag library would

@@ -197,7 +197,7 @@ func (g *Segmented) findRecord(ctx context.Context, order uuid.UUID, lines []sto
 			continue // void
 		}
 		found, err := parseRecord(order.String(), record)
-		return &found, err
+		return &found.Deduction, err
 	}
 	return nil, nil
 }
