@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
@@ -57,6 +58,7 @@ type config struct {
 	takeDeadline time.Duration
 	// paymentWindow is how long an order may be pending. 0: for ever.
 	paymentWindow time.Duration
+	latePayment   latePayment
 	adminToken    string
 	drainDelay    time.Duration
 	stopWithIn    bool
@@ -231,6 +233,8 @@ func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
 	addSwitch(flags, &c.migrate, "migrate", "migrate an old schema before serving")
 	flags.DurationVar(&c.takeDeadline, "take-deadline", 30*time.Second, "how long a take may be in flight before recovery resolves it")
 	flags.DurationVar(&c.paymentWindow, "payment-window", 15*time.Minute, "how long an order may wait for its payment before it expires and its units return; 0: for ever")
+	c.latePayment = latePayment(order.Revive)
+	flags.Var(&c.latePayment, "late-payment", "what a payment does to an order that has expired: revive (it pays the order if the units can be cut again) or refuse (it is due back to the buyer)")
 	flags.StringVar(&c.adminToken, "admin-token", "", "bearer `token` of administrators, at least 16 characters; without one, every caller on this machine is an administrator, and the service must listen on loopback")
 	flags.DurationVar(&c.drainDelay, "drain-delay", 0, "how long to accept requests after SIGTERM while /readyz is 503, so that load balancers notice")
 	addSwitch(flags, &c.stopWithIn, "stop-with-stdin", "stop serving when standard input ends, for example because the parent process has ended")
@@ -285,6 +289,22 @@ func joinSwitches(flags *pflag.FlagSet, args []string) []string {
 		joined = append(joined, arg)
 	}
 	return joined
+}
+
+// latePayment is the value of --late-payment.
+type latePayment order.Late
+
+func (l *latePayment) String() string { return string(*l) }
+
+func (l *latePayment) Type() string { return "policy" }
+
+func (l *latePayment) Set(s string) error {
+	switch order.Late(s) {
+	case order.Revive, order.Refuse:
+		*l = latePayment(s)
+		return nil
+	}
+	return fmt.Errorf("%q is not one of %s, %s", s, order.Revive, order.Refuse)
 }
 
 // level is a log level, written in lower case.

@@ -52,6 +52,8 @@ var parseTests = []struct {
 	{"a drain delay from the environment", "", []string{"HOLDFAST_DRAIN_DELAY=1m"}, func(c config) bool { return c.drainDelay == time.Minute }},
 	{"the default payment window", "", nil, func(c config) bool { return c.paymentWindow == 15*time.Minute }},
 	{"no payment window", "--payment-window 0", nil, func(c config) bool { return c.paymentWindow == 0 }},
+	{"late payments refused", "--late-payment refuse", nil, func(c config) bool { return c.latePayment == "refuse" }},
+	{"late payments revive", "", nil, func(c config) bool { return c.latePayment == "revive" }},
 	{"a long payment window", "--payment-window 8760h", nil, func(c config) bool { return c.paymentWindow == 365*24*time.Hour }},
 	{"an IPv6 loopback", "--listen [::1]:8080", nil, func(c config) bool { return c.loopback() }},
 	{"help", "--help --strategy merged", nil, func(c config) bool { return c.help }},
@@ -77,6 +79,7 @@ func TestParseRefuses(t *testing.T) {
 		env  []string
 		says []string
 	}{
+		{"--late-payment keep", nil, []string{"--late-payment", `"keep"`, "revive"}},
 		{"--strategy fast", nil, []string{"--strategy", `"fast"`, "merged"}},
 		{"--strategy", nil, []string{"--strategy"}},
 		{"--nope", nil, []string{"--nope"}},

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/outage"
 	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -107,7 +108,8 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
-		TakeDeadline: c.takeDeadline, PaymentWindow: c.paymentWindow, Log: log, Metrics: registry,
+		TakeDeadline: c.takeDeadline, PaymentWindow: c.paymentWindow, LatePayments: order.Late(c.latePayment),
+		Log: log, Metrics: registry,
 	})
 	defer instance.Close()
 	if err := start(ctx, instance, c); err != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -119,11 +118,9 @@ func TestContract(t *testing.T) {
 
 			body := `{"buyer_id":"u-1","lines":[{"sku":"b","quantity":1},{"sku":"a","quantity":2}]}`
 			first := mustCall(t, 201, "POST", orders, body, "Idempotency-Key", "k")
-			var o struct{ ID string }
-			if err := json.Unmarshal(first, &o); err != nil {
-				t.Fatal(err)
-			}
-			if found := mustCall(t, 200, "GET", orders+"/"+o.ID, ""); string(found) != string(first) {
+			o := decoded[placed](t, first)
+			want := fmt.Sprintf(`%s,"payment_id":null,"history":[{"status":"pending","at":%q}]}`, strings.TrimSuffix(string(first), "}"), o.CreatedAt)
+			if found := mustCall(t, 200, "GET", orders+"/"+o.ID, ""); string(found) != want {
 				t.Errorf("placed %s, found %s", first, found)
 			}
 			if again := mustCall(t, 201, "POST", orders, `{"lines":[{"quantity":2,"sku":"a"},{"sku":"b","quantity":1}],"buyer_id":"u-1"}`, "Idempotency-Key", "k"); string(again) != string(first) {
@@ -148,6 +145,7 @@ func TestContract(t *testing.T) {
 			if a := waitAtRest(t, url, "b", 5*time.Second); a.Sold != 1 {
 				t.Errorf("%+v", a)
 			}
+			checkLifecycle(t, url)
 			for _, path := range []string{"/stock?limit=1", "/strategies", "/healthz", "/readyz", "/openapi.yaml", "/metrics"} {
 				mustCall(t, 200, "GET", url+path, "")
 			}

@@ -699,18 +699,26 @@ func hiddenRoutes(s *shop, id string) error {
 	for _, path := range []string{
 		"/metrics", "/readyz", "/healthz", "/strategies", "/openapi.yaml", "/payments", "/", "/gateway/problem", "/gateway/strategies",
 		"/stock/here/audit", "/stock/here%2faudit", "/stock/", "/stock/here/", "//stock", "/stock//here", "/metrics/../stock", "/stock/%2e%2e/metrics",
-		"/%73tock", "/orders/" + id + "/refund", "/orders/" + id + "/pay",
+		"/%73tock", "/orders/" + id + "/refund", "/orders/" + id + "/pay", "/payments?status=refund-due",
 	} {
 		if err := s.problem(404, "not-found", "GET", path, ""); err != nil {
 			return err
 		}
 	}
-	return s.problem(404, "not-found", "POST", "/orders/"+id+"/refund", "{}")
+	for _, path := range []string{
+		"/orders/" + id + "/refund", "/orders/" + id + "/pay", "/orders/" + id + "/%63ancel", "/orders/" + id + "/cancel/",
+		"/orders//cancel", "/payments/p-1/refunded",
+	} {
+		if err := s.problem(404, "not-found", "POST", path, "{}"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // wrongMethods checks that other methods on public routes are 405 with Allow.
 func wrongMethods(s *shop, id string) error {
-	for _, request := range []string{"PUT /stock/here", "DELETE /stock/here", "POST /stock", "PATCH /orders/" + id, "GET /orders", "DELETE /orders", "PUT /orders?x"} {
+	for _, request := range []string{"PUT /stock/here", "DELETE /stock/here", "POST /stock", "PATCH /orders/" + id, "GET /orders", "GET /orders?buyer_id=b-1", "DELETE /orders", "PUT /orders?x", "GET /orders/" + id + "/cancel"} {
 		method, path, _ := strings.Cut(request, " ")
 		body := `{"kind":"product","total":9}`
 		if method == "GET" {
@@ -739,6 +747,12 @@ func publicRoutes(s *shop, id string) error {
 		}
 		if err := same(a, alone); err != nil || a.header.Get("Proxy-Status") != "" {
 			return fmt.Errorf("%s: %v, %w", path, a.header, err)
+		}
+	}
+	for _, path := range []string{"/orders/" + id + "/cancel", "/orders/" + id + "/cancel?x"} {
+		a, err := call("POST", s.url+path, "")
+		if err != nil || a.status != 404 || !strings.Contains(a.body, "/problems/unknown-order") || a.header.Get("Proxy-Status") != "" {
+			return fmt.Errorf("%w: POST %s: %v %v, %w; want an instance's 404 unknown-order", errWrong, path, a, a.header, err)
 		}
 	}
 	return nil

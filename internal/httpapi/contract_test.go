@@ -27,6 +27,9 @@ var update = flag.Bool("update", false, "rewrite the golden answers in testdata"
 const (
 	oneLine   = `{"buyer_id":"u-1","lines":[{"sku":"10001","quantity":1}]}`
 	goodStock = `{"kind":"product","total":100}`
+
+	goodPayment = `{"payment_id":"p-1"}`
+	goodRefund  = `{"restock":true}`
 )
 
 // lines returns n lines of distinct SKUs.
@@ -70,6 +73,16 @@ func contract() []*contractCase {
 	void := order.Order{ID: testID, Buyer: "u-1", Status: ledger.Void, Strategy: "lua", CreatedAt: testTime}
 	whole := placed
 	whole.CreatedAt, whole.ExpiresAt = testTime.Truncate(1e9), testTime.Truncate(1e9).Add(1e9).Local()
+	paid, cancelled, refunded := placed, placed, placed
+	paid.Status, cancelled.Status, refunded.Status = ledger.Paid, ledger.Cancelled, ledger.Refunded
+	withHistory := refunded
+	withHistory.PaymentID = "p-1"
+	withHistory.History = []ledger.Step{
+		{Status: ledger.Pending, At: testTime},
+		{Status: ledger.Paid, At: testTime.Add(time.Minute)},
+		{Status: ledger.Refunded, At: testTime.Add(time.Hour)},
+	}
+	due := order.Payment{ID: "p-2", OrderID: testID, Status: ledger.PaymentRefundDue, CreatedAt: testTime, ChangedAt: testTime.Add(time.Second)}
 	key := func(values ...string) http.Header { return http.Header{"Idempotency-Key": values} }
 	mediaType := func(values ...string) http.Header { return http.Header{"Content-Type": values} }
 	bearer := func(values ...string) http.Header { return http.Header{"Authorization": values} }
@@ -83,6 +96,19 @@ func contract() []*contractCase {
 		if len(header) > 0 {
 			c.header = header[0]
 		}
+		return c
+	}
+	ofOrder := func(action, body string, header ...http.Header) call {
+		c := post(body, header...)
+		c.path += "/" + testID.String() + "/" + action
+		return c
+	}
+	pay := func(body string, header ...http.Header) call { return ofOrder("pay", body, header...) }
+	cancel := func(body string, header ...http.Header) call { return ofOrder("cancel", body, header...) }
+	refund := func(body string, header ...http.Header) call { return ofOrder("refund", body, header...) }
+	paidBack := func(id, body string, header ...http.Header) call {
+		c := post(body, header...)
+		c.path = "/payments/" + id + "/refunded"
 		return c
 	}
 	put := func(body string, header ...http.Header) call {
@@ -191,6 +217,101 @@ func contract() []*contractCase {
 		{name: "a very long name", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1}],"` + strings.Repeat("é", 1000) + `":1}`), status: 422, problem: invalid, bad: []string{strings.Repeat("é", 64) + "…"}},
 		{name: "a thousand bad fields", call: post(manyUnknown(1000)), status: 422, problem: invalid, bad: unknownNames(100)},
 
+		// POST /orders/{id}/pay.
+		{name: "pay", call: pay(goodPayment), orders: fakeOrders{order: paid}, status: 200, asked: 1},
+		{name: "pay with the longest payment ID", call: pay(`{"payment_id":"` + strings.Repeat("p", 64) + `"}`), orders: fakeOrders{order: paid}, status: 200, asked: 1},
+		{name: "pay an order by an upper-case ID", call: call{method: "POST", path: "/orders/" + strings.ToUpper(testID.String()) + "/pay", body: goodPayment}, orders: fakeOrders{order: paid}, status: 200, asked: 1},
+		{name: "pay with a needless idempotency key", call: pay(goodPayment, key("a b")), orders: fakeOrders{order: paid}, status: 200, asked: 1},
+		{name: "pay without an admin token", call: pay(goodPayment), change: withTokenAnywhere, orders: fakeOrders{order: paid}, status: 200, asked: 1},
+		{name: "pay too late", call: pay(goodPayment), orders: fails(fmt.Errorf("paying: %w", &order.RefundDue{PaymentID: "p-1", Status: ledger.Expired})), status: 409, problem: refundDue, asked: 1},
+		{name: "pay a second time with another payment", call: pay(goodPayment), orders: fails(&order.RefundDue{PaymentID: "p-1", Status: ledger.Paid}), status: 409, problem: refundDue, asked: 1},
+		{name: "pay a queued order", call: pay(goodPayment), orders: fails(order.ErrInProgress), status: 409, problem: inProgress, asked: 1},
+		{name: "pay with the payment of another order", call: pay(goodPayment), orders: fails(fmt.Errorf("paying: %w", order.ErrPaymentReused)), status: 422, problem: invalid, bad: []string{"payment_id"}, asked: 1},
+		{name: "pay no such order", call: pay(goodPayment), orders: fails(order.ErrUnknownOrder), status: 404, problem: unknownOrder, asked: 1},
+		{name: "pay an order whose ID is not a UUID", call: call{method: "POST", path: "/orders/1/pay", body: goodPayment}, status: 404, problem: unknownOrder},
+		{name: "pay an order whose ID is not a UUID, with bad fields", call: call{method: "POST", path: "/orders/1/pay", body: `{}`}, status: 422, problem: invalid, bad: []string{"payment_id"}},
+		{name: "pay while the database is unavailable", call: pay(goodPayment), orders: fails(stock.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
+		{name: "pay while a refusal is not the outcome", call: pay(goodPayment), orders: fails(fmt.Errorf("%w: %w", stock.ErrUnavailable, &order.RefundDue{PaymentID: "p-1", Status: ledger.Expired})), status: 503, problem: unavailable, asked: 1},
+		{name: "pay while the service is busy", call: pay(goodPayment), orders: fails(stock.ErrBusy), status: 503, problem: busy, asked: 1},
+		{name: "pay after another layout has taken over", call: pay(goodPayment), orders: fails(stock.ErrSuperseded), status: 503, problem: superseded, asked: 1},
+		{name: "pay without fields", call: pay(`{}`), status: 422, problem: invalid, bad: []string{"payment_id"}},
+		{name: "pay with every field bad", call: pay(`{"payment_id":"-","amount":1,"payment_id":"p-1"}`), status: 422, problem: invalid, bad: []string{"payment_id", "amount", "payment_id"}},
+		{name: "pay with a number", call: pay(`{"payment_id":1}`), status: 422, problem: invalid, bad: []string{"payment_id"}},
+		{name: "pay with a payment ID that is too long", call: pay(`{"payment_id":"` + strings.Repeat("p", 65) + `"}`), status: 422, problem: invalid, bad: []string{"payment_id"}},
+		{name: "pay with an array", call: pay(`["p-1"]`), status: 422, problem: invalid, bad: []string{""}},
+		{name: "pay without a body", call: pay(""), status: 400, problem: malformed},
+		{name: "pay with two values", call: pay(goodPayment + goodPayment), status: 400, problem: malformed},
+		{name: "pay with text", call: pay(goodPayment, mediaType("text/plain")), status: 415, problem: notJSON},
+		{name: "pay with too much", call: pay(goodPayment + strings.Repeat(" ", 70_000)), status: 413, problem: tooLarge},
+		{name: "pay from a page of another origin", call: pay(goodPayment, http.Header{"Origin": {"http://evil.test"}}), status: 403, problem: crossOrigin},
+
+		// POST /orders/{id}/cancel.
+		{name: "cancel", call: cancel(""), orders: fakeOrders{order: cancelled}, status: 200, asked: 1},
+		{name: "cancel with an empty body of JSON", call: cancel("", mediaType("application/json")), orders: fakeOrders{order: cancelled}, status: 200, asked: 1},
+		{name: "cancel with an empty object", call: cancel(" {} "), orders: fakeOrders{order: cancelled}, status: 200, asked: 1},
+		{name: "cancel without an admin token", call: cancel(""), change: withTokenAnywhere, orders: fakeOrders{order: cancelled}, status: 200, asked: 1},
+		{name: "cancel a paid order", call: cancel(""), orders: fails(fmt.Errorf("cancelling: %w", &order.WrongStatus{Status: ledger.Paid})), status: 409, problem: wrongStatus, asked: 1},
+		{name: "cancel a queued order", call: cancel(""), orders: fails(order.ErrInProgress), status: 409, problem: inProgress, asked: 1},
+		{name: "cancel no such order", call: cancel(""), orders: fails(order.ErrUnknownOrder), status: 404, problem: unknownOrder, asked: 1},
+		{name: "cancel an order whose ID is not a UUID", call: call{method: "POST", path: "/orders/1/cancel"}, status: 404, problem: unknownOrder},
+		{name: "cancel while the service is busy", call: cancel(""), orders: fails(stock.ErrBusy), status: 503, problem: busy, asked: 1},
+		{name: "cancel with an unknown field", call: cancel(`{"reason":"x"}`), status: 422, problem: invalid, bad: []string{"reason"}},
+		{name: "cancel with null", call: cancel("null"), status: 422, problem: invalid, bad: []string{""}},
+		{name: "cancel with white space", call: cancel(" "), status: 400, problem: malformed},
+		{name: "cancel with two values", call: cancel("{}{}"), status: 400, problem: malformed},
+		{name: "cancel with a form", call: cancel("a=b", mediaType("application/x-www-form-urlencoded")), status: 415, problem: notJSON},
+		{name: "cancel with too much", call: cancel(strings.Repeat(" ", 70_000)), status: 413, problem: tooLarge},
+		{name: "cancel from a page of another origin", call: cancel("", http.Header{"Sec-Fetch-Site": {"cross-site"}}), status: 403, problem: crossOrigin},
+
+		// POST /orders/{id}/refund.
+		{name: "refund", call: refund(goodRefund), orders: fakeOrders{order: refunded}, status: 200, asked: 1},
+		{name: "refund and keep the units", call: refund(`{"restock":false}`), orders: fakeOrders{order: refunded}, status: 200, asked: 1},
+		{name: "refund with the token", call: refund(goodRefund, bearer("Bearer s3cret")), change: withTokenAnywhere, orders: fakeOrders{order: refunded}, status: 200, asked: 1},
+		{name: "refund without the token", call: refund("x", mediaType("text/plain")), change: withToken, status: 401, problem: unauthorized},
+		{name: "refund through a proxy", call: refund(goodRefund, http.Header{"X-Forwarded-For": {"10.0.0.7"}}), status: 401, problem: unauthorized},
+		{name: "refund an unpaid order", call: refund(goodRefund), orders: fails(&order.WrongStatus{Status: ledger.Pending}), status: 409, problem: wrongStatus, asked: 1},
+		{name: "refund no such order", call: refund(goodRefund), orders: fails(order.ErrUnknownOrder), status: 404, problem: unknownOrder, asked: 1},
+		{name: "refund an order whose ID is not a UUID", call: call{method: "POST", path: "/orders/1/refund", body: goodRefund}, status: 404, problem: unknownOrder},
+		{name: "refund while the database is unavailable", call: refund(goodRefund), orders: fails(stock.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
+		{name: "refund without fields", call: refund(`{}`), status: 422, problem: invalid, bad: []string{"restock"}},
+		{name: "refund with every field bad", call: refund(`{"restock":"true","restock":1,"amount":1}`), status: 422, problem: invalid, bad: []string{"restock", "restock", "amount"}},
+		{name: "refund with null", call: refund(`{"restock":null}`), status: 422, problem: invalid, bad: []string{"restock"}},
+		{name: "refund without a body", call: refund(""), status: 400, problem: malformed},
+		{name: "refund with text", call: refund(goodRefund, mediaType("text/plain")), status: 415, problem: notJSON},
+		{name: "refund from a page of another origin", call: refund(goodRefund, http.Header{"Origin": {"http://evil.test"}, "Authorization": {"Bearer s3cret"}}), change: withToken, status: 403, problem: crossOrigin},
+
+		// GET /payments and POST /payments/{id}/refunded.
+		{name: "list no payments", call: get("/payments"), status: 200, asked: 1},
+		{name: "list payments", call: get("/payments?status=refund-due&after=p-1&limit=1"), orders: fakeOrders{payments: []order.Payment{due}, later: "p-2"}, status: 200, asked: 1},
+		{name: "list payments with the token", call: call{method: "GET", path: "/payments", header: bearer("Bearer s3cret")}, change: withTokenAnywhere, status: 200, asked: 1},
+		{name: "list payments without the token", call: get("/payments?limit=0"), change: withToken, status: 401, problem: unauthorized},
+		{name: "list payments with everything wrong", call: get("/payments?limit=x&after=-&status=due&buyer_id=u-1"), status: 422, problem: invalid, bad: []string{"after", "buyer_id", "limit", "status"}},
+		{name: "list payments while the database is unavailable", call: get("/payments"), orders: fails(stock.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
+		{name: "a payment was paid back", call: paidBack("p-2", ""), status: 200, asked: 1},
+		{name: "a payment with a colon was paid back", call: paidBack("p%3A2", "{}"), status: 200, asked: 1},
+		{name: "a payment was paid back, with the token", call: paidBack("p-2", "", bearer("Bearer s3cret")), change: withTokenAnywhere, status: 200, asked: 1},
+		{name: "a payment was paid back, without the token", call: paidBack("p-2", "x"), change: withToken, status: 401, problem: unauthorized},
+		{name: "no such payment", call: paidBack("p-3", ""), orders: fails(fmt.Errorf("refunding: %w", order.ErrUnknownPayment)), status: 404, problem: unknownPayment, asked: 1},
+		{name: "a payment with an invalid ID", call: paidBack("-", ""), status: 404, problem: unknownPayment},
+		{name: "a payment that pays its order", call: paidBack("p-1", ""), orders: fails(&order.WrongStatus{Status: ledger.Paid}), status: 409, problem: wrongStatus, asked: 1},
+		{name: "a payment was paid back, with an unknown field", call: paidBack("-", `{"amount":1}`), status: 422, problem: invalid, bad: []string{"amount"}},
+		{name: "a payment was paid back, with text", call: paidBack("p-2", "x", mediaType("text/plain")), status: 415, problem: notJSON},
+		{name: "a payment was paid back, from a page of another origin", call: paidBack("p-2", "", http.Header{"Origin": {"null"}}), status: 403, problem: crossOrigin},
+
+		// GET /orders.
+		{name: "list a buyer's orders", call: get("/orders?buyer_id=u-1"), orders: fakeOrders{orders: []order.Order{placed, expiring}}, change: withTokenAnywhere, status: 200, asked: 1},
+		{name: "list a page of orders", call: get("/orders?buyer_id=u-1&status=paid&after=" + testID.String() + "&limit=1"), orders: fakeOrders{orders: []order.Order{withHistory}, after: testID}, change: withTokenAnywhere, status: 200, asked: 1},
+		{name: "list everybody's orders", call: get("/orders?after="), status: 200, asked: 1},
+		{name: "list everybody's orders with the token", call: call{method: "GET", path: "/orders?status=void", header: bearer("Bearer s3cret")}, change: withTokenAnywhere, status: 200, asked: 1},
+		{name: "list everybody's orders without the token", call: get("/orders?status=paid"), change: withToken, status: 422, problem: invalid, bad: []string{"buyer_id"}},
+		{name: "list everybody's orders through a proxy", call: call{method: "GET", path: "/orders", header: http.Header{"Via": {"1.1 x"}}}, status: 422, problem: invalid, bad: []string{"buyer_id"}},
+		{name: "list orders with everything wrong", call: get("/orders?buyer_id=-&status=open&after=1&limit=0&buyer=u-1"), change: withToken, status: 422, problem: invalid, bad: []string{"after", "buyer", "buyer_id", "limit", "status"}},
+		{name: "list the orders of an empty buyer", call: get("/orders?buyer_id="), status: 422, problem: invalid, bad: []string{"buyer_id"}},
+		{name: "list the orders of two buyers", call: get("/orders?buyer_id=u-1&buyer_id=u-2"), status: 422, problem: invalid, bad: []string{"buyer_id"}},
+		{name: "list orders after an ID in braces", call: get("/orders?buyer_id=u-1&after=%7B" + testID.String() + "%7D"), status: 422, problem: invalid, bad: []string{"after"}},
+		{name: "list orders with an empty status", call: get("/orders?buyer_id=u-1&status="), status: 422, problem: invalid, bad: []string{"status"}},
+		{name: "list orders while the database is unavailable", call: get("/orders?buyer_id=u-1"), orders: fails(stock.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
+
 		// PUT /stock/{sku}.
 		{name: "create stock", call: put(goodStock), orders: fakeOrders{created: true}, status: 201, asked: 1},
 		{name: "change stock", call: put(`{"kind":"coupon","total":0,"buyer_limit":0}`), status: 200, asked: 1},
@@ -232,6 +353,7 @@ func contract() []*contractCase {
 		// Reading.
 		{name: "show an order", call: get("/orders/" + testID.String()), orders: fakeOrders{order: placed}, status: 200, asked: 1},
 		{name: "show an order by an upper-case ID", call: get("/orders/" + strings.ToUpper(testID.String())), orders: fakeOrders{order: placed}, status: 200, asked: 1},
+		{name: "show an order with its history", call: get("/orders/" + testID.String()), orders: fakeOrders{order: withHistory}, status: 200, asked: 1},
 		{name: "show an order that expires", call: get("/orders/" + testID.String()), orders: fakeOrders{order: expiring}, status: 200, asked: 1},
 		{name: "show an order created at a whole second", call: get("/orders/" + testID.String()), orders: fakeOrders{order: whole}, status: 200, asked: 1},
 		{name: "show a void order", call: get("/orders/" + testID.String()), orders: fakeOrders{order: void}, status: 200, asked: 1},
@@ -283,8 +405,9 @@ func contract() []*contractCase {
 		{name: "a path in another case", call: get("/Strategies"), status: 404, problem: notFound},
 		{name: "a problem's type", call: get("/problems/sold-out"), status: 404, problem: notFound},
 		{name: "no such path, from a page of another origin", call: call{method: "POST", path: "/nowhere", header: http.Header{"Origin": {"http://evil.test"}}}, status: 404, problem: notFound},
-		{name: "pay, which is not implemented yet", call: call{method: "POST", path: "/orders/" + testID.String() + "/pay"}, status: 404, problem: notFound},
-		{name: "list orders", call: get("/orders"), status: 405, problem: methodNotAllowed},
+		{name: "get a payment's result", call: get("/orders/" + testID.String() + "/pay"), status: 405, problem: methodNotAllowed},
+		{name: "delete the orders", call: call{method: "DELETE", path: "/orders"}, status: 405, problem: methodNotAllowed},
+		{name: "show a payment", call: get("/payments/p-1"), status: 404, problem: notFound},
 		{name: "put stock without a SKU", call: call{method: "PUT", path: "/stock"}, status: 405, problem: methodNotAllowed},
 		{name: "delete stock", call: call{method: "DELETE", path: "/stock/10001"}, status: 405, problem: methodNotAllowed},
 		{name: "post to an order", call: call{method: "POST", path: "/orders/" + testID.String()}, status: 405, problem: methodNotAllowed},
@@ -391,9 +514,11 @@ func checkProblem(t *testing.T, rec *httptest.ResponseRecorder, want problem, ba
 		return
 	}
 	var doc struct {
-		Type   string
-		SKU    *string
-		Errors []struct{ Field string }
+		Type        string
+		SKU         *string
+		PaymentID   string `json:"payment_id"`
+		OrderStatus string `json:"order_status"`
+		Errors      []struct{ Field string }
 	}
 	if err := json.Unmarshal(rec.Body.Bytes(), &doc); err != nil {
 		t.Fatalf("%v: %s", err, rec.Body)
@@ -410,6 +535,12 @@ func checkProblem(t *testing.T, rec *httptest.ResponseRecorder, want problem, ba
 	}
 	if has := doc.SKU != nil; has != slices.Contains([]problem{soldOut, buyerLimit, notOpen, closed, unknownSKU}, want) {
 		t.Errorf("sku: %v", doc.SKU)
+	}
+	if has := doc.PaymentID != ""; has != (want == refundDue) {
+		t.Errorf("payment_id: %q", doc.PaymentID)
+	}
+	if has := doc.OrderStatus != ""; has != (want == refundDue || want == wrongStatus) {
+		t.Errorf("order_status: %q", doc.OrderStatus)
 	}
 	retry := map[problem]string{inProgress: "1", busy: "1", unavailable: "1", timeout: "1", superseded: "5"}[want]
 	if got := rec.Header().Get("Retry-After"); got != retry {
@@ -542,6 +673,47 @@ func TestListStockArguments(t *testing.T) {
 		if orders.sku != tt.after || orders.limit != tt.limit {
 			t.Errorf("%s: the service got after %q, limit %d", tt.path, orders.sku, orders.limit)
 		}
+	}
+}
+
+// TestLifecycleArguments checks what the service gets from each call.
+func TestLifecycleArguments(t *testing.T) {
+	id := testID.String()
+	orders := new(fakeOrders)
+	h := newAPI(t, orders)
+	ask := func(method, path, body string) *fakeOrders {
+		t.Helper()
+		*orders = fakeOrders{order: order.Order{ID: testID, Buyer: "u-1", Status: ledger.Paid, Strategy: "lua", CreatedAt: testTime}}
+		if rec := do(h, call{method: method, path: path, body: body}); rec.Code != 200 {
+			t.Errorf("%s %s: %d %s", method, path, rec.Code, rec.Body)
+		}
+		return orders
+	}
+	if got := ask("POST", "/orders/"+id+"/pay", goodPayment); got.id != testID || got.payment != "p-1" {
+		t.Errorf("pay: %+v", got)
+	}
+	if got := ask("POST", "/orders/"+id+"/cancel", ""); got.id != testID {
+		t.Errorf("cancel: %+v", got)
+	}
+	for _, restock := range []bool{true, false} {
+		if got := ask("POST", "/orders/"+id+"/refund", fmt.Sprintf(`{"restock":%v}`, restock)); got.id != testID || got.restock != restock {
+			t.Errorf("refund: %+v", got)
+		}
+	}
+	if got := ask("POST", "/payments/p%3A1/refunded", ""); got.payment != "p:1" {
+		t.Errorf("refunded: %+v", got)
+	}
+	if got, want := ask("GET", "/orders", "").filter, (order.Filter{Limit: 100}); got != want {
+		t.Errorf("orders: %+v, want %+v", got, want)
+	}
+	if got, want := ask("GET", "/orders?limit=7&after="+id+"&status=refunded&buyer_id=u%3A1", "").filter, (order.Filter{Buyer: "u:1", Status: ledger.Refunded, After: testID, Limit: 7}); got != want {
+		t.Errorf("orders: %+v, want %+v", got, want)
+	}
+	if got, want := ask("GET", "/payments?after=", "").due, (order.PaymentFilter{Limit: 100}); got != want {
+		t.Errorf("payments: %+v, want %+v", got, want)
+	}
+	if got, want := ask("GET", "/payments?limit=1000&after=p-1&status=refund-due", "").due, (order.PaymentFilter{Status: ledger.PaymentRefundDue, After: "p-1", Limit: 1000}); got != want {
+		t.Errorf("payments: %+v, want %+v", got, want)
 	}
 }
 

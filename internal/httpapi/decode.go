@@ -46,6 +46,7 @@ const (
 	quantityDetail = "must be an integer from 1 to 1000"
 	countDetail    = "must be an integer from 0 to 1000000000"
 	kindDetail     = "must be product or coupon"
+	boolDetail     = "must be true or false"
 	timeDetail     = "must be an RFC 3339 time in the years 1970 to 9999, or null"
 	hoursDetail    = "must be after opens_at"
 )
@@ -287,7 +288,7 @@ func (r *reader) unquoted(v jsontext.Value) []byte {
 	return r.text
 }
 
-// id reads the ID of a buyer or a SKU. It returns "" for an invalid one.
+// id reads the ID of a buyer, a SKU or a payment. It returns "" for an invalid one.
 func (r *reader) id(p path, name string) string {
 	if r.kind() != jsontext.KindString {
 		r.addError(p.field(name), idDetail)
@@ -316,6 +317,16 @@ func (r *reader) integer(p path, name string, minimum, maximum int64, detail str
 		return 0
 	}
 	return n
+}
+
+// boolean reads true or false.
+func (r *reader) boolean(p path, name string) bool {
+	kind := r.kind()
+	if kind != jsontext.KindTrue && kind != jsontext.KindFalse {
+		r.addError(p.field(name), boolDetail)
+	}
+	r.skip()
+	return kind == jsontext.KindTrue
 }
 
 // requires records the fields that are missing.
@@ -398,6 +409,43 @@ func (r *reader) line(p path, earlier []stock.Line) (line stock.Line) {
 		}
 	}
 	return line
+}
+
+// payment reads the ID of the payment that pays an order.
+func (r *reader) payment() (id string) {
+	r.object([]string{"payment_id"}, func(name string) { id = r.id(top, name) })
+	return id
+}
+
+// refund reads whether a refund returns the order's units to stock.
+func (r *reader) refund() (restock bool) {
+	r.object([]string{"restock"}, func(name string) { restock = r.boolean(top, name) })
+	return restock
+}
+
+// nothing reads a body without fields, which may be empty. It returns an empty
+// value.
+func (r *reader) nothing() struct{} {
+	if r.body.Len() > 0 {
+		r.object(nil, nil)
+	}
+	return struct{}{}
+}
+
+// object reads an object of which all the fields are required. It calls read to
+// read the value of each.
+func (r *reader) object(fields []string, read func(name string)) {
+	if !r.open(jsontext.KindBeginObject) {
+		r.addError("", objectDetail)
+		return
+	}
+	var met seen
+	for r.more(jsontext.KindEndObject) {
+		if i := r.member(top, fields, &met); i >= 0 {
+			read(fields[i])
+		}
+	}
+	r.requires(top, fields, met)
 }
 
 // setting reads an administrator's setting of a SKU, without the SKU itself.

@@ -17,6 +17,10 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/gin-gonic/gin"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
 // document checks answers against the OpenAPI document.
@@ -215,12 +219,12 @@ func TestDocument(t *testing.T) {
 // wrong answers.
 func TestWrongAnswersAreRejected(t *testing.T) {
 	doc := loadDocument(t)
-	orders := new(fakeOrders)
+	orders := &fakeOrders{order: order.Order{
+		ID: testID, Buyer: "u-1", Status: ledger.Pending, Lines: []stock.Line{{SKU: "10001", Quantity: 1}},
+		Strategy: "lua", CreatedAt: testTime, History: []ledger.Step{{Status: ledger.Pending, At: testTime}},
+	}}
 	answer := func(method, path, body string) (*http.Request, *httptest.ResponseRecorder) {
-		r := httptest.NewRequest(method, path, strings.NewReader(body))
-		if body != "" {
-			r.Header.Set("Content-Type", "application/json")
-		}
+		r := call{method: method, path: path, body: body}.request()
 		rec := httptest.NewRecorder()
 		New(testConfig(orders)).ServeHTTP(rec, r)
 		return r, rec
@@ -247,33 +251,47 @@ func TestWrongAnswersAreRejected(t *testing.T) {
 		}
 	}
 	const sound = `{"buyer_id":"u-1","lines":[{"sku":"10001","quantity":1}]}`
+	due, wrong := &order.RefundDue{PaymentID: "p-1", Status: ledger.Paid}, &order.WrongStatus{Status: ledger.Paid}
+	one := "/orders/" + testID.String()
 	for _, tt := range []struct {
 		name, method, path, body string
+		err                      error // of the service
 		change                   func(*httptest.ResponseRecorder)
 	}{
-		{"a status not documented", "POST", "/orders", sound, status(202)},
-		{"a status of another call", "GET", "/healthz", "", status(422)},
-		{"an unknown member", "POST", "/orders", sound, replace(`"id":`, `"extra":1,"id":`)},
-		{"a missing member", "POST", "/orders", sound, replace(`"expires_at":null`, `"x":1`)},
-		{"a wrong type", "POST", "/orders", sound, replace(`"quantity":1`, `"quantity":"1"`)},
-		{"an unknown order status", "POST", "/orders", sound, replace(`"pending"`, `"open"`)},
-		{"a time without microseconds", "POST", "/orders", sound, replace(`.000006Z`, `Z`)},
-		{"no Location", "POST", "/orders", sound, header("Location", "")},
-		{"a bad Location", "POST", "/orders", sound, header("Location", "/order/1")},
-		{"no request ID", "GET", "/healthz", "", header("X-Request-Id", "")},
-		{"an undocumented header", "GET", "/healthz", "", header("X-Powered-By", "gin")},
-		{"another media type", "GET", "/healthz", "", header("Content-Type", "text/plain")},
-		{"a problem as plain JSON", "POST", "/orders", `{}`, header("Content-Type", "application/json")},
-		{"a problem of another status", "POST", "/orders", `{}`, replace(`"status":422`, `"status":400`)},
-		{"a problem of another type", "GET", "/orders/x", "", replace(`unknown-order`, `not-found`)},
-		{"no errors", "POST", "/orders", `{}`, replace(`"errors":[{`, `"errs":[{`)},
-		{"an undocumented sku", "GET", "/orders/x", "", replace(`"status"`, `"sku":"1","status"`)},
-		{"an undocumented path", "GET", "/nowhere", "", status(200)},
-		{"an undocumented method", "DELETE", "/stock", "", status(404)},
-		{"a wrong Allow", "DELETE", "/stock", "", header("Allow", "GET, POST")},
-		{"false for a missing count", "GET", "/stock/10001/audit", "", replace(`"gate_available":null`, `"gate_available":false`)},
+		{"a status not documented", "POST", "/orders", sound, nil, status(202)},
+		{"a status of another call", "GET", "/healthz", "", nil, status(422)},
+		{"an unknown member", "POST", "/orders", sound, nil, replace(`"id":`, `"extra":1,"id":`)},
+		{"a missing member", "POST", "/orders", sound, nil, replace(`"expires_at":null`, `"x":1`)},
+		{"a wrong type", "POST", "/orders", sound, nil, replace(`"quantity":1`, `"quantity":"1"`)},
+		{"an unknown order status", "POST", "/orders", sound, nil, replace(`"pending"`, `"open"`)},
+		{"a time without microseconds", "POST", "/orders", sound, nil, replace(`.000006Z`, `Z`)},
+		{"no Location", "POST", "/orders", sound, nil, header("Location", "")},
+		{"a bad Location", "POST", "/orders", sound, nil, header("Location", "/order/1")},
+		{"no request ID", "GET", "/healthz", "", nil, header("X-Request-Id", "")},
+		{"an undocumented header", "GET", "/healthz", "", nil, header("X-Powered-By", "gin")},
+		{"another media type", "GET", "/healthz", "", nil, header("Content-Type", "text/plain")},
+		{"a problem as plain JSON", "POST", "/orders", `{}`, nil, header("Content-Type", "application/json")},
+		{"a problem of another status", "POST", "/orders", `{}`, nil, replace(`"status":422`, `"status":400`)},
+		{"a problem of another type", "GET", "/orders/x", "", nil, replace(`unknown-order`, `not-found`)},
+		{"no errors", "POST", "/orders", `{}`, nil, replace(`"errors":[{`, `"errs":[{`)},
+		{"an undocumented sku", "GET", "/orders/x", "", nil, replace(`"status"`, `"sku":"1","status"`)},
+		{"an undocumented path", "GET", "/nowhere", "", nil, status(200)},
+		{"an undocumented method", "DELETE", "/stock", "", nil, status(404)},
+		{"a wrong Allow", "DELETE", "/stock", "", nil, header("Allow", "GET, POST")},
+		{"false for a missing count", "GET", "/stock/10001/audit", "", nil, replace(`"gate_available":null`, `"gate_available":false`)},
+		{"no history", "GET", one, "", nil, replace(`"history":[{"status":"pending","at":"2026-01-02T03:04:05.000006Z"}]`, `"history":null`)},
+		{"an unknown status in the history", "GET", one, "", nil, replace(`[{"status":"pending"`, `[{"status":"open"`)},
+		{"a history where there is none", "POST", one + "/cancel", "", nil, replace(`"expires_at":null`, `"expires_at":null,"payment_id":null,"history":[]`)},
+		{"a page without next", "GET", "/orders?buyer_id=u-1", "", nil, replace(`,"next":null`, ``)},
+		{"no array of payments", "GET", "/payments", "", nil, replace(`[]`, `null`)},
+		{"an unknown payment status", "POST", "/payments/p-1/refunded", "", nil, replace(`"refunded"`, `"pending"`)},
+		{"a refund-due without a payment", "POST", one + "/pay", goodPayment, due, replace(`"payment_id":"p-1",`, ``)},
+		{"a refund-due without the order's status", "POST", one + "/pay", goodPayment, due, replace(`,"order_status":"paid"`, ``)},
+		{"a wrong-status without the order's status", "POST", one + "/cancel", "", wrong, replace(`,"order_status":"paid"`, ``)},
+		{"a wrong-status with a payment", "POST", one + "/cancel", "", wrong, replace(`"order_status"`, `"payment_id":"p-1","order_status"`)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			orders.err = tt.err
 			r, rec := answer(tt.method, tt.path, tt.body)
 			if err := doc.judge(r, rec.Code, rec.Header(), rec.Body.Bytes()); err != nil {
 				t.Fatalf("the unchanged answer is rejected: %v", err)

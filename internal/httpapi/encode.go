@@ -76,7 +76,12 @@ func appendTime(b []byte, t time.Time) []byte {
 }
 
 func appendOrder(b []byte, o *order.Order) []byte {
-	b = append(b, `{"id":"`...)
+	return append(appendOrderMembers(append(b, '{'), o), '}')
+}
+
+// appendOrderMembers appends an order without the braces.
+func appendOrderMembers(b []byte, o *order.Order) []byte {
+	b = append(b, `"id":"`...)
 	b = appendUUID(b, o.ID)
 	b = append(b, `","buyer_id":`...)
 	b = appendString(b, o.Buyer)
@@ -98,7 +103,69 @@ func appendOrder(b []byte, o *order.Order) []byte {
 	b = append(b, `,"created_at":`...)
 	b = appendTime(b, o.CreatedAt)
 	b = append(b, `,"expires_at":`...)
-	b = appendTime(b, o.ExpiresAt)
+	return appendTime(b, o.ExpiresAt)
+}
+
+// appendOrderWithHistory appends an order with the members that only
+// GET /orders/{id} answers.
+func appendOrderWithHistory(b []byte, o *order.Order) []byte {
+	b = appendOrderMembers(append(b, '{'), o)
+	b = append(b, `,"payment_id":`...)
+	b = appendOptional(b, o.PaymentID)
+	b = append(b, `,"history":[`...)
+	for i, step := range o.History {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"status":`...)
+		b = appendString(b, step.Status)
+		b = append(b, `,"at":`...)
+		b = appendTime(b, step.At)
+		b = append(b, '}')
+	}
+	return append(b, `]}`...)
+}
+
+func appendOrderPage(b []byte, page []order.Order, next uuid.UUID) []byte {
+	b = append(b, `{"orders":[`...)
+	for i := range page {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendOrder(b, &page[i])
+	}
+	b = append(b, `],"next":`...)
+	if next == uuid.Nil {
+		return append(b, `null}`...)
+	}
+	b = appendUUID(append(b, '"'), next)
+	return append(b, `"}`...)
+}
+
+func appendPayment(b []byte, p *order.Payment) []byte {
+	b = append(b, `{"id":`...)
+	b = appendString(b, p.ID)
+	b = append(b, `,"order_id":"`...)
+	b = appendUUID(b, p.OrderID)
+	b = append(b, `","status":`...)
+	b = appendString(b, p.Status)
+	b = append(b, `,"created_at":`...)
+	b = appendTime(b, p.CreatedAt)
+	b = append(b, `,"changed_at":`...)
+	b = appendTime(b, p.ChangedAt)
+	return append(b, '}')
+}
+
+func appendPaymentPage(b []byte, page []order.Payment, next string) []byte {
+	b = append(b, `{"payments":[`...)
+	for i := range page {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendPayment(b, &page[i])
+	}
+	b = append(b, `],"next":`...)
+	b = appendOptional(b, next)
 	return append(b, '}')
 }
 
@@ -212,6 +279,14 @@ func appendProblem(b []byte, p problem, def definition, detail string, x extras)
 	if !x.opensAt.IsZero() {
 		b = append(b, `,"opens_at":`...)
 		b = appendTime(b, x.opensAt)
+	}
+	if x.payment != "" {
+		b = append(b, `,"payment_id":`...)
+		b = appendString(b, x.payment)
+	}
+	if x.status != "" {
+		b = append(b, `,"order_status":`...)
+		b = appendString(b, x.status)
 	}
 	if p == invalid {
 		b = append(b, `,"errors":[`...)

@@ -35,6 +35,14 @@ func (a *api) envelope(c *gin.Context) {
 	c.Next()
 }
 
+// jsonOnly refuses a request whose body is not declared to be JSON.
+func (a *api) jsonOnly(c *gin.Context) {
+	if !isJSON(c.Request) {
+		a.problem(c, notJSON, "The body must be application/json, in UTF-8 and not compressed.")
+		c.Abort()
+	}
+}
+
 // recoverRequest answers a request that panicked with v. If part of an answer was
 // already sent, it returns the value to panic with, which makes package http drop
 // the connection: the client must not take half an answer for a whole one.
@@ -85,7 +93,7 @@ func (a *api) logRequest(c *gin.Context, took time.Duration) {
 func (a *api) fail(c *gin.Context, err error) {
 	p, detail := problemOf(err)
 	a.recordFailure(c, definitions[p].status, "refusing requests as "+string(p), err)
-	a.problem(c, p, detail, extrasOf(err))
+	a.problem(c, p, detail, extrasOf(p, err))
 }
 
 // recordFailure keeps the cause of a 5xx for the request's log line. It also logs the

@@ -32,6 +32,12 @@ func TestChecksComeInOrder(t *testing.T) {
 		{call{"PUT", "/orders", http.Header{"Sec-Fetch-Site": {"cross-site"}, "Content-Type": {"text/plain"}, "Idempotency-Key": {""}}, strings.Repeat("x", 70_000)}, methodNotAllowed},
 		{call{"POST", "/orders", http.Header{"Sec-Fetch-Site": {"cross-site"}, "Content-Type": {"text/plain"}, "Idempotency-Key": {""}}, strings.Repeat("x", 70_000)}, crossOrigin},
 		{call{"PUT", "/stock/1", http.Header{"Via": {"1.1 x"}, "Content-Type": {"text/plain"}}, strings.Repeat("x", 70_000)}, unauthorized},
+		{call{"POST", "/payments/-/refunded", http.Header{"Via": {"1.1 x"}, "Content-Type": {"text/plain"}}, strings.Repeat("x", 70_000)}, unauthorized},
+		{call{"POST", "/payments/-/refunded", http.Header{"Content-Type": {"text/plain"}}, strings.Repeat("x", 70_000)}, notJSON},
+		{call{"POST", "/payments/-/refunded", nil, strings.Repeat("x", 70_000)}, tooLarge},
+		{call{"POST", "/payments/-/refunded", nil, `{"x":1} x`}, malformed},
+		{call{"POST", "/payments/-/refunded", nil, `{"x":1}`}, invalid},
+		{call{"POST", "/payments/-/refunded", nil, `{}`}, unknownPayment},
 		{call{"POST", "/orders", http.Header{"Content-Type": {"text/plain"}, "Idempotency-Key": {""}}, strings.Repeat("x", 70_000)}, notJSON},
 		{call{"POST", "/orders", http.Header{"Idempotency-Key": {""}}, strings.Repeat("x", 70_000)}, malformed},
 		{call{"POST", "/orders", nil, strings.Repeat("x", 70_000)}, tooLarge},
@@ -242,7 +248,7 @@ func TestDisconnect(t *testing.T) {
 		log := new(logBuffer)
 		c := testConfig(&blockedOrders{})
 		loggingTo(log, slog.LevelInfo)(&c)
-		for _, path := range []string{"/orders/" + testID.String(), "/stock", "/stock/1", "/stock/1/audit", "/readyz"} {
+		for _, path := range []string{"/orders/" + testID.String(), "/orders?buyer_id=u-1", "/payments", "/stock", "/stock/1", "/stock/1/audit", "/readyz"} {
 			judged(t, New(c)).ServeHTTP(httptest.NewRecorder(), call{method: "GET", path: path}.request().WithContext(ctx))
 		}
 		if log.String() != "" {
@@ -259,6 +265,12 @@ func TestTimeout(t *testing.T) {
 		{method: "POST", path: "/orders", body: oneLine},
 		{method: "PUT", path: "/stock/1", body: goodStock},
 		{method: "GET", path: "/orders/" + testID.String()},
+		{method: "GET", path: "/orders?buyer_id=u-1"},
+		{method: "POST", path: "/orders/" + testID.String() + "/pay", body: goodPayment},
+		{method: "POST", path: "/orders/" + testID.String() + "/cancel"},
+		{method: "POST", path: "/orders/" + testID.String() + "/refund", body: goodRefund},
+		{method: "GET", path: "/payments"},
+		{method: "POST", path: "/payments/p-1/refunded"},
 		{method: "GET", path: "/stock"},
 		{method: "GET", path: "/stock/1"},
 		{method: "GET", path: "/stock/1/audit"},
@@ -298,6 +310,30 @@ func (*blockedOrders) Place(ctx context.Context, _ order.Request) (order.Order, 
 
 func (*blockedOrders) Order(ctx context.Context, _ uuid.UUID) (order.Order, error) {
 	return order.Order{}, blocked(ctx)
+}
+
+func (*blockedOrders) List(ctx context.Context, _ order.Filter) ([]order.Order, uuid.UUID, error) {
+	return nil, uuid.Nil, blocked(ctx)
+}
+
+func (*blockedOrders) Pay(ctx context.Context, _ uuid.UUID, _ string) (order.Order, error) {
+	return order.Order{}, blocked(ctx)
+}
+
+func (*blockedOrders) Cancel(ctx context.Context, _ uuid.UUID) (order.Order, error) {
+	return order.Order{}, blocked(ctx)
+}
+
+func (*blockedOrders) Refund(ctx context.Context, _ uuid.UUID, _ bool) (order.Order, error) {
+	return order.Order{}, blocked(ctx)
+}
+
+func (*blockedOrders) Payments(ctx context.Context, _ order.PaymentFilter) ([]order.Payment, string, error) {
+	return nil, "", blocked(ctx)
+}
+
+func (*blockedOrders) Refunded(ctx context.Context, _ string) (order.Payment, error) {
+	return order.Payment{}, blocked(ctx)
 }
 
 func (*blockedOrders) SetStock(ctx context.Context, _ stock.Setting) (admin.Stock, bool, error) {

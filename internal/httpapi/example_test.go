@@ -26,29 +26,10 @@ import (
 // in-process Redis, the default strategy and the HTTP API. Of three units, the
 // first buyer gets two and the second is told that too few are left.
 func ExampleNew() {
-	ctx := context.Background()
-	instance, closeInstance, err := embedded(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer closeInstance()
-	if _, _, err := instance.Stock.SetStock(ctx, stock.Setting{SKU: "10001", Kind: stock.Product, Total: 3}); err != nil {
-		log.Fatal(err)
-	}
-	server := httptest.NewServer(httpapi.New(httpapi.Config{
-		Orders:         instance.Orders,
-		Stock:          instance.Stock,
-		Ready:          instance.Reconciler.Ready,
-		Loopback:       true,
-		Metrics:        http.NotFoundHandler(),
-		Log:            slog.New(slog.DiscardHandler),
-		Draining:       func() bool { return false },
-		RequestTimeout: 10 * time.Second,
-	}))
-	defer server.Close()
-
+	url, stop := serve(3)
+	defer stop()
 	for _, buyer := range []string{"u-1", "u-2"} {
-		answer, err := http.Post(server.URL+"/orders", "application/json",
+		answer, err := http.Post(url+"/orders", "application/json",
 			strings.NewReader(`{"buyer_id":"`+buyer+`","lines":[{"sku":"10001","quantity":2}]}`))
 		if err != nil {
 			log.Fatal(err)
@@ -75,6 +56,33 @@ func ExampleNew() {
 func decode(body io.ReadCloser, value any) {
 	if err := errors.Join(json.NewDecoder(body).Decode(value), body.Close()); err != nil {
 		log.Fatal(err)
+	}
+}
+
+// serve starts the service on embedded stores, with units of product 10001. stop
+// stops the service and removes the stores.
+func serve(units int64) (url string, stop func()) {
+	ctx := context.Background()
+	instance, closeInstance, err := embedded(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, _, err := instance.Stock.SetStock(ctx, stock.Setting{SKU: "10001", Kind: stock.Product, Total: units}); err != nil {
+		log.Fatal(err)
+	}
+	server := httptest.NewServer(httpapi.New(httpapi.Config{
+		Orders:         instance.Orders,
+		Stock:          instance.Stock,
+		Ready:          instance.Reconciler.Ready,
+		Loopback:       true,
+		Metrics:        http.NotFoundHandler(),
+		Log:            slog.New(slog.DiscardHandler),
+		Draining:       func() bool { return false },
+		RequestTimeout: 10 * time.Second,
+	}))
+	return server.URL, func() {
+		server.Close()
+		closeInstance()
 	}
 }
 

@@ -40,6 +40,10 @@ type fakeOrders struct {
 	page     []admin.Stock
 	next     stock.SKU
 	audit    admin.Audit
+	orders   []order.Order
+	after    uuid.UUID // of the next page of orders
+	payments []order.Payment
+	later    string // the after of the next page of payments
 
 	mu      sync.Mutex
 	asked   int
@@ -48,6 +52,10 @@ type fakeOrders struct {
 	set     stock.Setting
 	sku     stock.SKU
 	limit   int
+	filter  order.Filter
+	due     order.PaymentFilter
+	payment string
+	restock bool
 }
 
 // note counts a call and records its arguments.
@@ -82,6 +90,36 @@ func (f *fakeOrders) Place(ctx context.Context, r order.Request) (order.Order, b
 func (f *fakeOrders) Order(_ context.Context, id uuid.UUID) (order.Order, error) {
 	f.note(func() { f.id = id })
 	return f.order, f.err
+}
+
+func (f *fakeOrders) List(_ context.Context, filter order.Filter) ([]order.Order, uuid.UUID, error) {
+	f.note(func() { f.filter = filter })
+	return f.orders, f.after, f.err
+}
+
+func (f *fakeOrders) Pay(_ context.Context, id uuid.UUID, payment string) (order.Order, error) {
+	f.note(func() { f.id, f.payment = id, payment })
+	return f.order, f.err
+}
+
+func (f *fakeOrders) Cancel(_ context.Context, id uuid.UUID) (order.Order, error) {
+	f.note(func() { f.id = id })
+	return f.order, f.err
+}
+
+func (f *fakeOrders) Refund(_ context.Context, id uuid.UUID, restock bool) (order.Order, error) {
+	f.note(func() { f.id, f.restock = id, restock })
+	return f.order, f.err
+}
+
+func (f *fakeOrders) Payments(_ context.Context, filter order.PaymentFilter) ([]order.Payment, string, error) {
+	f.note(func() { f.due = filter })
+	return f.payments, f.later, f.err
+}
+
+func (f *fakeOrders) Refunded(_ context.Context, payment string) (order.Payment, error) {
+	f.note(func() { f.payment = payment })
+	return order.Payment{ID: payment, OrderID: testID, Status: "refunded", CreatedAt: testTime, ChangedAt: testTime}, f.err
 }
 
 func (f *fakeOrders) SetStock(_ context.Context, set stock.Setting) (admin.Stock, bool, error) {

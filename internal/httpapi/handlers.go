@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
-	"slices"
 	"strconv"
 	"time"
 
@@ -18,13 +16,7 @@ import (
 
 const (
 	maxKey         = 255 // bytes of an idempotency key
-	defaultPage    = 100 // SKUs on a page of GET /stock
-	maxPage        = 1000
 	invalidDetail  = "The request has invalid fields."
-	afterField     = "after"
-	limitField     = "limit"
-	pageDetail     = "must be an integer from 1 to 1000"
-	notJSONDetail  = "The body must be application/json, in UTF-8 and not compressed."
 	notReadyDetail = "The service is starting or stopping."
 	// readyTimeout bounds /readyz, so that load balancers get an answer within
 	// 2 s.
@@ -34,16 +26,12 @@ const (
 
 // placeOrder handles POST /orders.
 func (a *api) placeOrder(c *gin.Context) {
-	if !isJSON(c.Request) {
-		a.problem(c, notJSON, notJSONDetail)
-		return
-	}
 	key, ok := idempotencyKey(c.Request.Header)
 	if !ok {
 		a.problem(c, malformed, "Idempotency-Key may be given only once and must be 1 to 255 visible ASCII characters.")
 		return
 	}
-	req, ok := a.readOrder(c)
+	req, ok := readBody(a, c, (*reader).order)
 	if !ok {
 		return
 	}
@@ -80,39 +68,20 @@ func idempotencyKey(h http.Header) (key string, ok bool) {
 	}
 }
 
-// readOrder reads the body of POST /orders. If ok is false, it has answered the
-// request with the problem.
-func (a *api) readOrder(c *gin.Context) (req order.Request, ok bool) {
-	r := a.readers.Get().(*reader)
-	defer a.release(r)
-	if !a.load(c, r) {
-		return req, false
-	}
-	req = r.order()
-	return req, a.check(c, r)
-}
-
-// readSetting reads the body of PUT /stock/{sku}. If ok is false, it has answered
+// readBody reads the body of a request with read. If ok is false, it has answered
 // the request with the problem.
-func (a *api) readSetting(c *gin.Context, sku string) (set stock.Setting, ok bool) {
+func readBody[T any](a *api, c *gin.Context, read func(*reader) T) (body T, ok bool) {
 	r := a.readers.Get().(*reader)
-	defer a.release(r)
+	defer func() {
+		if r.clear() {
+			a.readers.Put(r)
+		}
+	}()
 	if !a.load(c, r) {
-		return set, false
+		return body, false
 	}
-	if !stock.ValidID(sku) {
-		r.addError("sku", idDetail)
-	}
-	set = r.setting()
-	set.SKU = stock.SKU(sku)
-	return set, a.check(c, r)
-}
-
-// release returns the reader to the pool.
-func (a *api) release(r *reader) {
-	if r.clear() {
-		a.readers.Put(r)
-	}
+	body = read(r)
+	return body, a.check(c, r)
 }
 
 // load reads the whole body into r. If it returns false, it has answered the
@@ -151,9 +120,8 @@ func (a *api) check(c *gin.Context, r *reader) bool {
 
 // showOrder handles GET /orders/{id}.
 func (a *api) showOrder(c *gin.Context) {
-	id, err := parseUUID(c.Param("id"))
-	if err != nil {
-		a.fail(c, order.ErrUnknownOrder)
+	id, ok := a.orderID(c)
+	if !ok {
 		return
 	}
 	ctx, cancel := a.readContext(c)
@@ -164,8 +132,18 @@ func (a *api) showOrder(c *gin.Context) {
 		return
 	}
 	b := a.buffers.Get().(*buffer)
-	b.bytes = appendOrder(b.bytes[:0], &o)
+	b.bytes = appendOrderWithHistory(b.bytes[:0], &o)
 	a.write(c, http.StatusOK, a.types.json, b)
+}
+
+// orderID returns the order ID in the path. If ok is false, it has answered the
+// request: an ID that is not a UUID is an unknown order.
+func (a *api) orderID(c *gin.Context) (id uuid.UUID, ok bool) {
+	id, err := parseUUID(c.Param("id"))
+	if err != nil {
+		a.fail(c, order.ErrUnknownOrder)
+	}
+	return id, err == nil
 }
 
 // parseUUID parses an ID with hyphens, in upper or lower case. It refuses the
@@ -179,16 +157,15 @@ func parseUUID(s string) (uuid.UUID, error) {
 
 // setStock handles PUT /stock/{sku}.
 func (a *api) setStock(c *gin.Context) {
-	if objection := a.auth.objection(c.Request); objection != "" {
-		c.Header("WWW-Authenticate", "Bearer")
-		a.problem(c, unauthorized, objection)
-		return
-	}
-	if !isJSON(c.Request) {
-		a.problem(c, notJSON, notJSONDetail)
-		return
-	}
-	set, ok := a.readSetting(c, c.Param("sku"))
+	set, ok := readBody(a, c, func(r *reader) stock.Setting {
+		sku := c.Param("sku")
+		if !stock.ValidID(sku) {
+			r.addError("sku", idDetail)
+		}
+		set := r.setting()
+		set.SKU = stock.SKU(sku)
+		return set
+	})
 	if !ok {
 		return
 	}
@@ -206,69 +183,6 @@ func (a *api) setStock(c *gin.Context) {
 	b := a.buffers.Get().(*buffer)
 	b.bytes = appendStock(b.bytes[:0], &s)
 	a.write(c, status, a.types.json, b)
-}
-
-// listStock handles GET /stock.
-func (a *api) listStock(c *gin.Context) {
-	after, limit, bad := pageOf(c.Request.URL.RawQuery)
-	if len(bad) > 0 {
-		a.problem(c, invalid, invalidDetail, extras{errors: bad})
-		return
-	}
-	ctx, cancel := a.readContext(c)
-	defer cancel()
-	page, next, err := a.Stock.ListStock(ctx, after, limit)
-	if err != nil {
-		a.fail(c, err)
-		return
-	}
-	b := a.buffers.Get().(*buffer)
-	b.bytes = appendStockPage(b.bytes[:0], page, next)
-	a.write(c, http.StatusOK, a.types.json, b)
-}
-
-// pageOf reads the query of GET /stock. An empty after means the first page.
-func pageOf(query string) (after stock.SKU, limit int, bad []fieldError) {
-	limit = defaultPage
-	values, err := url.ParseQuery(query)
-	if err != nil {
-		return "", 0, []fieldError{{"", "the query cannot be decoded"}}
-	}
-	names := make([]string, 0, len(values))
-	for name := range values {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		given := values[name]
-		var detail string
-		switch {
-		case name != afterField && name != limitField:
-			detail = "is not a known parameter"
-		case len(given) > 1:
-			detail = repeatedDetail
-		case name == afterField:
-			after = stock.SKU(given[0])
-			if after != "" && !stock.ValidID(given[0]) {
-				detail = idDetail
-			}
-		default:
-			limit, detail = parseLimit(given[0])
-		}
-		if detail != "" && len(bad) < maxErrors {
-			bad = append(bad, fieldError{clip(name), detail})
-		}
-	}
-	return after, limit, bad
-}
-
-// parseLimit reads the size of a page. detail says why it is invalid, if it is.
-func parseLimit(text string) (limit int, detail string) {
-	n, err := strconv.ParseUint(text, 10, 16)
-	if err != nil || n < 1 || n > maxPage {
-		return 0, pageDetail
-	}
-	return int(n), ""
 }
 
 // showStock handles GET /stock/{sku}.

@@ -24,15 +24,32 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Orders places and reads orders. It must be safe for concurrent use. Its methods
-// return the errors of packages order and stock; any other error is answered 500
-// and logged.
+// Orders places, changes and reads orders and their payments. It must be safe for
+// concurrent use. Its methods return the errors of packages order and stock; any
+// other error is answered 500 and logged.
 type Orders interface {
 	// Place places an order. If r.Key already names an order, Place returns
 	// that order with replayed set. r.Lines are in the order the client sent
 	// them; Place may keep them.
 	Place(ctx context.Context, r order.Request) (o order.Order, replayed bool, err error)
+	// Order returns an order with its history.
 	Order(ctx context.Context, id uuid.UUID) (order.Order, error)
+	// List returns at most f.Limit orders after f.After, sorted by ID. next is the
+	// after of the following page; it is uuid.Nil on the last page.
+	List(ctx context.Context, f order.Filter) (page []order.Order, next uuid.UUID, err error)
+
+	// Pay, Cancel and Refund return the changed order. Repeating a change returns
+	// the order again.
+	Pay(ctx context.Context, id uuid.UUID, payment string) (order.Order, error)
+	Cancel(ctx context.Context, id uuid.UUID) (order.Order, error)
+	// Refund returns the order's units to stock if restock is set.
+	Refund(ctx context.Context, id uuid.UUID, restock bool) (order.Order, error)
+
+	// Payments returns at most f.Limit payments after f.After, sorted by ID. next
+	// is the after of the following page; it is empty on the last page.
+	Payments(ctx context.Context, f order.PaymentFilter) (page []order.Payment, next string, err error)
+	// Refunded records that a payment was paid back to the buyer.
+	Refunded(ctx context.Context, payment string) (order.Payment, error)
 }
 
 // Stock sets and reads stock. It must be safe for concurrent use. Its methods return
@@ -73,9 +90,9 @@ type Config struct {
 	// load balancer moves to another instance. It must be safe for concurrent
 	// use.
 	Draining func() bool
-	// RequestTimeout bounds the work of one request; it must be > 0. Placing an
-	// order and changing stock go on within this time after the client
-	// disconnects, so that their outcome is known.
+	// RequestTimeout bounds the work of one request; it must be > 0. A change goes
+	// on within this time after the client disconnects, so that its outcome is
+	// known.
 	RequestTimeout time.Duration
 }
 
@@ -143,11 +160,17 @@ func (a *api) engine() *gin.Engine {
 	e.NoRoute(a.notFound)
 	e.NoMethod(a.methodNotAllowed)
 
-	e.POST("/orders", a.placeOrder)
+	e.GET("/orders", a.listOrders)
+	e.POST("/orders", a.jsonOnly, a.placeOrder)
 	e.GET("/orders/:id", a.showOrder)
+	e.POST("/orders/:id/pay", a.jsonOnly, a.payOrder)
+	e.POST("/orders/:id/cancel", a.jsonOnly, a.cancelOrder)
+	e.POST("/orders/:id/refund", a.adminOnly, a.jsonOnly, a.refundOrder)
+	e.GET("/payments", a.adminOnly, a.listPayments)
+	e.POST("/payments/:id/refunded", a.adminOnly, a.jsonOnly, a.markRefunded)
 	e.GET("/stock", a.listStock)
 	e.GET("/stock/:sku", a.showStock)
-	e.PUT("/stock/:sku", a.setStock)
+	e.PUT("/stock/:sku", a.adminOnly, a.jsonOnly, a.setStock)
 	e.GET("/stock/:sku/audit", a.showAudit)
 	e.GET("/strategies", a.showStrategies)
 	e.GET("/healthz", a.healthz)

@@ -2,42 +2,58 @@ package httpapi
 
 import (
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
 // extras are the members that only some problems have.
 type extras struct {
-	sku     string       // problems in skuProblems
+	sku     string       // problems of one SKU
 	opensAt time.Time    // not-open
+	payment string       // refund-due
+	status  order.Status // refund-due, wrong-status
 	errors  []fieldError // invalid
 }
 
-// skuProblems are the problems of one SKU of an order. Their answers name it.
-var skuProblems = []problem{soldOut, buyerLimit, notOpen, closed, unknownSKU}
+// invalidFields are the fields that only the service finds invalid, by its error.
+var invalidFields = []struct {
+	err error
+	fieldError
+}{
+	{stock.ErrKindFixed, fieldError{"kind", "cannot change"}},
+	{stock.ErrHours, fieldError{"closes_at", hoursDetail}},
+	{order.ErrPaymentReused, fieldError{"payment_id", "belongs to another order"}},
+}
 
-// extrasOf returns the SKU, the opening time or the bad fields that err names.
-func extrasOf(err error) extras {
-	if errors.Is(err, stock.ErrKindFixed) {
-		return extras{errors: []fieldError{{"kind", "cannot change"}}}
-	}
-	if errors.Is(err, stock.ErrHours) {
-		return extras{errors: []fieldError{{"closes_at", hoursDetail}}}
-	}
-	var (
-		x       extras
-		refusal *stock.Refusal
-		notOpen *stock.NotOpen
-	)
-	if errors.As(err, &refusal) {
-		x.sku = string(refusal.SKU)
-	}
-	if errors.As(err, &notOpen) {
-		x.opensAt = notOpen.OpensAt
+// extrasOf returns what err says about the members of problem p. Other members of
+// err do not count: err may wrap a refusal that is not the outcome.
+func extrasOf(p problem, err error) (x extras) {
+	switch p {
+	case soldOut, buyerLimit, notOpen, closed, unknownSKU:
+		if refusal, ok := errors.AsType[*stock.Refusal](err); ok {
+			x.sku = string(refusal.SKU)
+		}
+		if early, ok := errors.AsType[*stock.NotOpen](err); ok {
+			x.opensAt = early.OpensAt
+		}
+	case refundDue:
+		if due, ok := errors.AsType[*order.RefundDue](err); ok {
+			x.payment, x.status = due.PaymentID, due.Status
+		}
+	case wrongStatus:
+		if wrong, ok := errors.AsType[*order.WrongStatus](err); ok {
+			x.status = wrong.Status
+		}
+	case invalid:
+		for _, row := range invalidFields {
+			if errors.Is(err, row.err) {
+				x.errors = append(x.errors, row.fieldError)
+			}
+		}
 	}
 	return x
 }
@@ -52,9 +68,6 @@ func (a *api) problem(c *gin.Context, p problem, detail string, more ...extras) 
 	var x extras
 	if len(more) > 0 {
 		x = more[0]
-	}
-	if !slices.Contains(skuProblems, p) { // the error wraps a refusal, but is another problem
-		x.sku, x.opensAt = "", time.Time{}
 	}
 	b := a.buffers.Get().(*buffer)
 	b.bytes = appendProblem(b.bytes[:0], p, def, detail, x)

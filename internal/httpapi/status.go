@@ -21,6 +21,7 @@ const (
 	notFound         problem = "not-found"
 	unknownSKU       problem = "unknown-sku"
 	unknownOrder     problem = "unknown-order"
+	unknownPayment   problem = "unknown-payment"
 	methodNotAllowed problem = "method-not-allowed"
 	timeout          problem = "timeout"
 	soldOut          problem = "sold-out"
@@ -29,6 +30,8 @@ const (
 	closed           problem = "closed"
 	inProgress       problem = "in-progress"
 	belowSold        problem = "below-sold"
+	refundDue        problem = "refund-due"
+	wrongStatus      problem = "wrong-status"
 	tooLarge         problem = "too-large"
 	notJSON          problem = "not-json"
 	invalid          problem = "invalid"
@@ -54,6 +57,7 @@ var definitions = map[problem]definition{
 	notFound:         {http.StatusNotFound, "Not found", ""},
 	unknownSKU:       {http.StatusNotFound, "Unknown SKU", ""},
 	unknownOrder:     {http.StatusNotFound, "Unknown order", ""},
+	unknownPayment:   {http.StatusNotFound, "Unknown payment", ""},
 	methodNotAllowed: {http.StatusMethodNotAllowed, "Method not allowed", ""},
 	timeout:          {http.StatusRequestTimeout, "Request timeout", "1"},
 	soldOut:          {http.StatusConflict, "Sold out", ""},
@@ -62,6 +66,8 @@ var definitions = map[problem]definition{
 	closed:           {http.StatusConflict, "Closed", ""},
 	inProgress:       {http.StatusConflict, "In progress", "1"},
 	belowSold:        {http.StatusConflict, "Below what is sold", ""},
+	refundDue:        {http.StatusConflict, "Refund due", ""},
+	wrongStatus:      {http.StatusConflict, "Wrong status", ""},
 	tooLarge:         {http.StatusRequestEntityTooLarge, "Body too large", ""},
 	notJSON:          {http.StatusUnsupportedMediaType, "Not JSON", ""},
 	invalid:          {http.StatusUnprocessableEntity, "Invalid request", ""},
@@ -87,12 +93,16 @@ var errorProblems = []struct {
 	{stock.ErrUnavailable, unavailable, "A store did not answer and the outcome is unknown. Try again; repeat an order with the same Idempotency-Key."},
 	{stock.ErrSuperseded, superseded, "An instance with another strategy or layout has taken over the stock. Nothing was cut; use another instance."},
 	{stock.ErrBusy, busy, "The service is too busy, or a store is unavailable. Nothing was cut; try again."},
-	{order.ErrInProgress, inProgress, "Another request with this Idempotency-Key is in progress."},
+	{order.ErrInProgress, inProgress, "The order is still being placed, by another request with this Idempotency-Key or from the queue. Try again."},
 	{order.ErrKeyReused, keyReused, "The Idempotency-Key was used for an order with other lines."},
 	{stock.ErrBelowSold, belowSold, "The total would be less than what is sold or in flight."},
 	{stock.ErrKindFixed, invalid, invalidDetail},
 	{stock.ErrHours, invalid, invalidDetail},
+	{order.ErrPaymentReused, invalid, invalidDetail},
 	{order.ErrUnknownOrder, unknownOrder, "There is no such order."},
+	{order.ErrUnknownPayment, unknownPayment, "There is no such payment."},
+	{order.ErrRefundDue, refundDue, "The payment does not pay the order. It is recorded and must be paid back."},
+	{order.ErrWrongStatus, wrongStatus, "The status of the order does not allow this."},
 	{stock.ErrSoldOut, soldOut, "Fewer units are left than were asked for. Nothing was cut."},
 	{stock.ErrBuyerLimit, buyerLimit, "The buyer would hold more units of the SKU than one buyer may. Nothing was cut."},
 	{stock.ErrNotOpen, notOpen, "The SKU is not sold before opens_at. Nothing was cut."},

@@ -101,3 +101,12 @@ func (a *api) sameOrigin(c *gin.Context) {
 	a.problem(c, crossOrigin, "A page of another origin sent this request. Nothing was done.")
 	c.Abort()
 }
+
+// adminOnly refuses a request that does not come from an administrator.
+func (a *api) adminOnly(c *gin.Context) {
+	if objection := a.auth.objection(c.Request); objection != "" {
+		c.Header("WWW-Authenticate", "Bearer")
+		a.problem(c, unauthorized, objection)
+		c.Abort()
+	}
+}

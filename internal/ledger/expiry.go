@@ -117,12 +117,11 @@ func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*Order
 	if err != nil || len(due) == 0 {
 		return nil, err
 	}
-	changed, err := tx.Exec(ctx, "UPDATE orders SET status = 'expired', version = version + 1 WHERE id IN ? AND "+isDue(d), due)
-	switch {
-	case err != nil:
+	// The rows are locked, so they are still due. Without a condition on that, the
+	// database finds them by their IDs, and never by the index of all due orders.
+	_, err = tx.Exec(ctx, "UPDATE orders SET status = 'expired', version = version + 1 WHERE id IN ?", due)
+	if err != nil {
 		return nil, err
-	case changed != int64(len(due)): // the database's clock went back
-		return nil, ErrRowChanged
 	}
 	_, err = tx.Exec(ctx, "INSERT INTO order_history (order_id, version, status, at) SELECT id, version, status, "+d.Now()+" FROM orders WHERE id IN ?", due)
 	return expired, err
@@ -130,7 +129,7 @@ func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*Order
 
 // Due counts the pending orders whose time has passed, up to limit.
 func (l *Ledger) Due(ctx context.Context, limit int) (n int, err error) {
-	err = l.db.QueryRow(ctx, []any{&n}, "SELECT COUNT(*) FROM (SELECT id FROM orders WHERE "+isDue(l.db.Dialect())+" LIMIT ?) AS due", limit)
+	err = l.db.QueryRow(ctx, []any{&n}, "SELECT COUNT(*) FROM (SELECT id FROM orders WHERE "+isDue(l.db.Dialect())+" ORDER BY expires_at LIMIT ?) AS due", limit)
 	if err != nil {
 		return 0, fmt.Errorf("counting orders that are due: %w", err)
 	}

@@ -6,6 +6,8 @@ const (
 	trust    = "internal/httpapi/trust.go"
 	decode   = "internal/httpapi/decode.go"
 	envelope = "internal/httpapi/envelope.go"
+	routes   = "internal/httpapi/httpapi.go"
+	lists    = "internal/httpapi/list.go"
 	handlers = "internal/httpapi/handlers.go"
 	statuses = "internal/httpapi/status.go"
 	counting = "internal/outage/outage.go"
@@ -21,6 +23,10 @@ var face = []mutant{
 	{"a name that begins with localhost is loopback", trust, `strings.EqualFold(host, "localhost")`, `strings.HasPrefix(host, "localhost")`, "internal/httpapi TestAdministration/host_localhost.evil.test"},
 	{"every token is accepted", trust, "subtle.ConstantTimeCompare(hash[:], a.token[:]) != 1", "false && subtle.ConstantTimeCompare(hash[:], a.token[:]) != 1", "internal/httpapi TestAdministration/a_wrong_token"},
 	{"a page of another origin places orders", trust, "a.origins.Check(c.Request) == nil", "a.origins.Check(c.Request) == nil || true", "internal/httpapi TestContract/an_order_from_a_page_of_another_origin"},
+	{"every client refunds orders", routes, `"/orders/:id/refund", a.adminOnly,`, `"/orders/:id/refund",`, "internal/httpapi TestContract/refund_without_the_token"},
+	{"every client lists payments", routes, `"/payments", a.adminOnly,`, `"/payments",`, "internal/httpapi TestContract/list_payments_without_the_token"},
+	{"every client marks payments as refunded", routes, `"/payments/:id/refunded", a.adminOnly,`, `"/payments/:id/refunded",`, "internal/httpapi TestContract/a_payment_was_paid_back,_without_the_token"},
+	{"every client lists the orders of all buyers", lists, "if everyBuyer {", "if everyBuyer && false {", "internal/httpapi TestContract/list_everybody's_orders_without_the_token"},
 	{"a body is not read after its deadline", decode, "if errors.Is(err, os.ErrDeadlineExceeded) {", "if errors.Is(err, os.ErrDeadlineExceeded) && false {", "internal/httpapi TestLateBody"},
 	{"a body that is too late is malformed", decode, "case err != nil && brokenConnection(err):", "case err != nil && brokenConnection(err) && false:", "internal/httpapi TestSlowBody/too_late"},
 	{"a truncated body is malformed", decode, "|| errors.Is(err, io.ErrUnexpectedEOF)", "", "internal/httpapi TestSlowBody/cut_off"},

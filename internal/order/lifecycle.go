@@ -65,7 +65,8 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 			return revived, nil
 		case out.Unknown():
 			return Order{}, fmt.Errorf("%w: %w", stock.ErrUnavailable, reason)
-		case errors.Is(reason, ledger.ErrRowChanged): // another payment was faster, or recovery
+		case errors.Is(reason, ledger.ErrRowChanged), // another payment was faster, or recovery
+			errors.Is(reason, stock.ErrInFlight): // the order's first take is being settled, or another payment's is
 			last = reason
 		case stock.Reconcilable(reason):
 			if err := s.reconciler.Mend(ctx, reason, found.SKUs()...); err != nil {

@@ -11,8 +11,15 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Order is the durable record of a deduction, as the ledger keeps it.
-type Order = ledger.Order
+// The ledger's own types, under the names that callers of this package use.
+type (
+	Order         = ledger.Order
+	Status        = ledger.Status
+	Filter        = ledger.OrderFilter
+	Payment       = ledger.Payment
+	PaymentStatus = ledger.PaymentStatus
+	PaymentFilter = ledger.PaymentFilter
+)
 
 // Request asks for an order.
 type Request struct {
@@ -35,10 +42,15 @@ var (
 	ErrUnknownPayment = errors.New("unknown payment")
 	// ErrPaymentReused: the payment was reported for another order before.
 	ErrPaymentReused = errors.New("the payment was reported for another order")
+	// ErrRefundDue: the payment does not pay the order. It comes as a *RefundDue.
+	ErrRefundDue = errors.New("the payment is due back to the buyer")
+	// ErrWrongStatus: the order's status does not allow what was asked. It comes
+	// as a *WrongStatus.
+	ErrWrongStatus = errors.New("the order's status does not allow it")
 )
 
-// RefundDue says that a payment does not pay its order and is due back to the
-// buyer: it came too late, or was not the first. It is recorded.
+// RefundDue is ErrRefundDue: a payment came too late, or was not the first. It is
+// recorded.
 type RefundDue struct {
 	PaymentID string
 	Status    ledger.Status // of the order
@@ -48,7 +60,13 @@ func (e *RefundDue) Error() string {
 	return fmt.Sprintf("payment %s is due back to the buyer: the order is %s", e.PaymentID, e.Status)
 }
 
-// WrongStatus says that an order's status does not allow what was asked.
+// Unwrap returns ErrRefundDue, so that errors.Is finds it.
+func (e *RefundDue) Unwrap() error { return ErrRefundDue }
+
+// WrongStatus is ErrWrongStatus with the status.
 type WrongStatus struct{ Status ledger.Status }
 
 func (e *WrongStatus) Error() string { return fmt.Sprintf("the order is %s", e.Status) }
+
+// Unwrap returns ErrWrongStatus, so that errors.Is finds it.
+func (e *WrongStatus) Unwrap() error { return ErrWrongStatus }

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"database/sql"
 	"errors"
 	"flag"
 	"fmt"
@@ -69,23 +70,29 @@ func (s *shop) checkLifecycle(t *testing.T, i *instance, sku stock.SKU, id uuid.
 	if last := o.History[len(o.History)-1]; last.Status != o.Status {
 		t.Errorf("the history ends with %s, the order is %s", last.Status, o.Status)
 	}
-	paying := 0
-	payments, err := i.ledger.Payments(t.Context(), ledger.PaymentFilter{Limit: 1000})
+	var paying []string
+	db := s.sql.Ledger()
+	err = db.QueryEach(t.Context(), func(rows *sql.Rows) error {
+		var payment string
+		err := rows.Scan(&payment)
+		paying = append(paying, payment)
+		return err
+	}, "SELECT id FROM payments WHERE order_id = ? AND status = 'paid'", db.Dialect().UUID(id))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range payments {
-		switch {
-		case p.OrderID != id:
-		case p.Status == ledger.PaymentPaid && (o.Status != ledger.Paid || o.PaymentID != p.ID):
-			t.Errorf("%s is kept, but the order is %s by %q", p.ID, o.Status, o.PaymentID)
-		case p.Status == ledger.PaymentPaid:
-			paying++
-		}
+	want := []string{o.PaymentID}
+	if o.Status != ledger.Paid {
+		want = nil
 	}
-	if o.Status == ledger.Paid && paying != 1 {
-		t.Errorf("%d payments pay the order", paying)
+	if !slices.Equal(paying, want) {
+		t.Errorf("the payments %q are kept, but the order is %s by %q", paying, o.Status, o.PaymentID)
 	}
+}
+
+// off returns a clock that is off by d.
+func off(d time.Duration) func() time.Time {
+	return func() time.Time { return time.Now().Add(d) }
 }
 
 // TestLifecycle checks what becomes of an order and its units, on every database,
@@ -160,9 +167,9 @@ func TestLifecycle(t *testing.T) {
 	})
 }
 
-// TestRaces lets two payments, a cancellation and the deadline meet on two
-// instances. Each order ends in one state, its units add up, and no payment is
-// lost.
+// TestRaces lets two payments, a cancellation and expiry meet at the deadline on two
+// instances, whose clocks are an hour apart. Each order ends in one state, its units
+// add up, and no payment is lost.
 func TestRaces(t *testing.T) {
 	t.Parallel()
 	rounds := *races
@@ -173,12 +180,19 @@ func TestRaces(t *testing.T) {
 		}
 	}
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		among := []*instance{s.open(t, settings{strategy: "lua"}), s.open(t, settings{strategy: "lua"})}
+		among := []*instance{
+			s.open(t, settings{strategy: "lua", clock: off(-30 * time.Minute)}),
+			s.open(t, settings{strategy: "lua", clock: off(30 * time.Minute)}),
+		}
+		job, err := among[1].ledger.ClaimJob(t.Context(), "expiry", "races")
+		if err != nil {
+			t.Fatal(err)
+		}
 		sku := newSKU("races")
 		addStock(t, among[0], sku, 3)
 		ended := make(map[ledger.Status]int)
 		for round := range rounds {
-			s.race(t, among, sku, round)
+			s.race(t, among, job, sku, round)
 			if t.Failed() {
 				return
 			}
@@ -194,9 +208,13 @@ func TestRaces(t *testing.T) {
 	})
 }
 
-// race places one order and lets payments, a cancellation and its deadline meet.
-func (s *shop) race(t *testing.T, among []*instance, sku stock.SKU, round int) {
+// race places one order and lets payments, a cancellation and expiry meet at its
+// deadline.
+func (s *shop) race(t *testing.T, among []*instance, job ledger.Job, sku stock.SKU, round int) {
 	t.Helper()
+	if err := among[1].ledger.RenewJob(t.Context(), job); err != nil {
+		t.Fatal(err)
+	}
 	o := mustPlace(t, among[0], oneUnit(sku))
 	s.expiresIn(t, o.ID, rand.N(3*time.Millisecond))
 	payments := []string{fmt.Sprintf("first-%d", round), fmt.Sprintf("second-%d", round)}
@@ -205,9 +223,10 @@ func (s *shop) race(t *testing.T, among []*instance, sku stock.SKU, round int) {
 	for n, payment := range payments {
 		racing.Go(func() {
 			time.Sleep(rand.N(3 * time.Millisecond))
-			for range 50 { // as a payment provider does
+			for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) { // a provider repeats its callback
 				_, answers[n] = among[n].Pay(t.Context(), o.ID, payment)
-				if !errors.Is(answers[n], stock.ErrBusy) && !errors.Is(answers[n], stock.ErrUnavailable) {
+				again := errors.Is(answers[n], stock.ErrBusy) || errors.Is(answers[n], stock.ErrUnavailable)
+				if !again || time.Now().After(deadline) {
 					return
 				}
 			}
@@ -221,12 +240,20 @@ func (s *shop) race(t *testing.T, among []*instance, sku stock.SKU, round int) {
 			}
 		})
 	}
+	racing.Go(func() {
+		time.Sleep(rand.N(3 * time.Millisecond))
+		done, err := among[1].ledger.Expire(t.Context(), job, 10)
+		if err != nil && !errors.Is(err, stock.ErrBusy) {
+			t.Errorf("expiring: %v", err)
+		}
+		among[1].Returned(t.Context(), done.SKUs...)
+	})
 	racing.Wait()
 	s.checkLifecycle(t, among[0], sku, o.ID)
 	for n, payment := range payments {
 		p, err := among[0].ledger.Payment(t.Context(), payment)
 		if err != nil {
-			t.Fatalf("%s: %v", payment, err)
+			t.Fatalf("%s, which was answered %v: %v", payment, answers[n], err)
 		}
 		due := errors.As(answers[n], new(*order.RefundDue))
 		if answers[n] != nil && !due || due != (p.Status == ledger.PaymentRefundDue) {

@@ -24,6 +24,7 @@ type twinJobs struct {
 	away  bool // it does not answer
 
 	expire func(held ledger.Job, limit int) (ledger.Expiry, error) // nil: nothing is due
+	due    func() int
 }
 
 func (t *twinJobs) ClaimJob(ctx context.Context, name, holder string) (ledger.Job, error) {
@@ -72,7 +73,7 @@ func (t *twinJobs) Expire(_ context.Context, held ledger.Job, limit int) (ledger
 	return t.expire(held, limit)
 }
 
-func (t *twinJobs) Due(context.Context, int) (int, error) { return 0, nil }
+func (t *twinJobs) Due(context.Context, int) (int, error) { return t.due(), nil }
 func (t *twinJobs) MeasureClock(context.Context) error    { return nil }
 func (t *twinJobs) KeepClock(context.Context)             {}
 func (t *twinJobs) ClockKnown() error                     { return nil }

@@ -57,6 +57,9 @@ func (rs rows) readClaims(ctx context.Context, tx *sqltx.Tx, takes []stock.Take)
 			claims = claims[1:]
 		}
 		rs[sku].held = make(map[string]int64, len(buyers))
+		for len(buyers)&(len(buyers)-1) != 0 { // few lengths make few statements to prepare
+			buyers = append(buyers, buyers[0])
+		}
 		conditions = append(conditions, "sku = ? AND buyer_id IN ?")
 		args = append(args, string(sku), buyers)
 	}
@@ -77,26 +80,18 @@ func (rs rows) readClaims(ctx context.Context, tx *sqltx.Tx, takes []stock.Take)
 	return nil
 }
 
-// writeClaims stores what the buyers of the takes hold now. The caller must hold the
-// row locks.
-func (rs rows) writeClaims(ctx context.Context, tx *sqltx.Tx, takes []stock.Take) error {
-	claims := rs.claims(takes)
-	if len(claims) == 0 {
-		return nil
+// writeClaims returns the statement that stores how many units the buyers hold now.
+func (rs rows) writeClaims(dialect sqltx.Dialect, claims []claim) sqltx.Statement {
+	if dialect.Arrays() {
+		return rs.claimArrays(claims)
 	}
 	statement := rs.claimRows(claims)
-	switch dialect := tx.Dialect(); {
-	case dialect.Arrays():
-		statement = rs.claimArrays(claims)
-	case dialect == sqltx.MySQL:
+	if dialect == sqltx.MySQL {
 		statement.SQL += " ON DUPLICATE KEY UPDATE units = VALUES(units)"
-	default:
+	} else {
 		statement.SQL += " ON CONFLICT (sku, buyer_id) DO UPDATE SET units = excluded.units"
 	}
-	if _, err := tx.ExecAll(ctx, statement); err != nil {
-		return fmt.Errorf("raising claims: %w", err)
-	}
-	return nil
+	return statement
 }
 
 func (rs rows) claimRows(claims []claim) sqltx.Statement {

@@ -40,19 +40,26 @@ func (rs rows) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes 
 	}
 	decisions := rs.takeAll(takes, g, refuse)
 	accepted := acceptedTakes(takes, decisions)
-	if err := countDown(ctx, tx, accepted); err != nil {
-		return nil, err
+	if len(accepted) == 0 {
+		return decisions, nil
 	}
-	return decisions, rs.writeClaims(ctx, tx, accepted)
+	skus, units := unitsOf(accepted)
+	statements := []sqltx.Statement{countDown(tx.Dialect(), skus, units)}
+	if claims := rs.claims(accepted); len(claims) > 0 {
+		statements = append(statements, rs.writeClaims(tx.Dialect(), claims))
+	}
+	updated, err := tx.ExecAll(ctx, statements...)
+	if err != nil {
+		return nil, fmt.Errorf("counting down: %w", err)
+	}
+	if updated[0] != int64(len(skus)) {
+		return nil, fmt.Errorf("counting down: %d of %d stock rows updated", updated[0], len(skus))
+	}
+	return decisions, nil
 }
 
-// countDown takes the units of all takes in one statement. The caller must hold the
-// row locks.
-func countDown(ctx context.Context, tx *sqltx.Tx, takes []stock.Take) error {
-	skus, units := unitsOf(takes)
-	if len(skus) == 0 {
-		return nil
-	}
+// countDown takes the units from the stock rows.
+func countDown(dialect sqltx.Dialect, skus []stock.SKU, units map[stock.SKU]int64) sqltx.Statement {
 	var (
 		sql  strings.Builder
 		args []any
@@ -64,18 +71,14 @@ func countDown(ctx context.Context, tx *sqltx.Tx, takes []stock.Take) error {
 	} else {
 		sql.WriteString("CASE sku")
 		for _, sku := range skus {
-			sql.WriteString(" WHEN ? THEN CAST(? AS " + tx.Dialect().BigInt() + ")")
+			sql.WriteString(" WHEN ? THEN CAST(? AS " + dialect.BigInt() + ")")
 			args = append(args, string(sku), units[sku])
 		}
 		sql.WriteString(" END")
 	}
-	sql.WriteString(" WHERE sku IN ?")
-	updated, err := tx.Exec(ctx, sql.String(), append(args, skus)...)
-	if err != nil {
-		return fmt.Errorf("counting down: %w", err)
+	sql.WriteString(" WHERE sku IN (?" + strings.Repeat(",?", len(skus)-1) + ")")
+	for _, sku := range skus {
+		args = append(args, string(sku))
 	}
-	if updated != int64(len(skus)) {
-		return fmt.Errorf("counting down: %d of %d stock rows updated", updated, len(skus))
-	}
-	return nil
+	return sqltx.Statement{SQL: dialect.Bind(sql.String()), Args: args}
 }

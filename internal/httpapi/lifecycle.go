@@ -1,0 +1,81 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// payOrder handles POST /orders/{id}/pay.
+func (a *api) payOrder(c *gin.Context) {
+	payment, ok := readBody(a, c, (*reader).payment)
+	if !ok {
+		return
+	}
+	a.changeOrder(c, func(ctx context.Context, id uuid.UUID) (order.Order, error) {
+		return a.Orders.Pay(ctx, id, payment)
+	})
+}
+
+// cancelOrder handles POST /orders/{id}/cancel.
+func (a *api) cancelOrder(c *gin.Context) {
+	if _, ok := readBody(a, c, (*reader).nothing); ok {
+		a.changeOrder(c, a.Orders.Cancel)
+	}
+}
+
+// refundOrder handles POST /orders/{id}/refund.
+func (a *api) refundOrder(c *gin.Context) {
+	restock, ok := readBody(a, c, (*reader).refund)
+	if !ok {
+		return
+	}
+	a.changeOrder(c, func(ctx context.Context, id uuid.UUID) (order.Order, error) {
+		return a.Orders.Refund(ctx, id, restock)
+	})
+}
+
+// changeOrder makes a change of the order in the path and answers with the order.
+func (a *api) changeOrder(c *gin.Context, change func(context.Context, uuid.UUID) (order.Order, error)) {
+	id, ok := a.orderID(c)
+	if !ok {
+		return
+	}
+	ctx, cancel := a.writeContext(c)
+	defer cancel()
+	o, err := change(ctx, id)
+	if err != nil {
+		a.fail(c, err)
+		return
+	}
+	b := a.buffers.Get().(*buffer)
+	b.bytes = appendOrder(b.bytes[:0], &o)
+	a.write(c, http.StatusOK, a.types.json, b)
+}
+
+// markRefunded handles POST /payments/{id}/refunded.
+func (a *api) markRefunded(c *gin.Context) {
+	if _, ok := readBody(a, c, (*reader).nothing); !ok {
+		return
+	}
+	id := c.Param("id")
+	if !stock.ValidID(id) {
+		a.fail(c, order.ErrUnknownPayment)
+		return
+	}
+	ctx, cancel := a.writeContext(c)
+	defer cancel()
+	p, err := a.Orders.Refunded(ctx, id)
+	if err != nil {
+		a.fail(c, err)
+		return
+	}
+	b := a.buffers.Get().(*buffer)
+	b.bytes = appendPayment(b.bytes[:0], &p)
+	a.write(c, http.StatusOK, a.types.json, b)
+}

@@ -1,0 +1,66 @@
+package order
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// TestHours checks how long a refusal by opening hours is repeated: never longer than
+// a second, and never after the opening.
+func TestHours(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		reason error
+		want   time.Duration // how long the refusal is repeated
+	}{
+		{"opens in an hour", &stock.NotOpen{In: time.Hour}, time.Second},
+		{"opens soon", &stock.NotOpen{In: 300 * time.Millisecond}, 300 * time.Millisecond},
+		{"closed", stock.ErrClosed, time.Second},
+		{"sold out", stock.ErrSoldOut, 0},
+		{"buyer limit", stock.ErrBuyerLimit, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var h hours
+				asked := time.Now()
+				time.Sleep(100 * time.Millisecond) // the ledger's answer takes that long
+				h.learn(asked, fmt.Errorf("recording: %w", stock.Refuse("a", test.reason)))
+				lines := []stock.Line{{SKU: "0", Quantity: 1}, {SKU: "a", Quantity: 1}}
+				if err := h.refuse(lines[:1]); err != nil {
+					t.Errorf("another SKU is refused: %v", err)
+				}
+				for {
+					err := h.refuse(lines)
+					if err == nil {
+						break
+					}
+					var refusal *stock.Refusal
+					if !errors.As(err, &refusal) || refusal.SKU != "a" || !errors.Is(err, test.reason) {
+						t.Fatalf("repeated %v, want %v", err, test.reason)
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+				if got := time.Since(asked); got != max(test.want, 100*time.Millisecond) {
+					t.Errorf("repeated until %v after the ledger was asked, want %v", got, test.want)
+				}
+			})
+		})
+	}
+}
+
+// TestHours_Bound checks that the number of SKUs that are remembered is bounded.
+func TestHours_Bound(t *testing.T) {
+	var h hours
+	for n := range maxHours + 10 {
+		h.learn(time.Now(), stock.Refuse(stock.SKU(fmt.Sprint(n)), stock.ErrClosed))
+	}
+	if len(h.refusals) > maxHours {
+		t.Errorf("%d SKUs are remembered", len(h.refusals))
+	}
+}
