@@ -64,6 +64,7 @@ type Ledger interface {
 	Due(ctx context.Context, limit int) (int, error)
 
 	JobLedger
+	AuditLedger
 }
 
 var _ Ledger = (*ledger.Ledger)(nil)
@@ -165,10 +166,9 @@ func (r *Reconciler) Close() {
 }
 
 // Run reconciles until ctx ends. It keeps the instance under the current
-// generation, ends takes whose outcome was unknown once the stores answer, and
-// recovers takes left in flight. Every instance does so; several at once do no harm.
-// It also delivers additions, compares gate and ledger, and expires orders. One
-// instance at a time does each of these.
+// generation, ends takes whose outcome was unknown once the stores answer, recovers
+// takes left in flight, delivers additions, compares gate and ledger, and expires
+// orders. Every instance runs it; several at once do no harm.
 func (r *Reconciler) Run(ctx context.Context) {
 	var loops sync.WaitGroup
 	defer loops.Wait()

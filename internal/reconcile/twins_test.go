@@ -28,7 +28,8 @@ type ownerRow struct {
 // twinLedger is an instance's ledger in memory. It follows the contract of Ledger.
 type twinLedger struct {
 	*twinJobs
-	shared *ownerRow
+	AuditLedger // nil: only the tests of package protocol audit stock
+	shared      *ownerRow
 
 	mu         sync.Mutex
 	generation stock.Generation
