@@ -41,7 +41,7 @@ func TestExpiryStep(t *testing.T) {
 			stop      context.CancelFunc
 		)
 		defer r.Close()
-		l.onSweep = func() { delivered++ } // the outbox is read
+		l.onDeliver = func() { delivered++ } // the outbox is read
 		l.due = func() int { return due }
 		l.expire = func(_ ledger.Job, limit int) (ledger.Expiry, error) {
 			if starts = append(starts, time.Now()); len(starts) == steps {
