@@ -75,9 +75,9 @@ type Ledger struct {
 	groups  sync.WaitGroup // under way
 	lookups *group.Batcher[*lookup]
 
-	// misfit is true if the last group that could be cut in one statement did not
-	// fit whole: stock has run out, or the gate is stale. Until a group fits
-	// again, orders are not sent along with the cut.
+	// misfit is true if the last group did not fit whole: stock has run out, a
+	// buyer is above the limit, or the gate is stale. Until a group fits again,
+	// orders are not sent along with the cut.
 	misfit atomic.Bool
 }
 

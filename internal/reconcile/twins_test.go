@@ -153,7 +153,7 @@ func (l *twinLedger) Changes(context.Context, stock.SKU, stock.Change) ([]stock.
 	return nil, true, nil
 }
 
-func (l *twinLedger) Applied(context.Context, stock.Change) error { return nil }
+func (l *twinLedger) Applied(context.Context, ...stock.Change) error { return nil }
 
 func (l *twinLedger) Resolve(ctx context.Context, _ stock.Deduction) ledger.Outcome {
 	if err := ctx.Err(); err != nil {
