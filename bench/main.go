@@ -29,10 +29,11 @@ type settings struct {
 	only, databases, variants []string
 	warmUp, connections       int
 	skus, bulk, due, orders   int
+	rows                      int
 }
 
 // sets are the names of the measurements, in the order in which they run.
-var sets = []string{"targets", "spread", "bulk", "expiry", "memory"}
+var sets = []string{"targets", "spread", "bulk", "expiry", "memory", "many"}
 
 const help = `Measures every strategy and compares it with reference programs. Needs wrk,
 redis-server, mariadbd and postgres.
@@ -45,7 +46,7 @@ Flags:
 
 func parse(args []string, stdout io.Writer) (s settings, err error) {
 	flags := command.Flags("bench")
-	flags.StringSliceVar(&s.only, "only", []string{"targets"}, "measurements: targets, spread (one SKU against --skus), bulk (an empty table against one with --bulk orders), expiry (no order expires against a backlog of --due orders), memory (over --orders orders)")
+	flags.StringSliceVar(&s.only, "only", []string{"targets"}, "measurements: targets, spread (one SKU against --skus), bulk (an empty table against one with --bulk orders), expiry (no order expires against a backlog of --due orders), memory (over --orders orders), many (starts, rest and an emptied Redis with --rows stock rows)")
 	flags.StringSliceVar(&s.databases, "db", []string{"mariadb", "postgres"}, "databases")
 	flags.StringSliceVar(&s.variants, "variants", nil, "only these: "+strings.Join(names(variants), ", "))
 	s.Define(flags, 8)
@@ -55,6 +56,7 @@ func parse(args []string, stdout io.Writer) (s settings, err error) {
 	flags.IntVar(&s.bulk, "bulk", 1_000_000, "number of orders in the table in bulk")
 	flags.IntVar(&s.due, "due", 1_000_000, "number of orders in expiry whose time has passed")
 	flags.IntVar(&s.orders, "orders", 1_000_000, "number of orders in memory")
+	flags.IntVar(&s.rows, "rows", 1_000_000, "number of stock rows in many")
 	if err := command.Parse(flags, args, help, stdout); err != nil {
 		return s, err
 	}
@@ -84,6 +86,7 @@ func (s *settings) check() error {
 		command.Between("bulk", int64(s.bulk), 1, most),
 		command.Between("due", int64(s.due), 1, most),
 		command.Between("orders", int64(s.orders), 1, most),
+		command.Between("rows", int64(s.rows), 10, most),
 	)
 }
 
@@ -146,6 +149,7 @@ var variants = []variant{
 	{name: "lua", strategy: "lua"},
 	{name: "lua-keyed", strategy: "lua", keyed: true},
 	{name: "merged", strategy: "merged"},
+	{name: "queue", strategy: "queue"},
 	{name: "conditional", strategy: "conditional"},
 	{name: "optimistic", strategy: "optimistic"},
 	{name: "for-update", strategy: "for-update"},

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // placed is an order as its answers show it.
@@ -105,7 +107,7 @@ func checkLifecycle(t *testing.T, url string) {
 	var history []string
 	for i, step := range shown.History {
 		history = append(history, step.Status)
-		if i > 0 && step.At.Before(shown.History[i-1].At) {
+		if i > 1 && step.At.Before(shown.History[i-1].At) { // the first time is the instance's estimate of the database's clock
 			t.Errorf("the history goes back in time: %+v", shown.History)
 		}
 	}
@@ -207,5 +209,63 @@ func checkPaymentLists(t *testing.T, payments string) {
 	}
 	if status, answer, err := call(t.Context(), "GET", payments, "", "X-Forwarded-For", "10.0.0.7"); status != 401 || err != nil {
 		t.Errorf("a forwarded request lists payments: %d %s %v", status, answer, err)
+	}
+}
+
+// TestLatePayment pays orders that have expired. A payment revives its order if the
+// unit can be cut again and --late-payment allows it; otherwise it is due back.
+func TestLatePayment(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		late string
+		on   pair
+	}{
+		{"revive", mariaDBAndRedis},
+		{"refuse", postgresAndRedis},
+	} {
+		t.Run(test.late, func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"--payment-window", "2s", "--late-payment", test.late}, migrated(t, test.on.flags(t))...)
+			url := testenv.API(t, args...).URL()
+			// place buys the only unit of a new SKU, or the one that has returned.
+			place := func(buyer, sku string) (path string) {
+				t.Helper()
+				return url + "/orders/" + decoded[placed](t, mustCall(t, 201, "POST", url+"/orders", orderBody(buyer, sku, 1))).ID
+			}
+			expired := func(path, sku string) {
+				t.Helper()
+				within(t, 15*time.Second, "the order has expired and its unit is back", func() bool {
+					a, err := audited(t.Context(), url, sku)
+					return err == nil && a.atRest() && a.Sold == 0 &&
+						decoded[placed](t, mustCall(t, 200, "GET", path, "")).Status == "expired"
+				})
+			}
+			setStock(t, url, "left", 1)
+			setStock(t, url, "resold", 1)
+			left, resold := place("late-1", "left"), place("late-1", "resold")
+			expired(left, "left")
+			expired(resold, "resold")
+			mustCall(t, 200, "POST", place("late-2", "resold")+"/pay", `{"payment_id":"late-p1"}`)
+			lost := string(mustCall(t, 409, "POST", resold+"/pay", `{"payment_id":"late-p2"}`))
+			if !strings.Contains(lost, `"payment_id":"late-p2","order_status":"expired"`) {
+				t.Errorf("the payment for a unit that was sold again: %s", lost)
+			}
+
+			want, history := 200, "[{pending} {expired} {paid}]"
+			if test.late == "refuse" {
+				want, history = 409, "[{pending} {expired}]"
+			}
+			for range 2 {
+				mustCall(t, want, "POST", left+"/pay", `{"payment_id":"late-p3"}`)
+			}
+			shown := decoded[struct{ History []struct{ Status string } }](t, mustCall(t, 200, "GET", left, ""))
+			if got := fmt.Sprint(shown.History); got != history {
+				t.Errorf("the history is %s, want %s", got, history)
+			}
+			due := string(mustCall(t, 200, "GET", url+"/payments?status=refund-due", ""))
+			if strings.Contains(due, "late-p1") || !strings.Contains(due, "late-p2") || strings.Contains(due, "late-p3") != (want == 409) {
+				t.Errorf("the payments that are due: %s", due)
+			}
+		})
 	}
 }

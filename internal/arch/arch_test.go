@@ -24,7 +24,7 @@ const module = "github.com/holdfast-stock/holdfast/"
 // mayImport lists what each package may import of this module. A package that is
 // missing may import nothing of it. Tests may import anything.
 var mayImport = map[string][]string{
-	"cmd/api": {"internal/httpapi", "internal/outage", "internal/service", "internal/reconcile", "internal/stock",
+	"cmd/api": {"internal/httpapi", "internal/order", "internal/outage", "internal/service", "internal/reconcile", "internal/stock",
 		"internal/stock/strategy", "internal/store", "internal/lock", "internal/lock/backends"},
 	"internal/service":                  {"internal/order", "internal/admin", "internal/reconcile", "internal/ledger", "internal/ledger/sqltx", "internal/stock/strategy"},
 	"internal/httpapi":                  {"internal/order", "internal/admin", "internal/stock"},

@@ -118,7 +118,7 @@ func TestExpire(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, o := range []Order{first, second} {
-			steps, err := l.History(ctx, o.ID)
+			steps, err := l.History(ctx, o.ID, 1)
 			if err != nil || len(steps) != 1 || steps[0].Status != Expired || now.Sub(steps[0].At).Abs() > time.Minute {
 				t.Errorf("history %+v, %v", steps, err)
 			}

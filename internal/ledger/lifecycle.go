@@ -241,15 +241,16 @@ type Step struct {
 	At     time.Time // UTC, whole microseconds
 }
 
-// History reads the changes of an order after the first status, in their order.
-func (l *Ledger) History(ctx context.Context, id uuid.UUID) (steps []Step, err error) {
+// History reads the first changes of an order, up to the given version of it, in
+// their order. The first status is not a change.
+func (l *Ledger) History(ctx context.Context, id uuid.UUID, version int64) (steps []Step, err error) {
 	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
 		var s Step
 		err := rows.Scan(&s.Status, &s.At)
 		s.At = s.At.UTC()
 		steps = append(steps, s)
 		return err
-	}, "SELECT status, at FROM order_history WHERE order_id = ? ORDER BY version", l.db.Dialect().UUID(id))
+	}, "SELECT status, at FROM order_history WHERE order_id = ? AND version <= ? ORDER BY version", l.db.Dialect().UUID(id), version)
 	if err != nil {
 		return nil, fmt.Errorf("reading the history of order %s: %w", id, err)
 	}

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,13 +15,7 @@ import (
 // lock the stock rows first: an INSERT that meets a duplicate waits for the order
 // row while its group holds stock rows.
 func lockRows(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) ([]StockRow, error) {
-	var rows []StockRow
-	err := tx.QueryEach(ctx, func(found *sql.Rows) error {
-		var row StockRow
-		err := found.Scan(row.columns()...)
-		rows = append(rows, row)
-		return err
-	}, "SELECT "+stockColumns+" FROM stock WHERE sku IN ? ORDER BY sku"+tx.Dialect().RowLock(), skus)
+	rows, err := readRows(ctx, tx, skus, tx.Dialect().RowLock())
 	if err != nil {
 		return nil, fmt.Errorf("locking stock rows: %w", err)
 	}

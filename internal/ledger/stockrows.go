@@ -81,24 +81,31 @@ func (l *Ledger) Rows(ctx context.Context, after stock.SKU, limit int) (page []S
 	return page, nil
 }
 
-// EachPage calls do with every stock row, a page at a time.
-func (l *Ledger) EachPage(ctx context.Context, do func([]StockRow) error) error {
-	var after stock.SKU
-	for {
-		rows, err := l.Rows(ctx, after, pageSize)
-		if err != nil {
-			return err
-		}
-		if len(rows) > 0 {
-			if err := do(rows); err != nil {
-				return err
-			}
-			after = rows[len(rows)-1].SKU
-		}
-		if len(rows) < pageSize {
-			return nil
-		}
+// RowsOf reads the stock rows of the SKUs, sorted by SKU. It leaves out SKUs that
+// have no row.
+func (l *Ledger) RowsOf(ctx context.Context, skus []stock.SKU) ([]StockRow, error) {
+	rows, err := readRows(ctx, l.db, skus, "")
+	if err != nil {
+		return nil, fmt.Errorf("reading stock rows: %w", err)
 	}
+	return rows, nil
+}
+
+// rowsReader is a database or a transaction.
+type rowsReader interface {
+	QueryEach(ctx context.Context, scan func(rows *sql.Rows) error, sql string, args ...any) error
+}
+
+// readRows reads the stock rows of the SKUs in SKU order. rowLock is the clause
+// that locks them, or empty.
+func readRows(ctx context.Context, db rowsReader, skus []stock.SKU, rowLock string) (rows []StockRow, err error) {
+	err = db.QueryEach(ctx, func(found *sql.Rows) error {
+		var row StockRow
+		err := found.Scan(row.columns()...)
+		rows = append(rows, row)
+		return err
+	}, "SELECT "+stockColumns+" FROM stock WHERE sku IN ? ORDER BY sku"+rowLock, skus)
+	return rows, err
 }
 
 // Sold recounts the units of the SKU in orders that are pending, paid, or refunded

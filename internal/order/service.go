@@ -42,7 +42,7 @@ type Ledger interface {
 	Refunded(ctx context.Context, payment string) (ledger.Payment, error)
 
 	// History, Orders and Payments read what became of orders and payments.
-	History(ctx context.Context, id uuid.UUID) ([]ledger.Step, error)
+	History(ctx context.Context, id uuid.UUID, version int64) ([]ledger.Step, error)
 	Orders(ctx context.Context, f ledger.OrderFilter) ([]Order, error)
 	Payments(ctx context.Context, f ledger.PaymentFilter) ([]ledger.Payment, error)
 }
@@ -107,10 +107,7 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 		if err := ctx.Err(); err != nil {
 			return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrBusy, errors.Join(err, last)))
 		}
-		if err := s.reconciler.Usable(ctx); err != nil {
-			return s.refused(ctx, r, voids, err)
-		}
-		if err := s.hours.refuse(r.Lines); err != nil {
+		if err := s.sellable(ctx, r.Lines); err != nil {
 			return s.refused(ctx, r, voids, err)
 		}
 		asked := time.Now()
@@ -145,6 +142,14 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 		}
 	}
 	return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrBusy, last))
+}
+
+// sellable returns why the lines cannot be sold now, as far as this instance knows.
+func (s *Service) sellable(ctx context.Context, lines []stock.Line) error {
+	if err := s.reconciler.Usable(ctx); err != nil {
+		return err
+	}
+	return s.hours.refuse(lines)
 }
 
 // errVoided: a void order has the ID that the key led to.
@@ -244,7 +249,7 @@ func (s *Service) addHistory(ctx context.Context, o *Order) (err error) {
 	first := o.Status
 	if o.Version > 0 { // otherwise nothing has happened to it
 		first = ledger.Pending
-		steps, err = s.ledger.History(ctx, o.ID)
+		steps, err = s.ledger.History(ctx, o.ID, o.Version)
 	}
 	o.History = append([]ledger.Step{{Status: first, At: o.CreatedAt}}, steps...)
 	return err

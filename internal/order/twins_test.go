@@ -331,8 +331,8 @@ func (l *twinLedger) Refunded(_ context.Context, payment string) (ledger.Payment
 	return p, nil
 }
 
-func (l *twinLedger) History(_ context.Context, id uuid.UUID) ([]ledger.Step, error) {
-	return l.histories[id], nil
+func (l *twinLedger) History(_ context.Context, id uuid.UUID, version int64) ([]ledger.Step, error) {
+	return l.histories[id][:version], nil
 }
 
 func (l *twinLedger) Orders(_ context.Context, f ledger.OrderFilter) (page []Order, err error) {

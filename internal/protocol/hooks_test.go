@@ -229,6 +229,10 @@ type noFillGate struct{ stock.Gate }
 
 func (noFillGate) Fill(context.Context, stock.SKU, int64, int64) error { return errSKUAway }
 
+func (noFillGate) FillAll(_ context.Context, fills []stock.Fill) []error {
+	return slices.Repeat([]error{errSKUAway}, len(fills))
+}
+
 // loadCounter is a gate that counts loads, and fails the next fail of them.
 type loadCounter struct {
 	stock.Gate

@@ -15,11 +15,11 @@ const (
 	// there are none.
 	expiryPause = time.Second
 	// minExpiryBatch and maxExpiryBatch bound the orders of one batch.
-	minExpiryBatch, maxExpiryBatch = 8, 500
+	minExpiryBatch, maxExpiryBatch = 16, 500
 	// A batch that holds the stock rows for longer than longLock is followed by
-	// one of half the size. After a batch below shortLock, the size grows by an
-	// eighth. That keeps batches below maxLock, the longest that a sale may wait.
-	shortLock, longLock, maxLock = 10 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond
+	// one of half the size. After a batch below shortLock, the size grows by a
+	// quarter. That keeps batches below maxLock, the longest that a sale may wait.
+	shortLock, longLock, maxLock = 12 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond
 	// expiryShare is the number of parts of the time of which expiry uses one,
 	// while there is a backlog. The rest is left to orders.
 	expiryShare = 3
@@ -78,7 +78,7 @@ func (e *expiry) resize(locked time.Duration, full bool) {
 	case locked > longLock:
 		e.batch /= 2
 	case locked < shortLock && full:
-		e.batch += e.batch / 8
+		e.batch += e.batch / 4
 	}
 	e.batch = min(max(e.batch, minExpiryBatch), maxExpiryBatch)
 }

@@ -47,7 +47,7 @@ type jobs struct {
 }
 
 // step does a part of a job's work. It returns how long to wait before the next
-// step. An error is logged, and the next step follows after a second.
+// step. After an error the job is released, so that another instance can try.
 type step func(ctx context.Context, held ledger.Job) (pause time.Duration, err error)
 
 // newHolder returns a name for this process as the holder of jobs.
@@ -105,9 +105,9 @@ func (j *jobs) work(ctx context.Context, held ledger.Job, do step) {
 		if errors.Is(err, ledger.ErrJobLost) {
 			return
 		}
-		if err != nil && working.Err() == nil {
-			j.log.Warn("a job failed and will be retried", "job", held.Name, "error", err)
-			pause = renewPause
+		if err != nil && working.Err() == nil { // another instance may reach the stores
+			j.log.Warn("a job failed and is released", "job", held.Name, "error", err)
+			return
 		}
 		_ = retry.Sleep(working, pause)
 	}

@@ -28,10 +28,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "holdfast_recoveries_total", Help: "Takes left in flight past the deadline, by what became of them.",
 		}, []string{"outcome"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_gate_in_flight", Help: "Units taken and not yet settled at the gate, over all SKUs, at the last sweep.",
+			Name: "holdfast_gate_in_flight", Help: "Units taken and not yet settled at the gate, over all SKUs, in the last complete comparison.",
 		}),
 		drift: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_gate_drift_units", Help: "Units by which gate and ledger differ where nothing is in flight, over all SKUs, at the last sweep.",
+			Name: "holdfast_gate_drift_units", Help: "Units by which gate and ledger differ where nothing is in flight, over all SKUs, in the last complete comparison.",
 		}),
 		jobs: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_job_held", Help: "1 if this instance holds the job, otherwise 0.",

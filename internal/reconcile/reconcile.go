@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -26,12 +25,6 @@ import (
 const (
 	// checkPause is the pause between two checks of the generation.
 	checkPause = time.Second
-	// sweepPause is the shortest pause after a sweep, with as much again of
-	// jitter, so that instances do not sweep in step. A slow sweep, over many
-	// SKUs or under load, is followed by a longer pause, up to maxSweepPause,
-	// so that sweeping takes at most 1/sweepShare of the time.
-	sweepPause, maxSweepPause = 1500 * time.Millisecond, 5 * time.Second
-	sweepShare                = 20
 	// compensationTimeout bounds the compensation and the refill for one request.
 	// They do not run on the request's context, which may have ended.
 	compensationTimeout = 5 * time.Second
@@ -47,10 +40,12 @@ type Ledger interface {
 	Beat(ctx context.Context) (ledger.Owner, error)
 	RaiseGeneration(ctx context.Context, seen ledger.Owner, next stock.Generation, layout string) error
 
-	// Row, EachPage and RaiseEpoch concern stock rows.
+	// Row, Rows, RowsOf, RaiseEpoch and RaiseEpochs concern stock rows.
 	Row(ctx context.Context, sku stock.SKU) (ledger.StockRow, error)
-	EachPage(ctx context.Context, do func([]ledger.StockRow) error) error
+	Rows(ctx context.Context, after stock.SKU, limit int) ([]ledger.StockRow, error)
+	RowsOf(ctx context.Context, skus []stock.SKU) ([]ledger.StockRow, error)
 	RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int64) (ledger.StockRow, error)
+	RaiseEpochs(ctx context.Context, seen []ledger.StockRow, above int64) ([]ledger.StockRow, error)
 
 	// Changes and Applied concern the outbox.
 	Changes(ctx context.Context, sku stock.SKU, after stock.Change) (changes []stock.Change, last bool, err error)
@@ -97,11 +92,11 @@ type Reconciler struct {
 	log          *slog.Logger
 	metrics      *metrics
 
-	settles  *group.Batcher[stock.Take] // nil without a gate
-	refills  singleflight.Group
-	limiter  refillLimiter
-	differed map[stock.SKU]difference // of the last sweep
-	open     chan openTake
+	settles    *group.Batcher[stock.Take] // nil without a gate
+	refills    singleflight.Group
+	limiter    refillLimiter
+	comparison comparison
+	open       chan openTake
 }
 
 // New returns a Reconciler. gate is nil if the strategy has none. Both stay the
@@ -114,6 +109,7 @@ func New(gate stock.Gate, l Ledger, o Options) *Reconciler {
 		takeDeadline: o.TakeDeadline,
 		log:          o.Log,
 		metrics:      m,
+		comparison:   comparison{suspects: make(map[stock.SKU]suspect)},
 		open:         make(chan openTake, maxOpenTakes),
 	}
 	r.jobs = &jobs{ledger: l, holder: newHolder(), barred: &r.generations.superseded, log: o.Log, holding: m.jobs}
@@ -169,9 +165,9 @@ func (r *Reconciler) Close() {
 }
 
 // Run reconciles until ctx ends. It keeps the instance under the current
-// generation, ends takes whose outcome was unknown once the stores answer, sweeps,
-// and expires orders. Every instance runs it; several at once do no harm. Orders are
-// expired by one instance at a time.
+// generation, ends takes whose outcome was unknown once the stores answer, recovers
+// takes left in flight, delivers additions, compares gate and ledger, and expires
+// orders. Every instance runs it; several at once do no harm.
 func (r *Reconciler) Run(ctx context.Context) {
 	var loops sync.WaitGroup
 	defer loops.Wait()
@@ -180,7 +176,9 @@ func (r *Reconciler) Run(ctx context.Context) {
 	loops.Go(func() { r.keepExpiring(ctx) })
 	if r.gate != nil {
 		loops.Go(func() { r.endOpenTakes(ctx) })
-		loops.Go(func() { r.keepSweeping(ctx) })
+		loops.Go(func() { r.keepRecovering(ctx) })
+		loops.Go(func() { r.keepDelivering(ctx) })
+		loops.Go(func() { r.keepComparing(ctx) })
 	}
 }
 
@@ -193,23 +191,12 @@ func (r *Reconciler) keepChecking(ctx context.Context) {
 	}
 }
 
-func (r *Reconciler) keepSweeping(ctx context.Context) {
-	for ctx.Err() == nil {
-		start := time.Now()
-		if err := r.Sweep(ctx); err != nil && ctx.Err() == nil {
-			r.log.Warn("a sweep failed and will be retried", "error", err)
-		}
-		pause := min(max(sweepPause, sweepShare*time.Since(start)), maxSweepPause)
-		_ = retry.Sleep(ctx, pause+rand.N(sweepPause))
-	}
-}
-
 // detached returns a context for compensation, with ctx's values but not its end.
 func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), compensationTimeout)
 }
 
-// maxErrors bounds the errors that one sweep reports.
+// maxErrors bounds the errors that one error joins.
 const maxErrors = 5
 
 // joined joins the first few of the errors that are not nil.

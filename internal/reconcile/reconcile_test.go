@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestSweepPause checks that the pause between sweeps grows with their length, up to
-// a bound.
+// TestSweepPause checks that the pause between two rounds of a loop grows with their
+// length, up to a bound.
 func TestSweepPause(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ length, shortest, longest time.Duration }{
@@ -27,8 +27,8 @@ func TestSweepPause(t *testing.T) {
 					t.Fatal(err)
 				}
 				var starts, ends []time.Time
-				l.onSweep = func() { starts = append(starts, time.Now()) }
-				l.onPages = func() {
+				l.onPage = func() {
+					starts = append(starts, time.Now())
 					time.Sleep(test.length)
 					ends = append(ends, time.Now())
 				}
@@ -36,7 +36,7 @@ func TestSweepPause(t *testing.T) {
 				stopped := make(chan struct{})
 				go func() {
 					defer close(stopped)
-					r.keepSweeping(ctx)
+					r.keepComparing(ctx)
 				}()
 				time.Sleep(20 * (test.length + test.longest))
 				cancel()
@@ -73,7 +73,7 @@ func TestRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		before, sweeps := row.owner.Beat, 0
-		l.onSweep = func() { sweeps++ }
+		l.onDeliver = func() { sweeps++ }
 		ctx, cancel := context.WithTimeout(t.Context(), 10*checkPause+checkPause/2)
 		defer cancel()
 		start := time.Now()

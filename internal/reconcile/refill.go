@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxRefills bounds the SKUs that are refilled at once.
+	// maxRefills bounds the SKUs that Refill refills at once.
 	maxRefills = 8
 	// maxLimited bounds the SKUs that a refillLimiter remembers.
 	maxLimited = 10_000
@@ -141,19 +141,42 @@ func (r *Reconciler) refillAfterGuardRefusal(ctx context.Context, t stock.Take, 
 	}
 }
 
-// refillRows refills the rows, several at once.
-func (r *Reconciler) refillRows(ctx context.Context, rows []ledger.StockRow, levels []stock.Level) error {
-	errs := make([]error, len(rows))
-	var g errgroup.Group
-	g.SetLimit(maxRefills)
-	for i, row := range rows {
-		g.Go(func() error {
-			errs[i] = r.refillFrom(ctx, row, levels[i])
-			return nil
-		})
+// refillRows refills the rows in bulk, and returns how many counts it filled. levels
+// are the gate's counts of the rows. Rows that have changed, or that another
+// transaction has locked, are left out: another instance refills them, or the next
+// round does.
+func (r *Reconciler) refillRows(ctx context.Context, rows []ledger.StockRow, levels []stock.Level) (filled int, err error) {
+	if len(rows) == 0 {
+		return 0, nil
 	}
-	_ = g.Wait()
-	return joined(errs)
+	var greatest int64 // epoch
+	for i, row := range rows {
+		greatest = max(greatest, row.Epoch, levels[i].Epoch)
+	}
+	if later := stock.GenerationOf(greatest); later > r.generations.current() {
+		return 0, r.generations.reach(ctx, later)
+	}
+	raised, err := r.ledger.RaiseEpochs(ctx, rows, greatest)
+	if err != nil {
+		return 0, err
+	}
+	fills := make([]stock.Fill, len(raised))
+	for i, row := range raised {
+		fills[i] = stock.Fill{SKU: row.SKU, Epoch: row.Epoch, Units: max(row.Available, 0)}
+	}
+	var errs []error
+	for _, err := range r.gate.FillAll(ctx, fills) {
+		switch {
+		case err == nil:
+			filled++
+			r.metrics.refills.Inc()
+		case errors.Is(err, stock.ErrNoGeneration):
+			return filled, r.generations.follow(ctx, r.generations.current())
+		case !errors.Is(err, stock.ErrStaleEpoch): // stale: a later refill was faster
+			errs = append(errs, fmt.Errorf("filling the gate: %w", err))
+		}
+	}
+	return filled, joined(errs)
 }
 
 // refillLimiter limits refills after guard refusals to one a second for each SKU.

@@ -3,34 +3,25 @@ package reconcile
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
+	"math/rand/v2"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-const (
-	// sweepTimeout bounds one sweep.
-	sweepTimeout = time.Minute
-	// maxRecoveries bounds the takes that are listed, and then resolved, at once.
-	maxRecoveries = 200
-	// maxCounted bounds the records that are read to account for one SKU's units
-	// in flight.
-	maxCounted = 10_000
-)
+// sweepTimeout bounds one sweep, and one step of a loop.
+const sweepTimeout = time.Minute
 
-// difference is what a sweep saw of a SKU whose gate and ledger differ.
-type difference struct {
-	epoch, gate, inFlight, ledger int64
-}
-
-// Sweep goes once over all stock. It refills counts that the gate lacks or has
-// under another epoch, resolves takes in flight past their deadline, delivers
-// additions that have not reached the gate, and refills counts that differ at
-// rest. A failure for one SKU does not affect the others. It is safe beside sweeps
-// of other instances and under load; one Reconciler must not run two at once.
+// Sweep goes once over everything: it delivers additions that have not reached the
+// gate, resolves takes in flight past their deadline, refills counts that the gate
+// lacks or has under another epoch, and refills counts that still differ as in the
+// sweep before. A failure for one SKU does not affect the others. It is safe under
+// load, and beside Run and sweeps of other instances.
+//
+// Run does the same in loops of their own. Sweep does not pause, so with very many
+// SKUs it loads the stores.
 func (r *Reconciler) Sweep(ctx context.Context) error {
 	if r.gate == nil {
 		return nil
@@ -43,142 +34,108 @@ func (r *Reconciler) Sweep(ctx context.Context) error {
 		}
 		return err
 	}
-
 	errs := []error{r.Deliver(ctx, "")}
-	var inFlight, drift int64
-	differed := make(map[stock.SKU]difference)
-	err := r.ledger.EachPage(ctx, func(rows []ledger.StockRow) error {
-		errs = append(errs, r.sweepRows(ctx, rows, func(row ledger.StockRow, level stock.Level) {
-			inFlight += level.InFlight
-			fill := max(row.Available, 0)
-			if level.InFlight != 0 || level.Available != fill {
-				differed[row.SKU] = difference{row.Epoch, level.Available, level.InFlight, row.Available}
-			}
-			if level.InFlight == 0 {
-				drift += abs(level.Available - fill)
-			}
-		}))
-		return ctx.Err()
-	})
-	errs = append(errs, err)
-	r.metrics.inFlight.Set(float64(inFlight))
-	r.metrics.drift.Set(float64(drift))
-	return joined(append(errs, r.mendDrift(ctx, differed)))
-}
-
-// sweepRows refills and recovers one page of rows. It calls seen with each count
-// that is under the ledger's epoch.
-func (r *Reconciler) sweepRows(ctx context.Context, rows []ledger.StockRow, seen func(ledger.StockRow, stock.Level)) error {
-	levels, err := r.Levels(ctx, rows)
-	if len(levels) != len(rows) {
-		return err
-	}
-	var (
-		lacking    []ledger.StockRow
-		lackLevels []stock.Level
-		inFlight   []stock.SKU
-	)
-	for i, row := range rows {
-		level := levels[i]
-		switch {
-		case level.Err != nil: // err includes it
-		case !level.Filled || level.Epoch != row.Epoch:
-			lacking, lackLevels = append(lacking, row), append(lackLevels, level)
-		default:
-			seen(row, level)
-			if level.InFlight > 0 {
-				inFlight = append(inFlight, row.SKU)
-			}
-		}
-	}
-	return joined([]error{err, r.recover(ctx, inFlight), r.refillRows(ctx, lacking, lackLevels)})
-}
-
-// recover resolves takes of the SKUs that are in flight past the deadline. If it
-// cannot end a take, it does not list that take's SKUs again, because they would
-// fill the list and hide the others.
-func (r *Reconciler) recover(ctx context.Context, skus []stock.SKU) error {
-	var errs []error
-	for len(skus) > 0 {
-		takes, err := r.gate.InFlight(ctx, r.takeDeadline, maxRecoveries, skus...)
-		errs = append(errs, err)
-		failed := make(map[stock.SKU]bool)
-		for _, t := range takes {
-			if err := r.recoverTake(ctx, t); err != nil {
-				errs = append(errs, fmt.Errorf("recovering take %s: %w", t.TakeID, err))
-				for _, line := range t.Lines {
-					failed[line.SKU] = true
-				}
-			}
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-		}
-		if len(takes) < maxRecoveries {
-			break
-		}
-		skus = slices.DeleteFunc(slices.Clone(skus), func(sku stock.SKU) bool { return failed[sku] })
-	}
+	errs = append(errs, r.recoverAll(ctx))
+	errs = append(errs, r.compareAll(ctx))
 	return joined(errs)
 }
 
-// mendDrift refills the SKUs whose counts differ in the same way as in the sweep
-// before. Gate and ledger are read one after the other, so a single difference may
-// be a sale between the two reads. Units in flight that records account for are no
-// difference.
-func (r *Reconciler) mendDrift(ctx context.Context, differed map[stock.SKU]difference) error {
-	before := r.differed
-	r.differed = differed
-	var errs []error
-	for sku, now := range differed {
-		if before[sku] != now {
-			continue
-		}
-		if now.inFlight != 0 {
-			recorded, err := r.unitsInFlight(ctx, sku)
-			if err != nil || recorded == now.inFlight {
-				errs = append(errs, err)
-				continue
+// pace says how long a loop pauses after a step: share times as long as the step
+// took, but at least least and at most most, plus up to jitter.
+type pace struct {
+	share               time.Duration
+	least, most, jitter time.Duration
+}
+
+const (
+	// sweepPause is the shortest pause after a round, with as much again of
+	// jitter, so that instances do not work in step. A slow round is followed by a
+	// longer pause, up to maxSweepPause.
+	sweepPause, maxSweepPause = 1500 * time.Millisecond, 5 * time.Second
+	// sweepShare: a round takes at most 1/sweepShare of the time.
+	sweepShare = 20
+)
+
+var (
+	// afterRound is the pace after the last step of a round.
+	afterRound = pace{share: sweepShare, least: sweepPause, most: maxSweepPause, jitter: sweepPause}
+	// withinRound is the pace between steps that look and find nothing to do. They
+	// cost each store at most a fiftieth of one processor.
+	withinRound = pace{share: 50, most: maxSweepPause}
+	// whileRefilling is the pace between steps that refill counts.
+	whileRefilling = pace{share: 2, most: time.Second}
+)
+
+func (p pace) pause(took time.Duration) time.Duration {
+	pause := min(max(p.least, p.share*took), p.most)
+	if p.jitter > 0 {
+		pause += rand.N(p.jitter)
+	}
+	return pause
+}
+
+// The jobs of these loops. They need not check their token: an addition is applied at
+// the gate once, by its number, and a refill raises an epoch that it has seen. So two
+// instances that work at once do no harm.
+const (
+	outboxJob     = "outbox"
+	comparisonJob = "comparison"
+)
+
+// keepDelivering delivers additions, whenever no other instance does, until ctx ends.
+func (r *Reconciler) keepDelivering(ctx context.Context) {
+	r.jobs.run(ctx, outboxJob, r.paced(func(ctx context.Context) (pace, error) {
+		return afterRound, r.Deliver(ctx, "")
+	}), nil)
+}
+
+// keepRecovering resolves takes in flight past their deadline until ctx ends. Every
+// instance does: a take is ended once however many resolve it, and recovery must not
+// wait until a job is handed over.
+func (r *Reconciler) keepRecovering(ctx context.Context) {
+	var cursor string
+	for ctx.Err() == nil {
+		start := time.Now()
+		next, err := r.try(ctx, func(ctx context.Context) (next pace, err error) {
+			if cursor, err = r.recoverNext(ctx, cursor); cursor != "" {
+				return withinRound, err
 			}
-		}
-		r.log.Warn("gate and ledger differ at rest; refilling",
-			"sku", sku, "gate", now.gate, "in_flight", now.inFlight, "ledger", now.ledger)
-		err := r.refillIf(ctx, sku, func(row ledger.StockRow, level stock.Level) bool {
-			return row.Epoch == now.epoch && level.Available == now.gate && level.InFlight == now.inFlight
+			return afterRound, err
 		})
-		if err == nil {
-			delete(differed, sku)
+		if err != nil && ctx.Err() == nil {
+			r.log.Warn("recovering takes failed and will be retried", "error", err)
 		}
-		errs = append(errs, err)
+		_ = retry.Sleep(ctx, next.pause(time.Since(start)))
 	}
-	return joined(errs)
 }
 
-// Levels reads the gate's counts of the rows, in the order of the rows. If some
-// counts cannot be read, it returns the others too, with an error.
-func (r *Reconciler) Levels(ctx context.Context, rows []ledger.StockRow) ([]stock.Level, error) {
-	skus := make([]stock.SKU, len(rows))
-	for i, row := range rows {
-		skus[i] = row.SKU
-	}
-	levels, err := r.gate.Level(ctx, skus...)
-	if err != nil {
-		return levels, fmt.Errorf("reading the gate's counts: %w", err)
-	}
-	return levels, nil
+// keepComparing compares gate and ledger, and mends the gate, whenever no other
+// instance does, until ctx ends.
+func (r *Reconciler) keepComparing(ctx context.Context) {
+	r.jobs.run(ctx, comparisonJob, r.paced(r.compareNext), func() {
+		r.metrics.inFlight.Set(0)
+		r.metrics.drift.Set(0)
+	})
 }
 
-// unitsInFlight adds up the SKU's units in the records of takes in flight.
-func (r *Reconciler) unitsInFlight(ctx context.Context, sku stock.SKU) (units int64, err error) {
-	takes, err := r.gate.InFlight(ctx, 0, maxCounted, sku)
-	for _, t := range takes {
-		for _, line := range t.Lines {
-			if line.SKU == sku {
-				units += line.Quantity
-			}
-		}
+// paced is the step of a job that pauses at the pace that next returns.
+func (r *Reconciler) paced(next func(context.Context) (pace, error)) step {
+	return func(ctx context.Context, _ ledger.Job) (time.Duration, error) {
+		start := time.Now()
+		p, err := r.try(ctx, next)
+		return p.pause(time.Since(start)), err
 	}
-	return units, err
 }
 
-func abs(n int64) int64 { return max(n, -n) }
+// try runs one step, unless nothing can be cut now.
+func (r *Reconciler) try(ctx context.Context, step func(context.Context) (pace, error)) (pace, error) {
+	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
+	defer cancel()
+	switch err := r.generations.usable(ctx); {
+	case errors.Is(err, stock.ErrSuperseded): // other instances mend the stock
+		return afterRound, nil
+	case err != nil:
+		return afterRound, err
+	}
+	return step(ctx)
+}

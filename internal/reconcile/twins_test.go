@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -33,8 +34,8 @@ type twinLedger struct {
 	generation stock.Generation
 	rows       map[stock.SKU]ledger.StockRow
 	raises     []stock.SKU // by RaiseEpoch, in order
-	onSweep    func()      // if not nil, called when a sweep begins
-	onPages    func()      // if not nil, called when a sweep reads the rows
+	onDeliver  func()      // if not nil, called when the outbox is read
+	onPage     func()      // if not nil, called when a page of rows is read
 	outcome    func() ledger.Outcome
 }
 
@@ -88,20 +89,44 @@ func (l *twinLedger) Row(_ context.Context, sku stock.SKU) (ledger.StockRow, err
 	return row, nil
 }
 
-func (l *twinLedger) EachPage(_ context.Context, do func([]ledger.StockRow) error) error {
-	if l.onPages != nil {
-		l.onPages()
+func (l *twinLedger) Rows(_ context.Context, after stock.SKU, limit int) ([]ledger.StockRow, error) {
+	if l.onPage != nil {
+		l.onPage()
 	}
 	l.mu.Lock()
-	var rows []ledger.StockRow
-	for _, row := range l.rows {
-		rows = append(rows, row)
+	defer l.mu.Unlock()
+	var page []ledger.StockRow
+	for _, sku := range slices.Sorted(maps.Keys(l.rows)) {
+		if sku > after && len(page) < limit {
+			page = append(page, l.rows[sku])
+		}
 	}
-	l.mu.Unlock()
-	if len(rows) == 0 {
-		return nil
+	return page, nil
+}
+
+func (l *twinLedger) RowsOf(_ context.Context, skus []stock.SKU) (rows []ledger.StockRow, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, sku := range slices.Sorted(slices.Values(skus)) {
+		if row, ok := l.rows[sku]; ok {
+			rows = append(rows, row)
+		}
 	}
-	return do(rows)
+	return rows, nil
+}
+
+func (l *twinLedger) RaiseEpochs(ctx context.Context, seen []ledger.StockRow, above int64) (raised []ledger.StockRow, err error) {
+	for _, row := range seen {
+		row, err := l.RaiseEpoch(ctx, row.SKU, row.Epoch, above)
+		switch {
+		case errors.Is(err, ledger.ErrRowChanged):
+		case err != nil:
+			return nil, err
+		default:
+			raised = append(raised, row)
+		}
+	}
+	return raised, nil
 }
 
 func (l *twinLedger) RaiseEpoch(_ context.Context, sku stock.SKU, seen, above int64) (ledger.StockRow, error) {
@@ -121,8 +146,8 @@ func (l *twinLedger) RaiseEpoch(_ context.Context, sku stock.SKU, seen, above in
 }
 
 func (l *twinLedger) Changes(context.Context, stock.SKU, stock.Change) ([]stock.Change, bool, error) {
-	if l.onSweep != nil {
-		l.onSweep()
+	if l.onDeliver != nil {
+		l.onDeliver()
 	}
 	return nil, true, nil
 }
@@ -142,6 +167,8 @@ type redis struct {
 	mark   stock.Mark
 	loaded map[stock.Generation]bool
 	counts map[stock.SKU]stock.Level
+
+	inFlight []stock.Take // with records
 }
 
 func newRedis() *redis {
@@ -160,6 +187,8 @@ type twinGate struct {
 	settled [][]stock.Take // by the calls of Settle
 	given   []uuid.UUID    // takes
 	tries   []time.Time    // of Give and Settle
+
+	unreadable bool // Level fails
 
 	fail func(t stock.Take) error // if not nil, called before Give and Settle; an error is the answer
 }
@@ -249,19 +278,42 @@ func (g *twinGate) Fill(_ context.Context, sku stock.SKU, epoch, units int64) er
 	return nil
 }
 
-func (g *twinGate) InFlight(context.Context, time.Duration, int, ...stock.SKU) ([]stock.Take, error) {
-	return nil, nil
+func (g *twinGate) FillAll(ctx context.Context, fills []stock.Fill) []error {
+	errs := make([]error, len(fills))
+	for i, f := range fills {
+		errs[i] = g.Fill(ctx, f.SKU, f.Epoch, f.Units)
+	}
+	return errs
+}
+
+func (g *twinGate) ScanInFlight(context.Context, time.Duration, string) ([]stock.Take, string, error) {
+	return nil, "", nil
+}
+
+func (g *twinGate) InFlight(_ context.Context, _ time.Duration, limit int, skus ...stock.SKU) (takes []stock.Take, err error) {
+	g.redis.mu.Lock()
+	defer g.redis.mu.Unlock()
+	for _, t := range g.redis.inFlight {
+		if slices.Contains(skus, t.Lines[0].SKU) && len(takes) < limit {
+			takes = append(takes, t)
+		}
+	}
+	return takes, nil
 }
 
 func (g *twinGate) Level(_ context.Context, skus ...stock.SKU) ([]stock.Level, error) {
 	g.redis.mu.Lock()
 	defer g.redis.mu.Unlock()
 	levels := make([]stock.Level, len(skus))
+	var err error
 	for i, sku := range skus {
 		levels[i] = g.redis.counts[sku]
 		levels[i].SKU = sku
+		if g.unreadable {
+			levels[i], err = stock.Level{SKU: sku, Err: errAway}, errAway
+		}
 	}
-	return levels, nil
+	return levels, err
 }
 
 // newReconciler returns an instance's reconciler. gate is nil if there is none.

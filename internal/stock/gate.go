@@ -57,6 +57,10 @@ type Gate interface {
 	// one already.
 	Fill(ctx context.Context, sku SKU, epoch, units int64) error
 
+	// FillAll fills the counts of different SKUs. Its errors are those of Fill,
+	// one for each count, in the order of fills.
+	FillAll(ctx context.Context, fills []Fill) []error
+
 	// Adjust applies an addition once. It drops the addition if the gate was
 	// filled under a later epoch, because that fill included it. With an error
 	// nothing was applied. ErrNotFilled (as *Refusal): the gate is not filled
@@ -69,7 +73,23 @@ type Gate interface {
 	// all its lines. Beside an error, the list has what could be read.
 	InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...SKU) ([]Take, error)
 
+	// ScanInFlight lists the takes of all SKUs that were recorded at least
+	// olderThan ago. Each call is one step, which reads a bounded number of
+	// records and may list none. The first step has an empty cursor, each later
+	// one the cursor that the step before returned. An empty next says that the
+	// scan is complete.
+	//
+	// A take that is in flight throughout the scan is listed at least once, with
+	// all its lines. Beside an error, the list has what could be read.
+	ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []Take, next string, err error)
+
 	// Level returns the counts of the SKUs, in their order. A count that could
 	// not be read has its Err set; the error joins them.
 	Level(ctx context.Context, skus ...SKU) ([]Level, error)
+}
+
+// Fill is what a gate is filled with: the SKU's units available under an epoch.
+type Fill struct {
+	SKU          SKU
+	Epoch, Units int64
 }

@@ -17,30 +17,77 @@ import (
 // pipeline.
 const maxLevelSKUs = 500
 
+// maxFills bounds the counts that one script call fills, or on a cluster one
+// pipeline. Redis does nothing else during a call.
+const maxFills = 250
+
 // Fill replaces the SKU's count. With an error other than stock.ErrStaleEpoch it
 // may have replaced it.
 func (c *counts) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error {
-	return c.fill(ctx, unfenced, sku, epoch, units)
+	return c.fill(ctx, unfenced, stock.Fill{SKU: sku, Epoch: epoch, Units: units})
 }
 
-func (c *counts) fill(ctx context.Context, tokens tokenSet, sku stock.SKU, epoch, units int64) error {
-	token, err := tokens.of(sku)
-	if err != nil {
-		return fmt.Errorf("filling SKU %s: %w", sku, err)
+// FillAll fills many counts with few script calls.
+func (c *counts) FillAll(ctx context.Context, fills []stock.Fill) []error {
+	return c.fillAll(ctx, unfenced, fills)
+}
+
+func (c *counts) fill(ctx context.Context, tokens tokenSet, f stock.Fill) error {
+	return c.fillAll(ctx, tokens, []stock.Fill{f})[0]
+}
+
+func (c *counts) fillAll(ctx context.Context, tokens tokenSet, fills []stock.Fill) []error {
+	errs := make([]error, 0, len(fills))
+	for some := range slices.Chunk(fills, maxFills) {
+		errs = append(errs, c.fillSome(ctx, tokens, some)...)
 	}
-	keys := c.keys(sku)
-	names := []string{keys.count}
+	for i, err := range errs {
+		if err != nil && !errors.Is(err, stock.ErrStaleEpoch) {
+			errs[i] = fmt.Errorf("filling SKU %s: %w", fills[i].SKU, err)
+		}
+	}
+	return errs
+}
+
+// fillSome fills the counts with one script call, or on a cluster with one call for
+// each SKU in one pipeline.
+func (c *counts) fillSome(ctx context.Context, tokens tokenSet, fills []stock.Fill) []error {
+	errs := make([]error, len(fills))
+	perCall := len(fills)
 	if c.cluster {
-		names = append(names, keys.flight)
+		perCall = 1
 	}
-	answer, err := c.answer(ctx, &c.scripts().fill, names, sku, epoch, units, token)
-	switch {
-	case err != nil:
-		return fmt.Errorf("filling SKU %s: %w", sku, err)
-	case answer == 0:
-		return stock.Refuse(sku, stock.ErrStaleEpoch)
+	var calls []*call
+	for chunk := range slices.Chunk(fills, perCall) {
+		args := make([]string, 0, 4*len(chunk))
+		for i, f := range chunk {
+			token, err := tokens.of(f.SKU)
+			if err != nil {
+				errs[i] = err
+				return errs
+			}
+			args = append(args, string(f.SKU), strconv.FormatInt(f.Epoch, 10), strconv.FormatInt(f.Units, 10), strconv.FormatInt(token, 10))
+		}
+		keys := c.keys(chunk[0].SKU)
+		names := []string{keys.count}
+		if c.cluster {
+			names = append(names, keys.flight)
+		}
+		calls = append(calls, newCall(&c.scripts().fill, names, args))
 	}
-	return nil
+	_ = c.run(ctx, calls...) // each call has its own error
+	for i, f := range fills {
+		call, at := calls[i/perCall], i%perCall
+		switch filled := call.cmd.Val(); {
+		case call.err() != nil:
+			errs[i] = call.err()
+		case at >= len(filled):
+			errs[i] = errAnswer
+		case filled[at] == 0:
+			errs[i] = stock.Refuse(f.SKU, stock.ErrStaleEpoch)
+		}
+	}
+	return errs
 }
 
 // The answers of adjust.lua.

@@ -1,16 +1,30 @@
--- Fills a count under a new epoch. It drops what was in flight: the records of an
--- earlier epoch become void.
+-- Fills counts, each under a new epoch. It drops what was in flight: the records of
+-- an earlier epoch become void.
 --
--- KEYS  count; also flight if all records under it are this SKU's
--- ARGV  SKU, epoch, units, fencing token (0: none)
--- Returns 1, or 0 if the count was filled under this epoch or a later one.
+-- KEYS  count; also flight if all records under it are of the only SKU
+-- ARGV  for each count: SKU, epoch, units, fencing token (0: none)
+-- Returns for each count 1, or 0 if it was filled under this epoch or a later one.
 
-local count = redis.call('HGET', KEYS[1], ARGV[1]) or '0'
-if tonumber(ARGV[2]) <= tonumber(string.match(count, '^%d+') or 0) then
-  return { 0 }
+local call, match = redis.call, string.match
+local names = {}
+for a = 1, #ARGV, 4 do
+  names[#names + 1] = ARGV[a]
 end
-if KEYS[2] then
-  redis.call('DEL', KEYS[2])
+local counts = call('HMGET', KEYS[1], unpack(names))
+local reply, new = {}, {}
+for i, sku in ipairs(names) do
+  local epoch, units, token = unpack(ARGV, 4 * i - 2, 4 * i)
+  reply[i] = 0
+  if tonumber(epoch) > tonumber(match(counts[i] or '', '^%d+') or 0) then
+    reply[i] = 1
+    new[#new + 1] = sku
+    new[#new + 1] = epoch .. ' ' .. units .. ' 0 0 ' .. token
+  end
 end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. ARGV[3] .. ' 0 0 ' .. ARGV[4])
-return { 1 }
+if #new > 0 then
+  if KEYS[2] then
+    call('DEL', KEYS[2])
+  end
+  call('HSET', KEYS[1], unpack(new))
+end
+return reply

@@ -25,6 +25,7 @@ func eachGate(t *testing.T, test func(t *testing.T, client redis.UniversalClient
 			"Locked": func(c redis.UniversalClient, l uuid.UUID) Gate {
 				return NewLocked(readWrite0(c, l), locker, lockWait, true)
 			},
+			"Queue": func(c redis.UniversalClient, l uuid.UUID) Gate { return queue0(c, l) },
 			"Segmented": func(c redis.UniversalClient, l uuid.UUID) Gate {
 				return NewSegmented(script0(c, l), c, l, 3, sharedLocker{locker})
 			},
@@ -144,6 +145,31 @@ func TestGenerationsInTurn(t *testing.T) {
 	})
 }
 
+// TestRecordsOfAnEarlierGeneration checks that a scan neither lists nor keeps the
+// records of an earlier generation, even if its counts were not filled again.
+func TestRecordsOfAnEarlierGeneration(t *testing.T) {
+	t.Parallel()
+	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() stock.Gate) {
+		ctx, before, after := t.Context(), open(), open()
+		load(t, before, 2)
+		load(t, after, 3)
+		fill(t, before, "a", epochIn(2, 1), 5)
+		if _, err := before.Take(ctx, orderOf("a", 1)); err != nil {
+			t.Fatal(err)
+		}
+		for cursor, first := "", true; first || cursor != ""; first = false {
+			takes, next, err := after.ScanInFlight(ctx, 0, cursor)
+			if err != nil || len(takes) > 0 {
+				t.Fatalf("listed %v, %v", takes, err)
+			}
+			cursor = next
+		}
+		if takes, err := before.InFlight(ctx, 0, 10, "a"); err != nil || len(takes) > 0 {
+			t.Errorf("kept the record of %v, %v", takes, err)
+		}
+	})
+}
+
 // TestFillBetweenReadAndWrite checks that a take that read a count before a fill,
 // or before the count was lost, writes nothing.
 func TestFillBetweenReadAndWrite(t *testing.T) {
@@ -167,6 +193,36 @@ func TestFillBetweenReadAndWrite(t *testing.T) {
 	if takes, err := g.InFlight(t.Context(), 0, 10, "a"); len(takes) > 0 || err != nil {
 		t.Errorf("in flight: %v, %v", takes, err)
 	}
+}
+
+// TestTwinBetweenReadAndWrite checks that the units in flight agree with the records
+// when a take replaces the record of another take of the same order. Otherwise
+// the replaced take's units would stay in flight without a record.
+func TestTwinBetweenReadAndWrite(t *testing.T) {
+	t.Parallel()
+	client, ledger := shared.client(t, "Redis"), uuid.New()
+	g, other := readWrite0(client, ledger), readWrite0(client, ledger)
+	fill(t, g, "a", 1, 10)
+	second := orderOf("a", 3)
+	first := second
+	first.TakeID = uuid.New()
+	g.between = func() {
+		if _, err := other.Take(t.Context(), first); err != nil {
+			t.Error(err)
+		}
+	}
+	taken, err := g.Take(t.Context(), second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 7, InFlight: 3})
+	if err := g.Settle(t.Context(), stock.Take{Deduction: first}); err != nil { // it has no record
+		t.Fatal(err)
+	}
+	if err := g.Give(t.Context(), taken); err != nil {
+		t.Fatal(err)
+	}
+	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 10})
 }
 
 // TestRestartedFromASnapshot checks that a Redis that comes back with old counts

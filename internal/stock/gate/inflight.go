@@ -1,35 +1,43 @@
 package gate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// scanStep is about how many records one step of InFlight reads.
-const scanStep = 500
+// scanRecords is about how many records one step of a scan reads, scanKeys about how
+// many keys of a cluster's server.
+const scanRecords, scanKeys = 500, 1000
 
 // InFlight lists takes of the SKUs in no particular order. It scans all records
 // under their keys in bounded steps. It may miss or list a take that begins or
 // ends meanwhile.
 func (c *counts) InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Take, error) {
-	listing := listing{limit: limit, wanted: make(map[stock.SKU]bool), seen: make(map[takeID]bool)}
+	wanted := make(map[stock.SKU]bool, len(skus))
 	for _, sku := range skus {
-		listing.wanted[sku] = true
+		wanted[sku] = true
 	}
+	listing := newListing(limit, wanted)
 	if !c.cluster {
 		skus = skus[:min(1, len(skus))] // all SKUs share the keys
 	}
 	var errs []error
 	for _, sku := range skus {
-		if err := c.scan(ctx, c.keys(sku), olderThan, &listing); err != nil {
+		if err := c.scan(ctx, c.keys(sku), olderThan, listing); err != nil {
 			errs = append(errs, fmt.Errorf("listing takes in flight: %w", err))
 		}
 	}
@@ -39,18 +47,22 @@ func (c *counts) InFlight(ctx context.Context, olderThan time.Duration, limit in
 // listing collects takes, each once, up to its limit.
 type listing struct {
 	limit  int
-	wanted map[stock.SKU]bool
-	seen   map[takeID]bool // a scan may return a record twice, and a take has a record for each line
+	wanted map[stock.SKU]bool // nil: takes of any SKU
+	seen   map[takeID]bool    // a scan may return a record twice, and a take has a record for each line
 	takes  []stock.Take
 }
 
 type takeID struct{ order, take uuid.UUID }
 
+func newListing(limit int, wanted map[stock.SKU]bool) *listing {
+	return &listing{limit: limit, wanted: wanted, seen: make(map[takeID]bool)}
+}
+
 func (l *listing) full() bool { return len(l.takes) >= l.limit }
 
 func (l *listing) add(field, record string) error {
 	sku, order, _ := strings.Cut(field, " ")
-	if !l.wanted[stock.SKU(sku)] {
+	if l.wanted != nil && !l.wanted[stock.SKU(sku)] {
 		return nil
 	}
 	d, err := parseRecord(order, record)
@@ -68,20 +80,103 @@ func (l *listing) add(field, record string) error {
 // not keep it from adding the others.
 func (c *counts) scan(ctx context.Context, keys keys, olderThan time.Duration, to *listing) error {
 	var errs []error
-	for cursor := "0"; !to.full(); {
-		page, err := c.strings(ctx, &c.scripts().inFlight, []string{keys.count, keys.flight},
-			cursor, strconv.Itoa(scanStep), strconv.FormatInt(olderThan.Microseconds(), 10))
+	for cursor := firstCursor; !to.full(); {
+		next, err := c.scanStep(ctx, keys, olderThan, cursor, to)
 		if err != nil {
-			return errors.Join(append(errs, err)...)
+			errs = append(errs, err)
 		}
-		for pairs := page[1:]; len(pairs) >= 2 && !to.full(); pairs = pairs[2:] {
-			if err := to.add(pairs[0], pairs[1]); err != nil {
-				errs = append(errs, err)
-			}
-		}
-		if cursor = page[0]; cursor == "0" {
+		if cursor = next; cursor == firstCursor {
 			break
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// firstCursor is Redis' cursor of the first step of a scan. The last step returns it
+// again.
+const firstCursor = "0"
+
+// scanStep runs one step of scan and returns the next cursor. If the step fails, it
+// returns firstCursor.
+func (c *counts) scanStep(ctx context.Context, keys keys, olderThan time.Duration, cursor string, to *listing) (next string, err error) {
+	page, err := c.strings(ctx, &c.scripts().inFlight, []string{keys.count, keys.flight},
+		cursor, strconv.Itoa(scanRecords), strconv.FormatInt(olderThan.Microseconds(), 10))
+	if err != nil {
+		return firstCursor, err
+	}
+	var errs []error
+	for pairs := page[1:]; len(pairs) >= 2 && !to.full(); pairs = pairs[2:] {
+		if err := to.add(pairs[0], pairs[1]); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return page[0], errors.Join(errs...)
+}
+
+// ScanInFlight runs one step over the records of all SKUs. On a cluster, a step looks
+// through some of the keys of one server.
+func (c *counts) ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []stock.Take, next string, err error) {
+	listing := newListing(math.MaxInt, nil)
+	if c.cluster {
+		next, err = c.scanServers(ctx, olderThan, cursor, listing)
+	} else {
+		next, err = c.scanStep(ctx, c.shared, olderThan, cmp.Or(cursor, firstCursor), listing)
+		if next == firstCursor {
+			next = ""
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("listing takes in flight: %w", err)
+	}
+	return listing.takes, next, err
+}
+
+// scanServers adds the takes whose records are under some of the keys of one of a
+// cluster's masters. The cursor is the master's address and the cursor of its keys.
+// The masters follow each other by address, so that a scan goes on when one of them
+// has left the cluster. A master that fails is passed over.
+func (c *counts) scanServers(ctx context.Context, olderThan time.Duration, cursor string, to *listing) (next string, err error) {
+	var mu sync.Mutex
+	masters := make(map[string]*redis.Client) // by address
+	err = eachMaster(ctx, c.client, func(_ context.Context, master *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		masters[master.Options().Addr] = master
+		return nil
+	})
+	if err != nil {
+		return "", proven(err)
+	}
+	addresses := slices.Sorted(maps.Keys(masters))
+	address, keyCursor, _ := strings.Cut(cursor, " ")
+	at, found := slices.BinarySearch(addresses, address)
+	if at == len(addresses) {
+		return "", nil
+	}
+	if !found {
+		keyCursor = firstCursor
+	}
+	if at+1 < len(addresses) {
+		next = addresses[at+1] + " " + firstCursor
+	}
+	from, err := strconv.ParseUint(keyCursor, 10, 64)
+	if err != nil {
+		return "", fmt.Errorf("cursor %q: %w", cursor, err)
+	}
+	prefix, suffix := c.ledgerPrefix+":", keysOf("}").flight
+	flights, rest, err := masters[addresses[at]].Scan(ctx, from, prefix+"*"+suffix, scanKeys).Result()
+	if err != nil {
+		return next, proven(err)
+	}
+	var errs []error
+	for _, key := range flights {
+		sku := stock.SKU(strings.TrimSuffix(strings.TrimPrefix(key, prefix), suffix))
+		if err := c.scan(ctx, c.keys(sku), olderThan, to); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if rest != 0 {
+		next = addresses[at] + " " + strconv.FormatUint(rest, 10)
+	}
+	return next, errors.Join(errs...)
 }

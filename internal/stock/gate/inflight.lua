@@ -1,5 +1,6 @@
 -- Lists the takes in flight of at least a given age, one step of a scan at a time,
--- and removes void records: those whose count was filled since.
+-- and removes void records: those of an earlier generation, and those whose count
+-- was filled since.
 --
 -- KEYS  count, flight
 -- ARGV  cursor, about how many records the step reads, age in microseconds
@@ -19,7 +20,8 @@ for i = 1, #found, 2 do
     epochs[sku] = match(call('HGET', KEYS[1], sku) or '', '^%d+') or false
   end
   local epoch, taken_at = match(found[i + 1], '^%S+ %d+ (%d+) (%d+)')
-  if epochs[sku] and epochs[sku] ~= epoch then
+  local earlier = epoch and tonumber(epoch) < FIRST_EPOCH
+  if earlier or epochs[sku] and epochs[sku] ~= epoch then
     call('HDEL', KEYS[2], found[i])
   elseif taken_at and tonumber(taken_at) <= newest then
     reply[#reply + 1] = found[i]

@@ -5,16 +5,22 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
+
+// maxLockedFills bounds the counts that one call fills at the same time, each under
+// a lock of its own.
+const maxLockedFills = 8
 
 // Fenced is a gate whose counts check fencing tokens. ReadWrite is one. The
 // methods that change counts take the tokens as an argument.
 type Fenced interface {
 	take(context.Context, tokenSet, stock.Deduction) (stock.Take, error)
 	give(context.Context, tokenSet, stock.Take) error
-	fill(ctx context.Context, tokens tokenSet, sku stock.SKU, epoch, units int64) error
+	fill(context.Context, tokenSet, stock.Fill) error
 	adjust(context.Context, tokenSet, stock.Change) error
 
 	// As in Gate.
@@ -25,6 +31,7 @@ type Fenced interface {
 	SetMark(context.Context, stock.Mark) error
 	Settle(context.Context, ...stock.Take) error
 	InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Take, error)
+	ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []stock.Take, next string, err error)
 	Level(context.Context, ...stock.SKU) ([]stock.Level, error)
 	Close()
 }
@@ -38,20 +45,25 @@ type Fenced interface {
 // a holder whose lock has been granted to another since. A locker that gives no
 // tokens cannot be fenced.
 //
-// Settle, InFlight and Level change no units available, and run without locks.
+// Settle, InFlight, ScanInFlight and Level change no units available, and run without locks.
 type Locked struct {
 	inner  Fenced
-	locker lock.Locker
+	locker waitingLocker
 	wait   time.Duration
 	fenced bool
 }
 
 var _ Gate = (*Locked)(nil)
 
+// waitingLocker is what Locked needs of a lock.Locker.
+type waitingLocker interface {
+	Lock(ctx context.Context, name string) (lock.Lease, error)
+}
+
 // NewLocked returns a gate that runs inner under the locks of locker. wait bounds
 // how long one call waits for all of its locks together. The caller closes the
 // locker.
-func NewLocked(inner Fenced, locker lock.Locker, wait time.Duration, fenced bool) *Locked {
+func NewLocked(inner Fenced, locker waitingLocker, wait time.Duration, fenced bool) *Locked {
 	return &Locked{inner: inner, locker: locker, wait: wait, fenced: fenced}
 }
 
@@ -97,8 +109,23 @@ func (g *Locked) Give(ctx context.Context, t stock.Take) error {
 // the lock in time.
 func (g *Locked) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error {
 	return g.underLocks(ctx, []stock.SKU{sku}, func(ctx context.Context, tokens tokenSet) error {
-		return g.inner.fill(ctx, tokens, sku, epoch, units)
+		return g.inner.fill(ctx, tokens, stock.Fill{SKU: sku, Epoch: epoch, Units: units})
 	})
+}
+
+// FillAll fills each count under its SKU's lock, several at once.
+func (g *Locked) FillAll(ctx context.Context, fills []stock.Fill) []error {
+	errs := make([]error, len(fills))
+	var all errgroup.Group
+	all.SetLimit(maxLockedFills)
+	for i, f := range fills {
+		all.Go(func() error {
+			errs[i] = g.Fill(ctx, f.SKU, f.Epoch, f.Units)
+			return nil
+		})
+	}
+	_ = all.Wait()
+	return errs
 }
 
 // Adjust adjusts the inner gate under the SKU's lock. stock.ErrBusy: it could not
@@ -107,6 +134,11 @@ func (g *Locked) Adjust(ctx context.Context, c stock.Change) error {
 	return g.underLocks(ctx, []stock.SKU{c.SKU}, func(ctx context.Context, tokens tokenSet) error {
 		return g.inner.adjust(ctx, tokens, c)
 	})
+}
+
+// ScanInFlight lists the inner gate's takes in flight, of all SKUs.
+func (g *Locked) ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) ([]stock.Take, string, error) {
+	return g.inner.ScanInFlight(ctx, olderThan, cursor)
 }
 
 // InFlight lists the inner gate's takes in flight.
@@ -122,6 +154,9 @@ func (g *Locked) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, e
 // Close closes the inner gate.
 func (g *Locked) Close() { g.inner.Close() }
 
+// lockName returns the name of the SKU's lock.
+func lockName(sku stock.SKU) string { return "stock:" + string(sku) }
+
 // underLocks calls work while it holds the locks of the SKUs. It acquires them in
 // the order given, under one deadline. The context of work ends with ctx, or as
 // soon as a lease is lost.
@@ -132,7 +167,7 @@ func (g *Locked) underLocks(ctx context.Context, skus []stock.SKU, work func(con
 	defer stopWorking(nil)
 	tokens := tokenSet{unchecked: !g.fenced, bySKU: make(map[stock.SKU]uint64, len(skus))}
 	for _, sku := range skus {
-		lease, err := g.locker.Lock(waiting, "stock:"+string(sku))
+		lease, err := g.locker.Lock(waiting, lockName(sku))
 		if err != nil { // work has not started, whatever err is
 			return fmt.Errorf("%w: %w", stock.ErrBusy, err)
 		}

@@ -71,7 +71,7 @@ func (g inner) take(ctx context.Context, _ tokenSet, d stock.Deduction) (stock.T
 	return stock.Take{Deduction: d}, g.do(ctx)
 }
 func (g inner) give(ctx context.Context, _ tokenSet, _ stock.Take) error { return g.do(ctx) }
-func (g inner) fill(ctx context.Context, _ tokenSet, _ stock.SKU, _, _ int64) error {
+func (g inner) fill(ctx context.Context, _ tokenSet, _ stock.Fill) error {
 	return g.do(ctx)
 }
 func (g inner) adjust(ctx context.Context, _ tokenSet, _ stock.Change) error { return g.do(ctx) }

@@ -388,12 +388,24 @@ func share(units int64, n, count, first int) int64 {
 // fails, only some segments are under the new epoch, and the SKU counts as not
 // filled.
 func (g *Segmented) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error {
-	for n := range g.segments {
-		if err := g.inner.Fill(ctx, segmentOf(sku, n), epoch, share(units, n, g.segments, 0)); err != nil {
-			return refusalOf(sku, err)
+	return g.FillAll(ctx, []stock.Fill{{SKU: sku, Epoch: epoch, Units: units}})[0]
+}
+
+// FillAll fills the segments of all SKUs with one call of the inner gate.
+func (g *Segmented) FillAll(ctx context.Context, fills []stock.Fill) []error {
+	parts := make([]stock.Fill, 0, len(fills)*g.segments)
+	for _, f := range fills {
+		for n := range g.segments {
+			parts = append(parts, stock.Fill{SKU: segmentOf(f.SKU, n), Epoch: f.Epoch, Units: share(f.Units, n, g.segments, 0)})
 		}
 	}
-	return nil
+	inner := g.inner.FillAll(ctx, parts)
+	errs := make([]error, len(fills))
+	for i, f := range fills {
+		// One error is enough: any segment that was not filled is a reason.
+		errs[i] = refusalOf(f.SKU, cmp.Or(inner[i*g.segments:(i+1)*g.segments]...))
+	}
+	return errs
 }
 
 // Adjust gives every segment its share of the addition, each once.
@@ -426,6 +438,15 @@ func (g *Segmented) InFlight(ctx context.Context, olderThan time.Duration, limit
 		takes[i] = undivided(t.Deduction)
 	}
 	return takes, err
+}
+
+// ScanInFlight lists the takes that have a record in any segment of any SKU.
+func (g *Segmented) ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) ([]stock.Take, string, error) {
+	takes, next, err := g.inner.ScanInFlight(ctx, olderThan, cursor)
+	for i, t := range takes {
+		takes[i] = undivided(t.Deduction)
+	}
+	return takes, next, err
 }
 
 // Level returns the sums over the segments. A SKU is filled if all its segments

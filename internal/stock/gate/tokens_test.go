@@ -186,7 +186,7 @@ func TestFencesAreKept(t *testing.T) {
 	under := func(token uint64) tokenSet {
 		return tokenSet{bySKU: map[stock.SKU]uint64{"a": token}}
 	}
-	if err := g.fill(ctx, under(5), "a", 1, 10); err != nil {
+	if err := g.fill(ctx, under(5), stock.Fill{SKU: "a", Epoch: 1, Units: 10}); err != nil {
 		t.Fatal(err)
 	}
 	held, err := g.take(ctx, under(6), orderOf("a", 2))
@@ -214,7 +214,7 @@ func TestFencesAreKept(t *testing.T) {
 		t.Errorf("a take under a token older than a give's: %v", err)
 	}
 	// Another lock service may start with smaller tokens.
-	if err := g.fill(ctx, under(1), "a", 2, 10); err != nil {
+	if err := g.fill(ctx, under(1), stock.Fill{SKU: "a", Epoch: 2, Units: 10}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := g.take(ctx, under(2), orderOf("a", 1)); err != nil {
@@ -240,7 +240,7 @@ func TestNoToken(t *testing.T) {
 		for call, err := range map[string]error{
 			"Take":   take,
 			"Give":   g.give(ctx, tokens, held),
-			"Fill":   g.fill(ctx, tokens, "a", 2, 5),
+			"Fill":   g.fill(ctx, tokens, stock.Fill{SKU: "a", Epoch: 2, Units: 5}),
 			"Adjust": g.adjust(ctx, tokens, stock.Change{SKU: "a", Epoch: 1, Number: 1, Delta: 1}),
 		} {
 			if !errors.Is(err, errNoToken) {

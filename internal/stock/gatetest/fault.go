@@ -73,8 +73,12 @@ func cancelledContext(t *trial) error {
 		"Adjust": func() error {
 			return t.gate().Adjust(ctx, stock.Change{SKU: t.sku("a"), Epoch: 1, Number: 1, Delta: 1})
 		},
-		"InFlight": func() error { _, err := t.gate().InFlight(ctx, 0, 1, t.sku("a")); return err },
-		"Level":    func() error { _, err := t.gate().Level(ctx, t.sku("a")); return err },
+		"FillAll": func() error {
+			return t.gate().FillAll(ctx, []stock.Fill{{SKU: t.sku("a"), Epoch: 2, Units: 99}})[0]
+		},
+		"ScanInFlight": func() error { _, _, err := t.gate().ScanInFlight(ctx, 0, ""); return err },
+		"InFlight":     func() error { _, err := t.gate().InFlight(ctx, 0, 1, t.sku("a")); return err },
+		"Level":        func() error { _, err := t.gate().Level(ctx, t.sku("a")); return err },
 	} {
 		if err := call(); !errors.Is(err, context.Canceled) {
 			return fmt.Errorf("%s on a cancelled context: %v", name, err)

@@ -9,6 +9,7 @@ import (
 var fillPromises = []Promise{
 	{"FillRefusesOlderEpoch", fillRefusesOlderEpoch},
 	{"FillForgetsFlight", fillForgetsFlight},
+	{"FillAllFillsEach", fillAllFillsEach},
 }
 
 func fillRefusesOlderEpoch(t *trial) error {
@@ -42,5 +43,35 @@ func fillForgetsFlight(t *trial) error {
 	t.take(again(twin), nil) // the void record does not refuse it
 	t.counts("a", 6, 4, 1)
 	t.counts("b", 20, 0, 0)
+	return nil
+}
+
+func fillAllFillsEach(t *trial) error {
+	const many = 260 // more than one script call
+	name := func(i int) string { return fmt.Sprint("many-", i) }
+	t.fill(name(1), 5, 10)
+	t.take(order(t.line(name(1), 1)), nil)
+	if t.err != nil {
+		return t.err
+	}
+	fills := make([]stock.Fill, many)
+	for i := range fills {
+		fills[i] = stock.Fill{SKU: t.sku(name(i)), Epoch: 5, Units: int64(i)}
+	}
+	errs := t.gate().FillAll(t.ctx, fills)
+	if len(errs) != many {
+		return fmt.Errorf("%d errors of %d fills", len(errs), many)
+	}
+	for i, err := range errs {
+		var want error
+		if i == 1 {
+			want = stock.ErrStaleEpoch
+		}
+		t.expect(err, want, "filling %s", name(i))
+	}
+	t.counts(name(0), 0, 0, 0)
+	t.counts(name(1), 9, 1, 1)
+	t.counts(name(2), 2, 0, 0)
+	t.counts(name(many-1), many-1, 0, 0)
 	return nil
 }

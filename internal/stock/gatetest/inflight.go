@@ -14,6 +14,7 @@ var inFlightPromises = []Promise{
 	{"InFlightHasAllLines", inFlightHasAllLines},
 	{"InFlightByAge", inFlightByAge},
 	{"InFlightOfMany", inFlightOfMany},
+	{"ScanFindsAll", scanFindsAll},
 }
 
 func inFlightHasAllLines(t *trial) error {
@@ -106,4 +107,61 @@ func inFlightOfMany(t *trial) error {
 		}
 	}
 	return nil
+}
+
+func scanFindsAll(t *trial) error {
+	const buyers, orders = 20, 30 // together more than one step of a scan
+	names := []string{"a", "b", "c"}
+	for _, name := range names {
+		t.fill(name, 1, buyers*orders)
+	}
+	bought := make([][]stock.Deduction, buyers)
+	t.accepted(t.atOnce(buyers, func(gate stock.Gate, i int) error {
+		for n := range orders {
+			d := order(t.line(names[n%3], 1))
+			if n == 0 {
+				d = order(t.line("a", 1), t.line("b", 2))
+			}
+			bought[i] = append(bought[i], d)
+			if _, err := t.retryTake(gate, d); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	old, all := t.scan(time.Hour), t.scan(0)
+	for _, d := range slices.Concat(bought...) {
+		if t.err != nil {
+			return t.err
+		}
+		if found, ok := all[d.TakeID]; !ok || !sameDeduction(found.Deduction, d) {
+			return fmt.Errorf("the scan found %+v, want %+v", found, d)
+		}
+		if _, ok := old[d.TakeID]; ok {
+			return fmt.Errorf("the scan found %+v, which is not an hour old", d)
+		}
+	}
+	for _, taken := range slices.Concat(bought...) { // takes can be settled as they are listed
+		t.settleTakes(all[taken.TakeID])
+	}
+	for _, name := range names {
+		if level := t.level(name); t.err == nil && level.InFlight != 0 {
+			return fmt.Errorf("after the settles: %+v", level)
+		}
+	}
+	return nil
+}
+
+// scan lists the takes of all SKUs by their ID.
+func (t *trial) scan(olderThan time.Duration) map[uuid.UUID]stock.Take {
+	found := make(map[uuid.UUID]stock.Take)
+	for cursor, first := "", true; t.err == nil && (first || cursor != ""); first = false {
+		takes, next, err := t.gate().ScanInFlight(t.ctx, olderThan, cursor)
+		t.expect(err, nil, "scanning from %q", cursor)
+		for _, taken := range takes {
+			found[taken.TakeID] = taken
+		}
+		cursor = next
+	}
+	return found
 }

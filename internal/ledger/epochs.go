@@ -1,0 +1,60 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// RaiseEpochs does for many stock rows, in one transaction, what RaiseEpoch does
+// for one. seen are the rows as the caller read them. The new epoch is the same for
+// all of them and is above the epoch given.
+//
+// RaiseEpochs returns the rows that it raised. It leaves out rows whose epoch is not
+// the one seen, and rows that another transaction has locked: it never waits for a
+// row lock, so that one busy row cannot make it hold the locks of the others.
+//
+// stock.ErrLaterGeneration: a row, or the epoch above, belongs to a later
+// generation. Then nothing was raised.
+func (l *Ledger) RaiseEpochs(ctx context.Context, seen []StockRow, above int64) (raised []StockRow, err error) {
+	epochs, skus := make(map[stock.SKU]int64, len(seen)), make([]stock.SKU, len(seen))
+	for i, row := range seen {
+		epochs[row.SKU], skus[i] = row.Epoch, row.SKU
+	}
+	err = l.transact(ctx, func(tx *sqltx.Tx) error {
+		rows, err := readRows(ctx, tx, skus, tx.Dialect().SkipLocked())
+		if err != nil {
+			return err
+		}
+		raised = slices.DeleteFunc(rows, func(row StockRow) bool { return row.Epoch != epochs[row.SKU] })
+		if len(raised) == 0 {
+			return nil
+		}
+		epoch := above
+		for _, row := range raised {
+			epoch = max(epoch, row.Epoch)
+		}
+		if epoch, err = l.Generation().Renew(epoch); err != nil {
+			return err
+		}
+		among := make([]stock.SKU, len(raised))
+		for i := range raised {
+			row := &raised[i]
+			row.Epoch, row.Changes = epoch, 0
+			row.Version++
+			among[i] = row.SKU
+		}
+		if _, err := tx.Exec(ctx, "UPDATE stock SET epoch = ?, version = version + 1, changes = 0 WHERE sku IN ?", epoch, among); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, "DELETE FROM outbox WHERE sku IN ?", among)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("raising the epochs of %d stock rows: %w", len(seen), err)
+	}
+	return raised, nil
+}

@@ -1,0 +1,39 @@
+//go:build mutants
+
+package mutants
+
+const (
+	ledgerClock = "internal/ledger/clock.go"
+	ledgerJobs  = "internal/ledger/jobs.go"
+	expire      = "internal/ledger/expiry.go"
+	jobRunner   = "internal/reconcile/jobs.go"
+	expiryLoop  = "internal/reconcile/expiry.go"
+)
+
+// expiry has mutants of jobs, of expiry and of the database's clock.
+var expiry = []mutant{
+	{"expiry by the instance's clock", ledgerClock, "created, err = l.clock.now()", "created = l.clock.wall().UTC().Truncate(time.Microsecond)", "internal/ledger TestTimes/SQLite"},
+	{"an old measurement of the clock is used", ledgerClock, "case age > maxClockAge:", "case false:", "internal/ledger TestClock"},
+	{"a jump of the clock is ignored", ledgerClock, "case c.jumped(age):", "case false:", "internal/ledger TestClockJumps"},
+	{"the clock is behind the database's", ledgerClock, "r := reading{at: time.Now(), wall: c.wall().Round(0)}\n\t\tvar err error\n\t\tif r.database, err = read(); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tif trip := time.Since(r.at)",
+		"start := time.Now()\n\t\tr := reading{wall: c.wall().Round(0)}\n\t\tvar err error\n\t\tif r.database, err = read(); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tr.at = time.Now().Add(time.Millisecond)\n\t\tif trip := time.Since(start)", "internal/ledger TestClock"},
+	{"orders without a known clock", ledgerClock, "if l.paymentWindow == 0 {\n\t\treturn nil", "if true {\n\t\treturn nil", "internal/ledger TestTimes/SQLite"},
+	{"units returned by the loser of a race", expire, "err != nil || !isDue {", "err != nil {", "internal/ledger TestExpire_OthersWin/SQLite"},
+	{"claim not lowered", returns, "\"UPDATE claims SET units = units - ? WHERE", "\"UPDATE claims SET units = units - 0 * ? WHERE", "internal/ledger TestExpire/SQLite"},
+	{"job without its token", ledgerJobs, "AND holder = ? AND token = ?\"", "AND ? <> '' AND ? > 0\"", "internal/ledger TestExpire_JobLost/SQLite"},
+	{"a batch without its job", expire, "if err := holdJob(ctx, tx, held); err != nil {", "if false {\n\t\t\tvar err error", "internal/ledger TestExpire_JobLost/SQLite"},
+	{"the holder of a job is not compared", ledgerJobs, "AND holder = ? AND token = ?\"", "AND ? <> '' AND token = ?\"", "internal/ledger TestJobs/SQLite"},
+	{"a claim keeps the token", ledgerJobs, "holder = ?, token = token + 1, held_until", "holder = ?, token = token + 0, held_until", "internal/ledger TestJobs/SQLite"},
+	{"two claims of one lease", ledgerJobs, "\" WHERE name = ? AND token = ? AND held_until <= \"+d.Now(), holder, name, token)", "\" WHERE name = ?\", holder, name)", "internal/ledger TestJobs_OneClaims/MariaDB"},
+	{"the job's row is not locked", expire, "if err := holdJob(ctx, tx, held); err != nil {", "if err := setLease(ctx, l.db, held, JobLease); err != nil {", "internal/ledger TestExpire_LocksStockFirst/MariaDB"},
+	{"stock row locked after the order row", expire, "\t\trows, err := lockRows(ctx, tx, skus)\n\t\tif err != nil {\n\t\t\treturn err\n\t\t}\n\t\tlocked = time.Now()\n\t\texpired, err := expireOrders(ctx, tx, due)\n\t\tif err != nil {\n\t\t\treturn err\n\t\t}",
+		"\t\texpired, err := expireOrders(ctx, tx, due)\n\t\tif err != nil {\n\t\t\treturn err\n\t\t}\n\t\trows, err := lockRows(ctx, tx, skus)\n\t\tif err != nil {\n\t\t\treturn err\n\t\t}\n\t\tlocked = time.Now()", "internal/ledger TestExpire_LocksStockFirst/MariaDB"},
+	{"an order expires without its history", expire, "SELECT id, version, status, \"+d.Now()+\" FROM orders WHERE id IN ?\", due)", "SELECT id, version, status, \"+d.Now()+\" FROM orders WHERE id IN ? AND 1 = 0\", due)", "internal/ledger TestExpire/SQLite"},
+	{"a job that ends is not released", jobRunner, "\t\tj.release(ctx, held)\n", "", "internal/reconcile TestJobHandover"},
+	{"a holder that cannot renew goes on", jobRunner, "time.Since(last) < ledger.JobLease;", "time.Since(last) < time.Hour;", "internal/reconcile TestJobHandover"},
+	{"a job is not renewed", jobRunner, "return j.ledger.RenewJob(ctx, held)", "return nil", "internal/reconcile TestJobHandover"},
+	{"a superseded instance keeps its jobs", jobRunner, "for working.Err() == nil && !j.barred.Load() {", "for working.Err() == nil {", "internal/reconcile TestJobHandover"},
+	{"expired units stay away from the gate", expiryLoop, "e.Returned(ctx, done.SKUs...)", "", "internal/reconcile TestExpiryStep"},
+	{"batches grow without a bound", expiryLoop, "case locked > longLock:", "case false:", "internal/reconcile TestExpiryBatch"},
+	{"expiry leaves no time to orders", expiryLoop, "return (expiryShare - 1) * time.Since(start), nil", "return 0 * time.Since(start), nil", "internal/reconcile TestExpiryStep"},
+}

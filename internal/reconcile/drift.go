@@ -1,0 +1,251 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+const (
+	// pageSize bounds the stock rows that one step compares.
+	pageSize = 500
+	// maxSuspects bounds the SKUs that wait for a second look.
+	maxSuspects = 10_000
+	// maxCounted bounds the takes that are read to account for units in flight.
+	maxCounted = 10_000
+)
+
+// comparison goes round the stock rows in SKU order, a page at a time, and compares
+// the ledger with the gate.
+type comparison struct {
+	mu       sync.Mutex // held during a step
+	after    stock.SKU  // the last SKU of the page before
+	suspects map[stock.SKU]suspect
+
+	inFlight, drift int64 // units in the pages of this round
+}
+
+// suspect is a SKU whose gate and ledger differ. They are read one after the other,
+// so the reason may be a sale between the two reads. A second look decides.
+type suspect struct {
+	difference
+	seen time.Time
+}
+
+// difference is what a look saw of the counts of a SKU.
+type difference struct {
+	epoch, gate, inFlight, ledger int64
+}
+
+// look returns what the row and the gate's count show. same reports whether they
+// are of one epoch.
+func look(row ledger.StockRow, level stock.Level) (d difference, same bool) {
+	return difference{row.Epoch, level.Available, level.InFlight, row.Available}, level.Filled && level.Epoch == row.Epoch
+}
+
+// compareNext looks a second time at the suspects that are due, and compares the
+// next page of stock rows. It returns the pace for the next step.
+func (r *Reconciler) compareNext(ctx context.Context) (pace, error) {
+	c := &r.comparison
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	due := c.suspectsBefore(time.Now().Add(-sweepPause))
+	err := r.lookAgain(ctx, due[:min(pageSize, len(due))])
+	refilled, last, pageErr := r.comparePage(ctx)
+	err = joined([]error{err, pageErr})
+	switch {
+	case last:
+		return afterRound, err
+	case refilled > 0:
+		return whileRefilling, err
+	}
+	return withinRound, err
+}
+
+// compareAll looks a second time at all suspects, and compares all stock rows.
+func (r *Reconciler) compareAll(ctx context.Context) error {
+	c := &r.comparison
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var errs []error
+	for some := range slices.Chunk(c.suspectsBefore(time.Now()), pageSize) {
+		errs = append(errs, r.lookAgain(ctx, some))
+	}
+	c.begin()
+	for last := false; !last; {
+		var err error
+		_, last, err = r.comparePage(ctx)
+		errs = append(errs, err)
+	}
+	return joined(errs)
+}
+
+// begin begins a round.
+func (c *comparison) begin() { c.after, c.inFlight, c.drift = "", 0, 0 }
+
+// suspectsBefore returns the SKUs that are suspects since the time given or longer,
+// sorted.
+func (c *comparison) suspectsBefore(at time.Time) []stock.SKU {
+	var due []stock.SKU
+	for sku, s := range c.suspects {
+		if !s.seen.After(at) {
+			due = append(due, sku)
+		}
+	}
+	slices.Sort(due)
+	return due
+}
+
+// comparePage compares the next page of stock rows with the gate. It refills the
+// counts that the gate lacks or has under another epoch, and returns how many. last
+// reports whether the round is complete, or cannot go on: then the next call reads
+// the same page.
+func (r *Reconciler) comparePage(ctx context.Context) (refilled int, last bool, err error) {
+	c := &r.comparison
+	rows, err := r.ledger.Rows(ctx, c.after, pageSize)
+	if err != nil {
+		return 0, true, err
+	}
+	levels, err := r.Levels(ctx, rows)
+	if len(levels) != len(rows) || err != nil && !slices.ContainsFunc(levels, func(l stock.Level) bool { return l.Err == nil }) {
+		return 0, true, err
+	}
+	var lacking []ledger.StockRow
+	var lackLevels []stock.Level
+	for i, row := range rows {
+		level := levels[i]
+		switch seen, same := look(row, level); {
+		case level.Err != nil: // err includes it
+		case same:
+			c.note(row.SKU, seen)
+		default:
+			lacking, lackLevels = append(lacking, row), append(lackLevels, level)
+		}
+	}
+	refilled, refillErr := r.refillRows(ctx, lacking, lackLevels)
+	err = joined([]error{err, refillErr})
+	if len(rows) == pageSize {
+		c.after = rows[len(rows)-1].SKU
+		return refilled, ctx.Err() != nil, err
+	}
+	r.metrics.inFlight.Set(float64(c.inFlight))
+	r.metrics.drift.Set(float64(c.drift))
+	c.begin()
+	return refilled, true, err
+}
+
+// note adds the counts of a SKU to the round's sums, and to the suspects if they
+// differ.
+func (c *comparison) note(sku stock.SKU, seen difference) {
+	c.inFlight += seen.inFlight
+	fill := max(seen.ledger, 0)
+	if seen.inFlight == 0 {
+		c.drift += abs(seen.gate - fill)
+		if seen.gate == fill {
+			return
+		}
+	}
+	if before, known := c.suspects[sku]; known && before.difference == seen || !known && len(c.suspects) == maxSuspects {
+		return
+	}
+	c.suspects[sku] = suspect{seen, time.Now()}
+}
+
+// lookAgain refills those of the suspects whose counts have not changed since the
+// first look. Units in flight that records account for are no difference.
+func (r *Reconciler) lookAgain(ctx context.Context, skus []stock.SKU) error {
+	if len(skus) == 0 {
+		return nil
+	}
+	suspects := r.comparison.suspects
+	rows, err := r.ledger.RowsOf(ctx, skus)
+	if err != nil {
+		return err
+	}
+	levels, err := r.Levels(ctx, rows)
+	if len(levels) != len(rows) {
+		return err
+	}
+	errs := []error{err}
+	var unchanged, inFlight []stock.SKU
+	for i, row := range rows {
+		if levels[i].Err != nil {
+			continue
+		}
+		if seen, same := look(row, levels[i]); !same || suspects[row.SKU].difference != seen {
+			delete(suspects, row.SKU)
+			continue
+		}
+		unchanged = append(unchanged, row.SKU)
+		if levels[i].InFlight != 0 {
+			inFlight = append(inFlight, row.SKU)
+		}
+	}
+	recorded, recordsErr := r.recordedUnits(ctx, inFlight)
+	errs = append(errs, recordsErr)
+	for _, sku := range unchanged {
+		seen := suspects[sku].difference
+		if seen.inFlight != 0 && (recordsErr != nil || recorded[sku] == seen.inFlight) {
+			delete(suspects, sku)
+			continue
+		}
+		errs = append(errs, r.mendDrift(ctx, sku, seen))
+	}
+	return joined(errs)
+}
+
+// mendDrift refills the SKU if its counts are still those seen.
+func (r *Reconciler) mendDrift(ctx context.Context, sku stock.SKU, seen difference) error {
+	r.log.Warn("gate and ledger differ at rest; refilling",
+		"sku", sku, "gate", seen.gate, "in_flight", seen.inFlight, "ledger", seen.ledger)
+	err := r.refillIf(ctx, sku, func(row ledger.StockRow, level stock.Level) bool {
+		now, same := look(row, level)
+		return same && now == seen
+	})
+	if err == nil {
+		delete(r.comparison.suspects, sku)
+	}
+	return err
+}
+
+// recordedUnits adds up the units in the records of takes in flight, by SKU.
+func (r *Reconciler) recordedUnits(ctx context.Context, skus []stock.SKU) (map[stock.SKU]int64, error) {
+	if len(skus) == 0 {
+		return nil, nil
+	}
+	takes, err := r.gate.InFlight(ctx, 0, maxCounted, skus...)
+	if err != nil {
+		return nil, err
+	}
+	if len(takes) == maxCounted {
+		return nil, fmt.Errorf("counting the units in flight: more than %d takes are in flight", maxCounted)
+	}
+	units := make(map[stock.SKU]int64)
+	for _, t := range takes {
+		for _, line := range t.Lines {
+			units[line.SKU] += line.Quantity
+		}
+	}
+	return units, nil
+}
+
+// Levels reads the gate's counts of the rows, in the order of the rows. If some
+// counts cannot be read, it returns the others too, with an error.
+func (r *Reconciler) Levels(ctx context.Context, rows []ledger.StockRow) ([]stock.Level, error) {
+	skus := make([]stock.SKU, len(rows))
+	for i, row := range rows {
+		skus[i] = row.SKU
+	}
+	levels, err := r.gate.Level(ctx, skus...)
+	if err != nil {
+		return levels, fmt.Errorf("reading the gate's counts: %w", err)
+	}
+	return levels, nil
+}
+
+func abs(n int64) int64 { return max(n, -n) }
