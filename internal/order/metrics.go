@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -37,11 +38,13 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-// result is the label by which an answer is counted.
-func result(replayed bool, err error) string {
+// result is the label by which an answer is counted. status is the answered order's.
+func result(status ledger.Status, replayed bool, err error) string {
 	switch {
 	case err == nil && replayed:
 		return "replayed"
+	case err == nil && status == ledger.Queued:
+		return "queued"
 	case err == nil:
 		return "accepted"
 	case errors.Is(err, stock.ErrUnavailable): // first: it may wrap the other errors
