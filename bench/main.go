@@ -28,8 +28,8 @@ type settings struct {
 	session.Session
 	only, databases, variants []string
 	warmUp, connections       int
-	skus, bulk, due, orders   int
-	rows                      int
+	skus, bulk, due           int
+	orders, rows              int
 }
 
 // sets are the names of the measurements, in the order in which they run.
@@ -149,6 +149,7 @@ var variants = []variant{
 	{name: "lua", strategy: "lua"},
 	{name: "lua-keyed", strategy: "lua", keyed: true},
 	{name: "merged", strategy: "merged"},
+	{name: "queue", strategy: "queue"},
 	{name: "conditional", strategy: "conditional"},
 	{name: "optimistic", strategy: "optimistic"},
 	{name: "for-update", strategy: "for-update"},

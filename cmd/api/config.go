@@ -41,6 +41,7 @@ const (
 	verbMigrateUp      = "migrate up"
 	verbMigrateDown    = "migrate down"
 	verbMigrateVersion = "migrate version"
+	verbReconcile      = "reconcile"
 )
 
 // config is the parsed and checked command line and environment.
@@ -64,6 +65,8 @@ type config struct {
 	drainDelay    time.Duration
 	stopWithIn    bool
 	logLevel      slog.Level
+	repair        bool // reconcile: correct what differs
+	json          bool // reconcile: print JSON
 	help          bool
 	version       bool
 }
@@ -141,12 +144,12 @@ func parseUnredacted(args []string, getenv func(string) string) (config, error) 
 	switch verb := strings.Join(flags.Args(), " "); verb {
 	case "":
 		c.verb = verbServe
-	case verbServe, verbMigrateUp, verbMigrateDown, verbMigrateVersion:
+	case verbServe, verbReconcile, verbMigrateUp, verbMigrateDown, verbMigrateVersion:
 		c.verb = verb
 	case "migrate":
 		return c, usagef("migrate: one of up, down, version is required")
 	default:
-		return c, usagef("unknown command %q: expected serve, or migrate up|down|version", verb)
+		return c, usagef("unknown command %q: expected serve, reconcile, or migrate up|down|version", verb)
 	}
 	if f := flags.Lookup("admin-token"); f.Changed && !isToken(c.adminToken) {
 		return c, usagef("--admin-token: must be %d to %d visible ASCII characters, without spaces", minToken, maxToken)
@@ -164,6 +167,12 @@ func isToken(s string) bool {
 // check returns the first invalid flag or combination of flags. name is the
 // value of --strategy; check stores the strategy of that name.
 func (c *config) check(name string) error {
+	switch {
+	case c.verb != verbReconcile && c.repair:
+		return usagef("--repair: only for reconcile")
+	case c.verb != verbReconcile && c.json:
+		return usagef("--json: only for reconcile")
+	}
 	if strings.HasPrefix(c.verb, "migrate") {
 		if c.db == "" {
 			return usagef("--db: required by %s", c.verb)
@@ -175,6 +184,9 @@ func (c *config) check(name string) error {
 		return usagef("--strategy: %q is not one of %s", name, strings.Join(strategy.Names(), ", "))
 	}
 	c.strategy = spec
+	if c.verb == verbReconcile {
+		return cmp.Or(c.checkShared(), c.checkStores(), c.checkBounds(), c.locks.check(spec.NeedsLock()))
+	}
 	return cmp.Or(c.checkListener(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.locks.check(spec.NeedsLock()))
 }
 
@@ -186,6 +198,17 @@ func (c *config) checkListener() error {
 	}
 	if !c.loopback() && c.adminToken == "" {
 		return usagef("--admin-token: required to listen on %s, which other machines can reach", c.listen)
+	}
+	return nil
+}
+
+// checkShared checks that --redis and --db name stores that instances can share.
+func (c *config) checkShared() error {
+	switch {
+	case c.db == "":
+		return usagef("--db: required by %s", c.verb)
+	case c.redis == "" && c.strategy.HasGate():
+		return usagef("--redis: required by %s with strategy %s; it cannot read the in-process Redis of an instance", c.verb, c.strategy.Name)
 	}
 	return nil
 }
@@ -253,6 +276,8 @@ func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
 	flags.StringVar(&c.adminToken, "admin-token", "", "bearer `token` of administrators, at least 16 characters; without one, every caller on this machine is an administrator, and the service must listen on loopback")
 	flags.DurationVar(&c.drainDelay, "drain-delay", 0, "how long to accept requests after SIGTERM while /readyz is 503, so that load balancers notice")
 	addSwitch(flags, &c.stopWithIn, "stop-with-stdin", "stop serving when standard input ends, for example because the parent process has ended")
+	addSwitch(flags, &c.repair, "repair", "reconcile: correct the counts that differ")
+	addSwitch(flags, &c.json, "json", "reconcile: print JSON instead of a table")
 	flags.VarPF((*level)(&c.logLevel), "log-level", "", "debug, info, warn or error")
 	flags.BoolVarP(&c.help, "help", "h", false, "show this help")
 	flags.BoolVar(&c.version, "version", false, "show the version")
@@ -317,7 +342,7 @@ func joinSwitches(flags *pflag.FlagSet, args []string) []string {
 		arg := args[i]
 		f := flags.Lookup(strings.TrimPrefix(arg, "--"))
 		if strings.HasPrefix(arg, "--") && f != nil && f.Value.Type() == "switch" && i+1 < len(args) {
-			if next := args[i+1]; !strings.HasPrefix(next, "-") && next != verbServe && next != "migrate" {
+			if next := args[i+1]; !strings.HasPrefix(next, "-") && next != verbServe && next != verbReconcile && next != "migrate" {
 				arg += "=" + next
 				i++
 			}
@@ -366,11 +391,13 @@ func usage() string {
 
 Usage:
   api [serve] [flags]                     serve; without --redis and --db on embedded stores, to try it out
+  api reconcile [--repair] [--json] [flags]
+                                          compare the counts of gate and ledger beside running instances; flags as theirs
   api migrate up|down|version [flags]     change or show the schema version of --db; down reverts one migration
 
 Flags (each can be set in the environment too, as ` + envPrefix + ` and its name in
 capitals, with _ for -; a flag on the command line takes precedence):
 ` + flags.FlagUsages() + `
-Exit status: 0 on success, 1 on failure, 2 if a flag or variable is invalid.
+Exit status: 0 on success, 1 on failure or if reconcile leaves a difference, 2 if a flag or variable is invalid.
 `
 }

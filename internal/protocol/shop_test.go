@@ -190,6 +190,7 @@ type settings struct {
 	clock         func() time.Time
 	db            func() *sqltx.DB           // opens the ledger; nil for the connections of the shop
 	change        func(s *strategy.Strategy) // replaces the gate or the cutter
+	guest         bool                       // audits beside instances, and sells nothing
 }
 
 // open starts an instance. The end of the test closes it.
@@ -220,7 +221,11 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 	i := s.assemble(set.db(), built, set)
 	i.stop = stop
 	t.Cleanup(i.Close)
-	if err := i.Start(t.Context()); err != nil {
+	begin := i.Start
+	if set.guest {
+		begin = i.Attach
+	}
+	if err := begin(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return i

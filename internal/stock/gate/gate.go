@@ -31,8 +31,8 @@
 // was queued.
 //
 // Script and ReadWrite are the gates that do the work. They differ only in Take.
-// Locked runs ReadWrite under locks. Segmented divides the SKUs of another gate
-// into segments.
+// Locked runs ReadWrite under locks. Queue runs it with one consumer for each SKU.
+// Segmented divides the SKUs of another gate into segments.
 package gate
 
 import (

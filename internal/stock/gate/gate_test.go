@@ -27,6 +27,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(stoppedEnv) != "" {
 		os.Exit(stoppedProcess(os.Getenv(stoppedEnv)))
 	}
+	if os.Getenv(consumerEnv) != "" {
+		os.Exit(consumerAsProcess(os.Getenv(consumerEnv)))
+	}
 	redis.SetLogger(quiet{}) // the tests break connections on purpose
 	os.Exit(testenv.Main(program{m}))
 }
@@ -59,6 +62,9 @@ var makers = map[string]func(t testing.TB, client redis.UniversalClient, ledger 
 			closed(t, NewLocked(readWrite0(client, ledger), locker, lockWait, true)),
 			closed(t, NewLocked(readWrite0(client, ledger), locker, lockWait, true)),
 		}
+	},
+	"Queue": func(t testing.TB, client redis.UniversalClient, ledger uuid.UUID) []stock.Gate {
+		return []stock.Gate{closed(t, queue0(client, ledger)), closed(t, queue0(client, ledger))}
 	},
 	"Segmented": func(t testing.TB, client redis.UniversalClient, ledger uuid.UUID) []stock.Gate {
 		return segmented(t, client, ledger, 3, script0(client, ledger), script0(client, ledger))

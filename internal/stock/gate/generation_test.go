@@ -25,6 +25,7 @@ func eachGate(t *testing.T, test func(t *testing.T, client redis.UniversalClient
 			"Locked": func(c redis.UniversalClient, l uuid.UUID) Gate {
 				return NewLocked(readWrite0(c, l), locker, lockWait, true)
 			},
+			"Queue": func(c redis.UniversalClient, l uuid.UUID) Gate { return queue0(c, l) },
 			"Segmented": func(c redis.UniversalClient, l uuid.UUID) Gate {
 				return NewSegmented(script0(c, l), c, l, 3, sharedLocker{locker})
 			},

@@ -48,17 +48,22 @@ type Fenced interface {
 // Settle, InFlight, ScanInFlight and Level change no units available, and run without locks.
 type Locked struct {
 	inner  Fenced
-	locker lock.Locker
+	locker waitingLocker
 	wait   time.Duration
 	fenced bool
 }
 
 var _ Gate = (*Locked)(nil)
 
+// waitingLocker is what Locked needs of a lock.Locker.
+type waitingLocker interface {
+	Lock(ctx context.Context, name string) (lock.Lease, error)
+}
+
 // NewLocked returns a gate that runs inner under the locks of locker. wait bounds
 // how long one call waits for all of its locks together. The caller closes the
 // locker.
-func NewLocked(inner Fenced, locker lock.Locker, wait time.Duration, fenced bool) *Locked {
+func NewLocked(inner Fenced, locker waitingLocker, wait time.Duration, fenced bool) *Locked {
 	return &Locked{inner: inner, locker: locker, wait: wait, fenced: fenced}
 }
 
@@ -149,6 +154,9 @@ func (g *Locked) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, e
 // Close closes the inner gate.
 func (g *Locked) Close() { g.inner.Close() }
 
+// lockName returns the name of the SKU's lock.
+func lockName(sku stock.SKU) string { return "stock:" + string(sku) }
+
 // underLocks calls work while it holds the locks of the SKUs. It acquires them in
 // the order given, under one deadline. The context of work ends with ctx, or as
 // soon as a lease is lost.
@@ -159,7 +167,7 @@ func (g *Locked) underLocks(ctx context.Context, skus []stock.SKU, work func(con
 	defer stopWorking(nil)
 	tokens := tokenSet{unchecked: !g.fenced, bySKU: make(map[stock.SKU]uint64, len(skus))}
 	for _, sku := range skus {
-		lease, err := g.locker.Lock(waiting, "stock:"+string(sku))
+		lease, err := g.locker.Lock(waiting, lockName(sku))
 		if err != nil { // work has not started, whatever err is
 			return fmt.Errorf("%w: %w", stock.ErrBusy, err)
 		}

@@ -39,6 +39,8 @@ func rushAsProcess(how string) (exit int) {
 		g = script0(client, ledger)
 	case "mutex":
 		g = NewLocked(readWrite0(client, ledger), lock.NewLocal(), lockWait, false)
+	case "queue":
+		g = queue0(client, ledger)
 	}
 	defer g.Close()
 	fmt.Println("ready")
@@ -55,23 +57,26 @@ func rushAsProcess(how string) (exit int) {
 }
 
 // TestProcesses runs four processes that rush one Redis. The script sells exactly
-// the stock. A mutex in each process oversells.
+// the stock, and so do queues with one consumer at a time. A mutex in each process
+// oversells.
 func TestProcesses(t *testing.T) {
 	t.Parallel()
-	const processes, units = 4, 2000
+	const processes = 4
 	client := shared.client(t, "Redis")
 	for _, test := range []struct {
 		gate  string
+		units int64
 		sound bool
 	}{
-		{"script", true},
-		{"mutex", false},
+		{"script", 2000, true},
+		{"queue", 8000, true}, // several turns of each process
+		{"mutex", 2000, false},
 	} {
 		t.Run(test.gate, func(t *testing.T) {
 			t.Parallel()
 			ledger := uuid.New()
 			g := readWrite0(client, ledger)
-			if err := g.Fill(t.Context(), "a", 1, units); err != nil {
+			if err := g.Fill(t.Context(), "a", 1, test.units); err != nil {
 				t.Fatal(err)
 			}
 			how := test.gate + " " + client.(*redis.Client).Options().Addr + " " + ledger.String()
@@ -97,10 +102,10 @@ func TestProcesses(t *testing.T) {
 			}
 			level := levelOf(t, g, "a")
 			switch {
-			case test.sound && (sold != units || level.Available != 0 || level.InFlight != units):
-				t.Errorf("sold %d of %d, and the gate has %+v", sold, units, level)
-			case !test.sound && sold <= units:
-				t.Errorf("sold %d of %d: the broken gate did not oversell", sold, units)
+			case test.sound && (sold != test.units || level.Available != 0 || level.InFlight != test.units):
+				t.Errorf("sold %d of %d, and the gate has %+v", sold, test.units, level)
+			case !test.sound && sold <= test.units:
+				t.Errorf("sold %d of %d: the broken gate did not oversell", sold, test.units)
 			}
 		})
 	}

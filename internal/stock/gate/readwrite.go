@@ -57,60 +57,115 @@ const (
 )
 
 func (g *ReadWrite) cut(ctx context.Context, c *cut) error {
-	states, err := g.read(ctx, c)
+	g.cutAll(ctx, c)
+	return c.err
+}
+
+// cutAll decides the cuts in order, with one read and one write for all of them.
+// Their orders must be distinct. On a cluster they must all be of one SKU. It sets
+// the answer of each cut, and returns the units that it left of each SKU. left is
+// nil if they are not known.
+func (g *ReadWrite) cutAll(ctx context.Context, cuts ...*cut) (left map[stock.SKU]int64) {
+	states, err := g.read(ctx, cuts)
 	if err != nil {
-		return fmt.Errorf("reading the counts: %w", err)
+		refuseCuts(cuts, fmt.Errorf("reading the counts: %w", err))
+		return nil
 	}
-	if err := check(states, c.lines); err != nil {
-		return err
+	left = make(map[stock.SKU]int64)
+	var accepted []*cut
+	for i, c := range cuts {
+		for j, line := range c.lines {
+			if units, ok := left[line.SKU]; ok { // an earlier cut has changed what was read
+				states[i][j].count.Available = units
+			}
+		}
+		c.err = check(states[i], c.lines)
+		for j, line := range c.lines {
+			state := &states[i][j]
+			if c.err == nil && state.holder != heldByThisTake {
+				state.count.Available -= line.Quantity
+			}
+			left[line.SKU] = state.count.Available
+		}
+		if c.err == nil {
+			c.accept(states[i])
+			accepted = append(accepted, c)
+		}
+	}
+	if len(accepted) == 0 {
+		return left
 	}
 	if g.between != nil {
 		g.between()
 	}
-	if err := g.write(ctx, c, states); err != nil {
-		return fmt.Errorf("writing the counts: %w", err)
+	if err := g.write(ctx, cuts, states); err != nil {
+		refuseCuts(accepted, fmt.Errorf("writing the counts: %w", err))
+		return nil
 	}
+	return left
+}
+
+// accept sets the answer of a cut that is not refused.
+func (c *cut) accept(states []lineState) {
 	c.already = true
 	for i, state := range states {
 		c.receipt[i].Epoch = state.count.Epoch
 		c.already = c.already && state.holder == heldByThisTake
 	}
-	return nil
 }
 
-// read reads the state of each line and raises the fences.
-func (g *ReadWrite) read(ctx context.Context, c *cut) ([]lineState, error) {
-	calls := make([]*call, len(c.lines))
-	for i, line := range c.lines {
-		token, err := c.tokens.of(line.SKU)
-		if err != nil {
-			return nil, err
+func refuseCuts(cuts []*cut, err error) {
+	for _, c := range cuts {
+		c.err = err
+	}
+}
+
+// read reads the state of each line of each cut, and raises the fences.
+func (g *ReadWrite) read(ctx context.Context, cuts []*cut) ([][]lineState, error) {
+	var calls []*call
+	for _, c := range cuts {
+		for _, line := range c.lines {
+			token, err := c.tokens.of(line.SKU)
+			if err != nil {
+				return nil, err
+			}
+			keys := g.keys(line.SKU)
+			calls = append(calls, newCall(&g.scripts().read,
+				[]string{keys.count, keys.flight, keys.burned},
+				[]string{string(line.SKU), c.d.OrderID.String(), c.d.TakeID.String(), strconv.FormatInt(token, 10)}))
 		}
-		keys := g.keys(line.SKU)
-		calls[i] = newCall(&g.scripts().read,
-			[]string{keys.count, keys.flight, keys.burned},
-			[]string{string(line.SKU), c.d.OrderID.String(), c.d.TakeID.String(), strconv.FormatInt(token, 10)})
 	}
 	if err := g.run(ctx, calls...); err != nil {
 		return nil, err
 	}
-	states := make([]lineState, len(c.lines))
-	for i, line := range c.lines {
-		switch v := calls[i].cmd.Val(); {
-		case len(v) == 1 && v[0] == 2:
-			return nil, stock.Refuse(line.SKU, stock.ErrLaterGeneration)
-		case len(v) == 1:
-			return nil, fenced(line.SKU)
-		case len(v) != 8:
-			return nil, errAnswer
-		default:
-			states[i] = lineState{
-				count:  stock.Level{Epoch: v[1], Available: v[2], InFlight: v[3]},
-				holder: v[4], burned: v[5] == 1, now: v[6]*1_000_000 + v[7],
+	states := make([][]lineState, len(cuts))
+	for i, c := range cuts {
+		for _, line := range c.lines {
+			state, err := parseState(line.SKU, calls[0].cmd.Val())
+			if err != nil {
+				return nil, err
 			}
+			states[i], calls = append(states[i], state), calls[1:]
 		}
 	}
 	return states, nil
+}
+
+// parseState parses the answer of read.lua for a line of the SKU.
+func parseState(sku stock.SKU, answer []int64) (lineState, error) {
+	switch v := answer; {
+	case len(v) == 1 && v[0] == 2:
+		return lineState{}, stock.Refuse(sku, stock.ErrLaterGeneration)
+	case len(v) == 1:
+		return lineState{}, fenced(sku)
+	case len(v) != 8:
+		return lineState{}, errAnswer
+	default:
+		return lineState{
+			count:  stock.Level{Epoch: v[1], Available: v[2], InFlight: v[3]},
+			holder: v[4], burned: v[5] == 1, now: v[6]*1_000_000 + v[7],
+		}, nil
+	}
 }
 
 // check refuses the take for the same reasons as take.lua.
@@ -141,29 +196,38 @@ func check(states []lineState, lines []stock.Line) error {
 	return refusal(greatest, at)
 }
 
-// write writes counts and records in one step. It writes each count as it was
-// read, less the line's units. This is the fault that the gate demonstrates. Only
-// a fence detects it.
-func (g *ReadWrite) write(ctx context.Context, c *cut, states []lineState) error {
-	args, order := []string{c.d.OrderID.String()}, string(appendOrder(nil, c.d))
-	for i, line := range c.lines {
-		if states[i].holder == heldByThisTake {
+// write writes the counts and the records of the cuts that are not refused, in one
+// step. It writes each count as it was read, less the units of the cuts. This is
+// the fault that the gate demonstrates. Only a fence detects it.
+func (g *ReadWrite) write(ctx context.Context, cuts []*cut, states [][]lineState) error {
+	var args []string
+	for i, c := range cuts {
+		if c.err != nil {
 			continue
 		}
-		token, err := c.tokens.of(line.SKU)
-		if err != nil {
-			return err
+		order := string(appendOrder(nil, c.d))
+		for j, line := range c.lines {
+			state := states[i][j]
+			if state.holder == heldByThisTake {
+				continue
+			}
+			token, err := c.tokens.of(line.SKU)
+			if err != nil {
+				return err
+			}
+			units := strconv.FormatInt(line.Quantity, 10)
+			args = append(args, string(line.SKU),
+				strconv.FormatInt(token, 10),
+				strconv.FormatInt(state.count.Available, 10), units,
+				fmt.Sprintf("%s %s %d %d %s", c.d.TakeID, units, state.count.Epoch, state.now, order),
+				c.d.OrderID.String())
 		}
-		units, count := strconv.FormatInt(line.Quantity, 10), states[i].count
-		args = append(args, string(line.SKU),
-			strconv.FormatInt(token, 10),
-			strconv.FormatInt(count.Available-line.Quantity, 10), units,
-			fmt.Sprintf("%s %s %d %d %s", c.d.TakeID, units, count.Epoch, states[i].now, order))
 	}
-	if len(args) == 1 {
+	if len(args) == 0 {
 		return nil
 	}
-	keys := g.keys(c.lines[0].SKU)
+	sku := cuts[0].lines[0].SKU
+	keys := g.keys(sku)
 	write := newCall(&g.scripts().write, []string{keys.count, keys.flight}, args)
 	if err := g.run(ctx, write); err != nil {
 		return err
@@ -172,7 +236,7 @@ func (g *ReadWrite) write(ctx context.Context, c *cut, states []lineState) error
 	case len(written) == 1 && written[0] == 1:
 		return nil
 	case len(written) == 1 && written[0] == 2: // filled or lost after it was read
-		return stock.Refuse(c.lines[0].SKU, stock.ErrNotFilled)
+		return stock.Refuse(sku, stock.ErrNotFilled)
 	}
-	return fenced(c.lines[0].SKU)
+	return fenced(sku)
 }

@@ -463,6 +463,11 @@ func (g *Segmented) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level
 	return levels, err
 }
 
+// Segments returns the counts of the SKU's segments, in their order.
+func (g *Segmented) Segments(ctx context.Context, sku stock.SKU) ([]stock.Level, error) {
+	return g.inner.Level(ctx, g.segmentsOf(sku)...)
+}
+
 // sumOf returns the level of the SKU whose segments have the levels given.
 func sumOf(sku stock.SKU, segments []stock.Level) stock.Level {
 	sum := stock.Level{SKU: sku, Filled: true}

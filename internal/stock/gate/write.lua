@@ -1,19 +1,19 @@
--- Writes what ReadWrite decided: each count as it was read, less the units, and
--- the record. It adds to the units in flight instead of replacing them, so that
--- they agree with the records: settle and give subtract a record's units. If another
--- take of the order was recorded after the read, its record is replaced, and its
--- units are no longer in flight.
+-- Writes what ReadWrite decided for one order or several: each count as it was
+-- read, less the units, and the record. It adds to the units in flight instead of
+-- replacing them, so that they agree with the records: settle and give subtract a
+-- record's units. If another take of the order was recorded after the read, its
+-- record is replaced, and its units are no longer in flight.
 --
 -- KEYS  count, flight
--- ARGV  order ID, then for each line its SKU, the fencing token (0: do not check),
---       units available, units taken, the record
+-- ARGV  for each line its SKU, the fencing token (0: do not check), units
+--       available, units taken, the record, the order ID
 -- Returns 1. If it wrote nothing, returns 0 if another token has read since, and 2
 -- if a count was filled or lost since.
 
 local COUNT = '^(%d+) (%-?%d+) (%-?%d+) (%d+) (%d+)$' -- epoch, available, in flight, change, fence
 
 local call, match, format = redis.call, string.match, string.format
-for a = 2, #ARGV, 5 do
+for a = 1, #ARGV, 6 do
   local count = call('HGET', KEYS[1], ARGV[a]) or ''
   if ARGV[a + 1] ~= '0' and match(count, '%d+$') ~= ARGV[a + 1] then
     return { 0 }
@@ -22,9 +22,9 @@ for a = 2, #ARGV, 5 do
     return { 2 }
   end
 end
-for a = 2, #ARGV, 5 do
+for a = 1, #ARGV, 6 do
   local sku = ARGV[a]
-  local field = sku .. ' ' .. ARGV[1]
+  local field = sku .. ' ' .. ARGV[a + 5]
   local epoch, _, in_flight, change, fence = match(call('HGET', KEYS[1], sku), COUNT)
   local replaced, taken_under = match(call('HGET', KEYS[2], field) or '', '^%S+ (%d+) (%d+)')
   if taken_under == epoch then

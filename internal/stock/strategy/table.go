@@ -25,6 +25,9 @@ const Default = "lua"
 const (
 	// lockWait bounds how long a take waits for the locks of its SKUs.
 	lockWait = 2 * time.Second
+	// turnLease is how long the lease of a crashed instance keeps other instances from
+	// consuming the queue of a SKU.
+	turnLease = 2 * time.Second
 	// gatherLease is how long the lock of a crashed instance keeps other instances
 	// from gathering.
 	gatherLease = 2 * time.Second
@@ -143,6 +146,10 @@ func Table() []Spec {
 			Name: "merged", Cutter: "merged", Sound: true, cutter: cutter.Merged, group: true,
 			Detail: "the conditional UPDATE once for a whole group of orders",
 		},
+		{
+			Name: "queue", Gate: "queue(readwrite)", Cutter: "count", Sound: true, gate: queue, cutter: cutter.Count, group: true,
+			Detail: "a queue for each SKU, consumed by one instance at a time: many orders decided with one read and one write; refuses at once what does not fit behind the queue",
+		},
 	}
 }
 
@@ -150,6 +157,13 @@ func readWrite(b Backends) gate.Gate { return gate.NewReadWrite(b.Redis, b.Ledge
 
 func underLock(b Backends) gate.Gate {
 	return gate.NewLocked(gate.NewReadWrite(b.Redis, b.LedgerID), b.Locker, lockWait, b.Fence)
+}
+
+// queue lets one instance at a time consume the queue of a SKU: the one that holds a
+// lock in the gate's Redis.
+func queue(b Backends) gate.Gate {
+	leases := redislock.New(b.Redis, redislock.Options{Lease: turnLease})
+	return gate.NewQueue(gate.NewReadWrite(b.Redis, b.LedgerID), leases, lockWait)
 }
 
 func underSegmentLocks(b Backends) gate.Gate { return inSegments(b, underLock(b)) }

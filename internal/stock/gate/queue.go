@@ -1,0 +1,105 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// Queue makes ReadWrite sound with one consumer for each SKU. The calls of a SKU
+// wait in a queue in this process. The instance that holds the SKU's lease consumes
+// its queue, and the other instances wait for their turn. The consumer decides all
+// takes that wait with one read and one write.
+//
+// A turn is short, so that every instance gets one soon. If an instance dies during
+// its turn, its lease ends within its length, and another instance takes over. A
+// lease only advises: an instance that continues after its lease has ended is
+// refused by the count, which has seen a greater fencing token since.
+//
+// While an instance has the turn, it knows how many units are left behind the takes
+// that wait. It refuses a take that does not fit at once, without a place in the
+// queue.
+//
+// A take of several lines waits for the turns of all its SKUs, in SKU order. So do
+// Give, Fill and Adjust. These calls do their own work while they have the turns, as
+// under locks. Settle, InFlight and Level change no units available, and wait for
+// nothing.
+//
+// stock.ErrBusy: the call did not get its turns in time, or 4,096 calls are waiting
+// for one already. Nothing was cut.
+type Queue struct {
+	*Locked // under turns, which it holds like locks
+	counts  *ReadWrite
+	turns   *turns
+	wait    time.Duration
+}
+
+var _ Gate = (*Queue)(nil)
+
+// NewQueue returns a gate that queues the calls of counts. leases, whose locks all
+// instances share, decides which instance consumes the queue of a SKU. It must give
+// fencing tokens, and its leases should be short. wait bounds how long one call waits
+// for all of its turns together. Close closes counts and leases.
+func NewQueue(counts *ReadWrite, leases OwnedLocker, wait time.Duration) *Queue {
+	t := newTurns(counts, leases, wait)
+	return &Queue{Locked: NewLocked(counts, t, wait, true), counts: counts, turns: t, wait: wait}
+}
+
+// Close waits until the queues are empty, and closes the gate.
+func (g *Queue) Close() {
+	g.turns.close()
+	g.Locked.Close()
+}
+
+// Take cuts all lines or none.
+func (g *Queue) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
+	if len(d.Lines) > 1 {
+		return g.Locked.Take(ctx, d)
+	}
+	return g.counts.takeWith(ctx, tokenSet{}, d, g.cut)
+}
+
+// cut waits until the consumer has decided c, which has one line.
+func (g *Queue) cut(ctx context.Context, c *cut) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", stock.ErrBusy, err) // nothing was sent
+	}
+	p := newPlace(c)
+	err := g.turns.enter(p)
+	if errors.Is(err, errNoRoom) {
+		if err := g.refuse(ctx, c); err != nil {
+			return err
+		}
+		p.repeat = true
+		err = g.turns.enter(p)
+	}
+	if err != nil {
+		return err
+	}
+	waiting, stop := context.WithTimeout(ctx, g.wait)
+	defer stop()
+	if err := g.turns.await(waiting, p); err != nil {
+		return err
+	}
+	select {
+	case <-p.ready:
+		return c.err
+	case <-ctx.Done(): // the consumer still uses c
+		return fmt.Errorf("waiting for the gate's answer: %w", ctx.Err())
+	}
+}
+
+// refuse returns why a take is refused for which too few units are left. It reads the
+// take's records, because "sold out" would be the wrong answer if another take of the
+// order is in flight. It returns nil if this take is in flight already.
+func (g *Queue) refuse(ctx context.Context, c *cut) error {
+	states, err := g.counts.read(ctx, []*cut{{d: c.d, lines: c.lines, tokens: unfenced}})
+	if err != nil {
+		return fmt.Errorf("reading the counts: %w", err)
+	}
+	states[0][0].count.Available = 0 // for this take
+	return check(states[0], c.lines)
+}

@@ -1,0 +1,328 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// queueTurnLease is the lease of a turn in the tests.
+const queueTurnLease = time.Second
+
+// queue0 returns a gate with generation 0 loaded. Its turns are leases in the same
+// Redis.
+func queue0(client redis.UniversalClient, ledger uuid.UUID) *Queue {
+	return queueWith(client, ledger, redislock.New(client, redislock.Options{Lease: queueTurnLease}), nil)
+}
+
+// queueWith returns the same gate with other leases. It calls between when the
+// consumer has read the counts and not yet written them.
+func queueWith(client redis.UniversalClient, ledger uuid.UUID, leases OwnedLocker, between func()) *Queue {
+	counts := readWrite0(client, ledger)
+	counts.between = between
+	return NewQueue(counts, leases, lockWait)
+}
+
+// pause is a hook that stops the consumer.
+type pause struct {
+	stopped chan struct{} // receives when the consumer has stopped
+	resume  chan struct{} // lets it continue; closed: for ever
+}
+
+func newPause() pause { return pause{make(chan struct{}), make(chan struct{})} }
+
+func (p pause) here() {
+	select {
+	case p.stopped <- struct{}{}:
+		<-p.resume
+	case <-p.resume:
+	}
+}
+
+// start makes a take of SKU a in a goroutine, and returns once the take waits in the
+// queue or is answered.
+func (g *Queue) start(ctx context.Context, d stock.Deduction) <-chan error {
+	before := g.places("a")
+	answer := make(chan error, 1)
+	go func() {
+		_, err := g.Take(ctx, d)
+		answer <- err
+	}()
+	for g.places("a") == before && len(answer) == 0 {
+		time.Sleep(time.Millisecond) // between two polls
+	}
+	return answer
+}
+
+// places returns how many takes of the SKU wait or are being decided.
+func (g *Queue) places(sku stock.SKU) int {
+	g.turns.mu.Lock()
+	defer g.turns.mu.Unlock()
+	if q := g.turns.queues[lockName(sku)]; q != nil {
+		return len(q.places) + len(q.deciding)
+	}
+	return 0
+}
+
+// TestRefusedAtOnce checks that a take that does not fit behind the takes that wait is
+// refused while the consumer has not decided them. A twin of a take that waits is not
+// told "sold out".
+func TestRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	client, ledger, p := shared.client(t, "Redis"), uuid.New(), newPause()
+	g := queueWith(client, ledger, redislock.New(client, redislock.Options{}), p.here)
+	g.turns.length = time.Hour
+	t.Cleanup(g.Close)
+	fill(t, g, "a", 1, 6)
+
+	waiting := []<-chan error{g.start(t.Context(), orderOf("a", 1))} // in the queue of an instance that knows no count yet
+	<-p.stopped
+	second := orderOf("a", 2)
+	waiting = append(waiting, g.start(t.Context(), second))
+	p.resume <- struct{}{}
+	<-p.stopped // 5 units are left, and the consumer is deciding about 2 of them
+	waiting = append(waiting, g.start(t.Context(), orderOf("a", 3)))
+
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrSoldOut) {
+		t.Errorf("a take behind all units: %v", err)
+	}
+	twin := second
+	twin.TakeID = uuid.New()
+	answer := g.start(t.Context(), twin)
+	close(p.resume)
+	if err := <-answer; !errors.Is(err, stock.ErrInFlight) {
+		t.Errorf("a twin of a take that waited: %v", err)
+	}
+	for _, answer := range waiting {
+		if err := <-answer; err != nil {
+			t.Error(err)
+		}
+	}
+	if level := levelOf(t, g, "a"); level.Available != 0 || level.InFlight != 6 {
+		t.Errorf("%+v", level)
+	}
+}
+
+// TestLeftQueue checks that a caller who stops waiting takes no units and holds no
+// place.
+func TestLeftQueue(t *testing.T) {
+	t.Parallel()
+	client, ledger, p := shared.client(t, "Redis"), uuid.New(), newPause()
+	g := queueWith(client, ledger, redislock.New(client, redislock.Options{}), p.here)
+	g.turns.length = time.Hour
+	t.Cleanup(g.Close)
+	fill(t, g, "a", 1, 6)
+	fill(t, g, "b", 1, 6)
+
+	first := g.start(t.Context(), orderOf("a", 1))
+	<-p.stopped
+	second := g.start(t.Context(), orderOf("a", 1))
+	p.resume <- struct{}{}
+	<-p.stopped // 5 units are left, and the consumer is deciding about one of them
+	basket := orderOf("a", 4)
+	basket.Lines = append(basket.Lines, stock.Line{SKU: "b", Quantity: 1})
+	for _, d := range []stock.Deduction{orderOf("a", 4), basket} {
+		ctx, cancel := context.WithCancel(t.Context())
+		answer := g.start(ctx, d)
+		cancel()
+		if err := <-answer; !errors.Is(err, stock.ErrBusy) || !stock.NothingTaken(err) {
+			t.Errorf("a take whose caller left: %v", err)
+		}
+	}
+	if places := g.places("a"); places != 1 {
+		t.Errorf("%d takes wait or are being decided, want 1", places)
+	}
+	third := g.start(t.Context(), orderOf("a", 4))
+	close(p.resume)
+	for _, answer := range []<-chan error{first, second, third} {
+		if err := <-answer; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestFullQueue checks that a call that finds the queue full is answered busy.
+func TestFullQueue(t *testing.T) {
+	t.Parallel()
+	turns := newTurns(nil, nil, 0)
+	q := &queue{name: lockName("a"), places: make([]*place, maxPlaces), arrived: make(chan struct{}, 1)}
+	turns.queues[q.name] = q
+	if err := turns.enter(&place{name: q.name}); !errors.Is(err, stock.ErrBusy) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestOneConsumer checks that two instances never decide takes of one SKU at the same
+// time, and that both get turns.
+func TestOneConsumer(t *testing.T) {
+	t.Parallel()
+	client, ledger := shared.client(t, "Redis"), uuid.New()
+	var consumers, both atomic.Int64
+	between := func() {
+		if consumers.Add(1) > 1 {
+			both.Add(1)
+		}
+		time.Sleep(100 * time.Microsecond) // a window in which the other consumer would be seen
+		consumers.Add(-1)
+	}
+	var instances [2]*Queue
+	for i := range instances {
+		instances[i] = queueWith(client, ledger, redislock.New(client, redislock.Options{Lease: queueTurnLease}), between)
+		t.Cleanup(instances[i].Close)
+	}
+	fill(t, instances[0], "a", 1, 1_000_000)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var (
+		sold [2]atomic.Int64
+		all  sync.WaitGroup
+	)
+	for n := range 8 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := instances[n%2].Take(ctx, orderOf("a", 1)); err == nil {
+					sold[n%2].Add(1)
+				}
+				if sold[0].Load() > 200 && sold[1].Load() > 200 {
+					cancel()
+				}
+			}
+		})
+	}
+	all.Wait()
+	if both.Load() > 0 {
+		t.Errorf("two instances consumed the queue at the same time, %d times", both.Load())
+	}
+	if sold[0].Load() <= 200 || sold[1].Load() <= 200 {
+		t.Errorf("sold %d and %d: an instance got no turn", sold[0].Load(), sold[1].Load())
+	}
+}
+
+// ownLocker is a locker that excludes only within this process. Its tokens rise over
+// all lockers with the same counter.
+type ownLocker struct {
+	lock.Local
+	tokens *atomic.Uint64
+}
+
+func (l ownLocker) Lock(ctx context.Context, name string) (lock.Lease, error) {
+	lease, err := l.Local.Lock(ctx, name)
+	return numberedLease{lease, l.tokens.Add(1)}, err
+}
+
+func (ownLocker) Close() error { return nil }
+
+type numberedLease struct {
+	lock.Lease
+	token uint64
+}
+
+func (l numberedLease) Token() uint64 { return l.token }
+
+// TestTwoConsumers checks that a lease only advises: a consumer that has read the last
+// unit, while another consumer has sold it since, does not sell it again.
+func TestTwoConsumers(t *testing.T) {
+	t.Parallel()
+	client, ledger, p := shared.client(t, "Redis"), uuid.New(), newPause()
+	var tokens atomic.Uint64
+	late := queueWith(client, ledger, ownLocker{lock.NewLocal(), &tokens}, p.here)
+	next := queueWith(client, ledger, ownLocker{lock.NewLocal(), &tokens}, nil)
+	t.Cleanup(late.Close)
+	t.Cleanup(next.Close)
+	fill(t, readWrite0(client, ledger), "a", 1, 1)
+	answer := late.start(t.Context(), orderOf("a", 1))
+	<-p.stopped
+	_, err := next.Take(t.Context(), orderOf("a", 1))
+	close(p.resume)
+	if err != nil {
+		t.Errorf("the next consumer: %v", err)
+	}
+	if err := <-answer; !errors.Is(err, errFenced) || !stock.NothingTaken(err) {
+		t.Errorf("the consumer that was late: %v", err)
+	}
+	if level := levelOf(t, next, "a"); level.Available != 0 || level.InFlight != 1 {
+		t.Errorf("%+v", level)
+	}
+}
+
+// consumerEnv makes the test program take a unit and stop while it consumes the queue.
+// Its value is "ADDRESS LEDGERID".
+const consumerEnv = "HOLDFAST_GATE_CONSUMER"
+
+func consumerAsProcess(how string) (exit int) {
+	address, ledger, _ := strings.Cut(how, " ")
+	client, err := connect(address)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	leases := redislock.New(client, redislock.Options{Lease: queueTurnLease})
+	g := queueWith(client, uuid.MustParse(ledger), leases, func() {
+		fmt.Println("consuming")
+		select {} // until it is killed
+	})
+	_, err = g.Take(context.Background(), orderOf("a", 1))
+	fmt.Fprintln(os.Stderr, "the take was answered", err)
+	return 1
+}
+
+// TestConsumerDies checks that another instance takes over within the lease if the
+// process that has the turn is killed.
+func TestConsumerDies(t *testing.T) {
+	t.Parallel()
+	client, ledger := shared.client(t, "Redis"), uuid.New()
+	g := queue0(client, ledger)
+	t.Cleanup(g.Close)
+	fill(t, g, "a", 1, 1)
+	child := startChild(t, consumerEnv+"="+client.(*redis.Client).Options().Addr+" "+ledger.String())
+	if said := child.line(t); said != "consuming" {
+		t.Fatalf("the process printed %q", said)
+	}
+	if err := child.process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	if _, err := g.Take(t.Context(), orderOf("a", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(killed); took > 3*queueTurnLease {
+		t.Errorf("the next consumer took over after %v", took)
+	}
+}
+
+// TestLeasesUnavailable checks that calls are answered busy if the instance cannot
+// become the consumer.
+func TestLeasesUnavailable(t *testing.T) {
+	t.Parallel()
+	client, ledger := shared.client(t, "Redis"), uuid.New()
+	g := NewQueue(readWrite0(client, ledger), noLeases{}, lockWait)
+	t.Cleanup(g.Close)
+	_, takeErr := g.Take(t.Context(), orderOf("a", 1))
+	for call, err := range map[string]error{"Take": takeErr, "Fill": g.Fill(t.Context(), "a", 1, 1)} {
+		if !errors.Is(err, stock.ErrBusy) || !errors.Is(err, errNoLeases) {
+			t.Errorf("%s: got %v", call, err)
+		}
+	}
+}
+
+var errNoLeases = errors.New("no leases")
+
+// noLeases is a locker that grants nothing.
+type noLeases struct{ ownLocker }
+
+func (noLeases) Lock(context.Context, string) (lock.Lease, error) { return nil, errNoLeases }
