@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// queueing kinds of Redis: on a cluster there is no journal.
+// queueingKinds has the kinds of Redis that can queue: a cluster cannot.
 var queueingKinds = []string{"Redis", "Sentinel", "InProcess"}
 
 // eachJournal runs the test on each kind of Redis, with the journal of a new ledger.
@@ -39,11 +39,11 @@ func openJournal(t *testing.T, g *Script) *Journal {
 	return j
 }
 
-// atMicros is when the orders of the tests are queued.
+// queuedAt is when the orders of the tests are queued.
 var queuedAt = time.Date(2026, 11, 11, 20, 0, 0, 123456000, time.UTC)
 
-// mustQueue queues an order. It must be accepted.
-func mustQueue(t *testing.T, j *Journal, d stock.Deduction) stock.Take {
+// journaled queues an order. It must be accepted.
+func journaled(t *testing.T, j *Journal, d stock.Deduction) stock.Take {
 	t.Helper()
 	taken, err := j.Queue(t.Context(), d, queuedAt)
 	if err != nil {
@@ -116,7 +116,7 @@ func TestQueuedOrderLeavesWhole(t *testing.T) {
 	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
 		fill(t, g, "a", 3, 10)
 		fill(t, g, "b", 7, 10)
-		one, two := mustQueue(t, j, linesOf("a", "b")), mustQueue(t, j, linesOf("b"))
+		one, two := journaled(t, j, linesOf("a", "b")), journaled(t, j, linesOf("b"))
 		if !one.QueuedAt.Equal(queuedAt) || one.Receipt[0].Epoch != 3 || one.Receipt[1].Epoch != 7 {
 			t.Errorf("queued %+v", one)
 		}
@@ -194,8 +194,8 @@ func TestTwinsOfAQueuedOrder(t *testing.T) {
 	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
 		fill(t, g, "a", 1, 5)
 		fill(t, g, "b", 1, 5)
-		first := mustQueue(t, j, linesOf("a"))
-		if again := mustQueue(t, j, first.Deduction); !sameTake(again, first) {
+		first := journaled(t, j, linesOf("a"))
+		if again := journaled(t, j, first.Deduction); !sameTake(again, first) {
 			t.Errorf("the same take again: %+v, want %+v", again, first)
 		}
 		twin := linesOf("b") // another set of lines under the same key
@@ -288,7 +288,7 @@ func TestFullJournal(t *testing.T) {
 		if err := j.Finish(t.Context(), queued[1]); err != nil {
 			t.Fatal(err)
 		}
-		mustQueue(t, j, linesOf("a"))
+		journaled(t, j, linesOf("a"))
 		wantLength(t, j, 3)
 	})
 }
@@ -299,7 +299,7 @@ func TestRequeue(t *testing.T) {
 	t.Parallel()
 	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
 		fill(t, g, "a", 1, 5)
-		first := mustQueue(t, j, linesOf("a"))
+		first := journaled(t, j, linesOf("a"))
 		if got := read(t, j, "x"); len(got) != 1 {
 			t.Fatalf("read %v", got)
 		}
@@ -339,7 +339,7 @@ func TestQueuedTakesNeverGrowOld(t *testing.T) {
 	t.Parallel()
 	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
 		fill(t, g, "a", 1, 5)
-		waiting := mustQueue(t, j, linesOf("a"))
+		waiting := journaled(t, j, linesOf("a"))
 		plain, err := g.Take(t.Context(), linesOf("a"))
 		if err != nil {
 			t.Fatal(err)
@@ -378,7 +378,7 @@ func TestLostGroup(t *testing.T) {
 	t.Parallel()
 	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
 		fill(t, g, "a", 1, 5)
-		one := mustQueue(t, j, linesOf("a"))
+		one := journaled(t, j, linesOf("a"))
 		if got := read(t, j, "x"); len(got) != 1 {
 			t.Fatalf("read %v", got)
 		}
@@ -414,7 +414,7 @@ func TestLeave(t *testing.T) {
 			slices.Sort(names)
 			return names
 		}
-		one := mustQueue(t, j, linesOf("a"))
+		one := journaled(t, j, linesOf("a"))
 		if got := read(t, j, "busy"); len(got) != 1 {
 			t.Fatalf("read %v", got)
 		}
@@ -455,7 +455,7 @@ func TestReadWaits(t *testing.T) {
 			takes, err := j.Read(ctx, "x", 10, time.Minute)
 			answered <- answer{takes, err}
 		}()
-		one := mustQueue(t, j, linesOf("a"))
+		one := journaled(t, j, linesOf("a"))
 		if a := <-answered; a.err != nil || len(a.takes) != 1 || !sameTake(a.takes[0], one) {
 			t.Errorf("%+v, %v", a.takes, a.err)
 		}
@@ -467,7 +467,7 @@ func TestUnreadableEntry(t *testing.T) {
 	t.Parallel()
 	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
 		fill(t, g, "a", 1, 5)
-		bad, good := mustQueue(t, j, linesOf("a")), mustQueue(t, j, linesOf("a"))
+		bad, good := journaled(t, j, linesOf("a")), journaled(t, j, linesOf("a"))
 		if err := g.client.HSet(t.Context(), g.queuedKey(), bad.OrderID.String(), "?").Err(); err != nil {
 			t.Fatal(err)
 		}
