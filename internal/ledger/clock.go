@@ -140,11 +140,11 @@ func (l *Ledger) ClockKnown() error {
 // can be created while the database's clock is unknown.
 func (l *Ledger) times() (created, expires time.Time, err error) {
 	created, err = l.clock.now()
-	switch {
-	case l.paymentWindow == 0 && err != nil:
-		return l.clock.wall().UTC().Truncate(time.Microsecond), expires, nil
-	case l.paymentWindow == 0:
-		return created, expires, nil
+	if l.paymentWindow > 0 {
+		return created, created.Add(l.paymentWindow), err
 	}
-	return created, created.Add(l.paymentWindow), err
+	if err != nil {
+		created = l.clock.wall().UTC().Truncate(time.Microsecond)
+	}
+	return created, expires, nil
 }

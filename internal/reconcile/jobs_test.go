@@ -99,7 +99,7 @@ func startRunner(t *testing.T, table JobLedger) *runner {
 	r := &runner{steps: make(chan ledger.Job, 10_000)}
 	r.jobs = &jobs{
 		ledger: table, holder: newHolder(), barred: &r.barred, log: slog.New(slog.DiscardHandler),
-		holding: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "held"}, []string{"job"}),
+		holding: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "held", Help: "Held."}, []string{"job"}),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := make(chan struct{})

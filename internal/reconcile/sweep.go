@@ -43,7 +43,7 @@ func (r *Reconciler) Sweep(ctx context.Context) error {
 // pace says how long a loop pauses after a step: share times as long as the step
 // took, but at least least and at most most, plus up to jitter.
 type pace struct {
-	share               time.Duration
+	share               float64
 	least, most, jitter time.Duration
 }
 
@@ -70,7 +70,7 @@ var (
 )
 
 func (p pace) pause(took time.Duration) time.Duration {
-	pause := min(max(p.least, p.share*took), p.most)
+	pause := min(max(p.least, time.Duration(p.share*float64(took))), p.most)
 	if p.jitter > 0 {
 		pause += rand.N(p.jitter)
 	}
