@@ -91,9 +91,9 @@ func printAudit(ctx context.Context, a auditor, c config, stdout io.Writer, log 
 	}
 	switch left := summary.Different - summary.Repaired; {
 	case left > 0 && c.repair:
-		return fmt.Errorf("%d SKUs differ and could not be repaired", left)
+		return fmt.Errorf("SKUs that could not be repaired: %d", left)
 	case left > 0:
-		return fmt.Errorf("%d SKUs differ; reconcile --repair corrects them", left)
+		return fmt.Errorf("SKUs with differences: %d; reconcile --repair corrects them", left)
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func (t *auditTable) finding(f reconcile.Finding) error {
 }
 
 func (t *auditTable) end(s reconcile.AuditSummary) error {
-	_, err := fmt.Fprintf(t.w, "%d SKUs compared, %d differ, %d repaired, %d not used since the last change of generation\n",
+	_, err := fmt.Fprintf(t.w, "SKUs compared: %d, different: %d, repaired: %d, not used since the last change of generation: %d\n",
 		s.Compared, s.Different, s.Repaired, s.NotAdopted)
 	return err
 }
@@ -178,7 +178,7 @@ func describeDifference(d reconcile.Difference) string {
 	case reconcile.LedgerDiffers:
 		return "ledger " + size
 	case reconcile.ClaimsDiffer:
-		return fmt.Sprintf("claims of %d buyers", d.Least)
+		return fmt.Sprintf("wrong claims: %d", d.Least)
 	case reconcile.NotFilled:
 		return "gate not filled"
 	case reconcile.GateDiffers:

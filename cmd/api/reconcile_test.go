@@ -35,7 +35,7 @@ func TestReconcile(t *testing.T) {
 	setStock(t, one.URL(), "sound", 10)
 	setStock(t, one.URL(), "damaged", 10)
 	mustCall(t, 201, "POST", two.URL()+"/orders", orderBody("u-1", "damaged", 4))
-	if out := reconciled(t, 0, flags); out != "2 SKUs compared, 0 differ, 0 repaired, 0 not used since the last change of generation\n" {
+	if out := reconciled(t, 0, flags); out != "SKUs compared: 2, different: 0, repaired: 0, not used since the last change of generation: 0\n" {
 		t.Errorf("without damage: %s", out)
 	}
 	if out := reconciled(t, 1, flags, "--strategy", "merged"); !strings.Contains(out, "merged") || !strings.Contains(out, "lua") {
@@ -52,7 +52,7 @@ func TestReconcile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := reconciled(t, 1, flags); !strings.Contains(out, "damaged") || !strings.Contains(out, "ledger +3") ||
-		strings.Contains(out, "sound") || !strings.Contains(out, "1 SKUs differ; reconcile --repair") {
+		strings.Contains(out, "sound") || !strings.Contains(out, "SKUs with differences: 1; reconcile --repair") {
 		t.Errorf("with damage: %s", out)
 	}
 	out, _, _ := strings.Cut(reconciled(t, 1, flags, "--json"), "api:")
@@ -73,7 +73,7 @@ func TestReconcile(t *testing.T) {
 	if f := document.Findings[0]; f.SKU != "damaged" || f.Held != 5 || f.Available != 8 || f.Differences[0].Kind != "ledger" || f.Differences[0].Least != 3 {
 		t.Errorf("%+v", f)
 	}
-	if out := reconciled(t, 0, flags, "--repair"); !strings.Contains(out, "; repaired\n2 SKUs compared, 1 differ, 1 repaired") {
+	if out := reconciled(t, 0, flags, "--repair"); !strings.Contains(out, "; repaired\nSKUs compared: 2, different: 1, repaired: 1") {
 		t.Errorf("with --repair: %s", out)
 	}
 	reconciled(t, 0, flags)
@@ -128,24 +128,24 @@ func TestPrintAudit(t *testing.T) {
 		want  string
 		fails string
 	}{
-		{"nothing differs", nil, config{}, nil, "12 SKUs compared, 0 differ, 0 repaired, 3 not used since the last change of generation\n", ""},
+		{"nothing differs", nil, config{}, nil, "SKUs compared: 12, different: 0, repaired: 0, not used since the last change of generation: 3\n", ""},
 		{"nothing differs, as JSON", nil, config{json: true}, nil, "{\"findings\":[],\n\"compared\":12,\"different\":0,\"repaired\":0,\"not_adopted\":3}\n", ""},
 		{"a table", []reconcile.Finding{ledger, gate, claims, lost, segment}, config{}, nil, `
 SKU                       TOTAL       HELD     LEDGER       GATE  IN FLIGHT   RECORDED UNDELIVERED  DIFFERENCES
 a                             0          0          0          -          -          -           0  ledger -3; repaired
 b                            10          1          9          7          2          -           4  gate +5 to +9
-c                             0          0          0          -          -          -           0  claims of 2 buyers; not repaired: no connection
+c                             0          0          0          -          -          -           0  wrong claims: 2; not repaired: no connection
 d                             0          0          0          7          2          1           0  in flight +1 without a record
 e                             0          0          0          -          -          -           0  gate not filled, changed in every reading, segments 3 -
-12 SKUs compared, 5 differ, 1 repaired, 3 not used since the last change of generation
-`, "4 SKUs differ; reconcile --repair"},
+SKUs compared: 12, different: 5, repaired: 1, not used since the last change of generation: 3
+`, "SKUs with differences: 4; reconcile --repair"},
 		{"JSON", []reconcile.Finding{ledger, gate}, config{json: true, repair: true}, nil, `
 {"findings":[
 {"sku":"a","total":0,"held":0,"available":0,"undelivered":0,"gate":null,"recorded":null,"differences":[{"kind":"ledger","least":-3,"most":-3}],"repaired":true},
 {"sku":"b","total":10,"held":1,"available":9,"undelivered":4,"gate":{"available":7,"in_flight":2},"recorded":null,"differences":[{"kind":"gate","least":5,"most":9}],"repaired":false}],
 "compared":12,"different":2,"repaired":1,"not_adopted":3}
-`, "1 SKUs differ and could not be repaired"},
-		{"a failure", nil, config{}, io.ErrUnexpectedEOF, "12 SKUs compared, 0 differ, 0 repaired, 3 not used since the last change of generation\n", io.ErrUnexpectedEOF.Error()},
+`, "SKUs that could not be repaired: 1"},
+		{"a failure", nil, config{}, io.ErrUnexpectedEOF, "SKUs compared: 12, different: 0, repaired: 0, not used since the last change of generation: 3\n", io.ErrUnexpectedEOF.Error()},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var out bytes.Buffer

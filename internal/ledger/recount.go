@@ -71,8 +71,7 @@ func (l *Ledger) counts(ctx context.Context, held, join string, skus []stock.SKU
 	return counts, nil
 }
 
-// Claim compares the units that a buyer is recorded to hold of a SKU with those in
-// the buyer's orders.
+// Claim compares a buyer's claim on a SKU with the units in the buyer's orders.
 type Claim struct {
 	SKU     stock.SKU
 	Buyer   string
@@ -80,9 +79,9 @@ type Claim struct {
 	Held    int64 // in the buyer's orders
 }
 
-// WrongClaims reads up to limit claims that differ from the buyer's orders, of those
-// of the SKUs that have a buyer limit. They are sorted by SKU and buyer. One
-// statement reads them all, as of one moment.
+// WrongClaims reads up to limit claims that differ from the buyers' orders, sorted by
+// SKU and buyer. It leaves out SKUs without a buyer limit. One statement reads them
+// all, as of one moment.
 func (l *Ledger) WrongClaims(ctx context.Context, skus []stock.SKU, limit int) (claims []Claim, err error) {
 	if len(skus) == 0 {
 		return nil, nil
@@ -108,8 +107,7 @@ func (l *Ledger) WrongClaims(ctx context.Context, skus []stock.SKU, limit int) (
 }
 
 // Correct recounts the SKU's available, and its claims, from its orders. It holds the
-// lock of the stock row, and with it every sale of the SKU, while it reads all orders
-// of the SKU.
+// lock of the stock row while it reads all orders of the SKU. Sales of the SKU wait.
 //
 // It also moves the row to a new epoch of the generation in use, above the epoch
 // given. No take of an earlier epoch can commit afterwards, so the gate may be filled

@@ -39,11 +39,11 @@ type Kind string
 
 // The kinds of difference.
 const (
-	// LedgerDiffers: the stock row's available is not its total less the units that
+	// LedgerDiffers: the stock row's available is not the total minus the units that
 	// orders hold.
 	LedgerDiffers Kind = "ledger"
-	// ClaimsDiffer: buyers are recorded to hold other numbers of units than their
-	// orders do. Counted in buyers.
+	// ClaimsDiffer: the claims of some buyers are not the units in their orders. This
+	// difference is measured in claims, not in units.
 	ClaimsDiffer Kind = "claims"
 	// NotFilled: the gate, or a segment, has no count under the stock row's epoch.
 	NotFilled Kind = "not-filled"
@@ -55,9 +55,9 @@ const (
 	Unsteady Kind = "unsteady"
 )
 
-// Difference says by how many units a count is too high, or below 0, too low: by at
-// least Least and at most Most. The two are equal unless the SKU was being sold. Both
-// are 0 if units do not measure the difference.
+// Difference says how many units a count is too high. A negative number says that it
+// is too low. The number is between Least and Most, which are equal unless the SKU was
+// being sold. Both are 0 for NotFilled and Unsteady.
 type Difference struct {
 	Kind        Kind
 	Least, Most int64
@@ -85,16 +85,16 @@ type AuditOptions struct {
 // AuditSummary counts SKUs.
 type AuditSummary struct {
 	Compared int
-	// NotAdopted are those that were not used since the last change of generation.
-	// The gate has no counts of them, and needs none until they are used.
+	// NotAdopted counts the SKUs that have not been used since the generation last
+	// changed. The gate needs no counts of them until they are used.
 	NotAdopted int
 	Different  int
 	Repaired   int // of those that are different
 }
 
-// Attach prepares the Reconciler for audits, beside the instances that sell the
-// stock. Call it instead of Start. It takes nothing over: it returns an error if the
-// stock belongs to another layout.
+// Attach prepares the Reconciler for audits beside the instances that sell the stock.
+// Call it instead of Start. It does not take over the stock, and returns an error if
+// the stock belongs to another layout.
 func (r *Reconciler) Attach(ctx context.Context) error {
 	r.generations.guest = true
 	if err := r.generations.join(ctx); err != nil {
@@ -104,11 +104,11 @@ func (r *Reconciler) Attach(ctx context.Context) error {
 }
 
 // AuditAll compares gate, claims and ledger for every SKU, also while orders are placed.
-// It reads a page of SKUs at a time, and those that differ again after a pause: only
-// differences that two readings prove are reported.
+// It reads one page of SKUs at a time. After a pause, it reads the SKUs that differ
+// again, and reports only the differences that both readings show.
 //
 // A repair corrects the ledger from the orders, and fills the gate from the ledger
-// under a new epoch. So no take of a wrong count can commit.
+// under a new epoch. Takes from before the repair cannot commit.
 func (r *Reconciler) AuditAll(ctx context.Context, o AuditOptions) (s AuditSummary, err error) {
 	var (
 		after    stock.SKU
@@ -148,8 +148,8 @@ func (r *Reconciler) AuditAll(ctx context.Context, o AuditOptions) (s AuditSumma
 	return s, nil
 }
 
-// examine reports those of the suspects whose counts differ, after it has repaired
-// them if it may.
+// examine confirms the suspects, repairs them if o says so, and reports those that
+// differ.
 func (r *Reconciler) examine(ctx context.Context, suspects []reading, o AuditOptions, s *AuditSummary) error {
 	found, err := r.confirm(ctx, suspects)
 	if err != nil {
@@ -201,7 +201,7 @@ func differing(readings []reading) []reading {
 	return slices.DeleteFunc(readings, func(seen reading) bool { return len(seen.Differences) == 0 })
 }
 
-// read reads and compares the counts of the SKUs, at the most auditPage.
+// read reads and compares the counts of up to auditPage SKUs.
 func (r *Reconciler) read(ctx context.Context, skus []stock.SKU) ([]reading, error) {
 	if err := r.generations.join(ctx); err != nil {
 		return nil, fmt.Errorf("using the stock: %w", err)
@@ -265,8 +265,8 @@ func (f *Finding) compareLedger() {
 	}
 }
 
-// compareGate compares the gate's count with the stock row, which was also read
-// before the gate.
+// compareGate compares the gate's count with the stock row. before is the row as it
+// was read before the gate; f.Count was read after the gate.
 func (f *Finding) compareGate(before ledger.Count, flights map[stock.SKU]flight) {
 	after, level := f.Count, f.Level
 	switch {
@@ -288,14 +288,16 @@ func (f *Finding) compareGate(before ledger.Count, flights map[stock.SKU]flight)
 	}
 }
 
-// gateDifference returns the bounds of the number of units that the gate has too
-// many, from a gate's count and the stock row before and after it. Nothing was added
-// to the row in between. A negative available counts as none, as in a fill.
+// gateDifference returns how many units the gate has too many: at least least and at
+// most most. before and after are the stock row before and after the gate was read.
+// No units were added to the row in between. A negative available counts as 0, as it
+// does in a fill.
 //
-// At every moment, the gate's available, the units of takes that have not committed,
-// and the undelivered units are together the row's available. Takes that have not
-// committed have none to all of the units in flight. And the row's available at the
-// moment of the gate's count is at the most that before and at least that after.
+// If the counts are right, the row's available is the sum of the gate's available, the
+// units taken and not committed, and the undelivered units. Two of these numbers are
+// known only within bounds. The units taken and not committed are between 0 and the
+// units in flight. The row's available at the time of the gate's count is between
+// after's and before's, because it only falls while nothing is added.
 func gateDifference(before ledger.Count, level stock.Level, after ledger.Count) (least, most int64) {
 	least = level.Available - max(before.Available, 0)
 	most = level.Available + max(level.InFlight, 0) + before.Undelivered - max(after.Available, 0)
@@ -333,9 +335,9 @@ type flight struct {
 	recorded int64 // in the records of takes
 }
 
-// flights counts the units in the records of takes in flight, of the SKUs whose level
-// has any. It leaves out SKUs whose counts changed meanwhile, and all of them if there
-// are too many takes.
+// flights adds up the units in the records of takes, for the SKUs that have units in
+// flight. It leaves out SKUs whose counts changed meanwhile. If there are more than
+// maxCounted takes, it returns none.
 func (r *Reconciler) flights(ctx context.Context, levels []stock.Level) (map[stock.SKU]flight, error) {
 	var skus []stock.SKU
 	for _, level := range levels {
@@ -376,8 +378,9 @@ func (r *Reconciler) flights(ctx context.Context, levels []stock.Level) (map[sto
 	return flights, nil
 }
 
-// confirm reads the suspects again, until two readings in a row agree or one of them
-// shows no difference. It returns those that differ.
+// confirm reads each suspect again until two successive readings show the same
+// difference, or one shows none. It returns the suspects that differ, and as Unsteady
+// those that maxReadings readings could not decide.
 func (r *Reconciler) confirm(ctx context.Context, suspects []reading) ([]reading, error) {
 	var found []reading
 	for n := 1; len(suspects) > 0 && n < maxReadings; n++ {
@@ -428,8 +431,8 @@ func (r *Reconciler) readAgain(ctx context.Context, readings []reading) ([]readi
 	return found, nil
 }
 
-// agreed returns the differences that both readings show, under one epoch and within
-// the bounds of both.
+// agreed returns the differences that both readings show, with bounds that fit both.
+// It returns none if the epoch changed between the readings.
 func (f Finding) agreed(earlier Finding) (agreed []Difference) {
 	if f.Count.Epoch != earlier.Count.Epoch {
 		return nil
@@ -450,8 +453,8 @@ func (f Finding) has(kinds ...Kind) bool {
 	return slices.ContainsFunc(f.Differences, func(d Difference) bool { return slices.Contains(kinds, d.Kind) })
 }
 
-// repairAll repairs the findings, several at once, and notes which of them show no
-// difference any more.
+// repairAll repairs the findings, several at once. It then reads them again, and marks
+// those that no longer differ as repaired.
 func (r *Reconciler) repairAll(ctx context.Context, found []reading) error {
 	var g errgroup.Group
 	g.SetLimit(maxRefills)
