@@ -126,8 +126,8 @@ func TestCheckAnswers(t *testing.T) {
 		{"committed and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, noAnswer) }, nil, nil, nil},
 		{"void and unavailable", func(a *answer) { *a = answered(numbered(3), failed, 503, problemUnavailable) }, func(o *order) { o.Status = "void" }, nil, nil},
 		{"committed twice and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, noAnswer) }, nil,
-			[]order{{numbered(9).ID, numbered(3).Buyer, "pending", numbered(3).Lines}}, []results.Kind{results.Unasked}},
-		{"committed twice", nil, nil, []order{{numbered(9).ID, numbered(3).Buyer, "paid", numbered(3).Lines}}, []results.Kind{results.Unasked}},
+			[]order{{ID: numbered(9).ID, Buyer: numbered(3).Buyer, Status: "pending", Lines: numbered(3).Lines}}, []results.Kind{results.Unasked}},
+		{"committed twice", nil, nil, []order{{ID: numbered(9).ID, Buyer: numbered(3).Buyer, Status: "paid", Lines: numbered(3).Lines}}, []results.Kind{results.Unasked}},
 		{"stored without a request", nil, nil, []order{numbered(9)}, []results.Kind{results.Unasked}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
