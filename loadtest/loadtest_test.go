@@ -528,7 +528,7 @@ func expectEmpty(t *testing.T, redis, db string) {
 		t.Fatal(err)
 	}
 	defer sql.Close()
-	for _, table := range []string{"stock", "orders", "order_lines", "outbox"} {
+	for _, table := range []string{"stock", "orders", "order_lines", "outbox", "order_history", "payments", "claims"} {
 		var n int
 		if err := sql.DB().Raw("SELECT COUNT(*) FROM " + table).Row().Scan(&n); err != nil || n != 0 {
 			t.Errorf("%d rows are left in table %s (%v)", n, table, err)
