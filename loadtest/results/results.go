@@ -53,7 +53,7 @@ func (r *Run) Open() bool { return r.Search() || r.Flags["rate"] != "" && r.Flag
 // Search reports whether the run searched for the highest rate.
 func (r *Run) Search() bool { return r.Flags["search"] == "true" }
 
-// Lifecycle reports whether the run followed orders to the end of their lives.
+// Lifecycle reports whether the orders were paid, cancelled, refunded or left to expire.
 func (r *Run) Lifecycle() bool { return r.Flags["lifecycle"] == "true" }
 
 // Guarded reports whether the guard was on behind any of the strategies.
@@ -180,8 +180,8 @@ type Percentile struct {
 	Millis   float64 `json:"millis"`
 }
 
-// Lifecycle counts what became of the orders of a lifecycle load. The first four statuses
-// are the ends of the orders; a revived order is also counted as paid or refunded.
+// Lifecycle counts what became of the orders of a lifecycle load. Paid, Cancelled, Expired
+// and Refunded add up to Orders. A revived order is also one of the paid or refunded.
 type Lifecycle struct {
 	Orders     int64 `json:"orders"`
 	Paid       int64 `json:"paid"`
