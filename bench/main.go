@@ -28,8 +28,8 @@ type settings struct {
 	session.Session
 	only, databases, variants []string
 	warmUp, connections       int
-	skus, bulk, due, orders   int
-	rows                      int
+	skus, bulk, due           int
+	orders, rows              int
 }
 
 // sets are the names of the measurements, in the order in which they run.

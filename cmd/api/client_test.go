@@ -152,7 +152,7 @@ func (c *crowd) buy(ctx context.Context, n int, urls []string) {
 				continue
 			}
 			c.countStatus(status)
-			if status == http.StatusCreated {
+			if status == http.StatusCreated || status == http.StatusAccepted {
 				var o struct{ ID string }
 				if json.Unmarshal(answer, &o) == nil {
 					if _, twice := c.accepted.LoadOrStore(o.ID, true); !twice {

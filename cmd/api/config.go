@@ -41,6 +41,7 @@ const (
 	verbMigrateUp      = "migrate up"
 	verbMigrateDown    = "migrate down"
 	verbMigrateVersion = "migrate version"
+	verbReconcile      = "reconcile"
 )
 
 // config is the parsed and checked command line and environment.
@@ -56,6 +57,7 @@ type config struct {
 	fence        bool
 	segments     int
 	takeDeadline time.Duration
+	queue        bool // --ack queued
 	// paymentWindow is how long an order may be pending. 0: for ever.
 	paymentWindow time.Duration
 	latePayment   latePayment
@@ -63,6 +65,8 @@ type config struct {
 	drainDelay    time.Duration
 	stopWithIn    bool
 	logLevel      slog.Level
+	repair        bool // reconcile: correct what differs
+	json          bool // reconcile: print JSON
 	help          bool
 	version       bool
 }
@@ -140,12 +144,12 @@ func parseUnredacted(args []string, getenv func(string) string) (config, error) 
 	switch verb := strings.Join(flags.Args(), " "); verb {
 	case "":
 		c.verb = verbServe
-	case verbServe, verbMigrateUp, verbMigrateDown, verbMigrateVersion:
+	case verbServe, verbReconcile, verbMigrateUp, verbMigrateDown, verbMigrateVersion:
 		c.verb = verb
 	case "migrate":
 		return c, usagef("migrate: one of up, down, version is required")
 	default:
-		return c, usagef("unknown command %q: expected serve, or migrate up|down|version", verb)
+		return c, usagef("unknown command %q: expected serve, reconcile, or migrate up|down|version", verb)
 	}
 	if f := flags.Lookup("admin-token"); f.Changed && !isToken(c.adminToken) {
 		return c, usagef("--admin-token: must be %d to %d visible ASCII characters, without spaces", minToken, maxToken)
@@ -163,6 +167,12 @@ func isToken(s string) bool {
 // check returns the first invalid flag or combination of flags. name is the
 // value of --strategy; check stores the strategy of that name.
 func (c *config) check(name string) error {
+	switch {
+	case c.verb != verbReconcile && c.repair:
+		return usagef("--repair: only for reconcile")
+	case c.verb != verbReconcile && c.json:
+		return usagef("--json: only for reconcile")
+	}
 	if strings.HasPrefix(c.verb, "migrate") {
 		if c.db == "" {
 			return usagef("--db: required by %s", c.verb)
@@ -174,7 +184,10 @@ func (c *config) check(name string) error {
 		return usagef("--strategy: %q is not one of %s", name, strings.Join(strategy.Names(), ", "))
 	}
 	c.strategy = spec
-	return cmp.Or(c.checkListener(), c.checkStores(), c.checkBounds(), c.locks.check(spec.NeedsLock()))
+	if c.verb == verbReconcile {
+		return cmp.Or(c.checkShared(), c.checkStores(), c.checkBounds(), c.locks.check(spec.NeedsLock()))
+	}
+	return cmp.Or(c.checkListener(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.locks.check(spec.NeedsLock()))
 }
 
 // checkListener checks --listen, and that a token is set if other machines can reach
@@ -189,6 +202,17 @@ func (c *config) checkListener() error {
 	return nil
 }
 
+// checkShared checks that --redis and --db name stores that instances can share.
+func (c *config) checkShared() error {
+	switch {
+	case c.db == "":
+		return usagef("--db: required by %s", c.verb)
+	case c.redis == "" && c.strategy.HasGate():
+		return usagef("--redis: required by %s with strategy %s; it cannot read the in-process Redis of an instance", c.verb, c.strategy.Name)
+	}
+	return nil
+}
+
 // checkStores checks that --redis and --db name the stores that the strategy needs.
 func (c *config) checkStores() error {
 	switch {
@@ -196,6 +220,19 @@ func (c *config) checkStores() error {
 		return usagef("--db: required with --redis; without it no order would survive the process")
 	case c.db != "" && c.redis == "" && c.strategy.HasGate() && !strings.HasPrefix(c.db, "sqlite:"):
 		return usagef("--redis: required by strategy %s with a database server", c.strategy.Name)
+	}
+	return nil
+}
+
+// checkQueue checks that the strategy can queue orders if --ack says so.
+func (c *config) checkQueue() error {
+	switch {
+	case !c.queue:
+		return nil
+	case !c.strategy.Queues():
+		return usagef("--ack: strategy %s cannot queue orders; these can: %s", c.strategy.Name, strings.Join(strategy.Queueing(), ", "))
+	case strings.HasPrefix(c.redis, "redis+cluster:"):
+		return usagef("--ack: orders cannot be queued on a Redis Cluster, where a count and the journal may be on different servers")
 	}
 	return nil
 }
@@ -235,9 +272,12 @@ func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
 	flags.DurationVar(&c.paymentWindow, "payment-window", 15*time.Minute, "how long an order may wait for its payment before it expires and its units return; 0: for ever")
 	c.latePayment = latePayment(order.Revive)
 	flags.Var(&c.latePayment, "late-payment", "what a payment does to an order that has expired: revive (it pays the order if the units can be cut again) or refuse (it is due back to the buyer)")
+	flags.Var((*acknowledgement)(&c.queue), "ack", "when an order is answered: committed (201, the database has it) or queued (202, Redis has it; the database follows)")
 	flags.StringVar(&c.adminToken, "admin-token", "", "bearer `token` of administrators, at least 16 characters; without one, every caller on this machine is an administrator, and the service must listen on loopback")
 	flags.DurationVar(&c.drainDelay, "drain-delay", 0, "how long to accept requests after SIGTERM while /readyz is 503, so that load balancers notice")
 	addSwitch(flags, &c.stopWithIn, "stop-with-stdin", "stop serving when standard input ends, for example because the parent process has ended")
+	addSwitch(flags, &c.repair, "repair", "reconcile: correct the counts that differ")
+	addSwitch(flags, &c.json, "json", "reconcile: print JSON instead of a table")
 	flags.VarPF((*level)(&c.logLevel), "log-level", "", "debug, info, warn or error")
 	flags.BoolVarP(&c.help, "help", "h", false, "show this help")
 	flags.BoolVar(&c.version, "version", false, "show the version")
@@ -273,6 +313,27 @@ func (o *onOff) Set(s string) error {
 	return nil
 }
 
+// acknowledgement is the value of --ack: committed, or queued for true.
+type acknowledgement bool
+
+func (a *acknowledgement) String() string {
+	if *a {
+		return "queued"
+	}
+	return "committed"
+}
+
+func (a *acknowledgement) Type() string { return "when" }
+
+func (a *acknowledgement) Set(s string) error {
+	switch s {
+	case "committed", "queued":
+		*a = s == "queued"
+		return nil
+	}
+	return fmt.Errorf("%q is not one of committed, queued", s)
+}
+
 // joinSwitches writes "--guard off" as "--guard=off". The flag library would
 // parse "off" as a verb, because the value of a switch is optional.
 func joinSwitches(flags *pflag.FlagSet, args []string) []string {
@@ -281,7 +342,7 @@ func joinSwitches(flags *pflag.FlagSet, args []string) []string {
 		arg := args[i]
 		f := flags.Lookup(strings.TrimPrefix(arg, "--"))
 		if strings.HasPrefix(arg, "--") && f != nil && f.Value.Type() == "switch" && i+1 < len(args) {
-			if next := args[i+1]; !strings.HasPrefix(next, "-") && next != verbServe && next != "migrate" {
+			if next := args[i+1]; !strings.HasPrefix(next, "-") && next != verbServe && next != verbReconcile && next != "migrate" {
 				arg += "=" + next
 				i++
 			}
@@ -330,11 +391,13 @@ func usage() string {
 
 Usage:
   api [serve] [flags]                     serve; without --redis and --db on embedded stores, to try it out
+  api reconcile [--repair] [--json] [flags]
+                                          compare the counts of gate and ledger beside running instances; flags as theirs
   api migrate up|down|version [flags]     change or show the schema version of --db; down reverts one migration
 
 Flags (each can be set in the environment too, as ` + envPrefix + ` and its name in
 capitals, with _ for -; a flag on the command line takes precedence):
 ` + flags.FlagUsages() + `
-Exit status: 0 on success, 1 on failure, 2 if a flag or variable is invalid.
+Exit status: 0 on success, 1 on failure or if reconcile leaves a difference, 2 if a flag or variable is invalid.
 `
 }

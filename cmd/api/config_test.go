@@ -42,6 +42,8 @@ var parseTests = []struct {
 	{"a flag overrides the environment", "--strategy lua --guard", []string{"HOLDFAST_STRATEGY=merged", "HOLDFAST_GUARD=off"}, func(c config) bool {
 		return c.strategy.Name == "lua" && c.guard
 	}},
+	{"orders are committed by default", "--strategy merged", nil, func(c config) bool { return !c.queue }},
+	{"orders are queued", "--ack queued", nil, func(c config) bool { return c.queue && c.strategy.Queues() }},
 	{"an empty variable is unset", "", []string{"HOLDFAST_STRATEGY=", "HOLDFAST_DB="}, func(c config) bool { return c.strategy.Name == "lua" && c.embedded() }},
 	{"no Redis without a gate", "--strategy merged --db mysql://root@h/n", nil, func(c config) bool { return !c.embedded() }},
 	{"an in-process Redis with SQLite", "--db sqlite:///x.db", nil, func(c config) bool { return c.redis == "" && c.strategy.HasGate() }},
@@ -56,6 +58,11 @@ var parseTests = []struct {
 	{"late payments revive", "", nil, func(c config) bool { return c.latePayment == "revive" }},
 	{"a long payment window", "--payment-window 8760h", nil, func(c config) bool { return c.paymentWindow == 365*24*time.Hour }},
 	{"an IPv6 loopback", "--listen [::1]:8080", nil, func(c config) bool { return c.loopback() }},
+	{"reconcile with the flags after it", "reconcile --repair --strategy merged --db mysql://root@h/n", nil, func(c config) bool {
+		return c.verb == verbReconcile && c.repair && !c.json && c.strategy.Name == "merged"
+	}},
+	{"reconcile with the flags before it", "--json --redis redis://h:1 --db mysql://root@h/n --repair reconcile", nil, func(c config) bool { return c.verb == verbReconcile && c.repair && c.json }},
+	{"reconcile does not listen", "reconcile --strategy merged --db mysql://root@h/n --listen :8080", nil, func(c config) bool { return c.verb == verbReconcile }},
 	{"help", "--help --strategy merged", nil, func(c config) bool { return c.help }},
 	{"a log level", "--log-level debug", nil, func(c config) bool { return c.logLevel < 0 }},
 }
@@ -80,6 +87,11 @@ func TestParseRefuses(t *testing.T) {
 		says []string
 	}{
 		{"--late-payment keep", nil, []string{"--late-payment", `"keep"`, "revive"}},
+		{"--ack later", nil, []string{"--ack", `"later"`, "committed, queued"}},
+		{"--ack queued --strategy merged", nil, []string{"--ack", "merged", "lua"}},
+		{"--ack queued --strategy segment", nil, []string{"--ack", "segment", "lua"}},
+		{"--ack queued --db sqlite:///x --redis redis+cluster://h:1", nil, []string{"--ack", "Cluster"}},
+		{"", []string{"HOLDFAST_ACK=queued", "HOLDFAST_STRATEGY=none"}, []string{"--ack", "none"}},
 		{"--strategy fast", nil, []string{"--strategy", `"fast"`, "merged"}},
 		{"--strategy", nil, []string{"--strategy"}},
 		{"--nope", nil, []string{"--nope"}},
@@ -107,6 +119,11 @@ func TestParseRefuses(t *testing.T) {
 		{"migrate up --db sqlite:///x", []string{"HOLDFAST_ADMIN_TOKEN=short"}, []string{"--admin-token"}},
 		{"--listen x:80/80", nil, []string{"--listen"}},
 		{"--log-level loud", nil, []string{"--log-level", `"loud"`}},
+		{"--repair", nil, []string{"--repair", "reconcile"}},
+		{"migrate up --json --db sqlite:///x.db", nil, []string{"--json", "reconcile"}},
+		{"reconcile", nil, []string{"--db", "reconcile"}},
+		{"reconcile --db sqlite:///x.db", nil, []string{"--redis", "in-process"}},
+		{"reconcile --db mysql://h/n", nil, []string{"--redis", "lua"}},
 		{"run", nil, []string{`"run"`, "serve"}},
 		{"migrate", nil, []string{"up, down, version"}},
 		{"migrate sideways --db sqlite:///x", nil, []string{"migrate sideways"}},
@@ -209,7 +226,7 @@ func TestNoURLIsRepeated(t *testing.T) {
 
 func TestUsageNamesEveryFlag(t *testing.T) {
 	text := usage()
-	for _, flag := range []string{"listen", "strategy", "guard", "redis", "db", "migrate", "take-deadline", "payment-window", "admin-token", "drain-delay", "log-level", "help", "version"} {
+	for _, flag := range []string{"listen", "strategy", "guard", "redis", "db", "migrate", "take-deadline", "payment-window", "admin-token", "drain-delay", "repair", "json", "log-level", "help", "version"} {
 		if !strings.Contains(text, "--"+flag) {
 			t.Errorf("--help does not mention --%s", flag)
 		}

@@ -1,5 +1,5 @@
-// Command api serves orders over HTTP and migrates the database schema. See
-// api --help.
+// Command api serves orders over HTTP, reconciles the counts of stock, and migrates
+// the database schema. See api --help.
 package main
 
 import (
@@ -71,7 +71,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return err
 	}
 	log := newLogger(stderr, c.logLevel)
-	if c.verb == verbServe {
+	switch c.verb {
+	case verbServe:
 		if c.stopWithIn {
 			var stop context.CancelFunc
 			ctx, stop = context.WithCancel(ctx)
@@ -79,6 +80,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 			go stopAtEnd(os.Stdin, stop)
 		}
 		return serve(ctx, c, stdout, log)
+	case verbReconcile:
+		return reconcileOnce(ctx, c, stdout, log)
 	}
 	return migrate(ctx, c, stdout)
 }

@@ -109,7 +109,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
 		TakeDeadline: c.takeDeadline, PaymentWindow: c.paymentWindow, LatePayments: order.Late(c.latePayment),
-		Log: log, Metrics: registry,
+		Queue: c.queue, Log: log, Metrics: registry,
 	})
 	defer instance.Close()
 	if err := start(ctx, instance, c); err != nil {
@@ -133,7 +133,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 
-	stopReconciling := reconcileBeside(ctx, instance.Reconciler, stores.redis, log)
+	stopReconciling := reconcileBeside(ctx, instance, stores.redis, log)
 	defer stopReconciling() // once the last request is answered
 
 	ready.Store(true)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
 	"github.com/holdfast-stock/holdfast/internal/lock/backends"
-	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -60,6 +59,11 @@ func start(ctx context.Context, i *service.Instance, c config) error {
 	if err := i.Reconciler.Start(ctx); err != nil {
 		return err
 	}
+	if c.queue {
+		if err := i.Consumer.Start(ctx); err != nil {
+			return fmt.Errorf("--ack queued: %w", err)
+		}
+	}
 	if !c.embedded() {
 		return nil
 	}
@@ -71,17 +75,21 @@ func start(ctx context.Context, i *service.Instance, c config) error {
 	return nil
 }
 
-// reconcileBeside reconciles in the background, also after ctx has ended, until
-// stop is called. stop waits for it to end. redis is nil without a gate.
-func reconcileBeside(ctx context.Context, r *reconcile.Reconciler, redis redis.UniversalClient, log *slog.Logger) (stop func()) {
+// reconcileBeside reconciles, and commits queued orders, in the background, also
+// after ctx has ended, until stop is called. stop waits for it to end. redis is nil
+// without a gate.
+func reconcileBeside(ctx context.Context, i *service.Instance, redis redis.UniversalClient, log *slog.Logger) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	running.Go(func() { r.Run(ctx) })
+	running.Go(func() { i.Reconciler.Run(ctx) })
+	if i.Consumer != nil {
+		running.Go(func() { i.Consumer.Run(ctx) })
+	}
 	if redis != nil {
 		running.Go(func() {
 			store.WatchRedis(ctx, redis, watchPause, func() {
 				log.Warn("a Redis master was replaced or restarted; every count will be refilled")
-				r.StoreChanged()
+				i.Reconciler.StoreChanged()
 			})
 		})
 	}
@@ -91,9 +99,19 @@ func reconcileBeside(ctx context.Context, r *reconcile.Reconciler, redis redis.U
 	}
 }
 
+// What an acknowledgement promises, as GET /strategies says it.
+const (
+	committedPromise = "a 201 is never lost: the database has committed the order"
+	queuedPromise    = "a 202 is as durable as Redis: with appendfsync always it survives a crash of Redis; with everysec the last second of 202s may be lost, without persistence all that are queued; a failover loses what the replica does not have yet. " +
+		"A queued order may still be refused if Redis lost its counts, or the ledger has fewer units; GET /orders/{id} says so"
+)
+
 // describe returns the table of strategies as GET /strategies shows it.
 func describe(c config) httpapi.Strategies {
-	d := httpapi.Strategies{Running: c.strategy.Name, Guard: c.guard}
+	d := httpapi.Strategies{Running: c.strategy.Name, Guard: c.guard, Acknowledges: "committed", Promise: committedPromise}
+	if c.queue {
+		d.Acknowledges, d.Promise = "queued", queuedPromise
+	}
 	for _, s := range strategy.Table() {
 		d.All = append(d.All, httpapi.Strategy{Name: s.Name, Gate: s.Gate, Cutter: s.Cutter, Sound: s.Sound, Detail: s.Detail})
 	}

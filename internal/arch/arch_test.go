@@ -26,9 +26,10 @@ const module = "github.com/holdfast-stock/holdfast/"
 var mayImport = map[string][]string{
 	"cmd/api": {"internal/httpapi", "internal/order", "internal/outage", "internal/service", "internal/reconcile", "internal/stock",
 		"internal/stock/strategy", "internal/store", "internal/lock", "internal/lock/backends"},
-	"internal/service":                  {"internal/order", "internal/admin", "internal/reconcile", "internal/ledger", "internal/ledger/sqltx", "internal/stock/strategy"},
+	"internal/service":                  {"internal/order", "internal/admin", "internal/journal", "internal/reconcile", "internal/ledger", "internal/ledger/sqltx", "internal/stock/strategy"},
 	"internal/httpapi":                  {"internal/order", "internal/admin", "internal/stock"},
 	"internal/order":                    {"internal/ledger", "internal/stock", "internal/retry"},
+	"internal/journal":                  {"internal/ledger", "internal/stock", "internal/retry"},
 	"internal/admin":                    {"internal/ledger", "internal/stock", "internal/retry"},
 	"internal/reconcile":                {"internal/ledger", "internal/stock", "internal/retry", "internal/group"},
 	"internal/ledger":                   {"internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock", "internal/retry", "internal/group"},
@@ -67,7 +68,7 @@ var onlyIn = map[string][]string{
 	"github.com/go-sql-driver/mysql":       {"internal/store", "internal/ledger/sqltx", "internal/testenv", "bench", "bench/..."},
 	"github.com/jackc/pgx/v5":              {"internal/store", "internal/ledger/sqltx", "internal/testenv", "bench", "bench/..."},
 	"github.com/spf13/pflag":               {"cmd/api", "internal/lab/command", "bench", "bench/...", "loadtest", "loadtest/..."},
-	"github.com/prometheus/client_golang":  {"cmd/api", "internal/service", "internal/order", "internal/ledger", "internal/reconcile"},
+	"github.com/prometheus/client_golang":  {"cmd/api", "internal/service", "internal/order", "internal/ledger", "internal/reconcile", "internal/journal"},
 	"github.com/go-json-experiment/json":   {"internal/httpapi"},
 }
 

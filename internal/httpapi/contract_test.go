@@ -67,6 +67,8 @@ func contract() []*contractCase {
 		ID: testID, Buyer: "u-1", Status: ledger.Pending, Strategy: "lua", CreatedAt: testTime,
 		Lines: []stock.Line{{SKU: "10001", Quantity: 1}},
 	}
+	queued := placed
+	queued.Status = ledger.Queued
 	expiring := placed
 	expiring.Status = ledger.Paid
 	expiring.ExpiresAt = testTime.Add(15*60*1e9 + 1e6)
@@ -126,6 +128,8 @@ func contract() []*contractCase {
 		{name: "place with a key", call: post(oneLine, key("k-1")), status: 201, asked: 1},
 		{name: "place with the longest key", call: post(oneLine, key(strings.Repeat("~", 255))), status: 201, asked: 1},
 		{name: "replay", call: post(oneLine, key("k-1")), orders: fakeOrders{order: placed, replayed: true}, status: 201, asked: 1},
+		{name: "queued", call: post(oneLine), orders: fakeOrders{order: queued}, status: 202, asked: 1},
+		{name: "replay of a queued order", call: post(oneLine, key("k-1")), orders: fakeOrders{order: queued, replayed: true}, status: 202, asked: 1},
 		{name: "lines come back by SKU", call: post(`{"lines":[{"quantity":2,"sku":"b"},{"sku":"a","quantity":1}],"buyer_id":"u-1"}`), status: 201, asked: 1},
 		{name: "place the most lines", call: post(`{"buyer_id":"u-1","lines":[` + lines(20) + `]}`), status: 201, asked: 1},
 		{name: "place the longest answer", call: post(longest()), status: 201, asked: 1},

@@ -243,6 +243,10 @@ func appendStrategies(b []byte, s Strategies) []byte {
 	b = appendString(b, s.Running)
 	b = append(b, `,"guard":`...)
 	b = strconv.AppendBool(b, s.Guard)
+	b = append(b, `,"ack":`...)
+	b = appendString(b, s.Acknowledges)
+	b = append(b, `,"promise":`...)
+	b = appendString(b, s.Promise)
 	b = append(b, `,"strategies":[`...)
 	for i, one := range s.All {
 		if i > 0 {

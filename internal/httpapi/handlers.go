@@ -52,7 +52,12 @@ func (a *api) placeOrder(c *gin.Context) {
 	b.bytes = appendUUID(append(b.bytes[:0], "/orders/"...), o.ID)
 	h["Location"] = []string{string(b.bytes)}
 	b.bytes = appendOrder(b.bytes[:0], &o)
-	a.write(c, http.StatusCreated, a.types.json, b)
+	status := http.StatusCreated
+	if o.Queued() {
+		status = http.StatusAccepted
+		h["Retry-After"] = []string{"1"}
+	}
+	a.write(c, status, a.types.json, b)
 }
 
 // idempotencyKey returns the request's key, or "" if it has none. ok is false if

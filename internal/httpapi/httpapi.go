@@ -100,7 +100,10 @@ type Config struct {
 type Strategies struct {
 	Running string // the Name of one of All
 	Guard   bool
-	All     []Strategy
+	// Acknowledges is when an order is answered, committed or queued, and Promise
+	// what the answer promises.
+	Acknowledges, Promise string
+	All                   []Strategy
 }
 
 // Strategy describes one way to cut stock.

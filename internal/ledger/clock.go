@@ -30,9 +30,9 @@ const (
 
 // clock tells the time of the database without asking for it each time. It adds the
 // time that has passed since a measurement, by the monotonic clock, so a wrong time of
-// day on this machine does not matter. It is never behind the database's clock, and
-// ahead of it by at most the round trip of the measurement. It is safe for concurrent
-// use.
+// day on this machine does not matter. It is behind the database's clock by at most one
+// unit of that clock (1 µs, for SQLite 1 ms), and ahead of it by at most the round trip
+// of the measurement. It is safe for concurrent use.
 type clock struct {
 	wall func() time.Time // the time of day on this machine
 
@@ -140,11 +140,11 @@ func (l *Ledger) ClockKnown() error {
 // can be created while the database's clock is unknown.
 func (l *Ledger) times() (created, expires time.Time, err error) {
 	created, err = l.clock.now()
-	switch {
-	case l.paymentWindow == 0 && err != nil:
-		return l.clock.wall().UTC().Truncate(time.Microsecond), expires, nil
-	case l.paymentWindow == 0:
-		return created, expires, nil
+	if l.paymentWindow > 0 {
+		return created, created.Add(l.paymentWindow), err
 	}
-	return created, created.Add(l.paymentWindow), err
+	if err != nil {
+		created = l.clock.wall().UTC().Truncate(time.Microsecond)
+	}
+	return created, expires, nil
 }

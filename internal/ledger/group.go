@@ -50,9 +50,7 @@ func (l *Ledger) commitGroup(rs []*recording) error {
 		return err
 	}
 	accepted := acceptedOrders(rs, decisions)
-	if plan.Whole != nil {
-		l.misfit.Store(len(accepted) < len(rs))
-	}
+	l.misfit.Store(len(accepted) < len(rs))
 	if len(accepted) == 0 {
 		tx.Rollback()
 		answer(rs, decisions, nil)
@@ -79,7 +77,7 @@ func (l *Ledger) commitWhole(ctx context.Context, rs []*recording, cut *cutter.W
 	}
 	sortByID(orders)
 	fits, err = l.db.CommitIf(ctx, cut.Statement, cut.Rows, func(guard sqltx.Guard) []sqltx.Statement {
-		return inserts(l.db.Dialect(), orders, guard)
+		return append(inserts(l.db.Dialect(), orders, guard), cut.Claims...)
 	})
 	switch {
 	case fits || errors.Is(err, sqltx.ErrUnknownOutcome):

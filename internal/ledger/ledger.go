@@ -75,9 +75,9 @@ type Ledger struct {
 	groups  sync.WaitGroup // under way
 	lookups *group.Batcher[*lookup]
 
-	// misfit is true if the last group that could be cut in one statement did not
-	// fit whole: stock has run out, or the gate is stale. Until a group fits
-	// again, orders are not sent along with the cut.
+	// misfit is true if the last group did not fit whole: stock has run out, a
+	// buyer is above the limit, or the gate is stale. Until a group fits again,
+	// orders are not sent along with the cut.
 	misfit atomic.Bool
 }
 
@@ -113,8 +113,13 @@ func (l *Ledger) Close() {
 // transact runs do in a transaction. It retries, a bounded number of times, while
 // the database reports deadlocks and the like.
 func (l *Ledger) transact(ctx context.Context, do func(tx *sqltx.Tx) error) error {
+	return l.transactWithin(ctx, transactionTimeout, do)
+}
+
+// transactWithin is transact with a bound for each try.
+func (l *Ledger) transactWithin(ctx context.Context, timeout time.Duration, do func(tx *sqltx.Tx) error) error {
 	for try := 1; ; try++ {
-		err := l.tryTransact(ctx, do)
+		err := l.tryTransact(ctx, timeout, do)
 		if err == nil || !sqltx.IsRetryable(err) || errors.Is(err, sqltx.ErrUnknownOutcome) || ctx.Err() != nil {
 			return err
 		}
@@ -126,8 +131,8 @@ func (l *Ledger) transact(ctx context.Context, do func(tx *sqltx.Tx) error) erro
 	}
 }
 
-func (l *Ledger) tryTransact(ctx context.Context, do func(tx *sqltx.Tx) error) error {
-	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
+func (l *Ledger) tryTransact(ctx context.Context, timeout time.Duration, do func(tx *sqltx.Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return l.db.Transact(ctx, do)
 }

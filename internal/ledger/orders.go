@@ -25,6 +25,11 @@ const (
 	Cancelled Status = "cancelled"
 	Expired   Status = "expired"
 	Refunded  Status = "refunded"
+	// Queued is the status of an order that is in the gate's journal and not in
+	// the ledger yet. No row has it.
+	Queued Status = "queued"
+	// TurnedDown is the status of a queued order that was refused in the end.
+	TurnedDown Status = "refused"
 	// Void marks a row that is no order. It keeps a transaction whose outcome
 	// was unknown from committing an order under the ID later.
 	Void Status = "void"
@@ -48,10 +53,13 @@ type Order struct {
 	Strategy  string       // the strategy that cut the units
 	CreatedAt time.Time    // UTC, whole microseconds
 	ExpiresAt time.Time    // zero if it does not expire
-	Version   int64        // the number of its changes
-	PaymentID string       // the payment that paid it; empty if none did
-	Restocked bool         // a refund returned its units
-	History   []Step       // its changes since CreatedAt; only where a method says so
+	// QueuedUntil is when the ledger recorded an order that was queued since
+	// CreatedAt. It is zero if the order was not queued, or still is.
+	QueuedUntil time.Time
+	Version     int64  // the number of its changes
+	PaymentID   string // the payment that paid it; empty if none did
+	Restocked   bool   // a refund returned its units
+	History     []Step // its changes since CreatedAt; only where a method says so
 }
 
 // SKUs returns the SKUs of its lines.
@@ -94,9 +102,10 @@ func readOrderRows(ctx context.Context, db *sqltx.DB, keys []any) (map[uuid.UUID
 		var (
 			o       Order
 			expires *time.Time
+			queued  *time.Time
 			payment sql.NullString
 		)
-		err := rows.Scan(&o.ID, &o.TakeID, &o.Buyer, &o.Status, &o.Strategy, &o.CreatedAt, &expires, &o.Version, &payment, &o.Restocked)
+		err := rows.Scan(&o.ID, &o.TakeID, &o.Buyer, &o.Status, &o.Strategy, &o.CreatedAt, &expires, &queued, &o.Version, &payment, &o.Restocked)
 		if err != nil {
 			return err
 		}
@@ -104,9 +113,12 @@ func readOrderRows(ctx context.Context, db *sqltx.DB, keys []any) (map[uuid.UUID
 		if expires != nil {
 			o.ExpiresAt = expires.UTC()
 		}
+		if queued != nil {
+			o.QueuedUntil = queued.UTC()
+		}
 		found[o.ID] = &o
 		return nil
-	}, "SELECT id, take_id, buyer_id, status, strategy, created_at, expires_at, version, payment_id, restocked FROM orders WHERE id IN ?", keys)
+	}, "SELECT id, take_id, buyer_id, status, strategy, created_at, expires_at, queued_until, version, payment_id, restocked FROM orders WHERE id IN ?", keys)
 	return found, err
 }
 
@@ -163,14 +175,19 @@ func inserts(dialect sqltx.Dialect, orders []Order, guard sqltx.Guard) []sqltx.S
 
 // insertOrderRows inserts the rows of the orders, without their lines. The
 // database parses each value of each group. IDs are literals, which are the
-// cheapest to parse, and the column expires_at is left out unless an order
-// expires.
+// cheapest to parse, and the columns expires_at and queued_until are left out
+// unless an order has a value for them.
 func insertOrderRows(orders []Order, guard sqltx.Guard) sqltx.Statement {
-	columns, values := "id,take_id,buyer_id,status,strategy,created_at", ",?,?,?,?)"
+	columns, values := "id,take_id,buyer_id,status,strategy,created_at", ",?,?,?,?"
 	expires := slices.ContainsFunc(orders, func(o Order) bool { return !o.ExpiresAt.IsZero() })
 	if expires {
-		columns, values = columns+",expires_at", ",?,?,?,?,?)"
+		columns, values = columns+",expires_at", values+",?"
 	}
+	queued := slices.ContainsFunc(orders, func(o Order) bool { return !o.QueuedUntil.IsZero() })
+	if queued {
+		columns, values = columns+",queued_until", values+",?"
+	}
+	values += ")"
 	sql := make([]byte, 0, 100+100*len(orders))
 	sql = append(sql, "INSERT INTO orders ("+columns+") VALUES "...)
 	args := make([]any, 0, 5*len(orders))
@@ -185,6 +202,9 @@ func insertOrderRows(orders []Order, guard sqltx.Guard) sqltx.Statement {
 		args = append(args, o.Buyer, string(o.Status), o.Strategy, o.CreatedAt)
 		if expires {
 			args = append(args, nullable(o.ExpiresAt))
+		}
+		if queued {
+			args = append(args, nullable(o.QueuedUntil))
 		}
 	}
 	return sqltx.Statement{SQL: string(sql), Args: args}
@@ -223,16 +243,17 @@ func insertOrderArrays(orders []Order) sqltx.Statement {
 		strategies = make([]string, len(orders))
 		created    = make([]time.Time, len(orders))
 		expires    = make([]*time.Time, len(orders))
+		queued     = make([]*time.Time, len(orders))
 	)
 	for i := range orders {
 		o := &orders[i]
 		ids[i], takes[i], buyers[i] = o.ID, o.TakeID, o.Buyer
 		statuses[i], strategies[i] = string(o.Status), o.Strategy
-		created[i], expires[i] = o.CreatedAt, nullable(o.ExpiresAt)
+		created[i], expires[i], queued[i] = o.CreatedAt, nullable(o.ExpiresAt), nullable(o.QueuedUntil)
 	}
-	return sqltx.Statement{Args: []any{ids, takes, buyers, statuses, strategies, created, expires}, SQL: `INSERT INTO orders
-		(id, take_id, buyer_id, status, strategy, created_at, expires_at)
-		SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[])`}
+	return sqltx.Statement{Args: []any{ids, takes, buyers, statuses, strategies, created, expires, queued}, SQL: `INSERT INTO orders
+		(id, take_id, buyer_id, status, strategy, created_at, expires_at, queued_until)
+		SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::timestamptz[])`}
 }
 
 func insertLineArrays(orders []Order, n int) sqltx.Statement {

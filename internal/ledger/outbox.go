@@ -44,9 +44,23 @@ func (l *Ledger) Changes(ctx context.Context, sku stock.SKU, after stock.Change)
 	return changes, len(changes) < pageSize, nil
 }
 
-// Applied removes a change that the gate has applied, or dropped for good.
-func (l *Ledger) Applied(ctx context.Context, c stock.Change) error {
-	_, err := l.db.Exec(ctx, "DELETE FROM outbox WHERE sku = ? AND epoch = ? AND number = ?", string(c.SKU), c.Epoch, c.Number)
+// Applied removes changes that the gate has applied, or dropped for good, in one
+// transaction.
+func (l *Ledger) Applied(ctx context.Context, changes ...stock.Change) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	deletes := make([]sqltx.Statement, len(changes))
+	for i, c := range changes {
+		deletes[i] = sqltx.Statement{
+			SQL:  l.db.Dialect().Bind("DELETE FROM outbox WHERE sku = ? AND epoch = ? AND number = ?"),
+			Args: []any{string(c.SKU), c.Epoch, c.Number},
+		}
+	}
+	err := l.transact(ctx, func(tx *sqltx.Tx) error {
+		_, err := tx.ExecAll(ctx, deletes...)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("clearing the outbox: %w", err)
 	}

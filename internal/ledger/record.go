@@ -41,14 +41,11 @@ func (r *recording) answer(o Outcome) {
 // ErrUnknownSKU, ErrNotAdopted and ErrLaterGeneration of package stock (as
 // *stock.Refusal); stock.ErrBusy.
 func (l *Ledger) Record(ctx context.Context, t stock.Take) (Order, Outcome) {
-	created, expires, err := l.times()
+	o, err := l.newOrder(t, Pending)
 	if err != nil {
 		return Order{}, Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
 	}
-	r := newRecording(Order{
-		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: Pending, Lines: t.Lines,
-		Strategy: l.strategy, CreatedAt: created, ExpiresAt: expires,
-	}, t)
+	r := newRecording(o, t)
 	l.queue(r)
 	select {
 	case <-r.done:
@@ -252,7 +249,7 @@ func (l *Ledger) answerDuplicates(rs []*recording) (left []*recording, err error
 		switch o, ok := found[r.order.ID]; {
 		case !ok:
 			left = append(left, r)
-		case o.TakeID == r.order.TakeID && o.Status != Void:
+		case o.Holds(r.take.TakeID):
 			r.answer(Committed()) // by an earlier try, whose answer was lost
 		default:
 			r.answer(Duplicate(o))

@@ -36,11 +36,7 @@ func (r StockRow) withRules(s stock.Setting) (StockRow, error) {
 func changeLimit(ctx context.Context, tx *sqltx.Tx, before, now StockRow) (err error) {
 	switch {
 	case before.BuyerLimit == 0 && now.BuyerLimit > 0:
-		_, err = tx.Exec(ctx, `INSERT INTO claims (sku, buyer_id, units)
-			SELECT order_lines.sku, orders.buyer_id, SUM(order_lines.quantity) FROM order_lines
-			JOIN orders ON orders.id = order_lines.order_id
-			WHERE order_lines.sku = ? AND (orders.status IN ? OR orders.status = 'refunded' AND NOT orders.restocked)
-			GROUP BY order_lines.sku, orders.buyer_id`, string(now.SKU), []string{string(Pending), string(Paid)})
+		err = recordClaims(ctx, tx, now.SKU)
 	case before.BuyerLimit > 0 && now.BuyerLimit == 0:
 		_, err = tx.Exec(ctx, "DELETE FROM claims WHERE sku = ?", string(now.SKU))
 	}

@@ -111,11 +111,7 @@ func readRows(ctx context.Context, db rowsReader, skus []stock.SKU, rowLock stri
 // Sold recounts the units of the SKU in orders that are pending, paid, or refunded
 // without returning their units.
 func (l *Ledger) Sold(ctx context.Context, sku stock.SKU) (sold int64, err error) {
-	err = l.db.QueryRow(ctx, []any{&sold}, `SELECT COALESCE(SUM(order_lines.quantity), 0) FROM order_lines
-		JOIN orders ON orders.id = order_lines.order_id
-		WHERE order_lines.sku = ? AND (orders.status IN ? OR orders.status = ? AND NOT orders.restocked)`,
-		string(sku), []string{string(Pending), string(Paid)}, string(Refunded))
-	if err != nil {
+	if sold, err = heldUnits(ctx, l.db, sku); err != nil {
 		return 0, fmt.Errorf("counting the sold units of %s: %w", sku, err)
 	}
 	return sold, nil

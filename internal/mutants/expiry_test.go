@@ -35,5 +35,5 @@ var expiry = []mutant{
 	{"a superseded instance keeps its jobs", jobRunner, "for working.Err() == nil && !j.barred.Load() {", "for working.Err() == nil {", "internal/reconcile TestJobHandover"},
 	{"expired units stay away from the gate", expiryLoop, "e.Returned(ctx, done.SKUs...)", "", "internal/reconcile TestExpiryStep"},
 	{"batches grow without a bound", expiryLoop, "case locked > longLock:", "case false:", "internal/reconcile TestExpiryBatch"},
-	{"expiry leaves no time to orders", expiryLoop, "return (expiryShare - 1) * time.Since(start), nil", "return 0 * time.Since(start), nil", "internal/reconcile TestExpiryStep"},
+	{"expiry leaves no time to orders", expiryLoop, "min((expiryShare-1)*time.Since(start), expiryPause)", "min(0*time.Since(start), expiryPause)", "internal/reconcile TestExpiryStep"},
 }

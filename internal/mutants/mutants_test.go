@@ -28,7 +28,7 @@ type mutant struct {
 }
 
 // mutants lists the mutants of all areas. Each area has a file.
-var mutants = slices.Concat(placing, limits, lifecycle, expiry, scripts, databases, locks, face, laboratory, gateway)
+var mutants = slices.Concat(placing, queued, limits, lifecycle, expiry, scripts, databases, locks, face, laboratory, gateway)
 
 // TestApplies checks that the text that each mutant replaces occurs exactly once
 // in its file.

@@ -26,6 +26,8 @@ const (
 	recovery    = "internal/reconcile/recovery.go"
 	drift       = "internal/reconcile/drift.go"
 	outbox      = "internal/reconcile/outbox.go"
+	audits      = "internal/reconcile/audit.go"
+	recount     = "internal/ledger/recount.go"
 	refill      = "internal/reconcile/refill.go"
 	gateMark    = "internal/stock/gate/generation.go"
 	gateScan    = "internal/stock/gate/inflight.go"
@@ -129,4 +131,14 @@ var placing = []mutant{
 	{"an idle instance does not detect lost scripts", ownership, "\tif !loaded {\n\t\treturn g.follow(ctx, owner.Generation)\n\t}", "\t_ = loaded", "internal/protocol TestIdleInstance"},
 	{"a raise is not noted", ownership, "return g.setMark(ctx, ledger.Owner{Generation: next, Beat: seen.Beat})", "return nil", "internal/protocol TestIdleInstance"},
 	{"every try to recover counts", takes, "\tif err != nil {\n\t\treturn err\n\t}\n\tr.metrics.recoveries.WithLabelValues(ended).Inc()", "\tr.metrics.recoveries.WithLabelValues(ended).Inc()\n\tif err != nil {\n\t\treturn err\n\t}", "internal/protocol TestRecoveriesAreCounted"},
+	{"a repair keeps the epoch", recount, "if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {", "if _, err = l.Generation().Renew(row.Epoch, above); err != nil {", "internal/protocol TestTakeOutlivesRepair/SQLite"},
+	{"a repair counts without the row's lock", recount, "row, err := lockRow(ctx, tx, sku)", "row, err := readRow(ctx, tx, sku, \"\")", "internal/protocol TestRepairWaitsForACommit/PostgreSQL"},
+	{"one reading proves a difference", audits, "found, err := r.confirm(ctx, suspects)", "found, err := suspects, error(nil)", "internal/protocol TestOneReadingProvesNothing"},
+	{"readings that differ prove a difference", audits, "d.Kind != Unsteady && least <= most", "d.Kind != Unsteady", "internal/protocol TestOneReadingProvesNothing"},
+	{"sales between the readings are a difference", audits, "least = level.Available - max(before.Available, 0)", "least = level.Available - max(after.Available, 0)", "internal/reconcile TestGateDifference"},
+	{"units in flight are a difference", audits, "most = level.Available + max(level.InFlight, 0)", "most = level.Available", "internal/reconcile TestGateDifference"},
+	{"units in flight without a record are no difference", audits, "lost != 0 {", "lost > 1 {", "internal/protocol TestAudit/SQLite/lua"},
+	{"a refunded order that kept its units holds none", recount, "AND NOT orders.restocked)\"", "AND orders.restocked)\"", "internal/protocol TestAuditAfterRefunds/SQLite"},
+	{"an audit takes the stock over", ownership, "if g.guest {", "if false {", "internal/protocol TestAuditTakesNothingOver"},
+	{"an audit uses another layout's stock", ownership, "case owner.Layout != g.layout:", "case false:", "internal/protocol TestAuditTakesNothingOver"},
 }

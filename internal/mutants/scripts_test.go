@@ -41,7 +41,7 @@ var scripts = []mutant{
 	{"parts of two epochs are one cut", segmented, "if cut.Epoch != 0 && cut.Epoch != epoch {", "if false {", "internal/stock/gate TestPartsOfTwoEpochs"},
 	{"a refusing Redis leaves the outcome open", call, "for _, prefix := range notRun {", "for _, prefix := range notRun[:0] {", "internal/stock/gate TestRefusalsOfTheServer"},
 	{"two consumers of one SKU at once", turns, "t.leases.Lock(ctx, q.name)", "t.leases.Lock(ctx, fmt.Sprintf(\"%p\", t))", "internal/stock/gate TestOneConsumer"},
-	{"a consumer keeps its turn", turns, "time.Now().Before(end) {", "end.Before(time.Now().Add(time.Hour)) {", "internal/stock/gate TestOneConsumer"},
+	{"a consumer keeps its turn", turns, "time.Now().Before(end) {", "end.Before(time.Now().Add(time.Hour)) {", "internal/stock/gate TestTurnEnds"},
 	{"a consumer is not fenced", turns, "tokenSet{bySKU: map[stock.SKU]uint64{sku: lease.Token()}}", "unfenced", "internal/stock/gate TestTwoConsumers"},
 	{"a queue forgets what waits when it refuses", turns, "q.left-q.queued < p.units()", "q.left < p.units()", "internal/stock/gate TestRefusedAtOnce"},
 	{"the twin of a take that waits is told sold out", turns, "if !hasOrder(q.places, p) && !hasOrder(q.deciding, p) {", "if true {", "internal/stock/gate TestRefusedAtOnce"},

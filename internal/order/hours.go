@@ -12,6 +12,9 @@ const (
 	// maxHoursAge bounds how long a refusal is repeated without asking the ledger,
 	// and so how late a change of the opening hours takes effect.
 	maxHoursAge = time.Second
+	// clockError bounds how far a database's clock is read wrong: SQLite rounds it
+	// to whole milliseconds.
+	clockError = time.Millisecond
 	// maxHours bounds the SKUs that are remembered.
 	maxHours = 10_000
 )
@@ -61,7 +64,7 @@ func (h *hours) learn(asked time.Time, reason error) {
 	case !errors.As(reason, &refusal):
 		return
 	case errors.As(reason, &notOpen):
-		age = min(age, notOpen.In)
+		age = min(age, notOpen.In-clockError)
 	case !errors.Is(reason, stock.ErrClosed):
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -63,4 +64,44 @@ func TestHours_Bound(t *testing.T) {
 	if len(h.refusals) > maxHours {
 		t.Errorf("%d SKUs are remembered", len(h.refusals))
 	}
+}
+
+// TestPlaceBeforeTheOpening checks that requests for a SKU that the ledger refused as
+// not open reach neither gate nor ledger until it opens, and that a key is replayed
+// meanwhile.
+func TestPlaceBeforeTheOpening(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(true)
+		s.mustPlace(t, keyed())
+		opens := time.Now().Add(500 * time.Millisecond)
+		s.ledger.before = func(asked stock.Take) {
+			s.ledger.answer = func(out ledger.Outcome) ledger.Outcome {
+				in := time.Until(opens)
+				if in <= 0 || asked.Lines[0].SKU != apple {
+					return out
+				}
+				delete(s.ledger.orders, asked.OrderID)
+				s.ledger.available[apple] += asked.Lines[0].Quantity
+				return ledger.Refused(stock.Refuse(apple, &stock.NotOpen{OpensAt: opens, In: in}))
+			}
+		}
+		for range 3 {
+			if _, _, err := s.Place(t.Context(), ask()); !errors.Is(err, stock.ErrNotOpen) {
+				t.Fatalf("answered %v", err)
+			}
+		}
+		if s.gate.takes != 2 || s.ledger.records != 2 {
+			t.Errorf("%d takes and %d records, want the first order's and one more", s.gate.takes, s.ledger.records)
+		}
+		if _, _, err := s.Place(t.Context(), asking(pear)); err != nil {
+			t.Errorf("another SKU: %v", err)
+		}
+		if _, replayed, err := s.Place(t.Context(), keyed()); err != nil || !replayed {
+			t.Errorf("the key: replayed %v, %v", replayed, err)
+		}
+		time.Sleep(time.Until(opens))
+		s.mustPlace(t, ask())
+		s.atRest(t, 2)
+	})
 }

@@ -18,14 +18,15 @@ import (
 // again. An order that has expired is revived if its units can be cut again and
 // the service allows it.
 //
-// Errors: ErrUnknownOrder, ErrPaymentReused, *RefundDue; ErrBusy and ErrSuperseded
+// Errors: ErrUnknownOrder, ErrInProgress if the order is queued, ErrPaymentReused,
+// *RefundDue; ErrBusy and ErrSuperseded
 // of package stock, after which nothing was recorded; stock.ErrUnavailable. A retry
 // is safe.
 func (s *Service) Pay(ctx context.Context, id uuid.UUID, payment string) (Order, error) {
 	o, err := s.pay(ctx, id, payment)
 	switch {
 	case err != nil:
-		return Order{}, s.changeError(err)
+		return Order{}, s.changeError(ctx, id, err)
 	case o.PaymentID != payment:
 		s.metrics.changes.WithLabelValues("refund_due").Inc()
 		return Order{}, &RefundDue{PaymentID: payment, Status: o.Status}
@@ -94,8 +95,9 @@ func (s *Service) revive(ctx context.Context, expired Order, payment string) (Or
 // Cancel cancels a pending order and returns its units to stock. Cancelling it
 // again does nothing.
 //
-// Errors: ErrUnknownOrder, *WrongStatus; stock.ErrBusy, after which nothing was
-// changed; stock.ErrUnavailable. A retry is safe.
+// Errors: ErrUnknownOrder, ErrInProgress if the order is queued, *WrongStatus;
+// stock.ErrBusy, after which nothing was changed; stock.ErrUnavailable. A retry is
+// safe.
 func (s *Service) Cancel(ctx context.Context, id uuid.UUID) (Order, error) {
 	return s.end(ctx, id, onCancel)
 }
@@ -112,7 +114,7 @@ func (s *Service) Refund(ctx context.Context, id uuid.UUID, restock bool) (Order
 func (s *Service) end(ctx context.Context, id uuid.UUID, decide func(ledger.State) (ledger.Change, error)) (Order, error) {
 	o, err := s.returning(ctx, id, decide)
 	if err != nil {
-		return Order{}, s.changeError(err)
+		return Order{}, s.changeError(ctx, id, err)
 	}
 	s.metrics.changes.WithLabelValues(string(o.Status)).Inc()
 	return o, nil
@@ -128,9 +130,15 @@ func (s *Service) returning(ctx context.Context, id uuid.UUID, decide func(ledge
 	return o, err
 }
 
-// changeError returns err as the methods above document it.
-func (s *Service) changeError(err error) error {
+// changeError returns err as the methods above document it. An order that the ledger
+// does not have may be queued.
+func (s *Service) changeError(ctx context.Context, id uuid.UUID, err error) error {
+	if errors.Is(err, ledger.ErrNoOrder) {
+		err = s.inProgress(ctx, id)
+	}
 	switch {
+	case errors.Is(err, ErrInProgress):
+		return err
 	case errors.Is(err, ledger.ErrNoOrder):
 		return ErrUnknownOrder
 	case errors.Is(err, ErrPaymentReused), errors.As(err, new(*WrongStatus)):

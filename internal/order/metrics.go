@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -37,34 +38,42 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-// result is the label by which an answer is counted.
-func result(replayed bool, err error) string {
+// result is the label by which an answer is counted. status is the answered order's.
+func result(status ledger.Status, replayed bool, err error) string {
 	switch {
-	case err == nil && replayed:
+	case err != nil:
+		return failure(err)
+	case replayed:
 		return "replayed"
-	case err == nil:
-		return "accepted"
-	case errors.Is(err, stock.ErrUnavailable): // first: it may wrap the other errors
-		return "unavailable"
-	case errors.Is(err, stock.ErrSuperseded):
-		return "superseded"
-	case errors.Is(err, stock.ErrBusy):
-		return "busy"
-	case errors.Is(err, ErrInProgress):
-		return "in_progress"
-	case errors.Is(err, ErrKeyReused):
-		return "key_reused"
-	case errors.Is(err, stock.ErrSoldOut):
-		return "sold_out"
-	case errors.Is(err, stock.ErrBuyerLimit):
-		return "buyer_limit"
-	case errors.Is(err, stock.ErrNotOpen):
-		return "not_open"
-	case errors.Is(err, stock.ErrClosed):
-		return "closed"
-	case errors.Is(err, stock.ErrUnknownSKU):
-		return "unknown_sku"
-	default:
-		return "unavailable"
+	case status == ledger.Queued:
+		return "queued"
 	}
+	return "accepted"
+}
+
+// failures are the labels of refused orders. The first row whose error is wrapped in
+// the given one counts. ErrUnavailable is on top, because it may wrap the others.
+var failures = []struct {
+	err   error
+	label string
+}{
+	{stock.ErrUnavailable, "unavailable"},
+	{stock.ErrSuperseded, "superseded"},
+	{stock.ErrBusy, "busy"},
+	{ErrInProgress, "in_progress"},
+	{ErrKeyReused, "key_reused"},
+	{stock.ErrSoldOut, "sold_out"},
+	{stock.ErrBuyerLimit, "buyer_limit"},
+	{stock.ErrNotOpen, "not_open"},
+	{stock.ErrClosed, "closed"},
+	{stock.ErrUnknownSKU, "unknown_sku"},
+}
+
+func failure(err error) string {
+	for _, f := range failures {
+		if errors.Is(err, f.err) {
+			return f.label
+		}
+	}
+	return "unavailable"
 }

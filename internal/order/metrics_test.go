@@ -5,28 +5,35 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
 // TestResult checks the label by which each answer is counted.
 func TestResult(t *testing.T) {
 	for _, test := range []struct {
+		status   ledger.Status
 		replayed bool
 		err      error
 		want     string
 	}{
-		{false, nil, "accepted"},
-		{true, nil, "replayed"},
-		{false, stock.Refuse("a", stock.ErrSoldOut), "sold_out"},
-		{false, stock.Refuse("a", stock.ErrUnknownSKU), "unknown_sku"},
-		{false, stock.ErrSuperseded, "superseded"},
-		{false, fmt.Errorf("%w: %w", stock.ErrBusy, stock.ErrBurned), "busy"},
-		{false, fmt.Errorf("%w: %w", ErrInProgress, stock.ErrInFlight), "in_progress"},
-		{false, ErrKeyReused, "key_reused"},
-		{false, fmt.Errorf("%w: %w", stock.ErrUnavailable, stock.ErrSoldOut), "unavailable"},
-		{false, errors.New("unforeseen"), "unavailable"},
+		{ledger.Pending, false, nil, "accepted"},
+		{ledger.Queued, false, nil, "queued"},
+		{ledger.Queued, true, nil, "replayed"},
+		{ledger.Pending, true, nil, "replayed"},
+		{ledger.Pending, false, stock.Refuse("a", stock.ErrSoldOut), "sold_out"},
+		{ledger.Pending, false, stock.Refuse("a", stock.ErrUnknownSKU), "unknown_sku"},
+		{ledger.Pending, false, stock.Refuse("a", stock.ErrBuyerLimit), "buyer_limit"},
+		{ledger.Pending, false, stock.Refuse("a", &stock.NotOpen{}), "not_open"},
+		{ledger.Pending, false, stock.Refuse("a", stock.ErrClosed), "closed"},
+		{ledger.Pending, false, stock.ErrSuperseded, "superseded"},
+		{ledger.Pending, false, fmt.Errorf("%w: %w", stock.ErrBusy, stock.ErrBurned), "busy"},
+		{ledger.Pending, false, fmt.Errorf("%w: %w", ErrInProgress, stock.ErrInFlight), "in_progress"},
+		{ledger.Pending, false, ErrKeyReused, "key_reused"},
+		{ledger.Pending, false, fmt.Errorf("%w: %w", stock.ErrUnavailable, stock.ErrSoldOut), "unavailable"},
+		{ledger.Pending, false, errors.New("unforeseen"), "unavailable"},
 	} {
-		if got := result(test.replayed, test.err); got != test.want {
+		if got := result(test.status, test.replayed, test.err); got != test.want {
 			t.Errorf("replayed %v, %v is counted as %q, want %q", test.replayed, test.err, got, test.want)
 		}
 	}

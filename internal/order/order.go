@@ -31,8 +31,9 @@ type Request struct {
 // Errors of placing and reading orders, beside those of package stock.
 var (
 	ErrUnknownOrder = errors.New("unknown order")
-	// ErrInProgress: another request with the same key is under way.
-	ErrInProgress = errors.New("a request with this idempotency key is in progress")
+	// ErrInProgress: another request with the same key is under way, or the order
+	// that is to be changed is still queued.
+	ErrInProgress = errors.New("the order is in progress")
 	// ErrKeyReused: the key was used for another set of lines before.
 	ErrKeyReused = errors.New("the idempotency key was used for other lines")
 )

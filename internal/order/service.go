@@ -34,6 +34,10 @@ type Ledger interface {
 	Record(ctx context.Context, t stock.Take) (Order, ledger.Outcome)
 	// Order reads an order. ledger.ErrNoOrder: there is none.
 	Order(ctx context.Context, id uuid.UUID) (*Order, error)
+	// Queued returns the order of a take that is in the journal.
+	Queued(t stock.Take) Order
+	// Now returns the time by the ledger's clock.
+	Now() (time.Time, error)
 
 	// Change and Revive change an order after it was placed.
 	Change(ctx context.Context, id uuid.UUID, ask ledger.Ask, decide func(ledger.State) (ledger.Change, error)) (Order, error)
@@ -71,32 +75,46 @@ type Service struct {
 	ledgerID   uuid.UUID
 	gate       Gate // nil if there is none
 	ledger     Ledger
+	journal    Journal // nil if the gate has none
 	reconciler Reconciler
 	late       Late
+	queue      bool
 	hours      hours
 	metrics    *metrics
 }
 
+// Options configure a Service.
+type Options struct {
+	Late Late // what becomes of late payments
+	// Queue answers orders as soon as the journal has them. It needs a journal.
+	Queue bool
+}
+
 // NewService returns a service for the ledger with that ID. gate is nil if the
-// strategy has none. late says what becomes of late payments.
-func NewService(ledgerID uuid.UUID, gate Gate, l Ledger, r Reconciler, late Late, registry prometheus.Registerer) *Service {
-	return &Service{ledgerID: ledgerID, gate: gate, ledger: l, reconciler: r, late: late, metrics: newMetrics(registry)}
+// strategy has none, and journal if the gate has none.
+func NewService(ledgerID uuid.UUID, gate Gate, journal Journal, l Ledger, r Reconciler, o Options, registry prometheus.Registerer) *Service {
+	return &Service{
+		ledgerID: ledgerID, gate: gate, ledger: l, journal: journal, reconciler: r,
+		late: o.Late, queue: o.Queue, metrics: newMetrics(registry),
+	}
 }
 
 // Place places an order. replayed says that the key's order was placed before, and
-// that o is its first answer.
+// that o is its first answer. The service may be set to queue orders: then o is in
+// the journal, its status is queued, and the ledger gets it later.
 //
 // Errors: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed and ErrUnknownSKU (as
-// *stock.Refusal), ErrBusy, ErrSuperseded and ErrUnavailable of package stock; ErrInProgress; ErrKeyReused. A retry on
-// this instance may succeed only after ErrBusy and ErrUnavailable. A request
-// without a key that is answered ErrUnavailable may have been recorded.
+// *stock.Refusal), ErrBusy, ErrSuperseded and ErrUnavailable of package stock;
+// ErrInProgress; ErrKeyReused. A retry on this instance may succeed only after
+// ErrBusy and ErrUnavailable. A request without a key that is answered
+// ErrUnavailable may have been recorded.
 //
 // ctx bounds only the wait; compensation continues after it ends. Place keeps and
 // sorts r.Lines.
 func (s *Service) Place(ctx context.Context, r Request) (o Order, replayed bool, err error) {
 	stock.SortLines(r.Lines)
 	o, replayed, err = s.place(ctx, r)
-	s.metrics.orders.WithLabelValues(result(replayed, err)).Inc()
+	s.metrics.orders.WithLabelValues(result(o.Status, replayed, err)).Inc()
 	return o, replayed, err
 }
 
@@ -112,7 +130,7 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 		}
 		asked := time.Now()
 		d := stock.Deduction{OrderID: orderID(s.ledgerID, r, voids), TakeID: uuid.New(), Buyer: r.Buyer, Lines: r.Lines}
-		o, out := s.attempt(ctx, d, s.ledger.Record)
+		o, out := s.try(ctx, d, r.Key != "")
 		found, exists := out.Duplicate()
 		switch {
 		case out.Committed():
@@ -154,6 +172,15 @@ func (s *Service) sellable(ctx context.Context, lines []stock.Line) error {
 
 // errVoided: a void order has the ID that the key led to.
 var errVoided = errors.New("the order's ID belongs to a void order")
+
+// try tries once to place the order of d: to record it, or to queue it. Whatever the
+// outcome, nothing is left to do for the take here.
+func (s *Service) try(ctx context.Context, d stock.Deduction, keyed bool) (Order, ledger.Outcome) {
+	if s.queue {
+		return s.enqueue(ctx, d, keyed)
+	}
+	return s.attempt(ctx, d, s.ledger.Record)
+}
 
 // attempt takes the units at the gate and records the take, once. Whatever the
 // outcome, the take is settled, given back, or left to recovery.
@@ -208,8 +235,12 @@ func (s *Service) refused(ctx context.Context, r Request, voids int, reason erro
 // findKeyed reads the key's live order, skipping void orders from the given number
 // on. With ledger.ErrNoOrder, voids is the number of void orders skipped.
 func (s *Service) findKeyed(ctx context.Context, r Request, from int) (found *Order, voids int, err error) {
+	read := s.ledger.Order
+	if s.queue { // otherwise an order that is queued elsewhere is in flight, and refused as such
+		read = s.find
+	}
 	for voids = from; voids < from+maxVoids; voids++ {
-		found, err = s.ledger.Order(ctx, orderID(s.ledgerID, r, voids))
+		found, err = read(ctx, orderID(s.ledgerID, r, voids))
 		if err != nil || !movesKeyOn(found.Status) {
 			return found, voids, err
 		}
@@ -230,7 +261,7 @@ func (s *Service) replay(r Request, found *Order) (Order, bool, error) {
 //
 // Errors: ErrUnknownOrder, stock.ErrUnavailable.
 func (s *Service) Order(ctx context.Context, id uuid.UUID) (Order, error) {
-	found, err := s.ledger.Order(ctx, id)
+	found, err := s.find(ctx, id)
 	if err == nil {
 		err = s.addHistory(ctx, found)
 	}
@@ -251,6 +282,10 @@ func (s *Service) addHistory(ctx context.Context, o *Order) (err error) {
 		first = ledger.Pending
 		steps, err = s.ledger.History(ctx, o.ID, o.Version)
 	}
-	o.History = append([]ledger.Step{{Status: first, At: o.CreatedAt}}, steps...)
+	if o.QueuedUntil.IsZero() {
+		o.History = append([]ledger.Step{{Status: first, At: o.CreatedAt}}, steps...)
+	} else {
+		o.History = append([]ledger.Step{{Status: ledger.Queued, At: o.CreatedAt}, {Status: first, At: o.QueuedUntil}}, steps...)
+	}
 	return err
 }

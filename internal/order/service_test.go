@@ -68,6 +68,16 @@ func TestPlace(t *testing.T) {
 				}
 			},
 		},
+		{
+			name: "above the buyer limit", request: ask(), want: stock.ErrBuyerLimit, takes: 1, records: 1,
+			prepare: func(s *shop) {
+				s.ledger.answer = func(ledger.Outcome) ledger.Outcome {
+					clear(s.ledger.orders)
+					s.ledger.available[apple] = units
+					return ledger.Refused(stock.Refuse(apple, stock.ErrBuyerLimit))
+				}
+			},
+		},
 		{name: "unknown SKU", request: asking("plum"), want: stock.ErrUnknownSKU, takes: 1},
 		{name: "unknown SKU without a gate", noGate: true, request: asking("plum"), want: stock.ErrUnknownSKU, records: 1},
 		{

@@ -3,6 +3,7 @@ package order
 import (
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -127,18 +128,23 @@ func onRefund(restock bool) func(ledger.State) (ledger.Change, error) {
 
 // movesKeyOn reports whether a key must use its next ID because the order under its
 // present ID has this status. A void order stands for an order that was never
-// committed, and its ID cannot be used again.
-func movesKeyOn(s ledger.Status) bool { return s == ledger.Void }
+// committed, and a queued order may have been refused. Their IDs cannot be used
+// again.
+func movesKeyOn(s ledger.Status) bool { return s == ledger.Void || s == ledger.TurnedDown }
 
 // replay returns the answer to a request whose key already belongs to the order
-// found. It repeats the first answer, even if the order's status has changed since.
-// ErrKeyReused: the lines differ.
+// found. It repeats the first answer, even if the order's status has changed since:
+// an order that was queued at first is answered as queued. ErrKeyReused: the lines
+// differ.
 func replay(r Request, found *Order) (Order, error) {
 	if !slices.EqualFunc(r.Lines, found.Lines, sameLine) {
 		return Order{}, ErrKeyReused
 	}
 	first := *found
 	first.Status, first.PaymentID = ledger.Pending, ""
+	if found.Status == ledger.Queued || !found.QueuedUntil.IsZero() {
+		first.Status, first.ExpiresAt = ledger.Queued, time.Time{}
+	}
 	return first, nil
 }
 

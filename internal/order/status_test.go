@@ -23,11 +23,13 @@ func TestTransitions(t *testing.T) {
 			cancel: {ledger.Cancelled, returns},
 			expire: {ledger.Expired, returns},
 		},
-		ledger.Paid:      {refund: {ledger.Refunded, returns}},
-		ledger.Expired:   {revive: {ledger.Paid, keeps}},
-		ledger.Cancelled: {},
-		ledger.Refunded:  {},
-		ledger.Void:      {},
+		ledger.Paid:       {refund: {ledger.Refunded, returns}},
+		ledger.Expired:    {revive: {ledger.Paid, keeps}},
+		ledger.Cancelled:  {},
+		ledger.Refunded:   {},
+		ledger.Void:       {},
+		ledger.Queued:     {},
+		ledger.TurnedDown: {},
 	}
 	for from, row := range want {
 		for _, on := range events {

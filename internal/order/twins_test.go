@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
@@ -49,7 +50,7 @@ func newShop(withGate bool) *shop {
 		g = s.gate
 	}
 	s.reconciler = &twinReconciler{gate: s.gate, ledger: s.ledger}
-	s.Service = NewService(uuid.New(), g, s.ledger, s.reconciler, Revive, s.registry)
+	s.Service = NewService(uuid.New(), g, nil, s.ledger, s.reconciler, Options{Late: Revive}, s.registry)
 	return s
 }
 
@@ -249,6 +250,12 @@ func (l *twinLedger) Order(_ context.Context, id uuid.UUID) (*Order, error) {
 		return &o, nil
 	}
 	return nil, ledger.ErrNoOrder
+}
+
+func (l *twinLedger) Now() (time.Time, error) { return ledger.Now(), nil }
+
+func (l *twinLedger) Queued(t stock.Take) Order {
+	return Order{ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: ledger.Queued, Lines: t.Lines, CreatedAt: t.QueuedAt}
 }
 
 // Change makes the change that decide chooses. An order is due if it expires at all.

@@ -77,15 +77,16 @@ func TestExpiry(t *testing.T) {
 // that none of the new orders expires.
 func TestExpiryBacklog(t *testing.T) {
 	t.Parallel()
-	backlog := 600
+	backlog := 400
 	if testenv.Thorough() {
 		backlog = 100_000
 	}
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		const buyers = 32
+		const buyers = 8
 		sku := newSKU("expiring")
 		i := s.open(t, settings{strategy: "lua", paymentWindow: time.Hour})
 		addStock(t, i, sku, 1_000_000)
+		stop := run(t, i)
 		buy := func(ctx context.Context, orders int) (placed int) {
 			var (
 				mu  sync.Mutex
@@ -119,7 +120,6 @@ func TestExpiryBacklog(t *testing.T) {
 		ctx, enough := context.WithCancel(t.Context())
 		kept := make(chan int, 1)
 		go func() { kept <- buy(ctx, 100_000) }()
-		stop := run(t, i)
 		expired := func() (n int) {
 			if err := db.QueryRow(t.Context(), []any{&n}, "SELECT COUNT(*) FROM orders WHERE status = 'expired'"); err != nil {
 				t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/admin"
+	"github.com/holdfast-stock/holdfast/internal/journal"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
@@ -137,7 +138,9 @@ type instance struct {
 	*order.Service
 	*admin.Admin
 	*reconcile.Reconciler
-	gate     stock.Gate // nil if there is none
+	gate     stock.Gate        // nil if there is none
+	journal  stock.Journal     // nil if the gate has none
+	consumer *journal.Consumer // of the journal
 	ledger   *ledger.Ledger
 	strategy string
 	registry *prometheus.Registry
@@ -183,9 +186,11 @@ type settings struct {
 	segments      int
 	takeDeadline  time.Duration
 	paymentWindow time.Duration
+	queue         bool // orders are answered as soon as the journal has them
 	clock         func() time.Time
 	db            func() *sqltx.DB           // opens the ledger; nil for the connections of the shop
 	change        func(s *strategy.Strategy) // replaces the gate or the cutter
+	guest         bool                       // audits beside instances, and sells nothing
 }
 
 // open starts an instance. The end of the test closes it.
@@ -216,7 +221,11 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 	i := s.assemble(set.db(), built, set)
 	i.stop = stop
 	t.Cleanup(i.Close)
-	if err := i.Start(t.Context()); err != nil {
+	begin := i.Start
+	if set.guest {
+		begin = i.Attach
+	}
+	if err := begin(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return i
@@ -225,11 +234,12 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 // assemble builds an instance from its strategy and some of its settings, as the service
 // does.
 func (s *shop) assemble(db *sqltx.DB, built strategy.Strategy, set settings) *instance {
-	i := &instance{gate: built.Gate, strategy: built.Name, registry: prometheus.NewRegistry()}
+	i := &instance{gate: built.Gate, strategy: built.Name, journal: built.Journal, registry: prometheus.NewRegistry()}
 	parts := service.New(db, s.ledgerID, built, service.Options{
-		TakeDeadline: set.takeDeadline, PaymentWindow: set.paymentWindow, Clock: set.clock, Log: slog.New(slog.DiscardHandler), Metrics: i.registry,
+		TakeDeadline: set.takeDeadline, PaymentWindow: set.paymentWindow, Queue: set.queue, Clock: set.clock, Log: slog.New(slog.DiscardHandler), Metrics: i.registry,
 	})
 	i.Service, i.Admin, i.Reconciler, i.ledger, i.close = parts.Orders, parts.Stock, parts.Reconciler, parts.Ledger, parts.Close
+	i.consumer = parts.Consumer
 	return i
 }
 

@@ -85,6 +85,18 @@ func (r *Reconciler) compareAll(ctx context.Context) error {
 	return joined(errs)
 }
 
+// forgetComparison is called when another instance compares gate and ledger from now
+// on.
+func (r *Reconciler) forgetComparison() {
+	c := &r.comparison
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begin()
+	clear(c.suspects)
+	r.metrics.inFlight.Set(0)
+	r.metrics.drift.Set(0)
+}
+
 // begin begins a round.
 func (c *comparison) begin() { c.after, c.inFlight, c.drift = "", 0, 0 }
 

@@ -169,12 +169,12 @@ func TestSecondLook(t *testing.T) {
 					}
 				}
 				step(false)
-				time.Sleep(sweepPause - 1)
+				time.Sleep(sweepPause - time.Nanosecond)
 				step(false) // too early for a second look
 				if test.changes {
 					set(test.available - 1)
 				}
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				step(test.refilled)
 				if test.refilled && gate.redis.counts["a"].Available != 10 {
 					t.Errorf("the gate has %+v", gate.redis.counts["a"])

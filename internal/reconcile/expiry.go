@@ -11,8 +11,8 @@ import (
 const expiryJob = "expiry"
 
 const (
-	// expiryPause is the pause between two looks for orders that are due, when
-	// there are none.
+	// expiryPause is the pause between two reads of orders that are due, when there
+	// are none. It is also the longest pause after a batch.
 	expiryPause = time.Second
 	// minExpiryBatch and maxExpiryBatch bound the orders of one batch.
 	minExpiryBatch, maxExpiryBatch = 16, 500
@@ -22,7 +22,7 @@ const (
 	shortLock, longLock, maxLock = 12 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond
 	// expiryShare is the number of parts of the time of which expiry uses one,
 	// while there is a backlog. The rest is left to orders.
-	expiryShare = 3
+	expiryShare = 4
 	// backlogPause is the shortest pause between two counts of the backlog, and
 	// maxBacklog bounds the count.
 	backlogPause, maxBacklog = 2 * time.Second, 10_001
@@ -68,7 +68,7 @@ func (e *expiry) step(ctx context.Context, held ledger.Job) (pause time.Duration
 	if !more {
 		return expiryPause, nil
 	}
-	return (expiryShare - 1) * time.Since(start), nil
+	return min((expiryShare-1)*time.Since(start), expiryPause), nil
 }
 
 // resize chooses the size of the next batch from the time for which this one held

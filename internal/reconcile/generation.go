@@ -26,6 +26,9 @@ const (
 	raisePause = 200 * time.Millisecond
 	// maxRaises bounds the tries of a raise that meets another instance's.
 	maxRaises = 5
+	// maxJoins bounds the tries to join, which follow each other after joinPause:
+	// an instance notices a lost generation within seconds.
+	maxJoins, joinPause = 20, 250 * time.Millisecond
 )
 
 // generations keeps the instance under the ledger's generation. It raises the
@@ -40,6 +43,10 @@ type generations struct {
 
 	following singleflight.Group
 	checking  singleflight.Group
+
+	// guest means that this process sells nothing, and must not take over the
+	// stock. It is set before the first use.
+	guest bool
 
 	superseded atomic.Bool // another layout owns the stock
 
@@ -249,6 +256,33 @@ func (g *generations) reach(ctx context.Context, to stock.Generation) error {
 	return g.follow(ctx, to)
 }
 
+// join moves a guest to the ledger's generation. If the gate's store cannot run it,
+// join waits for an instance to raise another one.
+func (g *generations) join(ctx context.Context) error {
+	for try := 1; ; try++ {
+		owner, err := g.ledger.Owner(ctx)
+		switch {
+		case err != nil:
+			return err
+		case owner.Layout == "":
+			return errors.New("no instance has used this ledger yet")
+		case owner.Layout != g.layout:
+			return fmt.Errorf("it belongs to instances with other flags: theirs are for %q, these are for %q", owner.Layout, g.layout)
+		}
+		g.use(owner.Generation)
+		loaded, err := g.loaded(ctx)
+		if err != nil || loaded {
+			return err
+		}
+		if try == maxJoins {
+			return fmt.Errorf("the gate's store has lost generation %d, and no instance has taken over the stock since; start one", owner.Generation)
+		}
+		if err := retry.Sleep(ctx, joinPause); err != nil {
+			return err
+		}
+	}
+}
+
 // becomesLoaded waits for the scripts of a new generation, which the instance that
 // raised it may still be loading. It reports whether they are loaded.
 func (g *generations) becomesLoaded(ctx context.Context) bool {
@@ -270,6 +304,9 @@ func (g *generations) becomesLoaded(ctx context.Context) bool {
 // loads it at the gate. It loads a generation once: if that fails, the generation is
 // never loaded again.
 func (g *generations) raise(ctx context.Context, seen ledger.Owner, next stock.Generation) error {
+	if g.guest {
+		return fmt.Errorf("generation %d cannot be used, and only an instance that serves may raise it", seen.Generation)
+	}
 	if next > stock.MaxGeneration {
 		return fmt.Errorf("raising the generation to %d: the greatest generation is %d", next, stock.MaxGeneration)
 	}

@@ -18,13 +18,17 @@ import (
 // twinJobs is the ledger's table of jobs in memory, and what expiry needs of the
 // ledger. It follows the contract of Ledger.
 type twinJobs struct {
-	mu    sync.Mutex
-	held  map[string]ledger.Job
-	until map[string]time.Time
-	away  bool // it does not answer
+	mu     sync.Mutex
+	leases map[string]jobLease // by name
+	away   bool                // it does not answer
 
 	expire func(held ledger.Job, limit int) (ledger.Expiry, error) // nil: nothing is due
 	due    func() int
+}
+
+type jobLease struct {
+	job   ledger.Job
+	until time.Time
 }
 
 func (t *twinJobs) ClaimJob(ctx context.Context, name, holder string) (ledger.Job, error) {
@@ -33,14 +37,15 @@ func (t *twinJobs) ClaimJob(ctx context.Context, name, holder string) (ledger.Jo
 	switch {
 	case t.away:
 		return ledger.Job{}, errAway
-	case time.Now().Before(t.until[name]):
+	case time.Now().Before(t.leases[name].until):
 		return ledger.Job{}, ledger.ErrJobHeld
-	case t.held == nil:
-		t.held, t.until = make(map[string]ledger.Job), make(map[string]time.Time)
 	}
-	t.held[name] = ledger.Job{Name: name, Holder: holder, Token: t.held[name].Token + 1}
-	t.until[name] = time.Now().Add(ledger.JobLease)
-	return t.held[name], nil
+	if t.leases == nil {
+		t.leases = make(map[string]jobLease)
+	}
+	job := ledger.Job{Name: name, Holder: holder, Token: t.leases[name].job.Token + 1}
+	t.leases[name] = jobLease{job, time.Now().Add(ledger.JobLease)}
+	return job, nil
 }
 
 func (t *twinJobs) RenewJob(_ context.Context, j ledger.Job) error {
@@ -55,10 +60,10 @@ func (t *twinJobs) setLease(j ledger.Job, lease time.Duration) error {
 	switch {
 	case t.away:
 		return errAway
-	case j != t.held[j.Name]:
+	case j != t.leases[j.Name].job:
 		return ledger.ErrJobLost
 	}
-	t.until[j.Name] = time.Now().Add(lease)
+	t.leases[j.Name] = jobLease{j, time.Now().Add(lease)}
 	return nil
 }
 
@@ -94,7 +99,7 @@ func startRunner(t *testing.T, table JobLedger) *runner {
 	r := &runner{steps: make(chan ledger.Job, 10_000)}
 	r.jobs = &jobs{
 		ledger: table, holder: newHolder(), barred: &r.barred, log: slog.New(slog.DiscardHandler),
-		holding: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "held"}, []string{"job"}),
+		holding: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "held", Help: "Held."}, []string{"job"}),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := make(chan struct{})

@@ -26,6 +26,7 @@ func (r *Reconciler) Deliver(ctx context.Context, sku stock.SKU) error {
 		if err != nil {
 			return joined(append(errs, err))
 		}
+		var done []stock.Change
 		for _, c := range changes {
 			after = c
 			if c.SKU == blocked {
@@ -35,10 +36,15 @@ func (r *Reconciler) Deliver(ctx context.Context, sku stock.SKU) error {
 			if err != nil {
 				errs = append(errs, fmt.Errorf("applying an addition to SKU %s: %w", c.SKU, err))
 			}
-			if !applied {
+			if applied {
+				done = append(done, c)
+			} else {
 				blocked = c.SKU
 			}
 		}
+		// A change that stays in the outbox by mistake is not applied again: the gate
+		// has its number.
+		errs = append(errs, r.ledger.Applied(ctx, done...))
 		if last || ctx.Err() != nil {
 			return joined(errs)
 		}
@@ -58,8 +64,8 @@ func (r *Reconciler) Returned(ctx context.Context, skus ...stock.SKU) {
 	}
 }
 
-// deliver applies one addition at the gate and removes it from the outbox. If
-// applied is false, the SKU's later additions must wait.
+// deliver applies one addition at the gate. If applied is false, the SKU's later
+// additions must wait.
 func (r *Reconciler) deliver(ctx context.Context, c stock.Change) (applied bool, err error) {
 	err = r.gate.Adjust(ctx, c)
 	switch {
@@ -68,9 +74,6 @@ func (r *Reconciler) deliver(ctx context.Context, c stock.Change) (applied bool,
 	case errors.Is(err, stock.ErrChangeGap):
 		// The gate has lost a change that it once applied.
 		return false, r.refillIf(ctx, c.SKU, func(row ledger.StockRow, _ stock.Level) bool { return row.Epoch == c.Epoch })
-	case err != nil:
-		return false, err
 	}
-	err = r.ledger.Applied(ctx, c)
 	return err == nil, err
 }

@@ -1,7 +1,7 @@
 // Package reconcile mends what crashes, lost answers and a forgetful Redis leave
 // between gate and ledger. It ends takes, refills counts, delivers additions,
-// recovers takes left in flight, and keeps the instance under the ledger's
-// generation. docs/protocol.md has the rules that it follows.
+// recovers takes left in flight, expires orders, and keeps the instance under the
+// ledger's generation. docs/protocol.md has the rules that it follows.
 package reconcile
 
 import (
@@ -49,7 +49,7 @@ type Ledger interface {
 
 	// Changes and Applied concern the outbox.
 	Changes(ctx context.Context, sku stock.SKU, after stock.Change) (changes []stock.Change, last bool, err error)
-	Applied(ctx context.Context, c stock.Change) error
+	Applied(ctx context.Context, changes ...stock.Change) error
 
 	// Resolve finds out what became of a take whose commit outcome is unknown.
 	Resolve(ctx context.Context, d stock.Deduction) ledger.Outcome
@@ -64,6 +64,7 @@ type Ledger interface {
 	Due(ctx context.Context, limit int) (int, error)
 
 	JobLedger
+	AuditLedger
 }
 
 var _ Ledger = (*ledger.Ledger)(nil)
@@ -165,9 +166,10 @@ func (r *Reconciler) Close() {
 }
 
 // Run reconciles until ctx ends. It keeps the instance under the current
-// generation, ends takes whose outcome was unknown once the stores answer, recovers
-// takes left in flight, delivers additions, compares gate and ledger, and expires
-// orders. Every instance runs it; several at once do no harm.
+// generation, ends takes whose outcome was unknown once the stores answer, and
+// recovers takes left in flight. Every instance does so; several at once do no harm.
+// It also delivers additions, compares gate and ledger, and expires orders. One
+// instance at a time does each of these.
 func (r *Reconciler) Run(ctx context.Context) {
 	var loops sync.WaitGroup
 	defer loops.Wait()

@@ -61,6 +61,51 @@ func TestSweepPause(t *testing.T) {
 	}
 }
 
+// TestOneInstanceSweeps checks that of two instances one delivers additions and compares
+// gate and ledger, and that the other takes over within seconds when it stops.
+func TestOneInstanceSweeps(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		row, store, jobs := &ownerRow{}, newRedis(), &twinJobs{}
+		var delivered, compared [2]int
+		var stops [2]func()
+		for n := range stops {
+			l := newLedger(row)
+			l.twinJobs = jobs
+			l.onDeliver = func() { delivered[n]++ }
+			l.onPage = func() { compared[n]++ }
+			r := newReconciler(newGate(store), l)
+			if err := r.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			stopped := make(chan struct{})
+			go func() {
+				defer close(stopped)
+				r.Run(ctx)
+			}()
+			stops[n] = func() {
+				cancel()
+				<-stopped
+				r.Close()
+			}
+			time.Sleep(time.Second)
+		}
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if delivered[0] < 4 || compared[0] < 4 || delivered[1] != 0 || compared[1] != 0 {
+			t.Errorf("deliveries %v, comparisons %v, want those of the first instance only", delivered, compared)
+		}
+		stops[0]()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if delivered[1] == 0 || compared[1] == 0 {
+			t.Errorf("deliveries %v, comparisons %v, 5 s after the first instance stopped", delivered, compared)
+		}
+		stops[1]()
+	})
+}
+
 // TestRun checks that Run checks the stores about once a second, sweeps, and returns
 // once its context has ended.
 func TestRun(t *testing.T) {

@@ -43,7 +43,7 @@ func (r *Reconciler) Sweep(ctx context.Context) error {
 // pace says how long a loop pauses after a step: share times as long as the step
 // took, but at least least and at most most, plus up to jitter.
 type pace struct {
-	share               time.Duration
+	share               float64
 	least, most, jitter time.Duration
 }
 
@@ -59,83 +59,84 @@ const (
 var (
 	// afterRound is the pace after the last step of a round.
 	afterRound = pace{share: sweepShare, least: sweepPause, most: maxSweepPause, jitter: sweepPause}
-	// withinRound is the pace between steps that look and find nothing to do. They
-	// cost each store at most a fiftieth of one processor.
+	// withinRound is the pace between steps of a comparison that find nothing to
+	// do. They cost each store at most a fiftieth of one processor.
 	withinRound = pace{share: 50, most: maxSweepPause}
+	// withinScan is the pace between steps of a recovery. Many steps are needed
+	// only on a cluster, where each step asks one of at least three servers.
+	withinScan = pace{share: sweepShare, most: maxSweepPause}
 	// whileRefilling is the pace between steps that refill counts.
 	whileRefilling = pace{share: 2, most: time.Second}
 )
 
 func (p pace) pause(took time.Duration) time.Duration {
-	pause := min(max(p.least, p.share*took), p.most)
+	pause := min(max(p.least, time.Duration(p.share*float64(took))), p.most)
 	if p.jitter > 0 {
 		pause += rand.N(p.jitter)
 	}
 	return pause
 }
 
-// The jobs of these loops. They need not check their token: an addition is applied at
-// the gate once, by its number, and a refill raises an epoch that it has seen. So two
-// instances that work at once do no harm.
-const (
-	outboxJob     = "outbox"
-	comparisonJob = "comparison"
-)
+// loopStep does a part of some work, and returns the pace for the next part.
+type loopStep func(context.Context) (pace, error)
+
+// The names of the jobs that deliver additions, and that compare gate and ledger. If
+// two instances run one of them at once, nothing is applied twice: an addition has a
+// number, and a refill compares epochs.
+const outboxJob, driftJob = "outbox", "drift"
 
 // keepDelivering delivers additions, whenever no other instance does, until ctx ends.
 func (r *Reconciler) keepDelivering(ctx context.Context) {
-	r.jobs.run(ctx, outboxJob, r.paced(func(ctx context.Context) (pace, error) {
-		return afterRound, r.Deliver(ctx, "")
-	}), nil)
+	r.jobs.run(ctx, outboxJob, r.asJob(r.deliverAll), nil)
 }
 
-// keepRecovering resolves takes in flight past their deadline until ctx ends. Every
-// instance does: a take is ended once however many resolve it, and recovery must not
-// wait until a job is handed over.
-func (r *Reconciler) keepRecovering(ctx context.Context) {
-	var cursor string
-	for ctx.Err() == nil {
-		start := time.Now()
-		next, err := r.try(ctx, func(ctx context.Context) (next pace, err error) {
-			if cursor, err = r.recoverNext(ctx, cursor); cursor != "" {
-				return withinRound, err
-			}
-			return afterRound, err
-		})
-		if err != nil && ctx.Err() == nil {
-			r.log.Warn("recovering takes failed and will be retried", "error", err)
-		}
-		_ = retry.Sleep(ctx, next.pause(time.Since(start)))
-	}
+// deliverAll delivers the additions of every SKU.
+func (r *Reconciler) deliverAll(ctx context.Context) (pace, error) {
+	return afterRound, r.Deliver(ctx, "")
 }
 
 // keepComparing compares gate and ledger, and mends the gate, whenever no other
 // instance does, until ctx ends.
 func (r *Reconciler) keepComparing(ctx context.Context) {
-	r.jobs.run(ctx, comparisonJob, r.paced(r.compareNext), func() {
-		r.metrics.inFlight.Set(0)
-		r.metrics.drift.Set(0)
-	})
+	r.jobs.run(ctx, driftJob, r.asJob(r.compareNext), r.forgetComparison)
 }
 
-// paced is the step of a job that pauses at the pace that next returns.
-func (r *Reconciler) paced(next func(context.Context) (pace, error)) step {
-	return func(ctx context.Context, _ ledger.Job) (time.Duration, error) {
-		start := time.Now()
-		p, err := r.try(ctx, next)
-		return p.pause(time.Since(start)), err
-	}
+// asJob returns the steps of a job.
+func (r *Reconciler) asJob(do loopStep) step {
+	return func(ctx context.Context, _ ledger.Job) (time.Duration, error) { return r.try(ctx, do) }
 }
 
-// try runs one step, unless nothing can be cut now.
-func (r *Reconciler) try(ctx context.Context, step func(context.Context) (pace, error)) (pace, error) {
-	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
-	defer cancel()
-	switch err := r.generations.usable(ctx); {
-	case errors.Is(err, stock.ErrSuperseded): // other instances mend the stock
-		return afterRound, nil
-	case err != nil:
+// keepRecovering resolves takes in flight past their deadline until ctx ends. Every
+// instance does so: it costs little, and a claim would only delay it.
+func (r *Reconciler) keepRecovering(ctx context.Context) {
+	var cursor string
+	recoverStep := func(ctx context.Context) (next pace, err error) {
+		if cursor, err = r.recoverNext(ctx, cursor); cursor != "" {
+			return withinScan, err
+		}
 		return afterRound, err
 	}
-	return step(ctx)
+	for ctx.Err() == nil {
+		pause, err := r.try(ctx, recoverStep)
+		if err != nil && ctx.Err() == nil {
+			r.log.Warn("recovering takes failed and will be retried", "error", err)
+		}
+		_ = retry.Sleep(ctx, pause)
+	}
+}
+
+// try takes one step, unless nothing can be cut now, and returns how long to pause
+// after it. It does nothing while another layout owns the stock, because that
+// layout's instances mend it.
+func (r *Reconciler) try(ctx context.Context, do loopStep) (pause time.Duration, err error) {
+	start, next := time.Now(), afterRound
+	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
+	defer cancel()
+	if err = r.generations.usable(ctx); err == nil {
+		next, err = do(ctx)
+	}
+	if errors.Is(err, stock.ErrSuperseded) {
+		err = nil
+	}
+	return next.pause(time.Since(start)), err
 }

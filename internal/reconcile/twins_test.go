@@ -28,7 +28,8 @@ type ownerRow struct {
 // twinLedger is an instance's ledger in memory. It follows the contract of Ledger.
 type twinLedger struct {
 	*twinJobs
-	shared *ownerRow
+	AuditLedger // nil: only the tests of package protocol audit stock
+	shared      *ownerRow
 
 	mu         sync.Mutex
 	generation stock.Generation
@@ -152,7 +153,7 @@ func (l *twinLedger) Changes(context.Context, stock.SKU, stock.Change) ([]stock.
 	return nil, true, nil
 }
 
-func (l *twinLedger) Applied(context.Context, stock.Change) error { return nil }
+func (l *twinLedger) Applied(context.Context, ...stock.Change) error { return nil }
 
 func (l *twinLedger) Resolve(ctx context.Context, _ stock.Deduction) ledger.Outcome {
 	if err := ctx.Err(); err != nil {

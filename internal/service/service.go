@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/admin"
+	"github.com/holdfast-stock/holdfast/internal/journal"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
@@ -25,6 +26,9 @@ type Options struct {
 	// LatePayments says what becomes of a payment for an order that has expired.
 	// Empty: the order is revived.
 	LatePayments order.Late
+	// Queue answers orders as soon as the gate's journal has them. The strategy must
+	// have a journal.
+	Queue bool
 	// PaymentWindow is how long an order may be pending before it expires. 0: it
 	// does not expire.
 	PaymentWindow time.Duration
@@ -41,6 +45,9 @@ type Instance struct {
 	Stock      *admin.Admin
 	Reconciler *reconcile.Reconciler
 	Ledger     *ledger.Ledger
+	// Consumer commits queued orders. It is nil if the gate has no journal. Every
+	// instance must run it beside the orders, also one that does not queue orders.
+	Consumer *journal.Consumer
 }
 
 // New assembles an instance that cuts stock by strategy s and records it in db, the
@@ -55,12 +62,18 @@ func New(db *sqltx.DB, ledgerID uuid.UUID, s strategy.Strategy, o Options) *Inst
 	r := reconcile.New(s.Gate, l, reconcile.Options{
 		Layout: s.Layout, TakeDeadline: o.TakeDeadline, Log: o.Log, Metrics: o.Metrics,
 	})
-	return &Instance{
-		Orders:     order.NewService(ledgerID, s.Gate, l, r, cmp.Or(o.LatePayments, order.Revive), o.Metrics),
+	i := &Instance{
+		Orders: order.NewService(ledgerID, s.Gate, s.Journal, l, r, order.Options{
+			Late: cmp.Or(o.LatePayments, order.Revive), Queue: o.Queue,
+		}, o.Metrics),
 		Stock:      admin.New(s.Gate, l, r, o.Log),
 		Reconciler: r,
 		Ledger:     l,
 	}
+	if s.Journal != nil {
+		i.Consumer = journal.New(s.Journal, l, r, i.Orders.Learn, o.Log, o.Metrics)
+	}
+	return i
 }
 
 // Close finishes the orders that were accepted, and then their settles. No call may

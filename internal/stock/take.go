@@ -1,11 +1,17 @@
 package stock
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Take is a deduction that a gate has cut, or that needs no gate.
 type Take struct {
 	Deduction
 	Receipt Receipt
+	// QueuedAt is when the order was queued: UTC, whole microseconds. It is zero
+	// if the order was not queued. See Journal.
+	QueuedAt time.Time
 }
 
 // Receipt says what a gate cut for each line of a deduction, in the order of its

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/golang-migrate/migrate/v4/database"
@@ -22,6 +23,7 @@ const (
 	lockWait          = 3 * time.Second // for a row lock
 	idleTransaction   = 2 * time.Second // then the server ends the session
 	ioTimeout         = 10 * time.Second
+	longStatement     = 5 * time.Minute // see LongStatements
 	connectTimeout    = 5 * time.Second
 	poolSize          = 32
 	connectionLife    = 30 * time.Minute
@@ -74,6 +76,30 @@ func OpenSQL(ctx context.Context, rawURL string) (*SQL, error) {
 		return openSQLiteURL(ctx, u)
 	}
 	return nil, fmt.Errorf("%w: %q is none of mysql://, postgres://, sqlite://", ErrBadURL, u.Scheme+"://")
+}
+
+// LongStatements returns the URL of a database with a bound of five minutes for a
+// statement, for a command that reads large tables. It keeps a bound that the URL
+// sets. Other bounds stay as OpenSQL says.
+func LongStatements(rawURL string) string {
+	scheme, _, _ := strings.Cut(rawURL, "://")
+	var name, value string
+	switch scheme {
+	case "mysql":
+		name, value = "readTimeout", longStatement.String()
+	case "postgres", "postgresql":
+		name, value = "statement_timeout", milliseconds(longStatement)
+	default:
+		return rawURL
+	}
+	separator := "?"
+	if _, query, found := strings.Cut(rawURL, "?"); found {
+		if strings.Contains("&"+query, "&"+name+"=") {
+			return rawURL
+		}
+		separator = "&"
+	}
+	return rawURL + separator + name + "=" + value
 }
 
 // open finishes opening: it bounds the pool, proves that the database answers

@@ -418,3 +418,31 @@ func closedPort(t testing.TB) string {
 	defer listener.Close()
 	return listener.Addr().String()
 }
+
+// TestLongStatements checks that a URL's own bound of a statement is kept, and that
+// the database uses the longer bound otherwise.
+func TestLongStatements(t *testing.T) {
+	t.Parallel()
+	for rawURL, want := range map[string]string{
+		"mysql://root@h/n":                               "mysql://root@h/n?readTimeout=5m0s",
+		"mysql://root@h/n?tls=true":                      "mysql://root@h/n?tls=true&readTimeout=5m0s",
+		"mysql://root@h/n?tls=true&readTimeout=1s":       "mysql://root@h/n?tls=true&readTimeout=1s",
+		"postgres://root@h/n":                            "postgres://root@h/n?statement_timeout=300000",
+		"postgresql://root@h/n?idle_statement_timeout=1": "postgresql://root@h/n?idle_statement_timeout=1&statement_timeout=300000",
+		"postgres://root@h/n?statement_timeout=1":        "postgres://root@h/n?statement_timeout=1",
+		"sqlite:///path?_pragma=x":                       "sqlite:///path?_pragma=x",
+	} {
+		if got := LongStatements(rawURL); got != want {
+			t.Errorf("%s becomes %s, want %s", rawURL, got, want)
+		}
+	}
+	s, err := OpenSQL(t.Context(), LongStatements(testenv.Postgres(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var timeout string
+	if err := s.DB().Raw("SHOW statement_timeout").Row().Scan(&timeout); err != nil || timeout != "5min" {
+		t.Errorf("the bound of a statement is %q, %v", timeout, err)
+	}
+}

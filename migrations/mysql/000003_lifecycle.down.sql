@@ -8,7 +8,8 @@ ALTER TABLE orders
     DROP KEY orders_buyer,
     DROP COLUMN version,
     DROP COLUMN payment_id,
-    DROP COLUMN restocked;
+    DROP COLUMN restocked,
+    DROP COLUMN queued_until;
 
 ALTER TABLE stock
     DROP COLUMN opens_at,

@@ -5,11 +5,13 @@ ALTER TABLE stock
     ADD COLUMN closes_at DATETIME(6) NULL;
 
 -- version counts the changes of an order. payment_id is the payment that paid it. restocked says whether a refund returned the units.
+-- queued_until is when an order was recorded that was queued since created_at; it is null for orders that were not queued.
 -- orders_due finds the pending orders whose time has passed, orders_buyer the orders of a buyer. InnoDB adds the primary key to both.
 ALTER TABLE orders
     ADD COLUMN version    BIGINT      NOT NULL DEFAULT 0,
     ADD COLUMN payment_id VARCHAR(64) NULL,
     ADD COLUMN restocked  BOOLEAN     NOT NULL DEFAULT FALSE,
+    ADD COLUMN queued_until DATETIME(6) NULL,
     ADD KEY orders_due (status, expires_at),
     ADD KEY orders_buyer (buyer_id);
 

@@ -9,6 +9,7 @@ DROP INDEX orders_buyer;
 ALTER TABLE orders
     DROP COLUMN version,
     DROP COLUMN restocked,
+    DROP COLUMN queued_until,
     DROP COLUMN payment_id;
 
 ALTER TABLE stock

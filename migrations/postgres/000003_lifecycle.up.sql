@@ -5,9 +5,11 @@ ALTER TABLE stock
     ADD COLUMN closes_at timestamptz;
 
 -- version counts the changes of an order. payment_id is the payment that paid it. restocked says whether a refund returned the units.
+-- queued_until is when an order was recorded that was queued since created_at; it is null for orders that were not queued.
 ALTER TABLE orders
     ADD COLUMN version    bigint NOT NULL DEFAULT 0,
     ADD COLUMN restocked  boolean NOT NULL DEFAULT false,
+    ADD COLUMN queued_until timestamptz,
     ADD COLUMN payment_id text COLLATE "C";
 
 -- orders_due finds the pending orders whose time has passed, orders_buyer the orders of a buyer.

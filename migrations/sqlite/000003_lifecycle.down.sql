@@ -9,6 +9,7 @@ DROP INDEX orders_buyer;
 ALTER TABLE orders DROP COLUMN version;
 ALTER TABLE orders DROP COLUMN payment_id;
 ALTER TABLE orders DROP COLUMN restocked;
+ALTER TABLE orders DROP COLUMN queued_until;
 
 ALTER TABLE stock DROP COLUMN opens_at;
 ALTER TABLE stock DROP COLUMN closes_at;

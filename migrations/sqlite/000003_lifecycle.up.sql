@@ -4,9 +4,11 @@ ALTER TABLE stock ADD COLUMN opens_at DATETIME NULL;
 ALTER TABLE stock ADD COLUMN closes_at DATETIME NULL;
 
 -- version counts the changes of an order. payment_id is the payment that paid it. restocked says whether a refund returned the units.
+-- queued_until is when an order was recorded that was queued since created_at; it is null for orders that were not queued.
 ALTER TABLE orders ADD COLUMN version INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE orders ADD COLUMN payment_id TEXT NULL;
 ALTER TABLE orders ADD COLUMN restocked BOOLEAN NOT NULL DEFAULT FALSE;
+ALTER TABLE orders ADD COLUMN queued_until DATETIME NULL;
 
 -- orders_due finds the pending orders whose time has passed, orders_buyer the orders of a buyer. SQLite adds the primary key to both.
 CREATE INDEX orders_due ON orders (expires_at) WHERE status = 'pending';

@@ -12,66 +12,83 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// A claim is the number of units that a buyer holds of a SKU with a buyer limit. A
-// claim changes only under the lock of its stock row, so it can be read without a
-// lock of its own once the stock row is locked.
-
-// claim names one row of the table claims.
+// claim is how many units of a SKU with a buyer limit a buyer holds, or asks for: a row
+// of the table claims. A row changes only under the lock of its stock row, so it can
+// be read without a lock of its own once the stock row is locked.
 type claim struct {
 	sku   stock.SKU
 	buyer string
+	units int64
 }
 
-// claims returns what the takes claim of SKUs with a buyer limit: each claim once, in
-// SKU order and then in buyer order.
-func (rs rows) claims(takes []stock.Take) (claims []claim) {
+// claimsOf adds up what each buyer asks for of the SKUs that have a limit. The claims
+// are in SKU order, and then in buyer order.
+func claimsOf(takes []stock.Take, limits map[stock.SKU]int64) (claims []claim) {
+	if len(limits) == 0 {
+		return nil
+	}
 	for _, t := range takes {
 		for _, line := range t.Lines {
-			if r, ok := rs[line.SKU]; ok && r.limit > 0 {
-				claims = append(claims, claim{line.SKU, t.Buyer})
+			if limits[line.SKU] > 0 {
+				claims = append(claims, claim{line.SKU, t.Buyer, line.Quantity})
 			}
 		}
 	}
 	slices.SortFunc(claims, func(a, b claim) int {
 		return cmp.Or(cmp.Compare(a.sku, b.sku), cmp.Compare(a.buyer, b.buyer))
 	})
-	return slices.Compact(claims)
+	sums := claims[:0]
+	for _, c := range claims {
+		if last := len(sums) - 1; last >= 0 && sums[last].sku == c.sku && sums[last].buyer == c.buyer {
+			sums[last].units += c.units
+		} else {
+			sums = append(sums, c)
+		}
+	}
+	return sums
+}
+
+// bySKU divides sorted claims into those of each SKU.
+func bySKU(claims []claim) (groups [][]claim) {
+	for i, c := range claims {
+		if i == 0 || claims[i-1].sku != c.sku {
+			groups = append(groups, nil)
+		}
+		last := len(groups) - 1
+		groups[last] = append(groups[last], c)
+	}
+	return groups
 }
 
 // readClaims reads how many units the buyers of the takes hold of SKUs with a buyer
 // limit. The caller must hold the row locks.
 func (rs rows) readClaims(ctx context.Context, tx *sqltx.Tx, takes []stock.Take) error {
-	claims := rs.claims(takes)
-	if len(claims) == 0 {
-		return nil
-	}
 	var (
 		conditions []string
 		args       []any
 	)
-	for len(claims) > 0 {
-		sku := claims[0].sku
+	for _, claims := range bySKU(claimsOf(takes, rs.limits())) {
 		var buyers []string
-		for len(claims) > 0 && claims[0].sku == sku {
-			buyers = append(buyers, claims[0].buyer)
-			claims = claims[1:]
+		for _, c := range claims {
+			buyers = append(buyers, c.buyer)
 		}
-		rs[sku].held = make(map[string]int64, len(buyers))
 		for len(buyers)&(len(buyers)-1) != 0 { // few lengths make few statements to prepare
 			buyers = append(buyers, buyers[0])
 		}
+		sku := claims[0].sku
+		rs[sku].held = make(map[string]int64, len(claims))
 		conditions = append(conditions, "sku = ? AND buyer_id IN ?")
 		args = append(args, string(sku), buyers)
 	}
+	if len(conditions) == 0 {
+		return nil
+	}
 	err := tx.QueryEach(ctx, func(found *sql.Rows) error {
-		var (
-			c     claim
-			units int64
-		)
-		if err := found.Scan(&c.sku, &c.buyer, &units); err != nil {
+		var c claim
+		if err := found.Scan(&c.sku, &c.buyer, &c.units); err != nil {
 			return err
 		}
-		rs[c.sku].held[c.buyer] = units
+		rs[c.sku].held[c.buyer] = c.units
 		return nil
 	}, "SELECT sku, buyer_id, units FROM claims WHERE "+strings.Join(conditions, " OR "), args...)
 	if err != nil {
@@ -80,24 +97,37 @@ func (rs rows) readClaims(ctx context.Context, tx *sqltx.Tx, takes []stock.Take)
 	return nil
 }
 
-// writeClaims returns the statement that stores how many units the buyers hold now.
-func (rs rows) writeClaims(dialect sqltx.Dialect, claims []claim) sqltx.Statement {
-	if dialect.Arrays() {
-		return rs.claimArrays(claims)
+// raise returns the statements that add the claims to what the buyers hold: one a SKU.
+// They fail, as Dialect.Require does, if a buyer would hold more than the limit. The
+// stock rows must be locked before they run. ok is false if a claim alone is above the
+// limit.
+func raise(dialect sqltx.Dialect, claims []claim, limits map[stock.SKU]int64) (statements []sqltx.Statement, ok bool) {
+	for _, claims := range bySKU(claims) {
+		limit := limits[claims[0].sku]
+		if slices.ContainsFunc(claims, func(c claim) bool { return c.units > limit }) {
+			return nil, false
+		}
+		var s sqltx.Statement
+		if dialect.Arrays() {
+			s = claimArrays(claims)
+		} else {
+			s = claimRows(claims)
+		}
+		clause, sum := " ON CONFLICT (sku, buyer_id) DO UPDATE SET units = ", "claims.units + excluded.units"
+		if dialect == sqltx.MySQL {
+			clause, sum = " ON DUPLICATE KEY UPDATE units = ", "units + VALUES(units)"
+		}
+		s.SQL = dialect.Bind(s.SQL + clause + dialect.Require(sum+" <= ?", sum))
+		s.Args = append(s.Args, limit)
+		statements = append(statements, s)
 	}
-	statement := rs.claimRows(claims)
-	if dialect == sqltx.MySQL {
-		statement.SQL += " ON DUPLICATE KEY UPDATE units = VALUES(units)"
-	} else {
-		statement.SQL += " ON CONFLICT (sku, buyer_id) DO UPDATE SET units = excluded.units"
-	}
-	return statement
+	return statements, true
 }
 
-func (rs rows) claimRows(claims []claim) sqltx.Statement {
-	args := make([]any, 0, 3*len(claims))
+func claimRows(claims []claim) sqltx.Statement {
+	args := make([]any, 0, 3*len(claims)+1)
 	for _, c := range claims {
-		args = append(args, string(c.sku), c.buyer, rs[c.sku].held[c.buyer])
+		args = append(args, string(c.sku), c.buyer, c.units)
 	}
 	return sqltx.Statement{
 		SQL:  "INSERT INTO claims (sku, buyer_id, units) VALUES (?,?,?)" + strings.Repeat(",(?,?,?)", len(claims)-1),
@@ -107,16 +137,17 @@ func (rs rows) claimRows(claims []claim) sqltx.Statement {
 
 // claimArrays passes the claims as arrays, so that one prepared statement serves
 // groups of every size.
-func (rs rows) claimArrays(claims []claim) sqltx.Statement {
+func claimArrays(claims []claim) sqltx.Statement {
 	var (
 		skus   = make([]string, len(claims))
 		buyers = make([]string, len(claims))
 		units  = make([]int64, len(claims))
 	)
 	for i, c := range claims {
-		skus[i], buyers[i], units[i] = string(c.sku), c.buyer, rs[c.sku].held[c.buyer]
+		skus[i], buyers[i], units[i] = string(c.sku), c.buyer, c.units
 	}
-	return sqltx.Statement{Args: []any{skus, buyers, units}, SQL: `INSERT INTO claims (sku, buyer_id, units)
-		SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[])
-		ON CONFLICT (sku, buyer_id) DO UPDATE SET units = excluded.units`}
+	return sqltx.Statement{
+		SQL:  "INSERT INTO claims (sku, buyer_id, units) SELECT * FROM unnest(?::text[], ?::text[], ?::bigint[])",
+		Args: []any{skus, buyers, units},
+	}
 }

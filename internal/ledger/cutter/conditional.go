@@ -70,7 +70,7 @@ func whyNot(ctx context.Context, tx *sqltx.Tx, g stock.Generation, t stock.Take,
 	if refusal := rs.check(l, g); refusal != nil {
 		return Refused(refusal), nil
 	}
-	if !rs.limited() && rs[l.sku].available < l.units {
+	if r := rs[l.sku]; r.limit == 0 && r.available < l.units {
 		return Refused(stock.Refuse(l.sku, stock.ErrSoldOut)), nil
 	}
 	decisions, err := underLock(ctx, tx, g, []stock.Take{t}, true)

@@ -46,6 +46,10 @@ type Whole struct {
 	// fits. If it updates fewer, the transaction must be rolled back, and
 	// Plan.Cut decides in another.
 	Rows int64
+	// Claims raise the buyers' claims. They must run after Statement in the same
+	// transaction, and fail as Dialect.Require does if a buyer would hold more than
+	// the limit.
+	Claims []sqltx.Statement
 }
 
 // ErrConflict: a stock row changed between being read and being cut.

@@ -44,11 +44,9 @@ func (rs rows) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes 
 		return decisions, nil
 	}
 	skus, units := unitsOf(accepted)
-	statements := []sqltx.Statement{countDown(tx.Dialect(), skus, units)}
-	if claims := rs.claims(accepted); len(claims) > 0 {
-		statements = append(statements, rs.writeClaims(tx.Dialect(), claims))
-	}
-	updated, err := tx.ExecAll(ctx, statements...)
+	limits := rs.limits()
+	claims, _ := raise(tx.Dialect(), claimsOf(accepted, limits), limits)
+	updated, err := tx.ExecAll(ctx, append([]sqltx.Statement{countDown(tx.Dialect(), skus, units)}, claims...)...)
 	if err != nil {
 		return nil, fmt.Errorf("counting down: %w", err)
 	}

@@ -21,15 +21,15 @@ func Merged() Cutter { return &merged{refuse: true} }
 func Count() Cutter { return &merged{refuse: false} }
 
 type merged struct {
-	refuse  bool
-	limited limitedSKUs
+	refuse bool
+	seen   seenLimits
 }
 
 func (c *merged) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes []stock.Take) (Plan, error) {
-	lines, sameEpochs := sum(takes)
-	quick := sameEpochs && !c.limited.any(lines)
+	lines, ok := sum(takes)
+	limits := c.seen.of(lines)
 	plan := Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error) {
-		if quick && len(lines) == 1 {
+		if ok && len(lines) == 1 && len(limits) == 0 {
 			fits, err := conditionally(ctx, tx, g, lines[0], c.refuse)
 			if err != nil {
 				return nil, err
@@ -42,11 +42,13 @@ func (c *merged) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes
 		if err != nil {
 			return nil, err
 		}
-		c.limited.learn(rs)
+		c.seen.learn(rs)
 		return rs.cut(ctx, tx, g, takes, c.refuse)
 	}}
-	if quick {
+	claims, allowed := raise(db.Dialect(), claimsOf(takes, limits), limits)
+	if ok && allowed {
 		plan.Whole = c.whole(db.Dialect(), g, lines)
+		plan.Whole.Claims = claims
 	}
 	return plan, nil
 }
@@ -73,19 +75,19 @@ func (c *merged) whole(dialect sqltx.Dialect, g stock.Generation, lines []line) 
 	default:
 		sql, args = c.alternatives(dialect, g, lines)
 	}
-	return &Whole{sqltx.Statement{SQL: dialect.Bind(sql), Args: args}, int64(len(lines))}
+	return &Whole{Statement: sqltx.Statement{SQL: dialect.Bind(sql), Args: args}, Rows: int64(len(lines))}
 }
 
-// alternatives names the lines in classes of the same epoch and units. A group
+// alternatives names the lines in classes of the same epoch, units and limit. A group
 // usually has one or two classes, so the text is short. InnoDB visits, and so
 // locks, the rows in the order of their key, which is SKU order. SQLite has no
 // row locks.
 func (c *merged) alternatives(dialect sqltx.Dialect, g stock.Generation, lines []line) (sql string, args []any) {
-	type class struct{ epoch, units int64 }
+	type class struct{ epoch, units, limit int64 }
 	var classes []class
 	skus := make(map[class][]any)
 	for _, line := range lines {
-		of := class{line.epoch, line.units}
+		of := class{line.epoch, line.units, line.limit}
 		if skus[of] == nil {
 			classes = append(classes, of)
 		}
@@ -112,7 +114,7 @@ func (c *merged) alternatives(dialect sqltx.Dialect, g stock.Generation, lines [
 	} else {
 		text.WriteString("?")
 	}
-	text.WriteString(" WHERE " + unrestricted(dialect) + " AND epoch BETWEEN ? AND ? AND (")
+	text.WriteString(" WHERE " + open(dialect) + " AND epoch BETWEEN ? AND ? AND (")
 	first, latest := g.Epochs()
 	args = append(args, classes[last].units, first, latest)
 	for i, of := range classes {
@@ -120,6 +122,8 @@ func (c *merged) alternatives(dialect sqltx.Dialect, g stock.Generation, lines [
 			text.WriteString(" OR ")
 		}
 		in(of)
+		text.WriteString(" AND buyer_limit = ?")
+		args = append(args, of.limit)
 		if of.epoch != 0 {
 			text.WriteString(" AND epoch = ?")
 			args = append(args, of.epoch)
@@ -141,20 +145,21 @@ func (c *merged) joined(dialect sqltx.Dialect, g stock.Generation, lines []line)
 		skus   = make([]string, len(lines))
 		units  = make([]int64, len(lines))
 		epochs = make([]int64, len(lines))
+		limits = make([]int64, len(lines))
 	)
 	for i, line := range lines {
-		skus[i], units[i], epochs[i] = string(line.sku), line.units, line.epoch
+		skus[i], units[i], epochs[i], limits[i] = string(line.sku), line.units, line.epoch, line.limit
 	}
-	sql = `WITH line AS MATERIALIZED (SELECT * FROM unnest(?::text[], ?::bigint[], ?::bigint[]) AS line (sku, units, epoch)),
+	sql = `WITH line AS MATERIALIZED (SELECT * FROM unnest(?::text[], ?::bigint[], ?::bigint[], ?::bigint[]) AS line (sku, units, epoch, buyer_limit)),
 		locked AS MATERIALIZED (SELECT sku FROM stock WHERE sku = ANY (?::text[]) ORDER BY sku FOR UPDATE)
 		UPDATE stock SET available = available - line.units FROM line, locked
 		WHERE stock.sku = locked.sku AND stock.sku = line.sku AND stock.epoch BETWEEN ? AND ? AND line.epoch IN (0, stock.epoch)
-		AND ` + unrestricted(dialect)
+		AND stock.buyer_limit = line.buyer_limit AND ` + open(dialect)
 	if c.refuse {
 		sql += " AND available >= line.units"
 	}
 	first, last := g.Epochs()
-	return sql, []any{skus, units, epochs, skus, first, last}
+	return sql, []any{skus, units, epochs, limits, skus, first, last}
 }
 
 // sum adds the takes up to one line a SKU, in SKU order. ok is false if two takes
@@ -192,8 +197,8 @@ func sum(takes []stock.Take) (lines []line, ok bool) {
 // everything that must be true of the row.
 func condition(dialect sqltx.Dialect, g stock.Generation, l line, refuse bool) (sql string, args []any) {
 	first, last := g.Epochs()
-	sql = "UPDATE stock SET available = available - ? WHERE sku = ? AND " + unrestricted(dialect) + " AND epoch BETWEEN ? AND ?"
-	args = []any{l.units, string(l.sku), first, last}
+	sql = "UPDATE stock SET available = available - ? WHERE sku = ? AND buyer_limit = ? AND " + open(dialect) + " AND epoch BETWEEN ? AND ?"
+	args = []any{l.units, string(l.sku), l.limit, first, last}
 	if l.epoch != 0 {
 		sql += " AND epoch = ?"
 		args = append(args, l.epoch)

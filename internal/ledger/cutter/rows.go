@@ -15,12 +15,13 @@ type line struct {
 	sku   stock.SKU
 	units int64
 	epoch int64 // 0 if no gate cut it
+	limit int64 // the buyer limit that the row must have
 }
 
 func linesOf(t stock.Take) []line {
 	lines := make([]line, len(t.Lines))
 	for i, l := range t.Lines {
-		lines[i] = line{l.SKU, l.Quantity, t.Epoch(i)}
+		lines[i] = line{sku: l.SKU, units: l.Quantity, epoch: t.Epoch(i)}
 	}
 	return lines
 }
@@ -46,10 +47,9 @@ type querier interface {
 	QueryEach(ctx context.Context, scan func(*sql.Rows) error, sql string, args ...any) error
 }
 
-// unrestricted is the condition that a stock row has no buyer limit and is open now.
-// A statement that cuts without the row's lock must demand it.
-func unrestricted(d sqltx.Dialect) string {
-	return "buyer_limit = 0 AND COALESCE(opens_at <= " + d.Now() + ", TRUE) AND COALESCE(closes_at > " + d.Now() + ", TRUE)"
+// open is the condition that a stock row is open now.
+func open(d sqltx.Dialect) string {
+	return "COALESCE(opens_at <= " + d.Now() + ", TRUE) AND COALESCE(closes_at > " + d.Now() + ", TRUE)"
 }
 
 // read reads the stock rows of the takes without locking them.
@@ -79,15 +79,16 @@ func readSKUs(ctx context.Context, db querier, skus []stock.SKU, rowLock string)
 	return rs, nil
 }
 
-// limited reports whether one of the rows has a buyer limit. Then the takes must be
+// limits returns the buyer limits of those rows that have one. Their takes must be
 // decided under the row locks.
-func (rs rows) limited() bool {
-	for _, r := range rs {
+func (rs rows) limits() map[stock.SKU]int64 {
+	limits := make(map[stock.SKU]int64)
+	for sku, r := range rs {
 		if r.limit > 0 {
-			return true
+			limits[sku] = r.limit
 		}
 	}
-	return false
+	return limits
 }
 
 // check returns why units of the line may not be taken from its row, however many

@@ -163,7 +163,8 @@ type Guard func(value string) string
 func Unguarded(value string) string { return value }
 
 // CommitIf runs first, and then the others, in one transaction, and commits it
-// if first affected the given number of rows; otherwise it rolls back. It takes
+// if first affected the given number of rows and every condition of Dialect.Require
+// holds; otherwise it rolls back. It takes
 // one round trip if the database can check the number by itself, and two if not.
 //
 // Exactly one value in the statement that follows first must be wrapped by
@@ -181,6 +182,10 @@ func (db *DB) CommitIf(ctx context.Context, first Statement, rows int64, others 
 		return committed, err
 	}
 	affected, err := tx.ExecAll(ctx, append([]Statement{first}, others(Unguarded)...)...)
+	if isUnmet(err) {
+		tx.Rollback()
+		return false, nil
+	}
 	if err != nil || affected[0] != rows {
 		tx.Rollback()
 		return false, err

@@ -63,6 +63,22 @@ func (d Dialect) After(wait time.Duration) string {
 	return fmt.Sprintf("UTC_TIMESTAMP(6) + INTERVAL %d MICROSECOND", wait.Milliseconds()*1000)
 }
 
+// Require is an integer expression, for a column that is NOT NULL, with the given value
+// if the condition holds. Otherwise the statement fails, and CommitIf rolls back as
+// if the first statement had affected too few rows. The value must be positive.
+//
+// MySQL and PostgreSQL fail because the number is out of range, which is an error in
+// every sql_mode. SQLite fails because the column cannot be NULL.
+func (d Dialect) Require(condition, value string) string {
+	switch d {
+	case Postgres: // it computes constants when it plans, needed or not
+		return "CASE WHEN " + condition + " THEN " + value + " ELSE 9223372036854775807 + " + value + " END"
+	case SQLite:
+		return "CASE WHEN " + condition + " THEN " + value + " END"
+	}
+	return "IF(" + condition + ", " + value + ", ~0 + 1)"
+}
+
 // BigInt is the type name that casts to a 64-bit integer. PostgreSQL treats an
 // argument inside CASE as text without the cast.
 func (d Dialect) BigInt() string {

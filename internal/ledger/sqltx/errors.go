@@ -52,6 +52,20 @@ func IsDuplicate(err error) bool {
 	return false
 }
 
+// isUnmet reports whether err may be that of a condition of Dialect.Require that does
+// not hold.
+func isUnmet(err error) bool {
+	switch e := driverError(err).(type) {
+	case *mysql.MySQLError:
+		return e.Number == mysqlOutOfRange
+	case *pgconn.PgError:
+		return e.Code == "22003"
+	case *gosqlite.Error:
+		return e.Code() == sqlite3.SQLITE_CONSTRAINT_NOTNULL
+	}
+	return false
+}
+
 // IsRetryable reports whether err is a conflict with another transaction. The
 // transaction may succeed if it is rolled back and run again. The database may or
 // may not have rolled it back already.

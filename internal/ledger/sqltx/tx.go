@@ -26,17 +26,16 @@ type pool struct {
 	begin string // the statement that begins a transaction
 	// failsWhole means that a failed statement makes its transaction fail.
 	failsWhole bool
-	// guard makes guards for the given number of rows, and guarded recognises
-	// their error. Both are nil if the database cannot check the number within
-	// one round trip.
-	guard   func(rows int64) Guard
-	guarded func(error) bool
+	// guard makes guards for the given number of rows, which fail as
+	// Dialect.Require does. It is nil if the database cannot check the number
+	// within one round trip.
+	guard func(rows int64) Guard
 }
 
 // MySQLPool returns connections, whose sessions come from MySQLConnector, as
 // gorm's connection pool.
 func MySQLPool(connections *sql.DB) gorm.ConnPool {
-	return pool{DB: connections, exec: execMySQL, begin: "START TRANSACTION", guard: mysqlGuard, guarded: mysqlGuarded}
+	return pool{DB: connections, exec: execMySQL, begin: "START TRANSACTION", guard: mysqlGuard}
 }
 
 // PostgresPool returns connections, whose sessions come from PostgresConnector,
@@ -162,7 +161,7 @@ func (t *transaction) commitIf(ctx context.Context, statements []Statement) (com
 	case err == nil:
 		t.end(nil)
 		return true, nil
-	case t.pool.guarded(err):
+	case isUnmet(err):
 		_ = t.Rollback()
 		return false, nil
 	case provesNoCommit(err), t.stillOpen(err):
@@ -347,13 +346,8 @@ func execSQLite(ctx context.Context, conn *sql.Conn, statements []Statement) ([]
 	return execApart(ctx, conn, statements)
 }
 
-// mysqlGuard makes the expression overflow unless the number of rows is right.
-// An overflow is an error in every sql_mode, and the server stops the text there.
+// mysqlGuard makes guards that require the number of rows. The server stops the text
+// at their error.
 func mysqlGuard(rows int64) Guard {
-	return func(value string) string { return fmt.Sprintf("IF(ROW_COUNT() = %d, %s, ~0 + 1)", rows, value) }
-}
-
-func mysqlGuarded(err error) bool {
-	var e *mysql.MySQLError
-	return errors.As(err, &e) && e.Number == mysqlOutOfRange
+	return func(value string) string { return MySQL.Require(fmt.Sprintf("ROW_COUNT() = %d", rows), value) }
 }

@@ -48,6 +48,13 @@ func TestCommitIf(t *testing.T) {
 
 func commitIf(t *testing.T, dbURL string) {
 	db := migrated(t, dbURL).Ledger()
+	requiring := func(condition string) func(sqltx.Guard) []sqltx.Statement {
+		return func(guard sqltx.Guard) []sqltx.Statement {
+			return append(inserting("c")(guard), sqltx.Statement{
+				SQL: "UPDATE stock SET available = " + db.Dialect().Require(condition, "available") + " WHERE sku = 'a'",
+			})
+		}
+	}
 	insertStock(t, db, "a")
 	run(t, db, "UPDATE stock SET available = 10")
 	down := func(sku string) sqltx.Statement {
@@ -68,7 +75,8 @@ func commitIf(t *testing.T, dbURL string) {
 		{name: "a statement that fails", first: down("a"), rows: 1, others: func(guard sqltx.Guard) []sqltx.Statement {
 			return append(inserting("c")(guard), sqltx.Statement{SQL: "UPDATE nothing SET available = 1"})
 		}, fails: sqltx.IsStatementError, left: 10},
-		{name: "as many rows", first: down("a"), rows: 1, others: inserting("c"), committed: true, left: 9},
+		{name: "a condition that does not hold", first: down("a"), rows: 1, others: requiring("available > 9"), left: 10},
+		{name: "as many rows", first: down("a"), rows: 1, others: requiring("available > 8"), committed: true, left: 9},
 	} {
 		committed, err := db.CommitIf(t.Context(), step.first, step.rows, step.others)
 		switch {

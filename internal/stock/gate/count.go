@@ -41,9 +41,9 @@ func (c *counts) fillAll(ctx context.Context, tokens tokenSet, fills []stock.Fil
 	for some := range slices.Chunk(fills, maxFills) {
 		errs = append(errs, c.fillSome(ctx, tokens, some)...)
 	}
-	for i, err := range errs {
-		if err != nil && !errors.Is(err, stock.ErrStaleEpoch) {
-			errs[i] = fmt.Errorf("filling SKU %s: %w", fills[i].SKU, err)
+	for i, f := range fills {
+		if err := errs[i]; err != nil && !errors.Is(err, stock.ErrStaleEpoch) {
+			errs[i] = fmt.Errorf("filling SKU %s: %w", f.SKU, err)
 		}
 	}
 	return errs

@@ -65,13 +65,13 @@ func (l *listing) add(field, record string) error {
 	if l.wanted != nil && !l.wanted[stock.SKU(sku)] {
 		return nil
 	}
-	d, err := parseRecord(order, record)
+	t, err := parseRecord(order, record)
 	if err != nil {
 		return fmt.Errorf("SKU %s, record of order %q: %w", sku, order, err)
 	}
-	if id := (takeID{d.OrderID, d.TakeID}); !l.seen[id] {
+	if id := (takeID{t.OrderID, t.TakeID}); !l.seen[id] {
 		l.seen[id] = true
-		l.takes = append(l.takes, stock.Take{Deduction: d})
+		l.takes = append(l.takes, t)
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ const firstCursor = "0"
 // returns firstCursor.
 func (c *counts) scanStep(ctx context.Context, keys keys, olderThan time.Duration, cursor string, to *listing) (next string, err error) {
 	page, err := c.strings(ctx, &c.scripts().inFlight, []string{keys.count, keys.flight},
-		cursor, strconv.Itoa(scanRecords), strconv.FormatInt(olderThan.Microseconds(), 10))
+		cursor, strconv.Itoa(scanRecords), strconv.FormatInt(ageMicros(olderThan), 10))
 	if err != nil {
 		return firstCursor, err
 	}
@@ -112,6 +112,10 @@ func (c *counts) scanStep(ctx context.Context, keys keys, olderThan time.Duratio
 	}
 	return page[0], errors.Join(errs...)
 }
+
+// ageMicros returns the age in microseconds as inflight.lua expects it: rounded up,
+// because 0 means takes of any age, and of queued orders too.
+func ageMicros(age time.Duration) int64 { return (age + time.Microsecond - 1).Microseconds() }
 
 // ScanInFlight runs one step over the records of all SKUs. On a cluster, a step looks
 // through some of the keys of one server.

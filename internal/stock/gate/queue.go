@@ -15,9 +15,9 @@ import (
 // takes that wait with one read and one write.
 //
 // A turn is short, so that every instance gets one soon. If an instance dies during
-// its turn, its lease ends within its length, and another instance takes over. A
-// lease only advises: an instance that continues after its lease has ended is
-// refused by the count, which has seen a greater fencing token since.
+// its turn, its lease expires, and another instance takes over. A lease only advises:
+// if an instance continues after its lease has ended, and another has had a turn
+// since, the count has seen a greater fencing token and refuses the write.
 //
 // While an instance has the turn, it knows how many units are left behind the takes
 // that wait. It refuses a take that does not fit at once, without a place in the

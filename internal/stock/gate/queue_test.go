@@ -213,6 +213,51 @@ func TestOneConsumer(t *testing.T) {
 	}
 }
 
+// TestTurnEnds checks that a consumer whose queue is never empty ends its turn.
+func TestTurnEnds(t *testing.T) {
+	t.Parallel()
+	client, ledger, leases := shared.client(t, "Redis"), uuid.New(), newRecorder()
+	granted := func() (times int) {
+		leases.mu.Lock()
+		defer leases.mu.Unlock()
+		for _, event := range leases.events {
+			if event == "lock stock:a" {
+				times++
+			}
+		}
+		return times
+	}
+	var (
+		g     *Queue
+		start = time.Now()
+		more  []<-chan error
+	)
+	g = queueWith(client, ledger, ownedRecorder{leases}, func() {
+		if granted() < 2 && time.Since(start) < 5*time.Second {
+			more = append(more, g.start(t.Context(), orderOf("a", 1)))
+		}
+	})
+	g.turns.length = time.Millisecond
+	t.Cleanup(g.Close)
+	fill(t, readWrite0(client, ledger), "a", 1, stock.MaxTotal)
+	if _, err := g.Take(t.Context(), orderOf("a", 1)); err != nil {
+		t.Fatal(err)
+	}
+	g.turns.consumers.Wait() // until the queue is empty
+	for _, answer := range more {
+		if err := <-answer; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := granted(); n < 2 {
+		t.Errorf("the consumer had %d turns", n)
+	}
+}
+
+type ownedRecorder struct{ *recorder }
+
+func (ownedRecorder) Close() error { return nil }
+
 // ownLocker is a locker that excludes only within this process. Its tokens rise over
 // all lockers with the same counter.
 type ownLocker struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -60,30 +61,42 @@ func epochOf(text string, at int) int64 {
 
 var errRecord = errors.New("malformed record of a take")
 
-// parseRecord returns the deduction that a record of the order describes.
-func parseRecord(order, record string) (stock.Deduction, error) {
+// parseRecord returns the take that a record of the order describes, without its
+// receipt.
+func parseRecord(order, record string) (stock.Take, error) {
 	fields := strings.Fields(record)
-	if len(fields) != 6 {
-		return stock.Deduction{}, errRecord
+	if len(fields) != 6 && len(fields) != 7 {
+		return stock.Take{}, errRecord
 	}
-	var d stock.Deduction
-	var err error
-	if d.OrderID, err = uuid.Parse(order); err != nil {
-		return stock.Deduction{}, fmt.Errorf("%w: order ID: %w", errRecord, err)
+	return parseTake(order, fields[0], fields[4:])
+}
+
+// parseTake returns the take of an order. rest is what appendOrder wrote, and
+// then, if the order was queued, the time in microseconds.
+func parseTake(order, take string, rest []string) (t stock.Take, err error) {
+	if t.OrderID, err = uuid.Parse(order); err != nil {
+		return stock.Take{}, fmt.Errorf("%w: order ID: %w", errRecord, err)
 	}
-	if d.TakeID, err = uuid.Parse(fields[0]); err != nil {
-		return stock.Deduction{}, fmt.Errorf("%w: take ID: %w", errRecord, err)
+	if t.TakeID, err = uuid.Parse(take); err != nil {
+		return stock.Take{}, fmt.Errorf("%w: take ID: %w", errRecord, err)
 	}
-	if fields[4] != noBuyer {
-		d.Buyer = fields[4]
+	if rest[0] != noBuyer {
+		t.Buyer = rest[0]
 	}
-	for text := range strings.SplitSeq(fields[5], ",") {
+	for text := range strings.SplitSeq(rest[1], ",") {
 		sku, units, _ := strings.Cut(text, "=")
 		quantity, err := strconv.ParseInt(units, 10, 64)
 		if err != nil {
-			return stock.Deduction{}, fmt.Errorf("%w: line %q: %w", errRecord, text, err)
+			return stock.Take{}, fmt.Errorf("%w: line %q: %w", errRecord, text, err)
 		}
-		d.Lines = append(d.Lines, stock.Line{SKU: stock.SKU(sku), Quantity: quantity})
+		t.Lines = append(t.Lines, stock.Line{SKU: stock.SKU(sku), Quantity: quantity})
 	}
-	return d, nil
+	if len(rest) > 2 {
+		micros, err := strconv.ParseInt(rest[2], 10, 64)
+		if err != nil {
+			return stock.Take{}, fmt.Errorf("%w: time %q: %w", errRecord, rest[2], err)
+		}
+		t.QueuedAt = time.UnixMicro(micros).UTC()
+	}
+	return t, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -66,13 +67,17 @@ func (g *Script) cut(ctx context.Context, c *cut) error {
 	return c.err
 }
 
-// runCuts runs a group with one call, or on a cluster with one call for each SKU.
+// runCuts runs a group with one call, and another one for orders that are queued.
+// On a cluster it makes one call for each SKU.
 func (g *Script) runCuts(cuts []*cut) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	batches := []*cutBatch{{cuts: cuts}}
-	if g.cluster {
+	switch {
+	case g.cluster:
 		batches = batchBySKU(cuts)
+	case slices.ContainsFunc(cuts, isQueued):
+		batches = batchQueued(cuts)
 	}
 	calls := make([]*call, len(batches))
 	for i, b := range batches {
@@ -86,8 +91,9 @@ func (g *Script) runCuts(cuts []*cut) {
 
 // cutBatch is the cuts of one script call.
 type cutBatch struct {
-	cuts []*cut
-	skus numbering
+	cuts   []*cut
+	queued bool // the orders of all cuts are queued
+	skus   numbering
 }
 
 // batchBySKU puts the cuts, which have one line each, into one batch for each SKU.
@@ -107,26 +113,55 @@ func batchBySKU(cuts []*cut) []*cutBatch {
 	return batches
 }
 
+func isQueued(c *cut) bool { return c.queue != nil }
+
+// batchQueued puts the cuts whose orders are queued into a batch of their own.
+func batchQueued(cuts []*cut) []*cutBatch {
+	queued, others := &cutBatch{queued: true}, new(cutBatch)
+	for _, c := range cuts {
+		if isQueued(c) {
+			queued.cuts = append(queued.cuts, c)
+		} else {
+			others.cuts = append(others.cuts, c)
+		}
+	}
+	if len(others.cuts) == 0 {
+		return []*cutBatch{queued}
+	}
+	return []*cutBatch{queued, others}
+}
+
 // call writes the text of each take, as take.lua expects it, into one buffer.
 func (b *cutBatch) call(counts *counts) *call {
 	text := make([]byte, 0, 160*len(b.cuts))
 	ends := make([]int, len(b.cuts))
 	for i, c := range b.cuts {
 		text = appendID(appendID(text, c.d.OrderID), c.d.TakeID)
+		if b.queued {
+			text = appendID(text, c.queue.previous)
+		}
 		text = append(text, byte(len(c.lines)))
 		for _, line := range c.lines {
 			text = binary.BigEndian.AppendUint16(text, uint16(b.skus.number(line.SKU)))
 			text = binary.BigEndian.AppendUint32(text, uint32(line.Quantity))
 		}
 		text = appendOrder(append(text, ' '), c.d)
+		if b.queued {
+			text = strconv.AppendInt(append(text, ' '), c.queue.at.UnixMicro(), 10)
+		}
 		ends[i] = len(text)
 	}
-	all, args, start := string(text), slices.Grow(b.skus.arguments(), len(ends)), 0
+	all, args, start := string(text), slices.Grow(b.skus.arguments(), len(ends)+1), 0
 	for _, end := range ends {
 		args, start = append(args, all[start:end]), end
 	}
 	keys := counts.keys(b.skus.skus[0])
-	return newCall(&counts.scripts().take, []string{keys.count, keys.flight, keys.burned}, args)
+	names := []string{keys.count, keys.flight, keys.burned}
+	if b.queued {
+		names = append(names, counts.journalKey(), counts.queuedKey())
+		args = append(args, strconv.Itoa(b.cuts[0].queue.limit))
+	}
+	return newCall(&counts.scripts().take, names, args)
 }
 
 // answer sets each cut's answer from the reply of take.lua.

@@ -197,7 +197,7 @@ func (g *Segmented) findRecord(ctx context.Context, order uuid.UUID, lines []sto
 			continue // void
 		}
 		found, err := parseRecord(order.String(), record)
-		return &found, err
+		return &found.Deduction, err
 	}
 	return nil, nil
 }
@@ -461,6 +461,11 @@ func (g *Segmented) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level
 		levels[i] = sumOf(sku, inner[i*g.segments:(i+1)*g.segments])
 	}
 	return levels, err
+}
+
+// Segments returns the counts of the SKU's segments, in their order.
+func (g *Segmented) Segments(ctx context.Context, sku stock.SKU) ([]stock.Level, error) {
+	return g.inner.Level(ctx, g.segmentsOf(sku)...)
 }
 
 // sumOf returns the level of the SKU whose segments have the levels given.

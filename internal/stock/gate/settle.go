@@ -16,6 +16,12 @@ const maxSettleLines = 500
 // Settle removes the records of takes that the ledger has. If it fails, it may
 // have removed some of them. Settling a take again does no harm.
 func (c *counts) Settle(ctx context.Context, takes ...stock.Take) error {
+	return c.settle(ctx, nil, takes)
+}
+
+// settle is Settle. If journal has the journal's keys, the orders of the takes also
+// leave the queue.
+func (c *counts) settle(ctx context.Context, journal []string, takes []stock.Take) error {
 	type batch struct {
 		skus  numbering
 		lines []string
@@ -25,24 +31,29 @@ func (c *counts) Settle(ctx context.Context, takes ...stock.Take) error {
 	for i := range takes {
 		t := &takes[i]
 		text := appendID(appendID(make([]byte, 0, 80), t.OrderID), t.TakeID)
-		for _, line := range t.Lines {
+		for lines := range slices.Chunk(t.Lines, c.linesPerCall(t.Deduction)) {
 			var of stock.SKU
 			if c.cluster {
-				of = line.SKU
+				of = lines[0].SKU
 			}
 			b := open[of]
-			if b == nil || len(b.lines) == maxSettleLines {
+			// The lines of a call stay together: an order leaves the queue with all of
+			// its records.
+			if b == nil || len(b.lines)+len(lines) > maxSettleLines {
 				b = new(batch)
 				open[of] = b
 				batches = append(batches, b)
 			}
-			b.lines = append(b.lines, string(binary.BigEndian.AppendUint16(text, uint16(b.skus.number(line.SKU)))))
+			for _, line := range lines {
+				b.lines = append(b.lines, string(binary.BigEndian.AppendUint16(text, uint16(b.skus.number(line.SKU)))))
+			}
 		}
 	}
 	calls := make([]*call, len(batches))
 	for i, b := range batches {
 		keys := c.keys(b.skus.skus[0])
-		calls[i] = newCall(&c.scripts().settle, []string{keys.count, keys.flight}, append(b.skus.arguments(), b.lines...))
+		names := append([]string{keys.count, keys.flight}, journal...)
+		calls[i] = newCall(&c.scripts().settle, names, append(b.skus.arguments(), b.lines...))
 	}
 	if err := c.run(ctx, calls...); err != nil {
 		return fmt.Errorf("settling %d takes: %w", len(takes), err)

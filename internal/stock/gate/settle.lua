@@ -1,12 +1,13 @@
 -- Settles takes: removes the records of takes that the ledger has.
 --
--- KEYS  count, flight
+-- KEYS  count, flight; also journal and queued if the takes' orders leave the queue
 -- ARGV  the number of SKUs; each SKU; then for each record ORDERID TAKEID NUMBER,
 --       without spaces in between. NUMBER is the number of its SKU, from 1, in two
 --       bytes, the high byte first.
 -- Returns an empty list. It ignores a record that is missing or is another take's.
 
 local ID = 36 -- the length of an ID
+local GROUP = 'instances' -- the consumer group of the journal
 
 local call, byte, sub, match = redis.call, string.byte, string.sub, string.match
 local skus = tonumber(ARGV[1])
@@ -46,10 +47,9 @@ for a = 1, asked do
     end
   end
 end
-if #settled == 0 then
-  return {}
+if #settled > 0 then
+  call('HDEL', KEYS[2], unpack(settled))
 end
-call('HDEL', KEYS[2], unpack(settled))
 local new = {}
 for c, i in ipairs(changed) do
   local before, in_flight, rest = match(counts[i], '^(%d+ %-?%d+ )(%-?%d+)(.*)$')
@@ -58,5 +58,31 @@ for c, i in ipairs(changed) do
 end
 if #new > 0 then
   call('HSET', KEYS[1], unpack(new))
+end
+
+local journal, queued = KEYS[3], KEYS[4]
+if journal then
+  local orders, takes = {}, {}
+  for a = 1, asked do
+    local text = ARGV[1 + skus + a]
+    local order, take = sub(text, 1, ID), sub(text, ID + 1, 2 * ID)
+    if takes[#takes] ~= take then -- the lines of a take follow one another
+      orders[#orders + 1] = order
+      takes[#takes + 1] = take
+    end
+  end
+  local ids, left = {}, {} -- of the orders that leave the queue
+  for o, entry in ipairs(call('HMGET', queued, unpack(orders))) do
+    local id, take = match(entry or '', '^(%S+) (%S+)')
+    if take == takes[o] then -- otherwise the order was taken again
+      ids[#ids + 1] = id
+      left[#left + 1] = orders[o]
+    end
+  end
+  if #ids > 0 then
+    call('XACK', journal, GROUP, unpack(ids))
+    call('XDEL', journal, unpack(ids))
+    call('HDEL', queued, unpack(left))
+  end
 end
 return {}

@@ -35,6 +35,7 @@ type cut struct {
 	d      stock.Deduction
 	tokens tokenSet
 	lines  []stock.Line // all lines of d, or on a cluster one of them
+	queue  *queueing    // nil unless the order is queued
 
 	// The answer.
 	receipt stock.Receipt // of lines
@@ -95,6 +96,7 @@ const (
 	inFlight        = 3
 	burned          = 4
 	laterGeneration = 5
+	queueFull       = 6 // only if there is no other reason
 )
 
 func refusal(reason int64, sku stock.SKU) error {
@@ -109,6 +111,8 @@ func refusal(reason int64, sku stock.SKU) error {
 		return stock.ErrBurned
 	case laterGeneration:
 		return stock.Refuse(sku, stock.ErrLaterGeneration)
+	case queueFull:
+		return fmt.Errorf("%w: %w", stock.ErrBusy, errQueueFull)
 	}
 	return fmt.Errorf("the gate's script answered with the unknown reason %d", reason)
 }

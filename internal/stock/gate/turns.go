@@ -100,7 +100,7 @@ func (t *turns) Lock(ctx context.Context, name string) (lock.Lease, error) {
 	if err := t.await(ctx, p); err != nil {
 		return nil, err
 	}
-	<-p.ready // at once: a visit that has left the queue has its turn, or an error
+	<-p.ready // without a wait: a visit outside the queue has its turn, or an error
 	if p.err != nil {
 		return nil, p.err
 	}

@@ -47,7 +47,10 @@ type Strategy struct {
 	// stock. The ledger stores the layout of its generation.
 	Layout string
 	Gate   stock.Gate // nil if there is none
-	Cutter cutter.Cutter
+	// Journal keeps orders that are answered before the ledger has them. It is nil
+	// if the gate has none.
+	Journal stock.Journal
+	Cutter  cutter.Cutter
 	// Group is the largest number of orders in one ledger transaction, and
 	// Parallel the number of transactions at once.
 	Group, Parallel int
@@ -66,6 +69,7 @@ type Spec struct {
 	gate             func(Backends) gate.Gate
 	cutter           func() cutter.Cutter
 	group            bool
+	queues           bool // the gate has a journal, unless it is on a cluster
 	locks, segmented bool // whether the layout names the lock and the number of segments
 }
 
@@ -74,6 +78,10 @@ func (s Spec) HasGate() bool { return s.gate != nil }
 
 // NeedsLock reports whether the strategy takes locks between instances.
 func (s Spec) NeedsLock() bool { return s.locks }
+
+// Queues reports whether the strategy can queue orders: its gate has a journal. On a
+// cluster no gate has one.
+func (s Spec) Queues() bool { return s.queues }
 
 // Segmented reports whether the strategy divides the stock of a SKU into segments.
 func (s Spec) Segmented() bool { return s.segmented }
@@ -115,7 +123,7 @@ func Table() []Spec {
 			Detail: "the stock in segments, chosen by order ID modulo their number: spreads one hot SKU over the servers of a cluster",
 		},
 		{
-			Name: "lua", Gate: "script", Cutter: "count", Sound: true, gate: script, cutter: cutter.Count, group: true,
+			Name: "lua", Gate: "script", Cutter: "count", Sound: true, gate: script, cutter: cutter.Count, group: true, queues: true,
 			Detail: "one atomic script in Redis; without guard it can oversell if Redis loses acknowledged writes unnoticed",
 		},
 		{
@@ -184,6 +192,17 @@ func Names() []string {
 	return names
 }
 
+// Queueing returns the names of the strategies that can queue orders.
+func Queueing() []string {
+	var names []string
+	for _, s := range Table() {
+		if s.Queues() {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
 // Find returns the strategy with this name. ok is false if there is none.
 func Find(name string) (spec Spec, ok bool) {
 	for _, s := range Table() {
@@ -224,6 +243,11 @@ func (s Spec) Build(b Backends) (built Strategy, close func()) {
 	if s.gate != nil {
 		g := s.gate(b)
 		built.Gate, close = g, g.Close
+		if script, ok := g.(*gate.Script); ok && s.queues {
+			if journal := script.Journal(); journal != nil { // a nil *gate.Journal is not a nil stock.Journal
+				built.Journal = journal
+			}
+		}
 		if b.Guard {
 			newCutter = cutter.Merged
 		}

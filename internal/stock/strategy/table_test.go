@@ -1,10 +1,14 @@
 package strategy
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"github.com/holdfast-stock/holdfast/internal/stock/gate"
+	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
 // TestLayout checks that a layout names the version of the gate's scripts, and nothing
@@ -15,5 +19,21 @@ func TestLayout(t *testing.T) {
 		if named := strings.Contains(layout, ", scripts "+gate.ScriptsVersion()); named != s.HasGate() {
 			t.Errorf("%s: the layout is %q", s.Name, layout)
 		}
+	}
+}
+
+// TestQueueing checks that the table says truly which gates have a journal.
+func TestQueueing(t *testing.T) {
+	server, err := store.OpenInProcessRedis(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	for _, s := range Table() {
+		built, closeGate := s.Build(Backends{Redis: server.Client(), LedgerID: uuid.New(), Segments: 2})
+		if (built.Journal != nil) != s.Queues() || s.Queues() != slices.Contains(Queueing(), s.Name) {
+			t.Errorf("%s: journal %v, and the table says %v", s.Name, built.Journal, s.Queues())
+		}
+		closeGate()
 	}
 }

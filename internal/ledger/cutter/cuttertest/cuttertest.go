@@ -217,18 +217,28 @@ func (t *trial) once(commit bool, ts []stock.Take) ([]cutter.Decision, error) {
 	return decisions, tx.Commit()
 }
 
-// cutWhole runs the statement that cuts a whole group, and commits if it fits.
+// cutWhole runs the statements that cut a whole group, and commits if it fits.
 func (t *trial) cutWhole(commit bool, cut *cutter.Whole) (fits bool, err error) {
-	tx, err := t.db.Begin(t.ctx)
-	if err != nil {
-		return false, err
+	fits, err = t.db.CommitIf(t.ctx, cut.Statement, cut.Rows, func(guard sqltx.Guard) []sqltx.Statement {
+		var end []sqltx.Statement
+		if !commit {
+			end = append(end, sqltx.Statement{SQL: "UPDATE nothing SET fails = 1"})
+		}
+		return slices.Concat([]sqltx.Statement{t.guarded(guard)}, cut.Claims, end)
+	})
+	if !commit {
+		return err != nil, nil
 	}
-	rows, err := tx.ExecAll(t.ctx, cut.Statement)
-	if err != nil || rows[0] != cut.Rows || !commit {
-		tx.Rollback()
-		return err == nil && rows[0] == cut.Rows, err
+	return fits, err
+}
+
+// guarded returns a statement that contains the guard, and changes nothing that a
+// check reads.
+func (t *trial) guarded(guard sqltx.Guard) sqltx.Statement {
+	return sqltx.Statement{
+		SQL:  t.db.Dialect().Bind("INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, ?, " + guard("1") + ", 1, ?)"),
+		Args: []any{uuid.NewString(), 1, time.Now().UTC()},
 	}
-	return true, tx.Commit()
 }
 
 // cut fails the trial unless the takes of one transaction get these answers.

@@ -1,0 +1,352 @@
+// Package journal commits queued orders: it brings every order in a gate's journal
+// to one final row of the ledger. docs/protocol.md has the rules that it follows.
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/retry"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+const (
+	// workers is the number of batches at once, so that one gathers while the
+	// other commits. maxBatch bounds the orders in each.
+	workers, maxBatch = 2, 256
+	// readWait is how long a worker waits for an order before it looks again for
+	// orders that other consumers have left.
+	readWait = 500 * time.Millisecond
+	// maxIdle is how long an order may be with a consumer that does not finish it,
+	// before another one claims it. It is the time that the orders of a killed
+	// instance wait.
+	maxIdle = 5 * time.Second
+	// claimPause is the pause between two looks for such orders. watchPause is the
+	// pause between two measurements of the journal.
+	claimPause, watchPause = time.Second, time.Second
+	// prunePause is the pause between two removals of consumers that are gone.
+	prunePause = time.Minute
+	// commitTimeout bounds the work on one order after it was read, and what is
+	// left to do when the consumer stops.
+	commitTimeout = 10 * time.Second
+	// maxTries bounds how often one order in a batch meets a stale gate. Then it
+	// waits for its next delivery.
+	maxTries = 5
+	// failurePause is the shortest pause after a batch that is not finished.
+	failurePause = 50 * time.Millisecond
+)
+
+// Ledger is what committing needs of the ledger.
+type Ledger interface {
+	// Record commits the order of a take, and returns its outcome.
+	Record(ctx context.Context, t stock.Take) (ledger.Order, ledger.Outcome)
+	// TurnDown records that a queued order is refused, and bars its ID.
+	TurnDown(ctx context.Context, t stock.Take) ledger.Outcome
+	// Order reads an order. ledger.ErrNoOrder: there is none.
+	Order(ctx context.Context, id uuid.UUID) (*ledger.Order, error)
+}
+
+// Reconciler is what committing needs to remove what makes takes fail. See
+// reconcile.Reconciler.
+type Reconciler interface {
+	Usable(ctx context.Context) error
+	Mend(ctx context.Context, reason error, skus ...stock.SKU) error
+	End(ctx context.Context, t stock.Take, out ledger.Outcome) ledger.Outcome
+	GiveBack(ctx context.Context, t stock.Take) bool
+}
+
+// Consumer commits the queued orders of one journal, beside the consumers of other
+// instances.
+//
+// Two consumers may work on the same order: one was slow, and the other claimed it.
+// Both record the same take under the order's ID, so it is committed once. A take
+// is given back only when the ledger has another row under the ID, or when the
+// stock row's epoch has changed and the ledger does not have the order. Then no
+// consumer can commit the take any more.
+type Consumer struct {
+	name       string // among the consumers of all instances
+	journal    stock.Journal
+	ledger     Ledger
+	reconciler Reconciler
+	learn      func(asked time.Time, reason error)
+	log        *slog.Logger
+	metrics    *metrics
+
+	mu      sync.Mutex
+	claimed time.Time // when the last look for orders of other consumers found none
+}
+
+// New returns a Consumer of the journal. It passes to learn why the ledger refused an
+// order, and a time before the ledger was asked.
+func New(j stock.Journal, l Ledger, r Reconciler, learn func(asked time.Time, reason error), log *slog.Logger, registry prometheus.Registerer) *Consumer {
+	return &Consumer{
+		name: uuid.NewString(), journal: j, ledger: l, reconciler: r,
+		learn: learn, log: log, metrics: newMetrics(registry),
+	}
+}
+
+// Start prepares the journal, and returns why orders cannot be queued. Call it before
+// the first order is queued.
+func (c *Consumer) Start(ctx context.Context) error { return c.journal.Open(ctx, c.name) }
+
+// Run commits queued orders until ctx ends. Then it finishes the orders that it has
+// read. Orders that it cannot finish are claimed by other consumers.
+func (c *Consumer) Run(ctx context.Context) {
+	var loops sync.WaitGroup
+	for range workers {
+		loops.Go(func() { c.consume(ctx) })
+	}
+	loops.Go(func() { c.watch(ctx) })
+	loops.Wait()
+	c.leave(ctx, c.name)
+}
+
+// consume reads batches and brings their orders to an end.
+func (c *Consumer) consume(ctx context.Context) {
+	for failed := 0; ctx.Err() == nil; { // in a row
+		takes, err := c.next(ctx)
+		if ctx.Err() == nil && err != nil {
+			c.log.Warn("reading queued orders failed and will be retried", "error", err)
+		}
+		if c.finish(ctx, takes) && err == nil {
+			failed = 0
+			continue
+		}
+		failed++
+		c.letOthersClaim()
+		_ = retry.Sleep(ctx, failurePause+retry.Jitter(failurePause, failed))
+	}
+}
+
+// next returns the next batch: orders that other consumers have left, or new ones.
+func (c *Consumer) next(ctx context.Context) ([]stock.Take, error) {
+	if err := c.reconciler.Usable(ctx); err != nil {
+		if errors.Is(err, stock.ErrSuperseded) { // the instances that sell now commit the orders
+			return nil, retry.Sleep(ctx, claimPause)
+		}
+		return nil, err
+	}
+	if c.claimDue() {
+		takes, err := c.journal.Claim(ctx, c.name, maxBatch, maxIdle)
+		if len(takes) > 0 || err != nil {
+			return takes, err
+		}
+		c.mu.Lock()
+		c.claimed = time.Now()
+		c.mu.Unlock()
+	}
+	return c.journal.Read(ctx, c.name, maxBatch, readWait)
+}
+
+func (c *Consumer) claimDue() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Since(c.claimed) >= claimPause
+}
+
+// letOthersClaim gives the consumers of other instances the first chance at orders that
+// this one could not finish: only its own connections may be broken.
+func (c *Consumer) letOthersClaim() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.claimed = time.Now().Add(maxIdle)
+}
+
+// finish brings the orders to their ends at once, so that they share transactions,
+// and removes those that have one from the journal. It reports whether all have.
+func (c *Consumer) finish(ctx context.Context, takes []stock.Take) (all bool) {
+	if len(takes) == 0 {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	ends := make([]end, len(takes))
+	var working sync.WaitGroup
+	for i, t := range takes {
+		working.Go(func() { ends[i] = c.end(ctx, t) })
+	}
+	working.Wait()
+
+	all = true
+	var ended []stock.Take
+	for i, e := range ends {
+		if e.err != nil {
+			all = false
+			c.log.Warn("committing a queued order failed and will be retried", "order", takes[i].OrderID, "error", e.err)
+			continue
+		}
+		ended = append(ended, e.take)
+	}
+	if err := c.journal.Finish(ctx, ended...); err != nil {
+		c.log.Warn("removing orders from the journal failed and will be retried", "orders", len(ended), "error", err)
+		return false
+	}
+	for _, e := range ends {
+		if e.err == nil {
+			c.metrics.ended.WithLabelValues(e.became).Inc()
+		}
+	}
+	return all
+}
+
+// end is how a queued order ended.
+type end struct {
+	take   stock.Take // the order's last take
+	became string     // one of the constants below
+	err    error      // it has not ended
+}
+
+// How a queued order can end.
+const (
+	committed = "committed"
+	refused   = "refused"
+	duplicate = "duplicate" // the ledger has its ID already: it was a retry of an order that had ended
+)
+
+// end brings one order to its end in the ledger. Its units are then committed, or
+// given back.
+func (c *Consumer) end(ctx context.Context, t stock.Take) end {
+	asked := time.Now()
+	t, out := c.record(ctx, t)
+	_, exists := out.Duplicate()
+	switch {
+	case exists: // the ID belongs to another take's order, or to a row that is none
+		return c.given(ctx, t, duplicate)
+	case out.Committed():
+		return end{take: t, became: committed}
+	case out.Unknown() || !final(out.Reason()):
+		return end{err: out.Reason()}
+	}
+	c.learn(asked, out.Reason())
+	// The refused row goes first. It bars the ID, so that no other consumer can
+	// commit the take after it is given back.
+	switch down := c.ledger.TurnDown(ctx, t); {
+	case down.Unknown():
+		return end{err: down.Reason()}
+	case down.Committed(): // another consumer was faster
+		return end{take: t, became: committed}
+	}
+	e := c.given(ctx, t, refused)
+	if e.err == nil {
+		c.reconciler.End(ctx, t, out) // refills the gate if the guard has refused what the gate admitted
+	}
+	return e
+}
+
+// given gives the take back and ends the order.
+func (c *Consumer) given(ctx context.Context, t stock.Take, became string) end {
+	if !c.reconciler.GiveBack(ctx, t) {
+		return end{err: errNotGiven}
+	}
+	return end{take: t, became: became}
+}
+
+var errNotGiven = errors.New("the take could not be given back")
+
+// record commits the take's order. If the take's epoch is stale, it takes the units
+// again. It returns the last take and its outcome.
+func (c *Consumer) record(ctx context.Context, t stock.Take) (stock.Take, ledger.Outcome) {
+	for try := 1; ; try++ {
+		_, out := c.ledger.Record(ctx, t)
+		if out.Unknown() && try < maxTries && ctx.Err() == nil {
+			retry.Wait(ctx, try) // recording a take twice commits it once
+			continue
+		}
+		if !out.Refused() || !stock.Reconcilable(out.Reason()) || try == maxTries {
+			return t, out
+		}
+		if err := c.reconciler.Mend(ctx, out.Reason(), stock.SKUsOf(t)...); err != nil {
+			return t, ledger.Refused(err)
+		}
+		if !errors.Is(out.Reason(), stock.ErrStaleEpoch) {
+			retry.Wait(ctx, try)
+			continue
+		}
+		if out := c.committedBefore(ctx, t); !out.Refused() {
+			return t, out
+		}
+		again, err := c.takeAgain(ctx, t)
+		switch {
+		case err == nil:
+			t = again
+		case stock.Reconcilable(err): // the next try mends it
+		case stock.NothingTaken(err):
+			return t, ledger.Refused(err)
+		default: // the next delivery finds the take that the journal has
+			return t, ledger.Unknown(err)
+		}
+	}
+}
+
+// committedBefore finds out whether the ledger has an order whose take's epoch is
+// stale: another consumer may have committed it before the epoch changed. Refused:
+// it has not, and the take can no longer be committed.
+func (c *Consumer) committedBefore(ctx context.Context, t stock.Take) ledger.Outcome {
+	found, err := c.ledger.Order(ctx, t.OrderID)
+	switch {
+	case errors.Is(err, ledger.ErrNoOrder):
+		return ledger.Refused(err)
+	case err != nil:
+		return ledger.Unknown(err)
+	case found.Holds(t.TakeID):
+		return ledger.Committed()
+	}
+	return ledger.Duplicate(found)
+}
+
+// takeAgain gives the take back, which can no longer be committed, and takes the
+// order's units again.
+func (c *Consumer) takeAgain(ctx context.Context, t stock.Take) (stock.Take, error) {
+	if !c.reconciler.GiveBack(ctx, t) {
+		return t, errNotGiven
+	}
+	again, err := c.journal.Requeue(ctx, t, uuid.New())
+	if err != nil {
+		return t, fmt.Errorf("taking the units again: %w", err)
+	}
+	return again, nil
+}
+
+// final reports whether a refusal for the reason stands. Other refusals may pass:
+// the order is tried again.
+func final(reason error) bool {
+	return errors.As(reason, new(*stock.Refusal)) && !stock.Reconcilable(reason)
+}
+
+// watch measures the journal, and removes consumers that are gone, until ctx ends.
+func (c *Consumer) watch(ctx context.Context) {
+	for pruned := time.Now(); ctx.Err() == nil; {
+		length, oldest, err := c.journal.Backlog(ctx)
+		if err == nil {
+			c.metrics.length.Set(float64(length))
+			c.metrics.oldest.Set(oldest.Seconds())
+		} else if ctx.Err() == nil {
+			c.log.Warn("measuring the journal failed", "error", err)
+		}
+		if time.Since(pruned) > prunePause {
+			pruned = time.Now()
+			c.leave(ctx, nobody)
+		}
+		_ = retry.Sleep(ctx, watchPause)
+	}
+}
+
+// nobody is no consumer's name.
+const nobody = ""
+
+// leave removes the consumer of that name, and all that are gone, from the journal.
+func (c *Consumer) leave(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	if err := c.journal.Leave(ctx, name); err != nil {
+		c.log.Warn("removing consumers from the journal failed", "error", err)
+	}
+}

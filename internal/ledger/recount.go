@@ -1,0 +1,165 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// correctionTimeout bounds one transaction that recounts a SKU.
+const correctionTimeout = 5 * time.Minute
+
+// holding is the condition on orders that hold their units: they are pending or
+// paid, or were refunded without returning the units.
+const holding = "(orders.status IN ('" + string(Pending) + "', '" + string(Paid) + "')" +
+	" OR orders.status = '" + string(Refunded) + "' AND NOT orders.restocked)"
+
+// heldLines are the order lines whose units are held.
+const heldLines = "order_lines JOIN orders ON orders.id = order_lines.order_id AND " + holding
+
+// Count is a stock row with the units that belong to it elsewhere in the ledger.
+type Count struct {
+	StockRow
+	Undelivered int64 // units in the outbox under the row's epoch
+	Held        int64 // units in the orders that hold them; only from Recount
+}
+
+// Counts reads the stock rows of the SKUs and their units in the outbox, sorted by
+// SKU. It leaves out unknown SKUs. One statement reads them all, as of one moment.
+func (l *Ledger) Counts(ctx context.Context, skus []stock.SKU) ([]Count, error) {
+	return l.counts(ctx, "0", "", skus)
+}
+
+// Recount is Counts with the units held by orders. They are as of the same moment,
+// so total = available + held unless a count is wrong. It reads all orders of the
+// SKUs, which takes seconds for a million of them.
+func (l *Ledger) Recount(ctx context.Context, skus []stock.SKU) ([]Count, error) {
+	return l.counts(ctx, "COALESCE(held.units, 0)", `
+		LEFT JOIN (SELECT order_lines.sku, SUM(order_lines.quantity) AS units FROM `+heldLines+`
+			WHERE order_lines.sku IN ? GROUP BY order_lines.sku) held ON held.sku = stock.sku`, skus)
+}
+
+// counts reads the counts of the SKUs. held is the expression for the units held,
+// from the table that the clause join adds.
+func (l *Ledger) counts(ctx context.Context, held, join string, skus []stock.SKU) (counts []Count, err error) {
+	if len(skus) == 0 {
+		return nil, nil
+	}
+	args := []any{skus, skus}
+	if join != "" {
+		args = append(args, skus)
+	}
+	integer := func(expression string) string { return "CAST(" + expression + " AS " + l.db.Dialect().BigInt() + ")" }
+	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
+		var c Count
+		err := rows.Scan(append(c.columns(), &c.Undelivered, &c.Held)...)
+		counts = append(counts, c)
+		return err
+	}, "SELECT stock."+strings.ReplaceAll(stockColumns, ", ", ", stock.")+", "+
+		integer("COALESCE(undelivered.units, 0)")+", "+integer(held)+` FROM stock
+		LEFT JOIN (SELECT sku, epoch, SUM(delta) AS units FROM outbox WHERE sku IN ? GROUP BY sku, epoch) undelivered
+			ON undelivered.sku = stock.sku AND undelivered.epoch = stock.epoch`+join+`
+		WHERE stock.sku IN ? ORDER BY stock.sku`, args...)
+	if err != nil {
+		return nil, fmt.Errorf("counting the units of %d SKUs: %w", len(skus), err)
+	}
+	return counts, nil
+}
+
+// Claim compares a buyer's claim on a SKU with the units in the buyer's orders.
+type Claim struct {
+	SKU     stock.SKU
+	Buyer   string
+	Claimed int64 // in the table claims
+	Held    int64 // in the buyer's orders
+}
+
+// WrongClaims reads up to limit claims that differ from the buyers' orders, sorted by
+// SKU and buyer. It leaves out SKUs without a buyer limit. One statement reads them
+// all, as of one moment.
+func (l *Ledger) WrongClaims(ctx context.Context, skus []stock.SKU, limit int) (claims []Claim, err error) {
+	if len(skus) == 0 {
+		return nil, nil
+	}
+	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
+		var c Claim
+		err := rows.Scan(&c.SKU, &c.Buyer, &c.Claimed, &c.Held)
+		claims = append(claims, c)
+		return err
+	}, strings.ReplaceAll(`SELECT counted.sku, counted.buyer_id, CAST(SUM(counted.claimed) AS INTEGER), CAST(SUM(counted.held) AS INTEGER)
+		FROM (
+			SELECT sku, buyer_id, units AS claimed, 0 AS held FROM claims WHERE sku IN ?
+			UNION ALL
+			SELECT order_lines.sku, orders.buyer_id, 0, order_lines.quantity FROM `+heldLines+` WHERE order_lines.sku IN ?
+		) counted
+		JOIN stock ON stock.sku = counted.sku AND stock.buyer_limit > 0
+		GROUP BY counted.sku, counted.buyer_id HAVING SUM(counted.claimed) <> SUM(counted.held)
+		ORDER BY counted.sku, counted.buyer_id LIMIT ?`, "INTEGER", l.db.Dialect().BigInt()), skus, skus, limit)
+	if err != nil {
+		return nil, fmt.Errorf("comparing the claims of %d SKUs with their orders: %w", len(skus), err)
+	}
+	return claims, nil
+}
+
+// Correct recounts the SKU's available, and its claims, from its orders. It holds the
+// lock of the stock row while it reads all orders of the SKU. Sales of the SKU wait.
+//
+// It also moves the row to a new epoch of the generation in use, above the epoch
+// given. No take of an earlier epoch can commit afterwards, so the gate may be filled
+// with the row's available.
+//
+// stock.ErrLaterGeneration (as *stock.Refusal): the row, or the epoch above, belongs
+// to a later generation.
+func (l *Ledger) Correct(ctx context.Context, sku stock.SKU, above int64) error {
+	err := l.transactWithin(ctx, correctionTimeout, func(tx *sqltx.Tx) error {
+		row, err := lockRow(ctx, tx, sku)
+		if err != nil {
+			return err
+		}
+		held, err := heldUnits(ctx, tx, sku)
+		if err != nil {
+			return err
+		}
+		row.Available = row.Total - held
+		if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {
+			return stock.Refuse(sku, err)
+		}
+		row.Version++ // as in RaiseEpoch
+		row.Changes = 0
+		if err := updateRow(ctx, tx, row); err != nil {
+			return err
+		}
+		if err := deleteChanges(ctx, tx, sku); err != nil || row.BuyerLimit == 0 {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "DELETE FROM claims WHERE sku = ?", string(sku)); err != nil {
+			return err
+		}
+		return recordClaims(ctx, tx, sku)
+	})
+	if err != nil {
+		return fmt.Errorf("correcting the counts of %s: %w", sku, err)
+	}
+	return nil
+}
+
+// heldUnits adds up the units of the SKU in the orders that hold them.
+func heldUnits(ctx context.Context, db rowReader, sku stock.SKU) (units int64, err error) {
+	err = db.QueryRow(ctx, []any{&units},
+		"SELECT COALESCE(SUM(order_lines.quantity), 0) FROM "+heldLines+" WHERE order_lines.sku = ?", string(sku))
+	return units, err
+}
+
+// recordClaims records the units that each buyer holds of the SKU, which must have no
+// claims. tx must have locked the stock row.
+func recordClaims(ctx context.Context, tx *sqltx.Tx, sku stock.SKU) error {
+	_, err := tx.Exec(ctx, `INSERT INTO claims (sku, buyer_id, units)
+		SELECT order_lines.sku, orders.buyer_id, SUM(order_lines.quantity) FROM `+heldLines+`
+		WHERE order_lines.sku = ? GROUP BY order_lines.sku, orders.buyer_id`, string(sku))
+	return err
+}

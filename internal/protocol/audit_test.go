@@ -1,0 +1,522 @@
+package protocol
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/reconcile"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+)
+
+// auditNow audits all stock and returns the findings.
+func auditNow(t *testing.T, r *instance, repair bool) (found []reconcile.Finding, s reconcile.AuditSummary) {
+	t.Helper()
+	s, err := r.AuditAll(t.Context(), reconcile.AuditOptions{
+		Repair:   repair,
+		Report:   func(f reconcile.Finding) error { found = append(found, f); return nil },
+		Progress: func(int) {},
+	})
+	if err != nil {
+		t.Errorf("auditing: %v", err)
+	}
+	if s.Different != len(found) {
+		t.Errorf("%d findings of %d SKUs that differ", len(found), s.Different)
+	}
+	return found, s
+}
+
+// damage is something that makes the counts of a SKU wrong.
+type damage struct {
+	name string
+	make func(t *testing.T, s *shop, i *instance, sku stock.SKU)
+	// gate says that the damage needs a gate, and segments that it needs segments.
+	gate, segments bool
+	want           []reconcile.Kind // of the differences, those at the gate left out if there is none
+}
+
+var damages = []damage{
+	{"gate-high", addAtGate(5), true, false, []reconcile.Kind{reconcile.GateDiffers}},
+	{"gate-low", addAtGate(-3), true, false, []reconcile.Kind{reconcile.GateDiffers}},
+	{"gate-lost", loseCount(""), true, false, []reconcile.Kind{reconcile.NotFilled}},
+	{"segment-lost", loseCount("/1"), true, true, []reconcile.Kind{reconcile.NotFilled}},
+	{"record-lost", loseRecord, true, false, []reconcile.Kind{reconcile.Unrecorded}},
+	{"ledger-high", addToLedger(3), false, false, []reconcile.Kind{reconcile.LedgerDiffers, reconcile.GateDiffers}},
+	{"ledger-low", addToLedger(-4), false, false, []reconcile.Kind{reconcile.LedgerDiffers, reconcile.GateDiffers}},
+	{"claim-high", claim("buyer-1", 7), false, false, []reconcile.Kind{reconcile.ClaimsDiffer}},
+	{"claim-unknown", claim("stranger", 2), false, false, []reconcile.Kind{reconcile.ClaimsDiffer}},
+	{"claim-lost", claim("buyer-1", 0), false, false, []reconcile.Kind{reconcile.ClaimsDiffer}},
+}
+
+// addAtGate adds units at the gate that the ledger does not have.
+func addAtGate(units int64) func(*testing.T, *shop, *instance, stock.SKU) {
+	return func(t *testing.T, _ *shop, i *instance, sku stock.SKU) {
+		t.Helper()
+		row, err := i.ledger.Row(t.Context(), sku)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := i.gate.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: row.Epoch, Number: row.Changes + 1, Delta: units}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// loseCount deletes the gate's count of the SKU, or of a segment.
+func loseCount(segment string) func(*testing.T, *shop, *instance, stock.SKU) {
+	return func(t *testing.T, s *shop, i *instance, sku stock.SKU) {
+		t.Helper()
+		name := string(sku) + segment
+		if segment == "" && strings.HasPrefix(i.strategy, "segment") {
+			name += "/0"
+		}
+		if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", name).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// loseRecord takes a unit and deletes the record of the take.
+func loseRecord(t *testing.T, s *shop, i *instance, sku stock.SKU) {
+	t.Helper()
+	takeUnit(t, i, sku)
+	flight := "holdfast:{" + s.ledgerID.String() + "}:flight"
+	fields, err := s.redis.HKeys(t.Context(), flight).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields = slices.DeleteFunc(fields, func(field string) bool { return !strings.HasPrefix(field, string(sku)) })
+	if err := s.redis.HDel(t.Context(), flight, fields...).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// addToLedger adds units to the stock row's available.
+func addToLedger(units int64) func(*testing.T, *shop, *instance, stock.SKU) {
+	return func(t *testing.T, s *shop, _ *instance, sku stock.SKU) {
+		t.Helper()
+		s.exec(t, "UPDATE stock SET available = available + ? WHERE sku = ?", units, string(sku))
+	}
+}
+
+// claim replaces the claim of the buyer. 0 units: the buyer has no claim.
+func claim(buyer string, units int64) func(*testing.T, *shop, *instance, stock.SKU) {
+	return func(t *testing.T, s *shop, _ *instance, sku stock.SKU) {
+		t.Helper()
+		s.exec(t, "DELETE FROM claims WHERE sku = ? AND buyer_id = ?", string(sku), buyer)
+		if units > 0 {
+			s.exec(t, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, ?, ?)", string(sku), buyer, units)
+		}
+	}
+}
+
+// exec changes the database without the service.
+func (s *shop) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	if err := s.sql.DB().WithContext(t.Context()).Exec(sql, args...).Error; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// addLimited sets the total of a product that has a buyer limit.
+func addLimited(t *testing.T, i *instance, sku stock.SKU, units int64) {
+	t.Helper()
+	limit := int64(stock.MaxTotal)
+	if _, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: units, BuyerLimit: &limit}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAudit: an audit finds and names each kind of damage, and nothing else. A repair
+// corrects it, and then exactly the units that are left can be sold.
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		names := []string{"lua", "segment", "merged"}
+		if s.sql.Dialect() == sqltx.SQLite { // once is enough: these differ only at the gate
+			names = append(names, "segment-lock", "queue")
+		}
+		for _, name := range names {
+			t.Run(name, func(t *testing.T) {
+				i, guest := s.open(t, settings{strategy: name}), s.open(t, settings{strategy: name, guest: true})
+				defer i.Close()
+				sound := newSKU("sound")
+				addStock(t, i, sound, 9)
+				if i.gate != nil {
+					takeUnit(t, i, sound) // units in flight are no difference
+				}
+				damaged := make(map[stock.SKU]damage)
+				for _, d := range damages {
+					if d.gate && i.gate == nil || d.segments && !strings.HasPrefix(name, "segment") {
+						continue
+					}
+					sku := newSKU(d.name)
+					addLimited(t, i, sku, 9)
+					mustPlace(t, i, oneUnit(sku))
+					s.waitSettled(t, i.gate, sku)
+					damaged[sku] = d
+				}
+				if found, _ := auditNow(t, guest, false); len(found) > 0 {
+					t.Fatalf("before the damage: %+v", found)
+				}
+				for sku, d := range damaged {
+					d.make(t, s, i, sku)
+				}
+				for _, repair := range []bool{false, true} {
+					found, summary := auditNow(t, guest, repair)
+					if summary.Different != len(damaged) || repair != (summary.Repaired == len(damaged)) {
+						t.Errorf("repair %v: %+v of %d damaged SKUs", repair, summary, len(damaged))
+					}
+					for _, f := range found {
+						if got, want := kinds(f), wantKinds(damaged[f.Count.SKU], i); !slices.Equal(got, want) {
+							t.Errorf("%s: found %v, want %v: %+v", f.Count.SKU, got, want, f)
+						}
+						if f.Repaired != repair || f.Err != nil {
+							t.Errorf("%s: repaired %v, want %v: %v", f.Count.SKU, f.Repaired, repair, f.Err)
+						}
+					}
+				}
+				if found, _ := auditNow(t, guest, false); len(found) > 0 {
+					t.Errorf("after the repair: %+v", found)
+				}
+				for sku := range damaged {
+					mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 8}))
+					mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
+					s.waitSettled(t, i.gate, sku)
+					s.checkBalance(t, i.gate, sku, 9)
+				}
+			})
+		}
+	})
+}
+
+func kinds(f reconcile.Finding) (kinds []reconcile.Kind) {
+	for _, d := range f.Differences {
+		kinds = append(kinds, d.Kind)
+	}
+	return kinds
+}
+
+// wantKinds returns the kinds of difference that the damage makes at an instance.
+func wantKinds(d damage, i *instance) []reconcile.Kind {
+	if i.gate == nil {
+		return slices.DeleteFunc(slices.Clone(d.want), func(k reconcile.Kind) bool { return k == reconcile.GateDiffers })
+	}
+	return d.want
+}
+
+// buyUntil lets clients buy one unit after another at the instances until stop is
+// called. stop returns the number of units bought.
+func buyUntil(t *testing.T, instances []*instance, sku stock.SKU) (stop func() int64) {
+	var (
+		all    sync.WaitGroup
+		bought atomic.Int64
+		over   = make(chan struct{})
+	)
+	for n := range 8 {
+		i := instances[n%len(instances)]
+		all.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+				}
+				r := order.Request{Buyer: fmt.Sprintf("buyer-%d", n), Lines: []stock.Line{{SKU: sku, Quantity: 1}}}
+				switch _, _, err := i.Place(t.Context(), r); {
+				case err == nil:
+					bought.Add(1)
+				case !errors.Is(err, stock.ErrBusy):
+					t.Errorf("a client was answered %v", err)
+					return
+				}
+			}
+		})
+	}
+	return sync.OnceValue(func() int64 {
+		close(over)
+		all.Wait()
+		return bought.Load()
+	})
+}
+
+// TestRepairDuringARush: an audit finds damage while two instances sell the SKU without
+// a guard, and repairs it without selling a unit twice.
+func TestRepairDuringARush(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		for _, name := range []string{"lua", "merged"} {
+			t.Run(name, func(t *testing.T) {
+				a, b := s.open(t, settings{strategy: name, noGuard: true}), s.open(t, settings{strategy: name, noGuard: true})
+				defer a.Close()
+				defer b.Close()
+				guest := s.open(t, settings{strategy: name, guest: true})
+				sku := newSKU("rush")
+				addLimited(t, a, sku, 1_000_000)
+				stop := buyUntil(t, []*instance{a, b}, sku)
+				defer stop()
+				if found, _ := auditNow(t, guest, false); len(found) > 0 {
+					t.Errorf("before the damage: %+v", found)
+				}
+				for _, d := range []damage{
+					{name: "gate high", make: addAtGate(400), gate: true, want: []reconcile.Kind{reconcile.GateDiffers}},
+					{name: "ledger low", make: addToLedger(-400), want: []reconcile.Kind{reconcile.LedgerDiffers, reconcile.GateDiffers}},
+					{name: "ledger high", make: addToLedger(400), want: []reconcile.Kind{reconcile.LedgerDiffers, reconcile.GateDiffers}},
+					{name: "claim", make: claim("stranger", 3), want: []reconcile.Kind{reconcile.ClaimsDiffer}},
+				} {
+					if d.gate && a.gate == nil {
+						continue
+					}
+					d.make(t, s, a, sku)
+					found, summary := auditNow(t, guest, true)
+					if summary.Different != 1 || summary.Repaired != 1 || !slices.Equal(kinds(found[0]), wantKinds(d, a)) {
+						t.Fatalf("%s: %+v: %+v", d.name, summary, found)
+					}
+				}
+				sold := stop()
+				s.waitSettled(t, a.gate, sku)
+				s.checkBalance(t, a.gate, sku, sold)
+				if found, _ := auditNow(t, guest, false); len(found) > 0 {
+					t.Errorf("after the rush: %+v", found)
+				}
+				const left = 50
+				addStock(t, a, sku, sold+left)
+				if accepted := sellOut(t, []*instance{a, b}, sku, left); len(accepted) != left {
+					t.Errorf("sold %d of the last %d units", len(accepted), left)
+				}
+				s.waitSettled(t, a.gate, sku)
+				s.checkBalance(t, a.gate, sku, sold+left)
+			})
+		}
+	})
+}
+
+// TestTakeOutlivesRepair: a take from before a repair cannot commit after it, because
+// the repair did not count its units. The request takes again.
+func TestTakeOutlivesRepair(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		paused := s.openHooked(t, settings{strategy: "lua", noGuard: true})
+		other := s.open(t, settings{strategy: "lua", noGuard: true})
+		guest := s.open(t, settings{strategy: "lua", guest: true})
+		sku := newSKU("repaired")
+		addStock(t, other, sku, 1)
+		reached, proceed := paused.gate.taken.arm()
+		defer proceed()
+		answer := place(t.Context(), paused.instance, oneUnit(sku))
+		wait(t, "the take", reached)
+		addToLedger(5)(t, s, other, sku)
+		if _, summary := auditNow(t, guest, true); summary.Different != 1 || summary.Repaired != 1 {
+			t.Errorf("%+v", summary)
+		}
+		mustPlace(t, other, oneUnit(sku))
+		proceed()
+		if r := wait(t, "the answer", answer); !errors.Is(r.err, stock.ErrSoldOut) {
+			t.Errorf("answered %+v, want sold out: the other request has the only unit", r)
+		}
+		s.waitSettled(t, other.gate, sku)
+		s.checkBalance(t, other.gate, sku, 1)
+	})
+}
+
+// TestRepairWaitsForACommit: a repair waits for a transaction that has locked the stock
+// row, and counts the units it cut.
+func TestRepairWaitsForACommit(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, servers, func(t *testing.T, s *shop) {
+		paused := s.openHooked(t, settings{strategy: "lua", noGuard: true})
+		guest := s.open(t, settings{strategy: "lua", guest: true})
+		sku := newSKU("committing")
+		addStock(t, paused.instance, sku, 3)
+		addToLedger(5)(t, s, paused.instance, sku)
+		reached, proceed := paused.cutter.after.arm()
+		defer proceed()
+		answer := place(t.Context(), paused.instance, oneUnit(sku))
+		wait(t, "the open transaction", reached)
+		repaired := make(chan reconcile.AuditSummary, 1)
+		go func() {
+			_, summary := auditNow(t, guest, true)
+			repaired <- summary
+		}()
+		eventually(t, "the repair waits for the row", func() bool { return s.waiting(t) > 0 })
+		proceed()
+		if r := wait(t, "the answer", answer); r.err != nil {
+			t.Error(r.err)
+		}
+		if summary := wait(t, "the repair", repaired); summary.Different != 1 || summary.Repaired != 1 {
+			t.Errorf("%+v", summary)
+		}
+		s.waitSettled(t, paused.gate, sku)
+		s.checkBalance(t, paused.gate, sku, 1)
+	})
+}
+
+// TestAuditAfterRefunds: an audit counts the units of orders in every status as the
+// ledger does, and so does a repair.
+func TestAuditAfterRefunds(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i, guest := s.open(t, settings{strategy: "lua"}), s.open(t, settings{strategy: "lua", guest: true})
+		sku := newSKU("ended")
+		addLimited(t, i, sku, 20)
+		for status, end := range map[string]func(id uuid.UUID) error{
+			"pending":   func(uuid.UUID) error { return nil },
+			"paid":      func(uuid.UUID) error { return nil },
+			"cancelled": func(id uuid.UUID) error { _, err := i.Cancel(t.Context(), id); return err },
+			"restocked": func(id uuid.UUID) error { _, err := i.Refund(t.Context(), id, true); return err },
+			"refunded":  func(id uuid.UUID) error { _, err := i.Refund(t.Context(), id, false); return err },
+		} {
+			units := int64(2)
+			if status == "restocked" {
+				units = 3
+			}
+			o := mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: units}))
+			if status != "pending" && status != "cancelled" {
+				if _, err := i.Pay(t.Context(), o.ID, "payment-"+status); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := end(o.ID); err != nil {
+				t.Fatalf("%s: %v", status, err)
+			}
+		}
+		s.waitSettled(t, i.gate, sku)
+		if found, _ := auditNow(t, guest, false); len(found) > 0 {
+			t.Errorf("before the damage: %+v", found)
+		}
+		addToLedger(-3)(t, s, i, sku)
+		claim("buyer-1", 0)(t, s, i, sku)
+		if _, summary := auditNow(t, guest, true); summary.Different != 1 || summary.Repaired != 1 {
+			t.Errorf("%+v", summary)
+		}
+		if b, held := s.ledgerCounts(t, sku), s.held(t, sku); b.available != 14 || held != 6 {
+			t.Errorf("%d units available, %d held, want 14 and 6", b.available, held)
+		}
+	})
+}
+
+// changedLevels is a gate whose counts change calls times before they are shown.
+type changedLevels struct {
+	stock.Gate
+	calls  int
+	change func(*stock.Level)
+}
+
+func (g *changedLevels) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error) {
+	levels, err := g.Gate.Level(ctx, skus...)
+	if g.calls > 0 {
+		g.calls--
+		for i := range levels {
+			g.change(&levels[i])
+		}
+	}
+	return levels, err
+}
+
+// openChanged opens a guest whose gate shows changed counts.
+func (s *shop) openChanged(t *testing.T, calls int, change func(*stock.Level)) *instance {
+	t.Helper()
+	return s.open(t, settings{strategy: "lua", guest: true, change: func(built *strategy.Strategy) {
+		built.Gate = &changedLevels{built.Gate, calls, change}
+	}})
+}
+
+// TestOneReadingProvesNothing: a difference that only one reading shows is not reported,
+// and counts that differ in another way in every reading are reported as unsteady.
+func TestOneReadingProvesNothing(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, sqliteURL(t))
+	i := s.open(t, settings{strategy: "lua"})
+	addStock(t, i, newSKU("read"), 3)
+	once := s.openChanged(t, 1, func(l *stock.Level) { *l = stock.Level{SKU: l.SKU} })
+	if found, _ := auditNow(t, once, true); len(found) > 0 {
+		t.Errorf("seen in one reading: %+v", found)
+	}
+	wrong := int64(0)
+	always := s.openChanged(t, 100, func(l *stock.Level) {
+		wrong++
+		l.Available += wrong
+	})
+	found, summary := auditNow(t, always, true)
+	if len(found) != 1 || summary.Repaired != 0 || !slices.Equal(kinds(found[0]), []reconcile.Kind{reconcile.Unsteady}) {
+		t.Errorf("never the same: %+v, %+v", summary, found)
+	}
+}
+
+// TestAuditTakesNothingOver: an audit does not use the stock of another layout, and does
+// not raise the generation when a repair would need it.
+func TestAuditTakesNothingOver(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, sqliteURL(t))
+	built, stop := strategy.Strategy{}, func() {}
+	attach := func(name string) error {
+		spec, _ := strategy.Find(name)
+		built, stop = spec.Build(strategy.Backends{Redis: s.redis, LedgerID: s.ledgerID})
+		defer stop()
+		i := s.assemble(s.sql.Ledger(), built, settings{takeDeadline: immediateDeadline})
+		defer i.close()
+		return i.Attach(t.Context())
+	}
+	if err := attach("lua"); err == nil || !strings.Contains(err.Error(), "no instance") {
+		t.Errorf("before any instance: %v", err)
+	}
+	i := s.open(t, settings{strategy: "lua"})
+	addStock(t, i, newSKU("owned"), 3)
+	before, err := i.ledger.Owner(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := attach("merged"); err == nil || !strings.Contains(err.Error(), "merged") || !strings.Contains(err.Error(), "lua") {
+		t.Errorf("with another layout: %v", err)
+	}
+	_, last := (before.Generation + 5).Epochs()
+	later := s.openChanged(t, 1000, func(l *stock.Level) { *l = stock.Level{SKU: l.SKU, Epoch: last} })
+	found, summary := auditNow(t, later, true)
+	if len(found) != 1 || summary.Repaired != 0 || found[0].Err == nil {
+		t.Errorf("with a count of a later generation: %+v, %+v", summary, found)
+	}
+	if after, err := i.ledger.Owner(t.Context()); err != nil || after != before {
+		t.Errorf("the owner was %+v, is %+v, %v", before, after, err)
+	}
+}
+
+// TestAuditPages: an audit compares every SKU of many pages. SKUs that no instance has
+// used since the generation changed need no count at the gate.
+func TestAuditPages(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, sqliteURL(t))
+	i, guest := s.open(t, settings{strategy: "lua"}), s.open(t, settings{strategy: "lua", guest: true})
+	used := newSKU("zz-used")
+	addStock(t, i, used, 3)
+	const skus = 1200
+	var rows []string
+	for n := range skus {
+		rows = append(rows, fmt.Sprintf("('sku-%04d', 'product', 7, 7, 0, 1, 0, 0)", n))
+	}
+	s.exec(t, "INSERT INTO stock (sku, kind, total, available, buyer_limit, epoch, version, changes) VALUES "+strings.Join(rows, ", "))
+	damaged := []stock.SKU{"sku-0000", "sku-0499", "sku-0500", "sku-1199", used}
+	for _, sku := range damaged {
+		addToLedger(1)(t, s, i, sku)
+	}
+	found, summary := auditNow(t, guest, true)
+	if want := (reconcile.AuditSummary{Compared: skus + 1, NotAdopted: skus, Different: 5, Repaired: 5}); summary != want {
+		t.Errorf("%+v, want %+v", summary, want)
+	}
+	for n, f := range found {
+		if f.Count.SKU != damaged[n] {
+			t.Errorf("finding %d is %s, want %s", n, f.Count.SKU, damaged[n])
+		}
+	}
+	mustPlace(t, i, request(stock.Line{SKU: "sku-0500", Quantity: 7}))
+	mustRefuse(t, i, oneUnit("sku-0500"), stock.ErrSoldOut)
+}

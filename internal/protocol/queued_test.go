@@ -1,0 +1,404 @@
+package protocol
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+)
+
+// hookedJournal is a journal with a hook after an order was queued. Its orders may stay
+// in it, and may be claimed early or not at all.
+type hookedJournal struct {
+	stock.Journal
+	queued     hook
+	keep       atomic.Bool // orders are not finished
+	claimsNone atomic.Bool
+	claimsAll  atomic.Bool // also orders that other consumers have just got
+	lose       atomic.Bool // the answer to an order that was queued
+}
+
+func (j *hookedJournal) Claim(ctx context.Context, consumer string, limit int, idle time.Duration) ([]stock.Take, error) {
+	switch {
+	case j.claimsNone.Load():
+		return nil, nil
+	case j.claimsAll.Load():
+		idle = 0
+	}
+	return j.Journal.Claim(ctx, consumer, limit, idle)
+}
+
+func (j *hookedJournal) Queue(ctx context.Context, d stock.Deduction, at time.Time) (stock.Take, error) {
+	t, err := j.Journal.Queue(ctx, d, at)
+	if err == nil {
+		j.queued.reach()
+	}
+	if j.lose.Load() {
+		return stock.Take{}, errors.Join(errLostAnswer, err)
+	}
+	return t, err
+}
+
+func (j *hookedJournal) Finish(ctx context.Context, takes ...stock.Take) error {
+	if j.keep.Load() {
+		return errLostAnswer
+	}
+	return j.Journal.Finish(ctx, takes...)
+}
+
+// queueing is an instance that queues orders, with hooks in its journal and its cutter.
+type queueing struct {
+	*instance
+	journal *hookedJournal
+	cutter  *hookedCutter
+}
+
+func (s *shop) openQueueing(t *testing.T, set settings) queueing {
+	t.Helper()
+	var q queueing
+	set.strategy, set.queue = "lua", true
+	set.change = func(built *strategy.Strategy) {
+		q.journal = &hookedJournal{Journal: built.Journal}
+		built.Journal = q.journal
+		q.cutter = new(hookedCutter)
+		built.Cutter = q.cutter.over(built.Cutter)
+	}
+	q.instance = s.open(t, set)
+	return q
+}
+
+// consume commits queued orders until stop is called.
+func consume(t *testing.T, i *instance) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var running sync.WaitGroup
+	running.Go(func() { i.consumer.Run(ctx) })
+	stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// mustQueue places an order, which must be queued.
+func mustQueue(t *testing.T, i *instance, r order.Request) order.Order {
+	t.Helper()
+	o := mustPlace(t, i, r)
+	if o.Status != ledger.Queued || o.CreatedAt.IsZero() || !o.ExpiresAt.IsZero() {
+		t.Fatalf("placed %+v, want it queued", o)
+	}
+	return o
+}
+
+// wantStatus checks the status of an order.
+func wantStatus(t *testing.T, i *instance, id uuid.UUID, want ledger.Status) {
+	t.Helper()
+	if o, err := i.Order(t.Context(), id); err != nil || o.Status != want {
+		t.Errorf("order %s is %s (%v), want %s", id, o.Status, err, want)
+	}
+}
+
+// waitFor waits until the order has the status.
+func waitFor(t *testing.T, i *instance, id uuid.UUID, want ledger.Status) {
+	t.Helper()
+	eventually(t, "the order is "+string(want), func() bool {
+		o, err := i.Order(t.Context(), id)
+		return err == nil && o.Status == want
+	})
+}
+
+// waitFinished waits until the journal is empty.
+func waitFinished(t *testing.T, i *instance) {
+	t.Helper()
+	eventually(t, "the journal is empty", func() bool {
+		length, _, err := i.journal.Backlog(t.Context())
+		return err == nil && length == 0
+	})
+}
+
+// TestQueuedOrder: an order is answered before its commit, and every instance says what
+// has become of it. Recovery leaves it alone, and it cannot be paid or cancelled before
+// it is committed.
+func TestQueuedOrder(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.openQueueing(t, settings{takeDeadline: immediateDeadline, paymentWindow: time.Hour})
+		other := s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline})
+		sku := newSKU("queued")
+		addStock(t, other, sku, 5)
+		reached, proceed := i.cutter.before.arm()
+		defer proceed()
+		consume(t, i.instance)
+		first := mustQueue(t, i.instance, withKey(oneUnit(sku), "k"))
+		wait(t, "the consumer", reached)
+
+		for _, at := range []*instance{i.instance, other} {
+			sweep(t, at)
+			wantStatus(t, at, first.ID, ledger.Queued)
+			if _, err := at.Pay(t.Context(), first.ID, "p-"+string(sku)); !errors.Is(err, order.ErrInProgress) {
+				t.Errorf("paid: %v", err)
+			}
+			if _, err := at.Cancel(t.Context(), first.ID); !errors.Is(err, order.ErrInProgress) {
+				t.Errorf("cancelled: %v", err)
+			}
+		}
+		replayed := func() {
+			t.Helper()
+			o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"))
+			if err != nil || !replayed || !sameOrder(o, first) {
+				t.Errorf("answered %+v, then %+v (replayed %v, %v)", first, o, replayed, err)
+			}
+			if _, _, err := i.Place(t.Context(), withKey(request(stock.Line{SKU: sku, Quantity: 2}), "k")); !errors.Is(err, order.ErrKeyReused) {
+				t.Errorf("other lines under the key: %v", err)
+			}
+		}
+		replayed()
+		if _, _, err := other.Place(t.Context(), withKey(oneUnit(sku), "k")); !errors.Is(err, order.ErrInProgress) {
+			t.Errorf("the key at an instance that does not queue: %v", err)
+		}
+		proceed()
+		waitFor(t, other, first.ID, ledger.Pending)
+		replayed()
+		waitFinished(t, other)
+		replayed()
+		waitFinished(t, other)
+		o, err := other.Order(t.Context(), first.ID)
+		if err != nil || !o.CreatedAt.Equal(first.CreatedAt) || o.ExpiresAt.Sub(o.QueuedUntil) != time.Hour || len(o.History) != 2 || o.History[0].Status != ledger.Queued {
+			t.Errorf("%+v, %v", o, err)
+		}
+		if o, replayed, err := other.Place(t.Context(), withKey(oneUnit(sku), "k")); err != nil || !replayed || !sameOrder(o, first) {
+			t.Errorf("an instance that does not queue replays %+v (%v, %v)", o, replayed, err)
+		}
+		s.waitSettled(t, other.gate, sku)
+		s.checkBalance(t, other.gate, sku, 1)
+	})
+}
+
+// TestQueuedOrderTakesAgain: after a refill, queued orders take their units again under
+// the new epoch. Those that find none are refused, and their keys may be used again.
+func TestQueuedOrderTakesAgain(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		for _, noGuard := range []bool{false, true} {
+			i := s.openQueueing(t, settings{noGuard: noGuard})
+			sku, kept := newSKU("again"), newSKU("kept")
+			addStock(t, i.instance, sku, 3)
+			addStock(t, i.instance, kept, 5)
+			both := request(stock.Line{SKU: sku, Quantity: 1}, stock.Line{SKU: kept, Quantity: 1})
+			var queued []order.Order
+			for _, key := range []string{"1", "2", "3"} {
+				queued = append(queued, mustQueue(t, i.instance, withKey(both, key+string(sku))))
+			}
+			// Redis loses the count, and a committed order takes one of the units.
+			if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(sku)).Err(); err != nil {
+				t.Fatal(err)
+			}
+			plain := s.open(t, settings{strategy: "lua", noGuard: noGuard})
+			mustPlace(t, plain, oneUnit(sku))
+			stop := consume(t, i.instance)
+			waitFinished(t, i.instance)
+			stop()
+			states := make(map[ledger.Status]int)
+			for _, o := range queued {
+				found, err := plain.Order(t.Context(), o.ID)
+				if err != nil || !sameLines(found.Lines, o.Lines) {
+					t.Fatalf("%+v, %v", found, err)
+				}
+				states[found.Status]++
+			}
+			if states[ledger.Pending] != 2 || states[ledger.TurnedDown] != 1 {
+				t.Errorf("the orders ended as %v", states)
+			}
+			s.waitSettled(t, plain.gate, sku)
+			s.checkBalance(t, plain.gate, sku, 3)
+			s.checkBalance(t, plain.gate, kept, 2)
+			addStock(t, plain, sku, 4)
+			for n, o := range queued {
+				found, err := plain.Order(t.Context(), o.ID)
+				if err != nil || found.Status != ledger.TurnedDown {
+					continue
+				}
+				if again := mustQueue(t, i.instance, withKey(both, string(rune('1'+n))+string(sku))); again.ID == o.ID {
+					t.Errorf("the key of the refused order %s leads to it", o.ID)
+				}
+			}
+			stop = consume(t, i.instance)
+			waitFinished(t, i.instance)
+			stop()
+			s.checkBalance(t, plain.gate, sku, 4)
+			s.checkBalance(t, plain.gate, kept, 3)
+		}
+	})
+}
+
+// TestQueuedTwinOfACommittedOrder: the key of an order that has left the journal queues
+// nothing, and cuts nothing.
+func TestQueuedTwinOfACommittedOrder(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.openQueueing(t, settings{noGuard: true})
+		plain := s.open(t, settings{strategy: "lua", noGuard: true})
+		sku := newSKU("twin")
+		addStock(t, plain, sku, 2)
+		first := mustPlace(t, plain, withKey(oneUnit(sku), "k"))
+		s.waitSettled(t, plain.gate, sku)
+		o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"))
+		if err != nil || !replayed || !sameOrder(o, first) {
+			t.Errorf("answered %+v, then %+v (replayed %v, %v)", first, o, replayed, err)
+		}
+		waitFinished(t, plain) // without a consumer
+		s.checkBalance(t, plain.gate, sku, 1)
+	})
+}
+
+// TestFastConsumer: a consumer commits a keyed order before its request looks the key up
+// in the ledger. The request's own order is no twin: nothing is given back.
+func TestFastConsumer(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[:1], func(t *testing.T, s *shop) {
+		i := s.openQueueing(t, settings{noGuard: true})
+		sku := newSKU("fast")
+		addStock(t, i.instance, sku, 2)
+		reached, proceed := i.journal.queued.arm()
+		defer proceed()
+		i.journal.keep.Store(true)
+		answer := place(t.Context(), i.instance, withKey(oneUnit(sku), "k"))
+		wait(t, "the journal", reached)
+		consume(t, i.instance)
+		eventually(t, "the order is committed", func() bool { return s.ledgerCounts(t, sku).sold == 1 })
+		proceed()
+		if r := wait(t, "the answer", answer); r.err != nil || r.replayed || r.order.Status != ledger.Queued {
+			t.Errorf("answered %+v", r)
+		}
+		i.journal.keep.Store(false)
+		waitFinished(t, i.instance)
+		s.checkBalance(t, i.gate, sku, 1)
+	})
+}
+
+// TestLostQueueAnswer: the gate's answer to an order is lost. The order is not
+// acknowledged, and its units are not given back: a consumer may commit it.
+func TestLostQueueAnswer(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[:1], func(t *testing.T, s *shop) {
+		i := s.openQueueing(t, settings{noGuard: true})
+		sku := newSKU("lost")
+		addStock(t, i.instance, sku, 2)
+		i.journal.lose.Store(true)
+		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrUnavailable)
+		o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"))
+		if err != nil || !replayed || o.Status != ledger.Queued { // the journal has it
+			t.Errorf("answered %+v (replayed %v, %v)", o, replayed, err)
+		}
+		consume(t, i.instance)
+		waitFinished(t, i.instance)
+		s.checkBalance(t, i.gate, sku, 2)
+	})
+}
+
+// TestCommittedBeforeARefill: a consumer commits an order and does not finish it. After
+// a refill of one of its SKUs, another consumer finds the order's take stale. It does
+// not give the units of the other SKU back.
+func TestCommittedBeforeARefill(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.openQueueing(t, settings{noGuard: true})
+		refilled, kept := newSKU("refilled"), newSKU("kept")
+		addStock(t, i.instance, refilled, 5)
+		addStock(t, i.instance, kept, 5)
+		i.journal.keep.Store(true)
+		stop := consume(t, i.instance)
+		o := mustQueue(t, i.instance, request(stock.Line{SKU: refilled, Quantity: 1}, stock.Line{SKU: kept, Quantity: 1}))
+		eventually(t, "the order is committed", func() bool { return s.ledgerCounts(t, kept).sold == 1 })
+		stop()
+		if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(refilled)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		sweep(t, i.instance)
+		i.journal.keep.Store(false)
+		i.journal.claimsAll.Store(true)
+		next := s.open(t, settings{strategy: "lua", noGuard: true, change: func(built *strategy.Strategy) { built.Journal = i.journal }})
+		consume(t, next)
+		waitFinished(t, next)
+		wantStatus(t, next, o.ID, ledger.Pending)
+		s.checkBalance(t, next.gate, refilled, 1)
+		s.checkBalance(t, next.gate, kept, 1)
+	})
+}
+
+// TestSlowConsumer: a consumer pauses inside its transaction, or before it, and another
+// one claims its order. The order is committed once, also if the stock was refilled
+// meanwhile.
+func TestSlowConsumer(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[:2], func(t *testing.T, s *shop) {
+		for _, refilled := range []bool{false, true} {
+			slow := s.openQueueing(t, settings{noGuard: true})
+			quick := s.openQueueing(t, settings{noGuard: true})
+			sku := newSKU("slow")
+			addStock(t, quick.instance, sku, 2)
+			o := mustQueue(t, quick.instance, oneUnit(sku))
+			reached, proceed := slow.cutter.before.arm()
+			defer proceed()
+			slow.journal.claimsNone.Store(true)
+			quick.journal.claimsAll.Store(true)
+			stopSlow := consume(t, slow.instance)
+			wait(t, "the slow consumer", reached)
+			if refilled {
+				if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(sku)).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			stopQuick := consume(t, quick.instance)
+			waitFor(t, quick.instance, o.ID, ledger.Pending)
+			proceed()
+			waitFinished(t, quick.instance)
+			stopSlow()
+			mustQueue(t, quick.instance, oneUnit(sku))
+			waitFinished(t, quick.instance)
+			stopQuick()
+			mustRefuse(t, quick.instance, oneUnit(sku), stock.ErrSoldOut)
+			s.checkBalance(t, quick.gate, sku, 2)
+		}
+	})
+}
+
+// TestQueuedCommitInLimbo: the connection of a consumer breaks during its COMMIT. The
+// order stays in the journal until the outcome is known, and is committed once.
+func TestQueuedCommitInLimbo(t *testing.T) {
+	t.Parallel()
+	for _, d := range servers {
+		t.Run(d.Name, func(t *testing.T) {
+			t.Parallel()
+			dbURL := d.URL(t)
+			s := newShop(t, dbURL)
+			w, wireURL := newWire(t, dbURL)
+			i := s.openQueueing(t, settings{noGuard: true, db: openSQL(t, wireURL).Ledger})
+			sku := newSKU("limbo")
+			addStock(t, i.instance, sku, 1)
+			fault := w.holdCommit()
+			consume(t, i.instance)
+			o := mustQueue(t, i.instance, oneUnit(sku))
+			wait(t, "the COMMIT", fault.arrived)
+			if levels, err := i.gate.Level(t.Context(), sku); err != nil || levels[0].Available != 0 {
+				t.Errorf("%+v, %v", levels, err)
+			}
+			fault.deliver <- true
+			wait(t, "the server", fault.done)
+			waitFor(t, i.instance, o.ID, ledger.Pending)
+			waitFinished(t, i.instance)
+			mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
+			s.checkBalance(t, i.gate, sku, 1)
+		})
+	}
+}
