@@ -17,12 +17,7 @@ import (
 func (l *lab) audit(ctx context.Context, r *results.Result, rec *record, f *fleet, sku string, until settled) error {
 	r.Sold = rec.accepted.Load() // without a database, the 201s are the only count
 	if l.sql != nil {
-		now, err := l.await(ctx, sku, until)
-		if err != nil {
-			return err
-		}
-		r.Ledger, r.Gate, r.InFlight = &now.ledger, now.gate, now.inFlight
-		if r.Sold, err = l.sold(ctx, sku); err != nil {
+		if err := l.addCounts(ctx, r, sku, until); err != nil {
 			return err
 		}
 	}
@@ -33,6 +28,17 @@ func (l *lab) audit(ctx context.Context, r *results.Result, rec *record, f *flee
 	}
 	r.Unknown, r.Sampled, r.Findings = rec.unknown(), rec.sampled, rec.found()
 	return rec.sampleErr
+}
+
+// addCounts waits until the counts of the SKU have settled, and adds them to the result.
+func (l *lab) addCounts(ctx context.Context, r *results.Result, sku string, until settled) error {
+	now, err := l.await(ctx, sku, until)
+	if err != nil {
+		return err
+	}
+	r.Ledger, r.Gate, r.InFlight = &now.ledger, now.gate, now.inFlight
+	r.Sold, err = l.sold(ctx, sku)
+	return err
 }
 
 // settled is the condition under which the counts of a SKU are read. The audit reads
@@ -85,11 +91,14 @@ func (l *lab) counts(ctx context.Context, sku string) (now counts, err error) {
 	return now, nil
 }
 
-// sold counts the units of the SKU in pending and paid orders.
+// holdsUnits is the SQL condition that an order holds its units.
+const holdsUnits = "(orders.status IN ('pending', 'paid') OR orders.status = 'refunded' AND NOT orders.restocked)"
+
+// sold counts the units of the SKU in orders that hold their units.
 func (l *lab) sold(ctx context.Context, sku string) (units int64, err error) {
 	err = l.sql.DB().WithContext(ctx).Raw(`SELECT COALESCE(SUM(order_lines.quantity), 0) FROM order_lines
 		JOIN orders ON orders.id = order_lines.order_id
-		WHERE order_lines.sku = ? AND orders.status IN ('pending', 'paid')`, sku).Row().Scan(&units)
+		WHERE order_lines.sku = ? AND `+holdsUnits, sku).Row().Scan(&units)
 	if err != nil {
 		return 0, fmt.Errorf("counting the orders of %s: %w", sku, err)
 	}

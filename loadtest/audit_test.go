@@ -126,8 +126,8 @@ func TestCheckAnswers(t *testing.T) {
 		{"committed and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, noAnswer) }, nil, nil, nil},
 		{"void and unavailable", func(a *answer) { *a = answered(numbered(3), failed, 503, problemUnavailable) }, func(o *order) { o.Status = "void" }, nil, nil},
 		{"committed twice and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, noAnswer) }, nil,
-			[]order{{numbered(9).ID, numbered(3).Buyer, "pending", numbered(3).Lines}}, []results.Kind{results.Unasked}},
-		{"committed twice", nil, nil, []order{{numbered(9).ID, numbered(3).Buyer, "paid", numbered(3).Lines}}, []results.Kind{results.Unasked}},
+			[]order{{ID: numbered(9).ID, Buyer: numbered(3).Buyer, Status: "pending", Lines: numbered(3).Lines}}, []results.Kind{results.Unasked}},
+		{"committed twice", nil, nil, []order{{ID: numbered(9).ID, Buyer: numbered(3).Buyer, Status: "paid", Lines: numbered(3).Lines}}, []results.Kind{results.Unasked}},
 		{"stored without a request", nil, nil, []order{numbered(9)}, []results.Kind{results.Unasked}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -184,14 +184,15 @@ func TestSample(t *testing.T) {
 func TestClean(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t, newRecord())
-	created := []string{"lt-0123456789-lua-crash", "lt-0123456789-segment-lock-1", "lt-0123456789-merged-r50-3"}
+	created := []string{"lt-0123456789-lua-crash", "lt-0123456789-segment-lock-1", "lt-0123456789-merged-r50-3", "lt-0123456789-lua-life-coupon"}
 	others := []string{"lt-sku", "lt-0123456789-nonesuch-1", "shoes", "lt-0123456789-lua-1-red"}
 	for i, sku := range append(created, others...) {
 		l.exec(t, "INSERT INTO stock (sku, kind, total, available) VALUES (?, 'product', 1, 0)", sku)
 		l.exec(t, "INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, 1, 1, 1, '2026-01-01')", sku)
-		o := numbered(i)
+		l.exec(t, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, 'lt-buyer', 1)", sku)
+		o := &storedOrder{order: numbered(i), history: []string{"paid"}, payments: map[string]string{paymentIDs(numbered(i).ID)[1]: "refund-due"}}
 		o.Lines[0].SKU = sku
-		l.store(t, o)
+		l.storeLife(t, o)
 	}
 	void := numbered(20)
 	void.Status, void.Lines, void.Buyer = "void", nil, buyers(1, 1)()
@@ -205,6 +206,7 @@ func TestClean(t *testing.T) {
 	for query, want := range map[string]int{
 		"SELECT COUNT(*) FROM stock": len(others), "SELECT COUNT(*) FROM outbox": len(others),
 		"SELECT COUNT(*) FROM order_lines": len(others), "SELECT COUNT(*) FROM orders": len(others) + 1,
+		"SELECT COUNT(*) FROM claims": len(others), "SELECT COUNT(*) FROM order_history": len(others), "SELECT COUNT(*) FROM payments": len(others),
 	} {
 		var n int
 		if err := l.sql.DB().Raw(query).Row().Scan(&n); err != nil || n != want {

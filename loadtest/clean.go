@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -31,7 +32,7 @@ func (l *lab) tidy(ctx context.Context, broken bool) error {
 }
 
 // loadTestSKU matches the SKUs of load tests and no others.
-var loadTestSKU = regexp.MustCompile(`^` + prefix + `[0-9a-z]{10,}-(` + strings.Join(strategy.Names(), "|") + `)-(crash|r?[0-9]+(-[0-9]+)?)$`)
+var loadTestSKU = regexp.MustCompile(`^` + prefix + `[0-9a-z]{10,}-(` + strings.Join(strategy.Names(), "|") + `)-(crash|life(-coupon)?|r?[0-9]+(-[0-9]+)?)$`)
 
 // loadTestBuyer is an SQL pattern for the names that buyers returns.
 var loadTestBuyer = prefix + strings.Repeat("_", 16)
@@ -82,7 +83,7 @@ func (l *lab) deleteSKU(ctx context.Context, sku string) (orders int64, err erro
 		return orders, err
 	}
 	db := l.sql.DB().WithContext(ctx)
-	for _, table := range []string{"outbox", "stock"} {
+	for _, table := range []string{"outbox", "claims", "stock"} {
 		if err := db.Exec("DELETE FROM "+table+" WHERE sku = ?", sku).Error; err != nil {
 			return orders, fmt.Errorf("deleting %s from table %s: %w", sku, table, err)
 		}
@@ -96,10 +97,12 @@ func (l *lab) deleteOrders(ctx context.Context, statement, which string) (delete
 	db := l.sql.DB().WithContext(ctx)
 	for {
 		var ids []any
+		var payments []string
 		err := l.sql.Ledger().QueryEach(ctx, func(rows *sql.Rows) error {
 			var id uuid.UUID
 			err := rows.Scan(&id)
 			ids = append(ids, l.column(id))
+			payments = append(payments, paymentIDs(id.String())...)
 			return err
 		}, statement, which, maxIDs)
 		if err != nil {
@@ -108,11 +111,16 @@ func (l *lab) deleteOrders(ctx context.Context, statement, which string) (delete
 		if len(ids) == 0 {
 			return deleted, nil
 		}
-		// The lines come last, because a later clean-up finds the orders by them.
-		for _, statement := range []string{"DELETE FROM orders WHERE id IN ?", "DELETE FROM order_lines WHERE order_id IN ?"} {
-			if err := db.Exec(statement, ids).Error; err != nil {
-				return deleted, fmt.Errorf("deleting orders of %s: %w", which, err)
-			}
+		err = errors.Join(
+			db.Exec("DELETE FROM payments WHERE id IN ?", payments).Error,
+			db.Exec("DELETE FROM order_history WHERE order_id IN ?", ids).Error,
+			db.Exec("DELETE FROM orders WHERE id IN ?", ids).Error,
+		)
+		if err == nil { // the lines come last, because a later clean-up finds the orders by them
+			err = db.Exec("DELETE FROM order_lines WHERE order_id IN ?", ids).Error
+		}
+		if err != nil {
+			return deleted, fmt.Errorf("deleting orders of %s: %w", which, err)
 		}
 		deleted += int64(len(ids))
 	}

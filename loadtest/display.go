@@ -72,6 +72,11 @@ func (d *display) done(r *results.Result) {
 		fmt.Fprintf(d.w, "%-13s %s: %s\n", r.Strategy, r.Verdict, arrivalsText(r))
 		return
 	}
+	if life := r.Lifecycle; life != nil {
+		fmt.Fprintf(d.w, "%-13s %s: %d orders: %d paid (%d revived), %d cancelled, %d expired, %d refunded; %d payments, %d refunds due\n",
+			r.Strategy, r.Verdict, life.Orders, life.Paid, life.Revived, life.Cancelled, life.Expired, life.Refunded, life.Payments, life.RefundsDue)
+		return
+	}
 	killed := ""
 	if r.Crash != nil {
 		killed = fmt.Sprintf(", %s found after kill -9", r.Kept())

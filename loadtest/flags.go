@@ -48,6 +48,9 @@ type settings struct {
 	search   bool
 	probes   int
 	p99      time.Duration
+
+	lifecycle     bool
+	paymentWindow time.Duration
 }
 
 // open reports whether orders arrive at a fixed rate, instead of each client waiting
@@ -56,7 +59,9 @@ func (s settings) open() bool { return s.rate > 0 || s.search }
 
 // killsInstance reports whether each sound strategy gets a second rush in which an
 // instance is killed.
-func (s settings) killsInstance() bool { return s.crash && !s.open() && len(s.targets) == 0 }
+func (s settings) killsInstance() bool {
+	return s.crash && !s.open() && !s.lifecycle && len(s.targets) == 0
+}
 
 const help = `Puts every strategy under the same load, and audits from outside the service which
 of them oversold and how fast each was.
@@ -116,13 +121,15 @@ func flagSet() (*settings, *pflag.FlagSet) {
 	flags.BoolVar(&s.search, "search", false, "open loads: find the highest rate at which the p99 keeps --p99")
 	flags.IntVar(&s.probes, "probes", 3, "loads of each rate in a search, an odd number; the majority decides")
 	flags.DurationVar(&s.p99, "p99", 50*time.Millisecond, "limit of a search")
+	flags.BoolVar(&s.lifecycle, "lifecycle", false, "pay, cancel, refund orders or let them expire, with every sound strategy, and audit where each order and payment ended")
+	flags.DurationVar(&s.paymentWindow, "payment-window", 3*time.Second, "with --lifecycle: how long an order may wait for its payment")
 	return s, flags
 }
 
 // check checks the values of the flags, and that none contradicts another. given
 // reports whether a flag is on the command line.
 func (s *settings) check(given func(flag string) bool) error {
-	return cmp.Or(s.checkValues(), s.checkLock(), s.checkEffect(given), s.checkRate(), s.checkStores(), s.checkTargets())
+	return cmp.Or(s.checkValues(), s.checkLock(), s.checkEffect(given), s.checkRate(), s.checkLifecycle(), s.checkStores(), s.checkTargets())
 }
 
 // checkValues checks each flag by itself.
@@ -151,6 +158,8 @@ func (s *settings) checkValues() error {
 		return command.Usagef("--probes: %d is not an odd number", s.probes)
 	case s.p99 <= 0:
 		return command.Usagef("--p99: %v is not above 0", s.p99)
+	case s.paymentWindow < time.Second || s.paymentWindow > time.Minute:
+		return command.Usagef("--payment-window: %v is not between a second and a minute", s.paymentWindow)
 	}
 	return nil
 }
@@ -195,8 +204,8 @@ func (s *settings) checkEffect(given func(flag string) bool) error {
 		targets = len(s.targets) > 0
 	)
 	for flag, used := range map[string]bool{
-		"clients": !open, "limit": !open, "duration": open, "p99": s.search, "probes": s.search, "max-failures": !s.search,
-		"crash": !open && !targets, "keep": s.dbURL != "", "expect-oversell": targets && !open,
+		"clients": !open, "limit": !open && !s.lifecycle, "payment-window": s.lifecycle, "duration": open, "p99": s.search, "probes": s.search, "max-failures": !s.search,
+		"crash": !open && !targets && !s.lifecycle, "keep": s.dbURL != "", "expect-oversell": targets && !open,
 		"instances": !targets, "guard": !targets, "lock": !targets,
 	} {
 		if given(flag) && !used {
@@ -213,6 +222,24 @@ func (s *settings) checkRate() error {
 	}
 	if int64(s.rate)*int64(s.duration/time.Second) > maxAnswers {
 		return command.Usagef("--duration: %v at --rate %d is more than %d orders", s.duration, s.rate, maxAnswers)
+	}
+	return nil
+}
+
+// checkLifecycle checks the flags of a lifecycle load.
+func (s *settings) checkLifecycle() error {
+	switch {
+	case !s.lifecycle:
+		return nil
+	case s.open():
+		return command.Usagef("--lifecycle: not with --rate or --search")
+	case len(s.targets) > 0:
+		return command.Usagef("--lifecycle: not with --target: it starts instances with a short payment window")
+	}
+	for _, name := range s.strategies {
+		if spec, _ := strategy.Find(name); !spec.Sound {
+			return command.Usagef("--strategies: %s oversells, and --lifecycle tests sound strategies only", name)
+		}
 	}
 	return nil
 }

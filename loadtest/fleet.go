@@ -32,7 +32,7 @@ func (l *lab) startFleet(spec strategy.Spec) *fleet {
 
 const (
 	// shortDeadline of takes makes recovery resolve the takes of a killed instance
-	// within recoveryLimit.
+	// within recoveryLimit, and takes of lost commits before a lifecycle load ends.
 	shortDeadline = time.Second
 	// shortLease ends the locks of a killed instance while the clients still wait.
 	shortLease = 3 * time.Second
@@ -47,7 +47,10 @@ func (l *lab) flags(spec strategy.Spec) []string {
 	if spec.HasGate() {
 		flags = append(flags, "--redis", l.redisURL)
 	}
-	if spec.Sound && l.killsInstance() {
+	if l.lifecycle {
+		flags = append(flags, "--payment-window", l.paymentWindow.String())
+	}
+	if spec.Sound && (l.killsInstance() || l.lifecycle) {
 		flags = append(flags, "--take-deadline", shortDeadline.String(), "--lease", shortLease.String())
 	}
 	for flag, value := range l.lockServers() {

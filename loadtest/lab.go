@@ -183,6 +183,7 @@ func (l *lab) newRun() *results.Run {
 		Flags: map[string]string{
 			"instances": fmt.Sprint(l.instances), "stock": fmt.Sprint(l.stock), "clients": fmt.Sprint(l.clients),
 			"guard": l.guard, "lock": l.lock, "limit": l.limit.String(), "rate": fmt.Sprint(l.rate), "search": fmt.Sprint(l.search),
+			"lifecycle": fmt.Sprint(l.lifecycle), "payment_window": l.paymentWindow.String(),
 			"probes": fmt.Sprint(l.probes), "crash": fmt.Sprint(l.killsInstance()), "max_failures": l.maxFailures.String(),
 		},
 		Seed: l.seed, When: time.Now().UTC().Truncate(time.Second), Commit: machine.Commit(),
@@ -238,10 +239,14 @@ func (l *lab) chosen() []strategy.Spec {
 	if len(l.targets) > 0 {
 		return []strategy.Spec{{}}
 	}
-	if len(l.strategies) == 0 {
-		return strategy.Table()
-	}
 	var specs []strategy.Spec
+	if len(l.strategies) == 0 {
+		for _, spec := range strategy.Table() {
+			if spec.Sound || !l.lifecycle {
+				specs = append(specs, spec)
+			}
+		}
+	}
 	for _, name := range l.strategies {
 		spec, _ := strategy.Find(name)
 		specs = append(specs, spec)
@@ -280,6 +285,9 @@ const maxTries = 5
 
 // loadFleet runs the load of the command line. It repeats a rush that proves nothing.
 func (l *lab) loadFleet(ctx context.Context, spec strategy.Spec, f *fleet) (*results.Result, error) {
+	if l.lifecycle {
+		return l.live(ctx, spec, f)
+	}
 	if l.search {
 		return l.highest(ctx, spec, f)
 	}

@@ -265,6 +265,13 @@ func TestUsage(t *testing.T) {
 		{"--target http://127.0.0.1:1 --out /dev/null/folder", "--out"},
 		{"--target http://127.0.0.1:1 --out /dev/null", "--out"},
 		{"--lock etcd --etcd nowhere", "--etcd"},
+		{"--lifecycle --rate 5", "--lifecycle"},
+		{"--lifecycle --target http://127.0.0.1:1", "--lifecycle"},
+		{"--lifecycle --strategies lua,none", "none oversells"},
+		{"--lifecycle --crash", "--crash"},
+		{"--lifecycle --limit 2s", "--limit"},
+		{"--lifecycle --payment-window 10ms", "--payment-window"},
+		{"--payment-window 2s", "--payment-window"},
 		{"clean", "--db"},
 		{"--nonesuch", "--nonesuch"},
 		{"contrast", "contrast"},
@@ -528,7 +535,7 @@ func expectEmpty(t *testing.T, redis, db string) {
 		t.Fatal(err)
 	}
 	defer sql.Close()
-	for _, table := range []string{"stock", "orders", "order_lines", "outbox"} {
+	for _, table := range []string{"stock", "orders", "order_lines", "outbox", "order_history", "payments", "claims"} {
 		var n int
 		if err := sql.DB().Raw("SELECT COUNT(*) FROM " + table).Row().Scan(&n); err != nil || n != 0 {
 			t.Errorf("%d rows are left in table %s (%v)", n, table, err)

@@ -46,10 +46,11 @@ type answer struct {
 
 // order is an order in a request, in an answer or in a store.
 type order struct {
-	ID     string `json:"id"`
-	Buyer  string `json:"buyer_id"`
-	Status string `json:"status"`
-	Lines  []line `json:"lines"`
+	ID        string    `json:"id"`
+	Buyer     string    `json:"buyer_id"`
+	Status    string    `json:"status"`
+	Lines     []line    `json:"lines"`
+	ExpiresAt time.Time `json:"expires_at"` // zero: never; the ledger's copies leave it out
 }
 
 type line struct {

@@ -15,9 +15,9 @@ import (
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// place posts an order for one unit, and returns the answer.
-func (l *lab) place(ctx context.Context, url, sku, buyer string) (a answer) {
-	a.asked = oneUnit(buyer, sku)
+// place posts an order and returns the answer.
+func (l *lab) place(ctx context.Context, url string, asked order) (a answer) {
+	a.asked = asked
 	start := time.Now()
 	status, text, err := l.post(ctx, url+"/orders", a.asked.body())
 	a.took = time.Since(start)
@@ -74,7 +74,7 @@ func (l *lab) startCrowd(ctx context.Context, f *fleet, sku string, rec *record)
 		buyer := buyers(l.seed, uint64(i))
 		clients.Go(func() {
 			for n := 0; c.limited.Err() == nil; n++ {
-				a := l.place(ctx, f.url(i+n), sku, buyer())
+				a := l.place(ctx, f.url(i+n), oneUnit(buyer(), sku))
 				a.at = time.Since(rec.start)
 				if n%sampleEvery == 0 {
 					l.sample(ctx, rec, a)

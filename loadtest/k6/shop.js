@@ -1,4 +1,4 @@
-// Shared by rush.js, steady.js and verify.js.
+// Shared by rush.js, steady.js, lifecycle.js and verify.js.
 import http from 'k6/http';
 import { check } from 'k6';
 import exec from 'k6/execution';
@@ -35,16 +35,23 @@ export const replayed = new Counter('orders_replayed');
 // By default k6 counts every 409 as a failed request, but "sold out" is a correct answer.
 http.setResponseCallback(http.expectedStatuses(200, 201, 409));
 
-const json = { 'Content-Type': 'application/json' };
+export const json = { 'Content-Type': 'application/json' };
 
-// createStock creates the SKU and returns the data of the iterations. The run is part of
-// every buyer and key, so that no two runs share any.
-export function createStock(sku, units) {
+// adminHeaders returns the headers of a request that only administrators may send.
+export function adminHeaders() {
   const headers = Object.assign({}, json);
   if (__ENV.ADMIN_TOKEN) {
     headers.Authorization = `Bearer ${__ENV.ADMIN_TOKEN}`;
   }
-  const answer = http.put(`${adminURL}/stock/${sku}`, JSON.stringify({ kind: 'product', total: units }), { headers });
+  return headers;
+}
+
+// createStock creates the SKU and returns the data of the iterations. The run is part of
+// every buyer and key, so that no two runs share any. fields adds to or replaces the
+// fields of the SKU.
+export function createStock(sku, units, fields = {}) {
+  const body = JSON.stringify(Object.assign({ kind: 'product', total: units }, fields));
+  const answer = http.put(`${adminURL}/stock/${sku}`, body, { headers: adminHeaders() });
   if (answer.status !== 201) {
     // The counts of an existing SKU would include earlier orders.
     throw new Error(`PUT /stock/${sku}: ${answer.status} ${answer.body}: SKU must name one that does not exist`);

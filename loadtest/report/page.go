@@ -43,7 +43,7 @@ func WritePage(w io.Writer, run *results.Run) error {
 		Loads                    string
 		Heading, HeadingChinese  string
 		Throughput, Latency      drawing
-		Oversold, StockRemaining *drawing // nil: the load was open, with more stock than orders
+		Oversold, StockRemaining *drawing // nil: not drawn for this load
 	}{Run: run, Loads: loads(run)}
 	data.Heading, data.HeadingChinese = headings(run)
 	var err error
@@ -53,7 +53,7 @@ func WritePage(w io.Writer, run *results.Run) error {
 	if data.Latency, err = drawn(run, latencyChart); err != nil {
 		return err
 	}
-	if !run.Open() {
+	if !run.Open() && !run.Lifecycle() { // an open load has more stock than orders; in a lifecycle load, units return
 		oversold, err := drawn(run, oversoldChart)
 		if err != nil {
 			return err

@@ -20,9 +20,12 @@ func columns(run *results.Run) []column {
 		{"strategy", func(s *results.Result) any { return s.Strategy }},
 		{"inst.", func(s *results.Result) any { return s.Instances }},
 	}
-	if run.Open() {
+	switch {
+	case run.Lifecycle():
+		return append(all, lifecycleColumns...)
+	case run.Open():
 		all = append(all, openColumns(run)...)
-	} else {
+	default:
 		all = append(all, rushColumns...)
 	}
 	if run.Killed() {
@@ -56,6 +59,30 @@ var rushColumns = []column{
 	{"oversold", func(s *results.Result) any { return table.Cell{Text: fmt.Sprint(s.Oversold), Alarm: s.Oversold > 0} }},
 	{"undersold", func(s *results.Result) any { return s.Undersold }},
 	{"failed", func(s *results.Result) any { return s.Failed }},
+}
+
+// lifecycleColumns are the columns of a lifecycle load.
+var lifecycleColumns = []column{
+	ended("orders", func(l *results.Lifecycle) int64 { return l.Orders }),
+	ended("paid", func(l *results.Lifecycle) int64 { return l.Paid }),
+	ended("cancelled", func(l *results.Lifecycle) int64 { return l.Cancelled }),
+	ended("expired", func(l *results.Lifecycle) int64 { return l.Expired }),
+	ended("refunded", func(l *results.Lifecycle) int64 { return l.Refunded }),
+	ended("revived", func(l *results.Lifecycle) int64 { return l.Revived }),
+	ended("refunds due", func(l *results.Lifecycle) int64 { return l.RefundsDue }),
+	{"oversold", func(s *results.Result) any { return table.Cell{Text: fmt.Sprint(s.Oversold), Alarm: s.Oversold > 0} }},
+	{"failed", func(s *results.Result) any { return s.Failed }},
+	{"verdict", func(s *results.Result) any { return table.Cell{Text: s.Verdict, Alarm: s.Verdict == results.Broken} }},
+}
+
+// ended returns a column with one count of what became of the orders.
+func ended(title string, count func(*results.Lifecycle) int64) column {
+	return column{title, func(s *results.Result) any {
+		if s.Lifecycle == nil {
+			return table.Unknown
+		}
+		return count(s.Lifecycle)
+	}}
 }
 
 var costColumns = []column{

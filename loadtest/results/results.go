@@ -53,6 +53,9 @@ func (r *Run) Open() bool { return r.Search() || r.Flags["rate"] != "" && r.Flag
 // Search reports whether the run searched for the highest rate.
 func (r *Run) Search() bool { return r.Flags["search"] == "true" }
 
+// Lifecycle reports whether the orders were paid, cancelled, refunded or left to expire.
+func (r *Run) Lifecycle() bool { return r.Flags["lifecycle"] == "true" }
+
 // Guarded reports whether the guard was on behind any of the strategies.
 func (r *Run) Guarded() bool {
 	return slices.ContainsFunc(r.Strategies, func(s Result) bool { return s.Caught != nil })
@@ -119,8 +122,9 @@ type Result struct {
 	Dropped int64 `json:"dropped"`                // arrivals never sent
 	Highest *int  `json:"highest_rate,omitempty"` // highest rate that a search found; 0: below its lowest rate
 
-	Probes []Probe `json:"probes,omitempty"` // loads of a search, in their order
-	Crash  *Result `json:"crash,omitempty"`  // rush in which an instance was killed
+	Probes    []Probe    `json:"probes,omitempty"`    // loads of a search, in their order
+	Crash     *Result    `json:"crash,omitempty"`     // rush in which an instance was killed
+	Lifecycle *Lifecycle `json:"lifecycle,omitempty"` // what became of the orders of a lifecycle load
 
 	Verdict string   `json:"verdict"`
 	Faults  []string `json:"faults"` // reasons for the verdict "promise broken"
@@ -176,6 +180,19 @@ type Percentile struct {
 	Millis   float64 `json:"millis"`
 }
 
+// Lifecycle counts what became of the orders of a lifecycle load. Paid, Cancelled, Expired
+// and Refunded add up to Orders. A revived order is also one of the paid or refunded.
+type Lifecycle struct {
+	Orders     int64 `json:"orders"`
+	Paid       int64 `json:"paid"`
+	Cancelled  int64 `json:"cancelled"`
+	Expired    int64 `json:"expired"`
+	Refunded   int64 `json:"refunded"`
+	Revived    int64 `json:"revived"`     // paid by a payment that came after they had expired
+	Payments   int64 `json:"payments"`    // of all orders
+	RefundsDue int64 `json:"refunds_due"` // of the payments
+}
+
 // Probe is one load of a search.
 type Probe struct {
 	Rate     int      `json:"rate"`
@@ -202,10 +219,22 @@ const (
 	Unread      Kind = "unread"
 	Denied      Kind = "denied"
 	Unasked     Kind = "unasked"
+
+	// The kinds below are those of a lifecycle load.
+	Unanswered   Kind = "unanswered"
+	Unfinished   Kind = "unfinished"
+	Contradicted Kind = "contradicted"
+	BadHistory   Kind = "bad-history"
+	LostPayment  Kind = "lost-payment"
+	WrongPayment Kind = "wrong-payment"
+	ExtraPayment Kind = "extra-payment"
+	OverLimit    Kind = "over-limit"
+	WrongClaim   Kind = "wrong-claim"
 )
 
 // Kinds lists the kinds in the order in which they are reported.
-var Kinds = []Kind{WrongAnswer, Repeated, Early, Missing, OtherBuyer, OtherLines, OtherStatus, Unread, Denied, Unasked}
+var Kinds = []Kind{WrongAnswer, Repeated, Early, Missing, OtherBuyer, OtherLines, OtherStatus, Unread, Denied, Unasked,
+	Unanswered, Unfinished, Contradicted, BadHistory, LostPayment, WrongPayment, ExtraPayment, OverLimit, WrongClaim}
 
 var meanings = map[Kind]string{
 	WrongAnswer: "answers 201 name a different order than the request",
@@ -218,16 +247,26 @@ var meanings = map[Kind]string{
 	Unread:      "orders answered 201 are answered differently by GET",
 	Denied:      "orders are stored whose answer says that nothing was cut",
 	Unasked:     "orders are stored that no client requested",
+
+	Unanswered:   "calls got no final answer",
+	Unfinished:   "orders are neither paid, cancelled, expired nor refunded at the end",
+	Contradicted: "orders contradict the answers to pay, cancel or refund",
+	BadHistory:   "orders have a history that the rules do not allow, or that does not end with their status",
+	LostPayment:  "payments are not stored with their orders",
+	WrongPayment: "payments are stored with a status that contradicts their orders",
+	ExtraPayment: "payments are stored that no client reported",
+	OverLimit:    "buyers hold more units than their limit",
+	WrongClaim:   "buyers have claims that differ from the units that they hold",
 }
 
-// String is the meaning of the kind, after a number of orders.
+// String is the meaning of the kind, after a number.
 func (k Kind) String() string { return meanings[k] }
 
 // Finding is one kind of contradiction that the audit found.
 type Finding struct {
 	Kind  Kind   `json:"kind"`
-	Count int64  `json:"count"` // of orders
-	First string `json:"first"` // one of these orders
+	Count int64  `json:"count"` // of what the kind is about, mostly orders
+	First string `json:"first"` // one of them
 }
 
 func (f Finding) String() string {

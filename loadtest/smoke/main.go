@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -57,13 +58,21 @@ func smoke(ctx context.Context, t testenv.T) error {
 	if err := k6(ctx, serve(t), folder); err != nil {
 		return err
 	}
+	if err := k6Lifecycle(ctx, serve(t, "--payment-window", "2s"), folder); err != nil {
+		return err
+	}
 	if err := detectsOverselling(ctx, serve(t, "--strategy", "none", "--guard", "off"), folder); err != nil {
 		return err
 	}
 	if err := vegeta(ctx, serve(t), folder); err != nil {
 		return err
 	}
-	return expect(ctx, runLimit, 0, nil, "go", "run", "./loadtest", "--strategies", "none,lua,merged", "--stock", "300")
+	for _, flags := range []string{"--strategies none,lua,merged --stock 300", "--lifecycle --strategies lua --stock 100 --payment-window 1s"} {
+		if err := expect(ctx, runLimit, 0, nil, append([]string{"go", "run", "./loadtest"}, strings.Fields(flags)...)...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // serve starts a service with its ledger in a folder that goes with this process. A fully
@@ -120,6 +129,43 @@ func k6(ctx context.Context, url, folder string) error {
 		}
 	}
 	return nil
+}
+
+// k6Lifecycle runs the lifecycle load, followed by the audit.
+func k6Lifecycle(ctx context.Context, url, folder string) error {
+	const sku, coupon = "smoke-lifecycle", "smoke-lifecycle-coupon"
+	summary := filepath.Join(folder, "lifecycle.json")
+	env := []string{"BASE_URL=" + url, "SUMMARY=" + summary, "P99=10000"}
+	if err := expect(ctx, runLimit, 0, append(env, "SKU="+sku, "STOCK=60", "RATE=30", "SECONDS=4"), script("lifecycle.js")...); err != nil {
+		return err
+	}
+	want, err := counts(summary, "held_units", "refunds_due")
+	if err != nil {
+		return err
+	}
+	if err := expect(ctx, runLimit, 0, append(env, "SKU="+sku, "PAYMENTS="+sku+"-"), script("verify.js")...); err != nil {
+		return err
+	}
+	got, err := counts(summary, "sold_units", "refunds_due")
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(got, want) {
+		return fmt.Errorf("lifecycle.js counted %v units held and refunds due, verify.js %v", want, got)
+	}
+	return expect(ctx, runLimit, 0, append(env, "SKU="+coupon), script("verify.js")...)
+}
+
+// counts returns several counters from a summary of k6.
+func counts(summary string, metrics ...string) (values []float64, err error) {
+	for _, metric := range metrics {
+		value, err := count(summary, metric)
+		if err != nil {
+			return nil, err
+		}
+		values = append(values, value)
+	}
+	return values, nil
 }
 
 // detectsOverselling checks that verify.js fails on a strategy that oversells.

@@ -39,6 +39,13 @@ func (c Client) PutStock(ctx context.Context, url, sku string, units int64) erro
 	return err
 }
 
+// PutCoupon creates a coupon of which each buyer may hold limit units. It fails if the
+// SKU exists.
+func (c Client) PutCoupon(ctx context.Context, url, sku string, units, limit int64) error {
+	_, err := c.call(ctx, http.MethodPut, url+"/stock/"+sku, fmt.Sprintf(`{"kind":"coupon","total":%d,"buyer_limit":%d}`, units, limit), http.StatusCreated)
+	return err
+}
+
 // PostOrder orders one unit. It fails unless the order is accepted.
 func (c Client) PostOrder(ctx context.Context, url, buyer, sku string) error {
 	_, err := c.call(ctx, http.MethodPost, url+"/orders", fmt.Sprintf(`{"buyer_id":%q,"lines":[{"sku":%q,"quantity":1}]}`, buyer, sku), http.StatusCreated)

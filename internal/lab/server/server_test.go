@@ -1,6 +1,7 @@
 package server
 
 import (
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -11,11 +12,14 @@ import (
 func TestClient(t *testing.T) {
 	t.Parallel()
 	mux := http.NewServeMux()
+	var created string // the latest request to create a SKU
 	mux.HandleFunc("PUT /stock/{sku}", func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer s3cret" {
 			http.Error(w, "no token", http.StatusUnauthorized)
 			return
 		}
+		body, _ := io.ReadAll(r.Body)
+		created = string(body)
 		w.WriteHeader(http.StatusCreated)
 	})
 	mux.HandleFunc("GET /stock/{sku}", func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(`{"total":7}`)) })
@@ -24,6 +28,9 @@ func TestClient(t *testing.T) {
 
 	if err := (Client{AdminToken: "s3cret"}).PutStock(t.Context(), listener.URL, "s", 7); err != nil {
 		t.Error(err)
+	}
+	if err := (Client{AdminToken: "s3cret"}).PutCoupon(t.Context(), listener.URL, "c", 7, 2); err != nil || created != `{"kind":"coupon","total":7,"buyer_limit":2}` {
+		t.Errorf("%s, %v", created, err)
 	}
 	if err := (Client{}).PutStock(t.Context(), listener.URL, "s", 7); err == nil || !strings.Contains(err.Error(), "/stock/s: 401 Unauthorized: no token") {
 		t.Errorf("without a token: %v", err)

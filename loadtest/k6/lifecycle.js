@@ -1,0 +1,178 @@
+// Buyers order, and then pay, cancel, or let their orders expire. The service must run
+// with a short --payment-window. Each buyer waits until the order has come to its end, and
+// checks that it agrees with the answers. Some orders are refunded.
+//
+// Afterwards, verify.js with SKU=<SKU>,<SKU>-coupon and PAYMENTS=<SKU>- audits both SKUs
+// and counts the payments that are due back to the buyer. The counts must equal held_units
+// and refunds_due of this script's summary.
+//
+//   SKU, STOCK (500), RATE (50 buyers a second), SECONDS (10), P99 (500 ms), ADMIN_TOKEN
+import http from 'k6/http';
+import { check, sleep } from 'k6';
+import exec from 'k6/execution';
+import { Counter } from 'k6/metrics';
+import { accepted, adminHeaders, adminURL, createStock, json, number, soldOut, summary, trendStats, url } from './shop.js';
+
+const sku = __ENV.SKU || `k6-lifecycle-${Date.now()}`;
+const coupon = `${sku}-coupon`;
+const stock = number('STOCK', 500);
+const rate = number('RATE', 50);
+const seconds = number('SECONDS', 10);
+const couponLimit = 1;
+const maxWait = 120; // seconds that the end of an order may take
+
+const ends = {
+  paid: new Counter('orders_paid'),
+  cancelled: new Counter('orders_cancelled'),
+  expired: new Counter('orders_expired'),
+  refunded: new Counter('orders_refunded'),
+};
+const held = new Counter('held_units'); // units of the product that orders hold at the end
+const refundsDue = new Counter('refunds_due');
+
+export const options = {
+  summaryTrendStats: trendStats,
+  scenarios: {
+    lifecycle: {
+      executor: 'constant-arrival-rate',
+      rate,
+      timeUnit: '1s',
+      duration: `${seconds}s`,
+      preAllocatedVUs: rate * 2,
+      maxVUs: Math.max(50, rate * maxWait), // buyers wait for the end of their orders
+      gracefulStop: `${maxWait}s`,
+    },
+  },
+  thresholds: {
+    checks: ['rate==1'],
+    http_req_failed: ['rate<0.001'],
+    http_req_duration: [`p(99)<${number('P99', 500)}`],
+    orders_paid: ['count>0'],
+    orders_cancelled: ['count>0'],
+    orders_expired: ['count>0'],
+    orders_refunded: ['count>0'],
+    refunds_due: ['count>0'],
+  },
+};
+
+export function setup() {
+  createStock(coupon, stock, { kind: 'coupon', buyer_limit: couponLimit });
+  return createStock(sku, stock);
+}
+
+// A life is an order with its two possible payments and the answers to the calls that
+// changed it.
+const newLife = (order, n) => ({ order, one: `${sku}-${n}-1`, two: `${sku}-${n}-2`, answers: [] });
+
+const pay = (payment) => ({ action: 'pay', body: { payment_id: payment } });
+const cancel = { action: 'cancel', body: {} };
+const refund = { action: 'refund', body: { restock: true } };
+
+// send sends the calls at the same time, and each of them again until it gets a final
+// answer.
+function send(life, ...calls) {
+  const requests = calls.map(({ action, body }) => ({
+    method: 'POST',
+    url: `${action === 'refund' ? adminURL : url}/orders/${life.order.id}/${action}`,
+    body: JSON.stringify(body),
+    params: { headers: action === 'refund' ? adminHeaders() : json, tags: { name: `POST /orders/{id}/${action}` } },
+  }));
+  http.batch(requests).forEach((answer, i) => {
+    for (let tries = 1; (answer.status === 0 || answer.status >= 500) && tries < 20; tries++) {
+      sleep(0.1);
+      answer = http.batch([requests[i]])[0];
+    }
+    life.answers.push({ call: calls[i], status: answer.status, problem: answer.status === 200 ? '' : answer.json('type') });
+  });
+}
+
+// fates are what can happen to an order.
+const fates = [
+  () => {}, // it expires
+  (life) => send(life, pay(life.one)),
+  (life) => send(life, pay(life.one), pay(life.one)),
+  (life) => send(life, pay(life.one), pay(life.two)),
+  (life) => send(life, pay(life.one), cancel),
+  (life) => {
+    send(life, cancel);
+    send(life, pay(life.one));
+  },
+  (life) => {
+    send(life, pay(life.one));
+    send(life, refund);
+    send(life, pay(life.one));
+  },
+  (life) => {
+    sleep(Math.max(0, (Date.parse(life.order.expires_at) - Date.now()) / 1000) + 0.1);
+    send(life, pay(life.one), pay(life.two)); // late
+  },
+];
+
+// atItsEnd waits until the order is no longer pending, and returns it.
+function atItsEnd(order) {
+  let now = order;
+  for (let waited = 0; now.status === 'pending' && waited < maxWait; waited += 0.2) {
+    const answer = http.get(`${url}/orders/${order.id}`, { tags: { name: 'GET /orders/{id}' } });
+    now = answer.status === 200 ? answer.json() : now;
+    if (now.status === 'pending') {
+      sleep(0.2);
+    }
+  }
+  return now;
+}
+
+// agrees reports whether the order at its end agrees with the answer to a call.
+function agrees(order, { call, status, problem }) {
+  switch (call.action) {
+    case 'pay':
+      return status === 200
+        ? order.payment_id === call.body.payment_id
+        : problem === '/problems/refund-due' && order.payment_id !== call.body.payment_id;
+    case 'cancel':
+      return status === 200 ? order.status === 'cancelled' : problem === '/problems/wrong-status' && order.status !== 'cancelled';
+    default:
+      return status === 200 && order.status === 'refunded';
+  }
+}
+
+// checkEnd compares the order at its end with the answers, and counts it.
+function checkEnd(life, order) {
+  check(order, {
+    'the order has come to its end': (o) => o.status in ends,
+    'the history ends with the status': (o) => o.history && o.history[o.history.length - 1].status === o.status,
+    'the order agrees with every answer': (o) => life.answers.every((answer) => agrees(o, answer)),
+  });
+  if (order.status in ends) {
+    ends[order.status].add(1);
+  }
+  held.add(order.status === 'paid' ? 1 : 0);
+  const payments = new Set(life.answers.filter((a) => a.call.action === 'pay').map((a) => a.call.body.payment_id));
+  if (order.status === 'paid') {
+    payments.delete(order.payment_id);
+  }
+  refundsDue.add(payments.size);
+}
+
+export default function ({ run }) {
+  const n = exec.scenario.iterationInTest;
+  const lines = [{ sku, quantity: 1 }];
+  if (n % 3 === 0) {
+    lines.push({ sku: coupon, quantity: 1 });
+  }
+  const body = JSON.stringify({ buyer_id: `k6-${run}-${n % rate}`, lines });
+  const answer = http.post(`${url}/orders`, body, { headers: json, tags: { name: 'POST /orders' } });
+  check(answer, {
+    'accepted, sold out or at the buyer limit': (a) =>
+      a.status === 201 || (a.status === 409 && ['/problems/sold-out', '/problems/buyer-limit'].includes(a.json('type'))),
+  });
+  if (answer.status !== 201) {
+    soldOut.add(answer.status === 409 && answer.json('type') === '/problems/sold-out' ? 1 : 0);
+    return;
+  }
+  accepted.add(1);
+  const life = newLife(answer.json(), n);
+  fates[n % fates.length](life);
+  checkEnd(life, atItsEnd(life.order));
+}
+
+export const handleSummary = summary;

@@ -1,0 +1,408 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
+)
+
+// storedOrder is an order in the ledger, with what became of it.
+type storedOrder struct {
+	order
+	payment   *string // ID of the payment that paid it; nil: none
+	restocked bool
+	history   []string          // the statuses after the first
+	payments  map[string]string // status of each payment, by ID
+}
+
+// holdsUnits reports whether the units of the order are cut.
+func (o *storedOrder) holdsUnits() bool {
+	return o.Status == "pending" || o.Status == "paid" || o.Status == "refunded" && !o.restocked
+}
+
+// paidBy reports whether the payment paid the order.
+func (o *storedOrder) paidBy(payment string) bool { return o.payment != nil && *o.payment == payment }
+
+// wasRevived reports whether a payment paid the order after it had expired.
+func (o *storedOrder) wasRevived() bool {
+	return slices.Contains(o.history, "expired") && slices.Contains(o.history, "paid")
+}
+
+// audit compares every answer of the load with the ledger, and gate and ledger with each
+// other. It uses SQL and Redis commands of its own.
+func (v *lives) audit(ctx context.Context, r *results.Result) error {
+	if err := v.awaitRest(ctx); err != nil {
+		return err
+	}
+	for _, each := range []struct {
+		sku   string
+		units int64
+	}{{v.goods.product, v.goods.units}, {v.goods.coupon, v.goods.coupons}} {
+		if err := v.auditCounts(ctx, r, each.sku, each.units); err != nil {
+			return err
+		}
+	}
+	stored, err := v.stored(ctx)
+	if err != nil {
+		return err
+	}
+	v.checkLives(stored)
+	if err := v.checkClaims(ctx, stored); err != nil {
+		return err
+	}
+	v.readAll(ctx, stored)
+	countLives(r.Lifecycle, stored)
+	r.Unknown, r.Sampled, r.Findings = v.rec.unknown(), v.rec.sampled, v.rec.found()
+	for _, finding := range r.Findings {
+		r.Fault("%v", finding)
+	}
+	if r.Accepted == 0 {
+		r.Fault("no order was accepted")
+	}
+	return v.rec.sampleErr
+}
+
+// awaitRest waits until no order is pending any more. It gives up some time after the
+// last order is due to expire; the audit then finds the orders that are left.
+func (v *lives) awaitRest(ctx context.Context) error {
+	for deadline := time.Now().Add(v.paymentWindow + restLimit); ; time.Sleep(50 * time.Millisecond) {
+		var pending int64
+		err := v.sql.DB().WithContext(ctx).Raw(`SELECT COUNT(*) FROM order_lines
+			JOIN orders ON orders.id = order_lines.order_id
+			WHERE order_lines.sku = ? AND orders.status IN ('queued', 'pending')`, v.goods.product).Row().Scan(&pending)
+		if err != nil {
+			return fmt.Errorf("counting pending orders of %s: %w", v.goods.product, err)
+		}
+		if pending == 0 || time.Now().After(deadline) {
+			return nil
+		}
+	}
+}
+
+// auditCounts compares orders, stock row and gate of one SKU. The product's counts become
+// those of the result; oversold units of both SKUs add up.
+func (v *lives) auditCounts(ctx context.Context, r *results.Result, sku string, units int64) error {
+	one := &results.Result{Stock: units}
+	if err := v.addCounts(ctx, one, sku, settled{recoveryLimit, counts.agree}); err != nil {
+		return err
+	}
+	if one.Oversold = max(0, one.Sold-units); one.Oversold > 0 {
+		one.Fault("oversold %d units", one.Oversold)
+	}
+	judgeCounts(one, terms{spec: strategy.Spec{Sound: true}})
+	for _, fault := range one.Faults {
+		r.Fault("%s: %s", sku, fault)
+	}
+	r.Oversold += one.Oversold
+	if sku == v.goods.product {
+		r.Sold, r.Ledger, r.Gate, r.InFlight = one.Sold, one.Ledger, one.Gate, one.InFlight
+	}
+	return nil
+}
+
+// ofLoad is the SQL condition that an order ID is one of the load's. Its parameter is the
+// product, which is in every order.
+const ofLoad = " IN (SELECT order_id FROM order_lines WHERE sku = ?)"
+
+// stored reads the orders of the load by ID. It leaves out void orders, which the service
+// does not count as orders.
+func (v *lives) stored(ctx context.Context) (map[string]*storedOrder, error) {
+	stored := make(map[string]*storedOrder)
+	err := v.query(ctx, func(rows *sql.Rows) error {
+		var (
+			id uuid.UUID
+			o  = &storedOrder{payments: make(map[string]string)}
+		)
+		err := rows.Scan(&id, &o.Buyer, &o.Status, &o.payment, &o.restocked)
+		o.ID = id.String()
+		stored[o.ID] = o
+		return err
+	}, "SELECT id, buyer_id, status, payment_id, restocked FROM orders WHERE status <> 'void' AND id"+ofLoad)
+	if err != nil {
+		return nil, err
+	}
+	return stored, cmp.Or(v.addLines(ctx, stored), v.addHistory(ctx, stored), v.addPayments(ctx, stored))
+}
+
+func (v *lives) query(ctx context.Context, read func(*sql.Rows) error, statement string) error {
+	if err := v.sql.Ledger().QueryEach(ctx, read, statement, v.goods.product); err != nil {
+		return fmt.Errorf("reading the orders of %s: %w", v.goods.product, err)
+	}
+	return nil
+}
+
+func (v *lives) addLines(ctx context.Context, stored map[string]*storedOrder) error {
+	return v.query(ctx, func(rows *sql.Rows) error {
+		var (
+			id uuid.UUID
+			l  line
+		)
+		err := rows.Scan(&id, &l.SKU, &l.Quantity)
+		if o := stored[id.String()]; o != nil {
+			o.Lines = append(o.Lines, l)
+		}
+		return err
+	}, "SELECT order_id, sku, quantity FROM order_lines WHERE order_id"+ofLoad+" ORDER BY order_id, sku")
+}
+
+func (v *lives) addHistory(ctx context.Context, stored map[string]*storedOrder) error {
+	return v.query(ctx, func(rows *sql.Rows) error {
+		var (
+			id     uuid.UUID
+			status string
+		)
+		err := rows.Scan(&id, &status)
+		if o := stored[id.String()]; o != nil {
+			o.history = append(o.history, status)
+		}
+		return err
+	}, "SELECT order_id, status FROM order_history WHERE order_id"+ofLoad+" ORDER BY order_id, version")
+}
+
+func (v *lives) addPayments(ctx context.Context, stored map[string]*storedOrder) error {
+	return v.query(ctx, func(rows *sql.Rows) error {
+		var (
+			id              uuid.UUID
+			payment, status string
+		)
+		err := rows.Scan(&id, &payment, &status)
+		if o := stored[id.String()]; o != nil {
+			o.payments[payment] = status
+		}
+		return err
+	}, "SELECT order_id, id, status FROM payments WHERE order_id"+ofLoad)
+}
+
+// checkLives compares the orders in the ledger with the answers.
+func (v *lives) checkLives(stored map[string]*storedOrder) {
+	promised := promisedOrders(v.rec)
+	for _, id := range slices.Sorted(maps.Keys(promised)) {
+		want := promised[id]
+		want.Status = "" // of the 201; the order has changed since
+		o, found := stored[id]
+		if !found {
+			v.rec.find(results.Missing, want.String())
+			continue
+		}
+		if kind := want.differs(o.order, true); kind != "" {
+			v.rec.find(kind, want.String())
+		}
+		for _, kind := range o.check(v.calls[id]) {
+			v.rec.find(kind, fmt.Sprintf("%v, %s", o.order, o.Status))
+		}
+	}
+	unknown := make(map[string]int) // by buyer: requests that may each have an order
+	for _, a := range v.rec.answers {
+		if a.unknown() {
+			unknown[a.asked.Buyer]++
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(stored)) {
+		o := stored[id]
+		if _, known := promised[id]; known {
+			continue
+		}
+		if unknown[o.Buyer]--; unknown[o.Buyer] < 0 {
+			v.rec.find(results.Unasked, o.String())
+		}
+		for _, kind := range o.check(nil) {
+			v.rec.find(kind, fmt.Sprintf("%v, %s", o.order, o.Status))
+		}
+	}
+}
+
+// ends are the statuses in which an order may end.
+var ends = []string{"paid", "cancelled", "expired", "refunded"}
+
+// followers lists the statuses that may follow a status.
+var followers = map[string][]string{
+	"pending": {"paid", "cancelled", "expired"},
+	"expired": {"paid"},
+	"paid":    {"refunded"},
+}
+
+// check compares the order with the answers to the calls that were to change it.
+func (o *storedOrder) check(calls []call) (kinds []results.Kind) {
+	if slices.ContainsFunc(calls, func(c call) bool { return c.status == 0 }) {
+		kinds = append(kinds, results.Unanswered)
+	}
+	if !slices.Contains(ends, o.Status) {
+		kinds = append(kinds, results.Unfinished)
+	}
+	if !o.explainedBy(calls) || slices.ContainsFunc(calls, o.contradicts) {
+		kinds = append(kinds, results.Contradicted)
+	}
+	if !o.historyAllowed() {
+		kinds = append(kinds, results.BadHistory)
+	}
+	return append(kinds, o.checkPayments(calls)...)
+}
+
+// explainedBy reports whether the calls may have led to the order's status.
+func (o *storedOrder) explainedBy(calls []call) bool {
+	done := func(action, payment string) bool {
+		return slices.ContainsFunc(calls, func(c call) bool {
+			return c.action == action && c.payment == payment && (c.status == http.StatusOK || c.status == 0)
+		})
+	}
+	if o.payment == nil {
+		return o.Status != "paid" && o.Status != "refunded" && (o.Status != "cancelled" || done(cancel, ""))
+	}
+	return done(pay, *o.payment) && (o.Status == "paid" || o.Status == "refunded" && done(refund, ""))
+}
+
+// allowed lists the statuses of an order in the answer 200 to an action. The payment that
+// paid an order is answered 200 after a refund too.
+var allowed = map[string][]string{pay: {"paid", "refunded"}, cancel: {"cancelled"}, refund: {"refunded"}}
+
+// contradicts reports whether the order contradicts the answer to the call.
+func (o *storedOrder) contradicts(c call) bool {
+	switch {
+	case c.status == 0:
+		return false
+	case c.status == http.StatusOK && (c.got.ID != o.ID || !slices.Contains(allowed[c.action], c.got.Status)):
+		return true
+	case c.status == http.StatusOK && c.action == pay:
+		return !o.paidBy(c.payment)
+	case c.status == http.StatusOK && c.action == cancel:
+		return o.Status != "cancelled"
+	case c.status == http.StatusOK:
+		return o.Status != "refunded" || o.restocked != c.restock
+	case c.action == pay && c.problem == "refund-due":
+		return o.paidBy(c.payment)
+	case c.action == cancel && c.problem == "wrong-status":
+		return o.Status == "cancelled"
+	}
+	return true // no other answer is right: refunds are sent for paid orders only
+}
+
+// historyAllowed reports whether each status of the history may follow the one before,
+// and the last is the order's.
+func (o *storedOrder) historyAllowed() bool {
+	status := "pending"
+	for _, following := range o.history {
+		if !slices.Contains(followers[status], following) {
+			return false
+		}
+		status = following
+	}
+	return status == o.Status
+}
+
+// checkPayments checks that every payment that was answered is stored once: as paid if it
+// pays the order, otherwise as due back to the buyer.
+func (o *storedOrder) checkPayments(calls []call) (kinds []results.Kind) {
+	reported := make(map[string]bool) // by payment: whether it was answered
+	for _, c := range calls {
+		if c.action == pay {
+			reported[c.payment] = reported[c.payment] || c.status != 0
+		}
+	}
+	for id, answered := range reported {
+		want := "refund-due"
+		if o.paidBy(id) && o.Status == "paid" {
+			want = "paid"
+		}
+		switch status, found := o.payments[id]; {
+		case !found && (answered || o.paidBy(id)):
+			kinds = append(kinds, results.LostPayment)
+		case found && status != want:
+			kinds = append(kinds, results.WrongPayment)
+		}
+	}
+	for id := range o.payments {
+		if _, known := reported[id]; !known {
+			kinds = append(kinds, results.ExtraPayment)
+		}
+	}
+	return kinds
+}
+
+// checkClaims compares the claims of each buyer with the coupons that the buyer holds, and
+// both with the limit.
+func (v *lives) checkClaims(ctx context.Context, stored map[string]*storedOrder) error {
+	held := make(map[string]int64)
+	for _, o := range stored {
+		for _, line := range o.Lines {
+			if line.SKU == v.goods.coupon && o.holdsUnits() {
+				held[o.Buyer] += line.Quantity
+			}
+		}
+	}
+	claims, err := v.claims(ctx)
+	if err != nil {
+		return err
+	}
+	for _, buyer := range v.buyers {
+		if held[buyer] > couponLimit {
+			v.rec.find(results.OverLimit, fmt.Sprintf("%q with %d", buyer, held[buyer]))
+		}
+		if claims[buyer] != held[buyer] {
+			v.rec.find(results.WrongClaim, fmt.Sprintf("%q: holds %d, claims %d", buyer, held[buyer], claims[buyer]))
+		}
+	}
+	return nil
+}
+
+// claims returns the claims on the coupon by buyer.
+func (v *lives) claims(ctx context.Context) (map[string]int64, error) {
+	claims := make(map[string]int64)
+	err := v.sql.Ledger().QueryEach(ctx, func(rows *sql.Rows) error {
+		var (
+			buyer string
+			units int64
+		)
+		err := rows.Scan(&buyer, &units)
+		claims[buyer] = units
+		return err
+	}, "SELECT buyer_id, units FROM claims WHERE sku = ?", v.goods.coupon)
+	if err != nil {
+		return nil, fmt.Errorf("reading the claims on %s: %w", v.goods.coupon, err)
+	}
+	return claims, nil
+}
+
+// readAll compares every order in the ledger with the service's GET.
+func (v *lives) readAll(ctx context.Context, stored map[string]*storedOrder) {
+	orders := make(map[string]order, len(stored))
+	for id, o := range stored {
+		orders[id] = o.order
+	}
+	v.readBack(ctx, v.rec, orders, v.fleet.url(0))
+}
+
+// countLives counts the ends of the orders and their payments.
+func countLives(l *results.Lifecycle, stored map[string]*storedOrder) {
+	for _, o := range stored {
+		l.Orders++
+		switch o.Status {
+		case "paid":
+			l.Paid++
+		case "cancelled":
+			l.Cancelled++
+		case "expired":
+			l.Expired++
+		case "refunded":
+			l.Refunded++
+		}
+		if o.wasRevived() {
+			l.Revived++
+		}
+		for _, status := range o.payments {
+			l.Payments++
+			if status == "refund-due" {
+				l.RefundsDue++
+			}
+		}
+	}
+}

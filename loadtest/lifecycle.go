@@ -1,0 +1,299 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
+)
+
+const (
+	// couponLimit is how many coupons one buyer may hold.
+	couponLimit = 2
+	// soldOutPause is how long a client waits after a refusal before it asks for units
+	// that have returned.
+	soldOutPause = 20 * time.Millisecond
+	// finalLimit bounds the tries of a call that pays, cancels or refunds.
+	finalLimit = 30 * time.Second
+	// restLimit bounds the wait for orders that are due to expire.
+	restLimit = 20 * time.Second
+)
+
+// Actions on an order.
+const (
+	pay    = "pay"
+	cancel = "cancel"
+	refund = "refund"
+)
+
+// call is a request that changes an order, with its final answer.
+type call struct {
+	action  string
+	payment string // of pay
+	restock bool   // of refund
+	status  int    // HTTP status; 0: there was no final answer
+	problem string // last part of the problem type
+	got     order  // the order in a 200
+}
+
+// body returns the body of the request.
+func (c call) body() []byte {
+	var fields any = struct{}{}
+	switch c.action {
+	case pay:
+		fields = map[string]string{"payment_id": c.payment}
+	case refund:
+		fields = map[string]bool{"restock": c.restock}
+	}
+	text, _ := json.Marshal(fields) // cannot fail: it consists of strings and booleans
+	return text
+}
+
+// read reads an answer. It reports whether the answer is final, so that the call need
+// not be repeated.
+func (c *call) read(status int, text []byte) (final bool) {
+	var a answer
+	a.read(status, text)
+	if status == 0 || status >= 500 || a.problem == "in-progress" {
+		return false
+	}
+	c.status, c.problem = status, a.problem
+	if status == http.StatusOK {
+		_ = json.Unmarshal(text, &c.got) // the audit finds an answer without an order
+	}
+	return true
+}
+
+// goods are the two SKUs of a lifecycle load. Some orders have both, all have the
+// product.
+type goods struct {
+	product, coupon string
+	units, coupons  int64
+}
+
+// lives is a lifecycle load: buyers order, and then pay, cancel, or let their orders
+// expire. It is safe for concurrent use.
+type lives struct {
+	*lab
+	fleet  *fleet
+	goods  goods
+	buyers []string
+	rec    *record
+	slots  chan struct{} // its capacity bounds the calls under way
+	living sync.WaitGroup
+
+	mu    sync.Mutex
+	calls map[string][]call // by order ID
+}
+
+// live is the lifecycle load. Buyers order for two payment windows, so that they also
+// get units of orders that have expired. The audit begins when all orders have reached
+// their end.
+func (l *lab) live(ctx context.Context, spec strategy.Spec, f *fleet) (*results.Result, error) {
+	v, err := l.newLives(ctx, spec, f)
+	if err != nil {
+		return nil, err
+	}
+	cost := l.startMeter(ctx, f.pids())
+	hide := l.display.show(spec.Name, l.stock, v.rec)
+	v.order(ctx)
+	v.living.Wait()
+	hide()
+	cost.stop(ctx)
+	r := l.newResult(spec, v.rec, l.stock)
+	r.Load = fmt.Sprintf("orders for %v, %d clients, payment window %v", 2*l.paymentWindow, l.clients, l.paymentWindow)
+	r.Lifecycle = &results.Lifecycle{}
+	addTimes(r, v.rec)
+	r.Sales = nil // the chart of them does not know the units that return
+	cost.addTo(r)
+	if ctx.Err() != nil { // orders were left in the middle of their lives
+		r.Verdict = results.Undecided
+		return r, nil
+	}
+	if err := v.audit(ctx, r); err != nil {
+		return r, err
+	}
+	judgeFailures(r, l.terms(spec, soldOut))
+	r.Verdict = results.AsPromised
+	if len(r.Faults) > 0 {
+		r.Verdict = results.Broken
+	}
+	return r, nil
+}
+
+// newLives creates the SKUs of a lifecycle load. There are so few buyers and coupons
+// that orders meet both the buyer limit and the end of the coupons.
+func (l *lab) newLives(ctx context.Context, spec strategy.Spec, f *fleet) (v *lives, err error) {
+	v = &lives{
+		lab: l, fleet: f, rec: newRecord(), slots: make(chan struct{}, l.clients), calls: make(map[string][]call),
+		goods: goods{units: l.stock, coupons: max(l.stock/8, 1)},
+	}
+	name := buyers(l.seed, 0)
+	for range max(l.stock/10, 1) {
+		v.buyers = append(v.buyers, name())
+	}
+	if v.goods.product, err = l.createStock(ctx, f, spec, "life", v.goods.units); err != nil {
+		return nil, err
+	}
+	v.goods.coupon = v.goods.product + "-coupon"
+	l.created = append(l.created, v.goods.coupon)
+	return v, l.client.PutCoupon(ctx, f.url(0), v.goods.coupon, v.goods.coupons, couponLimit)
+}
+
+// order lets the clients order until two payment windows have passed. Refused clients
+// come back for units that return.
+func (v *lives) order(ctx context.Context) {
+	limited, stop := context.WithTimeout(ctx, 2*v.paymentWindow)
+	defer stop()
+	var clients sync.WaitGroup
+	for i := range v.clients {
+		random := rand.New(rand.NewPCG(v.seed, uint64(i+1)))
+		clients.Go(func() {
+			for n := 0; limited.Err() == nil; n++ {
+				a := v.place(ctx, v.fleet.url(i+n), v.request(random))
+				a.at = time.Since(v.rec.start)
+				if a.problem == "buyer-limit" {
+					a.outcome = refused // a correct answer here
+				}
+				if n%sampleEvery == 0 {
+					v.sample(ctx, v.rec, a)
+				}
+				if v.rec.add(a) {
+					return
+				}
+				switch a.outcome {
+				case accepted:
+					v.begin(ctx, a.order, random)
+				case refused:
+					time.Sleep(soldOutPause)
+				default:
+					time.Sleep(failurePause)
+				}
+			}
+		})
+	}
+	clients.Wait()
+}
+
+// request returns an order of a random buyer for the product. Every third order has a
+// coupon too.
+func (v *lives) request(random *rand.Rand) order {
+	o := oneUnit(v.buyers[random.IntN(len(v.buyers))], v.goods.product)
+	if random.IntN(3) == 0 {
+		o.Lines = append(o.Lines, line{SKU: v.goods.coupon, Quantity: 1})
+	}
+	return o
+}
+
+// begin starts the life of an order that was accepted.
+func (v *lives) begin(ctx context.Context, o order, random *rand.Rand) {
+	if o.ID == "" {
+		return // the audit finds the answer
+	}
+	owner := &owner{lives: v, order: o, random: rand.New(rand.NewPCG(random.Uint64(), 0))}
+	fate := fates[random.IntN(len(fates))]
+	v.living.Go(func() { fate(ctx, owner) })
+}
+
+// fates are what can happen to an order. Each is equally likely.
+var fates = []func(context.Context, *owner){
+	func(context.Context, *owner) {}, // the order expires
+	func(ctx context.Context, o *owner) { o.pay(ctx, 1) },
+	func(ctx context.Context, o *owner) { // the callback comes twice, then once more
+		o.together(func() { o.pay(ctx, 1) }, func() { o.pay(ctx, 1) })
+		o.pay(ctx, 1)
+	},
+	func(ctx context.Context, o *owner) { o.together(func() { o.pay(ctx, 1) }, func() { o.pay(ctx, 2) }) },
+	func(ctx context.Context, o *owner) {
+		o.cancel(ctx)
+		o.pay(ctx, 1)
+	},
+	func(ctx context.Context, o *owner) { o.together(func() { o.pay(ctx, 1) }, func() { o.cancel(ctx) }) },
+	func(ctx context.Context, o *owner) {
+		if o.pay(ctx, 1).status == http.StatusOK {
+			o.refund(ctx)
+		}
+		o.pay(ctx, 1)
+	},
+	func(ctx context.Context, o *owner) { // the payment races with expiry
+		o.waitForDeadline(ctx, -50*time.Millisecond, 100*time.Millisecond)
+		o.pay(ctx, 1)
+	},
+	func(ctx context.Context, o *owner) {
+		o.waitForDeadline(ctx, 0, o.paymentWindow)
+		o.together(func() { o.pay(ctx, 1) }, func() { o.pay(ctx, 2) })
+	},
+	func(ctx context.Context, o *owner) { // payment, cancellation and expiry race
+		o.waitForDeadline(ctx, -50*time.Millisecond, 100*time.Millisecond)
+		o.together(func() { o.cancel(ctx) }, func() { o.pay(ctx, 1) })
+	},
+}
+
+// owner is the buyer of one order, who decides what becomes of it.
+type owner struct {
+	*lives
+	order  order
+	random *rand.Rand // not safe for concurrent use
+}
+
+// together runs both functions at the same time.
+func (o *owner) together(first, second func()) {
+	var both sync.WaitGroup
+	both.Go(first)
+	both.Go(second)
+	both.Wait()
+}
+
+// waitForDeadline waits until the order expires by this machine's clock, plus offset and
+// a random part of spread.
+func (o *owner) waitForDeadline(ctx context.Context, offset, spread time.Duration) {
+	until := o.order.ExpiresAt.Add(offset + time.Duration(o.random.Int64N(int64(spread))))
+	select {
+	case <-time.After(time.Until(until)):
+	case <-ctx.Done():
+	}
+}
+
+// pay reports the n-th payment of the order.
+func (o *owner) pay(ctx context.Context, n int) call {
+	return o.send(ctx, o.order.ID, call{action: pay, payment: paymentIDs(o.order.ID)[n-1]})
+}
+
+func (o *owner) cancel(ctx context.Context) { o.send(ctx, o.order.ID, call{action: cancel}) }
+
+// refund refunds the order. The order must be paid.
+func (o *owner) refund(ctx context.Context) {
+	o.send(ctx, o.order.ID, call{action: refund, restock: o.random.IntN(2) == 0})
+}
+
+// paymentIDs returns the IDs of all payments that a lifecycle load may report for the
+// order.
+func paymentIDs(orderID string) []string {
+	return []string{prefix + orderID + "-1", prefix + orderID + "-2"}
+}
+
+// send sends a call until it gets a final answer, and records it. Each try goes to a
+// random instance.
+func (v *lives) send(ctx context.Context, id string, c call) call {
+	v.slots <- struct{}{}
+	defer func() { <-v.slots }()
+	deadline := time.Now().Add(finalLimit)
+	for ctx.Err() == nil && time.Now().Before(deadline) {
+		url := v.fleet.url(rand.IntN(v.instances)) + "/orders/" + id + "/" + c.action
+		status, text, err := v.post(ctx, url, c.body())
+		if err == nil && c.read(status, text) {
+			break
+		}
+		time.Sleep(failurePause)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.calls[id] = append(v.calls[id], c)
+	return c
+}

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-stock/holdfast/internal/lab/command"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
+)
+
+// newTestLives returns a lifecycle load of one buyer, with a SQLite ledger that the test
+// fills.
+func newTestLives(t *testing.T) (*lives, *ledger) {
+	t.Helper()
+	rec := newRecord()
+	l := newLedger(t, rec)
+	return &lives{
+		lab: l.lab, fleet: l.fleet, rec: rec, calls: make(map[string][]call),
+		goods: goods{product: "lt-sku", coupon: "lt-sku-coupon"}, buyers: []string{numbered(1).Buyer},
+	}, l
+}
+
+// storeLife inserts the order with its history and payments.
+func (l *ledger) storeLife(t *testing.T, o *storedOrder) {
+	t.Helper()
+	l.store(t, o.order)
+	l.exec(t, "UPDATE orders SET payment_id = ?, restocked = ? WHERE id = ?", o.payment, o.restocked, l.id(t, o.order))
+	for i, status := range o.history {
+		l.exec(t, "INSERT INTO order_history (order_id, version, status, at) VALUES (?, ?, ?, '2026-01-01')", l.id(t, o.order), 2*i+1, status)
+	}
+	for id, status := range o.payments {
+		l.exec(t, "INSERT INTO payments (id, order_id, status, created_at, changed_at) VALUES (?, ?, ?, '2026-01-01', '2026-01-01')", id, l.id(t, o.order), status)
+	}
+}
+
+// TestCheckLives has one row for each contradiction between the answers and the end of an
+// order.
+func TestCheckLives(t *testing.T) {
+	t.Parallel()
+	id := numbered(1).ID
+	first, second := paymentIDs(id)[0], paymentIDs(id)[1]
+	ok := func(action, payment, status string) call {
+		return call{action: action, payment: payment, status: http.StatusOK, got: order{ID: id, Status: status}}
+	}
+	due := func(payment string) call {
+		return call{action: pay, payment: payment, status: http.StatusConflict, problem: "refund-due"}
+	}
+	restocked := ok(refund, "", "refunded")
+	restocked.restock = true
+	type statuses = map[string]string
+	for _, test := range []struct {
+		name      string
+		status    string
+		payment   *string // that paid the order
+		restocked bool
+		history   []string
+		payments  statuses
+		calls     []call
+		want      []results.Kind
+	}{
+		{"expired", "expired", nil, false, []string{"expired"}, nil, nil, nil},
+		{"paid", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid")}, nil},
+		{"paid twice", "paid", &first, false, []string{"paid"}, statuses{first: "paid", second: "refund-due"}, []call{ok(pay, first, "paid"), due(second)}, nil},
+		{"revived", "paid", &first, false, []string{"expired", "paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid")}, nil},
+		{"paid late and not revived", "expired", nil, false, []string{"expired"}, statuses{first: "refund-due"}, []call{due(first)}, nil},
+		{"cancelled", "cancelled", nil, false, []string{"cancelled"}, statuses{first: "refund-due"}, []call{ok(cancel, "", "cancelled"), due(first)}, nil},
+		{"refunded", "refunded", &first, true, []string{"paid", "refunded"}, statuses{first: "refund-due"}, []call{ok(pay, first, "paid"), restocked, ok(pay, first, "refunded")}, nil},
+		{"cancelled in vain", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), {action: cancel, status: 409, problem: "wrong-status"}}, nil},
+
+		{"pending", "pending", nil, false, nil, nil, nil, []results.Kind{results.Unfinished}},
+		{"no final answer", "expired", nil, false, []string{"expired"}, nil, []call{{action: pay, payment: first}}, []results.Kind{results.Unanswered}},
+		{"no final answer and paid", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{{action: pay, payment: first}}, []results.Kind{results.Unanswered}},
+		{"answered paid and expired", "expired", nil, false, []string{"expired"}, statuses{first: "refund-due"}, []call{ok(pay, first, "paid")}, []results.Kind{results.Contradicted}},
+		{"answered with another order", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{{action: pay, payment: first, status: 200, got: order{ID: numbered(2).ID, Status: "paid"}}}, []results.Kind{results.Contradicted}},
+		{"answered paid with another status", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "pending")}, []results.Kind{results.Contradicted}},
+		{"answered due and paid", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{due(first)}, []results.Kind{results.Contradicted}},
+		{"answered paid for both payments", "paid", &first, false, []string{"paid"}, statuses{first: "paid", second: "refund-due"}, []call{ok(pay, first, "paid"), ok(pay, second, "paid")}, []results.Kind{results.Contradicted}},
+		{"answered cancelled and paid", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{ok(cancel, "", "cancelled"), ok(pay, first, "paid")}, []results.Kind{results.Contradicted}},
+		{"answered wrong status and cancelled", "cancelled", nil, false, []string{"cancelled"}, nil, []call{{action: cancel, status: 409, problem: "wrong-status"}}, []results.Kind{results.Contradicted}},
+		{"paid without a payment", "paid", nil, false, []string{"paid"}, nil, nil, []results.Kind{results.Contradicted}},
+		{"cancelled without a call", "cancelled", nil, false, []string{"cancelled"}, nil, nil, []results.Kind{results.Contradicted}},
+		{"refunded without a call", "refunded", &first, true, []string{"paid", "refunded"}, statuses{first: "refund-due"}, []call{ok(pay, first, "paid")}, []results.Kind{results.Contradicted}},
+		{"refunded without the restock", "refunded", &first, false, []string{"paid", "refunded"}, statuses{first: "refund-due"}, []call{ok(pay, first, "paid"), restocked}, []results.Kind{results.Contradicted}},
+		{"refund refused", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), {action: refund, status: 409, problem: "wrong-status"}}, []results.Kind{results.Contradicted}},
+		{"order unknown", "expired", nil, false, []string{"expired"}, nil, []call{{action: cancel, status: 404, problem: "unknown-order"}}, []results.Kind{results.Contradicted}},
+		{"history ends early", "paid", &first, false, []string{"expired"}, statuses{first: "paid"}, []call{ok(pay, first, "paid")}, []results.Kind{results.BadHistory}},
+		{"paid after cancellation", "paid", &first, false, []string{"cancelled", "paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid")}, []results.Kind{results.BadHistory}},
+		{"expired after payment", "expired", nil, false, []string{"paid", "expired"}, nil, nil, []results.Kind{results.BadHistory}},
+		{"payment lost", "paid", &first, false, []string{"paid"}, nil, []call{ok(pay, first, "paid")}, []results.Kind{results.LostPayment}},
+		{"due payment lost", "cancelled", nil, false, []string{"cancelled"}, nil, []call{ok(cancel, "", "cancelled"), due(first)}, []results.Kind{results.LostPayment}},
+		{"due payment stored as paid", "expired", nil, false, []string{"expired"}, statuses{first: "paid"}, []call{due(first)}, []results.Kind{results.WrongPayment}},
+		{"refunded payment stored as paid", "refunded", &first, true, []string{"paid", "refunded"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), restocked}, []results.Kind{results.WrongPayment}},
+		{"payment that nobody reported", "expired", nil, false, []string{"expired"}, statuses{second: "refund-due"}, nil, []results.Kind{results.ExtraPayment}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			v, l := newTestLives(t)
+			o := &storedOrder{order: numbered(1), payment: test.payment, restocked: test.restocked, history: test.history, payments: test.payments}
+			o.Status = test.status
+			l.storeLife(t, o)
+			v.rec.add(answered(numbered(1), accepted, 201, ""))
+			v.calls[id] = test.calls
+			expectFindings(t, v, test.want)
+		})
+	}
+}
+
+// expectFindings audits the orders and claims of the ledger.
+func expectFindings(t *testing.T, v *lives, want []results.Kind) {
+	t.Helper()
+	stored, err := v.stored(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.checkLives(stored)
+	if err := v.checkClaims(t.Context(), stored); err != nil {
+		t.Fatal(err)
+	}
+	var got []results.Kind
+	for _, finding := range v.rec.found() {
+		got = append(got, finding.Kind)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", v.rec.found(), want)
+	}
+}
+
+// TestCheckUnknown audits an expired order that no 201 named.
+func TestCheckUnknown(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		answers []answer
+		want    []results.Kind
+	}{
+		{"never answered", []answer{answered(numbered(1), failed, 0, noAnswer)}, nil},
+		{"unavailable", []answer{answered(numbered(1), failed, 503, problemUnavailable)}, nil},
+		{"busy", []answer{answered(numbered(1), failed, 503, problemBusy)}, []results.Kind{results.Unasked}},
+		{"refused", []answer{answered(numbered(1), refused, 409, problemSoldOut)}, []results.Kind{results.Unasked}},
+		{"not requested", nil, []results.Kind{results.Unasked}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			v, l := newTestLives(t)
+			o := &storedOrder{order: numbered(1), history: []string{"expired"}}
+			o.Status = "expired"
+			l.storeLife(t, o)
+			for _, a := range test.answers {
+				v.rec.add(a)
+			}
+			expectFindings(t, v, test.want)
+		})
+	}
+}
+
+// TestCheckClaims compares the coupons that a buyer holds with the claim.
+func TestCheckClaims(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		paid   int // orders for a coupon
+		claims int64
+		want   []results.Kind
+	}{
+		{"none", 0, 0, nil},
+		{"at the limit", couponLimit, couponLimit, nil},
+		{"over the limit", couponLimit + 1, couponLimit + 1, []results.Kind{results.OverLimit}},
+		{"too low", 2, 1, []results.Kind{results.WrongClaim}},
+		{"too high", 0, 1, []results.Kind{results.WrongClaim}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			v, l := newTestLives(t)
+			l.exec(t, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, ?, ?)", v.goods.coupon, v.buyers[0], test.claims)
+			for n := range test.paid {
+				o := &storedOrder{order: numbered(n + 1), history: []string{"paid"}, payments: make(map[string]string)}
+				o.Buyer, o.Status = v.buyers[0], "paid"
+				o.Lines = append(o.Lines, line{v.goods.coupon, 1})
+				payment := paymentIDs(o.ID)[0]
+				o.payment, o.payments[payment] = &payment, "paid"
+				l.storeLife(t, o)
+				v.rec.add(answer{outcome: accepted, status: 201, asked: o.order, order: o.order})
+				v.calls[o.ID] = []call{{action: pay, payment: payment, status: 200, got: o.order}}
+			}
+			expectFindings(t, v, test.want)
+		})
+	}
+}
+
+// TestLifecycle follows orders on the embedded stores, and reads the report.
+func TestLifecycle(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	code, out, _ := runHere(t, "--lifecycle", "--strategies", "lua", "--stock", "100", "--clients", "8", "--payment-window", "1s", "--out", folder)
+	if code != command.ExitOK || !strings.Contains(out, "refunds due") {
+		t.Errorf("exit code %d", code)
+	}
+	r := written(t, folder).Strategies[0]
+	life := r.Lifecycle
+	if life == nil || life.Orders < 100 || life.Paid+life.Cancelled+life.Expired+life.Refunded != life.Orders ||
+		life.Paid == 0 || life.Cancelled == 0 || life.Expired == 0 || life.Refunded == 0 || life.Revived == 0 || life.RefundsDue == 0 {
+		t.Errorf("%+v", life)
+	}
+	if r.Verdict != results.AsPromised || r.Instances != 2 {
+		t.Errorf("%s with %d instances", r.Verdict, r.Instances)
+	}
+	page, err := os.ReadFile(filepath.Join(folder, "report.html"))
+	if err != nil || !strings.Contains(string(page), "refunds due") {
+		t.Errorf("the report does not list the refunds due (%v)", err)
+	}
+}
+
+// TestLifecycleRealStores follows orders on servers, and expects that nothing is left
+// there.
+func TestLifecycleRealStores(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, strategies string
+		stores           func(t *testing.T) (redis, db string)
+	}{
+		{"MariaDB and Redis", "segment,merged", func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
+		{"PostgreSQL and Redis", "lua,conditional", func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.Postgres(t) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			redis, db := test.stores(t)
+			code, out, _ := runHere(t, "--lifecycle", "--strategies", test.strategies, "--stock", "100", "--clients", "8", "--payment-window", "1s", "--redis", redis, "--db", db)
+			if code != command.ExitOK || strings.Count(out, results.AsPromised) != 2 {
+				t.Errorf("exit code %d", code)
+			}
+			expectEmpty(t, redis, db)
+		})
+	}
+}
+
+// TestLifecycleLiars follows orders at services that answer or store something that is
+// not true.
+func TestLifecycleLiars(t *testing.T) {
+	t.Parallel()
+	api := overlaid(t, "internal/httpapi/lifecycle.go", "o, err := change(ctx, id)", "o, err := lieAbout(ctx, id, change)",
+		map[string]string{"internal/httpapi/liar.go": "loadtest/testdata/liar.go", "internal/httpapi/lifeliar.go": "loadtest/testdata/lifeliar.go"})
+	for _, test := range []struct {
+		liar string // name of the program, which selects the fault
+		says string // empty: no fault
+	}{
+		{"tells-the-truth", ""},
+		{"forgets-payments-that-are-due", results.LostPayment.String()},
+		{"thanks-for-payments-that-are-due", results.Contradicted.String()},
+		{"revives-without-units", "units left, but "},
+		{"returns-units-twice", "units left, but "},
+		{"keeps-claims", results.WrongClaim.String()},
+	} {
+		t.Run(test.liar, func(t *testing.T) {
+			t.Parallel()
+			link := filepath.Join(t.TempDir(), test.liar)
+			if err := os.Symlink(api, link); err != nil {
+				t.Fatal(err)
+			}
+			code, out, _ := runHere(t, "--lifecycle", "--api", link, "--strategies", "merged", "--stock", "60", "--clients", "4", "--payment-window", "1s")
+			if test.says == "" && code == command.ExitOK {
+				return
+			}
+			if code != command.ExitFailed || test.says == "" || !strings.Contains(out, test.says) {
+				t.Errorf("exit code %d, want %q", code, test.says)
+			}
+		})
+	}
+}

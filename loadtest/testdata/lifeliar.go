@@ -1,0 +1,45 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/order"
+)
+
+// lieAbout changes an order, and then answers or stores something that is not true. The
+// program's name selects the fault: TestLifecycleLiars links one program under several
+// names.
+func lieAbout(ctx context.Context, id uuid.UUID, change func(context.Context, uuid.UUID) (order.Order, error)) (order.Order, error) {
+	o, err := change(ctx, id)
+	var due *order.RefundDue
+	isDue := errors.As(err, &due)
+	cancelled := err == nil && o.Status == "cancelled"
+	switch liar := filepath.Base(os.Args[0]); {
+	case liar == "forgets-payments-that-are-due" && isDue:
+		falsify(ctx, "DELETE FROM payments WHERE id = ?", due.PaymentID)
+	case liar == "thanks-for-payments-that-are-due" && isDue:
+		return order.Order{ID: id, Status: "paid", CreatedAt: time.Now()}, nil
+	case liar == "revives-without-units" && isDue && due.Status == "expired":
+		falsify(ctx, "UPDATE orders SET status = 'paid', payment_id = ? WHERE id = ?", due.PaymentID, id[:])
+		falsify(ctx, "UPDATE payments SET status = 'paid' WHERE id = ?", due.PaymentID)
+		return order.Order{ID: id, Status: "paid", CreatedAt: time.Now()}, nil
+	case liar == "returns-units-twice" && cancelled:
+		falsify(ctx, "UPDATE stock SET available = available + 1 WHERE sku = ?", o.Lines[0].SKU)
+	case liar == "keeps-claims" && cancelled && len(o.Lines) > 1:
+		falsify(ctx, "UPDATE claims SET units = units + 1 WHERE buyer_id = ?", o.Buyer)
+	}
+	return o, err
+}
+
+// falsify changes the ledger behind the service's back.
+func falsify(ctx context.Context, statement string, args ...any) {
+	if err := ledger().WithContext(ctx).Exec(statement, args...).Error; err != nil {
+		panic(err)
+	}
+}
