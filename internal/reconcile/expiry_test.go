@@ -140,8 +140,8 @@ func TestExpiryBatch(t *testing.T) {
 		{"short", 100, 125, shortLock - 1, true},
 		{"the last of a backlog", 100, 100, shortLock - 1, false},
 		{"neither short nor long", 100, 100, longLock, true},
-		{"long", 100, 50, longLock + 1, true},
-		{"long although it was small", 100, 50, longLock + 1, false},
+		{"long", 200, 100, longLock + 1, true},
+		{"long although it was small", 200, 100, longLock + 1, false},
 		{"the smallest", minExpiryBatch, minExpiryBatch, time.Second, true},
 		{"the largest", maxExpiryBatch, maxExpiryBatch, 0, true},
 	} {
