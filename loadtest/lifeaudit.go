@@ -60,6 +60,7 @@ func (v *lives) audit(ctx context.Context, r *results.Result) error {
 	if err := v.checkClaims(ctx, stored); err != nil {
 		return err
 	}
+	v.checkLimit()
 	v.readAll(ctx, stored)
 	countLives(r.Lifecycle, stored)
 	r.Unknown, r.Sampled, r.Findings = v.rec.unknown(), v.rec.sampled, v.rec.found()
@@ -328,8 +329,8 @@ func (o *storedOrder) checkPayments(calls []call) (kinds []results.Kind) {
 	return kinds
 }
 
-// checkClaims compares the claims of each buyer with the coupons that the buyer holds, and
-// both with the limit.
+// checkClaims compares the coupons that each buyer holds at the end with the buyer's
+// claims and with the limit.
 func (v *lives) checkClaims(ctx context.Context, stored map[string]*storedOrder) error {
 	held := make(map[string]int64)
 	for _, o := range stored {
@@ -345,13 +346,51 @@ func (v *lives) checkClaims(ctx context.Context, stored map[string]*storedOrder)
 	}
 	for _, buyer := range v.buyers {
 		if held[buyer] > couponLimit {
-			v.rec.find(results.OverLimit, fmt.Sprintf("%q with %d", buyer, held[buyer]))
+			v.rec.find(results.OverLimit, fmt.Sprintf("%q with %d at the end", buyer, held[buyer]))
 		}
 		if claims[buyer] != held[buyer] {
 			v.rec.find(results.WrongClaim, fmt.Sprintf("%q: holds %d, claims %d", buyer, held[buyer], claims[buyer]))
 		}
 	}
 	return nil
+}
+
+// windowMargin allows for a pause between the two readings of the clock that make up the
+// time of an answer.
+const windowMargin = 100 * time.Millisecond
+
+// checkLimit checks that no buyer held more coupons than the limit at any time of the
+// load. An order holds its coupon at least from its 201 until the first call that changes
+// it is sent, or until its payment window has passed since it was requested.
+func (v *lives) checkLimit() {
+	type change struct {
+		at    time.Duration
+		units int
+	}
+	changes := make(map[string][]change) // by buyer
+	for _, a := range v.rec.answers {
+		if a.outcome != accepted || len(a.asked.Lines) == 1 {
+			continue
+		}
+		until := a.at - a.took + v.paymentWindow - windowMargin
+		for _, c := range v.calls[a.order.ID] {
+			until = min(until, c.sent)
+		}
+		if until > a.at {
+			changes[a.asked.Buyer] = append(changes[a.asked.Buyer], change{a.at, 1}, change{until, -1})
+		}
+	}
+	for _, buyer := range v.buyers {
+		slices.SortFunc(changes[buyer], func(a, b change) int { return cmp.Or(cmp.Compare(a.at, b.at), a.units-b.units) })
+		held, most := 0, 0
+		for _, c := range changes[buyer] {
+			held += c.units
+			most = max(most, held)
+		}
+		if most > couponLimit {
+			v.rec.find(results.OverLimit, fmt.Sprintf("%q with %d during the load", buyer, most))
+		}
+	}
 }
 
 // claims returns the claims on the coupon by buyer.

@@ -35,11 +35,12 @@ const (
 // call is a request that changes an order, with its final answer.
 type call struct {
 	action  string
-	payment string // of pay
-	restock bool   // of refund
-	status  int    // HTTP status; 0: there was no final answer
-	problem string // last part of the problem type
-	got     order  // the order in a 200
+	payment string        // of pay
+	restock bool          // of refund
+	sent    time.Duration // when it was first sent, since the start of the load
+	status  int           // HTTP status; 0: there was no final answer
+	problem string        // last part of the problem type
+	got     order         // the order in a 200
 }
 
 // body returns the body of the request.
@@ -283,6 +284,7 @@ func paymentIDs(orderID string) []string {
 func (v *lives) send(ctx context.Context, id string, c call) call {
 	v.slots <- struct{}{}
 	defer func() { <-v.slots }()
+	c.sent = time.Since(v.rec.start)
 	deadline := time.Now().Add(finalLimit)
 	for ctx.Err() == nil && time.Now().Before(deadline) {
 		url := v.fleet.url(rand.IntN(v.instances)) + "/orders/" + id + "/" + c.action

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -188,6 +189,42 @@ func TestCheckClaims(t *testing.T) {
 				v.calls[o.ID] = []call{{action: pay, payment: payment, status: 200, got: o.order}}
 			}
 			expectFindings(t, v, test.want)
+		})
+	}
+}
+
+// TestCheckLimit places three orders for a coupon, of which a buyer may hold two.
+func TestCheckLimit(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		at   time.Duration // of the 201 of the third order; the others come at 1 s
+		sent time.Duration // of the cancellation of the first order; 0: none
+		want int
+	}{
+		{"at once", 1 * time.Second, 0, 1},
+		{"within the payment window", 3 * time.Second, 0, 1},
+		{"after the payment window", 5 * time.Second, 0, 0},
+		{"after a cancellation", 3 * time.Second, 2 * time.Second, 0},
+		{"before a cancellation", 2 * time.Second, 3 * time.Second, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			v, _ := newTestLives(t)
+			v.paymentWindow = 3 * time.Second
+			for n, at := range []time.Duration{time.Second, time.Second, test.at} {
+				o := numbered(n)
+				o.Buyer = v.buyers[0]
+				o.Lines = append(o.Lines, line{v.goods.coupon, 1})
+				v.rec.add(answer{at: at, took: 10 * time.Millisecond, outcome: accepted, asked: o, order: o})
+			}
+			if test.sent > 0 {
+				v.calls[numbered(0).ID] = []call{{action: cancel, sent: test.sent}}
+			}
+			v.checkLimit()
+			if found := v.rec.found(); len(found) != test.want || test.want == 1 && found[0].Kind != results.OverLimit {
+				t.Errorf("%v", found)
+			}
 		})
 	}
 }

@@ -52,6 +52,7 @@ var laboratory = []mutant{
 	{"any history is allowed", labLives, "if !slices.Contains(followers[status], following) {", "if false {", "loadtest TestCheckLives/paid_after_cancellation"},
 	{"orders may stay pending", labLives, "if !slices.Contains(ends, o.Status) {", "if false {", "loadtest TestCheckLives/pending"},
 	{"buyers may exceed their limit", labLives, "if held[buyer] > couponLimit {", "if false {", "loadtest TestCheckClaims/over_the_limit"},
+	{"buyers may exceed their limit during the load", labLives, "if most > couponLimit {", "if false {", "loadtest TestCheckLimit/within_the_payment_window"},
 	{"claims are not compared", labLives, "if claims[buyer] != held[buyer] {", "if false {", "loadtest TestCheckClaims/too_low"},
 	{"the audit accepts an order of a lifecycle load without a request", labLives, "unknown[o.Buyer] < 0 {", "false {", "loadtest TestCheckUnknown/busy"},
 	{"counts are not compared after a lifecycle load", labLives, "judgeCounts(one, terms{spec: strategy.Spec{Sound: true}})", "_ = strategy.Spec{}", "loadtest TestLifecycleLiars/returns-units-twice"},
