@@ -80,6 +80,7 @@ func TestCheckLives(t *testing.T) {
 		{"answered with another order", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{{action: pay, payment: first, status: 200, got: order{ID: numbered(2).ID, Status: "paid"}}}, []results.Kind{results.Contradicted}},
 		{"answered paid with another status", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "pending")}, []results.Kind{results.Contradicted}},
 		{"answered due and paid", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{due(first)}, []results.Kind{results.Contradicted}},
+		{"answered paid and due", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), due(first)}, []results.Kind{results.Contradicted}},
 		{"answered paid for both payments", "paid", &first, false, []string{"paid"}, statuses{first: "paid", second: "refund-due"}, []call{ok(pay, first, "paid"), ok(pay, second, "paid")}, []results.Kind{results.Contradicted}},
 		{"answered cancelled and paid", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{ok(cancel, "", "cancelled"), ok(pay, first, "paid")}, []results.Kind{results.Contradicted}},
 		{"answered wrong status and cancelled", "cancelled", nil, false, []string{"cancelled"}, nil, []call{{action: cancel, status: 409, problem: "wrong-status"}}, []results.Kind{results.Contradicted}},
