@@ -147,3 +147,27 @@ func TestQueuedInstanceKilled(t *testing.T) {
 		})
 	}
 }
+
+// TestQueuedRedisKilled kills a Redis that saves every write, during a rush for queued
+// orders, and restarts it. Every acknowledged order must come to one end.
+func TestQueuedRedisKilled(t *testing.T) {
+	t.Parallel()
+	const total = 2000
+	redis := testenv.OwnRedis(t, "--appendonly", "yes", "--appendfsync", "always")
+	args := append([]string{"--ack", "queued", "--guard", "off"}, migrated(t, []string{"--db", testenv.MariaDB(t), "--redis", redis.URL()})...)
+	one, two := testenv.API(t, args...), testenv.API(t, args...)
+	setStock(t, one.URL(), "hot", total)
+	c := rush(t.Context(), 16, "hot", one.URL(), two.URL())
+	c.waitForOrders(t, 300)
+	redis.Restart()
+	c.wait()
+	c.checkStatuses(t, http.StatusAccepted, http.StatusConflict, http.StatusServiceUnavailable)
+	pending, refused := c.checkEnded(t, one.URL(), 20*time.Second)
+	a := waitAtRest(t, two.URL(), "hot", 20*time.Second)
+	if pending+refused != c.count.Load() || a.Sold < pending || a.Sold > total {
+		t.Errorf("%d acknowledged: %d pending, %d refused; %+v", c.count.Load(), pending, refused, a)
+	}
+	if pending <= 300 {
+		t.Errorf("only %d orders are pending: nothing was sold after the restart", pending)
+	}
+}
