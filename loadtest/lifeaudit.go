@@ -62,7 +62,7 @@ func (v *lifecycleLoad) audit(ctx context.Context, r *results.Result) error {
 	}
 	v.checkLimit()
 	v.readAll(ctx, stored)
-	countEnds(r.Lifecycle, stored)
+	r.Lifecycle = countEnds(stored)
 	r.Unknown, r.Sampled, r.Findings = v.rec.unknown(), v.rec.sampled, v.rec.found()
 	for _, finding := range r.Findings {
 		r.Fault("%v", finding)
@@ -421,7 +421,8 @@ func (v *lifecycleLoad) readAll(ctx context.Context, stored map[string]*storedOr
 }
 
 // countEnds counts the ends of the orders and their payments.
-func countEnds(l *results.Lifecycle, stored map[string]*storedOrder) {
+func countEnds(stored map[string]*storedOrder) *results.Lifecycle {
+	l := &results.Lifecycle{}
 	for _, o := range stored {
 		l.Orders++
 		switch o.Status {
@@ -444,4 +445,5 @@ func countEnds(l *results.Lifecycle, stored map[string]*storedOrder) {
 			}
 		}
 	}
+	return l
 }

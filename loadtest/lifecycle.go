@@ -109,7 +109,6 @@ func (l *lab) runLifecycle(ctx context.Context, spec strategy.Spec, f *fleet) (*
 	cost.stop(ctx)
 	r := l.newResult(spec, v.rec, l.stock)
 	r.Load = fmt.Sprintf("orders for %v, %d clients, payment window %v", 2*l.paymentWindow, l.clients, l.paymentWindow)
-	r.Lifecycle = &results.Lifecycle{}
 	addTimes(r, v.rec)
 	r.Sales = nil // their chart would not show the units that return
 	cost.addTo(r)

@@ -259,7 +259,7 @@ func TestLifecycleRealStores(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name, strategy string
-		stores           func(t *testing.T) (redis, db string)
+		stores         func(t *testing.T) (redis, db string)
 	}{
 		{"MariaDB and Redis", "segment", func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
 		{"PostgreSQL and Redis", "conditional", func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.Postgres(t) }},
