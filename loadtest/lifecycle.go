@@ -112,7 +112,7 @@ func (l *lab) runLifecycle(ctx context.Context, spec strategy.Spec, f *fleet) (*
 	addTimes(r, v.rec)
 	r.Sales = nil // their chart would not show the units that return
 	cost.addTo(r)
-	if ctx.Err() != nil { // orders may be pending, so there is nothing to audit
+	if interrupted := ctx.Err() != nil; interrupted { // orders may be pending, so there is nothing to audit
 		r.Verdict = results.Undecided
 		return r, nil
 	}
