@@ -192,7 +192,7 @@ func TestClean(t *testing.T) {
 		l.exec(t, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, 'lt-buyer', 1)", sku)
 		o := &storedOrder{order: numbered(i), history: []string{"paid"}, payments: map[string]string{paymentIDs(numbered(i).ID)[1]: "refund-due"}}
 		o.Lines[0].SKU = sku
-		l.storeLife(t, o)
+		l.storeEnded(t, o)
 	}
 	void := numbered(20)
 	void.Status, void.Lines, void.Buyer = "void", nil, buyers(1, 1)()

@@ -286,7 +286,7 @@ const maxTries = 5
 // loadFleet runs the load of the command line. It repeats a rush that proves nothing.
 func (l *lab) loadFleet(ctx context.Context, spec strategy.Spec, f *fleet) (*results.Result, error) {
 	if l.lifecycle {
-		return l.live(ctx, spec, f)
+		return l.runLifecycle(ctx, spec, f)
 	}
 	if l.search {
 		return l.highest(ctx, spec, f)

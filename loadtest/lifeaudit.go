@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// storedOrder is an order in the ledger, with what became of it.
+// storedOrder is an order in the ledger with its history and payments.
 type storedOrder struct {
 	order
 	payment   *string // ID of the payment that paid it; nil: none
@@ -40,7 +40,7 @@ func (o *storedOrder) wasRevived() bool {
 
 // audit compares every answer of the load with the ledger, and gate and ledger with each
 // other. It uses SQL and Redis commands of its own.
-func (v *lives) audit(ctx context.Context, r *results.Result) error {
+func (v *lifecycleLoad) audit(ctx context.Context, r *results.Result) error {
 	if err := v.awaitRest(ctx); err != nil {
 		return err
 	}
@@ -56,12 +56,13 @@ func (v *lives) audit(ctx context.Context, r *results.Result) error {
 	if err != nil {
 		return err
 	}
-	v.checkLives(stored)
+	v.checkOrders(stored)
 	if err := v.checkClaims(ctx, stored); err != nil {
 		return err
 	}
+	v.checkLimit()
 	v.readAll(ctx, stored)
-	countLives(r.Lifecycle, stored)
+	r.Lifecycle = countEnds(stored)
 	r.Unknown, r.Sampled, r.Findings = v.rec.unknown(), v.rec.sampled, v.rec.found()
 	for _, finding := range r.Findings {
 		r.Fault("%v", finding)
@@ -74,7 +75,7 @@ func (v *lives) audit(ctx context.Context, r *results.Result) error {
 
 // awaitRest waits until no order is pending any more. It gives up some time after the
 // last order is due to expire; the audit then finds the orders that are left.
-func (v *lives) awaitRest(ctx context.Context) error {
+func (v *lifecycleLoad) awaitRest(ctx context.Context) error {
 	for deadline := time.Now().Add(v.paymentWindow + restLimit); ; time.Sleep(50 * time.Millisecond) {
 		var pending int64
 		err := v.sql.DB().WithContext(ctx).Raw(`SELECT COUNT(*) FROM order_lines
@@ -91,7 +92,7 @@ func (v *lives) awaitRest(ctx context.Context) error {
 
 // auditCounts compares orders, stock row and gate of one SKU. The product's counts become
 // those of the result; oversold units of both SKUs add up.
-func (v *lives) auditCounts(ctx context.Context, r *results.Result, sku string, units int64) error {
+func (v *lifecycleLoad) auditCounts(ctx context.Context, r *results.Result, sku string, units int64) error {
 	one := &results.Result{Stock: units}
 	if err := v.addCounts(ctx, one, sku, settled{recoveryLimit, counts.agree}); err != nil {
 		return err
@@ -116,7 +117,7 @@ const ofLoad = " IN (SELECT order_id FROM order_lines WHERE sku = ?)"
 
 // stored reads the orders of the load by ID. It leaves out void orders, which the service
 // does not count as orders.
-func (v *lives) stored(ctx context.Context) (map[string]*storedOrder, error) {
+func (v *lifecycleLoad) stored(ctx context.Context) (map[string]*storedOrder, error) {
 	stored := make(map[string]*storedOrder)
 	err := v.query(ctx, func(rows *sql.Rows) error {
 		var (
@@ -134,14 +135,14 @@ func (v *lives) stored(ctx context.Context) (map[string]*storedOrder, error) {
 	return stored, cmp.Or(v.addLines(ctx, stored), v.addHistory(ctx, stored), v.addPayments(ctx, stored))
 }
 
-func (v *lives) query(ctx context.Context, read func(*sql.Rows) error, statement string) error {
+func (v *lifecycleLoad) query(ctx context.Context, read func(*sql.Rows) error, statement string) error {
 	if err := v.sql.Ledger().QueryEach(ctx, read, statement, v.goods.product); err != nil {
 		return fmt.Errorf("reading the orders of %s: %w", v.goods.product, err)
 	}
 	return nil
 }
 
-func (v *lives) addLines(ctx context.Context, stored map[string]*storedOrder) error {
+func (v *lifecycleLoad) addLines(ctx context.Context, stored map[string]*storedOrder) error {
 	return v.query(ctx, func(rows *sql.Rows) error {
 		var (
 			id uuid.UUID
@@ -155,7 +156,7 @@ func (v *lives) addLines(ctx context.Context, stored map[string]*storedOrder) er
 	}, "SELECT order_id, sku, quantity FROM order_lines WHERE order_id"+ofLoad+" ORDER BY order_id, sku")
 }
 
-func (v *lives) addHistory(ctx context.Context, stored map[string]*storedOrder) error {
+func (v *lifecycleLoad) addHistory(ctx context.Context, stored map[string]*storedOrder) error {
 	return v.query(ctx, func(rows *sql.Rows) error {
 		var (
 			id     uuid.UUID
@@ -169,7 +170,7 @@ func (v *lives) addHistory(ctx context.Context, stored map[string]*storedOrder) 
 	}, "SELECT order_id, status FROM order_history WHERE order_id"+ofLoad+" ORDER BY order_id, version")
 }
 
-func (v *lives) addPayments(ctx context.Context, stored map[string]*storedOrder) error {
+func (v *lifecycleLoad) addPayments(ctx context.Context, stored map[string]*storedOrder) error {
 	return v.query(ctx, func(rows *sql.Rows) error {
 		var (
 			id              uuid.UUID
@@ -183,8 +184,8 @@ func (v *lives) addPayments(ctx context.Context, stored map[string]*storedOrder)
 	}, "SELECT order_id, id, status FROM payments WHERE order_id"+ofLoad)
 }
 
-// checkLives compares the orders in the ledger with the answers.
-func (v *lives) checkLives(stored map[string]*storedOrder) {
+// checkOrders compares the orders in the ledger with the answers.
+func (v *lifecycleLoad) checkOrders(stored map[string]*storedOrder) {
 	promised := promisedOrders(v.rec)
 	for _, id := range slices.Sorted(maps.Keys(promised)) {
 		want := promised[id]
@@ -278,9 +279,9 @@ func (o *storedOrder) contradicts(c call) bool {
 		return o.Status != "cancelled"
 	case c.status == http.StatusOK:
 		return o.Status != "refunded" || o.restocked != c.restock
-	case c.action == pay && c.problem == "refund-due":
+	case c.action == pay && c.problem == problemRefundDue:
 		return o.paidBy(c.payment)
-	case c.action == cancel && c.problem == "wrong-status":
+	case c.action == cancel && c.problem == problemWrongStatus:
 		return o.Status == "cancelled"
 	}
 	return true // no other answer is right: refunds are sent for paid orders only
@@ -328,9 +329,9 @@ func (o *storedOrder) checkPayments(calls []call) (kinds []results.Kind) {
 	return kinds
 }
 
-// checkClaims compares the claims of each buyer with the coupons that the buyer holds, and
-// both with the limit.
-func (v *lives) checkClaims(ctx context.Context, stored map[string]*storedOrder) error {
+// checkClaims compares the coupons that each buyer holds at the end with the buyer's
+// claims and with the limit.
+func (v *lifecycleLoad) checkClaims(ctx context.Context, stored map[string]*storedOrder) error {
 	held := make(map[string]int64)
 	for _, o := range stored {
 		for _, line := range o.Lines {
@@ -345,7 +346,7 @@ func (v *lives) checkClaims(ctx context.Context, stored map[string]*storedOrder)
 	}
 	for _, buyer := range v.buyers {
 		if held[buyer] > couponLimit {
-			v.rec.find(results.OverLimit, fmt.Sprintf("%q with %d", buyer, held[buyer]))
+			v.rec.find(results.OverLimit, fmt.Sprintf("%q with %d at the end", buyer, held[buyer]))
 		}
 		if claims[buyer] != held[buyer] {
 			v.rec.find(results.WrongClaim, fmt.Sprintf("%q: holds %d, claims %d", buyer, held[buyer], claims[buyer]))
@@ -354,8 +355,46 @@ func (v *lives) checkClaims(ctx context.Context, stored map[string]*storedOrder)
 	return nil
 }
 
+// windowMargin allows for a pause between the two readings of the clock that make up the
+// time of an answer.
+const windowMargin = 100 * time.Millisecond
+
+// checkLimit checks that no buyer held more coupons than the limit at any time of the
+// load. An order holds its coupon at least from its 201 until the first call that changes
+// it is sent, or until its payment window has passed since it was requested.
+func (v *lifecycleLoad) checkLimit() {
+	type change struct {
+		at    time.Duration
+		units int
+	}
+	changes := make(map[string][]change) // by buyer
+	for _, a := range v.rec.answers {
+		if a.outcome != accepted || len(a.asked.Lines) == 1 {
+			continue
+		}
+		until := a.at - a.took + v.paymentWindow - windowMargin
+		for _, c := range v.calls[a.order.ID] {
+			until = min(until, c.sent)
+		}
+		if until > a.at {
+			changes[a.asked.Buyer] = append(changes[a.asked.Buyer], change{a.at, 1}, change{until, -1})
+		}
+	}
+	for _, buyer := range v.buyers {
+		slices.SortFunc(changes[buyer], func(a, b change) int { return cmp.Or(cmp.Compare(a.at, b.at), a.units-b.units) })
+		held, most := 0, 0
+		for _, c := range changes[buyer] {
+			held += c.units
+			most = max(most, held)
+		}
+		if most > couponLimit {
+			v.rec.find(results.OverLimit, fmt.Sprintf("%q with %d during the load", buyer, most))
+		}
+	}
+}
+
 // claims returns the claims on the coupon by buyer.
-func (v *lives) claims(ctx context.Context) (map[string]int64, error) {
+func (v *lifecycleLoad) claims(ctx context.Context) (map[string]int64, error) {
 	claims := make(map[string]int64)
 	err := v.sql.Ledger().QueryEach(ctx, func(rows *sql.Rows) error {
 		var (
@@ -373,7 +412,7 @@ func (v *lives) claims(ctx context.Context) (map[string]int64, error) {
 }
 
 // readAll compares every order in the ledger with the service's GET.
-func (v *lives) readAll(ctx context.Context, stored map[string]*storedOrder) {
+func (v *lifecycleLoad) readAll(ctx context.Context, stored map[string]*storedOrder) {
 	orders := make(map[string]order, len(stored))
 	for id, o := range stored {
 		orders[id] = o.order
@@ -381,8 +420,9 @@ func (v *lives) readAll(ctx context.Context, stored map[string]*storedOrder) {
 	v.readBack(ctx, v.rec, orders, v.fleet.url(0))
 }
 
-// countLives counts the ends of the orders and their payments.
-func countLives(l *results.Lifecycle, stored map[string]*storedOrder) {
+// countEnds counts the ends of the orders and their payments.
+func countEnds(stored map[string]*storedOrder) *results.Lifecycle {
+	l := &results.Lifecycle{}
 	for _, o := range stored {
 		l.Orders++
 		switch o.Status {
@@ -405,4 +445,5 @@ func countLives(l *results.Lifecycle, stored map[string]*storedOrder) {
 			}
 		}
 	}
+	return l
 }

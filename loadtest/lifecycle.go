@@ -35,11 +35,12 @@ const (
 // call is a request that changes an order, with its final answer.
 type call struct {
 	action  string
-	payment string // of pay
-	restock bool   // of refund
-	status  int    // HTTP status; 0: there was no final answer
-	problem string // last part of the problem type
-	got     order  // the order in a 200
+	payment string        // of pay
+	restock bool          // of refund
+	sent    time.Duration // when it was first sent, since the start of the load
+	status  int           // HTTP status; 0: there was no final answer
+	problem string        // last part of the problem type
+	got     order         // the order in a 200
 }
 
 // body returns the body of the request.
@@ -60,7 +61,7 @@ func (c call) body() []byte {
 func (c *call) read(status int, text []byte) (final bool) {
 	var a answer
 	a.read(status, text)
-	if status == 0 || status >= 500 || a.problem == "in-progress" {
+	if status == 0 || status >= 500 || a.problem == problemInProgress {
 		return false
 	}
 	c.status, c.problem = status, a.problem
@@ -77,42 +78,41 @@ type goods struct {
 	units, coupons  int64
 }
 
-// lives is a lifecycle load: buyers order, and then pay, cancel, or let their orders
+// lifecycleLoad is a load in which buyers order, and then pay, cancel, or let their orders
 // expire. It is safe for concurrent use.
-type lives struct {
+type lifecycleLoad struct {
 	*lab
 	fleet  *fleet
 	goods  goods
 	buyers []string
 	rec    *record
 	slots  chan struct{} // its capacity bounds the calls under way
-	living sync.WaitGroup
+	owners sync.WaitGroup
 
 	mu    sync.Mutex
 	calls map[string][]call // by order ID
 }
 
-// live is the lifecycle load. Buyers order for two payment windows, so that they also
-// get units of orders that have expired. The audit begins when all orders have reached
-// their end.
-func (l *lab) live(ctx context.Context, spec strategy.Spec, f *fleet) (*results.Result, error) {
-	v, err := l.newLives(ctx, spec, f)
+// runLifecycle runs a lifecycle load with the strategy. Buyers order for two payment
+// windows, so that they also get units of orders that have expired. The audit begins when
+// no order is pending.
+func (l *lab) runLifecycle(ctx context.Context, spec strategy.Spec, f *fleet) (*results.Result, error) {
+	v, err := l.newLifecycleLoad(ctx, spec, f)
 	if err != nil {
 		return nil, err
 	}
 	cost := l.startMeter(ctx, f.pids())
 	hide := l.display.show(spec.Name, l.stock, v.rec)
 	v.order(ctx)
-	v.living.Wait()
+	v.owners.Wait()
 	hide()
 	cost.stop(ctx)
 	r := l.newResult(spec, v.rec, l.stock)
 	r.Load = fmt.Sprintf("orders for %v, %d clients, payment window %v", 2*l.paymentWindow, l.clients, l.paymentWindow)
-	r.Lifecycle = &results.Lifecycle{}
 	addTimes(r, v.rec)
-	r.Sales = nil // the chart of them does not know the units that return
+	r.Sales = nil // their chart would not show the units that return
 	cost.addTo(r)
-	if ctx.Err() != nil { // orders were left in the middle of their lives
+	if interrupted := ctx.Err() != nil; interrupted { // orders may be pending, so there is nothing to audit
 		r.Verdict = results.Undecided
 		return r, nil
 	}
@@ -127,10 +127,10 @@ func (l *lab) live(ctx context.Context, spec strategy.Spec, f *fleet) (*results.
 	return r, nil
 }
 
-// newLives creates the SKUs of a lifecycle load. There are so few buyers and coupons
-// that orders meet both the buyer limit and the end of the coupons.
-func (l *lab) newLives(ctx context.Context, spec strategy.Spec, f *fleet) (v *lives, err error) {
-	v = &lives{
+// newLifecycleLoad creates the SKUs of a lifecycle load. There are so few buyers and
+// coupons that some orders exceed the buyer limit, and some find the coupons sold out.
+func (l *lab) newLifecycleLoad(ctx context.Context, spec strategy.Spec, f *fleet) (v *lifecycleLoad, err error) {
+	v = &lifecycleLoad{
 		lab: l, fleet: f, rec: newRecord(), slots: make(chan struct{}, l.clients), calls: make(map[string][]call),
 		goods: goods{units: l.stock, coupons: max(l.stock/8, 1)},
 	}
@@ -148,7 +148,7 @@ func (l *lab) newLives(ctx context.Context, spec strategy.Spec, f *fleet) (v *li
 
 // order lets the clients order until two payment windows have passed. Refused clients
 // come back for units that return.
-func (v *lives) order(ctx context.Context) {
+func (v *lifecycleLoad) order(ctx context.Context) {
 	limited, stop := context.WithTimeout(ctx, 2*v.paymentWindow)
 	defer stop()
 	var clients sync.WaitGroup
@@ -158,7 +158,7 @@ func (v *lives) order(ctx context.Context) {
 			for n := 0; limited.Err() == nil; n++ {
 				a := v.place(ctx, v.fleet.url(i+n), v.request(random))
 				a.at = time.Since(v.rec.start)
-				if a.problem == "buyer-limit" {
+				if a.problem == problemBuyerLimit {
 					a.outcome = refused // a correct answer here
 				}
 				if n%sampleEvery == 0 {
@@ -183,7 +183,7 @@ func (v *lives) order(ctx context.Context) {
 
 // request returns an order of a random buyer for the product. Every third order has a
 // coupon too.
-func (v *lives) request(random *rand.Rand) order {
+func (v *lifecycleLoad) request(random *rand.Rand) order {
 	o := oneUnit(v.buyers[random.IntN(len(v.buyers))], v.goods.product)
 	if random.IntN(3) == 0 {
 		o.Lines = append(o.Lines, line{SKU: v.goods.coupon, Quantity: 1})
@@ -191,18 +191,18 @@ func (v *lives) request(random *rand.Rand) order {
 	return o
 }
 
-// begin starts the life of an order that was accepted.
-func (v *lives) begin(ctx context.Context, o order, random *rand.Rand) {
+// begin starts the owner of an order that was accepted.
+func (v *lifecycleLoad) begin(ctx context.Context, o order, random *rand.Rand) {
 	if o.ID == "" {
 		return // the audit finds the answer
 	}
-	owner := &owner{lives: v, order: o, random: rand.New(rand.NewPCG(random.Uint64(), 0))}
-	fate := fates[random.IntN(len(fates))]
-	v.living.Go(func() { fate(ctx, owner) })
+	owner := &owner{lifecycleLoad: v, order: o, random: rand.New(rand.NewPCG(random.Uint64(), 0))}
+	plan := plans[random.IntN(len(plans))]
+	v.owners.Go(func() { plan(ctx, owner) })
 }
 
-// fates are what can happen to an order. Each is equally likely.
-var fates = []func(context.Context, *owner){
+// plans are what an owner may do after the 201. Each is equally likely.
+var plans = []func(context.Context, *owner){
 	func(context.Context, *owner) {}, // the order expires
 	func(ctx context.Context, o *owner) { o.pay(ctx, 1) },
 	func(ctx context.Context, o *owner) { // the callback comes twice, then once more
@@ -222,22 +222,22 @@ var fates = []func(context.Context, *owner){
 		o.pay(ctx, 1)
 	},
 	func(ctx context.Context, o *owner) { // the payment races with expiry
-		o.waitForDeadline(ctx, -50*time.Millisecond, 100*time.Millisecond)
+		o.waitForExpiry(ctx, -50*time.Millisecond, 100*time.Millisecond)
 		o.pay(ctx, 1)
 	},
 	func(ctx context.Context, o *owner) {
-		o.waitForDeadline(ctx, 0, o.paymentWindow)
+		o.waitForExpiry(ctx, 0, o.paymentWindow)
 		o.together(func() { o.pay(ctx, 1) }, func() { o.pay(ctx, 2) })
 	},
 	func(ctx context.Context, o *owner) { // payment, cancellation and expiry race
-		o.waitForDeadline(ctx, -50*time.Millisecond, 100*time.Millisecond)
+		o.waitForExpiry(ctx, -50*time.Millisecond, 100*time.Millisecond)
 		o.together(func() { o.cancel(ctx) }, func() { o.pay(ctx, 1) })
 	},
 }
 
-// owner is the buyer of one order, who decides what becomes of it.
+// owner makes the calls that change one order.
 type owner struct {
-	*lives
+	*lifecycleLoad
 	order  order
 	random *rand.Rand // not safe for concurrent use
 }
@@ -250,9 +250,9 @@ func (o *owner) together(first, second func()) {
 	both.Wait()
 }
 
-// waitForDeadline waits until the order expires by this machine's clock, plus offset and
+// waitForExpiry waits until the order expires by this machine's clock, plus offset and
 // a random part of spread.
-func (o *owner) waitForDeadline(ctx context.Context, offset, spread time.Duration) {
+func (o *owner) waitForExpiry(ctx context.Context, offset, spread time.Duration) {
 	until := o.order.ExpiresAt.Add(offset + time.Duration(o.random.Int64N(int64(spread))))
 	select {
 	case <-time.After(time.Until(until)):
@@ -280,9 +280,10 @@ func paymentIDs(orderID string) []string {
 
 // send sends a call until it gets a final answer, and records it. Each try goes to a
 // random instance.
-func (v *lives) send(ctx context.Context, id string, c call) call {
+func (v *lifecycleLoad) send(ctx context.Context, id string, c call) call {
 	v.slots <- struct{}{}
 	defer func() { <-v.slots }()
+	c.sent = time.Since(v.rec.start)
 	deadline := time.Now().Add(finalLimit)
 	for ctx.Err() == nil && time.Now().Before(deadline) {
 		url := v.fleet.url(rand.IntN(v.instances)) + "/orders/" + id + "/" + c.action

@@ -7,26 +7,27 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// newTestLives returns a lifecycle load of one buyer, with a SQLite ledger that the test
+// newTestLoad returns a lifecycle load of one buyer, with a SQLite ledger that the test
 // fills.
-func newTestLives(t *testing.T) (*lives, *ledger) {
+func newTestLoad(t *testing.T) (*lifecycleLoad, *ledger) {
 	t.Helper()
 	rec := newRecord()
 	l := newLedger(t, rec)
-	return &lives{
+	return &lifecycleLoad{
 		lab: l.lab, fleet: l.fleet, rec: rec, calls: make(map[string][]call),
 		goods: goods{product: "lt-sku", coupon: "lt-sku-coupon"}, buyers: []string{numbered(1).Buyer},
 	}, l
 }
 
-// storeLife inserts the order with its history and payments.
-func (l *ledger) storeLife(t *testing.T, o *storedOrder) {
+// storeEnded inserts the order with its history and payments.
+func (l *ledger) storeEnded(t *testing.T, o *storedOrder) {
 	t.Helper()
 	l.store(t, o.order)
 	l.exec(t, "UPDATE orders SET payment_id = ?, restocked = ? WHERE id = ?", o.payment, o.restocked, l.id(t, o.order))
@@ -38,9 +39,9 @@ func (l *ledger) storeLife(t *testing.T, o *storedOrder) {
 	}
 }
 
-// TestCheckLives has one row for each contradiction between the answers and the end of an
+// TestCheckOrders has one row for each contradiction between the answers and the end of an
 // order.
-func TestCheckLives(t *testing.T) {
+func TestCheckOrders(t *testing.T) {
 	t.Parallel()
 	id := numbered(1).ID
 	first, second := paymentIDs(id)[0], paymentIDs(id)[1]
@@ -79,6 +80,7 @@ func TestCheckLives(t *testing.T) {
 		{"answered with another order", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{{action: pay, payment: first, status: 200, got: order{ID: numbered(2).ID, Status: "paid"}}}, []results.Kind{results.Contradicted}},
 		{"answered paid with another status", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "pending")}, []results.Kind{results.Contradicted}},
 		{"answered due and paid", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{due(first)}, []results.Kind{results.Contradicted}},
+		{"answered paid and due", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), due(first)}, []results.Kind{results.Contradicted}},
 		{"answered paid for both payments", "paid", &first, false, []string{"paid"}, statuses{first: "paid", second: "refund-due"}, []call{ok(pay, first, "paid"), ok(pay, second, "paid")}, []results.Kind{results.Contradicted}},
 		{"answered cancelled and paid", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{ok(cancel, "", "cancelled"), ok(pay, first, "paid")}, []results.Kind{results.Contradicted}},
 		{"answered wrong status and cancelled", "cancelled", nil, false, []string{"cancelled"}, nil, []call{{action: cancel, status: 409, problem: "wrong-status"}}, []results.Kind{results.Contradicted}},
@@ -99,10 +101,10 @@ func TestCheckLives(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			v, l := newTestLives(t)
+			v, l := newTestLoad(t)
 			o := &storedOrder{order: numbered(1), payment: test.payment, restocked: test.restocked, history: test.history, payments: test.payments}
 			o.Status = test.status
-			l.storeLife(t, o)
+			l.storeEnded(t, o)
 			v.rec.add(answered(numbered(1), accepted, 201, ""))
 			v.calls[id] = test.calls
 			expectFindings(t, v, test.want)
@@ -111,13 +113,13 @@ func TestCheckLives(t *testing.T) {
 }
 
 // expectFindings audits the orders and claims of the ledger.
-func expectFindings(t *testing.T, v *lives, want []results.Kind) {
+func expectFindings(t *testing.T, v *lifecycleLoad, want []results.Kind) {
 	t.Helper()
 	stored, err := v.stored(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.checkLives(stored)
+	v.checkOrders(stored)
 	if err := v.checkClaims(t.Context(), stored); err != nil {
 		t.Fatal(err)
 	}
@@ -146,10 +148,10 @@ func TestCheckUnknown(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			v, l := newTestLives(t)
+			v, l := newTestLoad(t)
 			o := &storedOrder{order: numbered(1), history: []string{"expired"}}
 			o.Status = "expired"
-			l.storeLife(t, o)
+			l.storeEnded(t, o)
 			for _, a := range test.answers {
 				v.rec.add(a)
 			}
@@ -175,7 +177,7 @@ func TestCheckClaims(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			v, l := newTestLives(t)
+			v, l := newTestLoad(t)
 			l.exec(t, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, ?, ?)", v.goods.coupon, v.buyers[0], test.claims)
 			for n := range test.paid {
 				o := &storedOrder{order: numbered(n + 1), history: []string{"paid"}, payments: make(map[string]string)}
@@ -183,7 +185,7 @@ func TestCheckClaims(t *testing.T) {
 				o.Lines = append(o.Lines, line{v.goods.coupon, 1})
 				payment := paymentIDs(o.ID)[0]
 				o.payment, o.payments[payment] = &payment, "paid"
-				l.storeLife(t, o)
+				l.storeEnded(t, o)
 				v.rec.add(answer{outcome: accepted, status: 201, asked: o.order, order: o.order})
 				v.calls[o.ID] = []call{{action: pay, payment: payment, status: 200, got: o.order}}
 			}
@@ -192,17 +194,53 @@ func TestCheckClaims(t *testing.T) {
 	}
 }
 
+// TestCheckLimit places three orders for a coupon, of which a buyer may hold two.
+func TestCheckLimit(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		at   time.Duration // of the 201 of the third order; the others come at 1 s
+		sent time.Duration // of the cancellation of the first order; 0: none
+		want int
+	}{
+		{"at once", 1 * time.Second, 0, 1},
+		{"within the payment window", 3 * time.Second, 0, 1},
+		{"after the payment window", 5 * time.Second, 0, 0},
+		{"after a cancellation", 3 * time.Second, 2 * time.Second, 0},
+		{"before a cancellation", 2 * time.Second, 3 * time.Second, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			v, _ := newTestLoad(t)
+			v.paymentWindow = 3 * time.Second
+			for n, at := range []time.Duration{time.Second, time.Second, test.at} {
+				o := numbered(n)
+				o.Buyer = v.buyers[0]
+				o.Lines = append(o.Lines, line{v.goods.coupon, 1})
+				v.rec.add(answer{at: at, took: 10 * time.Millisecond, outcome: accepted, asked: o, order: o})
+			}
+			if test.sent > 0 {
+				v.calls[numbered(0).ID] = []call{{action: cancel, sent: test.sent}}
+			}
+			v.checkLimit()
+			if found := v.rec.found(); len(found) != test.want || test.want == 1 && found[0].Kind != results.OverLimit {
+				t.Errorf("%v", found)
+			}
+		})
+	}
+}
+
 // TestLifecycle follows orders on the embedded stores, and reads the report.
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	code, out, _ := runHere(t, "--lifecycle", "--strategies", "lua", "--stock", "100", "--clients", "8", "--payment-window", "1s", "--out", folder)
+	code, out, _ := runHere(t, "--lifecycle", "--strategies", "lua", "--stock", "100", "--clients", "8", "--payment-window", "1s", "--max-failures", "100%", "--out", folder)
 	if code != command.ExitOK || !strings.Contains(out, "refunds due") {
 		t.Errorf("exit code %d", code)
 	}
 	r := written(t, folder).Strategies[0]
 	life := r.Lifecycle
-	if life == nil || life.Orders < 100 || life.Paid+life.Cancelled+life.Expired+life.Refunded != life.Orders ||
+	if life == nil || life.Orders < 50 || life.Paid+life.Cancelled+life.Expired+life.Refunded != life.Orders ||
 		life.Paid == 0 || life.Cancelled == 0 || life.Expired == 0 || life.Refunded == 0 || life.Revived == 0 || life.RefundsDue == 0 {
 		t.Errorf("%+v", life)
 	}
@@ -220,17 +258,17 @@ func TestLifecycle(t *testing.T) {
 func TestLifecycleRealStores(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		name, strategies string
-		stores           func(t *testing.T) (redis, db string)
+		name, strategy string
+		stores         func(t *testing.T) (redis, db string)
 	}{
-		{"MariaDB and Redis", "segment,merged", func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
-		{"PostgreSQL and Redis", "lua,conditional", func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.Postgres(t) }},
+		{"MariaDB and Redis", "segment", func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
+		{"PostgreSQL and Redis", "conditional", func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.Postgres(t) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			redis, db := test.stores(t)
-			code, out, _ := runHere(t, "--lifecycle", "--strategies", test.strategies, "--stock", "100", "--clients", "8", "--payment-window", "1s", "--redis", redis, "--db", db)
-			if code != command.ExitOK || strings.Count(out, results.AsPromised) != 2 {
+			code, out, _ := runHere(t, "--lifecycle", "--strategies", test.strategy, "--stock", "100", "--clients", "8", "--payment-window", "1s", "--max-failures", "100%", "--redis", redis, "--db", db)
+			if code != command.ExitOK || !strings.Contains(out, results.AsPromised) {
 				t.Errorf("exit code %d", code)
 			}
 			expectEmpty(t, redis, db)
@@ -261,7 +299,7 @@ func TestLifecycleLiars(t *testing.T) {
 			if err := os.Symlink(api, link); err != nil {
 				t.Fatal(err)
 			}
-			code, out, _ := runHere(t, "--lifecycle", "--api", link, "--strategies", "merged", "--stock", "60", "--clients", "4", "--payment-window", "1s")
+			code, out, _ := runHere(t, "--lifecycle", "--api", link, "--strategies", "merged", "--stock", "60", "--clients", "4", "--payment-window", "1s", "--max-failures", "100%")
 			if test.says == "" && code == command.ExitOK {
 				return
 			}

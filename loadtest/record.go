@@ -24,6 +24,10 @@ const (
 	problemSoldOut     = "sold-out"
 	problemBusy        = "busy"
 	problemUnavailable = "unavailable"
+	problemInProgress  = "in-progress"
+	problemBuyerLimit  = "buyer-limit"
+	problemRefundDue   = "refund-due"
+	problemWrongStatus = "wrong-status"
 )
 
 // Failures without an answer.

@@ -3,17 +3,17 @@
 package mutants
 
 const (
-	labOrders = "loadtest/orders.go"
-	labRecord = "loadtest/record.go"
-	labJudge  = "loadtest/judge.go"
-	labRush   = "loadtest/rush.go"
-	labFleet  = "loadtest/fleet.go"
-	labSearch = "loadtest/search.go"
-	labLab    = "loadtest/lab.go"
-	labFlags  = "loadtest/flags.go"
-	labClean  = "loadtest/clean.go"
-	labLives  = "loadtest/lifeaudit.go"
-	goRun     = "internal/testenv/gorun.go"
+	labOrders    = "loadtest/orders.go"
+	labRecord    = "loadtest/record.go"
+	labJudge     = "loadtest/judge.go"
+	labRush      = "loadtest/rush.go"
+	labFleet     = "loadtest/fleet.go"
+	labSearch    = "loadtest/search.go"
+	labLab       = "loadtest/lab.go"
+	labFlags     = "loadtest/flags.go"
+	labClean     = "loadtest/clean.go"
+	labLifecycle = "loadtest/lifeaudit.go"
+	goRun        = "internal/testenv/gorun.go"
 )
 
 // laboratory has the mutants of loadtest.
@@ -43,18 +43,19 @@ var laboratory = []mutant{
 	{"one probe decides", labSearch, "2*len(held) < s.probes && 2*len(missed) < s.probes", "len(held)+len(missed) < 1", "loadtest TestProbes"},
 	{"the slash at the end of a target stays", labFlags, "strings.TrimRight(target, \"/\")", "target", "loadtest TestTargets/correct"},
 	{"the folder of the report is not checked", labLab, "if s.out != \"\" {", "if false {", "loadtest TestUsage"},
-	{"a payment answered 200 need not pay the order", labLives, "return !o.paidBy(c.payment)", "return false", "loadtest TestCheckLives/answered_paid_for_both_payments"},
-	{"a payment answered due may pay the order", labLives, "return o.paidBy(c.payment)", "return false", "loadtest TestCheckLives/answered_due_and_paid"},
-	{"a cancelled order may end otherwise", labLives, "return o.Status != \"cancelled\"\n", "return false\n", "loadtest TestCheckLives/answered_cancelled_and_paid"},
-	{"an order may be paid without a payment", labLives, "!o.explainedBy(calls) || ", "", "loadtest TestCheckLives/paid_without_a_payment"},
-	{"the audit does not look for lost payments", labLives, "kinds = append(kinds, results.LostPayment)", "", "loadtest TestCheckLives/due_payment_lost"},
-	{"the audit does not compare the statuses of payments", labLives, "case found && status != want:", "case false:", "loadtest TestCheckLives/due_payment_stored_as_paid"},
-	{"any history is allowed", labLives, "if !slices.Contains(followers[status], following) {", "if false {", "loadtest TestCheckLives/paid_after_cancellation"},
-	{"orders may stay pending", labLives, "if !slices.Contains(ends, o.Status) {", "if false {", "loadtest TestCheckLives/pending"},
-	{"buyers may exceed their limit", labLives, "if held[buyer] > couponLimit {", "if false {", "loadtest TestCheckClaims/over_the_limit"},
-	{"claims are not compared", labLives, "if claims[buyer] != held[buyer] {", "if false {", "loadtest TestCheckClaims/too_low"},
-	{"the audit accepts an order of a lifecycle load without a request", labLives, "unknown[o.Buyer] < 0 {", "false {", "loadtest TestCheckUnknown/busy"},
-	{"counts are not compared after a lifecycle load", labLives, "judgeCounts(one, terms{spec: strategy.Spec{Sound: true}})", "_ = strategy.Spec{}", "loadtest TestLifecycleLiars/returns-units-twice"},
+	{"a payment answered 200 need not pay the order", labLifecycle, "return !o.paidBy(c.payment)", "return false", "loadtest TestCheckOrders/answered_paid_for_both_payments"},
+	{"a payment answered due may pay the order", labLifecycle, "return o.paidBy(c.payment)", "return false", "loadtest TestCheckOrders/answered_paid_and_due"},
+	{"a cancelled order may end otherwise", labLifecycle, "return o.Status != \"cancelled\"\n", "return false\n", "loadtest TestCheckOrders/answered_cancelled_and_paid"},
+	{"an order may be paid without a payment", labLifecycle, "!o.explainedBy(calls) || ", "", "loadtest TestCheckOrders/paid_without_a_payment"},
+	{"the audit does not look for lost payments", labLifecycle, "kinds = append(kinds, results.LostPayment)", "", "loadtest TestCheckOrders/due_payment_lost"},
+	{"the audit does not compare the statuses of payments", labLifecycle, "case found && status != want:", "case found && status+want == \"\":", "loadtest TestCheckOrders/due_payment_stored_as_paid"},
+	{"any history is allowed", labLifecycle, "if !slices.Contains(followers[status], following) {", "if false {", "loadtest TestCheckOrders/paid_after_cancellation"},
+	{"orders may stay pending", labLifecycle, "if !slices.Contains(ends, o.Status) {", "if false {", "loadtest TestCheckOrders/pending"},
+	{"buyers may exceed their limit", labLifecycle, "if held[buyer] > couponLimit {", "if false {", "loadtest TestCheckClaims/over_the_limit"},
+	{"buyers may exceed their limit during the load", labLifecycle, "if most > couponLimit {", "if false {", "loadtest TestCheckLimit/within_the_payment_window"},
+	{"claims are not compared", labLifecycle, "if claims[buyer] != held[buyer] {", "if false {", "loadtest TestCheckClaims/too_low"},
+	{"the audit accepts an order of a lifecycle load without a request", labLifecycle, "unknown[o.Buyer] < 0 {", "false {", "loadtest TestCheckUnknown/busy"},
+	{"counts are not compared after a lifecycle load", labLifecycle, "judgeCounts(one, terms{spec: strategy.Spec{Sound: true}})", "_ = strategy.Spec{}", "loadtest TestLifecycleLiars/returns-units-twice"},
 	{"clean deletes SKUs of others", labClean, "if loadTestSKU.MatchString(sku) {", "if true {", "loadtest TestClean"},
 	{"a killed go run is not noticed", goRun, "for os.Getppid() == parent {", "for {", "internal/testenv TestWithGoRun/go"},
 }

@@ -196,7 +196,7 @@ func TestOpeningHours(t *testing.T) {
 					return now
 				}
 				opens := now().Add(700 * time.Millisecond)
-				sell(t, i, stock.Setting{SKU: sku, Total: 1000, OpensAt: &opens})
+				sell(t, i, stock.Setting{SKU: sku, Total: 100_000, OpensAt: &opens})
 				var (
 					first         order.Order
 					refused, sold int64
@@ -224,7 +224,7 @@ func TestOpeningHours(t *testing.T) {
 				}
 
 				closes := now().Add(300 * time.Millisecond)
-				sell(t, i, stock.Setting{SKU: sku, Total: 1000, ClosesAt: &closes})
+				sell(t, i, stock.Setting{SKU: sku, Total: 100_000, ClosesAt: &closes})
 				for sold = 1; ; sold++ {
 					before = now()
 					if _, _, err := i.Place(t.Context(), oneUnit(sku)); errors.Is(err, stock.ErrClosed) {

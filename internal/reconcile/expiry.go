@@ -15,7 +15,7 @@ const (
 	// are none. It is also the longest pause after a batch.
 	expiryPause = time.Second
 	// minExpiryBatch and maxExpiryBatch bound the orders of one batch.
-	minExpiryBatch, maxExpiryBatch = 16, 500
+	minExpiryBatch, maxExpiryBatch = 64, 500
 	// A batch that holds the stock rows for longer than longLock is followed by
 	// one of half the size. After a batch below shortLock, the size grows by a
 	// quarter. That keeps batches below maxLock, the longest that a sale may wait.

@@ -103,7 +103,7 @@ func TestExpiryBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(&ownerRow{})
 		r := newReconciler(nil, l)
-		e := &expiry{Reconciler: r, batch: 100}
+		e := &expiry{Reconciler: r, batch: 400}
 		l.due = func() int { return 777 }
 		l.expire = func(_ ledger.Job, limit int) (ledger.Expiry, error) {
 			return ledger.Expiry{Found: limit, Oldest: time.Minute, Expired: limit - 1, Locked: maxLock + 1}, nil
@@ -112,7 +112,7 @@ func TestExpiryBacklog(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := r.metrics
-		if b, o, n, s := value(t, m.backlog), value(t, m.oldest), value(t, m.expired), value(t, m.slowExpiries); b != 777 || o != 60 || n != 99 || s != 1 {
+		if b, o, n, s := value(t, m.backlog), value(t, m.oldest), value(t, m.expired), value(t, m.slowExpiries); b != 777 || o != 60 || n != 399 || s != 1 {
 			t.Errorf("backlog %v, oldest %v s, expired %v, slow %v", b, o, n, s)
 		}
 		if at := value(t, m.lastExpiry); at != float64(time.Now().UnixNano())/1e9 {
@@ -121,7 +121,7 @@ func TestExpiryBacklog(t *testing.T) {
 		l.expire = func(ledger.Job, int) (ledger.Expiry, error) { return ledger.Expiry{}, errAway }
 		before := value(t, m.lastExpiry)
 		time.Sleep(time.Second)
-		if _, err := e.step(t.Context(), ledger.Job{}); err == nil || e.batch != 25 || value(t, m.lastExpiry) != before {
+		if _, err := e.step(t.Context(), ledger.Job{}); err == nil || e.batch != 100 || value(t, m.lastExpiry) != before {
 			t.Errorf("a batch that failed: %v, the next has %d orders", err, e.batch)
 		}
 	})
@@ -140,8 +140,8 @@ func TestExpiryBatch(t *testing.T) {
 		{"short", 100, 125, shortLock - 1, true},
 		{"the last of a backlog", 100, 100, shortLock - 1, false},
 		{"neither short nor long", 100, 100, longLock, true},
-		{"long", 100, 50, longLock + 1, true},
-		{"long although it was small", 100, 50, longLock + 1, false},
+		{"long", 200, 100, longLock + 1, true},
+		{"long although it was small", 200, 100, longLock + 1, false},
 		{"the smallest", minExpiryBatch, minExpiryBatch, time.Second, true},
 		{"the largest", maxExpiryBatch, maxExpiryBatch, 0, true},
 	} {

@@ -86,7 +86,6 @@ func (j *jobs) claim(ctx context.Context, name string) (ledger.Job, error) {
 // work takes steps while this instance holds the job, and then releases the job.
 func (j *jobs) work(ctx context.Context, held ledger.Job, do step) {
 	j.holding.WithLabelValues(held.Name).Set(1)
-	defer j.holding.WithLabelValues(held.Name).Set(0)
 	j.log.Info("took over a job", "job", held.Name, "token", held.Token)
 
 	working, stop := context.WithCancel(ctx)
@@ -98,6 +97,7 @@ func (j *jobs) work(ctx context.Context, held ledger.Job, do step) {
 	defer func() {
 		stop()
 		renewing.Wait()
+		j.holding.WithLabelValues(held.Name).Set(0) // before another instance can claim it
 		j.release(ctx, held)
 	}()
 	for working.Err() == nil && !j.barred.Load() {

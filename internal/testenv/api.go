@@ -120,10 +120,9 @@ func (s *APIServer) Wait() int {
 	return code
 }
 
-// withoutSQLite excludes SQLite and its C library from the race detector, as the
-// Makefile does. They are C translated to Go, and their memory is outside the Go
-// heap, where the race detector sees nothing. With it they are three times as slow.
-const withoutSQLite = "-gcflags=modernc.org/...=-race=false"
+// raceFlags are the flags of go build for the race detector, as in the Makefile,
+// which says what they exclude and why.
+var raceFlags = []string{"-race", "-gcflags=modernc.org/...=-race=false", "-gcflags=github.com/yuin/gopher-lua/...=-race=false"}
 
 // build builds a program of this module and returns its path. It uses the race
 // detector if this program does.
@@ -135,7 +134,7 @@ func build(pkg string, more []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	folder, err := env.newFolder("build")
+	folder, err := env.newBuildFolder()
 	if err != nil {
 		return "", err
 	}
@@ -143,7 +142,7 @@ func build(pkg string, more []string) (string, error) {
 	args := []string{"build", "-o", program}
 	kept := path.Base(pkg)
 	if raceDetector {
-		args = append(args, "-race", withoutSQLite)
+		args = append(args, raceFlags...)
 		kept += "-race"
 	}
 	if len(more) == 0 {
@@ -180,7 +179,7 @@ func restoreBuild(name, program string) {
 }
 
 // keepBuild keeps the program under the name, in place of an earlier one. Without
-// it, or if the cache is on another file system, the next build takes longer.
+// it, or if the cache is on another file system, the next build links again.
 func keepBuild(name, program string) {
 	cache, err := os.UserCacheDir()
 	if err != nil {

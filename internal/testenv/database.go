@@ -213,6 +213,7 @@ func startPostgres(args ...string) (*DatabaseServer, error) {
 	args = append([]string{
 		path, "-D", filepath.Join(folder, "data"), "-c", "listen_addresses=127.0.0.1", "-c", fmt.Sprintf("port=%d", port.number),
 		"-c", "unix_socket_directories=" + folder, "-c", "max_connections=400",
+		"-c", "dynamic_shared_memory_type=mmap", // in the data folder: in /dev/shm a killed server would leave it
 	}, args...)
 	s := &DatabaseServer{
 		Server: newServer("PostgreSQL", folder, args), port: port, admin: "postgres://postgres@" + port.addr(),

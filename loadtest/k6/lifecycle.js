@@ -60,8 +60,8 @@ export function setup() {
   return createStock(sku, stock);
 }
 
-// A life is an order with its two possible payments and the answers to the calls that
-// changed it.
+// newLife returns an order with the IDs of its two possible payments and with the answers
+// to the calls that changed it.
 const newLife = (order, n) => ({ order, one: `${sku}-${n}-1`, two: `${sku}-${n}-2`, answers: [] });
 
 const pay = (payment) => ({ action: 'pay', body: { payment_id: payment } });
@@ -86,8 +86,8 @@ function send(life, ...calls) {
   });
 }
 
-// fates are what can happen to an order.
-const fates = [
+// plans are what a buyer may do with an order.
+const plans = [
   () => {}, // it expires
   (life) => send(life, pay(life.one)),
   (life) => send(life, pay(life.one), pay(life.one)),
@@ -171,7 +171,7 @@ export default function ({ run }) {
   }
   accepted.add(1);
   const life = newLife(answer.json(), n);
-  fates[n % fates.length](life);
+  plans[n % plans.length](life);
   checkEnd(life, atItsEnd(life.order));
 }
 

@@ -124,7 +124,7 @@ type Result struct {
 
 	Probes    []Probe    `json:"probes,omitempty"`    // loads of a search, in their order
 	Crash     *Result    `json:"crash,omitempty"`     // rush in which an instance was killed
-	Lifecycle *Lifecycle `json:"lifecycle,omitempty"` // what became of the orders of a lifecycle load
+	Lifecycle *Lifecycle `json:"lifecycle,omitempty"` // what became of the orders of a lifecycle load; null if it was not audited
 
 	Verdict string   `json:"verdict"`
 	Faults  []string `json:"faults"` // reasons for the verdict "promise broken"
