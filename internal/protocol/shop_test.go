@@ -353,13 +353,13 @@ func (s *shop) waitSettled(t *testing.T, gate stock.Gate, sku stock.SKU) {
 	})
 }
 
-// eventually waits until the condition holds, at most 20 s.
+// eventually waits until the condition holds, at most a minute.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !holds() {
 		if time.Now().After(deadline) {
-			t.Fatalf("after 20 s, still waiting until %s", what)
+			t.Fatalf("after a minute, still waiting until %s", what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
