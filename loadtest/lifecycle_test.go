@@ -234,13 +234,13 @@ func TestCheckLimit(t *testing.T) {
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	code, out, _ := runHere(t, "--lifecycle", "--strategies", "lua", "--stock", "100", "--clients", "8", "--payment-window", "1s", "--max-failures", "100%", "--out", folder)
+	code, out, _ := runHere(t, "--lifecycle", "--strategies", "lua", "--stock", "100", "--clients", "16", "--payment-window", "1s", "--max-failures", "100%", "--out", folder)
 	if code != command.ExitOK || !strings.Contains(out, "refunds due") {
 		t.Errorf("exit code %d", code)
 	}
 	r := written(t, folder).Strategies[0]
 	life := r.Lifecycle
-	if life == nil || life.Orders < 50 || life.Paid+life.Cancelled+life.Expired+life.Refunded != life.Orders ||
+	if life == nil || life.Orders < 10 || life.Paid+life.Cancelled+life.Expired+life.Refunded != life.Orders ||
 		life.Paid == 0 || life.Cancelled == 0 || life.Expired == 0 || life.Refunded == 0 || life.Revived == 0 || life.RefundsDue == 0 {
 		t.Errorf("%+v", life)
 	}

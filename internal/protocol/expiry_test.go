@@ -79,7 +79,7 @@ func TestExpiryBacklog(t *testing.T) {
 	t.Parallel()
 	backlog := 400
 	if testenv.Thorough() {
-		backlog = 20_000
+		backlog = 2_000
 	}
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
 		const buyers = 8
