@@ -173,9 +173,9 @@ func contend(ctx context.Context, l lock.Locker, name, folder string, goroutines
 	return <-errs
 }
 
-// try takes the lock again and again for a time. It ignores errors and does not
-// check for overlaps, because leases can be lost. It calls granted after each
-// grant.
+// try takes the lock again and again for a time, and holds it for a moment while
+// the other goroutines wait. It ignores errors and does not check for overlaps,
+// because leases can be lost. It calls granted after each grant.
 func try(ctx context.Context, l lock.Locker, name string, goroutines int, during time.Duration, granted func()) (grants int64) {
 	ctx, cancel := context.WithTimeout(ctx, during)
 	defer cancel()
@@ -193,6 +193,7 @@ func try(ctx context.Context, l lock.Locker, name string, goroutines int, during
 					continue
 				}
 				granted()
+				time.Sleep(300 * time.Millisecond) // the work: more grants would show no more and keep the processors busy
 				if lease.Unlock(ctx) == nil {
 					mu.Lock()
 					grants++
