@@ -112,19 +112,24 @@ func (l *lab) runLifecycle(ctx context.Context, spec strategy.Spec, f *fleet) (*
 	addTimes(r, v.rec)
 	r.Sales = nil // their chart would not show the units that return
 	cost.addTo(r)
-	if ctx.Err() != nil { // orders may be pending, so there is nothing to audit
-		r.Verdict = results.Undecided
-		return r, nil
+	r.Verdict = results.Undecided
+	if ctx.Err() == nil { // otherwise orders may be pending, and there is nothing to audit
+		err = v.judge(ctx, r, l.terms(spec, soldOut))
 	}
+	return r, err
+}
+
+// judge audits the load and sets the verdict.
+func (v *lifecycleLoad) judge(ctx context.Context, r *results.Result, t terms) error {
 	if err := v.audit(ctx, r); err != nil {
-		return r, err
+		return err
 	}
-	judgeFailures(r, l.terms(spec, soldOut))
+	judgeFailures(r, t)
 	r.Verdict = results.AsPromised
 	if len(r.Faults) > 0 {
 		r.Verdict = results.Broken
 	}
-	return r, nil
+	return nil
 }
 
 // newLifecycleLoad creates the SKUs of a lifecycle load. There are so few buyers and

@@ -25,6 +25,11 @@ type Expiry struct {
 
 // Expire expires up to limit pending orders whose time has passed by the database's
 // clock, the oldest first, and returns their units. It is the work of the job held.
+//
+// A stock row that another transaction holds locked must not delay the orders of other
+// SKUs, or their sales. So the first transaction leaves out the orders of such rows. A
+// second one waits for the rows of the oldest of them. The next batch does the rest.
+//
 // ErrJobLost: another instance has claimed the job, and nothing was changed.
 func (l *Ledger) Expire(ctx context.Context, held Job, limit int) (e Expiry, err error) {
 	ids, oldest, err := l.due(ctx, limit)
@@ -42,30 +47,98 @@ func (l *Ledger) Expire(ctx context.Context, held Job, limit int) (e Expiry, err
 	if err != nil {
 		return e, err
 	}
-	units, _ := unitsOf(slices.Collect(maps.Values(due)))
-	skus := slices.Sorted(maps.Keys(units))
-	var locked time.Time
+	var free, waited expiring
 	err = l.transact(ctx, func(tx *sqltx.Tx) error {
-		if err := holdJob(ctx, tx, held); err != nil {
-			return err
-		}
-		rows, err := lockRows(ctx, tx, skus)
-		if err != nil {
-			return err
-		}
-		locked = time.Now()
-		expired, err := expireOrders(ctx, tx, due)
-		if err != nil {
-			return err
-		}
-		e.Expired = len(expired)
-		return l.returnUnits(ctx, tx, rows, expired...)
+		free, err = l.expire(ctx, tx, held, due, tx.Dialect().SkipLocked())
+		return err
 	})
 	if err != nil {
 		return e, fmt.Errorf("expiring orders: %w", err)
 	}
-	e.Locked, e.SKUs = time.Since(locked), skus
+	e.Locked = free.lockedFor()
+	if rest := besideOldest(ids, free.left); len(rest) > 0 {
+		err = l.tryTransact(ctx, transactionTimeout, func(tx *sqltx.Tx) error {
+			waited, err = l.expire(ctx, tx, held, rest, tx.Dialect().RowLock())
+			return err
+		})
+		switch {
+		case sqltx.IsRetryable(err): // the next batch tries again
+			waited = expiring{}
+		case err != nil:
+			return e, fmt.Errorf("expiring orders whose stock rows were locked: %w", err)
+		}
+		e.Locked = max(e.Locked, waited.lockedFor())
+	}
+	expired := slices.Concat(free.expired, waited.expired)
+	units, _ := unitsOf(expired)
+	e.Expired, e.SKUs = len(expired), slices.Sorted(maps.Keys(units))
 	return e, nil
+}
+
+// expiring is what one transaction of a batch did.
+type expiring struct {
+	expired []*Order
+	left    map[uuid.UUID]*Order // their stock rows were not locked
+	locked  time.Time            // when it had locked the stock rows
+}
+
+// lockedFor returns for how long the transaction held the stock rows. Call it when the
+// transaction has ended.
+func (e expiring) lockedFor() time.Duration {
+	if e.locked.IsZero() {
+		return 0
+	}
+	return time.Since(e.locked)
+}
+
+// expire expires those of the orders that are due and whose stock rows it can lock
+// with the clause rowLock, and returns their units.
+func (l *Ledger) expire(ctx context.Context, tx *sqltx.Tx, held Job, due map[uuid.UUID]*Order, rowLock string) (e expiring, err error) {
+	if err := holdJob(ctx, tx, held); err != nil {
+		return e, err
+	}
+	units, _ := unitsOf(slices.Collect(maps.Values(due)))
+	rows, err := lockRows(ctx, tx, slices.Sorted(maps.Keys(units)), rowLock)
+	if err != nil {
+		return e, err
+	}
+	e.locked = time.Now()
+	for _, row := range rows {
+		delete(units, row.SKU)
+	}
+	free := make(map[uuid.UUID]*Order, len(due))
+	e.left = make(map[uuid.UUID]*Order)
+	for id, o := range due {
+		if slices.ContainsFunc(o.Lines, func(line stock.Line) bool { return units[line.SKU] > 0 }) {
+			e.left[id] = o
+		} else {
+			free[id] = o
+		}
+	}
+	if len(free) == 0 {
+		return e, nil
+	}
+	if e.expired, err = expireOrders(ctx, tx, free); err != nil {
+		return e, err
+	}
+	return e, l.returnUnits(ctx, tx, rows, e.expired...)
+}
+
+// besideOldest returns the first of the orders left, in the order of ids, and those
+// that need no other stock rows than it does. A transaction that waits for these rows
+// keeps no order for another SKU waiting.
+func besideOldest(ids []uuid.UUID, left map[uuid.UUID]*Order) map[uuid.UUID]*Order {
+	oldest := slices.IndexFunc(ids, func(id uuid.UUID) bool { return left[id] != nil })
+	if oldest < 0 {
+		return nil
+	}
+	skus, rest := left[ids[oldest]].SKUs(), make(map[uuid.UUID]*Order)
+	for id, o := range left {
+		if !slices.ContainsFunc(o.Lines, func(line stock.Line) bool { return !slices.Contains(skus, line.SKU) }) {
+			rest[id] = o
+		}
+	}
+	return rest
 }
 
 // isDue is the condition of a pending order whose time has passed by the database's

@@ -12,6 +12,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -273,7 +274,7 @@ func TestExpire_LocksStockFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer tx.Rollback()
-		if _, err := lockRows(t.Context(), tx, []stock.SKU{sku}); err != nil {
+		if _, err := lockRows(t.Context(), tx, []stock.SKU{sku}, tx.Dialect().RowLock()); err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan error, 1)
@@ -311,5 +312,62 @@ func TestExpire_LocksStockFirst(t *testing.T) {
 			t.Error(err)
 		}
 		d.atRest(t, sku, 0)
+	})
+}
+
+// TestExpire_LockedRow checks that a stock row that another transaction holds locked
+// delays only the orders of its SKU: the batch expires the others, and does not keep
+// their stock rows locked while it waits.
+func TestExpire_LockedRow(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		if d.sql.Ledger().Dialect() == sqltx.SQLite { // it has no row locks
+			return
+		}
+		l := d.open(t, cutter.Merged())
+		j := claim(t, l, "expiry", "holder")
+		lay(t, l, "a", 100)
+		lay(t, l, "b", 10)
+		first, both, free := place(t, l, "b"), place(t, l, "a", "b"), place(t, l, "a")
+		d.makeDue(t, first, both, free)
+		holder, err := d.sql.Ledger().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer holder.Rollback()
+		if _, err := lockRows(t.Context(), holder, []stock.SKU{"b"}, holder.Dialect().RowLock()); err != nil {
+			t.Fatal(err)
+		}
+
+		var batch sync.WaitGroup
+		defer batch.Wait()
+		done := make(chan struct{})
+		batch.Go(func() {
+			defer close(done)
+			if e := mustExpire(t, l, j, 10, 1); e.Found != 3 || !slices.Equal(e.SKUs, []stock.SKU{"a"}) {
+				t.Errorf("with a locked row: %+v", e)
+			}
+		})
+		sold, slowest := 0, time.Duration(0)
+		for expiring := true; expiring; sold++ {
+			begin := time.Now()
+			place(t, l, "a")
+			slowest = max(slowest, time.Since(begin))
+			select {
+			case <-done:
+				expiring = false
+			case <-time.After(200 * time.Millisecond): // the pace of the sale
+				if _, err := holder.Now(t.Context()); err != nil { // the server ends an idle transaction
+					t.Error(err)
+				}
+			}
+		}
+		if slowest > time.Second {
+			t.Errorf("a sale of another SKU waited %v for the batch", slowest)
+		}
+		holder.Rollback()
+		mustExpire(t, l, j, 10, 2)
+		d.atRest(t, "a", int64(sold))
+		d.atRest(t, "b", 0)
 	})
 }

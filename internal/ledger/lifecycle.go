@@ -74,7 +74,7 @@ func (l *Ledger) change(ctx context.Context, id uuid.UUID, ask Ask, decide func(
 	err = l.transact(ctx, func(tx *sqltx.Tx) error {
 		var rows []StockRow
 		if ask.Returns {
-			if rows, err = lockRows(ctx, tx, o.SKUs()); err != nil {
+			if rows, err = lockRows(ctx, tx, o.SKUs(), tx.Dialect().RowLock()); err != nil {
 				return err
 			}
 		}

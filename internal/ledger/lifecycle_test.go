@@ -90,7 +90,7 @@ func TestChange_LocksStockFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer holder.Rollback()
-		if _, err := lockRows(t.Context(), holder, []stock.SKU{"a"}); err != nil {
+		if _, err := lockRows(t.Context(), holder, []stock.SKU{"a"}, holder.Dialect().RowLock()); err != nil {
 			t.Fatal(err)
 		}
 		cancelled := make(chan error, 1)

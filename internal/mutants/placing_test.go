@@ -90,7 +90,8 @@ var placing = []mutant{
 		found, _, err := s.findKeyed`, `if false {
 		found, _, err := s.findKeyed`, "internal/protocol TestKeys/SQLite"},
 	{"a key keeps its void order", service, "voids, last = at, errVoided", "_, last = at, errVoided", "internal/protocol TestSlowTwin/SQLite"},
-	{"a key has ten void orders at most", service, "maxVoids = 10_000", "maxVoids = 10", "internal/order TestManyVoids"},
+	{"the search for the live order of a key passes it", service, "case step == 1, err", "case step <= 2, err", "internal/order TestFindKeyed"},
+	{"a key has ten void orders at most", service, "maxVoids = 1_000_000", "maxVoids = 10", "internal/order TestManyVoids"},
 	{"anybody can compute the IDs of keys", key, "b = append(b, ledgerID[:]...)", "b = append(b, make([]byte, 16)...)", "internal/order TestOrderIDs"},
 	{"a lost take is left alone", service, "if !s.reconciler.GiveBack(ctx, take) {", "if false {", "internal/protocol TestLostTakeAnswer/SQLite"},
 	{"a refused order's units stay at the gate", takes, "\tdefault:\n\t\tr.GiveBack(ctx, t)", "\tdefault:", "internal/protocol TestNoAnswerBeforeCommit/SQLite"},

@@ -19,7 +19,7 @@ const (
 	// void order under its ID, before it is answered ErrBusy.
 	maxTries = 10
 	// maxVoids bounds the void orders that one key may have before its live order.
-	maxVoids = 10_000
+	maxVoids = 1_000_000
 )
 
 // Gate is what placing needs of a gate.
@@ -234,15 +234,29 @@ func (s *Service) refused(ctx context.Context, r Request, voids int, reason erro
 
 // findKeyed reads the key's live order, skipping void orders from the given number
 // on. With ledger.ErrNoOrder, voids is the number of void orders skipped.
+//
+// A client can give its key many void orders, because a queued order that is refused
+// is one. Void orders stay void and have the first IDs of the key. So findKeyed looks
+// for their end in steps that grow while it finds void orders, and shrink afterwards.
 func (s *Service) findKeyed(ctx context.Context, r Request, from int) (found *Order, voids int, err error) {
 	read := s.ledger.Order
 	if s.queue { // otherwise an order that is queued elsewhere is in flight, and refused as such
 		read = s.find
 	}
-	for voids = from; voids < from+maxVoids; voids++ {
-		found, err = read(ctx, orderID(s.ledgerID, r, voids))
-		if err != nil || !movesKeyOn(found.Status) {
+	step, growing := 1, true
+	for voids = from; voids < from+maxVoids; {
+		found, err = read(ctx, orderID(s.ledgerID, r, voids+step-1))
+		void := err == nil && movesKeyOn(found.Status)
+		switch {
+		case void:
+			voids += step
+		case step == 1, err != nil && !errors.Is(err, ledger.ErrNoOrder):
 			return found, voids, err
+		}
+		if growing = growing && void; growing {
+			step *= 2
+		} else {
+			step = max(step/2, 1)
 		}
 	}
 	return nil, voids, fmt.Errorf("the key has more than %d void orders in a row", maxVoids)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -412,6 +413,39 @@ func TestManyVoids(t *testing.T) {
 	s.atRest(t, 1)
 }
 
+// TestFindKeyed checks that the live order of a key is found behind any number of void
+// orders, and with few reads.
+func TestFindKeyed(t *testing.T) {
+	t.Parallel()
+	for _, live := range []bool{true, false} {
+		for voids := range 300 {
+			s, r, reads := newShop(true), keyed(), 0
+			ids := make(map[uuid.UUID]*Order)
+			for n := range voids {
+				ids[orderID(s.ledgerID, r, n)] = &Order{Status: ledger.TurnedDown}
+			}
+			want := &Order{Status: ledger.Pending}
+			if live {
+				ids[orderID(s.ledgerID, r, voids)] = want
+			}
+			s.ledger.read = func(id uuid.UUID) (*Order, error) {
+				reads++
+				if o := ids[id]; o != nil {
+					return o, nil
+				}
+				return nil, ledger.ErrNoOrder
+			}
+			found, skipped, err := s.findKeyed(t.Context(), r, 0)
+			if live != (err == nil) || live && found != want || !live && !errors.Is(err, ledger.ErrNoOrder) || skipped != voids {
+				t.Fatalf("behind %d void orders: found %+v after %d, %v", voids, found, skipped, err)
+			}
+			if reads > 2*bits.Len(uint(voids))+1 {
+				t.Fatalf("%d reads for %d void orders", reads, voids)
+			}
+		}
+	}
+}
+
 // TestVoidsWithoutEnd checks that a request gives up if every ID of its key turns
 // out to be void.
 func TestVoidsWithoutEnd(t *testing.T) {
@@ -434,7 +468,7 @@ func TestVoidsWithoutEnd(t *testing.T) {
 			return &Order{Status: ledger.Void}, nil
 		}
 		_, _, err := s.Place(t.Context(), keyed())
-		if !errors.Is(err, stock.ErrUnavailable) || reads != maxVoids {
+		if !errors.Is(err, stock.ErrUnavailable) || reads != bits.Len(maxVoids) {
 			t.Errorf("answered %v after %d reads", err, reads)
 		}
 		s.atRest(t, 0)
