@@ -27,8 +27,15 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// lease is short, so that the lock of a dead holder is soon free.
-const lease = 3 * time.Second
+// leaseOf returns the lease of a backend's locks. It is short, so that the lock of a
+// dead holder is soon free. Redlock gives each server a twentieth of the lease to
+// answer, and a busy machine needs more than that of 3 s.
+func leaseOf(backend string) time.Duration {
+	if backend == "redlock" {
+		return 6 * time.Second
+	}
+	return 3 * time.Second
+}
 
 // childEnv is the environment variable that makes the test program another
 // instance. Its value is "BACKEND ADDRS FAULT". FAULT is a key of faults, or
@@ -62,7 +69,7 @@ func open(ctx context.Context, name string, addrs []string, fault string) (lock.
 		return nil, nil, fmt.Errorf("no backend %q", name)
 	}
 	var (
-		servers = backends.Servers{Lease: lease}
+		servers = backends.Servers{Lease: leaseOf(name)}
 		clients []goredis.UniversalClient
 	)
 	if name == "redis" || name == "redlock" {
@@ -138,7 +145,7 @@ func (r *rig) open(ctx context.Context, addrs []string) (lock.Locker, error) {
 
 // subject returns two instances of the backend for the checks.
 func (r *rig) subject() locktest.Subject {
-	s := locktest.Subject{Lease: lease, Patience: 100 * time.Millisecond}
+	s := locktest.Subject{Lease: leaseOf(r.backend), Patience: 100 * time.Millisecond}
 	backend, _ := backends.Find(r.backend)
 	s.Tokens = backend.Fences
 	for range 2 {

@@ -396,14 +396,10 @@ func resumesAfterRestart(ctx context.Context, s Subject) error {
 		return err
 	}
 	defer end()
-	var (
-		name   = newName()
-		during = 2*s.Lease + 12*time.Second
-	)
+	name := newName()
 	for _, p := range ps {
-		answer, err := p.ask(ctx, fmt.Sprintf("try %s %d %d", name, 4, during.Milliseconds()))
-		if err != nil || answer != "granted" {
-			return fmt.Errorf("before the restart a contender answered %q, %v", answer, err)
+		if err := p.expect(ctx, fmt.Sprintf("try %s %d", name, 4), "granted"); err != nil {
+			return fmt.Errorf("before the restart: %w", err)
 		}
 	}
 	if err := s.Servers.Restart(); err != nil {
@@ -417,13 +413,13 @@ func resumesAfterRestart(ctx context.Context, s Subject) error {
 		return fmt.Errorf("after the restart: %w", err)
 	}
 	for _, p := range ps {
-		var grants int
-		answer, err := p.answer(ctx)
-		if err != nil {
-			return err
+		if err := p.expect(ctx, "again", "granted"); err != nil {
+			return fmt.Errorf("after the restart: %w", err)
 		}
-		if _, err := fmt.Sscanf(answer, "done %d", &grants); err != nil || grants == 0 {
-			return fmt.Errorf("a contender answered %q", answer)
+	}
+	for _, p := range ps {
+		if err := p.expect(ctx, "stop", "done"); err != nil {
+			return fmt.Errorf("stopping the contenders: %w", err)
 		}
 	}
 	return nil

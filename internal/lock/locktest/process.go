@@ -69,6 +69,15 @@ func (p *Process) ask(ctx context.Context, command string) (string, error) {
 	return p.answer(ctx)
 }
 
+// expect sends a command and returns an error unless the next answer is want.
+func (p *Process) expect(ctx context.Context, command, want string) error {
+	answer, err := p.ask(ctx, command)
+	if err == nil && answer != want {
+		err = fmt.Errorf("%s: the process answered %q, want %q", command, answer, want)
+	}
+	return err
+}
+
 // answer returns the next answer.
 func (p *Process) answer(ctx context.Context) (string, error) {
 	select {
@@ -95,17 +104,20 @@ func (p *Process) signal(s syscall.Signal) error { return p.cmd.Process.Signal(s
 //	unlock                        unlocks; answers `unlocked`, or an error
 //	contend NAME FOLDER N GRANTS  N goroutines lock until each was granted the
 //	                              lock GRANTS times; answers `done`
-//	try NAME N MILLIS             N goroutines lock for MILLIS and ignore errors;
-//	                              answers `granted` after the first grant, and
-//	                              `done GRANTS` in the end
+//	try NAME N                    N goroutines lock until `stop` and ignore errors;
+//	                              answers `granted` after the first grant
+//	again                         answers `granted` after their next grant
+//	stop                          ends them; answers `done`
 //
 // A command that fails is answered with `error MESSAGE`.
 func Child(l lock.Locker) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var (
-		lease lock.Lease
-		out   sync.Mutex
+		lease  lock.Lease
+		out    sync.Mutex
+		grants <-chan struct{}
+		stop   func()
 	)
 	answer := func(format string, args ...any) {
 		out.Lock()
@@ -139,9 +151,15 @@ func Child(l lock.Locker) {
 			}
 		case "try":
 			goroutines, _ := strconv.Atoi(fields[2])
-			millis, _ := strconv.Atoi(fields[3])
-			granted := sync.OnceFunc(func() { answer("granted") })
-			answer("done %d", try(ctx, l, fields[1], goroutines, time.Duration(millis)*time.Millisecond, granted))
+			grants, stop = try(ctx, l, fields[1], goroutines)
+			<-grants
+			answer("granted")
+		case "again":
+			<-grants
+			answer("granted")
+		case "stop":
+			stop()
+			answer("done")
 		}
 		if err != nil {
 			answer("error %v", err)
@@ -173,36 +191,36 @@ func contend(ctx context.Context, l lock.Locker, name, folder string, goroutines
 	return <-errs
 }
 
-// try takes the lock again and again for a time. It ignores errors and does not
-// check for overlaps, because leases can be lost. It calls granted after each
-// grant.
-func try(ctx context.Context, l lock.Locker, name string, goroutines int, during time.Duration, granted func()) (grants int64) {
-	ctx, cancel := context.WithTimeout(ctx, during)
-	defer cancel()
-	var (
-		all   sync.WaitGroup
-		mu    sync.Mutex
-		until = time.Now().Add(during)
-	)
+// try starts goroutines that take the lock again and again, until stop is called.
+// They ignore errors and do not check for overlaps, because leases can be lost.
+// grants receives a value when a holder has unlocked, if someone waits for it.
+func try(ctx context.Context, l lock.Locker, name string, goroutines int) (grants <-chan struct{}, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	granted := make(chan struct{})
+	var all sync.WaitGroup
 	for range goroutines {
 		all.Go(func() {
-			for time.Now().Before(until) {
+			for ctx.Err() == nil {
 				lease, err := l.Lock(ctx, name)
+				if err == nil {
+					time.Sleep(10 * time.Millisecond) // the work: more grants would only keep the processors busy
+					err = lease.Unlock(ctx)
+				}
 				if err != nil {
 					time.Sleep(20 * time.Millisecond) // before the next attempt
 					continue
 				}
-				granted()
-				if lease.Unlock(ctx) == nil {
-					mu.Lock()
-					grants++
-					mu.Unlock()
+				select {
+				case granted <- struct{}{}:
+				default:
 				}
 			}
 		})
 	}
-	all.Wait()
-	return grants
+	return granted, func() {
+		cancel()
+		all.Wait()
+	}
 }
 
 var errOverlap = errors.New("two holders have the lock at once")
