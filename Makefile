@@ -9,7 +9,7 @@ GOVULNCHECK = go run golang.org/x/vuln/cmd/govulncheck@v1.8.0
 GORELEASER = go run github.com/goreleaser/goreleaser/v2@v2.16.0
 FUZZTIME ?= 10s
 SEARCHTIME ?= 5m
-TIMEOUT ?= 25m
+TIMEOUT ?= 40m
 # Three packages at once on two cores: many tests wait for servers and leases.
 TESTFLAGS ?= -p 3
 # The race detector, except for two virtual machines of others, which are up to three
