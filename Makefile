@@ -33,8 +33,8 @@ run: ## Start the service: go run ./cmd/api $(ARGS)
 	go run ./cmd/api $(ARGS)
 
 .PHONY: build
-build: ## Build bin/api
-	go build -trimpath -o bin/api ./cmd/api
+build: ## Build bin/api and bin/withlock
+	go build -trimpath -o bin/ ./cmd/api ./cmd/withlock
 
 .PHONY: servers
 servers: ## Install the servers and the C compiler that the tests need, if missing (Debian, as root)
@@ -46,7 +46,7 @@ test: servers ## Run every test except the mutants, with the race detector, on r
 
 .PHONY: mutants
 mutants: servers ## Break the code in one place at a time and expect a test to fail
-	$(GOTESTSUM) -tags mutants -timeout $(TIMEOUT) ./internal/mutants
+	$(GOTESTSUM) -tags mutants -parallel 3 -timeout $(TIMEOUT) ./internal/mutants
 
 .PHONY: lint
 lint: ## Run the linters of .golangci.yml, and check that go mod tidy changes nothing

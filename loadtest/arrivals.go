@@ -35,7 +35,7 @@ func arrivalsText(r *results.Result) string {
 // holds reports whether an open load kept the limit: the p99 is at most the limit, and
 // at most 0.1 % of the arrivals failed or were dropped.
 func holds(r *results.Result, limit time.Duration) bool {
-	sent := r.Accepted + r.Refused + r.Failed
+	sent := r.Accepted + r.TurnedDown + r.Refused + r.Failed
 	return r.P99 != nil && *r.P99 <= measure.Millis(limit) && (r.Failed+r.Dropped)*1000 <= sent
 }
 
@@ -72,13 +72,14 @@ func (l *lab) arrive(ctx context.Context, spec strategy.Spec, f *fleet, rate int
 	late := l.attack(ctx, rec, f, sku, rate, due)
 	hide()
 	cost.stop(ctx)
+	l.follow(ctx, rec, f)
 	result := l.newResult(spec, rec, stock)
 	result.Load, result.Rate = fmt.Sprintf("%d arrivals a second for %v", rate, l.duration), rate
 	result.Late = late
 	end := interrupted
 	if ctx.Err() == nil {
 		end = soldOut
-		result.Dropped = due - result.Accepted - result.Refused - result.Failed
+		result.Dropped = due - int64(len(rec.answers))
 	}
 	addTimes(result, rec)
 	cost.addTo(result)
@@ -117,7 +118,10 @@ func (l *lab) attack(ctx context.Context, rec *record, f *fleet, sku string, rat
 			a.read(0, []byte(hit.Error))
 		}
 		if hit.Seq%sampleEvery == 0 {
-			samples.Go(func() { l.sample(ctx, rec, a) })
+			samples.Go(func() {
+				l.sample(ctx, rec, a)
+				l.sampleQueued(ctx, rec, f.url(int(hit.Seq)+1), a)
+			})
 		}
 		rec.add(a)
 	}

@@ -49,8 +49,8 @@ func (d *display) show(name string, of int64, rec *record) (hide func()) {
 				fmt.Fprint(d.w, "\r\x1b[K")
 				return
 			case <-ticker.C:
-				fmt.Fprintf(d.w, "\r\x1b[K%-13s %s %d accepted, %d refused, %d failed", name, bar(rec.accepted.Load(), of),
-					rec.accepted.Load(), rec.refused.Load(), rec.failed.Load())
+				fmt.Fprintf(d.w, "\r\x1b[K%-13s %s %d accepted, %d refused, %d failed", name, bar(rec.acknowledged(), of),
+					rec.acknowledged(), rec.refused.Load(), rec.failed.Load())
 			}
 		}
 	})

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"net"
 	"net/url"
 	"strconv"
 	"strings"
@@ -27,6 +26,7 @@ type settings struct {
 	stock      int64
 	clients    int
 	guard      string
+	ack        string
 	limit      time.Duration
 	crash      bool
 	seed       uint64
@@ -69,6 +69,7 @@ of them oversold and how fast each was.
 Usage:
   go run ./loadtest [compare] [flags]
   go run ./loadtest clean --db URL [--redis URL]    delete what earlier runs left there
+  go run ./loadtest pitfalls [NAME…] [flags]        run well-known mistakes; see pitfalls --help
 
 Flags:
 %s
@@ -87,7 +88,7 @@ func parse(args []string, stdout io.Writer) (*settings, error) {
 	case "clean":
 		s.clean = true
 	default:
-		return nil, command.Usagef("unknown command %q: expected compare, clean or nothing", store.Redact(name))
+		return nil, command.Usagef("unknown command %q: expected compare, clean, pitfalls as the first argument, or nothing", store.Redact(name))
 	}
 	return s, s.check(flags.Changed)
 }
@@ -100,6 +101,7 @@ func flagSet() (*settings, *pflag.FlagSet) {
 	flags.Int64Var(&s.stock, "stock", 1000, "units to sell in each rush")
 	flags.IntVar(&s.clients, "clients", 32, "clients of a rush; each has one order under way")
 	flags.StringVar(&s.guard, "guard", "off", "on: the ledger refuses orders that a gate should have refused, and a column counts them")
+	flags.StringVar(&s.ack, "ack", committedAck, "committed or queued, as for the service; queued orders are answered 202 and followed to their end")
 	flags.DurationVar(&s.limit, "limit", 20*time.Second, "maximum duration of one rush")
 	flags.BoolVar(&s.crash, "crash", true, "run a second rush for each sound strategy, in which one instance is killed and replaced")
 	flags.Var(&s.maxFailures, "max-failures", "share of the orders, without those refused, that may fail")
@@ -109,8 +111,8 @@ func flagSet() (*settings, *pflag.FlagSet) {
 	flags.StringVar(&s.redisURL, "redis", "", "`URL` of a Redis, as for the service; without --redis and --db the stores are embedded")
 	flags.StringVar(&s.dbURL, "db", "", "`URL` of a database, as for the service")
 	flags.StringVar(&s.lock, "lock", backends.Default, "lock backend of the strategies with locks: "+strings.Join(backends.Names(), ", "))
-	flags.StringVar(&s.zookeeper, "zookeeper", "", "ZooKeeper servers: `h1:p1,h2:p2`")
-	flags.StringVar(&s.etcd, "etcd", "", "etcd servers: `h1:p1,h2:p2`")
+	flags.StringVar(&s.zookeeper, "zookeeper", "", "ZooKeeper servers: `[user:password@]h1:p1,h2:p2[/path]`")
+	flags.StringVar(&s.etcd, "etcd", "", "etcd servers: `[https://][user:password@]h1:p1,h2:p2[/path][?ca=file&cert=file&key=file]`")
 	flags.StringVar(&s.redlock, "redlock", "", "independent Redis servers: `h1:p1,h2:p2,h3:p3`")
 	flags.StringSliceVar(&s.targets, "target", nil, "`URLs` of running services to load instead; --db and --redis then name their stores, for the audit")
 	flags.StringVar(&s.adminToken, "admin-token", "", "admin `token` of the services at --target")
@@ -129,7 +131,7 @@ func flagSet() (*settings, *pflag.FlagSet) {
 // check checks the values of the flags, and that none contradicts another. given
 // reports whether a flag is on the command line.
 func (s *settings) check(given func(flag string) bool) error {
-	return cmp.Or(s.checkValues(), s.checkLock(), s.checkEffect(given), s.checkRate(), s.checkLifecycle(), s.checkStores(), s.checkTargets())
+	return cmp.Or(s.checkValues(), s.checkLock(), s.checkAck(), s.checkEffect(given), s.checkRate(), s.checkLifecycle(), s.checkStores(), s.checkTargets())
 }
 
 // checkValues checks each flag by itself.
@@ -141,6 +143,7 @@ func (s *settings) checkValues() error {
 	}
 	if err := cmp.Or(
 		command.OneOf("guard", s.guard, []string{"on", "off"}),
+		command.OneOf("ack", s.ack, []string{committedAck, queuedAck}),
 		command.Between("instances", int64(s.instances), 1, 64),
 		command.Between("stock", s.stock, 1, 1_000_000),
 		command.Between("clients", int64(s.clients), 1, 1000),
@@ -179,14 +182,36 @@ func (s *settings) checkLock() error {
 		if flag != backend.Flag {
 			return command.Usagef("--%s: only used with --lock %s", flag, flag)
 		}
-		for server := range strings.SplitSeq(value, ",") {
-			if _, _, err := net.SplitHostPort(server); err != nil {
-				return command.Usagef("--%s: %q is not host:port", flag, server)
-			}
+		if err := backends.CheckAddress(flag, value); err != nil {
+			return command.Usagef("--%s: %v", flag, err)
 		}
 	}
 	if value, needed := servers[backend.Flag]; needed && value == "" {
 		return command.Usagef("--%s: required with --lock %s", backend.Flag, s.lock)
+	}
+	if backend.Flag == "db" && len(s.targets) == 0 && !strings.HasPrefix(s.dbURL, s.lock) {
+		return command.Usagef("--lock: %s needs a --db with the scheme %s://", s.lock, s.lock)
+	}
+	return nil
+}
+
+// Values of --ack.
+const committedAck, queuedAck = "committed", "queued"
+
+// checkAck checks that the strategies can queue orders if --ack says so.
+func (s *settings) checkAck() error {
+	switch {
+	case s.ack != queuedAck:
+		return nil
+	case s.lifecycle:
+		return command.Usagef("--ack: --lifecycle does not queue orders")
+	case strings.HasPrefix(s.redisURL, "redis+cluster:"):
+		return command.Usagef("--ack: orders cannot be queued on a Redis Cluster")
+	}
+	for _, name := range s.strategies {
+		if spec, _ := strategy.Find(name); !spec.Queues() {
+			return command.Usagef("--ack: strategy %s cannot queue orders; these can: %s", name, strings.Join(strategy.Queueing(), ", "))
+		}
 	}
 	return nil
 }
@@ -206,7 +231,7 @@ func (s *settings) checkEffect(given func(flag string) bool) error {
 	for flag, used := range map[string]bool{
 		"clients": !open, "limit": !open && !s.lifecycle, "payment-window": s.lifecycle, "duration": open, "p99": s.search, "probes": s.search, "max-failures": !s.search,
 		"crash": !open && !targets && !s.lifecycle, "keep": s.dbURL != "", "expect-oversell": targets && !open,
-		"instances": !targets, "guard": !targets, "lock": !targets,
+		"instances": !targets, "guard": !targets, "ack": !targets, "lock": !targets,
 	} {
 		if given(flag) && !used {
 			return command.Usagef("--%s: has no effect on this load; see --help", flag)

@@ -44,6 +44,9 @@ func (l *lab) flags(spec strategy.Spec) []string {
 		"--strategy", spec.Name, "--guard", l.guard, "--db", l.dbURL, "--log-level", "error",
 		"--lock", l.lock, "--stop-with-stdin",
 	}
+	if l.ack == queuedAck {
+		flags = append(flags, "--ack", queuedAck)
+	}
 	if spec.HasGate() {
 		flags = append(flags, "--redis", l.redisURL)
 	}

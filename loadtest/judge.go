@@ -129,9 +129,9 @@ func judgeOrders(r *results.Result) {
 	}
 	switch most := r.Accepted + r.Unknown; {
 	case r.Sold < r.Accepted:
-		r.Fault("%d orders were answered 201, and %d sold", r.Accepted, r.Sold)
+		r.Fault("%d orders were accepted, and %d sold", r.Accepted, r.Sold)
 	case r.Sold > most:
-		r.Fault("%d orders were answered 201, %d have an unknown outcome, and %d sold", r.Accepted, r.Unknown, r.Sold)
+		r.Fault("%d orders were accepted, %d have an unknown outcome, and %d sold", r.Accepted, r.Unknown, r.Sold)
 	}
 }
 

@@ -182,7 +182,7 @@ func (l *lab) newRun() *results.Run {
 		Command: strings.TrimSpace("go run ./loadtest " + strings.Join(redacted(l.args), " ")),
 		Flags: map[string]string{
 			"instances": fmt.Sprint(l.instances), "stock": fmt.Sprint(l.stock), "clients": fmt.Sprint(l.clients),
-			"guard": l.guard, "lock": l.lock, "limit": l.limit.String(), "rate": fmt.Sprint(l.rate), "search": fmt.Sprint(l.search),
+			"guard": l.guard, "ack": l.ack, "lock": l.lock, "limit": l.limit.String(), "rate": fmt.Sprint(l.rate), "search": fmt.Sprint(l.search),
 			"lifecycle": fmt.Sprint(l.lifecycle), "payment_window": l.paymentWindow.String(),
 			"probes": fmt.Sprint(l.probes), "crash": fmt.Sprint(l.killsInstance()), "max_failures": l.maxFailures.String(),
 		},
@@ -224,10 +224,15 @@ func (l *lab) write(run *results.Run) error {
 	if l.out == "" {
 		return nil
 	}
-	if err := run.Write(filepath.Join(l.out, "results.json")); err != nil {
+	return writeReport(l.out, run)
+}
+
+// writeReport writes results.json and report.html into the folder.
+func writeReport(folder string, run *results.Run) error {
+	if err := run.Write(filepath.Join(folder, "results.json")); err != nil {
 		return fmt.Errorf("--out: %w", err)
 	}
-	html, err := os.Create(filepath.Join(l.out, "report.html"))
+	html, err := os.Create(filepath.Join(folder, "report.html"))
 	if err != nil {
 		return fmt.Errorf("--out: %w", err)
 	}
@@ -242,7 +247,7 @@ func (l *lab) chosen() []strategy.Spec {
 	var specs []strategy.Spec
 	if len(l.strategies) == 0 {
 		for _, spec := range strategy.Table() {
-			if spec.Sound || !l.lifecycle {
+			if (spec.Sound || !l.lifecycle) && (spec.Queues() || l.ack != queuedAck) {
 				specs = append(specs, spec)
 			}
 		}

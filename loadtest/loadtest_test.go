@@ -57,6 +57,7 @@ func TestRead(t *testing.T) {
 		unknown bool
 	}{
 		{201, `{"id":"1"}`, accepted, "", false},
+		{202, "{}", queued, "", true},
 		{409, problem("sold-out"), refused, "", false},
 		{409, problem("in-progress"), failed, "409 in-progress", false},
 		{409, "", failed, "409", false},
@@ -149,9 +150,9 @@ func TestJudge(t *testing.T) {
 		{"broken, guarded, and nothing is caught", with(func(r *results.Result) { r.Caught = n(0) }), guarded, results.Broken, "caught nothing"},
 		{"sound, guarded, and nothing is caught", with(func(r *results.Result) { r.Caught = n(0) }), sound, results.AsPromised, ""},
 		{"broken, guarded, oversells", oversold, guarded, results.Broken, "oversold 2 units"},
-		{"an order is not found", with(func(r *results.Result) { r.Findings = []results.Finding{{Kind: results.Missing, Count: 1, First: "x"}} }), sound, results.Broken, "1 orders answered 201 are not found (the first: x)"},
-		{"fewer sold than accepted", with(func(r *results.Result) { r.Sold, r.Ledger, r.Gate = 9, n(1), n(1) }), sound, results.Broken, "10 orders were answered 201, and 9 sold"},
-		{"more sold than accepted", with(func(r *results.Result) { r.Accepted, r.Unknown = 8, 1 }), sound, results.Broken, "8 orders were answered 201, 1 have an unknown outcome, and 10 sold"},
+		{"an order is not found", with(func(r *results.Result) { r.Findings = []results.Finding{{Kind: results.Missing, Count: 1, First: "x"}} }), sound, results.Broken, "1 accepted orders are not found (the first: x)"},
+		{"fewer sold than accepted", with(func(r *results.Result) { r.Sold, r.Ledger, r.Gate = 9, n(1), n(1) }), sound, results.Broken, "10 orders were accepted, and 9 sold"},
+		{"more sold than accepted", with(func(r *results.Result) { r.Accepted, r.Unknown = 8, 1 }), sound, results.Broken, "8 orders were accepted, 1 have an unknown outcome, and 10 sold"},
 		{"sold with an unknown outcome", with(func(r *results.Result) { r.Accepted, r.Unknown = 8, 2 }), sound, results.AsPromised, ""},
 		{"too many failures", with(func(r *results.Result) { r.Failed, r.Failures = 1, map[string]int64{"503 busy": 1} }), sound, results.Broken, "9.09% of 11 orders failed, more than 5%: 1 503 busy"},
 		{"optimistic is busy", with(func(r *results.Result) { r.Failed, r.Failures = 3, map[string]int64{"503 busy": 3} }), optimistic, results.AsPromised, ""},
@@ -227,6 +228,11 @@ func TestUsage(t *testing.T) {
 		{"--stock many", "--stock"},
 		{"--clients 1001", "--clients"},
 		{"--guard maybe", "--guard"},
+		{"--ack later", "--ack"},
+		{"--ack queued --strategies lua,merged", "merged cannot queue orders"},
+		{"--ack queued --lifecycle", "--ack"},
+		{"--ack queued --redis redis+cluster://127.0.0.1:1 --db sqlite:///x", "--ack"},
+		{"--target http://127.0.0.1:1 --ack queued", "--ack"},
 		{"--limit 1ms", "--limit"},
 		{"--rate -1", "--rate"},
 		{"--rate 5 --search", "--search"},
@@ -239,6 +245,8 @@ func TestUsage(t *testing.T) {
 		{"--lock nonesuch", "--lock"},
 		{"--lock zookeeper", "--zookeeper"},
 		{"--lock etcd --redlock 127.0.0.1:1", "--redlock"},
+		{"--lock mysql", "--lock"},
+		{"--lock postgres --redis redis://127.0.0.1:1/0 --db mysql://h/n", "--lock"},
 		{"--target http://127.0.0.1:1 --guard on", "--guard"},
 		{"--redis redis://127.0.0.1:1/0", "--db"},
 		{"--db sqlite:///x", "--redis"},
@@ -356,7 +364,7 @@ func TestTargets(t *testing.T) {
 		{"must oversell", &shop{units: 23, runs: "none"}, "--expect-oversell", command.ExitOK, results.AsPromised},
 		{"must oversell and does not", &shop{units: 20, runs: "none"}, "--expect-oversell", command.ExitFailed, "it should oversell and did not"},
 		{"refuses while units are left", &shop{units: 19}, "", command.ExitFailed, "1 units were left"},
-		{"loses orders", &shop{units: 20, forget: true}, "", command.ExitFailed, "20 orders answered 201 are not found"},
+		{"loses orders", &shop{units: 20, forget: true}, "", command.ExitFailed, "20 accepted orders are not found"},
 		{"refuses every order", &shop{}, "", command.ExitFailed, "no order was accepted"},
 		{"fails", &shop{units: 20, fails: 50}, "", command.ExitFailed, "more than 5%"},
 		{"is allowed to fail", &shop{units: 20, fails: 50}, "--max-failures 100%", command.ExitOK, "503 busy"},
@@ -452,21 +460,25 @@ func TestLiars(t *testing.T) {
 		liar string // name of the program, which selects the fault
 		code int
 		says []results.Kind
+		args string
 	}{
-		{"honest", command.ExitOK, nil},
-		{"answers-before-the-commit", command.ExitFailed, []results.Kind{results.Early}}, // it also loses orders when it is killed
-		{"gives-one-in-fifty-another-order", command.ExitFailed, []results.Kind{results.WrongAnswer, results.Repeated}},
-		{"gives-another-order-under-this-buyer", command.ExitFailed, []results.Kind{results.Repeated}},
-		{"is-busy-after-one-commit-in-ten", command.ExitFailed, []results.Kind{results.Denied}},
-		{"is-unavailable-after-one-commit-in-ten", command.ExitFailed, nil},
-		{"stores-all-under-another-buyer", command.ExitFailed, []results.Kind{results.OtherBuyer}},
+		{"honest", command.ExitOK, nil, "--strategies merged"},
+		{"honest-about-queued-orders", command.ExitOK, nil, "--ack queued"},
+		{"forgets-one-queued-order-in-fifty", command.ExitFailed, []results.Kind{results.Missing}, "--ack queued"},
+		{"answers-before-the-commit", command.ExitFailed, []results.Kind{results.Early}, "--strategies merged"}, // it also loses orders when it is killed
+		{"gives-one-in-fifty-another-order", command.ExitFailed, []results.Kind{results.WrongAnswer, results.Repeated}, "--strategies merged"},
+		{"gives-another-order-under-this-buyer", command.ExitFailed, []results.Kind{results.Repeated}, "--strategies merged"},
+		{"is-busy-after-one-commit-in-ten", command.ExitFailed, []results.Kind{results.Denied}, "--strategies merged"},
+		{"is-unavailable-after-one-commit-in-ten", command.ExitFailed, nil, "--strategies merged"},
+		{"stores-all-under-another-buyer", command.ExitFailed, []results.Kind{results.OtherBuyer}, "--strategies merged"},
 	} {
 		t.Run(test.liar, func(t *testing.T) {
 			link, folder := filepath.Join(t.TempDir(), test.liar), t.TempDir()
 			if err := os.Symlink(api, link); err != nil {
 				t.Fatal(err)
 			}
-			code, out, _ := runHere(t, "--api", link, "--strategies", "merged", "--stock", "300", "--out", folder, fmt.Sprintf("--crash=%v", test.says != nil && test.says[0] == results.Early))
+			args := append(strings.Fields(test.args), "--api", link, "--stock", "300", "--out", folder, fmt.Sprintf("--crash=%v", test.says != nil && test.says[0] == results.Early))
+			code, out, _ := runHere(t, args...)
 			if code != test.code || (code == command.ExitOK) != strings.Contains(out, results.AsPromised) {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
@@ -478,6 +490,9 @@ func TestLiars(t *testing.T) {
 			}
 			if r.Crash != nil && !strings.Contains(out, "after kill -9: ") {
 				t.Error("no fault after kill -9 is printed")
+			}
+			if queues := strings.Contains(test.args, "queued"); queues != (r.Queued > 0 && r.Queued == r.Accepted) {
+				t.Errorf("%d queued and %d accepted", r.Queued, r.Accepted)
 			}
 			if r.Sampled == 0 {
 				t.Error("no order was looked up during the rush")

@@ -18,6 +18,9 @@ func main() { command.Main("loadtest", run) }
 var errBroken = errors.New("a promise was broken")
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == "pitfalls" {
+		return runPitfalls(ctx, args[1:], stdout)
+	}
 	s, err := parse(args, stdout)
 	if err != nil {
 		return err

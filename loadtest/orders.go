@@ -71,7 +71,7 @@ func (o order) differs(got order, found bool) results.Kind {
 	return ""
 }
 
-// checkAnswers compares every 201 with its request, with the other answers and with the
+// checkAnswers compares every 201 and 202 with its request, with the other answers and with the
 // stores. It then compares every order in the ledger with the answers.
 func (l *lab) checkAnswers(ctx context.Context, rec *record, f *fleet, sku string) error {
 	promised := promisedOrders(rec)
@@ -96,11 +96,11 @@ func (l *lab) checkAnswers(ctx context.Context, rec *record, f *fleet, sku strin
 }
 
 // promisedOrders returns the orders of all 201s by ID, as they were requested, with the
-// status of the answer.
+// status of the answer. Orders that were answered 202 have the status that follow found.
 func promisedOrders(rec *record) map[string]order {
 	promised := make(map[string]order)
 	for _, a := range rec.answers {
-		if a.outcome != accepted {
+		if a.outcome != accepted && a.outcome != turnedDown {
 			continue
 		}
 		if a.order.ID == "" || a.asked.differs(a.order, true) != "" {
@@ -120,7 +120,7 @@ func promisedOrders(rec *record) map[string]order {
 	return promised
 }
 
-// checkLedger looks for orders of the SKU that no 201 named. Only a request with an
+// checkLedger looks for orders of the SKU that no answer named. Only a request with an
 // unknown outcome may have one.
 func (l *lab) checkLedger(ctx context.Context, rec *record, promised map[string]order, sku string) error {
 	answers := make(map[string]answer, len(rec.answers))

@@ -17,6 +17,15 @@ const (
 	accepted = "accepted"
 	refused  = "refused" // sold out, which is a correct answer
 	failed   = "failed"
+	queued   = "queued" // answered 202; follow finds out what became of it
+	// turnedDown is an order that was queued and could not be committed.
+	turnedDown = "turned down"
+)
+
+// Statuses of an order that was answered 202, until it is paid or cancelled.
+const (
+	statusQueued  = "queued"
+	statusRefused = "refused"
 )
 
 // Problem types of the service.
@@ -45,7 +54,8 @@ type answer struct {
 	status  int    // HTTP status; 0: no answer
 	problem string // last part of the problem type; without an answer, the cause
 	asked   order  // the order in the request
-	order   order  // the order in a 201
+	queued  bool   // answered 202
+	order   order  // the order in a 201 or 202; follow updates its status
 }
 
 // order is an order in a request, in an answer or in a store.
@@ -80,8 +90,11 @@ func (o order) body() []byte {
 // text is then the cause.
 func (a *answer) read(status int, text []byte) {
 	a.status = status
-	if status == http.StatusCreated {
-		a.outcome = accepted
+	if status == http.StatusCreated || status == http.StatusAccepted {
+		a.outcome, a.queued = accepted, status == http.StatusAccepted
+		if a.queued {
+			a.outcome = queued
+		}
 		_ = json.Unmarshal(text, &a.order) // the audit finds an order without an ID
 		return
 	}
@@ -112,9 +125,12 @@ func failureWithoutAnswer(cause string) string {
 
 // unknown reports whether the order of a failed request may have been committed: the
 // answer was lost, or is "unavailable", or is a server error of a proxy, which has no
-// problem type. All other failures promise that nothing was cut.
+// problem type. All other failures promise that nothing was cut. The outcome of an order
+// that is still queued at the end is unknown too.
 func (a answer) unknown() bool {
 	switch {
+	case a.outcome == queued:
+		return true
 	case a.outcome != failed:
 		return false
 	case a.status == 0:
@@ -143,11 +159,15 @@ type record struct {
 	accepted atomic.Int64
 	refused  atomic.Int64
 	failed   atomic.Int64
+	queued   atomic.Int64 // answered 202
+	// turnedDown counts those of them that were refused. Those that were committed are
+	// accepted.
+	turnedDown atomic.Int64
 
 	mu        sync.Mutex
 	answers   []answer
 	failures  map[string]int64 // by status and problem type
-	sampled   int64            // orders looked up right after their 201
+	sampled   int64            // orders looked up right after their 201 or 202
 	sampleErr error            // first error of these look-ups
 	findings  map[results.Kind]*results.Finding
 }
@@ -163,6 +183,8 @@ func (r *record) add(a answer) (full bool) {
 		r.accepted.Add(1)
 	case refused:
 		r.refused.Add(1)
+	case queued:
+		r.queued.Add(1)
 	default:
 		r.failed.Add(1)
 	}
@@ -174,6 +196,10 @@ func (r *record) add(a answer) (full bool) {
 	r.answers = append(r.answers, a)
 	return len(r.answers) >= maxAnswers
 }
+
+// acknowledged returns the number of orders answered 201 or 202 so far. Call it only
+// before follow.
+func (r *record) acknowledged() int64 { return r.accepted.Load() + r.queued.Load() }
 
 // unknown returns the number of requests with an unknown outcome.
 func (r *record) unknown() (n int64) {

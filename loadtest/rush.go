@@ -78,6 +78,7 @@ func (l *lab) startCrowd(ctx context.Context, f *fleet, sku string, rec *record)
 				a.at = time.Since(rec.start)
 				if n%sampleEvery == 0 {
 					l.sample(ctx, rec, a)
+					l.sampleQueued(ctx, rec, f.url(i+n+1), a)
 				}
 				if rec.add(a) || a.outcome == refused {
 					return
@@ -135,6 +136,7 @@ func (l *lab) rush(ctx context.Context, spec strategy.Spec, f *fleet, try int) (
 	clients.stop()
 	hide()
 	cost.stop(ctx)
+	l.follow(ctx, rec, f)
 	result = l.newResult(spec, rec, l.stock)
 	result.Load = fmt.Sprintf("rush, %d clients", l.clients)
 	addTimes(result, rec)
@@ -155,7 +157,8 @@ func (l *lab) newResult(spec strategy.Spec, rec *record, stock int64) *results.R
 	}
 	return &results.Result{
 		Strategy: spec.Name, Sound: spec.Sound, Instances: instances, Stock: stock,
-		Accepted: rec.accepted.Load(), Refused: rec.refused.Load(), Failed: rec.failed.Load(), Failures: rec.failures,
+		Accepted: rec.accepted.Load(), Queued: rec.queued.Load(), TurnedDown: rec.turnedDown.Load(),
+		Refused: rec.refused.Load(), Failed: rec.failed.Load(), Failures: rec.failures,
 	}
 }
 
@@ -168,8 +171,8 @@ const (
 )
 
 // crashRush is a rush in which one instance is killed with SIGKILL and replaced. Once
-// recovery has resolved the takes that the instance left, every order answered 201 must
-// exist, and no unit may be missing or sold twice.
+// recovery has resolved the takes that the instance left, every order that was accepted
+// must exist, and no unit may be missing or sold twice.
 func (l *lab) crashRush(ctx context.Context, spec strategy.Spec, f *fleet) (*results.Result, error) {
 	sku, err := l.createStock(ctx, f, spec, "crash", l.stock)
 	if err != nil {
@@ -180,18 +183,19 @@ func (l *lab) crashRush(ctx context.Context, spec strategy.Spec, f *fleet) (*res
 	clients := l.startCrowd(ctx, f, sku, rec)
 	defer clients.stop()
 	more := min(max(l.stock/4, 1), maxBeforeKill)
-	clients.await(func() bool { return rec.accepted.Load() >= more })
-	before, end := rec.accepted.Load(), interrupted
+	clients.await(func() bool { return rec.acknowledged() >= more })
+	before, end := rec.acknowledged(), interrupted
 	if ctx.Err() == nil {
 		f.crash()
-		before = rec.accepted.Load()
+		before = rec.acknowledged()
 		f.restart()
-		clients.await(func() bool { return rec.accepted.Load() >= before+more })
+		clients.await(func() bool { return rec.acknowledged() >= before+more })
 		end = crashed
 	}
 	clients.stop()
 	<-clients.done
 	hide()
+	l.follow(ctx, rec, f)
 	result := l.newResult(spec, rec, l.stock)
 	result.Load = fmt.Sprintf("rush, %d clients, an instance killed after %d orders", l.clients, before)
 	if err := l.audit(context.WithoutCancel(ctx), result, rec, f, sku, settled{recoveryLimit, counts.agree}); err != nil {

@@ -19,14 +19,14 @@ func addTimes(r *results.Result, rec *record) {
 			continue
 		}
 		times = append(times, a.took)
-		if a.outcome == accepted {
+		if a.outcome == accepted || a.queued {
 			last = max(last, a.at)
 			r.Sales = append(r.Sales, a.at.Seconds())
 		}
 	}
 	slices.Sort(r.Sales)
 	if last > 0 {
-		r.PerSecond = float64(rec.accepted.Load()) / last.Seconds()
+		r.PerSecond = float64(len(r.Sales)) / last.Seconds()
 	}
 	slices.Sort(times)
 	r.Percentiles = percentiles(times)

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/bsm/redislock"
@@ -20,6 +22,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/holdfast-stock/holdfast/internal/lock/backends"
+	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
 // ours is the name of this project's contestants.
@@ -83,6 +86,16 @@ var contestants = []contestant{
 		backend: "etcd", name: "concurrency.Mutex", module: "go.etcd.io/etcd/client/v3", settings: "one client per process, one session per goroutine (two goroutines with one session would both hold the lock)",
 		open: openEtcd,
 	},
+	{backend: "mysql", name: ours, settings: "defaults", open: openOurs("mysql")},
+	{
+		backend: "mysql", name: "GET_LOCK", module: "github.com/go-sql-driver/mysql", settings: "one connection per goroutine; no tokens, and a lost connection is not noticed",
+		open: openSQL("SELECT GET_LOCK(?, 60)", "SELECT RELEASE_LOCK(?)", func(name string) any { return name }),
+	},
+	{backend: "postgres", name: ours, settings: "defaults", open: openOurs("postgres")},
+	{
+		backend: "postgres", name: "pg_advisory_lock", module: "github.com/jackc/pgx/v5", settings: "one connection per goroutine; no tokens, and a lost connection is not noticed",
+		open: openSQL("SELECT pg_advisory_lock($1) IS NOT NULL", "SELECT pg_advisory_unlock($1)", func(string) any { return 1 }),
+	},
 	{backend: "local", name: ours, settings: "within one process; for comparison", withinProcess: true, open: openOurs("local")},
 }
 
@@ -125,11 +138,18 @@ func openOurs(backend string) func(ctx context.Context, addrs []string, name str
 		if !ok {
 			return opened{}, fmt.Errorf("no backend %q", backend)
 		}
-		servers := backends.Servers{ZooKeeper: addrs, Etcd: addrs}
+		servers := backends.Servers{ZooKeeper: strings.Join(addrs, ","), Etcd: strings.Join(addrs, ",")}
 		closeClients := func() {}
 		if backend == "redis" || backend == "redlock" {
 			servers.Redlock, closeClients = redisClients(addrs)
 			servers.Redis = servers.Redlock[0]
+		}
+		if b.Flag == "db" {
+			pool, err := store.OpenSessions(addrs[0])
+			if err != nil {
+				return opened{}, err
+			}
+			servers.SQL, closeClients = pool, func() { _ = pool.Close() }
 		}
 		locker, closeLocker, err := b.Open(ctx, servers)
 		if err != nil {
@@ -148,6 +168,48 @@ func openOurs(backend string) func(ctx context.Context, addrs []string, name str
 				_ = closeLocker()
 				closeClients()
 			},
+		}, nil
+	}
+}
+
+// openSQL opens one connection for each goroutine. The statements take the lock's key
+// and return true.
+func openSQL(lock, unlock string, key func(name string) any) func(ctx context.Context, addrs []string, name string, goroutines int) (opened, error) {
+	return func(ctx context.Context, addrs []string, name string, goroutines int) (opened, error) {
+		pool, err := store.OpenSessions(addrs[0])
+		if err != nil {
+			return opened{}, err
+		}
+		var conns []*sql.Conn
+		closeAll := func() {
+			for _, conn := range conns {
+				_ = conn.Close()
+			}
+			_ = pool.Close()
+		}
+		for range goroutines {
+			conn, err := pool.Conn(ctx)
+			if err != nil {
+				closeAll()
+				return opened{}, err
+			}
+			conns = append(conns, conn)
+		}
+		run := func(ctx context.Context, goroutine int, statement string) error {
+			var done bool
+			err := conns[goroutine].QueryRowContext(ctx, statement, key(name)).Scan(&done)
+			if err == nil && !done {
+				err = fmt.Errorf("%s returned false", statement)
+			}
+			return err
+		}
+		return opened{
+			// A cancelled statement would end the connection. lock returns in the end,
+			// because every holder unlocks.
+			lock: func(_ context.Context, goroutine int) (func() error, error) {
+				return func() error { return run(context.Background(), goroutine, unlock) }, run(context.Background(), goroutine, lock)
+			},
+			close: closeAll,
 		}, nil
 	}
 }

@@ -58,8 +58,8 @@ type settings struct {
 	backends, arrangements []string
 }
 
-const help = `Compares each lock backend with other libraries. Needs redis-server, ZooKeeper and
-etcd.
+const help = `Compares each lock backend with other libraries. Needs redis-server, ZooKeeper,
+etcd, MariaDB and PostgreSQL.
 
 Usage:
   go run ./bench/locks [flags]
@@ -136,7 +136,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	report, closeReport, err := s.Report(stdout, "./bench/locks", args,
-		machine.Version("redis-server", "--version"), machine.Version("etcd", "--version"), zooKeeperVersion())
+		machine.Version("redis-server", "--version"), machine.Version("etcd", "--version"), zooKeeperVersion(),
+		machine.Version("mariadbd", "--version"), machine.Version("postgres", "--version"))
 	if err != nil {
 		return err
 	}

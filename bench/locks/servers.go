@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/lab/server"
+	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -34,8 +35,30 @@ func startServers(t testenv.T, backend string) servers {
 		s.list = append(s.list, testenv.OwnZooKeeper(t))
 	case "etcd":
 		s.list = append(s.list, testenv.OwnEtcd(t))
+	case "mysql":
+		s.list = append(s.list, migrated(t, testenv.OwnMariaDB(t)))
+	case "postgres":
+		s.list = append(s.list, migrated(t, testenv.OwnPostgres(t)))
 	}
 	return s
+}
+
+// database is a server whose address is the URL of a migrated database.
+type database struct{ *testenv.DatabaseServer }
+
+func (d database) Addr() string { return d.URL() }
+
+func migrated(t testenv.T, server *testenv.DatabaseServer) database {
+	ctx := context.Background()
+	ledger, err := store.OpenSQL(ctx, server.URL())
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	defer ledger.Close()
+	if err := ledger.MigrateUp(ctx); err != nil {
+		t.Fatalf("%v", err)
+	}
+	return database{server}
 }
 
 func (s servers) addrs() (addrs []string) {

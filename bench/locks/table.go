@@ -27,8 +27,10 @@ var targets = []target{
 	{"redis", "4x8", measure.Target[sample]{What: "hand-offs/s", Against: "rueidislock, 3 keys", Limit: 3, Figure: handOffs}},
 	{"redis", "4x8", measure.Target[sample]{What: "longest wait", Against: "redsync", AtMost: true, Limit: 0.1, Figure: longest}},
 	{"redis", "alone", measure.Target[sample]{What: "grants/s", Against: "redsync", Limit: 0.9, Figure: grants}},
+	{"redis", "32x1", measure.Target[sample]{What: "hand-offs/s", Against: "bsm/redislock", Limit: 1, Figure: handOffs}},
 	{"zookeeper", "4x8", measure.Target[sample]{What: "hand-offs/s", Against: "zk.Lock", Limit: 1, Figure: handOffs}},
 	{"etcd", "4x8", measure.Target[sample]{What: "hand-offs/s", Against: "concurrency.Mutex", Limit: 1, Figure: handOffs}},
+	{"etcd", "32x1", measure.Target[sample]{What: "hand-offs/s", Against: "concurrency.Mutex", Limit: 1, Figure: handOffs}},
 }
 
 var errFailed = errors.New("a run failed, or two contenders held the lock at once")

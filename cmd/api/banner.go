@@ -27,10 +27,16 @@ func writeStrategy(b *strings.Builder, c config) {
 	}
 	if c.strategy.NeedsLock() {
 		fence := onOff(c.fence)
-		fmt.Fprintf(b, "  lock      %s, lease %v, fence %s\n", c.locks.name, c.locks.lease, fence.String())
+		fmt.Fprintf(b, "  lock      %s, lease %v, fence %s\n", c.locks.Backend, c.locks.Lease, fence.String())
 	}
 	if c.strategy.Segmented() {
 		fmt.Fprintf(b, "  segments  %d\n", c.segments)
+	}
+	switch {
+	case c.queue && c.redis == "":
+		fmt.Fprintf(b, "  ack       queued: %s\n", inProcessPromise)
+	case c.queue:
+		b.WriteString("  ack       queued: a 202 is as durable as Redis\n")
 	}
 }
 

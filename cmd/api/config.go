@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-stock/holdfast/internal/lock/backends"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
@@ -53,7 +54,7 @@ type config struct {
 	redis        string
 	db           string
 	migrate      bool
-	locks        lockFlags
+	locks        backends.Flags
 	fence        bool
 	segments     int
 	takeDeadline time.Duration
@@ -87,15 +88,18 @@ func (c config) loopback() bool {
 // usageError is a mistake on the command line or in the environment.
 type usageError struct{ error }
 
+func (e usageError) Unwrap() error { return e.error }
+
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // parse reads the flags, before or after the verb, and the environment. Flags
 // take precedence. Its errors are usageErrors. They contain no URL, because a URL
-// may contain a password.
+// may contain a password. A backends.AddressError needs no second
+// try without URLs.
 func parse(args []string, getenv func(string) string) (config, error) {
 	c, err := parseUnredacted(args, getenv)
-	if err == nil {
-		return c, nil
+	if err == nil || errors.As(err, new(backends.AddressError)) {
+		return c, err
 	}
 	// Repeat the mistake with all URLs cut off, for an error without them.
 	var cut []string
@@ -185,9 +189,9 @@ func (c *config) check(name string) error {
 	}
 	c.strategy = spec
 	if c.verb == verbReconcile {
-		return cmp.Or(c.checkShared(), c.checkStores(), c.checkBounds(), c.locks.check(spec.NeedsLock()))
+		return cmp.Or(c.checkShared(), c.checkStores(), c.checkBounds(), c.checkLocks())
 	}
-	return cmp.Or(c.checkListener(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.locks.check(spec.NeedsLock()))
+	return cmp.Or(c.checkListener(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.checkLocks())
 }
 
 // checkListener checks --listen, and that a token is set if other machines can reach
@@ -237,6 +241,14 @@ func (c *config) checkQueue() error {
 	return nil
 }
 
+// checkLocks checks the flags of the lock backend.
+func (c *config) checkLocks() error {
+	if err := c.locks.Check(c.strategy.NeedsLock(), c.db); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
 // checkBounds checks the numbers and durations.
 func (c *config) checkBounds() error {
 	switch {
@@ -263,7 +275,7 @@ func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
 	strategyName = flags.String("strategy", strategy.Default, "the way stock is cut: "+strings.Join(strategy.Names(), ", "))
 	addSwitch(flags, &c.guard, "guard", "let the ledger, behind a gate, refuse orders that exceed the stock")
 	addSwitch(flags, &c.fence, "fence", "check fencing tokens, so that a lock holder with an expired lease cannot change counts")
-	c.locks.add(flags)
+	c.locks.Add(flags, "the strategies' locks")
 	flags.IntVar(&c.segments, "segments", 8, "`number` of segments of each SKU, for strategies with segments")
 	flags.StringVar(&c.redis, "redis", "", "`URL` of the gate's Redis: redis://host:port/0, rediss://, redis+sentinel://h1:p1,h2:p2/mymaster, redis+cluster://h1:p1,h2:p2")
 	flags.StringVar(&c.db, "db", "", "`URL` of the ledger: mysql://user:password@host:port/name, postgres://user:password@host:port/name, sqlite:///path")

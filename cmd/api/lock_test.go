@@ -14,19 +14,28 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// lockServers returns, for every backend that locks between instances, the flags
-// that name its servers.
-func lockServers(t *testing.T) map[string][]string {
+// lockBackend is a backend that locks between instances.
+type lockBackend struct {
+	name       string
+	stores     pair
+	flags      []string // name its servers
+	strategies []string
+}
+
+func lockBackends(t *testing.T) []lockBackend {
 	t.Helper()
 	var independent []string
 	for range 3 {
 		independent = append(independent, testenv.OwnRedis(t).Addr())
 	}
-	return map[string][]string{
-		"redis":     nil,
-		"redlock":   {"--redlock", strings.Join(independent, ",")},
-		"zookeeper": {"--zookeeper", testenv.ZooKeeper(t)},
-		"etcd":      {"--etcd", testenv.Etcd(t)},
+	both := []string{"lock", "segment-lock"}
+	return []lockBackend{
+		{"redis", mariaDBAndRedis, nil, both},
+		{"redlock", mariaDBAndRedis, []string{"--redlock", strings.Join(independent, ",")}, both},
+		{"zookeeper", mariaDBAndRedis, []string{"--zookeeper", testenv.ZooKeeper(t)}, both},
+		{"etcd", mariaDBAndRedis, []string{"--etcd", testenv.Etcd(t)}, both},
+		{"mysql", mariaDBAndRedis, nil, []string{"lock"}},
+		{"postgres", postgresAndRedis, nil, []string{"segment-lock"}},
 	}
 }
 
@@ -34,13 +43,12 @@ func lockServers(t *testing.T) map[string][]string {
 // 32 clients, under every kind of lock.
 func TestLocks(t *testing.T) {
 	t.Parallel()
-	servers := lockServers(t)
-	for name, where := range servers {
-		t.Run(name, func(t *testing.T) {
+	for _, backend := range lockBackends(t) {
+		t.Run(backend.name, func(t *testing.T) {
 			t.Parallel()
-			flags := append(migrated(t, mariaDBAndRedis.flags(t)), "--guard", "off", "--lock", name)
-			flags = append(flags, where...)
-			for _, strategy := range []string{"lock", "segment-lock"} {
+			flags := append(migrated(t, backend.stores.flags(t)), "--guard", "off", "--lock", backend.name)
+			flags = append(flags, backend.flags...)
+			for _, strategy := range backend.strategies {
 				args := append([]string{"--strategy", strategy}, flags...)
 				one, two := testenv.API(t, args...), testenv.API(t, args...)
 				setStock(t, one.URL(), strategy, 100)
@@ -50,6 +58,9 @@ func TestLocks(t *testing.T) {
 				c.checkFound(t, two.URL())
 				if a := waitAtRest(t, two.URL(), strategy, 10*time.Second); a.Sold != 100 || c.count.Load() != 100 {
 					t.Errorf("%s: %+v after %d orders of one unit", strategy, a, c.count.Load())
+				}
+				if metrics := string(mustCall(t, http.StatusOK, http.MethodGet, one.URL()+"/metrics", "")); !strings.Contains(metrics, `holdfast_lock_requests_total{result="granted"}`) {
+					t.Error("/metrics has no granted requests for locks")
 				}
 				for _, api := range []*testenv.APIServer{one, two} {
 					api.Interrupt()

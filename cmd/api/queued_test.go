@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -170,4 +172,91 @@ func TestQueuedRedisKilled(t *testing.T) {
 	if pending <= 300 {
 		t.Errorf("only %d orders are pending: nothing was sold after the restart", pending)
 	}
+}
+
+// TestQueuedOrdersOutliveTheirStrategy kills an instance that has queued orders which it
+// cannot commit. The next instance commits them, also if it does not queue orders, and if
+// its strategy does not read the journal.
+func TestQueuedOrdersOutliveTheirStrategy(t *testing.T) {
+	t.Parallel()
+	for _, next := range []string{"--ack committed", "--strategy merged", "--strategy queue"} {
+		t.Run(next, func(t *testing.T) {
+			t.Parallel()
+			args := migrated(t, mariaDBAndRedis.flags(t))
+			first := testenv.API(t, append([]string{"--ack", "queued"}, args...)...)
+			setStock(t, first.URL(), "q", 10)
+			release := lockRow(t, args, "q")
+			var ids []string
+			for range 3 {
+				answer := mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
+				ids = append(ids, decoded[placed](t, answer).ID)
+			}
+			first.Kill()
+			release()
+			second := testenv.API(t, append(strings.Fields(next), args...)...)
+			for _, id := range ids {
+				waitStatus(t, second.URL(), id, "pending")
+			}
+			mustCall(t, 201, "POST", second.URL()+"/orders", orderBody("u", "q", 1))
+			if a := waitAtRest(t, second.URL(), "q", 5*time.Second); a.Sold != 4 || a.LedgerAvailable != 6 {
+				t.Errorf("%+v", a)
+			}
+			if strings.Contains(second.Output(), "stay queued") || strings.Contains(second.Output(), "stay in Redis") {
+				t.Errorf("it warns: %s", second.Output())
+			}
+		})
+	}
+}
+
+// lockRow locks the stock row of the SKU in the database that --db names, so that no
+// order of the SKU is committed until release is called.
+func lockRow(t *testing.T, args []string, sku string) (release func()) {
+	t.Helper()
+	sql, err := store.OpenSQL(t.Context(), args[slices.Index(args, "--db")+1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sql.Close() })
+	tx := sql.DB().Begin()
+	if err := tx.Exec("SELECT available FROM stock WHERE sku = ? FOR UPDATE", sku).Error; err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := tx.Rollback().Error; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestQueueWarning checks that the start says what a 202 promises if Redis may lose
+// it, and says nothing otherwise.
+func TestQueueWarning(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		redis []string // arguments of the server
+		says  string
+	}{
+		{"nothing is saved", nil, "a restart loses every order that is still queued"},
+		{"every second", []string{"--appendonly", "yes"}, "appendfsync everysec"},
+		{"always", []string{"--appendonly", "yes", "--appendfsync", "always"}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			args := []string{"--migrate", "--db", testenv.SQLite(t), "--redis", testenv.OwnRedis(t, test.redis...).URL()}
+			out := testenv.API(t, append([]string{"--ack", "queued"}, args...)...).Output()
+			if n := strings.Count(out, "--ack queued: "); test.says == "" && n != 0 || test.says != "" && n != 1 || !strings.Contains(out, test.says) {
+				t.Errorf("%d warnings: %s", n, out)
+			}
+			if !strings.Contains(out, "queued: a 202 is as durable as Redis\n") {
+				t.Errorf("the banner does not say that orders are queued: %s", out)
+			}
+		})
+	}
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		if out := testenv.API(t, "--ack", "queued").Output(); strings.Count(out, inProcessPromise) != 2 { // the log and the banner
+			t.Errorf("it does not say what a 202 promises: %s", out)
+		}
+	})
 }

@@ -43,7 +43,7 @@ func reconcileOnce(ctx context.Context, c config, stdout io.Writer, log *slog.Lo
 	if err != nil {
 		return err
 	}
-	built, closeStrategy, err := openStrategy(ctx, c, stores, ledgerID, log)
+	built, closeStrategy, err := openStrategy(ctx, c, stores, ledgerID, log, prometheus.NewRegistry())
 	if err != nil {
 		return err
 	}

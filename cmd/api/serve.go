@@ -98,15 +98,23 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 			log.Warn(warning)
 		}
 	}
-	built, closeStrategy, err := openStrategy(ctx, c, stores, ledgerID, log)
-	if err != nil {
+	if c.queue {
+		if warning := queueWarning(ctx, c, stores); warning != "" {
+			log.Warn("--ack queued: " + warning)
+		}
+	}
+	if err := finishQueued(ctx, c, stores, ledgerID, log); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeStrategy()) }()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	built, closeStrategy, err := openStrategy(ctx, c, stores, ledgerID, log, registry)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeStrategy()) }()
 	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
 		TakeDeadline: c.takeDeadline, PaymentWindow: c.paymentWindow, LatePayments: order.Late(c.latePayment),
 		Queue: c.queue, Log: log, Metrics: registry,

@@ -64,9 +64,11 @@ func TestDrainDelay(t *testing.T) {
 		api.Interrupt()
 		waitNotReady(t, api.URL(), 5*time.Second)
 		mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u", "10001", 1))
+		const limit = 5 * time.Second
 		start := time.Now()
 		api.Interrupt()
-		if code := api.Wait(); code != 1 || time.Since(start) > 5*time.Second {
+		defer time.AfterFunc(limit, api.Kill).Stop()
+		if code := api.Wait(); code != 1 || time.Since(start) > limit {
 			t.Errorf("exit code %d after %v", code, time.Since(start))
 		}
 	})

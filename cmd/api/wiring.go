@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
@@ -18,14 +19,14 @@ import (
 
 // openStrategy builds the strategy that the flags name, with its locks. Call close
 // after the last use of its gate.
-func openStrategy(ctx context.Context, c config, s stores, ledgerID uuid.UUID, log *slog.Logger) (built strategy.Strategy, close func() error, err error) {
+func openStrategy(ctx context.Context, c config, s stores, ledgerID uuid.UUID, log *slog.Logger, metrics prometheus.Registerer) (built strategy.Strategy, close func() error, err error) {
 	on := strategy.Backends{
 		Redis: s.redis, LedgerID: ledgerID, Guard: c.guard,
-		LockName: c.locks.name, Fence: c.fence, Segments: c.segments,
+		LockName: c.locks.Backend, Fence: c.fence, Segments: c.segments,
 	}
 	closeLocks := func() error { return nil }
 	if c.strategy.NeedsLock() {
-		if on.Locker, closeLocks, err = c.locks.open(ctx, s.redis); err != nil {
+		if on.Locker, closeLocks, err = c.locks.Open(ctx, s.redis, c.db, newLockMetrics(metrics).observe); err != nil {
 			return strategy.Strategy{}, nil, err
 		}
 		for _, warning := range c.lockWarnings() {
@@ -42,7 +43,7 @@ func openStrategy(ctx context.Context, c config, s stores, ledgerID uuid.UUID, l
 // lockWarnings returns the cases in which the locks do not hold what the strategy
 // promises.
 func (c config) lockWarnings() (warnings []string) {
-	backend, _ := backends.Find(c.locks.name)
+	backend, _ := backends.Find(c.locks.Backend)
 	if backend.Flag == "" {
 		warnings = append(warnings, "--lock local excludes within this process only: two instances oversell")
 	}
@@ -98,13 +99,6 @@ func reconcileBeside(ctx context.Context, i *service.Instance, redis redis.Unive
 		running.Wait()
 	}
 }
-
-// What an acknowledgement promises, as GET /strategies says it.
-const (
-	committedPromise = "a 201 is never lost: the database has committed the order"
-	queuedPromise    = "a 202 is as durable as Redis: with appendfsync always it survives a crash of Redis; with everysec the last second of 202s may be lost, without persistence all that are queued; a failover loses what the replica does not have yet. " +
-		"A queued order may still be refused if Redis lost its counts, or the ledger has fewer units; GET /orders/{id} says so"
-)
 
 // describe returns the table of strategies as GET /strategies shows it.
 func describe(c config) httpapi.Strategies {

@@ -116,7 +116,7 @@ func restocked(s *shop) error {
 				switch took := time.Since(since); {
 				case err != nil:
 					return err
-				case took > soldOutTTL+500*time.Millisecond:
+				case took > s.ttl+500*time.Millisecond:
 					return fmt.Errorf("%w: %v after units were added: %v", errWrong, took, a)
 				case a.status == 201:
 					return nil
@@ -553,7 +553,7 @@ func refilling(s *shop) error {
 		passes,
 		func() error { return set(3, 7, 0) },
 		func() error { return s.expect(409, false, order(1, "new")) },
-		func() error { expireCache(); return errors.Join(s.seed(), set(3, 8, 0)) },
+		func() error { s.expireCache(); return errors.Join(s.seed(), set(3, 8, 0)) },
 		passes,
 	)
 }
@@ -562,7 +562,7 @@ func refilling(s *shop) error {
 // generation key is valid, and its BEAT changes.
 func generations(s *shop) error {
 	current := func(text string) func() error {
-		return func() error { expireCache(); return s.setGeneration(text) }
+		return func() error { s.expireCache(); return s.setGeneration(text) }
 	}
 	passes := func() error { return s.passes("heir") }
 	refused := func() error { return s.expect(409, false, order(1, "heir")) }
@@ -579,7 +579,7 @@ func generations(s *shop) error {
 		func() error { time.Sleep(beatTimeout + 50*time.Millisecond); return passes() }, // the timeout itself is tested
 		current("3 0"), refused,
 		func() error { return s.redis.Del(context.Background(), s.generationKey()).Err() },
-		func() error { expireCache(); return passes() },
+		func() error { s.expireCache(); return passes() },
 	)
 }
 
@@ -814,7 +814,7 @@ func TestGateway(t *testing.T) {
 		{"the last units", nil, lastUnits},
 		{"in flight", nil, inFlight},
 		{"restocked", nil, restocked},
-		{"a key", nil, keyed},
+		{"a key", func(*testing.T) plan { return plan{ttl: longTTL} }, keyed},
 		{"several lines", nil, severalLines},
 		{"malformed", nil, malformed},
 		{"content types", nil, contentTypes},
@@ -917,7 +917,7 @@ func TestMutants(t *testing.T) {
 		{"keys are ignored", "elseif not key then", "else", plan{}, keyed},
 		{"a refusal of another body", `key .. "\0" .. body`, "key", plan{}, keyed},
 		{"a refusal is never outdated", "refusal == seen", "refusal", plan{}, keyed},
-		{"a refusal by a cached count", "if refusal or levels:add", "if levels:add", plan{}, keyed},
+		{"a refusal by a cached count", "if refusal or levels:add", "if levels:add", plan{ttl: longTTL}, keyed},
 		{"additions do not count", `change .. "@"`, `"@"`, plan{}, keyed},
 		{"any 409 is a refusal", `find(ngx.arg[1], '"type":"/problems/sold-out"', 1, true)`, "true", plan{fakeLedger: true, files: stub(t, "in-progress")}, inProgress},
 		{"a broken strategy's refusal", `strategy.sound == true`, "true", plan{args: broken}, unsoundKeyed},
@@ -1003,7 +1003,7 @@ func TestRedisGone(t *testing.T) {
 	}
 	passes := func() {
 		t.Helper()
-		expireCache()
+		s.expireCache()
 		for range 2 {
 			a, passed, err := s.ask(order(1, "gone"))
 			if err != nil || !passed || a.status != http.StatusServiceUnavailable {

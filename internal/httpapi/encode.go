@@ -14,8 +14,6 @@ import (
 )
 
 const (
-	// timeLayout always has six digits of the second, trailing zeros included.
-	timeLayout = "2006-01-02T15:04:05.000000Z"
 	// maxImplicitLength is the longest answer, in bytes, for which package http
 	// sets Content-Length itself. It would send longer ones in chunks.
 	maxImplicitLength = 2048
@@ -65,14 +63,18 @@ func appendUUID(b []byte, id uuid.UUID) []byte {
 	return b
 }
 
-// appendTime appends null for the zero time.
+// appendTime appends t in UTC with six digits of the second, trailing zeros included.
+// It appends null for the zero time.
 func appendTime(b []byte, t time.Time) []byte {
 	if t.IsZero() {
 		return append(b, "null"...)
 	}
 	b = append(b, '"')
-	b = t.UTC().AppendFormat(b, timeLayout)
-	return append(b, '"')
+	b = t.UTC().AppendFormat(b, time.RFC3339) // several times as fast as other layouts
+	z := len(b) - 1
+	b = strconv.AppendInt(b[:z], 1_000_000+int64(t.Nanosecond()/1000), 10)
+	b[z] = '.' // in place of the 1
+	return append(b, 'Z', '"')
 }
 
 func appendOrder(b []byte, o *order.Order) []byte {

@@ -98,8 +98,13 @@ func New(j stock.Journal, l Ledger, r Reconciler, learn func(asked time.Time, re
 func (c *Consumer) Start(ctx context.Context) error { return c.journal.Open(ctx, c.name) }
 
 // Run commits queued orders until ctx ends. Then it finishes the orders that it has
-// read. Orders that it cannot finish are claimed by other consumers.
+// read. Orders that it cannot finish are claimed by other consumers. Run returns at once
+// if the store cannot keep a journal: then no order was ever queued.
 func (c *Consumer) Run(ctx context.Context) {
+	if err := c.Start(ctx); errors.Is(err, stock.ErrNoJournal) {
+		c.log.Info("orders cannot be queued here", "error", err)
+		return
+	}
 	var loops sync.WaitGroup
 	for range workers {
 		loops.Go(func() { c.consume(ctx) })
@@ -216,16 +221,18 @@ const (
 func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 	asked := time.Now()
 	t, out := c.record(ctx, t)
-	_, exists := out.Duplicate()
+	found, exists := out.Duplicate()
 	switch {
+	case exists && found.Status == ledger.Void: // of another take, but this order was acknowledged and must not vanish
 	case exists: // the ID belongs to another take's order, or to a row that is none
 		return c.given(ctx, t, duplicate)
 	case out.Committed():
 		return end{take: t, became: committed}
 	case out.Unknown() || !final(out.Reason()):
 		return end{err: out.Reason()}
+	default:
+		c.learn(asked, out.Reason())
 	}
-	c.learn(asked, out.Reason())
 	// The refused row goes first. It bars the ID, so that no other consumer can
 	// commit the take after it is given back.
 	switch down := c.ledger.TurnDown(ctx, t); {

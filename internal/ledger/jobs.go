@@ -79,8 +79,9 @@ func (l *Ledger) ReleaseJob(ctx context.Context, j Job) error {
 
 // holdJob checks in tx, a transaction of the job's work, that no other instance has
 // claimed the job, and renews the lease. It locks the job's row, so that no instance
-// can claim the job before tx ends. Call it before tx locks anything else: all
-// transactions lock jobs before stock rows. ErrJobLost: roll back.
+// can claim the job before tx ends. Call it before tx locks stock rows, unless tx waits
+// for them: transactions that have locked a job never wait for stock rows. ErrJobLost:
+// roll back.
 func holdJob(ctx context.Context, tx *sqltx.Tx, j Job) error { return setLease(ctx, tx, j, JobLease) }
 
 // setLease makes the lease of the job end after the given time. It compares the

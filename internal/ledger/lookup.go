@@ -90,7 +90,7 @@ func (l *Ledger) Resolve(ctx context.Context, d stock.Deduction) Outcome {
 	switch o, ok := found[d.OrderID]; {
 	case !ok:
 		return Unknown(fmt.Errorf("order %s: %w", d.OrderID, ErrNoOrder))
-	case o.Status != Void && o.TakeID == d.TakeID:
+	case o.Holds(d.TakeID):
 		return Committed()
 	default:
 		return Refused(errVoided)

@@ -12,7 +12,7 @@ import (
 
 // TestResolve checks that the void order of a resolved take keeps a later take from
 // using the ID, and that a committed order, or no answer, is never resolved as
-// refused.
+// refused. The row of a refused order names a take that did not cut its units.
 func TestResolve(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
@@ -43,6 +43,12 @@ func TestResolve(t *testing.T) {
 		another := take
 		another.TakeID = uuid.New()
 		resolve(l, another, refused)
+
+		take = takeOf(sku)
+		if o := l.TurnDown(t.Context(), take); !o.Refused() {
+			t.Fatal(o)
+		}
+		resolve(l, take, refused)
 
 		closed := openSQL(t, d.url)
 		if err := closed.Close(); err != nil {

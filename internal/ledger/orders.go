@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -166,7 +167,7 @@ func inserts(dialect sqltx.Dialect, orders []Order, guard sqltx.Guard) []sqltx.S
 		}
 		return statements
 	}
-	statements := []sqltx.Statement{insertOrderRows(orders, guard)}
+	statements := []sqltx.Statement{insertOrderRows(dialect, orders, guard)}
 	if lines > 0 {
 		statements = append(statements, insertLineRows(orders, lines))
 	}
@@ -174,38 +175,40 @@ func inserts(dialect sqltx.Dialect, orders []Order, guard sqltx.Guard) []sqltx.S
 }
 
 // insertOrderRows inserts the rows of the orders, without their lines. The
-// database parses each value of each group. IDs are literals, which are the
-// cheapest to parse, and the columns expires_at and queued_until are left out
-// unless an order has a value for them.
-func insertOrderRows(orders []Order, guard sqltx.Guard) sqltx.Statement {
-	columns, values := "id,take_id,buyer_id,status,strategy,created_at", ",?,?,?,?"
+// database parses each value of each group. IDs, times and numbers are literals,
+// which are the cheapest to write and to parse, and the columns expires_at and
+// queued_until are left out unless an order has a value for them.
+func insertOrderRows(dialect sqltx.Dialect, orders []Order, guard sqltx.Guard) sqltx.Statement {
+	columns := "id,take_id,buyer_id,status,strategy,created_at"
 	expires := slices.ContainsFunc(orders, func(o Order) bool { return !o.ExpiresAt.IsZero() })
 	if expires {
-		columns, values = columns+",expires_at", values+",?"
+		columns += ",expires_at"
 	}
 	queued := slices.ContainsFunc(orders, func(o Order) bool { return !o.QueuedUntil.IsZero() })
 	if queued {
-		columns, values = columns+",queued_until", values+",?"
+		columns += ",queued_until"
 	}
-	values += ")"
-	sql := make([]byte, 0, 100+100*len(orders))
+	sql := make([]byte, 0, 150+160*len(orders))
 	sql = append(sql, "INSERT INTO orders ("+columns+") VALUES "...)
-	args := make([]any, 0, 5*len(orders))
+	args := make([]any, 0, 2*len(orders))
 	for i := range orders {
 		o := &orders[i]
 		if i == 0 {
-			sql = append(sql, "("+guard(string(appendLiteral(nil, o.ID)))+","...)
+			sql = append(sql, "("+guard(string(appendID(nil, o.ID)))...)
 		} else {
-			sql = append(appendLiteral(append(sql, ",("...), o.ID), ',')
+			sql = appendID(append(sql, ",("...), o.ID)
 		}
-		sql = append(appendLiteral(sql, o.TakeID), values...)
-		args = append(args, o.Buyer, string(o.Status), o.Strategy, o.CreatedAt)
+		sql = appendID(append(sql, ','), o.TakeID)
+		sql = append(sql, ",?,'"+string(o.Status)+"',?,"...)
+		args = append(args, o.Buyer, o.Strategy)
+		sql = dialect.AppendTime(sql, o.CreatedAt)
 		if expires {
-			args = append(args, nullable(o.ExpiresAt))
+			sql = dialect.AppendTime(append(sql, ','), o.ExpiresAt)
 		}
 		if queued {
-			args = append(args, nullable(o.QueuedUntil))
+			sql = dialect.AppendTime(append(sql, ','), o.QueuedUntil)
 		}
+		sql = append(sql, ')')
 	}
 	return sqltx.Statement{SQL: string(sql), Args: args}
 }
@@ -214,21 +217,22 @@ func insertOrderRows(orders []Order, guard sqltx.Guard) sqltx.Statement {
 func insertLineRows(orders []Order, n int) sqltx.Statement {
 	sql := make([]byte, 0, 100+50*n)
 	sql = append(sql, "INSERT INTO order_lines (order_id,sku,quantity) VALUES "...)
-	args := make([]any, 0, 2*n)
+	args := make([]any, 0, n)
 	for i := range orders {
 		for _, line := range orders[i].Lines {
 			if len(args) > 0 {
 				sql = append(sql, ',')
 			}
-			sql = append(appendLiteral(append(sql, '('), orders[i].ID), ",?,?)"...)
-			args = append(args, string(line.SKU), line.Quantity)
+			sql = append(appendID(append(sql, '('), orders[i].ID), ",?,"...)
+			sql = append(strconv.AppendInt(sql, line.Quantity, 10), ')')
+			args = append(args, string(line.SKU))
 		}
 	}
 	return sqltx.Statement{SQL: string(sql), Args: args}
 }
 
-// appendLiteral appends id as a literal of MySQL and SQLite.
-func appendLiteral(sql []byte, id uuid.UUID) []byte {
+// appendID appends id as a literal of MySQL and SQLite.
+func appendID(sql []byte, id uuid.UUID) []byte {
 	return append(hex.AppendEncode(append(sql, "X'"...), id[:]), '\'')
 }
 

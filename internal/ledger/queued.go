@@ -45,7 +45,8 @@ func (l *Ledger) Queued(t stock.Take) Order {
 }
 
 // TurnDown records that the queued order of a take is refused. The row bars the
-// order's ID: no transaction can commit the take afterwards.
+// order's ID: no transaction can commit the take afterwards. It replaces a void order,
+// which another request of the same key can leave under the ID.
 //
 // Refused: the take is not committed and never will be. Committed: the ledger has
 // the take's order. Unknown: the database did not answer; the row may be there or
@@ -55,7 +56,13 @@ func (l *Ledger) TurnDown(ctx context.Context, t stock.Take) Outcome {
 	if err != nil {
 		return Unknown(err)
 	}
-	err = l.transact(ctx, func(tx *sqltx.Tx) error { return insertOrders(ctx, tx, o) })
+	err = l.transact(ctx, func(tx *sqltx.Tx) error {
+		_, err := tx.Exec(ctx, "DELETE FROM orders WHERE id = ? AND status = ?", tx.Dialect().UUID(o.ID), string(Void))
+		if err != nil {
+			return err
+		}
+		return insertOrders(ctx, tx, o)
+	})
 	if err == nil {
 		return Refused(errVoided)
 	}

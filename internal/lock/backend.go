@@ -1,9 +1,12 @@
 package lock
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Backend grants locks between processes. It is safe for concurrent use. The
-// Locker that New returns has at most one request per name under way.
+// Locker that New returns has at most one Acquire per name under way.
 type Backend interface {
 	// Acquire takes the lock. If wait is true it waits until ctx ends, and then
 	// returns ctx's error. If wait is false it returns ErrHeld without waiting.
@@ -11,10 +14,11 @@ type Backend interface {
 	// If Acquire fails, it removes what its request may have left on the servers,
 	// as far as it can reach them. It does so even if ctx has ended.
 	//
-	// The backend calls lost once, when the grant can no longer be relied on.
-	// That can happen before Acquire returns. The backend then frees the lock by
-	// itself, as far as it can.
-	Acquire(ctx context.Context, name string, wait bool, lost func()) (Grant, error)
+	// The backend calls lost, with a reason that wraps ErrLost, when the grant can
+	// no longer be relied on. That can happen before Acquire returns. Only the
+	// first reason counts. The backend frees the lock then, or when the grant is
+	// released. It need not watch the time if it returns an ExpiringGrant.
+	Acquire(ctx context.Context, name string, wait bool, lost func(reason error)) (Grant, error)
 }
 
 // Grant is a lock that a backend has granted.
@@ -26,30 +30,39 @@ type Grant interface {
 	Release(ctx context.Context) error
 }
 
+// ExpiringGrant is a Grant with a lease that ends at a known time unless it is
+// renewed. At that time the lock is lost, whatever the backend is doing.
+type ExpiringGrant interface {
+	Grant
+	// Until returns when the lease ends, at the earliest. It does not block. A
+	// renewal that is answered later than that must not count.
+	Until() time.Time
+}
+
+// WatchedGrant is a Grant that the backend can watch on its servers, where an
+// administrator may delete it.
+type WatchedGrant interface {
+	Grant
+	// Watch waits until the servers no longer have the grant, and returns the
+	// reason, which wraps ErrLost. It returns another error if ctx ends before.
+	Watch(ctx context.Context) error
+}
+
 // HandoverGrant is a Grant that can be handed over to the next waiter of the same
 // process. The lock is not free at any moment in between.
 type HandoverGrant interface {
 	Grant
 	// HandOver ends this grant as Release does, and returns the next holder's
 	// grant, with its own token, as Acquire does.
-	HandOver(ctx context.Context, lost func()) (Grant, error)
+	HandOver(ctx context.Context, lost func(reason error)) (Grant, error)
 }
 
-// RequeueGrant is a Grant that can be released in the same request that puts the
-// next waiter of the process into the backend's queue.
-type RequeueGrant interface {
+// PipelinedGrant is a Grant of a backend that queues the waiters on its servers and
+// processes the requests of one process in order. The next waiter of the process
+// asks before the release has been answered, so that both requests travel together.
+type PipelinedGrant interface {
 	Grant
-	// ReleaseAndQueue ends this grant as Release does, and takes a place in the
-	// queue. It may return a place together with an error. If it returns no place,
-	// the waiter calls Backend.Acquire.
-	ReleaseAndQueue(ctx context.Context) (Place, error)
-}
-
-// Place is a place in a backend's queue. Exactly one of its methods is called,
-// once.
-type Place interface {
-	// Acquire waits for the lock, as Backend.Acquire does.
-	Acquire(ctx context.Context, lost func()) (Grant, error)
-	// Leave gives the place up.
-	Leave(ctx context.Context)
+	// StartRelease sends the request of Release. The returned function waits for
+	// the answer, and returns what Release returns.
+	StartRelease() (wait func(ctx context.Context) error)
 }

@@ -22,16 +22,11 @@ func (h *hold) handOver(ctx context.Context) (done bool, err error) {
 	if next == nil {
 		return false, nil
 	}
-	switch g := h.grant.(type) {
-	case HandoverGrant:
-		if h.handovers == maxHandovers || time.Since(h.since) > maxHandoverTime {
-			return false, nil
-		}
-		return true, h.handOverGrant(ctx, g, next)
-	case RequeueGrant:
-		return true, h.handOverPlace(ctx, g, next)
+	g, ok := h.grant.(HandoverGrant)
+	if !ok || h.handovers == maxHandovers || time.Since(h.since) > maxHandoverTime {
+		return false, nil
 	}
-	return false, nil
+	return true, h.handOverGrant(ctx, g, next)
 }
 
 // handOverGrant gives the waiter the lock itself.
@@ -42,7 +37,7 @@ func (h *hold) handOverGrant(ctx context.Context, g HandoverGrant, next *waiter)
 		h.leaveQueue()
 		return err
 	}
-	if h.giveTurn(next, func(n *hold) { n.grant, n.handovers, n.since = grant, h.handovers+1, h.since }) {
+	if h.locker.queue.handOver(h.key.name, h, next, func() { next.hold.receive(grant, h) }) {
 		loss.deliverTo(next.hold)
 		return nil
 	}
@@ -51,47 +46,32 @@ func (h *hold) handOverGrant(ctx context.Context, g HandoverGrant, next *waiter)
 	return err
 }
 
-// handOverPlace releases the lock and gives the waiter a place in the backend's
-// queue.
-func (h *hold) handOverPlace(ctx context.Context, g RequeueGrant, next *waiter) error {
-	place, err := g.ReleaseAndQueue(ctx)
-	if place != nil && h.giveTurn(next, func(n *hold) { n.place = place }) {
-		return err
-	}
-	if place != nil {
-		place.Leave(ctx) // the waiter has given up meanwhile
-	}
-	h.leaveQueue()
-	return err
-}
-
-// giveTurn transfers h's turn to the next waiter, after give has transferred the
-// grant or the place. It returns false, and does nothing, if h no longer has the
-// turn or the waiter is no longer the next.
-func (h *hold) giveTurn(next *waiter, give func(n *hold)) bool {
-	return h.locker.queue.handOver(h.key.name, h, next, func() {
-		next.hold.mu.Lock()
-		defer next.hold.mu.Unlock()
-		give(next.hold)
-	})
+// receive records the grant that the hold before has handed over.
+func (h *hold) receive(grant Grant, before *hold) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.setGrant(grant, before.since)
+	h.handovers = before.handovers + 1
 }
 
 // handoverLoss is the lost callback of a grant that is being handed over. It ends
 // the leases of the hold that receives the grant. If no hold receives it, it ends
 // nothing. It never blocks, because a grant's Release may wait for it.
 type handoverLoss struct {
-	mu   sync.Mutex
-	lost bool
-	hold *hold // nil: no hold has received the grant yet
+	mu     sync.Mutex
+	reason error // nil: not lost
+	hold   *hold // nil: no hold has received the grant yet
 }
 
-func (l *handoverLoss) lose() {
+func (l *handoverLoss) lose(reason error) {
 	l.mu.Lock()
-	l.lost = true
+	if l.reason == nil {
+		l.reason = reason
+	}
 	h := l.hold
 	l.mu.Unlock()
 	if h != nil {
-		h.lose()
+		h.lose(reason)
 	}
 }
 
@@ -99,9 +79,9 @@ func (l *handoverLoss) lose() {
 func (l *handoverLoss) deliverTo(h *hold) {
 	l.mu.Lock()
 	l.hold = h
-	lost := l.lost
+	reason := l.reason
 	l.mu.Unlock()
-	if lost {
-		h.lose()
+	if reason != nil {
+		h.lose(reason)
 	}
 }

@@ -14,7 +14,7 @@ import (
 type fakeBackend struct {
 	wrap        func(*fakeGrant) Grant
 	grants      chan *fakeGrant // every grant that was made
-	handingOver chan struct{}   // closed when the first handover has begun
+	handingOver chan struct{}   // closed when the first handover or release has begun
 	proceed     chan struct{}
 	released    atomic.Int64
 }
@@ -26,7 +26,7 @@ func newFakeBackend(wrap func(*fakeGrant) Grant) *fakeBackend {
 	}
 }
 
-func (b *fakeBackend) Acquire(_ context.Context, _ string, _ bool, lost func()) (Grant, error) {
+func (b *fakeBackend) Acquire(_ context.Context, _ string, _ bool, lost func(error)) (Grant, error) {
 	g := &fakeGrant{b, lost}
 	b.grants <- g
 	return b.wrap(g), nil
@@ -34,7 +34,7 @@ func (b *fakeBackend) Acquire(_ context.Context, _ string, _ bool, lost func()) 
 
 type fakeGrant struct {
 	backend *fakeBackend
-	lost    func()
+	lost    func(error)
 }
 
 func (*fakeGrant) Token() uint64 { return 1 }
@@ -53,34 +53,14 @@ func (g *fakeGrant) beginHandover() {
 // handsOver is a grant that hands itself over.
 type handsOver struct{ *fakeGrant }
 
-func (g handsOver) HandOver(_ context.Context, lost func()) (Grant, error) {
+func (g handsOver) HandOver(_ context.Context, lost func(error)) (Grant, error) {
 	g.beginHandover()
 	next := &fakeGrant{g.backend, lost}
 	g.backend.grants <- next
 	return next, nil
 }
 
-// requeues is a grant that leaves a place in the backend's queue.
-type requeues struct{ *fakeGrant }
-
-func (g requeues) ReleaseAndQueue(context.Context) (Place, error) {
-	g.beginHandover()
-	return fakePlace{g.fakeGrant}, nil
-}
-
-type fakePlace struct{ left *fakeGrant }
-
-func (p fakePlace) Acquire(_ context.Context, lost func()) (Grant, error) {
-	return &fakeGrant{p.left.backend, lost}, nil
-}
-
-func (p fakePlace) Leave(ctx context.Context) { _ = p.left.Release(ctx) }
-
-// handoverKinds are the two ways in which a grant reaches the next waiter.
-var handoverKinds = map[string]func(*fakeGrant) Grant{
-	"HandOver":        func(g *fakeGrant) Grant { return handsOver{g} },
-	"ReleaseAndQueue": func(g *fakeGrant) Grant { return requeues{g} },
-}
+func handsOverItself(g *fakeGrant) Grant { return handsOver{g} }
 
 // TestHandover lets one event happen in the middle of a handover. The next waiter
 // must get what is handed over, or it must be released.
@@ -90,108 +70,54 @@ func TestHandover(t *testing.T) {
 		granted chan Lease // delivers nil if the waiter has given up
 		giveUp  context.CancelFunc
 	}
-	for kind, wrap := range handoverKinds {
-		for _, test := range []struct {
-			name      string
-			meanwhile func(t *testing.T, holder *fakeGrant, w waiter)
-			granted   bool  // the waiter gets what is handed over
-			released  int64 // grants and places released when the handover has ended
-		}{
-			{"waiter stays", func(*testing.T, *fakeGrant, waiter) {}, true, 0},
-			{"waiter gives up", func(_ *testing.T, _ *fakeGrant, w waiter) {
-				w.giveUp()
-				<-w.granted
-			}, false, 1},
-			{"holder loses its lease", func(t *testing.T, holder *fakeGrant, w waiter) {
-				holder.lost() // the waiter asks the backend itself, and unlocks before the handover ends
-				mustUnlock(t, <-w.granted)
-			}, false, 2},
-		} {
-			t.Run(kind+"/"+test.name, func(t *testing.T) {
-				t.Parallel()
-				b := newFakeBackend(wrap)
-				l := newLocker(b)
-				lease := mustLock(t, l, "a")
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				w := waiter{make(chan Lease, 1), cancel}
-				go func() {
-					lease, err := l.Lock(ctx, "a")
-					if err != nil && !errors.Is(err, context.Canceled) {
-						t.Error(err)
-					}
-					w.granted <- lease
-				}()
-				waitForWaiters(l, "a", 1)
-				unlocked := make(chan struct{})
-				go func() {
-					defer close(unlocked)
-					mustUnlock(t, lease)
-				}()
-				<-b.handingOver
-				test.meanwhile(t, <-b.grants, w)
-				close(b.proceed)
-				<-unlocked
-				if n := b.released.Load(); n != test.released {
-					t.Errorf("released %d grants and places, want %d", n, test.released)
-				}
-				if test.granted {
-					mustUnlock(t, <-w.granted)
-				}
-				mustUnlock(t, mustLock(t, l, "a")) // the lock is free again
-				if len(l.queue.lines) != 0 {
-					t.Error("the queue still has state for the name")
-				}
-			})
-		}
-	}
-}
-
-// TestLeaseLostAfterHandover loses the holder's lease at the moment at which its
-// turn has been given to the next waiter. The waiter must keep the turn.
-func TestLeaseLostAfterHandover(t *testing.T) {
-	t.Parallel()
-	for kind, wrap := range handoverKinds {
-		t.Run(kind, func(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		meanwhile func(t *testing.T, holder *fakeGrant, w waiter)
+		granted   bool  // the waiter gets what is handed over
+		released  int64 // grants released when the handover has ended
+	}{
+		{"waiter stays", func(*testing.T, *fakeGrant, waiter) {}, true, 0},
+		{"waiter gives up", func(_ *testing.T, _ *fakeGrant, w waiter) {
+			w.giveUp()
+			<-w.granted
+		}, false, 1},
+		{"holder loses its lease", func(t *testing.T, holder *fakeGrant, w waiter) {
+			holder.lost(ErrDeleted) // the waiter asks the backend itself, and unlocks before the handover ends
+			mustUnlock(t, <-w.granted)
+		}, false, 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			b := newFakeBackend(wrap)
-			close(b.proceed)
+			b := newFakeBackend(handsOverItself)
 			l := newLocker(b)
-			first := mustLock(t, l, "a")
-			holder := <-b.grants
-			granted := make(chan Lease, 1)
-			go func() { granted <- mustLock(t, l, "a") }()
+			lease := mustLock(t, l, "a")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			w := waiter{make(chan Lease, 1), cancel}
+			go func() {
+				lease, err := l.Lock(ctx, "a")
+				if err != nil && !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+				w.granted <- lease
+			}()
 			waitForWaiters(l, "a", 1)
-
-			next := l.queue.nextWaiter("a").hold
-			next.mu.Lock() // stops the handover while it has the queue locked
 			unlocked := make(chan struct{})
 			go func() {
 				defer close(unlocked)
-				mustUnlock(t, first)
+				mustUnlock(t, lease)
 			}()
 			<-b.handingOver
-			for l.queue.mu.TryLock() {
-				l.queue.mu.Unlock()
-				runtime.Gosched()
-			}
-			lost := make(chan struct{})
-			go func() {
-				defer close(lost)
-				holder.lost()
-			}()
-			for h := first.(*lease).hold; !h.isLost(); {
-				runtime.Gosched()
-			}
-			next.mu.Unlock()
+			test.meanwhile(t, <-b.grants, w)
+			close(b.proceed)
 			<-unlocked
-			<-lost
-
-			second := <-granted
-			if _, err := l.TryLock(t.Context(), "a"); !errors.Is(err, ErrHeld) {
-				t.Errorf("TryLock while the waiter holds the lock: %v", err)
+			if n := b.released.Load(); n != test.released {
+				t.Errorf("released %d grants, want %d", n, test.released)
 			}
-			mustUnlock(t, second)
+			if test.granted {
+				mustUnlock(t, <-w.granted)
+			}
+			mustUnlock(t, mustLock(t, l, "a")) // the lock is free again
 			if len(l.queue.lines) != 0 {
 				t.Error("the queue still has state for the name")
 			}
@@ -199,17 +125,64 @@ func TestLeaseLostAfterHandover(t *testing.T) {
 	}
 }
 
+// TestLeaseLostAfterHandover loses the holder's lease at the moment at which its
+// turn has been given to the next waiter. The waiter must keep the turn.
+func TestLeaseLostAfterHandover(t *testing.T) {
+	t.Parallel()
+	b := newFakeBackend(handsOverItself)
+	close(b.proceed)
+	l := newLocker(b)
+	first := mustLock(t, l, "a")
+	holder := <-b.grants
+	granted := make(chan Lease, 1)
+	go func() { granted <- mustLock(t, l, "a") }()
+	waitForWaiters(l, "a", 1)
+
+	next := l.queue.nextWaiter("a").hold
+	next.mu.Lock() // stops the handover while it has the queue locked
+	unlocked := make(chan struct{})
+	go func() {
+		defer close(unlocked)
+		mustUnlock(t, first)
+	}()
+	<-b.handingOver
+	for l.queue.mu.TryLock() {
+		l.queue.mu.Unlock()
+		runtime.Gosched()
+	}
+	lost := make(chan struct{})
+	go func() {
+		defer close(lost)
+		holder.lost(ErrDeleted)
+	}()
+	for h := first.(*lease).hold; !h.isLost(); {
+		runtime.Gosched()
+	}
+	next.mu.Unlock()
+	<-unlocked
+	<-lost
+
+	second := <-granted
+	if _, err := l.TryLock(t.Context(), "a"); !errors.Is(err, ErrHeld) {
+		t.Errorf("TryLock while the waiter holds the lock: %v", err)
+	}
+	mustUnlock(t, second)
+	if len(l.queue.lines) != 0 {
+		t.Error("the queue still has state for the name")
+	}
+}
+
 func (h *hold) isLost() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.lost
+	return h.lost != nil
 }
 
 // TestHandoverTooLate loses a grant that was handed over for a waiter that has
 // acquired the lock by itself meanwhile. The waiter's own lease must not end.
 func TestHandoverTooLate(t *testing.T) {
 	t.Parallel()
-	b := newFakeBackend(func(g *fakeGrant) Grant { return handsOver{g} })
+	b := newFakeBackend(handsOverItself)
 	l := newLocker(b)
 	first := mustLock(t, l, "a")
 	holder := <-b.grants
@@ -222,16 +195,68 @@ func TestHandoverTooLate(t *testing.T) {
 		mustUnlock(t, first)
 	}()
 	<-b.handingOver
-	holder.lost()
+	holder.lost(ErrDeleted)
 	second := <-granted
 	<-b.grants // the waiter's own grant
 	close(b.proceed)
-	(<-b.grants).lost() // the grant that was handed over
+	(<-b.grants).lost(ErrDeleted) // the grant that was handed over
 	<-unlocked
 	if err := context.Cause(second.Context()); err != nil {
 		t.Errorf("the waiter's lease ended: %v", err)
 	}
 	mustUnlock(t, second)
+}
+
+// pipelined is a grant whose release is answered when the test lets it proceed.
+type pipelined struct{ *fakeGrant }
+
+func (g pipelined) StartRelease() (wait func(context.Context) error) {
+	return func(ctx context.Context) error {
+		g.beginHandover()
+		return g.Release(ctx)
+	}
+}
+
+// TestNextWaiterAsksDuringRelease holds back the answer to a pipelined release. The
+// next waiter must ask the backend meanwhile.
+func TestNextWaiterAsksDuringRelease(t *testing.T) {
+	t.Parallel()
+	b := newFakeBackend(nil)
+	b.wrap = func(g *fakeGrant) Grant {
+		if len(b.grants) == 1 {
+			return pipelined{g}
+		}
+		return g
+	}
+	l := newLocker(b)
+	first := mustLock(t, l, "a")
+	granted := make(chan Lease, 1)
+	go func() { granted <- mustLock(t, l, "a") }()
+	waitForWaiters(l, "a", 1)
+	unlocked := make(chan struct{})
+	go func() {
+		defer close(unlocked)
+		mustUnlock(t, first)
+	}()
+	<-b.handingOver
+	var second Lease
+	select {
+	case second = <-granted: // the backend grants every request
+	case <-time.After(2 * time.Second):
+		t.Fatal("the waiter has not asked within 2 s")
+	}
+	if n := b.released.Load(); n != 0 {
+		t.Errorf("%d grants were released before the answer", n)
+	}
+	close(b.proceed)
+	<-unlocked
+	if _, err := l.TryLock(t.Context(), "a"); !errors.Is(err, ErrHeld) {
+		t.Errorf("TryLock while the waiter holds the lock: %v", err)
+	}
+	mustUnlock(t, second)
+	if len(l.queue.lines) != 0 {
+		t.Error("the queue still has state for the name")
+	}
 }
 
 // losesOnRelease is a grant whose Release waits for the lost callback.
@@ -243,7 +268,7 @@ func (g losesOnRelease) Release(ctx context.Context) error {
 	returned := make(chan struct{})
 	go func() {
 		defer close(returned)
-		g.grant.lost()
+		g.grant.lost(ErrDeleted)
 	}()
 	<-returned
 	return g.grant.Release(ctx)
@@ -252,7 +277,7 @@ func (g losesOnRelease) Release(ctx context.Context) error {
 // handsOverLosing hands over a losesOnRelease.
 type handsOverLosing struct{ *fakeGrant }
 
-func (g handsOverLosing) HandOver(_ context.Context, lost func()) (Grant, error) {
+func (g handsOverLosing) HandOver(_ context.Context, lost func(error)) (Grant, error) {
 	g.beginHandover()
 	return losesOnRelease{&fakeGrant{g.backend, lost}}, nil
 }
@@ -292,8 +317,8 @@ func TestUnwantedHandoverLost(t *testing.T) {
 // handsOverLost hands over a grant that has already been lost.
 type handsOverLost struct{ *fakeGrant }
 
-func (g handsOverLost) HandOver(_ context.Context, lost func()) (Grant, error) {
-	lost()
+func (g handsOverLost) HandOver(_ context.Context, lost func(error)) (Grant, error) {
+	lost(ErrDeleted)
 	return &fakeGrant{g.backend, lost}, nil
 }
 

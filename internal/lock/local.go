@@ -30,6 +30,9 @@ func NewLocal() Local { return Local{newLocker(new(counter))} }
 // RLock waits in the same queue as Lock, so readers do not overtake a waiting
 // writer.
 func (l Local) RLock(ctx context.Context, name string) (Lease, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, lockingError(name, err)
 	}
@@ -64,7 +67,7 @@ type counter struct {
 	last uint64
 }
 
-func (c *counter) Acquire(context.Context, string, bool, func()) (Grant, error) {
+func (c *counter) Acquire(context.Context, string, bool, func(error)) (Grant, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = max(c.last+1, uint64(time.Now().UnixMicro()))

@@ -12,6 +12,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -19,8 +20,21 @@ var (
 	// ErrHeld is returned by TryLock while another holder has the lock.
 	ErrHeld = errors.New("the lock is held")
 	// ErrLost means that a lease ended before it was unlocked. Another holder
-	// may have had the lock since.
+	// may have had the lock since. It is wrapped in one of the reasons below.
 	ErrLost = errors.New("the lock was lost")
+)
+
+// The reasons for which a lock is lost. Each wraps ErrLost.
+var (
+	// ErrExpired means that the lease ended before it could be renewed.
+	ErrExpired = fmt.Errorf("%w: its lease has expired", ErrLost)
+	// ErrDeleted means that the servers no longer have the holder's key or node:
+	// it was deleted, or the servers have lost data.
+	ErrDeleted = fmt.Errorf("%w: the servers no longer have it", ErrLost)
+	// ErrSessionExpired means that the servers have ended the holder's session.
+	ErrSessionExpired = fmt.Errorf("%w: its session has expired", ErrLost)
+	// ErrDisconnected means that the connection that the lock depends on was lost.
+	ErrDisconnected = fmt.Errorf("%w: the connection was lost", ErrLost)
 )
 
 // DefaultLease is how long a lock outlives a dead holder unless the backend is
@@ -28,7 +42,8 @@ var (
 const DefaultLease = 30 * time.Second
 
 // Locker grants locks by name. It grants each name to one holder at a time, as
-// far as its backend can promise that. It is safe for concurrent use.
+// far as its backend can promise that. It refuses invalid names, see CheckName. It
+// is safe for concurrent use.
 //
 // Locks are reentrant by owner: while an owner (see WithOwner) holds a lock,
 // another request on a context with the same owner is granted at once. Requests
@@ -37,7 +52,7 @@ const DefaultLease = 30 * time.Second
 // Waiters of one process are granted a lock in the order in which they asked.
 // Only the first of them asks the backend.
 //
-// After an error other than ErrHeld and ctx's error it is unknown whether the
+// After an error other than ErrHeld, ErrName and ctx's error it is unknown whether the
 // backend granted the lock. In that case the backend frees the lock within its
 // lease.
 type Locker interface {
@@ -51,11 +66,12 @@ type Locker interface {
 	TryLock(ctx context.Context, name string) (Lease, error)
 }
 
-// Lease is a held lock. It is safe for concurrent use.
+// Lease is a held lock. It must be unlocked even after it was lost: some backends free
+// the lock only then. It is safe for concurrent use.
 type Lease interface {
 	// Context returns a context with the values of the context that was passed
-	// to Lock, but not with its end: it ends when the lease ends. Its cause is
-	// ErrLost if the lease was lost rather than unlocked.
+	// to Lock, but not with its end: it ends when the lease ends. Its cause wraps
+	// ErrLost, and tells the reason, if the lease was lost rather than unlocked.
 	Context() context.Context
 
 	// Token returns the fencing token: a number that rises with every grant of

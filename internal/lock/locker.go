@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,10 @@ func New(b Backend) Locker { return newLocker(b) }
 func newLocker(b Backend) *locker {
 	return &locker{backend: b, holds: make(map[holdKey]*hold)}
 }
+
+// watchDelay is how long a lock must be held before its grant is watched. Locks that
+// are held for less cost their servers no watch.
+const watchDelay = 250 * time.Millisecond
 
 type locker struct {
 	backend Backend
@@ -39,6 +44,9 @@ func (l *locker) TryLock(ctx context.Context, name string) (Lease, error) {
 func lockingError(name string, err error) error { return fmt.Errorf("locking %s: %w", name, err) }
 
 func (l *locker) lock(ctx context.Context, name string, wait bool) (Lease, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, lockingError(name, err)
@@ -83,12 +91,14 @@ type hold struct {
 	decided chan struct{} // closed when acquire has returned
 
 	mu        sync.Mutex
-	place     Place // handed over by the holder before; nil: none
-	grant     Grant // nil: not acquired
-	lost      bool
-	ended     bool // lost, or the last lease was unlocked
-	leased    bool // lease has returned a lease
-	handovers int  // how many times in a row the lock was handed over within the process
+	grant     Grant       // nil: not acquired
+	lost      error       // why the lock was lost; nil: it was not
+	expiry    *time.Timer // of an ExpiringGrant, otherwise nil
+	watch     *time.Timer // of a WatchedGrant, otherwise nil
+	unwatch   func()      // ends the watch; nil: it has not begun
+	ended     bool        // lost, or the last lease was unlocked
+	leased    bool        // lease has returned a lease
+	handovers int         // how many times in a row the lock was handed over within the process
 	since     time.Time
 	leases    map[*lease]bool
 }
@@ -129,15 +139,10 @@ func (h *hold) acquire(ctx context.Context, wait bool) (err error) {
 	} else if err := l.queue.enter(ctx, name, h); err != nil {
 		return err
 	}
-	grant, place := h.received()
-	if grant != nil {
+	if h.hasReceived() {
 		return nil
 	}
-	if place != nil {
-		grant, err = place.Acquire(ctx, h.lose)
-	} else {
-		grant, err = l.backend.Acquire(ctx, name, wait, h.lose)
-	}
+	grant, err := l.backend.Acquire(ctx, name, wait, h.lose)
 	if err != nil {
 		h.leaveQueue()
 		if ctxErr := contextError(ctx); ctxErr != nil && !errors.Is(err, ErrHeld) {
@@ -147,8 +152,51 @@ func (h *hold) acquire(ctx context.Context, wait bool) (err error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.grant, h.since = grant, time.Now()
+	h.setGrant(grant, time.Now())
 	return nil
+}
+
+// setGrant gives h the grant, which the process has had since then. The caller
+// holds h.mu.
+func (h *hold) setGrant(g Grant, since time.Time) {
+	h.grant, h.since = g, since
+	if g, ok := g.(ExpiringGrant); ok && !h.ended {
+		h.expiry = time.AfterFunc(time.Until(g.Until()), func() { h.expire(g) })
+	}
+	if g, ok := g.(WatchedGrant); ok && !h.ended {
+		h.watch = time.AfterFunc(watchDelay, func() { h.watchGrant(g) })
+	}
+}
+
+// watchGrant ends the leases when the servers no longer have the grant.
+func (h *hold) watchGrant(g WatchedGrant) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	h.mu.Lock()
+	h.unwatch = cancel
+	ended := h.ended
+	h.mu.Unlock()
+	if ended {
+		return
+	}
+	if reason := g.Watch(ctx); ctx.Err() == nil {
+		h.lose(reason)
+	}
+}
+
+// expire ends the leases if the grant's lease has ended. If the lease was renewed
+// meanwhile, expire is called again at its new end.
+func (h *hold) expire(g ExpiringGrant) {
+	left := time.Until(g.Until())
+	if left <= 0 {
+		h.lose(ErrExpired)
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.ended {
+		h.expiry.Reset(left)
+	}
 }
 
 // contextError returns ctx's error. It also checks the deadline itself: a
@@ -160,17 +208,17 @@ func contextError(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// received returns what the holder before has handed over, if anything.
-func (h *hold) received() (Grant, Place) {
+// hasReceived reports whether the hold before has handed its grant over.
+func (h *hold) hasReceived() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.grant, h.place
+	return h.grant != nil
 }
 
 // forget makes the owner's next request create a new hold.
 func (h *hold) forget() {
 	h.mu.Lock()
-	h.ended = true
+	h.end()
 	h.mu.Unlock()
 	if h.key.owner == "" {
 		return
@@ -182,17 +230,33 @@ func (h *hold) forget() {
 	}
 }
 
+// end marks h as ended and stops watching its grant. The caller holds h.mu.
+func (h *hold) end() {
+	h.ended = true
+	if h.expiry != nil {
+		h.expiry.Stop()
+	}
+	if h.watch != nil {
+		h.watch.Stop()
+	}
+	if h.unwatch != nil {
+		h.unwatch()
+	}
+}
+
 // leaveQueue gives the turn to the next waiter of the process. It does nothing
 // if h no longer has the turn.
 func (h *hold) leaveQueue() { h.locker.queue.leave(h.key.name, h) }
 
-// lose ends all leases.
-func (h *hold) lose() {
+// lose ends all leases, with the first reason that it is called with.
+func (h *hold) lose(reason error) {
 	h.mu.Lock()
-	h.lost = true
+	if h.lost == nil {
+		h.lost = reason
+	}
 	acquired := h.grant != nil
 	for l := range h.leases {
-		l.end(ErrLost)
+		l.end(h.lost)
 	}
 	h.mu.Unlock()
 	h.forget()
@@ -213,8 +277,8 @@ func (h *hold) lease(ctx context.Context) *lease {
 	l := &lease{hold: h}
 	l.ctx, l.end = context.WithCancelCause(context.WithoutCancel(ctx))
 	h.leases[l] = true
-	if h.lost {
-		l.end(ErrLost)
+	if h.lost != nil {
+		l.end(h.lost)
 	}
 	return l
 }
@@ -241,14 +305,13 @@ func (l *lease) unlock(ctx context.Context) error {
 	h.mu.Lock()
 	delete(h.leases, l)
 	last, lost := len(h.leases) == 0, h.lost
-	h.ended = h.ended || last
+	if last {
+		h.end()
+	}
 	h.mu.Unlock()
 	l.end(nil)
 	if !last {
-		if lost {
-			return unlockingError(h.key.name, ErrLost)
-		}
-		return nil
+		return unlockingError(h.key.name, lost)
 	}
 	h.forget()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
@@ -257,17 +320,25 @@ func (l *lease) unlock(ctx context.Context) error {
 		handedOver bool
 		err        error
 	)
-	if !lost {
+	if lost == nil {
 		handedOver, err = h.handOver(ctx)
 	}
 	if !handedOver {
-		err = h.grant.Release(ctx)
-		h.leaveQueue()
+		err = h.release(ctx)
 	}
-	if lost {
-		err = ErrLost
+	return unlockingError(h.key.name, cmp.Or(lost, err))
+}
+
+// release releases the grant and gives the turn to the next waiter of the process.
+func (h *hold) release(ctx context.Context) error {
+	defer h.leaveQueue()
+	g, ok := h.grant.(PipelinedGrant)
+	if !ok {
+		return h.grant.Release(ctx)
 	}
-	return unlockingError(h.key.name, err)
+	wait := g.StartRelease()
+	h.leaveQueue()
+	return wait(ctx)
 }
 
 func unlockingError(name string, err error) error {

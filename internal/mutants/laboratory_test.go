@@ -11,8 +11,10 @@ const (
 	labSearch    = "loadtest/search.go"
 	labLab       = "loadtest/lab.go"
 	labFlags     = "loadtest/flags.go"
+	labFollow    = "loadtest/follow.go"
 	labClean     = "loadtest/clean.go"
 	labLifecycle = "loadtest/lifeaudit.go"
+	labPitfall   = "loadtest/pitfall/pitfall.go"
 	goRun        = "internal/testenv/gorun.go"
 )
 
@@ -57,5 +59,12 @@ var laboratory = []mutant{
 	{"the audit accepts an order of a lifecycle load without a request", labLifecycle, "unknown[o.Buyer] < 0 {", "false {", "loadtest TestCheckUnknown/busy"},
 	{"counts are not compared after a lifecycle load", labLifecycle, "judgeCounts(one, terms{spec: strategy.Spec{Sound: true}})", "_ = strategy.Spec{}", "loadtest TestLifecycleLiars/returns-units-twice"},
 	{"clean deletes SKUs of others", labClean, "if loadTestSKU.MatchString(sku) {", "if true {", "loadtest TestClean"},
+	{"a lost 202 is not missed", labFollow, "case status == http.StatusNotFound:\n\t\t\ta.outcome, a.order.Status = accepted, \"\"", "case status == http.StatusNotFound:\n\t\t\ta.outcome, a.order.Status = failed, \"\"", "loadtest TestFollow/removed_from_the_queue"},
+	{"an order may stay queued", labFollow, "rec.find(results.Unended, a.order.String())", "", "loadtest TestFollowGivesUp"},
+	{"a refused 202 counts as sold", labFollow, "a.outcome, a.order.Status = turnedDown, got.Status", "a.outcome, a.order.Status = accepted, got.Status", "loadtest TestFollow/refused"},
+	{"an order need not be found right after its 202", labFollow, "rec.find(results.Unseen, a.order.String())", "", "loadtest TestSampleQueued"},
+	{"a flawed version may do no damage", labPitfall, "case v.Flawed && damage.Amount == 0:", "case false:", "loadtest/pitfall TestVerdicts"},
+	{"a mend may do damage", labPitfall, "case !v.Flawed && damage.Amount > 0:", "case false:", "loadtest/pitfall TestVerdicts"},
+	{"an experiment runs without its server", labPitfall, "if !v.available(servers) {", "if false {", "loadtest/pitfall TestVerdicts"},
 	{"a killed go run is not noticed", goRun, "for os.Getppid() == parent {", "for {", "internal/testenv TestWithGoRun/go"},
 }

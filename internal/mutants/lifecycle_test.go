@@ -25,5 +25,7 @@ var lifecycle = []mutant{
 	{"the stock rows are locked after the order", changes, "if ask.Returns {", "if _, err := lockOrder(ctx, tx, *o, \"\"); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tif ask.Returns {", "internal/ledger TestChange_LocksStockFirst/MariaDB"},
 	{"an order is due by the instance's clock", changes, "COALESCE(expires_at <= \"+tx.Dialect().Now()+\", FALSE)", "COALESCE(expires_at <= '\"+time.Now().Add(time.Hour).UTC().Format(\"2006-01-02 15:04:05\")+\"', FALSE)", "internal/ledger TestChange_Due/SQLite"},
 	{"a resolved revival commits all the same", changes, "if affected[0] == 0 {", "if affected[0] < 0 {", "internal/ledger TestRevive_Barred/SQLite"},
+	{"a history runs backwards", "internal/order/service.go", "step.At.Before(before)", "step.At.IsZero()", "internal/order TestOrder_HistoryInOrder"},
+	{"a refused order's take is settled", lookup, "case o.Holds(d.TakeID):", "case o.Status != Void && o.TakeID == d.TakeID:", "internal/ledger TestResolve/SQLite"},
 	{"a revival is resolved by reading", lookup, "o.Status == Expired && o.TakeID != d.TakeID {", "o.Status == Void && o.TakeID != d.TakeID {", "internal/ledger TestRevive_Barred/SQLite"},
 }

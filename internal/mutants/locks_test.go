@@ -3,27 +3,108 @@
 package mutants
 
 const (
-	locker     = "internal/lock/locker.go"
-	handover   = "internal/lock/handover.go"
-	acquireLua = "internal/lock/redis/acquire.lua"
-	releaseLua = "internal/lock/redis/release.lua"
-	lockQueue  = "internal/lock/queue.go"
-	zookeeper  = "internal/lock/zookeeper/zookeeper.go"
-	groups     = "internal/group/group.go"
+	locker             = "internal/lock/locker.go"
+	handover           = "internal/lock/handover.go"
+	acquireLua         = "internal/lock/redis/acquire.lua"
+	releaseLua         = "internal/lock/redis/release.lua"
+	lockQueue          = "internal/lock/queue.go"
+	observe            = "internal/lock/observe.go"
+	lockNames          = "internal/lock/name.go"
+	etcdLock           = "internal/lock/etcd/etcd.go"
+	zookeeper          = "internal/lock/zookeeper/zookeeper.go"
+	groups             = "internal/group/group.go"
+	multi              = "internal/lock/recipe/multi.go"
+	semaphore          = "internal/lock/recipe/semaphore.go"
+	job                = "internal/lock/recipe/job.go"
+	leader             = "internal/lock/recipe/lead.go"
+	sequence           = "internal/lock/stamped/stamped.go"
+	guard              = "cmd/withlock/guard.go"
+	withlockCmd        = "cmd/withlock/command.go"
+	sessions           = "internal/lock/session/session.go"
+	backendFlags       = "internal/lock/backends/flags.go"
+	redisLock          = "internal/lock/redis/redis.go"
+	redisConfirm       = "internal/lock/redis/confirm.go"
+	redisSubscriptions = "internal/lock/redis/subscriptions.go"
+	etcdAddress        = "internal/lock/etcd/address.go"
+	lockAddress        = "internal/lock/address/address.go"
 )
 
 // locks are mutants of packages lock and group.
 var locks = []mutant{
+	{"any name is accepted", locker, "if err := CheckName(name); err != nil {", "if err := CheckName(name); false {", "internal/lock TestInvalidNamesAreRefused"},
+	{"a part of a name may be empty", lockNames, "case part == \"\":", "case false:", "internal/lock TestCheckName"},
+	{"a name may be that of a token's key", lockNames, "strings.HasPrefix(name, p)", "false", "internal/lock TestCheckName"},
+	{"nested names block each other on etcd", etcdLock, "len(g.prefix):], \"/\")", "len(g.prefix):], \"//\")", "internal/lock/locktest TestConformance/etcd/NamesApart"},
 	{"an inner Unlock frees the lock", locker, "last, lost := len(h.leases) == 0, h.lost", "last, lost := true, h.lost", "internal/lock/locktest TestConformance/local/Reentrant"},
 	{"a new grant keeps the last token", acquireLua, "if last >= token then\n  token = last + 1", "if last > 0 then\n  token = last", "internal/lock/locktest TestConformance/redis/ProcessesExclude"},
-	{"a held lock is granted", acquireLua, "if call('HEXISTS', KEYS[1], ARGV[1]) == 0 then", "if false then", "internal/lock/locktest TestConformance/redis/OneHolder"},
-	{"Release frees any holder's lock", releaseLua, "call('HDEL', KEYS[1], ARGV[1]) == 0", "call('DEL', KEYS[1]) == 0", "internal/lock/locktest TestConformance/redis/StoppedHolder"},
-	{"a release is not published", releaseLua, "local receivers = call('PUBLISH', KEYS[2], '0')", "local receivers = 0", "internal/lock/redis TestOurHolderExcludesRedisson"},
+	{"a held lock is granted", acquireLua, "if call('HEXISTS', KEYS[1], field) == 0 then", "if false then", "internal/lock/locktest TestConformance/redis/OneHolder"},
+	{"Release frees any holder's lock", releaseLua, "call('HDEL', KEYS[1], field) == 1", "call('DEL', KEYS[1]) == 1", "internal/lock/locktest TestConformance/redis/StoppedHolder"},
+	{"a release is not published", releaseLua, "  receivers = call('PUBLISH', KEYS[2], '0')\n", "", "internal/lock/redis TestOurHolderExcludesRedisson/single"},
+	{"a release wakes no waiter", releaseLua, "  woken = wakeFirst()\n", "  woken = 0\n", "internal/lock/redis TestNextWaiterIsWoken/given_up"},
+	{"a release fails if an ACL forbids to wake a waiter", releaseLua, "redis.pcall('PUBLISH', ARGV[3]", "call('PUBLISH', ARGV[3]", "internal/lock/redis TestReleaseWithoutWakeChannel"},
+	{"a release wakes a dead waiter only", releaseLua, "and receivers > 0", "and receivers >= 0", "internal/lock/redis TestNextWaiterIsWoken/dead"},
+	{"a waiter that gives up after it was woken wakes no other", releaseLua, "if freed or leaveQueue() then", "if freed or (leaveQueue() and false) then", "internal/lock/redis TestNextWaiterIsWoken/cancelled"},
+	{"places do not expire", acquireLua, "'-inf', expired)", "'-inf', '-inf')", "internal/lock/redis TestPlacesExpire"},
+	{"a holder of Redisson looks like ours", acquireLua, "holder and not string.find(holder, ':0%d+$')", "false", "internal/lock/redis TestEveryWaiterHearsRedisson"},
+	{"no release is published on a sharded channel", releaseLua, "redis.pcall('SPUBLISH', KEYS[2], '0')", "", "internal/lock/redis TestOurHolderExcludesRedisson/sharded"},
+	{"no sharded channel is subscribed", redisSubscriptions, "if ss.cluster {", "if false {", "internal/lock/redis TestRedissonHolderExcludesOurs/sharded"},
+	{"any length of a lease is accepted", redisLock, "if b.lease < minLease {", "if false {", "internal/lock/redis TestShortLeaseIsRefused"},
+	{"a confirmation extends a fixed lease", redisConfirm, "if g.backend.fixed {", "if false {", "internal/lock/redis TestConfirmFixedLease"},
+	{"a waiter asks again only when it is woken", redisLock, "maxSleep = 2 * time.Second", "maxSleep = time.Hour", "internal/lock/redis TestQueueIsLost/queue"},
+	{"a process takes a lock that it has just released to another", acquireLua, "elseif ARGV[7] ~= '0' and", "elseif false and", "internal/lock/redis TestWokenWaiterGoesFirst"},
 	{"leave ends a turn that was handed over", lockQueue, "case l != nil && l.turn == h:", "case l != nil:", "internal/lock TestLeaseLostAfterHandover"},
 	{"the loss of an undelivered grant ends a lease", handover, "	var loss handoverLoss\n", "	loss := handoverLoss{hold: next.hold}\n", "internal/lock TestHandoverTooLate"},
-	{"a loss during a handover is ignored", handover, "	lost := l.lost\n	l.mu.Unlock()", "	lost := false\n	l.mu.Unlock()", "internal/lock TestLossDuringHandover"},
+	{"a loss during a handover is ignored", handover, "	reason := l.reason\n	l.mu.Unlock()", "	var reason error\n	l.mu.Unlock()", "internal/lock TestLossDuringHandover"},
+	{"a lease does not end by itself", locker, "if g, ok := g.(ExpiringGrant); ok && !h.ended {", "if g, ok := g.(ExpiringGrant); ok && false {", "internal/lock TestLeaseExpires"},
+	{"a renewed lease ends at its old end", locker, "if left <= 0 {", "if true {", "internal/lock TestLeaseExpires"},
+	{"a deleted etcd key goes unnoticed", etcdLock, "entry{g.key, g.token}); err == nil {", "entry{g.key, g.token}); err == nil && false {", "internal/lock/locktest TestConformance/etcd/DeletedHolder"},
+	{"a deleted ZooKeeper node goes unnoticed", zookeeper, "case errors.Is(err, zk.ErrNoNode):\n\t\t\treturn lock.ErrDeleted", "case false:\n\t\t\treturn lock.ErrDeleted", "internal/lock/locktest TestConformance/zookeeper/DeletedHolder"},
+	{"a grant is watched after its end", locker, "if h.unwatch != nil {", "if false {", "internal/lock TestGrantIsWatched"},
+	{"a user's ZooKeeper nodes are open to everybody", zookeeper, "b.acl = zk.AuthACL(zk.PermAll)", "b.acl = zk.WorldACL(zk.PermAll)", "internal/lock/zookeeper TestDigest"},
+	{"etcd's certificate is not verified", etcdAddress, "tls.Config{MinVersion:", "tls.Config{InsecureSkipVerify: true, MinVersion:", "internal/lock/etcd TestCredentialsAndTLS/unknown_authority"},
+	{"an address's password is not decoded", lockAddress, "password, err = url.PathUnescape(password)", "", "internal/lock/address TestParse"},
+	{"the last reason counts", locker, "if h.lost == nil {", "if true {", "internal/lock TestFirstReasonCounts"},
+	{"a loss is observed as a release", observe, "if errors.Is(err, ErrLost) {", "if false {", "internal/lock TestObserved_LossFoundByUnlock"},
 	{"the channel of an abandoned call is reused", groups, "return ctx.Err() // ready is not reused: it will still be signalled", "readyChannels.Put(ready)\n\t\treturn ctx.Err()", "internal/group TestAbandonedCall"},
+	{"an etcd key that is written again looks like the old one", etcdLock, "entryIn(found).created != e.created", "entryIn(found).created == 0", "internal/lock/etcd TestPredecessorLeavesBeforeTheWatch"},
+	{"an etcd waiter gives up after a failed watch", etcdLock, "if err := pauseWatching(ctx); err != nil {\n				return err\n			}\n		}\n		answer", "return err\n		}\n		answer", "internal/lock/etcd TestWatchOfACompactedRevision"},
+	{"a watch in etcd stays on a stream whose login has expired", etcdLock, "CompareAndSwap(stream, stream+1)", "CompareAndSwap(stream, stream)", "internal/lock/etcd TestWatchOfACompactedRevision"},
+	{"a server of etcd without a leader keeps a watch", etcdLock, "clientv3.WithRequireLeader(metadata.", "context.Context(metadata.", "internal/lock/etcd TestWatchWithoutLeader"},
+	{"an idle etcd session that has expired is used again", "internal/lock/etcd/session.go", "s.ctx.Err() == nil && time.Now().Before(s.Until())", "s.ctx.Err() == nil", "internal/lock/etcd TestIdleSessionThatHasExpired"},
+	{"an etcd key that is deleted before the watch is not noticed", etcdLock, "if answer.Created {", "if false {", "internal/lock/etcd TestPredecessorLeavesBeforeTheWatch"},
+
+	{"the next waiter asks only after the release", locker, "	wait := g.StartRelease()\n	h.leaveQueue()\n", "	wait := g.StartRelease()\n", "internal/lock TestNextWaiterAsksDuringRelease"},
 	{"a ZooKeeper suspension is ignored", zookeeper, "if b.suspensions != suspensions {", "if false {", "internal/lock/zookeeper TestSuspendedWhileListing"},
 	{"a lost ZooKeeper connection is ignored", zookeeper, "case zk.StateDisconnected, zk.StateExpired:", "case zk.StateExpired:", "internal/lock/zookeeper TestLostConnectionEndsLeases"},
+	{"a suspension frees locks whose holders still work", zookeeper, "g.lost(lock.ErrDisconnected)", "g.lost(lock.ErrDisconnected)\n\t\tg.deleteAsync()", "internal/lock/zookeeper TestLostConnectionEndsLeases"},
+	{"a node whose creation was not answered is looked for on a server that lags behind", zookeeper, "g.backend.conn.Sync(g.parent)", "\"\", error(nil)", "internal/lock/zookeeper TestFindNodeSyncsFirst"},
+	{"a deletion that an ACL refuses is tried for ever", zookeeper, "errors.Is(err, zk.ErrNoAuth) || ", "", "internal/lock/zookeeper TestDigest"},
 	{"a grant that a suspension has ended is released without an error", zookeeper, "|| err == nil && !held:", "|| false && !held:", "internal/lock/zookeeper TestReleaseAfterSuspension"},
+	{"the locks of one call are taken in the order given", multi, "slices.Compact(slices.Sorted(slices.Values(names)))", "slices.Clone(names)", "internal/lock/recipe TestRecipes/local/AllOrNone"},
+	{"a lock that is lost does not end the wait for the others", multi, "stop(context.Cause(held.ctx))", "_ = stop", "internal/lock/recipe TestLostWhileWaiting"},
+	{"the loss of one lock does not end the work under all", multi, "l.end(context.Cause(ctx))", "_ = l.end", "internal/lock/recipe TestLossEndsAll"},
+	{"a second slot that is granted is kept", semaphore, "		case granted.lease != nil: // two at once\n			_ = a.lease.Unlock(ctx)\n", "		case granted.lease != nil:\n", "internal/lock/recipe TestTwoSlotsAtOnce"},
+	{"a slot is not asked for again after a failure", semaphore, "		if err := pause(ctx, retryPause); err != nil {\n			return nil, err\n		}\n", "		return nil, err\n", "internal/lock/recipe TestSlotIsAskedForAgain"},
+	{"an owner gets its own slot again", semaphore, "	ctx = lock.WithOwner(ctx, \"\")\n	for number := 1; ; number++ {", "	for number := 1; ; number++ {", "internal/lock/recipe TestRecipes/local/SlotsAreNotReentrant"},
+	{"a writer that becomes a reader frees the lock", multi, "		if lease != kept {", "		if true {", "internal/lock/recipe TestRecipes/local/DowngradeButNoUpgrade"},
+	{"several locks are unlocked one after the other", multi, "			unlocking.Go(func() { errs[i] = lease.Unlock(ctx) })\n", "			errs[i] = lease.Unlock(ctx)\n", "internal/lock/recipe TestUnlockAtTheSameTime"},
+	{"a writer that has lost a lock becomes a reader", multi, "err := l.unlockAllBut(ctx, kept); errors.Is(err, lock.ErrLost)", "err := l.unlockAllBut(ctx, kept); false", "internal/lock/recipe TestDowngradeOfLostLock"},
+	{"a candidate tries an invalid name for ever", leader, "if errors.Is(err, lock.ErrName) {", "if false {", "internal/lock/recipe TestLeaderOfInvalidName"},
+	{"a job is run although another has run it meanwhile", job, "	if done, err := j.done(ctx, number); done || err != nil {\n		return err\n	}\n	err = workUnder", "	err = workUnder", "internal/lock/recipe TestJobRunsOncePerTick"},
+	{"a run delays the next tick", job, "		err := j.runOnce(ctx, tick)\n		wait := time.Until(tick.Add(j.Every)) // after the run, however long it took\n", "		wait := time.Until(tick.Add(j.Every))\n		err := j.runOnce(ctx, tick)\n", "internal/lock/recipe TestRunDoesNotDelayTicks"},
+	{"an optimistic read is valid after a write", sequence, "func (l *Lock) Unlock() {\n	l.sequence.Add(1)\n", "func (l *Lock) Unlock() {\n	l.sequence.Add(^uint64(0))\n", "internal/lock/stamped TestStamps"},
+	{"only the command gets SIGTERM, not its children", guard, "err := syscall.Kill(-group, s)", "err := syscall.Kill(group, s)", "cmd/withlock TestKilled"},
+	{"the command outlives a withlock that is killed", guard, "			if current.Group == 0 { // withlock", "			if true { // withlock", "cmd/withlock TestKilled"},
+	{"a guard that continues acts on an old order", guard, "case n > 0:", "case n > 0 && timeout > 0:", "cmd/withlock TestNewerOrder"},
+	{"a process whose first thread has ended counts as ended", "cmd/withlock/zombies_linux.go", "threads > 1 {", "threads < 0 {", "cmd/withlock TestZombies"},
+	{"a lock that was deleted is not missed", withlockCmd, "			lost <- err // it has room for one\n", "", "cmd/withlock TestLockTakenAway"},
+	{"a server that does not answer keeps a lease", sessions, "	defer g.mu.Unlock()\n	return g.until", "	defer g.mu.Unlock()\n	return g.until.Add(time.Hour)", "internal/lock/session TestSilentServer"},
+	{"a lease ends when the server frees the lock", sessions, "g.backend.lease * 2 / 3", "g.backend.lease", "internal/lock/session TestSilentServer"},
+	{"a token is minted before its lock is granted", sessions, "	for granted := false; !granted; {", "	_, _ = database.Mint(ctx, g.session.conn, g.key)\n	for granted := false; !granted; {", "internal/lock/session TestTokenAfterGrant"},
+	{"a wait goes on in a session that may hold the lock", sessions, "		case errors.Is(err, errWaited):\n			b.discard(s)\n", "		case errors.Is(err, errWaited):\n			b.put(s)\n", "internal/lock/session TestLockGrantedWithTimeout"},
+	{"a pooler is not refused", sessions, "if !held || heldTwice || !stillHeld || session == otherSession || session != last {", "if !held && heldTwice && !stillHeld && session == otherSession && session != last {", "internal/lock/session TestPoolerIsRefused"},
+	{"a check in another session counts", sessions, "case session != g.session.server.Session:", "case session < 0:", "internal/lock/session TestPoolerThatAppearsLater"},
+	{"a server grants locks as soon as it has started", sessions, "server.Uptime < settleTime", "server.Uptime < 0", "internal/lock/session TestServerThatHasJustStarted"},
+	{"redlock does not start without one of its servers", backendFlags, "len(failures) <= len(clients)/2", "len(failures) == 0", "internal/lock/backends TestRedlockWithoutAServer"},
+	{"the databases of a MySQL server share their locks", "internal/lock/mysql/mysql.go", "[]byte(database + \"\\x00\" + name)", "[]byte(name)", "internal/lock/mysql TestKey"},
 }

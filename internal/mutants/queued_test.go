@@ -6,6 +6,7 @@ const (
 	queueing  = "internal/order/queued.go"
 	consumer  = "internal/journal/journal.go"
 	settleLua = "internal/stock/gate/settle.lua"
+	persisted = "internal/store/persistence.go"
 	leaveLua  = "internal/stock/gate/leave.lua"
 	flightLua = "internal/stock/gate/inflight.lua"
 )
@@ -15,18 +16,24 @@ var queued = []mutant{
 	{"a 202 before the journal", queueing, "take, err := s.journal.Queue(ctx, d, now)",
 		"take, err := stock.Take{Deduction: d, QueuedAt: now}, error(nil)\n\tgo func() { _, _ = s.journal.Queue(context.WithoutCancel(ctx), d, now) }()", "internal/protocol TestLostQueueAnswer/MariaDB"},
 	{"an order leaves the journal before its commit", consumer, "ends := make([]end, len(takes))", "ends := make([]end, len(takes))\n\t_ = c.journal.Finish(ctx, takes...)", "internal/protocol TestQueuedOrder/SQLite"},
-	{"recovery voids a queued order's take", flightLua, "(all or not match(found[i + 1], QUEUED))", "true", "internal/protocol TestQueuedOrder/SQLite"},
+	{"recovery voids a queued order's take", flightLua, "not waiting[found[i]] then", "true then", "internal/protocol TestQueuedOrder/SQLite"},
+	{"the take of a lost queued order stays in flight", flightLua, "= entry and true", "= true", "internal/stock/gate TestLostQueue/Redis"},
 	{"a request gives back what a fast consumer committed", queueing, "case err == nil && found.TakeID == take.TakeID:", "case false:", "internal/protocol TestFastConsumer/MariaDB"},
 	{"a key is not looked up before it is queued", queueing, "case !keyed:", "case true:", "internal/protocol TestQueuedTwinOfACommittedOrder/SQLite"},
 	{"a queued order whose answer is lost is given back", queueing, "return Order{}, ledger.Unknown(fmt.Errorf(\"queueing the order: %w\", err))",
 		"s.reconciler.GiveBack(ctx, stock.Take{Deduction: d})\n\t\treturn Order{}, ledger.Unknown(fmt.Errorf(\"queueing the order: %w\", err))", "internal/protocol TestLostQueueAnswer/MariaDB"},
 	{"the ledger is not asked again", queueing, "found, err = s.ledger.Order(ctx, id)\n", "", "internal/order TestOrderLeavesTheJournal"},
 	{"a refused order has no row", consumer, "switch down := c.ledger.TurnDown(ctx, t); {", "switch down := ledger.Refused(nil); {", "internal/protocol TestQueuedOrderTakesAgain/SQLite"},
+	{"an acknowledged order ends as void", consumer, "case exists && found.Status == ledger.Void:", "case exists && found.Status == ledger.Queued:", "internal/protocol TestQueuedOrderIsVoid/SQLite"},
+	{"a queued order is not found because it is void", queueing, "|| err == nil && found.Status == ledger.Void", "", "internal/protocol TestQueuedOrderIsVoid/SQLite"},
 	{"a refused order keeps its key", orderStatus, "s == ledger.Void || s == ledger.TurnedDown", "s == ledger.Void", "internal/protocol TestQueuedOrderTakesAgain/SQLite"},
 	{"a stale take is given back though it was committed", consumer, "if out := c.committedBefore(ctx, t); !out.Refused() {", "if out := c.committedBefore(ctx, t); false {", "internal/protocol TestCommittedBeforeARefill/MariaDB"},
 	{"a stale order is given up", consumer, "again, err := c.takeAgain(ctx, t)", "again, err := t, stock.ErrSoldOut", "internal/protocol TestQueuedOrderTakesAgain/SQLite"},
 	{"a twin of a queued order is cut after a refill", takeLua, "if current ~= take and (current or NO_TAKE) ~= previous and refusal < IN_FLIGHT then", "if false then", "internal/stock/gate TestTwinsOfAQueuedOrder/Redis"},
 	{"a full journal takes one more", takeLua, "not current and room <= 0", "not current and room < 0", "internal/stock/gate TestFullJournal/Redis"},
 	{"an order that was taken again leaves with its first take", settleLua, "if take == takes[o] then", "if id then", "internal/stock/gate TestRequeue/Redis"},
+	{"a Redis that saves every second is not warned of", persisted, `case p.appendOnly == "yes" && p.sync == "always":`, `case p.appendOnly == "yes" && p.sync != "no":`, "internal/store TestQueueWarning"},
+	{"an order is finished before its refusal is recorded", consumer, "case down.Unknown():\n\t\treturn end{err: down.Reason()}\n\tcase down.Committed():", "case down.Committed() || down.Refused():", "internal/journal TestRefusedOrder/InProcess"},
+	{"an order that the ledger was too busy for is finished", consumer, "case out.Unknown() || !final(out.Reason()):\n\t\treturn end{err: out.Reason()}", "case out.Unknown() || !final(out.Reason()):\n\t\treturn end{take: t, became: refused}", "internal/journal TestBusyLedger/InProcess"},
 	{"a consumer leaves its orders undelivered", leaveLua, "of.pending == 0 and ", "", "internal/stock/gate TestLeave/Redis"},
 }

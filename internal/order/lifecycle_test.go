@@ -254,6 +254,25 @@ func TestLifecycle_StoresAway(t *testing.T) {
 	}
 }
 
+// TestOrder_HistoryInOrder checks that the times of a history never fall, although the
+// clocks that they are read from differ.
+func TestOrder_HistoryInOrder(t *testing.T) {
+	s := newShop(true)
+	created := time.Date(2026, 11, 11, 20, 0, 0, 0, time.UTC)
+	at := func(seconds int) time.Time { return created.Add(time.Duration(seconds) * time.Second) }
+	id := uuid.New()
+	s.ledger.orders[id] = Order{ID: id, Status: ledger.Refunded, CreatedAt: at(0), QueuedUntil: at(-1), Version: 3}
+	s.ledger.histories[id] = []ledger.Step{{Status: ledger.Expired, At: at(-2)}, {Status: ledger.Paid, At: at(5)}, {Status: ledger.Refunded, At: at(4)}}
+	o, err := s.Order(t.Context(), id)
+	var times []time.Time
+	for _, step := range o.History {
+		times = append(times, step.At)
+	}
+	if want := []time.Time{at(0), at(0), at(0), at(5), at(5)}; err != nil || !slices.Equal(times, want) {
+		t.Errorf("the history's times are %v (%v), want %v", times, err, want)
+	}
+}
+
 // TestOrder_History checks that an order's history begins with pending.
 func TestOrder_History(t *testing.T) {
 	s := newShop(true)

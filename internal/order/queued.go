@@ -64,7 +64,7 @@ func (s *Service) withdraw(ctx context.Context, t stock.Take) {
 // ledger.ErrNoOrder: there is none.
 func (s *Service) find(ctx context.Context, id uuid.UUID) (*Order, error) {
 	found, err := s.ledger.Order(ctx, id)
-	if s.journal == nil || !errors.Is(err, ledger.ErrNoOrder) {
+	if s.journal == nil || !mayBeQueued(found, err) {
 		return found, err
 	}
 	t, queuedErr := s.journal.Queued(ctx, id)
@@ -74,11 +74,17 @@ func (s *Service) find(ctx context.Context, id uuid.UUID) (*Order, error) {
 	// Ask the ledger again: an order leaves the journal when the ledger has it, and
 	// the first answer may be older than that.
 	found, err = s.ledger.Order(ctx, id)
-	if queuedErr == nil && errors.Is(err, ledger.ErrNoOrder) {
+	if queuedErr == nil && mayBeQueued(found, err) {
 		o := s.ledger.Queued(t)
 		return &o, nil
 	}
 	return found, err
+}
+
+// mayBeQueued reports whether the order for which the ledger has this answer may be
+// queued. It may if it is void: its consumer then replaces the void order.
+func mayBeQueued(found *Order, err error) bool {
+	return errors.Is(err, ledger.ErrNoOrder) || err == nil && found.Status == ledger.Void
 }
 
 // inProgress returns ErrInProgress if the order is queued. Otherwise it returns why

@@ -288,7 +288,10 @@ func (s *Service) Order(ctx context.Context, id uuid.UUID) (Order, error) {
 	return *found, nil
 }
 
-// addHistory adds the order's history, which begins with its first status.
+// addHistory adds the order's history, which begins with its first status. Its times
+// never fall: the first ones are an instance's estimate of the database's clock and may
+// be later than the clock itself, so a step that seems to precede the one before it gets
+// that one's time.
 func (s *Service) addHistory(ctx context.Context, o *Order) (err error) {
 	var steps []ledger.Step
 	first := o.Status
@@ -300,6 +303,11 @@ func (s *Service) addHistory(ctx context.Context, o *Order) (err error) {
 		o.History = append([]ledger.Step{{Status: first, At: o.CreatedAt}}, steps...)
 	} else {
 		o.History = append([]ledger.Step{{Status: ledger.Queued, At: o.CreatedAt}, {Status: first, At: o.QueuedUntil}}, steps...)
+	}
+	for i, step := range o.History[1:] {
+		if before := o.History[i].At; step.At.Before(before) {
+			o.History[i+1].At = before
+		}
 	}
 	return err
 }

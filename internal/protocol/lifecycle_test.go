@@ -242,7 +242,7 @@ func (s *shop) race(t *testing.T, among []*instance, job ledger.Job, sku stock.S
 	}
 	racing.Go(func() {
 		time.Sleep(rand.N(3 * time.Millisecond))
-		done, err := among[1].ledger.Expire(t.Context(), job, 10)
+		done, err := among[1].ledger.Expire(t.Context(), job, new(ledger.ExpiryRound), 10)
 		if err != nil && !errors.Is(err, stock.ErrBusy) {
 			t.Errorf("expiring: %v", err)
 		}

@@ -241,6 +241,76 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 	})
 }
 
+// TestQueuedOrderIsVoid: an instance that does not queue has taken the units of a queued
+// order, under the same key. It resolves the unknown outcome of its commit with a void
+// order. The queued order was acknowledged, so it is still found, and ends as refused.
+func TestQueuedOrderIsVoid(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i := s.openQueueing(t, settings{noGuard: true})
+		plain := s.open(t, settings{strategy: "lua", noGuard: true})
+		sku := newSKU("void")
+		addStock(t, plain, sku, 2)
+		o := mustQueue(t, i.instance, withKey(oneUnit(sku), "k"))
+		// After a refill, the gate no longer counts the queued order's take.
+		if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(sku)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		sweep(t, plain)
+		twin, err := plain.gate.Take(t.Context(), stock.Deduction{OrderID: o.ID, TakeID: uuid.New(), Buyer: o.Buyer, Lines: o.Lines})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out := plain.End(t.Context(), twin, ledger.Unknown(errLostAnswer)); !out.Refused() {
+			t.Fatalf("the twin's outcome is %+v", out)
+		}
+		wantStatus(t, plain, o.ID, ledger.Queued)
+		if again := mustReplay(t, i.instance, withKey(oneUnit(sku), "k")); again.ID != o.ID || again.Status != ledger.Queued {
+			t.Errorf("the key is answered with %+v, want the queued order %s", again, o.ID)
+		}
+		consume(t, i.instance)
+		waitFinished(t, plain)
+		wantStatus(t, plain, o.ID, ledger.TurnedDown)
+		if found, err := plain.Order(t.Context(), o.ID); err != nil || !sameLines(found.Lines, o.Lines) || len(found.History) != 2 {
+			t.Errorf("the refused order is %+v, %v", found, err)
+		}
+		mustPlace(t, plain, withKey(oneUnit(sku), "k"))
+		s.waitSettled(t, plain.gate, sku)
+		s.checkBalance(t, plain.gate, sku, 1)
+	})
+}
+
+// TestQueueIsLost: Redis loses the hash of queued orders. The orders are gone, and
+// recovery gives their units back.
+func TestQueueIsLost(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[:1], func(t *testing.T, s *shop) {
+		i := s.openQueueing(t, settings{takeDeadline: immediateDeadline})
+		sku := newSKU("forgotten")
+		addStock(t, i.instance, sku, 2)
+		o := mustQueue(t, i.instance, oneUnit(sku))
+		if err := s.redis.Del(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:queued").Err(); err != nil {
+			t.Fatal(err)
+		}
+		sweep(t, i.instance)
+		s.checkBalance(t, i.gate, sku, 0)
+		wantStatus(t, i.instance, o.ID, ledger.Void) // which is never shown
+		consume(t, i.instance)
+		waitFinished(t, i.instance)
+		s.checkBalance(t, i.gate, sku, 0)
+	})
+}
+
+// mustReplay places an order again, which must have been placed before.
+func mustReplay(t *testing.T, i *instance, r order.Request) order.Order {
+	t.Helper()
+	o, replayed, err := i.Place(t.Context(), r)
+	if err != nil || !replayed {
+		t.Fatalf("placed again: %+v (replayed %v, %v)", o, replayed, err)
+	}
+	return o
+}
+
 // TestQueuedTwinOfACommittedOrder: the key of an order that has left the journal queues
 // nothing, and cuts nothing.
 func TestQueuedTwinOfACommittedOrder(t *testing.T) {

@@ -165,7 +165,7 @@ func TestDrift(t *testing.T) {
 	})
 }
 
-// TestFillFails: a sweep that cannot fill a count returns the error.
+// TestFillFails: a sweep and an order that cannot fill a count return the error.
 func TestFillFails(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, sqliteURL(t))
@@ -175,7 +175,9 @@ func TestFillFails(t *testing.T) {
 	if err := i.Sweep(t.Context()); !errors.Is(err, errSKUAway) {
 		t.Errorf("the sweep returned %v, want %v", err, errSKUAway)
 	}
-	mustRefuse(t, i, oneUnit(sku), stock.ErrBusy)
+	if _, _, err := i.Place(t.Context(), oneUnit(sku)); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, errSKUAway) {
+		t.Errorf("placing an order returned %v, want %v because %v", err, stock.ErrBusy, errSKUAway)
+	}
 }
 
 // TestFlightWithoutRecords: units in flight without a record return to the gate once

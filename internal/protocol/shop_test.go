@@ -353,13 +353,18 @@ func (s *shop) waitSettled(t *testing.T, gate stock.Gate, sku stock.SKU) {
 	})
 }
 
-// eventually waits until the condition holds, at most a minute.
+// eventually waits until the condition holds, at most a minute. After a failure of the
+// test it waits at most a second: the condition may depend on what failed.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	limit := time.Minute
+	if t.Failed() {
+		limit = time.Second
+	}
+	deadline := time.Now().Add(limit)
 	for !holds() {
 		if time.Now().After(deadline) {
-			t.Fatalf("after a minute, still waiting until %s", what)
+			t.Fatalf("after %v, still waiting until %s", limit, what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

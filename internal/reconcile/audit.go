@@ -352,22 +352,13 @@ func (r *Reconciler) flights(ctx context.Context, levels []stock.Level) (map[sto
 	if err != nil {
 		return nil, fmt.Errorf("reading the gate's counts: %w", err)
 	}
-	takes, err := r.gate.InFlight(ctx, 0, maxCounted, skus...)
-	if err != nil {
+	recorded, counted, err := r.recordedUnits(ctx, skus)
+	if err != nil || !counted {
 		return nil, err
 	}
 	after, err := r.gate.Level(ctx, skus...)
 	if err != nil {
 		return nil, fmt.Errorf("reading the gate's counts: %w", err)
-	}
-	if len(takes) == maxCounted {
-		return nil, nil
-	}
-	recorded := make(map[stock.SKU]int64)
-	for _, t := range takes {
-		for _, line := range t.Lines {
-			recorded[line.SKU] += line.Quantity
-		}
 	}
 	flights := make(map[stock.SKU]flight)
 	for i, sku := range skus {

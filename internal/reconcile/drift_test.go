@@ -2,12 +2,20 @@ package reconcile
 
 import (
 	"fmt"
+	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/gate"
+	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
 // stockUp adds stock rows of 10 units to the ledger, and fills the gate if it is not
@@ -183,6 +191,138 @@ func TestSecondLook(t *testing.T) {
 					t.Errorf("refilled %v", l.raises)
 				}
 			})
+		})
+	}
+}
+
+// TestManyInFlight checks that units in flight are compared with their records also if
+// there are many takes, and that too many of them do not end the comparison.
+func TestManyInFlight(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name               string
+		inFlight, recorded int
+		refilled           []stock.SKU
+	}{
+		{"all have records", 100_000, 100_000, []stock.SKU{"other"}},
+		{"one has no record", 100_001, 100_000, []stock.SKU{"a", "other"}},
+		{"too many to count", maxCounted + 1, maxCounted, []stock.SKU{"other"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				gate, l := newGate(newRedis()), newLedger(&ownerRow{})
+				r := newReconciler(gate, l)
+				defer r.Close()
+				if err := r.Start(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				epoch := stockUp(t, l, gate, "a", "other")
+				gate.redis.counts["a"] = stock.Level{SKU: "a", Filled: true, Epoch: epoch, InFlight: int64(test.inFlight)}
+				gate.redis.counts["other"] = stock.Level{SKU: "other", Filled: true, Epoch: epoch, Available: 9}
+				gate.redis.inFlight = slices.Repeat([]stock.Take{takeOf("a", epoch)}, test.recorded)
+				for range 2 {
+					if _, err := r.compareNext(t.Context()); err != nil {
+						t.Error(err)
+					}
+					time.Sleep(sweepPause)
+				}
+				if !slices.Equal(l.raises, test.refilled) {
+					t.Errorf("refilled %v, want %v", l.raises, test.refilled)
+				}
+			})
+		})
+	}
+}
+
+// TestSecondLookFails checks that a second look that fails does not end the round, and is
+// taken again.
+func TestSecondLookFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gate, l := newGate(newRedis()), newLedger(&ownerRow{})
+		r := newReconciler(gate, l)
+		defer r.Close()
+		if err := r.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		epoch := stockUp(t, l, gate, "a")
+		gate.redis.counts["a"] = stock.Level{SKU: "a", Filled: true, Epoch: epoch, Available: 7, InFlight: 3}
+		step := func(unlisted, refilled bool) {
+			t.Helper()
+			gate.unlisted = unlisted
+			if _, err := r.compareNext(t.Context()); err != nil || len(l.raises) > 0 != refilled {
+				t.Errorf("refilled %v, %v; want refilled %v", l.raises, err, refilled)
+			}
+			time.Sleep(sweepPause)
+		}
+		step(false, false)
+		step(true, false)
+		step(false, true)
+	})
+}
+
+// ownedLocal is a local locker that a gate may close.
+type ownedLocal struct{ lock.Local }
+
+func (ownedLocal) Close() error { return nil }
+
+// TestVoidRecords checks that a take whose record of one SKU is void does not count for
+// that SKU, so that SKUs without a difference are not refilled.
+func TestVoidRecords(t *testing.T) {
+	t.Parallel()
+	server, err := store.OpenInProcessRedis(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	for name, newGate := range map[string]func() gate.Gate{
+		"Script": func() gate.Gate { return gate.NewScript(server.Client(), uuid.New()) },
+		"Segmented": func() gate.Gate {
+			id := uuid.New()
+			return gate.NewSegmented(gate.NewScript(server.Client(), id), server.Client(), id, 2, ownedLocal{lock.NewLocal()})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, l := newGate(), newLedger(&ownerRow{})
+			defer g.Close()
+			r := New(g, l, Options{
+				Layout: "test", TakeDeadline: time.Hour, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+			})
+			defer r.Close()
+			if err := r.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			take := func(lines ...stock.Line) {
+				t.Helper()
+				if _, err := g.Take(t.Context(), stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "buyer-1", Lines: lines}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			sweep := func(wantRaised ...stock.SKU) {
+				t.Helper()
+				if err := r.Sweep(t.Context()); err != nil || !slices.Equal(l.raises, wantRaised) {
+					t.Errorf("%v; the epochs of %v rose, want %v", err, l.raises, wantRaised)
+				}
+			}
+			stockUp(t, l, nil, "a", "b")
+			sweep("a", "b")
+			take(stock.Line{SKU: "a", Quantity: 3}, stock.Line{SKU: "b", Quantity: 2})
+			row, err := l.RaiseEpoch(t.Context(), "a", l.rows["a"].Epoch, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.Fill(t.Context(), "a", row.Epoch, row.Available); err != nil {
+				t.Fatal(err)
+			}
+			take(stock.Line{SKU: "a", Quantity: 1})
+			sweep("a", "b", "a") // the first look
+			sweep("a", "b", "a")
+			for _, want := range []stock.Level{{SKU: "a", Available: 9, InFlight: 1}, {SKU: "b", Available: 8, InFlight: 2}} {
+				got, err := g.Level(t.Context(), want.SKU)
+				if err != nil || got[0].Available != want.Available || got[0].InFlight != want.InFlight {
+					t.Errorf("the gate has %+v, %v, want %+v", got, err, want)
+				}
+			}
 		})
 	}
 }

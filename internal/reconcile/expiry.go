@@ -33,16 +33,19 @@ const (
 // expiry is the job that expires orders. It is for one goroutine.
 type expiry struct {
 	*Reconciler
-	batch   int       // the size of the next batch
-	counted time.Time // when the backlog was last counted
+	batch   int                // the size of the next batch
+	round   ledger.ExpiryRound // where the next batch begins
+	counted time.Time          // when the backlog was last counted
 }
 
 // keepExpiring expires orders, whenever no other instance does, until ctx ends.
 func (r *Reconciler) keepExpiring(ctx context.Context) {
 	e := &expiry{Reconciler: r, batch: minExpiryBatch}
 	r.jobs.run(ctx, expiryJob, e.step, func() {
+		e.round = ledger.ExpiryRound{}
 		r.metrics.backlog.Set(0)
 		r.metrics.oldest.Set(0)
+		r.metrics.failed.Set(0)
 	})
 }
 
@@ -51,7 +54,7 @@ func (e *expiry) step(ctx context.Context, held ledger.Job) (pause time.Duration
 	ctx, cancel := context.WithTimeout(ctx, expiryTimeout)
 	defer cancel()
 	start := time.Now()
-	done, err := e.ledger.Expire(ctx, held, e.batch)
+	done, err := e.ledger.Expire(ctx, held, &e.round, e.batch)
 	if err != nil {
 		e.batch = max(e.batch/2, minExpiryBatch)
 		return 0, err
@@ -62,8 +65,9 @@ func (e *expiry) step(ctx context.Context, held ledger.Job) (pause time.Duration
 		e.metrics.slowExpiries.Inc()
 	}
 	e.Returned(ctx, done.SKUs...)
+	e.metrics.failed.Set(float64(done.Failed))
 	more := done.Found == e.batch
-	e.measure(ctx, done, more)
+	e.measure(ctx, done, more || done.Left > 0)
 	e.resize(done.Locked, more)
 	if !more {
 		return expiryPause, nil
@@ -84,7 +88,7 @@ func (e *expiry) resize(locked time.Duration, full bool) {
 }
 
 // measure sets the metrics of the backlog. more says that the batch did not include
-// all orders that were due.
+// all orders that were due, or left some of them.
 func (e *expiry) measure(ctx context.Context, done ledger.Expiry, more bool) {
 	if !more {
 		e.metrics.backlog.Set(0)

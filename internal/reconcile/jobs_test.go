@@ -73,7 +73,7 @@ func (t *twinJobs) setAway(away bool) {
 	t.away = away
 }
 
-func (t *twinJobs) Expire(_ context.Context, held ledger.Job, limit int) (ledger.Expiry, error) {
+func (t *twinJobs) Expire(_ context.Context, held ledger.Job, _ *ledger.ExpiryRound, limit int) (ledger.Expiry, error) {
 	if t.expire == nil {
 		return ledger.Expiry{}, nil
 	}
@@ -135,6 +135,13 @@ func (r *runner) taken() (steps []ledger.Job) {
 type dead struct {
 	JobLedger
 	killed atomic.Bool
+}
+
+func (d *dead) ClaimJob(ctx context.Context, name, holder string) (ledger.Job, error) {
+	if d.killed.Load() {
+		return ledger.Job{}, errAway
+	}
+	return d.JobLedger.ClaimJob(ctx, name, holder)
 }
 
 func (d *dead) RenewJob(ctx context.Context, j ledger.Job) error {

@@ -14,6 +14,7 @@ type metrics struct {
 	oldest        prometheus.Gauge
 	lastExpiry    prometheus.Gauge
 	slowExpiries  prometheus.Counter
+	failed        prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -51,8 +52,11 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		slowExpiries: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_expiry_slow_batches_total", Help: "Batches of expired orders that held stock rows locked for more than 50 ms.",
 		}),
+		failed: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_expiry_failed_orders", Help: "Orders that cannot expire, counted up to 1000 by the instance that expires orders; 0 on the others. The log has the cause.",
+		}),
 	}
 	r.MustRegister(m.guardRefusals, m.refills, m.recoveries, m.inFlight, m.drift,
-		m.jobs, m.expired, m.backlog, m.oldest, m.lastExpiry, m.slowExpiries)
+		m.jobs, m.expired, m.backlog, m.oldest, m.lastExpiry, m.slowExpiries, m.failed)
 	return m
 }

@@ -60,7 +60,7 @@ type Ledger interface {
 	ClockKnown() error
 
 	// Expire and Due concern orders whose time has passed.
-	Expire(ctx context.Context, held ledger.Job, limit int) (ledger.Expiry, error)
+	Expire(ctx context.Context, held ledger.Job, round *ledger.ExpiryRound, limit int) (ledger.Expiry, error)
 	Due(ctx context.Context, limit int) (int, error)
 
 	JobLedger

@@ -190,6 +190,7 @@ type twinGate struct {
 	tries   []time.Time    // of Give and Settle
 
 	unreadable bool // Level fails
+	unlisted   bool // InFlight fails
 
 	fail func(t stock.Take) error // if not nil, called before Give and Settle; an error is the answer
 }
@@ -292,10 +293,14 @@ func (g *twinGate) ScanInFlight(context.Context, time.Duration, string) ([]stock
 }
 
 func (g *twinGate) InFlight(_ context.Context, _ time.Duration, limit int, skus ...stock.SKU) (takes []stock.Take, err error) {
+	if g.unlisted {
+		return nil, errAway
+	}
 	g.redis.mu.Lock()
 	defer g.redis.mu.Unlock()
 	for _, t := range g.redis.inFlight {
 		if slices.Contains(skus, t.Lines[0].SKU) && len(takes) < limit {
+			t.Recorded = t.Lines
 			takes = append(takes, t)
 		}
 	}

@@ -70,9 +70,9 @@ type Gate interface {
 
 	// InFlight lists up to limit takes of the SKUs that were recorded at least
 	// olderThan ago, by the gate's own clock. Each take is listed once, with
-	// all its lines. Takes of queued orders are listed only if olderThan is 0:
-	// the journal ends them, whatever their age. Beside an error, the list has
-	// what could be read.
+	// all its lines, and with the units of its records of these SKUs. Takes of
+	// orders in the journal are listed only if olderThan is 0: the journal ends
+	// them, whatever their age. Beside an error, the list has what could be read.
 	InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...SKU) ([]Take, error)
 
 	// ScanInFlight lists the takes of all SKUs that were recorded at least
@@ -82,7 +82,8 @@ type Gate interface {
 	// scan is complete.
 	//
 	// A take that is in flight throughout the scan is listed at least once, with
-	// all its lines, unless its order is queued. Beside an error, the list has what could be read.
+	// all its lines, unless its order is in the journal. Beside an error, the list
+	// has what could be read.
 	ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []Take, next string, err error)
 
 	// Level returns the counts of the SKUs, in their order. A count that could

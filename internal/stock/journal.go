@@ -20,7 +20,7 @@ import (
 // Implementations are safe for concurrent use, also by several processes.
 type Journal interface {
 	// Open prepares the store to deliver orders to the consumer, and returns why it
-	// cannot.
+	// cannot. ErrNoJournal: it never can.
 	Open(ctx context.Context, consumer string) error
 
 	// Queue takes like Gate.Take, and adds the order to the journal in the same

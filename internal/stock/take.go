@@ -12,6 +12,10 @@ type Take struct {
 	// QueuedAt is when the order was queued: UTC, whole microseconds. It is zero
 	// if the order was not queued. See Journal.
 	QueuedAt time.Time
+	// Recorded is set by Gate.InFlight. It has those of the lines that still have a
+	// record: of the SKUs that were asked for, and not filled since the take. Its order
+	// is not defined.
+	Recorded []Line
 }
 
 // Receipt says what a gate cut for each line of a deduction, in the order of its

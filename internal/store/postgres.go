@@ -22,21 +22,13 @@ import (
 )
 
 func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
-	config, err := pgx.ParseConfig(rawURL)
+	config, err := postgresConfig(rawURL)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrBadURL, postgresProblem(err))
-	}
-	if config.Database == "" {
-		return nil, fmt.Errorf("%w: it names no database", ErrBadURL)
+		return nil, fmt.Errorf("%w: %w", ErrBadURL, err)
 	}
 	if mode := config.DefaultQueryExecMode; mode == pgx.QueryExecModeExec || mode == pgx.QueryExecModeSimpleProtocol {
 		return nil, fmt.Errorf("%w: default_query_exec_mode=%s cannot send the ledger's arrays: use cache_describe", ErrBadURL, mode)
 	}
-	if config.ConnectTimeout == 0 {
-		config.ConnectTimeout = connectTimeout
-	}
-	config.DialFunc = postgresDialer().DialContext
-	config.RuntimeParams["application_name"] = orDefault(config.RuntimeParams, "application_name", "holdfast")
 	s := &SQL{
 		dialect:    sqltx.Postgres,
 		target:     "PostgreSQL at " + net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))),
@@ -59,6 +51,23 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 	}
 	s.pool = sql.OpenDB(sqltx.PostgresConnector(sessions))
 	return s.open(ctx, poolSize, postgres.New(postgres.Config{Conn: sqltx.PostgresPool(s.pool)}))
+}
+
+// postgresConfig returns the URL's configuration, without bounds for its sessions.
+func postgresConfig(rawURL string) (*pgx.ConnConfig, error) {
+	config, err := pgx.ParseConfig(rawURL)
+	if err != nil {
+		return nil, postgresProblem(err)
+	}
+	if config.Database == "" {
+		return nil, errors.New("it names no database")
+	}
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = connectTimeout
+	}
+	config.DialFunc = postgresDialer().DialContext
+	config.RuntimeParams["application_name"] = orDefault(config.RuntimeParams, "application_name", "holdfast")
+	return config, nil
 }
 
 // postgresBounds are the bounds of a session unless the URL sets others. Neither

@@ -62,6 +62,15 @@ func OpenRedis(ctx context.Context, rawURL string) (redis.UniversalClient, error
 	return client, nil
 }
 
+// NewRedis returns a client as OpenRedis does, but does not wait for the Redis to answer.
+func NewRedis(rawURL string) (redis.UniversalClient, error) {
+	client, _, err := redisClient(rawURL)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrBadURL, err)
+	}
+	return client, nil
+}
+
 // LogRedis redirects the messages of this process's Redis clients from standard
 // error to log, at the level Debug. Most of them report failed dials, which the
 // failed calls report too. The clients share one logger: call LogRedis once,

@@ -2,10 +2,12 @@ package testenv
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"path/filepath"
+	"strings"
 )
 
 var etcd = dependency{"etcd", "etcd-server", "HOLDFAST_TEST_ETCD"}
@@ -14,7 +16,7 @@ var etcd = dependency{"etcd", "etcd-server", "HOLDFAST_TEST_ETCD"}
 func Etcd(t T) string {
 	t.Helper()
 	return sharedURL(t, "HOLDFAST_TEST_ETCD", "etcd", func() (string, error) {
-		s, err := startEtcd()
+		s, err := startEtcd("")
 		if err != nil {
 			return "", err
 		}
@@ -22,29 +24,77 @@ func Etcd(t T) string {
 	})
 }
 
-// EtcdServer is a single etcd. Its data and leases survive Restart.
+// EtcdServer is an etcd. Its data and leases survive Restart.
 type EtcdServer struct {
 	Server
+	name       string
 	port, peer *port
 }
 
 // OwnEtcd starts an etcd for this test.
 func OwnEtcd(t T) *EtcdServer {
 	t.Helper()
-	s, err := startEtcd()
+	return ownEtcd(t, "")
+}
+
+// OwnTLSEtcd starts an etcd for this test that takes encrypted connections only, from
+// clients with a certificate. The files cert and key belong to a certificate that
+// server and clients share, and that is its own authority.
+func OwnTLSEtcd(t T) (s *EtcdServer, cert, key string) {
+	t.Helper()
+	folder, err := env.newFolder("etcd-tls")
+	check(t, "etcd with TLS", err)
+	check(t, "etcd with TLS", writeCertificate(folder))
+	return ownEtcd(t, folder), filepath.Join(folder, certFile), filepath.Join(folder, keyFile)
+}
+
+func ownEtcd(t T, tlsFolder string) *EtcdServer {
+	t.Helper()
+	s, err := startEtcd(tlsFolder)
 	check(t, "etcd", err)
-	t.Cleanup(func() {
-		s.process.end()
-		s.port.release()
-		s.peer.release()
-	})
+	t.Cleanup(s.end)
 	return s
 }
 
 // Addr returns host:port.
 func (s *EtcdServer) Addr() string { return s.port.addr() }
 
-func startEtcd() (*EtcdServer, error) {
+// OwnEtcdCluster starts a cluster of three etcds for this test. It survives the loss of
+// one of them. args are further arguments for each.
+func OwnEtcdCluster(t T, args ...string) []*EtcdServer {
+	t.Helper()
+	var members []*EtcdServer
+	for n := range 3 {
+		member, err := newEtcd(fmt.Sprintf("n%d", n+1), "")
+		check(t, "etcd", err)
+		t.Cleanup(member.end)
+		member.process.args = append(member.process.args, args...)
+		members = append(members, member)
+	}
+	starts := make(chan error) // a member answers when a majority of them runs
+	for _, member := range members {
+		member.joins(members)
+		go func() { starts <- member.start() }()
+	}
+	for range members {
+		check(t, "etcd", <-starts)
+	}
+	return members
+}
+
+// startEtcd starts an etcd. With a folder that writeCertificate has filled, its clients
+// need TLS.
+func startEtcd(tlsFolder string) (*EtcdServer, error) {
+	s, err := newEtcd("n1", tlsFolder)
+	if err != nil {
+		return nil, err
+	}
+	s.joins([]*EtcdServer{s})
+	return s, s.start()
+}
+
+// newEtcd prepares an etcd. The caller calls joins and start.
+func newEtcd(name, tlsFolder string) (*EtcdServer, error) {
 	path, err := lookPath(etcd)
 	if err != nil {
 		return nil, err
@@ -53,30 +103,79 @@ func startEtcd() (*EtcdServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &EtcdServer{}
+	s := &EtcdServer{name: name}
 	if s.port, err = newPort(); err != nil {
 		return nil, err
 	}
 	if s.peer, err = newPort(); err != nil {
 		return nil, err
 	}
-	client, peer := "http://"+s.port.addr(), "http://"+s.peer.addr()
-	s.Server = newServer("etcd", folder, []string{
-		path, "--name", "n1", "--data-dir", filepath.Join(folder, "data"),
+	client, peer := s.url(), s.peerURL()
+	var security []string
+	visitor := http.DefaultClient
+	if tlsFolder != "" {
+		cert, key := filepath.Join(tlsFolder, certFile), filepath.Join(tlsFolder, keyFile)
+		security = []string{"--cert-file", cert, "--key-file", key, "--trusted-ca-file", cert, "--client-cert-auth"}
+		client = "https://" + s.port.addr()
+		if visitor, err = tlsVisitor(cert, key); err != nil {
+			return nil, err
+		}
+	}
+	s.Server = newServer("etcd", folder, append([]string{
+		path, "--name", name, "--data-dir", filepath.Join(folder, "data"),
 		"--listen-client-urls", client, "--advertise-client-urls", client,
-		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "n1=" + peer,
-	})
-	s.answers = func(ctx context.Context) error { return healthy(ctx, client+"/health") }
-	return s, s.start()
+		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+	}, security...))
+	s.answers = func(ctx context.Context) error { return healthy(ctx, visitor, client+"/health") }
+	return s, nil
+}
+
+// joins makes the etcd a member of a cluster. It must not run yet.
+func (s *EtcdServer) joins(members []*EtcdServer) {
+	var peers []string
+	for _, member := range members {
+		peers = append(peers, member.name+"="+member.peerURL())
+	}
+	s.process.args = append(s.process.args, "--initial-cluster", strings.Join(peers, ","))
+}
+
+func (s *EtcdServer) url() string { return "http://" + s.port.addr() }
+
+func (s *EtcdServer) peerURL() string { return "http://" + s.peer.addr() }
+
+func (s *EtcdServer) end() {
+	s.process.end()
+	s.port.release()
+	s.peer.release()
+}
+
+// Leads reports whether the etcd answers and is the leader of its cluster.
+func (s *EtcdServer) Leads(ctx context.Context) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url()+"/v3/maintenance/status", strings.NewReader("{}"))
+	if err != nil {
+		return false
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	var status struct {
+		Header struct {
+			Member string `json:"member_id"`
+		} `json:"header"`
+		Leader string `json:"leader"`
+	}
+	return json.NewDecoder(response.Body).Decode(&status) == nil && status.Leader != "" && status.Leader == status.Header.Member
 }
 
 // healthy returns nil if the etcd answers that it is healthy.
-func healthy(ctx context.Context, url string) error {
+func healthy(ctx context.Context, visitor *http.Client, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := visitor.Do(request)
 	if err != nil {
 		return err
 	}

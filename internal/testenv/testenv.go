@@ -467,3 +467,27 @@ func lookPath(d dependency, folders ...string) (string, error) {
 	}
 	return path, nil
 }
+
+// programs lists what the servers need that are named after their main program.
+var programs = map[string][]dependency{
+	"redis-server": {redisServer},
+	"mariadbd":     {mariadbd, mariadbInstall},
+	"zookeeper":    {java, zookeeper},
+	"etcd":         {etcd},
+}
+
+// Installed reports whether this package can start the server: redis-server,
+// mariadbd, zookeeper or etcd.
+func Installed(server string) bool {
+	needs, known := programs[server]
+	for _, d := range needs {
+		_, err := os.Stat(d.file)
+		if !filepath.IsAbs(d.file) {
+			_, err = lookPath(d)
+		}
+		if err != nil {
+			return false
+		}
+	}
+	return known
+}

@@ -11,7 +11,7 @@ import http from 'k6/http';
 import { check, sleep } from 'k6';
 import exec from 'k6/execution';
 import { Counter } from 'k6/metrics';
-import { accepted, adminHeaders, adminURL, createStock, json, number, soldOut, summary, trendStats, url } from './shop.js';
+import { adminHeaders, adminURL, count, createStock, isAccepted, json, leaveQueue, number, soldOut, summary, trendStats, url } from './shop.js';
 
 const sku = __ENV.SKU || `k6-lifecycle-${Date.now()}`;
 const coupon = `${sku}-coupon`;
@@ -163,14 +163,18 @@ export default function ({ run }) {
   const answer = http.post(`${url}/orders`, body, { headers: json, tags: { name: 'POST /orders' } });
   check(answer, {
     'accepted, sold out or at the buyer limit': (a) =>
-      a.status === 201 || (a.status === 409 && ['/problems/sold-out', '/problems/buyer-limit'].includes(a.json('type'))),
+      isAccepted(a) || (a.status === 409 && ['/problems/sold-out', '/problems/buyer-limit'].includes(a.json('type'))),
   });
-  if (answer.status !== 201) {
+  if (!isAccepted(answer)) {
     soldOut.add(answer.status === 409 && answer.json('type') === '/problems/sold-out' ? 1 : 0);
     return;
   }
-  accepted.add(1);
-  const life = newLife(answer.json(), n);
+  count(answer);
+  const order = leaveQueue(answer.json());
+  if (order.status === 'refused') {
+    return; // a queued order whose buyer has reached the limit
+  }
+  const life = newLife(order, n);
   plans[n % plans.length](life);
   checkEnd(life, atItsEnd(life.order));
 }

@@ -1,6 +1,6 @@
 // Shared by rush.js, steady.js, lifecycle.js and verify.js.
 import http from 'k6/http';
-import { check } from 'k6';
+import { check, sleep } from 'k6';
 import exec from 'k6/execution';
 import { Counter } from 'k6/metrics';
 
@@ -28,12 +28,36 @@ if (!Number.isInteger(again) || again < 0) {
 }
 
 export const accepted = new Counter('orders_accepted');
+export const queued = new Counter('orders_queued'); // of the accepted ones
 export const soldOut = new Counter('orders_sold_out');
 export const byGateway = new Counter('orders_sold_out_by_gateway');
 export const replayed = new Counter('orders_replayed');
 
 // By default k6 counts every 409 as a failed request, but "sold out" is a correct answer.
-http.setResponseCallback(http.expectedStatuses(200, 201, 409));
+http.setResponseCallback(http.expectedStatuses(200, 201, 202, 409));
+
+// isAccepted reports whether the answer accepts an order: 201, or 202 for an order that is
+// queued (--ack queued).
+export const isAccepted = (answer) => answer.status === 201 || answer.status === 202;
+
+const maxQueued = 30; // seconds that an order may be queued
+
+// count counts an accepted order.
+export function count(answer) {
+  accepted.add(1);
+  queued.add(answer.status === 202 ? 1 : 0);
+}
+
+// leaveQueue waits until a queued order is committed or refused, and returns it.
+export function leaveQueue(order) {
+  let now = order;
+  for (let waited = 0; now.status === 'queued' && waited < maxQueued; waited += 0.1) {
+    sleep(0.1);
+    const answer = http.get(`${url}/orders/${order.id}`, { tags: { name: 'GET /orders/{id}' } });
+    now = answer.status === 200 ? answer.json() : now;
+  }
+  return now;
+}
 
 export const json = { 'Content-Type': 'application/json' };
 
@@ -64,7 +88,7 @@ const replayEvery = 20;
 
 // order sends one buyer's order for one unit. After the answer "sold out", the buyer
 // repeats the request up to AGAIN times. Some accepted orders are sent again, as after a
-// lost answer.
+// lost answer. Those of them that are queued are followed to their end.
 export function order({ sku, run }) {
   const n = exec.scenario.iterationInTest;
   const headers = Object.assign({}, json);
@@ -78,7 +102,7 @@ export function order({ sku, run }) {
     answer = http.post(`${url}/orders`, body, params);
     check(answer, {
       'accepted or sold out': (a) =>
-        a.status === 201 || (a.status === 409 && a.json('type') === '/problems/sold-out'),
+        isAccepted(a) || (a.status === 409 && a.json('type') === '/problems/sold-out'),
     });
     if (answer.status !== 409) {
       break;
@@ -87,28 +111,31 @@ export function order({ sku, run }) {
     // The gateway sets Proxy-Status in the answers that it gives itself.
     byGateway.add((answer.headers['Proxy-Status'] || '').startsWith('holdfast-gateway') ? 1 : 0);
   }
-  if (answer.status !== 201) {
+  if (!isAccepted(answer)) {
     return;
   }
-  accepted.add(1);
+  count(answer);
   if (keys === 'on' && n % replayEvery === 0) {
     const second = http.post(`${url}/orders`, body, params);
     replayed.add(1);
     check(second, {
       'the same answer to the same key': (a) =>
-        a.status === 201 && a.body === answer.body && a.headers['Idempotent-Replayed'] === 'true',
+        a.status === answer.status && a.body === answer.body && a.headers['Idempotent-Replayed'] === 'true',
     });
+  }
+  if (answer.status === 202 && n % replayEvery === 0) {
+    check(leaveQueue(answer.json()), { 'a queued order is committed': (o) => o.status === 'pending' });
   }
 }
 
 // summary prints the main figures and writes all of them to the file SUMMARY.
 export function summary(data) {
-  const count = (name) => (data.metrics[name] ? data.metrics[name].values.count : 0);
+  const total = (name) => (data.metrics[name] ? data.metrics[name].values.count : 0);
   const lines = [
-    `accepted ${count('orders_accepted')}, sold out ${count('orders_sold_out')}, replayed ${count('orders_replayed')}, ` +
-      `dropped ${count('dropped_iterations')}`,
-    `sold out by the gateway ${count('orders_sold_out_by_gateway')}, ` +
-      `by the service ${count('orders_sold_out') - count('orders_sold_out_by_gateway')}`,
+    `accepted ${total('orders_accepted')} (queued ${total('orders_queued')}), sold out ${total('orders_sold_out')}, ` +
+      `replayed ${total('orders_replayed')}, dropped ${total('dropped_iterations')}`,
+    `sold out by the gateway ${total('orders_sold_out_by_gateway')}, ` +
+      `by the service ${total('orders_sold_out') - total('orders_sold_out_by_gateway')}`,
   ];
   const took = data.metrics.http_req_duration;
   if (took) {

@@ -22,9 +22,10 @@ import (
 var pageText string
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"figure":  figure,
-	"number":  func(v *int64) string { return table.Optional("%d", v) },
-	"chinese": func(verdict string) string { return verdictsChinese[verdict] },
+	"figure":   figure,
+	"number":   func(v *int64) string { return table.Optional("%d", v) },
+	"chinese":  func(verdict string) string { return verdictsChinese[verdict] },
+	"timeline": timeline,
 }).Parse(pageText))
 
 var verdictsChinese = map[string]string{
@@ -44,7 +45,8 @@ func WritePage(w io.Writer, run *results.Run) error {
 		Heading, HeadingChinese  string
 		Throughput, Latency      drawing
 		Oversold, StockRemaining *drawing // nil: not drawn for this load
-	}{Run: run, Loads: loads(run)}
+		Measured                 bool     // the page shows a load
+	}{Run: run, Loads: loads(run), Measured: len(run.Strategies) > 0 || len(run.Pitfalls) == 0}
 	data.Heading, data.HeadingChinese = headings(run)
 	var err error
 	if data.Throughput, err = drawn(run, throughputChart); err != nil {
@@ -121,6 +123,8 @@ func loads(run *results.Run) string {
 func headings(run *results.Run) (english, chinese string) {
 	all, broken, undecided := len(run.Strategies), run.Count(results.Broken), run.Count(results.Undecided)
 	switch {
+	case all == 0 && len(run.Pitfalls) > 0:
+		return pitfallHeadings(run.Pitfalls)
 	case all == 0:
 		return "No strategy was measured", "没有测得任何结果"
 	case broken > 0:
@@ -135,4 +139,16 @@ func headings(run *results.Run) (english, chinese string) {
 			fmt.Sprintf("每秒 %d 单时的等待时间", run.Strategies[0].Rate)
 	}
 	return "Every strategy kept its promise", "每个策略都符合其承诺"
+}
+
+// pitfallHeadings states the outcome of the experiments in one sentence.
+func pitfallHeadings(all []results.Experiment) (english, chinese string) {
+	ran, failed, notRun := tally(all)
+	switch {
+	case failed > 0:
+		return fmt.Sprintf("%d of %d experiments did not turn out as expected", failed, ran), fmt.Sprintf("%d 个实验中有 %d 个不符合预期", ran, failed)
+	case len(notRun) > 0:
+		return fmt.Sprintf("%d experiments turned out as expected; %d did not run", ran, len(notRun)), fmt.Sprintf("%d 个实验符合预期；%d 个没有运行", ran, len(notRun))
+	}
+	return "Every flaw did its damage, and every mend held", "每种错误写法都造成了损失，每种改法都守住了"
 }

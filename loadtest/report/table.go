@@ -28,6 +28,9 @@ func columns(run *results.Run) []column {
 	default:
 		all = append(all, rushColumns...)
 	}
+	if run.Queued() {
+		all = append(all, queuedColumns...)
+	}
 	if run.Killed() {
 		all = append(all, column{"after kill -9", func(s *results.Result) any {
 			return table.Cell{Text: s.Kept(), Alarm: s.Crash != nil && s.Crash.Verdict == results.Broken}
@@ -59,6 +62,12 @@ var rushColumns = []column{
 	{"oversold", func(s *results.Result) any { return table.Cell{Text: fmt.Sprint(s.Oversold), Alarm: s.Oversold > 0} }},
 	{"undersold", func(s *results.Result) any { return s.Undersold }},
 	{"failed", func(s *results.Result) any { return s.Failed }},
+}
+
+// queuedColumns are about orders that were answered 202.
+var queuedColumns = []column{
+	{"queued", func(s *results.Result) any { return s.Queued }},
+	{"turned down", func(s *results.Result) any { return s.TurnedDown }},
 }
 
 // lifecycleColumns are the columns of a lifecycle load.

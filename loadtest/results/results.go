@@ -22,6 +22,7 @@ type Run struct {
 	Stores     string            `json:"stores"`
 	CutShort   bool              `json:"cut_short"`
 	Strategies []Result          `json:"strategies"`
+	Pitfalls   []Experiment      `json:"pitfalls,omitempty"`
 }
 
 // Read reads a results.json.
@@ -55,6 +56,12 @@ func (r *Run) Search() bool { return r.Flags["search"] == "true" }
 
 // Lifecycle reports whether the orders were paid, cancelled, refunded or left to expire.
 func (r *Run) Lifecycle() bool { return r.Flags["lifecycle"] == "true" }
+
+// Queued reports whether orders were answered 202, before they were committed, under any
+// of the strategies.
+func (r *Run) Queued() bool {
+	return slices.ContainsFunc(r.Strategies, func(s Result) bool { return s.Queued > 0 })
+}
 
 // Guarded reports whether the guard was on behind any of the strategies.
 func (r *Run) Guarded() bool {
@@ -91,15 +98,19 @@ type Result struct {
 	Load      string `json:"load"` // in words
 	Stock     int64  `json:"stock"`
 
-	Accepted  int64  `json:"accepted"`
-	Refused   int64  `json:"refused"`
-	Failed    int64  `json:"failed"`
-	Sold      int64  `json:"sold"` // units in the orders of the database
-	Oversold  int64  `json:"oversold"`
-	Undersold int64  `json:"undersold"` // units left at the end
-	Unknown   int64  `json:"unknown"`   // failed orders that may have been committed
-	Sampled   int64  `json:"sampled"`   // orders looked up right after their 201
-	Caught    *int64 `json:"caught"`    // orders that the guard refused; null without a guard
+	// Accepted counts orders that were answered 201, and those answered 202 that were
+	// committed afterwards.
+	Accepted   int64  `json:"accepted"`
+	Queued     int64  `json:"queued"`      // answered 202
+	TurnedDown int64  `json:"turned_down"` // answered 202 and refused afterwards
+	Refused    int64  `json:"refused"`
+	Failed     int64  `json:"failed"`
+	Sold       int64  `json:"sold"` // units in the orders of the database
+	Oversold   int64  `json:"oversold"`
+	Undersold  int64  `json:"undersold"` // units left at the end
+	Unknown    int64  `json:"unknown"`   // failed orders that may have been committed
+	Sampled    int64  `json:"sampled"`   // orders looked up right after their 201 or 202
+	Caught     *int64 `json:"caught"`    // orders that the guard refused; null without a guard
 
 	Failures map[string]int64 `json:"failures"` // by status and problem type
 	Findings []Finding        `json:"findings"` // contradictions between the answers and the ledger
@@ -144,7 +155,7 @@ func (r *Result) FailuresText() string {
 	return strings.Join(each, ", ")
 }
 
-// Kept says how many of the orders that were answered 201 in the rush with a killed
+// Kept says how many of the orders that were accepted in the rush with a killed
 // instance were found afterwards.
 func (r *Result) Kept() string {
 	if r.Crash == nil {
@@ -212,6 +223,8 @@ const (
 	WrongAnswer Kind = "wrong-answer"
 	Repeated    Kind = "repeated"
 	Early       Kind = "early"
+	Unseen      Kind = "unseen"
+	Unended     Kind = "unended"
 	Missing     Kind = "missing"
 	OtherBuyer  Kind = "other-buyer"
 	OtherLines  Kind = "other-lines"
@@ -233,18 +246,20 @@ const (
 )
 
 // Kinds lists the kinds in the order in which they are reported.
-var Kinds = []Kind{WrongAnswer, Repeated, Early, Missing, OtherBuyer, OtherLines, OtherStatus, Unread, Denied, Unasked,
+var Kinds = []Kind{WrongAnswer, Repeated, Early, Unseen, Unended, Missing, OtherBuyer, OtherLines, OtherStatus, Unread, Denied, Unasked,
 	Unanswered, Unfinished, Contradicted, BadHistory, LostPayment, WrongPayment, ExtraPayment, OverLimit, WrongClaim}
 
 var meanings = map[Kind]string{
-	WrongAnswer: "answers 201 name a different order than the request",
-	Repeated:    "answers 201 name an order that an earlier 201 named",
+	WrongAnswer: "answers name a different order than the request",
+	Repeated:    "answers name an order that an earlier answer named",
 	Early:       "orders were answered 201 before they were committed",
-	Missing:     "orders answered 201 are not found",
-	OtherBuyer:  "orders answered 201 are stored under another buyer",
-	OtherLines:  "orders answered 201 are stored with other lines",
-	OtherStatus: "orders answered 201 are stored with another status",
-	Unread:      "orders answered 201 are answered differently by GET",
+	Unseen:      "orders were not found right after their 202",
+	Unended:     "orders answered 202 are still queued at the end",
+	Missing:     "accepted orders are not found",
+	OtherBuyer:  "accepted orders are stored under another buyer",
+	OtherLines:  "accepted orders are stored with other lines",
+	OtherStatus: "accepted orders are stored with another status",
+	Unread:      "accepted orders are answered differently by GET",
 	Denied:      "orders are stored whose answer says that nothing was cut",
 	Unasked:     "orders are stored that no client requested",
 

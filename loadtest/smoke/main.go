@@ -67,7 +67,7 @@ func smoke(ctx context.Context, t testenv.T) error {
 	if err := vegeta(ctx, serve(t), folder); err != nil {
 		return err
 	}
-	for _, flags := range []string{"--strategies none,lua,merged --stock 300", "--lifecycle --strategies lua --stock 100 --payment-window 1s"} {
+	for _, flags := range []string{"--strategies none,lua,merged --stock 300", "--ack queued --stock 300 --crash=false", "--lifecycle --strategies lua --stock 100 --payment-window 1s"} {
 		if err := expect(ctx, runLimit, 0, nil, append([]string{"go", "run", "./loadtest"}, strings.Fields(flags)...)...); err != nil {
 			return err
 		}

@@ -34,6 +34,10 @@ func (a *api) lie(ctx context.Context, r order.Request) (order.Order, bool, erro
 			o.Buyer = r.Buyer
 			return o, false, nil
 		}
+	case "forgets-one-queued-order-in-fifty":
+		if n%50 == 0 {
+			return order.Order{ID: uuid.New(), Buyer: r.Buyer, Status: "queued", Lines: slices.Clone(r.Lines), CreatedAt: time.Now()}, false, nil
+		}
 	case "is-busy-after-one-commit-in-ten":
 		if n%10 == 0 {
 			return a.deny(ctx, r, stock.ErrBusy)

@@ -49,3 +49,9 @@ CREATE TABLE jobs (
     token      BIGINT       NOT NULL,
     held_until DATETIME(6)  NOT NULL
 ) ENGINE = InnoDB DEFAULT CHARACTER SET ascii COLLATE ascii_bin;
+
+-- The last fencing token of each lock that was taken with GET_LOCK.
+CREATE TABLE lock_tokens (
+    lock_key VARCHAR(64) NOT NULL PRIMARY KEY,
+    token    BIGINT      NOT NULL
+) ENGINE = InnoDB DEFAULT CHARACTER SET ascii COLLATE ascii_bin;

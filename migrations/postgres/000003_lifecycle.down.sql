@@ -1,3 +1,4 @@
+DROP TABLE lock_tokens;
 DROP TABLE jobs;
 DROP TABLE claims;
 DROP TABLE payments;

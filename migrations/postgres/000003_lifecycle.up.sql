@@ -55,3 +55,11 @@ CREATE TABLE jobs (
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_scale_factor = 0
 );
+
+-- The last fencing token of each lock that was taken as an advisory lock.
+CREATE TABLE lock_tokens (
+    lock_key bigint PRIMARY KEY,
+    token    bigint NOT NULL
+) WITH (
+    fillfactor = 50
+);

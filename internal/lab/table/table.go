@@ -25,6 +25,14 @@ type Cell struct {
 	Alarm bool // red on a terminal
 }
 
+// Paint returns the text in red if alarm is true.
+func Paint(text string, alarm bool) string {
+	if alarm {
+		return red + text + plain
+	}
+	return text
+}
+
 // Figure formats a value. A value below 0 is not known.
 func Figure(format string, value float64) string {
 	if value < 0 {
@@ -85,10 +93,7 @@ func (t *Table) WriteText(w io.Writer, colors bool) {
 			if i == 0 || i == len(row)-1 {
 				text = cell.Text + padding
 			}
-			if cell.Alarm && colors {
-				text = red + text + plain
-			}
-			fmt.Fprint(w, text, "  ")
+			fmt.Fprint(w, Paint(text, cell.Alarm && colors), "  ")
 		}
 		fmt.Fprintln(w)
 	}

@@ -43,8 +43,8 @@ func (s session) Exec(ctx context.Context, sql string, args ...any) (affected in
 }
 
 // QueryEach runs a statement and calls scan for each of its rows, in order, to
-// read the row's columns with rows.Scan. It stops at the first error, and returns
-// it. In a transaction, scan must not run other statements.
+// read the row's columns with rows.Scan. It stops at the first error of scan, and
+// returns it with ErrScan. In a transaction, scan must not run other statements.
 func (s session) QueryEach(ctx context.Context, scan func(rows *sql.Rows) error, sql string, args ...any) error {
 	rows, err := s.query(ctx, sql, args...)
 	if err != nil {
@@ -53,7 +53,7 @@ func (s session) QueryEach(ctx context.Context, scan func(rows *sql.Rows) error,
 	defer rows.Close()
 	for rows.Next() {
 		if err := scan(rows); err != nil {
-			return err
+			return fmt.Errorf("%w: %w", ErrScan, err)
 		}
 	}
 	return rows.Err()

@@ -79,6 +79,33 @@ func (d Dialect) Require(condition, value string) string {
 	return "IF(" + condition + ", " + value + ", ~0 + 1)"
 }
 
+// AppendTime appends t to a statement, as a literal for a column that holds a time:
+// in UTC, in whole microseconds. The zero time is NULL. MySQL reads a number
+// faster than a text. The others get the text that SQLite's driver stores.
+func (d Dialect) AppendTime(sql []byte, t time.Time) []byte {
+	switch {
+	case t.IsZero():
+		return append(sql, "NULL"...)
+	case d == MySQL:
+		return appendNumber(sql, t.UTC())
+	}
+	return t.UTC().Truncate(time.Microsecond).AppendFormat(sql, "'2006-01-02 15:04:05.999999999-07:00'")
+}
+
+// appendNumber appends t as the number 20060102150405.000000. It takes a fifth of
+// the time of AppendFormat, once or twice for each order.
+func appendNumber(sql []byte, t time.Time) []byte {
+	year, month, day := t.Date()
+	hour, minute, second := t.Clock()
+	date := (int64(year)*100+int64(month))*100 + int64(day)
+	clock := (int64(hour)*100+int64(minute))*100 + int64(second)
+	sql = strconv.AppendInt(sql, date*1_000_000+clock, 10)
+	dot := len(sql)
+	sql = strconv.AppendInt(sql, 1_000_000+int64(t.Nanosecond()/1000), 10)
+	sql[dot] = '.' // in place of the 1
+	return sql
+}
+
 // BigInt is the type name that casts to a 64-bit integer. PostgreSQL treats an
 // argument inside CASE as text without the cast.
 func (d Dialect) BigInt() string {

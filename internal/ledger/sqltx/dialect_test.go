@@ -50,3 +50,22 @@ func TestDialect(t *testing.T) {
 		t.Errorf("eleven placeholders: %s", bound)
 	}
 }
+
+func TestAppendTime(t *testing.T) {
+	for _, test := range []struct {
+		time          time.Time
+		mysql, others string
+	}{
+		{time.Time{}, "NULL", "NULL"},
+		{time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), "20260102030405.000000", "'2026-01-02 03:04:05+00:00'"},
+		{time.Date(2026, 1, 2, 3, 4, 5, 120_000, time.UTC), "20260102030405.000120", "'2026-01-02 03:04:05.00012+00:00'"},
+		{time.Date(2026, 12, 31, 23, 59, 59, 999_999_999, time.UTC), "20261231235959.999999", "'2026-12-31 23:59:59.999999+00:00'"},
+		{time.Date(2026, 12, 31, 20, 0, 0, 0, time.FixedZone("", -8*3600)), "20270101040000.000000", "'2027-01-01 04:00:00+00:00'"},
+	} {
+		for dialect, want := range map[Dialect]string{MySQL: test.mysql, Postgres: test.others, SQLite: test.others} {
+			if got := string(dialect.AppendTime([]byte("a"), test.time)); got != "a"+want {
+				t.Errorf("%s: AppendTime(%v) = %s, want a%s", dialect, test.time, got, want)
+			}
+		}
+	}
+}

@@ -36,6 +36,9 @@ const (
 	tidbWriteConflict       = 9007
 )
 
+// ErrScan: a row has a value that the caller of QueryEach cannot use.
+var ErrScan = errors.New("reading a row")
+
 // IsDuplicate reports whether err says that a row with the same key exists.
 func IsDuplicate(err error) bool {
 	if errors.Is(err, gorm.ErrDuplicatedKey) {

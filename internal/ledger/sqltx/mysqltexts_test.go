@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"io"
+	"strings"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -35,19 +37,52 @@ func TestTexts_OnlyWhereTheyAreSafe(t *testing.T) {
 	}
 }
 
-// fakeConn gives every text the same answer, and fails queries.
+// TestConnect checks that a session takes texts only if its server and its driver
+// do, and that reads at a node of a Galera cluster wait for the writes of others.
+func TestConnect(t *testing.T) {
+	for _, test := range []struct {
+		provider    string // of Galera
+		texts       bool   // the driver may send texts
+		want, waits bool
+	}{
+		{"none", true, true, false},
+		{"none", false, false, false},
+		{"/usr/lib/galera/libgalera_smm.so", true, false, true},
+	} {
+		conn := &fakeConn{server: fakeRows{{"version", "10.11.19-MariaDB"}, {"wsrep_provider", test.provider}}}
+		session, err := MySQLConnector(conn, test.texts).Connect(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := session.(*mysqlSession).texts; got != test.want {
+			t.Errorf("provider %s, driver %v: the session takes texts: %v, want %v", test.provider, test.texts, got, test.want)
+		}
+		if got := strings.Contains(strings.Join(conn.sent, ";"), "wsrep_sync_wait"); got != test.waits {
+			t.Errorf("provider %s: reads wait for writes: %v, want %v", test.provider, got, test.waits)
+		}
+	}
+}
+
+// fakeConn gives every text the same answer. It answers queries with server, and
+// fails them if that is nil.
 type fakeConn struct {
 	mysqlConn
 	affected []int64
 	err      error
 	closed   bool
+	sent     []string // the texts
+	server   fakeRows
 }
 
-func (c *fakeConn) ExecContext(context.Context, string, []driver.NamedValue) (driver.Result, error) {
+func (c *fakeConn) ExecContext(_ context.Context, text string, _ []driver.NamedValue) (driver.Result, error) {
+	c.sent = append(c.sent, text)
 	return fakeResult(c.affected), c.err
 }
-func (*fakeConn) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
-	return nil, errors.New("no such variable")
+func (c *fakeConn) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
+	if c.server == nil {
+		return nil, errors.New("no such variable")
+	}
+	return &c.server, nil
 }
 func (*fakeConn) CheckNamedValue(*driver.NamedValue) error { return nil }
 func (*fakeConn) ResetSession(context.Context) error       { return nil }
@@ -61,6 +96,20 @@ func (c *fakeConn) Close() error {
 func (c *fakeConn) Driver() driver.Driver { return nil }
 func (c *fakeConn) Connect(context.Context) (driver.Conn, error) {
 	return &mysqlSession{mysqlConn: c, texts: true}, nil
+}
+
+// fakeRows are names and values of variables.
+type fakeRows [][2]string
+
+func (*fakeRows) Columns() []string { return []string{"Variable_name", "Value"} }
+func (*fakeRows) Close() error      { return nil }
+func (r *fakeRows) Next(row []driver.Value) error {
+	if len(*r) == 0 {
+		return io.EOF
+	}
+	row[0], row[1] = (*r)[0][0], (*r)[0][1]
+	*r = (*r)[1:]
+	return nil
 }
 
 // fakeResult is how many rows each statement of a text affected.

@@ -4,6 +4,7 @@ package backends
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"time"
 
@@ -11,6 +12,8 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/etcd"
+	"github.com/holdfast-stock/holdfast/internal/lock/mysql"
+	"github.com/holdfast-stock/holdfast/internal/lock/postgres"
 	"github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/lock/redlock"
 	"github.com/holdfast-stock/holdfast/internal/lock/zookeeper"
@@ -23,10 +26,14 @@ const Default = "redis"
 type Servers struct {
 	Redis     goredis.UniversalClient
 	Redlock   []goredis.UniversalClient
-	ZooKeeper []string // host:port
-	Etcd      []string // host:port
+	ZooKeeper string  // see zookeeper.New
+	Etcd      string  // see etcd.New
+	SQL       *sql.DB // keeps no idle connections; its database has been migrated
 	// Lease is how long a lock can outlive its holder; 0 means 30 s.
 	Lease time.Duration
+	// Observe is called with everything that happens to the locks, see
+	// lock.Observed. If it is nil, nothing is reported.
+	Observe func(lock.Event)
 }
 
 // Entry is one row of the table: a backend that can be opened.
@@ -38,7 +45,8 @@ type Entry struct {
 	// backend has no servers.
 	Flag string
 
-	open func(ctx context.Context, s Servers) (lock.Locker, error)
+	open  func(ctx context.Context, s Servers) (lock.Locker, error)
+	check func(address string) error // nil: the flag is not the backend's own
 }
 
 // Table returns all backends.
@@ -55,24 +63,48 @@ func Table() []Entry {
 			},
 		},
 		{
-			Name: "redlock", Flag: "redlock",
+			Name: "redlock", Flag: "redlock", check: redlock.CheckAddress,
 			open: func(_ context.Context, s Servers) (lock.Locker, error) {
 				return redlock.New(s.Redlock, s.Lease)
 			},
 		},
 		{
-			Name: "zookeeper", Fences: true, Flag: "zookeeper",
+			Name: "zookeeper", Fences: true, Flag: "zookeeper", check: zookeeper.CheckAddress,
 			open: func(ctx context.Context, s Servers) (lock.Locker, error) {
 				return zookeeper.New(ctx, s.ZooKeeper, s.Lease)
 			},
 		},
 		{
-			Name: "etcd", Fences: true, Flag: "etcd",
+			Name: "etcd", Fences: true, Flag: "etcd", check: etcd.CheckAddress,
 			open: func(ctx context.Context, s Servers) (lock.Locker, error) {
 				return etcd.New(ctx, s.Etcd, s.Lease)
 			},
 		},
+		{
+			Name: "mysql", Fences: true, Flag: "db",
+			open: func(ctx context.Context, s Servers) (lock.Locker, error) {
+				return mysql.New(ctx, s.SQL, s.Lease)
+			},
+		},
+		{
+			Name: "postgres", Fences: true, Flag: "db",
+			open: func(ctx context.Context, s Servers) (lock.Locker, error) {
+				return postgres.New(ctx, s.SQL, s.Lease)
+			},
+		},
 	}
+}
+
+// CheckAddress returns what is wrong with the value of the flag with the name, if
+// anything. The flag must belong to one backend only. The error does not contain a
+// password.
+func CheckAddress(flag, address string) error {
+	for _, e := range Table() {
+		if e.Flag == flag && e.check != nil {
+			return e.check(address)
+		}
+	}
+	return fmt.Errorf("no lock backend has the flag --%s", flag)
 }
 
 // Find returns the backend with the name.
@@ -101,8 +133,12 @@ func (e Entry) Open(ctx context.Context, servers Servers) (l lock.Locker, close 
 	if err != nil {
 		return nil, nil, fmt.Errorf("lock backend %s: %w", e.Name, err)
 	}
+	close = func() error { return nil }
 	if closer, ok := l.(interface{ Close() error }); ok {
-		return l, closer.Close, nil
+		close = closer.Close
 	}
-	return l, func() error { return nil }, nil
+	if servers.Observe != nil {
+		l = lock.Observed(l, e.Name, servers.Observe)
+	}
+	return l, close, nil
 }

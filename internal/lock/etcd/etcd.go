@@ -1,8 +1,8 @@
-// Package etcd locks in etcd. It uses the sessions of the client's concurrency
-// package and the same keys as that package's Mutex, so that both exclude each
-// other and wait in one queue. Processes are granted a lock in the order in which
-// they asked. The fencing token is the revision that created the holder's key. It
-// keeps rising across restarts of the servers.
+// Package etcd locks in etcd. It uses the same keys as the Mutex of the client's
+// concurrency package, so that both exclude each other and wait in one queue.
+// Processes are granted a lock in the order in which they asked. The fencing token
+// is the revision that created the holder's key. It keeps rising across restarts of
+// the servers.
 //
 // Each holder has its own session. The Mutex names its key by the session, so two
 // goroutines with one session would write one key and both hold the lock. When a
@@ -14,34 +14,36 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 )
 
 const (
-	// Prefix is before every lock's name: its keys begin with Prefix/NAME/.
-	Prefix = "holdfast/locks/"
+	// Prefix is before every lock's name, unless the address has a path: the keys of
+	// the lock NAME begin with holdfast/locks/NAME/.
+	Prefix = defaultBase + "/" + locksBelow
+	// defaultBase is what all keys begin with, unless the address has a path.
+	defaultBase = "holdfast"
+	locksBelow  = "locks/"
 	// dialTimeout bounds connecting, and the wait for the answer to a keep-alive
 	// of the connection.
 	dialTimeout = 5 * time.Second
 	// keepAliveInterval is the time between two keep-alives of the connection.
 	// Servers close connections that send them more often.
 	keepAliveInterval = 6 * time.Second
-	// maxIdleSessions bounds the sessions that are kept for later holders.
-	maxIdleSessions = 64
-	// pollTime is how long a waiter polls, every pollInterval, before it watches
-	// its predecessor's key. If the key was deleted before the watch existed, the
-	// server can take 100 ms to report that.
-	pollTime, pollInterval = 100 * time.Millisecond, time.Millisecond
-	// revokeTimeout bounds ending a session.
-	revokeTimeout = 2 * time.Second
+	// watchPause is the pause after a failed watch.
+	watchPause = 100 * time.Millisecond
+	// watchStreamKey is the key of the metadata with the number of the watch stream.
+	watchStreamKey = "holdfast-watch-stream"
 )
 
 // Locker locks in etcd. Close ends its sessions and connections.
@@ -50,30 +52,48 @@ type Locker struct {
 	backend *backend
 }
 
-// New connects to the servers (host:port). lease is how long a lock can outlive
-// its holder; 0 means lock.DefaultLease. It is rounded up to whole seconds, and to
-// at least two.
-func New(ctx context.Context, servers []string, lease time.Duration) (*Locker, error) {
+// New connects to the servers at the address:
+//
+//	[http[s]://][USER:PASSWORD@]HOST:PORT[,HOST:PORT…][/PATH][?ca=FILE&cert=FILE&key=FILE]
+//
+// The user, the password and the path are percent-encoded. All keys begin with
+// PATH instead of holdfast: those of the lock NAME with PATH/locks/NAME/. ca is the certificate of the authority that
+// the servers' certificates must be signed by, cert and key are the client's own, all
+// in PEM format.
+//
+// lease is how long a lock can outlive its holder; 0 means lock.DefaultLease. It is
+// rounded up to whole seconds, and to at least two.
+func New(ctx context.Context, address string, lease time.Duration) (*Locker, error) {
+	e, err := parseAddress(address)
+	if err != nil {
+		return nil, fmt.Errorf("the address of etcd: %w", err)
+	}
+	security, err := e.tlsConfig()
+	if err != nil {
+		return nil, fmt.Errorf("connecting to etcd: %w", err)
+	}
 	lease = cmp.Or(lease, lock.DefaultLease)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	clientCtx, cancelClient := context.WithCancel(context.Background())
+	defer context.AfterFunc(ctx, cancelClient)() // ctx bounds the login, and not the client's life
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: servers,
-		// Until the first keep-alive of a lease is answered, the client regards
-		// the lease as valid for DialTimeout and one second.
-		DialTimeout:       min(dialTimeout, max(lease-time.Second, time.Second)),
+		Context:   clientCtx,
+		Endpoints: e.endpoints(),
+		Username:  e.User, Password: e.Password, TLS: security,
+		DialTimeout:       dialTimeout,
 		DialKeepAliveTime: keepAliveInterval, DialKeepAliveTimeout: dialTimeout,
 		Logger: zap.NewNop(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("connecting to etcd: %w", err)
+		return nil, fmt.Errorf("connecting to etcd at %s: %w", strings.Join(e.Servers, ","), err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	if _, err := client.Get(ctx, Prefix); err != nil {
+	if _, err := client.Get(ctx, e.base()); err != nil {
 		_ = client.Close()
-		return nil, fmt.Errorf("connecting to etcd at %s: %w", strings.Join(servers, ","), err)
+		return nil, fmt.Errorf("connecting to etcd at %s: %w", strings.Join(e.Servers, ","), err)
 	}
 	seconds := (lease + time.Second - 1) / time.Second
-	b := &backend{client: client, leaseSeconds: max(int64(seconds), 2)}
+	b := &backend{client: client, base: e.base(), leaseSeconds: max(int64(seconds), 2)}
 	return &Locker{Locker: lock.New(b), backend: b}, nil
 }
 
@@ -94,81 +114,21 @@ func (l *Locker) Close() error {
 
 type backend struct {
 	client       *clientv3.Client
+	base         string // what all keys begin with
 	leaseSeconds int64
+	watchStream  atomic.Int64 // the number of the stream for new watches
 
 	mu     sync.Mutex
 	idle   []*session
 	closed bool
 }
 
-// session is an etcd lease that is kept alive until it is ended or lost.
-type session struct {
-	etcd          *concurrency.Session
-	stopKeepAlive context.CancelFunc
-}
-
-// takeSession returns an idle session, or a new one.
-func (b *backend) takeSession(ctx context.Context) (*session, error) {
-	b.mu.Lock()
-	for len(b.idle) > 0 {
-		last := len(b.idle) - 1
-		s := b.idle[last]
-		b.idle = b.idle[:last]
-		select {
-		case <-s.etcd.Done():
-			s.stopKeepAlive()
-			continue
-		default:
-		}
-		b.mu.Unlock()
-		return s, nil
-	}
-	b.mu.Unlock()
-
-	granted, err := b.client.Grant(ctx, b.leaseSeconds)
-	if err != nil {
-		return nil, err
-	}
-	alive, stop := context.WithCancel(b.client.Ctx())
-	s, err := concurrency.NewSession(b.client, concurrency.WithLease(granted.ID), concurrency.WithContext(alive), concurrency.WithTTL(int(b.leaseSeconds)))
-	if err != nil {
-		stop()
-		return nil, err
-	}
-	return &session{s, stop}, nil
-}
-
-// returnSession keeps the session for a later holder, or ends it.
-func (b *backend) returnSession(s *session) {
-	b.mu.Lock()
-	keep := !b.closed && len(b.idle) < maxIdleSessions
-	if keep {
-		b.idle = append(b.idle, s)
-	}
-	b.mu.Unlock()
-	if !keep {
-		_ = s.end()
-	}
-}
-
-// end revokes the session's lease, which deletes its keys. If that fails, the
-// lease expires, because nothing keeps it alive any more.
-func (s *session) end() error {
-	ctx, cancel := context.WithTimeout(context.Background(), revokeTimeout)
-	defer cancel()
-	s.etcd.Orphan()
-	s.stopKeepAlive()
-	_, err := s.etcd.Client().Revoke(ctx, s.etcd.Lease())
-	return err
-}
-
-func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func()) (lock.Grant, error) {
+func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
 	s, err := b.takeSession(ctx)
 	if err != nil {
 		return nil, err
 	}
-	prefix := Prefix + name + "/"
-	g := &grant{backend: b, session: s, prefix: prefix, key: fmt.Sprintf("%s%x", prefix, s.etcd.Lease())}
+	g := b.newGrant(s, name)
 	switch err := g.acquire(ctx, wait); {
 	case errors.Is(err, lock.ErrHeld):
 		b.returnSession(s)
@@ -177,26 +137,23 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 		_ = s.end() // also deletes the key, if it was written
 		return nil, err
 	}
-	ctx, g.stopWatching = context.WithCancel(context.Background())
-	g.watching.Go(func() {
-		select {
-		case <-s.etcd.Done():
-			lost()
-		case <-ctx.Done():
-		}
-	})
+	g.stopReporting = context.AfterFunc(s.ctx, func() { lost(context.Cause(s.ctx)) })
 	return g, nil
 }
 
 // grant is one contender, before and after it is granted the lock.
 type grant struct {
-	backend      *backend
-	session      *session
-	prefix       string // of the keys of all contenders
-	key          string
-	token        int64 // the revision that created the key
-	stopWatching context.CancelFunc
-	watching     sync.WaitGroup
+	backend       *backend
+	session       *session
+	prefix        string // of the keys of all contenders
+	key           string
+	token         int64       // the revision that created the key
+	stopReporting func() bool // ends the reports of the session's loss
+}
+
+func (b *backend) newGrant(s *session, name string) *grant {
+	prefix := b.base + locksBelow + name + "/"
+	return &grant{backend: b, session: s, prefix: prefix, key: fmt.Sprintf("%s%x", prefix, s.id)}
 }
 
 // acquire takes the lock as concurrency.Mutex does, with the same keys. Unlike the
@@ -205,14 +162,14 @@ type grant struct {
 func (g *grant) acquire(ctx context.Context, wait bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(g.session.etcd.Ctx(), func() { cancel(concurrency.ErrSessionExpired) })()
-	first, err := g.createKey(ctx)
-	if err == nil && !first {
+	defer context.AfterFunc(g.session.ctx, func() { cancel(context.Cause(g.session.ctx)) })()
+	before, err := g.createKey(ctx)
+	if err == nil && before.created != 0 {
 		if !wait {
 			_, err := g.backend.client.Delete(ctx, g.key)
 			return cmp.Or(err, lock.ErrHeld)
 		}
-		err = g.waitForTurn(ctx)
+		err = g.waitForTurn(ctx, before)
 	}
 	if err != nil {
 		return cmp.Or(context.Cause(ctx), err)
@@ -220,83 +177,176 @@ func (g *grant) acquire(ctx context.Context, wait bool) error {
 	return nil
 }
 
-// createKey writes the contender's key and reports whether it is the first.
-func (g *grant) createKey(ctx context.Context) (first bool, err error) {
-	written, err := g.backend.client.Txn(ctx).
-		If(clientv3.Compare(clientv3.CreateRevision(g.key), "=", 0)).
-		Then(clientv3.OpPut(g.key, "", clientv3.WithLease(g.session.etcd.Lease())), clientv3.OpGet(g.prefix, clientv3.WithFirstCreate()...)).
-		Commit()
-	if err != nil {
-		return false, err
-	}
-	if !written.Succeeded {
-		return false, fmt.Errorf("the key %s already exists", g.key)
-	}
-	g.token = written.Header.Revision
-	holder := written.Responses[1].GetResponseRange().Kvs
-	return len(holder) == 0 || holder[0].CreateRevision == g.token, nil
+// entry is one entry of a key. A session that is used again writes its key again,
+// with a greater create revision.
+type entry struct {
+	key     string
+	created int64 // the create revision; 0: the key does not exist
 }
 
-// waitForTurn waits until there is no contender before this one.
-func (g *grant) waitForTurn(ctx context.Context) error {
-	client := g.backend.client
-	for started := time.Now(); ; {
-		before, err := client.Get(ctx, g.prefix, append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(g.token-1))...)
+// entryIn returns the only key of an answer, if there is one.
+func entryIn(answer *clientv3.GetResponse) entry {
+	if len(answer.Kvs) == 0 {
+		return entry{}
+	}
+	return entry{string(answer.Kvs[0].Key), answer.Kvs[0].CreateRevision}
+}
+
+// entryOf returns the only key of one answer of a transaction, if there is one.
+func entryOf(answer *clientv3.TxnResponse, request int) entry {
+	return entryIn((*clientv3.GetResponse)(answer.Responses[request].GetResponseRange()))
+}
+
+// createKey writes the contender's key. It returns the entry of the contender
+// before it, if there is one.
+func (g *grant) createKey(ctx context.Context) (before entry, err error) {
+	written, err := g.backend.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(g.key), "=", 0)).
+		Then(clientv3.OpGet(g.prefix, clientv3.WithLastCreate()...), clientv3.OpPut(g.key, "", clientv3.WithLease(g.session.id))).
+		Commit()
+	if err != nil {
+		return before, err
+	}
+	if !written.Succeeded {
+		return before, fmt.Errorf("the key %s already exists", g.key)
+	}
+	g.token = written.Header.Revision
+	return g.lastContender(ctx, entryOf(written, 0))
+}
+
+// lastContender returns the entry of the last contender before this one, if there is
+// one. last is the last entry below the prefix.
+//
+// Below the prefix there are also the keys of locks with names that begin with
+// this lock's name and a slash. All keys are read only if the last key is one of
+// those.
+func (g *grant) lastContender(ctx context.Context, last entry) (before entry, err error) {
+	if last.created == 0 || g.isContender(last.key) {
+		return last, nil
+	}
+	found, err := g.backend.client.Get(ctx, g.prefix, append(clientv3.WithLastCreate(),
+		clientv3.WithMaxCreateRev(g.token-1), clientv3.WithKeysOnly(), clientv3.WithLimit(0))...)
+	if err != nil {
+		return entry{}, err
+	}
+	for _, kv := range found.Kvs {
+		if g.isContender(string(kv.Key)) {
+			return entry{string(kv.Key), kv.CreateRevision}, nil
+		}
+	}
+	return entry{}, nil
+}
+
+// isContender reports whether the key, which begins with the prefix, is a
+// contender's for this lock and not one for a lock with a longer name.
+func (g *grant) isContender(key string) bool {
+	return !strings.Contains(key[len(g.prefix):], "/")
+}
+
+// waitForTurn waits until there is no contender before this one. before is the
+// entry that was directly before its own.
+//
+// After a failed watch it reads the entry before its own again and watches that. A
+// fault that lasts makes the read fail.
+func (g *grant) waitForTurn(ctx context.Context, before entry) error {
+	for before.created != 0 {
+		if err := g.backend.waitForDelete(ctx, before); err != nil {
+			if err := pauseWatching(ctx); err != nil {
+				return err
+			}
+		}
+		answer, err := g.backend.client.Txn(ctx).Then(
+			clientv3.OpGet(g.prefix, append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(g.token-1))...),
+			clientv3.OpGet(g.key),
+		).Commit()
 		if err != nil {
 			return err
 		}
-		if len(before.Kvs) == 0 {
-			break
+		if entryOf(answer, 1).created != g.token {
+			return lock.ErrSessionExpired
 		}
-		if time.Since(started) < pollTime {
-			select {
-			case <-time.After(pollInterval):
-			case <-ctx.Done():
-			}
-			continue
-		}
-		predecessor := string(before.Kvs[0].Key)
-		if err := waitForDelete(ctx, client, predecessor, before.Header.Revision+1); err != nil {
+		if before, err = g.lastContender(ctx, entryOf(answer, 0)); err != nil {
 			return err
 		}
-	}
-	own, err := client.Get(ctx, g.key) // missing if the session has ended meanwhile
-	if err != nil {
-		return err
-	}
-	if len(own.Kvs) == 0 || own.Kvs[0].CreateRevision != g.token {
-		return concurrency.ErrSessionExpired
 	}
 	return nil
 }
 
-// waitForDelete waits until the key is deleted at the revision or later.
-func waitForDelete(ctx context.Context, client *clientv3.Client, key string, revision int64) error {
-	ctx, cancel := context.WithCancel(ctx)
+// pauseWatching waits for watchPause. It returns ctx's error if ctx ends before.
+func pauseWatching(ctx context.Context) error {
+	select {
+	case <-time.After(watchPause):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// waitForDelete waits until the entry is deleted. The watch begins now and not at a
+// revision of the past, because the server can be 100 ms late with events of the
+// past. A deletion before the watch is found by reading the key once.
+//
+// The watch fails if the server has no leader, because such a server may not learn
+// of the deletion. After any failure, later watches use a new stream.
+func (b *backend) waitForDelete(ctx context.Context, e entry) (err error) {
+	stream := b.watchStream.Load()
+	defer func() {
+		if err != nil && ctx.Err() == nil {
+			b.watchStream.CompareAndSwap(stream, stream+1)
+		}
+	}()
+	watchCtx, cancel := context.WithCancel(inWatchStream(ctx, stream))
 	defer cancel()
-	for answer := range client.Watch(ctx, key, clientv3.WithRev(revision), clientv3.WithFilterPut()) {
+	for answer := range b.client.Watch(watchCtx, e.key, clientv3.WithCreatedNotify(), clientv3.WithFilterPut()) {
 		if err := answer.Err(); err != nil {
 			return err
 		}
 		if len(answer.Events) > 0 {
 			return nil
 		}
+		if answer.Created {
+			found, err := b.client.Get(ctx, e.key)
+			if err != nil {
+				return err
+			}
+			if entryIn(found).created != e.created {
+				return nil
+			}
+		}
 	}
 	return cmp.Or(ctx.Err(), errWatchEnded)
 }
 
-var errWatchEnded = errors.New("the watch on the predecessor's key ended")
+var errWatchEnded = errors.New("the watch on a key ended")
+
+// inWatchStream returns a context whose watches share the stream with the number. The
+// client opens one stream for all watches with equal metadata, and logs in when it
+// opens it. The server refuses new watches on a stream whose login has expired.
+func inWatchStream(ctx context.Context, number int64) context.Context {
+	return clientv3.WithRequireLeader(metadata.AppendToOutgoingContext(ctx, watchStreamKey, strconv.FormatInt(number, 10)))
+}
 
 func (g *grant) Token() uint64 { return uint64(g.token) }
 
+func (g *grant) Until() time.Time { return g.session.Until() }
+
+// Watch waits until the grant's key is deleted.
+func (g *grant) Watch(ctx context.Context) error {
+	for {
+		if err := g.backend.waitForDelete(ctx, entry{g.key, g.token}); err == nil {
+			return g.session.reasonOfDeletion(ctx)
+		}
+		if err := pauseWatching(ctx); err != nil {
+			return err
+		}
+	}
+}
+
 func (g *grant) Release(ctx context.Context) error {
-	g.stopWatching()
-	g.watching.Wait()
-	select {
-	case <-g.session.etcd.Done():
+	g.stopReporting()
+	if g.session.ctx.Err() != nil {
 		_ = g.session.end()
-		return lock.ErrLost
-	default:
+		return context.Cause(g.session.ctx)
 	}
 	answer, err := g.backend.client.Delete(ctx, g.key)
 	if err != nil {
@@ -305,7 +355,7 @@ func (g *grant) Release(ctx context.Context) error {
 	}
 	g.backend.returnSession(g.session)
 	if answer.Deleted == 0 {
-		return lock.ErrLost
+		return lock.ErrDeleted
 	}
 	return nil
 }

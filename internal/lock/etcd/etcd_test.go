@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/goleak"
@@ -23,7 +27,7 @@ func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
 func newLocker(t *testing.T, addr string) *Locker {
 	t.Helper()
-	l, err := New(t.Context(), []string{addr}, 5*time.Second)
+	l, err := New(t.Context(), addr, 5*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,6 +114,171 @@ func TestOneQueueWithTheClientsMutex(t *testing.T) {
 	waitForContenders(t, theirs, name, 0)
 }
 
+// TestPredecessorLeavesBeforeTheWatch ends the grant of the contender before a
+// waiter, after the waiter has written its key and before it watches the other key.
+// The other may also have written the same key again, because sessions are used
+// again: then it waits behind this waiter.
+func TestPredecessorLeavesBeforeTheWatch(t *testing.T) {
+	t.Parallel()
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprintf("again=%t", again), func(t *testing.T) {
+			t.Parallel()
+			addr := testenv.Etcd(t)
+			name := "left-" + uuid.NewString()
+			ours, other := newLocker(t, addr), newLocker(t, addr)
+			lease := locktest.MustLock(t, ours, name)
+			session, err := other.backend.takeSession(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			waiter := other.backend.newGrant(session, name)
+			before, err := waiter.createKey(t.Context())
+			if err != nil || before.created != int64(lease.Token()) {
+				t.Fatalf("createKey returned %+v, %v; want the create revision %d", before, err, lease.Token())
+			}
+			locktest.MustUnlock(t, lease)
+			var next <-chan locktest.Answer
+			if again {
+				next = locktest.LockAsync(t.Context(), ours, name)
+				waitForContenders(t, foreignSession(t, addr), name, 2)
+				if found, err := other.backend.client.Get(t.Context(), before.key); err != nil || entryIn(found).created <= waiter.token {
+					t.Fatalf("the key %s was not written again: %v, %v", before.key, found, err)
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			if err := waiter.waitForTurn(ctx, before); err != nil {
+				t.Errorf("waitForTurn: %v", err)
+			}
+			if err := session.end(); err != nil { // deletes the waiter's key
+				t.Error(err)
+			}
+			if again {
+				locktest.MustUnlock(t, locktest.MustGrant(t, next).Lease)
+			}
+		})
+	}
+}
+
+// waitForWatch waits until the server at addr has one watch.
+func waitForWatch(t *testing.T, addr string) {
+	t.Helper()
+	locktest.Eventually(t, "the server has one watch", func() bool {
+		response, err := http.Get("http://" + addr + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		metrics, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(metrics), "\netcd_debugging_mvcc_watcher_total 1\n")
+	})
+}
+
+// TestWatchOfACompactedRevision compacts the revision at which a waiter's watch
+// continues when its connection is cut. The server then ends the watch.
+func TestWatchOfACompactedRevision(t *testing.T) {
+	t.Parallel()
+	addr := testenv.OwnEtcd(t).Addr()
+	wire := testenv.NewWire(t, addr)
+	ours, theirs := newLocker(t, wire.Addr()), foreignSession(t, addr)
+	mutex := concurrency.NewMutex(theirs, Prefix+"compacted") // it does not watch its own key
+	if err := mutex.Lock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	waiting := locktest.LockAsync(t.Context(), ours, "compacted")
+	waitForWatch(t, addr)
+	var revision int64
+	for range 10 {
+		put, err := theirs.Client().Put(t.Context(), "elsewhere", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		revision = put.Header.Revision
+	}
+	if _, err := theirs.Client().Compact(t.Context(), revision); err != nil {
+		t.Fatal(err)
+	}
+	wire.Cut()
+	if err := mutex.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
+	if stream := ours.backend.watchStream.Load(); stream != 1 {
+		t.Errorf("later watches use stream %d, want 1, the one after the failed watch", stream)
+	}
+}
+
+// TestWatchWithoutLeader stops all other members of the cluster. The watch fails,
+// because the server would not learn of the deletion.
+func TestWatchWithoutLeader(t *testing.T) {
+	t.Parallel()
+	members := testenv.OwnEtcdCluster(t, "--heartbeat-interval", "50", "--election-timeout", "500")
+	ours := newLocker(t, members[0].Addr())
+	put, err := ours.backend.client.Put(t.Context(), "watched", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- ours.backend.waitForDelete(t.Context(), entry{"watched", put.Header.Revision}) }()
+	waitForWatch(t, members[0].Addr())
+	for _, other := range members[1:] {
+		other.Kill()
+	}
+	select {
+	case err := <-ended:
+		if !errors.Is(err, rpctypes.ErrNoLeader) {
+			t.Errorf("the watch ended with %v, want %v", err, rpctypes.ErrNoLeader)
+		}
+	case <-time.After(6 * time.Second): // three election timeouts after the leader's end
+		t.Error("the watch did not end")
+	}
+}
+
+// TestIdleSessionThatHasExpired lets the lease of an idle session end while the
+// process is stopped. The session does not know its loss yet.
+func TestIdleSessionThatHasExpired(t *testing.T) {
+	t.Parallel()
+	b := newLocker(t, testenv.Etcd(t)).backend
+	expired, err := b.takeSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	expired.mu.Lock()
+	expired.until = time.Now()
+	expired.mu.Unlock()
+	b.returnSession(expired)
+	next, err := b.takeSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if next == expired {
+		t.Error("takeSession returned a session that has expired")
+	}
+	b.returnSession(next)
+}
+
+// TestConfirmWithoutServer must not repeat its requests until ctx ends.
+func TestConfirmWithoutServer(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnEtcd(t)
+	session, err := newLocker(t, server.Addr()).backend.takeSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seconds, err := session.renewOnce(t.Context()); err != nil || seconds != 5 {
+		t.Errorf("renewOnce returned %d, %v; want 5 seconds", seconds, err)
+	}
+	server.Kill()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := session.renewOnce(ctx); err == nil || ctx.Err() != nil {
+		t.Errorf("renewOnce without a server: %v, want an error at once", err)
+	}
+}
+
 // TestLeaseEndsWithSession revokes a holder's session at the server.
 func TestLeaseEndsWithSession(t *testing.T) {
 	t.Parallel()
@@ -128,8 +297,8 @@ func TestLeaseEndsWithSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	locktest.MustBeLost(t, lease, 10*time.Second)
-	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
-		t.Errorf("Unlock of a lost lease: %v", err)
+	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrSessionExpired) {
+		t.Errorf("Unlock of a lost lease: %v, want %v", err, lock.ErrSessionExpired)
 	}
 }
 
@@ -137,7 +306,7 @@ func TestNewWithoutServer(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	if _, err := New(ctx, []string{"127.0.0.1:1"}, 0); err == nil {
+	if _, err := New(ctx, "127.0.0.1:1", 0); err == nil {
 		t.Error("New returned no error")
 	}
 }
@@ -147,7 +316,7 @@ func TestNewWithoutServer(t *testing.T) {
 func TestCloseEndsAllGoroutines(t *testing.T) {
 	addr := testenv.Etcd(t)
 	before := goleak.IgnoreCurrent()
-	l, err := New(t.Context(), []string{addr}, 0)
+	l, err := New(t.Context(), addr, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

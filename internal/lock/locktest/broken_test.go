@@ -74,7 +74,7 @@ func TestBrokenLockersFail(t *testing.T) {
 		{
 			"grants every request",
 			[]lock.Locker{grantsEverything{}},
-			[]string{"OneHolder", "TryLockHeld", "UnlockTwice", "LeaseOutlivesRequest", "AbandonedWaitLeavesNothing", "CancelledContext", "TokensRise"},
+			[]string{"OneHolder", "TryLockHeld", "UnlockTwice", "LeaseOutlivesRequest", "AbandonedWaitLeavesNothing", "CancelledContext", "TokensRise", "InvalidNames"},
 		},
 		{
 			"one mutex per process",
@@ -84,7 +84,7 @@ func TestBrokenLockersFail(t *testing.T) {
 		{
 			"one lock for all names",
 			[]lock.Locker{brokenLocker{sound: lock.NewLocal(), request: func(ctx context.Context, _ string) (context.Context, string) { return ctx, "all" }}},
-			[]string{"IndependentNames"},
+			[]string{"NamesApart"},
 		},
 		{
 			"Unlock frees any holder's lock",

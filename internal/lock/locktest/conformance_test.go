@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"os/exec"
 	"slices"
@@ -22,6 +23,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/backends"
 	"github.com/holdfast-stock/holdfast/internal/lock/etcd"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+	"github.com/holdfast-stock/holdfast/internal/lock/mysql"
+	"github.com/holdfast-stock/holdfast/internal/lock/postgres"
 	"github.com/holdfast-stock/holdfast/internal/lock/zookeeper"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -82,7 +85,14 @@ func open(ctx context.Context, name string, addrs []string, fault string) (lock.
 		}
 		servers.Redis, servers.Redlock = clients[0], clients
 	}
-	servers.ZooKeeper, servers.Etcd = addrs, addrs
+	servers.ZooKeeper, servers.Etcd = strings.Join(addrs, ","), strings.Join(addrs, ",")
+	if backend.Flag == "db" {
+		pool, err := store.OpenSessions(addrs[0])
+		if err != nil {
+			return nil, nil, err
+		}
+		servers.SQL = pool
+	}
 	l, closeLocker, err := backend.Open(ctx, servers)
 	if err == nil && fault != noFault {
 		l = faults[fault].inject(l, servers.Redis)
@@ -91,6 +101,9 @@ func open(ctx context.Context, name string, addrs []string, fault string) (lock.
 		err := closeLocker()
 		for _, client := range clients {
 			err = errors.Join(err, client.Close())
+		}
+		if servers.SQL != nil {
+			err = errors.Join(err, servers.SQL.Close())
 		}
 		return err
 	}, err
@@ -123,8 +136,30 @@ func newRig(t *testing.T, backend, fault string) *rig {
 		r.servers = []server{testenv.OwnZooKeeper(t)}
 	case "etcd":
 		r.servers = []server{testenv.OwnEtcd(t)}
+	case "mysql":
+		r.servers = []server{migrated(t, testenv.OwnMariaDB(t))}
+	case "postgres":
+		r.servers = []server{migrated(t, testenv.OwnPostgres(t))}
 	}
 	return r
+}
+
+// database is a server whose address is the URL of a migrated database.
+type database struct{ *testenv.DatabaseServer }
+
+func (d database) Addr() string { return d.URL() }
+
+func migrated(t *testing.T, server *testenv.DatabaseServer) database {
+	t.Helper()
+	ledger, err := store.OpenSQL(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ledger.Close()
+	if err := ledger.MigrateUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return database{server}
 }
 
 func (r *rig) addrs() []string {
@@ -202,8 +237,12 @@ func (r *rig) OverWire(ctx context.Context) (lock.Locker, locktest.Wire, error) 
 		addrs []string
 	)
 	for _, s := range r.servers {
-		w := testenv.NewWire(r.t, s.Addr())
-		ws, addrs = append(ws, w), append(addrs, w.Addr())
+		addr, inURL := s.Addr(), func(addr string) string { return addr }
+		if u, err := url.Parse(addr); err == nil && u.Path != "" {
+			addr, inURL = u.Host, func(addr string) string { u.Host = addr; return u.String() }
+		}
+		w := testenv.NewWire(r.t, addr)
+		ws, addrs = append(ws, w), append(addrs, inURL(w.Addr()))
 	}
 	l, err := r.open(ctx, addrs)
 	return l, ws, err
@@ -220,13 +259,75 @@ func (r *rig) Restart() error {
 	return nil
 }
 
+func (r *rig) Delete(ctx context.Context, name string) (reason, err error) {
+	switch r.backend {
+	case "zookeeper":
+		conn, _, err := zk.Connect(r.addrs(), 5*time.Second, zk.WithLogger(quiet{}))
+		if err != nil {
+			return nil, err
+		}
+		defer conn.Close()
+		parent := zookeeper.Root + "/" + name
+		children, _, err := conn.Children(parent)
+		for _, child := range children {
+			err = errors.Join(err, conn.Delete(parent+"/"+child, -1))
+		}
+		return lock.ErrDeleted, err
+	case "etcd":
+		client, err := clientv3.New(clientv3.Config{Endpoints: r.addrs(), DialTimeout: 5 * time.Second})
+		if err != nil {
+			return nil, err
+		}
+		defer client.Close()
+		_, err = client.Delete(ctx, etcd.Prefix+name+"/", clientv3.WithPrefix())
+		return lock.ErrDeleted, err
+	case "mysql":
+		return lock.ErrDisconnected, r.endSession(ctx, "SELECT IS_USED_LOCK(?)", r.mysqlKey(name), "KILL %d")
+	case "postgres":
+		return lock.ErrDisconnected, r.endSession(ctx, "SELECT pid FROM pg_locks WHERE "+advisoryLock, r.postgresKey(name), "SELECT pg_terminate_backend(%d)")
+	}
+	return nil, fmt.Errorf("the test cannot delete locks of %s", r.backend)
+}
+
+// advisoryLock is the condition for the row of an advisory lock in pg_locks.
+const advisoryLock = "locktype = 'advisory' AND objsubid = 1 AND (classid::bigint << 32) | objid::bigint = $1"
+
+// endSession ends the session whose ID find returns for the lock's key.
+func (r *rig) endSession(ctx context.Context, find string, key any, end string) error {
+	pool, err := store.OpenSessions(r.addrs()[0])
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	var id int64
+	if err := pool.QueryRowContext(ctx, find, key).Scan(&id); err != nil {
+		return err
+	}
+	_, err = pool.ExecContext(ctx, fmt.Sprintf(end, id))
+	return err
+}
+
+func (r *rig) mysqlKey(name string) any { return mysql.Key(r.databaseName(), name) }
+
+func (r *rig) postgresKey(name string) any { return postgres.Key(r.databaseName()+".public", name) }
+
+// databaseName returns the name of the database that has the locks.
+func (r *rig) databaseName() string {
+	u, err := url.Parse(r.addrs()[0])
+	if err != nil {
+		r.t.Error(err)
+		return ""
+	}
+	return strings.TrimPrefix(u.Path, "/")
+}
+
 func (r *rig) Traces(ctx context.Context, name string) (traces int, err error) {
 	switch r.backend {
 	case "redis", "redlock":
 		for _, addr := range r.addrs() {
 			client := goredis.NewClient(&goredis.Options{Addr: addr})
 			defer client.Close()
-			n, err := client.Exists(ctx, name, name+":waiters").Result()
+			n, err := client.Exists(ctx, name, "holdfast_queue:{"+name+"}", name+":waiters").Result()
 			if err != nil {
 				return 0, err
 			}
@@ -254,8 +355,24 @@ func (r *rig) Traces(ctx context.Context, name string) (traces int, err error) {
 			return 0, err
 		}
 		traces = int(found.Count)
+	case "mysql":
+		return r.sqlTraces(ctx, `SELECT COUNT(*) FROM information_schema.processlist
+			WHERE INFO LIKE CONCAT('%', ?, '%') AND STATE = 'User lock' OR ID = IS_USED_LOCK(?)`, r.mysqlKey(name), r.mysqlKey(name))
+	case "postgres":
+		return r.sqlTraces(ctx, "SELECT COUNT(*) FROM pg_locks WHERE "+advisoryLock, r.postgresKey(name))
 	}
 	return traces, nil
+}
+
+// sqlTraces counts the sessions that hold the lock or wait for it.
+func (r *rig) sqlTraces(ctx context.Context, query string, args ...any) (traces int, err error) {
+	pool, err := store.OpenSessions(r.addrs()[0])
+	if err != nil {
+		return 0, err
+	}
+	defer pool.Close()
+	err = pool.QueryRowContext(ctx, query, args...).Scan(&traces)
+	return traces, err
 }
 
 // quiet discards the ZooKeeper client's log lines.

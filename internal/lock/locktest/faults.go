@@ -20,6 +20,9 @@ const (
 	// maxOverlap bounds how long after another's grant a holder learns that it
 	// lost the lock. A backend learns that by asking its servers.
 	maxOverlap = 1500 * time.Millisecond
+	// maxLate bounds how long after the end of its lease, on a busy machine, a
+	// holder learns that it lost the lock.
+	maxLate = time.Second
 )
 
 // startProcesses starts n instances. end ends them.
@@ -259,6 +262,8 @@ func holderCutOff(ctx context.Context, s Subject) error {
 		return errNoConnection
 	}
 	frozen := time.Now()
+	ended := make(chan time.Time, 1)
+	context.AfterFunc(lease.Context(), func() { ended <- time.Now() })
 	next, err := s.lockAfterLease(ctx, s.first(), name, frozen)
 	if err != nil {
 		wire.Thaw()
@@ -273,6 +278,9 @@ func holderCutOff(ctx context.Context, s Subject) error {
 	wire.Thaw()
 	if overlap >= maxOverlap || !errors.Is(context.Cause(lease.Context()), lock.ErrLost) {
 		return fmt.Errorf("%v after another was granted the lock, the cause of the old lease's end is %v", overlap, context.Cause(lease.Context()))
+	}
+	if took := (<-ended).Sub(frozen); took > s.Lease+maxLate {
+		return fmt.Errorf("a lease of %v ended %v after the network froze", s.Lease, took)
 	}
 	if err := s.rising(lease.Token(), next); err != nil {
 		return err
@@ -289,6 +297,41 @@ func holderCutOff(ctx context.Context, s Subject) error {
 	return s.leavesNoTrace(ctx, name)
 }
 
+// deletedHolder deletes a lock just after its grant, and one that has been held for
+// a while.
+func deletedHolder(ctx context.Context, s Subject) error {
+	for _, heldFor := range []time.Duration{0, time.Second} {
+		name := newName()
+		lease, err := s.first().Lock(ctx, name)
+		if err != nil {
+			return err
+		}
+		time.Sleep(heldFor) // how long it is held is what differs
+		if err := lease.Context().Err(); err != nil {
+			return fmt.Errorf("the lease ended before its key was deleted: %w", context.Cause(lease.Context()))
+		}
+		reason, err := s.Servers.Delete(ctx, name)
+		if err != nil {
+			return err
+		}
+		select {
+		case <-lease.Context().Done():
+		case <-time.After(time.Second + maxLate):
+			return fmt.Errorf("held for %v: the holder has not learned that its lock was deleted", heldFor)
+		}
+		if cause := context.Cause(lease.Context()); !errors.Is(cause, reason) {
+			return fmt.Errorf("the lease ended with the cause %w, want %w", cause, reason)
+		}
+		if err := lockAndUnlock(ctx, s.other(), name); err != nil {
+			return fmt.Errorf("after the deletion: %w", err)
+		}
+		if err := lease.Unlock(ctx); !errors.Is(err, reason) {
+			return fmt.Errorf("unlocking a deleted lock returned %w", err)
+		}
+	}
+	return nil
+}
+
 func waiterCutOff(ctx context.Context, s Subject) error {
 	name := newName()
 	instance, wire, err := s.Servers.OverWire(ctx)
@@ -303,6 +346,9 @@ func waiterCutOff(ctx context.Context, s Subject) error {
 		return err
 	}
 	for _, frozenWhileWaiting := range []bool{true, false} {
+		if !frozenWhileWaiting { // the request before may have closed its connection
+			_ = lockAndUnlock(ctx, instance, newName()) // if it fails, the wire may still have one
+		}
 		err := s.freezeRequest(ctx, instance, wire, name, frozenWhileWaiting)
 		wire.Thaw()
 		if !errors.Is(err, context.DeadlineExceeded) {

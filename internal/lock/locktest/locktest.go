@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,6 +46,10 @@ type Servers interface {
 	// Restart kills all servers with SIGKILL and starts them again with the data
 	// that they have on disk.
 	Restart() error
+	// Delete deletes the keys or nodes that the servers store for the lock, or ends
+	// the session that holds it, as an administrator would. reason is the one for
+	// which its holder must lose it.
+	Delete(ctx context.Context, name string) (reason, err error)
 	// Traces returns how many keys or nodes the servers store for the lock.
 	Traces(ctx context.Context, name string) (int, error)
 }
@@ -78,7 +84,8 @@ func Promises() []Promise {
 		{Name: "OneHolder", Statement: "a held lock is not granted again", check: oneHolder},
 		{Name: "NoOverlap", Statement: "when goroutines and instances contend, one of them holds the lock at a time", check: noOverlap},
 		{Name: "TryLockHeld", Statement: "TryLock of a held lock returns ErrHeld at once", check: tryLockHeld},
-		{Name: "IndependentNames", Statement: "locks with different names are independent", check: independentNames},
+		{Name: "NamesApart", Statement: "locks with different names are independent, also if one name is a prefix of the other, with or without a slash", check: namesApart},
+		{Name: "InvalidNames", Statement: "an invalid name is refused with ErrName", check: invalidNames},
 		{Name: "UnlockFrees", Statement: "Unlock lets the next waiter have the lock", check: unlockFrees},
 		{Name: "UnlockTwice", Statement: "a second Unlock returns the result of the first, and does not free another holder's lock", check: unlockTwice},
 		{Name: "CancelledContext", Statement: "nothing is granted on a context that has ended", check: cancelledContext},
@@ -94,7 +101,8 @@ func Promises() []Promise {
 		{Name: "CancelledAtAnyMoment", Statement: "a request that is cancelled at any moment leaves nothing behind, neither in the process nor on the servers", check: cancelledAtAnyMoment},
 		{Name: "KilledHolder", Statement: "the lock of a killed holder is free when its lease has ended", check: killedHolder},
 		{Name: "StoppedHolder", Statement: "a holder that was stopped for longer than its lease finds its context ended when it continues", check: stoppedHolder},
-		{Name: "HolderCutOff", Statement: "a holder whose network drops everything learns that it lost the lock, at most shortly after another was granted it; its Unlock frees no other holder's lock", check: holderCutOff},
+		{Name: "HolderCutOff", Statement: "a holder whose network drops everything learns when its lease ends that it lost the lock, and at most shortly after another was granted it; its Unlock frees no other holder's lock", check: holderCutOff},
+		{Name: "DeletedHolder", Statement: "a holder whose key or node is deleted on the servers, or whose session is ended there, learns within a second that it lost the lock", check: deletedHolder},
 		{Name: "WaiterCutOff", Statement: "a waiter whose network drops everything returns when its context ends, and leaves nothing behind", check: waiterCutOff},
 		{Name: "ConnectionCut", Statement: "a holder whose connections are cut still excludes others, or has learned that it lost the lock", check: connectionCut},
 		{Name: "ResumesAfterRestart", Statement: "after all servers were killed and restarted, locks are granted again", Restarts: true, check: resumesAfterRestart},
@@ -229,16 +237,62 @@ func tryLockHeld(ctx context.Context, s Subject) error {
 	return lease.Unlock(ctx)
 }
 
-func independentNames(ctx context.Context, s Subject) error {
-	one, err := s.first().Lock(ctx, newName())
-	if err != nil {
+// namesApart holds locks whose names are prefixes of each other, taken in both
+// orders. Then it lets a waiter for the shortest name have its lock while the others
+// are held.
+func namesApart(ctx context.Context, s Subject) error {
+	for _, longestFirst := range []bool{false, true} {
+		base := newName()
+		names := []string{base, base + "b", base + "/b", base + "/b/c", base + "/0", base + "/lock-0", strings.ToUpper(base)}
+		if longestFirst {
+			slices.Reverse(names)
+		}
+		held := make(map[string]lock.Lease)
+		for i, name := range names {
+			lease, err := s.Lockers[i%len(s.Lockers)].TryLock(ctx, name)
+			if err != nil {
+				return fmt.Errorf("TryLock of %s while %v are held: %w", name, names[:i], err)
+			}
+			held[name] = lease
+		}
+		if err := s.mustWait(ctx, s.other(), base); err != nil {
+			return err
+		}
+		waiter := make(chan error, 1)
+		limited, cancel := context.WithTimeout(ctx, maxDelay)
+		defer cancel()
+		go func() { waiter <- lockAndUnlock(limited, s.other(), base) }()
+		if err := held[base].Unlock(ctx); err != nil {
+			return err
+		}
+		if err := <-waiter; err != nil {
+			return fmt.Errorf("the waiter for %s while longer names are held: %w", base, err)
+		}
+		delete(held, base)
+		for name, lease := range held {
+			if err := lease.Unlock(ctx); err != nil {
+				return fmt.Errorf("unlocking %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// invalidNames asks for some of the names that lock.CheckName refuses, after their
+// valid parts have been locked once.
+func invalidNames(ctx context.Context, s Subject) error {
+	base := newName()
+	if err := lockAndUnlock(ctx, s.first(), base); err != nil {
 		return err
 	}
-	another, err := s.other().TryLock(ctx, newName())
-	if err != nil {
-		return fmt.Errorf("TryLock of another name: %w", err)
+	for _, name := range []string{"", "/", "/" + base, base + "/", base + "//b", base + "/../b", base + "\x00", base + "{", base + "/_c_x-lock-0", "holdfast_token:{" + base + "}"} {
+		for _, call := range []func(context.Context, string) (lock.Lease, error){s.first().Lock, s.first().TryLock} {
+			if _, err := call(ctx, name); !errors.Is(err, lock.ErrName) {
+				return fmt.Errorf("a request for %q returned %v, want %w", name, err, lock.ErrName)
+			}
+		}
 	}
-	return errors.Join(one.Unlock(ctx), another.Unlock(ctx))
+	return lockAndUnlock(ctx, s.other(), base)
 }
 
 func unlockFrees(ctx context.Context, s Subject) error {

@@ -6,9 +6,22 @@
 //	redisson_lock__channel:{NAME}     receives the message 0 at each release
 //	redisson_unlock_latch:{NAME}:UUID the holder that this instance released last, in case a release is sent again
 //	holdfast_token:{NAME}             the last fencing token
+//	holdfast_queue:{NAME}             sorted set: UUID:NUMBER of the waiters, by the time of their first refusal
+//	holdfast_wake:UUID                receives the name of a lock for which this instance must ask again
 //
-// Only the first waiter of each process asks Redis. It sleeps until a release is
-// published or the holder's lease has run out.
+// The numbers begin with 0, which tells them from the thread IDs of Redisson.
+//
+// Only the first waiter of each process asks Redis. If it is refused, the same
+// script puts it into the queue. A release wakes the first waiter in the queue, by a
+// message to its instance. If that instance no longer listens, the release wakes the
+// next one. A waiter that gives up after it was woken wakes the next. The first
+// waiter also listens to Redisson's channel, and so does every waiter that finds the
+// lock held by Redisson. In a cluster, Redisson uses sharded channels, so there the
+// messages are published and received in both ways.
+//
+// A message can be lost: its receiver has died, or is cut off. A waiter therefore
+// asks again after two seconds at the latest. The order of the queue is not a
+// promise: the first request gets a free lock.
 //
 // A Redis that fails over, or restarts without its data, forgets locks that it
 // has granted: two holders then have the same lock until the first lease ends.
@@ -37,10 +50,18 @@ import (
 const (
 	// renewalsPerLease is how many times a lease is renewed within its length.
 	renewalsPerLease = 3
+	// minLease is the shortest lease that can be renewed in time.
+	minLease = 10 * time.Millisecond
 	// callTimeout bounds one call to Redis.
 	callTimeout = 2 * time.Second
 	// latchTTL is how long Redis keeps the answer to a release.
 	latchTTL = 15 * time.Second
+	// placeTTL is how long a waiter keeps its place in the queue, and so how long
+	// the place of a dead waiter stays there at most. A waiter that waits longer
+	// gets a new place, at the end.
+	placeTTL = time.Minute
+	// maxSleep is how long a waiter sleeps at most before it asks again.
+	maxSleep = 2 * time.Second
 	// tokenTTL is how long Redis keeps a token after its grant. The clock makes
 	// later tokens greater even without it.
 	tokenTTL = 24 * time.Hour
@@ -48,8 +69,8 @@ const (
 
 // Options configure a Locker. The zero value is valid.
 type Options struct {
-	// Lease is how long a lock outlives its holder. It must be at least 10 ms;
-	// 0 means lock.DefaultLease.
+	// Lease is how long a lock outlives its holder; 0 means lock.DefaultLease. With
+	// less than 10 ms, all requests fail.
 	Lease time.Duration
 	// Fixed leases are not renewed: they end after Lease even if their holder
 	// lives. Other leases are renewed while their holder lives.
@@ -62,14 +83,18 @@ type Locker struct {
 	backend *backend
 }
 
-// New returns a Locker on the client. Close does not close the client.
+// New returns a Locker on the client. Close does not close the client. A client
+// without ContextTimeoutEnabled can delay the return of Lock and Unlock by seconds,
+// but not the report of a lost lease.
 func New(client goredis.UniversalClient, options Options) *Locker {
 	if options.Lease == 0 {
 		options.Lease = lock.DefaultLease
 	}
+	id := uuid.NewString()
+	_, cluster := client.(*goredis.ClusterClient)
 	b := &backend{
 		client: client, lease: options.Lease, fixed: options.Fixed,
-		id: uuid.NewString(), releases: newSubscriptions(client),
+		id: id, cluster: cluster, releases: newSubscriptions(client, wakePrefix+id, cluster),
 	}
 	return &Locker{Locker: lock.New(b), backend: b}
 }
@@ -83,6 +108,7 @@ type backend struct {
 	lease    time.Duration
 	fixed    bool
 	id       string // of this instance, like the ID of a Redisson client
+	cluster  bool
 	grants   atomic.Int64
 	releases *subscriptions
 }
@@ -111,16 +137,21 @@ func lockKey(prefix, name string) string {
 
 func tokenKey(name string) string { return lockKey("holdfast_token", name) }
 
+func queueKey(name string) string { return lockKey("holdfast_queue", name) }
+
+// wakePrefix and an instance's ID are the name of the instance's channel.
+const wakePrefix = "holdfast_wake:"
+
 func releaseChannel(name string) string { return lockKey("redisson_lock__channel", name) }
 
-func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func()) (lock.Grant, error) {
-	g := b.newGrant(name, lost)
-	if wait {
-		b.releases.yield(ctx, releaseChannel(name))
+func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
+	if b.lease < minLease {
+		return nil, fmt.Errorf("a lease of %v is too short: at least %v is required", b.lease, minLease)
 	}
-	remaining, err := g.try(ctx)
+	g := b.newGrant(name, lost)
+	refused, err := g.try(ctx, request{waits: wait})
 	if err == nil && g.token == 0 && wait {
-		err = g.wait(ctx, remaining)
+		err = g.wait(ctx, refused)
 	}
 	switch {
 	case err != nil:
@@ -132,8 +163,8 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 	return g, nil
 }
 
-func (b *backend) newGrant(name string, lost func()) *grant {
-	return &grant{backend: b, name: name, field: b.id + ":" + strconv.FormatInt(b.grants.Add(1), 10), lost: lost}
+func (b *backend) newGrant(name string, lost func(error)) *grant {
+	return &grant{backend: b, name: name, field: b.id + ":0" + strconv.FormatInt(b.grants.Add(1), 10), lost: lost}
 }
 
 // grant is a lock from its request to its release.
@@ -141,12 +172,13 @@ type grant struct {
 	backend    *backend
 	name       string
 	field      string // of the lock's hash
-	lost       func()
-	token      uint64    // 0: not granted yet
-	until      time.Time // when the lease ends, at the earliest
-	handedOver bool      // received from another grant of this process
+	place      int64  // in the queue; 0: none yet
+	lost       func(error)
+	token      uint64 // 0: not granted yet
+	handedOver bool   // received from another grant of this process
 
 	mu            sync.Mutex
+	until         time.Time // when the lease ends, at the earliest
 	watchdog      *time.Timer
 	stopped       bool
 	cancelRenewal context.CancelFunc // of the last renewal; nil: there was none
@@ -155,13 +187,27 @@ type grant struct {
 
 func (g *grant) Token() uint64 { return g.token }
 
-// try asks for the lock once. With from, the field of another grant, it takes
-// the lock over from that grant.
-//
-// If the lock is held, g.token is 0 afterwards and remaining is how long the
-// holder's lease lasts at most; negative: it has no end. After an error, try
-// removes what it can of the request.
-func (g *grant) try(ctx context.Context, from ...any) (remaining time.Duration, err error) {
+func (g *grant) Until() time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.until
+}
+
+// request says how a grant asks for the lock.
+type request struct {
+	waits bool   // it gets a place in the queue if it is refused
+	from  string // the field of the grant that is handed over; empty: none
+}
+
+// refusal is the answer to a request for a lock that is held.
+type refusal struct {
+	remaining time.Duration // the time after which the lock may be free; negative: unknown
+	listen    bool          // the waiter must listen to Redisson's channel
+}
+
+// try asks for the lock once. If the lock is held, g.token is 0 afterwards. After an
+// error, try removes what it can of the request.
+func (g *grant) try(ctx context.Context, r request) (refused refusal, err error) {
 	defer func() {
 		if err != nil {
 			g.cleanUp(ctx)
@@ -169,64 +215,76 @@ func (g *grant) try(ctx context.Context, from ...any) (remaining time.Duration, 
 	}()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	var (
+		placeMillis int64
+		yield       yield
+	)
+	if r.waits {
+		placeMillis = placeTTL.Milliseconds()
+		yield = g.backend.releases.yield(releaseChannel(g.name))
+	}
 	asked := time.Now()
-	answer, err := acquireScript.Run(ctx, g.backend.client, []string{g.name, tokenKey(g.name)},
-		append([]any{g.field, g.backend.lease.Milliseconds(), tokenTTL.Milliseconds()}, from...)...).Int64Slice()
-	if err != nil {
-		return 0, err
+	answer, err := acquireScript.Run(ctx, g.backend.client, []string{g.name, tokenKey(g.name), queueKey(g.name)},
+		g.field, g.backend.lease.Milliseconds(), tokenTTL.Milliseconds(), r.from, placeMillis, g.place, yield.token).Int64Slice()
+	switch {
+	case err != nil:
+		return refusal{}, err
+	case len(answer) == 2 && answer[0] == 1:
+		g.token, g.until = uint64(answer[1]), asked.Add(g.backend.lease) // g is not shared yet
+		return refusal{}, nil
+	case len(answer) == 4 && answer[0] == 0:
+		g.place = answer[2]
+		refused = refusal{remaining: time.Duration(answer[1]) * time.Millisecond, listen: answer[3] == 1}
+		if answer[1] == -2 {
+			refused.remaining = max(time.Until(yield.until), 0)
+		}
+		return refused, nil
 	}
-	if len(answer) != 2 {
-		return 0, fmt.Errorf("acquire.lua returned %v", answer)
-	}
-	if answer[0] == 1 {
-		g.token, g.until = uint64(answer[1]), asked.Add(g.backend.lease)
-		return 0, nil
-	}
-	return time.Duration(answer[1]) * time.Millisecond, nil
+	return refusal{}, fmt.Errorf("acquire.lua returned %v", answer)
 }
 
-// wait tries again whenever the lock is released or its lease should have ended.
-func (g *grant) wait(ctx context.Context, remaining time.Duration) (err error) {
-	releases := g.backend.releases.wait(ctx, releaseChannel(g.name))
+// wait tries again whenever the waiter is woken, and when the holder's lease should
+// have ended.
+func (g *grant) wait(ctx context.Context, refused refusal) (err error) {
+	releases := g.backend.releases.wait(releaseChannel(g.name))
 	defer releases.leave()
 	for g.token == 0 {
-		if remaining < 0 { // a foreign lock without an expiry
-			remaining = g.backend.lease / renewalsPerLease
+		releases.listen(ctx, refused.listen)
+		sleep := maxSleep
+		if refused.remaining >= 0 {
+			sleep = min(sleep, refused.remaining+time.Millisecond)
 		}
-		timer := time.NewTimer(remaining + time.Millisecond)
+		timer := time.NewTimer(sleep)
 		select {
 		case <-releases.notified:
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
+			g.cleanUp(ctx)
 			return ctx.Err()
 		}
 		timer.Stop()
-		if remaining, err = g.try(ctx); err != nil {
+		if refused, err = g.try(ctx, request{waits: true}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// cleanUp removes what a request without an answer may have left in Redis.
+// cleanUp removes what a request that has failed may have left in Redis, and its
+// place in the queue.
 func (g *grant) cleanUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	_, _ = g.release(ctx) // if it fails, the lock ends with its lease
+	_, _ = g.release(ctx) // if it fails, the lock and the place expire
 }
 
-// startWatchdog starts the timer that renews the lease, or ends it if it is
-// fixed.
+// startWatchdog starts the timer that renews the lease, unless the lease is fixed.
 func (g *grant) startWatchdog() {
-	wait := time.Until(g.until)
-	if !g.backend.fixed {
-		wait = min(wait, g.backend.lease/renewalsPerLease)
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.stopped {
-		g.watchdog = time.AfterFunc(wait, g.runWatchdog)
+	if !g.stopped && !g.backend.fixed {
+		g.watchdog = time.AfterFunc(g.backend.lease/renewalsPerLease, g.runWatchdog)
 	}
 }
 
@@ -244,10 +302,10 @@ func (g *grant) runWatchdog() {
 	g.renewals.Add(1)
 	g.mu.Unlock()
 	defer g.renewals.Done()
-	if g.renew(ctx) {
+	if err := g.renew(ctx); err == nil {
 		g.startWatchdog()
 	} else if ctx.Err() == nil {
-		g.lost()
+		g.lost(err)
 	}
 }
 
@@ -255,7 +313,9 @@ func (g *grant) runWatchdog() {
 func (g *grant) stopWatchdog() {
 	g.mu.Lock()
 	g.stopped = true
-	g.watchdog.Stop()
+	if g.watchdog != nil {
+		g.watchdog.Stop()
+	}
 	if g.cancelRenewal != nil {
 		g.cancelRenewal()
 	}
@@ -263,43 +323,46 @@ func (g *grant) stopWatchdog() {
 	g.renewals.Wait()
 }
 
-// renew renews the lease. It retries after errors until the lease ends, and
-// reports whether the lease was renewed.
-func (g *grant) renew(ctx context.Context) bool {
-	for !g.backend.fixed && time.Now().Before(g.until) {
-		call, cancel := context.WithDeadline(ctx, g.until)
-		call, cancelCall := context.WithTimeout(call, callTimeout)
+// renew renews the lease. It retries after errors until the lease ends.
+func (g *grant) renew(ctx context.Context) error {
+	until := g.Until()
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	for {
+		call, cancelCall := context.WithTimeout(ctx, callTimeout)
 		asked := time.Now()
 		held, err := renewScript.Run(call, g.backend.client, []string{g.name}, g.field, g.backend.lease.Milliseconds()).Bool()
 		cancelCall()
-		cancel()
 		switch {
+		case !time.Now().Before(until):
+			return lock.ErrExpired // also if this call has renewed it: the holder was told
 		case err == nil && held:
+			g.mu.Lock()
 			g.until = asked.Add(g.backend.lease)
-			return true
-		case err == nil || ctx.Err() != nil:
-			return false
+			g.mu.Unlock()
+			return nil
+		case err == nil:
+			return lock.ErrDeleted
 		}
 		select {
 		case <-ctx.Done():
-			return false
-		case <-time.After(min(g.backend.lease/(10*renewalsPerLease), time.Until(g.until))):
+			return lock.ErrExpired
+		case <-time.After(g.backend.lease / (10 * renewalsPerLease)):
 		}
 	}
-	return false
 }
 
 // HandOver replaces g by another grant in one request.
-func (g *grant) HandOver(ctx context.Context, lost func()) (lock.Grant, error) {
+func (g *grant) HandOver(ctx context.Context, lost func(error)) (lock.Grant, error) {
 	g.stopWatchdog()
 	next := g.backend.newGrant(g.name, lost)
 	next.handedOver = true
-	switch _, err := next.try(ctx, g.field); {
+	switch _, err := next.try(ctx, request{from: g.field}); {
 	case err != nil: // it is unknown which of the two has the lock: next is cleaned up already
 		g.cleanUp(ctx)
 		return nil, err
 	case next.token == 0:
-		return nil, lock.ErrLost
+		return nil, lock.ErrDeleted
 	}
 	next.startWatchdog()
 	return next, nil
@@ -309,7 +372,7 @@ func (g *grant) Release(ctx context.Context) error {
 	g.stopWatchdog()
 	held, err := g.release(ctx)
 	if err == nil && !held {
-		err = lock.ErrLost
+		err = lock.ErrDeleted
 	}
 	return err
 }
@@ -317,16 +380,18 @@ func (g *grant) Release(ctx context.Context) error {
 func (g *grant) release(ctx context.Context) (held bool, err error) {
 	latch := lockKey("redisson_unlock_latch", g.name) + ":" + g.backend.id
 	channel := releaseChannel(g.name)
-	answer, err := releaseScript.Run(ctx, g.backend.client, []string{g.name, channel, latch},
-		g.field, latchTTL.Milliseconds()).Int64Slice()
+	answer, err := releaseScript.Run(ctx, g.backend.client, []string{g.name, channel, latch, queueKey(g.name)},
+		g.field, latchTTL.Milliseconds(), wakePrefix, g.backend.cluster).Int64Slice()
 	if err != nil {
 		return false, err
 	}
-	if len(answer) != 2 {
+	if len(answer) != 3 {
 		return false, fmt.Errorf("release.lua returned %v", answer)
 	}
-	if g.handedOver { // the waiters of this process have had their turn
-		g.backend.releases.noteRelease(channel, answer[1])
+	receivers := answer[2]
+	if !g.handedOver { // otherwise the waiters of this process have had their turn
+		receivers = 0
 	}
+	g.backend.releases.noteRelease(channel, g.token, answer[1] == 1, receivers)
 	return answer[0] == 1, nil
 }

@@ -166,6 +166,73 @@ func TestFixedLeaseEnds(t *testing.T) {
 	}
 }
 
+// TestShortLeaseIsRefused asks for the shortest lease and for shorter ones.
+func TestShortLeaseIsRefused(t *testing.T) {
+	t.Parallel()
+	client := openClient(t, testenv.Redis(t))
+	for length, valid := range map[time.Duration]bool{-time.Second: false, 9 * time.Millisecond: false, 10 * time.Millisecond: true} {
+		lease, err := newLocker(t, client, Options{Lease: length}).TryLock(t.Context(), "short-"+uuid.NewString())
+		if (err == nil) != valid {
+			t.Errorf("a lease of %v: %v", length, err)
+		}
+		if err == nil {
+			_ = lease.Unlock(t.Context()) // it may have expired
+		}
+	}
+}
+
+// TestConfirmFixedLease confirms a fixed lease of which the server has less time left
+// than its length. The server must not extend it.
+func TestConfirmFixedLease(t *testing.T) {
+	t.Parallel()
+	const left = 10 * time.Second
+	client := openClient(t, testenv.Redis(t))
+	name := "confirmed-" + uuid.NewString()
+	asked := time.Now()
+	lease := locktest.MustLock(t, newLocker(t, client, Options{Lease: time.Minute, Fixed: true}), name)
+	granted := time.Now()
+	if err := client.PExpire(t.Context(), name, left).Err(); err != nil {
+		t.Fatal(err)
+	}
+	until, err := lease.(lock.Confirmer).Confirm(t.Context())
+	if err != nil || until.Before(asked.Add(time.Minute)) || until.After(granted.Add(time.Minute)) {
+		t.Errorf("Confirm: %v, %v; want a minute after the request", until, err)
+	}
+	if now, err := client.PTTL(t.Context(), name).Result(); err != nil || now > left {
+		t.Errorf("the server keeps the lock for %v, %v; want at most %v", now, err, left)
+	}
+	if err := client.Del(t.Context(), name).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lease.(lock.Confirmer).Confirm(t.Context()); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("Confirm of a deleted lock: %v, want %v", err, lock.ErrLost)
+	}
+	_ = lease.Unlock(t.Context())
+}
+
+// TestLossWithDefaultClient freezes the network of a client without
+// ContextTimeoutEnabled: its calls last for seconds, whatever their context. The
+// loss must be reported when the lease ends all the same.
+func TestLossWithDefaultClient(t *testing.T) {
+	t.Parallel()
+	const short = 500 * time.Millisecond
+	wire := testenv.NewWire(t, testenv.OwnRedis(t).Addr()) // other tests cut the connections of the shared server
+	client := goredis.NewClient(&goredis.Options{Addr: wire.Addr()})
+	t.Cleanup(func() { client.Close() })
+	lease := locktest.MustLock(t, newLocker(t, client, Options{Lease: short}), "default-"+uuid.NewString())
+	if wire.Freeze() == 0 {
+		t.Fatal("the client has no connection")
+	}
+	locktest.MustBeLost(t, lease, short+time.Second)
+	if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrExpired) {
+		t.Errorf("the lease ended with the cause %v, want %v", cause, lock.ErrExpired)
+	}
+	wire.Thaw()
+	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrExpired) {
+		t.Errorf("Unlock of an expired lease: %v", err)
+	}
+}
+
 // TestLockLostWithItsKey deletes a held lock, and takes it with Redisson. The
 // holder must notice.
 func TestLockLostWithItsKey(t *testing.T) {
@@ -179,8 +246,8 @@ func TestLockLostWithItsKey(t *testing.T) {
 	next := newRedisson(client, 30*time.Second)
 	next.mustLock(t, name)
 	locktest.MustBeLost(t, lease, 5*time.Second)
-	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
-		t.Errorf("Unlock of a lost lease: %v", err)
+	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrDeleted) {
+		t.Errorf("Unlock of a lost lease: %v, want %v", err, lock.ErrDeleted)
 	}
 	next.mustUnlock(t, name, "1") // neither the watchdog nor Unlock changed its lock
 }
@@ -188,7 +255,7 @@ func TestLockLostWithItsKey(t *testing.T) {
 // acquired returns a grant of the backend. Its watchdog is stopped.
 func acquired(t *testing.T, client goredis.UniversalClient, name string) *grant {
 	t.Helper()
-	g, err := newLocker(t, client, Options{}).backend.Acquire(t.Context(), name, false, func() {})
+	g, err := newLocker(t, client, Options{}).backend.Acquire(t.Context(), name, false, func(error) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +303,7 @@ func TestAcquireSentTwice(t *testing.T) {
 	token := g.token
 	for range 3 {
 		g.token = 0
-		if _, err := g.try(t.Context()); err != nil {
+		if _, err := g.try(t.Context(), request{}); err != nil {
 			t.Fatal(err)
 		}
 		if g.token != token {
@@ -376,12 +443,12 @@ func TestIdleSubscriptionsAreBounded(t *testing.T) {
 			}
 		})
 	}
-	locktest.Eventually(t, "all waiters have subscribed", func() bool { return channels() == names })
+	locktest.Eventually(t, "all waiters have subscribed", func() bool { return channels() == names+1 }) // and to their Locker's own channel
 	for _, lease := range held {
 		locktest.MustUnlock(t, lease)
 	}
 	waiting.Wait()
-	locktest.Eventually(t, "few channels are subscribed", func() bool { return channels() <= maxIdleChannels })
+	locktest.Eventually(t, "few channels are subscribed", func() bool { return channels() <= maxIdleChannels+1 })
 
 	// A waiter on a channel that was unsubscribed is woken as well.
 	for _, name := range []string{"idle-0", "idle-199"} {
@@ -418,4 +485,22 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 		t.Error(err)
 	}
 	goleak.VerifyNone(t, before)
+}
+
+// TestListOutlivesShortLease checks that an instance with a short lease does not make the
+// texts of an instance with a long lease expire.
+func TestListOutlivesShortLease(t *testing.T) {
+	t.Parallel()
+	const name = "listed"
+	client := openClient(t, testenv.OwnRedis(t).URL())
+	for _, lease := range []time.Duration{time.Minute, time.Second} {
+		hide, err := newLocker(t, client, Options{Lease: lease}).Show(t.Context(), name, "a text")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer hide(t.Context())
+	}
+	if left, err := client.PTTL(t.Context(), shownKey(name)).Result(); err != nil || left < 50*time.Second {
+		t.Errorf("the list expires in %v (%v), want about a minute", left, err)
+	}
 }

@@ -10,56 +10,59 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// maxIdleChannels bounds the channels that stay subscribed although no caller
-// waits on them. Under contention the next waiter comes soon.
+// maxIdleChannels bounds the locks whose subscriptions are kept although no caller
+// waits. Under contention the next waiter comes soon.
 const maxIdleChannels = 64
 
 // subscribeTimeout bounds the call that subscribes. A waiter without a
-// subscription still wakes when the holder's lease should have ended.
+// subscription still asks again after maxSleep.
 const subscribeTimeout = time.Second
 
-// subscriptions receives the release messages of all locks of a Locker on one
-// connection.
+// subscriptions receives the messages that wake the waiters of a Locker. Messages
+// for all locks arrive on the Locker's own channel. Redisson has a channel for each
+// lock. One connection receives both. In a cluster, each lock whose sharded channel
+// is subscribed has another connection, to the node with its slot.
 type subscriptions struct {
-	client goredis.UniversalClient
+	client  goredis.UniversalClient
+	own     string // the Locker's own channel
+	cluster bool
 
 	mu        sync.Mutex
-	pubsub    *goredis.PubSub // nil until the first subscription
+	pubsub    *goredis.PubSub // nil until the first wait
+	ready     bool            // the Locker's own channel has been subscribed
 	byChannel map[string]*subscription
 	idle      list.List // of *subscription that no caller waits on, the longest idle first
 	closed    bool
 	done      sync.WaitGroup
 }
 
-// subscription is the subscription to one channel.
+// subscription receives the messages for one lock.
 type subscription struct {
 	owner   *subscriptions
-	channel string
-	// notified has a value if, since the last receive from it, a message has
-	// arrived or the subscription was established. Messages from before that may
-	// have been missed.
-	notified   chan struct{}
-	waiters    int
-	idle       *list.Element // nil while callers wait
-	yieldUntil time.Time     // other processes go first until then
+	channel string // Redisson's
+	// notified has a value if the waiter must ask again: a message has arrived,
+	// or may have been missed.
+	notified chan struct{}
+	fresh    bool // messages from before it existed may have been missed
+	waiters  int
+	idle     *list.Element // nil while callers wait
+	yield    yield
+	listens  bool            // to Redisson's channel
+	sharded  *goredis.PubSub // to Redisson's channel in a cluster, beside the other; nil: none
 }
 
-func newSubscriptions(client goredis.UniversalClient) *subscriptions {
-	return &subscriptions{client: client, byChannel: make(map[string]*subscription)}
+func newSubscriptions(client goredis.UniversalClient, own string, cluster bool) *subscriptions {
+	return &subscriptions{client: client, own: own, cluster: cluster, byChannel: make(map[string]*subscription)}
 }
 
-// wait registers the caller as a waiter on the channel. A new subscription is
-// notified once it is established. The caller must call leave.
-func (ss *subscriptions) wait(ctx context.Context, channel string) *subscription {
+// wait registers the caller as a waiter for the lock with this channel of Redisson.
+// The caller must call listen, and leave in the end.
+func (ss *subscriptions) wait(channel string) *subscription {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	s := ss.byChannel[channel]
 	if s == nil {
-		s = &subscription{owner: ss, channel: channel, notified: make(chan struct{}, 1)}
-		ss.byChannel[channel] = s
-		ss.subscribe(ctx, channel)
-	} else {
-		s.notify() // a message may have arrived since the caller last asked for the lock
+		s = ss.add(channel)
 	}
 	if s.idle != nil {
 		ss.idle.Remove(s.idle)
@@ -69,61 +72,90 @@ func (ss *subscriptions) wait(ctx context.Context, channel string) *subscription
 	return s
 }
 
-// subscribe subscribes to the channel. If that fails, go-redis reconnects and
-// subscribes to all channels again. The caller holds ss.mu.
-func (ss *subscriptions) subscribe(ctx context.Context, channel string) {
+func (ss *subscriptions) add(channel string) *subscription {
+	s := &subscription{owner: ss, channel: channel, notified: make(chan struct{}, 1), fresh: true}
+	ss.byChannel[channel] = s
+	return s
+}
+
+// listen makes the subscription receive messages on the Locker's own channel, and
+// on Redisson's if foreign is true. It notifies the waiter once after a change,
+// because a message may have been missed before. If a call fails, go-redis
+// reconnects and subscribes to all channels again.
+func (s *subscription) listen(ctx context.Context, foreign bool) {
+	ss := s.owner
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), subscribeTimeout)
 	defer cancel()
-	if ss.pubsub != nil {
-		_ = ss.pubsub.Subscribe(ctx, channel)
-		return
+	var channels []string
+	switch {
+	case foreign && !s.listens:
+		s.listens = true
+		channels = append(channels, s.channel)
+		if ss.cluster {
+			s.sharded = ss.client.SSubscribe(ctx, s.channel)
+			ss.receive(s.sharded)
+		}
+	case !foreign && s.listens:
+		s.unsubscribe(ctx)
 	}
-	ss.pubsub = ss.client.Subscribe(ctx, channel)
-	messages := ss.pubsub.ChannelWithSubscriptions()
+	switch {
+	case ss.pubsub == nil:
+		ss.pubsub = ss.client.Subscribe(ctx, append(channels, ss.own)...)
+		ss.receive(ss.pubsub)
+	case len(channels) > 0:
+		_ = ss.pubsub.Subscribe(ctx, channels...)
+	case s.fresh:
+		s.notify()
+	}
+	s.fresh = false
+}
+
+// receive notifies the waiters until pubsub is closed.
+func (ss *subscriptions) receive(pubsub *goredis.PubSub) {
+	messages := pubsub.ChannelWithSubscriptions()
 	ss.done.Go(func() {
 		for m := range messages {
 			switch m := m.(type) {
 			case *goredis.Subscription:
-				ss.notify(m.Channel)
+				if m.Kind == "subscribe" || m.Kind == "ssubscribe" {
+					ss.subscribed(m.Channel)
+				}
 			case *goredis.Message:
-				ss.notify(m.Channel)
+				if m.Channel == ss.own {
+					ss.wake(releaseChannel(m.Payload))
+				} else {
+					ss.notify(m.Channel)
+				}
 			}
 		}
 	})
 }
 
-// yieldTime is how long a process waits before it asks again for a lock that it
-// has handed over within itself and then released. Its own next waiter could
-// otherwise ask before the message reaches other processes.
-const yieldTime = time.Millisecond
-
-// noteRelease records that the lock was released, and how many subscribers
-// received the message.
-func (ss *subscriptions) noteRelease(channel string, receivers int64) {
+// subscribed notifies those that may have missed a message on the channel. The first
+// call that subscribes names the Locker's own channel last.
+func (ss *subscriptions) subscribed(channel string) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	if s := ss.byChannel[channel]; s != nil && receivers > 1 { // one of them is ss itself
-		s.yieldUntil = time.Now().Add(yieldTime)
+	switch s := ss.byChannel[channel]; {
+	case channel == ss.own:
+		ss.ready = true
+		for _, s := range ss.byChannel {
+			s.notify()
+		}
+	case s != nil && ss.ready:
+		s.notify()
 	}
 }
 
-// yield lets other processes ask first if any of them received the last release
-// message.
-func (ss *subscriptions) yield(ctx context.Context, channel string) {
+// wake notifies the waiter of a release after which it is the next.
+func (ss *subscriptions) wake(channel string) {
 	ss.mu.Lock()
-	var wait time.Duration
+	defer ss.mu.Unlock()
 	if s := ss.byChannel[channel]; s != nil {
-		wait = time.Until(s.yieldUntil)
-	}
-	ss.mu.Unlock()
-	if wait <= 0 {
-		return
-	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
+		s.yield = yield{}
+		s.notify()
 	}
 }
 
@@ -135,6 +167,77 @@ func (ss *subscriptions) notify(channel string) {
 	}
 }
 
+// unsubscribe ends the subscription to Redisson's channel. The caller holds the
+// mutex.
+func (s *subscription) unsubscribe(ctx context.Context) {
+	s.listens = false
+	_ = s.owner.pubsub.Unsubscribe(ctx, s.channel)
+	if s.sharded != nil {
+		_ = s.sharded.Close()
+		s.sharded = nil
+	}
+}
+
+// wokenTime is how long a process leaves a free lock to the waiter that it has woken.
+// Its own next waiter could otherwise ask before that one does.
+//
+// foreignTime is how long it leaves the lock to the subscribers of Redisson's
+// channel, if it has handed the lock over within itself before. It is short, because
+// the subscribers may be idle.
+const (
+	wokenTime   = 100 * time.Millisecond
+	foreignTime = time.Millisecond
+)
+
+// yield makes a process leave a free lock to others until a time, or until one of
+// them has had a later grant. The zero value does not.
+type yield struct {
+	token uint64 // of the grant that this process has released
+	until time.Time
+}
+
+// noteRelease records that the grant with this token was released, whether a waiter
+// was woken, and how many subscribers of Redisson's channel received the message.
+func (ss *subscriptions) noteRelease(channel string, token uint64, woken bool, receivers int64) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	s := ss.byChannel[channel]
+	if s != nil && s.listens {
+		receivers-- // one of them is this process
+	}
+	left := foreignTime
+	switch {
+	case woken:
+		left = wokenTime
+	case receivers <= 0:
+		return
+	}
+	if s == nil {
+		s = ss.add(channel)
+		ss.addIdle(s)
+	}
+	s.yield = yield{token, time.Now().Add(left)}
+}
+
+// yield returns the yield of a waiter that is about to ask. It drops an earlier
+// notification, which the waiter no longer needs.
+func (ss *subscriptions) yield(channel string) yield {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	s := ss.byChannel[channel]
+	if s == nil {
+		return yield{}
+	}
+	select {
+	case <-s.notified:
+	default:
+	}
+	if time.Now().After(s.yield.until) {
+		s.yield = yield{}
+	}
+	return s.yield
+}
+
 func (s *subscription) notify() {
 	select {
 	case s.notified <- struct{}{}:
@@ -142,27 +245,33 @@ func (s *subscription) notify() {
 	}
 }
 
-// leave ends the caller's wait. It unsubscribes the longest idle channel if too
-// many are idle.
+// leave ends the caller's wait.
 func (s *subscription) leave() {
 	ss := s.owner
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	if s.waiters--; s.waiters > 0 {
-		return
+	if s.waiters--; s.waiters == 0 {
+		ss.addIdle(s)
 	}
+}
+
+// addIdle keeps the subscription for a later waiter. It ends the longest idle one if
+// there are too many. The caller holds the mutex.
+func (ss *subscriptions) addIdle(s *subscription) {
 	s.idle = ss.idle.PushBack(s)
 	if ss.idle.Len() <= maxIdleChannels || ss.closed {
 		return
 	}
 	oldest := ss.idle.Remove(ss.idle.Front()).(*subscription)
 	delete(ss.byChannel, oldest.channel)
-	ctx, cancel := context.WithTimeout(context.Background(), subscribeTimeout)
-	defer cancel()
-	_ = ss.pubsub.Unsubscribe(ctx, oldest.channel)
+	if oldest.listens {
+		ctx, cancel := context.WithTimeout(context.Background(), subscribeTimeout)
+		defer cancel()
+		oldest.unsubscribe(ctx)
+	}
 }
 
-// close closes the connection.
+// close closes the connections.
 func (ss *subscriptions) close() error {
 	ss.mu.Lock()
 	if ss.closed {
@@ -170,12 +279,16 @@ func (ss *subscriptions) close() error {
 		return errors.New("the locker is already closed")
 	}
 	ss.closed = true
-	pubsub := ss.pubsub
-	ss.mu.Unlock()
-	if pubsub == nil {
-		return nil
+	var errs []error
+	if ss.pubsub != nil {
+		errs = append(errs, ss.pubsub.Close())
 	}
-	err := pubsub.Close()
+	for _, s := range ss.byChannel {
+		if s.sharded != nil {
+			errs = append(errs, s.sharded.Close())
+		}
+	}
+	ss.mu.Unlock()
 	ss.done.Wait()
-	return err
+	return errors.Join(errs...)
 }

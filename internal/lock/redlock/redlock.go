@@ -27,6 +27,7 @@ import (
 	goredis9 "github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/address"
 )
 
 const (
@@ -38,12 +39,32 @@ const (
 	cleanUpTimeout = 2 * time.Second
 )
 
+// CheckAddress returns what is wrong with the list of servers (h1:p1,h2:p2,h3:p3), if
+// anything.
+func CheckAddress(text string) error {
+	a, err := address.Parse(text)
+	switch {
+	case err != nil:
+		return err
+	case a.User != "" || a.Path != "":
+		return errors.New("it has more than servers, h1:p1,h2:p2,h3:p3")
+	}
+	return checkNumber(len(a.Servers))
+}
+
+func checkNumber(servers int) error {
+	if servers < 3 || servers%2 == 0 {
+		return fmt.Errorf("%d servers; an odd number of at least 3 is required", servers)
+	}
+	return nil
+}
+
 // New returns a Locker on the clients. Their servers must be independent of each
 // other, and their number must be odd and at least 3. lease is how long a lock can
 // outlive its holder; 0 means lock.DefaultLease. The caller closes the clients.
 func New(clients []goredis9.UniversalClient, lease time.Duration) (lock.Locker, error) {
-	if len(clients) < 3 || len(clients)%2 == 0 {
-		return nil, fmt.Errorf("redlock needs an odd number of independent servers, at least 3, but has %d", len(clients))
+	if err := checkNumber(len(clients)); err != nil {
+		return nil, fmt.Errorf("redlock: %w", err)
 	}
 	if lease == 0 {
 		lease = lock.DefaultLease
@@ -61,14 +82,14 @@ type backend struct {
 	quorum  int
 }
 
-func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func()) (lock.Grant, error) {
+func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
 	for {
 		value := uuid.NewString()
 		mutex := b.redsync.NewMutex(name, redsync.WithExpiry(b.lease),
 			redsync.WithValue(value), redsync.WithGenValueFunc(func() (string, error) { return value, nil }))
 		err := mutex.TryLockContext(ctx)
 		if err == nil {
-			g := &grant{backend: b, mutex: mutex, lost: lost}
+			g := &grant{backend: b, mutex: mutex, lost: lost, until: mutex.Until()}
 			g.watch()
 			return g, nil
 		}
@@ -78,7 +99,7 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 		}
 		if unanswered(err) >= b.quorum {
 			b.cleanUp(ctx, mutex)
-			return nil, fmt.Errorf("a majority of the servers does not answer: %w", err)
+			return nil, fmt.Errorf("a majority of the servers does not answer: %v", err) // not %w: a timeout of a server is not one of ctx
 		}
 		if !wait {
 			return nil, lock.ErrHeld
@@ -119,13 +140,22 @@ func unanswered(err error) int {
 type grant struct {
 	backend *backend
 	mutex   *redsync.Mutex
-	lost    func()
+	lost    func(error)
+
+	mu    sync.Mutex
+	until time.Time // when the lease ends, at the earliest
 
 	stopWatching context.CancelFunc
 	watching     sync.WaitGroup
 }
 
 func (g *grant) Token() uint64 { return 0 }
+
+func (g *grant) Until() time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.until
+}
 
 // watch renews the lease until the grant is released, and reports when the lease
 // is lost.
@@ -134,7 +164,7 @@ func (g *grant) watch() {
 	g.stopWatching = stop
 	g.watching.Go(func() {
 		for {
-			timer := time.NewTimer(min(g.backend.lease/renewalsPerLease, time.Until(g.mutex.Until())))
+			timer := time.NewTimer(min(g.backend.lease/renewalsPerLease, time.Until(g.Until())))
 			select {
 			case <-ctx.Done():
 				timer.Stop()
@@ -143,7 +173,7 @@ func (g *grant) watch() {
 			}
 			if !g.renew(ctx) {
 				if ctx.Err() == nil {
-					g.lost()
+					g.lost(lock.ErrExpired)
 				}
 				return
 			}
@@ -154,20 +184,26 @@ func (g *grant) watch() {
 // renew renews the lease. It retries after failures until the lease ends, and
 // reports whether the lease was renewed.
 func (g *grant) renew(ctx context.Context) bool {
-	for until := g.mutex.Until(); time.Now().Before(until); {
-		call, cancel := context.WithDeadline(ctx, until)
-		renewed, _ := g.mutex.ExtendContext(call)
-		cancel()
+	until := g.Until()
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	for {
+		renewed, _ := g.mutex.ExtendContext(ctx)
+		if !time.Now().Before(until) {
+			return false // also if this call has renewed it: the holder was told
+		}
 		if renewed {
+			g.mu.Lock()
+			g.until = g.mutex.Until()
+			g.mu.Unlock()
 			return true
 		}
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(min(g.backend.lease/(10*renewalsPerLease), time.Until(until))):
+		case <-time.After(g.backend.lease / (10 * renewalsPerLease)):
 		}
 	}
-	return false
 }
 
 func (g *grant) Release(ctx context.Context) error {
@@ -178,7 +214,7 @@ func (g *grant) Release(ctx context.Context) error {
 	case released:
 		return nil
 	case err == nil || unanswered(err) < g.backend.quorum:
-		return lock.ErrLost
+		return lock.ErrDeleted
 	}
 	return err
 }

@@ -367,6 +367,41 @@ func TestMajorityEmptied(t *testing.T) {
 	}
 }
 
+// TestLossWithDefaultClients freezes the network of clients without
+// ContextTimeoutEnabled: their calls last for seconds, whatever their context. The
+// loss must be reported when the lease ends all the same.
+func TestLossWithDefaultClients(t *testing.T) {
+	t.Parallel()
+	const short = time.Second
+	var (
+		wires   []*testenv.Wire
+		clients []goredis9.UniversalClient
+	)
+	for range 3 {
+		wire := testenv.NewWire(t, testenv.OwnRedis(t).Addr())
+		client := goredis9.NewClient(&goredis9.Options{Addr: wire.Addr()})
+		t.Cleanup(func() { client.Close() })
+		wires, clients = append(wires, wire), append(clients, client)
+	}
+	l, err := New(clients, short)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease := locktest.MustLock(t, l, "default")
+	for _, wire := range wires {
+		if wire.Freeze() == 0 {
+			t.Fatal("a client has no connection")
+		}
+	}
+	locktest.MustBeLost(t, lease, short+time.Second)
+	for _, wire := range wires {
+		wire.Thaw()
+	}
+	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrExpired) {
+		t.Errorf("Unlock of an expired lease: %v", err)
+	}
+}
+
 // flush deletes the data of servers[from:to]. Each of them must have the key
 // "flushed".
 func (s *servers) flush(from, to int) {

@@ -180,7 +180,7 @@ func (c *curator) releaseOnGrant(granted func()) error {
 // connect returns a client that belongs to the test.
 func connect(t *testing.T, addr string) *zk.Conn {
 	t.Helper()
-	conn, _, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithLogger(discardLogger{}))
+	conn, _, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithLogger(new(sessionTimeout)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func connect(t *testing.T, addr string) *zk.Conn {
 
 func open(t *testing.T, addr string, lease time.Duration) *Locker {
 	t.Helper()
-	l, err := New(t.Context(), []string{addr}, lease)
+	l, err := New(t.Context(), addr, lease)
 	if err != nil {
 		t.Fatal(err)
 	}

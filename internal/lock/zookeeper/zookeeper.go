@@ -9,8 +9,9 @@
 // do: it starts again at 0 when the parent node is deleted.
 //
 // When the connection is lost the session is suspended: the client cannot know
-// whether the server has ended it. The session's leases then end at once. Their
-// nodes are deleted as soon as the server can be reached again.
+// whether the server has ended it. The session's leases then end at once. The
+// node of a lost lease stays until its Unlock, because the holder's work may go on
+// until then, or until the server ends the session.
 package zookeeper
 
 import (
@@ -20,7 +21,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -29,11 +29,15 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/address"
 )
 
 const (
-	// Root is the parent of the locks' nodes.
-	Root = "/holdfast/locks"
+	// Root is the parent of the locks' nodes, unless the address has a path.
+	Root = defaultBase + locksBelow
+	// defaultBase is the parent of all nodes, unless the address has a path.
+	defaultBase = "/holdfast"
+	locksBelow  = "/locks"
 	// A contender's node has the name _c_GUID-lock-SEQUENCE.
 	namePrefix, nameMarker = "_c_", "lock-"
 	// contenderFlags are the flags of a contender's node.
@@ -46,22 +50,41 @@ const (
 	answerTimeout = 2 * time.Second
 )
 
-var acl = zk.WorldACL(zk.PermAll)
-
 // Locker locks in ZooKeeper. Close ends its session.
 type Locker struct {
 	lock.Locker
 	backend *backend
 }
 
-// New connects to one of the servers (host:port). lease is the timeout of the
-// session, and so how long a lock can outlive its holder; 0 means
-// lock.DefaultLease. The servers may adjust it to their own bounds.
-func New(ctx context.Context, servers []string, lease time.Duration) (*Locker, error) {
-	b := &backend{held: make(map[*grant]bool)}
+// CheckAddress returns what is wrong with the address, if anything.
+func CheckAddress(text string) error {
+	_, err := address.Parse(text)
+	return err
+}
+
+// New connects to one of the servers at the address:
+//
+//	[USER:PASSWORD@]HOST:PORT[,HOST:PORT…][/PATH]
+//
+// The user, the password and the path are percent-encoded. With a user, the session
+// authenticates itself by digest, and only this user may use the nodes that it
+// creates. Otherwise everyone may. All nodes are below PATH instead of /holdfast: those
+// of the locks are below PATH/locks.
+//
+// lease is the timeout of the session, and so how long a lock can outlive its holder;
+// 0 means lock.DefaultLease. The servers may adjust it to their own bounds.
+func New(ctx context.Context, servers string, lease time.Duration) (*Locker, error) {
+	a, err := address.Parse(servers)
+	if err != nil {
+		return nil, fmt.Errorf("the address of ZooKeeper: %w", err)
+	}
+	b := &backend{held: make(map[*grant]bool), base: defaultBase, acl: zk.WorldACL(zk.PermAll)}
+	if a.Path != "" {
+		b.base = "/" + a.Path
+	}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	connected := make(chan struct{}, 1)
-	conn, _, err := zk.Connect(servers, cmp.Or(lease, lock.DefaultLease), zk.WithLogger(discardLogger{}), zk.WithEventCallback(func(e zk.Event) {
+	conn, _, err := zk.Connect(a.Servers, cmp.Or(lease, lock.DefaultLease), zk.WithLogger(&b.session), zk.WithEventCallback(func(e zk.Event) {
 		if e.Type != zk.EventSession {
 			return
 		}
@@ -84,42 +107,54 @@ func New(ctx context.Context, servers []string, lease time.Duration) (*Locker, e
 	defer timeout.Stop()
 	select {
 	case <-connected:
-		return l, nil
+		if err = b.authenticate(a); err == nil {
+			return l, nil
+		}
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-timeout.C:
 		err = fmt.Errorf("no session after %v", connectTimeout)
 	}
 	_ = l.Close()
-	return nil, fmt.Errorf("connecting to ZooKeeper at %s: %w", strings.Join(servers, ","), err)
+	return nil, fmt.Errorf("connecting to ZooKeeper at %s: %w", strings.Join(a.Servers, ","), err)
+}
+
+// authenticate sends the address's credentials, if it has any. The library sends
+// them again with each new connection. The servers accept any password: a wrong one
+// shows when a node's ACL refuses a request.
+func (b *backend) authenticate(a address.Address) error {
+	if a.User == "" {
+		return nil
+	}
+	b.acl = zk.AuthACL(zk.PermAll)
+	return b.conn.AddAuth("digest", []byte(a.User+":"+a.Password))
 }
 
 // Close ends the session and all its leases.
 func (l *Locker) Close() error {
 	l.backend.stop()
 	l.backend.conn.Close()
+	l.backend.suspend() // the client does it too, but may do so later
 	l.backend.work.Wait()
 	return nil
 }
 
-// discardLogger discards the library's log lines. The errors and events that they
-// report also reach the callers.
-type discardLogger struct{}
-
-func (discardLogger) Printf(string, ...any) {}
-
 type backend struct {
-	conn *zk.Conn
-	ctx  context.Context // ends with Close
-	stop context.CancelFunc
-	work sync.WaitGroup // requests under way, and nodes being deleted
+	conn    *zk.Conn
+	base    string          // the parent of all nodes
+	acl     []zk.ACL        // of all nodes
+	ctx     context.Context // ends with Close
+	stop    context.CancelFunc
+	work    sync.WaitGroup // requests under way, and nodes being deleted
+	session sessionTimeout
 
 	mu          sync.Mutex
 	suspensions int // how many times the session was suspended
 	held        map[*grant]bool
 }
 
-// suspend ends all leases, because the server may have ended the session.
+// suspend ends all leases, because the server may have ended the session. It leaves
+// their nodes: the session may go on, and the holders' work goes on until they notice.
 func (b *backend) suspend() {
 	b.mu.Lock()
 	b.suspensions++
@@ -127,14 +162,12 @@ func (b *backend) suspend() {
 	b.held = make(map[*grant]bool)
 	b.mu.Unlock()
 	for g := range held {
-		g.lost()
-		g.deleteAsync()
+		g.lost(lock.ErrDisconnected)
 	}
 }
 
-func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func()) (lock.Grant, error) {
-	g := b.newContender(Root + "/" + name)
-	g.lost = lost
+func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
+	g := &grant{backend: b, parent: b.base + locksBelow + "/" + name, guid: uuid.NewString(), lost: lost}
 	return g.acquire(ctx, func() error {
 		if err := g.createNode(); err != nil {
 			return err
@@ -142,16 +175,6 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 		return g.wait(ctx, wait)
 	})
 }
-
-// place is a contender that is already in the queue.
-type place struct{ contender *grant }
-
-func (p place) Acquire(ctx context.Context, lost func()) (lock.Grant, error) {
-	p.contender.lost = lost
-	return p.contender.acquire(ctx, func() error { return p.contender.wait(ctx, true) })
-}
-
-func (p place) Leave(ctx context.Context) { p.contender.delete(ctx) }
 
 func (b *backend) suspensionCount() int {
 	b.mu.Lock()
@@ -185,26 +208,40 @@ func (b *backend) removeHeld(g *grant) bool {
 // grant is one contender, before and after it is granted the lock. The GUID in its
 // node's name identifies the node even if the answer to its creation was lost.
 type grant struct {
-	backend     *backend
-	parent      string
-	guid        string
-	node        string   // empty: not known yet
-	predecessor string   // the contender before it; empty: not known
-	queue       []string // the contenders at the moment at which it became the first
-	czxid       int64
-	lost        func()
-}
-
-func (b *backend) newContender(parent string) *grant {
-	return &grant{backend: b, parent: parent, guid: uuid.NewString()}
+	backend *backend
+	parent  string
+	guid    string
+	node    string // empty: not known yet
+	czxid   int64
+	lost    func(error)
 }
 
 func (g *grant) Token() uint64 { return uint64(g.czxid) }
 
+// Watch waits until the contender's node is deleted. If the connection is lost, the
+// lease ends by suspend, and Watch waits for ctx's end.
+func (g *grant) Watch(ctx context.Context) error {
+	for {
+		// GetW leaves no watch behind if the node does not exist. ExistsW would.
+		_, _, changed, err := g.backend.conn.GetW(g.path(g.node))
+		switch {
+		case errors.Is(err, zk.ErrNoNode):
+			return lock.ErrDeleted
+		case err != nil:
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
 func (g *grant) prefix() string { return namePrefix + g.guid + "-" }
 
-// path returns the path of a child of the lock's node. It does not clean the
-// path: the library then refuses names such as a//b and a/../b, and sends nothing.
+// path returns the path of a child of the lock's node.
 func (g *grant) path(node string) string { return g.parent + "/" + node }
 
 // acquire calls requests, which must take the lock. If requests fails, or has not
@@ -244,7 +281,7 @@ func (g *grant) acquire(ctx context.Context, requests func() error) (lock.Grant,
 // missing.
 func (g *grant) createNode() error {
 	for {
-		node, err := g.backend.conn.Create(g.path(g.prefix()+nameMarker), nil, contenderFlags, acl)
+		node, err := g.backend.conn.Create(g.path(g.prefix()+nameMarker), nil, contenderFlags, g.backend.acl)
 		switch {
 		case err == nil:
 			g.node = path.Base(node)
@@ -252,30 +289,34 @@ func (g *grant) createNode() error {
 		case !errors.Is(err, zk.ErrNoNode):
 			return fmt.Errorf("creating a node: %w", err)
 		}
-		if err := g.createParents(); err != nil {
+		if err := g.backend.createMissing(g.parent, g.backend.base+locksBelow); err != nil {
 			return err
 		}
 	}
 }
 
-// createParents creates the lock's node and the nodes above it. Those below Root
-// are containers, as Curator's are: the server deletes them some time after their
-// last child.
-func (g *grant) createParents() error {
-	parts := strings.Split(strings.TrimPrefix(g.parent, "/"), "/")
-	for i := range parts {
-		node := "/" + strings.Join(parts[:i+1], "/")
+// createMissing creates the node, and first those above it that are missing. It sends
+// no request for nodes that exist above a node that exists: the user may lack the
+// permission for them. Nodes below root are containers, as Curator's are: the server
+// deletes them some time after their last child.
+func (b *backend) createMissing(node, root string) error {
+	for {
 		var err error
-		if len(node) > len(Root) {
-			_, err = g.backend.conn.CreateContainer(node, nil, zk.FlagContainer, acl)
+		if len(node) > len(root) {
+			_, err = b.conn.CreateContainer(node, nil, zk.FlagContainer, b.acl)
 		} else {
-			_, err = g.backend.conn.Create(node, nil, 0, acl)
+			_, err = b.conn.Create(node, nil, 0, b.acl)
 		}
-		if err != nil && !errors.Is(err, zk.ErrNodeExists) {
+		switch {
+		case err == nil || errors.Is(err, zk.ErrNodeExists):
+			return nil
+		case !errors.Is(err, zk.ErrNoNode):
 			return fmt.Errorf("creating %s: %w", node, err)
 		}
+		if err := b.createMissing(path.Dir(node), root); err != nil {
+			return err
+		}
 	}
-	return nil
 }
 
 // wait waits for the contender's turn. It reads the token at the same time, beside
@@ -307,24 +348,22 @@ func (g *grant) readToken() error {
 }
 
 func (g *grant) missingNode() error {
-	return fmt.Errorf("the node %s no longer exists: %w", g.node, lock.ErrLost)
+	return fmt.Errorf("the node %s no longer exists: %w", g.node, lock.ErrDeleted)
 }
 
 // waitForTurn waits until the contender's node is the first.
 func (g *grant) waitForTurn(ctx context.Context, wait bool) error {
 	b := g.backend
 	for ctx.Err() == nil {
-		if g.predecessor == "" {
-			if granted, err := g.checkTurn(); granted || err != nil {
-				return err
-			}
-			if !wait {
-				return lock.ErrHeld
-			}
+		predecessor, err := g.checkTurn()
+		switch {
+		case predecessor == "" || err != nil:
+			return err
+		case !wait:
+			return lock.ErrHeld
 		}
 		// GetW leaves no watch behind if the node does not exist. ExistsW would.
-		_, _, deleted, err := b.conn.GetW(g.path(g.predecessor))
-		g.predecessor = ""
+		_, _, deleted, err := b.conn.GetW(g.path(predecessor))
 		if errors.Is(err, zk.ErrNoNode) {
 			continue
 		}
@@ -342,47 +381,33 @@ func (g *grant) waitForTurn(ctx context.Context, wait bool) error {
 	return ctx.Err()
 }
 
-// checkTurn lists the contenders. If this one is the first it has the lock.
-// Otherwise checkTurn sets its predecessor.
-func (g *grant) checkTurn() (granted bool, err error) {
+// checkTurn lists the contenders and returns the one before this one. If there is
+// none, this one has the lock.
+func (g *grant) checkTurn() (predecessor string, err error) {
 	suspensions := g.backend.suspensionCount()
 	contenders, _, err := g.backend.conn.Children(g.parent)
 	if err != nil {
-		return false, fmt.Errorf("listing contenders: %w", err)
+		return "", fmt.Errorf("listing contenders: %w", err)
 	}
 	contenders = slices.DeleteFunc(contenders, func(child string) bool { return sequence(child) == "" })
 	slices.SortFunc(contenders, func(a, b string) int { return cmp.Compare(sequence(a), sequence(b)) })
 	switch position := slices.Index(contenders, g.node); position {
 	case -1:
-		return false, g.missingNode()
+		return "", g.missingNode()
 	case 0:
 		if !g.backend.addHeld(g, suspensions) { // the list may be out of date
 			return g.checkTurn()
 		}
-		g.queue = contenders
-		return true, nil
+		return "", nil
 	default:
-		g.predecessor = contenders[position-1]
-		return false, nil
+		return contenders[position-1], nil
 	}
-}
-
-// directPredecessor returns the last of the contenders if node has the next
-// sequence number: then no other contender is between the two. Otherwise it
-// returns an empty string.
-func directPredecessor(contenders []string, node string) string {
-	last := contenders[len(contenders)-1]
-	number, err := strconv.Atoi(sequence(node))
-	if err != nil || sequence(last) != fmt.Sprintf("%010d", number-1) {
-		return ""
-	}
-	return last
 }
 
 // sequence returns the part of a contender's name by which contenders are sorted:
 // everything after the last marker. It returns an empty string for a node that is
 // not a contender's, such as the node of the lock a/lock-0 below that of the lock
-// a.
+// a. No part of a lock's name begins as a contender's node does.
 func sequence(node string) string {
 	at := strings.LastIndex(node, nameMarker)
 	if at < 0 || !strings.HasPrefix(node, namePrefix) {
@@ -391,62 +416,33 @@ func sequence(node string) string {
 	return node[at+len(nameMarker):]
 }
 
-func (g *grant) Release(ctx context.Context) error {
-	select {
-	case err := <-g.end(func() error { return g.backend.conn.Delete(g.path(g.node), -1) }):
-		return err
-	case <-ctx.Done():
-		return ctx.Err() // end keeps trying
-	}
-}
+func (g *grant) Release(ctx context.Context) error { return g.StartRelease()(ctx) }
 
-// ReleaseAndQueue deletes the node and creates the next waiter's node in one
-// transaction. If the two were separate requests, the second would delay the
-// grant to the next holder.
-func (g *grant) ReleaseAndQueue(ctx context.Context) (lock.Place, error) {
-	next := g.backend.newContender(g.parent)
-	answer := g.end(func() error {
-		answers, err := g.backend.conn.Multi(
-			&zk.DeleteRequest{Path: g.path(g.node), Version: -1},
-			&zk.CreateRequest{Path: next.path(next.prefix() + nameMarker), Flags: contenderFlags, Acl: acl},
-		)
-		if err == nil {
-			next.node = path.Base(answers[1].String)
-			next.predecessor = directPredecessor(g.queue, next.node)
-		}
-		return err
-	})
-	select {
-	case err := <-answer:
-		if next.node != "" {
-			return place{next}, err
-		}
-		next.deleteAsync() // it may exist: the answer may have been lost
-		return nil, err
-	case <-ctx.Done():
-		g.backend.work.Go(func() {
-			<-answer
-			next.deleteAsync()
-		})
-		return nil, ctx.Err()
-	}
-}
-
-// end ends the grant by the request, which must delete its node.
-func (g *grant) end(request func() error) <-chan error {
+// StartRelease deletes the contender's node. The server processes the requests of a
+// session in order, so the next waiter's node can be created before the answer.
+func (g *grant) StartRelease() (wait func(ctx context.Context) error) {
 	held := g.backend.removeHeld(g)
-	answer := make(chan error, 1)
+	answer, sending := make(chan error, 1), make(chan struct{})
 	g.backend.work.Go(func() {
-		err := request()
+		close(sending)
+		err := g.backend.conn.Delete(g.path(g.node), -1)
 		switch {
 		case errors.Is(err, zk.ErrNoNode) || err == nil && !held:
-			err = lock.ErrLost
+			err = lock.ErrDeleted
 		case err != nil:
 			g.deleteAsync()
 		}
 		answer <- err
 	})
-	return answer
+	<-sending
+	return func(ctx context.Context) error {
+		select {
+		case err := <-answer:
+			return err
+		case <-ctx.Done():
+			return ctx.Err() // the deletion goes on
+		}
+	}
 }
 
 // delete deletes the contender's node. It waits for that for at most
@@ -479,18 +475,34 @@ func (g *grant) deleteAsync() <-chan struct{} {
 	return deleted
 }
 
-// tryDelete reports whether the contender has no node any more.
+// tryDelete reports whether the contender has no node any more. It also returns true if
+// an ACL refuses the deletion, because another attempt would be refused too.
 func (g *grant) tryDelete() bool {
+	node, err := g.findNode()
+	if err == nil && node != "" {
+		err = g.backend.conn.Delete(g.path(node), -1)
+	}
+	return err == nil || errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrClosing)
+}
+
+// findNode returns the contender's node, or an empty string if there is none. If the
+// answer to its creation was lost, findNode looks for it on the server.
+func (g *grant) findNode() (string, error) {
+	if g.node != "" {
+		return g.node, nil
+	}
+	// Without it, a server that lags behind the leader could answer with an old list.
+	if _, err := g.backend.conn.Sync(g.parent); err != nil {
+		return "", err
+	}
 	contenders, _, err := g.backend.conn.Children(g.parent)
 	if err != nil {
-		// The library sends no request with an invalid path, so there is no node.
-		return errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrClosing) || errors.Is(err, zk.ErrInvalidPath)
+		return "", err
 	}
 	for _, node := range contenders {
 		if strings.HasPrefix(node, g.prefix()) {
-			err := g.backend.conn.Delete(g.path(node), -1)
-			return err == nil || errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrClosing)
+			return node, nil
 		}
 	}
-	return true
+	return "", nil
 }

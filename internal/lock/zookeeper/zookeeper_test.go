@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
@@ -71,8 +72,8 @@ func tokenIsCzxid(t *testing.T, conn *zk.Conn, name string, holder lock.Lease) {
 	}
 }
 
-// TestTokensOfQueuedWaiters lets waiters of two processes take turns, so that most
-// of their nodes are created by ReleaseAndQueue.
+// TestTokensOfQueuedWaiters lets waiters of two processes take turns. Most of their
+// nodes are created while the holder's node is deleted.
 func TestTokensOfQueuedWaiters(t *testing.T) {
 	t.Parallel()
 	const name, waiters = "queued", 6
@@ -122,25 +123,32 @@ func fourLetterWord(t *testing.T, addr, word string) string {
 	return string(answer)
 }
 
-// watchers returns how many sessions watch each node. The answer to wchp has a
-// line for each node, and below it a line with a tab for each session.
-func watchers(t *testing.T, addr string) map[string]int {
+// watchers returns how many sessions watch each node, apart from the session that
+// owns it. The answer to wchp has a line for each node, and below it a line with a
+// tab for each session.
+func watchers(t *testing.T, addr string, conn *zk.Conn) map[string]int {
 	t.Helper()
 	watched := make(map[string]int)
-	node := ""
+	node, owner := "", ""
 	for line := range strings.Lines(fourLetterWord(t, addr, "wchp")) {
 		switch line = strings.TrimRight(line, "\n"); {
 		case strings.HasPrefix(line, "\t"):
-			watched[node]++
+			if strings.TrimPrefix(line, "\t") != owner {
+				watched[node]++
+			}
 		case line != "":
-			node = line
+			_, stat, err := conn.Exists(line)
+			if err != nil {
+				t.Fatal(err)
+			}
+			node, owner = line, fmt.Sprintf("0x%x", stat.EphemeralOwner)
 		}
 	}
 	return watched
 }
 
 // TestWaitersWatchTheirPredecessor asks the server who watches what. Each release
-// must wake one waiter only.
+// must wake one waiter only. A holder may also watch its own node.
 func TestWaitersWatchTheirPredecessor(t *testing.T) {
 	t.Parallel()
 	const name, waiters = "watched", 5
@@ -157,8 +165,8 @@ func TestWaitersWatchTheirPredecessor(t *testing.T) {
 		if len(nodes) != left+1 {
 			t.Fatalf("%d contenders, want a holder and %d waiters", len(nodes), left)
 		}
-		locktest.Eventually(t, "all waiters watch a node", func() bool { return len(watchers(t, addr)) >= left })
-		watched := watchers(t, addr)
+		locktest.Eventually(t, "all waiters watch a node", func() bool { return len(watchers(t, addr, conn)) >= left })
+		watched := watchers(t, addr, conn)
 		for i, node := range nodes {
 			want := 1
 			if i == left { // the last contender
@@ -364,10 +372,11 @@ func mustKeepSession(t *testing.T, l *Locker, session int64) {
 	}
 }
 
-// TestCutDuringReleaseAndQueue cuts the connection during the transaction that
-// deletes the holder's node and creates the next waiter's. The session must
-// survive, because its end would delete the nodes anyway.
-func TestCutDuringReleaseAndQueue(t *testing.T) {
+// TestCutDuringRelease cuts the connection while the holder's node is deleted and
+// the next waiter's is created. The server must receive both requests although it
+// has answered neither. The session must survive the cut, because its end would
+// delete the nodes anyway.
+func TestCutDuringRelease(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnZooKeeper(t)
 	conn := connect(t, server.Addr())
@@ -395,14 +404,14 @@ func TestCutDuringReleaseAndQueue(t *testing.T) {
 			unlocked := make(chan error, 1)
 			go func() { unlocked <- lease.Unlock(t.Context()) }()
 			if test.executed {
-				locktest.Eventually(t, "the server has executed the transaction", func() bool {
+				locktest.Eventually(t, "the server has executed both requests", func() bool {
 					next := contenders(t, conn, name)
 					return len(next) == 1 && next[0] != holder[0]
 				})
 			} else {
 				time.Sleep(100 * time.Millisecond) // the time in which nothing may happen at the server
 				if left := contenders(t, conn, name); !slices.Equal(left, holder) {
-					t.Fatalf("the server has executed the transaction: the contenders %v became %v", holder, left)
+					t.Fatalf("the server has executed a request: the contenders %v became %v", holder, left)
 				}
 			}
 			mustCut(t, wire)
@@ -435,18 +444,30 @@ func TestCutDuringReleaseAndQueue(t *testing.T) {
 }
 
 // TestLostConnectionEndsLeases cuts a holder's connection. The holder cannot know
-// whether its session goes on, so its lease must end.
+// whether its session goes on, so its lease must end. Its work may go on until it
+// unlocks, so no other contender may have the lock before.
 func TestLostConnectionEndsLeases(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnZooKeeper(t)
 	conn := connect(t, server.Addr())
 	wire := testenv.NewWire(t, server.Addr())
-	lease := locktest.MustLock(t, open(t, wire.Addr(), 10*time.Second), "cut-off")
+	ours := open(t, wire.Addr(), 10*time.Second)
+	session := ours.backend.conn.SessionID()
+	lease := locktest.MustLock(t, ours, "cut-off")
 	mustCut(t, wire)
 	locktest.MustBeLost(t, lease, 5*time.Second)
-	waitForContenders(t, conn, "cut-off", 0)
+	// The requests of this lock follow those of suspend, if there are any.
+	locktest.Eventually(t, "the client is connected again", func() bool { return ours.backend.conn.State() == zk.StateHasSession })
+	locktest.MustUnlock(t, locktest.MustLock(t, ours, "ready"))
+	mustKeepSession(t, ours, session)
+	locktest.MustBeHeld(t, open(t, server.Addr(), 10*time.Second), "cut-off")
+	unlocked := time.Now()
 	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("Unlock of a lost lease: %v", err)
+	}
+	waitForContenders(t, conn, "cut-off", 0)
+	if took := time.Since(unlocked); took > 5*time.Second {
+		t.Errorf("the node was deleted %v after Unlock, possibly by the end of the session", took)
 	}
 }
 
@@ -458,27 +479,20 @@ func TestSuspendedWhileListing(t *testing.T) {
 	server := testenv.OwnZooKeeper(t)
 	wire := testenv.NewWire(t, server.Addr())
 	b := open(t, wire.Addr(), 10*time.Second).backend
-	g := b.newContender(Root + "/suspended")
+	g := &grant{backend: b, parent: Root + "/suspended", guid: uuid.NewString()}
 	if err := g.createNode(); err != nil {
 		t.Fatal(err)
 	}
 	wire.Mute()
 	answer := make(chan error, 1)
 	go func() {
-		granted, err := g.checkTurn()
-		if granted {
-			err = errors.New("the lock was granted")
+		predecessor, err := g.checkTurn()
+		if err == nil {
+			err = fmt.Errorf("the contender before is %q", predecessor)
 		}
 		answer <- err
 	}()
-	locktest.Eventually(t, "the server has listed the contenders", func() bool {
-		for line := range strings.Lines(fourLetterWord(t, server.Addr(), "cons")) {
-			if strings.Contains(line, fmt.Sprintf("sid=0x%x,lop=GETC", b.conn.SessionID())) {
-				return true
-			}
-		}
-		return false
-	})
+	locktest.Eventually(t, "the server has listed the contenders", func() bool { return lastRequest(t, server.Addr(), b) == "GETC" })
 	if err := connect(t, server.Addr()).Delete(g.path(g.node), -1); err != nil {
 		t.Fatal(err)
 	}
@@ -492,19 +506,63 @@ func TestSuspendedWhileListing(t *testing.T) {
 	}
 }
 
+// lastRequest returns the kind of the backend's last request that the server has
+// processed, in the server's abbreviation.
+func lastRequest(t *testing.T, addr string, b *backend) string {
+	t.Helper()
+	_, line, _ := strings.Cut(fourLetterWord(t, addr, "cons"), fmt.Sprintf("sid=0x%x,lop=", b.conn.SessionID()))
+	kind, _, _ := strings.Cut(line, ",")
+	return kind
+}
+
+// TestFindNodeSyncsFirst looks for a node whose creation was not answered. The server
+// must catch up with the leader before it lists the nodes. A node whose name is known
+// needs no search.
+func TestFindNodeSyncsFirst(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnZooKeeper(t)
+	conn := connect(t, server.Addr())
+	wire := testenv.NewWire(t, server.Addr())
+	b := open(t, wire.Addr(), 10*time.Second).backend
+	for _, test := range []struct {
+		name  string
+		known bool
+		first string // the first request of the deletion
+	}{{"answered", true, "DELE"}, {"unanswered", false, "SYNC"}} {
+		g := &grant{backend: b, parent: Root + "/" + test.name, guid: uuid.NewString()}
+		if err := g.createNode(); err != nil {
+			t.Fatal(err)
+		}
+		if !test.known {
+			g.node = ""
+		}
+		wire.Mute() // the second request waits for the answer to the first
+		deleted := g.deleteAsync()
+		var first string
+		locktest.Eventually(t, "the server has processed a request of the deletion", func() bool {
+			first = lastRequest(t, server.Addr(), b)
+			return first != "CREA"
+		})
+		if first != test.first {
+			t.Errorf("%s: the first request is %s, want %s", test.name, first, test.first)
+		}
+		wire.Thaw()
+		<-deleted
+		waitForContenders(t, conn, test.name, 0)
+	}
+}
+
 // TestReleaseAfterSuspension releases a grant that a suspension has ended, while
 // its node still exists. Release must return ErrLost, because another holder may
 // have had the lock meanwhile.
 func TestReleaseAfterSuspension(t *testing.T) {
 	t.Parallel()
 	b := open(t, testenv.OwnZooKeeper(t).Addr(), 10*time.Second).backend
-	g, err := b.Acquire(t.Context(), "released", true, func() {})
+	g, err := b.Acquire(t.Context(), "released", true, func(error) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !b.removeHeld(g.(*grant)) { // as suspend does
-		t.Fatal("the grant is not recorded as held")
-	}
+	b.suspend()
 	if err := g.Release(t.Context()); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("Release: %v, want %v", err, lock.ErrLost)
 	}
@@ -515,11 +573,11 @@ func TestReleaseAfterSuspension(t *testing.T) {
 func TestCloseEndsAllGoroutines(t *testing.T) {
 	addr := testenv.OwnZooKeeper(t).Addr()
 	before := goleak.IgnoreCurrent()
-	holder, err := New(t.Context(), []string{addr}, 10*time.Second)
+	holder, err := New(t.Context(), addr, 10*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	waiter, err := New(t.Context(), []string{addr}, 10*time.Second)
+	waiter, err := New(t.Context(), addr, 10*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -540,7 +598,7 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	// A failed New leaves no goroutines either.
 	ctx, cancelConnect := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancelConnect()
-	if _, err := New(ctx, []string{"127.0.0.1:1"}, 10*time.Second); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := New(ctx, "127.0.0.1:1", 10*time.Second); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("New without a server: %v", err)
 	}
 	goleak.VerifyNone(t, before)

@@ -48,30 +48,40 @@ func (c *counts) InFlight(ctx context.Context, olderThan time.Duration, limit in
 type listing struct {
 	limit  int
 	wanted map[stock.SKU]bool // nil: takes of any SKU
-	seen   map[takeID]bool    // a scan may return a record twice, and a take has a record for each line
+	at     map[takeID]int     // where each take is in takes: a take has a record for each line
 	takes  []stock.Take
 }
 
 type takeID struct{ order, take uuid.UUID }
 
 func newListing(limit int, wanted map[stock.SKU]bool) *listing {
-	return &listing{limit: limit, wanted: wanted, seen: make(map[takeID]bool)}
+	return &listing{limit: limit, wanted: wanted, at: make(map[takeID]int)}
 }
 
 func (l *listing) full() bool { return len(l.takes) >= l.limit }
 
+// add adds the take of a record, or adds the record to its take. A scan may return a
+// record twice.
 func (l *listing) add(field, record string) error {
-	sku, order, _ := strings.Cut(field, " ")
-	if l.wanted != nil && !l.wanted[stock.SKU(sku)] {
+	name, order, _ := strings.Cut(field, " ")
+	sku := stock.SKU(name)
+	if l.wanted != nil && !l.wanted[sku] {
 		return nil
 	}
 	t, err := parseRecord(order, record)
 	if err != nil {
 		return fmt.Errorf("SKU %s, record of order %q: %w", sku, order, err)
 	}
-	if id := (takeID{t.OrderID, t.TakeID}); !l.seen[id] {
-		l.seen[id] = true
-		l.takes = append(l.takes, t)
+	id := takeID{t.OrderID, t.TakeID}
+	at, listed := l.at[id]
+	if !listed {
+		at = len(l.takes)
+		l.at[id], l.takes = at, append(l.takes, t)
+	}
+	if found := &l.takes[at]; lineOf(found.Recorded, sku) < 0 {
+		if i := lineOf(t.Lines, sku); i >= 0 {
+			found.Recorded = append(found.Recorded, t.Lines[i])
+		}
 	}
 	return nil
 }
@@ -99,7 +109,11 @@ const firstCursor = "0"
 // scanStep runs one step of scan and returns the next cursor. If the step fails, it
 // returns firstCursor.
 func (c *counts) scanStep(ctx context.Context, keys keys, olderThan time.Duration, cursor string, to *listing) (next string, err error) {
-	page, err := c.strings(ctx, &c.scripts().inFlight, []string{keys.count, keys.flight},
+	names := []string{keys.count, keys.flight}
+	if !c.cluster {
+		names = append(names, c.queuedKey())
+	}
+	page, err := c.strings(ctx, &c.scripts().inFlight, names,
 		cursor, strconv.Itoa(scanRecords), strconv.FormatInt(ageMicros(olderThan), 10))
 	if err != nil {
 		return firstCursor, err

@@ -2,9 +2,9 @@
 -- and removes void records: those of an earlier generation, and those whose count
 -- was filled since.
 --
--- KEYS  count, flight
+-- KEYS  count, flight; also queued where orders can be queued
 -- ARGV  cursor, about how many records the step reads, age in microseconds (0: all
---       takes; otherwise without those of queued orders, which never grow old)
+--       takes; otherwise without those of orders in the queue, which never grow old)
 -- Returns the next cursor (0: the scan is complete), then the field and the text
 -- of each record.
 
@@ -16,6 +16,23 @@ local newest = time[1] * 1000000 + time[2] - tonumber(ARGV[3])
 local step = call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
 local reply, found = { step[1] }, step[2]
 
+-- If the queue lost an order, no consumer ends its take, so recovery must.
+local waiting = {} -- by field: true if the order of the record is in the queue
+if not all then
+  local fields, orders = {}, {}
+  for i = 1, #found, 2 do
+    if match(found[i + 1], QUEUED) then
+      fields[#fields + 1] = found[i]
+      orders[#orders + 1] = match(found[i], '%S+$') or ''
+    end
+  end
+  if KEYS[3] and #orders > 0 then
+    for n, entry in ipairs(call('HMGET', KEYS[3], unpack(orders))) do
+      waiting[fields[n]] = entry and true
+    end
+  end
+end
+
 local epochs = {} -- by SKU; false if the SKU has no count
 for i = 1, #found, 2 do
   local sku = match(found[i], '^(.*) ') or found[i]
@@ -26,7 +43,7 @@ for i = 1, #found, 2 do
   local earlier = epoch and tonumber(epoch) < FIRST_EPOCH
   if earlier or epochs[sku] and epochs[sku] ~= epoch then
     call('HDEL', KEYS[2], found[i])
-  elseif taken_at and tonumber(taken_at) <= newest and (all or not match(found[i + 1], QUEUED)) then
+  elseif taken_at and tonumber(taken_at) <= newest and not waiting[found[i]] then
     reply[#reply + 1] = found[i]
     reply[#reply + 1] = found[i + 1]
   end

@@ -130,8 +130,11 @@ func (j *Journal) Open(ctx context.Context, consumer string) error {
 	_, _, err := j.gate.client.XAutoClaim(ctx, &redis.XAutoClaimArgs{
 		Stream: j.gate.journalKey(), Group: consumers, Consumer: consumer, MinIdle: math.MaxInt64, Start: "0-0", Count: 1,
 	}).Result()
+	if redis.HasErrorPrefix(err, "unknown command") {
+		return fmt.Errorf("%w: Redis 6.2 or later is needed: %w", stock.ErrNoJournal, err)
+	}
 	if err != nil {
-		return fmt.Errorf("the journal needs Redis 6.2 or later: %w", err)
+		return fmt.Errorf("opening the journal: %w", err)
 	}
 	return nil
 }

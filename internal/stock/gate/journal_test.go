@@ -333,6 +333,29 @@ func TestRequeue(t *testing.T) {
 	})
 }
 
+// TestLostQueue checks that recovery sees the take of a queued order that the hash has
+// lost, and not the take of an order that the hash still has.
+func TestLostQueue(t *testing.T) {
+	t.Parallel()
+	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+		fill(t, g, "a", 1, 5)
+		lost, kept := journaled(t, j, linesOf("a")), journaled(t, j, linesOf("a"))
+		if err := g.client.HDel(t.Context(), g.queuedKey(), lost.OrderID.String()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		var old []stock.Take
+		for start := time.Now(); len(old) == 0 && time.Since(start) < 5*time.Second; { // until both are a microsecond old
+			var err error
+			if old, err = g.InFlight(t.Context(), time.Microsecond, 10, "a"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(old) != 1 || old[0].TakeID != lost.TakeID {
+			t.Errorf("old: %+v, want take %s and not %s", old, lost.TakeID, kept.TakeID)
+		}
+	})
+}
+
 // TestQueuedTakesNeverGrowOld checks that recovery does not see takes of queued orders,
 // and that counting units in flight does.
 func TestQueuedTakesNeverGrowOld(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -157,34 +158,36 @@ func (g *Locked) Close() { g.inner.Close() }
 // lockName returns the name of the SKU's lock.
 func lockName(sku stock.SKU) string { return "stock:" + string(sku) }
 
-// underLocks calls work while it holds the locks of the SKUs. It acquires them in
-// the order given, under one deadline. The context of work ends with ctx, or as
-// soon as a lease is lost.
+// underLocks calls work while it holds the locks of the SKUs, which it acquires under
+// one deadline. The context of work ends with ctx, or as soon as a lock is lost.
 func (g *Locked) underLocks(ctx context.Context, skus []stock.SKU, work func(context.Context, tokenSet) error) error {
+	names := make([]string, len(skus))
+	for i, sku := range skus {
+		names[i] = lockName(sku)
+	}
 	waiting, stopWaiting := context.WithTimeout(ctx, g.wait)
 	defer stopWaiting()
-	working, stopWorking := context.WithCancelCause(ctx)
-	defer stopWorking(nil)
+	held, err := recipe.LockAll(waiting, g.locker, names...)
+	if err != nil { // work has not started, whatever err is
+		return fmt.Errorf("%w: %w", stock.ErrBusy, err)
+	}
+	defer unlock(ctx, held)
 	tokens := tokenSet{unchecked: !g.fenced, bySKU: make(map[stock.SKU]uint64, len(skus))}
-	for _, sku := range skus {
-		lease, err := g.locker.Lock(waiting, lockName(sku))
-		if err != nil { // work has not started, whatever err is
-			return fmt.Errorf("%w: %w", stock.ErrBusy, err)
-		}
-		defer unlock(ctx, lease)
-		token := lease.Token()
+	for i, sku := range skus {
+		token := held.Token(names[i])
 		tokens.bySKU[sku] = token
 		tokens.unchecked = tokens.unchecked || token == 0 // the locker gives no tokens
-		held := lease.Context()
-		defer context.AfterFunc(held, func() { stopWorking(context.Cause(held)) })()
 	}
+	working, stopWorking := context.WithCancelCause(ctx)
+	defer stopWorking(nil)
+	defer context.AfterFunc(held.Context(), func() { stopWorking(context.Cause(held.Context())) })()
 	return work(working, tokens)
 }
 
-// unlock releases the lease and ignores an error: the work under the lock is done,
-// and a lock that cannot be released ends with its lease.
-func unlock(ctx context.Context, lease lock.Lease) {
+// unlock releases the locks and ignores an error: the work under them is done, and a
+// lock that cannot be released ends with its lease.
+func unlock(ctx context.Context, held interface{ Unlock(context.Context) error }) {
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	_ = lease.Unlock(ctx)
+	_ = held.Unlock(ctx)
 }

@@ -436,6 +436,7 @@ func (g *Segmented) InFlight(ctx context.Context, olderThan time.Duration, limit
 	takes, err := g.inner.InFlight(ctx, olderThan, limit, g.segmentsOf(skus...)...)
 	for i, t := range takes {
 		takes[i] = undivided(t.Deduction)
+		takes[i].Recorded = undivided(stock.Deduction{Lines: t.Recorded}).Lines
 	}
 	return takes, err
 }

@@ -45,7 +45,7 @@ func underLock(ctx context.Context, backend, server string, client redis.Univers
 		return nil, nil, fmt.Errorf("no backend %q", backend)
 	}
 	locker, stop, err := b.Open(ctx, backends.Servers{
-		Redis: client, ZooKeeper: []string{server}, Etcd: []string{server}, Lease: stoppedLease,
+		Redis: client, ZooKeeper: server, Etcd: server, Lease: stoppedLease,
 	})
 	if err != nil {
 		return nil, nil, err

@@ -1,0 +1,259 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
+)
+
+// The variables of the command's environment.
+const (
+	tokenVariable = "HOLDFAST_FENCING_TOKEN"
+	slotVariable  = "HOLDFAST_SLOT"
+)
+
+// lostError returns the error of a lost lock.
+func lostError(c config, err error) error {
+	return exitError{fmt.Errorf("the lock %s was lost and the command was ended: %w", c.name, err), exitLost}
+}
+
+// lease follows the end of the lock's lease. Its deadlines belong to one goroutine.
+type lease struct {
+	slot   *recipe.Slot
+	length time.Duration
+	grace  time.Duration
+	term   time.Time // when the command must get SIGTERM
+	kill   time.Time // when it must get SIGKILL
+}
+
+// tenth is the time between SIGKILL and the end of the lease, and the pause between two
+// confirmations: a tenth of the lease, but at most a second. A lease is at least twice as
+// long as the grace, so several confirmations fit into the time before SIGTERM.
+func (l *lease) tenth() time.Duration { return min(l.length/10, time.Second) }
+
+// confirm asks the backend until when it grants the lock to no other.
+func (l *lease) confirm(ctx context.Context) (until time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, min(l.length/4, callTimeout))
+	defer cancel()
+	asked := time.Now()
+	until, err = l.slot.Confirm(ctx)
+	if errors.Is(err, errors.ErrUnsupported) { // the backend alone knows when the lease ends
+		return asked.Add(l.length), context.Cause(l.slot.Context())
+	}
+	return until, err
+}
+
+// extend sets the deadlines by the end of the lease.
+func (l *lease) extend(until time.Time) {
+	l.kill = until.Add(-l.tenth())
+	l.term = l.kill.Add(-l.grace)
+}
+
+// overdue reports whether the command must have got SIGTERM.
+func (l *lease) overdue() bool { return !time.Now().Before(l.term) }
+
+// killAt returns when a command that gets SIGTERM now must get SIGKILL.
+func (l *lease) killAt() time.Time {
+	if soon := time.Now().Add(l.grace); soon.Before(l.kill) {
+		return soon
+	}
+	return l.kill
+}
+
+// keepConfirming confirms the lock, with pauses, until ctx ends. It sends the end of the
+// lease to confirmed, or an error to lost when the backend says that the lock is lost.
+func (l *lease) keepConfirming(ctx context.Context, pause time.Duration, confirmed chan<- time.Time, lost chan<- error) {
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		until, err := l.confirm(ctx)
+		switch {
+		case err == nil:
+			select {
+			case confirmed <- until:
+			case <-ctx.Done():
+				return
+			}
+		case errors.Is(err, lock.ErrLost):
+			lost <- err // it has room for one
+			return
+		}
+	}
+}
+
+var (
+	errOverdue = errors.New("the backend has not confirmed it in time")
+	errNoGuard = errors.New("the guard process has ended or is stopped")
+)
+
+// runUnder runs the command while the slot is held. It returns when no process of the
+// command's group is left.
+func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
+	l := &lease{slot: slot, length: c.locks.Lease, grace: c.grace}
+	g, err := startGuard(c.grace)
+	if err != nil {
+		return exitError{err, exitFailed}
+	}
+	defer g.stop()
+	until, err := l.confirm(context.Background())
+	if err != nil {
+		return exitError{fmt.Errorf("the lock %s was not acquired: %w", c.name, err), exitNotAcquired}
+	}
+	if l.extend(until); l.overdue() {
+		return exitError{fmt.Errorf("--grace: %v is too long for the lease that the servers grant: %v", c.grace, time.Until(until).Round(time.Millisecond)), exitUsage}
+	}
+	cmd, restore := newCommand(c, slot)
+	defer restore()
+	if err := cmd.Start(); err != nil {
+		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+			return exitError{err, exitNotFound}
+		}
+		return exitError{err, exitCannotRun}
+	}
+	exited := make(chan struct{})
+	go func() {
+		defer close(exited)
+		_ = cmd.Wait() // cmd.ProcessState has the exit code
+	}()
+	lost := l.watch(cmd.Process.Pid, g, signals, exited)
+	if lost != nil || isAlive(cmd.Process.Pid) {
+		g.endGroup(cmd.Process.Pid, l.killAt())
+		if err := l.outlast(cmd.Process.Pid); lost == nil {
+			lost = err
+		}
+		<-exited
+	}
+	if lost != nil {
+		return lostError(c, lost)
+	}
+	if code := exitCode(cmd.ProcessState); code != 0 {
+		return exitError{nil, code}
+	}
+	return nil
+}
+
+// outlast waits until the group has ended or the lock is lost, and returns why it was
+// lost. Processes of another user outlive SIGKILL, and so do those in a system call that
+// cannot be interrupted. The lock renews itself meanwhile.
+func (l *lease) outlast(group int) (lost error) {
+	for !awaitGroup(group, monotonic()+int64(l.tenth())) {
+		if l.slot.Context().Err() != nil {
+			return context.Cause(l.slot.Context())
+		}
+	}
+	return nil
+}
+
+// watch passes signals on to the command's process group, and keeps the guard informed,
+// until the command has exited or the lock is lost. It returns why the lock was lost.
+func (l *lease) watch(group int, g *guard, signals <-chan os.Signal, exited <-chan struct{}) (lost error) {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	confirmed, lostAtServer := make(chan time.Time), make(chan error, 1)
+	go l.keepConfirming(ctx, l.tenth(), confirmed, lostAtServer)
+	if g.extend(group, l.term, l.kill) != nil {
+		return errNoGuard
+	}
+	for {
+		var (
+			ended bool
+			until time.Time
+			term  = time.NewTimer(time.Until(l.term))
+		)
+		select {
+		case s := <-signals:
+			forward(s, group)
+		case until = <-confirmed:
+		case lost = <-lostAtServer:
+		case <-l.slot.Context().Done():
+			lost = context.Cause(l.slot.Context())
+		case <-g.exited:
+			lost = errNoGuard
+		case <-exited:
+			ended = true
+		case <-term.C:
+		}
+		term.Stop()
+		switch {
+		case l.overdue(): // also if withlock was stopped, and the guard has ended the group
+			return errOverdue
+		case lost != nil || ended:
+			return lost
+		case !until.IsZero():
+			l.extend(until)
+			if g.extend(group, l.term, l.kill) != nil {
+				return errNoGuard
+			}
+		}
+	}
+}
+
+// forward sends a signal that withlock got to the group.
+func forward(s os.Signal, group int) {
+	signalGroup(group, s.(syscall.Signal))
+	if slices.Contains(endingSignals, s) {
+		signalGroup(group, syscall.SIGCONT) // a stopped process cannot handle the signal
+	}
+}
+
+// newCommand returns the command, in a process group of its own. If withlock is in the
+// foreground of a terminal, that group takes its place, so that the command can read
+// from the terminal; restore undoes that. Such a command cannot be suspended with
+// Ctrl-Z, because it would outlive its lock.
+func newCommand(c config, slot *recipe.Slot) (cmd *exec.Cmd, restore func()) {
+	cmd = exec.CommandContext(context.Background(), c.command[0], c.command[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		return strings.HasPrefix(variable, tokenVariable+"=") || strings.HasPrefix(variable, slotVariable+"=")
+	})
+	cmd.Env = append(cmd.Env, slotVariable+"="+strconv.Itoa(slot.Number))
+	if slot.Token() != 0 {
+		cmd.Env = append(cmd.Env, tokenVariable+"="+strconv.FormatUint(slot.Token(), 10))
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if !inForeground(os.Stdin) || !inForeground(os.Stdout) {
+		return cmd, func() {}
+	}
+	terminal := int(os.Stdin.Fd())
+	cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, terminal
+	signal.Ignore(syscall.SIGTSTP) // the command inherits that
+	return cmd, func() {
+		signal.Ignore(syscall.SIGTTOU) // a process in the background gets it here
+		_ = unix.IoctlSetPointerInt(terminal, unix.TIOCSPGRP, unix.Getpgrp())
+	}
+}
+
+// inForeground reports whether the file is a terminal in whose foreground withlock is.
+func inForeground(file *os.File) bool {
+	group, err := unix.IoctlGetInt(int(file.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}
+
+// exitCode returns the exit code of the command as shells do: 128 + N if signal N has
+// ended it.
+func exitCode(state *os.ProcessState) int {
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return state.ExitCode()
+}

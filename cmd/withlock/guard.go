@@ -1,0 +1,191 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// guardArgument makes withlock a guard.
+const guardArgument = "--guard-of-withlock"
+
+const (
+	// pollInterval is the pause between two looks at a process group that must end.
+	pollInterval = 10 * time.Millisecond
+	// killTimeout bounds the wait for the end of a process group after SIGKILL.
+	killTimeout = time.Second
+	// orderTimeout bounds the sending of an order to the guard.
+	orderTimeout = 100 * time.Millisecond
+)
+
+// order tells the guard what to do. Each order replaces the one before. Times are
+// nanoseconds of the monotonic clock, which all processes of a machine share. An order has
+// a fixed size and is smaller than unix.PIPE_BUF, so a pipe never holds a part of one.
+type order struct {
+	Group int64 // the process group of the command
+	Term  int64 // when to send it SIGTERM
+	Kill  int64 // when to send it SIGKILL
+	Grace int64 // the nanoseconds between the two if withlock dies
+}
+
+// monotonic returns the time of the monotonic clock in nanoseconds.
+func monotonic() int64 {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		panic(err) // the clock exists on every system that withlock is built for
+	}
+	return now.Nano()
+}
+
+// monotonicAt returns the time of the monotonic clock at t.
+func monotonicAt(t time.Time) int64 { return monotonic() + int64(time.Until(t)) }
+
+// runGuard ends the command's process group if withlock cannot: because it was killed,
+// or because it was stopped and has not renewed the order before its time. The guard is
+// a process of its own for that reason.
+func runGuard(stdin *os.File) {
+	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	var current order
+	for awaitOrder(stdin, current) {
+		var next order
+		if binary.Read(stdin, binary.NativeEndian, &next) != nil { // the pipe ends when withlock does
+			if current.Group == 0 { // withlock has died before it started the command
+				return
+			}
+			current.Kill = min(current.Kill, monotonic()+current.Grace)
+			break
+		}
+		current = next
+	}
+	endGroup(int(current.Group), current.Kill)
+}
+
+// awaitOrder waits until the next order or the end of the pipe can be read, or until the
+// current order is due. It reports whether there is something to read, also if the
+// current order is due: the guard may have been stopped, and have newer orders.
+func awaitOrder(stdin *os.File, current order) bool {
+	for {
+		timeout := time.Hour
+		if current.Group != 0 {
+			timeout = max(0, min(timeout, time.Duration(current.Term-monotonic())))
+		}
+		wanted := []unix.PollFd{{Fd: int32(stdin.Fd()), Events: unix.POLLIN}}
+		n, err := unix.Poll(wanted, int((timeout+time.Millisecond-1)/time.Millisecond))
+		switch {
+		case n > 0:
+			return true
+		case err == nil && timeout == 0:
+			return false
+		}
+	}
+}
+
+// endGroup sends SIGTERM to the process group, and SIGKILL at the given time of the
+// monotonic clock. It returns as soon as the group has ended.
+func endGroup(group int, kill int64) {
+	signalGroup(group, syscall.SIGTERM)
+	signalGroup(group, syscall.SIGCONT) // a stopped process cannot handle SIGTERM
+	if awaitGroup(group, kill) {
+		return
+	}
+	signalGroup(group, syscall.SIGKILL)
+	awaitGroup(group, monotonic()+int64(killTimeout))
+}
+
+// awaitGroup waits until all processes of the group have ended, or until the given time of the
+// monotonic clock. It reports whether the group has ended.
+func awaitGroup(group int, until int64) bool {
+	for isAlive(group) {
+		if monotonic() >= until {
+			return false
+		}
+		time.Sleep(pollInterval)
+	}
+	return true
+}
+
+// reportForeign reports once that withlock may not signal the command.
+var reportForeign = sync.OnceFunc(func() {
+	fmt.Fprintln(os.Stderr, "withlock: the command runs as another user, so withlock cannot signal or end it")
+})
+
+// signalGroup sends the signal to all processes of the group that withlock may signal.
+func signalGroup(group int, s syscall.Signal) {
+	err := syscall.Kill(-group, s) // ESRCH means that the group has ended
+	if errors.Is(err, syscall.EPERM) {
+		reportForeign()
+	}
+}
+
+// isAlive reports whether a process of the group has not ended.
+func isAlive(group int) bool {
+	return !errors.Is(syscall.Kill(-group, 0), syscall.ESRCH) && !onlyZombies(group)
+}
+
+// guard is the guard process, as withlock sees it.
+type guard struct {
+	cmd    *exec.Cmd
+	orders *os.File // the pipe to it
+	exited chan struct{}
+	order  order
+}
+
+// startGuard starts the guard. It has no command to guard yet.
+func startGuard(grace time.Duration) (*guard, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("starting the guard process: %w", err)
+	}
+	stdin, orders, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("starting the guard process: %w", err)
+	}
+	defer stdin.Close()
+	g := &guard{cmd: exec.CommandContext(context.Background(), self, guardArgument), orders: orders, exited: make(chan struct{}), order: order{Grace: int64(grace)}}
+	g.cmd.Stdin = stdin
+	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // signals from the terminal do not reach it
+	if err := g.cmd.Start(); err != nil {
+		orders.Close()
+		return nil, fmt.Errorf("starting the guard process: %w", err)
+	}
+	go func() {
+		defer close(g.exited)
+		_ = g.cmd.Wait()
+	}()
+	return g, nil
+}
+
+// extend tells the guard when the group must end. It fails if the guard has ended, or is
+// stopped and its pipe is full.
+func (g *guard) extend(group int, term, kill time.Time) error {
+	g.order.Group, g.order.Term, g.order.Kill = int64(group), monotonicAt(term), monotonicAt(kill)
+	if err := g.orders.SetWriteDeadline(time.Now().Add(orderTimeout)); err != nil {
+		return err
+	}
+	return binary.Write(g.orders, binary.NativeEndian, g.order)
+}
+
+// endGroup ends the group, and sends SIGKILL at the given time. The guard does the same
+// at that time if withlock cannot.
+func (g *guard) endGroup(group int, kill time.Time) {
+	_ = g.extend(group, kill, kill) // a guard that has ended is not needed here
+	endGroup(group, monotonicAt(kill))
+}
+
+// stop ends the guard when there is no group to guard any more.
+func (g *guard) stop() {
+	_ = g.cmd.Process.Kill() // an error means that it has ended
+	<-g.exited
+	g.orders.Close()
+}

@@ -1,0 +1,757 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// programVariable makes the test program withlock.
+const programVariable = "HOLDFAST_TEST_IS_WITHLOCK"
+
+func TestMain(m *testing.M) {
+	isGuard := len(os.Args) > 1 && os.Args[1] == guardArgument // of a test that runs withlock in its own process
+	if os.Getenv(programVariable) != "" || isGuard {
+		main()
+		return
+	}
+	flag.Parse()
+	_ = flag.Set("test.parallel", "8") // the tests mostly wait for leases to end
+	os.Exit(testenv.Main(m))
+}
+
+// eventTimeout bounds the waits for events that are due.
+const eventTimeout = 20 * time.Second
+
+// withlock is a running withlock.
+type withlock struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	out    bytes.Buffer
+	errors bytes.Buffer
+	exited chan struct{}
+}
+
+// start starts withlock with a command in the folder.
+func start(t *testing.T, folder string, args ...string) *withlock {
+	t.Helper()
+	w := &withlock{t: t, cmd: exec.Command(os.Args[0], args...), exited: make(chan struct{})}
+	w.cmd.Env = append(os.Environ(), programVariable+"=1")
+	w.cmd.Dir, w.cmd.Stdout, w.cmd.Stderr = folder, &w.out, &w.errors
+	w.cmd.WaitDelay = time.Second // a command that outlives withlock keeps its output open
+	if err := w.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(w.exited)
+		_ = w.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = w.cmd.Process.Kill() // the guard ends the command
+		<-w.exited
+	})
+	return w
+}
+
+func (w *withlock) signal(s syscall.Signal) {
+	w.t.Helper()
+	if err := w.cmd.Process.Signal(s); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// wait returns the exit code.
+func (w *withlock) wait() int {
+	w.t.Helper()
+	select {
+	case <-w.exited:
+		return w.cmd.ProcessState.ExitCode()
+	case <-time.After(eventTimeout):
+		w.t.Fatal("withlock has not exited")
+		return 0
+	}
+}
+
+// mustExit checks the exit code.
+func (w *withlock) mustExit(code int) {
+	w.t.Helper()
+	if got := w.wait(); got != code {
+		w.t.Errorf("exit code %d, want %d; it wrote %q", got, code, w.errors.String())
+	}
+}
+
+// eventually waits until condition holds.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(eventTimeout); !condition(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", eventTimeout, what)
+		}
+	}
+}
+
+// awaitFile waits until the file exists and has a whole line, and returns its text.
+func awaitFile(t *testing.T, path string) (text string) {
+	t.Helper()
+	eventually(t, path+" is written", func() bool {
+		content, _ := os.ReadFile(path)
+		text = string(content)
+		return strings.HasSuffix(text, "\n")
+	})
+	return strings.TrimSpace(text)
+}
+
+// onRedis returns the flags for a lock on a Redis of all tests, and the lock's name.
+func onRedis(t *testing.T, lease string) (flags []string, name string) {
+	t.Helper()
+	name = "withlock/" + uuid.NewString()
+	return []string{"--redis", testenv.Redis(t), "--name", name, "--lease", lease}, name
+}
+
+// with returns the flags with more arguments.
+func with(flags []string, more ...string) []string {
+	return append(append([]string{}, flags...), more...)
+}
+
+// shell returns the arguments that run the script.
+func shell(script string) []string { return []string{"--", "sh", "-c", script} }
+
+// backend is a backend with its servers.
+type backend struct {
+	name  string
+	flags []string
+}
+
+// allBackends returns every backend that locks between processes.
+func allBackends(t *testing.T) []backend {
+	t.Helper()
+	var independent []string
+	for range 3 {
+		independent = append(independent, testenv.OwnRedis(t).Addr())
+	}
+	return []backend{
+		{"redis", []string{"--redis", testenv.Redis(t)}},
+		{"redlock", []string{"--redlock", strings.Join(independent, ",")}},
+		{"zookeeper", []string{"--zookeeper", testenv.ZooKeeper(t)}},
+		{"etcd", []string{"--etcd", testenv.Etcd(t)}},
+	}
+}
+
+// forAll runs the test on every backend.
+func forAll(t *testing.T, test func(t *testing.T, flags []string)) {
+	for _, b := range allBackends(t) {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			test(t, with(b.flags, "--lock", b.name, "--name", "withlock/"+uuid.NewString()))
+		})
+	}
+}
+
+// TestOneAtATime checks that of several processes one runs its command at a time, with
+// rising tokens.
+func TestOneAtATime(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, flags []string) {
+		folder := t.TempDir()
+		var all []*withlock
+		for range 3 {
+			all = append(all, start(t, folder, with(flags, shell(`mkdir inside && echo "$HOLDFAST_FENCING_TOKEN" >> tokens && sleep 0.05 && rmdir inside`)...)...))
+		}
+		for _, w := range all {
+			w.mustExit(0)
+		}
+		content, err := os.ReadFile(filepath.Join(folder, "tokens"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens := strings.Split(strings.TrimSuffix(string(content), "\n"), "\n")
+		if len(tokens) != 3 {
+			t.Fatalf("tokens %q, want three", tokens)
+		}
+		for i, token := range tokens {
+			if slices.Contains(flags, "redlock") {
+				if token != "" {
+					t.Errorf("token %q from redlock", token)
+				}
+			} else if i > 0 && number(t, token) <= number(t, tokens[i-1]) {
+				t.Errorf("tokens %q do not rise", tokens)
+			}
+		}
+	})
+}
+
+func number(t *testing.T, text string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// stubborn is a script that SIGTERM does not end. It and a child of it write the time to
+// the file, again and again. They end by themselves after half a minute at least, in case
+// withlock does not end them.
+func stubborn(file string) string {
+	beat := fmt.Sprintf("for i in $(seq 600); do date +%%s%%N >> %s; sleep 0.05; done", file)
+	return fmt.Sprintf(`trap "" TERM; sh -c '%s' & %s`, beat, beat)
+}
+
+// lastTime returns the last time that a script has written to the file.
+func lastTime(t *testing.T, path string) int64 {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last int64
+	for line := range strings.Lines(string(content)) {
+		if strings.HasSuffix(line, "\n") {
+			last = max(last, number(t, strings.TrimSpace(line)))
+		}
+	}
+	return last
+}
+
+// TestStandbysTakeOver checks that with two holders, of which one is killed and the other
+// stopped for longer than its lease, two standbys run their commands, and that no process
+// of the first two commands runs any more then. The stopped one exits with 76.
+func TestStandbysTakeOver(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, flags []string) {
+		folder := t.TempDir()
+		lease := "3s"
+		if slices.Contains(flags, "redlock") {
+			lease = "6s" // each server has a twentieth of it to answer
+		}
+		flags = with(flags, "--holders", "2", "--lease", lease, "--grace", "300ms")
+		killed := start(t, folder, with(flags, shell(stubborn("killed"))...)...)
+		stopped := start(t, folder, with(flags, shell(stubborn("stopped"))...)...)
+		awaitFile(t, filepath.Join(folder, "killed"))
+		awaitFile(t, filepath.Join(folder, "stopped"))
+		var standbys []*withlock
+		for i := range 2 {
+			standbys = append(standbys, start(t, folder, with(flags, shell(fmt.Sprintf("date +%%s%%N > standby%d; echo $HOLDFAST_SLOT", i))...)...))
+		}
+		killed.signal(syscall.SIGKILL)
+		stopped.signal(syscall.SIGSTOP)
+		for _, w := range standbys {
+			w.mustExit(0)
+		}
+		first := min(lastTime(t, filepath.Join(folder, "standby0")), lastTime(t, filepath.Join(folder, "standby1")))
+		second := max(lastTime(t, filepath.Join(folder, "standby0")), lastTime(t, filepath.Join(folder, "standby1")))
+		ends := []int64{lastTime(t, filepath.Join(folder, "killed")), lastTime(t, filepath.Join(folder, "stopped"))}
+		if first <= min(ends[0], ends[1]) || second <= max(ends[0], ends[1]) {
+			t.Errorf("the standbys started at %d and %d, but the commands before them ran until %d", first, second, ends)
+		}
+		stopped.signal(syscall.SIGCONT)
+		stopped.mustExit(exitLost)
+	})
+}
+
+// TestCutOff checks that a command whose lock cannot be renewed has ended before another
+// process is granted the lock.
+func TestCutOff(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	server := testenv.OwnRedis(t)
+	wire := testenv.NewWire(t, server.Addr())
+	flags := []string{"--name", "cut-off", "--lease", "3s", "--grace", "300ms"}
+	holder := start(t, folder, with(flags, with([]string{"--redis", "redis://" + wire.Addr()}, shell(stubborn("holder"))...)...)...)
+	awaitFile(t, filepath.Join(folder, "holder"))
+	standby := start(t, folder, with(flags, with([]string{"--redis", server.URL()}, shell("date +%s%N > standby")...)...)...)
+	wire.Freeze()
+	standby.mustExit(0)
+	if began, ended := lastTime(t, filepath.Join(folder, "standby")), lastTime(t, filepath.Join(folder, "holder")); began <= ended {
+		t.Errorf("the standby started at %d, but the command before it ran until %d", began, ended)
+	}
+	holder.mustExit(exitLost)
+}
+
+// redisClient returns a client of the Redis of all tests.
+func redisClient(t *testing.T) *redis.Client {
+	t.Helper()
+	options, err := redis.ParseURL(testenv.Redis(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := redis.NewClient(options)
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// TestLockTakenAway checks that a command whose lock was deleted is ended, and killed
+// when it ignores that.
+func TestLockTakenAway(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	flags, name := onRedis(t, "12s") // the lock itself would notice after a third of it
+	w := start(t, folder, with(flags, with([]string{"--grace", "300ms"}, shell(stubborn("beats"))...)...)...)
+	awaitFile(t, filepath.Join(folder, "beats"))
+	if err := redisClient(t).Del(t.Context(), name).Err(); err != nil {
+		t.Fatal(err)
+	}
+	deleted := time.Now()
+	w.mustExit(exitLost)
+	if took := time.Since(deleted); took > 3*time.Second {
+		t.Errorf("the command was ended after %v", took)
+	}
+	mustBeSilent(t, filepath.Join(folder, "beats"))
+}
+
+// mustBeSilent checks that no script writes to the file any more.
+func mustBeSilent(t *testing.T, path string) {
+	t.Helper()
+	before := lastTime(t, path)
+	time.Sleep(200 * time.Millisecond) // four times the pause of the script
+	if after := lastTime(t, path); after != before {
+		t.Error("a process of the command still runs")
+	}
+}
+
+// TestSignals checks that a signal reaches the command and its children, that the exit
+// code is that of the command, and that the lock is free afterwards.
+func TestSignals(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		script string // after it has set the traps it must write the file ready
+		signal syscall.Signal
+		code   int
+	}{
+		{"ends the command", "echo > ready; exec sleep 60", syscall.SIGTERM, 128 + 15},
+		{"ends a stopped command", "(echo > ready) & kill -STOP $$; sleep 60", syscall.SIGTERM, 128 + 15},
+		{"Ctrl-C", "sh -c 'echo > ready; exec sleep 60'; echo", syscall.SIGINT, 128 + 2},
+		{"is handled", "trap 'echo > child; exit 7' USR1; echo > ready; while :; do sleep 0.05; done", syscall.SIGUSR1, 7},
+		{"is handled by a child", `trap 'exit 3' TERM; sh -c 'trap "echo > child; exit" TERM; echo > ready; while :; do sleep 0.05; done' & wait`, syscall.SIGTERM, 3},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			folder := t.TempDir()
+			flags, name := onRedis(t, "30s")
+			w := start(t, folder, with(flags, shell(test.script)...)...)
+			awaitFile(t, filepath.Join(folder, "ready"))
+			w.signal(test.signal)
+			w.mustExit(test.code)
+			if strings.Contains(test.script, "child") {
+				awaitFile(t, filepath.Join(folder, "child"))
+			}
+			mustBeFree(t, name)
+			start(t, folder, with(flags, "--wait", "0s", "--", "true")...).mustExit(0)
+		})
+	}
+}
+
+// mustBeFree checks that Redis stores nothing of the lock but its last token.
+func mustBeFree(t *testing.T, name string) {
+	t.Helper()
+	n, err := redisClient(t).Exists(t.Context(), name, "holdfast_holders:{"+name+"}").Result()
+	if err != nil || n != 0 {
+		t.Errorf("Redis stores %d keys of the lock, %v", n, err)
+	}
+}
+
+// TestIgnoredSignal checks that a command that ignores SIGTERM keeps running, and keeps
+// its lock for longer than a lease.
+func TestIgnoredSignal(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	flags, _ := onRedis(t, "1s")
+	w := start(t, folder, with(flags, shell(`trap "" TERM; echo > ready; while [ ! -e go ]; do sleep 0.05; done; exit 5`)...)...)
+	awaitFile(t, filepath.Join(folder, "ready"))
+	w.signal(syscall.SIGTERM)
+	start(t, folder, with(flags, "--wait", "1500ms", "--", "true")...).mustExit(exitNotAcquired)
+	if err := os.WriteFile(filepath.Join(folder, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.mustExit(5)
+}
+
+// TestSignalWhileWaiting checks that a signal ends the wait, and that the waiter leaves
+// nothing behind.
+func TestSignalWhileWaiting(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, flags []string) {
+		folder := t.TempDir()
+		holder := start(t, folder, with(flags, shell("echo > ready; while [ ! -e go ]; do sleep 0.05; done")...)...)
+		awaitFile(t, filepath.Join(folder, "ready"))
+		for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+			waiter := start(t, folder, with(flags, shell("echo > ran")...)...)
+			eventually(t, "withlock connects to its servers", func() bool { return hasSocket(waiter.cmd.Process.Pid) })
+			waiter.signal(s)
+			signalled := time.Now()
+			waiter.mustExit(exitNotAcquired)
+			if took := time.Since(signalled); took > 5*time.Second {
+				t.Errorf("the wait ended %v after %v", took, s)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(folder, "go"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		holder.mustExit(0)
+		start(t, folder, with(flags, "--wait", "1s", "--", "true")...).mustExit(0)
+		if _, err := os.Stat(filepath.Join(folder, "ran")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a waiter has run its command: %v", err)
+		}
+	})
+}
+
+// hasSocket reports whether the process has a socket.
+func hasSocket(pid int) bool {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	return slices.ContainsFunc(files, func(file string) bool {
+		target, _ := os.Readlink(file)
+		return strings.HasPrefix(target, "socket:")
+	})
+}
+
+// TestIgnoredHangup checks that a SIGHUP that nohup ignores is ignored by withlock and by
+// the command.
+func TestIgnoredHangup(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	flags, _ := onRedis(t, "30s")
+	script := `trap "" HUP; exec "$0" "$@"`
+	args := with([]string{"-c", script, os.Args[0]}, with(flags, shell("echo > ready; kill -HUP $$; while [ ! -e go ]; do sleep 0.05; done")...)...)
+	w := &withlock{t: t, cmd: exec.Command("sh", args...), exited: make(chan struct{})}
+	w.cmd.Env, w.cmd.Dir = append(os.Environ(), programVariable+"=1"), folder
+	if err := w.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(w.exited)
+		_ = w.cmd.Wait()
+	}()
+	awaitFile(t, filepath.Join(folder, "ready"))
+	w.signal(syscall.SIGHUP)
+	if err := os.WriteFile(filepath.Join(folder, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.mustExit(0)
+}
+
+// TestChildrenEndWithTheLock checks that the lock is free only when the children that the
+// command has left behind have ended.
+func TestChildrenEndWithTheLock(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	flags, _ := onRedis(t, "30s")
+	w := start(t, folder, with(flags, with([]string{"--grace", "300ms"}, shell(
+		`trap "" TERM; sh -c 'for i in $(seq 600); do date +%s%N >> beats; sleep 0.05; done' & while [ ! -e beats ]; do sleep 0.02; done; exit 4`)...)...)...)
+	w.mustExit(4)
+	mustBeSilent(t, filepath.Join(folder, "beats"))
+}
+
+// TestKilled checks that the command ends when withlock is killed.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	flags, _ := onRedis(t, "30s")
+	w := start(t, folder, with(flags, with([]string{"--grace", "100ms"}, shell(stubborn("beats"))...)...)...)
+	awaitFile(t, filepath.Join(folder, "beats"))
+	guard, command := guardOf(t, w.cmd.Process.Pid), commandOf(t, w.cmd.Process.Pid)
+	w.signal(syscall.SIGKILL)
+	eventually(t, "the guard ends", func() bool { return !isAlive(guard) }) // it leads a group of its own
+	if isAlive(command) {
+		t.Error("the command still runs")
+	}
+}
+
+// TestGuardKilled checks that the command ends if the guard does.
+func TestGuardKilled(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	flags, _ := onRedis(t, "30s")
+	w := start(t, folder, with(flags, with([]string{"--grace", "300ms"}, shell(stubborn("beats"))...)...)...)
+	awaitFile(t, filepath.Join(folder, "beats"))
+	guard := guardOf(t, w.cmd.Process.Pid)
+	if err := syscall.Kill(guard, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	w.mustExit(exitLost)
+	mustBeSilent(t, filepath.Join(folder, "beats"))
+}
+
+// TestGuardStopped checks that withlock itself ends the command at once when the lock is
+// lost and the guard is stopped.
+func TestGuardStopped(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	flags, name := onRedis(t, "12s")
+	w := start(t, folder, with(flags, with([]string{"--grace", "5s"}, shell(`trap 'echo > terminated; exit' TERM; echo > ready; while :; do sleep 0.05; done`)...)...)...)
+	awaitFile(t, filepath.Join(folder, "ready"))
+	if err := syscall.Kill(guardOf(t, w.cmd.Process.Pid), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := redisClient(t).Del(t.Context(), name).Err(); err != nil {
+		t.Fatal(err)
+	}
+	deleted := time.Now()
+	w.mustExit(exitLost)
+	if took := time.Since(deleted); took > 4*time.Second {
+		t.Errorf("the command was ended after %v", took)
+	}
+	awaitFile(t, filepath.Join(folder, "terminated"))
+}
+
+// TestLostBeforeTheCommand checks that a lock that is lost before the command starts
+// counts as not acquired.
+func TestLostBeforeTheCommand(t *testing.T) {
+	t.Parallel()
+	flags, name := onRedis(t, "30s")
+	c, slot := acquireHere(t, flags)
+	if err := redisClient(t).Del(t.Context(), name).Err(); err != nil {
+		t.Fatal(err)
+	}
+	var code exitError
+	if err := runAndUnlock(c, slot, nil); !errors.As(err, &code) || code.code != exitNotAcquired {
+		t.Errorf("exit code %d, %v, want %d", code.code, err, exitNotAcquired)
+	}
+}
+
+// TestOutlast checks that withlock keeps the lock while a process that it could not end
+// runs, unless the lock is lost.
+func TestOutlast(t *testing.T) {
+	t.Parallel()
+	flags, name := onRedis(t, "1s")
+	_, slot := acquireHere(t, flags)
+	l := &lease{slot: slot, length: time.Second}
+	process := exec.CommandContext(t.Context(), "sleep", "60")
+	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = process.Wait() }()
+	defer func() { _ = process.Process.Kill() }()
+	returned := make(chan error, 1)
+	go func() { returned <- l.outlast(process.Process.Pid) }()
+	start(t, t.TempDir(), with(flags, "--wait", "1500ms", "--", "true")...).mustExit(exitNotAcquired) // longer than a lease
+	select {
+	case err := <-returned:
+		t.Fatalf("outlast returned %v while the process runs", err)
+	default:
+	}
+	if err := redisClient(t).Del(t.Context(), name).Err(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-returned:
+		if !errors.Is(err, lock.ErrLost) {
+			t.Error(err)
+		}
+	case <-time.After(eventTimeout):
+		t.Error("outlast has not noticed that the lock is lost")
+	}
+}
+
+// acquireHere takes the lock in the test's process.
+func acquireHere(t *testing.T, flags []string) (config, *recipe.Slot) {
+	t.Helper()
+	c, err := parse(with(flags, "--", "true"), func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	slot, closeSemaphore, err := acquire(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(closeSemaphore)
+	return c, slot
+}
+
+// TestFullPipe checks that an order to a guard that reads nothing fails when the pipe is
+// full.
+func TestFullPipe(t *testing.T) {
+	t.Parallel()
+	stdin, orders, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stdin.Close(); orders.Close() })
+	failed := make(chan error, 1)
+	go func() {
+		g := &guard{orders: orders}
+		for {
+			if err := g.extend(1, time.Now(), time.Now()); err != nil {
+				failed <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-failed:
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error(err)
+		}
+	case <-time.After(eventTimeout):
+		t.Error("the order blocks")
+	}
+}
+
+// TestNewerOrder checks that the guard reads the orders that have arrived while it was
+// stopped before it acts on an older one that is due.
+func TestNewerOrder(t *testing.T) {
+	t.Parallel()
+	stdin, orders, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stdin.Close(); orders.Close() })
+	g := &guard{orders: orders}
+	if err := g.extend(1, time.Now(), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	past := order{Group: 1, Term: monotonic() - int64(time.Second)}
+	if !awaitOrder(stdin, past) {
+		t.Error("the guard acts on the older order")
+	}
+	var next order
+	if err := binary.Read(stdin, binary.NativeEndian, &next); err != nil || next != g.order {
+		t.Errorf("the guard reads %v, %v, want %v", next, err, g.order)
+	}
+	if awaitOrder(stdin, past) {
+		t.Error("the guard waits although the order is due")
+	}
+}
+
+// guardOf and commandOf return the process IDs of withlock's guard and of its command.
+func guardOf(t *testing.T, withlock int) int {
+	t.Helper()
+	return childOf(t, withlock, func(args string) bool { return strings.Contains(args, guardArgument) })
+}
+
+func commandOf(t *testing.T, withlock int) int {
+	t.Helper()
+	return childOf(t, withlock, func(args string) bool { return !strings.Contains(args, guardArgument) })
+}
+
+func childOf(t *testing.T, withlock int, wanted func(args string) bool) int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "ps", "-o", "pid=,args=", "--ppid", strconv.Itoa(withlock)).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if fields := strings.Fields(line); len(fields) > 1 && wanted(line) {
+			return int(number(t, fields[0]))
+		}
+	}
+	t.Fatalf("withlock has no such child: %q", out)
+	return 0
+}
+
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	flags, _ := onRedis(t, "30s")
+	folder := t.TempDir()
+	holder := start(t, folder, with(flags, shell("echo > ready; exec sleep 60")...)...)
+	awaitFile(t, filepath.Join(folder, "ready"))
+	defer func() {
+		holder.signal(syscall.SIGTERM)
+		holder.mustExit(128 + 15)
+	}()
+	free, _ := onRedis(t, "30s")
+	for _, test := range []struct {
+		name string
+		args []string
+		code int
+	}{
+		{"success", with(free, "--", "true"), 0},
+		{"the command's code", with(free, shell("exit 75")...), 75},
+		{"the command's code is 1", with(free, shell("exit 1")...), 1},
+		{"the command's signal", with(free, shell("kill -KILL $$")...), 128 + 9},
+		{"no such command", with(free, "--", "/does/not/exist"), exitNotFound},
+		{"no such command on PATH", with(free, "--", "no-such-command"), exitNotFound},
+		{"not a program", with(free, "--", folder), exitCannotRun},
+		{"held, asked once", with(flags, "--wait", "0s", "--", "true"), exitNotAcquired},
+		{"held, waited", with(flags, "--wait", "100ms", "--", "true"), exitNotAcquired},
+		{"held by one, asked for one of two", with(flags, "--holders", "2", "--wait", "0s", "--", "true"), 0}, // the slots are other locks
+		{"no server", []string{"--lock", "etcd", "--etcd", "127.0.0.1:1", "--name", "a", "--wait", "200ms", "--", "true"}, exitNotAcquired},
+		{"no name", []string{"--redis", testenv.Redis(t), "--", "true"}, exitUsage},
+		{"invalid name", []string{"--redis", testenv.Redis(t), "--name", "a//b", "--", "true"}, exitUsage},
+		{"no command", free, exitUsage},
+		{"no Redis", []string{"--name", "a", "--", "true"}, exitUsage},
+		{"no ZooKeeper", []string{"--name", "a", "--lock", "zookeeper", "--", "true"}, exitUsage},
+		{"local", []string{"--name", "a", "--lock", "local", "--", "true"}, exitUsage},
+		{"a lock that ends with its process", []string{"--name", "a", "--lock", "mysql", "--", "true"}, exitUsage},
+		{"long grace", with(free, "--grace", "16s", "--", "true"), exitUsage},
+		{"no holders", with(free, "--holders", "0", "--", "true"), exitUsage},
+		{"negative wait", with(free, "--wait", "-1s", "--", "true"), exitUsage},
+		{"unknown flag", with(free, "--no-such-flag", "--", "true"), exitUsage},
+		{"list with a command", with(free, "--list", "--", "true"), exitUsage},
+		{"help", []string{"--help"}, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := start(t, folder, test.args...)
+			w.mustExit(test.code)
+			if strings.HasPrefix(test.name, "the command's ") && w.errors.Len() != 0 {
+				t.Errorf("withlock wrote %q", w.errors.String())
+			}
+		})
+	}
+}
+
+// TestList checks that --list shows the holders, and that the command gets its slot and
+// token.
+func TestList(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	flags, _ := onRedis(t, "30s")
+	flags = with(flags, "--holders", "2")
+	script := `echo "$HOLDFAST_SLOT $HOLDFAST_FENCING_TOKEN" > $0; while [ ! -e go ]; do sleep 0.05; done`
+	var holders []*withlock
+	want := make(map[string]bool)
+	for _, name := range []string{"one", "two"} {
+		w := start(t, folder, with(flags, append(shell(script), name)...)...)
+		fields := strings.Fields(awaitFile(t, filepath.Join(folder, name)))
+		holders = append(holders, w)
+		want[fmt.Sprintf("%s %d %s", fields[0], w.cmd.Process.Pid, fields[1])] = true
+	}
+	list := func() string {
+		w := start(t, folder, with(flags, "--list")...)
+		w.mustExit(0)
+		return w.out.String()
+	}
+	lines := strings.Split(strings.TrimSpace(list()), "\n")
+	if len(lines) != 3 {
+		t.Fatalf("the list is %q", lines)
+	}
+	for _, line := range lines[1:] {
+		if f := strings.Fields(line); len(f) != 5 || !want[f[0]+" "+f[2]+" "+f[4]] {
+			t.Errorf("the list has %q, want slot, process and token of %v", line, want)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(folder, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range holders {
+		w.mustExit(0)
+	}
+	if text := list(); strings.Count(text, "\n") != 1 {
+		t.Errorf("afterwards the list is %q", text)
+	}
+}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// onlyZombies reports whether all processes of the group have ended, and only wait for a
+// parent to read their exit codes. Where process 1 does not do that, as in many
+// containers, they stay. It returns false if /proc shows no process of the group.
+func onlyZombies(group int) bool {
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return false
+	}
+	wanted := []byte(strconv.Itoa(group))
+	found := false
+	for _, path := range stats {
+		stat, err := os.ReadFile(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ESRCH): // the process is gone
+			continue
+		case err != nil: // it may be one of the group
+			return false
+		}
+		// The fields after the program's name, which may contain brackets, are the
+		// state, the parent and the group; the 18th is the number of threads.
+		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+		if len(fields) < 18 || !bytes.Equal(fields[2], wanted) {
+			continue
+		}
+		threads, err := strconv.Atoi(string(fields[17]))
+		// A process whose first thread has ended is in the state Z while others run.
+		if fields[0][0] != 'Z' && fields[0][0] != 'X' || err != nil || threads > 1 {
+			return false
+		}
+		found = true
+	}
+	return found
+}

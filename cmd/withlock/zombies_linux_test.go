@@ -1,0 +1,63 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// endMainThreadVariable makes the test program end its first thread and go on.
+const endMainThreadVariable = "HOLDFAST_TEST_ENDS_MAIN_THREAD"
+
+func init() {
+	if os.Getenv(endMainThreadVariable) != "" {
+		runtime.LockOSThread() // init functions run in the first thread
+		go func() {
+			time.Sleep(2 * eventTimeout) // the test kills the process earlier
+			os.Exit(0)
+		}()
+		_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
+	}
+}
+
+// TestZombies checks that a group whose only process is a zombie has ended, but not if
+// only the first thread of the process has ended.
+func TestZombies(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		cmd   *exec.Cmd
+		alive bool
+	}{
+		{"process", exec.CommandContext(t.Context(), "true"), false},
+		{"first thread", exec.CommandContext(t.Context(), os.Args[0]), true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.cmd.Env = append(os.Environ(), endMainThreadVariable+"=1")
+			test.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			if err := test.cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				_ = test.cmd.Process.Kill()
+				_ = test.cmd.Wait()
+			}()
+			pid := test.cmd.Process.Pid
+			eventually(t, "the first thread ends", func() bool {
+				stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+				return err == nil && strings.Contains(string(stat), ") Z ")
+			})
+			if got := isAlive(pid); got != test.alive {
+				t.Errorf("isAlive returns %v, want %v", got, test.alive)
+			}
+		})
+	}
+	if onlyZombies(1 << 30) {
+		t.Error("a group without a process has zombies")
+	}
+}

@@ -1,0 +1,152 @@
+package backends
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/store"
+)
+
+// minLease is the shortest --lease. A busy machine may renew a shorter one too
+// late.
+const minLease = 100 * time.Millisecond
+
+// Flags are the flags that name a backend and its servers. Programs share them. --redis,
+// the Redis of the backend redis, and --db, the database of the backends mysql and
+// postgres, are flags of each program.
+type Flags struct {
+	Backend   string
+	Lease     time.Duration
+	zookeeper string
+	etcd      string
+	redlock   string
+}
+
+// Add defines the flags. what says what the locks are for.
+func (l *Flags) Add(flags *pflag.FlagSet, what string) {
+	flags.StringVar(&l.Backend, "lock", Default, "backend of "+what+": "+strings.Join(Names(), ", "))
+	flags.DurationVar(&l.Lease, "lease", 30*time.Second, "how long a lock stays held after its holder has stopped renewing it")
+	flags.StringVar(&l.zookeeper, "zookeeper", "", "ZooKeeper servers: `[user:password@]h1:p1,h2:p2[/path]`; the path replaces /holdfast")
+	flags.StringVar(&l.etcd, "etcd", "", "etcd servers: `[https://][user:password@]h1:p1,h2:p2[/path][?ca=file&cert=file&key=file]`; the path replaces holdfast")
+	flags.StringVar(&l.redlock, "redlock", "", "independent Redis servers, an odd number of at least 3: `h1:p1,h2:p2,h3:p3`")
+}
+
+// addresses returns the values of the flags that one backend each has, by flag.
+func (l *Flags) addresses() map[string]string {
+	return map[string]string{"zookeeper": l.zookeeper, "etcd": l.etcd, "redlock": l.redlock}
+}
+
+// AddressError says what is wrong with an address in Flags. It does not contain the
+// address's password.
+type AddressError struct {
+	Flag string
+	Err  error
+}
+
+func (e AddressError) Error() string { return fmt.Sprintf("--%s: %v", e.Flag, e.Err) }
+
+func (e AddressError) Unwrap() error { return e.Err }
+
+// Check returns an error for the first invalid flag or combination of flags. needed
+// reports whether the program takes locks. db is its --db, the database of the backends
+// mysql and postgres. Addresses are checked last: an AddressError means that the other
+// flags are valid.
+func (l *Flags) Check(needed bool, db string) error {
+	backend, ok := Find(l.Backend)
+	if !ok {
+		return fmt.Errorf("--lock: %q is not one of %s", l.Backend, strings.Join(Names(), ", "))
+	}
+	if l.Lease < minLease {
+		return fmt.Errorf("--lease: %v is shorter than %v", l.Lease, minLease)
+	}
+	addresses := l.addresses()
+	address, own := addresses[backend.Flag]
+	switch {
+	case needed && backend.Flag == "db" && !strings.HasPrefix(db, backend.Name):
+		return fmt.Errorf("--lock: %s needs a --db with the scheme %s://", l.Backend, l.Backend)
+	case needed && own && address == "":
+		return fmt.Errorf("--%s: required with --lock %s", backend.Flag, l.Backend)
+	}
+	for _, flag := range slices.Sorted(maps.Keys(addresses)) {
+		if addresses[flag] == "" {
+			continue
+		}
+		if err := CheckAddress(flag, addresses[flag]); err != nil {
+			return AddressError{flag, err}
+		}
+	}
+	return nil
+}
+
+// Open opens the backend. client is the Redis of the backend redis, and db the URL of
+// the database of the backends mysql and postgres. observe is called with everything
+// that happens to the locks; nil: nothing is. close closes the connections that Open
+// has opened.
+func (l *Flags) Open(ctx context.Context, client goredis.UniversalClient, db string, observe func(lock.Event)) (locker lock.Locker, close func() error, err error) {
+	backend, _ := Find(l.Backend)
+	servers := Servers{Redis: client, ZooKeeper: l.zookeeper, Etcd: l.etcd, Lease: l.Lease, Observe: observe}
+	closeServers := func() (err error) {
+		for _, client := range servers.Redlock {
+			err = errors.Join(err, client.Close())
+		}
+		if servers.SQL != nil {
+			err = errors.Join(err, servers.SQL.Close())
+		}
+		return err
+	}
+	switch backend.Flag {
+	case "redlock":
+		if servers.Redlock, err = openRedlock(ctx, strings.Split(l.redlock, ",")); err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("--redlock: %w", err), closeServers())
+		}
+	case "db":
+		if servers.SQL, err = store.OpenSessions(db); err != nil {
+			return nil, nil, fmt.Errorf("--db: %w", err)
+		}
+	}
+	locker, closeLocker, err := backend.Open(ctx, servers)
+	if err != nil {
+		return nil, nil, errors.Join(err, closeServers())
+	}
+	return locker, func() error { return errors.Join(closeLocker(), closeServers()) }, nil
+}
+
+// openRedlock returns clients of the servers, also after an error. A minority of the
+// servers may fail to answer.
+func openRedlock(ctx context.Context, servers []string) (clients []goredis.UniversalClient, err error) {
+	for _, server := range servers {
+		client, err := store.NewRedis("redis://" + server)
+		if err != nil {
+			return clients, err
+		}
+		clients = append(clients, client)
+	}
+	failures := make(chan error, len(clients))
+	var pings sync.WaitGroup
+	for i, client := range clients {
+		pings.Go(func() {
+			if err := client.Ping(ctx).Err(); err != nil {
+				failures <- fmt.Errorf("connecting to Redis at %s: %w", servers[i], err)
+			}
+		})
+	}
+	pings.Wait()
+	close(failures)
+	if len(failures) <= len(clients)/2 {
+		return clients, nil
+	}
+	for failure := range failures {
+		err = errors.Join(err, failure)
+	}
+	return clients, err
+}

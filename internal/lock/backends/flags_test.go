@@ -1,0 +1,56 @@
+package backends_test
+
+import (
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-stock/holdfast/internal/lock/backends"
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	store.LogRedis(slog.New(slog.DiscardHandler)) // the test stops servers
+	os.Exit(testenv.Main(m))
+}
+
+// TestRedlockWithoutAServer opens the backend redlock while one of three servers is down,
+// and then two.
+func TestRedlockWithoutAServer(t *testing.T) {
+	t.Parallel()
+	servers := []*testenv.RedisServer{testenv.OwnRedis(t), testenv.OwnRedis(t), testenv.OwnRedis(t)}
+	var addrs []string
+	for _, server := range servers {
+		addrs = append(addrs, server.Addr())
+	}
+	var flags backends.Flags
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	flags.Add(set, "locks")
+	if err := set.Parse([]string{"--lock", "redlock", "--redlock", strings.Join(addrs, ",")}); err != nil {
+		t.Fatal(err)
+	}
+	flags.Lease = 6 * time.Second
+	servers[0].Kill()
+	l, closeLocker, err := flags.Open(t.Context(), nil, "", nil)
+	if err != nil {
+		t.Fatalf("with one server down: %v", err)
+	}
+	defer func() { _ = closeLocker() }()
+	lease, err := l.Lock(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	servers[1].Kill()
+	if _, _, err := flags.Open(t.Context(), nil, "", nil); err == nil ||
+		!strings.Contains(err.Error(), addrs[0]) || !strings.Contains(err.Error(), addrs[1]) {
+		t.Errorf("with two servers down: %v", err)
+	}
+}

@@ -1,0 +1,50 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Confirmer is a Lease that can ask the backend whether it is still held. The leases
+// of the Locker that New returns implement it.
+type Confirmer interface {
+	// Confirm asks the backend whether the lock is still held, and extends it. No
+	// other holder can be granted the lock before the returned time, unless the
+	// servers lose it, or the connection to the SQL server that holds it is closed. If
+	// the backend cannot ask its servers, Confirm returns the end of the lease as known
+	// in this process.
+	//
+	// ErrLost means that the lock is no longer held, errors.ErrUnsupported that the
+	// backend cannot answer. After any other error the answer is unknown.
+	Confirm(ctx context.Context) (until time.Time, err error)
+}
+
+// confirmedGrant is a Grant whose leases can be confirmed. Its Confirm must be safe to
+// call beside the renewals of the backend.
+type confirmedGrant interface {
+	Grant
+	Confirm(ctx context.Context) (until time.Time, err error)
+}
+
+// Confirm does what Confirmer says.
+func (l *lease) Confirm(ctx context.Context) (until time.Time, err error) {
+	if err := context.Cause(l.ctx); err != nil {
+		return time.Time{}, confirmingError(l.hold.key.name, err)
+	}
+	switch g := l.hold.grant.(type) {
+	case confirmedGrant:
+		until, err = g.Confirm(ctx)
+	case ExpiringGrant:
+		until = g.Until()
+	default:
+		err = errors.ErrUnsupported
+	}
+	if err != nil {
+		return time.Time{}, confirmingError(l.hold.key.name, err)
+	}
+	return until, nil
+}
+
+func confirmingError(name string, err error) error { return fmt.Errorf("confirming %s: %w", name, err) }

@@ -1,0 +1,56 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// confirmed is a grant that the backend confirms.
+type confirmed struct {
+	*expiring
+	err error
+}
+
+func (g confirmed) Confirm(context.Context) (time.Time, error) {
+	return g.Until().Add(time.Minute), g.err
+}
+
+// TestConfirm checks what confirms a lease: the backend, or the end of the lease that it
+// knows.
+func TestConfirm(t *testing.T) {
+	t.Parallel()
+	expires := newExpiring(time.Hour)
+	for _, test := range []struct {
+		name  string
+		grant Grant
+		until time.Time
+		err   error
+	}{
+		{"the backend asks its servers", confirmed{expires, nil}, expires.Until().Add(time.Minute), nil},
+		{"the servers do not have it", confirmed{expires, ErrLost}, time.Time{}, ErrLost},
+		{"the backend knows the end", expires, expires.Until(), nil},
+		{"the backend knows nothing", localGrant(1), time.Time{}, errors.ErrUnsupported},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			b := make(grantsInTurn, 1)
+			b <- test.grant
+			lease, err := New(b).Lock(t.Context(), "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := lease.(Confirmer)
+			if until, err := c.Confirm(t.Context()); !until.Equal(test.until) || !errors.Is(err, test.err) {
+				t.Errorf("confirmed until %v, %v; want %v, %v", until, err, test.until, test.err)
+			}
+			if err := lease.Unlock(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Confirm(t.Context()); err == nil {
+				t.Error("a lease that has ended is confirmed")
+			}
+		})
+	}
+}

@@ -1,0 +1,199 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+)
+
+const (
+	// maxIdleSessions bounds the sessions that are kept for later holders.
+	maxIdleSessions = 64
+	// renewalsPerLease is how many times an etcd lease is renewed within its
+	// length.
+	renewalsPerLease = 3
+	// revokeTimeout bounds ending a session.
+	revokeTimeout = 2 * time.Second
+)
+
+// session is an etcd lease that is renewed until it is ended or lost. The sessions
+// of the client's concurrency package are not used, because they do not tell when
+// the lease ends: the client counts it from the moment at which an answer arrived.
+type session struct {
+	client *clientv3.Client
+	leases pb.LeaseClient
+	id     clientv3.LeaseID
+	ctx    context.Context         // ends with the session
+	lose   context.CancelCauseFunc // sets the reason
+
+	// Of keepAlive only: the stream of the renewals; nil: none is open.
+	stream      pb.Lease_LeaseKeepAliveClient
+	streamCtx   context.Context
+	closeStream context.CancelFunc
+
+	mu    sync.Mutex
+	until time.Time
+}
+
+// takeSession returns an idle session, or a new one. A session whose lease has ended
+// while the process was stopped may not know its loss yet, so the end is compared.
+func (b *backend) takeSession(ctx context.Context) (*session, error) {
+	b.mu.Lock()
+	for len(b.idle) > 0 {
+		last := len(b.idle) - 1
+		s := b.idle[last]
+		b.idle = b.idle[:last]
+		if s.ctx.Err() == nil && time.Now().Before(s.Until()) {
+			b.mu.Unlock()
+			return s, nil
+		}
+	}
+	b.mu.Unlock()
+
+	asked := time.Now()
+	granted, err := b.client.Grant(ctx, b.leaseSeconds)
+	if err != nil {
+		return nil, err
+	}
+	ttl := time.Duration(granted.TTL) * time.Second
+	s := &session{client: b.client, leases: clientv3.RetryLeaseClient(b.client), id: granted.ID, until: asked.Add(ttl)}
+	s.ctx, s.lose = context.WithCancelCause(context.Background())
+	go s.keepAlive(ttl)
+	return s, nil
+}
+
+// returnSession keeps the session for a later holder, or ends it.
+func (b *backend) returnSession(s *session) {
+	b.mu.Lock()
+	keep := !b.closed && len(b.idle) < maxIdleSessions
+	if keep {
+		b.idle = append(b.idle, s)
+	}
+	b.mu.Unlock()
+	if !keep {
+		_ = s.end()
+	}
+}
+
+// end revokes the session's lease, which deletes its keys. If that fails, the
+// lease expires, because nothing renews it any more.
+func (s *session) end() error {
+	s.lose(nil)
+	ctx, cancel := context.WithTimeout(context.Background(), revokeTimeout)
+	defer cancel()
+	_, err := s.client.Revoke(ctx, s.id)
+	return err
+}
+
+// Until returns when the lease ends, at the earliest.
+func (s *session) Until() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.until
+}
+
+// keepAlive renews the lease until the session or the client ends. A renewal that
+// fails is tried again until the lease ends.
+func (s *session) keepAlive(ttl time.Duration) {
+	pause := ttl / renewalsPerLease
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.client.Ctx().Done():
+			s.lose(lock.ErrDisconnected)
+			return
+		case <-time.After(pause):
+		}
+		switch err := s.renew(ttl); {
+		case err == nil:
+			pause = ttl / renewalsPerLease
+		case errors.Is(err, lock.ErrLost):
+			s.lose(err)
+			return
+		default:
+			pause = ttl / (10 * renewalsPerLease)
+		}
+	}
+}
+
+// renew renews the lease once. Its error wraps lock.ErrLost if the session is
+// lost.
+func (s *session) renew(ttl time.Duration) error {
+	asked := time.Now()
+	seconds, err := s.requestRenewal(min(time.Until(s.Until()), ttl/renewalsPerLease))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !time.Now().Before(s.until):
+		return lock.ErrExpired
+	case err != nil:
+		return err
+	case seconds <= 0:
+		return lock.ErrSessionExpired
+	}
+	s.until = asked.Add(time.Duration(seconds) * time.Second)
+	return nil
+}
+
+// requestRenewal returns the lease's new length; 0 means that it no longer exists.
+// The requests of a session use one stream, because a new stream logs in again.
+func (s *session) requestRenewal(timeout time.Duration) (seconds int64, err error) {
+	if s.stream == nil {
+		s.streamCtx, s.closeStream = context.WithCancel(clientv3.WithRequireLeader(s.ctx))
+	}
+	defer time.AfterFunc(timeout, s.closeStream).Stop()
+	defer func() {
+		if err != nil {
+			s.closeStream()
+			s.stream = nil
+		}
+	}()
+	if s.stream == nil {
+		if s.stream, err = s.leases.LeaseKeepAlive(s.streamCtx); err != nil {
+			return 0, err
+		}
+	}
+	return s.requestOn(s.stream)
+}
+
+// renewOnce is requestRenewal on a stream of its own, so that it can be called beside
+// the others. Unlike the client's KeepAliveOnce it returns an error if the server cannot
+// be reached. KeepAliveOnce repeats its requests then, without a pause.
+func (s *session) renewOnce(ctx context.Context) (seconds int64, err error) {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	stream, err := s.leases.LeaseKeepAlive(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return s.requestOn(stream)
+}
+
+// requestOn sends a renewal on the stream and returns the lease's new length.
+func (s *session) requestOn(stream pb.Lease_LeaseKeepAliveClient) (seconds int64, err error) {
+	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.id)}); err != nil {
+		return 0, err
+	}
+	answer, err := stream.Recv()
+	if err != nil {
+		return 0, err
+	}
+	return answer.TTL, nil
+}
+
+// reasonOfDeletion returns why a key of the session was deleted: with the session,
+// or by itself.
+func (s *session) reasonOfDeletion(ctx context.Context) error {
+	lease, err := s.client.TimeToLive(ctx, s.id)
+	if err == nil && lease.TTL <= 0 {
+		return lock.ErrSessionExpired
+	}
+	return lock.ErrDeleted
+}

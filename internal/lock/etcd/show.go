@@ -1,0 +1,53 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// shownPrefix returns what the keys of the texts begin with that are listed under the
+// name: BASE/holders/LENGTH/NAME/LEASE. With the length, no name is the prefix of
+// another.
+func (b *backend) shownPrefix(name string) string {
+	return fmt.Sprintf("%sholders/%d/%s/", b.base, len(name), name)
+}
+
+// Show lists text under the name, beside the texts of other processes, until hide is
+// called. The text belongs to a session, so it disappears as the lock of a dead process
+// does.
+func (l *Locker) Show(ctx context.Context, name, text string) (hide func(context.Context), err error) {
+	b := l.backend
+	s, err := b.takeSession(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("listing a holder of %s: %w", name, err)
+	}
+	key := fmt.Sprintf("%s%x", b.shownPrefix(name), s.id)
+	if _, err := b.client.Put(ctx, key, text, clientv3.WithLease(s.id)); err != nil {
+		_ = s.end() // also deletes the key, if it was written
+		return nil, fmt.Errorf("listing a holder of %s: %w", name, err)
+	}
+	return func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
+		defer cancel()
+		if _, err := b.client.Delete(ctx, key); err != nil {
+			_ = s.end() // also deletes the key
+			return
+		}
+		b.returnSession(s)
+	}, nil
+}
+
+// Shown returns the texts that are listed under the name.
+func (l *Locker) Shown(ctx context.Context, name string) ([]string, error) {
+	found, err := l.backend.client.Get(ctx, l.backend.shownPrefix(name), clientv3.WithPrefix())
+	if err != nil {
+		return nil, fmt.Errorf("listing the holders of %s: %w", name, err)
+	}
+	var texts []string
+	for _, kv := range found.Kvs {
+		texts = append(texts, string(kv.Value))
+	}
+	return texts, nil
+}

@@ -1,0 +1,201 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// expiring is a grant whose lease ends at until.
+type expiring struct {
+	Grant
+	mu    sync.Mutex
+	until time.Time
+}
+
+func (g *expiring) Until() time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.until
+}
+
+func (g *expiring) renew(until time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.until = until
+}
+
+// expiringHandsOver is an expiring grant that hands over another.
+type expiringHandsOver struct {
+	*expiring
+	next Grant
+}
+
+func (g expiringHandsOver) HandOver(context.Context, func(error)) (Grant, error) { return g.next, nil }
+
+// grantsInTurn grants these, and never reports a loss.
+type grantsInTurn chan Grant
+
+func (b grantsInTurn) Acquire(context.Context, string, bool, func(error)) (Grant, error) {
+	return <-b, nil
+}
+
+func newExpiring(ends time.Duration) *expiring {
+	return &expiring{Grant: localGrant(1), until: time.Now().Add(ends)}
+}
+
+// mustEndAfter checks when the lease ends, and why.
+func mustEndAfter(t *testing.T, lease Lease, after time.Duration, reason error) {
+	t.Helper()
+	asked := time.Now()
+	<-lease.Context().Done()
+	if took := time.Since(asked); took != after {
+		t.Errorf("the lease ended after %v, want %v", took, after)
+	}
+	if cause := context.Cause(lease.Context()); !errors.Is(cause, reason) || !errors.Is(cause, ErrLost) {
+		t.Errorf("the lease ended with the cause %v, want %v", cause, reason)
+	}
+}
+
+// TestLeaseExpires lets leases end while the backend does nothing at all.
+func TestLeaseExpires(t *testing.T) {
+	t.Parallel()
+	t.Run("never renewed", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := make(grantsInTurn, 2)
+			l := newLocker(b)
+			b <- newExpiring(2 * time.Second)
+			b <- newExpiring(5 * time.Second)
+			lease := mustLock(t, l, "a")
+			waiter := make(chan Lease, 1)
+			go func() { waiter <- mustLock(t, l, "a") }()
+			mustEndAfter(t, lease, 2*time.Second, ErrExpired)
+			mustUnlock(t, <-waiter) // the backend may grant the lock to the next
+			if err := lease.Unlock(t.Context()); !errors.Is(err, ErrExpired) {
+				t.Errorf("Unlock: %v, want %v", err, ErrExpired)
+			}
+		})
+	})
+	t.Run("renewed twice", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := make(grantsInTurn, 1)
+			g := newExpiring(2 * time.Second)
+			b <- g
+			lease := mustLock(t, newLocker(b), "a")
+			g.renew(time.Now().Add(3 * time.Second))
+			time.Sleep(2500 * time.Millisecond)
+			g.renew(time.Now().Add(3 * time.Second))
+			mustEndAfter(t, lease, 3*time.Second, ErrExpired)
+		})
+	})
+	t.Run("expired before it was granted", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := make(grantsInTurn, 1)
+			b <- newExpiring(-time.Second)
+			mustEndAfter(t, mustLock(t, newLocker(b), "a"), 0, ErrExpired)
+		})
+	})
+	t.Run("handed over", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := make(grantsInTurn, 1)
+			l := newLocker(b)
+			b <- expiringHandsOver{newExpiring(time.Second), newExpiring(2 * time.Second)}
+			lease := mustLock(t, l, "a")
+			waiter := make(chan Lease, 1)
+			go func() { waiter <- mustLock(t, l, "a") }()
+			synctest.Wait()
+			mustUnlock(t, lease)
+			mustEndAfter(t, <-waiter, 2*time.Second, ErrExpired)
+		})
+	})
+	t.Run("unlocked in time", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := make(grantsInTurn, 1)
+			b <- newExpiring(time.Second)
+			lease := mustLock(t, newLocker(b), "a")
+			mustUnlock(t, lease)
+			time.Sleep(2 * time.Second)
+			if cause := context.Cause(lease.Context()); errors.Is(cause, ErrLost) {
+				t.Errorf("the unlocked lease ended with %v", cause)
+			}
+		})
+	})
+}
+
+// TestFirstReasonCounts loses a lock twice.
+func TestFirstReasonCounts(t *testing.T) {
+	t.Parallel()
+	b := newFakeBackend(func(g *fakeGrant) Grant { return g })
+	lease := mustLock(t, newLocker(b), "a")
+	holder := <-b.grants
+	holder.lost(ErrDeleted)
+	holder.lost(ErrDisconnected)
+	if cause := context.Cause(lease.Context()); !errors.Is(cause, ErrDeleted) {
+		t.Errorf("the lease ended with the cause %v, want %v", cause, ErrDeleted)
+	}
+	if err := lease.Unlock(t.Context()); !errors.Is(err, ErrDeleted) {
+		t.Errorf("Unlock: %v, want %v", err, ErrDeleted)
+	}
+}
+
+// watched is a grant whose Watch returns when the test says so.
+type watched struct {
+	Grant
+	began chan struct{}
+	gone  chan error
+}
+
+func (g watched) Watch(ctx context.Context) error {
+	close(g.began)
+	select {
+	case reason := <-g.gone:
+		return reason
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// TestGrantIsWatched checks when a grant is watched, and what its end does.
+func TestGrantIsWatched(t *testing.T) {
+	t.Parallel()
+	hold := func(t *testing.T) (Lease, watched) {
+		b := make(grantsInTurn, 1)
+		g := watched{localGrant(1), make(chan struct{}), make(chan error)}
+		b <- g
+		return mustLock(t, newLocker(b), "a"), g
+	}
+	t.Run("deleted", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			lease, g := hold(t)
+			<-g.began
+			g.gone <- ErrDeleted
+			mustEndAfter(t, lease, 0, ErrDeleted)
+			if err := lease.Unlock(t.Context()); !errors.Is(err, ErrDeleted) {
+				t.Errorf("Unlock: %v, want %v", err, ErrDeleted)
+			}
+		})
+	})
+	t.Run("unlocked while it is watched", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			lease, g := hold(t)
+			<-g.began
+			mustUnlock(t, lease) // the bubble's goroutines must end, so Watch's context does
+		})
+	})
+	t.Run("unlocked before", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			lease, g := hold(t)
+			time.Sleep(watchDelay / 2)
+			mustUnlock(t, lease)
+			time.Sleep(watchDelay)
+			select {
+			case <-g.began:
+				t.Error("the grant was watched after it was released")
+			default:
+			}
+		})
+	})
+}

@@ -1,0 +1,122 @@
+// Package mysql locks with GET_LOCK of MariaDB and MySQL. See package session for
+// what a lease promises.
+//
+// A lock belongs to one server: the server that grants it does not tell its replicas
+// or the other nodes of a cluster. If clients write to two servers, both grant the
+// same lock. So Galera, and a group with several primaries, are refused, as is a
+// server that is read-only. A holder whose server becomes read-only, as before a
+// switchover, loses its lock.
+package mysql
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/lock/session"
+)
+
+// New returns a Locker on the pool, whose database has the table lock_tokens. For
+// pool and lease see session.New.
+func New(ctx context.Context, pool *sql.DB, lease time.Duration) (*session.Locker, error) {
+	return session.New(ctx, pool, session.Database{
+		Try:       "SELECT CONNECTION_ID(), GET_LOCK(?, 0)",
+		Wait:      fmt.Sprintf("SELECT CONNECTION_ID(), GET_LOCK(?, %d)", session.MaxWait/time.Second),
+		Check:     "SELECT CONNECTION_ID(), COALESCE(IS_USED_LOCK(?) = CONNECTION_ID(), FALSE) AND NOT @@GLOBAL.read_only",
+		Unlock:    "SELECT CONNECTION_ID(), COALESCE(RELEASE_LOCK(?), FALSE)",
+		Key:       func(scope, name string) any { return Key(scope, name) },
+		Mint:      mint,
+		IsTimeout: func(error) bool { return false }, // GET_LOCK returns 0
+		Prepare:   prepare,
+	}, lease)
+}
+
+// Key returns the name of a lock on the server, where the locks of all databases
+// share their names. MySQL allows 64 characters.
+func Key(database, name string) string {
+	hash := sha256.Sum256([]byte(database + "\x00" + name))
+	return "holdfast/" + hex.EncodeToString(hash[:24])
+}
+
+func mint(ctx context.Context, conn *sql.Conn, key any) (int64, error) {
+	result, err := conn.ExecContext(ctx, `INSERT INTO lock_tokens (lock_key, token)
+		VALUES (?, LAST_INSERT_ID(CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)))
+		ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token + 1, VALUES(token)))`, key)
+	if err != nil {
+		return 0, err
+	}
+	return result.LastInsertId()
+}
+
+func prepare(ctx context.Context, conn *sql.Conn, lease time.Duration) (s session.Server, err error) {
+	variables, err := show(ctx, conn, `SHOW GLOBAL VARIABLES WHERE Variable_name IN
+		('version', 'read_only', 'wsrep_provider', 'group_replication_group_name', 'group_replication_single_primary_mode')`)
+	if err != nil {
+		return s, err
+	}
+	if err := refuse(variables); err != nil {
+		return s, err
+	}
+	status, err := show(ctx, conn, "SHOW GLOBAL STATUS LIKE 'Uptime'")
+	if err != nil {
+		return s, err
+	}
+	uptime, err := strconv.Atoi(status["Uptime"])
+	if err != nil {
+		return s, fmt.Errorf("reading the server's uptime: %w", err)
+	}
+	s.Uptime = time.Duration(uptime) * time.Second
+	statementBound := "max_execution_time"
+	if strings.Contains(variables["version"], "MariaDB") {
+		statementBound = "max_statement_time"
+	}
+	for _, statement := range []string{
+		fmt.Sprintf("SET SESSION wait_timeout = %d, time_zone = '+00:00', autocommit = 1, %s = 0", lease/time.Second, statementBound),
+		"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", // without gap locks, so that mints do not wait for each other
+	} {
+		if _, err := conn.ExecContext(ctx, statement); err != nil {
+			return s, err
+		}
+	}
+	// A server may store the names of databases in lower case and still return them
+	// as a client has written them.
+	err = conn.QueryRowContext(ctx, "SELECT CONNECTION_ID(), LOWER(DATABASE())").Scan(&s.Session, &s.Scope)
+	return s, err
+}
+
+// refuse returns an error if other servers may grant the same locks.
+func refuse(variables map[string]string) error {
+	switch provider := variables["wsrep_provider"]; {
+	case provider != "" && provider != "none":
+		return errors.New("the server belongs to a Galera cluster, where each node has locks of its own")
+	case variables["group_replication_group_name"] != "" && variables["group_replication_single_primary_mode"] == "OFF":
+		return errors.New("the server belongs to a group with several primaries, where each has locks of its own")
+	case variables["read_only"] != "OFF":
+		return errors.New("the server is read-only, so another one may grant the same locks")
+	}
+	return nil
+}
+
+// show returns the rows of a SHOW statement with two columns.
+func show(ctx context.Context, conn *sql.Conn, statement string) (map[string]string, error) {
+	rows, err := conn.QueryContext(ctx, statement)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	values := make(map[string]string)
+	for rows.Next() {
+		var name, value string
+		if err := rows.Scan(&name, &value); err != nil {
+			return nil, err
+		}
+		values[name] = value
+	}
+	return values, rows.Err()
+}

@@ -1,0 +1,109 @@
+package mysql
+
+import (
+	"database/sql"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+
+func open(t *testing.T, dbURL string) *sql.DB {
+	t.Helper()
+	pool, err := store.OpenSessions(dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pool.Close() })
+	return pool
+}
+
+func migrate(t *testing.T, dbURL string) {
+	t.Helper()
+	ledger, err := store.OpenSQL(t.Context(), dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ledger.Close()
+	if err := ledger.MigrateUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestReadOnlyServer makes the server of a holder read-only, as the first step of a
+// switchover to another server does.
+func TestReadOnlyServer(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnMariaDB(t)
+	migrate(t, server.URL())
+	pool := open(t, server.URL())
+	l, err := New(t.Context(), pool, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	lease := locktest.MustLock(t, l, "a")
+	if _, err := pool.ExecContext(t.Context(), "SET GLOBAL read_only = 1"); err != nil {
+		t.Fatal(err)
+	}
+	locktest.MustBeLost(t, lease, 3*time.Second) // a second, and what a busy machine adds
+	_ = lease.Unlock(t.Context())
+	if _, err := New(t.Context(), pool, 0); err == nil || !strings.Contains(err.Error(), "read-only") {
+		t.Errorf("New on a read-only server: %v", err)
+	}
+}
+
+// TestGaleraNode needs no cluster: the replication library is enough.
+func TestGaleraNode(t *testing.T) {
+	t.Parallel()
+	const library = "/usr/lib/galera/libgalera_smm.so"
+	if _, err := os.Stat(library); err != nil {
+		t.Fatalf("Galera is not installed: %v", err)
+	}
+	server := testenv.OwnMariaDB(t, "--wsrep-provider="+library, "--wsrep-on=OFF", "--binlog-format=ROW")
+	if _, err := New(t.Context(), open(t, server.URL()), 0); err == nil || !strings.Contains(err.Error(), "Galera") {
+		t.Errorf("New on a Galera node: %v", err)
+	}
+}
+
+// TestRefuse checks the servers that cannot be had here.
+func TestRefuse(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		variables map[string]string
+		says      string // empty: accepted
+	}{
+		{map[string]string{"read_only": "OFF"}, ""},
+		{map[string]string{"read_only": "OFF", "wsrep_provider": "none"}, ""},
+		{map[string]string{"read_only": "OFF", "group_replication_group_name": "g", "group_replication_single_primary_mode": "ON"}, ""},
+		{map[string]string{"read_only": "OFF", "group_replication_group_name": "g", "group_replication_single_primary_mode": "OFF"}, "several primaries"},
+		{map[string]string{"read_only": "ON", "group_replication_group_name": "g", "group_replication_single_primary_mode": "ON"}, "read-only"},
+		{map[string]string{"read_only": "OFF", "wsrep_provider": "/usr/lib/libgalera_smm.so"}, "Galera"},
+	} {
+		err := refuse(test.variables)
+		if (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%v: %v, want %q", test.variables, err, test.says)
+		}
+	}
+}
+
+// TestKey checks that keys fit and that each part counts.
+func TestKey(t *testing.T) {
+	t.Parallel()
+	keys := map[string]bool{}
+	for _, k := range []string{Key("shop", "a"), Key("shop", "b"), Key("shop2", "a"), Key("shop", strings.Repeat("a", 1000))} {
+		if len(k) > 64 || k != strings.ToLower(k) {
+			t.Errorf("%q is not a name that MySQL distinguishes", k)
+		}
+		keys[k] = true
+	}
+	if len(keys) != 4 {
+		t.Errorf("only %d of 4 keys are different", len(keys))
+	}
+}

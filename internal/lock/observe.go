@@ -1,0 +1,95 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// What says what happened to a lock.
+type What string
+
+const (
+	// Granted: a request was granted, after Event.Took.
+	Granted What = "granted"
+	// Refused: a request failed after Event.Took, with Event.Err.
+	Refused What = "refused"
+	// Released: a lease was unlocked, Event.Took after its grant. Event.Err is
+	// Unlock's error, if any.
+	Released What = "released"
+	// Lost: a lease was lost, Event.Took after its grant. Event.Err wraps ErrLost
+	// and tells the reason.
+	Lost What = "lost"
+)
+
+// Event is something that happened to a lock.
+type Event struct {
+	Backend string // as --lock names it
+	Name    string // of the lock
+	What    What
+	Took    time.Duration
+	Err     error
+}
+
+// Observed returns a Locker that does what l does and reports each event to
+// observe. Every request is reported as Granted or Refused, and every lease that it
+// grants as Released or Lost, once. A re-entry counts as a grant of its own. observe
+// may be called by several goroutines at once and must not block.
+func Observed(l Locker, backend string, observe func(Event)) Locker {
+	return observed{l, backend, observe}
+}
+
+type observed struct {
+	inner   Locker
+	backend string
+	observe func(Event)
+}
+
+func (o observed) Lock(ctx context.Context, name string) (Lease, error) {
+	return o.request(ctx, name, o.inner.Lock)
+}
+
+func (o observed) TryLock(ctx context.Context, name string) (Lease, error) {
+	return o.request(ctx, name, o.inner.TryLock)
+}
+
+func (o observed) request(ctx context.Context, name string, lock func(context.Context, string) (Lease, error)) (Lease, error) {
+	asked := time.Now()
+	inner, err := lock(ctx, name)
+	if err != nil {
+		o.observe(Event{o.backend, name, Refused, time.Since(asked), err})
+		return nil, err
+	}
+	granted := time.Now()
+	o.observe(Event{o.backend, name, Granted, granted.Sub(asked), nil})
+	l := &observedLease{Lease: inner}
+	l.end = func(what What, err error) {
+		l.once.Do(func() { o.observe(Event{o.backend, name, what, time.Since(granted), err}) })
+	}
+	l.stop = context.AfterFunc(inner.Context(), func() {
+		if reason := context.Cause(inner.Context()); errors.Is(reason, ErrLost) {
+			l.end(Lost, reason)
+		}
+	})
+	return l, nil
+}
+
+// observedLease reports how its lease ends.
+type observedLease struct {
+	Lease
+	end  func(What, error)
+	once sync.Once
+	stop func() bool
+}
+
+func (l *observedLease) Unlock(ctx context.Context) error {
+	l.stop()
+	err := l.Lease.Unlock(ctx)
+	if errors.Is(err, ErrLost) {
+		l.end(Lost, err)
+	} else {
+		l.end(Released, err)
+	}
+	return err
+}

@@ -1,0 +1,77 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestObserved checks the events of requests and leases, with their times.
+func TestObserved(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := make(grantsInTurn, 3)
+		var events []Event
+		l := Observed(New(b), "fake", func(e Event) { events = append(events, e) })
+		b <- localGrant(1)
+		lease := mustLock(t, l, "a")
+		if _, err := l.TryLock(t.Context(), "a"); !errors.Is(err, ErrHeld) {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := l.Lock(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		mustUnlock(t, lease)
+		mustUnlock(t, lease) // reports nothing
+		b <- newExpiring(5 * time.Second)
+		lease = mustLock(t, l, "b")
+		<-lease.Context().Done()
+		synctest.Wait()
+		_ = lease.Unlock(t.Context()) // reports nothing
+
+		want := []Event{
+			{"fake", "a", Granted, 0, nil},
+			{"fake", "a", Refused, 0, ErrHeld},
+			{"fake", "a", Refused, time.Second, context.DeadlineExceeded},
+			{"fake", "a", Released, 3 * time.Second, nil},
+			{"fake", "b", Granted, 0, nil},
+			{"fake", "b", Lost, 5 * time.Second, ErrExpired},
+		}
+		if len(events) != len(want) {
+			t.Fatalf("the events are %v, want %v", events, want)
+		}
+		for i, e := range events {
+			err := want[i].Err
+			want[i].Err = e.Err
+			if e != want[i] || !errors.Is(e.Err, err) {
+				t.Errorf("event %d is %v, want %v with the error %v", i, e, want[i], err)
+			}
+		}
+	})
+}
+
+// brokenRelease is a grant that is gone when it is released.
+type brokenRelease struct{ localGrant }
+
+func (brokenRelease) Release(context.Context) error { return ErrDeleted }
+
+// TestObserved_LossFoundByUnlock: the holder learns only from Unlock that its lock
+// was lost.
+func TestObserved_LossFoundByUnlock(t *testing.T) {
+	t.Parallel()
+	b := make(grantsInTurn, 1)
+	b <- brokenRelease{}
+	var last Event
+	l := Observed(New(b), "fake", func(e Event) { last = e })
+	if err := mustLock(t, l, "a").Unlock(t.Context()); !errors.Is(err, ErrDeleted) {
+		t.Errorf("Unlock: %v, want %v", err, ErrDeleted)
+	}
+	if last.What != Lost || !errors.Is(last.Err, ErrDeleted) {
+		t.Errorf("the last event is %v, want %s", last, Lost)
+	}
+}

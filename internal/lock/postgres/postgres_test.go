@@ -1,0 +1,117 @@
+package postgres
+
+import (
+	"database/sql"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+	"github.com/holdfast-stock/holdfast/internal/lock/session"
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+
+func open(t *testing.T, dbURL string) *sql.DB {
+	t.Helper()
+	pool, err := store.OpenSessions(dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pool.Close() })
+	return pool
+}
+
+// TestPgBouncer connects through a PgBouncer. With transaction pooling it has no
+// session for the connection. With session pooling it has.
+func TestPgBouncer(t *testing.T) {
+	t.Parallel()
+	dbURL := testenv.Postgres(t)
+	ledger, err := store.OpenSQL(t.Context(), dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ledger.Close()
+	if err := ledger.MigrateUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, settings := range [][]string{
+		{"pool_mode = transaction"},
+		{"pool_mode = transaction", "server_round_robin = 1"},
+		{"pool_mode = statement"},
+	} {
+		t.Run(strings.Join(settings, ", "), func(t *testing.T) {
+			t.Parallel()
+			pooled := open(t, testenv.OwnPgBouncer(t, dbURL, settings...))
+			if _, err := New(t.Context(), pooled, 0); err == nil || settings[0] == "pool_mode = transaction" && !strings.Contains(err.Error(), "pooler") {
+				t.Errorf("New behind a PgBouncer: %v", err)
+			}
+		})
+	}
+	t.Run("pool_mode = session", func(t *testing.T) {
+		t.Parallel()
+		l, err := New(t.Context(), open(t, testenv.OwnPgBouncer(t, dbURL, "pool_mode = session")), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		lease := locktest.MustLock(t, l, "a")
+		direct, err := New(t.Context(), open(t, dbURL), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer direct.Close()
+		locktest.MustBeHeld(t, direct, "a")
+		locktest.MustUnlock(t, lease)
+	})
+}
+
+// TestCrashedProcess kills a process of the server, which then ends all sessions and
+// forgets their locks. New sessions must count the uptime from then on.
+func TestCrashedProcess(t *testing.T) {
+	t.Parallel()
+	pool := open(t, testenv.OwnPostgres(t).URL())
+	connect := func() (s session.Server, err error) {
+		conn, err := pool.Conn(t.Context())
+		if err != nil {
+			return s, err
+		}
+		defer conn.Close()
+		return prepare(t.Context(), conn, time.Minute)
+	}
+	victim, err := pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer victim.Close()
+	var pid int
+	if err := victim.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		server, err := connect()
+		since := time.Since(killed)
+		if err == nil && server.Uptime <= since {
+			return
+		}
+		if since > 10*time.Second {
+			t.Fatalf("%v after the crash the uptime is %v (%v)", since, server.Uptime, err)
+		}
+		time.Sleep(10 * time.Millisecond) // the server restarts its processes
+	}
+}
+
+func TestKey(t *testing.T) {
+	t.Parallel()
+	if Key("shop.public", "a") == Key("shop.public", "b") || Key("shop.public", "a") == Key("shop.other", "a") {
+		t.Error("two locks have the same key")
+	}
+}

@@ -1,0 +1,97 @@
+package recipe
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+)
+
+// Ticks remembers the last tick of each job that was done. All processes of a cluster
+// share it. It is safe for concurrent use.
+type Ticks interface {
+	// LastTick returns the number of the last tick that was recorded for the job, or 0
+	// if there is none.
+	LastTick(ctx context.Context, job string) (int64, error)
+	// RecordTick records the tick, and reports whether it did. It does not if the same
+	// tick or a later one has been recorded.
+	RecordTick(ctx context.Context, job string, tick int64) (recorded bool, err error)
+}
+
+// Job runs once for the whole cluster in each interval. A lock keeps two processes from
+// running it at the same time. The tick that is recorded after a run keeps another from
+// running it afterwards.
+//
+// If a process dies in the middle of a run, the tick is not recorded, and another process
+// runs the job again when the lock is free. So a run may be repeated, and must bear that.
+// A process that outlives its lease can run beside the next one. Where that does harm,
+// the run passes its fencing token to the data that it changes.
+type Job struct {
+	Name   string
+	Locker lock.Locker
+	Ticks  Ticks
+	// Every is the interval. Its ticks are at the multiples of it since the year 1 in UTC,
+	// as those of time.Truncate: weekly ticks are on Mondays. Each machine uses its own
+	// clock. A clock that is ahead runs the job early by that, and the cluster then does
+	// not run the job again before that tick is over by the other clocks. When several
+	// ticks have passed during a run, or while no process was up, the last of them is run
+	// and the others are left out.
+	Every time.Duration
+	// Run does the work of one tick. After an error it is tried again, by any process.
+	Run func(ctx context.Context, tick time.Time, token uint64) error
+	Log *slog.Logger
+}
+
+// Keep runs the job at its ticks until ctx ends.
+func (j Job) Keep(ctx context.Context) {
+	for ctx.Err() == nil {
+		tick := time.Now().Truncate(j.Every)
+		err := j.runOnce(ctx, tick)
+		wait := time.Until(tick.Add(j.Every)) // after the run, however long it took
+		if err != nil && ctx.Err() == nil {
+			j.Log.Warn("a job failed and will be retried", "job", j.Name, "tick", tick, "error", err)
+			wait = retryPause
+		}
+		_ = pause(ctx, wait)
+	}
+}
+
+// runOnce runs the job unless the tick is recorded. While another process runs it,
+// runOnce waits, in case that process dies.
+func (j Job) runOnce(ctx context.Context, tick time.Time) error {
+	number := tick.UnixNano() / int64(j.Every)
+	if done, err := j.done(ctx, number); done || err != nil {
+		return err
+	}
+	lease, err := j.Locker.Lock(ctx, "job:"+j.Name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lease.Unlock(ctx) }() // if it fails, the lock ends with its lease
+	if done, err := j.done(ctx, number); done || err != nil {
+		return err
+	}
+	err = workUnder(ctx, lease, func(ctx context.Context, token uint64) error { return j.Run(ctx, tick, token) })
+	if err != nil {
+		return err
+	}
+	// A run that has succeeded is recorded even if ctx has ended meanwhile.
+	recording, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+	defer cancel()
+	recorded, err := j.Ticks.RecordTick(recording, j.Name, number)
+	if err == nil && !recorded {
+		err = fmt.Errorf("another process has run it too: %w", lock.ErrLost)
+	}
+	return err
+}
+
+// recordTimeout bounds recording a tick.
+const recordTimeout = 5 * time.Second
+
+// done reports whether the tick or a later one is recorded.
+func (j Job) done(ctx context.Context, tick int64) (bool, error) {
+	last, err := j.Ticks.LastTick(ctx, j.Name)
+	return err == nil && last >= tick, err
+}

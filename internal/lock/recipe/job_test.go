@@ -1,0 +1,466 @@
+package recipe_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
+	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// leadership is one call of the work of a leader.
+type leadership struct {
+	token uint64
+	ctx   context.Context
+}
+
+// lead makes the locker a candidate until the test or ctx ends. The channel receives its
+// leaderships. The work lasts as long as the leadership.
+func lead(t *testing.T, ctx context.Context, l lock.Locker, name string) (leaderships <-chan leadership, ended <-chan error) {
+	led, done := make(chan leadership, 16), make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		done <- recipe.Lead(ctx, l, name, func(ctx context.Context, token uint64) error {
+			led <- leadership{token, ctx}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		close(done)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return led, done
+}
+
+func awaitLeader(t *testing.T, leaderships <-chan leadership) leadership {
+	t.Helper()
+	select {
+	case l := <-leaderships:
+		return l
+	case <-time.After(30 * time.Second):
+		t.Fatal("no leader")
+		return leadership{}
+	}
+}
+
+// leaderChanges: a candidate leads when the leader gives up.
+func leaderChanges(t *testing.T, r *rig) {
+	name := newName()
+	ctx, resign := context.WithCancel(bounded(t))
+	one, resigned := lead(t, ctx, r.open(t), name)
+	first := awaitLeader(t, one)
+	two, _ := lead(t, bounded(t), r.open(t), name)
+	select {
+	case <-two:
+		t.Error("there are two leaders")
+	case <-time.After(100 * time.Millisecond):
+	}
+	resign()
+	if err := <-resigned; !errors.Is(err, context.Canceled) {
+		t.Errorf("Lead returned %v", err)
+	}
+	if second := awaitLeader(t, two); r.backend.Fences && second.token <= first.token {
+		t.Errorf("token %d was followed by token %d", first.token, second.token)
+	}
+}
+
+// leaderIsReplaced: when the network of the leader drops everything, its work is told to
+// end, and another candidate leads.
+func leaderIsReplaced(t *testing.T, r *rig) {
+	name := newName()
+	broken, wires := r.openOverWires(t)
+	one, _ := lead(t, bounded(t), broken, name)
+	first := awaitLeader(t, one)
+	two, _ := lead(t, bounded(t), r.open(t), name)
+	for _, w := range wires {
+		w.Freeze()
+		defer w.Thaw()
+	}
+	awaitLeader(t, two)
+	select {
+	case <-first.ctx.Done():
+	case <-time.After(5 * time.Second):
+		t.Error("the work of the last leader was not told to end")
+	}
+}
+
+// TestLeaderPanics checks that the lock of a leader whose work panics is free.
+func TestLeaderPanics(t *testing.T) {
+	t.Parallel()
+	l := lock.NewLocal()
+	func() {
+		defer func() {
+			if v := recover(); v != "the work failed" {
+				t.Errorf("recovered %v", v)
+			}
+		}()
+		err := recipe.Lead(t.Context(), l, "a", func(context.Context, uint64) error { panic("the work failed") })
+		t.Errorf("Lead returned %v", err)
+	}()
+	lease, err := l.TryLock(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustUnlock(t, lease)
+}
+
+// TestLeaderOfInvalidName checks that Lead does not try an invalid name again.
+func TestLeaderOfInvalidName(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		err := recipe.Lead(bounded(t), lock.NewLocal(), "", func(context.Context, uint64) error { return nil })
+		if !errors.Is(err, lock.ErrName) {
+			t.Errorf("Lead returned %v, want %v", err, lock.ErrName)
+		}
+	})
+}
+
+// ticks returns the Ticks of a backend that has them.
+func ticks(t *testing.T, l lock.Locker) recipe.Ticks {
+	t.Helper()
+	s, ok := l.(recipe.Ticks)
+	if !ok {
+		t.Fatalf("%T records no ticks", l)
+	}
+	return s
+}
+
+// ticksRise: a tick is recorded once, and none before it.
+func ticksRise(t *testing.T, r *rig) {
+	job := uuid.NewString()
+	one, two := ticks(t, r.open(t)), ticks(t, r.open(t))
+	for _, step := range []struct {
+		tick     int64
+		recorded bool
+		last     int64
+	}{{5, true, 5}, {5, false, 5}, {4, false, 5}, {7, true, 7}} {
+		recorded, err := one.RecordTick(bounded(t), job, step.tick)
+		if err != nil || recorded != step.recorded {
+			t.Errorf("recording %d: %v, %v; want %v", step.tick, recorded, err, step.recorded)
+		}
+		if last, err := two.LastTick(bounded(t), job); err != nil || last != step.last {
+			t.Errorf("after %d the last tick is %d, %v; want %d", step.tick, last, err, step.last)
+		}
+	}
+	var (
+		all   sync.WaitGroup
+		first atomic.Int64
+	)
+	for _, s := range []recipe.Ticks{one, two, one, two} {
+		all.Go(func() {
+			if recorded, err := s.RecordTick(bounded(t), job, 8); err != nil {
+				t.Error(err)
+			} else if recorded {
+				first.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if first.Load() != 1 {
+		t.Errorf("%d processes have recorded the same tick", first.Load())
+	}
+}
+
+// jobIsTakenOver: when the network of a process drops everything in the middle of a run,
+// another process runs the job again. Later the first does not run it afterwards.
+func jobIsTakenOver(t *testing.T, r *rig) {
+	name := uuid.NewString()
+	broken, wires := r.openOverWires(t)
+	sound := r.open(t)
+	started, done := make(chan struct{}, 16), make(chan struct{}, 16)
+	keep := func(l lock.Locker, run func(ctx context.Context) error) {
+		ctx, cancel := context.WithCancel(bounded(t))
+		job := recipe.Job{
+			Name: name, Locker: l, Ticks: ticks(t, l), Every: 24 * time.Hour, Log: slog.New(slog.DiscardHandler),
+			Run: func(ctx context.Context, _ time.Time, _ uint64) error { return run(ctx) },
+		}
+		kept := make(chan struct{})
+		go func() {
+			defer close(kept)
+			job.Keep(ctx)
+		}()
+		t.Cleanup(func() {
+			cancel()
+			<-kept
+		})
+	}
+	keep(broken, func(ctx context.Context) error {
+		started <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	<-started
+	for _, w := range wires {
+		w.Freeze()
+	}
+	keep(sound, func(context.Context) error {
+		done <- struct{}{}
+		return nil
+	})
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the job was not taken over")
+	}
+	for _, w := range wires {
+		w.Thaw()
+	}
+	select {
+	case <-started:
+		t.Error("the first process runs the job again, afterwards")
+	case <-done:
+		t.Error("the second process runs the job twice")
+	case <-time.After(2 * time.Second): // two pauses after a failure
+	}
+}
+
+// memory is a Ticks of one process.
+type memory struct {
+	mu   sync.Mutex
+	last map[string]int64
+}
+
+func (m *memory) LastTick(_ context.Context, job string) (int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.last[job], nil
+}
+
+func (m *memory) RecordTick(_ context.Context, job string, tick int64) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.last[job] >= tick {
+		return false, nil
+	}
+	m.last[job] = tick
+	return true, nil
+}
+
+// TestJobRunsOncePerTick runs a job with two processes for an hour. Its run takes longer
+// than the clocks differ, and every third one fails at first.
+func TestJobRunsOncePerTick(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var (
+			locker = lock.NewLocal()
+			stored = &memory{last: make(map[string]int64)}
+			all    sync.WaitGroup
+			mu     sync.Mutex
+			runs   = make(map[time.Time]int)
+			failed = make(map[time.Time]bool)
+		)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour+30*time.Second)
+		defer cancel()
+		for range 2 {
+			job := recipe.Job{
+				Name: "a", Locker: locker, Ticks: stored, Every: time.Minute, Log: slog.New(slog.DiscardHandler),
+				Run: func(ctx context.Context, tick time.Time, token uint64) error {
+					time.Sleep(time.Second)
+					mu.Lock()
+					defer mu.Unlock()
+					if tick.Minute()%3 == 0 && !failed[tick] {
+						failed[tick] = true
+						return errors.New("the run failed")
+					}
+					runs[tick]++
+					return nil
+				},
+			}
+			all.Go(func() { job.Keep(ctx) })
+		}
+		all.Wait()
+		if len(runs) != 61 || len(failed) < 20 {
+			t.Errorf("%d ticks were run and %d failed first, want 61 and 20", len(runs), len(failed))
+		}
+		for tick, n := range runs {
+			if n != 1 {
+				t.Errorf("the tick %v was run %d times", tick, n)
+			}
+		}
+	})
+}
+
+// TestRunDoesNotDelayTicks runs a job whose runs take 20 s, and then one whose runs take
+// longer than its interval.
+func TestRunDoesNotDelayTicks(t *testing.T) {
+	t.Parallel()
+	for _, run := range []time.Duration{20 * time.Second, 90 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			defer cancel()
+			var begun []time.Time
+			recipe.Job{
+				Name: "a", Locker: lock.NewLocal(), Ticks: &memory{last: make(map[string]int64)},
+				Every: time.Minute, Log: slog.New(slog.DiscardHandler),
+				Run: func(_ context.Context, tick time.Time, _ uint64) error {
+					now := time.Now()
+					if due := now.Truncate(time.Minute); !tick.Equal(due) {
+						t.Errorf("at %v the tick %v is run, want %v", now, tick, due)
+					}
+					begun = append(begun, now)
+					time.Sleep(run)
+					return nil
+				},
+			}.Keep(ctx)
+			for i, at := range begun[1:] {
+				want := begun[i].Add(max(run, time.Minute)) // at the next tick, or at once if it has passed
+				if late := at.Sub(want); late < 0 || late > time.Second {
+					t.Errorf("runs of %v: one begins at %v, want %v", run, at, want)
+				}
+			}
+		})
+	}
+}
+
+// jobVariable makes the test program a process that keeps a job. Its value is the address
+// of a Redis. The process writes a line to the file runs when it is up, when a run begins,
+// and when one ends.
+const jobVariable = "HOLDFAST_RECIPE_JOB"
+
+const jobRun = 200 * time.Millisecond // how long a run takes
+
+// keepJob keeps the job until the process is killed.
+func keepJob(addr string) {
+	ctx := context.Background()
+	client, err := store.OpenRedis(ctx, "redis://"+addr)
+	if err != nil {
+		panic(err)
+	}
+	l := redislock.New(client, redislock.Options{Lease: time.Second})
+	note("up", time.Now())
+	recipe.Job{
+		Name: "nightly", Locker: l, Ticks: l, Every: time.Second, Log: slog.New(slog.DiscardHandler),
+		Run: func(_ context.Context, tick time.Time, _ uint64) error {
+			defer note("done", tick)
+			note("begun", tick)
+			time.Sleep(jobRun)
+			return nil
+		},
+	}.Keep(ctx)
+}
+
+// note appends a line to the file runs.
+func note(event string, tick time.Time) {
+	file, err := os.OpenFile("runs", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	defer file.Close()
+	fmt.Fprintln(file, event, tick.Unix(), os.Getpid())
+}
+
+// jobEvent is a line of the file runs.
+type jobEvent struct {
+	event string
+	tick  int64
+	pid   int
+}
+
+func jobEvents(t *testing.T, folder string) (events []jobEvent) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(folder, "runs"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var e jobEvent
+		if _, err := fmt.Sscan(line, &e.event, &e.tick, &e.pid); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		events = append(events, e)
+	}
+	return events
+}
+
+// TestJobOfKilledProcess keeps a job with two processes, and kills one of them in the
+// middle of a run. The other runs that tick and the next ones. No tick is run to its end
+// twice. It lasts a minute if testenv.Thorough, else a few seconds.
+func TestJobOfKilledProcess(t *testing.T) {
+	t.Parallel()
+	var (
+		folder    = t.TempDir()
+		server    = testenv.OwnRedis(t)
+		processes = make(map[int]*exec.Cmd)
+	)
+	for range 2 {
+		cmd := exec.CommandContext(t.Context(), os.Args[0])
+		cmd.Env, cmd.Dir = append(os.Environ(), jobVariable+"="+server.Addr()), folder
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		processes[cmd.Process.Pid] = cmd
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+	}
+	ticks := 3 // after the one whose run is killed
+	if testenv.Thorough() {
+		ticks = 60
+	}
+	await := func(what string, found func(events []jobEvent) bool) {
+		t.Helper()
+		for deadline := time.Now().Add(time.Duration(ticks)*time.Second + 30*time.Second); !found(jobEvents(t, folder)); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %v", what, jobEvents(t, folder))
+			}
+		}
+	}
+	var killed jobEvent
+	await("no run has begun with both processes up", func(events []jobEvent) bool {
+		up, last := 0, int64(0)
+		for _, e := range events {
+			if e.event == "up" {
+				up, last = up+1, e.tick
+			}
+		}
+		if up < len(processes) || events[len(events)-1].event != "begun" {
+			return false
+		}
+		killed = events[len(events)-1]
+		return killed.tick > last // both processes see this tick begin
+	})
+	if err := processes[killed.pid].Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if slices.ContainsFunc(jobEvents(t, folder), func(e jobEvent) bool { return e.event == "done" && e.tick == killed.tick }) {
+		t.Fatal("the process was killed too late: the run is done")
+	}
+	await("the other process does not run the job", func(events []jobEvent) bool {
+		return slices.ContainsFunc(events, func(e jobEvent) bool { return e.event == "done" && e.tick >= killed.tick+int64(ticks) })
+	})
+	done := make(map[int64]int)
+	for _, e := range jobEvents(t, folder) {
+		if e.event == "done" {
+			done[e.tick]++
+		}
+	}
+	if done[killed.tick] != 1 {
+		t.Errorf("the tick of the killed process was run to its end %d times, want once", done[killed.tick])
+	}
+	for tick, n := range done {
+		if n != 1 {
+			t.Errorf("the tick %d was run to its end %d times", tick, n)
+		}
+	}
+}

@@ -1,0 +1,258 @@
+package recipe_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"log/slog"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/backends"
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	store.LogRedis(slog.New(slog.DiscardHandler)) // the tests freeze connections
+	if addr := os.Getenv(jobVariable); addr != "" {
+		keepJob(addr)
+		return
+	}
+	flag.Parse()
+	_ = flag.Set("test.parallel", "12") // the tests mostly wait for leases to end
+	os.Exit(testenv.Main(m))
+}
+
+// leaseOf returns the lease of a backend's locks. Redlock gives each server a twentieth
+// of it to answer.
+func leaseOf(backend string) time.Duration {
+	if backend == "redlock" {
+		return 6 * time.Second
+	}
+	return 3 * time.Second
+}
+
+// rig is a backend with servers that the tests share.
+type rig struct {
+	backend backends.Entry
+	addrs   []string // of the servers
+	local   lock.Locker
+}
+
+// newRig returns the backend with its servers.
+func newRig(t *testing.T, name string) *rig {
+	t.Helper()
+	backend, ok := backends.Find(name)
+	if !ok {
+		t.Fatalf("no backend %q", name)
+	}
+	r := &rig{backend: backend, local: lock.NewLocal()}
+	switch name {
+	case "redis":
+		r.addrs = []string{testenv.OwnRedis(t).Addr()}
+	case "redlock":
+		r.addrs = []string{testenv.OwnRedis(t).Addr(), testenv.OwnRedis(t).Addr(), testenv.OwnRedis(t).Addr()}
+	case "zookeeper":
+		r.addrs = []string{testenv.ZooKeeper(t)}
+	case "etcd":
+		r.addrs = []string{testenv.Etcd(t)}
+	case "mysql":
+		r.addrs = []string{migrated(t, testenv.MariaDB(t))}
+	case "postgres":
+		r.addrs = []string{migrated(t, testenv.Postgres(t))}
+	}
+	return r
+}
+
+// migrated creates the tables in the database, and returns its URL.
+func migrated(t *testing.T, dbURL string) string {
+	t.Helper()
+	ledger, err := store.OpenSQL(t.Context(), dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ledger.Close()
+	if err := ledger.MigrateUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return dbURL
+}
+
+// open returns a new instance. All instances of a backend without servers are one.
+func (r *rig) open(t *testing.T) lock.Locker {
+	t.Helper()
+	return r.openOn(t, r.addrs)
+}
+
+// openOverWires returns a new instance, and the wires to its servers.
+func (r *rig) openOverWires(t *testing.T) (lock.Locker, []*testenv.Wire) {
+	t.Helper()
+	var (
+		wires []*testenv.Wire
+		addrs []string
+	)
+	for _, addr := range r.addrs {
+		host := addr
+		if u, err := url.Parse(addr); err == nil && u.Host != "" { // the URL of a database
+			host = u.Host
+		}
+		w := testenv.NewWire(t, host)
+		wires, addrs = append(wires, w), append(addrs, strings.Replace(addr, host, w.Addr(), 1))
+	}
+	return r.openOn(t, addrs), wires
+}
+
+func (r *rig) openOn(t *testing.T, addrs []string) lock.Locker {
+	t.Helper()
+	if r.backend.Flag == "" {
+		return r.local
+	}
+	servers := backends.Servers{Lease: leaseOf(r.backend.Name), ZooKeeper: strings.Join(addrs, ","), Etcd: strings.Join(addrs, ",")}
+	if r.backend.Flag == "redis" || r.backend.Flag == "redlock" {
+		for _, addr := range addrs {
+			client, err := store.OpenRedis(t.Context(), "redis://"+addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { client.Close() })
+			servers.Redlock = append(servers.Redlock, client)
+		}
+		servers.Redis = servers.Redlock[0]
+	}
+	if r.backend.Flag == "db" {
+		pool, err := store.OpenSessions(addrs[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { pool.Close() })
+		servers.SQL = pool
+	}
+	l, closeLocker, err := r.backend.Open(t.Context(), servers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = closeLocker() })
+	return l
+}
+
+// newName returns a lock name that no other test uses.
+func newName() string { return "recipe/" + uuid.NewString() }
+
+// promise is one promise of a recipe.
+type promise struct {
+	name string
+	// notOffered has the backends that cannot keep the promise, and the reasons.
+	notOffered map[string]string
+	check      func(t *testing.T, r *rig)
+}
+
+// promises of all recipes.
+var promises = []promise{
+	{name: "AllOrNone", check: allOrNone},
+	{name: "NoDeadlock", check: noDeadlock},
+	{name: "TokenPerName", check: tokenPerName},
+	{name: "AtMostN", check: atMostN},
+	{name: "SlotsAreNotReentrant", check: slotsAreNotReentrant},
+	{name: "AbandonedWait", check: abandonedWait},
+	{name: "StandbyTakesOver", notOffered: map[string]string{"local": oneProcess}, check: standbyTakesOver},
+	{name: "HoldersAreListed", notOffered: map[string]string{"local": oneProcess, "redlock": noBoard, "mysql": noRows, "postgres": noRows}, check: holdersAreListed},
+	{name: "ReadersShare", check: readersShare},
+	{name: "WriterIsAlone", check: writerIsAlone},
+	{name: "WriterIsNotOvertaken", check: writerIsNotOvertaken},
+	{name: "DowngradeButNoUpgrade", check: downgradeButNoUpgrade},
+	{name: "LeaderChanges", check: leaderChanges},
+	{name: "LeaderIsReplaced", notOffered: map[string]string{"local": oneProcess}, check: leaderIsReplaced},
+	{name: "TicksRise", notOffered: map[string]string{"local": oneProcess, "redlock": noBoard, "mysql": noRows, "postgres": noRows}, check: ticksRise},
+	{name: "JobIsTakenOver", notOffered: map[string]string{"local": oneProcess, "redlock": noBoard, "mysql": noRows, "postgres": noRows}, check: jobIsTakenOver},
+	{name: "ConfirmExtends", notOffered: map[string]string{"local": oneProcess}, check: confirmExtends},
+}
+
+const (
+	oneProcess = "it locks within one process, whose locks die with it"
+	noBoard    = "no single server has the truth"
+	noRows     = "it stores only tokens in the database"
+)
+
+// TestRecipes checks every promise on every backend that can keep it.
+func TestRecipes(t *testing.T) {
+	t.Parallel()
+	for _, name := range backends.Names() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, name)
+			for _, p := range promises {
+				if p.notOffered[name] != "" {
+					continue
+				}
+				t.Run(p.name, func(t *testing.T) {
+					t.Parallel()
+					p.check(t, r)
+				})
+			}
+		})
+	}
+}
+
+// bounded returns a context that ends the test's requests if they hang.
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// mustUnlock frees a lock that is still held.
+func mustUnlock(t *testing.T, held interface{ Unlock(context.Context) error }) {
+	t.Helper()
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// mustTimeOut checks that a call waits until its context ends.
+func mustTimeOut(t *testing.T, call func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
+	defer cancel()
+	if err := call(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a call that must wait returned %v", err)
+	}
+}
+
+// TestDocs checks that the tables in docs say which backend makes which promise.
+func TestDocs(t *testing.T) {
+	t.Parallel()
+	for _, page := range []string{"../../../docs/recipes.md", "../../../docs/recipes.zh-CN.md"} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(text), "<!-- promises -->\n")
+		table, _, _ := strings.Cut(rest, "<!-- /promises -->")
+		rows := strings.Split(strings.TrimSpace(table), "\n")
+		if len(rows) != 2+len(promises) {
+			t.Errorf("%s has %d rows, want the head and %d promises", page, len(rows), len(promises))
+			continue
+		}
+		if head := strings.Join(backends.Names(), " | ") + " |"; !strings.HasSuffix(rows[0], head) {
+			t.Errorf("%s has the head %q, want the backends %q", page, rows[0], head)
+		}
+		notes := map[string]string{"": " ✓ |", oneProcess: " – (1) |", noBoard: " – (2) |", noRows: " – (3) |"}
+		for i, p := range promises {
+			marks := ""
+			for _, name := range backends.Names() {
+				marks += notes[p.notOffered[name]]
+			}
+			if row := rows[2+i]; !strings.HasPrefix(row, "| `"+p.name+"` | ") || !strings.HasSuffix(row, " |"+marks) {
+				t.Errorf("%s has the row %q, want %s with the marks%s", page, row, p.name, marks)
+			}
+		}
+	}
+}

@@ -1,0 +1,35 @@
+package redis
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+)
+
+// Confirm extends the lease as the watchdog does. It does not extend a fixed lease.
+func (g *grant) Confirm(ctx context.Context) (until time.Time, err error) {
+	if g.backend.fixed {
+		return g.confirmFixed(ctx)
+	}
+	asked := time.Now()
+	held, err := renewScript.Run(ctx, g.backend.client, []string{g.name}, g.field, g.backend.lease.Milliseconds()).Bool()
+	switch {
+	case err != nil:
+		return time.Time{}, err
+	case !held:
+		return time.Time{}, lock.ErrLost
+	}
+	return asked.Add(g.backend.lease), nil
+}
+
+func (g *grant) confirmFixed(ctx context.Context) (until time.Time, err error) {
+	held, err := g.backend.client.HExists(ctx, g.name, g.field).Result()
+	switch {
+	case err != nil:
+		return time.Time{}, err
+	case !held:
+		return time.Time{}, lock.ErrLost
+	}
+	return g.Until(), nil
+}

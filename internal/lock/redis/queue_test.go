@@ -1,0 +1,374 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// mustGrantPromptly waits until the lock is granted, and unlocks it.
+func mustGrantPromptly(t *testing.T, waiting <-chan locktest.Answer, released time.Time) {
+	t.Helper()
+	granted := locktest.MustGrant(t, waiting)
+	if took := granted.At.Sub(released); took > promptly {
+		t.Errorf("granted %v after the release, want at most %v", took, promptly)
+	}
+	locktest.MustUnlock(t, granted.Lease)
+}
+
+// startBehind starts a waiter behind others that are already in the queue. It
+// returns when the waiter sleeps, after two requests: one before its subscription
+// and one after it.
+func startBehind(ctx context.Context, t *testing.T, client goredis.UniversalClient, name string) (<-chan locktest.Answer, *requestCounter) {
+	t.Helper()
+	l := newLocker(t, client, Options{})
+	requests := &requestCounter{locker: l.backend.id, name: name}
+	client.AddHook(requests)
+	waiting := locktest.LockAsync(ctx, l, name)
+	locktest.Eventually(t, "the waiter has asked twice", func() bool { return requests.n.Load() >= 2 })
+	return waiting, requests
+}
+
+// addToQueue puts a waiter of another instance before all others, and returns the
+// instance's ID.
+func addToQueue(t *testing.T, client goredis.UniversalClient, name string) (instance string) {
+	t.Helper()
+	instance = uuid.NewString()
+	place := time.Now().Add(-placeTTL / 2).UnixMicro()
+	if err := client.ZAdd(t.Context(), queueKey(name), goredis.Z{Score: float64(place), Member: instance + ":01"}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	return instance
+}
+
+// TestACL locks as a user that has only the keys and channels that docs/security.md
+// names.
+func TestACL(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnRedis(t)
+	rules := []string{
+		"reset", "on", ">secret", "+@all",
+		"~stock:*", "~holdfast_token:*", "~holdfast_queue:*", "~holdfast_tick:*", "~holdfast_holders:*",
+		"~redisson_unlock_latch:*", "~redisson_lock__channel:*", "&redisson_lock__channel:*", "&holdfast_wake:*",
+	}
+	if err := openClient(t, server.URL()).ACLSetUser(t.Context(), "locks", rules...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	client := openClient(t, "redis://locks:secret@"+server.Addr()+"/0")
+	ours := newLocker(t, client, Options{})
+	lease := locktest.MustLock(t, ours, "stock:1")
+	waiting, _ := startBehind(t.Context(), t, client, "stock:1")
+	if _, err := lease.(lock.Confirmer).Confirm(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := ours.RecordTick(t.Context(), "job", 1); err != nil {
+		t.Error(err)
+	}
+	hide, err := ours.Show(t.Context(), "job", "a holder")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hide(t.Context())
+	released := time.Now()
+	locktest.MustUnlock(t, lease)
+	mustGrantPromptly(t, waiting, released)
+}
+
+// TestReleaseWithoutWakeChannel releases as a user that may not publish on the
+// instances' channels. The release must have all its other effects.
+func TestReleaseWithoutWakeChannel(t *testing.T) {
+	t.Parallel()
+	const name = "no-wake-channel"
+	server := testenv.OwnRedis(t)
+	admin := openClient(t, server.URL())
+	rules := []string{"reset", "on", ">secret", "~*", "+@all", "&redisson_lock__channel:*"}
+	if err := admin.ACLSetUser(t.Context(), "locks", rules...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	redisson := admin.Subscribe(t.Context(), releaseChannel(name))
+	t.Cleanup(func() { _ = redisson.Close() })
+	if _, err := redisson.Receive(t.Context()); err != nil { // the subscription
+		t.Fatal(err)
+	}
+	g := newLocker(t, openClient(t, "redis://locks:secret@"+server.Addr()+"/0"), Options{}).backend.newGrant(name, nil)
+	if _, err := g.try(t.Context(), request{}); err != nil || g.token == 0 {
+		t.Fatalf("token %d, %v", g.token, err)
+	}
+	addToQueue(t, admin, name)
+	for _, what := range []string{"the release", "the release sent again"} {
+		if held, err := g.release(t.Context()); !held || err != nil {
+			t.Errorf("%s: %t, %v; want true", what, held, err)
+		}
+	}
+	if _, err := redisson.ReceiveTimeout(t.Context(), 5*time.Second); err != nil {
+		t.Errorf("Redisson's channel: %v", err)
+	}
+	locktest.MustUnlock(t, locktest.MustLock(t, newLocker(t, admin, Options{}), name))
+}
+
+// TestReleaseWakesOneWaiter lets the waiters of several instances take turns. Each
+// release must wake the first in the queue and no other.
+func TestReleaseWakesOneWaiter(t *testing.T) {
+	t.Parallel()
+	const waiters = 5
+	client := openClient(t, testenv.Redis(t))
+	name := "one-woken-" + uuid.NewString()
+	lease := locktest.MustLock(t, newLocker(t, client, Options{}), name)
+	var (
+		waiting  [waiters]<-chan locktest.Answer
+		requests [waiters]*requestCounter
+	)
+	for i := range waiters {
+		waiting[i], requests[i] = startBehind(t.Context(), t, client, name)
+	}
+	began := time.Now()
+	for i := range waiters {
+		released := time.Now()
+		locktest.MustUnlock(t, lease)
+		granted := locktest.MustGrant(t, waiting[i])
+		if took := granted.At.Sub(released); took > promptly {
+			t.Errorf("waiter %d: granted %v after the release", i, took)
+		}
+		lease = granted.Lease
+	}
+	locktest.MustUnlock(t, lease)
+	asks := int64(3)                            // the last of them when it was woken
+	asks += int64(time.Since(began) / maxSleep) // a slow machine
+	for i, r := range requests {
+		if n := r.n.Load(); n > asks {
+			t.Errorf("waiter %d asked %d times, want at most %d", i, n, asks)
+		}
+	}
+}
+
+// notAsking is a hook that lets no request for a lock reach the server once it is
+// closed.
+type notAsking chan struct{}
+
+func (notAsking) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (notAsking) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return next
+}
+
+func (closed notAsking) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		if args := cmd.Args(); len(args) > 2 && args[2] == 3 { // acquire.lua has three keys
+			select {
+			case <-closed:
+				<-ctx.Done()
+				return ctx.Err()
+			default:
+			}
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// TestNextWaiterIsWoken has a waiter before ours that does not take the lock.
+func TestNextWaiterIsWoken(t *testing.T) {
+	t.Parallel()
+	url := testenv.Redis(t)
+	client := openClient(t, url)
+
+	t.Run("dead", func(t *testing.T) {
+		t.Parallel()
+		name := "next-dead-" + uuid.NewString()
+		lease := locktest.MustLock(t, newLocker(t, client, Options{}), name)
+		addToQueue(t, client, name)
+		waiting, _ := startBehind(t.Context(), t, client, name)
+		released := time.Now()
+		locktest.MustUnlock(t, lease)
+		mustGrantPromptly(t, waiting, released)
+		if n, err := client.Exists(t.Context(), queueKey(name)).Result(); err != nil || n != 0 {
+			t.Errorf("EXISTS of the queue returned %d, %v", n, err)
+		}
+	})
+
+	// The message is received, and nobody asks for the lock.
+	t.Run("stopped", func(t *testing.T) {
+		t.Parallel()
+		name := "next-stopped-" + uuid.NewString()
+		lease := locktest.MustLock(t, newLocker(t, client, Options{}), name)
+		stopped := client.Subscribe(t.Context(), wakePrefix+addToQueue(t, client, name))
+		defer stopped.Close()
+		if _, err := stopped.Receive(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		waiting, _ := startBehind(t.Context(), t, client, name)
+		released := time.Now()
+		locktest.MustUnlock(t, lease)
+		if m, err := stopped.ReceiveMessage(t.Context()); err != nil || m.Payload != name {
+			t.Fatalf("the first waiter received %v, %v", m, err)
+		}
+		granted := locktest.MustGrant(t, waiting)
+		if took := granted.At.Sub(released); took > 2*maxSleep {
+			t.Errorf("granted %v after the release, want at most %v", took, 2*maxSleep)
+		}
+		locktest.MustUnlock(t, granted.Lease)
+	})
+
+	t.Run("given up", func(t *testing.T) {
+		t.Parallel()
+		name := "next-gave-up-" + uuid.NewString()
+		lease := locktest.MustLock(t, newLocker(t, client, Options{}), name)
+		ctx, giveUp := context.WithCancel(t.Context())
+		first, _ := startBehind(ctx, t, client, name)
+		waiting, _ := startBehind(t.Context(), t, client, name)
+		giveUp()
+		if gaveUp := <-first; !errors.Is(gaveUp.Err, context.Canceled) {
+			t.Fatalf("Lock of the cancelled waiter: %v", gaveUp.Err)
+		}
+		released := time.Now()
+		locktest.MustUnlock(t, lease)
+		mustGrantPromptly(t, waiting, released)
+	})
+
+	// The waiter is cancelled between its message and its request.
+	t.Run("cancelled", func(t *testing.T) {
+		t.Parallel()
+		name := "next-cancelled-" + uuid.NewString()
+		lease := locktest.MustLock(t, newLocker(t, client, Options{}), name)
+		own := openClient(t, url)
+		ctx, cancel := context.WithCancel(t.Context())
+		first, _ := startBehind(ctx, t, own, name)
+		waiting, _ := startBehind(t.Context(), t, client, name)
+		closed := make(notAsking)
+		own.AddHook(closed)
+		close(closed)
+		locktest.MustUnlock(t, lease)
+		released := time.Now()
+		cancel()
+		if cancelled := <-first; !errors.Is(cancelled.Err, context.Canceled) {
+			t.Fatalf("Lock of the cancelled waiter: %v", cancelled.Err)
+		}
+		mustGrantPromptly(t, waiting, released)
+	})
+}
+
+// TestWokenWaiterGoesFirst asks again for a lock that the same instance has just
+// released to a waiter of another, which has not asked yet.
+func TestWokenWaiterGoesFirst(t *testing.T) {
+	t.Parallel()
+	client := openClient(t, testenv.Redis(t))
+	name := "woken-first-" + uuid.NewString()
+	ours := newLocker(t, client, Options{})
+	lease := locktest.MustLock(t, ours, name)
+	slow := client.Subscribe(t.Context(), wakePrefix+addToQueue(t, client, name))
+	defer slow.Close()
+	if _, err := slow.Receive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	locktest.MustUnlock(t, lease)
+	released := time.Now()
+	again := locktest.MustLock(t, ours, name)
+	// The slow one never asks, so the lock is granted when its time is over.
+	if took := time.Since(released); took < wokenTime/2 || took > promptly {
+		t.Errorf("granted again after %v, want about %v", took, wokenTime)
+	}
+	locktest.MustUnlock(t, again)
+	released = time.Now()
+	locktest.MustUnlock(t, locktest.MustLock(t, ours, name)) // nobody was woken this time
+	if took := time.Since(released); took > promptly {
+		t.Errorf("without another waiter: granted after %v", took)
+	}
+}
+
+// TestPlacesExpire looks at the queue after a request has been refused. The place
+// of a dead waiter must have ended, and so must the waiter's own one, if it has
+// waited for that long.
+func TestPlacesExpire(t *testing.T) {
+	t.Parallel()
+	client := openClient(t, testenv.Redis(t))
+	name := "expiring-" + uuid.NewString()
+	lease := locktest.MustLock(t, newLocker(t, client, Options{}), name)
+	old := time.Now().Add(-placeTTL - time.Second).UnixMicro()
+	if err := client.ZAdd(t.Context(), queueKey(name), goredis.Z{Score: float64(old), Member: uuid.NewString() + ":01"}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	g := newLocker(t, client, Options{}).backend.newGrant(name, func(error) {})
+	g.place = old
+	if _, err := g.try(t.Context(), request{waits: true}); err != nil {
+		t.Fatal(err)
+	}
+	queued, err := client.ZRangeWithScores(t.Context(), queueKey(name), 0, -1).Result()
+	if err != nil || len(queued) != 1 || queued[0].Member != g.field || int64(queued[0].Score) != g.place || g.place <= old {
+		t.Errorf("the queue has %v, %v; want %s at %d, later than %d", queued, err, g.field, g.place, old)
+	}
+	if left, err := client.PTTL(t.Context(), queueKey(name)).Result(); err != nil || left <= 0 || left > placeTTL {
+		t.Errorf("the queue expires in %v, %v; want at most %v", left, err, placeTTL)
+	}
+	place := g.place
+	if _, err := g.try(t.Context(), request{waits: true}); err != nil || g.place != place {
+		t.Errorf("a second request has the place %d, %v; want %d as before", g.place, err, place)
+	}
+	g.cleanUp(t.Context())
+	locktest.MustUnlock(t, lease)
+	if n, err := client.Exists(t.Context(), queueKey(name)).Result(); err != nil || n != 0 {
+		t.Errorf("EXISTS of the queue returned %d, %v", n, err)
+	}
+}
+
+// TestEveryWaiterHearsRedisson has a dead waiter before ours while Redisson holds
+// the lock. Redisson's unlock wakes nobody in the queue.
+func TestEveryWaiterHearsRedisson(t *testing.T) {
+	t.Parallel()
+	client := openClient(t, testenv.Redis(t))
+	name := "all-hear-" + uuid.NewString()
+	foreign := newRedisson(client, 30*time.Second)
+	foreign.mustLock(t, name)
+	addToQueue(t, client, name)
+	waiting, _ := startBehind(t.Context(), t, client, name)
+	released := time.Now()
+	foreign.mustUnlock(t, name, "1")
+	mustGrantPromptly(t, waiting, released)
+}
+
+// TestQueueIsLost deletes the queue, or everything, while two instances wait. Each
+// of them must be granted the lock.
+func TestQueueIsLost(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []string{"queue", "everything"} {
+		t.Run(lost, func(t *testing.T) {
+			t.Parallel()
+			server := testenv.OwnRedis(t)
+			client := openClient(t, server.URL())
+			const name = "lost-queue"
+			lease := locktest.MustLock(t, newLocker(t, client, Options{}), name)
+			first, _ := startBehind(t.Context(), t, client, name)
+			second, _ := startBehind(t.Context(), t, client, name)
+			if lost == "queue" {
+				if n, err := client.Del(t.Context(), queueKey(name)).Result(); err != nil || n != 1 {
+					t.Fatalf("DEL of the queue returned %d, %v", n, err)
+				}
+				locktest.MustUnlock(t, lease)
+			} else {
+				server.Restart() // it has no data on disk
+			}
+			for range 2 {
+				var granted locktest.Answer
+				select {
+				case granted = <-first:
+				case granted = <-second:
+				case <-time.After(8 * time.Second): // four times maxSleep
+					t.Fatal("a waiter was not granted the lock within 8 s")
+				}
+				if granted.Err != nil {
+					t.Fatal(granted.Err)
+				}
+				locktest.MustUnlock(t, granted.Lease)
+			}
+			if err := lease.Unlock(t.Context()); lost != "queue" && err != nil && !errors.Is(err, lock.ErrLost) {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,86 @@
+package redis
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	goredis "github.com/redis/go-redis/v9"
+)
+
+var (
+	//go:embed show.lua
+	showLua    string
+	showScript = goredis.NewScript(showLua)
+)
+
+func shownKey(name string) string { return lockKey("holdfast_holders", name) }
+
+// Show lists text under the name, beside the texts of other processes, until hide is
+// called. It lists the text again three times within a lease, so that it disappears as
+// the lock of a dead process does.
+func (l *Locker) Show(ctx context.Context, name, text string) (hide func(context.Context), err error) {
+	b, id := l.backend, uuid.NewString()
+	show := func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		err := showScript.Run(ctx, b.client, []string{shownKey(name)}, id, text, b.lease.Milliseconds()).Err()
+		if errors.Is(err, goredis.Nil) { // the script returns nothing
+			err = nil
+		}
+		return err
+	}
+	if err := show(ctx); err != nil {
+		return nil, fmt.Errorf("listing a holder of %s: %w", name, err)
+	}
+	showing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var again sync.WaitGroup
+	again.Go(func() {
+		tick := time.NewTicker(b.lease / renewalsPerLease)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				_ = show(showing) // the next one may succeed
+			case <-showing.Done():
+				return
+			}
+		}
+	})
+	return func(ctx context.Context) {
+		stop()
+		again.Wait()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+		defer cancel()
+		_ = b.client.HDel(ctx, shownKey(name), id).Err() // otherwise it expires
+	}, nil
+}
+
+// Shown returns the texts that are listed under the name.
+func (l *Locker) Shown(ctx context.Context, name string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	client := l.backend.client
+	now, err := client.Time(ctx).Result()
+	if err != nil {
+		return nil, fmt.Errorf("listing the holders of %s: %w", name, err)
+	}
+	stored, err := client.HVals(ctx, shownKey(name)).Result()
+	if err != nil {
+		return nil, fmt.Errorf("listing the holders of %s: %w", name, err)
+	}
+	var texts []string
+	for _, entry := range stored {
+		end, text, _ := strings.Cut(entry, " ")
+		if milliseconds, err := strconv.ParseInt(end, 10, 64); err == nil && milliseconds > now.UnixMilli() {
+			texts = append(texts, text)
+		}
+	}
+	return texts, nil
+}

@@ -1,0 +1,27 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+)
+
+// Confirm has the lock checked at once. The check does not end with ctx, because
+// cancelling a statement would close the connection and so free the lock.
+func (g *grant) Confirm(ctx context.Context) (until time.Time, err error) {
+	confirmed := make(chan time.Time, 1)
+	requests := g.confirms
+	for {
+		select {
+		case requests <- confirmed:
+			requests = nil // the check is under way
+		case until := <-confirmed:
+			return until, nil
+		case <-g.stopped:
+			return time.Time{}, lock.ErrLost
+		case <-ctx.Done():
+			return time.Time{}, ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package session_test
+
+import (
+	"io"
+	"net"
+	"testing"
+)
+
+// startPooler starts a proxy to the MariaDB at addr, whose user must have no
+// password. For each client it has two sessions of the server, and sends them the
+// client's statements in turn.
+func startPooler(t *testing.T, addr string) (pooler string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer client.Close()
+				_ = serve(client, addr) // it ends with the client's connection
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// serve serves one client.
+func serve(client net.Conn, addr string) error {
+	var sessions [2]net.Conn
+	for i := range sessions {
+		session, err := net.Dial("tcp", addr)
+		if err != nil {
+			return err
+		}
+		defer session.Close()
+		sessions[i] = session
+	}
+	// The client logs in to the first session. Without a password its packet is also
+	// valid for the second.
+	greeting, err := readPacket(sessions[0])
+	if err != nil {
+		return err
+	}
+	if _, err := client.Write(greeting); err != nil {
+		return err
+	}
+	login, err := readPacket(client)
+	if err != nil {
+		return err
+	}
+	if _, err := readPacket(sessions[1]); err != nil {
+		return err
+	}
+	for _, session := range sessions {
+		if _, err := session.Write(login); err != nil {
+			return err
+		}
+	}
+	if _, err := readPacket(sessions[1]); err != nil {
+		return err
+	}
+	go func() { _, _ = io.Copy(client, sessions[0]) }()
+	go func() { _, _ = io.Copy(client, sessions[1]) }()
+	for n := 0; ; n++ { // the client sends a statement when it has the answer to the one before
+		statement, err := readPacket(client)
+		if err != nil {
+			return err
+		}
+		if _, err := sessions[n%len(sessions)].Write(statement); err != nil {
+			return err
+		}
+	}
+}
+
+// readPacket returns a packet with its header: three bytes of length, one of sequence.
+func readPacket(from io.Reader) ([]byte, error) {
+	header := make([]byte, 4)
+	if _, err := io.ReadFull(from, header); err != nil {
+		return nil, err
+	}
+	packet := make([]byte, 4+int(header[0])+int(header[1])<<8+int(header[2])<<16)
+	copy(packet, header)
+	_, err := io.ReadFull(from, packet[4:])
+	return packet, err
+}

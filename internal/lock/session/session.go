@@ -1,0 +1,499 @@
+// Package session implements a lock backend on locks that belong to a session of a
+// database server: GET_LOCK of MySQL and the advisory locks of PostgreSQL. Packages
+// mysql and postgres supply the statements.
+//
+// Each holder has a session of its own, as has the first waiter of each process. A
+// waiter waits on the server, which grants a lock in the order of the requests. The
+// server frees a lock when its session ends: when the connection is closed, or when
+// the server has received no statement for the length of a lease.
+//
+// A holder checks its session every 250 ms. If the session has ended, because its
+// connection was closed or an administrator has ended it, the lease is lost. If the
+// server does not answer, the lease is lost after two thirds of its length, before the
+// server can free the lock.
+//
+// The fencing token is the greater of the last token plus one, which a table keeps,
+// and the server's clock in microseconds. A holder mints its token after the server
+// has granted it the lock.
+package session
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+)
+
+const (
+	// MaxWait is how long one statement waits for a lock on the server. The waiter
+	// then asks again, and has lost its place; see errWaited. PostgreSQL cannot remove dead rows
+	// that are younger than a waiting statement.
+	MaxWait = 30 * time.Second
+
+	// maxSessions bounds the sessions of a Locker. Further requests wait for one.
+	maxSessions = 32
+	// checkInterval is the time between two checks of a held lock.
+	checkInterval = 250 * time.Millisecond
+	// answerTimeout bounds a statement, in addition to its wait for a lock. A check
+	// ends with the lease.
+	answerTimeout = 5 * time.Second
+	// settleTime is how long after its start a server grants no lock. A server that
+	// restarts forgets its locks. In this time their holders notice that.
+	settleTime = 2 * time.Second
+)
+
+// Database has what differs between databases. Its statements take a lock's key, and
+// return one row: the ID of the server's session, and a boolean.
+type Database struct {
+	Try    string // takes the lock if it is free; true: it is taken
+	Wait   string // waits for the lock for MaxWait; true: it is taken
+	Check  string // true: the session holds the lock
+	Unlock string // frees the lock; true: the session held it
+
+	// Key returns the key of a lock. Locks of different scopes are independent.
+	Key func(scope, name string) any
+	// Mint returns the lock's next token.
+	Mint func(ctx context.Context, conn *sql.Conn, key any) (token int64, err error)
+	// IsTimeout reports whether Wait failed because MaxWait has passed.
+	IsTimeout func(err error) bool
+	// Prepare sets up a new connection. Its session must end when the server has
+	// received no statement for the length of a lease.
+	Prepare func(ctx context.Context, conn *sql.Conn, lease time.Duration) (Server, error)
+}
+
+// Server is what a new connection knows about its server.
+type Server struct {
+	Session int64         // the ID of the connection's session
+	Scope   string        // names the database within the server
+	Uptime  time.Duration // since the start of the server
+}
+
+// Locker locks in the sessions of a database server. Call Close when it is no longer
+// used.
+type Locker struct {
+	lock.Locker
+	backend *backend
+}
+
+// New returns a Locker on the pool, which must keep no idle connections. Close does
+// not close the pool. lease is how long a lock can outlive its holder; 0 means
+// lock.DefaultLease. It is rounded up to whole seconds, and to at least two.
+//
+// New returns an error if the connections do not have sessions of their own, as
+// behind a pooler that assigns a session to each transaction.
+func New(ctx context.Context, pool *sql.DB, database Database, lease time.Duration) (*Locker, error) {
+	lease = (cmp.Or(lease, lock.DefaultLease) + time.Second - 1).Truncate(time.Second)
+	b := &backend{
+		pool: pool, database: database, lease: max(lease, 2*time.Second),
+		slots: make(chan struct{}, maxSessions),
+	}
+	if err := b.probe(ctx); err != nil {
+		return nil, err
+	}
+	first, err := b.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b.scope = first.server.Scope
+	b.put(first)
+	return &Locker{Locker: lock.New(b), backend: b}, nil
+}
+
+// Close ends the idle sessions. No caller may be waiting for a lock. Held leases stay
+// valid until they are unlocked.
+func (l *Locker) Close() error { return l.backend.close() }
+
+type backend struct {
+	pool     *sql.DB
+	database Database
+	scope    string
+	lease    time.Duration
+	slots    chan struct{} // has an element for each session in use
+
+	mu     sync.Mutex
+	idle   []*session // the one that was used last is at the end
+	closed bool
+}
+
+// session is a connection and its session of the server.
+type session struct {
+	conn   *sql.Conn
+	server Server
+	reused bool // it has been idle
+
+	idleSince time.Time
+	expiry    *time.Timer // ends the idle session
+}
+
+// errStranded means that a statement reached another session than the one before.
+var errStranded = errors.New("the connection has no session of its own, so the lock would be stranded; " +
+	"connect to the database directly instead of through a pooler that assigns sessions to transactions")
+
+// probe checks that two connections have two sessions, and that each keeps its own
+// between two statements.
+func (b *backend) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	one, err := b.pool.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer one.Close()
+	other, err := b.pool.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer other.Close()
+
+	key := b.database.Key("probe", uuid.NewString())
+	session, held, err := ask(ctx, one, b.database.Try, key)
+	if err != nil {
+		return err
+	}
+	tx, err := other.BeginTx(ctx, nil) // a pooler cannot give its session to one
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	otherSession, heldTwice, err := ask(ctx, tx, b.database.Try, key)
+	if err != nil {
+		return err
+	}
+	last, stillHeld, err := ask(ctx, one, b.database.Unlock, key)
+	if err != nil {
+		return err
+	}
+	if !held || heldTwice || !stillHeld || session == otherSession || session != last {
+		return errStranded
+	}
+	return nil
+}
+
+// querier is a connection, or a transaction on one.
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// ask runs one of the database's statements.
+func ask(ctx context.Context, on querier, statement string, key any) (session int64, answer bool, err error) {
+	err = on.QueryRowContext(ctx, statement, key).Scan(&session, &answer)
+	return session, answer, err
+}
+
+// take returns an idle session, or a new one. It waits if all sessions are in use.
+func (b *backend) take(ctx context.Context) (*session, error) {
+	select {
+	case b.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("waiting for one of %d sessions: %w", maxSessions, ctx.Err())
+	}
+	if s := b.takeIdle(); s != nil {
+		return s, nil
+	}
+	s, err := b.open(ctx)
+	if err != nil {
+		<-b.slots
+		return nil, err
+	}
+	return s, nil
+}
+
+// maxIdle is how long a session is kept for later holders. The server ends it after
+// a lease.
+func (b *backend) maxIdle() time.Duration { return b.lease / 2 }
+
+// takeIdle returns the session that was used last. It returns nil if there is none,
+// or if the server may have ended it, as after a pause of the process.
+func (b *backend) takeIdle() *session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.idle) == 0 {
+		return nil
+	}
+	last := len(b.idle) - 1
+	s := b.idle[last]
+	if time.Since(s.idleSince) > b.maxIdle() {
+		return nil // expire ends it
+	}
+	b.idle = b.idle[:last]
+	s.expiry.Stop()
+	return s
+}
+
+// open opens a session. If the server has just started, open waits.
+func (b *backend) open(ctx context.Context) (*session, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, settleTime+answerTimeout, errNoAnswer)
+	defer cancel()
+	conn, err := b.pool.Conn(ctx)
+	if err != nil {
+		return nil, because(ctx, err)
+	}
+	server, err := b.database.Prepare(ctx, conn, b.lease)
+	if err == nil && server.Uptime < settleTime {
+		err = sleep(ctx, settleTime-max(server.Uptime, 0)) // it is negative if the server's clock was set back
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, because(ctx, err)
+	}
+	return &session{conn: conn, server: server}, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// put keeps a session that holds no lock for later holders.
+func (b *backend) put(s *session) {
+	s.reused, s.idleSince = true, time.Now()
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		b.discard(s)
+		return
+	}
+	b.idle = append(b.idle, s)
+	s.expiry = time.AfterFunc(b.maxIdle(), func() { b.expire(s) })
+	b.mu.Unlock()
+	<-b.slots
+}
+
+// expire ends the session if it is still idle.
+func (b *backend) expire(s *session) {
+	b.mu.Lock()
+	for i, idle := range b.idle {
+		if idle == s {
+			b.idle = append(b.idle[:i], b.idle[i+1:]...)
+			b.mu.Unlock()
+			_ = s.conn.Close()
+			return
+		}
+	}
+	b.mu.Unlock()
+}
+
+// discard ends a session in use, and so frees the lock that it may hold.
+func (b *backend) discard(s *session) {
+	_ = s.conn.Close()
+	<-b.slots
+}
+
+func (b *backend) close() error {
+	b.mu.Lock()
+	idle := b.idle
+	b.idle, b.closed = nil, true
+	b.mu.Unlock()
+	var errs []error
+	for _, s := range idle {
+		s.expiry.Stop()
+		errs = append(errs, s.conn.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
+	for {
+		s, err := b.take(ctx)
+		if err != nil {
+			return nil, err
+		}
+		g := &grant{backend: b, session: s, key: b.database.Key(b.scope, name)}
+		switch err := g.acquire(ctx, wait); {
+		case err == nil:
+			g.startChecks(lost)
+			return g, nil
+		case errors.Is(err, lock.ErrHeld):
+			b.put(s)
+			return nil, err
+		case errors.Is(err, errWaited):
+			b.discard(s)
+		default:
+			b.discard(s) // the server ends the request with the session
+			if !s.reused || ctx.Err() != nil {
+				return nil, err
+			}
+			// The session may have ended while it was idle.
+		}
+	}
+}
+
+// errWaited means that Wait failed because MaxWait has passed. The server may have granted
+// the lock at that moment. A second request in the same session would then hold it twice,
+// and Unlock would free it once. So the waiter asks again in another session.
+var errWaited = errors.New("the wait for the lock has timed out")
+
+// grant is a lock from its request to its release.
+type grant struct {
+	backend *backend
+	session *session
+	key     any
+	token   int64
+
+	mu    sync.Mutex
+	until time.Time // the server keeps the session at least until then, and a third of a lease longer
+
+	confirms    chan chan<- time.Time // requests of Confirm for a check
+	stop        chan struct{}         // closed by Release
+	stopped     chan struct{}         // closed when the checks have ended
+	lost        error                 // why the checks have ended; nil: Release was called
+	cancelCheck context.CancelFunc
+}
+
+func (g *grant) Token() uint64 { return uint64(g.token) }
+
+func (g *grant) Until() time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.until
+}
+
+// extend makes the lease valid for two thirds of its length after asked, when a statement
+// was sent that the server has answered.
+func (g *grant) extend(asked time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.until = asked.Add(g.backend.lease * 2 / 3)
+}
+
+var errNoAnswer = errors.New("the database server does not answer")
+
+// because returns the reason for which ctx has ended, if it has, or else err.
+func because(ctx context.Context, err error) error { return cmp.Or(context.Cause(ctx), err) }
+
+// ask runs a statement on the lock's key. The server must answer within the limit.
+func (g *grant) ask(ctx context.Context, statement string, limit time.Duration) (bool, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
+	defer cancel()
+	session, answer, err := ask(ctx, g.session.conn, statement, g.key)
+	switch {
+	case err != nil:
+		return false, because(ctx, err)
+	case session != g.session.server.Session:
+		return false, errStranded
+	}
+	return answer, nil
+}
+
+// acquire takes the lock and then mints its token.
+func (g *grant) acquire(ctx context.Context, wait bool) error {
+	database := g.backend.database
+	for granted := false; !granted; {
+		var err error
+		if wait {
+			granted, err = g.ask(ctx, database.Wait, MaxWait+answerTimeout)
+		} else {
+			granted, err = g.ask(ctx, database.Try, answerTimeout)
+		}
+		switch {
+		case wait && err != nil && database.IsTimeout(err):
+			return errWaited
+		case err != nil:
+			return err
+		case !granted && !wait:
+			return lock.ErrHeld
+		}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout, errNoAnswer)
+	defer cancel()
+	asked := time.Now()
+	token, err := database.Mint(ctx, g.session.conn, g.key)
+	if err != nil {
+		return fmt.Errorf("minting a fencing token: %w", because(ctx, err))
+	}
+	g.token = token
+	g.extend(asked)
+	return nil
+}
+
+// startChecks checks the lock until Release, or until it is lost.
+func (g *grant) startChecks(lost func(error)) {
+	g.confirms, g.stop, g.stopped = make(chan chan<- time.Time), make(chan struct{}), make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	g.cancelCheck = cancel
+	go func() {
+		g.lost = g.check(ctx)
+		cancel()
+		if g.lost != nil {
+			lost(g.lost)
+		}
+		close(g.stopped)
+		if g.lost != nil {
+			_ = g.session.conn.Close() // frees the lock if the server still holds it
+		}
+	}()
+}
+
+// check renews the lease until Release, and returns nil then, or until the lock is lost,
+// and returns the reason.
+func (g *grant) check(ctx context.Context) (lost error) {
+	ticker := time.NewTicker(checkInterval)
+	defer ticker.Stop()
+	for {
+		var confirmed chan<- time.Time // nil: no Confirm has asked for the check
+		select {
+		case <-g.stop:
+			return nil
+		case <-ticker.C:
+		case confirmed = <-g.confirms:
+		}
+		if err := g.renew(ctx); err != nil {
+			return err
+		}
+		if confirmed != nil {
+			confirmed <- g.Until()
+		}
+	}
+}
+
+// renew checks that the session holds the lock, and renews the lease. The server counts
+// the length of the lease from the last statement of the session.
+func (g *grant) renew(ctx context.Context) error {
+	until, asked := g.Until(), time.Now()
+	held, err := g.ask(ctx, g.backend.database.Check, time.Until(until))
+	switch {
+	case !time.Now().Before(until):
+		return lock.ErrExpired // even if the server has answered: the holder was told
+	case err != nil:
+		return fmt.Errorf("%w: %w", lock.ErrDisconnected, err)
+	case !held:
+		return lock.ErrDeleted
+	}
+	g.extend(asked)
+	return nil
+}
+
+func (g *grant) Release(ctx context.Context) error {
+	close(g.stop)
+	select {
+	case <-g.stopped:
+	case <-ctx.Done():
+		g.cancelCheck()
+		<-g.stopped
+	}
+	if g.lost != nil {
+		g.backend.discard(g.session)
+		return g.lost
+	}
+	held, err := g.ask(ctx, g.backend.database.Unlock, answerTimeout)
+	if err == nil && !held {
+		err = lock.ErrDeleted
+	}
+	if err != nil {
+		g.backend.discard(g.session)
+		return err
+	}
+	g.backend.put(g.session)
+	return nil
+}

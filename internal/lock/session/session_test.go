@@ -1,0 +1,292 @@
+package session
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+)
+
+// TestTokenAfterGrant checks that a token is minted after its lock was granted: a
+// token that was minted before could be smaller than that of an earlier holder.
+func TestTokenAfterGrant(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		l := f.locker(t)
+		f.log()
+		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
+		if got, want := f.log(), []string{"wait", "mint", "unlock"}; !slices.Equal(got, want) {
+			t.Errorf("the statements are %q, want %q", got, want)
+		}
+		lease, err := l.TryLock(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		locktest.MustUnlock(t, lease)
+		if got, want := f.log(), []string{"try", "mint", "unlock"}; !slices.Equal(got, want) {
+			t.Errorf("the statements of TryLock are %q, want %q", got, want)
+		}
+	})
+}
+
+// TestEndedSessionIsNoticed ends the session of a holder.
+func TestEndedSessionIsNoticed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		l := f.locker(t)
+		lease := locktest.MustLock(t, l, "a")
+		time.Sleep(time.Minute) // in the test's own time: the checks keep the lease
+		if err := context.Cause(lease.Context()); err != nil {
+			t.Fatalf("the checked lease ended: %v", err)
+		}
+		ended := time.Now()
+		f.kill()
+		<-lease.Context().Done()
+		if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrDisconnected) || time.Since(ended) > checkInterval {
+			t.Errorf("the lease ended with the cause %v, %v after its session", cause, time.Since(ended))
+		}
+		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("Unlock of the lost lease: %v", err)
+		}
+		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
+	})
+}
+
+// TestSilentServer has a server that answers nothing, and a driver that waits for an
+// answer even if the context of the statement has ended. The lease must end all the
+// same.
+func TestSilentServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		l := f.locker(t)
+		lease := locktest.MustLock(t, l, "a")
+		silent := time.Now()
+		f.silence(true)
+		select {
+		case <-lease.Context().Done():
+		case <-time.After(2*time.Second - time.Millisecond): // the server frees the lock after 2 s
+			t.Fatal("the lease has not ended before the server freed the lock")
+		}
+		if age := time.Since(silent); age < time.Second {
+			t.Errorf("the lease has ended after only %v", age)
+		}
+		if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrExpired) {
+			t.Errorf("the lease ended with the cause %v, want %v", cause, lock.ErrExpired)
+		}
+		f.silence(false)
+		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("Unlock of the lost lease: %v", err)
+		}
+	})
+}
+
+// TestConfirm confirms a lock at a server that answers, one that does not, and one that
+// has ended the session.
+func TestConfirm(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		lease := locktest.MustLock(t, f.locker(t), "a")
+		confirm := lease.(lock.Confirmer).Confirm
+		if until, err := confirm(t.Context()); err != nil || time.Until(until) != 2*time.Second*2/3 { // two thirds of the lease
+			t.Errorf("confirmed for %v: %v", time.Until(until), err)
+		}
+		f.silence(true)
+		ctx, cancel := context.WithTimeout(t.Context(), checkInterval)
+		defer cancel()
+		if _, err := confirm(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a server that does not answer: %v", err)
+		}
+		f.silence(false)
+		if _, err := confirm(t.Context()); err != nil {
+			t.Errorf("after a request without an answer: %v", err)
+		}
+		f.kill()
+		if _, err := confirm(t.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("after the end of the session: %v", err)
+		}
+		_ = lease.Unlock(t.Context())
+	})
+}
+
+// TestPoolerIsRefused has a pooler that assigns its one session to every statement.
+func TestPoolerIsRefused(t *testing.T) {
+	t.Parallel()
+	f := newFakeServer()
+	f.pooled = true
+	pool := sql.OpenDB(f)
+	defer pool.Close()
+	_, err := New(t.Context(), pool, fakeDatabase(f), 0)
+	if !errors.Is(err, errStranded) {
+		t.Fatalf("New behind a pooler: %v", err)
+	}
+	if slices.Contains(f.log(), "prepare") {
+		t.Error("the settings of the pooler's session were changed")
+	}
+}
+
+// TestPoolerThatAppearsLater moves a holder's statements to another session.
+func TestPoolerThatAppearsLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		l := f.locker(t)
+		lease := locktest.MustLock(t, l, "a")
+		f.mu.Lock()
+		f.pooled = true
+		f.mu.Unlock()
+		locktest.MustBeLost(t, lease, time.Second)
+		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("Unlock of the lost lease: %v", err)
+		}
+	})
+}
+
+// TestServerThatHasJustStarted checks that no lock is granted while holders from
+// before a restart may not have noticed it.
+func TestServerThatHasJustStarted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		f.uptime = settleTime / 4
+		started := time.Now()
+		l := f.locker(t)
+		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
+		if waited, want := time.Since(started), settleTime*3/4; waited != want {
+			t.Errorf("the lock was granted after %v, want %v", waited, want)
+		}
+	})
+}
+
+// TestLongWait waits for longer than a statement may wait.
+func TestLongWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		holder, waiter := f.locker(t), f.locker(t)
+		held := locktest.MustLock(t, holder, "a")
+		answers := locktest.LockAsync(t.Context(), waiter, "a")
+		time.Sleep(3*MaxWait + time.Second) // in the test's own time
+		if n := f.asked("wait"); n != 1+4 {
+			t.Errorf("the waiter has asked %d times, want 4", n-1)
+		}
+		locktest.MustUnlock(t, held)
+		locktest.MustUnlock(t, locktest.MustGrant(t, answers).Lease)
+	})
+}
+
+// TestLockGrantedWithTimeout has a server that grants a lock and at the same time ends the
+// wait for it. After Unlock the lock must be free.
+func TestLockGrantedWithTimeout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		l, other := f.locker(t), f.locker(t)
+		f.mu.Lock()
+		f.late = true
+		f.mu.Unlock()
+		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
+		lease, err := other.TryLock(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		locktest.MustUnlock(t, lease)
+	})
+}
+
+// TestSessionsAreBounded takes as many locks as there are sessions.
+func TestSessionsAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		l := f.locker(t)
+		var leases []lock.Lease
+		for i := range maxSessions {
+			leases = append(leases, locktest.MustLock(t, l, strings.Repeat("a", i+1)))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := l.Lock(ctx, "b"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Lock without a free session: %v", err)
+		}
+		answers := locktest.LockAsync(t.Context(), l, "b")
+		for _, lease := range leases {
+			locktest.MustUnlock(t, lease)
+		}
+		locktest.MustUnlock(t, locktest.MustGrant(t, answers).Lease)
+		if n := f.openSessions(); n != maxSessions {
+			t.Errorf("%d sessions are open, want %d", n, maxSessions)
+		}
+		time.Sleep(time.Minute) // in the test's own time
+		if n := f.openSessions(); n != 0 {
+			t.Errorf("%d sessions are open after a minute without locks", n)
+		}
+		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
+	})
+}
+
+// TestIdleSessionsEnd ends all sessions on the server while they are idle. The next
+// request must not fail because of that.
+func TestIdleSessionsEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		l := f.locker(t)
+		one, two := locktest.MustLock(t, l, "a"), locktest.MustLock(t, l, "b")
+		locktest.MustUnlock(t, one)
+		locktest.MustUnlock(t, two)
+		f.kill()
+		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
+	})
+}
+
+// TestReleaseDuringCheck unlocks while a check has no answer.
+func TestReleaseDuringCheck(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		l := f.locker(t)
+		lease := locktest.MustLock(t, l, "a")
+		f.silence(true)
+		time.Sleep(checkInterval) // in the test's own time: the check begins
+		synctest.Wait()
+		unlocked := make(chan error, 1)
+		go func() { unlocked <- lease.Unlock(t.Context()) }()
+		synctest.Wait()
+		f.silence(false)
+		if err := <-unlocked; err != nil {
+			t.Errorf("Unlock: %v", err)
+		}
+		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
+	})
+}
+
+// TestLeaseIsRounded checks the lease that the server is told.
+func TestLeaseIsRounded(t *testing.T) {
+	t.Parallel()
+	for lease, want := range map[time.Duration]time.Duration{
+		0: lock.DefaultLease, time.Millisecond: 2 * time.Second, 2100 * time.Millisecond: 3 * time.Second, time.Minute: time.Minute,
+	} {
+		f := newFakeServer()
+		pool := sql.OpenDB(f)
+		database, told := fakeDatabase(f), time.Duration(0)
+		database.Prepare = func(_ context.Context, _ *sql.Conn, lease time.Duration) (Server, error) {
+			told = lease
+			return Server{}, errors.New("no more is needed")
+		}
+		if _, err := New(t.Context(), pool, database, lease); err == nil || told != want {
+			t.Errorf("a lease of %v: the server is told %v, want %v (%v)", lease, told, want, err)
+		}
+		pool.Close()
+	}
+}

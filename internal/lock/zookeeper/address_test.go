@@ -1,0 +1,70 @@
+package zookeeper
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// TestDigest locks as a user who may use one node only. The nodes above it belong to
+// another user.
+func TestDigest(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnZooKeeper(t)
+	admin := connect(t, server.Addr())
+	mustDo := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustDo(admin.AddAuth("digest", []byte("admin:adm1n")))
+	_, err := admin.Create("/ours", nil, 0, zk.AuthACL(zk.PermAll))
+	mustDo(err)
+	_, err = admin.Create("/ours/shop", nil, 0, zk.DigestACL(zk.PermAll, "shop", "p@ss"))
+	mustDo(err)
+	_, err = admin.SetACL("/", slices.Concat(zk.DigestACL(zk.PermAll, "admin", "adm1n"), zk.WorldACL(zk.PermRead)), -1)
+	mustDo(err)
+
+	address := fmt.Sprintf("shop:p%%40ss@%s/ours/shop", server.Addr())
+	wire := testenv.NewWire(t, server.Addr())
+	ours := open(t, address, 4*time.Second)
+	others := open(t, fmt.Sprintf("shop:p%%40ss@%s/ours/shop", wire.Addr()), 4*time.Second)
+	lease := locktest.MustLock(t, ours, "a/b")
+	locktest.MustBeHeld(t, others, "a/b")
+	waiting := locktest.LockAsync(t.Context(), others, "a/b")
+	locktest.MustWait(t, waiting, 100*time.Millisecond)
+	locktest.MustUnlock(t, lease)
+	locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
+	mustCut(t, wire) // the new connection must log in again
+	locktest.Eventually(t, "the instance locks again", func() bool {
+		lease, err := others.TryLock(t.Context(), "a/b")
+		return err == nil && lease.Unlock(t.Context()) == nil
+	})
+
+	nodes, _, err := connect(t, server.Addr()).Children("/ours/shop/locks/a/b")
+	if !errors.Is(err, zk.ErrNoAuth) {
+		t.Errorf("a client without credentials may list the contenders: %v, %v", nodes, err)
+	}
+	for what, address := range map[string]string{
+		"a wrong password": fmt.Sprintf("shop:wrong@%s/ours/shop", server.Addr()),
+		"no user":          fmt.Sprintf("%s/ours/shop", server.Addr()),
+		"the default root": fmt.Sprintf("shop:p%%40ss@%s", server.Addr()),
+	} {
+		refused := open(t, address, 4*time.Second)
+		asked := time.Now()
+		if lease, err := refused.TryLock(t.Context(), "a/b"); !errors.Is(err, zk.ErrNoAuth) {
+			t.Errorf("%s: TryLock returned %v, %v, want %v", what, lease, err, zk.ErrNoAuth)
+		}
+		if took := time.Since(asked); took > time.Second {
+			t.Errorf("%s: TryLock returned after %v", what, took)
+		}
+	}
+}

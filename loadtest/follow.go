@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/loadtest/results"
+)
+
+const (
+	// followLimit bounds the wait for the end of queued orders, of all together. The
+	// orders of a killed instance wait 5 s for another instance.
+	followLimit = 30 * time.Second
+	// followPause is the pause between two looks at an order.
+	followPause = 20 * time.Millisecond
+)
+
+// follow waits until the orders that were answered 202 have ended, and counts them as
+// accepted or as turned down. An order that no instance knows counts as accepted: the
+// audit reports it as missing. An order that is still queued at followLimit is a finding.
+// Call it after the load, also after an interrupted one.
+func (l *lab) follow(ctx context.Context, rec *record, f *fleet) {
+	if rec.queued.Load() == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), followLimit)
+	defer cancel()
+	next := make(chan int)
+	var readers sync.WaitGroup
+	for range maxReaders {
+		readers.Go(func() {
+			for i := range next {
+				l.followOne(ctx, rec, &rec.answers[i], func(try int) string { return f.url(i + try) })
+			}
+		})
+	}
+	for i := range rec.answers {
+		if rec.answers[i].outcome == queued {
+			next <- i
+		}
+	}
+	close(next)
+	readers.Wait()
+}
+
+// followOne follows one order. It asks the instance url(n) at the n-th try.
+func (l *lab) followOne(ctx context.Context, rec *record, a *answer, url func(try int) string) {
+	for try := 0; ; try++ {
+		status, got := l.look(ctx, url(try), a.order.ID)
+		switch {
+		case status == http.StatusNotFound:
+			a.outcome, a.order.Status = accepted, ""
+			rec.accepted.Add(1)
+			return
+		case status == http.StatusOK && got.Status == statusRefused:
+			a.outcome, a.order.Status = turnedDown, got.Status
+			rec.turnedDown.Add(1)
+			return
+		case status == http.StatusOK && got.Status != statusQueued:
+			a.outcome, a.order.Status = accepted, got.Status
+			rec.accepted.Add(1)
+			return
+		}
+		select {
+		case <-time.After(followPause):
+		case <-ctx.Done():
+			rec.find(results.Unended, a.order.String())
+			return
+		}
+	}
+}
+
+// sampleQueued looks an order up right after its 202, at another instance. Every instance
+// must know it.
+func (l *lab) sampleQueued(ctx context.Context, rec *record, url string, a answer) {
+	if a.outcome != queued {
+		return
+	}
+	status, _ := l.look(ctx, url, a.order.ID)
+	switch status {
+	case http.StatusNotFound:
+		rec.find(results.Unseen, a.order.String())
+	case http.StatusOK:
+	default: // for example because the instance was killed
+		return
+	}
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.sampled++
+}
+
+// look reads an order from the service. A status of 0 means that there was no answer.
+func (l *lab) look(ctx context.Context, url, id string) (status int, got order) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/orders/"+id, nil)
+	if err != nil {
+		return 0, got
+	}
+	response, err := l.client.HTTP.Do(request)
+	if err != nil {
+		return 0, got
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode == http.StatusOK {
+		err = json.Unmarshal(text, &got)
+	}
+	if err != nil {
+		return 0, got
+	}
+	return response.StatusCode, got
+}

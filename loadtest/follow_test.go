@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-stock/holdfast/internal/lab/server"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
+)
+
+// answeredQueued returns the 202 to the request for the order.
+func answeredQueued(o order) answer {
+	a := answered(o, accepted, 202, "")
+	a.outcome, a.queued, a.order.Status = queued, true, statusQueued
+	return a
+}
+
+// TestFollow follows a queued order to its end, and audits it.
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		says    []string // status that GET answers, one try after the other; empty: 404
+		stored  string   // status in the ledger; empty: it is not stored
+		outcome string
+		want    []results.Kind
+	}{
+		{"committed", []string{"queued", "queued", "pending"}, "pending", accepted, nil},
+		{"refused", []string{"queued", "refused"}, "refused", turnedDown, nil},
+		{"removed from the queue", []string{"queued", ""}, "", accepted, []results.Kind{results.Missing, results.Unread}},
+		{"committed, but not in the ledger", []string{"pending"}, "", accepted, []results.Kind{results.Missing}},
+		{"refused, but sold", []string{"refused"}, "pending", turnedDown, []results.Kind{results.OtherStatus}},
+		{"refused, but not recorded", []string{"refused"}, "", turnedDown, []results.Kind{results.Missing}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			rec := newRecord()
+			l := newLedger(t, rec)
+			o, tries := numbered(1), 0
+			service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				got := o
+				got.Status = test.says[min(tries, len(test.says)-1)]
+				tries++
+				if got.Status == "" {
+					http.NotFound(w, r)
+					return
+				}
+				_ = json.NewEncoder(w).Encode(got)
+			}))
+			defer service.Close()
+			l.fleet.urls = []string{service.URL}
+			rec.add(answeredQueued(o))
+			if test.stored != "" {
+				stored := o
+				stored.Status = test.stored
+				l.store(t, stored)
+			}
+			l.follow(t.Context(), rec, l.fleet)
+			if rec.answers[0].outcome != test.outcome || rec.queued.Load() != 1 || rec.accepted.Load()+rec.turnedDown.Load() != 1 {
+				t.Errorf("the order is %s; %d queued, %d accepted, %d turned down", rec.answers[0].outcome, rec.queued.Load(), rec.accepted.Load(), rec.turnedDown.Load())
+			}
+			if err := l.checkAnswers(t.Context(), rec, l.fleet, "lt-sku"); err != nil {
+				t.Fatal(err)
+			}
+			var got []results.Kind
+			for _, finding := range rec.found() {
+				got = append(got, finding.Kind)
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("%v, want %v", rec.found(), test.want)
+			}
+		})
+	}
+}
+
+// TestFollowGivesUp checks that an order which stays queued is a finding, and that its
+// outcome is unknown.
+func TestFollowGivesUp(t *testing.T) {
+	t.Parallel()
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"status":"queued"}`))
+	}))
+	defer service.Close()
+	l := &lab{client: server.Client{HTTP: service.Client()}}
+	rec := newRecord()
+	rec.add(answeredQueued(numbered(1)))
+	ctx, cancel := context.WithCancel(t.Context())
+	asked := 0
+	l.followOne(ctx, rec, &rec.answers[0], func(int) string {
+		if asked++; asked == 2 {
+			cancel()
+		}
+		return service.URL
+	})
+	if found := rec.found(); len(found) != 1 || found[0].Kind != results.Unended || rec.unknown() != 1 {
+		t.Errorf("%v, %d with an unknown outcome", found, rec.unknown())
+	}
+}
+
+// TestSampleQueued looks for an order right after its 202.
+func TestSampleQueued(t *testing.T) {
+	t.Parallel()
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, numbered(1).ID) {
+			_, _ = w.Write([]byte(`{"status":"queued"}`))
+			return
+		}
+		http.NotFound(w, r)
+	}))
+	defer service.Close()
+	l := &lab{client: server.Client{HTTP: service.Client()}}
+	rec := newRecord()
+	for n := range 3 {
+		l.sampleQueued(t.Context(), rec, service.URL, answeredQueued(numbered(n)))
+	}
+	if found := rec.found(); len(found) != 1 || found[0].Kind != results.Unseen || found[0].Count != 2 || rec.sampled != 3 {
+		t.Errorf("%v, %d sampled", found, rec.sampled)
+	}
+}

@@ -1,0 +1,217 @@
+package pitfall
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/etcd"
+	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
+	"github.com/holdfast-stock/holdfast/internal/lock/redlock"
+	"github.com/holdfast-stock/holdfast/internal/lock/zookeeper"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// failovers has the ways in which lock servers lose what they have granted. They kill
+// servers, and so always start their own.
+func failovers() []Pitfall {
+	return []Pitfall{
+		{
+			Name: "failover", Title: "Failover to a replica that lags behind", TitleChinese: "切换到落后的从库",
+			Versions: []Version{
+				{Title: "Redis: the primary is killed, the replica promoted", TitleChinese: "Redis：主库被杀，从库提升", Flawed: true, Needs: Redis, Own: true, Run: staleReplica},
+				{Title: "etcd: the leader of three is killed, another is elected", TitleChinese: "etcd：三台中的 leader 被杀，选出新的 leader", Needs: Etcd, Own: true, Run: killedLeader},
+				{Title: "ZooKeeper: killed and restarted", TitleChinese: "ZooKeeper：被杀后重启", Needs: ZooKeeper, Own: true, Run: restartedZooKeeper},
+			},
+		},
+		{
+			Name: "redlock-emptied", Title: "Redlock when a majority restarts empty", TitleChinese: "Redlock：多数节点空数据重启",
+			Versions: []Version{
+				{Title: "two of three servers restart without their data", TitleChinese: "三台中的两台丢数据重启", Flawed: true, Needs: Redis, Own: true, Run: majorityEmptied},
+				{Title: "they stay down until the lease has ended", TitleChinese: "等租约结束之后再让它们上线", Needs: Redis, Own: true, Run: majorityLate},
+				{Title: "only one of three restarts without its data", TitleChinese: "三台中只有一台丢数据重启", Needs: Redis, Own: true, Run: minorityEmptied},
+			},
+		},
+	}
+}
+
+func staleReplica(ctx context.Context, s *Stage) Damage {
+	name, shop := s.key(lockName), s.openShop(1)
+	primary := testenv.OwnRedis(s)
+	host, port, _ := strings.Cut(primary.Addr(), ":")
+	replica := testenv.OwnRedis(s, "--replicaof", host+" "+port)
+	a := s.redisLockerAt(ctx, "A", primary.URL(), longLease)
+	admin := s.connect(ctx, replica.URL())
+	s.await(ctx, "the replica has the primary's data", func() bool { return s.replicates(ctx, admin) })
+	s.check(admin.SlaveOf(ctx, host, "1").Err()) // no server listens there
+	s.at("replica", "loses its link to the primary")
+	leaseA := a.lock(ctx, name)
+	seenByA := shop.read("A")
+	primary.Kill()
+	s.at("primary", "is killed")
+	s.check(admin.SlaveOf(ctx, "NO", "ONE").Err())
+	s.at("replica", "is promoted, without A's lock")
+	b := s.redisLockerAt(ctx, "B", replica.URL(), longLease)
+	if leaseB, err := b.TryLock(ctx, name); err == nil {
+		seenByB := shop.read("B")
+		shop.sellUnder("A", leaseA, seenByA)
+		shop.sellUnder("B", leaseB, seenByB)
+	}
+	return shop.oversold()
+}
+
+// replicates reports whether the replica is connected to its primary.
+func (s *Stage) replicates(ctx context.Context, replica redis.UniversalClient) bool {
+	info, err := replica.Info(ctx, "replication").Result()
+	s.check(err)
+	return strings.Contains(info, "master_link_status:up")
+}
+
+func (s *Stage) redisLockerAt(ctx context.Context, actor, url string, lease time.Duration) actorLocker {
+	l := redislock.New(s.connect(ctx, url), redislock.Options{Lease: lease})
+	s.Cleanup(func() { _ = l.Close() })
+	return s.locker(actor, l)
+}
+
+func killedLeader(ctx context.Context, s *Stage) Damage {
+	members := testenv.OwnEtcdCluster(s)
+	var addresses []string
+	for _, member := range members {
+		addresses = append(addresses, member.Addr())
+	}
+	leader := func() (member *testenv.EtcdServer) {
+		s.await(ctx, "the cluster has a leader", func() bool {
+			at := slices.IndexFunc(members, func(member *testenv.EtcdServer) bool { return member.Leads(ctx) })
+			if at >= 0 {
+				member = members[at]
+			}
+			return at >= 0
+		})
+		return member
+	}
+	leader()
+	fail := func() {
+		leader().Kill()
+		s.at("etcd", "the leader of three servers is killed")
+		leader()
+		s.at("etcd", "another server is elected")
+	}
+	return s.sellThroughFailure(ctx, fail, func() lock.Locker {
+		l, err := etcd.New(ctx, strings.Join(addresses, ","), longLease)
+		s.check(err)
+		s.Cleanup(func() { _ = l.Close() })
+		return l
+	})
+}
+
+func restartedZooKeeper(ctx context.Context, s *Stage) Damage {
+	server := testenv.OwnZooKeeper(s)
+	restart := func() {
+		server.Restart()
+		s.at("ZooKeeper", "is killed and restarted, with its data")
+	}
+	return s.sellThroughFailure(ctx, restart, func() lock.Locker {
+		l, err := zookeeper.New(ctx, server.Addr(), longLease)
+		s.check(err)
+		s.Cleanup(func() { _ = l.Close() })
+		return l
+	})
+}
+
+// sellThroughFailure lets the servers fail while A holds a lock, and B ask for it
+// afterwards. Either B is refused, or A has learned that it has lost the lock.
+func (s *Stage) sellThroughFailure(ctx context.Context, fail func(), open func() lock.Locker) Damage {
+	name, shop := s.key(lockName), s.openShop(1)
+	a := s.locker("A", open())
+	leaseA := a.lock(ctx, name)
+	seenByA := shop.read("A")
+	fail()
+	b := s.locker("B", open())
+	leaseB, err := b.TryLock(ctx, name)
+	if err != nil {
+		shop.sellUnder("A", leaseA, seenByA)
+		a.unlock(ctx, leaseA)
+		leaseB = b.lock(ctx, name)
+	}
+	seenByB := shop.read("B")
+	if err == nil {
+		shop.sellUnder("A", leaseA, seenByA)
+	}
+	shop.sellUnder("B", leaseB, seenByB)
+	return shop.oversold()
+}
+
+// redlockServers are three independent servers.
+type redlockServers [3]*testenv.RedisServer
+
+func (s *Stage) startRedlock() (servers redlockServers) {
+	for i := range servers {
+		servers[i] = testenv.OwnRedis(s)
+	}
+	return servers
+}
+
+// redlock returns a Locker of the actor on the servers.
+func (s *Stage) redlock(ctx context.Context, actor string, servers redlockServers, lease time.Duration) actorLocker {
+	var clients []redis.UniversalClient
+	for _, server := range servers {
+		clients = append(clients, s.connect(ctx, server.URL()))
+	}
+	l, err := redlock.New(clients, lease)
+	s.check(err)
+	return s.locker(actor, l)
+}
+
+func majorityEmptied(ctx context.Context, s *Stage) Damage { return s.sellThroughEmptied(ctx, 2) }
+
+func minorityEmptied(ctx context.Context, s *Stage) Damage { return s.sellThroughEmptied(ctx, 1) }
+
+// sellThroughEmptied restarts this number of the three servers without their data
+// while A holds a lock.
+func (s *Stage) sellThroughEmptied(ctx context.Context, emptied int) Damage {
+	name, shop := s.key(lockName), s.openShop(1)
+	servers := s.startRedlock()
+	a := s.redlock(ctx, "A", servers, longLease)
+	b := s.redlock(ctx, "B", servers, longLease)
+	leaseA := a.lock(ctx, name)
+	seenByA := shop.read("A")
+	for i := range emptied {
+		servers[i].Restart()
+		s.at("servers", "Redis %d restarts without its data", i+1)
+	}
+	if leaseB, err := b.TryLock(ctx, name); err == nil {
+		seenByB := shop.read("B")
+		shop.sellUnder("B", leaseB, seenByB)
+	}
+	shop.sellUnder("A", leaseA, seenByA)
+	return shop.oversold()
+}
+
+func majorityLate(ctx context.Context, s *Stage) Damage {
+	name, shop := s.key(lockName), s.openShop(1)
+	servers := s.startRedlock()
+	a := s.redlock(ctx, "A", servers, renewedLease)
+	b := s.redlock(ctx, "B", servers, longLease)
+	leaseA := a.lock(ctx, name)
+	seenByA := shop.read("A")
+	servers[0].Kill()
+	servers[1].Kill()
+	s.at("servers", "Redis 1 and 2 are down")
+	if leaseB, err := b.TryLock(ctx, name); err == nil {
+		shop.sellUnder("B", leaseB, shop.read("B"))
+	}
+	s.await(ctx, "A loses its lease", func() bool { return leaseA.Context().Err() != nil })
+	s.at("A", "cannot renew its lease of %v, which ends", renewedLease)
+	servers[0].Restart()
+	servers[1].Restart()
+	s.at("servers", "Redis 1 and 2 restart without their data")
+	leaseB := b.lock(ctx, name)
+	seenByB := shop.read("B")
+	shop.sellUnder("A", leaseA, seenByA)
+	shop.sellUnder("B", leaseB, seenByB)
+	return shop.oversold()
+}

@@ -1,0 +1,147 @@
+// Package pitfall has the mistakes that articles about locks and flash sales warn
+// about, as experiments. Each one runs the mistake and its mends on real servers, in
+// steps whose order is fixed, and reports who did what and the damage.
+package pitfall
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
+)
+
+// Pitfall is a mistake, with its mends.
+type Pitfall struct {
+	Name                string
+	Title, TitleChinese string // what one writes first
+	Versions            []Version
+}
+
+// Version is one way of writing the code. A flawed version must do damage, any other
+// must do none.
+type Version struct {
+	Title, TitleChinese string
+	Flawed              bool
+	Needs               Server // empty: it needs no server
+	Own                 bool   // it kills servers, and so always starts its own
+	// Run runs the version. It calls Fatalf of the stage if it cannot.
+	Run func(ctx context.Context, s *Stage) Damage
+}
+
+// Server is a kind of server, named after its program.
+type Server string
+
+// The servers that experiments need.
+const (
+	Redis     Server = "redis-server"
+	MariaDB   Server = "mariadbd"
+	ZooKeeper Server = "zookeeper"
+	Etcd      Server = "etcd"
+)
+
+// Servers are the running servers to use. If one is not named, the stage starts it.
+type Servers struct {
+	Redis     string // URL
+	MySQL     string // URL of a database, where experiments create tables
+	ZooKeeper string // host:port
+}
+
+// named reports whether the server is one of those to use.
+func (s Servers) named(server Server) bool {
+	switch server {
+	case Redis:
+		return s.Redis != ""
+	case MariaDB:
+		return s.MySQL != ""
+	case ZooKeeper:
+		return s.ZooKeeper != ""
+	}
+	return false
+}
+
+// available reports whether the version's server is named or installed.
+func (v Version) available(servers Servers) bool {
+	return v.Needs == "" || !v.Own && servers.named(v.Needs) || testenv.Installed(string(v.Needs))
+}
+
+// Damage is what a version costs. The zero Damage is none.
+type Damage struct {
+	Amount float64
+	Text   string // the amount with its unit, and what it is
+}
+
+// units returns a damage in units. There is none unless n is above 0.
+func units(n int, what string) Damage {
+	switch {
+	case n <= 0:
+		return Damage{}
+	case n == 1:
+		return Damage{1, "1 unit " + what}
+	}
+	return Damage{float64(n), fmt.Sprintf("%d units %s", n, what)}
+}
+
+// lost returns a damage in seconds.
+func lost(d time.Duration, what string) Damage {
+	return Damage{d.Seconds(), fmt.Sprintf("%.1f s: %s", d.Seconds(), what)}
+}
+
+// Table returns all pitfalls, in the order of the documents.
+func Table() []Pitfall {
+	return slices.Concat(setNX(), reentry(), leases(), failovers(), herds(), scopes(), fences(), noLocks(), rows(), counts(), commits(), distributed())
+}
+
+// Names returns the names of all pitfalls.
+func Names() []string {
+	var names []string
+	for _, p := range Table() {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+// Find returns the pitfall with the name.
+func Find(name string) (Pitfall, bool) {
+	for _, p := range Table() {
+		if p.Name == name {
+			return p, true
+		}
+	}
+	return Pitfall{}, false
+}
+
+// maxRun bounds the run of one version.
+const maxRun = time.Minute
+
+// Run runs all versions of the pitfall that have their server, one after the other.
+func (p Pitfall) Run(ctx context.Context, servers Servers) results.Experiment {
+	e := results.Experiment{Name: p.Name, Title: p.Title, TitleChinese: p.TitleChinese}
+	for _, v := range p.Versions {
+		e.Versions = append(e.Versions, v.run(ctx, servers))
+	}
+	return e
+}
+
+func (v Version) run(ctx context.Context, servers Servers) results.Version {
+	r := results.Version{Title: v.Title, TitleChinese: v.TitleChinese, Flawed: v.Flawed}
+	if !v.available(servers) {
+		r.NotRun = "needs " + string(v.Needs)
+		return r
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxRun)
+	defer cancel()
+	damage, events, err := perform(ctx, servers, v.Run)
+	r.Damage, r.Events = damage.Text, events
+	switch {
+	case err != nil:
+		r.Fault = err.Error()
+	case v.Flawed && damage.Amount == 0:
+		r.Fault = "it should do damage, and did none"
+	case !v.Flawed && damage.Amount > 0:
+		r.Fault = "it should do no damage"
+	}
+	return r
+}

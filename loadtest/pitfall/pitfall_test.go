@@ -1,0 +1,123 @@
+package pitfall
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
+)
+
+func TestMain(m *testing.M) {
+	store.LogRedis(slog.New(slog.DiscardHandler)) // experiments kill servers
+	os.Exit(testenv.Main(m))
+}
+
+// servers returns the shared servers of the tests. It skips the test if the version's
+// server is not installed and skipping is allowed.
+func servers(t *testing.T, v Version) (running Servers) {
+	t.Helper()
+	switch {
+	case v.Own && testenv.Installed(string(v.Needs)):
+	case v.Needs == Redis && v.Own:
+		testenv.OwnRedis(t)
+	case v.Needs == Redis:
+		running.Redis = testenv.Redis(t)
+	case v.Needs == MariaDB:
+		running.MySQL = testenv.MariaDB(t)
+	case v.Needs == ZooKeeper:
+		running.ZooKeeper = testenv.ZooKeeper(t)
+	case v.Needs == Etcd:
+		testenv.OwnEtcd(t)
+	}
+	return running
+}
+
+// TestPitfalls runs every experiment. Each flawed version must do damage and each mend
+// none: ten times with HOLDFAST_TEST_THOROUGH=1, once otherwise.
+func TestPitfalls(t *testing.T) {
+	t.Parallel()
+	runs := 1
+	if testenv.Thorough() {
+		runs = 10
+	}
+	for _, p := range Table() {
+		t.Run(p.Name, func(t *testing.T) {
+			t.Parallel()
+			var versions sync.WaitGroup // they mostly wait for leases
+			defer versions.Wait()
+			for _, v := range p.Versions {
+				running := servers(t, v)
+				versions.Go(func() {
+					for range runs {
+						check(t, v.run(t.Context(), running))
+					}
+				})
+			}
+		})
+	}
+}
+
+// check fails the test unless the version ran and turned out as expected.
+func check(t *testing.T, v results.Version) {
+	var timeline strings.Builder
+	for _, e := range v.Events {
+		fmt.Fprintf(&timeline, "%8.1f ms  %-2s  %s\n", e.Millis, e.Actor, e.Text)
+	}
+	if v.Fault != "" || v.NotRun != "" {
+		t.Errorf("%s: %s%s\n%s", v.Title, v.Fault, v.NotRun, &timeline)
+		return
+	}
+	t.Logf("%s: damage %q\n%s", v.Title, v.Damage, &timeline)
+}
+
+// TestVerdicts checks how a version is judged by its damage.
+func TestVerdicts(t *testing.T) {
+	t.Parallel()
+	damage := func(n int) func(context.Context, *Stage) Damage {
+		return func(context.Context, *Stage) Damage { return units(n, "oversold") }
+	}
+	for _, test := range []struct {
+		version Version
+		want    results.Version
+	}{
+		{Version{Flawed: true, Run: damage(1)}, results.Version{Flawed: true, Damage: "1 unit oversold"}},
+		{Version{Flawed: true, Run: damage(0)}, results.Version{Flawed: true, Fault: "it should do damage, and did none"}},
+		{Version{Run: damage(0)}, results.Version{}},
+		{Version{Run: damage(2)}, results.Version{Damage: "2 units oversold", Fault: "it should do no damage"}},
+		{Version{Run: damage(-1)}, results.Version{}},
+		{Version{Needs: "no-such-server", Run: damage(0)}, results.Version{NotRun: "needs no-such-server"}},
+		{Version{Run: func(_ context.Context, s *Stage) Damage { s.Fatalf("no answer"); return Damage{} }}, results.Version{Fault: "no answer"}},
+	} {
+		if got := test.version.run(t.Context(), Servers{}); !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%+v, want %+v", got, test.want)
+		}
+	}
+}
+
+// TestStageCleansUp checks that cleanups run in reverse order, also after Fatalf.
+func TestStageCleansUp(t *testing.T) {
+	t.Parallel()
+	var order []int
+	_, events, err := perform(t.Context(), Servers{}, func(_ context.Context, s *Stage) Damage {
+		s.Cleanup(func() { order = append(order, 1) })
+		s.Cleanup(func() { order = append(order, 2) })
+		s.at("A", "token %d of %s", 1795327458543372, s.key("stock"))
+		s.Fatalf("stopped")
+		return Damage{}
+	})
+	if !slices.Equal(order, []int{2, 1}) || err == nil || err.Error() != "stopped" {
+		t.Errorf("cleanups %v, error %v", order, err)
+	}
+	if len(events) != 1 || events[0].Text != "token …543372 of stock" {
+		t.Errorf("%+v", events)
+	}
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/holdfast-stock/holdfast/internal/lab/command"
+	"github.com/holdfast-stock/holdfast/internal/lab/machine"
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+	"github.com/holdfast-stock/holdfast/loadtest/pitfall"
+	"github.com/holdfast-stock/holdfast/loadtest/report"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
+)
+
+// errUnexpected means that a flaw did no damage, or that a mend did not hold.
+var errUnexpected = errors.New("an experiment did not turn out as expected")
+
+const pitfallsHelp = `Runs the mistakes that articles about locks and flash sales warn about, and prints for
+each a timeline, its damage, and the mends without damage.
+
+Usage:
+  go run ./loadtest pitfalls [NAME…] [flags]
+
+Without names it runs all of them. A server that is not named by a flag is started, if
+it is installed; otherwise the experiment is listed as not run.
+
+Flags:
+%s
+Exit status: 0 every flaw did its damage and every mend held, 1 one did not or the run
+failed, 2 usage, 130 interrupted. docs/pitfalls.md explains each of them.
+`
+
+// pitfallSettings are the command line of pitfalls.
+type pitfallSettings struct {
+	chosen  []pitfall.Pitfall
+	servers pitfall.Servers
+	list    bool
+	out     string
+}
+
+func parsePitfalls(args []string, stdout io.Writer) (*pitfallSettings, error) {
+	s := &pitfallSettings{}
+	flags := command.Flags("loadtest pitfalls")
+	flags.BoolVar(&s.list, "list", false, "list the names, and run nothing")
+	flags.StringVar(&s.servers.Redis, "redis", "", "`URL` of a Redis, as for the service")
+	flags.StringVar(&s.servers.MySQL, "db", "", "`URL` of a MariaDB or MySQL database, as for the service; tables are created there and dropped")
+	flags.StringVar(&s.servers.ZooKeeper, "zookeeper", "", "a ZooKeeper server: `host:port`")
+	flags.StringVar(&s.out, "out", "", "add the timelines to results.json and report.html in this `folder`")
+	if err := command.Parse(flags, args, pitfallsHelp, stdout); err != nil {
+		return nil, err
+	}
+	for _, name := range flags.Args() {
+		p, found := pitfall.Find(name)
+		if !found {
+			return nil, command.Usagef("there is no pitfall %q: expected %s", name, strings.Join(pitfall.Names(), ", "))
+		}
+		s.chosen = append(s.chosen, p)
+	}
+	if len(s.chosen) == 0 {
+		s.chosen = pitfall.Table()
+	}
+	return s, s.check()
+}
+
+// check checks the values of the flags.
+func (s *pitfallSettings) check() error {
+	if s.servers.MySQL != "" && !strings.HasPrefix(s.servers.MySQL, "mysql://") {
+		return command.Usagef("--db: the experiments use MariaDB or MySQL: expected mysql://…")
+	}
+	if s.servers.ZooKeeper != "" {
+		if _, _, err := net.SplitHostPort(s.servers.ZooKeeper); err != nil {
+			return command.Usagef("--zookeeper: %q is not host:port", s.servers.ZooKeeper)
+		}
+	}
+	if s.out != "" {
+		if err := checkOut(s.out); err != nil {
+			return command.Usagef("--out: %w", err)
+		}
+	}
+	return nil
+}
+
+func runPitfalls(ctx context.Context, args []string, stdout io.Writer) error {
+	s, err := parsePitfalls(args, stdout)
+	if err != nil {
+		return err
+	}
+	if s.list {
+		for _, p := range s.chosen {
+			fmt.Fprintf(stdout, "%-22s %s\n", p.Name, p.Title)
+		}
+		return nil
+	}
+	store.LogRedis(slog.New(slog.DiscardHandler)) // experiments kill servers
+	return testenv.Run(func(testenv.T) error { return s.run(ctx, args, stdout) })
+}
+
+// maxParallelPitfalls bounds the pitfalls that run at the same time. Most of them wait
+// for leases to end.
+const maxParallelPitfalls = 4
+
+// run runs the chosen pitfalls, prints them in their order and adds them to the report.
+func (s *pitfallSettings) run(ctx context.Context, args []string, stdout io.Writer) error {
+	all := make([]results.Experiment, len(s.chosen))
+	done := make([]chan struct{}, len(s.chosen))
+	for i := range done {
+		done[i] = make(chan struct{})
+	}
+	var running errgroup.Group
+	running.SetLimit(maxParallelPitfalls)
+	go func() {
+		for i, p := range s.chosen {
+			running.Go(func() error {
+				defer close(done[i])
+				all[i] = p.Run(ctx, s.servers)
+				return nil
+			})
+		}
+	}()
+	for i := range all {
+		<-done[i]
+		if ctx.Err() == nil {
+			report.WriteExperiment(stdout, all[i], isTerminal(stdout) && os.Getenv("NO_COLOR") == "")
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	report.WriteSummary(stdout, all)
+	err := s.write(args, all)
+	if err == nil && slices.ContainsFunc(all, func(e results.Experiment) bool { return !e.AsExpected() }) {
+		return errUnexpected
+	}
+	return err
+}
+
+// write adds the experiments to the report in the folder of --out, or creates one.
+func (s *pitfallSettings) write(args []string, all []results.Experiment) error {
+	if s.out == "" {
+		return nil
+	}
+	file := filepath.Join(s.out, "results.json")
+	run, err := results.Read(file)
+	if errors.Is(err, os.ErrNotExist) {
+		run, err = &results.Run{
+			Command: strings.TrimSpace("go run ./loadtest pitfalls " + strings.Join(redacted(args), " ")),
+			When:    time.Now().UTC().Truncate(time.Second), Commit: machine.Commit(), Machine: machine.Describe(),
+		}, nil
+	}
+	if err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
+	run.Pitfalls = all
+	return writeReport(s.out, run)
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-stock/holdfast/internal/lab/command"
+	"github.com/holdfast-stock/holdfast/loadtest/pitfall"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
+)
+
+// pitfallsHere runs the command within the test, so that the servers outlive it.
+func pitfallsHere(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	s, err := parsePitfalls(args, &out)
+	if err == nil {
+		err = s.run(t.Context(), args, &out)
+	}
+	code = command.ExitCode(t.Context(), "loadtest", err, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestPitfallsUsage(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"no-expiri"}, `there is no pitfall "no-expiri": expected no-expiry, expiry-second-call, `},
+		{[]string{"--db", "postgres://localhost/shop"}, "--db: the experiments use MariaDB or MySQL"},
+		{[]string{"--zookeeper", "localhost"}, `--zookeeper: "localhost" is not host:port`},
+		{[]string{"--out", "/dev/null/folder"}, "--out: "},
+		{[]string{"--clients", "3"}, "unknown flag: --clients"},
+	} {
+		code, stdout, stderr := pitfallsHere(t, test.args...)
+		if code != command.ExitUsage || stdout != "" || !strings.Contains(stderr, test.says) {
+			t.Errorf("%v: exit code %d, %s%s", test.args, code, stdout, stderr)
+		}
+	}
+}
+
+// TestPitfallsList runs the command as main does.
+func TestPitfallsList(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := run(t.Context(), []string{"pitfalls", "--list"}, &out, &out); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range pitfall.Names() {
+		if !strings.Contains(out.String(), "\n"+name+" ") && !strings.HasPrefix(out.String(), name+" ") {
+			t.Errorf("no %s in\n%s", name, &out)
+		}
+	}
+}
+
+// TestPitfallsOut adds an experiment that needs no server to the report of a load.
+func TestPitfallsOut(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	load, err := results.Read("results/testdata/results.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := load.Write(filepath.Join(folder, "results.json")); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := pitfallsHere(t, "two-databases", "--out", folder)
+	if code != command.ExitOK {
+		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+	for _, has := range []string{
+		"two-databases: Two databases written without write isolation\n", "\n  flawed: each database commits at once",
+		"\n  damage: 1 unit sold and still available\n", "\n  mended: reserve, then confirm or cancel\n", "\n  damage: none\n",
+		"\nran 3 of 3 versions; 0 were not as expected\n",
+	} {
+		if !strings.Contains(stdout, has) {
+			t.Errorf("no %q in\n%s", has, stdout)
+		}
+	}
+	run, err := results.Read(filepath.Join(folder, "results.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(run.Strategies) != len(load.Strategies) || len(run.Pitfalls) != 1 || len(run.Pitfalls[0].Versions) != 3 {
+		t.Errorf("results.json has %d strategies and the pitfalls %+v", len(run.Strategies), run.Pitfalls)
+	}
+	page, err := os.ReadFile(filepath.Join(folder, "report.html"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, has := range []string{"Every strategy kept its promise", "跨两个数据库写入，没有写隔离", "1 unit sold and still available"} {
+		if !strings.Contains(string(page), has) {
+			t.Errorf("no %q on the page", has)
+		}
+	}
+}
+
+// TestPitfallsNotRun runs an experiment without its server. It does not count as passed.
+func TestPitfallsNotRun(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	code, stdout, _ := pitfallsHere(t, "no-lock", "process-mutex")
+	for _, has := range []string{
+		"  not run: needs redis-server\n", "\nran 1 of 4 versions; 0 were not as expected\n",
+		"not run: no-lock (GET, compare, SET) needs redis-server\n",
+	} {
+		if !strings.Contains(stdout, has) {
+			t.Errorf("no %q in\n%s", has, stdout)
+		}
+	}
+	if code != command.ExitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestPitfallsDocumented compares the documents with the table of pitfalls.
+func TestPitfallsDocumented(t *testing.T) {
+	t.Parallel()
+	for _, document := range []string{"pitfalls.md", "pitfalls.zh-CN.md"} {
+		text, err := os.ReadFile(filepath.Join("..", "docs", document))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range pitfall.Table() {
+			wants := []string{"\n## " + p.Name + "\n", "\n$ go run ./loadtest pitfalls " + p.Name + "\n", "\n" + p.Name + ": " + p.Title + "\n"}
+			for _, v := range p.Versions {
+				wants = append(wants, "ed: "+v.Title+"\n")
+			}
+			for _, want := range wants {
+				if !strings.Contains(string(text), want) {
+					t.Errorf("%s: no %q", document, want)
+				}
+			}
+		}
+		if sections := strings.Count(string(text), "\n$ go run ./loadtest pitfalls "); sections != len(pitfall.Table()) {
+			t.Errorf("%s has %d outputs of %d pitfalls", document, sections, len(pitfall.Table()))
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package results
+
+// Experiment is one pitfall: a flawed way of writing code and its mends, each run
+// once.
+type Experiment struct {
+	Name         string    `json:"name"`
+	Title        string    `json:"title"`
+	TitleChinese string    `json:"title_chinese"`
+	Versions     []Version `json:"versions"`
+}
+
+// Version is one way of writing the code, and what happened when it ran.
+type Version struct {
+	Title        string  `json:"title"`
+	TitleChinese string  `json:"title_chinese"`
+	Flawed       bool    `json:"flawed"`            // it must do damage; other versions must do none
+	NotRun       string  `json:"not_run,omitempty"` // why it did not run
+	Damage       string  `json:"damage"`            // empty: none
+	Events       []Event `json:"events"`
+	Fault        string  `json:"fault,omitempty"` // why the experiment failed
+}
+
+// Event is what an actor did.
+type Event struct {
+	Millis float64 `json:"millis"` // since the start
+	Actor  string  `json:"actor"`
+	Text   string  `json:"text"`
+}
+
+// AsExpected reports whether every version that ran did damage if it is flawed, and
+// none if it is not.
+func (e Experiment) AsExpected() bool {
+	for _, v := range e.Versions {
+		if v.Fault != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// Actors returns the actors in the order in which they appear.
+func (v Version) Actors() []string {
+	var actors []string
+	seen := make(map[string]bool)
+	for _, e := range v.Events {
+		if !seen[e.Actor] {
+			seen[e.Actor] = true
+			actors = append(actors, e.Actor)
+		}
+	}
+	return actors
+}
