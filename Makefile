@@ -12,6 +12,9 @@ SEARCHTIME ?= 5m
 TIMEOUT ?= 40m
 # Three packages at once on two cores: many tests wait for servers and leases.
 TESTFLAGS ?= -p 3
+# The packages start in this order: one of the slowest first, so that it does not run
+# alone at the end.
+PACKAGES = ./loadtest ./...
 # The race detector, except for two virtual machines of others, which are up to three
 # times as fast without it: SQLite, which is C translated to Go, with memory outside the
 # Go heap, where the detector sees nothing; and the Lua of the in-process Redis, which
@@ -42,7 +45,7 @@ servers: ## Install the servers and the C compiler that the tests need, if missi
 
 .PHONY: test
 test: servers ## Run every test except the mutants, with the race detector, on real servers
-	CGO_ENABLED=1 $(GOTESTSUM) $(RACE) $(TESTFLAGS) -timeout $(TIMEOUT) ./...
+	CGO_ENABLED=1 $(GOTESTSUM) $(RACE) $(TESTFLAGS) -timeout $(TIMEOUT) $(PACKAGES)
 
 .PHONY: mutants
 mutants: servers ## Break the code in one place at a time and expect a test to fail
