@@ -110,7 +110,7 @@ var (
 // command's group is left.
 func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 	l := &lease{slot: slot, length: c.locks.Lease, grace: c.grace}
-	g, err := startGuard(c.grace)
+	g, err := startGuard(c.grace, slot)
 	if err != nil {
 		return exitError{err, exitFailed}
 	}

@@ -26,6 +26,7 @@ const envPrefix = "HOLDFAST_"
 type config struct {
 	locks   backends.Flags
 	redis   string
+	db      string
 	name    string
 	holders int
 	wait    time.Duration // negative: without end
@@ -48,6 +49,7 @@ func flagSet(c *config) *pflag.FlagSet {
 	flags.BoolVar(&c.list, "list", false, "list the holders of the name, and run nothing")
 	c.locks.Add(flags, "the lock")
 	flags.StringVar(&c.redis, "redis", "", "`URL` of the Redis of --lock redis: redis://host:port/0, rediss://, redis+sentinel://h1:p1,h2:p2/mymaster, redis+cluster://h1:p1,h2:p2")
+	flags.StringVar(&c.db, "db", "", "`URL` of the migrated database of --lock mysql or postgres: mysql://user:password@host:port/name, postgres://user:password@host:port/name")
 	flags.BoolVarP(&c.help, "help", "h", false, "show this help")
 	return flags
 }
@@ -105,16 +107,16 @@ func (c config) check() error {
 	return nil
 }
 
-// checkBackend refuses backends whose locks do not last as long as the command.
+// checkBackend returns an error if the backend does not lock between processes, if its
+// servers are missing, or if it cannot list holders and --list is set.
 func (c config) checkBackend() error {
-	backend, _ := backends.Find(c.locks.Backend)
-	if backend.Flag == "db" {
-		return fmt.Errorf("--lock %s: its locks are free as soon as withlock is killed, before the command has ended", c.locks.Backend)
-	}
-	if err := c.locks.Check(true, ""); err != nil {
+	if err := c.locks.Check(true, c.db); err != nil {
 		return err
 	}
+	backend, _ := backends.Find(c.locks.Backend)
 	switch {
+	case c.list && backend.Flag != "" && !backend.Lists:
+		return fmt.Errorf("--list: --lock %s cannot list holders", c.locks.Backend)
 	case backend.Flag == "":
 		return fmt.Errorf("--lock %s: locks within one process only, so it cannot keep others from running", c.locks.Backend)
 	case backend.Flag == "redis" && c.redis == "":

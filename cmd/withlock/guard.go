@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
 )
 
 // guardArgument makes withlock a guard.
@@ -141,8 +143,14 @@ type guard struct {
 	order  order
 }
 
-// startGuard starts the guard. It has no command to guard yet.
-func startGuard(grace time.Duration) (*guard, error) {
+// startGuard starts the guard. It has no command to guard yet. It keeps the slot's
+// connection open until it ends.
+func startGuard(grace time.Duration, slot *recipe.Slot) (*guard, error) {
+	connection, err := connectionOf(slot)
+	if err != nil {
+		return nil, err
+	}
+	defer connection.Close()
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("starting the guard process: %w", err)
@@ -154,6 +162,9 @@ func startGuard(grace time.Duration) (*guard, error) {
 	defer stdin.Close()
 	g := &guard{cmd: exec.CommandContext(context.Background(), self, guardArgument), orders: orders, exited: make(chan struct{}), order: order{Grace: int64(grace)}}
 	g.cmd.Stdin = stdin
+	if connection != nil {
+		g.cmd.ExtraFiles = []*os.File{connection}
+	}
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // signals from the terminal do not reach it
 	if err := g.cmd.Start(); err != nil {
 		orders.Close()
@@ -164,6 +175,29 @@ func startGuard(grace time.Duration) (*guard, error) {
 		_ = g.cmd.Wait()
 	}()
 	return g, nil
+}
+
+// connectionOf returns a duplicate of the connection that holds the slot, or nil if no
+// connection does. It is in non-blocking mode and must stay so, because the two share it.
+func connectionOf(slot *recipe.Slot) (*os.File, error) {
+	conn, err := slot.Connection()
+	if conn == nil || err != nil {
+		return nil, err
+	}
+	var file *os.File
+	var failed error
+	err = conn.Control(func(original uintptr) {
+		number, err := unix.FcntlInt(original, unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			failed = err
+			return
+		}
+		file = os.NewFile(uintptr(number), "connection")
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return nil, fmt.Errorf("duplicating the connection that holds the lock: %w", err)
+	}
+	return file, nil
 }
 
 // extend tells the guard when the group must end. It fails if the guard has ended, or is

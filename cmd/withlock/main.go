@@ -130,7 +130,7 @@ func open(ctx context.Context, c config) (s *recipe.Semaphore, close func(), err
 	if err != nil {
 		return nil, nil, err
 	}
-	locker, closeLocker, err := c.locks.Open(ctx, client, "", nil)
+	locker, closeLocker, err := c.locks.Open(ctx, client, c.db, nil)
 	if err != nil {
 		closeClient()
 		return nil, nil, err
@@ -179,7 +179,10 @@ func holdAndRun(c config, signals <-chan os.Signal) error {
 		closeSemaphore()
 		err = context.Cause(ctx)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, store.ErrBadURL):
+		return exitError{err, exitUsage}
+	case err != nil:
 		return exitError{fmt.Errorf("the lock %s was not acquired: %w", c.name, err), exitNotAcquired}
 	}
 	defer closeSemaphore()

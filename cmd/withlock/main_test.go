@@ -25,6 +25,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
+	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -151,12 +152,33 @@ func allBackends(t *testing.T) []backend {
 	for range 3 {
 		independent = append(independent, testenv.OwnRedis(t).Addr())
 	}
-	return []backend{
+	backends := []backend{
 		{"redis", []string{"--redis", testenv.Redis(t)}},
 		{"redlock", []string{"--redlock", strings.Join(independent, ",")}},
 		{"zookeeper", []string{"--zookeeper", testenv.ZooKeeper(t)}},
 		{"etcd", []string{"--etcd", testenv.Etcd(t)}},
 	}
+	for _, database := range testenv.NetworkDatabases() {
+		dbURL := migrated(t, database)
+		name, _, _ := strings.Cut(dbURL, ":")
+		backends = append(backends, backend{name, []string{"--db", dbURL}})
+	}
+	return backends
+}
+
+// migrated returns the URL of a migrated database.
+func migrated(t *testing.T, database testenv.Database) string {
+	t.Helper()
+	dbURL := database.URL(t)
+	ledger, err := store.OpenSQL(t.Context(), dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ledger.Close()
+	if err := ledger.MigrateUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return dbURL
 }
 
 // forAll runs the test on every backend.
@@ -243,8 +265,11 @@ func TestStandbysTakeOver(t *testing.T) {
 	forAll(t, func(t *testing.T, flags []string) {
 		folder := t.TempDir()
 		lease := "3s"
-		if slices.Contains(flags, "redlock") {
+		switch {
+		case slices.Contains(flags, "redlock"):
 			lease = "6s" // each server has a twentieth of it to answer
+		case slices.Contains(flags, "--db"):
+			lease = "4s" // two thirds of it count
 		}
 		flags = with(flags, "--holders", "2", "--lease", lease, "--grace", "300ms")
 		killed := start(t, folder, with(flags, shell(stubborn("killed"))...)...)
@@ -253,7 +278,7 @@ func TestStandbysTakeOver(t *testing.T) {
 		awaitFile(t, filepath.Join(folder, "stopped"))
 		var standbys []*withlock
 		for i := range 2 {
-			standbys = append(standbys, start(t, folder, with(flags, shell(fmt.Sprintf("date +%%s%%N > standby%d; echo $HOLDFAST_SLOT", i))...)...))
+			standbys = append(standbys, start(t, folder, with(flags, shell(fmt.Sprintf("date +%%s%%N > standby%d; while [ ! -s standby%d ]; do sleep 0.05; done", i, 1-i))...)...))
 		}
 		killed.signal(syscall.SIGKILL)
 		stopped.signal(syscall.SIGSTOP)
@@ -697,7 +722,10 @@ func TestExitCodes(t *testing.T) {
 		{"no Redis", []string{"--name", "a", "--", "true"}, exitUsage},
 		{"no ZooKeeper", []string{"--name", "a", "--lock", "zookeeper", "--", "true"}, exitUsage},
 		{"local", []string{"--name", "a", "--lock", "local", "--", "true"}, exitUsage},
-		{"a lock that ends with its process", []string{"--name", "a", "--lock", "mysql", "--", "true"}, exitUsage},
+		{"no database", []string{"--name", "a", "--lock", "mysql", "--", "true"}, exitUsage},
+		{"another database", []string{"--name", "a", "--lock", "mysql", "--db", "postgres://h/d", "--", "true"}, exitUsage},
+		{"invalid database", []string{"--name", "a", "--lock", "mysql", "--db", "mysql://h", "--", "true"}, exitUsage},
+		{"list on a backend that cannot", []string{"--name", "a", "--lock", "postgres", "--db", "postgres://h/d", "--list"}, exitUsage},
 		{"long grace", with(free, "--grace", "16s", "--", "true"), exitUsage},
 		{"no holders", with(free, "--holders", "0", "--", "true"), exitUsage},
 		{"negative wait", with(free, "--wait", "-1s", "--", "true"), exitUsage},

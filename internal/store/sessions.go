@@ -1,9 +1,11 @@
 package store
 
 import (
+	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
 	"fmt"
+	"net"
 	"net/url"
 
 	driver "github.com/go-sql-driver/mysql"
@@ -14,11 +16,13 @@ import (
 // OpenSessions returns a pool for sessions that hold locks, at a mysql:// or
 // postgres:// URL as OpenSQL takes it. It does not connect yet. The sessions have
 // none of the ledger's bounds, so each statement needs a context that ends. The pool
-// keeps no idle connections: closing a connection ends its session.
+// keeps no idle connections: closing a connection ends its session. Each onDial is
+// called with each new connection, below TLS, and with the context of the call that
+// has opened it.
 //
 // ErrBadURL: the URL is invalid, or names another database.
-func OpenSessions(rawURL string) (*sql.DB, error) {
-	connector, err := sessionConnector(rawURL)
+func OpenSessions(rawURL string, onDial ...func(context.Context, net.Conn)) (*sql.DB, error) {
+	connector, err := sessionConnector(rawURL, onDial)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadURL, err)
 	}
@@ -27,34 +31,53 @@ func OpenSessions(rawURL string) (*sql.DB, error) {
 	return pool, nil
 }
 
-func sessionConnector(rawURL string) (sqldriver.Connector, error) {
+// dialFunc is what both drivers dial with.
+type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// reporting returns a dialFunc that calls each onDial.
+func reporting(dial dialFunc, onDial []func(context.Context, net.Conn)) dialFunc {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		for _, report := range onDial {
+			report(ctx, conn)
+		}
+		return conn, nil
+	}
+}
+
+func sessionConnector(rawURL string, onDial []func(context.Context, net.Conn)) (sqldriver.Connector, error) {
 	u, err := parseURL(rawURL)
 	if err != nil {
 		return nil, err
 	}
 	switch u.Scheme {
 	case "mysql":
-		return mysqlSessionConnector(u)
+		return mysqlSessionConnector(u, onDial)
 	case "postgres", "postgresql":
-		return postgresSessionConnector(rawURL)
+		return postgresSessionConnector(rawURL, onDial)
 	}
 	return nil, fmt.Errorf("%q is none of mysql://, postgres://", u.Scheme+"://")
 }
 
-func mysqlSessionConnector(u *url.URL) (sqldriver.Connector, error) {
+func mysqlSessionConnector(u *url.URL, onDial []func(context.Context, net.Conn)) (sqldriver.Connector, error) {
 	config, err := mysqlConfig(u)
 	if err != nil {
 		return nil, err
 	}
 	config.ReadTimeout, config.WriteTimeout = 0, 0
+	config.DialFunc = reporting(new(net.Dialer).DialContext, onDial)
 	return driver.NewConnector(config)
 }
 
-func postgresSessionConnector(rawURL string) (sqldriver.Connector, error) {
+func postgresSessionConnector(rawURL string, onDial []func(context.Context, net.Conn)) (sqldriver.Connector, error) {
 	config, err := postgresConfig(rawURL)
 	if err != nil {
 		return nil, err
 	}
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may lose prepared statements before the backend detects it
+	config.DialFunc = reporting(config.DialFunc, onDial)
 	return stdlib.GetConnector(*config), nil
 }

@@ -41,6 +41,8 @@ type Entry struct {
 	Name string
 	// Fences is true if the leases have fencing tokens.
 	Fences bool
+	// Lists is true if the servers list the holders, so that the Locker is a recipe.Board.
+	Lists bool
 	// Flag is the name of the flag that takes the servers; empty means that the
 	// backend has no servers.
 	Flag string
@@ -57,7 +59,7 @@ func Table() []Entry {
 			open: func(context.Context, Servers) (lock.Locker, error) { return lock.NewLocal(), nil },
 		},
 		{
-			Name: "redis", Fences: true, Flag: "redis",
+			Name: "redis", Fences: true, Lists: true, Flag: "redis",
 			open: func(_ context.Context, s Servers) (lock.Locker, error) {
 				return redis.New(s.Redis, redis.Options{Lease: s.Lease}), nil
 			},
@@ -69,13 +71,13 @@ func Table() []Entry {
 			},
 		},
 		{
-			Name: "zookeeper", Fences: true, Flag: "zookeeper", check: zookeeper.CheckAddress,
+			Name: "zookeeper", Fences: true, Lists: true, Flag: "zookeeper", check: zookeeper.CheckAddress,
 			open: func(ctx context.Context, s Servers) (lock.Locker, error) {
 				return zookeeper.New(ctx, s.ZooKeeper, s.Lease)
 			},
 		},
 		{
-			Name: "etcd", Fences: true, Flag: "etcd", check: etcd.CheckAddress,
+			Name: "etcd", Fences: true, Lists: true, Flag: "etcd", check: etcd.CheckAddress,
 			open: func(ctx context.Context, s Servers) (lock.Locker, error) {
 				return etcd.New(ctx, s.Etcd, s.Lease)
 			},

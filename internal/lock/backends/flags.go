@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/session"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
@@ -110,7 +111,7 @@ func (l *Flags) Open(ctx context.Context, client goredis.UniversalClient, db str
 			return nil, nil, errors.Join(fmt.Errorf("--redlock: %w", err), closeServers())
 		}
 	case "db":
-		if servers.SQL, err = store.OpenSessions(db); err != nil {
+		if servers.SQL, err = store.OpenSessions(db, session.Dialed); err != nil {
 			return nil, nil, fmt.Errorf("--db: %w", err)
 		}
 	}

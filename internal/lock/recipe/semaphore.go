@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
@@ -68,6 +69,14 @@ func (s *Slot) Confirm(ctx context.Context) (until time.Time, err error) {
 		return c.Confirm(ctx)
 	}
 	return time.Time{}, errors.ErrUnsupported
+}
+
+// Connection does what lock.Connected says.
+func (s *Slot) Connection() (syscall.RawConn, error) {
+	if c, ok := s.Lease.(lock.Connected); ok {
+		return c.Connection()
+	}
+	return nil, errors.ErrUnsupported
 }
 
 // Acquire waits for a slot until ctx ends, and then returns ctx's error. If the backend

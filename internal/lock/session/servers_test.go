@@ -61,7 +61,7 @@ func newServer(t *testing.T, database testenv.Database) server {
 
 func (s server) open(dbURL string) *sql.DB {
 	s.t.Helper()
-	pool, err := store.OpenSessions(dbURL)
+	pool, err := store.OpenSessions(dbURL, session.Dialed)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -83,7 +84,7 @@ type Locker struct {
 }
 
 // New returns a Locker on the pool, which must keep no idle connections. Close does
-// not close the pool. lease is how long a lock can outlive its holder; 0 means
+// not close the pool. Leases know their Connection if the pool calls Dialed. lease is how long a lock can outlive its holder; 0 means
 // lock.DefaultLease. It is rounded up to whole seconds, and to at least two.
 //
 // New returns an error if the connections do not have sessions of their own, as
@@ -125,6 +126,7 @@ type backend struct {
 // session is a connection and its session of the server.
 type session struct {
 	conn   *sql.Conn
+	socket net.Conn // below conn; nil: the pool has not called Dialed
 	server Server
 	reused bool // it has been idle
 
@@ -228,22 +230,22 @@ func (b *backend) takeIdle() *session {
 }
 
 // open opens a session. If the server has just started, open waits.
-func (b *backend) open(ctx context.Context) (*session, error) {
+func (b *backend) open(ctx context.Context) (_ *session, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleTime+answerTimeout, errNoAnswer)
 	defer cancel()
-	conn, err := b.pool.Conn(ctx)
-	if err != nil {
+	s := new(session)
+	if s.conn, err = b.pool.Conn(dialing(ctx, s)); err != nil {
 		return nil, because(ctx, err)
 	}
-	server, err := b.database.Prepare(ctx, conn, b.lease)
-	if err == nil && server.Uptime < settleTime {
-		err = sleep(ctx, settleTime-max(server.Uptime, 0)) // it is negative if the server's clock was set back
+	s.server, err = b.database.Prepare(ctx, s.conn, b.lease)
+	if err == nil && s.server.Uptime < settleTime {
+		err = sleep(ctx, settleTime-max(s.server.Uptime, 0)) // it is negative if the server's clock was set back
 	}
 	if err != nil {
-		_ = conn.Close()
+		_ = s.conn.Close()
 		return nil, because(ctx, err)
 	}
-	return &session{conn: conn, server: server}, nil
+	return s, nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -343,6 +345,7 @@ type grant struct {
 
 	mu    sync.Mutex
 	until time.Time // the server keeps the session at least until then, and a third of a lease longer
+	keeps bool      // only Release closes the connection; see Connection
 
 	confirms    chan chan<- time.Time // requests of Confirm for a check
 	stop        chan struct{}         // closed by Release
@@ -429,7 +432,7 @@ func (g *grant) startChecks(lost func(error)) {
 			lost(g.lost)
 		}
 		close(g.stopped)
-		if g.lost != nil {
+		if g.lost != nil && !g.keepsConnection() {
 			_ = g.session.conn.Close() // frees the lock if the server still holds it
 		}
 	}()

@@ -1,0 +1,34 @@
+package lock
+
+import (
+	"fmt"
+	"syscall"
+)
+
+// Connected is a Lease whose lock may depend on a connection: its server frees it as soon
+// as the connection is closed. The leases of the Locker that New returns implement it.
+type Connected interface {
+	// Connection returns that connection, or nil if there is none. While another process
+	// has a duplicate of it, the lock outlives this process, for at most its lease. After
+	// a call, the end of the lease does not close the connection before Unlock.
+	Connection() (syscall.RawConn, error)
+}
+
+// connectedGrant is a Grant that its server frees when its connection is closed.
+type connectedGrant interface {
+	Grant
+	Connection() (syscall.RawConn, error)
+}
+
+// Connection does what Connected says.
+func (l *lease) Connection() (syscall.RawConn, error) {
+	g, ok := l.hold.grant.(connectedGrant)
+	if !ok {
+		return nil, nil
+	}
+	conn, err := g.Connection()
+	if err != nil {
+		return nil, fmt.Errorf("the connection that holds %s: %w", l.hold.key.name, err)
+	}
+	return conn, nil
+}
