@@ -35,9 +35,12 @@ const (
 const callTimeout = 5 * time.Second
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == guardArgument {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == guardArgument:
 		runGuard(os.Stdin)
 		return
+	case len(os.Args) > 2 && os.Args[1] == beginArgument:
+		os.Exit(runCommand(os.Args[2:]))
 	}
 	os.Exit(run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }
