@@ -539,6 +539,25 @@ func TestStoppedBeforeTheCommand(t *testing.T) {
 	mustNotExist(t, filepath.Join(folder, "ran"))
 }
 
+// TestOverdueBeforeTheCommand checks that withlock does not let the command begin when it
+// is due to end.
+func TestOverdueBeforeTheCommand(t *testing.T) {
+	t.Parallel()
+	flags, _ := onRedis(t, "30s")
+	_, slot := acquireHere(t, flags)
+	stdin, orders, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stdin.Close(); orders.Close() })
+	const noGroup = 1 << 30
+	var begin bytes.Buffer
+	l := &lease{slot: slot, length: 30 * time.Second, term: time.Now()}
+	if err := l.watch(noGroup, &guard{orders: orders}, &begin, nil, nil); !errors.Is(err, errOverdue) || begin.Len() > 0 {
+		t.Errorf("withlock sends %q to the command, %v, want nothing", begin.Bytes(), err)
+	}
+}
+
 // TestReplacedProgram checks that withlock runs its command although its program was
 // replaced while it waited.
 func TestReplacedProgram(t *testing.T) {
