@@ -25,6 +25,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
+	"github.com/holdfast-stock/holdfast/internal/lock/zookeeper"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -556,6 +557,32 @@ func TestOverdueBeforeTheCommand(t *testing.T) {
 	if err := l.watch(noGroup, &guard{orders: orders}, &begin, nil, nil); !errors.Is(err, errOverdue) || begin.Len() > 0 {
 		t.Errorf("withlock sends %q to the command, %v, want nothing", begin.Bytes(), err)
 	}
+}
+
+// TestCurator checks that a Java program that wants Curator's mutex waits for the command of
+// withlock, and that withlock waits for the Java program, which is killed.
+func TestCurator(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	addr, name := testenv.ZooKeeper(t), "withlock/"+uuid.NewString()
+	flags := []string{"--lock", "zookeeper", "--zookeeper", addr, "--name", name}
+	java := testenv.Curator(t, addr, zookeeper.Root+"/"+name, time.Second)
+	first := start(t, folder, with(flags, shell("echo > first; while [ ! -e go ]; do sleep 0.05; done")...)...)
+	awaitFile(t, filepath.Join(folder, "first"))
+	java.Ready().Send("acquire")
+	java.ExpectNothing(300 * time.Millisecond)
+	if err := os.WriteFile(filepath.Join(folder, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	java.Expect("acquired")
+	first.mustExit(0)
+	second := start(t, folder, with(flags, shell("echo > second")...)...)
+	eventually(t, "withlock connects to its servers", func() bool { return hasSocket(second.cmd.Process.Pid) })
+	start(t, folder, with(flags, "--wait", "200ms", "--", "true")...).mustExit(exitNotAcquired)
+	mustNotExist(t, filepath.Join(folder, "second"))
+	java.Kill()
+	second.mustExit(0)
+	awaitFile(t, filepath.Join(folder, "second"))
 }
 
 // TestReplacedProgram checks that withlock runs its command although its program was
