@@ -210,7 +210,8 @@ func acquire(ctx context.Context, c config) (slot *recipe.Slot, close func(), er
 	}
 	defer cancel()
 	s, close, err := open(waiting, c)
-	if err == nil {
+	opened := err == nil
+	if opened {
 		take := s.Acquire
 		if c.wait == 0 {
 			take = s.TryAcquire
@@ -223,6 +224,8 @@ func acquire(ctx context.Context, c config) (slot *recipe.Slot, close func(), er
 	switch {
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
+	case opened && waiting.Err() != nil && errors.Is(err, context.DeadlineExceeded):
+		err = fmt.Errorf("not within %v", cmp.Or(c.wait, callTimeout))
 	case waiting.Err() != nil && c.wait > 0:
 		err = fmt.Errorf("after %v: %w", c.wait, err)
 	}
