@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
 
-// beginArgument makes withlock wait and then become the command.
+// beginArgument makes withlock wait and then become the command. The next argument is the
+// number of the file that it waits for, the others are the command.
 const beginArgument = "--command-of-withlock"
 
 // running is the program of this process, even if its file has been replaced.
@@ -32,9 +35,6 @@ func newPart(args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// beginFile is the number of the file from which the waiting process reads.
-const beginFile = 3
-
 // testHookWaiting is called when the command waits and the guard does not know it yet.
 var testHookWaiting = func() {}
 
@@ -47,7 +47,13 @@ func startWaiting(cmd *exec.Cmd) (begin *os.File, err error) {
 		return nil, err
 	}
 	defer wait.Close()
-	cmd.ExtraFiles = []*os.File{wait}
+	// It keeps its number, because the command may inherit the files with other numbers.
+	file := wait.Fd()
+	if _, err := unix.FcntlInt(file, unix.F_SETFD, 0); err != nil {
+		begin.Close()
+		return nil, err
+	}
+	cmd.Args = slices.Insert(cmd.Args, 2, strconv.Itoa(int(file)))
 	if err := cmd.Start(); err != nil {
 		begin.Close()
 		return nil, err
@@ -56,10 +62,15 @@ func startWaiting(cmd *exec.Cmd) (begin *os.File, err error) {
 }
 
 // runCommand waits for withlock's byte and replaces the process by the command. It returns
-// the exit code if that fails.
-func runCommand(command []string) int {
-	unix.CloseOnExec(beginFile)
-	if n, _ := os.NewFile(beginFile, "begin").Read(make([]byte, 1)); n == 0 { // the pipe ends when withlock does
+// the exit code if that fails. file is the number of the pipe.
+func runCommand(file string, command []string) int {
+	number, err := strconv.Atoi(file)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "withlock: %s is not for users: %v\n", beginArgument, err)
+		return exitUsage
+	}
+	unix.CloseOnExec(number)
+	if n, _ := os.NewFile(uintptr(number), "begin").Read(make([]byte, 1)); n < 1 { // the pipe ends when withlock does
 		fmt.Fprintln(os.Stderr, "withlock: the command was not started")
 		return exitFailed
 	}

@@ -39,8 +39,8 @@ func main() {
 	case len(os.Args) > 1 && os.Args[1] == guardArgument:
 		runGuard(os.Stdin)
 		return
-	case len(os.Args) > 2 && os.Args[1] == beginArgument:
-		os.Exit(runCommand(os.Args[2:]))
+	case len(os.Args) > 3 && os.Args[1] == beginArgument:
+		os.Exit(runCommand(os.Args[2], os.Args[3:]))
 	}
 	os.Exit(run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }

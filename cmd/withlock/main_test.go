@@ -585,6 +585,23 @@ func TestCurator(t *testing.T) {
 	awaitFile(t, filepath.Join(folder, "second"))
 }
 
+// TestOpenFiles checks that the command inherits the open files of withlock, and no other.
+func TestOpenFiles(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	flags, _ := onRedis(t, "30s")
+	const script = `exec 3< input 7< input; "$0" "$@"`
+	if err := os.WriteFile(filepath.Join(folder, "input"), []byte("inherited\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := shell(`cat <&3; for file in $(seq 3 30); do if (: <&$file) 2> /dev/null; then echo $file; fi; done`)
+	w := startProgram(t, folder, "sh", with([]string{"-c", script, os.Args[0]}, with(flags, command...)...)...)
+	w.mustExit(0)
+	if got, want := w.out.String(), "inherited\n3\n7\n"; got != want {
+		t.Errorf("the command reads and has %q, want %q", got, want)
+	}
+}
+
 // TestReplacedProgram checks that withlock runs its command although its program was
 // replaced while it waited.
 func TestReplacedProgram(t *testing.T) {
