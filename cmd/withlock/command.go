@@ -167,14 +167,8 @@ func (l *lease) outlast(group int) (lost error) {
 	return nil
 }
 
-// watch lets the waiting command begin. It passes signals on to the command's process
-// group, and keeps the guard informed, until the command has exited or the lock is lost.
-// It returns why the lock was lost.
-func (l *lease) watch(group int, g *guard, begin io.Writer, signals <-chan os.Signal, exited <-chan struct{}) (lost error) {
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	confirmed, lostAtServer := make(chan time.Time), make(chan error, 1)
-	go l.keepConfirming(ctx, l.tenth(), confirmed, lostAtServer)
+// letBegin tells the guard of the command, and then lets the command begin.
+func (l *lease) letBegin(group int, g *guard, begin io.Writer) error {
 	testHookWaiting()
 	if g.extend(group, l.term, l.kill) != nil {
 		return errNoGuard
@@ -183,6 +177,20 @@ func (l *lease) watch(group int, g *guard, begin io.Writer, signals <-chan os.Si
 		return errOverdue
 	}
 	_, _ = begin.Write([]byte{0}) // an error means that the process has ended
+	return nil
+}
+
+// watch lets the waiting command begin. It passes signals on to the command's process
+// group, and keeps the guard informed, until the command has exited or the lock is lost.
+// It returns why the lock was lost.
+func (l *lease) watch(group int, g *guard, begin io.Writer, signals <-chan os.Signal, exited <-chan struct{}) (lost error) {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	confirmed, lostAtServer := make(chan time.Time), make(chan error, 1)
+	go l.keepConfirming(ctx, l.tenth(), confirmed, lostAtServer)
+	if err := l.letBegin(group, g, begin); err != nil {
+		return err
+	}
 	for {
 		var (
 			ended bool
