@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestForeignUser checks that withlock reports a command whose user it may not signal,
@@ -17,16 +19,14 @@ func TestForeignUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can start a process as another user")
 	}
-	folder := t.TempDir()
+	folder := testenv.Folder(t, "foreign-user")
+	if err := os.Chmod(folder, 0o777); err != nil {
+		t.Fatal(err)
+	}
 	flags, _ := onRedis(t, "1s")
 	const nobody = "65534"
-	script := `echo > "$0/ready"; while [ ! -e "$0/go" ]; do sleep 0.05; done; exit 5`
-	command := []string{"--", "setpriv", "--reuid", nobody, "sh", "-c", script, folder}
-	for path := folder; path != os.TempDir(); path = filepath.Dir(path) {
-		if err := os.Chmod(path, 0o777); err != nil {
-			t.Fatal(err)
-		}
-	}
+	const script = "echo > ready; while [ ! -e go ]; do sleep 0.05; done; exit 5"
+	command := []string{"--", "setpriv", "--reuid", nobody, "sh", "-c", script}
 	w := startProgram(t, folder, "setpriv", with([]string{"--bounding-set", "-kill", os.Args[0]}, with(flags, command...)...)...)
 	awaitFile(t, filepath.Join(folder, "ready"))
 	w.signal(syscall.SIGTERM)
