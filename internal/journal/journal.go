@@ -134,7 +134,8 @@ func (c *Consumer) Run(ctx context.Context) {
 		return
 	}
 	for ctx.Err() == nil {
-		if queued, err := c.measure(ctx); err == nil && queued > 0 {
+		queued, err := c.measure(ctx)
+		if err == nil && queued > 0 && !errors.Is(c.reconciler.Usable(ctx), stock.ErrSuperseded) {
 			c.log.Info("committing orders that another strategy has queued", "orders", queued)
 			_, _ = c.Drain(ctx)
 		}

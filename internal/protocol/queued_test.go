@@ -90,6 +90,16 @@ func consume(t *testing.T, i *instance) (stop func()) {
 	return stop
 }
 
+// drain commits all queued orders.
+func drain(t *testing.T, i *instance) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if left, err := i.consumer.Drain(ctx); left != 0 || err != nil {
+		t.Errorf("%d orders are left (%v)", left, err)
+	}
+}
+
 // mustQueue places an order, which must be queued.
 func mustQueue(t *testing.T, i *instance, r order.Request) order.Order {
 	t.Helper()
@@ -535,9 +545,7 @@ func TestQueuedByAnotherStrategy(t *testing.T) {
 			}
 			mustPlace(t, peer, oneUnit(sku)) // before the queued orders take their units again
 			before := peer.ledger.Generation()
-			if left, err := next.consumer.Drain(t.Context()); left != 0 || err != nil {
-				t.Errorf("%d orders are left (%v)", left, err)
-			}
+			drain(t, next)
 			states := make(map[ledger.Status]int)
 			for n, o := range queued {
 				found, err := peer.Order(t.Context(), o.ID)
@@ -640,9 +648,7 @@ func TestForeignConsumerDies(t *testing.T) {
 		}
 		sweep(t, next)
 		wantStatus(t, next, o.ID, ledger.Queued) // although its row is void
-		if left, err := next.consumer.Drain(t.Context()); left != 0 || err != nil {
-			t.Errorf("%d orders are left (%v)", left, err)
-		}
+		drain(t, next)
 		wantStatus(t, next, o.ID, ledger.TurnedDown)
 		s.checkBalance(t, next.gate, sku, 0)
 	})
