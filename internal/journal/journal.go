@@ -280,7 +280,7 @@ const (
 // given back.
 func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 	asked := time.Now()
-	t, out := c.record(ctx, t)
+	t, out := c.commit(ctx, t)
 	found, exists := out.Duplicate()
 	switch {
 	case exists && found.Status == ledger.Void: // of another take, but this order was acknowledged and must not vanish
@@ -318,12 +318,18 @@ func (c *Consumer) given(ctx context.Context, t stock.Take, became string) end {
 
 var errNotGiven = errors.New("the take could not be given back")
 
-// record commits the take's order. If the take's epoch is stale, it takes the units
-// again. It returns the last take and its outcome.
-func (c *Consumer) record(ctx context.Context, t stock.Take) (stock.Take, ledger.Outcome) {
+// commit commits the take's order, under this take or another one. It returns the last
+// take that the journal has, and the order's outcome.
+func (c *Consumer) commit(ctx context.Context, t stock.Take) (stock.Take, ledger.Outcome) {
 	if c.placer != nil {
 		return t, c.placer.PlaceQueued(ctx, t)
 	}
+	return c.record(ctx, t)
+}
+
+// record commits the take's order. If the take's epoch is stale, it takes the units
+// again. It returns the last take and its outcome.
+func (c *Consumer) record(ctx context.Context, t stock.Take) (stock.Take, ledger.Outcome) {
 	for try := 1; ; try++ {
 		_, out := c.ledger.Record(ctx, t)
 		if out.Unknown() && try < maxTries && ctx.Err() == nil {
