@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -151,7 +150,7 @@ func startGuard(grace time.Duration, slot *recipe.Slot) (*guard, error) {
 		return nil, err
 	}
 	defer connection.Close()
-	self, err := os.Executable()
+	cmd, err := newPart(guardArgument)
 	if err != nil {
 		return nil, fmt.Errorf("starting the guard process: %w", err)
 	}
@@ -160,7 +159,7 @@ func startGuard(grace time.Duration, slot *recipe.Slot) (*guard, error) {
 		return nil, fmt.Errorf("starting the guard process: %w", err)
 	}
 	defer stdin.Close()
-	g := &guard{cmd: exec.CommandContext(context.Background(), self, guardArgument), orders: orders, exited: make(chan struct{}), order: order{Grace: int64(grace)}}
+	g := &guard{cmd: cmd, orders: orders, exited: make(chan struct{}), order: order{Grace: int64(grace)}}
 	g.cmd.Stdin = stdin
 	if connection != nil {
 		g.cmd.ExtraFiles = []*os.File{connection}

@@ -20,6 +20,7 @@ const (
 	sequence           = "internal/lock/stamped/stamped.go"
 	guard              = "cmd/withlock/guard.go"
 	withlockCmd        = "cmd/withlock/command.go"
+	beginning          = "cmd/withlock/begin.go"
 	sessions           = "internal/lock/session/session.go"
 	backendFlags       = "internal/lock/backends/flags.go"
 	redisLock          = "internal/lock/redis/redis.go"
@@ -95,6 +96,11 @@ var locks = []mutant{
 	{"an optimistic read is valid after a write", sequence, "func (l *Lock) Unlock() {\n	l.sequence.Add(1)\n", "func (l *Lock) Unlock() {\n	l.sequence.Add(^uint64(0))\n", "internal/lock/stamped TestStamps"},
 	{"only the command gets SIGTERM, not its children", guard, "err := syscall.Kill(-group, s)", "err := syscall.Kill(group, s)", "cmd/withlock TestKilled"},
 	{"the command outlives a withlock that is killed", guard, "			if current.Group == 0 { // withlock", "			if true { // withlock", "cmd/withlock TestKilled"},
+	{"the command begins although withlock has died before the guard knew it", beginning, "n < 1 {", "n > 1 {", "cmd/withlock TestKilledBeforeTheCommand"},
+	{"the command begins before the guard knows it", withlockCmd, "	testHookWaiting()\n", "	_, _ = begin.Write([]byte{0})\n	testHookWaiting()\n", "cmd/withlock TestStoppedBeforeTheCommand"},
+	{"the command begins after its lease", withlockCmd, "	if l.overdue() { // withlock was stopped\n", "	if false { // withlock was stopped\n", "cmd/withlock TestOverdueBeforeTheCommand"},
+	{"a withlock that has waited starts another version of itself", beginning, `"/proc/self/exe"`, `"/none"`, "cmd/withlock TestReplacedProgram"},
+	{"the command inherits the pipe for which it waited", beginning, "	unix.CloseOnExec(number)\n", "", "cmd/withlock TestOpenFiles"},
 	{"a guard that continues acts on an old order", guard, "case n > 0:", "case n > 0 && timeout > 0:", "cmd/withlock TestNewerOrder"},
 	{"a process whose first thread has ended counts as ended", "cmd/withlock/zombies_linux.go", "threads > 1 {", "threads < 0 {", "cmd/withlock TestZombies"},
 	{"a lock that was deleted is not missed", withlockCmd, "			lost <- err // it has room for one\n", "", "cmd/withlock TestLockTakenAway"},
