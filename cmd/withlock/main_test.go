@@ -22,6 +22,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
@@ -649,6 +650,37 @@ func TestReplacedProgram(t *testing.T) {
 	holder.mustExit(0)
 	waiter.mustExit(0)
 	awaitFile(t, filepath.Join(folder, "ran"))
+}
+
+// TestConnectionOfTheGuard checks that the guard of a SQL lock has its connection, and
+// that withlock's own stays in non-blocking mode: in blocking mode withlock would wait
+// for a silent server without a timeout.
+func TestConnectionOfTheGuard(t *testing.T) {
+	t.Parallel()
+	dbURL := migrated(t, testenv.Database{Name: "PostgreSQL", URL: testenv.Postgres})
+	_, slot := acquireHere(t, []string{"--lock", "postgres", "--db", dbURL, "--name", "guarded"})
+	g, err := startGuard(time.Second, slot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.stop()
+	if !hasSocket(g.cmd.Process.Pid) {
+		t.Error("the guard has no connection")
+	}
+	connection, err := slot.Connection()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := connection.Control(func(fd uintptr) {
+		if flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK == 0 {
+			t.Errorf("the connection has the flags %o, %v", flags, err)
+		}
+	}); err != nil {
+		t.Error(err)
+	}
+	if err := slot.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestGuardKilled checks that the command ends if the guard does.

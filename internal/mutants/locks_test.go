@@ -101,6 +101,8 @@ var locks = []mutant{
 	{"the command begins after its lease", withlockCmd, "	if l.overdue() { // withlock was stopped\n", "	if false { // withlock was stopped\n", "cmd/withlock TestOverdueBeforeTheCommand"},
 	{"a withlock that has waited starts another version of itself", beginning, `"/proc/self/exe"`, `"/none"`, "cmd/withlock TestReplacedProgram"},
 	{"the command inherits the pipe for which it waited", beginning, "	unix.CloseOnExec(number)\n", "", "cmd/withlock TestOpenFiles"},
+	{"a killed withlock frees a SQL lock before the command has ended", guard, "	if connection != nil {\n", "	if false {\n", "cmd/withlock TestConnectionOfTheGuard"},
+	{"a lost SQL lock is free before the command has ended", sessions, "g.lost != nil && !g.keepsConnection() {", "g.lost != nil {", "internal/lock/session TestConnectionIsKept"},
 	{"a guard that continues acts on an old order", guard, "case n > 0:", "case n > 0 && timeout > 0:", "cmd/withlock TestNewerOrder"},
 	{"a process whose first thread has ended counts as ended", "cmd/withlock/zombies_linux.go", "threads > 1 {", "threads < 0 {", "cmd/withlock TestZombies"},
 	{"a lock that was deleted is not missed", withlockCmd, "			lost <- err // it has room for one\n", "", "cmd/withlock TestLockTakenAway"},

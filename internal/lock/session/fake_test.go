@@ -6,6 +6,7 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"io"
+	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -74,7 +75,8 @@ func (f *fakeServer) locker(t *testing.T) *Locker {
 	return l
 }
 
-func (f *fakeServer) Connect(context.Context) (sqldriver.Conn, error) {
+func (f *fakeServer) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	Dialed(ctx, new(net.TCPConn)) // it is not connected
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.sessions++
@@ -92,6 +94,14 @@ func (f *fakeServer) kill() {
 	clear(f.holders)
 	clear(f.counts)
 	f.changed.Broadcast()
+}
+
+// free frees all locks.
+func (f *fakeServer) free() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.holders)
+	clear(f.counts)
 }
 
 func (f *fakeServer) silence(silent bool) {

@@ -142,6 +142,25 @@ func TestEndedSession(t *testing.T) {
 	})
 }
 
+// TestConnection checks that both drivers report the connections of the sessions.
+func TestConnection(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, s server) {
+		lease := locktest.MustLock(t, s.locker(s.url, lock.DefaultLease), "a")
+		connection, err := lease.(lock.Connected).Connection()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := connection.Control(func(uintptr) {}); err != nil {
+			t.Error(err)
+		}
+		if _, err := lease.(lock.Confirmer).Confirm(t.Context()); err != nil {
+			t.Error(err)
+		}
+		locktest.MustUnlock(t, lease)
+	})
+}
+
 // TestClosedConnection closes the connection of a holder.
 func TestClosedConnection(t *testing.T) {
 	t.Parallel()

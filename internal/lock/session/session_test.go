@@ -61,6 +61,34 @@ func TestEndedSessionIsNoticed(t *testing.T) {
 	})
 }
 
+// TestConnectionIsKept takes a lock away from its holder. If the holder has asked for the
+// lock's connection, only Unlock may close it.
+func TestConnectionIsKept(t *testing.T) {
+	t.Parallel()
+	for _, asked := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFakeServer()
+			lease := locktest.MustLock(t, f.locker(t), "a")
+			sessions := f.openSessions()
+			if asked {
+				_, _ = lease.(lock.Connected).Connection() // the fake connection has no descriptor
+			}
+			f.free()
+			<-lease.Context().Done()
+			synctest.Wait()
+			if kept := f.openSessions() == sessions; kept != asked {
+				t.Errorf("asked for the connection: %v, kept after the loss: %v", asked, kept)
+			}
+			if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+				t.Errorf("Unlock of the lost lease: %v", err)
+			}
+			if f.openSessions() == sessions {
+				t.Error("Unlock of the lost lease keeps the connection")
+			}
+		})
+	}
+}
+
 // TestSilentServer has a server that answers nothing, and a driver that waits for an
 // answer even if the context of the statement has ended. The lease must end all the
 // same.
