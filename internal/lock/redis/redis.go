@@ -249,7 +249,7 @@ func (g *grant) wait(ctx context.Context, refused refusal) (err error) {
 	releases := g.backend.releases.wait(releaseChannel(g.name))
 	defer releases.leave()
 	for g.token == 0 {
-		releases.listen(ctx, refused.listen)
+		releases.listen(refused.listen)
 		sleep := maxSleep
 		if refused.remaining >= 0 {
 			sleep = min(sleep, refused.remaining+time.Millisecond)
