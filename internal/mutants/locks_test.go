@@ -93,6 +93,8 @@ var locks = []mutant{
 	{"several locks are unlocked one after the other", multi, "			unlocking.Go(func() { errs[i] = lease.Unlock(ctx) })\n", "			errs[i] = lease.Unlock(ctx)\n", "internal/lock/recipe TestUnlockAtTheSameTime"},
 	{"a writer that has lost a lock becomes a reader", multi, "err := l.unlockAllBut(ctx, kept); errors.Is(err, lock.ErrLost)", "err := l.unlockAllBut(ctx, kept); false", "internal/lock/recipe TestDowngradeOfLostLock"},
 	{"a candidate tries an invalid name for ever", leader, "if errors.Is(err, lock.ErrName) {", "if false {", "internal/lock/recipe TestLeaderOfInvalidName"},
+	{"a job tries an invalid name for ever", job, "if err := lock.CheckName(j.lockName()); err != nil {", "if err := lock.CheckName(j.lockName()); false {", "internal/lock/recipe TestJobOfInvalidName"},
+	{"a list with a lease of 0 is kept", "internal/lock/redis/show.go", "if err := b.checkLease(); err != nil {", "if err := b.checkLease(); false {", "internal/lock/redis TestShortLeaseIsRefused"},
 	{"a job is run although another has run it meanwhile", job, "	if done, err := j.done(ctx, number); done || err != nil {\n		return err\n	}\n	err = workUnder", "	err = workUnder", "internal/lock/recipe TestJobRunsOncePerTick"},
 	{"a run delays the next tick", job, "		err := j.runOnce(ctx, tick)\n		wait := time.Until(tick.Add(j.Every)) // after the run, however long it took\n", "		wait := time.Until(tick.Add(j.Every))\n		err := j.runOnce(ctx, tick)\n", "internal/lock/recipe TestRunDoesNotDelayTicks"},
 	{"an optimistic read is valid after a write", sequence, "func (l *Lock) Unlock() {\n	l.sequence.Add(1)\n", "func (l *Lock) Unlock() {\n	l.sequence.Add(^uint64(0))\n", "internal/lock/stamped TestStamps"},

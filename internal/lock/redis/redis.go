@@ -145,8 +145,8 @@ const wakePrefix = "holdfast_wake:"
 func releaseChannel(name string) string { return lockKey("redisson_lock__channel", name) }
 
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
-	if b.lease < minLease {
-		return nil, fmt.Errorf("a lease of %v is too short: at least %v is required", b.lease, minLease)
+	if err := b.checkLease(); err != nil {
+		return nil, err
 	}
 	g := b.newGrant(name, lost)
 	refused, err := g.try(ctx, request{waits: wait})
@@ -161,6 +161,14 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 	}
 	g.startWatchdog()
 	return g, nil
+}
+
+// checkLease returns an error if the lease cannot be renewed in time.
+func (b *backend) checkLease() error {
+	if b.lease < minLease {
+		return fmt.Errorf("a lease of %v is too short: at least %v is required", b.lease, minLease)
+	}
+	return nil
 }
 
 func (b *backend) newGrant(name string, lost func(error)) *grant {
