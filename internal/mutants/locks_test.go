@@ -77,6 +77,8 @@ var locks = []mutant{
 	{"an etcd key that is deleted before the watch is not noticed", etcdLock, "if answer.Created {", "if false {", "internal/lock/etcd TestPredecessorLeavesBeforeTheWatch"},
 
 	{"the next waiter asks only after the release", locker, "	wait := g.StartRelease()\n	h.leaveQueue()\n", "	wait := g.StartRelease()\n", "internal/lock TestNextWaiterAsksDuringRelease"},
+	{"waiters that give up leave a ZooKeeper watch each", "internal/lock/zookeeper/watch.go", "if w != nil {", "if false {", "internal/lock/zookeeper TestAbandonedWaitsShareAWatch"},
+	{"a ZooKeeper watch that has fired is used again", "internal/lock/zookeeper/watch.go", "delete(b.watches, path)", "_ = path", "internal/lock/zookeeper TestAbandonedWaitsShareAWatch"},
 	{"a ZooKeeper suspension is ignored", zookeeper, "if b.suspensions != suspensions {", "if false {", "internal/lock/zookeeper TestSuspendedWhileListing"},
 	{"a lost ZooKeeper connection is ignored", zookeeper, "case zk.StateDisconnected, zk.StateExpired:", "case zk.StateExpired:", "internal/lock/zookeeper TestLostConnectionEndsLeases"},
 	{"a suspension frees locks whose holders still work", zookeeper, "g.lost(lock.ErrDisconnected)", "g.lost(lock.ErrDisconnected)\n\t\tg.deleteAsync()", "internal/lock/zookeeper TestLostConnectionEndsLeases"},
