@@ -21,6 +21,7 @@ const (
 	guard              = "cmd/withlock/guard.go"
 	withlockCmd        = "cmd/withlock/command.go"
 	sessions           = "internal/lock/session/session.go"
+	sessionConfirm     = "internal/lock/session/confirm.go"
 	backendFlags       = "internal/lock/backends/flags.go"
 	redisLock          = "internal/lock/redis/redis.go"
 	redisConfirm       = "internal/lock/redis/confirm.go"
@@ -96,7 +97,7 @@ var locks = []mutant{
 	{"a writer that has lost a lock becomes a reader", multi, "err := l.unlockAllBut(ctx, kept); errors.Is(err, lock.ErrLost)", "err := l.unlockAllBut(ctx, kept); false", "internal/lock/recipe TestDowngradeOfLostLock"},
 	{"a candidate tries an invalid name for ever", leader, "if errors.Is(err, lock.ErrName) {", "if false {", "internal/lock/recipe TestLeaderOfInvalidName"},
 	{"a job tries an invalid name for ever", job, "if err := lock.CheckName(j.lockName()); err != nil {", "if err := lock.CheckName(j.lockName()); false {", "internal/lock/recipe TestJobOfInvalidName"},
-	{"a list with a lease of 0 is kept", "internal/lock/redis/show.go", "if err := b.checkLease(); err != nil {", "if err := b.checkLease(); false {", "internal/lock/redis TestShortLeaseIsRefused"},
+	{"a list is kept with a lease that is too short", "internal/lock/redis/show.go", "if err := b.checkLease(); err != nil {", "if err := b.checkLease(); err != nil && b.lease <= 0 {", "internal/lock/redis TestShortLeaseIsRefused"},
 	{"a job is run although another has run it meanwhile", job, "	if done, err := j.done(ctx, number); done || err != nil {\n		return err\n	}\n	err = workUnder", "	err = workUnder", "internal/lock/recipe TestJobRunsOncePerTick"},
 	{"a run delays the next tick", job, "		err := j.runOnce(ctx, tick)\n		wait := time.Until(tick.Add(j.Every)) // after the run, however long it took\n", "		wait := time.Until(tick.Add(j.Every))\n		err := j.runOnce(ctx, tick)\n", "internal/lock/recipe TestRunDoesNotDelayTicks"},
 	{"an optimistic read is valid after a write", sequence, "func (l *Lock) Unlock() {\n	l.sequence.Add(1)\n", "func (l *Lock) Unlock() {\n	l.sequence.Add(^uint64(0))\n", "internal/lock/stamped TestStamps"},
@@ -107,6 +108,13 @@ var locks = []mutant{
 	{"a lock that was deleted is not missed", withlockCmd, "			lost <- err // it has room for one\n", "", "cmd/withlock TestLockTakenAway"},
 	{"a server that does not answer keeps a lease", sessions, "	defer g.mu.Unlock()\n	return g.until", "	defer g.mu.Unlock()\n	return g.until.Add(time.Hour)", "internal/lock/session TestSilentServer"},
 	{"a lease ends when the server frees the lock", sessions, "g.backend.lease * 2 / 3", "g.backend.lease", "internal/lock/session TestSilentServer"},
+	{"Confirm of an SQL lock does not ask the server", sessions, "		if err := g.renew(ctx); err != nil {\n", "		if confirmed != nil {\n		} else if err := g.renew(ctx); err != nil {\n", "internal/lock/session TestConfirm"},
+	{"Confirm of a MySQL lock does not ask the server", sessions, "		if err := g.renew(ctx); err != nil {\n", "		if confirmed != nil {\n		} else if err := g.renew(ctx); err != nil {\n", "internal/lock/session TestEndedSession/MariaDB"},
+	{"Confirm of a PostgreSQL lock does not ask the server", sessions, "		if err := g.renew(ctx); err != nil {\n", "		if confirmed != nil {\n		} else if err := g.renew(ctx); err != nil {\n", "internal/lock/session TestEndedSession/PostgreSQL"},
+	{"Confirm of an SQL lock tells more than the lease", sessionConfirm, "return until, nil", "return until.Add(time.Minute), nil", "internal/lock/session TestConfirm"},
+	{"Confirm of an SQL lock ends the session with its context", sessionConfirm, "		case <-ctx.Done():\n", "		case <-ctx.Done():\n			g.cancelCheck()\n", "internal/lock/session TestConfirm"},
+	{"Confirm of an SQL lock waits for a server that does not answer", sessionConfirm, "case <-ctx.Done():", "case <-context.WithoutCancel(ctx).Done():", "internal/lock/session TestConfirm"},
+	{"Confirm of a lost SQL lock does not return", sessionConfirm, "case <-g.stopped:", "case <-context.WithoutCancel(ctx).Done():", "internal/lock/session TestConfirm"},
 	{"a token is minted before its lock is granted", sessions, "	for granted := false; !granted; {", "	_, _ = database.Mint(ctx, g.session.conn, g.key)\n	for granted := false; !granted; {", "internal/lock/session TestTokenAfterGrant"},
 	{"a wait goes on in a session that may hold the lock", sessions, "		case errors.Is(err, errWaited):\n			b.discard(s)\n", "		case errors.Is(err, errWaited):\n			b.put(s)\n", "internal/lock/session TestLockGrantedWithTimeout"},
 	{"a pooler is not refused", sessions, "if !held || heldTwice || !stillHeld || session == otherSession || session != last {", "if !held && heldTwice && !stillHeld && session == otherSession && session != last {", "internal/lock/session TestPoolerIsRefused"},
