@@ -20,7 +20,8 @@
 // messages are published and received in both ways.
 //
 // A message can be lost: its receiver has died, or is cut off. A waiter therefore
-// asks again after two seconds at the latest. The order of the queue is not a
+// asks again after two seconds at the latest. A connection on which nothing has
+// arrived for three seconds, not even answers to pings, is replaced. The order of the queue is not a
 // promise: the first request gets a free lock.
 //
 // A Redis that fails over, or restarts without its data, forgets locks that it
