@@ -66,7 +66,7 @@ var locks = []mutant{
 	{"a grant is watched after its end", locker, "if h.unwatch != nil {", "if false {", "internal/lock TestGrantIsWatched"},
 	{"a user's ZooKeeper nodes are open to everybody", zookeeper, "b.acl = zk.AuthACL(zk.PermAll)", "b.acl = zk.WorldACL(zk.PermAll)", "internal/lock/zookeeper TestDigest"},
 	{"etcd's certificate is not verified", etcdAddress, "tls.Config{MinVersion:", "tls.Config{InsecureSkipVerify: true, MinVersion:", "internal/lock/etcd TestCredentialsAndTLS/unknown_authority"},
-	{"a login in etcd sends the token of the last one", "internal/lock/etcd/login.go", "if method == pb.Auth_Authenticate_FullMethodName {", "if false {", "internal/lock/etcd TestLoginThatEnds"},
+	{"a login in etcd sends the token of the last one", "internal/lock/etcd/login.go", "if method == pb.Auth_Authenticate_FullMethodName {", "if method == pb.Auth_AuthEnable_FullMethodName {", "internal/lock/etcd TestLoginThatEnds"},
 	{"an address's password is not decoded", lockAddress, "password, err = url.PathUnescape(password)", "", "internal/lock/address TestParse"},
 	{"the last reason counts", locker, "if h.lost == nil {", "if true {", "internal/lock TestFirstReasonCounts"},
 	{"a loss is observed as a release", observe, "if errors.Is(err, ErrLost) {", "if false {", "internal/lock TestObserved_LossFoundByUnlock"},
