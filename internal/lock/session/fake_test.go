@@ -27,6 +27,7 @@ type fakeServer struct {
 	uptime     time.Duration
 	pooled     bool // each statement outside a transaction uses the session that is free
 	silent     bool // statements are not answered, even if their context ends
+	failing    bool // no session has its lock
 	waits      time.Duration
 	late       bool // the next wait for a free lock takes it and still fails with errMaxWait
 }
@@ -96,12 +97,11 @@ func (f *fakeServer) kill() {
 	f.changed.Broadcast()
 }
 
-// free frees all locks.
-func (f *fakeServer) free() {
+// failChecks makes the checks of locks fail. Their sessions go on.
+func (f *fakeServer) failChecks() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	clear(f.holders)
-	clear(f.counts)
+	f.failing = true
 }
 
 func (f *fakeServer) silence(silent bool) {
@@ -187,7 +187,7 @@ func (c *fakeConn) QueryContext(ctx context.Context, statement string, args []sq
 			return nil, err
 		}
 	case "check":
-		answer = true // as on PostgreSQL, where the session itself is the proof
+		answer = !f.failing // as on PostgreSQL, where the session itself is the proof
 	case "unlock":
 		if answer = f.holders[name] == session; answer {
 			if f.counts[name]--; f.counts[name] == 0 {
