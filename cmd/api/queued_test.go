@@ -208,6 +208,41 @@ func TestQueuedOrdersOutliveTheirStrategy(t *testing.T) {
 	}
 }
 
+// TestQueuedOrderIsSeenEverywhere runs two instances with different settings. Both show
+// an order that one of them has queued, at once and after its commit.
+func TestQueuedOrderIsSeenEverywhere(t *testing.T) {
+	t.Parallel()
+	for _, other := range []string{"--ack committed", "--strategy merged", "--strategy segment"} {
+		t.Run(other, func(t *testing.T) {
+			t.Parallel()
+			args := migrated(t, mariaDBAndRedis.flags(t))
+			second := testenv.API(t, append(strings.Fields(other), args...)...)
+			first := testenv.API(t, append([]string{"--ack", "queued"}, args...)...) // takes over the stock
+			setStock(t, first.URL(), "q", 10)
+			release := lockRow(t, args, "q")
+			answer := mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
+			id := decoded[placed](t, answer).ID
+			for _, i := range []*testenv.APIServer{first, second} {
+				if found := decoded[placed](t, mustCall(t, 200, "GET", i.URL()+"/orders/"+id, "")); found.Status != "queued" || found.ID != id {
+					t.Errorf("found %+v", found)
+				}
+				mustCall(t, 409, "POST", i.URL()+"/orders/"+id+"/pay", `{"payment_id":"p-1"}`)
+				mustCall(t, 404, "GET", i.URL()+"/orders/00000000-0000-0000-0000-000000000000", "")
+				if page := string(mustCall(t, 200, "GET", i.URL()+"/orders?buyer_id=u", "")); page != `{"orders":[],"next":null}` {
+					t.Errorf("the list has a queued order: %s", page)
+				}
+			}
+			release()
+			for _, i := range []*testenv.APIServer{first, second} {
+				waitStatus(t, i.URL(), id, "pending")
+				if page := string(mustCall(t, 200, "GET", i.URL()+"/orders?buyer_id=u", "")); !strings.Contains(page, id) {
+					t.Errorf("the list lacks a committed order: %s", page)
+				}
+			}
+		})
+	}
+}
+
 // lockRow locks the stock row of the SKU in the database that --db names, so that no
 // order of the SKU is committed until release is called.
 func lockRow(t *testing.T, args []string, sku string) (release func()) {

@@ -86,6 +86,9 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	}
 	defer func() { err = errors.Join(err, stores.close()) }()
 	stores.sql.LogTo(log)
+	if stores.unseen != nil {
+		log.Warn("queued orders cannot be seen or committed", "error", stores.unseen)
+	}
 	if err := prepareSchema(ctx, c, stores.sql); err != nil {
 		return err
 	}
@@ -102,9 +105,6 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 		if warning := queueWarning(ctx, c, stores); warning != "" {
 			log.Warn("--ack queued: " + warning)
 		}
-	}
-	if err := finishQueued(ctx, c, stores, ledgerID, log); err != nil {
-		return err
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
@@ -123,6 +123,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	if err := start(ctx, instance, c); err != nil {
 		return err
 	}
+	finishQueued(ctx, c, instance, built.Queued, log)
 
 	var ready atomic.Bool
 	handler := httpapi.New(httpapi.Config{

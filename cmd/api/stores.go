@@ -14,7 +14,19 @@ import (
 type stores struct {
 	sql   *store.SQL
 	redis redis.UniversalClient // nil if none is needed
-	close func() error
+	// queued is a Redis that a strategy without a gate does not need, and that may
+	// have queued orders. nil: there is none. unseen is why it could not be opened.
+	queued redis.UniversalClient
+	unseen error
+	close  func() error
+}
+
+// queueing returns the Redis that may have queued orders, or nil.
+func (s stores) queueing() redis.UniversalClient {
+	if s.redis != nil {
+		return s.redis
+	}
+	return s.queued
 }
 
 // openStores opens the stores that the flags name, or the embedded pair.
@@ -36,7 +48,7 @@ func openStores(ctx context.Context, c config) (s stores, err error) {
 	}
 	s = stores{sql: sql, close: sql.Close}
 	switch {
-	case !c.strategy.HasGate():
+	case !c.strategy.HasGate() && c.redis == "":
 		return s, nil
 	case c.redis == "":
 		inProcess, err := store.OpenInProcessRedis(ctx)
@@ -48,10 +60,17 @@ func openStores(ctx context.Context, c config) (s stores, err error) {
 		return s, nil
 	}
 	client, err := store.OpenRedis(ctx, c.redis)
-	if err != nil {
+	switch {
+	case err != nil && !c.strategy.HasGate():
+		s.unseen = named("--redis", err)
+		return s, nil
+	case err != nil:
 		return stores{}, errors.Join(named("--redis", err), sql.Close())
+	case c.strategy.HasGate():
+		s.redis = client
+	default:
+		s.queued = client
 	}
-	s.redis = client
 	s.close = func() error { return errors.Join(client.Close(), sql.Close()) }
 	return s, nil
 }

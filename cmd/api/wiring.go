@@ -21,7 +21,7 @@ import (
 // after the last use of its gate.
 func openStrategy(ctx context.Context, c config, s stores, ledgerID uuid.UUID, log *slog.Logger, metrics prometheus.Registerer) (built strategy.Strategy, close func() error, err error) {
 	on := strategy.Backends{
-		Redis: s.redis, LedgerID: ledgerID, Guard: c.guard,
+		Redis: s.queueing(), LedgerID: ledgerID, Guard: c.guard,
 		LockName: c.locks.Backend, Fence: c.fence, Segments: c.segments,
 	}
 	closeLocks := func() error { return nil }

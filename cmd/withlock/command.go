@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -122,20 +123,22 @@ func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 	if l.extend(until); l.overdue() {
 		return exitError{fmt.Errorf("--grace: %v is too long for the lease that the servers grant: %v", c.grace, time.Until(until).Round(time.Millisecond)), exitUsage}
 	}
-	cmd, restore := newCommand(c, slot)
+	cmd, restore, err := newCommand(c, slot)
+	if err != nil {
+		return exitError{err, exitFailed}
+	}
 	defer restore()
-	if err := cmd.Start(); err != nil {
-		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
-			return exitError{err, exitNotFound}
-		}
-		return exitError{err, exitCannotRun}
+	begin, err := startWaiting(cmd)
+	if err != nil {
+		return exitError{fmt.Errorf("starting the command: %w", err), exitFailed}
 	}
 	exited := make(chan struct{})
 	go func() {
 		defer close(exited)
 		_ = cmd.Wait() // cmd.ProcessState has the exit code
 	}()
-	lost := l.watch(cmd.Process.Pid, g, signals, exited)
+	lost := l.watch(cmd.Process.Pid, g, begin, signals, exited)
+	begin.Close()
 	if lost != nil || isAlive(cmd.Process.Pid) {
 		g.endGroup(cmd.Process.Pid, l.killAt())
 		if err := l.outlast(cmd.Process.Pid); lost == nil {
@@ -164,15 +167,29 @@ func (l *lease) outlast(group int) (lost error) {
 	return nil
 }
 
-// watch passes signals on to the command's process group, and keeps the guard informed,
-// until the command has exited or the lock is lost. It returns why the lock was lost.
-func (l *lease) watch(group int, g *guard, signals <-chan os.Signal, exited <-chan struct{}) (lost error) {
+// letBegin tells the guard of the command, and then lets the command begin.
+func (l *lease) letBegin(group int, g *guard, begin io.Writer) error {
+	testHookWaiting()
+	if g.extend(group, l.term, l.kill) != nil {
+		return errNoGuard
+	}
+	if l.overdue() { // withlock was stopped
+		return errOverdue
+	}
+	_, _ = begin.Write([]byte{0}) // an error means that the process has ended
+	return nil
+}
+
+// watch lets the waiting command begin. It passes signals on to the command's process
+// group, and keeps the guard informed, until the command has exited or the lock is lost.
+// It returns why the lock was lost.
+func (l *lease) watch(group int, g *guard, begin io.Writer, signals <-chan os.Signal, exited <-chan struct{}) (lost error) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	confirmed, lostAtServer := make(chan time.Time), make(chan error, 1)
 	go l.keepConfirming(ctx, l.tenth(), confirmed, lostAtServer)
-	if g.extend(group, l.term, l.kill) != nil {
-		return errNoGuard
+	if err := l.letBegin(group, g, begin); err != nil {
+		return err
 	}
 	for {
 		var (
@@ -216,12 +233,15 @@ func forward(s os.Signal, group int) {
 	}
 }
 
-// newCommand returns the command, in a process group of its own. If withlock is in the
+// newCommand returns the command, which waits as runCommand says, in a process group of its own. If withlock is in the
 // foreground of a terminal, that group takes its place, so that the command can read
 // from the terminal; restore undoes that. Such a command cannot be suspended with
 // Ctrl-Z, because it would outlive its lock.
-func newCommand(c config, slot *recipe.Slot) (cmd *exec.Cmd, restore func()) {
-	cmd = exec.CommandContext(context.Background(), c.command[0], c.command[1:]...)
+func newCommand(c config, slot *recipe.Slot) (cmd *exec.Cmd, restore func(), err error) {
+	cmd, err = newPart(append([]string{beginArgument}, c.command...)...)
+	if err != nil {
+		return nil, nil, err
+	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
 		return strings.HasPrefix(variable, tokenVariable+"=") || strings.HasPrefix(variable, slotVariable+"=")
@@ -232,7 +252,7 @@ func newCommand(c config, slot *recipe.Slot) (cmd *exec.Cmd, restore func()) {
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if !inForeground(os.Stdin) || !inForeground(os.Stdout) {
-		return cmd, func() {}
+		return cmd, func() {}, nil
 	}
 	terminal := int(os.Stdin.Fd())
 	cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, terminal
@@ -240,7 +260,7 @@ func newCommand(c config, slot *recipe.Slot) (cmd *exec.Cmd, restore func()) {
 	return cmd, func() {
 		signal.Ignore(syscall.SIGTTOU) // a process in the background gets it here
 		_ = unix.IoctlSetPointerInt(terminal, unix.TIOCSPGRP, unix.Getpgrp())
-	}
+	}, nil
 }
 
 // inForeground reports whether the file is a terminal in whose foreground withlock is.

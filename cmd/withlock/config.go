@@ -48,6 +48,8 @@ func flagSet(c *config) *pflag.FlagSet {
 	flags.BoolVar(&c.list, "list", false, "list the holders of the name, and run nothing")
 	c.locks.Add(flags, "the lock")
 	flags.StringVar(&c.redis, "redis", "", "`URL` of the Redis of --lock redis: redis://host:port/0, rediss://, redis+sentinel://h1:p1,h2:p2/mymaster, redis+cluster://h1:p1,h2:p2")
+	flags.String("db", "", "") // checkBackend says why its backends are refused
+	_ = flags.MarkHidden("db") // an error means that there is no such flag
 	flags.BoolVarP(&c.help, "help", "h", false, "show this help")
 	return flags
 }
@@ -109,7 +111,7 @@ func (c config) check() error {
 func (c config) checkBackend() error {
 	backend, _ := backends.Find(c.locks.Backend)
 	if backend.Flag == "db" {
-		return fmt.Errorf("--lock %s: its locks are free as soon as withlock is killed, before the command has ended", c.locks.Backend)
+		return fmt.Errorf("--lock %s: its locks are free as soon as withlock is killed, before the command has ended; use redis, zookeeper, etcd or redlock", c.locks.Backend)
 	}
 	if err := c.locks.Check(true, ""); err != nil {
 		return err

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -143,7 +142,7 @@ type guard struct {
 
 // startGuard starts the guard. It has no command to guard yet.
 func startGuard(grace time.Duration) (*guard, error) {
-	self, err := os.Executable()
+	cmd, err := newPart(guardArgument)
 	if err != nil {
 		return nil, fmt.Errorf("starting the guard process: %w", err)
 	}
@@ -152,7 +151,7 @@ func startGuard(grace time.Duration) (*guard, error) {
 		return nil, fmt.Errorf("starting the guard process: %w", err)
 	}
 	defer stdin.Close()
-	g := &guard{cmd: exec.CommandContext(context.Background(), self, guardArgument), orders: orders, exited: make(chan struct{}), order: order{Grace: int64(grace)}}
+	g := &guard{cmd: cmd, orders: orders, exited: make(chan struct{}), order: order{Grace: int64(grace)}}
 	g.cmd.Stdin = stdin
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // signals from the terminal do not reach it
 	if err := g.cmd.Start(); err != nil {

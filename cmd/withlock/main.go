@@ -35,9 +35,12 @@ const (
 const callTimeout = 5 * time.Second
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == guardArgument {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == guardArgument:
 		runGuard(os.Stdin)
 		return
+	case len(os.Args) > 3 && os.Args[1] == beginArgument:
+		os.Exit(runCommand(os.Args[2], os.Args[3:]))
 	}
 	os.Exit(run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }
@@ -207,7 +210,8 @@ func acquire(ctx context.Context, c config) (slot *recipe.Slot, close func(), er
 	}
 	defer cancel()
 	s, close, err := open(waiting, c)
-	if err == nil {
+	opened := err == nil
+	if opened {
 		take := s.Acquire
 		if c.wait == 0 {
 			take = s.TryAcquire
@@ -220,6 +224,8 @@ func acquire(ctx context.Context, c config) (slot *recipe.Slot, close func(), er
 	switch {
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
+	case opened && waiting.Err() != nil && errors.Is(err, context.DeadlineExceeded):
+		err = fmt.Errorf("not within %v", cmp.Or(c.wait, callTimeout))
 	case waiting.Err() != nil && c.wait > 0:
 		err = fmt.Errorf("after %v: %w", c.wait, err)
 	}

@@ -281,6 +281,7 @@ func TestWrongAnswersAreRejected(t *testing.T) {
 		{"false for a missing count", "GET", "/stock/10001/audit", "", nil, replace(`"gate_available":null`, `"gate_available":false`)},
 		{"no history", "GET", one, "", nil, replace(`"history":[{"status":"pending","at":"2026-01-02T03:04:05.000006Z"}]`, `"history":null`)},
 		{"an unknown status in the history", "GET", one, "", nil, replace(`[{"status":"pending"`, `[{"status":"open"`)},
+		{"a payment in the answer to pay", "POST", one + "/pay", goodPayment, nil, replace(`"expires_at":null`, `"expires_at":null,"payment_id":"p-1"`)},
 		{"a history where there is none", "POST", one + "/cancel", "", nil, replace(`"expires_at":null`, `"expires_at":null,"payment_id":null,"history":[]`)},
 		{"a page without next", "GET", "/orders?buyer_id=u-1", "", nil, replace(`,"next":null`, ``)},
 		{"no array of payments", "GET", "/payments", "", nil, replace(`[]`, `null`)},

@@ -117,8 +117,8 @@ func (a *api) readContext(c *gin.Context) (context.Context, context.CancelFunc) 
 
 // writeContext returns the context of a request that changes something. It goes
 // on after the client disconnects, so that the work gets a known outcome.
-func (a *api) writeContext(c *gin.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(a.withID(c, context.WithoutCancel(c.Request.Context())), a.RequestTimeout)
+func (a *api) writeContext(c *gin.Context) context.Context {
+	return a.withID(c, a.deadlines.context())
 }
 
 // withID returns ctx with the ID of the request.

@@ -37,8 +37,7 @@ func (a *api) placeOrder(c *gin.Context) {
 	}
 	req.Key = key
 
-	ctx, cancel := a.writeContext(c)
-	defer cancel()
+	ctx := a.writeContext(c)
 	o, replayed, err := a.Orders.Place(ctx, req)
 	if err != nil {
 		a.fail(c, err)
@@ -174,8 +173,7 @@ func (a *api) setStock(c *gin.Context) {
 	if !ok {
 		return
 	}
-	ctx, cancel := a.writeContext(c)
-	defer cancel()
+	ctx := a.writeContext(c)
 	s, created, err := a.Stock.SetStock(ctx, set)
 	if err != nil {
 		a.fail(c, err)

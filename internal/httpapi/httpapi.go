@@ -90,9 +90,9 @@ type Config struct {
 	// load balancer moves to another instance. It must be safe for concurrent
 	// use.
 	Draining func() bool
-	// RequestTimeout bounds the work of one request; it must be > 0. A change goes
-	// on within this time after the client disconnects, so that its outcome is
-	// known.
+	// RequestTimeout bounds the work of one request, of a change to a hundredth more;
+	// it must be > 0. A change goes on within this time after the client disconnects,
+	// so that its outcome is known.
 	RequestTimeout time.Duration
 }
 
@@ -125,6 +125,7 @@ type api struct {
 	origins    http.CrossOriginProtection
 	strategies []byte
 	types      mediaTypes
+	deadlines  deadlines // of changes
 	readers    sync.Pool // of *reader
 	buffers    sync.Pool // of *buffer
 }
@@ -145,8 +146,9 @@ func New(c Config) http.Handler {
 			problem: []string{"application/problem+json"},
 			yaml:    []string{"application/yaml"},
 		},
-		readers: sync.Pool{New: func() any { return newReader() }},
-		buffers: sync.Pool{New: func() any { return new(buffer) }},
+		deadlines: deadlines{timeout: c.RequestTimeout},
+		readers:   sync.Pool{New: func() any { return newReader() }},
+		buffers:   sync.Pool{New: func() any { return new(buffer) }},
 	}
 	return a.engine()
 }

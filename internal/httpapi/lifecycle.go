@@ -46,8 +46,7 @@ func (a *api) changeOrder(c *gin.Context, change func(context.Context, uuid.UUID
 	if !ok {
 		return
 	}
-	ctx, cancel := a.writeContext(c)
-	defer cancel()
+	ctx := a.writeContext(c)
 	o, err := change(ctx, id)
 	if err != nil {
 		a.fail(c, err)
@@ -68,8 +67,7 @@ func (a *api) markRefunded(c *gin.Context) {
 		a.fail(c, order.ErrUnknownPayment)
 		return
 	}
-	ctx, cancel := a.writeContext(c)
-	defer cancel()
+	ctx := a.writeContext(c)
 	p, err := a.Orders.Refunded(ctx, id)
 	if err != nil {
 		a.fail(c, err)

@@ -42,6 +42,9 @@ const (
 	maxTries = 5
 	// failurePause is the shortest pause after a batch that is not finished.
 	failurePause = 50 * time.Millisecond
+	// drainPause is the pause between two measurements of a journal that must become
+	// empty.
+	drainPause = 50 * time.Millisecond
 )
 
 // Ledger is what committing needs of the ledger.
@@ -63,6 +66,13 @@ type Reconciler interface {
 	GiveBack(ctx context.Context, t stock.Take) bool
 }
 
+// Placer places the orders that another strategy has queued.
+type Placer interface {
+	// PlaceQueued takes the units of the take's order again, at this instance's gate,
+	// and records the order. Whatever the outcome, nothing is left to do for the units.
+	PlaceQueued(ctx context.Context, t stock.Take) ledger.Outcome
+}
+
 // Consumer commits the queued orders of one journal, beside the consumers of other
 // instances.
 //
@@ -71,9 +81,16 @@ type Reconciler interface {
 // is given back only when the ledger has another row under the ID, or when the
 // stock row's epoch has changed and the ledger does not have the order. Then no
 // consumer can commit the take any more.
+//
+// A foreign Consumer belongs to an instance whose strategy does not queue. The stock is
+// that strategy's, so no take of the journal can be committed any more. It gives none
+// of them back, because the counts that they were cut from are not in use. It places
+// their orders again.
 type Consumer struct {
 	name       string // among the consumers of all instances
-	journal    stock.Journal
+	orders     stock.QueuedOrders
+	journal    stock.Journal // of the orders; nil if foreign
+	placer     Placer        // nil unless foreign
 	ledger     Ledger
 	reconciler Reconciler
 	learn      func(asked time.Time, reason error)
@@ -88,19 +105,62 @@ type Consumer struct {
 // order, and a time before the ledger was asked.
 func New(j stock.Journal, l Ledger, r Reconciler, learn func(asked time.Time, reason error), log *slog.Logger, registry prometheus.Registerer) *Consumer {
 	return &Consumer{
-		name: uuid.NewString(), journal: j, ledger: l, reconciler: r,
+		name: uuid.NewString(), orders: j, journal: j, ledger: l, reconciler: r,
+		learn: learn, log: log, metrics: newMetrics(registry),
+	}
+}
+
+// NewForeign returns a Consumer of orders that another strategy has queued. Its other
+// arguments are those of New.
+func NewForeign(q stock.QueuedOrders, p Placer, l Ledger, r Reconciler, learn func(asked time.Time, reason error), log *slog.Logger, registry prometheus.Registerer) *Consumer {
+	return &Consumer{
+		name: uuid.NewString(), orders: q, placer: p, ledger: l, reconciler: r,
 		learn: learn, log: log, metrics: newMetrics(registry),
 	}
 }
 
 // Start prepares the journal, and returns why orders cannot be queued. Call it before
 // the first order is queued.
-func (c *Consumer) Start(ctx context.Context) error { return c.journal.Open(ctx, c.name) }
+func (c *Consumer) Start(ctx context.Context) error { return c.orders.Open(ctx, c.name) }
 
 // Run commits queued orders until ctx ends. Then it finishes the orders that it has
 // read. Orders that it cannot finish are claimed by other consumers. Run returns at once
 // if the store cannot keep a journal: then no order was ever queued.
+//
+// A foreign Consumer only measures the journal while no order is queued.
 func (c *Consumer) Run(ctx context.Context) {
+	if c.placer == nil {
+		c.run(ctx)
+		return
+	}
+	for ctx.Err() == nil {
+		queued, err := c.measure(ctx)
+		if err == nil && queued > 0 && !errors.Is(c.reconciler.Usable(ctx), stock.ErrSuperseded) {
+			c.log.Info("committing orders that another strategy has queued", "orders", queued)
+			_, _ = c.Drain(ctx)
+		}
+		_ = retry.Sleep(ctx, watchPause)
+	}
+}
+
+// Drain commits queued orders until none is left or ctx ends. It returns the number of
+// orders that are left, or why it is unknown.
+func (c *Consumer) Drain(ctx context.Context) (left int64, err error) {
+	running, stop := context.WithCancel(ctx)
+	var consuming sync.WaitGroup
+	consuming.Go(func() { c.run(running) })
+	defer consuming.Wait()
+	defer stop()
+	for {
+		left, _, err = c.orders.Backlog(context.WithoutCancel(ctx))
+		if err == nil && left == 0 || ctx.Err() != nil {
+			return left, err
+		}
+		_ = retry.Sleep(ctx, drainPause)
+	}
+}
+
+func (c *Consumer) run(ctx context.Context) {
 	if err := c.Start(ctx); errors.Is(err, stock.ErrNoJournal) {
 		c.log.Info("orders cannot be queued here", "error", err)
 		return
@@ -140,7 +200,7 @@ func (c *Consumer) next(ctx context.Context) ([]stock.Take, error) {
 		return nil, err
 	}
 	if c.claimDue() {
-		takes, err := c.journal.Claim(ctx, c.name, maxBatch, maxIdle)
+		takes, err := c.orders.Claim(ctx, c.name, maxBatch, maxIdle)
 		if len(takes) > 0 || err != nil {
 			return takes, err
 		}
@@ -148,7 +208,7 @@ func (c *Consumer) next(ctx context.Context) ([]stock.Take, error) {
 		c.claimed = time.Now()
 		c.mu.Unlock()
 	}
-	return c.journal.Read(ctx, c.name, maxBatch, readWait)
+	return c.orders.Read(ctx, c.name, maxBatch, readWait)
 }
 
 func (c *Consumer) claimDue() bool {
@@ -190,7 +250,7 @@ func (c *Consumer) finish(ctx context.Context, takes []stock.Take) (all bool) {
 		}
 		ended = append(ended, e.take)
 	}
-	if err := c.journal.Finish(ctx, ended...); err != nil {
+	if err := c.orders.Finish(ctx, ended...); err != nil {
 		c.log.Warn("removing orders from the journal failed and will be retried", "orders", len(ended), "error", err)
 		return false
 	}
@@ -220,7 +280,7 @@ const (
 // given back.
 func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 	asked := time.Now()
-	t, out := c.record(ctx, t)
+	t, out := c.commit(ctx, t)
 	found, exists := out.Duplicate()
 	switch {
 	case exists && found.Status == ledger.Void: // of another take, but this order was acknowledged and must not vanish
@@ -242,7 +302,7 @@ func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 		return end{take: t, became: committed}
 	}
 	e := c.given(ctx, t, refused)
-	if e.err == nil {
+	if e.err == nil && c.placer == nil {
 		c.reconciler.End(ctx, t, out) // refills the gate if the guard has refused what the gate admitted
 	}
 	return e
@@ -250,13 +310,22 @@ func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 
 // given gives the take back and ends the order.
 func (c *Consumer) given(ctx context.Context, t stock.Take, became string) end {
-	if !c.reconciler.GiveBack(ctx, t) {
+	if c.placer == nil && !c.reconciler.GiveBack(ctx, t) {
 		return end{err: errNotGiven}
 	}
 	return end{take: t, became: became}
 }
 
 var errNotGiven = errors.New("the take could not be given back")
+
+// commit commits the take's order, under this take or another one. It returns the last
+// take that the journal has, and the order's outcome.
+func (c *Consumer) commit(ctx context.Context, t stock.Take) (stock.Take, ledger.Outcome) {
+	if c.placer != nil {
+		return t, c.placer.PlaceQueued(ctx, t)
+	}
+	return c.record(ctx, t)
+}
 
 // record commits the take's order. If the take's epoch is stale, it takes the units
 // again. It returns the last take and its outcome.
@@ -328,15 +397,17 @@ func final(reason error) bool {
 	return errors.As(reason, new(*stock.Refusal)) && !stock.Reconcilable(reason)
 }
 
-// watch measures the journal, and removes consumers that are gone, until ctx ends.
+// watch measures the journal, gives lost orders a new place, and removes consumers that
+// are gone, until ctx ends.
 func (c *Consumer) watch(ctx context.Context) {
 	for pruned := time.Now(); ctx.Err() == nil; {
-		length, oldest, err := c.journal.Backlog(ctx)
-		if err == nil {
-			c.metrics.length.Set(float64(length))
-			c.metrics.oldest.Set(oldest.Seconds())
-		} else if ctx.Err() == nil {
-			c.log.Warn("measuring the journal failed", "error", err)
+		_, _ = c.measure(ctx)
+		lost, err := c.orders.Redeliver(ctx)
+		if lost > 0 {
+			c.log.Warn("the journal had lost the places of queued orders; they are delivered again", "orders", lost)
+		}
+		if err != nil && ctx.Err() == nil {
+			c.log.Warn("looking for queued orders without a place failed", "error", err)
 		}
 		if time.Since(pruned) > prunePause {
 			pruned = time.Now()
@@ -346,6 +417,19 @@ func (c *Consumer) watch(ctx context.Context) {
 	}
 }
 
+// measure sets the metrics of the journal, and returns the number of queued orders.
+func (c *Consumer) measure(ctx context.Context) (queued int64, err error) {
+	queued, oldest, err := c.orders.Backlog(ctx)
+	switch {
+	case err == nil:
+		c.metrics.length.Set(float64(queued))
+		c.metrics.oldest.Set(oldest.Seconds())
+	case ctx.Err() == nil:
+		c.log.Warn("measuring the journal failed", "error", err)
+	}
+	return queued, err
+}
+
 // nobody is no consumer's name.
 const nobody = ""
 
@@ -353,7 +437,7 @@ const nobody = ""
 func (c *Consumer) leave(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
-	if err := c.journal.Leave(ctx, name); err != nil {
+	if err := c.orders.Leave(ctx, name); err != nil {
 		c.log.Warn("removing consumers from the journal failed", "error", err)
 	}
 }

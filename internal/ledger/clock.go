@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/retry"
@@ -35,14 +35,12 @@ const (
 // of the measurement. It is safe for concurrent use.
 type clock struct {
 	wall func() time.Time // the time of day on this machine
-
-	mu sync.Mutex
-	reading
+	last atomic.Pointer[reading]
 }
 
 // reading is what the clocks showed at one time.
 type reading struct {
-	at       time.Time // by the monotonic clock; zero: never
+	at       time.Time // by the monotonic clock
 	wall     time.Time
 	database time.Time // at that time, or up to a round trip later
 }
@@ -51,33 +49,34 @@ var errClockUnknown = errors.New("the database's clock has not been measured")
 
 // now returns the time by the database's clock, in UTC and whole microseconds.
 func (c *clock) now() (time.Time, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	age := time.Since(c.at)
-	switch {
-	case c.at.IsZero():
+	last := c.last.Load()
+	if last == nil {
 		return time.Time{}, errClockUnknown
+	}
+	age := time.Since(last.at)
+	switch {
 	case age > maxClockAge:
 		return time.Time{}, fmt.Errorf("%w for %v", errClockUnknown, age.Truncate(time.Second))
-	case c.jumped(age):
+	case c.jumped(last, age):
 		return time.Time{}, fmt.Errorf("%w since this machine slept or its clock was set", errClockUnknown)
 	}
-	return c.database.Add(age).Truncate(time.Microsecond), nil
+	return last.database.Add(age).Truncate(time.Microsecond), nil
 }
 
 // jumped reports whether the time of day has moved differently from the monotonic
 // clock since the reading. The monotonic clock stands still while a machine sleeps.
-// c.mu must be held.
-func (c *clock) jumped(age time.Duration) bool {
-	return (c.wall().Round(0).Sub(c.reading.wall) - age).Abs() > maxClockJump
+func (c *clock) jumped(last *reading, age time.Duration) bool {
+	return (c.wall().Round(0).Sub(last.wall) - age).Abs() > maxClockJump
 }
 
 // due reports whether the clock must be measured again.
 func (c *clock) due() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	age := time.Since(c.at)
-	return c.at.IsZero() || age >= clockPause || c.jumped(age)
+	last := c.last.Load()
+	if last == nil {
+		return true
+	}
+	age := time.Since(last.at)
+	return age >= clockPause || c.jumped(last, age)
 }
 
 // measure reads the database's clock several times, and keeps the reading with the
@@ -98,9 +97,7 @@ func (c *clock) measure(read func() (time.Time, error)) error {
 	if best.at.IsZero() {
 		return fmt.Errorf("reading the database's clock took longer than %v", maxClockError)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.reading = best
+	c.last.Store(&best)
 	return nil
 }
 

@@ -169,15 +169,15 @@ func inserts(dialect sqltx.Dialect, orders []Order, guard sqltx.Guard) []sqltx.S
 	}
 	statements := []sqltx.Statement{insertOrderRows(dialect, orders, guard)}
 	if lines > 0 {
-		statements = append(statements, insertLineRows(orders, lines))
+		statements = append(statements, insertLineRows(dialect, orders, lines))
 	}
 	return statements
 }
 
 // insertOrderRows inserts the rows of the orders, without their lines. The
-// database parses each value of each group. IDs, times and numbers are literals,
-// which are the cheapest to write and to parse, and the columns expires_at and
-// queued_until are left out unless an order has a value for them.
+// database parses each value of each group. All values are literals, which are the
+// cheapest to write and to parse, and the columns expires_at and queued_until are left
+// out unless an order has a value for them.
 func insertOrderRows(dialect sqltx.Dialect, orders []Order, guard sqltx.Guard) sqltx.Statement {
 	columns := "id,take_id,buyer_id,status,strategy,created_at"
 	expires := slices.ContainsFunc(orders, func(o Order) bool { return !o.ExpiresAt.IsZero() })
@@ -188,9 +188,8 @@ func insertOrderRows(dialect sqltx.Dialect, orders []Order, guard sqltx.Guard) s
 	if queued {
 		columns += ",queued_until"
 	}
-	sql := make([]byte, 0, 150+160*len(orders))
+	sql := make([]byte, 0, 150+200*len(orders))
 	sql = append(sql, "INSERT INTO orders ("+columns+") VALUES "...)
-	args := make([]any, 0, 2*len(orders))
 	for i := range orders {
 		o := &orders[i]
 		if i == 0 {
@@ -199,9 +198,10 @@ func insertOrderRows(dialect sqltx.Dialect, orders []Order, guard sqltx.Guard) s
 			sql = appendID(append(sql, ",("...), o.ID)
 		}
 		sql = appendID(append(sql, ','), o.TakeID)
-		sql = append(sql, ",?,'"+string(o.Status)+"',?,"...)
-		args = append(args, o.Buyer, o.Strategy)
-		sql = dialect.AppendTime(sql, o.CreatedAt)
+		sql = dialect.AppendText(append(sql, ','), o.Buyer)
+		sql = dialect.AppendText(append(sql, ','), string(o.Status))
+		sql = dialect.AppendText(append(sql, ','), o.Strategy)
+		sql = dialect.AppendTime(append(sql, ','), o.CreatedAt)
 		if expires {
 			sql = dialect.AppendTime(append(sql, ','), o.ExpiresAt)
 		}
@@ -210,25 +210,22 @@ func insertOrderRows(dialect sqltx.Dialect, orders []Order, guard sqltx.Guard) s
 		}
 		sql = append(sql, ')')
 	}
-	return sqltx.Statement{SQL: string(sql), Args: args}
+	return sqltx.Statement{SQL: string(sql)}
 }
 
 // insertLineRows inserts all lines of the orders. Their number is n.
-func insertLineRows(orders []Order, n int) sqltx.Statement {
-	sql := make([]byte, 0, 100+50*n)
+func insertLineRows(dialect sqltx.Dialect, orders []Order, n int) sqltx.Statement {
+	sql := make([]byte, 0, 100+70*n)
 	sql = append(sql, "INSERT INTO order_lines (order_id,sku,quantity) VALUES "...)
-	args := make([]any, 0, n)
 	for i := range orders {
 		for _, line := range orders[i].Lines {
-			if len(args) > 0 {
-				sql = append(sql, ',')
-			}
-			sql = append(appendID(append(sql, '('), orders[i].ID), ",?,"...)
-			sql = append(strconv.AppendInt(sql, line.Quantity, 10), ')')
-			args = append(args, string(line.SKU))
+			sql = appendID(append(sql, '('), orders[i].ID)
+			sql = dialect.AppendText(append(sql, ','), string(line.SKU))
+			sql = strconv.AppendInt(append(sql, ','), line.Quantity, 10)
+			sql = append(sql, "),"...)
 		}
 	}
-	return sqltx.Statement{SQL: string(sql), Args: args}
+	return sqltx.Statement{SQL: string(sql[:len(sql)-1])} // without the last comma
 }
 
 // appendID appends id as a literal of MySQL and SQLite.

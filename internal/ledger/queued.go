@@ -26,7 +26,7 @@ func (l *Ledger) newOrder(t stock.Take, status Status) (Order, error) {
 		o.ExpiresAt = expires
 	}
 	if !t.QueuedAt.IsZero() {
-		o.CreatedAt, o.QueuedUntil = t.QueuedAt, now
+		o.Strategy, o.CreatedAt, o.QueuedUntil = l.queuedBy, t.QueuedAt, now
 	}
 	return o, nil
 }
@@ -40,7 +40,7 @@ func (l *Ledger) Now() (time.Time, error) { return l.clock.now() }
 func (l *Ledger) Queued(t stock.Take) Order {
 	return Order{
 		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: Queued, Lines: t.Lines,
-		Strategy: l.strategy, CreatedAt: t.QueuedAt,
+		Strategy: l.queuedBy, CreatedAt: t.QueuedAt,
 	}
 }
 

@@ -14,7 +14,7 @@ const (
 var expiry = []mutant{
 	{"expiry by the instance's clock", ledgerClock, "created, err = l.clock.now()", "created = l.clock.wall().UTC().Truncate(time.Microsecond)", "internal/ledger TestTimes/SQLite"},
 	{"an old measurement of the clock is used", ledgerClock, "case age > maxClockAge:", "case false:", "internal/ledger TestClock"},
-	{"a jump of the clock is ignored", ledgerClock, "case c.jumped(age):", "case false:", "internal/ledger TestClockJumps"},
+	{"a jump of the clock is ignored", ledgerClock, "case c.jumped(last, age):", "case false:", "internal/ledger TestClockJumps"},
 	{"the clock is behind the database's", ledgerClock, "r := reading{at: time.Now(), wall: c.wall().Round(0)}\n\t\tvar err error\n\t\tif r.database, err = read(); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tif trip := time.Since(r.at)",
 		"start := time.Now()\n\t\tr := reading{wall: c.wall().Round(0)}\n\t\tvar err error\n\t\tif r.database, err = read(); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tr.at = time.Now().Add(time.Millisecond)\n\t\tif trip := time.Since(start)", "internal/ledger TestClock"},
 	{"orders without a known clock", ledgerClock, "if l.paymentWindow == 0 {\n\t\treturn nil", "if true {\n\t\treturn nil", "internal/ledger TestTimes/SQLite"},

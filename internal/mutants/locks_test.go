@@ -20,7 +20,9 @@ const (
 	sequence           = "internal/lock/stamped/stamped.go"
 	guard              = "cmd/withlock/guard.go"
 	withlockCmd        = "cmd/withlock/command.go"
+	beginning          = "cmd/withlock/begin.go"
 	sessions           = "internal/lock/session/session.go"
+	sessionConfirm     = "internal/lock/session/confirm.go"
 	backendFlags       = "internal/lock/backends/flags.go"
 	redisLock          = "internal/lock/redis/redis.go"
 	redisConfirm       = "internal/lock/redis/confirm.go"
@@ -49,7 +51,10 @@ var locks = []mutant{
 	{"places do not expire", acquireLua, "'-inf', expired)", "'-inf', '-inf')", "internal/lock/redis TestPlacesExpire"},
 	{"a holder of Redisson looks like ours", acquireLua, "holder and not string.find(holder, ':0%d+$')", "false", "internal/lock/redis TestEveryWaiterHearsRedisson"},
 	{"no release is published on a sharded channel", releaseLua, "redis.pcall('SPUBLISH', KEYS[2], '0')", "", "internal/lock/redis TestOurHolderExcludesRedisson/sharded"},
-	{"no sharded channel is subscribed", redisSubscriptions, "if ss.cluster {", "if false {", "internal/lock/redis TestRedissonHolderExcludesOurs/sharded"},
+	{"a connection without a peer is kept", redisSubscriptions, "context.WithTimeout(context.Background(), timeout)", "context.WithCancel(context.Background())", "internal/lock/redis TestSilentConnection"},
+	{"an idle connection is replaced", redisSubscriptions, "_ = pubsub.Ping(ctx)", "_ = ctx", "internal/lock/redis TestSilentConnection"},
+	{"a slow node delays the waiters of others", redisSubscriptions, "client.SSubscribe(context.Background())", "client.SSubscribe(context.Background(), s.channel)", "internal/lock/redis TestNodeThatDoesNotAnswer"},
+	{"no sharded channel is subscribed", redisSubscriptions, "if !s.owner.cluster {", "if true {", "internal/lock/redis TestRedissonHolderExcludesOurs/sharded"},
 	{"any length of a lease is accepted", redisLock, "if b.lease < minLease {", "if false {", "internal/lock/redis TestShortLeaseIsRefused"},
 	{"a confirmation extends a fixed lease", redisConfirm, "if g.backend.fixed {", "if false {", "internal/lock/redis TestConfirmFixedLease"},
 	{"a confirmation hides why a redis lock is lost", redisConfirm, "case !held:\n\t\treturn time.Time{}, lock.ErrDeleted\n\t}\n\treturn asked", "case !held:\n\t\treturn time.Time{}, lock.ErrLost\n\t}\n\treturn asked", "internal/lock/redis TestConfirmTellsTheReason"},
@@ -67,6 +72,7 @@ var locks = []mutant{
 	{"a grant is watched after its end", locker, "if h.unwatch != nil {", "if false {", "internal/lock TestGrantIsWatched"},
 	{"a user's ZooKeeper nodes are open to everybody", zookeeper, "b.acl = zk.AuthACL(zk.PermAll)", "b.acl = zk.WorldACL(zk.PermAll)", "internal/lock/zookeeper TestDigest"},
 	{"etcd's certificate is not verified", etcdAddress, "tls.Config{MinVersion:", "tls.Config{InsecureSkipVerify: true, MinVersion:", "internal/lock/etcd TestCredentialsAndTLS/unknown_authority"},
+	{"a login in etcd sends the token of the last one", "internal/lock/etcd/login.go", "if method == pb.Auth_Authenticate_FullMethodName {", "if method == pb.Auth_AuthEnable_FullMethodName {", "internal/lock/etcd TestLoginThatEnds"},
 	{"an address's password is not decoded", lockAddress, "password, err = url.PathUnescape(password)", "", "internal/lock/address TestParse"},
 	{"the last reason counts", locker, "if h.lost == nil {", "if true {", "internal/lock TestFirstReasonCounts"},
 	{"a loss is observed as a release", observe, "if errors.Is(err, ErrLost) {", "if false {", "internal/lock TestObserved_LossFoundByUnlock"},
@@ -79,6 +85,8 @@ var locks = []mutant{
 	{"an etcd key that is deleted before the watch is not noticed", etcdLock, "if answer.Created {", "if false {", "internal/lock/etcd TestPredecessorLeavesBeforeTheWatch"},
 
 	{"the next waiter asks only after the release", locker, "	wait := g.StartRelease()\n	h.leaveQueue()\n", "	wait := g.StartRelease()\n", "internal/lock TestNextWaiterAsksDuringRelease"},
+	{"waiters that give up leave a ZooKeeper watch each", "internal/lock/zookeeper/watch.go", "if w != nil {", "if false {", "internal/lock/zookeeper TestAbandonedWaitsShareAWatch"},
+	{"a ZooKeeper watch that has fired is used again", "internal/lock/zookeeper/watch.go", "delete(b.watches, path)", "_ = path", "internal/lock/zookeeper TestAbandonedWaitsShareAWatch"},
 	{"a ZooKeeper suspension is ignored", zookeeper, "if b.suspensions != suspensions {", "if false {", "internal/lock/zookeeper TestSuspendedWhileListing"},
 	{"a lost ZooKeeper connection is ignored", zookeeper, "case zk.StateDisconnected, zk.StateExpired:", "case zk.StateExpired:", "internal/lock/zookeeper TestLostConnectionEndsLeases"},
 	{"a suspension frees locks whose holders still work", zookeeper, "g.lost(lock.ErrDisconnected)", "g.lost(lock.ErrDisconnected)\n\t\tg.deleteAsync()", "internal/lock/zookeeper TestLostConnectionEndsLeases"},
@@ -95,16 +103,30 @@ var locks = []mutant{
 	{"several locks are unlocked one after the other", multi, "			unlocking.Go(func() { errs[i] = lease.Unlock(ctx) })\n", "			errs[i] = lease.Unlock(ctx)\n", "internal/lock/recipe TestUnlockAtTheSameTime"},
 	{"a writer that has lost a lock becomes a reader", multi, "err := l.unlockAllBut(ctx, kept); errors.Is(err, lock.ErrLost)", "err := l.unlockAllBut(ctx, kept); false", "internal/lock/recipe TestDowngradeOfLostLock"},
 	{"a candidate tries an invalid name for ever", leader, "if errors.Is(err, lock.ErrName) {", "if false {", "internal/lock/recipe TestLeaderOfInvalidName"},
+	{"a job tries an invalid name for ever", job, "if err := lock.CheckName(j.lockName()); err != nil {", "if err := lock.CheckName(j.lockName()); false {", "internal/lock/recipe TestJobOfInvalidName"},
+	{"a list is kept with a lease that is too short", "internal/lock/redis/show.go", "if err := b.checkLease(); err != nil {", "if err := b.checkLease(); err != nil && b.lease <= 0 {", "internal/lock/redis TestShortLeaseIsRefused"},
 	{"a job is run although another has run it meanwhile", job, "	if done, err := j.done(ctx, number); done || err != nil {\n		return err\n	}\n	err = workUnder", "	err = workUnder", "internal/lock/recipe TestJobRunsOncePerTick"},
 	{"a run delays the next tick", job, "		err := j.runOnce(ctx, tick)\n		wait := time.Until(tick.Add(j.Every)) // after the run, however long it took\n", "		wait := time.Until(tick.Add(j.Every))\n		err := j.runOnce(ctx, tick)\n", "internal/lock/recipe TestRunDoesNotDelayTicks"},
 	{"an optimistic read is valid after a write", sequence, "func (l *Lock) Unlock() {\n	l.sequence.Add(1)\n", "func (l *Lock) Unlock() {\n	l.sequence.Add(^uint64(0))\n", "internal/lock/stamped TestStamps"},
 	{"only the command gets SIGTERM, not its children", guard, "err := syscall.Kill(-group, s)", "err := syscall.Kill(group, s)", "cmd/withlock TestKilled"},
 	{"the command outlives a withlock that is killed", guard, "			if current.Group == 0 { // withlock", "			if true { // withlock", "cmd/withlock TestKilled"},
+	{"the command begins although withlock has died before the guard knew it", beginning, "n < 1 {", "n > 1 {", "cmd/withlock TestKilledBeforeTheCommand"},
+	{"the command begins before the guard knows it", withlockCmd, "	testHookWaiting()\n", "	_, _ = begin.Write([]byte{0})\n	testHookWaiting()\n", "cmd/withlock TestStoppedBeforeTheCommand"},
+	{"the command begins after its lease", withlockCmd, "	if l.overdue() { // withlock was stopped\n", "	if false { // withlock was stopped\n", "cmd/withlock TestOverdueBeforeTheCommand"},
+	{"a withlock that has waited starts another version of itself", beginning, `"/proc/self/exe"`, `"/none"`, "cmd/withlock TestReplacedProgram"},
+	{"the command inherits the pipe for which it waited", beginning, "	unix.CloseOnExec(number)\n", "", "cmd/withlock TestOpenFiles"},
 	{"a guard that continues acts on an old order", guard, "case n > 0:", "case n > 0 && timeout > 0:", "cmd/withlock TestNewerOrder"},
 	{"a process whose first thread has ended counts as ended", "cmd/withlock/zombies_linux.go", "threads > 1 {", "threads < 0 {", "cmd/withlock TestZombies"},
 	{"a lock that was deleted is not missed", withlockCmd, "			lost <- err // it has room for one\n", "", "cmd/withlock TestLockTakenAway"},
 	{"a server that does not answer keeps a lease", sessions, "	defer g.mu.Unlock()\n	return g.until", "	defer g.mu.Unlock()\n	return g.until.Add(time.Hour)", "internal/lock/session TestSilentServer"},
 	{"a lease ends when the server frees the lock", sessions, "g.backend.lease * 2 / 3", "g.backend.lease", "internal/lock/session TestSilentServer"},
+	{"Confirm of an SQL lock does not ask the server", sessions, "		if err := g.renew(ctx); err != nil {\n", "		if confirmed != nil {\n		} else if err := g.renew(ctx); err != nil {\n", "internal/lock/session TestConfirm"},
+	{"Confirm of a MySQL lock does not ask the server", sessions, "		if err := g.renew(ctx); err != nil {\n", "		if confirmed != nil {\n		} else if err := g.renew(ctx); err != nil {\n", "internal/lock/session TestEndedSession/MariaDB"},
+	{"Confirm of a PostgreSQL lock does not ask the server", sessions, "		if err := g.renew(ctx); err != nil {\n", "		if confirmed != nil {\n		} else if err := g.renew(ctx); err != nil {\n", "internal/lock/session TestEndedSession/PostgreSQL"},
+	{"Confirm of an SQL lock tells more than the lease", sessionConfirm, "return until, nil", "return until.Add(time.Minute), nil", "internal/lock/session TestConfirm"},
+	{"Confirm of an SQL lock ends the session with its context", sessionConfirm, "		case <-ctx.Done():\n", "		case <-ctx.Done():\n			g.cancelCheck()\n", "internal/lock/session TestConfirm"},
+	{"Confirm of an SQL lock waits for a server that does not answer", sessionConfirm, "case <-ctx.Done():", "case <-context.WithoutCancel(ctx).Done():", "internal/lock/session TestConfirm"},
+	{"Confirm of a lost SQL lock does not return", sessionConfirm, "case <-g.stopped:", "case <-context.WithoutCancel(ctx).Done():", "internal/lock/session TestConfirm"},
 	{"a token is minted before its lock is granted", sessions, "	for granted := false; !granted; {", "	_, _ = database.Mint(ctx, g.session.conn, g.key)\n	for granted := false; !granted; {", "internal/lock/session TestTokenAfterGrant"},
 	{"a wait goes on in a session that may hold the lock", sessions, "		case errors.Is(err, errWaited):\n			b.discard(s)\n", "		case errors.Is(err, errWaited):\n			b.put(s)\n", "internal/lock/session TestLockGrantedWithTimeout"},
 	{"a pooler is not refused", sessions, "if !held || heldTwice || !stillHeld || session == otherSession || session != last {", "if !held && heldTwice && !stillHeld && session == otherSession && session != last {", "internal/lock/session TestPoolerIsRefused"},

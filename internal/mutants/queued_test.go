@@ -8,6 +8,10 @@ const (
 	settleLua = "internal/stock/gate/settle.lua"
 	persisted = "internal/store/persistence.go"
 	leaveLua  = "internal/stock/gate/leave.lua"
+	finishLua = "internal/stock/gate/finish.lua"
+	lostPlace = "internal/stock/gate/redeliver.lua"
+	plainList = "internal/stock/gate/queuedorders.go"
+	assembly  = "internal/service/service.go"
 	flightLua = "internal/stock/gate/inflight.lua"
 )
 
@@ -35,5 +39,12 @@ var queued = []mutant{
 	{"a Redis that saves every second is not warned of", persisted, `case p.appendOnly == "yes" && p.sync == "always":`, `case p.appendOnly == "yes" && p.sync != "no":`, "internal/store TestQueueWarning"},
 	{"an order is finished before its refusal is recorded", consumer, "case down.Unknown():\n\t\treturn end{err: down.Reason()}\n\tcase down.Committed():", "case down.Committed() || down.Refused():", "internal/journal TestRefusedOrder/InProcess"},
 	{"an order that the ledger was too busy for is finished", consumer, "case out.Unknown() || !final(out.Reason()):\n\t\treturn end{err: out.Reason()}", "case out.Unknown() || !final(out.Reason()):\n\t\treturn end{take: t, became: refused}", "internal/journal TestBusyLedger/InProcess"},
+	{"orders that lost their place stay queued", plainList, "size.messages >= size.orders", "size.orders >= 0", "internal/protocol TestStreamIsLost/MariaDB"},
+	{"a deleted stream looks like an empty journal", plainList, "return max(size.orders, size.messages), size.oldest, err", "return size.messages, size.oldest, err", "internal/stock/gate TestRedeliver/Redis"},
+	{"orders that have a place get another one", lostPlace, "if not message or message[2][2] ~= order then", "if true then", "internal/stock/gate TestRedeliver/Redis"},
+	{"an order that was taken again leaves with its first take, without its gate", finishLua, "if current == take then", "if id then", "internal/stock/gate TestQueuedOrdersWithoutTheGate/Redis"},
+	{"a queued order is not found by another strategy", assembly, ", Queued: s.Queued,", ",", "internal/protocol TestQueuedByAnotherStrategy/SQLite"},
+	{"an order of another strategy leaves before its commit", consumer, "return t, c.placer.PlaceQueued(ctx, t)", "return t, ledger.Committed()", "internal/protocol TestQueuedByAnotherStrategy/SQLite"},
+	{"another strategy's name in a replay", "internal/ledger/queued.go", "o.Strategy, o.CreatedAt, o.QueuedUntil = l.queuedBy, t.QueuedAt, now", "o.CreatedAt, o.QueuedUntil = t.QueuedAt, now", "internal/protocol TestQueuedByAnotherStrategy/SQLite"},
 	{"a consumer leaves its orders undelivered", leaveLua, "of.pending == 0 and ", "", "internal/stock/gate TestLeave/Redis"},
 }

@@ -9,14 +9,20 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
 // Journal is what placing needs of a gate's journal. See stock.Journal.
 type Journal interface {
 	Queue(ctx context.Context, d stock.Deduction, at time.Time) (stock.Take, error)
-	Queued(ctx context.Context, order uuid.UUID) (stock.Take, error)
 	Finish(ctx context.Context, takes ...stock.Take) error
+}
+
+// Queued finds queued orders, also those that another strategy has queued. See
+// stock.QueuedOrders.
+type Queued interface {
+	Queued(ctx context.Context, order uuid.UUID) (stock.Take, error)
 }
 
 // enqueue takes the units at the gate and queues the order, once. The outcome is
@@ -64,10 +70,10 @@ func (s *Service) withdraw(ctx context.Context, t stock.Take) {
 // ledger.ErrNoOrder: there is none.
 func (s *Service) find(ctx context.Context, id uuid.UUID) (*Order, error) {
 	found, err := s.ledger.Order(ctx, id)
-	if s.journal == nil || !mayBeQueued(found, err) {
+	if s.queued == nil || !mayBeQueued(found, err) {
 		return found, err
 	}
-	t, queuedErr := s.journal.Queued(ctx, id)
+	t, queuedErr := s.queued.Queued(ctx, id)
 	if queuedErr != nil && !errors.Is(queuedErr, stock.ErrNotQueued) {
 		return nil, queuedErr
 	}
@@ -97,6 +103,58 @@ func (s *Service) inProgress(ctx context.Context, id uuid.UUID) error {
 		return ledger.ErrNoOrder
 	}
 	return ErrInProgress // queued, or recorded just now
+}
+
+// PlaceQueued places the order of a take that another strategy has cut and queued. That
+// take can no longer be committed, because the stock now belongs to this instance's
+// strategy. So PlaceQueued takes the units again, like those of a new order, under the
+// queued order's ID. Several instances may place the same order: the ledger records it
+// once.
+//
+// Refused: the order is not placed, and this instance holds no units of it. Duplicate:
+// another row has the order's ID.
+func (s *Service) PlaceQueued(ctx context.Context, t stock.Take) ledger.Outcome {
+	switch found, err := s.ledger.Order(ctx, t.OrderID); {
+	case err == nil:
+		return placedBefore(t, found)
+	case !errors.Is(err, ledger.ErrNoOrder):
+		return ledger.Unknown(err)
+	}
+	record := func(ctx context.Context, again stock.Take) (o Order, out ledger.Outcome) {
+		again.QueuedAt = t.QueuedAt
+		for try := 1; ; try++ {
+			// Recording a take twice commits it once. A void order, by which End
+			// resolves an unknown outcome, would refuse what was acknowledged.
+			o, out = s.ledger.Record(ctx, again)
+			if !out.Unknown() || try == maxTries || ctx.Err() != nil {
+				return o, out
+			}
+			retry.Wait(ctx, try)
+		}
+	}
+	for try := 1; ; try++ {
+		d := t.Deduction
+		d.TakeID = uuid.New()
+		_, out := s.attempt(ctx, d, record)
+		if found, exists := out.Duplicate(); exists {
+			return placedBefore(t, found)
+		}
+		if !out.Refused() || !stock.Reconcilable(out.Reason()) || try == maxTries {
+			return out
+		}
+		if err := s.reconciler.Mend(ctx, out.Reason(), d.SKUs()...); err != nil {
+			return ledger.Refused(err)
+		}
+		retry.Wait(ctx, try)
+	}
+}
+
+// placedBefore returns the outcome of a queued take whose order the ledger has.
+func placedBefore(t stock.Take, found *Order) ledger.Outcome {
+	if found.Holds(t.TakeID) {
+		return ledger.Committed()
+	}
+	return ledger.Duplicate(found)
 }
 
 // Learn remembers the reason for which the ledger refused a queued order. asked is a

@@ -14,7 +14,6 @@ import (
 
 // twinJournal is a journal of one order.
 type twinJournal struct {
-	Journal
 	ask func() (stock.Take, error) // the answer of Queued
 }
 
@@ -43,7 +42,7 @@ func TestOrderLeavesTheJournal(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newShop(true)
-			s.Service.journal = twinJournal{ask: func() (stock.Take, error) {
+			s.queued = twinJournal{ask: func() (stock.Take, error) {
 				if test.commits {
 					s.ledger.orders[queued.OrderID] = Order{ID: queued.OrderID, TakeID: queued.TakeID, Status: ledger.Pending, QueuedUntil: time.Now()}
 				}

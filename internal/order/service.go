@@ -76,6 +76,7 @@ type Service struct {
 	gate       Gate // nil if there is none
 	ledger     Ledger
 	journal    Journal // nil if the gate has none
+	queued     Queued  // nil if there is no Redis that may have queued orders
 	reconciler Reconciler
 	late       Late
 	queue      bool
@@ -88,6 +89,9 @@ type Options struct {
 	Late Late // what becomes of late payments
 	// Queue answers orders as soon as the journal has them. It needs a journal.
 	Queue bool
+	// Queued finds queued orders that the ledger does not have yet. nil: there are
+	// none.
+	Queued Queued
 }
 
 // NewService returns a service for the ledger with that ID. gate is nil if the
@@ -95,7 +99,7 @@ type Options struct {
 func NewService(ledgerID uuid.UUID, gate Gate, journal Journal, l Ledger, r Reconciler, o Options, registry prometheus.Registerer) *Service {
 	return &Service{
 		ledgerID: ledgerID, gate: gate, ledger: l, journal: journal, reconciler: r,
-		late: o.Late, queue: o.Queue, metrics: newMetrics(registry),
+		queued: o.Queued, late: o.Late, queue: o.Queue, metrics: newMetrics(registry),
 	}
 }
 

@@ -172,56 +172,71 @@ func TestCommitInLimbo(t *testing.T) {
 // ends.
 func TestTransactionInLimbo(t *testing.T) {
 	t.Parallel()
-	dbURL := testenv.MariaDB(t) // the other databases get the COMMIT in a packet of its own
-	s := newShop(t, dbURL)
-	// The trigger stops the transaction after the orders and before the COMMIT.
-	err := s.sql.DB().Exec(`CREATE TRIGGER hold BEFORE INSERT ON order_lines FOR EACH ROW
-		BEGIN DO GET_LOCK(NEW.sku, 20); DO RELEASE_LOCK(NEW.sku); END`).Error
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, wireURL := newWire(t, dbURL)
-	i := s.open(t, settings{strategy: "lua", db: openSQL(t, wireURL).Ledger})
-	defer i.Close()
-	sku := newSKU("limbo")
-	addStock(t, i, sku, 1)
+	for _, test := range []struct {
+		database      testenv.Database
+		stop          []string // makes the transaction wait after the orders and before the COMMIT
+		lock, release string   // what it waits for
+	}{
+		{testenv.Database{Name: "MariaDB", URL: testenv.MariaDB}, []string{`CREATE TRIGGER hold BEFORE INSERT ON order_lines FOR EACH ROW
+			BEGIN DO GET_LOCK(NEW.sku, 20); DO RELEASE_LOCK(NEW.sku); END`}, "DO GET_LOCK(?, 1)", "DO RELEASE_LOCK(?)"},
+		{testenv.Database{Name: "PostgreSQL", URL: testenv.Postgres}, []string{`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS
+			'BEGIN PERFORM pg_advisory_xact_lock(hashtext(NEW.sku)); RETURN NEW; END'`,
+			"CREATE TRIGGER hold BEFORE INSERT ON order_lines FOR EACH ROW EXECUTE FUNCTION hold()",
+		}, "SELECT pg_advisory_lock(hashtext($1))", "SELECT pg_advisory_unlock(hashtext($1))"},
+	} {
+		t.Run(test.database.Name, func(t *testing.T) {
+			t.Parallel()
+			dbURL := test.database.URL(t)
+			s := newShop(t, dbURL)
+			for _, statement := range test.stop {
+				if err := s.sql.DB().Exec(statement).Error; err != nil {
+					t.Fatal(err)
+				}
+			}
+			w, wireURL := newWire(t, dbURL)
+			i := s.open(t, settings{strategy: "lua", db: openSQL(t, wireURL).Ledger})
+			defer i.Close()
+			sku := newSKU("limbo")
+			addStock(t, i, sku, 1)
 
-	pool, err := s.sql.DB().DB()
-	if err != nil {
-		t.Fatal(err)
+			pool, err := s.sql.DB().DB()
+			if err != nil {
+				t.Fatal(err)
+			}
+			holder, err := pool.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer holder.Close()
+			if _, err := holder.ExecContext(t.Context(), test.lock, string(sku)); err != nil {
+				t.Fatal(err)
+			}
+			fault := w.holdCommit()
+			answer := place(t.Context(), i, withKey(oneUnit(sku), "open"))
+			fault.deliver <- true
+			wait(t, "the transaction", fault.arrived)
+			if !fault.withInserts {
+				t.Fatal("the COMMIT came without the INSERTs")
+			}
+			eventually(t, "the void order waits for the transaction", func() bool { return s.waiting(t) > 1 })
+			select {
+			case r := <-answer:
+				t.Fatalf("answered %+v while the transaction was open", r)
+			default:
+			}
+			if _, err := holder.ExecContext(t.Context(), test.release, string(sku)); err != nil {
+				t.Fatal(err)
+			}
+			// The server may notice the closed connection and roll back.
+			sold := int64(1)
+			switch r := wait(t, "the answer", answer); {
+			case errors.Is(r.err, stock.ErrBusy):
+				sold = 0
+			case r.err != nil:
+				t.Errorf("answered %v", r.err)
+			}
+			s.waitSettled(t, i.gate, sku)
+			s.checkBalance(t, i.gate, sku, sold)
+		})
 	}
-	holder, err := pool.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer holder.Close()
-	if _, err := holder.ExecContext(t.Context(), "DO GET_LOCK(?, 1)", string(sku)); err != nil {
-		t.Fatal(err)
-	}
-	fault := w.holdCommit()
-	answer := place(t.Context(), i, withKey(oneUnit(sku), "open"))
-	fault.deliver <- true
-	wait(t, "the transaction", fault.arrived)
-	if !fault.withInserts {
-		t.Fatal("the COMMIT came without the INSERTs")
-	}
-	eventually(t, "the void order waits for the transaction", func() bool { return s.waiting(t) > 1 })
-	select {
-	case r := <-answer:
-		t.Fatalf("answered %+v while the transaction was open", r)
-	default:
-	}
-	if _, err := holder.ExecContext(t.Context(), "DO RELEASE_LOCK(?)", string(sku)); err != nil {
-		t.Fatal(err)
-	}
-	// The server may notice the closed connection and roll back.
-	sold := int64(1)
-	switch r := wait(t, "the answer", answer); {
-	case errors.Is(r.err, stock.ErrBusy):
-		sold = 0
-	case r.err != nil:
-		t.Errorf("answered %v", r.err)
-	}
-	s.waitSettled(t, i.gate, sku)
-	s.checkBalance(t, i.gate, sku, sold)
 }

@@ -90,6 +90,16 @@ func consume(t *testing.T, i *instance) (stop func()) {
 	return stop
 }
 
+// drain commits all queued orders.
+func drain(t *testing.T, i *instance) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if left, err := i.consumer.Drain(ctx); left != 0 || err != nil {
+		t.Errorf("%d orders are left (%v)", left, err)
+	}
+}
+
 // mustQueue places an order, which must be queued.
 func mustQueue(t *testing.T, i *instance, r order.Request) order.Order {
 	t.Helper()
@@ -471,4 +481,206 @@ func TestQueuedCommitInLimbo(t *testing.T) {
 			s.checkBalance(t, i.gate, sku, 1)
 		})
 	}
+}
+
+// TestStreamIsLost: Redis loses the stream of queued orders while a consumer works on one
+// of them, and keeps the hash. The orders are delivered again, and each is committed once.
+func TestStreamIsLost(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[:2], func(t *testing.T, s *shop) {
+		i := s.openQueueing(t, settings{noGuard: true})
+		sku := newSKU("stream")
+		addStock(t, i.instance, sku, 5)
+		reached, proceed := i.cutter.before.arm()
+		defer proceed()
+		consume(t, i.instance)
+		queued := []order.Order{mustQueue(t, i.instance, withKey(oneUnit(sku), "k"))}
+		wait(t, "the consumer", reached)
+		for range 2 {
+			queued = append(queued, mustQueue(t, i.instance, oneUnit(sku)))
+		}
+		if err := s.redis.Del(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:journal").Err(); err != nil {
+			t.Fatal(err)
+		}
+		wantStatus(t, i.instance, queued[0].ID, ledger.Queued)
+		proceed()
+		for _, o := range queued {
+			waitFor(t, i.instance, o.ID, ledger.Pending)
+		}
+		waitFinished(t, i.instance)
+		if again := mustReplay(t, i.instance, withKey(oneUnit(sku), "k")); again.ID != queued[0].ID {
+			t.Errorf("the key leads to %s, not to %s", again.ID, queued[0].ID)
+		}
+		waitFinished(t, i.instance)
+		s.checkBalance(t, i.gate, sku, 3)
+	})
+}
+
+// foreign are strategies of each kind that do not queue: without a gate, and with gates
+// that have other keys, locks or a queue of their own.
+var foreign = []string{"merged", "segment", "lock", "queue"}
+
+// TestQueuedByAnotherStrategy: instances of another strategy show queued orders, and
+// commit them without taking the stock from each other.
+func TestQueuedByAnotherStrategy(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		for _, name := range foreign {
+			i := s.openQueueing(t, settings{})
+			sku := newSKU("other")
+			addStock(t, i.instance, sku, 3)
+			var queued []order.Order
+			for _, key := range []string{"1", "2", "3"} {
+				queued = append(queued, mustQueue(t, i.instance, withKey(oneUnit(sku), key+string(sku))))
+			}
+			next, peer := s.open(t, settings{strategy: name}), s.open(t, settings{strategy: name})
+			for _, at := range []*instance{i.instance, next, peer} {
+				o, err := at.Order(t.Context(), queued[0].ID)
+				if err != nil || o.Status != ledger.Queued || o.Strategy != queued[0].Strategy {
+					t.Errorf("%s shows %+v (%v)", at.strategy, o, err)
+				}
+				if _, err := at.Cancel(t.Context(), queued[0].ID); !errors.Is(err, order.ErrInProgress) {
+					t.Errorf("cancelled at %s: %v", at.strategy, err)
+				}
+			}
+			mustPlace(t, peer, oneUnit(sku)) // before the queued orders take their units again
+			before := peer.ledger.Generation()
+			drain(t, next)
+			states := make(map[ledger.Status]int)
+			for n, o := range queued {
+				found, err := peer.Order(t.Context(), o.ID)
+				if err != nil || !sameLines(found.Lines, o.Lines) {
+					t.Fatalf("%+v, %v", found, err)
+				}
+				states[found.Status]++
+				if found.Status != ledger.Pending {
+					continue
+				}
+				if again := mustReplay(t, peer, withKey(oneUnit(sku), string(rune('1'+n))+string(sku))); !sameOrder(again, o) || again.Strategy != o.Strategy {
+					t.Errorf("answered %+v, then %+v", o, again)
+				}
+			}
+			if states[ledger.Pending] != 2 || states[ledger.TurnedDown] != 1 {
+				t.Errorf("%s: the orders ended as %v", name, states)
+			}
+			if owner, err := peer.ledger.Owner(t.Context()); err != nil || owner.Generation != before || peer.Usable(t.Context()) != nil {
+				t.Errorf("%s: the stock changed hands: %+v, %v", name, owner, err)
+			}
+			s.waitSettled(t, peer.gate, sku)
+			s.checkBalance(t, peer.gate, sku, 3)
+			for _, instance := range []*instance{i.instance, next, peer} {
+				instance.Close()
+			}
+		}
+	})
+}
+
+// TestCommittedBeforeAChange: an order is committed by a consumer of the strategy that
+// queued it, and finished by one of another strategy: the first did not finish it, or was
+// in its transaction when the stock changed hands.
+func TestCommittedBeforeAChange(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[:2], func(t *testing.T, s *shop) {
+		for _, inside := range []bool{false, true} {
+			i := s.openQueueing(t, settings{noGuard: true})
+			sku, kept := newSKU("both"), newSKU("kept")
+			addStock(t, i.instance, sku, 2)
+			addStock(t, i.instance, kept, 2)
+			i.journal.keep.Store(true)
+			reached, proceed := i.cutter.after.arm()
+			if !inside {
+				proceed()
+			}
+			stop := consume(t, i.instance)
+			o := mustQueue(t, i.instance, request(stock.Line{SKU: sku, Quantity: 1}, stock.Line{SKU: kept, Quantity: 1}))
+			if inside {
+				wait(t, "the consumer", reached)
+			} else {
+				waitFor(t, i.instance, o.ID, ledger.Pending)
+				stop()
+			}
+			next := s.open(t, settings{strategy: "segment", noGuard: true, change: func(built *strategy.Strategy) {
+				built.Queued = &impatient{built.Queued}
+			}})
+			stopNext := consume(t, next)
+			if inside {
+				proceed()
+			}
+			waitFinished(t, i.instance)
+			stop()
+			stopNext()
+			wantStatus(t, next, o.ID, ledger.Pending)
+			for _, sku := range []stock.SKU{sku, kept} {
+				mustPlace(t, next, oneUnit(sku))
+				mustRefuse(t, next, oneUnit(sku), stock.ErrSoldOut)
+				s.waitSettled(t, next.gate, sku)
+				s.checkBalance(t, next.gate, sku, 2)
+			}
+			i.Close()
+			next.Close()
+		}
+	})
+}
+
+// impatient claims orders that other consumers have just got.
+type impatient struct{ stock.QueuedOrders }
+
+func (q *impatient) Claim(ctx context.Context, consumer string, limit int, _ time.Duration) ([]stock.Take, error) {
+	return q.QueuedOrders.Claim(ctx, consumer, limit, 0)
+}
+
+// TestForeignConsumerDies: an instance of another strategy dies after it has taken the
+// units of a queued order again. Recovery gives them back, and the order ends.
+func TestForeignConsumerDies(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[:2], func(t *testing.T, s *shop) {
+		i := s.openQueueing(t, settings{})
+		sku := newSKU("dies")
+		addStock(t, i.instance, sku, 2)
+		o := mustQueue(t, i.instance, oneUnit(sku))
+		next := s.open(t, settings{strategy: "segment", takeDeadline: immediateDeadline})
+		addStock(t, next, sku, 3) // fills the gate
+		if _, err := next.gate.Take(t.Context(), stock.Deduction{OrderID: o.ID, TakeID: uuid.New(), Buyer: o.Buyer, Lines: o.Lines}); err != nil {
+			t.Fatal(err)
+		}
+		if out := next.PlaceQueued(t.Context(), stock.Take{Deduction: stock.Deduction{OrderID: o.ID, TakeID: o.TakeID, Buyer: o.Buyer, Lines: o.Lines}, QueuedAt: o.CreatedAt}); !out.Refused() {
+			t.Errorf("placed while another consumer has its units: %+v", out)
+		}
+		sweep(t, next)
+		wantStatus(t, next, o.ID, ledger.Queued) // although its row is void
+		drain(t, next)
+		wantStatus(t, next, o.ID, ledger.TurnedDown)
+		s.checkBalance(t, next.gate, sku, 0)
+	})
+}
+
+// TestTwoForeignConsumers: two instances of another strategy place the same order. One
+// pauses inside its transaction, or before it. The order is committed once.
+func TestTwoForeignConsumers(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[1:2], func(t *testing.T, s *shop) {
+		for _, name := range []string{"merged", "optimistic"} {
+			i := s.openQueueing(t, settings{})
+			sku := newSKU("twice")
+			addStock(t, i.instance, sku, 3)
+			o := mustQueue(t, i.instance, oneUnit(sku))
+			hooked := new(hookedCutter)
+			slow := s.open(t, settings{strategy: name, change: func(built *strategy.Strategy) { built.Cutter = hooked.over(built.Cutter) }})
+			quick := s.open(t, settings{strategy: name, change: func(built *strategy.Strategy) { built.Queued = &impatient{built.Queued} }})
+			reached, proceed := hooked.before.arm()
+			defer proceed()
+			stopSlow := consume(t, slow)
+			wait(t, "the slow consumer", reached)
+			stopQuick := consume(t, quick)
+			waitFor(t, quick, o.ID, ledger.Pending)
+			proceed()
+			waitFinished(t, i.instance)
+			stopSlow()
+			stopQuick()
+			s.checkBalance(t, nil, sku, 1)
+			for _, instance := range []*instance{i.instance, slow, quick} {
+				instance.Close()
+			}
+		}
+	})
 }

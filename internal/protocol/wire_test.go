@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net"
 	"net/url"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,6 +21,7 @@ type wire struct {
 
 	mu    sync.Mutex
 	fault *commitFault // for the next COMMIT; may be nil
+	named []byte       // the name of a prepared COMMIT; nil: none was prepared
 	conns map[net.Conn]bool
 }
 
@@ -89,14 +91,22 @@ func (w *wire) arm(fault *commitFault) *commitFault {
 func (w *wire) match(sent []byte) *commitFault {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.fault == nil || !bytes.Contains(bytes.ToUpper(sent), []byte("COMMIT")) {
+	if prepared := preparedCommit.FindSubmatch(sent); prepared != nil { // PostgreSQL; not executed yet
+		w.named = bytes.Clone(prepared[1])
+		return nil
+	}
+	executed := w.named != nil && bytes.Contains(sent, w.named)
+	if w.fault == nil || !executed && !bytes.Contains(bytes.ToUpper(sent), []byte("COMMIT")) {
 		return nil
 	}
 	fault := w.fault
-	fault.withInserts = bytes.Contains(sent, []byte("INSERT"))
+	fault.withInserts = executed || bytes.Contains(sent, []byte("INSERT"))
 	w.fault = nil
 	return fault
 }
+
+// preparedCommit matches the name and the text with which pgx prepares a COMMIT.
+var preparedCommit = regexp.MustCompile(`(stmtcache_[0-9a-f]+)\x00COMMIT\x00`)
 
 func (w *wire) track(c net.Conn) {
 	w.mu.Lock()

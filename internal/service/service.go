@@ -45,8 +45,9 @@ type Instance struct {
 	Stock      *admin.Admin
 	Reconciler *reconcile.Reconciler
 	Ledger     *ledger.Ledger
-	// Consumer commits queued orders. It is nil if the gate has no journal. Every
-	// instance must run it beside the orders, also one that does not queue orders.
+	// Consumer commits queued orders, also those that another strategy has queued. It
+	// is nil if the strategy sees no queued orders. Every instance must run it beside
+	// the orders, also one that does not queue orders.
 	Consumer *journal.Consumer
 }
 
@@ -55,7 +56,7 @@ type Instance struct {
 // Reconciler.Start before the first order, and Reconciler.Run beside the orders.
 func New(db *sqltx.DB, ledgerID uuid.UUID, s strategy.Strategy, o Options) *Instance {
 	l := ledger.New(db, ledger.Options{
-		Strategy: s.Name, Cutter: s.Cutter, HasGate: s.Gate != nil,
+		Strategy: s.Name, QueuedBy: strategy.Queueing()[0], Cutter: s.Cutter, HasGate: s.Gate != nil,
 		Group: s.Group, Parallel: s.Parallel, PaymentWindow: o.PaymentWindow, Clock: o.Clock,
 		Log: o.Log, Metrics: o.Metrics,
 	})
@@ -64,14 +65,17 @@ func New(db *sqltx.DB, ledgerID uuid.UUID, s strategy.Strategy, o Options) *Inst
 	})
 	i := &Instance{
 		Orders: order.NewService(ledgerID, s.Gate, s.Journal, l, r, order.Options{
-			Late: cmp.Or(o.LatePayments, order.Revive), Queue: o.Queue,
+			Late: cmp.Or(o.LatePayments, order.Revive), Queue: o.Queue, Queued: s.Queued,
 		}, o.Metrics),
 		Stock:      admin.New(s.Gate, l, r, o.Log),
 		Reconciler: r,
 		Ledger:     l,
 	}
-	if s.Journal != nil {
+	switch {
+	case s.Journal != nil:
 		i.Consumer = journal.New(s.Journal, l, r, i.Orders.Learn, o.Log, o.Metrics)
+	case s.Queued != nil:
+		i.Consumer = journal.NewForeign(s.Queued, i.Orders, l, r, i.Orders.Learn, o.Log, o.Metrics)
 	}
 	return i
 }

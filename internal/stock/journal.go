@@ -19,9 +19,7 @@ import (
 //
 // Implementations are safe for concurrent use, also by several processes.
 type Journal interface {
-	// Open prepares the store to deliver orders to the consumer, and returns why it
-	// cannot. ErrNoJournal: it never can.
-	Open(ctx context.Context, consumer string) error
+	QueuedOrders
 
 	// Queue takes like Gate.Take, and adds the order to the journal in the same
 	// step. at is the time at which the order is queued.
@@ -36,6 +34,16 @@ type Journal interface {
 	//
 	// It has the errors of Take. ErrInFlight: t is not in the journal any more.
 	Requeue(ctx context.Context, t Take, takeID uuid.UUID) (Take, error)
+}
+
+// QueuedOrders is the part of a journal that needs no gate. So an instance of any
+// strategy can find the orders that are queued in its Redis, and end them.
+//
+// Implementations are safe for concurrent use, also by several processes.
+type QueuedOrders interface {
+	// Open prepares the store to deliver orders to the consumer, and returns why it
+	// cannot. ErrNoJournal: it never can.
+	Open(ctx context.Context, consumer string) error
 
 	// Queued returns the take of a queued order. ErrNotQueued: the order is not in
 	// the journal.
@@ -51,8 +59,13 @@ type Journal interface {
 	// be read.
 	Claim(ctx context.Context, consumer string, limit int, idle time.Duration) ([]Take, error)
 
-	// Finish settles the takes and removes their orders from the journal, each in
-	// one step. It leaves an order that was taken again since.
+	// Redeliver gives orders a new place if the journal has lost theirs, so that they
+	// are delivered again, and returns their number. It costs one read if no place is
+	// lost.
+	Redeliver(ctx context.Context) (orders int, err error)
+
+	// Finish removes the orders of the takes. It leaves an order that was taken again
+	// since. Finish of a Journal also settles the takes, in the same step.
 	Finish(ctx context.Context, takes ...Take) error
 
 	// Leave removes a consumer that has finished all its orders, and all others

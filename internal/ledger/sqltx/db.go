@@ -170,16 +170,25 @@ func Unguarded(value string) string { return value }
 // Exactly one value in the statement that follows first must be wrapped by
 // guard. Every error except ErrUnknownOutcome proves that nothing was committed.
 func (db *DB) CommitIf(ctx context.Context, first Statement, rows int64, others func(guard Guard) []Statement) (committed bool, err error) {
+	if p, ok := db.gorm.ConnPool.(pool); ok && p.require != nil {
+		t, err := p.take(ctx)
+		if err != nil {
+			return false, fmt.Errorf("beginning: %w", err)
+		}
+		if takesTexts(t.conn) {
+			counted, guard := p.require(first, rows)
+			text := slices.Concat([]Statement{counted}, others(guard), []Statement{{SQL: "COMMIT"}})
+			start := time.Now()
+			committed, err = t.commitIf(ctx, text)
+			text[0] = first
+			db.trace(ctx, start, text, err)
+			return committed, err
+		}
+		_ = t.Rollback() // it has not begun
+	}
 	tx, err := db.Begin(ctx)
 	if err != nil {
 		return false, err
-	}
-	if t, ok := tx.gorm.Statement.ConnPool.(*transaction); ok && t.pool.guard != nil && takesTexts(t.conn) {
-		text := slices.Concat([]Statement{first}, others(t.pool.guard(rows)), []Statement{{SQL: "COMMIT"}})
-		start := time.Now()
-		committed, err = t.commitIf(ctx, text)
-		tx.trace(ctx, start, text, err)
-		return committed, err
 	}
 	affected, err := tx.ExecAll(ctx, append([]Statement{first}, others(Unguarded)...)...)
 	if isUnmet(err) {

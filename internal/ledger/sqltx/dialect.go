@@ -1,6 +1,7 @@
 package sqltx
 
 import (
+	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -104,6 +105,37 @@ func appendNumber(sql []byte, t time.Time) []byte {
 	sql = strconv.AppendInt(sql, 1_000_000+int64(t.Nanosecond()/1000), 10)
 	sql[dot] = '.' // in place of the 1
 	return sql
+}
+
+// AppendText appends value to a statement of MySQL or SQLite, as a literal for a column
+// that holds text. Only letters, digits and a few other characters are written as they
+// are, so nothing needs an escape, whatever the sql_mode.
+func (d Dialect) AppendText(sql []byte, value string) []byte {
+	if plain(value) {
+		return append(append(append(sql, '\''), value...), '\'')
+	}
+	if d == SQLite {
+		return append(appendHex(append(sql, "CAST("...), value), " AS TEXT)"...)
+	}
+	return appendHex(sql, value)
+}
+
+// plain reports whether value means itself between quotes, in every sql_mode and to
+// drivers that look for placeholders.
+func plain(value string) bool {
+	for i := range len(value) {
+		switch c := value[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.', c == ':':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// appendHex appends the bytes as a literal of MySQL and SQLite.
+func appendHex[T string | []byte](sql []byte, bytes T) []byte {
+	return append(hex.AppendEncode(append(sql, "X'"...), []byte(bytes)), '\'')
 }
 
 // BigInt is the type name that casts to a 64-bit integer. PostgreSQL treats an

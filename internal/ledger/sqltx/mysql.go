@@ -129,12 +129,16 @@ func (s mysqlServer) keepsTransactions() bool {
 // IsMariaDB reports whether the version is MariaDB's.
 func IsMariaDB(version string) bool { return strings.Contains(version, "MariaDB") }
 
-// takesTexts reports whether several statements may be sent to the connection as
-// one text.
+// takesTexts reports whether several statements, a COMMIT among them, may be sent to
+// the connection at once.
 func takesTexts(conn *sql.Conn) (texts bool) {
 	_ = conn.Raw(func(raw any) error {
-		session, ok := raw.(*mysqlSession)
-		texts = ok && session.texts
+		switch session := raw.(type) {
+		case *mysqlSession:
+			texts = session.texts
+		case *postgresSession:
+			texts = true
+		}
 		return nil
 	})
 	return texts

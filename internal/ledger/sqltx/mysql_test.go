@@ -151,15 +151,27 @@ func TestReadOnly(t *testing.T) {
 // the server refused a statement before the COMMIT, with an error that a COMMIT
 // can also return.
 func TestTexts_RefusedInTheMiddle(t *testing.T) {
-	db := migrated(t, testenv.MariaDB(t)).Ledger()
-	insertStock(t, db, "a")
-	// Error 3, "Error writing file", may also answer a COMMIT.
-	run(t, db, "CREATE TRIGGER refuse BEFORE INSERT ON stock FOR EACH ROW SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 3")
-	committed, err := db.CommitIf(t.Context(), sqltx.Statement{SQL: "UPDATE stock SET available = 1 WHERE sku = 'a'"}, 1, inserting("c"))
-	if committed || err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) {
-		t.Errorf("committed %v, %v", committed, err)
-	}
-	if left := one[int](t, db, "SELECT available FROM stock WHERE sku = 'a'"); left != 10 {
-		t.Errorf("%d left, want 10", left)
+	for name, test := range map[string]struct{ dbURL, refuse string }{
+		// Error 3, "Error writing file", may also answer a COMMIT.
+		"MariaDB": {testenv.MariaDB(t), "CREATE TRIGGER refuse BEFORE INSERT ON stock FOR EACH ROW SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 3"},
+		// A statement that is cancelled may be the COMMIT.
+		"PostgreSQL": {testenv.Postgres(t), `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE query_canceled; END';
+			CREATE TRIGGER refuse BEFORE INSERT ON stock FOR EACH ROW WHEN (NEW.sku <> 'a') EXECUTE FUNCTION refuse()`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := migrated(t, test.dbURL).Ledger()
+			insertStock(t, db, "a")
+			for statement := range strings.SplitSeq(test.refuse, ";\n") {
+				run(t, db, statement)
+			}
+			committed, err := db.CommitIf(t.Context(), sqltx.Statement{SQL: "UPDATE stock SET available = 1 WHERE sku = 'a'"}, 1, inserting("c"))
+			if committed || err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) {
+				t.Errorf("committed %v, %v", committed, err)
+			}
+			if left := one[int](t, db, "SELECT available FROM stock WHERE sku = 'a'"); left != 10 {
+				t.Errorf("%d left, want 10", left)
+			}
+		})
 	}
 }

@@ -18,7 +18,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 	s := migrated(t, primary.URL()+"&statement_timeout=500&lock_timeout=200")
 	connections(t, s).SetMaxIdleConns(0) // the test terminates some sessions
 	db, admin := s.Ledger(), opened(t, primary.URL()).Ledger()
-	for _, sku := range []string{"a", "b", "c", "d", "e"} {
+	for _, sku := range []string{"a", "b", "c", "d", "e", "f", "g"} {
 		insertStock(t, db, sku)
 	}
 	waiting := func() int {
@@ -41,6 +41,13 @@ func TestCommit_StandbyAway(t *testing.T) {
 			return err
 		})
 	}
+	atOnce := func(ctx context.Context, update string) error {
+		committed, err := db.CommitIf(ctx, sqltx.Statement{SQL: update}, 1, func(sqltx.Guard) []sqltx.Statement { return nil })
+		if err == nil && !committed {
+			t.Errorf("%s: not committed", update)
+		}
+		return err
+	}
 	alone := func(ctx context.Context, update string) error {
 		_, err := db.Exec(ctx, update)
 		return err
@@ -56,6 +63,8 @@ func TestCommit_StandbyAway(t *testing.T) {
 		{"b", "pg_terminate_backend", transaction, true},
 		{"c", "pg_cancel_backend", alone, false},
 		{"d", "pg_terminate_backend", alone, false},
+		{"f", "pg_cancel_backend", atOnce, true},
+		{"g", "pg_terminate_backend", atOnce, true},
 	} {
 		done := start(10*time.Second, step.sku, step.commit)
 		run(t, admin, "SELECT "+step.end+"(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")

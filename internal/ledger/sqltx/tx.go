@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,22 +27,23 @@ type pool struct {
 	begin string // the statement that begins a transaction
 	// failsWhole means that a failed statement makes its transaction fail.
 	failsWhole bool
-	// guard makes guards for the given number of rows, which fail as
-	// Dialect.Require does. It is nil if the database cannot check the number
-	// within one round trip.
-	guard func(rows int64) Guard
+	// require makes a transaction fail, as Dialect.Require does, unless its first
+	// statement affects the given number of rows: it returns that statement, and a
+	// guard for the next. It is nil if the database cannot check the number within
+	// one round trip.
+	require func(first Statement, rows int64) (Statement, Guard)
 }
 
 // MySQLPool returns connections, whose sessions come from MySQLConnector, as
 // gorm's connection pool.
 func MySQLPool(connections *sql.DB) gorm.ConnPool {
-	return pool{DB: connections, exec: execMySQL, begin: "START TRANSACTION", guard: mysqlGuard}
+	return pool{DB: connections, exec: execMySQL, begin: "START TRANSACTION", require: requireMySQL}
 }
 
 // PostgresPool returns connections, whose sessions come from PostgresConnector,
 // as gorm's connection pool.
 func PostgresPool(connections *sql.DB) gorm.ConnPool {
-	return pool{DB: connections, exec: execPostgres, begin: "START TRANSACTION", failsWhole: true}
+	return pool{DB: connections, exec: execPostgres, begin: "START TRANSACTION", failsWhole: true, require: requirePostgres}
 }
 
 // SQLitePool returns connections as gorm's connection pool. lock is how a
@@ -71,6 +73,15 @@ func (p pool) BeginTx(ctx context.Context, options *sql.TxOptions) (gorm.ConnPoo
 	if options != nil && *options != (sql.TxOptions{}) {
 		return p.DB.BeginTx(ctx, options)
 	}
+	t, err := p.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// take takes a connection for a transaction, which its first statement begins.
+func (p pool) take(ctx context.Context) (*transaction, error) {
 	conn, err := p.DB.Conn(ctx)
 	if err != nil {
 		return nil, err
@@ -178,10 +189,24 @@ func (t *transaction) stillOpen(err error) (open bool) {
 	if driverError(err) == nil { // the connection and the answer are lost
 		return false
 	}
+	if t.pool.failsWhole {
+		return t.failedOpen()
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), rollbackTimeout)
 	defer cancel()
 	// MySQL has no such variable and returns an error: the outcome stays unknown.
 	return t.conn.QueryRowContext(ctx, "SELECT @@in_transaction").Scan(&open) == nil && open
+}
+
+// failedOpen reports whether PostgreSQL has said, after its last answer, that the
+// transaction is open and has failed.
+func (t *transaction) failedOpen() (open bool) {
+	_ = t.conn.Raw(func(raw any) error {
+		session, ok := raw.(*postgresSession)
+		open = ok && session.Conn.Conn().PgConn().TxStatus() == 'E'
+		return nil
+	})
+	return open
 }
 
 // Commit commits. Unless provesNoCommit is true of its error, the outcome is
@@ -328,6 +353,7 @@ func execPostgres(ctx context.Context, conn *sql.Conn, statements []Statement) (
 		for _, s := range statements {
 			batch.Queue(s.SQL, s.Args...)
 		}
+		session.clearWarning()
 		answers := session.Conn.Conn().SendBatch(ctx, batch)
 		for range statements {
 			tag, err := answers.Exec()
@@ -337,7 +363,10 @@ func execPostgres(ctx context.Context, conn *sql.Conn, statements []Statement) (
 			}
 			affected = append(affected, tag.RowsAffected())
 		}
-		return answers.Close()
+		if err := answers.Close(); err != nil {
+			return err
+		}
+		return session.warning(statements[len(statements)-1].SQL == "COMMIT")
 	})
 	return affected, err
 }
@@ -346,8 +375,16 @@ func execSQLite(ctx context.Context, conn *sql.Conn, statements []Statement) ([]
 	return execApart(ctx, conn, statements)
 }
 
-// mysqlGuard makes guards that require the number of rows. The server stops the text
-// at their error.
-func mysqlGuard(rows int64) Guard {
-	return func(value string) string { return MySQL.Require(fmt.Sprintf("ROW_COUNT() = %d", rows), value) }
+// requireMySQL requires the number of rows in the next statement. The server stops the
+// text at its error.
+func requireMySQL(first Statement, rows int64) (Statement, Guard) {
+	return first, func(value string) string { return MySQL.Require(fmt.Sprintf("ROW_COUNT() = %d", rows), value) }
+}
+
+// requirePostgres counts the rows in the first statement itself. The server skips the
+// rest of the pipeline after its error.
+func requirePostgres(first Statement, rows int64) (Statement, Guard) {
+	args := append(slices.Clone(first.Args), rows)
+	counted := Postgres.Require(fmt.Sprintf("count(*) = $%d", len(args)), "(1 + count(*))")
+	return Statement{"WITH affected AS (" + first.SQL + " RETURNING 1) SELECT " + counted + " FROM affected", args}, Unguarded
 }

@@ -104,6 +104,32 @@ func commitIf(t *testing.T, dbURL string) {
 	}
 }
 
+// TestAppendText checks that every text is stored as it is, by the driver with and
+// without placeholders, in every sql_mode.
+func TestAppendText(t *testing.T) {
+	var visible []byte
+	for c := byte('!'); c <= '~'; c++ {
+		visible = append(visible, c)
+	}
+	texts := []string{"", "a", "a b", "a'b", "''", `a\`, `\'`, "a?", "$1", "a;--", string(visible[:50]), string(visible[50:])}
+	stored := func(t *testing.T, dbURL string) {
+		t.Parallel()
+		db := migrated(t, dbURL).Ledger()
+		for i, text := range texts {
+			literal := db.Dialect().AppendText([]byte("INSERT INTO stock (total, available, kind, sku) VALUES (1, ?, 'product', "), text)
+			run(t, db, string(append(literal, ')')), i)
+			if got := one[int](t, db, "SELECT available FROM stock WHERE sku = ?", text); got != i {
+				t.Errorf("%q is row %d, want %d", text, got, i)
+			}
+		}
+	}
+	t.Run("SQLite", func(t *testing.T) { stored(t, testenv.SQLite(t)) })
+	t.Run("MariaDB", func(t *testing.T) { stored(t, testenv.MariaDB(t)) })
+	t.Run("MariaDB/no escapes", func(t *testing.T) {
+		stored(t, testenv.MariaDB(t)+"?sql_mode="+url.QueryEscape("'NO_BACKSLASH_ESCAPES,ANSI_QUOTES'"))
+	})
+}
+
 // wired returns a wire to the server of dbURL, and the URL of the database
 // through it.
 func wired(t *testing.T, dbURL string) (wire *testenv.Wire, wireURL string) {
@@ -120,14 +146,19 @@ func wired(t *testing.T, dbURL string) (wire *testenv.Wire, wireURL string) {
 // server commits and its answer is lost.
 func TestCommitIf_AnswerLost(t *testing.T) {
 	t.Parallel()
-	dbURL := testenv.MariaDB(t)
-	wire, wireURL := wired(t, dbURL)
-	db, direct := migrated(t, wireURL).Ledger(), opened(t, dbURL).Ledger()
-	insertStock(t, db, "a")
-	var cutter sync.WaitGroup
-	defer cutter.Wait()
-	committed, err := db.CommitIf(t.Context(), sqltx.Statement{SQL: "UPDATE stock SET available = 7 WHERE sku = 'a'"}, 1,
-		func(guard sqltx.Guard) []sqltx.Statement {
+	forEachServer(t, func(t *testing.T, dbURL string) {
+		wire, wireURL := wired(t, dbURL)
+		db, direct := migrated(t, wireURL).Ledger(), opened(t, dbURL).Ledger()
+		insertStock(t, db, "a")
+		first := sqltx.Statement{SQL: "UPDATE stock SET available = 7 WHERE sku = 'a'"}
+		if committed, err := db.CommitIf(t.Context(), first, 1, inserting("c")); !committed || err != nil { // prepares the statements
+			t.Fatalf("committed %v, %v", committed, err)
+		}
+		run(t, direct, "DELETE FROM stock WHERE sku IN ('c', 'more')")
+		run(t, direct, "UPDATE stock SET available = 10")
+		var cutter sync.WaitGroup
+		defer cutter.Wait()
+		committed, err := db.CommitIf(t.Context(), first, 1, func(guard sqltx.Guard) []sqltx.Statement {
 			wire.Mute()
 			cutter.Go(func() {
 				defer wire.Cut()
@@ -140,9 +171,10 @@ func TestCommitIf_AnswerLost(t *testing.T) {
 			})
 			return inserting("c")(guard)
 		})
-	if committed || !errors.Is(err, sqltx.ErrUnknownOutcome) {
-		t.Errorf("committed %v, %v", committed, err)
-	}
+		if committed || !errors.Is(err, sqltx.ErrUnknownOutcome) {
+			t.Errorf("committed %v, %v", committed, err)
+		}
+	})
 }
 
 // TestCommit_AnswerLost checks that the outcome of a COMMIT is unknown if the

@@ -73,7 +73,11 @@ func TestCredentialsAndTLS(t *testing.T) {
 	t.Parallel()
 	server, cert, key := testenv.OwnTLSEtcd(t)
 	files := url.Values{"ca": {cert}, "cert": {cert}, "key": {key}}.Encode()
-	enableAuth(t, server.Addr(), cert, key, "team/shop/")
+	security, err := ensemble{secure: true, ca: cert, cert: cert, key: key}.tlsConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	enableAuth(t, clientv3.Config{Endpoints: []string{"https://" + server.Addr()}, TLS: security}, "team/shop/")
 	address := fmt.Sprintf("https://shop:p%%40ss@%s/team/shop?%s", server.Addr(), files)
 	open := func(t *testing.T, address string) *Locker {
 		t.Helper()
@@ -123,20 +127,49 @@ func TestCredentialsAndTLS(t *testing.T) {
 	}
 }
 
+// TestLoginThatEnds changes the password of the user of a Locker to the same one, which
+// makes the server forget the Locker's login, as it does after the time to live of an
+// unused one. The Locker must log in again.
+func TestLoginThatEnds(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnEtcd(t)
+	config := clientv3.Config{Endpoints: []string{server.Addr()}}
+	enableAuth(t, config, "holdfast/")
+	l, err := New(t.Context(), "shop:p%40ss@"+server.Addr(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
+	config.Username, config.Password = "root", "r00t"
+	if _, err := adminClient(t, config).UserChangePassword(t.Context(), "shop", "p@ss"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	lease, err := l.Lock(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	locktest.MustUnlock(t, lease)
+}
+
+func adminClient(t *testing.T, config clientv3.Config) *clientv3.Client {
+	t.Helper()
+	config.DialTimeout, config.Logger = 5*time.Second, zap.NewNop()
+	client, err := clientv3.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
 // enableAuth makes the server require users, and adds the user shop, with the password
 // p@ss, who may use the keys with the prefix.
-func enableAuth(t *testing.T, addr, cert, key, prefix string) {
+func enableAuth(t *testing.T, config clientv3.Config, prefix string) {
 	t.Helper()
-	e := ensemble{secure: true, ca: cert, cert: cert, key: key}
-	security, err := e.tlsConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"https://" + addr}, TLS: security, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := adminClient(t, config)
 	ctx := t.Context()
 	_, err1 := client.UserAdd(ctx, "root", "r00t")
 	_, err2 := client.UserGrantRole(ctx, "root", "root")

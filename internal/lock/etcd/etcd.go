@@ -77,7 +77,7 @@ func New(ctx context.Context, address string, lease time.Duration) (*Locker, err
 	defer cancel()
 	clientCtx, cancelClient := context.WithCancel(context.Background())
 	defer context.AfterFunc(ctx, cancelClient)() // ctx bounds the login, and not the client's life
-	client, err := clientv3.New(clientv3.Config{
+	client, err := connect(clientv3.Config{
 		Context:   clientCtx,
 		Endpoints: e.endpoints(),
 		Username:  e.User, Password: e.Password, TLS: security,

@@ -44,8 +44,12 @@ type Job struct {
 	Log *slog.Logger
 }
 
-// Keep runs the job at its ticks until ctx ends.
-func (j Job) Keep(ctx context.Context) {
+// Keep runs the job at its ticks until ctx ends, and then returns ctx's error. If the
+// job's name makes no valid name of a lock, Keep returns lock.ErrName at once.
+func (j Job) Keep(ctx context.Context) error {
+	if err := lock.CheckName(j.lockName()); err != nil {
+		return err
+	}
 	for ctx.Err() == nil {
 		tick := time.Now().Truncate(j.Every)
 		err := j.runOnce(ctx, tick)
@@ -56,7 +60,10 @@ func (j Job) Keep(ctx context.Context) {
 		}
 		_ = pause(ctx, wait)
 	}
+	return ctx.Err()
 }
+
+func (j Job) lockName() string { return "job:" + j.Name }
 
 // runOnce runs the job unless the tick is recorded. While another process runs it,
 // runOnce waits, in case that process dies.
@@ -65,7 +72,7 @@ func (j Job) runOnce(ctx context.Context, tick time.Time) error {
 	if done, err := j.done(ctx, number); done || err != nil {
 		return err
 	}
-	lease, err := j.Locker.Lock(ctx, "job:"+j.Name)
+	lease, err := j.Locker.Lock(ctx, j.lockName())
 	if err != nil {
 		return err
 	}

@@ -135,6 +135,21 @@ func TestLeaderOfInvalidName(t *testing.T) {
 	})
 }
 
+// TestJobOfInvalidName checks that Keep does not try an invalid name again.
+func TestJobOfInvalidName(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		err := recipe.Job{
+			Name: "a//b", Locker: lock.NewLocal(), Ticks: &memory{last: make(map[string]int64)},
+			Every: time.Minute, Log: slog.New(slog.DiscardHandler),
+			Run: func(context.Context, time.Time, uint64) error { return nil },
+		}.Keep(bounded(t))
+		if !errors.Is(err, lock.ErrName) {
+			t.Errorf("Keep returned %v, want %v", err, lock.ErrName)
+		}
+	})
+}
+
 // ticks returns the Ticks of a backend that has them.
 func ticks(t *testing.T, l lock.Locker) recipe.Ticks {
 	t.Helper()
@@ -197,7 +212,7 @@ func jobIsTakenOver(t *testing.T, r *rig) {
 		kept := make(chan struct{})
 		go func() {
 			defer close(kept)
-			job.Keep(ctx)
+			_ = job.Keep(ctx)
 		}()
 		t.Cleanup(func() {
 			cancel()
@@ -286,7 +301,7 @@ func TestJobRunsOncePerTick(t *testing.T) {
 					return nil
 				},
 			}
-			all.Go(func() { job.Keep(ctx) })
+			all.Go(func() { _ = job.Keep(ctx) })
 		}
 		all.Wait()
 		if len(runs) != 61 || len(failed) < 20 {
@@ -309,7 +324,7 @@ func TestRunDoesNotDelayTicks(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
 			var begun []time.Time
-			recipe.Job{
+			_ = recipe.Job{
 				Name: "a", Locker: lock.NewLocal(), Ticks: &memory{last: make(map[string]int64)},
 				Every: time.Minute, Log: slog.New(slog.DiscardHandler),
 				Run: func(_ context.Context, tick time.Time, _ uint64) error {
@@ -348,7 +363,7 @@ func keepJob(addr string) {
 	}
 	l := redislock.New(client, redislock.Options{Lease: time.Second})
 	note("up", time.Now())
-	recipe.Job{
+	_ = recipe.Job{
 		Name: "nightly", Locker: l, Ticks: l, Every: time.Second, Log: slog.New(slog.DiscardHandler),
 		Run: func(_ context.Context, tick time.Time, _ uint64) error {
 			defer note("done", tick)

@@ -20,7 +20,8 @@
 // messages are published and received in both ways.
 //
 // A message can be lost: its receiver has died, or is cut off. A waiter therefore
-// asks again after two seconds at the latest. The order of the queue is not a
+// asks again after two seconds at the latest. A connection on which nothing has
+// arrived for three seconds, not even answers to pings, is replaced. The order of the queue is not a
 // promise: the first request gets a free lock.
 //
 // A Redis that fails over, or restarts without its data, forgets locks that it
@@ -145,8 +146,8 @@ const wakePrefix = "holdfast_wake:"
 func releaseChannel(name string) string { return lockKey("redisson_lock__channel", name) }
 
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
-	if b.lease < minLease {
-		return nil, fmt.Errorf("a lease of %v is too short: at least %v is required", b.lease, minLease)
+	if err := b.checkLease(); err != nil {
+		return nil, err
 	}
 	g := b.newGrant(name, lost)
 	refused, err := g.try(ctx, request{waits: wait})
@@ -161,6 +162,14 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 	}
 	g.startWatchdog()
 	return g, nil
+}
+
+// checkLease returns an error if the lease cannot be renewed in time.
+func (b *backend) checkLease() error {
+	if b.lease < minLease {
+		return fmt.Errorf("a lease of %v is too short: at least %v is required", b.lease, minLease)
+	}
+	return nil
 }
 
 func (b *backend) newGrant(name string, lost func(error)) *grant {
@@ -249,7 +258,7 @@ func (g *grant) wait(ctx context.Context, refused refusal) (err error) {
 	releases := g.backend.releases.wait(releaseChannel(g.name))
 	defer releases.leave()
 	for g.token == 0 {
-		releases.listen(ctx, refused.listen)
+		releases.listen(refused.listen)
 		sleep := maxSleep
 		if refused.remaining >= 0 {
 			sleep = min(sleep, refused.remaining+time.Millisecond)

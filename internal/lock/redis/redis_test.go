@@ -166,17 +166,26 @@ func TestFixedLeaseEnds(t *testing.T) {
 	}
 }
 
-// TestShortLeaseIsRefused asks for the shortest lease and for shorter ones.
+// TestShortLeaseIsRefused asks for the shortest lease and for shorter ones, and lists a
+// text for as long.
 func TestShortLeaseIsRefused(t *testing.T) {
 	t.Parallel()
 	client := openClient(t, testenv.Redis(t))
 	for length, valid := range map[time.Duration]bool{-time.Second: false, 9 * time.Millisecond: false, 10 * time.Millisecond: true} {
-		lease, err := newLocker(t, client, Options{Lease: length}).TryLock(t.Context(), "short-"+uuid.NewString())
+		l, name := newLocker(t, client, Options{Lease: length}), "short-"+uuid.NewString()
+		lease, err := l.TryLock(t.Context(), name)
 		if (err == nil) != valid {
 			t.Errorf("a lease of %v: %v", length, err)
 		}
 		if err == nil {
 			_ = lease.Unlock(t.Context()) // it may have expired
+		}
+		hide, err := l.Show(t.Context(), name, "a text")
+		if (err == nil) != valid {
+			t.Errorf("a list with a lease of %v: %v", length, err)
+		}
+		if err == nil {
+			hide(t.Context())
 		}
 	}
 }

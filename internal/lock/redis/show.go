@@ -24,9 +24,12 @@ func shownKey(name string) string { return lockKey("holdfast_holders", name) }
 
 // Show lists text under the name, beside the texts of other processes, until hide is
 // called. It lists the text again three times within a lease, so that it disappears as
-// the lock of a dead process does.
+// the lock of a dead process does. A lease of less than 10 ms is refused.
 func (l *Locker) Show(ctx context.Context, name, text string) (hide func(context.Context), err error) {
 	b, id := l.backend, uuid.NewString()
+	if err := b.checkLease(); err != nil {
+		return nil, fmt.Errorf("listing a holder of %s: %w", name, err)
+	}
 	show := func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()

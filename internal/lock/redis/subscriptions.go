@@ -14,21 +14,38 @@ import (
 // waits. Under contention the next waiter comes soon.
 const maxIdleChannels = 64
 
-// subscribeTimeout bounds the call that subscribes. A waiter without a
-// subscription still asks again after maxSleep.
-const subscribeTimeout = time.Second
+const (
+	// sendTimeout bounds a call that subscribes or pings. A waiter without a
+	// subscription still asks again after maxSleep.
+	sendTimeout = time.Second
+	// pingInterval is the time between two pings on a connection.
+	pingInterval = time.Second
+	// silentPings is how many ping intervals a connection may receive nothing. Then
+	// it is replaced. go-redis pings too, but misses no answer: it never notices that
+	// a connection has no peer any more unless TCP says so.
+	silentPings = 3
+	// reconnectPause is the pause between two attempts to replace a connection.
+	reconnectPause = 100 * time.Millisecond
+)
 
 // subscriptions receives the messages that wake the waiters of a Locker. Messages
 // for all locks arrive on the Locker's own channel. Redisson has a channel for each
 // lock. One connection receives both. In a cluster, each lock whose sharded channel
 // is subscribed has another connection, to the node with its slot.
+//
+// Each connection has a goroutine that sends and one that receives. So no caller waits
+// for a slow server while it holds the mutex, and no server delays the messages of
+// another.
 type subscriptions struct {
-	client  goredis.UniversalClient
-	own     string // the Locker's own channel
-	cluster bool
+	client       goredis.UniversalClient
+	own          string // the Locker's own channel
+	cluster      bool
+	pingInterval time.Duration
+	changed      chan struct{} // has a value if wanted has one
 
 	mu        sync.Mutex
 	pubsub    *goredis.PubSub // nil until the first wait
+	wanted    map[string]bool // the channels of pubsub that must be subscribed, or else unsubscribed
 	ready     bool            // the Locker's own channel has been subscribed
 	byChannel map[string]*subscription
 	idle      list.List // of *subscription that no caller waits on, the longest idle first
@@ -52,7 +69,10 @@ type subscription struct {
 }
 
 func newSubscriptions(client goredis.UniversalClient, own string, cluster bool) *subscriptions {
-	return &subscriptions{client: client, own: own, cluster: cluster, byChannel: make(map[string]*subscription)}
+	return &subscriptions{
+		client: client, own: own, cluster: cluster, pingInterval: pingInterval, changed: make(chan struct{}, 1),
+		wanted: map[string]bool{own: true}, byChannel: make(map[string]*subscription),
+	}
 }
 
 // wait registers the caller as a waiter for the lock with this channel of Redisson.
@@ -80,57 +100,159 @@ func (ss *subscriptions) add(channel string) *subscription {
 
 // listen makes the subscription receive messages on the Locker's own channel, and
 // on Redisson's if foreign is true. It notifies the waiter once after a change,
-// because a message may have been missed before. If a call fails, go-redis
-// reconnects and subscribes to all channels again.
-func (s *subscription) listen(ctx context.Context, foreign bool) {
+// because a message may have been missed before. It does not wait for the servers.
+func (s *subscription) listen(foreign bool) {
 	ss := s.owner
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), subscribeTimeout)
-	defer cancel()
-	var channels []string
+	if ss.closed {
+		return
+	}
 	switch {
 	case foreign && !s.listens:
-		s.listens = true
-		channels = append(channels, s.channel)
-		if ss.cluster {
-			s.sharded = ss.client.SSubscribe(ctx, s.channel)
-			ss.receive(s.sharded)
-		}
+		s.subscribe()
 	case !foreign && s.listens:
-		s.unsubscribe(ctx)
+		s.unsubscribe()
 	}
 	switch {
 	case ss.pubsub == nil:
-		ss.pubsub = ss.client.Subscribe(ctx, append(channels, ss.own)...)
-		ss.receive(ss.pubsub)
-	case len(channels) > 0:
-		_ = ss.pubsub.Subscribe(ctx, channels...)
-	case s.fresh:
+		ss.pubsub = ss.client.Subscribe(context.Background()) // without a channel it does not connect
+		ss.run(ss.pubsub, ss.changed, ss.update)
+	case s.fresh && !foreign:
 		s.notify()
 	}
 	s.fresh = false
 }
 
-// receive notifies the waiters until pubsub is closed.
-func (ss *subscriptions) receive(pubsub *goredis.PubSub) {
-	messages := pubsub.ChannelWithSubscriptions()
+// subscribe begins a subscription to Redisson's channel. The caller holds the mutex.
+func (s *subscription) subscribe() {
+	s.listens = true
+	s.owner.want(s.channel, true)
+	if !s.owner.cluster {
+		return
+	}
+	sharded := s.owner.client.SSubscribe(context.Background()) // without a channel it does not connect
+	s.sharded = sharded
+	s.owner.run(sharded, nil, func(ctx context.Context) { _ = sharded.SSubscribe(ctx, s.channel) })
+}
+
+// unsubscribe ends the subscription to Redisson's channel. The caller holds the
+// mutex.
+func (s *subscription) unsubscribe() {
+	s.listens = false
+	s.owner.want(s.channel, false)
+	if sharded := s.sharded; sharded != nil {
+		s.sharded = nil
+		s.owner.done.Go(func() { _ = sharded.Close() }) // which waits until sharded has connected
+	}
+}
+
+// want has update subscribe to the channel, or unsubscribe from it. The caller holds
+// the mutex.
+func (ss *subscriptions) want(channel string, subscribed bool) {
+	ss.wanted[channel] = subscribed
+	select {
+	case ss.changed <- struct{}{}:
+	default:
+	}
+}
+
+// update makes the changes that are wanted. If a call fails, go-redis reconnects and
+// subscribes to all channels again.
+func (ss *subscriptions) update(ctx context.Context) {
+	ss.mu.Lock()
+	wanted := ss.wanted
+	ss.wanted = make(map[string]bool)
+	ss.mu.Unlock()
+	var added, removed []string
+	for channel, subscribed := range wanted {
+		switch {
+		case !subscribed:
+			removed = append(removed, channel)
+		case channel != ss.own:
+			added = append(added, channel)
+		}
+	}
+	if wanted[ss.own] {
+		added = append(added, ss.own) // the last one, see subscribed
+	}
+	if len(added) > 0 {
+		_ = ss.pubsub.Subscribe(ctx, added...)
+	}
+	if len(removed) > 0 {
+		_ = ss.pubsub.Unsubscribe(ctx, removed...)
+	}
+}
+
+// run calls subscribe at once and after each change, pings the server, and receives
+// messages, until pubsub is closed.
+func (ss *subscriptions) run(pubsub *goredis.PubSub, changed <-chan struct{}, subscribe func(context.Context)) {
 	ss.done.Go(func() {
-		for m := range messages {
-			switch m := m.(type) {
-			case *goredis.Subscription:
-				if m.Kind == "subscribe" || m.Kind == "ssubscribe" {
-					ss.subscribed(m.Channel)
-				}
-			case *goredis.Message:
-				if m.Channel == ss.own {
-					ss.wake(releaseChannel(m.Payload))
-				} else {
-					ss.notify(m.Channel)
-				}
+		send(subscribe)
+		closed := make(chan struct{})
+		ss.done.Go(func() {
+			defer close(closed)
+			ss.receive(pubsub)
+		})
+		ticker := time.NewTicker(ss.pingInterval)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-changed:
+				send(subscribe)
+			case <-ticker.C:
+				send(func(ctx context.Context) { _ = pubsub.Ping(ctx) })
+			case <-closed:
+				return
 			}
 		}
 	})
+}
+
+func send(request func(context.Context)) {
+	ctx, cancel := context.WithTimeout(context.Background(), sendTimeout)
+	defer cancel()
+	request(ctx)
+}
+
+// receive notifies the waiters until pubsub is closed.
+func (ss *subscriptions) receive(pubsub *goredis.PubSub) {
+	failed := false
+	for {
+		message, err := receiveOne(pubsub, silentPings*ss.pingInterval)
+		switch {
+		case errors.Is(err, goredis.ErrClosed):
+			return
+		case err != nil:
+			if failed {
+				time.Sleep(reconnectPause)
+			}
+			failed = true
+			continue
+		}
+		failed = false
+		switch m := message.(type) {
+		case *goredis.Subscription:
+			if m.Kind == "subscribe" || m.Kind == "ssubscribe" {
+				ss.subscribed(m.Channel)
+			}
+		case *goredis.Message:
+			if m.Channel == ss.own {
+				ss.wake(releaseChannel(m.Payload))
+			} else {
+				ss.notify(m.Channel)
+			}
+		}
+	}
+}
+
+// receiveOne returns a message, or the answer to a ping. After an error, the next call
+// connects again and subscribes to all channels.
+func receiveOne(pubsub *goredis.PubSub, timeout time.Duration) (any, error) {
+	// ReceiveTimeout would keep the connection after its timeout.
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return pubsub.Receive(ctx)
 }
 
 // subscribed notifies those that may have missed a message on the channel. The first
@@ -164,17 +286,6 @@ func (ss *subscriptions) notify(channel string) {
 	defer ss.mu.Unlock()
 	if s := ss.byChannel[channel]; s != nil {
 		s.notify()
-	}
-}
-
-// unsubscribe ends the subscription to Redisson's channel. The caller holds the
-// mutex.
-func (s *subscription) unsubscribe(ctx context.Context) {
-	s.listens = false
-	_ = s.owner.pubsub.Unsubscribe(ctx, s.channel)
-	if s.sharded != nil {
-		_ = s.sharded.Close()
-		s.sharded = nil
 	}
 }
 
@@ -265,9 +376,7 @@ func (ss *subscriptions) addIdle(s *subscription) {
 	oldest := ss.idle.Remove(ss.idle.Front()).(*subscription)
 	delete(ss.byChannel, oldest.channel)
 	if oldest.listens {
-		ctx, cancel := context.WithTimeout(context.Background(), subscribeTimeout)
-		defer cancel()
-		oldest.unsubscribe(ctx)
+		oldest.unsubscribe()
 	}
 }
 
@@ -279,16 +388,20 @@ func (ss *subscriptions) close() error {
 		return errors.New("the locker is already closed")
 	}
 	ss.closed = true
-	var errs []error
+	var open []*goredis.PubSub
 	if ss.pubsub != nil {
-		errs = append(errs, ss.pubsub.Close())
+		open = append(open, ss.pubsub)
 	}
 	for _, s := range ss.byChannel {
 		if s.sharded != nil {
-			errs = append(errs, s.sharded.Close())
+			open = append(open, s.sharded)
 		}
 	}
 	ss.mu.Unlock()
+	var errs []error
+	for _, pubsub := range open {
+		errs = append(errs, pubsub.Close())
+	}
 	ss.done.Wait()
 	return errors.Join(errs...)
 }

@@ -157,6 +157,10 @@ func (c *fakeConn) QueryContext(ctx context.Context, statement string, args []sq
 	for f.silent {
 		f.changed.Wait()
 	}
+	if err := ctx.Err(); err != nil { // a real driver closes the connection
+		delete(f.open, c.session)
+		return nil, err
+	}
 	session, name := c.session, args[0].Value.(string)
 	if f.pooled {
 		session = 1

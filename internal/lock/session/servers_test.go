@@ -3,6 +3,7 @@ package session_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"flag"
 	"fmt"
 	"net/url"
@@ -126,13 +127,20 @@ func (s server) endSession(name string) {
 // and what a busy machine adds. TestEndedSessionIsNoticed checks the exact time.
 const noticed = 3 * time.Second
 
-// TestEndedSession has an administrator end the session of a holder.
+// TestEndedSession has an administrator end the session of a holder. A Confirm notices it
+// without waiting for the next check.
 func TestEndedSession(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s server) {
 		l := s.locker(s.url, lock.DefaultLease)
 		lease := locktest.MustLock(t, l, "a")
+		if _, err := lease.(lock.Confirmer).Confirm(t.Context()); err != nil {
+			t.Error(err)
+		}
 		s.endSession("a")
+		if _, err := lease.(lock.Confirmer).Confirm(t.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("Confirm after the end of the session: %v, want %v", err, lock.ErrLost)
+		}
 		locktest.MustBeLost(t, lease, noticed)
 		next := locktest.MustLock(t, l, "a")
 		if next.Token() <= lease.Token() {

@@ -78,7 +78,7 @@ func New(ctx context.Context, servers string, lease time.Duration) (*Locker, err
 	if err != nil {
 		return nil, fmt.Errorf("the address of ZooKeeper: %w", err)
 	}
-	b := &backend{held: make(map[*grant]bool), base: defaultBase, acl: zk.WorldACL(zk.PermAll)}
+	b := &backend{held: make(map[*grant]bool), watches: make(map[string]*watch), base: defaultBase, acl: zk.WorldACL(zk.PermAll)}
 	if a.Path != "" {
 		b.base = "/" + a.Path
 	}
@@ -151,6 +151,7 @@ type backend struct {
 	mu          sync.Mutex
 	suspensions int // how many times the session was suspended
 	held        map[*grant]bool
+	watches     map[string]*watch // by path: those that have not fired
 }
 
 // suspend ends all leases, because the server may have ended the session. It leaves
@@ -222,8 +223,7 @@ func (g *grant) Token() uint64 { return uint64(g.czxid) }
 // lease ends by suspend, and Watch waits for ctx's end.
 func (g *grant) Watch(ctx context.Context) error {
 	for {
-		// GetW leaves no watch behind if the node does not exist. ExistsW would.
-		_, _, changed, err := g.backend.conn.GetW(g.path(g.node))
+		w, err := g.backend.watch(g.path(g.node))
 		switch {
 		case errors.Is(err, zk.ErrNoNode):
 			return lock.ErrDeleted
@@ -232,7 +232,7 @@ func (g *grant) Watch(ctx context.Context) error {
 			return ctx.Err()
 		}
 		select {
-		case <-changed:
+		case <-w.fired:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -362,8 +362,7 @@ func (g *grant) waitForTurn(ctx context.Context, wait bool) error {
 		case !wait:
 			return lock.ErrHeld
 		}
-		// GetW leaves no watch behind if the node does not exist. ExistsW would.
-		_, _, deleted, err := b.conn.GetW(g.path(predecessor))
+		w, err := b.watch(g.path(predecessor))
 		if errors.Is(err, zk.ErrNoNode) {
 			continue
 		}
@@ -371,9 +370,9 @@ func (g *grant) waitForTurn(ctx context.Context, wait bool) error {
 			return fmt.Errorf("watching the contender before this one: %w", err)
 		}
 		select {
-		case e := <-deleted:
-			if e.Err != nil {
-				return fmt.Errorf("watching the contender before this one: %w", e.Err)
+		case <-w.fired:
+			if w.err != nil {
+				return fmt.Errorf("watching the contender before this one: %w", w.err)
 			}
 		case <-ctx.Done():
 		}

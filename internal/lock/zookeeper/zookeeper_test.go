@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -602,4 +603,44 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 		t.Errorf("New without a server: %v", err)
 	}
 	goleak.VerifyNone(t, before)
+}
+
+// watches returns how many watches the client library of the Locker keeps.
+func watches(l *Locker) (n int) {
+	byPath := reflect.ValueOf(l.backend.conn).Elem().FieldByName("watchers")
+	for each := byPath.MapRange(); each.Next(); {
+		n += each.Value().Len()
+	}
+	return n
+}
+
+// TestAbandonedWaitsShareAWatch has waiters for a held lock give up. The library cannot
+// end a watch before it fires, so they must not leave one each.
+func TestAbandonedWaitsShareAWatch(t *testing.T) {
+	t.Parallel()
+	const name, waits = "given-up", 20
+	addr := testenv.ZooKeeper(t)
+	holder, waiter := open(t, addr, lock.DefaultLease), open(t, addr, lock.DefaultLease)
+	lease := locktest.MustLock(t, holder, name)
+	for range waits {
+		ctx, cancel := context.WithCancel(t.Context())
+		waiting := locktest.LockAsync(ctx, waiter, name)
+		time.Sleep(20 * time.Millisecond)
+		cancel()
+		if given := <-waiting; !errors.Is(given.Err, context.Canceled) {
+			t.Fatalf("a cancelled wait: %v", given.Err)
+		}
+	}
+	if n := watches(waiter); n != 1 {
+		t.Errorf("%d waits have left %d watches, want one that they share", waits, n)
+	}
+	waiting := locktest.LockAsync(t.Context(), waiter, name)
+	locktest.MustWait(t, waiting, 20*time.Millisecond)
+	locktest.MustUnlock(t, lease)
+	locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
+	locktest.Eventually(t, "no watch is left", func() bool {
+		waiter.backend.mu.Lock()
+		defer waiter.backend.mu.Unlock()
+		return len(waiter.backend.watches) == 0
+	})
 }

@@ -33,8 +33,6 @@ var (
 	readLua string
 	//go:embed write.lua
 	writeLua string
-	//go:embed leave.lua
-	leaveLua string
 )
 
 // ScriptsVersion identifies the text of the gate's scripts. Instances whose versions
@@ -64,7 +62,7 @@ func newScript(text string) script {
 type scripts struct {
 	generation stock.Generation
 
-	take, settle, give, fill, adjust, inFlight, read, write, leave script
+	take, settle, give, fill, adjust, inFlight, read, write script
 }
 
 func newScripts(ledgerID uuid.UUID, g stock.Generation) *scripts {
@@ -76,13 +74,13 @@ func newScripts(ledgerID uuid.UUID, g stock.Generation) *scripts {
 		generation: g,
 		take:       of(takeLua), settle: of(settleLua), give: of(giveLua),
 		fill: of(fillLua), adjust: of(adjustLua), inFlight: of(inFlightLua),
-		read: of(readLua), write: of(writeLua), leave: of(leaveLua),
+		read: of(readLua), write: of(writeLua),
 	}
 }
 
 // all returns the scripts.
 func (s *scripts) all() []script {
-	return []script{s.take, s.settle, s.give, s.fill, s.adjust, s.inFlight, s.read, s.write, s.leave}
+	return []script{s.take, s.settle, s.give, s.fill, s.adjust, s.inFlight, s.read, s.write}
 }
 
 // once is a command that the client does not send again if its answer is lost. A

@@ -21,7 +21,7 @@ func (c *counts) Use(g stock.Generation) { c.running.Store(newScripts(c.ledgerID
 // failed to load them answers stock.ErrNoGeneration later, and the ledger must
 // then be raised to another generation.
 //
-// No other code sends the text of a script. If it were sent again, for example
+// No other code sends the text of a script that reads or changes counts. If it were sent again, for example
 // by the client's fallback to EVAL, a server that came back with old data after
 // the first Load could run the generation.
 func (c *counts) Load(ctx context.Context, g stock.Generation) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -504,7 +505,92 @@ func TestUnreadableEntry(t *testing.T) {
 // TestClusterHasNoJournal checks that a gate on a cluster offers no journal.
 func TestClusterHasNoJournal(t *testing.T) {
 	t.Parallel()
-	if j := scriptOn(t, shared.client(t, "Cluster")).Journal(); j != nil {
+	g := scriptOn(t, shared.client(t, "Cluster"))
+	if j := g.Journal(); j != nil {
 		t.Errorf("%v", fmt.Sprint(j))
 	}
+	if q := NewQueuedOrders(g.client, g.ledgerID); q != nil {
+		t.Errorf("%v", fmt.Sprint(q))
+	}
+}
+
+// TestRedeliver checks that orders get a new place if the journal has lost theirs, and
+// keep it otherwise.
+func TestRedeliver(t *testing.T) {
+	t.Parallel()
+	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+		fill(t, g, "a", 1, 5)
+		var queued []stock.Take
+		for range 3 {
+			queued = append(queued, journaled(t, j, linesOf("a")))
+		}
+		redeliver := func(want int) {
+			t.Helper()
+			if n, err := j.Redeliver(t.Context()); n != want || err != nil {
+				t.Errorf("%d orders got a new place (%v), want %d", n, err, want)
+			}
+			wantLength(t, j, 3)
+		}
+		if got := read(t, j, "x"); len(got) != 3 {
+			t.Fatalf("read %v", got)
+		}
+		redeliver(0)
+		message, _, _ := strings.Cut(g.client.HGet(t.Context(), g.queuedKey(), queued[1].OrderID.String()).Val(), " ")
+		if err := g.client.XDel(t.Context(), g.journalKey(), message).Err(); err != nil {
+			t.Fatal(err)
+		}
+		redeliver(1)
+		if got := read(t, j, "x"); len(got) != 1 || !sameTake(got[0], queued[1]) {
+			t.Errorf("read %+v, want %+v", got, queued[1])
+		}
+		if err := g.client.Del(t.Context(), g.journalKey()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if length, _, err := j.Backlog(t.Context()); length != 3 || err != nil {
+			t.Errorf("%d orders are queued (%v), want 3", length, err)
+		}
+		redeliver(3)
+		read(t, j, "y") // creates the group
+		if got := read(t, j, "y"); len(got) != 3 {
+			t.Errorf("read %+v", got)
+		}
+		if err := j.Finish(t.Context(), queued...); err != nil {
+			t.Fatal(err)
+		}
+		wantLength(t, j, 0)
+		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 2})
+	})
+}
+
+// TestQueuedOrdersWithoutTheGate checks that orders can be read and removed without their
+// gate, which changes no count, and that an order that was taken again since stays.
+func TestQueuedOrdersWithoutTheGate(t *testing.T) {
+	t.Parallel()
+	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+		fill(t, g, "a", 1, 5)
+		q := NewQueuedOrders(g.client, g.ledgerID)
+		first := journaled(t, j, linesOf("a"))
+		got, err := q.Read(t.Context(), "other", 10, -1)
+		if err != nil || len(got) != 1 || !sameTake(got[0], first) {
+			t.Errorf("read %+v, %v", got, err)
+		}
+		fill(t, g, "a", 2, 5)
+		again, err := j.Requeue(t.Context(), first, uuid.New())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, test := range []struct {
+			end  stock.Take
+			left int64
+		}{{first, 1}, {again, 0}, {again, 0}} {
+			if err := q.Finish(t.Context(), test.end); err != nil {
+				t.Fatal(err)
+			}
+			wantLength(t, j, test.left)
+			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 2, Available: 4, InFlight: 1})
+		}
+		if pending, err := g.client.XPending(t.Context(), g.journalKey(), consumers).Result(); err != nil || pending.Count != 0 {
+			t.Errorf("pending: %+v, %v", pending, err)
+		}
+	})
 }

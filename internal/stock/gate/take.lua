@@ -84,7 +84,7 @@ if journal then
   for t, entry in ipairs(call('HMGET', queued, unpack(orders))) do
     ids[orders[t]], waiting[orders[t]] = match(entry or '', '^(%S+) (%S+)')
   end
-  room = ARGV[#ARGV] - call('XLEN', journal)
+  room = ARGV[#ARGV] - math.max(call('XLEN', journal), call('HLEN', queued)) -- they differ if one was lost
 end
 
 -- Decide first and keep the results in tables, so that each take sees what the

@@ -50,7 +50,10 @@ type Strategy struct {
 	// Journal keeps orders that are answered before the ledger has them. It is nil
 	// if the gate has none.
 	Journal stock.Journal
-	Cutter  cutter.Cutter
+	// Queued has the orders that are queued in Redis: the Journal, or, without one,
+	// what another strategy has left there. It is nil without a Redis and on a cluster.
+	Queued stock.QueuedOrders
+	Cutter cutter.Cutter
 	// Group is the largest number of orders in one ledger transaction, and
 	// Parallel the number of transactions at once.
 	Group, Parallel int
@@ -88,7 +91,7 @@ func (s Spec) Segmented() bool { return s.segmented }
 
 // Backends are the stores and locks that strategies are built on.
 type Backends struct {
-	Redis    redis.UniversalClient // unused without a gate
+	Redis    redis.UniversalClient // without a gate it may be nil: then queued orders are not seen
 	LedgerID uuid.UUID             // identifies the ledger in the gate's keys
 	Guard    bool                  // behind a gate, the ledger refuses orders that do not fit its count
 	// Locker and LockName are the backend of --lock. Strategies without locks do not
@@ -238,14 +241,19 @@ func (s Spec) Build(b Backends) (built Strategy, close func()) {
 	if s.group {
 		built.Group, built.Parallel = groupSize, groupParallel
 	}
+	if b.Redis != nil {
+		if queued := gate.NewQueuedOrders(b.Redis, b.LedgerID); queued != nil { // a nil pointer is not a nil interface
+			built.Queued = queued
+		}
+	}
 	close = func() {}
 	newCutter := s.cutter
 	if s.gate != nil {
 		g := s.gate(b)
 		built.Gate, close = g, g.Close
 		if script, ok := g.(*gate.Script); ok && s.queues {
-			if journal := script.Journal(); journal != nil { // a nil *gate.Journal is not a nil stock.Journal
-				built.Journal = journal
+			if journal := script.Journal(); journal != nil {
+				built.Journal, built.Queued = journal, journal
 			}
 		}
 		if b.Guard {

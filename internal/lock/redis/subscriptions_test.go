@@ -1,0 +1,140 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// TestSilentConnection has the connection of the subscription swallow everything in
+// both directions, as if the peer had vanished. Another connection must replace it. Both
+// are subscribed then, because the server does not know that the first one is gone.
+func TestSilentConnection(t *testing.T) {
+	t.Parallel()
+	name := "silent-" + uuid.NewString()
+	serverURL := testenv.Redis(t)
+	u, err := url.Parse(serverURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire := testenv.NewWire(t, u.Host)
+	var (
+		overWire atomic.Bool
+		dialled  atomic.Int64 // over the wire
+	)
+	options, err := goredis.ParseURL(serverURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if overWire.Load() {
+			addr = wire.Addr()
+			dialled.Add(1)
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+	client := goredis.NewClient(options)
+	t.Cleanup(func() { client.Close() })
+	admin := openClient(t, serverURL)
+	holder, waiter := newLocker(t, admin, Options{}), newLocker(t, client, Options{})
+	waiter.backend.releases.pingInterval = 100 * time.Millisecond
+	own := waiter.backend.releases.own
+	receivers := func() int64 {
+		return admin.PubSubNumSub(t.Context(), own).Val()[own]
+	}
+
+	if err := client.Ping(t.Context()).Err(); err != nil { // its connection does not use the wire
+		t.Fatal(err)
+	}
+	lease := locktest.MustLock(t, holder, name)
+	overWire.Store(true)
+	waiting := startWaiter(t.Context(), t, waiter, name)
+	kept := func() bool {
+		before := dialled.Load()
+		time.Sleep(silentPings * waiter.backend.releases.pingInterval * 3 / 2)
+		return dialled.Load() == before
+	}
+	for tries := 1; !kept(); tries++ { // a busy machine may answer late once
+		if tries == 4 {
+			t.Fatal("a connection is replaced although it answers")
+		}
+	}
+	overWire.Store(false)
+	wire.Freeze()
+	locktest.Eventually(t, "another connection is subscribed", func() bool { return receivers() == 2 })
+	released := time.Now()
+	locktest.MustUnlock(t, lease)
+	mustGrantPromptly(t, waiting, released)
+}
+
+// TestNodeThatDoesNotAnswer has a node of a cluster accept no connection. A waiter that
+// subscribes there must not delay one that uses another node.
+func TestNodeThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	admin := openClient(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)
+	options := *admin.Options()
+	var (
+		slow    atomic.Pointer[string] // the node that accepts no connection
+		dialled = make(chan struct{}, 100)
+		accept  = make(chan struct{})
+	)
+	none := ""
+	slow.Store(&none)
+	options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if addr == *slow.Load() {
+			dialled <- struct{}{}
+			<-accept
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+	client := goredis.NewClusterClient(&options)
+	t.Cleanup(func() { client.Close() })
+	waiter := newLocker(t, client, Options{})
+	t.Cleanup(func() { close(accept) })
+
+	node := func(name string) string {
+		t.Helper()
+		n, err := client.MasterForKey(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n.Options().Addr
+	}
+	slowName, name := "silent-node", ""
+	for i := 0; name == "" || node(name) == node(slowName); i++ {
+		name = fmt.Sprintf("answering-node-%d", i)
+	}
+	foreign := newRedisson(admin, 30*time.Second)
+	foreign.mustLock(t, slowName)
+	foreign.mustLock(t, name)
+	locktest.MustBeHeld(t, waiter, slowName) // its connection is used again
+	waiting := startWaiter(t.Context(), t, waiter, name)
+	addr := node(slowName)
+	slow.Store(&addr)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stuck := locktest.LockAsync(ctx, waiter, slowName)
+	select {
+	case <-dialled:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the waiter does not subscribe")
+	}
+	released := time.Now()
+	foreign.mustUnlock(t, name, "1")
+	mustGrantPromptly(t, waiting, released)
+	cancel()
+	if cancelled := <-stuck; cancelled.Err == nil {
+		t.Error("a lock that is held was granted")
+	}
+	foreign.mustUnlock(t, slowName, "1")
+}
