@@ -27,7 +27,6 @@ const (
 	redisLock          = "internal/lock/redis/redis.go"
 	redisConfirm       = "internal/lock/redis/confirm.go"
 	etcdConfirm        = "internal/lock/etcd/confirm.go"
-	sessionConfirm     = "internal/lock/session/confirm.go"
 	redisSubscriptions = "internal/lock/redis/subscriptions.go"
 	etcdAddress        = "internal/lock/etcd/address.go"
 	lockAddress        = "internal/lock/address/address.go"
