@@ -15,23 +15,24 @@ import (
 // itself or with its session.
 func TestConfirmTellsTheReason(t *testing.T) {
 	t.Parallel()
-	b := newLocker(t, testenv.Etcd(t)).backend
+	addr := testenv.Etcd(t)
 	for _, test := range []struct {
 		name   string
 		delete func(ctx context.Context, g *grant) error
 		want   error
 	}{
 		{"key", func(ctx context.Context, g *grant) error {
-			_, err := b.client.Delete(ctx, g.key)
+			_, err := g.backend.client.Delete(ctx, g.key)
 			return err
 		}, lock.ErrDeleted},
 		{"session", func(ctx context.Context, g *grant) error {
-			_, err := b.client.Revoke(ctx, g.session.id)
+			_, err := g.backend.client.Revoke(ctx, g.session.id)
 			return err
 		}, lock.ErrSessionExpired},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
+			b := newLocker(t, addr).backend // of its own: the next grant would take the session over
 			acquired, err := b.Acquire(t.Context(), "confirmed-"+uuid.NewString(), false, func(error) {})
 			if err != nil {
 				t.Fatal(err)
