@@ -24,11 +24,11 @@ import (
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// errUnexpected means that a flaw did no damage, or that a mend did not hold.
+// errUnexpected means that a flaw did no damage, or that a fixed version did some.
 var errUnexpected = errors.New("an experiment did not turn out as expected")
 
 const pitfallsHelp = `Runs the mistakes that articles about locks and flash sales warn about, and prints for
-each a timeline, its damage, and the mends without damage.
+each a timeline, its damage, and the fixes without damage.
 
 Usage:
   go run ./loadtest pitfalls [NAME…] [flags]
@@ -38,7 +38,7 @@ it is installed; otherwise the experiment is listed as not run.
 
 Flags:
 %s
-Exit status: 0 every flaw did its damage and every mend held, 1 one did not or the run
+Exit status: 0 every flaw did its damage and every fix held, 1 one did not or the run
 failed, 2 usage, 130 interrupted. docs/pitfalls.md explains each of them.
 `
 

@@ -102,9 +102,9 @@ func TestPitfallsOut(t *testing.T) {
 // TestPitfallsNotRun runs an experiment without its server. It does not count as passed.
 func TestPitfallsNotRun(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	code, stdout, _ := pitfallsHere(t, "no-lock", "process-mutex")
+	code, stdout, _ := pitfallsHere(t, "no-lock", "process-mutex", "two-databases")
 	for _, has := range []string{
-		"  not run: needs redis-server\n", "\nran 1 of 4 versions; 0 were not as expected\n",
+		"  not run: needs redis-server\n", "\nran 4 of 7 versions; 0 were not as expected\n",
 		"not run: no-lock (GET, compare, SET) needs redis-server\n",
 	} {
 		if !strings.Contains(stdout, has) {

@@ -89,14 +89,14 @@ type Injector struct {
 	armed    bool
 	gone     bool
 	faults   []Fault
-	counts   []int         // matching statements, by fault; notYet before the statement of After
+	counts   []int         // matching statements, by fault; or notYet
 	seen     int           // statements since Arm
 	injected []string      // descriptions of the injected faults
 	voided   chan struct{} // closed at the first statement that records a void order
 	late     sync.WaitGroup
 }
 
-// notYet is the count of a fault that waits for the statement of its After.
+// notYet is the count of a fault with an After whose statement has not been seen.
 const notYet = -1
 
 const (

@@ -16,8 +16,9 @@ type Confirmer interface {
 	// the backend cannot ask its servers, Confirm returns the end of the lease as known
 	// in this process.
 	//
-	// ErrLost means that the lock is no longer held, errors.ErrUnsupported that the
-	// backend cannot answer. After any other error the answer is unknown.
+	// ErrLost means that the lock is no longer held, and the error tells the reason.
+	// errors.ErrUnsupported means that the backend cannot answer. After any other error
+	// the answer is unknown.
 	Confirm(ctx context.Context) (until time.Time, err error)
 }
 

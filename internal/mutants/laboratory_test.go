@@ -15,6 +15,9 @@ const (
 	labClean     = "loadtest/clean.go"
 	labLifecycle = "loadtest/lifeaudit.go"
 	labPitfall   = "loadtest/pitfall/pitfall.go"
+	labFence     = "loadtest/pitfall/fence.go"
+	labStage     = "loadtest/pitfall/stage.go"
+	testServers  = "internal/testenv/testenv.go"
 	goRun        = "internal/testenv/gorun.go"
 )
 
@@ -63,8 +66,13 @@ var laboratory = []mutant{
 	{"an order may stay queued", labFollow, "rec.find(results.Unended, a.order.String())", "", "loadtest TestFollowGivesUp"},
 	{"a refused 202 counts as sold", labFollow, "a.outcome, a.order.Status = turnedDown, got.Status", "a.outcome, a.order.Status = accepted, got.Status", "loadtest TestFollow/refused"},
 	{"an order need not be found right after its 202", labFollow, "rec.find(results.Unseen, a.order.String())", "", "loadtest TestSampleQueued"},
+	{"an experiment may leave units", labPitfall, "case damage.Unsold:", "case false:", "loadtest/pitfall TestVerdicts"},
 	{"a flawed version may do no damage", labPitfall, "case v.Flawed && damage.Amount == 0:", "case false:", "loadtest/pitfall TestVerdicts"},
-	{"a mend may do damage", labPitfall, "case !v.Flawed && damage.Amount > 0:", "case false:", "loadtest/pitfall TestVerdicts"},
+	{"a fixed version may do damage", labPitfall, "case !v.Flawed && damage.Amount > 0:", "case false:", "loadtest/pitfall TestVerdicts"},
+	{"an experiment may refuse all orders", labFence, "s.product(), epoch, units)", "s.product(), epoch, 0)", "loadtest/pitfall TestPitfalls/no-lock"},
+	{"an experiment may sell too little", labPitfall, "if sold < expected {", "if false {", "loadtest/pitfall TestVerdicts"},
 	{"an experiment runs without its server", labPitfall, "if !v.available(servers) {", "if false {", "loadtest/pitfall TestVerdicts"},
+	{"a server that fails is no fault", labStage, "s.err = p\n", "_ = p\n", "loadtest/pitfall TestServerFails"},
+	{"folders are removed with the caller's PATH", testServers, "/usr/bin:/bin:\"+os.Getenv(\"PATH\")", "\"+os.Getenv(\"PATH\")", "internal/testenv TestCleanerWithoutPATH"},
 	{"a killed go run is not noticed", goRun, "for os.Getppid() == parent {", "for {", "internal/testenv TestWithGoRun/go"},
 }

@@ -26,6 +26,7 @@ const (
 	backendFlags       = "internal/lock/backends/flags.go"
 	redisLock          = "internal/lock/redis/redis.go"
 	redisConfirm       = "internal/lock/redis/confirm.go"
+	etcdConfirm        = "internal/lock/etcd/confirm.go"
 	redisSubscriptions = "internal/lock/redis/subscriptions.go"
 	etcdAddress        = "internal/lock/etcd/address.go"
 	lockAddress        = "internal/lock/address/address.go"
@@ -55,6 +56,9 @@ var locks = []mutant{
 	{"no sharded channel is subscribed", redisSubscriptions, "if !s.owner.cluster {", "if true {", "internal/lock/redis TestRedissonHolderExcludesOurs/sharded"},
 	{"any length of a lease is accepted", redisLock, "if b.lease < minLease {", "if false {", "internal/lock/redis TestShortLeaseIsRefused"},
 	{"a confirmation extends a fixed lease", redisConfirm, "if g.backend.fixed {", "if false {", "internal/lock/redis TestConfirmFixedLease"},
+	{"a confirmation hides why a redis lock is lost", redisConfirm, "case !held:\n\t\treturn time.Time{}, lock.ErrDeleted\n\t}\n\treturn asked", "case !held:\n\t\treturn time.Time{}, lock.ErrLost\n\t}\n\treturn asked", "internal/lock/redis TestConfirmTellsTheReason"},
+	{"a confirmation hides that an etcd session has expired", etcdConfirm, "notAlive == nil && seconds <= 0:", "false:", "internal/lock/etcd TestConfirmTellsTheReason/session"},
+	{"a confirmation hides why a session is lost", sessionConfirm, "cmp.Or(g.lost, lock.ErrLost)", "cmp.Or(lock.ErrLost, g.lost)", "internal/lock/session TestConfirm"},
 	{"a waiter asks again only when it is woken", redisLock, "maxSleep = 2 * time.Second", "maxSleep = time.Hour", "internal/lock/redis TestQueueIsLost/queue"},
 	{"a process takes a lock that it has just released to another", acquireLua, "elseif ARGV[7] ~= '0' and", "elseif false and", "internal/lock/redis TestWokenWaiterGoesFirst"},
 	{"leave ends a turn that was handed over", lockQueue, "case l != nil && l.turn == h:", "case l != nil:", "internal/lock TestLeaseLostAfterHandover"},
@@ -88,6 +92,7 @@ var locks = []mutant{
 	{"a node whose creation was not answered is looked for on a server that lags behind", zookeeper, "g.backend.conn.Sync(g.parent)", "\"\", error(nil)", "internal/lock/zookeeper TestFindNodeSyncsFirst"},
 	{"a deletion that an ACL refuses is tried for ever", zookeeper, "errors.Is(err, zk.ErrNoAuth) || ", "", "internal/lock/zookeeper TestDigest"},
 	{"a grant that a suspension has ended is released without an error", zookeeper, "|| err == nil && !held:", "|| false && !held:", "internal/lock/zookeeper TestReleaseAfterSuspension"},
+	{"a session whose lease was revoked is used again", "internal/lock/etcd/etcd.go", "case errors.Is(err, rpctypes.ErrLeaseNotFound):", "case false:", "internal/lock/etcd TestIdleSessionThatWasRevoked"},
 	{"the locks of one call are taken in the order given", multi, "slices.Compact(slices.Sorted(slices.Values(names)))", "slices.Clone(names)", "internal/lock/recipe TestRecipes/local/AllOrNone"},
 	{"a lock that is lost does not end the wait for the others", multi, "stop(context.Cause(held.ctx))", "_ = stop", "internal/lock/recipe TestLostWhileWaiting"},
 	{"the loss of one lock does not end the work under all", multi, "l.end(context.Cause(ctx))", "_ = l.end", "internal/lock/recipe TestLossEndsAll"},

@@ -7,7 +7,7 @@ import (
 )
 
 // Server is a server of one test, which may kill, stop and restart it. The methods
-// panic if they fail, because the test would prove nothing.
+// panic with a [Failure] if they fail, because the test would prove nothing.
 type Server struct {
 	process *process
 	answers func(ctx context.Context) error // nil once the server is ready
@@ -59,9 +59,19 @@ func (s *Server) Restart() {
 // Output returns the output of the server, at most its last 16 MiB.
 func (s *Server) Output() string { return s.process.output() }
 
+// Failure is what a method of a server panics with. A program that is not a test can
+// recover it.
+type Failure struct{ Err error }
+
+// Error says what failed.
+func (f Failure) Error() string { return f.Err.Error() }
+
+// Unwrap returns the error of the method.
+func (f Failure) Unwrap() error { return f.Err }
+
 // must panics if there is an error.
 func must(err error) {
 	if err != nil {
-		panic(err)
+		panic(Failure{err})
 	}
 }

@@ -331,7 +331,8 @@ func newCleaner(folder, builds string) (*cleaner, error) {
 	defer stdin.Close()
 	cmd := exec.Command("/bin/sh", "-c", cleanerScript, "sh", folder, builds)
 	cmd.Dir, cmd.Stdin = "/", stdin
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal does not reach it
+	cmd.Env = append(os.Environ(), "PATH=/usr/bin:/bin:"+os.Getenv("PATH")) // the caller's may lack rm and sleep
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                   // an interrupt at the terminal does not reach it
 	if err := cmd.Start(); err != nil {
 		input.Close()
 		return nil, err

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// commits has the way in which a COMMIT without an answer goes wrong.
+// commits returns the pitfall of a COMMIT that gets no answer.
 func commits() []Pitfall {
 	return []Pitfall{
 		{
@@ -84,7 +84,7 @@ func resolveByReading(ctx context.Context, s *Stage) Damage {
 		s.session(ctx, "B", l.db, readCommitted).do(ctx, fmt.Sprintf("INSERT INTO %s VALUES (2, 'B')", l.table))
 	}
 	l.thaw()
-	return units(l.orders(ctx)-1, "oversold")
+	return sale(l.orders(ctx), 1)
 }
 
 func resolveByWriting(ctx context.Context, s *Stage) Damage {
@@ -108,5 +108,5 @@ func resolveByWriting(ctx context.Context, s *Stage) Damage {
 			s.check(err)
 		}
 	}
-	return units(l.orders(ctx)-1, "oversold")
+	return sale(l.orders(ctx), 1)
 }

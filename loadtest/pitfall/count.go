@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
-// noLocks has the way in which a count without a lock goes wrong.
+// noLocks returns the pitfall of a count that no lock protects.
 func noLocks() []Pitfall {
 	return []Pitfall{
 		{
@@ -23,7 +23,7 @@ func noLocks() []Pitfall {
 	}
 }
 
-// counts has the ways in which counts of units drift from the stock.
+// counts returns the pitfalls of counts that drift from the stock.
 func counts() []Pitfall {
 	return []Pitfall{
 		{
@@ -66,7 +66,7 @@ func noLock(ctx context.Context, s *Stage) Damage {
 		}
 	}
 	s.check(s.silentRedis(ctx).Del(ctx, key).Err())
-	return units(sold-1, "oversold")
+	return sale(sold, 1)
 }
 
 func (s *Stage) getCount(ctx context.Context, client redis.UniversalClient, key string) int {
@@ -88,7 +88,7 @@ func oneScript(ctx context.Context, s *Stage) Damage {
 	g := s.gate(ctx, "lua", strategy.Backends{})
 	s.fill(ctx, g, 1)
 	errA, errB := s.order(ctx, "A", g, 1), s.order(ctx, "B", s.gate(ctx, "lua", strategy.Backends{}), 1)
-	return units(accepted(errA, errB)-1, "oversold")
+	return sale(accepted(errA, errB), 1)
 }
 
 // cutSegment cuts units from one segment if it has enough.
@@ -152,7 +152,7 @@ func refillWithoutEpoch(ctx context.Context, s *Stage) Damage {
 		}
 	}
 	s.at("shop", "%d of %d units sold", sold, total)
-	return units(sold-total, "oversold")
+	return sale(sold, total)
 }
 
 func refillWithEpoch(ctx context.Context, s *Stage) Damage {
@@ -171,5 +171,5 @@ func refillWithEpoch(ctx context.Context, s *Stage) Damage {
 	s.at("A", "its order fails in the ledger, and gives its unit back → dropped")
 	sold := accepted(s.order(ctx, "B", g, 1), s.order(ctx, "C", g, 1), s.order(ctx, "D", g, 1))
 	s.at("shop", "%d of %d units sold", sold, total)
-	return units(sold-total, "oversold")
+	return sale(sold, total)
 }

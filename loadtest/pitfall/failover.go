@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// failovers has the ways in which lock servers lose what they have granted. They kill
-// servers, and so always start their own.
+// failovers returns the pitfalls of lock servers that lose what they have granted. Their
+// versions kill servers, and so always start their own.
 func failovers() []Pitfall {
 	return []Pitfall{
 		{
@@ -61,7 +61,7 @@ func staleReplica(ctx context.Context, s *Stage) Damage {
 		shop.sellUnder("A", leaseA, seenByA)
 		shop.sellUnder("B", leaseB, seenByB)
 	}
-	return shop.oversold()
+	return shop.damage()
 }
 
 // replicates reports whether the replica is connected to its primary.
@@ -94,7 +94,7 @@ func killedLeader(ctx context.Context, s *Stage) Damage {
 		return member
 	}
 	leader()
-	fail := func() {
+	fail := func(lock.Lease) {
 		leader().Kill()
 		s.at("etcd", "the leader of three servers is killed")
 		leader()
@@ -110,9 +110,11 @@ func killedLeader(ctx context.Context, s *Stage) Damage {
 
 func restartedZooKeeper(ctx context.Context, s *Stage) Damage {
 	server := testenv.OwnZooKeeper(s)
-	restart := func() {
+	restart := func(leaseA lock.Lease) {
 		server.Restart()
 		s.at("ZooKeeper", "is killed and restarted, with its data")
+		s.await(ctx, "A loses its lease", func() bool { return leaseA.Context().Err() != nil })
+		s.at("A", "hears: %v", context.Cause(leaseA.Context()))
 	}
 	return s.sellThroughFailure(ctx, restart, func() lock.Locker {
 		l, err := zookeeper.New(ctx, server.Addr(), longLease)
@@ -123,26 +125,20 @@ func restartedZooKeeper(ctx context.Context, s *Stage) Damage {
 }
 
 // sellThroughFailure lets the servers fail while A holds a lock, and B ask for it
-// afterwards. Either B is refused, or A has learned that it has lost the lock.
-func (s *Stage) sellThroughFailure(ctx context.Context, fail func(), open func() lock.Locker) Damage {
+// afterwards. B must be refused until A has unlocked, even if A has lost its lease.
+func (s *Stage) sellThroughFailure(ctx context.Context, fail func(lease lock.Lease), open func() lock.Locker) Damage {
 	name, shop := s.key(lockName), s.openShop(1)
 	a := s.locker("A", open())
 	leaseA := a.lock(ctx, name)
 	seenByA := shop.read("A")
-	fail()
+	fail(leaseA)
 	b := s.locker("B", open())
-	leaseB, err := b.TryLock(ctx, name)
-	if err != nil {
-		shop.sellUnder("A", leaseA, seenByA)
-		a.unlock(ctx, leaseA)
-		leaseB = b.lock(ctx, name)
-	}
-	seenByB := shop.read("B")
-	if err == nil {
-		shop.sellUnder("A", leaseA, seenByA)
-	}
-	shop.sellUnder("B", leaseB, seenByB)
-	return shop.oversold()
+	b.mustBeHeld(ctx, name)
+	shop.sellUnder("A", leaseA, seenByA)
+	a.unlock(ctx, leaseA)
+	leaseB := b.lock(ctx, name)
+	shop.sellUnder("B", leaseB, shop.read("B"))
+	return shop.damage()
 }
 
 // redlockServers are three independent servers.
@@ -188,7 +184,7 @@ func (s *Stage) sellThroughEmptied(ctx context.Context, emptied int) Damage {
 		shop.sellUnder("B", leaseB, seenByB)
 	}
 	shop.sellUnder("A", leaseA, seenByA)
-	return shop.oversold()
+	return shop.damage()
 }
 
 func majorityLate(ctx context.Context, s *Stage) Damage {
@@ -213,5 +209,5 @@ func majorityLate(ctx context.Context, s *Stage) Damage {
 	seenByB := shop.read("B")
 	shop.sellUnder("A", leaseA, seenByA)
 	shop.sellUnder("B", leaseB, seenByB)
-	return shop.oversold()
+	return shop.damage()
 }

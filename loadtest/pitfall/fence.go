@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
-// fences has the way in which a holder that outlives its lease goes wrong.
+// fences returns the pitfalls of a holder that outlives its lease.
 func fences() []Pitfall {
 	return []Pitfall{{
 		Name: "lease-outlived", Title: "A holder outlives its lease", TitleChinese: "持有者停顿的时间超过租约",
@@ -34,7 +34,7 @@ func fences() []Pitfall {
 // product is the SKU of the experiments with gates.
 func (s *Stage) product() stock.SKU { return stock.SKU(s.key("10001")) }
 
-// generation is that of all gates here.
+// generation is the generation of every gate in these experiments.
 const generation = stock.Generation(1)
 
 // gate returns the gate of one instance that runs the strategy.
@@ -162,7 +162,7 @@ func (s *Stage) outlive(ctx context.Context, fence, between bool) Damage {
 	}
 	errB := b() // waits until A's lease has ended
 	errA := resumeA()
-	return units(accepted(errA, errB)-1, "oversold")
+	return sale(accepted(errA, errB), 1)
 }
 
 // accepted counts the orders that were accepted.
@@ -202,5 +202,5 @@ func outlivedNaive(ctx context.Context, s *Stage) Damage {
 			sold++
 		}
 	}
-	return units(sold-1, "oversold")
+	return sale(sold, 1)
 }

@@ -17,7 +17,7 @@ import (
 // herdSize is the number of waiters behind the first holder.
 const herdSize = 10
 
-// herds has the way in which waiters wake each other for nothing.
+// herds returns the pitfall of waiters that wake each other for nothing.
 func herds() []Pitfall {
 	return []Pitfall{{
 		Name: "herd", Title: "Every waiter watches the parent node", TitleChinese: "所有等待者都监视父节点（惊群）",
@@ -30,7 +30,7 @@ func herds() []Pitfall {
 
 func watchParent(ctx context.Context, s *Stage) Damage {
 	everyone := func(waiters int) int { return waiters }
-	return s.passOn(ctx, everyone, func(w *waiter) (<-chan zk.Event, error) {
+	return s.handOver(ctx, everyone, func(w *waiter) (<-chan zk.Event, error) {
 		_, _, changed, err := w.conn.ChildrenW(w.parent)
 		return changed, err
 	})
@@ -38,7 +38,7 @@ func watchParent(ctx context.Context, s *Stage) Damage {
 
 func watchPredecessor(ctx context.Context, s *Stage) Damage {
 	one := func(int) int { return 1 }
-	return s.passOn(ctx, one, func(w *waiter) (<-chan zk.Event, error) {
+	return s.handOver(ctx, one, func(w *waiter) (<-chan zk.Event, error) {
 		_, _, changed, err := w.conn.GetW(w.parent + "/" + w.predecessor)
 		return changed, err
 	})
@@ -94,10 +94,10 @@ func (h *herd) await(ctx context.Context, w *waiter, watch func(*waiter) (<-chan
 	}
 }
 
-// passOn gives the lock to a holder and herdSize waiters, one after the other, and counts
+// handOver gives the lock to a holder and herdSize waiters, one after the other, and counts
 // how often a waiter wakes up. A release must wake this number of the waiters. The next
 // holder releases the lock when they have woken up, and all waiters watch again.
-func (s *Stage) passOn(ctx context.Context, wakes func(waiters int) int, watch func(*waiter) (<-chan zk.Event, error)) Damage {
+func (s *Stage) handOver(ctx context.Context, wakes func(waiters int) int, watch func(*waiter) (<-chan zk.Event, error)) Damage {
 	type turn struct {
 		holder *waiter
 		err    error
@@ -131,7 +131,7 @@ func (s *Stage) passOn(ctx context.Context, wakes func(waiters int) int, watch f
 	if useless == 0 {
 		return Damage{}
 	}
-	return Damage{float64(useless), fmt.Sprintf("%d wake-ups for nothing", useless)}
+	return Damage{Amount: float64(useless), Text: fmt.Sprintf("%d wake-ups for nothing", useless)}
 }
 
 // enqueue creates the nodes of the holder and the waiters, in this order.

@@ -13,7 +13,7 @@ import (
 // is long enough for a busy machine to renew it in time.
 const renewedLease = 600 * time.Millisecond
 
-// leases has the ways in which work that outlasts its lease goes wrong.
+// leases returns the pitfalls of work that outlasts its lease.
 func leases() []Pitfall {
 	return []Pitfall{
 		{
@@ -46,7 +46,7 @@ func fixedLease(ctx context.Context, s *Stage) Damage {
 	shop.sell("B", seenByB)
 	a.unlock(ctx, leaseA)
 	b.unlock(ctx, leaseB)
-	return shop.oversold()
+	return shop.damage()
 }
 
 // renewed works for two leases while a watchdog renews them.
@@ -69,7 +69,7 @@ func renewed(ctx context.Context, s *Stage) Damage {
 	shop.sellUnder("B", leaseB, shop.read("B"))
 	b.unlock(ctx, leaseB)
 	<-worked
-	return shop.oversold()
+	return shop.damage()
 }
 
 func blockingWatchdog(ctx context.Context, s *Stage) Damage {

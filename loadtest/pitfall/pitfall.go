@@ -1,6 +1,6 @@
-// Package pitfall has the mistakes that articles about locks and flash sales warn
-// about, as experiments. Each one runs the mistake and its mends on real servers, in
-// steps whose order is fixed, and reports who did what and the damage.
+// Package pitfall reproduces the mistakes that articles about locks and flash sales warn
+// about. Each experiment runs a mistake and its fixes on real servers. The order of the
+// steps is fixed. The result is a timeline of what each actor did, and the damage.
 package pitfall
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// Pitfall is a mistake, with its mends.
+// Pitfall is a mistake, with its fixes.
 type Pitfall struct {
 	Name                string
 	Title, TitleChinese string // what one writes first
@@ -71,22 +71,39 @@ func (v Version) available(servers Servers) bool {
 type Damage struct {
 	Amount float64
 	Text   string // the amount with its unit, and what it is
+	Unsold bool   // units were left that an order should have had; no version may do that
 }
 
-// units returns a damage in units. There is none unless n is above 0.
+// units returns a damage in units.
 func units(n int, what string) Damage {
-	switch {
-	case n <= 0:
+	switch n {
+	case 0:
 		return Damage{}
-	case n == 1:
-		return Damage{1, "1 unit " + what}
+	case 1:
+		return Damage{Amount: 1, Text: "1 unit " + what}
 	}
-	return Damage{float64(n), fmt.Sprintf("%d units %s", n, what)}
+	return Damage{Amount: float64(n), Text: fmt.Sprintf("%d units %s", n, what)}
+}
+
+// unsold returns the damage of units that an order should have had.
+func unsold(n int, what string) Damage {
+	d := units(n, what)
+	d.Unsold = true
+	return d
+}
+
+// sale returns the damage of selling too many units, or too few. Orders for more units
+// than expected were placed.
+func sale(sold, expected int) Damage {
+	if sold < expected {
+		return unsold(expected-sold, "left, although an order was refused")
+	}
+	return units(sold-expected, "oversold")
 }
 
 // lost returns a damage in seconds.
 func lost(d time.Duration, what string) Damage {
-	return Damage{d.Seconds(), fmt.Sprintf("%.1f s: %s", d.Seconds(), what)}
+	return Damage{Amount: d.Seconds(), Text: fmt.Sprintf("%.1f s: %s", d.Seconds(), what)}
 }
 
 // Table returns all pitfalls, in the order of the documents.
@@ -138,6 +155,8 @@ func (v Version) run(ctx context.Context, servers Servers) results.Version {
 	switch {
 	case err != nil:
 		r.Fault = err.Error()
+	case damage.Unsold:
+		r.Fault = "it should sell all units"
 	case v.Flawed && damage.Amount == 0:
 		r.Fault = "it should do damage, and did none"
 	case !v.Flawed && damage.Amount > 0:

@@ -41,7 +41,7 @@ func servers(t *testing.T, v Version) (running Servers) {
 	return running
 }
 
-// TestPitfalls runs every experiment. Each flawed version must do damage and each mend
+// TestPitfalls runs every experiment. Each flawed version must do damage and each fix
 // none: ten times with HOLDFAST_TEST_THOROUGH=1, once otherwise.
 func TestPitfalls(t *testing.T) {
 	t.Parallel()
@@ -83,7 +83,7 @@ func check(t *testing.T, v results.Version) {
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
 	damage := func(n int) func(context.Context, *Stage) Damage {
-		return func(context.Context, *Stage) Damage { return units(n, "oversold") }
+		return func(context.Context, *Stage) Damage { return sale(3+n, 3) }
 	}
 	for _, test := range []struct {
 		version Version
@@ -93,13 +93,31 @@ func TestVerdicts(t *testing.T) {
 		{Version{Flawed: true, Run: damage(0)}, results.Version{Flawed: true, Fault: "it should do damage, and did none"}},
 		{Version{Run: damage(0)}, results.Version{}},
 		{Version{Run: damage(2)}, results.Version{Damage: "2 units oversold", Fault: "it should do no damage"}},
-		{Version{Run: damage(-1)}, results.Version{}},
+		{Version{Run: damage(-1)}, results.Version{Damage: "1 unit left, although an order was refused", Fault: "it should sell all units"}},
+		{Version{Run: damage(-2)}, results.Version{Damage: "2 units left, although an order was refused", Fault: "it should sell all units"}},
+		{Version{Flawed: true, Run: damage(-1)}, results.Version{Flawed: true, Damage: "1 unit left, although an order was refused", Fault: "it should sell all units"}},
 		{Version{Needs: "no-such-server", Run: damage(0)}, results.Version{NotRun: "needs no-such-server"}},
 		{Version{Run: func(_ context.Context, s *Stage) Damage { s.Fatalf("no answer"); return Damage{} }}, results.Version{Fault: "no answer"}},
 	} {
 		if got := test.version.run(t.Context(), Servers{}); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%+v, want %+v", got, test.want)
 		}
+	}
+}
+
+// TestServerFails checks that a server that cannot be stopped, because it has ended, is a
+// fault of the version. A panic would end the other versions.
+func TestServerFails(t *testing.T) {
+	t.Parallel()
+	testenv.OwnRedis(t) // or skips the test
+	r := Version{Run: func(_ context.Context, s *Stage) Damage {
+		server := testenv.OwnRedis(s)
+		server.Kill()
+		server.Stop()
+		return Damage{}
+	}}.run(t.Context(), Servers{})
+	if !strings.Contains(r.Fault, "Redis: it has ended") {
+		t.Errorf("the fault is %q", r.Fault)
 	}
 }
 

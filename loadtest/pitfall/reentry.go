@@ -9,7 +9,7 @@ import (
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 )
 
-// reentry has the ways in which a holder that asks again goes wrong.
+// reentry returns the pitfalls of a holder that asks for its lock again.
 func reentry() []Pitfall {
 	return []Pitfall{
 		{
@@ -74,7 +74,7 @@ func uncounted(ctx context.Context, s *Stage) Damage {
 	}
 	shop.sell("A", seenByA)
 	s.check(a.Unlock(ctx, key))
-	return shop.oversold()
+	return shop.damage()
 }
 
 func counted(ctx context.Context, s *Stage) Damage {
@@ -92,5 +92,5 @@ func counted(ctx context.Context, s *Stage) Damage {
 	}
 	shop.sellUnder("A", outer, seenByA)
 	a.unlock(ctx, outer)
-	return shop.oversold()
+	return shop.damage()
 }

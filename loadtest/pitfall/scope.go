@@ -8,7 +8,7 @@ import (
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 )
 
-// scopes has the locks that cover too little: too few processes, or too little time.
+// scopes returns the pitfalls of a lock that covers too few processes, or too little time.
 func scopes() []Pitfall {
 	return []Pitfall{
 		{
@@ -50,13 +50,13 @@ func (s *Stage) twoInstances(ctx context.Context, lockerA, lockerB lock.Locker) 
 		seenByB := shop.read("B")
 		shop.sell("A", seenByA)
 		shop.sell("B", seenByB)
-		return shop.oversold()
+		return shop.damage()
 	}
 	shop.sellUnder("A", leaseA, seenByA)
 	a.unlock(ctx, leaseA)
 	leaseB := b.lock(ctx, name)
 	shop.sellUnder("B", leaseB, shop.read("B"))
-	return shop.oversold()
+	return shop.damage()
 }
 
 // cutting is a transaction that cuts a unit of a product under a lock.
@@ -110,16 +110,14 @@ func unlockThenCommit(ctx context.Context, s *Stage) Damage {
 		b.write(ctx)
 		sold += b.commit(ctx)
 	}
-	return units(sold-1, "oversold")
+	return sale(sold, 1)
 }
 
 func commitThenUnlock(ctx context.Context, s *Stage) Damage {
 	a, b := s.cuttings(ctx)
 	a.begin(ctx)
 	a.write(ctx)
-	if _, err := b.locker.TryLock(ctx, s.key(lockName)); err == nil {
-		s.Fatalf("B has the lock that A holds")
-	}
+	b.locker.mustBeHeld(ctx, s.key(lockName))
 	sold := a.commit(ctx)
 	a.locker.unlock(ctx, a.lease)
 	b.begin(ctx)
@@ -129,5 +127,5 @@ func commitThenUnlock(ctx context.Context, s *Stage) Damage {
 	} else {
 		s.at("B", "refuses the order: sold out")
 	}
-	return units(sold-1, "oversold")
+	return sale(sold, 1)
 }

@@ -20,7 +20,7 @@ const (
 // lockName is the lock of all experiments.
 const lockName = "lock:10001"
 
-// setNX has the ways in which a lock of one SETNX goes wrong.
+// setNX returns the pitfalls of a lock made with SETNX.
 func setNX() []Pitfall {
 	return []Pitfall{
 		{
@@ -132,7 +132,7 @@ func uncheckedDelete(ctx context.Context, s *Stage) Damage {
 	seenByC := shop.read("C")
 	shop.sell("B", seenByB)
 	shop.sell("C", seenByC)
-	return shop.oversold()
+	return shop.damage()
 }
 
 func getThenDelete(ctx context.Context, s *Stage) Damage {
@@ -152,7 +152,7 @@ func getThenDelete(ctx context.Context, s *Stage) Damage {
 	seenByC := shop.read("C")
 	shop.sell("B", seenByB)
 	shop.sell("C", seenByC)
-	return shop.oversold()
+	return shop.damage()
 }
 
 func sharedOwner(ctx context.Context, s *Stage) Damage {
@@ -173,7 +173,7 @@ func sharedOwner(ctx context.Context, s *Stage) Damage {
 	seenByC := shop.read("C")
 	shop.sell("B", seenByB)
 	shop.sell("C", seenByC)
-	return shop.oversold()
+	return shop.damage()
 }
 
 // lateUnlock has the same order of events with the project's Locker: A unlocks after
@@ -193,7 +193,7 @@ func lateUnlock(ctx context.Context, s *Stage) Damage {
 	}
 	shop.sellUnder("B", leaseB, seenByB)
 	b.unlock(ctx, leaseB)
-	return shop.oversold()
+	return shop.damage()
 }
 
 // awaitExpiry waits until the key has expired while the actor does something else.

@@ -16,7 +16,7 @@ import (
 // takes.
 const rowWait = 1
 
-// rows has the ways in which rows of a database go wrong.
+// rows returns the pitfalls of rows in a database.
 func rows() []Pitfall {
 	return []Pitfall{
 		{
@@ -207,7 +207,7 @@ func lostUpdate(ctx context.Context, s *Stage) Damage {
 		s.at(c.actor, "sells a unit")
 		sold++
 	}
-	return units(sold-1, "oversold")
+	return sale(sold, 1)
 }
 
 func conditionalUpdate(ctx context.Context, s *Stage) Damage {
@@ -225,7 +225,7 @@ func conditionalUpdate(ctx context.Context, s *Stage) Damage {
 		s.at(c.actor, "sells a unit")
 		sold++
 	}
-	return units(sold-1, "oversold")
+	return sale(sold, 1)
 }
 
 func unindexed(ctx context.Context, s *Stage) Damage { return s.lockOther(ctx, false) }

@@ -49,6 +49,7 @@ func perform(ctx context.Context, servers Servers, run func(context.Context, *St
 	go func() { // Fatalf ends the goroutine
 		defer close(done)
 		defer s.cleanUp()
+		defer s.recoverFailure()
 		damage = run(ctx, s)
 		s.mu.Lock()
 		s.ended = true
@@ -58,6 +59,19 @@ func perform(ctx context.Context, servers Servers, run func(context.Context, *St
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return damage, s.events, s.err
+}
+
+// recoverFailure ends the run as failed if a server could not be killed or restarted.
+func (s *Stage) recoverFailure() {
+	switch p := recover().(type) {
+	case nil:
+	case testenv.Failure:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.err = p
+	default:
+		panic(p)
+	}
 }
 
 // cleanUp calls the cleanups, the last one first.
@@ -301,10 +315,14 @@ func (l actorLocker) asked(ctx context.Context, call string, lease lock.Lease, e
 	return lease, err
 }
 
-// lock waits for the lock, which must be granted in the end. Servers may refuse a few
-// times after a failure.
+// Servers may refuse a request a few times after a failure.
+const (
+	maxTries = 20
+	tryPause = 200 * time.Millisecond
+)
+
+// lock waits for the lock, which must be granted in the end.
 func (l actorLocker) lock(ctx context.Context, name string) lock.Lease {
-	const maxTries, interval = 20, 200 * time.Millisecond
 	for try := 1; ; try++ {
 		lease, err := l.wait(ctx, name, maxRun)
 		if err == nil {
@@ -313,7 +331,22 @@ func (l actorLocker) lock(ctx context.Context, name string) lock.Lease {
 		if try == maxTries {
 			l.stage.check(err)
 		}
-		l.stage.pause(ctx, interval)
+		l.stage.pause(ctx, tryPause)
+	}
+}
+
+// mustBeHeld asks for the lock, which another actor must hold.
+func (l actorLocker) mustBeHeld(ctx context.Context, name string) {
+	for try := 1; ; try++ {
+		switch _, err := l.TryLock(ctx, name); {
+		case errors.Is(err, lock.ErrHeld):
+			return
+		case err == nil:
+			l.stage.Fatalf("%s has the lock that another holds", l.actor)
+		case try == maxTries:
+			l.stage.check(err)
+		}
+		l.stage.pause(ctx, tryPause)
 	}
 }
 
@@ -389,5 +422,6 @@ func (sh *shop) sellUnder(actor string, lease lock.Lease, seen int) {
 	sh.sell(actor, seen)
 }
 
-// oversold returns the units sold beyond the stock.
-func (sh *shop) oversold() Damage { return units(sh.sold-sh.stock, "oversold") }
+// damage compares the units sold with the stock. Every experiment has orders for all of
+// it.
+func (sh *shop) damage() Damage { return sale(sh.sold, sh.stock) }

@@ -150,5 +150,5 @@ func pitfallHeadings(all []results.Experiment) (english, chinese string) {
 	case len(notRun) > 0:
 		return fmt.Sprintf("%d experiments turned out as expected; %d did not run", ran, len(notRun)), fmt.Sprintf("%d 个实验符合预期；%d 个没有运行", ran, len(notRun))
 	}
-	return "Every flaw did its damage, and every mend held", "每种错误写法都造成了损失，每种改法都守住了"
+	return "Every flaw did its damage, and every fix held", "每种错误写法都造成了损失，每种改法都守住了"
 }

@@ -1,6 +1,6 @@
 package results
 
-// Experiment is one pitfall: a flawed way of writing code and its mends, each run
+// Experiment is the result of one pitfall. Each of its versions, flawed or fixed, was run
 // once.
 type Experiment struct {
 	Name         string    `json:"name"`

@@ -15,12 +15,12 @@ func (g *grant) Confirm(ctx context.Context) (until time.Time, err error) {
 	switch {
 	case err != nil:
 		return time.Time{}, err
+	case notAlive == nil && seconds <= 0: // the key was deleted with the session
+		return time.Time{}, lock.ErrSessionExpired
 	case len(key.Kvs) == 0 || key.Kvs[0].CreateRevision != g.token:
-		return time.Time{}, lock.ErrLost
+		return time.Time{}, lock.ErrDeleted
 	case notAlive != nil:
 		return time.Time{}, notAlive
-	case seconds <= 0:
-		return time.Time{}, lock.ErrSessionExpired
 	}
 	return asked.Add(time.Duration(seconds) * time.Second), nil
 }

@@ -20,6 +20,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc/metadata"
@@ -124,21 +125,26 @@ type backend struct {
 }
 
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
-	s, err := b.takeSession(ctx)
-	if err != nil {
-		return nil, err
+	for {
+		s, err := b.takeSession(ctx)
+		if err != nil {
+			return nil, err
+		}
+		g := b.newGrant(s, name)
+		switch err := g.acquire(ctx, wait); {
+		case errors.Is(err, lock.ErrHeld):
+			b.returnSession(s)
+			return nil, err
+		case errors.Is(err, rpctypes.ErrLeaseNotFound): // the lease was revoked while the session was idle
+			s.lose(lock.ErrSessionExpired)
+		case err != nil:
+			_ = s.end() // also deletes the key, if it was written
+			return nil, err
+		default:
+			g.stopReporting = context.AfterFunc(s.ctx, func() { lost(context.Cause(s.ctx)) })
+			return g, nil
+		}
 	}
-	g := b.newGrant(s, name)
-	switch err := g.acquire(ctx, wait); {
-	case errors.Is(err, lock.ErrHeld):
-		b.returnSession(s)
-		return nil, err
-	case err != nil:
-		_ = s.end() // also deletes the key, if it was written
-		return nil, err
-	}
-	g.stopReporting = context.AfterFunc(s.ctx, func() { lost(context.Cause(s.ctx)) })
-	return g, nil
 }
 
 // grant is one contender, before and after it is granted the lock.

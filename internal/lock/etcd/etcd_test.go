@@ -260,6 +260,34 @@ func TestIdleSessionThatHasExpired(t *testing.T) {
 	b.returnSession(next)
 }
 
+// TestIdleSessionThatWasRevoked lets an administrator revoke the lease of an idle
+// session. The next holder gets another session.
+func TestIdleSessionThatWasRevoked(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, testenv.Etcd(t))
+	name := "revoked-" + uuid.NewString()
+	lease, err := l.Lock(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	idle := l.backend.idle[0]
+	if _, err := l.backend.client.Revoke(t.Context(), idle.id); err != nil {
+		t.Fatal(err)
+	}
+	if lease, err = l.TryLock(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if idle.ctx.Err() == nil {
+		t.Error("the session whose lease was revoked goes on")
+	}
+}
+
 // TestConfirmWithoutServer must not repeat its requests until ctx ends.
 func TestConfirmWithoutServer(t *testing.T) {
 	t.Parallel()

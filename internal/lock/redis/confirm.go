@@ -18,7 +18,7 @@ func (g *grant) Confirm(ctx context.Context) (until time.Time, err error) {
 	case err != nil:
 		return time.Time{}, err
 	case !held:
-		return time.Time{}, lock.ErrLost
+		return time.Time{}, lock.ErrDeleted
 	}
 	return asked.Add(g.backend.lease), nil
 }
@@ -29,7 +29,7 @@ func (g *grant) confirmFixed(ctx context.Context) (until time.Time, err error) {
 	case err != nil:
 		return time.Time{}, err
 	case !held:
-		return time.Time{}, lock.ErrLost
+		return time.Time{}, lock.ErrDeleted
 	}
 	return g.Until(), nil
 }

@@ -213,8 +213,8 @@ func TestConfirmFixedLease(t *testing.T) {
 	if err := client.Del(t.Context(), name).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lease.(lock.Confirmer).Confirm(t.Context()); !errors.Is(err, lock.ErrLost) {
-		t.Errorf("Confirm of a deleted lock: %v, want %v", err, lock.ErrLost)
+	if _, err := lease.(lock.Confirmer).Confirm(t.Context()); !errors.Is(err, lock.ErrDeleted) {
+		t.Errorf("Confirm of a deleted lock: %v, want %v", err, lock.ErrDeleted)
 	}
 	_ = lease.Unlock(t.Context())
 }

@@ -203,8 +203,8 @@ var topologies = []struct {
 	{"sentinel", testenv.RedisSentinel, false},
 }
 
-// promptly is how soon a waiter must be granted a lock whose release it hears of.
-// It is less than maxSleep, after which the waiter asks again without that.
+// promptly bounds the time from a release to the next grant if the waiter was told of the
+// release. It is less than maxSleep, after which a waiter asks again in any case.
 const promptly = maxSleep * 3 / 4
 
 // TestRedissonHolderExcludesOurs holds the lock with Redisson, entered once and

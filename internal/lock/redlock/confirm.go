@@ -22,5 +22,5 @@ func (g *grant) Confirm(ctx context.Context) (until time.Time, err error) {
 	case unanswered(err) >= g.backend.quorum:
 		return time.Time{}, err
 	}
-	return time.Time{}, lock.ErrLost
+	return time.Time{}, lock.ErrDeleted
 }

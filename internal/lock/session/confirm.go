@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -19,7 +20,7 @@ func (g *grant) Confirm(ctx context.Context) (until time.Time, err error) {
 		case until := <-confirmed:
 			return until, nil
 		case <-g.stopped:
-			return time.Time{}, lock.ErrLost
+			return time.Time{}, cmp.Or(g.lost, lock.ErrLost) // nil: it is being released
 		case <-ctx.Done():
 			return time.Time{}, ctx.Err()
 		}

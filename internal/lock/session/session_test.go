@@ -112,7 +112,7 @@ func TestConfirm(t *testing.T) {
 			t.Errorf("after a request without an answer: %v", err)
 		}
 		f.kill()
-		if _, err := confirm(t.Context()); !errors.Is(err, lock.ErrLost) {
+		if _, err := confirm(t.Context()); !errors.Is(err, lock.ErrDisconnected) {
 			t.Errorf("after the end of the session: %v", err)
 		}
 		_ = lease.Unlock(t.Context())

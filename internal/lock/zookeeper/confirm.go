@@ -26,7 +26,7 @@ func (g *grant) Confirm(ctx context.Context) (until time.Time, err error) {
 	case err != nil:
 		return time.Time{}, err
 	case !exists:
-		return time.Time{}, lock.ErrLost
+		return time.Time{}, lock.ErrDeleted
 	}
 	return asked.Add(b.session.timeout()), nil
 }

@@ -1,0 +1,30 @@
+package zookeeper
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// TestConfirmTellsTheReason deletes the node of a grant that nobody watches.
+func TestConfirmTellsTheReason(t *testing.T) {
+	t.Parallel()
+	b := open(t, testenv.ZooKeeper(t), 10*time.Second).backend
+	acquired, err := b.Acquire(t.Context(), "confirmed-"+uuid.NewString(), false, func(error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := acquired.(*grant)
+	if err := b.conn.Delete(g.path(g.node), -1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Confirm(t.Context()); !errors.Is(err, lock.ErrDeleted) {
+		t.Errorf("Confirm of a deleted lock: %v, want %v", err, lock.ErrDeleted)
+	}
+	_ = g.Release(t.Context())
+}
