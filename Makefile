@@ -9,6 +9,7 @@ GOVULNCHECK = go run golang.org/x/vuln/cmd/govulncheck@v1.8.0
 GORELEASER = go run github.com/goreleaser/goreleaser/v2@v2.16.0
 FUZZTIME ?= 10s
 SEARCHTIME ?= 5m
+RACES ?= 10000
 TIMEOUT ?= 40m
 # Three packages at once on two cores: many tests wait for servers and leases.
 TESTFLAGS ?= -p 3
@@ -24,8 +25,8 @@ ARGS ?=
 
 # A program with the race detector sleeps for a second at exit by default. The files
 # of the test servers are in memory if 4 GB are free there.
-test mutants search: export GORACE ?= atexit_sleep_ms=50
-test mutants search: export HOLDFAST_TEST_FOLDER ?= $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 4000000 ] 2>/dev/null && echo /dev/shm)
+test mutants search races: export GORACE ?= atexit_sleep_ms=50
+test mutants search races: export HOLDFAST_TEST_FOLDER ?= $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 4000000 ] 2>/dev/null && echo /dev/shm)
 
 .PHONY: help
 help: ## List the targets
@@ -52,11 +53,18 @@ mutants: servers ## Break the code in one place at a time and expect a test to f
 	$(GOTESTSUM) -tags mutants -parallel 3 -timeout $(TIMEOUT) ./internal/mutants
 
 .PHONY: lint
-lint: ## Run the linters of .golangci.yml, and check that go mod tidy changes nothing
+lint: elsewhere ## Run the linters of .golangci.yml, and check that go mod tidy changes nothing
 	$(GOLANGCI) run ./...
 	go mod tidy -diff
 	cd tools && go mod tidy -diff
 	cd tools/golangci && go mod tidy -diff
+
+# As the job build of .github/workflows/ci.yml promises. go list -export compiles, and
+# does not link.
+.PHONY: elsewhere
+elsewhere: ## Compile what also runs on macOS and on Windows
+	GOOS=darwin CGO_ENABLED=0 go list -export ./cmd/... ./loadtest/... >/dev/null
+	GOOS=windows CGO_ENABLED=0 go list -export ./cmd/api >/dev/null
 
 .PHONY: vuln
 vuln: ## Look for known vulnerabilities (govulncheck; needs the network)
@@ -90,6 +98,10 @@ fuzz: ## Run each fuzz test for FUZZTIME (10s)
 .PHONY: search
 search: servers ## Search for faults at random for SEARCHTIME (5m): TestFaults with -faults.search
 	CGO_ENABLED=1 $(GOTESTSUM) $(RACE) -timeout 4h -run '^TestFaults$$' ./internal/protocol -faults.search=$(SEARCHTIME)
+
+.PHONY: races
+races: servers ## Race payments, cancellations and expiry RACES (10000) times on each database: TestRaces
+	CGO_ENABLED=1 $(GOTESTSUM) $(RACE) -timeout 2h -run '^TestRaces$$' ./internal/protocol -lifecycle.races=$(RACES)
 
 .PHONY: benchmarks
 benchmarks: servers ## Run every Go benchmark once, to see that it works

@@ -14,7 +14,7 @@ import (
 // docs/operations.md and store.QueueWarning say the same of a 202.
 const (
 	committedPromise = "a 201 is never lost: the database has committed the order"
-	queuedPromise    = "a 202 is as durable as Redis: with appendfsync always it survives a crash of Redis; with everysec a crash loses about the last second of 202s, with snapshots only those since the last snapshot, without persistence all that are queued; a failover loses what the replica does not have yet. " +
+	queuedPromise    = "a 202 is as durable as Redis: with appendfsync always it survives a crash of Redis; with everysec a crash loses about the last second of 202s, with appendfsync no a crash of its machine loses those that are not on disk yet, with snapshots only those since the last snapshot, without persistence all that are queued; a failover loses what the replica does not have yet. " +
 		"A queued order may still be refused if Redis lost its counts, or the ledger has fewer units; GET /orders/{id} says so"
 	inProcessPromise = "a 202 is as durable as the in-process Redis: the end of this process loses every order that is still queued"
 )

@@ -105,6 +105,9 @@ func describe(c config) httpapi.Strategies {
 	d := httpapi.Strategies{Running: c.strategy.Name, Guard: c.guard, Acknowledges: "committed", Promise: committedPromise}
 	if c.queue {
 		d.Acknowledges, d.Promise = "queued", queuedPromise
+		if c.redis == "" {
+			d.Promise = inProcessPromise
+		}
 	}
 	for _, s := range strategy.Table() {
 		d.All = append(d.All, httpapi.Strategy{Name: s.Name, Gate: s.Gate, Cutter: s.Cutter, Sound: s.Sound, Detail: s.Detail})

@@ -87,6 +87,10 @@ var openers = []string{"internal/store", "internal/testenv", "bench", "bench/...
 // named lists the packages that may contain the name of a strategy.
 var named = []string{"internal/stock/strategy", "bench", "bench/...", "loadtest", "loadtest/..."}
 
+// dialects lists the constants of the kinds of database. A difference between the
+// kinds is a method of sqltx.Dialect, so only sqltx compares with them.
+var dialects = map[string]bool{"sqltx.MySQL": true, "sqltx.Postgres": true, "sqltx.SQLite": true}
+
 // within reports whether the package is one of these; "a/..." matches all packages
 // below a.
 func within(pkg string, these []string) bool {
@@ -134,6 +138,14 @@ func check(pkg string, file *ast.File) (faults []string) {
 			if x, ok := n.X.(*ast.Ident); ok && opens[x.Name+"."+n.Sel.Name] && !within(pkg, openers) {
 				fault("opens a store: %s.%s", x.Name, n.Sel.Name)
 			}
+		case *ast.BinaryExpr:
+			if (n.Op == token.EQL || n.Op == token.NEQ) && (isDialect(n.X) || isDialect(n.Y)) {
+				fault("compares dialects")
+			}
+		case *ast.CaseClause:
+			if slices.ContainsFunc(n.List, isDialect) {
+				fault("compares dialects")
+			}
 		case *ast.BasicLit:
 			word, err := strconv.Unquote(n.Value)
 			// "none" has other meanings too, and "lock" is also a flag.
@@ -144,6 +156,16 @@ func check(pkg string, file *ast.File) (faults []string) {
 		return true
 	})
 	return faults
+}
+
+// isDialect reports whether the expression is a kind of database.
+func isDialect(e ast.Expr) bool {
+	selected, ok := e.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	x, ok := selected.X.(*ast.Ident)
+	return ok && dialects[x.Name+"."+selected.Sel.Name]
 }
 
 // TestTree: every file of the module obeys the rules.
@@ -215,12 +237,16 @@ func TestRules(t *testing.T) {
 		{"cmd/api", `import "database/sql"; var _, _ = sql.Open("", "")`, "opens a store: sql.Open"},
 		{"internal/order", `var _ = "merged"`, `knows a strategy by name: "merged"`},
 		{"internal/order", `func init() {}`, "init function"},
+		{"internal/ledger", `import "` + module + `internal/ledger/sqltx"; func f(d sqltx.Dialect) bool { return d == sqltx.MySQL }`, "compares dialects"},
+		{"internal/ledger", `import "` + module + `internal/ledger/sqltx"; func f(d sqltx.Dialect) bool { return sqltx.SQLite != d }`, "compares dialects"},
+		{"internal/ledger", `import "` + module + `internal/ledger/sqltx"; func f(d sqltx.Dialect) { switch d { case sqltx.Postgres: } }`, "compares dialects"},
 
 		{"internal/lock/redis", `import _ "` + module + `internal/lock"`, ""},
 		{"internal/lock/redlock", `import _ "github.com/go-redsync/redsync/v4"`, ""},
 		{"internal/stock/strategy", `var _ = "merged"`, ""},
 		{"internal/store", `import "database/sql"; var _, _ = sql.Open("", "")`, ""},
 		{"internal/order", `var _ = "none"`, ""},
+		{"internal/store", `import "` + module + `internal/ledger/sqltx"; var _ = map[sqltx.Dialect]string{sqltx.MySQL: ""}`, ""},
 	} {
 		t.Run(test.pkg+" "+test.code, func(t *testing.T) {
 			file, err := parser.ParseFile(token.NewFileSet(), "x.go", "package x; "+test.code, 0)

@@ -217,8 +217,9 @@ func (c *Consumer) claimDue() bool {
 	return time.Since(c.claimed) >= claimPause
 }
 
-// letOthersClaim gives the consumers of other instances the first chance at orders that
-// this one could not finish: only its own connections may be broken.
+// letOthersClaim keeps this consumer from claiming for a while, after it could not
+// finish orders: perhaps only its own connections are broken, and the consumers of
+// other instances can finish them.
 func (c *Consumer) letOthersClaim() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,6 +13,7 @@ const (
 // expiry has mutants of jobs, of expiry and of the database's clock.
 var expiry = []mutant{
 	{"expiry by the instance's clock", ledgerClock, "created, err = l.clock.now()", "created = l.clock.wall().UTC().Truncate(time.Microsecond)", "internal/ledger TestTimes/SQLite"},
+	{"orders expire by the instance's clock", expire, "expires_at <= (SELECT \" + d.Now() + \")\"", "expires_at <= \" + string(d.AppendTime(nil, time.Now().Add(-time.Hour)))", "internal/ledger TestExpire/SQLite"},
 	{"an old measurement of the clock is used", ledgerClock, "case age > maxClockAge:", "case false:", "internal/ledger TestClock"},
 	{"a jump of the clock is ignored", ledgerClock, "case c.jumped(last, age):", "case false:", "internal/ledger TestClockJumps"},
 	{"the clock is behind the database's", ledgerClock, "r := reading{at: time.Now(), wall: c.wall().Round(0)}\n\t\tvar err error\n\t\tif r.database, err = read(); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tif trip := time.Since(r.at)",

@@ -3,7 +3,7 @@
 package mutants
 
 const (
-	rules      = "internal/ledger/rules.go"
+	rowLimits  = "internal/ledger/limits.go"
 	claims     = "internal/ledger/cutter/claims.go"
 	readWrites = "internal/ledger/cutter/readwrite.go"
 	hours      = "internal/order/hours.go"
@@ -24,7 +24,7 @@ var limits = []mutant{
 	{"hours by the instance's clock", rows, "\t\trs[r.sku] = &r\n", "\t\trs[r.sku], r.readAt = &r, time.Now().UTC()\n", "internal/ledger/cutter TestHoursByTheDatabasesClock/MariaDB"},
 	{"hours by the instance's clock, in one UPDATE", rows, "AND COALESCE(closes_at > \" + d.Now() + \", TRUE)\"", "AND COALESCE(closes_at > '\" + time.Now().UTC().Format(time.DateTime) + \"', TRUE)\"", "internal/ledger/cutter TestHoursByTheDatabasesClock/PostgreSQL"},
 	{"a closed row is cut", rows, "!r.closesAt.IsZero() && !r.readAt.Before(r.closesAt)", "false", "internal/ledger/cutter TestConformance/SQLite/optimistic/OpeningHours"},
-	{"units sold before the limit are not claimed", rules, "case before.BuyerLimit == 0 && now.BuyerLimit > 0:", "case false:", "internal/protocol TestLimitOnASoldSKU/SQLite"},
-	{"claims outlive the limit", rules, "case before.BuyerLimit > 0 && now.BuyerLimit == 0:", "case false:", "internal/protocol TestLimitOnASoldSKU/SQLite"},
+	{"units sold before the limit are not claimed", rowLimits, "case before.BuyerLimit == 0 && now.BuyerLimit > 0:", "case false:", "internal/protocol TestLimitOnASoldSKU/SQLite"},
+	{"claims outlive the limit", rowLimits, "case before.BuyerLimit > 0 && now.BuyerLimit == 0:", "case false:", "internal/protocol TestLimitOnASoldSKU/SQLite"},
 	{"a refusal is repeated after the opening", hours, "age = min(age, notOpen.In-clockError)", "_ = notOpen.In", "internal/order TestHours/opens_soon"},
 }

@@ -48,7 +48,7 @@ var locks = []mutant{
 	{"a release wakes a dead waiter only", releaseLua, "and receivers > 0", "and receivers >= 0", "internal/lock/redis TestNextWaiterIsWoken/dead"},
 	{"a waiter that gives up after it was woken wakes no other", releaseLua, "if freed or leaveQueue() then", "if freed or (leaveQueue() and false) then", "internal/lock/redis TestNextWaiterIsWoken/cancelled"},
 	{"places do not expire", acquireLua, "'-inf', expired)", "'-inf', '-inf')", "internal/lock/redis TestPlacesExpire"},
-	{"a holder of Redisson looks like ours", acquireLua, "holder and not string.find(holder, ':0%d+$')", "false", "internal/lock/redis TestEveryWaiterHearsRedisson"},
+	{"a holder of Redisson looks like ours", acquireLua, "holder and not string.find(holder, ':0%d+$')", "false", "internal/lock/redis TestEveryWaiterListensToRedisson"},
 	{"no release is published on a sharded channel", releaseLua, "redis.pcall('SPUBLISH', KEYS[2], '0')", "", "internal/lock/redis TestOurHolderExcludesRedisson/sharded"},
 	{"a connection without a peer is kept", redisSubscriptions, "context.WithTimeout(context.Background(), timeout)", "context.WithCancel(context.Background())", "internal/lock/redis TestSilentConnection"},
 	{"an idle connection is replaced", redisSubscriptions, "_ = pubsub.Ping(ctx)", "_ = ctx", "internal/lock/redis TestSilentConnection"},

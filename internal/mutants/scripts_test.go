@@ -4,6 +4,7 @@ package mutants
 
 const (
 	call        = "internal/stock/gate/call.go"
+	scriptTexts = "internal/stock/gate/scripts.go"
 	takeLua     = "internal/stock/gate/take.lua"
 	giveLua     = "internal/stock/gate/give.lua"
 	adjustLua   = "internal/stock/gate/adjust.lua"
@@ -25,6 +26,7 @@ var scripts = []mutant{
 	{"a read raises no fence", readLua, "change .. ' ' .. ARGV[4]", "change .. ' ' .. fence", "internal/stock/gate TestOutlivedLock/redis/between/fence_true"},
 	{"a write does not check the fence", writeLua, "ARGV[a + 1] ~= '0' and", "false and", "internal/stock/gate TestOutlivedLock/redis/between/fence_true"},
 	{"give does not check the fence", giveLua, "token > 0 and token <", "false and token <", "internal/stock/gate TestFencesAreKept"},
+	{"each instance applies an addition", adjustLua, "or number <= last then", "or number < last then", "internal/protocol TestSweepsAtOnce/SQLite"},
 	{"an addition does not check the fence", adjustLua, "token < tonumber(fence)", "false", "internal/stock/gate TestFencesAreKept"},
 	{"units in several segments count as sold out", segmented, "if sum >= line.Quantity {", "if sum < 0 {", "internal/stock/gate TestGather/Redis"},
 	{"sold out during a gather", segmented, "before%2 == 0 && before == after", "before <= after", "internal/stock/gate TestSoldOutWaitsForAGather"},
@@ -36,8 +38,8 @@ var scripts = []mutant{
 	{"a count that a fill replaced is written", writeLua, "if match(count, '^%d+') ~= match(ARGV[a + 4], '^%S+ %d+ (%d+)') then", "if false then", "internal/stock/gate TestFillBetweenReadAndWrite"},
 	{"a replaced record's units stay in flight", writeLua, "in_flight = in_flight - replaced", "", "internal/stock/gate TestTwinBetweenReadAndWrite"},
 	{"a record of an earlier generation is listed", inFlightLua, "epoch and tonumber(epoch) < FIRST_EPOCH", "false", "internal/stock/gate TestRecordsOfAnEarlierGeneration/Redis/Script"},
-	{"all generations have the same scripts", call, "first, last := g.Epochs()", "first, last := 0, 1<<53", "internal/stock/gate TestUnloadedGeneration/Redis/Script"},
-	{"all ledgers have the same scripts", call, "\"-- ledger %s\\nlocal FIRST_EPOCH", "\"-- %.0s\\nlocal FIRST_EPOCH", "internal/stock/gate TestLedgersHaveScriptsOfTheirOwn"},
+	{"all generations have the same scripts", scriptTexts, "first, last := g.Epochs()", "first, last := 0, 1<<53", "internal/stock/gate TestUnloadedGeneration/Redis/Script"},
+	{"all ledgers have the same scripts", scriptTexts, "\"-- ledger %s\\nlocal FIRST_EPOCH", "\"-- %.0s\\nlocal FIRST_EPOCH", "internal/stock/gate TestLedgersHaveScriptsOfTheirOwn"},
 	{"parts of two epochs are one cut", segmented, "if cut.Epoch != 0 && cut.Epoch != epoch {", "if false {", "internal/stock/gate TestPartsOfTwoEpochs"},
 	{"a refusing Redis leaves the outcome open", call, "for _, prefix := range notRun {", "for _, prefix := range notRun[:0] {", "internal/stock/gate TestRefusalsOfTheServer"},
 	{"two consumers of one SKU at once", turns, "t.leases.Lock(ctx, q.name)", "t.leases.Lock(ctx, fmt.Sprintf(\"%p\", t))", "internal/stock/gate TestOneConsumer"},

@@ -198,8 +198,8 @@ func TestPayment_OfAnotherOrder(t *testing.T) {
 	}
 }
 
-// TestRevive_AnswerLost checks that a revival whose commit was not heard of is
-// settled, and pays the order once.
+// TestRevive_AnswerLost checks that a revival with a lost answer to its COMMIT
+// is settled, and pays the order once.
 func TestRevive_AnswerLost(t *testing.T) {
 	s := newShop(true)
 	o := s.mustPlace(t, ask())

@@ -31,8 +31,8 @@ type Request struct {
 // Errors of placing and reading orders, beside those of package stock.
 var (
 	ErrUnknownOrder = errors.New("unknown order")
-	// ErrInProgress: another request with the same key is under way, or the order
-	// that is to be changed is still queued.
+	// ErrInProgress: another request with the same key is under way, or a change was
+	// asked of an order that is still queued.
 	ErrInProgress = errors.New("the order is in progress")
 	// ErrKeyReused: the key was used for another set of lines before.
 	ErrKeyReused = errors.New("the idempotency key was used for other lines")

@@ -89,10 +89,11 @@ func (s *shop) openOptimistic(t *testing.T) (*instance, *hook) {
 	}}), planned
 }
 
-// hookedGate is a gate with hooks after a take and before a settle. It can lose answers.
+// hookedGate is a gate with hooks after a take, before a settle and before an adjust. It
+// can lose answers.
 type hookedGate struct {
 	stock.Gate
-	taken, settling hook
+	taken, settling, adjusting hook
 
 	mu        sync.Mutex
 	loseTakes int  // how many of the next takes lose their answer
@@ -137,6 +138,7 @@ func (g *hookedGate) Give(ctx context.Context, t stock.Take) error {
 }
 
 func (g *hookedGate) Adjust(ctx context.Context, c stock.Change) error {
+	g.adjusting.reach()
 	if g.is(&g.noAdjust) {
 		return errLostAnswer
 	}

@@ -168,8 +168,9 @@ func TestLifecycle(t *testing.T) {
 }
 
 // TestRaces lets two payments, a cancellation and expiry meet at the deadline on two
-// instances, whose clocks are an hour apart. Each order ends in one state, its units
-// add up, and no payment is lost.
+// instances, whose clocks are an hour apart. In a third of the rounds late payments are
+// refused, and in another third a second buyer wants the unit. Each order ends in one
+// state, its units add up, and no payment is lost.
 func TestRaces(t *testing.T) {
 	t.Parallel()
 	rounds := *races
@@ -180,56 +181,66 @@ func TestRaces(t *testing.T) {
 		}
 	}
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		among := []*instance{
-			s.open(t, settings{strategy: "lua", clock: off(-30 * time.Minute)}),
-			s.open(t, settings{strategy: "lua", clock: off(30 * time.Minute)}),
+		open := func(late order.Late) (among []*instance) {
+			for _, wrong := range []time.Duration{-30 * time.Minute, 30 * time.Minute} {
+				among = append(among, s.open(t, settings{strategy: "lua", clock: off(wrong), late: late}))
+			}
+			return among
 		}
-		job, err := among[1].ledger.ClaimJob(t.Context(), "expiry", "races")
+		reviving := open(order.Revive)
+		kinds := []raceKind{
+			{among: reviving, sku: newSKU("revived")},
+			{among: open(order.Refuse), sku: newSKU("refused")},
+			{among: reviving, sku: newSKU("wanted"), wanted: true},
+		}
+		for _, kind := range kinds {
+			addStock(t, reviving[0], kind.sku, 1)
+		}
+		job, err := reviving[1].ledger.ClaimJob(t.Context(), "expiry", "races")
 		if err != nil {
 			t.Fatal(err)
 		}
-		sku := newSKU("races")
-		addStock(t, among[0], sku, 3)
-		ended := make(map[ledger.Status]int)
+		ended := make(map[string]int)
 		for round := range rounds {
-			s.race(t, among, job, sku, round)
+			if err := reviving[1].ledger.RenewJob(t.Context(), job); err != nil {
+				t.Fatal(err)
+			}
+			ended[s.race(t, kinds[round%len(kinds)], job, round)]++
 			if t.Failed() {
 				return
 			}
 		}
-		orders, err := among[0].ledger.Orders(t.Context(), ledger.OrderFilter{Limit: 2 * rounds})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, o := range orders {
-			ended[o.Status]++
-		}
 		t.Logf("the orders ended as %v", ended)
+		for _, end := range []string{"paid", "revived", "cancelled", "expired"} {
+			if ended[end] == 0 {
+				t.Errorf("no order ended %s", end)
+			}
+		}
 	})
 }
 
-// race places one order and lets payments, a cancellation and expiry meet at its
-// deadline.
-func (s *shop) race(t *testing.T, among []*instance, job ledger.Job, sku stock.SKU, round int) {
+// raceKind is where a race takes place.
+type raceKind struct {
+	among  []*instance
+	sku    stock.SKU // it has one unit
+	wanted bool      // a second buyer wants the unit
+}
+
+// race places one order, lets payments, a cancellation and expiry meet at its deadline,
+// and returns how the order has ended. The unit is in stock again then.
+func (s *shop) race(t *testing.T, kind raceKind, job ledger.Job, round int) (end string) {
 	t.Helper()
-	if err := among[1].ledger.RenewJob(t.Context(), job); err != nil {
-		t.Fatal(err)
-	}
-	o := mustPlace(t, among[0], oneUnit(sku))
-	s.expiresIn(t, o.ID, rand.N(3*time.Millisecond))
+	among := kind.among
+	o := mustPlace(t, among[0], oneUnit(kind.sku))
+	deadline, payAfter := raceTimes(round)
+	s.expiresIn(t, o.ID, deadline)
 	payments := []string{fmt.Sprintf("first-%d", round), fmt.Sprintf("second-%d", round)}
 	answers := make([]error, len(payments))
-	var racing sync.WaitGroup
+	var racing, wanting sync.WaitGroup
 	for n, payment := range payments {
 		racing.Go(func() {
-			time.Sleep(rand.N(3 * time.Millisecond))
-			for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) { // a provider repeats its callback
-				_, answers[n] = among[n].Pay(t.Context(), o.ID, payment)
-				again := errors.Is(answers[n], stock.ErrBusy) || errors.Is(answers[n], stock.ErrUnavailable)
-				if !again || time.Now().After(deadline) {
-					return
-				}
-			}
+			time.Sleep(payAfter + rand.N(3*time.Millisecond))
+			answers[n] = payUntilAnswered(t, among[n], o.ID, payment)
 		})
 	}
 	if round%2 == 0 {
@@ -248,8 +259,86 @@ func (s *shop) race(t *testing.T, among []*instance, job ledger.Job, sku stock.S
 		}
 		among[1].Returned(t.Context(), done.SKUs...)
 	})
+	over, second := make(chan struct{}), uuid.Nil
+	if kind.wanted {
+		wanting.Go(func() { second = buyFreed(t, over, among[0], kind.sku) })
+	}
 	racing.Wait()
-	s.checkLifecycle(t, among[0], sku, o.ID)
+	close(over)
+	wanting.Wait()
+	s.checkLifecycle(t, among[0], kind.sku, o.ID)
+	checkPayments(t, among, o.ID, payments, answers)
+	after, err := among[0].Order(t.Context(), o.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second != uuid.Nil {
+		if after.Status == ledger.Paid {
+			t.Errorf("both buyers have the unit: %s, %s", o.ID, second)
+		}
+		_, err = among[1].Cancel(t.Context(), second)
+	} else if after.Status == ledger.Paid {
+		_, err = among[1].Refund(t.Context(), o.ID, true)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.Status == ledger.Paid && len(after.History) == 3 {
+		return "revived"
+	}
+	return string(after.Status)
+}
+
+// raceTimes says how long after now the order of a round expires, and how long
+// the payments wait at least.
+// The first rounds have one winner each, so that every end happens.
+func raceTimes(round int) (deadline, payment time.Duration) {
+	switch round {
+	case 1, 3: // no cancellation; late payments are refused, or revive the order
+		return -time.Second, 0
+	case 4: // the cancellation comes first
+		return time.Minute, 50 * time.Millisecond
+	case 5: // no cancellation
+		return time.Minute, 0
+	}
+	return rand.N(3 * time.Millisecond), 0
+}
+
+// payUntilAnswered pays the order as a provider that repeats its callback.
+func payUntilAnswered(t *testing.T, i *instance, id uuid.UUID, payment string) error {
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		_, err := i.Pay(t.Context(), id, payment)
+		again := errors.Is(err, stock.ErrBusy) || errors.Is(err, stock.ErrUnavailable)
+		if !again || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// buyFreed tries to buy a unit until it has one or the race is over. It returns the
+// order, or uuid.Nil.
+func buyFreed(t *testing.T, over <-chan struct{}, i *instance, sku stock.SKU) uuid.UUID {
+	for {
+		o, _, err := i.Place(t.Context(), oneUnit(sku))
+		switch {
+		case err == nil:
+			return o.ID
+		case !errors.Is(err, stock.ErrSoldOut) && !errors.Is(err, stock.ErrBusy):
+			t.Errorf("the second buyer: %v", err)
+			return uuid.Nil
+		}
+		select {
+		case <-over:
+			return uuid.Nil
+		case <-time.After(200 * time.Microsecond):
+		}
+	}
+}
+
+// checkPayments checks that each payment is recorded as it was answered, and is answered
+// the same again.
+func checkPayments(t *testing.T, among []*instance, id uuid.UUID, payments []string, answers []error) {
+	t.Helper()
 	for n, payment := range payments {
 		p, err := among[0].ledger.Payment(t.Context(), payment)
 		if err != nil {
@@ -259,18 +348,8 @@ func (s *shop) race(t *testing.T, among []*instance, job ledger.Job, sku stock.S
 		if answers[n] != nil && !due || due != (p.Status == ledger.PaymentRefundDue) {
 			t.Errorf("%s was answered %v and is %s", payment, answers[n], p.Status)
 		}
-		if _, again := among[1-n].Pay(t.Context(), o.ID, payment); fmt.Sprint(again) != fmt.Sprint(answers[n]) && !due {
+		if _, again := among[1-n].Pay(t.Context(), id, payment); fmt.Sprint(again) != fmt.Sprint(answers[n]) && !due {
 			t.Errorf("%s was answered %v, then %v", payment, answers[n], again)
-		}
-	}
-	// The next round needs the unit.
-	after, err := among[0].Order(t.Context(), o.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if after.Status == ledger.Paid {
-		if _, err := among[1].Refund(t.Context(), o.ID, true); err != nil {
-			t.Fatal(err)
 		}
 	}
 }

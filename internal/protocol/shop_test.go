@@ -186,7 +186,8 @@ type settings struct {
 	segments      int
 	takeDeadline  time.Duration
 	paymentWindow time.Duration
-	queue         bool // orders are answered as soon as the journal has them
+	late          order.Late // what becomes of late payments
+	queue         bool       // orders are answered as soon as the journal has them
 	clock         func() time.Time
 	db            func() *sqltx.DB           // opens the ledger; nil for the connections of the shop
 	change        func(s *strategy.Strategy) // replaces the gate or the cutter
@@ -236,7 +237,7 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 func (s *shop) assemble(db *sqltx.DB, built strategy.Strategy, set settings) *instance {
 	i := &instance{gate: built.Gate, strategy: built.Name, journal: built.Journal, registry: prometheus.NewRegistry()}
 	parts := service.New(db, s.ledgerID, built, service.Options{
-		TakeDeadline: set.takeDeadline, PaymentWindow: set.paymentWindow, Queue: set.queue, Clock: set.clock, Log: slog.New(slog.DiscardHandler), Metrics: i.registry,
+		TakeDeadline: set.takeDeadline, PaymentWindow: set.paymentWindow, LatePayments: set.late, Queue: set.queue, Clock: set.clock, Log: slog.New(slog.DiscardHandler), Metrics: i.registry,
 	})
 	i.Service, i.Admin, i.Reconciler, i.ledger, i.close = parts.Orders, parts.Stock, parts.Reconciler, parts.Ledger, parts.Close
 	i.consumer = parts.Consumer

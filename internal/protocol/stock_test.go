@@ -3,6 +3,7 @@ package protocol
 import (
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -183,6 +184,54 @@ func TestAdditionOnce(t *testing.T) {
 	})
 }
 
+// TestSweepsAtOnce: two instances that deliver the same additions and refill the same
+// count at the same moment do no harm.
+func TestSweepsAtOnce(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		both := []hooked{s.openHooked(t, settings{strategy: "lua"}), s.openHooked(t, settings{strategy: "lua"})}
+		first := both[0]
+		added, drifted := newSKU("added"), newSKU("drifted")
+		addStock(t, first.instance, added, 1)
+		addStock(t, first.instance, drifted, 10)
+		for range 3 {
+			mustPlace(t, first.instance, oneUnit(drifted))
+		}
+		s.waitSettled(t, first.gate, drifted)
+		addAtGate(5)(t, s, first.instance, drifted)
+		for _, i := range both {
+			sweep(t, i.instance) // it sees the difference for the first time
+		}
+		first.gate.set(&first.gate.noAdjust, true)
+		for total := int64(2); total <= 5; total++ {
+			addStock(t, first.instance, added, total)
+		}
+		first.gate.set(&first.gate.noAdjust, false)
+		var sweeping sync.WaitGroup
+		var deliver []func()
+		for _, i := range both {
+			reached, proceed := i.gate.adjusting.arm()
+			defer proceed()
+			sweeping.Go(func() {
+				if err := i.Sweep(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+			wait(t, "an instance that delivers", reached)
+			deliver = append(deliver, proceed)
+		}
+		for _, proceed := range deliver { // both have read the outbox
+			proceed()
+		}
+		sweeping.Wait()
+		s.checkBalance(t, first.gate, added, 0)
+		s.checkBalance(t, first.gate, drifted, 3)
+		if changes, _, err := first.ledger.Changes(t.Context(), added, stock.Change{}); err != nil || len(changes) != 0 {
+			t.Errorf("the outbox has %v, %v; want it empty", changes, err)
+		}
+	})
+}
+
 // TestShrinkAndTake: units cannot be sold while a shrink removes them, and units in flight
 // cannot be removed.
 func TestShrinkAndTake(t *testing.T) {
@@ -220,8 +269,8 @@ func TestShrinkAndTake(t *testing.T) {
 	})
 }
 
-// TestShrinkUnheard: a shrink with a lost COMMIT answer is resolved at once.
-func TestShrinkUnheard(t *testing.T) {
+// TestShrink_AnswerLost: a shrink with a lost COMMIT answer is resolved at once.
+func TestShrink_AnswerLost(t *testing.T) {
 	t.Parallel()
 	for _, d := range servers {
 		t.Run(d.Name, func(t *testing.T) {

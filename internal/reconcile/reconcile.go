@@ -1,5 +1,5 @@
-// Package reconcile mends what crashes, lost answers and a forgetful Redis leave
-// between gate and ledger. It ends takes, refills counts, delivers additions,
+// Package reconcile mends what crashes, lost answers and a Redis that lost data
+// leave between gate and ledger. It ends takes, refills counts, delivers additions,
 // recovers takes left in flight, expires orders, and keeps the instance under the
 // ledger's generation. docs/protocol.md has the rules that it follows.
 package reconcile

@@ -3,6 +3,8 @@ package reconcile
 import (
 	"context"
 	"fmt"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
 // recoverAll resolves all takes that are in flight past the deadline.
@@ -33,4 +35,26 @@ func (r *Reconciler) recoverNext(ctx context.Context, cursor string) (next strin
 		}
 	}
 	return next, joined(errs)
+}
+
+// recoverTake finds out what became of a take left in flight, and ends it.
+func (r *Reconciler) recoverTake(ctx context.Context, t stock.Take) error {
+	var (
+		err   error
+		ended string
+	)
+	switch out := r.ledger.Resolve(ctx, t.Deduction); {
+	case out.Committed():
+		err, ended = r.gate.Settle(ctx, t), "settled"
+	case out.Refused():
+		err, ended = r.gate.Give(ctx, t), "given"
+	default:
+		return out.Reason()
+	}
+	if err != nil {
+		return err
+	}
+	r.metrics.recoveries.WithLabelValues(ended).Inc()
+	r.log.Info("recovered a take left in flight", "order", t.OrderID, "outcome", ended)
+	return nil
 }

@@ -113,11 +113,9 @@ func raise(dialect sqltx.Dialect, claims []claim, limits map[stock.SKU]int64) (s
 		} else {
 			s = claimRows(claims)
 		}
-		clause, sum := " ON CONFLICT (sku, buyer_id) DO UPDATE SET units = ", "claims.units + excluded.units"
-		if dialect == sqltx.MySQL {
-			clause, sum = " ON DUPLICATE KEY UPDATE units = ", "units + VALUES(units)"
-		}
-		s.SQL = dialect.Bind(s.SQL + clause + dialect.Require(sum+" <= ?", sum))
+		clause, inserted := dialect.Upsert("sku", "buyer_id")
+		sum := "claims.units + " + inserted("units")
+		s.SQL = dialect.Bind(s.SQL + clause + "units = " + dialect.Require(sum+" <= ?", sum))
 		s.Args = append(s.Args, limit)
 		statements = append(statements, s)
 	}

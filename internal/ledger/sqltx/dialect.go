@@ -80,6 +80,16 @@ func (d Dialect) Require(condition, value string) string {
 	return "IF(" + condition + ", " + value + ", ~0 + 1)"
 }
 
+// Upsert is the clause of an INSERT that updates the row that already has the key,
+// up to the assignments. In these, inserted is the expression for the value that the
+// INSERT has for a column.
+func (d Dialect) Upsert(key ...string) (clause string, inserted func(column string) string) {
+	if d == MySQL {
+		return " ON DUPLICATE KEY UPDATE ", func(column string) string { return "VALUES(" + column + ")" }
+	}
+	return " ON CONFLICT (" + strings.Join(key, ", ") + ") DO UPDATE SET ", func(column string) string { return "excluded." + column }
+}
+
 // AppendTime appends t to a statement, as a literal for a column that holds a time:
 // in UTC, in whole microseconds. The zero time is NULL. MySQL reads a number
 // faster than a text. The others get the text that SQLite's driver stores.

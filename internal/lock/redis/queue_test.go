@@ -317,9 +317,9 @@ func TestPlacesExpire(t *testing.T) {
 	}
 }
 
-// TestEveryWaiterHearsRedisson has a dead waiter before ours while Redisson holds
+// TestEveryWaiterListensToRedisson has a dead waiter before ours while Redisson holds
 // the lock. Redisson's unlock wakes nobody in the queue.
-func TestEveryWaiterHearsRedisson(t *testing.T) {
+func TestEveryWaiterListensToRedisson(t *testing.T) {
 	t.Parallel()
 	client := openClient(t, testenv.Redis(t))
 	name := "all-hear-" + uuid.NewString()

@@ -1,0 +1,79 @@
+package gate
+
+import (
+	"crypto/sha1" //nolint:gosec // Redis names scripts by their SHA-1
+	_ "embed"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+var (
+	//go:embed take.lua
+	takeLua string
+	//go:embed settle.lua
+	settleLua string
+	//go:embed give.lua
+	giveLua string
+	//go:embed fill.lua
+	fillLua string
+	//go:embed adjust.lua
+	adjustLua string
+	//go:embed inflight.lua
+	inFlightLua string
+	//go:embed read.lua
+	readLua string
+	//go:embed write.lua
+	writeLua string
+)
+
+// ScriptsVersion identifies the text of the gate's scripts. Instances whose versions
+// differ have different scripts for the same generation, so neither can run while the
+// other does. The version is part of a strategy's layout: the instance that started
+// last takes over the stock.
+func ScriptsVersion() string {
+	var text string
+	for _, s := range newScripts(uuid.Nil, 0).all() {
+		text += s.sha
+	}
+	return newScript(text).sha[:8]
+}
+
+// script is a Lua script and the SHA-1 by which Redis names it.
+type script struct{ text, sha string }
+
+func newScript(text string) script {
+	sum := sha1.Sum([]byte(text)) //nolint:gosec // not for security
+	return script{text: text, sha: hex.EncodeToString(sum[:])}
+}
+
+// scripts are the scripts of one generation of one ledger. Ledger and generation
+// are part of the text, so no other ledger and no other generation has the same
+// scripts. Redis 7 neither keeps scripts over a restart nor copies them to
+// replicas. So a Redis that came back with old data cannot run them.
+type scripts struct {
+	generation stock.Generation
+
+	take, settle, give, fill, adjust, inFlight, read, write script
+}
+
+func newScripts(ledgerID uuid.UUID, g stock.Generation) *scripts {
+	first, last := g.Epochs()
+	of := func(text string) script {
+		return newScript(fmt.Sprintf("-- ledger %s\nlocal FIRST_EPOCH, LAST_EPOCH = %d, %d\n", ledgerID, first, last) + text)
+	}
+	return &scripts{
+		generation: g,
+		take:       of(takeLua), settle: of(settleLua), give: of(giveLua),
+		fill: of(fillLua), adjust: of(adjustLua), inFlight: of(inFlightLua),
+		read: of(readLua), write: of(writeLua),
+	}
+}
+
+// all returns the scripts.
+func (s *scripts) all() []script {
+	return []script{s.take, s.settle, s.give, s.fill, s.adjust, s.inFlight, s.read, s.write}
+}
