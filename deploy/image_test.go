@@ -144,6 +144,10 @@ func makeRoot(t *testing.T, image string) {
 // without root, in a root file system of its own where only /tmp is writable.
 func TestImage(t *testing.T) {
 	t.Parallel()
+	if !testenv.Thorough() {
+		t.Log("only in a thorough run: it builds the image's programs")
+		return
+	}
 	image := buildPrograms(t)
 	checkStatic(t, filepath.Join(image, "api"))
 	checkStatic(t, filepath.Join(image, "healthcheck"))

@@ -587,6 +587,10 @@ func TestOverdueBeforeTheCommand(t *testing.T) {
 // withlock, and that withlock waits for the Java program, which is killed.
 func TestCurator(t *testing.T) {
 	t.Parallel()
+	if !testenv.Thorough() {
+		t.Log("only in a thorough run: it starts a Java machine")
+		return
+	}
 	folder := t.TempDir()
 	addr, name := testenv.ZooKeeper(t), "withlock/"+uuid.NewString()
 	flags := []string{"--lock", "zookeeper", "--zookeeper", addr, "--name", name}

@@ -27,6 +27,7 @@ func TestDeadlines(t *testing.T) {
 		}
 		last := d.context()
 		time.Sleep(timeout + timeout/100)
+		synctest.Wait()
 		if last.Err() == nil {
 			t.Error("a context has not ended")
 		}

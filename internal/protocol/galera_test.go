@@ -28,7 +28,7 @@ func TestGalera(t *testing.T) {
 		"for-update": 100, "conditional": 100, "optimistic": 100,
 	} {
 		if name != "merged" && !testenv.Thorough() {
-			continue // the crash below, and package sqltx, test the cluster too
+			continue // the crash below tests the cluster too
 		}
 		t.Run("rush/"+name, func(t *testing.T) {
 			instances := []*instance{

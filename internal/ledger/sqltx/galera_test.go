@@ -15,6 +15,10 @@ import (
 // of an acknowledged transaction must exist, and none of a refused one.
 func TestGalera(t *testing.T) {
 	t.Parallel()
+	if !testenv.Thorough() {
+		t.Log("only in a thorough run: it starts three servers")
+		return
+	}
 	nodes := testenv.OwnGalera(t)
 	all := []*sqltx.DB{migrated(t, nodes[0].URL()).Ledger(), opened(t, nodes[1].URL()).Ledger()}
 	insertStock(t, all[0], "a")
