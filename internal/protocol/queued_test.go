@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // hookedJournal is a journal with a hook after an order was queued. Its orders may stay
