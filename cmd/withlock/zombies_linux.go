@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 )
@@ -13,20 +14,33 @@ import (
 // onlyZombies reports whether all processes of the group have ended, and only wait for a
 // parent to read their exit codes. Where process 1 does not do that, as in many
 // containers, they stay. It returns false if /proc shows no process of the group.
+//
+// A process may end after it has started another that is not in the list. Then that one,
+// or the zombie of the first, is new in the next list.
 func onlyZombies(group int) bool {
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
+	first, ended := zombies(group)
+	if !ended || len(first) == 0 {
 		return false
 	}
+	second, ended := zombies(group)
+	return ended && slices.Equal(first, second)
+}
+
+// zombies returns the entries of /proc for the processes of the group that have ended.
+// ended is false if a process of the group has not.
+func zombies(group int) (found []string, ended bool) {
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return nil, false
+	}
 	wanted := []byte(strconv.Itoa(group))
-	found := false
 	for _, path := range stats {
 		stat, err := os.ReadFile(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ESRCH): // the process is gone
 			continue
 		case err != nil: // it may be one of the group
-			return false
+			return nil, false
 		}
 		// The fields after the program's name, which may contain brackets, are the
 		// state, the parent and the group; the 18th is the number of threads.
@@ -37,9 +51,9 @@ func onlyZombies(group int) bool {
 		threads, err := strconv.Atoi(string(fields[17]))
 		// A process whose first thread has ended is in the state Z while others run.
 		if fields[0][0] != 'Z' && fields[0][0] != 'X' || err != nil || threads > 1 {
-			return false
+			return nil, false
 		}
-		found = true
+		found = append(found, path)
 	}
-	return found
+	return found, true
 }

@@ -35,6 +35,7 @@ var databases = []mutant{
 	{"every error of a COMMIT means no commit", sqltxDB, "if err == nil || provesNoCommit(err) {", "if true {", "internal/ledger/sqltx TestCommit_AnswerLost/MariaDB"},
 	{"a COMMIT answered by ROLLBACK is a commit", sqltxPostgres, "tag.String() == \"ROLLBACK\"", "tag.String() == \"\"", "internal/ledger/sqltx TestCommit_AnsweredByRollback"},
 	{"a COMMIT with a warning is a commit", sqltxPostgres, "return tag, s.warning(commit)", "return tag, nil", "internal/ledger/sqltx TestCommit_NoTransaction"},
+	{"a warning of a trigger is one of the COMMIT", sqltxTx, "if i == len(statements)-1 {", "if i == 0 {", "internal/ledger/sqltx TestCommitIf_TriggerWarns"},
 	{"a pipeline with a warning is a commit", sqltxTx, "return session.warning(statements[len(statements)-1].SQL == \"COMMIT\")", "return nil", "internal/ledger/sqltx TestCommit_StandbyAway"},
 	{"a statement that only the primary has is committed", sqltxPostgres, "return result, s.warning(false)", "return result, nil", "internal/ledger/sqltx TestCommit_StandbyAway"},
 	{"a statement that the client gives up is cancelled", sqltxPostgres, "if ctx.Value(connecting{}) == nil {", "if false {", "internal/ledger/sqltx TestCommit_StandbyAway"},

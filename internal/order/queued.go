@@ -126,6 +126,9 @@ func (s *Service) PlaceQueued(ctx context.Context, t stock.Take) ledger.Outcome 
 			// Recording a take twice commits it once. A void order, by which End
 			// resolves an unknown outcome, would refuse what was acknowledged.
 			o, out = s.ledger.Record(ctx, again)
+			if try > 1 && out.Refused() { // says nothing about the tries before
+				out = ledger.Unknown(out.Reason())
+			}
 			if !out.Unknown() || try == maxTries || ctx.Err() != nil {
 				return o, out
 			}

@@ -55,3 +55,24 @@ func TestOrderLeavesTheJournal(t *testing.T) {
 		})
 	}
 }
+
+// TestRefusedAfterUnknown: the first try to record another strategy's queued order
+// commits it, and its answer is lost. The refusal of the next try does not return its
+// units.
+func TestRefusedAfterUnknown(t *testing.T) {
+	s := newShop(true)
+	s.ledger.answer = func(ledger.Outcome) ledger.Outcome {
+		if s.ledger.records == 1 {
+			return ledger.Unknown(errors.New("the answer is lost"))
+		}
+		return ledger.Refused(stock.ErrBusy)
+	}
+	out := s.PlaceQueued(t.Context(), stock.Take{
+		Deduction: stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "b", Lines: ask().Lines},
+		QueuedAt:  time.Now(),
+	})
+	if !out.Committed() {
+		t.Errorf("%+v", out)
+	}
+	s.atRest(t, 1)
+}

@@ -211,13 +211,15 @@ func TestTransactionInLimbo(t *testing.T) {
 			if _, err := holder.ExecContext(t.Context(), test.lock, string(sku)); err != nil {
 				t.Fatal(err)
 			}
-			fault := w.holdCommit()
+			cut := make(chan struct{})
+			fault := w.cutLater(cut)
 			answer := place(t.Context(), i, withKey(oneUnit(sku), "open"))
-			fault.deliver <- true
 			wait(t, "the transaction", fault.arrived)
 			if !fault.withInserts {
 				t.Fatal("the COMMIT came without the INSERTs")
 			}
+			eventually(t, "the transaction has inserted the order", func() bool { return s.waiting(t) > 0 })
+			close(cut)
 			eventually(t, "the void order waits for the transaction", func() bool { return s.waiting(t) > 1 })
 			select {
 			case r := <-answer:

@@ -28,6 +28,7 @@ type wire struct {
 // commitFault is the fault of one COMMIT.
 type commitFault struct {
 	answerLost  bool          // the server gets the COMMIT at once, and its answer is dropped
+	cut         chan struct{} // closed: the connection of the client breaks; nil: it breaks when the COMMIT arrives
 	arrived     chan struct{} // closed when the COMMIT has arrived at the wire
 	withInserts bool          // the INSERTs came in the same packet; read it after arrived is closed
 	deliver     chan bool     // true sends the COMMIT to the server, false closes the connection
@@ -78,6 +79,14 @@ func (w *wire) holdCommit() *commitFault { return w.arm(&commitFault{}) }
 
 // loseAnswer drops the answer to the next COMMIT and closes the connection.
 func (w *wire) loseAnswer() *commitFault { return w.arm(&commitFault{answerLost: true}) }
+
+// cutLater sends the next COMMIT to the server at once, and closes the connection of its
+// client when cut is closed. The client does not learn the outcome.
+func (w *wire) cutLater(cut chan struct{}) *commitFault {
+	fault := w.arm(&commitFault{cut: cut})
+	fault.deliver <- true
+	return fault
+}
 
 func (w *wire) arm(fault *commitFault) *commitFault {
 	w.mu.Lock()
@@ -152,9 +161,10 @@ func (w *wire) forward(client net.Conn) {
 		}
 		if fault := w.match(buffer[:n]); fault != nil {
 			answering.Store(false)
-			if fault.answerLost {
+			switch {
+			case fault.answerLost:
 				fault.deliver <- true
-			} else {
+			case fault.cut == nil:
 				client.Close()
 			}
 			close(fault.arrived)
@@ -164,6 +174,13 @@ func (w *wire) forward(client net.Conn) {
 					return
 				}
 				if _, err := server.Write(append(buffer[:n], w.quit...)); err == nil {
+					if fault.cut != nil {
+						select {
+						case <-fault.cut:
+							client.Close()
+						case <-w.closed:
+						}
+					}
 					<-back
 					close(fault.done)
 				}

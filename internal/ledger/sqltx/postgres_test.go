@@ -108,6 +108,20 @@ func TestCommit_StandbyAway(t *testing.T) {
 	}
 }
 
+// TestCommitIf_TriggerWarns checks that a warning of a trigger leaves the outcome of a
+// pipeline known.
+func TestCommitIf_TriggerWarns(t *testing.T) {
+	t.Parallel()
+	db := migrated(t, testenv.Postgres(t)).Ledger()
+	insertStock(t, db, "a")
+	run(t, db, "CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE WARNING ''audited''; RETURN NEW; END'")
+	run(t, db, "CREATE TRIGGER warn BEFORE UPDATE OR INSERT ON stock FOR EACH ROW EXECUTE FUNCTION warn()")
+	committed, err := db.CommitIf(t.Context(), sqltx.Statement{SQL: "UPDATE stock SET available = 1 WHERE sku = 'a'"}, 1, inserting("c"))
+	if !committed || err != nil {
+		t.Errorf("committed %v, %v", committed, err)
+	}
+}
+
 // TestCommit_NoTransaction checks that the outcome is unknown if a COMMIT finds no
 // transaction. A pooler that changes servers within a transaction causes that.
 func TestCommit_NoTransaction(t *testing.T) {

@@ -353,9 +353,11 @@ func execPostgres(ctx context.Context, conn *sql.Conn, statements []Statement) (
 		for _, s := range statements {
 			batch.Queue(s.SQL, s.Args...)
 		}
-		session.clearWarning()
 		answers := session.Conn.Conn().SendBatch(ctx, batch)
-		for range statements {
+		for i := range statements {
+			if i == len(statements)-1 {
+				session.clearWarning() // a trigger may warn; only a COMMIT may not
+			}
 			tag, err := answers.Exec()
 			if err != nil {
 				_ = answers.Close() // it returns the same error
