@@ -232,14 +232,14 @@ func (c *Consumer) finish(ctx context.Context, takes []stock.Take) (all bool) {
 	if len(takes) == 0 {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
-	defer cancel()
+	working, stopWorking := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer stopWorking()
 	ends := make([]end, len(takes))
-	var working sync.WaitGroup
+	var orders sync.WaitGroup
 	for i, t := range takes {
-		working.Go(func() { ends[i] = c.end(ctx, t) })
+		orders.Go(func() { ends[i] = c.end(working, t) })
 	}
-	working.Wait()
+	orders.Wait()
 
 	all = true
 	var ended []stock.Take
@@ -251,7 +251,10 @@ func (c *Consumer) finish(ctx context.Context, takes []stock.Take) (all bool) {
 		}
 		ended = append(ended, e.take)
 	}
-	if err := c.orders.Finish(ctx, ended...); err != nil {
+	// One order may have used up the time of all.
+	removing, stopRemoving := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer stopRemoving()
+	if err := c.orders.Finish(removing, ended...); err != nil {
 		c.log.Warn("removing orders from the journal failed and will be retried", "orders", len(ended), "error", err)
 		return false
 	}

@@ -44,6 +44,7 @@ var queued = []mutant{
 	{"orders that have a place get another one", lostPlace, "if not message or message[2][2] ~= order then", "if true then", "internal/stock/gate TestRedeliver/Redis"},
 	{"an order that was taken again leaves with its first take, without its gate", finishLua, "if current == take then", "if id then", "internal/stock/gate TestQueuedOrdersWithoutTheGate/Redis"},
 	{"a queued order is not found by another strategy", assembly, ", Queued: s.Queued,", ",", "internal/protocol TestQueuedByAnotherStrategy/SQLite"},
+	{"one slow order keeps all in the journal", consumer, "removing, stopRemoving := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)", "removing, stopRemoving := context.WithTimeout(working, commitTimeout)", "internal/journal TestSlowOrderDelaysNoOther"},
 	{"a refusal after an unknown outcome is final", "internal/order/queued.go", "if try > 1 && out.Refused() {", "if false {", "internal/order TestRefusedAfterUnknown"},
 	{"an order of another strategy leaves before its commit", consumer, "return t, c.placer.PlaceQueued(ctx, t)", "return t, ledger.Committed()", "internal/protocol TestQueuedByAnotherStrategy/SQLite"},
 	{"another strategy's name in a replay", "internal/ledger/queued.go", "o.Strategy, o.CreatedAt, o.QueuedUntil = l.queuedBy, t.QueuedAt, now", "o.CreatedAt, o.QueuedUntil = t.QueuedAt, now", "internal/protocol TestQueuedByAnotherStrategy/SQLite"},
