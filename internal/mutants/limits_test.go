@@ -15,7 +15,7 @@ var limits = []mutant{
 	{"claims are not kept", claims, "statements = append(statements, s)", "_ = append(statements, s)", "internal/ledger/cutter TestConformance/SQLite/for-update/BuyerLimit"},
 	{"claims rise above the limit, in one statement", claims, "dialect.Require(sum+\" <= ?\", sum)", "dialect.Require(\"0 <= ?\", sum)", "internal/ledger/cutter TestConformance/MariaDB/merged/BuyerLimit"},
 	{"claims are not sent with the cut", "internal/ledger/group.go", "append(inserts(l.db.Dialect(), orders, guard), cut.Claims...)", "inserts(l.db.Dialect(), orders, guard)", "internal/ledger TestRecord_BuyerLimit/SQLite"},
-	{"a claim above the limit is an error", sqltxDB, "if isUnmet(err) {", "if false {", "internal/ledger/sqltx TestCommitIf/PostgreSQL"},
+	{"a claim above the limit is an error", sqltxDB, "if isUnmet(err) {", "if false {", "internal/ledger/sqltx TestCommitIf/SQLite"},
 	{"claims rise without the row's lock", rows, "stock.SKUsOf(takes...), tx.Dialect().RowLock())", "stock.SKUsOf(takes...), \"\")", "internal/ledger/cutter TestConformance/MariaDB/for-update/LimitUnderRush"},
 	{"a limited row is cut without its claims", merged, "sku = ? AND buyer_limit = ? AND", "sku = ? AND ? >= 0 AND", "internal/ledger/cutter TestConformance/SQLite/merged/BuyerLimit"},
 	{"limited rows are cut without their claims", merged, "\" AND buyer_limit = ?\"", "\" AND ? >= 0\"", "internal/ledger/cutter TestConformance/SQLite/merged/LimitOfEveryLine"},

@@ -92,7 +92,7 @@ var locks = []mutant{
 	{"a node whose creation was not answered is looked for on a server that lags behind", zookeeper, "g.backend.conn.Sync(g.parent)", "\"\", error(nil)", "internal/lock/zookeeper TestFindNodeSyncsFirst"},
 	{"a deletion that an ACL refuses is tried for ever", zookeeper, "errors.Is(err, zk.ErrNoAuth) || ", "", "internal/lock/zookeeper TestDigest"},
 	{"a grant that a suspension has ended is released without an error", zookeeper, "|| err == nil && !held:", "|| false && !held:", "internal/lock/zookeeper TestReleaseAfterSuspension"},
-	{"a session whose lease was revoked is used again", "internal/lock/etcd/etcd.go", "case errors.Is(err, rpctypes.ErrLeaseNotFound):", "case false:", "internal/lock/etcd TestIdleSessionThatWasRevoked"},
+	{"a session whose lease was revoked is used again", "internal/lock/etcd/etcd.go", "case errors.Is(err, rpctypes.ErrLeaseNotFound):", "case false && errors.Is(err, rpctypes.ErrLeaseNotFound):", "internal/lock/etcd TestIdleSessionThatWasRevoked"},
 	{"the locks of one call are taken in the order given", multi, "slices.Compact(slices.Sorted(slices.Values(names)))", "slices.Clone(names)", "internal/lock/recipe TestRecipes/local/AllOrNone"},
 	{"a lock that is lost does not end the wait for the others", multi, "stop(context.Cause(held.ctx))", "_ = stop", "internal/lock/recipe TestLostWhileWaiting"},
 	{"the loss of one lock does not end the work under all", multi, "l.end(context.Cause(ctx))", "_ = l.end", "internal/lock/recipe TestLossEndsAll"},

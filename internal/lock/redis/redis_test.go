@@ -176,6 +176,7 @@ func TestShortLeaseIsRefused(t *testing.T) {
 		lease, err := l.TryLock(t.Context(), name)
 		if (err == nil) != valid {
 			t.Errorf("a lease of %v: %v", length, err)
+			continue // Show would panic
 		}
 		if err == nil {
 			_ = lease.Unlock(t.Context()) // it may have expired
