@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	"database/sql"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -193,11 +192,11 @@ func insertOrderRows(dialect sqltx.Dialect, orders []Order, guard sqltx.Guard) s
 	for i := range orders {
 		o := &orders[i]
 		if i == 0 {
-			sql = append(sql, "("+guard(string(appendID(nil, o.ID)))...)
+			sql = append(sql, "("+guard(string(sqltx.AppendBytes(nil, o.ID[:])))...)
 		} else {
-			sql = appendID(append(sql, ",("...), o.ID)
+			sql = sqltx.AppendBytes(append(sql, ",("...), o.ID[:])
 		}
-		sql = appendID(append(sql, ','), o.TakeID)
+		sql = sqltx.AppendBytes(append(sql, ','), o.TakeID[:])
 		sql = dialect.AppendText(append(sql, ','), o.Buyer)
 		sql = dialect.AppendText(append(sql, ','), string(o.Status))
 		sql = dialect.AppendText(append(sql, ','), o.Strategy)
@@ -219,18 +218,13 @@ func insertLineRows(dialect sqltx.Dialect, orders []Order, n int) sqltx.Statemen
 	sql = append(sql, "INSERT INTO order_lines (order_id,sku,quantity) VALUES "...)
 	for i := range orders {
 		for _, line := range orders[i].Lines {
-			sql = appendID(append(sql, '('), orders[i].ID)
+			sql = sqltx.AppendBytes(append(sql, '('), orders[i].ID[:])
 			sql = dialect.AppendText(append(sql, ','), string(line.SKU))
 			sql = strconv.AppendInt(append(sql, ','), line.Quantity, 10)
 			sql = append(sql, "),"...)
 		}
 	}
 	return sqltx.Statement{SQL: string(sql[:len(sql)-1])} // without the last comma
-}
-
-// appendID appends id as a literal of MySQL and SQLite.
-func appendID(sql []byte, id uuid.UUID) []byte {
-	return append(hex.AppendEncode(append(sql, "X'"...), id[:]), '\'')
 }
 
 // insertOrderArrays inserts the rows of the orders from one array a column, so

@@ -19,7 +19,7 @@ var databases = []mutant{
 	{"CommitIf commits after fewer rows", sqltxDB, "affected[0] != rows", "affected[0] == 0", "internal/ledger/sqltx TestCommitIf/SQLite"},
 	{"CommitIf commits after fewer rows, in one round trip", sqltxTx, "ROW_COUNT() = %d", "ROW_COUNT() <= %d", "internal/ledger/sqltx TestCommitIf/MariaDB"},
 	{"CommitIf commits after fewer rows, in one pipeline", sqltxTx, "count(*) = $%d", "count(*) <= $%d", "internal/ledger/sqltx TestCommitIf/PostgreSQL"},
-	{"a cancelled statement of a pipeline is an unknown outcome", sqltxTx, "if t.pool.failsWhole {\n\t\treturn t.failedOpen()", "if t.pool.failsWhole {\n\t\treturn false", "internal/ledger/sqltx TestTexts_RefusedInTheMiddle/PostgreSQL"},
+	{"a cancelled statement of a pipeline is an unknown outcome", sqltxTx, "require: requirePostgres, open: openPostgres", "require: requirePostgres, open: func(context.Context, *sql.Conn) bool { return false }", "internal/ledger/sqltx TestTexts_RefusedInTheMiddle/PostgreSQL"},
 	{"a quote is written as it is", sqltxDialect, "c == '-', c == '_'", "c == '-', c == '\\'', c == '_'", "internal/ledger/sqltx TestAppendText/SQLite"},
 	{"a backslash is written as it is", sqltxDialect, "c == '-', c == '_'", "c == '-', c == '\\\\', c == '_'", "internal/ledger/sqltx TestAppendText/MariaDB"},
 	{"a lost answer to CommitIf means no commit", sqltxTx, "t.end(err)\n\treturn false, fmt.Errorf(\"%w: %w\", ErrUnknownOutcome, err)", "t.end(err)\n\treturn false, err", "internal/ledger/sqltx TestCommitIf_AnswerLost/MariaDB"},

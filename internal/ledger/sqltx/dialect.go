@@ -125,9 +125,9 @@ func (d Dialect) AppendText(sql []byte, value string) []byte {
 		return append(append(append(sql, '\''), value...), '\'')
 	}
 	if d == SQLite {
-		return append(appendHex(append(sql, "CAST("...), value), " AS TEXT)"...)
+		return append(AppendBytes(append(sql, "CAST("...), []byte(value)), " AS TEXT)"...)
 	}
-	return appendHex(sql, value)
+	return AppendBytes(sql, []byte(value))
 }
 
 // plain reports whether value means itself between quotes, in every sql_mode and to
@@ -143,9 +143,9 @@ func plain(value string) bool {
 	return true
 }
 
-// appendHex appends the bytes as a literal of MySQL and SQLite.
-func appendHex[T string | []byte](sql []byte, bytes T) []byte {
-	return append(hex.AppendEncode(append(sql, "X'"...), []byte(bytes)), '\'')
+// AppendBytes appends bytes to a statement of MySQL or SQLite, as a literal.
+func AppendBytes(sql, bytes []byte) []byte {
+	return append(hex.AppendEncode(append(sql, "X'"...), bytes), '\'')
 }
 
 // BigInt is the type name that casts to a 64-bit integer. PostgreSQL treats an

@@ -128,7 +128,7 @@ func TestTexts_NoWholeAnswer(t *testing.T) {
 		"answers missing": {affected: []int64{0, 1, 1}},
 		"interrupted":     {err: &mysql.MySQLError{Number: 1317, SQLState: [5]byte([]byte("70100"))}},
 	} {
-		conns := pool{DB: sql.OpenDB(conn), exec: execMySQL, require: requireMySQL}
+		conns := pool{DB: sql.OpenDB(conn), exec: execMySQL, require: requireMySQL, open: openMySQL}
 		defer conns.DB.Close()
 		began, err := conns.BeginTx(t.Context(), nil)
 		if err != nil {

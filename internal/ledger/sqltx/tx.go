@@ -32,18 +32,21 @@ type pool struct {
 	// guard for the next. It is nil if the database cannot check the number within
 	// one round trip.
 	require func(first Statement, rows int64) (Statement, Guard)
+	// open reports whether the server says that the connection's transaction is open.
+	// It is set if require is.
+	open func(context.Context, *sql.Conn) bool
 }
 
 // MySQLPool returns connections, whose sessions come from MySQLConnector, as
 // gorm's connection pool.
 func MySQLPool(connections *sql.DB) gorm.ConnPool {
-	return pool{DB: connections, exec: execMySQL, begin: "START TRANSACTION", require: requireMySQL}
+	return pool{DB: connections, exec: execMySQL, begin: "START TRANSACTION", require: requireMySQL, open: openMySQL}
 }
 
 // PostgresPool returns connections, whose sessions come from PostgresConnector,
 // as gorm's connection pool.
 func PostgresPool(connections *sql.DB) gorm.ConnPool {
-	return pool{DB: connections, exec: execPostgres, begin: "START TRANSACTION", failsWhole: true, require: requirePostgres}
+	return pool{DB: connections, exec: execPostgres, begin: "START TRANSACTION", failsWhole: true, require: requirePostgres, open: openPostgres}
 }
 
 // SQLitePool returns connections as gorm's connection pool. lock is how a
@@ -184,24 +187,26 @@ func (t *transaction) commitIf(ctx context.Context, statements []Statement) (com
 }
 
 // stillOpen reports whether the server says that the transaction is open, after
-// it refused a statement with err. Then the COMMIT in the same text did not run.
-func (t *transaction) stillOpen(err error) (open bool) {
+// it refused a statement with err. Then the COMMIT sent with it did not run.
+func (t *transaction) stillOpen(err error) bool {
 	if driverError(err) == nil { // the connection and the answer are lost
 		return false
 	}
-	if t.pool.failsWhole {
-		return t.failedOpen()
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), rollbackTimeout)
 	defer cancel()
-	// MySQL has no such variable and returns an error: the outcome stays unknown.
-	return t.conn.QueryRowContext(ctx, "SELECT @@in_transaction").Scan(&open) == nil && open
+	return t.pool.open(ctx, t.conn)
 }
 
-// failedOpen reports whether PostgreSQL has said, after its last answer, that the
-// transaction is open and has failed.
-func (t *transaction) failedOpen() (open bool) {
-	_ = t.conn.Raw(func(raw any) error {
+// openMySQL asks the server. MySQL has no such variable and returns an error: the
+// outcome stays unknown.
+func openMySQL(ctx context.Context, conn *sql.Conn) (open bool) {
+	return conn.QueryRowContext(ctx, "SELECT @@in_transaction").Scan(&open) == nil && open
+}
+
+// openPostgres looks at what the server has said after its last answer: the transaction
+// is open and has failed.
+func openPostgres(_ context.Context, conn *sql.Conn) (open bool) {
+	_ = conn.Raw(func(raw any) error {
 		session, ok := raw.(*postgresSession)
 		open = ok && session.Conn.Conn().PgConn().TxStatus() == 'E'
 		return nil
