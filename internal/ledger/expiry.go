@@ -132,11 +132,14 @@ func (r *ExpiryRound) setAside(id uuid.UUID) {
 // rows than it does. A transaction that waits for these rows keeps no order for another
 // SKU waiting.
 func (r *ExpiryRound) worthWaiting(ids []uuid.UUID, left map[uuid.UUID]*Order) []uuid.UUID {
+	if r.waited {
+		return nil
+	}
 	oldest := slices.IndexFunc(ids, func(id uuid.UUID) bool {
 		o := left[id]
 		return o != nil && !slices.ContainsFunc(o.SKUs(), func(sku stock.SKU) bool { return !r.slow[sku].IsZero() })
 	})
-	if r.waited || oldest < 0 {
+	if oldest < 0 {
 		return nil
 	}
 	skus := left[ids[oldest]].SKUs()
@@ -254,10 +257,19 @@ func (b *expiryBatch) expireFree(ctx context.Context, ids []uuid.UUID) error {
 			return err
 		}
 		locked = time.Now()
-		free := maps.Clone(orders)
-		maps.DeleteFunc(free, func(_ uuid.UUID, o *Order) bool { return len(without(o.SKUs(), rows)) > 0 })
-		left = maps.Clone(orders)
-		maps.DeleteFunc(left, func(id uuid.UUID, _ *Order) bool { return free[id] != nil })
+		has := make(map[stock.SKU]bool, len(rows))
+		for _, row := range rows {
+			has[row.SKU] = true
+		}
+		free := make(map[uuid.UUID]*Order, len(orders))
+		left = make(map[uuid.UUID]*Order)
+		for id, o := range orders {
+			if slices.ContainsFunc(o.Lines, func(line stock.Line) bool { return !has[line.SKU] }) {
+				left[id] = o
+			} else {
+				free[id] = o
+			}
+		}
 		expired, err = b.expire(ctx, tx, rows, free)
 		return err
 	})
