@@ -34,7 +34,6 @@ type session struct {
 
 	// Of keepAlive only: the stream of the renewals; nil: none is open.
 	stream      pb.Lease_LeaseKeepAliveClient
-	streamCtx   context.Context
 	closeStream context.CancelFunc
 
 	mu    sync.Mutex
@@ -145,8 +144,9 @@ func (s *session) renew(ttl time.Duration) error {
 // requestRenewal returns the lease's new length; 0 means that it no longer exists.
 // The requests of a session use one stream, because a new stream logs in again.
 func (s *session) requestRenewal(timeout time.Duration) (seconds int64, err error) {
+	var streamCtx context.Context // of a new stream
 	if s.stream == nil {
-		s.streamCtx, s.closeStream = context.WithCancel(clientv3.WithRequireLeader(s.ctx))
+		streamCtx, s.closeStream = context.WithCancel(clientv3.WithRequireLeader(s.ctx))
 	}
 	defer time.AfterFunc(timeout, s.closeStream).Stop()
 	defer func() {
@@ -156,7 +156,7 @@ func (s *session) requestRenewal(timeout time.Duration) (seconds int64, err erro
 		}
 	}()
 	if s.stream == nil {
-		if s.stream, err = s.leases.LeaseKeepAlive(s.streamCtx); err != nil {
+		if s.stream, err = s.leases.LeaseKeepAlive(streamCtx); err != nil {
 			return 0, err
 		}
 	}

@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -275,15 +276,14 @@ func (b *backend) put(s *session) {
 // expire ends the session if it is still idle.
 func (b *backend) expire(s *session) {
 	b.mu.Lock()
-	for i, idle := range b.idle {
-		if idle == s {
-			b.idle = append(b.idle[:i], b.idle[i+1:]...)
-			b.mu.Unlock()
-			_ = s.conn.Close()
-			return
-		}
+	i := slices.Index(b.idle, s)
+	if i >= 0 {
+		b.idle = slices.Delete(b.idle, i, i+1)
 	}
 	b.mu.Unlock()
+	if i >= 0 {
+		_ = s.conn.Close()
+	}
 }
 
 // discard ends a session in use, and so frees the lock that it may hold.

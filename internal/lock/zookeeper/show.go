@@ -23,7 +23,7 @@ func (l *Locker) Show(ctx context.Context, name, text string) (hide func(context
 	b := l.backend
 	var node string
 	err = b.call(ctx, func() (err error) {
-		node, err = b.createShown(b.shownNode(name), text)
+		node, err = b.create(b.shownNode(name)+"/", b.holdersRoot(), []byte(text), contenderFlags)
 		return err
 	})
 	if err != nil {
@@ -34,20 +34,6 @@ func (l *Locker) Show(ctx context.Context, name, text string) (hide func(context
 		defer cancel()
 		_ = b.call(ctx, func() error { return b.conn.Delete(node, -1) }) // otherwise it ends with the session
 	}, nil
-}
-
-// createShown creates a node with the text below parent, and the nodes above it if they
-// are missing.
-func (b *backend) createShown(parent, text string) (string, error) {
-	for {
-		node, err := b.conn.Create(parent+"/", []byte(text), contenderFlags, b.acl)
-		if !errors.Is(err, zk.ErrNoNode) {
-			return node, err
-		}
-		if err := b.createMissing(parent, b.holdersRoot()); err != nil {
-			return "", err
-		}
-	}
 }
 
 // Shown returns the texts that are listed under the name.

@@ -68,7 +68,7 @@ func (b *backend) recordTick(ctx context.Context, node string, tick int64) (reco
 		}
 		text := []byte(strconv.FormatInt(tick, 10))
 		if version < 0 {
-			err = b.createTick(node, text)
+			_, err = b.create(node, b.ticksRoot(), text, 0)
 		} else {
 			_, err = b.conn.Set(node, text, version)
 		}
@@ -78,17 +78,4 @@ func (b *backend) recordTick(ctx context.Context, node string, tick int64) (reco
 		// Another process has recorded a tick.
 	}
 	return false, ctx.Err()
-}
-
-// createTick creates the node, and the nodes above it if they are missing.
-func (b *backend) createTick(node string, text []byte) error {
-	for {
-		_, err := b.conn.Create(node, text, 0, b.acl)
-		if !errors.Is(err, zk.ErrNoNode) {
-			return err
-		}
-		if err := b.createMissing(b.ticksRoot(), b.ticksRoot()); err != nil {
-			return err
-		}
-	}
 }

@@ -169,12 +169,7 @@ func (b *backend) suspend() {
 
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
 	g := &grant{backend: b, parent: b.base + locksBelow + "/" + name, guid: uuid.NewString(), lost: lost}
-	return g.acquire(ctx, func() error {
-		if err := g.createNode(); err != nil {
-			return err
-		}
-		return g.wait(ctx, wait)
-	})
+	return g.acquire(ctx, wait)
 }
 
 func (b *backend) suspensionCount() int {
@@ -244,13 +239,12 @@ func (g *grant) prefix() string { return namePrefix + g.guid + "-" }
 // path returns the path of a child of the lock's node.
 func (g *grant) path(node string) string { return g.parent + "/" + node }
 
-// acquire calls requests, which must take the lock. If requests fails, or has not
-// returned within answerTimeout after ctx's end, acquire deletes the contender's
-// node.
-func (g *grant) acquire(ctx context.Context, requests func() error) (lock.Grant, error) {
+// acquire takes the lock. If that fails, or has not ended within answerTimeout after
+// ctx's end, acquire deletes the contender's node.
+func (g *grant) acquire(ctx context.Context, wait bool) (lock.Grant, error) {
 	b := g.backend
 	answer := make(chan error, 1)
-	b.work.Go(func() { answer <- requests() })
+	b.work.Go(func() { answer <- g.request(ctx, wait) })
 	var err error
 	select {
 	case err = <-answer:
@@ -277,20 +271,35 @@ func (g *grant) acquire(ctx context.Context, requests func() error) (lock.Grant,
 	return g, nil
 }
 
-// createNode creates the contender's node, and the nodes above it if they are
-// missing.
+// request creates the contender's node and waits for its turn.
+func (g *grant) request(ctx context.Context, wait bool) error {
+	if err := g.createNode(); err != nil {
+		return err
+	}
+	return g.wait(ctx, wait)
+}
+
+// createNode creates the contender's node.
 func (g *grant) createNode() error {
+	node, err := g.backend.create(g.path(g.prefix()+nameMarker), g.backend.base+locksBelow, nil, contenderFlags)
+	if err != nil {
+		return fmt.Errorf("creating a node: %w", err)
+	}
+	g.node = path.Base(node)
+	return nil
+}
+
+// create creates the node with the data, and the nodes above it if they are missing,
+// those below root as containers. It returns the node's name, which the server
+// completes.
+func (b *backend) create(node, root string, data []byte, flags int32) (created string, err error) {
 	for {
-		node, err := g.backend.conn.Create(g.path(g.prefix()+nameMarker), nil, contenderFlags, g.backend.acl)
-		switch {
-		case err == nil:
-			g.node = path.Base(node)
-			return nil
-		case !errors.Is(err, zk.ErrNoNode):
-			return fmt.Errorf("creating a node: %w", err)
+		created, err := b.conn.Create(node, data, flags, b.acl)
+		if !errors.Is(err, zk.ErrNoNode) {
+			return created, err
 		}
-		if err := g.backend.createMissing(g.parent, g.backend.base+locksBelow); err != nil {
-			return err
+		if err := b.createMissing(path.Dir(node), root); err != nil {
+			return "", err
 		}
 	}
 }
