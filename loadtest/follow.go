@@ -5,8 +5,9 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
@@ -29,22 +30,17 @@ func (l *lab) follow(ctx context.Context, rec *record, f *fleet) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), followLimit)
 	defer cancel()
-	next := make(chan int)
-	var readers sync.WaitGroup
-	for range maxReaders {
-		readers.Go(func() {
-			for i := range next {
-				l.followOne(ctx, rec, &rec.answers[i], func(try int) string { return f.url(i + try) })
-			}
-		})
-	}
+	var readers errgroup.Group
+	readers.SetLimit(maxReaders)
 	for i := range rec.answers {
 		if rec.answers[i].outcome == queued {
-			next <- i
+			readers.Go(func() error {
+				l.followOne(ctx, rec, &rec.answers[i], func(try int) string { return f.url(i + try) })
+				return nil
+			})
 		}
 	}
-	close(next)
-	readers.Wait()
+	_ = readers.Wait()
 }
 
 // followOne follows one order. It asks the instance url(n) at the n-th try.

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -112,7 +113,7 @@ func interruptible(signals <-chan os.Signal) (ctx context.Context, stop func()) 
 		for {
 			select {
 			case s := <-signals:
-				if s != syscall.SIGUSR1 && s != syscall.SIGUSR2 {
+				if slices.Contains(endingSignals, s) {
 					cancel(fmt.Errorf("interrupted by the signal %q", s))
 					return
 				}

@@ -3,7 +3,6 @@ package pitfall
 import (
 	"context"
 	"errors"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -178,14 +177,11 @@ func accepted(errs ...error) (n int) {
 func outlivedNaive(ctx context.Context, s *Stage) Damage {
 	name, key := s.key(lockName), s.key("stock")
 	clientA, clientB := s.redis(ctx, "A"), s.redis(ctx, "B")
-	s.check(s.silentRedis(ctx).Set(ctx, key, 1, longLease).Err())
+	s.setStock(ctx, key, 1)
 	a := s.redisLocker(ctx, "A", redislock.Options{Lease: shortLease, Fixed: true})
 	b := s.redisLocker(ctx, "B", redislock.Options{Lease: longLease})
 	order := func(client redis.UniversalClient, token uint64) func() bool {
-		text, err := client.Get(ctx, key).Result()
-		s.check(err)
-		count, err := strconv.Atoi(text)
-		s.check(err)
+		count := s.getCount(ctx, client, key)
 		return func() bool {
 			sold, err := flawed.WriteUnlessOlder(ctx, client, key, token, count-1)
 			s.check(err)
