@@ -10,6 +10,7 @@ GORELEASER = go run github.com/goreleaser/goreleaser/v2@v2.16.0
 FUZZTIME ?= 10s
 SEARCHTIME ?= 5m
 RACES ?= 10000
+CHECKS ?= 2000
 TIMEOUT ?= 40m
 # Three packages at once on two cores: many tests wait for servers and leases.
 TESTFLAGS ?= -p 3
@@ -25,8 +26,8 @@ ARGS ?=
 
 # A program with the race detector sleeps for a second at exit by default. The files
 # of the test servers are in memory if 4 GB are free there.
-test mutants search races: export GORACE ?= atexit_sleep_ms=50
-test mutants search races: export HOLDFAST_TEST_FOLDER ?= $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 4000000 ] 2>/dev/null && echo /dev/shm)
+test mutants search storms requests races: export GORACE ?= atexit_sleep_ms=50
+test mutants search storms requests races: export HOLDFAST_TEST_FOLDER ?= $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 4000000 ] 2>/dev/null && echo /dev/shm)
 
 .PHONY: help
 help: ## List the targets
@@ -53,11 +54,13 @@ mutants: servers ## Break the code in one place at a time and expect a test to f
 	$(GOTESTSUM) -tags mutants -parallel 3 -timeout $(TIMEOUT) ./internal/mutants
 
 .PHONY: lint
-lint: elsewhere ## Run the linters of .golangci.yml, and check that go mod tidy changes nothing
+lint: elsewhere manifests ## Run the linters of .golangci.yml, check the manifests, and that go mod tidy changes nothing
 	$(GOLANGCI) run ./...
 	go mod tidy -diff
 	cd tools && go mod tidy -diff
 	cd tools/golangci && go mod tidy -diff
+	cd tools/manifests && go mod tidy -diff
+	cd tools/image && go mod tidy -diff
 
 # As the job build of .github/workflows/ci.yml promises. go list -export compiles, and
 # does not link.
@@ -65,6 +68,11 @@ lint: elsewhere ## Run the linters of .golangci.yml, and check that go mod tidy 
 elsewhere: ## Compile what also runs on macOS and on Windows
 	GOOS=darwin CGO_ENABLED=0 go list -export ./cmd/... ./loadtest/... >/dev/null
 	GOOS=windows CGO_ENABLED=0 go list -export ./cmd/api >/dev/null
+
+# -count=1, because the go command does not see that files of another module changed.
+.PHONY: manifests
+manifests: ## Check the Kubernetes manifests with kustomize, kubeconform and our rules
+	cd tools/manifests && go vet ./... && go test -count=1 ./...
 
 .PHONY: vuln
 vuln: ## Look for known vulnerabilities (govulncheck; needs the network)
@@ -87,6 +95,21 @@ loadtest-smoke: ## Run loadtest, k6 and vegeta for a few seconds each
 report-look: ## Take screenshots of a loadtest report (REPORT=FILE) with Chromium
 	@./loadtest/report-look.sh
 
+# Both need Node. The versions are those of tools/openapi/package-lock.json.
+.PHONY: openapi-lint
+openapi-lint: openapi-tools ## Run Spectral and Redocly on the OpenAPI document (needs Node)
+	cd tools/openapi && npx --no-install spectral lint --ruleset spectral.yaml --fail-severity hint ../../internal/httpapi/openapi.yaml
+	cd tools/openapi && npx --no-install redocly lint --config redocly.yaml --max-problems 100 ../../internal/httpapi/openapi.yaml
+
+.PHONY: openapi-clients
+openapi-clients: openapi-tools ## Generate Go and TypeScript clients and use them against the service (needs Node)
+	./scripts/openapi-clients.sh
+	cd tools/openapi/goclient && go mod tidy -diff
+
+.PHONY: openapi-tools
+openapi-tools:
+	cd tools/openapi && npm ci --ignore-scripts --no-audit --no-fund --silent
+
 .PHONY: fuzz
 fuzz: ## Run each fuzz test for FUZZTIME (10s)
 	@for pkg in $$(git grep -l '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
@@ -99,6 +122,14 @@ fuzz: ## Run each fuzz test for FUZZTIME (10s)
 search: servers ## Search for faults at random for SEARCHTIME (5m): TestFaults with -faults.search
 	CGO_ENABLED=1 $(GOTESTSUM) $(RACE) -timeout 4h -run '^TestFaults$$' ./internal/protocol -faults.search=$(SEARCHTIME)
 
+.PHONY: storms
+storms: servers ## Let instances of several strategies sell in random storms for SEARCHTIME (5m): TestStorm with -storm.for
+	CGO_ENABLED=1 $(GOTESTSUM) $(RACE) -timeout 4h -run '^TestStorm$$' ./internal/protocol -storm.for=$(SEARCHTIME)
+
+.PHONY: requests
+requests: ## Send CHECKS (2000) times sixteen random requests to the service: TestRandomRequests
+	CGO_ENABLED=1 $(GOTESTSUM) $(RACE) -timeout 2h -run '^TestRandomRequests$$' ./internal/httpapi -rapid.checks=$(CHECKS)
+
 .PHONY: races
 races: servers ## Race payments, cancellations and expiry RACES (10000) times on each database: TestRaces
 	CGO_ENABLED=1 $(GOTESTSUM) $(RACE) -timeout 2h -run '^TestRaces$$' ./internal/protocol -lifecycle.races=$(RACES)
@@ -108,6 +139,11 @@ benchmarks: servers ## Run every Go benchmark once, to see that it works
 	@./scripts/test-servers.sh bench
 	go test -run '^$$' -bench . -benchtime 1x -timeout $(TIMEOUT) ./...
 
+.PHONY: image-test
+image-test: ## Build the image without Docker, unpack and run it, check its SBOM, and push one for two platforms
+	go test -tags image -count=1 -run '^TestLayout$$' ./deploy
+	cd tools/image && go vet ./... && go test -count=1 ./...
+
 .PHONY: snapshot
 snapshot: ## Build the release archives into dist/ without publishing them
 	$(GORELEASER) release --snapshot --clean --skip=publish
@@ -115,6 +151,11 @@ snapshot: ## Build the release archives into dist/ without publishing them
 .PHONY: release
 release: ## Build the archives of the tag that is checked out, and draft a release on GitHub
 	$(GORELEASER) release --clean
+
+.PHONY: image
+image: ## Build the container image into dist/image and its SBOMs into dist/sbom, without Docker
+	rm -rf dist/image dist/sbom
+	cd tools/image && go run . $(ARGS)
 
 .PHONY: clean
 clean: ## Remove build output

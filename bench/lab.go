@@ -95,6 +95,8 @@ func (l *lab) measure(ctx context.Context, set string) error {
 		return l.compare(ctx, situation{name: "an empty table", skus: 1}, situation{name: fmt.Sprintf("%d orders", l.bulk), skus: 1, bulk: l.bulk})
 	case "expiry":
 		return l.expiry(ctx)
+	case "console":
+		return l.console(ctx)
 	case "memory":
 		return l.memory(ctx)
 	default:

@@ -33,7 +33,7 @@ type settings struct {
 }
 
 // sets are the names of the measurements, in the order in which they run.
-var sets = []string{"targets", "spread", "bulk", "expiry", "memory", "many"}
+var sets = []string{"targets", "spread", "bulk", "expiry", "console", "memory", "many"}
 
 const help = `Measures every strategy and compares it with reference programs. Needs wrk,
 redis-server, mariadbd and postgres.
@@ -46,7 +46,7 @@ Flags:
 
 func parse(args []string, stdout io.Writer) (s settings, err error) {
 	flags := command.Flags("bench")
-	flags.StringSliceVar(&s.only, "only", []string{"targets"}, "measurements: targets, spread (one SKU against --skus), bulk (an empty table against one with --bulk orders), expiry (no order expires against a backlog of --due orders), memory (over --orders orders), many (starts, rest and an emptied Redis with --rows stock rows)")
+	flags.StringSliceVar(&s.only, "only", []string{"targets"}, "measurements: targets, spread (one SKU against --skus), bulk (an empty table against one with --bulk orders), expiry (no order expires against a backlog of --due orders), console (nobody watches against one console open, in turns of --seconds under one load), memory (over --orders orders), many (starts, rest and an emptied Redis with --rows stock rows)")
 	flags.StringSliceVar(&s.databases, "db", []string{"mariadb", "postgres"}, "databases")
 	flags.StringSliceVar(&s.variants, "variants", nil, "only these: "+strings.Join(names(variants), ", "))
 	s.Define(flags, 8)

@@ -5,6 +5,7 @@ package deploy
 import (
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -76,7 +77,7 @@ var (
 	// own matches an image that this repository builds.
 	own = regexp.MustCompile(`^holdfast-[a-z]+:\d+\.\d+\.\d+$`)
 	// secretName matches the name of a variable with a secret value.
-	secretName = regexp.MustCompile(`PASSWORD|PWD|TOKEN|SECRET|AUTH`)
+	secretName = regexp.MustCompile(`PASSWORD|PWD|TOKEN|SECRET|CLI_?AUTH`)
 	// credentials matches a password in a URL.
 	credentials = regexp.MustCompile(`://[^:/@\s]*:([^@\s]+)@`)
 	// required and optional match a variable without and with a default.
@@ -247,6 +248,19 @@ func TestCompose(t *testing.T) {
 	}
 	if names := secretDefaults(text); len(names) > 0 {
 		t.Errorf("%v have defaults", names)
+	}
+	gateway := all.Services["gateway"].Networks["front"].Ipv4Address
+	for _, name := range []string{"api-1", "api-2"} {
+		env := all.Services[name].Environment
+		if trusted := env["HOLDFAST_TRUSTED_PROXIES"]; trusted == nil || *trusted != gateway || net.ParseIP(gateway) == nil {
+			t.Errorf("%s trusts %v, want only the gateway's address %q", name, trusted, gateway)
+		}
+		if limit := env["HOLDFAST_RATE_LIMIT"]; limit == nil || *limit == "0" {
+			t.Errorf("%s has no rate limit", name)
+		}
+		if auth, secret := env["HOLDFAST_AUTH"], env["HOLDFAST_JWT_SECRET"]; auth == nil || *auth != "jwt" || secret == nil || *secret != outside {
+			t.Errorf("%s does not ask buyers for tokens", name)
+		}
 	}
 
 	example := read(t, ".env.example")

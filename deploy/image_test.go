@@ -125,18 +125,24 @@ func checkStatic(t *testing.T, name string) {
 // /tmp as the only folder that can be written.
 func makeRoot(t *testing.T, image string) {
 	t.Helper()
+	admitAll(t, image)
+	if err := os.Mkdir(filepath.Join(image, "tmp"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(image, "tmp"), 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// admitAll lets any user enter a folder.
+func admitAll(t *testing.T, image string) {
+	t.Helper()
 	for folder := image; folder != "/"; folder = filepath.Dir(folder) {
 		if info, err := os.Stat(folder); err != nil || info.Mode().Perm()&0o001 == 0 {
 			if err := os.Chmod(folder, info.Mode().Perm()|0o055); err != nil {
 				t.Fatal(err)
 			}
 		}
-	}
-	if err := os.Mkdir(filepath.Join(image, "tmp"), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(filepath.Join(image, "tmp"), 0o777|os.ModeSticky); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -155,20 +161,36 @@ func TestImage(t *testing.T) {
 		t.Skip("only root can change the root file system of a program")
 	}
 	makeRoot(t, image)
-	address := fmt.Sprintf("127.0.0.1:%d", testenv.Port(t))
-	inside := func(ctx context.Context, args ...string) *exec.Cmd {
-		command := exec.CommandContext(ctx, args[0], args[1:]...)
-		command.Dir, command.Env = "/", []string{"HOLDFAST_LISTEN=" + address}
-		command.SysProcAttr = &syscall.SysProcAttr{Chroot: image, Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
-		return command
+	address := runImage(t, image, "/api")
+	if out, err := inside(t.Context(), image, "/healthcheck", "http://"+address+"/readyz").CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
+	if err := inside(t.Context(), image, "/healthcheck", "http://"+address+"/nothing").Run(); err == nil {
+		t.Error("the health check accepts 404")
+	}
+}
+
+// inside returns a command that runs as the image does.
+func inside(ctx context.Context, image string, args ...string) *exec.Cmd {
+	command := exec.CommandContext(ctx, args[0], args[1:]...)
+	command.Dir, command.Env = "/", []string{}
+	command.SysProcAttr = &syscall.SysProcAttr{Chroot: image, Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
+	return command
+}
+
+// runImage starts the service in the folder of an image, places an order, and returns
+// the service's address. At the end of the test, the service must stop cleanly.
+func runImage(t *testing.T, image, program string) string {
+	t.Helper()
+	address := fmt.Sprintf("127.0.0.1:%d", testenv.Port(t))
 	var output bytes.Buffer
-	api := inside(t.Context(), "/api")
+	api := inside(context.WithoutCancel(t.Context()), image, program) // stopped by a signal
+	api.Env = []string{"HOLDFAST_LISTEN=" + address}
 	api.Stdout, api.Stderr = &output, &output
 	if err := api.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		_ = api.Process.Signal(syscall.SIGTERM)
 		if err := api.Wait(); err != nil {
 			t.Errorf("%v: %s", err, output.String())
@@ -176,15 +198,18 @@ func TestImage(t *testing.T) {
 		if left, err := os.ReadDir(filepath.Join(image, "tmp")); err != nil || len(left) > 0 {
 			t.Errorf("the service left files in /tmp: %v, %v", left, err)
 		}
-	}()
+	})
 	deadline := time.Now().Add(20 * time.Second)
 	for {
-		out, err := inside(t.Context(), "/healthcheck", "http://"+address+"/readyz").CombinedOutput()
+		response, err := http.Get("http://" + address + "/readyz")
 		if err == nil {
-			break
+			response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				break
+			}
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%v: %s", err, out)
+			t.Fatalf("the service is not ready: %v", err)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -196,9 +221,7 @@ func TestImage(t *testing.T) {
 	if response.StatusCode != http.StatusCreated {
 		t.Errorf("an order: %s", response.Status)
 	}
-	if err := inside(t.Context(), "/healthcheck", "http://"+address+"/nothing").Run(); err == nil {
-		t.Error("the health check accepts 404")
-	}
+	return address
 }
 
 // gatewayFiles returns the files of the gateway's image by name.

@@ -27,9 +27,15 @@ const (
 )
 
 // arrivalsText describes an open load in figures.
-func arrivalsText(r *results.Result) string {
-	return fmt.Sprintf("%d a second: p99 %s ms, %d failed, %d late, %d dropped",
-		r.Rate, table.Optional("%.2f", r.P99), r.Failed, r.Late, r.Dropped)
+func arrivalsText(r *results.Result) string { return fmt.Sprintf(arrivalsFormat, arrivalsArgs(r)...) }
+
+const (
+	arrivalsFormat        = "%d a second: p99 %s ms, %d failed, %d late, %d dropped"
+	arrivalsFormatChinese = "每秒 %d 单：p99 %s 毫秒，失败 %d，迟发 %d，未发 %d"
+)
+
+func arrivalsArgs(r *results.Result) []any {
+	return []any{r.Rate, table.Optional("%.2f", r.P99), r.Failed, r.Late, r.Dropped}
 }
 
 // holds reports whether an open load kept the limit: the p99 is at most the limit, and
@@ -74,8 +80,8 @@ func (l *lab) arrive(ctx context.Context, spec strategy.Spec, f *fleet, rate int
 	cost.stop(ctx)
 	l.follow(ctx, rec, f)
 	result := l.newResult(spec, rec, stock)
-	result.Load, result.Rate = fmt.Sprintf("%d arrivals a second for %v", rate, l.duration), rate
-	result.Late = late
+	result.Describe("%d arrivals a second for %v", "每秒到达 %d 单，持续 %v", rate, l.duration)
+	result.Rate, result.Late = rate, late
 	end := interrupted
 	if ctx.Err() == nil {
 		end = soldOut

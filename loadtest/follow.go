@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -61,9 +62,7 @@ func (l *lab) followOne(ctx context.Context, rec *record, a *answer, url func(tr
 			rec.accepted.Add(1)
 			return
 		}
-		select {
-		case <-time.After(followPause):
-		case <-ctx.Done():
+		if retry.Sleep(ctx, followPause) != nil {
 			rec.find(results.Unended, a.order.String())
 			return
 		}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
@@ -86,7 +84,7 @@ func judge(r *results.Result, t terms) (conclusive bool) {
 	judgeCounts(r, t)
 	judgeFailures(r, t)
 	if t.ending == atLimit {
-		r.Load += fmt.Sprintf(", stopped at the limit with %d of %d units sold", r.Sold, r.Stock)
+		r.Describe(", stopped at the limit with %d of %d units sold", "，到时间限制为止，库存 %[2]d 件，卖出 %[1]d 件", r.Sold, r.Stock)
 	}
 	switch {
 	case len(r.Faults) > 0:
@@ -104,19 +102,20 @@ func judgeSales(r *results.Result, t terms) (conclusive bool) {
 	conclusive = true
 	switch {
 	case r.Oversold > 0 && !t.mayOversell:
-		r.Fault("oversold %d units", r.Oversold)
+		r.Surprise = results.Oversell
+		r.Fault("oversold %d units", "超卖 %d 件", r.Oversold)
 	case r.Oversold == 0 && t.mustOversell:
-		conclusive = false
-		r.Fault("it should oversell and did not: the load proves nothing")
+		conclusive, r.Surprise = false, results.NoOversell
+		r.Fault("it should oversell and did not: the load proves nothing", "本应超卖却没有：这次压测证明不了什么")
 	case t.mustCatch && r.Caught != nil && *r.Caught == 0:
-		conclusive = false
-		r.Fault("the guard caught nothing: the load proves nothing")
+		conclusive, r.Surprise = false, results.NoCatch
+		r.Fault("the guard caught nothing: the load proves nothing", "兜底什么都没有拦下：这次压测证明不了什么")
 	}
 	if r.Accepted == 0 && t.ending != interrupted {
-		r.Fault("no order was accepted")
+		r.Fault("no order was accepted", "没有订单被接受")
 	}
 	if t.spec.Sound && r.Undersold > 0 && r.Rate == 0 {
-		r.Fault("%d units were left when every client was told \"sold out\"", r.Undersold)
+		r.Fault("%d units were left when every client was told \"sold out\"", "每个客户端都收到“已售罄”，却还剩 %d 件", r.Undersold)
 	}
 	return conclusive
 }
@@ -125,13 +124,13 @@ func judgeSales(r *results.Result, t terms) (conclusive bool) {
 // outcome is unknown may have one order.
 func judgeOrders(r *results.Result) {
 	for _, finding := range r.Findings {
-		r.Fault("%v", finding)
+		r.AddFault(finding.String(), finding.Chinese())
 	}
 	switch most := r.Accepted + r.Unknown; {
 	case r.Sold < r.Accepted:
-		r.Fault("%d orders were accepted, and %d sold", r.Accepted, r.Sold)
+		r.Fault("%d orders were accepted, and %d sold", "接受了 %d 单，卖出 %d 单", r.Accepted, r.Sold)
 	case r.Sold > most:
-		r.Fault("%d orders were accepted, %d have an unknown outcome, and %d sold", r.Accepted, r.Unknown, r.Sold)
+		r.Fault("%d orders were accepted, %d have an unknown outcome, and %d sold", "接受了 %d 单，%d 单结果未知，卖出 %d 单", r.Accepted, r.Unknown, r.Sold)
 	}
 }
 
@@ -142,16 +141,16 @@ func judgeCounts(r *results.Result, t terms) {
 		return
 	}
 	if *r.Ledger != r.Stock-r.Sold {
-		r.Fault("the stock row has %d units left, but %d by the orders", *r.Ledger, r.Stock-r.Sold)
+		r.Fault("the stock row has %d units left, but %d by the orders", "库存行还剩 %d 件，按订单应剩 %d 件", *r.Ledger, r.Stock-r.Sold)
 	}
 	if r.Gate == nil {
 		return
 	}
 	if *r.Gate+*r.InFlight != *r.Ledger {
-		r.Fault("the gate has %d units left and %d in flight, the ledger %d", *r.Gate, *r.InFlight, *r.Ledger)
+		r.Fault("the gate has %d units left and %d in flight, the ledger %d", "预扣还剩 %d 件、在途 %d 件，账本是 %d 件", *r.Gate, *r.InFlight, *r.Ledger)
 	}
 	if t.ending == crashed && *r.InFlight > 0 {
-		r.Fault("recovery left %d units in flight", *r.InFlight)
+		r.Fault("recovery left %d units in flight", "恢复之后仍有 %d 件在途", *r.InFlight)
 	}
 }
 
@@ -165,7 +164,7 @@ func judgeFailures(r *results.Result, t terms) {
 	}
 	all := r.Accepted + r.Failed // refusals, whose number is arbitrary, would dilute the share
 	if part := share(counted) / share(max(all, 1)); part > t.maxFailures {
-		r.Fault("%v of %d orders failed, more than %v: %s", part, all, t.maxFailures, r.FailuresText())
+		r.Fault("%v of %d orders failed, more than %v: %s", "%[2]d 单中有 %[1]v 失败，超过 %[3]v：%[4]s", part, all, t.maxFailures, r.FailuresText())
 	}
 }
 
@@ -173,8 +172,8 @@ func judgeFailures(r *results.Result, t terms) {
 // strategy.
 func judgeCrash(r, crash *results.Result) {
 	r.Crash = crash
-	for _, fault := range crash.Faults {
-		r.Fault("after kill -9: %s", fault)
+	for i, fault := range crash.Faults {
+		r.AddFault("after kill -9: "+fault, "强杀之后："+crash.FaultsChinese[i])
 	}
 	if crash.Verdict == results.Broken {
 		r.Verdict = results.Broken

@@ -178,7 +178,7 @@ func (l *lab) run(ctx context.Context) error {
 
 // newRun returns the record of a run without results.
 func (l *lab) newRun() *results.Run {
-	return &results.Run{
+	run := &results.Run{
 		Command: strings.TrimSpace("go run ./loadtest " + strings.Join(redacted(l.args), " ")),
 		Flags: map[string]string{
 			"instances": fmt.Sprint(l.instances), "stock": fmt.Sprint(l.stock), "clients": fmt.Sprint(l.clients),
@@ -187,36 +187,55 @@ func (l *lab) newRun() *results.Run {
 			"probes": fmt.Sprint(l.probes), "crash": fmt.Sprint(l.killsInstance()), "max_failures": l.maxFailures.String(),
 		},
 		Seed: l.seed, When: time.Now().UTC().Truncate(time.Second), Commit: machine.Commit(),
-		Machine: machine.Describe(), Stores: l.stores(),
+		Machine: machine.Describe(),
 	}
+	l.describeStores(run)
+	return run
 }
 
-// stores describes the stores.
-func (l *lab) stores() string {
-	stores := "embedded (in-process Redis, SQLite)"
-	if l.embedded == nil {
-		stores = "unknown"
+// describeStores names the stores in the record of a run.
+func (l *lab) describeStores(run *results.Run) {
+	switch {
+	case l.embedded != nil:
+		run.Stores, run.StoresChinese = "embedded (in-process Redis, SQLite)", "内置（进程内 Redis、SQLite）"
+	case l.sql == nil && l.redis == nil:
+		run.Stores, run.StoresChinese = "unknown", "未知"
+	default:
+		var names []string
 		if l.sql != nil {
-			stores = l.sql.Target() + l.databaseVersion()
+			run.Addresses = l.sql.Target()
+			names = append(names, l.databaseName())
 		}
 		if l.redis != nil {
-			stores += strings.TrimRight(", Redis "+l.redis.InfoMap(context.Background(), "server").Item("Server", "redis_version"), " ")
+			version := l.redis.InfoMap(context.Background(), "server").Item("Server", "redis_version")
+			names = append(names, strings.TrimRight("Redis "+version, " "))
 		}
+		run.Stores, run.StoresChinese = strings.Join(names, ", "), strings.Join(names, "、")
 	}
 	if l.lock != backends.Default {
-		stores += ", locks in " + l.lock
+		run.Stores += ", locks in " + l.lock
+		run.StoresChinese += "，锁在 " + l.lock
 	}
-	return stores
 }
 
-// databaseVersion returns the database's version in brackets.
-func (l *lab) databaseVersion() string {
-	var version string
-	if err := l.sql.DB().Raw("SELECT version()").Row().Scan(&version); err != nil {
-		return ""
+// databaseName returns the kind of database with its version, as far as it is known.
+func (l *lab) databaseName() string {
+	kind, _, _ := strings.Cut(l.sql.Target(), " ")
+	var version string // SQLite has no such function
+	_ = l.sql.DB().Raw("SELECT version()").Row().Scan(&version)
+	return productName(kind, version)
+}
+
+// productName shortens what a database says of its version.
+func productName(kind, version string) string {
+	number, _, mariadb := strings.Cut(version, "-MariaDB") // "10.11.14-MariaDB-0+deb12u2"
+	switch words := strings.Fields(version); {
+	case mariadb:
+		return "MariaDB " + number
+	case len(words) > 1 && words[0] == kind: // "PostgreSQL 15.14 (Debian 15.14-0+deb12u1) on x86_64-pc-linux-gnu, compiled by …"
+		return kind + " " + words[1]
 	}
-	words := strings.Fields(version) // PostgreSQL appends its compiler
-	return " (" + strings.Join(words[:min(2, len(words))], " ") + ")"
+	return strings.TrimRight(kind+" "+version, " ")
 }
 
 // write writes results.json and report.html into the folder of --out, if there is one.

@@ -65,10 +65,10 @@ func (v *lifecycleLoad) audit(ctx context.Context, r *results.Result) error {
 	r.Lifecycle = countEnds(stored)
 	r.Unknown, r.Sampled, r.Findings = v.rec.unknown(), v.rec.sampled, v.rec.found()
 	for _, finding := range r.Findings {
-		r.Fault("%v", finding)
+		r.AddFault(finding.String(), finding.Chinese())
 	}
 	if r.Accepted == 0 {
-		r.Fault("no order was accepted")
+		r.Fault("no order was accepted", "没有订单被接受")
 	}
 	return v.rec.sampleErr
 }
@@ -98,11 +98,12 @@ func (v *lifecycleLoad) auditCounts(ctx context.Context, r *results.Result, sku 
 		return err
 	}
 	if one.Oversold = max(0, one.Sold-units); one.Oversold > 0 {
-		one.Fault("oversold %d units", one.Oversold)
+		r.Surprise = results.Oversell
+		one.Fault("oversold %d units", "超卖 %d 件", one.Oversold)
 	}
 	judgeCounts(one, terms{spec: strategy.Spec{Sound: true}})
-	for _, fault := range one.Faults {
-		r.Fault("%s: %s", sku, fault)
+	for i, fault := range one.Faults {
+		r.AddFault(sku+": "+fault, sku+"："+one.FaultsChinese[i])
 	}
 	r.Oversold += one.Oversold
 	if sku == v.goods.product {

@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"sync"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
@@ -108,7 +108,7 @@ func (l *lab) runLifecycle(ctx context.Context, spec strategy.Spec, f *fleet) (*
 	hide()
 	cost.stop(ctx)
 	r := l.newResult(spec, v.rec, l.stock)
-	r.Load = fmt.Sprintf("orders for %v, %d clients, payment window %v", 2*l.paymentWindow, l.clients, l.paymentWindow)
+	r.Describe("orders for %v, %d clients, payment window %v", "下单持续 %v，%d 个客户端，付款期限 %v", 2*l.paymentWindow, l.clients, l.paymentWindow)
 	addTimes(r, v.rec)
 	r.Sales = nil // their chart would not show the units that return
 	cost.addTo(r)
@@ -259,10 +259,7 @@ func (o *owner) together(first, second func()) {
 // a random part of spread.
 func (o *owner) waitForExpiry(ctx context.Context, offset, spread time.Duration) {
 	until := o.order.ExpiresAt.Add(offset + time.Duration(o.random.Int64N(int64(spread))))
-	select {
-	case <-time.After(time.Until(until)):
-	case <-ctx.Done():
-	}
+	_ = retry.Sleep(ctx, time.Until(until))
 }
 
 // pay reports the n-th payment of the order.

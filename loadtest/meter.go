@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -14,27 +15,48 @@ import (
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// meter measures the CPU time that a load costs the instances, Redis and the database.
+// meter measures the CPU time that a load costs the instances, Redis, the database and
+// the gateway.
 type meter struct {
-	lab             *lab
-	instances       []int // process IDs; empty: not on this machine
-	api, redis, sql time.Duration
+	lab                      *lab
+	instances, gateway       []int // process IDs; empty: not on this machine
+	api, redis, sql, gateCPU time.Duration
 	// The CPU time of Redis or of the database may be unknown.
 	redisKnown, sqlKnown bool
 }
 
 func (l *lab) startMeter(ctx context.Context, instances []int) *meter {
-	m := &meter{lab: l, instances: instances, api: machine.CPUTime(instances)}
+	m := &meter{lab: l, instances: instances}
+	for _, target := range l.targets {
+		m.addTarget(target)
+	}
+	m.api, m.gateCPU = machine.CPUTime(m.instances), machine.CPUTime(m.gateway)
 	database := l.databaseProcesses()
 	m.sql, m.sqlKnown = machine.CPUTime(database), len(database) > 0
 	m.redis, m.redisKnown = l.redisCPU(ctx)
 	return m
 }
 
+// gateways are the names of processes that pass requests on to the service.
+var gateways = []string{"nginx", "openresty", "haproxy", "envoy", "caddy", "traefik"}
+
+// addTarget adds the processes that listen at a target on this machine: the service, or a
+// gateway. It leaves out others, such as a forwarded port of a container.
+func (m *meter) addTarget(target string) {
+	for _, pid := range listeningAt(target) {
+		switch name := machine.Name(pid); {
+		case name == "api":
+			m.instances = append(m.instances, pid)
+		case slices.Contains(gateways, name):
+			m.gateway = append(m.gateway, pid)
+		}
+	}
+}
+
 // stop ends the measurement.
 func (m *meter) stop(ctx context.Context) {
 	redis, known := m.lab.redisCPU(ctx)
-	m.api = machine.CPUTime(m.instances) - m.api
+	m.api, m.gateCPU = machine.CPUTime(m.instances)-m.api, machine.CPUTime(m.gateway)-m.gateCPU
 	m.sql = machine.CPUTime(m.lab.databaseProcesses()) - m.sql // PostgreSQL has a process for each connection
 	m.redis, m.redisKnown = redis-m.redis, m.redisKnown && known
 }
@@ -51,6 +73,9 @@ func (m *meter) addTo(r *results.Result) {
 	if len(m.instances) > 0 {
 		r.APICPU = each(m.api)
 	}
+	if len(m.gateway) > 0 {
+		r.GatewayCPU = each(m.gateCPU)
+	}
 	if m.redisKnown {
 		r.RedisCPU = each(m.redis)
 	}
@@ -61,8 +86,12 @@ func (m *meter) addTo(r *results.Result) {
 
 // databaseProcesses returns the processes of the database server: those that listen on
 // its port, and their descendants. There are none if it runs on another machine.
-func (l *lab) databaseProcesses() []int {
-	u, err := url.Parse(l.dbURL)
+func (l *lab) databaseProcesses() []int { return listeningAt(l.dbURL) }
+
+// listeningAt returns the processes that listen at a URL, and their descendants. There
+// are none if it names another machine, or no port.
+func listeningAt(address string) []int {
+	u, err := url.Parse(address)
 	if err != nil || u.Port() == "" {
 		return nil
 	}

@@ -92,7 +92,7 @@ func TestPitfallsOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, has := range []string{"Every strategy kept its promise", "跨两个数据库写入，没有写隔离", "1 unit sold and still available"} {
+	for _, has := range []string{"One strategy sold what was not there", "跨两个数据库写入，没有写隔离", "1 unit sold and still available"} {
 		if !strings.Contains(string(page), has) {
 			t.Errorf("no %q on the page", has)
 		}

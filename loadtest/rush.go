@@ -138,7 +138,7 @@ func (l *lab) rush(ctx context.Context, spec strategy.Spec, f *fleet, try int) (
 	cost.stop(ctx)
 	l.follow(ctx, rec, f)
 	result = l.newResult(spec, rec, l.stock)
-	result.Load = fmt.Sprintf("rush, %d clients", l.clients)
+	result.Describe("rush, %d clients", "抢购，%d 个客户端", l.clients)
 	addTimes(result, rec)
 	cost.addTo(result)
 	ctx = context.WithoutCancel(ctx) // an interrupted load is audited too
@@ -197,7 +197,7 @@ func (l *lab) crashRush(ctx context.Context, spec strategy.Spec, f *fleet) (*res
 	hide()
 	l.follow(ctx, rec, f)
 	result := l.newResult(spec, rec, l.stock)
-	result.Load = fmt.Sprintf("rush, %d clients, an instance killed after %d orders", l.clients, before)
+	result.Describe("rush, %d clients, an instance killed after %d orders", "抢购，%d 个客户端，%d 单之后强杀一个实例", l.clients, before)
 	if err := l.audit(context.WithoutCancel(ctx), result, rec, f, sku, settled{recoveryLimit, counts.agree}); err != nil {
 		return result, err
 	}

@@ -117,7 +117,7 @@ func (l *lab) highest(ctx context.Context, spec strategy.Spec, f *fleet) (*resul
 		l.describeHighest(answer, held, missed)
 	}
 	if ctx.Err() != nil {
-		answer.Load += "; the search was interrupted"
+		answer.Describe("; the search was interrupted", "；搜索被中断")
 		answer.Verdict = results.Undecided
 	}
 	return answer, nil
@@ -127,12 +127,14 @@ func (l *lab) highest(ctx context.Context, spec strategy.Spec, f *fleet) (*resul
 func (l *lab) describeHighest(answer, held, missed *results.Result) {
 	highest := 0
 	if held == nil {
-		answer.Load += fmt.Sprintf("; even this rate misses a p99 of %v: %s", l.p99, arrivalsText(missed))
+		answer.Describe("; even this rate misses a p99 of %v: ", "；这个到达率也达不到 p99 %v：", l.p99)
+		answer.Describe(arrivalsFormat, arrivalsFormatChinese, arrivalsArgs(missed)...)
 	} else {
 		highest = held.Rate
-		answer.Load += fmt.Sprintf("; the highest rate found that keeps a p99 of %v", l.p99)
+		answer.Describe("; the highest rate found that keeps a p99 of %v", "；p99 不超过 %v 的最高到达率", l.p99)
 		if missed != nil {
-			answer.Load += "; the lowest that misses it: " + arrivalsText(missed)
+			answer.Describe("; the lowest that misses it: ", "；未能满足的最低到达率：")
+			answer.Describe(arrivalsFormat, arrivalsFormatChinese, arrivalsArgs(missed)...)
 		}
 	}
 	answer.Highest = &highest

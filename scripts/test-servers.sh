@@ -32,6 +32,8 @@ needs rsync rsync
 needs default-jdk-headless javac
 needs etcd-server etcd
 needs nginx nginx
+needs chromium chromium chromium-browser google-chrome
+needs prometheus promtool
 for file in /usr/lib/nginx/modules/ngx_http_lua_module.so:libnginx-mod-http-lua \
 	/usr/share/lua/5.1/nginx/redis.lua:lua-nginx-redis /usr/share/lua/5.1/cjson:lua-cjson \
 	/usr/lib/galera/libgalera_smm.so:galera-4; do

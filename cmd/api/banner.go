@@ -9,12 +9,18 @@ import (
 )
 
 // banner returns what the service prints when it has started.
-func banner(c config, address net.Addr) string {
-	url := "http://" + reachable(address)
+func banner(c config, d doors) string {
+	url := c.scheme() + "://" + reachable(d.api.Addr())
 	var b strings.Builder
 	fmt.Fprintf(&b, "Holdfast listening on %s\n\n", url)
+	if d.ops != nil {
+		fmt.Fprintf(&b, "  metrics   %s://%s/metrics\n", c.scheme(), reachable(d.ops.Addr()))
+	}
 	writeStrategy(&b, c)
 	writeStores(&b, c)
+	if c.console {
+		fmt.Fprintf(&b, "  console   %s/console/\n", url)
+	}
 	writeExamples(&b, c, url)
 	return b.String()
 }
@@ -73,7 +79,11 @@ func writeExamples(b *strings.Builder, c config, url string) {
 		}
 		fmt.Fprintf(b, "  curl -X PUT %s/stock/%s%s -H 'Content-Type: application/json' -d '{\"kind\":\"product\",\"total\":1000}'\n", url, sku, auth)
 	}
-	fmt.Fprintf(b, "  curl %s/orders -H 'Content-Type: application/json' -d '{\"buyer_id\":\"u-1\",\"lines\":[{\"sku\":\"%s\",\"quantity\":1}]}'\n", url, sku)
+	auth := ""
+	if c.jwt {
+		auth = " -H 'Authorization: Bearer TOKEN-OF-u-1'"
+	}
+	fmt.Fprintf(b, "  curl %s/orders%s -H 'Content-Type: application/json' -d '{\"buyer_id\":\"u-1\",\"lines\":[{\"sku\":\"%s\",\"quantity\":1}]}'\n", url, auth, sku)
 	fmt.Fprintf(b, "  curl %s/stock/%s/audit\n\n", url, sku)
 }
 

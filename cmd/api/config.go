@@ -6,20 +6,18 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/lock/backends"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/token"
 )
-
-// envPrefix is the prefix of the environment variables of flags:
-// HOLDFAST_ADMIN_TOKEN sets --admin-token.
-const envPrefix = "HOLDFAST_"
 
 const (
 	// requestTimeout bounds the work for one request.
@@ -43,12 +41,16 @@ const (
 	verbMigrateDown    = "migrate down"
 	verbMigrateVersion = "migrate version"
 	verbReconcile      = "reconcile"
+	verbDoctor         = "doctor"
 )
+
+// verbs are the first words of the commands.
+var verbs = []string{verbServe, verbReconcile, verbDoctor, "migrate"}
 
 // config is the parsed and checked command line and environment.
 type config struct {
+	access
 	verb         string
-	listen       string
 	strategy     strategy.Spec
 	guard        bool
 	redis        string
@@ -62,28 +64,18 @@ type config struct {
 	// paymentWindow is how long an order may be pending. 0: for ever.
 	paymentWindow time.Duration
 	latePayment   latePayment
-	adminToken    string
 	drainDelay    time.Duration
 	stopWithIn    bool
+	console       bool
 	logLevel      slog.Level
 	repair        bool // reconcile: correct what differs
-	json          bool // reconcile: print JSON
+	json          bool // reconcile, doctor: print JSON
 	help          bool
 	version       bool
 }
 
 // embedded reports whether the service runs on embedded stores.
 func (c config) embedded() bool { return c.redis == "" && c.db == "" }
-
-// loopback reports whether only this machine can reach the service.
-func (c config) loopback() bool {
-	host, _, err := net.SplitHostPort(c.listen)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
 
 // usageError is a mistake on the command line or in the environment.
 type usageError struct{ error }
@@ -94,11 +86,11 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 
 // parse reads the flags, before or after the verb, and the environment. Flags
 // take precedence. Its errors are usageErrors. They contain no URL, because a URL
-// may contain a password. A backends.AddressError needs no second
-// try without URLs.
+// may contain a password. A backends.AddressError and a
+// token.SourceError need no second try without URLs.
 func parse(args []string, getenv func(string) string) (config, error) {
 	c, err := parseUnredacted(args, getenv)
-	if err == nil || errors.As(err, new(backends.AddressError)) {
+	if err == nil || errors.As(err, new(backends.AddressError)) || errors.As(err, new(token.SourceError)) {
 		return c, err
 	}
 	// Repeat the mistake with all URLs cut off, for an error without them.
@@ -125,47 +117,36 @@ func cutURL(s string) string {
 func parseUnredacted(args []string, getenv func(string) string) (config, error) {
 	c := config{strategy: strategy.Spec{}}
 	flags, name := flagSet(&c)
-	if err := flags.Parse(joinSwitches(flags, args)); err != nil {
+	if err := commandline.Parse(flags, joinSwitches(flags, args)); err != nil {
 		return c, usageError{err}
 	}
 	if c.help || c.version {
 		return c, nil
 	}
-	var err error
-	flags.VisitAll(func(f *pflag.Flag) {
-		variable := envPrefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		value := getenv(variable)
-		if f.Changed || value == "" || err != nil {
-			return
-		}
-		if setErr := flags.Set(f.Name, value); setErr != nil {
-			err = usagef("%s (for --%s): %w", variable, f.Name, errors.Unwrap(setErr))
-		}
-	})
-	if err != nil {
-		return c, err
+	if err := commandline.Environment(flags, getenv); err != nil {
+		return c, usageError{err}
 	}
 	switch verb := strings.Join(flags.Args(), " "); verb {
 	case "":
 		c.verb = verbServe
-	case verbServe, verbReconcile, verbMigrateUp, verbMigrateDown, verbMigrateVersion:
+	case verbServe, verbReconcile, verbDoctor, verbMigrateUp, verbMigrateDown, verbMigrateVersion:
 		c.verb = verb
 	case "migrate":
 		return c, usagef("migrate: one of up, down, version is required")
 	default:
-		return c, usagef("unknown command %q: expected serve, reconcile, or migrate up|down|version", verb)
+		return c, usagef("unknown command %q: expected serve, reconcile, doctor, or migrate up|down|version", verb)
 	}
-	if f := flags.Lookup("admin-token"); f.Changed && !isToken(c.adminToken) {
+	if f := flags.Lookup("admin-token"); f.Changed && !isSecret(c.adminToken, minToken) {
 		return c, usagef("--admin-token: must be %d to %d visible ASCII characters, without spaces", minToken, maxToken)
 	}
 	return c, c.check(*name)
 }
 
-// isToken reports whether s can be sent as a bearer token and is long enough not
+// isSecret reports whether s can be sent as a bearer token and is long enough not
 // to be guessed.
-func isToken(s string) bool {
+func isSecret(s string, minLength int) bool {
 	foreign := func(r rune) bool { return r < '!' || r > '~' }
-	return len(s) >= minToken && len(s) <= maxToken && !strings.ContainsFunc(s, foreign)
+	return len(s) >= minLength && len(s) <= maxToken && !strings.ContainsFunc(s, foreign)
 }
 
 // check returns the first invalid flag or combination of flags. name is the
@@ -174,8 +155,8 @@ func (c *config) check(name string) error {
 	switch {
 	case c.verb != verbReconcile && c.repair:
 		return usagef("--repair: only for reconcile")
-	case c.verb != verbReconcile && c.json:
-		return usagef("--json: only for reconcile")
+	case c.verb != verbReconcile && c.verb != verbDoctor && c.json:
+		return usagef("--json: only for reconcile and doctor")
 	}
 	if strings.HasPrefix(c.verb, "migrate") {
 		if c.db == "" {
@@ -191,19 +172,7 @@ func (c *config) check(name string) error {
 	if c.verb == verbReconcile {
 		return cmp.Or(c.checkShared(), c.checkStores(), c.checkBounds(), c.checkLocks())
 	}
-	return cmp.Or(c.checkListener(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.checkLocks())
-}
-
-// checkListener checks --listen, and that a token is set if other machines can reach
-// the service.
-func (c *config) checkListener() error {
-	if _, port, err := net.SplitHostPort(c.listen); err != nil || strings.Contains(port, "/") {
-		return usagef("--listen: %q is not host:port", c.listen)
-	}
-	if !c.loopback() && c.adminToken == "" {
-		return usagef("--admin-token: required to listen on %s, which other machines can reach", c.listen)
-	}
-	return nil
+	return cmp.Or(c.access.check(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.checkLocks())
 }
 
 // checkShared checks that --redis and --db name stores that instances can share.
@@ -270,7 +239,7 @@ func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
 	flags = pflag.NewFlagSet("api", pflag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the caller prints errors and usage
 	flags.SortFlags = false
-	c.guard, c.fence = true, true
+	c.guard, c.fence, c.console = true, true, true
 	flags.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`address` to serve on")
 	strategyName = flags.String("strategy", strategy.Default, "the way stock is cut: "+strings.Join(strategy.Names(), ", "))
 	addSwitch(flags, &c.guard, "guard", "let the ledger, behind a gate, refuse orders that exceed the stock")
@@ -285,11 +254,12 @@ func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
 	c.latePayment = latePayment(order.Revive)
 	flags.Var(&c.latePayment, "late-payment", "what a payment does to an order that has expired: revive (it pays the order if the units can be cut again) or refuse (it is due back to the buyer)")
 	flags.Var((*acknowledgement)(&c.queue), "ack", "when an order is answered: committed (201, the database has it) or queued (202, Redis has it; the database follows)")
-	flags.StringVar(&c.adminToken, "admin-token", "", "bearer `token` of administrators, at least 16 characters; without one, every caller on this machine is an administrator, and the service must listen on loopback")
+	c.addFlags(flags)
 	flags.DurationVar(&c.drainDelay, "drain-delay", 0, "how long to accept requests after SIGTERM while /readyz is 503, so that load balancers notice")
+	addSwitch(flags, &c.console, "console", "serve a web page at /console/ that shows this instance and its stock; with an admin token, it asks for the token")
 	addSwitch(flags, &c.stopWithIn, "stop-with-stdin", "stop serving when standard input ends, for example because the parent process has ended")
 	addSwitch(flags, &c.repair, "repair", "reconcile: correct the counts that differ")
-	addSwitch(flags, &c.json, "json", "reconcile: print JSON instead of a table")
+	addSwitch(flags, &c.json, "json", "reconcile, doctor: print JSON instead of a table")
 	flags.VarPF((*level)(&c.logLevel), "log-level", "", "debug, info, warn or error")
 	flags.BoolVarP(&c.help, "help", "h", false, "show this help")
 	flags.BoolVar(&c.version, "version", false, "show the version")
@@ -354,7 +324,7 @@ func joinSwitches(flags *pflag.FlagSet, args []string) []string {
 		arg := args[i]
 		f := flags.Lookup(strings.TrimPrefix(arg, "--"))
 		if strings.HasPrefix(arg, "--") && f != nil && f.Value.Type() == "switch" && i+1 < len(args) {
-			if next := args[i+1]; !strings.HasPrefix(next, "-") && next != verbServe && next != verbReconcile && next != "migrate" {
+			if next := args[i+1]; !strings.HasPrefix(next, "-") && !slices.Contains(verbs, next) {
 				arg += "=" + next
 				i++
 			}
@@ -405,11 +375,14 @@ Usage:
   api [serve] [flags]                     serve; without --redis and --db on embedded stores, to try it out
   api reconcile [--repair] [--json] [flags]
                                           compare the counts of gate and ledger beside running instances; flags as theirs
+  api doctor [--json] [flags]             check what an instance with these flags would find, and say what to mend
   api migrate up|down|version [flags]     change or show the schema version of --db; down reverts one migration
 
-Flags (each can be set in the environment too, as ` + envPrefix + ` and its name in
+Flags (each can be set in the environment too, as ` + commandline.Prefix + ` and its name in
 capitals, with _ for -; a flag on the command line takes precedence):
 ` + flags.FlagUsages() + `
-Exit status: 0 on success, 1 on failure or if reconcile leaves a difference, 2 if a flag or variable is invalid.
+OTEL_EXPORTER_OTLP_ENDPOINT=http://host:4318 exports traces; see "Traces" in docs/operations.md.
+
+Exit status: 0 on success, 1 on failure, if reconcile leaves a difference or if doctor finds a problem, 2 if a flag or variable is invalid.
 `
 }

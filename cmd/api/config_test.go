@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 )
 
 // environment returns a getenv for pairs of the form NAME=value.
@@ -17,6 +19,9 @@ func environment(pairs ...string) func(string) string {
 	return func(name string) string { return values[name] }
 }
 
+// longSecret is a secret of the smallest length.
+const longSecret = "0123456789abcdef0123456789abcdef"
+
 // parseTests are valid command lines and environments, each with a check of the
 // result.
 var parseTests = []struct {
@@ -27,7 +32,7 @@ var parseTests = []struct {
 }{
 	{"no flags", "", nil, func(c config) bool {
 		return c.verb == verbServe && c.embedded() && c.guard && !c.migrate && c.strategy.Name == "lua" &&
-			c.listen == "127.0.0.1:8080" && c.takeDeadline == 30*time.Second && c.loopback()
+			c.listen == "127.0.0.1:8080" && c.takeDeadline == 30*time.Second && onLoopback(c.listen)
 	}},
 	{"flags before the verb", "--strategy merged serve", nil, func(c config) bool { return c.strategy.Name == "merged" && c.verb == verbServe }},
 	{"flags after the verb", "migrate up --db sqlite:///x.db", nil, func(c config) bool { return c.verb == verbMigrateUp && c.db == "sqlite:///x.db" }},
@@ -47,7 +52,7 @@ var parseTests = []struct {
 	{"an empty variable is unset", "", []string{"HOLDFAST_STRATEGY=", "HOLDFAST_DB="}, func(c config) bool { return c.strategy.Name == "lua" && c.embedded() }},
 	{"no Redis without a gate", "--strategy merged --db mysql://root@h/n", nil, func(c config) bool { return !c.embedded() }},
 	{"an in-process Redis with SQLite", "--db sqlite:///x.db", nil, func(c config) bool { return c.redis == "" && c.strategy.HasGate() }},
-	{"all interfaces, with a token", "--listen :8080 --admin-token 0123456789abcdef", nil, func(c config) bool { return !c.loopback() }},
+	{"all interfaces, with a token", "--listen :8080 --admin-token 0123456789abcdef", nil, func(c config) bool { return !onLoopback(c.listen) }},
 	{"a token from the environment", "", []string{"HOLDFAST_ADMIN_TOKEN=!~0123456789abcd"}, func(c config) bool { return c.adminToken == "!~0123456789abcd" }},
 	{"no token in the environment", "", []string{"HOLDFAST_ADMIN_TOKEN="}, func(c config) bool { return c.adminToken == "" }},
 	{"a drain delay", "--drain-delay 5s", nil, func(c config) bool { return c.drainDelay == 5*time.Second }},
@@ -57,7 +62,7 @@ var parseTests = []struct {
 	{"late payments refused", "--late-payment refuse", nil, func(c config) bool { return c.latePayment == "refuse" }},
 	{"late payments revive", "", nil, func(c config) bool { return c.latePayment == "revive" }},
 	{"a long payment window", "--payment-window 8760h", nil, func(c config) bool { return c.paymentWindow == 365*24*time.Hour }},
-	{"an IPv6 loopback", "--listen [::1]:8080", nil, func(c config) bool { return c.loopback() }},
+	{"an IPv6 loopback", "--listen [::1]:8080", nil, func(c config) bool { return onLoopback(c.listen) }},
 	{"reconcile with the flags after it", "reconcile --repair --strategy merged --db mysql://root@h/n", nil, func(c config) bool {
 		return c.verb == verbReconcile && c.repair && !c.json && c.strategy.Name == "merged"
 	}},
@@ -66,6 +71,23 @@ var parseTests = []struct {
 	{"locks in the database", "--strategy lock --lock postgres --redis redis://h:1 --db postgresql://h/n", nil, func(c config) bool { return c.locks.Backend == "postgres" }},
 	{"a lock that the strategy does not use", "--strategy merged --lock mysql --db sqlite:///x", nil, func(c config) bool { return c.locks.Backend == "mysql" }},
 	{"help", "--help --strategy merged", nil, func(c config) bool { return c.help }},
+	{"no access flags", "", nil, func(c config) bool { return !c.jwt && c.rateLimit == 0 && c.opsListen == "" && c.tlsCert == "" }},
+	{"tokens with a secret", "--auth jwt --admin-token 0123456789abcdef", []string{"HOLDFAST_JWT_SECRET=" + longSecret}, func(c config) bool { return c.jwt && c.jwtSecret == longSecret }},
+	{"tokens with keys at a URL", "--auth jwt --admin-token 0123456789abcdef --jwt-jwks https://issuer.test/keys --jwt-issuer i --jwt-audience a", nil, func(c config) bool {
+		return c.jwtKeys == "https://issuer.test/keys" && c.jwtIssuer == "i" && c.jwtAudience == "a"
+	}},
+	{"tokens with keys in a file", "--auth jwt --admin-token 0123456789abcdef --jwt-jwks keys.json", nil, func(c config) bool { return c.jwtKeys == "keys.json" }},
+	{"buyers are not authenticated", "--auth none", nil, func(c config) bool { return !c.jwt }},
+	{"a certificate", "--tls-cert c.pem --tls-key k.pem", nil, func(c config) bool { return c.tlsCert == "c.pem" && c.tlsKey == "k.pem" }},
+	{"a rate limit", "--rate-limit 50 --rate-burst 100", []string{"HOLDFAST_TRUSTED_PROXIES=10.0.0.1, 192.168.0.1/16,::1"}, func(c config) bool {
+		return c.rateLimit == 50 && c.rateBurst == 100 && c.trustedProxies.String() == "10.0.0.1/32,192.168.0.0/16,::1/128"
+	}},
+	{"a slow rate", "--rate-limit 0.5", nil, func(c config) bool { return c.rateLimit == 0.5 && c.burst() == 1 }},
+	{"a burst as the rate", "--rate-limit 2.5", nil, func(c config) bool { return c.burst() == 3 }},
+	{"a proxy over IPv4 in IPv6", "--rate-limit 1 --trusted-proxies ::ffff:10.0.0.1", nil, func(c config) bool { return c.trustedProxies.String() == "10.0.0.1/32" }},
+	{"two free ports", "--listen 127.0.0.1:0 --ops-listen 127.0.0.1:0", nil, func(c config) bool { return c.opsListen == c.listen }},
+	{"a listener for operators on loopback", "--ops-listen 127.0.0.1:9090", nil, func(c config) bool { return c.opsListen == "127.0.0.1:9090" }},
+	{"a listener for operators", "--ops-listen :9090 --admin-token 0123456789abcdef", nil, func(c config) bool { return !onLoopback(c.opsListen) }},
 	{"a log level", "--log-level debug", nil, func(c config) bool { return c.logLevel < 0 }},
 }
 
@@ -131,6 +153,38 @@ func TestParseRefuses(t *testing.T) {
 		{"", []string{"HOLDFAST_ADMIN_TOKEN=0123456789abcdeé"}, []string{"--admin-token"}},
 		{"migrate up --db sqlite:///x", []string{"HOLDFAST_ADMIN_TOKEN=short"}, []string{"--admin-token"}},
 		{"--listen x:80/80", nil, []string{"--listen"}},
+		{"--listen 127.0.0.1:99999", nil, []string{"--listen", `"127.0.0.1:99999"`, "65535"}},
+		{"--listen 127.0.0.1:", nil, []string{"--listen", "host:port"}},
+		{"--listen [::1]:x", nil, []string{"--listen", "65535"}},
+		{"--listen 127.0.0.1:9090 --ops-listen 127.0.0.1:9090", nil, []string{"--ops-listen", "--listen"}},
+		{"--ops-listen 9090", nil, []string{"--ops-listen", `"9090"`}},
+		{"--ops-listen :9090", nil, []string{"--admin-token", ":9090"}},
+		{"--auth basic", nil, []string{"--auth", `"basic"`, "none, jwt"}},
+		{"--auth jwt --jwt-secret " + longSecret, nil, []string{"--admin-token", "--auth jwt"}},
+		{"--auth jwt --admin-token 0123456789abcdef", nil, []string{"--jwt-secret", "--jwt-jwks"}},
+		{"--auth jwt --admin-token 0123456789abcdef --jwt-jwks keys.json --jwt-secret " + longSecret, nil, []string{"--jwt-secret", "--jwt-jwks"}},
+		{"--auth jwt --admin-token 0123456789abcdef --jwt-secret " + longSecret[1:], nil, []string{"--jwt-secret", "32"}},
+		{"--auth jwt --admin-token " + longSecret + " --jwt-secret " + longSecret, nil, []string{"--jwt-secret", "admin token"}},
+		{"--auth jwt --admin-token 0123456789abcdef --jwt-jwks file:///keys.json", nil, []string{"--jwt-jwks", "path of a file"}},
+		{"--auth jwt --admin-token 0123456789abcdef --jwt-jwks http://issuer.test/keys", nil, []string{"--jwt-jwks", "https"}},
+		{"--jwt-secret " + longSecret, nil, []string{"--jwt-secret", "--auth jwt"}},
+		{"", []string{"HOLDFAST_JWT_JWKS=keys.json"}, []string{"--jwt-jwks", "--auth jwt"}},
+		{"--jwt-issuer i", nil, []string{"--jwt-issuer", "--auth jwt"}},
+		{"--jwt-audience a", nil, []string{"--jwt-audience", "--auth jwt"}},
+		{"--tls-cert c.pem", nil, []string{"--tls-key"}},
+		{"--tls-key k.pem", nil, []string{"--tls-cert"}},
+		{"--rate-limit -1", nil, []string{"--rate-limit", "-1"}},
+		{"--rate-limit 10/s", nil, []string{"--rate-limit: ", `"10/s"`, "such as 50 or 0.5"}},
+		{"--rate-limit NaN", nil, []string{"--rate-limit", `"NaN"`}},
+		{"--rate-limit 0.0001", nil, []string{"--rate-limit", "0.001"}},
+		{"--rate-limit 1000001", nil, []string{"--rate-limit", "1000000"}},
+		{"--rate-burst -1", nil, []string{"--rate-burst", "-1"}},
+		{"--rate-burst 1.5", nil, []string{`--rate-burst: "1.5" is not a whole number`}},
+		{"--trusted-proxies ::ffff:10.0.0.0/104", nil, []string{"--trusted-proxies", "10.0.0.0/8"}},
+		{"--segments eight", nil, []string{`--segments: "eight" is not a whole number`}},
+		{"--trusted-proxies gateway", nil, []string{"--trusted-proxies", `"gateway"`}},
+		{"--trusted-proxies 10.0.0.1,", nil, []string{"--trusted-proxies", `""`}},
+		{"--trusted-proxies 0.0.0.0/0", nil, []string{"--trusted-proxies", "0.0.0.0/0"}},
 		{"--log-level loud", nil, []string{"--log-level", `"loud"`}},
 		{"--repair", nil, []string{"--repair", "reconcile"}},
 		{"migrate up --json --db sqlite:///x.db", nil, []string{"--json", "reconcile"}},
@@ -163,7 +217,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-func TestIsToken(t *testing.T) {
+func TestIsSecret(t *testing.T) {
 	for token, want := range map[string]bool{
 		"":                        false,
 		"0123456789abcde":         false,
@@ -175,7 +229,7 @@ func TestIsToken(t *testing.T) {
 		strings.Repeat("~", 4096): true,
 		strings.Repeat("~", 4097): false,
 	} {
-		if isToken(token) != want {
+		if isSecret(token, minToken) != want {
 			t.Errorf("%.20q (%d bytes): %v", token, len(token), !want)
 		}
 	}
@@ -215,6 +269,15 @@ func TestNoURLIsRepeated(t *testing.T) {
 		{"--zookeeper", "us3r:s/ecr,et@h0st:1"},
 		{"--redlock", url},
 		{"--admin-token", "x" + url + " "},
+		{"--ops-listen", url},
+		{"--auth", url},
+		{"--jwt-jwks", url},
+		{"--jwt-issuer", url},
+		{"--tls-cert", url},
+		{"--rate-limit", url},
+		{"--trusted-proxies", "10.0.0.1," + url},
+		{"--auth", "jwt", "--admin-token", "0123456789abcdef", "--jwt-jwks", url},
+		{"--auth", "jwt", "--admin-token", "0123456789abcdef", "--jwt-jwks", "http://us3r:s3cret@h0st/n4me"},
 		{"--redis", url},
 		{"--db", url, "--strategy", "lua"},
 		{"--help=" + url},
@@ -233,7 +296,7 @@ func TestNoURLIsRepeated(t *testing.T) {
 		}
 		check(args, environment())
 		if name, ok := strings.CutPrefix(args[0], "--"); ok && len(args) == 2 && name != "nope" && name != "db" {
-			name = envPrefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+			name = commandline.Prefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 			check(nil, environment(name+"="+args[1]))
 		}
 	}
@@ -241,7 +304,8 @@ func TestNoURLIsRepeated(t *testing.T) {
 
 func TestUsageNamesEveryFlag(t *testing.T) {
 	text := usage()
-	for _, flag := range []string{"listen", "strategy", "guard", "redis", "db", "migrate", "take-deadline", "payment-window", "admin-token", "drain-delay", "repair", "json", "log-level", "help", "version"} {
+	for _, flag := range []string{"listen", "strategy", "guard", "redis", "db", "migrate", "take-deadline", "payment-window", "admin-token", "drain-delay", "auth", "jwt-secret", "jwt-jwks", "jwt-issuer", "jwt-audience",
+		"tls-cert", "tls-key", "rate-limit", "rate-burst", "trusted-proxies", "ops-listen", "repair", "json", "log-level", "help", "version"} {
 		if !strings.Contains(text, "--"+flag) {
 			t.Errorf("--help does not mention --%s", flag)
 		}

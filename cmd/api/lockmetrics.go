@@ -6,11 +6,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/holdfast-stock/holdfast/internal/latency"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 )
 
 // lockMetrics counts what happens to the strategy's locks. No label holds a lock's
-// name, so that the number of series stays bounded.
+// name, so that the number of series stays bounded. Every value of a label is
+// there from the start.
 type lockMetrics struct {
 	requests *prometheus.CounterVec
 	lost     *prometheus.CounterVec
@@ -19,7 +21,6 @@ type lockMetrics struct {
 }
 
 func newLockMetrics(r prometheus.Registerer) *lockMetrics {
-	latency := prometheus.ExponentialBuckets(0.0001, 2, 16) // 100 µs to 3.3 s
 	m := &lockMetrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_lock_requests_total", Help: "Requests for the strategy's locks, by result.",
@@ -27,22 +28,31 @@ func newLockMetrics(r prometheus.Registerer) *lockMetrics {
 		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_lock_lost_total", Help: "Locks that were lost before they were unlocked, by reason.",
 		}, []string{"reason"}),
-		wait: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "holdfast_lock_wait_seconds", Help: "Time from a request for a lock to its grant.", Buckets: latency,
-		}),
-		held: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "holdfast_lock_held_seconds", Help: "Time from the grant of a lock until it is unlocked or lost.", Buckets: latency,
-		}),
+		wait: prometheus.NewHistogram(latency.Options("holdfast_lock_wait_seconds", "Time from a request for a lock to its grant.")),
+		// Beyond 10 s: near the default of --lease, and above.
+		held: prometheus.NewHistogram(latency.Options("holdfast_lock_held_seconds", "Time from the grant of a lock until it is unlocked or lost.", 20, 30, 60)),
+	}
+	for _, result := range []string{granted, held, cancelled, failed} {
+		m.requests.WithLabelValues(result)
+	}
+	for _, reason := range []string{expired, deleted, sessionExpired, disconnected, unknown} {
+		m.lost.WithLabelValues(reason)
 	}
 	r.MustRegister(m.requests, m.lost, m.wait, m.held)
 	return m
 }
 
+// The labels of requests for locks.
+const granted, held, cancelled, failed = "granted", "held", "cancelled", "failed"
+
+// The labels of lost locks, besides unknown.
+const expired, deleted, sessionExpired, disconnected = "expired", "deleted", "session_expired", "disconnected"
+
 // observe counts an event.
 func (m *lockMetrics) observe(e lock.Event) {
 	switch e.What {
 	case lock.Granted:
-		m.requests.WithLabelValues("granted").Inc()
+		m.requests.WithLabelValues(granted).Inc()
 		m.wait.Observe(e.Took.Seconds())
 	case lock.Refused:
 		m.requests.WithLabelValues(refusal(e.Err)).Inc()
@@ -58,24 +68,24 @@ func (m *lockMetrics) observe(e lock.Event) {
 func refusal(err error) string {
 	switch {
 	case errors.Is(err, lock.ErrHeld), errors.Is(err, context.DeadlineExceeded):
-		return "held"
+		return held
 	case errors.Is(err, context.Canceled):
-		return "cancelled"
+		return cancelled
 	}
-	return "failed"
+	return failed
 }
 
 // lossReason is the label of a lost lock.
 func lossReason(err error) string {
 	switch {
 	case errors.Is(err, lock.ErrExpired):
-		return "expired"
+		return expired
 	case errors.Is(err, lock.ErrDeleted):
-		return "deleted"
+		return deleted
 	case errors.Is(err, lock.ErrSessionExpired):
-		return "session_expired"
+		return sessionExpired
 	case errors.Is(err, lock.ErrDisconnected):
-		return "disconnected"
+		return disconnected
 	}
-	return "unknown"
+	return unknown
 }

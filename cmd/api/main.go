@@ -1,5 +1,5 @@
-// Command api serves orders over HTTP, reconciles the counts of stock, and migrates
-// the database schema. See api --help.
+// Command api serves orders over HTTP, reconciles the counts of stock, migrates the
+// database schema, and checks what it needs. See api --help.
 package main
 
 import (
@@ -12,6 +12,8 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+
+	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
 // gcPercent is the default of GOGC. The live heap is a few MiB, so Go's default
@@ -23,6 +25,7 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
+	store.LogRedis(slog.New(slog.DiscardHandler)) // until the verb has a log
 	ctx, stop := context.WithCancel(context.Background())
 	stopAtSignal(stop)
 	os.Exit(exitCode(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr), os.Stderr))
@@ -81,7 +84,9 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		}
 		return serve(ctx, c, stdout, log)
 	case verbReconcile:
-		return reconcileOnce(ctx, c, stdout, log)
+		return reconcileOnce(ctx, c, maxSilence, stdout, log)
+	case verbDoctor:
+		return doctor(ctx, c, stdout)
 	}
 	return migrate(ctx, c, stdout)
 }
@@ -109,18 +114,10 @@ func newLogger(w io.Writer, level slog.Level) *slog.Logger {
 // buildVersion returns the module's version, the commit if the build recorded it,
 // and the Go version.
 func buildVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "(unknown)"
+	b := readBuild()
+	version := b.version
+	if b.commit != unknown {
+		version += " " + b.commit
 	}
-	version := info.Main.Version
-	if version == "" {
-		version = "(devel)"
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			version += " " + s.Value
-		}
-	}
-	return version + " " + info.GoVersion
+	return version + " " + b.goVersion
 }

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/service"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
@@ -29,28 +29,29 @@ func queueWarning(ctx context.Context, c config, s stores) string {
 
 // finishLimit bounds how long a start waits for queued orders. Those of instances that
 // were killed may be claimed some seconds after that. The others are committed while
-// the instance serves.
-const finishLimit = 10 * time.Second
+// the instance serves. finishPause is the pause between two looks.
+const finishLimit, finishPause = 10 * time.Second, 50 * time.Millisecond
 
-// finishQueued commits the orders that another strategy has queued before this instance
-// sells, so that new orders of this instance do not compete with them for units. It
-// does nothing if no order is queued. Call it once the instance has taken over the
-// stock. Then other instances of its strategy sell meanwhile.
-func finishQueued(ctx context.Context, c config, i *service.Instance, queued stock.QueuedOrders, log *slog.Logger) {
-	if c.strategy.Queues() || queued == nil {
-		return
-	}
-	orders, _, err := queued.Backlog(ctx)
-	if err != nil {
-		log.Warn("looking for orders that another strategy has queued failed", "error", err)
-	}
-	if err != nil || orders == 0 {
-		return
-	}
-	log.Info("committing orders that another strategy has queued", "orders", orders)
+// awaitQueued waits until the orders that another strategy has queued are committed, so
+// that new orders of this instance do not compete with them for units. It waits at most
+// for finishLimit, whatever the ledger does. Call it once the instance has taken over
+// the stock, and while its consumer runs. Then other instances of its strategy sell
+// meanwhile.
+func awaitQueued(ctx context.Context, queued stock.QueuedOrders, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, finishLimit)
 	defer cancel()
-	if orders, err = i.Consumer.Drain(ctx); orders > 0 || err != nil {
-		log.Warn("some orders that another strategy has queued are still being committed", "orders", orders, "error", err)
+	for {
+		orders, _, err := queued.Backlog(ctx)
+		switch {
+		case ctx.Err() == nil && err != nil:
+			log.Warn("looking for orders that another strategy has queued failed", "error", err)
+			return
+		case err == nil && orders == 0:
+			return
+		}
+		if retry.Sleep(ctx, finishPause) != nil {
+			log.Warn("some orders that another strategy has queued are still being committed", "orders", orders)
+			return
+		}
 	}
 }

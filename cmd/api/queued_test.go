@@ -2,12 +2,16 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -301,4 +305,32 @@ func TestQueueWarning(t *testing.T) {
 			t.Errorf("GET /strategies does not say what a 202 promises: %s", says)
 		}
 	})
+}
+
+// unfinished is a journal whose orders are never committed. It may not answer either.
+type unfinished struct {
+	stock.QueuedOrders
+	silent bool
+}
+
+func (u unfinished) Backlog(ctx context.Context) (int64, time.Duration, error) {
+	if u.silent {
+		<-ctx.Done()
+	}
+	return 1, 0, ctx.Err()
+}
+
+// TestStartDoesNotWaitForQueuedOrders checks that a start waits for the orders of another
+// strategy no longer than it says, whatever becomes of them.
+func TestStartDoesNotWaitForQueuedOrders(t *testing.T) {
+	t.Parallel()
+	for _, silent := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			awaitQueued(t.Context(), unfinished{silent: silent}, slog.New(slog.DiscardHandler))
+			if took := time.Since(start); took != finishLimit {
+				t.Errorf("it took %v, want %v", took, finishLimit)
+			}
+		})
+	}
 }

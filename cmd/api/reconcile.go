@@ -20,13 +20,18 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
-// progressPause is the pause between two log lines that say how far reconcile is.
-const progressPause = 5 * time.Second
+const (
+	// progressPause is the pause between two log lines that say how far reconcile is.
+	progressPause = 5 * time.Second
+	// maxSilence is how long the database may be silent while reconcile reads a large
+	// table. Its statements may take longer than that.
+	maxSilence = 30 * time.Second
+)
 
 // reconcileOnce compares the counts of all stock, beside the instances that sell it,
 // and prints those that differ. With --repair it corrects them. It returns an error
-// if a difference is left.
-func reconcileOnce(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) (err error) {
+// if a difference is left, or if the database has been silent for too long.
+func reconcileOnce(ctx context.Context, c config, silence time.Duration, stdout io.Writer, log *slog.Logger) (err error) {
 	store.LogRedis(log)
 	c.db = store.LongStatements(c.db)
 	stores, err := openStores(ctx, c)
@@ -35,6 +40,13 @@ func reconcileOnce(ctx context.Context, c config, stdout io.Writer, log *slog.Lo
 	}
 	defer func() { err = errors.Join(err, stores.close()) }()
 	stores.sql.LogTo(log)
+	return stores.sql.WhileAnswering(ctx, silence, func(ctx context.Context) error {
+		return reconcileOpened(ctx, c, stores, stdout, log)
+	})
+}
+
+// reconcileOpened is reconcileOnce on open stores.
+func reconcileOpened(ctx context.Context, c config, stores stores, stdout io.Writer, log *slog.Logger) (err error) {
 	c.migrate = false // the running instances need the schema as it is
 	if err := prepareSchema(ctx, c, stores.sql); err != nil {
 		return err

@@ -9,7 +9,9 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -24,6 +26,29 @@ func reconciled(t *testing.T, code int, flags []string, args ...string) string {
 		t.Fatalf("reconcile %v: exit code %d, want %d: %s", args, got, code, p.Output())
 	}
 	return p.Output()
+}
+
+// TestReconcileOnSilentDatabase has the database fall silent, for all connections, after
+// the command has connected. Its statements may take five minutes.
+func TestReconcileOnSilentDatabase(t *testing.T) {
+	t.Parallel()
+	flags := migrated(t, []string{"--db", testenv.Postgres(t), "--strategy", "merged"})
+	wire, over, err := faults.NewWire(flags[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer wire.Close()
+	wire.Arm(faults.Fault{Kind: faults.Hung, Nth: 1, Times: faults.Always, After: "information_schema"})
+	c, err := parse([]string{"reconcile", "--db", over, "--strategy", "merged"}, func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	defer cancel()
+	err = reconcileOnce(ctx, c, time.Second, io.Discard, slog.New(slog.DiscardHandler))
+	if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "the server does not answer") {
+		t.Errorf("it returned %v", err)
+	}
 }
 
 // TestReconcile checks that api reconcile finds and repairs damage beside two

@@ -1,19 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
 	"github.com/holdfast-stock/holdfast/internal/order"
@@ -21,6 +17,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/tracing"
+	"github.com/holdfast-stock/holdfast/internal/tracing/otlp"
 )
 
 const (
@@ -47,7 +45,7 @@ var demoStock = []stock.Setting{
 func serve(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) error {
 	counting := outage.NewHandler(log.Handler())
 	defer counting.Close()
-	log = slog.New(httpapi.LogHandler(counting))
+	log = slog.New(httpapi.LogHandler(tracing.LogHandler(counting)))
 	return endWithin(ctx, c.drainDelay+stopTimeout, func() error { return serveAndStop(ctx, c, stdout, log) })
 }
 
@@ -72,13 +70,15 @@ func endWithin(ctx context.Context, limit time.Duration, f func() error) error {
 // serveAndStop is serve without a bound on the time it takes to stop.
 func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) (err error) {
 	store.LogRedis(log)
+	traces := otlp.Open(ctx, buildVersion(), log)
+	defer traces.Close() // after the last group
 
 	// Listen first, so that an address in use changes nothing in the stores.
-	listener, err := net.Listen("tcp", c.listen)
+	doors, err := openDoors(ctx, c.access, log)
 	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
+		return err
 	}
-	defer listener.Close()
+	defer doors.close()
 
 	stores, err := openStores(ctx, c)
 	if err != nil {
@@ -86,15 +86,87 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	}
 	defer func() { err = errors.Join(err, stores.close()) }()
 	stores.sql.LogTo(log)
-	if stores.unseen != nil {
-		log.Warn("queued orders cannot be seen or committed", "error", stores.unseen)
-	}
 	if err := prepareSchema(ctx, c, stores.sql); err != nil {
 		return err
 	}
 	ledgerID, err := stores.sql.LedgerID(ctx)
 	if err != nil {
 		return err
+	}
+	warnOfStores(ctx, c, stores, log)
+	registry := newRegistry(stores)
+	built, closeStrategy, err := openStrategy(ctx, c, stores, ledgerID, log, registry)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeStrategy()) }()
+	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
+		TakeDeadline: c.takeDeadline, PaymentWindow: c.paymentWindow, LatePayments: order.Late(c.latePayment),
+		Queue: c.queue, Log: log, Metrics: registry, Tracer: traces.Tracer(),
+	})
+	defer instance.Close()
+	if err := start(ctx, instance, c); err != nil {
+		return err
+	}
+	stopReconciling := reconcileBeside(ctx, instance, stores.redis, log)
+	defer stopReconciling() // once the last request is answered
+	if built.Queued != nil && !c.strategy.Queues() {
+		awaitQueued(ctx, built.Queued, log)
+	}
+
+	var ready atomic.Bool
+	page := newConsole(ctx, c, instance, doors, registry, log)
+	settings := httpapi.Config{
+		Orders: instance.Orders,
+		Stock:  instance.Stock,
+		Ready: func(ctx context.Context) error {
+			return cmp.Or(doors.ready(), instance.Reconciler.Ready(ctx))
+		},
+		Strategies:     describe(c),
+		AdminToken:     c.adminToken,
+		Loopback:       onLoopback(c.listen),
+		Tokens:         doors.tokens,
+		RateLimit:      c.rateLimit,
+		RateBurst:      c.burst(),
+		TrustedProxies: c.trustedProxies,
+		SeparateOps:    doors.ops != nil,
+		Metrics:        metricsHandler(registry),
+		Registry:       registry,
+		Console:        page.handler(),
+		Log:            log,
+		Draining:       func() bool { return !ready.Load() },
+		RequestTimeout: requestTimeout,
+		Tracer:         traces.Tracer(),
+	}
+	defer doors.refresh()()
+	served := make(chan error, 2)
+	defer doors.serveOps(settings, c.access, served)()
+	server := httpapi.NewServer(httpapi.New(settings), requestTimeout, log)
+	endStreams := page.run(ctx)
+	defer endStreams()
+	server.RegisterOnShutdown(endStreams)
+	go func() { served <- doors.serve(server, doors.api) }()
+
+	ready.Store(true)
+	log.Info("serving", "address", doors.api.Addr().String(), "strategy", c.strategy.Name, "guard", c.guard,
+		"version", buildVersion())
+	if _, err := io.WriteString(stdout, banner(c, doors)); err != nil {
+		log.Debug("printing the banner failed", "error", err)
+	}
+
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	ready.Store(false)
+	return drain(server, served, c.drainDelay, log)
+}
+
+// warnOfStores logs what the stores cannot do, or may lose.
+func warnOfStores(ctx context.Context, c config, stores stores, log *slog.Logger) {
+	if stores.unseen != nil {
+		log.Warn("queued orders cannot be seen or committed", "error", stores.unseen)
 	}
 	if stores.redis != nil {
 		for _, warning := range store.RedisWarnings(ctx, stores.redis) {
@@ -106,59 +178,6 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 			log.Warn("--ack queued: " + warning)
 		}
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	built, closeStrategy, err := openStrategy(ctx, c, stores, ledgerID, log, registry)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, closeStrategy()) }()
-	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
-		TakeDeadline: c.takeDeadline, PaymentWindow: c.paymentWindow, LatePayments: order.Late(c.latePayment),
-		Queue: c.queue, Log: log, Metrics: registry,
-	})
-	defer instance.Close()
-	if err := start(ctx, instance, c); err != nil {
-		return err
-	}
-	finishQueued(ctx, c, instance, built.Queued, log)
-
-	var ready atomic.Bool
-	handler := httpapi.New(httpapi.Config{
-		Orders:         instance.Orders,
-		Stock:          instance.Stock,
-		Ready:          instance.Reconciler.Ready,
-		Strategies:     describe(c),
-		AdminToken:     c.adminToken,
-		Loopback:       c.loopback(),
-		Metrics:        promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}),
-		Log:            log,
-		Draining:       func() bool { return !ready.Load() },
-		RequestTimeout: requestTimeout,
-	})
-	server := httpapi.NewServer(handler, requestTimeout, log)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-
-	stopReconciling := reconcileBeside(ctx, instance, stores.redis, log)
-	defer stopReconciling() // once the last request is answered
-
-	ready.Store(true)
-	log.Info("serving", "address", listener.Addr().String(), "strategy", c.strategy.Name, "guard", c.guard,
-		"version", buildVersion())
-	if _, err := io.WriteString(stdout, banner(c, listener.Addr())); err != nil {
-		log.Debug("printing the banner failed", "error", err)
-	}
-
-	select {
-	case err := <-served:
-		return err
-	case <-ctx.Done():
-	}
-	ready.Store(false)
-	return drain(server, served, c.drainDelay, log)
 }
 
 // drain goes on serving for delay, so that load balancers notice that the instance

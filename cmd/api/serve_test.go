@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -39,11 +41,15 @@ var (
 func migrated(t *testing.T, flags []string) []string {
 	t.Helper()
 	for n, flag := range flags {
-		if flag == "--db" {
-			p := testenv.StartAPI(t, "migrate", "up", "--db", flags[n+1])
-			if code := p.Wait(); code != 0 {
-				t.Fatalf("migrate up: exit code %d: %s", code, p.Output())
-			}
+		if flag != "--db" {
+			continue
+		}
+		sql, err := store.OpenSQL(t.Context(), flags[n+1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(sql.MigrateUp(t.Context()), sql.Close()); err != nil {
+			t.Fatal(err)
 		}
 	}
 	return flags
@@ -54,10 +60,16 @@ func TestEmbedded(t *testing.T) {
 	t.Parallel()
 	before := embeddedFolders(t)
 	api := testenv.API(t)
-	for _, says := range []string{"strategy  lua", "embedded", "10001, 1000 units", "coupon-300, 300 units", "curl " + api.URL() + "/orders"} {
+	for _, says := range []string{"strategy  lua", "embedded", "10001, 1000 units", "coupon-300, 300 units", "curl " + api.URL() + "/orders", "console   " + api.URL() + "/console/"} {
 		if !strings.Contains(api.Output(), says) {
 			t.Errorf("the banner does not contain %q:\n%s", says, api.Output())
 		}
+	}
+	if page := mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/console/", ""); !strings.Contains(string(page), "<h1>Holdfast</h1>") {
+		t.Errorf("the console is %s", page)
+	}
+	if rush := mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/console/rush", ""); !strings.Contains(string(rush), `"available":true`) {
+		t.Errorf("the rush is %s", rush)
 	}
 	mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u-1", "10001", 1))
 	mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u-1", "coupon-300", 2))
@@ -74,15 +86,46 @@ func TestEmbedded(t *testing.T) {
 			t.Errorf("/metrics has no %s", name)
 		}
 	}
+	stream := openStream(t, api.URL())
+	stopping := time.Now()
 	api.Interrupt()
 	if code := api.Wait(); code != 0 {
 		t.Errorf("exit code %d: %s", code, api.Output())
+	}
+	if took := time.Since(stopping); took > answerTimeout/2 {
+		t.Errorf("an open console delayed the end to %v", took)
+	}
+	if _, err := io.Copy(io.Discard, stream); err != nil {
+		t.Errorf("the stream was broken off: %v", err)
 	}
 	for folder := range embeddedFolders(t) {
 		if !before[folder] && strings.Contains(api.Output(), folder) {
 			t.Errorf("the service did not remove %s", folder)
 		}
 	}
+}
+
+// openStream opens a stream of the console and reads its first event.
+func openStream(t *testing.T, url string) io.Reader {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/console/stream", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = response.Body.Close() })
+	if begin := make([]byte, 12); response.StatusCode != http.StatusOK || !readsHello(response.Body, begin) {
+		t.Fatalf("the stream answers %d and begins with %q", response.StatusCode, begin)
+	}
+	return response.Body
+}
+
+func readsHello(stream io.Reader, begin []byte) bool {
+	_, err := io.ReadFull(stream, begin)
+	return err == nil && string(begin) == "event: hello"
 }
 
 // embeddedFolders returns the folders of embedded services in the temporary

@@ -82,10 +82,7 @@ func start(ctx context.Context, i *service.Instance, c config) error {
 func reconcileBeside(ctx context.Context, i *service.Instance, redis redis.UniversalClient, log *slog.Logger) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	running.Go(func() { i.Reconciler.Run(ctx) })
-	if i.Consumer != nil {
-		running.Go(func() { i.Consumer.Run(ctx) })
-	}
+	running.Go(func() { i.Run(ctx) })
 	if redis != nil {
 		running.Go(func() {
 			store.WatchRedis(ctx, redis, watchPause, func() {

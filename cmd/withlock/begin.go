@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"strconv"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,7 +43,7 @@ var testHookWaiting = func() {}
 // command begin. If withlock dies before that, the command never begins: the guard, which
 // does not know it yet, could not end it.
 func startWaiting(cmd *exec.Cmd) (begin *os.File, err error) {
-	wait, begin, err := os.Pipe()
+	wait, begin, err := connected()
 	if err != nil {
 		return nil, err
 	}
@@ -61,8 +62,35 @@ func startWaiting(cmd *exec.Cmd) (begin *os.File, err error) {
 	return begin, nil
 }
 
+// connected returns the two ends of a connection. A pipe would not do: its writer does not
+// learn on every system that the reader is closed.
+func connected() (wait, begin *os.File, err error) {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	for _, end := range ends {
+		unix.CloseOnExec(end)
+	}
+	_ = unix.SetNonblock(ends[1], true) // so that Close ends a Read
+	return os.NewFile(uintptr(ends[0]), "wait"), os.NewFile(uintptr(ends[1]), "begin"), nil
+}
+
+// closed returns a channel that is closed once the other end of begin is: then the process
+// that waited has become the command, or has ended. It is closed, too, after begin is.
+func closed(begin *os.File) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = begin.Read(make([]byte, 1)) // nothing is ever sent to this end
+	}()
+	return done
+}
+
 // runCommand waits for withlock's byte and replaces the process by the command. It returns
-// the exit code if that fails. file is the number of the pipe.
+// the exit code if that fails. file is the number of the connection.
 func runCommand(file string, command []string) int {
 	number, err := strconv.Atoi(file)
 	if err != nil {
@@ -70,7 +98,7 @@ func runCommand(file string, command []string) int {
 		return exitUsage
 	}
 	unix.CloseOnExec(number)
-	if n, _ := os.NewFile(uintptr(number), "begin").Read(make([]byte, 1)); n < 1 { // the pipe ends when withlock does
+	if n, _ := os.NewFile(uintptr(number), "begin").Read(make([]byte, 1)); n < 1 { // the connection ends when withlock does
 		fmt.Fprintln(os.Stderr, "withlock: the command was not started")
 		return exitFailed
 	}

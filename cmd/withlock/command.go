@@ -33,6 +33,11 @@ func lostError(c config, err error) error {
 	return exitError{fmt.Errorf("the lock %s was lost and the command was ended: %w", c.name, err), exitLost}
 }
 
+// notAcquiredError returns the error of a lock that was lost before the command began.
+func notAcquiredError(c config, err error) error {
+	return exitError{fmt.Errorf("the lock %s was not acquired: %w", c.name, err), exitNotAcquired}
+}
+
 // lease follows the end of the lock's lease. Its deadlines belong to one goroutine.
 type lease struct {
 	slot   *recipe.Slot
@@ -112,13 +117,16 @@ var (
 func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 	l := &lease{slot: slot, length: c.locks.Lease, grace: c.grace}
 	g, err := startGuard(c.grace, slot)
-	if err != nil {
+	switch {
+	case slot.Context().Err() != nil: // and with it perhaps the connection that the guard needs
+		return notAcquiredError(c, context.Cause(slot.Context()))
+	case err != nil:
 		return exitError{err, exitFailed}
 	}
 	defer g.stop()
 	until, err := l.confirm(context.Background())
 	if err != nil {
-		return exitError{fmt.Errorf("the lock %s was not acquired: %w", c.name, err), exitNotAcquired}
+		return notAcquiredError(c, err)
 	}
 	if l.extend(until); l.overdue() {
 		return exitError{fmt.Errorf("--grace: %v is too long for the lease that the servers grant: %v", c.grace, time.Until(until).Round(time.Millisecond)), exitUsage}
@@ -137,7 +145,16 @@ func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 		defer close(exited)
 		_ = cmd.Wait() // cmd.ProcessState has the exit code
 	}()
-	lost := l.watch(cmd.Process.Pid, g, begin, signals, exited)
+	if err := l.letBegin(cmd.Process.Pid, g, begin); err != nil {
+		_ = cmd.Process.Kill() // it waits, or is stopped, and has not become the command
+		begin.Close()
+		<-exited
+		if errors.Is(err, errNoGuard) {
+			return exitError{err, exitFailed}
+		}
+		return notAcquiredError(c, err)
+	}
+	lost := l.watch(cmd.Process.Pid, g, closed(begin), signals, exited)
 	begin.Close()
 	if lost != nil || isAlive(cmd.Process.Pid) {
 		g.endGroup(cmd.Process.Pid, l.killAt())
@@ -173,6 +190,9 @@ func (l *lease) letBegin(group int, g *guard, begin io.Writer) error {
 	if g.extend(group, l.term, l.kill) != nil {
 		return errNoGuard
 	}
+	if err := context.Cause(l.slot.Context()); err != nil {
+		return err
+	}
 	if l.overdue() { // withlock was stopped
 		return errOverdue
 	}
@@ -180,17 +200,16 @@ func (l *lease) letBegin(group int, g *guard, begin io.Writer) error {
 	return nil
 }
 
-// watch lets the waiting command begin. It passes signals on to the command's process
-// group, and keeps the guard informed, until the command has exited or the lock is lost.
-// It returns why the lock was lost.
-func (l *lease) watch(group int, g *guard, begin io.Writer, signals <-chan os.Signal, exited <-chan struct{}) (lost error) {
+// watch passes signals on to the command's process group, and keeps the guard informed,
+// until the command has exited or the lock is lost. It returns why the lock was lost.
+// Until begun is closed, signals wait: they would end the waiting process in another way
+// than the command, or be ignored by it.
+func (l *lease) watch(group int, g *guard, begun <-chan struct{}, signals <-chan os.Signal, exited <-chan struct{}) (lost error) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	confirmed, lostAtServer := make(chan time.Time), make(chan error, 1)
 	go l.keepConfirming(ctx, l.tenth(), confirmed, lostAtServer)
-	if err := l.letBegin(group, g, begin); err != nil {
-		return err
-	}
+	var due <-chan os.Signal
 	for {
 		var (
 			ended bool
@@ -198,7 +217,9 @@ func (l *lease) watch(group int, g *guard, begin io.Writer, signals <-chan os.Si
 			term  = time.NewTimer(time.Until(l.term))
 		)
 		select {
-		case s := <-signals:
+		case <-begun:
+			begun, due = nil, signals
+		case s := <-due:
 			forward(s, group)
 		case until = <-confirmed:
 		case lost = <-lostAtServer:

@@ -7,20 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/backends"
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
-
-// envPrefix is the prefix of the environment variables of flags, as in the program api.
-const envPrefix = "HOLDFAST_"
 
 // config is the parsed and checked command line and environment.
 type config struct {
@@ -58,19 +55,10 @@ func flagSet(c *config) *pflag.FlagSet {
 func parse(args []string, getenv func(string) string) (config, error) {
 	var c config
 	flags := flagSet(&c)
-	if err := flags.Parse(args); err != nil {
+	if err := commandline.Parse(flags, args); err != nil {
 		return c, err
 	}
-	var err error
-	flags.VisitAll(func(f *pflag.Flag) {
-		variable := envPrefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		if value := getenv(variable); !f.Changed && value != "" && err == nil {
-			if setErr := flags.Set(f.Name, value); setErr != nil {
-				err = fmt.Errorf("%s (for --%s): %w", variable, f.Name, errors.Unwrap(setErr))
-			}
-		}
-	})
-	if err != nil || c.help {
+	if err := commandline.Environment(flags, getenv); err != nil || c.help {
 		return c, err
 	}
 	if !flags.Changed("wait") {
@@ -148,7 +136,7 @@ Usage:
   withlock --name NAME [flags] -- COMMAND [ARGUMENT…]
   withlock --name NAME --list [flags]
 
-Flags (each can be set in the environment too, as ` + envPrefix + ` and its name in
+Flags (each can be set in the environment too, as ` + commandline.Prefix + ` and its name in
 capitals, with _ for -; a flag on the command line takes precedence):
 ` + flagSet(&c).FlagUsages() + `
 The command gets the fencing token as ` + tokenVariable + `, if the backend has tokens, and

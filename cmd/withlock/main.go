@@ -187,7 +187,7 @@ func holdAndRun(c config, signals <-chan os.Signal) error {
 	case errors.Is(err, store.ErrBadURL):
 		return exitError{err, exitUsage}
 	case err != nil:
-		return exitError{fmt.Errorf("the lock %s was not acquired: %w", c.name, err), exitNotAcquired}
+		return notAcquiredError(c, err)
 	}
 	defer closeSemaphore()
 	return runAndUnlock(c, slot, signals)

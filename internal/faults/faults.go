@@ -58,6 +58,9 @@ const (
 	NoScript    Kind = "no-script"
 )
 
+// Always is a number of Times that no run of a test reaches.
+const Always = 1 << 30
+
 // Fault is injected into the Nth matching statement. If Times is set, it is
 // injected into that many matching statements, from the Nth on.
 type Fault struct {

@@ -155,7 +155,14 @@ func countRows(t *testing.T, db *sql.DB) (n int) {
 	return n
 }
 
-// TestRedisKinds is TestKinds for commands and pipelines of Redis.
+// incrIn increments the key in a pipeline.
+func incrIn(t *testing.T, pipe redis.Pipeliner, key string) error {
+	cmd := pipe.Incr(t.Context(), key)
+	_, _ = pipe.Exec(t.Context())
+	return cmd.Err()
+}
+
+// TestRedisKinds is TestKinds for commands, pipelines and transactions of Redis.
 func TestRedisKinds(t *testing.T) {
 	t.Parallel()
 	options, err := redis.ParseURL(testenv.Redis(t))
@@ -181,13 +188,9 @@ func TestRedisKinds(t *testing.T) {
 	}
 	for _, kind := range []Kind{Refused, Lost, Late, Hung, HungDone, Gone, OutOfMemory, ReadOnly, Loading, NoScript} {
 		for name, incr := range map[string]func() error{
-			"command": func() error { return faulty.Incr(t.Context(), key).Err() },
-			"pipeline": func() error {
-				pipe := faulty.Pipeline()
-				cmd := pipe.Incr(t.Context(), key)
-				_, _ = pipe.Exec(t.Context())
-				return cmd.Err()
-			},
+			"command":     func() error { return faulty.Incr(t.Context(), key).Err() },
+			"pipeline":    func() error { return incrIn(t, faulty.Pipeline(), key) },
+			"transaction": func() error { return incrIn(t, faulty.TxPipeline(), key) },
 		} {
 			before := count()
 			h.Arm(Fault{Kind: kind, Nth: 2, Only: "incr"})

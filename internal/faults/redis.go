@@ -45,13 +45,22 @@ func (h Hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook injects faults into pipelines.
+// ProcessPipelineHook injects faults into pipelines and transactions. Each command of a
+// late transaction runs in one of its own.
 func (h Hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	one := func(ctx context.Context, cmd redis.Cmder) error { return next(ctx, []redis.Cmder{cmd}) }
 	return func(ctx context.Context, cmds []redis.Cmder) error {
+		one := func(ctx context.Context, cmd redis.Cmder) error { return next(ctx, []redis.Cmder{cmd}) }
+		if cmds[0].Name() == multi {
+			one = func(ctx context.Context, cmd redis.Cmder) error {
+				return next(ctx, []redis.Cmder{redis.NewStatusCmd(ctx, multi), cmd, redis.NewSliceCmd(ctx, exec)})
+			}
+		}
 		return h.inject(ctx, cmds, func(ctx context.Context) error { return next(ctx, cmds) }, one)
 	}
 }
+
+// The commands that a client puts around a transaction.
+const multi, exec = "multi", "exec"
 
 // inject runs the commands under the fault that the Injector chooses for them. one
 // runs a single command on the same client, without faults.
@@ -119,11 +128,12 @@ var redisErrors = map[Kind]string{
 }
 
 // copyCommands copies the commands, because the originals must not get the answers
-// of late commands.
-func copyCommands(cmds []redis.Cmder) []redis.Cmder {
-	copies := make([]redis.Cmder, len(cmds))
-	for i, cmd := range cmds {
-		copies[i] = redis.NewCmd(context.Background(), slices.Clone(cmd.Args())...)
+// of late commands. It leaves out what the client puts around a transaction.
+func copyCommands(cmds []redis.Cmder) (copies []redis.Cmder) {
+	for _, cmd := range cmds {
+		if name := cmd.Name(); name != multi && name != exec {
+			copies = append(copies, redis.NewCmd(context.Background(), slices.Clone(cmd.Args())...))
+		}
 	}
 	return copies
 }

@@ -14,8 +14,8 @@ import (
 // requestIDHeader is X-Request-ID in the spelling of package http.
 const requestIDHeader = "X-Request-Id"
 
-// envelope is the middleware of every request. It sets the request ID, logs the
-// request, and turns a panic into an error answer.
+// envelope is the middleware of every request. It sets the request ID, counts and logs
+// the request, and turns a panic into an error answer.
 func (a *api) envelope(c *gin.Context) {
 	start := time.Now()
 	c.Writer.Header()[requestIDHeader] = requestIDs(c.Request.Header)
@@ -27,7 +27,14 @@ func (a *api) envelope(c *gin.Context) {
 		if v != nil {
 			v = a.recoverRequest(c, v)
 		}
-		a.logRequest(c, time.Since(start))
+		took, status := time.Since(start), c.Writer.Status()
+		if v != nil {
+			status = http.StatusInternalServerError // the client gets no answer, or a part of one
+		}
+		if a.requests != nil { // requests of operators' tools are not counted
+			a.requests.observe(c.Request.Context(), c.Request.Method, c.FullPath(), status, took)
+		}
+		a.logRequest(c, took)
 		if v != nil {
 			panic(v)
 		}
@@ -118,7 +125,7 @@ func (a *api) readContext(c *gin.Context) (context.Context, context.CancelFunc) 
 // writeContext returns the context of a request that changes something. It goes
 // on after the client disconnects, so that the work gets a known outcome.
 func (a *api) writeContext(c *gin.Context) context.Context {
-	return a.withID(c, a.deadlines.context())
+	return a.withID(c, a.Tracer.Carry(a.deadlines.context(), c.Request.Context()))
 }
 
 // withID returns ctx with the ID of the request.

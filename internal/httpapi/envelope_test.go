@@ -248,8 +248,9 @@ func TestDisconnect(t *testing.T) {
 		log := new(logBuffer)
 		c := testConfig(&blockedOrders{})
 		loggingTo(log, slog.LevelInfo)(&c)
+		h := judged(t, New(c))
 		for _, path := range []string{"/orders/" + testID.String(), "/orders?buyer_id=u-1", "/payments", "/stock", "/stock/1", "/stock/1/audit", "/readyz"} {
-			judged(t, New(c)).ServeHTTP(httptest.NewRecorder(), call{method: "GET", path: path}.request().WithContext(ctx))
+			h.ServeHTTP(httptest.NewRecorder(), call{method: "GET", path: path}.request().WithContext(ctx))
 		}
 		if log.String() != "" {
 			t.Errorf("the disconnect was logged: %s", log)

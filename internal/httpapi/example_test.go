@@ -11,9 +11,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
 	"github.com/holdfast-stock/holdfast/internal/service"
@@ -63,32 +65,48 @@ func decode(body io.ReadCloser, value any) {
 // stops the service and removes the stores.
 func serve(units int64) (url string, stop func()) {
 	ctx := context.Background()
-	instance, closeInstance, err := embedded(ctx)
+	config, closeInstance, err := embeddedConfig(ctx, false)
 	if err != nil {
 		log.Fatal(err)
 	}
-	if _, _, err := instance.Stock.SetStock(ctx, stock.Setting{SKU: "10001", Kind: stock.Product, Total: units}); err != nil {
+	if _, _, err := config.Stock.SetStock(ctx, stock.Setting{SKU: "10001", Kind: stock.Product, Total: units}); err != nil {
 		log.Fatal(err)
 	}
-	server := httptest.NewServer(httpapi.New(httpapi.Config{
-		Orders:         instance.Orders,
-		Stock:          instance.Stock,
-		Ready:          instance.Reconciler.Ready,
-		Loopback:       true,
-		Metrics:        http.NotFoundHandler(),
-		Log:            slog.New(slog.DiscardHandler),
-		Draining:       func() bool { return false },
-		RequestTimeout: 10 * time.Second,
-	}))
+	server := httptest.NewServer(httpapi.New(config))
 	return server.URL, func() {
 		server.Close()
 		closeInstance()
 	}
 }
 
+// embeddedConfig starts an instance on embedded stores. If queue is set, it queues
+// orders and commits them. close stops it and removes the stores.
+func embeddedConfig(ctx context.Context, queue bool) (c httpapi.Config, close func(), err error) {
+	instance, close, err := embedded(ctx, queue)
+	if err != nil {
+		return c, nil, err
+	}
+	acknowledges := "committed"
+	if queue {
+		acknowledges = "queued"
+	}
+	return httpapi.Config{
+		Strategies:     httpapi.Strategies{Running: strategy.Default, Guard: true, Acknowledges: acknowledges, Promise: "as in docs/operations.md"},
+		Orders:         instance.Orders,
+		Stock:          instance.Stock,
+		Ready:          instance.Reconciler.Ready,
+		Loopback:       true,
+		Metrics:        promhttp.Handler(),
+		Registry:       prometheus.NewRegistry(),
+		Log:            slog.New(slog.DiscardHandler),
+		Draining:       func() bool { return false },
+		RequestTimeout: 10 * time.Second,
+	}, close, nil
+}
+
 // embedded starts an instance on embedded stores. close stops it and removes the
 // stores.
-func embedded(ctx context.Context) (instance *service.Instance, close func(), err error) {
+func embedded(ctx context.Context, queue bool) (instance *service.Instance, close func(), err error) {
 	stores, err := store.OpenEmbedded(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -100,9 +118,13 @@ func embedded(ctx context.Context) (instance *service.Instance, close func(), er
 	spec, _ := strategy.Find(strategy.Default)
 	built, closeGate := spec.Build(strategy.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Guard: true})
 	instance = service.New(stores.SQL().Ledger(), ledgerID, built, service.Options{
-		TakeDeadline: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		TakeDeadline: time.Minute, Queue: queue, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
+	running, stop := context.WithCancel(ctx)
+	var consuming sync.WaitGroup
 	close = func() {
+		stop()
+		consuming.Wait()
 		instance.Close()
 		closeGate()
 		_ = stores.Close()
@@ -110,6 +132,13 @@ func embedded(ctx context.Context) (instance *service.Instance, close func(), er
 	if err := instance.Reconciler.Start(ctx); err != nil {
 		close()
 		return nil, nil, err
+	}
+	if queue {
+		if err := instance.Consumer.Start(ctx); err != nil {
+			close()
+			return nil, nil, err
+		}
+		consuming.Go(func() { instance.Consumer.Run(running) })
 	}
 	return instance, close, nil
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/admin"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
@@ -178,6 +179,7 @@ func testConfig(orders backend) Config {
 			w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 			_, _ = io.WriteString(w, "holdfast_orders_total 1\n")
 		}),
+		Registry:       prometheus.NewRegistry(),
 		Log:            slog.New(slog.DiscardHandler),
 		Draining:       func() bool { return false },
 		RequestTimeout: 5 * time.Second,

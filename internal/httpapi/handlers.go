@@ -36,6 +36,10 @@ func (a *api) placeOrder(c *gin.Context) {
 		return
 	}
 	req.Key = key
+	if !a.mayActFor(c, req.Buyer) {
+		a.otherBuyer(c)
+		return
+	}
 
 	ctx := a.writeContext(c)
 	o, replayed, err := a.Orders.Place(ctx, req)
@@ -131,6 +135,9 @@ func (a *api) showOrder(c *gin.Context) {
 	ctx, cancel := a.readContext(c)
 	defer cancel()
 	o, err := a.Orders.Order(ctx, id)
+	if err == nil && !a.mayActFor(c, o.Buyer) {
+		err = order.ErrUnknownOrder
+	}
 	if err != nil {
 		a.fail(c, err)
 		return

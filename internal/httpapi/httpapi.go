@@ -3,9 +3,9 @@
 // openapi.yaml. It knows what an order is, but not how one is placed.
 //
 // A request is checked in this order, and the first failed check decides the
-// answer: path and method; origin; admin token; Content-Type; Idempotency-Key;
-// size of the body; arrival of the whole body; exactly one JSON value; fields,
-// all at once.
+// answer: rate limit; path and method; origin; token; Content-Type;
+// Idempotency-Key; size of the body; arrival of the whole body; exactly one JSON
+// value; fields, all at once; buyer.
 package httpapi
 
 import (
@@ -13,15 +13,20 @@ import (
 	_ "embed"
 	"log/slog"
 	"net/http"
+	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/admin"
 	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/ratelimit"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
 // Orders places, changes and reads orders and their payments. It must be safe for
@@ -64,7 +69,8 @@ type Stock interface {
 	Audit(ctx context.Context, sku stock.SKU) (admin.Audit, error)
 }
 
-// Config configures the API. All fields but AdminToken and Loopback must be set.
+// Config configures the API. The fields without a comment, Metrics, Registry, Log,
+// Ready, Draining and RequestTimeout must be set.
 type Config struct {
 	Orders     Orders
 	Stock      Stock
@@ -76,8 +82,24 @@ type Config struct {
 	AdminToken string
 	// Loopback reports that only this machine can reach the listener.
 	Loopback bool
+	// Tokens verifies the tokens of buyers, who may then act only for themselves. It
+	// needs an AdminToken. nil: every client may act for every buyer.
+	Tokens Tokens
+	// RateLimit is how many requests a second a client may send in the long run, and
+	// RateBurst, which must be > 0 then, how many at once. 0: any number.
+	RateLimit float64
+	RateBurst int
+	// TrustedProxies are the networks of the proxies that are believed when they name
+	// the address of a client.
+	TrustedProxies []netip.Prefix
+	// SeparateOps says that NewOps serves metrics and profiles, so that New does not.
+	SeparateOps bool
 	// Metrics serves GET /metrics.
 	Metrics http.Handler
+	// Console serves the paths below /console/. nil: there are none.
+	Console http.Handler
+	// Registry gets the metrics of requests.
+	Registry prometheus.Registerer
 	// Log gets one line per request: at error level for a 500, otherwise at
 	// debug level. The cause of a 503 is a separate line at warn level with one
 	// message per problem, so that a handler can count repeated ones (see
@@ -94,6 +116,8 @@ type Config struct {
 	// it must be > 0. A change goes on within this time after the client disconnects,
 	// so that its outcome is known.
 	RequestTimeout time.Duration
+	// Tracer starts the spans of requests. nil: there are no traces.
+	Tracer *tracing.Tracer
 }
 
 // Strategies is the answer to GET /strategies.
@@ -122,9 +146,11 @@ var openAPI []byte
 type api struct {
 	Config
 	auth       authority
+	limits     *ratelimit.Limiter[client] // nil without a RateLimit
 	origins    http.CrossOriginProtection
 	strategies []byte
 	types      mediaTypes
+	requests   *requests // nil on the operators' listener
 	deadlines  deadlines // of changes
 	readers    sync.Pool // of *reader
 	buffers    sync.Pool // of *buffer
@@ -135,7 +161,9 @@ type api struct {
 type mediaTypes struct{ json, problem, yaml []string }
 
 // New returns the handler of the whole API. It is safe for concurrent use.
-func New(c Config) http.Handler {
+func New(c Config) http.Handler { return build(c).engine() }
+
+func build(c Config) *api {
 	c.Log = slog.New(LogHandler(c.Log.Handler()))
 	a := &api{
 		Config:     c,
@@ -150,10 +178,14 @@ func New(c Config) http.Handler {
 		readers:   sync.Pool{New: func() any { return newReader() }},
 		buffers:   sync.Pool{New: func() any { return new(buffer) }},
 	}
-	return a.engine()
+	if c.RateLimit > 0 {
+		a.limits = ratelimit.New[client](c.RateLimit, c.RateBurst)
+	}
+	return a
 }
 
-func (a *api) engine() *gin.Engine {
+// bareEngine returns an engine without routes.
+func (a *api) bareEngine() *gin.Engine {
 	gin.SetMode(gin.ReleaseMode) // gin's debug mode prints to standard output
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
@@ -161,15 +193,32 @@ func (a *api) engine() *gin.Engine {
 	e.ForwardedByClientIP = false
 	e.UseRawPath = true // an escaped slash is part of a name, not a separator
 
-	e.Use(a.envelope, a.sameOrigin)
+	if a.Tracer != nil {
+		e.Use(a.trace)
+	}
+	e.Use(a.envelope)
 	e.NoRoute(a.notFound)
 	e.NoMethod(a.methodNotAllowed)
+	return e
+}
 
-	e.GET("/orders", a.listOrders)
-	e.POST("/orders", a.jsonOnly, a.placeOrder)
-	e.GET("/orders/:id", a.showOrder)
-	e.POST("/orders/:id/pay", a.jsonOnly, a.payOrder)
-	e.POST("/orders/:id/cancel", a.jsonOnly, a.cancelOrder)
+// engine returns the engine of the API. Middlewares that are not configured are left
+// out, so that they cost nothing.
+func (a *api) engine() *gin.Engine {
+	e := a.bareEngine()
+	if a.Tokens != nil {
+		e.Use(a.identify)
+	}
+	if a.limits != nil {
+		e.Use(a.limit)
+	}
+	e.Use(a.sameOrigin)
+
+	e.GET("/orders", a.buyerOnly, a.listOrders)
+	e.POST("/orders", a.buyerOnly, a.jsonOnly, a.placeOrder)
+	e.GET("/orders/:id", a.buyerOnly, a.showOrder)
+	e.POST("/orders/:id/pay", a.payerOnly, a.jsonOnly, a.payOrder)
+	e.POST("/orders/:id/cancel", a.buyerOnly, a.jsonOnly, a.cancelOrder)
 	e.POST("/orders/:id/refund", a.adminOnly, a.jsonOnly, a.refundOrder)
 	e.GET("/payments", a.adminOnly, a.listPayments)
 	e.POST("/payments/:id/refunded", a.adminOnly, a.jsonOnly, a.markRefunded)
@@ -178,14 +227,49 @@ func (a *api) engine() *gin.Engine {
 	e.PUT("/stock/:sku", a.adminOnly, a.jsonOnly, a.setStock)
 	e.GET("/stock/:sku/audit", a.showAudit)
 	e.GET("/strategies", a.showStrategies)
-	e.GET("/healthz", a.healthz)
-	e.GET("/readyz", a.readyz)
-	e.GET("/metrics", gin.WrapH(a.Metrics))
 	e.GET("/openapi.yaml", a.showOpenAPI)
+	if a.Console != nil {
+		a.addConsole(e)
+	}
+	a.routeHealth(e)
+	if !a.SeparateOps {
+		a.routeOps(e)
+	}
+
+	a.requests = newRequests(a.Registry, e.Routes())
 	return e
 }
 
+// addConsole adds the routes of the console. The page itself is public, so that a
+// browser can show it and ask for the token; everything that it shows is not.
+func (a *api) addConsole(e *gin.Engine) {
+	console := gin.WrapH(a.Console)
+	e.GET(consolePath, console)
+	e.GET(strings.TrimSuffix(consolePath, "/"), a.toConsole)
+	e.GET(consoleAssets, console)
+	e.GET(consolePath+"stream", a.adminOnly, a.ownPages, console)
+	e.GET(consolePath+"rush", a.adminOnly, console)
+	e.POST(consolePath+"rush", a.adminOnly, a.jsonOnly, console)
+	e.DELETE(consolePath+"rush", a.adminOnly, console)
+	e.POST(consolePath+"rush/*run", a.adminOnly, a.jsonOnly, console) // the orders of a rush
+}
+
+const consolePath, consoleAssets = "/console/", "/console/assets/*file"
+
+func (a *api) toConsole(c *gin.Context) {
+	h := c.Writer.Header()
+	h["Location"] = []string{consolePath}
+	h["Cache-Control"] = []string{"no-store"}
+	c.Status(http.StatusSeeOther)
+}
+
+// notFound answers 404. A browser that asks for the root is sent to the console.
 func (a *api) notFound(c *gin.Context) {
+	r := c.Request
+	if a.Console != nil && r.URL.Path == "/" && r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") {
+		a.toConsole(c)
+		return
+	}
 	a.problem(c, notFound, "There is no such path.")
 }
 

@@ -25,7 +25,7 @@ func (a *api) payOrder(c *gin.Context) {
 // cancelOrder handles POST /orders/{id}/cancel.
 func (a *api) cancelOrder(c *gin.Context) {
 	if _, ok := readBody(a, c, (*reader).nothing); ok {
-		a.changeOrder(c, a.Orders.Cancel)
+		a.changeOrder(c, a.cancel(c))
 	}
 }
 

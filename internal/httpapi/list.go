@@ -29,10 +29,11 @@ var (
 )
 
 // listOrders handles GET /orders. Only administrators may list the orders of all
-// buyers.
+// buyers. A buyer with a token may list only their own.
 func (a *api) listOrders(c *gin.Context) {
 	f := order.Filter{Limit: defaultPage}
-	everyBuyer := true
+	f.Buyer = a.caller(c).buyer
+	everyBuyer := f.Buyer == ""
 	bad := readQuery(c.Request.URL.RawQuery, parameters{
 		"buyer_id": func(v string) string {
 			f.Buyer, everyBuyer = v, false
@@ -56,6 +57,10 @@ func (a *api) listOrders(c *gin.Context) {
 	}
 	if len(bad) > 0 {
 		a.problem(c, invalid, invalidDetail, extras{errors: bad})
+		return
+	}
+	if !a.mayActFor(c, f.Buyer) {
+		a.otherBuyer(c)
 		return
 	}
 	ctx, cancel := a.readContext(c)
@@ -152,11 +157,11 @@ func readAfter[S ~string](after *S, v string) (detail string) {
 	return detailUnless(v == "" || stock.ValidID(v), idDetail)
 }
 
-// readLimit reads the size of a page.
+// readLimit reads the size of a page: an integer as in JSON, without leading zeros.
 func readLimit(limit *int, v string) (detail string) {
 	n, err := strconv.ParseUint(v, 10, 16)
 	*limit = int(n)
-	return detailUnless(err == nil && 1 <= n && n <= maxPage, pageDetail)
+	return detailUnless(err == nil && v[0] != '0' && n <= maxPage, pageDetail)
 }
 
 // readStatus reads one of the statuses.

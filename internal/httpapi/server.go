@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"bytes"
+	stdlog "log"
 	"log/slog"
 	"net/http"
 	"time"
@@ -26,8 +28,22 @@ func NewServer(h http.Handler, requestTimeout time.Duration, log *slog.Logger) *
 		WriteTimeout:      bodyTimeout + requestTimeout + writeTimeout, // counted from the end of the headers
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorLog:          stdlog.New(serverLog{log}, "", 0),
 		// The API, not package http, answers OPTIONS *.
 		DisableGeneralOptionsHandler: true,
 	}
+}
+
+// serverLog logs what package http reports: at warn level, but at debug level a
+// handshake that fails, because every client and every port scan can cause one.
+type serverLog struct{ log *slog.Logger }
+
+func (l serverLog) Write(line []byte) (int, error) {
+	text := string(bytes.TrimSpace(line))
+	if bytes.HasPrefix(line, []byte("http: TLS handshake error")) {
+		l.log.Debug(text)
+	} else {
+		l.log.Warn(text)
+	}
+	return len(line), nil
 }

@@ -18,6 +18,7 @@ const (
 	malformed        problem = "malformed"
 	unauthorized     problem = "unauthorized"
 	crossOrigin      problem = "cross-origin"
+	otherBuyer       problem = "other-buyer"
 	notFound         problem = "not-found"
 	unknownSKU       problem = "unknown-sku"
 	unknownOrder     problem = "unknown-order"
@@ -36,6 +37,7 @@ const (
 	notJSON          problem = "not-json"
 	invalid          problem = "invalid"
 	keyReused        problem = "key-reused"
+	rateLimited      problem = "rate-limited"
 	internal         problem = "internal"
 	busy             problem = "busy"
 	unavailable      problem = "unavailable"
@@ -54,6 +56,7 @@ var definitions = map[problem]definition{
 	malformed:        {http.StatusBadRequest, "Malformed request", ""},
 	unauthorized:     {http.StatusUnauthorized, "Not authorized", ""},
 	crossOrigin:      {http.StatusForbidden, "Cross-origin request", ""},
+	otherBuyer:       {http.StatusForbidden, "Another buyer", ""},
 	notFound:         {http.StatusNotFound, "Not found", ""},
 	unknownSKU:       {http.StatusNotFound, "Unknown SKU", ""},
 	unknownOrder:     {http.StatusNotFound, "Unknown order", ""},
@@ -72,6 +75,7 @@ var definitions = map[problem]definition{
 	notJSON:          {http.StatusUnsupportedMediaType, "Not JSON", ""},
 	invalid:          {http.StatusUnprocessableEntity, "Invalid request", ""},
 	keyReused:        {http.StatusUnprocessableEntity, "Idempotency key reused", ""},
+	rateLimited:      {http.StatusTooManyRequests, "Too many requests", ""}, // the limit sets Retry-After
 	internal:         {http.StatusInternalServerError, "Internal error", ""},
 	busy:             {http.StatusServiceUnavailable, "Busy", "1"},
 	unavailable:      {http.StatusServiceUnavailable, "Unavailable", "1"},

@@ -44,22 +44,35 @@ func (a authority) objection(r *http.Request) string {
 	return "No admin token is set, so this call must come from the same machine, but " + reason + "."
 }
 
-// tokenObjection is objection where a token is set. It compares hashes, which
-// takes the same time for every wrong token.
+// tokenObjection is objection where a token is set.
 func (a authority) tokenObjection(h http.Header) string {
-	given := h["Authorization"]
-	if len(given) == 0 {
+	switch token, ok := bearerToken(h); {
+	case len(h["Authorization"]) == 0:
 		return "This call needs the administrator's bearer token."
-	}
-	scheme, token, _ := strings.Cut(given[0], " ")
-	if len(given) > 1 || !strings.EqualFold(scheme, "Bearer") {
+	case !ok:
 		return "Authorization must be given only once, as Bearer and the administrator's token."
-	}
-	hash := sha256.Sum256([]byte(strings.TrimLeft(token, " ")))
-	if subtle.ConstantTimeCompare(hash[:], a.token[:]) != 1 {
+	case !a.isAdmin(token):
 		return "The bearer token is not the administrator's."
 	}
 	return ""
+}
+
+// isAdmin reports whether a token is set, and is this one. It compares hashes, which
+// takes the same time for every wrong token.
+func (a authority) isAdmin(token string) bool {
+	hash := sha256.Sum256([]byte(token))
+	return a.needed && subtle.ConstantTimeCompare(hash[:], a.token[:]) == 1
+}
+
+// bearerToken returns the bearer token of a request. ok is false if there is none, or
+// the header is repeated or of another scheme.
+func bearerToken(h http.Header) (token string, ok bool) {
+	given := h["Authorization"]
+	if len(given) != 1 {
+		return "", false
+	}
+	scheme, token, _ := strings.Cut(given[0], " ")
+	return strings.TrimLeft(token, " "), strings.EqualFold(scheme, "Bearer")
 }
 
 // isLoopback reports whether an address names this machine: localhost,
@@ -96,6 +109,17 @@ func forwardedBy(h http.Header) string {
 // another origin. Requests without a route go on to the handlers of 404 and 405.
 func (a *api) sameOrigin(c *gin.Context) {
 	if c.FullPath() == "" || a.origins.Check(c.Request) == nil {
+		return
+	}
+	a.problem(c, crossOrigin, "A page of another origin sent this request. Nothing was done.")
+	c.Abort()
+}
+
+// ownPages refuses a request that a browser sends for a page of another origin, also one
+// that changes nothing: the page cannot read the answer, but can make the service work.
+func (a *api) ownPages(c *gin.Context) {
+	switch c.Request.Header.Get("Sec-Fetch-Site") {
+	case "", "none", "same-origin": // no browser, its user, a page of the service
 		return
 	}
 	a.problem(c, crossOrigin, "A page of another origin sent this request. Nothing was done.")

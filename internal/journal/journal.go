@@ -3,6 +3,7 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
 const (
@@ -23,8 +25,9 @@ const (
 	// other commits. maxBatch bounds the orders in each.
 	workers, maxBatch = 2, 256
 	// readWait is how long a worker waits for an order before it looks again for
-	// orders that other consumers have left.
-	readWait = 500 * time.Millisecond
+	// orders that other consumers have left. A read cannot be interrupted, so a process
+	// that stops waits as long.
+	readWait = 200 * time.Millisecond
 	// maxIdle is how long an order may be with a consumer that does not finish it,
 	// before another one claims it. It is the time that the orders of a killed
 	// instance wait.
@@ -55,6 +58,8 @@ type Ledger interface {
 	TurnDown(ctx context.Context, t stock.Take) ledger.Outcome
 	// Order reads an order. ledger.ErrNoOrder: there is none.
 	Order(ctx context.Context, id uuid.UUID) (*ledger.Order, error)
+	// Generation returns the generation in use.
+	Generation() stock.Generation
 }
 
 // Reconciler is what committing needs to remove what makes takes fail. See
@@ -66,11 +71,18 @@ type Reconciler interface {
 	GiveBack(ctx context.Context, t stock.Take) bool
 }
 
-// Placer places the orders that another strategy has queued.
+// Placer places queued orders under new takes, and is told what consumers see.
 type Placer interface {
-	// PlaceQueued takes the units of the take's order again, at this instance's gate,
-	// and records the order. Whatever the outcome, nothing is left to do for the units.
+	// PlaceQueued takes the units of a queued order again, at this instance's gate, and
+	// records the order. The order's own take must not be committable any more. Whatever
+	// the outcome, nothing is left to do for the units that PlaceQueued has taken.
 	PlaceQueued(ctx context.Context, t stock.Take) ledger.Outcome
+	// Learn is told why the ledger refused an order, and a time before the ledger was
+	// asked.
+	Learn(asked time.Time, reason error)
+	// SawJournal is told the number of orders in another strategy's journal, or why it
+	// did not answer, and the generation in use before it was asked.
+	SawJournal(under stock.Generation, orders int64, err error)
 }
 
 // Consumer commits the queued orders of one journal, beside the consumers of other
@@ -80,7 +92,8 @@ type Placer interface {
 // Both record the same take under the order's ID, so it is committed once. A take
 // is given back only when the ledger has another row under the ID, or when the
 // stock row's epoch has changed and the ledger does not have the order. Then no
-// consumer can commit the take any more.
+// consumer can commit the take any more. If that row is a void order, the units are
+// taken again, and the order takes its place.
 //
 // A foreign Consumer belongs to an instance whose strategy does not queue. The stock is
 // that strategy's, so no take of the journal can be committed any more. It gives none
@@ -90,34 +103,34 @@ type Consumer struct {
 	name       string // among the consumers of all instances
 	orders     stock.QueuedOrders
 	journal    stock.Journal // of the orders; nil if foreign
-	placer     Placer        // nil unless foreign
+	placer     Placer
 	ledger     Ledger
 	reconciler Reconciler
-	learn      func(asked time.Time, reason error)
 	log        *slog.Logger
 	metrics    *metrics
+	tracer     *tracing.Tracer
 
 	mu      sync.Mutex
 	claimed time.Time // when the last look for orders of other consumers found none
 }
 
-// New returns a Consumer of the journal. It passes to learn why the ledger refused an
-// order, and a time before the ledger was asked.
-func New(j stock.Journal, l Ledger, r Reconciler, learn func(asked time.Time, reason error), log *slog.Logger, registry prometheus.Registerer) *Consumer {
+// New returns a Consumer of the journal. t may be nil.
+func New(j stock.Journal, p Placer, l Ledger, r Reconciler, log *slog.Logger, registry prometheus.Registerer, t *tracing.Tracer) *Consumer {
+	c := NewForeign(j, p, l, r, log, registry, t)
+	c.journal = j
+	return c
+}
+
+// NewForeign returns a Consumer of orders that another strategy has queued. t may be nil.
+func NewForeign(q stock.QueuedOrders, p Placer, l Ledger, r Reconciler, log *slog.Logger, registry prometheus.Registerer, t *tracing.Tracer) *Consumer {
 	return &Consumer{
-		name: uuid.NewString(), orders: j, journal: j, ledger: l, reconciler: r,
-		learn: learn, log: log, metrics: newMetrics(registry),
+		name: uuid.NewString(), orders: q, placer: p, ledger: l, reconciler: r,
+		log: log, metrics: newMetrics(registry), tracer: t,
 	}
 }
 
-// NewForeign returns a Consumer of orders that another strategy has queued. Its other
-// arguments are those of New.
-func NewForeign(q stock.QueuedOrders, p Placer, l Ledger, r Reconciler, learn func(asked time.Time, reason error), log *slog.Logger, registry prometheus.Registerer) *Consumer {
-	return &Consumer{
-		name: uuid.NewString(), orders: q, placer: p, ledger: l, reconciler: r,
-		learn: learn, log: log, metrics: newMetrics(registry),
-	}
-}
+// foreign reports whether another strategy has queued the orders.
+func (c *Consumer) foreign() bool { return c.journal == nil }
 
 // Start prepares the journal, and returns why orders cannot be queued. Call it before
 // the first order is queued.
@@ -129,12 +142,14 @@ func (c *Consumer) Start(ctx context.Context) error { return c.orders.Open(ctx, 
 //
 // A foreign Consumer only measures the journal while no order is queued.
 func (c *Consumer) Run(ctx context.Context) {
-	if c.placer == nil {
+	if !c.foreign() {
 		c.run(ctx)
 		return
 	}
 	for ctx.Err() == nil {
+		under := c.ledger.Generation()
 		queued, err := c.measure(ctx)
+		c.placer.SawJournal(under, queued, err)
 		if err == nil && queued > 0 && !errors.Is(c.reconciler.Usable(ctx), stock.ErrSuperseded) {
 			c.log.Info("committing orders that another strategy has queued", "orders", queued)
 			_, _ = c.Drain(ctx)
@@ -237,7 +252,7 @@ func (c *Consumer) finish(ctx context.Context, takes []stock.Take) (all bool) {
 	ends := make([]end, len(takes))
 	var orders sync.WaitGroup
 	for i, t := range takes {
-		orders.Go(func() { ends[i] = c.end(working, t) })
+		orders.Go(func() { ends[i] = c.trace(working, t) })
 	}
 	orders.Wait()
 
@@ -280,6 +295,18 @@ const (
 	duplicate = "duplicate" // the ledger has its ID already: it was a retry of an order that had ended
 )
 
+// trace is end in the trace of the request that queued the order.
+func (c *Consumer) trace(ctx context.Context, t stock.Take) end {
+	ctx, span := c.tracer.Continue(ctx, t.Trace, "journal.commit")
+	defer span.End()
+	e := c.end(ctx, t)
+	if span.Recorded() {
+		span.Text("holdfast.order.id", t.OrderID.String())
+		span.Text("holdfast.outcome", cmp.Or(e.became, "unfinished"))
+	}
+	return e
+}
+
 // end brings one order to its end in the ledger. Its units are then committed, or
 // given back.
 func (c *Consumer) end(ctx context.Context, t stock.Take) end {
@@ -287,15 +314,17 @@ func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 	t, out := c.commit(ctx, t)
 	found, exists := out.Duplicate()
 	switch {
-	case exists && found.Status == ledger.Void: // of another take, but this order was acknowledged and must not vanish
+	case exists && found.Status == ledger.Void: // its key has passed it, but this order was acknowledged and must not vanish
 	case exists: // the ID belongs to another take's order, or to a row that is none
 		return c.given(ctx, t, duplicate)
 	case out.Committed():
 		return end{take: t, became: committed}
 	case out.Unknown() || !final(out.Reason()):
 		return end{err: out.Reason()}
+	case errors.Is(out.Reason(), ledger.ErrRejected):
+		c.log.Error("a queued order cannot be recorded, and is refused", "order", t.OrderID, "error", out.Reason())
 	default:
-		c.learn(asked, out.Reason())
+		c.placer.Learn(asked, out.Reason())
 	}
 	// The refused row goes first. It bars the ID, so that no other consumer can
 	// commit the take after it is given back.
@@ -306,7 +335,7 @@ func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 		return end{take: t, became: committed}
 	}
 	e := c.given(ctx, t, refused)
-	if e.err == nil && c.placer == nil {
+	if e.err == nil && !c.foreign() {
 		c.reconciler.End(ctx, t, out) // refills the gate if the guard has refused what the gate admitted
 	}
 	return e
@@ -314,7 +343,7 @@ func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 
 // given gives the take back and ends the order.
 func (c *Consumer) given(ctx context.Context, t stock.Take, became string) end {
-	if c.placer == nil && !c.reconciler.GiveBack(ctx, t) {
+	if !c.foreign() && !c.reconciler.GiveBack(ctx, t) {
 		return end{err: errNotGiven}
 	}
 	return end{take: t, became: became}
@@ -325,10 +354,17 @@ var errNotGiven = errors.New("the take could not be given back")
 // commit commits the take's order, under this take or another one. It returns the last
 // take that the journal has, and the order's outcome.
 func (c *Consumer) commit(ctx context.Context, t stock.Take) (stock.Take, ledger.Outcome) {
-	if c.placer != nil {
+	if c.foreign() {
 		return t, c.placer.PlaceQueued(ctx, t)
 	}
-	return c.record(ctx, t)
+	t, out := c.record(ctx, t)
+	if found, exists := out.Duplicate(); !exists || !found.Replaceable() {
+		return t, out
+	}
+	if !c.reconciler.GiveBack(ctx, t) { // the void order bars the take
+		return t, ledger.Unknown(errNotGiven)
+	}
+	return t, c.placer.PlaceQueued(ctx, t)
 }
 
 // record commits the take's order. If the take's epoch is stale, it takes the units
@@ -398,7 +434,7 @@ func (c *Consumer) takeAgain(ctx context.Context, t stock.Take) (stock.Take, err
 // final reports whether a refusal for the reason stands. Other refusals may pass:
 // the order is tried again.
 func final(reason error) bool {
-	return errors.As(reason, new(*stock.Refusal)) && !stock.Reconcilable(reason)
+	return errors.Is(reason, ledger.ErrRejected) || errors.As(reason, new(*stock.Refusal)) && !stock.Reconcilable(reason)
 }
 
 // watch measures the journal, gives lost orders a new place, and removes consumers that

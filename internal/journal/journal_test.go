@@ -118,7 +118,7 @@ func oneUnit() stock.Deduction {
 // consumer returns a consumer that claims orders as soon as another has left them.
 func (r *rig) consumer() *Consumer {
 	registry := prometheus.NewRegistry()
-	return New(&impatient{r.journal}, r.ledger, &mender{r}, func(time.Time, error) {}, slog.New(slog.DiscardHandler), registry)
+	return New(&impatient{r.journal}, ignorant{}, r.ledger, &mender{r}, slog.New(slog.DiscardHandler), registry, nil)
 }
 
 // run runs a consumer until stop is called.
@@ -238,6 +238,13 @@ func (m *memory) sold() (sold int64) {
 	}
 	return sold
 }
+
+func (*memory) Generation() stock.Generation { return 1 }
+
+// ignorant is a Placer that places nothing and learns nothing.
+type ignorant struct{ Placer }
+
+func (ignorant) Learn(time.Time, error) {}
 
 // mender reconciles the gate of a rig.
 type mender struct{ r *rig }
@@ -393,6 +400,22 @@ func TestBusyLedger(t *testing.T) {
 		run(t, r.consumer())
 		r.waitEmpty(t)
 		r.check(t, takes, ledger.Pending)
+	})
+}
+
+// TestRejectedOrder checks that an order whose content the database refuses ends as
+// refused, and is not tried for ever.
+func TestRejectedOrder(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, r *rig) {
+		r.ledger.before = func(stock.Take) (ledger.Outcome, bool) {
+			return ledger.Refused(errors.Join(stock.ErrBusy, ledger.ErrRejected)), true
+		}
+		takes := r.queue(t, 1)
+		if !r.consumer().finish(t.Context(), takes) {
+			t.Error("the order is tried again")
+		}
+		r.check(t, takes, ledger.TurnedDown)
 	})
 }
 

@@ -20,6 +20,9 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "holdfast_journal_ended_total", Help: "Queued orders that this instance brought to an end, by outcome.",
 		}, []string{"outcome"}),
 	}
+	for _, outcome := range []string{committed, refused, duplicate} {
+		m.ended.WithLabelValues(outcome)
+	}
 	r.MustRegister(m.length, m.oldest, m.ended)
 	return m
 }

@@ -28,7 +28,10 @@ func (f *finished) Finish(ctx context.Context, takes ...stock.Take) error {
 }
 
 // oneSlow commits every order at once, except one, which it cannot commit in time.
-type oneSlow struct{ slow uuid.UUID }
+type oneSlow struct {
+	Placer
+	slow uuid.UUID
+}
 
 func (p oneSlow) PlaceQueued(ctx context.Context, t stock.Take) ledger.Outcome {
 	if t.OrderID != p.slow {
@@ -45,7 +48,7 @@ func TestSlowOrderDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		takes := []stock.Take{{Deduction: oneUnit()}, {Deduction: oneUnit()}, {Deduction: oneUnit()}}
 		left := &finished{}
-		c := NewForeign(left, oneSlow{takes[1].OrderID}, nil, nil, nil, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		c := NewForeign(left, oneSlow{slow: takes[1].OrderID}, nil, nil, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil)
 		if c.finish(t.Context(), takes) {
 			t.Error("all orders have ended")
 		}

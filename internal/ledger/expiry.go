@@ -248,7 +248,7 @@ func (b *expiryBatch) expireFree(ctx context.Context, ids []uuid.UUID) error {
 		left    map[uuid.UUID]*Order
 		locked  time.Time
 	)
-	err = b.transact(ctx, func(tx *sqltx.Tx) error {
+	err = b.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
 		if err := holdJob(ctx, tx, b.held); err != nil {
 			return err
 		}
@@ -300,7 +300,7 @@ func (b *expiryBatch) expireWaiting(ctx context.Context, ids []uuid.UUID) error 
 			}
 		}
 	}
-	err := b.tryTransact(ctx, transactionTimeout, func(tx *sqltx.Tx) error {
+	err := b.tryTransact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		rows, err := lockRows(ctx, tx, skus, tx.Dialect().RowLock())
 		if err != nil {
 			return err
@@ -333,7 +333,7 @@ func (b *expiryBatch) expireWaiting(ctx context.Context, ids []uuid.UUID) error 
 // that locks nothing else. A transaction that locks several rows, and waits for one of
 // them, delays the sales of the others.
 func (b *expiryBatch) waitFor(ctx context.Context, sku stock.SKU) error {
-	return b.tryTransact(ctx, transactionTimeout, func(tx *sqltx.Tx) error {
+	return b.tryTransact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		_, err := lockRows(ctx, tx, []stock.SKU{sku}, tx.Dialect().RowLock())
 		return err
 	})

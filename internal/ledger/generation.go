@@ -35,7 +35,7 @@ func readOwner(ctx context.Context, db rowReader) (o Owner, err error) {
 
 // Beat raises the beat and returns the row.
 func (l *Ledger) Beat(ctx context.Context) (o Owner, err error) {
-	err = l.transact(ctx, func(tx *sqltx.Tx) error {
+	err = l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
 		if _, err := tx.Exec(ctx, "UPDATE ledger SET beat = beat + 1"); err != nil {
 			return err
 		}
@@ -51,7 +51,7 @@ func (l *Ledger) Beat(ctx context.Context) (o Owner, err error) {
 // RaiseGeneration raises the generation to next and gives it to the layout.
 // ErrRowChanged: the row differs from seen.
 func (l *Ledger) RaiseGeneration(ctx context.Context, seen Owner, next stock.Generation, layout string) error {
-	err := l.transact(ctx, func(tx *sqltx.Tx) error {
+	err := l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
 		raised, err := tx.Exec(ctx, "UPDATE ledger SET generation = ?, layout = ? WHERE generation = ? AND layout = ?",
 			next, layout, seen.Generation, seen.Layout)
 		if err == nil && raised == 0 {

@@ -25,8 +25,8 @@ import (
 // sqltx.ErrUnknownOutcome, too, and the outcome of those that would be committed is
 // unknown. With another error no recording has an outcome, and nothing is
 // committed.
-func (l *Ledger) commitGroup(rs []*recording) error {
-	ctx, cancel := context.WithTimeout(sqltx.WithOrders(context.Background(), len(rs)), transactionTimeout)
+func (l *Ledger) commitGroup(ctx context.Context, rs []*recording) error {
+	ctx, cancel := context.WithTimeout(sqltx.WithOrders(ctx, len(rs)), transactionTimeout)
 	defer cancel()
 	plan, err := l.cutter.Plan(ctx, l.db, l.Generation(), takesOf(rs))
 	if err != nil {

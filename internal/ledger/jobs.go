@@ -65,6 +65,20 @@ func (l *Ledger) claimJob(ctx context.Context, name, holder string) (Job, error)
 	return Job{name, holder, token + 1}, err
 }
 
+// Jobs reads the jobs that are held, sorted by name.
+func (l *Ledger) Jobs(ctx context.Context) (held []Job, err error) {
+	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
+		var j Job
+		err := rows.Scan(&j.Name, &j.Holder, &j.Token)
+		held = append(held, j)
+		return err
+	}, "SELECT name, holder, token FROM jobs WHERE held_until > "+l.db.Dialect().Now()+" ORDER BY name")
+	if err != nil {
+		return nil, fmt.Errorf("reading the jobs: %w", err)
+	}
+	return held, nil
+}
+
 // RenewJob extends the lease of the job to JobLease from now, even if it has run
 // out. ErrJobLost: another instance has claimed the job.
 func (l *Ledger) RenewJob(ctx context.Context, j Job) error {

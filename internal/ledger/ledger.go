@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
 const (
@@ -55,6 +56,7 @@ type Options struct {
 	Clock   func() time.Time
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
+	Tracer  *tracing.Tracer // nil: there are no traces
 }
 
 // Ledger keeps stock and orders in one database. It is safe for concurrent use.
@@ -66,6 +68,7 @@ type Ledger struct {
 	hasGate  bool
 	log      *slog.Logger
 	metrics  *metrics
+	tracer   *tracing.Tracer
 
 	paymentWindow time.Duration // 0: orders do not expire
 	clock         clock
@@ -88,7 +91,7 @@ type Ledger struct {
 func New(db *sqltx.DB, o Options) *Ledger {
 	l := &Ledger{
 		db: db, strategy: o.Strategy, queuedBy: o.QueuedBy, cutter: o.Cutter, hasGate: o.HasGate,
-		paymentWindow: o.PaymentWindow, log: o.Log,
+		paymentWindow: o.PaymentWindow, log: o.Log, tracer: o.Tracer,
 	}
 	l.clock.wall = o.Clock
 	if o.Clock == nil {
@@ -113,13 +116,14 @@ func (l *Ledger) Close() {
 }
 
 // transact runs do in a transaction. It retries, a bounded number of times, while
-// the database reports deadlocks and the like.
-func (l *Ledger) transact(ctx context.Context, do func(tx *sqltx.Tx) error) error {
+// the database reports deadlocks and the like. do must run its statements under the
+// context that it is given, which bounds each try.
+func (l *Ledger) transact(ctx context.Context, do func(ctx context.Context, tx *sqltx.Tx) error) error {
 	return l.transactWithin(ctx, transactionTimeout, do)
 }
 
 // transactWithin is transact with a bound for each try.
-func (l *Ledger) transactWithin(ctx context.Context, timeout time.Duration, do func(tx *sqltx.Tx) error) error {
+func (l *Ledger) transactWithin(ctx context.Context, timeout time.Duration, do func(ctx context.Context, tx *sqltx.Tx) error) error {
 	for try := 1; ; try++ {
 		err := l.tryTransact(ctx, timeout, do)
 		if err == nil || !sqltx.IsRetryable(err) || errors.Is(err, sqltx.ErrUnknownOutcome) || ctx.Err() != nil {
@@ -133,10 +137,16 @@ func (l *Ledger) transactWithin(ctx context.Context, timeout time.Duration, do f
 	}
 }
 
-func (l *Ledger) tryTransact(ctx context.Context, timeout time.Duration, do func(tx *sqltx.Tx) error) error {
+func (l *Ledger) tryTransact(ctx context.Context, timeout time.Duration, do func(ctx context.Context, tx *sqltx.Tx) error) error {
+	ctx, span := l.tracer.Start(ctx, "ledger.transaction")
+	defer span.End()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return l.db.Transact(ctx, do)
+	err := l.db.Transact(ctx, func(tx *sqltx.Tx) error { return do(ctx, tx) })
+	if kind := kindOf(err); span.Recorded() && kind != "" { // otherwise do refused, or the database is away
+		span.Fail(kind)
+	}
+	return err
 }
 
 // pause waits before the next try of a transaction, up to 64 ms.

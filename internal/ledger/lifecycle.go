@@ -71,7 +71,7 @@ func (l *Ledger) change(ctx context.Context, id uuid.UUID, ask Ask, decide func(
 		state   State
 		changed bool
 	)
-	err = l.transact(ctx, func(tx *sqltx.Tx) error {
+	err = l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
 		var rows []StockRow
 		if ask.Returns {
 			if rows, err = lockRows(ctx, tx, o.SKUs(), tx.Dialect().RowLock()); err != nil {
@@ -183,26 +183,40 @@ func saveOrder(ctx context.Context, tx *sqltx.Tx, o *Order, from Status) error {
 func (l *Ledger) Revive(ctx context.Context, expired Order, t stock.Take, payment string) (Order, Outcome) {
 	o := expired
 	o.Status, o.Version, o.TakeID, o.PaymentID = Paid, expired.Version+1, t.TakeID, payment
+	return o, l.cutAgain(ctx, t, func(ctx context.Context, tx *sqltx.Tx) error {
+		if err := saveOrder(ctx, tx, &o, Expired); err != nil {
+			return err
+		}
+		return savePayment(ctx, tx, false, Payment{ID: payment, OrderID: o.ID, Status: PaymentPaid})
+	})
+}
+
+// cutAgain cuts the units of an order that the ledger has, under the take t, in a
+// transaction of its own. save changes the order in it: it returns ErrRowChanged if the
+// order is not as it was read.
+//
+// Reasons to refuse: ErrRowChanged; those of Record.
+func (l *Ledger) cutAgain(ctx context.Context, t stock.Take, save func(ctx context.Context, tx *sqltx.Tx) error) Outcome {
 	for try := 1; ; try++ {
-		err := l.revive(ctx, o, t)
+		err := l.tryCutAgain(ctx, t, save)
 		switch {
 		case err == nil:
-			return o, Committed()
+			return Committed()
 		case errors.Is(err, sqltx.ErrUnknownOutcome):
-			return o, Unknown(err)
-		case sqltx.IsDuplicate(err):
-			return o, Refused(fmt.Errorf("%w: payment %s is recorded", ErrRowChanged, payment))
+			return Unknown(err)
+		case sqltx.IsDuplicate(err): // in the order's history, or of the payment: another take was faster
+			return Refused(fmt.Errorf("%w: %w", ErrRowChanged, err))
 		case errors.As(err, new(*stock.Refusal)), errors.Is(err, ErrRowChanged):
-			return o, Refused(err)
+			return Refused(err)
 		case !sqltx.IsRetryable(err) && !errors.Is(err, cutter.ErrConflict), try == maxTries, ctx.Err() != nil:
-			return o, Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
+			return Refused(notRecorded(err))
 		}
 		l.metrics.retries.Inc()
 		pause(try)
 	}
 }
 
-func (l *Ledger) revive(ctx context.Context, o Order, t stock.Take) error {
+func (l *Ledger) tryCutAgain(ctx context.Context, t stock.Take, save func(ctx context.Context, tx *sqltx.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
 	plan, err := l.cutter.Plan(ctx, l.db, l.Generation(), []stock.Take{t})
@@ -217,20 +231,20 @@ func (l *Ledger) revive(ctx context.Context, o Order, t stock.Take) error {
 		if !decisions[0].Taken() {
 			return decisions[0].Reason()
 		}
-		if err := saveOrder(ctx, tx, &o, Expired); err != nil {
-			return err
-		}
-		return savePayment(ctx, tx, false, Payment{ID: o.PaymentID, OrderID: o.ID, Status: PaymentPaid})
+		return save(ctx, tx)
 	})
 }
 
-// barRevival makes every revival of the order fail that read it before. It waits
-// for one that is being committed.
-func (l *Ledger) barRevival(ctx context.Context, id uuid.UUID) error {
-	_, err := l.db.Exec(ctx, "UPDATE orders SET version = version + 1 WHERE id = ? AND status = ?",
-		l.db.Dialect().UUID(id), string(Expired))
+// mayTakeAgain reports whether cutAgain can give the order a new take.
+func (o *Order) mayTakeAgain() bool { return o.Status == Expired || o.Status == Void }
+
+// bar makes every cutAgain of the order fail that read it before. It waits for one that
+// is being committed.
+func (l *Ledger) bar(ctx context.Context, id uuid.UUID) error {
+	_, err := l.db.Exec(ctx, "UPDATE orders SET version = version + 1 WHERE id = ? AND status IN ? AND version >= 0",
+		l.db.Dialect().UUID(id), []string{string(Expired), string(Void)})
 	if err != nil {
-		return fmt.Errorf("barring the revival of order %s: %w", id, err)
+		return fmt.Errorf("barring other takes of order %s: %w", id, err)
 	}
 	return nil
 }

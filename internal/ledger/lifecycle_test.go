@@ -183,6 +183,11 @@ func TestRevive_Barred(t *testing.T) {
 		if out := l.Resolve(t.Context(), again.Deduction); !out.Committed() {
 			t.Errorf("resolving a committed revival: %+v", out)
 		}
+		slow := takeOf("a")
+		slow.OrderID = expired.ID
+		if _, out := l.Revive(t.Context(), *read, slow, "payment-2"); !out.Refused() || !errors.Is(out.Reason(), ErrRowChanged) {
+			t.Errorf("reviving what another payment has revived: %+v", out)
+		}
 		d.atRest(t, "a", 1)
 	})
 }
@@ -250,6 +255,45 @@ func TestOrders(t *testing.T) {
 		}
 		if p, err := l.Refunded(t.Context(), "payment-1"); err != nil || p.Status != PaymentPaid {
 			t.Errorf("refunding a payment that pays an order: %+v, %v", p, err)
+		}
+	})
+}
+
+// TestRefundsDue checks the count of payments that are due back, and the age of the
+// oldest.
+func TestRefundsDue(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		lay(t, l, "a", 100)
+		check := func(want int, atLeast, atMost time.Duration) {
+			t.Helper()
+			if n, oldest, err := l.RefundsDue(t.Context(), 3); err != nil || n != want || oldest < atLeast || oldest > atMost {
+				t.Errorf("%d are due, the oldest for %v, %v; want %d, for %v to %v", n, oldest, err, want, atLeast, atMost)
+			}
+		}
+		check(0, 0, 0)
+		for n, status := range []PaymentStatus{PaymentPaid, PaymentRefundDue, PaymentRefunded, PaymentRefundDue, PaymentRefundDue, PaymentRefundDue} {
+			payment := fmt.Sprint("payment-", n)
+			_, err := l.Change(t.Context(), mustRecord(t, l, "a").ID, Ask{Payment: payment}, func(State) (Change, error) {
+				return Change{PaymentID: payment, PaymentStatus: status}, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n == 1 {
+				check(1, 0, time.Minute)
+				_, err := d.sql.Ledger().Exec(t.Context(), "UPDATE payments SET changed_at = ? WHERE id = ?", Now().Add(-time.Hour), payment)
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n == 3 {
+				check(2, 59*time.Minute, 61*time.Minute)
+			}
+		}
+		if n, _, err := l.RefundsDue(t.Context(), 3); err != nil || n != 3 {
+			t.Errorf("%d of 4 are counted up to 3, %v", n, err)
 		}
 	})
 }

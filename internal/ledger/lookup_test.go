@@ -10,6 +10,14 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
+// resolve resolves the take, whose outcome must be want.
+func resolve(t *testing.T, l *Ledger, take stock.Take, want outcomeKind) {
+	t.Helper()
+	if o := l.Resolve(t.Context(), take.Deduction); o.kind != want {
+		t.Errorf("resolved as %+v; want %v", o, want)
+	}
+}
+
 // TestResolve checks that the void order of a resolved take keeps a later take from
 // using the ID, and that a committed order, or no answer, is never resolved as
 // refused. The row of a refused order names a take that did not cut its units.
@@ -19,15 +27,9 @@ func TestResolve(t *testing.T) {
 		l := d.open(t, cutter.Merged())
 		sku := fresh("resolve")
 		lay(t, l, sku, 10)
-		resolve := func(l *Ledger, take stock.Take, want outcomeKind) {
-			t.Helper()
-			if o := l.Resolve(t.Context(), take.Deduction); o.kind != want {
-				t.Errorf("resolved as %+v; want %v", o, want)
-			}
-		}
 		take := takeOf(sku)
-		resolve(l, take, refused)
-		resolve(l, take, refused)
+		resolve(t, l, take, refused)
+		resolve(t, l, take, refused)
 		if _, o := l.Record(t.Context(), take); o.kind != duplicate || o.found.Status != Void {
 			t.Errorf("recording a void order: %+v", o)
 		}
@@ -39,24 +41,24 @@ func TestResolve(t *testing.T) {
 		if _, o := l.Record(t.Context(), take); !o.Committed() {
 			t.Fatal(o)
 		}
-		resolve(l, take, committed)
+		resolve(t, l, take, committed)
 		another := take
 		another.TakeID = uuid.New()
-		resolve(l, another, refused)
+		resolve(t, l, another, refused)
 
 		take = takeOf(sku)
 		if o := l.TurnDown(t.Context(), take); !o.Refused() {
 			t.Fatal(o)
 		}
-		resolve(l, take, refused)
+		resolve(t, l, take, refused)
 
 		closed := openSQL(t, d.url)
 		if err := closed.Close(); err != nil {
 			t.Fatal(err)
 		}
 		away := openOn(t, closed.Ledger(), cutter.Merged())
-		resolve(away, take, unknown)
-		resolve(away, takeOf(sku), unknown)
+		resolve(t, away, take, unknown)
+		resolve(t, away, takeOf(sku), unknown)
 		d.atRest(t, sku, 1)
 	})
 }

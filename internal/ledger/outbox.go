@@ -57,7 +57,7 @@ func (l *Ledger) Applied(ctx context.Context, changes ...stock.Change) error {
 			Args: []any{string(c.SKU), c.Epoch, c.Number},
 		}
 	}
-	err := l.transact(ctx, func(tx *sqltx.Tx) error {
+	err := l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
 		_, err := tx.ExecAll(ctx, deletes...)
 		return err
 	})

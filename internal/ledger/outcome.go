@@ -44,6 +44,10 @@ func (o Outcome) Unknown() bool { return o.kind == unknown }
 // Duplicate returns the order that has the ID already, if there is one.
 func (o Outcome) Duplicate() (found *Order, ok bool) { return o.found, o.kind == duplicate }
 
+func (k outcomeKind) String() string {
+	return [...]string{unknown: "unknown", committed: "committed", refused: "refused", duplicate: "duplicate"}[k]
+}
+
 // Reason returns why the order is not known to be committed. It returns nil only
 // for committed orders and duplicates.
 func (o Outcome) Reason() error {

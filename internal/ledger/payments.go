@@ -86,11 +86,37 @@ func (l *Ledger) Payments(ctx context.Context, f PaymentFilter) (page []Payment,
 	return page, nil
 }
 
+// RefundsDue counts the payments that are due back to their buyers, up to limit, and
+// returns how long the oldest of them has been due, by the database's clock. 0: there
+// are none.
+func (l *Ledger) RefundsDue(ctx context.Context, limit int) (n int, oldest time.Duration, err error) {
+	var since time.Time
+	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
+		var at time.Time
+		err := rows.Scan((*sqltx.Time)(&at))
+		if n++; n == 1 || at.Before(since) {
+			since = at
+		}
+		return err
+	}, "SELECT changed_at FROM payments WHERE status = ? LIMIT ?", string(PaymentRefundDue), limit)
+	if err != nil {
+		return 0, 0, fmt.Errorf("counting the payments that are due back: %w", err)
+	}
+	if n == 0 {
+		return 0, 0, nil
+	}
+	now, err := l.db.Now(ctx)
+	if err != nil {
+		return 0, 0, fmt.Errorf("reading the database's clock: %w", err)
+	}
+	return n, max(now.Sub(since), 0), nil
+}
+
 // Refunded records that a payment that was due went back to the buyer, and returns
 // the payment as it is afterwards. It changes no payment with another status.
 // ErrNoPayment: there is none.
 func (l *Ledger) Refunded(ctx context.Context, id string) (p Payment, err error) {
-	err = l.transact(ctx, func(tx *sqltx.Tx) error {
+	err = l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
 		_, err := tx.Exec(ctx, "UPDATE payments SET status = ?, changed_at = "+tx.Dialect().Now()+" WHERE id = ? AND status = ?",
 			string(PaymentRefunded), id, string(PaymentRefundDue))
 		if err != nil {

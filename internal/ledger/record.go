@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
 // recording is one order on its way through a group transaction.
@@ -21,6 +23,7 @@ type recording struct {
 	outcome  Outcome
 	answered bool
 	done     chan struct{} // closed once outcome is final
+	span     tracing.Span
 }
 
 func newRecording(o Order, t stock.Take) *recording {
@@ -39,13 +42,25 @@ func (r *recording) answer(o Outcome) {
 //
 // Reasons to refuse: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed, ErrStaleEpoch,
 // ErrUnknownSKU, ErrNotAdopted and ErrLaterGeneration of package stock (as
-// *stock.Refusal); stock.ErrBusy.
+// *stock.Refusal); stock.ErrBusy, with ErrRejected if the order can never be recorded.
 func (l *Ledger) Record(ctx context.Context, t stock.Take) (Order, Outcome) {
+	_, span := l.tracer.Start(ctx, "ledger.record")
+	o, out := l.recordIn(ctx, t, span)
+	if span.Recorded() {
+		span.Text("holdfast.outcome", out.kind.String())
+		span.End()
+	}
+	return o, out
+}
+
+// recordIn is Record in a span.
+func (l *Ledger) recordIn(ctx context.Context, t stock.Take, span tracing.Span) (Order, Outcome) {
 	o, err := l.newOrder(t, Pending)
 	if err != nil {
 		return Order{}, Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
 	}
 	r := newRecording(o, t)
+	r.span = span
 	l.queue(r)
 	select {
 	case <-r.done:
@@ -96,10 +111,12 @@ func skusOf(rs []*recording) []stock.SKU { return stock.SKUsOf(takesOf(rs)...) }
 // is unknown, and so never a success.
 func (l *Ledger) record(rs []*recording, own *lane) {
 	l.metrics.groupSize.Observe(float64(len(rs)))
+	ctx, span := l.startGroup(rs)
+	defer span.End()
 	all := rs
 	for len(rs) > 0 {
 		first, repeats := distinct(rs)
-		if err := l.commit(first, own); err != nil {
+		if err := l.commit(ctx, first, own); err != nil {
 			refuse(repeats, err)
 			break
 		}
@@ -112,27 +129,41 @@ func (l *Ledger) record(rs []*recording, own *lane) {
 	}
 }
 
+// startGroup starts the span of a group, and returns its context. No request bounds the
+// group: it is the work of several.
+func (l *Ledger) startGroup(rs []*recording) (context.Context, tracing.Span) {
+	ctx := context.Background()
+	if l.tracer == nil {
+		return ctx, tracing.Span{}
+	}
+	spans := make([]tracing.Span, len(rs))
+	for i, r := range rs {
+		spans[i] = r.span
+	}
+	return l.tracer.Group(ctx, "ledger.group", spans)
+}
+
 // commit gives every recording its outcome. Their IDs must be distinct. If the
 // database is away, it refuses them and returns the error: others would fail too.
-func (l *Ledger) commit(rs []*recording, own *lane) error {
+func (l *Ledger) commit(ctx context.Context, rs []*recording, own *lane) error {
 	lockWaits := 0
 	for try := 1; len(rs) > 0; try++ {
-		err := l.commitGroup(rs)
+		err := l.try(ctx, rs)
 		switch {
 		case err == nil || errors.Is(err, sqltx.ErrUnknownOutcome):
 			return nil
 		case sqltx.IsDuplicate(err):
-			left, err := l.answerDuplicates(rs)
+			left, err := l.answerDuplicates(ctx, rs)
 			if err != nil {
 				return away(rs, err)
 			}
 			if len(left) == len(rs) { // the order was deleted meanwhile
-				return l.divide(rs, own, errVanished)
+				return l.divide(ctx, rs, own, errVanished)
 			}
 			rs = left
 		case sqltx.IsLockTimeout(err):
 			l.metrics.retries.Inc()
-			if rs, err = l.setLockedApart(rs, own, err); err != nil {
+			if rs, err = l.setLockedApart(ctx, rs, own, err); err != nil {
 				return err
 			}
 			if lockWaits++; lockWaits == maxLockWaits {
@@ -147,12 +178,47 @@ func (l *Ledger) commit(rs []*recording, own *lane) error {
 			}
 			pause(try)
 		case sqltx.IsStatementError(err):
-			return l.divide(rs, own, err)
+			return l.divide(ctx, rs, own, err)
 		default:
 			return away(rs, err)
 		}
 	}
 	return nil
+}
+
+// try is commitGroup in a span, so that a trace shows each try of a group.
+func (l *Ledger) try(ctx context.Context, rs []*recording) error {
+	ctx, span := l.tracer.Start(ctx, "ledger.commit")
+	err := l.commitGroup(ctx, rs)
+	if span.Recorded() {
+		span.Text("db.system.name", l.db.Dialect().System())
+		span.Int("holdfast.group.orders", len(rs))
+		if err != nil {
+			span.Fail(cmp.Or(kindOf(err), "unavailable"))
+		}
+		span.End()
+	}
+	return err
+}
+
+// kindOf returns the kind of a database error, or "" if it is none of these. Unlike the
+// error's text, it contains nothing of the data.
+func kindOf(err error) string {
+	switch {
+	case errors.Is(err, sqltx.ErrUnknownOutcome):
+		return "unknown_outcome"
+	case sqltx.IsDuplicate(err):
+		return "duplicate"
+	case sqltx.IsLockTimeout(err):
+		return "lock_timeout"
+	case errors.Is(err, cutter.ErrConflict):
+		return "conflict"
+	case sqltx.IsRetryable(err):
+		return "retryable"
+	case sqltx.IsStatementError(err):
+		return "statement"
+	}
+	return ""
 }
 
 var errVanished = errors.New("an order with the same ID existed and can no longer be found")
@@ -165,16 +231,28 @@ func away(rs []*recording, err error) error {
 	return err
 }
 
+// ErrRejected: the database refuses a value of the order, now and later. It comes with
+// stock.ErrBusy, because nothing was recorded.
+var ErrRejected = errors.New("the database refuses the order's content")
+
+// notRecorded returns the reason to refuse an order that the database did not record.
+func notRecorded(err error) error {
+	if sqltx.IsValueError(err) {
+		err = fmt.Errorf("%w: %w", ErrRejected, err)
+	}
+	return fmt.Errorf("%w: %w", stock.ErrBusy, err)
+}
+
 // divide commits the two halves separately. Repeated, it isolates the order that
 // makes the group fail, and its neighbours are recorded.
-func (l *Ledger) divide(rs []*recording, own *lane, err error) error {
+func (l *Ledger) divide(ctx context.Context, rs []*recording, own *lane, err error) error {
 	if len(rs) == 1 {
-		refuse(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
+		refuse(rs, notRecorded(err))
 		return nil
 	}
 	for _, half := range [][]*recording{rs[:len(rs)/2], rs[len(rs)/2:]} {
 		// If the database was away for the first half, the second is tried too.
-		err = l.commit(half, own)
+		err = l.commit(ctx, half, own)
 	}
 	return err
 }
@@ -207,14 +285,14 @@ func refuse(rs []*recording, err error) {
 // database gave up. It records the orders whose stock rows are not locked and
 // returns the others: all of them if no row is locked any more, or if the database
 // cannot tell.
-func (l *Ledger) setLockedApart(rs []*recording, own *lane, cause error) (held []*recording, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
+func (l *Ledger) setLockedApart(ctx context.Context, rs []*recording, own *lane, cause error) (held []*recording, err error) {
+	asking, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
-	locked, err := l.lockedRows(ctx, skusOf(rs))
+	locked, err := l.lockedRows(asking, skusOf(rs))
 	if err != nil || len(locked) == 0 {
 		return rs, nil
 	}
-	l.log.Warn("stock rows are locked by another transaction", "skus", locked, "error", cause)
+	l.log.WarnContext(ctx, "stock rows are locked by another transaction", "skus", locked, "error", cause)
 	var free []*recording
 	for _, r := range rs {
 		if slices.ContainsFunc(r.take.Lines, func(line stock.Line) bool { return slices.Contains(locked, line.SKU) }) {
@@ -226,7 +304,7 @@ func (l *Ledger) setLockedApart(rs []*recording, own *lane, cause error) (held [
 	for _, r := range l.lanes.narrow(own, locked) {
 		l.queue(r)
 	}
-	if err := l.commit(free, own); err != nil {
+	if err := l.commit(ctx, free, own); err != nil {
 		return nil, away(held, err)
 	}
 	return held, nil
@@ -234,8 +312,8 @@ func (l *Ledger) setLockedApart(rs []*recording, own *lane, cause error) (held [
 
 // answerDuplicates answers the recordings whose IDs the ledger has, and returns
 // the others.
-func (l *Ledger) answerDuplicates(rs []*recording) (left []*recording, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), transactionTimeout)
+func (l *Ledger) answerDuplicates(ctx context.Context, rs []*recording) (left []*recording, err error) {
+	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
 	ids := make([]uuid.UUID, len(rs))
 	for i, r := range rs {

@@ -123,7 +123,7 @@ func (l *Ledger) Sold(ctx context.Context, sku stock.SKU) (sold int64, err error
 // the returned row. ErrRowChanged: another caller has just created the row.
 // stock.ErrHours: the row would close before it opens.
 func (l *Ledger) Set(ctx context.Context, s stock.Setting) (row StockRow, created bool, err error) {
-	err = l.transact(ctx, func(tx *sqltx.Tx) (err error) {
+	err = l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) (err error) {
 		created = false
 		row, err = lockRow(ctx, tx, s.SKU)
 		if errors.Is(err, stock.ErrUnknownSKU) {
@@ -198,7 +198,7 @@ func (l *Ledger) mayChange(row StockRow, s stock.Setting) error {
 // package stock; an error of the database.
 func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row StockRow, out Outcome) {
 	line, epoch := t.Lines[0], t.Epoch(0)
-	err := l.transact(ctx, func(tx *sqltx.Tx) (err error) {
+	err := l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) (err error) {
 		if row, err = lockRow(ctx, tx, line.SKU); err != nil {
 			return err
 		}
@@ -258,7 +258,7 @@ func updateRow(ctx context.Context, tx *sqltx.Tx, row StockRow) error {
 // ErrRowChanged: another caller raised the epoch. stock.ErrLaterGeneration (as
 // *stock.Refusal): the row, or the epoch above, belongs to a later generation.
 func (l *Ledger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int64) (row StockRow, err error) {
-	err = l.transact(ctx, func(tx *sqltx.Tx) (err error) {
+	err = l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) (err error) {
 		if row, err = lockRow(ctx, tx, sku); err != nil {
 			return err
 		}

@@ -217,9 +217,6 @@ func (h *hold) hasReceived() bool {
 
 // forget makes the owner's next request create a new hold.
 func (h *hold) forget() {
-	h.mu.Lock()
-	h.end()
-	h.mu.Unlock()
 	if h.key.owner == "" {
 		return
 	}
@@ -258,6 +255,7 @@ func (h *hold) lose(reason error) {
 	for l := range h.leases {
 		l.end(h.lost)
 	}
+	h.end()
 	h.mu.Unlock()
 	h.forget()
 	if acquired { // otherwise acquire or the lease's Unlock leaves the queue

@@ -6,6 +6,7 @@ const (
 	trust    = "internal/httpapi/trust.go"
 	decode   = "internal/httpapi/decode.go"
 	envelope = "internal/httpapi/envelope.go"
+	requests = "internal/httpapi/requests.go"
 	routes   = "internal/httpapi/httpapi.go"
 	lists    = "internal/httpapi/list.go"
 	handlers = "internal/httpapi/handlers.go"
@@ -13,6 +14,14 @@ const (
 	counting = "internal/outage/outage.go"
 	flags    = "cmd/api/config.go"
 	serve    = "cmd/api/serve.go"
+	feed     = "internal/console/feed.go"
+	rush     = "internal/console/rush/rush.go"
+	rushHTTP = "internal/console/rush/http.go"
+	rushRun  = "internal/console/rush/run.go"
+	callers  = "internal/httpapi/caller.go"
+	clients  = "internal/httpapi/limit.go"
+	tokens   = "internal/token/token.go"
+	keySets  = "internal/token/keys.go"
 )
 
 // face lists mutants of the HTTP API and of the command.
@@ -21,7 +30,7 @@ var face = []mutant{
 	{"a call with any Host is an administrator's", trust, "case !isLoopback(r.Host):", "case false:", "internal/httpapi TestAdministration/host_evil.test"},
 	{"a call from another machine is an administrator's", trust, "case !isLoopback(r.RemoteAddr):", "case false:", "internal/httpapi TestAdministration/another_machine"},
 	{"a name that begins with localhost is loopback", trust, `strings.EqualFold(host, "localhost")`, `strings.HasPrefix(host, "localhost")`, "internal/httpapi TestAdministration/host_localhost.evil.test"},
-	{"every token is accepted", trust, "subtle.ConstantTimeCompare(hash[:], a.token[:]) != 1", "false && subtle.ConstantTimeCompare(hash[:], a.token[:]) != 1", "internal/httpapi TestAdministration/a_wrong_token"},
+	{"every token is accepted", trust, "subtle.ConstantTimeCompare(hash[:], a.token[:]) == 1", "(true || subtle.ConstantTimeCompare(hash[:], a.token[:]) == 1)", "internal/httpapi TestAdministration/a_wrong_token"},
 	{"a page of another origin places orders", trust, "a.origins.Check(c.Request) == nil", "a.origins.Check(c.Request) == nil || true", "internal/httpapi TestContract/an_order_from_a_page_of_another_origin"},
 	{"every client refunds orders", routes, `"/orders/:id/refund", a.adminOnly,`, `"/orders/:id/refund",`, "internal/httpapi TestContract/refund_without_the_token"},
 	{"every client lists payments", routes, `"/payments", a.adminOnly,`, `"/payments",`, "internal/httpapi TestContract/list_payments_without_the_token"},
@@ -35,21 +44,63 @@ var face = []mutant{
 	{"readyz has the timeout of an order", handlers, "min(readyTimeout, a.RequestTimeout)", "a.RequestTimeout", "internal/httpapi TestReadyAnswersInTime"},
 	{"superseded is an internal error", statuses, "{stock.ErrSuperseded, superseded,", "{nil, superseded,", "internal/httpapi TestContract/superseded"},
 	{"connections stay open while draining", envelope, "if a.Draining() {", "if false {", "internal/httpapi TestDraining"},
+	{"a client's path is looked up as a route", envelope, "c.FullPath(), status, took", "c.Request.URL.Path, status, took", "internal/httpapi TestRequests/an_ID_in_the_path"},
+	{"half an answer counts as an answer", envelope, "status = http.StatusInternalServerError", "", "internal/httpapi TestRequests_Panic"},
+	{"the first refusal of a kind is no increase", requests, "a.byStatus[def.status] = m.counter(label, def.status)", "_ = def", "internal/httpapi TestRequests/a_guessed_token"},
 	{"every refused request is logged as an error", envelope, "failure != nil && c.Writer.Status() != http.StatusServiceUnavailable", "failure != nil", "internal/httpapi TestLogLevels/busy"},
 	{"every warning is written", counting, "h.tracker.count(h.Handler, r)", "h.tracker.count(h.Handler, r) && false", "internal/outage TestOutage"},
 	{"all warnings are of one kind", counting, "t.open[r.Message]; o != nil", `t.open["one"]; o != nil`, "internal/outage TestKinds"},
 	{"an outage never ends", counting, "case o.unreported == 0:", "case false:", "internal/outage TestOutage"},
 	{"counted warnings are lost at the end", counting, "\t\to.summarize()\n\t\tdelete", "\t\tdelete", "internal/outage TestClose"},
-	{"the log counts nothing", serve, "httpapi.LogHandler(counting)", "httpapi.LogHandler(log.Handler())", "cmd/api TestRedisUnavailable"},
+	{"everybody sees the console", routes, `consolePath+"stream", a.adminOnly,`, `consolePath+"stream",`, "internal/httpapi TestConsole/the_stream_without_the_token"},
+	{"everybody starts a rush", routes, `e.POST(consolePath+"rush", a.adminOnly,`, `e.POST(consolePath+"rush",`, "internal/httpapi TestConsole/starting_a_rush_without_the_token"},
+	{"any number of consoles", feed, "len(f.streams) >= maxStreams", "false", "internal/console TestStreamsAreBounded"},
+	{"the console samples for nobody", feed, "f.watched() && ctx.Err() == nil", "ctx.Err() == nil", "internal/console TestSamplerSleeps"},
+	{"a stream ends with the server's timeout", "internal/console/stream.go", "_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))", "", "internal/console TestStream"},
+	{"a stream that ends late is cut off", "internal/console/stream.go", "defer s.limitEnd()", "", "internal/console TestEndOfStream"},
+	{"the log counts nothing", serve, "tracing.LogHandler(counting)", "tracing.LogHandler(log.Handler())", "cmd/api TestRedisUnavailable"},
 	{"slow statements go elsewhere", serve, "stores.sql.LogTo(log)", "", "cmd/api TestFrozenDatabase/PostgreSQL"},
 	{"slow statements go nowhere else", "internal/store/sql.go", "s.db.Logger = sqltx.SlowLog(log)", "", "internal/ledger/sqltx TestSlowLog_EveryPath/MariaDB"},
 	{"an error contains a URL", flags, `return scheme + ":…"`, "return scheme + s", "cmd/api TestNoURLIsRepeated"},
 	{"an error contains a URL of the environment", flags, "cutURL(getenv(name))", "getenv(name)", "cmd/api TestNoURLIsRepeated"},
-	{"a short token", flags, "len(s) >= minToken", "len(s) > 0", "cmd/api TestIsToken"},
-	{"a token with a space", flags, "r < '!'", "r < ' '", "cmd/api TestIsToken"},
-	{"the token is not checked", flags, "f.Changed && !isToken(c.adminToken)", "f.Changed && false", "cmd/api TestParseRefuses"},
+	{"a short token", flags, "len(s) >= minLength", "len(s) > 0", "cmd/api TestIsSecret"},
+	{"a token with a space", flags, "r < '!'", "r < ' '", "cmd/api TestIsSecret"},
+	{"the token is not checked", flags, "f.Changed && !isSecret(c.adminToken, minToken)", "f.Changed && false", "cmd/api TestParseRefuses"},
 	{"SIGTERM does not lower readyz", serve, "ready.Store(false)", "", "cmd/api TestDrainDelay/ItEnds"},
 	{"a second signal is ignored", "cmd/api/main.go", "\t\t<-signals\n\t\tos.Exit(1)\n", "", "cmd/api TestDrainDelay/ASecondSignalEndsIt"},
 	{"no drain delay", serve, "case <-time.After(delay):", "case <-time.After(0):", "cmd/api TestDrainDelay/ItEnds"},
+	{"everybody orders in a rush", rushHTTP, "|| !last.knows(q.Header)", "", "internal/console/rush TestStrangers"},
+	{"the clients of a rush accept any certificate", "internal/certificate/certificate.go", "if !s.PeerCertificates[0].Equal(p.Leaf()) {", "if false {", "internal/certificate TestClientConfig"},
+	{"two rushes at once", rush, "case r.last != nil && !r.last.over():", "case false:", "internal/console/rush TestOneAtATime"},
+	{"a rush reports what it believes", rushRun, "r.p.Sold = sold", "r.p.Sold = min(sold, r.p.Units)", "internal/console/rush TestStrategies/none"},
+	{"the doctor ignores problems", "cmd/api/doctor.go", "n := count[store.Problem]; n > 0", "n := count[store.Problem]; n > 99", "cmd/api TestDoctor_Flags"},
 	{"stopping takes for ever", serve, "case <-time.After(limit):", "case <-time.After(time.Hour):", "cmd/api TestEndWithin"},
+	{"every buyer may act for every other", callers, `own == "" || own == buyer`, `own == "" || own != ""`, "internal/httpapi TestBuyers/place_as_u-2"},
+	{"a buyer reads another's order", handlers, "if err == nil && !a.mayActFor(c, o.Buyer) {", "if false {", "internal/httpapi TestBuyers/show_as_u-2"},
+	{"a buyer cancels another's order", callers, "case !a.mayActFor(c, o.Buyer):", `case o.Buyer == "":`, "internal/httpapi TestBuyers/cancel_as_u-2"},
+	{"a buyer lists another's orders", lists, "if !a.mayActFor(c, f.Buyer) {", "if false {", "internal/httpapi TestBuyers/list_one_buyer's_as_u-2"},
+	{"a buyer reports payments", callers, "if a.Tokens != nil {\n\t\ta.adminOnly(c)\n\t}", "a.buyerOnly(c)", "internal/httpapi TestBuyers/pay_as_u-1"},
+	{"a request without a token is let in", callers, "\tcase who.err == nil:", "\tcase who.err == nil, errors.Is(who.err, errNoToken):", "internal/httpapi TestBuyers/place_as_nobody"},
+	{"any algorithm of a secret is accepted", tokens, "{jose.HS256}", "{jose.HS256, jose.HS384, jose.HS512}", "internal/token TestSecret"},
+	{"a key verifies any algorithm", tokens, `key.Algorithm != "" && key.Algorithm != algorithm`, "false", "internal/token TestPublicKeys/another_algorithm_than_the_key's"},
+	{"a token lasts for ever", tokens, "case claims.Expiry == nil:", "case false:", "internal/token TestSecret/no_exp"},
+	{"any audience is accepted", tokens, `if v.rules.Audience != "" {`, "if false {", "internal/token TestSecret/another_audience"},
+	{"a broken set replaces the keys", keySets, "if len(keys) == 0 {", "if false {", "internal/token TestRefusedSets"},
+	{"unknown keys cause readings without a pause", keySets, "due := time.Since(k.ended) >= minPause", "due := true", "internal/token TestKeysOverTime"},
+	{"the log has the query of the issuer's URL", keySets, "err = inner.Err //", "_ = inner //", "internal/token TestFetch"},
+	{"a redirect is followed", keySets, "return http.ErrUseLastResponse", "return nil", "internal/token TestFetch"},
+	{"any client names its address", clients, "i >= 0 && within(trusted, client)", "i >= 0", "internal/httpapi TestClientAddress"},
+	{"the first forwarded address is believed", clients, "i := len(hops) - 1; i >= 0 && within(trusted, client); i--", "i := 0; i < 1 && within(trusted, client); i++", "internal/httpapi TestClientAddress"},
+	{"wrong tokens are not limited", clients, "if from.buyer == \"\" {\n", "if from.buyer == \"\" {\n\t\tif a.caller(c).err != nil {\n\t\t\treturn\n\t\t}\n", "internal/httpapi TestRateLimit"},
+	{"every client is remembered", "internal/ratelimit/ratelimit.go", "NewLRU[K, *rate.Limiter](size, nil)", "NewLRU[K, *rate.Limiter](1<<30, nil)", "internal/ratelimit TestForgets"},
+	{"a broken certificate replaces the good one", "internal/certificate/certificate.go", "pair, err := tls.X509KeyPair(cert, key)\n", "pair, err := tls.X509KeyPair(cert, key)\n\tp.current.Store(&pair)\n", "internal/certificate TestWatch"},
+	{"half a certificate's file is used", "internal/certificate/certificate.go", "if isCut(cert) {", "if false {", "internal/certificate TestWatch"},
+	{"the issuer of tokens is an administrator", "cmd/api/access.go", "case a.jwtSecret == a.adminToken:", "case false:", "cmd/api TestParseRefuses"},
+	{"the doctor takes any program for an instance", "cmd/api/doctoraccess.go", "return err == nil && a.shows(answer)", "return err == nil && (true || a.shows(answer))", "cmd/api TestDoctor_Access"},
+	{"everybody reads profiles", "internal/httpapi/ops.go", `"/debug/pprof/*name", a.adminOnly,`, `"/debug/pprof/*name",`, "internal/httpapi TestOps/profiles_without_the_token"},
+	{"any page makes the service write profiles", "internal/httpapi/ops.go", "a.ownPages, ", "", "internal/httpapi TestOps/profiles_for_a_page_of_another_site"},
+	{"a profile lasts as long as it is asked to", "internal/httpapi/ops.go", "seconds > maxProfile {", "seconds > maxProfile && false {", "internal/httpapi TestOps/an_endless_trace"},
+	{"the public reads metrics", routes, "if !a.SeparateOps {", "if true {", "internal/httpapi TestOps/metrics_of_the_API_beside_a_listener_for_operators"},
+	{"the operators' listener closes first", serve, "defer doors.serveOps(settings, c.access, served)()", "context.AfterFunc(ctx, doors.serveOps(settings, c.access, served))", "cmd/api TestOpsListener"},
+	{"profiles are open on every operators' address", "cmd/api/doors.go", "if c.Loopback = onLoopback(a.opsListen); c.Loopback {", "if c.Loopback = true; c.Loopback {", "cmd/api TestBuyersByToken"},
 }

@@ -6,6 +6,7 @@ const (
 	labOrders    = "loadtest/orders.go"
 	labRecord    = "loadtest/record.go"
 	labJudge     = "loadtest/judge.go"
+	labHeadline  = "loadtest/report/headline.go"
 	labRush      = "loadtest/rush.go"
 	labFleet     = "loadtest/fleet.go"
 	labSearch    = "loadtest/search.go"
@@ -38,9 +39,11 @@ var laboratory = []mutant{
 	{"no sample is taken during the rush", labRush, "l.sample(ctx, rec, a)", "_ = sampleEvery", "loadtest TestLiars/honest"},
 	{"more may be sold than was accepted", labJudge, "case r.Sold > most:", "case r.Sold > most+10:", "loadtest TestJudge"},
 	{"less may be sold than was accepted", labJudge, "case r.Sold < r.Accepted:", "case false:", "loadtest TestJudge"},
+	{"overselling that nobody expected is not recorded", labJudge, "r.Surprise = results.Oversell\n", "\n", "loadtest TestJudge"},
+	{"the headline hides overselling that nobody expected", labHeadline, "surprising(run, results.Oversell); len(names) > 0", "surprising(run, results.Oversell); len(names) > 9", "loadtest/report TestHeadline"},
 	{"failures have no limit", labJudge, "part > t.maxFailures", "false", "loadtest TestTargets/fails"},
 	{"a target may oversell", labJudge, "return l.expectOversell\n", "return l.expectOversell || !spec.Sound\n", "loadtest TestTargets/runs_a_broken_strategy"},
-	{"the faults after a crash do not count", labJudge, "for _, fault := range crash.Faults {", "for _, fault := range crash.Faults[:0] {", "loadtest TestLiars/answers-before-the-commit"},
+	{"the faults after a crash do not count", labJudge, "for i, fault := range crash.Faults {", "for i, fault := range crash.Faults[:0] {", "loadtest TestLiars/answers-before-the-commit"},
 	{"no instance is killed", labFleet, "f.apis[last].Kill()", "", "loadtest TestCrash"},
 	{"orders with an unknown outcome count as too many", labJudge, "most := r.Accepted + r.Unknown;", "most := r.Accepted;", "loadtest TestJudge"},
 	{"the busy answers of every strategy are allowed", labJudge, "t.spec.Cutter == \"optimistic\"", "true", "loadtest TestTargets/fails"},

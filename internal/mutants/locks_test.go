@@ -34,6 +34,11 @@ const (
 
 // locks are mutants of packages lock and group.
 var locks = []mutant{
+	{"an answer from before a frozen server has run all requests counts", "internal/lock/leftovers.go", "(found || next.absent)", "(found || true)", "internal/lock TestLeftovers"},
+	{"a release that Redis did not answer is forgotten", redisLock, "case err != nil:\n\t\tg.releaseLater()", "case err != nil:", "internal/lock/locktest TestConformance/redis/SilentServers"},
+	{"a release that etcd did not answer is forgotten", etcdLock, "g.session.endLater() // also deletes the key", "g.session.lose(nil)", "internal/lock/locktest TestConformance/etcd/SilentServers"},
+	{"the probe of a silent SQL server waits without end", sessions, "other.ExecContext(ctx, \"ROLLBACK\")", "other.ExecContext(context.Background(), \"ROLLBACK\")", "internal/lock/session TestSilentWhileOpening/MariaDB"},
+	{"a silent member of a ZooKeeper ensemble is waited for", "internal/lock/zookeeper/dial.go", "!c.answered.Load() && deadline.After(first)", "false && deadline.After(first)", "internal/lock/zookeeper TestSilentMember"},
 	{"any name is accepted", locker, "if err := CheckName(name); err != nil {", "if err := CheckName(name); false {", "internal/lock TestInvalidNamesAreRefused"},
 	{"a part of a name may be empty", lockNames, "case part == \"\":", "case false:", "internal/lock TestCheckName"},
 	{"a name may be that of a token's key", lockNames, "strings.HasPrefix(name, p)", "false", "internal/lock TestCheckName"},
@@ -56,7 +61,7 @@ var locks = []mutant{
 	{"no sharded channel is subscribed", redisSubscriptions, "if !s.owner.cluster {", "if true {", "internal/lock/redis TestRedissonHolderExcludesOurs/sharded"},
 	{"any length of a lease is accepted", redisLock, "if b.lease < minLease {", "if false {", "internal/lock/redis TestShortLeaseIsRefused"},
 	{"a confirmation extends a fixed lease", redisConfirm, "if g.backend.fixed {", "if false {", "internal/lock/redis TestConfirmFixedLease"},
-	{"a confirmation hides why a redis lock is lost", redisConfirm, "case !held:\n\t\treturn time.Time{}, lock.ErrDeleted\n\t}\n\treturn asked", "case !held:\n\t\treturn time.Time{}, lock.ErrLost\n\t}\n\treturn asked", "internal/lock/redis TestConfirmTellsTheReason"},
+	{"a confirmation hides why a redis lock is lost", redisLock, "case !held:\n\t\treturn time.Time{}, lock.ErrDeleted\n\t}\n\treturn asked", "case !held:\n\t\treturn time.Time{}, lock.ErrLost\n\t}\n\treturn asked", "internal/lock/redis TestConfirmTellsTheReason"},
 	{"a confirmation hides that an etcd session has expired", etcdConfirm, "notAlive == nil && seconds <= 0:", "false:", "internal/lock/etcd TestConfirmTellsTheReason/session"},
 	{"a confirmation hides why a session is lost", sessionConfirm, "cmp.Or(g.lost, lock.ErrLost)", "cmp.Or(lock.ErrLost, g.lost)", "internal/lock/session TestConfirm"},
 	{"a waiter asks again only when it is woken", redisLock, "maxSleep = 2 * time.Second", "maxSleep = time.Hour", "internal/lock/redis TestQueueIsLost/queue"},
@@ -77,7 +82,7 @@ var locks = []mutant{
 	{"a loss is observed as a release", observe, "if errors.Is(err, ErrLost) {", "if false {", "internal/lock TestObserved_LossFoundByUnlock"},
 	{"the channel of an abandoned call is reused", groups, "return ctx.Err() // ready is not reused: it will still be signalled", "readyChannels.Put(ready)\n\t\treturn ctx.Err()", "internal/group TestAbandonedCall"},
 	{"an etcd key that is written again looks like the old one", etcdLock, "entryIn(found).created != e.created", "entryIn(found).created == 0", "internal/lock/etcd TestPredecessorLeavesBeforeTheWatch"},
-	{"an etcd waiter gives up after a failed watch", etcdLock, "if err := pauseWatching(ctx); err != nil {\n				return err\n			}\n		}\n		answer", "return err\n		}\n		answer", "internal/lock/etcd TestWatchOfACompactedRevision"},
+	{"an etcd waiter gives up after a failed watch", etcdLock, "if err := retry.Sleep(ctx, watchPause); err != nil {\n				return err\n			}\n		}\n		answer", "return err\n		}\n		answer", "internal/lock/etcd TestWatchOfACompactedRevision"},
 	{"a watch in etcd stays on a stream whose login has expired", etcdLock, "CompareAndSwap(stream, stream+1)", "CompareAndSwap(stream, stream)", "internal/lock/etcd TestWatchOfACompactedRevision"},
 	{"a server of etcd without a leader keeps a watch", etcdLock, "clientv3.WithRequireLeader(metadata.", "context.Context(metadata.", "internal/lock/etcd TestWatchWithoutLeader"},
 	{"an idle etcd session that has expired is used again", "internal/lock/etcd/session.go", "s.ctx.Err() == nil && time.Now().Before(s.Until())", "s.ctx.Err() == nil", "internal/lock/etcd TestIdleSessionThatHasExpired"},
@@ -97,7 +102,7 @@ var locks = []mutant{
 	{"a lock that is lost does not end the wait for the others", multi, "stop(context.Cause(held.ctx))", "_ = stop", "internal/lock/recipe TestLostWhileWaiting"},
 	{"the loss of one lock does not end the work under all", multi, "l.end(context.Cause(ctx))", "_ = l.end", "internal/lock/recipe TestLossEndsAll"},
 	{"a second slot that is granted is kept", semaphore, "		case granted.lease != nil: // two at once\n			_ = a.lease.Unlock(ctx)\n", "		case granted.lease != nil:\n", "internal/lock/recipe TestTwoSlotsAtOnce"},
-	{"a slot is not asked for again after a failure", semaphore, "		if err := pause(ctx, retryPause); err != nil {\n			return nil, err\n		}\n", "		return nil, err\n", "internal/lock/recipe TestSlotIsAskedForAgain"},
+	{"a slot is not asked for again after a failure", semaphore, "		if err := retry.Sleep(ctx, retryPause); err != nil {\n			return nil, err\n		}\n", "		_ = retry.Sleep\n		return nil, err\n", "internal/lock/recipe TestSlotIsAskedForAgain"},
 	{"an owner gets its own slot again", semaphore, "	ctx = lock.WithOwner(ctx, \"\")\n	for number := 1; ; number++ {", "	for number := 1; ; number++ {", "internal/lock/recipe TestRecipes/local/SlotsAreNotReentrant"},
 	{"a writer that becomes a reader frees the lock", multi, "		if lease != kept {", "		if true {", "internal/lock/recipe TestRecipes/local/DowngradeButNoUpgrade"},
 	{"several locks are unlocked one after the other", multi, "			unlocking.Go(func() { errs[i] = lease.Unlock(ctx) })\n", "			errs[i] = lease.Unlock(ctx)\n", "internal/lock/recipe TestUnlockAtTheSameTime"},

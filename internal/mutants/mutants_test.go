@@ -31,7 +31,7 @@ type mutant struct {
 }
 
 // mutants lists the mutants of all areas. Each area has a file.
-var mutants = slices.Concat(placing, queued, limits, lifecycle, expiry, scripts, databases, locks, face, laboratory, gateway)
+var mutants = slices.Concat(placing, queued, limits, lifecycle, expiry, scripts, databases, locks, face, calling, laboratory, gateway, traces)
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 

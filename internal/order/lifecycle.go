@@ -28,7 +28,7 @@ func (s *Service) Pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 	case err != nil:
 		return Order{}, s.changeError(ctx, id, err)
 	case o.PaymentID != payment:
-		s.metrics.changes.WithLabelValues("refund_due").Inc()
+		s.metrics.changes.WithLabelValues(refundDue).Inc()
 		return Order{}, &RefundDue{PaymentID: payment, Status: o.Status}
 	}
 	s.metrics.changes.WithLabelValues(string(o.Status)).Inc()

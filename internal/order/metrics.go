@@ -5,50 +5,72 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/holdfast-stock/holdfast/internal/latency"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
 // metrics counts what the service does. No label holds a SKU or a buyer, so that
-// the number of series stays bounded.
+// the number of series stays bounded. Every value of a label is there from the start.
 type metrics struct {
-	orders        *prometheus.CounterVec
+	orders        map[string]prometheus.Counter // by result
 	changes       *prometheus.CounterVec
 	gateSeconds   prometheus.Histogram
 	ledgerSeconds prometheus.Histogram
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
-	latency := prometheus.ExponentialBuckets(0.0001, 2, 16) // 100 µs to 3.3 s
+	orders := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "holdfast_orders_total", Help: "Orders by result.",
+	}, []string{"result"})
 	m := &metrics{
-		orders: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_orders_total", Help: "Orders by result.",
-		}, []string{"result"}),
+		orders: make(map[string]prometheus.Counter),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_order_changes_total", Help: "Answered payments, cancellations and refunds by the order's status afterwards, or refund_due.",
 		}, []string{"status"}),
-		gateSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "holdfast_gate_take_seconds", Help: "Time of one take at the gate.", Buckets: latency,
-		}),
-		ledgerSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "holdfast_ledger_record_seconds", Help: "Time from handing an order to the ledger to its answer.", Buckets: latency,
-		}),
+		gateSeconds:   prometheus.NewHistogram(latency.Options("holdfast_gate_take_seconds", "Time of one take at the gate.")),
+		ledgerSeconds: prometheus.NewHistogram(latency.Options("holdfast_ledger_record_seconds", "Time from handing an order to the ledger to its answer.")),
 	}
-	r.MustRegister(m.orders, m.changes, m.gateSeconds, m.ledgerSeconds)
+	for _, result := range results() {
+		m.orders[result] = orders.WithLabelValues(result)
+	}
+	for _, status := range []ledger.Status{ledger.Paid, ledger.Cancelled, ledger.Refunded, refundDue} {
+		m.changes.WithLabelValues(string(status))
+	}
+	r.MustRegister(orders, m.changes, m.gateSeconds, m.ledgerSeconds)
 	return m
 }
 
+// refundDue is the label of payments that do not pay their order.
+const refundDue = "refund_due"
+
+// The labels of orders that were not refused.
+const (
+	accepted = "accepted"
+	replayed = "replayed"
+	queued   = "queued"
+)
+
+// results returns all labels of orders.
+func results() []string {
+	all := []string{accepted, replayed, queued}
+	for _, f := range failures {
+		all = append(all, f.label)
+	}
+	return all
+}
+
 // result is the label by which an answer is counted. status is the answered order's.
-func result(status ledger.Status, replayed bool, err error) string {
+func result(status ledger.Status, again bool, err error) string {
 	switch {
 	case err != nil:
 		return failure(err)
-	case replayed:
-		return "replayed"
+	case again:
+		return replayed
 	case status == ledger.Queued:
-		return "queued"
+		return queued
 	}
-	return "accepted"
+	return accepted
 }
 
 // failures are the labels of refused orders. The first row whose error is wrapped in
@@ -75,5 +97,5 @@ func failure(err error) string {
 			return f.label
 		}
 	}
-	return "unavailable"
+	return failures[0].label
 }

@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/holdfast-stock/holdfast/internal/latency"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
 const (
@@ -32,12 +35,21 @@ type Gate interface {
 type Ledger interface {
 	// Record commits the order of a take, and returns it and its outcome.
 	Record(ctx context.Context, t stock.Take) (Order, ledger.Outcome)
+	// Replace commits the order of a take in place of a void order.
+	Replace(ctx context.Context, void Order, t stock.Take) (Order, ledger.Outcome)
+	// TurnDown records that the queued order of a take is refused. Refused: the take is not
+	// committed and never will be.
+	TurnDown(ctx context.Context, t stock.Take) ledger.Outcome
+	// Pass keeps Replace from a void order. ledger.ErrRowChanged: it was replaced, or passed.
+	Pass(ctx context.Context, id uuid.UUID) error
 	// Order reads an order. ledger.ErrNoOrder: there is none.
 	Order(ctx context.Context, id uuid.UUID) (*Order, error)
 	// Queued returns the order of a take that is in the journal.
 	Queued(t stock.Take) Order
 	// Now returns the time by the ledger's clock.
 	Now() (time.Time, error)
+	// Generation returns the generation in use.
+	Generation() stock.Generation
 
 	// Change and Revive change an order after it was placed.
 	Change(ctx context.Context, id uuid.UUID, ask ledger.Ask, decide func(ledger.State) (ledger.Change, error)) (Order, error)
@@ -82,6 +94,12 @@ type Service struct {
 	queue      bool
 	hours      hours
 	metrics    *metrics
+	tracer     *tracing.Tracer
+
+	// What SawJournal has seen: the generation under which the journal had no orders when
+	// it last answered, or 0 if it had some; whether it does not answer now.
+	emptyUnder  atomic.Int64
+	journalAway atomic.Bool
 }
 
 // Options configure a Service.
@@ -92,6 +110,7 @@ type Options struct {
 	// Queued finds queued orders that the ledger does not have yet. nil: there are
 	// none.
 	Queued Queued
+	Tracer *tracing.Tracer // nil: there are no traces
 }
 
 // NewService returns a service for the ledger with that ID. gate is nil if the
@@ -99,7 +118,7 @@ type Options struct {
 func NewService(ledgerID uuid.UUID, gate Gate, journal Journal, l Ledger, r Reconciler, o Options, registry prometheus.Registerer) *Service {
 	return &Service{
 		ledgerID: ledgerID, gate: gate, ledger: l, journal: journal, reconciler: r,
-		queued: o.Queued, late: o.Late, queue: o.Queue, metrics: newMetrics(registry),
+		queued: o.Queued, late: o.Late, queue: o.Queue, metrics: newMetrics(registry), tracer: o.Tracer,
 	}
 }
 
@@ -118,7 +137,14 @@ func NewService(ledgerID uuid.UUID, gate Gate, journal Journal, l Ledger, r Reco
 func (s *Service) Place(ctx context.Context, r Request) (o Order, replayed bool, err error) {
 	stock.SortLines(r.Lines)
 	o, replayed, err = s.place(ctx, r)
-	s.metrics.orders.WithLabelValues(result(o.Status, replayed, err)).Inc()
+	label := result(o.Status, replayed, err)
+	s.metrics.orders[label].Inc()
+	if span := s.tracer.Of(ctx); span.Recorded() {
+		span.Text("holdfast.order.result", label)
+		if err == nil {
+			span.Text("holdfast.order.id", o.ID.String())
+		}
+	}
 	return o, replayed, err
 }
 
@@ -139,19 +165,19 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 		switch {
 		case out.Committed():
 			return o, false, nil
-		case exists && movesKeyOn(found.Status):
-			live, at, err := s.findKeyed(ctx, r, voids+1)
+		case exists && movesKeyOn(found):
+			live, at, err := s.moveOn(ctx, r, voids, found)
 			switch {
-			case err == nil:
-				return s.replay(r, live)
-			case !errors.Is(err, ledger.ErrNoOrder):
+			case err != nil:
 				return Order{}, false, fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
+			case live != nil:
+				return s.replay(r, live)
 			}
 			voids, last = at, errVoided
 		case exists:
 			return s.replay(r, found)
 		case out.Refused() && stock.Reconcilable(out.Reason()):
-			if err := s.reconciler.Mend(ctx, out.Reason(), d.SKUs()...); err != nil {
+			if err := s.mend(ctx, out.Reason(), d); err != nil {
 				return s.refused(ctx, r, voids, err)
 			}
 			last = out.Reason()
@@ -164,6 +190,29 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 		}
 	}
 	return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrBusy, last))
+}
+
+// moveOn follows a key that must leave the ID with this number, under which the order was
+// found. It returns the key's live order, or the number of the ID to try next. A queued
+// order can no longer take the place of the void order before that ID. If one may just
+// have done so, the ID is the same as before.
+func (s *Service) moveOn(ctx context.Context, r Request, number int, found *Order) (live *Order, next int, err error) {
+	last, next, err := s.findKeyed(ctx, r, number+1)
+	if !errors.Is(err, ledger.ErrNoOrder) {
+		return last, next, err
+	}
+	if last == nil {
+		last = found
+	}
+	if last.Replaceable() {
+		switch err := s.ledger.Pass(ctx, last.ID); {
+		case errors.Is(err, ledger.ErrRowChanged):
+			return nil, number, nil
+		case err != nil:
+			return nil, number, err
+		}
+	}
+	return nil, next, nil
 }
 
 // sellable returns why the lines cannot be sold now, as far as this instance knows.
@@ -183,17 +232,27 @@ func (s *Service) try(ctx context.Context, d stock.Deduction, keyed bool) (Order
 	if s.queue {
 		return s.enqueue(ctx, d, keyed)
 	}
+	if keyed && s.asksJournal() {
+		_, err := s.queued.Queued(ctx, d.OrderID)
+		if err == nil {
+			var first *Order
+			if first, err = s.findQueued(ctx, d.OrderID); err == nil {
+				return Order{}, ledger.Duplicate(first)
+			}
+		}
+		if !errors.Is(err, stock.ErrNotQueued) {
+			return Order{}, ledger.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
+		}
+	}
 	return s.attempt(ctx, d, s.ledger.Record)
 }
 
 // attempt takes the units at the gate and records the take, once. Whatever the
 // outcome, the take is settled, given back, or left to recovery.
-func (s *Service) attempt(ctx context.Context, d stock.Deduction, record func(context.Context, stock.Take) (Order, ledger.Outcome)) (Order, ledger.Outcome) {
+func (s *Service) attempt(ctx context.Context, d stock.Deduction, record recordFunc) (Order, ledger.Outcome) {
 	take := stock.Take{Deduction: d}
 	if s.gate != nil {
-		start := time.Now()
-		taken, err := s.gate.Take(ctx, d)
-		s.metrics.gateSeconds.Observe(time.Since(start).Seconds())
+		taken, err := s.take(ctx, func(ctx context.Context) (stock.Take, error) { return s.gate.Take(ctx, d) })
 		switch {
 		case stock.NothingTaken(err):
 			return Order{}, ledger.Refused(err)
@@ -208,8 +267,46 @@ func (s *Service) attempt(ctx context.Context, d stock.Deduction, record func(co
 	}
 	start := time.Now()
 	o, out := record(ctx, take)
-	s.metrics.ledgerSeconds.Observe(time.Since(start).Seconds())
+	latency.Observe(ctx, s.metrics.ledgerSeconds, time.Since(start))
 	return o, s.reconciler.End(ctx, take, out)
+}
+
+// take calls the gate, and measures it.
+func (s *Service) take(ctx context.Context, call func(context.Context) (stock.Take, error)) (stock.Take, error) {
+	start := time.Now()
+	inside, span := s.tracer.Start(ctx, "gate.take")
+	taken, err := call(inside)
+	if span.Recorded() {
+		describe(span, err)
+	}
+	span.End()
+	latency.Observe(ctx, s.metrics.gateSeconds, time.Since(start))
+	return taken, err
+}
+
+// describe says in the span how a take ended. That the stock is sold out is no failure.
+func describe(span tracing.Span, err error) {
+	switch {
+	case err == nil:
+		span.Text("holdfast.outcome", "taken")
+	case stock.Reconcilable(err):
+		span.Text("holdfast.outcome", "stale")
+	case stock.NothingTaken(err):
+		span.Text("holdfast.outcome", failure(err))
+	default:
+		span.Fail(failure(err))
+	}
+}
+
+// mend removes the reason why a take was refused.
+func (s *Service) mend(ctx context.Context, reason error, d stock.Deduction) error {
+	ctx, span := s.tracer.Start(ctx, "gate.mend")
+	defer span.End()
+	err := s.reconciler.Mend(ctx, reason, d.SKUs()...)
+	if span.Recorded() && err != nil {
+		span.Fail(failure(err))
+	}
+	return err
 }
 
 // refused answers a request that was refused for the reason. It looks up the key
@@ -237,23 +334,29 @@ func (s *Service) refused(ctx context.Context, r Request, voids int, reason erro
 }
 
 // findKeyed reads the key's live order, skipping void orders from the given number
-// on. With ledger.ErrNoOrder, voids is the number of void orders skipped.
+// on. With ledger.ErrNoOrder, voids is the number of void orders skipped, and found is the
+// last of those that were skipped here, or nil.
 //
 // A client can give its key many void orders, because a queued order that is refused
 // is one. Void orders stay void and have the first IDs of the key. So findKeyed looks
 // for their end in steps that grow while it finds void orders, and shrink afterwards.
 func (s *Service) findKeyed(ctx context.Context, r Request, from int) (found *Order, voids int, err error) {
+	ctx, span := s.tracer.Start(ctx, "ledger.find")
+	defer span.End()
 	read := s.ledger.Order
-	if s.queue { // otherwise an order that is queued elsewhere is in flight, and refused as such
-		read = s.find
+	if s.queue || s.asksJournal() { // otherwise an order that is queued elsewhere is in flight, and refused as such
+		read = s.findQueued
 	}
+	var skipped *Order
 	step, growing := 1, true
 	for voids = from; voids < from+maxVoids; {
 		found, err = read(ctx, orderID(s.ledgerID, r, voids+step-1))
-		void := err == nil && movesKeyOn(found.Status)
+		void := err == nil && movesKeyOn(found)
 		switch {
 		case void:
-			voids += step
+			voids, skipped = voids+step, found
+		case step == 1 && errors.Is(err, ledger.ErrNoOrder):
+			return skipped, voids, err
 		case step == 1, err != nil && !errors.Is(err, ledger.ErrNoOrder):
 			return found, voids, err
 		}
@@ -299,7 +402,7 @@ func (s *Service) Order(ctx context.Context, id uuid.UUID) (Order, error) {
 func (s *Service) addHistory(ctx context.Context, o *Order) (err error) {
 	var steps []ledger.Step
 	first := o.Status
-	if o.Version > 0 { // otherwise nothing has happened to it
+	if o.Version > 0 && o.Status != ledger.Void { // otherwise nothing has happened to it
 		first = ledger.Pending
 		steps, err = s.ledger.History(ctx, o.ID, o.Version)
 	}

@@ -126,11 +126,14 @@ func onRefund(restock bool) func(ledger.State) (ledger.Change, error) {
 	}
 }
 
-// movesKeyOn reports whether a key must use its next ID because the order under its
-// present ID has this status. A void order stands for an order that was never
-// committed, and a queued order may have been refused. Their IDs cannot be used
-// again.
-func movesKeyOn(s ledger.Status) bool { return s == ledger.Void || s == ledger.TurnedDown }
+// movesKeyOn reports whether a key must use its next ID because of the order under its
+// present ID. A void order stands for an order that was never committed, and a queued
+// order may have been refused, or will be because its key has passed it. Their IDs cannot
+// be used again.
+func movesKeyOn(o *Order) bool {
+	s := o.Status
+	return s == ledger.Void || s == ledger.TurnedDown || o.Passed()
+}
 
 // replay returns the answer to a request whose key already belongs to the order
 // found. It repeats the first answer, even if the order's status has changed since:

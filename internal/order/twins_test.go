@@ -231,6 +231,9 @@ func (l *twinLedger) resolve(t stock.Take) ledger.Outcome {
 	switch {
 	case !ok:
 		l.void(t.OrderID)
+	case found.Status == ledger.Void && !found.Passed():
+		found.Version++ // bars Replace
+		l.orders[found.ID] = found
 	case found.TakeID == t.TakeID && found.Status != ledger.Void:
 		return ledger.Committed()
 	}
@@ -253,6 +256,8 @@ func (l *twinLedger) Order(_ context.Context, id uuid.UUID) (*Order, error) {
 }
 
 func (l *twinLedger) Now() (time.Time, error) { return ledger.Now(), nil }
+
+func (l *twinLedger) Generation() stock.Generation { return 7 }
 
 func (l *twinLedger) Queued(t stock.Take) Order {
 	return Order{ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: ledger.Queued, Lines: t.Lines, CreatedAt: t.QueuedAt}
@@ -324,6 +329,35 @@ func (l *twinLedger) Revive(_ context.Context, expired Order, t stock.Take, paym
 		out = l.answer(out)
 	}
 	return l.orders[o.ID], out
+}
+
+func (l *twinLedger) TurnDown(_ context.Context, t stock.Take) ledger.Outcome {
+	l.orders[t.OrderID] = Order{ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: ledger.TurnedDown, Lines: t.Lines}
+	return ledger.Refused(errVoided)
+}
+
+// Pass keeps Replace from the void order.
+func (l *twinLedger) Pass(_ context.Context, id uuid.UUID) error {
+	o := l.orders[id]
+	if o.Status != ledger.Void || o.Passed() {
+		return ledger.ErrRowChanged
+	}
+	o.Version = -1
+	l.orders[id] = o
+	return nil
+}
+
+// Replace records the take in place of the void order.
+func (l *twinLedger) Replace(ctx context.Context, void Order, t stock.Take) (Order, ledger.Outcome) {
+	if o := l.orders[void.ID]; o.Status != ledger.Void || o.Version != void.Version {
+		return Order{}, ledger.Refused(ledger.ErrRowChanged)
+	}
+	delete(l.orders, void.ID)
+	o, out := l.Record(ctx, t)
+	if !out.Committed() {
+		l.orders[void.ID] = void
+	}
+	return o, out
 }
 
 func (l *twinLedger) Refunded(_ context.Context, payment string) (ledger.Payment, error) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -18,6 +19,7 @@ import (
 type exchange struct {
 	order.Request
 	reply
+	sent, answered time.Time
 }
 
 // storedOrder is an order in the ledger.
@@ -49,25 +51,47 @@ type evidence struct {
 	guarded bool // the strategy has a guard: no unit is sold twice
 	// redisIntact is true if no fault reached Redis, so no count may be refilled.
 	redisIntact bool
+	queued      int64 // orders in the journal
+	// queueLost is true if Redis may have lost queued orders for good.
+	queueLost bool
+	// takenOver is true if instances of another strategy took the stock over, which the
+	// earlier ones answer.
+	takenOver bool
 }
 
 // check returns an error for every promise that is broken.
 func (e evidence) check() error {
-	return errors.Join(e.checkAccepted(), e.checkOneLive(), e.checkRefusals(), e.checkCounts())
+	return errors.Join(e.checkOrders(), e.checkRefusals(), e.checkCounts(), e.checkJournal())
+}
+
+// checkOrders checks what no sweep corrects once the journal is empty.
+func (e evidence) checkOrders() error {
+	return errors.Join(e.checkAccepted(), e.checkFresh(), e.checkReplays(), e.checkOneLive())
+}
+
+// checkJournal checks that every queued order has reached its final state.
+func (e evidence) checkJournal() error {
+	if e.queued != 0 {
+		return fmt.Errorf("the journal still has %d orders", e.queued)
+	}
+	return nil
 }
 
 // checkAccepted checks that every accepted order is in the ledger with the buyer and
-// the lines of its request, and that all requests with one key got the same order.
+// the lines of its request, and that all requests with one key got the same order. An
+// order that was answered while it was queued may be refused in the end, and then its key
+// may get another one.
 func (e evidence) checkAccepted() error {
 	var errs []error
 	first := make(map[string]uuid.UUID)
-	fresh := make(map[string]int)
 	for _, a := range e.answers {
 		if a.err != nil {
 			continue
 		}
 		i := slices.IndexFunc(e.records, func(r storedOrder) bool { return r.id == a.order.ID })
 		switch {
+		case e.mayBeGone(a, i):
+			continue
 		case i < 0:
 			errs = append(errs, fmt.Errorf("accepted, but not in the ledger: order %s of %s", a.order.ID, a.Buyer))
 			continue
@@ -82,13 +106,48 @@ func (e evidence) checkAccepted() error {
 			errs = append(errs, fmt.Errorf("%s got order %s and order %s for one key", a.Buyer, before, a.order.ID))
 		}
 		first[a.Buyer] = a.order.ID
-		if !a.replayed {
+	}
+	return errors.Join(errs...)
+}
+
+// mayBeGone reports whether the order of an answer, which is the i-th record or none if i
+// is negative, need not be live: it was queued, and then refused or lost.
+func (e evidence) mayBeGone(a exchange, i int) bool {
+	refused := i >= 0 && e.records[i].status == ledger.TurnedDown
+	return a.order.Queued() && (refused || e.queueLost && (i < 0 || !e.records[i].live()))
+}
+
+// checkFresh checks that a key gets at most one answer with a new order. A queued order
+// is left out: another request may be committed at the same moment.
+func (e evidence) checkFresh() error {
+	var errs []error
+	fresh := make(map[string]int)
+	for _, a := range e.answers {
+		if a.err == nil && !a.replayed && !a.order.Queued() {
 			fresh[a.Buyer]++
 		}
 	}
 	for buyer, n := range fresh {
 		if n > 1 {
 			errs = append(errs, fmt.Errorf("%s got %d answers with a new order for one key", buyer, n))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkReplays checks that a request that was sent after its key's order had been answered
+// gets this order as a replay.
+func (e evidence) checkReplays() error {
+	var errs []error
+	for _, a := range e.answers {
+		if a.err != nil || a.replayed {
+			continue
+		}
+		earlier := func(b exchange) bool {
+			return b.Buyer == a.Buyer && b.err == nil && b.answered.Before(a.sent) && b.order.ID == a.order.ID && !(b.order.Queued() && e.queueLost)
+		}
+		if slices.ContainsFunc(e.answers, earlier) {
+			errs = append(errs, fmt.Errorf("%s was answered with order %s, and then with the same one as a new order", a.Buyer, a.order.ID))
 		}
 	}
 	return errors.Join(errs...)
@@ -123,6 +182,7 @@ func (e evidence) checkRefusals() error {
 		case a.err == nil, errors.Is(a.err, stock.ErrUnavailable):
 			open[a.Buyer] = true
 		case errors.Is(a.err, stock.ErrBusy), errors.Is(a.err, order.ErrInProgress), errors.Is(a.err, stock.ErrSoldOut):
+		case e.takenOver && errors.Is(a.err, stock.ErrSuperseded):
 		default:
 			errs = append(errs, fmt.Errorf("%s got an unexpected error: %w", a.Buyer, a.err))
 		}
@@ -191,19 +251,23 @@ func TestFaultsChecker(t *testing.T) {
 		placed := func(id uuid.UUID, buyer string) order.Order {
 			return order.Order{ID: id, Buyer: buyer, Status: ledger.Pending, Lines: line}
 		}
+		waited := placed(uuid.New(), "queued")
+		waited.Status = ledger.Queued
 		return evidence{
 			answers: []exchange{
-				{order.Request{Buyer: "with-key", Key: "k", Lines: line}, reply{order: placed(bought, "with-key")}},
-				{order.Request{Buyer: "with-key", Key: "k", Lines: line}, reply{order: placed(bought, "with-key"), replayed: true}},
-				{order.Request{Buyer: "with-key", Key: "k", Lines: line}, reply{err: order.ErrInProgress}},
-				{order.Request{Buyer: "without-key", Lines: line}, reply{order: placed(paid, "without-key")}},
-				{order.Request{Buyer: "late", Lines: line}, reply{err: stock.Refuse(sku, stock.ErrSoldOut)}},
-				{order.Request{Buyer: "refused", Lines: line}, reply{err: stock.ErrBusy}},
+				{Request: order.Request{Buyer: "with-key", Key: "k", Lines: line}, reply: reply{order: placed(bought, "with-key")}},
+				{Request: order.Request{Buyer: "with-key", Key: "k", Lines: line}, reply: reply{order: placed(bought, "with-key"), replayed: true}},
+				{Request: order.Request{Buyer: "with-key", Key: "k", Lines: line}, reply: reply{err: order.ErrInProgress}},
+				{Request: order.Request{Buyer: "without-key", Lines: line}, reply: reply{order: placed(paid, "without-key")}},
+				{Request: order.Request{Buyer: "late", Lines: line}, reply: reply{err: stock.Refuse(sku, stock.ErrSoldOut)}},
+				{Request: order.Request{Buyer: "refused", Lines: line}, reply: reply{err: stock.ErrBusy}},
+				{Request: order.Request{Buyer: "queued", Key: "k", Lines: line}, reply: reply{order: waited}},
 			},
 			records: []storedOrder{
 				{bought, "with-key", ledger.Pending, line},
 				{paid, "without-key", ledger.Paid, line},
 				{uuid.New(), "refused", ledger.Void, nil},
+				{waited.ID, "queued", ledger.TurnedDown, line},
 			},
 			counts: map[stock.SKU]skuCounts{sku: {
 				ledgerCounts: ledgerCounts{total: 5, available: 1}, gate: &stock.Level{SKU: sku, Filled: true, Available: 1}, totals: []int64{5},
@@ -213,6 +277,12 @@ func TestFaultsChecker(t *testing.T) {
 	}
 	if err := sound().check(); err != nil {
 		t.Errorf("the correct run: %v", err)
+	}
+	lost := sound()
+	lost.queueLost, lost.takenOver = true, true
+	lost.records, lost.answers[5].err = lost.records[:3], stock.ErrSuperseded
+	if err := lost.check(); err != nil {
+		t.Errorf("the correct run after Redis lost a queued order, and another strategy took over: %v", err)
 	}
 	count := func(e *evidence, change func(c *skuCounts)) {
 		c := e.counts[sku]
@@ -231,6 +301,11 @@ func TestFaultsChecker(t *testing.T) {
 		{"asked for", func(e *evidence) { e.answers[3].order.Lines = nil }},
 		{"for one key", func(e *evidence) { e.answers[1].order.ID = paid }},
 		{"got 2 answers with a new order", func(e *evidence) { e.answers[1].replayed = false }},
+		{"with the same one as a new order", func(e *evidence) {
+			again := e.answers[6]
+			again.sent = time.Unix(1, 0)
+			e.answers = append(e.answers, again)
+		}},
 		{"2 live orders", func(e *evidence) {
 			e.records = append(e.records, storedOrder{uuid.New(), "with-key", ledger.Pending, line})
 		}},
@@ -241,6 +316,12 @@ func TestFaultsChecker(t *testing.T) {
 		{"the ledger's counts do not add up", func(e *evidence) { count(e, func(c *skuCounts) { c.available = 2 }) }},
 		{"units in flight after the sweeps", func(e *evidence) { count(e, func(c *skuCounts) { c.gate.Available, c.gate.InFlight = 0, 1 }) }},
 		{"the gate's counts do not add up", func(e *evidence) { count(e, func(c *skuCounts) { c.gate.Available = 2 }) }},
+		{"accepted, but refused", func(e *evidence) { e.answers[6].order.Status = ledger.Pending }},
+		{"accepted, but void", func(e *evidence) { e.records[3].status = ledger.Void }},
+		{"accepted, but not in the ledger", func(e *evidence) { e.records = e.records[:3] }},
+		{"accepted, but not in the ledger", func(e *evidence) { e.records, e.queueLost = e.records[1:], true }},
+		{"got an unexpected error", func(e *evidence) { e.answers[5].err = stock.ErrSuperseded }},
+		{"the journal still has 1 orders", func(e *evidence) { e.queued = 1 }},
 		{"refilled 1 times", func(e *evidence) { count(e, func(c *skuCounts) { c.epochRise = 1 }) }},
 	} {
 		e := sound()

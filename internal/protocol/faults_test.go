@@ -25,6 +25,7 @@ import (
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/gate"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -124,7 +125,7 @@ func sqliteErrors(t *testing.T, pool *sql.DB) map[faults.Kind]error {
 		faults.ReadOnly:  refused(open(file+"?_pragma=query_only(1)"), "INSERT INTO t VALUES (3, 1)"),
 	}
 	must("BEGIN IMMEDIATE")
-	answers[faults.LockTimeout] = refused(open(file), "BEGIN IMMEDIATE")
+	answers[faults.LockTimeout] = refused(open(file+"?_pragma=busy_timeout(0)"), "BEGIN IMMEDIATE")
 	must("ROLLBACK")
 	must("PRAGMA max_page_count = 2")
 	answers[faults.DiskFull] = refused(db, "CREATE TABLE u AS WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM r LIMIT 9999) SELECT x FROM r")
@@ -134,21 +135,13 @@ func sqliteErrors(t *testing.T, pool *sql.DB) map[faults.Kind]error {
 // faultsLease is how long a lock stays taken if its unlock is lost.
 const faultsLease = time.Second
 
-// start starts an instance that reaches its stores through the fault injectors.
-func (r *rig) start(ctx context.Context, row faultRow) (*instance, error) {
-	spec, ok := strategy.Find(row.strategy)
-	if !ok {
-		return nil, fmt.Errorf("unknown strategy %q", row.strategy)
-	}
-	locker := redislock.New(r.client, redislock.Options{Lease: faultsLease})
-	built, closeGate := spec.Build(strategy.Backends{
-		Redis: r.client, LedgerID: r.ledgerID, Guard: !row.noGuard,
-		Locker: locker, LockName: "redis", Fence: true, Segments: 3,
-	})
-	i := r.assemble(r.db, built, settings{takeDeadline: immediateDeadline})
-	i.stop = func() {
-		closeGate()
-		_ = locker.Close()
+// start starts an instance that reaches its stores through the fault injectors. Recovery
+// ends its takes at once.
+func (r *rig) start(ctx context.Context, set settings) (*instance, error) {
+	set.takeDeadline = immediateDeadline
+	i, err := r.build(r.db, r.client, redislock.Options{Lease: faultsLease}, set)
+	if err != nil {
+		return nil, err
 	}
 	if err := i.Start(ctx); err != nil {
 		i.Close()
@@ -183,7 +176,7 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 		}
 	}()
 	for range 2 {
-		i, err := r.start(ctx, row)
+		i, err := r.start(ctx, settings{strategy: row.strategy, noGuard: row.noGuard})
 		if err != nil {
 			return 0, 0, fmt.Errorf("starting: %w", err)
 		}
@@ -220,10 +213,10 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 
 	spec, _ := strategy.Find(row.strategy)
 	e := evidence{answers: s.answers, sound: spec.Sound, guarded: spec.HasGate() && !row.noGuard, redisIntact: len(row.redis) == 0}
-	broken = errors.Join(broken, r.settle(ctx, instances, s, &e))
+	broken = errors.Join(broken, r.settle(ctx, maxSettle, instances, s, &e))
 	s.retryKeyed(ctx, instances)
 	e.answers = s.answers
-	broken = errors.Join(broken, r.settle(ctx, instances, s, &e))
+	broken = errors.Join(broken, r.settle(ctx, maxSettle, instances, s, &e))
 	if broken != nil {
 		broken = fmt.Errorf("%w\nfaults: %s", broken, strings.Join(append(sqlFaults, redisFaults...), "\n\t"))
 		for _, a := range s.answers {
@@ -233,10 +226,10 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 	return statements, commands, broken
 }
 
-// settle sweeps until every promise holds. It returns the errors that remain after
-// maxSettle.
-func (r *rig) settle(ctx context.Context, instances []*instance, s *scenario, e *evidence) (broken error) {
-	end := time.Now().Add(maxSettle)
+// settle sweeps until every promise holds. It returns the errors that remain when the
+// time is over, or when no sweep can correct them.
+func (r *rig) settle(ctx context.Context, within time.Duration, instances []*instance, s *scenario, e *evidence) (broken error) {
+	end := time.Now().Add(within)
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		var failed error
 		for _, i := range instances {
@@ -248,17 +241,21 @@ func (r *rig) settle(ctx context.Context, instances []*instance, s *scenario, e 
 			return err
 		}
 		broken = errors.Join(failed, e.check())
-		if broken == nil || e.checkAccepted() != nil || time.Now().After(end) {
+		if broken == nil || e.queued == 0 && e.checkOrders() != nil || time.Now().After(end) {
 			return broken
 		}
 		time.Sleep(pause) // between two sweeps, as Run does
 	}
 }
 
-// gather reads the evidence without the service.
-func (r *rig) gather(ctx context.Context, i *instance, s *scenario, e *evidence) error {
+// gather reads the evidence without the service. It asks the journal first: an order
+// leaves the journal when the ledger has it.
+func (r *rig) gather(ctx context.Context, i *instance, s *scenario, e *evidence) (err error) {
 	db := r.sql.DB().WithContext(ctx)
 	e.records, e.counts = nil, make(map[stock.SKU]skuCounts)
+	if e.queued, _, err = gate.NewQueuedOrders(r.shop.redis, r.ledgerID).Backlog(ctx); err != nil {
+		return err
+	}
 	var rows []struct {
 		ID    uuid.UUID
 		Buyer string
@@ -315,13 +312,7 @@ func (r *rig) cleanUp() error {
 			return fmt.Errorf("clearing %s: %w", table, err)
 		}
 	}
-	keys := r.shop.redis.Scan(ctx, 0, "*"+r.ledgerID.String()+"*", 1000).Iterator()
-	for keys.Next(ctx) {
-		if err := r.shop.redis.Del(ctx, keys.Val()).Err(); err != nil {
-			return err
-		}
-	}
-	return keys.Err()
+	return r.deleteKeys(ctx, "*"+r.ledgerID.String()+"*")
 }
 
 // scenario holds the concurrent requests of several clients and an administrator.
@@ -337,15 +328,18 @@ type scenario struct {
 	epochs  map[stock.SKU]int64   // the epoch of each SKU after its stock was added
 }
 
+// newEmptyScenario returns a scenario without requests.
+func newEmptyScenario(skus []stock.SKU) *scenario {
+	return &scenario{skus: skus, totals: make(map[stock.SKU][]int64), epochs: make(map[stock.SKU]int64)}
+}
+
 // newScenario returns a random scenario: twins with three keys, and orders without a
 // key, of one line and of several lines. Together they ask for more units than there
 // are.
 func newScenario(run int64, row faultRow) *scenario {
-	s := &scenario{random: rand.New(rand.NewPCG(row.seed, 1)), totals: make(map[stock.SKU][]int64), epochs: make(map[stock.SKU]int64)}
-	for _, name := range []string{"a", "b", "c"} {
-		s.skus = append(s.skus, stock.SKU(fmt.Sprintf("%s.%d", name, run)))
-	}
-	a, b, c := s.skus[0], s.skus[1], s.skus[2]
+	a, b, c := stock.SKU(fmt.Sprintf("a.%d", run)), stock.SKU(fmt.Sprintf("b.%d", run)), stock.SKU(fmt.Sprintf("c.%d", run))
+	s := newEmptyScenario([]stock.SKU{a, b, c})
+	s.random = rand.New(rand.NewPCG(row.seed, 1))
 	buyers := 0
 	add := func(twins int, key string, lines ...stock.Line) {
 		buyers++
@@ -417,14 +411,17 @@ func (s *scenario) run(ctx context.Context, instances []*instance) {
 	all.Wait()
 }
 
-// place places an order and records the answer.
-func (s *scenario) place(ctx context.Context, i *instance, r order.Request) {
+// place places an order, and records and returns the answer.
+func (s *scenario) place(ctx context.Context, i *instance, r order.Request) reply {
 	asked := r
 	asked.Lines = slices.Clone(r.Lines)
+	sent := time.Now()
 	o, replayed, err := i.Place(ctx, asked)
+	a := reply{o, replayed, err}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.answers = append(s.answers, exchange{r, reply{o, replayed, err}})
+	s.answers = append(s.answers, exchange{r, a, sent, time.Now()})
+	return a
 }
 
 // retryKeyed sends every request that has a key again, to every instance.
@@ -447,7 +444,7 @@ func TestFaultsFound(t *testing.T) {
 	for _, d := range databases {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			runAll(t, d, slices.Values(slices.DeleteFunc(slices.Clone(foundRows), func(row faultRow) bool { return row.database != d.Name })))
+			runRows(t, d, slices.Values(slices.DeleteFunc(slices.Clone(foundRows), func(row faultRow) bool { return row.database != d.Name })))
 		})
 	}
 }
@@ -466,64 +463,87 @@ func TestFaults(t *testing.T) {
 				if !testenv.Thorough() {
 					rows = slices.DeleteFunc(rows, func(row faultRow) bool { return int(row.seed)%len(databases) != n })
 				}
-				runAll(t, d, slices.Values(rows))
+				runRows(t, d, slices.Values(rows))
 				return
 			}
-			runAll(t, d, func(yield func(faultRow) bool) {
-				seed := *faultsSeed
-				if seed == 0 {
-					seed = uint64(time.Now().UnixNano())
-				}
-				for end := time.Now().Add(*faultsSearch); time.Now().Before(end) && yield(randomRow(d.Name, seed)); seed++ {
+			runRows(t, d, func(yield func(faultRow) bool) {
+				for seed := range seedsFrom(*faultsSeed, *faultsSearch) {
+					if !yield(randomRow(d.Name, seed)) {
+						return
+					}
 				}
 			})
 		})
 	}
 }
 
+// seedsFrom returns one seed after another for that long. If the first is 0, it is taken
+// from the clock.
+func seedsFrom(first uint64, within time.Duration) iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		seed := first
+		if seed == 0 {
+			seed = uint64(time.Now().UnixNano())
+		}
+		for end := time.Now().Add(within); time.Now().Before(end) && yield(seed); seed++ {
+		}
+	}
+}
+
+// runRows runs the rows.
+func runRows(t *testing.T, d testenv.Database, rows iter.Seq[faultRow]) {
+	t.Helper()
+	runAll(t, d, faultRigs, rows, func(r *rig, row faultRow) error {
+		start := time.Now()
+		statements, commands, err := r.run(t.Context(), row)
+		if testing.Verbose() {
+			t.Logf("%v: %d statements and %d commands, %v", time.Since(start).Round(time.Millisecond), statements, commands, row)
+		}
+		if err != nil {
+			return fmt.Errorf("%v\n%w", row, err)
+		}
+		return nil
+	})
+}
+
 const (
-	// faultRigs is how many runs are under way at once on one database. Most of
-	// the time they wait.
-	faultRigs = 6
-	// maxBroken is how many broken rows of one database end the test.
+	// faultRigs and stormRigs are how many runs are under way at once on one database.
+	// Most of the time they wait.
+	faultRigs, stormRigs = 6, 12
+	// maxBroken is how many broken runs on one database end the test.
 	maxBroken = 10
 )
 
-// runAll runs the rows, faultRigs at once.
-func runAll(t *testing.T, d testenv.Database, rows iter.Seq[faultRow]) {
+// runAll runs all, this number at once.
+func runAll[T any](t *testing.T, d testenv.Database, rigs int, each iter.Seq[T], run func(r *rig, one T) error) {
 	t.Helper()
 	var (
 		all    sync.WaitGroup
-		queue  = make(chan faultRow)
+		queue  = make(chan T)
 		ran    atomic.Int64
 		broken atomic.Int64
 	)
-	for range faultRigs {
+	for range rigs {
 		all.Go(func() {
 			var r *rig
-			for row := range queue {
+			for one := range queue {
 				if broken.Load() >= maxBroken {
 					continue
 				}
 				if r == nil {
 					r = newRig(t, d)
 				}
-				start := time.Now()
-				statements, commands, err := r.run(t.Context(), row)
-				if testing.Verbose() {
-					t.Logf("%v: %d statements and %d commands, %v", time.Since(start).Round(time.Millisecond), statements, commands, row)
-				}
 				ran.Add(1)
-				if err != nil {
+				if err := run(r, one); err != nil {
 					broken.Add(1)
-					t.Errorf("%v\n%v", row, err)
+					t.Error(err)
 					r = nil // it may be unusable now
 				}
 			}
 		})
 	}
-	for row := range rows {
-		queue <- row
+	for one := range each {
+		queue <- one
 		if broken.Load() >= maxBroken {
 			break
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -76,6 +77,8 @@ func TestGalera(t *testing.T) {
 					case !errors.Is(err, stock.ErrBusy) && !errors.Is(err, stock.ErrUnavailable):
 						t.Errorf("a client was answered %v", err)
 						return
+					default:
+						time.Sleep(5 * time.Millisecond) // a node that is gone refuses at once
 					}
 				}
 			})

@@ -10,7 +10,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
@@ -155,6 +157,9 @@ func TestQueuedOrder(t *testing.T) {
 
 		for _, at := range []*instance{i.instance, other} {
 			sweep(t, at)
+			if levels, err := at.gate.Level(t.Context(), sku); err != nil || levels[0].InFlight != 1 || levels[0].Available != 4 {
+				t.Errorf("after a sweep the gate has %+v, %v", levels, err)
+			}
 			wantStatus(t, at, first.ID, ledger.Queued)
 			if _, err := at.Pay(t.Context(), first.ID, "p-"+string(sku)); !errors.Is(err, order.ErrInProgress) {
 				t.Errorf("paid: %v", err)
@@ -174,11 +179,19 @@ func TestQueuedOrder(t *testing.T) {
 			}
 		}
 		replayed()
-		if _, _, err := other.Place(t.Context(), withKey(oneUnit(sku), "k")); !errors.Is(err, order.ErrInProgress) {
-			t.Errorf("the key at an instance that does not queue: %v", err)
+		elsewhere := newSKU("elsewhere")
+		addStock(t, other, elsewhere, 5)
+		for _, sku := range []stock.SKU{sku, elsewhere} {
+			if _, _, err := other.Place(t.Context(), withKey(oneUnit(sku), "k")); !errors.Is(err, order.ErrInProgress) {
+				t.Errorf("the key at an instance that does not queue, for %s: %v", sku, err)
+			}
 		}
 		proceed()
 		waitFor(t, other, first.ID, ledger.Pending)
+		if _, _, err := other.Place(t.Context(), withKey(oneUnit(elsewhere), "k")); !errors.Is(err, order.ErrKeyReused) {
+			t.Errorf("the key for another SKU: %v", err)
+		}
+		s.checkBalance(t, other.gate, elsewhere, 0)
 		replayed()
 		waitFinished(t, other)
 		replayed()
@@ -252,42 +265,108 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 	})
 }
 
-// TestQueuedOrderIsVoid: an instance that does not queue has taken the units of a queued
-// order, under the same key. It resolves the unknown outcome of its commit with a void
-// order. The queued order was acknowledged, so it is still found, and ends as refused.
+// TestQueuedOrderIsVoid: a queued order's ID has a void order, which resolved the take of
+// another request of the key: the gate cut its units before the order was queued, or the
+// stock was another strategy's meanwhile. The order was acknowledged, so it is still found.
+// It takes the void order's place, unless its key has moved on: then it ends as refused.
 func TestQueuedOrderIsVoid(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		i := s.openQueueing(t, settings{noGuard: true})
-		plain := s.open(t, settings{strategy: "lua", noGuard: true})
-		sku := newSKU("void")
-		addStock(t, plain, sku, 2)
-		o := mustQueue(t, i.instance, withKey(oneUnit(sku), "k"))
-		// After a refill, the gate no longer counts the queued order's take.
-		if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(sku)).Err(); err != nil {
-			t.Fatal(err)
+		for _, test := range []struct{ refilled, passed bool }{{true, false}, {true, true}, {false, false}} {
+			i := s.openQueueing(t, settings{noGuard: true})
+			plain := s.open(t, settings{strategy: "lua", noGuard: true})
+			sku := newSKU("void")
+			addStock(t, plain, sku, 1)
+			keyed := withKey(oneUnit(sku), string(sku))
+			o := mustQueue(t, i.instance, keyed)
+			twin := stock.Take{Deduction: stock.Deduction{OrderID: o.ID, TakeID: uuid.New(), Buyer: o.Buyer, Lines: o.Lines, Queued: uuid.New()}}
+			if test.refilled { // the gate no longer counts the queued order's take
+				if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(sku)).Err(); err != nil {
+					t.Fatal(err)
+				}
+				sweep(t, plain)
+				var err error
+				if twin, err = plain.gate.Take(t.Context(), twin.Deduction); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if out := plain.End(t.Context(), twin, ledger.Unknown(errLostAnswer)); !out.Refused() {
+				t.Fatalf("the twin's outcome is %+v", out)
+			}
+			wantStatus(t, plain, o.ID, ledger.Queued)
+			if again := mustReplay(t, i.instance, keyed); again.ID != o.ID || again.Status != ledger.Queued {
+				t.Errorf("the key is answered with %+v, want the queued order %s", again, o.ID)
+			}
+			want := ledger.Pending
+			if test.passed {
+				want = ledger.TurnedDown
+				if err := plain.ledger.Pass(t.Context(), o.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, _, err := plain.Place(t.Context(), keyed); !errors.Is(err, order.ErrInProgress) {
+				t.Errorf("the key at an instance that does not queue: %v", err)
+			}
+			stop := consume(t, i.instance)
+			waitFinished(t, plain)
+			stop()
+			wantStatus(t, plain, o.ID, want)
+			if found, err := plain.Order(t.Context(), o.ID); err != nil || !sameLines(found.Lines, o.Lines) || len(found.History) != 2 {
+				t.Errorf("the order is %+v, %v", found, err)
+			}
+			if test.passed {
+				mustPlace(t, plain, keyed)
+			} else if again := mustReplay(t, plain, keyed); again.ID != o.ID {
+				t.Errorf("the key leads to %+v", again)
+			}
+			s.waitSettled(t, plain.gate, sku)
+			s.checkBalance(t, plain.gate, sku, 1)
 		}
-		sweep(t, plain)
-		twin, err := plain.gate.Take(t.Context(), stock.Deduction{OrderID: o.ID, TakeID: uuid.New(), Buyer: o.Buyer, Lines: o.Lines})
-		if err != nil {
-			t.Fatal(err)
+	})
+}
+
+// TestQueuedInPlaceOfAVoidOrder: a keyed order is queued while its ID has a void order,
+// and another request of the key is answered with it before the first one is. Both get
+// the same order, unless the key has passed the void order meanwhile: then the order that
+// was acknowledged ends as refused, and does not vanish.
+func TestQueuedInPlaceOfAVoidOrder(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[2:], func(t *testing.T, s *shop) {
+		for _, passed := range []bool{false, true} {
+			i := s.openQueueing(t, settings{takeDeadline: immediateDeadline, noGuard: true})
+			sku := newSKU("twice")
+			addStock(t, i.instance, sku, 1) // the key's next order needs what the refused one had
+			keyed := withKey(oneUnit(sku), string(sku))
+			voided := mustQueue(t, i.instance, keyed)
+			if err := s.redis.Del(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:queued", "holdfast:{"+s.ledgerID.String()+"}:journal").Err(); err != nil {
+				t.Fatal(err)
+			}
+			sweep(t, i.instance)
+			wantStatus(t, i.instance, voided.ID, ledger.Void)
+			reached, proceed := i.journal.queued.arm()
+			defer proceed()
+			first := place(t.Context(), i.instance, keyed)
+			wait(t, "the journal", reached)
+			again := mustReplay(t, i.instance, keyed)
+			want := ledger.Pending
+			if passed {
+				want = ledger.TurnedDown
+				if err := i.ledger.Pass(t.Context(), voided.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			proceed()
+			r := wait(t, "the answer", first)
+			if r.err != nil || (r.order.ID == again.ID) == passed || again.ID != voided.ID {
+				t.Errorf("passed %v: answered %+v, and meanwhile %+v", passed, r, again)
+			}
+			drain(t, i.instance)
+			wantStatus(t, i.instance, again.ID, want)
+			wantStatus(t, i.instance, r.order.ID, ledger.Pending)
+			s.waitSettled(t, i.gate, sku)
+			s.checkBalance(t, i.gate, sku, 1)
+			i.Close()
 		}
-		if out := plain.End(t.Context(), twin, ledger.Unknown(errLostAnswer)); !out.Refused() {
-			t.Fatalf("the twin's outcome is %+v", out)
-		}
-		wantStatus(t, plain, o.ID, ledger.Queued)
-		if again := mustReplay(t, i.instance, withKey(oneUnit(sku), "k")); again.ID != o.ID || again.Status != ledger.Queued {
-			t.Errorf("the key is answered with %+v, want the queued order %s", again, o.ID)
-		}
-		consume(t, i.instance)
-		waitFinished(t, plain)
-		wantStatus(t, plain, o.ID, ledger.TurnedDown)
-		if found, err := plain.Order(t.Context(), o.ID); err != nil || !sameLines(found.Lines, o.Lines) || len(found.History) != 2 {
-			t.Errorf("the refused order is %+v, %v", found, err)
-		}
-		mustPlace(t, plain, withKey(oneUnit(sku), "k"))
-		s.waitSettled(t, plain.gate, sku)
-		s.checkBalance(t, plain.gate, sku, 1)
 	})
 }
 
@@ -547,6 +626,12 @@ func TestQueuedByAnotherStrategy(t *testing.T) {
 					t.Errorf("cancelled at %s: %v", at.strategy, err)
 				}
 			}
+			if again := mustReplay(t, peer, withKey(oneUnit(sku), "1"+string(sku))); !sameOrder(again, queued[0]) {
+				t.Errorf("answered %+v, then %+v by %s", queued[0], again, peer.strategy)
+			}
+			if _, _, err := peer.Place(t.Context(), withKey(request(stock.Line{SKU: sku, Quantity: 2}), "1"+string(sku))); !errors.Is(err, order.ErrKeyReused) {
+				t.Errorf("other lines under the key: %v", err)
+			}
 			mustPlace(t, peer, oneUnit(sku)) // before the queued orders take their units again
 			before := peer.ledger.Generation()
 			drain(t, next)
@@ -604,7 +689,7 @@ func TestCommittedBeforeAChange(t *testing.T) {
 				stop()
 			}
 			next := s.open(t, settings{strategy: "segment", noGuard: true, change: func(built *strategy.Strategy) {
-				built.Queued = &impatient{built.Queued}
+				built.Queued = &impatient{QueuedOrders: built.Queued}
 			}})
 			stopNext := consume(t, next)
 			if inside {
@@ -626,15 +711,19 @@ func TestCommittedBeforeAChange(t *testing.T) {
 	})
 }
 
-// impatient claims orders that other consumers have just got.
-type impatient struct{ stock.QueuedOrders }
+// impatient claims orders that other consumers have had for the time idle. If it is 0,
+// they have just got them.
+type impatient struct {
+	stock.QueuedOrders
+	idle time.Duration
+}
 
 func (q *impatient) Claim(ctx context.Context, consumer string, limit int, _ time.Duration) ([]stock.Take, error) {
-	return q.QueuedOrders.Claim(ctx, consumer, limit, 0)
+	return q.QueuedOrders.Claim(ctx, consumer, limit, q.idle)
 }
 
 // TestForeignConsumerDies: an instance of another strategy dies after it has taken the
-// units of a queued order again. Recovery gives them back, and the order ends.
+// units of a queued order again. Recovery gives them back, and the order is placed.
 func TestForeignConsumerDies(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases[:2], func(t *testing.T, s *shop) {
@@ -644,7 +733,7 @@ func TestForeignConsumerDies(t *testing.T) {
 		o := mustQueue(t, i.instance, oneUnit(sku))
 		next := s.open(t, settings{strategy: "segment", takeDeadline: immediateDeadline})
 		addStock(t, next, sku, 3) // fills the gate
-		if _, err := next.gate.Take(t.Context(), stock.Deduction{OrderID: o.ID, TakeID: uuid.New(), Buyer: o.Buyer, Lines: o.Lines}); err != nil {
+		if _, err := next.gate.Take(t.Context(), stock.Deduction{OrderID: o.ID, TakeID: uuid.New(), Buyer: o.Buyer, Lines: o.Lines, Queued: o.TakeID}); err != nil {
 			t.Fatal(err)
 		}
 		if out := next.PlaceQueued(t.Context(), stock.Take{Deduction: stock.Deduction{OrderID: o.ID, TakeID: o.TakeID, Buyer: o.Buyer, Lines: o.Lines}, QueuedAt: o.CreatedAt}); !out.Refused() {
@@ -653,8 +742,96 @@ func TestForeignConsumerDies(t *testing.T) {
 		sweep(t, next)
 		wantStatus(t, next, o.ID, ledger.Queued) // although its row is void
 		drain(t, next)
-		wantStatus(t, next, o.ID, ledger.TurnedDown)
-		s.checkBalance(t, next.gate, sku, 0)
+		wantStatus(t, next, o.ID, ledger.Pending)
+		s.waitSettled(t, next.gate, sku)
+		s.checkBalance(t, next.gate, sku, 1)
+	})
+}
+
+// frail is a journal that may stop answering.
+type frail struct {
+	stock.QueuedOrders
+	away  atomic.Bool
+	looks atomic.Int64 // calls of Backlog that were answered
+}
+
+func (q *frail) Backlog(ctx context.Context) (int64, time.Duration, error) {
+	if q.away.Load() {
+		return 0, 0, errLostAnswer
+	}
+	defer q.looks.Add(1)
+	return q.QueuedOrders.Backlog(ctx)
+}
+
+func (q *frail) Queued(ctx context.Context, id uuid.UUID) (stock.Take, error) {
+	if q.away.Load() {
+		return stock.Take{}, errLostAnswer
+	}
+	return q.QueuedOrders.Queued(ctx, id)
+}
+
+// TestJournalAway: the Redis of a strategy without a gate stops answering. Orders with a
+// key are placed without it once the instance knows that none is queued.
+func TestJournalAway(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[:1], func(t *testing.T, s *shop) {
+		i := s.openQueueing(t, settings{})
+		sku := newSKU("away")
+		addStock(t, i.instance, sku, 2)
+		o := mustQueue(t, i.instance, oneUnit(sku))
+		var journal *frail
+		next := s.open(t, settings{strategy: "merged", change: func(built *strategy.Strategy) {
+			journal = &frail{QueuedOrders: built.Queued}
+			built.Queued = journal
+		}})
+		keyed := withKey(oneUnit(sku), string(sku))
+		journal.away.Store(true)
+		mustRefuse(t, next, keyed, stock.ErrUnavailable)
+		journal.away.Store(false)
+		drain(t, next)
+		wantStatus(t, next, o.ID, ledger.Pending)
+		before := journal.looks.Load()
+		consume(t, next)
+		eventually(t, "the consumer sees the journal", func() bool { return journal.looks.Load() > before })
+		journal.away.Store(true)
+		eventually(t, "the key is placed", func() bool {
+			_, replayed, err := next.Place(t.Context(), keyed)
+			return err == nil && !replayed
+		})
+		s.checkBalance(t, nil, sku, 2)
+	})
+}
+
+// TestKeyPassesAQueuedOrder: a queued order is void, and a retry of its key reaches an
+// instance that cannot see the journal. The key moves on to another order, and the queued
+// order ends as refused: a key has one live order.
+func TestKeyPassesAQueuedOrder(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[:2], func(t *testing.T, s *shop) {
+		i := s.openQueueing(t, settings{})
+		sku := newSKU("passes")
+		addStock(t, i.instance, sku, 3)
+		keyed := withKey(oneUnit(sku), string(sku))
+		o := mustQueue(t, i.instance, keyed)
+		next := s.open(t, settings{strategy: "merged"})
+		blind := s.open(t, settings{strategy: "merged", change: func(built *strategy.Strategy) { built.Queued = nil }})
+		lost := stock.Deduction{OrderID: o.ID, TakeID: uuid.New(), Buyer: o.Buyer, Lines: o.Lines}
+		if out := blind.ledger.Resolve(t.Context(), lost); !out.Refused() {
+			t.Fatal(out)
+		}
+		first := mustPlace(t, blind, keyed)
+		for _, drained := range []bool{false, true} {
+			if drained {
+				drain(t, next)
+				wantStatus(t, next, o.ID, ledger.TurnedDown)
+			}
+			for _, at := range []*instance{next, blind} {
+				if again := mustReplay(t, at, keyed); !sameOrder(again, first) {
+					t.Errorf("drained %v: answered %+v, then %+v", drained, first, again)
+				}
+			}
+		}
+		s.checkBalance(t, nil, sku, 1)
 	})
 }
 
@@ -670,7 +847,7 @@ func TestTwoForeignConsumers(t *testing.T) {
 			o := mustQueue(t, i.instance, oneUnit(sku))
 			hooked := new(hookedCutter)
 			slow := s.open(t, settings{strategy: name, change: func(built *strategy.Strategy) { built.Cutter = hooked.over(built.Cutter) }})
-			quick := s.open(t, settings{strategy: name, change: func(built *strategy.Strategy) { built.Queued = &impatient{built.Queued} }})
+			quick := s.open(t, settings{strategy: name, change: func(built *strategy.Strategy) { built.Queued = &impatient{QueuedOrders: built.Queued} }})
 			reached, proceed := hooked.before.arm()
 			defer proceed()
 			stopSlow := consume(t, slow)
@@ -687,4 +864,39 @@ func TestTwoForeignConsumers(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRejectedQueuedOrder: the database refuses the lines of a queued order for what they
+// are. The order ends as refused, under its own strategy and under another one, and its
+// units are for sale again.
+func TestRejectedQueuedOrder(t *testing.T) {
+	t.Parallel()
+	for _, d := range servers {
+		t.Run(d.Name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, d)
+			through := func() *sqltx.DB { return r.db }
+			for _, other := range []string{"", "merged", "segment"} {
+				i := r.openQueueing(t, settings{db: through})
+				sku := newSKU("rejected")
+				addStock(t, i.instance, sku, 1)
+				o := mustQueue(t, i.instance, withKey(oneUnit(sku), string(sku)))
+				consumer := i.instance
+				if other != "" {
+					consumer = r.open(t, settings{strategy: other, db: through})
+				}
+				r.sqlFault.Arm(faults.Fault{Kind: faults.BadValue, Nth: 1, Times: 1000, Only: "INSERT INTO order_lines"})
+				drain(t, consumer)
+				if _, injected := r.sqlFault.Disarm(); len(injected) == 0 {
+					t.Error("the database refused nothing")
+				}
+				wantStatus(t, consumer, o.ID, ledger.TurnedDown)
+				mustPlace(t, consumer, oneUnit(sku))
+				i.Close()
+				if other != "" {
+					consumer.Close()
+				}
+			}
+		})
+	}
 }

@@ -122,15 +122,20 @@ func (s *shop) emptyGate(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	keys := s.redis.Scan(ctx, 0, "holdfast:{"+s.ledgerID.String()+"*", 1000).Iterator()
-	for keys.Next(ctx) {
-		if err := s.redis.Del(ctx, keys.Val()).Err(); err != nil {
-			t.Error(err)
-		}
-	}
-	if err := keys.Err(); err != nil {
+	if err := s.deleteKeys(ctx, "holdfast:{"+s.ledgerID.String()+"*"); err != nil {
 		t.Error(err)
 	}
+}
+
+// deleteKeys deletes the keys that match the pattern from Redis.
+func (s *shop) deleteKeys(ctx context.Context, pattern string) error {
+	keys := s.redis.Scan(ctx, 0, pattern, 1000).Iterator()
+	for keys.Next(ctx) {
+		if err := s.redis.Del(ctx, keys.Val()).Err(); err != nil {
+			return err
+		}
+	}
+	return keys.Err()
 }
 
 // instance is an instance of the service, and the parts of it that tests call.
@@ -197,30 +202,16 @@ type settings struct {
 // open starts an instance. The end of the test closes it.
 func (s *shop) open(t *testing.T, set settings) *instance {
 	t.Helper()
-	spec, ok := strategy.Find(set.strategy)
-	if !ok {
-		t.Fatalf("unknown strategy %q", set.strategy)
-	}
 	if set.takeDeadline == 0 {
 		set.takeDeadline = time.Minute
 	}
 	if set.db == nil {
 		set.db = s.sql.Ledger
 	}
-	locker := redislock.New(s.redis, redislock.Options{})
-	built, closeGate := spec.Build(strategy.Backends{
-		Redis: s.redis, LedgerID: s.ledgerID, Guard: !set.noGuard,
-		Locker: locker, LockName: "redis", Fence: true, Segments: cmp.Or(set.segments, 3),
-	})
-	stop := func() {
-		closeGate()
-		_ = locker.Close()
+	i, err := s.build(set.db(), s.redis, redislock.Options{}, set)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if set.change != nil {
-		set.change(&built)
-	}
-	i := s.assemble(set.db(), built, set)
-	i.stop = stop
 	t.Cleanup(i.Close)
 	begin := i.Start
 	if set.guest {
@@ -230,6 +221,28 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 		t.Fatal(err)
 	}
 	return i
+}
+
+// build builds an instance that reaches its stores through db and client.
+func (s *shop) build(db *sqltx.DB, client redis.UniversalClient, locks redislock.Options, set settings) (*instance, error) {
+	spec, ok := strategy.Find(set.strategy)
+	if !ok {
+		return nil, fmt.Errorf("unknown strategy %q", set.strategy)
+	}
+	locker := redislock.New(client, locks)
+	built, closeGate := spec.Build(strategy.Backends{
+		Redis: client, LedgerID: s.ledgerID, Guard: !set.noGuard,
+		Locker: locker, LockName: "redis", Fence: true, Segments: cmp.Or(set.segments, 3),
+	})
+	if set.change != nil {
+		set.change(&built)
+	}
+	i := s.assemble(db, built, set)
+	i.stop = func() {
+		closeGate()
+		_ = locker.Close()
+	}
+	return i, nil
 }
 
 // assemble builds an instance from its strategy and some of its settings, as the service

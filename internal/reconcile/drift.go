@@ -29,7 +29,7 @@ type comparison struct {
 	after    stock.SKU  // the last SKU of the page before
 	suspects map[stock.SKU]suspect
 
-	inFlight, drift int64 // units in the pages of this round
+	inFlight, drift, oversold int64 // units in the pages of this round
 }
 
 // suspect is a SKU whose gate and ledger differ. They are read one after the other,
@@ -61,7 +61,9 @@ func (r *Reconciler) compareNext(ctx context.Context) (pace, error) {
 	if err := r.lookAgain(ctx, due[:min(pageSize, len(due))]); err != nil && ctx.Err() == nil {
 		r.log.Warn("looking again at SKUs whose gate and ledger differ failed and will be retried", "error", err)
 	}
+	start := time.Now()
 	refilled, last, err := r.comparePage(ctx)
+	r.trace(ctx, "job.drift", start, refilled, err)
 	switch {
 	case last:
 		return afterRound, err
@@ -99,10 +101,11 @@ func (r *Reconciler) forgetComparison() {
 	clear(c.suspects)
 	r.metrics.inFlight.Set(0)
 	r.metrics.drift.Set(0)
+	r.metrics.oversold.Set(0)
 }
 
 // begin begins a round.
-func (c *comparison) begin() { c.after, c.inFlight, c.drift = "", 0, 0 }
+func (c *comparison) begin() { c.after, c.inFlight, c.drift, c.oversold = "", 0, 0, 0 }
 
 // suspectsBefore returns the SKUs that are suspects since the time given or longer,
 // sorted.
@@ -134,6 +137,7 @@ func (r *Reconciler) comparePage(ctx context.Context) (refilled int, last bool, 
 	var lacking []ledger.StockRow
 	var lackLevels []stock.Level
 	for i, row := range rows {
+		c.oversold += max(-row.Available, 0)
 		level := levels[i]
 		switch seen, same := look(row, level); {
 		case level.Err != nil: // err includes it
@@ -151,6 +155,7 @@ func (r *Reconciler) comparePage(ctx context.Context) (refilled int, last bool, 
 	}
 	r.metrics.inFlight.Set(float64(c.inFlight))
 	r.metrics.drift.Set(float64(c.drift))
+	r.metrics.oversold.Set(float64(c.oversold))
 	c.begin()
 	return refilled, true, err
 }

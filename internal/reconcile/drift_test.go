@@ -42,12 +42,7 @@ func stockUp(t *testing.T, l *twinLedger, gate *twinGate, skus ...stock.SKU) (ep
 // time, fills what the gate lacks, and paces itself by what it finds.
 func TestCompareInPages(t *testing.T) {
 	t.Parallel()
-	gate, l := newGate(newRedis()), newLedger(&ownerRow{})
-	r := newReconciler(gate, l)
-	defer r.Close()
-	if err := r.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r, gate, l := started(t, &ownerRow{})
 	skus := make([]stock.SKU, 2*pageSize+1)
 	for n := range skus {
 		skus[n] = stock.SKU(fmt.Sprintf("sku-%06d", n))
@@ -83,12 +78,7 @@ func TestCompareInPages(t *testing.T) {
 func TestCompareMeetsALaterGeneration(t *testing.T) {
 	t.Parallel()
 	row := &ownerRow{}
-	gate, l := newGate(newRedis()), newLedger(row)
-	r := newReconciler(gate, l)
-	defer r.Close()
-	if err := r.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r, gate, l := started(t, row)
 	later := l.Generation() + 1 // another instance has raised it
 	row.owner.Generation, gate.redis.loaded[later] = later, true
 	first, _ := later.Epochs()
@@ -110,12 +100,7 @@ func TestCompareMeetsALaterGeneration(t *testing.T) {
 // passed over.
 func TestUnreadablePage(t *testing.T) {
 	t.Parallel()
-	gate, l := newGate(newRedis()), newLedger(&ownerRow{})
-	r := newReconciler(gate, l)
-	defer r.Close()
-	if err := r.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r, gate, l := started(t, &ownerRow{})
 	for n := range pageSize + 1 {
 		stockUp(t, l, nil, stock.SKU(fmt.Sprintf("sku-%06d", n)))
 	}
@@ -153,12 +138,7 @@ func TestSecondLook(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				gate, l := newGate(newRedis()), newLedger(&ownerRow{})
-				r := newReconciler(gate, l)
-				defer r.Close()
-				if err := r.Start(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				r, gate, l := started(t, &ownerRow{})
 				epoch := stockUp(t, l, gate, "a", "other")
 				set := func(available int64) {
 					gate.redis.counts["a"] = stock.Level{SKU: "a", Filled: true, Epoch: epoch, Available: available, InFlight: test.inFlight}
@@ -210,12 +190,7 @@ func TestManyInFlight(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				gate, l := newGate(newRedis()), newLedger(&ownerRow{})
-				r := newReconciler(gate, l)
-				defer r.Close()
-				if err := r.Start(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				r, gate, l := started(t, &ownerRow{})
 				epoch := stockUp(t, l, gate, "a", "other")
 				gate.redis.counts["a"] = stock.Level{SKU: "a", Filled: true, Epoch: epoch, InFlight: int64(test.inFlight)}
 				gate.redis.counts["other"] = stock.Level{SKU: "other", Filled: true, Epoch: epoch, Available: 9}
@@ -239,12 +214,7 @@ func TestManyInFlight(t *testing.T) {
 func TestSecondLookFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		gate, l := newGate(newRedis()), newLedger(&ownerRow{})
-		r := newReconciler(gate, l)
-		defer r.Close()
-		if err := r.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		r, gate, l := started(t, &ownerRow{})
 		epoch := stockUp(t, l, gate, "a")
 		gate.redis.counts["a"] = stock.Level{SKU: "a", Filled: true, Epoch: epoch, Available: 7, InFlight: 3}
 		step := func(unlisted, refilled bool) {

@@ -26,6 +26,9 @@ const (
 	// backlogPause is the shortest pause between two counts of the backlog, and
 	// maxBacklog bounds the count.
 	backlogPause, maxBacklog = 2 * time.Second, 10_001
+	// refundsPause is the shortest pause between two counts of the payments that are
+	// due back to their buyers, and maxRefunds bounds the count.
+	refundsPause, maxRefunds = 10 * time.Second, 1001
 	// expiryTimeout bounds one batch, and the delivery of its units.
 	expiryTimeout = 10 * time.Second
 )
@@ -36,6 +39,7 @@ type expiry struct {
 	batch   int                // the size of the next batch
 	round   ledger.ExpiryRound // where the next batch begins
 	counted time.Time          // when the backlog was last counted
+	refunds time.Time          // when the payments that are due back were last counted
 }
 
 // keepExpiring expires orders, whenever no other instance does, until ctx ends.
@@ -46,6 +50,9 @@ func (r *Reconciler) keepExpiring(ctx context.Context) {
 		r.metrics.backlog.Set(0)
 		r.metrics.oldest.Set(0)
 		r.metrics.failed.Set(0)
+		e.refunds = time.Time{}
+		r.metrics.refundsDue.Set(0)
+		r.metrics.oldestRefund.Set(0)
 	})
 }
 
@@ -55,11 +62,11 @@ func (e *expiry) step(ctx context.Context, held ledger.Job) (pause time.Duration
 	defer cancel()
 	start := time.Now()
 	done, err := e.ledger.Expire(ctx, held, &e.round, e.batch)
+	defer func() { e.trace(ctx, "job.expiry", start, done.Expired+done.Failed, err) }()
 	if err != nil {
 		e.batch = max(e.batch/2, minExpiryBatch)
 		return 0, err
 	}
-	e.metrics.lastExpiry.SetToCurrentTime()
 	e.metrics.expired.Add(float64(done.Expired))
 	if done.Locked > maxLock {
 		e.metrics.slowExpiries.Inc()
@@ -68,6 +75,7 @@ func (e *expiry) step(ctx context.Context, held ledger.Job) (pause time.Duration
 	e.metrics.failed.Set(float64(done.Failed))
 	more := done.Found == e.batch
 	e.measure(ctx, done, more || done.Left > 0)
+	e.measureRefunds(ctx)
 	e.resize(done.Locked, more)
 	if !more {
 		return expiryPause, nil
@@ -106,4 +114,20 @@ func (e *expiry) measure(ctx context.Context, done ledger.Expiry, more bool) {
 	}
 	e.metrics.backlog.Set(float64(n))
 	e.counted = time.Now()
+}
+
+// measureRefunds sets the metrics of the payments that are due back to their buyers.
+// The instance that expires orders does so, because it is one of all.
+func (e *expiry) measureRefunds(ctx context.Context) {
+	if time.Since(e.refunds) < refundsPause {
+		return
+	}
+	n, oldest, err := e.ledger.RefundsDue(ctx, maxRefunds)
+	if err != nil {
+		e.log.Warn("counting the payments that are due back to their buyers failed", "error", err)
+		return
+	}
+	e.metrics.refundsDue.Set(float64(n))
+	e.metrics.oldestRefund.Set(oldest.Seconds())
+	e.refunds = time.Now()
 }

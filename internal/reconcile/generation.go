@@ -40,6 +40,8 @@ type generations struct {
 	gate   stock.Gate // nil: none
 	layout string
 	log    *slog.Logger
+	// checked is called with each store and why it did not answer, or nil.
+	checked func(store string, err error)
 
 	following singleflight.Group
 	checking  singleflight.Group
@@ -153,7 +155,14 @@ func (g *generations) check(ctx context.Context) error {
 func (g *generations) checkNow(ctx context.Context) error {
 	before := g.current() // read first: a raise after it does not make the ledger look older
 	mark, markErr := g.mark(ctx)
+	inTime := ctx.Err() == nil // the gate has left time to ask the ledger
 	owner, err := g.ledger.Beat(ctx)
+	if g.gate != nil {
+		g.checked(gateStore, markErr)
+	}
+	if err == nil || inTime {
+		g.checked(ledgerStore, err)
+	}
 	switch {
 	case err != nil:
 		return errors.Join(err, markErr)

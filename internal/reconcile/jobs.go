@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/retry"
@@ -43,7 +42,7 @@ type jobs struct {
 	holder  string
 	barred  *atomic.Bool // while true, this instance must not hold jobs
 	log     *slog.Logger
-	holding *prometheus.GaugeVec // 1 for each job that this instance holds
+	metrics jobMetrics
 }
 
 // step does a part of a job's work. It returns how long to wait before the next
@@ -59,7 +58,6 @@ func newHolder() string {
 // run does the job whenever no other instance does, until ctx ends. ended, which may
 // be nil, is called when the instance no longer holds the job.
 func (j *jobs) run(ctx context.Context, name string, do step, ended func()) {
-	j.holding.WithLabelValues(name).Set(0)
 	for ctx.Err() == nil {
 		if !j.barred.Load() {
 			held, err := j.claim(ctx, name)
@@ -85,7 +83,7 @@ func (j *jobs) claim(ctx context.Context, name string) (ledger.Job, error) {
 
 // work takes steps while this instance holds the job, and then releases the job.
 func (j *jobs) work(ctx context.Context, held ledger.Job, do step) {
-	j.holding.WithLabelValues(held.Name).Set(1)
+	j.metrics.held.WithLabelValues(held.Name).Set(1)
 	j.log.Info("took over a job", "job", held.Name, "token", held.Token)
 
 	working, stop := context.WithCancel(ctx)
@@ -97,7 +95,7 @@ func (j *jobs) work(ctx context.Context, held ledger.Job, do step) {
 	defer func() {
 		stop()
 		renewing.Wait()
-		j.holding.WithLabelValues(held.Name).Set(0) // before another instance can claim it
+		j.metrics.held.WithLabelValues(held.Name).Set(0) // before another instance can claim it
 		j.release(ctx, held)
 	}()
 	for working.Err() == nil && !j.barred.Load() {
@@ -108,6 +106,9 @@ func (j *jobs) work(ctx context.Context, held ledger.Job, do step) {
 		if err != nil && working.Err() == nil { // another instance may reach the stores
 			j.log.Warn("a job failed and is released", "job", held.Name, "error", err)
 			return
+		}
+		if err == nil {
+			j.metrics.succeeded.WithLabelValues(held.Name).SetToCurrentTime()
 		}
 		_ = retry.Sleep(working, pause)
 	}

@@ -10,8 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 )
 
@@ -24,6 +22,8 @@ type twinJobs struct {
 
 	expire func(held ledger.Job, limit int) (ledger.Expiry, error) // nil: nothing is due
 	due    func() int
+
+	refunds func() (n int, oldest time.Duration) // nil: none are due
 }
 
 type jobLease struct {
@@ -81,9 +81,18 @@ func (t *twinJobs) Expire(_ context.Context, held ledger.Job, _ *ledger.ExpiryRo
 }
 
 func (t *twinJobs) Due(context.Context, int) (int, error) { return t.due(), nil }
-func (t *twinJobs) MeasureClock(context.Context) error    { return nil }
-func (t *twinJobs) KeepClock(context.Context)             {}
-func (t *twinJobs) ClockKnown() error                     { return nil }
+
+func (t *twinJobs) RefundsDue(context.Context, int) (int, time.Duration, error) {
+	if t.refunds == nil {
+		return 0, 0, nil
+	}
+	n, oldest := t.refunds()
+	return n, oldest, nil
+}
+
+func (t *twinJobs) MeasureClock(context.Context) error { return nil }
+func (t *twinJobs) KeepClock(context.Context)          {}
+func (t *twinJobs) ClockKnown() error                  { return nil }
 
 // runner is an instance that runs a job.
 type runner struct {
@@ -99,7 +108,7 @@ func startRunner(t *testing.T, table JobLedger) *runner {
 	r := &runner{steps: make(chan ledger.Job, 10_000)}
 	r.jobs = &jobs{
 		ledger: table, holder: newHolder(), barred: &r.barred, log: slog.New(slog.DiscardHandler),
-		holding: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "held", Help: "Held."}, []string{"job"}),
+		metrics: newJobMetrics(),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := make(chan struct{})

@@ -2,23 +2,40 @@ package reconcile
 
 import "github.com/prometheus/client_golang/prometheus"
 
+// metrics are the metrics of reconciling. Every value of a label is there from the
+// start.
 type metrics struct {
+	ready         prometheus.Gauge
+	stores        *prometheus.GaugeVec
 	guardRefusals prometheus.Counter
 	refills       prometheus.Counter
 	recoveries    *prometheus.CounterVec
 	inFlight      prometheus.Gauge
 	drift         prometheus.Gauge
-	jobs          *prometheus.GaugeVec
+	oversold      prometheus.Gauge
+	outbox        prometheus.Gauge
+	jobs          jobMetrics
 	expired       prometheus.Counter
 	backlog       prometheus.Gauge
 	oldest        prometheus.Gauge
-	lastExpiry    prometheus.Gauge
 	slowExpiries  prometheus.Counter
 	failed        prometheus.Gauge
+	refundsDue    prometheus.Gauge
+	oldestRefund  prometheus.Gauge
 }
 
-func newMetrics(r prometheus.Registerer) *metrics {
+// The labels of the stores.
+const gateStore, ledgerStore = "gate", "ledger"
+
+// newMetrics registers the metrics. hasGate says that there is a gate.
+func newMetrics(r prometheus.Registerer, hasGate bool) *metrics {
 	m := &metrics{
+		ready: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_ready", Help: "1 if this instance could place orders when it last checked its stores, otherwise 0.",
+		}),
+		stores: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_store_up", Help: "1 if the store answered the last check, otherwise 0.",
+		}, []string{"store"}),
 		guardRefusals: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_guard_refusals_total", Help: "Orders that the gate admitted and the ledger refused for lack of stock.",
 		}),
@@ -34,9 +51,13 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		drift: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_gate_drift_units", Help: "Units by which gate and ledger differ where nothing is in flight, over all SKUs, in the last complete comparison.",
 		}),
-		jobs: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "holdfast_job_held", Help: "1 if this instance holds the job, otherwise 0.",
-		}, []string{"job"}),
+		oversold: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_oversold_units", Help: "Units sold beyond the total, over all SKUs, as the stock rows have it, in the last complete comparison.",
+		}),
+		outbox: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_outbox_changes", Help: "Additions to stock that had not reached the gate after the last delivery, on the instance that delivers them; 0 on the others.",
+		}),
+		jobs: newJobMetrics(),
 		expired: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_expired_orders_total", Help: "Orders that this instance has expired.",
 		}),
@@ -46,17 +67,63 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		oldest: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_expiry_oldest_seconds", Help: "How long the oldest order of the backlog has been due, on the instance that expires orders; 0 on the others.",
 		}),
-		lastExpiry: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_expiry_last_success_timestamp_seconds", Help: "When this instance last expired orders or found none to expire; 0 if it never did.",
-		}),
 		slowExpiries: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_expiry_slow_batches_total", Help: "Batches of expired orders that held stock rows locked for more than 50 ms.",
 		}),
 		failed: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_expiry_failed_orders", Help: "Orders that cannot expire, counted up to 1000 by the instance that expires orders; 0 on the others. The log has the cause.",
 		}),
+		refundsDue: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_refunds_due", Help: "Payments that are due back to their buyers, counted up to 1001 by the instance that expires orders; 0 on the others.",
+		}),
+		oldestRefund: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_refunds_due_oldest_seconds", Help: "How long the oldest of them has been due.",
+		}),
 	}
-	r.MustRegister(m.guardRefusals, m.refills, m.recoveries, m.inFlight, m.drift,
-		m.jobs, m.expired, m.backlog, m.oldest, m.lastExpiry, m.slowExpiries, m.failed)
+	for _, ended := range []string{settled, given} {
+		m.recoveries.WithLabelValues(ended)
+	}
+	m.stores.WithLabelValues(ledgerStore)
+	if hasGate {
+		m.stores.WithLabelValues(gateStore)
+	}
+	r.MustRegister(m.ready, m.stores, m.guardRefusals, m.refills, m.recoveries, m.inFlight, m.drift, m.oversold, m.outbox,
+		m.jobs.held, m.jobs.succeeded, m.expired, m.backlog, m.oldest, m.slowExpiries, m.failed, m.refundsDue, m.oldestRefund)
 	return m
+}
+
+// checked notes whether a store answered.
+func (m *metrics) checked(store string, err error) {
+	m.stores.WithLabelValues(store).Set(oneIf(err == nil))
+}
+
+func oneIf(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// jobMetrics are the metrics of jobs. Their label is not called job, because
+// Prometheus gives every series a label of that name.
+type jobMetrics struct {
+	held      *prometheus.GaugeVec // 1 for each job that this instance holds
+	succeeded *prometheus.GaugeVec
+}
+
+func newJobMetrics() jobMetrics {
+	return jobMetrics{
+		held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_job_held", Help: "1 if this instance holds the job, otherwise 0.",
+		}, []string{"name"}),
+		succeeded: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_job_last_success_timestamp_seconds", Help: "When this instance last did a part of the job, or found nothing to do; 0 if it never did.",
+		}, []string{"name"}),
+	}
+}
+
+// expect makes the series of a job that this instance may hold.
+func (m jobMetrics) expect(name string) {
+	m.held.WithLabelValues(name)
+	m.succeeded.WithLabelValues(name)
 }

@@ -16,6 +16,13 @@ func (r *Reconciler) Deliver(ctx context.Context, sku stock.SKU) error {
 	if r.gate == nil {
 		return nil
 	}
+	_, _, err := r.deliverChanges(ctx, sku)
+	return err
+}
+
+// deliverChanges is Deliver with a gate. It returns the number of additions that it has
+// applied, and of those that it has read and that are still in the outbox.
+func (r *Reconciler) deliverChanges(ctx context.Context, sku stock.SKU) (applied, left int, err error) {
 	var (
 		errs    []error
 		blocked stock.SKU // its later changes must wait for an earlier one
@@ -24,7 +31,7 @@ func (r *Reconciler) Deliver(ctx context.Context, sku stock.SKU) error {
 	for {
 		changes, last, err := r.ledger.Changes(ctx, sku, after)
 		if err != nil {
-			return joined(append(errs, err))
+			return applied, left, joined(append(errs, err))
 		}
 		var done []stock.Change
 		for _, c := range changes {
@@ -32,11 +39,11 @@ func (r *Reconciler) Deliver(ctx context.Context, sku stock.SKU) error {
 			if c.SKU == blocked {
 				continue
 			}
-			applied, err := r.deliver(ctx, c)
+			ok, err := r.deliver(ctx, c)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("applying an addition to SKU %s: %w", c.SKU, err))
 			}
-			if applied {
+			if ok {
 				done = append(done, c)
 			} else {
 				blocked = c.SKU
@@ -45,8 +52,10 @@ func (r *Reconciler) Deliver(ctx context.Context, sku stock.SKU) error {
 		// A change that stays in the outbox by mistake is not applied again: the gate
 		// has its number.
 		errs = append(errs, r.ledger.Applied(ctx, done...))
+		applied += len(done)
+		left += len(changes) - len(done)
 		if last || ctx.Err() != nil {
-			return joined(errs)
+			return applied, left, joined(errs)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
 const (
@@ -28,6 +29,8 @@ const (
 	// compensationTimeout bounds the compensation and the refill for one request.
 	// They do not run on the request's context, which may have ended.
 	compensationTimeout = 5 * time.Second
+	// clockTries is how often Start measures the clock of a slow database.
+	clockTries = 3
 )
 
 // Ledger is what reconciling needs of the ledger.
@@ -63,6 +66,9 @@ type Ledger interface {
 	Expire(ctx context.Context, held ledger.Job, round *ledger.ExpiryRound, limit int) (ledger.Expiry, error)
 	Due(ctx context.Context, limit int) (int, error)
 
+	// RefundsDue concerns payments that are due back to their buyers.
+	RefundsDue(ctx context.Context, limit int) (n int, oldest time.Duration, err error)
+
 	JobLedger
 	AuditLedger
 }
@@ -79,6 +85,7 @@ type Options struct {
 	TakeDeadline time.Duration
 	Log          *slog.Logger
 	Metrics      prometheus.Registerer
+	Tracer       *tracing.Tracer // nil: there are no traces
 }
 
 // Reconciler reconciles one gate with the ledger. Call Start before the first
@@ -92,6 +99,7 @@ type Reconciler struct {
 	takeDeadline time.Duration
 	log          *slog.Logger
 	metrics      *metrics
+	tracer       *tracing.Tracer
 
 	settles    *group.Batcher[stock.Take] // nil without a gate
 	refills    singleflight.Group
@@ -103,18 +111,22 @@ type Reconciler struct {
 // New returns a Reconciler. gate is nil if the strategy has none. Both stay the
 // caller's.
 func New(gate stock.Gate, l Ledger, o Options) *Reconciler {
-	m := newMetrics(o.Metrics)
+	m := newMetrics(o.Metrics, gate != nil)
 	r := &Reconciler{
 		gate: gate, ledger: l,
-		generations:  &generations{ledger: l, gate: gate, layout: o.Layout, log: o.Log},
+		generations:  &generations{ledger: l, gate: gate, layout: o.Layout, log: o.Log, checked: m.checked},
 		takeDeadline: o.TakeDeadline,
 		log:          o.Log,
 		metrics:      m,
+		tracer:       o.Tracer,
 		comparison:   comparison{suspects: make(map[stock.SKU]suspect)},
 		open:         make(chan openTake, maxOpenTakes),
 	}
-	r.jobs = &jobs{ledger: l, holder: newHolder(), barred: &r.generations.superseded, log: o.Log, holding: m.jobs}
+	r.jobs = &jobs{ledger: l, holder: newHolder(), barred: &r.generations.superseded, log: o.Log, metrics: m.jobs}
+	m.jobs.expect(expiryJob)
 	if gate != nil {
+		m.jobs.expect(outboxJob)
+		m.jobs.expect(driftJob)
 		r.settles = group.New(
 			group.Limits{Size: maxSettles, Parallel: 1, Queue: maxSettleQueue},
 			nil, func(takes []stock.Take) {
@@ -125,11 +137,24 @@ func New(gate stock.Gate, l Ledger, o Options) *Reconciler {
 	return r
 }
 
+// Holder returns the name of this instance as the holder of jobs.
+func (r *Reconciler) Holder() string { return r.jobs.holder }
+
+// measureClock measures the database's clock again if the answer took too long.
+func (r *Reconciler) measureClock(ctx context.Context) (err error) {
+	for range clockTries {
+		if err = r.ledger.MeasureClock(ctx); !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
+}
+
 // Start takes over the stock for this instance's layout. Instances of another
 // layout are refused from then on. Call it once, before the first order. It writes
 // one row, however many SKUs there are.
 func (r *Reconciler) Start(ctx context.Context) error {
-	if err := r.ledger.MeasureClock(ctx); err != nil {
+	if err := r.measureClock(ctx); err != nil {
 		return fmt.Errorf("measuring the database's clock: %w", err)
 	}
 	if err := r.generations.start(ctx); err != nil {
@@ -186,7 +211,12 @@ func (r *Reconciler) Run(ctx context.Context) {
 
 func (r *Reconciler) keepChecking(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := r.generations.check(ctx); err != nil && !errors.Is(err, stock.ErrSuperseded) && ctx.Err() == nil {
+		err := r.generations.check(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		r.metrics.ready.Set(oneIf(err == nil && r.ledger.ClockKnown() == nil))
+		if err != nil && !errors.Is(err, stock.ErrSuperseded) {
 			r.log.Warn("checking the stores failed", "error", err)
 		}
 		_ = retry.Sleep(ctx, checkPause)

@@ -138,3 +138,30 @@ func TestRun(t *testing.T) {
 		}
 	})
 }
+
+// slowLedger answers the first questions for its clock too late.
+type slowLedger struct {
+	*twinLedger
+	late, asked int
+}
+
+func (l *slowLedger) MeasureClock(context.Context) error {
+	if l.asked++; l.asked <= l.late {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// TestStart_SlowDatabase checks that an instance starts although the database is slow
+// once or twice.
+func TestStart_SlowDatabase(t *testing.T) {
+	t.Parallel()
+	for late := range clockTries + 1 {
+		slow := &slowLedger{twinLedger: newLedger(&ownerRow{}), late: late}
+		r := newReconciler(newGate(newRedis()), slow)
+		if err := r.Start(t.Context()); (err == nil) != (late < clockTries) {
+			t.Errorf("slow %d times: %v", late, err)
+		}
+		r.Close()
+	}
+}

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -24,7 +25,9 @@ func (r *Reconciler) recoverAll(ctx context.Context) error {
 // gate's records, so its cost does not grow with the number of SKUs. A take that
 // cannot be ended does not keep the others from recovery.
 func (r *Reconciler) recoverNext(ctx context.Context, cursor string) (next string, err error) {
+	start := time.Now()
 	takes, next, err := r.gate.ScanInFlight(ctx, r.takeDeadline, cursor)
+	defer func() { r.trace(ctx, "recovery", start, len(takes), err) }()
 	errs := []error{err}
 	for _, t := range takes {
 		if ctx.Err() != nil {
@@ -37,6 +40,9 @@ func (r *Reconciler) recoverNext(ctx context.Context, cursor string) (next strin
 	return next, joined(errs)
 }
 
+// How a take that was left in flight ended.
+const settled, given = "settled", "given"
+
 // recoverTake finds out what became of a take left in flight, and ends it.
 func (r *Reconciler) recoverTake(ctx context.Context, t stock.Take) error {
 	var (
@@ -45,9 +51,9 @@ func (r *Reconciler) recoverTake(ctx context.Context, t stock.Take) error {
 	)
 	switch out := r.ledger.Resolve(ctx, t.Deduction); {
 	case out.Committed():
-		err, ended = r.gate.Settle(ctx, t), "settled"
+		err, ended = r.gate.Settle(ctx, t), settled
 	case out.Refused():
-		err, ended = r.gate.Give(ctx, t), "given"
+		err, ended = r.gate.Give(ctx, t), given
 	default:
 		return out.Reason()
 	}

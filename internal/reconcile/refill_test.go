@@ -48,12 +48,7 @@ func TestRefillLimiter(t *testing.T) {
 func TestGuardRefusals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		gate, l := newGate(newRedis()), newLedger(&ownerRow{})
-		r := newReconciler(gate, l)
-		defer r.Close()
-		if err := r.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		r, gate, l := started(t, &ownerRow{})
 		epoch, err := l.Generation().Renew()
 		if err != nil {
 			t.Fatal(err)

@@ -87,12 +87,16 @@ const outboxJob, driftJob = "outbox", "drift"
 
 // keepDelivering delivers additions, whenever no other instance does, until ctx ends.
 func (r *Reconciler) keepDelivering(ctx context.Context) {
-	r.jobs.run(ctx, outboxJob, r.asJob(r.deliverAll), nil)
+	r.jobs.run(ctx, outboxJob, r.asJob(r.deliverAll), func() { r.metrics.outbox.Set(0) })
 }
 
 // deliverAll delivers the additions of every SKU.
 func (r *Reconciler) deliverAll(ctx context.Context) (pace, error) {
-	return afterRound, r.Deliver(ctx, "")
+	start := time.Now()
+	applied, left, err := r.deliverChanges(ctx, "")
+	r.metrics.outbox.Set(float64(left))
+	r.trace(ctx, "job.outbox", start, applied, err)
+	return afterRound, err
 }
 
 // keepComparing compares gate and ledger, and mends the gate, whenever no other

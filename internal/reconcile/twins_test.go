@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/google/uuid"
@@ -328,6 +329,23 @@ func newReconciler(gate *twinGate, l Ledger) *Reconciler {
 	if gate != nil {
 		g = gate
 	}
+	return newReconcilerOf(g, l)
+}
+
+// started returns a reconciler that has taken over the stock of row, and its twins.
+func started(t *testing.T, row *ownerRow) (*Reconciler, *twinGate, *twinLedger) {
+	t.Helper()
+	gate, l := newGate(newRedis()), newLedger(row)
+	r := newReconciler(gate, l)
+	t.Cleanup(r.Close)
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return r, gate, l
+}
+
+// newReconcilerOf is newReconciler for any gate.
+func newReconcilerOf(g stock.Gate, l Ledger) *Reconciler {
 	return New(g, l, Options{
 		Layout: "twin", TakeDeadline: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})

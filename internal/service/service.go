@@ -3,7 +3,9 @@ package service
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,6 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
 // Options configure an instance.
@@ -36,6 +39,7 @@ type Options struct {
 	Clock   func() time.Time
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
+	Tracer  *tracing.Tracer // nil: there are no traces
 }
 
 // Instance is one instance of the service. Several may share the stores. Its parts
@@ -46,26 +50,26 @@ type Instance struct {
 	Reconciler *reconcile.Reconciler
 	Ledger     *ledger.Ledger
 	// Consumer commits queued orders, also those that another strategy has queued. It
-	// is nil if the strategy sees no queued orders. Every instance must run it beside
-	// the orders, also one that does not queue orders.
+	// is nil if the strategy sees no queued orders. Run runs it, also on an instance
+	// that does not queue orders.
 	Consumer *journal.Consumer
 }
 
 // New assembles an instance that cuts stock by strategy s and records it in db, the
 // ledger with that ID. The gate and db stay the caller's. Call
-// Reconciler.Start before the first order, and Reconciler.Run beside the orders.
+// Reconciler.Start before the first order, and Run beside the orders.
 func New(db *sqltx.DB, ledgerID uuid.UUID, s strategy.Strategy, o Options) *Instance {
 	l := ledger.New(db, ledger.Options{
 		Strategy: s.Name, QueuedBy: strategy.Queueing()[0], Cutter: s.Cutter, HasGate: s.Gate != nil,
 		Group: s.Group, Parallel: s.Parallel, PaymentWindow: o.PaymentWindow, Clock: o.Clock,
-		Log: o.Log, Metrics: o.Metrics,
+		Log: o.Log, Metrics: o.Metrics, Tracer: o.Tracer,
 	})
 	r := reconcile.New(s.Gate, l, reconcile.Options{
-		Layout: s.Layout, TakeDeadline: o.TakeDeadline, Log: o.Log, Metrics: o.Metrics,
+		Layout: s.Layout, TakeDeadline: o.TakeDeadline, Log: o.Log, Metrics: o.Metrics, Tracer: o.Tracer,
 	})
 	i := &Instance{
 		Orders: order.NewService(ledgerID, s.Gate, s.Journal, l, r, order.Options{
-			Late: cmp.Or(o.LatePayments, order.Revive), Queue: o.Queue, Queued: s.Queued,
+			Late: cmp.Or(o.LatePayments, order.Revive), Queue: o.Queue, Queued: s.Queued, Tracer: o.Tracer,
 		}, o.Metrics),
 		Stock:      admin.New(s.Gate, l, r, o.Log),
 		Reconciler: r,
@@ -73,11 +77,22 @@ func New(db *sqltx.DB, ledgerID uuid.UUID, s strategy.Strategy, o Options) *Inst
 	}
 	switch {
 	case s.Journal != nil:
-		i.Consumer = journal.New(s.Journal, l, r, i.Orders.Learn, o.Log, o.Metrics)
+		i.Consumer = journal.New(s.Journal, i.Orders, l, r, o.Log, o.Metrics, o.Tracer)
 	case s.Queued != nil:
-		i.Consumer = journal.NewForeign(s.Queued, i.Orders, l, r, i.Orders.Learn, o.Log, o.Metrics)
+		i.Consumer = journal.NewForeign(s.Queued, i.Orders, l, r, o.Log, o.Metrics, o.Tracer)
 	}
 	return i
+}
+
+// Run reconciles, and commits queued orders, until ctx ends. Call it beside the orders,
+// once.
+func (i *Instance) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	running.Go(func() { i.Reconciler.Run(ctx) })
+	if i.Consumer != nil {
+		running.Go(func() { i.Consumer.Run(ctx) })
+	}
+	running.Wait()
 }
 
 // Close finishes the orders that were accepted, and then their settles. No call may

@@ -66,6 +66,12 @@ type Deduction struct {
 	TakeID  uuid.UUID // new for every attempt
 	Buyer   string    // empty if an administrator removes stock
 	Lines   []Line    // 1 to MaxLines, sorted by SKU, SKUs distinct
+	// Trace is the traceparent of a request whose order is queued, so that its consumer
+	// can continue the trace. Empty: there is no trace, or the order is not queued.
+	Trace string
+	// Queued is the take of a queued order whose units this take takes again. uuid.Nil:
+	// an order of a client, which must not have the ID of a queued one.
+	Queued uuid.UUID
 }
 
 // SKUs returns the SKUs of the lines, in SKU order.

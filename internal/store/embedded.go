@@ -111,7 +111,9 @@ func OpenEmbedded(ctx context.Context) (*Embedded, error) {
 		return nil, errors.Join(fmt.Errorf("claiming the embedded database's folder: %w", err), e.Close())
 	}
 	if e.sql, err = openSQLite(ctx, filepath.Join(folder, "ledger.db"), "NORMAL", nil); err == nil {
-		if err = e.sql.MigrateUp(ctx); err == nil {
+		// An empty file takes milliseconds, and golang-migrate 4.20 races with itself
+		// when it is told to stop.
+		if err = e.sql.MigrateUp(context.WithoutCancel(ctx)); err == nil {
 			e.redis, err = OpenInProcessRedis(ctx)
 		}
 	}

@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"time"
 
 	"github.com/golang-migrate/migrate/v4"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
@@ -23,6 +25,13 @@ var (
 	// ErrSchemaDirty means that a migration failed halfway. An operator must
 	// repair the schema by hand.
 	ErrSchemaDirty = errors.New("the database schema is dirty")
+)
+
+// Bounds of a migration. Its statements have none, because they may take long on large
+// tables.
+const (
+	migrationLockWait = 30 * time.Second
+	migrationSilence  = 30 * time.Second // of the server, on other connections
 )
 
 // CheckSchema returns nil if the schema has the version that this program needs.
@@ -83,7 +92,9 @@ func (s *SQL) hasTable(ctx context.Context, name string) (bool, error) {
 
 // MigrateUp applies every missing migration, if any. Several processes may call
 // it at once: one migrates, the others wait for it, up to 30 s, and then have
-// nothing to do. When ctx ends, MigrateUp stops after the running migration.
+// nothing to do. When ctx ends, MigrateUp stops after the running migration. A
+// migration may take as long as it needs while the server answers other connections.
+// After 30 s without an answer MigrateUp gives up.
 //
 // Errors: ErrSchemaNew, ErrSchemaDirty.
 func (s *SQL) MigrateUp(ctx context.Context) error {
@@ -116,26 +127,44 @@ func (s *SQL) migrate(ctx context.Context, run func(*migrate.Migrate) error) err
 	if err := ctx.Err(); err != nil {
 		return s.failed("migrating", err)
 	}
-	driver, err := s.migrations()
+	// Not with ctx: its end lets the running migration finish.
+	err = s.WhileAnswering(context.WithoutCancel(ctx), s.silence, func(answering context.Context) error {
+		driver, err := s.migrations(answering)
+		if err != nil {
+			return errors.Join(err, source.Close())
+		}
+		m, err := migrate.NewWithInstance("embedded", source, string(s.dialect), driver)
+		if err != nil {
+			return errors.Join(err, source.Close(), driver.Close())
+		}
+		m.LockTimeout = migrationLockWait
+		release := context.AfterFunc(ctx, func() { m.GracefulStop <- true })
+		err = migrationError(run(m))
+		if !release() { // ctx ended: some migrations may not have run
+			err = errors.Join(err, ctx.Err())
+		}
+		fromSource, fromDatabase := m.Close()
+		return errors.Join(err, fromSource, fromDatabase)
+	})
 	if err != nil {
-		source.Close()
-		return s.failed("migrating", err)
-	}
-	m, err := migrate.NewWithInstance("embedded", source, string(s.dialect), driver)
-	if err != nil {
-		return s.failed("migrating", errors.Join(err, source.Close(), driver.Close()))
-	}
-	m.LockTimeout = migrationLockWait
-	release := context.AfterFunc(ctx, func() { m.GracefulStop <- true })
-	err = migrationError(run(m))
-	if !release() { // ctx ended: some migrations may not have run
-		err = errors.Join(err, ctx.Err())
-	}
-	fromSource, fromDatabase := m.Close()
-	if err = errors.Join(err, fromSource, fromDatabase); err != nil {
 		return s.failed("migrating", err)
 	}
 	return nil
+}
+
+// closingWith returns a dialler whose connections are closed when ctx ends, for drivers
+// that wait for an answer without end.
+func closingWith(ctx context.Context, dial dialFunc) dialFunc {
+	return func(dialing context.Context, network, address string) (net.Conn, error) {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		conn, err := dial(dialing, network, address)
+		if err == nil {
+			context.AfterFunc(ctx, func() { _ = conn.Close() })
+		}
+		return conn, err
+	}
 }
 
 // migrationError translates the library's errors into those of this package.

@@ -205,7 +205,7 @@ func TestSQLiteDriver_FailureChangesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	driver, err := s.migrations()
+	driver, err := s.migrations(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

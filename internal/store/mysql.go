@@ -26,12 +26,12 @@ func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadURL, err)
 	}
-	s := &SQL{dialect: sqltx.MySQL, target: "MySQL at " + config.Addr}
+	s := &SQL{dialect: sqltx.MySQL, hasServer: true, target: "MySQL at " + config.Addr}
 	version, err := mysqlVersion(ctx, config)
 	if err != nil {
 		return nil, s.failed("connecting to", err)
 	}
-	s.migrations = func() (database.Driver, error) { return mysqlMigrations(config) }
+	s.migrations = func(ctx context.Context) (database.Driver, error) { return mysqlMigrations(ctx, config) }
 
 	setMySQLState(config, version)
 	sessions := config.Clone()
@@ -181,8 +181,9 @@ func setMySQLBounds(config *driver.Config, version string) (idle time.Duration) 
 
 func wholeSeconds(d time.Duration) string { return strconv.Itoa(int(d / time.Second)) }
 
-func mysqlMigrations(config *driver.Config) (database.Driver, error) {
+func mysqlMigrations(ctx context.Context, config *driver.Config) (database.Driver, error) {
 	config = config.Clone()
+	config.DialFunc = closingWith(ctx, new(net.Dialer).DialContext)
 	config.MultiStatements = true
 	connector, err := driver.NewConnector(config)
 	if err != nil {

@@ -31,8 +31,9 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 	}
 	s := &SQL{
 		dialect:    sqltx.Postgres,
+		hasServer:  true,
 		target:     "PostgreSQL at " + net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))),
-		migrations: func() (database.Driver, error) { return postgresMigrations(config) },
+		migrations: func(ctx context.Context) (database.Driver, error) { return postgresMigrations(ctx, config) },
 	}
 
 	sessions := config.Copy()
@@ -40,10 +41,15 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 		sessions.RuntimeParams[name] = orDefault(sessions.RuntimeParams, name, value)
 	}
 	sessions.RuntimeParams["standard_conforming_strings"] = "on"
+	sessions.DialFunc = boundAnswers(config.DialFunc, answerBound(sessions.RuntimeParams["statement_timeout"]))
 	pooled, err := behindPooler(ctx, sessions)
 	if err != nil {
 		return nil, s.failed("connecting to", poolerProblem(err))
 	}
+	if !pooled { // a pooler refuses settings that it does not know
+		sessions.RuntimeParams["client_min_messages"] = "warning" // a commit on the primary alone is a warning
+	}
+	s.pooled = pooled
 	if pooled && config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		// The pooler may run the next transaction on another session of the
 		// server, where the prepared statement does not exist.
@@ -128,6 +134,35 @@ func postgresDialer() *net.Dialer {
 	}
 }
 
+// answerBound returns how long a session waits for an answer, a little longer than the
+// server may work on a statement. The server's bound is not enough: it does not hold for a
+// COMMIT, nor when the server has stopped. 0 means no bound.
+func answerBound(statementTimeout string) time.Duration {
+	bound, err := postgresDuration(statementTimeout)
+	switch {
+	case err != nil: // the server says so
+		return ioTimeout
+	case bound <= 0:
+		return 0
+	}
+	return bound + time.Second
+}
+
+// postgresDuration parses the value of a timeout: a number of milliseconds, or a number
+// with a unit.
+func postgresDuration(value string) (time.Duration, error) {
+	value = strings.ReplaceAll(value, " ", "")
+	if _, err := strconv.ParseFloat(value, 64); err == nil {
+		value += "ms"
+	}
+	value = strings.Replace(value, "min", "m", 1)
+	if days, ok := strings.CutSuffix(value, "d"); ok {
+		n, err := strconv.ParseFloat(days, 64)
+		return time.Duration(n * float64(24*time.Hour)), err
+	}
+	return time.ParseDuration(value)
+}
+
 func orDefault(parameters map[string]string, name, value string) string {
 	if set, ok := parameters[name]; ok {
 		return set
@@ -137,8 +172,9 @@ func orDefault(parameters map[string]string, name, value string) string {
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-func postgresMigrations(config *pgx.ConnConfig) (database.Driver, error) {
+func postgresMigrations(ctx context.Context, config *pgx.ConnConfig) (database.Driver, error) {
 	config = config.Copy()
+	config.DialFunc = closingWith(ctx, config.DialFunc)
 	config.RuntimeParams["lock_timeout"] = milliseconds(migrationLockWait) // also bounds the wait for another process's migration
 	config.RuntimeParams["statement_timeout"] = "0"
 	pool := sql.OpenDB(sqltx.PostgresConnector(config))

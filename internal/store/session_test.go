@@ -43,7 +43,7 @@ func TestSession_StatesWhatItReliesOn(t *testing.T) {
 	t.Run("PostgreSQL", func(t *testing.T) {
 		t.Parallel()
 		server := testenv.OwnPostgres(t,
-			"-c", "standard_conforming_strings=off", "-c", "default_transaction_isolation=serializable",
+			"-c", "standard_conforming_strings=off", "-c", "client_min_messages=error", "-c", "default_transaction_isolation=serializable",
 			"-c", "default_transaction_deferrable=on", "-c", "DateStyle=German, DMY", "-c", "TimeZone=Asia/Tokyo", "-c", "bytea_output=escape")
 		checkSession(t, server.URL())
 	})
@@ -87,6 +87,9 @@ func checkSession(t *testing.T, dbURL string) {
 	if s.Dialect() == sqltx.Postgres {
 		if n := one[int](t, s.DB(), `SELECT length('a\b')`); n != 3 {
 			t.Errorf(`'a\b' has %d characters, want 3`, n)
+		}
+		if level := one[string](t, s.DB(), "SHOW client_min_messages"); level != "warning" {
+			t.Errorf("client_min_messages is %s: the session would not hear that a commit is on the primary alone", level)
 		}
 	}
 	if err := s.DB().Exec("UPDATE stock SET total = -1 WHERE sku = 'a'").Error; !sqltx.IsStatementError(err) {

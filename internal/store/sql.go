@@ -20,26 +20,30 @@ import (
 // idle transaction it waits for, so that one stopped instance costs the others
 // one wait and no error.
 const (
-	lockWait          = 3 * time.Second // for a row lock
-	idleTransaction   = 2 * time.Second // then the server ends the session
-	ioTimeout         = 10 * time.Second
-	longStatement     = 5 * time.Minute // see LongStatements
-	connectTimeout    = 5 * time.Second
-	poolSize          = 32
-	connectionLife    = 30 * time.Minute
-	connectionIdle    = 5 * time.Minute
-	migrationLockWait = 30 * time.Second
+	lockWait        = 3 * time.Second // for a row lock
+	idleTransaction = 2 * time.Second // then the server ends the session
+	ioTimeout       = 10 * time.Second
+	longStatement   = 5 * time.Minute // see LongStatements
+	connectTimeout  = 5 * time.Second
+	poolSize        = 32
+	connectionLife  = 30 * time.Minute
+	connectionIdle  = 5 * time.Minute
 )
 
 // SQL is the ledger's database. It is safe for concurrent use.
 type SQL struct {
-	db      *gorm.DB
-	pool    *sql.DB
-	dialect sqltx.Dialect
-	target  string // what error messages call it
+	db        *gorm.DB
+	pool      *sql.DB
+	dialect   sqltx.Dialect
+	hasServer bool   // which can fall silent
+	target    string // what error messages call it
+	pooled    bool   // a pooler stands between PostgreSQL and this process
+	// unsynced means that the URL lets SQLite commit before the disk has the commit.
+	unsynced bool
 	// migrations opens a migration driver with a connection of its own, free
-	// of the sessions' bounds.
-	migrations func() (database.Driver, error)
+	// of the sessions' bounds. The connection is closed when ctx ends.
+	migrations func(ctx context.Context) (database.Driver, error)
+	silence    time.Duration // migrationSilence
 }
 
 // OpenSQL connects to the database at the URL:
@@ -78,6 +82,15 @@ func OpenSQL(ctx context.Context, rawURL string) (*SQL, error) {
 	return nil, fmt.Errorf("%w: %q is none of mysql://, postgres://, sqlite://", ErrBadURL, u.Scheme+"://")
 }
 
+// OpenSQLToInspect is OpenSQL for a command that changes nothing: it opens a SQLite file
+// read-only, as it is. fs.ErrNotExist: there is no such file.
+func OpenSQLToInspect(ctx context.Context, rawURL string) (*SQL, error) {
+	if u, err := parseURL(rawURL); err == nil && u.Scheme == "sqlite" {
+		return inspectedSQLite(ctx, u)
+	}
+	return OpenSQL(ctx, rawURL)
+}
+
 // LongStatements returns the URL of a database with a bound of five minutes for a
 // statement, for a command that reads large tables. It keeps a bound that the URL
 // sets. Other bounds stay as OpenSQL says.
@@ -109,6 +122,7 @@ func (s *SQL) open(ctx context.Context, size int, dialector gorm.Dialector) (*SQ
 	s.pool.SetMaxIdleConns(size)
 	s.pool.SetConnMaxLifetime(connectionLife)
 	s.pool.SetConnMaxIdleTime(connectionIdle)
+	s.silence = migrationSilence
 	err := s.connect(ctx)
 	if err == nil {
 		s.db, err = gorm.Open(dialector, &gorm.Config{
@@ -145,6 +159,9 @@ func (s *SQL) failed(doing string, err error) error {
 // DB returns the pool as gorm wraps it. It has no default transactions and no
 // prepared statements; statements are logged only if they take over 1 s.
 func (s *SQL) DB() *gorm.DB { return s.db }
+
+// Pool returns the pool of connections, for its statistics.
+func (s *SQL) Pool() *sql.DB { return s.pool }
 
 // Ledger returns the database as the ledger uses it.
 func (s *SQL) Ledger() *sqltx.DB { return sqltx.New(s.db, s.dialect) }

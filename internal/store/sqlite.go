@@ -6,8 +6,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"time"
 
 	"github.com/glebarez/sqlite"
@@ -27,6 +31,15 @@ const (
 )
 
 func openSQLiteURL(ctx context.Context, u *url.URL) (*SQL, error) {
+	query, err := sqliteQuery(u)
+	if err != nil {
+		return nil, err
+	}
+	return openSQLite(ctx, u.Path, "FULL", query)
+}
+
+// sqliteQuery checks the URL and returns its query.
+func sqliteQuery(u *url.URL) (url.Values, error) {
 	if u.Host != "" || u.Path == "" || u.Path == "/" {
 		return nil, fmt.Errorf("%w: sqlite takes an absolute path: sqlite:///path/to/file", ErrBadURL)
 	}
@@ -34,7 +47,44 @@ func openSQLiteURL(ctx context.Context, u *url.URL) (*SQL, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: its query cannot be parsed", ErrBadURL)
 	}
-	return openSQLite(ctx, u.Path, "FULL", query)
+	return query, nil
+}
+
+// weakSync matches pragmas with which a commit may not survive a power loss.
+var weakSync = regexp.MustCompile(`(?i)^\s*synchronous\s*(\(|=)\s*'?(off|normal|0|1)\b`)
+
+// inspectedSQLite opens the file read-only. Of the URL's query, it looks only at what
+// matters for durability.
+func inspectedSQLite(ctx context.Context, u *url.URL) (*SQL, error) {
+	query, err := sqliteQuery(u)
+	if err != nil {
+		return nil, err
+	}
+	s := &SQL{dialect: sqltx.SQLite, target: "SQLite file " + u.Path, unsynced: slices.ContainsFunc(query["_pragma"], weakSync.MatchString)}
+	file, err := os.Open(u.Path) // SQLite's own error does not say what is wrong
+	if err != nil {
+		return nil, s.failed("opening", fileProblem(u.Path, err))
+	}
+	if err := file.Close(); err != nil {
+		return nil, s.failed("opening", err)
+	}
+	dsn := "file:" + (&url.URL{Path: u.Path}).EscapedPath() + "?" + url.Values{
+		"mode":    {"ro"},
+		"_pragma": {fmt.Sprintf("busy_timeout(%d)", sqliteBusy.Milliseconds()), "query_only(1)"},
+	}.Encode()
+	if s.pool, err = sql.Open(sqlite.DriverName, dsn); err != nil {
+		return nil, s.failed("opening", err)
+	}
+	return s.open(ctx, sqliteConnections, &sqlite.Dialector{Conn: sqltx.SQLitePool(s.pool, sqliteLock)})
+}
+
+// fileProblem returns why the file cannot be opened, without its path. A missing folder is
+// no fs.ErrNotExist: it is not created, as a missing file is.
+func fileProblem(path string, err error) error {
+	if _, missing := os.Stat(filepath.Dir(path)); errors.Is(missing, fs.ErrNotExist) {
+		return errors.New("its folder does not exist")
+	}
+	return errors.Unwrap(err)
 }
 
 // openSQLite opens the file. With synchronous FULL, a commit survives a power loss;
@@ -43,12 +93,12 @@ func openSQLite(ctx context.Context, path, synchronous string, query url.Values)
 	s := &SQL{dialect: sqltx.SQLite, target: "SQLite file " + path}
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, s.failed("opening", errors.Unwrap(err))
+		return nil, s.failed("opening", fileProblem(path, err))
 	}
 	if err := file.Close(); err != nil {
 		return nil, s.failed("opening", err)
 	}
-	s.migrations = func() (database.Driver, error) {
+	s.migrations = func(context.Context) (database.Driver, error) {
 		return sqliteMigrations(sqliteDSN(path, synchronous, migrationLockWait, query))
 	}
 	if s.pool, err = sql.Open(sqlite.DriverName, sqliteDSN(path, synchronous, sqliteBusy, query)); err != nil {

@@ -29,15 +29,8 @@ func RedisWarnings(ctx context.Context, client redis.UniversalClient) []string {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if policy := fields["maxmemory_policy"]; policy != "" && policy != "noeviction" {
-			warnings = append(warnings, fmt.Sprintf(
-				"Redis at %s runs with maxmemory-policy %s and may evict counts and takes in flight; set it to noeviction",
-				node.Options().Addr, policy))
-		}
-		if version := fields["redis_version"]; keepsScripts(version) {
-			warnings = append(warnings, fmt.Sprintf(
-				"Redis at %s is version %s, which saves scripts in snapshots; after a restart from a snapshot the gate may use old counts for about a second, until the service notices the new run ID; use Redis 7 or later",
-				node.Options().Addr, version))
+		for _, f := range unsafeSettings(node.Options().Addr, fields) {
+			warnings = append(warnings, f.Detail+"; "+f.Mend)
 		}
 		return nil
 	})

@@ -3,6 +3,7 @@ package testenv
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -24,7 +25,10 @@ type APIServer struct {
 }
 
 // listening matches what the service prints when it listens.
-var listening = regexp.MustCompile(`listening on (http://[^\s"]+)`)
+var listening = regexp.MustCompile(`listening on (https?://[^\s"]+)`)
+
+// anyCertificate is a client for the question whether a program is ready.
+var anyCertificate = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 
 // API builds cmd/api, starts it with these arguments on a free port, and waits
 // until it is ready. A process builds it only once.
@@ -34,7 +38,7 @@ func API(t T, args ...string) *APIServer {
 }
 
 // Serve is API for any program of this module that has the flag --listen, prints
-// "listening on http://host:port" and answers GET /readyz.
+// "listening on http://host:port" or https and answers GET /readyz.
 func Serve(t T, pkg string, args ...string) *APIServer {
 	t.Helper()
 	return ServeFile(t, Build(t, pkg), args...)
@@ -90,7 +94,7 @@ func Build(t T, pkg string, args ...string) (file string) {
 	return file
 }
 
-// URL returns http://host:port.
+// URL returns http://host:port, or https.
 func (s *APIServer) URL() string { return s.url }
 
 func (s *APIServer) ready(ctx context.Context) error {
@@ -98,7 +102,7 @@ func (s *APIServer) ready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	response, err := http.DefaultClient.Do(r)
+	response, err := anyCertificate.Do(r)
 	if err != nil {
 		return err
 	}
@@ -111,6 +115,9 @@ func (s *APIServer) ready(ctx context.Context) error {
 
 // Interrupt sends the program SIGTERM.
 func (s *APIServer) Interrupt() { must(s.process.signal(syscall.SIGTERM)) }
+
+// Signal sends the program a signal.
+func (s *APIServer) Signal(signal syscall.Signal) { must(s.process.signal(signal)) }
 
 // Wait waits until the program has ended, for at most a minute, and returns its
 // exit code: -1 if a signal ended it.

@@ -131,7 +131,7 @@ func (s *Stage) handOver(ctx context.Context, wakes func(waiters int) int, watch
 	if useless == 0 {
 		return Damage{}
 	}
-	return Damage{Amount: float64(useless), Text: fmt.Sprintf("%d wake-ups for nothing", useless)}
+	return Damage{Amount: float64(useless), Text: fmt.Sprintf("%d wake-ups for nothing", useless), Chinese: fmt.Sprintf("%d 次徒劳的唤醒", useless)}
 }
 
 // enqueue creates the nodes of the holder and the waiters, in this order.

@@ -4,6 +4,7 @@
 package pitfall
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -69,20 +70,21 @@ func (v Version) available(servers Servers) bool {
 
 // Damage is what a version costs. The zero Damage is none.
 type Damage struct {
-	Amount float64
-	Text   string // the amount with its unit, and what it is
-	Unsold bool   // units were left that an order should have had; no version may do that
+	Amount        float64
+	Text, Chinese string // the amount with its unit, and what it is
+	Unsold        bool   // units were left that an order should have had; no version may do that
 }
 
 // units returns a damage in units.
 func units(n int, what string) Damage {
+	d := Damage{Amount: float64(n), Text: fmt.Sprintf("%d units %s", n, what), Chinese: fmt.Sprintf(chinese[what], n)}
 	switch n {
 	case 0:
 		return Damage{}
 	case 1:
-		return Damage{Amount: 1, Text: "1 unit " + what}
+		d.Text = "1 unit " + what
 	}
-	return Damage{Amount: float64(n), Text: fmt.Sprintf("%d units %s", n, what)}
+	return d
 }
 
 // unsold returns the damage of units that an order should have had.
@@ -103,7 +105,7 @@ func sale(sold, expected int) Damage {
 
 // lost returns a damage in seconds.
 func lost(d time.Duration, what string) Damage {
-	return Damage{Amount: d.Seconds(), Text: fmt.Sprintf("%.1f s: %s", d.Seconds(), what)}
+	return Damage{Amount: d.Seconds(), Text: fmt.Sprintf("%.1f s: %s", d.Seconds(), what), Chinese: fmt.Sprintf("%.1f 秒：%s", d.Seconds(), chinese[what])}
 }
 
 // Table returns all pitfalls, in the order of the documents.
@@ -145,13 +147,13 @@ func (p Pitfall) Run(ctx context.Context, servers Servers) results.Experiment {
 func (v Version) run(ctx context.Context, servers Servers) results.Version {
 	r := results.Version{Title: v.Title, TitleChinese: v.TitleChinese, Flawed: v.Flawed}
 	if !v.available(servers) {
-		r.NotRun = "needs " + string(v.Needs)
+		r.NotRun, r.NotRunChinese = "needs "+string(v.Needs), "需要 "+string(v.Needs)
 		return r
 	}
 	ctx, cancel := context.WithTimeout(ctx, maxRun)
 	defer cancel()
 	damage, events, err := perform(ctx, servers, v.Run)
-	r.Damage, r.Events = damage.Text, events
+	r.Damage, r.DamageChinese, r.Events = damage.Text, damage.Chinese, events
 	switch {
 	case err != nil:
 		r.Fault = err.Error()
@@ -162,5 +164,6 @@ func (v Version) run(ctx context.Context, servers Servers) results.Version {
 	case !v.Flawed && damage.Amount > 0:
 		r.Fault = "it should do no damage"
 	}
+	r.FaultChinese = cmp.Or(chinese[r.Fault], r.Fault)
 	return r
 }

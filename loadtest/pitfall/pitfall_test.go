@@ -3,10 +3,16 @@ package pitfall
 import (
 	"context"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -76,7 +82,85 @@ func check(t *testing.T, v results.Version) {
 		t.Errorf("%s: %s%s\n%s", v.Title, v.Fault, v.NotRun, &timeline)
 		return
 	}
+	if (v.DamageChinese == "") != (v.Damage == "") || untranslated.MatchString(v.DamageChinese) {
+		t.Errorf("%s: damage %q in Chinese", v.Title, v.DamageChinese)
+	}
+	for _, e := range v.Events {
+		if untranslated.MatchString(e.TextChinese) && !strings.HasPrefix(e.Text, "EVAL") { // a script has its comment
+			t.Errorf("%s: %q in Chinese", v.Title, e.TextChinese)
+		}
+	}
 	t.Logf("%s: damage %q\n%s", v.Title, v.Damage, &timeline)
+}
+
+// untranslated matches words that no command or statement has.
+var untranslated = regexp.MustCompile(`\b(refused|lost|is|has|the|without|and|with|of)\b`)
+
+// TestChinese checks that every text of a timeline has its twin in Chinese, and that the
+// table has no others.
+func TestChinese(t *testing.T) {
+	t.Parallel()
+	word, verb := regexp.MustCompile(`[a-z]{2}`), regexp.MustCompile(`%[^a-z]*[a-z]`)
+	used := map[string]bool{
+		"accepted": true, "refused: sold out": true, "refused: the lock has been granted to another holder": true, // by takeText
+		"the lock was lost: the connection was lost": true, // an error
+		"true": true, "false": true,
+		"it should sell all units": true, "it should do damage, and did none": true, "it should do no damage": true,
+	}
+	texts := map[string]bool{"at": true, "units": true, "unsold": true, "lost": true, "awaitExpiry": true}
+	names, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || !texts[calledName(call)] {
+				return true
+			}
+			for _, arg := range call.Args {
+				literal, ok := arg.(*ast.BasicLit)
+				if !ok || literal.Kind != token.STRING {
+					continue
+				}
+				if text, _ := strconv.Unquote(literal.Value); word.MatchString(verb.ReplaceAllString(text, "")) {
+					used[text] = true
+				}
+			}
+			return true
+		})
+	}
+	for text := range used {
+		if chinese[text] == "" {
+			t.Errorf("%q has no Chinese twin", text)
+		}
+	}
+	for text, twin := range chinese {
+		if !used[text] {
+			t.Errorf("nothing uses %q", text)
+		}
+		if len(verb.FindAllString(twin, -1)) != len(verb.FindAllString(text, -1)) && len(verb.FindAllString(text, -1)) > 0 {
+			t.Errorf("%q and %q have different arguments", text, twin)
+		}
+	}
+}
+
+// calledName returns the name of the function or method that is called.
+func calledName(call *ast.CallExpr) string {
+	switch f := call.Fun.(type) {
+	case *ast.Ident:
+		return f.Name
+	case *ast.SelectorExpr:
+		return f.Sel.Name
+	}
+	return ""
 }
 
 // TestVerdicts checks how a version is judged by its damage.
@@ -85,19 +169,25 @@ func TestVerdicts(t *testing.T) {
 	damage := func(n int) func(context.Context, *Stage) Damage {
 		return func(context.Context, *Stage) Damage { return sale(3+n, 3) }
 	}
+	left := func(units, number string, flawed bool) results.Version {
+		return results.Version{
+			Flawed: flawed, Damage: units + " left, although an order was refused", DamageChinese: "还剩 " + number + " 件，却拒绝了订单",
+			Fault: "it should sell all units", FaultChinese: "本应卖完全部",
+		}
+	}
 	for _, test := range []struct {
 		version Version
 		want    results.Version
 	}{
-		{Version{Flawed: true, Run: damage(1)}, results.Version{Flawed: true, Damage: "1 unit oversold"}},
-		{Version{Flawed: true, Run: damage(0)}, results.Version{Flawed: true, Fault: "it should do damage, and did none"}},
+		{Version{Flawed: true, Run: damage(1)}, results.Version{Flawed: true, Damage: "1 unit oversold", DamageChinese: "超卖 1 件"}},
+		{Version{Flawed: true, Run: damage(0)}, results.Version{Flawed: true, Fault: "it should do damage, and did none", FaultChinese: "本应造成损失，却没有"}},
 		{Version{Run: damage(0)}, results.Version{}},
-		{Version{Run: damage(2)}, results.Version{Damage: "2 units oversold", Fault: "it should do no damage"}},
-		{Version{Run: damage(-1)}, results.Version{Damage: "1 unit left, although an order was refused", Fault: "it should sell all units"}},
-		{Version{Run: damage(-2)}, results.Version{Damage: "2 units left, although an order was refused", Fault: "it should sell all units"}},
-		{Version{Flawed: true, Run: damage(-1)}, results.Version{Flawed: true, Damage: "1 unit left, although an order was refused", Fault: "it should sell all units"}},
-		{Version{Needs: "no-such-server", Run: damage(0)}, results.Version{NotRun: "needs no-such-server"}},
-		{Version{Run: func(_ context.Context, s *Stage) Damage { s.Fatalf("no answer"); return Damage{} }}, results.Version{Fault: "no answer"}},
+		{Version{Run: damage(2)}, results.Version{Damage: "2 units oversold", DamageChinese: "超卖 2 件", Fault: "it should do no damage", FaultChinese: "本不应造成损失"}},
+		{Version{Run: damage(-1)}, left("1 unit", "1", false)},
+		{Version{Run: damage(-2)}, left("2 units", "2", false)},
+		{Version{Flawed: true, Run: damage(-1)}, left("1 unit", "1", true)},
+		{Version{Needs: "no-such-server", Run: damage(0)}, results.Version{NotRun: "needs no-such-server", NotRunChinese: "需要 no-such-server"}},
+		{Version{Run: func(_ context.Context, s *Stage) Damage { s.Fatalf("no answer"); return Damage{} }}, results.Version{Fault: "no answer", FaultChinese: "no answer"}},
 	} {
 		if got := test.version.run(t.Context(), Servers{}); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%+v, want %+v", got, test.want)
@@ -135,7 +225,7 @@ func TestStageCleansUp(t *testing.T) {
 	if !slices.Equal(order, []int{2, 1}) || err == nil || err.Error() != "stopped" {
 		t.Errorf("cleanups %v, error %v", order, err)
 	}
-	if len(events) != 1 || events[0].Text != "token …543372 of stock" {
+	if len(events) != 1 || events[0].Text != "token …543372 of stock" || events[0].TextChinese != events[0].Text {
 		t.Errorf("%+v", events)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
@@ -115,8 +116,9 @@ func (s *Stage) check(err error) {
 	}
 }
 
-// at adds an event to the timeline. It ignores events after the end of the run, such
-// as the loss of a lease that was not unlocked.
+// at adds an event to the timeline, in English and, by the table chinese, in Chinese. It
+// ignores events after the end of the run, such as the loss of a lease that was not
+// unlocked.
 func (s *Stage) at(actor, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,8 +128,14 @@ func (s *Stage) at(actor, format string, args ...any) {
 	if len(s.events) == 0 {
 		s.started = time.Now()
 	}
-	text := longNumber.ReplaceAllString(strings.ReplaceAll(fmt.Sprintf(format, args...), s.prefix, ""), "…$1")
-	s.events = append(s.events, results.Event{Millis: float64(time.Since(s.started).Microseconds()) / 1000, Actor: actor, Text: text})
+	short := func(text string) string {
+		return longNumber.ReplaceAllString(strings.ReplaceAll(text, s.prefix, ""), "…$1")
+	}
+	s.events = append(s.events, results.Event{
+		Millis: float64(time.Since(s.started).Microseconds()) / 1000,
+		Actor:  actor, ActorChinese: translate(actor),
+		Text: short(fmt.Sprintf(format, args...)), TextChinese: short(translate(format, args...)),
+	})
 }
 
 // longNumber matches tokens that are a time in microseconds. The timeline shows their
@@ -140,13 +148,7 @@ func (s *Stage) key(name string) string { return s.prefix + name }
 // pause waits for d. The experiments use it where time itself matters: for work that
 // outlasts a lease.
 func (s *Stage) pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		s.check(ctx.Err())
-	}
+	s.check(retry.Sleep(ctx, d))
 }
 
 // await calls ready every few milliseconds until it returns true. It ends the run
@@ -302,7 +304,11 @@ func (l actorLocker) asked(ctx context.Context, call string, lease lock.Lease, e
 	switch {
 	case err == nil:
 		l.stage.Cleanup(func() { _ = lease.Unlock(context.WithoutCancel(ctx)) })
-		l.stage.at(l.actor, "%s → granted%s", call, tokenText(lease.Token()))
+		if token := lease.Token(); token != 0 {
+			l.stage.at(l.actor, "%s → granted, token %d", call, token)
+		} else {
+			l.stage.at(l.actor, "%s → granted", call)
+		}
 	case errors.Is(err, lock.ErrHeld):
 		l.stage.at(l.actor, "%s → held", call)
 	case errors.Is(err, context.DeadlineExceeded):
@@ -367,14 +373,6 @@ func (l actorLocker) unlock(ctx context.Context, lease lock.Lease) {
 	default:
 		l.stage.at(l.actor, "Unlock → %v", err)
 	}
-}
-
-// tokenText shows a fencing token.
-func tokenText(token uint64) string {
-	if token == 0 {
-		return ""
-	}
-	return fmt.Sprintf(", token %d", token)
 }
 
 // shop sells one product. An order reads the count, and sells a unit by writing the

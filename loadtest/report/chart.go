@@ -1,165 +1,463 @@
 package report
 
 import (
-	"image/color"
+	"cmp"
+	"fmt"
 	"math"
+	"slices"
 	"strconv"
-
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
+	"strings"
 
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// format is the size of a chart and of what it contains. The page scales the chart to
-// its own width.
-type format struct {
-	width, height vg.Length
-	bar           vg.Length
-	letters       vg.Length
-	tilt          float64 // angle of the strategy names, in radians
+// series identifies a strategy in all charts of the page.
+type series struct {
+	Index int // in Run.Strategies
+	Name  string
+	Color int // the class c0, c1, … of the style sheet
 }
 
-var (
-	desktop = format{width: 22 * vg.Centimeter, height: 11 * vg.Centimeter, bar: vg.Points(24), letters: vg.Points(12), tilt: math.Pi / 6}
-	phone   = format{width: 10 * vg.Centimeter, height: 10 * vg.Centimeter, bar: vg.Points(12), letters: vg.Points(8.5), tilt: math.Pi / 3}
+const (
+	// soundColors are the colours of strategies that promise not to oversell. The
+	// brokenColors behind them are reds.
+	soundColors, brokenColors = 9, 3
+	// drawing is the side of the square in which lines are drawn. The page stretches it.
+	drawing = 1000
 )
 
-// palette is the palette of Okabe and Ito, which colour-blind readers can tell apart.
-var palette = []color.RGBA{
-	{0, 114, 178, 255}, {230, 159, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255},
-	{86, 180, 233, 255}, {213, 94, 0, 255}, {120, 120, 120, 255}, {0, 0, 0, 255},
-}
-
-var alarmColor = color.RGBA{200, 30, 30, 255}
-
-// ticks are the default ticks, with labels without trailing zeros.
-type ticks struct{}
-
-func (ticks) Ticks(lowest, highest float64) []plot.Tick {
-	all := plot.DefaultTicks{}.Ticks(lowest, highest)
-	for i := range all {
-		if all[i].Label != "" {
-			all[i].Label = strconv.FormatFloat(math.Round(all[i].Value*1000)/1000, 'f', -1, 64)
+// legend returns the series of the strategies.
+func legend(run *results.Run) []series {
+	all := make([]series, len(run.Strategies))
+	sound, broken := 0, 0
+	for i, r := range run.Strategies {
+		all[i] = series{Index: i, Name: r.Strategy}
+		if r.Sound {
+			all[i].Color = sound % soundColors
+			sound++
+		} else {
+			all[i].Color = soundColors + broken%brokenColors
+			broken++
 		}
 	}
 	return all
 }
 
-// newChart returns an empty chart with this label on its y axis.
-func newChart(f format, y string) *plot.Plot {
-	p := plot.New()
-	p.Y.Label.Text = y
-	for _, text := range []*draw.TextStyle{
-		&p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle,
-	} {
-		text.Font.Size = f.letters
-	}
-	p.X.Tick.Marker, p.Y.Tick.Marker = ticks{}, ticks{}
-	p.Legend.Top = true
-	p.Legend.Padding = vg.Points(3)
-	p.Add(plotter.NewGrid())
-	return p
+// bar is a row with one bar, which has several parts.
+type bar struct {
+	series
+	Parts  []part
+	Mark   string // place of a mark on the bar in percent, empty: none
+	Tip    []text // appears under the pointer
+	Figure string
+	Alarm  bool
+	Note   text // below the figure
 }
 
-// bars draws one bar for each strategy. Bars with an alarm are red.
-func bars(run *results.Run, f format, y string, value func(results.Result) float64, alarm func(results.Result) bool) (*plot.Plot, error) {
-	p := newChart(f, y)
-	var names []string
-	for i, s := range run.Strategies {
-		names = append(names, s.Strategy)
-		one, err := plotter.NewBarChart(plotter.Values{value(s)}, f.bar)
-		if err != nil {
-			return nil, err
-		}
-		one.XMin, one.LineStyle.Width, one.Color = float64(i), 0, palette[0]
-		if alarm(s) {
-			one.Color = alarmColor
-		}
-		p.Add(one)
-	}
-	if len(names) > 0 { // NominalX panics without names
-		p.NominalX(names...)
-	}
-	p.X.Min, p.X.Max, p.Y.Min = -0.5, float64(len(names))-0.5, 0
-	if p.Y.Max <= 0 || math.IsInf(p.Y.Max, 0) {
-		p.Y.Max = 1
-	}
-	p.X.Tick.Label.Rotation = f.tilt
-	p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = draw.XRight, draw.YTop
-	p.X.Padding = vg.Points(6)
-	return p, nil
+type part struct {
+	Class   string
+	Percent string
 }
 
-func throughputChart(run *results.Run, f format) (*plot.Plot, error) {
-	if run.Search() {
-		return bars(run, f, "arrivals a second", func(s results.Result) float64 {
-			if s.Highest == nil {
-				return 0
-			}
-			return float64(*s.Highest)
-		}, func(results.Result) bool { return false })
+// percent returns a share of the whole in percent.
+func percent(value, whole float64) string {
+	if whole <= 0 {
+		return "0"
 	}
-	return bars(run, f, "orders a second", func(s results.Result) float64 { return s.PerSecond }, func(s results.Result) bool { return s.Oversold > 0 })
+	return strconv.FormatFloat(math.Round(value/whole*1e4)/100, 'f', -1, 64)
 }
 
-func oversoldChart(run *results.Run, f format) (*plot.Plot, error) {
-	return bars(run, f, "units oversold", func(s results.Result) float64 { return float64(s.Oversold) }, func(results.Result) bool { return true })
-}
-
-// lines draws one line for each strategy.
-func lines(run *results.Run, p *plot.Plot, points func(results.Result) plotter.XYs) (*plot.Plot, error) {
-	for i, s := range run.Strategies {
-		xys := points(s)
-		if len(xys) == 0 {
-			continue
-		}
-		line, err := plotter.NewLine(xys)
-		if err != nil {
-			return nil, err
-		}
-		line.Color, line.Width = palette[i%len(palette)], vg.Points(1.8)
-		if i >= len(palette) {
-			line.Dashes = []vg.Length{vg.Points(5), vg.Points(3)}
-		}
-		p.Add(line)
-		p.Legend.Add(s.Strategy+"\u00a0\u00a0", line) // separates the name from the line; browsers drop plain spaces
+// oversoldBars returns what each strategy sold, those that oversold most first.
+func (d dictionary) oversoldBars(run *results.Run, legend []series) (bars []bar) {
+	var most int64
+	for _, r := range run.Strategies {
+		most = max(most, r.Sold, r.Stock)
 	}
-	return p, nil
-}
-
-func latencyChart(run *results.Run, f format) (*plot.Plot, error) {
-	p := newChart(f, "milliseconds")
-	p.X.Label.Text = "share of the answers, %"
-	p.Legend.Left = true
-	return lines(run, p, func(s results.Result) (xys plotter.XYs) {
-		for _, point := range s.Percentiles {
-			if point.Quantile < 1 { // leaves out the maximum, which is a single answer
-				xys = append(xys, plotter.XY{X: point.Quantile * 100, Y: point.Millis})
-			}
+	for i, r := range run.Strategies {
+		b := bar{series: legend[i], Mark: percent(float64(r.Stock), float64(most)), Figure: "0", Note: d.say("oversold.sold", r.Sold, r.Stock)}
+		b.Parts = []part{{"within", percent(float64(min(r.Sold, r.Stock)), float64(most))}}
+		b.Tip = []text{d.say("oversold.tip", r.Accepted), b.Note}
+		if r.Sold == r.Stock {
+			b.Note = text{}
 		}
-		return xys
+		if r.Oversold > 0 {
+			b.Alarm, b.Figure = true, "+"+grouped(r.Oversold)
+			b.Parts = append(b.Parts, part{"over", percent(float64(r.Oversold), float64(most))})
+			b.Tip = append(b.Tip, d.say("oversold.tip.over", r.Oversold))
+		}
+		bars = append(bars, b)
+	}
+	slices.SortStableFunc(bars, func(a, b bar) int {
+		return cmp.Compare(run.Strategies[b.Index].Oversold, run.Strategies[a.Index].Oversold)
 	})
+	return bars
+}
+
+// throughputBars returns orders a second, or the highest rates of a search.
+func throughputBars(run *results.Run, legend []series) (bars []bar) {
+	rates, most := make([]float64, len(run.Strategies)), 0.0
+	for i, r := range run.Strategies {
+		rates[i] = r.PerSecond
+		if run.Search() {
+			rates[i] = 0
+			if r.Highest != nil {
+				rates[i] = float64(*r.Highest)
+			}
+		}
+		most = max(most, rates[i])
+	}
+	for i, r := range run.Strategies {
+		b := bar{series: legend[i], Figure: grouped(int64(math.Round(rates[i]))), Alarm: r.Oversold > 0}
+		if run.Search() {
+			b.Figure = readable(r.RateText())
+		}
+		class := "plain-bar"
+		if b.Alarm {
+			class = "over"
+		}
+		b.Parts = []part{{class, percent(rates[i], most)}}
+		bars = append(bars, b)
+	}
+	return bars
+}
+
+// process is a kind of process whose CPU time is a part of a bar.
+type process struct {
+	Class string
+	Name  text
+	cpu   func(results.Result) *float64
+}
+
+func (d dictionary) processes() []process {
+	return []process{
+		{"api", d.say("cpu.api"), func(r results.Result) *float64 { return r.APICPU }},
+		{"redis", d.say("cpu.redis"), func(r results.Result) *float64 { return r.RedisCPU }},
+		{"database", d.say("cpu.database"), func(r results.Result) *float64 { return r.DatabaseCPU }},
+		{"gateway", d.say("cpu.gateway"), func(r results.Result) *float64 { return r.GatewayCPU }},
+	}
+}
+
+// cpuBars returns the CPU time per order, and the processes that it was measured of.
+func (d dictionary) cpuBars(run *results.Run, legend []series) (bars []bar, measured []process) {
+	most, totals := 0.0, make([]float64, len(run.Strategies))
+	for _, p := range d.processes() {
+		known := false
+		for i, r := range run.Strategies {
+			if cpu := p.cpu(r); cpu != nil {
+				known = true
+				totals[i] += *cpu
+				most = max(most, totals[i])
+			}
+		}
+		if known {
+			measured = append(measured, p)
+		}
+	}
+	if len(measured) == 0 {
+		return nil, nil
+	}
+	for i, r := range run.Strategies {
+		b := bar{series: legend[i], Figure: decimal(totals[i])}
+		for _, p := range measured {
+			if cpu := p.cpu(r); cpu != nil {
+				b.Parts = append(b.Parts, part{p.Class, percent(*cpu, most)})
+				b.Tip = append(b.Tip, d.say("cpu.tip", p.Name, decimal(*cpu)))
+			}
+		}
+		if len(b.Parts) == 0 {
+			b.Figure = "–"
+		}
+		bars = append(bars, b)
+	}
+	return bars, measured
+}
+
+// panel is the chart of one strategy's stock over time. Its height is twice the stock:
+// the zero line is in the middle.
+type panel struct {
+	series
+	Path                                string
+	Top, End, Sold, Zero, Seconds, Last string
+	Below                               bool
+}
+
+// levels are the points of a panel.
+type levels struct {
+	Seconds []float64 `json:"seconds"`
+	Left    []int64   `json:"left"`
 }
 
 // maxPoints bounds the points of one line.
-const maxPoints = 200
+const maxPoints = 160
 
-func stockChart(run *results.Run, f format) (*plot.Plot, error) {
-	p := newChart(f, "units left to sell")
-	p.X.Label.Text = "seconds"
-	return lines(run, p, func(s results.Result) plotter.XYs {
-		xys := plotter.XYs{{X: 0, Y: float64(s.Stock)}}
-		step := max(1, len(s.Sales)/maxPoints)
-		for i := step - 1; i < len(s.Sales); i += step {
-			left := float64(s.Stock) - float64(i+1)
-			if left < -float64(s.Stock)/2 {
-				break // a strategy that oversells a lot would flatten the other lines
-			}
-			xys = append(xys, plotter.XY{X: s.Sales[i], Y: left})
+// stockLevels returns the units left after each sale, or after some of the sales if
+// there are many. It keeps the sale of the last unit, and ends when the stock has been
+// sold twice.
+func stockLevels(r results.Result) levels {
+	l := levels{[]float64{0}, []int64{r.Stock}}
+	sales := r.Sales[:min(int64(len(r.Sales)), 2*r.Stock)]
+	step := max(1, len(sales)/maxPoints)
+	for i, at := range sales {
+		if (i+1)%step == 0 || i == len(sales)-1 || int64(i+1) == r.Stock {
+			l.Seconds, l.Left = append(l.Seconds, math.Round(at*1e4)/1e4), append(l.Left, r.Stock-int64(i+1))
 		}
-		return xys
-	})
+	}
+	return l
+}
+
+// panels returns the panels, and their points by the index of the strategy.
+func panels(run *results.Run, legend []series) (all []panel, points map[int]levels) {
+	points = make(map[int]levels)
+	for i, r := range run.Strategies {
+		if len(r.Sales) == 0 || r.Stock <= 0 {
+			continue
+		}
+		l, last := stockLevels(r), r.Sales[len(r.Sales)-1]
+		points[i] = l
+		seconds := l.Seconds[len(l.Seconds)-1]
+		line := path{whole: true}
+		line.to(0, drawing/2)
+		for j, at := range l.Seconds {
+			line.to(at/max(seconds, 1e-9)*drawing, drawing/2*(1-float64(l.Left[j])/float64(r.Stock)))
+		}
+		line.to(drawing, drawing/2)
+		p := panel{
+			series: legend[i], Path: line.String(), Top: grouped(r.Stock), End: grouped(r.Stock - r.Sold), Sold: grouped(r.Sold), Zero: "–",
+			Below: r.Oversold > 0, Seconds: decimal(seconds), Last: decimal(last),
+		}
+		if r.Stock <= int64(len(r.Sales)) {
+			p.Zero = decimal(r.Sales[r.Stock-1])
+		}
+		all = append(all, p)
+	}
+	return all, points
+}
+
+// path is a line of an SVG drawing.
+type path struct {
+	points []string
+	whole  bool // without fractions
+}
+
+func (p *path) to(x, y float64) {
+	digits := 1
+	if p.whole {
+		digits = 0
+	}
+	number := func(v float64) string {
+		return strings.TrimSuffix(strconv.FormatFloat(v, 'f', digits, 64), ".0")
+	}
+	p.points = append(p.points, number(x)+" "+number(y))
+}
+
+func (p *path) String() string { return "M" + strings.Join(p.points, "L") }
+
+// latency is the chart of the latency by percentile, with its table. Both of its scales
+// are logarithmic: x is the logarithm of how many answers there are for each one that
+// takes longer.
+type latency struct {
+	X, Y    []tick
+	Curves  []curve
+	Columns []string
+	Rows    []latencyRow
+	stops   []stop
+}
+
+type tick struct {
+	At      string // in the drawing
+	Percent string
+	Label   string
+	Minor   bool
+}
+
+type curve struct {
+	series
+	Path   string
+	Tag    string // place of the name beside the chart, in percent
+	Leader string // from the end of the curve to its name
+	end    point
+	tag    float64
+}
+
+// point is a place in percent of the drawing.
+type point struct{ x, y float64 }
+
+type latencyRow struct {
+	series
+	Cells []string
+}
+
+// stop is a percentile that the page can show the figures of.
+type stop struct {
+	Name   string  `json:"name"`
+	At     float64 `json:"at"` // from 0 to 1
+	millis []*float64
+}
+
+const (
+	leastMillis = 0.01 // bounds the scale
+	// tagGap is the distance of names beside the chart, in percent of its height.
+	tagGap = 4.3
+)
+
+// nines returns the place of a quantile: p90 has one nine, p99 two. The maximum has the
+// place of the last answer. Quantiles that so few answers cannot tell from the maximum
+// have none.
+func nines(quantile float64, answers int64) (place float64, ok bool) {
+	last := math.Log10(float64(max(answers, 1)))
+	if quantile >= 1 {
+		return last, true
+	}
+	place = -math.Log10(1 - quantile)
+	return place, place < last*0.999
+}
+
+// answers counts the answers that have a latency.
+func answers(r results.Result) int64 { return r.Accepted + r.TurnedDown + r.Refused }
+
+// latencyChart returns nil if no latency was measured.
+func latencyChart(run *results.Run, legend []series) *latency {
+	least, most, width := math.Inf(1), math.Inf(-1), 2.0
+	for _, r := range run.Strategies {
+		for _, p := range r.Percentiles {
+			least, most = min(least, p.Millis), max(most, p.Millis)
+			if at, ok := nines(p.Quantile, answers(r)); ok {
+				width = max(width, at)
+			}
+		}
+	}
+	if math.IsInf(least, 1) {
+		return nil
+	}
+	l := &latency{}
+	var low, high float64
+	l.Y, low, high = millisTicks(max(least, leastMillis), max(most, leastMillis))
+	y := func(millis float64) float64 {
+		return (high - math.Log10(max(millis, leastMillis))) / (high - low)
+	}
+	for _, name := range []string{"50", "90", "99", "99.9", "99.99", "99.999"} {
+		quantile, _ := strconv.ParseFloat(name, 64)
+		if at := -math.Log10(1 - quantile/100); at <= width*1.001 {
+			l.X = append(l.X, tick{At: percent(at*10, width), Percent: percent(at, width), Label: "p" + name})
+		}
+	}
+	for i, r := range run.Strategies {
+		if len(r.Percentiles) == 0 {
+			continue
+		}
+		var line path
+		c := curve{series: legend[i]}
+		for _, p := range r.Percentiles {
+			if at, ok := nines(p.Quantile, answers(r)); ok {
+				c.end = point{at / width * 100, y(p.Millis) * 100}
+				line.to(c.end.x*drawing/100, c.end.y*drawing/100)
+			}
+		}
+		c.Path = line.String()
+		l.Curves = append(l.Curves, c)
+	}
+	placeTags(l.Curves)
+	l.addFigures(run, legend, width)
+	return l
+}
+
+// millisTicks returns ticks at 1, 2 and 5 of every power of ten, and the logarithms of
+// the first and the last of them, between which all values are.
+func millisTicks(least, most float64) (ticks []tick, low, high float64) {
+	var values []float64
+	for power := math.Floor(math.Log10(least)); power <= math.Ceil(math.Log10(most))+1; power++ {
+		for _, step := range []float64{1, 2, 5} {
+			values = append(values, step*math.Pow(10, power))
+		}
+	}
+	first, last := 0, len(values)-1
+	for first+1 < len(values) && values[first+1] <= least*1.0001 {
+		first++
+	}
+	for last-1 > first+1 && values[last-1] >= most*0.9999 {
+		last--
+	}
+	low, high = math.Log10(values[first]), math.Log10(values[last])
+	for i, v := range values[first : last+1] {
+		at := (high - math.Log10(v)) / (high - low)
+		t := tick{At: percent(at*drawing, 100), Percent: percent(at, 1), Minor: (first+i)%3 != 0}
+		if v >= 1000 {
+			t.Label = fmt.Sprintf("%g s", math.Round(v)/1000)
+		} else {
+			t.Label = fmt.Sprintf("%.4g ms", v)
+		}
+		ticks = append(ticks, t)
+	}
+	return ticks, low, high
+}
+
+// placeTags places the names beside the ends of their curves, without overlaps.
+func placeTags(curves []curve) {
+	order := make([]*curve, len(curves))
+	for i := range curves {
+		order[i] = &curves[i]
+	}
+	slices.SortStableFunc(order, func(a, b *curve) int { return cmp.Compare(a.end.y, b.end.y) })
+	next := 0.0
+	for _, c := range order {
+		c.tag = max(c.end.y, next)
+		next = c.tag + tagGap
+	}
+	next = 100
+	for _, c := range slices.Backward(order) {
+		c.tag = min(c.tag, next)
+		next = c.tag - tagGap
+		var leader path
+		leader.to(c.end.x*drawing/100, c.end.y*drawing/100)
+		leader.to(drawing, c.tag*drawing/100)
+		c.Tag, c.Leader = percent(c.tag, 100), leader.String()
+	}
+}
+
+// addFigures adds the stops of the pointer, and the table.
+func (l *latency) addFigures(run *results.Run, legend []series, width float64) {
+	byQuantile := make(map[float64][]*float64)
+	for i, r := range run.Strategies {
+		for _, p := range r.Percentiles {
+			if byQuantile[p.Quantile] == nil {
+				byQuantile[p.Quantile] = make([]*float64, len(run.Strategies))
+			}
+			if _, ok := nines(p.Quantile, answers(r)); ok {
+				millis := math.Round(p.Millis*100) / 100
+				byQuantile[p.Quantile][i] = &millis
+			}
+		}
+	}
+	quantiles := make([]float64, 0, len(byQuantile))
+	for q, millis := range byQuantile {
+		if slices.ContainsFunc(millis, func(m *float64) bool { return m != nil }) {
+			quantiles = append(quantiles, q)
+		}
+	}
+	slices.Sort(quantiles)
+	rows := make([]latencyRow, len(legend))
+	for i := range legend {
+		rows[i].series = legend[i]
+	}
+	for _, q := range quantiles {
+		s := stop{Name: "max", At: 1, millis: byQuantile[q]}
+		if q < 1 {
+			s.Name = "p" + strconv.FormatFloat(math.Round(q*1e7)/1e5, 'f', -1, 64)
+			at, _ := nines(q, math.MaxInt64)
+			s.At = math.Round(at/width*1e4) / 1e4
+		}
+		l.stops = append(l.stops, s)
+		if !slices.Contains([]string{"p50", "p90", "p95", "p99", "p99.9", "p99.99", "max"}, s.Name) {
+			continue
+		}
+		l.Columns = append(l.Columns, s.Name)
+		for i := range rows {
+			cell := "–"
+			if s.millis[i] != nil {
+				cell = decimal(*s.millis[i])
+			}
+			rows[i].Cells = append(rows[i].Cells, cell)
+		}
+	}
+	l.Rows = rows
 }

@@ -2,10 +2,8 @@ package report
 
 import (
 	"fmt"
-	"html"
-	"html/template"
 	"io"
-	"strings"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/holdfast-stock/holdfast/internal/lab/table"
@@ -77,86 +75,46 @@ func damage(v results.Version) string {
 	return v.Damage
 }
 
-// The measures of a drawn timeline, in pixels of its own scale, and the width of its
-// texts in letters.
-const (
-	timelineWidth = 460
-	rowHeight     = 20
-	lineHeight    = 15
-	laneWidth     = 16
-	firstLane     = 74
-	textLetters   = 62
-)
-
-// timeline draws a version: time runs downwards, and each actor has a lane.
-func timeline(v results.Version) template.HTML {
-	var (
-		out    strings.Builder
-		lanes  = make(map[string]int)
-		top    = make([]int, 0, len(v.Events))
-		actors = v.Actors()
-		y      = rowHeight
-	)
-	for i, actor := range actors {
-		lanes[actor] = i
-	}
-	texts := make([][]string, len(v.Events))
-	for i, e := range v.Events {
-		texts[i] = wrap(e.Actor+"  "+e.Text, textLetters-3*len(actors))
-		top = append(top, y)
-		y += rowHeight + lineHeight*(len(texts[i])-1)
-	}
-	fmt.Fprintf(&out, `<svg role="img" viewBox="0 0 %d %d" font-size="12" fill="#1a1a1a">`, timelineWidth, y)
-	for i, actor := range actors {
-		first, last := -1, 0
-		for j, e := range v.Events {
-			if e.Actor == actor {
-				if first < 0 {
-					first = top[j]
-				}
-				last = top[j]
-			}
-		}
-		x := firstLane + i*laneWidth
-		fmt.Fprintf(&out, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="%s" stroke-width="2"/>`, x, first, x, last, laneColor(i))
-	}
-	left := firstLane + len(actors)*laneWidth
-	for i, e := range v.Events {
-		lane := lanes[e.Actor]
-		fmt.Fprintf(&out, `<text x="%d" y="%d" text-anchor="end" fill="#555">%.0f ms</text>`, firstLane-12, top[i]+4, e.Millis)
-		fmt.Fprintf(&out, `<circle cx="%d" cy="%d" r="5" fill="%s"/>`, firstLane+lane*laneWidth, top[i], laneColor(lane))
-		for line, text := range texts[i] {
-			text = html.EscapeString(text)
-			if line == 0 {
-				actor := html.EscapeString(e.Actor)
-				text = fmt.Sprintf(`<tspan font-weight="bold" fill="%s">%s</tspan> %s`, laneColor(lane), actor, strings.TrimPrefix(text, actor+"  "))
-			}
-			fmt.Fprintf(&out, `<text x="%d" y="%d">%s</text>`, left, top[i]+4+line*lineHeight, text)
-		}
-	}
-	out.WriteString("</svg>")
-	return template.HTML(out.String()) // names and texts are escaped above
+// event is a row of a drawn timeline: time runs downwards, and each actor has a lane.
+type event struct {
+	results.Event
+	Lane  int
+	Lanes []string // classes of the lanes in this row
 }
 
-// laneColor returns the colour of a lane.
-func laneColor(lane int) string {
-	c := palette[lane%len(palette)]
-	return fmt.Sprintf("#%02x%02x%02x", c.R, c.G, c.B)
-}
+// laneColors is the number of colours of lanes in the style sheet.
+const laneColors = 8
 
-// wrap divides a text into lines of at most this many letters, at spaces.
-func wrap(text string, letters int) (lines []string) {
-	line := ""
-	for word := range strings.SplitSeq(text, " ") {
-		if line != "" && utf8.RuneCountInString(line+" "+word) > letters {
-			lines = append(lines, line)
-			line = word
-			continue
+// timeline returns the rows of a version. The line of an actor goes from the first of
+// its events to the last one.
+func timeline(v results.Version) []event {
+	actors := v.Actors()
+	first, last := make(map[string]int), make(map[string]int)
+	for i, e := range v.Events {
+		if _, seen := first[e.Actor]; !seen {
+			first[e.Actor] = i
 		}
-		if line != "" {
-			line += " "
-		}
-		line += word
+		last[e.Actor] = i
 	}
-	return append(lines, line)
+	rows := make([]event, len(v.Events))
+	for i, e := range v.Events {
+		rows[i] = event{Event: e, Lane: slices.Index(actors, e.Actor) % laneColors}
+		for lane, actor := range actors {
+			class := fmt.Sprintf("l%d", lane%laneColors)
+			if i < first[actor] || i > last[actor] {
+				class += " off-lane"
+			}
+			if i == first[actor] {
+				class += " first"
+			}
+			if i == last[actor] {
+				class += " last"
+			}
+			if actor == e.Actor {
+				class += " dot"
+			}
+			rows[i].Lanes = append(rows[i].Lanes, class)
+		}
+	}
+	return rows
 }

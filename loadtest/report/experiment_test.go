@@ -38,30 +38,32 @@ func TestWriteExperiment(t *testing.T) {
 
 func TestWritePageOfPitfalls(t *testing.T) {
 	t.Parallel()
-	var out strings.Builder
-	if err := WritePage(&out, &results.Run{Pitfalls: []results.Experiment{experiment()}}); err != nil {
-		t.Fatal(err)
-	}
+	page := written(t, &results.Run{Pitfalls: []results.Experiment{experiment()}})
 	for _, has := range []string{
-		"1 of 2 experiments did not turn out as expected", "2 个实验中有 1 个不符合预期", "No lock · 不加锁",
-		`<span class="alarm">1 unit oversold</span>`, "failed 失败: it should do no damage", "not run 未运行: needs etcd",
-		`>B&lt;</tspan> reads a &amp; writes`,
+		"1 of 2 experiments did not turn out as expected", "2 个实验中有 1 个不符合预期", ">No lock<", ">不加锁<",
+		`<b class="alarm">1 unit oversold</b>`, ": it should do no damage", ": needs etcd", ">flawed<", ">错误<",
+		`<i class="l0 first last dot"></i><i class="l1 off-lane"></i></span><span><b class="actor l0">A</b> GET stock → 1`,
+		`<i class="l0 off-lane"></i><i class="l1 first last dot"></i></span><span><b class="actor l1">B&lt;</b> reads a &amp; writes`,
 	} {
-		if !strings.Contains(out.String(), has) {
-			t.Errorf("no %q in\n%s", has, &out)
+		if !strings.Contains(page, has) {
+			t.Errorf("no %q in\n%s", has, page)
 		}
 	}
-	if strings.Contains(out.String(), "Throughput") {
-		t.Error("the page has the charts of a load")
-	}
-	if n := strings.Count(out.String(), "<circle "); n != 2 {
-		t.Errorf("%d events are drawn, want 2", n)
+	for _, hasNot := range []string{"Throughput", `class="legend"`} {
+		if strings.Contains(page, hasNot) {
+			t.Errorf("the page has %q, which is part of a load", hasNot)
+		}
 	}
 }
 
-func TestWrap(t *testing.T) {
+// TestTimeline: the line of an actor goes from its first event to its last one.
+func TestTimeline(t *testing.T) {
 	t.Parallel()
-	if got := strings.Join(wrap("one two three, four", 9), "|"); got != "one two|three,|four" {
-		t.Error(got)
+	var got []string
+	for _, row := range timeline(results.Version{Events: []results.Event{{Actor: "A"}, {Actor: "B"}, {Actor: "A"}, {Actor: "B"}}}) {
+		got = append(got, strings.Join(row.Lanes, "|"))
+	}
+	if got, want := strings.Join(got, ", "), "l0 first dot|l1 off-lane, l0|l1 first dot, l0 last dot|l1, l0 off-lane|l1 last dot"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }

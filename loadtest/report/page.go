@@ -2,153 +2,363 @@
 package report
 
 import (
-	"bytes"
-	_ "embed"
+	"embed"
 	"fmt"
 	"html/template"
 	"io"
-	"regexp"
+	"slices"
 	"strings"
 
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
-
 	"github.com/holdfast-stock/holdfast/internal/lab/table"
+	"github.com/holdfast-stock/holdfast/internal/palette"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-//go:embed page.html.tmpl
-var pageText string
+//go:embed page
+var files embed.FS
 
-var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"figure":   figure,
-	"number":   func(v *int64) string { return table.Optional("%d", v) },
-	"chinese":  func(verdict string) string { return verdictsChinese[verdict] },
-	"timeline": timeline,
-}).Parse(pageText))
+// view is what the page shows of a run.
+type view struct {
+	*results.Run
+	Measured bool // the page shows a load
+	Headline text
+	Lead     text
+	Tone     string // class of the headline
+	Facts    []text
+	Faults   []fault
+	Failures []fault
+	Tiles    []tile
+	Legend   []series
 
-var verdictsChinese = map[string]string{
-	results.AsPromised: "符合承诺",
-	results.Broken:     "违背承诺",
-	results.Undecided:  "未定",
+	Oversold     []bar // empty for an open load, which has more stock than orders, and for a lifecycle load, in which units return
+	OversoldNote text
+	Panels       []panel
+	Latency      *latency
+
+	Throughput                      []bar
+	ThroughputTitle, ThroughputNote text
+	CPU                             []bar
+	Processes                       []process
+
+	Columns []text
+	Rows    []row
+	Notes   []text
+	Loads   []text
+	Method  []text
+	Data    data
 }
 
-// drawing is a chart for a desktop and for a phone.
-type drawing struct{ Desktop, Phone template.HTML }
+type fault struct {
+	Strategy string
+	Fault    text
+}
+
+// tile is a figure with a few words.
+type tile struct {
+	Figure string
+	What   text
+	Tone   string
+}
+
+type row struct {
+	series
+	Cells []cell
+}
+
+type cell struct {
+	Title, Text text
+	Alarm       bool
+}
+
+// data are the figures that the page shows under the pointer.
+type data struct {
+	Stock   map[int]levels `json:"stock"`
+	Latency struct {
+		Stops  []stop     `json:"stops"`
+		Curves []readings `json:"curves"`
+	} `json:"latency"`
+	Left text `json:"left"`
+}
+
+// readings are the latencies of a strategy at the stops.
+type readings struct {
+	Index  int        `json:"index"`
+	Name   string     `json:"name"`
+	Millis []*float64 `json:"millis"`
+}
 
 // WritePage writes the report as one HTML page that needs no network.
 func WritePage(w io.Writer, run *results.Run) error {
-	data := struct {
-		*results.Run
-		Loads                    string
-		Heading, HeadingChinese  string
-		Throughput, Latency      drawing
-		Oversold, StockRemaining *drawing // nil: not drawn for this load
-		Measured                 bool     // the page shows a load
-	}{Run: run, Loads: loads(run), Measured: len(run.Strategies) > 0 || len(run.Pitfalls) == 0}
-	data.Heading, data.HeadingChinese = headings(run)
-	var err error
-	if data.Throughput, err = drawn(run, throughputChart); err != nil {
+	words, err := readDictionary()
+	if err != nil {
 		return err
 	}
-	if data.Latency, err = drawn(run, latencyChart); err != nil {
+	page, err := template.New("page.html.tmpl").Funcs(template.FuncMap{
+		"t": func(key string) (template.HTML, error) {
+			if _, ok := words.english[key]; !ok {
+				return "", fmt.Errorf("the dictionary has no %q", key)
+			}
+			return spans(words.say(key)), nil
+		},
+		"text":     spans,
+		"both":     func(english, chinese string) template.HTML { return spans(pair(english, chinese)) },
+		"readable": readable,
+		"timeline": timeline,
+		"style": func() (template.CSS, error) {
+			css, err := files.ReadFile("page/style.css")
+			return template.CSS(palette.CSS() + string(css)), err
+		},
+		"script": func(name string) (template.JS, error) {
+			script, err := files.ReadFile("page/" + name)
+			return template.JS(script), err
+		},
+	}).ParseFS(files, "page/page.html.tmpl")
+	if err != nil {
 		return err
 	}
-	if !run.Open() && !run.Lifecycle() { // an open load has more stock than orders; in a lifecycle load, units return
-		oversold, err := drawn(run, oversoldChart)
-		if err != nil {
-			return err
-		}
-		remaining, err := drawn(run, stockChart)
-		if err != nil {
-			return err
-		}
-		data.Oversold, data.StockRemaining = &oversold, &remaining
-	}
-	return page.Execute(w, data)
+	return page.Execute(w, words.view(run))
 }
 
-// drawn draws a chart in both formats.
-func drawn(run *results.Run, chart func(*results.Run, format) (*plot.Plot, error)) (d drawing, err error) {
-	for _, each := range []struct {
-		format
-		into *template.HTML
-	}{{desktop, &d.Desktop}, {phone, &d.Phone}} {
-		p, err := chart(run, each.format)
-		if err != nil {
-			return d, err
+// view prepares the page.
+func (d dictionary) view(run *results.Run) *view {
+	v := &view{Run: run, Measured: len(run.Strategies) > 0, Headline: d.headline(run), Lead: joined(d.lead(run)), Facts: d.facts(run), Legend: legend(run), Tone: "plain"}
+	if run.Count(results.Broken) > 0 || slices.ContainsFunc(run.Pitfalls, func(e results.Experiment) bool { return !e.AsExpected() }) {
+		v.Tone = "alarm"
+	}
+	v.Data.Left = d.say("stock.left")
+	if !v.Measured {
+		return v
+	}
+	v.Tiles = d.tiles(run)
+	for _, r := range run.Strategies {
+		for i, english := range r.Faults {
+			f := fault{r.Strategy, same(english)}
+			if i < len(r.FaultsChinese) {
+				f.Fault.Chinese = r.FaultsChinese[i]
+			}
+			v.Faults = append(v.Faults, f)
 		}
-		if *each.into, err = svg(p, each.format); err != nil {
-			return d, err
+		if r.Failed > 0 {
+			v.Failures = append(v.Failures, fault{r.Strategy, same(r.FailuresText())})
 		}
 	}
-	return d, nil
+	if !run.Open() && !run.Lifecycle() {
+		v.Oversold, v.OversoldNote = d.oversoldBars(run, v.Legend), d.say("oversold.note", run.Strategies[0].Stock)
+		v.Panels, v.Data.Stock = panels(run, v.Legend)
+	}
+	v.addLatency()
+	v.Throughput = throughputBars(run, v.Legend)
+	v.ThroughputTitle, v.ThroughputNote = d.throughputWords(run)
+	v.CPU, v.Processes = d.cpuBars(run, v.Legend)
+	v.addTable(d)
+	v.Notes, v.Loads, v.Method = d.notes(run), loads(run), d.method(run)
+	return v
 }
 
-// size matches the fixed size of a drawing. Without it, the drawing is as wide as the
-// page.
-var size = regexp.MustCompile(`<svg width="[^"]*" height="[^"]*"`)
-
-// svg draws a chart as an element of the page.
-func svg(p *plot.Plot, f format) (template.HTML, error) {
-	canvas := vgsvg.New(f.width, f.height)
-	p.Draw(draw.New(canvas))
-	var text bytes.Buffer
-	if _, err := canvas.WriteTo(&text); err != nil {
-		return "", err
+// facts are the circumstances that the reader needs first.
+func (d dictionary) facts(run *results.Run) (all []text) {
+	if len(run.Strategies) == 0 {
+		return nil
 	}
-	element := text.Bytes()
-	if at := bytes.Index(element, []byte("<svg")); at > 0 {
-		element = element[at:] // cuts off the XML declaration, which HTML forbids
+	first := run.Strategies[0]
+	if !run.Open() && !run.Lifecycle() {
+		all = append(all, d.say("fact.stock", first.Stock))
 	}
-	return template.HTML(size.ReplaceAll(element, []byte(`<svg role="img"`))), nil // drawn above from numbers and strategy names, so it needs no escaping
+	if clients := run.Flags["clients"]; clients != "" && !run.Open() {
+		all = append(all, d.say("fact.clients", readable(clients)))
+	}
+	if first.Instances == 1 {
+		all = append(all, d.say("fact.instances.1"))
+	} else {
+		all = append(all, d.say("fact.instances", first.Instances))
+	}
+	if run.Guarded() {
+		all = append(all, d.say("fact.guard"))
+	}
+	return append(all, pair(run.Stores, run.StoresChinese), same(run.When.UTC().Format("2006-01-02 15:04 UTC")))
 }
 
-// loads says how the strategies were loaded, in one sentence if all loads are alike.
-func loads(run *results.Run) string {
-	var each []string
-	alike := true
-	for _, s := range run.Strategies {
-		each = append(each, s.Strategy+": "+s.Load+".")
-		alike = alike && s.Load == run.Strategies[0].Load
+// tiles are the figures that sum up the run.
+func (d dictionary) tiles(run *results.Run) (all []tile) {
+	var oversold, found, accepted, orders, payments int64
+	for i := range run.Strategies {
+		r := &run.Strategies[i]
+		oversold += r.Oversold
+		if r.Crash != nil {
+			found, accepted = found+r.KeptOrders(), accepted+r.Crash.Accepted
+		}
+		if r.Lifecycle != nil {
+			orders, payments = orders+r.Lifecycle.Orders, payments+r.Lifecycle.Payments
+		}
 	}
-	if alike && len(each) > 0 {
-		return "Each strategy: " + run.Strategies[0].Load + "."
+	if !run.Open() {
+		tone := "good"
+		if oversold > 0 {
+			tone = "alarm"
+		}
+		all = append(all, tile{grouped(oversold), d.say("tile.oversold"), tone})
 	}
-	return strings.Join(each, " ")
+	kept := run.Count(results.AsPromised)
+	all = append(all, tile{fmt.Sprintf("%d / %d", kept, len(run.Strategies)), d.say("tile.kept"), alarmUnless(kept == len(run.Strategies)-run.Count(results.Undecided))})
+	if accepted > 0 {
+		all = append(all, tile{grouped(found) + " / " + grouped(accepted), d.say("tile.crash"), alarmUnless(found == accepted)})
+	}
+	if orders > 0 {
+		all = append(all, tile{Figure: grouped(orders), What: d.say("tile.orders")}, tile{Figure: grouped(payments), What: d.say("tile.payments")})
+	}
+	return append(all, d.bestTile(run)...)
 }
 
-// headings states the outcome of the run in one sentence.
-func headings(run *results.Run) (english, chinese string) {
-	all, broken, undecided := len(run.Strategies), run.Count(results.Broken), run.Count(results.Undecided)
+func alarmUnless(fine bool) string {
+	if fine {
+		return "good"
+	}
+	return "alarm"
+}
+
+// bestTile names the strategy with the best figure of those that did what they promise
+// and did not oversell. In a lifecycle load, speed is not the point.
+func (d dictionary) bestTile(run *results.Run) []tile {
+	better := func(a, b results.Result) bool { return a.PerSecond > b.PerSecond }
+	show := func(r results.Result) tile {
+		return tile{Figure: grouped(int64(r.PerSecond + 0.5)), What: d.say("tile.fastest", r.Strategy)}
+	}
+	fit := func(r results.Result) bool { return r.Sound }
 	switch {
-	case all == 0 && len(run.Pitfalls) > 0:
-		return pitfallHeadings(run.Pitfalls)
-	case all == 0:
-		return "No strategy was measured", "没有测得任何结果"
-	case broken > 0:
-		return fmt.Sprintf("%d of %d strategies broke their promise", broken, all), fmt.Sprintf("%d 个策略中有 %d 个违背了承诺", all, broken)
-	case undecided > 0:
-		return fmt.Sprintf("No promise was broken; %d of %d strategies are undecided", undecided, all),
-			fmt.Sprintf("没有策略违背承诺；%d 个策略中有 %d 个未定", all, undecided)
+	case run.Lifecycle():
+		return nil
 	case run.Search():
-		return "The highest rate that each strategy sustains", "每个策略能承受的最高到达率"
+		fit = func(r results.Result) bool { return r.Highest != nil }
+		better = func(a, b results.Result) bool { return *a.Highest > *b.Highest }
+		show = func(r results.Result) tile {
+			return tile{Figure: readable(r.RateText()), What: d.say("tile.highest", r.Strategy)}
+		}
 	case run.Open():
-		return fmt.Sprintf("Waiting times at %d orders a second", run.Strategies[0].Rate),
-			fmt.Sprintf("每秒 %d 单时的等待时间", run.Strategies[0].Rate)
+		fit = func(r results.Result) bool { return r.P99 != nil }
+		better = func(a, b results.Result) bool { return *a.P99 < *b.P99 }
+		show = func(r results.Result) tile {
+			return tile{Figure: decimal(*r.P99), What: d.say("tile.p99", r.Strategy)}
+		}
 	}
-	return "Every strategy kept its promise", "每个策略都符合其承诺"
+	var best *results.Result
+	for i, r := range run.Strategies {
+		if r.Verdict == results.AsPromised && r.Oversold == 0 && fit(r) && (best == nil || better(r, *best)) {
+			best = &run.Strategies[i]
+		}
+	}
+	if best == nil {
+		return nil
+	}
+	return []tile{show(*best)}
 }
 
-// pitfallHeadings states the outcome of the experiments in one sentence.
-func pitfallHeadings(all []results.Experiment) (english, chinese string) {
-	ran, failed, notRun := tally(all)
+// throughputWords returns the title of the chart of throughput, and its note.
+func (d dictionary) throughputWords(run *results.Run) (title, note text) {
 	switch {
-	case failed > 0:
-		return fmt.Sprintf("%d of %d experiments did not turn out as expected", failed, ran), fmt.Sprintf("%d 个实验中有 %d 个不符合预期", ran, failed)
-	case len(notRun) > 0:
-		return fmt.Sprintf("%d experiments turned out as expected; %d did not run", ran, len(notRun)), fmt.Sprintf("%d 个实验符合预期；%d 个没有运行", ran, len(notRun))
+	case run.Search():
+		return d.say("throughput.search"), d.say("throughput.note.search")
+	case run.Open():
+		return d.say("throughput"), d.say("throughput.note.open")
+	case run.Lifecycle():
+		return d.say("throughput"), d.say("throughput.note.lifecycle")
 	}
-	return "Every flaw did its damage, and every fix held", "每种错误写法都造成了损失，每种改法都守住了"
+	return d.say("throughput"), d.say("throughput.note")
+}
+
+// addLatency adds the chart of the latency and its figures.
+func (v *view) addLatency() {
+	v.Latency = latencyChart(v.Run, v.Legend)
+	if v.Latency == nil {
+		return
+	}
+	v.Data.Latency.Stops = v.Latency.stops
+	for _, c := range v.Latency.Curves {
+		at := readings{Index: c.Index, Name: c.Name}
+		for _, s := range v.Latency.stops {
+			at.Millis = append(at.Millis, s.millis[c.Index])
+		}
+		v.Data.Latency.Curves = append(v.Data.Latency.Curves, at)
+	}
+}
+
+// addTable adds the columns of the terminal's table.
+func (v *view) addTable(d dictionary) {
+	columns := columns(v.Run)[1:] // the first one has the names
+	if v.Lifecycle() {
+		at := slices.IndexFunc(columns, func(c column) bool { return c.title == "refunds due" })
+		columns = slices.Insert(slices.Clone(columns), at, ended("payments", func(l *results.Lifecycle) int64 { return l.Payments }))
+	}
+	columns = slices.DeleteFunc(slices.Clone(columns), func(c column) bool { // nothing was measured
+		return !slices.ContainsFunc(v.Strategies, func(r results.Result) bool { return c.cell(&r) != table.Unknown })
+	})
+	v.Columns = []text{d.say("column.strategy")}
+	for _, column := range columns {
+		v.Columns = append(v.Columns, d.say("column."+column.title))
+	}
+	for i := range v.Strategies {
+		r := row{series: v.Legend[i]}
+		for j, column := range columns {
+			r.Cells = append(r.Cells, d.cell(v.Columns[j+1], column.cell(&v.Strategies[i])))
+		}
+		v.Rows = append(v.Rows, r)
+	}
+}
+
+// cell formats a value of the terminal's table for the page.
+func (d dictionary) cell(title text, value any) cell {
+	c := cell{Title: title}
+	figures := fmt.Sprint(value)
+	if value, ok := value.(table.Cell); ok {
+		figures, c.Alarm = value.Text, value.Alarm
+	}
+	figures = readable(figures)
+	c.Text = same(figures)
+	if verdict := "verdict." + figures; d.english[verdict] != "" {
+		c.Text = d.say(verdict)
+	}
+	if part, whole, ok := strings.Cut(figures, " of "); ok {
+		c.Text = d.say("part", part, whole)
+	}
+	return c
+}
+
+// notes explain columns of the table.
+func (d dictionary) notes(run *results.Run) (all []text) {
+	if run.Queued() {
+		all = append(all, d.say("note.queued"))
+	}
+	if run.Killed() {
+		all = append(all, d.say("note.killed"))
+	}
+	if run.Open() {
+		all = append(all, d.say("note.open"))
+	}
+	return all
+}
+
+// method says what the figures of a rush do not show.
+func (d dictionary) method(run *results.Run) []text {
+	if run.Open() || run.Lifecycle() {
+		return nil
+	}
+	return []text{d.say("method.oversold"), d.say("method.closed")}
+}
+
+// loads says how the strategies were loaded, and names those whose load differs.
+func loads(run *results.Run) (all []text) {
+	names := make(map[text][]string)
+	for _, r := range run.Strategies {
+		load := pair(r.Load, r.LoadChinese)
+		if names[load] == nil {
+			all = append(all, load)
+		}
+		names[load] = append(names[load], r.Strategy)
+	}
+	if len(all) < 2 {
+		return all
+	}
+	for i, load := range all {
+		all[i] = text{strings.Join(names[load], ", ") + ": " + load.English, strings.Join(names[load], "、") + "：" + load.Chinese}
+	}
+	return all
 }

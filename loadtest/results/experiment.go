@@ -13,11 +13,15 @@ type Experiment struct {
 type Version struct {
 	Title        string  `json:"title"`
 	TitleChinese string  `json:"title_chinese"`
-	Flawed       bool    `json:"flawed"`            // it must do damage; other versions must do none
-	NotRun       string  `json:"not_run,omitempty"` // why it did not run
-	Damage       string  `json:"damage"`            // empty: none
+	Flawed       bool    `json:"flawed"` // it must do damage; other versions must do none
 	Events       []Event `json:"events"`
-	Fault        string  `json:"fault,omitempty"` // why the experiment failed
+
+	Damage        string `json:"damage"` // empty: none
+	DamageChinese string `json:"damage_chinese,omitempty"`
+	NotRun        string `json:"not_run,omitempty"` // why it did not run
+	NotRunChinese string `json:"not_run_chinese,omitempty"`
+	Fault         string `json:"fault,omitempty"` // why the experiment failed
+	FaultChinese  string `json:"fault_chinese,omitempty"`
 }
 
 // Event is what an actor did.
@@ -25,6 +29,9 @@ type Event struct {
 	Millis float64 `json:"millis"` // since the start
 	Actor  string  `json:"actor"`
 	Text   string  `json:"text"`
+
+	ActorChinese string `json:"actor_chinese"`
+	TextChinese  string `json:"text_chinese"`
 }
 
 // AsExpected reports whether every version that ran did damage if it is flawed, and

@@ -13,16 +13,20 @@ import (
 
 // Run is one run of the load test.
 type Run struct {
-	Command    string            `json:"command"` // without passwords and tokens
-	Flags      map[string]string `json:"flags"`
-	Seed       uint64            `json:"seed"`
-	When       time.Time         `json:"when"`
-	Commit     string            `json:"commit"`
-	Machine    string            `json:"machine"`
-	Stores     string            `json:"stores"`
-	CutShort   bool              `json:"cut_short"`
-	Strategies []Result          `json:"strategies"`
-	Pitfalls   []Experiment      `json:"pitfalls,omitempty"`
+	Command string            `json:"command"` // without passwords and tokens
+	Flags   map[string]string `json:"flags"`
+	Seed    uint64            `json:"seed"`
+	When    time.Time         `json:"when"`
+	Commit  string            `json:"commit"`
+	Machine string            `json:"machine"`
+	// Stores names the stores with their versions, Addresses where they are, without passwords.
+	Stores        string `json:"stores"`
+	StoresChinese string `json:"stores_chinese"`
+	Addresses     string `json:"addresses,omitempty"`
+
+	CutShort   bool         `json:"cut_short"`
+	Strategies []Result     `json:"strategies"`
+	Pitfalls   []Experiment `json:"pitfalls,omitempty"`
 }
 
 // Read reads a results.json.
@@ -95,8 +99,10 @@ type Result struct {
 	Strategy  string `json:"strategy"`
 	Sound     bool   `json:"sound"` // it promises not to oversell
 	Instances int    `json:"instances"`
-	Load      string `json:"load"` // in words
 	Stock     int64  `json:"stock"`
+
+	Load        string `json:"load"` // in words
+	LoadChinese string `json:"load_chinese"`
 
 	// Accepted counts orders that were answered 201, and those answered 202 that were
 	// committed afterwards.
@@ -125,6 +131,7 @@ type Result struct {
 	APICPU      *float64     `json:"api_cpu_millis_per_order"`
 	RedisCPU    *float64     `json:"redis_cpu_millis_per_order"`
 	DatabaseCPU *float64     `json:"database_cpu_millis_per_order"`
+	GatewayCPU  *float64     `json:"gateway_cpu_millis_per_order,omitempty"`
 	Percentiles []Percentile `json:"percentiles"`
 	Sales       []float64    `json:"sales_seconds"` // time of each accepted order, since the start
 
@@ -137,13 +144,44 @@ type Result struct {
 	Crash     *Result    `json:"crash,omitempty"`     // rush in which an instance was killed
 	Lifecycle *Lifecycle `json:"lifecycle,omitempty"` // what became of the orders of a lifecycle load; null if it was not audited
 
-	Verdict string   `json:"verdict"`
-	Faults  []string `json:"faults"` // reasons for the verdict "promise broken"
+	Verdict  string   `json:"verdict"`
+	Surprise Surprise `json:"surprise,omitempty"`
+	// Faults are the reasons for the verdict "promise broken".
+	Faults        []string `json:"faults"`
+	FaultsChinese []string `json:"faults_chinese"`
 }
 
-// Fault adds a fault.
-func (r *Result) Fault(format string, args ...any) {
-	r.Faults = append(r.Faults, fmt.Sprintf(format, args...))
+// Surprise says how sales differed from what was expected of the strategy. An empty
+// Surprise means that they did not: broken strategies are expected to oversell.
+type Surprise string
+
+// The surprises.
+const (
+	Oversell   Surprise = "oversold"         // it must not oversell, and did
+	NoOversell Surprise = "did not oversell" // it must oversell, and did not
+	NoCatch    Surprise = "caught nothing"   // the guard must catch what a broken gate admits, and did not
+)
+
+// SurprisedBy reports whether the sales of the strategy, also those of the rush in which
+// an instance was killed, had this surprise.
+func (r *Result) SurprisedBy(s Surprise) bool {
+	return r.Surprise == s || r.Crash != nil && r.Crash.Surprise == s
+}
+
+// Fault adds a fault, formatted in both languages.
+func (r *Result) Fault(english, chinese string, args ...any) {
+	r.AddFault(fmt.Sprintf(english, args...), fmt.Sprintf(chinese, args...))
+}
+
+// AddFault adds a fault.
+func (r *Result) AddFault(english, chinese string) {
+	r.Faults, r.FaultsChinese = append(r.Faults, english), append(r.FaultsChinese, chinese)
+}
+
+// Describe adds to the words about the load, formatted in both languages.
+func (r *Result) Describe(english, chinese string, args ...any) {
+	r.Load += fmt.Sprintf(english, args...)
+	r.LoadChinese += fmt.Sprintf(chinese, args...)
 }
 
 // FailuresText lists the failures by status and problem type.
@@ -161,13 +199,22 @@ func (r *Result) Kept() string {
 	if r.Crash == nil {
 		return "–"
 	}
+	return fmt.Sprintf("%d of %d", r.KeptOrders(), r.Crash.Accepted)
+}
+
+// KeptOrders is the number of orders that were accepted in the rush with a killed
+// instance and found afterwards. It is 0 without such a rush.
+func (r *Result) KeptOrders() int64 {
+	if r.Crash == nil {
+		return 0
+	}
 	kept := r.Crash.Accepted
 	for _, finding := range r.Crash.Findings {
 		if finding.Kind == Missing {
 			kept -= finding.Count
 		}
 	}
-	return fmt.Sprintf("%d of %d", kept, r.Crash.Accepted)
+	return kept
 }
 
 // MaxRate is the rate at which a search ends, in arrivals a second.
@@ -249,33 +296,34 @@ const (
 var Kinds = []Kind{WrongAnswer, Repeated, Early, Unseen, Unended, Missing, OtherBuyer, OtherLines, OtherStatus, Unread, Denied, Unasked,
 	Unanswered, Unfinished, Contradicted, BadHistory, LostPayment, WrongPayment, ExtraPayment, OverLimit, WrongClaim}
 
-var meanings = map[Kind]string{
-	WrongAnswer: "answers name a different order than the request",
-	Repeated:    "answers name an order that an earlier answer named",
-	Early:       "orders were answered 201 before they were committed",
-	Unseen:      "orders were not found right after their 202",
-	Unended:     "orders answered 202 are still queued at the end",
-	Missing:     "accepted orders are not found",
-	OtherBuyer:  "accepted orders are stored under another buyer",
-	OtherLines:  "accepted orders are stored with other lines",
-	OtherStatus: "accepted orders are stored with another status",
-	Unread:      "accepted orders are answered differently by GET",
-	Denied:      "orders are stored whose answer says that nothing was cut",
-	Unasked:     "orders are stored that no client requested",
+// meanings are in English, after a number, and in Chinese.
+var meanings = map[Kind]struct{ english, chinese string }{
+	WrongAnswer: {"answers name a different order than the request", "应答中的订单与请求不符"},
+	Repeated:    {"answers name an order that an earlier answer named", "应答中的订单在之前的应答里已经出现过"},
+	Early:       {"orders were answered 201 before they were committed", "订单尚未提交就应答了 201"},
+	Unseen:      {"orders were not found right after their 202", "应答 202 之后立即查询，查不到订单"},
+	Unended:     {"orders answered 202 are still queued at the end", "应答 202 的订单到最后仍在排队"},
+	Missing:     {"accepted orders are not found", "查不到已接受的订单"},
+	OtherBuyer:  {"accepted orders are stored under another buyer", "已接受的订单记在了别的买家名下"},
+	OtherLines:  {"accepted orders are stored with other lines", "已接受的订单，存下的明细与请求不符"},
+	OtherStatus: {"accepted orders are stored with another status", "已接受的订单，存下的状态不符"},
+	Unread:      {"accepted orders are answered differently by GET", "已接受的订单，GET 的应答与之不符"},
+	Denied:      {"orders are stored whose answer says that nothing was cut", "应答说没有扣减，订单却存在"},
+	Unasked:     {"orders are stored that no client requested", "存在没有客户端请求过的订单"},
 
-	Unanswered:   "calls got no final answer",
-	Unfinished:   "orders are neither paid, cancelled, expired nor refunded at the end",
-	Contradicted: "orders contradict the answers to pay, cancel or refund",
-	BadHistory:   "orders have a history that the rules do not allow, or that does not end with their status",
-	LostPayment:  "payments are not stored with their orders",
-	WrongPayment: "payments are stored with a status that contradicts their orders",
-	ExtraPayment: "payments are stored that no client reported",
-	OverLimit:    "buyers hold more units than their limit",
-	WrongClaim:   "buyers have claims that differ from the units that they hold",
+	Unanswered:   {"calls got no final answer", "请求没有得到最终应答"},
+	Unfinished:   {"orders are neither paid, cancelled, expired nor refunded at the end", "订单到最后既未付款、取消、过期，也未退款"},
+	Contradicted: {"orders contradict the answers to pay, cancel or refund", "订单与付款、取消或退款的应答矛盾"},
+	BadHistory:   {"orders have a history that the rules do not allow, or that does not end with their status", "订单的状态历史不合规则，或与当前状态不符"},
+	LostPayment:  {"payments are not stored with their orders", "订单下没有存这笔付款"},
+	WrongPayment: {"payments are stored with a status that contradicts their orders", "付款的状态与订单矛盾"},
+	ExtraPayment: {"payments are stored that no client reported", "存在没有客户端上报过的付款"},
+	OverLimit:    {"buyers hold more units than their limit", "买家持有的件数超过限购"},
+	WrongClaim:   {"buyers have claims that differ from the units that they hold", "买家的占用数与实际持有的件数不符"},
 }
 
 // String is the meaning of the kind, after a number.
-func (k Kind) String() string { return meanings[k] }
+func (k Kind) String() string { return meanings[k].english }
 
 // Finding is one kind of contradiction that the audit found.
 type Finding struct {
@@ -286,4 +334,9 @@ type Finding struct {
 
 func (f Finding) String() string {
 	return fmt.Sprintf("%d %s (the first: %s)", f.Count, f.Kind, f.First)
+}
+
+// Chinese is String in Chinese.
+func (f Finding) Chinese() string {
+	return fmt.Sprintf("%s：%d（第一个：%s）", meanings[f.Kind].chinese, f.Count, f.First)
 }

@@ -86,7 +86,7 @@ func TestKinds(t *testing.T) {
 		t.Errorf("%d kinds and %d meanings", len(Kinds), len(meanings))
 	}
 	for _, kind := range Kinds {
-		if kind.String() == "" {
+		if kind.String() == "" || meanings[kind].chinese == "" {
 			t.Errorf("%q has no meaning", string(kind))
 		}
 	}

@@ -25,16 +25,25 @@ func lieAbout(ctx context.Context, id uuid.UUID, change func(context.Context, uu
 		falsify(ctx, "DELETE FROM payments WHERE id = ?", due.PaymentID)
 	case liar == "thanks-for-payments-that-are-due" && isDue:
 		return order.Order{ID: id, Status: "paid", CreatedAt: time.Now()}, nil
-	case liar == "revives-without-units" && isDue && due.Status == "expired":
-		falsify(ctx, "UPDATE orders SET status = 'paid', payment_id = ? WHERE id = ?", due.PaymentID, id[:])
-		falsify(ctx, "UPDATE payments SET status = 'paid' WHERE id = ?", due.PaymentID)
-		return order.Order{ID: id, Status: "paid", CreatedAt: time.Now()}, nil
+	case liar == "revives-without-units" && err == nil && o.Status == "paid" && hasExpired(ctx, id):
+		for _, line := range o.Lines {
+			falsify(ctx, "UPDATE stock SET available = available + ? WHERE sku = ?", line.Quantity, line.SKU)
+		}
 	case liar == "returns-units-twice" && cancelled:
 		falsify(ctx, "UPDATE stock SET available = available + 1 WHERE sku = ?", o.Lines[0].SKU)
 	case liar == "keeps-claims" && cancelled && len(o.Lines) > 1:
 		falsify(ctx, "UPDATE claims SET units = units + 1 WHERE buyer_id = ?", o.Buyer)
 	}
 	return o, err
+}
+
+// hasExpired reports whether the order has been expired.
+func hasExpired(ctx context.Context, id uuid.UUID) (yes bool) {
+	const query = "SELECT EXISTS (SELECT 1 FROM order_history WHERE order_id = ? AND status = 'expired')"
+	if err := ledger().WithContext(ctx).Raw(query, id[:]).Scan(&yes).Error; err != nil {
+		panic(err)
+	}
+	return yes
 }
 
 // falsify changes the ledger behind the service's back.

@@ -86,6 +86,17 @@ func withDescendants(pids []int, processes []procfs.Proc) []int {
 	return pids
 }
 
+// Name returns the name of the process, at most 15 letters of its program. It is empty if
+// there is no such process.
+func Name(pid int) string {
+	proc, err := procfs.NewProc(pid)
+	if err != nil {
+		return ""
+	}
+	name, _ := proc.Comm()
+	return name
+}
+
 // ResidentMiB returns the memory of the process that is in RAM.
 func ResidentMiB(pid int) float64 {
 	proc, err := procfs.NewProc(pid)

@@ -24,11 +24,11 @@ func Median[T any, F cmp.Ordered](items []T, figure func(T) F) F {
 	return figure(MedianItem(items, figure))
 }
 
-// Quantile returns a quantile between 0 and 1 of sorted times, by the nearest rank.
-// It returns 0 without times.
-func Quantile(sorted []time.Duration, quantile float64) time.Duration {
+// Quantile returns a quantile between 0 and 1 of sorted figures, by the nearest rank.
+// It returns 0 without figures.
+func Quantile[F cmp.Ordered](sorted []F, quantile float64) (figure F) {
 	if len(sorted) == 0 {
-		return 0
+		return figure
 	}
 	const rounding = 1e-9 // 0.07 × 100 is a little more than 7
 	rank := int(math.Ceil(quantile*float64(len(sorted)) - rounding))

@@ -21,6 +21,14 @@ const (
 	SQLite   Dialect = "sqlite"
 )
 
+// System is the name of the database in traces, by OpenTelemetry's conventions.
+func (d Dialect) System() string {
+	if d == Postgres {
+		return "postgresql"
+	}
+	return string(d)
+}
+
 // RowLock is the clause that makes a SELECT lock its rows. SQLite has no row
 // locks: a transaction holds the only write lock from its beginning.
 func (d Dialect) RowLock() string {

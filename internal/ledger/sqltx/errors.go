@@ -126,11 +126,11 @@ func provesNoCommit(err error) bool {
 	return isUnsent(err) || isKnownRollback(err) || IsRetryable(err) || IsStatementError(err) || IsReadOnly(err)
 }
 
-// isUnsent reports whether err arose before anything was sent. It does not use
-// pgconn.SafeToRetry, which also returns true if the server closed the connection
-// in the middle of its answer.
+// isUnsent reports whether err arose before any statement was sent, except to be
+// prepared. It does not use pgconn.SafeToRetry, which also returns true if the server
+// closed the connection in the middle of its answer.
 func isUnsent(err error) bool {
-	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
+	return errors.As(err, new(pgx.ErrPreprocessingBatch)) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
 }
 
 // isKnownRollback reports whether err, returned by the only COMMIT of a
@@ -183,6 +183,25 @@ func IsStatementError(err error) bool {
 		}
 	}
 	return isTranslatedViolation(err) || errors.Is(err, gorm.ErrInvalidField)
+}
+
+// IsValueError reports whether the database refused a value, or refused a row that
+// violates a constraint, except the uniqueness of a key. A trigger's error is neither. The
+// database refuses the same row again for as long as the schema is the same.
+func IsValueError(err error) bool {
+	if IsDuplicate(err) {
+		return false
+	}
+	switch e := driverError(err).(type) {
+	case *mysql.MySQLError:
+		class := string(e.SQLState[:2])
+		return class == "22" || class == "23" || e.Number == mysqlIncorrectValue || e.Number == mysqlCheckViolated
+	case *pgconn.PgError:
+		return pgClass(e) == "22" || pgClass(e) == "23"
+	case *gosqlite.Error:
+		return primary(e) == sqlite3.SQLITE_CONSTRAINT && e.Code() != sqlite3.SQLITE_CONSTRAINT_TRIGGER || primary(e) == sqlite3.SQLITE_MISMATCH
+	}
+	return isTranslatedViolation(err)
 }
 
 // isTranslatedViolation reports whether err is gorm's translation of a violated

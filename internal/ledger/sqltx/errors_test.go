@@ -129,11 +129,15 @@ func TestErrors_Statement(t *testing.T) {
 			"no such table": "UPDATE nothing SET a = 1",
 			"bad syntax":    "UPDATE SET",
 		} {
-			if _, err := db.Exec(t.Context(), statement); !sqltx.IsStatementError(err) || sqltx.IsRetryable(err) || sqltx.IsDuplicate(err) {
+			if _, err := db.Exec(t.Context(), statement); !sqltx.IsStatementError(err) || sqltx.IsRetryable(err) || sqltx.IsDuplicate(err) || sqltx.IsValueError(err) != strings.Contains(statement, "stock") {
 				t.Errorf("%s: %v is %q", name, err, classes(err))
 			}
 		}
 		if db.Dialect() == sqltx.SQLite {
+			run(t, db, "CREATE TRIGGER refuse BEFORE UPDATE ON stock BEGIN SELECT RAISE(ABORT, 'refused'); END")
+			if _, err := db.Exec(t.Context(), "UPDATE stock SET total = 1"); !sqltx.IsStatementError(err) || sqltx.IsValueError(err) {
+				t.Errorf("a trigger: %v is %q", err, classes(err))
+			}
 			return // it accepts text of any length
 		}
 		long := strings.Repeat("x", 10_000)

@@ -81,11 +81,20 @@ func (s *postgresSession) exec(ctx context.Context, statement Statement) (pgconn
 	if err != nil {
 		return tag, err
 	}
-	commit := statement.SQL == "COMMIT"
-	if commit && tag.String() == "ROLLBACK" {
-		return tag, pgx.ErrTxCommitRollback // a statement that returns rows had failed
+	if err := rolledBack(statement, tag); err != nil {
+		return tag, err
 	}
-	return tag, s.warning(commit)
+	return tag, s.warning(statement.SQL == "COMMIT")
+}
+
+// rolledBack returns an error if the statement is a COMMIT whose answer is that the
+// transaction was rolled back: a statement had failed whose error was not the
+// transaction's, for example one that returns rows.
+func rolledBack(statement Statement, answer pgconn.CommandTag) error {
+	if statement.SQL == "COMMIT" && answer.String() == "ROLLBACK" {
+		return pgx.ErrTxCommitRollback
+	}
+	return nil
 }
 
 // lastWarning is the key under which a session keeps the last warning.

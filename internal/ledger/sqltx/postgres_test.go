@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -150,5 +151,40 @@ func TestCommit_AnsweredByRollback(t *testing.T) {
 	}
 	if left := one[int](t, db, "SELECT available FROM stock WHERE sku = 'a'"); left != 10 {
 		t.Errorf("%d left, want 10", left)
+	}
+}
+
+// TestPipeline_AnsweredByRollback checks the same of a COMMIT in a pipeline.
+func TestPipeline_AnsweredByRollback(t *testing.T) {
+	db := migrated(t, testenv.Postgres(t)).Ledger()
+	tx := begin(t, t.Context(), db)
+	if err := tx.QueryRow(t.Context(), []any{new(int)}, "SELECT 1 / 0"); err == nil {
+		t.Fatal("no error")
+	}
+	_, err := tx.ExecAll(t.Context(), sqltx.Statement{SQL: "COMMIT"}, sqltx.Statement{SQL: "COMMIT"})
+	if err == nil || !sqltx.ProvesNoCommit(err) {
+		t.Errorf("%v, want an error that proves no commit", err)
+	}
+}
+
+// TestCommitIf_NotPrepared checks that the outcome of a pipeline is known if the
+// connection breaks while its statements are prepared.
+func TestCommitIf_NotPrepared(t *testing.T) {
+	t.Parallel()
+	dbURL := testenv.Postgres(t)
+	insertStock(t, migrated(t, dbURL).Ledger(), "a")
+	wire, wireURL, err := faults.NewWire(dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(wire.Close)
+	db := opened(t, wireURL).Ledger()
+	wire.Arm(faults.Fault{Kind: faults.Lost, Nth: 1, Only: "PREPARE"})
+	committed, err := db.CommitIf(t.Context(), sqltx.Statement{SQL: "UPDATE stock SET available = 1 WHERE sku = 'a'"}, 1, inserting("c"))
+	if _, injected := wire.Disarm(); len(injected) != 1 {
+		t.Fatalf("injected %v", injected)
+	}
+	if committed || err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) {
+		t.Errorf("committed %v, %v, want an error that proves no commit", committed, err)
 	}
 }

@@ -364,8 +364,11 @@ func execPostgres(ctx context.Context, conn *sql.Conn, statements []Statement) (
 				session.clearWarning() // a trigger may warn; only a COMMIT may not
 			}
 			tag, err := answers.Exec()
+			if err == nil {
+				err = rolledBack(statements[i], tag)
+			}
 			if err != nil {
-				_ = answers.Close() // it returns the same error
+				_ = answers.Close() // it returns the same error, if any
 				return err
 			}
 			affected = append(affected, tag.RowsAffected())

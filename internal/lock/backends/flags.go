@@ -37,8 +37,8 @@ type Flags struct {
 func (l *Flags) Add(flags *pflag.FlagSet, what string) {
 	flags.StringVar(&l.Backend, "lock", Default, "backend of "+what+": "+strings.Join(Names(), ", "))
 	flags.DurationVar(&l.Lease, "lease", 30*time.Second, "how long a lock stays held after its holder has stopped renewing it")
-	flags.StringVar(&l.zookeeper, "zookeeper", "", "ZooKeeper servers: `[user:password@]h1:p1,h2:p2[/path]`; the path replaces /holdfast")
-	flags.StringVar(&l.etcd, "etcd", "", "etcd servers: `[https://][user:password@]h1:p1,h2:p2[/path][?ca=file&cert=file&key=file]`; the path replaces holdfast")
+	flags.StringVar(&l.zookeeper, "zookeeper", "", "ZooKeeper `servers`: [user:password@]h1:p1,h2:p2[/path]; the path replaces /holdfast")
+	flags.StringVar(&l.etcd, "etcd", "", "etcd `servers`: [https://][user:password@]h1:p1,h2:p2[/path][?ca=file&cert=file&key=file]; the path replaces holdfast")
 	flags.StringVar(&l.redlock, "redlock", "", "independent Redis servers, an odd number of at least 3: `h1:p1,h2:p2,h3:p3`")
 }
 
@@ -87,6 +87,17 @@ func (l *Flags) Check(needed bool, db string) error {
 		}
 	}
 	return nil
+}
+
+// UsesRedis reports whether the locks are in the Redis of --redis.
+func (l *Flags) UsesRedis() bool { return l.uses("redis") }
+
+// UsesDatabase reports whether the locks are in the database of --db.
+func (l *Flags) UsesDatabase() bool { return l.uses("db") }
+
+func (l *Flags) uses(flag string) bool {
+	backend, _ := Find(l.Backend)
+	return backend.Flag == flag
 }
 
 // Open opens the backend. client is the Redis of the backend redis, and db the URL of

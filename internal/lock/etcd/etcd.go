@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 )
 
 const (
@@ -106,10 +107,13 @@ func (l *Locker) Close() error {
 	idle := b.idle
 	b.idle, b.closed = nil, true
 	b.mu.Unlock()
-	var errs []error
-	for _, s := range idle {
-		errs = append(errs, s.end())
+	b.failed.Close()
+	errs := make([]error, len(idle))
+	var ending sync.WaitGroup
+	for i, s := range idle { // at once: each can take seconds while the servers do not answer
+		ending.Go(func() { errs[i] = s.end() })
 	}
+	ending.Wait()
 	return errors.Join(append(errs, b.client.Close())...)
 }
 
@@ -118,6 +122,7 @@ type backend struct {
 	base         string // what all keys begin with
 	leaseSeconds int64
 	watchStream  atomic.Int64 // the number of the stream for new watches
+	failed       lock.Leftovers
 
 	mu     sync.Mutex
 	idle   []*session
@@ -137,6 +142,8 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 			return nil, err
 		case errors.Is(err, rpctypes.ErrLeaseNotFound): // the lease was revoked while the session was idle
 			s.lose(lock.ErrSessionExpired)
+		case g.token == 0 && s.ctx.Err() != nil && ctx.Err() == nil: // keepAlive was the first to notice
+			_ = s.end() // the key may have been written all the same
 		case err != nil:
 			_ = s.end() // also deletes the key, if it was written
 			return nil, err
@@ -257,7 +264,7 @@ func (g *grant) isContender(key string) bool {
 func (g *grant) waitForTurn(ctx context.Context, before entry) error {
 	for before.created != 0 {
 		if err := g.backend.waitForDelete(ctx, before); err != nil {
-			if err := pauseWatching(ctx); err != nil {
+			if err := retry.Sleep(ctx, watchPause); err != nil {
 				return err
 			}
 		}
@@ -276,16 +283,6 @@ func (g *grant) waitForTurn(ctx context.Context, before entry) error {
 		}
 	}
 	return nil
-}
-
-// pauseWatching waits for watchPause. It returns ctx's error if ctx ends before.
-func pauseWatching(ctx context.Context) error {
-	select {
-	case <-time.After(watchPause):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // waitForDelete waits until the entry is deleted. The watch begins now and not at a
@@ -342,7 +339,7 @@ func (g *grant) Watch(ctx context.Context) error {
 		if err := g.backend.waitForDelete(ctx, entry{g.key, g.token}); err == nil {
 			return g.session.reasonOfDeletion(ctx)
 		}
-		if err := pauseWatching(ctx); err != nil {
+		if err := retry.Sleep(ctx, watchPause); err != nil {
 			return err
 		}
 	}
@@ -356,7 +353,7 @@ func (g *grant) Release(ctx context.Context) error {
 	}
 	answer, err := g.backend.client.Delete(ctx, g.key)
 	if err != nil {
-		_ = g.session.end() // also deletes the key
+		g.session.endLater() // also deletes the key
 		return err
 	}
 	g.backend.returnSession(g.session)

@@ -288,6 +288,31 @@ func TestIdleSessionThatWasRevoked(t *testing.T) {
 	}
 }
 
+// TestIdleSessionIsLostWhileItIsTaken loses an idle session while the next holder writes
+// its key: the renewal may notice the loss before the write does. The holder gets another
+// session.
+func TestIdleSessionIsLostWhileItIsTaken(t *testing.T) {
+	t.Parallel()
+	wire := testenv.NewWire(t, testenv.Etcd(t))
+	l := newLocker(t, wire.Addr())
+	name := "taken-" + uuid.NewString()
+	lease := locktest.MustLock(t, l, name)
+	if err := lease.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	idle := l.backend.idle[0]
+	wire.Freeze()
+	answers := locktest.LockAsync(t.Context(), l, name)
+	locktest.Eventually(t, "the session is taken", func() bool {
+		l.backend.mu.Lock()
+		defer l.backend.mu.Unlock()
+		return len(l.backend.idle) == 0
+	})
+	idle.lose(lock.ErrSessionExpired)
+	wire.Thaw()
+	locktest.MustUnlock(t, locktest.MustGrant(t, answers).Lease)
+}
+
 // TestConfirmWithoutServer must not repeat its requests until ctx ends.
 func TestConfirmWithoutServer(t *testing.T) {
 	t.Parallel()

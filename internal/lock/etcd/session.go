@@ -7,6 +7,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
@@ -28,6 +29,8 @@ const (
 type session struct {
 	client *clientv3.Client
 	leases pb.LeaseClient
+	length time.Duration   // of the lease
+	failed *lock.Leftovers // leases that could not be revoked
 	id     clientv3.LeaseID
 	ctx    context.Context         // ends with the session
 	lose   context.CancelCauseFunc // sets the reason
@@ -61,7 +64,7 @@ func (b *backend) takeSession(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	ttl := time.Duration(granted.TTL) * time.Second
-	s := &session{client: b.client, leases: clientv3.RetryLeaseClient(b.client), id: granted.ID, until: asked.Add(ttl)}
+	s := &session{client: b.client, leases: clientv3.RetryLeaseClient(b.client), length: ttl, failed: &b.failed, id: granted.ID, until: asked.Add(ttl)}
 	s.ctx, s.lose = context.WithCancelCause(context.Background())
 	go s.keepAlive(ttl)
 	return s, nil
@@ -80,14 +83,32 @@ func (b *backend) returnSession(s *session) {
 	}
 }
 
-// end revokes the session's lease, which deletes its keys. If that fails, the
-// lease expires, because nothing renews it any more.
+// end revokes the session's lease, which deletes its keys. If the servers do not answer,
+// it is revoked later, or expires, because nothing renews it any more.
 func (s *session) end() error {
 	s.lose(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), revokeTimeout)
 	defer cancel()
-	_, err := s.client.Revoke(ctx, s.id)
+	_, err := s.revoke(ctx)
+	if err != nil {
+		s.endLater()
+	}
 	return err
+}
+
+// endLater is end once the servers answer again.
+func (s *session) endLater() {
+	s.lose(nil)
+	s.failed.Add(time.Now().Add(s.length), s.revoke)
+}
+
+// revoke revokes the lease. No key can be written with it afterwards.
+func (s *session) revoke(ctx context.Context) (revoked bool, err error) {
+	_, err = s.client.Revoke(ctx, s.id)
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		err = nil // it has expired
+	}
+	return err == nil, err
 }
 
 // Until returns when the lease ends, at the earliest.

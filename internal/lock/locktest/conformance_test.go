@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 	store.LogRedis(slog.New(slog.DiscardHandler)) // the tests stop servers: every failed dial would be logged
 	if child := os.Getenv(childEnv); child != "" {
 		fields := strings.Fields(child)
-		l, closeLocker, err := open(context.Background(), fields[0], strings.Split(fields[1], ","), fields[2])
+		l, closeLocker, err := open(context.Background(), fields[0], strings.Split(fields[1], ","), fields[2], leaseOf(fields[0]))
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -66,13 +66,13 @@ func TestMain(m *testing.M) {
 }
 
 // open opens a backend whose servers have the addresses. The Locker has the fault.
-func open(ctx context.Context, name string, addrs []string, fault string) (lock.Locker, func() error, error) {
+func open(ctx context.Context, name string, addrs []string, fault string, lease time.Duration) (lock.Locker, func() error, error) {
 	backend, ok := backends.Find(name)
 	if !ok {
 		return nil, nil, fmt.Errorf("no backend %q", name)
 	}
 	var (
-		servers = backends.Servers{Lease: leaseOf(name)}
+		servers = backends.Servers{Lease: lease}
 		clients []goredis.UniversalClient
 	)
 	if name == "redis" || name == "redlock" {
@@ -121,12 +121,13 @@ type rig struct {
 	t       *testing.T
 	backend string
 	fault   string // of its Lockers
+	lease   time.Duration
 	servers []server
 }
 
 // newRig starts the servers.
 func newRig(t *testing.T, backend, fault string) *rig {
-	r := &rig{t: t, backend: backend, fault: fault}
+	r := &rig{t: t, backend: backend, fault: fault, lease: leaseOf(backend)}
 	switch backend {
 	case "redis":
 		r.servers = []server{testenv.OwnRedis(t)}
@@ -171,7 +172,7 @@ func (r *rig) addrs() []string {
 }
 
 func (r *rig) open(ctx context.Context, addrs []string) (lock.Locker, error) {
-	l, closeLocker, err := open(ctx, r.backend, addrs, r.fault)
+	l, closeLocker, err := open(ctx, r.backend, addrs, r.fault, r.lease)
 	if err == nil {
 		r.t.Cleanup(func() { _ = closeLocker() })
 	}
@@ -386,7 +387,14 @@ func TestConformance(t *testing.T) {
 	for _, row := range locktest.Table() {
 		t.Run(row.Backend, func(t *testing.T) {
 			t.Parallel()
-			shared := newRig(t, row.Backend, noFault).subject()
+			r := newRig(t, row.Backend, noFault)
+			shared := r.subject()
+			if len(r.servers) > 0 {
+				t.Run("SilentServers", func(t *testing.T) {
+					t.Parallel()
+					silentServers(t, rig{t: t, backend: r.backend, fault: noFault, servers: r.servers, lease: lock.DefaultLease})
+				})
+			}
 			for _, p := range locktest.Promises() {
 				if offered, _ := row.Offers(p); !offered {
 					continue

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 )
 
 // Ticks remembers the last tick of each job that was done. All processes of a cluster
@@ -58,7 +59,7 @@ func (j Job) Keep(ctx context.Context) error {
 			j.Log.Warn("a job failed and will be retried", "job", j.Name, "tick", tick, "error", err)
 			wait = retryPause
 		}
-		_ = pause(ctx, wait)
+		_ = retry.Sleep(ctx, wait)
 	}
 	return ctx.Err()
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 )
 
 // retryPause is the pause after a request to the backend, or a job, has failed.
@@ -26,7 +27,7 @@ func Lead(ctx context.Context, l lock.Locker, name string, work func(ctx context
 			return err
 		}
 		if err != nil {
-			if err := pause(ctx, retryPause); err != nil {
+			if err := retry.Sleep(ctx, retryPause); err != nil {
 				return err
 			}
 			continue
@@ -58,16 +59,4 @@ func workUnder(ctx context.Context, lease lock.Lease, work func(ctx context.Cont
 	held := lease.Context()
 	defer context.AfterFunc(held, func() { stop(context.Cause(held)) })()
 	return work(working, lease.Token())
-}
-
-// pause waits, or returns ctx's error.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 )
 
 // MaxHolders bounds the holders of a semaphore.
@@ -170,7 +171,7 @@ func (s *Semaphore) waitForSlot(ctx context.Context, number int) (lock.Lease, er
 		if err == nil {
 			return lease, nil
 		}
-		if err := pause(ctx, retryPause); err != nil {
+		if err := retry.Sleep(ctx, retryPause); err != nil {
 			return nil, err
 		}
 	}

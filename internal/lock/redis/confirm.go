@@ -12,15 +12,7 @@ func (g *grant) Confirm(ctx context.Context) (until time.Time, err error) {
 	if g.backend.fixed {
 		return g.confirmFixed(ctx)
 	}
-	asked := time.Now()
-	held, err := renewScript.Run(ctx, g.backend.client, []string{g.name}, g.field, g.backend.lease.Milliseconds()).Bool()
-	switch {
-	case err != nil:
-		return time.Time{}, err
-	case !held:
-		return time.Time{}, lock.ErrDeleted
-	}
-	return asked.Add(g.backend.lease), nil
+	return g.requestRenewal(ctx)
 }
 
 func (g *grant) confirmFixed(ctx context.Context) (until time.Time, err error) {

@@ -35,6 +35,7 @@ package redis
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -46,6 +47,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 )
 
 const (
@@ -102,7 +104,10 @@ func New(client goredis.UniversalClient, options Options) *Locker {
 
 // Close closes the connection that receives release messages. No caller may be
 // waiting for a lock. Held leases stay valid until they are unlocked.
-func (l *Locker) Close() error { return l.backend.releases.close() }
+func (l *Locker) Close() error {
+	l.backend.leftovers.Close()
+	return l.backend.releases.close()
+}
 
 type backend struct {
 	client   goredis.UniversalClient
@@ -112,6 +117,8 @@ type backend struct {
 	cluster  bool
 	grants   atomic.Int64
 	releases *subscriptions
+
+	leftovers lock.Leftovers
 }
 
 var (
@@ -285,8 +292,13 @@ func (g *grant) wait(ctx context.Context, refused refusal) (err error) {
 func (g *grant) cleanUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	_, _ = g.release(ctx) // if it fails, the lock and the place expire
+	if _, err := g.release(ctx); err != nil {
+		g.releaseLater()
+	}
 }
+
+// releaseLater releases the grant once Redis answers again.
+func (g *grant) releaseLater() { g.backend.leftovers.Add(time.Now().Add(g.backend.lease), g.release) }
 
 // startWatchdog starts the timer that renews the lease, unless the lease is fixed.
 func (g *grant) startWatchdog() {
@@ -339,26 +351,37 @@ func (g *grant) renew(ctx context.Context) error {
 	defer cancel()
 	for {
 		call, cancelCall := context.WithTimeout(ctx, callTimeout)
-		asked := time.Now()
-		held, err := renewScript.Run(call, g.backend.client, []string{g.name}, g.field, g.backend.lease.Milliseconds()).Bool()
+		renewed, err := g.requestRenewal(call)
 		cancelCall()
 		switch {
 		case !time.Now().Before(until):
 			return lock.ErrExpired // also if this call has renewed it: the holder was told
-		case err == nil && held:
+		case err == nil:
 			g.mu.Lock()
-			g.until = asked.Add(g.backend.lease)
+			g.until = renewed
 			g.mu.Unlock()
 			return nil
-		case err == nil:
-			return lock.ErrDeleted
+		case errors.Is(err, lock.ErrDeleted):
+			return err
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, g.backend.lease/(10*renewalsPerLease)) != nil {
 			return lock.ErrExpired
-		case <-time.After(g.backend.lease / (10 * renewalsPerLease)):
 		}
 	}
+}
+
+// requestRenewal renews the lease once, and returns its new end. lock.ErrDeleted: the lock
+// is not held any more.
+func (g *grant) requestRenewal(ctx context.Context) (until time.Time, err error) {
+	asked := time.Now()
+	held, err := renewScript.Run(ctx, g.backend.client, []string{g.name}, g.field, g.backend.lease.Milliseconds()).Bool()
+	switch {
+	case err != nil:
+		return time.Time{}, err
+	case !held:
+		return time.Time{}, lock.ErrDeleted
+	}
+	return asked.Add(g.backend.lease), nil
 }
 
 // HandOver replaces g by another grant in one request.
@@ -380,7 +403,10 @@ func (g *grant) HandOver(ctx context.Context, lost func(error)) (lock.Grant, err
 func (g *grant) Release(ctx context.Context) error {
 	g.stopWatchdog()
 	held, err := g.release(ctx)
-	if err == nil && !held {
+	switch {
+	case err != nil:
+		g.releaseLater()
+	case !held:
 		err = lock.ErrDeleted
 	}
 	return err

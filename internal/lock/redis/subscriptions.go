@@ -133,7 +133,9 @@ func (s *subscription) subscribe() {
 	}
 	sharded := s.owner.client.SSubscribe(context.Background()) // without a channel it does not connect
 	s.sharded = sharded
-	s.owner.run(sharded, nil, func(ctx context.Context) { _ = sharded.SSubscribe(ctx, s.channel) })
+	s.owner.run(sharded, nil, func(ctx context.Context) {
+		again(func() error { return sharded.SSubscribe(ctx, s.channel) })
+	})
 }
 
 // unsubscribe ends the subscription to Redisson's channel. The caller holds the
@@ -157,8 +159,30 @@ func (ss *subscriptions) want(channel string, subscribed bool) {
 	}
 }
 
-// update makes the changes that are wanted. If a call fails, go-redis reconnects and
-// subscribes to all channels again.
+// moved replaces the connection to a sharded channel: its slot has another node now. It
+// does nothing if the connection is not in use any more.
+func (ss *subscriptions) moved(pubsub *goredis.PubSub) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for _, s := range ss.byChannel {
+		if s.sharded == pubsub && !ss.closed {
+			s.unsubscribe()
+			s.subscribe()
+			return
+		}
+	}
+}
+
+// again calls subscribe again if it fails. After a failure, go-redis may have connected
+// again at once, and subscribed to all channels but those of the failed call.
+func again(subscribe func() error) {
+	if subscribe() != nil {
+		_ = subscribe() // it now counts among all channels, if go-redis must connect again
+	}
+}
+
+// update makes the changes that are wanted. When a connection breaks, go-redis
+// reconnects and subscribes to all channels again.
 func (ss *subscriptions) update(ctx context.Context) {
 	ss.mu.Lock()
 	wanted := ss.wanted
@@ -177,7 +201,7 @@ func (ss *subscriptions) update(ctx context.Context) {
 		added = append(added, ss.own) // the last one, see subscribed
 	}
 	if len(added) > 0 {
-		_ = ss.pubsub.Subscribe(ctx, added...)
+		again(func() error { return ss.pubsub.Subscribe(ctx, added...) })
 	}
 	if len(removed) > 0 {
 		_ = ss.pubsub.Unsubscribe(ctx, removed...)
@@ -228,13 +252,20 @@ func (ss *subscriptions) receive(pubsub *goredis.PubSub) {
 				time.Sleep(reconnectPause)
 			}
 			failed = true
+			if goredis.HasErrorPrefix(err, "MOVED") { // go-redis did not know the slot's node yet
+				time.Sleep(reconnectPause)
+				ss.moved(pubsub)
+			}
 			continue
 		}
 		failed = false
 		switch m := message.(type) {
 		case *goredis.Subscription:
-			if m.Kind == "subscribe" || m.Kind == "ssubscribe" {
+			switch m.Kind {
+			case "subscribe", "ssubscribe":
 				ss.subscribed(m.Channel)
+			case "sunsubscribe": // by the server, which has given the slot away
+				ss.moved(pubsub)
 			}
 		case *goredis.Message:
 			if m.Channel == ss.own {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -137,4 +138,106 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 		t.Error("a lock that is held was granted")
 	}
 	foreign.mustUnlock(t, slowName, "1")
+}
+
+// TestSlotMoves moves the slot of a lock that Redisson holds to another node while our
+// waiter listens to Redisson's sharded channel. It must listen at the other node then.
+func TestSlotMoves(t *testing.T) {
+	t.Parallel()
+	client := openClient(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)
+	waiter := newLocker(t, client, Options{})
+	name := "moves-" + uuid.NewString()
+	foreign := newRedisson(client, 30*time.Second)
+	foreign.publish = "spublish"
+	foreign.mustLock(t, name)
+	waiting := startWaiter(t.Context(), t, waiter, name)
+	to := moveSlot(t, client, name)
+	channel := releaseChannel(name)
+	locktest.Eventually(t, "the waiter listens at the other node", func() bool {
+		return to.PubSubShardNumSub(t.Context(), channel).Val()[channel] == 1
+	})
+	released := time.Now()
+	foreign.mustUnlock(t, name, "1")
+	mustGrantPromptly(t, waiting, released)
+}
+
+// moveSlot moves the slot of the key to another node, and returns that one.
+func moveSlot(t *testing.T, client *goredis.ClusterClient, key string) (to *goredis.Client) {
+	t.Helper()
+	ctx := t.Context()
+	from, err := client.MasterForKey(ctx, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slot := client.ClusterKeySlot(ctx, key).Val()
+	for to == nil || to.Options().Addr == from.Options().Addr {
+		if to, err = client.MasterForKey(ctx, uuid.NewString()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host, port, err := net.SplitHostPort(to.Options().Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fromID, toID := from.ClusterMyID(ctx).Val(), to.ClusterMyID(ctx).Val()
+	must := func(node *goredis.Client, args ...any) any {
+		t.Helper()
+		answer, err := node.Do(ctx, args...).Result()
+		if err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+		return answer
+	}
+	must(to, "cluster", "setslot", slot, "importing", fromID)
+	must(from, "cluster", "setslot", slot, "migrating", toID)
+	keys := must(from, "cluster", "getkeysinslot", slot, 100).([]any)
+	must(from, append([]any{"migrate", host, port, "", 0, 5000, "keys"}, keys...)...)
+	for _, node := range []*goredis.Client{to, from} {
+		must(node, "cluster", "setslot", slot, "node", toID)
+	}
+	return to
+}
+
+// breaking is a connection that breaks at its first write of a text.
+type breaking struct {
+	net.Conn
+	text   string
+	broken *atomic.Bool
+}
+
+func (c breaking) Write(b []byte) (int, error) {
+	if strings.Contains(string(b), c.text) && c.broken.CompareAndSwap(false, true) {
+		_ = c.Close()
+		return 0, net.ErrClosed
+	}
+	return c.Conn.Write(b)
+}
+
+// TestConnectionBreaksWhileSubscribing breaks the connection in the call that subscribes
+// to a second lock's channel. go-redis connects again without that channel.
+func TestConnectionBreaksWhileSubscribing(t *testing.T) {
+	t.Parallel()
+	serverURL := testenv.Redis(t)
+	options, err := goredis.ParseURL(serverURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var broken atomic.Bool
+	channel := releaseChannel("breaks-" + uuid.NewString())
+	options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return breaking{conn, channel, &broken}, err
+	}
+	client := goredis.NewClient(options)
+	t.Cleanup(func() { client.Close() })
+	ss := newSubscriptions(client, wakePrefix+uuid.NewString(), false)
+	defer ss.close()
+	first, second := ss.wait(releaseChannel(uuid.NewString())), ss.wait(channel)
+	first.listen(true)
+	<-first.notified // it is subscribed
+	second.listen(true)
+	admin := openClient(t, serverURL)
+	locktest.Eventually(t, "the second channel is subscribed", func() bool {
+		return broken.Load() && admin.PubSubNumSub(t.Context(), channel).Val()[channel] == 1
+	})
 }

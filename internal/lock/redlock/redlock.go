@@ -28,6 +28,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/address"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 )
 
 const (
@@ -59,10 +60,23 @@ func checkNumber(servers int) error {
 	return nil
 }
 
+// Locker locks in several Redis servers. Call Close when it is no longer used.
+type Locker struct {
+	lock.Locker
+	backend *backend
+}
+
+// Close ends the Locker's requests to servers that did not answer. Held leases stay valid
+// until they are unlocked.
+func (l *Locker) Close() error {
+	l.backend.leftovers.Close()
+	return nil
+}
+
 // New returns a Locker on the clients. Their servers must be independent of each
 // other, and their number must be odd and at least 3. lease is how long a lock can
 // outlive its holder; 0 means lock.DefaultLease. The caller closes the clients.
-func New(clients []goredis9.UniversalClient, lease time.Duration) (lock.Locker, error) {
+func New(clients []goredis9.UniversalClient, lease time.Duration) (*Locker, error) {
 	if err := checkNumber(len(clients)); err != nil {
 		return nil, fmt.Errorf("redlock: %w", err)
 	}
@@ -73,13 +87,15 @@ func New(clients []goredis9.UniversalClient, lease time.Duration) (lock.Locker, 
 	for i, client := range clients {
 		pools[i] = goredis.NewPool(client)
 	}
-	return lock.New(&backend{redsync: redsync.New(pools...), lease: lease, quorum: len(clients)/2 + 1}), nil
+	b := &backend{redsync: redsync.New(pools...), lease: lease, quorum: len(clients)/2 + 1}
+	return &Locker{Locker: lock.New(b), backend: b}, nil
 }
 
 type backend struct {
-	redsync *redsync.Redsync
-	lease   time.Duration
-	quorum  int
+	redsync   *redsync.Redsync
+	lease     time.Duration
+	quorum    int
+	leftovers lock.Leftovers
 }
 
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
@@ -104,12 +120,8 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 		if !wait {
 			return nil, lock.ErrHeld
 		}
-		timer := time.NewTimer(minPause + rand.N(maxPause-minPause))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, ctx.Err()
+		if err := retry.Sleep(ctx, minPause+rand.N(maxPause-minPause)); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -118,7 +130,23 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 func (b *backend) cleanUp(ctx context.Context, mutex *redsync.Mutex) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()
-	_, _ = mutex.UnlockContext(ctx) // if it fails, the rest ends with its lease
+	if _, err := b.unlock(ctx, mutex); err != nil {
+		b.unlockLater(mutex)
+	}
+}
+
+// unlock frees the lock. An error means that a majority of the servers has not answered.
+func (b *backend) unlock(ctx context.Context, mutex *redsync.Mutex) (held bool, err error) {
+	held, err = mutex.UnlockContext(ctx)
+	if held || unanswered(err) < b.quorum {
+		err = nil
+	}
+	return held, err
+}
+
+// unlockLater frees the lock once the servers answer again.
+func (b *backend) unlockLater(mutex *redsync.Mutex) {
+	b.leftovers.Add(time.Now().Add(b.lease), func(ctx context.Context) (bool, error) { return b.unlock(ctx, mutex) })
 }
 
 // unanswered returns how many servers gave no answer, by the error of redsync.
@@ -164,12 +192,8 @@ func (g *grant) watch() {
 	g.stopWatching = stop
 	g.watching.Go(func() {
 		for {
-			timer := time.NewTimer(min(g.backend.lease/renewalsPerLease, time.Until(g.Until())))
-			select {
-			case <-ctx.Done():
-				timer.Stop()
+			if retry.Sleep(ctx, min(g.backend.lease/renewalsPerLease, time.Until(g.Until()))) != nil {
 				return
-			case <-timer.C:
 			}
 			if !g.renew(ctx) {
 				if ctx.Err() == nil {
@@ -198,10 +222,8 @@ func (g *grant) renew(ctx context.Context) bool {
 			g.mu.Unlock()
 			return true
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, g.backend.lease/(10*renewalsPerLease)) != nil {
 			return false
-		case <-time.After(g.backend.lease / (10 * renewalsPerLease)):
 		}
 	}
 }
@@ -209,12 +231,12 @@ func (g *grant) renew(ctx context.Context) bool {
 func (g *grant) Release(ctx context.Context) error {
 	g.stopWatching()
 	g.watching.Wait()
-	released, err := g.mutex.UnlockContext(ctx)
+	held, err := g.backend.unlock(ctx, g.mutex)
 	switch {
-	case released:
-		return nil
-	case err == nil || unanswered(err) < g.backend.quorum:
-		return lock.ErrDeleted
+	case err != nil:
+		g.backend.unlockLater(g.mutex)
+	case !held:
+		err = lock.ErrDeleted
 	}
 	return err
 }

@@ -152,12 +152,12 @@ func (c *fakeConn) Close() error {
 	return nil
 }
 
-func (c *fakeConn) Begin() (sqldriver.Tx, error) { return fakeTx{}, nil }
+func (c *fakeConn) Begin() (sqldriver.Tx, error) { return nil, errors.ErrUnsupported }
 
-type fakeTx struct{}
-
-func (fakeTx) Commit() error   { return nil }
-func (fakeTx) Rollback() error { return nil }
+// ExecContext begins or ends a transaction.
+func (c *fakeConn) ExecContext(context.Context, string, []sqldriver.NamedValue) (sqldriver.Result, error) {
+	return sqldriver.ResultNoRows, nil
+}
 
 func (c *fakeConn) QueryContext(ctx context.Context, statement string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
 	f := c.server

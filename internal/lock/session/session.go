@@ -31,6 +31,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 )
 
 const (
@@ -160,12 +161,12 @@ func (b *backend) probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tx, err := other.BeginTx(ctx, nil) // a pooler cannot give its session to one
-	if err != nil {
+	if _, err := other.ExecContext(ctx, "START TRANSACTION"); err != nil { // a pooler cannot give the session of a transaction to one
 		return err
 	}
-	defer func() { _ = tx.Rollback() }()
-	otherSession, heldTwice, err := ask(ctx, tx, b.database.Try, key)
+	// Not with a Tx: the Rollback of the MySQL driver waits for its answer without end.
+	defer func() { _, _ = other.ExecContext(ctx, "ROLLBACK") }()
+	otherSession, heldTwice, err := ask(ctx, other, b.database.Try, key)
 	if err != nil {
 		return err
 	}
@@ -179,13 +180,8 @@ func (b *backend) probe(ctx context.Context) error {
 	return nil
 }
 
-// querier is a connection, or a transaction on one.
-type querier interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
 // ask runs one of the database's statements.
-func ask(ctx context.Context, on querier, statement string, key any) (session int64, answer bool, err error) {
+func ask(ctx context.Context, on *sql.Conn, statement string, key any) (session int64, answer bool, err error) {
 	err = on.QueryRowContext(ctx, statement, key).Scan(&session, &answer)
 	return session, answer, err
 }
@@ -240,22 +236,13 @@ func (b *backend) open(ctx context.Context) (_ *session, err error) {
 	}
 	s.server, err = b.database.Prepare(ctx, s.conn, b.lease)
 	if err == nil && s.server.Uptime < settleTime {
-		err = sleep(ctx, settleTime-max(s.server.Uptime, 0)) // it is negative if the server's clock was set back
+		err = retry.Sleep(ctx, settleTime-max(s.server.Uptime, 0)) // it is negative if the server's clock was set back
 	}
 	if err != nil {
 		_ = s.conn.Close()
 		return nil, because(ctx, err)
 	}
 	return s, nil
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // put keeps a session that holds no lock for later holders.

@@ -30,6 +30,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/address"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 )
 
 const (
@@ -84,7 +85,8 @@ func New(ctx context.Context, servers string, lease time.Duration) (*Locker, err
 	}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	connected := make(chan struct{}, 1)
-	conn, _, err := zk.Connect(a.Servers, cmp.Or(lease, lock.DefaultLease), zk.WithLogger(&b.session), zk.WithEventCallback(func(e zk.Event) {
+	dial := dialer(connectTimeout / time.Duration(len(a.Servers)))
+	conn, _, err := zk.Connect(a.Servers, cmp.Or(lease, lock.DefaultLease), zk.WithDialer(dial), zk.WithLogger(&b.session), zk.WithEventCallback(func(e zk.Event) {
 		if e.Type != zk.EventSession {
 			return
 		}
@@ -103,17 +105,15 @@ func New(ctx context.Context, servers string, lease time.Duration) (*Locker, err
 	}
 	b.conn = conn
 	l := &Locker{Locker: lock.New(b), backend: b}
-	timeout := time.NewTimer(connectTimeout)
-	defer timeout.Stop()
+	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no session after %v", connectTimeout))
+	defer cancel()
 	select {
 	case <-connected:
-		if err = b.authenticate(a); err == nil {
+		if err = b.authenticate(ctx, a); err == nil {
 			return l, nil
 		}
 	case <-ctx.Done():
-		err = ctx.Err()
-	case <-timeout.C:
-		err = fmt.Errorf("no session after %v", connectTimeout)
+		err = context.Cause(ctx)
 	}
 	_ = l.Close()
 	return nil, fmt.Errorf("connecting to ZooKeeper at %s: %w", strings.Join(a.Servers, ","), err)
@@ -122,12 +122,12 @@ func New(ctx context.Context, servers string, lease time.Duration) (*Locker, err
 // authenticate sends the address's credentials, if it has any. The library sends
 // them again with each new connection. The servers accept any password: a wrong one
 // shows when a node's ACL refuses a request.
-func (b *backend) authenticate(a address.Address) error {
+func (b *backend) authenticate(ctx context.Context, a address.Address) error {
 	if a.User == "" {
 		return nil
 	}
 	b.acl = zk.AuthACL(zk.PermAll)
-	return b.conn.AddAuth("digest", []byte(a.User+":"+a.Password))
+	return b.call(ctx, func() error { return b.conn.AddAuth("digest", []byte(a.User+":"+a.Password)) })
 }
 
 // Close ends the session and all its leases.
@@ -474,10 +474,7 @@ func (g *grant) deleteAsync() <-chan struct{} {
 			if g.tryDelete() {
 				return
 			}
-			select {
-			case <-g.backend.ctx.Done():
-			case <-time.After(retryInterval):
-			}
+			_ = retry.Sleep(g.backend.ctx, retryInterval)
 		}
 	})
 	return deleted

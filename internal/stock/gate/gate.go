@@ -19,16 +19,16 @@
 // SKUs, so a cluster has none. See Journal.
 //
 //	holdfast:{LEDGERID}:journal   stream: the IDs of the queued orders, in the order of their arrival
-//	holdfast:{LEDGERID}:queued    hash: ORDERID → `STREAMID TAKEID EPOCH,EPOCH BUYER SKU=UNITS,SKU=UNITS MICROSECONDS`:
+//	holdfast:{LEDGERID}:queued    hash: ORDERID → `STREAMID TAKEID EPOCH,EPOCH BUYER SKU=UNITS,SKU=UNITS [TRACE] MICROSECONDS`:
 //	                              the order's place in the stream, its take with the epoch of each line, the whole
-//	                              order, and the time at which it was queued
+//	                              order, its trace if there is one, and the time at which it was queued
 //
 // A record reads `TAKEID UNITS EPOCH MICROSECONDS BUYER SKU=UNITS,SKU=UNITS`: the
 // units of this SKU, the epoch of the count that they came from, the time at which
 // Redis cut them, and the whole order. So each record of an order is enough to
 // recover it. A record is void if its epoch is not the count's: a later fill has
-// replaced the count. The record of a queued order ends with the time at which it
-// was queued.
+// replaced the count. The record of a queued order ends with its trace, if there
+// is one, and the time at which it was queued.
 //
 // Script and ReadWrite are the gates that do the work. They differ only in Take.
 // Locked runs ReadWrite under locks. Queue runs it with one consumer for each SKU.

@@ -207,6 +207,9 @@ func TestTwinsOfAQueuedOrder(t *testing.T) {
 				if _, err := j.Queue(t.Context(), d, queuedAt); !errors.Is(err, stock.ErrInFlight) {
 					t.Errorf("a twin: %v", err)
 				}
+				if _, err := g.Take(t.Context(), d); !errors.Is(err, stock.ErrInFlight) {
+					t.Errorf("a twin that is not queued: %v", err)
+				}
 			}
 		}
 		refused()
@@ -216,6 +219,22 @@ func TestTwinsOfAQueuedOrder(t *testing.T) {
 		wantLength(t, j, 1)
 		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 2, Available: 4})
 		wantLevel(t, g, stock.Level{SKU: "b", Epoch: 1, Available: 5})
+		taken := func(d stock.Deduction) {
+			t.Helper()
+			if _, err := g.Take(t.Context(), d); err != nil {
+				t.Error(err)
+			}
+		}
+		taken(linesOf("b")) // another order
+		again := first.Deduction
+		again.TakeID, again.Queued = uuid.New(), first.TakeID
+		taken(again) // the queued order itself
+		if err := j.Finish(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		taken(twin)
+		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 2, Available: 3, InFlight: 1})
+		wantLevel(t, g, stock.Level{SKU: "b", Epoch: 1, Available: 3, InFlight: 2})
 	})
 }
 

@@ -80,7 +80,7 @@ func (q *QueuedOrders) Queued(ctx context.Context, order uuid.UUID) (stock.Take,
 // parseEntry returns the take of an order from its entry under the key queued.
 func parseEntry(order, text string) (stock.Take, error) {
 	fields := strings.Fields(text)
-	if len(fields) != 6 {
+	if len(fields) != 6 && len(fields) != 7 {
 		return stock.Take{}, fmt.Errorf("order %q in the journal: %w", order, errRecord)
 	}
 	t, err := parseTake(order, fields[1], fields[3:])
@@ -151,10 +151,10 @@ func (q *QueuedOrders) createGroup(ctx context.Context) error {
 
 // Claim delivers orders to the consumer that others have not finished.
 func (q *QueuedOrders) Claim(ctx context.Context, consumer string, limit int, idle time.Duration) ([]stock.Take, error) {
-	var found []redis.XMessage
+	var found []string // message IDs
 	start := "0-0"
 	for range maxClaimPages {
-		page, next, err := q.client.XAutoClaim(ctx, &redis.XAutoClaimArgs{
+		page, next, err := q.client.XAutoClaimJustID(ctx, &redis.XAutoClaimArgs{
 			Stream: q.journal, Group: consumers, Consumer: consumer,
 			MinIdle: idle, Start: start, Count: int64(limit - len(found)),
 		}).Result()
@@ -169,7 +169,38 @@ func (q *QueuedOrders) Claim(ctx context.Context, consumer string, limit int, id
 			break
 		}
 	}
-	return q.takesOf(ctx, found)
+	messages, err := q.messages(ctx, found)
+	if err != nil {
+		return nil, err
+	}
+	return q.takesOf(ctx, messages)
+}
+
+// messages reads the messages with these IDs. A message that is not in the stream any
+// more has no values. XAUTOCLAIM could return messages too, but before Redis 7 its answer
+// has a null for each that is gone, and the client then fails the whole answer.
+func (q *QueuedOrders) messages(ctx context.Context, ids []string) ([]redis.XMessage, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	found := make([]*redis.XMessageSliceCmd, len(ids))
+	_, err := q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, id := range ids {
+			found[i] = p.XRange(ctx, q.journal, id, id)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading claimed messages of the journal: %w", err)
+	}
+	messages := make([]redis.XMessage, len(ids))
+	for i, id := range ids {
+		messages[i].ID = id
+		for _, m := range found[i].Val() {
+			messages[i] = m
+		}
+	}
+	return messages, nil
 }
 
 // takesOf returns the takes of the orders that the messages name. It deletes

@@ -61,18 +61,27 @@ func epochOf(text string, at int) int64 {
 
 var errRecord = errors.New("malformed record of a take")
 
+// appendQueued appends what the record of a queued order has besides: its trace, if there
+// is one, and the time at which it was queued.
+func appendQueued(b []byte, trace string, at time.Time) []byte {
+	if trace != "" {
+		b = append(append(b, ' '), trace...)
+	}
+	return strconv.AppendInt(append(b, ' '), at.UnixMicro(), 10)
+}
+
 // parseRecord returns the take that a record of the order describes, without its
 // receipt.
 func parseRecord(order, record string) (stock.Take, error) {
 	fields := strings.Fields(record)
-	if len(fields) != 6 && len(fields) != 7 {
+	if len(fields) < 6 || len(fields) > 8 {
 		return stock.Take{}, errRecord
 	}
 	return parseTake(order, fields[0], fields[4:])
 }
 
 // parseTake returns the take of an order. rest is what appendOrder wrote, and
-// then, if the order was queued, the time in microseconds.
+// then, if the order was queued, what appendQueued wrote.
 func parseTake(order, take string, rest []string) (t stock.Take, err error) {
 	if t.OrderID, err = uuid.Parse(order); err != nil {
 		return stock.Take{}, fmt.Errorf("%w: order ID: %w", errRecord, err)
@@ -91,12 +100,16 @@ func parseTake(order, take string, rest []string) (t stock.Take, err error) {
 		}
 		t.Lines = append(t.Lines, stock.Line{SKU: stock.SKU(sku), Quantity: quantity})
 	}
-	if len(rest) > 2 {
-		micros, err := strconv.ParseInt(rest[2], 10, 64)
+	if queued := rest[2:]; len(queued) > 0 {
+		at := queued[len(queued)-1]
+		micros, err := strconv.ParseInt(at, 10, 64)
 		if err != nil {
-			return stock.Take{}, fmt.Errorf("%w: time %q: %w", errRecord, rest[2], err)
+			return stock.Take{}, fmt.Errorf("%w: time %q: %w", errRecord, at, err)
 		}
 		t.QueuedAt = time.UnixMicro(micros).UTC()
+		if len(queued) > 1 {
+			t.Trace = queued[0]
+		}
 	}
 	return t, nil
 }

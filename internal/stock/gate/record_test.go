@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -35,6 +36,28 @@ func TestRecordDescribesTheOrder(t *testing.T) {
 	}
 }
 
+// TestQueuedRecord checks that a queued order keeps its trace and its time, and that its
+// record still ends with the time: inflight.lua knows queued orders by that.
+func TestQueuedRecord(t *testing.T) {
+	t.Parallel()
+	at := time.UnixMicro(1_700_000_000_000_001).UTC()
+	for _, trace := range []string{"", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"} {
+		d := orderOf("a", 1)
+		rest := string(appendQueued(appendOrder(nil, d), trace, at))
+		record, err := parseRecord(d.OrderID.String(), d.TakeID.String()+" 1 3 1700000000000000 "+rest)
+		if err != nil || record.Trace != trace || !record.QueuedAt.Equal(at) {
+			t.Errorf("record %q: %+v, %v", rest, record, err)
+		}
+		entry, err := parseEntry(d.OrderID.String(), "1-1 "+d.TakeID.String()+" 3 "+rest)
+		if err != nil || entry.Trace != trace || !entry.QueuedAt.Equal(at) {
+			t.Errorf("entry %q: %+v, %v", rest, entry, err)
+		}
+		if !strings.HasSuffix(rest, " 1700000000000001") {
+			t.Errorf("%q does not end with the time", rest)
+		}
+	}
+}
+
 func TestAppendID(t *testing.T) {
 	t.Parallel()
 	d := orderOf("a", 1)
@@ -48,6 +71,7 @@ func FuzzRecord(f *testing.F) {
 	f.Add(d.OrderID.String(), d.TakeID.String()+" 1 3 1700000000000000 - a=1,b=2")
 	f.Add("", "")
 	f.Add(d.OrderID.String(), "1 2 3 4 5 6")
+	f.Add(d.OrderID.String(), d.TakeID.String()+" 1 3 1700000000000000 - a=1 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01 1700000000000001")
 	f.Fuzz(func(t *testing.T, order, record string) {
 		d, err := parseRecord(order, record)
 		if err != nil {

@@ -67,17 +67,14 @@ func (g *Script) cut(ctx context.Context, c *cut) error {
 	return c.err
 }
 
-// runCuts runs a group with one call, and another one for orders that are queued.
-// On a cluster it makes one call for each SKU.
+// runCuts runs a group with one call, and others for orders that are or were queued. On a
+// cluster it makes one call for each SKU.
 func (g *Script) runCuts(cuts []*cut) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	batches := []*cutBatch{{cuts: cuts}}
-	switch {
-	case g.cluster:
+	batches := batchByQueue(cuts)
+	if g.cluster {
 		batches = batchBySKU(cuts)
-	case slices.ContainsFunc(cuts, isQueued):
-		batches = batchQueued(cuts)
 	}
 	calls := make([]*call, len(batches))
 	for i, b := range batches {
@@ -91,9 +88,9 @@ func (g *Script) runCuts(cuts []*cut) {
 
 // cutBatch is the cuts of one script call.
 type cutBatch struct {
-	cuts   []*cut
-	queued bool // the orders of all cuts are queued
-	skus   numbering
+	cuts  []*cut
+	queue relation // of all cuts
+	skus  numbering
 }
 
 // batchBySKU puts the cuts, which have one line each, into one batch for each SKU.
@@ -113,22 +110,15 @@ func batchBySKU(cuts []*cut) []*cutBatch {
 	return batches
 }
 
-func isQueued(c *cut) bool { return c.queue != nil }
-
-// batchQueued puts the cuts whose orders are queued into a batch of their own.
-func batchQueued(cuts []*cut) []*cutBatch {
-	queued, others := &cutBatch{queued: true}, new(cutBatch)
+// batchByQueue puts the cuts that differ in what they have to do with the queued orders
+// into batches of their own.
+func batchByQueue(cuts []*cut) []*cutBatch {
+	batches := []*cutBatch{stranger: {queue: stranger}, joins: {queue: joins}, leaves: {queue: leaves}}
 	for _, c := range cuts {
-		if isQueued(c) {
-			queued.cuts = append(queued.cuts, c)
-		} else {
-			others.cuts = append(others.cuts, c)
-		}
+		b := batches[c.relation()]
+		b.cuts = append(b.cuts, c)
 	}
-	if len(others.cuts) == 0 {
-		return []*cutBatch{queued}
-	}
-	return []*cutBatch{queued, others}
+	return slices.DeleteFunc(batches, func(b *cutBatch) bool { return len(b.cuts) == 0 })
 }
 
 // call writes the text of each take, as take.lua expects it, into one buffer.
@@ -137,7 +127,7 @@ func (b *cutBatch) call(counts *counts) *call {
 	ends := make([]int, len(b.cuts))
 	for i, c := range b.cuts {
 		text = appendID(appendID(text, c.d.OrderID), c.d.TakeID)
-		if b.queued {
+		if b.queue == joins {
 			text = appendID(text, c.queue.previous)
 		}
 		text = append(text, byte(len(c.lines)))
@@ -146,8 +136,8 @@ func (b *cutBatch) call(counts *counts) *call {
 			text = binary.BigEndian.AppendUint32(text, uint32(line.Quantity))
 		}
 		text = appendOrder(append(text, ' '), c.d)
-		if b.queued {
-			text = strconv.AppendInt(append(text, ' '), c.queue.at.UnixMicro(), 10)
+		if b.queue == joins {
+			text = appendQueued(text, c.d.Trace, c.queue.at)
 		}
 		ends[i] = len(text)
 	}
@@ -157,8 +147,11 @@ func (b *cutBatch) call(counts *counts) *call {
 	}
 	keys := counts.keys(b.skus.skus[0])
 	names := []string{keys.count, keys.flight, keys.burned}
-	if b.queued {
-		names = append(names, counts.journalKey(), counts.queuedKey())
+	if b.queue != leaves && !counts.cluster {
+		names = append(names, counts.queuedKey())
+	}
+	if b.queue == joins {
+		names = append(names, counts.journalKey())
 		args = append(args, strconv.Itoa(b.cuts[0].queue.limit))
 	}
 	return newCall(&counts.scripts().take, names, args)

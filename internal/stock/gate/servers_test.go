@@ -58,8 +58,8 @@ func (c *clients) open(t testing.TB, kind string) (redis.UniversalClient, error)
 		if err != nil {
 			return nil, err
 		}
-		c.close = append(c.close, server.Close)
-		return server.Client(), nil
+		defer func() { c.close = append(c.close, server.Close) }() // after its client
+		url = server.URL() + "?read_timeout=20s"                   // it runs scripts slowly, and slower with the race detector
 	}
 	client, err := store.OpenRedis(context.Background(), url)
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
+
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -41,6 +43,25 @@ type cut struct {
 	receipt stock.Receipt // of lines
 	already bool          // the same take cut these lines earlier
 	err     error         // only of a cut in a batch
+}
+
+// relation is what a cut has to do with the queued orders.
+type relation int
+
+const (
+	stranger relation = iota // its order must not be one of them
+	joins                    // its order becomes one of them, or stays one under this take
+	leaves                   // its order is one of them, and the ledger records it under this take
+)
+
+func (c *cut) relation() relation {
+	switch {
+	case c.queue != nil:
+		return joins
+	case c.d.Queued != uuid.Nil:
+		return leaves
+	}
+	return stranger
 }
 
 // takeWith takes d with calls of run: one call if one server has all counts, and on

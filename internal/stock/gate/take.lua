@@ -1,6 +1,7 @@
 -- Takes: cuts every take that fits whole, in order, and records it as in flight.
 --
--- KEYS  count, flight, burned; also journal and queued to queue the orders
+-- KEYS  count, flight, burned; also queued, unless there is no journal or the takes are
+--       those of queued orders; also journal to queue the orders
 -- ARGV  the number of SKUs; each SKU; then for each take ORDERID TAKEID LINES REST,
 --       without spaces in between. LINES are the lines to cut in this call: their
 --       number in one byte, then for each line the number of its SKU, from 1, in
@@ -24,7 +25,7 @@ local SOLD_OUT, NOT_FILLED, IN_FLIGHT, BURNED, LATER_GENERATION = 1, 2, 3, 4, 5
 local QUEUE_FULL = 6 -- only if there is no other reason
 local NO_TAKE = '00000000-0000-0000-0000-000000000000'
 local ID = 36 -- the length of an ID
-local journal, queued = KEYS[4], KEYS[5]
+local queued, journal = KEYS[4], KEYS[5]
 local HEADER = journal and 3 * ID or 2 * ID -- the length of a take's IDs
 
 local call, byte, sub, match, format = redis.call, string.byte, string.sub, string.match, string.format
@@ -76,7 +77,8 @@ end
 local any_burned = call('EXISTS', KEYS[3]) == 1
 
 local waiting, ids, room = {}, {}, 0 -- by order: its take in the queue, its ID in the journal; orders that may still be queued
-if journal then
+local any_queued = journal or queued and call('EXISTS', queued) == 1
+if any_queued then
   local orders = {}
   for t = 1, takes do
     orders[t] = sub(ARGV[1 + skus + t], 1, ID)
@@ -84,6 +86,8 @@ if journal then
   for t, entry in ipairs(call('HMGET', queued, unpack(orders))) do
     ids[orders[t]], waiting[orders[t]] = match(entry or '', '^(%S+) (%S+)')
   end
+end
+if journal then
   room = ARGV[#ARGV] - math.max(call('XLEN', journal), call('HLEN', queued)) -- they differ if one was lost
 end
 
@@ -117,11 +121,11 @@ for t = 1, takes do
       refusal, at = reason, i
     end
   end
-  if journal then
-    local current, previous = waiting[sub(text, 1, ID)], sub(text, 2 * ID + 1, 3 * ID)
+  if any_queued then
+    local current, previous = waiting[sub(text, 1, ID)], journal and sub(text, 2 * ID + 1, 3 * ID) or NO_TAKE
     if current ~= take and (current or NO_TAKE) ~= previous and refusal < IN_FLIGHT then
       refusal, at = IN_FLIGHT, numbers[from]
-    elseif not current and room <= 0 and refusal == 0 then
+    elseif journal and not current and room <= 0 and refusal == 0 then
       refusal, at = QUEUE_FULL, numbers[from]
     end
   end

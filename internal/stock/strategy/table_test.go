@@ -1,6 +1,8 @@
 package strategy
 
 import (
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -35,5 +37,25 @@ func TestQueueing(t *testing.T) {
 			t.Errorf("%s: journal %v, and the table says %v", s.Name, built.Journal, s.Queues())
 		}
 		closeGate()
+	}
+}
+
+// TestPages checks that docs/strategies.md and its Chinese twin describe every strategy.
+func TestPages(t *testing.T) {
+	described := regexp.MustCompile(`(?m)^## (.+?)[:：]`)
+	for _, page := range []string{"../../../docs/strategies.md", "../../../docs/strategies.zh-CN.md"} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, heading := range described.FindAllStringSubmatch(string(text), -1) {
+			names = append(names, strings.Fields(heading[1])...)
+		}
+		for _, s := range Table() {
+			if !slices.Contains(names, s.Name) {
+				t.Errorf("%s has no heading for %s", page, s.Name)
+			}
+		}
 	}
 }

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/lab/machine"
+	"github.com/holdfast-stock/holdfast/internal/lab/measure"
+	"github.com/holdfast-stock/holdfast/internal/lab/server"
+	"github.com/holdfast-stock/holdfast/internal/lab/table"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// console measures each strategy while nobody watches and while one console is open, in
+// turns under one load. Windows of one run differ less from each other than runs do.
+func (l *lab) console(ctx context.Context) error {
+	rows := table.New("", "orders/s: nobody watches", "one console is open", "ratio: median", "first quartile", "third quartile",
+		"µs of CPU of the service per order: nobody watches", "one console is open")
+	for _, v := range l.chosen(true) {
+		nobody, one, fault, err := l.turns(ctx, v)
+		if err != nil {
+			return fmt.Errorf("%s: %w", v.name, err)
+		}
+		if fault != "" {
+			rows.Add(v.name, "failed: "+fault)
+			continue
+		}
+		ratios := make([]float64, len(one))
+		for i := range one {
+			ratios[i] = rate(one[i], nobody[i])
+		}
+		slices.Sort(ratios)
+		quantile := func(q float64) string { return fmt.Sprintf("%.3f", measure.Quantile(ratios, q)) }
+		x, y := median(nobody), median(one)
+		rows.Add(v.name, whole(x.perSecond), whole(y.perSecond), quantile(0.5), quantile(0.25), quantile(0.75), whole(x.app), whole(y.app))
+	}
+	rows.WriteMarkdown(l.report)
+	return nil
+}
+
+// turns measures pairs of windows, one for each round: nobody watches in one, and one
+// console is open in the other. They take turns at being the first.
+func (l *lab) turns(ctx context.Context, v variant) (nobody, one []sample, fault string, err error) {
+	in := situation{skus: 1}
+	if err := l.reset(ctx, v, in); err != nil {
+		return nil, nil, "", err
+	}
+	api, err := l.start(ctx, v, in)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	defer func() {
+		api.Interrupt()
+		api.Wait()
+	}()
+	const slack = 5 // seconds for what is done between windows, and one in twenty
+	seconds := l.warmUp + 2*l.Rounds*l.Seconds
+	type outcome struct {
+		result
+		err error
+	}
+	ended := make(chan outcome, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		r, err := l.generator.run(ctx, load{url: api.URL(), connections: l.connections, skus: 1, keyed: v.keyed, run: "c"}, time.Duration(seconds+seconds/20+slack)*time.Second)
+		ended <- outcome{r, err}
+	}()
+	time.Sleep(time.Duration(l.warmUp) * time.Second) // the warm-up
+	for round := range l.Rounds {
+		var pair [2]sample // nobody watches, one console is open
+		for turn := range 2 {
+			which := (round + turn) % 2
+			if pair[which], err = l.window(ctx, api, which == 1); err != nil {
+				cancel()
+				return nil, nil, "", errors.Join(err, (<-ended).err)
+			}
+		}
+		nobody, one = append(nobody, pair[0]), append(one, pair[1])
+		fmt.Fprintf(l.progress, "%s round %d/%d %-10s %6.0f/s, one console is open: %6.0f/s\n", l.database, round+1, l.Rounds, v.name, pair[0].perSecond, pair[1].perSecond)
+	}
+	select {
+	case early := <-ended:
+		return nil, nil, "", errors.Join(errors.New("the load ended before the last window"), early.err)
+	default:
+	}
+	r := <-ended
+	if r.err != nil {
+		return nil, nil, "", r.err
+	}
+	fault = l.audit(ctx, v, in, api, r.Created)
+	if fault == "" {
+		fault = unexpected(v, r.result)
+	}
+	return nobody, one, fault, nil
+}
+
+// window measures the service under the load that runs.
+func (l *lab) window(ctx context.Context, api *testenv.APIServer, watched bool) (s sample, err error) {
+	if watched {
+		stop, closed := watch(ctx, api.URL())
+		if closed != nil {
+			return s, closed
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+	}
+	const asked = "holdfast_orders_total" // in this situation they are all accepted; turns checks it
+	before, err := server.Client{}.Counters(ctx, api.URL()+"/metrics")
+	if err != nil {
+		return s, err
+	}
+	start, used := time.Now(), machine.CPUTime(api.PIDs())
+	time.Sleep(time.Duration(l.Seconds) * time.Second) // the measurement
+	after, err := server.Client{}.Counters(ctx, api.URL()+"/metrics")
+	if err != nil {
+		return s, err
+	}
+	orders := after[asked] - before[asked]
+	if orders == 0 {
+		return s, errors.New("the service got no order in one of the windows")
+	}
+	s.perSecond = orders / time.Since(start).Seconds()
+	s.app = float64((machine.CPUTime(api.PIDs()) - used).Microseconds()) / orders
+	return s, nil
+}
+
+// watch opens the stream of the console at url and reads it, as a browser does, until
+// stop is called. Stop returns an error if the stream ended before.
+func watch(ctx context.Context, url string) (stop func() error, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	opened, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- follow(ctx, url+"/console/stream", func() { close(opened) }) }()
+	select {
+	case err := <-ended:
+		cancel()
+		return nil, err
+	case <-opened:
+	}
+	return func() error {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			return err
+		}
+		return nil
+	}, nil
+}
+
+// follow reads the stream until it or ctx ends, and calls opened once it is there.
+func follow(ctx context.Context, url string, opened func()) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("the console answers %s", response.Status)
+	}
+	opened()
+	_, err = io.Copy(io.Discard, response.Body)
+	if err == nil {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("the console's stream ended: %w", err)
+}

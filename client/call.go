@@ -1,0 +1,313 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"mime"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode"
+)
+
+const (
+	// maxAnswer is the largest answer that is read, in bytes. A page of 1,000 orders of
+	// 20 lines has less than 3 MiB.
+	maxAnswer = 8 << 20
+	// maxDrained is how much of an answer is read to use its connection again.
+	maxDrained = 64 << 10
+	// firstPause is the longest pause before the second try, if the service does not
+	// ask for one. It doubles with every further try.
+	firstPause = 200 * time.Millisecond
+)
+
+var errTooLarge = fmt.Errorf("the answer has more than %d bytes", maxAnswer)
+
+// call is one call of the contract.
+type call struct {
+	method string
+	path   []string // the parts of the path, not escaped
+	query  url.Values
+	body   any // nil: none
+	key    string
+	once   bool // no retries
+}
+
+// changes reports whether the call changes something.
+func (r call) changes() bool { return r.method != http.MethodGet }
+
+// content is the body of an answer of the service.
+type content interface {
+	// complete reports whether the body has what the service never leaves out. JSON of
+	// something else than the service decodes too, to nothing.
+	complete() bool
+}
+
+// answer is what an answer says beside its body.
+type answer struct {
+	status   int
+	replayed bool
+}
+
+// lost is the error of a try without a complete answer.
+type lost struct {
+	err  error
+	sent bool // the service may have got the request
+}
+
+func (l *lost) Error() string { return l.err.Error() }
+func (l *lost) Unwrap() error { return l.err }
+
+// do makes a call, with retries, and decodes the answer into the value that into points
+// to.
+func (c *Client) do(ctx context.Context, r call, into content) (answer, error) {
+	target, err := c.target(r)
+	if err != nil {
+		return answer{}, fmt.Errorf("holdfast: %s: %w", r.method, err)
+	}
+	var body []byte
+	if r.body != nil {
+		if body, err = json.Marshal(r.body); err != nil {
+			return answer{}, fmt.Errorf("holdfast: encoding the request: %w", err)
+		}
+	}
+	token := ""
+	if c.token != nil {
+		if token, err = c.token(ctx); err != nil {
+			return answer{}, fmt.Errorf("holdfast: getting the token: %w", err)
+		}
+	}
+	open := false // whether a try may have changed something
+	for try := 1; ; try++ {
+		a, err := c.try(ctx, r, target, token, body, into)
+		if err == nil {
+			return a, nil
+		}
+		switch effectOf(err, r) {
+		case unknown:
+			open = true
+		case settled:
+			open = false
+		case none:
+		}
+		if c.wait(ctx, r, try, err) {
+			continue
+		}
+		if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+			err = fmt.Errorf("%w, after: %w", ctx.Err(), err)
+		}
+		if open {
+			err = &UnknownOutcome{Key: r.key, Err: err}
+		}
+		return answer{}, fmt.Errorf("holdfast: %s /%s: %w", r.method, strings.Join(r.path, "/"), err)
+	}
+}
+
+// target returns the URL of a call.
+func (c *Client) target(r call) (string, error) {
+	var u strings.Builder
+	u.WriteString(c.base)
+	for _, part := range r.path {
+		// In a path, these would name another resource.
+		if part == "" || part == "." || part == ".." {
+			return "", fmt.Errorf("%q cannot be an ID or a SKU", part)
+		}
+		u.WriteByte('/')
+		u.WriteString(url.PathEscape(part))
+	}
+	if len(r.query) > 0 {
+		u.WriteByte('?')
+		u.WriteString(r.query.Encode())
+	}
+	return u.String(), nil
+}
+
+// checkHeader refuses a value that package http does not send in a header, for example
+// a token with the line break at the end of its file. The error does not contain the
+// value.
+func checkHeader(name, value string) error {
+	if strings.ContainsFunc(value, unicode.IsControl) {
+		return fmt.Errorf("the %s contains a control character, such as a line break", name)
+	}
+	return nil
+}
+
+// try sends a request once. Its error is a *Problem for an error answer, and *lost
+// without a complete answer. Any other error is not worth a retry.
+func (c *Client) try(ctx context.Context, r call, target, token string, body []byte, into content) (answer, error) {
+	if err := ctx.Err(); err != nil {
+		return answer{}, &lost{err, false}
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.tryTimeout)
+	defer cancel()
+	// Transports of others may not trace: then asked is false, and the request counts
+	// as sent.
+	var asked, connected atomic.Bool
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { asked.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+	})
+	request, err := http.NewRequestWithContext(traced, r.method, target, bytes.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	setHeaders(request.Header, r, token)
+	response, err := c.http.Do(request)
+	if err != nil {
+		if inner, ok := errors.AsType[*url.Error](err); ok {
+			err = inner.Err // without the URL, which the caller adds
+		}
+		return answer{}, &lost{err, connected.Load() || !asked.Load()}
+	}
+	defer func() {
+		_, _ = io.CopyN(io.Discard, response.Body, maxDrained)
+		response.Body.Close()
+	}()
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return answer{}, &lost{fmt.Errorf("reading the answer: %w", err), true}
+	case len(text) > maxAnswer:
+		return answer{}, errTooLarge
+	case response.StatusCode/100 != 2:
+		return answer{}, problemOf(response, text)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return answer{}, fmt.Errorf("status %d, decoding the answer: %w", response.StatusCode, err)
+	}
+	if !into.complete() {
+		return answer{}, fmt.Errorf("status %d: something else than the service has answered", response.StatusCode)
+	}
+	return answer{response.StatusCode, response.Header.Get("Idempotent-Replayed") == "true"}, nil
+}
+
+func setHeaders(h http.Header, r call, token string) {
+	h.Set("Accept", "application/json, application/problem+json")
+	h.Set("User-Agent", "holdfast-client")
+	if r.body != nil {
+		h.Set("Content-Type", "application/json")
+	}
+	if r.key != "" {
+		h.Set("Idempotency-Key", r.key)
+	}
+	if token != "" {
+		h.Set("Authorization", "Bearer "+token)
+	}
+}
+
+// problemOf reads an error answer.
+func problemOf(response *http.Response, text []byte) *Problem {
+	var p Problem
+	mediaType, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	if mediaType != "application/problem+json" || json.Unmarshal(text, &p) != nil || p.Type == "" {
+		p = Problem{
+			Type: blank, Title: http.StatusText(response.StatusCode),
+			Detail: "The answer is not a problem document: something else than the service has answered.",
+		}
+	}
+	p.Status = response.StatusCode
+	p.RetryAfter = retryAfter(response.Header.Get("Retry-After"))
+	p.RequestID = response.Header.Get("X-Request-Id")
+	return &p
+}
+
+// retryAfter reads the header Retry-After: seconds, or a date. 0: neither, or past.
+func retryAfter(value string) time.Duration {
+	// A value out of range is the largest one: longer than anybody waits.
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
+		return time.Duration(seconds) * time.Second
+	}
+	if date, err := http.ParseTime(value); err == nil {
+		return max(0, time.Until(date))
+	}
+	return 0
+}
+
+// effect is what a failed try says about the outcome of its call.
+type effect int
+
+const (
+	unknown effect = iota // this try may have changed something
+	none                  // this try has changed nothing; earlier ones may have
+	settled               // no try has changed anything
+)
+
+// effectOf returns what the error of a try says about the outcome of its call.
+func effectOf(err error, r call) effect {
+	if !r.changes() {
+		return settled
+	}
+	if l, ok := errors.AsType[*lost](err); ok && !l.sent {
+		return none
+	}
+	p, ok := errors.AsType[*Problem](err)
+	if !ok {
+		return unknown
+	}
+	switch {
+	case p.Type == InProgress && r.key != "":
+		return unknown // another request places the order, for example an earlier try
+	case p.Type == Busy, p.Type == Superseded, p.Type == InProgress:
+		return none
+	case p.Status/100 != 4:
+		return unknown
+	case p.Type == blank, p.Status == http.StatusUnauthorized, p.Status == http.StatusForbidden,
+		p.Status == http.StatusRequestTimeout, p.Status == http.StatusTooManyRequests:
+		return none // refused before anything was looked up
+	}
+	return settled
+}
+
+// wait reports whether to try again, after the pause that the error asks for.
+func (c *Client) wait(ctx context.Context, r call, try int, err error) bool {
+	if r.once || try >= c.tries || !isTemporary(err) {
+		return false
+	}
+	if p, ok := errors.AsType[*Problem](err); ok && p.RetryAfter > 0 {
+		// Clients that are asked to wait for the same time should not return together.
+		return p.RetryAfter <= c.maxPause && sleep(ctx, p.RetryAfter+rand.N(p.RetryAfter/4+1))
+	}
+	pause := min(firstPause<<min(try-1, 5), c.maxPause)
+	return sleep(ctx, pause/2+rand.N(pause/2+1))
+}
+
+// isTemporary reports whether another try may get another answer, and is safe.
+func isTemporary(err error) bool {
+	if _, ok := errors.AsType[*lost](err); ok {
+		return true
+	}
+	p, ok := errors.AsType[*Problem](err)
+	if !ok {
+		return false
+	}
+	switch p.Status {
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusRequestTimeout,
+		http.StatusBadGateway, http.StatusGatewayTimeout:
+		return true
+	}
+	return p.Type == InProgress
+}
+
+// sleep waits for d and reports whether it did. It does not wait if ctx ends before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if deadline, ok := ctx.Deadline(); ctx.Err() != nil || ok && time.Until(deadline) < d {
+		return false
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

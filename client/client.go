@@ -1,0 +1,232 @@
+// Package client calls a Holdfast service over HTTP. It needs nothing but the
+// standard library.
+//
+//	c, err := client.New("http://127.0.0.1:8080")
+//	if err != nil {
+//		return err
+//	}
+//	placed, err := c.Place(ctx, client.OrderRequest{
+//		BuyerID: "u-1",
+//		Lines:   []client.Line{{SKU: "10001", Quantity: 1}},
+//	})
+//	switch {
+//	case errors.Is(err, client.SoldOut):
+//		// tell the buyer
+//	case err != nil:
+//		return err
+//	}
+//
+// # Errors
+//
+// An error answer is a [*Problem], to be found with [errors.As]. [errors.Is] tests for
+// one type of problem, such as [SoldOut] or [BuyerLimit].
+//
+// If nobody knows whether a change was made, because answers were lost or the service
+// said so, the error also is an [*UnknownOutcome]. Repeat the call to find out; an order
+// with the same key.
+//
+// # Retries
+//
+// A call is tried again, a bounded number of times, if its answer was lost, if the
+// service was busy or could not reach its stores (503), if it asked for patience (429,
+// 408, and 409 in-progress), and if a proxy failed (502, 504). Retry-After is
+// honoured. No other answer is tried again: sold out stays sold out. A call above the
+// service's rate limit is therefore slowed down, and is the error [RateLimited] only if
+// its last try is refused too.
+//
+// A retry changes nothing twice. [Client.Place] sends the same Idempotency-Key with
+// every try, one of its own if the request has none, so a retry is never a second
+// order. Repeating any other change of the contract has the effect of making it once.
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// The defaults of the options.
+const (
+	defaultTries      = 4
+	defaultTryTimeout = 15 * time.Second // the service answers within 10 s
+	defaultMaxPause   = 10 * time.Second
+	defaultPoll       = time.Second // the Retry-After of a 202
+)
+
+// Client calls one service. It does not change after [New], and is safe for concurrent
+// use. It keeps idle connections; there is nothing to close but them.
+type Client struct {
+	base       string // without a slash at the end
+	http       *http.Client
+	token      func(context.Context) (string, error) // nil: none
+	tries      int
+	tryTimeout time.Duration
+	maxPause   time.Duration
+	poll       time.Duration
+}
+
+// Option changes a setting of a new Client.
+type Option func(*Client) error
+
+// New returns a client of the service at baseURL, for example http://127.0.0.1:8080 or
+// https://shop.example/holdfast. It makes no request.
+func New(baseURL string, options ...Option) (*Client, error) {
+	base, err := parseBase(baseURL)
+	if err != nil {
+		return nil, fmt.Errorf("holdfast: base URL: %w", err)
+	}
+	c := &Client{
+		base: base, tries: defaultTries, tryTimeout: defaultTryTimeout, maxPause: defaultMaxPause, poll: defaultPoll,
+	}
+	for _, set := range options {
+		if err := set(c); err != nil {
+			return nil, fmt.Errorf("holdfast: %w", err)
+		}
+	}
+	if c.http == nil {
+		c.http = &http.Client{Transport: newTransport()}
+	}
+	if c.http.CheckRedirect == nil {
+		// The service never redirects. A redirect by others must not turn a POST into
+		// a GET, or lead the token elsewhere.
+		own := *c.http
+		own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		c.http = &own
+	}
+	return c, nil
+}
+
+// parseBase checks a base URL and removes the slash at its end. Its errors do not
+// contain the URL, which may contain a password.
+func parseBase(s string) (string, error) {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return "", errors.New("cannot be parsed")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return "", errors.New("must begin with http:// or https://")
+	case u.Host == "":
+		return "", errors.New("has no host")
+	case u.User != nil:
+		return "", errors.New("must not contain a user: use WithToken")
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return "", errors.New("must not have a query or a fragment")
+	}
+	return strings.TrimRight(u.String(), "/"), nil
+}
+
+// newTransport returns the default transport of package http with more idle
+// connections: its two would make concurrent calls connect anew.
+func newTransport() *http.Transport {
+	t := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second}
+	if standard, ok := http.DefaultTransport.(*http.Transport); ok {
+		t = standard.Clone()
+	}
+	t.MaxIdleConns, t.MaxIdleConnsPerHost = 100, 100
+	t.IdleConnTimeout = 60 * time.Second // the service's is 90 s
+	return t
+}
+
+// WithHTTPClient sends requests with h, for example one with certificates of your own.
+// Its Timeout, if set, bounds one try. If it has no CheckRedirect, redirects are errors.
+func WithHTTPClient(h *http.Client) Option {
+	return func(c *Client) error {
+		if h == nil {
+			return errors.New("WithHTTPClient: no client")
+		}
+		c.http = h
+		return nil
+	}
+}
+
+// WithToken sends the bearer token with every request: an administrator's, or a
+// buyer's.
+func WithToken(token string) Option {
+	return func(c *Client) error {
+		if token == "" {
+			return errors.New("WithToken: the token is empty")
+		}
+		if err := checkHeader("token", token); err != nil {
+			return fmt.Errorf("WithToken: %w", err)
+		}
+		c.token = func(context.Context) (string, error) { return token, nil }
+		return nil
+	}
+}
+
+// WithTokenFrom asks source for the bearer token of every call, with the context of the
+// call: for tokens that expire, or that differ from buyer to buyer. An empty token is
+// not sent. If source fails, so does the call. source must be safe for concurrent use.
+func WithTokenFrom(source func(context.Context) (string, error)) Option {
+	return func(c *Client) error {
+		if source == nil {
+			return errors.New("WithTokenFrom: no source")
+		}
+		c.token = func(ctx context.Context) (string, error) {
+			token, err := source(ctx)
+			if err == nil {
+				err = checkHeader("token", token)
+			}
+			return token, err
+		}
+		return nil
+	}
+}
+
+// WithTries sets how often a request is sent at most: 4 by default. 1 means no retries.
+func WithTries(n int) Option {
+	return func(c *Client) error {
+		if n < 1 {
+			return fmt.Errorf("WithTries: %d is less than 1", n)
+		}
+		c.tries = n
+		return nil
+	}
+}
+
+// WithTryTimeout sets how long one try may take, with its answer: 15 s by default. Then
+// the answer counts as lost. The context of a call bounds all its tries. The service
+// works on a request for at most 10 s; a shorter timeout gives up answers that were
+// still to come.
+func WithTryTimeout(d time.Duration) Option {
+	return func(c *Client) error {
+		if d <= 0 {
+			return fmt.Errorf("WithTryTimeout: %v is not more than 0", d)
+		}
+		c.tryTimeout = d
+		return nil
+	}
+}
+
+// WithMaxPause sets the longest Retry-After that a call follows: 10 s by default, plus
+// up to a quarter at random. A call that is asked to wait longer, or longer than its
+// context allows, returns the answer that asked.
+func WithMaxPause(d time.Duration) Option {
+	return func(c *Client) error {
+		if d <= 0 {
+			return fmt.Errorf("WithMaxPause: %v is not more than 0", d)
+		}
+		c.maxPause = d
+		return nil
+	}
+}
+
+// WithPoll sets how long [Client.Wait] pauses before it asks for a queued order: 1 s by
+// default, as the service asks.
+func WithPoll(d time.Duration) Option {
+	return func(c *Client) error {
+		if d <= 0 {
+			return fmt.Errorf("WithPoll: %v is not more than 0", d)
+		}
+		c.poll = d
+		return nil
+	}
+}
+
+// CloseIdleConnections closes the connections that no call uses. The client can still
+// be used.
+func (c *Client) CloseIdleConnections() { c.http.CloseIdleConnections() }

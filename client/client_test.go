@@ -1,0 +1,650 @@
+package client_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+
+// one is an order of one unit.
+func one(buyer string) client.OrderRequest {
+	return client.OrderRequest{BuyerID: buyer, Lines: []client.Line{{SKU: "10001", Quantity: 1}}}
+}
+
+// checkSold checks how many units the shop has sold, and that its counts agree.
+func checkSold(t *testing.T, c *client.Client, sold int64) {
+	t.Helper()
+	a, err := c.Audit(t.Context(), "10001")
+	if err != nil || a.Sold != sold || a.LedgerAvailable+sold != a.Total {
+		t.Errorf("%+v %v, want %d sold", a, err, sold)
+	}
+}
+
+// TestLife makes every call of the contract on the way of an order.
+func TestLife(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, false)
+	c, ctx := s.client(t), t.Context()
+	if err := c.Ready(ctx); err != nil {
+		t.Error(err)
+	}
+	opens := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	set, created, err := c.SetStock(ctx, "coupon", client.Setting{Kind: client.Coupon, Total: 5, BuyerLimit: new(int64(2)), OpensAt: &opens})
+	if err != nil || !created || set.BuyerLimit != 2 || set.OpensAt == nil || !set.OpensAt.Equal(opens) || set.ClosesAt != nil {
+		t.Errorf("%+v %v %v", set, created, err)
+	}
+	set, created, err = c.SetStock(ctx, "coupon", client.Setting{Kind: client.Coupon, Total: 6, OpensAt: new(time.Time{})})
+	if err != nil || created || set.Total != 6 || set.BuyerLimit != 2 || set.OpensAt != nil {
+		t.Errorf("%+v %v %v", set, created, err)
+	}
+
+	r := client.OrderRequest{BuyerID: "u-1", Lines: []client.Line{{SKU: "coupon", Quantity: 1}, {SKU: "10001", Quantity: 2}}, Key: "k"}
+	placed, err := c.Place(ctx, r)
+	if err != nil || placed.Status != client.OrderPending || placed.Key != "k" || placed.Replayed || placed.Lines[0] != r.Lines[1] || placed.ExpiresAt == nil {
+		t.Fatalf("%+v %v", placed, err)
+	}
+	again, err := c.Place(ctx, r)
+	if err != nil || again.ID != placed.ID || !again.Replayed {
+		t.Errorf("%+v %v", again, err)
+	}
+	if o, err := c.Wait(ctx, placed.ID); err != nil || o.Status != client.OrderPending || len(o.History) != 1 || o.PaymentID != nil {
+		t.Errorf("%+v %v", o, err)
+	}
+	if o, err := c.Pay(ctx, placed.ID, "p-1"); err != nil || o.Status != client.OrderPaid {
+		t.Errorf("%+v %v", o, err)
+	}
+	_, err = c.Pay(ctx, placed.ID, "p-2")
+	if p, ok := errors.AsType[*client.Problem](err); !ok || !errors.Is(err, client.RefundDue) || p.PaymentID != "p-2" || p.OrderStatus != client.OrderPaid {
+		t.Errorf("%v", err)
+	}
+	if o, err := c.Refund(ctx, placed.ID, true); err != nil || o.Status != client.OrderRefunded {
+		t.Errorf("%+v %v", o, err)
+	}
+	for _, id := range []string{"p-1", "p-2"} {
+		if p, err := c.MarkRefunded(ctx, id); err != nil || p.Status != client.PaymentRefunded || p.OrderID != placed.ID {
+			t.Errorf("%+v %v", p, err)
+		}
+	}
+	if o, err := c.Order(ctx, placed.ID); err != nil || len(o.History) != 3 || o.PaymentID == nil || *o.PaymentID != "p-1" {
+		t.Errorf("%+v %v", o, err)
+	}
+
+	second, err := c.Place(ctx, one("u-1"))
+	if err != nil || second.Key == "" {
+		t.Errorf("%+v %v", second, err)
+	}
+	if o, err := c.Cancel(ctx, second.ID); err != nil || o.Status != client.OrderCancelled {
+		t.Errorf("%+v %v", o, err)
+	}
+	var orders, payments, skus int
+	allOrders := c.AllOrders(ctx, client.OrderFilter{BuyerID: "u-1", Limit: 1})
+	allPayments := c.AllPayments(ctx, client.PaymentFilter{Status: client.PaymentRefunded, Limit: 1})
+	allStock := c.AllStock(ctx, client.StockFilter{Limit: 1})
+	for range 2 { // the second time from the first page again
+		for o, err := range allOrders {
+			if err != nil || o.BuyerID != "u-1" {
+				t.Errorf("%+v %v", o, err)
+			}
+			orders++
+		}
+		for p, err := range allPayments {
+			if err != nil || p.OrderID != placed.ID {
+				t.Errorf("%+v %v", p, err)
+			}
+			payments++
+		}
+		for s, err := range allStock {
+			if err != nil || s.Available != s.Total {
+				t.Errorf("%+v %v", s, err)
+			}
+			skus++
+		}
+	}
+	if orders != 2*2 || payments != 2*2 || skus != 2*2 {
+		t.Errorf("%d orders, %d payments, %d SKUs", orders, payments, skus)
+	}
+	if st, err := c.Strategies(ctx); err != nil || st.Running == "" || st.Ack != client.AckCommitted || !st.Guard {
+		t.Errorf("%+v %v", st, err)
+	}
+	checkSold(t, c, 0)
+}
+
+// TestProblems: every refusal is a Problem of its type, is sent once, and leaves no
+// doubt.
+func TestProblems(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, false)
+	c, ctx := s.client(t), t.Context()
+	buyer := newClient(t, s.server.URL)
+	opens := time.Now().Add(time.Hour)
+	for sku, set := range map[string]client.Setting{
+		"limited": {Kind: client.Product, Total: 5, BuyerLimit: new(int64(1))},
+		"early":   {Kind: client.Product, Total: 5, OpensAt: &opens},
+		"late":    {Kind: client.Product, Total: 5, ClosesAt: new(opens.Add(-24 * time.Hour))},
+	} {
+		if _, _, err := c.SetStock(ctx, sku, set); err != nil {
+			t.Fatal(err)
+		}
+	}
+	place := func(sku string, quantity int64) func() error {
+		return func() error {
+			_, err := c.Place(ctx, client.OrderRequest{BuyerID: "u-1", Lines: []client.Line{{SKU: sku, Quantity: quantity}}, Key: "k"})
+			return err
+		}
+	}
+	placed, err := c.Place(ctx, client.OrderRequest{BuyerID: "u-1", Lines: []client.Line{{SKU: "10001", Quantity: 1}}, Key: "used"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name   string
+		call   func() error
+		status int
+		is     client.ProblemType
+		check  func(*client.Problem) bool
+	}{
+		{"sold out", place("10001", 100), 409, client.SoldOut, func(p *client.Problem) bool { return p.SKU == "10001" }},
+		{"buyer limit", place("limited", 2), 409, client.BuyerLimit, func(p *client.Problem) bool { return p.SKU == "limited" }},
+		{"not open", place("early", 1), 409, client.NotOpen, func(p *client.Problem) bool { return p.OpensAt.Equal(opens.Truncate(time.Microsecond)) }},
+		{"closed", place("late", 1), 409, client.Closed, nil},
+		{"unknown SKU", place("nowhere", 1), 404, client.UnknownSKU, nil},
+		{"invalid", place("!", 0), 422, client.Invalid, func(p *client.Problem) bool {
+			return len(p.Errors) == 2 && p.Errors[1].Field == "lines[0].quantity"
+		}},
+		{"key reused", func() error {
+			_, err := c.Place(ctx, client.OrderRequest{BuyerID: "u-1", Lines: []client.Line{{SKU: "10001", Quantity: 2}}, Key: "used"})
+			return err
+		}, 422, client.KeyReused, nil},
+		{"malformed", func() error {
+			_, err := c.Place(ctx, client.OrderRequest{Key: "a key"})
+			return err
+		}, 400, client.Malformed, nil},
+		{"wrong status", func() error {
+			_, err := c.Refund(ctx, placed.ID, false)
+			return err
+		}, 409, client.WrongStatus, func(p *client.Problem) bool { return p.OrderStatus == client.OrderPending }},
+		{"below sold", func() error {
+			_, _, err := c.SetStock(ctx, "10001", client.Setting{Kind: client.Product})
+			return err
+		}, 409, client.BelowSold, nil},
+		{"unauthorized", func() error {
+			_, err := buyer.Refund(ctx, placed.ID, false)
+			return err
+		}, 401, client.Unauthorized, nil},
+		{"unknown order", func() error {
+			_, err := c.Order(ctx, "../stock/10001")
+			return err
+		}, 404, client.UnknownOrder, nil},
+		{"unknown payment", func() error {
+			_, err := c.MarkRefunded(ctx, "p-0")
+			return err
+		}, 404, client.UnknownPayment, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s.fail()
+			err := tt.call()
+			p, ok := errors.AsType[*client.Problem](err)
+			if !ok || p.Status != tt.status || p.Type != tt.is || p.Title == "" || p.Detail == "" || p.RequestID == "" || tt.check != nil && !tt.check(p) {
+				t.Fatalf("%v: %+v", err, p)
+			}
+			if !errors.Is(err, tt.is) || errors.Is(err, client.Internal) {
+				t.Errorf("%v is not only %v", err, tt.is)
+			}
+			if _, open := errors.AsType[*client.UnknownOutcome](err); open {
+				t.Errorf("%v leaves the outcome open", err)
+			}
+			if got := s.requests(); len(got) != 1 {
+				t.Errorf("sent %v", got)
+			}
+		})
+	}
+	s.fail()
+	for _, id := range []string{"", ".", ".."} {
+		if _, err := c.Stock(ctx, id); err == nil || len(s.requests()) > 0 {
+			t.Errorf("SKU %q: %v, sent %v", id, err, s.requests())
+		}
+	}
+}
+
+// TestRetries: whatever happens to the first tries of a change, it is made once.
+func TestRetries(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, false)
+	admin, ctx := s.client(t), t.Context()
+	busy := refused(503, "busy", "")
+	for _, tt := range []struct {
+		name     string
+		faults   []fault
+		replayed bool
+		timeout  time.Duration // of a try; 0: the default
+	}{
+		{"nothing", nil, false, 0},
+		{"busy", []fault{busy, busy, busy}, false, 0},
+		{"too many requests", []fault{refused(429, "rate-limited", "")}, false, 0},
+		{"not arrived in time", []fault{refused(408, "timeout", "")}, false, 0},
+		{"unavailable", []fault{unsure("")}, true, 0},
+		{"in progress", []fault{refused(409, "in-progress", ""), refused(409, "in-progress", "")}, false, 0},
+		{"a proxy fails", []fault{func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+			http.Error(w, "<html>", http.StatusBadGateway)
+		}}, false, 0},
+		{"request lost", []fault{requestLost}, false, 0},
+		{"answer lost", []fault{answerLost}, true, 0},
+		{"answer lost twice", []fault{answerLost, answerLost}, true, 0},
+		{"answer cut", []fault{answerCut}, true, 0},
+		{"answer held", []fault{answerHeld}, true, 200 * time.Millisecond},
+		{"all of it", []fault{answerLost, busy, answerCut}, true, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			buyer := strings.ReplaceAll(tt.name, " ", "-")
+			// A client of its own has a new connection: on a used one, package http
+			// repeats requests by itself.
+			fresh := func() *client.Client {
+				options := []client.Option{client.WithMaxPause(5 * time.Millisecond)}
+				if tt.timeout > 0 {
+					options = append(options, client.WithTryTimeout(tt.timeout))
+				}
+				return s.client(t, options...)
+			}
+			tries := len(tt.faults) + 1
+			s.fail(tt.faults...)
+			placed, err := fresh().Place(ctx, one(buyer))
+			if err != nil || placed.Replayed != tt.replayed {
+				t.Fatalf("%+v %v", placed, err)
+			}
+			for _, r := range s.requests() {
+				if r.key != placed.Key || r.key == "" {
+					t.Errorf("key %q, the order's is %q", r.key, placed.Key)
+				}
+			}
+			page, err := admin.ListOrders(ctx, client.OrderFilter{BuyerID: buyer})
+			if err != nil || len(page.Orders) != 1 || page.Orders[0].ID != placed.ID {
+				t.Errorf("%+v %v, want order %s alone", page, err, placed.ID)
+			}
+
+			check := func(name string, call func(c *client.Client) error) {
+				t.Helper()
+				s.fail(tt.faults...)
+				// A slow machine may need more tries if they are short.
+				if err := call(fresh()); err != nil || len(s.requests()) < tries || tt.timeout == 0 && len(s.requests()) > tries {
+					t.Errorf("%s: %v after %v", name, err, s.requests())
+				}
+			}
+			check("Pay", func(c *client.Client) error {
+				_, err := c.Pay(ctx, placed.ID, "p-"+buyer)
+				return err
+			})
+			check("Refund", func(c *client.Client) error {
+				_, err := c.Refund(ctx, placed.ID, true)
+				return err
+			})
+			check("MarkRefunded", func(c *client.Client) error {
+				_, err := c.MarkRefunded(ctx, "p-"+buyer)
+				return err
+			})
+			check("Order", func(c *client.Client) error {
+				o, err := c.Order(ctx, placed.ID)
+				if err == nil && (o.Status != client.OrderRefunded || len(o.History) != 3) {
+					return fmt.Errorf("%+v", o)
+				}
+				return err
+			})
+			checkSold(t, admin, 0)
+		})
+	}
+}
+
+// TestRetryAfter: a call waits as long as it is asked to, but no longer than it may.
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, false)
+	ctx := t.Context()
+	s.fail(refused(503, "busy", "1"))
+	begin := time.Now()
+	if _, err := s.client(t).Place(ctx, one("u-1")); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took < time.Second {
+		t.Errorf("tried again after %v", took)
+	}
+	short, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for _, tt := range []struct {
+		name       string
+		ctx        context.Context
+		option     client.Option
+		retryAfter string
+		want       time.Duration
+	}{
+		{"longer than the longest pause", ctx, client.WithMaxPause(4 * time.Second), "6", 6 * time.Second},
+		{"longer than the context", short, client.WithTries(4), "6", 6 * time.Second},
+		{"no retries", ctx, client.WithTries(1), "6", 6 * time.Second},
+		{"longer than a number can say", ctx, client.WithTries(4), "99999999999999999999", math.MaxInt32 * time.Second},
+	} {
+		s.fail(refused(503, "busy", tt.retryAfter))
+		begin := time.Now()
+		_, err := s.client(t, tt.option).Place(tt.ctx, one("u-1"))
+		p, ok := errors.AsType[*client.Problem](err)
+		if !ok || p.Type != client.Busy || p.RetryAfter != tt.want || len(s.requests()) != 1 || time.Since(begin) > 3*time.Second {
+			t.Errorf("%s: %v after %v", tt.name, err, time.Since(begin))
+		}
+		if _, open := errors.AsType[*client.UnknownOutcome](err); open {
+			t.Errorf("%s: %v leaves the outcome open", tt.name, err)
+		}
+	}
+	gone, giveUp := context.WithCancel(ctx)
+	s.fail(func(w http.ResponseWriter, r *http.Request, service http.Handler) {
+		refused(503, "busy", "6")(w, r, service)
+		time.AfterFunc(50*time.Millisecond, giveUp)
+	})
+	begin = time.Now()
+	if _, err := s.client(t).Place(gone, one("u-1")); !errors.Is(err, context.Canceled) || len(s.requests()) != 1 || time.Since(begin) > 3*time.Second {
+		t.Errorf("given up while it waits: %v after %v", err, time.Since(begin))
+	}
+	if _, err := s.client(t).Stock(ctx, "10001"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUnknownOutcome: if no try tells, the error has the key, and a call with it tells.
+func TestUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, false)
+	busy := refused(503, "busy", "")
+	for _, tt := range []struct {
+		name   string
+		faults []fault
+		open   bool
+		placed bool
+	}{
+		{"every answer lost", []fault{answerLost, answerLost, answerLost}, true, true},
+		{"every request lost", []fault{requestLost, requestLost, requestLost}, true, false},
+		{"one answer lost, then busy", []fault{answerLost, busy, busy}, true, true},
+		{"unavailable", []fault{busy, busy, unsure("")}, true, true},
+		{"in progress", []fault{answerLost, refused(409, "in-progress", ""), refused(409, "in-progress", "")}, true, true},
+		{"an internal error", []fault{refused(500, "internal", "")}, true, false},
+		{"a page of a proxy", []fault{says("text/html", "<html>Log in first</html>")}, true, false},
+		{"JSON of a proxy", []fault{says("application/json", `{"message":"ok"}`)}, true, false},
+		{"no content", []fault{says("application/json", "null")}, true, false},
+		{"busy", []fault{busy, busy, busy}, false, false},
+		{"one answer lost, then sold out", []fault{requestLost, refused(409, "sold-out", "")}, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, ctx := s.client(t, client.WithTries(3), client.WithMaxPause(5*time.Millisecond)), t.Context()
+			s.fail(tt.faults...)
+			r := one(strings.ReplaceAll(strings.ReplaceAll(tt.name, " ", "-"), ",", ""))
+			_, err := c.Place(ctx, r)
+			if err == nil || len(s.requests()) != len(tt.faults) {
+				t.Fatalf("%v after %v", err, s.requests())
+			}
+			u, open := errors.AsType[*client.UnknownOutcome](err)
+			if open != tt.open {
+				t.Fatalf("%v", err)
+			}
+			if !open {
+				return
+			}
+			s.fail()
+			r.Key = u.Key
+			placed, err := c.Place(ctx, r)
+			if err != nil || placed.Replayed != tt.placed || u.Key == "" {
+				t.Errorf("%+v %v", placed, err)
+			}
+		})
+	}
+
+	t.Run("NobodyListens", func(t *testing.T) {
+		gone := httptest.NewServer(nil)
+		gone.Close()
+		_, err := newClient(t, gone.URL, client.WithTries(2)).Place(t.Context(), one("u-1"))
+		if _, open := errors.AsType[*client.UnknownOutcome](err); err == nil || open {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("NotSent", func(t *testing.T) {
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for name, place := range map[string]func() error{
+			"the context has ended": func() error {
+				_, err := s.client(t).Place(ended, one("u-1"))
+				return err
+			},
+			"the key cannot be sent": func() error {
+				r := one("u-1")
+				r.Key = "secret\n"
+				_, err := s.client(t).Place(t.Context(), r)
+				return err
+			},
+			"the token cannot be sent": func() error {
+				_, err := s.client(t, client.WithTokenFrom(func(context.Context) (string, error) { return "secret\r\n", nil })).Place(t.Context(), one("u-1"))
+				return err
+			},
+		} {
+			s.fail()
+			err := place()
+			if _, open := errors.AsType[*client.UnknownOutcome](err); err == nil || open || strings.Contains(err.Error(), "secret") || len(s.requests()) != 0 {
+				t.Errorf("%s: %v after %v", name, err, s.requests())
+			}
+		}
+	})
+	t.Run("CallerGivesUp", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		s.fail(func(w http.ResponseWriter, r *http.Request, service http.Handler) {
+			service.ServeHTTP(httptest.NewRecorder(), r)
+			cancel()
+			<-r.Context().Done()
+		})
+		_, err := s.client(t).Place(ctx, one("u-9"))
+		if u, open := errors.AsType[*client.UnknownOutcome](err); !open || !errors.Is(err, context.Canceled) || u.Key == "" || len(s.requests()) != 1 {
+			t.Errorf("%v after %v", err, s.requests())
+		}
+	})
+}
+
+// TestRush: many calls at once over connections that break again and again. Every unit
+// sold belongs to one order that one call has returned.
+func TestRush(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, false)
+	admin := s.client(t)
+	wire := testenv.NewWire(t, s.server.Listener.Addr().String())
+	c := newClient(t, "http://"+wire.Addr(), client.WithTries(20), client.WithMaxPause(20*time.Millisecond))
+	const units, buyers = 60, 8
+	if _, _, err := admin.SetStock(t.Context(), "10001", client.Setting{Kind: client.Product, Total: units}); err != nil {
+		t.Fatal(err)
+	}
+	var placed sync.Map
+	var count atomic.Int64
+	var all sync.WaitGroup
+	for n := range buyers {
+		all.Go(func() {
+			for r := one(fmt.Sprintf("u-%d", n)); ; {
+				p, err := c.Place(t.Context(), r)
+				r.Key = ""
+				var unknown *client.UnknownOutcome
+				switch {
+				case errors.Is(err, client.SoldOut):
+					return
+				case errors.As(err, &unknown) && t.Context().Err() == nil:
+					r.Key = unknown.Key // its first try may still be at work
+					continue
+				case err != nil:
+					t.Error(err)
+					return
+				}
+				if _, twice := placed.LoadOrStore(p.ID, true); twice {
+					t.Errorf("order %s was returned to two calls", p.ID)
+				}
+				if count.Add(1)%5 == 0 {
+					wire.Mute()
+					wire.Cut()
+					wire.Thaw()
+				}
+			}
+		})
+	}
+	all.Wait()
+	// A try that is cut off may hold a unit while others are told "sold out".
+	if n := count.Load(); n < units/2 || n > units {
+		t.Errorf("%d orders were placed, of %d units", n, units)
+	}
+	checkSold(t, admin, count.Load())
+}
+
+// TestQueued waits for queued orders.
+func TestQueued(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, true)
+	c, ctx := s.client(t, client.WithPoll(2*time.Millisecond)), t.Context()
+	placed, err := c.Place(ctx, one("u-1"))
+	if err != nil || placed.Status != client.OrderQueued || placed.ExpiresAt != nil {
+		t.Fatalf("%+v %v", placed, err)
+	}
+	o, err := c.Wait(ctx, placed.ID)
+	if err != nil || o.Status != client.OrderPending || len(o.History) != 2 || o.History[0].Status != client.OrderQueued {
+		t.Errorf("%+v %v", o, err)
+	}
+	stuck := func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+		_ = json.NewEncoder(w).Encode(client.OrderWithHistory{Order: placed.Order})
+	}
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	s.fail(make([]fault, 0)...)
+	for range 1000 {
+		s.mu.Lock()
+		s.faults = append(s.faults, stuck)
+		s.mu.Unlock()
+	}
+	if o, err := c.Wait(short, placed.ID); !errors.Is(err, context.DeadlineExceeded) || len(s.requests()) < 2 {
+		t.Errorf("%+v %v after %d requests", o, err, len(s.requests()))
+	}
+}
+
+// TestAnswersOfOthers: the client neither follows redirects nor reads without bound.
+func TestAnswersOfOthers(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, false)
+	c, ctx := s.client(t), t.Context()
+	s.fail(func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
+		http.Redirect(w, r, "/stock/10001", http.StatusFound)
+	})
+	_, err := c.Order(ctx, "1")
+	if p, ok := errors.AsType[*client.Problem](err); !ok || p.Status != 302 || p.Type != "about:blank" || len(s.requests()) != 1 {
+		t.Errorf("%v after %v", err, s.requests())
+	}
+	s.fail(func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+		w.Header().Set("Content-Type", "application/json")
+		for part := []byte(strings.Repeat(" ", 64<<10)); ; {
+			if _, err := w.Write(part); err != nil {
+				return
+			}
+		}
+	})
+	if _, err := c.Stock(ctx, "10001"); err == nil || !strings.Contains(err.Error(), "bytes") {
+		t.Errorf("%v", err)
+	}
+	for name, call := range map[string]func() error{
+		"Ready":        func() error { return c.Ready(ctx) },
+		"Order":        func() error { _, err := c.Order(ctx, "1"); return err },
+		"ListOrders":   func() error { _, err := c.ListOrders(ctx, client.OrderFilter{}); return err },
+		"ListPayments": func() error { _, err := c.ListPayments(ctx, client.PaymentFilter{}); return err },
+		"MarkRefunded": func() error { _, err := c.MarkRefunded(ctx, "1"); return err },
+		"ListStock":    func() error { _, err := c.ListStock(ctx, client.StockFilter{}); return err },
+		"Stock":        func() error { _, err := c.Stock(ctx, "1"); return err },
+		"Audit":        func() error { _, err := c.Audit(ctx, "1"); return err },
+		"Strategies":   func() error { _, err := c.Strategies(ctx); return err },
+	} {
+		for _, text := range []string{"<html>", "null", `{"status":"up"}`} {
+			s.fail(says("application/json", text))
+			if err := call(); err == nil || len(s.requests()) != 1 {
+				t.Errorf("%s took %s for an answer of the service: %v after %v", name, text, err, s.requests())
+			}
+		}
+	}
+}
+
+// TestTokens: every call asks for its token, and a call without one is not sent.
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, false)
+	type buyer struct{}
+	c := newClient(t, s.server.URL, client.WithTokenFrom(func(ctx context.Context) (string, error) {
+		token, ok := ctx.Value(buyer{}).(string)
+		if !ok {
+			return "", errors.New("nobody is logged in")
+		}
+		return token, nil
+	}))
+	s.fail()
+	if _, err := c.ListPayments(t.Context(), client.PaymentFilter{}); err == nil || !strings.Contains(err.Error(), "nobody is logged in") || len(s.requests()) != 0 {
+		t.Errorf("%v after %v", err, s.requests())
+	}
+	for token, want := range map[string]error{adminToken: nil, "another": client.Unauthorized, "": client.Unauthorized} {
+		_, err := c.ListPayments(context.WithValue(t.Context(), buyer{}, token), client.PaymentFilter{})
+		if !errors.Is(err, want) {
+			t.Errorf("token %q: %v", token, err)
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	const base = "http://127.0.0.1:1"
+	for _, tt := range []struct {
+		url    string
+		option client.Option
+		want   string
+	}{
+		{"127.0.0.1:8080", nil, "cannot be parsed"},
+		{"localhost:8080", nil, "http://"},
+		{"ftp://host", nil, "http://"},
+		{"http://", nil, "no host"},
+		{"http://u:secret@host", nil, "WithToken"},
+		{"http://host?q=1", nil, "query"},
+		{base, client.WithHTTPClient(nil), "WithHTTPClient"},
+		{base, client.WithToken(""), "WithToken"},
+		{base, client.WithToken("secret\n"), "line break"},
+		{base, client.WithTokenFrom(nil), "WithTokenFrom"},
+		{base, client.WithTries(0), "WithTries"},
+		{base, client.WithTryTimeout(0), "WithTryTimeout"},
+		{base, client.WithMaxPause(-1), "WithMaxPause"},
+		{base, client.WithPoll(0), "WithPoll"},
+	} {
+		var options []client.Option
+		if tt.option != nil {
+			options = append(options, tt.option)
+		}
+		if _, err := client.New(tt.url, options...); err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v, want %s", tt.url, err, tt.want)
+		}
+	}
+	c, err := client.New(base+"/shop/", client.WithHTTPClient(&http.Client{Timeout: time.Second}))
+	if err != nil || c == nil {
+		t.Error(err)
+	}
+}
+
+// TestStandardLibraryOnly: the package imports only the standard library, so programs
+// that use it compile nothing else.
+func TestStandardLibraryOnly(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").CombinedOutput()
+	if got := strings.Fields(string(out)); err != nil || len(got) != 1 || got[0] != "github.com/holdfast-stock/holdfast/client" {
+		t.Errorf("%v %s", err, out)
+	}
+}

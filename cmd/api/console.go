@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-stock/holdfast/internal/console"
+	rushes "github.com/holdfast-stock/holdfast/internal/console/rush"
+	"github.com/holdfast-stock/holdfast/internal/service"
+	"github.com/holdfast-stock/holdfast/internal/store"
+)
+
+// consolePage is the console of this process, if --console is on.
+type consolePage struct {
+	*console.Console
+	rush *rushes.Runner
+}
+
+// newConsole returns the console of an instance with these listeners. Rushes stop when
+// ctx ends.
+func newConsole(ctx context.Context, c config, i *service.Instance, d doors, metrics prometheus.Gatherer, log *slog.Logger) consolePage {
+	if !c.console {
+		return consolePage{}
+	}
+	runner := rushes.New(ctx, rushOptions(c, d, log))
+	settings := console.Config{
+		Service: describeService(c, i.Reconciler.Holder(), time.Now()),
+		Ledger:  i.Ledger,
+		Metrics: metrics,
+		Rush:    runner,
+		Log:     log,
+	}
+	if c.strategy.HasGate() {
+		settings.Gate = i.Reconciler
+	}
+	page := console.New(settings)
+	runner.Notify(func(p rushes.Progress) { page.Publish("rush", p) })
+	return consolePage{page, runner}
+}
+
+// rushOptions returns how the clients of a rush reach this service, or why they cannot.
+func rushOptions(c config, d doors, log *slog.Logger) rushes.Options {
+	o := rushes.Options{AdminToken: c.adminToken, Log: log}
+	switch {
+	case !c.embedded():
+		o.Unavailable = "Only a service with embedded stores runs rushes."
+	case c.rateLimit > 0 && c.adminToken == "":
+		o.Unavailable = "With --rate-limit, a rush needs --admin-token: only administrators may send any number of requests."
+	default:
+		o.URL = c.scheme() + "://" + reachable(d.api.Addr())
+		if d.pair != nil {
+			o.TLS = d.pair.ClientConfig()
+		}
+	}
+	return o
+}
+
+// handler returns what serves /console/, or nil.
+func (p consolePage) handler() http.Handler {
+	if p.Console == nil {
+		return nil
+	}
+	return p.Console
+}
+
+// run samples for the console's streams in the background, also after ctx has ended,
+// until stop is called. stop ends the streams, and waits for that. It may be called
+// several times.
+func (p consolePage) run(ctx context.Context) (stop func()) {
+	if p.Console == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() { p.Run(ctx) })
+	return func() {
+		cancel()
+		running.Wait()
+		p.rush.Close()
+	}
+}
+
+// describeService returns what the console says of the settings.
+func describeService(c config, holder string, started time.Time) console.Service {
+	s := console.Service{
+		Version: buildVersion(), StartedAt: started.UTC(), Instance: holder, Embedded: c.embedded(),
+		Strategy: c.strategy.Name, Gate: c.strategy.Gate, Cutter: c.strategy.Cutter, Sound: c.strategy.Sound,
+		Guard: c.guard && c.strategy.HasGate(), Ack: "committed",
+	}
+	if c.queue {
+		s.Ack = "queued"
+	}
+	if c.strategy.NeedsLock() {
+		s.Lock, s.Lease, s.Fence = c.locks.Backend, c.locks.Lease.String(), c.fence
+	}
+	if c.strategy.Segmented() {
+		s.Segments = c.segments
+	}
+	if c.db != "" {
+		s.LedgerStore = store.Redact(c.db)
+	}
+	if c.redis != "" && c.strategy.HasGate() {
+		s.GateStore = store.Redact(c.redis)
+	}
+	return s
+}

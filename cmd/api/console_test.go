@@ -1,0 +1,76 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestConsoleOff checks that --console off leaves nothing behind.
+func TestConsoleOff(t *testing.T) {
+	t.Parallel()
+	c, err := parse([]string{"--console", "off"}, environment())
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := newConsole(t.Context(), c, nil, doors{}, nil, nil)
+	if page.handler() != nil {
+		t.Error("there is a handler")
+	}
+	page.run(t.Context())()
+	if on, err := parse(nil, environment("HOLDFAST_CONSOLE=on")); err != nil || !on.console {
+		t.Errorf("the console is off by default: %v", err)
+	}
+}
+
+// TestRushOptions checks which services run rushes.
+func TestRushOptions(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for flags, unavailable := range map[string]string{
+		"": "",
+		"--rate-limit 5 --admin-token 0123456789abcdef": "",
+		"--rate-limit 5": "With --rate-limit",
+		"--db postgres://u@d/shop --redis redis://r": "Only",
+	} {
+		c, err := parse(strings.Fields(flags), environment())
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := rushOptions(c, doors{api: listener}, nil)
+		url := ""
+		if unavailable == "" {
+			url = "http://" + listener.Addr().String()
+		}
+		if o.URL != url || !strings.HasPrefix(o.Unavailable, unavailable) {
+			t.Errorf("%s: %+v", flags, o)
+		}
+	}
+}
+
+// TestDescribeService checks that the console shows the settings, and no passwords.
+func TestDescribeService(t *testing.T) {
+	t.Parallel()
+	c, err := parse(strings.Fields("--strategy segment-lock --lock postgres --lease 7s --segments 3 --redis redis://u:secret@r:1/0 --db postgres://u:secret@d:2/shop?password=secret"), environment())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := describeService(c, "host/1/x", time.Now())
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), "secret") {
+		t.Errorf("a password is shown: %s", text)
+	}
+	if s.Strategy != "segment-lock" || !s.Guard || s.Lock != "postgres" || s.Lease != "7s" || !s.Fence || s.Segments != 3 || s.Embedded ||
+		!strings.Contains(s.LedgerStore, "d:2") || !strings.Contains(s.GateStore, "r:1") {
+		t.Errorf("%+v", s)
+	}
+}

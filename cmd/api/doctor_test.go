@@ -1,0 +1,396 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// examined runs api doctor in this process and returns its output. It must exit with
+// the code.
+func examined(t *testing.T, code int, args ...string) string {
+	t.Helper()
+	var out, log bytes.Buffer
+	args = append([]string{"doctor", "--listen", "127.0.0.1:0"}, args...)
+	err := run(t.Context(), args, func(string) string { return "" }, &out, &log)
+	if got := exitCode(err, &log); got != code {
+		t.Fatalf("%v: exit code %d, want %d: %s%s", args, got, code, out.String(), log.String())
+	}
+	return out.String()
+}
+
+// expect fails the test unless a line of the output begins with the level and the
+// check, and contains the text.
+func expect(t *testing.T, out string, level store.Level, check, text string) {
+	t.Helper()
+	for line := range strings.Lines(out) {
+		if words := strings.Fields(line); len(words) > 1 && words[0] == string(level) && words[1] == check && strings.Contains(line, text) {
+			return
+		}
+	}
+	t.Errorf("no line %s %s …%s… in:\n%s", level, check, text, out)
+}
+
+// bad matches the lines that are not ok.
+var bad = regexp.MustCompile(`(?m)^(warning|problem) .*$`)
+
+// TestDoctor examines stores that are as they should be, before and after an instance
+// has used them.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	for _, p := range []pair{ // the servers that tests share are not durable
+		{"MariaDB and Redis", func(t *testing.T) []string {
+			return []string{"--db", testenv.OwnMariaDB(t).NewDatabase(), "--redis", testenv.Redis(t)}
+		}},
+		{"PostgreSQL and Redis", func(t *testing.T) []string {
+			return []string{"--db", testenv.OwnPostgres(t).NewDatabase(), "--redis", testenv.Redis(t)}
+		}},
+		{"SQLite", func(t *testing.T) []string { return []string{"--db", testenv.SQLite(t), "--strategy", "merged"} }},
+	} {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			flags := p.flags(t)
+			if out := examined(t, map[bool]int{true: 0, false: 1}[p.name == "SQLite"], flags...); !strings.Contains(out, "api migrate up") {
+				t.Errorf("without a schema: %s", out)
+			}
+			flags = migrated(t, flags)
+			api := testenv.API(t, flags...)
+			setStock(t, api.URL(), "10001", 3)
+			mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u-1", "10001", 1))
+			out := examined(t, 0, flags...)
+			if found := bad.FindString(out); found != "" && !strings.Contains(found, " disk ") {
+				t.Error(found)
+			}
+			expect(t, out, store.OK, "schema", "")
+			expect(t, out, store.OK, "ledger", "generation")
+			if p.name == "SQLite" {
+				expect(t, out, store.OK, "disk", "MiB free")
+				expect(t, out, store.OK, "database", "journal mode wal")
+			} else {
+				expect(t, out, store.OK, "clocks", "Redis")
+				out = examined(t, 0, append(flags, "--strategy", "segment")...)
+				expect(t, out, store.Warning, "ledger", "takes the stock over")
+			}
+			expect(t, examined(t, 0, append(flags, "--listen", strings.TrimPrefix(api.URL(), "http://"))...), store.OK, "listen", "an instance serves")
+			a, err := audited(t.Context(), api.URL(), "10001")
+			if err != nil || a.Sold != 1 || a.Oversold != 0 || a.LedgerAvailable != 2 {
+				t.Errorf("afterwards: %+v %v", a, err)
+			}
+		})
+	}
+}
+
+// TestDoctor_MendsNothing checks that the doctor neither creates nor changes files and
+// rows.
+func TestDoctor_MendsNothing(t *testing.T) {
+	t.Parallel()
+	missing := filepath.Join(t.TempDir(), "ledger.db")
+	expect(t, examined(t, 0, "--db", "sqlite://"+missing, "--strategy", "merged"), store.Warning, "database", "no such file")
+	if _, err := os.Stat(missing); err == nil {
+		t.Error("it created the file")
+	}
+	expect(t, examined(t, 1, "--db", "sqlite://"+filepath.Join(missing, "ledger.db"), "--strategy", "merged"), store.Problem, "database", "folder does not exist")
+	foreign := filepath.Join(t.TempDir(), "foreign.db")
+	flags := []string{"--db", "sqlite://" + foreign + "?_pragma=journal_mode(DELETE)", "--strategy", "merged"}
+	migrated(t, flags)
+	before := fileHash(t, foreign)
+	examined(t, 0, "--db", "sqlite://"+foreign+"?_pragma=synchronous(FULL)", "--strategy", "merged")
+	if fileHash(t, foreign) != before {
+		t.Error("it changed the file")
+	}
+	expect(t, examined(t, 1, "--db", "sqlite://"+foreign+"?_pragma=synchronous(OFF)", "--strategy", "merged"), store.Problem, "database", "synchronous")
+}
+
+func fileHash(t *testing.T, name string) [sha256.Size]byte {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sha256.Sum256(text)
+}
+
+// TestDoctor_Misconfigured examines servers with unsuitable settings.
+func TestDoctor_Misconfigured(t *testing.T) {
+	t.Parallel()
+	t.Run("Redis", func(t *testing.T) {
+		t.Parallel()
+		evicting := testenv.OwnRedis(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru", "--maxclients", "20")
+		db := testenv.MariaDB(t)
+		out := examined(t, 1, "--db", db, "--redis", evicting.URL(), "--ack", "queued")
+		expect(t, out, store.Problem, "redis", "maxmemory-policy allkeys-lru")
+		expect(t, out, store.Warning, "redis", "of at most 20 connections")
+		expect(t, out, store.Warning, "redis", "every order that is still queued")
+		host, port, _ := strings.Cut(evicting.Addr(), ":")
+		replica := testenv.OwnRedis(t, "--replicaof", host+" "+port)
+		expect(t, examined(t, 1, "--db", db, "--redis", replica.URL()), store.Problem, "redis", "is a replica")
+		node := strings.Split(strings.TrimPrefix(testenv.RedisCluster(t), "redis+cluster://"), ",")[0]
+		expect(t, examined(t, 1, "--db", db, "--redis", "redis://"+node), store.Problem, "redis", "use redis+cluster://")
+	})
+	t.Run("MariaDB", func(t *testing.T) {
+		t.Parallel()
+		server := testenv.OwnMariaDB(t, "--innodb-flush-log-at-trx-commit=2", "--max-connections=30", "--log-bin", "--sync-binlog=0")
+		flags := []string{"--strategy", "merged", "--db", server.NewDatabase()}
+		db, err := store.OpenSQL(t.Context(), flags[3])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		for _, statement := range []string{"CREATE TABLE careless (id INT) ENGINE=MyISAM", "SET GLOBAL read_only = 1"} {
+			if err := db.DB().Exec(statement).Error; err != nil {
+				t.Fatal(err)
+			}
+		}
+		out := examined(t, 1, flags...)
+		expect(t, out, store.Problem, "database", "innodb_flush_log_at_trx_commit=2")
+		expect(t, out, store.Problem, "database", "is read-only")
+		expect(t, out, store.Problem, "database", "allows 30 connections")
+		expect(t, out, store.Problem, "database", "table careless uses MyISAM")
+		expect(t, out, store.Warning, "database", "sync_binlog=0")
+		expect(t, out, store.Problem, "schema", "api migrate up")
+		expect(t, examined(t, 1, append(flags, "--migrate")...), store.Warning, "schema", "serve --migrate")
+		out = examined(t, 1, "--strategy", "merged", "--db", flags[3]+"?tx_isolation=%27SERIALIZABLE%27&sql_mode=%27ANSI%27")
+		expect(t, out, store.Warning, "database", "SERIALIZABLE")
+		expect(t, out, store.Warning, "database", "STRICT_TRANS_TABLES")
+	})
+	t.Run("PostgreSQL", func(t *testing.T) {
+		t.Parallel()
+		server := testenv.OwnPostgres(t, "-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "max_connections=20")
+		dbURL := server.NewDatabase()
+		out := examined(t, 1, "--strategy", "merged", "--db", dbURL+"&default_transaction_read_only=on")
+		expect(t, out, store.Problem, "database", "fsync=off")
+		expect(t, out, store.Problem, "database", "synchronous_commit=off")
+		expect(t, out, store.Problem, "database", "is read-only")
+		expect(t, out, store.Problem, "database", "connections; an instance opens up to 32")
+		pooled := testenv.OwnPgBouncer(t, dbURL, "pool_mode = transaction",
+			"ignore_startup_parameters = default_transaction_isolation,idle_in_transaction_session_timeout,lock_timeout,statement_timeout,tcp_user_timeout")
+		out = examined(t, 1, "--strategy", "merged", "--db", pooled)
+		expect(t, out, store.OK, "database", "behind a pooler")
+		expect(t, out, store.Warning, "database", "the sessions have no lock_timeout")
+	})
+}
+
+// TestDoctor_Unreachable examines servers that are gone or do not answer. Each gets its
+// line in time, and the others are checked.
+func TestDoctor_Unreachable(t *testing.T) {
+	t.Parallel()
+	mute := func(t *testing.T, dbURL string) string {
+		u, err := url.Parse(dbURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wire := testenv.NewWire(t, u.Host)
+		wire.Freeze()
+		u.Host = wire.Addr()
+		return u.String()
+	}
+	const limit = 7 * time.Second // several servers together; each check has 5 s
+	for _, test := range []struct {
+		name  string
+		flags func(t *testing.T) []string
+		lines [][3]string
+	}{
+		{"MariaDB frozen", func(t *testing.T) []string {
+			return []string{"--db", mute(t, testenv.MariaDB(t)), "--redis", testenv.Redis(t)}
+		}, [][3]string{{"problem", "database", ""}, {"ok", "redis", "Redis"}, {"ok", "clocks", "Redis"}}},
+		{"PostgreSQL and Redis frozen", func(t *testing.T) []string {
+			return []string{"--db", mute(t, testenv.Postgres(t)), "--redis", mute(t, testenv.Redis(t))}
+		}, [][3]string{{"problem", "database", "PostgreSQL at"}, {"problem", "redis", "Redis at"}}},
+		{"Redis gone", func(t *testing.T) []string {
+			return []string{"--db", testenv.MariaDB(t), "--redis", fmt.Sprintf("redis://:hidden@127.0.0.1:%d", testenv.Port(t))}
+		}, [][3]string{{"problem", "redis", "connection refused"}, {"ok", "database", "MariaDB"}, {"problem", "schema", "api migrate up"}}},
+		{"etcd gone", func(t *testing.T) []string {
+			return migrated(t, []string{"--db", testenv.MariaDB(t), "--redis", testenv.Redis(t), "--strategy", "lock", "--lock", "etcd",
+				"--etcd", fmt.Sprintf("127.0.0.1:%d", testenv.Port(t))})
+		}, [][3]string{{"problem", "locks", "etcd"}, {"ok", "schema", ""}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			flags := test.flags(t)
+			start := time.Now()
+			out := examined(t, 1, flags...)
+			if took := time.Since(start); took > limit+slack {
+				t.Errorf("it took %v", took)
+			}
+			if strings.Contains(out, "hidden") {
+				t.Errorf("a password is shown:\n%s", out)
+			}
+			for _, line := range test.lines {
+				expect(t, out, store.Level(line[0]), line[1], line[2])
+			}
+		})
+	}
+}
+
+// TestDoctor_Flags checks what the doctor says of flags, of an address in use and of
+// embedded stores, and the exit status of a mistake.
+func TestDoctor_Flags(t *testing.T) {
+	t.Parallel()
+	out := examined(t, 0, "--strategy", "lock", "--lock", "local", "--guard", "off", "--take-deadline", "1s")
+	expect(t, out, store.Warning, "flags", "the guard is off")
+	expect(t, out, store.Warning, "flags", "--lock local")
+	expect(t, out, store.Warning, "flags", "--take-deadline 1s")
+	expect(t, out, store.Warning, "flags", "embedded")
+	expect(t, examined(t, 1, "--strategy", "db-none"), store.Problem, "flags", "sells units twice")
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
+	expect(t, examined(t, 1, "--listen", other.Listener.Addr().String()), store.Problem, "listen", "in use")
+	examined(t, 2, "--strategy", "magic")
+	examined(t, 2, "--redis", "redis://127.0.0.1:1")
+	examined(t, 2, "--repair")
+
+	var document struct {
+		Checks             []result
+		Problems, Warnings int
+	}
+	out = examined(t, 1, "--json", "--strategy", "db-none")
+	if err := json.Unmarshal([]byte(out), &document); err != nil || document.Problems != 1 || document.Warnings != 1 || len(document.Checks) < 4 {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestDoctor_Access examines the addresses of the listeners and the source of the keys.
+func TestDoctor_Access(t *testing.T) {
+	t.Parallel()
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
+	taken := other.Listener.Addr().String()
+	free := net.JoinHostPort("127.0.0.1", strconv.Itoa(testenv.Port(t)))
+	out := examined(t, 1, "--listen", free, "--ops-listen", taken)
+	expect(t, out, store.OK, "listen", free+" is free")
+	expect(t, out, store.Problem, "listen", "choose another --ops-listen")
+	limited := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusTooManyRequests)
+		_, _ = io.WriteString(w, `{"type":"/problems/rate-limited","status":429}`)
+	}))
+	defer limited.Close()
+	out = examined(t, 0, "--listen", limited.Listener.Addr().String())
+	expect(t, out, store.OK, "listen", "an instance serves")
+	// Another port: a process that is being started may still have the listener on the first.
+	free = net.JoinHostPort("127.0.0.1", strconv.Itoa(testenv.Port(t)))
+	out = examined(t, 1, "--listen", free, "--ops-listen", strings.Replace(free, "127.0.0.1", "0.0.0.0", 1), "--admin-token", testToken)
+	expect(t, out, store.Problem, "listen", "choose another --ops-listen") // they exclude each other
+	out = examined(t, 1, "--listen", "192.0.2.1:8080", "--admin-token", testToken, "--rate-limit", "50")
+	expect(t, out, store.Problem, "listen", "an address of this machine")
+	expect(t, out, store.Warning, "access", "set --ops-listen")
+	expect(t, examined(t, 0, "--rate-burst", "5"), store.Warning, "access", "set --rate-limit")
+
+	_, keys := issuerKeys(t, "k-1")
+	issuer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/keys":
+			_, _ = w.Write(keys)
+		case "/discovery":
+			_, _ = io.WriteString(w, `{"jwks_uri":"https://issuer.test/keys"}`)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer issuer.Close()
+	from := func(source string) []string {
+		return []string{"--auth", "jwt", "--admin-token", testToken, "--jwt-jwks", source}
+	}
+	out = examined(t, 0, from(issuer.URL+"/keys")...)
+	expect(t, out, store.OK, "access", `"k-1"`)
+	expect(t, out, store.Warning, "access", "set --jwt-audience")
+	expect(t, examined(t, 1, from(issuer.URL+"/nowhere")...), store.Problem, "access", "404")
+	expect(t, examined(t, 1, from(issuer.URL+"/discovery")...), store.Problem, "access", "use its jwks_uri")
+	out = examined(t, 1, from(strings.Replace("http://"+free, "//", "//user:hidden@", 1))...)
+	expect(t, out, store.Problem, "access", "connection refused")
+	if strings.Contains(out, "hidden") {
+		t.Errorf("a password is shown:\n%s", out)
+	}
+}
+
+// TestJudgeCertificate checks which certificates clients refuse.
+func TestJudgeCertificate(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	good := func() *x509.Certificate {
+		return &x509.Certificate{DNSNames: []string{"shop.test"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
+	}
+	for _, test := range []struct {
+		name   string
+		change func(c *x509.Certificate)
+		level  store.Level
+		says   string
+	}{
+		{"good", func(*x509.Certificate) {}, store.OK, "shop.test"},
+		{"for an address", func(c *x509.Certificate) { c.DNSNames, c.IPAddresses = nil, []net.IP{{10, 0, 0, 1}} }, store.OK, "10.0.0.1"},
+		{"for servers and clients", func(c *x509.Certificate) {
+			c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
+		}, store.OK, "valid until"},
+		{"expired", func(c *x509.Certificate) { c.NotAfter = now.Add(-time.Minute) }, store.Problem, "expired at"},
+		{"of tomorrow", func(c *x509.Certificate) { c.NotBefore, c.NotAfter = now.Add(24*time.Hour), now.Add(48*time.Hour) }, store.Problem, "not valid before"},
+		{"about to expire", func(c *x509.Certificate) { c.NotBefore = now.Add(-20 * time.Hour) }, store.Warning, "in 1h0m0s"},
+		{"without names", func(c *x509.Certificate) { c.DNSNames = nil }, store.Problem, "names no host"},
+		{"for clients", func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }, store.Problem, "not for servers"},
+	} {
+		c := good()
+		test.change(c)
+		if found := judgeCertificate(c, now); len(found) != 1 || found[0].Level != test.level || !strings.Contains(found[0].Detail, test.says) {
+			t.Errorf("%s: %+v", test.name, found)
+		}
+	}
+}
+
+// TestDoctor_Standing examines a ledger that was restored, and a Redis that was emptied.
+func TestDoctor_Standing(t *testing.T) {
+	t.Parallel()
+	redis := testenv.OwnRedis(t)
+	flags := migrated(t, []string{"--db", testenv.SQLite(t), "--redis", redis.URL()})
+	expect(t, examined(t, 0, flags...), store.OK, "ledger", "no instance has used it yet")
+	api := testenv.API(t, flags...)
+	api.Interrupt()
+	api.Wait()
+	expect(t, examined(t, 0, flags...), store.OK, "ledger", "generation")
+	db, err := store.OpenSQL(t.Context(), flags[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.DB().Exec("UPDATE ledger SET beat = 0").Error; err != nil {
+		t.Fatal(err)
+	}
+	expect(t, examined(t, 0, flags...), store.Warning, "ledger", "restored from a backup")
+	client, err := store.OpenRedis(t.Context(), redis.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for _, clean := range []error{client.FlushAll(t.Context()).Err(), client.ScriptFlush(t.Context()).Err()} {
+		if clean != nil {
+			t.Fatal(clean)
+		}
+	}
+	expect(t, examined(t, 0, flags...), store.Warning, "ledger", "has lost generation")
+}
+
+// TestCompareClock checks from which difference on a clock is reported.
+func TestCompareClock(t *testing.T) {
+	t.Parallel()
+	for ahead, says := range map[time.Duration]string{
+		0: "agrees", maxOffset: "agrees", -maxOffset: "agrees", 1500 * time.Millisecond: "is 1.5s ahead", -time.Hour: "is 1h0m0s behind",
+	} {
+		if f := compareClock(store.Offset{Server: "Redis", Ahead: ahead})[0]; !strings.Contains(f.Detail, says) || (f.Level == store.OK) != (says == "agrees") {
+			t.Errorf("%v: %+v", ahead, f)
+		}
+	}
+}

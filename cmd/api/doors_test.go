@@ -1,0 +1,332 @@
+package main
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+const testToken = "0123456789abcdef"
+
+// issueCertificate writes a certificate of 127.0.0.1 and its key, and returns the
+// certificate.
+func issueCertificate(t *testing.T, certFile, keyFile string, serial int64) *x509.Certificate {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(serial), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: der}, keyFile: {Type: "PRIVATE KEY", Bytes: secret}} {
+		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+// trusting returns a client that trusts one certificate. Its connections stay open.
+func trusting(t *testing.T, cert *x509.Certificate, http2 bool) *http.Client {
+	roots := x509.NewCertPool()
+	roots.AddCert(cert)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: http2}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
+}
+
+// TestTLS replaces the certificate of a running service, with a good one and a broken
+// one. Connections must go on, and handshakes must never fail.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	certFile, keyFile := filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")
+	first := issueCertificate(t, certFile, keyFile, 1)
+	ops := net.JoinHostPort("127.0.0.1", strconv.Itoa(testenv.Port(t)))
+	api := testenv.API(t, "--tls-cert", certFile, "--tls-key", keyFile, "--ops-listen", ops)
+	if !strings.HasPrefix(api.URL(), "https://") {
+		t.Fatalf("the banner says %s", api.URL())
+	}
+	ask := func(client *http.Client, method, url, body string) (*http.Response, error) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body != "" {
+			r.Header.Set("Content-Type", "application/json")
+		}
+		response, err := client.Do(r)
+		if err == nil {
+			_, _ = io.Copy(io.Discard, response.Body)
+			_ = response.Body.Close()
+		}
+		return response, err
+	}
+	placed := func(what string, client *http.Client, proto int) {
+		t.Helper()
+		response, err := ask(client, "POST", api.URL()+"/orders", orderBody("u-1", "10001", 1))
+		if err != nil || response.StatusCode != http.StatusCreated || response.ProtoMajor != proto {
+			t.Errorf("%s: %v, %v", what, response, err)
+		}
+	}
+	one, two := trusting(t, first, false), trusting(t, first, true)
+	placed("HTTP/1.1", one, 1)
+	placed("HTTP/2", two, 2)
+	// The rules of loopback are the same under TLS.
+	if response, err := ask(two, "PUT", api.URL()+"/stock/a", `{"kind":"product","total":1}`); err != nil || response.StatusCode != http.StatusCreated {
+		t.Errorf("an administrator on this machine: %v, %v", response, err)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), "PUT", api.URL()+"/stock/a", strings.NewReader(`{"kind":"product","total":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = "evil.test"
+	r.Header.Set("Content-Type", "application/json")
+	if response, err := two.Do(r); err != nil || response.StatusCode != http.StatusUnauthorized {
+		t.Errorf("an administrator by another name: %v, %v", response, err)
+	} else {
+		_ = response.Body.Close()
+	}
+	if response, err := ask(one, "GET", "https://"+ops+"/metrics", ""); err != nil || response.StatusCode != http.StatusOK {
+		t.Errorf("operators: %v, %v", response, err)
+	}
+	old := &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}
+	if conn, err := tls.Dial("tcp", strings.TrimPrefix(api.URL(), "https://"), old); err == nil {
+		_ = conn.Close()
+		t.Error("TLS 1.1 is accepted")
+	}
+
+	beside := examined(t, 0, "--listen", strings.TrimPrefix(api.URL(), "https://"), "--tls-cert", certFile, "--tls-key", keyFile)
+	expect(t, beside, store.OK, "listen", "an instance serves")
+
+	expect(t, beside, store.OK, "access", "is valid until")
+	broken := examined(t, 1, "--tls-cert", certFile, "--tls-key", certFile,
+		"--auth", "jwt", "--admin-token", testToken, "--jwt-jwks", keyFile)
+	expect(t, broken, store.Problem, "access", "--tls-key")
+	expect(t, broken, store.Problem, "access", "--jwt-jwks")
+
+	second := issueCertificate(t, certFile, keyFile, 2)
+	api.Signal(syscall.SIGHUP)
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		_, err := ask(trusting(t, second, false), "GET", api.URL()+"/healthz", "")
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the new certificate is not used: %v", err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	placed("a connection with the old certificate, HTTP/1.1", one, 1)
+	placed("a connection with the old certificate, HTTP/2", two, 2)
+	if err := os.WriteFile(certFile, []byte("broken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	api.Signal(syscall.SIGHUP)
+	for !strings.Contains(api.Output(), "the last one stays in use") {
+		if time.Now().After(deadline) {
+			t.Fatalf("the log does not have the broken certificate: %s", api.Output())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	placed("a new connection beside a broken certificate", trusting(t, second, true), 2)
+	api.Interrupt()
+	if code := api.Wait(); code != 0 {
+		t.Errorf("exit code %d: %s", code, api.Output())
+	}
+}
+
+// TestHangUp sends SIGHUP to a service with a certificate that does not serve yet. Without
+// a handler, this process ends.
+func TestHangUp(t *testing.T) {
+	folder := t.TempDir()
+	a := access{listen: "127.0.0.1:0", tlsCert: filepath.Join(folder, "cert.pem"), tlsKey: filepath.Join(folder, "key.pem")}
+	issueCertificate(t, a.tlsCert, a.tlsKey, 1)
+	d, err := openDoors(t.Context(), a, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-d.hangUp:
+	case <-time.After(10 * time.Second):
+		t.Error("the signal did not arrive")
+	}
+}
+
+// TestOpsListener checks that the operators' listener sees the API drain and closes
+// after it, and that metrics are on that listener only.
+func TestOpsListener(t *testing.T) {
+	t.Parallel()
+	ops := net.JoinHostPort("127.0.0.1", strconv.Itoa(testenv.Port(t)))
+	api := testenv.API(t, "--ops-listen", ops, "--drain-delay", "1s", "--admin-token", testToken)
+	metrics := string(mustCall(t, http.StatusOK, http.MethodGet, "http://"+ops+"/metrics", ""))
+	if !strings.Contains(metrics, "holdfast_gate_in_flight") {
+		t.Errorf("the metrics are %.200s", metrics)
+	}
+	mustCall(t, http.StatusOK, http.MethodGet, "http://"+ops+"/readyz", "")
+	mustCall(t, http.StatusOK, http.MethodGet, "http://"+ops+"/debug/pprof/heap?debug=1", "")
+	mustCall(t, http.StatusNotFound, http.MethodGet, "http://"+ops+"/stock", "")
+	mustCall(t, http.StatusNotFound, http.MethodGet, api.URL()+"/metrics", "")
+	mustCall(t, http.StatusNotFound, http.MethodGet, api.URL()+"/debug/pprof/heap", "", "Authorization", "Bearer "+testToken)
+
+	beside := examined(t, 0, "--listen", strings.TrimPrefix(api.URL(), "http://"), "--ops-listen", ops)
+	expect(t, beside, store.OK, "listen", "an instance serves on "+ops)
+
+	// A request is under way until the test sends the rest of its body.
+	body := orderBody("u-1", "10001", 1)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(api.URL(), "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n\r\n"+body[:10]); err != nil {
+		t.Fatal(err)
+	}
+	mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/healthz", "") // the service reads the body now
+	api.Interrupt()
+	waitNotReady(t, "http://"+ops, 5*time.Second)
+	deadline := time.Now().Add(10 * time.Second)
+	for { // until the API accepts nothing more
+		closed, err := net.Dial("tcp", strings.TrimPrefix(api.URL(), "http://"))
+		if err != nil {
+			break
+		}
+		_ = closed.Close()
+		if time.Now().After(deadline) {
+			t.Fatal("the API still accepts connections")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	mustCall(t, http.StatusServiceUnavailable, http.MethodGet, "http://"+ops+"/readyz", "")
+	mustCall(t, http.StatusOK, http.MethodGet, "http://"+ops+"/healthz", "")
+	if _, err := io.WriteString(conn, body[10:]); err != nil {
+		t.Fatal(err)
+	}
+	answer := make([]byte, 64)
+	if n, err := io.ReadAtLeast(conn, answer, 12); err != nil || !bytes.HasPrefix(answer, []byte("HTTP/1.1 201")) {
+		t.Errorf("the request under way is answered %q, %v", answer[:n], err)
+	}
+	if code := api.Wait(); code != 0 {
+		t.Errorf("exit code %d: %s", code, api.Output())
+	}
+}
+
+// issuerKeys returns a new key of an issuer of tokens, and the key set with its public
+// part.
+func issuerKeys(t *testing.T, id string) (private *ecdsa.PrivateKey, keys []byte) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err = json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: private.Public(), KeyID: id}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return private, keys
+}
+
+// TestBuyersByToken checks that the flags of tokens and limits reach the API: a buyer
+// with a key of the issuer's, another buyer, and one who asks too often. Operators are
+// served on an address that other machines can reach, where profiles need the token.
+func TestBuyersByToken(t *testing.T) {
+	t.Parallel()
+	private, keys := issuerKeys(t, "k")
+	file := filepath.Join(t.TempDir(), "keys.json")
+	if err := os.WriteFile(file, keys, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: private, KeyID: "k"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bearer := func(buyer, audience string) string {
+		t.Helper()
+		text, err := jwt.Signed(signer).Claims(map[string]any{"sub": buyer, "aud": audience, "exp": time.Now().Add(time.Hour).Unix()}).Serialize()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return "Bearer " + text
+	}
+	port := strconv.Itoa(testenv.Port(t))
+	api := testenv.API(t, "--auth", "jwt", "--admin-token", testToken, "--jwt-jwks", file, "--jwt-audience", "shop", "--rate-limit", "1", "--rate-burst", "5",
+		"--ops-listen", "0.0.0.0:"+port)
+	if out := api.Output(); !strings.Contains(out, "Bearer TOKEN-OF-u-1") {
+		t.Errorf("the banner's order has no token: %s", out)
+	}
+	ops := "http://127.0.0.1:" + port
+	mustCall(t, http.StatusOK, http.MethodGet, ops+"/metrics", "")
+	mustCall(t, http.StatusUnauthorized, http.MethodGet, ops+"/debug/pprof/heap?debug=1", "")
+	mustCall(t, http.StatusOK, http.MethodGet, ops+"/debug/pprof/heap?debug=1", "", "Authorization", "Bearer "+testToken)
+	orders, mine, theirs := api.URL()+"/orders", bearer("u-1", "shop"), bearer("u-2", "shop")
+	answer := mustCall(t, http.StatusCreated, http.MethodPost, orders, orderBody("u-1", "10001", 1), "Authorization", mine)
+	var o struct{ ID string }
+	if err := json.Unmarshal(answer, &o); err != nil {
+		t.Fatal(err)
+	}
+	mustCall(t, http.StatusForbidden, http.MethodPost, orders, orderBody("u-1", "10001", 1), "Authorization", theirs)
+	mustCall(t, http.StatusUnauthorized, http.MethodPost, orders, orderBody("u-1", "10001", 1), "Authorization", bearer("u-1", "bank"))
+	mustCall(t, http.StatusNotFound, http.MethodGet, orders+"/"+o.ID, "", "Authorization", theirs)
+	mustCall(t, http.StatusNotFound, http.MethodPost, orders+"/"+o.ID+"/cancel", "", "Authorization", theirs)
+	mustCall(t, http.StatusUnauthorized, http.MethodPost, orders+"/"+o.ID+"/pay", `{"payment_id":"p-1"}`, "Authorization", mine)
+	mustCall(t, http.StatusOK, http.MethodPost, orders+"/"+o.ID+"/pay", `{"payment_id":"p-1"}`, "Authorization", "Bearer "+testToken)
+	if list := mustCall(t, http.StatusOK, http.MethodGet, orders, "", "Authorization", theirs); !bytes.Contains(list, []byte(`"orders":[]`)) {
+		t.Errorf("another buyer's list is %s", list)
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		status, _, err := call(t.Context(), http.MethodGet, orders, "", "Authorization", mine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status == http.StatusTooManyRequests {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the buyer is not limited")
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"maps"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// scrape returns the metrics of a running service, by name.
+func scrape(t *testing.T, url string) map[string]*dto.MetricFamily {
+	t.Helper()
+	text := string(mustCall(t, http.StatusOK, http.MethodGet, url+"/metrics", ""))
+	problems, err := promlint.New(strings.NewReader(text)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("promlint: %s: %s", p.Metric, p.Text)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families
+}
+
+// labels returns the labels of a metric, as the table in docs/operations.md writes
+// them: sorted, separated by commas.
+func labels(family *dto.MetricFamily) string {
+	names := make(map[string]bool)
+	for _, m := range family.GetMetric() {
+		for _, label := range m.GetLabel() {
+			names[label.GetName()] = true
+		}
+	}
+	return strings.Join(slices.Sorted(maps.Keys(names)), ",")
+}
+
+// documented matches a metric in the first column of the table: name{labels}, where the
+// name may end with * for all that begin with it.
+var documented = regexp.MustCompile("`([a-z_]+\\*?)(?:\\{([a-z_,]+)\\})?`")
+
+// documentedMetrics returns the labels of the metrics in the table of
+// docs/operations.md, by name.
+func documentedMetrics(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "| metric | meaning |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	found := make(map[string]string)
+	for line := range strings.Lines(table) {
+		column, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " |")
+		for _, m := range documented.FindAllStringSubmatch(column, -1) {
+			names := strings.Split(m[2], ",")
+			slices.Sort(names)
+			found[m[1]] = strings.Join(names, ",")
+		}
+	}
+	return found
+}
+
+// TestMetricsAreDocumented checks the metrics of running services: they are as promlint
+// wants them, every metric is in the table of docs/operations.md with its labels, and
+// every metric in the table exists.
+func TestMetricsAreDocumented(t *testing.T) {
+	t.Parallel()
+	table, seen := documentedMetrics(t), make(map[string]bool)
+	for _, flags := range [][]string{nil, {"--strategy", "lock"}, {"--strategy", "merged"}} {
+		for name, family := range scrape(t, testenv.API(t, flags...).URL()) {
+			entry := name
+			if _, exact := table[name]; !exact {
+				for pattern := range table {
+					if matches, _ := path.Match(pattern, name); matches {
+						entry = pattern
+					}
+				}
+			}
+			want, known := table[entry]
+			switch {
+			case !known:
+				t.Errorf("%v: %s is not in docs/operations.md", flags, name)
+			case entry == name && labels(family) != want:
+				t.Errorf("%v: %s has the labels %s; docs/operations.md says %s", flags, name, labels(family), want)
+			}
+			seen[entry] = true
+		}
+	}
+	for name := range table {
+		if !seen[name] {
+			t.Errorf("docs/operations.md has %s, which does not exist", name)
+		}
+	}
+}
+
+// TestOpenMetrics checks that a client that asks for OpenMetrics gets it, and others the
+// text format.
+func TestOpenMetrics(t *testing.T) {
+	t.Parallel()
+	url := testenv.API(t).URL() + "/metrics"
+	if text := string(mustCall(t, http.StatusOK, http.MethodGet, url, "", "Accept", "application/openmetrics-text; version=1.0.0")); !strings.HasSuffix(text, "# EOF\n") {
+		t.Errorf("OpenMetrics ends with %q", text[len(text)-40:])
+	}
+	if text := string(mustCall(t, http.StatusOK, http.MethodGet, url, "")); strings.Contains(text, "# EOF") || !strings.Contains(text, "holdfast_build_info{") {
+		t.Error("without a wish, the format is not the text format of Prometheus")
+	}
+}
+
+// TestRequestsAreCounted checks that a service counts bad input, guessed tokens and
+// unknown paths.
+func TestRequestsAreCounted(t *testing.T) {
+	t.Parallel()
+	url := testenv.API(t, "--admin-token", "a-token-of-16-bytes").URL()
+	mustCall(t, 401, "PUT", url+"/stock/a", `{"kind":"product","total":1}`)
+	mustCall(t, 401, "PUT", url+"/stock/b", `{"kind":"product","total":1}`, "Authorization", "Bearer guess")
+	mustCall(t, 400, "POST", url+"/orders", `{`)
+	mustCall(t, 404, "GET", url+"/wp-login.php", "")
+	mustCall(t, 404, "GET", url+"/.env", "")
+	counts := make(map[string]float64)
+	for _, m := range scrape(t, url)["holdfast_http_requests_total"].GetMetric() {
+		counts[m.GetLabel()[0].GetValue()+" "+m.GetLabel()[1].GetValue()] = m.GetCounter().GetValue()
+	}
+	for labels, want := range map[string]float64{
+		"PUT /stock/{sku} 401": 2, "POST /orders 400": 1, "unknown 404": 2, "POST /orders 201": 0, "GET /stock/{sku} 503": 0,
+	} {
+		if got, known := counts[labels]; !known || got != want {
+			t.Errorf("%s is %v (there: %v), want %v", labels, got, known, want)
+		}
+	}
+}
+
+// TestRedisPool checks that each metric of the pool is the figure that it is named
+// after.
+func TestRedisPool(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(newRedisPool(func() *redis.PoolStats {
+		return &redis.PoolStats{Hits: 1, Misses: 2, Timeouts: 3, WaitCount: 4, WaitDurationNs: 5e9, StaleConns: 6, TotalConns: 7, IdleConns: 8}
+	}))
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]float64)
+	for _, f := range families {
+		m := f.GetMetric()[0]
+		got[strings.TrimPrefix(f.GetName(), "holdfast_redis_pool_")] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+	}
+	want := map[string]float64{
+		"hits_total": 1, "misses_total": 2, "timeouts_total": 3, "waits_total": 4, "wait_seconds_total": 5,
+		"stale_connections_total": 6, "connections": 7, "idle_connections": 8,
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("the pool has %v, want %v", got, want)
+	}
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bufio"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// progress is the progress of a rush of the console.
+type progress struct {
+	State, Detail                     string
+	Sold, Available, Oversold, Failed int64
+}
+
+// TestConsoleRush starts rushes as the console does. They must change nothing of the
+// service's own stock and metrics.
+func TestConsoleRush(t *testing.T) {
+	t.Parallel()
+	const token = "0123456789abcdef0123"
+	folder := t.TempDir()
+	certFile, keyFile := filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")
+	issueCertificate(t, certFile, keyFile, 1)
+	for _, test := range []struct {
+		name    string
+		flags   []string
+		headers []string
+	}{
+		{"on loopback", nil, nil},
+		{
+			"on every address, with TLS and a rate limit",
+			[]string{"--listen", "0.0.0.0:0", "--admin-token", token, "--tls-cert", certFile, "--tls-key", keyFile, "--rate-limit", "5"},
+			[]string{"Authorization", "Bearer " + token},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			api := testenv.API(t, test.flags...)
+			url := api.URL() + "/console/rush"
+			if test.headers != nil {
+				mustCall(t, http.StatusUnauthorized, http.MethodPost, url, `{}`)
+			}
+			events := streamed(t, api.URL()+"/console/stream", test.headers...)
+			run := func(strategy string) progress {
+				t.Helper()
+				mustCall(t, http.StatusAccepted, http.MethodPost, url, `{"strategy":"`+strategy+`","clients":16,"units":50}`, test.headers...)
+				var p progress
+				within(t, 60*time.Second, "the rush ends", func() bool {
+					p = decoded[struct{ Current progress }](t, mustCall(t, 200, http.MethodGet, url, "", test.headers...)).Current
+					return p.State != "preparing" && p.State != "running"
+				})
+				return p
+			}
+			if p := run("none"); p.State != "ended" || p.Oversold <= 0 || p.Available >= 0 || p.Failed != 0 {
+				t.Errorf("none: %+v", p)
+			}
+			events.await(t, "event: rush", `"state":"ended"`)
+			if p := run("lua"); p.State != "ended" || p.Oversold != 0 || p.Sold != 50 || p.Available != 0 {
+				t.Errorf("lua: %+v", p)
+			}
+			if a, err := audited(t.Context(), api.URL(), "10001"); err != nil || a.Sold != 0 || a.Drift != 0 {
+				t.Errorf("the service's own stock: %+v %v", a, err)
+			}
+			metrics := mustCall(t, 200, http.MethodGet, api.URL()+"/metrics", "", test.headers...)
+			if counted := regexp.MustCompile(`(?m)^holdfast_orders_total.* [1-9].*$`).Find(metrics); counted != nil || !strings.Contains(string(metrics), "holdfast_") {
+				t.Errorf("the rush counted as orders of the service: %s", counted)
+			}
+			mustCall(t, http.StatusAccepted, http.MethodPost, url, `{"strategy":"lock","clients":256,"units":10000}`, test.headers...)
+			start := time.Now()
+			api.Interrupt()
+			if code := api.Wait(); code != 0 || time.Since(start) > 5*time.Second {
+				t.Errorf("exit code %d after %v: %s", code, time.Since(start), api.Output())
+			}
+		})
+	}
+}
+
+// lines are what a stream sends.
+type lines <-chan string
+
+// streamed opens a stream of the console.
+func streamed(t *testing.T, url string, headers ...string) lines {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := (&http.Client{Transport: client.Transport}).Do(request) // without a timeout
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatal(response, err)
+	}
+	sent := make(chan string, 10_000)
+	go func() {
+		defer response.Body.Close()
+		defer close(sent)
+		for scanner := bufio.NewScanner(response.Body); scanner.Scan(); {
+			sent <- scanner.Text()
+		}
+	}()
+	return sent
+}
+
+// await waits for lines that contain the texts, one after the other.
+func (l lines) await(t *testing.T, texts ...string) {
+	t.Helper()
+	deadline := time.After(60 * time.Second)
+	for _, text := range texts {
+		for found := false; !found; {
+			select {
+			case line, open := <-l:
+				if !open {
+					t.Fatalf("the stream ended before %q", text)
+				}
+				found = strings.Contains(line, text)
+			case <-deadline:
+				t.Fatalf("the stream did not send %q", text)
+			}
+		}
+	}
+}
+
+// TestConsoleRush_NotEmbedded checks that a service with stores of its own runs no
+// rushes.
+func TestConsoleRush_NotEmbedded(t *testing.T) {
+	t.Parallel()
+	api := testenv.API(t, migrated(t, []string{"--db", testenv.SQLite(t)})...)
+	if answer := string(mustCall(t, 200, http.MethodGet, api.URL()+"/console/rush", "")); !strings.Contains(answer, `"available":false,"reason":"Only`) {
+		t.Error(answer)
+	}
+	mustCall(t, http.StatusConflict, http.MethodPost, api.URL()+"/console/rush", `{}`)
+}

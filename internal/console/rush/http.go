@@ -1,0 +1,198 @@
+package rush
+
+import (
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+)
+
+const (
+	// Path is where the Runner is mounted.
+	Path = "/console/rush"
+	// secretHeader has the secret of the run, without which nobody can order in it.
+	secretHeader = "Holdfast-Rush"
+	// maxBody bounds the body of a request that starts a run, in bytes.
+	maxBody = 4 << 10
+)
+
+// runPath returns the path to which the clients of a run post their orders.
+func runPath(id string) string { return Path + "/runs/" + id + "/orders" }
+
+// ServeHTTP answers requests for Path and the paths below it:
+//
+//	GET    Path   what can be run, and the progress of the last run
+//	POST   Path   starts a run
+//	DELETE Path   stops it
+//	POST   Path/runs/{id}/orders   an order of the run's own clients
+//
+// The caller decides who may send them, and refuses bodies that are not JSON. Only the
+// clients of a run know the secret with which its orders are accepted, and only while it
+// lasts; for others there is no such path.
+func (r *Runner) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	switch {
+	case q.URL.Path != Path:
+		r.placeOrder(w, q)
+	case q.Method == http.MethodGet || q.Method == http.MethodHead:
+		r.show(w)
+	case q.Method == http.MethodPost:
+		r.start(w, q)
+	case q.Method == http.MethodDelete:
+		r.halt(w, q)
+	default:
+		w.Header().Set("Allow", "GET, HEAD, POST, DELETE")
+		writeProblem(w, http.StatusMethodNotAllowed, "method-not-allowed", "Method not allowed", "The path does not support this method.")
+	}
+}
+
+// placeOrder passes an order of the run's clients to its shop.
+func (r *Runner) placeOrder(w http.ResponseWriter, q *http.Request) {
+	last := r.current()
+	if last == nil || q.Method != http.MethodPost || q.URL.Path != runPath(last.id) || !last.knows(q.Header) {
+		notFound(w)
+		return
+	}
+	entered := last.enter()
+	if entered == nil {
+		notFound(w)
+		return
+	}
+	defer last.serving.Done()
+	inside := new(http.Request)
+	*inside = *q
+	inside.URL = &url.URL{Path: "/orders"}
+	entered.handler.ServeHTTP(w, inside)
+}
+
+// knows reports whether the header has the secret of the run.
+func (r *run) knows(h http.Header) bool {
+	return subtle.ConstantTimeCompare([]byte(h.Get(secretHeader)), []byte(r.secret)) == 1
+}
+
+// overview is the answer to GET.
+type overview struct {
+	Available  bool      `json:"available"`
+	Reason     string    `json:"reason,omitempty"` // why it is not available
+	Strategies []string  `json:"strategies"`
+	Defaults   Settings  `json:"defaults"`
+	Limits     limits    `json:"limits"`
+	Current    *Progress `json:"current"` // null: none was started
+}
+
+type limits struct {
+	Clients int   `json:"clients"`
+	Units   int64 `json:"units"`
+	Seconds int   `json:"seconds"`
+}
+
+func (r *Runner) show(w http.ResponseWriter) {
+	o := overview{
+		Available: r.o.Unavailable == "", Reason: r.o.Unavailable, Strategies: strategy.Names(), Defaults: Defaults(),
+		Limits: limits{MaxClients, MaxUnits, int(MaxDuration.Seconds())},
+	}
+	if p, ok := r.Current(); ok {
+		o.Current = &p
+	}
+	writeJSON(w, http.StatusOK, "application/json", o)
+}
+
+func (r *Runner) start(w http.ResponseWriter, q *http.Request) {
+	settings, err := decode(http.MaxBytesReader(w, q.Body, maxBody))
+	var p Progress
+	if err == nil {
+		p, err = r.Start(settings)
+	}
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusAccepted, "application/json", p)
+}
+
+func (r *Runner) halt(w http.ResponseWriter, q *http.Request) {
+	p, err := r.Stop(q.Context())
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, "application/json", p)
+}
+
+// errMalformed means that a body is not exactly one JSON value.
+var errMalformed = errors.New("the body must be exactly one JSON object")
+
+// decode reads the settings. Those that are left out have their defaults.
+func decode(body io.Reader) (Settings, error) {
+	settings := Defaults()
+	decoder := json.NewDecoder(body)
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&settings); err != nil {
+		return settings, decodeError(err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return settings, decodeError(err)
+	}
+	return settings, nil
+}
+
+func decodeError(err error) error {
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return tooLarge
+	}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
+		return Invalid{{wrong.Field, "must be a " + map[bool]string{true: "string", false: "whole number"}[wrong.Field == "strategy"]}}
+	}
+	if err != nil {
+		if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok { // has no type of its own
+			return Invalid{{strings.Trim(field, `"`), "is not known"}}
+		}
+	}
+	return errMalformed
+}
+
+// writeError answers a request that failed with err.
+func writeError(w http.ResponseWriter, err error) {
+	var wrong Invalid
+	switch {
+	case errors.As(err, &wrong):
+		writeProblem(w, http.StatusUnprocessableEntity, "invalid", "Invalid request", "Some fields are invalid. Nothing was done.", wrong...)
+	case errors.Is(err, errMalformed):
+		writeProblem(w, http.StatusBadRequest, "malformed", "Malformed request", "The body must be exactly one JSON object.")
+	case errors.As(err, new(*http.MaxBytesError)):
+		writeProblem(w, http.StatusRequestEntityTooLarge, "too-large", "Body too large", "The body is too large.")
+	case errors.Is(err, ErrRunning):
+		writeProblem(w, http.StatusConflict, "rush-running", "A rush is running", "One rush runs at a time. Wait for it, or stop it.")
+	case errors.Is(err, ErrNoRun):
+		writeProblem(w, http.StatusConflict, "no-rush", "No rush", "No rush was started.")
+	default: // ErrUnavailable
+		writeProblem(w, http.StatusConflict, "rush-unavailable", "Rushes are not available", err.Error())
+	}
+}
+
+func notFound(w http.ResponseWriter) {
+	writeProblem(w, http.StatusNotFound, "not-found", "Not found", "There is no such path.")
+}
+
+// writeProblem answers with a problem document as the API does.
+func writeProblem(w http.ResponseWriter, status int, name, title, detail string, wrong ...FieldError) {
+	writeJSON(w, status, "application/problem+json", struct {
+		Type   string       `json:"type"`
+		Title  string       `json:"title"`
+		Status int          `json:"status"`
+		Detail string       `json:"detail"`
+		Errors []FieldError `json:"errors,omitempty"`
+	}{"/problems/" + name, title, status, detail, wrong})
+}
+
+func writeJSON(w http.ResponseWriter, status int, media string, value any) {
+	text, _ := json.Marshal(value) // cannot fail: strings and finite numbers
+	w.Header().Set("Content-Type", media)
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(text) // fails only if the client has gone
+}

@@ -1,0 +1,321 @@
+package rush
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/lab/measure"
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+)
+
+const (
+	// notifyEvery is the time between two notifications of a run's progress.
+	notifyEvery = 200 * time.Millisecond
+	// lastAnswers is how long a run that stops waits for the answers under way. Orders
+	// whose answers it does not see make Sold exceed Accepted.
+	lastAnswers = 2 * time.Second
+	// failurePause is how long a client waits after a failure before its next order.
+	failurePause = 10 * time.Millisecond
+	// maxAnswer bounds the body of an answer, in bytes.
+	maxAnswer = 64 << 10
+)
+
+// run is one rush. It is safe for concurrent use.
+type run struct {
+	o      Options
+	tell   func(Progress)
+	spec   strategy.Spec
+	id     string
+	secret string // the run's clients send it
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the run is over
+
+	mu       sync.Mutex
+	p        Progress
+	requests int             // started
+	answers  []time.Duration // the time that each took
+	failures map[string]int  // by what was answered
+	start    time.Time       // of the first order; zero while preparing
+	shop     *shop           // nil: no order is accepted
+	serving  sync.WaitGroup  // requests in the shop; added to only while shop is set
+}
+
+func newRun(ctx context.Context, o Options, tell func(Progress), spec strategy.Spec, s Settings) *run {
+	r := &run{
+		o: o, tell: tell, spec: spec, id: rand.Text(), secret: rand.Text(),
+		done: make(chan struct{}), failures: make(map[string]int),
+	}
+	r.ctx, r.cancel = context.WithCancel(ctx)
+	r.p = Progress{ID: r.id, Settings: s, State: Preparing, Available: s.Units}
+	return r
+}
+
+func (r *run) stop() { r.cancel() }
+
+// over reports whether the run is over and its stores are removed.
+func (r *run) over() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.p.State.final()
+}
+
+// do does the whole run.
+func (r *run) do() {
+	defer close(r.done)
+	defer r.cancel()
+	r.notify()
+	opened, err := openShop(r.ctx, r.spec, r.p.Units)
+	if err != nil {
+		r.finish(0, err)
+		return
+	}
+	r.openDoor(opened)
+	r.rush()
+	r.closeDoor()
+	ctx := context.WithoutCancel(r.ctx) // a run that was stopped is counted too
+	sold, err := opened.sold(ctx)
+	// The state becomes final only now, because then the next run may start.
+	r.finish(sold, errors.Join(err, opened.close()))
+}
+
+// rush lets the clients order until all are refused, or the run stops.
+func (r *run) rush() {
+	transport := &http.Transport{
+		TLSClientConfig: r.o.TLS, MaxIdleConnsPerHost: r.p.Clients, MaxConnsPerHost: r.p.Clients,
+	} // without a Proxy: the server is in this process
+	defer transport.CloseIdleConnections()
+	client := &http.Client{
+		Transport: transport, Timeout: requestTimeout + lastAnswers,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	ordering, stop := context.WithTimeout(r.ctx, MaxDuration)
+	defer stop()
+	answered, giveUp := context.WithCancel(context.WithoutCancel(r.ctx))
+	defer giveUp()
+	var clients sync.WaitGroup
+	for i := range r.p.Clients {
+		clients.Go(func() { r.order(ordering, answered, client, i) })
+	}
+	finished := make(chan struct{})
+	go func() {
+		clients.Wait()
+		close(finished)
+	}()
+	r.follow(ordering, finished)
+	select {
+	case <-finished:
+	case <-time.After(lastAnswers):
+		giveUp()
+		<-finished
+	}
+}
+
+// follow notifies about the progress until the clients have finished or ctx ends.
+func (r *run) follow(ctx context.Context, finished <-chan struct{}) {
+	ticker := time.NewTicker(notifyEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-finished:
+			return
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			r.notify()
+		}
+	}
+}
+
+// order is one client: it orders one unit after the other until it is refused, or
+// ordering ends. It waits for its last answer until answered ends.
+func (r *run) order(ordering, answered context.Context, client *http.Client, number int) {
+	for n := 0; ordering.Err() == nil && r.next(); n++ {
+		start := time.Now()
+		status, problem := r.post(answered, client, fmt.Sprintf("client-%d-%d", number, n))
+		switch r.record(status, problem, time.Since(start)) {
+		case refused:
+			return
+		case failed:
+			select {
+			case <-ordering.Done():
+			case <-time.After(failurePause):
+			}
+		}
+	}
+}
+
+// next reports whether the run may send another order.
+func (r *run) next() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.requests >= maxOrders {
+		return false
+	}
+	r.requests++
+	return true
+}
+
+// post orders one unit. It returns the status and the name of the problem. A status of 0
+// means that there was no answer.
+func (r *run) post(ctx context.Context, client *http.Client, buyer string) (status int, problem string) {
+	body := fmt.Sprintf(`{"buyer_id":%q,"lines":[{"sku":%q,"quantity":1}]}`, buyer, sku)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, r.o.URL+runPath(r.id), bytes.NewReader([]byte(body)))
+	if err != nil {
+		return 0, err.Error()
+	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set(secretHeader, r.secret)
+	if r.o.AdminToken != "" {
+		request.Header.Set("Authorization", "Bearer "+r.o.AdminToken)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, "no answer"
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return 0, "no answer"
+	}
+	var answer struct {
+		Type string `json:"type"`
+	}
+	_ = json.Unmarshal(text, &answer) // an answer that is not JSON has no problem type
+	return response.StatusCode, answer.Type[strings.LastIndexByte(answer.Type, '/')+1:]
+}
+
+// outcome is what became of one order.
+type outcome int
+
+const (
+	accepted outcome = iota
+	refused
+	failed
+)
+
+// record counts an answer.
+func (r *run) record(status int, problem string, took time.Duration) outcome {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answers = append(r.answers, took)
+	switch {
+	case status == http.StatusCreated:
+		r.p.Accepted++
+		return accepted
+	case status == http.StatusConflict && problem == "sold-out":
+		r.p.Refused++
+		return refused
+	}
+	r.p.Failed++
+	what := problem
+	if status != 0 {
+		what = strings.TrimSpace(fmt.Sprintf("%d %s", status, problem))
+	}
+	r.failures[what]++
+	return failed
+}
+
+// openDoor lets the clients' orders in.
+func (r *run) openDoor(s *shop) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shop, r.start, r.p.State = s, time.Now(), Running
+}
+
+// closeDoor lets no more orders in, and waits for those inside.
+func (r *run) closeDoor() {
+	r.mu.Lock()
+	r.shop = nil
+	r.p.ElapsedMS = time.Since(r.start).Milliseconds()
+	r.mu.Unlock()
+	r.serving.Wait()
+}
+
+// enter returns the shop, or nil if it takes no orders. The caller must call
+// serving.Done after it has used the shop.
+func (r *run) enter() *shop {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.shop != nil {
+		r.serving.Add(1)
+	}
+	return r.shop
+}
+
+// finish sets the final state and notifies about it.
+func (r *run) finish(sold int64, err error) {
+	r.mu.Lock()
+	r.p.Sold = sold
+	switch {
+	case r.ctx.Err() != nil:
+		r.p.State, r.p.Detail = Stopped, r.failureDetail()
+	case err != nil:
+		r.p.State, r.p.Detail = Failed, err.Error()
+		r.o.Log.Error("a rush failed", "strategy", r.p.Strategy, "error", err)
+	default:
+		r.p.State, r.p.Detail = Ended, r.endDetail()
+	}
+	r.mu.Unlock()
+	r.notify()
+}
+
+// endDetail says why a run ended although not all clients were refused, and what failed.
+func (r *run) endDetail() string {
+	var parts []string
+	switch {
+	case r.p.Refused == int64(r.p.Clients):
+	case r.requests >= maxOrders:
+		parts = append(parts, fmt.Sprintf("the limit of %d orders was reached", maxOrders))
+	default:
+		parts = append(parts, fmt.Sprintf("the limit of %v was reached", MaxDuration))
+	}
+	if failures := r.failureDetail(); failures != "" {
+		parts = append(parts, failures)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// failureDetail lists the failures.
+func (r *run) failureDetail() string {
+	var parts []string
+	for _, what := range slices.Sorted(maps.Keys(r.failures)) {
+		parts = append(parts, fmt.Sprintf("%s: %d", what, r.failures[what]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// progress returns how the run stands.
+func (r *run) progress() Progress {
+	r.mu.Lock()
+	p, start, times := r.p, r.start, slices.Clone(r.answers)
+	r.mu.Unlock()
+	elapsed := time.Duration(p.ElapsedMS) * time.Millisecond
+	if p.State == Running && elapsed == 0 {
+		elapsed = time.Since(start)
+		p.ElapsedMS = elapsed.Milliseconds()
+	}
+	if !p.State.final() {
+		p.Sold = p.Accepted // a 201 means that the order is in the database
+	}
+	p.Available, p.Oversold = p.Units-p.Sold, max(0, p.Sold-p.Units)
+	if elapsed > 0 {
+		p.OrdersPerSecond = float64(p.Accepted) / elapsed.Seconds()
+	}
+	slices.Sort(times)
+	p.P50MS, p.P99MS = measure.Millis(measure.Quantile(times, 0.5)), measure.Millis(measure.Quantile(times, 0.99))
+	return p
+}
+
+func (r *run) notify() { r.tell(r.progress()) }

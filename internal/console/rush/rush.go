@@ -1,0 +1,236 @@
+// Package rush runs a rush that a visitor of the console starts: N clients order M
+// units, one each, until they are told that the units are sold out. Each run has a
+// service of its own on fresh embedded stores, with the chosen strategy and without a
+// guard. Its clients order over the real HTTP port of the process.
+package rush
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+)
+
+// Bounds of a run. All runs of a process together are bounded too, because there is
+// one at a time.
+const (
+	MaxClients = 256
+	MaxUnits   = 10_000
+	// MaxDuration bounds the time during which the clients order.
+	MaxDuration = 30 * time.Second
+	// maxOrders bounds the requests of a run. A strategy that oversells stops late.
+	maxOrders = 100_000
+)
+
+// Settings are what the visitor chooses.
+type Settings struct {
+	Strategy string `json:"strategy"`
+	Clients  int    `json:"clients"` // each has one order under way
+	Units    int64  `json:"units"`   // the stock
+}
+
+// Defaults returns the settings that are used where the visitor chooses nothing. They
+// show an oversell.
+func Defaults() Settings { return Settings{Strategy: "none", Clients: 32, Units: 100} }
+
+// State is how far a run is.
+type State string
+
+// The states of a run. Ended, Failed and Stopped are final.
+const (
+	Preparing State = "preparing" // the stores are being opened
+	Running   State = "running"   // the clients order, or their orders are being counted
+	Ended     State = "ended"     // the counts are final
+	Failed    State = "failed"    // Detail says why
+	Stopped   State = "stopped"   // by the visitor, or because the process stops
+)
+
+// final reports whether the run is over.
+func (s State) final() bool { return s == Ended || s == Failed || s == Stopped }
+
+// Progress is how a run stands.
+type Progress struct {
+	ID string `json:"id"`
+	Settings
+	State State `json:"state"`
+	// Detail says why the run has failed, why it ended before all units were sold, or
+	// which requests failed. It is empty if there is nothing to say.
+	Detail    string `json:"detail"`
+	ElapsedMS int64  `json:"elapsed_ms"` // since the first order; stands still after the last
+
+	Accepted int64 `json:"accepted"` // orders answered 201
+	Refused  int64 `json:"refused"`  // orders answered 409 sold-out
+	Failed   int64 `json:"failed"`   // all other answers, and requests without one
+	// Sold is the number of units sold: at the end recounted from the order lines in the
+	// database, until then Accepted.
+	Sold int64 `json:"sold"`
+	// Available is Units less Sold. It is negative if units were sold twice.
+	Available int64 `json:"available"`
+	Oversold  int64 `json:"oversold"` // units sold beyond Units
+
+	OrdersPerSecond float64 `json:"orders_per_second"` // accepted
+	P50MS           float64 `json:"p50_ms"`            // median time to an answer
+	P99MS           float64 `json:"p99_ms"`
+}
+
+var (
+	// ErrRunning means that a run is under way.
+	ErrRunning = errors.New("a rush is running")
+	// ErrUnavailable means that this service does not run rushes.
+	ErrUnavailable = errors.New("rushes are not available")
+	// ErrNoRun means that no run was started yet.
+	ErrNoRun = errors.New("no rush was started")
+)
+
+// Invalid are the settings that are out of bounds: the field, and what is wrong.
+type Invalid []FieldError
+
+// FieldError is one field of a request that cannot be used.
+type FieldError struct {
+	Field  string `json:"field"`
+	Detail string `json:"detail"`
+}
+
+func (i Invalid) Error() string {
+	var parts []string
+	for _, e := range i {
+		parts = append(parts, e.Field+" "+e.Detail)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// check returns what is wrong with the settings.
+func (s Settings) check() (strategy.Spec, error) {
+	var wrong Invalid
+	spec, ok := strategy.Find(s.Strategy)
+	if !ok {
+		wrong = append(wrong, FieldError{"strategy", "must be one of " + strings.Join(strategy.Names(), ", ")})
+	}
+	if s.Clients < 1 || s.Clients > MaxClients {
+		wrong = append(wrong, FieldError{"clients", fmt.Sprintf("must be between 1 and %d", MaxClients)})
+	}
+	if s.Units < 1 || s.Units > MaxUnits {
+		wrong = append(wrong, FieldError{"units", fmt.Sprintf("must be between 1 and %d", MaxUnits)})
+	}
+	if wrong != nil {
+		return spec, wrong
+	}
+	return spec, nil
+}
+
+// Options configure a Runner.
+type Options struct {
+	// Unavailable says why this service runs no rushes. If it is empty, it does, and the
+	// other fields must be set.
+	Unavailable string
+	// URL is the address of this process's HTTP server as clients on this machine reach
+	// it, for example http://127.0.0.1:8080. The server must pass requests for
+	// Path and all paths below it to the Runner.
+	URL string
+	// TLS configures the clients if URL begins with https.
+	TLS *tls.Config
+	// AdminToken is sent by the clients if it is not empty, so that the server can keep
+	// everything under Path to administrators.
+	AdminToken string
+	Log        *slog.Logger
+}
+
+// Runner runs one rush at a time. It is an http.Handler, see ServeHTTP. It is safe for
+// concurrent use.
+type Runner struct {
+	o       Options
+	notify  func(Progress)
+	ctx     context.Context // ends with the Runner
+	end     context.CancelFunc
+	mu      sync.Mutex
+	last    *run // nil: none was started
+	running sync.WaitGroup
+}
+
+// New returns a Runner. A run stops when ctx ends. Call Close after that.
+func New(ctx context.Context, o Options) *Runner {
+	r := &Runner{o: o, notify: func(Progress) {}}
+	r.ctx, r.end = context.WithCancel(ctx)
+	return r
+}
+
+// Notify has f called with the progress of each run: at its start and end, and several
+// times a second in between. Calls do not overlap. f must not block or call the Runner. Call Notify once,
+// before the first run.
+func (r *Runner) Notify(f func(Progress)) { r.notify = f }
+
+// Start starts a run and returns its progress.
+//
+// Errors: ErrUnavailable, ErrRunning, Invalid. ErrUnavailable also means that the
+// process is stopping.
+func (r *Runner) Start(s Settings) (Progress, error) {
+	if r.o.Unavailable != "" {
+		return Progress{}, fmt.Errorf("%w: %s", ErrUnavailable, r.o.Unavailable)
+	}
+	spec, err := s.check()
+	if err != nil {
+		return Progress{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.ctx.Err() != nil:
+		return Progress{}, fmt.Errorf("%w: the service is stopping", ErrUnavailable)
+	case r.last != nil && !r.last.over():
+		return Progress{}, ErrRunning
+	case r.last != nil && r.last.over():
+		<-r.last.done // its last notification may be under way
+	}
+	started := newRun(r.ctx, r.o, r.notify, spec, s)
+	r.last = started
+	r.running.Go(started.do)
+	return started.progress(), nil
+}
+
+// current returns the last run, or nil.
+func (r *Runner) current() *run {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
+}
+
+// Current returns the progress of the run that was started last. It may be over. ok is
+// false if none was started.
+func (r *Runner) Current() (p Progress, ok bool) {
+	last := r.current()
+	if last == nil {
+		return p, false
+	}
+	return last.progress(), true
+}
+
+// Stop stops the run that is under way, waits until it is over or ctx ends, and returns
+// its progress. It does nothing to a run that is over.
+//
+// Errors: ErrNoRun.
+func (r *Runner) Stop(ctx context.Context) (Progress, error) {
+	last := r.current()
+	if last == nil {
+		return Progress{}, ErrNoRun
+	}
+	last.stop()
+	select {
+	case <-last.done:
+	case <-ctx.Done():
+	}
+	return last.progress(), nil
+}
+
+// Close stops the run that is under way and waits until its stores are removed.
+func (r *Runner) Close() {
+	r.mu.Lock()
+	r.end()
+	r.mu.Unlock()
+	r.running.Wait()
+}

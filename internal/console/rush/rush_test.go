@@ -1,0 +1,411 @@
+package rush
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/store"
+)
+
+func TestMain(m *testing.M) {
+	store.LogRedis(slog.New(slog.DiscardHandler))
+	os.Exit(m.Run())
+}
+
+// patience bounds the wait for a run on a busy machine.
+const patience = 60 * time.Second
+
+// bench is a Runner behind an HTTP server.
+type bench struct {
+	*Runner
+	server *httptest.Server
+	url    string
+	client *http.Client
+	events chan Progress
+}
+
+// newBench serves a Runner. Each of change may change its options.
+func newBench(t *testing.T, change ...func(*Options)) *bench {
+	t.Helper()
+	b := &bench{events: make(chan Progress, 10_000)}
+	b.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { b.ServeHTTP(w, r) }))
+	o := Options{URL: b.server.URL, Log: slog.New(slog.DiscardHandler)}
+	for _, f := range change {
+		f(&o)
+	}
+	b.url, b.client = b.server.URL+Path, b.server.Client()
+	b.Runner = New(context.WithoutCancel(t.Context()), o)
+	b.Notify(func(p Progress) { b.events <- p })
+	t.Cleanup(func() {
+		b.Close()
+		b.server.Close()
+	})
+	return b
+}
+
+// call sends a request and returns its answer.
+func (b *bench) call(t *testing.T, method, url, body string, headers ...string) (status int, answer string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := b.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}
+
+// start starts a run over HTTP.
+func (b *bench) start(t *testing.T, s Settings) {
+	t.Helper()
+	body, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, answer := b.call(t, http.MethodPost, b.url, string(body)); status != http.StatusAccepted {
+		t.Fatalf("starting %+v: %d %s", s, status, answer)
+	}
+}
+
+// await returns the first notification that meets the condition.
+func (b *bench) await(t *testing.T, what string, condition func(Progress) bool) Progress {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		select {
+		case p := <-b.events:
+			if condition(p) {
+				return p
+			}
+		case <-deadline:
+			p, _ := b.Current()
+			t.Fatalf("not %s: %+v", what, p)
+		}
+	}
+}
+
+func (b *bench) awaitEnd(t *testing.T) Progress {
+	t.Helper()
+	return b.await(t, "over", func(p Progress) bool { return p.State.final() })
+}
+
+// TestNotificationsInOrder checks that no run begins before the last notification of the
+// one before it has been delivered.
+func TestNotificationsInOrder(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	again := Settings{Strategy: "lua", Clients: 1, Units: 1}
+	var first, started atomic.Bool
+	overlapped := make(chan bool, 1)
+	b.Notify(func(p Progress) {
+		if p.State.final() && !first.Swap(true) {
+			go func() {
+				if _, err := b.Start(again); err != nil {
+					t.Errorf("the next run: %v", err)
+				}
+				started.Store(true)
+			}()
+			time.Sleep(100 * time.Millisecond) // time in which nothing may happen
+			overlapped <- started.Load()
+		}
+		b.events <- p
+	})
+	b.start(t, again)
+	if <-overlapped {
+		t.Error("a run began while the end of the one before was being notified")
+	}
+	one, two := b.awaitEnd(t), b.awaitEnd(t)
+	if one.ID == two.ID {
+		t.Errorf("one run ended twice: %s", one.ID)
+	}
+}
+
+func selling(p Progress) bool { return p.State == Running && p.Accepted > 0 }
+
+// TestStrategies runs every strategy. Those without any protection oversell; the others
+// sell exactly what there is.
+func TestStrategies(t *testing.T) {
+	t.Parallel()
+	// With one process, a mutex is enough.
+	oversells := func(s strategy.Spec) bool { return !s.Sound && s.Name != "mutex" }
+	for _, spec := range strategy.Table() {
+		t.Run(spec.Name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			s := Settings{spec.Name, 16, 40}
+			if spec.NeedsLock() {
+				s.Clients = 4 // more of them would wait for the lock too long
+			}
+			b.start(t, s)
+			p := b.awaitEnd(t)
+			// On a busy machine a client may wait for a lock too long, and is answered busy.
+			failed := !spec.NeedsLock() && (p.Refused != int64(s.Clients) || p.Failed != 0 || p.Detail != "")
+			if p.State != Ended || failed || p.Accepted != p.Sold || p.Available != s.Units-p.Sold ||
+				p.P50MS <= 0 || p.P99MS < p.P50MS || p.OrdersPerSecond <= 0 {
+				t.Errorf("%+v", p)
+			}
+			if oversells(spec) && (p.Oversold <= 0 || p.Available != -p.Oversold) || !oversells(spec) && (p.Sold != s.Units || p.Oversold != 0) {
+				t.Errorf("sold %d of %d, oversold %d", p.Sold, s.Units, p.Oversold)
+			}
+		})
+	}
+}
+
+// TestProgress checks the fields and the order of the notifications.
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.start(t, Settings{"lua", 4, 40})
+	if first := <-b.events; first.State != Preparing || first.Available != 40 || first.ID == "" {
+		t.Errorf("first: %+v", first)
+	}
+	last := b.awaitEnd(t)
+	if p, ok := b.Current(); !ok || p != last {
+		t.Errorf("afterwards: %+v, want %+v", p, last)
+	}
+	if len(b.events) > 0 {
+		t.Errorf("after the end: %+v", <-b.events)
+	}
+	status, answer := b.call(t, http.MethodGet, b.url, "")
+	var got struct {
+		Available  bool
+		Strategies []string
+		Defaults   Settings
+		Limits     map[string]int
+		Current    map[string]any
+	}
+	if err := json.Unmarshal([]byte(answer), &got); err != nil || status != http.StatusOK {
+		t.Fatal(status, answer, err)
+	}
+	if !got.Available || !slices.Equal(got.Strategies, strategy.Names()) || got.Defaults != Defaults() ||
+		!maps.Equal(got.Limits, map[string]int{"clients": 256, "units": 10000, "seconds": 30}) {
+		t.Error(answer)
+	}
+	want := []string{"accepted", "available", "clients", "detail", "elapsed_ms", "failed", "id", "orders_per_second", "oversold",
+		"p50_ms", "p99_ms", "refused", "sold", "state", "strategy", "units"}
+	if fields := slices.Sorted(maps.Keys(got.Current)); !slices.Equal(fields, want) {
+		t.Errorf("fields %v, want %v", fields, want)
+	}
+}
+
+// long is a run that does not end by itself within a test. Its only client never waits for
+// the lock, so it stops at once.
+var long = Settings{"lock", 1, MaxUnits}
+
+// TestOneAtATime checks that a second run is refused until the first is over.
+func TestOneAtATime(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.start(t, long)
+	status, answer := b.call(t, http.MethodPost, b.url, `{}`)
+	if status != http.StatusConflict || !strings.Contains(answer, "/problems/rush-running") {
+		t.Errorf("a second run: %d %s", status, answer)
+	}
+	b.await(t, "selling", selling)
+	if status, answer = b.call(t, http.MethodDelete, b.url, ""); status != http.StatusOK {
+		t.Errorf("stopping: %d %s", status, answer)
+	}
+	var p Progress
+	if err := json.Unmarshal([]byte(answer), &p); err != nil || p.State != Stopped || p.Sold == 0 || p.Sold != p.Accepted || p.Oversold != 0 {
+		t.Errorf("%v: %s", err, answer)
+	}
+	if status, answer = b.call(t, http.MethodDelete, b.url, ""); status != http.StatusOK || !strings.Contains(answer, `"stopped"`) {
+		t.Errorf("stopping again: %d %s", status, answer)
+	}
+	b.awaitEnd(t)
+	b.start(t, Settings{"lua", 2, 5})
+	if p := b.awaitEnd(t); p.Sold != 5 {
+		t.Errorf("the next run: %+v", p)
+	}
+}
+
+// TestStrangers checks that only the clients of a run can order in it, and only while
+// it lasts.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	order := `{"buyer_id":"u-1","lines":[{"sku":"rush","quantity":1}]}`
+	post := func(id string, headers ...string) int {
+		status, _ := b.call(t, http.MethodPost, strings.TrimSuffix(b.url, Path)+runPath(id), order, headers...)
+		return status
+	}
+	if status := post("x"); status != http.StatusNotFound {
+		t.Errorf("before any run: %d", status)
+	}
+	b.start(t, long)
+	b.await(t, "selling", selling)
+	r := b.current()
+	for name, status := range map[string]int{
+		"without the secret":    post(r.id),
+		"with an empty secret":  post(r.id, secretHeader, ""),
+		"with another secret":   post(r.id, secretHeader, r.id),
+		"with another run's ID": post("x", secretHeader, r.secret),
+	} {
+		if status != http.StatusNotFound {
+			t.Errorf("%s: %d", name, status)
+		}
+	}
+	if status := post(r.id, secretHeader, r.secret); status != http.StatusCreated {
+		t.Errorf("with the secret: %d", status)
+	}
+	if _, err := b.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if status := post(r.id, secretHeader, r.secret); status != http.StatusNotFound {
+		t.Errorf("after the run: %d", status)
+	}
+}
+
+// TestBadRequests checks the answers to requests that cannot be used.
+func TestBadRequests(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for _, test := range []struct {
+		method, body string
+		status       int
+		says         string
+	}{
+		{"POST", `{"strategy":"magic"}`, 422, `"field":"strategy"`},
+		{"POST", `{"clients":0}`, 422, `"field":"clients"`},
+		{"POST", `{"clients":257}`, 422, "between 1 and 256"},
+		{"POST", `{"units":10001}`, 422, "between 1 and 10000"},
+		{"POST", `{"units":-1,"clients":-1}`, 422, `"field":"units"`},
+		{"POST", `{"units":1.5}`, 422, `"field":"units"`},
+		{"POST", `{"units":"many"}`, 422, "whole number"},
+		{"POST", `{"speed":1}`, 422, `"field":"speed"`},
+		{"POST", ``, 400, "malformed"},
+		{"POST", `{} {}`, 400, "malformed"},
+		{"POST", `[]`, 400, "malformed"},
+		{"POST", `{"strategy":"` + strings.Repeat("x", maxBody) + `"}`, 413, "too-large"},
+		{"PUT", `{}`, 405, "method-not-allowed"},
+		{"DELETE", ``, 409, "no-rush"},
+	} {
+		status, answer := b.call(t, test.method, b.url, test.body)
+		if status != test.status || !strings.Contains(answer, test.says) {
+			t.Errorf("%s %.40s: %d %s", test.method, test.body, status, answer)
+		}
+	}
+	if _, ok := b.Current(); ok {
+		t.Error("one of them started a run")
+	}
+}
+
+// TestUnavailable checks the answers of a service that runs no rushes.
+func TestUnavailable(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, func(o *Options) { o.Unavailable = "the stores are servers" })
+	if status, answer := b.call(t, http.MethodGet, b.url, ""); status != 200 || !strings.Contains(answer, `"available":false,"reason":"the stores are servers"`) ||
+		!strings.Contains(answer, `"current":null`) {
+		t.Errorf("%d %s", status, answer)
+	}
+	if status, answer := b.call(t, http.MethodPost, b.url, `{}`); status != 409 || !strings.Contains(answer, "the stores are servers") {
+		t.Errorf("%d %s", status, answer)
+	}
+}
+
+// TestOverTLS checks that the clients can order over TLS, with the administrator's token.
+func TestOverTLS(t *testing.T) {
+	t.Parallel()
+	var runner *Runner
+	tokens := make(chan string, 1000)
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tokens <- r.Header.Get("Authorization")
+		runner.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	runner = New(t.Context(), Options{
+		URL: server.URL, TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, AdminToken: "secret", Log: slog.New(slog.DiscardHandler),
+	})
+	defer runner.Close()
+	ended := make(chan Progress, 1000)
+	runner.Notify(func(p Progress) { ended <- p })
+	if _, err := runner.Start(Settings{"lua", 2, 5}); err != nil {
+		t.Fatal(err)
+	}
+	for p := range ended {
+		if !p.State.final() {
+			continue
+		}
+		if p.State != Ended || p.Sold != 5 || <-tokens != "Bearer secret" {
+			t.Errorf("%+v", p)
+		}
+		return
+	}
+}
+
+// TestClose checks that Close ends a run soon, in any state, and leaves no goroutine and
+// no file behind.
+func TestClose(t *testing.T) {
+	for _, state := range []State{Preparing, Running} {
+		t.Run(string(state), func(t *testing.T) {
+			folder := t.TempDir()
+			t.Setenv("TMPDIR", folder)
+			before := goleak.IgnoreCurrent()
+			b := newBench(t)
+			b.start(t, Settings{"lock", MaxClients, MaxUnits})
+			b.await(t, string(state), func(p Progress) bool { return p.State == state })
+			start := time.Now()
+			b.Close()
+			if took := time.Since(start); took > 5*time.Second {
+				t.Errorf("closing took %v", took)
+			}
+			if p, _ := b.Current(); p.State != Stopped || p.Oversold != 0 {
+				t.Errorf("%+v", p)
+			}
+			if status, answer := b.call(t, http.MethodPost, b.url, `{}`); status != http.StatusConflict || !strings.Contains(answer, "stopping") {
+				t.Errorf("a run after Close: %d %s", status, answer)
+			}
+			left, err := os.ReadDir(folder)
+			if err != nil || len(left) > 0 {
+				t.Errorf("left behind: %v %v", left, err)
+			}
+			b.server.Close()
+			goleak.VerifyNone(t, before)
+		})
+	}
+}
+
+// TestNoneAlwaysOversells repeats the run that the console offers first.
+func TestNoneAlwaysOversells(t *testing.T) {
+	if os.Getenv("HOLDFAST_TEST_THOROUGH") != "1" {
+		t.Skip("TestStrategies runs it once")
+	}
+	b := newBench(t)
+	for try := range 3 {
+		b.start(t, Defaults())
+		p := b.awaitEnd(t)
+		t.Logf("try %d: oversold %d in %d ms", try, p.Oversold, p.ElapsedMS)
+		if p.Oversold <= 0 {
+			t.Errorf("try %d: %+v", try, p)
+		}
+	}
+}

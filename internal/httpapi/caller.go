@@ -1,0 +1,118 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+
+	"github.com/gin-gonic/gin"
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// Tokens verifies the tokens of buyers. It must be safe for concurrent use.
+type Tokens interface {
+	// Subject verifies a token and returns the ID of its buyer. The text of an error
+	// tells the client why the token is not valid; stock.ErrBusy says that it cannot
+	// be verified now.
+	Subject(ctx context.Context, token string) (buyer string, err error)
+}
+
+// caller is who sent a request, as far as its bearer token shows. At most one field
+// is set.
+type caller struct {
+	admin bool   // the token is the administrator's
+	buyer string // whose valid token it is
+	err   error  // why there is no valid token; stock.ErrBusy: it cannot be verified
+}
+
+// callerKey is the key of the caller in the context of a request.
+const callerKey = "caller"
+
+var (
+	errNoToken   = errors.New("there is none")
+	errNotBearer = errors.New("the Authorization header must be given only once, as Bearer and the token")
+)
+
+// identify finds out who sent the request. It refuses nobody, because some calls need
+// no token.
+func (a *api) identify(c *gin.Context) {
+	var who caller
+	switch token, ok := bearerToken(c.Request.Header); {
+	case len(c.Request.Header["Authorization"]) == 0:
+		who.err = errNoToken
+	case !ok:
+		who.err = errNotBearer
+	case a.auth.isAdmin(token):
+		who.admin = true
+	default:
+		who.buyer, who.err = a.Tokens.Subject(a.withID(c, c.Request.Context()), token)
+	}
+	c.Set(callerKey, who)
+}
+
+// caller returns who sent the request. Without Tokens, that is nobody.
+func (a *api) caller(c *gin.Context) caller {
+	who, _ := c.Get(callerKey)
+	found, _ := who.(caller)
+	return found
+}
+
+// buyerOnly refuses a request that comes neither from a buyer nor from an
+// administrator. Without Tokens, every client may act for every buyer.
+func (a *api) buyerOnly(c *gin.Context) {
+	who := a.caller(c)
+	switch {
+	case who.err == nil:
+		return
+	case errors.Is(who.err, stock.ErrBusy):
+		a.fail(c, who.err)
+	case errors.Is(who.err, errNoToken):
+		c.Header("WWW-Authenticate", "Bearer")
+		a.problem(c, unauthorized, "This call needs a buyer's bearer token.")
+	default:
+		c.Header("WWW-Authenticate", `Bearer error="invalid_token"`)
+		a.problem(c, unauthorized, "The bearer token is not valid: "+who.err.Error()+".")
+	}
+	c.Abort()
+}
+
+// payerOnly refuses a request that must not report payments. A buyer's token is not
+// enough, because the buyer could report a payment that was never made.
+func (a *api) payerOnly(c *gin.Context) {
+	if a.Tokens != nil {
+		a.adminOnly(c)
+	}
+}
+
+// mayActFor reports whether the caller may act for the buyer: only a buyer's token
+// restricts that.
+func (a *api) mayActFor(c *gin.Context, buyer string) bool {
+	own := a.caller(c).buyer
+	return own == "" || own == buyer
+}
+
+// otherBuyer refuses a request whose buyer_id is not the caller's.
+func (a *api) otherBuyer(c *gin.Context) {
+	a.problem(c, otherBuyer, "buyer_id must be the subject of the bearer token. Nothing was done.")
+}
+
+// cancel returns the function that cancels an order. Another buyer's order does not
+// exist for the caller. An order never changes its buyer, so it is enough to read the
+// order before.
+func (a *api) cancel(c *gin.Context) func(context.Context, uuid.UUID) (order.Order, error) {
+	if a.caller(c).buyer == "" {
+		return a.Orders.Cancel
+	}
+	return func(ctx context.Context, id uuid.UUID) (order.Order, error) {
+		o, err := a.Orders.Order(ctx, id)
+		switch {
+		case err != nil:
+			return order.Order{}, err
+		case !a.mayActFor(c, o.Buyer):
+			return order.Order{}, order.ErrUnknownOrder
+		}
+		return a.Orders.Cancel(ctx, id)
+	}
+}

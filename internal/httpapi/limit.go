@@ -1,0 +1,72 @@
+package httpapi
+
+import (
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+)
+
+// client is whom a rate limit counts: a buyer with a valid token, else an address.
+type client struct {
+	buyer   string
+	address netip.Addr
+}
+
+// unlimited are the routes of the operators' tools, which no limit may blind, and the
+// console's page with its files: a browser asks for all of them at once, without a token.
+var unlimited = []string{"/healthz", "/readyz", "/metrics", consolePath, consoleAssets}
+
+// limit refuses a request of a client that sends too many. Administrators may send
+// any number; a wrong token counts for the client's address, so that guesses are
+// limited too.
+func (a *api) limit(c *gin.Context) {
+	token, _ := bearerToken(c.Request.Header)
+	if a.auth.isAdmin(token) || slices.Contains(unlimited, c.FullPath()) {
+		return
+	}
+	from := client{buyer: a.caller(c).buyer}
+	if from.buyer == "" {
+		from.address = clientAddress(c.Request, a.TrustedProxies)
+	}
+	wait := a.limits.Take(from, time.Now())
+	if wait == 0 {
+		return
+	}
+	c.Writer.Header()["Retry-After"] = []string{strconv.FormatInt(int64((wait+time.Second-1)/time.Second), 10)}
+	a.problem(c, rateLimited, "The client sends too many requests. Nothing was done; try again.")
+	c.Abort()
+}
+
+// clientAddress returns the address of the client that sent the request. Only trusted
+// proxies can name another one than that of the connection. Each proxy appends the
+// address of its own client to X-Forwarded-For. So the client is the last address
+// that is not a trusted proxy's: what stands before it may be invented. An IPv6
+// address is cut to its network, because one client has all of its addresses.
+func clientAddress(r *http.Request, trusted []netip.Prefix) netip.Addr {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	client := peer.Addr().Unmap().WithZone("")
+	hops := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
+	for i := len(hops) - 1; i >= 0 && within(trusted, client); i-- {
+		hop, err := netip.ParseAddr(strings.TrimSpace(hops[i]))
+		if err != nil {
+			break
+		}
+		client = hop.Unmap().WithZone("")
+	}
+	if client.Is6() {
+		client = netip.PrefixFrom(client, 64).Masked().Addr()
+	}
+	return client
+}
+
+func within(networks []netip.Prefix, address netip.Addr) bool {
+	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(address) })
+}

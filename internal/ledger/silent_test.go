@@ -1,0 +1,192 @@
+package ledger
+
+import (
+	"context"
+	"maps"
+	"net/url"
+	"reflect"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// silentFrom makes a database silent: from its first statement on, and after a
+// transaction has begun.
+var silentFrom = map[string][]string{
+	"from the first statement": {""},
+	"in the transaction":       {"SELECT", "INSERT", "UPDATE", "DELETE"},
+}
+
+// silent returns a ledger whose sessions have this bound for a statement, on a database
+// that answers no statement that contains one of the texts.
+func (d *database) silent(t *testing.T, bound time.Duration, texts []string) *Ledger {
+	t.Helper()
+	wire, wireURL, err := faults.NewWire(d.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(wireURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	if d.sql.Ledger().Dialect() == sqltx.MySQL {
+		query.Set("readTimeout", bound.String())
+	} else {
+		query.Set("statement_timeout", strconv.FormatInt(bound.Milliseconds(), 10))
+	}
+	u.RawQuery = query.Encode()
+	l := openOn(t, openSQL(t, u.String()).Ledger(), cutter.Merged())
+	t.Cleanup(wire.Close) // first, so that the ledger's calls end
+	hang := make([]faults.Fault, len(texts))
+	for n, text := range texts {
+		hang[n] = faults.Fault{Kind: faults.Hung, Nth: 1, Times: faults.Always, Only: text}
+	}
+	wire.Arm(hang...)
+	return l
+}
+
+// fail makes the calls at the same time, and expects that each returns within the limit
+// and does not say that it has done its work.
+func fail(t *testing.T, within time.Duration, calls map[string]func(ctx context.Context) (done bool)) {
+	t.Helper()
+	type result struct {
+		name string
+		done bool
+	}
+	results := make(chan result, len(calls))
+	for name, call := range calls {
+		go func() { results <- result{name, call(context.WithoutCancel(t.Context()))} }()
+	}
+	waiting, late := maps.Clone(calls), time.After(within)
+	for len(waiting) > 0 {
+		select {
+		case r := <-results:
+			if delete(waiting, r.name); r.done {
+				t.Errorf("%s says that it has done its work", r.name)
+			}
+		case <-late:
+			t.Fatalf("%v have not returned after %s", slices.Sorted(maps.Keys(waiting)), within)
+		}
+	}
+}
+
+// TestSilentDatabase calls every method on a database that stops answering, under a
+// context without a deadline.
+func TestSilentDatabase(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, testenv.NetworkDatabases(), func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		sku := stock.SKU("silent")
+		row, _, err := l.Set(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		placed, out := l.Record(t.Context(), takeOf(sku))
+		if !out.Committed() {
+			t.Fatal(out.Reason())
+		}
+		job, err := l.ClaimJob(t.Context(), "job", "holder")
+		if err != nil {
+			t.Fatal(err)
+		}
+		argument := func(of reflect.Type) any {
+			switch of {
+			case reflect.TypeFor[string]():
+				return "name"
+			case reflect.TypeFor[int](), reflect.TypeFor[int64]():
+				return 1
+			case reflect.TypeFor[uuid.UUID]():
+				return placed.ID
+			case reflect.TypeFor[stock.SKU]():
+				return sku
+			case reflect.TypeFor[[]stock.SKU]():
+				return []stock.SKU{sku}
+			case reflect.TypeFor[[]StockRow]():
+				return []StockRow{row}
+			case reflect.TypeFor[[]stock.Change]():
+				return []stock.Change{{SKU: sku}}
+			case reflect.TypeFor[stock.Take]():
+				return takeOf(sku)
+			case reflect.TypeFor[stock.Deduction]():
+				return takeOf(sku).Deduction
+			case reflect.TypeFor[stock.Setting]():
+				return stock.Setting{SKU: sku, Kind: stock.Product, Total: 11}
+			case reflect.TypeFor[Order]():
+				return placed
+			case reflect.TypeFor[Job]():
+				return job
+			case reflect.TypeFor[*ExpiryRound]():
+				return new(ExpiryRound)
+			case reflect.TypeFor[Ask]():
+				return Ask{Payment: "payment", Returns: true}
+			case reflect.TypeFor[func(State) (Change, error)]():
+				return func(State) (Change, error) { return Change{To: Cancelled, Returns: true}, nil }
+			}
+			return reflect.Zero(of).Interface()
+		}
+		calls := make(map[string]func(context.Context) bool)
+		for since, texts := range silentFrom {
+			methods := reflect.ValueOf(d.silent(t, time.Second, texts))
+			for m := range methods.Type().Methods() {
+				method := methods.MethodByName(m.Name)
+				of := method.Type()
+				if of.NumIn() == 0 || of.In(0) != reflect.TypeFor[context.Context]() || m.Name == "KeepClock" { // which lasts as long as its context
+					continue
+				}
+				call := method.Call
+				if of.IsVariadic() {
+					call = method.CallSlice
+				}
+				calls[m.Name+", silent "+since] = func(ctx context.Context) bool {
+					args := []reflect.Value{reflect.ValueOf(ctx)}
+					for n := 1; n < of.NumIn(); n++ {
+						args = append(args, reflect.ValueOf(argument(of.In(n))).Convert(of.In(n)))
+					}
+					results := call(args)
+					switch said := results[len(results)-1].Interface().(type) {
+					case Outcome:
+						return said.Committed()
+					default:
+						return said == nil
+					}
+				}
+			}
+		}
+		fail(t, 30*time.Second, calls)
+	})
+}
+
+// TestSilentTransaction expects that a transaction ends in time although its session
+// allows long statements.
+func TestSilentTransaction(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, testenv.NetworkDatabases(), func(t *testing.T, d *database) {
+		calls := make(map[string]func(context.Context) bool)
+		for since, texts := range silentFrom {
+			l := d.silent(t, time.Hour, texts)
+			calls["Beat, silent "+since] = func(ctx context.Context) bool {
+				_, err := l.Beat(ctx)
+				return err == nil
+			}
+			calls["Set, silent "+since] = func(ctx context.Context) bool {
+				_, _, err := l.Set(ctx, stock.Setting{SKU: "silent", Kind: stock.Product, Total: 1})
+				return err == nil
+			}
+			calls["Revive, silent "+since] = func(ctx context.Context) bool {
+				_, out := l.Revive(ctx, Order{ID: uuid.New(), Status: Expired}, takeOf("silent"), "payment")
+				return out.Committed()
+			}
+		}
+		fail(t, 3*transactionTimeout, calls)
+	})
+}

@@ -1,0 +1,83 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+	"github.com/holdfast-stock/holdfast/internal/tracing"
+)
+
+// TestGroupTrace checks the spans of a group: it is a part of the first order that is
+// recorded, every order that is recorded is linked to it and it to the others, and each
+// try to commit it is a span that says how it failed, without the error's text.
+func TestGroupTrace(t *testing.T) {
+	t.Parallel()
+	sqlite := slices.DeleteFunc(slices.Clone(databases), func(d testenv.Database) bool { return d.Name != "SQLite" })
+	eachDatabase(t, sqlite, func(t *testing.T, d *database) {
+		tries := 0
+		l := d.open(t, cuttertest.WithCut(cutter.ForUpdate(), func(ctx context.Context, tx *sqltx.Tx, _ []stock.Take, cut cuttertest.Cut) ([]cutter.Decision, error) {
+			if tries++; tries == 1 {
+				return nil, errors.Join(cutter.ErrConflict, errors.New("secret"))
+			}
+			return cut(ctx, tx)
+		}))
+		sku := fresh("traced")
+		lay(t, l, sku, 3)
+		spans := tracetest.NewSpanRecorder()
+		l.tracer = tracing.New(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)), true)
+
+		rs := []*recording{recordingOf(sku), recordingOf(sku), recordingOf(sku)}
+		for _, r := range rs[1:] { // the first order is not sampled
+			ctx, request := l.tracer.Request(t.Context(), nil, "POST", "/orders")
+			_, r.span = l.tracer.Start(ctx, "ledger.record")
+			request.End()
+		}
+		l.record(slices.Clone(rs), new(lane))
+		for _, r := range rs {
+			r.span.End()
+		}
+
+		ended := make(map[string][]sdk.ReadOnlySpan)
+		for _, s := range spans.Ended() {
+			ended[s.Name()] = append(ended[s.Name()], s)
+		}
+		groups, records, commits := ended["ledger.group"], ended["ledger.record"], ended["ledger.commit"]
+		if len(groups) != 1 || len(records) != 2 || len(commits) != 2 {
+			t.Fatalf("%d groups, %d recordings, %d commits", len(groups), len(records), len(commits))
+		}
+		group := groups[0]
+		if group.Parent().SpanID() != records[0].SpanContext().SpanID() {
+			t.Errorf("the group's parent is %v, want the first recording", group.Parent().SpanID())
+		}
+		if links := group.Links(); len(links) != 1 || links[0].SpanContext.SpanID() != records[1].SpanContext().SpanID() {
+			t.Errorf("the group's links are %+v, want the second recording", links)
+		}
+		for n, r := range records {
+			if links := r.Links(); len(links) != 1 || !links[0].SpanContext.Equal(group.SpanContext()) {
+				t.Errorf("the links of recording %d are %+v, want the group", n+1, links)
+			}
+		}
+		for n, want := range []string{"conflict", ""} {
+			kind := ""
+			for _, a := range commits[n].Attributes() {
+				if a.Key == "error.type" {
+					kind = a.Value.AsString()
+				}
+			}
+			if kind != want || commits[n].Status().Description != "" || commits[n].Parent().SpanID() != group.SpanContext().SpanID() {
+				t.Errorf("commit %d: error %q, status %+v, want %q", n+1, kind, commits[n].Status(), want)
+			}
+		}
+		d.atRest(t, sku, 3)
+	})
+}

@@ -1,0 +1,69 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// TestLeftovers checks when a leftover is no longer asked for.
+func TestLeftovers(t *testing.T) {
+	t.Parallel()
+	type answer struct {
+		found bool
+		err   error
+	}
+	silence := answer{err: errors.New("no answer")}
+	for name, answers := range map[string][]answer{
+		"found":                 {{found: true}},
+		"found after silence":   {silence, silence, {found: true}},
+		"absent":                {{}, {}},
+		"absent, then silence":  {{}, silence, {}, {}},
+		"absent and then found": {{}, {found: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var l Leftovers
+			calls, last := 0, make(chan struct{})
+			l.Add(time.Now().Add(time.Minute), func(context.Context) (bool, error) {
+				if calls++; calls == len(answers) {
+					close(last)
+				}
+				return answers[calls-1].found, answers[calls-1].err // panics if it is called too often
+			})
+			select {
+			case <-last:
+			case <-time.After(4 * time.Second):
+				t.Errorf("%d calls, want %d", calls, len(answers))
+			}
+			l.running.Wait()
+		})
+	}
+}
+
+// TestLeftoversEnd checks that a leftover that has ended by itself, and one that is added
+// after Close, is not asked for, and that Close ends the call under way.
+func TestLeftoversEnd(t *testing.T) {
+	t.Parallel()
+	var l Leftovers
+	never := func(context.Context) (bool, error) {
+		t.Error("it was asked for")
+		return true, nil
+	}
+	l.Add(time.Now(), never)
+	called := make(chan struct{})
+	l.Add(time.Now().Add(time.Minute), func(ctx context.Context) (bool, error) {
+		close(called)
+		<-ctx.Done()
+		return false, ctx.Err()
+	})
+	<-called
+	asked := time.Now()
+	l.Close()
+	if took := time.Since(asked); took > time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	l.Add(time.Now().Add(time.Minute), never)
+	l.Close()
+}

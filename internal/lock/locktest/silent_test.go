@@ -1,0 +1,89 @@
+package locktest_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+)
+
+const (
+	// maxUnlock bounds an Unlock that the servers do not answer, with some slack.
+	maxUnlock = 5 * time.Second
+	// maxRecovery is the time after which a lock is free that nobody holds, once the
+	// servers answer again. It is much shorter than a lease.
+	maxRecovery = 6 * time.Second
+)
+
+// silentServers has the servers fall silent while an instance asks for locks and while it
+// frees one. It expects that the instance does not wait for them, and that the locks are
+// free soon after they answer again, and not only when their leases have ended.
+func silentServers(t *testing.T, r rig) {
+	ctx := t.Context()
+	other, err := r.open(ctx, r.addrs())
+	if err != nil {
+		t.Fatal(err)
+	}
+	instance, wire, err := r.OverWire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefix := "silent-" + uuid.NewString() + "-"
+	held, err := instance.Lock(ctx, prefix+"unlocked")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// Requests that reach the servers late: they run in any order.
+	var names []string
+	wire.Freeze()
+	var requests sync.WaitGroup
+	for n := range 8 {
+		name := fmt.Sprint(prefix, n)
+		names = append(names, name)
+		requests.Go(func() {
+			limited, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+			defer cancel()
+			if lease, err := instance.TryLock(limited, name); err == nil {
+				t.Errorf("%s was granted by silent servers", name)
+				_ = lease.Unlock(ctx)
+			}
+		})
+	}
+	requests.Wait()
+	wire.Thaw()
+	mustBeFree(ctx, t, other, names...)
+
+	// A release that never reaches the servers.
+	wire.Freeze()
+	asked := time.Now()
+	err = held.Unlock(ctx)
+	if took := time.Since(asked); took > maxUnlock {
+		t.Errorf("Unlock took %v", took)
+	}
+	if err == nil {
+		t.Error("silent servers have confirmed an Unlock")
+	}
+	wire.Cut()
+	wire.Thaw()
+	mustBeFree(ctx, t, other, prefix+"unlocked")
+}
+
+// mustBeFree expects that the locks can soon be taken.
+func mustBeFree(ctx context.Context, t *testing.T, l lock.Locker, names ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, maxRecovery)
+	defer cancel()
+	for _, name := range names {
+		lease, err := l.Lock(ctx, name)
+		if err != nil {
+			t.Fatalf("the servers answer again: %v", err)
+		}
+		_ = lease.Unlock(ctx)
+	}
+}

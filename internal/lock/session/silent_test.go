@@ -1,0 +1,48 @@
+package session_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/lock/mysql"
+	"github.com/holdfast-stock/holdfast/internal/lock/postgres"
+	"github.com/holdfast-stock/holdfast/internal/store"
+)
+
+// TestSilentWhileOpening has the server fall silent in the middle of New, while a
+// transaction of its probe is open.
+func TestSilentWhileOpening(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, s server) {
+		wire, dbURL, err := faults.NewWire(s.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool, err := store.OpenSessions(dbURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { pool.Close() })
+		t.Cleanup(wire.Close) // first, so that nothing waits for an answer
+		open, unlock := postgres.New, "pg_advisory_unlock"
+		if s.mysql() {
+			open, unlock = mysql.New, "RELEASE_LOCK"
+		}
+		wire.Arm(faults.Fault{Kind: faults.Hung, Nth: 1, Times: faults.Always, Only: unlock},
+			faults.Fault{Kind: faults.Hung, Nth: 1, Times: faults.Always, Only: "ROLLBACK"})
+		failed := make(chan error, 1)
+		go func() {
+			_, err := open(t.Context(), pool, 2*time.Second)
+			failed <- err
+		}()
+		select {
+		case err := <-failed:
+			if err == nil {
+				t.Error("a Locker was opened on a silent server")
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("New has not returned")
+		}
+	})
+}

@@ -1,0 +1,12 @@
+// Package palette has the colours of the project's web pages.
+package palette
+
+import _ "embed"
+
+//go:embed palette.css
+var css string
+
+// CSS returns a style sheet with the colours as custom properties of the root element.
+// They are light or dark as the system prefers; the attribute data-theme of the root
+// element, light or dark, takes precedence.
+func CSS() string { return css }

@@ -1,0 +1,250 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// brokenLedger is a ledger whose beat fails with err, and whose outbox has changes.
+type brokenLedger struct {
+	*twinLedger
+	err     error
+	changes []stock.Change
+	applied []stock.Change
+}
+
+func (l *brokenLedger) Beat(ctx context.Context) (ledger.Owner, error) {
+	if err := cmp.Or(l.err, ctx.Err()); err != nil {
+		return ledger.Owner{}, err
+	}
+	return l.twinLedger.Beat(ctx)
+}
+
+func (l *brokenLedger) Changes(context.Context, stock.SKU, stock.Change) ([]stock.Change, bool, error) {
+	return l.changes, true, nil
+}
+
+func (l *brokenLedger) Applied(_ context.Context, changes ...stock.Change) error {
+	l.applied = append(l.applied, changes...)
+	return nil
+}
+
+// brokenGate is a gate whose mark fails with err once wait has passed, and whose counts
+// are filled only of one SKU.
+type brokenGate struct {
+	*twinGate
+	err    error
+	wait   time.Duration
+	filled stock.SKU
+}
+
+func (g *brokenGate) Mark(ctx context.Context) (stock.Mark, error) {
+	if g.err == nil {
+		return g.twinGate.Mark(ctx)
+	}
+	select {
+	case <-time.After(g.wait):
+	case <-ctx.Done():
+	}
+	return stock.Mark{}, g.err
+}
+
+func (g *brokenGate) Adjust(_ context.Context, c stock.Change) error {
+	if c.SKU == g.filled {
+		return nil
+	}
+	return stock.ErrNotFilled
+}
+
+// TestStoresUp checks the metrics that say whether the instance is ready, and which
+// store does not answer.
+func TestStoresUp(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		broken              func(l *brokenLedger, g *brokenGate)
+		ready, ledger, gate float64
+	}{
+		"all is well":                  {func(*brokenLedger, *brokenGate) {}, 1, 1, 1},
+		"the ledger does not answer":   {func(l *brokenLedger, _ *brokenGate) { l.err = errAway }, 0, 0, 1},
+		"the gate does not answer":     {func(_ *brokenLedger, g *brokenGate) { g.err = errAway }, 0, 1, 0},
+		"the gate is frozen":           {func(_ *brokenLedger, g *brokenGate) { g.err, g.wait = errAway, time.Hour }, 0, 1, 0},
+		"neither of the two answers":   {func(l *brokenLedger, g *brokenGate) { l.err, g.err = errAway, errAway }, 0, 0, 0},
+		"another layout has the stock": {func(l *brokenLedger, _ *brokenGate) { l.shared.owner.Layout = "other" }, 0, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				l, g := &brokenLedger{twinLedger: newLedger(&ownerRow{})}, &brokenGate{twinGate: newGate(newRedis())}
+				r := newReconcilerOf(g, l)
+				defer r.Close()
+				if err := r.Start(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				check := func(ready, ledger, gate float64) {
+					t.Helper()
+					if got := value(t, r.metrics.ready); got != ready {
+						t.Errorf("ready is %v, want %v", got, ready)
+					}
+					stores := r.metrics.stores
+					if l, g := value(t, stores.WithLabelValues(ledgerStore)), value(t, stores.WithLabelValues(gateStore)); l != ledger || g != gate {
+						t.Errorf("the ledger is %v and the gate %v, want %v and %v", l, g, ledger, gate)
+					}
+				}
+				checking := func(within time.Duration) {
+					ctx, cancel := context.WithTimeout(t.Context(), within)
+					defer cancel()
+					r.keepChecking(ctx)
+				}
+				checking(checkPause / 2)
+				check(1, 1, 1)
+				test.broken(l, g)
+				checking(checkTimeout + checkPause/2)
+				check(test.ready, test.ledger, test.gate)
+			})
+		})
+	}
+}
+
+// TestOversoldUnits checks that the comparison counts the units that stock rows miss.
+func TestOversoldUnits(t *testing.T) {
+	t.Parallel()
+	r, gate, l := started(t, &ownerRow{})
+	stockUp(t, l, gate, "a", "b", "c", "d")
+	for sku, available := range map[stock.SKU]int64{"a": -2, "b": 0, "c": 10, "d": -3} {
+		row := l.rows[sku]
+		row.Available = available
+		l.rows[sku] = row
+	}
+	for range 2 { // each round counts anew
+		if _, err := r.compareNext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := value(t, r.metrics.oversold); got != 5 {
+			t.Errorf("%v units are oversold, want 5", got)
+		}
+	}
+	r.forgetComparison()
+	if got := value(t, r.metrics.oversold); got != 0 {
+		t.Errorf("%v units are oversold on an instance that does not compare", got)
+	}
+}
+
+// TestOutboxChanges checks that the additions that the gate cannot accept are counted.
+func TestOutboxChanges(t *testing.T) {
+	t.Parallel()
+	l := &brokenLedger{twinLedger: newLedger(&ownerRow{}), changes: []stock.Change{
+		{SKU: "a", Number: 1}, {SKU: "a", Number: 2}, {SKU: "b", Number: 1}, {SKU: "c", Number: 1}, {SKU: "c", Number: 2},
+	}}
+	g := &brokenGate{twinGate: newGate(newRedis()), filled: "b"}
+	r := newReconcilerOf(g, l)
+	defer r.Close()
+	for _, test := range []struct {
+		filled stock.SKU
+		want   float64
+	}{{"b", 4}, {"c", 3}} {
+		g.filled = test.filled
+		if _, err := r.deliverAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := value(t, r.metrics.outbox); got != test.want {
+			t.Errorf("%v additions are left, want %v", got, test.want)
+		}
+	}
+	if len(l.applied) != 3 {
+		t.Errorf("applied %v", l.applied)
+	}
+}
+
+// TestRefundsDue checks that the instance that expires orders counts the payments that
+// are due back, now and then.
+func TestRefundsDue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(&ownerRow{})
+		r := newReconciler(nil, l)
+		counts := 0
+		l.refunds = func() (int, time.Duration) {
+			counts++
+			return 3, time.Hour
+		}
+		var n, oldest float64
+		l.expire = func(ledger.Job, int) (ledger.Expiry, error) {
+			n, oldest = value(t, r.metrics.refundsDue), value(t, r.metrics.oldestRefund)
+			return ledger.Expiry{}, nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		r.keepExpiring(ctx)
+		if n != 3 || oldest != 3600 {
+			t.Errorf("%v payments are due, the oldest for %v s", n, oldest)
+		}
+		if least, most := 6, 7; counts < least || counts > most {
+			t.Errorf("counted %d times in a minute", counts)
+		}
+		if n := value(t, r.metrics.refundsDue) + value(t, r.metrics.oldestRefund); n != 0 {
+			t.Errorf("an instance without the job shows %v", n)
+		}
+	})
+}
+
+// TestJobSuccess checks that the last success of a job is that of its steps that do not
+// fail.
+func TestJobSuccess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(&ownerRow{})
+		r := newReconciler(nil, l)
+		began := time.Now()
+		l.expire = func(ledger.Job, int) (ledger.Expiry, error) {
+			if time.Since(began) > 10*time.Second {
+				return ledger.Expiry{}, errAway
+			}
+			return ledger.Expiry{}, nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		r.keepExpiring(ctx)
+		last := value(t, r.metrics.jobs.succeeded.WithLabelValues(expiryJob)) - float64(began.UnixNano())/1e9
+		if last < 9 || last > 10.1 {
+			t.Errorf("the last success was %v s after the start, want about 10", last)
+		}
+	})
+}
+
+// TestSeriesFromTheStart checks that an instance has a series for each value of a label
+// that it may use, and no others.
+func TestSeriesFromTheStart(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		gate stock.Gate
+		want map[string]int
+	}{
+		"a gate":  {newGate(newRedis()), map[string]int{"holdfast_job_held": 3, "holdfast_job_last_success_timestamp_seconds": 3, "holdfast_recoveries_total": 2, "holdfast_store_up": 2}},
+		"no gate": {nil, map[string]int{"holdfast_job_held": 1, "holdfast_job_last_success_timestamp_seconds": 1, "holdfast_recoveries_total": 2, "holdfast_store_up": 1}},
+	} {
+		registry := prometheus.NewRegistry()
+		r := New(test.gate, newLedger(&ownerRow{}), Options{Metrics: registry})
+		r.Close()
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, family := range families {
+			if want := max(test.want[family.GetName()], 1); len(family.GetMetric()) != want {
+				t.Errorf("%s: %s has %d series, want %d", name, family.GetName(), len(family.GetMetric()), want)
+			}
+			delete(test.want, family.GetName())
+		}
+		if len(test.want) > 0 {
+			t.Errorf("%s: there is no %v", name, test.want)
+		}
+	}
+}

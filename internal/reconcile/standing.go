@@ -1,0 +1,43 @@
+package reconcile
+
+import (
+	"context"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// Standing is how the ledger, the gate's store and this instance's layout stand to each
+// other.
+type Standing struct {
+	// Layout is this instance's. Owner.Layout is that of the instances that sell the
+	// stock; it is empty if none has used the ledger yet.
+	Layout string
+	Owner  ledger.Owner
+	Mark   stock.Mark // what the gate's store has seen of the ledger
+	// Loaded reports whether the gate's store can run the owner's generation. It is true
+	// without a gate.
+	Loaded bool
+	// Restored reports whether the ledger is older than the mark: it was restored from a
+	// backup.
+	Restored bool
+}
+
+// Standing reads how the stores stand to each other. It changes nothing, and this
+// instance must not serve.
+func (r *Reconciler) Standing(ctx context.Context) (s Standing, err error) {
+	s.Layout = r.generations.layout
+	if s.Mark, err = r.generations.mark(ctx); err != nil {
+		return s, err
+	}
+	if s.Owner, err = r.ledger.Owner(ctx); err != nil {
+		return s, err
+	}
+	// The beat was not raised, so it may equal the mark's.
+	s.Restored = s.Mark.Beat > s.Owner.Beat || s.Mark.Generation > s.Owner.Generation
+	if r.gate != nil {
+		r.gate.Use(s.Owner.Generation)
+	}
+	s.Loaded, err = r.generations.loaded(ctx)
+	return s, err
+}

@@ -1,0 +1,52 @@
+package reconcile
+
+import (
+	"testing"
+
+	"go.opentelemetry.io/otel/codes"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/tracing"
+)
+
+// TestTraces checks that a step of a job is a trace of its own if it found something to
+// do or failed, and none otherwise.
+func TestTraces(t *testing.T) {
+	t.Parallel()
+	spans := tracetest.NewSpanRecorder()
+	l := newLedger(&ownerRow{})
+	r := newReconciler(nil, l)
+	r.tracer = tracing.New(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)), true)
+	e := &expiry{Reconciler: r, batch: minExpiryBatch}
+	steps := []struct {
+		done ledger.Expiry
+		err  error
+	}{{}, {done: ledger.Expiry{Found: 3, Expired: 2, Failed: 1}}, {err: errAway}}
+	for _, s := range steps {
+		l.expire = func(ledger.Job, int) (ledger.Expiry, error) { return s.done, s.err }
+		if _, err := e.step(t.Context(), ledger.Job{}); (err == nil) != (s.err == nil) {
+			t.Fatal(err)
+		}
+	}
+	ended := spans.Ended()
+	if len(ended) != 2 {
+		t.Fatalf("%d spans, want 2", len(ended))
+	}
+	for n, want := range []struct {
+		count  int64
+		status codes.Code
+	}{{3, codes.Unset}, {0, codes.Error}} {
+		s := ended[n]
+		var count int64
+		for _, a := range s.Attributes() {
+			if a.Key == "holdfast.job.count" {
+				count = a.Value.AsInt64()
+			}
+		}
+		if s.Name() != "job.expiry" || s.Parent().IsValid() || count != want.count || s.Status().Code != want.status || s.Status().Description != "" {
+			t.Errorf("span %d: %s, parent %v, count %d, status %+v", n+1, s.Name(), s.Parent().IsValid(), count, s.Status())
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package service_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/service"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/tracing"
+)
+
+// BenchmarkPlace measures an order on embedded stores, one at a time, without traces and
+// with all its spans, without their export.
+func BenchmarkPlace(b *testing.B) {
+	for _, bm := range []struct {
+		name   string
+		tracer *tracing.Tracer
+	}{
+		{"traces off", nil},
+		{"traces on", tracing.New(sdk.NewTracerProvider(sdk.WithBatcher(tracetest.NewNoopExporter())), true)},
+	} {
+		b.Run(bm.name, func(b *testing.B) {
+			ctx := b.Context()
+			stores, err := store.OpenEmbedded(ctx)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer stores.Close()
+			ledgerID, err := stores.SQL().LedgerID(ctx)
+			if err != nil {
+				b.Fatal(err)
+			}
+			spec, _ := strategy.Find(strategy.Default)
+			built, closeGate := spec.Build(strategy.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Guard: true})
+			defer closeGate()
+			i := service.New(stores.SQL().Ledger(), ledgerID, built, service.Options{
+				TakeDeadline: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Tracer: bm.tracer,
+			})
+			defer i.Close()
+			if err := i.Reconciler.Start(ctx); err != nil {
+				b.Fatal(err)
+			}
+			if _, _, err := i.Stock.SetStock(ctx, stock.Setting{SKU: "10001", Kind: stock.Product, Total: stock.MaxTotal}); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				inside, request := bm.tracer.Request(ctx, nil, "POST", "/orders")
+				_, _, err := i.Orders.Place(inside, order.Request{Buyer: "u-1", Lines: []stock.Line{{SKU: "10001", Quantity: 1}}})
+				if err != nil {
+					b.Fatal(err)
+				}
+				request.End()
+			}
+		})
+	}
+}

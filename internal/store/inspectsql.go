@@ -1,0 +1,158 @@
+package store
+
+import (
+	"context"
+	"maps"
+	"strings"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+)
+
+const mendDurability = "set it as docs/engines.md says: a 201 is as durable as a commit"
+
+func (s *SQL) inspectMySQL(ctx context.Context, connections int) (found Findings, err error) {
+	v, err := s.settings(ctx, `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'version_comment', 'innodb_flush_log_at_trx_commit',
+		'log_bin', 'sync_binlog', 'innodb_doublewrite', 'max_connections', 'read_only', 'wsrep_provider', 'group_replication_group_name', 'aurora_version')`)
+	if err != nil {
+		return nil, err
+	}
+	session, err := s.settings(ctx, "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', 'sql_mode')")
+	if err != nil {
+		return nil, err
+	}
+	status, err := s.settings(ctx, "SHOW GLOBAL STATUS LIKE 'Threads_connected'")
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(v, session)
+	found.OK("%s is %s %s", s.target, product(v), v["version"])
+	found = append(found, mysqlDurability(s.target, v)...)
+	if v["read_only"] != "OFF" {
+		found.Problem("name the primary, or end the switchover", "%s is read-only", s.target)
+	}
+	for _, name := range []string{"tx_isolation", "transaction_isolation"} {
+		if level, known := v[name]; known && level != "READ-COMMITTED" {
+			found.Warn("remove "+name+" from the URL", "the sessions run at %s", level)
+			break
+		}
+	}
+	if !strings.Contains(v["sql_mode"], "STRICT_TRANS_TABLES") {
+		found.Warn("remove sql_mode from the URL", "the sessions run without STRICT_TRANS_TABLES")
+	}
+	found.checkConnections(s.target, connections, number(status["Threads_connected"]), number(v["max_connections"]))
+	return s.checkEngines(ctx, found)
+}
+
+// product names the server by its variables.
+func product(v map[string]string) string {
+	switch {
+	case v["aurora_version"] != "":
+		return "Aurora, which is not tested:"
+	case v["wsrep_provider"] != "" && v["wsrep_provider"] != "none":
+		return "a Galera node,"
+	case v["group_replication_group_name"] != "":
+		return "a node with Group Replication, which is not tested:"
+	case sqltx.IsMariaDB(v["version"]):
+		return "MariaDB"
+	}
+	return "MySQL"
+}
+
+// mysqlDurability returns the settings that lose commits in a crash.
+func mysqlDurability(target string, v map[string]string) (found Findings) {
+	if flush := v["innodb_flush_log_at_trx_commit"]; flush != "1" {
+		found.Problem(mendDurability, "%s runs with innodb_flush_log_at_trx_commit=%s: a crash loses about the last second of answered orders", target, flush)
+	}
+	if v["log_bin"] == "ON" && v["sync_binlog"] != "1" {
+		found.Warn("set it to 1", "%s runs with sync_binlog=%s: after a crash of the machine, replicas may differ from it", target, v["sync_binlog"])
+	}
+	if v["innodb_doublewrite"] == "OFF" {
+		found.Warn("set it to ON, unless the file system writes pages whole", "%s runs with innodb_doublewrite=OFF: a crash may damage pages", target)
+	}
+	return found
+}
+
+// checkEngines finds tables without transactions.
+func (s *SQL) checkEngines(ctx context.Context, found Findings) (Findings, error) {
+	engines, err := s.settings(ctx, "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND engine <> 'InnoDB'")
+	for table, engine := range engines {
+		found.Problem("ALTER TABLE "+table+" ENGINE=InnoDB", "table %s uses %s, which has no transactions", table, engine)
+	}
+	return found, err
+}
+
+func (s *SQL) inspectPostgres(ctx context.Context, connections int) (found Findings, err error) {
+	v, err := s.settings(ctx, `SELECT name, setting FROM pg_settings WHERE name IN ('server_version', 'fsync', 'synchronous_commit', 'full_page_writes',
+			'max_connections', 'superuser_reserved_connections', 'default_transaction_isolation', 'transaction_read_only', 'synchronous_standby_names',
+			'lock_timeout', 'statement_timeout', 'idle_in_transaction_session_timeout')
+		UNION ALL SELECT 'recovery', pg_is_in_recovery()::text
+		UNION ALL SELECT 'standbys', count(*)::text FROM pg_stat_replication
+		UNION ALL SELECT 'connected', count(*)::text FROM pg_stat_activity WHERE backend_type = 'client backend'`)
+	if err != nil {
+		return nil, err
+	}
+	pooled := ""
+	if s.pooled {
+		pooled = ", behind a pooler"
+	}
+	found.OK("%s is version %s%s", s.target, v["server_version"], pooled)
+	found = append(found, postgresDurability(s.target, v)...)
+	switch {
+	case v["recovery"] == "true":
+		found.Problem("name the primary, or add target_session_attrs=read-write to the URL", "%s is a standby", s.target)
+	case v["transaction_read_only"] == "on":
+		found.Problem("set default_transaction_read_only=off", "%s is read-only", s.target)
+	}
+	if level := v["default_transaction_isolation"]; level != "read committed" {
+		mend := "remove default_transaction_isolation from the URL"
+		if s.pooled {
+			mend = "set it with ALTER ROLE (docs/engines.md)"
+		}
+		found.Warn(mend, "the sessions run at %s", level)
+	}
+	for _, name := range []string{"lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"} {
+		if v[name] == "0" {
+			found.Warn("set "+name+" with ALTER ROLE, or remove it from the URL (docs/engines.md)", "the sessions have no %s: a stopped instance blocks the others", name)
+		}
+	}
+	if !s.pooled { // a pooler shares its connections
+		found.checkConnections(s.target, connections, number(v["connected"]), number(v["max_connections"])-number(v["superuser_reserved_connections"]))
+	}
+	return found, nil
+}
+
+// postgresDurability returns the settings that lose commits in a crash, or make them
+// wait.
+func postgresDurability(target string, v map[string]string) (found Findings) {
+	if v["fsync"] == "off" {
+		found.Problem(mendDurability, "%s runs with fsync=off: a crash of the machine may destroy the database", target)
+	}
+	if v["full_page_writes"] == "off" {
+		found.Warn("set it to on, unless the file system writes pages whole", "%s runs with full_page_writes=off: a crash may damage pages", target)
+	}
+	standby := v["synchronous_standby_names"] != ""
+	switch commit := v["synchronous_commit"]; {
+	case commit == "off":
+		found.Problem(mendDurability, "%s runs with synchronous_commit=off: a crash loses the latest answered orders", target)
+	case standby && commit == "local":
+		found.Warn("set it to on", "%s runs with synchronous_commit=local: a failover loses the latest answered orders", target)
+	case standby && v["standbys"] == "0":
+		found.Problem("start the standby, or empty synchronous_standby_names", "no standby is connected to %s: every commit waits for one", target)
+	}
+	return found
+}
+
+func (s *SQL) inspectSQLite(ctx context.Context, _ int) (found Findings, err error) {
+	var version, journal string
+	if err := s.pool.QueryRowContext(ctx, "SELECT sqlite_version()").Scan(&version); err != nil {
+		return nil, err
+	}
+	if err := s.pool.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&journal); err != nil {
+		return nil, err
+	}
+	found.OK("%s, version %s, journal mode %s", s.target, version, journal)
+	if s.unsynced {
+		found.Problem("remove synchronous from the URL: it is FULL by default", "the URL turns synchronous down: a crash of the machine loses answered orders")
+	}
+	return found, nil
+}

@@ -1,0 +1,71 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-stock/holdfast/internal/retry"
+)
+
+// pingPause is the pause between two pings of WhileAnswering.
+const pingPause = time.Second
+
+// errSilent means that the server has not answered a ping.
+var errSilent = errors.New("the server does not answer")
+
+// WhileAnswering runs do, whose statements may take longer than a server may be silent,
+// and pings the server beside it. The context of do ends with ctx, and when no ping has
+// been answered for as long as the bound; then the error of do, if any, says so.
+func (s *SQL) WhileAnswering(ctx context.Context, bound time.Duration, do func(ctx context.Context) error) error {
+	ctx, end := context.WithCancelCause(ctx)
+	var asking sync.WaitGroup
+	if s.hasServer {
+		asking.Go(func() {
+			if s.isSilent(ctx, bound) {
+				end(errSilent)
+			}
+		})
+	}
+	err := do(ctx)
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errSilent) {
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	end(nil)
+	asking.Wait()
+	return err
+}
+
+// isSilent pings the server, with pauses, and reports that no ping has been answered for
+// as long as the bound. It returns false when ctx ends.
+func (s *SQL) isSilent(ctx context.Context, bound time.Duration) bool {
+	for since := time.Now(); ctx.Err() == nil; {
+		answered := s.answers(ctx, since.Add(bound))
+		if !answered && ctx.Err() == nil && time.Since(since) >= bound {
+			return true
+		}
+		_ = retry.Sleep(ctx, pingPause)
+		if answered {
+			since = time.Now()
+		}
+	}
+	return false
+}
+
+// answers reports whether the server answers a ping before the deadline, if only by an
+// error. A server that cannot be connected to does not answer.
+func (s *SQL) answers(ctx context.Context, deadline time.Time) bool {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	err := s.pool.PingContext(ctx)
+	var (
+		mysql    *driver.MySQLError
+		postgres *pgconn.PgError
+	)
+	return err == nil || errors.As(err, &mysql) || errors.As(err, &postgres)
+}

@@ -1,0 +1,115 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// silenced opens a migrated database over a wire.
+func silenced(t *testing.T, d testenv.Database) (wire *testenv.Wire, over *SQL, direct string) {
+	t.Helper()
+	direct = d.URL(t)
+	migrated(t, direct)
+	u, err := url.Parse(direct)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire = testenv.NewWire(t, u.Host)
+	u.Host = wire.Addr()
+	over = opened(t, u.String())
+	over.silence = time.Second
+	return wire, over, direct
+}
+
+// mustGiveUp expects that MigrateUp gives up soon, and returns its error.
+func mustGiveUp(t *testing.T, ended <-chan error) (err error) {
+	t.Helper()
+	select {
+	case err = <-ended:
+	case <-time.After(8 * time.Second):
+		t.Fatal("MigrateUp has not returned")
+	}
+	if err == nil {
+		t.Error("MigrateUp returned no error")
+	}
+	return err
+}
+
+// TestMigrate_SilentServer has the server fall silent before a migration, and during one
+// that has lasted for longer than a server may be silent.
+func TestMigrate_SilentServer(t *testing.T) {
+	t.Parallel()
+	for _, d := range testenv.NetworkDatabases() {
+		t.Run(d.Name+"/before", func(t *testing.T) {
+			t.Parallel()
+			wire, s, _ := silenced(t, d)
+			wire.Freeze()
+			ended := make(chan error, 1)
+			go func() { ended <- s.MigrateUp(t.Context()) }()
+			_ = mustGiveUp(t, ended) // the reason may be that it could not connect
+		})
+		t.Run(d.Name+"/during", func(t *testing.T) {
+			t.Parallel()
+			wire, s, direct := silenced(t, d)
+			blocking, err := OpenSessions(direct)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer blocking.Close()
+			conn, err := blocking.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			for _, statement := range map[string][]string{
+				"MariaDB":    {"LOCK TABLES schema_migrations WRITE"},
+				"PostgreSQL": {"BEGIN", "LOCK TABLE schema_migrations"},
+			}[d.Name] {
+				if _, err := conn.ExecContext(t.Context(), statement); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctx, interrupt := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- s.MigrateUp(ctx) }()
+			select {
+			case err := <-ended:
+				t.Fatalf("MigrateUp did not wait for a server that answers: %v", err)
+			case <-time.After(3 * s.silence):
+			}
+			interrupt() // it waits for the migration, while the server answers
+			wire.Freeze()
+			if err := mustGiveUp(t, ended); !errors.Is(err, errSilent) {
+				t.Errorf("MigrateUp returned %v, want that the server is silent", err)
+			}
+		})
+	}
+}
+
+// TestWhileAnswering_NoConnection has each ping connect. It gives that up before the bound
+// is over, which is no answer.
+func TestWhileAnswering_NoConnection(t *testing.T) {
+	t.Parallel()
+	for _, d := range testenv.NetworkDatabases() {
+		t.Run(d.Name, func(t *testing.T) {
+			t.Parallel()
+			wire, s, _ := silenced(t, d)
+			s.Pool().SetMaxIdleConns(-1)
+			wire.Freeze()
+			ctx, cancel := context.WithTimeout(t.Context(), 2*connectTimeout)
+			defer cancel()
+			err := s.WhileAnswering(ctx, connectTimeout+time.Second, func(ctx context.Context) error {
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			if !errors.Is(err, errSilent) {
+				t.Errorf("it returned %v", err)
+			}
+		})
+	}
+}

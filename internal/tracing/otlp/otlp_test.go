@@ -1,0 +1,218 @@
+package otlp
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/holdfast-stock/holdfast/internal/tracing/tracingtest"
+)
+
+// log is a log that tests read.
+type log struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *log) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// open opens the traces that the environment asks for.
+func open(t *testing.T, variables ...string) (*Traces, *log) {
+	t.Helper()
+	for i := 0; i < len(variables); i += 2 {
+		t.Setenv(variables[i], variables[i+1])
+	}
+	l := new(log)
+	traces := Open(t.Context(), "v1", slog.New(slog.NewTextHandler(l, nil)))
+	t.Cleanup(traces.Close)
+	return traces, l
+}
+
+// TestWanted checks when traces are exported, and which settings are refused.
+func TestWanted(t *testing.T) {
+	t.Parallel()
+	const endpoint, url = "OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318"
+	for _, test := range []struct {
+		name      string
+		variables map[string]string
+		on        bool
+		err       string
+	}{
+		{"nothing set", nil, false, ""},
+		{"another endpoint", map[string]string{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": url}, false, ""},
+		{"endpoint", map[string]string{endpoint: url}, true, ""},
+		{"endpoint of traces", map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": url + "/x"}, true, ""},
+		{"exporter", map[string]string{"OTEL_TRACES_EXPORTER": "otlp"}, true, ""},
+		{"disabled", map[string]string{endpoint: url, "OTEL_SDK_DISABLED": "TRUE"}, false, ""},
+		{"no exporter", map[string]string{endpoint: url, "OTEL_TRACES_EXPORTER": "none"}, false, ""},
+		{"another exporter", map[string]string{endpoint: url, "OTEL_TRACES_EXPORTER": "zipkin"}, false, `OTEL_TRACES_EXPORTER: "zipkin"`},
+		{"protobuf", map[string]string{endpoint: url, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, true, ""},
+		{"gRPC", map[string]string{endpoint: url, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, false, `OTEL_EXPORTER_OTLP_PROTOCOL: "grpc"`},
+		{"gRPC for metrics only", map[string]string{endpoint: url, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}, true, ""},
+		{"gRPC without an endpoint", map[string]string{"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, false, ""},
+		{"no scheme", map[string]string{endpoint: "collector:4318"}, false, endpoint},
+		{"not a URL", map[string]string{endpoint: "http://u:pass word@%zz"}, false, endpoint},
+	} {
+		on, err := wanted(func(name string) string { return test.variables[name] })
+		if on != test.on || (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
+			t.Errorf("%s: %v, %v", test.name, on, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "pass word") {
+			t.Errorf("%s: the error has the URL: %v", test.name, err)
+		}
+	}
+}
+
+// TestOpen checks what a trace says about the service, and that the sampler of the
+// environment decides.
+func TestOpen(t *testing.T) {
+	c := tracingtest.NewCollector(t)
+	traces, log := open(t, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", c.URL+"/v1/traces",
+		"OTEL_RESOURCE_ATTRIBUTES", "service.version=v7,deployment.environment.name=test",
+		"OTEL_TRACES_SAMPLER", "parentbased_always_off", "OTEL_EXPORTER_OTLP_HEADERS", "secret-token")
+	sampled := http.Header{"Traceparent": {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}}
+	for _, h := range []http.Header{{}, sampled} {
+		_, span := traces.Tracer().Request(t.Context(), h, "GET", "/orders")
+		span.End()
+	}
+	traces.Close()
+	spans := c.Spans()
+	if len(spans) != 1 || spans[0].Service != "holdfast" || spans[0].Parent != "00f067aa0ba902b7" {
+		t.Errorf("the collector got %+v", spans)
+	}
+	for _, text := range []string{"v7", "deployment.environment.name", "service.instance.id"} {
+		if !c.Contains(text) {
+			t.Errorf("the collector got no %s", text)
+		}
+	}
+	if text := log.String(); !strings.Contains(text, "parse headers") || strings.Contains(text, "secret-token") {
+		t.Errorf("about malformed headers, the log says %s", text)
+	}
+}
+
+// TestOpen_Propagators checks that OTEL_PROPAGATORS=none begins new traces.
+func TestOpen_Propagators(t *testing.T) {
+	c := tracingtest.NewCollector(t)
+	traces, _ := open(t, "OTEL_EXPORTER_OTLP_ENDPOINT", c.URL, "OTEL_PROPAGATORS", "none")
+	h := http.Header{"Traceparent": {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}}
+	_, span := traces.Tracer().Request(t.Context(), h, "GET", "/orders")
+	span.End()
+	traces.Close()
+	if spans := c.Spans(); len(spans) != 1 || spans[0].Parent != "" {
+		t.Errorf("the collector got %+v", spans)
+	}
+}
+
+// TestOpen_Batching checks that a size or a delay that the SDK does not survive is a
+// warning, and that traces are exported nevertheless.
+func TestOpen_Batching(t *testing.T) {
+	for _, name := range []string{"OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"} {
+		for _, value := range []string{"-5", "0", "1000000000000000000"} {
+			t.Run(name+"="+value, func(t *testing.T) {
+				c := tracingtest.NewCollector(t)
+				traces, log := open(t, "OTEL_EXPORTER_OTLP_ENDPOINT", c.URL, name, value)
+				_, span := traces.Tracer().Request(t.Context(), nil, "GET", "/orders")
+				span.End()
+				traces.Close()
+				if spans := c.Spans(); len(spans) != 1 || !strings.Contains(log.String(), name) {
+					t.Errorf("the collector got %+v, the log says %s", spans, log)
+				}
+			})
+		}
+	}
+	if options, err := batching(func(string) string { return "1" }); len(options) != 0 || err != nil {
+		t.Errorf("allowed settings are replaced: %v", err)
+	}
+}
+
+// TestCollectorAway checks that a collector that takes no traces delays neither the work
+// nor the end of the service: one that accepts connections and does not answer, and one
+// that asks to come back later.
+func TestCollectorAway(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	t.Run("Silent", func(t *testing.T) { checkAway(t, "http://"+listener.Addr().String()) })
+
+	overloaded := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "30")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	defer overloaded.Close()
+	t.Run("Overloaded", func(t *testing.T) { checkAway(t, overloaded.URL) })
+}
+
+func checkAway(t *testing.T, endpoint string) {
+	t.Helper()
+	traces, log := open(t, "OTEL_EXPORTER_OTLP_ENDPOINT", endpoint, "OTEL_BSP_SCHEDULE_DELAY", "1")
+	traces.flushTimeout = 50 * time.Millisecond
+	const spans = 20_000 // ten times the queue
+	start := time.Now()
+	for range spans {
+		_, span := traces.Tracer().Request(t.Context(), nil, "GET", "/orders")
+		span.End()
+	}
+	if took := time.Since(start); took > 5*time.Second { // one export may take 10 s
+		t.Errorf("%d spans took %v", spans, took)
+	}
+	start = time.Now()
+	traces.Close()
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("closing took %v", took)
+	}
+	if text := log.String(); !strings.Contains(text, "the last traces were not exported") {
+		t.Errorf("the log does not say that spans are lost: %s", text)
+	}
+}
+
+// TestFailures checks that failed exports do not fill the log.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	l := new(log)
+	f := &failures{log: slog.New(slog.NewTextHandler(l, nil))}
+	for range 100 {
+		f.Handle(errors.New("connection refused"))
+	}
+	f.next = time.Now().Add(-time.Second)
+	f.Handle(errors.New("connection refused"))
+	if text := l.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "failures=100") {
+		t.Errorf("logged %s", text)
+	}
+}
+
+// TestSDKLog checks that the SDK's reports are logged without the values that it
+// quotes, and only from warnings up.
+func TestSDKLog(t *testing.T) {
+	t.Parallel()
+	l := new(log)
+	sdk := logr.FromSlogHandler(sdkLog{slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug})}.WithAttrs(nil))
+	sdk.Error(errors.New("missing '='"), "parse headers", "input", "secret")
+	sdk.V(4).Info("TracerProvider created", "config", "secret")
+	if text := l.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "missing '='") || strings.Contains(text, "secret") {
+		t.Errorf("logged %s", text)
+	}
+	if (sdkLog{slog.DiscardHandler}).Enabled(context.Background(), slog.LevelInfo) {
+		t.Error("the SDK's information is logged")
+	}
+}

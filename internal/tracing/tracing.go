@@ -1,0 +1,201 @@
+// Package tracing starts the spans of a trace: of a request, of its parts, of a group
+// of orders and of background work. It needs only the API of OpenTelemetry; package
+// otlp exports what it records.
+//
+// Traces leave the trust of the stores, so a span must not contain a SKU, a buyer, a
+// key, a statement or the text of an error, which may quote any of them. Names and
+// attributes are constants, numbers and order IDs.
+package tracing
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// scope is the instrumentation scope of all spans.
+const scope = "github.com/holdfast-stock/holdfast"
+
+// Tracer starts spans. A nil *Tracer starts none: then each method costs one
+// comparison and no allocation. It is safe for concurrent use.
+type Tracer struct {
+	tracer     trace.Tracer
+	propagator propagation.TraceContext
+	propagate  bool
+}
+
+// New returns a Tracer of the provider. propagate says that the trace of a caller is
+// continued, as its traceparent header asks.
+func New(p trace.TracerProvider, propagate bool) *Tracer {
+	return &Tracer{tracer: p.Tracer(scope), propagate: propagate}
+}
+
+// Request starts the span of an HTTP request. route is the pattern of the path, not
+// the path, which may contain a SKU.
+func (t *Tracer) Request(ctx context.Context, h http.Header, method, route string) (context.Context, Span) {
+	if t == nil {
+		return ctx, Span{}
+	}
+	if t.propagate {
+		ctx = t.propagator.Extract(ctx, propagation.HeaderCarrier(h))
+	}
+	return t.begin(ctx, method+" "+route, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
+		attribute.String("http.request.method", method), attribute.String("http.route", route)))
+}
+
+// Start starts the span of a part of the work that ctx belongs to. There is none if
+// that work is not recorded.
+func (t *Tracer) Start(ctx context.Context, name string) (context.Context, Span) {
+	if !t.Of(ctx).Recorded() {
+		return ctx, Span{}
+	}
+	return t.begin(ctx, name)
+}
+
+// Group starts the span of work that is done for several others at once. It is a part
+// of the first of them that is recorded, so that a group of one order is in the trace
+// of the order. It is linked to the others, and all of them to it.
+func (t *Tracer) Group(ctx context.Context, name string, members []Span) (context.Context, Span) {
+	if t == nil {
+		return ctx, Span{}
+	}
+	var (
+		first trace.Span
+		links []trace.Link
+	)
+	for _, m := range members {
+		switch {
+		case !m.Recorded():
+		case first == nil:
+			first = m.span
+		default:
+			links = append(links, trace.Link{SpanContext: m.span.SpanContext()})
+		}
+	}
+	if first == nil {
+		return ctx, Span{}
+	}
+	ctx, group := t.begin(trace.ContextWithSpan(ctx, first), name, trace.WithLinks(links...))
+	group.Int("holdfast.group.orders", len(members))
+	for _, m := range members {
+		if m.Recorded() {
+			m.span.AddLink(trace.Link{SpanContext: group.span.SpanContext()})
+		}
+	}
+	return ctx, group
+}
+
+// Root starts a trace of its own, for work that no request waits for. Its spans begin
+// at start, which may lie in the past: then only work that turned out to be worth a
+// trace gets one.
+func (t *Tracer) Root(ctx context.Context, name string, start time.Time) (context.Context, Span) {
+	if t == nil {
+		return ctx, Span{}
+	}
+	return t.begin(ctx, name, trace.WithNewRoot(), trace.WithTimestamp(start))
+}
+
+// Parent returns the trace of ctx as a traceparent header, for work that another process
+// does later. It is empty if ctx belongs to none.
+func (t *Tracer) Parent(ctx context.Context) string {
+	if t == nil || !trace.SpanContextFromContext(ctx).IsValid() {
+		return ""
+	}
+	carrier := make(propagation.MapCarrier, 1)
+	t.propagator.Inject(ctx, carrier)
+	return carrier.Get("traceparent")
+}
+
+// Continue starts the span of work that belongs to the trace of an earlier request, of
+// which Parent returned parent. It begins a trace if parent is empty or malformed.
+func (t *Tracer) Continue(ctx context.Context, parent, name string) (context.Context, Span) {
+	if t == nil {
+		return ctx, Span{}
+	}
+	ctx = t.propagator.Extract(ctx, propagation.MapCarrier{"traceparent": parent})
+	return t.begin(ctx, name, trace.WithSpanKind(trace.SpanKindConsumer))
+}
+
+func (t *Tracer) begin(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, Span) {
+	ctx, span := t.tracer.Start(ctx, name, options...)
+	if !span.IsRecording() { // ctx still says which trace it is
+		return ctx, Span{}
+	}
+	return ctx, Span{span}
+}
+
+// Of returns the span that ctx belongs to, so that more can be said about it.
+func (t *Tracer) Of(ctx context.Context) Span {
+	if t == nil {
+		return Span{}
+	}
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		return Span{span}
+	}
+	return Span{}
+}
+
+// Carry returns to, which ends by itself, as a part of the work that from belongs to.
+func (t *Tracer) Carry(to, from context.Context) context.Context {
+	if t == nil {
+		return to
+	}
+	return trace.ContextWithSpan(to, trace.SpanFromContext(from))
+}
+
+// Observe observes the value with an exemplar that names the trace of ctx, if it is
+// sampled. o must be a histogram or a counter.
+func Observe(ctx context.Context, o prometheus.Observer, value float64) {
+	span := trace.SpanContextFromContext(ctx)
+	if !span.IsSampled() {
+		o.Observe(value)
+		return
+	}
+	o.(prometheus.ExemplarObserver).ObserveWithExemplar(value, prometheus.Labels{
+		"trace_id": span.TraceID().String(), "span_id": span.SpanID().String(),
+	})
+}
+
+// Span is one part of a trace. The methods of the zero Span, which is not recorded, do
+// nothing. It is safe for concurrent use.
+type Span struct{ span trace.Span }
+
+// Recorded reports whether the span is recorded. Ask it before you compute a value for
+// an attribute.
+func (s Span) Recorded() bool { return s.span != nil }
+
+// Text sets an attribute. value must be a constant or an order's ID: see the package
+// comment.
+func (s Span) Text(name, value string) {
+	if s.span != nil {
+		s.span.SetAttributes(attribute.String(name, value))
+	}
+}
+
+// Int sets an attribute.
+func (s Span) Int(name string, value int) {
+	if s.span != nil {
+		s.span.SetAttributes(attribute.Int(name, value))
+	}
+}
+
+// Fail marks the span as failed. kind says why: one of few constants.
+func (s Span) Fail(kind string) {
+	if s.span != nil {
+		s.span.SetAttributes(attribute.String("error.type", kind))
+		s.span.SetStatus(codes.Error, "")
+	}
+}
+
+// End ends the span. After it, the other methods do nothing.
+func (s Span) End() {
+	if s.span != nil {
+		s.span.End()
+	}
+}
