@@ -142,7 +142,7 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 			return nil, err
 		case errors.Is(err, rpctypes.ErrLeaseNotFound): // the lease was revoked while the session was idle
 			s.lose(lock.ErrSessionExpired)
-		case g.token == 0 && s.ctx.Err() != nil && ctx.Err() == nil: // keepAlive was the first to notice
+		case (err == nil || g.token == 0) && s.ctx.Err() != nil && ctx.Err() == nil: // keepAlive was the first to notice
 			_ = s.end() // the key may have been written all the same
 		case err != nil:
 			_ = s.end() // also deletes the key, if it was written
