@@ -2,7 +2,6 @@ package pitfall
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock/flawed"
@@ -82,7 +81,7 @@ func blockingWatchdog(ctx context.Context, s *Stage) Damage {
 	start := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := flawed.Renew(bounded, client, key, lease); !errors.Is(err, context.DeadlineExceeded) {
+	if err := flawed.Renew(bounded, client, key, lease); bounded.Err() == nil {
 		s.check(err)
 		return Damage{}
 	}
