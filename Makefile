@@ -49,9 +49,10 @@ servers: ## Install the servers and the C compiler that the tests need, if missi
 test: servers ## Run every test except the mutants, with the race detector, on real servers
 	CGO_ENABLED=1 $(GOTESTSUM) $(RACE) $(TESTFLAGS) -timeout $(TIMEOUT) $(PACKAGES)
 
+# -count=1, because the go command does not see which tests the mutants run.
 .PHONY: mutants
 mutants: servers ## Break the code in one place at a time and expect a test to fail
-	$(GOTESTSUM) -tags mutants -parallel 3 -timeout $(TIMEOUT) ./internal/mutants
+	$(GOTESTSUM) -tags mutants -count=1 -parallel 3 -timeout $(TIMEOUT) ./internal/mutants
 
 .PHONY: lint
 lint: elsewhere manifests ## Run the linters of .golangci.yml, check the manifests, and that go mod tidy changes nothing
