@@ -52,6 +52,7 @@ var mayImport = map[string][]string{
 	"internal/lock/postgres":            {"internal/lock/session"},
 	"internal/store":                    {"internal/ledger/sqltx", "internal/retry", "migrations"},
 	"internal/lab/command":              {"internal/testenv"},
+	"internal/testenv/chromium":         {"internal/testenv"},
 	"bench":                             {"bench/session", "internal/lab/...", "internal/testenv"},
 	"bench/...":                         {},
 	"bench/locks":                       {"bench/session", "internal/lab/...", "internal/testenv", "internal/lock/backends", "internal/store"},

@@ -19,14 +19,14 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/testenv"
+	"github.com/holdfast-stock/holdfast/internal/testenv/chromium"
 )
 
 // TestBrowser looks at the page in a real Chromium. The tests share the browser; each
 // has a browser context, with storage of its own.
 func TestBrowser(t *testing.T) {
 	t.Parallel()
-	browser := startChromium(t)
+	browser := chromium.Start(t)
 	for name, test := range map[string]func(*testing.T, context.Context){
 		"Live": testLive, "Language": testLanguage, "Phone": testPhone, "Away": testAway, "SignIn": testSignIn, "Search": testSearch, "Rush": testRush,
 	} {
@@ -35,25 +35,6 @@ func TestBrowser(t *testing.T) {
 			test(t, browser)
 		})
 	}
-}
-
-// startChromium starts a browser, which ends with the test.
-func startChromium(t *testing.T) context.Context {
-	t.Helper()
-	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(testenv.Chromium(t)), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(t.TempDir()),
-		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true),
-		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-dev-shm-usage", true))
-	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
-	browser, closeBrowser := chromedp.NewContext(allocator)
-	t.Cleanup(func() {
-		closeBrowser()
-		end()
-	})
-	if err := chromedp.Do(browser); err != nil {
-		t.Fatalf("starting Chromium: %v", err)
-	}
-	return browser
 }
 
 // tab is a page in the browser.
@@ -248,10 +229,17 @@ func testLanguage(t *testing.T, browser context.Context) {
 	w.click("#theme")
 	w.until(fmt.Sprintf("getComputedStyle(document.documentElement).backgroundColor !== %q", light))
 	dark := read[string](w, "getComputedStyle(document.documentElement).backgroundColor")
-	w.open(s.url())
-	w.until(cell("apple", "Total") + ` === "5"`)
-	if again := read[string](w, "getComputedStyle(document.documentElement).backgroundColor"); again != dark {
-		t.Errorf("the theme was not remembered: %s, want %s", again, dark)
+	// Chromium stores the choice a moment after the page has made it.
+	for start := time.Now(); ; {
+		w.open(s.url())
+		w.until(cell("apple", "Total") + ` === "5"`)
+		again := read[string](w, "getComputedStyle(document.documentElement).backgroundColor")
+		if again == dark {
+			return
+		}
+		if time.Since(start) > patience {
+			t.Fatalf("the theme was not remembered: %s, want %s", again, dark)
+		}
 	}
 }
 
