@@ -62,6 +62,15 @@ func (g handsOver) HandOver(_ context.Context, lost func(error)) (Grant, error) 
 
 func handsOverItself(g *fakeGrant) Grant { return handsOver{g} }
 
+// mustLockAnew locks a name. The time that the process may keep the lock to itself does not
+// pass meanwhile, however slow the machine is.
+func mustLockAnew(t *testing.T, l *locker, name string) Lease {
+	t.Helper()
+	held := mustLock(t, l, name)
+	held.(*lease).hold.since = time.Now().Add(time.Hour)
+	return held
+}
+
 // TestHandover lets one event happen in the middle of a handover. The next waiter
 // must get what is handed over, or it must be released.
 func TestHandover(t *testing.T) {
@@ -90,7 +99,7 @@ func TestHandover(t *testing.T) {
 			t.Parallel()
 			b := newFakeBackend(handsOverItself)
 			l := newLocker(b)
-			lease := mustLock(t, l, "a")
+			lease := mustLockAnew(t, l, "a")
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			w := waiter{make(chan Lease, 1), cancel}
@@ -132,7 +141,7 @@ func TestLeaseLostAfterHandover(t *testing.T) {
 	b := newFakeBackend(handsOverItself)
 	close(b.proceed)
 	l := newLocker(b)
-	first := mustLock(t, l, "a")
+	first := mustLockAnew(t, l, "a")
 	holder := <-b.grants
 	granted := make(chan Lease, 1)
 	go func() { granted <- mustLock(t, l, "a") }()
@@ -184,7 +193,7 @@ func TestHandoverTooLate(t *testing.T) {
 	t.Parallel()
 	b := newFakeBackend(handsOverItself)
 	l := newLocker(b)
-	first := mustLock(t, l, "a")
+	first := mustLockAnew(t, l, "a")
 	holder := <-b.grants
 	granted := make(chan Lease, 1)
 	go func() { granted <- mustLock(t, l, "a") }()
@@ -288,7 +297,7 @@ func TestUnwantedHandoverLost(t *testing.T) {
 	t.Parallel()
 	b := newFakeBackend(func(g *fakeGrant) Grant { return handsOverLosing{g} })
 	l := newLocker(b)
-	first := mustLock(t, l, "a")
+	first := mustLockAnew(t, l, "a")
 	ctx, giveUp := context.WithCancel(t.Context())
 	gaveUp := make(chan error, 1)
 	go func() {
@@ -327,7 +336,7 @@ func (g handsOverLost) HandOver(_ context.Context, lost func(error)) (Grant, err
 func TestLossDuringHandover(t *testing.T) {
 	t.Parallel()
 	l := newLocker(newFakeBackend(func(g *fakeGrant) Grant { return handsOverLost{g} }))
-	first := mustLock(t, l, "a")
+	first := mustLockAnew(t, l, "a")
 	granted := make(chan Lease, 1)
 	go func() { granted <- mustLock(t, l, "a") }()
 	waitForWaiters(l, "a", 1)
