@@ -773,22 +773,9 @@ func TestLocks(t *testing.T) {
 // processes that it starts, which inherit the variable TMPDIR.
 type running struct {
 	*exec.Cmd
-	temp           string
-	stdout, stderr bytes.Buffer
-	mu             sync.Mutex
-}
-
-func (r *running) Write(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.stderr.Write(p)
-}
-
-// said returns the standard error so far.
-func (r *running) said() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.stderr.String()
+	temp   string
+	stdout bytes.Buffer
+	stderr testenv.Buffer
 }
 
 // startLoading starts the program and waits until its standard error contains says.
@@ -801,12 +788,12 @@ func startLoading(t *testing.T, program []string, says string, args ...string) *
 	r := &running{Cmd: exec.Command(program[0], args...), temp: t.TempDir()}
 	r.Env = append(os.Environ(), "TMPDIR="+r.temp)
 	r.WaitDelay = time.Minute
-	r.Stdout, r.Stderr = &r.stdout, r
+	r.Stdout, r.Stderr = &r.stdout, &r.stderr
 	if err := r.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.Process.Kill() })
-	within(t, time.Minute, says, func() bool { return strings.Contains(r.said(), says) })
+	within(t, time.Minute, says, func() bool { return strings.Contains(r.stderr.String(), says) })
 	if n := len(r.processes()); n < 3 || len(r.folders()) == 0 {
 		t.Fatalf("%d processes and the folders %v: the test needs something that could be left behind", n, r.folders())
 	}
@@ -863,8 +850,8 @@ func TestGoRunKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = r.Wait() // until the load test closes its output
-	if !strings.Contains(r.said(), "loadtest: interrupted") {
-		t.Errorf("the output does not say that the run was interrupted: %s", r.said())
+	if !strings.Contains(r.stderr.String(), "loadtest: interrupted") {
+		t.Errorf("the output does not say that the run was interrupted: %s", r.stderr.String())
 	}
 	within(t, 10*time.Second, "all processes and folders are gone", func() bool { return len(r.processes()) == 0 && len(r.folders()) == 0 })
 }
@@ -885,11 +872,11 @@ func TestInterrupted(t *testing.T) {
 			t.Errorf("the table does not contain %q", has)
 		}
 	}
-	if !strings.Contains(r.said(), "loadtest: interrupted") {
-		t.Errorf("the output does not say that the run was interrupted: %s", r.said())
+	if !strings.Contains(r.stderr.String(), "loadtest: interrupted") {
+		t.Errorf("the output does not say that the run was interrupted: %s", r.stderr.String())
 	}
 	if t.Failed() {
-		t.Logf("%s%s", &r.stdout, r.said())
+		t.Logf("%s%s", &r.stdout, r.stderr.String())
 	}
 	within(t, 5*time.Second, "all processes and folders are gone", func() bool { return len(r.processes()) == 0 && len(r.folders()) == 0 })
 }

@@ -1,7 +1,6 @@
 package certificate
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -17,10 +16,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // issue returns a self-signed certificate and its key, as PEM.
@@ -46,26 +46,6 @@ func issue(t *testing.T, name string, until time.Time) (cert, key []byte) {
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
 }
 
-// logBuffer is a log that can be read while it is written.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-// take returns what was written since the last call.
-func (l *logBuffer) take() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.text.Reset()
-	return l.text.String()
-}
-
 // TestWatch replaces the files in several ways, good and bad.
 func TestWatch(t *testing.T) {
 	t.Parallel()
@@ -86,7 +66,7 @@ func TestWatch(t *testing.T) {
 	write(certFile, certs["one"])
 	write(keyFile, keys["one"])
 	synctest.Test(t, func(t *testing.T) {
-		var log logBuffer
+		var log testenv.Buffer
 		p, err := Open(certFile, keyFile, slog.New(slog.NewTextHandler(&log, nil)))
 		if err != nil {
 			t.Fatal(err)
@@ -103,7 +83,7 @@ func TestWatch(t *testing.T) {
 			if err != nil || got.Leaf == nil || got.Leaf.Subject.CommonName != name {
 				t.Errorf("the certificate is %v, %v, want that of %s", got.Leaf, err, name)
 			}
-			if text := log.take(); (says == "") != (text == "") || !strings.Contains(text, says) {
+			if text := log.Take(); (says == "") != (text == "") || !strings.Contains(text, says) {
 				t.Errorf("the log has %q, want %q", text, says)
 			}
 		}

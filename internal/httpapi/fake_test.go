@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -19,6 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 var (
@@ -228,23 +228,8 @@ func serveRequest(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	return rec
 }
 
-// logBuffer is a log that can be read while it is written.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+// logBuffer is the log of a service.
+type logBuffer struct{ testenv.Buffer }
 
 // lines returns the lines that contain text.
 func (l *logBuffer) lines(text string) []string {

@@ -89,7 +89,7 @@ func checkSession(t *testing.T, dbURL string) {
 			t.Errorf(`'a\b' has %d characters, want 3`, n)
 		}
 		if level := one[string](t, s.DB(), "SHOW client_min_messages"); level != "warning" {
-			t.Errorf("client_min_messages is %s: the session would not hear that a commit is on the primary alone", level)
+			t.Errorf("client_min_messages is %s, want warning: PostgreSQL warns of a commit that only the primary has", level)
 		}
 	}
 	if err := s.DB().Exec("UPDATE stock SET total = -1 WHERE sku = 'a'").Error; !sqltx.IsStatementError(err) {

@@ -2,7 +2,6 @@ package testenv
 
 import (
 	"bufio"
-	"bytes"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -34,7 +32,7 @@ type CuratorMutex struct {
 	cmd      *exec.Cmd
 	commands io.WriteCloser
 	lines    chan string
-	errors   lockedBuffer
+	errors   Buffer
 }
 
 // Curator starts a process whose mutex is the node with the path. The process ends with
@@ -177,22 +175,4 @@ func (c *CuratorMutex) Kill() {
 	if line, ok := <-c.lines; ok {
 		c.t.Fatalf("the killed Java program wrote %q", line)
 	}
-}
-
-// lockedBuffer is a buffer that can be read while it is written.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }

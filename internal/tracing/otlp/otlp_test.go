@@ -8,40 +8,22 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/internal/tracing/tracingtest"
 )
 
-// log is a log that tests read.
-type log struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *log) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // open opens the traces that the environment asks for.
-func open(t *testing.T, variables ...string) (*Traces, *log) {
+func open(t *testing.T, variables ...string) (*Traces, *testenv.Buffer) {
 	t.Helper()
 	for i := 0; i < len(variables); i += 2 {
 		t.Setenv(variables[i], variables[i+1])
 	}
-	l := new(log)
+	l := new(testenv.Buffer)
 	traces := Open(t.Context(), "v1", slog.New(slog.NewTextHandler(l, nil)))
 	t.Cleanup(traces.Close)
 	return traces, l
@@ -189,7 +171,7 @@ func checkAway(t *testing.T, endpoint string) {
 // TestFailures checks that failed exports do not fill the log.
 func TestFailures(t *testing.T) {
 	t.Parallel()
-	l := new(log)
+	l := new(testenv.Buffer)
 	f := &failures{log: slog.New(slog.NewTextHandler(l, nil))}
 	for range 100 {
 		f.Handle(errors.New("connection refused"))
@@ -205,7 +187,7 @@ func TestFailures(t *testing.T) {
 // quotes, and only from warnings up.
 func TestSDKLog(t *testing.T) {
 	t.Parallel()
-	l := new(log)
+	l := new(testenv.Buffer)
 	sdk := logr.FromSlogHandler(sdkLog{slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug})}.WithAttrs(nil))
 	sdk.Error(errors.New("missing '='"), "parse headers", "input", "secret")
 	sdk.V(4).Info("TracerProvider created", "config", "secret")
