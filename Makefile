@@ -11,6 +11,8 @@ FUZZTIME ?= 10s
 SEARCHTIME ?= 5m
 RACES ?= 10000
 CHECKS ?= 2000
+N ?= 40
+SEED ?= 0
 TIMEOUT ?= 40m
 # Three packages at once on two cores: many tests wait for servers and leases.
 TESTFLAGS ?= -p 3
@@ -26,8 +28,8 @@ ARGS ?=
 
 # A program with the race detector sleeps for a second at exit by default. The files
 # of the test servers are in memory if 4 GB are free there.
-test mutants search storms requests races: export GORACE ?= atexit_sleep_ms=50
-test mutants search storms requests races: export HOLDFAST_TEST_FOLDER ?= $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 4000000 ] 2>/dev/null && echo /dev/shm)
+test mutants mutate search storms requests races: export GORACE ?= atexit_sleep_ms=50
+test mutants mutate search storms requests races: export HOLDFAST_TEST_FOLDER ?= $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 4000000 ] 2>/dev/null && echo /dev/shm)
 
 .PHONY: help
 help: ## List the targets
@@ -50,9 +52,20 @@ test: servers ## Run every test except the mutants, with the race detector, on r
 	CGO_ENABLED=1 $(GOTESTSUM) $(RACE) $(TESTFLAGS) -timeout $(TIMEOUT) $(PACKAGES)
 
 # -count=1, because the go command does not see which tests the mutants run.
+mutants: TIMEOUT = 60m
 .PHONY: mutants
 mutants: servers ## Break the code in one place at a time and expect a test to fail
 	$(GOTESTSUM) -tags mutants -count=1 -parallel 3 -timeout $(TIMEOUT) ./internal/mutants
+
+# The packages whose code is broken, and those whose tests may convict.
+mutate: PACKAGES = ./internal/ledger ./internal/ledger/cutter ./internal/ledger/sqltx ./internal/order ./internal/reconcile ./internal/stock/gate \
+	$(patsubst %,./internal/lock/%,. etcd mysql postgres recipe redis redlock session zookeeper)
+mutate: TESTS = $(PACKAGES) ./internal/journal ./internal/service ./internal/protocol ./internal/lock/... ./cmd/withlock ./cmd/api
+
+.PHONY: mutate
+mutate: servers ## Break the error paths of PACKAGES in N (40) random places, drawn by SEED: expect tests to fail
+	go test -tags mutants -count=1 -timeout 4h -run '^TestRandom$$' -v ./internal/mutants \
+		-random.n=$(N) -random.seed=$(SEED) -random.packages='$(PACKAGES)' -random.tests='$(TESTS)'
 
 .PHONY: lint
 lint: elsewhere manifests ## Run the linters of .golangci.yml, check the manifests, and that go mod tidy changes nothing

@@ -199,7 +199,7 @@ func runImage(t *testing.T, image, program string) string {
 			t.Errorf("the service left files in /tmp: %v, %v", left, err)
 		}
 	})
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		response, err := http.Get("http://" + address + "/readyz")
 		if err == nil {

@@ -70,14 +70,16 @@ func (l *lab) arrive(ctx context.Context, spec strategy.Spec, f *fleet, rate int
 	if err != nil {
 		return nil, err
 	}
-	caught := l.guardRefusals(ctx, spec, f)
+	watch := l.startWatch(ctx, spec, f, sku)
+	defer watch.end()
 	cost := l.startMeter(ctx, f.pids())
 	rec := newRecord()
 	due := int64(l.duration) * int64(rate) / int64(time.Second)
 	hide := l.display.show(spec.Name, due, rec)
-	late := l.attack(ctx, rec, f, sku, rate, due)
+	late, repeated := l.attack(ctx, rec, f, sku, rate, due)
 	hide()
 	cost.stop(ctx)
+	l.repeatAll(ctx, rec, f, repeated)
 	l.follow(ctx, rec, f)
 	result := l.newResult(spec, rec, stock)
 	result.Describe("%d arrivals a second for %v", "每秒到达 %d 单，持续 %v", rate, l.duration)
@@ -90,18 +92,19 @@ func (l *lab) arrive(ctx context.Context, spec strategy.Spec, f *fleet, rate int
 	addTimes(result, rec)
 	cost.addTo(result)
 	ctx = context.WithoutCancel(ctx) // an interrupted load is audited too
-	result.Caught = difference(caught, l.guardRefusals(ctx, spec, f))
 	if err := l.audit(ctx, result, rec, f, sku, settledAfterLoad(spec)); err != nil {
 		return result, err
 	}
+	watch.addTo(ctx, result)
 	result.Undersold = 0 // the stock was not meant to sell out
 	judge(result, l.terms(spec, end))
 	return result, nil
 }
 
 // attack sends the orders that are due and records the answers. The time of an order
-// begins when it is due, even if it is sent late.
-func (l *lab) attack(ctx context.Context, rec *record, f *fleet, sku string, rate int, due int64) (late int64) {
+// begins when it is due, even if it is sent late. The caller must repeat the orders in
+// repeated after the load: during it, repeats would add to the rate.
+func (l *lab) attack(ctx context.Context, rec *record, f *fleet, sku string, rate int, due int64) (late int64, repeated []sent) {
 	attacker := vegeta.NewAttacker(vegeta.Client(l.client.HTTP), vegeta.MaxWorkers(maxWorkers))
 	defer attacker.Stop()
 	defer context.AfterFunc(ctx, func() { attacker.Stop() })()
@@ -117,21 +120,26 @@ func (l *lab) attack(ctx context.Context, rec *record, f *fleet, sku string, rat
 			late++
 		}
 		_, buyer, _ := strings.Cut(hit.URL, "#")
+		n := int(hit.Seq)
 		a := answer{at: sentAt + hit.Latency, took: behind + hit.Latency, asked: oneUnit(buyer, sku)}
 		if status := int(hit.Code); status != 0 {
 			a.read(status, hit.Body)
 		} else {
 			a.read(0, []byte(hit.Error))
 		}
+		rec.heard(a)
+		if p := planOf(buyer, sku); p.repeat != never && len(repeated) < maxAllDue {
+			repeated = append(repeated, sent{answer: a, n: n, plan: p, text: hit.Body})
+		}
 		if hit.Seq%sampleEvery == 0 {
 			samples.Go(func() {
 				l.sample(ctx, rec, a)
-				l.sampleQueued(ctx, rec, f.url(int(hit.Seq)+1), a)
+				l.sampleQueued(ctx, rec, f.url(n+1), a)
 			})
 		}
 		rec.add(a)
 	}
-	return late
+	return late, repeated
 }
 
 // orderTargets returns a function that makes an order for each arrival. The URL's
@@ -148,6 +156,10 @@ func (l *lab) orderTargets(f *fleet, sku string, rate int) vegeta.Targeter {
 		defer mu.Unlock()
 		name := buyer()
 		t.Method, t.Header = http.MethodPost, header
+		if p := planOf(name, sku); p.key != "" {
+			t.Header = header.Clone()
+			setKey(t.Header, p.key)
+		}
 		t.URL = f.url(sent) + "/orders#" + name
 		t.Body = oneUnit(name, sku).body()
 		sent++

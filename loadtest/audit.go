@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
@@ -26,7 +28,7 @@ func (l *lab) audit(ctx context.Context, r *results.Result, rec *record, f *flee
 	if err := l.checkAnswers(ctx, rec, f, sku); err != nil {
 		return err
 	}
-	r.Unknown, r.Sampled, r.Findings = rec.unknown(), rec.sampled, rec.found()
+	rec.addTo(r)
 	return rec.sampleErr
 }
 
@@ -81,14 +83,22 @@ func (l *lab) await(ctx context.Context, sku string, until settled) (counts, err
 }
 
 func (l *lab) counts(ctx context.Context, sku string) (now counts, err error) {
-	if now.gate, now.inFlight, err = l.gate(ctx, sku); err != nil {
+	gate, err := l.gate(ctx, sku)
+	if err != nil {
 		return now, err
 	}
-	err = l.sql.DB().WithContext(ctx).Raw("SELECT available FROM stock WHERE sku = ?", sku).Row().Scan(&now.ledger)
+	now.gate, now.inFlight = gate.available, gate.inFlight
+	now.ledger, err = l.ledgerCount(ctx, sku)
+	return now, err
+}
+
+// ledgerCount returns the units left in the stock row of the SKU.
+func (l *lab) ledgerCount(ctx context.Context, sku string) (available int64, err error) {
+	err = l.sql.DB().WithContext(ctx).Raw("SELECT available FROM stock WHERE sku = ?", sku).Row().Scan(&available)
 	if err != nil {
-		return now, fmt.Errorf("reading the stock row of %s: %w", sku, err)
+		return 0, fmt.Errorf("reading the stock row of %s: %w", sku, err)
 	}
-	return now, nil
+	return available, nil
 }
 
 // holdsUnits is the SQL condition that an order holds its units.
@@ -162,15 +172,20 @@ func (g gateKeys) key(name, what string) string {
 // generation.
 const generationBits = 28
 
-// gate adds up the gate's counts of the current generation over all segments. It returns
-// nil if the gate has no count.
-func (l *lab) gate(ctx context.Context, sku string) (available, inFlight *int64, err error) {
+// gateCount is the gate's count of a SKU.
+type gateCount struct {
+	available, inFlight *int64 // nil: the gate has no count
+	text                string // as the gate keeps it
+}
+
+// gate adds up the gate's counts of the current generation over all segments.
+func (l *lab) gate(ctx context.Context, sku string) (all gateCount, err error) {
 	if l.redis == nil {
-		return nil, nil, nil
+		return all, nil
 	}
 	g, err := l.gateOf(ctx, sku)
 	if err != nil {
-		return nil, nil, err
+		return all, err
 	}
 	var sum, flight int64
 	for _, name := range g.names {
@@ -179,20 +194,88 @@ func (l *lab) gate(ctx context.Context, sku string) (available, inFlight *int64,
 			continue
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("reading the gate's count of %s: %w", name, err)
+			return gateCount{}, fmt.Errorf("reading the gate's count of %s: %w", name, err)
 		}
 		var epoch, units, held int64
 		if _, err := fmt.Sscan(count, &epoch, &units, &held); err != nil {
-			return nil, nil, fmt.Errorf("parsing the gate's count %q of %s: %w", count, name, err)
+			return gateCount{}, fmt.Errorf("parsing the gate's count %q of %s: %w", count, name, err)
 		}
 		if epoch>>generationBits != g.generation { // the gate ignores this count too
 			continue
 		}
 		sum += units
 		flight += held
-		available, inFlight = &sum, &flight
+		all.available, all.inFlight = &sum, &flight
+		all.text += count + ";"
 	}
-	return available, inFlight, nil
+	return all, nil
+}
+
+// watchPause is the pause between two looks of a watch.
+const watchPause = 50 * time.Millisecond
+
+// watch looks during a load, and until its audit is over, for what the service repairs by
+// itself: counts that are right again when they are audited.
+type watch struct {
+	lab    *lab
+	spec   strategy.Spec
+	fleet  *fleet
+	caught *int64 // orders that the guard refused before; nil: not known
+
+	stop   context.CancelFunc
+	done   sync.WaitGroup
+	excess int64 // see [lab.excess]; the greatest
+}
+
+// startWatch starts to watch the SKUs.
+func (l *lab) startWatch(ctx context.Context, spec strategy.Spec, f *fleet, skus ...string) *watch {
+	w := &watch{lab: l, spec: spec, fleet: f, caught: l.guardRefusals(ctx, spec, f)}
+	ctx, w.stop = context.WithCancel(context.WithoutCancel(ctx))
+	if l.sql == nil || l.redis == nil || !spec.Sound {
+		return w
+	}
+	w.done.Go(func() {
+		for retry.Sleep(ctx, watchPause) == nil {
+			for _, sku := range skus {
+				if units, err := l.excess(ctx, sku); err == nil { // the audit reports stores that do not answer
+					w.excess = max(w.excess, units)
+				}
+			}
+		}
+	})
+	return w
+}
+
+// end ends the watch.
+func (w *watch) end() {
+	w.stop()
+	w.done.Wait()
+}
+
+// addTo ends the watch, and adds what it has seen to the result.
+func (w *watch) addTo(ctx context.Context, r *results.Result) {
+	w.end()
+	r.Excess = w.excess
+	r.Caught = difference(w.caught, w.lab.guardRefusals(ctx, w.spec, w.fleet))
+}
+
+// excess returns how many units the gate has left beyond the stock row of the SKU, 0 if it
+// cannot tell because the gate's counts change or units are in flight. A sound strategy
+// never has any: units leave the gate before the ledger, and return to it afterwards.
+func (l *lab) excess(ctx context.Context, sku string) (units int64, err error) {
+	before, err := l.gate(ctx, sku)
+	if err != nil || before.available == nil || *before.inFlight != 0 {
+		return 0, err
+	}
+	ledger, err := l.ledgerCount(ctx, sku)
+	if err != nil {
+		return 0, err
+	}
+	after, err := l.gate(ctx, sku)
+	if err != nil || after.text != before.text {
+		return 0, err
+	}
+	return max(0, *before.available-max(ledger, 0)), nil
 }
 
 // guardRefusals returns how many orders the guard has refused on these instances so far,

@@ -126,8 +126,8 @@ func TestCheckAnswers(t *testing.T) {
 		{"committed and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, noAnswer) }, nil, nil, nil},
 		{"void and unavailable", func(a *answer) { *a = answered(numbered(3), failed, 503, problemUnavailable) }, func(o *order) { o.Status = "void" }, nil, nil},
 		{"committed twice and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, noAnswer) }, nil,
-			[]order{{ID: numbered(9).ID, Buyer: numbered(3).Buyer, Status: "pending", Lines: numbered(3).Lines}}, []results.Kind{results.Unasked}},
-		{"committed twice", nil, nil, []order{{ID: numbered(9).ID, Buyer: numbered(3).Buyer, Status: "paid", Lines: numbered(3).Lines}}, []results.Kind{results.Unasked}},
+			[]order{{ID: numbered(9).ID, Buyer: numbered(3).Buyer, Status: "pending", Lines: numbered(3).Lines}}, []results.Kind{results.Doubled}},
+		{"committed twice", nil, nil, []order{{ID: numbered(9).ID, Buyer: numbered(3).Buyer, Status: "paid", Lines: numbered(3).Lines}}, []results.Kind{results.Doubled}},
 		{"stored without a request", nil, nil, []order{numbered(9)}, []results.Kind{results.Unasked}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestSample(t *testing.T) {
 func TestClean(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t, newRecord())
-	created := []string{"lt-0123456789-lua-crash", "lt-0123456789-segment-lock-1", "lt-0123456789-merged-r50-3", "lt-0123456789-lua-life-coupon"}
+	created := []string{"lt-0123456789-lua-crash", "lt-0123456789-segment-lock-1", "lt-0123456789-merged-r50-3", "lt-0123456789-lua-life-coupon", "lt-0123456789-lua-keys"}
 	others := []string{"lt-sku", "lt-0123456789-nonesuch-1", "shoes", "lt-0123456789-lua-1-red"}
 	for i, sku := range append(created, others...) {
 		l.exec(t, "INSERT INTO stock (sku, kind, total, available) VALUES (?, 'product', 1, 0)", sku)

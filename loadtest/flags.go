@@ -35,6 +35,7 @@ type settings struct {
 
 	maxFailures    share
 	expectOversell bool
+	faults         bool
 	keep           bool
 
 	redisURL, dbURL          string
@@ -117,6 +118,7 @@ func flagSet() (*settings, *pflag.FlagSet) {
 	flags.StringSliceVar(&s.targets, "target", nil, "`URLs` of running services to load instead; --db and --redis then name their stores, for the audit")
 	flags.StringVar(&s.adminToken, "admin-token", "", "admin `token` of the services at --target")
 	flags.BoolVar(&s.expectOversell, "expect-oversell", false, "the services at --target must oversell")
+	flags.BoolVar(&s.faults, "faults", false, "something fails during the load: allow unknown outcomes and repairs")
 	flags.BoolVar(&s.keep, "keep", false, "keep the SKUs and orders of this run in --db; clean deletes them later")
 	flags.IntVar(&s.rate, "rate", 0, "open load: orders that arrive in a second, however long the answers take")
 	flags.DurationVar(&s.duration, "duration", 5*time.Second, "duration of each open load")

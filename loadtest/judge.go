@@ -28,13 +28,17 @@ type terms struct {
 	mayOversell, mustOversell bool
 	// mustCatch demands that the guard refuses orders that a broken gate admitted.
 	mustCatch   bool
-	maxFailures share // of the orders that were not refused; 1: no limit
+	maxFailures share // of the orders that were not refused, and their repeats; 1: no limit
+	// faulty says that instances or stores failed, or may have, or that a search drives
+	// them beyond what they can do: then outcomes may be unknown, and the service may have
+	// something to repair.
+	faulty bool
 }
 
 // terms returns the terms of a load. No strategy may oversell under an open load, which
 // has more stock than orders, nor behind a guard.
 func (l *lab) terms(spec strategy.Spec, end ending) terms {
-	t := terms{spec: spec, ending: end, maxFailures: l.maxFailures}
+	t := terms{spec: spec, ending: end, maxFailures: l.maxFailures, faulty: l.faults || end == crashed || end == interrupted || l.search}
 	if l.search || end == crashed || end == interrupted {
 		t.maxFailures = 1
 	}
@@ -83,6 +87,8 @@ func judge(r *results.Result, t terms) (conclusive bool) {
 	judgeOrders(r)
 	judgeCounts(r, t)
 	judgeFailures(r, t)
+	judgeUncertain(r, t)
+	judgeRepairs(r, t)
 	if t.ending == atLimit {
 		r.Describe(", stopped at the limit with %d of %d units sold", "，到时间限制为止，库存 %[2]d 件，卖出 %[1]d 件", r.Sold, r.Stock)
 	}
@@ -158,13 +164,41 @@ func judgeCounts(r *results.Result, t terms) {
 // optimistic do not count: they are its normal answer under contention, and nothing was
 // cut.
 func judgeFailures(r *results.Result, t terms) {
-	counted := r.Failed
+	counted := r.Failed + r.RepeatsFailed
 	if t.spec.Cutter == "optimistic" {
-		counted -= r.Failures["503 "+problemBusy]
+		counted -= r.Failures["503 "+problemBusy] + r.Failures["repeat: 503 "+problemBusy]
 	}
-	all := r.Accepted + r.Failed // refusals, whose number is arbitrary, would dilute the share
+	all := r.Accepted + r.Failed + r.Repeats // refusals, whose number is arbitrary, would dilute the share
 	if part := share(counted) / share(max(all, 1)); part > t.maxFailures {
-		r.Fault("%v of %d orders failed, more than %v: %s", "%[2]d 单中有 %[1]v 失败，超过 %[3]v：%[4]s", part, all, t.maxFailures, r.FailuresText())
+		r.Fault("%v of %d orders and repeats failed, more than %v: %s", "%[2]d 单（含重复的请求）中有 %[1]v 失败，超过 %[3]v：%[4]s", part, all, t.maxFailures, r.FailuresText())
+	}
+}
+
+// certain is the number of requests of which one may have an unknown outcome although
+// nothing failed, for example because the machine stood still.
+const certain = 1000
+
+// judgeUncertain checks that about no outcome is unknown where nothing failed.
+func judgeUncertain(r *results.Result, t terms) {
+	if most := (r.Requests + certain - 1) / certain; !t.faulty && r.Uncertain > most {
+		r.Fault("%d of %d requests have an unknown outcome, more than %d, and nothing was killed",
+			"%[2]d 个请求中有 %[1]d 个结果未知，超过 %[3]d，而且没有强杀任何进程", r.Uncertain, r.Requests, most)
+	}
+}
+
+// judgeRepairs checks that a sound strategy had nothing to repair where nothing failed. A
+// count that was wrong for a while may be right when it is audited.
+func judgeRepairs(r *results.Result, t terms) {
+	if t.faulty || !t.spec.Sound {
+		return
+	}
+	if r.Excess > 0 {
+		r.Fault("the gate had %d units more than the ledger for a while, and nothing was killed",
+			"预扣曾比账本多出 %d 件，而且没有强杀任何进程", r.Excess)
+	}
+	if r.Caught != nil && *r.Caught > 0 {
+		r.Fault("the guard refused %d orders that the gate had admitted, and nothing was killed",
+			"兜底拦下了预扣放行的 %d 单，而且没有强杀任何进程", *r.Caught)
 	}
 }
 
@@ -172,10 +206,22 @@ func judgeFailures(r *results.Result, t terms) {
 // strategy.
 func judgeCrash(r, crash *results.Result) {
 	r.Crash = crash
-	for i, fault := range crash.Faults {
-		r.AddFault("after kill -9: "+fault, "强杀之后："+crash.FaultsChinese[i])
+	addFaults(r, crash, "after kill -9: ", "强杀之后：")
+}
+
+// judgeKeys adds the rush with repeated keys, and its faults, to the result of the
+// strategy.
+func judgeKeys(r, keys *results.Result) {
+	r.Keys = keys
+	addFaults(r, keys, "with repeated keys: ", "重复幂等键时：")
+}
+
+// addFaults adds the faults of another load of the strategy to its result.
+func addFaults(r, other *results.Result, prefix, chinesePrefix string) {
+	for i, fault := range other.Faults {
+		r.AddFault(prefix+fault, chinesePrefix+other.FaultsChinese[i])
 	}
-	if crash.Verdict == results.Broken {
+	if other.Verdict == results.Broken {
 		r.Verdict = results.Broken
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -155,7 +156,7 @@ func (l *lab) run(ctx context.Context) error {
 	for _, spec := range l.chosen() {
 		result, err := l.drive(ctx, spec)
 		if err != nil && ctx.Err() == nil {
-			return fmt.Errorf("%s: %w", spec.Name, err)
+			return fmt.Errorf("%s: %w", cmp.Or(spec.Name, "--target"), err)
 		}
 		if result != nil {
 			l.display.done(result)
@@ -171,9 +172,20 @@ func (l *lab) run(ctx context.Context) error {
 	broken := run.Count(results.Broken) > 0
 	err = errors.Join(err, l.tidy(context.WithoutCancel(ctx), broken))
 	if err == nil && broken {
-		return errBroken
+		return brokenBy(run)
 	}
 	return err
+}
+
+// brokenBy returns errBroken with the first fault of each strategy that broke a promise.
+func brokenBy(run *results.Run) error {
+	var faults []string
+	for _, r := range run.Strategies {
+		if r.Verdict == results.Broken {
+			faults = append(faults, r.Strategy+": "+r.Faults[0])
+		}
+	}
+	return fmt.Errorf("%w: %s", errBroken, strings.Join(faults, "; "))
 }
 
 // newRun returns the record of a run without results.
@@ -320,7 +332,14 @@ func (l *lab) loadFleet(ctx context.Context, spec strategy.Spec, f *fleet) (*res
 	}
 	for try := 1; ; try++ {
 		result, conclusive, err := l.rush(ctx, spec, f, try)
-		if err != nil || ctx.Err() != nil || conclusive || try == maxTries {
+		switch {
+		case err != nil, ctx.Err() != nil, l.knownToOversell(spec) && (conclusive || try == maxTries):
+			return result, err
+		case conclusive || try == maxTries:
+			keys, err := l.keysRush(ctx, spec, f)
+			if keys != nil {
+				judgeKeys(result, keys)
+			}
 			return result, err
 		}
 	}

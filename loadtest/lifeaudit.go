@@ -61,9 +61,10 @@ func (v *lifecycleLoad) audit(ctx context.Context, r *results.Result) error {
 		return err
 	}
 	v.checkLimit()
+	v.checkWindows()
 	v.readAll(ctx, stored)
 	r.Lifecycle = countEnds(stored)
-	r.Unknown, r.Sampled, r.Findings = v.rec.unknown(), v.rec.sampled, v.rec.found()
+	v.rec.addTo(r)
 	for _, finding := range r.Findings {
 		r.AddFault(finding.String(), finding.Chinese())
 	}
@@ -394,6 +395,16 @@ func (v *lifecycleLoad) checkLimit() {
 	}
 }
 
+// checkWindows checks that every 201 gave the order the payment window with which the
+// instances were started.
+func (v *lifecycleLoad) checkWindows() {
+	for _, a := range v.rec.answers {
+		if window := a.order.ExpiresAt.Sub(a.order.CreatedAt); a.outcome == accepted && window != v.paymentWindow {
+			v.rec.find(results.WrongWindow, fmt.Sprintf("%v, after %v instead of %v", a.order, window, v.paymentWindow))
+		}
+	}
+}
+
 // claims returns the claims on the coupon by buyer.
 func (v *lifecycleLoad) claims(ctx context.Context) (map[string]int64, error) {
 	claims := make(map[string]int64)
@@ -417,6 +428,12 @@ func (v *lifecycleLoad) readAll(ctx context.Context, stored map[string]*storedOr
 	orders := make(map[string]order, len(stored))
 	for id, o := range stored {
 		orders[id] = o.order
+	}
+	for _, a := range v.rec.answers { // GET must show when the order expires as the 201 did
+		if o, found := orders[a.order.ID]; found && a.outcome == accepted {
+			o.ExpiresAt = a.order.ExpiresAt
+			orders[o.ID] = o
+		}
 	}
 	v.readBack(ctx, v.rec, orders, v.fleet.url(0))
 }

@@ -59,8 +59,7 @@ func (c call) body() []byte {
 // read reads an answer. It reports whether the answer is final, so that the call need
 // not be repeated.
 func (c *call) read(status int, text []byte) (final bool) {
-	var a answer
-	a.read(status, text)
+	a := readAnswer(status, text)
 	if status == 0 || status >= 500 || a.problem == problemInProgress {
 		return false
 	}
@@ -86,6 +85,8 @@ type lifecycleLoad struct {
 	goods  goods
 	buyers []string
 	rec    *record
+	watch  *watch
+	due    []sent        // to be repeated after the load
 	slots  chan struct{} // its capacity bounds the calls under way
 	owners sync.WaitGroup
 
@@ -101,10 +102,13 @@ func (l *lab) runLifecycle(ctx context.Context, spec strategy.Spec, f *fleet) (*
 	if err != nil {
 		return nil, err
 	}
+	v.watch = l.startWatch(ctx, spec, f, v.goods.product, v.goods.coupon)
+	defer v.watch.end()
 	cost := l.startMeter(ctx, f.pids())
 	hide := l.display.show(spec.Name, l.stock, v.rec)
 	v.order(ctx)
 	v.owners.Wait()
+	v.repeatAll(ctx, v.rec, v.fleet, v.due) // whatever has become of the orders
 	hide()
 	cost.stop(ctx)
 	r := l.newResult(spec, v.rec, l.stock)
@@ -124,7 +128,10 @@ func (v *lifecycleLoad) judge(ctx context.Context, r *results.Result, t terms) e
 	if err := v.audit(ctx, r); err != nil {
 		return err
 	}
+	v.watch.addTo(ctx, r)
 	judgeFailures(r, t)
+	judgeUncertain(r, t)
+	judgeRepairs(r, t)
 	r.Verdict = results.AsPromised
 	if len(r.Faults) > 0 {
 		r.Verdict = results.Broken
@@ -156,16 +163,18 @@ func (l *lab) newLifecycleLoad(ctx context.Context, spec strategy.Spec, f *fleet
 func (v *lifecycleLoad) order(ctx context.Context) {
 	limited, stop := context.WithTimeout(ctx, 2*v.paymentWindow)
 	defer stop()
-	var clients sync.WaitGroup
+	var (
+		clients sync.WaitGroup
+		all     []*client
+	)
 	for i := range v.clients {
 		random := rand.New(rand.NewPCG(v.seed, uint64(i+1)))
+		name := buyers(v.seed, uint64(i+1))
+		client := &client{lab: v.lab, fleet: v.fleet, rec: v.rec}
+		all = append(all, client)
 		clients.Go(func() {
 			for n := 0; limited.Err() == nil; n++ {
-				a := v.place(ctx, v.fleet.url(i+n), v.request(random))
-				a.at = time.Since(v.rec.start)
-				if a.problem == problemBuyerLimit {
-					a.outcome = refused // a correct answer here
-				}
+				a := client.order(ctx, i+n, v.request(random), name())
 				if n%sampleEvery == 0 {
 					v.sample(ctx, v.rec, a)
 				}
@@ -174,7 +183,7 @@ func (v *lifecycleLoad) order(ctx context.Context) {
 				}
 				switch a.outcome {
 				case accepted:
-					v.begin(ctx, a.order, random)
+					v.begin(ctx, a, random)
 				case refused:
 					time.Sleep(soldOutPause)
 				default:
@@ -184,6 +193,9 @@ func (v *lifecycleLoad) order(ctx context.Context) {
 		})
 	}
 	clients.Wait()
+	for _, client := range all {
+		v.due = append(v.due, client.due...)
+	}
 }
 
 // request returns an order of a random buyer for the product. Every third order has a
@@ -197,11 +209,11 @@ func (v *lifecycleLoad) request(random *rand.Rand) order {
 }
 
 // begin starts the owner of an order that was accepted.
-func (v *lifecycleLoad) begin(ctx context.Context, o order, random *rand.Rand) {
-	if o.ID == "" {
+func (v *lifecycleLoad) begin(ctx context.Context, a answer, random *rand.Rand) {
+	if a.order.ID == "" {
 		return // the audit finds the answer
 	}
-	owner := &owner{lifecycleLoad: v, order: o, random: rand.New(rand.NewPCG(random.Uint64(), 0))}
+	owner := &owner{lifecycleLoad: v, order: a.order, answered: v.rec.start.Add(a.at), random: rand.New(rand.NewPCG(random.Uint64(), 0))}
 	plan := plans[random.IntN(len(plans))]
 	v.owners.Go(func() { plan(ctx, owner) })
 }
@@ -243,8 +255,9 @@ var plans = []func(context.Context, *owner){
 // owner makes the calls that change one order.
 type owner struct {
 	*lifecycleLoad
-	order  order
-	random *rand.Rand // not safe for concurrent use
+	order    order
+	answered time.Time
+	random   *rand.Rand // not safe for concurrent use
 }
 
 // together runs both functions at the same time.
@@ -256,10 +269,14 @@ func (o *owner) together(first, second func()) {
 }
 
 // waitForExpiry waits until the order expires by this machine's clock, plus offset and
-// a random part of spread.
+// a random part of spread. It does not believe a time later than one payment window
+// after the 201.
 func (o *owner) waitForExpiry(ctx context.Context, offset, spread time.Duration) {
-	until := o.order.ExpiresAt.Add(offset + time.Duration(o.random.Int64N(int64(spread))))
-	_ = retry.Sleep(ctx, time.Until(until))
+	until := o.order.ExpiresAt
+	if latest := o.answered.Add(o.paymentWindow); until.After(latest) {
+		until = latest
+	}
+	_ = retry.Sleep(ctx, time.Until(until.Add(offset+time.Duration(o.random.Int64N(int64(spread))))))
 }
 
 // pay reports the n-th payment of the order.
@@ -289,8 +306,11 @@ func (v *lifecycleLoad) send(ctx context.Context, id string, c call) call {
 	deadline := time.Now().Add(finalLimit)
 	for ctx.Err() == nil && time.Now().Before(deadline) {
 		url := v.fleet.url(rand.IntN(v.instances)) + "/orders/" + id + "/" + c.action
-		status, text, err := v.post(ctx, url, c.body())
-		if err == nil && c.read(status, text) {
+		status, _, text, err := v.post(ctx, url, "", c.body())
+		if err != nil {
+			status, text = 0, []byte(err.Error())
+		}
+		if v.rec.heard(readAnswer(status, text)); c.read(status, text) {
 			break
 		}
 		time.Sleep(failurePause)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
+	"github.com/holdfast-stock/holdfast/loadtest/liar"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -280,26 +281,31 @@ func TestLifecycleRealStores(t *testing.T) {
 // not true.
 func TestLifecycleLiars(t *testing.T) {
 	t.Parallel()
-	api := overlaid(t, "internal/httpapi/lifecycle.go", "o, err := change(ctx, id)", "o, err := lieAbout(ctx, id, change)",
-		map[string]string{"internal/httpapi/liar.go": "loadtest/testdata/liar.go", "internal/httpapi/lifeliar.go": "loadtest/testdata/lifeliar.go"})
+	const (
+		few  = "--strategies merged --stock 60"
+		many = "--strategies lua --stock 100000" // never sold out
+	)
+	api := liar.All(t, "..")
 	for _, test := range []struct {
 		liar string // name of the program, which selects the fault
+		args string
 		says string // empty: no fault
 	}{
-		{"tells-the-truth", ""},
-		{"forgets-payments-that-are-due", results.LostPayment.String()},
-		{"thanks-for-payments-that-are-due", results.Contradicted.String()},
-		{"revives-without-units", "units left, but "},
-		{"returns-units-twice", "units left, but "},
-		{"keeps-claims", results.WrongClaim.String()},
+		{"tells-the-truth", few, ""},
+		{"forgets-payments-that-are-due", few, results.LostPayment.String()},
+		{"thanks-for-payments-that-are-due", few, results.Contradicted.String()},
+		{"revives-without-units", few, "units left, but "},
+		{"returns-units-twice", few, "units left, but "},
+		{"returns-units-twice-at-the-gate", many, "units more than the ledger for a while"},
+		{"keeps-claims", few, results.WrongClaim.String()},
+		{"makes-a-second-order-of-one-replay-in-ten", many, results.Unasked.String()},
+		{"answers-one-replay-in-ten-with-a-second-order", many, results.OtherReplay.String()},
+		{"answers-that-orders-expire-an-hour-later", few, results.WrongWindow.String()},
+		{"is-unavailable-after-every-fifth-call", few, "have an unknown outcome"},
 	} {
 		t.Run(test.liar, func(t *testing.T) {
 			t.Parallel()
-			link := filepath.Join(t.TempDir(), test.liar)
-			if err := os.Symlink(api, link); err != nil {
-				t.Fatal(err)
-			}
-			code, out, _ := runHere(t, "--lifecycle", "--api", link, "--strategies", "merged", "--stock", "60", "--clients", "4", "--payment-window", "1s", "--max-failures", "100%")
+			code, out, _ := runHere(t, append(strings.Fields(test.args), "--lifecycle", "--api", liar.Named(t, api, test.liar), "--clients", "4", "--payment-window", "1s", "--max-failures", "100%")...)
 			if test.says == "" && code == command.ExitOK {
 				return
 			}

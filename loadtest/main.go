@@ -15,7 +15,7 @@ import (
 func main() { command.Main("loadtest", run) }
 
 // errBroken means that the run has finished and found a broken promise.
-var errBroken = errors.New("a promise was broken")
+var errBroken = errors.New("promise broken")
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == "pitfalls" {

@@ -114,14 +114,15 @@ func promisedOrders(rec *record) map[string]order {
 			continue
 		}
 		o := a.asked
-		o.ID, o.Status = a.order.ID, a.order.Status
+		o.ID, o.Status, o.CreatedAt, o.ExpiresAt = a.order.ID, a.order.Status, a.order.CreatedAt, a.order.ExpiresAt
 		promised[o.ID] = o
 	}
 	return promised
 }
 
 // checkLedger looks for orders of the SKU that no answer named. Only a request with an
-// unknown outcome may have one.
+// unknown outcome may have one. Each buyer has one request, which may have been repeated
+// under its key.
 func (l *lab) checkLedger(ctx context.Context, rec *record, promised map[string]order, sku string) error {
 	answers := make(map[string]answer, len(rec.answers))
 	for _, a := range rec.answers {
@@ -131,19 +132,26 @@ func (l *lab) checkLedger(ctx context.Context, rec *record, promised map[string]
 	if err != nil {
 		return fmt.Errorf("listing the orders of %s: %w", sku, err)
 	}
+	served := make(map[string]bool) // buyers whose only request has its order
+	for _, o := range stored {
+		if p, known := promised[o.ID]; known {
+			served[p.Buyer] = true
+		}
+	}
 	for _, o := range stored {
 		if _, known := promised[o.ID]; known {
 			continue
 		}
 		a, asked := answers[o.Buyer]
 		switch {
+		case served[o.Buyer]:
+			rec.find(results.Doubled, o.String())
 		case !asked || a.outcome == accepted:
 			rec.find(results.Unasked, o.String())
 		case !a.unknown():
 			rec.find(results.Denied, fmt.Sprintf("%v, answered %s", o, a.failure()))
 		default:
-			a.outcome = accepted // a second order of this request is one too many
-			answers[o.Buyer] = a
+			served[o.Buyer] = true
 		}
 	}
 	return nil
@@ -222,11 +230,15 @@ func (l *lab) readBack(ctx context.Context, rec *record, promised map[string]ord
 			for id := range ids {
 				var got order
 				err := l.client.GetJSON(ctx, url+"/orders/"+id, &got)
-				kind := promised[id].differs(got, err == nil && got.ID == id)
+				want := promised[id]
+				kind := want.differs(got, err == nil && got.ID == id)
+				if kind == "" && !want.ExpiresAt.IsZero() && !got.ExpiresAt.Equal(want.ExpiresAt) {
+					kind = results.OtherExpiry
+				}
 				if kind == "" {
 					continue
 				}
-				if l.sql != nil {
+				if l.sql != nil && kind != results.OtherExpiry {
 					kind = results.Unread
 				}
 				rec.find(kind, promised[id].String())

@@ -15,7 +15,7 @@ import (
 // Outcomes of one request.
 const (
 	accepted = "accepted"
-	refused  = "refused" // sold out, which is a correct answer
+	refused  = "refused" // sold out or at the buyer limit, which are correct answers
 	failed   = "failed"
 	queued   = "queued" // answered 202; follow finds out what became of it
 	// turnedDown is an order that was queued and could not be committed.
@@ -64,7 +64,8 @@ type order struct {
 	Buyer     string    `json:"buyer_id"`
 	Status    string    `json:"status"`
 	Lines     []line    `json:"lines"`
-	ExpiresAt time.Time `json:"expires_at"` // zero: never; the ledger's copies leave it out
+	CreatedAt time.Time `json:"created_at"` // the ledger's copies leave the times out
+	ExpiresAt time.Time `json:"expires_at"` // zero: never
 }
 
 type line struct {
@@ -108,9 +109,15 @@ func (a *answer) read(status int, text []byte) {
 	}
 	_ = json.Unmarshal(text, &problem)
 	a.problem = problem.Type[strings.LastIndexByte(problem.Type, '/')+1:]
-	if status == http.StatusConflict && a.problem == problemSoldOut {
+	if status == http.StatusConflict && (a.problem == problemSoldOut || a.problem == problemBuyerLimit) {
 		a.outcome = refused
 	}
+}
+
+// readAnswer returns the service's answer to a request. For status and text see read.
+func readAnswer(status int, text []byte) (a answer) {
+	a.read(status, text)
+	return a
 }
 
 func failureWithoutAnswer(cause string) string {
@@ -163,6 +170,11 @@ type record struct {
 	// turnedDown counts those of them that were refused. Those that were committed are
 	// accepted.
 	turnedDown atomic.Int64
+	requests   atomic.Int64 // all that were sent, also repeats, and calls on orders
+	// uncertain counts the answers to them that leave the outcome unknown.
+	uncertain     atomic.Int64
+	repeats       atomic.Int64 // of requests with a key
+	repeatsFailed atomic.Int64
 
 	mu        sync.Mutex
 	answers   []answer
@@ -188,13 +200,28 @@ func (r *record) add(a answer) (full bool) {
 	default:
 		r.failed.Add(1)
 	}
+	if a.outcome == failed {
+		r.fail(a.failure())
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if a.outcome == failed {
-		r.failures[a.failure()]++
-	}
 	r.answers = append(r.answers, a)
 	return len(r.answers) >= maxAnswers
+}
+
+// heard counts a request by its answer.
+func (r *record) heard(a answer) {
+	r.requests.Add(1)
+	if a.outcome == failed && a.unknown() {
+		r.uncertain.Add(1)
+	}
+}
+
+// fail counts a failure.
+func (r *record) fail(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failures[name]++
 }
 
 // acknowledged returns the number of orders answered 201 or 202 so far. Call it only
@@ -229,4 +256,11 @@ func (r *record) found() (all []results.Finding) {
 		}
 	}
 	return all
+}
+
+// addTo adds the counts and findings of the audit to the result.
+func (r *record) addTo(result *results.Result) {
+	result.Unknown, result.Sampled, result.Findings = r.unknown(), r.sampled, r.found()
+	result.Requests, result.Uncertain = r.requests.Load(), r.uncertain.Load()
+	result.Repeats, result.RepeatsFailed = r.repeats.Load(), r.repeatsFailed.Load()
 }

@@ -15,32 +15,21 @@ import (
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// place posts an order and returns the answer.
-func (l *lab) place(ctx context.Context, url string, asked order) (a answer) {
-	a.asked = asked
-	start := time.Now()
-	status, text, err := l.post(ctx, url+"/orders", a.asked.body())
-	a.took = time.Since(start)
-	if err != nil {
-		status, text = 0, []byte(err.Error())
-	}
-	a.read(status, text)
-	return a
-}
-
-func (l *lab) post(ctx context.Context, url string, body []byte) (status int, text []byte, err error) {
+// post sends a request, with an Idempotency-Key unless key is empty.
+func (l *lab) post(ctx context.Context, url, key string, body []byte) (status int, header http.Header, text []byte, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, nil, err
 	}
 	request.Header.Set("Content-Type", "application/json")
+	setKey(request.Header, key)
 	response, err := l.client.HTTP.Do(request)
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, nil, err
 	}
 	defer response.Body.Close()
 	text, err = io.ReadAll(response.Body)
-	return response.StatusCode, text, err
+	return response.StatusCode, response.Header, text, err
 }
 
 // prefix begins the names of all SKUs and buyers of load tests.
@@ -62,20 +51,23 @@ type crowd struct {
 	done chan struct{}      // closed when all clients have finished
 	// limited ends at --limit, or when the clients are stopped.
 	limited context.Context
+	clients []*client
 }
 
 // startCrowd starts the clients. A client finishes when it is refused, at the limit, or
-// when the record is full.
-func (l *lab) startCrowd(ctx context.Context, f *fleet, sku string, rec *record) *crowd {
+// when the record is full. measured says that repeats wait for the end of the load.
+func (l *lab) startCrowd(ctx context.Context, f *fleet, sku string, rec *record, measured bool) *crowd {
 	c := &crowd{done: make(chan struct{})}
 	c.limited, c.stop = context.WithTimeout(ctx, l.limit)
 	var clients sync.WaitGroup
 	for i := range l.clients {
 		buyer := buyers(l.seed, uint64(i))
+		client := &client{lab: l, fleet: f, rec: rec, measured: measured}
+		c.clients = append(c.clients, client)
 		clients.Go(func() {
 			for n := 0; c.limited.Err() == nil; n++ {
-				a := l.place(ctx, f.url(i+n), oneUnit(buyer(), sku))
-				a.at = time.Since(rec.start)
+				name := buyer()
+				a := client.order(ctx, i+n, oneUnit(name, sku), name)
 				if n%sampleEvery == 0 {
 					l.sample(ctx, rec, a)
 					l.sampleQueued(ctx, rec, f.url(i+n+1), a)
@@ -112,19 +104,49 @@ func (c *crowd) await(condition func() bool) {
 // expired reports whether --limit has passed.
 func (c *crowd) expired() bool { return errors.Is(c.limited.Err(), context.DeadlineExceeded) }
 
+// due returns the orders that are left to be repeated. All clients must have finished.
+func (c *crowd) due() (all []sent) {
+	for _, client := range c.clients {
+		all = append(all, client.due...)
+	}
+	return all
+}
+
 // rush is the closed load: each client orders one unit after the other until it is
 // refused. It shows how fast a strategy sells and whether it oversells, but not how long
 // buyers wait at a given rate. For conclusive see judge.
 func (l *lab) rush(ctx context.Context, spec strategy.Spec, f *fleet, try int) (result *results.Result, conclusive bool, err error) {
-	sku, err := l.createStock(ctx, f, spec, fmt.Sprint(try), l.stock)
+	return l.sellOut(ctx, spec, f, fmt.Sprint(try), l.stock, true)
+}
+
+// maxKeysStock bounds the units of a keysRush.
+const maxKeysStock = 1000
+
+// keysRush is a rush in which orders are repeated under their keys while units are left,
+// so that a repeat could become a second order. It is not measured: a repeat costs more
+// than an order, and would slow the strategies by different amounts.
+func (l *lab) keysRush(ctx context.Context, spec strategy.Spec, f *fleet) (*results.Result, error) {
+	result, _, err := l.sellOut(ctx, spec, f, "keys", min(l.stock, maxKeysStock), false)
+	return result, err
+}
+
+// sellOut lets the clients order until they are refused. Unless the load is measured,
+// they also repeat orders meanwhile.
+func (l *lab) sellOut(ctx context.Context, spec strategy.Spec, f *fleet, load string, units int64, measured bool) (result *results.Result, conclusive bool, err error) {
+	sku, err := l.createStock(ctx, f, spec, load, units)
 	if err != nil {
 		return nil, false, err
 	}
-	caught := l.guardRefusals(ctx, spec, f)
+	watch := l.startWatch(ctx, spec, f, sku)
+	defer watch.end()
 	cost := l.startMeter(ctx, f.pids())
 	rec := newRecord()
-	hide := l.display.show(spec.Name, l.stock, rec)
-	clients := l.startCrowd(ctx, f, sku, rec)
+	name := spec.Name
+	if !measured {
+		name += ", repeated keys"
+	}
+	hide := l.display.show(name, units, rec)
+	clients := l.startCrowd(ctx, f, sku, rec, measured)
 	<-clients.done
 	end := soldOut
 	switch {
@@ -136,15 +158,23 @@ func (l *lab) rush(ctx context.Context, spec strategy.Spec, f *fleet, try int) (
 	clients.stop()
 	hide()
 	cost.stop(ctx)
+	l.repeatAll(ctx, rec, f, clients.due())
 	l.follow(ctx, rec, f)
-	result = l.newResult(spec, rec, l.stock)
+	result = l.newResult(spec, rec, units)
 	result.Describe("rush, %d clients", "抢购，%d 个客户端", l.clients)
-	addTimes(result, rec)
-	cost.addTo(result)
+	if measured {
+		addTimes(result, rec)
+		cost.addTo(result)
+	} else {
+		result.Describe(", repeating orders under their keys", "，并用同一幂等键重复下单")
+	}
 	ctx = context.WithoutCancel(ctx) // an interrupted load is audited too
-	result.Caught = difference(caught, l.guardRefusals(ctx, spec, f))
 	if err := l.audit(ctx, result, rec, f, sku, settledAfterLoad(spec)); err != nil {
 		return result, false, err
+	}
+	watch.addTo(ctx, result)
+	if !measured {
+		result.Undersold = 0 // a repeat may hold a unit for a moment, and the last clients are refused for it
 	}
 	return result, judge(result, l.terms(spec, end)), nil
 }
@@ -180,7 +210,7 @@ func (l *lab) crashRush(ctx context.Context, spec strategy.Spec, f *fleet) (*res
 	}
 	rec := newRecord()
 	hide := l.display.show(spec.Name+", kill -9", l.stock, rec)
-	clients := l.startCrowd(ctx, f, sku, rec)
+	clients := l.startCrowd(ctx, f, sku, rec, false)
 	defer clients.stop()
 	more := min(max(l.stock/4, 1), maxBeforeKill)
 	clients.await(func() bool { return rec.acknowledged() >= more })
@@ -195,6 +225,7 @@ func (l *lab) crashRush(ctx context.Context, spec strategy.Spec, f *fleet) (*res
 	clients.stop()
 	<-clients.done
 	hide()
+	l.repeatAll(ctx, rec, f, clients.due())
 	l.follow(ctx, rec, f)
 	result := l.newResult(spec, rec, l.stock)
 	result.Describe("rush, %d clients, an instance killed after %d orders", "抢购，%d 个客户端，%d 单之后强杀一个实例", l.clients, before)

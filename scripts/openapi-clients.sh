@@ -10,16 +10,16 @@ trap 'rm -rf "$folder"' EXIT
 go build -o "$folder/api" ./cmd/api
 
 # The service stops when its standard input, a pipe of this shell, ends.
-coproc service { exec "$folder/api" --listen 127.0.0.1:0 --stop-with-stdin --log-level error; }
+coproc service { exec "$folder/api" --listen 127.0.0.1:0 --stop-with-stdin --log-level error 2>&1; }
 exec {stdin}>&"${service[1]}"
 url=
 while IFS= read -r -t 60 -u "${service[0]}" line; do
-	if [[ $line =~ listening\ on\ (http://[^[:space:]\"]+) ]]; then
+	if [[ $line =~ \"url\":\"(http://[^\"]+)\" ]]; then
 		url=${BASH_REMATCH[1]}
 		break
 	fi
 done
-[ -n "$url" ] || { echo "the service has not printed its address" >&2; exit 1; }
+[ -n "$url" ] || { echo "the service has not logged its address" >&2; exit 1; }
 export HOLDFAST_URL=$url
 
 (

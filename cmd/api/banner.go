@@ -2,13 +2,25 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net"
+	"os"
 	"strings"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
-// banner returns what the service prints when it has started.
+// isTerminal reports whether w is a terminal.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// banner returns what the service prints on a terminal when it has started.
 func banner(c config, d doors) string {
 	url := c.scheme() + "://" + reachable(d.api.Addr())
 	var b strings.Builder

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/backends"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/token"
 )
 
@@ -72,6 +73,7 @@ type config struct {
 	json          bool // reconcile, doctor: print JSON
 	help          bool
 	version       bool
+	cut           bool // the URLs are cut off, and not checked
 }
 
 // embedded reports whether the service runs on embedded stores.
@@ -84,21 +86,24 @@ func (e usageError) Unwrap() error { return e.error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// parse reads the flags, before or after the verb, and the environment. Flags
-// take precedence. Its errors are usageErrors. They contain no URL, because a URL
-// may contain a password. A backends.AddressError and a
-// token.SourceError need no second try without URLs.
-func parse(args []string, getenv func(string) string) (config, error) {
-	c, err := parseUnredacted(args, getenv)
-	if err == nil || errors.As(err, new(backends.AddressError)) || errors.As(err, new(token.SourceError)) {
+// parse reads the flags, before or after the verb, and the environment, which has the
+// form of os.Environ. Flags take precedence. Its errors are usageErrors. They contain no
+// URL, because a URL may contain a password. A store.ErrBadURL, a backends.AddressError
+// and a token.SourceError need no second try without URLs.
+func parse(args, environ []string) (config, error) {
+	c, err := parseUnredacted(args, environ, false)
+	if err == nil || errors.Is(err, store.ErrBadURL) || errors.As(err, new(backends.AddressError)) || errors.As(err, new(token.SourceError)) {
 		return c, err
 	}
 	// Repeat the mistake with all URLs cut off, for an error without them.
-	var cut []string
+	var cutArgs, cutEnviron []string
 	for _, arg := range args {
-		cut = append(cut, cutURL(arg))
+		cutArgs = append(cutArgs, cutURL(arg))
 	}
-	_, err = parseUnredacted(cut, func(name string) string { return cutURL(getenv(name)) })
+	for _, variable := range environ {
+		cutEnviron = append(cutEnviron, cutURL(variable))
+	}
+	_, err = parseUnredacted(cutArgs, cutEnviron, true)
 	if err == nil {
 		err = usagef("an argument is invalid; it is not shown because it contains a URL")
 	}
@@ -113,9 +118,10 @@ func cutURL(s string) string {
 	return s
 }
 
-// parseUnredacted is parse with errors that repeat the arguments.
-func parseUnredacted(args []string, getenv func(string) string) (config, error) {
-	c := config{strategy: strategy.Spec{}}
+// parseUnredacted is parse with errors that repeat the arguments. cut says that the URLs
+// are cut off, and cannot be checked.
+func parseUnredacted(args, environ []string, cut bool) (config, error) {
+	c := config{strategy: strategy.Spec{}, cut: cut}
 	flags, name := flagSet(&c)
 	if err := commandline.Parse(flags, joinSwitches(flags, args)); err != nil {
 		return c, usageError{err}
@@ -123,7 +129,7 @@ func parseUnredacted(args []string, getenv func(string) string) (config, error) 
 	if c.help || c.version {
 		return c, nil
 	}
-	if err := commandline.Environment(flags, getenv); err != nil {
+	if err := commandline.Environment(flags, environ); err != nil {
 		return c, usageError{err}
 	}
 	switch verb := strings.Join(flags.Args(), " "); verb {
@@ -137,9 +143,9 @@ func parseUnredacted(args []string, getenv func(string) string) (config, error) 
 		return c, usagef("unknown command %q: expected serve, reconcile, doctor, or migrate up|down|version", verb)
 	}
 	if f := flags.Lookup("admin-token"); f.Changed && !isSecret(c.adminToken, minToken) {
-		return c, usagef("--admin-token: must be %d to %d visible ASCII characters, without spaces", minToken, maxToken)
+		return c, commandline.Blame(flags, usagef("--admin-token: must be %d to %d visible ASCII characters, without spaces", minToken, maxToken))
 	}
-	return c, c.check(*name)
+	return c, commandline.Blame(flags, c.check(*name))
 }
 
 // isSecret reports whether s can be sent as a bearer token and is long enough not
@@ -162,7 +168,7 @@ func (c *config) check(name string) error {
 		if c.db == "" {
 			return usagef("--db: required by %s", c.verb)
 		}
-		return nil
+		return c.checkDatabase()
 	}
 	spec, ok := strategy.Find(name)
 	if !ok {
@@ -170,9 +176,9 @@ func (c *config) check(name string) error {
 	}
 	c.strategy = spec
 	if c.verb == verbReconcile {
-		return cmp.Or(c.checkShared(), c.checkStores(), c.checkBounds(), c.checkLocks())
+		return cmp.Or(c.checkDatabase(), c.checkShared(), c.checkStores(), c.checkBounds(), c.checkLocks())
 	}
-	return cmp.Or(c.access.check(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.checkLocks())
+	return cmp.Or(c.access.check(), c.checkDatabase(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.checkLocks())
 }
 
 // checkShared checks that --redis and --db name stores that instances can share.
@@ -186,7 +192,21 @@ func (c *config) checkShared() error {
 	return nil
 }
 
-// checkStores checks that --redis and --db name the stores that the strategy needs.
+// checkURL checks the URL that a flag names the database or the Redis with.
+func (c *config) checkURL(flag, url string, check func(url string) error) error {
+	if url == "" || c.cut {
+		return nil
+	}
+	if err := check(url); err != nil {
+		return usagef("%s: %w", flag, err)
+	}
+	return nil
+}
+
+func (c *config) checkDatabase() error { return c.checkURL("--db", c.db, store.CheckSQL) }
+
+// checkStores checks that --redis and --db name the stores that the strategy needs, and
+// the URL of --redis.
 func (c *config) checkStores() error {
 	switch {
 	case c.redis != "" && c.db == "":
@@ -194,7 +214,7 @@ func (c *config) checkStores() error {
 	case c.db != "" && c.redis == "" && c.strategy.HasGate() && !strings.HasPrefix(c.db, "sqlite:"):
 		return usagef("--redis: required by strategy %s with a database server", c.strategy.Name)
 	}
-	return nil
+	return c.checkURL("--redis", c.redis, store.CheckRedis)
 }
 
 // checkQueue checks that the strategy can queue orders if --ack says so.
@@ -379,7 +399,8 @@ Usage:
   api migrate up|down|version [flags]     change or show the schema version of --db; down reverts one migration
 
 Flags (each can be set in the environment too, as ` + commandline.Prefix + ` and its name in
-capitals, with _ for -; a flag on the command line takes precedence):
+capitals, with _ for -; a flag on the command line takes precedence; a variable with
+another name after ` + commandline.Prefix + ` is refused):
 ` + flags.FlagUsages() + `
 OTEL_EXPORTER_OTLP_ENDPOINT=http://host:4318 exports traces; see "Traces" in docs/operations.md.
 

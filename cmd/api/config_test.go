@@ -6,18 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/holdfast-stock/holdfast/internal/commandline"
 )
-
-// environment returns a getenv for pairs of the form NAME=value.
-func environment(pairs ...string) func(string) string {
-	values := make(map[string]string)
-	for _, pair := range pairs {
-		name, value, _ := strings.Cut(pair, "=")
-		values[name] = value
-	}
-	return func(name string) string { return values[name] }
-}
 
 // longSecret is a secret of the smallest length.
 const longSecret = "0123456789abcdef0123456789abcdef"
@@ -55,6 +47,9 @@ var parseTests = []struct {
 	{"all interfaces, with a token", "--listen :8080 --admin-token 0123456789abcdef", nil, func(c config) bool { return !onLoopback(c.listen) }},
 	{"a token from the environment", "", []string{"HOLDFAST_ADMIN_TOKEN=!~0123456789abcd"}, func(c config) bool { return c.adminToken == "!~0123456789abcd" }},
 	{"no token in the environment", "", []string{"HOLDFAST_ADMIN_TOKEN="}, func(c config) bool { return c.adminToken == "" }},
+	{"variables of other programs", "", []string{"HOLDFAST_TEST_FOLDER=x", "HOLDFAST_VERSION=0.1.0", "HOLDFAST_PORT=8080", "HOLDFAST_WAIT=1s", "HOLDFAST_SLOT=0"},
+		func(c config) bool { return c.embedded() && !c.version }},
+	{"help beside an invalid variable", "--help", []string{"HOLDFAST_GUARDS=off", "HOLDFAST_GUARD=perhaps"}, func(c config) bool { return c.help }},
 	{"a drain delay", "--drain-delay 5s", nil, func(c config) bool { return c.drainDelay == 5*time.Second }},
 	{"a drain delay from the environment", "", []string{"HOLDFAST_DRAIN_DELAY=1m"}, func(c config) bool { return c.drainDelay == time.Minute }},
 	{"the default payment window", "", nil, func(c config) bool { return c.paymentWindow == 15*time.Minute }},
@@ -94,7 +89,7 @@ var parseTests = []struct {
 func TestParse(t *testing.T) {
 	for _, test := range parseTests {
 		t.Run(test.name, func(t *testing.T) {
-			c, err := parse(strings.Fields(test.args), environment(test.env...))
+			c, err := parse(strings.Fields(test.args), test.env)
 			if err != nil || !test.good(c) {
 				t.Errorf("parsed %+v, %v", c, err)
 			}
@@ -195,11 +190,29 @@ func TestParseRefuses(t *testing.T) {
 		{"migrate", nil, []string{"up, down, version"}},
 		{"migrate sideways --db sqlite:///x", nil, []string{"migrate sideways"}},
 		{"migrate up", nil, []string{"--db"}},
+		{"--db nonsense", nil, []string{"--db: ", "mysql://"}},
+		{"--db nonsense --redis redis://h:1", nil, []string{"--db: ", "mysql://"}},
+		{"--db oracle://h/n", nil, []string{"--db: ", `"oracle://"`}},
+		{"--db mysql://h --strategy merged", nil, []string{"--db: ", "names no database"}},
+		{"doctor --db nonsense", nil, []string{"--db: "}},
+		{"migrate up --db nonsense", nil, []string{"--db: "}},
+		{"reconcile --db nonsense", nil, []string{"--db: "}},
+		{"--redis nonsense --db mysql://h/n", nil, []string{"--redis: ", "no scheme"}},
+		{"", []string{"HOLDFAST_STRATEGY=foo"}, []string{"HOLDFAST_STRATEGY (for --strategy): ", `"foo"`}},
+		{"", []string{"HOLDFAST_DB=nonsense"}, []string{"HOLDFAST_DB (for --db): "}},
+		{"", []string{"HOLDFAST_DB=mysql://u:p%ss@h/n"}, []string{"HOLDFAST_DB (for --db): ", "percent-encoding"}},
+		{"--strategy lock", []string{"HOLDFAST_LOCK=etcd"}, []string{"--etcd: required"}},
+		{"", []string{"HOLDFAST_LOCK=paper"}, []string{"HOLDFAST_LOCK (for --lock): "}},
+		{"", []string{"HOLDFAST_ETCD=h:1?ca=/x"}, []string{"HOLDFAST_ETCD (for --etcd): "}},
+		{"", []string{"HOLDFAST_ADMIN_TOKEN=short"}, []string{"HOLDFAST_ADMIN_TOKEN (for --admin-token): "}},
+		{"", []string{"HOLDFAST_LISTEN=8080"}, []string{"HOLDFAST_LISTEN (for --listen): "}},
+		{"", []string{"HOLDFAST_GUARDS=off"}, []string{"HOLDFAST_GUARDS: ", "HOLDFAST_GUARD"}},
+		{"migrate up --db sqlite:///x", []string{"HOLDFAST_ADMIN_TOKE=x"}, []string{"HOLDFAST_ADMIN_TOKE: ", "HOLDFAST_ADMIN_TOKEN"}},
 		{"", []string{"HOLDFAST_GUARD=perhaps"}, []string{"HOLDFAST_GUARD", `"perhaps"`}},
 		{"", []string{"HOLDFAST_TAKE_DEADLINE=soon"}, []string{"HOLDFAST_TAKE_DEADLINE", `"soon"`}},
 	} {
 		t.Run(test.args+strings.Join(test.env, " "), func(t *testing.T) {
-			_, err := parse(strings.Fields(test.args), environment(test.env...))
+			_, err := parse(strings.Fields(test.args), test.env)
 			var mistake usageError
 			if !errors.As(err, &mistake) {
 				t.Fatalf("not a usage error: %v", err)
@@ -282,7 +295,7 @@ func TestNoURLIsRepeated(t *testing.T) {
 		{"--db", url, "--strategy", "lua"},
 		{"--help=" + url},
 	} {
-		check := func(args []string, env func(string) string) {
+		check := func(args, env []string) {
 			_, err := parse(args, env)
 			var mistake usageError
 			if !errors.As(err, &mistake) {
@@ -294,10 +307,9 @@ func TestNoURLIsRepeated(t *testing.T) {
 				}
 			}
 		}
-		check(args, environment())
+		check(args, nil)
 		if name, ok := strings.CutPrefix(args[0], "--"); ok && len(args) == 2 && name != "nope" && name != "db" {
-			name = commandline.Prefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
-			check(nil, environment(name+"="+args[1]))
+			check(nil, []string{commandline.Variable(name) + "=" + args[1]})
 		}
 	}
 }
@@ -310,4 +322,20 @@ func TestUsageNamesEveryFlag(t *testing.T) {
 			t.Errorf("--help does not mention --%s", flag)
 		}
 	}
+}
+
+// TestVariables checks that other programs of the project do not refuse the variables of
+// the flags.
+func TestVariables(t *testing.T) {
+	var c config
+	flags, _ := flagSet(&c)
+	none := pflag.NewFlagSet("another program", pflag.ContinueOnError)
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Name == "help" {
+			return
+		}
+		if err := commandline.Environment(none, []string{commandline.Variable(f.Name) + "=x"}); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -253,7 +253,7 @@ func (e *examination) checkSchema(ctx context.Context) (found store.Findings) {
 	case errors.Is(err, store.ErrSchemaNew):
 		found.Problem("use the newer program", "%v", err)
 	case errors.Is(err, store.ErrSchemaDirty):
-		found.Problem("repair the schema by hand", "%v", err)
+		found.Problem(mendDirty+", with the same --db", "%v", err)
 	case err != nil:
 		found.Problem("check the rights of the user", "%v", err)
 	default:

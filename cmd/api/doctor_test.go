@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,7 +30,7 @@ func examined(t *testing.T, code int, args ...string) string {
 	t.Helper()
 	var out, log bytes.Buffer
 	args = append([]string{"doctor", "--listen", "127.0.0.1:0"}, args...)
-	err := run(t.Context(), args, func(string) string { return "" }, &out, &log)
+	err := run(t.Context(), args, nil, &out, &log)
 	if got := exitCode(err, &log); got != code {
 		t.Fatalf("%v: exit code %d, want %d: %s%s", args, got, code, out.String(), log.String())
 	}
@@ -88,7 +89,7 @@ func TestDoctor(t *testing.T) {
 				out = examined(t, 0, append(flags, "--strategy", "segment")...)
 				expect(t, out, store.Warning, "ledger", "takes the stock over")
 			}
-			expect(t, examined(t, 0, append(flags, "--listen", strings.TrimPrefix(api.URL(), "http://"))...), store.OK, "listen", "an instance serves")
+			expect(t, examined(t, 0, append(flags, "--listen", strings.TrimPrefix(api.URL(), "http://"))...), store.Warning, "listen", "an instance serves")
 			a, err := audited(t.Context(), api.URL(), "10001")
 			if err != nil || a.Sold != 1 || a.Oversold != 0 || a.LedgerAvailable != 2 {
 				t.Errorf("afterwards: %+v %v", a, err)
@@ -276,13 +277,6 @@ func TestDoctor_Access(t *testing.T) {
 	out := examined(t, 1, "--listen", free, "--ops-listen", taken)
 	expect(t, out, store.OK, "listen", free+" is free")
 	expect(t, out, store.Problem, "listen", "choose another --ops-listen")
-	limited := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusTooManyRequests)
-		_, _ = io.WriteString(w, `{"type":"/problems/rate-limited","status":429}`)
-	}))
-	defer limited.Close()
-	out = examined(t, 0, "--listen", limited.Listener.Addr().String())
-	expect(t, out, store.OK, "listen", "an instance serves")
 	// Another port: a process that is being started may still have the listener on the first.
 	free = net.JoinHostPort("127.0.0.1", strconv.Itoa(testenv.Port(t)))
 	out = examined(t, 1, "--listen", free, "--ops-listen", strings.Replace(free, "127.0.0.1", "0.0.0.0", 1), "--admin-token", testToken)
@@ -316,6 +310,53 @@ func TestDoctor_Access(t *testing.T) {
 	expect(t, out, store.Problem, "access", "connection refused")
 	if strings.Contains(out, "hidden") {
 		t.Errorf("a password is shown:\n%s", out)
+	}
+}
+
+// TestDoctor_Listen examines an address on which another program serves, an instance of
+// these flags, or an instance of others.
+func TestDoctor_Listen(t *testing.T) {
+	t.Parallel()
+	answers := func(status int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body)
+		}
+	}
+	const limited = `{"type":"/problems/rate-limited","status":429}`
+	instance := httptest.NewServer(answers(http.StatusOK, `{"running":"merged"}`))
+	t.Cleanup(instance.Close)
+	stores := []string{"--strategy", "merged", "--db", "sqlite://" + filepath.Join(t.TempDir(), "ledger.db")}
+	for _, test := range []struct {
+		name    string
+		handler http.Handler
+		flags   []string
+		level   store.Level
+		says    string
+	}{
+		{"an instance", answers(http.StatusOK, `{"running":"merged"}`), stores, store.Warning, "an instance serves on "},
+		{"an instance that limits", answers(http.StatusTooManyRequests, limited), stores, store.Warning, "an instance serves on "},
+		{"an instance of another strategy", answers(http.StatusOK, `{"running":"lua"}`), stores, store.Problem, "another instance serves there"},
+		{"an embedded instance", answers(http.StatusOK, `{"running":"merged"}`), []string{"--strategy", "merged"}, store.Problem, "another instance serves there"},
+		{"another program", http.NotFoundHandler(), stores, store.Problem, "in use"},
+		{"a program with other strategies", answers(http.StatusOK, `{"running":"away"}`), stores, store.Problem, "in use"},
+		{"an error that looks like an instance", answers(http.StatusNotFound, `{"running":"merged"}`), stores, store.Problem, "in use"},
+		{"a page that looks like a limit", answers(http.StatusOK, limited), stores, store.Problem, "in use"},
+		{"a redirect to an instance", http.RedirectHandler(instance.URL+"/strategies", http.StatusFound), stores, store.Problem, "in use"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(test.handler)
+			defer server.Close()
+			address := server.Listener.Addr().String()
+			code := 0
+			if test.level == store.Problem {
+				code = 1
+			}
+			out := examined(t, code, append(slices.Clone(test.flags), "--listen", address)...)
+			expect(t, out, test.level, "listen", test.says)
+			expect(t, out, test.level, "listen", address)
+		})
 	}
 }
 

@@ -30,34 +30,41 @@ const (
 	answerLimit = 2 * time.Second
 )
 
-// listenAddress is one on which an instance listens. shows reports whether an answer to
-// GET path is that of an instance.
+// listenAddress is one on which an instance listens. instance reports whether an answer
+// to GET path is that of an instance, and its strategy if the answer has it.
 type listenAddress struct {
 	flag, address, path string
-	shows               func(answer []byte) bool
+	instance            func(status int, answer []byte) (runs string, ok bool)
 }
 
 // listenAddresses returns the addresses on which an instance with these flags listens.
 func listenAddresses(a access) []listenAddress {
-	all := []listenAddress{{"--listen", a.listen, "/strategies", showsStrategies}}
+	all := []listenAddress{{"--listen", a.listen, "/strategies", fromStrategies}}
 	if a.opsListen != "" {
-		all = append(all, listenAddress{"--ops-listen", a.opsListen, "/metrics", showsMetrics})
+		all = append(all, listenAddress{"--ops-listen", a.opsListen, "/metrics", fromMetrics})
 	}
 	return all
 }
 
-// showsStrategies accepts the refusal of --rate-limit, too.
-func showsStrategies(answer []byte) bool {
+// fromStrategies accepts the refusal of --rate-limit, too.
+func fromStrategies(status int, answer []byte) (runs string, ok bool) {
 	var shown struct {
 		Running string `json:"running"`
 		Type    string `json:"type"`
 	}
-	err := json.Unmarshal(answer, &shown)
+	if json.Unmarshal(answer, &shown) != nil {
+		return "", false
+	}
+	if status == http.StatusTooManyRequests {
+		return "", shown.Type == "/problems/rate-limited"
+	}
 	_, known := strategy.Find(shown.Running)
-	return err == nil && (known || shown.Type == "/problems/rate-limited")
+	return shown.Running, status == http.StatusOK && known
 }
 
-func showsMetrics(answer []byte) bool { return bytes.Contains(answer, []byte("holdfast_build_info{")) }
+func fromMetrics(status int, answer []byte) (runs string, ok bool) {
+	return "", status == http.StatusOK && bytes.Contains(answer, []byte("holdfast_build_info{"))
+}
 
 // checkListen reports whether an instance can listen on --listen and --ops-listen.
 func (e *examination) checkListen(ctx context.Context) (found store.Findings) {
@@ -72,39 +79,53 @@ func (e *examination) checkListen(ctx context.Context) (found store.Findings) {
 		if errors.Is(err, syscall.EADDRINUSE) {
 			mend = "choose another " + d.flag + ", or stop the other program"
 		}
-		elsewhere := errors.Is(err, syscall.EADDRNOTAVAIL) // an instance there is another machine's
-		if !elsewhere && d.isInstance(ctx, e.c.scheme()) {
-			found.OK("an instance serves on %s", d.address)
-		} else {
+		runs, serves := "", false
+		if !errors.Is(err, syscall.EADDRNOTAVAIL) { // an instance there is another machine's
+			runs, serves = d.ask(ctx, e.c.scheme())
+		}
+		// Whose stores the instance has, it does not say. Embedded stores, or those of
+		// another strategy, are not the ones of these flags.
+		switch foreign := e.c.embedded() || runs != "" && runs != e.c.strategy.Name; {
+		case serves && foreign:
+			found.Problem(mend, "%s: %v: another instance serves there", d.flag, err)
+		case serves:
+			found.Warn("no action is needed if these are its flags; otherwise "+mend, "an instance serves on %s: no other one can start there", d.address)
+		default:
 			found.Problem(mend, "%s: %v", d.flag, err)
 		}
 	}
 	return found
 }
 
-// isInstance reports whether an instance serves on the address.
-func (a listenAddress) isInstance(ctx context.Context, scheme string) bool {
+// ask reports whether an instance serves on the address, and its strategy if that is
+// known.
+func (a listenAddress) ask(ctx context.Context, scheme string) (runs string, ok bool) {
 	address, err := net.ResolveTCPAddr("tcp", a.address)
 	if err != nil {
-		return false
+		return "", false
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+reachable(address)+a.path, nil)
 	if err != nil {
-		return false
+		return "", false
 	}
 	// Without a proxy. The certificate is for the names that clients use, and is not
 	// compared: nothing secret is sent.
 	transport := &http.Transport{DisableCompression: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // see above
 	defer transport.CloseIdleConnections()
-	response, err := (&http.Client{Transport: transport}).Do(request)
+	// An instance does not redirect.
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.Do(request)
 	if err != nil {
-		return false
+		return "", false
 	}
 	defer response.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	return err == nil && a.shows(answer)
+	if err != nil {
+		return "", false
+	}
+	return a.instance(response.StatusCode, answer)
 }
 
 // checkAccess reports what clients and instances would find wrong with the certificate,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -39,12 +40,12 @@ func openDoors(ctx context.Context, a access, log *slog.Logger) (d doors, err er
 			d.close()
 		}
 	}()
-	if d.api, err = net.Listen("tcp", a.listen); err != nil {
-		return d, fmt.Errorf("--listen: %w", err)
+	if d.api, err = listen("--listen", a.listen); err != nil {
+		return d, err
 	}
 	if a.opsListen != "" {
-		if d.ops, err = net.Listen("tcp", a.opsListen); err != nil {
-			return d, fmt.Errorf("--ops-listen: %w", err)
+		if d.ops, err = listen("--ops-listen", a.opsListen); err != nil {
+			return d, err
 		}
 	}
 	if a.tlsCert != "" {
@@ -70,6 +71,18 @@ func openDoors(ctx context.Context, a access, log *slog.Logger) (d doors, err er
 		}
 	}
 	return d, nil
+}
+
+// listen listens on the address of a flag.
+func listen(flag, address string) (net.Listener, error) {
+	listener, err := net.Listen("tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("%s: %w; choose another one, or stop the other program", flag, err)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	return listener, nil
 }
 
 // close closes the listeners that no server has closed yet.

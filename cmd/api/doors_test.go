@@ -82,7 +82,7 @@ func TestTLS(t *testing.T) {
 	ops := net.JoinHostPort("127.0.0.1", strconv.Itoa(testenv.Port(t)))
 	api := testenv.API(t, "--tls-cert", certFile, "--tls-key", keyFile, "--ops-listen", ops)
 	if !strings.HasPrefix(api.URL(), "https://") {
-		t.Fatalf("the banner says %s", api.URL())
+		t.Fatalf("the log says %s", api.URL())
 	}
 	ask := func(client *http.Client, method, url, body string) (*http.Response, error) {
 		t.Helper()
@@ -134,9 +134,8 @@ func TestTLS(t *testing.T) {
 		t.Error("TLS 1.1 is accepted")
 	}
 
-	beside := examined(t, 0, "--listen", strings.TrimPrefix(api.URL(), "https://"), "--tls-cert", certFile, "--tls-key", keyFile)
-	expect(t, beside, store.OK, "listen", "an instance serves")
-
+	beside := examined(t, 1, "--listen", strings.TrimPrefix(api.URL(), "https://"), "--tls-cert", certFile, "--tls-key", keyFile)
+	expect(t, beside, store.Problem, "listen", "another instance serves there") // its stores are embedded
 	expect(t, beside, store.OK, "access", "is valid until")
 	broken := examined(t, 1, "--tls-cert", certFile, "--tls-key", certFile,
 		"--auth", "jwt", "--admin-token", testToken, "--jwt-jwks", keyFile)
@@ -145,7 +144,7 @@ func TestTLS(t *testing.T) {
 
 	second := issueCertificate(t, certFile, keyFile, 2)
 	api.Signal(syscall.SIGHUP)
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		_, err := ask(trusting(t, second, false), "GET", api.URL()+"/healthz", "")
 		if err == nil {
@@ -191,7 +190,7 @@ func TestHangUp(t *testing.T) {
 	}
 	select {
 	case <-d.hangUp:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the signal did not arrive")
 	}
 }
@@ -212,8 +211,8 @@ func TestOpsListener(t *testing.T) {
 	mustCall(t, http.StatusNotFound, http.MethodGet, api.URL()+"/metrics", "")
 	mustCall(t, http.StatusNotFound, http.MethodGet, api.URL()+"/debug/pprof/heap", "", "Authorization", "Bearer "+testToken)
 
-	beside := examined(t, 0, "--listen", strings.TrimPrefix(api.URL(), "http://"), "--ops-listen", ops)
-	expect(t, beside, store.OK, "listen", "an instance serves on "+ops)
+	beside := examined(t, 0, "--listen", strings.TrimPrefix(api.URL(), "http://"), "--ops-listen", ops, "--db", "sqlite://"+filepath.Join(t.TempDir(), "ledger.db"))
+	expect(t, beside, store.Warning, "listen", "an instance serves on "+ops)
 
 	// A request is under way until the test sends the rest of its body.
 	body := orderBody("u-1", "10001", 1)
@@ -227,8 +226,8 @@ func TestOpsListener(t *testing.T) {
 	}
 	mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/healthz", "") // the service reads the body now
 	api.Interrupt()
-	waitNotReady(t, "http://"+ops, 5*time.Second)
-	deadline := time.Now().Add(10 * time.Second)
+	waitNotReady(t, "http://"+ops, time.Minute)
+	deadline := time.Now().Add(time.Minute)
 	for { // until the API accepts nothing more
 		closed, err := net.Dial("tcp", strings.TrimPrefix(api.URL(), "http://"))
 		if err != nil {
@@ -294,9 +293,6 @@ func TestBuyersByToken(t *testing.T) {
 	port := strconv.Itoa(testenv.Port(t))
 	api := testenv.API(t, "--auth", "jwt", "--admin-token", testToken, "--jwt-jwks", file, "--jwt-audience", "shop", "--rate-limit", "1", "--rate-burst", "5",
 		"--ops-listen", "0.0.0.0:"+port)
-	if out := api.Output(); !strings.Contains(out, "Bearer TOKEN-OF-u-1") {
-		t.Errorf("the banner's order has no token: %s", out)
-	}
 	ops := "http://127.0.0.1:" + port
 	mustCall(t, http.StatusOK, http.MethodGet, ops+"/metrics", "")
 	mustCall(t, http.StatusUnauthorized, http.MethodGet, ops+"/debug/pprof/heap?debug=1", "")
@@ -316,7 +312,7 @@ func TestBuyersByToken(t *testing.T) {
 	if list := mustCall(t, http.StatusOK, http.MethodGet, orders, "", "Authorization", theirs); !bytes.Contains(list, []byte(`"orders":[]`)) {
 		t.Errorf("another buyer's list is %s", list)
 	}
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		status, _, err := call(t.Context(), http.MethodGet, orders, "", "Authorization", mine)
 		if err != nil {

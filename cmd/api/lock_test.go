@@ -56,7 +56,7 @@ func TestLocks(t *testing.T) {
 				c.wait()
 				c.checkStatuses(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
 				c.checkFound(t, two.URL())
-				if a := waitAtRest(t, two.URL(), strategy, 10*time.Second); a.Sold != 100 || c.count.Load() != 100 {
+				if a := waitAtRest(t, two.URL(), strategy, time.Minute); a.Sold != 100 || c.count.Load() != 100 {
 					t.Errorf("%s: %+v after %d orders of one unit", strategy, a, c.count.Load())
 				}
 				if metrics := string(mustCall(t, http.StatusOK, http.MethodGet, one.URL()+"/metrics", "")); strings.Contains(metrics, `holdfast_lock_requests_total{result="granted"} 0`) {
@@ -84,7 +84,7 @@ func TestSegmentsOfACluster(t *testing.T) {
 	c := rush(t.Context(), 32, "hot", one.URL(), two.URL())
 	c.wait()
 	c.checkFound(t, two.URL())
-	if a := waitAtRest(t, two.URL(), "hot", 10*time.Second); a.Sold != 100 || c.count.Load() != 100 {
+	if a := waitAtRest(t, two.URL(), "hot", time.Minute); a.Sold != 100 || c.count.Load() != 100 {
 		t.Errorf("%+v after %d orders of one unit", a, c.count.Load())
 	}
 	segments := 0
@@ -129,7 +129,7 @@ func TestNearlyEmptySegments(t *testing.T) {
 			if got := orderPairs(t.Context(), t, urls); got != 0 {
 				t.Errorf("%d orders of two from 1 unit, want 0", got)
 			}
-			if a := waitAtRest(t, one.URL(), "pairs", 10*time.Second); a.Sold != 12 || a.Oversold != 0 {
+			if a := waitAtRest(t, one.URL(), "pairs", time.Minute); a.Sold != 12 || a.Oversold != 0 {
 				t.Errorf("%+v", a)
 			}
 		})

@@ -28,7 +28,7 @@ func main() {
 	store.LogRedis(slog.New(slog.DiscardHandler)) // until the verb has a log
 	ctx, stop := context.WithCancel(context.Background())
 	stopAtSignal(stop)
-	os.Exit(exitCode(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr), os.Stderr))
+	os.Exit(exitCode(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr), os.Stderr))
 }
 
 // stopAtSignal calls stop on the first SIGTERM or interrupt. The second one exits
@@ -59,10 +59,10 @@ func exitCode(err error, stderr io.Writer) int {
 	}
 }
 
-// run runs the command that args name until it is done or ctx ends. Text for
-// people goes to stdout, the log to stderr.
-func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
-	c, err := parse(args, getenv)
+// run runs the command that args and environ name until it is done or ctx ends. Text
+// for people goes to stdout, the log to stderr.
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
+	c, err := parse(args, environ)
 	switch {
 	case err != nil:
 		return err
@@ -103,10 +103,8 @@ func stopAtEnd(stream io.Reader, stop func()) {
 // else.
 func newLogger(w io.Writer, level slog.Level) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
-	if f, ok := w.(*os.File); ok {
-		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-			return slog.New(slog.NewTextHandler(w, options))
-		}
+	if isTerminal(w) {
+		return slog.New(slog.NewTextHandler(w, options))
 	}
 	return slog.New(slog.NewJSONHandler(w, options))
 }

@@ -19,14 +19,14 @@ import (
 // waitStatus waits until the order has the status, and returns the answer.
 func waitStatus(t *testing.T, url, id, want string) []byte {
 	t.Helper()
-	deadline := time.Now().Add(15 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		answer := mustCall(t, 200, "GET", url+"/orders/"+id, "")
 		if decoded[placed](t, answer).Status == want {
 			return answer
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not %s within 15 s: %s", want, answer)
+			t.Fatalf("not %s within a minute: %s", want, answer)
 		}
 		time.Sleep(5 * time.Millisecond) // between two polls
 	}
@@ -76,7 +76,7 @@ func TestQueuedContract(t *testing.T) {
 			mustCall(t, 200, "POST", orders+"/"+last+"/pay", `{"payment_id":"q-1"}`)
 			mustCall(t, 200, "POST", orders+"/"+o.ID+"/cancel", "")
 			again()
-			if a := waitAtRest(t, url, "q", 5*time.Second); a.Sold != 1 {
+			if a := waitAtRest(t, url, "q", time.Minute); a.Sold != 1 {
 				t.Errorf("%+v", a)
 			}
 			if says := string(mustCall(t, 200, "GET", url+"/strategies", "")); !strings.Contains(says, `"ack":"queued","promise":"a 202 is as durable as `) {
@@ -142,7 +142,7 @@ func TestQueuedInstanceKilled(t *testing.T) {
 			}
 			c.checkStatuses(t, http.StatusAccepted, http.StatusConflict, http.StatusServiceUnavailable)
 			pending, refused := c.checkEnded(t, two.URL(), 20*time.Second)
-			a := waitAtRest(t, two.URL(), "hot", 20*time.Second)
+			a := waitAtRest(t, two.URL(), "hot", time.Minute)
 			if pending != c.count.Load() || refused != 0 || a.Sold != total || pending > total {
 				t.Errorf("%d acknowledged: %d pending, %d refused; %+v", c.count.Load(), pending, refused, a)
 			}
@@ -169,7 +169,7 @@ func TestQueuedRedisKilled(t *testing.T) {
 	c.wait()
 	c.checkStatuses(t, http.StatusAccepted, http.StatusConflict, http.StatusServiceUnavailable)
 	pending, refused := c.checkEnded(t, one.URL(), 20*time.Second)
-	a := waitAtRest(t, two.URL(), "hot", 20*time.Second)
+	a := waitAtRest(t, two.URL(), "hot", time.Minute)
 	if pending+refused != c.count.Load() || a.Sold < pending || a.Sold > total {
 		t.Errorf("%d acknowledged: %d pending, %d refused; %+v", c.count.Load(), pending, refused, a)
 	}
@@ -205,7 +205,7 @@ func TestQueuedOrdersOutliveTheirStrategy(t *testing.T) {
 				waitStatus(t, second.URL(), id, "pending")
 			}
 			mustCall(t, 201, "POST", second.URL()+"/orders", orderBody("u", "q", 1))
-			if a := waitAtRest(t, second.URL(), "q", 5*time.Second); a.Sold != 4 || a.LedgerAvailable != 6 {
+			if a := waitAtRest(t, second.URL(), "q", time.Minute); a.Sold != 4 || a.LedgerAvailable != 6 {
 				t.Errorf("%+v", a)
 			}
 			if strings.Contains(second.Output(), "stay queued") || strings.Contains(second.Output(), "stay in Redis") {
@@ -290,15 +290,12 @@ func TestQueueWarning(t *testing.T) {
 			if n := strings.Count(out, "--ack queued: "); test.says == "" && n != 0 || test.says != "" && n != 1 || !strings.Contains(out, test.says) {
 				t.Errorf("%d warnings: %s", n, out)
 			}
-			if !strings.Contains(out, "queued: a 202 is as durable as Redis\n") {
-				t.Errorf("the banner does not say that orders are queued: %s", out)
-			}
 		})
 	}
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
 		api := testenv.API(t, "--ack", "queued")
-		if out := api.Output(); strings.Count(out, inProcessPromise) != 2 { // the log and the banner
+		if out := api.Output(); strings.Count(out, inProcessPromise) != 1 {
 			t.Errorf("it does not say what a 202 promises: %s", out)
 		}
 		if says := string(mustCall(t, 200, "GET", api.URL()+"/strategies", "")); !strings.Contains(says, inProcessPromise) {

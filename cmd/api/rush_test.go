@@ -50,7 +50,7 @@ func TestConsoleRush(t *testing.T) {
 				t.Helper()
 				mustCall(t, http.StatusAccepted, http.MethodPost, url, `{"strategy":"`+strategy+`","clients":16,"units":50}`, test.headers...)
 				var p progress
-				within(t, 60*time.Second, "the rush ends", func() bool {
+				within(t, time.Minute, "the rush ends", func() bool {
 					p = decoded[struct{ Current progress }](t, mustCall(t, 200, http.MethodGet, url, "", test.headers...)).Current
 					return p.State != "preparing" && p.State != "running"
 				})
@@ -71,10 +71,9 @@ func TestConsoleRush(t *testing.T) {
 				t.Errorf("the rush counted as orders of the service: %s", counted)
 			}
 			mustCall(t, http.StatusAccepted, http.MethodPost, url, `{"strategy":"lock","clients":256,"units":10000}`, test.headers...)
-			start := time.Now()
 			api.Interrupt()
-			if code := api.Wait(); code != 0 || time.Since(start) > 5*time.Second {
-				t.Errorf("exit code %d after %v: %s", code, time.Since(start), api.Output())
+			if code := api.Wait(); code != 0 { // it would be 1 if the rush went on
+				t.Errorf("exit code %d: %s", code, api.Output())
 			}
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/outage"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -31,6 +33,10 @@ const (
 	// answerTimeout is the part of stopTimeout for the requests. It is longer
 	// than requestTimeout.
 	answerTimeout = 12 * time.Second
+	// lastRequests is how long the service answers what arrives on open connections
+	// after it has stopped accepting new ones. What clients sent before they could
+	// know that it stops arrives within that time.
+	lastRequests = 250 * time.Millisecond
 )
 
 // demoStock is the stock of an embedded service.
@@ -120,7 +126,10 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 		Orders: instance.Orders,
 		Stock:  instance.Stock,
 		Ready: func(ctx context.Context) error {
-			return cmp.Or(doors.ready(), instance.Reconciler.Ready(ctx))
+			if err := cmp.Or(doors.ready(), instance.Reconciler.Ready(ctx)); err != nil {
+				return err
+			}
+			return schemaReady(ctx, stores.sql)
 		},
 		Strategies:     describe(c),
 		AdminToken:     c.adminToken,
@@ -148,10 +157,11 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	go func() { served <- doors.serve(server, doors.api) }()
 
 	ready.Store(true)
-	log.Info("serving", "address", doors.api.Addr().String(), "strategy", c.strategy.Name, "guard", c.guard,
-		"version", buildVersion())
-	if _, err := io.WriteString(stdout, banner(c, doors)); err != nil {
-		log.Debug("printing the banner failed", "error", err)
+	announce(ctx, c, doors, log)
+	if isTerminal(stdout) { // elsewhere the log is all that is printed, so that a collector can parse each line
+		if _, err := io.WriteString(stdout, banner(c, doors)); err != nil {
+			log.Debug("printing the banner failed", "error", err)
+		}
 	}
 
 	select {
@@ -160,7 +170,16 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	case <-ctx.Done():
 	}
 	ready.Store(false)
-	return drain(server, served, c.drainDelay, log)
+	return drain(server, doors.api, served, c.drainDelay, log)
+}
+
+// announce logs that the service serves, whatever --log-level says: where the banner is
+// not printed, this line has the address.
+func announce(ctx context.Context, c config, d doors, log *slog.Logger) {
+	serving := slog.NewRecord(time.Now(), slog.LevelInfo, "serving", 0)
+	serving.Add("address", d.api.Addr().String(), "url", c.scheme()+"://"+reachable(d.api.Addr()),
+		"strategy", c.strategy.Name, "guard", c.guard, "version", buildVersion())
+	_ = log.Handler().Handle(ctx, serving) // as the logger does
 }
 
 // warnOfStores logs what the stores cannot do, or may lose.
@@ -181,8 +200,10 @@ func warnOfStores(ctx context.Context, c config, stores stores, log *slog.Logger
 }
 
 // drain goes on serving for delay, so that load balancers notice that the instance
-// is not ready. Then it stops accepting and waits for the answers under way.
-func drain(server *http.Server, served <-chan error, delay time.Duration, log *slog.Logger) error {
+// is not ready. Then it accepts no more connections, and waits for the answers under
+// way. A server that shuts down closes idle connections at once, which resets a request
+// that is on its way; so it answers on open connections for lastRequests before that.
+func drain(server *http.Server, listener net.Listener, served <-chan error, delay time.Duration, log *slog.Logger) error {
 	if delay > 0 {
 		log.Info("draining: not ready, still accepting", "seconds", delay.Seconds())
 		select {
@@ -194,6 +215,9 @@ func drain(server *http.Server, served <-chan error, delay time.Duration, log *s
 	log.Info("draining: finishing accepted requests")
 	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
+	_ = listener.Close() // open connections stay
+	log.Debug("accepting no more connections", "reason", <-served)
+	_ = retry.Sleep(ctx, lastRequests)
 	if err := server.Shutdown(ctx); err != nil {
 		log.Warn("some requests were cut off", "seconds", answerTimeout.Seconds(), "error", err)
 		return server.Close()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -60,11 +61,6 @@ func TestEmbedded(t *testing.T) {
 	t.Parallel()
 	before := embeddedFolders(t)
 	api := testenv.API(t)
-	for _, says := range []string{"strategy  lua", "embedded", "10001, 1000 units", "coupon-300, 300 units", "curl " + api.URL() + "/orders", "console   " + api.URL() + "/console/"} {
-		if !strings.Contains(api.Output(), says) {
-			t.Errorf("the banner does not contain %q:\n%s", says, api.Output())
-		}
-	}
 	if page := mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/console/", ""); !strings.Contains(string(page), "<h1>Holdfast</h1>") {
 		t.Errorf("the console is %s", page)
 	}
@@ -76,7 +72,7 @@ func TestEmbedded(t *testing.T) {
 	c := rush(t.Context(), 8, "coupon-300", api.URL())
 	c.wait()
 	c.checkStatuses(t, http.StatusCreated, http.StatusConflict)
-	if a := waitAtRest(t, api.URL(), "coupon-300", 5*time.Second); a.Sold != 300 || c.count.Load() != 298 {
+	if a := waitAtRest(t, api.URL(), "coupon-300", time.Minute); a.Sold != 300 || c.count.Load() != 298 {
 		t.Errorf("%+v after %d orders of one unit", a, c.count.Load())
 	}
 	metrics := string(mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/metrics", ""))
@@ -87,16 +83,20 @@ func TestEmbedded(t *testing.T) {
 		}
 	}
 	stream := openStream(t, api.URL())
-	stopping := time.Now()
 	api.Interrupt()
 	if code := api.Wait(); code != 0 {
 		t.Errorf("exit code %d: %s", code, api.Output())
 	}
-	if took := time.Since(stopping); took > answerTimeout/2 {
-		t.Errorf("an open console delayed the end to %v", took)
+	if strings.Contains(api.Output(), "some requests were cut off") {
+		t.Errorf("an open console delayed the end: %s", api.Output())
 	}
 	if _, err := io.Copy(io.Discard, stream); err != nil {
 		t.Errorf("the stream was broken off: %v", err)
+	}
+	for line := range strings.Lines(api.Output()) { // standard output and standard error
+		if !json.Valid([]byte(line)) {
+			t.Errorf("a collector of logs cannot parse %q", line)
+		}
 	}
 	for folder := range embeddedFolders(t) {
 		if !before[folder] && strings.Contains(api.Output(), folder) {
@@ -181,11 +181,11 @@ func TestContract(t *testing.T) {
 			mustCall(t, 422, "POST", orders, orderBody("u-2", "a", 0))
 			mustCall(t, 405, "DELETE", orders, "")
 			mustCall(t, 404, "GET", url+"/nothing", "")
-			waitAtRest(t, url, "a", 5*time.Second)
+			waitAtRest(t, url, "a", time.Minute)
 			if got := string(mustCall(t, 200, "GET", stock+"a", "")); got != `{"sku":"a","kind":"product","total":4,"available":2,"sold":2,"buyer_limit":0,"opens_at":null,"closes_at":null}` {
 				t.Errorf("the stock of a: %s", got)
 			}
-			if a := waitAtRest(t, url, "b", 5*time.Second); a.Sold != 1 {
+			if a := waitAtRest(t, url, "b", time.Minute); a.Sold != 1 {
 				t.Errorf("%+v", a)
 			}
 			checkLifecycle(t, url)
@@ -231,7 +231,7 @@ func TestInstances(t *testing.T) {
 							}
 							continue
 						}
-						if a := waitAtRest(t, two.URL(), sku, 5*time.Second); a.Sold != 200 || c.count.Load() != 200 {
+						if a := waitAtRest(t, two.URL(), sku, time.Minute); a.Sold != 200 || c.count.Load() != 200 {
 							t.Errorf("%+v after %d orders of one unit", a, c.count.Load())
 						}
 						break
@@ -274,7 +274,7 @@ func TestInstanceKilled(t *testing.T) {
 				t.Error("no call failed although an instance was killed")
 			}
 			c.checkFound(t, two.URL())
-			a := waitAtRest(t, two.URL(), "hot", 5*time.Second+8*time.Second)
+			a := waitAtRest(t, two.URL(), "hot", time.Minute)
 			if a.Oversold != 0 || a.Sold < c.count.Load() {
 				t.Errorf("%+v after %d orders", a, c.count.Load())
 			}
@@ -308,7 +308,7 @@ func TestRedisEmptied(t *testing.T) {
 			redis.Restart()
 			c.wait()
 			c.checkStatuses(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
-			if a := waitAtRest(t, two.URL(), "hot", 10*time.Second); a.Sold != 3000 || a.Sold != c.count.Load() {
+			if a := waitAtRest(t, two.URL(), "hot", time.Minute); a.Sold != 3000 || a.Sold != c.count.Load() {
 				t.Errorf("%+v after %d orders", a, c.count.Load())
 			}
 			c.checkFound(t, two.URL())
@@ -336,11 +336,11 @@ func TestStaleFailover(t *testing.T) {
 	c.checkFound(t, two.URL())
 	// Some buyers may have been answered "sold out" because of a stale count. At
 	// rest the remaining units must sell.
-	waitAtRest(t, one.URL(), "hot", 20*time.Second)
+	waitAtRest(t, one.URL(), "hot", time.Minute)
 	last := rush(t.Context(), 8, "hot", one.URL(), two.URL())
 	last.wait()
 	last.checkFound(t, one.URL())
-	if a := waitAtRest(t, one.URL(), "hot", 20*time.Second); a.Sold != 4000 || a.Oversold != 0 {
+	if a := waitAtRest(t, one.URL(), "hot", time.Minute); a.Sold != 4000 || a.Oversold != 0 {
 		t.Errorf("%+v after %d and %d orders", a, c.count.Load(), last.count.Load())
 	}
 }
@@ -386,7 +386,7 @@ func TestDatabaseRestarts(t *testing.T) {
 			t.Error("no answer was 503 although the database was killed")
 		}
 		c.checkFound(t, api.URL())
-		a := waitAtRest(t, api.URL(), "hot", 25*time.Second)
+		a := waitAtRest(t, api.URL(), "hot", time.Minute)
 		if a.Sold != c.count.Load() {
 			t.Errorf("%+v after %d orders", a, c.count.Load())
 		}
@@ -413,28 +413,34 @@ func TestDrain(t *testing.T) {
 	c.checkStatuses(t, http.StatusCreated, http.StatusServiceUnavailable)
 	c.checkFound(t, two.URL())
 	// Before the take deadline, because the instance has flushed its settles.
-	waitAtRest(t, two.URL(), "hot", 5*time.Second)
+	waitAtRest(t, two.URL(), "hot", time.Minute)
+}
+
+// changed returns the URL of a SQLite file with a schema that the statement has changed,
+// or with none.
+func changed(t *testing.T, statement string) (dbURL string) {
+	t.Helper()
+	dbURL = testenv.SQLite(t)
+	db, err := store.OpenSQL(t.Context(), dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if statement == "" {
+		return dbURL
+	}
+	if err := errors.Join(db.MigrateUp(t.Context()), db.DB().Exec(statement).Error); err != nil {
+		t.Fatal(err)
+	}
+	return dbURL
 }
 
 // TestRefusesToStart checks the exit code and the message if the service cannot
 // start.
 func TestRefusesToStart(t *testing.T) {
 	t.Parallel()
-	sqlite := testenv.SQLite(t)
-	dirty := testenv.SQLite(t)
-	db, err := store.OpenSQL(t.Context(), dirty)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := db.MigrateUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.DB().Exec("UPDATE schema_migrations SET dirty = 1").Error; err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	missing := testenv.SQLite(t)
+	old, dirty, foreign := changed(t, ""), changed(t, "UPDATE schema_migrations SET dirty = 1"), changed(t, "UPDATE schema_migrations SET version = 1, dirty = 1")
 	taken := testenv.API(t)
 	for _, test := range []struct {
 		name string
@@ -442,13 +448,14 @@ func TestRefusesToStart(t *testing.T) {
 		code int
 		says []string
 	}{
-		{"an old schema", []string{"--db", sqlite}, 1, []string{"old", "migrate up", "--migrate"}},
-		{"a dirty schema", []string{"--db", dirty}, 1, []string{"dirty"}},
-		{"a dirty schema, asked to migrate", []string{"--db", dirty, "--migrate"}, 1, []string{"dirty"}},
+		{"no file", []string{"--db", missing}, 1, []string{"--db", "no such file", "migrate up"}},
+		{"an old schema", []string{"--db", old}, 1, []string{"old", "migrate up", "--migrate"}},
+		{"a dirty schema", []string{"--db", dirty}, 1, []string{"dirty", "api migrate up to complete it", "api migrate down to revert it"}},
+		{"a schema that cannot be mended", []string{"--db", foreign, "--migrate"}, 1, []string{"dirty", "UPDATE schema_migrations SET version = 3, dirty = FALSE"}},
 		{"an unreachable Redis", []string{"--db", testenv.MariaDB(t), "--redis", "redis://127.0.0.1:1", "--migrate"}, 1, []string{"--redis", "127.0.0.1:1"}},
 		{"an unreachable database", []string{"--strategy", "merged", "--db", "mysql://u:hush@127.0.0.1:1/x"}, 1, []string{"--db", "127.0.0.1:1"}},
 		{"an unknown database", []string{"--strategy", "merged", "--db", "oracle://u:hush@h/x"}, 2, []string{"--db", "oracle"}},
-		{"a broken URL", []string{"--db", sqlite, "--redis", "redis://u:hush@h:port"}, 2, []string{"--redis"}},
+		{"a broken URL", []string{"--db", old, "--redis", "redis://u:hush@h:port"}, 2, []string{"--redis"}},
 		{"a wrong flag", []string{"--strategy", "fast"}, 2, []string{"--strategy"}},
 		{"an address in use", []string{"--listen", strings.TrimPrefix(taken.URL(), "http://")}, 1, []string{"--listen", "in use"}},
 	} {
@@ -470,35 +477,6 @@ func TestRefusesToStart(t *testing.T) {
 	}
 }
 
-// TestMigrate migrates up, down and up again, and serves on the new schema.
-func TestMigrate(t *testing.T) {
-	t.Parallel()
-	for _, d := range testenv.Databases() {
-		t.Run(d.Name, func(t *testing.T) {
-			t.Parallel()
-			url := d.URL(t)
-			for _, step := range []struct{ args, says string }{
-				{"migrate version", "schema version 0"},
-				{"migrate up", "schema version 3"},
-				{"migrate up", "schema version 3"},
-				{"migrate version", "schema version 3"},
-				{"migrate down", "schema version 2"},
-				{"migrate down", "schema version 1"},
-				{"migrate down", "schema version 0"},
-				{"migrate down", "schema version 0"},
-			} {
-				p := testenv.StartAPI(t, append(strings.Fields(step.args), "--db", url)...)
-				if code := p.Wait(); code != 0 || !strings.Contains(p.Output(), step.says) {
-					t.Errorf("%s: exit code %d: %s", step.args, code, p.Output())
-				}
-			}
-			api := testenv.API(t, "--strategy", "merged", "--migrate", "--db", url)
-			setStock(t, api.URL(), "a", 1)
-			mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u", "a", 1))
-		})
-	}
-}
-
 // TestSQLiteFile checks that orders in a SQLite file survive the process, although
 // its in-process Redis does not.
 func TestSQLiteFile(t *testing.T) {
@@ -509,7 +487,7 @@ func TestSQLiteFile(t *testing.T) {
 	mustCall(t, http.StatusCreated, http.MethodPost, one.URL()+"/orders", orderBody("u", "a", 2))
 	one.Kill()
 	two := testenv.API(t, "--db", url)
-	if a := waitAtRest(t, two.URL(), "a", 5*time.Second); a.Sold != 2 || *a.GateAvailable != 1 {
+	if a := waitAtRest(t, two.URL(), "a", time.Minute); a.Sold != 2 || *a.GateAvailable != 1 {
 		t.Errorf("%+v", a)
 	}
 	mustCall(t, http.StatusCreated, http.MethodPost, two.URL()+"/orders", orderBody("u", "a", 1))

@@ -42,6 +42,9 @@ func openStores(ctx context.Context, c config) (s stores, err error) {
 		}
 		return s, nil
 	}
+	if err := checkFile(c); err != nil {
+		return stores{}, err
+	}
 	sql, err := store.OpenSQL(ctx, c.db)
 	if err != nil {
 		return stores{}, named("--db", err)
@@ -93,8 +96,21 @@ func prepareSchema(ctx context.Context, c config, sql *store.SQL) error {
 		}
 	}
 	err := sql.CheckSchema(ctx)
-	if errors.Is(err, store.ErrSchemaOld) {
+	switch {
+	case errors.Is(err, store.ErrSchemaOld):
 		return fmt.Errorf("%w; run api migrate up with the same --db, or serve with --migrate", err)
+	case errors.Is(err, store.ErrSchemaDirty):
+		return fmt.Errorf("%w; %s, with the same --db", err, mendDirty)
+	}
+	return err
+}
+
+// schemaReady returns why the schema cannot be used now. It may be newer than this
+// program: a newer one has migrated it and takes over, while this one still serves.
+func schemaReady(ctx context.Context, sql *store.SQL) error {
+	err := sql.CheckSchema(ctx)
+	if errors.Is(err, store.ErrSchemaNew) {
+		return nil
 	}
 	return err
 }

@@ -9,14 +9,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
@@ -131,34 +128,41 @@ func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 	if l.extend(until); l.overdue() {
 		return exitError{fmt.Errorf("--grace: %v is too long for the lease that the servers grant: %v", c.grace, time.Until(until).Round(time.Millisecond)), exitUsage}
 	}
-	cmd, restore, err := newCommand(c, slot)
+	cmd, err := newCommand(c, slot)
 	if err != nil {
 		return exitError{err, exitFailed}
 	}
-	defer restore()
+	t := openTerminal()
+	defer t.takeBack()
 	begin, err := startWaiting(cmd)
 	if err != nil {
 		return exitError{fmt.Errorf("starting the command: %w", err), exitFailed}
 	}
-	exited := make(chan struct{})
+	group := cmd.Process.Pid
+	var status syscall.WaitStatus // set when exited is closed
+	exited, stopped := make(chan struct{}), make(chan struct{}, 1)
 	go func() {
 		defer close(exited)
-		_ = cmd.Wait() // cmd.ProcessState has the exit code
+		status = awaitCommand(group, stopped)
 	}()
-	if err := l.letBegin(cmd.Process.Pid, g, begin); err != nil {
+	if err := l.letBegin(group, g, begin); err != nil {
 		_ = cmd.Process.Kill() // it waits, or is stopped, and has not become the command
 		begin.Close()
 		<-exited
 		if errors.Is(err, errNoGuard) {
+			if err := g.interrupted(); err != nil {
+				return notAcquiredError(c, err)
+			}
 			return exitError{err, exitFailed}
 		}
 		return notAcquiredError(c, err)
 	}
-	lost := l.watch(cmd.Process.Pid, g, closed(begin), signals, exited)
+	command := &child{group: group, terminal: t, begun: closed(begin), stopped: stopped, exited: exited}
+	lost := l.watch(command, g, signals)
 	begin.Close()
-	if lost != nil || isAlive(cmd.Process.Pid) {
-		g.endGroup(cmd.Process.Pid, l.killAt())
-		if err := l.outlast(cmd.Process.Pid); lost == nil {
+	if lost != nil || isAlive(group) {
+		g.endGroup(group, l.killAt())
+		if err := l.outlast(group); lost == nil {
 			lost = err
 		}
 		<-exited
@@ -166,7 +170,7 @@ func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 	if lost != nil {
 		return lostError(c, lost)
 	}
-	if code := exitCode(cmd.ProcessState); code != 0 {
+	if code := exitCode(status); code != 0 {
 		return exitError{nil, code}
 	}
 	return nil
@@ -187,7 +191,7 @@ func (l *lease) outlast(group int) (lost error) {
 // letBegin tells the guard of the command, and then lets the command begin.
 func (l *lease) letBegin(group int, g *guard, begin io.Writer) error {
 	testHookWaiting()
-	if g.extend(group, l.term, l.kill) != nil {
+	if g.awaitReady() != nil || g.extend(group, l.term, l.kill) != nil {
 		return errNoGuard
 	}
 	if err := context.Cause(l.slot.Context()); err != nil {
@@ -200,34 +204,48 @@ func (l *lease) letBegin(group int, g *guard, begin io.Writer) error {
 	return nil
 }
 
-// watch passes signals on to the command's process group, and keeps the guard informed,
-// until the command has exited or the lock is lost. It returns why the lock was lost.
-// Until begun is closed, signals wait: they would end the waiting process in another way
-// than the command, or be ignored by it.
-func (l *lease) watch(group int, g *guard, begun <-chan struct{}, signals <-chan os.Signal, exited <-chan struct{}) (lost error) {
+// child is the command, as withlock sees it.
+type child struct {
+	group    int
+	terminal *terminal
+	begun    <-chan struct{} // closed when it has begun
+	stopped  <-chan struct{} // see awaitCommand
+	exited   <-chan struct{} // closed when it has ended
+}
+
+// watch passes signals on to the command's process group, gives the group the terminal, and
+// keeps the guard informed, until the command has exited or the lock is lost. It returns
+// why the lock was lost.
+// Until the command has begun, signals wait: they would end the waiting process in another
+// way than the command, or be ignored by it.
+func (l *lease) watch(c *child, g *guard, signals <-chan os.Signal) (lost error) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	confirmed, lostAtServer := make(chan time.Time), make(chan error, 1)
 	go l.keepConfirming(ctx, l.tenth(), confirmed, lostAtServer)
+	begun := c.begun
 	var due <-chan os.Signal
 	for {
 		var (
 			ended bool
-			until time.Time
 			term  = time.NewTimer(time.Until(l.term))
 		)
 		select {
 		case <-begun:
 			begun, due = nil, signals
+			c.terminal.giveUnlessPiped(c.group)
+		case <-c.stopped:
+			c.terminal.give(c.group)
 		case s := <-due:
-			forward(s, group)
-		case until = <-confirmed:
+			forward(s, c.group)
+		case until := <-confirmed:
+			lost = l.prolong(c.group, g, until)
 		case lost = <-lostAtServer:
 		case <-l.slot.Context().Done():
 			lost = context.Cause(l.slot.Context())
 		case <-g.exited:
 			lost = errNoGuard
-		case <-exited:
+		case <-c.exited:
 			ended = true
 		case <-term.C:
 		}
@@ -237,13 +255,21 @@ func (l *lease) watch(group int, g *guard, begun <-chan struct{}, signals <-chan
 			return errOverdue
 		case lost != nil || ended:
 			return lost
-		case !until.IsZero():
-			l.extend(until)
-			if g.extend(group, l.term, l.kill) != nil {
-				return errNoGuard
-			}
 		}
 	}
+}
+
+// prolong sets the deadlines by the end of the lease, and tells the guard, unless the
+// guard has ended the group already.
+func (l *lease) prolong(group int, g *guard, until time.Time) error {
+	if l.overdue() {
+		return errOverdue
+	}
+	l.extend(until)
+	if g.extend(group, l.term, l.kill) != nil {
+		return errNoGuard
+	}
+	return nil
 }
 
 // forward sends a signal that withlock got to the group.
@@ -254,47 +280,32 @@ func forward(s os.Signal, group int) {
 	}
 }
 
-// newCommand returns the command, which waits as runCommand says, in a process group of its own. If withlock is in the
-// foreground of a terminal, that group takes its place, so that the command can read
-// from the terminal; restore undoes that. Such a command cannot be suspended with
-// Ctrl-Z, because it would outlive its lock.
-func newCommand(c config, slot *recipe.Slot) (cmd *exec.Cmd, restore func(), err error) {
-	cmd, err = newPart(append([]string{beginArgument}, c.command...)...)
+// newCommand returns the command, which waits as runCommand says, in a process group of its
+// own. It does not inherit the variables that set flags of withlock: some have passwords.
+func newCommand(c config, slot *recipe.Slot) (*exec.Cmd, error) {
+	cmd, err := newPart(append([]string{beginArgument}, c.command...)...)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	own := append(variables(), tokenVariable, slotVariable)
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
-		return strings.HasPrefix(variable, tokenVariable+"=") || strings.HasPrefix(variable, slotVariable+"=")
+		name, _, _ := strings.Cut(variable, "=")
+		return slices.Contains(own, name)
 	})
 	cmd.Env = append(cmd.Env, slotVariable+"="+strconv.Itoa(slot.Number))
 	if slot.Token() != 0 {
 		cmd.Env = append(cmd.Env, tokenVariable+"="+strconv.FormatUint(slot.Token(), 10))
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if !inForeground(os.Stdin) || !inForeground(os.Stdout) {
-		return cmd, func() {}, nil
-	}
-	terminal := int(os.Stdin.Fd())
-	cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, terminal
-	signal.Ignore(syscall.SIGTSTP) // the command inherits that
-	return cmd, func() {
-		signal.Ignore(syscall.SIGTTOU) // a process in the background gets it here
-		_ = unix.IoctlSetPointerInt(terminal, unix.TIOCSPGRP, unix.Getpgrp())
-	}, nil
-}
-
-// inForeground reports whether the file is a terminal in whose foreground withlock is.
-func inForeground(file *os.File) bool {
-	group, err := unix.IoctlGetInt(int(file.Fd()), unix.TIOCGPGRP)
-	return err == nil && group == unix.Getpgrp()
+	return cmd, nil
 }
 
 // exitCode returns the exit code of the command as shells do: 128 + N if signal N has
 // ended it.
-func exitCode(state *os.ProcessState) int {
-	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+func exitCode(status syscall.WaitStatus) int {
+	if status.Signaled() {
 		return 128 + int(status.Signal())
 	}
-	return state.ExitCode()
+	return status.ExitStatus()
 }

@@ -51,26 +51,35 @@ func flagSet(c *config) *pflag.FlagSet {
 	return flags
 }
 
+// variables returns the names of the environment variables that set flags.
+func variables() (names []string) {
+	flagSet(new(config)).VisitAll(func(f *pflag.Flag) { names = append(names, commandline.Variable(f.Name)) })
+	return names
+}
+
 // parse reads the flags and the environment. Flags take precedence.
-func parse(args []string, getenv func(string) string) (config, error) {
+func parse(args, environ []string) (config, error) {
 	var c config
 	flags := flagSet(&c)
 	if err := commandline.Parse(flags, args); err != nil {
 		return c, err
 	}
-	if err := commandline.Environment(flags, getenv); err != nil || c.help {
+	if c.help {
+		return c, nil
+	}
+	if err := commandline.Environment(flags, environ); err != nil {
 		return c, err
 	}
 	if !flags.Changed("wait") {
 		c.wait = -1
 	} else if c.wait < 0 {
-		return c, fmt.Errorf("--wait: %v is negative", c.wait)
+		return c, commandline.Blame(flags, fmt.Errorf("--wait: %v is negative", c.wait))
 	}
 	if !flags.Changed("grace") {
 		c.grace = min(c.grace, c.locks.Lease/3)
 	}
 	c.command = flags.Args()
-	return c, c.check()
+	return c, commandline.Blame(flags, c.check())
 }
 
 // check returns an error for the first invalid flag or combination of flags.
@@ -91,6 +100,9 @@ func (c config) check() error {
 		return errors.New("--list: runs no command")
 	case !c.list && len(c.command) == 0:
 		return errors.New("a command is required: withlock --name NAME [flags] -- COMMAND [ARGUMENT…]")
+	}
+	if _, err := recipe.NewSemaphore(nil, c.name, c.holders); err != nil {
+		return fmt.Errorf("--name: with --holders %d: %w", c.holders, err)
 	}
 	return nil
 }
@@ -137,8 +149,11 @@ Usage:
   withlock --name NAME --list [flags]
 
 Flags (each can be set in the environment too, as ` + commandline.Prefix + ` and its name in
-capitals, with _ for -; a flag on the command line takes precedence):
+capitals, with _ for -; a flag on the command line takes precedence; a variable with
+another name after ` + commandline.Prefix + ` is refused):
 ` + flagSet(&c).FlagUsages() + `
+The command does not inherit these variables, because some have passwords.
+
 The command gets the fencing token as ` + tokenVariable + `, if the backend has tokens, and
 the number of its slot as ` + slotVariable + `. Signals to withlock are passed on to the command
 and its children: its process group. When the lock is lost, and when the command has

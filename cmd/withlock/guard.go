@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -55,8 +56,9 @@ func monotonicAt(t time.Time) int64 { return monotonic() + int64(time.Until(t)) 
 // runGuard ends the command's process group if withlock cannot: because it was killed,
 // or because it was stopped and has not renewed the order before its time. The guard is
 // a process of its own for that reason.
-func runGuard(stdin *os.File) {
+func runGuard(stdin, stdout *os.File) {
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	_, _ = stdout.Write([]byte{0}) // see awaitReady
 	var current order
 	for awaitOrder(stdin, current) {
 		var next order
@@ -138,6 +140,7 @@ func isAlive(group int) bool {
 type guard struct {
 	cmd    *exec.Cmd
 	orders *os.File // the pipe to it
+	ready  *os.File // the pipe from it
 	exited chan struct{}
 	order  order
 }
@@ -159,14 +162,21 @@ func startGuard(grace time.Duration, slot *recipe.Slot) (*guard, error) {
 		return nil, fmt.Errorf("starting the guard process: %w", err)
 	}
 	defer stdin.Close()
-	g := &guard{cmd: cmd, orders: orders, exited: make(chan struct{}), order: order{Grace: int64(grace)}}
-	g.cmd.Stdin = stdin
+	ready, stdout, err := os.Pipe()
+	if err != nil {
+		orders.Close()
+		return nil, fmt.Errorf("starting the guard process: %w", err)
+	}
+	defer stdout.Close()
+	g := &guard{cmd: cmd, orders: orders, ready: ready, exited: make(chan struct{}), order: order{Grace: int64(grace)}}
+	g.cmd.Stdin, g.cmd.Stdout = stdin, stdout
 	if connection != nil {
 		g.cmd.ExtraFiles = []*os.File{connection}
 	}
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // signals from the terminal do not reach it
 	if err := g.cmd.Start(); err != nil {
 		orders.Close()
+		ready.Close()
 		return nil, fmt.Errorf("starting the guard process: %w", err)
 	}
 	go func() {
@@ -199,6 +209,31 @@ func connectionOf(slot *recipe.Slot) (*os.File, error) {
 	return file, nil
 }
 
+// awaitReady waits, for at most callTimeout, until the guard ignores the signals that would
+// end it. Before that a Ctrl-C can end it, and withlock gets that, too.
+func (g *guard) awaitReady() error {
+	if err := g.ready.SetReadDeadline(time.Now().Add(callTimeout)); err != nil {
+		return err
+	}
+	_, err := g.ready.Read(make([]byte, 1))
+	return err
+}
+
+// interrupted returns an error if a signal has ended the guard before it could ignore it,
+// such as a Ctrl-C, which withlock got too.
+func (g *guard) interrupted() error {
+	select {
+	case <-g.exited:
+	case <-time.After(killTimeout):
+		return nil
+	}
+	status, ok := g.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if ok && status.Signaled() && slices.Contains(endingSignals, os.Signal(status.Signal())) {
+		return fmt.Errorf("interrupted by the signal %q", status.Signal())
+	}
+	return nil
+}
+
 // extend tells the guard when the group must end. It fails if the guard has ended, or is
 // stopped and its pipe is full.
 func (g *guard) extend(group int, term, kill time.Time) error {
@@ -221,4 +256,5 @@ func (g *guard) stop() {
 	_ = g.cmd.Process.Kill() // an error means that it has ended
 	<-g.exited
 	g.orders.Close()
+	g.ready.Close()
 }

@@ -38,18 +38,18 @@ const callTimeout = 5 * time.Second
 func main() {
 	switch {
 	case len(os.Args) > 1 && os.Args[1] == guardArgument:
-		runGuard(os.Stdin)
+		runGuard(os.Stdin, os.Stdout)
 		return
 	case len(os.Args) > 3 && os.Args[1] == beginArgument:
 		os.Exit(runCommand(os.Args[2], os.Args[3:]))
 	}
-	os.Exit(run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
+	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }
 
 // run does what args say and returns the exit code.
-func run(args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+func run(args, environ []string, stdout, stderr io.Writer) int {
 	store.LogRedis(slog.New(slog.DiscardHandler)) // failed calls report what it would log
-	c, err := parse(args, getenv)
+	c, err := parse(args, environ)
 	switch {
 	case err != nil:
 		fmt.Fprintf(stderr, "withlock: %v\nRun withlock --help for the flags.\n", err)
@@ -186,6 +186,8 @@ func holdAndRun(c config, signals <-chan os.Signal) error {
 	switch {
 	case errors.Is(err, store.ErrBadURL):
 		return exitError{err, exitUsage}
+	case errors.Is(err, lock.ErrNoTable): // waiting does not help
+		return fmt.Errorf("--lock %s: %w", c.locks.Backend, err)
 	case err != nil:
 		return notAcquiredError(c, err)
 	}

@@ -38,9 +38,15 @@ const programVariable = "HOLDFAST_TEST_IS_WITHLOCK"
 // the guard knows it. It names a file that exists during the pause.
 const pauseVariable = "HOLDFAST_TEST_PAUSES_WITHLOCK"
 
+// guardDiesVariable makes SIGINT end the guard before it ignores the signal.
+const guardDiesVariable = "HOLDFAST_TEST_INTERRUPTS_GUARD"
+
 func TestMain(m *testing.M) {
 	// A test that runs withlock in its own process starts these, too.
 	isPart := len(os.Args) > 1 && (os.Args[1] == guardArgument || os.Args[1] == beginArgument)
+	if os.Getenv(guardDiesVariable) != "" && isPart && os.Args[1] == guardArgument {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
+	}
 	if os.Getenv(programVariable) != "" || isPart {
 		if file := os.Getenv(pauseVariable); file != "" {
 			testHookWaiting = func() {
@@ -423,11 +429,11 @@ func mustBeFree(t *testing.T, name string) {
 func TestIgnoredSignal(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	flags, _ := onRedis(t, "1s")
+	flags, _ := onRedis(t, "3s")
 	w := start(t, folder, with(flags, shell(`trap "" TERM; echo > ready; while [ ! -e go ]; do sleep 0.05; done; exit 5`)...)...)
 	awaitFile(t, filepath.Join(folder, "ready"))
 	w.signal(syscall.SIGTERM)
-	start(t, folder, with(flags, "--wait", "1500ms", "--", "true")...).mustExit(exitNotAcquired)
+	start(t, folder, with(flags, "--wait", "3500ms", "--", "true")...).mustExit(exitNotAcquired)
 	if err := os.WriteFile(filepath.Join(folder, "go"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -552,7 +558,7 @@ func TestKilledBeforeTheCommand(t *testing.T) {
 func TestStoppedBeforeTheCommand(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	flags, _ := onRedis(t, "1s")
+	flags, _ := onRedis(t, "3s")
 	w, pause := startPaused(t, folder, with(flags, shell("echo > ran")...)...)
 	w.signal(syscall.SIGSTOP)
 	start(t, folder, with(flags, "--", "true")...).mustExit(0)
@@ -588,12 +594,20 @@ func TestOverdueBeforeTheCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { stdin.Close(); orders.Close() })
+	ready, stdout, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ready.Close(); stdout.Close() })
+	if _, err := stdout.Write([]byte{0}); err != nil {
+		t.Fatal(err)
+	}
 	const noGroup = 1 << 30
 	var begin bytes.Buffer
 	flags, _ := onRedis(t, "30s")
 	_, slot := acquireHere(t, flags)
 	l := &lease{slot: slot, term: time.Now()}
-	if err := l.letBegin(noGroup, &guard{orders: orders}, &begin); !errors.Is(err, errOverdue) || begin.Len() > 0 {
+	if err := l.letBegin(noGroup, &guard{orders: orders, ready: ready}, &begin); !errors.Is(err, errOverdue) || begin.Len() > 0 {
 		t.Errorf("withlock sends %q to the command, %v, want nothing", begin.Bytes(), err)
 	}
 }
@@ -813,7 +827,7 @@ func TestOutlast(t *testing.T) {
 // acquireHere takes the lock in the test's process.
 func acquireHere(t *testing.T, flags []string) (config, *recipe.Slot) {
 	t.Helper()
-	c, err := parse(with(flags, "--", "true"), func(string) string { return "" })
+	c, err := parse(with(flags, "--", "true"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -962,6 +976,27 @@ func TestExitCodes(t *testing.T) {
 			w.mustExit(test.code)
 			if strings.HasPrefix(test.name, "the command's ") && w.errors.Len() != 0 || !strings.Contains(w.errors.String(), messages[test.name]) {
 				t.Errorf("withlock wrote %q", w.errors.String())
+			}
+		})
+	}
+}
+
+// TestNotMigrated checks that a database without the schema is a failure that names what
+// to do, and not a lock that is held.
+func TestNotMigrated(t *testing.T) {
+	t.Parallel()
+	for _, database := range testenv.NetworkDatabases() {
+		t.Run(database.Name, func(t *testing.T) {
+			t.Parallel()
+			dbURL := database.URL(t)
+			backend, _, _ := strings.Cut(dbURL, ":")
+			for _, wait := range [][]string{nil, {"--wait", "0s"}, {"--wait", "30s"}} {
+				flags := append([]string{"--lock", backend, "--db", dbURL, "--name", "a"}, wait...)
+				w := start(t, t.TempDir(), with(flags, "--", "true")...)
+				w.mustExit(exitFailed)
+				if message := w.errors.String(); !strings.Contains(message, "lock_tokens") || !strings.Contains(message, "api migrate up") {
+					t.Errorf("with %v, withlock wrote %q", wait, message)
+				}
 			}
 		})
 	}

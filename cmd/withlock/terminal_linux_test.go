@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -13,35 +14,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is a pseudo terminal, and what was written to it.
-type terminal struct {
+// screen is a pseudo terminal, and what was written to it.
+type screen struct {
 	control, user *os.File
 	mu            sync.Mutex
 	out           bytes.Buffer
 }
 
 // Write receives what programs write to the terminal.
-func (s *terminal) Write(p []byte) (int, error) {
+func (s *screen) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.out.Write(p)
 }
 
-func (s *terminal) has(text string) bool {
+func (s *screen) has(text string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.Contains(s.out.String(), text)
 }
 
 // enter types the text.
-func (s *terminal) enter(t *testing.T, text string) {
+func (s *screen) enter(t *testing.T, text string) {
 	t.Helper()
 	if _, err := s.control.WriteString(text); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func newTerminal(t *testing.T) *terminal {
+func newScreen(t *testing.T) *screen {
 	t.Helper()
 	control, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
@@ -60,7 +61,7 @@ func newTerminal(t *testing.T) *terminal {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { user.Close() })
-	s := &terminal{control: control, user: user}
+	s := &screen{control: control, user: user}
 	go func() {
 		buffer := make([]byte, 4096)
 		for {
@@ -74,18 +75,13 @@ func newTerminal(t *testing.T) *terminal {
 	return s
 }
 
-// TestTerminal checks that the command can read from the terminal, that Ctrl-Z does not
-// suspend it, that Ctrl-C ends it, and that the shell has the terminal back afterwards.
-func TestTerminal(t *testing.T) {
-	t.Parallel()
-	flags, name := onRedis(t, "30s")
-	screen := newTerminal(t)
-	script := `"$0" "$@"; echo "code=$?"; read line; echo "shell=$line"`
-	command := `echo ready; read line; echo "got=$line"; read line; echo "still=$line"; read line`
-	args := with([]string{"-c", script, os.Args[0]}, with(flags, shell(command)...)...)
-	cmd := exec.CommandContext(t.Context(), "sh", args...)
-	cmd.Env = append(os.Environ(), programVariable+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = screen.user, screen.user, screen.user
+// runIn runs the shell's script in the terminal, as $0 the test program and as $@ the
+// arguments. It returns the shell's process ID, which is also its process group.
+func (s *screen) runIn(t *testing.T, environment []string, script string, args ...string) (pid int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", with([]string{"-c", script, os.Args[0]}, args...)...)
+	cmd.Env = append(os.Environ(), append(environment, programVariable+"=1")...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.user, s.user, s.user
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -93,23 +89,88 @@ func TestTerminal(t *testing.T) {
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-	})
-	defer func() {
 		if t.Failed() {
-			screen.mu.Lock()
-			defer screen.mu.Unlock()
-			t.Logf("the terminal shows %q", screen.out.String())
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			t.Logf("the terminal shows %q", s.out.String())
 		}
-	}()
-	for _, step := range []struct{ enter, shows string }{
-		{"", "ready"},
-		{"one\n", "got=one"},
-		{"\x1atwo\n", "still=two"}, // Ctrl-Z
-		{"\x03", "code=130"},       // Ctrl-C
-		{"three\n", "shell=three"},
+	})
+	return cmd.Process.Pid
+}
+
+// step is something to type, and what the terminal must show then.
+type step struct{ enter, shows string }
+
+func (s *screen) follow(t *testing.T, steps ...step) {
+	t.Helper()
+	for _, step := range steps {
+		s.enter(t, step.enter)
+		eventually(t, fmt.Sprintf("%q shows %q", step.enter, step.shows), func() bool { return s.has(step.shows) })
+	}
+}
+
+// TestTerminal checks that the command can read from the terminal, that Ctrl-Z does not
+// suspend it, that Ctrl-C ends it, and that the shell has the terminal back afterwards, also
+// if withlock's own files are redirected.
+func TestTerminal(t *testing.T) {
+	t.Parallel()
+	const redirected = `echo ready; read line < /dev/tty; echo "got=$line"; read line < /dev/tty; echo "still=$line"; read line < /dev/tty`
+	const direct = `echo ready; read line; echo "got=$line"; read line; echo "still=$line"; read line`
+	for _, test := range []struct{ name, script, command string }{
+		{"terminal", `"$0" "$@"; echo "code=$?"`, direct},
+		{"pipe behind", `{ "$0" "$@"; echo "code=$?"; } | cat`, direct},
+		{"pipe before", `: | "$0" "$@"; echo "code=$?"`, redirected},
+		{"all redirected", `: | { "$0" "$@"; echo "code=$?"; } 2>&1 | cat`, redirected},
 	} {
-		screen.enter(t, step.enter)
-		eventually(t, fmt.Sprintf("%q shows %q", step.enter, step.shows), func() bool { return screen.has(step.shows) })
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			flags, name := onRedis(t, "30s")
+			s := newScreen(t)
+			s.runIn(t, nil, test.script+`; read line; echo "shell=$line"`, with(flags, shell(test.command)...)...)
+			s.follow(t,
+				step{"", "ready"},
+				step{"one\n", "got=one"},
+				step{"\x1atwo\n", "still=two"}, // Ctrl-Z
+				step{"\x03", "code=130"},       // Ctrl-C
+				step{"three\n", "shell=three"},
+			)
+			mustBeFree(t, name)
+		})
+	}
+}
+
+// TestTerminalBeforeTheCommand types Ctrl-C when the command waits to begin. It must go to
+// withlock, which passes it on, and not to the waiting process: it can get lost while that
+// becomes the command.
+func TestTerminalBeforeTheCommand(t *testing.T) {
+	t.Parallel()
+	flags, name := onRedis(t, "30s")
+	pause := filepath.Join(t.TempDir(), "pause")
+	s := newScreen(t)
+	group := s.runIn(t, []string{pauseVariable + "=" + pause}, `"$0" "$@"; echo "code=$?"`, with(flags, shell("sleep 60")...)...)
+	awaitFile(t, pause)
+	if foreground, err := unix.IoctlGetInt(int(s.control.Fd()), unix.TIOCGPGRP); err != nil || foreground != group {
+		t.Errorf("the group %d is in the foreground, want %d, withlock's own (%v)", foreground, group, err)
+	}
+	s.enter(t, "\x03")
+	if err := os.Remove(pause); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the lock is free", func() bool {
+		n, err := redisClient(t).Exists(t.Context(), name).Result()
+		return err == nil && n == 0
+	})
+}
+
+// TestInterruptedGuard has a signal end the guard before it can ignore it, as a Ctrl-C does
+// at the wrong moment. The command has not begun, so the wait was interrupted.
+func TestInterruptedGuard(t *testing.T) {
+	t.Parallel()
+	flags, name := onRedis(t, "30s")
+	w := startProgram(t, t.TempDir(), "env", with([]string{guardDiesVariable + "=1", os.Args[0]}, with(flags, "--", "true")...)...)
+	w.mustExit(exitNotAcquired)
+	if !strings.Contains(w.errors.String(), "interrupted") {
+		t.Errorf("withlock wrote %q", w.errors.String())
 	}
 	mustBeFree(t, name)
 }

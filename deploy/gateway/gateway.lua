@@ -501,9 +501,10 @@ local function before(a, b)
   return (a.segmented and a.sku .. "/" or a.sku) < (b.segmented and b.sku .. "/" or b.sku)
 end
 
--- send answers the request with a problem document. Proxy-Status (RFC 9209) marks
--- answers of the gateway; those of an instance do not have it.
-local function send(problem, sku)
+-- head sets the status and the headers of a problem document, and returns its body.
+-- Proxy-Status (RFC 9209) marks answers of the gateway; those of an instance do not have
+-- it.
+local function head(problem, sku)
   local body = '{"type":"/problems/' .. problem.type .. '","title":"' .. problem.title .. '","status":' .. problem.status
     .. ',"detail":"' .. problem.detail .. '"' .. (sku and ',"sku":"' .. sku .. '"' or "") .. "}"
   ngx.status = problem.status
@@ -517,7 +518,12 @@ local function send(problem, sku)
   if problem.status == 405 then
     ngx.header["Allow"] = ngx.var.holdfast_allowed
   end
-  ngx.print(body)
+  return body
+end
+
+-- send answers the request with a problem document.
+local function send(problem, sku)
+  ngx.print(head(problem, sku))
   return ngx.exit(ngx.HTTP_OK) -- ends the request; the status is already set
 end
 
@@ -620,11 +626,25 @@ function _M.check()
   end
 end
 
--- note records that an instance has refused a keyed order as sold out. It is a body
--- filter.
+-- translate begins the answer malformed in place of an instance's. The HTTP server of an
+-- instance is stricter than nginx, and refuses requests in plain text before the service
+-- sees them. The charset of that text stays in the media type, as nginx keeps it apart. It
+-- is a header filter.
+function _M.translate()
+  if ngx.status == 400 and find(ngx.header["Content-Type"] or "", "text/plain", 1, true) == 1 then
+    count("problems", malformed.type)
+    ngx.ctx.body = head(malformed)
+  end
+end
+
+-- note writes the body that translate has begun, or records that an instance has refused
+-- a keyed order as sold out. It is a body filter.
 function _M.note()
-  local request = ngx.ctx.request
-  if request and ngx.status == 409 and find(ngx.arg[1], '"type":"/problems/sold-out"', 1, true) then
+  local body, request = ngx.ctx.body, ngx.ctx.request
+  if body then
+    ngx.arg[1], ngx.arg[2] = body, true
+    ngx.ctx.body = ""
+  elseif request and ngx.status == 409 and find(ngx.arg[1], '"type":"/problems/sold-out"', 1, true) then
     refusals:set(request, ngx.ctx.seen, REFUSAL_TTL)
   end
 end

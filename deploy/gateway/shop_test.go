@@ -48,9 +48,16 @@ const soldOutTTL = 300 * time.Millisecond
 // expires, also on a slow machine.
 const longTTL = 3 * time.Second
 
-// beatTimeout is how long BEAT must not change before the gateway ignores the
-// counts.
+// beatTimeout is how long BEAT must not change before the gateway ignores the counts,
+// where a test lets that happen.
 const beatTimeout = 5 * time.Second
+
+// maxWait bounds the wait for an event.
+const maxWait = time.Minute
+
+// patience is how long gateways wait for Redis and for instances where they do not fall
+// silent: a machine busy with other tests must not look like a failure.
+const patience = 15 * time.Second
 
 // shop is two instances on the same stores, and a gateway in front of them.
 type shop struct {
@@ -68,14 +75,16 @@ type shop struct {
 // plan describes a shop. Its zero value is the default strategy on the shared
 // servers.
 type plan struct {
-	redis       string // URL; empty: the shared Redis
-	db          string // URL; empty: a new database on the shared server
-	args        []string
-	ttl         time.Duration       // of cached counts; 0: soldOutTTL
-	fakeLedger  bool                // the test writes the gateway's keys in Redis: no service uses its ledger ID
-	edit        func(string) string // changes gateway.lua or nginx.conf
-	files       map[string]string   // further files in nginx's folder
-	environment []string            // variables of the gateway; they override the defaults
+	redis        string // URL; empty: the shared Redis
+	db           string // URL; empty: a new database on the shared server
+	args         []string
+	ttl          time.Duration       // of cached counts; 0: soldOutTTL
+	fakeLedger   bool                // the test writes the gateway's keys in Redis: no service uses its ledger ID
+	edit         func(string) string // changes gateway.lua or nginx.conf
+	files        map[string]string   // further files in nginx's folder
+	environment  []string            // variables of the gateway; they override the defaults
+	redisTimeout time.Duration       // how long the gateway waits for Redis; 0: patience
+	beatTimeout  time.Duration       // how long BEAT may stay the same; 0: an hour
 }
 
 // build starts a shop.
@@ -122,12 +131,17 @@ func build(t testenv.T, p plan) *shop {
 		must(s.seed())
 	}
 
-	patient := strings.Replace(script, "REDIS_TIMEOUT = 100", "REDIS_TIMEOUT = 1000", 1) // for a machine busy with other tests
-	files := map[string]string{"instances.conf": servers, "gateway.lua": patient, "nginx.conf": configuration}
+	patient := strings.NewReplacer(
+		"REDIS_TIMEOUT = 100", fmt.Sprintf("REDIS_TIMEOUT = %d", cmp.Or(p.redisTimeout, patience).Milliseconds()),
+		"BEAT_TIMEOUT = 5", fmt.Sprintf("BEAT_TIMEOUT = %v", cmp.Or(p.beatTimeout, time.Hour).Seconds()),
+	).Replace(script)
+	// How long it waits for the instances' strategy.
+	patientConf := strings.ReplaceAll(configuration, "500ms;", patience.String()+";")
+	files := map[string]string{"instances.conf": servers, "gateway.lua": patient, "nginx.conf": patientConf}
 	maps.Copy(files, p.files)
 	if p.edit != nil {
-		files["gateway.lua"], files["nginx.conf"] = p.edit(patient), p.edit(configuration)
-		if files["gateway.lua"] == patient && files["nginx.conf"] == configuration {
+		files["gateway.lua"], files["nginx.conf"] = p.edit(patient), p.edit(patientConf)
+		if files["gateway.lua"] == patient && files["nginx.conf"] == patientConf {
 			t.Fatalf("the edit changes nothing")
 		}
 	}
@@ -176,7 +190,7 @@ func (s *shop) count(sku string, ahead, n, available int) error {
 	return s.redis.HSet(context.Background(), "holdfast:{"+s.ledger.String()+"}:count", sku, fmt.Sprintf("%d %d 0 0 0", epoch, available)).Err()
 }
 
-var client = &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+var client = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
 // answer is the answer to a request.
 type answer struct {
@@ -302,7 +316,7 @@ func (s *shop) sell(sku string, total int) error {
 // rest waits until no unit of the SKU is in flight and the gateway's cache of it has
 // expired.
 func (s *shop) rest(sku string) error {
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(maxWait)
 	for {
 		a, err := call("GET", s.instances[0].URL()+"/stock/"+sku+"/audit", "")
 		if err == nil && strings.Contains(a.body, `"gate_in_flight":0,`) && strings.Contains(a.body, `"drift":0`) {
@@ -335,6 +349,15 @@ func (s *shop) expect(status int, passed bool, body string, headers ...string) e
 		return fmt.Errorf("%w: %.200s %v: %v, reached an instance: %v; want %d, %v", errWrong, body, headers, a, got, status, passed)
 	}
 	return nil
+}
+
+// eventually calls f until it returns nil, or returns its last error after maxWait.
+func eventually(f func() error) error {
+	for deadline := time.Now().Add(maxWait); ; time.Sleep(20 * time.Millisecond) {
+		if err := f(); err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
 }
 
 // steps runs functions in order until one fails.

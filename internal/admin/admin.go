@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -26,7 +27,7 @@ type Stock struct {
 	Total      int64
 	Available  int64     // the gate's count, or the stock row's without a gate
 	Sold       int64     // Total less the stock row's available
-	BuyerLimit int64     // units that one buyer may hold; 0: any number
+	BuyerLimit int64     // units that one buyer may hold; 0: any number, or the limit does not hold yet
 	OpensAt    time.Time // sales begin then; the zero time: they have begun
 	ClosesAt   time.Time // sales end then; the zero time: they do not end
 }
@@ -56,7 +57,8 @@ type Ledger interface {
 	Rows(ctx context.Context, after stock.SKU, limit int) ([]ledger.StockRow, error)
 	Sold(ctx context.Context, sku stock.SKU) (int64, error)
 	Set(ctx context.Context, s stock.Setting) (row ledger.StockRow, created bool, err error)
-	Shrink(ctx context.Context, t stock.Take, s stock.Setting) (ledger.StockRow, ledger.Outcome)
+	Shrink(ctx context.Context, t stock.Take, s stock.Setting) (ledger.StockRow, order.Outcome)
+	CountClaims(ctx context.Context, sku stock.SKU) (ledger.StockRow, error)
 }
 
 // Reconciler is what administering stock needs to bring changes to the gate and to
@@ -68,8 +70,14 @@ type Reconciler interface {
 	Refill(ctx context.Context, skus []stock.SKU) error
 	FillNew(ctx context.Context, row ledger.StockRow) error
 	Deliver(ctx context.Context, sku stock.SKU) error
-	End(ctx context.Context, t stock.Take, out ledger.Outcome) ledger.Outcome
+	End(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome
 	GiveBack(ctx context.Context, t stock.Take) bool
+}
+
+// Orders is what administering stock needs of the orders.
+type Orders interface {
+	// RulesChanged is called when the rules of the SKU may have been changed.
+	RulesChanged(sku stock.SKU)
 }
 
 // Admin sets, lists and audits stock. It is safe for concurrent use.
@@ -77,21 +85,30 @@ type Admin struct {
 	gate       Gate // nil if there is none
 	ledger     Ledger
 	reconciler Reconciler
+	orders     Orders
 	log        *slog.Logger
 }
 
 // New returns an Admin. gate is nil if the strategy has none.
-func New(gate Gate, l Ledger, r Reconciler, log *slog.Logger) *Admin {
-	return &Admin{gate: gate, ledger: l, reconciler: r, log: log}
+func New(gate Gate, l Ledger, r Reconciler, o Orders, log *slog.Logger) *Admin {
+	return &Admin{gate: gate, ledger: l, reconciler: r, orders: o, log: log}
 }
 
 // SetStock creates the SKU, or sets its total and its rules, and changes its available
 // as it changes the total, also while it is being sold. created says which.
 //
+// A buyer limit holds when SetStock returns nil. On a SKU with very many orders, ctx may end
+// before: then the units that buyers hold are counted in the background. See
+// ledger.CountClaims.
+//
 // Errors: ErrBelowSold, ErrKindFixed, ErrHours, ErrBusy, ErrSuperseded and ErrUnavailable of
 // package stock. A retry is safe.
 func (a *Admin) SetStock(ctx context.Context, set stock.Setting) (st Stock, created bool, err error) {
 	row, created, err := a.setRow(ctx, set)
+	a.orders.RulesChanged(set.SKU) // even after an error, which may hide a commit
+	if err == nil && (row.BuyerLimit < 0 || row.BuyerLimit == 0 && set.BuyerLimit != nil) {
+		row, err = a.ledger.CountClaims(ctx, row.SKU)
+	}
 	if err != nil {
 		return Stock{}, false, a.adminError(err)
 	}
@@ -120,7 +137,7 @@ func (a *Admin) setRow(ctx context.Context, set stock.Setting) (row ledger.Stock
 			if err := a.reconciler.Mend(ctx, err, set.SKU); err != nil {
 				return row, false, err
 			}
-		case !errors.Is(err, ledger.ErrRowChanged):
+		case !errors.Is(err, stock.ErrRowChanged):
 			return row, false, err
 		}
 		retry.Wait(ctx, try)
@@ -143,7 +160,7 @@ func (a *Admin) deliver(ctx context.Context, sku stock.SKU) {
 }
 
 // shrink removes n units as an order would: at the gate first, so that they cannot
-// be sold meanwhile, and then in the ledger. ErrRowChanged: the total has changed. A
+// be sold meanwhile, and then in the ledger. stock.ErrRowChanged: the total has changed. A
 // stock.Reconcilable error asks for Mend.
 func (a *Admin) shrink(ctx context.Context, set stock.Setting, n int64) (ledger.StockRow, error) {
 	take := stock.Take{Deduction: stock.Deduction{
@@ -228,7 +245,7 @@ func (a *Admin) asStocks(ctx context.Context, rows []ledger.StockRow) ([]Stock, 
 	for i, row := range rows {
 		page[i] = Stock{
 			SKU: row.SKU, Kind: row.Kind, Total: row.Total, Available: row.Available,
-			Sold: row.Total - row.Available, BuyerLimit: row.BuyerLimit, OpensAt: row.OpensAt, ClosesAt: row.ClosesAt,
+			Sold: row.Total - row.Available, BuyerLimit: max(row.BuyerLimit, 0), OpensAt: row.OpensAt, ClosesAt: row.ClosesAt,
 		}
 		if a.gate != nil {
 			page[i].Available = levels[i].Available

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -25,7 +26,8 @@ type shop struct {
 	gate       *twinGate // nil if there is none
 	ledger     *twinLedger
 	reconciler *twinReconciler
-	calls      []string // of gate, ledger and reconciler, in order
+	calls      []string    // of gate, ledger and reconciler, in order
+	changed    []stock.SKU // the arguments of RulesChanged
 }
 
 func newShop(withGate bool) *shop {
@@ -37,7 +39,7 @@ func newShop(withGate bool) *shop {
 		s.gate = &twinGate{shop: s}
 		g = s.gate
 	}
-	s.Admin = New(g, s.ledger, s.reconciler, slog.New(slog.DiscardHandler))
+	s.Admin = New(g, s.ledger, s.reconciler, twinOrders{s}, slog.New(slog.DiscardHandler))
 	return s
 }
 
@@ -111,7 +113,7 @@ type twinLedger struct {
 	undelivered int64 // units that have not reached the gate
 
 	refuse func() error                                // if not nil, called before Set; an error is its answer
-	answer func(out ledger.Outcome) ledger.Outcome     // if not nil, replaces the outcome of Shrink
+	answer func(out order.Outcome) order.Outcome       // if not nil, replaces the outcome of Shrink
 	meet   func(t stock.Take) (refusal error, ok bool) // if not nil, called before Shrink; ok: the refusal is its outcome
 }
 
@@ -154,26 +156,37 @@ func (l *twinLedger) Set(_ context.Context, s stock.Setting) (row ledger.StockRo
 	return *l.row, created, nil
 }
 
-func (l *twinLedger) Shrink(_ context.Context, t stock.Take, s stock.Setting) (row ledger.StockRow, out ledger.Outcome) {
+func (l *twinLedger) CountClaims(context.Context, stock.SKU) (ledger.StockRow, error) {
+	l.call("count")
+	if l.refuse != nil {
+		if err := l.refuse(); err != nil {
+			return *l.row, err
+		}
+	}
+	l.row.BuyerLimit = max(l.row.BuyerLimit, -l.row.BuyerLimit)
+	return *l.row, nil
+}
+
+func (l *twinLedger) Shrink(_ context.Context, t stock.Take, s stock.Setting) (row ledger.StockRow, out order.Outcome) {
 	l.call("shrink")
 	row = *l.row
 	n := t.Lines[0].Quantity
 	if l.meet != nil {
 		if refusal, ok := l.meet(t); ok {
-			return row, ledger.Refused(refusal)
+			return row, order.Refused(refusal)
 		}
 	}
 	switch {
 	case l.row.Total-n != s.Total:
-		out = ledger.Refused(ledger.ErrRowChanged)
+		out = order.Refused(stock.ErrRowChanged)
 	case l.gate != nil && t.Epoch(0) != l.row.Epoch:
-		out = ledger.Refused(stock.Refuse(apple, stock.ErrStaleEpoch))
+		out = order.Refused(stock.Refuse(apple, stock.ErrStaleEpoch))
 	case l.row.Available < n:
-		out = ledger.Refused(stock.ErrBelowSold)
+		out = order.Refused(stock.ErrBelowSold)
 	default:
 		l.row.Total -= n
 		l.row.Available -= n
-		out = ledger.Committed()
+		out = order.Committed()
 	}
 	if l.answer != nil {
 		return row, l.answer(out)
@@ -181,12 +194,16 @@ func (l *twinLedger) Shrink(_ context.Context, t stock.Take, s stock.Setting) (r
 	return *l.row, out
 }
 
+type twinOrders struct{ *shop }
+
+func (o twinOrders) RulesChanged(sku stock.SKU) { o.changed = append(o.changed, sku) }
+
 type twinReconciler struct {
 	*shop
-	unusable, cannot error          // if not nil, the answers of Usable and Mend
-	noLevels         error          // if not nil, the answer of Levels
-	noFill           error          // if not nil, the answer of Refill, FillNew and Deliver
-	resolved         ledger.Outcome // of an unknown outcome
+	unusable, cannot error         // if not nil, the answers of Usable and Mend
+	noLevels         error         // if not nil, the answer of Levels
+	noFill           error         // if not nil, the answer of Refill, FillNew and Deliver
+	resolved         order.Outcome // of an unknown outcome
 }
 
 func (r *twinReconciler) Usable(context.Context) error { return r.unusable }
@@ -246,7 +263,7 @@ func (r *twinReconciler) Deliver(_ context.Context, sku stock.SKU) error {
 	return r.noFill
 }
 
-func (r *twinReconciler) End(ctx context.Context, t stock.Take, out ledger.Outcome) ledger.Outcome {
+func (r *twinReconciler) End(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome {
 	r.call("end")
 	if out.Unknown() {
 		out = r.resolved
@@ -396,8 +413,8 @@ func TestShrink(t *testing.T) {
 		{
 			name: "a lost answer of the ledger", total: 7, available: 3, calls: []string{"set", "take", "shrink", "end"},
 			prepare: func(s *shop) {
-				s.ledger.answer = func(ledger.Outcome) ledger.Outcome { return ledger.Unknown(errAway) }
-				s.reconciler.resolved = ledger.Committed()
+				s.ledger.answer = func(order.Outcome) order.Outcome { return order.Unknown(errAway) }
+				s.reconciler.resolved = order.Committed()
 			},
 		},
 		{
@@ -438,7 +455,7 @@ func TestShrink(t *testing.T) {
 func TestTries(t *testing.T) {
 	t.Parallel()
 	for _, reason := range []error{
-		ledger.ErrRowChanged, stock.Refuse(apple, stock.ErrNotAdopted), stock.Refuse(apple, stock.ErrLaterGeneration),
+		stock.ErrRowChanged, stock.Refuse(apple, stock.ErrNotAdopted), stock.Refuse(apple, stock.ErrLaterGeneration),
 	} {
 		for _, failures := range []int{1, 9, 10} {
 			t.Run(fmt.Sprint(failures, " times ", reason), func(t *testing.T) {
@@ -546,5 +563,49 @@ func TestRead(t *testing.T) {
 	audit, err = s.Audit(t.Context(), apple)
 	if err != nil || audit.GateAvailable != nil || audit.GateInFlight != nil || audit.Oversold != 2 || audit.Drift != 8 {
 		t.Errorf("without a gate: audited %+v, %v", audit, err)
+	}
+}
+
+// TestSetStock_CountsClaims checks that SetStock returns when a buyer limit holds, and shows
+// none before.
+func TestSetStock_CountsClaims(t *testing.T) {
+	s := stocked(false, 4)
+	s.ledger.row.BuyerLimit = -3
+	if st, err := s.Stock(t.Context(), apple); err != nil || st.BuyerLimit != 0 {
+		t.Errorf("while claims are counted: %+v, %v", st, err)
+	}
+	s.ledger.refuse = func() error {
+		if slices.Contains(s.calls, "count") {
+			return errAway
+		}
+		return nil
+	}
+	if _, _, err := s.set(t.Context(), 10); !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, errAway) {
+		t.Errorf("without a count: %v", err)
+	}
+	s.ledger.refuse = nil
+	if st, _, err := s.set(t.Context(), 10); err != nil || st.BuyerLimit != 3 {
+		t.Errorf("after the count: %+v, %v", st, err)
+	}
+}
+
+// TestRulesChanged checks that orders are told of every change of a SKU's rules, also if
+// its answer was lost, once it is committed.
+func TestRulesChanged(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []error{nil, errAway} {
+		s := stocked(true, 0)
+		s.ledger.refuse = func() error {
+			if len(s.changed) > 0 {
+				t.Errorf("the orders were told before the commit")
+			}
+			return lost
+		}
+		if _, _, err := s.set(t.Context(), 10); (err != nil) != (lost != nil) {
+			t.Errorf("answered %v", err)
+		}
+		if !slices.Equal(s.changed, []stock.SKU{apple}) {
+			t.Errorf("the orders were told of %v", s.changed)
+		}
 	}
 }

@@ -154,11 +154,44 @@ func (c *conn) inject(ctx context.Context, text string, run func(context.Context
 		<-ctx.Done()
 		return ctx.Err()
 	}
+	if kind == Garbled || kind == Cut {
+		return run(context.WithValue(ctx, reading{}, kind))
+	}
 	err, ok := c.d.dbErrors[kind]
 	if !ok || onError == nil {
 		return run(ctx)
 	}
 	onError(kind)
+	return err
+}
+
+// reading is the context key of a fault of the rows.
+type reading struct{}
+
+// cutRows are rows whose connection breaks after the first one.
+type cutRows struct {
+	driver.Rows
+	read int
+}
+
+func (r *cutRows) Next(values []driver.Value) error {
+	if r.read++; r.read > 1 {
+		return errBroken
+	}
+	return r.Rows.Next(values)
+}
+
+// garbled is a value that nothing can scan.
+type garbled struct{}
+
+// garbledRows are rows of such values.
+type garbledRows struct{ driver.Rows }
+
+func (r garbledRows) Next(values []driver.Value) error {
+	err := r.Rows.Next(values)
+	for i := range values {
+		values[i] = garbled{}
+	}
 	return err
 }
 
@@ -192,6 +225,13 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	var rows driver.Rows
 	err := c.inject(ctx, statementText(query, args), func(ctx context.Context) (err error) {
 		rows, err = c.contextConn.QueryContext(ctx, query, args)
+		switch kind := ctx.Value(reading{}); {
+		case err != nil:
+		case kind == Garbled:
+			rows = garbledRows{rows}
+		case kind == Cut:
+			rows = &cutRows{Rows: rows}
+		}
 		if err == nil && !c.IsValid() { // inject returns an error, so the caller gets no rows
 			err = rows.Close()
 		}

@@ -36,6 +36,15 @@ const (
 	Gone Kind = "gone"
 )
 
+// Garbled makes a statement return rows whose values cannot be scanned, and a script of
+// Redis an empty answer. It has no effect on other statements and commands. A Wire does
+// not have it.
+const Garbled Kind = "garbled"
+
+// Cut breaks the connection after a statement has returned its first row. It has no effect
+// on other statements and commands. Only a Driver has it.
+const Cut Kind = "cut"
+
 // The kinds of fault that are errors of a database. Each leaves the transaction
 // in the same state as the real error.
 const (

@@ -93,6 +93,42 @@ func TestKinds(t *testing.T) {
 	}
 }
 
+// TestGarbled expects an error of the scan, and none of the statement.
+func TestGarbled(t *testing.T) {
+	t.Parallel()
+	faulty, _, i := databases[2].open(t)
+	i.Arm(Fault{Kind: Garbled, Nth: 1})
+	rows, err := faulty.QueryContext(t.Context(), "SELECT 1 UNION SELECT 2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for n := range 2 {
+		var text string
+		if !rows.Next() || rows.Scan(&text) == nil {
+			t.Errorf("row %d can be scanned as %q", n+1, text)
+		}
+	}
+	if rows.Next() || rows.Err() != nil {
+		t.Errorf("a third row, or %v", rows.Err())
+	}
+}
+
+// TestCut expects one row and an error of the second.
+func TestCut(t *testing.T) {
+	t.Parallel()
+	faulty, _, i := databases[2].open(t)
+	i.Arm(Fault{Kind: Cut, Nth: 1})
+	rows, err := faulty.QueryContext(t.Context(), "SELECT 1 UNION SELECT 2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	if !rows.Next() || rows.Next() || !errors.Is(rows.Err(), errBroken) {
+		t.Errorf("the rows end with %v, want %v after the first", rows.Err(), errBroken)
+	}
+}
+
 // testKind injects a fault of this kind into the second INSERT.
 func testKind(t *testing.T, kind Kind, faulty, healthy *sql.DB, i *Injector) {
 	t.Helper()

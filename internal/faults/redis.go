@@ -70,6 +70,15 @@ func (h Hook) inject(ctx context.Context, cmds []redis.Cmder, run func(context.C
 		return run(ctx)
 	}
 	kind := h.next(text)
+	if kind == Garbled {
+		err := run(ctx)
+		for _, cmd := range cmds {
+			if script, ok := cmd.(*redis.Cmd); ok && script.Err() == nil {
+				script.SetVal([]any{})
+			}
+		}
+		return err
+	}
 	if kind == None || redisErrors[kind] == "" && !slices.Contains(connectionKinds, kind) {
 		return run(ctx)
 	}

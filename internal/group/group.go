@@ -38,6 +38,7 @@ type Batcher[T any] struct {
 	closed bool
 	queue  chan call[T]
 	done   sync.WaitGroup
+	ready  sync.Pool // of empty channels that no worker will signal any more
 }
 
 type call[T any] struct {
@@ -50,6 +51,7 @@ type call[T any] struct {
 // Close stops the Batcher.
 func New[T any](limits Limits, weight func(T) int, run func([]T)) *Batcher[T] {
 	b := &Batcher[T]{limits: limits, weight: weight, run: run, queue: make(chan call[T], limits.Queue)}
+	b.ready.New = func() any { return make(chan struct{}, 1) }
 	for range limits.Parallel {
 		b.done.Add(1)
 		go b.work()
@@ -60,14 +62,14 @@ func New[T any](limits Limits, weight func(T) int, run func([]T)) *Batcher[T] {
 // Do queues the call and waits until its group has run. If ctx ends first, Do
 // returns ctx's error, and the call still runs.
 func (b *Batcher[T]) Do(ctx context.Context, value T) error {
-	ready := readyChannels.Get().(chan struct{})
+	ready := b.ready.Get().(chan struct{})
 	if err := b.enqueue(call[T]{value, ready}); err != nil {
-		readyChannels.Put(ready)
+		b.ready.Put(ready)
 		return err
 	}
 	select {
 	case <-ready:
-		readyChannels.Put(ready)
+		b.ready.Put(ready)
 		return nil
 	case <-ctx.Done():
 		return ctx.Err() // ready is not reused: it will still be signalled
@@ -92,9 +94,6 @@ func (b *Batcher[T]) Close() {
 	b.mu.Unlock()
 	b.done.Wait()
 }
-
-// readyChannels holds empty channels that no worker will signal any more.
-var readyChannels = sync.Pool{New: func() any { return make(chan struct{}, 1) }}
 
 // enqueue queues the call, or returns ErrFull or ErrClosed.
 func (b *Batcher[T]) enqueue(c call[T]) error {

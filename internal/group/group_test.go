@@ -193,17 +193,26 @@ func TestAbandonedCall(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	limits := group.Limits{Size: 1, Queue: 1}
-	before, release, _ := blocked(t, limits, nil)
-	if err := before.Do(ended, 1); !errors.Is(err, context.Canceled) {
+	started, proceed := make(chan int), make(chan struct{})
+	b := group.New(group.Limits{Size: 1, Parallel: 1, Queue: 2}, nil, func(calls []int) {
+		started <- calls[0]
+		<-proceed
+	})
+	if err := b.Do(ended, 1); !errors.Is(err, context.Canceled) {
 		t.Fatalf("error %v of a call whose context has ended, want context.Canceled", err)
 	}
-	release()
-	before.Close() // returns after the call has run and was signalled
-	after, _, _ := blocked(t, limits, nil)
+	if err := b.Send(2); err != nil {
+		t.Fatal(err)
+	}
+	<-started
+	proceed <- struct{}{}
+	<-started // the second runs: the first was signalled
 	waiting, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if err := after.Do(waiting, 1); err == nil {
+	if err := b.Do(waiting, 3); err == nil {
 		t.Error("Do returned before the call ran")
 	}
+	close(proceed)
+	<-started
+	b.Close()
 }

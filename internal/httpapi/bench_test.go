@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -21,7 +20,7 @@ type instant struct {
 
 func (i instant) Place(_ context.Context, r order.Request) (order.Order, bool, error) {
 	return order.Order{
-		ID: testID, Buyer: r.Buyer, Status: ledger.Pending, Lines: r.Lines,
+		ID: testID, Buyer: r.Buyer, Status: order.Pending, Lines: r.Lines,
 		Strategy: "lua", CreatedAt: testTime,
 	}, false, i.err
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/token"
@@ -41,8 +40,8 @@ func withTokens(c *Config) {
 // buyer's orders do not exist for them. The orders of the service are u-1's.
 func TestBuyers(t *testing.T) {
 	own := order.Order{
-		ID: testID, Buyer: "u-1", Status: ledger.Pending, Strategy: "lua", CreatedAt: testTime,
-		Lines: []stock.Line{{SKU: "10001", Quantity: 1}}, History: []ledger.Step{{Status: ledger.Pending, At: testTime}},
+		ID: testID, Buyer: "u-1", Status: order.Pending, Strategy: "lua", CreatedAt: testTime,
+		Lines: []stock.Line{{SKU: "10001", Quantity: 1}}, History: []order.Step{{Status: order.Pending, At: testTime}},
 	}
 	one := "/orders/" + testID.String()
 	place := call{method: "POST", path: "/orders", body: oneLine}

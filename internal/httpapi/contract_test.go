@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/admin"
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -64,27 +63,27 @@ type contractCase struct {
 
 func contract() []*contractCase {
 	placed := order.Order{
-		ID: testID, Buyer: "u-1", Status: ledger.Pending, Strategy: "lua", CreatedAt: testTime,
+		ID: testID, Buyer: "u-1", Status: order.Pending, Strategy: "lua", CreatedAt: testTime,
 		Lines: []stock.Line{{SKU: "10001", Quantity: 1}},
 	}
 	queued := placed
-	queued.Status = ledger.Queued
+	queued.Status = order.Queued
 	expiring := placed
-	expiring.Status = ledger.Paid
+	expiring.Status = order.Paid
 	expiring.ExpiresAt = testTime.Add(15*60*1e9 + 1e6)
-	void := order.Order{ID: testID, Buyer: "u-1", Status: ledger.Void, Strategy: "lua", CreatedAt: testTime}
+	void := order.Order{ID: testID, Buyer: "u-1", Status: order.Void, Strategy: "lua", CreatedAt: testTime}
 	whole := placed
 	whole.CreatedAt, whole.ExpiresAt = testTime.Truncate(1e9), testTime.Truncate(1e9).Add(1e9).Local()
 	paid, cancelled, refunded := placed, placed, placed
-	paid.Status, cancelled.Status, refunded.Status = ledger.Paid, ledger.Cancelled, ledger.Refunded
+	paid.Status, cancelled.Status, refunded.Status = order.Paid, order.Cancelled, order.Refunded
 	withHistory := refunded
 	withHistory.PaymentID = "p-1"
-	withHistory.History = []ledger.Step{
-		{Status: ledger.Pending, At: testTime},
-		{Status: ledger.Paid, At: testTime.Add(time.Minute)},
-		{Status: ledger.Refunded, At: testTime.Add(time.Hour)},
+	withHistory.History = []order.Step{
+		{Status: order.Pending, At: testTime},
+		{Status: order.Paid, At: testTime.Add(time.Minute)},
+		{Status: order.Refunded, At: testTime.Add(time.Hour)},
 	}
-	due := order.Payment{ID: "p-2", OrderID: testID, Status: ledger.PaymentRefundDue, CreatedAt: testTime, ChangedAt: testTime.Add(time.Second)}
+	due := order.Payment{ID: "p-2", OrderID: testID, Status: order.PaymentRefundDue, CreatedAt: testTime, ChangedAt: testTime.Add(time.Second)}
 	key := func(values ...string) http.Header { return http.Header{"Idempotency-Key": values} }
 	mediaType := func(values ...string) http.Header { return http.Header{"Content-Type": values} }
 	bearer := func(values ...string) http.Header { return http.Header{"Authorization": values} }
@@ -227,15 +226,15 @@ func contract() []*contractCase {
 		{name: "pay an order by an upper-case ID", call: call{method: "POST", path: "/orders/" + strings.ToUpper(testID.String()) + "/pay", body: goodPayment}, orders: fakeOrders{order: paid}, status: 200, asked: 1},
 		{name: "pay with a needless idempotency key", call: pay(goodPayment, key("a b")), orders: fakeOrders{order: paid}, status: 200, asked: 1},
 		{name: "pay without an admin token", call: pay(goodPayment), change: withTokenAnywhere, orders: fakeOrders{order: paid}, status: 200, asked: 1},
-		{name: "pay too late", call: pay(goodPayment), orders: fails(fmt.Errorf("paying: %w", &order.RefundDue{PaymentID: "p-1", Status: ledger.Expired})), status: 409, problem: refundDue, asked: 1},
-		{name: "pay a second time with another payment", call: pay(goodPayment), orders: fails(&order.RefundDue{PaymentID: "p-1", Status: ledger.Paid}), status: 409, problem: refundDue, asked: 1},
+		{name: "pay too late", call: pay(goodPayment), orders: fails(fmt.Errorf("paying: %w", &order.RefundDue{PaymentID: "p-1", Status: order.Expired})), status: 409, problem: refundDue, asked: 1},
+		{name: "pay a second time with another payment", call: pay(goodPayment), orders: fails(&order.RefundDue{PaymentID: "p-1", Status: order.Paid}), status: 409, problem: refundDue, asked: 1},
 		{name: "pay a queued order", call: pay(goodPayment), orders: fails(order.ErrInProgress), status: 409, problem: inProgress, asked: 1},
 		{name: "pay with the payment of another order", call: pay(goodPayment), orders: fails(fmt.Errorf("paying: %w", order.ErrPaymentReused)), status: 422, problem: invalid, bad: []string{"payment_id"}, asked: 1},
 		{name: "pay no such order", call: pay(goodPayment), orders: fails(order.ErrUnknownOrder), status: 404, problem: unknownOrder, asked: 1},
 		{name: "pay an order whose ID is not a UUID", call: call{method: "POST", path: "/orders/1/pay", body: goodPayment}, status: 404, problem: unknownOrder},
 		{name: "pay an order whose ID is not a UUID, with bad fields", call: call{method: "POST", path: "/orders/1/pay", body: `{}`}, status: 422, problem: invalid, bad: []string{"payment_id"}},
 		{name: "pay while the database is unavailable", call: pay(goodPayment), orders: fails(stock.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
-		{name: "pay while a refusal is not the outcome", call: pay(goodPayment), orders: fails(fmt.Errorf("%w: %w", stock.ErrUnavailable, &order.RefundDue{PaymentID: "p-1", Status: ledger.Expired})), status: 503, problem: unavailable, asked: 1},
+		{name: "pay while a refusal is not the outcome", call: pay(goodPayment), orders: fails(fmt.Errorf("%w: %w", stock.ErrUnavailable, &order.RefundDue{PaymentID: "p-1", Status: order.Expired})), status: 503, problem: unavailable, asked: 1},
 		{name: "pay while the service is busy", call: pay(goodPayment), orders: fails(stock.ErrBusy), status: 503, problem: busy, asked: 1},
 		{name: "pay after another layout has taken over", call: pay(goodPayment), orders: fails(stock.ErrSuperseded), status: 503, problem: superseded, asked: 1},
 		{name: "pay without fields", call: pay(`{}`), status: 422, problem: invalid, bad: []string{"payment_id"}},
@@ -254,7 +253,7 @@ func contract() []*contractCase {
 		{name: "cancel with an empty body of JSON", call: cancel("", mediaType("application/json")), orders: fakeOrders{order: cancelled}, status: 200, asked: 1},
 		{name: "cancel with an empty object", call: cancel(" {} "), orders: fakeOrders{order: cancelled}, status: 200, asked: 1},
 		{name: "cancel without an admin token", call: cancel(""), change: withTokenAnywhere, orders: fakeOrders{order: cancelled}, status: 200, asked: 1},
-		{name: "cancel a paid order", call: cancel(""), orders: fails(fmt.Errorf("cancelling: %w", &order.WrongStatus{Status: ledger.Paid})), status: 409, problem: wrongStatus, asked: 1},
+		{name: "cancel a paid order", call: cancel(""), orders: fails(fmt.Errorf("cancelling: %w", &order.WrongStatus{Status: order.Paid})), status: 409, problem: wrongStatus, asked: 1},
 		{name: "cancel a queued order", call: cancel(""), orders: fails(order.ErrInProgress), status: 409, problem: inProgress, asked: 1},
 		{name: "cancel no such order", call: cancel(""), orders: fails(order.ErrUnknownOrder), status: 404, problem: unknownOrder, asked: 1},
 		{name: "cancel an order whose ID is not a UUID", call: call{method: "POST", path: "/orders/1/cancel"}, status: 404, problem: unknownOrder},
@@ -273,7 +272,7 @@ func contract() []*contractCase {
 		{name: "refund with the token", call: refund(goodRefund, bearer("Bearer s3cret")), change: withTokenAnywhere, orders: fakeOrders{order: refunded}, status: 200, asked: 1},
 		{name: "refund without the token", call: refund("x", mediaType("text/plain")), change: withToken, status: 401, problem: unauthorized},
 		{name: "refund through a proxy", call: refund(goodRefund, http.Header{"X-Forwarded-For": {"10.0.0.7"}}), status: 401, problem: unauthorized},
-		{name: "refund an unpaid order", call: refund(goodRefund), orders: fails(&order.WrongStatus{Status: ledger.Pending}), status: 409, problem: wrongStatus, asked: 1},
+		{name: "refund an unpaid order", call: refund(goodRefund), orders: fails(&order.WrongStatus{Status: order.Pending}), status: 409, problem: wrongStatus, asked: 1},
 		{name: "refund no such order", call: refund(goodRefund), orders: fails(order.ErrUnknownOrder), status: 404, problem: unknownOrder, asked: 1},
 		{name: "refund an order whose ID is not a UUID", call: call{method: "POST", path: "/orders/1/refund", body: goodRefund}, status: 404, problem: unknownOrder},
 		{name: "refund while the database is unavailable", call: refund(goodRefund), orders: fails(stock.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
@@ -297,7 +296,7 @@ func contract() []*contractCase {
 		{name: "a payment was paid back, without the token", call: paidBack("p-2", "x"), change: withToken, status: 401, problem: unauthorized},
 		{name: "no such payment", call: paidBack("p-3", ""), orders: fails(fmt.Errorf("refunding: %w", order.ErrUnknownPayment)), status: 404, problem: unknownPayment, asked: 1},
 		{name: "a payment with an invalid ID", call: paidBack("-", ""), status: 404, problem: unknownPayment},
-		{name: "a payment that pays its order", call: paidBack("p-1", ""), orders: fails(&order.WrongStatus{Status: ledger.Paid}), status: 409, problem: wrongStatus, asked: 1},
+		{name: "a payment that pays its order", call: paidBack("p-1", ""), orders: fails(&order.WrongStatus{Status: order.Paid}), status: 409, problem: wrongStatus, asked: 1},
 		{name: "a payment was paid back, with an unknown field", call: paidBack("-", `{"amount":1}`), status: 422, problem: invalid, bad: []string{"amount"}},
 		{name: "a payment was paid back, with text", call: paidBack("p-2", "x", mediaType("text/plain")), status: 415, problem: notJSON},
 		{name: "a payment was paid back, from a page of another origin", call: paidBack("p-2", "", http.Header{"Origin": {"null"}}), status: 403, problem: crossOrigin},
@@ -622,7 +621,7 @@ func TestPlaceArguments(t *testing.T) {
 		if _, ok := ctx.Deadline(); !ok {
 			t.Error("the service has no deadline")
 		}
-		return order.Order{ID: testID, Buyer: r.Buyer, Status: ledger.Pending, Lines: r.Lines, Strategy: "lua", CreatedAt: testTime}, false, nil
+		return order.Order{ID: testID, Buyer: r.Buyer, Status: order.Pending, Lines: r.Lines, Strategy: "lua", CreatedAt: testTime}, false, nil
 	}
 	h := newAPI(t, orders)
 	do(h, call{method: "POST", path: "/orders", body: `{"buyer_id":"u-1","lines":[{"sku":"b","quantity":2},{"sku":"a","quantity":1}]}`, header: http.Header{"Idempotency-Key": {"k-1"}}})
@@ -687,7 +686,7 @@ func TestLifecycleArguments(t *testing.T) {
 	h := newAPI(t, orders)
 	ask := func(method, path, body string) *fakeOrders {
 		t.Helper()
-		*orders = fakeOrders{order: order.Order{ID: testID, Buyer: "u-1", Status: ledger.Paid, Strategy: "lua", CreatedAt: testTime}}
+		*orders = fakeOrders{order: order.Order{ID: testID, Buyer: "u-1", Status: order.Paid, Strategy: "lua", CreatedAt: testTime}}
 		if rec := do(h, call{method: method, path: path, body: body}); rec.Code != 200 {
 			t.Errorf("%s %s: %d %s", method, path, rec.Code, rec.Body)
 		}
@@ -710,13 +709,13 @@ func TestLifecycleArguments(t *testing.T) {
 	if got, want := ask("GET", "/orders", "").filter, (order.Filter{Limit: 100}); got != want {
 		t.Errorf("orders: %+v, want %+v", got, want)
 	}
-	if got, want := ask("GET", "/orders?limit=7&after="+id+"&status=refunded&buyer_id=u%3A1", "").filter, (order.Filter{Buyer: "u:1", Status: ledger.Refunded, After: testID, Limit: 7}); got != want {
+	if got, want := ask("GET", "/orders?limit=7&after="+id+"&status=refunded&buyer_id=u%3A1", "").filter, (order.Filter{Buyer: "u:1", Status: order.Refunded, After: testID, Limit: 7}); got != want {
 		t.Errorf("orders: %+v, want %+v", got, want)
 	}
 	if got, want := ask("GET", "/payments?after=", "").due, (order.PaymentFilter{Limit: 100}); got != want {
 		t.Errorf("payments: %+v, want %+v", got, want)
 	}
-	if got, want := ask("GET", "/payments?limit=1000&after=p-1&status=refund-due", "").due, (order.PaymentFilter{Status: ledger.PaymentRefundDue, After: "p-1", Limit: 1000}); got != want {
+	if got, want := ask("GET", "/payments?limit=1000&after=p-1&status=refund-due", "").due, (order.PaymentFilter{Status: order.PaymentRefundDue, After: "p-1", Limit: 1000}); got != want {
 		t.Errorf("payments: %+v, want %+v", got, want)
 	}
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -314,8 +313,8 @@ func checkTypes(t *testing.T, at string, value any) {
 func TestWrongAnswersAreRejected(t *testing.T) {
 	doc := loadDocument(t)
 	orders := &fakeOrders{order: order.Order{
-		ID: testID, Buyer: "u-1", Status: ledger.Pending, Lines: []stock.Line{{SKU: "10001", Quantity: 1}},
-		Strategy: "lua", CreatedAt: testTime, History: []ledger.Step{{Status: ledger.Pending, At: testTime}},
+		ID: testID, Buyer: "u-1", Status: order.Pending, Lines: []stock.Line{{SKU: "10001", Quantity: 1}},
+		Strategy: "lua", CreatedAt: testTime, History: []order.Step{{Status: order.Pending, At: testTime}},
 	}}
 	answer := func(method, path, body string) (*http.Request, *httptest.ResponseRecorder) {
 		r := call{method: method, path: path, body: body}.request()
@@ -345,7 +344,7 @@ func TestWrongAnswersAreRejected(t *testing.T) {
 		}
 	}
 	const sound = `{"buyer_id":"u-1","lines":[{"sku":"10001","quantity":1}]}`
-	due, wrong := &order.RefundDue{PaymentID: "p-1", Status: ledger.Paid}, &order.WrongStatus{Status: ledger.Paid}
+	due, wrong := &order.RefundDue{PaymentID: "p-1", Status: order.Paid}, &order.WrongStatus{Status: order.Paid}
 	one := "/orders/" + testID.String()
 	for _, tt := range []struct {
 		name, method, path, body string

@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/admin"
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -83,7 +82,7 @@ func (f *fakeOrders) Place(ctx context.Context, r order.Request) (order.Order, b
 	lines := append([]stock.Line(nil), r.Lines...)
 	stock.SortLines(lines)
 	return order.Order{
-		ID: testID, Buyer: r.Buyer, Status: ledger.Pending, Lines: lines,
+		ID: testID, Buyer: r.Buyer, Status: order.Pending, Lines: lines,
 		Strategy: "lua", CreatedAt: testTime,
 	}, f.replayed, nil
 }

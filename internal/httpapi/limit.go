@@ -31,7 +31,11 @@ func (a *api) limit(c *gin.Context) {
 	}
 	from := client{buyer: a.caller(c).buyer}
 	if from.buyer == "" {
-		from.address = clientAddress(c.Request, a.TrustedProxies)
+		var unusable string
+		if from.address, unusable = clientAddress(c.Request, a.TrustedProxies); unusable != "" {
+			a.Log.WarnContext(c.Request.Context(), "a trusted proxy's X-Forwarded-For does not end in an address; its clients share one rate limit",
+				"proxy", from.address, "value", unusable)
+		}
 	}
 	wait := a.limits.Take(from, time.Now())
 	if wait == 0 {
@@ -45,26 +49,41 @@ func (a *api) limit(c *gin.Context) {
 // clientAddress returns the address of the client that sent the request. Only trusted
 // proxies can name another one than that of the connection. Each proxy appends the
 // address of its own client to X-Forwarded-For. So the client is the last address
-// that is not a trusted proxy's: what stands before it may be invented. An IPv6
-// address is cut to its network, because one client has all of its addresses.
-func clientAddress(r *http.Request, trusted []netip.Prefix) netip.Addr {
+// that is not a trusted proxy's: what stands before it may be invented. If a trusted
+// proxy appended no address, the client is that proxy, and unusable is what it
+// appended instead. An IPv6 address is cut to its network, because one client has all
+// of its addresses.
+func clientAddress(r *http.Request, trusted []netip.Prefix) (client netip.Addr, unusable string) {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
-		return netip.Addr{}
+		return netip.Addr{}, ""
 	}
-	client := peer.Addr().Unmap().WithZone("")
+	client = peer.Addr().Unmap().WithZone("")
 	hops := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
 	for i := len(hops) - 1; i >= 0 && within(trusted, client); i-- {
-		hop, err := netip.ParseAddr(strings.TrimSpace(hops[i]))
+		hop, err := parseHop(strings.TrimSpace(hops[i]))
 		if err != nil {
+			unusable = strings.TrimSpace(hops[i])
 			break
 		}
-		client = hop.Unmap().WithZone("")
+		client = hop
 	}
 	if client.Is6() {
 		client = netip.PrefixFrom(client, 64).Masked().Addr()
 	}
-	return client
+	return client, unusable
+}
+
+// parseHop parses an address as proxies write it: 192.0.2.1, 192.0.2.1:80, 2001:db8::1,
+// [2001:db8::1] or [2001:db8::1]:80.
+func parseHop(text string) (netip.Addr, error) {
+	address, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"))
+	if err != nil {
+		var withPort netip.AddrPort
+		withPort, err = netip.ParseAddrPort(text)
+		address = withPort.Addr()
+	}
+	return address.Unmap().WithZone(""), err
 }
 
 func within(networks []netip.Prefix, address netip.Addr) bool {

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/tracing"
@@ -40,6 +41,9 @@ const (
 	// commitTimeout bounds the work on one order after it was read, and what is
 	// left to do when the consumer stops.
 	commitTimeout = 10 * time.Second
+	// patience is how long a worker waits for its orders before it asks which of them
+	// wait for locked stock rows, and goes on without those.
+	patience = time.Second
 	// maxTries bounds how often one order in a batch meets a stale gate. Then it
 	// waits for its next delivery.
 	maxTries = 5
@@ -53,11 +57,14 @@ const (
 // Ledger is what committing needs of the ledger.
 type Ledger interface {
 	// Record commits the order of a take, and returns its outcome.
-	Record(ctx context.Context, t stock.Take) (ledger.Order, ledger.Outcome)
+	Record(ctx context.Context, t stock.Take) (order.Order, order.Outcome)
 	// TurnDown records that a queued order is refused, and bars its ID.
-	TurnDown(ctx context.Context, t stock.Take) ledger.Outcome
-	// Order reads an order. ledger.ErrNoOrder: there is none.
-	Order(ctx context.Context, id uuid.UUID) (*ledger.Order, error)
+	TurnDown(ctx context.Context, t stock.Take) order.Outcome
+	// Order reads an order. order.ErrUnknownOrder: there is none.
+	Order(ctx context.Context, id uuid.UUID) (*order.Order, error)
+	// Locked returns those of the SKUs whose stock rows are locked by transactions. It
+	// does not wait for them.
+	Locked(ctx context.Context, skus []stock.SKU) ([]stock.SKU, error)
 	// Generation returns the generation in use.
 	Generation() stock.Generation
 }
@@ -67,7 +74,7 @@ type Ledger interface {
 type Reconciler interface {
 	Usable(ctx context.Context) error
 	Mend(ctx context.Context, reason error, skus ...stock.SKU) error
-	End(ctx context.Context, t stock.Take, out ledger.Outcome) ledger.Outcome
+	End(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome
 	GiveBack(ctx context.Context, t stock.Take) bool
 }
 
@@ -76,7 +83,7 @@ type Placer interface {
 	// PlaceQueued takes the units of a queued order again, at this instance's gate, and
 	// records the order. The order's own take must not be committable any more. Whatever
 	// the outcome, nothing is left to do for the units that PlaceQueued has taken.
-	PlaceQueued(ctx context.Context, t stock.Take) ledger.Outcome
+	PlaceQueued(ctx context.Context, t stock.Take) order.Outcome
 	// Learn is told why the ledger refused an order, and a time before the ledger was
 	// asked.
 	Learn(asked time.Time, reason error)
@@ -109,9 +116,11 @@ type Consumer struct {
 	log        *slog.Logger
 	metrics    *metrics
 	tracer     *tracing.Tracer
+	aside      aside
+	held       sync.WaitGroup // of the batches whose last orders are held
 
 	mu      sync.Mutex
-	claimed time.Time // when the last look for orders of other consumers found none
+	claimed time.Time // when the last look for orders of other consumers found none, or later
 }
 
 // New returns a Consumer of the journal. t may be nil.
@@ -150,7 +159,7 @@ func (c *Consumer) Run(ctx context.Context) {
 		under := c.ledger.Generation()
 		queued, err := c.measure(ctx)
 		c.placer.SawJournal(under, queued, err)
-		if err == nil && queued > 0 && !errors.Is(c.reconciler.Usable(ctx), stock.ErrSuperseded) {
+		if queued > 0 && !errors.Is(c.reconciler.Usable(ctx), stock.ErrSuperseded) {
 			c.log.Info("committing orders that another strategy has queued", "orders", queued)
 			_, _ = c.Drain(ctx)
 		}
@@ -186,6 +195,7 @@ func (c *Consumer) run(ctx context.Context) {
 	}
 	loops.Go(func() { c.watch(ctx) })
 	loops.Wait()
+	c.held.Wait()
 	c.leave(ctx, c.name)
 }
 
@@ -206,7 +216,8 @@ func (c *Consumer) consume(ctx context.Context) {
 	}
 }
 
-// next returns the next batch: orders that other consumers have left, or new ones.
+// next returns the next batch: orders that were set aside, those that other consumers have
+// left, or new ones. It may be empty.
 func (c *Consumer) next(ctx context.Context) ([]stock.Take, error) {
 	if err := c.reconciler.Usable(ctx); err != nil {
 		if errors.Is(err, stock.ErrSuperseded) { // the instances that sell now commit the orders
@@ -214,16 +225,20 @@ func (c *Consumer) next(ctx context.Context) ([]stock.Take, error) {
 		}
 		return nil, err
 	}
+	if takes := c.aside.resume(maxBatch); len(takes) > 0 {
+		return takes, nil
+	}
 	if c.claimDue() {
 		takes, err := c.orders.Claim(ctx, c.name, maxBatch, maxIdle)
-		if len(takes) > 0 || err != nil {
-			return takes, err
+		if free := c.aside.admit(takes); len(free) > 0 || err != nil {
+			return free, err
 		}
-		c.mu.Lock()
-		c.claimed = time.Now()
-		c.mu.Unlock()
+		if len(takes) == 0 { // otherwise all are set aside, and new orders must not wait for them
+			c.claimsAfter(0)
+		}
 	}
-	return c.orders.Read(ctx, c.name, maxBatch, readWait)
+	takes, err := c.orders.Read(ctx, c.name, maxBatch, readWait)
+	return c.aside.admit(takes), err
 }
 
 func (c *Consumer) claimDue() bool {
@@ -236,54 +251,22 @@ func (c *Consumer) claimDue() bool {
 // finish orders: perhaps only its own connections are broken, and the consumers of
 // other instances can finish them.
 func (c *Consumer) letOthersClaim() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.claimed = time.Now().Add(maxIdle)
+	c.claimsAfter(maxIdle)
 }
 
-// finish brings the orders to their ends at once, so that they share transactions,
-// and removes those that have one from the journal. It reports whether all have.
-func (c *Consumer) finish(ctx context.Context, takes []stock.Take) (all bool) {
-	if len(takes) == 0 {
-		return true
+// claimsAfter makes the next look for orders of other consumers due after d and a
+// claimPause, or later.
+func (c *Consumer) claimsAfter(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at := time.Now().Add(d); at.After(c.claimed) { // another worker may have failed meanwhile
+		c.claimed = at
 	}
-	working, stopWorking := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
-	defer stopWorking()
-	ends := make([]end, len(takes))
-	var orders sync.WaitGroup
-	for i, t := range takes {
-		orders.Go(func() { ends[i] = c.trace(working, t) })
-	}
-	orders.Wait()
-
-	all = true
-	var ended []stock.Take
-	for i, e := range ends {
-		if e.err != nil {
-			all = false
-			c.log.Warn("committing a queued order failed and will be retried", "order", takes[i].OrderID, "error", e.err)
-			continue
-		}
-		ended = append(ended, e.take)
-	}
-	// One order may have used up the time of all.
-	removing, stopRemoving := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
-	defer stopRemoving()
-	if err := c.orders.Finish(removing, ended...); err != nil {
-		c.log.Warn("removing orders from the journal failed and will be retried", "orders", len(ended), "error", err)
-		return false
-	}
-	for _, e := range ends {
-		if e.err == nil {
-			c.metrics.ended.WithLabelValues(e.became).Inc()
-		}
-	}
-	return all
 }
 
 // end is how a queued order ended.
 type end struct {
-	take   stock.Take // the order's last take
+	take   stock.Take // the last take that is known of the order
 	became string     // one of the constants below
 	err    error      // it has not ended
 }
@@ -314,23 +297,24 @@ func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 	t, out := c.commit(ctx, t)
 	found, exists := out.Duplicate()
 	switch {
-	case exists && found.Status == ledger.Void: // its key has passed it, but this order was acknowledged and must not vanish
+	case exists && found.Status == order.Void: // its key has passed it, but this order was acknowledged and must not vanish
 	case exists: // the ID belongs to another take's order, or to a row that is none
 		return c.given(ctx, t, duplicate)
 	case out.Committed():
 		return end{take: t, became: committed}
 	case out.Unknown() || !final(out.Reason()):
-		return end{err: out.Reason()}
-	case errors.Is(out.Reason(), ledger.ErrRejected):
-		c.log.Error("a queued order cannot be recorded, and is refused", "order", t.OrderID, "error", out.Reason())
+		return end{take: t, err: out.Reason()}
 	default:
+		if errors.Is(out.Reason(), ledger.ErrRejected) {
+			c.log.Error("a queued order cannot be recorded, and is refused", "order", t.OrderID, "error", out.Reason())
+		}
 		c.placer.Learn(asked, out.Reason())
 	}
 	// The refused row goes first. It bars the ID, so that no other consumer can
 	// commit the take after it is given back.
 	switch down := c.ledger.TurnDown(ctx, t); {
 	case down.Unknown():
-		return end{err: down.Reason()}
+		return end{take: t, err: down.Reason()}
 	case down.Committed(): // another consumer was faster
 		return end{take: t, became: committed}
 	}
@@ -344,7 +328,7 @@ func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 // given gives the take back and ends the order.
 func (c *Consumer) given(ctx context.Context, t stock.Take, became string) end {
 	if !c.foreign() && !c.reconciler.GiveBack(ctx, t) {
-		return end{err: errNotGiven}
+		return end{take: t, err: errNotGiven}
 	}
 	return end{take: t, became: became}
 }
@@ -353,7 +337,7 @@ var errNotGiven = errors.New("the take could not be given back")
 
 // commit commits the take's order, under this take or another one. It returns the last
 // take that the journal has, and the order's outcome.
-func (c *Consumer) commit(ctx context.Context, t stock.Take) (stock.Take, ledger.Outcome) {
+func (c *Consumer) commit(ctx context.Context, t stock.Take) (stock.Take, order.Outcome) {
 	if c.foreign() {
 		return t, c.placer.PlaceQueued(ctx, t)
 	}
@@ -362,14 +346,14 @@ func (c *Consumer) commit(ctx context.Context, t stock.Take) (stock.Take, ledger
 		return t, out
 	}
 	if !c.reconciler.GiveBack(ctx, t) { // the void order bars the take
-		return t, ledger.Unknown(errNotGiven)
+		return t, order.Unknown(errNotGiven)
 	}
 	return t, c.placer.PlaceQueued(ctx, t)
 }
 
 // record commits the take's order. If the take's epoch is stale, it takes the units
 // again. It returns the last take and its outcome.
-func (c *Consumer) record(ctx context.Context, t stock.Take) (stock.Take, ledger.Outcome) {
+func (c *Consumer) record(ctx context.Context, t stock.Take) (stock.Take, order.Outcome) {
 	for try := 1; ; try++ {
 		_, out := c.ledger.Record(ctx, t)
 		if out.Unknown() && try < maxTries && ctx.Err() == nil {
@@ -380,7 +364,7 @@ func (c *Consumer) record(ctx context.Context, t stock.Take) (stock.Take, ledger
 			return t, out
 		}
 		if err := c.reconciler.Mend(ctx, out.Reason(), stock.SKUsOf(t)...); err != nil {
-			return t, ledger.Refused(err)
+			return t, order.Refused(err)
 		}
 		if !errors.Is(out.Reason(), stock.ErrStaleEpoch) {
 			retry.Wait(ctx, try)
@@ -395,9 +379,9 @@ func (c *Consumer) record(ctx context.Context, t stock.Take) (stock.Take, ledger
 			t = again
 		case stock.Reconcilable(err): // the next try mends it
 		case stock.NothingTaken(err):
-			return t, ledger.Refused(err)
+			return t, order.Refused(err)
 		default: // the next delivery finds the take that the journal has
-			return t, ledger.Unknown(err)
+			return t, order.Unknown(err)
 		}
 	}
 }
@@ -405,17 +389,17 @@ func (c *Consumer) record(ctx context.Context, t stock.Take) (stock.Take, ledger
 // committedBefore finds out whether the ledger has an order whose take's epoch is
 // stale: another consumer may have committed it before the epoch changed. Refused:
 // it has not, and the take can no longer be committed.
-func (c *Consumer) committedBefore(ctx context.Context, t stock.Take) ledger.Outcome {
+func (c *Consumer) committedBefore(ctx context.Context, t stock.Take) order.Outcome {
 	found, err := c.ledger.Order(ctx, t.OrderID)
 	switch {
-	case errors.Is(err, ledger.ErrNoOrder):
-		return ledger.Refused(err)
+	case errors.Is(err, order.ErrUnknownOrder):
+		return order.Refused(err)
 	case err != nil:
-		return ledger.Unknown(err)
+		return order.Unknown(err)
 	case found.Holds(t.TakeID):
-		return ledger.Committed()
+		return order.Committed()
 	}
-	return ledger.Duplicate(found)
+	return order.Duplicate(found)
 }
 
 // takeAgain gives the take back, which can no longer be committed, and takes the
@@ -460,11 +444,11 @@ func (c *Consumer) watch(ctx context.Context) {
 // measure sets the metrics of the journal, and returns the number of queued orders.
 func (c *Consumer) measure(ctx context.Context) (queued int64, err error) {
 	queued, oldest, err := c.orders.Backlog(ctx)
-	switch {
-	case err == nil:
+	if err == nil {
 		c.metrics.length.Set(float64(queued))
 		c.metrics.oldest.Set(oldest.Seconds())
-	case ctx.Err() == nil:
+	}
+	if err != nil && ctx.Err() == nil {
 		c.log.Warn("measuring the journal failed", "error", err)
 	}
 	return queued, err

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/gate"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 }
 
 // units is what the gate of a test is filled with.
-const units = 1000
+const units = 2000
 
 // sku is the SKU of every test. Each test has keys of its own.
 const sku stock.SKU = "a"
@@ -72,7 +73,7 @@ func connect(t *testing.T, url string) redis.UniversalClient {
 func newRig(t *testing.T, client redis.UniversalClient) *rig {
 	t.Helper()
 	id := uuid.New()
-	r := &rig{client: client, ledgerID: id, gate: gate.NewScript(client, id), ledger: &memory{rows: make(map[uuid.UUID]ledger.Order)}}
+	r := &rig{client: client, ledgerID: id, gate: gate.NewScript(client, id), ledger: &memory{rows: make(map[uuid.UUID]order.Order)}}
 	t.Cleanup(r.gate.Close)
 	r.gate.Use(1)
 	if err := r.gate.Load(t.Context(), 1); err != nil {
@@ -138,7 +139,7 @@ func run(t *testing.T, c *Consumer) (stop func()) {
 // waitEmpty waits until the journal has no order.
 func (r *rig) waitEmpty(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) { // between two looks
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) { // between two looks
 		length, _, err := r.journal.Backlog(t.Context())
 		if err == nil && length == 0 {
 			break
@@ -154,7 +155,7 @@ func (r *rig) waitEmpty(t *testing.T) {
 
 // check checks that every order ended with the status, that none is in flight, and that
 // gate and ledger agree.
-func (r *rig) check(t *testing.T, takes []stock.Take, want ledger.Status) {
+func (r *rig) check(t *testing.T, takes []stock.Take, want order.Status) {
 	t.Helper()
 	for _, taken := range takes {
 		if o, err := r.ledger.Order(t.Context(), taken.OrderID); err != nil || o.Status != want {
@@ -178,53 +179,54 @@ func (j *impatient) Claim(ctx context.Context, consumer string, limit int, _ tim
 type memory struct {
 	// before is called before an order is recorded. If ok, Record does nothing and
 	// returns the outcome. nil: Record records.
-	before func(t stock.Take) (out ledger.Outcome, ok bool)
+	before func(t stock.Take) (out order.Outcome, ok bool)
+	locked []stock.SKU // whose rows are locked
 
 	mu       sync.Mutex
-	rows     map[uuid.UUID]ledger.Order
+	rows     map[uuid.UUID]order.Order
 	recorded []stock.Take // every call of Record
 }
 
-func (m *memory) Record(_ context.Context, t stock.Take) (ledger.Order, ledger.Outcome) {
+func (m *memory) Record(_ context.Context, t stock.Take) (order.Order, order.Outcome) {
 	if m.before != nil {
 		if out, ok := m.before(t); ok {
-			return ledger.Order{}, out
+			return order.Order{}, out
 		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.recorded = append(m.recorded, t)
-	return m.insert(t, ledger.Pending)
+	return m.insert(t, order.Pending)
 }
 
-func (m *memory) insert(t stock.Take, status ledger.Status) (ledger.Order, ledger.Outcome) {
+func (m *memory) insert(t stock.Take, status order.Status) (order.Order, order.Outcome) {
 	if o, ok := m.rows[t.OrderID]; ok {
 		if o.Holds(t.TakeID) {
-			return o, ledger.Committed()
+			return o, order.Committed()
 		}
-		return ledger.Order{}, ledger.Duplicate(&o)
+		return order.Order{}, order.Duplicate(&o)
 	}
-	o := ledger.Order{ID: t.OrderID, TakeID: t.TakeID, Status: status, Lines: t.Lines}
+	o := order.Order{ID: t.OrderID, TakeID: t.TakeID, Status: status, Lines: t.Lines}
 	m.rows[t.OrderID] = o
-	return o, ledger.Committed()
+	return o, order.Committed()
 }
 
-func (m *memory) TurnDown(_ context.Context, t stock.Take) ledger.Outcome {
+func (m *memory) TurnDown(_ context.Context, t stock.Take) order.Outcome {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if o, out := m.insert(t, ledger.TurnedDown); out.Committed() && o.Holds(t.TakeID) {
+	if o, out := m.insert(t, order.TurnedDown); out.Committed() && o.Holds(t.TakeID) {
 		return out
 	}
-	return ledger.Refused(errors.New("barred"))
+	return order.Refused(errors.New("barred"))
 }
 
-func (m *memory) Order(_ context.Context, id uuid.UUID) (*ledger.Order, error) {
+func (m *memory) Order(_ context.Context, id uuid.UUID) (*order.Order, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if o, ok := m.rows[id]; ok {
 		return &o, nil
 	}
-	return nil, ledger.ErrNoOrder
+	return nil, order.ErrUnknownOrder
 }
 
 // sold returns the units of the orders that hold theirs.
@@ -232,12 +234,14 @@ func (m *memory) sold() (sold int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, o := range m.rows {
-		if o.Status == ledger.Pending {
+		if o.Status == order.Pending {
 			sold++
 		}
 	}
 	return sold
 }
+
+func (m *memory) Locked(context.Context, []stock.SKU) ([]stock.SKU, error) { return m.locked, nil }
 
 func (*memory) Generation() stock.Generation { return 1 }
 
@@ -254,7 +258,7 @@ func (*mender) Mend(context.Context, error, ...stock.SKU) error { return nil }
 func (m *mender) GiveBack(ctx context.Context, t stock.Take) bool {
 	return m.r.gate.Give(ctx, t) == nil
 }
-func (*mender) End(_ context.Context, _ stock.Take, out ledger.Outcome) ledger.Outcome { return out }
+func (*mender) End(_ context.Context, _ stock.Take, out order.Outcome) order.Outcome { return out }
 
 // TestOrdersLeaveTheJournal checks that consumers commit every queued order once, that
 // several batches are needed, and that nothing is left in the journal.
@@ -267,7 +271,7 @@ func TestOrdersLeaveTheJournal(t *testing.T) {
 		run(t, other)
 		takes = append(takes, r.queue(t, 50)...)
 		r.waitEmpty(t)
-		r.check(t, takes, ledger.Pending)
+		r.check(t, takes, order.Pending)
 		pending, err := r.client.XPending(t.Context(), r.key("journal"), "instances").Result()
 		if err != nil || pending.Count != 0 {
 			t.Errorf("%+v orders are delivered and not finished (%v)", pending, err)
@@ -293,7 +297,7 @@ func TestClaimsFromTheDead(t *testing.T) {
 		}
 		run(t, r.consumer())
 		r.waitEmpty(t)
-		r.check(t, takes, ledger.Pending)
+		r.check(t, takes, order.Pending)
 	})
 }
 
@@ -303,19 +307,19 @@ func TestUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, r *rig) {
 		var lost sync.Map
-		r.ledger.before = func(taken stock.Take) (ledger.Outcome, bool) {
+		r.ledger.before = func(taken stock.Take) (order.Outcome, bool) {
 			if _, again := lost.LoadOrStore(taken.OrderID, true); again {
-				return ledger.Outcome{}, false
+				return order.Outcome{}, false
 			}
 			r.ledger.mu.Lock()
 			defer r.ledger.mu.Unlock()
-			r.ledger.insert(taken, ledger.Pending) // committed, and the answer is lost
-			return ledger.Unknown(errors.New("the connection broke")), true
+			r.ledger.insert(taken, order.Pending) // committed, and the answer is lost
+			return order.Unknown(errors.New("the connection broke")), true
 		}
 		takes := r.queue(t, 3)
 		run(t, r.consumer())
 		r.waitEmpty(t)
-		r.check(t, takes, ledger.Pending)
+		r.check(t, takes, order.Pending)
 		for _, again := range r.ledger.recorded {
 			if o := r.ledger.rows[again.OrderID]; o.TakeID != again.TakeID {
 				t.Errorf("order %s was recorded with take %s, and has %s", o.ID, again.TakeID, o.TakeID)
@@ -329,13 +333,31 @@ func TestUnknownOutcome(t *testing.T) {
 func TestRefusedOrder(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, r *rig) {
-		r.ledger.before = func(stock.Take) (ledger.Outcome, bool) {
-			return ledger.Refused(stock.Refuse(sku, stock.ErrSoldOut)), true
+		r.ledger.before = func(stock.Take) (order.Outcome, bool) {
+			return order.Refused(stock.Refuse(sku, stock.ErrSoldOut)), true
 		}
 		takes := r.queue(t, 3)
 		run(t, r.consumer())
 		r.waitEmpty(t)
-		r.check(t, takes, ledger.TurnedDown)
+		r.check(t, takes, order.TurnedDown)
+	})
+}
+
+// TestCommittedByAnother checks that a take is settled, and not given back, if the ledger
+// refuses it to one consumer after another one has committed it.
+func TestCommittedByAnother(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, r *rig) {
+		r.ledger.before = func(taken stock.Take) (order.Outcome, bool) {
+			r.ledger.mu.Lock()
+			defer r.ledger.mu.Unlock()
+			r.ledger.insert(taken, order.Pending) // the last unit, by the other consumer
+			return order.Refused(stock.Refuse(sku, stock.ErrSoldOut)), true
+		}
+		takes := r.queue(t, 3)
+		run(t, r.consumer())
+		r.waitEmpty(t)
+		r.check(t, takes, order.Pending)
 	})
 }
 
@@ -348,12 +370,12 @@ func TestStaleTake(t *testing.T) {
 		if err := r.refill(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		r.ledger.before = func(taken stock.Take) (ledger.Outcome, bool) {
-			return ledger.Refused(stock.Refuse(sku, stock.ErrStaleEpoch)), taken.Epoch(0) != r.epoch
+		r.ledger.before = func(taken stock.Take) (order.Outcome, bool) {
+			return order.Refused(stock.Refuse(sku, stock.ErrStaleEpoch)), taken.Epoch(0) != r.epoch
 		}
 		run(t, r.consumer())
 		r.waitEmpty(t)
-		r.check(t, takes, ledger.Pending)
+		r.check(t, takes, order.Pending)
 		for _, taken := range takes {
 			if r.ledger.rows[taken.OrderID].TakeID == taken.TakeID {
 				t.Errorf("order %s was committed with its stale take", taken.OrderID)
@@ -368,10 +390,10 @@ func TestTwin(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, r *rig) {
 		takes := r.queue(t, 1)
-		r.ledger.rows[takes[0].OrderID] = ledger.Order{ID: takes[0].OrderID, TakeID: uuid.New(), Status: ledger.Cancelled}
+		r.ledger.rows[takes[0].OrderID] = order.Order{ID: takes[0].OrderID, TakeID: uuid.New(), Status: order.Cancelled}
 		run(t, r.consumer())
 		r.waitEmpty(t)
-		r.check(t, takes, ledger.Cancelled)
+		r.check(t, takes, order.Cancelled)
 	})
 }
 
@@ -382,9 +404,9 @@ func TestBusyLedger(t *testing.T) {
 	each(t, func(t *testing.T, r *rig) {
 		tried := make(chan struct{})
 		refuse := sync.OnceFunc(func() { close(tried) })
-		r.ledger.before = func(stock.Take) (ledger.Outcome, bool) {
+		r.ledger.before = func(stock.Take) (order.Outcome, bool) {
 			refuse()
-			return ledger.Refused(stock.ErrBusy), true
+			return order.Refused(stock.ErrBusy), true
 		}
 		takes := r.queue(t, 1)
 		stop := run(t, r.consumer())
@@ -399,7 +421,7 @@ func TestBusyLedger(t *testing.T) {
 		r.ledger.before = nil
 		run(t, r.consumer())
 		r.waitEmpty(t)
-		r.check(t, takes, ledger.Pending)
+		r.check(t, takes, order.Pending)
 	})
 }
 
@@ -408,14 +430,14 @@ func TestBusyLedger(t *testing.T) {
 func TestRejectedOrder(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, r *rig) {
-		r.ledger.before = func(stock.Take) (ledger.Outcome, bool) {
-			return ledger.Refused(errors.Join(stock.ErrBusy, ledger.ErrRejected)), true
+		r.ledger.before = func(stock.Take) (order.Outcome, bool) {
+			return order.Refused(errors.Join(stock.ErrBusy, ledger.ErrRejected)), true
 		}
 		takes := r.queue(t, 1)
 		if !r.consumer().finish(t.Context(), takes) {
 			t.Error("the order is tried again")
 		}
-		r.check(t, takes, ledger.TurnedDown)
+		r.check(t, takes, order.TurnedDown)
 	})
 }
 
@@ -429,9 +451,9 @@ func TestStopFinishesWhatWasRead(t *testing.T) {
 			close(reached)
 			<-proceed
 		})
-		r.ledger.before = func(stock.Take) (ledger.Outcome, bool) {
+		r.ledger.before = func(stock.Take) (order.Outcome, bool) {
 			first()
-			return ledger.Outcome{}, false
+			return order.Outcome{}, false
 		}
 		takes := r.queue(t, 1)
 		c := r.consumer()
@@ -444,7 +466,7 @@ func TestStopFinishesWhatWasRead(t *testing.T) {
 		}()
 		close(proceed)
 		<-stopped
-		r.check(t, takes, ledger.Pending)
+		r.check(t, takes, order.Pending)
 		names, err := r.client.XInfoConsumers(t.Context(), r.key("journal"), "instances").Result()
 		if err != nil {
 			t.Fatal(err)
@@ -488,7 +510,7 @@ func TestFullJournal(t *testing.T) {
 	}
 	run(t, r.consumer())
 	r.waitEmpty(t)
-	r.check(t, takes, ledger.Pending)
+	r.check(t, takes, order.Pending)
 }
 
 // TestOldRedis checks that a consumer ends at once on a Redis without XAUTOCLAIM, on which

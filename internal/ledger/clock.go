@@ -145,3 +145,7 @@ func (l *Ledger) times() (created, expires time.Time, err error) {
 	}
 	return created, expires, nil
 }
+
+// Now returns the time by the database's clock, in UTC and whole microseconds. It
+// asks no database.
+func (l *Ledger) Now() (time.Time, error) { return l.clock.now() }

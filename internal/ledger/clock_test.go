@@ -1,11 +1,13 @@
 package ledger
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -24,6 +26,10 @@ func TestTimes(t *testing.T) {
 			})
 			if _, out := l.Record(t.Context(), takeOf(sku)); !out.Refused() || !errors.Is(out.Reason(), stock.ErrBusy) || l.ClockKnown() == nil {
 				t.Errorf("before the clock is known: %+v", out)
+			}
+			r := recordingOf(sku)
+			if l.record([]*recording{r}, new(lane)); !r.outcome.Refused() || !errors.Is(r.outcome.Reason(), stock.ErrBusy) {
+				t.Errorf("a group before the clock is known: %+v", r.outcome)
 			}
 			if err := errors.Join(l.MeasureClock(t.Context()), l.ClockKnown()); err != nil {
 				t.Fatal(err)
@@ -109,6 +115,26 @@ func TestClock(t *testing.T) {
 		measure(nil)
 		known("measured again", true, 0)
 	})
+}
+
+// TestKeepClock checks that a clock that is not known is measured again until it is.
+func TestKeepClock(t *testing.T) {
+	t.Parallel()
+	s := openTemplate(t).copy(t)
+	s.l.clock.last.Store(nil)
+	ctx, stop := context.WithCancel(t.Context())
+	s.faults.Arm(faults.Fault{Kind: faults.Refused, Nth: 1})
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		s.l.KeepClock(ctx)
+	}()
+	until(t, "the clock is known", func() bool { return s.l.ClockKnown() == nil })
+	stop()
+	wait(t, "KeepClock ends", kept)
+	if _, injected := s.faults.Disarm(); len(injected) != 1 {
+		t.Errorf("faults: %q", injected)
+	}
 }
 
 // TestClockJumps checks that the database's clock counts as unknown once the time of

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -84,7 +85,7 @@ func (r *ExpiryRound) isOver(full bool) bool {
 
 // pass moves the round behind the orders of a batch, which has left some of them. It
 // returns when the oldest order that the round has left, or that the batch found, was due.
-func (r *ExpiryRound) pass(due []duePosition, left map[uuid.UUID]*Order) (oldest time.Time) {
+func (r *ExpiryRound) pass(due []duePosition, left map[uuid.UUID]*order.Order) (oldest time.Time) {
 	for _, at := range due {
 		if r.after = at; left[at.id] == nil {
 			continue
@@ -131,7 +132,7 @@ func (r *ExpiryRound) setAside(id uuid.UUID) {
 // rows the round waits: the oldest that needs no slow row, and those that need no other
 // rows than it does. A transaction that waits for these rows keeps no order for another
 // SKU waiting.
-func (r *ExpiryRound) worthWaiting(ids []uuid.UUID, left map[uuid.UUID]*Order) []uuid.UUID {
+func (r *ExpiryRound) worthWaiting(ids []uuid.UUID, left map[uuid.UUID]*order.Order) []uuid.UUID {
 	if r.waited {
 		return nil
 	}
@@ -175,7 +176,7 @@ func (l *Ledger) Expire(ctx context.Context, held Job, round *ExpiryRound, limit
 			ids = append(ids, at.id)
 		}
 	}
-	b := expiryBatch{Ledger: l, held: held, round: round, left: make(map[uuid.UUID]*Order)}
+	b := expiryBatch{Ledger: l, held: held, round: round, left: make(map[uuid.UUID]*order.Order)}
 	if err := b.each(ctx, ids, b.expireFree); err != nil {
 		return e, fmt.Errorf("expiring orders: %w", err)
 	}
@@ -200,9 +201,9 @@ type expiryBatch struct {
 	*Ledger
 	held    Job
 	round   *ExpiryRound
-	expired []*Order
-	left    map[uuid.UUID]*Order // their stock rows were not locked
-	locked  time.Duration        // the longest time for which a transaction held stock rows
+	expired []*order.Order
+	left    map[uuid.UUID]*order.Order // their stock rows were not locked
+	locked  time.Duration              // the longest time for which a transaction held stock rows
 }
 
 // each calls do with the orders. If one of them makes do fail, each halves the orders
@@ -234,7 +235,7 @@ func isFault(err error) bool {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}
-	return sqltx.IsStatementError(err) || sqltx.IsDuplicate(err) || errors.Is(err, sqltx.ErrScan)
+	return sqltx.IsStatementError(err) || errors.Is(err, sqltx.ErrScan)
 }
 
 // expireFree expires those of the orders whose stock rows are not locked.
@@ -244,8 +245,8 @@ func (b *expiryBatch) expireFree(ctx context.Context, ids []uuid.UUID) error {
 		return err
 	}
 	var (
-		expired []*Order
-		left    map[uuid.UUID]*Order
+		expired []*order.Order
+		left    map[uuid.UUID]*order.Order
 		locked  time.Time
 	)
 	err = b.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
@@ -261,8 +262,8 @@ func (b *expiryBatch) expireFree(ctx context.Context, ids []uuid.UUID) error {
 		for _, row := range rows {
 			has[row.SKU] = true
 		}
-		free := make(map[uuid.UUID]*Order, len(orders))
-		left = make(map[uuid.UUID]*Order)
+		free := make(map[uuid.UUID]*order.Order, len(orders))
+		left = make(map[uuid.UUID]*order.Order)
 		for id, o := range orders {
 			if slices.ContainsFunc(o.Lines, func(line stock.Line) bool { return !has[line.SKU] }) {
 				left[id] = o
@@ -283,14 +284,14 @@ func (b *expiryBatch) expireFree(ctx context.Context, ids []uuid.UUID) error {
 // expireWaiting expires orders that expireFree has left. It waits for their stock rows.
 // If the rows stay locked, it leaves the orders to the next round.
 func (b *expiryBatch) expireWaiting(ctx context.Context, ids []uuid.UUID) error {
-	orders := make(map[uuid.UUID]*Order, len(ids))
+	orders := make(map[uuid.UUID]*order.Order, len(ids))
 	for _, id := range ids {
 		orders[id] = b.left[id]
 	}
 	var (
 		skus    = skusOfOrders(orders)
 		gone    []stock.SKU // they have no stock row
-		expired []*Order
+		expired []*order.Order
 		locked  time.Time
 	)
 	if len(skus) > 1 {
@@ -356,7 +357,7 @@ func (b *expiryBatch) leave(err error, locked ...stock.SKU) error {
 
 // expire expires those of the orders that are due, and returns their units to the rows,
 // which tx must have locked.
-func (b *expiryBatch) expire(ctx context.Context, tx *sqltx.Tx, rows []StockRow, orders map[uuid.UUID]*Order) ([]*Order, error) {
+func (b *expiryBatch) expire(ctx context.Context, tx *sqltx.Tx, rows []StockRow, orders map[uuid.UUID]*order.Order) ([]*order.Order, error) {
 	if len(orders) == 0 {
 		return nil, nil
 	}
@@ -368,13 +369,13 @@ func (b *expiryBatch) expire(ctx context.Context, tx *sqltx.Tx, rows []StockRow,
 }
 
 // add adds what a transaction has expired. locked is when it had locked the stock rows.
-func (b *expiryBatch) add(expired []*Order, locked time.Time) {
+func (b *expiryBatch) add(expired []*order.Order, locked time.Time) {
 	b.expired = append(b.expired, expired...)
 	b.locked = max(b.locked, time.Since(locked))
 }
 
 // skusOfOrders returns the SKUs of the orders, sorted.
-func skusOfOrders(orders map[uuid.UUID]*Order) []stock.SKU {
+func skusOfOrders(orders map[uuid.UUID]*order.Order) []stock.SKU {
 	units, _ := unitsOf(slices.Collect(maps.Values(orders)))
 	return slices.Sorted(maps.Keys(units))
 }
@@ -392,6 +393,10 @@ func without(skus []stock.SKU, rows []StockRow) []stock.SKU {
 func isDue(d sqltx.Dialect) string {
 	return "status = 'pending' AND expires_at <= (SELECT " + d.Now() + ")"
 }
+
+// timeHasPassed is an expression: the order's time to be paid has passed, by the
+// database's clock.
+func timeHasPassed(d sqltx.Dialect) string { return "COALESCE(expires_at <= " + d.Now() + ", FALSE)" }
 
 // due reads which orders are due and follow the position, the oldest first.
 func (l *Ledger) due(ctx context.Context, after duePosition, limit int) (due []duePosition, err error) {
@@ -413,30 +418,35 @@ func (l *Ledger) due(ctx context.Context, after duePosition, limit int) (due []d
 // returns them. Only their units may be returned: an order that was paid or
 // cancelled meanwhile is left alone, and so is one that another transaction has locked.
 // tx must have locked the stock rows.
-func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*Order) (expired []*Order, err error) {
+func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*order.Order) (expired []*order.Order, err error) {
 	d := tx.Dialect()
 	keys := make([]any, 0, len(orders))
 	for id := range orders {
 		keys = append(keys, d.UUID(id))
 	}
-	var due []any
+	var (
+		due []any
+		to  order.Status
+	)
 	err = tx.QueryEach(ctx, func(row *sql.Rows) error {
-		var (
-			id    uuid.UUID
-			isDue bool
-		)
-		if err := row.Scan(&id, &isDue); err != nil || !isDue {
+		var found order.Locked
+		if err := row.Scan(&found.Order.ID, &found.Order.Status, &found.Due); err != nil {
 			return err
 		}
-		expired, due = append(expired, orders[id]), append(due, d.UUID(id))
+		if c := order.Expiry(found); c.To != "" {
+			to, expired, due = c.To, append(expired, orders[found.Order.ID]), append(due, d.UUID(found.Order.ID))
+		}
 		return nil
-	}, "SELECT id, "+isDue(d)+" FROM orders WHERE id IN ? ORDER BY id"+d.SkipLocked(), keys)
-	if err != nil || len(due) == 0 {
+	}, "SELECT id, status, "+timeHasPassed(d)+" FROM orders WHERE id IN ? ORDER BY id"+d.SkipLocked(), keys)
+	if err != nil {
 		return nil, err
+	}
+	if len(due) == 0 {
+		return nil, nil
 	}
 	// The rows are locked, so they are still due. Without a condition on that, the
 	// database finds them by their IDs, and never by the index of all due orders.
-	_, err = tx.Exec(ctx, "UPDATE orders SET status = 'expired', version = version + 1 WHERE id IN ?", due)
+	_, err = tx.Exec(ctx, "UPDATE orders SET status = ?, version = version + 1 WHERE id IN ?", string(to), due)
 	if err != nil {
 		return nil, err
 	}

@@ -49,13 +49,13 @@ func (l *Ledger) Beat(ctx context.Context) (o Owner, err error) {
 }
 
 // RaiseGeneration raises the generation to next and gives it to the layout.
-// ErrRowChanged: the row differs from seen.
+// stock.ErrRowChanged: the row differs from seen.
 func (l *Ledger) RaiseGeneration(ctx context.Context, seen Owner, next stock.Generation, layout string) error {
 	err := l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
 		raised, err := tx.Exec(ctx, "UPDATE ledger SET generation = ?, layout = ? WHERE generation = ? AND layout = ?",
 			next, layout, seen.Generation, seen.Layout)
 		if err == nil && raised == 0 {
-			return ErrRowChanged
+			return stock.ErrRowChanged
 		}
 		return err
 	})

@@ -26,7 +26,7 @@ func TestRaiseOfAStaleRow(t *testing.T) {
 		otherLayout.Layout = "lua"
 		for _, stale := range []Owner{seen, otherLayout} {
 			for _, next := range []stock.Generation{seen.Generation + 1, seen.Generation + 2} {
-				if err := l.RaiseGeneration(t.Context(), stale, next, "lua"); !errors.Is(err, ErrRowChanged) {
+				if err := l.RaiseGeneration(t.Context(), stale, next, "lua"); !errors.Is(err, stock.ErrRowChanged) {
 					t.Errorf("raising %+v to %d: %v", stale, next, err)
 				}
 				if now, err := l.Owner(t.Context()); err != nil || now != want {

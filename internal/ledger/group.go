@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -21,6 +22,11 @@ import (
 //	INSERT INTO order_lines …
 //	COMMIT
 //
+// A transaction may wait for the stock rows. So the times of the orders, which were set
+// before, are set again once the rows are locked. A transaction that is sent whole cannot
+// do that. It takes at most transactionTimeout, and is not used if that is a large part of
+// the payment window: no order is committed when its time to be paid has passed.
+//
 // If it returns nil, every recording has its outcome. If it returns
 // sqltx.ErrUnknownOutcome, too, and the outcome of those that would be committed is
 // unknown. With another error no recording has an outcome, and nothing is
@@ -32,7 +38,7 @@ func (l *Ledger) commitGroup(ctx context.Context, rs []*recording) error {
 	if err != nil {
 		return err
 	}
-	if plan.Whole != nil && !l.misfit.Load() {
+	if plan.Whole != nil && l.mayWait() && !l.misfit.Load() {
 		fits, err := l.commitWhole(ctx, rs, plan.Whole)
 		if err != nil || fits {
 			return err
@@ -46,6 +52,10 @@ func (l *Ledger) commitGroup(ctx context.Context, rs []*recording) error {
 	}
 	decisions, err := plan.Cut(ctx, tx)
 	if err != nil {
+		tx.Rollback()
+		return err
+	}
+	if err := l.setTimes(rs); err != nil {
 		tx.Rollback()
 		return err
 	}
@@ -67,11 +77,28 @@ func (l *Ledger) commitGroup(ctx context.Context, rs []*recording) error {
 	return err
 }
 
+// mayWait reports whether orders may wait for stock rows after their times have been set.
+func (l *Ledger) mayWait() bool {
+	return l.paymentWindow == 0 || l.paymentWindow >= 2*transactionTimeout
+}
+
+// setTimes sets the times of the orders to now.
+func (l *Ledger) setTimes(rs []*recording) error {
+	created, expires, err := l.times()
+	if err != nil {
+		return err
+	}
+	for _, r := range rs {
+		r.setTimes(created, expires)
+	}
+	return nil
+}
+
 // commitWhole is commitGroup for a group that is expected to fit whole: it sends
 // the whole transaction at once, as one text if the database allows it. If fits is
 // false, nothing is committed and no recording has an outcome.
 func (l *Ledger) commitWhole(ctx context.Context, rs []*recording, cut *cutter.Whole) (fits bool, err error) {
-	orders := make([]Order, len(rs))
+	orders := make([]order.Order, len(rs))
 	for i, r := range rs {
 		orders[i] = r.order
 	}
@@ -85,7 +112,7 @@ func (l *Ledger) commitWhole(ctx context.Context, rs []*recording, cut *cutter.W
 			r.answer(commitOutcome(err))
 		}
 	case err != nil:
-		err = fmt.Errorf("cutting, and inserting orders: %w", err)
+		return false, fmt.Errorf("cutting, and inserting orders: %w", err)
 	}
 	return fits, err
 }
@@ -99,8 +126,8 @@ func takesOf(rs []*recording) []stock.Take {
 }
 
 // acceptedOrders returns the orders whose takes were cut, sorted by ID.
-func acceptedOrders(rs []*recording, decisions []cutter.Decision) []Order {
-	accepted := make([]Order, 0, len(rs))
+func acceptedOrders(rs []*recording, decisions []cutter.Decision) []order.Order {
+	accepted := make([]order.Order, 0, len(rs))
 	for i, r := range rs {
 		if decisions[i].Taken() {
 			accepted = append(accepted, r.order)
@@ -112,8 +139,8 @@ func acceptedOrders(rs []*recording, decisions []cutter.Decision) []Order {
 
 // sortByID sorts orders by ID. All transactions insert in this order, so that two
 // cannot wait for each other.
-func sortByID(orders []Order) {
-	slices.SortFunc(orders, func(a, b Order) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+func sortByID(orders []order.Order) {
+	slices.SortFunc(orders, func(a, b order.Order) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 }
 
 // answer gives every recording its outcome after a COMMIT that returned err. err
@@ -123,16 +150,16 @@ func answer(rs []*recording, decisions []cutter.Decision, err error) {
 		if decisions[i].Taken() {
 			r.answer(commitOutcome(err))
 		} else {
-			r.answer(Refused(decisions[i].Reason()))
+			r.answer(order.Refused(decisions[i].Reason()))
 		}
 	}
 }
 
 // commitOutcome returns the outcome of orders whose COMMIT returned err, which is
 // nil or ErrUnknownOutcome.
-func commitOutcome(err error) Outcome {
+func commitOutcome(err error) order.Outcome {
 	if err != nil {
-		return Unknown(err)
+		return order.Unknown(err)
 	}
-	return Committed()
+	return order.Committed()
 }

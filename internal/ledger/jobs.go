@@ -32,10 +32,10 @@ var (
 // another instance claims it at the same time.
 func (l *Ledger) ClaimJob(ctx context.Context, name, holder string) (Job, error) {
 	j, err := l.claimJob(ctx, name, holder)
-	if err != nil && !errors.Is(err, ErrJobHeld) {
-		err = fmt.Errorf("claiming the job %s: %w", name, err)
+	if err != nil {
+		return Job{}, fmt.Errorf("claiming the job %s: %w", name, err)
 	}
-	return j, err
+	return j, nil
 }
 
 func (l *Ledger) claimJob(ctx context.Context, name, holder string) (Job, error) {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -51,7 +52,7 @@ func (ls *lanes) admit(rs []*recording) (free []*recording) {
 		case l == nil:
 			free = append(free, r)
 		case ls.parked == maxQueue:
-			r.answer(Refused(fmt.Errorf("%w: the stock row of one of %v is locked, and the queue for it is full", stock.ErrBusy, l.skus)))
+			r.answer(order.Refused(fmt.Errorf("%w: the stock row of one of %v is locked, and the queue for it is full", stock.ErrBusy, l.skus)))
 		default:
 			ls.parked++
 			l.parked = append(l.parked, r)

@@ -5,7 +5,6 @@ package ledger
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -77,6 +76,8 @@ type Ledger struct {
 
 	records *group.Batcher[*recording]
 	lanes   lanes
+	turns   *turns
+
 	groups  sync.WaitGroup // under way
 	lookups *group.Batcher[*lookup]
 
@@ -84,6 +85,10 @@ type Ledger struct {
 	// buyer is above the limit, or the gate is stale. Until a group fits again,
 	// orders are not sent along with the cut.
 	misfit atomic.Bool
+
+	claimsAtOnce int             // see maxClaimStep
+	open         context.Context // ends with Close
+	close        context.CancelFunc
 }
 
 // New returns the ledger in db, which stays the caller's. Close it when no call is
@@ -91,8 +96,9 @@ type Ledger struct {
 func New(db *sqltx.DB, o Options) *Ledger {
 	l := &Ledger{
 		db: db, strategy: o.Strategy, queuedBy: o.QueuedBy, cutter: o.Cutter, hasGate: o.HasGate,
-		paymentWindow: o.PaymentWindow, log: o.Log, tracer: o.Tracer,
+		paymentWindow: o.PaymentWindow, log: o.Log, tracer: o.Tracer, turns: newTurns(), claimsAtOnce: maxClaimStep,
 	}
+	l.open, l.close = context.WithCancel(context.Background())
 	l.clock.wall = o.Clock
 	if o.Clock == nil {
 		l.clock.wall = time.Now
@@ -110,6 +116,7 @@ func New(db *sqltx.DB, o Options) *Ledger {
 
 // Close finishes the orders and lookups that are queued.
 func (l *Ledger) Close() {
+	l.close()
 	l.records.Close()
 	l.groups.Wait()
 	l.lookups.Close()
@@ -126,7 +133,7 @@ func (l *Ledger) transact(ctx context.Context, do func(ctx context.Context, tx *
 func (l *Ledger) transactWithin(ctx context.Context, timeout time.Duration, do func(ctx context.Context, tx *sqltx.Tx) error) error {
 	for try := 1; ; try++ {
 		err := l.tryTransact(ctx, timeout, do)
-		if err == nil || !sqltx.IsRetryable(err) || errors.Is(err, sqltx.ErrUnknownOutcome) || ctx.Err() != nil {
+		if !sqltx.IsRetryable(err) { // it is not if the outcome is unknown, or before the try ctx had ended
 			return err
 		}
 		l.metrics.retries.Inc()

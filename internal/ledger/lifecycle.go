@@ -1,54 +1,31 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// State is an order as a transaction sees it while it holds the order's row lock.
-type State struct {
-	Order   Order
-	Due     bool     // its time to be paid has passed, by the database's clock
-	Payment *Payment // the payment that the caller asked about; nil if it is not known
-}
-
-// Ask says what a call of Change needs to know, and may do.
-type Ask struct {
-	Payment string // the ID of the payment that is reported; empty: none
-	// Returns means that the change may return units to stock. The stock rows are
-	// then locked before the order.
-	Returns bool
-}
-
-// Change is what becomes of an order. The zero Change does nothing.
-type Change struct {
-	To      Status // the new status; empty: the order stays as it is
-	Returns bool   // the order's units return to stock
-	// PaymentID and PaymentStatus record a payment. An order that becomes paid is
-	// paid by it.
-	PaymentID     string
-	PaymentStatus PaymentStatus
-}
-
 // Change changes an order in one transaction, and returns the order as it is
 // afterwards. decide chooses the change under the order's row lock; its error ends
-// the transaction and is returned. decide may run several times: also after a
+// the transaction and is returned. An answer that changes nothing is as durable as the
+// rows that it was decided by. decide may run several times: also after a
 // commit whose outcome is unknown, because it decides by what it finds.
 //
-// Errors: ErrNoOrder; stock.ErrBusy (nothing was changed); what decide returned; an
+// Errors: order.ErrUnknownOrder; stock.ErrBusy (nothing was changed); what decide returned; an
 // error of the database, after which the change may have been made.
-func (l *Ledger) Change(ctx context.Context, id uuid.UUID, ask Ask, decide func(State) (Change, error)) (Order, error) {
+func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeOptions, decide order.Decide) (order.Order, error) {
 	for try := 1; ; try++ {
-		o, err := l.change(ctx, id, ask, decide)
+		o, err := l.change(ctx, id, options, decide)
 		again := errors.Is(err, sqltx.ErrUnknownOutcome) || sqltx.IsDuplicate(err) // duplicate: the payment has just been recorded
 		if !again || try == maxTries || ctx.Err() != nil {
 			return o, err
@@ -58,50 +35,66 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, ask Ask, decide func(
 	}
 }
 
-func (l *Ledger) change(ctx context.Context, id uuid.UUID, ask Ask, decide func(State) (Change, error)) (Order, error) {
+func (l *Ledger) change(ctx context.Context, id uuid.UUID, options order.ChangeOptions, decide order.Decide) (order.Order, error) {
 	found, err := readOrders(ctx, l.db, []uuid.UUID{id})
 	if err != nil {
-		return Order{}, err
+		return order.Order{}, err
 	}
 	o, ok := found[id]
-	if !ok || !o.Status.shown() {
-		return Order{}, ErrNoOrder
+	if !ok || !isShown(o.Status) {
+		return order.Order{}, order.ErrUnknownOrder
 	}
+	skus := o.SKUs()
+	var end func()
+	if options.Returns {
+		end, err = l.turns.take(ctx, skus...)
+	} else { // it must not wait for changes that wait for stock rows
+		end, err = l.turns.takeOrder(ctx, id)
+	}
+	if err != nil {
+		return order.Order{}, err
+	}
+	defer end()
 	var (
-		state   State
-		changed bool
+		state   order.Locked
+		decided bool // to change nothing, for the error that ended the transaction
 	)
 	err = l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
 		var rows []StockRow
-		if ask.Returns {
-			if rows, err = lockRows(ctx, tx, o.SKUs(), tx.Dialect().RowLock()); err != nil {
+		if options.Returns {
+			if rows, err = lockRows(ctx, tx, skus, tx.Dialect().RowLock()); err != nil {
 				return err
 			}
 		}
-		if state, err = lockOrder(ctx, tx, *o, ask.Payment); err != nil {
+		if state, err = lockOrder(ctx, tx, *o, options.Payment); err != nil {
 			return err
 		}
 		c, err := decide(state)
-		changed = c != Change{}
-		if err != nil || !changed {
-			return err
+		if decided = err != nil || c == (order.Change{}); decided {
+			return cmp.Or(err, errUnchanged)
 		}
 		return l.apply(ctx, tx, rows, &state, c)
 	})
-	if err == nil && !changed {
-		err = l.db.Confirm(ctx)
+	if decided { // the answer tells what the rows say; a COMMIT would hold them until the standby is back
+		err = cmp.Or(l.db.Confirm(ctx), err)
+	}
+	if errors.Is(err, errUnchanged) {
+		err = nil
 	}
 	if err != nil {
-		return Order{}, fmt.Errorf("changing order %s: %w", id, err)
+		return order.Order{}, fmt.Errorf("changing order %s: %w", id, err)
 	}
 	return state.Order, nil
 }
 
+// errUnchanged ends a transaction that has nothing to change.
+var errUnchanged = errors.New("nothing to change")
+
 // lockOrder locks the order's row, and reads what can change of it into a copy of o.
-func lockOrder(ctx context.Context, tx *sqltx.Tx, o Order, payment string) (s State, err error) {
+func lockOrder(ctx context.Context, tx *sqltx.Tx, o order.Order, payment string) (s order.Locked, err error) {
 	var paidBy sql.NullString
 	err = tx.QueryRow(ctx, []any{&o.TakeID, &o.Status, &o.Version, &paidBy, &o.Restocked, &s.Due},
-		"SELECT take_id, status, version, payment_id, restocked, COALESCE(expires_at <= "+tx.Dialect().Now()+", FALSE) FROM orders WHERE id = ?"+tx.Dialect().RowLock(),
+		"SELECT take_id, status, version, payment_id, restocked, "+timeHasPassed(tx.Dialect())+" FROM orders WHERE id = ?"+tx.Dialect().RowLock(),
 		tx.Dialect().UUID(o.ID))
 	if err != nil {
 		return s, fmt.Errorf("locking the order: %w", err)
@@ -112,34 +105,26 @@ func lockOrder(ctx context.Context, tx *sqltx.Tx, o Order, payment string) (s St
 		return s, nil
 	}
 	p, err := readPayment(ctx, tx, payment)
-	switch {
-	case errors.Is(err, ErrNoPayment):
+	if errors.Is(err, order.ErrUnknownPayment) {
 		return s, nil
-	case err == nil:
-		s.Payment = &p
 	}
+	s.Payment = &p
 	return s, err
 }
 
 // apply makes the change to the order of state, which becomes what it is afterwards.
-func (l *Ledger) apply(ctx context.Context, tx *sqltx.Tx, rows []StockRow, state *State, c Change) error {
+func (l *Ledger) apply(ctx context.Context, tx *sqltx.Tx, rows []StockRow, state *order.Locked, c order.Change) error {
 	o := &state.Order
 	if c.To != "" {
 		from := o.Status
-		o.Status, o.Version = c.To, o.Version+1
-		switch c.To {
-		case Paid:
-			o.PaymentID = c.PaymentID
-		case Refunded:
-			o.Restocked = c.Returns
-		}
+		o.Apply(c)
 		if err := saveOrder(ctx, tx, o, from); err != nil {
 			return err
 		}
 	}
 	if c.PaymentID != "" {
-		known := state.Payment != nil || c.To == Refunded
-		if err := savePayment(ctx, tx, known, Payment{ID: c.PaymentID, OrderID: o.ID, Status: c.PaymentStatus}); err != nil {
+		known := state.Payment != nil || c.To == order.Refunded
+		if err := savePayment(ctx, tx, known, order.Payment{ID: c.PaymentID, OrderID: o.ID, Status: c.PaymentStatus}); err != nil {
 			return err
 		}
 	}
@@ -150,9 +135,9 @@ func (l *Ledger) apply(ctx context.Context, tx *sqltx.Tx, rows []StockRow, state
 }
 
 // saveOrder writes what changed of the order, which had the status from and the
-// version before, and adds the change to its history. ErrRowChanged: it had
+// version before, and adds the change to its history. stock.ErrRowChanged: it had
 // another.
-func saveOrder(ctx context.Context, tx *sqltx.Tx, o *Order, from Status) error {
+func saveOrder(ctx context.Context, tx *sqltx.Tx, o *order.Order, from order.Status) error {
 	d := tx.Dialect()
 	id := d.UUID(o.ID)
 	affected, err := tx.ExecAll(ctx, sqltx.Statement{
@@ -170,46 +155,53 @@ func saveOrder(ctx context.Context, tx *sqltx.Tx, o *Order, from Status) error {
 		return fmt.Errorf("writing the order and its history: %w", err)
 	}
 	if affected[0] == 0 {
-		return ErrRowChanged
+		return stock.ErrRowChanged
 	}
 	return nil
 }
 
 // Revive pays an expired order late: it cuts the units again, under the take t, and
-// records the payment. expired is the order as it was read.
+// records the payment. expired is the order as it was read, and t has an ID of its
+// NextTake. An order is revived at most once.
 //
-// Reasons to refuse: ErrRowChanged (the order or the payment has changed since it
+// Reasons to refuse: stock.ErrRowChanged (the order or the payment has changed since it
 // was read); those of Record.
-func (l *Ledger) Revive(ctx context.Context, expired Order, t stock.Take, payment string) (Order, Outcome) {
-	o := expired
-	o.Status, o.Version, o.TakeID, o.PaymentID = Paid, expired.Version+1, t.TakeID, payment
+func (l *Ledger) Revive(ctx context.Context, expired order.Order, t stock.Take, payment string) (order.Order, order.Outcome) {
+	o, c := expired, order.Revival(expired, payment)
+	o.Apply(c)
+	o.TakeID = t.TakeID
 	return o, l.cutAgain(ctx, t, func(ctx context.Context, tx *sqltx.Tx) error {
-		if err := saveOrder(ctx, tx, &o, Expired); err != nil {
+		if err := saveOrder(ctx, tx, &o, expired.Status); err != nil {
 			return err
 		}
-		return savePayment(ctx, tx, false, Payment{ID: payment, OrderID: o.ID, Status: PaymentPaid})
+		return savePayment(ctx, tx, false, order.Payment{ID: payment, OrderID: o.ID, Status: c.PaymentStatus})
 	})
 }
 
 // cutAgain cuts the units of an order that the ledger has, under the take t, in a
-// transaction of its own. save changes the order in it: it returns ErrRowChanged if the
+// transaction of its own. save changes the order in it: it returns stock.ErrRowChanged if the
 // order is not as it was read.
 //
-// Reasons to refuse: ErrRowChanged; those of Record.
-func (l *Ledger) cutAgain(ctx context.Context, t stock.Take, save func(ctx context.Context, tx *sqltx.Tx) error) Outcome {
+// Reasons to refuse: stock.ErrRowChanged; those of Record.
+func (l *Ledger) cutAgain(ctx context.Context, t stock.Take, save func(ctx context.Context, tx *sqltx.Tx) error) order.Outcome {
+	end, err := l.turns.take(ctx, stock.SKUsOf(t)...)
+	if err != nil {
+		return order.Refused(err)
+	}
+	defer end()
 	for try := 1; ; try++ {
 		err := l.tryCutAgain(ctx, t, save)
 		switch {
 		case err == nil:
-			return Committed()
+			return order.Committed()
 		case errors.Is(err, sqltx.ErrUnknownOutcome):
-			return Unknown(err)
+			return order.Unknown(err)
 		case sqltx.IsDuplicate(err): // in the order's history, or of the payment: another take was faster
-			return Refused(fmt.Errorf("%w: %w", ErrRowChanged, err))
-		case errors.As(err, new(*stock.Refusal)), errors.Is(err, ErrRowChanged):
-			return Refused(err)
-		case !sqltx.IsRetryable(err) && !errors.Is(err, cutter.ErrConflict), try == maxTries, ctx.Err() != nil:
-			return Refused(notRecorded(err))
+			return order.Refused(fmt.Errorf("%w: %w", stock.ErrRowChanged, err))
+		case errors.As(err, new(*stock.Refusal)), errors.Is(err, stock.ErrRowChanged):
+			return order.Refused(err)
+		case !sqltx.IsRetryable(err) && !errors.Is(err, cutter.ErrConflict), try == maxTries:
+			return order.Refused(notRecorded(err))
 		}
 		l.metrics.retries.Inc()
 		pause(try)
@@ -236,30 +228,24 @@ func (l *Ledger) tryCutAgain(ctx context.Context, t stock.Take, save func(ctx co
 }
 
 // mayTakeAgain reports whether cutAgain can give the order a new take.
-func (o *Order) mayTakeAgain() bool { return o.Status == Expired || o.Status == Void }
+func mayTakeAgain(o *order.Order) bool { return o.Status == order.Expired || o.Status == order.Void }
 
 // bar makes every cutAgain of the order fail that read it before. It waits for one that
 // is being committed.
 func (l *Ledger) bar(ctx context.Context, id uuid.UUID) error {
 	_, err := l.db.Exec(ctx, "UPDATE orders SET version = version + 1 WHERE id = ? AND status IN ? AND version >= 0",
-		l.db.Dialect().UUID(id), []string{string(Expired), string(Void)})
+		l.db.Dialect().UUID(id), []string{string(order.Expired), string(order.Void)})
 	if err != nil {
 		return fmt.Errorf("barring other takes of order %s: %w", id, err)
 	}
 	return nil
 }
 
-// Step is one entry of an order's history.
-type Step struct {
-	Status Status
-	At     time.Time // UTC, whole microseconds
-}
-
 // History reads the first changes of an order, up to the given version of it, in
 // their order. The first status is not a change.
-func (l *Ledger) History(ctx context.Context, id uuid.UUID, version int64) (steps []Step, err error) {
+func (l *Ledger) History(ctx context.Context, id uuid.UUID, version int64) (steps []order.Step, err error) {
 	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
-		var s Step
+		var s order.Step
 		err := rows.Scan(&s.Status, &s.At)
 		s.At = s.At.UTC()
 		steps = append(steps, s)
@@ -271,20 +257,12 @@ func (l *Ledger) History(ctx context.Context, id uuid.UUID, version int64) (step
 	return steps, nil
 }
 
-// OrderFilter selects orders.
-type OrderFilter struct {
-	Buyer  string    // empty: any
-	Status Status    // empty: any
-	After  uuid.UUID // only IDs that follow this one
-	Limit  int
-}
-
 // Orders reads the orders that the filter selects, sorted by ID. It leaves out void
 // orders. With a buyer it reads an index of the buyer's orders; without one it may
 // read the whole table to find a rare status.
-func (l *Ledger) Orders(ctx context.Context, f OrderFilter) ([]Order, error) {
+func (l *Ledger) Orders(ctx context.Context, f order.Filter) ([]order.Order, error) {
 	query := "SELECT id FROM orders WHERE id > ? AND status NOT IN ?"
-	args := []any{l.db.Dialect().UUID(f.After), []string{string(Void), string(shrink)}}
+	args := []any{l.db.Dialect().UUID(f.After), []string{string(order.Void), string(shrink)}}
 	if f.Buyer != "" {
 		query, args = query+" AND buyer_id = ?", append(args, f.Buyer)
 	}
@@ -308,7 +286,7 @@ func (l *Ledger) Orders(ctx context.Context, f OrderFilter) ([]Order, error) {
 	if err != nil {
 		return nil, err
 	}
-	orders := make([]Order, 0, len(ids))
+	orders := make([]order.Order, 0, len(ids))
 	for _, id := range ids {
 		if o, ok := found[id]; ok {
 			orders = append(orders, *o)

@@ -5,18 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
 // mustRecord commits the order of a take of one unit.
-func mustRecord(t *testing.T, l *Ledger, sku stock.SKU) Order {
+func mustRecord(t *testing.T, l *Ledger, sku stock.SKU) order.Order {
 	t.Helper()
 	o, out := l.Record(t.Context(), takeOf(sku))
 	if !out.Committed() {
@@ -26,20 +29,20 @@ func mustRecord(t *testing.T, l *Ledger, sku stock.SKU) Order {
 }
 
 // become decides that an order moves from one status to another, if it has the first.
-func become(from, to Status, returns bool) func(State) (Change, error) {
-	return func(s State) (Change, error) {
+func become(from, to order.Status, returns bool) func(order.Locked) (order.Change, error) {
+	return func(s order.Locked) (order.Change, error) {
 		if s.Order.Status != from {
-			return Change{}, nil
+			return order.Change{}, nil
 		}
-		return Change{To: to, Returns: returns}, nil
+		return order.Change{To: to, Returns: returns}, nil
 	}
 }
 
 // expire expires a pending order, whatever the time is.
-func expire(t *testing.T, l *Ledger, id uuid.UUID) Order {
+func expire(t *testing.T, l *Ledger, id uuid.UUID) order.Order {
 	t.Helper()
-	o, err := l.Change(t.Context(), id, Ask{Returns: true}, become(Pending, Expired, true))
-	if err != nil || o.Status != Expired {
+	o, err := l.Change(t.Context(), id, order.ChangeOptions{Returns: true}, become(order.Pending, order.Expired, true))
+	if err != nil || o.Status != order.Expired {
 		t.Fatalf("the order is %s, %v", o.Status, err)
 	}
 	return o
@@ -60,11 +63,11 @@ func TestChange_Due(t *testing.T) {
 			if _, err := l.db.Exec(t.Context(), "UPDATE orders SET expires_at = ?", now.Add(offset)); err != nil {
 				t.Fatal(err)
 			}
-			_, err := l.Change(t.Context(), o.ID, Ask{}, func(s State) (Change, error) {
+			_, err := l.Change(t.Context(), o.ID, order.ChangeOptions{}, func(s order.Locked) (order.Change, error) {
 				if s.Due != want {
 					t.Errorf("%v after its deadline: due %v", -offset, s.Due)
 				}
-				return Change{}, nil
+				return order.Change{}, nil
 			})
 			if err != nil {
 				t.Error(err)
@@ -95,7 +98,7 @@ func TestChange_LocksStockFirst(t *testing.T) {
 		}
 		cancelled := make(chan error, 1)
 		go func() {
-			_, err := l.Change(context.WithoutCancel(t.Context()), o.ID, Ask{Returns: true}, become(Pending, Cancelled, true))
+			_, err := l.Change(context.WithoutCancel(t.Context()), o.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
 			cancelled <- err
 		}()
 		// The change waits for the stock row. Meanwhile the order's row must stay free.
@@ -166,7 +169,7 @@ func TestRevive_Barred(t *testing.T) {
 		if out := l.Resolve(t.Context(), late.Deduction); !out.Refused() {
 			t.Fatalf("resolving the take: %+v", out)
 		}
-		if _, out := l.Revive(t.Context(), expired, late, "payment-1"); !out.Refused() || !errors.Is(out.Reason(), ErrRowChanged) {
+		if _, out := l.Revive(t.Context(), expired, late, "payment-1"); !out.Refused() || !errors.Is(out.Reason(), stock.ErrRowChanged) {
 			t.Errorf("reviving by a resolved take: %+v", out)
 		}
 		d.atRest(t, "a", 0)
@@ -185,10 +188,138 @@ func TestRevive_Barred(t *testing.T) {
 		}
 		slow := takeOf("a")
 		slow.OrderID = expired.ID
-		if _, out := l.Revive(t.Context(), *read, slow, "payment-2"); !out.Refused() || !errors.Is(out.Reason(), ErrRowChanged) {
+		if _, out := l.Revive(t.Context(), *read, slow, "payment-2"); !out.Refused() || !errors.Is(out.Reason(), stock.ErrRowChanged) {
 			t.Errorf("reviving what another payment has revived: %+v", out)
 		}
 		d.atRest(t, "a", 1)
+	})
+}
+
+// TestResolve_RevivedMeanwhile checks that a take counts as committed that was committed after
+// Resolve had found its order expired.
+func TestResolve_RevivedMeanwhile(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		lay(t, l, "a", 10)
+		expired := expire(t, l, mustRecord(t, l, "a").ID)
+		late := late(expired)
+		slow := openSQL(t, d.url)
+		err := slow.DB().Callback().Raw().Before("gorm:raw").Register("revive first", func(db *gorm.DB) {
+			if strings.Contains(db.Statement.SQL.String(), "version = version + 1") {
+				if _, out := l.Revive(t.Context(), expired, late, "payment-1"); !out.Committed() {
+					t.Error(out.Reason())
+				}
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out := openOn(t, slow.Ledger(), cutter.Merged()).Resolve(t.Context(), late.Deduction); !out.Committed() {
+			t.Errorf("%s, %v", out.Kind(), out.Reason())
+		}
+		d.atRest(t, "a", 1)
+	})
+}
+
+// TestRevive_EarlierTake checks that the ledger still knows the first take of an order
+// that was revived: recovery must not give its units back, which expiry has returned. A
+// take that was never committed is refused.
+func TestRevive_EarlierTake(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		lay(t, l, "a", 10)
+		first := takeOf("a")
+		if _, out := l.Record(t.Context(), first); !out.Committed() {
+			t.Fatal(out.Reason())
+		}
+		expired := expire(t, l, first.OrderID)
+		second, lost := first, first
+		second.TakeID, lost.TakeID = expired.NextTake(), expired.NextTake()
+		twin := first
+		twin.TakeID = uuid.New()
+		check := func(when string, committed, refused []stock.Take) {
+			t.Helper()
+			for _, take := range committed {
+				if out := l.Resolve(t.Context(), take.Deduction); !out.Committed() {
+					t.Errorf("%s: take %s was committed, and is resolved as %+v", when, take.TakeID, out)
+				}
+				// A consumer of the journal that was slow records the take again.
+				if _, out := l.Record(t.Context(), take); !out.Committed() {
+					t.Errorf("%s: take %s was committed, and is recorded again as %+v", when, take.TakeID, out)
+				}
+			}
+			for _, take := range refused {
+				if out := l.Resolve(t.Context(), take.Deduction); !out.Refused() {
+					t.Errorf("%s: take %s was not committed, and is resolved as %+v", when, take.TakeID, out)
+				}
+			}
+		}
+		check("expired", []stock.Take{first}, []stock.Take{lost, twin})
+		read, err := l.Order(t.Context(), expired.ID) // Resolve has barred takes of the order as it was
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, out := l.Revive(t.Context(), *read, second, "payment-1"); !out.Committed() {
+			t.Fatal(out.Reason())
+		}
+		check("revived", []stock.Take{first, second}, []stock.Take{lost, twin})
+		if _, err := l.Change(t.Context(), first.OrderID, order.ChangeOptions{Returns: true}, become(order.Paid, order.Refunded, true)); err != nil {
+			t.Fatal(err)
+		}
+		check("refunded", []stock.Take{first, second}, []stock.Take{lost, twin})
+		d.atRest(t, "a", 0)
+	})
+}
+
+// TestChange_PaymentOfTwoOrders checks a payment that is reported for two orders at once:
+// it pays the order whose transaction is first. The other change decides again, and finds
+// whose payment it is.
+func TestChange_PaymentOfTwoOrders(t *testing.T) {
+	t.Parallel()
+	reused := errors.New("the payment is another order's")
+	payment := func(before func()) func(order.Locked) (order.Change, error) {
+		return func(s order.Locked) (order.Change, error) {
+			if s.Payment != nil && s.Payment.OrderID != s.Order.ID {
+				return order.Change{}, reused
+			}
+			before()
+			return order.Change{To: order.Paid, PaymentID: "payment-1", PaymentStatus: order.PaymentPaid}, nil
+		}
+	}
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		lay(t, l, "a", 10)
+		first, second, late := mustRecord(t, l, "a"), mustRecord(t, l, "a"), expire(t, l, mustRecord(t, l, "a").ID)
+		pay := func() {
+			if _, err := l.Change(t.Context(), first.ID, order.ChangeOptions{Payment: "payment-1"}, payment(func() {})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		decisions := 0
+		between := func() {
+			if decisions++; decisions == 1 {
+				pay()
+			}
+		}
+		if l.db.Dialect() == sqltx.SQLite { // one transaction at a time
+			pay()
+			between = func() {}
+		}
+		if _, err := l.Change(t.Context(), second.ID, order.ChangeOptions{Payment: "payment-1"}, payment(between)); !errors.Is(err, reused) {
+			t.Errorf("paying the second order: %v, want %q", err, reused)
+		}
+		again := takeOf("a")
+		again.OrderID, again.TakeID = late.ID, late.NextTake()
+		if _, out := l.Revive(t.Context(), late, again, "payment-1"); !out.Refused() || !errors.Is(out.Reason(), stock.ErrRowChanged) {
+			t.Errorf("reviving an expired order: %+v, want %q", out, stock.ErrRowChanged)
+		}
+		for id, want := range map[uuid.UUID]order.Status{first.ID: order.Paid, second.ID: order.Pending, late.ID: order.Expired} {
+			if o, err := l.Order(t.Context(), id); err != nil || o.Status != want {
+				t.Errorf("order %s: %+v, %v; want %s", id, o, err, want)
+			}
+		}
 	})
 }
 
@@ -206,8 +337,8 @@ func TestOrders(t *testing.T) {
 				continue
 			}
 			payment := fmt.Sprint("payment-", n)
-			_, err := l.Change(t.Context(), o.ID, Ask{Payment: payment}, func(State) (Change, error) {
-				return Change{To: Paid, PaymentID: payment, PaymentStatus: PaymentPaid}, nil
+			_, err := l.Change(t.Context(), o.ID, order.ChangeOptions{Payment: payment}, func(order.Locked) (order.Change, error) {
+				return order.Change{To: order.Paid, PaymentID: payment, PaymentStatus: order.PaymentPaid}, nil
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -224,21 +355,21 @@ func TestOrders(t *testing.T) {
 		slices.SortFunc(paid, compareIDs)
 
 		for name, test := range map[string]struct {
-			filter OrderFilter
+			filter order.Filter
 			want   []uuid.UUID
 		}{
-			"all of a buyer":  {OrderFilter{Buyer: "buyer-1", Limit: 100}, all},
-			"paid":            {OrderFilter{Buyer: "buyer-1", Status: Paid, Limit: 100}, paid},
-			"first page":      {OrderFilter{Buyer: "buyer-1", Limit: 3}, all[:3]},
-			"second page":     {OrderFilter{Buyer: "buyer-1", After: all[2], Limit: 3}, all[3:6]},
-			"of every buyer":  {OrderFilter{Status: Paid, Limit: 100}, paid},
-			"a buyer without": {OrderFilter{Buyer: "nobody", Limit: 100}, nil},
+			"all of a buyer":  {order.Filter{Buyer: "buyer-1", Limit: 100}, all},
+			"paid":            {order.Filter{Buyer: "buyer-1", Status: order.Paid, Limit: 100}, paid},
+			"first page":      {order.Filter{Buyer: "buyer-1", Limit: 3}, all[:3]},
+			"second page":     {order.Filter{Buyer: "buyer-1", After: all[2], Limit: 3}, all[3:6]},
+			"of every buyer":  {order.Filter{Status: order.Paid, Limit: 100}, paid},
+			"a buyer without": {order.Filter{Buyer: "nobody", Limit: 100}, nil},
 		} {
 			orders, err := l.Orders(t.Context(), test.filter)
 			var ids []uuid.UUID
 			for _, o := range orders {
 				ids = append(ids, o.ID)
-				if len(o.Lines) != 1 || (o.Status == Paid) != (o.PaymentID != "") {
+				if len(o.Lines) != 1 || (o.Status == order.Paid) != (o.PaymentID != "") {
 					t.Errorf("%s: %+v", name, o)
 				}
 			}
@@ -246,15 +377,33 @@ func TestOrders(t *testing.T) {
 				t.Errorf("%s: %v, %v, want %v", name, ids, err, test.want)
 			}
 		}
-		page, err := l.Payments(t.Context(), PaymentFilter{Status: PaymentPaid, After: "payment-1", Limit: 1})
+		page, err := l.Payments(t.Context(), order.PaymentFilter{Status: order.PaymentPaid, After: "payment-1", Limit: 1})
 		if err != nil || len(page) != 1 || page[0].ID != "payment-3" || page[0].CreatedAt.Location() != time.UTC {
 			t.Errorf("a page of payments: %+v, %v", page, err)
 		}
-		if _, err := l.Refunded(t.Context(), "unknown"); !errors.Is(err, ErrNoPayment) {
+		if _, err := l.Refunded(t.Context(), "unknown"); !errors.Is(err, order.ErrUnknownPayment) {
 			t.Errorf("refunding an unknown payment: %v", err)
 		}
-		if p, err := l.Refunded(t.Context(), "payment-1"); err != nil || p.Status != PaymentPaid {
+		if p, err := l.Refunded(t.Context(), "payment-1"); err != nil || p.Status != order.PaymentPaid {
 			t.Errorf("refunding a payment that pays an order: %+v, %v", p, err)
+		}
+		if _, err := l.Change(t.Context(), all[0], order.ChangeOptions{Payment: "due"}, func(order.Locked) (order.Change, error) {
+			return order.Change{PaymentID: "due", PaymentStatus: order.PaymentRefundDue}, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		first, err := l.Refunded(t.Context(), "due")
+		if err != nil || first.Status != order.PaymentRefunded || first.ChangedAt.Before(first.CreatedAt) {
+			t.Errorf("refunding a payment that is due: %+v, %v", first, err)
+		}
+		if _, err := d.sql.Ledger().Exec(t.Context(), "UPDATE payments SET changed_at = ? WHERE id = ?", Now().Add(-time.Hour), "due"); err != nil {
+			t.Fatal(err)
+		}
+		if first, err = l.Payment(t.Context(), "due"); err != nil {
+			t.Fatal(err)
+		}
+		if p, err := l.Refunded(t.Context(), "due"); err != nil || p != first {
+			t.Errorf("refunding it again: %+v, %v, want %+v", p, err, first)
 		}
 	})
 }
@@ -273,10 +422,10 @@ func TestRefundsDue(t *testing.T) {
 			}
 		}
 		check(0, 0, 0)
-		for n, status := range []PaymentStatus{PaymentPaid, PaymentRefundDue, PaymentRefunded, PaymentRefundDue, PaymentRefundDue, PaymentRefundDue} {
+		for n, status := range []order.PaymentStatus{order.PaymentPaid, order.PaymentRefundDue, order.PaymentRefunded, order.PaymentRefundDue, order.PaymentRefundDue, order.PaymentRefundDue} {
 			payment := fmt.Sprint("payment-", n)
-			_, err := l.Change(t.Context(), mustRecord(t, l, "a").ID, Ask{Payment: payment}, func(State) (Change, error) {
-				return Change{PaymentID: payment, PaymentStatus: status}, nil
+			_, err := l.Change(t.Context(), mustRecord(t, l, "a").ID, order.ChangeOptions{Payment: payment}, func(order.Locked) (order.Change, error) {
+				return order.Change{PaymentID: payment, PaymentStatus: status}, nil
 			})
 			if err != nil {
 				t.Fatal(err)

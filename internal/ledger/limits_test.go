@@ -23,6 +23,9 @@ func TestRecord_BuyerLimit(t *testing.T) {
 			if _, _, err := l.Set(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 10, BuyerLimit: &units}); err != nil {
 				t.Fatal(err)
 			}
+			if row, err := l.CountClaims(t.Context(), sku); err != nil || row.BuyerLimit != units {
+				t.Fatalf("the limit is %d, %v; want %d", row.BuyerLimit, err, units)
+			}
 		}
 		for n, step := range []struct {
 			limit int64 // set before the order, if not 0

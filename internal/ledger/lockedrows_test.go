@@ -1,12 +1,17 @@
 package ledger
 
 import (
+	"context"
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -52,4 +57,99 @@ func lockedRows(t *testing.T, d *database) {
 	if _, err := db.Exec(t.Context(), "UPDATE stock SET available = 1 WHERE sku IN ('a', 'b')"); err != nil {
 		t.Errorf("a row is still locked: %v", err)
 	}
+}
+
+// lockedRow returns a ledger with the SKUs a and b through a wire, and an order of each. The
+// stock row of a is locked, and no session waits long for it.
+func (d *database) lockedRow(t *testing.T) (l *Ledger, wire *faults.Wire, placed []order.Order) {
+	t.Helper()
+	healthy := d.open(t, cutter.Merged())
+	for _, sku := range []stock.SKU{"a", "b"} {
+		lay(t, healthy, sku, 100)
+		placed = append(placed, place(t, healthy, sku))
+	}
+	l, wire = d.throughWire(t, map[sqltx.Dialect][2]string{
+		sqltx.MySQL:    {"innodb_lock_wait_timeout", "1"},
+		sqltx.Postgres: {"lock_timeout", "20"},
+	})
+	t.Cleanup(d.lockRowOf(t, "a"))
+	return l, wire, placed
+}
+
+// TestFaults_LockedRow lets each statement of calls fail that meet a locked stock row. What
+// the answers say of the row and of the orders is true.
+func TestFaults_LockedRow(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, servers, func(t *testing.T, d *database) {
+		l, wire, _ := d.lockedRow(t)
+		for _, kind := range []faults.Kind{faults.Refused, faults.BadValue} {
+			for n, injected := 1, true; injected; n++ {
+				wire.Arm(faults.Fault{Kind: kind, Nth: n})
+				locked, err := l.Locked(t.Context(), []stock.SKU{"a", "b"})
+				_, hit := wire.Disarm()
+				injected = len(hit) > 0
+				asked := strings.Contains(strings.Join(hit, ""), "SELECT") // not while a session or a transaction begins or ends
+				if asked && err == nil || !injected && err != nil || err == nil && !slices.Contains(locked, "a") {
+					t.Errorf("Locked after %q: %q, %v", hit, locked, err)
+				}
+			}
+		}
+		sold := int64(1)
+		for n, injected := 1, d.sql.Ledger().Dialect() == sqltx.Postgres; injected; n++ { // MariaDB waits 1 s for the row each time
+			rs := []*recording{recordingOf("a"), recordingOf("b"), recordingOf("a", "b")}
+			wire.Arm(faults.Fault{Kind: faults.Refused, Nth: n})
+			l.record(slices.Clone(rs), new(lane))
+			_, hit := wire.Disarm()
+			injected = len(hit) > 0
+			for i, r := range rs {
+				o, err := l.Order(t.Context(), r.order.ID)
+				found := err == nil
+				if found {
+					sold++
+				}
+				switch out := r.outcome; {
+				case found && o.Lines[0].SKU == "a", !found && !errors.Is(err, order.ErrUnknownOrder), found != out.Committed():
+					t.Errorf("order %d after %q: %+v, and the ledger has %+v, %v", i+1, hit, out, o, err)
+				case !injected && found != (i == 1):
+					t.Errorf("order %d without a fault: %+v", i+1, out)
+				case out.Unknown() && !strings.Contains(strings.Join(hit, ""), "COMMIT"):
+					t.Errorf("order %d after %q: %v", i+1, hit, out.Reason())
+				case out.Refused() && !errors.Is(out.Reason(), stock.ErrBusy):
+					t.Errorf("order %d after %q is refused: %v", i+1, hit, out.Reason())
+				}
+			}
+		}
+		d.atRest(t, "b", sold)
+	})
+}
+
+// TestExpire_WaitFails checks what becomes of a batch whose wait for a locked stock row fails.
+func TestExpire_WaitFails(t *testing.T) {
+	t.Parallel()
+	const lock = "ORDER BY sku FOR UPDATE" // first the rows that are not locked, then the locked one, and then to see which it was
+	eachDatabase(t, servers, func(t *testing.T, d *database) {
+		l, wire, placed := d.lockedRow(t)
+		j := claim(t, l, "expiry", "holder")
+		for _, test := range []struct {
+			name         string
+			fault        faults.Fault
+			fails        bool
+			waited, slow bool
+		}{
+			{name: "a timeout", waited: true, slow: true},
+			{name: "a deadlock", fault: faults.Fault{Kind: faults.Deadlock, Nth: 2, Only: lock}},
+			{name: "a lost connection", fault: faults.Fault{Kind: faults.Refused, Nth: 2, Only: lock}, fails: true},
+			{name: "a lost connection after the timeout", fault: faults.Fault{Kind: faults.Refused, Nth: 3, Only: lock}, waited: true},
+		} {
+			d.makeDue(t, placed[0])
+			var round ExpiryRound
+			wire.Arm(test.fault)
+			e, err := l.Expire(context.WithoutCancel(t.Context()), j, &round, 1)
+			_, hit := wire.Disarm()
+			if _, slow := round.slow["a"]; (err != nil) != test.fails || err == nil && e.Left != 1 || e.Expired != 0 || round.waited != test.waited || slow != test.slow {
+				t.Errorf("%s: %+v, %v, after %q; waited %v, %v", test.name, e, err, hit, round.waited, round.slow)
+			}
+			d.atRest(t, "a", 1)
+		}
+	})
 }

@@ -8,18 +8,19 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
 // lookup is one order that is being read.
 type lookup struct {
 	id    uuid.UUID
-	found *Order // nil if there is none
+	found *order.Order // nil if there is none
 	err   error
 }
 
-// Order reads one order, in a group with others. ErrNoOrder: there is none.
-func (l *Ledger) Order(ctx context.Context, id uuid.UUID) (*Order, error) {
+// Order reads one order, in a group with others. order.ErrUnknownOrder: there is none.
+func (l *Ledger) Order(ctx context.Context, id uuid.UUID) (*order.Order, error) {
 	q := &lookup{id: id}
 	if err := l.lookups.Do(ctx, q); err != nil {
 		return nil, err
@@ -28,7 +29,7 @@ func (l *Ledger) Order(ctx context.Context, id uuid.UUID) (*Order, error) {
 	case q.err != nil:
 		return nil, q.err
 	case q.found == nil || q.found.Status == shrink:
-		return nil, ErrNoOrder
+		return nil, order.ErrUnknownOrder
 	}
 	return q.found, nil
 }
@@ -48,10 +49,10 @@ func (l *Ledger) lookUp(qs []*lookup) {
 
 // durable reads the orders with these IDs, by ID, and returns once they are as
 // durable as their COMMIT promised. It leaves out absent orders.
-func (l *Ledger) durable(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]*Order, error) {
+func (l *Ledger) durable(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]*order.Order, error) {
 	found, err := readOrders(ctx, l.db, ids)
-	if err != nil || len(found) == 0 {
-		return found, err
+	if len(found) == 0 { // what is not there needs no standby
+		return nil, err
 	}
 	return found, l.db.Confirm(ctx)
 }
@@ -67,32 +68,32 @@ var errVoided = errors.New("the order was not committed and never will be")
 //
 // Committed: the ledger has the take's order. Refused: it does not and never will.
 // Unknown: the database did not answer, and the void order may be there or not.
-func (l *Ledger) Resolve(ctx context.Context, d stock.Deduction) Outcome {
-	err := insertOrders(ctx, l.db, Order{
-		ID: d.OrderID, TakeID: d.TakeID, Buyer: d.Buyer, Status: Void,
+func (l *Ledger) Resolve(ctx context.Context, d stock.Deduction) order.Outcome {
+	err := insertOrders(ctx, l.db, order.Order{
+		ID: d.OrderID, TakeID: d.TakeID, Buyer: d.Buyer, Status: order.Void,
 		Strategy: l.strategy, CreatedAt: Now(),
 	})
 	if err == nil {
-		return Refused(errVoided)
+		return order.Refused(errVoided)
 	}
 	if !sqltx.IsDuplicate(err) {
-		return Unknown(fmt.Errorf("inserting the void order %s: %w", d.OrderID, err))
+		return order.Unknown(fmt.Errorf("inserting the void order %s: %w", d.OrderID, err))
 	}
 	found, err := l.durable(ctx, []uuid.UUID{d.OrderID})
-	if o, ok := found[d.OrderID]; err == nil && ok && o.mayTakeAgain() && o.TakeID != d.TakeID {
+	if o, ok := found[d.OrderID]; err == nil && ok && mayTakeAgain(o) && o.TakeID != d.TakeID {
 		if err = l.bar(ctx, d.OrderID); err == nil {
 			found, err = l.durable(ctx, []uuid.UUID{d.OrderID})
 		}
 	}
 	if err != nil {
-		return Unknown(err)
+		return order.Unknown(err)
 	}
 	switch o, ok := found[d.OrderID]; {
 	case !ok:
-		return Unknown(fmt.Errorf("order %s: %w", d.OrderID, ErrNoOrder))
+		return order.Unknown(fmt.Errorf("order %s is not found, but its ID is taken", d.OrderID))
 	case o.Holds(d.TakeID):
-		return Committed()
+		return order.Committed()
 	default:
-		return Refused(errVoided)
+		return order.Refused(errVoided)
 	}
 }

@@ -7,13 +7,14 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
 // resolve resolves the take, whose outcome must be want.
-func resolve(t *testing.T, l *Ledger, take stock.Take, want outcomeKind) {
+func resolve(t *testing.T, l *Ledger, take stock.Take, want string) {
 	t.Helper()
-	if o := l.Resolve(t.Context(), take.Deduction); o.kind != want {
+	if o := l.Resolve(t.Context(), take.Deduction); o.Kind() != want {
 		t.Errorf("resolved as %+v; want %v", o, want)
 	}
 }
@@ -28,12 +29,13 @@ func TestResolve(t *testing.T) {
 		sku := fresh("resolve")
 		lay(t, l, sku, 10)
 		take := takeOf(sku)
-		resolve(t, l, take, refused)
-		resolve(t, l, take, refused)
-		if _, o := l.Record(t.Context(), take); o.kind != duplicate || o.found.Status != Void {
-			t.Errorf("recording a void order: %+v", o)
+		resolve(t, l, take, "refused")
+		resolve(t, l, take, "refused")
+		_, out := l.Record(t.Context(), take)
+		if found, ok := out.Duplicate(); !ok || found.Status != order.Void {
+			t.Errorf("recording a void order: %+v", out)
 		}
-		if o, err := l.Order(t.Context(), take.OrderID); err != nil || o.Status != Void {
+		if o, err := l.Order(t.Context(), take.OrderID); err != nil || o.Status != order.Void {
 			t.Errorf("the void order is %+v, %v", o, err)
 		}
 
@@ -41,24 +43,24 @@ func TestResolve(t *testing.T) {
 		if _, o := l.Record(t.Context(), take); !o.Committed() {
 			t.Fatal(o)
 		}
-		resolve(t, l, take, committed)
+		resolve(t, l, take, "committed")
 		another := take
 		another.TakeID = uuid.New()
-		resolve(t, l, another, refused)
+		resolve(t, l, another, "refused")
 
 		take = takeOf(sku)
 		if o := l.TurnDown(t.Context(), take); !o.Refused() {
 			t.Fatal(o)
 		}
-		resolve(t, l, take, refused)
+		resolve(t, l, take, "refused")
 
 		closed := openSQL(t, d.url)
 		if err := closed.Close(); err != nil {
 			t.Fatal(err)
 		}
 		away := openOn(t, closed.Ledger(), cutter.Merged())
-		resolve(t, away, take, unknown)
-		resolve(t, away, takeOf(sku), unknown)
+		resolve(t, away, take, "unknown")
+		resolve(t, away, takeOf(sku), "unknown")
 		d.atRest(t, sku, 1)
 	})
 }
@@ -79,7 +81,7 @@ func TestShrinkIsNoOrder(t *testing.T) {
 		if o := l.Resolve(t.Context(), take.Deduction); !o.Committed() {
 			t.Errorf("the removal was resolved as %+v", o)
 		}
-		if o, err := l.Order(t.Context(), take.OrderID); !errors.Is(err, ErrNoOrder) {
+		if o, err := l.Order(t.Context(), take.OrderID); !errors.Is(err, order.ErrUnknownOrder) {
 			t.Errorf("found %+v, %v", o, err)
 		}
 	})

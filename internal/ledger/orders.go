@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,73 +11,51 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Status is what became of an order.
-type Status string
+// shrink marks the row that records an administrator's removal of stock. It goes
+// through the gate as an order does, but is none: it is never shown and has no lines.
+const shrink order.Status = "shrink"
 
-// The statuses.
-const (
-	Pending   Status = "pending"
-	Paid      Status = "paid"
-	Cancelled Status = "cancelled"
-	Expired   Status = "expired"
-	Refunded  Status = "refunded"
-	// Queued is the status of an order that is in the gate's journal and not in
-	// the ledger yet. No row has it.
-	Queued Status = "queued"
-	// TurnedDown is the status of a queued order that was refused in the end.
-	TurnedDown Status = "refused"
-	// Void marks a row that is no order. It keeps a transaction whose outcome
-	// was unknown from committing an order under the ID later.
-	Void Status = "void"
-
-	// shrink marks the row that records an administrator's removal of stock. It
-	// goes through the gate as an order does, but is none: it is never shown
-	// and has no lines.
-	shrink Status = "shrink"
-)
-
-// shown reports whether a row with the status is an order.
-func (s Status) shown() bool { return s != Void && s != shrink }
-
-// Order is the durable record of a deduction and of what became of it.
-type Order struct {
-	ID        uuid.UUID
-	TakeID    uuid.UUID // the take that cut its units
-	Buyer     string
-	Status    Status
-	Lines     []stock.Line // sorted by SKU
-	Strategy  string       // the strategy that cut the units
-	CreatedAt time.Time    // UTC, whole microseconds
-	ExpiresAt time.Time    // zero if it does not expire
-	// QueuedUntil is when the ledger recorded an order that was queued since
-	// CreatedAt. It is zero if the order was not queued, or still is.
-	QueuedUntil time.Time
-	Version     int64  // the number of its changes
-	PaymentID   string // the payment that paid it; empty if none did
-	Restocked   bool   // a refund returned its units
-	History     []Step // its changes since CreatedAt; only where a method says so
-}
-
-// SKUs returns the SKUs of its lines.
-func (o *Order) SKUs() []stock.SKU {
-	skus := make([]stock.SKU, len(o.Lines))
-	for i, line := range o.Lines {
-		skus[i] = line.SKU
-	}
-	return skus
-}
-
-// ErrNoOrder: the ledger has no order with the ID.
-var ErrNoOrder = errors.New("no such order")
+// isShown reports whether a row with the status is an order.
+func isShown(s order.Status) bool { return s != order.Void && s != shrink }
 
 // Now returns the time as the ledger stores it: UTC, whole microseconds.
 func Now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
+// newOrder returns the order of a take as the ledger would record it now, by the
+// database's clock.
+func (l *Ledger) newOrder(t stock.Take, status order.Status) (order.Order, error) {
+	now, expires, err := l.times()
+	if err != nil {
+		return order.Order{}, err
+	}
+	o := order.Order{
+		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: status, Lines: t.Lines,
+		Strategy: l.strategy, CreatedAt: now,
+	}
+	if status == order.Pending {
+		o.ExpiresAt = expires
+	}
+	if !t.QueuedAt.IsZero() {
+		o.Strategy, o.CreatedAt, o.QueuedUntil = l.queuedBy, t.QueuedAt, now
+	}
+	return o, nil
+}
+
+// Queued returns the order of a take that is in the gate's journal. It reads
+// nothing.
+func (l *Ledger) Queued(t stock.Take) order.Order {
+	return order.Order{
+		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: order.Queued, Lines: t.Lines,
+		Strategy: l.queuedBy, CreatedAt: t.QueuedAt,
+	}
+}
+
 // readOrders reads the orders with these IDs, by ID. It leaves out absent ones.
-func readOrders(ctx context.Context, db *sqltx.DB, ids []uuid.UUID) (map[uuid.UUID]*Order, error) {
+func readOrders(ctx context.Context, db *sqltx.DB, ids []uuid.UUID) (map[uuid.UUID]*order.Order, error) {
 	keys := make([]any, len(ids))
 	for i, id := range ids {
 		keys[i] = db.Dialect().UUID(id)
@@ -96,11 +73,11 @@ func readOrders(ctx context.Context, db *sqltx.DB, ids []uuid.UUID) (map[uuid.UU
 	return found, nil
 }
 
-func readOrderRows(ctx context.Context, db *sqltx.DB, keys []any) (map[uuid.UUID]*Order, error) {
-	found := make(map[uuid.UUID]*Order)
+func readOrderRows(ctx context.Context, db *sqltx.DB, keys []any) (map[uuid.UUID]*order.Order, error) {
+	found := make(map[uuid.UUID]*order.Order)
 	err := db.QueryEach(ctx, func(rows *sql.Rows) error {
 		var (
-			o       Order
+			o       order.Order
 			expires *time.Time
 			queued  *time.Time
 			payment sql.NullString
@@ -123,7 +100,7 @@ func readOrderRows(ctx context.Context, db *sqltx.DB, keys []any) (map[uuid.UUID
 }
 
 // readLines adds the lines to their orders.
-func readLines(ctx context.Context, db *sqltx.DB, keys []any, orders map[uuid.UUID]*Order) error {
+func readLines(ctx context.Context, db *sqltx.DB, keys []any, orders map[uuid.UUID]*order.Order) error {
 	return db.QueryEach(ctx, func(rows *sql.Rows) error {
 		var (
 			id   uuid.UUID
@@ -141,7 +118,7 @@ func readLines(ctx context.Context, db *sqltx.DB, keys []any, orders map[uuid.UU
 
 // insertOrders inserts the orders with their lines, in the order given. db is a
 // transaction, or there is one order without lines.
-func insertOrders(ctx context.Context, db execer, orders ...Order) error {
+func insertOrders(ctx context.Context, db execer, orders ...order.Order) error {
 	_, err := db.ExecAll(ctx, inserts(db.Dialect(), orders, sqltx.Unguarded)...)
 	return err
 }
@@ -154,7 +131,7 @@ type execer interface {
 
 // inserts returns the statements that insert the orders with their lines. The
 // first statement contains the guard.
-func inserts(dialect sqltx.Dialect, orders []Order, guard sqltx.Guard) []sqltx.Statement {
+func inserts(dialect sqltx.Dialect, orders []order.Order, guard sqltx.Guard) []sqltx.Statement {
 	lines := 0
 	for i := range orders {
 		lines += len(orders[i].Lines)
@@ -177,13 +154,13 @@ func inserts(dialect sqltx.Dialect, orders []Order, guard sqltx.Guard) []sqltx.S
 // database parses each value of each group. All values are literals, which are the
 // cheapest to write and to parse, and the columns expires_at and queued_until are left
 // out unless an order has a value for them.
-func insertOrderRows(dialect sqltx.Dialect, orders []Order, guard sqltx.Guard) sqltx.Statement {
+func insertOrderRows(dialect sqltx.Dialect, orders []order.Order, guard sqltx.Guard) sqltx.Statement {
 	columns := "id,take_id,buyer_id,status,strategy,created_at"
-	expires := slices.ContainsFunc(orders, func(o Order) bool { return !o.ExpiresAt.IsZero() })
+	expires := slices.ContainsFunc(orders, func(o order.Order) bool { return !o.ExpiresAt.IsZero() })
 	if expires {
 		columns += ",expires_at"
 	}
-	queued := slices.ContainsFunc(orders, func(o Order) bool { return !o.QueuedUntil.IsZero() })
+	queued := slices.ContainsFunc(orders, func(o order.Order) bool { return !o.QueuedUntil.IsZero() })
 	if queued {
 		columns += ",queued_until"
 	}
@@ -213,7 +190,7 @@ func insertOrderRows(dialect sqltx.Dialect, orders []Order, guard sqltx.Guard) s
 }
 
 // insertLineRows inserts all lines of the orders. Their number is n.
-func insertLineRows(dialect sqltx.Dialect, orders []Order, n int) sqltx.Statement {
+func insertLineRows(dialect sqltx.Dialect, orders []order.Order, n int) sqltx.Statement {
 	sql := make([]byte, 0, 100+70*n)
 	sql = append(sql, "INSERT INTO order_lines (order_id,sku,quantity) VALUES "...)
 	for i := range orders {
@@ -229,7 +206,7 @@ func insertLineRows(dialect sqltx.Dialect, orders []Order, n int) sqltx.Statemen
 
 // insertOrderArrays inserts the rows of the orders from one array a column, so
 // that one prepared statement serves groups of every size.
-func insertOrderArrays(orders []Order) sqltx.Statement {
+func insertOrderArrays(orders []order.Order) sqltx.Statement {
 	var (
 		ids        = make([][16]byte, len(orders))
 		takes      = make([][16]byte, len(orders))
@@ -251,7 +228,7 @@ func insertOrderArrays(orders []Order) sqltx.Statement {
 		SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::timestamptz[])`}
 }
 
-func insertLineArrays(orders []Order, n int) sqltx.Statement {
+func insertLineArrays(orders []order.Order, n int) sqltx.Statement {
 	var (
 		ids        = make([][16]byte, 0, n)
 		skus       = make([]string, 0, n)

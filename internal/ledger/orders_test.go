@@ -8,9 +8,10 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 )
 
-func sameOrder(a, b Order) bool {
+func sameOrder(a, b order.Order) bool {
 	return a.ID == b.ID && a.TakeID == b.TakeID && a.Buyer == b.Buyer && a.Status == b.Status && a.Strategy == b.Strategy &&
 		a.CreatedAt.Equal(b.CreatedAt) && a.ExpiresAt.Equal(b.ExpiresAt) && slices.Equal(a.Lines, b.Lines)
 }
@@ -20,12 +21,12 @@ func TestExpiryIsKept(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
 		db := d.sql.Ledger()
-		written := make([]Order, 3)
+		written := make([]order.Order, 3)
 		ids := make([]uuid.UUID, len(written))
 		for n := range written {
 			ids[n] = uuid.New()
-			written[n] = Order{
-				ID: ids[n], TakeID: uuid.New(), Buyer: "buyer-1", Status: Pending,
+			written[n] = order.Order{
+				ID: ids[n], TakeID: uuid.New(), Buyer: "buyer-1", Status: order.Pending,
 				Lines: takeOf(fresh("expiring")).Lines, Strategy: "lua", CreatedAt: Now(),
 			}
 		}

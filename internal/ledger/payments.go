@@ -7,79 +7,53 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 )
-
-// PaymentStatus is what became of a payment.
-type PaymentStatus string
-
-// The statuses of a payment. Every payment that is reported has one of them.
-const (
-	PaymentPaid      PaymentStatus = "paid"       // it pays its order
-	PaymentRefundDue PaymentStatus = "refund-due" // it must go back to the buyer
-	PaymentRefunded  PaymentStatus = "refunded"   // it went back to the buyer
-)
-
-// Payment is a payment that a payment provider reported for an order.
-type Payment struct {
-	ID        string // the provider's, unique
-	OrderID   uuid.UUID
-	Status    PaymentStatus
-	CreatedAt time.Time // when it was first reported, by the database's clock
-	ChangedAt time.Time // when its status last changed
-}
-
-// ErrNoPayment: the ledger has no payment with the ID.
-var ErrNoPayment = errors.New("no such payment")
 
 const paymentColumns = "id, order_id, status, created_at, changed_at"
 
-func (p *Payment) columns() []any {
+func paymentFields(p *order.Payment) []any {
 	return []any{&p.ID, &p.OrderID, &p.Status, &p.CreatedAt, &p.ChangedAt}
 }
 
-// Payment reads one payment. ErrNoPayment: there is none.
-func (l *Ledger) Payment(ctx context.Context, id string) (Payment, error) {
+// Payment reads one payment. order.ErrUnknownPayment: there is none.
+func (l *Ledger) Payment(ctx context.Context, id string) (order.Payment, error) {
 	return readPayment(ctx, l.db, id)
 }
 
-func readPayment(ctx context.Context, db rowReader, id string) (p Payment, err error) {
-	err = db.QueryRow(ctx, p.columns(), "SELECT "+paymentColumns+" FROM payments WHERE id = ?", id)
+func readPayment(ctx context.Context, db rowReader, id string) (p order.Payment, err error) {
+	err = db.QueryRow(ctx, paymentFields(&p), "SELECT "+paymentColumns+" FROM payments WHERE id = ?", id)
 	if errors.Is(err, sql.ErrNoRows) {
-		return p, ErrNoPayment
+		return p, order.ErrUnknownPayment
 	}
 	if err != nil {
 		return p, fmt.Errorf("reading payment %s: %w", id, err)
 	}
-	return p.inUTC(), nil
+	return inUTC(p), nil
 }
 
-func (p Payment) inUTC() Payment {
+func inUTC(p order.Payment) order.Payment {
 	p.CreatedAt, p.ChangedAt = p.CreatedAt.UTC(), p.ChangedAt.UTC()
 	return p
 }
 
-// PaymentFilter selects payments.
-type PaymentFilter struct {
-	Status PaymentStatus // empty: any
-	After  string        // only IDs that follow this one
-	Limit  int
-}
-
-// Payments reads the payments that the filter selects, sorted by ID.
-func (l *Ledger) Payments(ctx context.Context, f PaymentFilter) (page []Payment, err error) {
+// Payments reads the payments that the filter selects, sorted by ID, and returns once they
+// are as durable as their COMMIT promised.
+func (l *Ledger) Payments(ctx context.Context, f order.PaymentFilter) (page []order.Payment, err error) {
 	query, args := "SELECT "+paymentColumns+" FROM payments WHERE id > ?", []any{f.After}
 	if f.Status != "" {
 		query, args = query+" AND status = ?", append(args, string(f.Status))
 	}
 	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
-		var p Payment
-		err := rows.Scan(p.columns()...)
-		page = append(page, p.inUTC())
+		var p order.Payment
+		err := rows.Scan(paymentFields(&p)...)
+		page = append(page, inUTC(p))
 		return err
 	}, query+" ORDER BY id LIMIT ?", append(args, f.Limit)...)
+	if err == nil && len(page) > 0 {
+		err = l.db.Confirm(ctx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading payments: %w", err)
 	}
@@ -98,7 +72,7 @@ func (l *Ledger) RefundsDue(ctx context.Context, limit int) (n int, oldest time.
 			since = at
 		}
 		return err
-	}, "SELECT changed_at FROM payments WHERE status = ? LIMIT ?", string(PaymentRefundDue), limit)
+	}, "SELECT changed_at FROM payments WHERE status = ? LIMIT ?", string(order.PaymentRefundDue), limit)
 	if err != nil {
 		return 0, 0, fmt.Errorf("counting the payments that are due back: %w", err)
 	}
@@ -113,23 +87,28 @@ func (l *Ledger) RefundsDue(ctx context.Context, limit int) (n int, oldest time.
 }
 
 // Refunded records that a payment that was due went back to the buyer, and returns
-// the payment as it is afterwards. It changes no payment with another status.
-// ErrNoPayment: there is none.
-func (l *Ledger) Refunded(ctx context.Context, id string) (p Payment, err error) {
+// the payment as it is afterwards. It changes no payment with another status, and then
+// returns once the payment is as durable as its COMMIT promised. order.ErrUnknownPayment: there is
+// none.
+func (l *Ledger) Refunded(ctx context.Context, id string) (p order.Payment, err error) {
+	var changed int64
 	err = l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
-		_, err := tx.Exec(ctx, "UPDATE payments SET status = ?, changed_at = "+tx.Dialect().Now()+" WHERE id = ? AND status = ?",
-			string(PaymentRefunded), id, string(PaymentRefundDue))
+		changed, err = tx.Exec(ctx, "UPDATE payments SET status = ?, changed_at = "+tx.Dialect().Now()+" WHERE id = ? AND status = ?",
+			string(order.PaymentRefunded), id, string(order.PaymentRefundDue))
 		if err != nil {
 			return fmt.Errorf("recording the refund of payment %s: %w", id, err)
 		}
 		p, err = readPayment(ctx, tx, id)
 		return err
 	})
+	if err == nil && changed == 0 {
+		err = l.db.Confirm(ctx)
+	}
 	return p, err
 }
 
 // savePayment inserts the payment of an order, or changes its status if known.
-func savePayment(ctx context.Context, tx *sqltx.Tx, known bool, p Payment) error {
+func savePayment(ctx context.Context, tx *sqltx.Tx, known bool, p order.Payment) error {
 	now := tx.Dialect().Now()
 	var err error
 	if known {

@@ -6,58 +6,112 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
 // recording is one order on its way through a group transaction.
 type recording struct {
-	order    Order
+	order    order.Order
 	take     stock.Take
-	outcome  Outcome
+	outcome  order.Outcome
 	answered bool
 	done     chan struct{} // closed once outcome is final
 	span     tracing.Span
+
+	// mu guards the fields below, and the times of order until done is closed.
+	mu    sync.Mutex
+	begun bool // a transaction that may commit the order has begun
+	left  bool // the caller does not wait any more
 }
 
-func newRecording(o Order, t stock.Take) *recording {
+func newRecording(o order.Order, t stock.Take) *recording {
 	return &recording{order: o, take: t, done: make(chan struct{})}
 }
 
+// begin is called before each transaction that may commit the order. It sets the order's
+// times. It reports false if the caller has left: then nothing may be committed.
+func (r *recording) begin(created, expires time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.left {
+		return false
+	}
+	r.begun = true
+	r.order.RecordedAt(created, expires)
+	return true
+}
+
+// setTimes sets the order's times, unless the caller has left with those that it had.
+func (r *recording) setTimes(created, expires time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.left {
+		r.order.RecordedAt(created, expires)
+	}
+}
+
+// committedAs gives the order the times that the ledger has for it.
+func (r *recording) committedAs(found *order.Order) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.left {
+		r.order.CreatedAt, r.order.ExpiresAt, r.order.QueuedUntil = found.CreatedAt, found.ExpiresAt, found.QueuedUntil
+	}
+}
+
+// leave is called when the caller does not wait any more. It returns the order as it may
+// be committed. If no transaction that may commit it has begun, none will.
+func (r *recording) leave(reason error) (order.Order, order.Outcome) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left = true
+	if r.begun {
+		return r.order, order.Unknown(reason)
+	}
+	return r.order, order.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, reason))
+}
+
 // answer sets the outcome, once and for all.
-func (r *recording) answer(o Outcome) {
+func (r *recording) answer(o order.Outcome) {
 	r.outcome, r.answered = o, true
 	close(r.done)
 }
 
 // Record commits the pending order of a take and the cut of its units, in a group
-// with others. It returns once the outcome is known, or when ctx ends; then the
-// outcome is unknown. The order's times are by the database's clock.
+// with others. It returns once the outcome is known, or when ctx ends. Then the order is
+// refused if no transaction with it has begun, and the outcome is unknown otherwise.
+//
+// The order's times are by the database's clock. They are set when the transaction begins
+// that commits the order, however long the order has waited: see commitGroup. If the
+// outcome is unknown, the order has the times that the ledger may have.
 //
 // Reasons to refuse: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed, ErrStaleEpoch,
 // ErrUnknownSKU, ErrNotAdopted and ErrLaterGeneration of package stock (as
 // *stock.Refusal); stock.ErrBusy, with ErrRejected if the order can never be recorded.
-func (l *Ledger) Record(ctx context.Context, t stock.Take) (Order, Outcome) {
+func (l *Ledger) Record(ctx context.Context, t stock.Take) (order.Order, order.Outcome) {
 	_, span := l.tracer.Start(ctx, "ledger.record")
 	o, out := l.recordIn(ctx, t, span)
 	if span.Recorded() {
-		span.Text("holdfast.outcome", out.kind.String())
+		span.Text("holdfast.outcome", out.Kind())
 		span.End()
 	}
 	return o, out
 }
 
 // recordIn is Record in a span.
-func (l *Ledger) recordIn(ctx context.Context, t stock.Take, span tracing.Span) (Order, Outcome) {
-	o, err := l.newOrder(t, Pending)
+func (l *Ledger) recordIn(ctx context.Context, t stock.Take, span tracing.Span) (order.Order, order.Outcome) {
+	o, err := l.newOrder(t, order.Pending)
 	if err != nil {
-		return Order{}, Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
+		return order.Order{}, order.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
 	}
 	r := newRecording(o, t)
 	r.span = span
@@ -65,15 +119,15 @@ func (l *Ledger) recordIn(ctx context.Context, t stock.Take, span tracing.Span) 
 	select {
 	case <-r.done:
 		return r.order, r.outcome
-	case <-ctx.Done(): // the group goes on and may still write to r
-		return r.order, Unknown(ctx.Err())
+	case <-ctx.Done():
+		return r.leave(ctx.Err())
 	}
 }
 
 // queue adds the recording to the next group.
 func (l *Ledger) queue(r *recording) {
 	if err := l.records.Send(r); err != nil {
-		r.answer(Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err)))
+		r.answer(order.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err)))
 	}
 }
 
@@ -124,7 +178,7 @@ func (l *Ledger) record(rs []*recording, own *lane) {
 	}
 	for _, r := range all {
 		if !r.answered {
-			r.answer(Outcome{})
+			r.answer(order.Outcome{})
 		}
 	}
 }
@@ -148,7 +202,8 @@ func (l *Ledger) startGroup(rs []*recording) (context.Context, tracing.Span) {
 func (l *Ledger) commit(ctx context.Context, rs []*recording, own *lane) error {
 	lockWaits := 0
 	for try := 1; len(rs) > 0; try++ {
-		err := l.try(ctx, rs)
+		var err error
+		rs, err = l.try(ctx, rs)
 		switch {
 		case err == nil || errors.Is(err, sqltx.ErrUnknownOutcome):
 			return nil
@@ -186,10 +241,30 @@ func (l *Ledger) commit(ctx context.Context, rs []*recording, own *lane) error {
 	return nil
 }
 
-// try is commitGroup in a span, so that a trace shows each try of a group.
-func (l *Ledger) try(ctx context.Context, rs []*recording) error {
+// begin sets the times of the orders to now. It returns those whose callers wait. Nobody
+// asks what became of the others.
+func (l *Ledger) begin(rs []*recording) (waiting []*recording, err error) {
+	created, expires, err := l.times()
+	if err != nil {
+		return rs, err
+	}
+	waiting = make([]*recording, 0, len(rs)) // rs must not change
+	for _, r := range rs {
+		if r.begin(created, expires) {
+			waiting = append(waiting, r)
+		}
+	}
+	return waiting, nil
+}
+
+// try is commitGroup for the orders whose callers wait, which it returns. It is a span, so
+// that a trace shows each try of a group.
+func (l *Ledger) try(ctx context.Context, rs []*recording) (waiting []*recording, err error) {
+	if rs, err = l.begin(rs); err != nil || len(rs) == 0 {
+		return rs, err
+	}
 	ctx, span := l.tracer.Start(ctx, "ledger.commit")
-	err := l.commitGroup(ctx, rs)
+	err = l.commitGroup(ctx, rs)
 	if span.Recorded() {
 		span.Text("db.system.name", l.db.Dialect().System())
 		span.Int("holdfast.group.orders", len(rs))
@@ -198,7 +273,7 @@ func (l *Ledger) try(ctx context.Context, rs []*recording) error {
 		}
 		span.End()
 	}
-	return err
+	return rs, err
 }
 
 // kindOf returns the kind of a database error, or "" if it is none of these. Unlike the
@@ -277,7 +352,7 @@ func distinct(rs []*recording) (first, repeats []*recording) {
 
 func refuse(rs []*recording, err error) {
 	for _, r := range rs {
-		r.answer(Refused(err))
+		r.answer(order.Refused(err))
 	}
 }
 
@@ -288,8 +363,8 @@ func refuse(rs []*recording, err error) {
 func (l *Ledger) setLockedApart(ctx context.Context, rs []*recording, own *lane, cause error) (held []*recording, err error) {
 	asking, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
-	locked, err := l.lockedRows(asking, skusOf(rs))
-	if err != nil || len(locked) == 0 {
+	locked, _ := l.lockedRows(asking, skusOf(rs)) // none if it fails
+	if len(locked) == 0 {
 		return rs, nil
 	}
 	l.log.WarnContext(ctx, "stock rows are locked by another transaction", "skus", locked, "error", cause)
@@ -304,7 +379,7 @@ func (l *Ledger) setLockedApart(ctx context.Context, rs []*recording, own *lane,
 	for _, r := range l.lanes.narrow(own, locked) {
 		l.queue(r)
 	}
-	if err := l.commit(ctx, free, own); err != nil {
+	if err := l.commit(ctx, free, own); err != nil { // a later answer could not say that nothing was recorded
 		return nil, away(held, err)
 	}
 	return held, nil
@@ -328,9 +403,10 @@ func (l *Ledger) answerDuplicates(ctx context.Context, rs []*recording) (left []
 		case !ok:
 			left = append(left, r)
 		case o.Holds(r.take.TakeID):
-			r.answer(Committed()) // by an earlier try, whose answer was lost
+			r.committedAs(o)
+			r.answer(order.Committed()) // by an earlier try, whose answer was lost
 		default:
-			r.answer(Duplicate(o))
+			r.answer(order.Duplicate(o))
 		}
 	}
 	return left, nil

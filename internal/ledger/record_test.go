@@ -13,14 +13,15 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
 // recordingOf returns the recording of an order of one unit of each SKU.
 func recordingOf(skus ...stock.SKU) *recording {
 	take := takeOf(skus...)
-	return newRecording(Order{
-		ID: take.OrderID, TakeID: take.TakeID, Buyer: take.Buyer, Status: Pending, Lines: take.Lines,
+	return newRecording(order.Order{
+		ID: take.OrderID, TakeID: take.TakeID, Buyer: take.Buyer, Status: order.Pending, Lines: take.Lines,
 		Strategy: "merged", CreatedAt: Now(),
 	}, take)
 }
@@ -66,7 +67,7 @@ func TestFailedGroup(t *testing.T) {
 				}
 				l.record(rs, new(lane))
 				for n, r := range rs {
-					if !r.answered || !r.outcome.Refused() || !errors.Is(r.outcome.err, stock.ErrBusy) {
+					if !r.answered || !r.outcome.Refused() || !errors.Is(r.outcome.Reason(), stock.ErrBusy) {
 						t.Errorf("order %d: %+v", n+1, r.outcome)
 					}
 				}
@@ -101,8 +102,8 @@ func TestDividedGroup(t *testing.T) {
 		rs := []*recording{recordingOf(bad), recordingOf(good), recordingOf(bad), recordingOf(good)}
 		l.record(slices.Clone(rs), new(lane))
 		for n, r := range rs {
-			want := []outcomeKind{refused, committed}[n%2]
-			if r.outcome.kind != want {
+			want := []string{"refused", "committed"}[n%2]
+			if r.outcome.Kind() != want {
 				t.Errorf("order %d: %+v", n+1, r.outcome)
 			}
 		}
@@ -206,7 +207,7 @@ func TestLockedRowInAGroup(t *testing.T) {
 			t.Error("the other SKU was held back as long as the locked one")
 		default:
 		}
-		waiting := make(chan Outcome, 1)
+		waiting := make(chan order.Outcome, 1)
 		go func() {
 			_, o := l.Record(t.Context(), takeOf(locked))
 			waiting <- o

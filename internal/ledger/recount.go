@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -16,8 +17,8 @@ const correctionTimeout = 5 * time.Minute
 
 // holding is the condition on orders that hold their units: they are pending or
 // paid, or were refunded without returning the units.
-const holding = "(orders.status IN ('" + string(Pending) + "', '" + string(Paid) + "')" +
-	" OR orders.status = '" + string(Refunded) + "' AND NOT orders.restocked)"
+const holding = "(orders.status IN ('" + string(order.Pending) + "', '" + string(order.Paid) + "')" +
+	" OR orders.status = '" + string(order.Refunded) + "' AND NOT orders.restocked)"
 
 // heldLines are the order lines whose units are held.
 const heldLines = "order_lines JOIN orders ON orders.id = order_lines.order_id AND " + holding
@@ -134,13 +135,13 @@ func (l *Ledger) Correct(ctx context.Context, sku stock.SKU, above int64) error 
 		if err := updateRow(ctx, tx, row); err != nil {
 			return err
 		}
-		if err := deleteChanges(ctx, tx, sku); err != nil || row.BuyerLimit == 0 {
-			return err
+		if err := deleteChanges(ctx, tx, sku); err != nil || row.BuyerLimit <= 0 {
+			return err // without a limit, there are no claims, or CountClaims corrects them
 		}
 		if _, err := tx.Exec(ctx, "DELETE FROM claims WHERE sku = ?", string(sku)); err != nil {
 			return err
 		}
-		return recordClaims(ctx, tx, sku)
+		return recordClaims(ctx, tx, sku, "1 = 1")
 	})
 	if err != nil {
 		return fmt.Errorf("correcting the counts of %s: %w", sku, err)
@@ -155,11 +156,13 @@ func heldUnits(ctx context.Context, db rowReader, sku stock.SKU) (units int64, e
 	return units, err
 }
 
-// recordClaims records the units that each buyer holds of the SKU, which must have no
-// claims. tx must have locked the stock row.
-func recordClaims(ctx context.Context, tx *sqltx.Tx, sku stock.SKU) error {
+// recordClaims adds the units that the SKU's orders hold to the claims of their buyers. which
+// is the condition for the orders, on order_lines. tx must have locked the stock row.
+func recordClaims(ctx context.Context, tx *sqltx.Tx, sku stock.SKU, which string, args ...any) error {
+	clause, inserted := tx.Dialect().Upsert("sku", "buyer_id")
 	_, err := tx.Exec(ctx, `INSERT INTO claims (sku, buyer_id, units)
 		SELECT order_lines.sku, orders.buyer_id, SUM(order_lines.quantity) FROM `+heldLines+`
-		WHERE order_lines.sku = ? GROUP BY order_lines.sku, orders.buyer_id`, string(sku))
+		WHERE order_lines.sku = ? AND `+which+` GROUP BY order_lines.sku, orders.buyer_id`+
+		clause+"units = claims.units + "+inserted("units"), append([]any{string(sku)}, args...)...)
 	return err
 }

@@ -6,7 +6,9 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -29,13 +31,21 @@ func lockRows(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU, rowLock strin
 //
 // A row of another generation keeps its epoch. The change in the outbox carries
 // that epoch, so that its owner applies it, or the next fill includes it.
-func (l *Ledger) returnUnits(ctx context.Context, tx *sqltx.Tx, rows []StockRow, orders ...*Order) error {
+func (l *Ledger) returnUnits(ctx context.Context, tx *sqltx.Tx, rows []StockRow, orders ...*order.Order) error {
 	var statements []sqltx.Statement
 	exec := func(sql string, args ...any) {
 		statements = append(statements, sqltx.Statement{SQL: tx.Dialect().Bind(sql), Args: args})
 	}
 	units, byBuyer := unitsOf(orders)
 	for _, row := range rows {
+		if row.BuyerLimit < 0 { // only the orders that the count has passed have claims
+			counted, err := cutter.ReadCounted(ctx, tx, row.SKU)
+			if err != nil {
+				return err
+			}
+			_, claimed := unitsOf(slices.DeleteFunc(slices.Clone(orders), func(o *order.Order) bool { return !counted[row.SKU].Has(o.ID) }))
+			byBuyer[row.SKU] = claimed[row.SKU]
+		}
 		n := units[row.SKU]
 		if n == 0 {
 			continue
@@ -67,7 +77,7 @@ func (l *Ledger) returnUnits(ctx context.Context, tx *sqltx.Tx, rows []StockRow,
 }
 
 // unitsOf adds up the units of the orders by SKU, and by SKU and buyer.
-func unitsOf(orders []*Order) (units map[stock.SKU]int64, byBuyer map[stock.SKU]map[string]int64) {
+func unitsOf(orders []*order.Order) (units map[stock.SKU]int64, byBuyer map[stock.SKU]map[string]int64) {
 	units, byBuyer = make(map[stock.SKU]int64), make(map[stock.SKU]map[string]int64)
 	for _, o := range orders {
 		for _, line := range o.Lines {

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -26,9 +27,9 @@ var silentFrom = map[string][]string{
 	"in the transaction":       {"SELECT", "INSERT", "UPDATE", "DELETE"},
 }
 
-// silent returns a ledger whose sessions have this bound for a statement, on a database
-// that answers no statement that contains one of the texts.
-func (d *database) silent(t *testing.T, bound time.Duration, texts []string) *Ledger {
+// throughWire returns a ledger on the database through a wire. Its sessions have a
+// parameter of the dialect.
+func (d *database) throughWire(t *testing.T, parameter map[sqltx.Dialect][2]string) (*Ledger, *faults.Wire) {
 	t.Helper()
 	wire, wireURL, err := faults.NewWire(d.url)
 	if err != nil {
@@ -38,15 +39,22 @@ func (d *database) silent(t *testing.T, bound time.Duration, texts []string) *Le
 	if err != nil {
 		t.Fatal(err)
 	}
-	query := u.Query()
-	if d.sql.Ledger().Dialect() == sqltx.MySQL {
-		query.Set("readTimeout", bound.String())
-	} else {
-		query.Set("statement_timeout", strconv.FormatInt(bound.Milliseconds(), 10))
-	}
+	query, set := u.Query(), parameter[d.sql.Ledger().Dialect()]
+	query.Set(set[0], set[1])
 	u.RawQuery = query.Encode()
 	l := openOn(t, openSQL(t, u.String()).Ledger(), cutter.Merged())
 	t.Cleanup(wire.Close) // first, so that the ledger's calls end
+	return l, wire
+}
+
+// silent returns a ledger whose sessions have this bound for a statement, on a database
+// that answers no statement that contains one of the texts.
+func (d *database) silent(t *testing.T, bound time.Duration, texts []string) *Ledger {
+	t.Helper()
+	l, wire := d.throughWire(t, map[sqltx.Dialect][2]string{
+		sqltx.MySQL:    {"readTimeout", bound.String()},
+		sqltx.Postgres: {"statement_timeout", strconv.FormatInt(bound.Milliseconds(), 10)},
+	})
 	hang := make([]faults.Fault, len(texts))
 	for n, text := range texts {
 		hang[n] = faults.Fault{Kind: faults.Hung, Nth: 1, Times: faults.Always, Only: text}
@@ -121,16 +129,16 @@ func TestSilentDatabase(t *testing.T) {
 				return takeOf(sku).Deduction
 			case reflect.TypeFor[stock.Setting]():
 				return stock.Setting{SKU: sku, Kind: stock.Product, Total: 11}
-			case reflect.TypeFor[Order]():
+			case reflect.TypeFor[order.Order]():
 				return placed
 			case reflect.TypeFor[Job]():
 				return job
 			case reflect.TypeFor[*ExpiryRound]():
 				return new(ExpiryRound)
-			case reflect.TypeFor[Ask]():
-				return Ask{Payment: "payment", Returns: true}
-			case reflect.TypeFor[func(State) (Change, error)]():
-				return func(State) (Change, error) { return Change{To: Cancelled, Returns: true}, nil }
+			case reflect.TypeFor[order.ChangeOptions]():
+				return order.ChangeOptions{Payment: "payment", Returns: true}
+			case reflect.TypeFor[func(order.Locked) (order.Change, error)]():
+				return func(order.Locked) (order.Change, error) { return order.Change{To: order.Cancelled, Returns: true}, nil }
 			}
 			return reflect.Zero(of).Interface()
 		}
@@ -154,7 +162,7 @@ func TestSilentDatabase(t *testing.T) {
 					}
 					results := call(args)
 					switch said := results[len(results)-1].Interface().(type) {
-					case Outcome:
+					case order.Outcome:
 						return said.Committed()
 					default:
 						return said == nil
@@ -183,7 +191,7 @@ func TestSilentTransaction(t *testing.T) {
 				return err == nil
 			}
 			calls["Revive, silent "+since] = func(ctx context.Context) bool {
-				_, out := l.Revive(ctx, Order{ID: uuid.New(), Status: Expired}, takeOf("silent"), "payment")
+				_, out := l.Revive(ctx, order.Order{ID: uuid.New(), Status: order.Expired}, takeOf("silent"), "payment")
 				return out.Committed()
 			}
 		}

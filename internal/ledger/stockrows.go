@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -17,11 +18,13 @@ const pageSize = 500
 
 // StockRow is one row of the table stock.
 type StockRow struct {
-	SKU        stock.SKU
-	Kind       stock.Kind
-	Total      int64
-	Available  int64
-	BuyerLimit int64     // units that one buyer may hold; 0: any number
+	SKU       stock.SKU
+	Kind      stock.Kind
+	Total     int64
+	Available int64
+	// BuyerLimit is how many units one buyer may hold. 0: any number. Below 0: any number
+	// now, and -BuyerLimit when the claims are counted. See CountClaims.
+	BuyerLimit int64
 	Epoch      int64     // raised whenever a gate's count of the SKU may be wrong
 	Version    int64     // raised by the optimistic cutter and by administrators
 	Changes    int64     // additions committed under the epoch
@@ -37,9 +40,6 @@ func (r *StockRow) columns() []any {
 		(*sqltx.Time)(&r.OpensAt), (*sqltx.Time)(&r.ClosesAt),
 	}
 }
-
-// ErrRowChanged: a row differs from what the caller read. Read it again.
-var ErrRowChanged = errors.New("the row changed since it was read")
 
 // rowReader is a database or a transaction.
 type rowReader interface {
@@ -117,13 +117,24 @@ func (l *Ledger) Sold(ctx context.Context, sku stock.SKU) (sold int64, err error
 	return sold, nil
 }
 
+// changeStock is transact for a change of one stock row, in its turn.
+func (l *Ledger) changeStock(ctx context.Context, sku stock.SKU, do func(ctx context.Context, tx *sqltx.Tx) error) error {
+	end, err := l.turns.take(ctx, sku)
+	if err != nil {
+		return err
+	}
+	defer end()
+	return l.transact(ctx, do)
+}
+
 // Set creates the stock row, or raises its total and its available by the same
-// number of units, and sets its rules. It returns the row as it is afterwards. If the
+// number of units, and sets its rules. It returns the row as it is afterwards: if it does
+// not have the buyer limit that was set, or none, CountClaims does the rest. If the
 // total is to fall, it changes nothing: the caller must Shrink by the difference to
-// the returned row. ErrRowChanged: another caller has just created the row.
+// the returned row. stock.ErrRowChanged: another caller has just created the row.
 // stock.ErrHours: the row would close before it opens.
 func (l *Ledger) Set(ctx context.Context, s stock.Setting) (row StockRow, created bool, err error) {
-	err = l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) (err error) {
+	err = l.changeStock(ctx, s.SKU, func(ctx context.Context, tx *sqltx.Tx) (err error) {
 		created = false
 		row, err = lockRow(ctx, tx, s.SKU)
 		if errors.Is(err, stock.ErrUnknownSKU) {
@@ -154,10 +165,10 @@ func (l *Ledger) Set(ctx context.Context, s stock.Setting) (row StockRow, create
 				return err
 			}
 		}
-		return changeRow(ctx, tx, before, row)
+		return changeRow(ctx, tx, before, &row)
 	})
 	if sqltx.IsDuplicate(err) { // another caller has just created it
-		err = ErrRowChanged
+		err = stock.ErrRowChanged
 	}
 	if err != nil {
 		return StockRow{}, false, fmt.Errorf("setting the stock of %s: %w", s.SKU, err)
@@ -170,9 +181,7 @@ func (l *Ledger) create(ctx context.Context, tx *sqltx.Tx, s stock.Setting) (row
 	if err != nil {
 		return row, err
 	}
-	if row.Epoch, err = l.Generation().Renew(); err != nil {
-		return row, err
-	}
+	row.Epoch, _ = l.Generation().Renew() // it fails only for a later epoch
 	_, err = tx.Exec(ctx, "INSERT INTO stock ("+stockColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", string(row.SKU), string(row.Kind),
 		row.Total, row.Available, row.BuyerLimit, row.Epoch, row.Version, row.Changes, nullable(row.OpensAt), nullable(row.ClosesAt))
 	return row, err
@@ -192,13 +201,13 @@ func (l *Ledger) mayChange(row StockRow, s stock.Setting) error {
 }
 
 // Shrink takes the units of t, an administrator's take, off total and available,
-// sets the rules, and records the take. The rules do not apply to it. Reasons to
-// refuse: ErrRowChanged (the total is not the one that t was computed from);
+// sets the rules as Set does, and records the take. The rules do not apply to it. Reasons to
+// refuse: stock.ErrRowChanged (the total is not the one that t was computed from);
 // ErrBelowSold, ErrHours, ErrStaleEpoch, ErrNotAdopted and ErrLaterGeneration of
 // package stock; an error of the database.
-func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row StockRow, out Outcome) {
+func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row StockRow, out order.Outcome) {
 	line, epoch := t.Lines[0], t.Epoch(0)
-	err := l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) (err error) {
+	err := l.changeStock(ctx, line.SKU, func(ctx context.Context, tx *sqltx.Tx) (err error) {
 		if row, err = lockRow(ctx, tx, line.SKU); err != nil {
 			return err
 		}
@@ -207,7 +216,7 @@ func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row
 		}
 		switch {
 		case row.Total-line.Quantity != s.Total:
-			return ErrRowChanged
+			return stock.ErrRowChanged
 		case epoch != 0 && epoch != row.Epoch:
 			return stock.Refuse(line.SKU, stock.ErrStaleEpoch)
 		case row.Available < line.Quantity:
@@ -220,27 +229,27 @@ func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row
 		row.Total -= line.Quantity
 		row.Available -= line.Quantity
 		row.Version++
-		if err := changeRow(ctx, tx, before, row); err != nil {
+		if err := changeRow(ctx, tx, before, &row); err != nil {
 			return err
 		}
-		return insertOrders(ctx, tx, Order{ID: t.OrderID, TakeID: t.TakeID, Status: shrink, Strategy: l.strategy, CreatedAt: Now()})
+		return insertOrders(ctx, tx, order.Order{ID: t.OrderID, TakeID: t.TakeID, Status: shrink, Strategy: l.strategy, CreatedAt: Now()})
 	})
 	switch {
 	case err == nil:
-		return row, Committed()
+		return row, order.Committed()
 	case errors.Is(err, sqltx.ErrUnknownOutcome):
-		return row, Unknown(err)
+		return row, order.Unknown(err)
 	}
-	return row, Refused(err)
+	return row, order.Refused(err)
 }
 
 // changeRow writes what an administrator has made of the row, which tx must have
 // locked.
-func changeRow(ctx context.Context, tx *sqltx.Tx, before, row StockRow) error {
-	if err := updateRow(ctx, tx, row); err != nil {
+func changeRow(ctx context.Context, tx *sqltx.Tx, before StockRow, row *StockRow) error {
+	if err := startCount(ctx, tx, before, row); err != nil {
 		return err
 	}
-	return changeLimit(ctx, tx, before, row)
+	return updateRow(ctx, tx, *row)
 }
 
 func updateRow(ctx context.Context, tx *sqltx.Tx, row StockRow) error {
@@ -255,15 +264,15 @@ func updateRow(ctx context.Context, tx *sqltx.Tx, row StockRow) error {
 // commit afterwards, so the gate may be filled with the row's available. Changes
 // that were not applied are included in it and dropped.
 //
-// ErrRowChanged: another caller raised the epoch. stock.ErrLaterGeneration (as
+// stock.ErrRowChanged: another caller raised the epoch. stock.ErrLaterGeneration (as
 // *stock.Refusal): the row, or the epoch above, belongs to a later generation.
 func (l *Ledger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int64) (row StockRow, err error) {
-	err = l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) (err error) {
+	err = l.changeStock(ctx, sku, func(ctx context.Context, tx *sqltx.Tx) (err error) {
 		if row, err = lockRow(ctx, tx, sku); err != nil {
 			return err
 		}
 		if row.Epoch != seen {
-			return ErrRowChanged
+			return stock.ErrRowChanged
 		}
 		if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {
 			return stock.Refuse(sku, err)
@@ -276,6 +285,14 @@ func (l *Ledger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int6
 		return deleteChanges(ctx, tx, sku)
 	})
 	return row, err
+}
+
+// Locked returns those of the SKUs whose stock rows are locked by transactions, of this
+// ledger too. It does not wait for them. A database without row locks has none.
+func (l *Ledger) Locked(ctx context.Context, skus []stock.SKU) ([]stock.SKU, error) {
+	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
+	defer cancel()
+	return l.lockedRows(ctx, skus)
 }
 
 // lockedRows returns those of the stock rows that another transaction holds

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestSetMeetsAnotherCreation checks that Set answers ErrRowChanged if another
+// TestSetMeetsAnotherCreation checks that Set answers stock.ErrRowChanged if another
 // caller creates the stock row after Set has not found it. SQLite runs one
 // transaction after the other, so this cannot happen there.
 func TestSetMeetsAnotherCreation(t *testing.T) {
@@ -32,7 +32,7 @@ func TestSetMeetsAnotherCreation(t *testing.T) {
 		}
 		l := openOn(t, slow.Ledger(), cutter.Merged())
 		set := stock.Setting{SKU: sku, Kind: stock.Product, Total: 5}
-		if row, created, err := l.Set(t.Context(), set); !errors.Is(err, ErrRowChanged) || created {
+		if row, created, err := l.Set(t.Context(), set); !errors.Is(err, stock.ErrRowChanged) || created {
 			t.Errorf("the row is %+v, created %v, %v", row, created, err)
 		}
 		if inserts != 1 {

@@ -78,9 +78,9 @@ func TestLocalKeepsNoStateOfUnusedNames(t *testing.T) {
 	lease := mustLock(t, l, "a")
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	for range 10 {
+	for i := range 10 {
 		all.Go(func() {
-			if _, err := l.Lock(ctx, "a"); !errors.Is(err, context.Canceled) {
+			if _, err := l.Lock(WithOwner(ctx, fmt.Sprint(i)), "a"); !errors.Is(err, context.Canceled) {
 				t.Errorf("Lock of a cancelled waiter: %v", err)
 			}
 		})
@@ -93,9 +93,7 @@ func TestLocalKeepsNoStateOfUnusedNames(t *testing.T) {
 	for i := range 1000 {
 		mustUnlock(t, mustLock(t, l, fmt.Sprint(i)))
 	}
-	if len(l.queue.lines) != 0 {
-		t.Errorf("the queue has state for %d unused names", len(l.queue.lines))
-	}
+	mustBeEmpty(t, l.locker)
 }
 
 // TestLocalCancelDuringUnlock cancels a waiter while the lock is unlocked. Either

@@ -32,6 +32,9 @@ func TestObserved(t *testing.T) {
 		lease = mustLock(t, l, "b")
 		<-lease.Context().Done()
 		synctest.Wait()
+		if n := len(events); n != 6 {
+			t.Errorf("%d events before Unlock of the lost lease", n)
+		}
 		_ = lease.Unlock(t.Context()) // reports nothing
 
 		want := []Event{

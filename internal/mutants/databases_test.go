@@ -12,6 +12,9 @@ const (
 	sqltxDialect  = "internal/ledger/sqltx/dialect.go"
 	storeMySQL    = "internal/store/mysql.go"
 	storePostgres = "internal/store/postgres.go"
+
+	migrateSteps   = "internal/store/migratesteps.go"
+	migrateHistory = "internal/store/migratehistory.go"
 )
 
 // databases are mutants of the packages sqltx and store.
@@ -35,7 +38,7 @@ var databases = []mutant{
 	{"a COMMIT answered by ROLLBACK is a commit", sqltxPostgres, "answer.String() == \"ROLLBACK\"", "answer.String() == \"\"", "internal/ledger/sqltx TestCommit_AnsweredByRollback"},
 	{"a COMMIT with a warning is a commit", sqltxPostgres, "return tag, s.warning(statement.SQL == \"COMMIT\")", "return tag, nil", "internal/ledger/sqltx TestCommit_NoTransaction"},
 	{"a warning of a trigger is one of the COMMIT", sqltxTx, "if i == len(statements)-1 {", "if i == 0 {", "internal/ledger/sqltx TestCommitIf_TriggerWarns"},
-	{"a pipeline with a warning is a commit", sqltxTx, "return session.warning(statements[len(statements)-1].SQL == \"COMMIT\")", "return nil", "internal/ledger/sqltx TestCommit_StandbyAway"},
+	{"a pipeline with a warning is a commit", sqltxTx, "return cmp.Or(answers.Close(), session.warning(statements[len(statements)-1].SQL == \"COMMIT\"))", "return cmp.Or(answers.Close())", "internal/ledger/sqltx TestCommit_StandbyAway"},
 	{"a statement that only the primary has is committed", sqltxPostgres, "return result, s.warning(false)", "return result, nil", "internal/ledger/sqltx TestCommit_StandbyAway"},
 	{"a statement that the client gives up is cancelled", sqltxPostgres, "if ctx.Value(connecting{}) == nil {", "if false {", "internal/ledger/sqltx TestCommit_StandbyAway"},
 	{"a statement that was sent is sent again", sqltxPostgres, "return nil, errLost", "return nil, err", "internal/ledger/sqltx TestCommit_StandbyAway"},
@@ -55,6 +58,31 @@ var databases = []mutant{
 	{"the bound of an answer replaces the deadline of the statement", "internal/store/answers.go", "if !c.deadline.IsZero() && c.deadline.Before(until) {", "if false {", "internal/store TestBoundAnswers"},
 	{"a transaction bounds only its BEGIN and COMMIT", "internal/ledger/ledger.go", "return do(ctx, tx) })", "return do(context.WithoutCancel(ctx), tx) })", "internal/ledger TestSilentTransaction/PostgreSQL"},
 	{"a migration on a silent server", "internal/store/silence.go", "end(errSilent)", "_ = errSilent", "internal/store TestMigrate_SilentServer/MariaDB/during"},
+	{"a killed migration stays dirty", migrateSteps, "case err != nil || !dirty:", "case err != nil || !dirty || latest > 0:", "internal/store TestMigrate_MendsOlderPrograms/MariaDB"},
+	{"a statement that is done is run again", migrateSteps, "if st.remains(found) > 0 {\n\t\t\tif err", "if true {\n\t\t\tif err", "internal/store TestMigrate_Killed/MariaDB/down"},
+	{"a mended migration is followed by another one down", "internal/store/migrate.go", "(!mended || !down)", "(!mended || !down || mended)", "cmd/api TestMigrate_Killed/MariaDB/migrate_down"},
+	{"a schema that somebody has changed is mended", migrateHistory, "number < len(h) && len(h.contradictions(number, found)) == 0", "number < len(h)", "internal/store TestMigrate_CannotMend/MariaDB"},
+	{"a foreign column does not matter", migrateHistory, "known[o.table()] && (o.column() || h.makes(o))", "known[o.table()] && h.makes(o)", "internal/store TestMigrate_CannotMend/SQLite"},
+	{"a missing column does not matter", migrateHistory, "if after[o] && !found[o] {", "if false {", "internal/store TestMigrate_CannotMend/SQLite"},
+	{"half a statement does not matter", migrateHistory, "left > 0 && left < len(st.makes)+len(st.remove)", "false && left > 0", "internal/store TestMigrate_HalfAStatement/MariaDB"},
+	{"an unknown statement of a migration is read", migrateHistory, "if len(st.makes)+len(st.remove) == 0 {", "if false {", "internal/store TestHistory_UnknownStatement"},
+	{"migrations commit apart from their version", storePostgres, "\"BEGIN ISOLATION LEVEL READ COMMITTED\"", "\"SELECT 1\"", "internal/store TestWholeDriver_FailureChangesNothing/PostgreSQL"},
+	{"migrations on PostgreSQL do not wait for each other", storePostgres, "SELECT pg_advisory_xact_lock(", "SELECT (", "internal/store TestMigrate_GoroutinesAtOnce/PostgreSQL"},
+	{"a failed run is committed", "internal/store/migratewhole.go", "d.failed = true\n\t\treturn fmt.Errorf(\"running", "return fmt.Errorf(\"running", "internal/store TestWholeDriver_FailureChangesNothing/SQLite"},
+	{"a migration waits for another one once", migrateSteps, "if !errors.Is(err, database.ErrLocked) ||", "if true ||", "internal/store TestLockPatiently"},
+	{"a migration down loses data", migrateSteps, "if dirty && version < d.version {", "if false {", "internal/store TestMigrateDown_RefusesLosses/SQLite"},
+	{"a killed migration down loses data", migrateSteps, "if err := d.holdUnused(ctx, number); err != nil {", "if err := error(nil); err != nil {", "internal/store TestMigrateDown_RefusesLosses/SQLite"},
+	{"a migration down loses what is written after the look", migrateSteps, "if number := d.reverts; number > 0 {", "if number := d.reverts; number > 9 {", "internal/store TestMigrateDown_WhileServing/before_the_version_is_dirty/PostgreSQL"},
+	{"a migration down that is refused stays dirty", migrateSteps, "return errors.Join(err, d.SetVersion(number, false))", "return err", "internal/store TestMigrateDown_WhileServing/before_the_version_is_dirty/MariaDB"},
+	{"a migration down on MariaDB loses what is written meanwhile", storeMySQL, "\"LOCK TABLES \"+strings.Join(tables, \" WRITE, \")+\" WRITE\"", "\"DO 1 -- \"+strings.Join(tables, \" \")", "internal/store TestMigrateDown_WhileServing/before_the_first_statement/MariaDB"},
+	{"a migration down on PostgreSQL loses what is written meanwhile", storePostgres, "\"LOCK TABLE %s IN ACCESS EXCLUSIVE MODE\"", "\"SELECT '%s'\"", "internal/store TestMigrateDown_WhileServing/before_the_first_statement/PostgreSQL"},
+	{"a migration down forgets returned units", migrateSteps, "version > 0 OR restocked OR", "version > 0 OR", "internal/store TestMigrateDown_RefusesLosses/SQLite"},
+	{"an instance is ready on an older schema", "cmd/api/serve.go", "return schemaReady(ctx, stores.sql)", "return nil", "cmd/api TestMigrate_BesideInstance/SQLite"},
+	{"an instance is not ready on a newer schema", "cmd/api/stores.go", "if errors.Is(err, store.ErrSchemaNew) {", "if false {", "cmd/api TestMigrate_BesideInstance/SQLite"},
+	{"a newer schema that is being migrated is dirty", "internal/store/migrate.go", "case version > latest:", "case version > latest && !dirty:", "internal/store TestMigrate_AnotherVersion/SQLite"},
+	{"migrate version creates a file", "cmd/api/migrate.go", "if err := checkFile(c); err != nil {", "if err := error(nil); err != nil {", "cmd/api TestMigrate/SQLite"},
+	{"serve creates a file", "cmd/api/stores.go", "if err := checkFile(c); err != nil {", "if err := error(nil); err != nil {", "cmd/api TestMigrate/SQLite"},
+	{"reconcile creates a file", "cmd/api/migrate.go", "c.verb == verbServe && c.migrate", "c.migrate", "cmd/api TestMigrate/SQLite"},
 	{"a server that cannot be connected to answers", "internal/store/silence.go", "return err == nil || errors.As(err, &mysql) || errors.As(err, &postgres)", "_, _, _ = err, mysql, postgres\n\treturn ctx.Err() == nil", "internal/store TestWhileAnswering_NoConnection/PostgreSQL"},
 	{"reconcile on a silent server", "cmd/api/reconcile.go", "WhileAnswering(ctx, silence,", "WhileAnswering(ctx, time.Hour+silence,", "cmd/api TestReconcileOnSilentDatabase"},
 	{"no advice about a pooler", storePostgres, "poolerProblem(err))", "err)", "internal/store TestPgBouncer"},

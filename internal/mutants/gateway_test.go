@@ -5,6 +5,15 @@ package mutants
 // gateway lists mutants of deploy/gateway and of the load tests that use it. The
 // tests of deploy/gateway have more.
 var gateway = []mutant{
+	{"gateway: every order asks a Redis that has failed", "deploy/gateway/gateway.lua",
+		`levels:set(" redis failed", true, REDIS_PAUSE)`, "",
+		"deploy/gateway TestRedisPause"},
+	{"gateway: a request without Host", "deploy/gateway/nginx.conf",
+		`"" gateway;`, `"" "";`,
+		"deploy/gateway TestGateway/without Host"},
+	{"gateway: the plain text of an instance", "deploy/gateway/gateway.lua",
+		"ngx.ctx.body = head(malformed)", "",
+		"deploy/gateway TestGateway/invalid HTTP"},
 	{"gateway: a keyed refusal by a cached count", "deploy/gateway/gateway.lua",
 		"if refusal or levels:add", "if levels:add",
 		"deploy/gateway TestGateway/a key"},

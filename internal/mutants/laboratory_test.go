@@ -4,6 +4,10 @@ package mutants
 
 const (
 	labOrders    = "loadtest/orders.go"
+	labKeys      = "loadtest/keys.go"
+	labArrivals  = "loadtest/arrivals.go"
+	labAudit     = "loadtest/audit.go"
+	labCalls     = "loadtest/lifecycle.go"
 	labRecord    = "loadtest/record.go"
 	labJudge     = "loadtest/judge.go"
 	labHeadline  = "loadtest/report/headline.go"
@@ -32,7 +36,38 @@ var laboratory = []mutant{
 	{"the audit does not compare a 201 with its request", labOrders, "a.asked.differs(a.order, true) != \"\"", "false", "loadtest TestCheckAnswers/answered_with_another_buyer"},
 	{"the audit accepts a 201 without an order", labOrders, "a.order.ID == \"\" || a.asked", "a.order.ID != \"\" && a.asked", "loadtest TestCheckAnswers/answered_without_an_order"},
 	{"the audit accepts an order that was denied", labOrders, "case !a.unknown():", "case false:", "loadtest TestCheckAnswers/committed_and_busy"},
-	{"a request with an unknown outcome may have two orders", labOrders, "answers[o.Buyer] = a\n\t\t}", "}", "loadtest TestCheckAnswers/committed_twice_and_never_answered"},
+	{"a request with an unknown outcome may have two orders", labOrders, "default:\n\t\t\tserved[o.Buyer] = true", "default:", "loadtest TestCheckAnswers/committed_twice_and_never_answered"},
+	{"a key may have a second order", labOrders, "case served[o.Buyer]:", "case false:", "loadtest TestCheckAnswers/committed_twice"},
+	{"an order may expire at another time by GET", labOrders, "kind = results.OtherExpiry\n", "\n", "loadtest TestReadBackExpiry"},
+	{"orders have no keys", labKeys, "if bits&1 == 0 {", "if bits&1 <= 1 {", "loadtest TestPlan"},
+	{"requests with keys are repeated by themselves", labKeys, "h[\"idempotency-key\"] = []string{key}", "h.Set(\"Idempotency-Key\", key)", "loadtest TestKeyIsSentOnce"},
+	{"no repeat goes through another instance", labKeys, "return n + 1\n", "return n\n", "loadtest TestClientRepeats/measured_false"},
+	{"a repeat may have other bytes", labKeys, "&& bytes.Equal(s.text, first.text)", "&& (bytes.Equal(s.text, first.text) || s.promised())", "loadtest TestRepeat/other_bytes"},
+	{"a repeat may have another status", labKeys, "s.status == first.status", "s.promised()", "loadtest TestRepeat/another_status"},
+	{"a repeat need not say that it is one", labKeys, "return s.replayed &&", "return", "loadtest TestRepeat/not_marked"},
+	{"an order in progress is an answer that counts", labKeys, ", first.problem == problemInProgress:", ":", "loadtest TestTogether"},
+	{"two requests at once may both be the first", labKeys, "case twin.promised():\n\t\tr.compare(first, twin)", "case twin.promised():", "loadtest TestTogether/two_orders"},
+	{"an order whose key is known may be sold out", labKeys, "case second.outcome == failed:", "case second.outcome != accepted:", "loadtest TestRepeat/sold_out"},
+	{"a repeat that fails does not count", labKeys, "rec.repeatsFailed.Add(1)", "_ = second", "loadtest TestRepeat/busy"},
+	{"failed repeats have no limit", labJudge, "counted := r.Failed + r.RepeatsFailed", "counted := r.Failed", "loadtest TestJudge"},
+	{"a queued order that was refused keeps its key", labKeys, "&& l.wasTurnedDown(ctx, f.url(n), first.order.ID)", "&& false", "loadtest TestTurnedDownKey"},
+	{"a request with a key is not repeated when its outcome is unknown", labKeys, "if p.key != \"\" && first.outcome == failed", "if p.key == \"-\" && first.outcome == failed", "loadtest TestUnknownIsRepeated/key_k"},
+	{"an unknown outcome that was resolved is forgotten", labKeys, "rec.heard(s.answer)\n", "\n", "loadtest TestUnknownIsRepeated/key_k"},
+	{"orders are repeated while the rush is measured", labKeys, "if c.measured && p.repeat != never {", "if false {", "loadtest TestClientRepeats/measured_true"},
+	{"orders are repeated only after the stock is sold out", labLab, "keys, err := l.keysRush(ctx, spec, f)\n\t\t\tif keys != nil {", "keys, err := l.keysRush(ctx, spec, f)\n\t\t\tif false {", "loadtest TestLiars/makes-a-second-order-of-one-replay-in-ten"},
+	{"no order is repeated after an open load", labArrivals, "l.repeatAll(ctx, rec, f, repeated)", "_ = repeated", "loadtest TestOpenLoad"},
+	{"unknown outcomes have no limit", labJudge, "!t.faulty && r.Uncertain > most", "false", "loadtest TestTargets/does_not_know"},
+	{"unknown outcomes of calls have no limit", labCalls, "if v.rec.heard(readAnswer(status, text)); c.read", "if c.read", "loadtest TestLifecycleLiars/is-unavailable-after-every-fifth-call"},
+	{"outcomes may not be unknown after a crash", labJudge, "faulty: l.faults || end == crashed", "faulty: l.faults", "loadtest TestTerms"},
+	{"the gate may have more than the ledger for a while", labJudge, "if r.Excess > 0 {", "if false {", "loadtest TestJudge"},
+	{"nobody notices that the gate has more than the ledger", labAudit, "return max(0, *before.available-max(ledger, 0)), nil", "return min(0, *before.available-max(ledger, 0)), nil", "loadtest TestExcess"},
+	{"units in flight count as too many", labAudit, "before.available == nil || *before.inFlight != 0", "before.available == nil", "loadtest TestExcess"},
+	{"repairs during a lifecycle load are not noticed", labCalls, "judgeRepairs(r, t)\n", "\n", "loadtest TestLifecycleLiars/returns-units-twice-at-the-gate"},
+	{"the guard may catch orders of a sound strategy", labJudge, "r.Caught != nil && *r.Caught > 0", "false", "loadtest TestJudge"},
+	{"an order may have another payment window", labLifecycle, "a.outcome == accepted && window != v.paymentWindow", "false", "loadtest TestCheckWindows"},
+	{"payment windows are not audited", labLifecycle, "v.checkWindows()\n", "\n", "loadtest TestLifecycleLiars/answers-that-orders-expire-an-hour-later"},
+	{"a load waits as long as expires_at says", labCalls, "until.After(latest)", "false", "loadtest TestWaitForExpiry"},
+	{"the exit text does not name the fault", labLab, "r.Strategy+\": \"+r.Faults[0]", "r.Strategy", "loadtest TestTargets/oversells"},
 	{"the audit accepts an order without a request", labOrders, "rec.find(results.Unasked, o.String())", "", "loadtest TestCheckAnswers/stored_without_a_request"},
 	{"the outcome of busy is unknown", labRecord, "return a.problem == problemUnavailable || a.problem == \"\"", "return true", "loadtest TestRead"},
 	{"a sample finds nothing", labOrders, "case err == nil && !found:", "case err != nil && found:", "loadtest TestSample"},
@@ -43,7 +78,7 @@ var laboratory = []mutant{
 	{"the headline hides overselling that nobody expected", labHeadline, "surprising(run, results.Oversell); len(names) > 0", "surprising(run, results.Oversell); len(names) > 9", "loadtest/report TestHeadline"},
 	{"failures have no limit", labJudge, "part > t.maxFailures", "false", "loadtest TestTargets/fails"},
 	{"a target may oversell", labJudge, "return l.expectOversell\n", "return l.expectOversell || !spec.Sound\n", "loadtest TestTargets/runs_a_broken_strategy"},
-	{"the faults after a crash do not count", labJudge, "for i, fault := range crash.Faults {", "for i, fault := range crash.Faults[:0] {", "loadtest TestLiars/answers-before-the-commit"},
+	{"the faults after a crash do not count", labJudge, "for i, fault := range other.Faults {", "for i, fault := range other.Faults[:0] {", "loadtest TestLiars/answers-before-the-commit"},
 	{"no instance is killed", labFleet, "f.apis[last].Kill()", "", "loadtest TestCrash"},
 	{"orders with an unknown outcome count as too many", labJudge, "most := r.Accepted + r.Unknown;", "most := r.Accepted;", "loadtest TestJudge"},
 	{"the busy answers of every strategy are allowed", labJudge, "t.spec.Cutter == \"optimistic\"", "true", "loadtest TestTargets/fails"},

@@ -3,29 +3,45 @@
 package mutants
 
 const (
-	orderStatus = "internal/order/status.go"
+	orderStatus = "internal/order/transitions.go"
 	afterward   = "internal/order/lifecycle.go"
 	changes     = "internal/ledger/lifecycle.go"
 	returns     = "internal/ledger/returns.go"
+
+	ledgerPayments = "internal/ledger/payments.go"
 )
 
 // lifecycle has mutants of what happens to an order after it was placed.
 var lifecycle = []mutant{
-	{"a paid order is cancelled", orderStatus, "{ledger.Pending, cancel, ledger.Cancelled, true}", "{ledger.Paid, cancel, ledger.Cancelled, true}", "internal/order TestTransitions"},
-	{"a payment revives a cancelled order", orderStatus, "{ledger.Expired, revive, ledger.Paid, false}", "{ledger.Cancelled, revive, ledger.Paid, false}", "internal/order TestPay"},
-	{"a payment is forgotten when the order has expired", orderStatus, "return ledger.Change{PaymentID: payment, PaymentStatus: ledger.PaymentRefundDue}, nil", "return ledger.Change{}, nil", "internal/order TestPay"},
-	{"a payment is paid by its repeat", orderStatus, "if s.Payment != nil {", "if false {", "internal/order TestAllOrdersOfEvents"},
-	{"a due order is paid", orderStatus, "case ok && s.Due:", "case false:", "internal/protocol TestLifecycle/SQLite"},
-	{"the payment of a refunded order is kept", orderStatus, "c.PaymentID, c.PaymentStatus = s.Order.PaymentID, ledger.PaymentRefundDue", "_ = c", "internal/order TestAllOrdersOfEvents"},
+	{"a paid order is cancelled", orderStatus, "{Pending, cancel, Cancelled, true}", "{Paid, cancel, Cancelled, true}", "internal/order TestTransitions"},
+	{"a payment revives a cancelled order", orderStatus, "{Expired, revive, Paid, false}", "{Cancelled, revive, Paid, false}", "internal/order TestPay"},
+	{"a payment is forgotten when the order has expired", orderStatus, "return Change{PaymentID: payment, PaymentStatus: PaymentRefundDue}, nil", "return Change{}, nil", "internal/order TestPay"},
+	{"a payment is paid by its repeat", orderStatus, "if l.Payment != nil {", "if false {", "internal/order TestAllOrdersOfEvents"},
+	{"a due order is paid", orderStatus, "case ok && l.Due:", "case false:", "internal/protocol TestLifecycle/SQLite"},
+	{"the payment of a refunded order is kept", orderStatus, "c.PaymentID, c.PaymentStatus = l.Order.PaymentID, PaymentRefundDue", "_ = c", "internal/order TestAllOrdersOfEvents"},
 	{"a late payment cuts no units", afterward, "return s.ledger.Revive(ctx, expired, t, payment)",
 		"t.Lines = nil\n\t\treturn s.ledger.Revive(ctx, expired, t, payment)", "internal/order TestPay"},
 	{"returned units stay away from the gate", afterward, "s.reconciler.Returned(ctx, o.SKUs()...)", "_ = o", "internal/order TestAllOrdersOfEvents"},
 	{"units return without a change in the outbox", returns, "if l.hasGate || !l.Generation().Holds(row.Epoch) {", "if false {", "internal/protocol TestLifecycle/SQLite"},
 	{"a claim is not lowered", returns, "if row.BuyerLimit == 0 {", "if true {", "internal/ledger TestChange_LowersClaim/SQLite"},
-	{"the stock rows are locked after the order", changes, "if ask.Returns {", "if _, err := lockOrder(ctx, tx, *o, \"\"); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tif ask.Returns {", "internal/ledger TestChange_LocksStockFirst/MariaDB"},
-	{"an order is due by the instance's clock", changes, "COALESCE(expires_at <= \"+tx.Dialect().Now()+\", FALSE)", "COALESCE(expires_at <= '\"+time.Now().Add(time.Hour).UTC().Format(\"2006-01-02 15:04:05\")+\"', FALSE)", "internal/ledger TestChange_Due/SQLite"},
+	{"the stock rows are locked after the order", changes, "var rows []StockRow\n\t\tif options.Returns {", "var rows []StockRow\n\t\tif _, err := lockOrder(ctx, tx, *o, \"\"); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tif options.Returns {", "internal/ledger TestChange_LocksStockFirst/MariaDB"},
+	{"an order is due by the instance's clock", expire, "<= \" + d.Now() + \", FALSE)\"", "<= '\" + time.Now().Add(time.Hour).UTC().Format(\"2006-01-02 15:04:05\") + \"', FALSE)\"", "internal/ledger TestChange_Due/SQLite"},
 	{"a resolved revival commits all the same", changes, "if affected[0] == 0 {", "if affected[0] < 0 {", "internal/ledger TestRevive_Barred/SQLite"},
 	{"a history runs backwards", "internal/order/service.go", "step.At.Before(before)", "step.At.IsZero()", "internal/order TestOrder_HistoryInOrder"},
-	{"a refused order's take is settled", lookup, "case o.Holds(d.TakeID):", "case o.Status != Void && o.TakeID == d.TakeID:", "internal/ledger TestResolve/SQLite"},
-	{"a revival is resolved by reading", changes, "return o.Status == Expired || o.Status == Void", "return o.Status == Void", "internal/ledger TestRevive_Barred/SQLite"},
+	{"a repeated change is answered from the primary alone", changes, "err = cmp.Or(l.db.Confirm(ctx), err)", "_ = cmp.Or(err)", "internal/ledger TestAnswersWaitForTheStandby"},
+	{"a refused change is answered from the primary alone", changes, "decided = err != nil || c == (order.Change{}); decided", "decided = err == nil && c == (order.Change{}); decided || err != nil", "internal/ledger TestAnswersWaitForTheStandby"},
+	{"payments are listed from the primary alone", ledgerPayments, "if err == nil && len(page) > 0 {", "if err == nil && len(page) < 0 {", "internal/ledger TestAnswersWaitForTheStandby"},
+	{"a repeated refunded is answered from the primary alone", ledgerPayments, "if err == nil && changed == 0 {", "if err == nil && changed < 0 {", "internal/ledger TestAnswersWaitForTheStandby"},
+	{"a repeated refunded changes the payment", ledgerPayments, "WHERE id = ? AND status = ?\",\n\t\t\tstring(order.PaymentRefunded), id, string(order.PaymentRefundDue))", "WHERE id = ? AND status <> ?\",\n\t\t\tstring(order.PaymentRefunded), id, string(order.PaymentPaid))", "internal/ledger TestOrders/SQLite"},
+	{"a refused order's take is settled", lookup, "case o.Holds(d.TakeID):", "case o.Status != order.Void && o.TakeID == d.TakeID:", "internal/ledger TestResolve/SQLite"},
+	{"a revival does not look for the first take in all segments", afterward, "Lines: expired.Lines, Again: true}", "Lines: expired.Lines}", "internal/protocol TestLatePaymentBeforeTheSettle/SQLite"},
+	{"an order is taken again beside its first take", "internal/stock/gate/segmented.go", "if d.Again {", "if false {", "internal/stock/gate TestTakenAgain/InProcess"},
+	{"the ledger forgets the first take of a revived order", "internal/order/order.go", "(o.TakeID == take || follows(o.TakeID, take))", "o.TakeID == take", "internal/ledger TestRevive_EarlierTake/SQLite"},
+	{"any take precedes that of a revival", "internal/order/order.go", "bytes.HasPrefix(take[:], hash[:])", "bytes.HasPrefix(take[:], hash[:0])", "internal/ledger TestRevive_EarlierTake/SQLite"},
+	{"two revivals of an order have one take", "internal/order/order.go", "id, hash := uuid.New(), hashOf(o.TakeID)", "id, hash := uuid.Nil, hashOf(o.TakeID)", "internal/ledger TestRevive_EarlierTake/SQLite"},
+	{"a revival has a take of its own", afterward, "TakeID: expired.NextTake()", "TakeID: uuid.New()", "internal/order TestRevive_FirstTakeInFlight"},
+	{"a late payment does not wait for the first take", afterward, "errors.Is(reason, stock.ErrInFlight): //", "false: //", "internal/order TestRevive_FirstTakeInFlight"},
+	{"a late payment of unknown outcome was not recorded", afterward, "return Order{}, fmt.Errorf(\"%w: %w\", stock.ErrUnavailable, reason)", "return Order{}, fmt.Errorf(\"%w: %w\", stock.ErrBusy, reason)", "internal/order TestRevive_Unknown"},
+	{"a payment of two orders at once fails", changes, "errors.Is(err, sqltx.ErrUnknownOutcome) || sqltx.IsDuplicate(err) //", "errors.Is(err, sqltx.ErrUnknownOutcome) //", "internal/ledger TestChange_PaymentOfTwoOrders/MariaDB"},
+	{"a revival is resolved by reading", changes, "return o.Status == order.Expired || o.Status == order.Void", "return o.Status == order.Void", "internal/ledger TestRevive_Barred/SQLite"},
 }

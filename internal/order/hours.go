@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// maxHoursAge bounds how long a refusal is repeated without asking the ledger,
-	// and so how late a change of the opening hours takes effect.
+	// maxHoursAge bounds how long a refusal is repeated without asking the ledger, and
+	// so how late a change of the opening hours through another instance takes effect.
 	maxHoursAge = time.Second
 	// clockError bounds how far a database's clock is read wrong: SQLite rounds it
 	// to whole milliseconds.
@@ -22,7 +22,7 @@ const (
 // hours repeats the ledger's refusals of SKUs that are not open, so that a rush
 // before the opening does not reach the stores. It never refuses an order once the
 // SKU is open by the database's clock, unless an administrator has changed the hours
-// less than maxHoursAge ago. It compares no clocks: the ledger's answer says how long
+// through another instance less than maxHoursAge ago. It compares no clocks: the ledger's answer says how long
 // it was before the opening, and that time is counted from before the ledger was
 // asked. It is safe for concurrent use.
 type hours struct {
@@ -34,6 +34,7 @@ type hours struct {
 type repeated struct {
 	refusal *stock.Refusal
 	until   time.Time
+	asked   time.Time // before the ledger was asked, or when the hours were changed
 }
 
 // refuse returns the refusal of one of the lines that may be repeated now, or nil.
@@ -68,10 +69,22 @@ func (h *hours) learn(asked time.Time, reason error) {
 	case !errors.Is(reason, stock.ErrClosed):
 		return
 	}
+	h.remember(refusal.SKU, repeated{refusal, asked.Add(age), asked})
+}
+
+// forget ends the repetition of the SKU's refusal, because its hours may have been
+// changed. A refusal for which the ledger was asked before is not repeated.
+func (h *hours) forget(sku stock.SKU) { h.remember(sku, repeated{asked: time.Now()}) }
+
+// remember replaces what is known of the SKU, unless that is more recent.
+func (h *hours) remember(sku stock.SKU, r repeated) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if r.asked.Before(h.refusals[sku].asked) {
+		return
+	}
 	if h.refusals == nil || len(h.refusals) >= maxHours {
 		h.refusals = make(map[stock.SKU]repeated)
 	}
-	h.refusals[refusal.SKU] = repeated{refusal, asked.Add(age)}
+	h.refusals[sku] = r
 }

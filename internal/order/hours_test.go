@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -55,6 +54,35 @@ func TestHours(t *testing.T) {
 	}
 }
 
+// TestHours_Changed checks that a refusal is not repeated once the SKU's rules have been
+// changed, nor one for which the ledger was asked before the change.
+func TestHours_Changed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(true)
+		reason, lines := stock.Refuse(apple, stock.ErrClosed), ask().Lines
+		before := time.Now()
+		s.Learn(before, reason)
+		if err := s.hours.refuse(lines); !errors.Is(err, stock.ErrClosed) {
+			t.Fatalf("before the change: %v", err)
+		}
+		time.Sleep(time.Millisecond)
+		s.RulesChanged(apple)
+		if err := s.hours.refuse(lines); err != nil {
+			t.Errorf("after the change: %v", err)
+		}
+		s.Learn(before, reason)
+		if err := s.hours.refuse(lines); err != nil {
+			t.Errorf("an answer from before the change: %v", err)
+		}
+		time.Sleep(time.Millisecond)
+		s.Learn(time.Now(), reason)
+		if err := s.hours.refuse(lines); !errors.Is(err, stock.ErrClosed) {
+			t.Errorf("an answer from after the change: %v", err)
+		}
+	})
+}
+
 // TestHours_Bound checks that the number of SKUs that are remembered is bounded.
 func TestHours_Bound(t *testing.T) {
 	var h hours
@@ -76,14 +104,14 @@ func TestPlaceBeforeTheOpening(t *testing.T) {
 		s.mustPlace(t, keyed())
 		opens := time.Now().Add(500 * time.Millisecond)
 		s.ledger.before = func(asked stock.Take) {
-			s.ledger.answer = func(out ledger.Outcome) ledger.Outcome {
+			s.ledger.answer = func(out Outcome) Outcome {
 				in := time.Until(opens)
 				if in <= 0 || asked.Lines[0].SKU != apple {
 					return out
 				}
 				delete(s.ledger.orders, asked.OrderID)
 				s.ledger.available[apple] += asked.Lines[0].Quantity
-				return ledger.Refused(stock.Refuse(apple, &stock.NotOpen{OpensAt: opens, In: in}))
+				return Refused(stock.Refuse(apple, &stock.NotOpen{OpensAt: opens, In: in}))
 			}
 		}
 		for range 3 {

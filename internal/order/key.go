@@ -3,8 +3,12 @@ package order
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
+	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
 // keyNamespace keeps IDs that are hashed from keys apart from all others.
@@ -32,3 +36,30 @@ func orderID(ledgerID uuid.UUID, r Request, voids int) uuid.UUID {
 	id[8] = id[8]&0x3f | 0x80
 	return id
 }
+
+// movesKeyOn reports whether a key must use its next ID because of the order under its
+// present ID. A void order stands for an order that was never committed, and a queued
+// order may have been refused, or will be because its key has passed it. Their IDs cannot
+// be used again.
+func movesKeyOn(o *Order) bool {
+	s := o.Status
+	return s == Void || s == TurnedDown || o.Passed()
+}
+
+// replay returns the answer to a request whose key already belongs to the order
+// found. It repeats the first answer, even if the order's status has changed since:
+// an order that was queued at first is answered as queued. ErrKeyReused: the lines
+// differ.
+func replay(r Request, found *Order) (Order, error) {
+	if !slices.EqualFunc(r.Lines, found.Lines, sameLine) {
+		return Order{}, ErrKeyReused
+	}
+	first := *found
+	first.Status, first.PaymentID = Pending, ""
+	if found.Status == Queued || !found.QueuedUntil.IsZero() {
+		first.Status, first.ExpiresAt = Queued, time.Time{}
+	}
+	return first, nil
+}
+
+func sameLine(a, b stock.Line) bool { return a == b }

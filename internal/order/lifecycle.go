@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -43,7 +42,7 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 	for try := 1; try <= maxTries; try++ {
 		var found Order
 		decide := onPayment(payment, late)
-		o, err := s.ledger.Change(ctx, id, ledger.Ask{Payment: payment}, func(state ledger.State) (ledger.Change, error) {
+		o, err := s.ledger.Change(ctx, id, ChangeOptions{Payment: payment}, func(state Locked) (Change, error) {
 			found = state.Order
 			return decide(state)
 		})
@@ -66,7 +65,7 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 			return revived, nil
 		case out.Unknown():
 			return Order{}, fmt.Errorf("%w: %w", stock.ErrUnavailable, reason)
-		case errors.Is(reason, ledger.ErrRowChanged), // another payment was faster, or recovery
+		case errors.Is(reason, stock.ErrRowChanged), // another payment was faster, or recovery
 			errors.Is(reason, stock.ErrInFlight): // the order's first take is being settled, or another payment's is
 			last = reason
 		case stock.Reconcilable(reason):
@@ -85,9 +84,9 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 }
 
 // revive cuts the units of an expired order again, and pays it, once.
-func (s *Service) revive(ctx context.Context, expired Order, payment string) (Order, ledger.Outcome) {
-	d := stock.Deduction{OrderID: expired.ID, TakeID: uuid.New(), Buyer: expired.Buyer, Lines: expired.Lines}
-	return s.attempt(ctx, d, func(ctx context.Context, t stock.Take) (Order, ledger.Outcome) {
+func (s *Service) revive(ctx context.Context, expired Order, payment string) (Order, Outcome) {
+	d := stock.Deduction{OrderID: expired.ID, TakeID: expired.NextTake(), Buyer: expired.Buyer, Lines: expired.Lines, Again: true}
+	return s.attempt(ctx, d, func(ctx context.Context, t stock.Take) (Order, Outcome) {
 		return s.ledger.Revive(ctx, expired, t, payment)
 	})
 }
@@ -111,7 +110,7 @@ func (s *Service) Refund(ctx context.Context, id uuid.UUID, restock bool) (Order
 }
 
 // end makes a change that may return the order's units.
-func (s *Service) end(ctx context.Context, id uuid.UUID, decide func(ledger.State) (ledger.Change, error)) (Order, error) {
+func (s *Service) end(ctx context.Context, id uuid.UUID, decide Decide) (Order, error) {
 	o, err := s.returning(ctx, id, decide)
 	if err != nil {
 		return Order{}, s.changeError(ctx, id, err)
@@ -122,24 +121,25 @@ func (s *Service) end(ctx context.Context, id uuid.UUID, decide func(ledger.Stat
 
 // returning makes a change that may return the order's units, and brings them to
 // the gate.
-func (s *Service) returning(ctx context.Context, id uuid.UUID, decide func(ledger.State) (ledger.Change, error)) (Order, error) {
-	o, err := s.ledger.Change(ctx, id, ledger.Ask{Returns: true}, decide)
-	if err == nil {
-		s.reconciler.Returned(ctx, o.SKUs()...)
+func (s *Service) returning(ctx context.Context, id uuid.UUID, decide Decide) (Order, error) {
+	o, err := s.ledger.Change(ctx, id, ChangeOptions{Returns: true}, decide)
+	if err != nil {
+		return Order{}, err
 	}
-	return o, err
+	s.reconciler.Returned(ctx, o.SKUs()...)
+	return o, nil
 }
 
 // changeError returns err as the methods above document it. An order that the ledger
 // does not have may be queued.
 func (s *Service) changeError(ctx context.Context, id uuid.UUID, err error) error {
-	if errors.Is(err, ledger.ErrNoOrder) {
+	if errors.Is(err, ErrUnknownOrder) {
 		err = s.inProgress(ctx, id)
 	}
 	switch {
 	case errors.Is(err, ErrInProgress):
 		return err
-	case errors.Is(err, ledger.ErrNoOrder):
+	case errors.Is(err, ErrUnknownOrder):
 		return ErrUnknownOrder
 	case errors.Is(err, ErrPaymentReused), errors.As(err, new(*WrongStatus)):
 		return err
@@ -156,15 +156,15 @@ func (s *Service) changeError(ctx context.Context, id uuid.UUID, err error) erro
 //
 // Errors: ErrUnknownPayment; *WrongStatus if the payment pays an order;
 // stock.ErrUnavailable. A retry is safe.
-func (s *Service) Refunded(ctx context.Context, payment string) (ledger.Payment, error) {
+func (s *Service) Refunded(ctx context.Context, payment string) (Payment, error) {
 	p, err := s.ledger.Refunded(ctx, payment)
 	switch {
-	case errors.Is(err, ledger.ErrNoPayment):
+	case errors.Is(err, ErrUnknownPayment):
 		return p, ErrUnknownPayment
 	case err != nil:
 		return p, fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
-	case p.Status != ledger.PaymentRefunded:
-		return p, &WrongStatus{ledger.Status(p.Status)}
+	case p.Status != PaymentRefunded:
+		return p, &WrongStatus{Status(p.Status)}
 	}
 	return p, nil
 }
@@ -173,7 +173,7 @@ func (s *Service) Refunded(ctx context.Context, payment string) (ledger.Payment,
 // the ID to continue after; it is uuid.Nil at the end.
 //
 // Errors: stock.ErrUnavailable.
-func (s *Service) List(ctx context.Context, f ledger.OrderFilter) (page []Order, next uuid.UUID, err error) {
+func (s *Service) List(ctx context.Context, f Filter) (page []Order, next uuid.UUID, err error) {
 	limit := f.Limit
 	f.Limit++
 	page, err = s.ledger.Orders(ctx, f)
@@ -191,7 +191,7 @@ func (s *Service) List(ctx context.Context, f ledger.OrderFilter) (page []Order,
 // after; it is empty at the end.
 //
 // Errors: stock.ErrUnavailable.
-func (s *Service) Payments(ctx context.Context, f ledger.PaymentFilter) (page []ledger.Payment, next string, err error) {
+func (s *Service) Payments(ctx context.Context, f PaymentFilter) (page []Payment, next string, err error) {
 	limit := f.Limit
 	f.Limit++
 	page, err = s.ledger.Payments(ctx, f)

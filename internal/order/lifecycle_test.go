@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -119,13 +118,13 @@ func (s *shop) checkEvents(t *testing.T, at string, id uuid.UUID) {
 	paying := 0
 	for _, p := range s.ledger.payments {
 		switch {
-		case p.Status == ledger.PaymentPaid && (o.Status != ledger.Paid || o.PaymentID != p.ID):
+		case p.Status == PaymentPaid && (o.Status != Paid || o.PaymentID != p.ID):
 			t.Errorf("%s: %s is kept, but the order is %s by %q", at, p.ID, o.Status, o.PaymentID)
-		case p.Status == ledger.PaymentPaid:
+		case p.Status == PaymentPaid:
 			paying++
 		}
 	}
-	if o.Status == ledger.Paid && paying != 1 {
+	if o.Status == Paid && paying != 1 {
 		t.Errorf("%s: %d payments pay the order", at, paying)
 	}
 	steps := s.ledger.histories[id]
@@ -142,16 +141,16 @@ func TestPay(t *testing.T) {
 		late   Late
 		sold   bool // the order's units are sold to others after the acts
 		want   error
-		status ledger.Status
+		status Status
 	}{
-		{"in time", nil, Revive, false, nil, ledger.Paid},
-		{"late", []string{"expire"}, Revive, false, nil, ledger.Paid},
-		{"late, not swept yet", []string{"due"}, Revive, false, nil, ledger.Paid},
-		{"late and refused", []string{"expire"}, Refuse, false, &RefundDue{"payment-9", ledger.Expired}, ledger.Expired},
-		{"late, and the unit is resold", []string{"expire"}, Revive, true, &RefundDue{"payment-9", ledger.Expired}, ledger.Expired},
-		{"after cancelling", []string{"cancel"}, Revive, false, &RefundDue{"payment-9", ledger.Cancelled}, ledger.Cancelled},
-		{"the second payment", []string{"pay-1"}, Revive, false, &RefundDue{"payment-9", ledger.Paid}, ledger.Paid},
-		{"after a refund", []string{"pay-1", "refund"}, Revive, false, &RefundDue{"payment-9", ledger.Refunded}, ledger.Refunded},
+		{"in time", nil, Revive, false, nil, Paid},
+		{"late", []string{"expire"}, Revive, false, nil, Paid},
+		{"late, not swept yet", []string{"due"}, Revive, false, nil, Paid},
+		{"late and refused", []string{"expire"}, Refuse, false, &RefundDue{"payment-9", Expired}, Expired},
+		{"late, and the unit is resold", []string{"expire"}, Revive, true, &RefundDue{"payment-9", Expired}, Expired},
+		{"after cancelling", []string{"cancel"}, Revive, false, &RefundDue{"payment-9", Cancelled}, Cancelled},
+		{"the second payment", []string{"pay-1"}, Revive, false, &RefundDue{"payment-9", Paid}, Paid},
+		{"after a refund", []string{"pay-1", "refund"}, Revive, false, &RefundDue{"payment-9", Refunded}, Refunded},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newShop(true)
@@ -193,7 +192,7 @@ func TestPayment_OfAnotherOrder(t *testing.T) {
 	if _, err := s.Pay(t.Context(), second.ID, "payment-1"); !errors.Is(err, ErrPaymentReused) {
 		t.Errorf("answered %v", err)
 	}
-	if got := s.ledger.orders[second.ID].Status; got != ledger.Pending {
+	if got := s.ledger.orders[second.ID].Status; got != Pending {
 		t.Errorf("the second order is %s", got)
 	}
 }
@@ -202,11 +201,8 @@ func TestPayment_OfAnotherOrder(t *testing.T) {
 // is settled, and pays the order once.
 func TestRevive_AnswerLost(t *testing.T) {
 	s := newShop(true)
-	o := s.mustPlace(t, ask())
-	if err := acts[4].do(t, s, o.ID); err != nil {
-		t.Fatal(err)
-	}
-	s.ledger.answer = func(ledger.Outcome) ledger.Outcome { return ledger.Unknown(errors.New("the answer was lost")) }
+	o := s.expired(t)
+	s.ledger.answer = func(Outcome) Outcome { return Unknown(errors.New("the answer was lost")) }
 	if _, err := s.Pay(t.Context(), o.ID, "payment-1"); err != nil {
 		t.Errorf("paying: %v", err)
 	}
@@ -214,14 +210,73 @@ func TestRevive_AnswerLost(t *testing.T) {
 	s.atRest(t, 1)
 }
 
+// expired places an order, and lets it expire.
+func (s *shop) expired(t *testing.T) Order {
+	t.Helper()
+	o := s.mustPlace(t, ask())
+	if err := s.passDeadline(o.ID); err != nil {
+		t.Fatal(err)
+	}
+	o, err := s.returning(t.Context(), o.ID, onExpiry)
+	if err != nil || o.Status != Expired {
+		t.Fatalf("the order is %s, %v", o.Status, err)
+	}
+	return o
+}
+
+// TestRevive_Unknown checks the answer to a late payment whose outcome stays unknown. It
+// may have been recorded, so the answer must not say that it was not.
+func TestRevive_Unknown(t *testing.T) {
+	lost := errors.New("the answer was lost")
+	for name, fault := range map[string]func(*shop){
+		"no answer to the COMMIT": func(s *shop) {
+			s.ledger.answer = func(Outcome) Outcome { return Unknown(lost) }
+			s.ledger.away = errors.New("the ledger is away")
+		},
+		"no answer from the gate": func(s *shop) { s.gate.lost, s.gate.stuck = lost, errors.New("the gate is away") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShop(true)
+			o := s.expired(t)
+			fault(s)
+			if _, err := s.Pay(t.Context(), o.ID, "payment-1"); !errors.Is(err, stock.ErrUnavailable) || errors.Is(err, stock.ErrBusy) || !errors.Is(err, lost) {
+				t.Errorf("answered %v, want %q because %q", err, stock.ErrUnavailable, lost)
+			}
+			if s.reconciler.open != 1 {
+				t.Errorf("%d takes are left open, want 1", s.reconciler.open)
+			}
+		})
+	}
+}
+
+// TestRevive_FirstTakeInFlight checks that a late payment waits while the order's first
+// take is being settled, and revives the order then. If the wait is in vain, nothing is
+// recorded.
+func TestRevive_FirstTakeInFlight(t *testing.T) {
+	s := newShop(true)
+	o := s.expired(t)
+	s.gate.refuse = func() error { return stock.ErrInFlight }
+	if _, err := s.Pay(t.Context(), o.ID, "payment-1"); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, stock.ErrInFlight) || errors.Is(err, stock.ErrUnavailable) {
+		t.Errorf("paying in vain: %v", err)
+	}
+	if len(s.ledger.payments) > 0 {
+		t.Errorf("payments %v are recorded", s.ledger.payments)
+	}
+	s.gate.refuse = failing(3, stock.ErrInFlight)
+	if _, err := s.Pay(t.Context(), o.ID, "payment-1"); err != nil {
+		t.Errorf("paying: %v", err)
+	}
+	s.atRest(t, 1)
+	if revived := s.ledger.orders[o.ID]; revived.TakeID == o.TakeID || !revived.Holds(o.TakeID) || !revived.Holds(revived.TakeID) {
+		t.Errorf("the revived order names take %s, which does not follow %s", revived.TakeID, o.TakeID)
+	}
+}
+
 // TestRevive_StaleGate checks that a gate under another epoch is mended, and that
 // the order is revived then.
 func TestRevive_StaleGate(t *testing.T) {
 	s := newShop(true)
-	o := s.mustPlace(t, ask())
-	if err := acts[4].do(t, s, o.ID); err != nil {
-		t.Fatal(err)
-	}
+	o := s.expired(t)
 	s.ledger.epoch++
 	if _, err := s.Pay(t.Context(), o.ID, "payment-1"); err != nil {
 		t.Errorf("paying: %v", err)
@@ -233,10 +288,7 @@ func TestRevive_StaleGate(t *testing.T) {
 // and that nothing is recorded.
 func TestLifecycle_StoresAway(t *testing.T) {
 	s := newShop(true)
-	o := s.mustPlace(t, ask())
-	if err := acts[4].do(t, s, o.ID); err != nil {
-		t.Fatal(err)
-	}
+	o := s.expired(t)
 	s.reconciler.unusable = stock.ErrSuperseded
 	if _, err := s.Pay(t.Context(), o.ID, "payment-1"); !errors.Is(err, stock.ErrSuperseded) {
 		t.Errorf("paying on a superseded instance: %v", err)
@@ -261,8 +313,8 @@ func TestOrder_HistoryInOrder(t *testing.T) {
 	created := time.Date(2026, 11, 11, 20, 0, 0, 0, time.UTC)
 	at := func(seconds int) time.Time { return created.Add(time.Duration(seconds) * time.Second) }
 	id := uuid.New()
-	s.ledger.orders[id] = Order{ID: id, Status: ledger.Refunded, CreatedAt: at(0), QueuedUntil: at(-1), Version: 3}
-	s.ledger.histories[id] = []ledger.Step{{Status: ledger.Expired, At: at(-2)}, {Status: ledger.Paid, At: at(5)}, {Status: ledger.Refunded, At: at(4)}}
+	s.ledger.orders[id] = Order{ID: id, Status: Refunded, CreatedAt: at(0), QueuedUntil: at(-1), Version: 3}
+	s.ledger.histories[id] = []Step{{Status: Expired, At: at(-2)}, {Status: Paid, At: at(5)}, {Status: Refunded, At: at(4)}}
 	o, err := s.Order(t.Context(), id)
 	var times []time.Time
 	for _, step := range o.History {
@@ -277,16 +329,16 @@ func TestOrder_HistoryInOrder(t *testing.T) {
 func TestOrder_History(t *testing.T) {
 	s := newShop(true)
 	o := s.mustPlace(t, ask())
-	for _, want := range [][]ledger.Status{
-		{ledger.Pending},
-		{ledger.Pending, ledger.Paid},
-		{ledger.Pending, ledger.Paid, ledger.Refunded},
+	for _, want := range [][]Status{
+		{Pending},
+		{Pending, Paid},
+		{Pending, Paid, Refunded},
 	} {
 		got, err := s.Order(t.Context(), o.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var statuses []ledger.Status
+		var statuses []Status
 		for _, step := range got.History {
 			statuses = append(statuses, step.Status)
 		}

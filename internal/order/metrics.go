@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/latency"
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -34,7 +33,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	for _, result := range results() {
 		m.orders[result] = orders.WithLabelValues(result)
 	}
-	for _, status := range []ledger.Status{ledger.Paid, ledger.Cancelled, ledger.Refunded, refundDue} {
+	for _, status := range []Status{Paid, Cancelled, Refunded, refundDue} {
 		m.changes.WithLabelValues(string(status))
 	}
 	r.MustRegister(orders, m.changes, m.gateSeconds, m.ledgerSeconds)
@@ -61,13 +60,13 @@ func results() []string {
 }
 
 // result is the label by which an answer is counted. status is the answered order's.
-func result(status ledger.Status, again bool, err error) string {
+func result(status Status, again bool, err error) string {
 	switch {
 	case err != nil:
 		return failure(err)
 	case again:
 		return replayed
-	case status == ledger.Queued:
+	case status == Queued:
 		return queued
 	}
 	return accepted

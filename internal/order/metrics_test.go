@@ -6,33 +6,32 @@ import (
 	"maps"
 	"testing"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
 // TestResult checks the label by which each answer is counted.
 func TestResult(t *testing.T) {
 	for _, test := range []struct {
-		status   ledger.Status
+		status   Status
 		replayed bool
 		err      error
 		want     string
 	}{
-		{ledger.Pending, false, nil, "accepted"},
-		{ledger.Queued, false, nil, "queued"},
-		{ledger.Queued, true, nil, "replayed"},
-		{ledger.Pending, true, nil, "replayed"},
-		{ledger.Pending, false, stock.Refuse("a", stock.ErrSoldOut), "sold_out"},
-		{ledger.Pending, false, stock.Refuse("a", stock.ErrUnknownSKU), "unknown_sku"},
-		{ledger.Pending, false, stock.Refuse("a", stock.ErrBuyerLimit), "buyer_limit"},
-		{ledger.Pending, false, stock.Refuse("a", &stock.NotOpen{}), "not_open"},
-		{ledger.Pending, false, stock.Refuse("a", stock.ErrClosed), "closed"},
-		{ledger.Pending, false, stock.ErrSuperseded, "superseded"},
-		{ledger.Pending, false, fmt.Errorf("%w: %w", stock.ErrBusy, stock.ErrBurned), "busy"},
-		{ledger.Pending, false, fmt.Errorf("%w: %w", ErrInProgress, stock.ErrInFlight), "in_progress"},
-		{ledger.Pending, false, ErrKeyReused, "key_reused"},
-		{ledger.Pending, false, fmt.Errorf("%w: %w", stock.ErrUnavailable, stock.ErrSoldOut), "unavailable"},
-		{ledger.Pending, false, errors.New("unforeseen"), "unavailable"},
+		{Pending, false, nil, "accepted"},
+		{Queued, false, nil, "queued"},
+		{Queued, true, nil, "replayed"},
+		{Pending, true, nil, "replayed"},
+		{Pending, false, stock.Refuse("a", stock.ErrSoldOut), "sold_out"},
+		{Pending, false, stock.Refuse("a", stock.ErrUnknownSKU), "unknown_sku"},
+		{Pending, false, stock.Refuse("a", stock.ErrBuyerLimit), "buyer_limit"},
+		{Pending, false, stock.Refuse("a", &stock.NotOpen{}), "not_open"},
+		{Pending, false, stock.Refuse("a", stock.ErrClosed), "closed"},
+		{Pending, false, stock.ErrSuperseded, "superseded"},
+		{Pending, false, fmt.Errorf("%w: %w", stock.ErrBusy, stock.ErrBurned), "busy"},
+		{Pending, false, fmt.Errorf("%w: %w", ErrInProgress, stock.ErrInFlight), "in_progress"},
+		{Pending, false, ErrKeyReused, "key_reused"},
+		{Pending, false, fmt.Errorf("%w: %w", stock.ErrUnavailable, stock.ErrSoldOut), "unavailable"},
+		{Pending, false, errors.New("unforeseen"), "unavailable"},
 	} {
 		if got := result(test.status, test.replayed, test.err); got != test.want {
 			t.Errorf("replayed %v, %v is counted as %q, want %q", test.replayed, test.err, got, test.want)

@@ -1,25 +1,71 @@
-// Package order places orders: it takes units at the gate, records the order in
-// the ledger, and answers once the ledger has committed. docs/protocol.md has the
-// rules that it follows.
+// Package order owns orders, their payments, and the rules of what may happen to
+// them: see Order and transitions. Its Service places them: it takes units at the
+// gate, records the order in the ledger, and answers once the ledger has committed.
+// docs/protocol.md has the rules that it follows.
 package order
 
 import (
-	"errors"
-	"fmt"
+	"bytes"
+	"crypto/sha256"
+	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/google/uuid"
+
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// The ledger's own types, under the names that callers of this package use.
-type (
-	Order         = ledger.Order
-	Status        = ledger.Status
-	Filter        = ledger.OrderFilter
-	Payment       = ledger.Payment
-	PaymentStatus = ledger.PaymentStatus
-	PaymentFilter = ledger.PaymentFilter
+// Status is what became of an order.
+type Status string
+
+// The statuses.
+const (
+	Pending   Status = "pending"
+	Paid      Status = "paid"
+	Cancelled Status = "cancelled"
+	Expired   Status = "expired"
+	Refunded  Status = "refunded"
+	// Queued is the status of an order that is in the gate's journal and not in
+	// the ledger yet. No row has it.
+	Queued Status = "queued"
+	// TurnedDown is the status of a queued order that was refused in the end.
+	TurnedDown Status = "refused"
+	// Void marks a row that is no order. It keeps a transaction whose outcome
+	// was unknown from committing an order under the ID later.
+	Void Status = "void"
 )
+
+// Order is the durable record of a deduction and of what became of it.
+type Order struct {
+	ID        uuid.UUID
+	TakeID    uuid.UUID // the last take that cut its units
+	Buyer     string
+	Status    Status
+	Lines     []stock.Line // sorted by SKU
+	Strategy  string       // the strategy that cut the units
+	CreatedAt time.Time    // UTC, whole microseconds
+	ExpiresAt time.Time    // zero if it does not expire
+	// QueuedUntil is when the ledger recorded an order that was queued since
+	// CreatedAt. It is zero if the order was not queued, or still is.
+	QueuedUntil time.Time
+	Version     int64  // the number of its changes
+	PaymentID   string // the payment that paid it; empty if none did
+	Restocked   bool   // a refund returned its units
+	History     []Step // its changes since CreatedAt; only where a method says so
+}
+
+// Step is one entry of an order's history.
+type Step struct {
+	Status Status
+	At     time.Time // UTC, whole microseconds
+}
+
+// Filter selects orders.
+type Filter struct {
+	Buyer  string    // empty: any
+	Status Status    // empty: any
+	After  uuid.UUID // only IDs that follow this one
+	Limit  int
+}
 
 // Request asks for an order.
 type Request struct {
@@ -28,46 +74,64 @@ type Request struct {
 	Lines []stock.Line
 }
 
-// Errors of placing and reading orders, beside those of package stock.
-var (
-	ErrUnknownOrder = errors.New("unknown order")
-	// ErrInProgress: another request with the same key is under way, or a change was
-	// asked of an order that is still queued.
-	ErrInProgress = errors.New("the order is in progress")
-	// ErrKeyReused: the key was used for another set of lines before.
-	ErrKeyReused = errors.New("the idempotency key was used for other lines")
-)
-
-// Errors of what happens to an order afterwards.
-var (
-	ErrUnknownPayment = errors.New("unknown payment")
-	// ErrPaymentReused: the payment was reported for another order before.
-	ErrPaymentReused = errors.New("the payment was reported for another order")
-	// ErrRefundDue: the payment does not pay the order. It comes as a *RefundDue.
-	ErrRefundDue = errors.New("the payment is due back to the buyer")
-	// ErrWrongStatus: the order's status does not allow what was asked. It comes
-	// as a *WrongStatus.
-	ErrWrongStatus = errors.New("the order's status does not allow it")
-)
-
-// RefundDue is ErrRefundDue: a payment came too late, or was not the first. It is
-// recorded.
-type RefundDue struct {
-	PaymentID string
-	Status    ledger.Status // of the order
+// SKUs returns the SKUs of its lines.
+func (o *Order) SKUs() []stock.SKU {
+	skus := make([]stock.SKU, len(o.Lines))
+	for i, line := range o.Lines {
+		skus[i] = line.SKU
+	}
+	return skus
 }
 
-func (e *RefundDue) Error() string {
-	return fmt.Sprintf("payment %s is due back to the buyer: the order is %s", e.PaymentID, e.Status)
+// RecordedAt sets the times of an order that is recorded now. An order that was queued
+// keeps the time at which it was created.
+func (o *Order) RecordedAt(now, expires time.Time) {
+	if o.QueuedUntil.IsZero() {
+		o.CreatedAt = now
+	} else {
+		o.QueuedUntil = now
+	}
+	o.ExpiresAt = expires
 }
 
-// Unwrap returns ErrRefundDue, so that errors.Is finds it.
-func (e *RefundDue) Unwrap() error { return ErrRefundDue }
+// Holds reports whether the take was committed: it cut the order's units, or had cut
+// them before they were returned and cut again. The row of an order that was refused, or
+// never committed, names a take that was not.
+func (o *Order) Holds(take uuid.UUID) bool {
+	return (o.TakeID == take || follows(o.TakeID, take)) && o.Status != Void && o.Status != TurnedDown
+}
 
-// WrongStatus is ErrWrongStatus with the status.
-type WrongStatus struct{ Status ledger.Status }
+// NextTake returns a new ID for a take that cuts the order's units again, when it is
+// revived. The order will name that take. The first half of its ID is a hash of o.TakeID,
+// so that the order tells all the same that the earlier take was committed: see Holds.
+func (o *Order) NextTake() uuid.UUID {
+	id, hash := uuid.New(), hashOf(o.TakeID)
+	copy(id[:], hash[:])
+	return id
+}
 
-func (e *WrongStatus) Error() string { return fmt.Sprintf("the order is %s", e.Status) }
+// follows reports whether the take's ID is a NextTake of the earlier one.
+func follows(take, earlier uuid.UUID) bool {
+	hash := hashOf(earlier)
+	return bytes.HasPrefix(take[:], hash[:])
+}
 
-// Unwrap returns ErrWrongStatus, so that errors.Is finds it.
-func (e *WrongStatus) Unwrap() error { return ErrWrongStatus }
+// hashOf returns the first half of the IDs that NextTake returns. They are UUIDs of
+// version 8, so a random ID never follows another take.
+func hashOf(take uuid.UUID) [8]byte {
+	hash := uuid.NewHash(sha256.New(), take, nil, 8)
+	return [8]byte(hash[:8])
+}
+
+// Queued reports whether the order is in the gate's journal, and not in the ledger.
+func (o *Order) Queued() bool { return o.Status == Queued }
+
+// PassedVersion is the version of a void order that its key has passed.
+const PassedVersion = -1
+
+// Passed reports whether the order was void, and its key has moved on to another ID.
+func (o *Order) Passed() bool { return o.Version == PassedVersion }
+
+// Replaceable reports whether a queued order may take the place of this one: it is void,
+// and its key has not passed it.
+func (o *Order) Replaceable() bool { return o.Status == Void && !o.Passed() }

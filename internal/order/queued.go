@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -19,9 +18,9 @@ type Journal interface {
 	Finish(ctx context.Context, takes ...stock.Take) error
 }
 
-// Queued finds queued orders, also those that another strategy has queued. See
+// QueuedOrders finds queued orders, also those that another strategy has queued. See
 // stock.QueuedOrders.
-type Queued interface {
+type QueuedOrders interface {
 	Queued(ctx context.Context, order uuid.UUID) (stock.Take, error)
 }
 
@@ -34,36 +33,36 @@ type Queued interface {
 // A void order is no reason to withdraw the order: another request of the key may have
 // been answered with it, because it is in the journal. If the key has passed the void
 // order, the order ends as refused, at once: its key needs the units for its next ID.
-func (s *Service) enqueue(ctx context.Context, d stock.Deduction, keyed bool) (Order, ledger.Outcome) {
+func (s *Service) enqueue(ctx context.Context, d stock.Deduction, keyed bool) (Order, Outcome) {
 	now, err := s.ledger.Now()
 	if err != nil {
-		return Order{}, ledger.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
+		return Order{}, Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
 	}
 	d.Trace = s.tracer.Parent(ctx)
 	take, err := s.take(ctx, func(ctx context.Context) (stock.Take, error) { return s.journal.Queue(ctx, d, now) })
 	switch {
 	case stock.NothingTaken(err):
-		return Order{}, ledger.Refused(err)
+		return Order{}, Refused(err)
 	case err != nil: // it may be queued, and then a consumer may commit it: nothing is given back
-		return Order{}, ledger.Unknown(fmt.Errorf("queueing the order: %w", err))
+		return Order{}, Unknown(fmt.Errorf("queueing the order: %w", err))
 	case !keyed:
-		return s.ledger.Queued(take), ledger.Committed()
+		return s.ledger.Queued(take), Committed()
 	}
 	switch found, err := s.ledger.Order(ctx, d.OrderID); {
 	case err == nil && found.TakeID == take.TakeID: // a consumer was fast
 	case err == nil && found.Replaceable(): // a consumer puts the order in its place
-	case err == nil && found.Status == ledger.Void: // its key has passed it
+	case err == nil && found.Status == Void: // its key has passed it
 		if s.ledger.TurnDown(ctx, take).Refused() { // else a consumer does it
 			s.withdraw(ctx, take)
 		}
-		return Order{}, ledger.Duplicate(found)
+		return Order{}, Duplicate(found)
 	case err == nil:
 		s.withdraw(ctx, take)
-		return Order{}, ledger.Duplicate(found)
-	case !errors.Is(err, ledger.ErrNoOrder):
-		return Order{}, ledger.Unknown(err)
+		return Order{}, Duplicate(found)
+	case !errors.Is(err, ErrUnknownOrder):
+		return Order{}, Unknown(err)
 	}
-	return s.ledger.Queued(take), ledger.Committed()
+	return s.ledger.Queued(take), Committed()
 }
 
 // withdraw removes a queued order whose ID the ledger has already, for another take: no
@@ -76,7 +75,7 @@ func (s *Service) withdraw(ctx context.Context, t stock.Take) {
 
 // find reads an order from the ledger, or from the journal if it is still queued. It asks
 // the journal only if the ledger does not know the order, or has a void one.
-// ledger.ErrNoOrder: there is none.
+// ErrUnknownOrder: there is none.
 func (s *Service) find(ctx context.Context, id uuid.UUID) (*Order, error) {
 	found, err := s.ledger.Order(ctx, id)
 	if s.queued == nil || !mayBeQueued(found, err) {
@@ -131,17 +130,17 @@ func (s *Service) SawJournal(under stock.Generation, orders int64, err error) {
 // mayBeQueued reports whether the order for which the ledger has this answer may be
 // queued. It may if it is void: its consumer then replaces the void order.
 func mayBeQueued(found *Order, err error) bool {
-	return errors.Is(err, ledger.ErrNoOrder) || err == nil && found.Status == ledger.Void
+	return errors.Is(err, ErrUnknownOrder) || err == nil && found.Status == Void
 }
 
 // inProgress returns ErrInProgress if the order is queued. Otherwise it returns why
-// the order cannot be changed: ledger.ErrNoOrder if there is none.
+// the order cannot be changed: ErrUnknownOrder if there is none.
 func (s *Service) inProgress(ctx context.Context, id uuid.UUID) error {
 	switch found, err := s.find(ctx, id); {
 	case err != nil:
 		return err
-	case found.Status == ledger.Void:
-		return ledger.ErrNoOrder
+	case found.Status == Void:
+		return ErrUnknownOrder
 	}
 	return ErrInProgress // queued, or recorded just now
 }
@@ -154,17 +153,17 @@ func (s *Service) inProgress(ctx context.Context, id uuid.UUID) error {
 // Refused: the order is not placed, and this instance holds no units of it. Duplicate:
 // another order has its ID. Unknown: the ledger did not answer. The order may be placed,
 // and placing it again is safe.
-func (s *Service) PlaceQueued(ctx context.Context, t stock.Take) ledger.Outcome {
+func (s *Service) PlaceQueued(ctx context.Context, t stock.Take) Outcome {
 	record := s.ledger.Record
 	switch found, err := s.ledger.Order(ctx, t.OrderID); {
 	case err == nil && found.Replaceable(): // of a take whose outcome was unknown; the order is still queued
-		record = func(ctx context.Context, again stock.Take) (Order, ledger.Outcome) {
+		record = func(ctx context.Context, again stock.Take) (Order, Outcome) {
 			return s.ledger.Replace(ctx, *found, again)
 		}
 	case err == nil:
 		return placedBefore(t, found)
-	case !errors.Is(err, ledger.ErrNoOrder):
-		return ledger.Unknown(err)
+	case !errors.Is(err, ErrUnknownOrder):
+		return Unknown(err)
 	}
 	for try := 1; ; try++ {
 		out := s.placeAgain(ctx, t, record)
@@ -175,25 +174,25 @@ func (s *Service) PlaceQueued(ctx context.Context, t stock.Take) ledger.Outcome 
 			return out
 		}
 		if err := s.reconciler.Mend(ctx, out.Reason(), t.SKUs()...); err != nil {
-			return ledger.Refused(err)
+			return Refused(err)
 		}
 		retry.Wait(ctx, try)
 	}
 }
 
 // recordFunc records the order of a take.
-type recordFunc = func(ctx context.Context, t stock.Take) (Order, ledger.Outcome)
+type recordFunc = func(ctx context.Context, t stock.Take) (Order, Outcome)
 
 // placeAgain takes the units of a queued order again, and records them.
-func (s *Service) placeAgain(ctx context.Context, queued stock.Take, record recordFunc) ledger.Outcome {
+func (s *Service) placeAgain(ctx context.Context, queued stock.Take, record recordFunc) Outcome {
 	d := queued.Deduction
 	d.TakeID, d.Queued = uuid.New(), queued.TakeID
-	persist := func(ctx context.Context, again stock.Take) (o Order, out ledger.Outcome) {
+	persist := func(ctx context.Context, again stock.Take) (o Order, out Outcome) {
 		again.QueuedAt = queued.QueuedAt
 		for try := 1; ; try++ {
 			o, out = record(ctx, again)   // twice commits the take once
 			if try > 1 && out.Refused() { // says nothing about the tries before
-				out = ledger.Unknown(out.Reason())
+				out = Unknown(out.Reason())
 			}
 			if !out.Unknown() || try == maxTries || ctx.Err() != nil {
 				return o, out
@@ -210,17 +209,21 @@ func (s *Service) placeAgain(ctx context.Context, queued stock.Take, record reco
 }
 
 // placedBefore returns the outcome of a queued take whose order the ledger has.
-func placedBefore(t stock.Take, found *Order) ledger.Outcome {
+func placedBefore(t stock.Take, found *Order) Outcome {
 	switch {
 	case found.Holds(t.TakeID):
-		return ledger.Committed()
+		return Committed()
 	case found.Replaceable(): // since the ledger was asked; the order is still queued
-		return ledger.Unknown(errVoided)
+		return Unknown(errVoided)
 	}
-	return ledger.Duplicate(found)
+	return Duplicate(found)
 }
 
 // Learn remembers the reason for which the ledger refused a queued order. asked is a
 // time before the ledger was asked. Later orders may be refused at once for the same
 // reason.
 func (s *Service) Learn(asked time.Time, reason error) { s.hours.learn(asked, reason) }
+
+// RulesChanged must be called when the rules of the SKU may have been changed. The
+// next order asks the ledger.
+func (s *Service) RulesChanged(sku stock.SKU) { s.hours.forget(sku) }

@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/latency"
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/tracing"
@@ -34,15 +33,15 @@ type Gate interface {
 // Ledger is what placing needs of the ledger.
 type Ledger interface {
 	// Record commits the order of a take, and returns it and its outcome.
-	Record(ctx context.Context, t stock.Take) (Order, ledger.Outcome)
+	Record(ctx context.Context, t stock.Take) (Order, Outcome)
 	// Replace commits the order of a take in place of a void order.
-	Replace(ctx context.Context, void Order, t stock.Take) (Order, ledger.Outcome)
+	Replace(ctx context.Context, void Order, t stock.Take) (Order, Outcome)
 	// TurnDown records that the queued order of a take is refused. Refused: the take is not
 	// committed and never will be.
-	TurnDown(ctx context.Context, t stock.Take) ledger.Outcome
-	// Pass keeps Replace from a void order. ledger.ErrRowChanged: it was replaced, or passed.
+	TurnDown(ctx context.Context, t stock.Take) Outcome
+	// Pass keeps Replace from a void order. stock.ErrRowChanged: it was replaced, or passed.
 	Pass(ctx context.Context, id uuid.UUID) error
-	// Order reads an order. ledger.ErrNoOrder: there is none.
+	// Order reads an order. ErrUnknownOrder: there is none.
 	Order(ctx context.Context, id uuid.UUID) (*Order, error)
 	// Queued returns the order of a take that is in the journal.
 	Queued(t stock.Take) Order
@@ -52,15 +51,15 @@ type Ledger interface {
 	Generation() stock.Generation
 
 	// Change and Revive change an order after it was placed.
-	Change(ctx context.Context, id uuid.UUID, ask ledger.Ask, decide func(ledger.State) (ledger.Change, error)) (Order, error)
-	Revive(ctx context.Context, expired Order, t stock.Take, payment string) (Order, ledger.Outcome)
+	Change(ctx context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (Order, error)
+	Revive(ctx context.Context, expired Order, t stock.Take, payment string) (Order, Outcome)
 	// Refunded records that a payment that was due went back to the buyer.
-	Refunded(ctx context.Context, payment string) (ledger.Payment, error)
+	Refunded(ctx context.Context, payment string) (Payment, error)
 
 	// History, Orders and Payments read what became of orders and payments.
-	History(ctx context.Context, id uuid.UUID, version int64) ([]ledger.Step, error)
-	Orders(ctx context.Context, f ledger.OrderFilter) ([]Order, error)
-	Payments(ctx context.Context, f ledger.PaymentFilter) ([]ledger.Payment, error)
+	History(ctx context.Context, id uuid.UUID, version int64) ([]Step, error)
+	Orders(ctx context.Context, f Filter) ([]Order, error)
+	Payments(ctx context.Context, f PaymentFilter) ([]Payment, error)
 }
 
 // Reconciler is what placing needs to end takes and to remove what makes them
@@ -74,7 +73,7 @@ type Reconciler interface {
 	// End settles the take or gives it back, according to its outcome. It
 	// resolves an unknown outcome if the ledger answers, and returns the final
 	// outcome.
-	End(ctx context.Context, t stock.Take, out ledger.Outcome) ledger.Outcome
+	End(ctx context.Context, t stock.Take, out Outcome) Outcome
 	// GiveBack returns the take's units to the gate, and reports whether it did.
 	GiveBack(ctx context.Context, t stock.Take) bool
 	// Returned brings units that the ledger has returned to stock to the gate.
@@ -87,8 +86,8 @@ type Service struct {
 	ledgerID   uuid.UUID
 	gate       Gate // nil if there is none
 	ledger     Ledger
-	journal    Journal // nil if the gate has none
-	queued     Queued  // nil if there is no Redis that may have queued orders
+	journal    Journal      // nil if the gate has none
+	queued     QueuedOrders // nil if there is no Redis that may have queued orders
 	reconciler Reconciler
 	late       Late
 	queue      bool
@@ -109,7 +108,7 @@ type Options struct {
 	Queue bool
 	// Queued finds queued orders that the ledger does not have yet. nil: there are
 	// none.
-	Queued Queued
+	Queued QueuedOrders
 	Tracer *tracing.Tracer // nil: there are no traces
 }
 
@@ -198,7 +197,7 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 // have done so, the ID is the same as before.
 func (s *Service) moveOn(ctx context.Context, r Request, number int, found *Order) (live *Order, next int, err error) {
 	last, next, err := s.findKeyed(ctx, r, number+1)
-	if !errors.Is(err, ledger.ErrNoOrder) {
+	if !errors.Is(err, ErrUnknownOrder) {
 		return last, next, err
 	}
 	if last == nil {
@@ -206,7 +205,7 @@ func (s *Service) moveOn(ctx context.Context, r Request, number int, found *Orde
 	}
 	if last.Replaceable() {
 		switch err := s.ledger.Pass(ctx, last.ID); {
-		case errors.Is(err, ledger.ErrRowChanged):
+		case errors.Is(err, stock.ErrRowChanged):
 			return nil, number, nil
 		case err != nil:
 			return nil, number, err
@@ -228,7 +227,7 @@ var errVoided = errors.New("the order's ID belongs to a void order")
 
 // try tries once to place the order of d: to record it, or to queue it. Whatever the
 // outcome, nothing is left to do for the take here.
-func (s *Service) try(ctx context.Context, d stock.Deduction, keyed bool) (Order, ledger.Outcome) {
+func (s *Service) try(ctx context.Context, d stock.Deduction, keyed bool) (Order, Outcome) {
 	if s.queue {
 		return s.enqueue(ctx, d, keyed)
 	}
@@ -237,11 +236,11 @@ func (s *Service) try(ctx context.Context, d stock.Deduction, keyed bool) (Order
 		if err == nil {
 			var first *Order
 			if first, err = s.findQueued(ctx, d.OrderID); err == nil {
-				return Order{}, ledger.Duplicate(first)
+				return Order{}, Duplicate(first)
 			}
 		}
 		if !errors.Is(err, stock.ErrNotQueued) {
-			return Order{}, ledger.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
+			return Order{}, Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
 		}
 	}
 	return s.attempt(ctx, d, s.ledger.Record)
@@ -249,19 +248,19 @@ func (s *Service) try(ctx context.Context, d stock.Deduction, keyed bool) (Order
 
 // attempt takes the units at the gate and records the take, once. Whatever the
 // outcome, the take is settled, given back, or left to recovery.
-func (s *Service) attempt(ctx context.Context, d stock.Deduction, record recordFunc) (Order, ledger.Outcome) {
+func (s *Service) attempt(ctx context.Context, d stock.Deduction, record recordFunc) (Order, Outcome) {
 	take := stock.Take{Deduction: d}
 	if s.gate != nil {
 		taken, err := s.take(ctx, func(ctx context.Context) (stock.Take, error) { return s.gate.Take(ctx, d) })
 		switch {
 		case stock.NothingTaken(err):
-			return Order{}, ledger.Refused(err)
+			return Order{}, Refused(err)
 		case err != nil: // it may have been taken, or may arrive later
 			err = fmt.Errorf("taking at the gate: %w", err)
 			if !s.reconciler.GiveBack(ctx, take) {
-				return Order{}, ledger.Unknown(err)
+				return Order{}, Unknown(err)
 			}
-			return Order{}, ledger.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
+			return Order{}, Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
 		}
 		take = taken
 	}
@@ -303,7 +302,7 @@ func (s *Service) mend(ctx context.Context, reason error, d stock.Deduction) err
 	ctx, span := s.tracer.Start(ctx, "gate.mend")
 	defer span.End()
 	err := s.reconciler.Mend(ctx, reason, d.SKUs()...)
-	if span.Recorded() && err != nil {
+	if err != nil {
 		span.Fail(failure(err))
 	}
 	return err
@@ -318,7 +317,7 @@ func (s *Service) refused(ctx context.Context, r Request, voids int, reason erro
 		switch {
 		case err == nil:
 			return s.replay(r, found)
-		case !errors.Is(err, ledger.ErrNoOrder):
+		case !errors.Is(err, ErrUnknownOrder):
 			return Order{}, false, fmt.Errorf("%w: %w", stock.ErrUnavailable, errors.Join(reason, err))
 		}
 	}
@@ -334,7 +333,7 @@ func (s *Service) refused(ctx context.Context, r Request, voids int, reason erro
 }
 
 // findKeyed reads the key's live order, skipping void orders from the given number
-// on. With ledger.ErrNoOrder, voids is the number of void orders skipped, and found is the
+// on. With ErrUnknownOrder, voids is the number of void orders skipped, and found is the
 // last of those that were skipped here, or nil.
 //
 // A client can give its key many void orders, because a queued order that is refused
@@ -355,9 +354,9 @@ func (s *Service) findKeyed(ctx context.Context, r Request, from int) (found *Or
 		switch {
 		case void:
 			voids, skipped = voids+step, found
-		case step == 1 && errors.Is(err, ledger.ErrNoOrder):
+		case step == 1 && errors.Is(err, ErrUnknownOrder):
 			return skipped, voids, err
-		case step == 1, err != nil && !errors.Is(err, ledger.ErrNoOrder):
+		case step == 1, err != nil && !errors.Is(err, ErrUnknownOrder):
 			return found, voids, err
 		}
 		if growing = growing && void; growing {
@@ -387,7 +386,7 @@ func (s *Service) Order(ctx context.Context, id uuid.UUID) (Order, error) {
 		err = s.addHistory(ctx, found)
 	}
 	switch {
-	case errors.Is(err, ledger.ErrNoOrder):
+	case errors.Is(err, ErrUnknownOrder):
 		return Order{}, ErrUnknownOrder
 	case err != nil:
 		return Order{}, fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
@@ -400,16 +399,16 @@ func (s *Service) Order(ctx context.Context, id uuid.UUID) (Order, error) {
 // be later than the clock itself, so a step that seems to precede the one before it gets
 // that one's time.
 func (s *Service) addHistory(ctx context.Context, o *Order) (err error) {
-	var steps []ledger.Step
+	var steps []Step
 	first := o.Status
-	if o.Version > 0 && o.Status != ledger.Void { // otherwise nothing has happened to it
-		first = ledger.Pending
+	if o.Version > 0 && o.Status != Void { // otherwise nothing has happened to it
+		first = Pending
 		steps, err = s.ledger.History(ctx, o.ID, o.Version)
 	}
 	if o.QueuedUntil.IsZero() {
-		o.History = append([]ledger.Step{{Status: first, At: o.CreatedAt}}, steps...)
+		o.History = append([]Step{{Status: first, At: o.CreatedAt}}, steps...)
 	} else {
-		o.History = append([]ledger.Step{{Status: ledger.Queued, At: o.CreatedAt}, {Status: first, At: o.QueuedUntil}}, steps...)
+		o.History = append([]Step{{Status: Queued, At: o.CreatedAt}, {Status: first, At: o.QueuedUntil}}, steps...)
 	}
 	for i, step := range o.History[1:] {
 		if before := o.History[i].At; step.At.Before(before) {

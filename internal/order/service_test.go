@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -62,20 +61,20 @@ func TestPlace(t *testing.T) {
 		{
 			name: "sold out in the ledger behind a gate", request: ask(), want: stock.ErrSoldOut, takes: 1, records: 1,
 			prepare: func(s *shop) {
-				s.ledger.answer = func(ledger.Outcome) ledger.Outcome {
+				s.ledger.answer = func(Outcome) Outcome {
 					clear(s.ledger.orders)
 					s.ledger.available[apple] = units
-					return ledger.Refused(stock.Refuse(apple, stock.ErrSoldOut))
+					return Refused(stock.Refuse(apple, stock.ErrSoldOut))
 				}
 			},
 		},
 		{
 			name: "above the buyer limit", request: ask(), want: stock.ErrBuyerLimit, takes: 1, records: 1,
 			prepare: func(s *shop) {
-				s.ledger.answer = func(ledger.Outcome) ledger.Outcome {
+				s.ledger.answer = func(Outcome) Outcome {
 					clear(s.ledger.orders)
 					s.ledger.available[apple] = units
-					return ledger.Refused(stock.Refuse(apple, stock.ErrBuyerLimit))
+					return Refused(stock.Refuse(apple, stock.ErrBuyerLimit))
 				}
 			},
 		},
@@ -114,33 +113,33 @@ func TestPlace(t *testing.T) {
 		{
 			name: "the answer of the ledger is lost after the commit", request: ask(), takes: 1, records: 1,
 			prepare: func(s *shop) {
-				s.ledger.answer = func(ledger.Outcome) ledger.Outcome { return ledger.Unknown(errAway) }
+				s.ledger.answer = func(Outcome) Outcome { return Unknown(errAway) }
 			},
 		},
 		{
 			name: "the commit was lost", request: ask(), want: stock.ErrBusy, takes: 1, records: 1,
 			prepare: func(s *shop) {
-				s.ledger.answer = func(ledger.Outcome) ledger.Outcome {
+				s.ledger.answer = func(Outcome) Outcome {
 					clear(s.ledger.orders)
 					s.ledger.available[apple] = units
-					return ledger.Unknown(errAway)
+					return Unknown(errAway)
 				}
 			},
 		},
 		{
 			name: "the ledger is away after a commit", request: ask(), want: stock.ErrUnavailable, takes: 1, records: 1, open: true,
 			prepare: func(s *shop) {
-				s.ledger.answer = func(ledger.Outcome) ledger.Outcome { return ledger.Unknown(errAway) }
+				s.ledger.answer = func(Outcome) Outcome { return Unknown(errAway) }
 				s.ledger.away = errAway
 			},
 		},
 		{
 			name: "the ledger's queue is full", request: ask(), want: stock.ErrBusy, takes: 1, records: 1,
 			prepare: func(s *shop) {
-				s.ledger.answer = func(ledger.Outcome) ledger.Outcome {
+				s.ledger.answer = func(Outcome) Outcome {
 					clear(s.ledger.orders)
 					s.ledger.available[apple] = units
-					return ledger.Refused(fmt.Errorf("%w: the queue is full", stock.ErrBusy))
+					return Refused(fmt.Errorf("%w: the queue is full", stock.ErrBusy))
 				}
 			},
 		},
@@ -168,7 +167,7 @@ func TestPlace(t *testing.T) {
 			name: "an ID that another order has", request: ask(), want: stock.ErrUnavailable, takes: 1, records: 1,
 			prepare: func(s *shop) {
 				s.ledger.before = func(taken stock.Take) {
-					s.ledger.orders[taken.OrderID] = Order{ID: taken.OrderID, TakeID: uuid.New(), Status: ledger.Cancelled, Lines: taken.Lines}
+					s.ledger.orders[taken.OrderID] = Order{ID: taken.OrderID, TakeID: uuid.New(), Status: Cancelled, Lines: taken.Lines}
 				}
 			},
 		},
@@ -194,7 +193,7 @@ func TestPlace(t *testing.T) {
 				}
 				s.ledger.read = func(id uuid.UUID) (*Order, error) {
 					t.Errorf("read order %s for a request without a key", id)
-					return nil, ledger.ErrNoOrder
+					return nil, ErrUnknownOrder
 				}
 				o, replayed, err := s.Place(t.Context(), test.request)
 				s.ledger.read = nil
@@ -221,7 +220,7 @@ func TestPlace(t *testing.T) {
 				sold := int64(0)
 				if test.want == nil {
 					sold = 1
-					if read, err := s.Order(t.Context(), o.ID); err != nil || !sameOrder(read, o) || o.Status != ledger.Pending || o.Buyer != "buyer-1" {
+					if read, err := s.Order(t.Context(), o.ID); err != nil || !sameOrder(read, o) || o.Status != Pending || o.Buyer != "buyer-1" {
 						t.Errorf("answered %+v, read %+v, %v", o, read, err)
 					}
 				}
@@ -268,14 +267,14 @@ func TestEndedContext(t *testing.T) {
 // of the order since.
 func TestReplay(t *testing.T) {
 	t.Parallel()
-	for _, status := range []ledger.Status{ledger.Pending, ledger.Paid, ledger.Cancelled, ledger.Expired} {
+	for _, status := range []Status{Pending, Paid, Cancelled, Expired} {
 		t.Run(string(status), func(t *testing.T) {
 			s := newShop(true)
 			first := s.mustPlace(t, keyed())
 			now := first
 			now.Status = status
 			s.ledger.orders[first.ID] = now
-			if o, replayed, err := s.Place(t.Context(), keyed()); err != nil || !replayed || !sameOrder(o, first) || o.Status != ledger.Pending {
+			if o, replayed, err := s.Place(t.Context(), keyed()); err != nil || !replayed || !sameOrder(o, first) || o.Status != Pending {
 				t.Errorf("answered %+v, replayed %v, %v; want %+v", o, replayed, err, first)
 			}
 			s.ledger.read = func(uuid.UUID) (*Order, error) { return nil, errAway }
@@ -336,7 +335,7 @@ func TestRefusedReplay(t *testing.T) {
 		}, stock.ErrBusy, errAway},
 		{"unknown outcome", func(s *shop) {
 			s.ledger.before = func(stock.Take) { s.ledger.away = errAway }
-			s.ledger.answer = func(out ledger.Outcome) ledger.Outcome { return ledger.Unknown(errAway) }
+			s.ledger.answer = func(out Outcome) Outcome { return Unknown(errAway) }
 		}, stock.ErrUnavailable, errAway},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -359,7 +358,7 @@ func TestRefusedReplay(t *testing.T) {
 				}
 
 				s = newShop(true)
-				s.ledger.read = func(uuid.UUID) (*Order, error) { return nil, ledger.ErrNoOrder }
+				s.ledger.read = func(uuid.UUID) (*Order, error) { return nil, ErrUnknownOrder }
 				test.prepare(s)
 				if _, _, err := s.Place(t.Context(), keyed()); !errors.Is(err, test.want) {
 					t.Errorf("answered %v, want %v", err, test.want)
@@ -389,7 +388,7 @@ func TestVoid(t *testing.T) {
 	if o, replayed, err := s.Place(t.Context(), keyed()); err != nil || !replayed || !sameOrder(o, first) {
 		t.Errorf("answered %+v, replayed %v, %v; want %+v", o, replayed, err, first)
 	}
-	if void, err := s.Order(t.Context(), orderID(s.ledgerID, keyed(), 0)); err != nil || void.Status != ledger.Void {
+	if void, err := s.Order(t.Context(), orderID(s.ledgerID, keyed(), 0)); err != nil || void.Status != Void {
 		t.Errorf("the void order is %+v, %v", void, err)
 	}
 	s.atRest(t, 1)
@@ -422,9 +421,9 @@ func TestFindKeyed(t *testing.T) {
 			s, r, reads := newShop(true), keyed(), 0
 			ids := make(map[uuid.UUID]*Order)
 			for n := range voids {
-				ids[orderID(s.ledgerID, r, n)] = &Order{Status: ledger.TurnedDown}
+				ids[orderID(s.ledgerID, r, n)] = &Order{Status: TurnedDown}
 			}
-			want := &Order{Status: ledger.Pending}
+			want := &Order{Status: Pending}
 			if live {
 				ids[orderID(s.ledgerID, r, voids)] = want
 			}
@@ -433,10 +432,10 @@ func TestFindKeyed(t *testing.T) {
 				if o := ids[id]; o != nil {
 					return o, nil
 				}
-				return nil, ledger.ErrNoOrder
+				return nil, ErrUnknownOrder
 			}
 			found, skipped, err := s.findKeyed(t.Context(), r, 0)
-			if live != (err == nil) || live && found != want || !live && !errors.Is(err, ledger.ErrNoOrder) || skipped != voids {
+			if live != (err == nil) || live && found != want || !live && !errors.Is(err, ErrUnknownOrder) || skipped != voids {
 				t.Fatalf("behind %d void orders: found %+v after %d, %v", voids, found, skipped, err)
 			}
 			if reads > 2*bits.Len(uint(voids))+1 {
@@ -465,7 +464,7 @@ func TestVoidsWithoutEnd(t *testing.T) {
 		reads := 0
 		s.ledger.read = func(uuid.UUID) (*Order, error) {
 			reads++
-			return &Order{Status: ledger.Void}, nil
+			return &Order{Status: Void}, nil
 		}
 		_, _, err := s.Place(t.Context(), keyed())
 		if !errors.Is(err, stock.ErrUnavailable) || reads != bits.Len(maxVoids) {

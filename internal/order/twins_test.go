@@ -13,7 +13,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -39,7 +38,7 @@ const units = 5
 func newShop(withGate bool) *shop {
 	s := &shop{
 		registry: prometheus.NewRegistry(),
-		ledger:   &twinLedger{epoch: 1, available: map[stock.SKU]int64{apple: units, pear: units}, orders: make(map[uuid.UUID]Order), payments: make(map[string]ledger.Payment), histories: make(map[uuid.UUID][]ledger.Step)},
+		ledger:   &twinLedger{epoch: 1, available: map[stock.SKU]int64{apple: units, pear: units}, orders: make(map[uuid.UUID]Order), payments: make(map[string]Payment), histories: make(map[uuid.UUID][]Step)},
 	}
 	var g Gate
 	if withGate {
@@ -53,6 +52,9 @@ func newShop(withGate bool) *shop {
 	s.Service = NewService(uuid.New(), g, nil, s.ledger, s.reconciler, Options{Late: Revive}, s.registry)
 	return s
 }
+
+// now returns the time as the ledger stores it.
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 // atRest asserts that so many units of apple were sold, that no unit is lost or in
 // flight, and that every take has ended.
@@ -169,26 +171,26 @@ type twinLedger struct {
 	epoch     int64
 	available map[stock.SKU]int64
 	orders    map[uuid.UUID]Order
-	payments  map[string]ledger.Payment
-	histories map[uuid.UUID][]ledger.Step
+	payments  map[string]Payment
+	histories map[uuid.UUID][]Step
 	records   int // calls of Record
 
 	before func(t stock.Take)                           // if not nil, called before a take is recorded
-	answer func(out ledger.Outcome) ledger.Outcome      // if not nil, replaces the answer of Record
+	answer func(out Outcome) Outcome                    // if not nil, replaces the answer of Record
 	read   func(id uuid.UUID) (found *Order, err error) // if not nil, replaces Order
 	away   error                                        // if not nil, the ledger cannot resolve a take
 }
 
-func (l *twinLedger) Record(ctx context.Context, t stock.Take) (Order, ledger.Outcome) {
+func (l *twinLedger) Record(ctx context.Context, t stock.Take) (Order, Outcome) {
 	l.records++
 	if l.before != nil {
 		l.before(t)
 	}
 	o := Order{
-		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: ledger.Pending, Lines: t.Lines,
-		Strategy: "twin", CreatedAt: ledger.Now(),
+		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: Pending, Lines: t.Lines,
+		Strategy: "twin", CreatedAt: now(),
 	}
-	out := ledger.Unknown(ctx.Err())
+	out := Unknown(ctx.Err())
 	if ctx.Err() == nil {
 		out = l.record(t, o)
 	}
@@ -198,51 +200,51 @@ func (l *twinLedger) Record(ctx context.Context, t stock.Take) (Order, ledger.Ou
 	return o, out
 }
 
-func (l *twinLedger) record(t stock.Take, o Order) ledger.Outcome {
+func (l *twinLedger) record(t stock.Take, o Order) Outcome {
 	if found, ok := l.orders[o.ID]; ok {
-		if found.TakeID == o.TakeID && found.Status != ledger.Void {
-			return ledger.Committed()
+		if found.TakeID == o.TakeID && found.Status != Void {
+			return Committed()
 		}
-		return ledger.Duplicate(&found)
+		return Duplicate(&found)
 	}
 	for i, line := range t.Lines {
 		switch available, ok := l.available[line.SKU]; {
 		case !ok:
-			return ledger.Refused(stock.Refuse(line.SKU, stock.ErrUnknownSKU))
+			return Refused(stock.Refuse(line.SKU, stock.ErrUnknownSKU))
 		case t.Epoch(i) != 0 && t.Epoch(i) != l.epoch:
-			return ledger.Refused(stock.Refuse(line.SKU, stock.ErrStaleEpoch))
+			return Refused(stock.Refuse(line.SKU, stock.ErrStaleEpoch))
 		case available < line.Quantity:
-			return ledger.Refused(stock.Refuse(line.SKU, stock.ErrSoldOut))
+			return Refused(stock.Refuse(line.SKU, stock.ErrSoldOut))
 		}
 	}
 	for _, line := range t.Lines {
 		l.available[line.SKU] -= line.Quantity
 	}
 	l.orders[o.ID] = o
-	return ledger.Committed()
+	return Committed()
 }
 
 // resolve inserts a void order under the take's order ID, unless the ID is used.
-func (l *twinLedger) resolve(t stock.Take) ledger.Outcome {
+func (l *twinLedger) resolve(t stock.Take) Outcome {
 	if l.away != nil {
-		return ledger.Unknown(l.away)
+		return Unknown(l.away)
 	}
 	found, ok := l.orders[t.OrderID]
 	switch {
 	case !ok:
 		l.void(t.OrderID)
-	case found.Status == ledger.Void && !found.Passed():
+	case found.Status == Void && !found.Passed():
 		found.Version++ // bars Replace
 		l.orders[found.ID] = found
-	case found.TakeID == t.TakeID && found.Status != ledger.Void:
-		return ledger.Committed()
+	case found.TakeID == t.TakeID && found.Status != Void:
+		return Committed()
 	}
-	return ledger.Refused(errors.New("the order was not committed and never will be"))
+	return Refused(errors.New("the order was not committed and never will be"))
 }
 
 // void inserts a void order of another take.
 func (l *twinLedger) void(id uuid.UUID) {
-	l.orders[id] = Order{ID: id, TakeID: uuid.New(), Status: ledger.Void, CreatedAt: ledger.Now()}
+	l.orders[id] = Order{ID: id, TakeID: uuid.New(), Status: Void, CreatedAt: now()}
 }
 
 func (l *twinLedger) Order(_ context.Context, id uuid.UUID) (*Order, error) {
@@ -252,43 +254,43 @@ func (l *twinLedger) Order(_ context.Context, id uuid.UUID) (*Order, error) {
 	if o, ok := l.orders[id]; ok {
 		return &o, nil
 	}
-	return nil, ledger.ErrNoOrder
+	return nil, ErrUnknownOrder
 }
 
-func (l *twinLedger) Now() (time.Time, error) { return ledger.Now(), nil }
+func (l *twinLedger) Now() (time.Time, error) { return now(), nil }
 
 func (l *twinLedger) Generation() stock.Generation { return 7 }
 
 func (l *twinLedger) Queued(t stock.Take) Order {
-	return Order{ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: ledger.Queued, Lines: t.Lines, CreatedAt: t.QueuedAt}
+	return Order{ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: Queued, Lines: t.Lines, CreatedAt: t.QueuedAt}
 }
 
 // Change makes the change that decide chooses. An order is due if it expires at all.
-func (l *twinLedger) Change(_ context.Context, id uuid.UUID, ask ledger.Ask, decide func(ledger.State) (ledger.Change, error)) (Order, error) {
+func (l *twinLedger) Change(_ context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (Order, error) {
 	o, ok := l.orders[id]
-	if !ok || o.Status == ledger.Void {
-		return Order{}, ledger.ErrNoOrder
+	if !ok || o.Status == Void {
+		return Order{}, ErrUnknownOrder
 	}
-	state := ledger.State{Order: o, Due: !o.ExpiresAt.IsZero()}
-	if p, ok := l.payments[ask.Payment]; ok {
+	state := Locked{Order: o, Due: !o.ExpiresAt.IsZero()}
+	if p, ok := l.payments[options.Payment]; ok {
 		state.Payment = &p
 	}
 	c, err := decide(state)
 	if err != nil {
 		return Order{}, err
 	}
-	if c.Returns && !ask.Returns {
+	if c.Returns && !options.Returns {
 		return Order{}, errors.New("units may return, but the stock rows were not locked")
 	}
 	if c.To != "" {
-		o.Status, o.Restocked = c.To, c.To == ledger.Refunded && c.Returns
-		if c.To == ledger.Paid {
+		o.Status, o.Restocked = c.To, c.To == Refunded && c.Returns
+		if c.To == Paid {
 			o.PaymentID = c.PaymentID
 		}
 		l.save(o)
 	}
 	if c.PaymentID != "" {
-		l.payments[c.PaymentID] = ledger.Payment{ID: c.PaymentID, OrderID: id, Status: c.PaymentStatus}
+		l.payments[c.PaymentID] = Payment{ID: c.PaymentID, OrderID: id, Status: c.PaymentStatus}
 	}
 	if c.Returns {
 		for _, line := range o.Lines {
@@ -302,45 +304,45 @@ func (l *twinLedger) Change(_ context.Context, id uuid.UUID, ask ledger.Ask, dec
 func (l *twinLedger) save(o Order) {
 	o.Version++
 	l.orders[o.ID] = o
-	l.histories[o.ID] = append(l.histories[o.ID], ledger.Step{Status: o.Status, At: ledger.Now()})
+	l.histories[o.ID] = append(l.histories[o.ID], Step{Status: o.Status, At: now()})
 }
 
-func (l *twinLedger) Revive(_ context.Context, expired Order, t stock.Take, payment string) (Order, ledger.Outcome) {
+func (l *twinLedger) Revive(_ context.Context, expired Order, t stock.Take, payment string) (Order, Outcome) {
 	o := l.orders[expired.ID]
-	if o.Status != ledger.Expired || o.Version != expired.Version {
-		return Order{}, ledger.Refused(ledger.ErrRowChanged)
+	if o.Status != Expired || o.Version != expired.Version {
+		return Order{}, Refused(stock.ErrRowChanged)
 	}
 	for i, line := range t.Lines {
 		switch {
 		case t.Epoch(i) != 0 && t.Epoch(i) != l.epoch:
-			return Order{}, ledger.Refused(stock.Refuse(line.SKU, stock.ErrStaleEpoch))
+			return Order{}, Refused(stock.Refuse(line.SKU, stock.ErrStaleEpoch))
 		case l.available[line.SKU] < line.Quantity:
-			return Order{}, ledger.Refused(stock.Refuse(line.SKU, stock.ErrSoldOut))
+			return Order{}, Refused(stock.Refuse(line.SKU, stock.ErrSoldOut))
 		}
 	}
 	for _, line := range t.Lines {
 		l.available[line.SKU] -= line.Quantity
 	}
-	o.Status, o.TakeID, o.PaymentID = ledger.Paid, t.TakeID, payment
+	o.Status, o.TakeID, o.PaymentID = Paid, t.TakeID, payment
 	l.save(o)
-	l.payments[payment] = ledger.Payment{ID: payment, OrderID: o.ID, Status: ledger.PaymentPaid}
-	out := ledger.Committed()
+	l.payments[payment] = Payment{ID: payment, OrderID: o.ID, Status: PaymentPaid}
+	out := Committed()
 	if l.answer != nil {
 		out = l.answer(out)
 	}
 	return l.orders[o.ID], out
 }
 
-func (l *twinLedger) TurnDown(_ context.Context, t stock.Take) ledger.Outcome {
-	l.orders[t.OrderID] = Order{ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: ledger.TurnedDown, Lines: t.Lines}
-	return ledger.Refused(errVoided)
+func (l *twinLedger) TurnDown(_ context.Context, t stock.Take) Outcome {
+	l.orders[t.OrderID] = Order{ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: TurnedDown, Lines: t.Lines}
+	return Refused(errVoided)
 }
 
 // Pass keeps Replace from the void order.
 func (l *twinLedger) Pass(_ context.Context, id uuid.UUID) error {
 	o := l.orders[id]
-	if o.Status != ledger.Void || o.Passed() {
-		return ledger.ErrRowChanged
+	if o.Status != Void || o.Passed() {
+		return stock.ErrRowChanged
 	}
 	o.Version = -1
 	l.orders[id] = o
@@ -348,9 +350,9 @@ func (l *twinLedger) Pass(_ context.Context, id uuid.UUID) error {
 }
 
 // Replace records the take in place of the void order.
-func (l *twinLedger) Replace(ctx context.Context, void Order, t stock.Take) (Order, ledger.Outcome) {
-	if o := l.orders[void.ID]; o.Status != ledger.Void || o.Version != void.Version {
-		return Order{}, ledger.Refused(ledger.ErrRowChanged)
+func (l *twinLedger) Replace(ctx context.Context, void Order, t stock.Take) (Order, Outcome) {
+	if o := l.orders[void.ID]; o.Status != Void || o.Version != void.Version {
+		return Order{}, Refused(stock.ErrRowChanged)
 	}
 	delete(l.orders, void.ID)
 	o, out := l.Record(ctx, t)
@@ -360,23 +362,23 @@ func (l *twinLedger) Replace(ctx context.Context, void Order, t stock.Take) (Ord
 	return o, out
 }
 
-func (l *twinLedger) Refunded(_ context.Context, payment string) (ledger.Payment, error) {
+func (l *twinLedger) Refunded(_ context.Context, payment string) (Payment, error) {
 	p, ok := l.payments[payment]
 	if !ok {
-		return p, ledger.ErrNoPayment
+		return p, ErrUnknownPayment
 	}
-	if p.Status == ledger.PaymentRefundDue {
-		p.Status = ledger.PaymentRefunded
+	if p.Status == PaymentRefundDue {
+		p.Status = PaymentRefunded
 		l.payments[payment] = p
 	}
 	return p, nil
 }
 
-func (l *twinLedger) History(_ context.Context, id uuid.UUID, version int64) ([]ledger.Step, error) {
+func (l *twinLedger) History(_ context.Context, id uuid.UUID, version int64) ([]Step, error) {
 	return l.histories[id][:version], nil
 }
 
-func (l *twinLedger) Orders(_ context.Context, f ledger.OrderFilter) (page []Order, err error) {
+func (l *twinLedger) Orders(_ context.Context, f Filter) (page []Order, err error) {
 	for _, o := range l.orders {
 		page = append(page, o)
 	}
@@ -385,7 +387,7 @@ func (l *twinLedger) Orders(_ context.Context, f ledger.OrderFilter) (page []Ord
 	return page[:min(f.Limit, len(page))], nil
 }
 
-func (l *twinLedger) Payments(_ context.Context, f ledger.PaymentFilter) (page []ledger.Payment, err error) {
+func (l *twinLedger) Payments(_ context.Context, f PaymentFilter) (page []Payment, err error) {
 	for _, id := range slices.Sorted(maps.Keys(l.payments)) {
 		if id > f.After && len(page) < f.Limit {
 			page = append(page, l.payments[id])
@@ -397,7 +399,7 @@ func (l *twinLedger) Payments(_ context.Context, f ledger.PaymentFilter) (page [
 // sold adds up the SKU's units in orders that hold theirs.
 func (l *twinLedger) sold(sku stock.SKU) (sold int64) {
 	for _, o := range l.orders {
-		holds := o.Status == ledger.Pending || o.Status == ledger.Paid || o.Status == ledger.Refunded && !o.Restocked
+		holds := o.Status == Pending || o.Status == Paid || o.Status == Refunded && !o.Restocked
 		if !holds {
 			continue
 		}
@@ -443,13 +445,13 @@ func (r *twinReconciler) Mend(_ context.Context, reason error, skus ...stock.SKU
 	return nil
 }
 
-func (r *twinReconciler) End(ctx context.Context, t stock.Take, out ledger.Outcome) ledger.Outcome {
+func (r *twinReconciler) End(ctx context.Context, t stock.Take, out Outcome) Outcome {
 	if out.Unknown() {
 		switch resolved := r.ledger.resolve(t); {
 		case resolved.Unknown():
-			out = ledger.Unknown(errors.Join(out.Reason(), resolved.Reason()))
+			out = Unknown(errors.Join(out.Reason(), resolved.Reason()))
 		case resolved.Refused():
-			out = ledger.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, out.Reason()))
+			out = Refused(fmt.Errorf("%w: %w", stock.ErrBusy, out.Reason()))
 		default:
 			out = resolved
 		}

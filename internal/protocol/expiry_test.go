@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -60,14 +59,14 @@ func TestExpiry(t *testing.T) {
 				t.Errorf("the units are back %v after %v", late, o.ExpiresAt)
 			}
 			found, err := instances[0].Order(t.Context(), o.ID)
-			if err != nil || found.Status != ledger.Expired || len(found.History) != 2 {
+			if err != nil || found.Status != order.Expired || len(found.History) != 2 {
 				t.Fatalf("%+v, %v", found, err)
 			}
 			if at := found.History[1].At; at.Before(o.ExpiresAt.Truncate(time.Millisecond)) { // the unit of SQLite's clock
 				t.Errorf("an order that expires at %v expired at %v", o.ExpiresAt, at)
 			}
 		}
-		if found, err := forever.Order(t.Context(), kept.ID); err != nil || found.Status != ledger.Pending || !found.ExpiresAt.IsZero() {
+		if found, err := forever.Order(t.Context(), kept.ID); err != nil || found.Status != order.Pending || !found.ExpiresAt.IsZero() {
 			t.Errorf("without a payment window: %+v, %v", found, err)
 		}
 	})

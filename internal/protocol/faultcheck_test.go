@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -26,11 +25,11 @@ type exchange struct {
 type storedOrder struct {
 	id     uuid.UUID
 	buyer  string
-	status ledger.Status
+	status order.Status
 	lines  []stock.Line
 }
 
-func (r storedOrder) live() bool { return r.status == ledger.Pending || r.status == ledger.Paid }
+func (r storedOrder) live() bool { return r.status == order.Pending || r.status == order.Paid }
 
 // skuCounts are the counts of one SKU in the ledger and at the gate, read while no
 // request is under way.
@@ -49,7 +48,7 @@ type evidence struct {
 	counts  map[stock.SKU]skuCounts
 	sound   bool // the strategy is sound: no unit is sold twice, and the counts agree
 	guarded bool // the strategy has a guard: no unit is sold twice
-	// redisIntact is true if no fault reached Redis, so no count may be refilled.
+	// redisIntact is true if Redis answered every command, so no count may be refilled.
 	redisIntact bool
 	queued      int64 // orders in the journal
 	// queueLost is true if Redis may have lost queued orders for good.
@@ -113,7 +112,7 @@ func (e evidence) checkAccepted() error {
 // mayBeGone reports whether the order of an answer, which is the i-th record or none if i
 // is negative, need not be live: it was queued, and then refused or lost.
 func (e evidence) mayBeGone(a exchange, i int) bool {
-	refused := i >= 0 && e.records[i].status == ledger.TurnedDown
+	refused := i >= 0 && e.records[i].status == order.TurnedDown
 	return a.order.Queued() && (refused || e.queueLost && (i < 0 || !e.records[i].live()))
 }
 
@@ -228,7 +227,7 @@ func (e evidence) checkCounts() error {
 			continue
 		}
 		if e.redisIntact && c.epochRise != 0 {
-			fault("refilled %d times, but no fault reached Redis", c.epochRise)
+			fault("refilled %d times, but Redis answered every command", c.epochRise)
 		}
 		if c.gate.InFlight != 0 {
 			fault("units in flight after the sweeps")
@@ -249,10 +248,10 @@ func TestFaultsChecker(t *testing.T) {
 	line := []stock.Line{{SKU: sku, Quantity: 2}}
 	sound := func() evidence {
 		placed := func(id uuid.UUID, buyer string) order.Order {
-			return order.Order{ID: id, Buyer: buyer, Status: ledger.Pending, Lines: line}
+			return order.Order{ID: id, Buyer: buyer, Status: order.Pending, Lines: line}
 		}
 		waited := placed(uuid.New(), "queued")
-		waited.Status = ledger.Queued
+		waited.Status = order.Queued
 		return evidence{
 			answers: []exchange{
 				{Request: order.Request{Buyer: "with-key", Key: "k", Lines: line}, reply: reply{order: placed(bought, "with-key")}},
@@ -264,10 +263,10 @@ func TestFaultsChecker(t *testing.T) {
 				{Request: order.Request{Buyer: "queued", Key: "k", Lines: line}, reply: reply{order: waited}},
 			},
 			records: []storedOrder{
-				{bought, "with-key", ledger.Pending, line},
-				{paid, "without-key", ledger.Paid, line},
-				{uuid.New(), "refused", ledger.Void, nil},
-				{waited.ID, "queued", ledger.TurnedDown, line},
+				{bought, "with-key", order.Pending, line},
+				{paid, "without-key", order.Paid, line},
+				{uuid.New(), "refused", order.Void, nil},
+				{waited.ID, "queued", order.TurnedDown, line},
 			},
 			counts: map[stock.SKU]skuCounts{sku: {
 				ledgerCounts: ledgerCounts{total: 5, available: 1}, gate: &stock.Level{SKU: sku, Filled: true, Available: 1}, totals: []int64{5},
@@ -294,7 +293,7 @@ func TestFaultsChecker(t *testing.T) {
 		add   func(e *evidence)
 	}{
 		{"accepted, but not in the ledger", func(e *evidence) { e.records = e.records[1:] }},
-		{"accepted, but void", func(e *evidence) { e.records[0].status = ledger.Void }},
+		{"accepted, but void", func(e *evidence) { e.records[0].status = order.Void }},
 		{"has the buyer", func(e *evidence) { e.records[0].buyer = "without-key" }},
 		{"has the buyer", func(e *evidence) { e.answers[0].order.Buyer = "without-key" }},
 		{"asked for", func(e *evidence) { e.records[1].lines = nil }},
@@ -307,17 +306,17 @@ func TestFaultsChecker(t *testing.T) {
 			e.answers = append(e.answers, again)
 		}},
 		{"2 live orders", func(e *evidence) {
-			e.records = append(e.records, storedOrder{uuid.New(), "with-key", ledger.Pending, line})
+			e.records = append(e.records, storedOrder{uuid.New(), "with-key", order.Pending, line})
 		}},
-		{`refused with "too busy`, func(e *evidence) { e.records[2].status = ledger.Pending }},
+		{`refused with "too busy`, func(e *evidence) { e.records[2].status = order.Pending }},
 		{"got an unexpected error", func(e *evidence) { e.answers[5].err = errors.New("a nil map") }},
 		{"oversold", func(e *evidence) { count(e, func(c *skuCounts) { c.total, c.available = 3, -1 }) }},
 		{"the total is none of", func(e *evidence) { count(e, func(c *skuCounts) { c.totals = []int64{4} }) }},
 		{"the ledger's counts do not add up", func(e *evidence) { count(e, func(c *skuCounts) { c.available = 2 }) }},
 		{"units in flight after the sweeps", func(e *evidence) { count(e, func(c *skuCounts) { c.gate.Available, c.gate.InFlight = 0, 1 }) }},
 		{"the gate's counts do not add up", func(e *evidence) { count(e, func(c *skuCounts) { c.gate.Available = 2 }) }},
-		{"accepted, but refused", func(e *evidence) { e.answers[6].order.Status = ledger.Pending }},
-		{"accepted, but void", func(e *evidence) { e.records[3].status = ledger.Void }},
+		{"accepted, but refused", func(e *evidence) { e.answers[6].order.Status = order.Pending }},
+		{"accepted, but void", func(e *evidence) { e.records[3].status = order.Void }},
 		{"accepted, but not in the ledger", func(e *evidence) { e.records = e.records[:3] }},
 		{"accepted, but not in the ledger", func(e *evidence) { e.records, e.queueLost = e.records[1:], true }},
 		{"got an unexpected error", func(e *evidence) { e.answers[5].err = stock.ErrSuperseded }},

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"iter"
+	"log/slog"
 	"math/rand/v2"
 	"net/url"
 	"slices"
@@ -20,7 +21,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/order"
@@ -47,6 +47,9 @@ type rig struct {
 	client   redis.UniversalClient
 	sqlFault *faults.Injector
 	hook     faults.Hook
+	logged   testenv.Buffer // by the instances
+	// unanswered counts the commands that ended without Redis's answer.
+	unanswered atomic.Int64
 }
 
 func newRig(t *testing.T, d testenv.Database) *rig {
@@ -59,6 +62,7 @@ func newRig(t *testing.T, d testenv.Database) *rig {
 	}
 	t.Cleanup(func() { _ = r.client.Close() })
 	r.client.AddHook(r.hook)
+	r.client.AddHook(unansweredHook{&r.unanswered})
 	if r.sql.Dialect() == sqltx.SQLite {
 		r.injectIntoDriver(t, dbURL)
 		return r
@@ -132,14 +136,14 @@ func sqliteErrors(t *testing.T, pool *sql.DB) map[faults.Kind]error {
 	return answers
 }
 
-// faultsLease is how long a lock stays taken if its unlock is lost.
-const faultsLease = time.Second
+// lostUnlockLease is how long a lock stays taken if its unlock is lost.
+const lostUnlockLease = time.Second
 
 // start starts an instance that reaches its stores through the fault injectors. Recovery
 // ends its takes at once.
-func (r *rig) start(ctx context.Context, set settings) (*instance, error) {
-	set.takeDeadline = immediateDeadline
-	i, err := r.build(r.db, r.client, redislock.Options{Lease: faultsLease}, set)
+func (r *rig) start(ctx context.Context, set settings, locks redislock.Options) (*instance, error) {
+	set.takeDeadline, set.log = immediateDeadline, slog.New(slog.NewTextHandler(&r.logged, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	i, err := r.build(r.db, r.client, locks, set)
 	if err != nil {
 		return nil, err
 	}
@@ -148,6 +152,28 @@ func (r *rig) start(ctx context.Context, set settings) (*instance, error) {
 		return nil, err
 	}
 	return i, nil
+}
+
+// unansweredHook counts the commands that ended without an answer of Redis: a client
+// on a slow machine may give up one that no fault reached.
+type unansweredHook struct{ count *atomic.Int64 }
+
+func (h unansweredHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h unansweredHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { return h.note(next(ctx, cmd)) }
+}
+
+func (h unansweredHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error { return h.note(next(ctx, cmds)) }
+}
+
+func (h unansweredHook) note(err error) error {
+	var answer redis.Error
+	if err != nil && !errors.As(err, &answer) {
+		h.count.Add(1)
+	}
+	return err
 }
 
 const (
@@ -175,8 +201,13 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 			broken = r.cleanUp()
 		}
 	}()
+	r.logged.Take()
+	var locks redislock.Options
+	if len(row.redis) > 0 {
+		locks.Lease = lostUnlockLease
+	} // else no unlock is lost, and a machine that stalls must lose no lock
 	for range 2 {
-		i, err := r.start(ctx, settings{strategy: row.strategy, noGuard: row.noGuard})
+		i, err := r.start(ctx, settings{strategy: row.strategy, noGuard: row.noGuard}, locks)
 		if err != nil {
 			return 0, 0, fmt.Errorf("starting: %w", err)
 		}
@@ -193,6 +224,7 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 
 	r.sqlFault.Arm(row.sql...)
 	r.hook.Arm(row.redis...)
+	r.unanswered.Store(0)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -212,7 +244,7 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 	commands, redisFaults := r.hook.Disarm()
 
 	spec, _ := strategy.Find(row.strategy)
-	e := evidence{answers: s.answers, sound: spec.Sound, guarded: spec.HasGate() && !row.noGuard, redisIntact: len(row.redis) == 0}
+	e := evidence{answers: s.answers, sound: spec.Sound, guarded: spec.HasGate() && !row.noGuard, redisIntact: len(row.redis) == 0 && r.unanswered.Load() == 0}
 	broken = errors.Join(broken, r.settle(ctx, maxSettle, instances, s, &e))
 	s.retryKeyed(ctx, instances)
 	e.answers = s.answers
@@ -222,6 +254,7 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 		for _, a := range s.answers {
 			broken = fmt.Errorf("%w\n\t%s %v: order %v, replayed %v, %v", broken, a.Buyer, a.Lines, a.order.ID, a.replayed, a.err)
 		}
+		broken = fmt.Errorf("%w\nlog:\n%s", broken, r.logged.Take())
 	}
 	return statements, commands, broken
 }
@@ -259,7 +292,7 @@ func (r *rig) gather(ctx context.Context, i *instance, s *scenario, e *evidence)
 	var rows []struct {
 		ID    uuid.UUID
 		Buyer string
-		State ledger.Status
+		State order.Status
 	}
 	if err := db.Raw("SELECT id, buyer_id AS buyer, status AS state FROM orders").Scan(&rows).Error; err != nil {
 		return err

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -82,7 +83,7 @@ func (s *shop) checkLifecycle(t *testing.T, i *instance, sku stock.SKU, id uuid.
 		t.Fatal(err)
 	}
 	want := []string{o.PaymentID}
-	if o.Status != ledger.Paid {
+	if o.Status != order.Paid {
 		want = nil
 	}
 	if !slices.Equal(paying, want) {
@@ -115,7 +116,7 @@ func TestLifecycle(t *testing.T) {
 	refund := func(restock bool) act {
 		return func(i *instance, id uuid.UUID) error { _, err := i.Refund(t.Context(), id, restock); return err }
 	}
-	pending, paid, cancelled, expired, refunded := ledger.Pending, ledger.Paid, ledger.Cancelled, ledger.Expired, ledger.Refunded
+	pending, paid, cancelled, expired, refunded := order.Pending, order.Paid, order.Cancelled, order.Expired, order.Refunded
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
 		for _, strategy := range []string{"lua", "optimistic"} {
 			i := s.open(t, settings{strategy: strategy})
@@ -123,15 +124,15 @@ func TestLifecycle(t *testing.T) {
 				name    string
 				due     bool // the time to be paid has passed
 				acts    []act
-				history []ledger.Status
+				history []order.Status
 				held    int64
 			}{
-				{"paid twice", false, []act{pay, pay, payAgain}, []ledger.Status{pending, paid}, 2},
-				{"cancelled", false, []act{cancel, cancel, payAgain}, []ledger.Status{pending, cancelled}, 0},
-				{"refunded", false, []act{pay, refund(true), refund(true), pay, payAgain}, []ledger.Status{pending, paid, refunded}, 0},
-				{"refunded, units kept", false, []act{pay, refund(false)}, []ledger.Status{pending, paid, refunded}, 2},
-				{"revived", true, []act{pay, pay, payAgain}, []ledger.Status{pending, expired, paid}, 2},
-				{"cancelled late", true, []act{cancel}, []ledger.Status{pending, cancelled}, 0},
+				{"paid twice", false, []act{pay, pay, payAgain}, []order.Status{pending, paid}, 2},
+				{"cancelled", false, []act{cancel, cancel, payAgain}, []order.Status{pending, cancelled}, 0},
+				{"refunded", false, []act{pay, refund(true), refund(true), pay, payAgain}, []order.Status{pending, paid, refunded}, 0},
+				{"refunded, units kept", false, []act{pay, refund(false)}, []order.Status{pending, paid, refunded}, 2},
+				{"revived", true, []act{pay, pay, payAgain}, []order.Status{pending, expired, paid}, 2},
+				{"cancelled late", true, []act{cancel}, []order.Status{pending, cancelled}, 0},
 			} {
 				t.Run(strategy+"/"+test.name, func(t *testing.T) {
 					sku, coupon := newSKU("lifecycle"), newSKU("coupon")
@@ -153,7 +154,7 @@ func TestLifecycle(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					var statuses []ledger.Status
+					var statuses []order.Status
 					for _, step := range after.History {
 						statuses = append(statuses, step.Status)
 					}
@@ -163,6 +164,43 @@ func TestLifecycle(t *testing.T) {
 				})
 			}
 			i.Close()
+		}
+	})
+}
+
+// TestLatePaymentBeforeTheSettle pays an order late whose instance was killed between
+// its commit and its settle. The order has expired, and its units have returned. So the
+// payment must wait until recovery has settled the first take, wherever its records are.
+// Otherwise recovery could give the units back that expiry has returned already.
+func TestLatePaymentBeforeTheSettle(t *testing.T) {
+	t.Parallel()
+	const segments, total, quantity = 3, 9, 4 // a first take needs two segments, a second one finds enough in the third
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		for _, strategy := range []string{"lua", "segment", "segment-lock"} {
+			t.Run(strategy, func(t *testing.T) {
+				i := s.open(t, settings{strategy: strategy, segments: segments, noGuard: true, takeDeadline: immediateDeadline})
+				defer i.Close()
+				sku := newSKU("late")
+				addStock(t, i, sku, total)
+				d := stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "b", Lines: []stock.Line{{SKU: sku, Quantity: quantity}}}
+				binary.BigEndian.PutUint32(d.OrderID[12:], segments-1) // asks the last segment first
+				first, err := i.gate.Take(t.Context(), d)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := record(t, i, first); err != nil {
+					t.Fatal(err)
+				}
+				s.expiresIn(t, d.OrderID, -time.Second)
+				if _, err := i.Pay(t.Context(), d.OrderID, "p-"+string(sku)); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, stock.ErrInFlight) {
+					t.Errorf("a payment before the first take was settled was answered %v, want %q", err, stock.ErrInFlight)
+				}
+				sweep(t, i)
+				if _, err := i.Pay(t.Context(), d.OrderID, "p-"+string(sku)); err != nil {
+					t.Errorf("a payment after the first take was settled: %v", err)
+				}
+				s.checkLifecycle(t, i, sku, d.OrderID)
+			})
 		}
 	})
 }
@@ -273,17 +311,17 @@ func (s *shop) race(t *testing.T, kind raceKind, job ledger.Job, round int) (end
 		t.Fatal(err)
 	}
 	if second != uuid.Nil {
-		if after.Status == ledger.Paid {
+		if after.Status == order.Paid {
 			t.Errorf("both buyers have the unit: %s, %s", o.ID, second)
 		}
 		_, err = among[1].Cancel(t.Context(), second)
-	} else if after.Status == ledger.Paid {
+	} else if after.Status == order.Paid {
 		_, err = among[1].Refund(t.Context(), o.ID, true)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after.Status == ledger.Paid && len(after.History) == 3 {
+	if after.Status == order.Paid && len(after.History) == 3 {
 		return "revived"
 	}
 	return string(after.Status)
@@ -345,7 +383,7 @@ func checkPayments(t *testing.T, among []*instance, id uuid.UUID, payments []str
 			t.Fatalf("%s, which was answered %v: %v", payment, answers[n], err)
 		}
 		due := errors.As(answers[n], new(*order.RefundDue))
-		if answers[n] != nil && !due || due != (p.Status == ledger.PaymentRefundDue) {
+		if answers[n] != nil && !due || due != (p.Status == order.PaymentRefundDue) {
 			t.Errorf("%s was answered %v and is %s", payment, answers[n], p.Status)
 		}
 		if _, again := among[1-n].Pay(t.Context(), id, payment); fmt.Sprint(again) != fmt.Sprint(answers[n]) && !due {

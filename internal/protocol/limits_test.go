@@ -177,6 +177,23 @@ func TestLimitOnASoldSKU(t *testing.T) {
 	})
 }
 
+// TestHoursCleared: an instance through which opens_at or closes_at is cleared sells at
+// once, although it has just refused an order.
+func TestHoursCleared(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		i, sku := s.open(t, settings{strategy: "lua"}), newSKU("cleared")
+		sell(t, i, stock.Setting{SKU: sku, Total: 9, OpensAt: ptr(time.Now().Add(time.Hour))})
+		mustRefuse(t, i, oneUnit(sku), stock.ErrNotOpen)
+		sell(t, i, stock.Setting{SKU: sku, Total: 9, OpensAt: new(time.Time)})
+		mustPlace(t, i, oneUnit(sku))
+		sell(t, i, stock.Setting{SKU: sku, Total: 9, ClosesAt: ptr(time.Now().Add(-time.Hour))})
+		mustRefuse(t, i, oneUnit(sku), stock.ErrClosed)
+		sell(t, i, stock.Setting{SKU: sku, Total: 9, ClosesAt: new(time.Time)})
+		mustPlace(t, i, oneUnit(sku))
+	})
+}
+
 // TestOpeningHours: orders are accepted from the opening to the closing by the
 // database's clock, and refused before and after. Keys are replayed at any time.
 func TestOpeningHours(t *testing.T) {

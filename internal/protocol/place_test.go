@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
@@ -25,7 +24,7 @@ func TestPlace(t *testing.T) {
 
 		o := mustPlace(t, i, request(stock.Line{SKU: b, Quantity: 1}, stock.Line{SKU: a, Quantity: 2}))
 		want := []stock.Line{{SKU: a, Quantity: 2}, {SKU: b, Quantity: 1}}
-		if o.Status != ledger.Pending || o.Buyer != "buyer-1" || o.Strategy != i.strategy || !sameLines(o.Lines, want) {
+		if o.Status != order.Pending || o.Buyer != "buyer-1" || o.Strategy != i.strategy || !sameLines(o.Lines, want) {
 			t.Errorf("placed %+v", o)
 		}
 		if o.CreatedAt.Location() != time.UTC || o.CreatedAt.Nanosecond()%1000 != 0 {

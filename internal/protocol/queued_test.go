@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -107,14 +106,14 @@ func drain(t *testing.T, i *instance) {
 func mustQueue(t *testing.T, i *instance, r order.Request) order.Order {
 	t.Helper()
 	o := mustPlace(t, i, r)
-	if o.Status != ledger.Queued || o.CreatedAt.IsZero() || !o.ExpiresAt.IsZero() {
+	if o.Status != order.Queued || o.CreatedAt.IsZero() || !o.ExpiresAt.IsZero() {
 		t.Fatalf("placed %+v, want it queued", o)
 	}
 	return o
 }
 
 // wantStatus checks the status of an order.
-func wantStatus(t *testing.T, i *instance, id uuid.UUID, want ledger.Status) {
+func wantStatus(t *testing.T, i *instance, id uuid.UUID, want order.Status) {
 	t.Helper()
 	if o, err := i.Order(t.Context(), id); err != nil || o.Status != want {
 		t.Errorf("order %s is %s (%v), want %s", id, o.Status, err, want)
@@ -122,7 +121,7 @@ func wantStatus(t *testing.T, i *instance, id uuid.UUID, want ledger.Status) {
 }
 
 // waitFor waits until the order has the status.
-func waitFor(t *testing.T, i *instance, id uuid.UUID, want ledger.Status) {
+func waitFor(t *testing.T, i *instance, id uuid.UUID, want order.Status) {
 	t.Helper()
 	eventually(t, "the order is "+string(want), func() bool {
 		o, err := i.Order(t.Context(), id)
@@ -160,7 +159,7 @@ func TestQueuedOrder(t *testing.T) {
 			if levels, err := at.gate.Level(t.Context(), sku); err != nil || levels[0].InFlight != 1 || levels[0].Available != 4 {
 				t.Errorf("after a sweep the gate has %+v, %v", levels, err)
 			}
-			wantStatus(t, at, first.ID, ledger.Queued)
+			wantStatus(t, at, first.ID, order.Queued)
 			if _, err := at.Pay(t.Context(), first.ID, "p-"+string(sku)); !errors.Is(err, order.ErrInProgress) {
 				t.Errorf("paid: %v", err)
 			}
@@ -187,7 +186,7 @@ func TestQueuedOrder(t *testing.T) {
 			}
 		}
 		proceed()
-		waitFor(t, other, first.ID, ledger.Pending)
+		waitFor(t, other, first.ID, order.Pending)
 		if _, _, err := other.Place(t.Context(), withKey(oneUnit(elsewhere), "k")); !errors.Is(err, order.ErrKeyReused) {
 			t.Errorf("the key for another SKU: %v", err)
 		}
@@ -197,7 +196,7 @@ func TestQueuedOrder(t *testing.T) {
 		replayed()
 		waitFinished(t, other)
 		o, err := other.Order(t.Context(), first.ID)
-		if err != nil || !o.CreatedAt.Equal(first.CreatedAt) || o.ExpiresAt.Sub(o.QueuedUntil) != time.Hour || len(o.History) != 2 || o.History[0].Status != ledger.Queued {
+		if err != nil || !o.CreatedAt.Equal(first.CreatedAt) || o.ExpiresAt.Sub(o.QueuedUntil) != time.Hour || len(o.History) != 2 || o.History[0].Status != order.Queued {
 			t.Errorf("%+v, %v", o, err)
 		}
 		if o, replayed, err := other.Place(t.Context(), withKey(oneUnit(sku), "k")); err != nil || !replayed || !sameOrder(o, first) {
@@ -232,7 +231,7 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 			stop := consume(t, i.instance)
 			waitFinished(t, i.instance)
 			stop()
-			states := make(map[ledger.Status]int)
+			states := make(map[order.Status]int)
 			for _, o := range queued {
 				found, err := plain.Order(t.Context(), o.ID)
 				if err != nil || !sameLines(found.Lines, o.Lines) {
@@ -240,7 +239,7 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 				}
 				states[found.Status]++
 			}
-			if states[ledger.Pending] != 2 || states[ledger.TurnedDown] != 1 {
+			if states[order.Pending] != 2 || states[order.TurnedDown] != 1 {
 				t.Errorf("the orders ended as %v", states)
 			}
 			s.waitSettled(t, plain.gate, sku)
@@ -249,7 +248,7 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 			addStock(t, plain, sku, 4)
 			for n, o := range queued {
 				found, err := plain.Order(t.Context(), o.ID)
-				if err != nil || found.Status != ledger.TurnedDown {
+				if err != nil || found.Status != order.TurnedDown {
 					continue
 				}
 				if again := mustQueue(t, i.instance, withKey(both, string(rune('1'+n))+string(sku))); again.ID == o.ID {
@@ -290,16 +289,16 @@ func TestQueuedOrderIsVoid(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if out := plain.End(t.Context(), twin, ledger.Unknown(errLostAnswer)); !out.Refused() {
+			if out := plain.End(t.Context(), twin, order.Unknown(errLostAnswer)); !out.Refused() {
 				t.Fatalf("the twin's outcome is %+v", out)
 			}
-			wantStatus(t, plain, o.ID, ledger.Queued)
-			if again := mustReplay(t, i.instance, keyed); again.ID != o.ID || again.Status != ledger.Queued {
+			wantStatus(t, plain, o.ID, order.Queued)
+			if again := mustReplay(t, i.instance, keyed); again.ID != o.ID || again.Status != order.Queued {
 				t.Errorf("the key is answered with %+v, want the queued order %s", again, o.ID)
 			}
-			want := ledger.Pending
+			want := order.Pending
 			if test.passed {
-				want = ledger.TurnedDown
+				want = order.TurnedDown
 				if err := plain.ledger.Pass(t.Context(), o.ID); err != nil {
 					t.Fatal(err)
 				}
@@ -342,15 +341,15 @@ func TestQueuedInPlaceOfAVoidOrder(t *testing.T) {
 				t.Fatal(err)
 			}
 			sweep(t, i.instance)
-			wantStatus(t, i.instance, voided.ID, ledger.Void)
+			wantStatus(t, i.instance, voided.ID, order.Void)
 			reached, proceed := i.journal.queued.arm()
 			defer proceed()
 			first := place(t.Context(), i.instance, keyed)
 			wait(t, "the journal", reached)
 			again := mustReplay(t, i.instance, keyed)
-			want := ledger.Pending
+			want := order.Pending
 			if passed {
-				want = ledger.TurnedDown
+				want = order.TurnedDown
 				if err := i.ledger.Pass(t.Context(), voided.ID); err != nil {
 					t.Fatal(err)
 				}
@@ -362,7 +361,7 @@ func TestQueuedInPlaceOfAVoidOrder(t *testing.T) {
 			}
 			drain(t, i.instance)
 			wantStatus(t, i.instance, again.ID, want)
-			wantStatus(t, i.instance, r.order.ID, ledger.Pending)
+			wantStatus(t, i.instance, r.order.ID, order.Pending)
 			s.waitSettled(t, i.gate, sku)
 			s.checkBalance(t, i.gate, sku, 1)
 			i.Close()
@@ -384,7 +383,7 @@ func TestQueueIsLost(t *testing.T) {
 		}
 		sweep(t, i.instance)
 		s.checkBalance(t, i.gate, sku, 0)
-		wantStatus(t, i.instance, o.ID, ledger.Void) // which is never shown
+		wantStatus(t, i.instance, o.ID, order.Void) // which is never shown
 		consume(t, i.instance)
 		waitFinished(t, i.instance)
 		s.checkBalance(t, i.gate, sku, 0)
@@ -437,7 +436,7 @@ func TestFastConsumer(t *testing.T) {
 		consume(t, i.instance)
 		eventually(t, "the order is committed", func() bool { return s.ledgerCounts(t, sku).sold == 1 })
 		proceed()
-		if r := wait(t, "the answer", answer); r.err != nil || r.replayed || r.order.Status != ledger.Queued {
+		if r := wait(t, "the answer", answer); r.err != nil || r.replayed || r.order.Status != order.Queued {
 			t.Errorf("answered %+v", r)
 		}
 		i.journal.keep.Store(false)
@@ -457,7 +456,7 @@ func TestLostQueueAnswer(t *testing.T) {
 		i.journal.lose.Store(true)
 		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrUnavailable)
 		o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"))
-		if err != nil || !replayed || o.Status != ledger.Queued { // the journal has it
+		if err != nil || !replayed || o.Status != order.Queued { // the journal has it
 			t.Errorf("answered %+v (replayed %v, %v)", o, replayed, err)
 		}
 		consume(t, i.instance)
@@ -490,7 +489,7 @@ func TestCommittedBeforeARefill(t *testing.T) {
 		next := s.open(t, settings{strategy: "lua", noGuard: true, change: func(built *strategy.Strategy) { built.Journal = i.journal }})
 		consume(t, next)
 		waitFinished(t, next)
-		wantStatus(t, next, o.ID, ledger.Pending)
+		wantStatus(t, next, o.ID, order.Pending)
 		s.checkBalance(t, next.gate, refilled, 1)
 		s.checkBalance(t, next.gate, kept, 1)
 	})
@@ -520,7 +519,7 @@ func TestSlowConsumer(t *testing.T) {
 				}
 			}
 			stopQuick := consume(t, quick.instance)
-			waitFor(t, quick.instance, o.ID, ledger.Pending)
+			waitFor(t, quick.instance, o.ID, order.Pending)
 			proceed()
 			waitFinished(t, quick.instance)
 			stopSlow()
@@ -530,6 +529,47 @@ func TestSlowConsumer(t *testing.T) {
 			mustRefuse(t, quick.instance, oneUnit(sku), stock.ErrSoldOut)
 			s.checkBalance(t, quick.gate, sku, 2)
 		}
+	})
+}
+
+// TestQueuedLockedRow: another transaction holds a stock row. The queued orders of the SKU,
+// many batches of them, delay no queued orders of other SKUs: those are committed while the
+// row is locked. The others are committed once it is free.
+func TestQueuedLockedRow(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, servers, func(t *testing.T, s *shop) {
+		const before, others = 4000, 20
+		i := s.openQueueing(t, settings{})
+		locked, free := newSKU("locked"), newSKU("free")
+		addStock(t, i.instance, locked, 2*before)
+		addStock(t, i.instance, free, 2*before)
+		var clients sync.WaitGroup
+		for range 40 {
+			clients.Go(func() {
+				for range before / 40 {
+					if _, _, err := i.Place(t.Context(), oneUnit(locked)); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		clients.Wait()
+		mustQueue(t, i.instance, request(stock.Line{SKU: free, Quantity: 1}, stock.Line{SKU: locked, Quantity: 1}))
+		for range others {
+			mustQueue(t, i.instance, oneUnit(free))
+		}
+		unlock := s.lockStockRow(t, locked)
+		defer unlock()
+		consume(t, i.instance)
+		eventually(t, "the orders of another SKU are committed", func() bool { return s.ledgerCounts(t, free).sold == others })
+		if sold := s.ledgerCounts(t, locked).sold; sold != 0 {
+			t.Errorf("%d units of the locked row are sold", sold)
+		}
+		unlock()
+		waitFinished(t, i.instance)
+		s.checkBalance(t, i.gate, locked, before+1)
+		s.checkBalance(t, i.gate, free, others+1)
 	})
 }
 
@@ -555,7 +595,7 @@ func TestQueuedCommitInLimbo(t *testing.T) {
 			}
 			fault.deliver <- true
 			wait(t, "the server", fault.done)
-			waitFor(t, i.instance, o.ID, ledger.Pending)
+			waitFor(t, i.instance, o.ID, order.Pending)
 			waitFinished(t, i.instance)
 			mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
 			s.checkBalance(t, i.gate, sku, 1)
@@ -582,10 +622,10 @@ func TestStreamIsLost(t *testing.T) {
 		if err := s.redis.Del(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:journal").Err(); err != nil {
 			t.Fatal(err)
 		}
-		wantStatus(t, i.instance, queued[0].ID, ledger.Queued)
+		wantStatus(t, i.instance, queued[0].ID, order.Queued)
 		proceed()
 		for _, o := range queued {
-			waitFor(t, i.instance, o.ID, ledger.Pending)
+			waitFor(t, i.instance, o.ID, order.Pending)
 		}
 		waitFinished(t, i.instance)
 		if again := mustReplay(t, i.instance, withKey(oneUnit(sku), "k")); again.ID != queued[0].ID {
@@ -619,7 +659,7 @@ func TestQueuedByAnotherStrategy(t *testing.T) {
 			next, peer := s.open(t, settings{strategy: name}), s.open(t, settings{strategy: name})
 			for _, at := range []*instance{i.instance, next, peer} {
 				o, err := at.Order(t.Context(), queued[0].ID)
-				if err != nil || o.Status != ledger.Queued || o.Strategy != queued[0].Strategy {
+				if err != nil || o.Status != order.Queued || o.Strategy != queued[0].Strategy {
 					t.Errorf("%s shows %+v (%v)", at.strategy, o, err)
 				}
 				if _, err := at.Cancel(t.Context(), queued[0].ID); !errors.Is(err, order.ErrInProgress) {
@@ -635,21 +675,21 @@ func TestQueuedByAnotherStrategy(t *testing.T) {
 			mustPlace(t, peer, oneUnit(sku)) // before the queued orders take their units again
 			before := peer.ledger.Generation()
 			drain(t, next)
-			states := make(map[ledger.Status]int)
+			states := make(map[order.Status]int)
 			for n, o := range queued {
 				found, err := peer.Order(t.Context(), o.ID)
 				if err != nil || !sameLines(found.Lines, o.Lines) {
 					t.Fatalf("%+v, %v", found, err)
 				}
 				states[found.Status]++
-				if found.Status != ledger.Pending {
+				if found.Status != order.Pending {
 					continue
 				}
 				if again := mustReplay(t, peer, withKey(oneUnit(sku), string(rune('1'+n))+string(sku))); !sameOrder(again, o) || again.Strategy != o.Strategy {
 					t.Errorf("answered %+v, then %+v", o, again)
 				}
 			}
-			if states[ledger.Pending] != 2 || states[ledger.TurnedDown] != 1 {
+			if states[order.Pending] != 2 || states[order.TurnedDown] != 1 {
 				t.Errorf("%s: the orders ended as %v", name, states)
 			}
 			if owner, err := peer.ledger.Owner(t.Context()); err != nil || owner.Generation != before || peer.Usable(t.Context()) != nil {
@@ -685,7 +725,7 @@ func TestCommittedBeforeAChange(t *testing.T) {
 			if inside {
 				wait(t, "the consumer", reached)
 			} else {
-				waitFor(t, i.instance, o.ID, ledger.Pending)
+				waitFor(t, i.instance, o.ID, order.Pending)
 				stop()
 			}
 			next := s.open(t, settings{strategy: "segment", noGuard: true, change: func(built *strategy.Strategy) {
@@ -698,7 +738,7 @@ func TestCommittedBeforeAChange(t *testing.T) {
 			waitFinished(t, i.instance)
 			stop()
 			stopNext()
-			wantStatus(t, next, o.ID, ledger.Pending)
+			wantStatus(t, next, o.ID, order.Pending)
 			for _, sku := range []stock.SKU{sku, kept} {
 				mustPlace(t, next, oneUnit(sku))
 				mustRefuse(t, next, oneUnit(sku), stock.ErrSoldOut)
@@ -740,9 +780,9 @@ func TestForeignConsumerDies(t *testing.T) {
 			t.Errorf("placed while another consumer has its units: %+v", out)
 		}
 		sweep(t, next)
-		wantStatus(t, next, o.ID, ledger.Queued) // although its row is void
+		wantStatus(t, next, o.ID, order.Queued) // although its row is void
 		drain(t, next)
-		wantStatus(t, next, o.ID, ledger.Pending)
+		wantStatus(t, next, o.ID, order.Pending)
 		s.waitSettled(t, next.gate, sku)
 		s.checkBalance(t, next.gate, sku, 1)
 	})
@@ -789,7 +829,7 @@ func TestJournalAway(t *testing.T) {
 		mustRefuse(t, next, keyed, stock.ErrUnavailable)
 		journal.away.Store(false)
 		drain(t, next)
-		wantStatus(t, next, o.ID, ledger.Pending)
+		wantStatus(t, next, o.ID, order.Pending)
 		before := journal.looks.Load()
 		consume(t, next)
 		eventually(t, "the consumer sees the journal", func() bool { return journal.looks.Load() > before })
@@ -823,7 +863,7 @@ func TestKeyPassesAQueuedOrder(t *testing.T) {
 		for _, drained := range []bool{false, true} {
 			if drained {
 				drain(t, next)
-				wantStatus(t, next, o.ID, ledger.TurnedDown)
+				wantStatus(t, next, o.ID, order.TurnedDown)
 			}
 			for _, at := range []*instance{next, blind} {
 				if again := mustReplay(t, at, keyed); !sameOrder(again, first) {
@@ -853,7 +893,7 @@ func TestTwoForeignConsumers(t *testing.T) {
 			stopSlow := consume(t, slow)
 			wait(t, "the slow consumer", reached)
 			stopQuick := consume(t, quick)
-			waitFor(t, quick, o.ID, ledger.Pending)
+			waitFor(t, quick, o.ID, order.Pending)
 			proceed()
 			waitFinished(t, i.instance)
 			stopSlow()
@@ -890,13 +930,45 @@ func TestRejectedQueuedOrder(t *testing.T) {
 				if _, injected := r.sqlFault.Disarm(); len(injected) == 0 {
 					t.Error("the database refused nothing")
 				}
-				wantStatus(t, consumer, o.ID, ledger.TurnedDown)
+				wantStatus(t, consumer, o.ID, order.TurnedDown)
 				mustPlace(t, consumer, oneUnit(sku))
 				i.Close()
 				if other != "" {
 					consumer.Close()
 				}
 			}
+		})
+	}
+}
+
+// TestRefusalMeetsAVoidOrder: the row of a refused order is inserted, the ID is a
+// duplicate, and the row that has it is void. The order was acknowledged: it ends as
+// refused, and does not vanish. The fault stands for a void order that is committed after
+// the DELETE that would have removed it.
+func TestRefusalMeetsAVoidOrder(t *testing.T) {
+	t.Parallel()
+	for _, d := range databases {
+		t.Run(d.Name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, d)
+			i := r.openQueueing(t, settings{db: func() *sqltx.DB { return r.db }})
+			sku := newSKU("duplicate")
+			addStock(t, i.instance, sku, 1)
+			o := mustQueue(t, i.instance, withKey(oneUnit(sku), string(sku)))
+			twin := stock.Deduction{OrderID: o.ID, TakeID: uuid.New(), Buyer: o.Buyer, Lines: o.Lines}
+			if out := i.ledger.Resolve(t.Context(), twin); !out.Refused() {
+				t.Fatal(out)
+			}
+			if err := i.ledger.Pass(t.Context(), o.ID); err != nil {
+				t.Fatal(err)
+			}
+			r.sqlFault.Arm(faults.Fault{Kind: faults.Duplicate, Nth: 1, Only: "DELETE FROM orders"})
+			drain(t, i.instance)
+			if _, injected := r.sqlFault.Disarm(); len(injected) != 1 {
+				t.Errorf("injected %q", injected)
+			}
+			wantStatus(t, i.instance, o.ID, order.TurnedDown)
+			r.checkBalance(t, i.gate, sku, 0)
 		})
 	}
 }

@@ -4,16 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger"
+	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestRecovery: a sweep resolves the units that a killed instance left in flight, at
@@ -112,10 +118,85 @@ func TestYoungTakesAreLeft(t *testing.T) {
 		if err := record(t, i, d); err != nil {
 			t.Fatal(err)
 		}
-		i.End(t.Context(), d, ledger.Committed())
+		i.End(t.Context(), d, order.Committed())
 		s.waitSettled(t, i.gate, sku)
 		s.checkBalance(t, i.gate, sku, 1)
 	})
+}
+
+// TestRecoveryBehindALostMaster: a master of a cluster is away. Sweeps and the instance's
+// own recovery report it, and recover the takes of the masters behind it.
+func TestRecoveryBehindALostMaster(t *testing.T) {
+	t.Parallel()
+	s, cluster := newShop(t, sqliteURL(t)), testenv.OwnRedisCluster(t, 0)
+	opened, err := store.OpenRedis(t.Context(), cluster.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = opened.Close() })
+	client := opened.(*redis.ClusterClient)
+	err = client.ForEachMaster(t.Context(), func(ctx context.Context, master *redis.Client) error {
+		return master.ConfigSet(ctx, "cluster-require-full-coverage", "no").Err()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := s.build(s.sql.Ledger(), client, redislock.Options{}, settings{strategy: "lua", takeDeadline: immediateDeadline})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(i.Close)
+	if err := i.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	skus := make(map[string]stock.SKU) // one of each master, by the master's address
+	for len(skus) < len(cluster.Nodes) {
+		sku := newSKU("behind")
+		master, err := client.MasterForKey(t.Context(), fmt.Sprintf("{%s:%s}", s.ledgerID, sku))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if address := master.Options().Addr; skus[address] == "" {
+			skus[address] = sku
+			addStock(t, i, sku, 5)
+		}
+	}
+	first := slices.Min(slices.Collect(maps.Keys(skus))) // a scan begins with this master
+	for _, node := range cluster.Nodes {
+		if node.Addr() == first {
+			node.Kill()
+		}
+	}
+	delete(skus, first)
+	take := func() {
+		for _, sku := range skus {
+			eventually(t, "the master of "+string(sku)+" is known", func() bool { _, err := i.gate.Level(t.Context(), sku); return err == nil })
+			takeUnit(t, i, sku)
+		}
+	}
+	recovered := func() bool {
+		for _, sku := range skus {
+			if levels, err := i.gate.Level(t.Context(), sku); err != nil || levels[0].InFlight > 0 {
+				return false
+			}
+		}
+		return true
+	}
+
+	take()
+	eventually(t, "a sweep has recovered the takes", func() bool {
+		if err := i.Sweep(t.Context()); err == nil {
+			t.Error("a sweep without a master reported nothing")
+		}
+		return recovered()
+	})
+	take()
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { i.Run(ctx) })
+	eventually(t, "the instance has recovered the takes", recovered)
 }
 
 // TestSlowTwin: an instance pauses between the take and the ledger until after the
@@ -140,7 +221,7 @@ func TestSlowTwin(t *testing.T) {
 					t.Fatalf("answered %+v, want a new order", r)
 				}
 				o, err := other.Order(t.Context(), r.order.ID)
-				if err != nil || o.Status != ledger.Pending {
+				if err != nil || o.Status != order.Pending {
 					t.Errorf("the accepted order is %+v, %v", o, err)
 				}
 				if key != "" {

@@ -197,6 +197,7 @@ type settings struct {
 	db            func() *sqltx.DB           // opens the ledger; nil for the connections of the shop
 	change        func(s *strategy.Strategy) // replaces the gate or the cutter
 	guest         bool                       // audits beside instances, and sells nothing
+	log           *slog.Logger               // nil for none
 }
 
 // open starts an instance. The end of the test closes it.
@@ -250,7 +251,7 @@ func (s *shop) build(db *sqltx.DB, client redis.UniversalClient, locks redislock
 func (s *shop) assemble(db *sqltx.DB, built strategy.Strategy, set settings) *instance {
 	i := &instance{gate: built.Gate, strategy: built.Name, journal: built.Journal, registry: prometheus.NewRegistry()}
 	parts := service.New(db, s.ledgerID, built, service.Options{
-		TakeDeadline: set.takeDeadline, PaymentWindow: set.paymentWindow, LatePayments: set.late, Queue: set.queue, Clock: set.clock, Log: slog.New(slog.DiscardHandler), Metrics: i.registry,
+		TakeDeadline: set.takeDeadline, PaymentWindow: set.paymentWindow, LatePayments: set.late, Queue: set.queue, Clock: set.clock, Log: cmp.Or(set.log, slog.New(slog.DiscardHandler)), Metrics: i.registry,
 	})
 	i.Service, i.Admin, i.Reconciler, i.ledger, i.close = parts.Orders, parts.Stock, parts.Reconciler, parts.Ledger, parts.Close
 	i.consumer = parts.Consumer

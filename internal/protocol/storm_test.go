@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
@@ -89,6 +90,7 @@ const (
 func (r *rig) weather(ctx context.Context, s storm) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	r.logged.Take()
 	g := &gale{rig: r, storm: s, begun: time.Now(), scenario: newEmptyScenario(s.skus)}
 	ended := make(chan error, 1)
 	go func() { ended <- g.run(ctx) }()
@@ -139,7 +141,7 @@ func (g *gale) report(err error) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return fmt.Errorf("%w\n%v\n%s", err, g.storm, strings.Join(g.log, "\n"))
+	return fmt.Errorf("%w\n%v\n%s\nlog:\n%s", err, g.storm, strings.Join(g.log, "\n"), g.logged.Take())
 }
 
 // run runs the storm, and judges what was answered.
@@ -210,7 +212,7 @@ func (g *gale) launch(ctx context.Context, l launch) error {
 		}
 	}}
 	for try := 1; ; try++ {
-		i, err := g.start(ctx, set)
+		i, err := g.start(ctx, set, redislock.Options{Lease: lostUnlockLease})
 		if err == nil {
 			g.note("started instance %d: %v", len(g.instances), l)
 			g.instances = append(g.instances, i)

@@ -195,9 +195,6 @@ func (r *Reconciler) lookAgain(ctx context.Context, skus []stock.SKU) error {
 	errs := []error{err}
 	var unchanged, inFlight []stock.SKU
 	for i, row := range rows {
-		if levels[i].Err != nil {
-			continue
-		}
 		if seen, same := look(row, levels[i]); !same || suspects[row.SKU].difference != seen {
 			delete(suspects, row.SKU)
 			continue
@@ -223,18 +220,15 @@ func (r *Reconciler) lookAgain(ctx context.Context, skus []stock.SKU) error {
 	return joined(errs)
 }
 
-// mendDrift refills the SKU if its counts are still those seen.
+// mendDrift refills the SKU if its counts are still those seen. The SKU remains a suspect
+// until the next look, which finds another epoch, or refills it again.
 func (r *Reconciler) mendDrift(ctx context.Context, sku stock.SKU, seen difference) error {
 	r.log.Warn("gate and ledger differ at rest; refilling",
 		"sku", sku, "gate", seen.gate, "in_flight", seen.inFlight, "ledger", seen.ledger)
-	err := r.refillIf(ctx, sku, func(row ledger.StockRow, level stock.Level) bool {
-		now, same := look(row, level)
-		return same && now == seen
+	return r.refillIf(ctx, sku, func(row ledger.StockRow, level stock.Level) bool {
+		now, _ := look(row, level) // a count of another epoch means that the row has changed too
+		return now == seen
 	})
-	if err == nil {
-		delete(r.comparison.suspects, sku)
-	}
-	return err
 }
 
 // recordedUnits adds up the units in the records of takes in flight, by SKU. A take of

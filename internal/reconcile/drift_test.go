@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,37 +40,42 @@ func stockUp(t *testing.T, l *twinLedger, gate *twinGate, skus ...stock.SKU) (ep
 }
 
 // TestCompareInPages checks that the comparison goes round the stock rows a page at a
-// time, fills what the gate lacks, and paces itself by what it finds.
+// time, also if the last page is empty, fills what the gate lacks, and paces itself by
+// what it finds.
 func TestCompareInPages(t *testing.T) {
 	t.Parallel()
-	r, gate, l := started(t, &ownerRow{})
-	skus := make([]stock.SKU, 2*pageSize+1)
-	for n := range skus {
-		skus[n] = stock.SKU(fmt.Sprintf("sku-%06d", n))
-	}
-	stockUp(t, l, nil, skus...)
-	gate.redis.counts[skus[0]] = stock.Level{SKU: skus[0]}
-	for round, want := range [][]pace{
-		{whileRefilling, whileRefilling, afterRound},
-		{withinRound, withinRound, afterRound},
-	} {
-		for step, want := range want {
-			if got, err := r.compareNext(t.Context()); err != nil || got != want {
-				t.Errorf("round %d, step %d: pace %+v, %v; want %+v", round, step, got, err, want)
+	for _, rows := range []int{2 * pageSize, 2*pageSize + 1} {
+		t.Run(strconv.Itoa(rows), func(t *testing.T) {
+			r, gate, l := started(t, &ownerRow{})
+			skus := make([]stock.SKU, rows)
+			for n := range skus {
+				skus[n] = stock.SKU(fmt.Sprintf("sku-%06d", n))
 			}
-			filled := 0
-			for _, level := range gate.redis.counts {
-				if level.Filled {
-					filled++
+			stockUp(t, l, nil, skus...)
+			gate.redis.counts[skus[0]] = stock.Level{SKU: skus[0]}
+			for round, want := range [][]pace{
+				{whileRefilling, whileRefilling, afterRound},
+				{withinRound, withinRound, afterRound},
+			} {
+				for step, want := range want {
+					if got, err := r.compareNext(t.Context()); err != nil || got != want {
+						t.Errorf("round %d, step %d: pace %+v, %v; want %+v", round, step, got, err, want)
+					}
+					filled := 0
+					for _, level := range gate.redis.counts {
+						if level.Filled {
+							filled++
+						}
+					}
+					if want := min(pageSize*(3*round+step+1), len(skus)); filled != want {
+						t.Errorf("round %d, step %d: %d counts are filled, want %d", round, step, filled, want)
+					}
 				}
 			}
-			if want := min(pageSize*(3*round+step+1), len(skus)); filled != want {
-				t.Errorf("round %d, step %d: %d counts are filled, want %d", round, step, filled, want)
+			if len(l.raises) != len(skus) {
+				t.Errorf("%d epochs were raised, want %d", len(l.raises), len(skus))
 			}
-		}
-	}
-	if len(l.raises) != len(skus) {
-		t.Errorf("%d epochs were raised, want %d", len(l.raises), len(skus))
+		})
 	}
 }
 

@@ -19,11 +19,17 @@ import (
 const (
 	// checkTimeout bounds one check.
 	checkTimeout = 3 * time.Second
-	// loadGrace is how long an instance waits for a new generation to be loaded
-	// by the instance that raised it, before it raises another.
-	loadGrace = 500 * time.Millisecond
-	// raisePause is the shortest pause between two raises by one instance.
+	// minLoadGrace is how long an instance waits at least for a new generation to be
+	// loaded by the instance that raised it, before it raises another. If the gate's
+	// store is far, it waits for the time of loadAnswers answers. The grace doubles
+	// with every generation that was not loaded in time, up to maxLoadGrace: by then
+	// a load has ended.
+	minLoadGrace, loadAnswers, maxLoadGrace = 500 * time.Millisecond, 8, compensationTimeout
+	// raisePause is the shortest pause between two raises by one instance. It doubles
+	// as the grace does.
 	raisePause = 200 * time.Millisecond
+	// maxDoublings bounds how often grace and pause double.
+	maxDoublings = 3
 	// maxRaises bounds the tries of a raise that meets another instance's.
 	maxRaises = 5
 	// maxJoins bounds the tries to join, which follow each other after joinPause:
@@ -56,9 +62,11 @@ type generations struct {
 	// first answered of them.
 	suspicions, answered atomic.Int64
 
-	mu     sync.Mutex // held while the generation in use changes
-	since  time.Time  // when it changed
-	raised time.Time  // when this instance last raised one
+	mu         sync.Mutex       // held while the generation in use changes
+	since      time.Time        // when it changed
+	raised     time.Time        // when this instance last raised one
+	seenLoaded stock.Generation // the last one whose scripts were loaded, as far as this instance knows
+	notLoaded  int              // generations that were not loaded in time since the last check that found one loaded
 }
 
 func (g *generations) current() stock.Generation { return g.ledger.Generation() }
@@ -94,34 +102,34 @@ func (g *generations) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	outrun := false // by another instance that is starting too
+	g.noteLoaded(mark.Generation)
 	return untilUnchanged(func() error {
 		if owner.Layout == g.layout && !restored(owner, mark) {
 			g.use(owner.Generation)
-			if outrun && g.becomesLoaded(ctx) {
+			loaded, err := g.becomesLoaded(ctx) // another instance that is starting too may have raised it
+			switch {
+			case err != nil:
+				return err
+			case loaded:
 				return g.setMark(ctx, owner)
-			}
-			loaded, err := g.loaded(ctx)
-			if err != nil || loaded {
-				return errors.Join(err, g.setMark(ctx, owner))
 			}
 		}
 		raiseErr := g.raise(ctx, owner, max(owner.Generation, mark.Generation)+1)
-		if errors.Is(raiseErr, ledger.ErrRowChanged) {
+		if errors.Is(raiseErr, stock.ErrRowChanged) {
 			if owner, err = g.ledger.Owner(ctx); err != nil {
 				return err
 			}
-			mark.Beat, outrun = 0, true // the beat has been compared
+			mark.Beat = 0 // the beat has been compared
 		}
 		return raiseErr
 	})
 }
 
 // untilUnchanged runs do again, a bounded number of times, while it returns
-// ErrRowChanged.
+// stock.ErrRowChanged.
 func untilUnchanged(do func() error) (err error) {
 	for range maxRaises {
-		if err = do(); !errors.Is(err, ledger.ErrRowChanged) {
+		if err = do(); !errors.Is(err, stock.ErrRowChanged) {
 			return err
 		}
 	}
@@ -160,7 +168,7 @@ func (g *generations) checkNow(ctx context.Context) error {
 	if g.gate != nil {
 		g.checked(gateStore, markErr)
 	}
-	if err == nil || inTime {
+	if inTime {
 		g.checked(ledgerStore, err)
 	}
 	switch {
@@ -185,6 +193,9 @@ func (g *generations) checkNow(ctx context.Context) error {
 	if !loaded {
 		return g.follow(ctx, owner.Generation)
 	}
+	g.mu.Lock()
+	g.notLoaded = 0 // not after a raise: the generation may have been outrun meanwhile
+	g.mu.Unlock()
 	return g.setMark(ctx, owner)
 }
 
@@ -242,8 +253,10 @@ func (g *generations) followNow(ctx context.Context, unusable stock.Generation) 
 				g.use(owner.Generation)
 				return nil
 			}
-			if owner.Generation == g.current() && g.becomesLoaded(ctx) {
-				return nil
+			if owner.Generation == g.current() {
+				if loaded, err := g.becomesLoaded(ctx); loaded || err != nil {
+					return err
+				}
 			}
 		}
 		return g.raise(ctx, owner, max(owner.Generation, unusable, g.current())+1)
@@ -292,21 +305,58 @@ func (g *generations) join(ctx context.Context) error {
 	}
 }
 
-// becomesLoaded waits for the scripts of a new generation, which the instance that
-// raised it may still be loading. It reports whether they are loaded.
-func (g *generations) becomesLoaded(ctx context.Context) bool {
+// becomesLoaded reports whether the scripts of the generation in use are loaded. The
+// instance that raised it may still be loading them: becomesLoaded waits for that. It
+// does not wait if this instance raised the generation, or has seen it loaded: then no
+// other instance will load it. An error says that nothing is known.
+func (g *generations) becomesLoaded(ctx context.Context) (bool, error) {
 	g.mu.Lock()
-	since, raisedHere := g.since, !g.raised.Before(g.since)
+	since, generation := g.since, g.current()
+	lost := g.seenLoaded == generation || !g.raised.Before(g.since)
 	g.mu.Unlock()
 	for {
-		if loaded, err := g.loaded(ctx); loaded && err == nil {
-			return true
+		asked := time.Now()
+		loaded, err := g.loaded(ctx)
+		switch {
+		case loaded || err != nil:
+			return loaded, err
+		case lost:
+			return false, nil
+		case time.Since(since) > g.grace(time.Since(asked)):
+			g.noteNotLoaded()
+			return false, nil
 		}
-		if raisedHere || time.Since(since) > loadGrace || ctx.Err() != nil { // no other instance loads a generation raised here
-			return false
+		if err := retry.Sleep(ctx, retry.Jitter(4*time.Millisecond, 1)); err != nil {
+			return false, fmt.Errorf("waiting until generation %d is loaded: %w", generation, err)
 		}
-		retry.Wait(ctx, 1)
 	}
+}
+
+// grace returns how long to wait for a generation to be loaded, if the gate's store
+// takes so long to answer.
+func (g *generations) grace(answer time.Duration) time.Duration {
+	return min(max(minLoadGrace, loadAnswers*answer)<<g.doublings(), maxLoadGrace)
+}
+
+// doublings returns how often grace and pause have doubled.
+func (g *generations) doublings() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return min(g.notLoaded, maxDoublings)
+}
+
+// noteLoaded notes that the generation's scripts were loaded.
+func (g *generations) noteLoaded(loaded stock.Generation) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.seenLoaded = max(g.seenLoaded, loaded)
+}
+
+// noteNotLoaded notes that a generation was not loaded in time.
+func (g *generations) noteNotLoaded() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.notLoaded++
 }
 
 // raise raises the ledger to the generation next, moves the instance to it, and
@@ -319,8 +369,9 @@ func (g *generations) raise(ctx context.Context, seen ledger.Owner, next stock.G
 	if next > stock.MaxGeneration {
 		return fmt.Errorf("raising the generation to %d: the greatest generation is %d", next, stock.MaxGeneration)
 	}
+	pause := raisePause << g.doublings()
 	g.mu.Lock()
-	pause := time.Until(g.raised.Add(raisePause))
+	pause = time.Until(g.raised.Add(pause))
 	g.mu.Unlock()
 	if err := retry.Sleep(ctx, pause); err != nil {
 		return fmt.Errorf("raising the generation to %d: %w", next, err)
@@ -339,8 +390,10 @@ func (g *generations) raise(ctx context.Context, seen ledger.Owner, next stock.G
 		return nil
 	}
 	if err := g.gate.Load(ctx, next); err != nil {
+		g.noteNotLoaded()
 		return err
 	}
+	g.noteLoaded(next)
 	return g.setMark(ctx, ledger.Owner{Generation: next, Beat: seen.Beat})
 }
 
@@ -348,7 +401,14 @@ func (g *generations) loaded(ctx context.Context) (bool, error) {
 	if g.gate == nil {
 		return true, nil
 	}
-	return g.gate.Loaded(ctx)
+	g.mu.Lock()
+	generation := g.current() // the gate may be asked about a later one, but not about an earlier one
+	g.mu.Unlock()
+	loaded, err := g.gate.Loaded(ctx)
+	if loaded && err == nil {
+		g.noteLoaded(generation)
+	}
+	return loaded, err
 }
 
 func (g *generations) mark(ctx context.Context) (stock.Mark, error) {

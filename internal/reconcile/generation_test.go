@@ -3,8 +3,12 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -35,7 +39,7 @@ func TestLostRaise(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, next := range []stock.Generation{generation + 1, generation + 2} {
-		if err := loser.generations.raise(t.Context(), seen, next); !errors.Is(err, ledger.ErrRowChanged) {
+		if err := loser.generations.raise(t.Context(), seen, next); !errors.Is(err, stock.ErrRowChanged) {
 			t.Errorf("raising to %d: %v", next, err)
 		}
 	}
@@ -93,4 +97,206 @@ func TestRaiseDuringACheck(t *testing.T) {
 			t.Errorf("with gate %v: generation %d became %d", gate != nil, generation, now)
 		}
 	}
+}
+
+// fleet is the generations of several instances that share a ledger's row and a Redis.
+type fleet struct {
+	row   *ownerRow
+	redis *redis
+	all   []*generations
+	gates []*twinGate
+}
+
+// newFleet returns instances that have not started. In the bubble of a test, their Redis
+// takes so long to answer whether scripts are loaded, and to load them.
+func newFleet(n int, answer, load time.Duration) *fleet {
+	f := &fleet{row: &ownerRow{}, redis: newRedis()}
+	for range n {
+		gate := newGate(f.redis)
+		gate.onLoaded = func() error { time.Sleep(answer); return nil }
+		gate.onLoad = func() error { time.Sleep(load); return nil }
+		f.gates = append(f.gates, gate)
+		f.all = append(f.all, &generations{
+			ledger: newLedger(f.row), gate: gate, layout: "twin", log: slog.New(slog.DiscardHandler), checked: func(string, error) {},
+		})
+	}
+	return f
+}
+
+// generation returns the ledger's generation.
+func (f *fleet) generation() stock.Generation {
+	f.row.mu.Lock()
+	defer f.row.mu.Unlock()
+	return f.row.owner.Generation
+}
+
+// flush makes Redis lose its scripts.
+func (f *fleet) flush() {
+	f.redis.mu.Lock()
+	defer f.redis.mu.Unlock()
+	clear(f.redis.loaded)
+}
+
+// together calls do for all instances at once, each a little later than the one before.
+func (f *fleet) together(do func(g *generations)) {
+	var calls sync.WaitGroup
+	for n, g := range f.all {
+		calls.Go(func() {
+			time.Sleep(time.Duration(n) * 10 * time.Millisecond)
+			do(g)
+		})
+	}
+	calls.Wait()
+}
+
+// sell repeats what orders do until the instance uses the ledger's generation and its
+// scripts are loaded.
+func (f *fleet) sell(t *testing.T, g *generations) {
+	for n := 0; ; n++ {
+		if n == 1000 {
+			t.Errorf("no order is placed at generation %d", f.generation())
+			return
+		}
+		f.redis.mu.Lock()
+		loaded := f.redis.loaded[g.current()]
+		f.redis.mu.Unlock()
+		if loaded && g.current() == f.generation() {
+			return
+		}
+		_ = g.follow(t.Context(), g.current()) // refused, the client tries again
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// TestSlowLoad checks how often instances raise the generation that start at once, and
+// that then lose their scripts, while their Redis is far or the machine is busy.
+func TestSlowLoad(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name         string
+		answer, load time.Duration
+		most         stock.Generation // raises of all
+	}{
+		{"near", time.Millisecond, 5 * time.Millisecond, 1},
+		{"far", 300 * time.Millisecond, 1500 * time.Millisecond, 1},
+		{"busy", time.Millisecond, 3 * time.Second, 4}, // the grace doubles thrice
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(12, test.answer, test.load)
+				f.together(func(g *generations) {
+					if err := g.start(t.Context()); err != nil {
+						t.Error(err)
+					}
+				})
+				if n := f.generation(); n < 1 || n > test.most {
+					t.Errorf("the starts raised the generation %d times, want at most %d", n, test.most)
+				}
+				before := f.generation()
+				f.together(func(g *generations) { f.sell(t, g) })
+				f.flush()
+				f.together(func(g *generations) { f.sell(t, g) })
+				if n := f.generation() - before; n < 1 || n > test.most {
+					t.Errorf("after the flush, it was raised %d times, want 1 to %d", n, test.most)
+				}
+			})
+		})
+	}
+}
+
+// TestLostAgain checks that a generation that was loaded once is not waited for: no
+// instance will load it again.
+func TestLostAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(2, 0, 0)
+		f.together(func(g *generations) {
+			if err := g.start(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		f.flush()
+		generation, start := f.generation(), time.Now()
+		if err := f.all[1].follow(t.Context(), generation); err != nil { // the first one has raised it
+			t.Fatal(err)
+		}
+		if n, took := f.generation()-generation, time.Since(start); n != 1 || took > 0 {
+			t.Errorf("raised %d times after %v", n, took)
+		}
+	})
+}
+
+// TestStartAfterALoss checks that a start does not wait either if Redis has the mark of
+// a generation whose scripts are lost.
+func TestStartAfterALoss(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(2, 0, 0)
+		if err := f.all[0].start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f.flush()
+		start := time.Now()
+		if err := f.all[1].start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n, took := f.generation(), time.Since(start); n != 2 || took > 0 {
+			t.Errorf("generation %d after %v", n, took)
+		}
+	})
+}
+
+// TestUnansweredLook checks that no generation is raised while Redis does not say
+// whether it has the scripts.
+func TestUnansweredLook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(1, 0, 0)
+		g, gate := f.all[0], f.gates[0]
+		if err := g.start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f.flush()
+		gate.onLoaded = func() error { return errAway }
+		for range 10 {
+			if err := g.follow(t.Context(), g.current()); !errors.Is(err, errAway) {
+				t.Errorf("followed: %v", err)
+			}
+		}
+		if n := f.generation(); n != 1 {
+			t.Errorf("generation %d", n)
+		}
+		gate.onLoaded = nil
+		if err := g.follow(t.Context(), g.current()); err != nil || f.generation() != 2 {
+			t.Errorf("generation %d, %v", f.generation(), err)
+		}
+	})
+}
+
+// TestLoadsBackOff checks that an instance whose loads fail raises more and more slowly.
+func TestLoadsBackOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(1, 0, 0)
+		g, gate := f.all[0], f.gates[0]
+		if err := g.start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f.flush()
+		gate.onLoad = func() error { return errAway }
+		start := time.Now()
+		for time.Since(start) < time.Minute {
+			if err := g.follow(t.Context(), g.current()); !errors.Is(err, errAway) {
+				t.Fatalf("followed: %v", err)
+			}
+		}
+		if n := f.generation() - 1; n < 30 || n > 45 { // one every 1.6 s
+			t.Errorf("raised %d times within a minute", n)
+		}
+		gate.onLoad = nil
+		if err := g.follow(t.Context(), g.current()); err != nil {
+			t.Error(err)
+		}
+	})
 }

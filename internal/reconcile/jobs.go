@@ -100,16 +100,13 @@ func (j *jobs) work(ctx context.Context, held ledger.Job, do step) {
 	}()
 	for working.Err() == nil && !j.barred.Load() {
 		pause, err := do(working, held)
-		if errors.Is(err, ledger.ErrJobLost) {
+		if err != nil { // another instance may reach the stores
+			if !errors.Is(err, ledger.ErrJobLost) && working.Err() == nil {
+				j.log.Warn("a job failed and is released", "job", held.Name, "error", err)
+			}
 			return
 		}
-		if err != nil && working.Err() == nil { // another instance may reach the stores
-			j.log.Warn("a job failed and is released", "job", held.Name, "error", err)
-			return
-		}
-		if err == nil {
-			j.metrics.succeeded.WithLabelValues(held.Name).SetToCurrentTime()
-		}
+		j.metrics.succeeded.WithLabelValues(held.Name).SetToCurrentTime()
 		_ = retry.Sleep(working, pause)
 	}
 }

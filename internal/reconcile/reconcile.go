@@ -18,6 +18,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/group"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/tracing"
@@ -55,7 +56,7 @@ type Ledger interface {
 	Applied(ctx context.Context, changes ...stock.Change) error
 
 	// Resolve finds out what became of a take whose commit outcome is unknown.
-	Resolve(ctx context.Context, d stock.Deduction) ledger.Outcome
+	Resolve(ctx context.Context, d stock.Deduction) order.Outcome
 
 	// MeasureClock, KeepClock and ClockKnown concern the database's clock.
 	MeasureClock(ctx context.Context) error

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -163,5 +164,13 @@ func TestStart_SlowDatabase(t *testing.T) {
 			t.Errorf("slow %d times: %v", late, err)
 		}
 		r.Close()
+	}
+	slow := &slowLedger{twinLedger: newLedger(&ownerRow{}), late: clockTries}
+	r := newReconciler(newGate(newRedis()), slow)
+	defer r.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	if err := r.Start(ctx); !errors.Is(err, context.DeadlineExceeded) || slow.asked != 1 {
+		t.Errorf("asked %d times after the end: %v", slow.asked, err)
 	}
 }

@@ -101,7 +101,7 @@ func (r *Reconciler) refillIf(ctx context.Context, sku stock.SKU, needed func(le
 // instance is refilling it.
 func (r *Reconciler) refillFrom(ctx context.Context, row ledger.StockRow, level stock.Level) error {
 	raised, err := r.ledger.RaiseEpoch(ctx, row.SKU, row.Epoch, level.Epoch)
-	if errors.Is(err, ledger.ErrRowChanged) {
+	if errors.Is(err, stock.ErrRowChanged) {
 		return nil
 	}
 	if err != nil || r.gate == nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -60,7 +61,7 @@ func TestGuardRefusals(t *testing.T) {
 		stale := takeOf("a", epoch)
 		refuse := func(taken stock.Take, refills int) {
 			t.Helper()
-			r.End(t.Context(), taken, ledger.Refused(stock.Refuse("a", stock.ErrSoldOut)))
+			r.End(t.Context(), taken, order.Refused(stock.Refuse("a", stock.ErrSoldOut)))
 			if len(l.raises) != refills {
 				t.Errorf("%d refills, want %d", len(l.raises), refills)
 			}

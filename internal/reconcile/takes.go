@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -38,7 +38,7 @@ type openTake struct {
 // unknown, and Run ends the take later. End returns the final outcome.
 //
 // ctx bounds only the wait for the outcome; compensation continues after it ends.
-func (r *Reconciler) End(ctx context.Context, t stock.Take, out ledger.Outcome) ledger.Outcome {
+func (r *Reconciler) End(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome {
 	if out.Unknown() {
 		out = r.resolve(ctx, t, out)
 	}
@@ -58,15 +58,15 @@ func (r *Reconciler) End(ctx context.Context, t stock.Take, out ledger.Outcome) 
 }
 
 // resolve finds out the outcome of a take.
-func (r *Reconciler) resolve(ctx context.Context, t stock.Take, out ledger.Outcome) ledger.Outcome {
+func (r *Reconciler) resolve(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome {
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	resolved := r.ledger.Resolve(ctx, t.Deduction)
 	switch {
 	case resolved.Unknown():
-		return ledger.Unknown(errors.Join(out.Reason(), resolved.Reason()))
+		return order.Unknown(errors.Join(out.Reason(), resolved.Reason()))
 	case resolved.Refused():
-		return ledger.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, out.Reason()))
+		return order.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, out.Reason()))
 	}
 	return resolved
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -62,13 +63,13 @@ func TestOpenTakeIsRetried(t *testing.T) {
 	const failures = 10
 	for _, test := range []struct {
 		name    string
-		outcome ledger.Outcome // once the ledger answers
-		out     ledger.Outcome // of the request
+		outcome order.Outcome // once the ledger answers
+		out     order.Outcome // of the request
 		settled bool
 	}{
-		{name: "refused", out: ledger.Refused(stock.ErrBusy)},
-		{name: "unknown and committed", out: ledger.Unknown(errAway), outcome: ledger.Committed(), settled: true},
-		{name: "unknown and refused", out: ledger.Unknown(errAway), outcome: ledger.Refused(stock.ErrBusy)},
+		{name: "refused", out: order.Refused(stock.ErrBusy)},
+		{name: "unknown and committed", out: order.Unknown(errAway), outcome: order.Committed(), settled: true},
+		{name: "unknown and refused", out: order.Unknown(errAway), outcome: order.Refused(stock.ErrBusy)},
 	} {
 		for _, away := range []string{"gate", "ledger"} {
 			if away == "ledger" && !test.out.Unknown() {
@@ -82,7 +83,7 @@ func TestOpenTakeIsRetried(t *testing.T) {
 						tries = append(tries, time.Now())
 						return len(tries) <= failures
 					}
-					l.outcome = func() ledger.Outcome { return test.outcome }
+					l.outcome = func() order.Outcome { return test.outcome }
 					if away == "gate" {
 						gate.fail = func(stock.Take) error {
 							if fails() {
@@ -91,9 +92,9 @@ func TestOpenTakeIsRetried(t *testing.T) {
 							return nil
 						}
 					} else {
-						l.outcome = func() ledger.Outcome {
+						l.outcome = func() order.Outcome {
 							if fails() {
-								return ledger.Unknown(errAway)
+								return order.Unknown(errAway)
 							}
 							return test.outcome
 						}
@@ -196,23 +197,23 @@ func TestEnd(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name           string
-		out, resolved  ledger.Outcome
-		want           ledger.Outcome
+		out, resolved  order.Outcome
+		want           order.Outcome
 		settled, given bool
 	}{
-		{name: "committed", out: ledger.Committed(), want: ledger.Committed(), settled: true},
-		{name: "refused", out: ledger.Refused(stock.ErrBusy), want: ledger.Refused(stock.ErrBusy), given: true},
-		{name: "duplicate", out: ledger.Duplicate(&ledger.Order{}), want: ledger.Duplicate(&ledger.Order{}), given: true},
-		{name: "unknown and committed", out: ledger.Unknown(errAway), resolved: ledger.Committed(), want: ledger.Committed(), settled: true},
+		{name: "committed", out: order.Committed(), want: order.Committed(), settled: true},
+		{name: "refused", out: order.Refused(stock.ErrBusy), want: order.Refused(stock.ErrBusy), given: true},
+		{name: "duplicate", out: order.Duplicate(&order.Order{}), want: order.Duplicate(&order.Order{}), given: true},
+		{name: "unknown and committed", out: order.Unknown(errAway), resolved: order.Committed(), want: order.Committed(), settled: true},
 		{
-			name: "unknown and refused", out: ledger.Unknown(errAway), resolved: ledger.Refused(errors.New("void")),
-			want: ledger.Refused(stock.ErrBusy), given: true,
+			name: "unknown and refused", out: order.Unknown(errAway), resolved: order.Refused(errors.New("void")),
+			want: order.Refused(stock.ErrBusy), given: true,
 		},
-		{name: "unknown", out: ledger.Unknown(errAway), resolved: ledger.Unknown(stock.ErrUnavailable), want: ledger.Unknown(errAway)},
+		{name: "unknown", out: order.Unknown(errAway), resolved: order.Unknown(stock.ErrUnavailable), want: order.Unknown(errAway)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			gate, l := newGate(newRedis()), newLedger(&ownerRow{})
-			l.outcome = func() ledger.Outcome { return test.resolved }
+			l.outcome = func() order.Outcome { return test.resolved }
 			r := newReconciler(gate, l)
 			taken := takeOf("a", 1)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -239,11 +240,12 @@ func TestEnd(t *testing.T) {
 func TestWithoutAGate(t *testing.T) {
 	t.Parallel()
 	l := newLedger(&ownerRow{})
-	l.outcome = func() ledger.Outcome { return ledger.Unknown(errAway) }
+	l.outcome = func() order.Outcome { return order.Unknown(errAway) }
+	l.rows["a"] = ledger.StockRow{SKU: "a"}
 	r := newReconciler(nil, l)
 	defer r.Close()
-	for _, out := range []ledger.Outcome{
-		ledger.Committed(), ledger.Refused(stock.Refuse("a", stock.ErrSoldOut)), ledger.Duplicate(&ledger.Order{}), ledger.Unknown(errAway),
+	for _, out := range []order.Outcome{
+		order.Committed(), order.Refused(stock.Refuse("a", stock.ErrSoldOut)), order.Duplicate(&order.Order{}), order.Unknown(errAway),
 	} {
 		if got := r.End(t.Context(), takeOf("a", 0), out); got.Committed() != out.Committed() || got.Unknown() != out.Unknown() {
 			t.Errorf("the outcome is %+v, want %+v", got, out)

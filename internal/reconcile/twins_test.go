@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -38,7 +39,7 @@ type twinLedger struct {
 	raises     []stock.SKU // by RaiseEpoch, in order
 	onDeliver  func()      // if not nil, called when the outbox is read
 	onPage     func()      // if not nil, called when a page of rows is read
-	outcome    func() ledger.Outcome
+	outcome    func() order.Outcome
 }
 
 func newLedger(shared *ownerRow) *twinLedger {
@@ -75,7 +76,7 @@ func (l *twinLedger) RaiseGeneration(_ context.Context, seen ledger.Owner, next 
 	defer l.shared.mu.Unlock()
 	now := &l.shared.owner
 	if now.Generation != seen.Generation || now.Layout != seen.Layout {
-		return ledger.ErrRowChanged
+		return stock.ErrRowChanged
 	}
 	now.Generation, now.Layout = next, layout
 	return nil
@@ -121,7 +122,7 @@ func (l *twinLedger) RaiseEpochs(ctx context.Context, seen []ledger.StockRow, ab
 	for _, row := range seen {
 		row, err := l.RaiseEpoch(ctx, row.SKU, row.Epoch, above)
 		switch {
-		case errors.Is(err, ledger.ErrRowChanged):
+		case errors.Is(err, stock.ErrRowChanged):
 		case err != nil:
 			return nil, err
 		default:
@@ -136,7 +137,7 @@ func (l *twinLedger) RaiseEpoch(_ context.Context, sku stock.SKU, seen, above in
 	defer l.mu.Unlock()
 	row := l.rows[sku]
 	if row.Epoch != seen {
-		return row, ledger.ErrRowChanged
+		return row, stock.ErrRowChanged
 	}
 	var err error
 	if row.Epoch, err = l.generation.Renew(row.Epoch, above); err != nil {
@@ -156,9 +157,9 @@ func (l *twinLedger) Changes(context.Context, stock.SKU, stock.Change) ([]stock.
 
 func (l *twinLedger) Applied(context.Context, ...stock.Change) error { return nil }
 
-func (l *twinLedger) Resolve(ctx context.Context, _ stock.Deduction) ledger.Outcome {
+func (l *twinLedger) Resolve(ctx context.Context, _ stock.Deduction) order.Outcome {
 	if err := ctx.Err(); err != nil {
-		return ledger.Unknown(err)
+		return order.Unknown(err)
 	}
 	return l.outcome()
 }
@@ -194,6 +195,8 @@ type twinGate struct {
 	unlisted   bool // InFlight fails
 
 	fail func(t stock.Take) error // if not nil, called before Give and Settle; an error is the answer
+
+	onLoad, onLoaded func() error // if not nil, called before Load and Loaded; an error is the answer
 }
 
 func newGate(r *redis) *twinGate { return &twinGate{redis: r} }
@@ -208,6 +211,11 @@ func (g *twinGate) Load(_ context.Context, generation stock.Generation) error {
 	g.mu.Lock()
 	g.loads = append(g.loads, generation)
 	g.mu.Unlock()
+	if g.onLoad != nil {
+		if err := g.onLoad(); err != nil {
+			return err
+		}
+	}
 	g.redis.mu.Lock()
 	defer g.redis.mu.Unlock()
 	g.redis.loaded[generation] = true
@@ -218,6 +226,11 @@ func (g *twinGate) Loaded(context.Context) (bool, error) {
 	g.mu.Lock()
 	using := g.using
 	g.mu.Unlock()
+	if g.onLoaded != nil {
+		if err := g.onLoaded(); err != nil {
+			return false, err
+		}
+	}
 	g.redis.mu.Lock()
 	defer g.redis.mu.Unlock()
 	return g.redis.loaded[using], nil

@@ -67,11 +67,12 @@ func New(db *sqltx.DB, ledgerID uuid.UUID, s strategy.Strategy, o Options) *Inst
 	r := reconcile.New(s.Gate, l, reconcile.Options{
 		Layout: s.Layout, TakeDeadline: o.TakeDeadline, Log: o.Log, Metrics: o.Metrics, Tracer: o.Tracer,
 	})
+	orders := order.NewService(ledgerID, s.Gate, s.Journal, l, r, order.Options{
+		Late: cmp.Or(o.LatePayments, order.Revive), Queue: o.Queue, Queued: s.Queued, Tracer: o.Tracer,
+	}, o.Metrics)
 	i := &Instance{
-		Orders: order.NewService(ledgerID, s.Gate, s.Journal, l, r, order.Options{
-			Late: cmp.Or(o.LatePayments, order.Revive), Queue: o.Queue, Queued: s.Queued, Tracer: o.Tracer,
-		}, o.Metrics),
-		Stock:      admin.New(s.Gate, l, r, o.Log),
+		Orders:     orders,
+		Stock:      admin.New(s.Gate, l, r, orders, o.Log),
 		Reconciler: r,
 		Ledger:     l,
 	}

@@ -42,6 +42,9 @@ var (
 	// ErrLaterGeneration: a stock row or a count belongs to a later generation
 	// than the caller's.
 	ErrLaterGeneration = errors.New("a later generation owns the stock")
+	// ErrRowChanged: a row of the ledger differs from what the caller read. Read it
+	// again.
+	ErrRowChanged = errors.New("the row changed since it was read")
 	// ErrNoGeneration: the gate's store cannot run the caller's generation.
 	ErrNoGeneration = errors.New("the gate's store does not run this generation")
 

@@ -38,7 +38,9 @@ type Gate interface {
 	SetMark(ctx context.Context, m Mark) error
 
 	// Take cuts all lines or none, and records the deduction as in flight in
-	// the same step. The same deduction sent again gets its first answer.
+	// the same step. The same deduction sent again gets its first answer. If d.Again
+	// is true and any record of another take of the order is left, Take cuts nothing
+	// and returns ErrInFlight.
 	//
 	// Errors: ErrSoldOut, ErrNotFilled and ErrLaterGeneration (as *Refusal),
 	// ErrInFlight, ErrBurned, ErrBusy, ErrNoGeneration. See NothingTaken.

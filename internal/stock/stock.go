@@ -72,6 +72,9 @@ type Deduction struct {
 	// Queued is the take of a queued order whose units this take takes again. uuid.Nil:
 	// an order of a client, which must not have the ID of a queued one.
 	Queued uuid.UUID
+	// Again says that an earlier take of the order was committed, and that its units
+	// have returned since. Records of the earlier take may be left at the gate.
+	Again bool
 }
 
 // SKUs returns the SKUs of the lines, in SKU order.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/golang-migrate/migrate/v4"
+	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -22,9 +23,11 @@ var (
 	ErrSchemaOld = errors.New("the database schema is old")
 	// ErrSchemaNew means that a newer program has migrated the schema.
 	ErrSchemaNew = errors.New("the database schema is newer than this program")
-	// ErrSchemaDirty means that a migration failed halfway. An operator must
-	// repair the schema by hand.
+	// ErrSchemaDirty means that a migration was interrupted. MigrateUp and MigrateDown
+	// return it only if they cannot mend the schema.
 	ErrSchemaDirty = errors.New("the database schema is dirty")
+	// ErrSchemaUsed means that reverting a migration would lose data.
+	ErrSchemaUsed = errors.New("the database schema is in use")
 )
 
 // Bounds of a migration. Its statements have none, because they may take long on large
@@ -35,7 +38,7 @@ const (
 )
 
 // CheckSchema returns nil if the schema has the version that this program needs.
-// It changes nothing.
+// It changes nothing. A newer program may be migrating a schema that is newer.
 //
 // Errors: ErrSchemaOld, ErrSchemaNew, ErrSchemaDirty.
 func (s *SQL) CheckSchema(ctx context.Context) error {
@@ -47,19 +50,19 @@ func (s *SQL) CheckSchema(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case dirty:
-		return s.failed("checking", fmt.Errorf("%w: migration %d failed halfway", ErrSchemaDirty, version))
-	case version < latest:
-		return s.failed("checking", fmt.Errorf("%w: version %d, this program needs %d", ErrSchemaOld, version, latest))
 	case version > latest:
 		return s.failed("checking", fmt.Errorf("%w: version %d, this program knows %d", ErrSchemaNew, version, latest))
+	case dirty:
+		return s.failed("checking", fmt.Errorf("%w: a migration to version %d was interrupted, or runs now", ErrSchemaDirty, version))
+	case version < latest:
+		return s.failed("checking", fmt.Errorf("%w: version %d, this program needs %d", ErrSchemaOld, version, latest))
 	}
 	return nil
 }
 
 // SchemaVersion returns the number of the last applied migration, or 0 if there
-// is none. dirty reports whether that migration failed halfway. SchemaVersion
-// changes nothing.
+// is none. dirty reports that a migration to that version, up or down, was interrupted or
+// runs now. SchemaVersion changes nothing.
 func (s *SQL) SchemaVersion(ctx context.Context) (version uint, dirty bool, err error) {
 	exists, err := s.hasTable(ctx, "schema_migrations")
 	if err != nil || !exists {
@@ -96,18 +99,22 @@ func (s *SQL) hasTable(ctx context.Context, name string) (bool, error) {
 // migration may take as long as it needs while the server answers other connections.
 // After 30 s without an answer MigrateUp gives up.
 //
-// Errors: ErrSchemaNew, ErrSchemaDirty.
-func (s *SQL) MigrateUp(ctx context.Context) error {
-	return s.migrate(ctx, (*migrate.Migrate).Up)
-}
-
-// MigrateDown reverts the last migration, and only that one. The data in the
-// tables and columns that it had created is lost. Without an applied migration
-// MigrateDown does nothing.
+// A process that migrates may be killed at any time. PostgreSQL and SQLite then keep the
+// schema as it was before. On MySQL, the next MigrateUp completes a migration that was
+// killed, up or down, and the next MigrateDown reverts it.
 //
 // Errors: ErrSchemaNew, ErrSchemaDirty.
+func (s *SQL) MigrateUp(ctx context.Context) error {
+	return s.migrate(ctx, false, (*migrate.Migrate).Up)
+}
+
+// MigrateDown reverts the last migration, and only that one, or what there is of a
+// migration that was killed. It refuses to if data would be lost. Without an applied
+// migration MigrateDown does nothing.
+//
+// Errors: ErrSchemaNew, ErrSchemaDirty, ErrSchemaUsed.
 func (s *SQL) MigrateDown(ctx context.Context) error {
-	return s.migrate(ctx, func(m *migrate.Migrate) error {
+	return s.migrate(ctx, true, func(m *migrate.Migrate) error {
 		if _, _, err := m.Version(); errors.Is(err, migrate.ErrNilVersion) {
 			return nil
 		}
@@ -115,7 +122,13 @@ func (s *SQL) MigrateDown(ctx context.Context) error {
 	})
 }
 
-func (s *SQL) migrate(ctx context.Context, run func(*migrate.Migrate) error) error {
+// migrate mends the schema and then runs migrations. After a mended migration down, there
+// is nothing to run.
+func (s *SQL) migrate(ctx context.Context, down bool, run func(*migrate.Migrate) error) error {
+	history, err := readHistory(string(s.dialect))
+	if err != nil {
+		return err
+	}
 	files, err := migrations.Files(string(s.dialect))
 	if err != nil {
 		return err
@@ -131,15 +144,20 @@ func (s *SQL) migrate(ctx context.Context, run func(*migrate.Migrate) error) err
 	err = s.WhileAnswering(context.WithoutCancel(ctx), s.silence, func(answering context.Context) error {
 		driver, err := s.migrations(answering)
 		if err != nil {
-			return errors.Join(err, source.Close())
+			return errors.Join(migrationError(err), source.Close())
 		}
-		m, err := migrate.NewWithInstance("embedded", source, string(s.dialect), driver)
+		steps := &stepDriver{migrationDriver: driver, sql: s, history: history}
+		m, err := migrate.NewWithInstance("embedded", source, string(s.dialect), steps)
 		if err != nil {
 			return errors.Join(err, source.Close(), driver.Close())
 		}
-		m.LockTimeout = migrationLockWait
+		m.LockTimeout = 2 * migrationLockWait // the driver has its own bound
 		release := context.AfterFunc(ctx, func() { m.GracefulStop <- true })
-		err = migrationError(run(m))
+		mended, err := steps.mend(answering, down)
+		if err == nil && (!mended || !down) {
+			err = run(m)
+		}
+		err = migrationError(err)
 		if !release() { // ctx ended: some migrations may not have run
 			err = errors.Join(err, ctx.Err())
 		}
@@ -173,8 +191,10 @@ func migrationError(err error) error {
 	switch {
 	case err == nil || errors.Is(err, migrate.ErrNoChange):
 		return nil
-	case errors.As(err, &dirty):
-		return fmt.Errorf("%w: migration %d failed halfway", ErrSchemaDirty, dirty.Version)
+	case errors.As(err, &dirty): // another process has failed since the schema was mended
+		return fmt.Errorf("%w: a migration to version %d was interrupted", ErrSchemaDirty, dirty.Version)
+	case errors.Is(err, database.ErrLocked):
+		return fmt.Errorf("another migration has not ended within %v; if its process was killed, the server completes its last statement first: %w", migrationLockWait, err)
 	case errors.Is(err, os.ErrNotExist):
 		return errors.Join(ErrSchemaNew, err)
 	}

@@ -1,22 +1,25 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/google/uuid"
-
-	"github.com/holdfast-stock/holdfast/migrations"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
+	"github.com/holdfast-stock/holdfast/migrations"
 )
 
 // tables returns the tables of the database, without that of the migrations.
@@ -102,22 +105,332 @@ func TestMigrate_AnotherVersion(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
 		ctx := t.Context()
-		run(t, s.DB(), "UPDATE schema_migrations SET version = 900")
-		for name, err := range map[string]error{"CheckSchema": s.CheckSchema(ctx), "MigrateUp": s.MigrateUp(ctx), "MigrateDown": s.MigrateDown(ctx)} {
-			if !errors.Is(err, ErrSchemaNew) || !strings.Contains(err.Error(), "900") {
-				t.Errorf("%s of a newer schema: error %v, want ErrSchemaNew with the version", name, err)
-			}
-		}
-		run(t, s.DB(), "UPDATE schema_migrations SET version = 1, dirty = ?", true)
-		if version, dirty, err := s.SchemaVersion(ctx); version != 1 || !dirty || err != nil {
-			t.Errorf("version %d, dirty %v, error %v; want a dirty version 1", version, dirty, err)
-		}
-		for name, err := range map[string]error{"CheckSchema": s.CheckSchema(ctx), "MigrateUp": s.MigrateUp(ctx), "MigrateDown": s.MigrateDown(ctx)} {
-			if !errors.Is(err, ErrSchemaDirty) || !strings.Contains(err.Error(), "migration 1 ") {
-				t.Errorf("%s of a dirty schema: error %v, want ErrSchemaDirty with the version", name, err)
+		for _, dirty := range []bool{false, true} { // dirty: the newer program migrates now
+			run(t, s.DB(), "UPDATE schema_migrations SET version = 900, dirty = ?", dirty)
+			for name, err := range map[string]error{"CheckSchema": s.CheckSchema(ctx), "MigrateUp": s.MigrateUp(ctx), "MigrateDown": s.MigrateDown(ctx)} {
+				if !errors.Is(err, ErrSchemaNew) || !strings.Contains(err.Error(), "900") {
+					t.Errorf("%s of a newer schema, dirty %v: error %v, want ErrSchemaNew with the version", name, dirty, err)
+				}
 			}
 		}
 	})
+}
+
+// TestMigrate_CannotMend checks that a schema is left alone, and the operator told what to
+// do, if no killed migration leaves the tables as they are.
+func TestMigrate_CannotMend(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		s := migrated(t, dbURL)
+		latest, _, err := s.SchemaVersion(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		markAsIs := fmt.Sprintf("UPDATE schema_migrations SET version = %d, dirty = FALSE", latest)
+		for _, test := range []struct {
+			change, undo string
+			version      int
+			says         []string
+		}{
+			{"", "", 1, []string{"to version 1", fmt.Sprintf("are those of version %d", latest), markAsIs}},
+			{"ALTER TABLE orders ADD COLUMN gift INTEGER", "ALTER TABLE orders DROP COLUMN gift", int(latest), []string{"there is column orders.gift", "migrations/" + string(s.dialect), markAsIs}},
+			{"ALTER TABLE stock DROP COLUMN kind", "ALTER TABLE stock ADD COLUMN kind VARCHAR(16) NOT NULL DEFAULT ''", int(latest), []string{"column stock.kind is missing", markAsIs}},
+			{"DELETE FROM ledger", "", int(latest), []string{"the row of ledger is missing"}},
+		} {
+			if test.change != "" {
+				run(t, s.DB(), test.change)
+			}
+			run(t, s.DB(), "UPDATE schema_migrations SET version = ?, dirty = ?", test.version, true)
+			before := shape(t, s)
+			for name, migrate := range map[string]func(context.Context) error{"MigrateUp": s.MigrateUp, "MigrateDown": s.MigrateDown} {
+				err := migrate(t.Context())
+				if !errors.Is(err, ErrSchemaDirty) {
+					t.Errorf("after %q: %s: error %v, want ErrSchemaDirty", test.change, name, err)
+					continue
+				}
+				for _, word := range test.says {
+					if !strings.Contains(err.Error(), word) {
+						t.Errorf("after %q: %s does not say %q: %v", test.change, name, word, err)
+					}
+				}
+			}
+			if version, dirty, err := s.SchemaVersion(t.Context()); int(version) != test.version || !dirty || err != nil {
+				t.Errorf("after %q: version %d, dirty %v, error %v", test.change, version, dirty, err)
+			}
+			if err := s.CheckSchema(t.Context()); !errors.Is(err, ErrSchemaDirty) {
+				t.Errorf("after %q: CheckSchema: %v", test.change, err)
+			}
+			if !slices.Equal(shape(t, s), before) {
+				t.Errorf("after %q: the schema was changed", test.change)
+			}
+			if test.undo != "" {
+				run(t, s.DB(), test.undo)
+			}
+			run(t, s.DB(), markAsIs) // as the error said
+		}
+	})
+}
+
+// TestMigrate_HalfAStatement checks that a statement which somebody has done by half is not
+// run again, because it would fail.
+func TestMigrate_HalfAStatement(t *testing.T) {
+	for _, d := range testenv.NetworkDatabases() {
+		t.Run(d.Name, func(t *testing.T) {
+			t.Parallel()
+			s := migrated(t, d.URL(t))
+			run(t, s.DB(), "ALTER TABLE stock DROP COLUMN closes_at")
+			run(t, s.DB(), "UPDATE schema_migrations SET dirty = ?", true)
+			if err := s.MigrateUp(t.Context()); !errors.Is(err, ErrSchemaDirty) || !strings.Contains(err.Error(), "ALTER TABLE stock") {
+				t.Errorf("error %v, want ErrSchemaDirty with the statement", err)
+			}
+		})
+	}
+}
+
+// TestMigrate_MendsOlderPrograms has the version marked as older programs do: before a
+// migration, which PostgreSQL then applies as a whole or not at all.
+func TestMigrate_MendsOlderPrograms(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		s := migrated(t, dbURL)
+		latest, _, err := s.SchemaVersion(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at := latest; ; at-- { // the version of the tables
+			checkVersion(t, s, at)
+			want := shape(t, s)
+			for _, marked := range []uint{at - 1, at, at + 1} {
+				if marked > latest { // also below 0
+					continue
+				}
+				run(t, s.DB(), "DELETE FROM schema_migrations")
+				run(t, s.DB(), "INSERT INTO schema_migrations (version, dirty) VALUES (?, ?)", asLibrary(int(marked)), true)
+				steps := mending(t, s)
+				mended, err := steps.mend(t.Context(), marked > at) // back to the version before, in both directions
+				if err := errors.Join(err, steps.Close()); err != nil || !mended {
+					t.Errorf("the tables of version %d, marked as %d: mended %v, error %v", at, marked, mended, err)
+				}
+				checkVersion(t, s, at)
+				if !slices.Equal(shape(t, s), want) {
+					t.Errorf("the tables of version %d, marked as %d, were changed", at, marked)
+				}
+			}
+			if at == 0 {
+				return
+			}
+			if err := s.MigrateDown(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// mending opens a driver that can mend.
+func mending(t *testing.T, s *SQL) *stepDriver {
+	t.Helper()
+	history, err := readHistory(string(s.dialect))
+	if err != nil {
+		t.Fatal(err)
+	}
+	driver, err := s.migrations(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &stepDriver{migrationDriver: driver, sql: s, history: history}
+}
+
+// TestMigrateDown_RefusesLosses checks that a migration is not reverted while its tables
+// and columns have data.
+func TestMigrateDown_RefusesLosses(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		s := migrated(t, dbURL)
+		latest, _, err := s.SchemaVersion(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := "'0123456789abcdef'"
+		if s.dialect == sqltx.Postgres {
+			id = "'01234567-89ab-cdef-0123-456789abcdef'"
+		}
+		const now = "'2026-01-02 03:04:05'"
+		order := func(column, value string) string {
+			return "INSERT INTO orders (id, take_id, buyer_id, status, strategy, created_at, " + column + ") VALUES (" + id + ", " + id + ", 'b', 'x', 's', " + now + ", " + value + ")"
+		}
+		stock := "INSERT INTO stock (sku, kind, total, available, %s) VALUES ('a', 'k', 1, 1, %s)"
+		for version := latest; version > 0; version-- {
+			for _, test := range map[uint][]struct{ use, clean, says string }{
+				3: {
+					{"INSERT INTO payments (id, order_id, status, created_at, changed_at) VALUES ('p', " + id + ", 'paid', " + now + ", " + now + ")", "DELETE FROM payments", "payments"},
+					{"INSERT INTO order_history (order_id, version, status, at) VALUES (" + id + ", 1, 'paid', " + now + ")", "DELETE FROM order_history", "history of orders"},
+					{order("version", "1"), "DELETE FROM orders", "when orders changed"},
+					{order("restocked", "TRUE"), "DELETE FROM orders", "which refunds returned units"},
+					{order("queued_until", now), "DELETE FROM orders", "queued"},
+					{"INSERT INTO claims (sku, buyer_id, units) VALUES ('a', 'b', 1)", "DELETE FROM claims", "units held by buyers"},
+					{fmt.Sprintf(stock, "opens_at", now), "DELETE FROM stock", "opening hours"},
+					{fmt.Sprintf(stock, "closes_at", now), "DELETE FROM stock", "opening hours"},
+				},
+				2: {
+					{"UPDATE ledger SET generation = 2", "UPDATE ledger SET generation = 1", "generation"},
+					{"UPDATE ledger SET beat = 1", "UPDATE ledger SET beat = 0", "generation"},
+				},
+				1: {
+					{order("expires_at", "NULL"), "DELETE FROM orders", "orders"},
+					{fmt.Sprintf(stock, "layout", "''"), "DELETE FROM stock", "stock"},
+				},
+			}[version] {
+				run(t, s.DB(), test.use)
+				before := shape(t, s)
+				err := s.MigrateDown(t.Context())
+				if !errors.Is(err, ErrSchemaUsed) || !strings.Contains(err.Error(), test.says) || !strings.Contains(err.Error(), fmt.Sprintf("before migration %d", version)) {
+					t.Errorf("after %q: error %v, want ErrSchemaUsed with %q", test.use, err, test.says)
+				}
+				checkVersion(t, s, version)
+				if !slices.Equal(shape(t, s), before) {
+					t.Errorf("after %q: the schema was changed", test.use)
+				}
+				// A migration that was killed before its first statement is not reverted either.
+				run(t, s.DB(), "UPDATE schema_migrations SET dirty = ?", true)
+				if version > 1 {
+					run(t, s.DB(), "UPDATE schema_migrations SET version = ?", version-1)
+					if err := s.MigrateDown(t.Context()); !errors.Is(err, ErrSchemaUsed) {
+						t.Errorf("after %q and a killed migration: error %v, want ErrSchemaUsed", test.use, err)
+					}
+				}
+				run(t, s.DB(), "UPDATE schema_migrations SET version = ?, dirty = ?", version, false)
+				run(t, s.DB(), test.clean)
+			}
+			if err := s.MigrateDown(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			checkVersion(t, s, version-1)
+		}
+	})
+}
+
+// writingDriver writes once, before it marks the schema as dirty or before the first
+// statement of a migration.
+type writingDriver struct {
+	migrationDriver
+	beforeDirty, beforeStatement func()
+}
+
+func (d *writingDriver) SetVersion(version int, dirty bool) error {
+	if dirty {
+		d.beforeDirty()
+	}
+	return d.migrationDriver.SetVersion(version, dirty)
+}
+
+func (d *writingDriver) Run(migration io.Reader) error {
+	d.beforeStatement()
+	return d.migrationDriver.Run(migration)
+}
+
+// TestMigrateDown_WhileServing has an instance report a payment while a migration is
+// reverted that was not used when it was looked at. The payment is refused to the
+// instance, or the migration is not reverted.
+func TestMigrateDown_WhileServing(t *testing.T) {
+	id := map[sqltx.Dialect]string{sqltx.Postgres: "01234567-89ab-cdef-0123-456789abcdef"}
+	for _, when := range []string{"before the version is dirty", "before the first statement"} {
+		t.Run(when, func(t *testing.T) {
+			forEachSQL(t, func(t *testing.T, dbURL string) {
+				s := migrated(t, dbURL)
+				latest, _, err := s.SchemaVersion(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				payment := "INSERT INTO payments (id, order_id, status, created_at, changed_at) VALUES ('p', '" +
+					cmp.Or(id[s.dialect], "0123456789abcdef") + "', 'paid', '2026-01-02 03:04:05', '2026-01-02 03:04:05')"
+				var paid error
+				write := sync.OnceFunc(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second) // it waits for the migration
+					defer cancel()
+					_, paid = s.pool.ExecContext(ctx, payment)
+				})
+				before, sound := write, s.migrations
+				during := func() {}
+				if when != "before the version is dirty" {
+					before, during = during, before
+				}
+				s.migrations = func(ctx context.Context) (migrationDriver, error) {
+					driver, err := sound(ctx)
+					return &writingDriver{driver, before, during}, err
+				}
+				err = s.MigrateDown(t.Context())
+				if paid != nil { // the instance was told
+					if err != nil {
+						t.Errorf("the payment failed (%v), and so did MigrateDown: %v", paid, err)
+					}
+					checkVersion(t, s, latest-1)
+					return
+				}
+				if !errors.Is(err, ErrSchemaUsed) {
+					t.Errorf("a payment was committed, and MigrateDown returned %v, want ErrSchemaUsed", err)
+				}
+				checkVersion(t, s, latest)
+				if found, err := anyRow(t.Context(), s.pool, "payments", "id = 'p'"); err != nil || !found {
+					t.Errorf("the committed payment is lost: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestHistory checks that what the migrations' text is read as is what the database has
+// after each of them, and that no version is taken for another.
+func TestHistory(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		s := migrated(t, dbURL)
+		history, err := readHistory(string(s.dialect))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for version := len(history) - 1; ; version-- {
+			found, err := s.schema(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for of := range history {
+				if is := history.is(of, found); is != (of == version) {
+					t.Errorf("version %d is taken for %d: %v", version, of, is)
+				}
+			}
+			for o := range history[version].after {
+				if !found[o] {
+					t.Errorf("version %d: %s is not found", version, o)
+				}
+			}
+			if version == 0 {
+				return
+			}
+			if err := s.MigrateDown(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func TestHistory_UnknownStatement(t *testing.T) {
+	for _, text := range []string{"UPDATE stock SET kind = '';", "ALTER TABLE stock RENAME TO shelf;", "CREATE VIEW a AS SELECT 1;"} {
+		if _, err := parseStatement(text, nil); err == nil || !strings.Contains(err.Error(), text[:10]) {
+			t.Errorf("%s: error %v", text, err)
+		}
+	}
+}
+
+// TestLockPatiently checks that the wait for another migration does not end with that of
+// one try.
+func TestLockPatiently(t *testing.T) {
+	for n, err := range []error{nil, io.EOF} {
+		answers := []error{database.ErrLocked, database.ErrLocked, err}
+		got := lockPatiently(func() error {
+			answer := answers[0]
+			answers = answers[1:]
+			return answer
+		})
+		if !errors.Is(got, err) || len(answers) > 0 {
+			t.Errorf("%d: error %v, not asked for %v", n, got, answers)
+		}
+	}
 }
 
 func TestMigrate_ContextEnded(t *testing.T) {
@@ -139,8 +452,11 @@ func TestMigrate_GoroutinesAtOnce(t *testing.T) {
 			mu  sync.Mutex
 			ids = make(map[uuid.UUID]bool)
 		)
-		for range 6 {
-			s := opened(t, dbURL)
+		var stores [8]*SQL
+		for i := range stores {
+			stores[i] = opened(t, dbURL)
+		}
+		for _, s := range stores {
 			all.Go(func() {
 				if err := s.MigrateUp(t.Context()); err != nil {
 					t.Error(err)
@@ -196,35 +512,42 @@ func TestMigrate_ProcessesAtOnce(t *testing.T) {
 	})
 }
 
-// TestSQLiteDriver_FailureChangesNothing checks that a failed migration leaves
-// the schema unchanged and not dirty: on SQLite a run is one transaction.
-func TestSQLiteDriver_FailureChangesNothing(t *testing.T) {
-	dbURL := testenv.SQLite(t)
-	s := migrated(t, dbURL)
-	version, _, err := s.SchemaVersion(t.Context())
-	if err != nil {
-		t.Fatal(err)
+// TestWholeDriver_FailureChangesNothing checks that a failed migration leaves the schema
+// unchanged and not dirty where a run is one transaction.
+func TestWholeDriver_FailureChangesNothing(t *testing.T) {
+	for name, url := range map[string]func(testing.TB) string{
+		"PostgreSQL": func(t testing.TB) string { return testenv.Postgres(t) },
+		"SQLite":     func(t testing.TB) string { return testenv.SQLite(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := migrated(t, url(t))
+			version, _, err := s.SchemaVersion(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			driver, err := s.migrations(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer driver.Close()
+			if err := driver.Lock(); err != nil {
+				t.Fatal(err)
+			}
+			if err := driver.SetVersion(int(version)+1, true); err != nil {
+				t.Fatal(err)
+			}
+			if err := driver.Run(strings.NewReader("CREATE TABLE half (a INTEGER); CREATE TABLE half (a INTEGER)")); err == nil {
+				t.Error("creating the same table twice gives no error")
+			}
+			if err := driver.Unlock(); err != nil {
+				t.Fatal(err)
+			}
+			checkVersion(t, s, version)
+			if slices.Contains(tables(t, s), "half") {
+				t.Error("a table of the failed migration exists")
+			}
+			run(t, s.DB(), "DELETE FROM ledger") // fails if the database is still locked
+		})
 	}
-	driver, err := s.migrations(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer driver.Close()
-	if err := driver.Lock(); err != nil {
-		t.Fatal(err)
-	}
-	if err := driver.SetVersion(int(version)+1, true); err != nil {
-		t.Fatal(err)
-	}
-	if err := driver.Run(strings.NewReader("CREATE TABLE half (a INTEGER); CREATE TABLE half (a INTEGER)")); err == nil {
-		t.Error("creating the same table twice gives no error")
-	}
-	if err := driver.Unlock(); err != nil {
-		t.Fatal(err)
-	}
-	checkVersion(t, s, version)
-	if slices.Contains(tables(t, s), "half") {
-		t.Error("a table of the failed migration exists")
-	}
-	run(t, s.DB(), "DELETE FROM ledger") // fails if the database is still locked
 }

@@ -31,7 +31,7 @@ func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
 	if err != nil {
 		return nil, s.failed("connecting to", err)
 	}
-	s.migrations = func(ctx context.Context) (database.Driver, error) { return mysqlMigrations(ctx, config) }
+	s.migrations = func(ctx context.Context) (migrationDriver, error) { return mysqlMigrations(ctx, config) }
 
 	setMySQLState(config, version)
 	sessions := config.Clone()
@@ -181,19 +181,40 @@ func setMySQLBounds(config *driver.Config, version string) (idle time.Duration) 
 
 func wholeSeconds(d time.Duration) string { return strconv.Itoa(int(d / time.Second)) }
 
-func mysqlMigrations(ctx context.Context, config *driver.Config) (database.Driver, error) {
+// mysqlDriver is the library's driver on a connection of its own.
+type mysqlDriver struct {
+	database.Driver
+	pool *sql.DB
+	conn *sql.Conn
+}
+
+func mysqlMigrations(ctx context.Context, config *driver.Config) (migrationDriver, error) {
 	config = config.Clone()
 	config.DialFunc = closingWith(ctx, new(net.Dialer).DialContext)
-	config.MultiStatements = true
 	connector, err := driver.NewConnector(config)
 	if err != nil {
 		return nil, err
 	}
 	pool := sql.OpenDB(connector)
-	migrations, err := migratemysql.WithInstance(pool, &migratemysql.Config{})
+	conn, err := pool.Conn(ctx)
 	if err != nil {
-		pool.Close()
-		return nil, err
+		return nil, errors.Join(err, pool.Close())
 	}
-	return migrations, nil
+	d := &mysqlDriver{pool: pool, conn: conn}
+	err = lockPatiently(func() (err error) { // to create the table of the version
+		d.Driver, err = migratemysql.WithConnection(ctx, conn, &migratemysql.Config{})
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(err, conn.Close(), pool.Close())
+	}
+	return d, nil
+}
+
+func (d *mysqlDriver) Close() error { return errors.Join(d.Driver.Close(), d.pool.Close()) }
+
+// hold locks the tables. The server unlocks them when SetVersion begins its transaction.
+func (d *mysqlDriver) hold(ctx context.Context, tables []string) (rowReader, error) {
+	_, err := d.conn.ExecContext(ctx, "LOCK TABLES "+strings.Join(tables, " WRITE, ")+" WRITE")
+	return d.conn, err
 }

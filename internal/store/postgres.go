@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/golang-migrate/migrate/v4/database"
-	migratepgx "github.com/golang-migrate/migrate/v4/database/pgx/v5"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"gorm.io/driver/postgres"
@@ -33,7 +32,7 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 		dialect:    sqltx.Postgres,
 		hasServer:  true,
 		target:     "PostgreSQL at " + net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))),
-		migrations: func(ctx context.Context) (database.Driver, error) { return postgresMigrations(ctx, config) },
+		migrations: func(ctx context.Context) (migrationDriver, error) { return postgresMigrations(ctx, config) },
 	}
 
 	sessions := config.Copy()
@@ -172,16 +171,30 @@ func orDefault(parameters map[string]string, name, value string) string {
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-func postgresMigrations(ctx context.Context, config *pgx.ConnConfig) (database.Driver, error) {
+func postgresMigrations(ctx context.Context, config *pgx.ConnConfig) (migrationDriver, error) {
 	config = config.Copy()
 	config.DialFunc = closingWith(ctx, config.DialFunc)
 	config.RuntimeParams["lock_timeout"] = milliseconds(migrationLockWait) // also bounds the wait for another process's migration
 	config.RuntimeParams["statement_timeout"] = "0"
 	pool := sql.OpenDB(sqltx.PostgresConnector(config))
-	migrations, err := migratepgx.WithInstance(pool, &migratepgx.Config{})
-	if err != nil {
-		pool.Close()
-		return nil, err
+	var schema sql.NullString // NULL: search_path names no schema
+	err := pool.QueryRowContext(ctx, "SELECT CURRENT_SCHEMA()").Scan(&schema)
+	if err == nil && !schema.Valid {
+		err = errors.New("search_path names no schema that exists")
 	}
-	return migrations, nil
+	if err != nil {
+		return nil, errors.Join(err, pool.Close())
+	}
+	// The library's lock, so that older programs wait too.
+	lock, err := database.GenerateAdvisoryLockId(config.Database, schema.String, "schema_migrations")
+	if err != nil {
+		return nil, errors.Join(err, pool.Close())
+	}
+	return newWholeDriver(pool, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = CURRENT_SCHEMA() AND table_name = 'schema_migrations'",
+		"LOCK TABLE %s IN ACCESS EXCLUSIVE MODE",
+		"BEGIN ISOLATION LEVEL READ COMMITTED",
+		// The server ends the statement of a process that was killed, which nobody would
+		// commit. PostgreSQL before 14 completes it first.
+		"SELECT set_config(name, '1s', true) FROM pg_settings WHERE name = 'client_connection_check_interval'",
+		"SELECT pg_advisory_xact_lock("+lock+")")
 }

@@ -16,6 +16,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/holdfast-stock/holdfast/internal/retry"
 )
 
 // Bounds of the connections to Redis.
@@ -55,11 +57,17 @@ func OpenRedis(ctx context.Context, rawURL string) (redis.UniversalClient, error
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	if err := client.Ping(ctx).Err(); err != nil {
-		client.Close()
-		return nil, fmt.Errorf("connecting to %s: %w", target, err)
+	for try := 1; ; try++ {
+		err := client.Ping(ctx).Err()
+		if err == nil {
+			return client, nil
+		}
+		// A busy machine may take longer than a call's bound.
+		if timeout := net.Error(nil); !errors.As(err, &timeout) || !timeout.Timeout() || retry.Sleep(ctx, retry.Jitter(10*time.Millisecond, try)) != nil {
+			client.Close()
+			return nil, fmt.Errorf("connecting to %s: %w", target, err)
+		}
 	}
-	return client, nil
 }
 
 // NewRedis returns a client as OpenRedis does, but does not wait for the Redis to answer.
@@ -69,6 +77,15 @@ func NewRedis(rawURL string) (redis.UniversalClient, error) {
 		return nil, fmt.Errorf("%w: %w", ErrBadURL, err)
 	}
 	return client, nil
+}
+
+// CheckRedis returns ErrBadURL if OpenRedis cannot use the URL. It does not connect.
+func CheckRedis(rawURL string) error {
+	client, err := NewRedis(rawURL)
+	if err != nil {
+		return err
+	}
+	return client.Close()
 }
 
 // LogRedis redirects the messages of this process's Redis clients from standard

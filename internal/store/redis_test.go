@@ -37,6 +37,7 @@ func TestOpenRedis_BadURL(t *testing.T) {
 	for _, redisURL := range []string{
 		"",
 		"localhost:6379",
+		"nonsense",
 		"http://u:s3same@h:1",
 		"redis+ring://u:s3same@h:1",
 		"redis://u:s3same@h1:1,h2:2",
@@ -56,6 +57,9 @@ func TestOpenRedis_BadURL(t *testing.T) {
 			_, err := OpenRedis(t.Context(), redisURL)
 			if !errors.Is(err, ErrBadURL) {
 				t.Fatalf("error %v, want ErrBadURL", err)
+			}
+			if checked := CheckRedis(redisURL); checked == nil || checked.Error() != err.Error() {
+				t.Errorf("CheckRedis returns %v, and OpenRedis %v", checked, err)
 			}
 			if strings.Contains(err.Error(), "s3s") {
 				t.Errorf("the error contains a part of the password: %v", err)
@@ -121,9 +125,19 @@ func TestOpenRedis_Unreachable(t *testing.T) {
 		if err == nil || errors.Is(err, ErrBadURL) || !strings.Contains(err.Error(), address) || strings.Contains(err.Error(), "s3same") {
 			t.Errorf("%s: error %v", Redact(redisURL), err)
 		}
-		if took := time.Since(begin); took > connectTimeout+time.Second {
+		if took := time.Since(begin); took > connectTimeout+30*time.Second {
 			t.Errorf("%s: failed only after %v", Redact(redisURL), took)
 		}
+	}
+}
+
+// TestOpenRedis_SilentOnce opens a Redis whose first connection gives no answer.
+func TestOpenRedis_SilentOnce(t *testing.T) {
+	proxy := newFaultyProxy(t, testenv.OwnRedis(t).Addr())
+	proxy.silenceNext.Store(true)
+	openedRedis(t, "redis://"+proxy.address+"?read_timeout=200ms")
+	if proxy.silenceNext.Load() {
+		t.Error("no connection was silent")
 	}
 }
 
@@ -139,9 +153,10 @@ func TestOpenRedis_Password(t *testing.T) {
 // faultyProxy forwards TCP connections to a server. While cut is set, it
 // forwards requests and closes a connection as soon as an answer arrives.
 type faultyProxy struct {
-	address string
-	cut     atomic.Bool
-	cuts    atomic.Int64 // answers lost so far
+	address     string
+	cut         atomic.Bool
+	cuts        atomic.Int64 // answers lost so far
+	silenceNext atomic.Bool  // the next connection gives no answer
 }
 
 func newFaultyProxy(t testing.TB, backend string) *faultyProxy {
@@ -158,6 +173,7 @@ func newFaultyProxy(t testing.TB, backend string) *faultyProxy {
 			if err != nil {
 				return
 			}
+			silent := p.silenceNext.Swap(false)
 			server, err := net.Dial("tcp", backend)
 			if err != nil {
 				client.Close()
@@ -174,6 +190,9 @@ func newFaultyProxy(t testing.TB, backend string) *faultyProxy {
 					b, err := answers.ReadByte()
 					if err != nil {
 						return
+					}
+					if silent {
+						continue
 					}
 					if p.cut.Load() {
 						p.cuts.Add(1)

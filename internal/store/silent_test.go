@@ -31,7 +31,7 @@ func mustGiveUp(t *testing.T, ended <-chan error) (err error) {
 	t.Helper()
 	select {
 	case err = <-ended:
-	case <-time.After(8 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("MigrateUp has not returned")
 	}
 	if err == nil {

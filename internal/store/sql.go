@@ -3,12 +3,15 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"net/url"
+	"os"
 	"strings"
 	"time"
 
-	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/google/uuid"
 	"gorm.io/gorm"
 
@@ -42,7 +45,7 @@ type SQL struct {
 	unsynced bool
 	// migrations opens a migration driver with a connection of its own, free
 	// of the sessions' bounds. The connection is closed when ctx ends.
-	migrations func(ctx context.Context) (database.Driver, error)
+	migrations func(ctx context.Context) (migrationDriver, error)
 	silence    time.Duration // migrationSilence
 }
 
@@ -79,7 +82,35 @@ func OpenSQL(ctx context.Context, rawURL string) (*SQL, error) {
 	case "sqlite":
 		return openSQLiteURL(ctx, u)
 	}
-	return nil, fmt.Errorf("%w: %q is none of mysql://, postgres://, sqlite://", ErrBadURL, u.Scheme+"://")
+	return nil, unknownScheme(u)
+}
+
+func unknownScheme(u *url.URL) error {
+	if u.Scheme == "" {
+		return fmt.Errorf("%w: it has no scheme: use mysql://, postgres:// or sqlite://", ErrBadURL)
+	}
+	return fmt.Errorf("%w: %q is none of mysql://, postgres://, sqlite://", ErrBadURL, u.Scheme+"://")
+}
+
+// CheckSQL returns ErrBadURL if OpenSQL cannot use the URL. It does not connect.
+func CheckSQL(rawURL string) error {
+	u, err := parseURL(rawURL)
+	if err == nil {
+		switch u.Scheme {
+		case "mysql":
+			_, err = mysqlConfig(u)
+		case "postgres", "postgresql":
+			_, err = postgresConfig(rawURL)
+		case "sqlite":
+			_, err = sqliteQuery(u)
+		default:
+			err = unknownScheme(u)
+		}
+	}
+	if err != nil && !errors.Is(err, ErrBadURL) {
+		err = fmt.Errorf("%w: %w", ErrBadURL, err)
+	}
+	return err
 }
 
 // OpenSQLToInspect is OpenSQL for a command that changes nothing: it opens a SQLite file
@@ -89,6 +120,18 @@ func OpenSQLToInspect(ctx context.Context, rawURL string) (*SQL, error) {
 		return inspectedSQLite(ctx, u)
 	}
 	return OpenSQL(ctx, rawURL)
+}
+
+// CheckFile returns an error if the URL names a SQLite file that does not exist.
+// fs.ErrNotExist: OpenSQL would create it. Commands that are of no use without one do not
+// open it.
+func CheckFile(rawURL string) error {
+	if u, err := parseURL(rawURL); err == nil && u.Scheme == "sqlite" { // OpenSQL says what is wrong with a URL
+		if _, err := os.Stat(u.Path); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("opening SQLite file %s: %w", u.Path, fileProblem(u.Path, err))
+		}
+	}
+	return nil
 }
 
 // LongStatements returns the URL of a database with a bound of five minutes for a

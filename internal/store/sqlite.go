@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/glebarez/sqlite"
-	"github.com/golang-migrate/migrate/v4/database"
 	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -98,8 +97,12 @@ func openSQLite(ctx context.Context, path, synchronous string, query url.Values)
 	if err := file.Close(); err != nil {
 		return nil, s.failed("opening", err)
 	}
-	s.migrations = func(context.Context) (database.Driver, error) {
-		return sqliteMigrations(sqliteDSN(path, synchronous, migrationLockWait, query))
+	s.migrations = func(context.Context) (migrationDriver, error) {
+		pool, err := sql.Open(sqlite.DriverName, sqliteDSN(path, synchronous, migrationLockWait, query))
+		if err != nil {
+			return nil, err
+		}
+		return newWholeDriver(pool, "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = 'schema_migrations'", "", "BEGIN IMMEDIATE")
 	}
 	if s.pool, err = sql.Open(sqlite.DriverName, sqliteDSN(path, synchronous, sqliteBusy, query)); err != nil {
 		return nil, s.failed("opening", err)

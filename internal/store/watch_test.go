@@ -1,8 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,55 +15,98 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// watchRedis runs WatchRedis until the test ends and returns how often it has
-// called changed.
-func watchRedis(t testing.TB, client redis.UniversalClient, every time.Duration) *atomic.Int64 {
+// watched is a WatchRedis that runs.
+type watched struct {
+	calls atomic.Int64 // of changed
+	asked atomic.Int64 // masters that were asked for their identity, and answered or failed
+}
+
+// watchRedis runs WatchRedis until the test ends. It returns once a master was asked.
+func watchRedis(t testing.TB, client redis.UniversalClient, every time.Duration) *watched {
 	t.Helper()
-	var calls atomic.Int64
+	w := new(watched)
+	if c, ok := client.(*redis.ClusterClient); ok {
+		c.OnNewNode(func(node *redis.Client) { node.AddHook(infoHook{w}) })
+		_ = c.ForEachShard(t.Context(), func(_ context.Context, node *redis.Client) error {
+			node.AddHook(infoHook{w})
+			return nil
+		})
+	} else {
+		client.AddHook(infoHook{w})
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		WatchRedis(ctx, client, every, func() { calls.Add(1) })
+		WatchRedis(ctx, client, every, func() { w.calls.Add(1) })
 	}()
 	t.Cleanup(func() {
 		cancel()
 		select {
 		case <-done:
-		case <-time.After(5 * time.Second):
+		case <-time.After(maxWait):
 			t.Error("WatchRedis did not return after its context ended")
 		}
 	})
-	return &calls
+	eventually(t, maxWait, "the first poll has run", func() bool { return w.asked.Load() > 0 })
+	return w
 }
 
-// checkNoCalls fails the test if changed is called during five polls.
-func checkNoCalls(t testing.TB, calls *atomic.Int64) {
-	t.Helper()
-	before := calls.Load()
-	ticks := time.NewTicker(pollInterval)
-	defer ticks.Stop()
-	for range 5 {
-		<-ticks.C
+// infoHook counts the questions for the identity of a server.
+type infoHook struct{ w *watched }
+
+func (infoHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (infoHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (h infoHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		if cmds[0].Name() == "info" {
+			h.w.asked.Add(1)
+		}
+		return err
 	}
-	if n := calls.Load() - before; n != 0 {
+}
+
+// waitPoll waits until a poll that begins now, or later, has ended with all that
+// follows from it.
+func (w *watched) waitPoll(t testing.TB) {
+	t.Helper()
+	const masters = 3 // at most
+	after := w.asked.Load() + masters + masters
+	eventually(t, maxWait, "another poll has run", func() bool { return w.asked.Load() > after })
+}
+
+// checkNoCalls fails the test if changed is called during a few polls.
+func (w *watched) checkNoCalls(t testing.TB) {
+	t.Helper()
+	before := w.calls.Load()
+	for range 2 {
+		w.waitPoll(t)
+	}
+	if n := w.calls.Load() - before; n != 0 {
 		t.Fatalf("changed was called %d times without a change", n)
 	}
 }
 
-// pollInterval is the interval of WatchRedis in most tests.
-const pollInterval = 100 * time.Millisecond
+const (
+	// pollInterval is the interval of WatchRedis in most tests.
+	pollInterval = 100 * time.Millisecond
+	// maxWait bounds every wait for an event.
+	maxWait = time.Minute
+)
 
 func TestWatchRedis_Restart(t *testing.T) {
 	server := testenv.OwnRedis(t)
-	calls := watchRedis(t, openedRedis(t, server.URL()), pollInterval)
-	checkNoCalls(t, calls)
+	w := watchRedis(t, openedRedis(t, server.URL()), pollInterval)
+	w.checkNoCalls(t)
 	for n := int64(1); n <= 2; n++ {
 		server.Kill()
-		checkNoCalls(t, calls) // an unreachable server does not count as changed
+		w.checkNoCalls(t) // an unreachable server does not count as changed
 		server.Restart()
-		eventually(t, 10*time.Second, "the restart is noticed", func() bool { return calls.Load() == n })
-		checkNoCalls(t, calls)
+		eventually(t, maxWait, "the restart is noticed", func() bool { return w.calls.Load() == n })
+		w.checkNoCalls(t)
 	}
 }
 
@@ -70,67 +115,64 @@ func TestWatchRedis_Restart(t *testing.T) {
 func TestWatchRedis_PollsAfterReconnect(t *testing.T) {
 	server := testenv.OwnRedis(t)
 	client := openedRedis(t, server.URL())
-	calls := watchRedis(t, client, time.Hour)
-	eventually(t, 5*time.Second, "the first poll has run", func() bool {
-		return strings.Contains(client.Info(t.Context(), "commandstats").Val(), "cmdstat_info:calls=")
-	})
+	w := watchRedis(t, client, time.Hour)
 	server.Kill()
 	server.Restart()
-	eventually(t, 10*time.Second, "the restart is noticed", func() bool {
+	eventually(t, maxWait, "the restart is noticed", func() bool {
 		_ = client.Ping(t.Context()).Err() // reconnects, as the gate's calls do
-		return calls.Load() == 1
+		return w.calls.Load() == 1
 	})
 }
 
 func TestWatchRedis_RoleChanges(t *testing.T) {
 	server, other := testenv.OwnRedis(t), testenv.OwnRedis(t)
 	client := openedRedis(t, server.URL())
-	calls := watchRedis(t, client, pollInterval)
-	checkNoCalls(t, calls)
+	w := watchRedis(t, client, pollInterval)
+	w.checkNoCalls(t)
 	host, port, _ := strings.Cut(other.Addr(), ":")
 	if err := client.SlaveOf(t.Context(), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the demotion is noticed", func() bool { return calls.Load() >= 1 })
-	eventually(t, 10*time.Second, "the replica is in sync", func() bool {
+	eventually(t, maxWait, "the demotion is noticed", func() bool { return w.calls.Load() >= 1 })
+	eventually(t, maxWait, "the replica is in sync", func() bool {
 		return strings.Contains(client.Info(t.Context(), "replication").Val(), "master_link_status:up")
 	})
-	before := calls.Load()
+	before := w.calls.Load()
 	if err := client.SlaveOf(t.Context(), "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the promotion is noticed", func() bool { return calls.Load() > before })
+	eventually(t, maxWait, "the promotion is noticed", func() bool { return w.calls.Load() > before })
 }
 
 func TestWatchRedis_UnreachableAtFirst(t *testing.T) {
 	server := testenv.OwnRedis(t)
 	client := openedRedis(t, server.URL())
 	server.Kill()
-	calls := watchRedis(t, client, pollInterval)
-	checkNoCalls(t, calls)
+	w := watchRedis(t, client, pollInterval)
+	w.checkNoCalls(t)
 	server.Restart()
-	eventually(t, 10*time.Second, "the server's first answer is noticed", func() bool { return calls.Load() == 1 })
+	eventually(t, maxWait, "the server's first answer is noticed", func() bool { return w.calls.Load() == 1 })
 }
 
 func TestWatchRedis_SentinelFailover(t *testing.T) {
 	servers := testenv.OwnRedisSentinel(t)
 	client := openedRedis(t, servers.URL())
-	calls := watchRedis(t, client, pollInterval)
-	checkNoCalls(t, calls)
+	w := watchRedis(t, client, pollInterval)
+	w.checkNoCalls(t)
 	infoBefore := client.Info(t.Context(), "server").Val()
 
 	servers.Master.Kill()
-	eventually(t, 30*time.Second, "the client writes to the new master", func() bool {
+	eventually(t, maxWait, "the client writes to the new master", func() bool {
 		return client.Set(t.Context(), "k", "v", 0).Err() == nil
 	})
 	if after := client.Info(t.Context(), "server").Val(); field(after, "run_id") == field(infoBefore, "run_id") {
 		t.Fatal("no failover happened")
 	}
-	eventually(t, 10*time.Second, "the failover is noticed", func() bool { return calls.Load() >= 1 })
-	before := calls.Load()
+	eventually(t, maxWait, "the failover is noticed", func() bool { return w.calls.Load() >= 1 })
+	before := w.calls.Load()
 	servers.Master.Restart() // it comes back as a replica: no master changes
-	checkNoCalls(t, calls)
-	if calls.Load() != before {
+	w.checkNoCalls(t)
+	if w.calls.Load() != before {
 		t.Error("the return of the old master counts as a change")
 	}
 }
@@ -146,12 +188,12 @@ func TestWatchRedis_Cluster(t *testing.T) {
 	cluster := testenv.OwnRedisCluster(t, 1)
 	nodes := cluster.Nodes
 	client := openedRedis(t, cluster.URL())
-	calls := watchRedis(t, client, pollInterval)
-	checkNoCalls(t, calls)
+	w := watchRedis(t, client, pollInterval)
+	w.checkNoCalls(t)
 	ctx := t.Context()
 
 	nodes[0].Kill() // the first three nodes are the masters
-	eventually(t, 60*time.Second, "every slot is served again", func() bool {
+	eventually(t, maxWait, "every slot is served again", func() bool {
 		for i := range 32 {
 			if client.Set(ctx, fmt.Sprint("key", i), i, 0).Err() != nil {
 				return false
@@ -159,18 +201,50 @@ func TestWatchRedis_Cluster(t *testing.T) {
 		}
 		return true
 	})
-	eventually(t, 10*time.Second, "the failover is noticed", func() bool { return calls.Load() >= 1 })
-	checkNoCalls(t, calls)
+	eventually(t, maxWait, "the failover is noticed", func() bool { return w.calls.Load() >= 1 })
+	waitAgreed(t, nodes[1:])
+	w.waitPoll(t) // until then, the client may ask a node that does not know of the failover yet
+	w.checkNoCalls(t)
 
-	nodes[0].Restart() // comes back as a replica
-	checkNoCalls(t, calls)
-	before := calls.Load()
+	nodes[0].Restart()   // believes that it is a master until the others answer
+	waitAgreed(t, nodes) // that it is a replica
+	w.waitPoll(t)
+	w.checkNoCalls(t)
+	before := w.calls.Load()
 
 	nodes[1].Kill() // the master restarts, or its replica takes over first: both are changes
 	nodes[1].Restart()
-	eventually(t, 60*time.Second, "the restart or failover is noticed", func() bool { return calls.Load() > before })
+	eventually(t, maxWait, "the restart or failover is noticed", func() bool { return w.calls.Load() > before })
+}
+
+// waitAgreed waits until each of the nodes knows the same three masters that serve.
+func waitAgreed(t testing.TB, nodes []*testenv.RedisServer) {
+	t.Helper()
+	eventually(t, maxWait, "all nodes know the same masters", func() bool {
+		var first string
+		for _, node := range nodes {
+			client := redis.NewClient(&redis.Options{Addr: node.Addr()})
+			text, err := client.ClusterNodes(t.Context()).Result()
+			_ = client.Close()
+			if err != nil {
+				return false
+			}
+			var masters []string
+			for line := range strings.Lines(text) {
+				if f := strings.Fields(line); strings.Contains(f[2], "master") && !strings.Contains(f[2], "fail") && len(f) > 8 {
+					masters = append(masters, f[0])
+				}
+			}
+			slices.Sort(masters)
+			known := strings.Join(masters, " ")
+			if first = cmp.Or(first, known); len(masters) != 3 || known != first {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 func TestWatchRedis_EmbeddedIsNotWatched(t *testing.T) {
-	checkNoCalls(t, watchRedis(t, openInProcessRedis(t).Client(), pollInterval))
+	watchRedis(t, openInProcessRedis(t).Client(), pollInterval).checkNoCalls(t)
 }

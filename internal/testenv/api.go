@@ -24,8 +24,8 @@ type APIServer struct {
 	url string
 }
 
-// listening matches what the service prints when it listens.
-var listening = regexp.MustCompile(`listening on (https?://[^\s"]+)`)
+// listening matches what a program prints when it listens: cmd/api logs it as JSON.
+var listening = regexp.MustCompile(`(?:listening on |"msg":"serving",.*"url":")(https?://[^\s"]+)`)
 
 // anyCertificate is a client for the question whether a program is ready.
 var anyCertificate = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
@@ -38,7 +38,8 @@ func API(t T, args ...string) *APIServer {
 }
 
 // Serve is API for any program of this module that has the flag --listen, prints
-// "listening on http://host:port" or https and answers GET /readyz.
+// "listening on http://host:port" or https, or logs it as cmd/api does, and answers
+// GET /readyz.
 func Serve(t T, pkg string, args ...string) *APIServer {
 	t.Helper()
 	return ServeFile(t, Build(t, pkg), args...)

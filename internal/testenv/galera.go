@@ -25,10 +25,12 @@ func OwnGalera(t T) []*DatabaseServer {
 	group, increments, transfers := freeAddresses(t), freeAddresses(t), freeAddresses(t)
 	nodes := make([]*DatabaseServer, galeraNodes)
 	for n := range nodes {
+		// A node that is silent for as long as suspect_timeout is expelled, and the others
+		// answer nothing until then. On a busy machine, a healthy node is silent for seconds.
 		args := []string{
 			"--wsrep-on=ON", "--wsrep-provider=" + galera.file, "--wsrep-cluster-address=gcomm://" + strings.Join(group, ","),
 			"--wsrep-node-address=" + group[n], "--wsrep-sst-method=rsync", "--wsrep-sst-receive-address=" + transfers[n],
-			fmt.Sprintf("--wsrep-provider-options=gmcast.listen_addr=tcp://%s;ist.recv_addr=%s;gcache.size=16M;evs.keepalive_period=PT0.2S;evs.inactive_check_period=PT0.2S;evs.suspect_timeout=PT1S;evs.inactive_timeout=PT2S;evs.install_timeout=PT2S", group[n], increments[n]),
+			fmt.Sprintf("--wsrep-provider-options=gmcast.listen_addr=tcp://%s;ist.recv_addr=%s;gcache.size=16M;evs.keepalive_period=PT0.2S;evs.inactive_check_period=PT0.2S;evs.suspect_timeout=PT10S;evs.inactive_timeout=PT30S;evs.install_timeout=PT15S", group[n], increments[n]),
 			"--wsrep-slave-threads=4", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--innodb-flush-log-at-trx-commit=0",
 		}
 		if n == 0 {

@@ -1,11 +1,17 @@
 package testenv
 
 import (
+	"bytes"
 	"net"
 	"sync"
+	"time"
 )
 
-// Wire forwards TCP connections to a server and simulates network faults.
+// maxDelayed bounds the pieces of data that one direction of a connection holds while
+// they are delayed.
+const maxDelayed = 1024
+
+// Wire forwards TCP connections to a server and simulates network faults and distance.
 type Wire struct {
 	listener net.Listener
 	server   string
@@ -16,7 +22,14 @@ type Wire struct {
 	frozen  bool
 	muted   bool
 	closed  bool
+	delay   time.Duration
 	done    sync.WaitGroup
+}
+
+// piece is data that is forwarded when it is due.
+type piece struct {
+	data []byte
+	due  time.Time
 }
 
 // NewWire starts a Wire to the server at addr for this test.
@@ -79,6 +92,14 @@ func (w *Wire) Thaw() {
 	w.changed.Broadcast()
 }
 
+// Delay delays the data that arrives from now on by d in each direction, so that a
+// round trip takes 2d longer. Many requests can be on their way at once.
+func (w *Wire) Delay(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.delay = d
+}
+
 func (w *Wire) accept() {
 	for {
 		client, err := w.listener.Accept()
@@ -106,28 +127,47 @@ func (w *Wire) accept() {
 // forward copies one direction of a connection until either end closes it. answers
 // is true for the direction from server to client.
 func (w *Wire) forward(from, to net.Conn, answers bool) {
+	pieces := make(chan piece, maxDelayed)
+	w.done.Go(func() { w.write(to, pieces, answers) })
 	defer func() {
 		w.mu.Lock()
 		delete(w.conns, from)
 		w.mu.Unlock()
 		from.Close()
-		to.Close()
+		close(pieces)
 	}()
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
 		w.mu.Lock()
+		due := time.Now().Add(w.delay)
+		w.mu.Unlock()
+		if n > 0 {
+			pieces <- piece{bytes.Clone(buffer[:n]), due}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// write writes the pieces when they are due, and closes the connection behind the last
+// one. It drops what cannot be written.
+func (w *Wire) write(to net.Conn, pieces <-chan piece, answers bool) {
+	defer to.Close()
+	var failed error
+	for p := range pieces {
+		if failed != nil {
+			continue
+		}
+		time.Sleep(time.Until(p.due))
+		w.mu.Lock()
 		for (w.frozen || w.muted && answers) && !w.closed {
 			w.changed.Wait()
 		}
 		w.mu.Unlock()
-		if n > 0 {
-			if _, err := to.Write(buffer[:n]); err != nil {
-				return
-			}
-		}
-		if err != nil {
-			return
+		if _, failed = to.Write(p.data); failed != nil {
+			to.Close() // the other direction ends too
 		}
 	}
 }

@@ -6,6 +6,7 @@ package token
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"time"
 
@@ -21,6 +22,10 @@ const MinSecret = 32
 
 // leeway is how far the clocks of the issuer and of this machine may differ.
 const leeway = 30 * time.Second
+
+// maxDate bounds the dates of a token, in seconds before or after 1970. Sums and
+// comparisons of greater ones would overflow, and the end of time would lie in the past.
+const maxDate = math.MaxInt64 / 2
 
 // The algorithms that a token may name. A secret never verifies what a public key
 // should, and the other way round, because a Verifier knows only one of the lists.
@@ -78,9 +83,12 @@ func (v *Verifier) Subject(ctx context.Context, token string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	claims, ok := verified(signed, keys, header.Algorithm)
-	if !ok {
+	claims, dates, ok := verified(signed, keys, header.Algorithm)
+	switch {
+	case !ok:
 		return "", Objection("its signature is not the issuer's, or its claims cannot be read")
+	case !dates.inRange():
+		return "", Objection("its exp, nbf or iat is out of range")
 	}
 	expected := jwt.Expected{Issuer: v.rules.Issuer, Time: time.Now()}
 	if v.rules.Audience != "" {
@@ -98,19 +106,31 @@ func (v *Verifier) Subject(ctx context.Context, token string) (string, error) {
 	return claims.Subject, nil
 }
 
+// dates are the dates of a token as they were sent. The library's claims have them as
+// int64, in which a number that is too great wraps around.
+type dates struct {
+	Expiry    float64 `json:"exp"`
+	NotBefore float64 `json:"nbf"`
+	IssuedAt  float64 `json:"iat"`
+}
+
+func (d dates) inRange() bool {
+	return math.Abs(d.Expiry) < maxDate && math.Abs(d.NotBefore) < maxDate && math.Abs(d.IssuedAt) < maxDate
+}
+
 // verified returns the claims of a token if one of the keys signed it. A key that is
 // for one algorithm verifies no other.
-func verified(signed *jwt.JSONWebToken, keys []jose.JSONWebKey, algorithm string) (claims jwt.Claims, ok bool) {
+func verified(signed *jwt.JSONWebToken, keys []jose.JSONWebKey, algorithm string) (claims jwt.Claims, sent dates, ok bool) {
 	for _, key := range keys {
 		if key.Algorithm != "" && key.Algorithm != algorithm {
 			continue
 		}
-		claims = jwt.Claims{}
-		if signed.Claims(key.Key, &claims) == nil {
-			return claims, true
+		claims, sent = jwt.Claims{}, dates{}
+		if signed.Claims(key.Key, &claims, &sent) == nil {
+			return claims, sent, true
 		}
 	}
-	return jwt.Claims{}, false
+	return jwt.Claims{}, dates{}, false
 }
 
 // accepted lists the algorithms for people.

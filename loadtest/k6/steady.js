@@ -2,7 +2,8 @@
 // buyers wait at that rate.
 //
 //   SKU, RATE (500 a second), SECONDS (30), P99 (200 ms), LATE (0.01: the share of
-//   arrivals that may be dropped)
+//   arrivals that may be dropped), OTHER_URL (of another instance, which gets every second
+//   repeat)
 import { createStock, number, order, summary, trendStats } from './shop.js';
 
 const sku = __ENV.SKU || `k6-steady-${Date.now()}`;

@@ -4,12 +4,18 @@
 // stored, or the unit is sold twice. Ends with status 99 if a SKU is oversold or its
 // counts disagree.
 //
-//   SKU (one or several, separated by commas), PAYMENTS (counts the payments that are due
-//   back to the buyer and whose IDs begin with this), ADMIN_TOKEN
+// With LOAD, the absolute path of the load's SUMMARY, it also compares the units sold of
+// the first SKU with the orders that the load counted: no more may be sold than were
+// accepted, whatever was repeated under a key, and no less. An order that failed may have
+// been sold. After lifecycle.js, it compares the units held and, with PAYMENTS, the
+// payments due.
+//
+//   SKU (one or several, separated by commas), LOAD, PAYMENTS (counts the payments that are
+//   due back to the buyer and whose IDs begin with this), ADMIN_TOKEN
 import http from 'k6/http';
 import { sleep } from 'k6';
 import { Counter } from 'k6/metrics';
-import { adminHeaders, adminURL } from './shop.js';
+import { adminHeaders, adminURL, broken } from './shop.js';
 
 const skus = (__ENV.SKU || '').split(',').filter((sku) => sku !== '');
 if (skus.length === 0) {
@@ -21,6 +27,13 @@ const oversold = new Counter('oversold_units');
 const drift = new Counter('drift_units');
 const sold = new Counter('sold_units');
 const refundsDue = new Counter('refunds_due');
+const unexplained = new Counter('unexplained_units'); // sold and not accepted, or accepted and not sold
+const unexplainedRefunds = new Counter('unexplained_refunds');
+
+const load = __ENV.LOAD ? JSON.parse(open(__ENV.LOAD)).metrics : null;
+
+// counted returns a counter of the load, null if it has none.
+const counted = (name) => (load && load[name] ? load[name].values.count : null);
 
 export const options = {
   vus: 1,
@@ -29,6 +42,8 @@ export const options = {
     audited: [`count==${skus.length}`], // a SKU without an audit fails too
     oversold_units: ['count==0'],
     drift_units: ['count==0'],
+    unexplained_units: ['count==0'],
+    unexplained_refunds: ['count==0'],
   },
 };
 
@@ -40,14 +55,30 @@ function settled(audit, waited) {
   return audit && !audit.gate_in_flight && (audit.oversold > 0 || audit.drift === 0 || waited >= maxDelivery);
 }
 
+// explain compares the units sold with the load's counts.
+function explain(units) {
+  const held = counted('held_units');
+  const least = held === null ? counted('orders_accepted') || 0 : held;
+  const most = least + (counted('orders_failed') || 0);
+  if (units < least || units > most) {
+    console.error(`${skus[0]}: ${units} units are sold, but ${least} by the answers of the load, and at most ${most}`);
+  }
+  unexplained.add(Math.max(0, least - units, units - most));
+}
+
 // countRefundsDue counts the payments that are due back and whose IDs begin with prefix.
 function countRefundsDue(prefix) {
+  let all = 0;
   for (let after = prefix; after !== null; ) {
     const query = `status=refund-due&limit=1000&after=${encodeURIComponent(after)}`;
     const page = http.get(`${adminURL}/payments?${query}`, { headers: adminHeaders() }).json();
     const ours = page.payments.filter((payment) => payment.id.startsWith(prefix));
-    refundsDue.add(ours.length);
+    all += ours.length;
     after = ours.length === page.payments.length ? page.next : null; // sorted by ID
+  }
+  refundsDue.add(all);
+  if (counted('refunds_due') !== null) {
+    unexplainedRefunds.add(Math.abs(all - counted('refunds_due')));
   }
 }
 
@@ -69,6 +100,9 @@ export default function () {
     console.log(`${sku}: ${JSON.stringify(audit)}`);
     audited.add(1);
     sold.add(audit.sold);
+    if (load && sku === skus[0]) {
+      explain(audit.sold);
+    }
     oversold.add(audit.oversold);
     drift.add(Math.abs(audit.drift)); // so that opposite drifts of two SKUs do not cancel out
   }
@@ -83,7 +117,10 @@ export function handleSummary(data) {
     const metric = data.metrics[name];
     lines.push(`${name} ${metric ? metric.values.count : 'none'}`);
   }
-  const out = { stdout: lines.join('\n') + '\n' };
+  if (!load) {
+    lines.push('LOAD is not set: what was sold is not compared with what was accepted');
+  }
+  const out = { stdout: lines.concat(broken(data)).join('\n') + '\n' };
   if (__ENV.SUMMARY) {
     out[__ENV.SUMMARY] = JSON.stringify(data, null, 2);
   }

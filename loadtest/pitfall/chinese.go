@@ -41,11 +41,13 @@ var chinese = map[string]string{
 	"writes the stock: %d, sells a unit":         "写入库存：%d，卖出一件",
 
 	// Holders that die, wait for themselves or outlast their leases.
-	"is killed before it deletes the key":                 "删除键之前被杀",
-	"is killed before it sends PEXPIRE":                   "发出 PEXPIRE 之前被杀",
-	"asks every %v, and is granted the lock after %.1f s": "每 %v 申请一次，%.1f 秒后得到锁",
-	"asks every %v for %.1f s, and is refused":            "每 %v 申请一次，%.1f 秒内都被拒绝",
-	"%s for longer than its lease: the key expires":       "%s，超过了租约：键到期",
+	"is killed before it deletes the key":                                  "删除键之前被杀",
+	"is killed before it sends PEXPIRE":                                    "发出 PEXPIRE 之前被杀",
+	"asks every %v, and is granted the lock after %.1f s":                  "每 %v 申请一次，%.1f 秒后得到锁",
+	"asks every %v for %.1f s, and is refused":                             "每 %v 申请一次，%.1f 秒内都被拒绝",
+	"%s for longer than its lease: the key expires":                        "%s，超过了租约：键到期",
+	"has a clock that is a minute ahead":                                   "的时钟快一分钟",
+	"reads an end that has passed, and replaced it first: it has the lock": "读到的到期时间已过，又抢先改写：得到锁",
 	"is paused": "停顿",
 	"works":     "工作",
 	"unlocks as the owner in the field, which is B's now":   "以字段里的所有者解锁，而它现在是 B",
@@ -75,6 +77,11 @@ var chinese = map[string]string{
 	"Redis 1 and 2 are down":                     "Redis 1 与 2 停机",
 	"Redis 1 and 2 restart without their data":   "Redis 1 与 2 丢数据重启",
 	"cannot renew its lease of %v, which ends":   "无法给 %v 的租约续期，租约到期",
+
+	"the clock of Redis %d jumps ahead by a minute: the lock has expired": "Redis %d 的时钟向前跳一分钟：锁到期",
+	"cuts A off from ZooKeeper":              "切断 A 与 ZooKeeper 的连接",
+	"is told SUSPENDED, and works on":        "收到 SUSPENDED，照常工作",
+	"ends A's session, and deletes its node": "结束 A 的会话，删除它的节点",
 
 	// Waiters.
 	"1 holder, %d waiters behind it":      "1 个持有者，后面 %d 个等待者",

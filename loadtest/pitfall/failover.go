@@ -36,6 +36,21 @@ func failovers() []Pitfall {
 				{Title: "only one of three restarts without its data", TitleChinese: "三台中只有一台丢数据重启", Needs: Redis, Own: true, Run: minorityEmptied},
 			},
 		},
+		{
+			Name: "redlock-clock-jump", Title: "Redlock when clocks jump", TitleChinese: "Redlock：时钟跳变",
+			Versions: []Version{
+				{Title: "the clocks of two of three servers jump ahead", TitleChinese: "三台中两台的时钟向前跳", Flawed: true, Needs: Redis, Own: true, Run: majorityJumps},
+				{Title: "the clock of only one of three jumps", TitleChinese: "三台中只有一台的时钟跳变", Needs: Redis, Own: true, Run: minorityJumps},
+				{Title: "one Redis that jumps, and a fence beside the data", TitleChinese: "单台 Redis 时钟跳变，数据旁有栅栏", Needs: Redis, Run: jumpBehindFence},
+			},
+		},
+		{
+			Name: "suspended-ignored", Title: "A holder that ignores SUSPENDED", TitleChinese: "持有者不理会 SUSPENDED",
+			Versions: []Version{
+				{Title: "ZooKeeper: the connection is lost, and the holder works on", TitleChinese: "ZooKeeper：连接断开，持有者照常工作", Flawed: true, Needs: ZooKeeper, Run: suspendedIgnored},
+				{Title: "the lease ends when the connection is lost", TitleChinese: "连接断开，租约随即结束", Needs: ZooKeeper, Run: suspendedHeeded},
+			},
+		},
 	}
 }
 
@@ -162,22 +177,55 @@ func (s *Stage) redlock(ctx context.Context, actor string, servers redlockServer
 	return s.locker(actor, l)
 }
 
-func majorityEmptied(ctx context.Context, s *Stage) Damage { return s.sellThroughEmptied(ctx, 2) }
+func majorityEmptied(ctx context.Context, s *Stage) Damage { return s.sellThroughLoss(ctx, 2, s.empty) }
 
-func minorityEmptied(ctx context.Context, s *Stage) Damage { return s.sellThroughEmptied(ctx, 1) }
+func minorityEmptied(ctx context.Context, s *Stage) Damage { return s.sellThroughLoss(ctx, 1, s.empty) }
 
-// sellThroughEmptied restarts this number of the three servers without their data
-// while A holds a lock.
-func (s *Stage) sellThroughEmptied(ctx context.Context, emptied int) Damage {
+func majorityJumps(ctx context.Context, s *Stage) Damage { return s.sellThroughLoss(ctx, 2, s.jump) }
+
+func minorityJumps(ctx context.Context, s *Stage) Damage { return s.sellThroughLoss(ctx, 1, s.jump) }
+
+// empty restarts the server with the number without its data.
+func (s *Stage) empty(_ context.Context, server *testenv.RedisServer, number int) {
+	server.Restart()
+	s.at("servers", "Redis %d restarts without its data", number)
+}
+
+// jump stands for a clock of the server that jumps ahead: the keys expire early. No clock
+// can be set here.
+func (s *Stage) jump(ctx context.Context, server *testenv.RedisServer, number int) {
+	client := s.connect(ctx, server.URL())
+	keys, err := client.Keys(ctx, "*").Result()
+	s.check(err)
+	s.expire(ctx, client, keys)
+	s.at("servers", "the clock of Redis %d jumps ahead by a minute: the lock has expired", number)
+}
+
+// expire makes the keys expire, and waits until they have.
+func (s *Stage) expire(ctx context.Context, client redis.UniversalClient, keys []string) {
+	if len(keys) == 0 {
+		s.Fatalf("there is no lock that could expire")
+	}
+	for _, key := range keys {
+		s.check(client.PExpire(ctx, key, time.Millisecond).Err())
+	}
+	s.await(ctx, "the keys have expired", func() bool {
+		n, err := client.Exists(ctx, keys...).Result()
+		s.check(err)
+		return n == 0
+	})
+}
+
+// sellThroughLoss makes this number of the three servers lose the lock that A holds.
+func (s *Stage) sellThroughLoss(ctx context.Context, losing int, lose func(ctx context.Context, server *testenv.RedisServer, number int)) Damage {
 	name, shop := s.key(lockName), s.openShop(1)
 	servers := s.startRedlock()
 	a := s.redlock(ctx, "A", servers, longLease)
 	b := s.redlock(ctx, "B", servers, longLease)
 	leaseA := a.lock(ctx, name)
 	seenByA := shop.read("A")
-	for i := range emptied {
-		servers[i].Restart()
-		s.at("servers", "Redis %d restarts without its data", i+1)
+	for i := range losing {
+		lose(ctx, servers[i], i+1)
 	}
 	if leaseB, err := b.TryLock(ctx, name); err == nil {
 		seenByB := shop.read("B")

@@ -200,3 +200,23 @@ func outlivedNaive(ctx context.Context, s *Stage) Damage {
 	}
 	return sale(sold, 1)
 }
+
+// jumpBehindFence has the lock expire early between A's read and A's write, as when the
+// clock of its Redis jumps. B is granted the lock and sells the unit.
+func jumpBehindFence(ctx context.Context, s *Stage) Damage {
+	filler := s.redisLocker(ctx, "filler", redislock.Options{Lease: longLease}).inner
+	s.fill(ctx, s.gate(ctx, "lock", strategy.Backends{Locker: filler, LockName: "redis", Fence: true}), 1)
+	options := redislock.Options{Lease: longLease}
+	var errB error
+	b := s.instance(ctx, "B", options, true, func() { s.at("B", "has read 1") })
+	a := s.instance(ctx, "A", options, true, func() {
+		s.at("A", "has read 1")
+		client := s.silentRedis(ctx)
+		s.expire(ctx, client, []string{"stock:" + string(s.product())}) // the lock of the SKU
+		s.at("servers", "the clock of Redis %d jumps ahead by a minute: the lock has expired", 1)
+		errB = b()
+		s.at("A", "continues, and writes 0")
+	})
+	errA := a()
+	return sale(accepted(errA, errB), 1)
+}

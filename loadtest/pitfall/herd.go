@@ -3,6 +3,8 @@ package pitfall
 import (
 	"context"
 	"fmt"
+	"io"
+	"log"
 	"path"
 	"slices"
 	"strings"
@@ -10,8 +12,6 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
-
-	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // herdSize is the number of waiters behind the first holder.
@@ -136,13 +136,10 @@ func (s *Stage) handOver(ctx context.Context, wakes func(waiters int) int, watch
 
 // enqueue creates the nodes of the holder and the waiters, in this order.
 func (s *Stage) enqueue(ctx context.Context) (holder *waiter, waiters []*waiter) {
-	addr := s.servers.ZooKeeper
-	if addr == "" {
-		addr = testenv.ZooKeeper(s)
-	}
+	addr := s.zooKeeper()
 	parent := "/" + strings.TrimSuffix(s.prefix, "_")
 	for i := range herdSize + 1 {
-		conn := s.connectZooKeeper(ctx, addr)
+		conn := s.connectZooKeeper(ctx, addr, 10*time.Second)
 		if i == 0 {
 			_, err := conn.Create(parent, nil, 0, zk.WorldACL(zk.PermAll))
 			s.check(err)
@@ -162,8 +159,8 @@ func (s *Stage) enqueue(ctx context.Context) (holder *waiter, waiters []*waiter)
 }
 
 // connectZooKeeper returns a connection with a session.
-func (s *Stage) connectZooKeeper(ctx context.Context, addr string) *zk.Conn {
-	conn, events, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithLogInfo(false))
+func (s *Stage) connectZooKeeper(ctx context.Context, addr string, timeout time.Duration) *zk.Conn {
+	conn, events, err := zk.Connect([]string{addr}, timeout, zk.WithLogger(log.New(io.Discard, "", 0)))
 	s.check(err)
 	s.Cleanup(conn.Close)
 	for {

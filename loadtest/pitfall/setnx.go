@@ -38,6 +38,13 @@ func setNX() []Pitfall {
 			},
 		},
 		{
+			Name: "getset-timestamp", Title: "SETNX with a timestamp, and GETSET", TitleChinese: "SETNX 存时间戳，再用 GETSET 抢占",
+			Versions: []Version{
+				{Title: "the lock ends when a client's clock says so", TitleChinese: "由客户端的时钟判断锁是否到期", Flawed: true, Needs: Redis, Run: endByClientClock},
+				{Title: "SET NX PX: the server's clock decides for all", TitleChinese: "SET NX PX：统一由服务器的时钟判断", Needs: Redis, Run: endByServerClock},
+			},
+		},
+		{
 			Name: "unchecked-delete", Title: "Released without an owner check", TitleChinese: "释放锁时不检查所有者",
 			Versions: []Version{
 				{Title: "DEL, without asking who holds the lock", TitleChinese: "不管锁是谁的，直接 DEL", Flawed: true, Needs: Redis, Run: uncheckedDelete},
@@ -93,6 +100,38 @@ func expiryInOneCall(ctx context.Context, s *Stage) Damage {
 	return s.waitForDead(ctx, key, func(ctx context.Context, client redis.UniversalClient, key string) (bool, error) {
 		return flawed.SetOwner(ctx, client, key, "B", shortLease)
 	})
+}
+
+func endByClientClock(ctx context.Context, s *Stage) Damage {
+	key, shop, now := s.key(lockName), s.openShop(1), time.Now()
+	_, err := flawed.SetEnd(ctx, s.redis(ctx, "A"), key, now, longLease)
+	s.check(err)
+	seenByA := shop.read("A")
+	s.at("B", "has a clock that is a minute ahead")
+	locked, err := flawed.SetEnd(ctx, s.redis(ctx, "B"), key, now.Add(time.Minute), longLease)
+	s.check(err)
+	if locked {
+		s.at("B", "reads an end that has passed, and replaced it first: it has the lock")
+		shop.sell("B", shop.read("B"))
+	}
+	shop.sell("A", seenByA)
+	return shop.damage()
+}
+
+func endByServerClock(ctx context.Context, s *Stage) Damage {
+	name, shop := s.key(lockName), s.openShop(1)
+	a := s.redisLocker(ctx, "A", redislock.Options{Lease: longLease})
+	b := s.redisLocker(ctx, "B", redislock.Options{Lease: longLease})
+	leaseA := a.lock(ctx, name)
+	seenByA := shop.read("A")
+	s.at("B", "has a clock that is a minute ahead")
+	b.mustBeHeld(ctx, name)
+	shop.sellUnder("A", leaseA, seenByA)
+	a.unlock(ctx, leaseA)
+	leaseB := b.lock(ctx, name)
+	shop.sellUnder("B", leaseB, shop.read("B"))
+	b.unlock(ctx, leaseB)
+	return shop.damage()
 }
 
 // waitForDead makes B ask for the lock of a holder that is dead, for five short leases.

@@ -133,7 +133,7 @@ func writeNotes(w io.Writer, run *results.Run) {
 		for _, fault := range s.Faults {
 			fmt.Fprintf(w, "%s: %s\n", s.Strategy, fault)
 		}
-		if s.Failed > 0 {
+		if len(s.Failures) > 0 {
 			fmt.Fprintf(w, "%s: failed: %s\n", s.Strategy, s.FailuresText())
 		}
 		if s.Verdict == results.Undecided || s.Highest != nil {

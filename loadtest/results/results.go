@@ -118,6 +118,12 @@ type Result struct {
 	Sampled    int64  `json:"sampled"`   // orders looked up right after their 201 or 202
 	Caught     *int64 `json:"caught"`    // orders that the guard refused; null without a guard
 
+	Requests      int64 `json:"requests"`       // all that were sent: orders, repeats under their keys, calls on orders
+	Uncertain     int64 `json:"uncertain"`      // answers to them that leave the outcome unknown
+	Repeats       int64 `json:"repeats"`        // of orders, under their keys
+	RepeatsFailed int64 `json:"repeats_failed"` // repeats that got no answer to the order
+	Excess        int64 `json:"excess"`         // units that the gate had beyond the ledger at some time
+
 	Failures map[string]int64 `json:"failures"` // by status and problem type
 	Findings []Finding        `json:"findings"` // contradictions between the answers and the ledger
 
@@ -141,6 +147,7 @@ type Result struct {
 	Highest *int  `json:"highest_rate,omitempty"` // highest rate that a search found; 0: below its lowest rate
 
 	Probes    []Probe    `json:"probes,omitempty"`    // loads of a search, in their order
+	Keys      *Result    `json:"keys,omitempty"`      // rush in which orders were repeated under their keys
 	Crash     *Result    `json:"crash,omitempty"`     // rush in which an instance was killed
 	Lifecycle *Lifecycle `json:"lifecycle,omitempty"` // what became of the orders of a lifecycle load; null if it was not audited
 
@@ -162,10 +169,10 @@ const (
 	NoCatch    Surprise = "caught nothing"   // the guard must catch what a broken gate admits, and did not
 )
 
-// SurprisedBy reports whether the sales of the strategy, also those of the rush in which
-// an instance was killed, had this surprise.
+// SurprisedBy reports whether the sales of the strategy, also those of the rushes with
+// repeated keys and with a killed instance, had this surprise.
 func (r *Result) SurprisedBy(s Surprise) bool {
-	return r.Surprise == s || r.Crash != nil && r.Crash.Surprise == s
+	return r.Surprise == s || r.Crash != nil && r.Crash.Surprise == s || r.Keys != nil && r.Keys.Surprise == s
 }
 
 // Fault adds a fault, formatted in both languages.
@@ -279,6 +286,9 @@ const (
 	Unread      Kind = "unread"
 	Denied      Kind = "denied"
 	Unasked     Kind = "unasked"
+	OtherReplay Kind = "other-replay"
+	Doubled     Kind = "doubled"
+	OtherExpiry Kind = "other-expiry"
 
 	// The kinds below are those of a lifecycle load.
 	Unanswered   Kind = "unanswered"
@@ -290,11 +300,12 @@ const (
 	ExtraPayment Kind = "extra-payment"
 	OverLimit    Kind = "over-limit"
 	WrongClaim   Kind = "wrong-claim"
+	WrongWindow  Kind = "wrong-window"
 )
 
 // Kinds lists the kinds in the order in which they are reported.
-var Kinds = []Kind{WrongAnswer, Repeated, Early, Unseen, Unended, Missing, OtherBuyer, OtherLines, OtherStatus, Unread, Denied, Unasked,
-	Unanswered, Unfinished, Contradicted, BadHistory, LostPayment, WrongPayment, ExtraPayment, OverLimit, WrongClaim}
+var Kinds = []Kind{WrongAnswer, Repeated, Early, Unseen, Unended, Missing, OtherBuyer, OtherLines, OtherStatus, Unread, Denied, Unasked, OtherReplay, Doubled, OtherExpiry,
+	Unanswered, Unfinished, Contradicted, BadHistory, LostPayment, WrongPayment, ExtraPayment, OverLimit, WrongClaim, WrongWindow}
 
 // meanings are in English, after a number, and in Chinese.
 var meanings = map[Kind]struct{ english, chinese string }{
@@ -309,7 +320,10 @@ var meanings = map[Kind]struct{ english, chinese string }{
 	OtherStatus: {"accepted orders are stored with another status", "已接受的订单，存下的状态不符"},
 	Unread:      {"accepted orders are answered differently by GET", "已接受的订单，GET 的应答与之不符"},
 	Denied:      {"orders are stored whose answer says that nothing was cut", "应答说没有扣减，订单却存在"},
-	Unasked:     {"orders are stored that no client requested", "存在没有客户端请求过的订单"},
+	Unasked:     {"orders are stored that no answer names", "存在没有任何应答提到过的订单"},
+	OtherReplay: {"repeated requests got another answer than the first one to their key", "重复请求得到的应答，与该幂等键的第一个应答不同"},
+	Doubled:     {"orders are stored besides the one of the same request or key", "同一个请求或幂等键之下，存在第二个订单"},
+	OtherExpiry: {"accepted orders expire at another time by GET", "已接受的订单，GET 给出的过期时间与之前不同"},
 
 	Unanswered:   {"calls got no final answer", "请求没有得到最终应答"},
 	Unfinished:   {"orders are neither paid, cancelled, expired nor refunded at the end", "订单到最后既未付款、取消、过期，也未退款"},
@@ -319,6 +333,7 @@ var meanings = map[Kind]struct{ english, chinese string }{
 	WrongPayment: {"payments are stored with a status that contradicts their orders", "付款的状态与订单矛盾"},
 	ExtraPayment: {"payments are stored that no client reported", "存在没有客户端上报过的付款"},
 	OverLimit:    {"buyers hold more units than their limit", "买家持有的件数超过限购"},
+	WrongWindow:  {"orders were answered with another payment window than the service's", "应答中订单的付款期限与服务的设置不符"},
 	WrongClaim:   {"buyers have claims that differ from the units that they hold", "买家的占用数与实际持有的件数不符"},
 }
 

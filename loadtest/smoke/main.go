@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/lab/server"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
+	"github.com/holdfast-stock/holdfast/loadtest/liar"
 )
 
 const (
@@ -61,6 +61,9 @@ func smoke(ctx context.Context, t testenv.T) error {
 	if err := k6Lifecycle(ctx, serve(t, "--payment-window", "2s"), folder); err != nil {
 		return err
 	}
+	if err := detectsLies(ctx, t, folder); err != nil {
+		return err
+	}
 	if err := detectsOverselling(ctx, serve(t, "--strategy", "none", "--guard", "off"), folder); err != nil {
 		return err
 	}
@@ -80,6 +83,12 @@ func smoke(ctx context.Context, t testenv.T) error {
 func serve(t testenv.T, flags ...string) (url string) {
 	ledger := "sqlite://" + filepath.Join(testenv.Folder(t, "ledger"), "ledger.db")
 	return testenv.API(t, append([]string{"--db", ledger, "--migrate"}, flags...)...).URL()
+}
+
+// serveFile starts another program in place of the service.
+func serveFile(t testenv.T, file string) (url string) {
+	ledger := "sqlite://" + filepath.Join(testenv.Folder(t, "ledger"), "ledger.db")
+	return testenv.ServeFile(t, file, "--db", ledger, "--migrate").URL()
 }
 
 func tool(name string, args ...string) []string {
@@ -113,19 +122,16 @@ func k6(ctx context.Context, url, folder string) error {
 		case accepted == 0, load.sold > 0 && accepted != load.sold:
 			return fmt.Errorf("%s: %v orders were accepted, expected %v", load.script, accepted, load.sold)
 		}
-		if err := expect(ctx, runLimit, 0, env, script("verify.js")...); err != nil {
+		verified := filepath.Join(folder, "verified.json")
+		if err := expect(ctx, runLimit, 0, append(env, "LOAD="+summary, "SUMMARY="+verified), script("verify.js")...); err != nil {
 			return err
 		}
-		oversold, err := count(summary, "oversold_units")
+		sold, err := count(verified, "sold_units")
 		if err != nil {
 			return err
 		}
-		sold, err := count(summary, "sold_units")
-		if err != nil {
-			return err
-		}
-		if oversold != 0 || sold != accepted {
-			return fmt.Errorf("%s: %v orders were accepted and %v sold, %v of them oversold", load.script, accepted, sold, oversold)
+		if sold != accepted {
+			return fmt.Errorf("%s: %v orders were accepted and %v sold", load.script, accepted, sold)
 		}
 	}
 	return nil
@@ -135,37 +141,43 @@ func k6(ctx context.Context, url, folder string) error {
 func k6Lifecycle(ctx context.Context, url, folder string) error {
 	const sku, coupon = "smoke-lifecycle", "smoke-lifecycle-coupon"
 	summary := filepath.Join(folder, "lifecycle.json")
-	env := []string{"BASE_URL=" + url, "SUMMARY=" + summary, "P99=10000"}
-	if err := expect(ctx, runLimit, 0, append(env, "SKU="+sku, "STOCK=60", "RATE=30", "SECONDS=4"), script("lifecycle.js")...); err != nil {
+	env := []string{"BASE_URL=" + url, "P99=10000"}
+	if err := expect(ctx, runLimit, 0, append(env, "SKU="+sku, "STOCK=60", "RATE=30", "SECONDS=4", "WINDOW=2", "SUMMARY="+summary), script("lifecycle.js")...); err != nil {
 		return err
 	}
-	want, err := counts(summary, "held_units", "refunds_due")
-	if err != nil {
-		return err
-	}
-	if err := expect(ctx, runLimit, 0, append(env, "SKU="+sku, "PAYMENTS="+sku+"-"), script("verify.js")...); err != nil {
-		return err
-	}
-	got, err := counts(summary, "sold_units", "refunds_due")
-	if err != nil {
-		return err
-	}
-	if !slices.Equal(got, want) {
-		return fmt.Errorf("lifecycle.js counted %v units held and refunds due, verify.js %v", want, got)
-	}
-	return expect(ctx, runLimit, 0, append(env, "SKU="+coupon), script("verify.js")...)
+	// verify.js compares what it counts with the summary.
+	return expect(ctx, runLimit, 0, append(env, "SKU="+sku+","+coupon, "PAYMENTS="+sku+"-", "LOAD="+summary), script("verify.js")...)
 }
 
-// counts returns several counters from a summary of k6.
-func counts(summary string, metrics ...string) (values []float64, err error) {
-	for _, metric := range metrics {
-		value, err := count(summary, metric)
-		if err != nil {
-			return nil, err
+// detectsLies checks that verify.js fails on a service that makes a second order of some
+// repeated keys, and rush.js on one that also answers with it, and on one that refuses every
+// order. They name the check.
+func detectsLies(ctx context.Context, t testenv.T, folder string) error {
+	api := liar.All(t, ".")
+	for _, test := range []struct {
+		lie  string
+		rush int // exit code
+		says string
+		// verify is what verify.js says when it fails; empty: it is not run.
+		verify string
+	}{
+		{"makes-a-second-order-of-one-replay-in-ten", 0, "", "BROKEN unexplained_units: count==0"},
+		{"answers-one-replay-in-ten-with-a-second-order", thresholdsFailed, `BROKEN check "the same answer to the same key"`, "BROKEN unexplained_units: count==0"},
+		{"refuses-every-order", thresholdsFailed, "BROKEN orders_accepted: count>0", ""}, // its counts agree
+	} {
+		summary := filepath.Join(folder, test.lie+".json")
+		env := []string{"BASE_URL=" + serveFile(t, liar.Named(t, api, test.lie)), "SKU=" + test.lie, "STOCK=2000", "PEAK=150", "SECONDS=5", "P99=30000"}
+		if err := expectText(ctx, test.rush, test.says, append(env, "SUMMARY="+summary), script("rush.js")...); err != nil {
+			return err
 		}
-		values = append(values, value)
+		if test.verify == "" {
+			continue
+		}
+		if err := expectText(ctx, thresholdsFailed, test.verify, append(env, "LOAD="+summary), script("verify.js")...); err != nil {
+			return err
+		}
 	}
-	return values, nil
+	return nil
 }
 
 // detectsOverselling checks that verify.js fails on a strategy that oversells.
@@ -249,6 +261,18 @@ func expect(ctx context.Context, limit time.Duration, want int, env []string, ar
 	}
 	if code != want {
 		return fmt.Errorf("%s: exit code %d, expected %d:\n%s", strings.Join(args, " "), code, want, out)
+	}
+	return nil
+}
+
+// expectText is expect, and fails too unless the output contains the text.
+func expectText(ctx context.Context, want int, text string, env []string, args ...string) error {
+	code, out, err := execute(ctx, runLimit, env, args...)
+	if err != nil {
+		return err
+	}
+	if code != want || !strings.Contains(string(out), text) {
+		return fmt.Errorf("%s: exit code %d, expected %d and %q:\n%s", strings.Join(args, " "), code, want, text, out)
 	}
 	return nil
 }

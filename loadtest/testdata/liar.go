@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +39,8 @@ func (a *api) lie(ctx context.Context, r order.Request) (order.Order, bool, erro
 		if n%50 == 0 {
 			return order.Order{ID: uuid.New(), Buyer: r.Buyer, Status: "queued", Lines: slices.Clone(r.Lines), CreatedAt: time.Now()}, false, nil
 		}
+	case "refuses-every-order":
+		return order.Order{}, false, stock.Refuse(r.Lines[0].SKU, stock.ErrSoldOut)
 	case "is-busy-after-one-commit-in-ten":
 		if n%10 == 0 {
 			return a.deny(ctx, r, stock.ErrBusy)
@@ -46,6 +49,16 @@ func (a *api) lie(ctx context.Context, r order.Request) (order.Order, bool, erro
 		if n%10 == 0 {
 			return a.deny(ctx, r, stock.ErrUnavailable)
 		}
+	case "is-unavailable-after-one-commit-in-thirty":
+		if n%30 == 0 {
+			return a.deny(ctx, r, stock.ErrUnavailable)
+		}
+	case "answers-that-orders-expire-an-hour-later":
+		o, replayed, err := a.Orders.Place(ctx, r)
+		o.ExpiresAt = o.ExpiresAt.Add(time.Hour)
+		return o, replayed, err
+	case "makes-a-second-order-of-one-replay-in-ten", "answers-one-replay-in-ten-with-a-second-order":
+		return a.double(ctx, r)
 	case "stores-all-under-another-buyer":
 		buyer := r.Buyer
 		r.Buyer = "another"
@@ -60,9 +73,25 @@ func (a *api) lie(ctx context.Context, r order.Request) (order.Order, bool, erro
 	return o, replayed, err
 }
 
+// double places a second order for one in ten replays. It answers with the second order if
+// the program's name says so.
+func (a *api) double(ctx context.Context, r order.Request) (order.Order, bool, error) {
+	o, replayed, err := a.Orders.Place(ctx, r)
+	if err != nil || !replayed || replays.Add(1)%10 != 0 {
+		return o, replayed, err
+	}
+	r.Key += "-second"
+	second, _, err := a.Orders.Place(ctx, r)
+	if err != nil || strings.HasPrefix(filepath.Base(os.Args[0]), "makes") {
+		return o, true, nil
+	}
+	return second, true, nil
+}
+
 var (
-	placed atomic.Int64
-	latest atomic.Pointer[order.Order]
+	placed  atomic.Int64
+	replays atomic.Int64
+	latest  atomic.Pointer[order.Order]
 )
 
 // deny commits the order and answers with an error.
@@ -100,14 +129,16 @@ func (a *api) answerFirst(ctx context.Context, r order.Request) (order.Order, bo
 	return answer, false, nil
 }
 
-// ledger opens the database of the command line.
-var ledger = sync.OnceValue(func() *gorm.DB {
+// database opens the database of the command line.
+var database = sync.OnceValue(func() *store.SQL {
 	db, err := store.OpenSQL(context.Background(), os.Args[slices.Index(os.Args, "--db")+1])
 	if err != nil {
 		panic(err)
 	}
-	return db.DB()
+	return db
 })
+
+func ledger() *gorm.DB { return database().DB() }
 
 func rename(ctx context.Context, from, to uuid.UUID) {
 	err := ledger().WithContext(ctx).Transaction(func(tx *gorm.DB) error {

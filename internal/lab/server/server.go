@@ -24,7 +24,10 @@ func (c Client) GetJSON(ctx context.Context, url string, into any) error {
 	if err != nil {
 		return err
 	}
-	return json.Unmarshal(text, into)
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("reading the answer of %s: %w", url, err)
+	}
+	return nil
 }
 
 // Counters reads a page of counters; see [ParseCounters].

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -21,14 +23,51 @@ type claim struct {
 	units int64
 }
 
+// Counted is the last order, by ID, whose units have been counted as a claim on a SKU while
+// claims are counted. "": none has been. See the package ledger's CountClaims.
+type Counted string
+
+// Has reports whether the order is one of those that have been counted, or would have been.
+func (c Counted) Has(order uuid.UUID) bool { return order.String() <= string(c) }
+
+// countedMark begins the buyer_id of the row of the table claims that says how far claims
+// have been counted. No buyer's ID begins with it, and it is less than all that do.
+const countedMark = "#"
+
+// Buyer returns c in place of a buyer's ID in the table claims.
+func (c Counted) Buyer() string { return countedMark + string(c) }
+
+// ReadCounted reads how far the claims on the SKUs have been counted. It leaves out SKUs
+// whose count has not begun. The answer holds while the stock rows are locked.
+func ReadCounted(ctx context.Context, db querier, skus ...stock.SKU) (map[stock.SKU]Counted, error) {
+	counted := make(map[stock.SKU]Counted)
+	err := db.QueryEach(ctx, func(found *sql.Rows) error {
+		var (
+			sku   stock.SKU
+			buyer string
+		)
+		err := found.Scan(&sku, &buyer)
+		counted[sku] = Counted(strings.TrimPrefix(buyer, countedMark))
+		return err
+	}, "SELECT sku, buyer_id FROM claims WHERE sku IN ? AND buyer_id < '0'", skus)
+	if err != nil {
+		return nil, fmt.Errorf("reading how far claims are counted: %w", err)
+	}
+	return counted, nil
+}
+
 // claimsOf adds up what each buyer asks for of the SKUs that have a limit. The claims
-// are in SKU order, and then in buyer order.
-func claimsOf(takes []stock.Take, limits map[stock.SKU]int64) (claims []claim) {
+// are in SKU order, and then in buyer order. If the claims of a SKU are being counted, it
+// leaves out the orders that the count comes to. rs are the rows, if they are known.
+func claimsOf(takes []stock.Take, limits map[stock.SKU]int64, rs rows) (claims []claim) {
 	if len(limits) == 0 {
 		return nil
 	}
 	for _, t := range takes {
 		for _, line := range t.Lines {
+			if r := rs[line.SKU]; r != nil && r.limit < 0 && !r.counted.Has(t.OrderID) {
+				continue
+			}
 			if limits[line.SKU] > 0 {
 				claims = append(claims, claim{line.SKU, t.Buyer, line.Quantity})
 			}
@@ -60,6 +99,25 @@ func bySKU(claims []claim) (groups [][]claim) {
 	return groups
 }
 
+// readCounted reads how far the claims are counted of those rows whose claims are being
+// counted. The caller must hold the row locks.
+func (rs rows) readCounted(ctx context.Context, tx *sqltx.Tx) error {
+	var skus []stock.SKU
+	for sku, r := range rs {
+		if r.limit < 0 {
+			skus = append(skus, sku)
+		}
+	}
+	if len(skus) == 0 {
+		return nil
+	}
+	counted, err := ReadCounted(ctx, tx, skus...)
+	for sku, c := range counted {
+		rs[sku].counted = c
+	}
+	return err
+}
+
 // readClaims reads how many units the buyers of the takes hold of SKUs with a buyer
 // limit. The caller must hold the row locks.
 func (rs rows) readClaims(ctx context.Context, tx *sqltx.Tx, takes []stock.Take) error {
@@ -67,7 +125,7 @@ func (rs rows) readClaims(ctx context.Context, tx *sqltx.Tx, takes []stock.Take)
 		conditions []string
 		args       []any
 	)
-	for _, claims := range bySKU(claimsOf(takes, rs.limits())) {
+	for _, claims := range bySKU(claimsOf(takes, rs.limits(), rs)) {
 		var buyers []string
 		for _, c := range claims {
 			buyers = append(buyers, c.buyer)

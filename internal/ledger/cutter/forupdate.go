@@ -2,7 +2,9 @@ package cutter
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -35,7 +37,7 @@ func underLock(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []st
 // cut decides the takes, and updates the stock rows and the claims. The caller must
 // hold the row locks.
 func (rs rows) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take, refuse bool) ([]Decision, error) {
-	if err := rs.readClaims(ctx, tx, takes); err != nil {
+	if err := errors.Join(rs.readCounted(ctx, tx), rs.readClaims(ctx, tx, takes)); err != nil {
 		return nil, err
 	}
 	decisions := rs.takeAll(takes, g, refuse)
@@ -45,7 +47,12 @@ func (rs rows) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes 
 	}
 	skus, units := unitsOf(accepted)
 	limits := rs.limits()
-	claims, _ := raise(tx.Dialect(), claimsOf(accepted, limits), limits)
+	for sku, r := range rs {
+		if r.limit < 0 {
+			limits[sku] = math.MaxInt64 // none
+		}
+	}
+	claims, _ := raise(tx.Dialect(), claimsOf(accepted, limits, rs), limits)
 	updated, err := tx.ExecAll(ctx, append([]sqltx.Statement{countDown(tx.Dialect(), skus, units)}, claims...)...)
 	if err != nil {
 		return nil, fmt.Errorf("counting down: %w", err)

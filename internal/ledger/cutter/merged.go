@@ -45,7 +45,7 @@ func (c *merged) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes
 		c.seen.learn(rs)
 		return rs.cut(ctx, tx, g, takes, c.refuse)
 	}}
-	claims, allowed := raise(db.Dialect(), claimsOf(takes, limits), limits)
+	claims, allowed := raise(db.Dialect(), claimsOf(takes, limits, nil), limits)
 	if ok && allowed {
 		plan.Whole = c.whole(db.Dialect(), g, lines)
 		plan.Whole.Claims = claims

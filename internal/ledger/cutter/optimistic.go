@@ -20,7 +20,7 @@ type optimistic struct{}
 func (optimistic) Plan(ctx context.Context, db *sqltx.DB, g stock.Generation, takes []stock.Take) (Plan, error) {
 	seen, err := read(ctx, db, takes)
 	return Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error) {
-		if len(seen.limits()) > 0 {
+		if seen.claimed() {
 			return underLock(ctx, tx, g, takes, true)
 		}
 		decisions := seen.takeAll(takes, g, true)

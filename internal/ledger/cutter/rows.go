@@ -35,7 +35,8 @@ type row struct {
 	opensAt   time.Time
 	closesAt  time.Time
 	readAt    time.Time        // by the database's clock
-	limit     int64            // units that one buyer may hold; 0: any number
+	limit     int64            // units that one buyer may hold; 0: any number; below 0: any number, and claims are being counted
+	counted   Counted          // how far, if limit is below 0
 	held      map[string]int64 // units by buyer; nil until the claims are read
 }
 
@@ -79,8 +80,18 @@ func readSKUs(ctx context.Context, db querier, skus []stock.SKU, rowLock string)
 	return rs, nil
 }
 
-// limits returns the buyer limits of those rows that have one. Their takes must be
-// decided under the row locks.
+// claimed reports whether takes of one of the rows raise claims. They must be decided under
+// the row locks.
+func (rs rows) claimed() bool {
+	for _, r := range rs {
+		if r.limit != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// limits returns the buyer limits of those rows that have one.
 func (rs rows) limits() map[stock.SKU]int64 {
 	limits := make(map[stock.SKU]int64)
 	for sku, r := range rs {

@@ -309,6 +309,9 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer lock.Close()
+		if _, err := lock.ExecContext(t.Context(), "SET SESSION lock_wait_timeout = 60"); err != nil { // only COMMIT gives up soon
+			t.Fatal(err)
+		}
 		if _, err := lock.ExecContext(t.Context(), "FLUSH TABLES WITH READ LOCK"); err != nil {
 			t.Fatal(err)
 		}

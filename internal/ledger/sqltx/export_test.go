@@ -21,9 +21,24 @@ var (
 
 func (tx *Tx) transaction() *transaction { return tx.gorm.Statement.ConnPool.(*transaction) }
 
+// Prepare prepares a query on the connection of tx, as gorm may.
+func (tx *Tx) Prepare(ctx context.Context, query string) error {
+	statement, err := tx.transaction().PrepareContext(ctx, query)
+	if err == nil {
+		defer statement.Close()
+	}
+	return err
+}
+
 // LoseConnection closes the connection of tx.
 func (tx *Tx) LoseConnection() {
 	_ = tx.transaction().conn.Raw(func(any) error { return driver.ErrBadConn })
+}
+
+// CloseSession closes the session of tx, of PostgreSQL, as the driver does when a statement
+// is given up.
+func (tx *Tx) CloseSession(ctx context.Context) error {
+	return tx.transaction().conn.Raw(func(raw any) error { return raw.(*postgresSession).Conn.Conn().Close(ctx) })
 }
 
 // FailRollback makes the ROLLBACK of tx fail before it is sent.

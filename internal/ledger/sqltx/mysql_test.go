@@ -160,7 +160,8 @@ func TestTexts_RefusedInTheMiddle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := migrated(t, test.dbURL).Ledger()
+			s := migrated(t, test.dbURL)
+			db := s.Ledger()
 			insertStock(t, db, "a")
 			for statement := range strings.SplitSeq(test.refuse, ";\n") {
 				run(t, db, statement)
@@ -171,6 +172,9 @@ func TestTexts_RefusedInTheMiddle(t *testing.T) {
 			}
 			if left := one[int](t, db, "SELECT available FROM stock WHERE sku = 'a'"); left != 10 {
 				t.Errorf("%d left, want 10", left)
+			}
+			if inUse := connections(t, s).Stats().InUse; inUse != 0 {
+				t.Errorf("%d connections are in use", inUse)
 			}
 		})
 	}

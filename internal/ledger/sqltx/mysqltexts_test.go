@@ -57,6 +57,9 @@ func TestConnect(t *testing.T) {
 		if got := session.(*mysqlSession).texts; got != test.want {
 			t.Errorf("provider %s, driver %v: the session takes texts: %v, want %v", test.provider, test.texts, got, test.want)
 		}
+		if conn.sent[0] != "START TRANSACTION" || conn.sent[1] != "ROLLBACK" { // a proxy may send reads elsewhere
+			t.Errorf("the server's kind was read around %q", conn.sent)
+		}
 		if got := strings.Contains(strings.Join(conn.sent, ";"), "wsrep_sync_wait"); got != test.waits {
 			t.Errorf("provider %s: reads wait for writes: %v, want %v", test.provider, got, test.waits)
 		}
@@ -128,7 +131,11 @@ func TestTexts_NoWholeAnswer(t *testing.T) {
 		"answers missing": {affected: []int64{0, 1, 1}},
 		"interrupted":     {err: &mysql.MySQLError{Number: 1317, SQLState: [5]byte([]byte("70100"))}},
 	} {
-		conns := pool{DB: sql.OpenDB(conn), exec: execMySQL, require: requireMySQL, open: openMySQL}
+		open := openMySQL
+		if conn.err == nil {
+			open = func(context.Context, *sql.Conn) bool { return true } // only an error of the server makes it ask
+		}
+		conns := pool{DB: sql.OpenDB(conn), exec: execMySQL, require: requireMySQL, open: open}
 		defer conns.DB.Close()
 		began, err := conns.BeginTx(t.Context(), nil)
 		if err != nil {
@@ -137,6 +144,69 @@ func TestTexts_NoWholeAnswer(t *testing.T) {
 		committed, err := began.(*transaction).commitIf(t.Context(), []Statement{{SQL: "UPDATE"}, {SQL: "INSERT"}, {SQL: "COMMIT"}})
 		if committed || !errors.Is(err, ErrUnknownOutcome) || !conn.closed {
 			t.Errorf("%s: committed %v, %v, connection closed %v", name, committed, err, conn.closed)
+		}
+	}
+}
+
+// failingConn is a fakeConn of which one call fails, counted from 1.
+type failingConn struct {
+	*fakeConn
+	at, calls int
+}
+
+var errFailing = errors.New("the server is away")
+
+func (c *failingConn) hit() error {
+	if c.calls++; c.calls == c.at {
+		return errFailing
+	}
+	return nil
+}
+
+func (c *failingConn) Connect(context.Context) (driver.Conn, error) { return c, c.hit() }
+func (c *failingConn) ExecContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Result, error) {
+	if err := c.hit(); err != nil {
+		return nil, err
+	}
+	return c.fakeConn.ExecContext(ctx, text, args)
+}
+func (c *failingConn) QueryContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Rows, error) {
+	if err := c.hit(); err != nil {
+		return nil, err
+	}
+	rows, err := c.fakeConn.QueryContext(ctx, text, args)
+	return &failingRows{rows, c}, err
+}
+
+type failingRows struct {
+	driver.Rows
+	c *failingConn
+}
+
+func (r *failingRows) Next(row []driver.Value) error {
+	if err := r.c.hit(); err != nil {
+		return err
+	}
+	return r.Rows.Next(row)
+}
+
+// TestConnect_Fails lets each call fail with which a session learns the kind of its
+// server. The session is not used: it might send texts to a server that does not take
+// them.
+func TestConnect_Fails(t *testing.T) {
+	for at := 1; ; at++ {
+		conn := &failingConn{at: at, fakeConn: &fakeConn{
+			affected: []int64{0}, server: fakeRows{{"version", "10.11.19-MariaDB"}, {"wsrep_provider", "galera.so"}},
+		}}
+		session, err := MySQLConnector(conn, true).Connect(t.Context())
+		if conn.calls < at {
+			if err != nil || at < 7 {
+				t.Errorf("connecting: %v after %d calls", err, conn.calls)
+			}
+			return
+		}
+		if session != nil || !errors.Is(err, errFailing) || conn.closed != (at > 1) {
+			t.Errorf("call %d fails: session %v, %v, closed %v", at, session, err, conn.closed)
 		}
 	}
 }

@@ -57,9 +57,6 @@ var errLost = errors.New("the connection was lost")
 
 // ExecContext runs one statement.
 func (s *postgresSession) ExecContext(ctx context.Context, query string, args []sqldriver.NamedValue) (sqldriver.Result, error) {
-	if s.Conn.Conn().IsClosed() {
-		return nil, sqldriver.ErrBadConn
-	}
 	s.clearWarning()
 	result, err := s.Conn.ExecContext(ctx, query, args)
 	switch {

@@ -1,6 +1,7 @@
 package sqltx
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -113,8 +114,8 @@ func (t *transaction) exec(ctx context.Context, statements []Statement) ([]int64
 		statements = append([]Statement{{SQL: t.pool.begin}}, statements...)
 	}
 	affected, err := t.pool.exec(ctx, t.conn, statements)
-	t.failed = t.failed || t.pool.failsWhole && err != nil
 	if err != nil {
+		t.failed = t.pool.failsWhole
 		return nil, err
 	}
 	return affected[begin:], nil
@@ -320,10 +321,7 @@ func execApart(ctx context.Context, conn execer, statements []Statement) (affect
 		if err != nil {
 			return affected, err
 		}
-		n, err := result.RowsAffected()
-		if err != nil {
-			return affected, err
-		}
+		n, _ := result.RowsAffected() // all drivers know
 		affected = append(affected, n)
 	}
 	return affected, nil
@@ -368,15 +366,11 @@ func execPostgres(ctx context.Context, conn *sql.Conn, statements []Statement) (
 				err = rolledBack(statements[i], tag)
 			}
 			if err != nil {
-				_ = answers.Close() // it returns the same error, if any
-				return err
+				return cmp.Or(err, answers.Close()) // which returns the same error, if any
 			}
 			affected = append(affected, tag.RowsAffected())
 		}
-		if err := answers.Close(); err != nil {
-			return err
-		}
-		return session.warning(statements[len(statements)-1].SQL == "COMMIT")
+		return cmp.Or(answers.Close(), session.warning(statements[len(statements)-1].SQL == "COMMIT"))
 	})
 	return affected, err
 }

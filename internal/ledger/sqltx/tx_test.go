@@ -233,6 +233,12 @@ func TestCommit_NotSent(t *testing.T) {
 		if err := lost.Commit(); err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) {
 			t.Errorf("the connection was lost: %v, want an error that proves no commit", err)
 		}
+		if db.Dialect() == sqltx.Postgres {
+			closed := update(t.Context())
+			if err := errors.Join(closed.CloseSession(t.Context()), closed.Commit()); !sqltx.IsUnsent(err) {
+				t.Errorf("the session was closed: %v, want an error that proves no commit", err)
+			}
+		}
 	})
 }
 

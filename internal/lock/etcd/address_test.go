@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -81,7 +83,7 @@ func TestCredentialsAndTLS(t *testing.T) {
 	address := fmt.Sprintf("https://shop:p%%40ss@%s/team/shop?%s", server.Addr(), files)
 	open := func(t *testing.T, address string) *Locker {
 		t.Helper()
-		l, err := New(t.Context(), address, 2*time.Second)
+		l, err := New(t.Context(), address, 5*time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,13 +93,16 @@ func TestCredentialsAndTLS(t *testing.T) {
 	t.Run("locks", func(t *testing.T) {
 		t.Parallel()
 		ours, others := open(t, address), open(t, address)
+		session, err := ours.backend.takeSession(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours.backend.returnSession(session) // the lock gets it
+		until := session.Until()
 		lease := locktest.MustLock(t, ours, "a")
 		locktest.MustBeHeld(t, others, "a")
 		waiting := locktest.LockAsync(t.Context(), others, "a")
-		locktest.MustWait(t, waiting, 2500*time.Millisecond) // longer than the lease: it must have been renewed
-		if err := lease.Context().Err(); err != nil {
-			t.Errorf("the lease was not renewed: %v", context.Cause(lease.Context()))
-		}
+		locktest.Eventually(t, "the lease is renewed", func() bool { return session.Until().After(until) })
 		locktest.MustUnlock(t, lease)
 		locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
 	})
@@ -124,6 +129,25 @@ func TestCredentialsAndTLS(t *testing.T) {
 				t.Errorf("the error contains the password: %v", err)
 			}
 		})
+	}
+}
+
+// TestFilesThatCannotBeRead checks that an error names the file that is wrong.
+func TestFilesThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	noPEM := filepath.Join(t.TempDir(), "no.pem")
+	if err := os.WriteFile(noPEM, []byte("no certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for query, says := range map[string]string{
+		"ca=/nonesuch":                    "reading the CA's certificate: open /nonesuch",
+		"ca=" + noPEM:                     "reading the CA's certificate: " + noPEM + " has no certificate in PEM format",
+		"cert=/nonesuch&key=/nonesuch":    "reading the client's certificate and key: open /nonesuch",
+		"cert=" + noPEM + "&key=" + noPEM: "reading the client's certificate and key: ",
+	} {
+		if _, err := New(t.Context(), "https://127.0.0.1:1?"+query, 0); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want an error that says %q", query, err, says)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -11,8 +12,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestConfirmTellsTheReason lets the key of a grant that nobody watches be deleted, by
-// itself or with its session.
+// TestConfirmTellsTheReason lets the key of a grant be deleted, by itself or with its
+// session. The holder is told so, whether it confirms, watches or releases the grant.
 func TestConfirmTellsTheReason(t *testing.T) {
 	t.Parallel()
 	addr := testenv.Etcd(t)
@@ -44,7 +45,51 @@ func TestConfirmTellsTheReason(t *testing.T) {
 			if _, err := g.Confirm(t.Context()); !errors.Is(err, test.want) {
 				t.Errorf("Confirm: %v, want %v", err, test.want)
 			}
-			_ = g.Release(t.Context())
+			if err := g.Watch(t.Context()); !errors.Is(err, test.want) {
+				t.Errorf("Watch: %v, want %v", err, test.want)
+			}
+			stopped, stop := context.WithCancel(t.Context())
+			stop()
+			if err := g.Watch(stopped); !errors.Is(err, context.Canceled) {
+				t.Errorf("Watch that is stopped: %v", err)
+			}
+			if err := g.session.reasonOfDeletion(stopped); !errors.Is(err, lock.ErrDeleted) {
+				t.Errorf("the reason without an answer of the servers: %v", err)
+			}
+			if err := g.Release(t.Context()); !errors.Is(err, lock.ErrLost) {
+				t.Errorf("Release: %v", err)
+			}
+			if err := g.session.end(); err != nil {
+				t.Errorf("ending the session: %v", err)
+			}
 		})
+	}
+}
+
+// TestReleaseOfALostSession releases a grant whose session is lost before the server knows
+// of it. The holder is told, and the key is deleted with the session.
+func TestReleaseOfALostSession(t *testing.T) {
+	t.Parallel()
+	b := newLocker(t, testenv.Etcd(t)).backend
+	lost := make(chan error, 1)
+	acquired, err := b.Acquire(t.Context(), "lost-"+uuid.NewString(), false, func(err error) { lost <- err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := acquired.(*grant)
+	g.session.lose(lock.ErrExpired)
+	select {
+	case err := <-lost:
+		if !errors.Is(err, lock.ErrExpired) {
+			t.Errorf("the holder was told %v, want %v", err, lock.ErrExpired)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the holder was not told of the loss")
+	}
+	if err := g.Release(t.Context()); !errors.Is(err, lock.ErrExpired) {
+		t.Errorf("Release: %v, want %v", err, lock.ErrExpired)
+	}
+	if found, err := b.client.Get(t.Context(), g.key); err != nil || found.Count != 0 {
+		t.Errorf("the key was left: %v, %v", found, err)
 	}
 }

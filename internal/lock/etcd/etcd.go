@@ -23,7 +23,9 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/retry"
@@ -129,29 +131,60 @@ type backend struct {
 	closed bool
 }
 
+// Acquire takes a new session and a new place if it loses those that it waits with: it
+// cannot lose a lock that it never held. Once it has had a place, it does so until ctx
+// ends, also while the servers do not answer.
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
-	for {
-		s, err := b.takeSession(ctx)
-		if err != nil {
-			return nil, err
-		}
-		g := b.newGrant(s, name)
-		switch err := g.acquire(ctx, wait); {
-		case errors.Is(err, lock.ErrHeld):
-			b.returnSession(s)
-			return nil, err
-		case errors.Is(err, rpctypes.ErrLeaseNotFound): // the lease was revoked while the session was idle
-			s.lose(lock.ErrSessionExpired)
-		case (err == nil || g.token == 0) && s.ctx.Err() != nil && ctx.Err() == nil: // keepAlive was the first to notice
-			_ = s.end() // the key may have been written all the same
-		case err != nil:
-			_ = s.end() // also deletes the key, if it was written
-			return nil, err
-		default:
-			g.stopReporting = context.AfterFunc(s.ctx, func() { lost(context.Cause(s.ctx)) })
+	for waited := false; ; {
+		g, err := b.contend(ctx, name, wait)
+		if err == nil {
+			session := g.session.ctx
+			g.stopReporting = context.AfterFunc(session, func() { lost(context.Cause(session)) })
 			return g, nil
 		}
+		waited = waited || wait && g != nil && g.token != 0
+		if !errors.Is(err, lock.ErrLost) && !(waited && isAway(err)) {
+			return nil, err
+		}
+		if err := retry.Sleep(ctx, watchPause); err != nil {
+			return nil, err // another try would use up an idle session
+		}
 	}
+}
+
+// contend asks for the lock in one session. Its error wraps lock.ErrLost if the session
+// or the place was lost. The grant is nil if there was no session; after another error its
+// token tells whether it had a place.
+func (b *backend) contend(ctx context.Context, name string, wait bool) (*grant, error) {
+	s, err := b.takeSession(ctx)
+	if err != nil {
+		return nil, err
+	}
+	g := b.newGrant(s, name)
+	switch err := g.acquire(ctx, wait); {
+	case errors.Is(err, lock.ErrHeld):
+		b.returnSession(s)
+		return g, err
+	case errors.Is(err, rpctypes.ErrLeaseNotFound): // the lease was revoked while the session was idle
+		s.lose(lock.ErrSessionExpired)
+		return g, lock.ErrSessionExpired
+	case err != nil:
+		_ = s.end() // also deletes the key, if it was written
+		return g, err
+	}
+	return g, nil
+}
+
+// isAway reports whether a request has failed because no server answers it, or because
+// the servers have no leader.
+func isAway(err error) bool {
+	var e rpctypes.EtcdError
+	if errors.As(err, &e) {
+		return e.Code() == codes.Unavailable
+	}
+	s, answered := status.FromError(err)
+	// A server without a leader answers some requests with the text of its own timeout.
+	return s.Code() == codes.Unavailable || answered && s.Code() == codes.Unknown && s.Message() == context.DeadlineExceeded.Error()
 }
 
 // grant is one contender, before and after it is granted the lock.
@@ -177,12 +210,14 @@ func (g *grant) acquire(ctx context.Context, wait bool) error {
 	defer cancel(nil)
 	defer context.AfterFunc(g.session.ctx, func() { cancel(context.Cause(g.session.ctx)) })()
 	before, err := g.createKey(ctx)
-	if err == nil && before.created != 0 {
+	if before.created != 0 {
 		if !wait {
-			_, err := g.backend.client.Delete(ctx, g.key)
-			return cmp.Or(err, lock.ErrHeld)
+			if _, err = g.backend.client.Delete(ctx, g.key); err == nil {
+				return lock.ErrHeld
+			}
+		} else {
+			err = g.waitForTurn(ctx, before)
 		}
-		err = g.waitForTurn(ctx, before)
 	}
 	if err != nil {
 		return cmp.Or(context.Cause(ctx), err)
@@ -211,7 +246,7 @@ func entryOf(answer *clientv3.TxnResponse, request int) entry {
 }
 
 // createKey writes the contender's key. It returns the entry of the contender
-// before it, if there is one.
+// before it, if there is one, and none beside an error.
 func (g *grant) createKey(ctx context.Context) (before entry, err error) {
 	written, err := g.backend.client.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(g.key), "=", 0)).
@@ -259,26 +294,28 @@ func (g *grant) isContender(key string) bool {
 // waitForTurn waits until there is no contender before this one. before is the
 // entry that was directly before its own.
 //
-// After a failed watch it reads the entry before its own again and watches that. A
-// fault that lasts makes the read fail.
+// After a failed watch it reads the entry before its own again and watches that. It does
+// so for as long as the session lasts, also while the servers do not answer.
 func (g *grant) waitForTurn(ctx context.Context, before entry) error {
 	for before.created != 0 {
 		if err := g.backend.waitForDelete(ctx, before); err != nil {
-			if err := retry.Sleep(ctx, watchPause); err != nil {
-				return err
-			}
+			_ = retry.Sleep(ctx, watchPause)
 		}
 		answer, err := g.backend.client.Txn(ctx).Then(
 			clientv3.OpGet(g.prefix, append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(g.token-1))...),
 			clientv3.OpGet(g.key),
 		).Commit()
-		if err != nil {
-			return err
+		var next entry
+		if err == nil {
+			if entryOf(answer, 1).created != g.token {
+				return lock.ErrSessionExpired
+			}
+			next, err = g.lastContender(ctx, entryOf(answer, 0))
 		}
-		if entryOf(answer, 1).created != g.token {
-			return lock.ErrSessionExpired
-		}
-		if before, err = g.lastContender(ctx, entryOf(answer, 0)); err != nil {
+		switch {
+		case err == nil:
+			before = next
+		case !isAway(err):
 			return err
 		}
 	}
@@ -335,14 +372,13 @@ func (g *grant) Until() time.Time { return g.session.Until() }
 
 // Watch waits until the grant's key is deleted.
 func (g *grant) Watch(ctx context.Context) error {
-	for {
+	for ctx.Err() == nil {
 		if err := g.backend.waitForDelete(ctx, entry{g.key, g.token}); err == nil {
 			return g.session.reasonOfDeletion(ctx)
 		}
-		if err := retry.Sleep(ctx, watchPause); err != nil {
-			return err
-		}
+		_ = retry.Sleep(ctx, watchPause)
 	}
+	return ctx.Err()
 }
 
 func (g *grant) Release(ctx context.Context) error {

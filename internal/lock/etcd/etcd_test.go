@@ -238,26 +238,56 @@ func TestWatchWithoutLeader(t *testing.T) {
 }
 
 // TestIdleSessionThatHasExpired lets the lease of an idle session end while the
-// process is stopped. The session does not know its loss yet.
+// process is stopped. The session may not know its loss yet.
 func TestIdleSessionThatHasExpired(t *testing.T) {
 	t.Parallel()
 	b := newLocker(t, testenv.Etcd(t)).backend
-	expired, err := b.takeSession(t.Context())
+	for _, end := range []func(*session){
+		func(s *session) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.until = time.Now()
+		},
+		func(s *session) { s.lose(lock.ErrSessionExpired) },
+	} {
+		expired, err := b.takeSession(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		end(expired)
+		b.returnSession(expired)
+		next, err := b.takeSession(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if next == expired {
+			t.Error("takeSession returned a session that has expired")
+		}
+		b.returnSession(next)
+	}
+}
+
+// TestKeyThatExists has the contender's own key exist already. It is not the contender's,
+// and grants nothing.
+func TestKeyThatExists(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, testenv.Etcd(t))
+	name := "exists-" + uuid.NewString()
+	s, err := l.backend.takeSession(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	expired.mu.Lock()
-	expired.until = time.Now()
-	expired.mu.Unlock()
-	b.returnSession(expired)
-	next, err := b.takeSession(t.Context())
-	if err != nil {
+	l.backend.returnSession(s)
+	key := l.backend.newGrant(s, name).key
+	if _, err := l.backend.client.Put(t.Context(), key, ""); err != nil {
 		t.Fatal(err)
 	}
-	if next == expired {
-		t.Error("takeSession returned a session that has expired")
+	if _, err := l.TryLock(t.Context(), name); err == nil || !strings.Contains(err.Error(), key+" already exists") {
+		t.Errorf("TryLock: %v", err)
 	}
-	b.returnSession(next)
+	if _, err := l.backend.client.Delete(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestIdleSessionThatWasRevoked lets an administrator revoke the lease of an idle
@@ -355,12 +385,23 @@ func TestLeaseEndsWithSession(t *testing.T) {
 	}
 }
 
-func TestNewWithoutServer(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-	defer cancel()
-	if _, err := New(ctx, "127.0.0.1:1", 0); err == nil {
-		t.Error("New returned no error")
+// TestNewThatFails is not parallel: it checks that no connection and no goroutine is left.
+func TestNewThatFails(t *testing.T) {
+	for address, says := range map[string]string{
+		"h1":                      "the address of etcd",
+		"127.0.0.1:1":             "connecting to etcd at 127.0.0.1:1",
+		"shop:p%40ss@127.0.0.1:1": "connecting to etcd at 127.0.0.1:1",
+	} {
+		before := goleak.IgnoreCurrent()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if _, err := New(ctx, address, 0); err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "p@ss") {
+			t.Errorf("%s: %v, want an error that says %q", address, err, says)
+		}
+		goleak.VerifyNone(t, before)
+	}
+	if _, err := connect(clientv3.Config{Username: "shop", Password: "p@ss"}); err == nil {
+		t.Error("connect without servers returned no error")
 	}
 }
 

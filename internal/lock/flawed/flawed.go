@@ -35,6 +35,23 @@ func SetNXThenExpire(ctx context.Context, client redis.UniversalClient, key stri
 	return true, client.PExpire(ctx, key, lease).Err()
 }
 
+// SetEnd takes the lock by storing when it ends, by the client's own clock, which shows now.
+// A client that finds an end that has passed replaces it, and has the lock if no other was
+// faster. So a client whose clock is ahead takes a lock that another holds.
+func SetEnd(ctx context.Context, client redis.UniversalClient, key string, now time.Time, lease time.Duration) (bool, error) {
+	end := now.Add(lease).UnixMilli()
+	locked, err := client.Do(ctx, "SETNX", key, end).Bool()
+	if err != nil || locked {
+		return locked, err
+	}
+	held, err := client.Get(ctx, key).Int64()
+	if err != nil || held > now.UnixMilli() {
+		return false, err
+	}
+	before, err := client.GetSet(ctx, key, end).Int64()
+	return before == held, err
+}
+
 // SetOwner takes the lock for owner, with an expiry, in one call. It has no flaw of
 // its own: the ways to unlock below have.
 func SetOwner(ctx context.Context, client redis.UniversalClient, key, owner string, lease time.Duration) (bool, error) {

@@ -174,9 +174,11 @@ func stoppedHolder(ctx context.Context, s Subject) error {
 	if err := holder.signal(syscall.SIGCONT); err != nil {
 		return err
 	}
-	soon, cancel := context.WithTimeout(ctx, maxOverlap)
+	// It says so before anything else, but a busy machine may let it wait: see HolderCutOff
+	// for the time.
+	waiting, cancel := context.WithTimeout(ctx, 2*maxDelay)
 	defer cancel()
-	answer, err := holder.answer(soon)
+	answer, err := holder.answer(waiting)
 	if err != nil || answer != "lost" {
 		return fmt.Errorf("when the stopped holder continued, it answered %q, %v; want lost", answer, err)
 	}

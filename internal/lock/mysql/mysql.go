@@ -15,10 +15,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/session"
 )
 
@@ -44,10 +44,18 @@ func Key(database, name string) string {
 	return "holdfast/" + hex.EncodeToString(hash[:24])
 }
 
+// tokenKeyLength is the length of the keys in lock_tokens: locks whose keys begin with the
+// same two hexadecimal digits share a row. With another length, a lock's tokens could fall.
+const tokenKeyLength = len("holdfast/") + 2
+
+// mint raises the token of the row that the lock shares with others. Earlier versions had
+// a row for each lock: the token is greater than that one, too.
 func mint(ctx context.Context, conn *sql.Conn, key any) (int64, error) {
+	shared := key.(string)[:tokenKeyLength]
 	result, err := conn.ExecContext(ctx, `INSERT INTO lock_tokens (lock_key, token)
-		VALUES (?, LAST_INSERT_ID(CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)))
-		ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token + 1, VALUES(token)))`, key)
+		SELECT ?, LAST_INSERT_ID(GREATEST(CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED),
+			COALESCE((SELECT token + 1 FROM lock_tokens WHERE lock_key = ?), 0))) FROM DUAL
+		ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(lock_tokens.token + 1, VALUES(token)))`, shared, key)
 	if err != nil {
 		return 0, err
 	}
@@ -63,12 +71,8 @@ func prepare(ctx context.Context, conn *sql.Conn, lease time.Duration) (s sessio
 	if err := refuse(variables); err != nil {
 		return s, err
 	}
-	status, err := show(ctx, conn, "SHOW GLOBAL STATUS LIKE 'Uptime'")
-	if err != nil {
-		return s, err
-	}
-	uptime, err := strconv.Atoi(status["Uptime"])
-	if err != nil {
+	var uptime int64
+	if err := conn.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Uptime'").Scan(new(string), &uptime); err != nil {
 		return s, fmt.Errorf("reading the server's uptime: %w", err)
 	}
 	s.Uptime = time.Duration(uptime) * time.Second
@@ -86,7 +90,12 @@ func prepare(ctx context.Context, conn *sql.Conn, lease time.Duration) (s sessio
 	}
 	// A server may store the names of databases in lower case and still return them
 	// as a client has written them.
-	err = conn.QueryRowContext(ctx, "SELECT CONNECTION_ID(), LOWER(DATABASE())").Scan(&s.Session, &s.Scope)
+	var migrated bool
+	err = conn.QueryRowContext(ctx, `SELECT CONNECTION_ID(), LOWER(DATABASE()), EXISTS
+		(SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'lock_tokens')`).Scan(&s.Session, &s.Scope, &migrated)
+	if err == nil && !migrated {
+		err = lock.ErrNoTable
+	}
 	return s, err
 }
 

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/session"
 )
 
@@ -39,11 +40,19 @@ func Key(scope, name string) int64 {
 	return int64(binary.BigEndian.Uint64(hash[:]))
 }
 
+// tokenKeyShift makes a key of lock_tokens: locks whose keys have the same first eight bits
+// share a row. With another shift, a lock's tokens could fall.
+const tokenKeyShift = 56
+
+// mint raises the token of the row that the lock shares with others. Earlier versions had
+// a row for each lock: the token is greater than that one, too.
 func mint(ctx context.Context, conn *sql.Conn, key any) (token int64, err error) {
+	shared := key.(int64) >> tokenKeyShift
 	err = conn.QueryRowContext(ctx, `INSERT INTO lock_tokens AS t (lock_key, token)
-		VALUES ($1, (EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint)
+		VALUES ($1, GREATEST((EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint,
+			(SELECT token + 1 FROM lock_tokens WHERE lock_key = $2)))
 		ON CONFLICT (lock_key) DO UPDATE SET token = GREATEST(t.token + 1, EXCLUDED.token)
-		RETURNING token`, key).Scan(&token)
+		RETURNING token`, shared, key).Scan(&token)
 	return token, err
 }
 
@@ -74,10 +83,16 @@ func prepare(ctx context.Context, conn *sql.Conn, lease time.Duration) (s sessio
 	}
 	// If one of its processes crashes, a server ends all sessions and forgets their locks,
 	// but pg_postmaster_start_time stays as it was. It also resets its statistics then.
-	var uptime float64
+	var (
+		uptime   float64
+		migrated bool
+	)
 	err = conn.QueryRowContext(ctx, `SELECT pg_backend_pid(), current_database() || '.' || COALESCE(current_schema(), ''),
 		EXTRACT(EPOCH FROM clock_timestamp() - GREATEST(pg_postmaster_start_time(),
-			(SELECT stats_reset FROM pg_stat_bgwriter)))::float8`).Scan(&s.Session, &s.Scope, &uptime)
+			(SELECT stats_reset FROM pg_stat_bgwriter)))::float8, to_regclass('lock_tokens') IS NOT NULL`).Scan(&s.Session, &s.Scope, &uptime, &migrated)
+	if err == nil && !migrated {
+		err = lock.ErrNoTable
+	}
 	s.Uptime = time.Duration(uptime * float64(time.Second))
 	return s, err
 }

@@ -48,10 +48,8 @@ func (s *Semaphore) slot(number int, lease lock.Lease) *Slot {
 		return slot
 	}
 	host, _ := os.Hostname() // empty if it is unknown
-	text, err := json.Marshal(Holder{Slot: number, Token: lease.Token(), Host: host, PID: os.Getpid(), Since: time.Now()})
-	if err != nil {
-		return slot
-	}
+	holder := Holder{Slot: number, Token: lease.Token(), Host: host, PID: os.Getpid(), Since: time.Now()}
+	text, _ := json.Marshal(holder) // never fails
 	ctx, cancel := context.WithTimeout(lease.Context(), showTimeout)
 	defer cancel()
 	if hide, err := board.Show(ctx, s.name, string(text)); err == nil {

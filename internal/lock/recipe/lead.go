@@ -35,9 +35,6 @@ func Lead(ctx context.Context, l lock.Locker, name string, work func(ctx context
 		if lost, err := leadUnder(ctx, lease, work); !lost {
 			return err
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
 	}
 }
 
@@ -45,9 +42,7 @@ func Lead(ctx context.Context, l lock.Locker, name string, work func(ctx context
 // was lost; otherwise err is work's error.
 func leadUnder(ctx context.Context, lease lock.Lease, work func(ctx context.Context, token uint64) error) (lost bool, err error) {
 	defer func() { // also after a panic
-		lost = errors.Is(context.Cause(lease.Context()), lock.ErrLost)
-		unlocked := lease.Unlock(ctx) // a lock that could not be freed ends with its lease
-		lost = lost || errors.Is(unlocked, lock.ErrLost)
+		lost = errors.Is(lease.Unlock(ctx), lock.ErrLost) // a lock that could not be freed ends with its lease
 	}()
 	return false, workUnder(ctx, lease, work)
 }

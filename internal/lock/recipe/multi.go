@@ -93,12 +93,8 @@ func (l *Locks) unlockAllBut(ctx context.Context, kept lock.Lease) error {
 // called instead of Unlock. ErrLost: one of the locks was lost, and all were freed. After
 // any other error of a lock, that lock ends with its lease.
 func (l *Locks) unlockOthers(ctx context.Context, name string) (lock.Lease, error) {
-	l.end(nil)
-	if cause := context.Cause(l.ctx); errors.Is(cause, lock.ErrLost) {
-		return nil, errors.Join(cause, l.Unlock(ctx))
-	}
 	kept := l.byName[name]
-	if err := l.unlockAllBut(ctx, kept); errors.Is(err, lock.ErrLost) {
+	if err := errors.Join(l.unlockAllBut(ctx, kept), context.Cause(kept.Context())); errors.Is(err, lock.ErrLost) {
 		return nil, errors.Join(err, kept.Unlock(ctx))
 	}
 	return kept, nil

@@ -170,31 +170,32 @@ func downgradeButNoUpgrade(t *testing.T, r *rig) {
 	mustUnlock(t, wlock(t, two))
 }
 
-// TestDowngradeOfLostLock checks that a writer that learns from an unlock that it has lost
-// one of its locks does not become a reader, and keeps no lock.
+// TestDowngradeOfLostLock checks that a writer that has lost one of its locks, or learns so
+// from an unlock, does not become a reader, and keeps no lock.
 func TestDowngradeOfLostLock(t *testing.T) {
 	t.Parallel()
 	local := lock.NewLocal()
-	l := unlocking{local, func(ctx context.Context, name string, lease lock.Lease) error {
-		if err := lease.Unlock(ctx); err != nil || name != "a#2" {
-			return err
+	losing := losable{local, make(map[string]context.CancelCauseFunc)}
+	for what, l := range map[string]lock.Locker{
+		"a#1 is lost": losing,
+		"a#2 was lost": unlocking{local, func(ctx context.Context, name string, lease lock.Lease) error {
+			if err := lease.Unlock(ctx); err != nil || name != "a#2" {
+				return err
+			}
+			return lock.ErrDeleted
+		}},
+	} {
+		writer := wlock(t, readWrite(t, l, "a", 3))
+		if lose := losing.lose["a#1"]; lose != nil {
+			lose(lock.ErrLost)
 		}
-		return lock.ErrDeleted
-	}}
-	rw, err := recipe.NewReadWrite(l, "a", 3)
-	if err != nil {
-		t.Fatal(err)
+		if reader, err := writer.Downgrade(t.Context()); reader != nil || !errors.Is(err, lock.ErrLost) {
+			t.Fatalf("%s: Downgrade returned %v, %v; want %v", what, reader, err, lock.ErrLost)
+		}
+		all, err := recipe.LockAll(bounded(t), local, "a#1", "a#2", "a#3")
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustUnlock(t, all)
 	}
-	writer, err := rw.Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := writer.Downgrade(t.Context()); !errors.Is(err, lock.ErrLost) {
-		t.Fatalf("Downgrade returned %v, want %v", err, lock.ErrLost)
-	}
-	all, err := recipe.LockAll(bounded(t), local, "a#1", "a#2", "a#3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	mustUnlock(t, all)
 }

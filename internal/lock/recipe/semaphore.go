@@ -37,12 +37,21 @@ type Semaphore struct {
 	holders int
 }
 
-// NewSemaphore returns a semaphore with 1 to MaxHolders holders.
+// NewSemaphore returns a semaphore with 1 to MaxHolders holders. lock.ErrName: the name, or
+// that of one of its locks, is invalid; with several holders it has at most 249 bytes.
 func NewSemaphore(l lock.Locker, name string, holders int) (*Semaphore, error) {
 	if holders < 1 || holders > MaxHolders {
 		return nil, fmt.Errorf("a semaphore has 1 to %d holders, not %d", MaxHolders, holders)
 	}
-	return &Semaphore{l, name, holders}, nil
+	s := &Semaphore{l, name, holders}
+	longest := s.queueName()
+	if holders == 1 {
+		longest = name
+	}
+	if err := lock.CheckName(longest); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // Slot is a held slot of a semaphore. Its context has no owner. Its token rises with

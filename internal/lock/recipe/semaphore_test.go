@@ -198,6 +198,32 @@ func TestNumberOfHolders(t *testing.T) {
 		if _, err := recipe.NewSemaphore(lock.NewLocal(), "a", holders); err == nil {
 			t.Errorf("%d holders are accepted", holders)
 		}
+		if _, err := recipe.NewReadWrite(lock.NewLocal(), "a", holders); err == nil {
+			t.Errorf("%d readers are accepted", holders)
+		}
+	}
+}
+
+// TestNameOfSlots checks that a name which leaves no room for the names of the slots and
+// of the queue is refused at once, and not when the first slots are taken.
+func TestNameOfSlots(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		bytes, holders int
+		valid          bool
+	}{{255, 1, true}, {256, 1, false}, {249, 2, true}, {250, 2, false}, {249, recipe.MaxHolders, true}} {
+		s, err := recipe.NewSemaphore(lock.NewLocal(), strings.Repeat("a", test.bytes), test.holders)
+		if test.valid {
+			if err != nil {
+				t.Errorf("%d bytes, %d holders: %v", test.bytes, test.holders, err)
+				continue
+			}
+			for range test.holders {
+				acquire(t, s)
+			}
+		} else if !errors.Is(err, lock.ErrName) {
+			t.Errorf("%d bytes, %d holders: error %v, want ErrName", test.bytes, test.holders, err)
+		}
 	}
 }
 

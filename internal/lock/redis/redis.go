@@ -106,7 +106,8 @@ func New(client goredis.UniversalClient, options Options) *Locker {
 // waiting for a lock. Held leases stay valid until they are unlocked.
 func (l *Locker) Close() error {
 	l.backend.leftovers.Close()
-	return l.backend.releases.close()
+	l.backend.releases.close()
+	return nil
 }
 
 type backend struct {
@@ -158,14 +159,15 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 	}
 	g := b.newGrant(name, lost)
 	refused, err := g.try(ctx, request{waits: wait})
-	if err == nil && g.token == 0 && wait {
-		err = g.wait(ctx, refused)
-	}
 	switch {
 	case err != nil:
 		return nil, err
-	case g.token == 0:
+	case g.token == 0 && !wait:
 		return nil, lock.ErrHeld
+	case g.token == 0:
+		if err := g.wait(ctx, refused); err != nil {
+			return nil, err
+		}
 	}
 	g.startWatchdog()
 	return g, nil
@@ -349,13 +351,12 @@ func (g *grant) renew(ctx context.Context) error {
 	until := g.Until()
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	for {
+	for ctx.Err() == nil {
 		call, cancelCall := context.WithTimeout(ctx, callTimeout)
 		renewed, err := g.requestRenewal(call)
 		cancelCall()
 		switch {
-		case !time.Now().Before(until):
-			return lock.ErrExpired // also if this call has renewed it: the holder was told
+		case !time.Now().Before(until): // even if this call has renewed it: the holder was told
 		case err == nil:
 			g.mu.Lock()
 			g.until = renewed
@@ -364,10 +365,9 @@ func (g *grant) renew(ctx context.Context) error {
 		case errors.Is(err, lock.ErrDeleted):
 			return err
 		}
-		if retry.Sleep(ctx, g.backend.lease/(10*renewalsPerLease)) != nil {
-			return lock.ErrExpired
-		}
+		_ = retry.Sleep(ctx, g.backend.lease/(10*renewalsPerLease))
 	}
+	return lock.ErrExpired
 }
 
 // requestRenewal renews the lease once, and returns its new end. lock.ErrDeleted: the lock

@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -33,11 +32,7 @@ func (l *Locker) Show(ctx context.Context, name, text string) (hide func(context
 	show := func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
-		err := showScript.Run(ctx, b.client, []string{shownKey(name)}, id, text, b.lease.Milliseconds()).Err()
-		if errors.Is(err, goredis.Nil) { // the script returns nothing
-			err = nil
-		}
-		return err
+		return showScript.Run(ctx, b.client, []string{shownKey(name)}, id, text, b.lease.Milliseconds()).Err()
 	}
 	if err := show(ctx); err != nil {
 		return nil, fmt.Errorf("listing a holder of %s: %w", name, err)

@@ -16,3 +16,4 @@ call('HSET', KEYS[1], ARGV[1], string.format('%d %s', now + ARGV[3], ARGV[2]))
 if call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then -- never earlier than another text's expiry
   call('PEXPIRE', KEYS[1], ARGV[3])
 end
+return 1

@@ -24,7 +24,7 @@ const (
 	// it is replaced. go-redis pings too, but misses no answer: it never notices that
 	// a connection has no peer any more unless TCP says so.
 	silentPings = 3
-	// reconnectPause is the pause between two attempts to replace a connection.
+	// reconnectPause is the pause after a connection has failed.
 	reconnectPause = 100 * time.Millisecond
 )
 
@@ -241,25 +241,18 @@ func send(request func(context.Context)) {
 
 // receive notifies the waiters until pubsub is closed.
 func (ss *subscriptions) receive(pubsub *goredis.PubSub) {
-	failed := false
 	for {
 		message, err := receiveOne(pubsub, silentPings*ss.pingInterval)
-		switch {
-		case errors.Is(err, goredis.ErrClosed):
+		if errors.Is(err, goredis.ErrClosed) {
 			return
-		case err != nil:
-			if failed {
-				time.Sleep(reconnectPause)
-			}
-			failed = true
+		}
+		if err != nil {
+			time.Sleep(reconnectPause)
 			if goredis.HasErrorPrefix(err, "MOVED") { // go-redis did not know the slot's node yet
-				time.Sleep(reconnectPause)
 				ss.moved(pubsub)
 			}
-			continue
 		}
-		failed = false
-		switch m := message.(type) {
+		switch m := message.(type) { // nil after an error
 		case *goredis.Subscription:
 			switch m.Kind {
 			case "subscribe", "ssubscribe":
@@ -412,11 +405,11 @@ func (ss *subscriptions) addIdle(s *subscription) {
 }
 
 // close closes the connections.
-func (ss *subscriptions) close() error {
+func (ss *subscriptions) close() {
 	ss.mu.Lock()
 	if ss.closed {
 		ss.mu.Unlock()
-		return errors.New("the locker is already closed")
+		return
 	}
 	ss.closed = true
 	var open []*goredis.PubSub
@@ -429,10 +422,8 @@ func (ss *subscriptions) close() error {
 		}
 	}
 	ss.mu.Unlock()
-	var errs []error
 	for _, pubsub := range open {
-		errs = append(errs, pubsub.Close())
+		_ = pubsub.Close()
 	}
 	ss.done.Wait()
-	return errors.Join(errs...)
 }

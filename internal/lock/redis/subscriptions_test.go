@@ -6,8 +6,10 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -161,6 +163,38 @@ func TestSlotMoves(t *testing.T) {
 	mustGrantPromptly(t, waiting, released)
 }
 
+// TestSlotHasMoved moves the slot of a lock before a waiter listens there whose client
+// does not know it yet.
+func TestSlotHasMoved(t *testing.T) {
+	t.Parallel()
+	admin := openClient(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)
+	name := "moved-" + uuid.NewString()
+	if err := admin.Set(t.Context(), name, "", time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{})
+	tell := sync.OnceFunc(func() { close(asked) })
+	options := *admin.Options()
+	options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return telling{conn, "ssubscribe", func() error { tell(); return nil }}, err
+	}
+	client := goredis.NewClusterClient(&options)
+	t.Cleanup(func() { client.Close() })
+	if err := client.Ping(t.Context()).Err(); err != nil { // it knows the nodes now
+		t.Fatal(err)
+	}
+	to, channel := moveSlot(t, admin, name), releaseChannel(name)
+	ss := newSubscriptions(client, wakePrefix+uuid.NewString(), true)
+	defer ss.close()
+	ss.wait(channel).listen(true)
+	<-asked
+	client.ReloadState(t.Context())
+	locktest.Eventually(t, "the waiter listens at the other node", func() bool {
+		return to.PubSubShardNumSub(t.Context(), channel).Val()[channel] == 1
+	})
+}
+
 // moveSlot moves the slot of the key to another node, and returns that one.
 func moveSlot(t *testing.T, client *goredis.ClusterClient, key string) (to *goredis.Client) {
 	t.Helper()
@@ -198,17 +232,20 @@ func moveSlot(t *testing.T, client *goredis.ClusterClient, key string) (to *gore
 	return to
 }
 
-// breaking is a connection that breaks at its first write of a text.
-type breaking struct {
+// telling is a connection that calls tell before it writes the text. It breaks if tell
+// returns an error.
+type telling struct {
 	net.Conn
-	text   string
-	broken *atomic.Bool
+	text string
+	tell func() error
 }
 
-func (c breaking) Write(b []byte) (int, error) {
-	if strings.Contains(string(b), c.text) && c.broken.CompareAndSwap(false, true) {
-		_ = c.Close()
-		return 0, net.ErrClosed
+func (c telling) Write(b []byte) (int, error) {
+	if strings.Contains(string(b), c.text) {
+		if err := c.tell(); err != nil {
+			_ = c.Close()
+			return 0, err
+		}
 	}
 	return c.Conn.Write(b)
 }
@@ -226,7 +263,12 @@ func TestConnectionBreaksWhileSubscribing(t *testing.T) {
 	channel := releaseChannel("breaks-" + uuid.NewString())
 	options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-		return breaking{conn, channel, &broken}, err
+		return telling{conn, channel, func() error {
+			if broken.CompareAndSwap(false, true) {
+				return net.ErrClosed
+			}
+			return nil
+		}}, err
 	}
 	client := goredis.NewClient(options)
 	t.Cleanup(func() { client.Close() })
@@ -240,4 +282,80 @@ func TestConnectionBreaksWhileSubscribing(t *testing.T) {
 	locktest.Eventually(t, "the second channel is subscribed", func() bool {
 		return broken.Load() && admin.PubSubNumSub(t.Context(), channel).Val()[channel] == 1
 	})
+}
+
+// TestServerIsGone has a server accept no connection for ten seconds.
+func TestServerIsGone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var dialled atomic.Int64
+		client := goredis.NewClient(&goredis.Options{Addr: "192.0.2.1:6379", Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if dialled.Add(1) > 1000 {
+				<-ctx.Done()
+			}
+			return nil, net.ErrClosed
+		}})
+		defer client.Close()
+		ss := newSubscriptions(client, wakePrefix+"gone", false)
+		ss.wait("a").listen(true)
+		time.Sleep(10 * time.Second) // in the test's own time
+		ss.close()
+		if n := dialled.Load(); n < 10 || n > 300 {
+			t.Errorf("%d attempts to connect in 10 s", n)
+		}
+	})
+}
+
+// TestSubscriptionIsRefused has the server refuse a subscription to a sharded channel, as
+// it does to a user without the permission. The connection must be kept: another one
+// would be refused, too.
+func TestSubscriptionIsRefused(t *testing.T) {
+	t.Parallel()
+	admin := openClient(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)
+	options := *admin.Options()
+	options.Username, options.Password = "refused-"+uuid.NewString(), "secret"
+	t.Cleanup(func() {
+		_ = admin.ForEachMaster(context.WithoutCancel(t.Context()), func(ctx context.Context, node *goredis.Client) error {
+			return node.Do(ctx, "acl", "deluser", options.Username).Err()
+		})
+	})
+	if err := admin.ForEachMaster(t.Context(), func(ctx context.Context, node *goredis.Client) error {
+		return node.ACLSetUser(ctx, options.Username, "reset", "on", ">secret", "~*", "&*", "+@all", "-ssubscribe").Err()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var refused atomic.Int64
+	next := make(chan string, 1)
+	tell := func(what string) error {
+		select {
+		case next <- what:
+		default:
+		}
+		return nil
+	}
+	options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		var asked atomic.Bool
+		asks := telling{conn, "ssubscribe", func() error {
+			asked.Store(true)
+			if refused.Add(1) > 1 {
+				return tell("a further subscription")
+			}
+			return nil
+		}}
+		return telling{asks, "ping", func() error {
+			if asked.Load() {
+				return tell("a ping")
+			}
+			return nil
+		}}, err
+	}
+	client := goredis.NewClusterClient(&options)
+	t.Cleanup(func() { client.Close() })
+	ss := newSubscriptions(client, wakePrefix+uuid.NewString(), true)
+	defer ss.close()
+	ss.wait(releaseChannel("refused-" + uuid.NewString())).listen(true)
+	if what := <-next; what != "a ping" {
+		t.Errorf("after the refusal there was %s, want a ping on the connection", what)
+	}
 }

@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/go-redsync/redsync/v4"
@@ -14,13 +15,12 @@ import (
 func (g *grant) Confirm(ctx context.Context) (until time.Time, err error) {
 	mutex := g.backend.redsync.NewMutex(g.mutex.Name(), redsync.WithExpiry(g.backend.lease), redsync.WithValue(g.mutex.Value()))
 	renewed, err := mutex.ExtendContext(ctx)
-	switch {
-	case renewed:
+	if renewed {
 		return mutex.Until(), nil
-	case ctx.Err() != nil:
-		return time.Time{}, ctx.Err()
-	case unanswered(err) >= g.backend.quorum:
-		return time.Time{}, err
 	}
-	return time.Time{}, lock.ErrDeleted
+	var refused *redsync.ErrTaken // by a majority of the servers
+	if errors.As(err, &refused) {
+		err = lock.ErrDeleted
+	}
+	return time.Time{}, err
 }

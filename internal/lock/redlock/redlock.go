@@ -138,7 +138,7 @@ func (b *backend) cleanUp(ctx context.Context, mutex *redsync.Mutex) {
 // unlock frees the lock. An error means that a majority of the servers has not answered.
 func (b *backend) unlock(ctx context.Context, mutex *redsync.Mutex) (held bool, err error) {
 	held, err = mutex.UnlockContext(ctx)
-	if held || unanswered(err) < b.quorum {
+	if unanswered(err) < b.quorum {
 		err = nil
 	}
 	return held, err

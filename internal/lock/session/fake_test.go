@@ -29,7 +29,49 @@ type fakeServer struct {
 	silent     bool // statements are not answered, even if their context ends
 	failing    bool // no session has its lock
 	waits      time.Duration
-	late       bool // the next wait for a free lock takes it and still fails with errMaxWait
+	late       bool          // the next wait for a free lock takes it and still fails with errMaxWait
+	hidden     bool          // the pool does not call Dialed
+	faults     map[int]fault // by the number of the statement since failing them began
+	counted    int           // statements since then
+}
+
+// fault is what happens to a statement instead of its answer.
+type fault string
+
+const (
+	refused fault = "refused" // it does not run
+	unheard fault = "unheard" // it runs, and then the session ends with its connection
+	hung    fault = "hung"    // it runs, and no answer comes until the caller gives up
+)
+
+var errFault = errors.New("the statement has failed")
+
+// fail has the n-th statement from now on fail, and those after it as the rest of kinds
+// says. To connect and to ping count as statements.
+func (f *fakeServer) fail(n int, kinds ...fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.faults, f.counted = make(map[int]fault), 0
+	for i, kind := range kinds {
+		f.faults[n+i] = kind
+	}
+}
+
+// heal ends the faults, and reports whether there was one.
+func (f *fakeServer) heal() (failed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for n := range f.faults {
+		failed = failed || n <= f.counted
+	}
+	f.faults = nil
+	return failed
+}
+
+// next counts a statement and returns its fault. The caller holds mu.
+func (f *fakeServer) next() fault {
+	f.counted++
+	return f.faults[f.counted]
 }
 
 func newFakeServer() *fakeServer {
@@ -77,12 +119,32 @@ func (f *fakeServer) locker(t *testing.T) *Locker {
 }
 
 func (f *fakeServer) Connect(ctx context.Context) (sqldriver.Conn, error) {
-	Dialed(ctx, new(net.TCPConn)) // it is not connected
+	if !f.hidden {
+		Dialed(ctx, new(net.TCPConn)) // it is not connected
+	}
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.sessions++
-	f.open[f.sessions] = true
-	return &fakeConn{f, f.sessions}, nil
+	c := &fakeConn{f, f.sessions}
+	f.open[c.session] = true
+	f.mu.Unlock()
+	err := c.faulty(ctx, func() error { return nil })
+	if err != nil {
+		_ = c.Close()
+	}
+	return c, err
+}
+
+// Ping reports whether the session goes on.
+func (c *fakeConn) Ping(ctx context.Context) error {
+	return c.faulty(ctx, func() error {
+		f := c.server
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if !f.open[c.session] {
+			return io.ErrUnexpectedEOF
+		}
+		return nil
+	})
 }
 
 func (f *fakeServer) Driver() sqldriver.Driver { return nil }
@@ -155,11 +217,43 @@ func (c *fakeConn) Close() error {
 func (c *fakeConn) Begin() (sqldriver.Tx, error) { return nil, errors.ErrUnsupported }
 
 // ExecContext begins or ends a transaction.
-func (c *fakeConn) ExecContext(context.Context, string, []sqldriver.NamedValue) (sqldriver.Result, error) {
-	return sqldriver.ResultNoRows, nil
+func (c *fakeConn) ExecContext(ctx context.Context, _ string, _ []sqldriver.NamedValue) (sqldriver.Result, error) {
+	return sqldriver.ResultNoRows, c.faulty(ctx, func() error { return nil })
 }
 
-func (c *fakeConn) QueryContext(ctx context.Context, statement string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
+func (c *fakeConn) QueryContext(ctx context.Context, statement string, args []sqldriver.NamedValue) (rows sqldriver.Rows, err error) {
+	return rows, c.faulty(ctx, func() error {
+		rows, err = c.query(ctx, statement, args)
+		return err
+	})
+}
+
+// faulty runs the statement, with its fault if there is one.
+func (c *fakeConn) faulty(ctx context.Context, run func() error) error {
+	f := c.server
+	f.mu.Lock()
+	kind := f.next()
+	f.mu.Unlock()
+	if kind == "" {
+		return run()
+	}
+	if kind != refused {
+		_ = run()
+	}
+	switch kind {
+	case unheard:
+		_ = c.Close()
+	case hung:
+		<-ctx.Done()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.open, c.session) // a real driver closes the connection
+		return ctx.Err()
+	}
+	return errFault
+}
+
+func (c *fakeConn) query(ctx context.Context, statement string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
 	f := c.server
 	f.mu.Lock()
 	defer f.mu.Unlock()

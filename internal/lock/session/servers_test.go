@@ -73,16 +73,21 @@ func (s server) open(dbURL string) *sql.DB {
 // locker returns a Locker at the URL.
 func (s server) locker(dbURL string, lease time.Duration) *session.Locker {
 	s.t.Helper()
-	open := postgres.New
-	if s.mysql() {
-		open = mysql.New
-	}
-	l, err := open(s.t.Context(), s.open(dbURL), lease)
+	l, err := s.tryLocker(dbURL, lease)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { l.Close() })
 	return l
+}
+
+func (s server) tryLocker(dbURL string, lease time.Duration) (*session.Locker, error) {
+	s.t.Helper()
+	open := postgres.New
+	if s.mysql() {
+		open = mysql.New
+	}
+	return open(s.t.Context(), s.open(dbURL), lease)
 }
 
 func (s server) mysql() bool { return strings.HasPrefix(s.url, "mysql:") }
@@ -98,29 +103,39 @@ func (s server) wire() (*testenv.Wire, string) {
 	return w, u.String()
 }
 
-// endSession makes the server end the session that holds the lock.
-func (s server) endSession(name string) {
+// key returns the key of the lock.
+func (s server) key(name string) any {
 	s.t.Helper()
 	u, err := url.Parse(s.url)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	database := strings.TrimPrefix(u.Path, "/")
-	var id int64
-	end := "SELECT pg_terminate_backend(%d)"
 	if s.mysql() {
-		end = "KILL %d"
-		err = s.sql.QueryRowContext(s.t.Context(), "SELECT IS_USED_LOCK(?)", mysql.Key(database, name)).Scan(&id)
-	} else {
-		err = s.sql.QueryRowContext(s.t.Context(), "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND (classid::bigint << 32) | objid::bigint = $1",
-			postgres.Key(database+".public", name)).Scan(&id)
+		return mysql.Key(database, name)
 	}
-	if err == nil {
-		_, err = s.sql.ExecContext(s.t.Context(), fmt.Sprintf(end, id))
-	}
-	if err != nil {
+	return postgres.Key(database+".public", name)
+}
+
+func (s server) exec(statement string) {
+	s.t.Helper()
+	if _, err := s.sql.ExecContext(s.t.Context(), statement); err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// endSession makes the server end the session that holds the lock.
+func (s server) endSession(name string) {
+	s.t.Helper()
+	find, end := "SELECT pid FROM pg_locks WHERE granted AND locktype = 'advisory' AND (classid::bigint << 32) | objid::bigint = $1", "SELECT pg_terminate_backend(%d)"
+	if s.mysql() {
+		find, end = "SELECT IS_USED_LOCK(?)", "KILL %d"
+	}
+	var id int64
+	if err := s.sql.QueryRowContext(s.t.Context(), find, s.key(name)).Scan(&id); err != nil {
+		s.t.Fatal(err)
+	}
+	s.exec(fmt.Sprintf(end, id))
 }
 
 // noticed bounds the time in which a holder notices the end of its session: a second,
@@ -147,6 +162,34 @@ func TestEndedSession(t *testing.T) {
 			t.Errorf("token %d was followed by token %d", lease.Token(), next.Token())
 		}
 		locktest.MustUnlock(t, next)
+	})
+}
+
+// TestWaiterOutlivesItsSession has an administrator end the session of a waiter, which
+// never held the lock. It must go on waiting, and be granted the lock.
+func TestWaiterOutlivesItsSession(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, s server) {
+		lease := locktest.MustLock(t, s.locker(s.url, lock.DefaultLease), "a")
+		waiting := locktest.LockAsync(t.Context(), s.locker(s.url, lock.DefaultLease), "a")
+		find, end := "SELECT pid FROM pg_locks WHERE NOT granted AND locktype = 'advisory'", "SELECT pg_terminate_backend(%d)"
+		if s.mysql() {
+			find, end = "SELECT id FROM information_schema.processlist WHERE state = 'User lock' AND db = DATABASE()", "KILL %d"
+		}
+		waiter := func() (id int64) {
+			if err := s.sql.QueryRowContext(t.Context(), find).Scan(&id); err != nil && !errors.Is(err, sql.ErrNoRows) {
+				t.Fatal(err)
+			}
+			return id
+		}
+		locktest.Eventually(t, "the server has the waiter", func() bool { return waiter() != 0 })
+		for range 2 { // the first session has been idle before, the second is new
+			first := waiter()
+			s.exec(fmt.Sprintf(end, first))
+			locktest.Eventually(t, "the waiter has another session", func() bool { id := waiter(); return id != 0 && id != first })
+		}
+		locktest.MustUnlock(t, lease)
+		locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
 	})
 }
 
@@ -227,6 +270,66 @@ func TestTokensWithoutTheTable(t *testing.T) {
 	})
 }
 
+// TestTokensAfterARestore restores the table from a backup that is older than the last
+// grant. Tokens must rise all the same.
+func TestTokensAfterARestore(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, s server) {
+		l := s.locker(s.url, 0)
+		grant := func() uint64 {
+			t.Helper()
+			lease := locktest.MustLock(t, l, "a")
+			locktest.MustUnlock(t, lease)
+			return lease.Token()
+		}
+		grant()
+		s.exec("CREATE TABLE backup AS SELECT * FROM lock_tokens")
+		last := grant()
+		s.exec("DELETE FROM lock_tokens")
+		s.exec("INSERT INTO lock_tokens SELECT * FROM backup")
+		if token := grant(); token <= last {
+			t.Errorf("token %d was followed by token %d", last, token)
+		}
+	})
+}
+
+// TestTokenRows takes more locks than the table has rows for. The tokens of each must rise,
+// also above those of an earlier version, which kept a row for each lock.
+func TestTokenRows(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, s server) {
+		const locks, rows = 300, 256
+		l := s.locker(s.url, 0)
+		last := make(map[string]uint64)
+		grantAll := func() {
+			for i := range locks {
+				name := fmt.Sprint("lock-", i)
+				lease := locktest.MustLock(t, l, name)
+				locktest.MustUnlock(t, lease)
+				if lease.Token() <= last[name] {
+					t.Errorf("%s: token %d was followed by token %d", name, last[name], lease.Token())
+				}
+				last[name] = lease.Token()
+			}
+		}
+		grantAll()
+		var n int
+		if err := s.sql.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lock_tokens").Scan(&n); err != nil || n > rows {
+			t.Errorf("%d rows for %d locks, want at most %d (%v)", n, locks, rows, err)
+		}
+		ahead := time.Now().Add(time.Hour).UnixMicro() // the clock was set back
+		last["lock-0"] = uint64(ahead)
+		insert := "INSERT INTO lock_tokens VALUES ($1, $2)"
+		if s.mysql() {
+			insert = "INSERT INTO lock_tokens VALUES (?, ?)"
+		}
+		if _, err := s.sql.ExecContext(t.Context(), insert, s.key("lock-0"), ahead); err != nil {
+			t.Fatal(err)
+		}
+		grantAll()
+	})
+}
+
 // TestDatabasesAreApart checks that two databases of one server have locks of their
 // own.
 func TestDatabasesAreApart(t *testing.T) {
@@ -265,9 +368,8 @@ func TestNoTable(t *testing.T) {
 		if _, err := s.sql.ExecContext(t.Context(), "DROP TABLE lock_tokens"); err != nil {
 			t.Fatal(err)
 		}
-		l := s.locker(s.url, 0)
-		if _, err := l.Lock(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "lock_tokens") {
-			t.Errorf("Lock without the table: %v", err)
+		if l, err := s.tryLocker(s.url, 0); !errors.Is(err, lock.ErrNoTable) || !strings.Contains(err.Error(), "api migrate up") {
+			t.Errorf("New without the table: %v, error %v, want lock.ErrNoTable", l, err)
 		}
 	})
 }

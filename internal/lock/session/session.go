@@ -64,10 +64,10 @@ type Database struct {
 	Key func(scope, name string) any
 	// Mint returns the lock's next token.
 	Mint func(ctx context.Context, conn *sql.Conn, key any) (token int64, err error)
-	// IsTimeout reports whether Wait failed because MaxWait has passed.
+	// IsTimeout reports whether err, which may be nil, means that MaxWait has passed.
 	IsTimeout func(err error) bool
 	// Prepare sets up a new connection. Its session must end when the server has
-	// received no statement for the length of a lease.
+	// received no statement for the length of a lease. lock.ErrNoTable: tokens cannot be minted.
 	Prepare func(ctx context.Context, conn *sql.Conn, lease time.Duration) (Server, error)
 }
 
@@ -90,7 +90,8 @@ type Locker struct {
 // lock.DefaultLease. It is rounded up to whole seconds, and to at least two.
 //
 // New returns an error if the connections do not have sessions of their own, as
-// behind a pooler that assigns a session to each transaction.
+// behind a pooler that assigns a session to each transaction. lock.ErrNoTable: the database was
+// not migrated.
 func New(ctx context.Context, pool *sql.DB, database Database, lease time.Duration) (*Locker, error) {
 	lease = (cmp.Or(lease, lock.DefaultLease) + time.Second - 1).Truncate(time.Second)
 	b := &backend{
@@ -111,7 +112,10 @@ func New(ctx context.Context, pool *sql.DB, database Database, lease time.Durati
 
 // Close ends the idle sessions. No caller may be waiting for a lock. Held leases stay
 // valid until they are unlocked.
-func (l *Locker) Close() error { return l.backend.close() }
+func (l *Locker) Close() error {
+	l.backend.close()
+	return nil
+}
 
 type backend struct {
 	pool     *sql.DB
@@ -235,7 +239,7 @@ func (b *backend) open(ctx context.Context) (_ *session, err error) {
 		return nil, because(ctx, err)
 	}
 	s.server, err = b.database.Prepare(ctx, s.conn, b.lease)
-	if err == nil && s.server.Uptime < settleTime {
+	if err == nil {
 		err = retry.Sleep(ctx, settleTime-max(s.server.Uptime, 0)) // it is negative if the server's clock was set back
 	}
 	if err != nil {
@@ -279,17 +283,15 @@ func (b *backend) discard(s *session) {
 	<-b.slots
 }
 
-func (b *backend) close() error {
+func (b *backend) close() {
 	b.mu.Lock()
 	idle := b.idle
 	b.idle, b.closed = nil, true
 	b.mu.Unlock()
-	var errs []error
 	for _, s := range idle {
 		s.expiry.Stop()
-		errs = append(errs, s.conn.Close())
+		_ = s.conn.Close()
 	}
-	return errors.Join(errs...)
 }
 
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
@@ -309,13 +311,23 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 		case errors.Is(err, errWaited):
 			b.discard(s)
 		default:
+			// The session may have ended while it was idle, or while it waited: a lock
+			// that was never held cannot be lost with it.
+			again := s.reused || wait && !errors.Is(err, errNoAnswer) && s.hasEnded(ctx)
 			b.discard(s) // the server ends the request with the session
-			if !s.reused || ctx.Err() != nil {
+			if !again || ctx.Err() != nil {
 				return nil, err
 			}
-			// The session may have ended while it was idle.
 		}
 	}
+}
+
+// hasEnded reports whether the connection is closed, from either end. A connection on which
+// the server does not answer is not.
+func (s *session) hasEnded(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	return s.conn.PingContext(ctx) != nil && ctx.Err() == nil
 }
 
 // errWaited means that Wait failed because MaxWait has passed. The server may have granted
@@ -387,7 +399,7 @@ func (g *grant) acquire(ctx context.Context, wait bool) error {
 			granted, err = g.ask(ctx, database.Try, answerTimeout)
 		}
 		switch {
-		case wait && err != nil && database.IsTimeout(err):
+		case database.IsTimeout(err):
 			return errWaited
 		case err != nil:
 			return err
@@ -399,6 +411,9 @@ func (g *grant) acquire(ctx context.Context, wait bool) error {
 	defer cancel()
 	asked := time.Now()
 	token, err := database.Mint(ctx, g.session.conn, g.key)
+	if err == nil {
+		err = ctx.Err() // a driver may end the session if ctx ends while the answer comes
+	}
 	if err != nil {
 		return fmt.Errorf("minting a fencing token: %w", because(ctx, err))
 	}

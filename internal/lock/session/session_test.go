@@ -174,6 +174,9 @@ func TestPoolerThatAppearsLater(t *testing.T) {
 		f.pooled = true
 		f.mu.Unlock()
 		locktest.MustBeLost(t, lease, time.Second)
+		if cause := context.Cause(lease.Context()); !errors.Is(cause, errStranded) {
+			t.Errorf("the lease ended with the cause %v, want %v", cause, errStranded)
+		}
 		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("Unlock of the lost lease: %v", err)
 		}
@@ -274,27 +277,6 @@ func TestIdleSessionsEnd(t *testing.T) {
 		locktest.MustUnlock(t, one)
 		locktest.MustUnlock(t, two)
 		f.kill()
-		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
-	})
-}
-
-// TestReleaseDuringCheck unlocks while a check has no answer.
-func TestReleaseDuringCheck(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeServer()
-		l := f.locker(t)
-		lease := locktest.MustLock(t, l, "a")
-		f.silence(true)
-		time.Sleep(checkInterval) // in the test's own time: the check begins
-		synctest.Wait()
-		unlocked := make(chan error, 1)
-		go func() { unlocked <- lease.Unlock(t.Context()) }()
-		synctest.Wait()
-		f.silence(false)
-		if err := <-unlocked; err != nil {
-			t.Errorf("Unlock: %v", err)
-		}
 		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
 	})
 }

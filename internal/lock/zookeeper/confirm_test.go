@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -11,7 +12,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestConfirmTellsTheReason deletes the node of a grant that nobody watches.
+// TestConfirmTellsTheReason deletes the node of a grant that nobody watches. Watch and Release
+// report that, too.
 func TestConfirmTellsTheReason(t *testing.T) {
 	t.Parallel()
 	b := open(t, testenv.ZooKeeper(t), 10*time.Second).backend
@@ -26,5 +28,11 @@ func TestConfirmTellsTheReason(t *testing.T) {
 	if _, err := g.Confirm(t.Context()); !errors.Is(err, lock.ErrDeleted) {
 		t.Errorf("Confirm of a deleted lock: %v, want %v", err, lock.ErrDeleted)
 	}
-	_ = g.Release(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
+	if err := g.Watch(endsWhenAwaited{ctx, cancel}); !errors.Is(err, lock.ErrDeleted) {
+		t.Errorf("Watch of a deleted lock: %v, want %v", err, lock.ErrDeleted)
+	}
+	if err := g.Release(t.Context()); !errors.Is(err, lock.ErrDeleted) {
+		t.Errorf("Release of a deleted lock: %v, want %v", err, lock.ErrDeleted)
+	}
 }

@@ -7,10 +7,11 @@ import (
 	"net/url"
 
 	"github.com/go-zookeeper/zk"
+	"github.com/google/uuid"
 )
 
-// holdersRoot returns the parent of the nodes HOLDERSROOT/NAME/SEQUENCE, whose data are
-// the texts that are listed under a name.
+// holdersRoot returns the parent of the nodes HOLDERSROOT/NAME/_c_GUID-SEQUENCE, whose data
+// are the texts that are listed under a name.
 func (b *backend) holdersRoot() string { return b.base + "/holders" }
 
 // shownNode returns the node of the name. A name with a slash is one node too.
@@ -21,19 +22,20 @@ func (b *backend) shownNode(name string) string { return b.holdersRoot() + "/" +
 // process do.
 func (l *Locker) Show(ctx context.Context, name, text string) (hide func(context.Context), err error) {
 	b := l.backend
-	var node string
-	err = b.call(ctx, func() (err error) {
-		node, err = b.create(b.shownNode(name)+"/", b.holdersRoot(), []byte(text), contenderFlags)
-		return err
+	shown := &grant{backend: b, parent: b.shownNode(name), guid: uuid.NewString()}
+	answered := make(chan struct{})
+	err = b.call(ctx, func() error {
+		defer close(answered)
+		return shown.createNode("", b.holdersRoot(), []byte(text))
 	})
 	if err != nil {
+		b.work.Go(func() {
+			<-answered
+			shown.deleteAsync() // it may have been created all the same
+		})
 		return nil, fmt.Errorf("listing a holder of %s: %w", name, err)
 	}
-	return func(ctx context.Context) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
-		defer cancel()
-		_ = b.call(ctx, func() error { return b.conn.Delete(node, -1) }) // otherwise it ends with the session
-	}, nil
+	return shown.delete, nil
 }
 
 // Shown returns the texts that are listed under the name.

@@ -159,17 +159,35 @@ type backend struct {
 func (b *backend) suspend() {
 	b.mu.Lock()
 	b.suspensions++
-	held := b.held
-	b.held = make(map[*grant]bool)
+	var granted []*grant
+	for g := range b.held {
+		if g.granted {
+			granted = append(granted, g)
+		}
+	}
+	clear(b.held)
 	b.mu.Unlock()
-	for g := range held {
+	for _, g := range granted {
 		g.lost(lock.ErrDisconnected)
 	}
 }
 
+// Acquire takes a new place if the node of the contender, or its session, is lost: it
+// cannot lose a lock that it never held.
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
-	g := &grant{backend: b, parent: b.base + locksBelow + "/" + name, guid: uuid.NewString(), lost: lost}
-	return g.acquire(ctx, wait)
+	for {
+		g := &grant{backend: b, parent: b.base + locksBelow + "/" + name, guid: uuid.NewString(), lost: lost}
+		err := g.acquire(ctx, wait)
+		if err == nil {
+			return g, nil
+		}
+		if !errors.Is(err, lock.ErrLost) && !errors.Is(err, zk.ErrSessionExpired) {
+			return nil, err
+		}
+		if err := retry.Sleep(ctx, retryInterval); err != nil {
+			return nil, err // acquire would create another node
+		}
+	}
 }
 
 func (b *backend) suspensionCount() int {
@@ -201,6 +219,15 @@ func (b *backend) removeHeld(g *grant) bool {
 	return held
 }
 
+// setGranted records that Acquire returns the grant, whose loss is reported from now on.
+// It returns false if a suspension has ended the lease before.
+func (b *backend) setGranted(g *grant) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g.granted = b.held[g]
+	return g.granted
+}
+
 // grant is one contender, before and after it is granted the lock. The GUID in its
 // node's name identifies the node even if the answer to its creation was lost.
 type grant struct {
@@ -210,6 +237,7 @@ type grant struct {
 	node    string // empty: not known yet
 	czxid   int64
 	lost    func(error)
+	granted bool // see setGranted
 }
 
 func (g *grant) Token() uint64 { return uint64(g.czxid) }
@@ -241,7 +269,7 @@ func (g *grant) path(node string) string { return g.parent + "/" + node }
 
 // acquire takes the lock. If that fails, or has not ended within answerTimeout after
 // ctx's end, acquire deletes the contender's node.
-func (g *grant) acquire(ctx context.Context, wait bool) (lock.Grant, error) {
+func (g *grant) acquire(ctx context.Context, wait bool) error {
 	b := g.backend
 	answer := make(chan error, 1)
 	b.work.Go(func() { answer <- g.request(ctx, wait) })
@@ -256,32 +284,32 @@ func (g *grant) acquire(ctx context.Context, wait bool) (lock.Grant, error) {
 		case err = <-answer:
 		case <-timer.C:
 			b.work.Go(func() {
-				if <-answer == nil { // the lock was granted after all
-					b.removeHeld(g)
-				}
-				g.deleteAsync()
+				<-answer
+				g.deleteAsync() // the lock may have been granted after all
 			})
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
+	}
+	if err == nil && !b.setGranted(g) {
+		err = lock.ErrDisconnected
 	}
 	if err != nil {
 		g.delete(ctx)
-		return nil, err
 	}
-	return g, nil
+	return err
 }
 
 // request creates the contender's node and waits for its turn.
 func (g *grant) request(ctx context.Context, wait bool) error {
-	if err := g.createNode(); err != nil {
+	if err := g.createNode(nameMarker, g.backend.base+locksBelow, nil); err != nil {
 		return err
 	}
 	return g.wait(ctx, wait)
 }
 
-// createNode creates the contender's node.
-func (g *grant) createNode() error {
-	node, err := g.backend.create(g.path(g.prefix()+nameMarker), g.backend.base+locksBelow, nil, contenderFlags)
+// createNode creates the contender's node _c_GUID-MARKERSEQUENCE, see create.
+func (g *grant) createNode(marker, root string, data []byte) error {
+	node, err := g.backend.create(g.path(g.prefix()+marker), root, data, contenderFlags)
 	if err != nil {
 		return fmt.Errorf("creating a node: %w", err)
 	}
@@ -337,11 +365,7 @@ func (g *grant) wait(ctx context.Context, wait bool) error {
 	if err := g.waitForTurn(ctx, wait); err != nil {
 		return err
 	}
-	err := <-read
-	if err != nil {
-		g.backend.removeHeld(g)
-	}
-	return err
+	return <-read
 }
 
 func (g *grant) readToken() error {
@@ -366,7 +390,7 @@ func (g *grant) waitForTurn(ctx context.Context, wait bool) error {
 	for ctx.Err() == nil {
 		predecessor, err := g.checkTurn()
 		switch {
-		case predecessor == "" || err != nil:
+		case predecessor == "":
 			return err
 		case !wait:
 			return lock.ErrHeld
@@ -453,7 +477,7 @@ func (g *grant) StartRelease() (wait func(ctx context.Context) error) {
 	}
 }
 
-// delete deletes the contender's node. It waits for that for at most
+// delete ends the contender, see deleteAsync. It waits for that for at most
 // answerTimeout; the deletion goes on afterwards.
 func (g *grant) delete(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
@@ -464,9 +488,11 @@ func (g *grant) delete(ctx context.Context) {
 	}
 }
 
-// deleteAsync deletes the contender's node. It tries until the server answers or
-// the Locker is closed. Then it closes the returned channel.
+// deleteAsync ends the contender: it no longer has the lock, and its node is deleted.
+// deleteAsync tries until the server answers or the Locker is closed. Then it closes the
+// returned channel.
 func (g *grant) deleteAsync() <-chan struct{} {
+	g.backend.removeHeld(g)
 	deleted := make(chan struct{})
 	g.backend.work.Go(func() {
 		defer close(deleted)
@@ -484,10 +510,10 @@ func (g *grant) deleteAsync() <-chan struct{} {
 // an ACL refuses the deletion, because another attempt would be refused too.
 func (g *grant) tryDelete() bool {
 	node, err := g.findNode()
-	if err == nil && node != "" {
+	if node != "" {
 		err = g.backend.conn.Delete(g.path(node), -1)
 	}
-	return err == nil || errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrClosing)
+	return err == nil || errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNoAuth)
 }
 
 // findNode returns the contender's node, or an empty string if there is none. If the

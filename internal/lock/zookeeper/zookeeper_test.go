@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"path"
 	"reflect"
@@ -286,77 +287,6 @@ func TestNestedNames(t *testing.T) {
 	}
 }
 
-// TestCutDuringLockLeavesNoNode cuts the connection at ten moments of a request.
-// The session must survive, because its end would delete the nodes anyway.
-func TestCutDuringLockLeavesNoNode(t *testing.T) {
-	t.Parallel()
-	server := testenv.OwnZooKeeper(t)
-	conn := connect(t, server.Addr())
-	holder := open(t, server.Addr(), 10*time.Second)
-	const moments = 10
-	for _, kind := range []string{"free", "held"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			wire := testenv.NewWire(t, server.Addr())
-			ours := open(t, wire.Addr(), 10*time.Second)
-			session := ours.backend.conn.SessionID()
-			outcomes := make(map[string]int)
-			took := time.Minute // the shortest time that a request took, creating the lock's node included
-			for i := range 3 {
-				asked := time.Now()
-				lease := locktest.MustLock(t, ours, fmt.Sprintf("measured-%s-%d", kind, i))
-				took = min(took, time.Since(asked))
-				locktest.MustUnlock(t, lease)
-			}
-			for i := range moments {
-				name := fmt.Sprintf("cut-%s-%d", kind, i)
-				var held lock.Lease
-				if kind == "held" {
-					held = locktest.MustLock(t, holder, name)
-				}
-				locktest.MustUnlock(t, locktest.MustLock(t, ours, "ready")) // waits for the connection
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				answers := locktest.LockAsync(ctx, ours, name)
-				time.Sleep(took * time.Duration(i) / (moments - 1)) // the moment of the cut
-				mustCut(t, wire)
-				cut := time.Now()
-				if kind == "held" {
-					// The request may also wait on after the cut, until it is cancelled.
-					time.AfterFunc(2*time.Second, cancel)
-				}
-				answer := <-answers
-				cancel()
-				if answer.Err != nil {
-					outcomes["failed"]++
-				} else {
-					outcomes["granted"]++
-					if err := answer.Lease.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrLost) {
-						outcomes["unlock failed"]++
-					}
-				}
-				left := 0
-				if held != nil {
-					left = 1
-				}
-				locktest.Eventually(t, "the client is connected again", func() bool { return ours.backend.conn.State() == zk.StateHasSession })
-				locktest.Eventually(t, "the request's node is deleted", func() bool { return len(contenders(t, conn, name)) == left })
-				if took := time.Since(cut); took > 8*time.Second {
-					t.Errorf("%s: the node was deleted %v after the cut, possibly by the end of the session", name, took)
-				}
-				if held != nil {
-					locktest.MustUnlock(t, held)
-				}
-				locktest.MustUnlock(t, locktest.MustLock(t, ours, name))
-			}
-			mustKeepSession(t, ours, session)
-			if outcomes["failed"] == 0 {
-				t.Error("the cut made no request fail")
-			}
-			t.Logf("outcomes of the requests: %v", outcomes)
-		})
-	}
-}
-
 func mustCut(t *testing.T, wire *testenv.Wire) {
 	t.Helper()
 	if wire.Cut() == 0 {
@@ -481,7 +411,7 @@ func TestSuspendedWhileListing(t *testing.T) {
 	wire := testenv.NewWire(t, server.Addr())
 	b := open(t, wire.Addr(), 10*time.Second).backend
 	g := &grant{backend: b, parent: Root + "/suspended", guid: uuid.NewString()}
-	if err := g.createNode(); err != nil {
+	if err := g.createNode(nameMarker, Root, nil); err != nil {
 		t.Fatal(err)
 	}
 	wire.Mute()
@@ -516,59 +446,6 @@ func lastRequest(t *testing.T, addr string, b *backend) string {
 	return kind
 }
 
-// TestFindNodeSyncsFirst looks for a node whose creation was not answered. The server
-// must catch up with the leader before it lists the nodes. A node whose name is known
-// needs no search.
-func TestFindNodeSyncsFirst(t *testing.T) {
-	t.Parallel()
-	server := testenv.OwnZooKeeper(t)
-	conn := connect(t, server.Addr())
-	wire := testenv.NewWire(t, server.Addr())
-	b := open(t, wire.Addr(), 10*time.Second).backend
-	for _, test := range []struct {
-		name  string
-		known bool
-		first string // the first request of the deletion
-	}{{"answered", true, "DELE"}, {"unanswered", false, "SYNC"}} {
-		g := &grant{backend: b, parent: Root + "/" + test.name, guid: uuid.NewString()}
-		if err := g.createNode(); err != nil {
-			t.Fatal(err)
-		}
-		if !test.known {
-			g.node = ""
-		}
-		wire.Mute() // the second request waits for the answer to the first
-		deleted := g.deleteAsync()
-		var first string
-		locktest.Eventually(t, "the server has processed a request of the deletion", func() bool {
-			first = lastRequest(t, server.Addr(), b)
-			return first != "CREA"
-		})
-		if first != test.first {
-			t.Errorf("%s: the first request is %s, want %s", test.name, first, test.first)
-		}
-		wire.Thaw()
-		<-deleted
-		waitForContenders(t, conn, test.name, 0)
-	}
-}
-
-// TestReleaseAfterSuspension releases a grant that a suspension has ended, while
-// its node still exists. Release must return ErrLost, because another holder may
-// have had the lock meanwhile.
-func TestReleaseAfterSuspension(t *testing.T) {
-	t.Parallel()
-	b := open(t, testenv.OwnZooKeeper(t).Addr(), 10*time.Second).backend
-	g, err := b.Acquire(t.Context(), "released", true, func(error) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.suspend()
-	if err := g.Release(t.Context()); !errors.Is(err, lock.ErrLost) {
-		t.Errorf("Release: %v, want %v", err, lock.ErrLost)
-	}
-}
-
 // TestCloseEndsAllGoroutines is not parallel, so that no other test's goroutines
 // run.
 func TestCloseEndsAllGoroutines(t *testing.T) {
@@ -590,8 +467,18 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	}
 	kept := locktest.MustLock(t, waiter, "kept") // never unlocked
 	locktest.MustUnlock(t, lease)
+	waiting := locktest.LockAsync(t.Context(), holder, "kept")
+	locktest.Eventually(t, "the waiter watches the holder", func() bool {
+		holder.backend.mu.Lock()
+		defer holder.backend.mu.Unlock()
+		watched := slices.Collect(maps.Keys(holder.backend.watches))
+		return slices.ContainsFunc(watched, func(node string) bool { return path.Dir(node) == Root+"/kept" })
+	})
 	if err := errors.Join(holder.Close(), waiter.Close()); err != nil {
 		t.Error(err)
+	}
+	if answer := <-waiting; !errors.Is(answer.Err, zk.ErrClosing) {
+		t.Errorf("Lock of a waiter whose Locker was closed: %v, want %v", answer.Err, zk.ErrClosing)
 	}
 	locktest.MustBeLost(t, kept, 5*time.Second)
 	goleak.VerifyNone(t, before)

@@ -59,7 +59,7 @@ func (c *call) prepare(ctx context.Context) once {
 // errors that forbid writing stop a script at its first write.
 var notRun = []string{
 	"BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "OOM", "MISCONF", "NOREPLICAS",
-	"NOAUTH", "NOPERM", "WRONGPASS", "MOVED", "ASK", "ERR max number of clients reached",
+	"NOAUTH", "NOPERM", "WRONGPASS", "MOVED", "ASK", "max number of clients reached", // the client compares without "ERR "
 }
 
 // proven wraps err in an error of package stock if err proves that the command

@@ -17,7 +17,8 @@ func (c *counts) scripts() *scripts { return c.running.Load() }
 // Use makes the gate run under generation g.
 func (c *counts) Use(g stock.Generation) { c.running.Store(newScripts(c.ledgerID, g)) }
 
-// Load loads the generation's scripts into every master, once. A server that
+// Load loads the generation's scripts into every master, once, and asks each for one
+// answer. A server that
 // failed to load them answers stock.ErrNoGeneration later, and the ledger must
 // then be raised to another generation.
 //
@@ -27,12 +28,12 @@ func (c *counts) Use(g stock.Generation) { c.running.Store(newScripts(c.ledgerID
 func (c *counts) Load(ctx context.Context, g stock.Generation) error {
 	s := newScripts(c.ledgerID, g)
 	err := eachMaster(ctx, c.client, func(ctx context.Context, node *redis.Client) error {
+		pipe := node.Pipeline() // a far server must not take one round trip for each script
 		for _, script := range s.all() {
-			if err := node.Process(ctx, once{redis.NewStringCmd(ctx, "script", "load", script.text)}); err != nil {
-				return err
-			}
+			_ = pipe.Process(ctx, once{redis.NewStringCmd(ctx, "script", "load", script.text)}) // queues it
 		}
-		return nil
+		_, err := pipe.Exec(ctx)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("loading the scripts of generation %d: %w", g, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -83,6 +85,46 @@ func TestUnloadedGeneration(t *testing.T) {
 			t.Errorf("level %+v", level)
 		}
 	})
+}
+
+// roundTrips counts what a client sends.
+type roundTrips struct{ commands, pipelines atomic.Int64 }
+
+func (r *roundTrips) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *roundTrips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		r.commands.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (r *roundTrips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		r.pipelines.Add(1)
+		return next(ctx, cmds)
+	}
+}
+
+// TestLoadInOneRoundTrip checks that Load waits for one answer, however many scripts
+// there are: the others wait for it.
+func TestLoadInOneRoundTrip(t *testing.T) {
+	t.Parallel()
+	client, err := store.OpenRedis(t.Context(), testenv.Redis(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	g, sent := NewScript(client, uuid.New()), new(roundTrips)
+	t.Cleanup(g.Close)
+	client.AddHook(sent)
+	load(t, g, 7)
+	if commands, pipelines := sent.commands.Load(), sent.pipelines.Load(); commands != 0 || pipelines != 1 {
+		t.Errorf("sent %d commands and %d pipelines", commands, pipelines)
+	}
+	if loaded, err := g.Loaded(t.Context()); !loaded || err != nil {
+		t.Errorf("loaded: %v, %v", loaded, err)
+	}
 }
 
 // TestGenerationsInTurn checks that a count of an earlier generation is treated as

@@ -482,6 +482,44 @@ func TestLeave(t *testing.T) {
 	})
 }
 
+// TestClaimPages checks that the orders of a dead consumer are claimed although a live one
+// has more orders before them than one look of the server goes through: ten times as many
+// as it may return.
+func TestClaimPages(t *testing.T) {
+	t.Parallel()
+	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+		const limit, busy, left = 2, 65, 3
+		fill(t, g, "a", 1, busy+left)
+		var takes []stock.Take
+		for range busy + left {
+			takes = append(takes, journaled(t, j, linesOf("a")))
+		}
+		if got := read(t, j, "live"); len(got) != busy+left {
+			t.Fatalf("read %d orders", len(got))
+		}
+		pending, err := g.client.XRange(t.Context(), g.journalKey(), "-", "+").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range pending[busy:] {
+			if err := g.client.Do(t.Context(), "XCLAIM", g.journalKey(), consumers, "dead", 0, m.ID, "IDLE", time.Hour.Milliseconds()).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var claimed []stock.Take
+		for range 2 {
+			got, err := j.Claim(t.Context(), "next", limit, time.Minute)
+			if err != nil || len(got) > limit {
+				t.Fatalf("claimed %d orders, %v", len(got), err)
+			}
+			claimed = append(claimed, got...)
+		}
+		if !slices.EqualFunc(claimed, takes[busy:], sameTake) {
+			t.Errorf("claimed %+v, want %+v", claimed, takes[busy:])
+		}
+	})
+}
+
 // TestReadWaits checks that Read returns as soon as an order is queued.
 func TestReadWaits(t *testing.T) {
 	t.Parallel()

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -50,6 +51,43 @@ func (p pause) here() {
 		<-p.resume
 	case <-p.resume:
 	}
+}
+
+// TestVisitorLeaves lets a caller leave whose turn has not come.
+func TestVisitorLeaves(t *testing.T) {
+	t.Parallel()
+	turns := newTurns(nil, sharedLocker{lock.NewLocal()}, time.Minute)
+	t.Cleanup(turns.close)
+	visit := func() lock.Lease {
+		lease, err := turns.Lock(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lease
+	}
+	first := visit()
+	ctx, leave := context.WithCancel(t.Context())
+	answer := make(chan error, 1)
+	go func() {
+		_, err := turns.Lock(ctx, "a")
+		answer <- err
+	}()
+	locktest.Eventually(t, "the second caller waits in the queue", func() bool {
+		turns.mu.Lock()
+		defer turns.mu.Unlock()
+		return len(turns.queues["a"].places) == 1
+	})
+	leave()
+	select {
+	case err := <-answer:
+		if !errors.Is(err, stock.ErrBusy) {
+			t.Errorf("the caller that left is answered %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the caller that left is not answered")
+	}
+	locktest.MustUnlock(t, first)
+	locktest.MustUnlock(t, visit())
 }
 
 // start makes a take of SKU a in a goroutine, and returns once the take waits in the
@@ -159,12 +197,18 @@ func TestLeftQueue(t *testing.T) {
 // TestFullQueue checks that a call that finds the queue full is answered busy.
 func TestFullQueue(t *testing.T) {
 	t.Parallel()
-	turns := newTurns(nil, nil, 0)
+	g := queue0(shared.client(t, "Redis"), uuid.New())
+	t.Cleanup(g.Close)
+	fill(t, g.counts, "a", 1, 6)
 	q := &queue{name: lockName("a"), places: make([]*place, maxPlaces), arrived: make(chan struct{}, 1)}
-	turns.queues[q.name] = q
-	if err := turns.enter(&place{name: q.name}); !errors.Is(err, stock.ErrBusy) {
-		t.Errorf("got %v", err)
+	g.turns.queues[q.name] = q
+	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) {
+		t.Errorf("a take: %v", err)
 	}
+	if err := g.Fill(t.Context(), "a", 2, 7); !errors.Is(err, stock.ErrBusy) {
+		t.Errorf("a fill: %v", err)
+	}
+	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 6})
 }
 
 // TestOneConsumer checks that two instances never decide takes of one SKU at the same

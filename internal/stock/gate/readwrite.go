@@ -3,6 +3,7 @@ package gate
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/google/uuid"
@@ -233,10 +234,12 @@ func (g *ReadWrite) write(ctx context.Context, cuts []*cut, states [][]lineState
 		return err
 	}
 	switch written := write.cmd.Val(); {
-	case len(written) == 1 && written[0] == 1:
+	case slices.Equal(written, []int64{1}):
 		return nil
-	case len(written) == 1 && written[0] == 2: // filled or lost after it was read
+	case slices.Equal(written, []int64{0}):
+		return fenced(sku)
+	case slices.Equal(written, []int64{2}): // filled or lost after it was read
 		return stock.Refuse(sku, stock.ErrNotFilled)
 	}
-	return fenced(sku)
+	return errAnswer
 }

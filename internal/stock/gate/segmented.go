@@ -38,6 +38,9 @@ const MaxSegments = 64
 // several segments. It is refused as sold out only if all segments together had
 // too few while no gather ran, because a gather that fails gives units back.
 //
+// A take of an order that was taken before (Deduction.Again) looks for records of the
+// order in all segments first.
+//
 // A take that is sent twice gets its first answer, unless units came back in
 // between to the segment that it asks first. (The service sends no take twice.)
 type Segmented struct {
@@ -125,6 +128,11 @@ func (g *Segmented) SetMark(ctx context.Context, m stock.Mark) error {
 func (g *Segmented) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
 	if err := validate(d); err != nil {
 		return stock.Take{}, err
+	}
+	if d.Again { // the records of the earlier take may be in segments that this take does not ask
+		if taken, repeated, err := g.repeat(ctx, d); repeated || err != nil {
+			return taken, err
+		}
 	}
 	planned := stock.Take{Deduction: d, Receipt: make(stock.Receipt, len(d.Lines))}
 	first := int(binary.BigEndian.Uint32(d.OrderID[12:]) % uint32(g.segments))
@@ -218,8 +226,10 @@ func (g *Segmented) cut(ctx context.Context, planned stock.Take) (taken stock.Ta
 		return stock.Take{}, noLine, err
 	}
 	sku, _ := splitSegment(refusal.SKU)
-	if line := lineOf(planned.Lines, sku); line >= 0 && errors.Is(err, stock.ErrSoldOut) {
-		return stock.Take{}, line, nil
+	for line := range planned.Lines {
+		if planned.Lines[line].SKU == sku && errors.Is(err, stock.ErrSoldOut) {
+			return stock.Take{}, line, nil
+		}
 	}
 	return stock.Take{}, noLine, stock.Refuse(sku, refusal.Reason)
 }
@@ -454,9 +464,6 @@ func (g *Segmented) ScanInFlight(ctx context.Context, olderThan time.Duration, c
 // are filled under one epoch.
 func (g *Segmented) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error) {
 	inner, err := g.inner.Level(ctx, g.segmentsOf(skus...)...)
-	if len(inner) != len(skus)*g.segments {
-		return nil, err
-	}
 	levels := make([]stock.Level, len(skus))
 	for i, sku := range skus {
 		levels[i] = sumOf(sku, inner[i*g.segments:(i+1)*g.segments])

@@ -3,10 +3,12 @@ package gate
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -101,6 +103,84 @@ func TestGather(t *testing.T) {
 			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 7})
 		})
 	}
+}
+
+// TestTakenAgain takes an order again while records of its earlier take are left in
+// segments that the new take would not ask. It must find them.
+func TestTakenAgain(t *testing.T) {
+	t.Parallel()
+	for _, kind := range kinds {
+		for name, quantity := range map[string]int64{"in another segment": 2, "in two segments": 4} {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				g, other := divided3(t, kind)
+				fill(t, g, "a", 1, 9)
+				d := orderOf("a", quantity)
+				copy(d.OrderID[12:], []byte{0, 0, 0, 2}) // asks segment 2 first
+				block := orderOf(segmentOf("a", 2), 3)
+				blocking, err := g.inner.Take(t.Context(), block)
+				if err != nil {
+					t.Fatal(err)
+				}
+				first, err := g.Take(t.Context(), d)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := g.inner.Give(t.Context(), blocking); err != nil {
+					t.Fatal(err)
+				}
+				if err := g.Adjust(t.Context(), stock.Change{SKU: "a", Epoch: 1, Number: 1, Delta: 6}); err != nil { // segment 2 has enough
+					t.Fatal(err)
+				}
+				again := d
+				again.TakeID, again.Again = uuid.New(), true
+				if _, err := other.Take(t.Context(), again); !errors.Is(err, stock.ErrInFlight) {
+					t.Errorf("taken before the first take was settled: %v", err)
+				}
+				wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 15 - quantity, InFlight: quantity})
+				if err := g.Settle(t.Context(), first); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := other.Take(t.Context(), again); err != nil {
+					t.Errorf("taken after the first take was settled: %v", err)
+				}
+				wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 15 - 2*quantity, InFlight: quantity})
+			})
+		}
+	}
+}
+
+// TestRepeatOfASettledTake repeats a take that is settled after its record was read, when no
+// units are left: the repeat has cut nothing.
+func TestRepeatOfASettledTake(t *testing.T) {
+	t.Parallel()
+	client, ledger := ownClient(t, "Redis", nil, -1), uuid.New()
+	sound := shared.client(t, "Redis")
+	gates := segmented(t, sound, ledger, 3, script0(sound, ledger), script0(client, ledger))
+	other := gates[0].(*Segmented)
+	g := NewSegmented(script0(client, ledger), client, ledger, 3, sharedLocker{lock.NewLocal()})
+	t.Cleanup(g.Close)
+	fill(t, other, "a", 1, 3)
+	d := orderOf("a", 3)
+	taken, err := other.Take(t.Context(), d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var once sync.Once
+	client.AddHook(hook{check: func(cmd redis.Cmder) error {
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			once.Do(func() {
+				if err := other.Settle(t.Context(), taken); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		return nil
+	}})
+	if _, repeated, err := g.repeat(t.Context(), d); !repeated || !errors.Is(err, stock.ErrBusy) {
+		t.Errorf("repeated: %v, %v", repeated, err)
+	}
+	wantLevel(t, other, stock.Level{SKU: "a", Epoch: 1})
 }
 
 // TestPairsOverSegmentsOfOne runs buyers that gather two units each at the same
@@ -250,4 +330,34 @@ func TestLostSegment(t *testing.T) {
 	if got, want := available(t, g, "a"), [3]int64{3, 3, 3}; got != want {
 		t.Errorf("after a refill: got %v, want %v", got, want)
 	}
+}
+
+// TestGatherGivesUp checks that a take is busy, and takes nothing, if its units are in
+// too many segments, or if the counts change whenever it has read them.
+func TestGatherGivesUp(t *testing.T) {
+	t.Parallel()
+	client, ledger := shared.client(t, "Redis"), uuid.New()
+	g := segmented(t, client, ledger, MaxSegments, script0(client, ledger))[0].(*Segmented)
+	d := linesOf("a", "b", "c", "d")
+	for i := range d.Lines {
+		d.Lines[i].Quantity = MaxSegments // one from each segment
+		fill(t, g, d.Lines[i].SKU, 1, MaxSegments)
+	}
+	if _, err := g.Take(t.Context(), d); !errors.Is(err, stock.ErrBusy) {
+		t.Errorf("%d parts: %v", len(d.Lines)*MaxSegments, err)
+	}
+	g.inner = elsewhere{g.inner}
+	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) {
+		t.Errorf("changing counts: %v", err)
+	}
+	for _, line := range d.Lines {
+		wantLevel(t, g, stock.Level{SKU: line.SKU, Epoch: 1, Available: MaxSegments})
+	}
+}
+
+// elsewhere is a gate whose units are sold whenever a take asks for them.
+type elsewhere struct{ Gate }
+
+func (elsewhere) Take(_ context.Context, d stock.Deduction) (stock.Take, error) {
+	return stock.Take{}, stock.Refuse(d.Lines[0].SKU, stock.ErrSoldOut)
 }

@@ -86,8 +86,11 @@ func (c *counts) give(ctx context.Context, tokens tokenSet, t stock.Take) error 
 		return fmt.Errorf("giving take %s back: %w", t.TakeID, err)
 	}
 	for _, call := range calls {
-		if given := call.cmd.Val(); len(given) != 1 || given[0] != 1 {
+		switch given := call.cmd.Val(); {
+		case slices.Equal(given, []int64{0}):
 			return fmt.Errorf("giving take %s back: %w", t.TakeID, fenced(t.Lines[0].SKU))
+		case !slices.Equal(given, []int64{1}):
+			return fmt.Errorf("giving take %s back: %w", t.TakeID, errAnswer)
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package ledger
+package order
 
 import "errors"
 
@@ -44,8 +44,9 @@ func (o Outcome) Unknown() bool { return o.kind == unknown }
 // Duplicate returns the order that has the ID already, if there is one.
 func (o Outcome) Duplicate() (found *Order, ok bool) { return o.found, o.kind == duplicate }
 
-func (k outcomeKind) String() string {
-	return [...]string{unknown: "unknown", committed: "committed", refused: "refused", duplicate: "duplicate"}[k]
+// Kind returns which of the four it is: "unknown", "committed", "refused" or "duplicate".
+func (o Outcome) Kind() string {
+	return [...]string{unknown: "unknown", committed: "committed", refused: "refused", duplicate: "duplicate"}[o.kind]
 }
 
 // Reason returns why the order is not known to be committed. It returns nil only

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// TestBanner checks what the banner says of the flags.
+func TestBanner(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		flags string
+		says  []string
+	}{
+		{"", []string{"Holdfast listening on http://127.0.0.1:", "strategy  lua", "embedded", "10001, 1000 units", "coupon-300, 300 units",
+			"curl http://127.0.0.1:", "/orders -H", "console   http://127.0.0.1:"}},
+		{"--ack queued", []string{"ack       queued: " + inProcessPromise}},
+		{"--ack queued --db sqlite:///x --redis redis://u:s3cret@h:1", []string{"ack       queued: a 202 is as durable as Redis\n", "gate      redis://u:xxxxx@h:1"}},
+		{"--auth jwt --admin-token " + testToken + " --jwt-secret " + longSecret, []string{"Bearer TOKEN-OF-u-1"}},
+		{"--db sqlite:///x --strategy merged --admin-token " + testToken, []string{"curl -X PUT", "Bearer TOKEN'"}},
+	} {
+		c, err := parse(append(strings.Fields(test.flags), "--listen", "127.0.0.1:0"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := openDoors(t.Context(), c.access, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.close()
+		text := banner(c, d)
+		for _, says := range test.says {
+			if !strings.Contains(text, says) {
+				t.Errorf("%s: no %q in:\n%s", test.flags, says, text)
+			}
+		}
+		if strings.Contains(text, "s3cret") || strings.Contains(text, testToken) || strings.Contains(text, longSecret) {
+			t.Errorf("%s: a secret is in:\n%s", test.flags, text)
+		}
+	}
+}
+
+// TestServing checks that a program can read the address of an instance whose log has
+// errors only.
+func TestServing(t *testing.T) {
+	t.Parallel()
+	api := testenv.API(t, "--log-level", "error") // it waits for the address
+	if out := api.Output(); strings.Count(out, "\n") != 1 || !strings.Contains(out, `"url":"`+api.URL()+`"`) {
+		t.Errorf("it says %s", out)
+	}
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"io/fs"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// mustRun expects that the command exits with the code and says the words.
+func mustRun(t *testing.T, command, dbURL string, code int, says ...string) {
+	t.Helper()
+	p := testenv.StartAPI(t, append(strings.Fields(command), "--db", dbURL)...)
+	if got := p.Wait(); got != code {
+		t.Errorf("%s: exit code %d, want %d: %s", command, got, code, p.Output())
+	}
+	for _, word := range says {
+		if !strings.Contains(p.Output(), word) {
+			t.Errorf("%s does not say %q: %s", command, word, p.Output())
+		}
+	}
+}
+
+// mustServe expects that an instance serves on the schema.
+func mustServe(t *testing.T, dbURL string, flags ...string) {
+	t.Helper()
+	api := testenv.API(t, append(flags, "--strategy", "merged", "--db", dbURL)...)
+	setStock(t, api.URL(), "a", 1)
+	mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u", "a", 1))
+}
+
+// TestMigrate migrates up, down and up again, and serves on the new schema.
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	for _, d := range testenv.Databases() {
+		t.Run(d.Name, func(t *testing.T) {
+			t.Parallel()
+			url := d.URL(t)
+			file, isFile := strings.CutPrefix(url, "sqlite://")
+			if isFile {
+				for _, command := range []string{"migrate version", "migrate down", "serve", "reconcile --strategy merged --migrate"} {
+					mustRun(t, command, url, 1, "no such file", "api migrate up")
+					if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+						t.Errorf("%s has made the file: %v", command, err)
+					}
+				}
+			}
+			for _, step := range []struct{ command, says string }{
+				{"migrate up", "schema version 3"},
+				{"migrate up", "schema version 3"},
+				{"migrate version", "schema version 3"},
+				{"migrate down", "schema version 2"},
+				{"migrate down", "schema version 1"},
+				{"migrate down", "schema version 0"},
+				{"migrate down", "schema version 0"},
+				{"migrate version", "schema version 0"},
+			} {
+				mustRun(t, step.command, url, 0, step.says)
+			}
+			mustServe(t, url, "--migrate")
+			mustRun(t, "migrate down", url, 0, "schema version 2") // the order's life has not begun
+			mustRun(t, "migrate down", url, 1, "reverting migration 2 would lose", "restore the backup")
+		})
+	}
+}
+
+// TestMigrate_Killed kills `api migrate up` with SIGKILL while the server works on a
+// statement in the middle of migration 3.
+func TestMigrate_Killed(t *testing.T) {
+	t.Parallel()
+	for _, d := range testenv.NetworkDatabases() {
+		for _, mend := range []string{"migrate up", "migrate down", "serve --migrate"} {
+			t.Run(d.Name+"/"+mend, func(t *testing.T) {
+				t.Parallel()
+				url := d.URL(t)
+				mustRun(t, "migrate up", url, 0)
+				mustRun(t, "migrate down", url, 0, "schema version 2")
+				release := holdOrders(t, url)
+				p := testenv.StartAPI(t, "migrate", "up", "--db", url)
+				waitForBlocked(t, url, 1)
+				p.Kill()
+				if d.Name == "PostgreSQL" { // MariaDB completes the statement
+					waitForBlocked(t, url, 0)
+				}
+				release()
+				switch mend {
+				case "migrate up":
+					mustRun(t, mend, url, 0, "schema version 3")
+				case "migrate down":
+					// On PostgreSQL there is nothing to mend, so the migration before is reverted.
+					mustRun(t, mend, url, 0, "schema version "+map[string]string{"MariaDB": "2", "PostgreSQL": "1"}[d.Name])
+				}
+				mustServe(t, url, "--migrate")
+			})
+		}
+	}
+}
+
+// holdOrders reads the table orders in a transaction, so that no statement can change it
+// until release.
+func holdOrders(t *testing.T, dbURL string) (release func()) {
+	t.Helper()
+	pool, err := store.OpenSessions(dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pool.Close() })
+	tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	if err := tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM orders").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := tx.Rollback(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// waitForBlocked waits until this many sessions wait to change the table orders.
+func waitForBlocked(t *testing.T, dbURL string, want int) {
+	t.Helper()
+	query := "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND state LIKE 'Waiting for table metadata lock' AND info LIKE 'ALTER TABLE orders%'"
+	if strings.HasPrefix(dbURL, "postgres") {
+		query = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = CURRENT_DATABASE() AND wait_event_type = 'Lock' AND query LIKE 'ALTER TABLE orders%'"
+	}
+	db, err := store.OpenSQL(t.Context(), dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for n := -1; n != want; {
+		if err := db.Pool().QueryRowContext(ctx, query).Scan(&n); err != nil {
+			t.Fatalf("%d sessions wait for the table, want %d: %v", n, want, err)
+		}
+	}
+}
+
+// TestMigrate_BesideInstance reverts a migration while an instance serves, and applies it
+// again. The instance is not ready meanwhile. Once an order has changed, the migration is
+// not reverted, and what the order has returned stays returned.
+func TestMigrate_BesideInstance(t *testing.T) {
+	t.Parallel()
+	for _, d := range testenv.Databases() {
+		t.Run(d.Name, func(t *testing.T) {
+			t.Parallel()
+			url := d.URL(t)
+			api := testenv.API(t, "--migrate", "--strategy", "merged", "--db", url)
+			setStock(t, api.URL(), "a", 5)
+			order := decoded[placed](t, mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u", "a", 2)))
+			mustRun(t, "migrate down", url, 0, "schema version 2")
+			mustCall(t, http.StatusServiceUnavailable, http.MethodGet, api.URL()+"/readyz", "")
+			mustRun(t, "migrate up", url, 0, "schema version 3")
+			mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/readyz", "")
+
+			mustCall(t, http.StatusOK, http.MethodPost, api.URL()+"/orders/"+order.ID+"/pay", `{"payment_id":"p"}`)
+			mustCall(t, http.StatusOK, http.MethodPost, api.URL()+"/orders/"+order.ID+"/refund", `{"restock":true}`)
+			mustRun(t, "migrate down", url, 1, "reverting migration 3 would lose payments", "which refunds returned units", "restore the backup")
+			mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/readyz", "")
+			mustRun(t, "migrate up", url, 0, "schema version 3")
+			if a := waitAtRest(t, api.URL(), "a", 30*time.Second); a.Sold != 0 {
+				t.Errorf("after the refund: %+v", a)
+			}
+
+			// A newer program that migrates does not take the instance out of service.
+			db, err := store.OpenSQL(t.Context(), url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			if err := db.DB().Exec("UPDATE schema_migrations SET version = 4, dirty = ?", true).Error; err != nil {
+				t.Fatal(err)
+			}
+			mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/readyz", "")
+		})
+	}
+}

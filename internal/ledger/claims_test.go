@@ -1,0 +1,396 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// countedClaims returns the claims on the SKU, and how far they have been counted.
+func (d *database) countedClaims(t *testing.T, sku stock.SKU) (claims map[string]int64, counted cutter.Counted) {
+	t.Helper()
+	claims = make(map[string]int64)
+	err := d.sql.Ledger().QueryEach(t.Context(), func(rows *sql.Rows) error {
+		var (
+			buyer string
+			units int64
+		)
+		err := rows.Scan(&buyer, &units)
+		if units != 0 {
+			claims[buyer] = units
+		}
+		return err
+	}, "SELECT buyer_id, units FROM claims WHERE sku = ? AND buyer_id >= '0'", string(sku))
+	if err != nil {
+		t.Fatal(err)
+	}
+	positions, err := cutter.ReadCounted(t.Context(), d.sql.Ledger(), sku)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return claims, positions[sku]
+}
+
+// sale is a SKU with orders that are placed, cancelled, expired, revived and refunded at
+// random.
+type sale struct {
+	*database
+	random *rand.Rand
+	orders map[uuid.UUID]*order.Order
+	events int
+}
+
+// next makes something happen to the sale.
+func (s *sale) next(t *testing.T, l *Ledger) {
+	t.Helper()
+	s.events++
+	statuses := make(map[order.Status][]uuid.UUID)
+	ids := slices.SortedFunc(maps.Keys(s.orders), compareIDs)
+	for _, id := range ids {
+		statuses[s.orders[id].Status] = append(statuses[s.orders[id].Status], id)
+	}
+	pick := func(status order.Status) *order.Order {
+		among := statuses[status]
+		if len(among) == 0 {
+			return nil
+		}
+		return s.orders[among[s.random.IntN(len(among))]]
+	}
+	change := func(o *order.Order, to order.Status, returns bool) {
+		t.Helper()
+		changed, err := l.Change(t.Context(), o.ID, order.ChangeOptions{Returns: returns}, become(o.Status, to, returns))
+		if err != nil || changed.Status != to {
+			t.Fatalf("an order that was %s is %s, %v", o.Status, changed.Status, err)
+		}
+		o.Status, o.Restocked, o.Version, o.TakeID = changed.Status, changed.Restocked, changed.Version, changed.TakeID
+	}
+	switch event := s.random.IntN(8); {
+	case event == 0 && pick(order.Pending) != nil:
+		change(pick(order.Pending), order.Cancelled, true)
+	case event == 1 && pick(order.Pending) != nil:
+		change(pick(order.Pending), order.Expired, true)
+	case event == 2 && pick(order.Paid) != nil:
+		change(pick(order.Paid), order.Refunded, s.random.IntN(2) == 0)
+	case event == 3 && pick(order.Pending) != nil:
+		change(pick(order.Pending), order.Paid, false)
+	case event == 4 && pick(order.Expired) != nil:
+		expired := pick(order.Expired)
+		again := stock.Take{Deduction: stock.Deduction{OrderID: expired.ID, TakeID: uuid.New(), Buyer: expired.Buyer, Lines: expired.Lines}}
+		revived, out := l.Revive(t.Context(), *expired, again, fmt.Sprint("payment-", s.events))
+		if !out.Committed() {
+			t.Fatal(out.Reason())
+		}
+		*expired = revived
+	default:
+		take := takeOf("hot", "other") // random IDs, so the count has passed some
+		take.Buyer = fmt.Sprint("buyer-", s.random.IntN(3))
+		take.Lines[0].Quantity = 1 + s.random.Int64N(3)
+		o, out := l.Record(t.Context(), take)
+		if !out.Committed() {
+			t.Fatal(out.Reason())
+		}
+		s.orders[o.ID] = &o
+	}
+}
+
+// held adds up the units that buyers hold in the orders that the count has passed.
+func (s *sale) held(has func(uuid.UUID) bool) map[string]int64 {
+	held := make(map[string]int64)
+	for id, o := range s.orders {
+		if has(id) && (o.Status == order.Pending || o.Status == order.Paid || o.Status == order.Refunded && !o.Restocked) {
+			held[o.Buyer] += o.Lines[0].Quantity
+		}
+	}
+	return held
+}
+
+// limit sets the buyer limit without counting.
+func (s *sale) limit(t *testing.T, l *Ledger, units int64) StockRow {
+	t.Helper()
+	row, _, err := l.Set(t.Context(), stock.Setting{SKU: "hot", Kind: stock.Product, Total: 1_000_000, BuyerLimit: &units})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return row
+}
+
+// mustAddUp asserts that the claims are those of the orders that the count has passed.
+func (s *sale) mustAddUp(t *testing.T, l *Ledger, when string) {
+	t.Helper()
+	row, err := l.Row(t.Context(), "hot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims, counted := s.countedClaims(t, "hot")
+	has := counted.Has
+	switch {
+	case row.BuyerLimit > 0:
+		has = func(uuid.UUID) bool { return true }
+		if counted != "" {
+			t.Errorf("%s: the limit holds, and the count stands at %s", when, counted)
+		}
+	case row.BuyerLimit == 0, counted == "": // claims of an earlier limit may be left
+		return
+	}
+	if want := s.held(has); !maps.Equal(claims, want) {
+		t.Fatalf("%s: claims %v, want %v; counted up to %q", when, claims, want, counted)
+	}
+}
+
+// TestCountClaims checks that claims are right after each step of their count, although
+// orders are placed and changed between the steps, the limit is changed, removed and set
+// again, and another process goes on with the count.
+func TestCountClaims(t *testing.T) {
+	t.Parallel()
+	cutters := []func() cutter.Cutter{cutter.Merged, cutter.Conditional, cutter.Optimistic, cutter.ForUpdate, cutter.ReadWrite}
+	for seed, newCutter := range cutters {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			eachDatabase(t, databases, func(t *testing.T, d *database) {
+				open := func() *Ledger { // as a process that starts
+					l := d.open(t, newCutter())
+					l.claimsAtOnce = 2
+					return l
+				}
+				l := open()
+				s := &sale{database: d, random: rand.New(rand.NewPCG(uint64(seed), 0)), orders: make(map[uuid.UUID]*order.Order)}
+				lay(t, l, "hot", 1_000_000)
+				lay(t, l, "other", 1_000_000)
+				for range 30 {
+					s.next(t, l)
+				}
+				step := func(when string) (done bool) {
+					t.Helper()
+					before, done, err := l.stepClaims(t.Context(), "hot")
+					if err != nil {
+						t.Fatal(err)
+					}
+					if row, err := l.Row(t.Context(), "hot"); err != nil || !done && row.Version == before.Version {
+						t.Fatalf("%s: the step did not change the row: %+v, %v", when, row, err)
+					}
+					s.mustAddUp(t, l, when)
+					for range s.random.IntN(4) {
+						s.next(t, l)
+						s.mustAddUp(t, l, when+", and then an order")
+					}
+					return done
+				}
+				if row := s.limit(t, l, 1000); row.BuyerLimit != -1000 {
+					t.Fatalf("a limit on a SKU with orders is %d at first", row.BuyerLimit)
+				}
+				for range 5 {
+					step("the first count")
+				}
+				s.limit(t, l, 2000)
+				l = open()
+				for range 2 {
+					step("another limit")
+				}
+				s.limit(t, l, 0)
+				for range 10 {
+					s.next(t, l)
+				}
+				s.limit(t, l, 2500) // claims of the count before are left, and how far it came
+				for range 8 {
+					step("a limit after another")
+				}
+				s.limit(t, l, 0)
+				for range 2 {
+					step("no limit")
+				}
+				s.limit(t, l, 3000)
+				steps := 0
+				for ; !step("the second count"); steps++ {
+					if steps%5 == 4 {
+						l = open()
+					}
+				}
+				if row, err := l.Row(t.Context(), "hot"); err != nil || row.BuyerLimit != 3000 || steps < 8 {
+					t.Errorf("after %d steps the limit is %d, %v", steps, row.BuyerLimit, err)
+				}
+				for range 20 {
+					s.next(t, l)
+					s.mustAddUp(t, l, "under the limit")
+				}
+				if wrong, err := l.WrongClaims(t.Context(), []stock.SKU{"hot"}, 10); err != nil || len(wrong) > 0 {
+					t.Errorf("wrong claims: %v, %v", wrong, err)
+				}
+
+				buyer, most := "", int64(0)
+				for b, units := range s.held(func(uuid.UUID) bool { return true }) {
+					if units > most {
+						buyer, most = b, units
+					}
+				}
+				s.limit(t, l, most)
+				take := takeOf("hot")
+				take.Buyer = buyer
+				if _, out := l.Record(t.Context(), take); !errors.Is(out.Reason(), stock.ErrBuyerLimit) {
+					t.Errorf("an order above the limit: %+v", out)
+				}
+				s.limit(t, l, 0)
+				if row, err := l.CountClaims(t.Context(), "hot"); err != nil || row.BuyerLimit != 0 {
+					t.Errorf("without a limit: %+v, %v", row, err)
+				}
+				if claims, counted := d.countedClaims(t, "hot"); len(claims) > 0 || counted != "" {
+					t.Errorf("claims without a limit: %v, %q", claims, counted)
+				}
+			})
+		})
+	}
+}
+
+// TestCountClaims_DuringASale checks that claims add up, and that the limit holds, after
+// several processes have counted them while the SKU was sold and orders were cancelled.
+func TestCountClaims_DuringASale(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		var ledgers []*Ledger
+		for range 2 {
+			l := d.open(t, cutter.Merged())
+			l.claimsAtOnce = 10 // more than are sold between two steps
+			ledgers = append(ledgers, l)
+		}
+		lay(t, ledgers[0], "hot", 1_000_000)
+		for range 100 {
+			mustRecord(t, ledgers[0], "hot")
+		}
+		s := &sale{database: d}
+		s.limit(t, ledgers[0], 10_000)
+		var crowd, counts sync.WaitGroup
+		counted := make(chan struct{})
+		for n := range 4 {
+			crowd.Go(func() {
+				l := ledgers[n%2]
+				var last uuid.UUID
+				for sold := 0; ; sold++ {
+					select {
+					case <-counted:
+						return
+					default:
+					}
+					take := takeOf("hot")
+					take.Buyer = fmt.Sprint("buyer-", n)
+					if _, out := l.Record(t.Context(), take); !out.Committed() && !errors.Is(out.Reason(), stock.ErrBusy) {
+						t.Errorf("an order: %v", out.Reason())
+						return
+					}
+					if sold%2 == 1 {
+						_, err := l.Change(t.Context(), last, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
+						if err != nil && !errors.Is(err, stock.ErrBusy) && !errors.Is(err, order.ErrUnknownOrder) {
+							t.Errorf("a cancellation: %v", err)
+							return
+						}
+					}
+					last = take.OrderID
+				}
+			})
+		}
+		for _, l := range ledgers {
+			counts.Go(func() {
+				for {
+					row, err := l.CountClaims(t.Context(), "hot")
+					if err == nil && row.BuyerLimit == 10_000 {
+						return
+					}
+					if !errors.Is(err, stock.ErrBusy) {
+						t.Errorf("counting: %+v, %v", row, err)
+						return
+					}
+				}
+			})
+		}
+		counts.Wait()
+		close(counted)
+		crowd.Wait()
+		if wrong, err := ledgers[0].WrongClaims(t.Context(), []stock.SKU{"hot"}, 10); err != nil || len(wrong) > 0 {
+			t.Errorf("wrong claims: %+v, %v", wrong, err)
+		}
+	})
+}
+
+// TestCountClaims_GoesOn checks that a count goes on after its caller has given up.
+func TestCountClaims_GoesOn(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		l.claimsAtOnce = 1
+		lay(t, l, "hot", 1_000_000)
+		for range 5 {
+			mustRecord(t, l, "hot")
+		}
+		(&sale{database: d}).limit(t, l, 10)
+		end, err := l.turns.take(t.Context(), "hot")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, giveUp := context.WithCancel(t.Context())
+		counted := make(chan error, 1)
+		go func() {
+			_, err := l.CountClaims(ctx, "hot")
+			counted <- err
+		}()
+		until(t, "the count waits for its turn", func() bool { return l.turns.waiting() == 2 })
+		giveUp()
+		if err := wait(t, "the caller", counted); !errors.Is(err, context.Canceled) {
+			t.Errorf("a caller that has given up: %v", err)
+		}
+		end()
+		until(t, "the limit holds", func() bool {
+			row, err := l.Row(t.Context(), "hot")
+			return err == nil && row.BuyerLimit == 10
+		})
+	})
+}
+
+// TestCountClaims_LateStep checks that a step counts no unit again that comes so late that
+// claims have been counted meanwhile, and the limit was removed and set again.
+func TestCountClaims_LateStep(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		late, fast := d.open(t, cutter.Merged()), d.open(t, cutter.Merged())
+		lay(t, fast, "hot", 1_000_000)
+		for range 3 {
+			mustRecord(t, fast, "hot")
+		}
+		s := &sale{database: d}
+		s.limit(t, fast, 10)
+		end, err := late.turns.take(t.Context(), "hot")
+		if err != nil {
+			t.Fatal(err)
+		}
+		stepped := make(chan error, 1)
+		go func() { // finds no claims of an earlier limit
+			_, _, err := late.stepClaims(t.Context(), "hot")
+			stepped <- err
+		}()
+		until(t, "the late step waits for its turn", func() bool { return late.turns.waiting() == 2 })
+		if row, err := fast.CountClaims(t.Context(), "hot"); err != nil || row.BuyerLimit != 10 {
+			t.Fatalf("counting: %+v, %v", row, err)
+		}
+		s.limit(t, fast, 0)
+		s.limit(t, fast, 10)
+		end()
+		if err := wait(t, "the late step", stepped); err != nil {
+			t.Fatal(err)
+		}
+		if row, err := fast.CountClaims(t.Context(), "hot"); err != nil || row.BuyerLimit != 10 {
+			t.Fatalf("counting again: %+v, %v", row, err)
+		}
+		if wrong, err := fast.WrongClaims(t.Context(), []stock.SKU{"hot"}, 10); err != nil || len(wrong) > 0 {
+			t.Errorf("wrong claims: %+v, %v", wrong, err)
+		}
+	})
+}

@@ -1,0 +1,120 @@
+package cutter_test
+
+import (
+	"database/sql"
+	"errors"
+	"net/url"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// TestFailures lets each statement of a cut fail in turn. The cut answers with that error,
+// and with no decision that the caller could take for one.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	errRefused := errors.New("the statement is refused")
+	dbURL := testenv.SQLite(t)
+	s, err := store.OpenSQL(t.Context(), dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	if err := s.MigrateUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := s.DB().DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := faults.NewDriver(pool.Driver(), "file:"+u.Path, map[faults.Kind]error{faults.BadValue: errRefused})
+	faulty := sql.OpenDB(d)
+	t.Cleanup(func() { _ = faulty.Close() })
+	db := sqltx.New(store.OverSQLite(s.DB(), faulty), sqltx.SQLite)
+
+	first, _ := stock.Generation(1).Epochs()
+	for sku, limit := range map[string]int{"plain": 0, "other": 0, "limited": 3, "counting": -3} {
+		if _, err := s.Ledger().Exec(t.Context(), "INSERT INTO stock (sku, kind, total, available, epoch, buyer_limit) VALUES (?, 'product', 9, 9, ?, ?)", sku, first, limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Ledger().Exec(t.Context(), "INSERT INTO claims (sku, buyer_id, units) VALUES ('counting', ?, 0), ('limited', 'b', 1)", cutter.Counted("f").Buyer()); err != nil {
+		t.Fatal(err)
+	}
+	taking := func(lines ...stock.Line) stock.Take {
+		return stock.Take{Deduction: stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "b", Lines: lines}}
+	}
+	cut := func(c cutter.Cutter, takes []stock.Take, fault faults.Fault) (hit []string, decisions []cutter.Decision, err error) {
+		tx, err := db.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback()
+		d.Arm(fault)
+		plan, err := c.Plan(t.Context(), db, 1, takes)
+		if err == nil {
+			decisions, err = plan.Cut(t.Context(), tx)
+		}
+		_, hit = d.Disarm()
+		return hit, decisions, err
+	}
+	all := cutters()
+	for name, newCutter := range all {
+		for group, takes := range map[string][]stock.Take{
+			"one":                 {taking(stock.Line{SKU: "plain", Quantity: 1})},
+			"two SKUs":            {taking(stock.Line{SKU: "other", Quantity: 1}, stock.Line{SKU: "plain", Quantity: 1})},
+			"the second sold out": {taking(stock.Line{SKU: "other", Quantity: 1}, stock.Line{SKU: "plain", Quantity: 10})},
+			"limited":             {taking(stock.Line{SKU: "limited", Quantity: 1}), taking(stock.Line{SKU: "plain", Quantity: 1})},
+			"counting":            {taking(stock.Line{SKU: "counting", Quantity: 1})},
+		} {
+			for n, injected := 1, true; injected; n++ {
+				hit, decisions, err := cut(newCutter(), takes, faults.Fault{Kind: faults.BadValue, Nth: n})
+				injected = len(hit) > 0
+				if injected != errors.Is(err, errRefused) || injected && decisions != nil || !injected && (err != nil || len(decisions) != len(takes)) {
+					t.Errorf("%s, %s: after %q: %v, %v", name, group, hit, decisions, err)
+				}
+				if n > 12 {
+					t.Fatalf("%s, %s: never ends without a fault", name, group)
+				}
+			}
+			for _, table := range []string{"FROM stock", "FROM claims"} { // of which it reads rows, which cannot be read
+				if group != "limited" && group != "counting" {
+					break
+				}
+				hit, decisions, err := cut(newCutter(), takes, faults.Fault{Kind: faults.Garbled, Nth: 1, Only: table})
+				if len(hit) == 0 || !errors.Is(err, sqltx.ErrScan) || decisions != nil {
+					t.Errorf("%s, %s: after %q: %v, %v", name, group, hit, decisions, err)
+				}
+			}
+		}
+	}
+
+	// Units are taken from no row that is not updated.
+	if _, err := s.Ledger().Exec(t.Context(), "CREATE TRIGGER still BEFORE UPDATE ON stock BEGIN SELECT RAISE(IGNORE); END"); err != nil {
+		t.Fatal(err)
+	}
+	for name, newCutter := range all {
+		_, decisions, err := cut(newCutter(), []stock.Take{taking(stock.Line{SKU: "plain", Quantity: 1})}, faults.Fault{})
+		if err == nil || decisions != nil {
+			t.Errorf("%s: of a row that is not updated: %v, %v", name, decisions, err)
+		}
+	}
+}
+
+// TestUndecided checks that a take without a decision is not taken.
+func TestUndecided(t *testing.T) {
+	if d := (cutter.Decision{}); d.Taken() || d.Reason() == nil {
+		t.Errorf("%+v", d)
+	}
+}

@@ -1,0 +1,234 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// until waits up to 30 s until the condition holds.
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within 30 s: %s", what)
+		}
+	}
+}
+
+// parked returns how many orders wait in lanes.
+func (l *Ledger) parked() int {
+	l.lanes.mu.Lock()
+	defer l.lanes.mu.Unlock()
+	return l.lanes.parked
+}
+
+// slowPlan is a cutter whose first plan waits until proceed is closed.
+type slowPlan struct {
+	cutter.Cutter
+	planning chan<- struct{} // receives a value when a plan begins
+	proceed  <-chan struct{}
+}
+
+func (c slowPlan) Plan(ctx context.Context, db *sqltx.DB, g stock.Generation, takes []stock.Take) (cutter.Plan, error) {
+	select {
+	case c.planning <- struct{}{}:
+		<-c.proceed
+	default:
+	}
+	return c.Cutter.Plan(ctx, db, g, takes)
+}
+
+// recorded is an answer of Record.
+type recorded struct {
+	order order.Order
+	out   order.Outcome
+}
+
+func (l *Ledger) recordLater(ctx context.Context, t stock.Take) <-chan recorded {
+	answer := make(chan recorded, 1)
+	go func() {
+		o, out := l.Record(ctx, t)
+		answer <- recorded{o, out}
+	}()
+	return answer
+}
+
+// mustHave asserts that the ledger has the order with the times of the answer.
+func (l *Ledger) mustHave(t *testing.T, r recorded) {
+	t.Helper()
+	o, err := l.Order(t.Context(), r.order.ID)
+	if err != nil || !o.CreatedAt.Equal(r.order.CreatedAt) || !o.ExpiresAt.Equal(r.order.ExpiresAt) || !o.QueuedUntil.Equal(r.order.QueuedUntil) {
+		t.Errorf("answered %+v, and the ledger has %+v, %v", r.order, o, err)
+	}
+}
+
+// TestRecord_TimesAfterTheWait checks that the payment window of an order begins when the
+// order's transaction does, and not while the order waits for its turn. An order whose
+// caller has given up meanwhile is not committed.
+func TestRecord_TimesAfterTheWait(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		planning, proceed := make(chan struct{}, 1), make(chan struct{})
+		l := openWith(t, d.sql.Ledger(), Options{Cutter: slowPlan{cutter.Merged(), planning, proceed}, PaymentWindow: time.Hour})
+		if err := l.MeasureClock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		lay(t, l, "a", 10)
+		first := l.recordLater(t.Context(), takeOf("a"))
+		until(t, "the first group has a lane", func() bool {
+			l.lanes.mu.Lock()
+			defer l.lanes.mu.Unlock()
+			return l.lanes.open == 1
+		})
+		second := l.recordLater(t.Context(), takeOf("a"))
+		queuedTake := takeOf("a")
+		queuedTake.QueuedAt = Now().Add(-time.Minute)
+		queued := l.recordLater(t.Context(), queuedTake)
+		impatient, giveUp := context.WithCancel(t.Context())
+		abandoned := takeOf("a")
+		third := l.recordLater(impatient, abandoned)
+		until(t, "three orders wait", func() bool { return l.parked() == 3 })
+		giveUp()
+		if r := wait(t, "the order that is given up", third); !r.out.Refused() || !errors.Is(r.out.Reason(), stock.ErrBusy) || !errors.Is(r.out.Reason(), context.Canceled) {
+			t.Errorf("an order that is given up before its transaction begins: %+v", r.out)
+		}
+		waited, err := l.Now()
+		if err != nil {
+			t.Fatal(err)
+		}
+		close(proceed)
+		<-first
+		for name, answer := range map[string]<-chan recorded{"second": second, "queued": queued} {
+			r := wait(t, name, answer)
+			if !r.out.Committed() {
+				t.Fatalf("%s: %v", name, r.out.Reason())
+			}
+			begun := r.order.CreatedAt
+			if name == "queued" {
+				begun = r.order.QueuedUntil
+				if !r.order.CreatedAt.Equal(queuedTake.QueuedAt) {
+					t.Errorf("the queued order was created at %v, want %v", r.order.CreatedAt, queuedTake.QueuedAt)
+				}
+			}
+			if begun.Before(waited) || !r.order.ExpiresAt.Equal(begun.Add(time.Hour)) {
+				t.Errorf("%s: begun at %v, expires at %v; it waited until %v", name, begun, r.order.ExpiresAt, waited)
+			}
+			l.mustHave(t, r)
+		}
+		if o, err := l.Order(t.Context(), abandoned.OrderID); !errors.Is(err, order.ErrUnknownOrder) {
+			t.Errorf("the order that was given up: %+v, %v", o, err)
+		}
+	})
+}
+
+// TestRecord_GivenUp checks that the outcome of an order is unknown if its caller gives up
+// after its transaction has begun, and that the order has the times that are committed.
+func TestRecord_GivenUp(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		planning, proceed := make(chan struct{}, 1), make(chan struct{})
+		l := openWith(t, d.sql.Ledger(), Options{Cutter: slowPlan{cutter.Merged(), planning, proceed}, PaymentWindow: time.Hour})
+		if err := l.MeasureClock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		lay(t, l, "a", 10)
+		impatient, giveUp := context.WithCancel(t.Context())
+		take := takeOf("a")
+		answer := l.recordLater(impatient, take)
+		until(t, "the transaction has begun", func() bool { return len(planning) == 1 })
+		giveUp()
+		r := wait(t, "the order that is given up", answer)
+		if !r.out.Unknown() || !errors.Is(r.out.Reason(), context.Canceled) {
+			t.Errorf("an order that is given up after its transaction has begun: %+v", r.out)
+		}
+		close(proceed)
+		if _, out := l.Record(t.Context(), takeOf("a")); !out.Committed() { // a later group
+			t.Fatal(out.Reason())
+		}
+		l.mustHave(t, r)
+	})
+}
+
+// TestRecord_TimesAfterALockWait checks that the times of an order with a short payment
+// window are later than its wait for the stock row. So are those of a queued order that
+// takes the place of a void one.
+func TestRecord_TimesAfterALockWait(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, servers, func(t *testing.T, d *database) {
+		l := openWith(t, d.sql.Ledger(), Options{Cutter: cutter.Merged(), PaymentWindow: time.Second})
+		if err := l.MeasureClock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		lay(t, l, "a", 100)
+		for name, record := range map[string]func(context.Context) recorded{
+			"Record": func(ctx context.Context) recorded {
+				o, out := l.Record(ctx, takeOf("a"))
+				return recorded{o, out}
+			},
+			"Replace": func(ctx context.Context) recorded {
+				queued := takeOf("a")
+				queued.QueuedAt = Now()
+				l.Resolve(ctx, queued.Deduction)
+				void, err := l.Order(ctx, queued.OrderID)
+				if err != nil {
+					return recorded{out: order.Unknown(err)}
+				}
+				queued.TakeID = uuid.New()
+				o, out := l.Replace(ctx, *void, queued)
+				return recorded{o, out}
+			},
+		} {
+			var (
+				r      recorded
+				waited time.Time
+			)
+			until(t, name+" is committed after a wait", func() bool { // it is refused as busy if this machine is slow
+				unlock := d.lockRowOf(t, "a")
+				defer unlock()
+				answer := make(chan recorded, 1)
+				go func() { answer <- record(t.Context()) }()
+				until(t, name+" waits for the row", func() bool { return d.lockWaits(t) > 0 })
+				var err error
+				if waited, err = l.Now(); err != nil {
+					t.Fatal(err)
+				}
+				unlock()
+				r = wait(t, name, answer)
+				return r.out.Committed()
+			})
+			begun := r.order.CreatedAt
+			if !r.order.QueuedUntil.IsZero() {
+				begun = r.order.QueuedUntil
+			}
+			if begun.Before(waited) || !r.order.ExpiresAt.Equal(begun.Add(time.Second)) {
+				t.Errorf("%s: begun at %v, expires at %v; it waited until %v", name, begun, r.order.ExpiresAt, waited)
+			}
+			l.mustHave(t, r)
+		}
+	})
+}
+
+// lockWaits returns how many transactions on this test's database wait for the lock of a
+// stock row. MariaDB shows who waits for a lock only to those who ask seldom, so there it
+// is how many statements that lock stock rows have taken long.
+func (d *database) lockWaits(t *testing.T) (n int) {
+	t.Helper()
+	query := "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+	if d.sql.Dialect() == sqltx.MySQL {
+		query = `SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND time_ms > 200
+			AND command <> 'Sleep' AND (info LIKE '%FROM stock%FOR UPDATE' OR info LIKE '%UPDATE stock SET available%')`
+	}
+	if err := d.sql.Ledger().QueryRow(t.Context(), []any{&n}, query); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,274 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// waiting returns how many changes have turns or wait for them, one for each row.
+func (ts *turns) waiting() int {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return ts.changes
+}
+
+// TestLockedRowHoldsOneConnection checks that many changes of one locked stock row leave
+// the connections to others: while the row is locked, another SKU is sold and changed, and
+// the ledger is read, and none of this waits for a connection.
+func TestLockedRowHoldsOneConnection(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, servers, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		lay(t, l, "locked", 100)
+		lay(t, l, "free", 100)
+		sold := mustRecord(t, l, "free")
+		job := claim(t, l, "expiry", "holder")
+		var orders []order.Order
+		for range 2 * d.sql.Pool().Stats().MaxOpenConnections {
+			orders = append(orders, mustRecord(t, l, "locked"))
+		}
+		unlock := d.lockRowOf(t, "locked")
+		defer unlock()
+
+		var (
+			cancels            sync.WaitGroup
+			answered, returned atomic.Int64
+		)
+		defer cancels.Wait()
+		for _, o := range orders {
+			cancels.Go(func() {
+				defer answered.Add(1)
+				_, err := l.Change(context.WithoutCancel(t.Context()), o.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
+				switch {
+				case err == nil:
+					returned.Add(1)
+				case !errors.Is(err, stock.ErrBusy):
+					t.Errorf("a cancellation: %v", err)
+				}
+			})
+		}
+		until(t, "the cancellations wait", func() bool {
+			return d.lockWaits(t) > 0 && l.turns.waiting()+int(answered.Load()) >= len(orders)
+		})
+		before := d.sql.Pool().Stats()
+		if before.InUse > 4 { // the session that holds the lock, the one that waits for it, and what has just looked at both
+			t.Errorf("%d connections are in use for one locked row", before.InUse)
+		}
+		if _, out := l.Record(t.Context(), takeOf("free")); !out.Committed() {
+			t.Errorf("an order of another SKU: %v", out.Reason())
+		}
+		if _, err := l.Change(t.Context(), sold.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true)); err != nil {
+			t.Errorf("a cancellation of another SKU: %v", err)
+		}
+		if _, _, err := l.Set(t.Context(), stock.Setting{SKU: "free", Kind: stock.Product, Total: 101}); err != nil {
+			t.Errorf("a change of another SKU: %v", err)
+		}
+		if err := l.RenewJob(t.Context(), job); err != nil {
+			t.Errorf("renewing a job: %v", err)
+		}
+		if _, err := l.Beat(t.Context()); err != nil {
+			t.Errorf("raising the beat: %v", err)
+		}
+		if after := d.sql.Pool().Stats(); after.WaitCount != before.WaitCount {
+			t.Errorf("%d calls waited for a connection", after.WaitCount-before.WaitCount)
+		}
+		unlock()
+		cancels.Wait()
+		d.atRest(t, "locked", int64(len(orders))-returned.Load())
+		d.atRest(t, "free", 1)
+	})
+}
+
+// TestChangesTakeTurns checks that each way to change a stock row outside of a group waits
+// for its turn, and is answered stock.ErrBusy if it does not come.
+func TestChangesTakeTurns(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		row := lay(t, l, "a", 100)
+		pending, expired := mustRecord(t, l, "a"), mustRecord(t, l, "a")
+		expired = expire(t, l, expired.ID)
+		removed := takeOf("a")
+		set := stock.Setting{SKU: "a", Kind: stock.Product, Total: 99}
+		for name, change := range map[string]func(context.Context) error{
+			"Change": func(ctx context.Context) error {
+				_, err := l.Change(ctx, pending.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
+				return err
+			},
+			"Revive": func(ctx context.Context) error {
+				again := takeOf("a")
+				again.OrderID = expired.ID
+				_, out := l.Revive(ctx, expired, again, "p-1")
+				if !out.Refused() {
+					t.Errorf("Revive: %s", out.Kind())
+				}
+				return out.Reason()
+			},
+			"Set": func(ctx context.Context) error {
+				_, _, err := l.Set(ctx, set)
+				return err
+			},
+			"Shrink": func(ctx context.Context) error {
+				_, out := l.Shrink(ctx, removed, set)
+				return out.Reason()
+			},
+			"RaiseEpoch": func(ctx context.Context) error {
+				_, err := l.RaiseEpoch(ctx, "a", row.Epoch, 0)
+				return err
+			},
+		} {
+			end, err := l.turns.take(t.Context(), "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, giveUp := context.WithCancel(t.Context())
+			answer := make(chan error, 1)
+			go func() { answer <- change(ctx) }()
+			until(t, name+" waits", func() bool { return l.turns.waiting() == 2 })
+			giveUp()
+			if err := wait(t, name, answer); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, context.Canceled) {
+				t.Errorf("%s without a turn: %v", name, err)
+			}
+			end()
+		}
+		payment := func(order.Locked) (order.Change, error) {
+			return order.Change{To: order.Paid, PaymentID: "p-2", PaymentStatus: order.PaymentPaid}, nil
+		}
+		end, err := l.turns.take(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Change(t.Context(), pending.ID, order.ChangeOptions{Payment: "p-2"}, payment); err != nil {
+			t.Errorf("a payment waits for the stock row: %v", err)
+		}
+		end()
+		d.atRest(t, "a", 1)
+	})
+}
+
+// TestPaymentPassesAWaitingCancellation checks that a payment does not wait for a locked
+// stock row, although a cancellation of its order does.
+func TestPaymentPassesAWaitingCancellation(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, servers, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		lay(t, l, "a", 10)
+		o := mustRecord(t, l, "a")
+		unlock := d.lockRowOf(t, "a")
+		defer unlock()
+		ctx, giveUp := context.WithCancel(t.Context())
+		cancelled := make(chan error, 1)
+		go func() {
+			_, err := l.Change(ctx, o.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
+			cancelled <- err
+		}()
+		until(t, "the cancellation waits for the row", func() bool { return d.lockWaits(t) > 0 })
+		paid := make(chan error, 1)
+		go func() {
+			_, err := l.Change(t.Context(), o.ID, order.ChangeOptions{Payment: "p-1"}, func(order.Locked) (order.Change, error) {
+				return order.Change{To: order.Paid, PaymentID: "p-1", PaymentStatus: order.PaymentPaid}, nil
+			})
+			paid <- err
+		}()
+		if err := wait(t, "the payment", paid); err != nil {
+			t.Errorf("a payment while a cancellation waits: %v", err)
+		}
+		giveUp()
+		unlock()
+		<-cancelled
+	})
+}
+
+// TestTurns checks who waits for whom, for how long, and that nothing is left behind.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ts := newTurns()
+		take := func(skus ...stock.SKU) func() {
+			t.Helper()
+			end, err := ts.take(t.Context(), skus...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return end
+		}
+		takeOrder := func(id uuid.UUID) func() {
+			t.Helper()
+			end, err := ts.takeOrder(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return end
+		}
+		busy := func(what string, skus ...stock.SKU) {
+			t.Helper()
+			if _, err := ts.take(t.Context(), skus...); !errors.Is(err, stock.ErrBusy) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		// Two changes that name the same rows in another order do not wait for each other.
+		var changes sync.WaitGroup
+		end := take("b")
+		for _, skus := range [][]stock.SKU{{"a", "b", "c"}, {"c", "b", "a"}} {
+			changes.Go(func() { take(skus...)() })
+			synctest.Wait()
+		}
+		end()
+		changes.Wait()
+
+		end = take("a", "b")
+		busy("the same SKU", "b")
+		busy("one of two SKUs", "0", "b")
+		take("0", "c")()
+		end()
+		take("a", "b")()
+
+		id := uuid.New()
+		end = takeOrder(id)
+		if _, err := ts.takeOrder(t.Context(), id); !errors.Is(err, stock.ErrBusy) {
+			t.Errorf("the same order: %v", err)
+		}
+		takeOrder(uuid.New())()
+		end()
+		takeOrder(id)()
+
+		// More changes of stock than may run at once. Orders alone are not among them.
+		var ends []func()
+		for n := range maxStockChanges {
+			ends = append(ends, take(stock.SKU(fmt.Sprint("sku-", n))))
+		}
+		busy("one change of stock too many", "d")
+		takeOrder(id)()
+		ends[0]()
+		take("d")()
+		for _, end := range ends[1:] {
+			end()
+		}
+
+		// The number of changes that wait has a bound.
+		end = take("a")
+		ctx, giveUp := context.WithCancel(t.Context())
+		for range maxQueue - 1 {
+			changes.Go(func() { _, _ = ts.take(ctx, "a") })
+		}
+		synctest.Wait()
+		busy("one change too many", "e")
+		giveUp()
+		changes.Wait()
+		end()
+		if ts.changes != 0 || len(ts.of) != 0 || len(ts.stock) != 0 {
+			t.Errorf("left behind: %d changes, %d turns, %d changes of stock", ts.changes, len(ts.of), len(ts.stock))
+		}
+	})
+}

@@ -1,0 +1,387 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"net"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var errBackend = errors.New("the backend has failed")
+
+// scripted is a backend whose requests do what the test says.
+type scripted struct {
+	asked   int
+	acquire func(ctx context.Context, wait bool, lost func(error)) (Grant, error) // nil: grants
+}
+
+func (b *scripted) Acquire(ctx context.Context, _ string, wait bool, lost func(error)) (Grant, error) {
+	b.asked++
+	if b.acquire == nil {
+		return localGrant(1), nil
+	}
+	return b.acquire(ctx, wait, lost)
+}
+
+// pastDeadline is a context that has not noticed yet that its deadline has passed.
+type pastDeadline struct{ context.Context }
+
+func (pastDeadline) Deadline() (time.Time, bool) { return time.Now().Add(-time.Millisecond), true }
+
+// TestRefusals checks the error of each request that fails. Afterwards the next request
+// of the same owner is granted.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	fails := func(err error) func(context.Context, bool, func(error)) (Grant, error) {
+		return func(context.Context, bool, func(error)) (Grant, error) { return nil, err }
+	}
+	for _, test := range []struct {
+		name  string
+		ctx   context.Context
+		lock  string
+		fails func(context.Context, bool, func(error)) (Grant, error)
+		want  error
+		asked int
+	}{
+		{"invalid name", t.Context(), "", nil, ErrName, 0},
+		{"ended context", ended, "a", nil, context.Canceled, 0},
+		{"failed backend", t.Context(), "a", fails(errBackend), errBackend, 1},
+		{"held elsewhere", t.Context(), "a", fails(ErrHeld), ErrHeld, 1},
+		{"failed as the time ran out", pastDeadline{t.Context()}, "a", fails(errBackend), context.DeadlineExceeded, 1},
+		{"held elsewhere as the time ran out", pastDeadline{t.Context()}, "a", fails(ErrHeld), ErrHeld, 1},
+	} {
+		for name, request := range map[string]func(*locker, context.Context, string) (Lease, error){
+			"Lock": (*locker).Lock, "TryLock": (*locker).TryLock,
+		} {
+			for _, owner := range []string{"", "owner"} {
+				t.Run(name+" "+owner+" "+test.name, func(t *testing.T) {
+					b := &scripted{acquire: test.fails}
+					l := newLocker(b)
+					lease, err := request(l, WithOwner(test.ctx, owner), test.lock)
+					if lease != nil || !errors.Is(err, test.want) || b.asked != test.asked {
+						t.Errorf("%v, %v after %d requests to the backend; want %v after %d", lease, err, b.asked, test.want, test.asked)
+					}
+					b.acquire = nil
+					mustUnlock(t, mustLockBy(t, l, owner))
+					mustBeEmpty(t, l)
+				})
+			}
+		}
+	}
+}
+
+// TestFailedAsItWasCancelled: the error of a client library that was cancelled may be its
+// own.
+func TestFailedAsItWasCancelled(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	l := newLocker(&scripted{acquire: func(context.Context, bool, func(error)) (Grant, error) {
+		cancel()
+		return nil, errBackend
+	}})
+	if _, err := l.Lock(ctx, "a"); !errors.Is(err, context.Canceled) {
+		t.Errorf("Lock: %v, want %v", err, context.Canceled)
+	}
+	mustBeEmpty(t, l)
+}
+
+func mustLockBy(t *testing.T, l *locker, owner string) Lease {
+	t.Helper()
+	lease, err := l.TryLock(WithOwner(t.Context(), owner), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
+}
+
+func mustBeEmpty(t *testing.T, l *locker) {
+	t.Helper()
+	if len(l.queue.lines) != 0 || len(l.holds) != 0 {
+		t.Errorf("%d lines and %d holds are left", len(l.queue.lines), len(l.holds))
+	}
+}
+
+// TestRefusedReader checks the errors of RLock.
+func TestRefusedReader(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLocal()
+		ctx, cancel := context.WithCancel(t.Context())
+		if _, err := l.RLock(ctx, ""); !errors.Is(err, ErrName) {
+			t.Errorf("an invalid name: %v", err)
+		}
+		writer := mustLock(t, l, "a")
+		refused := make(chan error, 1)
+		go func() {
+			_, err := l.RLock(ctx, "a")
+			refused <- err
+		}()
+		synctest.Wait()
+		cancel()
+		if err := <-refused; !errors.Is(err, context.Canceled) {
+			t.Errorf("a cancelled reader: %v", err)
+		}
+		mustUnlock(t, writer)
+		if _, err := l.RLock(ctx, "a"); !errors.Is(err, context.Canceled) {
+			t.Errorf("an ended context: %v", err)
+		}
+		reader, err := l.RLock(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustUnlock(t, reader)
+		mustBeEmpty(t, l.locker)
+	})
+}
+
+// TestWaitersOfAnOwner has requests of one owner while its first one has no answer yet.
+func TestWaitersOfAnOwner(t *testing.T) {
+	t.Parallel()
+	for _, answer := range []error{nil, errBackend} {
+		synctest.Test(t, func(t *testing.T) {
+			answers := make(chan error)
+			b := &scripted{acquire: func(context.Context, bool, func(error)) (Grant, error) { return localGrant(1), <-answers }}
+			l := newLocker(b)
+			ctx := WithOwner(t.Context(), "owner")
+			lock := func(ctx context.Context) <-chan error {
+				done := make(chan error, 1)
+				go func() {
+					lease, err := l.Lock(ctx, "a")
+					if err == nil {
+						mustUnlock(t, lease)
+					}
+					done <- err
+				}()
+				synctest.Wait()
+				return done
+			}
+			first := lock(ctx)
+			if _, err := l.TryLock(ctx, "a"); !errors.Is(err, ErrHeld) {
+				t.Errorf("TryLock before the answer: %v", err)
+			}
+			impatient, cancel := context.WithCancel(ctx)
+			second, third := lock(impatient), lock(ctx)
+			cancel()
+			if err := <-second; !errors.Is(err, context.Canceled) {
+				t.Errorf("the cancelled waiter: %v", err)
+			}
+			answers <- answer
+			close(answers) // later requests are granted
+			if err := <-first; !errors.Is(err, answer) {
+				t.Errorf("the first request: %v, want %v", err, answer)
+			}
+			if err := <-third; err != nil {
+				t.Errorf("the waiter: %v", err)
+			}
+			synctest.Wait()
+			mustBeEmpty(t, l)
+		})
+	}
+}
+
+// TestCancelledAsTheHoldIsGranted cancels a waiter for another request of its owner. That
+// one has been granted the lock, but has not returned.
+func TestCancelledAsTheHoldIsGranted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLocker(&scripted{})
+		h, _ := l.hold("owner", "a")
+		ctx, cancel := context.WithCancel(WithOwner(t.Context(), "owner"))
+		answer := make(chan error, 1)
+		go func() {
+			_, err := l.Lock(ctx, "a")
+			answer <- err
+		}()
+		synctest.Wait()
+		h.mu.Lock()
+		h.setGrant(localGrant(1), time.Now())
+		h.mu.Unlock()
+		cancel()
+		if err := <-answer; !errors.Is(err, context.Canceled) {
+			t.Errorf("the cancelled waiter: %v, want %v", err, context.Canceled)
+		}
+	})
+}
+
+// refusesRelease is a grant whose release fails.
+type refusesRelease struct{ localGrant }
+
+func (refusesRelease) Release(context.Context) error { return errBackend }
+
+// refusesPipelined is the same, pipelined.
+type refusesPipelined struct{ refusesRelease }
+
+func (g refusesPipelined) StartRelease() func(context.Context) error { return g.Release }
+
+// refusesHandover is a grant that cannot be handed over.
+type refusesHandover struct{ localGrant }
+
+func (refusesHandover) HandOver(context.Context, func(error)) (Grant, error) { return nil, errBackend }
+
+// TestFailedUnlock checks what Unlock returns if the backend fails, with and without a
+// waiter. The next waiter is granted the lock all the same.
+func TestFailedUnlock(t *testing.T) {
+	t.Parallel()
+	for _, waits := range []bool{false, true} {
+		for _, grant := range []Grant{refusesRelease{}, refusesPipelined{}, refusesHandover{}} {
+			synctest.Test(t, func(t *testing.T) {
+				grants := make(grantsInTurn, 2)
+				grants <- grant
+				grants <- localGrant(2)
+				l := newLocker(grants)
+				lease := mustLock(t, l, "a")
+				granted := make(chan Lease, 1)
+				if waits {
+					go func() { granted <- mustLock(t, l, "a") }()
+					synctest.Wait()
+				}
+				_, handsOver := grant.(HandoverGrant)
+				want := errBackend
+				if handsOver && !waits {
+					want = nil
+				}
+				if err := lease.Unlock(t.Context()); !errors.Is(err, want) || (err == nil) != (want == nil) {
+					t.Errorf("Unlock of a %T: %v, want %v", grant, err, want)
+				}
+				if waits {
+					mustUnlock(t, <-granted)
+				}
+				mustBeEmpty(t, l)
+			})
+		}
+	}
+}
+
+// TestFailedUnlockOfUnwantedHandover has a waiter give up while a grant is handed over to
+// it, and the release of that grant fail.
+func TestFailedUnlockOfUnwantedHandover(t *testing.T) {
+	t.Parallel()
+	b := newFakeBackend(func(g *fakeGrant) Grant { return handsOverRefusing{g} })
+	l := newLocker(b)
+	lease := mustLockAnew(t, l, "a")
+	ctx, cancel := context.WithCancel(t.Context())
+	waited := make(chan error, 1)
+	go func() {
+		_, err := l.Lock(ctx, "a")
+		waited <- err
+	}()
+	waitForWaiters(l, "a", 1)
+	unlocked := make(chan error, 1)
+	go func() { unlocked <- lease.Unlock(t.Context()) }()
+	<-b.handingOver
+	cancel()
+	<-waited
+	close(b.proceed)
+	if err := <-unlocked; !errors.Is(err, errBackend) {
+		t.Errorf("Unlock: %v, want %v", err, errBackend)
+	}
+	mustBeEmpty(t, l)
+}
+
+// handsOverRefusing hands over a grant whose release fails.
+type handsOverRefusing struct{ *fakeGrant }
+
+func (g handsOverRefusing) HandOver(context.Context, func(error)) (Grant, error) {
+	g.beginHandover()
+	return refusesRelease{}, nil
+}
+
+// TestLossOfSharedLock loses a lock of which an owner has two leases. Each Unlock says so.
+func TestLossOfSharedLock(t *testing.T) {
+	t.Parallel()
+	b := newFakeBackend(func(g *fakeGrant) Grant { return g })
+	l := newLocker(b)
+	one, two := mustLockBy(t, l, "owner"), mustLockBy(t, l, "owner")
+	(<-b.grants).lost(ErrDeleted)
+	for _, lease := range []Lease{one, two} {
+		if cause := context.Cause(lease.Context()); !errors.Is(cause, ErrDeleted) {
+			t.Errorf("the lease has ended with %v", cause)
+		}
+		if err := lease.Unlock(t.Context()); !errors.Is(err, ErrDeleted) {
+			t.Errorf("Unlock: %v, want %v", err, ErrDeleted)
+		}
+	}
+	if b.released.Load() != 1 {
+		t.Errorf("the grant was released %d times", b.released.Load())
+	}
+	mustBeEmpty(t, l)
+}
+
+// slowRelease is a watched grant whose release takes a second.
+type slowRelease struct{ watched }
+
+func (slowRelease) Release(context.Context) error {
+	time.Sleep(time.Second)
+	return nil
+}
+
+// TestWatchEndsWithUnlock unlocks a watched grant whose release is slow. That the watch
+// ends must not let the next waiter ask the backend before the release.
+func TestWatchEndsWithUnlock(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		grants := make(grantsInTurn, 2)
+		grants <- slowRelease{watched{localGrant(1), make(chan struct{}), make(chan error)}}
+		grants <- localGrant(2)
+		l := newLocker(grants)
+		lease := mustLock(t, l, "a")
+		time.Sleep(2 * watchDelay)
+		waiter := make(chan Lease, 1)
+		go func() { waiter <- mustLock(t, l, "a") }()
+		synctest.Wait()
+		unlocking := time.Now()
+		go mustUnlock(t, lease)
+		mustUnlock(t, <-waiter)
+		if took := time.Since(unlocking); took != time.Second {
+			t.Errorf("the waiter was granted the lock after %v, want it after the release", took)
+		}
+	})
+}
+
+// dialed is a grant with a connection.
+type dialed struct {
+	localGrant
+	conn syscall.RawConn
+	err  error
+}
+
+func (g dialed) Connection() (syscall.RawConn, error) { return g.conn, g.err }
+
+// TestConnection checks what a lease returns as its connection.
+func TestConnection(t *testing.T) {
+	t.Parallel()
+	conn, err := new(net.IPConn).SyscallConn()
+	if conn != nil || err == nil {
+		t.Fatal("a connection that is not open has a descriptor")
+	}
+	listener, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if conn, err = listener.SyscallConn(); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		grant Grant
+		conn  syscall.RawConn
+		err   error
+	}{
+		{localGrant(1), nil, nil},
+		{dialed{conn: conn}, conn, nil},
+		{dialed{conn: conn, err: errBackend}, nil, errBackend},
+	} {
+		grants := make(grantsInTurn, 1)
+		grants <- test.grant
+		lease := mustLock(t, newLocker(grants), "a")
+		if conn, err := lease.(Connected).Connection(); conn != test.conn || !errors.Is(err, test.err) {
+			t.Errorf("the connection of %T is %v, %v; want %v, %v", test.grant, conn, err, test.conn, test.err)
+		}
+		mustUnlock(t, lease)
+	}
+}

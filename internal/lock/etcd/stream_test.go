@@ -1,0 +1,374 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// renewals answers the renewals of a lease. fails is called for each step: open, send and
+// receive.
+type renewals struct {
+	pb.LeaseClient
+	fails   func(step string) error
+	seconds int64
+	streams []context.Context
+	open    bool // two streams were open at once
+	sent    int
+}
+
+func (r *renewals) LeaseKeepAlive(ctx context.Context, _ ...grpc.CallOption) (pb.Lease_LeaseKeepAliveClient, error) {
+	for _, before := range r.streams {
+		r.open = r.open || before.Err() == nil
+	}
+	r.streams = append(r.streams, ctx)
+	return renewalStream{nil, ctx, r}, r.fails("open")
+}
+
+type renewalStream struct {
+	pb.Lease_LeaseKeepAliveClient
+	ctx context.Context
+	*renewals
+}
+
+func (s renewalStream) Send(*pb.LeaseKeepAliveRequest) error {
+	s.sent++
+	return errors.Join(s.ctx.Err(), s.fails("send"))
+}
+
+func (s renewalStream) Recv() (*pb.LeaseKeepAliveResponse, error) {
+	return &pb.LeaseKeepAliveResponse{TTL: s.seconds}, s.fails("receive")
+}
+
+// TestRenewalsThatFail has the renewals of a session fail. They are tried again, each on
+// a new stream, and the session is lost only when its lease ends.
+func TestRenewalsThatFail(t *testing.T) {
+	t.Parallel()
+	const length = 6 * time.Second
+	for _, test := range []struct {
+		name    string
+		fails   string        // this step
+		until   time.Duration // since the start
+		seconds int64         // of the server's answers
+		lost    error         // nil: not within a minute
+		at      time.Duration // of the loss
+		streams int
+	}{
+		{"none", "", 0, 6, nil, 0, 1},
+		{"open fails", "open", 3 * time.Second, 6, nil, 0, 6},
+		{"send fails", "send", 3 * time.Second, 6, nil, 0, 6},
+		{"receive fails", "receive", 3 * time.Second, 6, nil, 0, 6},
+		{"open goes on failing", "open", time.Hour, 6, lock.ErrExpired, length, 21},
+		{"receive goes on failing", "receive", time.Hour, 6, lock.ErrExpired, length, 21},
+		{"the lease is gone", "", 0, 0, lock.ErrSessionExpired, length / renewalsPerLease, 1},
+		{"the client is closed", "", 0, 6, lock.ErrDisconnected, 30 * time.Second, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				r := &renewals{seconds: test.seconds, fails: func(step string) error {
+					if step == test.fails && time.Since(start) < test.until {
+						return errFault
+					}
+					return nil
+				}}
+				ctx, closeClient := context.WithCancel(t.Context())
+				defer closeClient()
+				if errors.Is(test.lost, lock.ErrDisconnected) {
+					time.AfterFunc(test.at, closeClient)
+				}
+				s := &session{client: clientv3.NewCtxClient(ctx), leases: r, length: length, until: start.Add(length)}
+				s.ctx, s.lose = context.WithCancelCause(t.Context())
+				stopped := make(chan struct{})
+				go func() {
+					defer close(stopped)
+					s.keepAlive(length)
+				}()
+				select {
+				case <-stopped:
+				case <-time.After(time.Minute):
+				}
+				if lost, at := context.Cause(s.ctx), time.Since(start); !errors.Is(lost, test.lost) || lost != nil && at != test.at {
+					t.Errorf("after %s the session is lost: %v; want %v after %s", at, lost, test.lost, test.at)
+				}
+				s.lose(nil)
+				<-stopped
+				if len(r.streams) != test.streams {
+					t.Errorf("%d streams were opened, want %d", len(r.streams), test.streams)
+				}
+				if r.open || r.streams[len(r.streams)-1].Err() == nil {
+					t.Error("a stream was left open")
+				}
+				if r.sent > 40 {
+					t.Errorf("%d renewals in a minute", r.sent)
+				}
+			})
+		})
+	}
+}
+
+// TestConfirmWithoutRenewal has the renewal of a confirmation fail. The holder is not told
+// that it holds the lock, and is told of the loss if it is certain.
+func TestConfirmWithoutRenewal(t *testing.T) {
+	t.Parallel()
+	s := newSession(t, nil)
+	b := newLocker(t, testenv.Etcd(t)).backend
+	for _, test := range []struct {
+		fails   string
+		seconds int64
+		deleted bool // the key
+		want    error
+	}{
+		{"open", 60, false, errFault}, {"send", 60, false, errFault}, {"receive", 60, false, errFault},
+		{"open", 60, true, lock.ErrDeleted}, {"", 60, true, lock.ErrDeleted}, {"", 0, false, lock.ErrSessionExpired},
+	} {
+		g := b.newGrant(s, "confirmed-"+uuid.NewString())
+		if _, err := g.createKey(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if test.deleted {
+			if _, err := b.client.Delete(t.Context(), g.key); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.leases = &renewals{seconds: test.seconds, fails: func(step string) error {
+			if step == test.fails {
+				return errFault
+			}
+			return nil
+		}}
+		if until, err := g.Confirm(t.Context()); !errors.Is(err, test.want) || !until.IsZero() {
+			t.Errorf("%+v: %v, %v", test, until, err)
+		}
+	}
+}
+
+// server answers a client in the process.
+type server struct {
+	clientv3.Watcher
+	clientv3.KV
+	clientv3.Lease
+	watch   []clientv3.WatchResponse // of every watch
+	found   []*mvccpb.KeyValue       // by every Get
+	readErr error                    // of every Get
+	turns   []turn                   // of the transactions; the last one of all further ones, too
+	watched []string
+	granted int
+}
+
+// turn is an answer to a contender: the key before its own, and its own.
+type turn struct {
+	before, own *mvccpb.KeyValue
+	err         error
+}
+
+func keyOf(key string, created int64) *mvccpb.KeyValue {
+	return &mvccpb.KeyValue{Key: []byte(key), CreateRevision: created}
+}
+
+func (s *server) client(ctx context.Context) *clientv3.Client {
+	c := clientv3.NewCtxClient(ctx)
+	c.Watcher, c.KV, c.Lease = s, s, s
+	return c
+}
+
+func (s *server) Close() error { return nil }
+
+func (s *server) Watch(_ context.Context, key string, _ ...clientv3.OpOption) clientv3.WatchChan {
+	s.watched = append(s.watched, key)
+	answers := make(chan clientv3.WatchResponse, len(s.watch))
+	for _, a := range s.watch {
+		answers <- a
+	}
+	close(answers)
+	return answers
+}
+
+func (s *server) Get(context.Context, string, ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	return &clientv3.GetResponse{Kvs: s.found}, s.readErr
+}
+
+func (s *server) Grant(ctx context.Context, seconds int64) (*clientv3.LeaseGrantResponse, error) {
+	s.granted++
+	return &clientv3.LeaseGrantResponse{TTL: seconds}, ctx.Err()
+}
+
+func (s *server) Revoke(context.Context, clientv3.LeaseID) (*clientv3.LeaseRevokeResponse, error) {
+	return nil, nil
+}
+
+func (s *server) Txn(ctx context.Context) clientv3.Txn { return transaction{nil, ctx, s} }
+
+type transaction struct {
+	clientv3.Txn
+	ctx context.Context
+	*server
+}
+
+func (t transaction) If(...clientv3.Cmp) clientv3.Txn { return t }
+
+func (t transaction) Then(...clientv3.Op) clientv3.Txn { return t }
+
+func (t transaction) Commit() (*clientv3.TxnResponse, error) {
+	if err := t.ctx.Err(); err != nil {
+		return nil, err
+	}
+	next := t.turns[0]
+	t.turns = t.turns[min(1, len(t.turns)-1):]
+	answer := new(clientv3.TxnResponse)
+	for _, kv := range []*mvccpb.KeyValue{next.before, next.own} {
+		found := new(pb.RangeResponse)
+		if kv != nil {
+			found.Kvs = append(found.Kvs, kv)
+		}
+		answer.Responses = append(answer.Responses, &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{ResponseRange: found}})
+	}
+	return answer, next.err
+}
+
+// TestWatchThatFails has the watch of an entry end in every way. Only a deletion counts
+// as one, and after a failure the next watches use a new stream.
+func TestWatchThatFails(t *testing.T) {
+	t.Parallel()
+	created := clientv3.WatchResponse{Created: true}
+	deleted := clientv3.WatchResponse{Events: []*clientv3.Event{{Type: clientv3.EventTypeDelete}}}
+	there := []*mvccpb.KeyValue{keyOf("k", 7)}
+	for _, test := range []struct {
+		name    string
+		server  server
+		stopped bool
+		want    error
+		stream  int64 // of the next watch
+	}{
+		{"deleted", server{watch: []clientv3.WatchResponse{created, deleted}, found: there}, false, nil, 0},
+		{"deleted before the watch", server{watch: []clientv3.WatchResponse{created}}, false, nil, 0},
+		{"the watch fails", server{watch: []clientv3.WatchResponse{created, {CompactRevision: 3}}, found: there}, false, rpctypes.ErrCompacted, 1},
+		{"the watch ends", server{watch: []clientv3.WatchResponse{created}, found: there}, false, errWatchEnded, 1},
+		{"the key cannot be read", server{watch: []clientv3.WatchResponse{created, deleted}, readErr: errFault}, false, errFault, 1},
+		{"stopped", server{}, true, context.Canceled, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			if test.stopped {
+				stop()
+			}
+			b := &backend{client: test.server.client(ctx)}
+			if err := b.waitForDelete(ctx, entry{"k", 7}); !errors.Is(err, test.want) {
+				t.Errorf("%v, want %v", err, test.want)
+			}
+			if stream := b.watchStream.Load(); stream != test.stream {
+				t.Errorf("the next watch uses stream %d, want %d", stream, test.stream)
+			}
+		})
+	}
+}
+
+// patience is how long a contender waits that has a pause after each of 11 tries.
+const patience = 10*watchPause + watchPause/2
+
+// TestTurn checks whom a contender waits for, one after the other, and that it is granted
+// the lock only when nobody is before it and its own key is there.
+func TestTurn(t *testing.T) {
+	t.Parallel()
+	deleted := []clientv3.WatchResponse{{Events: []*clientv3.Event{{Type: clientv3.EventTypeDelete}}}}
+	first, second, own := keyOf("lock/a", 3), keyOf("lock/b", 5), keyOf("lock/c", 9)
+	for _, test := range []struct {
+		name    string
+		server  server
+		want    error
+		watched []string
+	}{
+		{"the one before leaves first", server{watch: deleted, turns: []turn{{first, own, nil}, {nil, own, nil}}}, nil, []string{"lock/b", "lock/a"}},
+		{"its key is gone", server{watch: deleted, turns: []turn{{}}}, lock.ErrSessionExpired, []string{"lock/b"}},
+		{"its key is written again", server{watch: deleted, turns: []turn{{nil, keyOf("lock/c", 11), nil}}}, lock.ErrSessionExpired, []string{"lock/b"}},
+		{"the servers are away", server{watch: deleted, turns: []turn{{err: rpctypes.ErrNoLeader}, {nil, own, nil}}}, nil, []string{"lock/b", "lock/b"}},
+		{"a request fails", server{watch: deleted, turns: []turn{{err: errFault}}}, errFault, []string{"lock/b"}},
+		{"the reading of all keys fails", server{watch: deleted, turns: []turn{{keyOf("lock/longer/a", 4), own, nil}}, readErr: errFault}, errFault, []string{"lock/b"}},
+		{"watches fail until it gives up", server{turns: []turn{{second, own, nil}}}, context.DeadlineExceeded, slices.Repeat([]string{"lock/b"}, 11)},
+		{"the servers are away until it gives up", server{turns: []turn{{err: rpctypes.ErrNoLeader}}}, context.DeadlineExceeded, slices.Repeat([]string{"lock/b"}, 11)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithTimeout(t.Context(), patience)
+				defer stop()
+				g := &grant{backend: &backend{client: test.server.client(t.Context())}, prefix: "lock/", key: "lock/c", token: 9}
+				if err := g.waitForTurn(ctx, entry{"lock/b", 5}); !errors.Is(err, test.want) {
+					t.Errorf("%v, want %v", err, test.want)
+				}
+				if !slices.Equal(test.server.watched, test.watched) {
+					t.Errorf("it waited for %q, want %q", test.server.watched, test.watched)
+				}
+			})
+		})
+	}
+}
+
+// TestContenderWithoutAPlace has the requests of a contender fail before it has a place. If
+// its sessions are lost, it takes others, after a pause, until it gives up. If the servers are
+// away, it does not wait for them.
+func TestContenderWithoutAPlace(t *testing.T) {
+	t.Parallel()
+	for fault, test := range map[error]struct {
+		want     error
+		sessions int
+	}{
+		rpctypes.ErrLeaseNotFound: {context.DeadlineExceeded, 11},
+		rpctypes.ErrNoLeader:      {rpctypes.ErrNoLeader, 1},
+		errFault:                  {errFault, 1},
+	} {
+		t.Run(fault.Error(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithTimeout(t.Context(), patience)
+				defer stop()
+				s := &server{turns: []turn{{err: fault}}}
+				b := &backend{client: s.client(t.Context()), leaseSeconds: 60}
+				if _, err := b.Acquire(ctx, "a", true, func(error) {}); !errors.Is(err, test.want) || s.granted != test.sessions {
+					t.Errorf("%d sessions, %v; want %d, %v", s.granted, err, test.sessions, test.want)
+				}
+			})
+		})
+	}
+}
+
+func TestIsAway(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error]bool{
+		rpctypes.ErrNoLeader:        true,
+		rpctypes.ErrLeaseNotFound:   false,
+		rpctypes.ErrGRPCNoLeader:    true,
+		errFault:                    false,
+		context.DeadlineExceeded:    false, // the caller's
+		context.Canceled:            false,
+		errors.New("anything else"): false,
+		status.Error(codes.Unavailable, "connection refused"):                            true,
+		status.Error(codes.Unknown, context.DeadlineExceeded.Error()):                    true,
+		status.Error(codes.Unknown, "anything else"):                                     false,
+		status.Error(codes.DeadlineExceeded, context.DeadlineExceeded.Error()):           false,
+		fmt.Errorf("wrapped: %w", status.Error(codes.Unavailable, "connection refused")): true,
+	} {
+		if got := isAway(err); got != want {
+			t.Errorf("isAway(%v) = %t", err, got)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package mysql
+
+import (
+	"database/sql"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+
+	driver "github.com/go-sql-driver/mysql"
+
+	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// TestFailingStatements has each statement fail with which a session is opened and a lock
+// is taken and freed. The statements of session.Locker itself have tests there.
+func TestFailingStatements(t *testing.T) {
+	t.Parallel()
+	dbURL := testenv.MariaDB(t)
+	if _, err := New(t.Context(), open(t, dbURL), 0); !errors.Is(err, lock.ErrNoTable) {
+		t.Errorf("New on a database that was not migrated: %v, want %v", err, lock.ErrNoTable)
+	}
+	migrate(t, dbURL)
+	u, err := url.Parse(dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := &driver.MySQLError{Number: 1105, Message: "the statement has failed"}
+	statements := faults.NewDriver(driver.MySQLDriver{}, u.User.String()+"@tcp("+u.Host+")"+u.Path, map[faults.Kind]error{faults.ReadOnly: refused})
+	pool := sql.OpenDB(statements)
+	pool.SetMaxIdleConns(-1)
+	t.Cleanup(func() { pool.Close() })
+	for _, statement := range []string{"SHOW GLOBAL VARIABLES", "SHOW GLOBAL STATUS", "SET SESSION wait_timeout", "ISOLATION LEVEL", "information_schema"} {
+		statements.Arm(faults.Fault{Kind: faults.ReadOnly, Nth: 1, Only: statement})
+		l, err := New(t.Context(), pool, 0)
+		if _, injected := statements.Disarm(); len(injected) != 1 {
+			t.Errorf("%d statements with %s have failed", len(injected), statement)
+		}
+		mustBeRefused(t, statement, err)
+		if l != nil {
+			l.Close()
+		}
+	}
+	for kind, want := range map[faults.Kind]string{faults.Cut: "the connection broke", faults.Garbled: "Scan error"} {
+		statements.Arm(faults.Fault{Kind: kind, Nth: 1, Only: "SHOW GLOBAL VARIABLES"})
+		if _, err := New(t.Context(), pool, 0); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the variables are %s: %v, want %q", kind, err, want)
+		}
+	}
+	statements.Disarm()
+	l, err := New(t.Context(), pool, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for range 2 { // in an idle session, and in a new one, which the first failure has made needed
+		statements.Arm(faults.Fault{Kind: faults.ReadOnly, Nth: 1, Times: 2, Only: "INSERT INTO lock_tokens"})
+		_, err := l.Lock(t.Context(), "a")
+		statements.Disarm()
+		mustBeRefused(t, "the mint", err)
+	}
+	lease, err := l.Lock(t.Context(), "a") // once the server has seen that the session has ended
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// mustBeRefused checks that the error is the one of the server.
+func mustBeRefused(t *testing.T, statement string, err error) {
+	t.Helper()
+	var server *driver.MySQLError
+	if !errors.As(err, &server) || errors.Is(err, lock.ErrLost) {
+		t.Errorf("%s has failed: %v", strings.ToLower(statement), err)
+	}
+}

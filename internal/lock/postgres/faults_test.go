@@ -1,0 +1,83 @@
+package postgres
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// TestFailingStatements has each statement fail with which a session is opened, and the one
+// that mints a token. The statements of session.Locker itself have tests there.
+func TestFailingStatements(t *testing.T) {
+	t.Parallel()
+	dbURL := testenv.Postgres(t)
+	if _, err := New(t.Context(), open(t, dbURL), 0); !errors.Is(err, lock.ErrNoTable) {
+		t.Errorf("New on a database that was not migrated: %v, want %v", err, lock.ErrNoTable)
+	}
+	migrateUp(t, dbURL)
+	wire, wired, err := faults.NewWire(dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(wire.Close)
+	mustBeRefused := func(statement string, err error) {
+		t.Helper()
+		var server *pgconn.PgError
+		if _, injected := wire.Disarm(); !errors.As(err, &server) || len(injected) == 0 {
+			t.Errorf("%d statements with %s have failed: %v", len(injected), statement, err)
+		}
+	}
+	for _, statement := range []string{"set_config", "to_regclass"} {
+		wire.Arm(faults.Fault{Kind: faults.Deadlock, Nth: 1, Only: statement})
+		l, err := New(t.Context(), open(t, wired), 0)
+		mustBeRefused(statement, err)
+		if l != nil {
+			l.Close()
+		}
+	}
+	l, err := New(t.Context(), open(t, wired), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, statement := range []string{"pg_advisory_lock", "INSERT INTO lock_tokens"} {
+		wire.Arm(faults.Fault{Kind: faults.Deadlock, Nth: 1, Times: 2, Only: statement})
+		_, err = l.Lock(t.Context(), "a")
+		mustBeRefused(statement, err)
+	}
+	lease, err := l.Lock(t.Context(), "a") // once the server has seen that the session has ended
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOldServer hides the setting that PostgreSQL 13 does not have.
+func TestOldServer(t *testing.T) {
+	t.Parallel()
+	dbURL := testenv.Postgres(t)
+	migrateUp(t, dbURL)
+	if _, err := open(t, dbURL).ExecContext(t.Context(), `CREATE SCHEMA old;
+		CREATE VIEW old.pg_settings AS SELECT * FROM pg_catalog.pg_settings WHERE name <> 'idle_session_timeout'`); err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set("search_path", "old,pg_catalog,public")
+	u.RawQuery = query.Encode()
+	if _, err := New(t.Context(), open(t, u.String()), 0); err == nil || !strings.Contains(err.Error(), "PostgreSQL 14") {
+		t.Errorf("New on a server without idle_session_timeout: %v", err)
+	}
+}

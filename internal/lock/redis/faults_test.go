@@ -1,0 +1,285 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// faulty is a Locker whose requests to Redis the hook has fail, another one that sees
+// what they have left, and the name of a lock.
+type faulty struct {
+	t     *testing.T
+	hook  faults.Hook
+	ours  *Locker
+	other *Locker
+	name  string
+}
+
+func newFaulty(t *testing.T, options Options) faulty {
+	t.Helper()
+	client := openClient(t, testenv.Redis(t))
+	f := faulty{
+		t: t, hook: faults.NewHook(), ours: newLocker(t, client, options),
+		other: newLocker(t, openClient(t, testenv.Redis(t)), Options{}), name: "faulty-" + uuid.NewString(),
+	}
+	locktest.MustUnlock(t, locktest.MustLock(t, f.other, f.name)) // the server knows the scripts now
+	client.AddHook(f.hook)
+	return f
+}
+
+// acquire returns a grant whose watchdog is stopped.
+func (f faulty) acquire() *grant {
+	f.t.Helper()
+	g, err := f.ours.backend.Acquire(f.t.Context(), f.name, false, func(error) {})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	g.(*grant).stopWatchdog()
+	return g.(*grant)
+}
+
+// mustBeFree checks that the lock becomes free long before a lease of 30 s ends, and that
+// nobody is left in its queue.
+func (f faulty) mustBeFree() {
+	f.t.Helper()
+	locktest.Eventually(f.t, "nothing is left in Redis", func() bool {
+		n, err := f.other.backend.client.Exists(f.t.Context(), f.name, queueKey(f.name)).Result()
+		return err == nil && n == 0
+	})
+}
+
+// mustBeFault checks that the error is that of a request whose answer was lost.
+func mustBeFault(t *testing.T, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, io.EOF) || errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrHeld) {
+		t.Errorf("%s: %v, want %v", what, err, io.EOF)
+	}
+}
+
+// unanswered has the answers to the first requests lost: of one, or also of the one that
+// removes what it has left.
+var unanswered = map[string][]faults.Fault{
+	"request":              {{Kind: faults.Lost, Nth: 1}},
+	"request and clean-up": {{Kind: faults.Lost, Nth: 1}, {Kind: faults.Refused, Nth: 2}},
+}
+
+// TestUnansweredRequest loses the answers to the requests for a lock and for its release.
+func TestUnansweredRequest(t *testing.T) {
+	t.Parallel()
+	for lost, kinds := range unanswered {
+		t.Run(lost, func(t *testing.T) {
+			t.Parallel()
+			for name, request := range map[string]func(*Locker, context.Context, string) (lock.Lease, error){
+				"Lock": (*Locker).Lock, "TryLock": (*Locker).TryLock,
+			} {
+				f := newFaulty(t, Options{})
+				f.hook.Arm(kinds...)
+				_, err := request(f.ours, t.Context(), f.name)
+				mustBeFault(t, name, err)
+				f.mustBeFree()
+			}
+
+			f := newFaulty(t, Options{})
+			held := locktest.MustLock(t, f.other, f.name)
+			waiting := startWaiter(t.Context(), t, f.ours, f.name)
+			f.hook.Arm(kinds...)
+			locktest.MustUnlock(t, held)
+			mustBeFault(t, "a waiter", (<-waiting).Err)
+			f.mustBeFree()
+		})
+	}
+	for _, kind := range []faults.Kind{faults.Lost, faults.Refused, faults.Garbled} {
+		t.Run(fmt.Sprint("release ", kind), func(t *testing.T) {
+			t.Parallel()
+			f := newFaulty(t, Options{})
+			lease := locktest.MustLock(t, f.ours, f.name)
+			f.hook.Arm(faults.Fault{Kind: kind, Nth: 1})
+			err := lease.Unlock(t.Context())
+			if err == nil || errors.Is(err, lock.ErrLost) {
+				t.Errorf("Unlock: %v", err)
+			}
+			if kind == faults.Lost {
+				mustBeFault(t, "Unlock", err)
+			}
+			f.mustBeFree()
+		})
+	}
+}
+
+// TestUnreadableAnswer answers a request for a lock with nothing.
+func TestUnreadableAnswer(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, Options{})
+	f.hook.Arm(faults.Fault{Kind: faults.Garbled, Nth: 1})
+	if _, err := f.ours.TryLock(t.Context(), f.name); err == nil || errors.Is(err, lock.ErrHeld) {
+		t.Errorf("TryLock: %v", err)
+	}
+	f.mustBeFree()
+}
+
+// TestUnansweredHandover loses the answer to the request that hands a lock over to the
+// next waiter of the process.
+func TestUnansweredHandover(t *testing.T) {
+	t.Parallel()
+	for lost, kinds := range map[string][]faults.Fault{
+		"request":               {{Kind: faults.Lost, Nth: 1}},
+		"request and clean-ups": {{Kind: faults.Lost, Nth: 1}, {Kind: faults.Refused, Nth: 2, Times: 2}},
+		"refused":               {{Kind: faults.Refused, Nth: 1}},
+		"refused and clean-ups": {{Kind: faults.Refused, Nth: 1, Times: 3}},
+	} {
+		t.Run(lost, func(t *testing.T) {
+			t.Parallel()
+			f := newFaulty(t, Options{})
+			g, err := f.ours.backend.Acquire(t.Context(), f.name, false, func(error) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.hook.Arm(kinds...)
+			if _, err := g.(lock.HandoverGrant).HandOver(t.Context(), func(error) {}); err == nil || errors.Is(err, lock.ErrLost) {
+				t.Errorf("the handover: %v", err)
+			}
+			f.mustBeFree()
+		})
+	}
+}
+
+// TestHandoverOfLostLock hands over a lock that was deleted.
+func TestHandoverOfLostLock(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, Options{})
+	g := f.acquire()
+	if err := f.ours.backend.client.Del(t.Context(), f.name).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.HandOver(t.Context(), func(error) {}); !errors.Is(err, lock.ErrDeleted) {
+		t.Errorf("the handover: %v, want %v", err, lock.ErrDeleted)
+	}
+}
+
+// TestUnansweredRenewal has renewals fail: some of a lease, or all of them.
+func TestUnansweredRenewal(t *testing.T) {
+	t.Parallel()
+	const short = 600 * time.Millisecond
+	t.Run("some", func(t *testing.T) {
+		t.Parallel()
+		f := newFaulty(t, Options{Lease: 3 * time.Second})
+		g := f.acquire()
+		until := g.Until()
+		f.hook.Arm(faults.Fault{Kind: faults.Refused, Nth: 1}, faults.Fault{Kind: faults.Lost, Nth: 2})
+		if err := g.renew(t.Context()); err != nil || !g.Until().After(until) {
+			t.Errorf("renewed by %v: %v", g.Until().Sub(until), err)
+		}
+	})
+	for _, kind := range []faults.Kind{faults.Refused, faults.Hung} {
+		t.Run(fmt.Sprint("all ", kind), func(t *testing.T) {
+			t.Parallel()
+			f := newFaulty(t, Options{Lease: short})
+			lost := make(chan error, 10)
+			g, err := f.ours.backend.Acquire(t.Context(), f.name, false, func(reason error) { lost <- reason })
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.hook.Arm(faults.Fault{Kind: kind, Nth: 1, Times: faults.Always})
+			if reason := <-lost; !errors.Is(reason, lock.ErrExpired) || time.Now().Before(g.(lock.ExpiringGrant).Until()) {
+				t.Errorf("lost: %v, want %v at the end of the lease", reason, lock.ErrExpired)
+			}
+			f.hook.Disarm()
+			if err := g.Release(t.Context()); err != nil && !errors.Is(err, lock.ErrDeleted) {
+				t.Error(err)
+			}
+		})
+	}
+	t.Run("until the release", func(t *testing.T) {
+		t.Parallel()
+		f := newFaulty(t, Options{Lease: 3 * time.Second})
+		g, err := f.ours.backend.Acquire(t.Context(), f.name, false, func(reason error) { t.Errorf("lost: %v", reason) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.hook.Arm(faults.Fault{Kind: faults.Hung, Nth: 1})
+		held := g.(*grant)
+		locktest.Eventually(t, "a renewal is under way", func() bool {
+			held.mu.Lock()
+			defer held.mu.Unlock()
+			return held.cancelRenewal != nil
+		})
+		if err := g.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		f.mustBeFree()
+	})
+}
+
+// TestUnansweredQuestion loses the answers to all that a holder or a job asks. The error
+// says what was asked for.
+func TestUnansweredQuestion(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, Options{})
+	fixed := newLocker(t, f.ours.backend.client, Options{Fixed: true})
+	lease, fixedLease := locktest.MustLock(t, f.ours, f.name), locktest.MustLock(t, fixed, f.name+"-fixed")
+	hide, err := f.ours.Show(t.Context(), f.name, "a text")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, ask := range map[string]func() error{
+		"Confirm":        func() error { _, err := lease.(lock.Confirmer).Confirm(t.Context()); return err },
+		"Confirm, fixed": func() error { _, err := fixedLease.(lock.Confirmer).Confirm(t.Context()); return err },
+		"Show":           func() error { _, err := f.ours.Show(t.Context(), f.name, "lost"); return err },
+		"Shown":          func() error { _, err := f.ours.Shown(t.Context(), f.name); return err },
+		"LastTick":       func() error { _, err := f.ours.LastTick(t.Context(), f.name); return err },
+		"RecordTick":     func() error { _, err := f.ours.RecordTick(t.Context(), f.name, 1); return err },
+	} {
+		asked := 1
+		for ; ; asked++ {
+			f.hook.Arm(faults.Fault{Kind: faults.Lost, Nth: asked})
+			err := ask()
+			if _, injected := f.hook.Disarm(); len(injected) == 0 {
+				break
+			}
+			mustBeFault(t, what, err)
+		}
+		if asked == 1 {
+			t.Errorf("%s asks nothing", what)
+		}
+	}
+	if err := f.ours.backend.client.Set(t.Context(), tickKey(f.name), "no number", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.ours.LastTick(t.Context(), f.name); err == nil {
+		t.Error("LastTick reads a tick that is no number")
+	}
+	if tick, err := f.ours.LastTick(t.Context(), f.name+"-none"); err != nil || tick != 0 {
+		t.Errorf("the tick of a job without one: %d, %v", tick, err)
+	}
+	if err := f.ours.backend.client.HSet(t.Context(), shownKey(f.name), "dead", "1 long ago", "broken", "x y", "endless", "99999999999999999999 for ever").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range mustShow(t, f.other, f.name) {
+		if text != "a text" && text != "lost" { // the second one was listed, and not answered
+			t.Errorf("the text %q is listed", text)
+		}
+	}
+	hide(t.Context())
+	locktest.MustUnlock(t, lease)
+	locktest.MustUnlock(t, fixedLease)
+}
+
+func mustShow(t *testing.T, l *Locker, name string) []string {
+	t.Helper()
+	texts, err := l.Shown(t.Context(), name)
+	if err != nil || len(texts) == 0 {
+		t.Errorf("the texts are %q, %v", texts, err)
+	}
+	return texts
+}

@@ -1,0 +1,252 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	goredis9 "github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/address"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+)
+
+// faulty returns a Locker whose requests to the servers the hooks have fail.
+func (s *servers) faulty(lease time.Duration) (l *Locker, hooks [3]faults.Hook) {
+	s.t.Helper()
+	var clients []goredis9.UniversalClient
+	for i, server := range s.servers {
+		client := goredis9.NewClient(&goredis9.Options{Addr: server.Addr(), MaxRetries: -1})
+		s.t.Cleanup(func() { _ = client.Close() })
+		hooks[i] = faults.NewHook()
+		client.AddHook(hooks[i])
+		clients = append(clients, client)
+	}
+	l, err := New(clients, lease)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = l.Close() })
+	return l, hooks
+}
+
+// TestUnansweredRequests loses the answers of a majority to the requests for a lock, to a
+// confirmation and to a release, and what the clean-up asks.
+func TestUnansweredRequests(t *testing.T) {
+	t.Parallel()
+	s := startServers(t)
+	l, hooks := s.faulty(lock.DefaultLease)
+	locktest.MustUnlock(t, locktest.MustLock(t, l, "a")) // the clients are connected now
+	arm := func(faulty ...faults.Fault) {
+		for _, h := range hooks[:2] {
+			h.Arm(faulty...)
+		}
+	}
+	mustBeFree := func(what string) {
+		t.Helper()
+		locktest.Eventually(t, "nothing is left after "+what, func() bool { return s.holding("a") == 0 })
+	}
+	for what, kinds := range map[string][]faults.Fault{
+		"requests":               {{Kind: faults.Lost, Nth: 1}},
+		"requests and clean-ups": {{Kind: faults.Lost, Nth: 1}, {Kind: faults.Refused, Nth: 2, Times: 3}},
+	} {
+		for method, request := range map[string]func(context.Context, string) (lock.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
+			arm(kinds...)
+			if _, err := request(t.Context(), "a"); err == nil || errors.Is(err, lock.ErrHeld) || errors.Is(err, lock.ErrLost) {
+				t.Errorf("%s without answers to %s: %v", method, what, err)
+			}
+			mustBeFree(what)
+		}
+	}
+
+	arm()
+	lease := locktest.MustLock(t, l, "a")
+	arm(faults.Fault{Kind: faults.Refused, Nth: 1, Times: 2})
+	if _, err := lease.(lock.Confirmer).Confirm(t.Context()); err == nil || errors.Is(err, lock.ErrLost) {
+		t.Errorf("Confirm without answers: %v", err)
+	}
+	arm()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := lease.(lock.Confirmer).Confirm(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("Confirm on a context that has ended: %v", err)
+	}
+	if err := s.clients[1].Del(t.Context(), "a").Err(); err != nil {
+		t.Fatal(err)
+	}
+	hooks[0].Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Times: 2}) // so one has the lock, and another may have it
+	if _, err := lease.(lock.Confirmer).Confirm(t.Context()); err == nil || errors.Is(err, lock.ErrLost) {
+		t.Errorf("Confirm by one of two servers that answer: %v", err)
+	}
+	arm()
+	if until, err := lease.(lock.Confirmer).Confirm(t.Context()); err != nil || time.Until(until) <= 0 {
+		t.Errorf("Confirm: %v, %v", until, err)
+	}
+	arm(faults.Fault{Kind: faults.Refused, Nth: 1, Times: 2})
+	if err := lease.Unlock(t.Context()); err == nil || errors.Is(err, lock.ErrLost) {
+		t.Errorf("Unlock without answers: %v", err)
+	}
+	mustBeFree("Unlock")
+}
+
+// TestUnansweredRenewals has renewals fail: the first ones, or all of them.
+func TestUnansweredRenewals(t *testing.T) {
+	t.Parallel()
+	s := startServers(t)
+	l, hooks := s.faulty(3 * time.Second)
+	for _, times := range []int{2, faults.Always} {
+		lost := make(chan error, 1)
+		g, err := l.backend.Acquire(t.Context(), "a", false, func(reason error) { lost <- reason })
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := g.(*grant).Until()
+		for _, h := range hooks {
+			h.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Times: times})
+		}
+		if times == faults.Always {
+			if reason := <-lost; !errors.Is(reason, lock.ErrExpired) {
+				t.Errorf("lost: %v, want %v", reason, lock.ErrExpired)
+			}
+		} else {
+			locktest.Eventually(t, "the lease is renewed", func() bool { return g.(*grant).Until().After(first) })
+		}
+		for _, h := range hooks {
+			h.Disarm()
+		}
+		_ = g.Release(t.Context()) // it has expired, or not
+	}
+}
+
+// TestReleaseDuringRenewal releases a lock whose renewal has no answer yet. That it fails
+// then is no loss.
+func TestReleaseDuringRenewal(t *testing.T) {
+	t.Parallel()
+	const lease = 3 * time.Second
+	s := startServers(t)
+	l, hooks := s.faulty(lease)
+	asked := time.Now()
+	g, err := l.backend.Acquire(t.Context(), "a", false, func(err error) {
+		if time.Since(asked) < lease*9/10 {
+			t.Errorf("lost: %v", err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	locktest.Eventually(t, "a majority is asked for a renewal", func() bool {
+		waiting := 0
+		for _, h := range hooks[:2] {
+			if _, injected := h.Disarm(); len(injected) > 0 {
+				waiting++
+			} else {
+				h.Arm(faults.Fault{Kind: faults.Hung, Nth: 1})
+			}
+		}
+		return waiting == 2
+	})
+	if err := g.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestEndedContext asks on a context that has ended, or that ends while the lock is held.
+func TestEndedContext(t *testing.T) {
+	t.Parallel()
+	s := startServers(t)
+	l, _ := s.faulty(lock.DefaultLease)
+	held := locktest.MustLock(t, s.locker(lock.DefaultLease), "a")
+	never := func(err error) { t.Errorf("lost: %v", err) }
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*maxPause)
+		if g, err := l.backend.Acquire(ctx, "a", true, never); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("granted %v, %v", g, err)
+		}
+		if g, err := l.backend.Acquire(ctx, "b", true, never); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("granted %v, %v", g, err)
+		}
+		cancel()
+	}
+	locktest.MustUnlock(t, held)
+	g, err := l.backend.Acquire(t.Context(), "a", true, never)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, client := range s.clients {
+		if err := client.Del(t.Context(), "a").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.Release(t.Context()); !errors.Is(err, lock.ErrDeleted) {
+		t.Errorf("the release of a deleted lock: %v, want %v", err, lock.ErrDeleted)
+	}
+}
+
+// held is a hook that answers each request as a server does that has the lock of another.
+// It asks no server.
+type held struct{ asked atomic.Int64 }
+
+func (*held) DialHook(next goredis9.DialHook) goredis9.DialHook { return next }
+
+func (*held) ProcessPipelineHook(next goredis9.ProcessPipelineHook) goredis9.ProcessPipelineHook {
+	return next
+}
+
+func (h *held) ProcessHook(goredis9.ProcessHook) goredis9.ProcessHook {
+	return func(_ context.Context, cmd goredis9.Cmder) error {
+		h.asked.Add(1)
+		if cmd, ok := cmd.(*goredis9.Cmd); ok { // a script
+			cmd.SetVal(int64(0))
+		}
+		return nil
+	}
+}
+
+// TestEndOfAPause ends the context of a waiter while it pauses. It must not ask again.
+func TestEndOfAPause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var hook held
+		var clients []goredis9.UniversalClient
+		for range 3 {
+			client := goredis9.NewClient(&goredis9.Options{Addr: "192.0.2.1:6379"})
+			defer client.Close()
+			client.AddHook(&hook)
+			clients = append(clients, client)
+		}
+		l, err := New(clients, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		waiting := locktest.LockAsync(ctx, l, "a")
+		synctest.Wait() // it pauses
+		before := hook.asked.Load()
+		cancel()
+		if a := <-waiting; !errors.Is(a.Err, context.Canceled) {
+			t.Errorf("Lock: %v, want %v", a.Err, context.Canceled)
+		}
+		if n := hook.asked.Load(); before == 0 || n != before {
+			t.Errorf("%d requests before the end of the context, and %d in all", before, n)
+		}
+	})
+}
+
+// TestCheckAddress checks addresses, most of them invalid.
+func TestCheckAddress(t *testing.T) {
+	t.Parallel()
+	for text, valid := range map[string]bool{
+		"a:1,b:2,c:3": true, "": false, "a:1,b:2": false, "u:p@a:1,b:2,c:3": false, "a:1,b:2,c:3/path": false,
+	} {
+		err := CheckAddress(text)
+		if _, parsing := address.Parse(text); (err == nil) != valid || parsing != nil && err.Error() != parsing.Error() {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

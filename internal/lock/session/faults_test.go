@@ -1,0 +1,345 @@
+package session
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+)
+
+// eachFault runs the test with each statement failing, in each way, until the operation
+// has no more statements.
+func eachFault(t *testing.T, test func(t *testing.T, f *fakeServer, n int, kind fault) (failed bool)) {
+	t.Parallel()
+	for _, kind := range []fault{refused, unheard, hung} {
+		for n, failed := 1, true; failed; n++ {
+			t.Run(fmt.Sprintf("%s %d", kind, n), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { failed = test(t, newFakeServer(), n, kind) })
+			})
+			if n == 1 && !failed {
+				t.Fatal("no statement has failed")
+			}
+		}
+	}
+}
+
+// mustBeFault checks that the error is the one of the statement that has failed.
+func mustBeFault(t *testing.T, kind fault, err error) {
+	t.Helper()
+	want := errFault
+	if kind == hung {
+		want = errNoAnswer
+	}
+	if !errors.Is(err, want) {
+		t.Errorf("the error is %v, want %v", err, want)
+	}
+}
+
+func (f *fakeServer) mustBeFree(t *testing.T) {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.holders) != 0 {
+		t.Errorf("the server still has the locks %v", f.holders)
+	}
+}
+
+// mustBeClean checks that the lock is free, and that nothing is left of the Locker once it
+// is closed.
+func mustBeClean(t *testing.T, f *fakeServer, l *Locker) {
+	t.Helper()
+	f.mustBeFree(t)
+	if n := len(l.backend.slots); n != 0 {
+		t.Errorf("%d sessions are in use", n)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := f.openSessions(); n != 0 {
+		t.Errorf("%d sessions are left", n)
+	}
+}
+
+// TestNewFails has each statement of New fail.
+func TestNewFails(t *testing.T) {
+	eachFault(t, func(t *testing.T, f *fakeServer, n int, kind fault) bool {
+		pool := sql.OpenDB(f)
+		pool.SetMaxIdleConns(-1)
+		defer pool.Close()
+		f.fail(n, kind)
+		l, err := New(t.Context(), pool, fakeDatabase(f), time.Second)
+		if !f.heal() {
+			l.Close()
+			return false
+		}
+		const rollback = 7 // its number
+		if n == rollback { // it does not matter
+			if err != nil {
+				t.Fatal(err)
+			}
+			mustBeClean(t, f, l)
+			return true
+		}
+		if kind == hung && n < rollback {
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("the error is %v", err)
+			}
+		} else {
+			mustBeFault(t, kind, err)
+		}
+		if f.openSessions() != 0 {
+			t.Errorf("%d sessions are left", f.openSessions())
+		}
+		return true
+	})
+}
+
+// TestRequestFails has each statement of a request fail, in a session that has been idle
+// and in a new one. The request fails, or it is granted in another session.
+func TestRequestFails(t *testing.T) {
+	for _, idle := range []bool{true, false} {
+		for name, request := range map[string]func(*Locker, context.Context, string) (lock.Lease, error){
+			"Lock": (*Locker).Lock, "TryLock": (*Locker).TryLock,
+		} {
+			t.Run(fmt.Sprint(name, ", idle: ", idle), func(t *testing.T) {
+				eachFault(t, func(t *testing.T, f *fakeServer, n int, kind fault) bool {
+					l := f.locker(t)
+					if !idle {
+						time.Sleep(time.Minute) // in the test's own time: the session ends
+					}
+					f.fail(n, kind)
+					lease, err := request(l, t.Context(), "a")
+					failed := f.heal()
+					if err != nil {
+						mustBeFault(t, kind, err)
+						if idle { // an idle session may have ended
+							t.Error("the request was not repeated in another session")
+						}
+						mustBeClean(t, f, l)
+						return failed
+					}
+					// A waiter outlives its session once that has been opened.
+					if again := idle || name == "Lock" && kind == unheard && n > 2; failed && !again {
+						t.Error("the request was granted")
+					}
+					other := f.locker(t)
+					locktest.MustBeHeld(t, other, "a")
+					time.Sleep(time.Minute)
+					if err := context.Cause(lease.Context()); err != nil {
+						t.Errorf("the lease has ended: %v", err)
+					}
+					locktest.MustUnlock(t, lease)
+					other.Close()
+					mustBeClean(t, f, l)
+					return failed
+				})
+			})
+		}
+	}
+}
+
+// TestHolderFails has each statement of a holder fail: a check, and the one of Unlock. The
+// loss is reported, and the lock is free afterwards.
+func TestHolderFails(t *testing.T) {
+	eachFault(t, func(t *testing.T, f *fakeServer, n int, kind fault) bool {
+		l := f.locker(t)
+		lease := locktest.MustLock(t, l, "a")
+		f.fail(n, kind)
+		time.Sleep(checkInterval * 3 / 2) // in the test's own time: one check
+		if n == 1 {
+			want := lock.ErrDisconnected
+			if kind == hung {
+				want = lock.ErrExpired
+			}
+			<-lease.Context().Done()
+			if cause := context.Cause(lease.Context()); !errors.Is(cause, want) || kind != hung && !errors.Is(cause, errFault) {
+				t.Errorf("the lease has ended with %v", cause)
+			}
+			synctest.Wait()
+			f.mustBeFree(t)
+			if err := lease.Unlock(t.Context()); !errors.Is(err, want) {
+				t.Errorf("Unlock: %v, want %v", err, want)
+			}
+			mustBeClean(t, f, l)
+			return f.heal()
+		}
+		if err := context.Cause(lease.Context()); err != nil {
+			t.Errorf("the lease has ended before Unlock: %v", err)
+		}
+		err := lease.Unlock(t.Context())
+		failed := f.heal()
+		switch {
+		case !failed && err != nil:
+			t.Errorf("Unlock: %v", err)
+		case failed && kind == hung:
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Unlock without an answer: %v", err)
+			}
+		case failed:
+			mustBeFault(t, kind, err)
+		}
+		mustBeClean(t, f, l)
+		return failed
+	})
+}
+
+// TestUnlockDuringCheck unlocks while a check has no answer.
+func TestUnlockDuringCheck(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		kill bool // the check fails
+		want error
+	}{
+		"answered": {false, nil}, "failing": {true, lock.ErrDisconnected},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeServer()
+				l := f.locker(t)
+				lease := locktest.MustLock(t, l, "a")
+				f.silence(true)
+				time.Sleep(checkInterval) // in the test's own time: the check begins
+				synctest.Wait()
+				unlocked := make(chan error, 1)
+				go func() { unlocked <- lease.Unlock(t.Context()) }()
+				synctest.Wait()
+				if test.kill {
+					f.kill()
+				}
+				f.silence(false)
+				if err := <-unlocked; !errors.Is(err, test.want) {
+					t.Errorf("Unlock: %v, want %v", err, test.want)
+				}
+				locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
+				mustBeClean(t, f, l)
+			})
+		})
+	}
+}
+
+// TestUnlockOfFreedLock unlocks a lock that an administrator has freed.
+func TestUnlockOfFreedLock(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		l := f.locker(t)
+		lease := locktest.MustLock(t, l, "a")
+		f.mu.Lock()
+		clear(f.holders)
+		f.mu.Unlock()
+		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrDeleted) {
+			t.Errorf("Unlock: %v, want %v", err, lock.ErrDeleted)
+		}
+		mustBeClean(t, f, l)
+	})
+}
+
+// TestRefusedRequestKeepsItsSession tries a lock that is held.
+func TestRefusedRequestKeepsItsSession(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		held, l := locktest.MustLock(t, f.locker(t), "a"), f.locker(t)
+		sessions := f.openSessions()
+		for range 3 {
+			locktest.MustBeHeld(t, l, "a")
+		}
+		if n := f.openSessions(); n != sessions {
+			t.Errorf("%d sessions are open, want %d", n, sessions)
+		}
+		locktest.MustUnlock(t, held)
+		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
+	})
+}
+
+// TestSilentAfterFailure has a server that refuses a waiter and then falls silent. The
+// waiter must not ask again: its session may go on, and be granted the lock.
+func TestSilentAfterFailure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		l := f.locker(t)
+		time.Sleep(time.Minute) // in the test's own time: the idle session ends
+		f.fail(3, refused, hung)
+		if _, err := l.Lock(t.Context(), "a"); !errors.Is(err, errFault) || !f.heal() {
+			t.Errorf("the error is %v", err)
+		}
+		mustBeClean(t, f, l)
+	})
+}
+
+// TestUnknownConnection asks for the connection of a lock whose pool has not called
+// Dialed.
+func TestUnknownConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		f.hidden = true
+		lease := locktest.MustLock(t, f.locker(t), "a")
+		if conn, err := lease.(lock.Connected).Connection(); conn != nil || err == nil {
+			t.Errorf("the connection is %v, %v", conn, err)
+		}
+		locktest.MustUnlock(t, lease)
+	})
+}
+
+// TestCancelledAsTheTokenComes: a driver may end the session of a statement whose context
+// ends as it is answered. So the lock is not granted, and it is free.
+func TestCancelledAsTheTokenComes(t *testing.T) {
+	t.Parallel()
+	f := newFakeServer()
+	ctx, cancel := context.WithCancel(t.Context())
+	database := fakeDatabase(f)
+	mint := database.Mint
+	database.Mint = func(ctx context.Context, conn *sql.Conn, key any) (int64, error) {
+		defer cancel()
+		return mint(ctx, conn, key)
+	}
+	pool := sql.OpenDB(f)
+	pool.SetMaxIdleConns(-1)
+	t.Cleanup(func() { pool.Close() })
+	l, err := New(t.Context(), pool, database, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	if _, err := l.Lock(ctx, "a"); !errors.Is(err, context.Canceled) {
+		t.Fatalf("the lock was granted, or refused with %v", err)
+	}
+	locktest.MustUnlock(t, locktest.MustLock(t, f.locker(t), "a"))
+}
+
+// TestCancelledWaiter cancels waiters. Each ends its own session only, and the sessions
+// that are idle stay.
+func TestCancelledWaiter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		held := locktest.MustLock(t, f.locker(t), "a")
+		for range 8 {
+			l := f.locker(t)
+			one, two := locktest.MustLock(t, l, "b"), locktest.MustLock(t, l, "c")
+			locktest.MustUnlock(t, one)
+			locktest.MustUnlock(t, two)
+			sessions := f.openSessions()
+			ctx, cancel := context.WithCancel(t.Context())
+			waiting := locktest.LockAsync(ctx, l, "a")
+			synctest.Wait()
+			cancel()
+			if answer := <-waiting; !errors.Is(answer.Err, context.Canceled) {
+				t.Errorf("the waiter has ended with %v", answer.Err)
+			}
+			if n := f.openSessions(); n != sessions-1 {
+				t.Errorf("%d sessions are open, want %d", n, sessions-1)
+			}
+			l.Close()
+		}
+		locktest.MustUnlock(t, held)
+	})
+}

@@ -1,0 +1,47 @@
+package zookeeper
+
+import (
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// TestWaiterOutlivesItsNode deletes the node, or ends the session, of a waiter that never
+// held the lock. It must go on waiting, in a new place, and be granted the lock.
+func TestWaiterOutlivesItsNode(t *testing.T) {
+	t.Parallel()
+	const name = "waited-for"
+	for _, test := range []struct {
+		name string
+		end  func(t *testing.T, conn *zk.Conn, wire *testenv.Wire, node string)
+	}{
+		{"node deleted", func(t *testing.T, conn *zk.Conn, _ *testenv.Wire, node string) {
+			if err := conn.Delete(Root+"/"+name+"/"+node, -1); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"session expired", func(t *testing.T, conn *zk.Conn, wire *testenv.Wire, _ string) {
+			wire.Freeze()
+			waitForContenders(t, conn, name, 1) // the server has ended the session
+			wire.Thaw()
+			waitForContenders(t, conn, name, 2)
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			addr := testenv.OwnZooKeeper(t).Addr()
+			conn, wire := connect(t, addr), testenv.NewWire(t, addr)
+			lease := locktest.MustLock(t, open(t, addr, 30*time.Second), name)
+			waiting := locktest.LockAsync(t.Context(), open(t, wire.Addr(), 2*time.Second), name)
+			waitForContenders(t, conn, name, 2)
+			locktest.Eventually(t, "the waiter watches the holder", func() bool { return len(watchers(t, addr, conn)) > 0 })
+			test.end(t, conn, wire, contenders(t, conn, name)[1])
+			locktest.MustUnlock(t, lease)
+			locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
+		})
+	}
+}

@@ -1,0 +1,10 @@
+//go:build mutants
+
+package mutants
+
+// equivalent lists mutants of TestRandom that change nothing which the project
+// promises, and says why. A key is what TestRandom prints of a survivor, without
+// the line.
+var equivalent = map[string]string{
+	"internal/journal/journal.go Consumer.commit: take for Refused: order.Unknown": "An order is tried again while its take is not given back, whether it is refused or its outcome is unknown: final is false for errNotGiven.",
+}

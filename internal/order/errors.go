@@ -1,0 +1,50 @@
+package order
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors of placing and reading orders, beside those of package stock.
+var (
+	ErrUnknownOrder = errors.New("unknown order")
+	// ErrInProgress: another request with the same key is under way, or a change was
+	// asked of an order that is still queued.
+	ErrInProgress = errors.New("the order is in progress")
+	// ErrKeyReused: the key was used for another set of lines before.
+	ErrKeyReused = errors.New("the idempotency key was used for other lines")
+)
+
+// Errors of what happens to an order afterwards.
+var (
+	ErrUnknownPayment = errors.New("unknown payment")
+	// ErrPaymentReused: the payment was reported for another order before.
+	ErrPaymentReused = errors.New("the payment was reported for another order")
+	// ErrRefundDue: the payment does not pay the order. It comes as a *RefundDue.
+	ErrRefundDue = errors.New("the payment is due back to the buyer")
+	// ErrWrongStatus: the order's status does not allow what was asked. It comes
+	// as a *WrongStatus.
+	ErrWrongStatus = errors.New("the order's status does not allow it")
+)
+
+// RefundDue is ErrRefundDue: a payment came too late, or was not the first. It is
+// recorded.
+type RefundDue struct {
+	PaymentID string
+	Status    Status // of the order
+}
+
+func (e *RefundDue) Error() string {
+	return fmt.Sprintf("payment %s is due back to the buyer: the order is %s", e.PaymentID, e.Status)
+}
+
+// Unwrap returns ErrRefundDue, so that errors.Is finds it.
+func (e *RefundDue) Unwrap() error { return ErrRefundDue }
+
+// WrongStatus is ErrWrongStatus with the status.
+type WrongStatus struct{ Status Status }
+
+func (e *WrongStatus) Error() string { return fmt.Sprintf("the order is %s", e.Status) }
+
+// Unwrap returns ErrWrongStatus, so that errors.Is finds it.
+func (e *WrongStatus) Unwrap() error { return ErrWrongStatus }

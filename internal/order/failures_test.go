@@ -1,0 +1,497 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/codes"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/tracing"
+)
+
+// aFault is an error that a call may return by its contract.
+type aFault struct {
+	name string
+	err  error
+	lost bool // of an outcome: it is unknown
+}
+
+var (
+	refusedFaults = []aFault{
+		{"sold out", stock.Refuse(apple, stock.ErrSoldOut), false},
+		{"stale", stock.Refuse(apple, stock.ErrStaleEpoch), false},
+		{"busy", stock.ErrBusy, false},
+	}
+	lostFault = aFault{"lost", errAway, true}
+	away      = aFault{"away", errAway, false}
+)
+
+// faultsOf are the errors of each call.
+var faultsOf = map[string][]aFault{
+	"Take":    append(refusedFaults, aFault{"in flight", stock.ErrInFlight, false}, away),
+	"Queue":   append(refusedFaults, aFault{"in flight", stock.ErrInFlight, false}, away),
+	"Record":  append(refusedFaults, lostFault),
+	"Replace": append(refusedFaults, aFault{"changed", stock.ErrRowChanged, false}, lostFault),
+	"Revive":  append(refusedFaults, aFault{"changed", stock.ErrRowChanged, false}, lostFault),
+	"Usable":  {{"superseded", stock.ErrSuperseded, false}, away},
+	"Mend":    {{"superseded", stock.ErrSuperseded, false}, {"unknown SKU", stock.Refuse(apple, stock.ErrUnknownSKU), false}, away},
+	"Pass":    {{"changed", stock.ErrRowChanged, false}, away},
+	"Change":  {{"none", ErrUnknownOrder, false}, {"busy", stock.ErrBusy, false}, {"stale", stock.ErrStaleEpoch, false}, away},
+
+	"Refunded": {{"none", ErrUnknownPayment, false}, away},
+}
+
+// scenario is something that a service is asked to do.
+type scenario struct {
+	name    string
+	prepare func(t *testing.T, s *shop) // may be nil
+	// do returns what was answered besides the error.
+	do     func(ctx context.Context, s *shop) (string, error)
+	noGate bool
+}
+
+var scenarios = []scenario{
+	{name: "place", do: placing(ask)},
+	{name: "place under a key", do: placing(keyed)},
+	{name: "place without a gate", do: placing(keyed), noGate: true},
+	{name: "place again", prepare: placedKeyed, do: placing(keyed)},
+	{name: "place again what was queued", prepare: func(t *testing.T, s *shop) {
+		placedKeyed(t, s)
+		o := s.ledger.orders[keyedID(s)]
+		o.QueuedUntil = time.Now()
+		s.ledger.orders[o.ID] = o
+	}, do: placing(keyed)},
+	{name: "place behind a void order", prepare: void(keyedID), do: placing(keyed)},
+	{name: "place at a stale gate", prepare: stale, do: placing(keyed)},
+	{name: "place without an answer of the gate", prepare: func(_ *testing.T, s *shop) { s.gate.lost = errAway }, do: placing(ask)},
+	{name: "place what is queued elsewhere", prepare: queuedElsewhere(keyedID), do: placing(keyed)},
+	{name: "place what is queued elsewhere, and passed", prepare: both(queuedElsewhere(keyedID), passed(keyedID)), do: placing(keyed)},
+	{name: "place beside another's journal", prepare: queuedElsewhere(itself), do: placing(keyed)},
+
+	{name: "queue", prepare: queueing(nil), do: placing(ask)},
+	{name: "queue under a key", prepare: queueing(nil), do: placing(keyed)},
+	{name: "queue, and a consumer commits it", prepare: queueing(func(s *shop, t stock.Take) {
+		s.ledger.Record(context.Background(), t)
+		s.gate.settle(t)
+	}), do: placing(keyed)},
+	{name: "queue, and a consumer refuses it", prepare: queueing(func(s *shop, t stock.Take) {
+		s.ledger.TurnDown(context.Background(), t)
+		_ = s.gate.give(t)
+	}), do: placing(keyed)},
+	{name: "queue what the ledger has", prepare: both(placedKeyed, queueing(nil)), do: placing(keyed)},
+	{name: "queue what is queued", prepare: both(queueing(nil), placedKeyed), do: placing(keyed)},
+	{name: "queue in place of a void order", prepare: both(queueing(nil), void(keyedID)), do: placing(keyed)},
+	{name: "queue behind a void order", prepare: both(queueing(nil), passed(keyedID)), do: placing(keyed)},
+
+	{name: "place what was queued", do: placingQueued},
+	{name: "place what was queued, without a gate", do: placingQueued, noGate: true},
+	{name: "place what was queued, in place of a void order", prepare: void(itself), do: placingQueued},
+	{name: "place what was queued, behind a void order", prepare: passed(itself), do: placingQueued},
+	{name: "place what was queued and placed", prepare: placed(Pending), do: placingQueued},
+	{name: "place what was queued, at a stale gate", prepare: stale, do: placingQueued},
+
+	{name: "pay", prepare: placed(Pending), do: paying},
+	{name: "pay a queued order", prepare: queuedElsewhere(itself), do: paying},
+	{name: "pay what is due", prepare: placed("due"), do: paying},
+	{name: "pay late", prepare: placed(Expired), do: paying},
+	{name: "pay late at a stale gate", prepare: both(placed(Expired), stale), do: paying},
+	{name: "pay with a payment of another order", prepare: func(t *testing.T, s *shop) {
+		placed(Pending)(t, s)
+		s.ledger.payments["payment-1"] = Payment{ID: "payment-1", OrderID: uuid.New()}
+	}, do: paying},
+
+	{name: "cancel", prepare: placed(Pending), do: cancelling},
+	{name: "cancel a paid order", prepare: placed(Paid), do: cancelling},
+	{name: "cancel no order", do: cancelling},
+	{name: "cancel a void order", prepare: both(queueing(nil), void(itself)), do: cancelling},
+	{name: "refund", prepare: placed(Paid), do: refunding},
+	{name: "refund a pending order", prepare: placed(Pending), do: refunding},
+	{name: "refunded", prepare: placed(Refunded), do: refunded},
+	{name: "refunded, of a paid order", prepare: placed(Paid), do: refunded},
+
+	{name: "read", prepare: placed(Paid), do: reading},
+	{name: "read beside a journal", prepare: both(placed(Pending), queueing(nil)), do: reading},
+	{name: "read a queued order", prepare: queuedElsewhere(itself), do: reading},
+	{name: "read a queued order with a barred void order", prepare: both(queuedElsewhere(itself), func(_ *testing.T, s *shop) {
+		s.ledger.void(theOrder)
+		s.ledger.resolve(theTake())
+	}), do: reading},
+	{name: "read a queued order that is passed", prepare: both(queuedElsewhere(itself), passed(itself)), do: reading},
+	{name: "list", prepare: placed(Paid), do: func(ctx context.Context, s *shop) (string, error) {
+		page, next, err := s.List(ctx, Filter{Limit: 1})
+		return fmt.Sprintf("page of %d, more %v", len(page), next != uuid.Nil), err
+	}},
+	{name: "list payments", prepare: placed(Paid), do: func(ctx context.Context, s *shop) (string, error) {
+		page, next, err := s.Payments(ctx, PaymentFilter{Limit: 1})
+		return fmt.Sprintf("page of %d, more %v", len(page), next != ""), err
+	}},
+}
+
+func placing(r func() Request) func(context.Context, *shop) (string, error) {
+	return func(ctx context.Context, s *shop) (string, error) {
+		o, replayed, err := s.Place(ctx, r())
+		if replayed {
+			return string(o.Status) + " again", err
+		}
+		return string(o.Status), err
+	}
+}
+
+func changing(change func(ctx context.Context, s *shop) (Order, error)) func(context.Context, *shop) (string, error) {
+	return func(ctx context.Context, s *shop) (string, error) {
+		o, err := change(ctx, s)
+		return string(o.Status), err
+	}
+}
+
+var (
+	paying     = changing(func(ctx context.Context, s *shop) (Order, error) { return s.Pay(ctx, theOrder, "payment-1") })
+	cancelling = changing(func(ctx context.Context, s *shop) (Order, error) { return s.Cancel(ctx, theOrder) })
+	refunding  = changing(func(ctx context.Context, s *shop) (Order, error) { return s.Refund(ctx, theOrder, true) })
+	reading    = changing(func(ctx context.Context, s *shop) (Order, error) { return s.Order(ctx, theOrder) })
+)
+
+func refunded(ctx context.Context, s *shop) (string, error) {
+	p, err := s.Refunded(ctx, "payment-1")
+	return string(p.Status), err
+}
+
+func placingQueued(ctx context.Context, s *shop) (string, error) {
+	out := s.PlaceQueued(ctx, theTake())
+	switch found, exists := out.Duplicate(); {
+	case exists:
+		return "duplicate of a " + string(found.Status) + " order", nil
+	case out.Committed():
+		return "committed", nil
+	case out.Refused():
+		return "refused", out.Reason()
+	}
+	return "unknown", out.Reason()
+}
+
+// theOrder is the ID of the order that scenarios change.
+var theOrder = uuid.MustParse("0193a5a0-0000-7000-8000-000000000001")
+
+// theTake is the take of that order while it is queued.
+func theTake() stock.Take {
+	return stock.Take{
+		Deduction: stock.Deduction{OrderID: theOrder, TakeID: uuid.MustParse("0193a5a0-0000-7000-8000-000000000002"), Buyer: "buyer-1", Lines: ask().Lines},
+		QueuedAt:  time.Now(),
+	}
+}
+
+func itself(*shop) uuid.UUID    { return theOrder }
+func keyedID(s *shop) uuid.UUID { return orderID(s.ledgerID, keyed(), 0) }
+
+// both prepares a shop in two steps.
+func both(first, then func(*testing.T, *shop)) func(*testing.T, *shop) {
+	return func(t *testing.T, s *shop) { first(t, s); then(t, s) }
+}
+
+func placedKeyed(t *testing.T, s *shop) { s.mustPlace(t, keyed()) }
+
+// placed places the order and gives it the status. "due" is a pending order whose time
+// to be paid has passed.
+func placed(status Status) func(*testing.T, *shop) {
+	return func(t *testing.T, s *shop) {
+		_, out := s.attempt(t.Context(), theTake().Deduction, s.ledger.Record)
+		err := out.Reason()
+		switch status {
+		case "due":
+			err = s.passDeadline(theOrder)
+		case Expired:
+			_ = s.passDeadline(theOrder)
+			_, err = s.returning(t.Context(), theOrder, onExpiry)
+		case Paid, Refunded:
+			_, err = s.Pay(t.Context(), theOrder, "payment-1")
+		}
+		if status == Refunded {
+			_, err = s.Refund(t.Context(), theOrder, true)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// void records a void order. passed is one that its key has passed.
+func void(id func(*shop) uuid.UUID) func(*testing.T, *shop) {
+	return func(_ *testing.T, s *shop) { s.ledger.void(id(s)) }
+}
+
+func passed(id func(*shop) uuid.UUID) func(*testing.T, *shop) {
+	return func(t *testing.T, s *shop) {
+		s.ledger.void(id(s))
+		if err := s.ledger.Pass(t.Context(), id(s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// stale makes the gate's epoch stale.
+func stale(_ *testing.T, s *shop) { s.ledger.epoch++ }
+
+// queueing makes the service queue its orders. consume, if not nil, ends each at once.
+func queueing(consume func(*shop, stock.Take)) func(*testing.T, *shop) {
+	return func(_ *testing.T, s *shop) {
+		q := twinQueue{gate: s.gate, takes: make(map[uuid.UUID]stock.Take)}
+		if consume != nil {
+			q.consume = func(t stock.Take) { consume(s, t) }
+		}
+		s.journal, s.queued, s.queue = q, q, true
+	}
+}
+
+// queuedElsewhere gives the service the journal of another strategy, with the order in it.
+func queuedElsewhere(id func(*shop) uuid.UUID) func(*testing.T, *shop) {
+	return func(_ *testing.T, s *shop) {
+		t := theTake()
+		t.OrderID = id(s)
+		s.queued = twinQueue{takes: map[uuid.UUID]stock.Take{t.OrderID: t}}
+	}
+}
+
+// documented are the errors of the service's methods, by name.
+var documented = []struct {
+	name string
+	err  error
+}{
+	{"unavailable", stock.ErrUnavailable},
+	{"superseded", stock.ErrSuperseded},
+	{"busy", stock.ErrBusy},
+	{"in progress", ErrInProgress},
+	{"key reused", ErrKeyReused},
+	{"sold out", stock.ErrSoldOut},
+	{"unknown SKU", stock.ErrUnknownSKU},
+	{"unknown order", ErrUnknownOrder},
+	{"unknown payment", ErrUnknownPayment},
+	{"payment reused", ErrPaymentReused},
+	{"wrong status", ErrWrongStatus},
+	{"refund due", ErrRefundDue},
+}
+
+// answerOf names an answer: what was said, the documented errors in err, and whether err
+// has another cause than the call that failed.
+func answerOf(said string, err, cause error) string {
+	var answer []string
+	if said != "" {
+		answer = []string{said}
+	}
+	for _, d := range documented {
+		if errors.Is(err, d.err) {
+			answer = append(answer, d.name)
+		}
+	}
+	if err != nil && cause != nil && !errors.Is(err, cause) {
+		answer = append(answer, "another cause")
+	}
+	return strings.Join(answer, " ")
+}
+
+// run plays the scenario with f, and returns the answer, and what is sold and in flight
+// afterwards.
+func (sc scenario) run(t *testing.T, f *flaky) (answer string) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(!sc.noGate)
+		if sc.prepare != nil {
+			sc.prepare(t, s)
+		}
+		s.makeFlaky(f)
+		said, err := sc.do(t.Context(), s)
+		answer = answerOf(said, err, f.err)
+		if s.gate != nil && len(s.gate.inFlight) > 0 {
+			answer += fmt.Sprintf(" (%d in flight)", len(s.gate.inFlight))
+		}
+		sold := s.ledger.sold(apple)
+		if sold > 0 {
+			answer += fmt.Sprintf(" (%d sold)", sold)
+		}
+		if s.ledger.available[apple]+sold != units {
+			t.Errorf("%s: %d units are available and %d sold of %d", sc.name, s.ledger.available[apple], sold, units)
+		}
+	})
+	return answer
+}
+
+// TestFailures lets each call that a service makes fail in turn, with each error that
+// the call may return. The answers, and what is sold and in flight at the gate afterwards,
+// are those in testdata/failures.txt: for each scenario the answer if nothing fails, and
+// a line for each call.
+func TestFailures(t *testing.T) {
+	var got []string
+	for _, sc := range scenarios {
+		sound := &flaky{}
+		got = append(got, sc.name+": "+sc.run(t, sound))
+		for i, call := range sound.calls {
+			faults := faultsOf[call]
+			if faults == nil {
+				faults = []aFault{away}
+			}
+			var answers []string
+			for _, fault := range faults {
+				answers = append(answers, fault.name+" → "+sc.run(t, &flaky{at: i + 1, err: fault.err, lost: fault.lost}))
+			}
+			got = append(got, "\t"+call+": "+strings.Join(answers, ", "))
+		}
+	}
+	text, err := os.ReadFile("testdata/failures.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+	if len(got) != len(want) {
+		t.Errorf("%d lines, want %d", len(got), len(want))
+	}
+	for i, line := range got {
+		if i >= len(want) || line != want[i] {
+			t.Fatalf("line %d is\n%s\nThe first such line of\n%s", i+1, line, strings.Join(got, "\n"))
+		}
+	}
+}
+
+// TestQueuedAtAStaleGate: a gate that stays stale refuses a queued order after a bounded
+// number of tries.
+func TestQueuedAtAStaleGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(true)
+		s.gate.refuse = failing(3*maxTries, stock.ErrStaleEpoch)
+		out := s.PlaceQueued(t.Context(), theTake())
+		if !out.Refused() || !errors.Is(out.Reason(), stock.ErrStaleEpoch) || s.gate.takes != maxTries {
+			t.Errorf("%+v after %d takes", out, s.gate.takes)
+		}
+		s.atRest(t, 0)
+	})
+}
+
+// dueLedger has an order that is due, and does not let it expire.
+type dueLedger struct{ *twinLedger }
+
+func (l dueLedger) Change(_ context.Context, id uuid.UUID, _ ChangeOptions, decide Decide) (Order, error) {
+	o := Order{ID: id, Status: Pending}
+	_, err := decide(Locked{Order: o, Due: true})
+	return o, err
+}
+
+// TestPay_DueWithoutEnd: a payment gives up after a bounded number of tries, and says why.
+func TestPay_DueWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(true)
+		s.Service.ledger = dueLedger{s.ledger}
+		if o, err := s.Pay(t.Context(), theOrder, "payment-1"); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, errDue) || o.ID != uuid.Nil {
+			t.Errorf("answered %+v, %v", o, err)
+		}
+	})
+}
+
+// TestPages: pages follow each other without a gap or an overlap, and the last one says
+// that it is the last.
+func TestPages(t *testing.T) {
+	s := newShop(true)
+	for n := range units {
+		o := s.mustPlace(t, ask())
+		if _, err := s.Pay(t.Context(), o.ID, fmt.Sprintf("payment-%d", n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, limit := range []int{1, 2, units - 1, units, units + 1} {
+		pages := (units + limit - 1) / limit
+		orders, after := make(map[uuid.UUID]bool), uuid.Nil
+		for n := range pages {
+			page, next, err := s.List(t.Context(), Filter{After: after, Limit: limit})
+			if err != nil || len(page) > limit || (next == uuid.Nil) != (n == pages-1) {
+				t.Fatalf("page %d of up to %d orders: %d, then %s, %v", n, limit, len(page), next, err)
+			}
+			for _, o := range page {
+				orders[o.ID] = true
+			}
+			after = next
+		}
+		payments, last := make(map[string]bool), ""
+		for n := range pages {
+			page, next, err := s.Payments(t.Context(), PaymentFilter{After: last, Limit: limit})
+			if err != nil || len(page) > limit || (next == "") != (n == pages-1) {
+				t.Fatalf("page %d of up to %d payments: %d, then %q, %v", n, limit, len(page), next, err)
+			}
+			for _, p := range page {
+				payments[p.ID] = true
+			}
+			last = next
+		}
+		if len(orders) != units || len(payments) != units {
+			t.Errorf("in pages of %d: %d orders and %d payments, want %d", limit, len(orders), len(payments), units)
+		}
+	}
+}
+
+// TestSpans checks what the spans of a request say about its takes: a refusal is no
+// failure, and a gate that cannot be mended is one.
+func TestSpans(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		refuse  error // by the gate, once
+		cannot  error // be mended
+		takes   []string
+		mend    string
+		orderID bool
+	}{
+		{name: "taken", takes: []string{"taken"}, orderID: true},
+		{name: "sold out", refuse: stock.Refuse(apple, stock.ErrSoldOut), takes: []string{"sold_out"}},
+		{name: "busy", refuse: stock.ErrBusy, takes: []string{"busy"}},
+		{name: "stale", refuse: stock.ErrStaleEpoch, takes: []string{"stale", "taken"}, orderID: true},
+		{name: "not mended", refuse: stock.ErrStaleEpoch, cannot: stock.ErrSuperseded, takes: []string{"stale"}, mend: "superseded"},
+		{name: "away", refuse: errAway, takes: []string{"error unavailable"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s, recorder := newShop(true), tracetest.NewSpanRecorder()
+			s.tracer = tracing.New(sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder)), false)
+			s.gate.refuse, s.reconciler.cannot = failing(1, test.refuse), test.cannot
+			ctx, request := s.tracer.Root(t.Context(), "request", time.Now())
+			o, _, err := s.Place(ctx, ask())
+			request.End()
+			if errors.Is(test.refuse, errAway) && !strings.Contains(err.Error(), "taking at the gate") {
+				t.Errorf("the error does not say what failed: %v", err)
+			}
+			var takes []string
+			for _, span := range recorder.Ended() {
+				attributes := make(map[string]string)
+				for _, a := range span.Attributes() {
+					attributes[string(a.Key)] = a.Value.AsString()
+				}
+				outcome := attributes["holdfast.outcome"]
+				if span.Status().Code == codes.Error {
+					outcome = "error " + attributes["error.type"]
+				}
+				switch span.Name() {
+				case "gate.take":
+					takes = append(takes, outcome)
+				case "gate.mend":
+					if want := strings.TrimSuffix("error "+test.mend, "error "); outcome != want {
+						t.Errorf("the mending ended with %q, want %q", outcome, want)
+					}
+				case "request":
+					id := ""
+					if test.orderID {
+						id = o.ID.String()
+					}
+					if got := attributes["holdfast.order.id"]; got != id || (err == nil) != test.orderID {
+						t.Errorf("the request has the order %q, want %q, %v", got, id, err)
+					}
+				}
+			}
+			if !slices.Equal(takes, test.takes) {
+				t.Errorf("the takes ended with %q, want %q", takes, test.takes)
+			}
+		})
+	}
+}

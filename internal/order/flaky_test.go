@@ -1,0 +1,259 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// flaky lets one call that a service makes to its stores and to its reconciler fail. The
+// call has no effect then.
+type flaky struct {
+	at    int      // the call that fails, counted from 1
+	err   error    // its error
+	lost  bool     // the error of an outcome is no refusal: the outcome is unknown
+	calls []string // the names of all calls
+}
+
+// hit notes a call, and returns its error if it is the one that fails.
+func (f *flaky) hit(name string) error {
+	f.calls = append(f.calls, name)
+	if len(f.calls) == f.at {
+		return f.err
+	}
+	return nil
+}
+
+// outcome is the outcome of a call that failed with err.
+func (f *flaky) outcome(err error) Outcome {
+	if f.lost {
+		return Unknown(err)
+	}
+	return Refused(err)
+}
+
+// makeFlaky puts f between the shop's service and everything that it calls.
+func (s *shop) makeFlaky(f *flaky) {
+	if s.Service.gate != nil {
+		s.Service.gate = flakyGate{s.Service.gate, f}
+	}
+	if s.journal != nil {
+		s.journal = flakyJournal{s.journal, f}
+	}
+	if s.queued != nil {
+		s.queued = flakyQueued{s.queued, f}
+	}
+	s.Service.ledger = flakyLedger{s.Service.ledger, f}
+	s.Service.reconciler = flakyReconciler{s.Service.reconciler, f}
+}
+
+type flakyGate struct {
+	Gate
+	f *flaky
+}
+
+func (g flakyGate) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
+	if err := g.f.hit("Take"); err != nil {
+		return stock.Take{}, err
+	}
+	return g.Gate.Take(ctx, d)
+}
+
+type flakyJournal struct {
+	Journal
+	f *flaky
+}
+
+func (j flakyJournal) Queue(ctx context.Context, d stock.Deduction, at time.Time) (stock.Take, error) {
+	if err := j.f.hit("Queue"); err != nil {
+		return stock.Take{}, err
+	}
+	return j.Journal.Queue(ctx, d, at)
+}
+
+func (j flakyJournal) Finish(ctx context.Context, takes ...stock.Take) error {
+	if err := j.f.hit("Finish"); err != nil {
+		return err
+	}
+	return j.Journal.Finish(ctx, takes...)
+}
+
+type flakyQueued struct {
+	inner QueuedOrders
+	f     *flaky
+}
+
+func (q flakyQueued) Queued(ctx context.Context, order uuid.UUID) (stock.Take, error) {
+	if err := q.f.hit("Queued"); err != nil {
+		return stock.Take{}, err
+	}
+	return q.inner.Queued(ctx, order)
+}
+
+type flakyLedger struct {
+	Ledger
+	f *flaky
+}
+
+func (l flakyLedger) Record(ctx context.Context, t stock.Take) (Order, Outcome) {
+	if err := l.f.hit("Record"); err != nil {
+		return Order{}, l.f.outcome(err)
+	}
+	return l.Ledger.Record(ctx, t)
+}
+
+func (l flakyLedger) Replace(ctx context.Context, void Order, t stock.Take) (Order, Outcome) {
+	if err := l.f.hit("Replace"); err != nil {
+		return Order{}, l.f.outcome(err)
+	}
+	return l.Ledger.Replace(ctx, void, t)
+}
+
+func (l flakyLedger) TurnDown(ctx context.Context, t stock.Take) Outcome {
+	if err := l.f.hit("TurnDown"); err != nil {
+		return Unknown(err)
+	}
+	return l.Ledger.TurnDown(ctx, t)
+}
+
+func (l flakyLedger) Revive(ctx context.Context, expired Order, t stock.Take, payment string) (Order, Outcome) {
+	if err := l.f.hit("Revive"); err != nil {
+		return Order{}, l.f.outcome(err)
+	}
+	return l.Ledger.Revive(ctx, expired, t, payment)
+}
+
+func (l flakyLedger) Pass(ctx context.Context, id uuid.UUID) error {
+	if err := l.f.hit("Pass"); err != nil {
+		return err
+	}
+	return l.Ledger.Pass(ctx, id)
+}
+
+func (l flakyLedger) Order(ctx context.Context, id uuid.UUID) (*Order, error) {
+	if err := l.f.hit("Order"); err != nil {
+		return nil, err
+	}
+	return l.Ledger.Order(ctx, id)
+}
+
+func (l flakyLedger) Now() (time.Time, error) {
+	if err := l.f.hit("Now"); err != nil {
+		return time.Time{}, err
+	}
+	return l.Ledger.Now()
+}
+
+func (l flakyLedger) Change(ctx context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (Order, error) {
+	if err := l.f.hit("Change"); err != nil {
+		return Order{}, err
+	}
+	return l.Ledger.Change(ctx, id, options, decide)
+}
+
+func (l flakyLedger) Refunded(ctx context.Context, payment string) (Payment, error) {
+	if err := l.f.hit("Refunded"); err != nil {
+		return Payment{}, err
+	}
+	return l.Ledger.Refunded(ctx, payment)
+}
+
+func (l flakyLedger) History(ctx context.Context, id uuid.UUID, version int64) ([]Step, error) {
+	if err := l.f.hit("History"); err != nil {
+		return nil, err
+	}
+	return l.Ledger.History(ctx, id, version)
+}
+
+func (l flakyLedger) Orders(ctx context.Context, filter Filter) ([]Order, error) {
+	if err := l.f.hit("Orders"); err != nil {
+		return nil, err
+	}
+	return l.Ledger.Orders(ctx, filter)
+}
+
+func (l flakyLedger) Payments(ctx context.Context, filter PaymentFilter) ([]Payment, error) {
+	if err := l.f.hit("Payments"); err != nil {
+		return nil, err
+	}
+	return l.Ledger.Payments(ctx, filter)
+}
+
+type flakyReconciler struct {
+	Reconciler
+	f *flaky
+}
+
+func (r flakyReconciler) Usable(ctx context.Context) error {
+	if err := r.f.hit("Usable"); err != nil {
+		return err
+	}
+	return r.Reconciler.Usable(ctx)
+}
+
+func (r flakyReconciler) Mend(ctx context.Context, reason error, skus ...stock.SKU) error {
+	if err := r.f.hit("Mend"); err != nil {
+		return err
+	}
+	return r.Reconciler.Mend(ctx, reason, skus...)
+}
+
+func (r flakyReconciler) End(ctx context.Context, t stock.Take, out Outcome) Outcome {
+	if err := r.f.hit("End"); err != nil && !out.Committed() {
+		return Unknown(errors.Join(out.Reason(), err))
+	}
+	return r.Reconciler.End(ctx, t, out)
+}
+
+func (r flakyReconciler) GiveBack(ctx context.Context, t stock.Take) bool {
+	return r.f.hit("GiveBack") == nil && r.Reconciler.GiveBack(ctx, t)
+}
+
+func (r flakyReconciler) Returned(ctx context.Context, skus ...stock.SKU) {
+	if r.f.hit("Returned") == nil {
+		r.Reconciler.Returned(ctx, skus...)
+	}
+}
+
+// twinQueue is a gate's journal. It is for one goroutine.
+type twinQueue struct {
+	gate    *twinGate
+	takes   map[uuid.UUID]stock.Take // by order
+	consume func(stock.Take)         // if not nil, ends an order as soon as it is queued
+}
+
+func (q twinQueue) Queue(ctx context.Context, d stock.Deduction, at time.Time) (stock.Take, error) {
+	if _, ok := q.takes[d.OrderID]; ok {
+		return stock.Take{}, stock.ErrInFlight
+	}
+	t, err := q.gate.Take(ctx, d)
+	if err != nil {
+		return t, err
+	}
+	t.QueuedAt = at
+	if q.consume != nil {
+		q.consume(t)
+	} else {
+		q.takes[t.OrderID] = t
+	}
+	return t, nil
+}
+
+func (q twinQueue) Finish(_ context.Context, takes ...stock.Take) error {
+	for _, t := range takes {
+		delete(q.takes, t.OrderID)
+	}
+	return nil
+}
+
+func (q twinQueue) Queued(_ context.Context, order uuid.UUID) (stock.Take, error) {
+	t, ok := q.takes[order]
+	if !ok {
+		return t, stock.ErrNotQueued
+	}
+	return t, nil
+}

@@ -1,0 +1,174 @@
+package order
+
+import "errors"
+
+// event is what can happen to an order after it was placed.
+type event string
+
+// The events.
+const (
+	pay    event = "pay"    // in time
+	revive event = "revive" // paid late, and its units could be cut again
+	cancel event = "cancel"
+	expire event = "expire" // its time to be paid has passed
+	refund event = "refund"
+)
+
+// transitions is the table of what each event makes of an order. An event without
+// a row for the order's status does not change the order.
+var transitions = []struct {
+	from Status
+	on   event
+	to   Status
+	// returns says that the units return to stock. A refund returns them only if
+	// the administrator says so.
+	returns bool
+}{
+	{Pending, pay, Paid, false},
+	{Pending, cancel, Cancelled, true},
+	{Pending, expire, Expired, true},
+	{Paid, refund, Refunded, true},
+	{Expired, revive, Paid, false},
+}
+
+// after returns what the event makes of an order with this status. ok is false if
+// it may not happen to it.
+func after(from Status, on event) (c Change, ok bool) {
+	for _, t := range transitions {
+		if t.from == from && t.on == on {
+			return Change{To: t.to, Returns: t.returns}, true
+		}
+	}
+	return Change{}, false
+}
+
+// Change is what becomes of an order. The zero Change does nothing.
+type Change struct {
+	To      Status // the new status; empty: the order stays as it is
+	Returns bool   // the order's units return to stock
+	// PaymentID and PaymentStatus record a payment. An order that becomes paid is
+	// paid by it.
+	PaymentID     string
+	PaymentStatus PaymentStatus
+}
+
+// Apply makes the change to the order.
+func (o *Order) Apply(c Change) {
+	if c.To == "" {
+		return
+	}
+	o.Status, o.Version = c.To, o.Version+1
+	switch c.To {
+	case Paid:
+		o.PaymentID = c.PaymentID
+	case Refunded:
+		o.Restocked = c.Returns
+	}
+}
+
+// Locked is an order as a transaction sees it while it holds the order's row lock.
+type Locked struct {
+	Order   Order
+	Due     bool     // its time to be paid has passed, by the database's clock
+	Payment *Payment // the payment that the caller asked about; nil if it is not known
+}
+
+// Decide decides what becomes of an order. Its error says why nothing does.
+type Decide func(Locked) (Change, error)
+
+// ChangeOptions say what a Decide needs to know, and may do.
+type ChangeOptions struct {
+	Payment string // the ID of the payment that is reported; empty: none
+	// Returns means that the change may return units to stock. The stock rows are
+	// then locked before the order.
+	Returns bool
+}
+
+// Late says what becomes of a payment for an order that has expired.
+type Late string
+
+// The ways to treat a late payment.
+const (
+	Revive Late = "revive" // it pays the order if the units can be cut again
+	Refuse Late = "refuse" // it is due back to the buyer
+)
+
+// Why a payment cannot be decided in one step.
+var (
+	errDue  = errors.New("the order's time to be paid has passed")
+	errLate = errors.New("the order has expired")
+)
+
+// onPayment decides what a payment does to an order. Every payment ends in one
+// place: it pays the order, or it is recorded as due back to the buyer. errDue:
+// the order must expire first. errLate: the order must be revived, or paid with
+// Refuse.
+func onPayment(payment string, late Late) Decide {
+	return func(l Locked) (Change, error) {
+		if l.Payment != nil { // it was reported before
+			if l.Payment.OrderID != l.Order.ID {
+				return Change{}, ErrPaymentReused
+			}
+			return Change{}, nil
+		}
+		c, ok := after(l.Order.Status, pay)
+		_, revivable := after(l.Order.Status, revive)
+		switch {
+		case ok && l.Due:
+			return Change{}, errDue
+		case ok:
+			c.PaymentID, c.PaymentStatus = payment, PaymentPaid
+			return c, nil
+		case revivable && late == Revive:
+			return Change{}, errLate
+		}
+		return Change{PaymentID: payment, PaymentStatus: PaymentRefundDue}, nil
+	}
+}
+
+// Revival is the change of an order that has expired and is paid, now that its units
+// were cut again. It is zero for an order with another status.
+func Revival(o Order, payment string) Change {
+	c, ok := after(o.Status, revive)
+	if ok {
+		c.PaymentID, c.PaymentStatus = payment, PaymentPaid
+	}
+	return c
+}
+
+// Expiry is the change of a pending order whose time has passed. It is zero for others.
+func Expiry(l Locked) Change {
+	if !l.Due {
+		return Change{}
+	}
+	c, _ := after(l.Order.Status, expire)
+	return c
+}
+
+func onExpiry(l Locked) (Change, error) { return Expiry(l), nil }
+
+// onCancel decides that a pending order is cancelled. Its time to be paid may have
+// passed, as long as it has not expired.
+func onCancel(l Locked) (Change, error) {
+	c, ok := after(l.Order.Status, cancel)
+	if !ok && l.Order.Status != Cancelled {
+		return Change{}, &WrongStatus{l.Order.Status}
+	}
+	return c, nil
+}
+
+// onRefund decides that a paid order is refunded. Its payment is then due back to
+// the buyer.
+func onRefund(restock bool) Decide {
+	return func(l Locked) (Change, error) {
+		c, ok := after(l.Order.Status, refund)
+		switch {
+		case ok:
+			c.Returns = c.Returns && restock
+			c.PaymentID, c.PaymentStatus = l.Order.PaymentID, PaymentRefundDue
+		case l.Order.Status != Refunded:
+			return Change{}, &WrongStatus{l.Order.Status}
+		}
+		return c, nil
+	}
+}

@@ -1,0 +1,298 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// TestBrokenCalls breaks each call to a store that reconciling makes, before or after
+// it has its effect. The error is reported, the gate never has more units than the
+// ledger, and the same again without a broken call mends the rest.
+func TestBrokenCalls(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		damaged []stock.SKU // by the damages of their names
+		do      func(ctx context.Context, s *shop) error
+	}{
+		"Deliver": {
+			[]stock.SKU{"added", "gap"},
+			func(ctx context.Context, s *shop) error { return s.Deliver(ctx, "") },
+		},
+		"deliverAll": {
+			[]stock.SKU{"added"},
+			func(ctx context.Context, s *shop) error {
+				_, err := s.deliverAll(ctx)
+				return err
+			},
+		},
+		"Mend": {
+			[]stock.SKU{"lost"},
+			func(ctx context.Context, s *shop) error { return s.Mend(ctx, stock.ErrNotFilled, "lost") },
+		},
+		"Refill": {
+			[]stock.SKU{"lost"},
+			func(ctx context.Context, s *shop) error { return s.Refill(ctx, []stock.SKU{"lost"}) },
+		},
+		"Sweep": {
+			[]stock.SKU{"added", "gap", "high", "lost", "sold", "taken", "unrecorded"},
+			func(ctx context.Context, s *shop) error {
+				return errors.Join(s.Sweep(ctx), s.Sweep(ctx))
+			},
+		},
+		"AuditAll": {
+			[]stock.SKU{"claimed", "high", "lost", "unrecorded", "wrong"},
+			func(ctx context.Context, s *shop) error {
+				var errs []error
+				summary, err := s.AuditAll(ctx, AuditOptions{
+					Repair: true, Progress: func(int) {},
+					Report: func(f Finding) error {
+						if len(f.Segments) != 2 || f.Repaired == (f.Err != nil) {
+							errs = append(errs, fmt.Errorf("found %+v", f))
+						}
+						errs = append(errs, f.Err)
+						return s.calls.do("Report", func() error { return nil })
+					},
+				})
+				if err = errors.Join(append(errs, err)...); err == nil && summary.Repaired != summary.Different {
+					err = fmt.Errorf("counted %+v", summary)
+				}
+				return err
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inShop(t, func(t *testing.T, s *shop) {
+				for _, sku := range test.damaged {
+					s.add(t, sku, 20)
+				}
+				for _, late := range []bool{false, true} {
+					for n, broken := 1, "-"; broken != ""; n++ {
+						for _, sku := range test.damaged {
+							damages[sku](t, s, sku)
+						}
+						var err error
+						broken, err = s.breaking(n, late, func() error { return test.do(t.Context(), s) })
+						// A repair whose last answer is lost is done all the same.
+						repaired := name == "AuditAll" && broken == "Fill" && late
+						if !errors.Is(err, errLost) && (broken != "" && !repaired || err != nil) {
+							t.Errorf("error %v", err)
+						}
+						// The second sweep looks again at counts that differ.
+						if err := errors.Join(test.do(t.Context(), s), s.Sweep(t.Context()), s.Sweep(t.Context())); err != nil {
+							t.Errorf("again: %v", err)
+						}
+						s.check(t, test.damaged...)
+						if t.Failed() {
+							t.Fatalf("call %d was broken: %s, late %v", n, broken, late)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// breaking breaks a call of what do does, and returns its name, or "" if there are fewer
+// calls.
+func (s *shop) breaking(n int, late bool, do func() error) (broken string, err error) {
+	s.calls.start(n, late)
+	err = do()
+	synctest.Wait() // settles may be under way
+	return s.calls.stop(), err
+}
+
+// TestBrokenTakeover breaks each call to a store that an instance makes while it takes
+// over the stock, or keeps itself under the ledger's generation. The error is reported,
+// and the instance can serve after it tried again.
+func TestBrokenTakeover(t *testing.T) {
+	t.Parallel()
+	flush := func(t *testing.T, s *shop) {
+		if err := s.redis.ScriptFlush(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	restore := func(t *testing.T, s *shop) { s.exec(t, "UPDATE ledger SET beat = 0") }
+	suspect := func(_ *testing.T, s *shop) { s.StoreChanged() }
+	raised := func(t *testing.T, s *shop) { s.exec(t, "UPDATE ledger SET generation = generation + 1") }
+	later := func(t *testing.T, s *shop) {
+		first, _ := (s.ledger.Generation() + 1).Epochs()
+		s.exec(t, "UPDATE stock SET epoch = ?", first+1)
+	}
+	raisedLater := func(t *testing.T, s *shop) {
+		later(t, s)
+		raised(t, s)
+		if err := s.gate.Load(t.Context(), s.ledger.Generation()+1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := func(layout string) func(ctx context.Context, s *shop) error {
+		return func(ctx context.Context, s *shop) error {
+			r := s.open(layout)
+			defer r.Close()
+			return r.Start(ctx)
+		}
+	}
+	ready := func(ctx context.Context, s *shop) error { return s.Ready(ctx) }
+	refill := func(ctx context.Context, s *shop) error { return s.Refill(ctx, []stock.SKU{"a"}) }
+	sweep := func(ctx context.Context, s *shop) error { return s.Sweep(ctx) }
+	for _, test := range []struct {
+		name   string
+		before func(t *testing.T, s *shop)
+		do     func(ctx context.Context, s *shop) error
+		raises bool // the generation
+	}{
+		{"Start", nil, start("test"), false},
+		{"Start of another layout", nil, start("other"), true},
+		{"Start after a loss", flush, start("test"), true},
+		{"Start after a restore", restore, start("test"), true},
+		{"Ready", nil, ready, false},
+		{"Ready after a loss", flush, ready, true},
+		{"Ready after a restore", restore, ready, true},
+		{"Ready of a suspect", suspect, ready, true},
+		{"Usable of a suspect", suspect, func(ctx context.Context, s *shop) error { return s.Usable(ctx) }, true},
+		{"Mend after a loss", flush, func(ctx context.Context, s *shop) error {
+			return s.Mend(ctx, stock.ErrNoGeneration, "a")
+		}, true},
+		{"Refill of a row of a later generation", raisedLater, refill, false},
+		{"Refill of a row of a lost generation", later, refill, true},
+		{"Sweep of a row of a later generation", raisedLater, sweep, false},
+		{"Sweep of a row of a lost generation", later, sweep, true},
+		{"Sweep of a suspect", suspect, sweep, true},
+		{"Attach", nil, func(ctx context.Context, s *shop) error {
+			r := s.open("test")
+			defer r.Close()
+			return r.Attach(ctx)
+		}, false},
+		{"Standing", nil, func(ctx context.Context, s *shop) error {
+			_, err := s.Standing(ctx)
+			return err
+		}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inShop(t, func(t *testing.T, s *shop) {
+				s.add(t, "a", 20)
+				for _, late := range []bool{false, true} {
+					for n, broken := 1, "-"; broken != ""; n++ {
+						before, err := s.ledger.Owner(t.Context())
+						if err != nil {
+							t.Fatal(err)
+						}
+						if test.before != nil {
+							test.before(t, s)
+						}
+						broken, err = s.breaking(n, late, func() error { return test.do(t.Context(), s) })
+						if !errors.Is(err, errLost) && (broken != "" || err != nil) {
+							t.Errorf("error %v", err)
+						}
+						after, err := s.ledger.Owner(t.Context())
+						if err != nil || broken == "" && test.raises && after.Generation <= before.Generation {
+							t.Errorf("generation %d, before %d; %v", after.Generation, before.Generation, err)
+						}
+						// An instance of the first layout serves again.
+						if err := errors.Join(start("test")(t.Context(), s), s.Ready(t.Context()), s.Sweep(t.Context()), s.Sweep(t.Context())); err != nil {
+							t.Errorf("again: %v", err)
+						}
+						s.check(t, "a")
+						owner, err := s.ledger.Owner(t.Context())
+						mark, markErr := s.gate.Mark(t.Context())
+						if err := errors.Join(err, markErr); err != nil || mark.Generation != owner.Generation || mark.Beat != owner.Beat || s.ledger.Generation() != owner.Generation {
+							t.Errorf("the mark is %+v, the owner %+v, %v; generation %d is in use", mark, owner, err, s.ledger.Generation())
+						}
+						if t.Failed() {
+							t.Fatalf("call %d was broken: %s, late %v", n, broken, late)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestRefillMeetsAnother checks what a refill does if something happens just before one
+// of its calls.
+func TestRefillMeetsAnother(t *testing.T) {
+	t.Parallel()
+	flush := func(t *testing.T, s *shop) {
+		if err := s.redis.ScriptFlush(t.Context()).Err(); err != nil {
+			t.Error(err)
+		}
+	}
+	raise := func(t *testing.T, s *shop) ledger.StockRow {
+		row, err := s.ledger.RaiseEpoch(t.Context(), "lost", s.row(t, "lost").Epoch, 0)
+		if err != nil {
+			t.Error(err)
+		}
+		return row
+	}
+	raised := func(t *testing.T, s *shop) { raise(t, s) }
+	refilled := func(t *testing.T, s *shop) {
+		row := raise(t, s)
+		if err := s.gate.Fill(t.Context(), row.SKU, row.Epoch, row.Available); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, test := range []struct {
+		name, one, many string // the calls of a refill of one SKU and of many
+		before          func(t *testing.T, s *shop)
+		raises          stock.Generation
+		epochs          int64 // by which the row's epoch rises within the generation
+	}{
+		{"another raises the epoch", "RaiseEpoch", "", raised, 0, 1},
+		{"another refills later", "Fill", "FillAll", refilled, 0, 2},
+		{"the scripts are lost", "Fill", "FillAll", flush, 1, 1},
+	} {
+		inShop(t, func(t *testing.T, s *shop) {
+			s.add(t, "lost", 20)
+			for call, refill := range map[string]func() error{
+				test.one:  func() error { return s.Refill(t.Context(), []stock.SKU{"lost"}) },
+				test.many: func() error { return s.Sweep(t.Context()) },
+			} {
+				if call == "" {
+					continue
+				}
+				damages["lost"](t, s, "lost")
+				generation, epoch := s.ledger.Generation(), s.row(t, "lost").Epoch
+				s.calls.before = func(name string) {
+					if name == call {
+						s.calls.before = nil
+						test.before(t, s)
+					}
+				}
+				if err := refill(); err != nil || s.calls.before != nil {
+					t.Errorf("%s: %s: %v", test.name, call, err)
+				}
+				if raised, risen := s.ledger.Generation()-generation, s.row(t, "lost").Epoch-epoch; raised != test.raises || risen != test.epochs {
+					t.Errorf("%s: %s: the generation rose by %d, the epoch by %d", test.name, call, raised, risen)
+				}
+				if err := errors.Join(s.Sweep(t.Context()), s.Sweep(t.Context())); err != nil {
+					t.Error(err)
+				}
+				s.check(t, "lost")
+			}
+		})
+	}
+}
+
+// TestFillNew checks that a count that was filled later is left, and that other errors
+// are reported.
+func TestFillNew(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(t *testing.T, s *shop) {
+		s.add(t, "a", 20)
+		row := s.row(t, "a")
+		if err := s.FillNew(t.Context(), row); err != nil {
+			t.Errorf("filled again: %v", err)
+		}
+		row.SKU = "b"
+		if _, err := s.breaking(1, false, func() error { return s.FillNew(t.Context(), row) }); !errors.Is(err, errLost) {
+			t.Errorf("the gate is away: %v", err)
+		}
+	})
+}

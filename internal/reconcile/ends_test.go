@@ -1,0 +1,590 @@
+package reconcile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// TestSuperseded checks that an instance whose stock another layout has taken over says
+// so, and neither sweeps nor takes a step.
+func TestSuperseded(t *testing.T) {
+	t.Parallel()
+	row := &ownerRow{}
+	r, _, l := started(t, row)
+	work := 0
+	l.onDeliver, l.onPage = func() { work++ }, func() { work++ }
+	row.owner.Layout = "other"
+	row.owner.Generation++
+	for name, call := range map[string]func(context.Context) error{"Ready": r.Ready, "Mend": func(ctx context.Context) error {
+		return r.Mend(ctx, stock.ErrNoGeneration)
+	}} {
+		r.generations.superseded.Store(false)
+		if err := call(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := r.Usable(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
+			t.Errorf("usable after %s: %v", name, err)
+		}
+	}
+	pause, err := r.try(t.Context(), r.deliverAll)
+	if err != nil || pause < sweepPause {
+		t.Errorf("a step: pause %v, %v", pause, err)
+	}
+	if err := r.Sweep(t.Context()); err != nil || work > 0 {
+		t.Errorf("swept: %v; %d reads", err, work)
+	}
+}
+
+// TestStepFails checks that a step's error is reported, whether it was taken or not.
+func TestStepFails(t *testing.T) {
+	t.Parallel()
+	r, gate, _ := started(t, &ownerRow{})
+	taken := 0
+	step := func(context.Context) (pace, error) {
+		taken++
+		return afterRound, errAway
+	}
+	if _, err := r.try(t.Context(), step); !errors.Is(err, errAway) || taken != 1 {
+		t.Errorf("%d steps, %v", taken, err)
+	}
+	r.StoreChanged()
+	gate.onLoad = func() error { return errAway }
+	if _, err := r.try(t.Context(), step); !errors.Is(err, errAway) || taken != 1 {
+		t.Errorf("without a generation: %d steps, %v", taken, err)
+	}
+}
+
+// TestCheckEnds checks that a caller of a check does not wait longer than its context
+// lasts.
+func TestCheckEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gate := newGate(newRedis())
+		r := newReconciler(gate, newLedger(&ownerRow{}))
+		defer r.Close()
+		if err := r.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		gate.onLoaded = func() error {
+			time.Sleep(time.Second)
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if err := r.Ready(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("ready: %v", err)
+		}
+		time.Sleep(time.Minute) // until the check has ended
+	})
+}
+
+// clocklessLedger does not know the database's clock.
+type clocklessLedger struct{ *twinLedger }
+
+func (clocklessLedger) ClockKnown() error { return errAway }
+
+// TestClockUnknown checks that an instance is not ready that does not know the
+// database's clock.
+func TestClockUnknown(t *testing.T) {
+	t.Parallel()
+	r := newReconciler(newGate(newRedis()), clocklessLedger{newLedger(&ownerRow{})})
+	defer r.Close()
+	if err := errors.Join(r.Start(t.Context()), r.Ready(t.Context())); !errors.Is(err, errAway) {
+		t.Errorf("ready: %v", err)
+	}
+}
+
+// TestAttach checks that a process that sells nothing attaches only to a stock that
+// instances of its layout sell, that it waits for them to load a generation, and that it
+// never raises one.
+func TestAttach(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		owner  ledger.Owner
+		loaded bool
+		within time.Duration
+		took   time.Duration
+		fails  bool
+		err    error
+	}{
+		{"unused", ledger.Owner{Generation: 1}, true, time.Hour, 0, true, nil},
+		{"another layout", ledger.Owner{Generation: 1, Layout: "other"}, true, time.Hour, 0, true, nil},
+		{"loaded", ledger.Owner{Generation: 1, Layout: "twin"}, true, time.Hour, 0, false, nil},
+		{"lost", ledger.Owner{Generation: 1, Layout: "twin"}, false, time.Hour, (maxJoins - 1) * joinPause, true, nil},
+		{"ended", ledger.Owner{Generation: 1, Layout: "twin"}, false, 100 * time.Millisecond, 100 * time.Millisecond, true, context.DeadlineExceeded},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			row, redis := &ownerRow{owner: test.owner}, newRedis()
+			redis.loaded[1] = test.loaded
+			r := newReconciler(newGate(redis), newLedger(row))
+			defer r.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), test.within)
+			defer cancel()
+			start := time.Now()
+			err := r.Attach(ctx)
+			if took := time.Since(start); took != test.took || (err != nil) != test.fails || !errors.Is(err, test.err) && test.err != nil {
+				t.Errorf("%s: after %v: %v", test.name, took, err)
+			}
+			if test.fails {
+				return
+			}
+			clear(redis.loaded)
+			if err := r.Mend(t.Context(), stock.ErrNoGeneration); err == nil || row.owner != test.owner {
+				t.Errorf("raised to %+v, %v", row.owner, err)
+			}
+		})
+	}
+}
+
+// TestLastGeneration checks that no generation is raised beyond the last one.
+func TestLastGeneration(t *testing.T) {
+	t.Parallel()
+	row := &ownerRow{owner: ledger.Owner{Generation: stock.MaxGeneration, Layout: "other"}}
+	r := newReconciler(newGate(newRedis()), newLedger(row))
+	defer r.Close()
+	if err := r.Start(t.Context()); err == nil || row.owner.Generation != stock.MaxGeneration || row.owner.Layout != "other" {
+		t.Errorf("started with %+v, %v", row.owner, err)
+	}
+}
+
+// overtakenLedger is a ledger to which another instance raises a generation first.
+type overtakenLedger struct {
+	*twinLedger
+	times int   // that this happens
+	owner error // why the owner cannot be read then
+}
+
+func (l *overtakenLedger) RaiseGeneration(ctx context.Context, seen ledger.Owner, next stock.Generation, layout string) error {
+	if l.times > 0 {
+		l.times--
+		l.shared.owner.Generation++
+	}
+	return l.twinLedger.RaiseGeneration(ctx, seen, next, layout)
+}
+
+func (l *overtakenLedger) Owner(ctx context.Context) (ledger.Owner, error) {
+	if l.owner != nil {
+		return ledger.Owner{}, l.owner
+	}
+	return l.twinLedger.Owner(ctx)
+}
+
+// TestStartIsOvertaken checks that a start that another instance overtakes reads the
+// owner again, a bounded number of times.
+func TestStartIsOvertaken(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		times int
+		owner error
+		want  error
+	}{{maxRaises - 1, nil, nil}, {maxRaises, nil, stock.ErrRowChanged}, {1, errAway, errAway}} {
+		redis := newRedis()
+		redis.mark.Beat = 100 // the ledger was restored
+		l := &overtakenLedger{twinLedger: newLedger(&ownerRow{owner: ledger.Owner{Layout: "other"}}), times: test.times, owner: test.owner}
+		r := newReconciler(newGate(redis), l)
+		if err := r.Start(t.Context()); !errors.Is(err, test.want) {
+			t.Errorf("overtaken %d times: %v, want %v", test.times, err, test.want)
+		}
+		if test.want == nil && (l.shared.owner.Layout != "twin" || redis.mark.Generation != l.shared.owner.Generation) {
+			t.Errorf("the owner is %+v, the mark %+v", l.shared.owner, redis.mark)
+		}
+		r.Close()
+	}
+}
+
+// TestSeenLoaded checks that an instance does not wait for a generation that it has seen
+// loaded, although another one has loaded it.
+func TestSeenLoaded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(2, 0, 0)
+		if err := f.all[0].start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f.redis.mark = stock.Mark{} // which says nothing
+		if err := f.all[1].start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f.flush()
+		start := time.Now()
+		if err := f.all[1].follow(t.Context(), f.generation()); err != nil || time.Since(start) > 0 {
+			t.Errorf("followed after %v: %v", time.Since(start), err)
+		}
+	})
+}
+
+// TestWaitForALoadEnds checks that a start does not wait for another instance's load
+// for longer than its context lasts.
+func TestWaitForALoadEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(1, 0, 0)
+		f.row.owner = ledger.Owner{Generation: 1, Layout: "twin"}
+		ctx, cancel := context.WithTimeout(t.Context(), minLoadGrace/2)
+		defer cancel()
+		if err := f.all[0].start(ctx); !errors.Is(err, context.DeadlineExceeded) || f.generation() != 1 {
+			t.Errorf("generation %d, %v", f.generation(), err)
+		}
+	})
+}
+
+// endlessGate lists takes in flight without an end.
+type endlessGate struct {
+	*twinGate
+	steps int
+}
+
+func (g *endlessGate) ScanInFlight(ctx context.Context, _ time.Duration, _ string) ([]stock.Take, string, error) {
+	g.steps++
+	return []stock.Take{takeOf("a", 1), takeOf("a", 1)}, "more", ctx.Err()
+}
+
+// TestRecoveryEnds checks that a recovery ends with its context, and leaves the takes
+// that it has not come to.
+func TestRecoveryEnds(t *testing.T) {
+	t.Parallel()
+	gate, l := &endlessGate{twinGate: newGate(newRedis())}, newLedger(&ownerRow{})
+	ctx, cancel := context.WithCancel(t.Context())
+	resolved := 0
+	l.outcome = func() order.Outcome {
+		resolved++
+		cancel()
+		return order.Committed()
+	}
+	r := newReconcilerOf(gate, l)
+	defer r.Close()
+	if err := r.recoverAll(ctx); !errors.Is(err, context.Canceled) || resolved != 1 || gate.steps != 1 {
+		t.Errorf("%d takes in %d steps, %v", resolved, gate.steps, err)
+	}
+}
+
+// TestSuspectsRemain checks that a SKU whose second look or refill fails is refilled at
+// the next look.
+func TestSuspectsRemain(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]func(s *shop, broken bool){
+		"unreadable": func(s *shop, broken bool) { s.calls.start(map[bool]int{true: 2}[broken], false) }, // Level
+		"no refill":  func(s *shop, broken bool) { s.calls.start(map[bool]int{true: 3}[broken], false) }, // Row
+	} {
+		inShop(t, func(t *testing.T, s *shop) {
+			s.add(t, "a", 20)
+			damages["high"](t, s, "a")
+			epoch := s.row(t, "a").Epoch
+			for step, broken := range []bool{false, true, false} {
+				set(s, broken)
+				if _, err := s.compareNext(t.Context()); err != nil {
+					t.Errorf("%s, step %d: %v", name, step, err)
+				}
+				if refilled := s.row(t, "a").Epoch > epoch; refilled != (step == 2) {
+					t.Errorf("%s: refilled %v in step %d", name, refilled, step)
+				}
+				time.Sleep(sweepPause)
+			}
+			s.check(t, "a")
+		})
+	}
+}
+
+// logged is a log that tests read.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) warnings() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// logTo makes the instance log its warnings.
+func (r *Reconciler) logTo(to *logged) {
+	log := slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	r.log, r.jobs.log, r.generations.log = log, log, log
+}
+
+// TestQuiet checks that two instances that work log no warning, also while they stop,
+// and that one logs them whose stores are away.
+func TestQuiet(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		row, store, jobs := &ownerRow{}, newRedis(), &twinJobs{}
+		var (
+			log  logged
+			runs sync.WaitGroup
+		)
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 2 {
+			l := newLedger(row)
+			l.twinJobs = jobs
+			r := newReconciler(newGate(store), l)
+			defer r.Close()
+			r.logTo(&log)
+			if err := r.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			runs.Go(func() { r.Run(ctx) })
+		}
+		time.Sleep(20 * time.Second)
+		cancel()
+		runs.Wait()
+		if w := log.warnings(); w != "" {
+			t.Errorf("logged %s", w)
+		}
+	})
+}
+
+// stuckJobs is a table of jobs whose calls answer when their context ends.
+type stuckJobs struct {
+	JobLedger
+	claim, renew bool // which calls are stuck
+}
+
+func (s stuckJobs) ClaimJob(ctx context.Context, name, holder string) (ledger.Job, error) {
+	if s.claim {
+		<-ctx.Done()
+		return ledger.Job{}, ctx.Err()
+	}
+	return s.JobLedger.ClaimJob(ctx, name, holder)
+}
+
+func (s stuckJobs) RenewJob(ctx context.Context, held ledger.Job) error {
+	if s.renew {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return s.JobLedger.RenewJob(ctx, held)
+}
+
+// TestQuietStop checks that a job that is stopped during a call or a step logs no
+// failure.
+func TestQuietStop(t *testing.T) {
+	t.Parallel()
+	for name, table := range map[string]stuckJobs{
+		"claim": {JobLedger: &twinJobs{}, claim: true},
+		"renew": {JobLedger: &twinJobs{}, renew: true},
+		"step":  {JobLedger: &twinJobs{}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newReconciler(nil, newLedger(&ownerRow{}))
+			var log logged
+			r.logTo(&log)
+			r.jobs.ledger = table
+			ctx, cancel := context.WithTimeout(t.Context(), renewPause+jobCallTimeout/4)
+			defer cancel()
+			r.jobs.run(ctx, "job", func(ctx context.Context, _ ledger.Job) (time.Duration, error) {
+				<-ctx.Done()
+				return 0, ctx.Err()
+			}, nil)
+			if w := log.warnings(); w != "" {
+				t.Errorf("stopped during a %s: %s", name, w)
+			}
+		})
+	}
+}
+
+// TestAuditEnds checks that an audit ends with an error if its context ends while it
+// waits to read again, before or after a repair, and if a row is deleted meanwhile.
+func TestAuditEnds(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		call string // at which something happens
+		do   func(t *testing.T, s *shop, cancel func())
+		want error // nil: any
+	}{
+		"before a repair": {"Recount", func(_ *testing.T, _ *shop, cancel func()) { time.AfterFunc(auditPause/2, cancel) }, context.Canceled},
+		"after a repair": {"Correct", func(t *testing.T, s *shop, cancel func()) {
+			s.calls.before = func(name string) {
+				if name == "Counts" {
+					damages["wrong"](t, s, "wrong")
+					time.AfterFunc(auditPause/2, cancel)
+					s.calls.before = nil
+				}
+			}
+		}, context.Canceled},
+		"deleted": {"Recount", func(t *testing.T, s *shop, _ func()) { s.exec(t, "DELETE FROM stock") }, nil},
+	} {
+		inShop(t, func(t *testing.T, s *shop) {
+			s.add(t, "wrong", 20)
+			damages["wrong"](t, s, "wrong")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			s.calls.before = func(call string) {
+				if call == test.call {
+					s.calls.before = nil
+					test.do(t, s, cancel)
+				}
+			}
+			reported := 0
+			_, err := s.AuditAll(ctx, AuditOptions{Repair: true, Progress: func(int) {}, Report: func(Finding) error {
+				reported++
+				return nil
+			}})
+			if err == nil || test.want != nil && !errors.Is(err, test.want) || reported > 0 {
+				t.Errorf("%s: %d findings, %v", name, reported, err)
+			}
+		})
+	}
+}
+
+// uncounted is a ledger whose backlog and refunds cannot be counted while broken is true.
+type uncounted struct {
+	*twinLedger
+	broken bool
+}
+
+func (l *uncounted) Due(ctx context.Context, limit int) (int, error) {
+	if l.broken {
+		return 0, errAway
+	}
+	return l.twinLedger.Due(ctx, limit)
+}
+
+func (l *uncounted) RefundsDue(ctx context.Context, limit int) (int, time.Duration, error) {
+	if l.broken {
+		return 0, 0, errAway
+	}
+	return l.twinLedger.RefundsDue(ctx, limit)
+}
+
+// TestUncounted checks that the counts of the backlog and of refunds remain while they
+// cannot be counted, and are counted again at once.
+func TestUncounted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := &uncounted{twinLedger: newLedger(&ownerRow{})}
+		r := newReconciler(nil, l)
+		e := &expiry{Reconciler: r, batch: 400}
+		n := 777
+		l.due = func() int { return n }
+		l.refunds = func() (int, time.Duration) { return n, time.Minute }
+		l.expire = func(_ ledger.Job, limit int) (ledger.Expiry, error) {
+			return ledger.Expiry{Found: limit, Oldest: time.Minute}, nil
+		}
+		for _, step := range []struct {
+			broken bool
+			want   float64
+		}{{false, 777}, {true, 777}, {false, 5}} {
+			l.broken = step.broken
+			if _, err := e.step(t.Context(), ledger.Job{}); err != nil {
+				t.Error(err)
+			}
+			if due, refunds := value(t, r.metrics.backlog), value(t, r.metrics.refundsDue); due != step.want || refunds != step.want {
+				t.Errorf("%v due, %v refunds, want %v", due, refunds, step.want)
+			}
+			if n = 5; !step.broken {
+				time.Sleep(refundsPause)
+			}
+		}
+	})
+}
+
+// TestRaisePauseEnds checks that a raise that must pause does not outlast its context.
+func TestRaisePauseEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(1, 0, 0)
+		if err := f.all[0].start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f.flush()
+		ctx, cancel := context.WithTimeout(t.Context(), raisePause/2)
+		defer cancel()
+		if err := f.all[0].start(ctx); !errors.Is(err, context.DeadlineExceeded) || f.generation() != 1 {
+			t.Errorf("generation %d, %v", f.generation(), err)
+		}
+	})
+}
+
+// TestJobLost checks that an instance stops a step at the next renewal once another
+// instance has its job, and says so.
+func TestJobLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		table := &twinJobs{}
+		r := newReconciler(nil, newLedger(&ownerRow{}))
+		var log logged
+		r.logTo(&log)
+		r.jobs.ledger = table
+		ctx, cancel := context.WithTimeout(t.Context(), renewPause+renewPause/2)
+		defer cancel()
+		start, ended := time.Now(), time.Duration(0)
+		r.jobs.run(ctx, "job", func(ctx context.Context, held ledger.Job) (time.Duration, error) {
+			held.Token++
+			table.leases["job"] = jobLease{held, time.Now().Add(time.Hour)}
+			<-ctx.Done()
+			ended = time.Since(start)
+			return 0, ctx.Err()
+		}, nil)
+		if w := log.warnings(); ended != renewPause || !strings.Contains(w, "another instance has claimed") || strings.Contains(w, "failed") {
+			t.Errorf("stopped after %v, logged %s", ended, w)
+		}
+	})
+}
+
+// brokenScan is a gate that cannot list takes in flight, nor settle nor give any.
+type brokenScan struct{ *twinGate }
+
+func (brokenScan) ScanInFlight(context.Context, time.Duration, string) ([]stock.Take, string, error) {
+	return nil, "", errAway
+}
+
+// TestFailuresAreLogged checks that the log has the failures that no caller is told of.
+func TestFailuresAreLogged(t *testing.T) {
+	t.Parallel()
+	for want, do := range map[string]func(ctx context.Context, r *Reconciler, gate *twinGate, l *uncounted){
+		"recovering takes failed": func(ctx context.Context, r *Reconciler, _ *twinGate, _ *uncounted) {
+			r.keepRecovering(ctx)
+		},
+		"checking the stores failed": func(ctx context.Context, r *Reconciler, gate *twinGate, _ *uncounted) {
+			gate.onLoaded = func() error { return errAway }
+			r.keepChecking(ctx)
+		},
+		"settling takes failed": func(_ context.Context, r *Reconciler, gate *twinGate, _ *uncounted) {
+			gate.fail = func(stock.Take) error { return errAway }
+			r.settleNow(takeOf("a", 1))
+		},
+		"refilling the gate after a guard refusal failed": func(ctx context.Context, r *Reconciler, _ *twinGate, _ *uncounted) {
+			r.End(ctx, takeOf("unknown", 1), order.Refused(stock.Refuse("unknown", stock.ErrSoldOut)))
+		},
+		"claiming a job failed": func(ctx context.Context, r *Reconciler, _ *twinGate, l *uncounted) {
+			l.setAway(true)
+			r.keepDelivering(ctx)
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			gate, l := newGate(newRedis()), &uncounted{twinLedger: newLedger(&ownerRow{})}
+			r := newReconcilerOf(brokenScan{gate}, l)
+			defer r.Close()
+			if err := r.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			var log logged
+			r.logTo(&log)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+			defer cancel()
+			do(ctx, r, gate, l)
+			if w := log.warnings(); !strings.Contains(w, want) {
+				t.Errorf("logged %q, want %q", w, want)
+			}
+		})
+	}
+}

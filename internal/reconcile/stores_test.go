@@ -1,0 +1,461 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/gate"
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+
+// errLost is the error of a call that a test breaks.
+var errLost = errors.New("the answer was lost")
+
+// calls numbers the calls to the stores from 1, and breaks one of them.
+type calls struct {
+	mu     sync.Mutex
+	made   int
+	broken int    // the number of the call that breaks; 0: none does
+	late   bool   // the broken call has its effect, and only its answer is lost
+	name   string // of the call that was broken
+
+	before func(name string) // if not nil, called before each call
+}
+
+// start numbers the calls anew, and breaks one of them.
+func (c *calls) start(broken int, late bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.made, c.broken, c.late, c.name = 0, broken, late, ""
+}
+
+// stop breaks no more calls. It returns the name of the one that was broken.
+func (c *calls) stop() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.broken = 0
+	return c.name
+}
+
+// breaks reports whether this call breaks, and whether it has its effect.
+func (c *calls) breaks(name string) (broken, late bool) {
+	if c.before != nil {
+		c.before(name)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.made++; c.made != c.broken {
+		return false, false
+	}
+	c.name = name
+	return true, c.late
+}
+
+// do makes a call, unless it breaks.
+func (c *calls) do(name string, call func() error) error {
+	_, err := answer(c, name, func() (struct{}, error) { return struct{}{}, call() })
+	return err
+}
+
+// answer makes a call that has an answer, unless it breaks.
+func answer[T any](c *calls, name string, call func() (T, error)) (T, error) {
+	broken, late := c.breaks(name)
+	if !broken {
+		return call()
+	}
+	if late {
+		_, _ = call()
+	}
+	var none T
+	return none, errLost
+}
+
+// breakableLedger is a ledger of which one call breaks.
+type breakableLedger struct {
+	*ledger.Ledger
+	calls *calls
+}
+
+func (l breakableLedger) Owner(ctx context.Context) (ledger.Owner, error) {
+	return answer(l.calls, "Owner", func() (ledger.Owner, error) { return l.Ledger.Owner(ctx) })
+}
+
+func (l breakableLedger) Beat(ctx context.Context) (ledger.Owner, error) {
+	return answer(l.calls, "Beat", func() (ledger.Owner, error) { return l.Ledger.Beat(ctx) })
+}
+
+func (l breakableLedger) RaiseGeneration(ctx context.Context, seen ledger.Owner, next stock.Generation, layout string) error {
+	return l.calls.do("RaiseGeneration", func() error { return l.Ledger.RaiseGeneration(ctx, seen, next, layout) })
+}
+
+func (l breakableLedger) Row(ctx context.Context, sku stock.SKU) (ledger.StockRow, error) {
+	return answer(l.calls, "Row", func() (ledger.StockRow, error) { return l.Ledger.Row(ctx, sku) })
+}
+
+func (l breakableLedger) Rows(ctx context.Context, after stock.SKU, limit int) ([]ledger.StockRow, error) {
+	return answer(l.calls, "Rows", func() ([]ledger.StockRow, error) { return l.Ledger.Rows(ctx, after, limit) })
+}
+
+func (l breakableLedger) RowsOf(ctx context.Context, skus []stock.SKU) ([]ledger.StockRow, error) {
+	return answer(l.calls, "RowsOf", func() ([]ledger.StockRow, error) { return l.Ledger.RowsOf(ctx, skus) })
+}
+
+func (l breakableLedger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int64) (ledger.StockRow, error) {
+	return answer(l.calls, "RaiseEpoch", func() (ledger.StockRow, error) { return l.Ledger.RaiseEpoch(ctx, sku, seen, above) })
+}
+
+func (l breakableLedger) RaiseEpochs(ctx context.Context, seen []ledger.StockRow, above int64) ([]ledger.StockRow, error) {
+	return answer(l.calls, "RaiseEpochs", func() ([]ledger.StockRow, error) { return l.Ledger.RaiseEpochs(ctx, seen, above) })
+}
+
+func (l breakableLedger) Changes(ctx context.Context, sku stock.SKU, after stock.Change) (changes []stock.Change, last bool, err error) {
+	changes, err = answer(l.calls, "Changes", func() (changes []stock.Change, err error) {
+		changes, last, err = l.Ledger.Changes(ctx, sku, after)
+		return changes, err
+	})
+	return changes, last, err
+}
+
+func (l breakableLedger) Applied(ctx context.Context, changes ...stock.Change) error {
+	if len(changes) == 0 {
+		return nil // nothing is asked of the database
+	}
+	return l.calls.do("Applied", func() error { return l.Ledger.Applied(ctx, changes...) })
+}
+
+func (l breakableLedger) Resolve(ctx context.Context, d stock.Deduction) order.Outcome {
+	broken, late := l.calls.breaks("Resolve")
+	if !broken {
+		return l.Ledger.Resolve(ctx, d)
+	}
+	if late {
+		l.Ledger.Resolve(ctx, d)
+	}
+	return order.Unknown(errLost)
+}
+
+func (l breakableLedger) MeasureClock(ctx context.Context) error {
+	return l.calls.do("MeasureClock", func() error { return l.Ledger.MeasureClock(ctx) })
+}
+
+func (l breakableLedger) Expire(ctx context.Context, held ledger.Job, round *ledger.ExpiryRound, limit int) (ledger.Expiry, error) {
+	return answer(l.calls, "Expire", func() (ledger.Expiry, error) { return l.Ledger.Expire(ctx, held, round, limit) })
+}
+
+func (l breakableLedger) Counts(ctx context.Context, skus []stock.SKU) ([]ledger.Count, error) {
+	return answer(l.calls, "Counts", func() ([]ledger.Count, error) { return l.Ledger.Counts(ctx, skus) })
+}
+
+func (l breakableLedger) Recount(ctx context.Context, skus []stock.SKU) ([]ledger.Count, error) {
+	return answer(l.calls, "Recount", func() ([]ledger.Count, error) { return l.Ledger.Recount(ctx, skus) })
+}
+
+func (l breakableLedger) WrongClaims(ctx context.Context, skus []stock.SKU, limit int) ([]ledger.Claim, error) {
+	return answer(l.calls, "WrongClaims", func() ([]ledger.Claim, error) { return l.Ledger.WrongClaims(ctx, skus, limit) })
+}
+
+func (l breakableLedger) Correct(ctx context.Context, sku stock.SKU, above int64) error {
+	return l.calls.do("Correct", func() error { return l.Ledger.Correct(ctx, sku, above) })
+}
+
+// breakableGate is a gate of which one call breaks.
+type breakableGate struct {
+	gate.Gate
+	calls *calls
+}
+
+func (g breakableGate) Load(ctx context.Context, to stock.Generation) error {
+	return g.calls.do("Load", func() error { return g.Gate.Load(ctx, to) })
+}
+
+func (g breakableGate) Loaded(ctx context.Context) (bool, error) {
+	return answer(g.calls, "Loaded", func() (bool, error) { return g.Gate.Loaded(ctx) })
+}
+
+func (g breakableGate) Mark(ctx context.Context) (stock.Mark, error) {
+	return answer(g.calls, "Mark", func() (stock.Mark, error) { return g.Gate.Mark(ctx) })
+}
+
+func (g breakableGate) SetMark(ctx context.Context, m stock.Mark) error {
+	return g.calls.do("SetMark", func() error { return g.Gate.SetMark(ctx, m) })
+}
+
+func (g breakableGate) Settle(ctx context.Context, takes ...stock.Take) error {
+	return g.calls.do("Settle", func() error { return g.Gate.Settle(ctx, takes...) })
+}
+
+func (g breakableGate) Give(ctx context.Context, t stock.Take) error {
+	return g.calls.do("Give", func() error { return g.Gate.Give(ctx, t) })
+}
+
+func (g breakableGate) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error {
+	return g.calls.do("Fill", func() error { return g.Gate.Fill(ctx, sku, epoch, units) })
+}
+
+// FillAll breaks for one of the counts.
+func (g breakableGate) FillAll(ctx context.Context, fills []stock.Fill) []error {
+	broken, late := g.calls.breaks("FillAll")
+	if !broken || late {
+		errs := g.Gate.FillAll(ctx, fills)
+		if late {
+			errs[0] = errLost
+		}
+		return errs
+	}
+	return append([]error{errLost}, g.Gate.FillAll(ctx, fills[1:])...)
+}
+
+func (g breakableGate) Adjust(ctx context.Context, c stock.Change) error {
+	return g.calls.do("Adjust", func() error { return g.Gate.Adjust(ctx, c) })
+}
+
+func (g breakableGate) InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Take, error) {
+	return answer(g.calls, "InFlight", func() ([]stock.Take, error) { return g.Gate.InFlight(ctx, olderThan, limit, skus...) })
+}
+
+func (g breakableGate) ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []stock.Take, next string, err error) {
+	takes, err = answer(g.calls, "ScanInFlight", func() (takes []stock.Take, err error) {
+		takes, next, err = g.Gate.ScanInFlight(ctx, olderThan, cursor)
+		return takes, err
+	})
+	return takes, next, err
+}
+
+// Level reads all counts but one, or, if it breaks late, none.
+func (g breakableGate) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error) {
+	broken, late := g.calls.breaks("Level")
+	if late {
+		return nil, errLost
+	}
+	levels, err := g.Gate.Level(ctx, skus...)
+	if broken && err == nil {
+		levels[0], err = stock.Level{SKU: skus[0], Err: errLost}, errLost
+	}
+	return levels, err
+}
+
+func (g breakableGate) Segments(ctx context.Context, sku stock.SKU) ([]stock.Level, error) {
+	return answer(g.calls, "Segments", func() ([]stock.Level, error) { return g.Gate.(segmented).Segments(ctx, sku) })
+}
+
+// shop is an instance with a ledger in SQLite and a gate in Redis. Calls of its
+// Reconciler to them can be broken; calls through ledger and gate cannot.
+type shop struct {
+	*Reconciler
+	calls  *calls
+	ledger *ledger.Ledger
+	gate   gate.Gate
+	sql    *store.SQL
+	redis  goredis.UniversalClient
+	id     uuid.UUID // of the ledger
+}
+
+// inShop calls do in a bubble, in which an instance has started.
+func inShop(t *testing.T, do func(t *testing.T, s *shop)) {
+	t.Helper()
+	// These two stay outside of the bubble: they have goroutines that wait for the end.
+	file := testenv.SQLite(t)
+	server, err := store.OpenInProcessRedis(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	synctest.Test(t, func(t *testing.T) {
+		s := &shop{calls: &calls{}}
+		if s.sql, err = store.OpenSQL(t.Context(), file); err != nil {
+			t.Fatal(err)
+		}
+		defer s.sql.Close()
+		if err := s.sql.MigrateUp(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s.id, err = s.sql.LedgerID(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		o, err := goredis.ParseURL(server.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Its time is not that of the bubble: a busy machine may take seconds to answer.
+		o.ReadTimeout, o.WriteTimeout, o.DialTimeout, o.PoolTimeout, o.MaxRetries = time.Minute, time.Minute, time.Minute, time.Minute, -1
+		s.redis = goredis.NewClient(o)
+		defer s.redis.Close()
+		s.ledger = ledger.New(s.sql.Ledger(), ledger.Options{
+			Strategy: "test", Cutter: cutter.Conditional(), HasGate: true, Group: 8, Parallel: 1,
+			PaymentWindow: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		})
+		defer s.ledger.Close()
+		s.gate = gate.NewSegmented(gate.NewScript(s.redis, s.id), s.redis, s.id, 2, ownedLocal{lock.NewLocal()})
+		defer s.gate.Close()
+		s.Reconciler = s.open("test")
+		defer s.Close()
+		if err := s.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		do(t, s)
+	})
+}
+
+// open returns another Reconciler of the shop's stores.
+func (s *shop) open(layout string) *Reconciler {
+	return New(breakableGate{s.gate, s.calls}, breakableLedger{s.ledger, s.calls}, Options{
+		Layout: layout, TakeDeadline: time.Nanosecond, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+	})
+}
+
+// exec changes the database behind the ledger.
+func (s *shop) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	if err := s.sql.DB().WithContext(t.Context()).Exec(sql, args...).Error; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// row returns the stock row.
+func (s *shop) row(t *testing.T, sku stock.SKU) ledger.StockRow {
+	t.Helper()
+	row, err := s.ledger.Row(t.Context(), sku)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return row
+}
+
+// add adds units to the ledger. The gate does not have them yet, unless the SKU is new.
+func (s *shop) add(t *testing.T, sku stock.SKU, units int64) {
+	t.Helper()
+	limit := int64(stock.MaxTotal)
+	row, err := s.ledger.Row(t.Context(), sku)
+	if err != nil && !errors.Is(err, stock.ErrUnknownSKU) {
+		t.Fatal(err)
+	}
+	created := err != nil
+	if row, _, err = s.ledger.Set(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: row.Total + units, BuyerLimit: &limit}); err != nil {
+		t.Fatal(err)
+	}
+	if created {
+		if err := s.gate.Fill(t.Context(), sku, row.Epoch, row.Available); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// take takes a unit at the gate.
+func (s *shop) take(t *testing.T, sku stock.SKU) stock.Take {
+	t.Helper()
+	taken, err := s.gate.Take(t.Context(), takeOf(sku, 0).Deduction)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return taken
+}
+
+// sell takes a unit at the gate and commits the order.
+func (s *shop) sell(t *testing.T, sku stock.SKU) stock.Take {
+	t.Helper()
+	taken := s.take(t, sku)
+	if _, out := s.ledger.Record(t.Context(), taken); !out.Committed() {
+		t.Fatalf("the order is %+v", out)
+	}
+	return taken
+}
+
+// damages make the counts of a SKU wrong, which has at least 5 units.
+var damages = map[stock.SKU]func(t *testing.T, s *shop, sku stock.SKU){
+	// An addition has not reached the gate.
+	"added": func(t *testing.T, s *shop, sku stock.SKU) { s.add(t, sku, 2) },
+	// The gate has lost an addition.
+	"gap": func(t *testing.T, s *shop, sku stock.SKU) {
+		s.add(t, sku, 1)
+		s.exec(t, "DELETE FROM outbox WHERE sku = ?", string(sku))
+		s.add(t, sku, 1)
+	},
+	// The gate has no count.
+	"lost": func(t *testing.T, s *shop, sku stock.SKU) {
+		if err := s.redis.HDel(t.Context(), "holdfast:{"+s.id.String()+"}:count", string(sku)+"/0").Err(); err != nil {
+			t.Fatal(err)
+		}
+	},
+	// A take was not committed.
+	"taken": func(t *testing.T, s *shop, sku stock.SKU) { s.take(t, sku) },
+	// A take was committed and not settled.
+	"sold": func(t *testing.T, s *shop, sku stock.SKU) {
+		s.add(t, sku, 1)
+		if err := s.Deliver(t.Context(), sku); err != nil {
+			t.Fatal(err)
+		}
+		s.sell(t, sku)
+	},
+	// The gate has too many units.
+	"high": func(t *testing.T, s *shop, sku stock.SKU) {
+		row := s.row(t, sku)
+		if err := s.gate.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: row.Epoch, Number: row.Changes + 1, Delta: 5}); err != nil {
+			t.Fatal(err)
+		}
+	},
+	// The record of a take is lost.
+	"unrecorded": func(t *testing.T, s *shop, sku stock.SKU) {
+		s.take(t, sku)
+		key := "holdfast:{" + s.id.String() + "}:flight"
+		for _, field := range s.redis.HKeys(t.Context(), key).Val() {
+			if len(field) > len(sku) && field[:len(sku)] == string(sku) {
+				s.redis.HDel(t.Context(), key, field)
+			}
+		}
+	},
+	// The stock row has too many units.
+	"wrong": func(t *testing.T, s *shop, sku stock.SKU) {
+		s.exec(t, "UPDATE stock SET available = available + 3 WHERE sku = ?", string(sku))
+	},
+	// A buyer has a claim without an order.
+	"claimed": func(t *testing.T, s *shop, sku stock.SKU) {
+		s.exec(t, "DELETE FROM claims WHERE sku = ?", string(sku))
+		s.exec(t, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, 'stranger', 2)", string(sku))
+	},
+}
+
+// check checks that gate and ledger agree on the SKUs, and that nothing is left to do.
+func (s *shop) check(t *testing.T, skus ...stock.SKU) {
+	t.Helper()
+	slices.Sort(skus)
+	counts, err := s.ledger.Recount(t.Context(), skus)
+	if err != nil || len(counts) != len(skus) {
+		t.Fatalf("%d rows, %v", len(counts), err)
+	}
+	levels, err := s.gate.Level(t.Context(), skus...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range counts {
+		level := levels[i]
+		if c.Available+c.Held != c.Total || c.Undelivered != 0 {
+			t.Errorf("%s: the ledger has %+v", c.SKU, c)
+		}
+		if !level.Filled || level.Epoch != c.Epoch || level.Available != c.Available || level.InFlight != 0 {
+			t.Errorf("%s: the gate has %+v, the ledger %+v", c.SKU, level, c)
+		}
+	}
+	claims, err := s.ledger.WrongClaims(t.Context(), skus, 1)
+	if err != nil || len(claims) > 0 {
+		t.Errorf("wrong claims %+v, %v", claims, err)
+	}
+}

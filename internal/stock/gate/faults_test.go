@@ -1,0 +1,741 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// subject is a gate of a new ledger, whose client fails on demand. It has 10 units of
+// each of the SKUs a and b, and held in flight.
+type subject struct {
+	gate    stock.Gate
+	journal *Journal // of Script on one server; otherwise nil
+	counts  counts
+	held    stock.Take
+	queued  stock.Take // by prepare
+}
+
+// state returns the counts, the records and the queued orders of the ledger, without
+// times and fences. burned also asks for the burned takes.
+func (s *subject) state(t *testing.T, burned bool) string {
+	t.Helper()
+	lines := make(map[string]bool)
+	ctx, client := t.Context(), s.counts.client
+	for _, sku := range append(withSegments("a"), withSegments("b")...) {
+		keys := s.counts.keys(sku)
+		count, err := client.HGet(ctx, keys.count, string(sku)).Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			t.Fatal(err)
+		}
+		if fields := strings.Fields(count); len(fields) == 5 {
+			lines[fmt.Sprint(sku, " has ", fields[:4])] = true
+		}
+		records, recordsErr := client.HGetAll(ctx, keys.flight).Result()
+		takes, burnedErr := client.ZRange(ctx, keys.burned, 0, -1).Result()
+		if err := errors.Join(recordsErr, burnedErr); err != nil {
+			t.Fatal(err)
+		}
+		for field, record := range records {
+			lines[fmt.Sprint("record ", field, strings.Fields(record)[:3])] = true
+		}
+		for _, take := range takes {
+			lines["burned "+take] = burned
+		}
+	}
+	if s.journal != nil {
+		entries, entriesErr := client.HGetAll(ctx, s.counts.queuedKey()).Result()
+		messages, err := client.XLen(ctx, s.counts.journalKey()).Result()
+		if err := errors.Join(entriesErr, err); err != nil {
+			t.Fatal(err)
+		}
+		for order, entry := range entries {
+			lines[fmt.Sprint("queued ", order, strings.Fields(entry)[1:3])] = true
+		}
+		lines[fmt.Sprint(messages, " messages")] = true
+	}
+	var text []string
+	for line, wanted := range lines {
+		if wanted {
+			text = append(text, line)
+		}
+	}
+	slices.Sort(text)
+	return strings.Join(text, "\n")
+}
+
+// namedOrder returns the same order on each call.
+func namedOrder(name string, lines ...stock.Line) stock.Deduction {
+	return stock.Deduction{
+		OrderID: uuid.NewSHA1(uuid.Nil, []byte(name)), TakeID: uuid.NewSHA1(uuid.Nil, []byte("take of "+name)),
+		Buyer: "buyer", Lines: lines,
+	}
+}
+
+// faultCall is a call during which a command fails.
+type faultCall struct {
+	name    string
+	prepare func(*subject, context.Context) error
+	call    func(*subject, context.Context) error
+	take    *stock.Deduction                      // what the call takes
+	again   func(*subject, context.Context) error // does the rest of a call that failed; nil: call
+	inParts bool                                  // a call that fails may have done a part
+	only    string                                // the commands that fail, by their text
+	nodes   bool                                  // the commands go to the servers of a cluster, past the cluster's client
+}
+
+func taking(name string, d stock.Deduction) faultCall {
+	return faultCall{name: name, take: &d, call: func(s *subject, ctx context.Context) error {
+		_, err := s.gate.Take(ctx, d)
+		return err
+	}}
+}
+
+// faultCalls has every call of a gate.
+var faultCalls = []faultCall{
+	taking("Take", namedOrder("new", stock.Line{SKU: "a", Quantity: 1}, stock.Line{SKU: "b", Quantity: 2})),
+	taking("Take again", again(namedOrder("new", stock.Line{SKU: "a", Quantity: 1}))),
+	taking("Take all", namedOrder("new", stock.Line{SKU: "a", Quantity: 8})), // gathers, if it is segmented
+	{name: "Take too much", call: func(s *subject, ctx context.Context) error {
+		_, err := s.gate.Take(ctx, namedOrder("new", stock.Line{SKU: "a", Quantity: 9}))
+		if err == nil {
+			return errors.New("taken")
+		}
+		if errors.Is(err, stock.ErrSoldOut) {
+			return nil
+		}
+		return err
+	}},
+	{name: "Settle", inParts: true, call: func(s *subject, ctx context.Context) error { return s.gate.Settle(ctx, s.held) }},
+	{name: "Give", inParts: true, call: func(s *subject, ctx context.Context) error { return s.gate.Give(ctx, s.held) }},
+	{name: "Burn", inParts: true, call: func(s *subject, ctx context.Context) error {
+		return s.gate.Give(ctx, stock.Take{Deduction: namedOrder("new", stock.Line{SKU: "a", Quantity: 1})})
+	}},
+	{name: "Fill", call: func(s *subject, ctx context.Context) error { return filled(s.gate.Fill(ctx, "a", 2, 7)) }},
+	{name: "FillAll", inParts: true, call: func(s *subject, ctx context.Context) error {
+		errs := s.gate.FillAll(ctx, []stock.Fill{{SKU: "a", Epoch: 2, Units: 7}, {SKU: "b", Epoch: 2, Units: 8}})
+		for i, err := range errs {
+			errs[i] = filled(err)
+		}
+		return errors.Join(errs...)
+	}},
+	{name: "Adjust", inParts: true, call: func(s *subject, ctx context.Context) error {
+		return s.gate.Adjust(ctx, stock.Change{SKU: "a", Epoch: 1, Number: 1, Delta: 4})
+	}},
+	{name: "InFlight", call: func(s *subject, ctx context.Context) error {
+		_, err := s.gate.InFlight(ctx, 0, 10, "a", "b")
+		return err
+	}},
+	{name: "ScanInFlight", call: func(s *subject, ctx context.Context) error { return scanned(ctx, s.gate) }},
+	{name: "ScanInFlight of servers", nodes: true, only: "scan ", call: func(s *subject, ctx context.Context) error { return scanned(ctx, s.gate) }},
+	{name: "Level", call: func(s *subject, ctx context.Context) error {
+		levels, err := s.gate.Level(ctx, "a", "b")
+		for _, level := range levels {
+			if (level.Err == nil) != level.Filled {
+				return fmt.Errorf("%+v", level)
+			}
+		}
+		return err
+	}},
+	{name: "Load", nodes: true, only: "script ", call: func(s *subject, ctx context.Context) error { return s.gate.Load(ctx, 3) }},
+	{name: "Loaded", nodes: true, only: "script ", call: func(s *subject, ctx context.Context) error {
+		loaded, err := s.gate.Loaded(ctx)
+		if loaded != (err == nil) {
+			return fmt.Errorf("loaded %v, %w", loaded, err)
+		}
+		return err
+	}},
+	{name: "Mark", call: func(s *subject, ctx context.Context) error { _, err := s.gate.Mark(ctx); return err }},
+	{name: "SetMark", call: func(s *subject, ctx context.Context) error {
+		return s.gate.SetMark(ctx, stock.Mark{Generation: 3, Beat: 4})
+	}},
+}
+
+func again(d stock.Deduction) stock.Deduction {
+	d.Again = true
+	return d
+}
+
+// filled accepts that an earlier try has filled the count.
+func filled(err error) error {
+	if errors.Is(err, stock.ErrStaleEpoch) {
+		return nil
+	}
+	return err
+}
+
+// scanned scans the takes in flight to the end.
+func scanned(ctx context.Context, g stock.Gate) error {
+	var errs []error
+	for cursor := ""; ; {
+		_, next, err := g.ScanInFlight(ctx, 0, cursor)
+		errs = append(errs, err)
+		if cursor = next; next == "" {
+			return errors.Join(errs...)
+		}
+	}
+}
+
+// journalCalls has the calls of a journal. They begin with queued in the journal.
+var journalCalls = []faultCall{
+	{name: "Queue", call: func(s *subject, ctx context.Context) error {
+		_, err := s.journal.Queue(ctx, namedOrder("new", stock.Line{SKU: "b", Quantity: 1}), queuedAt)
+		return err
+	}},
+	{
+		name:    "Requeue",
+		prepare: func(s *subject, ctx context.Context) error { return s.gate.Fill(ctx, "b", 2, 5) },
+		call: func(s *subject, ctx context.Context) error {
+			_, err := s.journal.Requeue(ctx, s.queued, uuid.NewSHA1(uuid.Nil, []byte("take again")))
+			return err
+		},
+	},
+	{name: "Queued", call: func(s *subject, ctx context.Context) error {
+		_, err := s.journal.Queued(ctx, s.queued.OrderID)
+		return err
+	}},
+	{name: "Open", call: func(s *subject, ctx context.Context) error { return s.journal.Open(ctx, "x") }},
+	{name: "Read", call: readNew},
+	{name: "Read without a group", prepare: loseGroup, call: readNew},
+	{name: "Read a finished order", prepare: loseOrder, inParts: true, call: readNew, again: readAndClaim},
+	{name: "Claim", prepare: readNew, call: claimAll},
+	{name: "Claim without a group", prepare: loseGroup, call: claimAll},
+	{
+		name: "Redeliver",
+		prepare: func(s *subject, ctx context.Context) error {
+			return s.counts.client.Del(ctx, s.counts.journalKey()).Err()
+		},
+		call: func(s *subject, ctx context.Context) error { _, err := s.journal.Redeliver(ctx); return err },
+	},
+	{name: "Finish", call: func(s *subject, ctx context.Context) error { return s.journal.Finish(ctx, s.queued) }},
+	{name: "Finish without the gate", call: func(s *subject, ctx context.Context) error { return s.journal.QueuedOrders.Finish(ctx, s.queued) }},
+	{name: "Leave", call: func(s *subject, ctx context.Context) error { return s.journal.Leave(ctx, "opener") }},
+	{name: "Backlog", call: func(s *subject, ctx context.Context) error { _, _, err := s.journal.Backlog(ctx); return err }},
+}
+
+func readNew(s *subject, ctx context.Context) error {
+	_, err := s.journal.Read(ctx, "x", 10, -1)
+	return err
+}
+
+func readAndClaim(s *subject, ctx context.Context) error {
+	return errors.Join(readNew(s, ctx), claimAll(s, ctx))
+}
+
+func claimAll(s *subject, ctx context.Context) error {
+	_, err := s.journal.Claim(ctx, "y", 10, 0)
+	return err
+}
+
+func loseGroup(s *subject, ctx context.Context) error {
+	return s.counts.client.XGroupDestroy(ctx, s.counts.journalKey(), consumers).Err()
+}
+
+func loseOrder(s *subject, ctx context.Context) error {
+	return s.counts.client.HDel(ctx, s.counts.queuedKey(), s.queued.OrderID.String()).Err()
+}
+
+// faultGates has every gate. Its locks never fail.
+var faultGates = map[string]func(redis.UniversalClient, uuid.UUID) Gate{
+	"Script":    func(c redis.UniversalClient, l uuid.UUID) Gate { return script0(c, l) },
+	"ReadWrite": func(c redis.UniversalClient, l uuid.UUID) Gate { return readWrite0(c, l) },
+	"Locked": func(c redis.UniversalClient, l uuid.UUID) Gate {
+		return NewLocked(readWrite0(c, l), lock.NewLocal(), lockWait, true)
+	},
+	"Queue": func(c redis.UniversalClient, l uuid.UUID) Gate {
+		return queueWith(c, l, ownLocker{lock.NewLocal(), new(atomic.Uint64)}, nil)
+	},
+	"Segmented": func(c redis.UniversalClient, l uuid.UUID) Gate {
+		return NewSegmented(script0(c, l), c, l, 3, sharedLocker{lock.NewLocal()})
+	},
+}
+
+// newSubject returns a subject that is prepared for the call.
+func newSubject(t *testing.T, client redis.UniversalClient, gate string, c faultCall, journal bool) *subject {
+	t.Helper()
+	ledger, ctx := uuid.New(), t.Context()
+	g := faultGates[gate](client, ledger)
+	t.Cleanup(g.Close)
+	s := &subject{gate: g, counts: newCounts(client, ledger)}
+	for i, err := range g.FillAll(ctx, []stock.Fill{{SKU: "a", Epoch: 1, Units: 10}, {SKU: "b", Epoch: 1, Units: 10}}) {
+		if err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	var err error
+	if s.held, err = g.Take(ctx, namedOrder("held", stock.Line{SKU: "a", Quantity: 2}, stock.Line{SKU: "b", Quantity: 1})); err != nil {
+		t.Fatal(err)
+	}
+	if journal {
+		s.journal = openJournal(t, g.(*Script))
+		s.queued = journaled(t, s.journal, namedOrder("queued", stock.Line{SKU: "b", Quantity: 1}))
+	}
+	if c.prepare != nil {
+		if err := c.prepare(s, ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// TestFailedCommands makes each command of each call fail, before it is sent and after
+// it ran. The call returns that error and nothing else. It has done all or nothing,
+// or a part where that is documented, and the same call again does the rest.
+func TestFailedCommands(t *testing.T) {
+	t.Parallel()
+	failedCommands(t, "Redis")
+}
+
+func TestFailedCommandsOnACluster(t *testing.T) {
+	t.Parallel()
+	failedCommands(t, "Cluster")
+}
+
+func failedCommands(t *testing.T, kind string) {
+	t.Helper()
+	for gate := range faultGates {
+		t.Run(gate, func(t *testing.T) {
+			t.Parallel()
+			for _, c := range faultCalls {
+				failEachCommand(t, kind, gate, c, false)
+			}
+		})
+	}
+}
+
+func TestFailedCommandsOfAJournal(t *testing.T) {
+	t.Parallel()
+	for _, c := range journalCalls {
+		failEachCommand(t, "Redis", "Script", c, true)
+	}
+}
+
+func failEachCommand(t *testing.T, kind, gate string, c faultCall, journal bool) {
+	t.Helper()
+	hook, client := faults.NewHook(), ownClient(t, kind, nil, -1)
+	if cluster, ok := client.(*redis.ClusterClient); ok && c.nodes {
+		cluster.OnNewNode(func(node *redis.Client) { node.AddHook(hook) })
+	} else {
+		client.AddHook(hook)
+	}
+	sound := newSubject(t, client, gate, c, journal)
+	before := sound.state(t, true)
+	if err := c.call(sound, t.Context()); err != nil {
+		t.Errorf("%s: %v", c.name, err)
+		return
+	}
+	after := sound.state(t, true)
+	inParts := c.inParts && (kind == "Cluster" || gate != "Script" && gate != "ReadWrite" || journal)
+	again := c.again
+	if again == nil {
+		again = c.call
+	}
+	for _, fault := range []faults.Kind{faults.Refused, faults.Lost} {
+		for n := 1; ; n++ {
+			s := newSubject(t, client, gate, c, journal)
+			hook.Arm(faults.Fault{Kind: fault, Nth: n, Only: c.only})
+			err := c.call(s, t.Context())
+			_, injected := hook.Disarm()
+			if len(injected) == 0 {
+				break
+			}
+			failed := fmt.Sprintf("%s, command %s", c.name, injected)
+			state := s.state(t, true)
+			switch {
+			case err == nil && c.take != nil && strings.Contains(injected[0], ":gathers") && state == after:
+				continue // the end of a gather could not be announced
+			case fault == faults.Refused && !isNotSent(err), fault == faults.Lost && !errors.Is(err, io.EOF):
+				t.Errorf("%s: got %v", failed, err)
+			case stock.Reconcilable(err) || stock.Final(err):
+				t.Errorf("%s: the wrong refusal %v", failed, err)
+			case state != before && state != after && !inParts && c.take == nil:
+				t.Errorf("%s: was\n%s\nis\n%s", failed, before, state)
+			}
+			switch {
+			case c.take == nil:
+				if err := again(s, t.Context()); err != nil {
+					t.Errorf("%s: again: %v", failed, err)
+				}
+				if state, after := s.state(t, false), unburned(after); state != after {
+					t.Errorf("%s: again: is\n%s\nwant\n%s", failed, state, after)
+				}
+				continue
+			case !stock.NothingTaken(err):
+				if err := s.gate.Give(t.Context(), stock.Take{Deduction: *c.take}); err != nil {
+					t.Errorf("%s: giving back: %v", failed, err)
+				}
+			}
+			if state, before := s.state(t, false), unburned(before); state != before {
+				t.Errorf("%s: %v left\n%s\nwant\n%s", failed, err, state, before)
+			}
+		}
+	}
+}
+
+// unburned returns the state without its burned takes.
+func unburned(state string) string {
+	lines := strings.Split(state, "\n")
+	return strings.Join(slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, "burned ") }), "\n")
+}
+
+// countsOf returns the counts of a gate of faultGates.
+func countsOf(g stock.Gate) *counts {
+	switch g := g.(type) {
+	case *Script:
+		return &g.counts
+	case *ReadWrite:
+		return &g.counts
+	case *Locked:
+		return &g.inner.(*ReadWrite).counts
+	case *Queue:
+		return &g.counts.counts
+	}
+	return countsOf(g.(*Segmented).inner)
+}
+
+// TestUnreadableAnswers lets each script return what it never does. The outcome of the
+// call is then unknown.
+func TestUnreadableAnswers(t *testing.T) {
+	t.Parallel()
+	scripts := map[string]func(*scripts) *script{
+		"take": func(s *scripts) *script { return &s.take }, "settle": func(s *scripts) *script { return &s.settle },
+		"give": func(s *scripts) *script { return &s.give }, "fill": func(s *scripts) *script { return &s.fill },
+		"adjust": func(s *scripts) *script { return &s.adjust }, "inFlight": func(s *scripts) *script { return &s.inFlight },
+		"read": func(s *scripts) *script { return &s.read }, "write": func(s *scripts) *script { return &s.write },
+	}
+	users := map[string][]string{
+		"take": {"Script/Take", "Segmented/Take", "Segmented/Take all"}, "settle": {"Script/Settle", "Segmented/Settle"},
+		"give": {"Script/Give", "Locked/Give", "Segmented/Give"}, "fill": {"Script/Fill", "Locked/FillAll", "Segmented/FillAll"},
+		"adjust": {"Script/Adjust", "Locked/Adjust", "Segmented/Adjust"}, "inFlight": {"Script/InFlight", "Segmented/ScanInFlight"},
+		"read": {"ReadWrite/Take", "Queue/Take all"}, "write": {"ReadWrite/Take", "Queue/Take all"},
+	}
+	answers := map[string][]string{
+		"take": {"{1, 1, 15}", "{1, 15}", "{}"}, "settle": {"{'x'}"}, "give": {"{}", "{'x'}", "{7}"}, "fill": {"{}", "{'x'}"},
+		"adjust": {"{}", "{'x'}"}, "inFlight": {"{}"}, "read": {"{}", "{'x'}"}, "write": {"{}", "{'x'}", "{7}"},
+	}
+	client := shared.client(t, "Redis")
+	for name, of := range scripts {
+		for _, user := range users[name] {
+			gate, called, _ := strings.Cut(user, "/")
+			c := faultCalls[slices.IndexFunc(faultCalls, func(c faultCall) bool { return c.name == called })]
+			for _, answer := range append(answers[name], "'text'") {
+				s := newSubject(t, client, gate, c, false)
+				before := s.state(t, true)
+				broken := newScripts(s.counts.ledgerID, 0)
+				*of(broken) = newScript("-- " + s.counts.ledgerID.String() + "\nreturn " + answer)
+				if err := client.ScriptLoad(t.Context(), of(broken).text).Err(); err != nil {
+					t.Fatal(err)
+				}
+				countsOf(s.gate).running.Store(broken)
+				if err := c.call(s, t.Context()); err == nil || stock.NothingTaken(err) {
+					t.Errorf("%s: %s returns %s: %v", user, name, answer, err)
+				}
+				if state := s.state(t, true); state != before {
+					t.Errorf("%s: %s returns %s: was\n%s\nis\n%s", user, name, answer, before, state)
+				}
+			}
+		}
+	}
+}
+
+// serverError is an error that Redis returned.
+type serverError string
+
+func (e serverError) Error() string { return string(e) }
+
+func (serverError) RedisError() {}
+
+// TestProven checks which errors prove that nothing was done. After any other error the
+// outcome is unknown.
+func TestProven(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		err, want error // a nil want: unknown
+	}{
+		{&net.OpError{Op: "dial", Err: errInner}, stock.ErrBusy},
+		{&net.OpError{Op: "read", Err: errInner}, nil},
+		{redis.ErrPoolTimeout, stock.ErrBusy},
+		{redis.ErrClosed, stock.ErrBusy},
+		{serverError("NOSCRIPT No matching script."), stock.ErrNoGeneration},
+		{serverError("LOADING Redis is loading the dataset in memory"), stock.ErrBusy},
+		{serverError("OOM command not allowed"), stock.ErrBusy},
+		{serverError("ERR max number of clients reached"), stock.ErrBusy},
+		{serverError("WRONGTYPE Operation against a key"), nil},
+		{io.EOF, nil},
+		{context.DeadlineExceeded, nil},
+	} {
+		got := proven(test.err)
+		if !errors.Is(got, test.err) || stock.NothingTaken(got) != (test.want != nil) || test.want != nil && !errors.Is(got, test.want) {
+			t.Errorf("%v: got %v, want %v", test.err, got, test.want)
+		}
+	}
+}
+
+// TestKeysOfAnotherType lets each call meet keys that have no hashes. The others of the
+// ledger's SKUs are on the same keys, so no call may answer as if they were empty.
+func TestKeysOfAnotherType(t *testing.T) {
+	t.Parallel()
+	client := shared.client(t, "Redis")
+	for gate := range faultGates {
+		for _, c := range faultCalls {
+			for name, key := range map[string]func(*subject) string{
+				"count":  func(s *subject) string { return s.counts.shared.count },
+				"flight": func(s *subject) string { return s.counts.shared.flight },
+			} {
+				switch unused := name == "flight"; {
+				case strings.Contains(c.name, "Load"), strings.Contains(c.name, "Mark"),
+					unused && (strings.Contains(c.name, "Fill") || c.name == "Level" || c.name == "Adjust"),
+					name == "count" && strings.Contains(c.name, "Scan"):
+					continue
+				}
+				s := newSubject(t, client, gate, c, false)
+				if err := client.Set(t.Context(), key(s), "text", 0).Err(); err != nil {
+					t.Fatal(err)
+				}
+				if err := c.call(s, t.Context()); !redis.HasErrorPrefix(err, "WRONGTYPE") || stock.NothingTaken(err) {
+					t.Errorf("%s, %s: %s is no hash: %v", gate, c.name, name, err)
+				}
+			}
+		}
+	}
+}
+
+// TestUnreadableRecords checks that an unreadable record or entry is an error, and that
+// the takes beside it are listed.
+func TestUnreadableRecords(t *testing.T) {
+	t.Parallel()
+	order, take := uuid.NewString(), uuid.NewString()
+	for _, text := range []string{"", "x", take + " 1 3 5 b", take + " 1 3 5 b a=1 c d e", "x 1 3 5 b a=1", take + " 1 3 5 b a=x", take + " 1 3 5 b a", take + " 1 3 5 b a=1 x"} {
+		if found, err := parseRecord(order, text); !errors.Is(err, errRecord) {
+			t.Errorf("record %q: %+v, %v", text, found, err)
+		}
+	}
+	for _, text := range []string{"", "x", "1-1 " + take + " 3 b a=1", "1-1 " + take + " 3 b a=1 c d e", "1-1 x 3 b a=1 9", "1-1 " + take + " x b a=1 9", "1-1 " + take + " 3,4 b a=1 9", "1-1 " + take + " 3 b a=1 x"} {
+		if found, err := parseEntry(order, text); !errors.Is(err, errRecord) {
+			t.Errorf("entry %q: %+v, %v", text, found, err)
+		}
+	}
+	if _, err := parseEntry(order, "1-1 x 3 b a=1 9"); err == nil || !strings.Contains(err.Error(), "take ID") {
+		t.Errorf("a take ID x: %v", err)
+	}
+	if found, err := parseRecord("x", take+" 1 3 5 b a=1"); !errors.Is(err, errRecord) {
+		t.Errorf("order x: %+v, %v", found, err)
+	}
+	for _, kind := range []string{"Redis", "Cluster"} {
+		for gate := range faultGates {
+			s := newSubject(t, shared.client(t, kind), gate, faultCall{}, false)
+			sku := stock.SKU("a")
+			if gate == "Segmented" {
+				sku = segmentOf("a", 0)
+			}
+			if err := s.counts.client.HSet(t.Context(), s.counts.keys(sku).flight, string(sku)+" "+order, take+" 1 1 5 b a=x").Err(); err != nil {
+				t.Fatal(err)
+			}
+			takes, err := s.gate.InFlight(t.Context(), 0, 10, "a", "b")
+			if len(takes) != 1 || takes[0].TakeID != s.held.TakeID || !errors.Is(err, errRecord) {
+				t.Errorf("%s, %s: in flight %+v, %v", kind, gate, takes, err)
+			}
+			var errs []error
+			found := make(map[uuid.UUID]bool)
+			for cursor := ""; ; {
+				takes, next, err := s.gate.ScanInFlight(t.Context(), 0, cursor)
+				errs = append(errs, err)
+				for _, taken := range takes {
+					found[taken.TakeID] = true
+				}
+				if cursor = next; next == "" {
+					break
+				}
+			}
+			if err := errors.Join(errs...); len(found) != 1 || !found[s.held.TakeID] || !errors.Is(err, errRecord) {
+				t.Errorf("%s, %s: scanned %v, %v", kind, gate, found, err)
+			}
+		}
+	}
+}
+
+// TestUnreadableCursor checks that a cursor of no scan is an error on a cluster, and that
+// a scan whose server has left goes on.
+func TestUnreadableCursor(t *testing.T) {
+	t.Parallel()
+	g := scriptOn(t, shared.client(t, "Cluster"))
+	var address string // of the first server
+	_, next, err := g.ScanInFlight(t.Context(), 0, "")
+	if address, _, _ = strings.Cut(next, " "); err != nil || address == "" {
+		t.Fatalf("%q, %v", next, err)
+	}
+	if _, next, err := g.ScanInFlight(t.Context(), 0, address+" x"); err == nil || next != "" {
+		t.Errorf("%q, %v", next, err)
+	}
+	if _, next, err := g.ScanInFlight(t.Context(), 0, "0 x"); err != nil || next == "" {
+		t.Errorf("%q, %v", next, err)
+	}
+}
+
+// TestUnknownClient checks that a gate on a kind of client that it does not know can
+// neither load its scripts nor claim that they are loaded.
+func TestUnknownClient(t *testing.T) {
+	t.Parallel()
+	ring := redis.NewRing(&redis.RingOptions{})
+	t.Cleanup(func() { _ = ring.Close() })
+	g := NewReadWrite(ring, uuid.New())
+	if err := g.Load(t.Context(), 1); err == nil {
+		t.Error("loaded")
+	}
+	if loaded, err := g.Loaded(t.Context()); loaded || err == nil {
+		t.Errorf("loaded %v, %v", loaded, err)
+	}
+}
+
+// TestUnreadableMark checks that an unreadable mark counts as missing.
+func TestUnreadableMark(t *testing.T) {
+	t.Parallel()
+	g := scriptOn(t, shared.client(t, "Redis"))
+	for name, spoil := range map[string]func() error{
+		"missing":   func() error { return nil },
+		"no number": func() error { return g.client.Set(t.Context(), g.markKey(), "7 0 x", 0).Err() },
+		"not a value": func() error {
+			return errors.Join(g.client.Del(t.Context(), g.markKey()).Err(), g.client.HSet(t.Context(), g.markKey(), "a", "b").Err())
+		},
+	} {
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := g.Mark(t.Context()); err != nil || m != (stock.Mark{}) {
+			t.Errorf("%s: %+v, %v", name, m, err)
+		}
+	}
+}
+
+// TestRedeliver_UnreadableAnswer answers the script with nothing.
+func TestRedeliver_UnreadableAnswer(t *testing.T) {
+	t.Parallel()
+	client := ownClient(t, "Redis", nil, -1)
+	g, hook := scriptOn(t, client), faults.NewHook()
+	j := openJournal(t, g)
+	fill(t, g, "a", 1, 5)
+	journaled(t, j, linesOf("a"))
+	if err := client.Del(t.Context(), g.journalKey()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	client.AddHook(hook)
+	hook.Arm(faults.Fault{Kind: faults.Garbled, Nth: 1, Only: "eval"})
+	if n, err := j.Redeliver(t.Context()); n != 0 || !errors.Is(err, errAnswer) {
+		t.Errorf("%d orders got a new place (%v), want %v", n, err, errAnswer)
+	}
+}
+
+// TestJournalRefuses checks that a server without XAUTOCLAIM is no journal's, and that
+// malformed deductions are not queued.
+func TestJournalRefuses(t *testing.T) {
+	t.Parallel()
+	client := ownClient(t, "Redis", nil, -1)
+	client.AddHook(hook{check: func(cmd redis.Cmder) error {
+		if cmd.Name() == "xautoclaim" {
+			return serverError("ERR unknown command 'XAUTOCLAIM'")
+		}
+		return nil
+	}})
+	j := scriptOn(t, client).Journal()
+	if err := j.Open(t.Context(), "x"); !errors.Is(err, stock.ErrNoJournal) {
+		t.Errorf("opened: %v", err)
+	}
+	if _, err := j.Queue(t.Context(), orderOf("a", 0), queuedAt); !errors.Is(err, errDeduction) {
+		t.Errorf("queued: %v", err)
+	}
+	wantLength(t, j, 0)
+}
+
+// TestCutAll decides takes of one count at once: a refused take changes nothing for the
+// others, and a failed write refuses only the takes that it had.
+func TestCutAll(t *testing.T) {
+	t.Parallel()
+	for _, fail := range []bool{false, true} {
+		s := newSubject(t, shared.client(t, "Redis"), "ReadWrite", faultCall{}, false) // 8 units of a
+		g, ctx := s.gate.(*ReadWrite), t.Context()
+		if fail {
+			g.between = func() { fill(t, g, "a", 2, 5) }
+		}
+		var cuts []*cut
+		for _, d := range []stock.Deduction{orderOf("a", 3), orderOf("a", 6), s.held.Deduction, orderOf("a", 5)} {
+			lines := d.Lines[:1]
+			cuts = append(cuts, &cut{d: d, tokens: unfenced, lines: lines, receipt: make(stock.Receipt, 1)})
+		}
+		left := g.cutAll(ctx, cuts...)
+		for i, c := range cuts {
+			switch {
+			case i == 1:
+				if !errors.Is(c.err, stock.ErrSoldOut) {
+					t.Errorf("write fails %v: the take of too many: %v", fail, c.err)
+				}
+			case fail:
+				if !errors.Is(c.err, stock.ErrNotFilled) {
+					t.Errorf("the write of take %d failed: %v", i, c.err)
+				}
+			case c.err != nil || c.already != (i == 2) || c.receipt[0].Epoch != 1:
+				t.Errorf("take %d: %+v", i, c)
+			}
+		}
+		if units, known := left["a"]; known == fail || units != 0 {
+			t.Errorf("write fails %v: %d units left, known %v", fail, units, known)
+		}
+		if !fail {
+			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, InFlight: 10})
+		}
+	}
+}
+
+// TestEndedContext checks that a take on an ended context sends nothing, and that the
+// outcome of a take that is being decided is unknown when its caller leaves.
+func TestEndedContext(t *testing.T) {
+	t.Parallel()
+	for _, gate := range []string{"Script", "Queue"} {
+		client, taking, resume := ownClient(t, "Redis", nil, -1), make(chan struct{}), make(chan struct{})
+		var holding atomic.Bool
+		client.AddHook(hook{check: func(cmd redis.Cmder) error {
+			if holding.Load() {
+				holding.Store(false)
+				close(taking)
+				<-resume
+			}
+			return nil
+		}})
+		s := newSubject(t, client, gate, faultCall{}, false)
+		before, d := s.state(t, false), namedOrder("new", stock.Line{SKU: "a", Quantity: 1})
+		ended, end := context.WithCancel(t.Context())
+		end()
+		if _, err := s.gate.Take(ended, d); !errors.Is(err, context.Canceled) || !errors.Is(err, stock.ErrBusy) {
+			t.Errorf("%s: ended: %v", gate, err)
+		}
+		if state := s.state(t, false); state != before {
+			t.Errorf("%s: ended: is\n%s\nwant\n%s", gate, state, before)
+		}
+		ending, end := context.WithCancel(t.Context())
+		holding.Store(true)
+		go func() { <-taking; end() }()
+		if _, err := s.gate.Take(ending, d); !errors.Is(err, context.Canceled) || stock.NothingTaken(err) {
+			t.Errorf("%s: ending: %v", gate, err)
+		}
+		close(resume)
+		if err := s.gate.Give(t.Context(), stock.Take{Deduction: d}); err != nil {
+			t.Errorf("%s: %v", gate, err)
+		}
+		s.gate.(Gate).Close() // the take has run
+		if state := s.state(t, false); state != before {
+			t.Errorf("%s: given back: is\n%s\nwant\n%s", gate, state, before)
+		}
+	}
+}

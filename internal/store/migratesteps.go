@@ -1,0 +1,330 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/golang-migrate/migrate/v4/database"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+)
+
+// migrationDriver is a driver of the library that can also keep other sessions away from
+// tables.
+type migrationDriver interface {
+	database.Driver
+	// hold keeps other sessions from writing to the tables, from its return until Unlock
+	// or the next SetVersion, and waits for those that have written and not committed yet.
+	// Only the returned connection is sure to read the tables meanwhile.
+	hold(ctx context.Context, tables []string) (rowReader, error)
+}
+
+// rowReader is a connection, or a pool of them.
+type rowReader interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// stepDriver makes the driver of a database run migrations statement by statement. It
+// refuses migrations down that lose data, and mends a schema whose migration was killed.
+type stepDriver struct {
+	migrationDriver
+	sql     *SQL
+	history history
+	version int // the last one that was read or written
+	reverts int // the migration that Run reverts; 0: none
+}
+
+// Lock waits for the migration of another process up to migrationLockWait.
+func (d *stepDriver) Lock() error { return lockPatiently(d.migrationDriver.Lock) }
+
+// lockPatiently calls lock until it succeeds or migrationLockWait has passed. The
+// library's driver for MySQL waits for a shorter time.
+func lockPatiently(lock func() error) error {
+	for since := time.Now(); ; {
+		err := lock()
+		if !errors.Is(err, database.ErrLocked) || time.Since(since) >= migrationLockWait {
+			return err
+		}
+	}
+}
+
+func (d *stepDriver) Version() (version int, dirty bool, err error) {
+	version, dirty, err = d.migrationDriver.Version()
+	d.version = version
+	return version, dirty, err
+}
+
+func (d *stepDriver) SetVersion(version int, dirty bool) error {
+	d.reverts = 0
+	if dirty && version < d.version {
+		found, err := d.sql.schema(context.Background())
+		if err == nil {
+			err = refuseLosses(context.Background(), d.sql.pool, d.version, found)
+		}
+		if err != nil {
+			return err
+		}
+		d.reverts = d.version
+	}
+	err := d.migrationDriver.SetVersion(version, dirty)
+	if err == nil {
+		d.version = version
+	}
+	return err
+}
+
+func (d *stepDriver) Run(text io.Reader) error {
+	all, err := io.ReadAll(text)
+	if err != nil {
+		return err
+	}
+	if number := d.reverts; number > 0 {
+		if err := d.holdUnused(context.Background(), number); err != nil {
+			// Nothing was reverted.
+			return errors.Join(err, d.SetVersion(number, false))
+		}
+	}
+	for _, one := range statements(string(all)) {
+		if err := d.migrationDriver.Run(strings.NewReader(one)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// holdUnused refuses to revert a migration if that would lose data, also data that an
+// instance has written since it was looked for, and keeps others from writing more.
+func (d *stepDriver) holdUnused(ctx context.Context, number int) error {
+	found, err := d.sql.schema(ctx)
+	if err != nil {
+		return err
+	}
+	var tables []string
+	for o := range d.history[number].after {
+		if table := o.table(); found[object(table)] && !slices.Contains(tables, table) {
+			tables = append(tables, table)
+		}
+	}
+	if len(tables) == 0 {
+		return nil
+	}
+	slices.Sort(tables)
+	held, err := d.hold(ctx, tables)
+	if err != nil {
+		return fmt.Errorf("keeping others from writing while a migration is reverted: %w", err)
+	}
+	return refuseLosses(ctx, held, number, found)
+}
+
+// mend ends a migration that was killed: it completes it, or reverts it if down. Each
+// statement of a migration is either done or not, which the schema shows. So mend runs
+// those that are not. It reports whether there was such a migration.
+//
+// Errors: ErrSchemaDirty: no killed migration leaves the schema as it is. ErrSchemaNew,
+// ErrSchemaUsed.
+func (d *stepDriver) mend(ctx context.Context, down bool) (mended bool, err error) {
+	if err := d.Lock(); err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, d.Unlock()) }()
+	version, dirty, err := d.Version()
+	latest := len(d.history) - 1
+	switch {
+	case err != nil || !dirty:
+		return false, err
+	case version > latest:
+		return false, fmt.Errorf("%w: version %d, this program knows %d", ErrSchemaNew, version, latest)
+	}
+	version = max(version, 0) // -1 means no migration
+	found, err := d.sql.schema(ctx)
+	if err != nil {
+		return false, err
+	}
+	if d.history.is(version, found) {
+		return true, d.SetVersion(asLibrary(version), false)
+	}
+	number, ok := d.history.killed(version, found)
+	if !ok {
+		return false, d.sql.cannotMend(d.history, version, max(version, 1), found)
+	}
+	rest, target := d.history[number].up, number
+	if down {
+		if err := d.holdUnused(ctx, number); err != nil {
+			return false, err
+		}
+		rest, target = d.history[number].down, number-1
+	}
+	for _, st := range rest {
+		if st.remains(found) > 0 {
+			if err := d.migrationDriver.Run(strings.NewReader(st.text)); err != nil {
+				return false, err
+			}
+		}
+	}
+	return true, d.SetVersion(asLibrary(target), false)
+}
+
+// asLibrary returns a version as the library writes it.
+func asLibrary(version int) int {
+	if version == 0 {
+		return database.NilVersion
+	}
+	return version
+}
+
+// cannotMend returns an error that says what differs from what a killed migration leaves
+// behind, and what to do.
+func (s *SQL) cannotMend(h history, version, number int, found schema) error {
+	for other := range h {
+		if h.is(other, found) {
+			return fmt.Errorf("%w: it is marked as half migrated to version %d, but its tables are those of version %d. If no other program migrates it, run: %s",
+				ErrSchemaDirty, version, other, markAs(other))
+		}
+	}
+	reasons := h.contradictions(number, found)
+	more := ""
+	if len(reasons) > 5 {
+		reasons, more = reasons[:5], ", and more"
+	}
+	return fmt.Errorf("%w: it is marked as half migrated to version %d, but no migration that was killed leaves its tables like this: %s%s. "+
+		"Restore a backup, or make the tables those of version %d by hand (migrations/%s) and run: %s",
+		ErrSchemaDirty, version, strings.Join(reasons, ", "), more, version, s.dialect, markAs(version))
+}
+
+// markAs returns the statements that mark the schema as migrated to the version.
+func markAs(version int) string {
+	if version == 0 {
+		return "DELETE FROM schema_migrations"
+	}
+	return fmt.Sprintf("UPDATE schema_migrations SET version = %d, dirty = FALSE", version)
+}
+
+// schema reads which tables, columns and indexes there are, and whether the ledger has
+// its row. Indexes of MySQL are left out: there, they are part of their tables'
+// statements.
+func (s *SQL) schema(ctx context.Context) (schema, error) {
+	queries := map[sqltx.Dialect][]string{
+		sqltx.MySQL: {
+			"SELECT table_name, CONCAT('.', column_name) FROM information_schema.columns WHERE table_schema = DATABASE()",
+		},
+		sqltx.Postgres: {
+			"SELECT table_name, '.' || column_name FROM information_schema.columns WHERE table_schema = CURRENT_SCHEMA()",
+			"SELECT tablename, '#' || indexname FROM pg_indexes WHERE schemaname = CURRENT_SCHEMA()",
+		},
+		sqltx.SQLite: {
+			"SELECT m.name, '.' || p.name FROM sqlite_master AS m, pragma_table_info(m.name) AS p WHERE m.type = 'table'",
+			"SELECT tbl_name, '#' || name FROM sqlite_master WHERE type = 'index'",
+		},
+	}[s.dialect]
+	found := make(schema)
+	for _, query := range queries {
+		if err := s.readObjects(ctx, found, query); err != nil {
+			return nil, s.failed("reading the tables of", err)
+		}
+	}
+	if found["ledger"] {
+		some, err := anyRow(ctx, s.pool, "ledger", "")
+		if err != nil {
+			return nil, s.failed("reading the tables of", err)
+		}
+		if some {
+			found["ledger()"] = true
+		}
+	}
+	return found, nil
+}
+
+func (s *SQL) readObjects(ctx context.Context, into schema, query string) error {
+	rows, err := s.pool.QueryContext(ctx, query)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var table, part string
+		if err := rows.Scan(&table, &part); err != nil {
+			return err
+		}
+		into[object(table)] = true
+		into[object(table+part)] = true
+	}
+	return rows.Err()
+}
+
+// anyRow reports whether the table has a row for which the condition holds.
+func anyRow(ctx context.Context, from rowReader, table, condition string) (bool, error) {
+	if condition != "" {
+		condition = " WHERE " + condition
+	}
+	var n int
+	err := from.QueryRowContext(ctx, "SELECT COUNT(*) FROM (SELECT 1 FROM "+table+condition+" LIMIT 1) AS some_row").Scan(&n)
+	if err != nil {
+		return false, fmt.Errorf("looking for rows of %s: %w", table, err)
+	}
+	return n > 0, nil
+}
+
+// loss is data for which the schema before a migration has no place, and which neither
+// the program nor the next migration up can restore.
+type loss struct {
+	what    string
+	table   string
+	columns []object // of the condition
+	where   string   // empty: any row
+}
+
+// losses are those of each migration. The rows of jobs and lock_tokens are not among them:
+// jobs are claimed again, and tokens rise without the table, by the server's clock.
+var losses = map[int][]loss{
+	1: {
+		{what: "orders", table: "orders"},
+		{what: "stock", table: "stock"},
+	},
+	2: {{
+		what: "the generation of a ledger that instances have used", table: "ledger",
+		columns: []object{"ledger.generation", "ledger.beat"}, where: "generation > 1 OR beat > 0",
+	}},
+	3: {
+		{what: "payments", table: "payments"},
+		{what: "the history of orders", table: "order_history"},
+		{
+			what: "when orders changed or were queued, and which refunds returned units", table: "orders",
+			columns: []object{"orders.version", "orders.restocked", "orders.queued_until"}, where: "version > 0 OR restocked OR queued_until IS NOT NULL",
+		},
+		{what: "units held by buyers", table: "claims"},
+		{
+			what: "opening hours", table: "stock",
+			columns: []object{"stock.opens_at", "stock.closes_at"}, where: "opens_at IS NOT NULL OR closes_at IS NOT NULL",
+		},
+	},
+}
+
+// refuseLosses returns ErrSchemaUsed if reverting the migration would lose data. Of a
+// migration that was killed it looks at what is there.
+func refuseLosses(ctx context.Context, from rowReader, number int, found schema) error {
+	var lost []string
+	for _, l := range losses[number] {
+		if !found[object(l.table)] || slices.ContainsFunc(l.columns, func(o object) bool { return !found[o] }) {
+			continue
+		}
+		some, err := anyRow(ctx, from, l.table, l.where)
+		if err != nil {
+			return err
+		}
+		if some {
+			lost = append(lost, l.what)
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: reverting migration %d would lose %s, which no later migration brings back. "+
+		"To go back, stop all instances, restore the backup that was made before migration %d, and start the older program",
+		ErrSchemaUsed, number, strings.Join(lost, "; "), number)
+}

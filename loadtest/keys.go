@@ -1,0 +1,253 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"hash/fnv"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/retry"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
+)
+
+// plan is how one order is sent.
+type plan struct {
+	key    string // Idempotency-Key; empty: none
+	repeat repeat // when the request is sent a second time
+	other  bool   // the second time through another instance, if there is one
+}
+
+// repeat is when a request with a key is sent a second time.
+type repeat int
+
+const (
+	never    repeat = iota
+	together        // at the same time as the first time
+	atOnce          // as soon as it was answered
+	later           // after laterBy more orders of the client, or after the load
+)
+
+const (
+	// laterBy is the number of orders of a client between an order and its later repeat.
+	laterBy = 4
+	// maxDue bounds the orders of a client that wait for the end of a measured load, and
+	// are then repeated. Those of an open load are bounded by maxAllDue.
+	maxDue, maxAllDue = 64, 2048
+)
+
+// planOf returns the plan of an order for the SKU. It depends only on the order's name,
+// which tells the orders for that SKU apart. Half of the orders have a key and are sent a
+// second time.
+func planOf(name, sku string) plan {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(name)) // cannot fail
+	bits := hash.Sum32()
+	if bits&1 == 0 {
+		return plan{}
+	}
+	p := plan{key: sku + "-" + name, other: bits&2 == 0}
+	switch bits >> 2 & 3 {
+	case 0:
+		p.repeat = together
+	case 1:
+		p.repeat = atOnce
+	default:
+		p.repeat = later
+	}
+	return p
+}
+
+// setKey adds an Idempotency-Key to the headers of a request, unless key is empty. The name
+// is in lower case, since Go's client repeats a request with the usual name by itself if it
+// gets no answer. The record would then have only the second answer: "connection refused"
+// for an order that was committed.
+func setKey(h http.Header, key string) {
+	if key != "" {
+		h["idempotency-key"] = []string{key}
+	}
+}
+
+// again returns the number of the instance for the repeat of the n-th request.
+func (p plan) again(n int) int {
+	if p.other {
+		return n + 1
+	}
+	return n
+}
+
+// sent is a request with its answer.
+type sent struct {
+	answer
+	n        int // that selected the instance
+	plan     plan
+	text     []byte // body of the answer
+	replayed bool   // the answer says that it repeats the first one
+}
+
+// promised reports whether the answer names an order: it is a 201 or a 202.
+func (s sent) promised() bool { return s.outcome == accepted || s.outcome == queued }
+
+// try sends a request for the order once, to the n-th instance.
+func (l *lab) try(ctx context.Context, rec *record, f *fleet, n int, asked order, p plan) sent {
+	s := sent{answer: answer{asked: asked}, n: n, plan: p}
+	start := time.Now()
+	status, header, text, err := l.post(ctx, f.url(n)+"/orders", p.key, asked.body())
+	s.took = time.Since(start)
+	if err != nil {
+		status, text = 0, []byte(err.Error())
+	}
+	s.read(status, text)
+	s.text, s.replayed = text, isReplay(header)
+	rec.heard(s.answer)
+	return s
+}
+
+// isReplay reports whether the headers of an answer say that it repeats the first one.
+func isReplay(h http.Header) bool { return h.Get("Idempotent-Replayed") == "true" }
+
+// place sends an order by its plan, but for a later repeat, and returns the answer that
+// counts. A request with a key whose outcome is unknown is sent again, as a client would
+// do.
+func (l *lab) place(ctx context.Context, rec *record, f *fleet, n int, asked order, p plan) sent {
+	var (
+		twin sent
+		both sync.WaitGroup
+	)
+	if p.repeat == together {
+		both.Go(func() { twin = l.try(ctx, rec, f, p.again(n), asked, p) })
+	}
+	first := l.try(ctx, rec, f, n, asked, p)
+	both.Wait()
+	if p.repeat == together {
+		first = rec.pair(first, twin)
+	}
+	if p.key != "" && first.outcome == failed && first.unknown() && retry.Sleep(ctx, failurePause) == nil {
+		if second := l.try(ctx, rec, f, n+1, asked, p); second.promised() {
+			second.took += first.took + failurePause
+			return second
+		}
+	}
+	if p.repeat == atOnce {
+		l.repeat(ctx, rec, f, first)
+	}
+	return first
+}
+
+// pair compares the answers to two requests with one key that were sent at the same time,
+// and returns the one that counts: the one that is not marked as a repetition.
+func (r *record) pair(first, twin sent) sent {
+	switch {
+	case first.promised() && !(twin.promised() && first.replayed):
+	case twin.promised(), twin.outcome == failed && twin.unknown(), first.problem == problemInProgress: // the twin decides
+		first, twin = twin, first
+	}
+	if !first.promised() {
+		return first
+	}
+	r.repeats.Add(1)
+	switch {
+	case twin.promised():
+		r.compare(first, twin)
+	case twin.outcome == failed && twin.problem != problemInProgress:
+		r.fail("repeat: " + twin.failure())
+		r.repeatsFailed.Add(1)
+	}
+	return first
+}
+
+// repeat sends a request again whose answer named an order, and compares the answers.
+// Whatever became of the order and the stock since, they must be the same.
+func (l *lab) repeat(ctx context.Context, rec *record, f *fleet, first sent) {
+	if !first.promised() {
+		return
+	}
+	n := first.plan.again(first.n)
+	second := l.try(ctx, rec, f, n, first.asked, first.plan)
+	rec.repeats.Add(1)
+	switch {
+	case second.outcome == failed:
+		rec.fail("repeat: " + second.failure())
+		rec.repeatsFailed.Add(1)
+	case first.queued && !second.repeats(first) && l.wasTurnedDown(ctx, f.url(n), first.order.ID):
+		second.at = time.Since(rec.start) // the key was free again: this is another order
+		if second.promised() {
+			rec.add(second.answer)
+		}
+	default:
+		rec.compare(first, second)
+	}
+}
+
+// wasTurnedDown reports whether the service says that a queued order was refused.
+func (l *lab) wasTurnedDown(ctx context.Context, url, id string) bool {
+	status, got := l.look(ctx, url, id)
+	return status == http.StatusOK && got.Status == statusRefused
+}
+
+// repeats reports whether the answer is a repetition of the first one, byte for byte.
+func (s sent) repeats(first sent) bool {
+	return s.replayed && s.status == first.status && bytes.Equal(s.text, first.text)
+}
+
+// compare checks that the second answer to a key repeats the first one.
+func (r *record) compare(first, second sent) {
+	if second.repeats(first) {
+		return
+	}
+	got := fmt.Sprintf("%d %s", second.status, second.problem)
+	if second.promised() {
+		got = fmt.Sprintf("%d with %v", second.status, second.order)
+	}
+	r.find(results.OtherReplay, fmt.Sprintf("%v under key %q, then %s, marked as a repetition: %t", first.order, first.plan.key, got, second.replayed))
+}
+
+// client sends one order after the other, and repeats.
+type client struct {
+	*lab
+	fleet    *fleet
+	rec      *record
+	measured bool   // all repeats wait until the load has been measured
+	due      []sent // to be repeated
+}
+
+// order sends an order by its plan, and repeats an earlier one if it is due. name tells
+// the orders apart. Orders that are due at the end are for repeatAll.
+func (c *client) order(ctx context.Context, n int, asked order, name string) answer {
+	p := planOf(name, asked.Lines[0].SKU)
+	if c.measured && p.repeat != never {
+		p.repeat = later
+	}
+	s := c.place(ctx, c.rec, c.fleet, n, asked, p)
+	s.at = time.Since(c.rec.start)
+	if p.repeat == later && (!c.measured || len(c.due) < maxDue) {
+		c.due = append(c.due, s)
+	}
+	if !c.measured && len(c.due) > 0 && n >= c.due[0].n+laterBy {
+		c.repeat(ctx, c.rec, c.fleet, c.due[0])
+		c.due = c.due[1:]
+	}
+	return s.answer
+}
+
+// repeatAll repeats the orders that are left after a load, some at a time.
+func (l *lab) repeatAll(ctx context.Context, rec *record, f *fleet, all []sent) {
+	next := make(chan sent)
+	var repeaters sync.WaitGroup
+	for range maxReaders {
+		repeaters.Go(func() {
+			for s := range next {
+				if ctx.Err() == nil {
+					l.repeat(ctx, rec, f, s)
+				}
+			}
+		})
+	}
+	for _, s := range all {
+		next <- s
+	}
+	close(next)
+	repeaters.Wait()
+}

@@ -1,0 +1,341 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/lab/server"
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
+)
+
+// TestPlan counts the plans of many orders.
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	const orders = 10_000
+	name, keys, repeats, others := buyers(1, 1), make(map[string]bool), make(map[repeat]int), 0
+	for range orders {
+		buyer := name()
+		p := planOf(buyer, "sku")
+		if p != planOf(buyer, "sku") {
+			t.Fatalf("two plans for %s", buyer)
+		}
+		if q := planOf(buyer, "other"); p.key != "" && q.key == p.key {
+			t.Fatalf("one key for two SKUs: %s", p.key)
+		}
+		if (p.key == "") != (p.repeat == never) {
+			t.Fatalf("%+v", p)
+		}
+		if p.key != "" {
+			keys[p.key] = true
+			repeats[p.repeat]++
+		}
+		if p.other {
+			others++
+		}
+	}
+	about := func(n, want int) bool { return n > want*9/10 && n < want*11/10 }
+	if !about(len(keys), orders/2) || !about(repeats[together], orders/8) || !about(repeats[atOnce], orders/8) || !about(repeats[later], orders/4) || !about(others, orders/4) {
+		t.Errorf("%d keys, repeats %v, %d through another instance", len(keys), repeats, others)
+	}
+}
+
+// reply is an answer of a service to one request.
+type reply struct {
+	status   int
+	text     string
+	replayed bool
+}
+
+// replying returns a lab and a service that gives these answers, one request after the
+// other, to POST /orders. GET answers the last of them that named an order.
+func replying(t *testing.T, replies ...reply) (*lab, *fleet) {
+	t.Helper()
+	var n atomic.Int64
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			_, _ = w.Write([]byte(replies[0].text))
+			return
+		}
+		reply := replies[n.Add(1)-1]
+		if reply.replayed {
+			w.Header().Set("Idempotent-Replayed", "true")
+		}
+		w.WriteHeader(reply.status)
+		_, _ = w.Write([]byte(reply.text))
+	}))
+	t.Cleanup(service.Close)
+	return &lab{client: server.Client{HTTP: service.Client()}}, &fleet{urls: []string{service.URL}}
+}
+
+const (
+	orderText   = `{"id":"o-1","status":"pending"}`
+	otherText   = `{"id":"o-2","status":"pending"}`
+	soldOutText = `{"type":"/problems/sold-out"}`
+	busyText    = `{"type":"/problems/busy"}`
+)
+
+// TestRepeat repeats an order after its answer.
+func TestRepeat(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name          string
+		first, second reply
+		wrong         bool
+		failed        int64
+	}{
+		{"the same", reply{201, orderText, false}, reply{201, orderText, true}, false, 0},
+		{"queued", reply{202, orderText, false}, reply{202, orderText, true}, false, 0},
+		{"other bytes", reply{201, orderText, false}, reply{201, orderText + " ", true}, true, 0},
+		{"another order", reply{201, orderText, false}, reply{201, otherText, true}, true, 0},
+		{"another status", reply{202, orderText, false}, reply{201, orderText, true}, true, 0},
+		{"not marked", reply{201, orderText, false}, reply{201, orderText, false}, true, 0},
+		{"sold out", reply{201, orderText, false}, reply{409, soldOutText, false}, true, 0},
+		{"at the buyer limit", reply{201, orderText, false}, reply{409, `{"type":"/problems/buyer-limit"}`, false}, true, 0},
+		{"busy", reply{201, orderText, false}, reply{503, busyText, false}, false, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			l, f := replying(t, test.first, test.second)
+			rec := newRecord()
+			l.place(t.Context(), rec, f, 0, numbered(1), plan{key: "k", repeat: atOnce})
+			expectRepeat(t, rec, test.wrong, test.failed)
+		})
+	}
+}
+
+// expectRepeat checks what the record says of one repeat.
+func expectRepeat(t *testing.T, rec *record, wrong bool, failed int64) {
+	t.Helper()
+	found := rec.found()
+	if wrong != (len(found) == 1 && found[0].Kind == results.OtherReplay) || !wrong && len(found) > 0 {
+		t.Errorf("found %v", found)
+	}
+	if rec.repeats.Load() != 1 || rec.repeatsFailed.Load() != failed || rec.requests.Load() != 2 {
+		t.Errorf("%d repeats of %d requests, %d of them failed", rec.repeats.Load(), rec.requests.Load(), rec.repeatsFailed.Load())
+	}
+}
+
+// TestTogether sends two requests with one key at the same time.
+func TestTogether(t *testing.T) {
+	t.Parallel()
+	const progressText = `{"type":"/problems/in-progress"}`
+	for _, test := range []struct {
+		name          string
+		first, second reply
+		outcome       string
+		wrong         bool
+		failed        int64
+	}{
+		{"one repeats the other", reply{201, orderText, true}, reply{201, orderText, false}, accepted, false, 0},
+		{"one is in progress", reply{409, progressText, false}, reply{201, orderText, false}, accepted, false, 0},
+		{"in progress, and sold out", reply{409, progressText, false}, reply{409, soldOutText, false}, refused, false, 0},
+		{"one is sold out", reply{409, soldOutText, false}, reply{201, orderText, false}, accepted, false, 0},
+		{"one is busy", reply{503, busyText, false}, reply{201, orderText, false}, accepted, false, 1},
+		{"two orders", reply{201, orderText, false}, reply{201, otherText, false}, accepted, true, 0},
+		{"both are first answers", reply{201, orderText, false}, reply{201, orderText, false}, accepted, true, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			l, f := replying(t, test.first, test.second)
+			rec := newRecord()
+			s := l.place(t.Context(), rec, f, 0, numbered(1), plan{key: "k", repeat: together})
+			if s.outcome != test.outcome {
+				t.Errorf("the answer that counts is %s, want %s", s.outcome, test.outcome)
+			}
+			if test.outcome == refused {
+				return // there is no order to repeat
+			}
+			expectRepeat(t, rec, test.wrong, test.failed)
+		})
+	}
+}
+
+// TestTurnedDownKey repeats a queued order that was refused meanwhile: its key is free.
+func TestTurnedDownKey(t *testing.T) {
+	t.Parallel()
+	l, f := replying(t, reply{202, `{"id":"o-1","status":"refused"}`, false}, reply{202, otherText, false})
+	rec := newRecord()
+	l.place(t.Context(), rec, f, 0, numbered(1), plan{key: "k", repeat: atOnce})
+	if found := rec.found(); len(found) > 0 || rec.queued.Load() != 1 {
+		t.Errorf("%v, %d further orders queued", found, rec.queued.Load())
+	}
+}
+
+// TestUnknownIsRepeated sends a request without a key, and one with a key, whose outcome
+// is unknown at first.
+func TestUnknownIsRepeated(t *testing.T) {
+	t.Parallel()
+	for key, outcome := range map[string]string{"": failed, "k": accepted} {
+		t.Run("key "+key, func(t *testing.T) {
+			t.Parallel()
+			l, f := replying(t, reply{503, `{"type":"/problems/unavailable"}`, false}, reply{201, orderText, true})
+			rec := newRecord()
+			if s := l.place(t.Context(), rec, f, 0, numbered(1), plan{key: key}); s.outcome != outcome || rec.uncertain.Load() != 1 {
+				t.Errorf("%s, %d unknown outcomes", s.outcome, rec.uncertain.Load())
+			}
+		})
+	}
+}
+
+// TestClientRepeats checks when a client repeats its orders, and through which instance.
+func TestClientRepeats(t *testing.T) {
+	t.Parallel()
+	for _, measured := range []bool{false, true} {
+		t.Run(fmt.Sprintf("measured %v", measured), func(t *testing.T) {
+			t.Parallel()
+			var sent [2][]string // keys by instance, in the order of their requests
+			shop, urls := &shop{units: 1000}, []string(nil)
+			for i := range sent {
+				server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if key := r.Header.Get("Idempotency-Key"); key != "" {
+						shop.mu.Lock()
+						sent[i] = append(sent[i], key)
+						shop.mu.Unlock()
+					}
+					shop.ServeHTTP(w, r)
+				}))
+				defer server.Close()
+				urls = append(urls, server.URL)
+			}
+			l, f, rec := &lab{client: server.Client{HTTP: http.DefaultClient}}, &fleet{urls: urls}, newRecord()
+			c, name := &client{lab: l, fleet: f, rec: rec, measured: measured}, buyers(1, 1)
+			for n := range 100 {
+				buyer := name()
+				rec.add(c.order(t.Context(), n, oneUnit(buyer, "sku"), buyer))
+			}
+			during := rec.repeats.Load()
+			l.repeatAll(t.Context(), rec, f, c.due)
+			all := slices.Concat(sent[0], sent[1])
+			distinct := len(slices.Compact(slices.Sorted(slices.Values(all))))
+			if len(rec.found()) > 0 || rec.accepted.Load() != 100 || len(all) != 2*distinct || rec.repeats.Load() != int64(distinct) {
+				t.Errorf("%v, %d accepted, %d keys in %d requests, %d repeats", rec.found(), rec.accepted.Load(), distinct, len(all), rec.repeats.Load())
+			}
+			if measured != (during == 0) || !measured && len(c.due) > 2*laterBy {
+				t.Errorf("%d repeats during the load, %d left", during, len(c.due))
+			}
+			both := slices.ContainsFunc(sent[0], func(key string) bool { return slices.Contains(sent[1], key) })
+			if !both {
+				t.Error("no order is repeated through the other instance")
+			}
+		})
+	}
+}
+
+// TestExcess compares the gate with the ledger, which has 5 units.
+func TestExcess(t *testing.T) {
+	t.Parallel()
+	redis, err := store.OpenInProcessRedis(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer redis.Close()
+	l := newLedger(t, newRecord())
+	l.redis = redis.Client()
+	l.exec(t, "INSERT INTO stock (sku, kind, total, available) VALUES ('sku', 'product', 9, 5)")
+	g, err := l.gateOf(t.Context(), "sku")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for count, want := range map[string]int64{"1 5 0 0 0": 0, "1 7 0 0 0": 2, "1 7 1 0 0": 0, "1 4 0 0 0": 0} {
+		if err := l.redis.HSet(t.Context(), g.key("sku", "count"), "sku", count).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := l.excess(t.Context(), "sku"); got != want || err != nil {
+			t.Errorf("count %q: %d units too many, want %d (%v)", count, got, want, err)
+		}
+	}
+}
+
+// TestWaitForExpiry waits for an order that claims to expire in an hour.
+func TestWaitForExpiry(t *testing.T) {
+	t.Parallel()
+	o := &owner{lifecycleLoad: &lifecycleLoad{lab: &lab{settings: settings{paymentWindow: time.Millisecond}}}, random: rand.New(rand.NewPCG(1, 1)), answered: time.Now()}
+	o.order.ExpiresAt = time.Now().Add(time.Hour)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if o.waitForExpiry(ctx, 0, time.Millisecond); ctx.Err() != nil {
+		t.Error("it waits for longer than the payment window")
+	}
+}
+
+// TestCheckWindows checks the payment windows of the 201s.
+func TestCheckWindows(t *testing.T) {
+	t.Parallel()
+	for window, want := range map[time.Duration]int{time.Second: 0, 0: 1, time.Hour: 1, time.Second - time.Microsecond: 1} {
+		v := &lifecycleLoad{lab: &lab{settings: settings{paymentWindow: time.Second}}, rec: newRecord()}
+		o := numbered(1)
+		o.CreatedAt = time.Now()
+		o.ExpiresAt = o.CreatedAt.Add(window)
+		v.rec.add(answer{outcome: accepted, order: o})
+		v.rec.add(answer{outcome: refused})
+		v.checkWindows()
+		if found := v.rec.found(); len(found) != want || want == 1 && found[0].Kind != results.WrongWindow {
+			t.Errorf("%v: %v", window, found)
+		}
+	}
+}
+
+// TestReadBackExpiry reads an order back that expires later than its 201 said.
+func TestReadBackExpiry(t *testing.T) {
+	t.Parallel()
+	o := numbered(1)
+	o.ExpiresAt = time.Now().Round(0)
+	for later, want := range map[time.Duration]int{0: 0, time.Second: 1} {
+		got := o
+		got.ExpiresAt = o.ExpiresAt.Add(later).UTC()
+		text, err := json.Marshal(got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, f := replying(t, reply{text: string(text)})
+		rec := newRecord()
+		l.readBack(t.Context(), rec, map[string]order{o.ID: o}, f.url(0))
+		if found := rec.found(); len(found) != want || want == 1 && found[0].Kind != results.OtherExpiry {
+			t.Errorf("%v later: %v", later, found)
+		}
+	}
+}
+
+// TestBrokenBy names the first fault of each strategy that broke a promise.
+func TestBrokenBy(t *testing.T) {
+	t.Parallel()
+	run := &results.Run{Strategies: []results.Result{
+		{Strategy: "lua", Verdict: results.Broken, Faults: []string{"one", "two"}}, {Strategy: "merged", Verdict: results.AsPromised},
+		{Strategy: "lock", Verdict: results.Broken, Faults: []string{"three"}},
+	}}
+	if got := brokenBy(run).Error(); !strings.HasSuffix(got, ": lua: one; lock: three") {
+		t.Error(got)
+	}
+}
+
+// TestKeyIsSentOnce kills the connection of a request with a key. Go's client would send
+// the request again by itself.
+func TestKeyIsSentOnce(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int64
+	service := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Idempotency-Key") == "warm" {
+			return // so that the next request uses an old connection
+		}
+		requests.Add(1)
+		panic(http.ErrAbortHandler)
+	}))
+	defer service.Close()
+	l := &lab{client: server.Client{HTTP: service.Client()}}
+	if _, _, _, err := l.post(t.Context(), service.URL, "warm", []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := l.post(t.Context(), service.URL, "k", []byte("{}")); err == nil || requests.Load() != 1 {
+		t.Errorf("%d requests: %v", requests.Load(), err)
+	}
+}
