@@ -125,7 +125,8 @@ func expectRepeat(t *testing.T, rec *record, wrong bool, failed int64) {
 	}
 }
 
-// TestTogether sends two requests with one key at the same time.
+// TestTogether sends two requests with one key at the same time, to two instances, and
+// then again with their answers exchanged.
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	const progressText = `{"type":"/problems/in-progress"}`
@@ -146,16 +147,19 @@ func TestTogether(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			l, f := replying(t, test.first, test.second)
-			rec := newRecord()
-			s := l.place(t.Context(), rec, f, 0, numbered(1), plan{key: "k", repeat: together})
-			if s.outcome != test.outcome {
-				t.Errorf("the answer that counts is %s, want %s", s.outcome, test.outcome)
+			for _, answers := range [][2]reply{{test.first, test.second}, {test.second, test.first}} {
+				l, f := replying(t, answers[0])
+				_, other := replying(t, answers[1])
+				f.urls = append(f.urls, other.urls...)
+				rec := newRecord()
+				s := l.place(t.Context(), rec, f, 0, numbered(1), plan{key: "k", repeat: together, other: true})
+				if s.outcome != test.outcome {
+					t.Errorf("the answer that counts is %s, want %s", s.outcome, test.outcome)
+				}
+				if test.outcome != refused { // else there is no order to repeat
+					expectRepeat(t, rec, test.wrong, test.failed)
+				}
 			}
-			if test.outcome == refused {
-				return // there is no order to repeat
-			}
-			expectRepeat(t, rec, test.wrong, test.failed)
 		})
 	}
 }

@@ -289,12 +289,16 @@ func TestPausedProcess(t *testing.T) {
 		}
 		defer conn.Close()
 		conns = append(conns, conn)
-		if _, err := fmt.Fprintf(conn, "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body[:10]); err != nil {
+		if _, err := fmt.Fprintf(conn, "POST /orders HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body[:10]); err != nil {
 			t.Fatal(err)
 		}
+		// When the service says this, it has read the headers and reads the body.
+		const goOn = "HTTP/1.1 100 Continue\r\n\r\n"
+		said := make([]byte, len(goOn))
+		if _, err := io.ReadFull(conn, said); err != nil || string(said) != goOn {
+			t.Fatalf("%q: %v", said, err)
+		}
 	}
-	// When this is answered, the service is reading all of the bodies.
-	mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/healthz", "")
 	api.Stop()
 	for _, conn := range conns {
 		if _, err := io.WriteString(conn, body[10:]); err != nil {

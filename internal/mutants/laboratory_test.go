@@ -45,7 +45,7 @@ var laboratory = []mutant{
 	{"a repeat may have other bytes", labKeys, "&& bytes.Equal(s.text, first.text)", "&& (bytes.Equal(s.text, first.text) || s.promised())", "loadtest TestRepeat/other_bytes"},
 	{"a repeat may have another status", labKeys, "s.status == first.status", "s.promised()", "loadtest TestRepeat/another_status"},
 	{"a repeat need not say that it is one", labKeys, "return s.replayed &&", "return", "loadtest TestRepeat/not_marked"},
-	{"an order in progress is an answer that counts", labKeys, ", first.problem == problemInProgress:", ":", "loadtest TestTogether"},
+	{"an order in progress is an answer that counts", labKeys, ", first.problem == problemInProgress:", ":", "loadtest TestTogether/in_progress,_and_sold_out"},
 	{"two requests at once may both be the first", labKeys, "case twin.promised():\n\t\tr.compare(first, twin)", "case twin.promised():", "loadtest TestTogether/two_orders"},
 	{"an order whose key is known may be sold out", labKeys, "case second.outcome == failed:", "case second.outcome != accepted:", "loadtest TestRepeat/sold_out"},
 	{"a repeat that fails does not count", labKeys, "rec.repeatsFailed.Add(1)", "_ = second", "loadtest TestRepeat/busy"},
