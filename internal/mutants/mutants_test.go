@@ -8,12 +8,14 @@ package mutants
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -57,10 +59,18 @@ func TestMutants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	woven, err := weaveTable(t, root, mutants)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d of %d mutants are in one build", len(woven.numbers), len(mutants))
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel() // -parallel bounds how many run at once
-			out, err := m.run(t, root)
+			if err := woven.broken[m.name]; err != nil {
+				t.Fatal(err)
+			}
+			out, err := m.run(t, root, woven)
 			pkg, path, _ := strings.Cut(m.test, " ")
 			name, _, _ := strings.Cut(path, "/")
 			switch {
@@ -83,9 +93,39 @@ func serverOf(t *testing.T, database string) string {
 	return u.String()
 }
 
-// run runs the test on the mutated module. It uses a build overlay, so the files
-// on disk do not change.
-func (m mutant) run(t *testing.T, root string) (output string, err error) {
+// run runs the test on the mutant. It uses build overlays, so the files on disk do not
+// change.
+func (m mutant) run(t *testing.T, root string, woven *wovenTable) (output string, err error) {
+	t.Helper()
+	pkg, path, _ := strings.Cut(m.test, " ")
+	number, overlay, program := woven.numbers[m.name], woven.overlay, ""
+	if number != 0 {
+		program, err = woven.programs[pkg]()
+	} else {
+		overlay = m.overlay(t, root)
+		program, err = buildTests(t, root, overlay, t.TempDir(), pkg)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	levels := strings.Split(path, "/")
+	for i, level := range levels {
+		levels[i] = "^" + regexp.QuoteMeta(level) + "$"
+	}
+	// A mutant must fail the part of the test that every run has. The flags are set in
+	// the environment, so that programs which tests build are mutated too.
+	env := append(os.Environ(), "HOLDFAST_TEST_THOROUGH=", "MUTANT_ON="+strconv.Itoa(number), overlaying(overlay))
+	test := command(t, filepath.Join(root, pkg), env, program,
+		"-test.failfast", "-test.timeout=2m", "-test.run="+strings.Join(levels, "/"))
+	start := time.Now()
+	text, err := test.CombinedOutput()
+	t.Logf("CPU time of the test %.1f s, which took %.1f s",
+		(test.ProcessState.UserTime() + test.ProcessState.SystemTime()).Seconds(), time.Since(start).Seconds())
+	return string(text), err
+}
+
+// overlay writes the mutated file and an overlay that has it, and returns its name.
+func (m mutant) overlay(t *testing.T, root string) string {
 	t.Helper()
 	sound, err := os.ReadFile(filepath.Join(root, m.file))
 	if err != nil {
@@ -106,30 +146,25 @@ func (m mutant) run(t *testing.T, root string) (output string, err error) {
 			t.Fatal(err)
 		}
 	}
-	// The flags are set in the environment, so that programs which tests build
-	// are mutated too. Building takes most of the time, and it takes a third less
-	// without inlining, symbols and garbage collection.
-	env := append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay+
-		" -gcflags=github.com/holdfast-stock/holdfast/...=-l -ldflags=-s")
-	pkg, path, _ := strings.Cut(m.test, " ")
-	levels := strings.Split(path, "/")
-	for i, level := range levels {
-		levels[i] = "^" + regexp.QuoteMeta(level) + "$"
-	}
-	program := filepath.Join(folder, "mutant.test")
-	build := command(t, root, append(env, "GOGC=off", "GOMEMLIMIT=1GiB"), "go", "test", "-c", "-vet=off", "-o", program, "./"+pkg)
+	return overlay
+}
+
+// overlaying returns a variable of the environment with which the go command builds as
+// the overlay says. Building takes a third less without inlining and symbols.
+func overlaying(overlay string) string {
+	return "GOFLAGS=" + os.Getenv("GOFLAGS") + " -overlay=" + overlay +
+		" -gcflags=github.com/holdfast-stock/holdfast/...=-l -ldflags=-s"
+}
+
+// buildTests builds the tests of the package in the folder, and returns the program.
+func buildTests(t *testing.T, root, overlay, folder, pkg string) (program string, err error) {
+	program = filepath.Join(folder, strings.ReplaceAll(pkg, "/", "-")+".test")
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-o", program, "./"+pkg)
+	build.Dir, build.Env = root, append(os.Environ(), "GOGC=off", "GOMEMLIMIT=1GiB", overlaying(overlay))
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the test of the mutant: %v\n%s", err, out)
+		return "", fmt.Errorf("building the tests of %s: %w\n%s", pkg, err, out)
 	}
-	// A mutant must fail the part of the test that every run has.
-	test := command(t, filepath.Join(root, pkg), append(env, "HOLDFAST_TEST_THOROUGH="), program,
-		"-test.failfast", "-test.timeout=2m", "-test.run="+strings.Join(levels, "/"))
-	start := time.Now()
-	text, err := test.CombinedOutput()
-	cpu := func(c *exec.Cmd) time.Duration { return c.ProcessState.UserTime() + c.ProcessState.SystemTime() }
-	t.Logf("CPU time of the build %.1f s, of the test %.1f s, which took %.1f s",
-		cpu(build).Seconds(), cpu(test).Seconds(), time.Since(start).Seconds())
-	return string(text), err
+	return program, nil
 }
 
 // command returns a command that is interrupted if it takes more than three

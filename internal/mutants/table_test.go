@@ -1,0 +1,243 @@
+//go:build mutants
+
+package mutants
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// wovenTable is the module with mutants of the table in it: one build for all of them,
+// in which MUTANT_ON chooses one. Building the programs of a mutant takes longer than
+// most tests run.
+type wovenTable struct {
+	overlay  string                            // the file that the go command reads
+	programs map[string]func() (string, error) // by package: builds its tests, once
+	// By the mutant's name: what MUTANT_ON chooses it by, unless it needs a build of its
+	// own; and why it cannot be built.
+	numbers map[string]int
+	broken  map[string]error
+	copies  map[string][]mutantCopy // by the file that replaces one of the module
+}
+
+// mutantCopy is a function as a mutant has it.
+type mutantCopy struct {
+	mutant      string
+	first, last int // lines
+}
+
+var errNotInFunction = errors.New("it is not within the body of a function")
+
+// weaveTable writes and compiles the module with the mutants in it.
+func weaveTable(t *testing.T, root string, table []mutant) (*wovenTable, error) {
+	folder := t.TempDir()
+	w := &wovenTable{overlay: filepath.Join(folder, "overlay.json"), programs: map[string]func() (string, error){}, broken: map[string]error{}}
+	for _, m := range table {
+		pkg, _, _ := strings.Cut(m.test, " ")
+		w.programs[pkg] = sync.OnceValues(func() (string, error) { return buildTests(t, root, w.overlay, folder, pkg) })
+	}
+	for {
+		if err := w.write(root, folder, table); err != nil {
+			return nil, err
+		}
+		compile := exec.CommandContext(t.Context(), "go", "list", "-export", "./...") // go build would link
+		compile.Dir, compile.Env = root, append(os.Environ(), overlaying(w.overlay))
+		out, err := compile.CombinedOutput()
+		if err == nil {
+			return w, nil
+		}
+		before := len(w.broken)
+		for _, place := range notBuilt.FindAllSubmatch(out, -1) {
+			line, err := strconv.Atoi(string(place[2]))
+			if err != nil {
+				return nil, err
+			}
+			file := string(place[1])
+			if !filepath.IsAbs(file) {
+				file = filepath.Join(root, file)
+			}
+			for _, c := range w.copies[file] {
+				if c.first <= line && line <= c.last {
+					w.broken[c.mutant] = fmt.Errorf("the mutant does not compile: %s", bytes.TrimSpace(place[0]))
+				}
+			}
+		}
+		if len(w.broken) == before {
+			return nil, fmt.Errorf("compiling the mutants: %w\n%s", err, out)
+		}
+	}
+}
+
+// write writes the broken files and the overlay that names them.
+func (w *wovenTable) write(root, folder string, table []mutant) error {
+	w.numbers, w.copies = map[string]int{}, map[string][]mutantCopy{}
+	files, switches, replace := map[string]*wovenFile{}, map[string]string{}, map[string]string{}
+	for i, m := range table {
+		if !strings.HasSuffix(m.file, ".go") || w.broken[m.name] != nil {
+			continue
+		}
+		f := files[m.file]
+		if f == nil {
+			var err error
+			if f, err = parseFile(filepath.Join(root, m.file)); err != nil {
+				return err
+			}
+			files[m.file] = f
+			switches[filepath.Dir(m.file)] = f.parsed.Name.Name
+		}
+		switch err := f.add(m, i+1); {
+		case err == nil:
+			w.numbers[m.name] = i + 1
+		case !errors.Is(err, errNotInFunction):
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+	}
+	put := func(name string, text []byte) (string, error) {
+		file := filepath.Join(folder, strconv.Itoa(len(replace))+".go")
+		replace[filepath.Join(root, name)] = file
+		return file, os.WriteFile(file, text, 0o600)
+	}
+	for name, f := range files {
+		text, copies := f.text()
+		file, err := put(name, text)
+		if err != nil {
+			return err
+		}
+		w.copies[file] = copies
+	}
+	for at, pkg := range switches {
+		if _, err := put(filepath.Join(at, "mutant_switch.go"), fmt.Appendf(nil, switchSource, pkg)); err != nil {
+			return err
+		}
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(w.overlay, text, 0o600)
+}
+
+// wovenFile is a file with mutants. Each of its functions that has some begins with a
+// call of the copy whose mutant is chosen.
+type wovenFile struct {
+	source  []byte
+	set     *token.FileSet
+	parsed  *ast.File
+	inserts map[int]string // by the byte that they come before
+	skip    map[int]int    // by the same byte: where the source goes on, if an insert replaces a name
+	copies  []string
+	names   []string // of the copies' mutants
+}
+
+func parseFile(path string) (*wovenFile, error) {
+	source, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	f := &wovenFile{source: source, set: token.NewFileSet(), inserts: map[int]string{}, skip: map[int]int{}}
+	f.parsed, err = parser.ParseFile(f.set, path, source, parser.SkipObjectResolution)
+	return f, err
+}
+
+func (f *wovenFile) at(p token.Pos) int { return f.set.Position(p).Offset }
+
+// add adds a mutant under a number.
+func (f *wovenFile) add(m mutant, number int) error {
+	if n := strings.Count(string(f.source), m.old); n != 1 {
+		return fmt.Errorf("%q occurs %d times in %s, want once", m.old, n, m.file)
+	}
+	start := strings.Index(string(f.source), m.old)
+	end := start + len(m.old)
+	for _, d := range f.parsed.Decls {
+		d, ok := d.(*ast.FuncDecl)
+		if !ok || d.Body == nil || start <= f.at(d.Body.Lbrace) || end > f.at(d.Body.Rbrace) {
+			continue
+		}
+		if d.Name.Name == "init" {
+			break // nothing can call it
+		}
+		suffix := "Mutant" + strconv.Itoa(number)
+		f.copies = append(f.copies, string(f.source[f.at(d.Pos()):f.at(d.Name.End())])+suffix+
+			string(f.source[f.at(d.Name.End()):start])+m.new+string(f.source[end:f.at(d.End())]))
+		f.names = append(f.names, m.name)
+		f.inserts[f.at(d.Body.Lbrace)+1] += fmt.Sprintf(" if mutantIs(%d) { %s };", number, f.callOf(d, suffix))
+		return nil
+	}
+	return errNotInFunction
+}
+
+// callOf returns the statements with which the function does what its copy with the
+// suffix does. It gives names to the parameters that have none.
+func (f *wovenFile) callOf(d *ast.FuncDecl, suffix string) string {
+	call := d.Name.Name + suffix
+	if d.Recv != nil {
+		call = f.namesOf(d.Recv, "mutantReceiver")[0] + "." + call
+	} else if d.Type.TypeParams != nil {
+		call += "[" + strings.Join(f.namesOf(d.Type.TypeParams, ""), ", ") + "]"
+	}
+	arguments := f.namesOf(d.Type.Params, "mutantArgument")
+	if n := len(arguments); n > 0 {
+		if _, variadic := d.Type.Params.List[len(d.Type.Params.List)-1].Type.(*ast.Ellipsis); variadic {
+			arguments[n-1] += "..."
+		}
+	}
+	call += "(" + strings.Join(arguments, ", ") + ")"
+	if d.Type.Results == nil {
+		return call + "; return"
+	}
+	return "return " + call
+}
+
+// namesOf returns the names of the fields. Those without one get one.
+func (f *wovenFile) namesOf(fields *ast.FieldList, unnamed string) (names []string) {
+	for _, field := range fields.List {
+		if len(field.Names) == 0 {
+			names = append(names, unnamed+strconv.Itoa(len(names)))
+			f.inserts[f.at(field.Type.Pos())] = names[len(names)-1] + " "
+		}
+		for _, name := range field.Names {
+			if name.Name == "_" {
+				names = append(names, unnamed+strconv.Itoa(len(names)))
+				f.inserts[f.at(name.Pos())], f.skip[f.at(name.Pos())] = names[len(names)-1], f.at(name.End())
+				continue
+			}
+			names = append(names, name.Name)
+		}
+	}
+	return names
+}
+
+// text returns the source with the calls, followed by the copies.
+func (f *wovenFile) text() (text []byte, copies []mutantCopy) {
+	var places []int
+	for place := range f.inserts {
+		places = append(places, place)
+	}
+	slices.Sort(places)
+	at := 0
+	for _, place := range places {
+		text = append(append(text, f.source[at:place]...), f.inserts[place]...)
+		at = max(place, f.skip[place])
+	}
+	text = append(text, f.source[at:]...)
+	for i, c := range f.copies {
+		text = append(text, '\n')
+		first := bytes.Count(text, []byte("\n")) + 1
+		text = append(append(text, c...), '\n')
+		copies = append(copies, mutantCopy{f.names[i], first, bytes.Count(text, []byte("\n"))})
+	}
+	return text, copies
+}
