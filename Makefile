@@ -4,7 +4,12 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 GOLANGCI = go tool -modfile=tools/golangci/go.mod golangci-lint
-GOTESTSUM = go tool -modfile=tools/go.mod gotestsum --format pkgname --format-icons text --format-hide-empty-pkg --post-run-command ./scripts/all-ran.sh --
+GOTESTSUM = go tool -modfile=tools/go.mod gotestsum --format pkgname --format-icons text --format-hide-empty-pkg --post-run-command ./scripts/all-ran.sh
+# What fails is run once more alone, unless more than ten fail. all-ran.sh names what then passes,
+# and removes the report.
+RERUNS ?= 1
+RERUNNING = export RERUN_REPORT=$$(mktemp) && $(GOTESTSUM) --rerun-fails=$(RERUNS) \
+	--rerun-fails-abort-on-data-race --rerun-fails-report="$$RERUN_REPORT"
 GOVULNCHECK = go run golang.org/x/vuln/cmd/govulncheck@v1.8.0
 GORELEASER = go run github.com/goreleaser/goreleaser/v2@v2.16.0
 FUZZTIME ?= 10s
@@ -49,13 +54,13 @@ servers: ## Install the servers and the C compiler that the tests need, if missi
 
 .PHONY: test
 test: servers ## Run every test except the mutants, with the race detector, on real servers
-	CGO_ENABLED=1 $(GOTESTSUM) $(RACE) $(TESTFLAGS) -timeout $(TIMEOUT) $(PACKAGES)
+	export CGO_ENABLED=1 && $(RERUNNING) --packages='$(PACKAGES)' -- $(RACE) $(TESTFLAGS) -timeout $(TIMEOUT)
 
 # -count=1, because the go command does not see which tests the mutants run.
 mutants: TIMEOUT = 60m
 .PHONY: mutants
 mutants: servers ## Break the code in one place at a time and expect a test to fail
-	$(GOTESTSUM) -tags mutants -count=1 -parallel 3 -timeout $(TIMEOUT) ./internal/mutants
+	$(RERUNNING) --packages=./internal/mutants -- -tags mutants -count=1 -parallel 3 -timeout $(TIMEOUT)
 
 # The packages whose code is broken, and those whose tests may convict.
 mutate: PACKAGES = ./internal/ledger ./internal/ledger/cutter ./internal/ledger/sqltx ./internal/order ./internal/reconcile ./internal/stock/gate \
@@ -134,19 +139,19 @@ fuzz: ## Run each fuzz test for FUZZTIME (10s)
 
 .PHONY: search
 search: servers ## Search for faults at random for SEARCHTIME (5m): TestFaults with -faults.search
-	CGO_ENABLED=1 $(GOTESTSUM) $(RACE) -timeout 4h -run '^TestFaults$$' ./internal/protocol -faults.search=$(SEARCHTIME)
+	CGO_ENABLED=1 $(GOTESTSUM) -- $(RACE) -timeout 4h -run '^TestFaults$$' ./internal/protocol -faults.search=$(SEARCHTIME)
 
 .PHONY: storms
 storms: servers ## Let instances of several strategies sell in random storms for SEARCHTIME (5m): TestStorm with -storm.for
-	CGO_ENABLED=1 $(GOTESTSUM) $(RACE) -timeout 4h -run '^TestStorm$$' ./internal/protocol -storm.for=$(SEARCHTIME)
+	CGO_ENABLED=1 $(GOTESTSUM) -- $(RACE) -timeout 4h -run '^TestStorm$$' ./internal/protocol -storm.for=$(SEARCHTIME)
 
 .PHONY: requests
 requests: ## Send CHECKS (2000) times sixteen random requests to the service: TestRandomRequests
-	CGO_ENABLED=1 $(GOTESTSUM) $(RACE) -timeout 2h -run '^TestRandomRequests$$' ./internal/httpapi -rapid.checks=$(CHECKS)
+	CGO_ENABLED=1 $(GOTESTSUM) -- $(RACE) -timeout 2h -run '^TestRandomRequests$$' ./internal/httpapi -rapid.checks=$(CHECKS)
 
 .PHONY: races
 races: servers ## Race payments, cancellations and expiry RACES (10000) times on each database: TestRaces
-	CGO_ENABLED=1 $(GOTESTSUM) $(RACE) -timeout 2h -run '^TestRaces$$' ./internal/protocol -lifecycle.races=$(RACES)
+	CGO_ENABLED=1 $(GOTESTSUM) -- $(RACE) -timeout 2h -run '^TestRaces$$' ./internal/protocol -lifecycle.races=$(RACES)
 
 .PHONY: benchmarks
 benchmarks: servers ## Run every Go benchmark once, to see that it works
