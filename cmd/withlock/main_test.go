@@ -45,6 +45,7 @@ func TestMain(m *testing.M) {
 	// A test that runs withlock in its own process starts these, too.
 	isPart := len(os.Args) > 1 && (os.Args[1] == guardArgument || os.Args[1] == beginArgument)
 	if os.Getenv(guardDiesVariable) != "" && isPart && os.Args[1] == guardArgument {
+		time.Sleep(500 * time.Millisecond) // a withlock that does not wait for the guard begins the command
 		_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
 	}
 	if os.Getenv(programVariable) != "" || isPart {
