@@ -28,7 +28,7 @@ var chinese = map[string]string{
 	"%s → granted, token %d": "%s → 得到锁，令牌 %d",
 	"%s → held":              "%s → 已被占用",
 	"%s → gives up":          "%s → 放弃等待",
-	"%s → refused: a majority of the servers does not answer": "%s → 被拒绝：多数服务器没有应答",
+	"%s → refused: a majority of the servers does not answer": "%s → 被拒绝：多数服务器没有响应",
 	"Unlock → ok": "Unlock → 成功",
 	"Unlock → lost: another may hold the lock": "Unlock → 已失去：锁可能在别人手里",
 	"Unlock → %v": "Unlock → %v",
@@ -89,7 +89,7 @@ var chinese = map[string]string{
 	"%d wake-ups for %d grants":           "%d 次唤醒，%d 次授予",
 
 	// Gates.
-	"takes a unit → %s":                              "预扣一件 → %s",
+	"takes a unit → %s":                              "预扣 1 件 → %s",
 	"takes %d at the gate → %s":                      "预扣 %d 件 → %s",
 	"takes 1 at the gate → accepted under epoch …%d": "预扣 1 件 → 接受，纪元 …%d",
 	"accepted":          "接受",
@@ -112,7 +112,7 @@ var chinese = map[string]string{
 	"false":                              "否",
 	"has lost the race, and reads again": "竞争失败，重新读取",
 	"has lost the race: the order fails": "竞争失败：订单失败",
-	"COMMIT → no answer for %v; the outcome is unknown": "COMMIT → %v 没有应答，结果未知",
+	"COMMIT → no answer for %v; the outcome is unknown": "COMMIT → %v 没有响应，结果未知",
 	"delivers A's COMMIT":                     "送达 A 的 COMMIT",
 	"orders for 1 unit: %d":                   "1 件库存的订单数：%d",
 	"finds no order, and gives the unit back": "查不到订单，归还这一件",
