@@ -16,7 +16,7 @@ var chinese = map[string]string{
 	"network":   "网络",
 	"primary":   "主库",
 	"queue":     "队列",
-	"recovery":  "恢复程序",
+	"recovery":  "恢复流程",
 	"refill":    "装填",
 	"replica":   "从库",
 	"servers":   "服务器",

@@ -333,8 +333,8 @@ var meanings = map[Kind]struct{ english, chinese string }{
 	WrongPayment: {"payments are stored with a status that contradicts their orders", "付款的状态与订单矛盾"},
 	ExtraPayment: {"payments are stored that no client reported", "存在没有客户端上报过的付款"},
 	OverLimit:    {"buyers hold more units than their limit", "买家持有的件数超过限购"},
-	WrongWindow:  {"orders were answered with another payment window than the service's", "响应中订单的付款期限与服务的设置不符"},
-	WrongClaim:   {"buyers have claims that differ from the units that they hold", "买家的占用数与实际持有的件数不符"},
+	WrongWindow:  {"orders were answered with another payment window than the service's", "响应中订单的付款时限与服务的设置不符"},
+	WrongClaim:   {"buyers have claims that differ from the units that they hold", "买家的限购记录与实际持有的件数不符"},
 }
 
 // String is the meaning of the kind, after a number.
