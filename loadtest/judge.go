@@ -153,7 +153,7 @@ func judgeCounts(r *results.Result, t terms) {
 		return
 	}
 	if *r.Gate+*r.InFlight != *r.Ledger {
-		r.Fault("the gate has %d units left and %d in flight, the ledger %d", "预扣还剩 %d 件、在途 %d 件，账本是 %d 件", *r.Gate, *r.InFlight, *r.Ledger)
+		r.Fault("the gate has %d units left and %d in flight, the ledger %d", "闸口还剩 %d 件、在途 %d 件，账本是 %d 件", *r.Gate, *r.InFlight, *r.Ledger)
 	}
 	if t.ending == crashed && *r.InFlight > 0 {
 		r.Fault("recovery left %d units in flight", "恢复之后仍有 %d 件在途", *r.InFlight)
@@ -194,11 +194,11 @@ func judgeRepairs(r *results.Result, t terms) {
 	}
 	if r.Excess > 0 {
 		r.Fault("the gate had %d units more than the ledger for a while, and nothing was killed",
-			"预扣曾比账本多出 %d 件，而且没有强杀任何进程", r.Excess)
+			"闸口曾比账本多出 %d 件，而且没有强杀任何进程", r.Excess)
 	}
 	if r.Caught != nil && *r.Caught > 0 {
 		r.Fault("the guard refused %d orders that the gate had admitted, and nothing was killed",
-			"兜底拦下了预扣放行的 %d 单，而且没有强杀任何进程", *r.Caught)
+			"兜底拦下了闸口放行的 %d 单，而且没有强杀任何进程", *r.Caught)
 	}
 }
 

@@ -209,7 +209,7 @@ func (l *lab) newRun() *results.Run {
 func (l *lab) describeStores(run *results.Run) {
 	switch {
 	case l.embedded != nil:
-		run.Stores, run.StoresChinese = "embedded (in-process Redis, SQLite)", "内置（进程内 Redis、SQLite）"
+		run.Stores, run.StoresChinese = "embedded (in-process Redis, SQLite)", "内嵌（进程内 Redis、SQLite）"
 	case l.sql == nil && l.redis == nil:
 		run.Stores, run.StoresChinese = "unknown", "未知"
 	default:

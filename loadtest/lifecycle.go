@@ -112,7 +112,7 @@ func (l *lab) runLifecycle(ctx context.Context, spec strategy.Spec, f *fleet) (*
 	hide()
 	cost.stop(ctx)
 	r := l.newResult(spec, v.rec, l.stock)
-	r.Describe("orders for %v, %d clients, payment window %v", "下单持续 %v，%d 个客户端，付款期限 %v", 2*l.paymentWindow, l.clients, l.paymentWindow)
+	r.Describe("orders for %v, %d clients, payment window %v", "下单持续 %v，%d 个客户端，付款时限 %v", 2*l.paymentWindow, l.clients, l.paymentWindow)
 	addTimes(r, v.rec)
 	r.Sales = nil // their chart would not show the units that return
 	cost.addTo(r)

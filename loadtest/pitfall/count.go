@@ -37,7 +37,7 @@ func counts() []Pitfall {
 			Name: "refill-no-epoch", Title: "A count refilled while orders are in flight", TitleChinese: "订单在途时重新装填计数",
 			Versions: []Version{
 				{Title: "SET the count; a failed order adds its unit back", TitleChinese: "直接 SET 计数；失败的订单再把件数加回去", Flawed: true, Needs: Redis, Run: refillWithoutEpoch},
-				{Title: "each fill has an epoch; units of an older one are dropped", TitleChinese: "每次装填都有新的 epoch，旧 epoch 的件数作废", Needs: Redis, Run: refillWithEpoch},
+				{Title: "each fill has an epoch; units of an older one are dropped", TitleChinese: "每次装填都有新的纪元，旧纪元的件数作废", Needs: Redis, Run: refillWithEpoch},
 			},
 		},
 	}
