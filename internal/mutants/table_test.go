@@ -39,7 +39,7 @@ type mutantCopy struct {
 	first, last int // lines
 }
 
-var errNotInFunction = errors.New("it is not within the body of a function")
+var errNotWoven = errors.New("it is not within the body of a function that another can call")
 
 // weaveTable writes and compiles the module with the mutants in it.
 func weaveTable(t *testing.T, root string, table []mutant) (*wovenTable, error) {
@@ -101,7 +101,7 @@ func (w *wovenTable) write(root, folder string, table []mutant) error {
 		switch err := f.add(m, i+1); {
 		case err == nil:
 			w.numbers[m.name] = i + 1
-		case !errors.Is(err, errNotInFunction):
+		case !errors.Is(err, errNotWoven):
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
 	}
@@ -166,8 +166,8 @@ func (f *wovenFile) add(m mutant, number int) error {
 		if !ok || d.Body == nil || start <= f.at(d.Body.Lbrace) || end > f.at(d.Body.Rbrace) {
 			continue
 		}
-		if d.Name.Name == "init" {
-			break // nothing can call it
+		if d.Name.Name == "init" || recovers(d.Body) {
+			break
 		}
 		suffix := "Mutant" + strconv.Itoa(number)
 		f.copies = append(f.copies, string(f.source[f.at(d.Pos()):f.at(d.Name.End())])+suffix+
@@ -176,7 +176,23 @@ func (f *wovenFile) add(m mutant, number int) error {
 		f.inserts[f.at(d.Body.Lbrace)+1] += fmt.Sprintf(" if mutantIs(%d) { %s };", number, f.callOf(d, suffix))
 		return nil
 	}
-	return errNotInFunction
+	return errNotWoven
+}
+
+// recovers reports whether the function itself calls recover, which then has an effect
+// only if the function is deferred.
+func recovers(body *ast.BlockStmt) (found bool) {
+	ast.Inspect(body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncLit:
+			return false
+		case *ast.CallExpr:
+			name, ok := n.Fun.(*ast.Ident)
+			found = found || ok && name.Name == "recover"
+		}
+		return !found
+	})
+	return found
 }
 
 // callOf returns the statements with which the function does what its copy with the
