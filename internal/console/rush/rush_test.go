@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience bounds the wait for a run on a busy machine.
-const patience = 60 * time.Second
+const patience = 2 * time.Minute
 
 // bench is a Runner behind an HTTP server.
 type bench struct {
@@ -165,6 +165,13 @@ func TestStrategies(t *testing.T) {
 			}
 			b.start(t, s)
 			p := b.awaitEnd(t)
+			for range 7 { // clients of a busy machine may not meet
+				if !oversells(spec) || p.Oversold > 0 {
+					break
+				}
+				b.start(t, s)
+				p = b.awaitEnd(t)
+			}
 			// On a busy machine a client may wait for a lock too long, and is answered busy.
 			failed := !spec.NeedsLock() && (p.Refused != int64(s.Clients) || p.Failed != 0 || p.Detail != "")
 			if p.State != Ended || failed || p.Accepted != p.Sold || p.Available != s.Units-p.Sold ||
@@ -375,7 +382,7 @@ func TestClose(t *testing.T) {
 			b.await(t, string(state), func(p Progress) bool { return p.State == state })
 			start := time.Now()
 			b.Close()
-			if took := time.Since(start); took > 5*time.Second {
+			if took := time.Since(start); took > MaxDuration*2/3 { // a busy machine is slow to end it
 				t.Errorf("closing took %v", took)
 			}
 			if p, _ := b.Current(); p.State != Stopped || p.Oversold != 0 {
