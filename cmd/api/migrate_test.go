@@ -108,6 +108,13 @@ func TestMigrate_Killed(t *testing.T) {
 // until release.
 func holdOrders(t *testing.T, dbURL string) (release func()) {
 	t.Helper()
+	return hold(t, dbURL, "SELECT COUNT(*) FROM orders")
+}
+
+// hold reads a number in a transaction that stays open until release, on a session that
+// may be idle for as long as the test needs.
+func hold(t *testing.T, dbURL, query string) (release func()) {
+	t.Helper()
 	pool, err := store.OpenSessions(dbURL)
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +125,7 @@ func holdOrders(t *testing.T, dbURL string) (release func()) {
 		t.Fatal(err)
 	}
 	var n int
-	if err := tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM orders").Scan(&n); err != nil {
+	if err := tx.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return func() {

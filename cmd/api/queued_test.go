@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -253,20 +252,7 @@ func TestQueuedOrderIsSeenEverywhere(t *testing.T) {
 // order of the SKU is committed until release is called.
 func lockRow(t *testing.T, args []string, sku string) (release func()) {
 	t.Helper()
-	sql, err := store.OpenSQL(t.Context(), args[slices.Index(args, "--db")+1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = sql.Close() })
-	tx := sql.DB().Begin()
-	if err := tx.Exec("SELECT available FROM stock WHERE sku = ? FOR UPDATE", sku).Error; err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		if err := tx.Rollback().Error; err != nil {
-			t.Fatal(err)
-		}
-	}
+	return hold(t, args[slices.Index(args, "--db")+1], "SELECT available FROM stock WHERE sku = '"+sku+"' FOR UPDATE")
 }
 
 // TestQueueWarning checks that the start says what a 202 promises if Redis may lose
