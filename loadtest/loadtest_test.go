@@ -775,7 +775,7 @@ func TestSearch(t *testing.T) {
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	code, out, _ := runHere(t, "--strategies", "none,db-none,lua", "--guard", "on", "--stock", "200", patient, "--crash=false",
+	code, out, _ := runHere(t, "--strategies", "none,db-none,lua", "--guard", "on", "--stock", "200", "--limit", "1m", "--crash=false",
 		"--redis", testenv.Redis(t), "--db", testenv.MariaDB(t), "--out", folder)
 	if code != command.ExitOK || !strings.Contains(out, "caught") {
 		t.Errorf("exit code %d", code)

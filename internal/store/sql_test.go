@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -415,12 +416,7 @@ func insertStock(t testing.TB, db *gorm.DB, sku string) {
 // closedPort returns an address on which no process listens.
 func closedPort(t testing.TB) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", testenv.Port(t))
 }
 
 // TestLongStatements checks that a URL's own bound of a statement is kept, and that
