@@ -57,8 +57,8 @@ func TestConsoleRush(t *testing.T) {
 				return p
 			}
 			p := run("none")
-			for range 7 { // its clients may not meet
-				if p.Oversold > 0 {
+			for range 7 { // on a busy machine its clients may not meet, or not be answered
+				if p.Oversold > 0 && p.Failed == 0 {
 					break
 				}
 				p = run("none")
