@@ -44,7 +44,7 @@ type tab struct {
 }
 
 // patience bounds the wait for one condition. The machine may be busy.
-const patience = 2 * time.Minute
+const patience = time.Minute
 
 // recordFaults makes a page keep its errors and the violations of its policy.
 const recordFaults = `window.faults = [];
