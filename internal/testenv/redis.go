@@ -130,11 +130,11 @@ func ping(ctx context.Context, addr string) error {
 	return err
 }
 
-// deadAfter is how long the servers of a cluster or of Sentinels wait for one of them until
-// they count it as dead: if it can be replaced, not longer than a test can wait. On a busy
-// machine, a healthy server may not answer for a second.
-func deadAfter(replaced bool) time.Duration {
-	if replaced {
+// deadAfter returns how long the servers of a cluster, or Sentinels, miss a server before
+// they count it as dead. On a busy machine a healthy server may miss a second, so this is
+// as long as a test can wait if the test lets a server fail, and much longer otherwise.
+func deadAfter(fails bool) time.Duration {
+	if fails {
 		return 3 * time.Second
 	}
 	return time.Minute
