@@ -329,7 +329,7 @@ func TestCutOff(t *testing.T) {
 	folder := t.TempDir()
 	server := testenv.OwnRedis(t)
 	wire := testenv.NewWire(t, server.Addr())
-	flags := []string{"--name", "cut-off", "--lease", "3s", "--grace", "300ms"}
+	flags := []string{"--name", "cut-off", "--lease", "8s", "--grace", "300ms"}
 	holder := start(t, folder, with(flags, with([]string{"--redis", "redis://" + wire.Addr()}, shell(stubborn("holder"))...)...)...)
 	awaitFile(t, filepath.Join(folder, "holder"))
 	standby := start(t, folder, with(flags, with([]string{"--redis", server.URL()}, shell("date +%s%N > standby")...)...)...)
