@@ -219,9 +219,9 @@ var (
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	}
-	// answerHeld does the work, and does not answer until the client gives up.
+	// answerHeld does the work, also if the client gives up meanwhile, and does not answer.
 	answerHeld fault = func(_ http.ResponseWriter, r *http.Request, service http.Handler) {
-		service.ServeHTTP(httptest.NewRecorder(), r)
+		service.ServeHTTP(httptest.NewRecorder(), r.WithContext(context.WithoutCancel(r.Context())))
 		<-r.Context().Done()
 		panic(http.ErrAbortHandler)
 	}

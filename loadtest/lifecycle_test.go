@@ -235,7 +235,7 @@ func TestCheckLimit(t *testing.T) {
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	code, out, _ := runHere(t, "--lifecycle", "--strategies", "lua", "--stock", "100", "--clients", "16", "--payment-window", "1s", "--max-failures", "100%", "--out", folder)
+	code, out, _ := runHere(t, "--lifecycle", "--strategies", "lua", "--stock", "100", "--clients", "16", "--payment-window", "3s", "--max-failures", "100%", "--out", folder)
 	if code != command.ExitOK || !strings.Contains(out, "refunds due") {
 		t.Errorf("exit code %d", code)
 	}

@@ -205,7 +205,7 @@ func TestOpsListener(t *testing.T) {
 	if !strings.Contains(metrics, "holdfast_gate_in_flight") {
 		t.Errorf("the metrics are %.200s", metrics)
 	}
-	mustCall(t, http.StatusOK, http.MethodGet, "http://"+ops+"/readyz", "")
+	waitReady(t, "http://"+ops)
 	mustCall(t, http.StatusOK, http.MethodGet, "http://"+ops+"/debug/pprof/heap?debug=1", "")
 	mustCall(t, http.StatusNotFound, http.MethodGet, "http://"+ops+"/stock", "")
 	mustCall(t, http.StatusNotFound, http.MethodGet, api.URL()+"/metrics", "")
@@ -221,10 +221,10 @@ func TestOpsListener(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := io.WriteString(conn, "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n\r\n"+body[:10]); err != nil {
+	if _, err := io.WriteString(conn, "POST /orders HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Type: application/json\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n\r\n"+body[:10]); err != nil {
 		t.Fatal(err)
 	}
-	mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/healthz", "") // the service reads the body now
+	awaitGoOn(t, conn)
 	api.Interrupt()
 	waitNotReady(t, "http://"+ops, time.Minute)
 	deadline := time.Now().Add(time.Minute)

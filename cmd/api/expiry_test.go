@@ -40,12 +40,17 @@ func TestExpiry_HolderEnds(t *testing.T) {
 			args := append([]string{"--payment-window", "1s"}, migrated(t, test.on.flags(t))...)
 			holder, other := testenv.API(t, args...), testenv.API(t, args...)
 			setStock(t, holder.URL(), "hot", 10)
-			within(t, time.Minute, "an instance expires orders", func() bool {
-				if holds(t, other) {
-					holder, other = other, holder
-				}
-				return holds(t, holder)
-			})
+			// An instance may lose the job while the machine is too busy to renew it.
+			find := func() {
+				t.Helper()
+				within(t, time.Minute, "one instance says that it holds the job, and not both", func() bool {
+					if holds(t, other) {
+						holder, other = other, holder
+					}
+					return holds(t, holder) && !holds(t, other)
+				})
+			}
+			find()
 			sell := func(api *testenv.APIServer, from string) {
 				t.Helper()
 				for range 3 {
@@ -57,23 +62,17 @@ func TestExpiry_HolderEnds(t *testing.T) {
 				})
 			}
 			sell(holder, "first")
-			if holds(t, other) {
-				t.Error("two instances hold the job")
-			}
+			find()
 			test.end(t, holder)
 			sell(other, "second")
-			if !holds(t, other) {
-				t.Error("no instance says that it holds the job")
-			}
+			within(t, time.Minute, "the other instance holds the job", func() bool { return holds(t, other) })
 			if test.name != "stopped" {
 				return
 			}
 			holder.Cont()
 			within(t, time.Minute, "the instance that was stopped knows that it lost the job", func() bool { return !holds(t, holder) })
 			sell(holder, "third")
-			if !holds(t, other) {
-				t.Error("the instance that took over no longer holds the job")
-			}
+			find()
 		})
 	}
 }

@@ -225,12 +225,13 @@ func TestLatePayment(t *testing.T) {
 	} {
 		t.Run(test.late, func(t *testing.T) {
 			t.Parallel()
-			args := append([]string{"--payment-window", "2s", "--late-payment", test.late}, migrated(t, test.on.flags(t))...)
-			url := testenv.API(t, args...).URL()
+			args := append(migrated(t, test.on.flags(t)), "--late-payment", test.late)
+			url := testenv.API(t, append(args, "--payment-window", "2s")...).URL()
+			patient := testenv.API(t, append(args, "--payment-window", "1h")...).URL() // for an order that must not expire
 			// place buys the only unit of a new SKU, or the one that has returned.
-			place := func(buyer, sku string) (path string) {
+			place := func(instance, buyer, sku string) (path string) {
 				t.Helper()
-				return url + "/orders/" + decoded[placed](t, mustCall(t, 201, "POST", url+"/orders", orderBody(buyer, sku, 1))).ID
+				return url + "/orders/" + decoded[placed](t, mustCall(t, 201, "POST", instance+"/orders", orderBody(buyer, sku, 1))).ID
 			}
 			expired := func(path, sku string) {
 				t.Helper()
@@ -242,10 +243,10 @@ func TestLatePayment(t *testing.T) {
 			}
 			setStock(t, url, "left", 1)
 			setStock(t, url, "resold", 1)
-			left, resold := place("late-1", "left"), place("late-1", "resold")
+			left, resold := place(url, "late-1", "left"), place(url, "late-1", "resold")
 			expired(left, "left")
 			expired(resold, "resold")
-			mustCall(t, 200, "POST", place("late-2", "resold")+"/pay", `{"payment_id":"late-p1"}`)
+			mustCall(t, 200, "POST", place(patient, "late-2", "resold")+"/pay", `{"payment_id":"late-p1"}`)
 			lost := string(mustCall(t, 409, "POST", resold+"/pay", `{"payment_id":"late-p2"}`))
 			if !strings.Contains(lost, `"payment_id":"late-p2","order_status":"expired"`) {
 				t.Errorf("the payment for a unit that was sold again: %s", lost)

@@ -146,7 +146,7 @@ func orderPairs(ctx context.Context, t *testing.T, urls []string) (accepted int)
 	)
 	for i := range 16 {
 		all.Go(func() {
-			for range 200 {
+			for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); {
 				body := fmt.Sprintf(`{"buyer_id":"buyer-%d","lines":[{"sku":"pairs","quantity":2}]}`, i)
 				status, answer, err := call(ctx, http.MethodPost, urls[i%len(urls)]+"/orders", body)
 				switch {
@@ -166,7 +166,7 @@ func orderPairs(ctx context.Context, t *testing.T, urls []string) (accepted int)
 					return
 				}
 			}
-			t.Error("200 orders were not answered \"sold out\"")
+			t.Error("no order was answered \"sold out\"")
 		})
 	}
 	all.Wait()

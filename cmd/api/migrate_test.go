@@ -108,6 +108,13 @@ func TestMigrate_Killed(t *testing.T) {
 // until release.
 func holdOrders(t *testing.T, dbURL string) (release func()) {
 	t.Helper()
+	return hold(t, dbURL, "SELECT COUNT(*) FROM orders")
+}
+
+// hold reads a number in a transaction that stays open until release, on a session that
+// may be idle for as long as the test needs.
+func hold(t *testing.T, dbURL, query string) (release func()) {
+	t.Helper()
 	pool, err := store.OpenSessions(dbURL)
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +125,7 @@ func holdOrders(t *testing.T, dbURL string) (release func()) {
 		t.Fatal(err)
 	}
 	var n int
-	if err := tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM orders").Scan(&n); err != nil {
+	if err := tx.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return func() {
@@ -164,14 +171,14 @@ func TestMigrate_BesideInstance(t *testing.T) {
 			mustRun(t, "migrate down", url, 0, "schema version 2")
 			mustCall(t, http.StatusServiceUnavailable, http.MethodGet, api.URL()+"/readyz", "")
 			mustRun(t, "migrate up", url, 0, "schema version 3")
-			mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/readyz", "")
+			waitReady(t, api.URL())
 
 			mustCall(t, http.StatusOK, http.MethodPost, api.URL()+"/orders/"+order.ID+"/pay", `{"payment_id":"p"}`)
 			mustCall(t, http.StatusOK, http.MethodPost, api.URL()+"/orders/"+order.ID+"/refund", `{"restock":true}`)
 			mustRun(t, "migrate down", url, 1, "reverting migration 3 would lose payments", "which refunds returned units", "restore the backup")
-			mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/readyz", "")
+			waitReady(t, api.URL())
 			mustRun(t, "migrate up", url, 0, "schema version 3")
-			if a := waitAtRest(t, api.URL(), "a", 30*time.Second); a.Sold != 0 {
+			if a := waitAtRest(t, api.URL(), "a", time.Minute); a.Sold != 0 {
 				t.Errorf("after the refund: %+v", a)
 			}
 
@@ -184,7 +191,7 @@ func TestMigrate_BesideInstance(t *testing.T) {
 			if err := db.DB().Exec("UPDATE schema_migrations SET version = 4, dirty = ?", true).Error; err != nil {
 				t.Fatal(err)
 			}
-			mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/readyz", "")
+			waitReady(t, api.URL())
 		})
 	}
 }

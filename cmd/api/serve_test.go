@@ -189,7 +189,8 @@ func TestContract(t *testing.T) {
 				t.Errorf("%+v", a)
 			}
 			checkLifecycle(t, url)
-			for _, path := range []string{"/stock?limit=1", "/strategies", "/healthz", "/readyz", "/openapi.yaml", "/metrics"} {
+			waitReady(t, url)
+			for _, path := range []string{"/stock?limit=1", "/strategies", "/healthz", "/openapi.yaml", "/metrics"} {
 				mustCall(t, 200, "GET", url+path, "")
 			}
 		})
@@ -379,7 +380,7 @@ func TestDatabaseRestarts(t *testing.T) {
 			t.Errorf("/readyz without the database: %d, %v", status, err)
 		}
 		database.Restart()
-		waitReady(t, api.URL(), 10*time.Second)
+		waitReady(t, api.URL())
 		c.wait()
 		c.checkStatuses(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
 		if c.answers(http.StatusServiceUnavailable) == 0 {
@@ -399,9 +400,10 @@ func TestDrain(t *testing.T) {
 	t.Parallel()
 	flags := migrated(t, mariaDBAndRedis.flags(t))
 	one, two := testenv.API(t, flags...), testenv.API(t, flags...)
-	setStock(t, one.URL(), "hot", 5000)
+	const units = 100_000 // more than are sold until the instance has ended
+	setStock(t, one.URL(), "hot", units)
 	ctx, leave := context.WithCancel(t.Context())
-	c := rush(ctx, 32, "hot", one.URL(), two.URL())
+	c := rushUpTo(ctx, units, 32, "hot", one.URL(), two.URL())
 	c.waitForOrders(t, 300)
 	one.Interrupt()
 	if code := one.Wait(); code != 0 {

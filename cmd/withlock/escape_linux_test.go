@@ -23,14 +23,14 @@ func TestForeignUser(t *testing.T) {
 	if err := os.Chmod(folder, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	flags, _ := onRedis(t, "3s")
+	flags, _ := onRedis(t, "6s")
 	const nobody = "65534"
 	const script = "echo > ready; while [ ! -e go ]; do sleep 0.05; done; exit 5"
 	command := []string{"--", "setpriv", "--reuid", nobody, "sh", "-c", script}
 	w := startProgram(t, folder, "setpriv", with([]string{"--bounding-set", "-kill", os.Args[0]}, with(flags, command...)...)...)
 	awaitFile(t, filepath.Join(folder, "ready"))
 	w.signal(syscall.SIGTERM)
-	start(t, folder, with(flags, "--wait", "3500ms", "--", "true")...).mustExit(exitNotAcquired) // longer than a lease
+	start(t, folder, with(flags, "--wait", "7s", "--", "true")...).mustExit(exitNotAcquired) // longer than a lease
 	if err := os.WriteFile(filepath.Join(folder, "go"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,7 @@ func TestMain(m *testing.M) {
 }
 
 // eventTimeout bounds the waits for events that are due.
-const eventTimeout = 20 * time.Second
+const eventTimeout = time.Minute
 
 // withlock is a running withlock.
 type withlock struct {
@@ -88,7 +88,7 @@ func startProgram(t *testing.T, folder, program string, args ...string) *withloc
 	w := &withlock{t: t, cmd: exec.Command(program, args...), exited: make(chan struct{})}
 	w.cmd.Env = append(os.Environ(), programVariable+"=1")
 	w.cmd.Dir, w.cmd.Stdout, w.cmd.Stderr = folder, &w.out, &w.errors
-	w.cmd.WaitDelay = time.Second // a command that outlives withlock keeps its output open
+	w.cmd.WaitDelay = 3 * time.Second // a command that outlives withlock keeps its output open
 	if err := w.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -291,12 +291,12 @@ func TestStandbysTakeOver(t *testing.T) {
 	t.Parallel()
 	forAll(t, func(t *testing.T, flags []string) {
 		folder := t.TempDir()
-		lease := "3s"
+		lease := "8s" // a busy machine must renew it in time
 		switch {
 		case slices.Contains(flags, "redlock"):
-			lease = "6s" // each server has a twentieth of it to answer
+			lease = "16s" // each server has a twentieth of it to answer
 		case slices.Contains(flags, "--db"):
-			lease = "4s" // two thirds of it count
+			lease = "12s" // two thirds of it count
 		}
 		flags = with(flags, "--holders", "2", "--lease", lease, "--grace", "300ms")
 		killed := start(t, folder, with(flags, shell(stubborn("killed"))...)...)
@@ -330,7 +330,7 @@ func TestCutOff(t *testing.T) {
 	folder := t.TempDir()
 	server := testenv.OwnRedis(t)
 	wire := testenv.NewWire(t, server.Addr())
-	flags := []string{"--name", "cut-off", "--lease", "3s", "--grace", "300ms"}
+	flags := []string{"--name", "cut-off", "--lease", "8s", "--grace", "300ms"}
 	holder := start(t, folder, with(flags, with([]string{"--redis", "redis://" + wire.Addr()}, shell(stubborn("holder"))...)...)...)
 	awaitFile(t, filepath.Join(folder, "holder"))
 	standby := start(t, folder, with(flags, with([]string{"--redis", server.URL()}, shell("date +%s%N > standby")...)...)...)
@@ -359,17 +359,13 @@ func redisClient(t *testing.T) *redis.Client {
 func TestLockTakenAway(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	flags, name := onRedis(t, "30s") // the lock itself would notice after a third of it
+	flags, name := onRedis(t, "1h") // the lock itself would notice after a third of it
 	w := start(t, folder, with(flags, with([]string{"--grace", "300ms"}, shell(stubborn("beats"))...)...)...)
 	awaitFile(t, filepath.Join(folder, "beats"))
 	if err := redisClient(t).Del(t.Context(), name).Err(); err != nil {
 		t.Fatal(err)
 	}
-	deleted := time.Now()
 	w.mustExit(exitLost)
-	if took := time.Since(deleted); took > 8*time.Second {
-		t.Errorf("the command was ended after %v", took)
-	}
 	mustBeSilent(t, filepath.Join(folder, "beats"))
 }
 
@@ -430,11 +426,11 @@ func mustBeFree(t *testing.T, name string) {
 func TestIgnoredSignal(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	flags, _ := onRedis(t, "3s")
+	flags, _ := onRedis(t, "6s")
 	w := start(t, folder, with(flags, shell(`trap "" TERM; echo > ready; while [ ! -e go ]; do sleep 0.05; done; exit 5`)...)...)
 	awaitFile(t, filepath.Join(folder, "ready"))
 	w.signal(syscall.SIGTERM)
-	start(t, folder, with(flags, "--wait", "3500ms", "--", "true")...).mustExit(exitNotAcquired)
+	start(t, folder, with(flags, "--wait", "7s", "--", "true")...).mustExit(exitNotAcquired)
 	if err := os.WriteFile(filepath.Join(folder, "go"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -559,7 +555,7 @@ func TestKilledBeforeTheCommand(t *testing.T) {
 func TestStoppedBeforeTheCommand(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	flags, _ := onRedis(t, "3s")
+	flags, _ := onRedis(t, "6s")
 	w, pause := startPaused(t, folder, with(flags, shell("echo > ran")...)...)
 	w.signal(syscall.SIGSTOP)
 	start(t, folder, with(flags, "--", "true")...).mustExit(0)
@@ -624,7 +620,7 @@ func TestCurator(t *testing.T) {
 	folder := t.TempDir()
 	addr, name := testenv.ZooKeeper(t), "withlock/"+uuid.NewString()
 	flags := []string{"--lock", "zookeeper", "--zookeeper", addr, "--name", name}
-	java := testenv.Curator(t, addr, zookeeper.Root+"/"+name, time.Second)
+	java := testenv.Curator(t, addr, zookeeper.Root+"/"+name, 6*time.Second)
 	first := start(t, folder, with(flags, shell("echo > first; while [ ! -e go ]; do sleep 0.05; done")...)...)
 	awaitFile(t, filepath.Join(folder, "first"))
 	java.Ready().Send("acquire")
@@ -737,8 +733,9 @@ func TestGuardKilled(t *testing.T) {
 func TestGuardStopped(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	flags, name := onRedis(t, "12s")
-	w := start(t, folder, with(flags, with([]string{"--grace", "5s"}, shell(`trap 'echo > terminated; exit' TERM; echo > ready; while :; do sleep 0.05; done`)...)...)...)
+	flags, name := onRedis(t, "1h")
+	const grace = 30 * time.Second // then withlock kills the command
+	w := start(t, folder, with(flags, with([]string{"--grace", grace.String()}, shell(`trap 'echo > terminated; exit' TERM; echo > ready; while :; do sleep 0.05; done`)...)...)...)
 	awaitFile(t, filepath.Join(folder, "ready"))
 	if err := syscall.Kill(guardOf(t, w.cmd.Process.Pid), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -748,7 +745,7 @@ func TestGuardStopped(t *testing.T) {
 	}
 	deleted := time.Now()
 	w.mustExit(exitLost)
-	if took := time.Since(deleted); took > 4*time.Second {
+	if took := time.Since(deleted); took > grace*4/5 {
 		t.Errorf("the command was ended after %v", took)
 	}
 	awaitFile(t, filepath.Join(folder, "terminated"))
@@ -794,9 +791,10 @@ func TestLostConnectionBeforeTheCommand(t *testing.T) {
 // runs, unless the lock is lost.
 func TestOutlast(t *testing.T) {
 	t.Parallel()
-	flags, name := onRedis(t, "1s")
+	const length = 5 * time.Second // a busy machine must renew it in time
+	flags, name := onRedis(t, length.String())
 	_, slot := acquireHere(t, flags)
-	l := &lease{slot: slot, length: time.Second}
+	l := &lease{slot: slot, length: length}
 	process := exec.CommandContext(t.Context(), "sleep", "60")
 	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := process.Start(); err != nil {
@@ -806,7 +804,7 @@ func TestOutlast(t *testing.T) {
 	defer func() { _ = process.Process.Kill() }()
 	returned := make(chan error, 1)
 	go func() { returned <- l.outlast(process.Process.Pid) }()
-	start(t, t.TempDir(), with(flags, "--wait", "1500ms", "--", "true")...).mustExit(exitNotAcquired) // longer than a lease
+	start(t, t.TempDir(), with(flags, "--wait", (length+time.Second).String(), "--", "true")...).mustExit(exitNotAcquired) // longer than a lease
 	select {
 	case err := <-returned:
 		t.Fatalf("outlast returned %v while the process runs", err)
@@ -927,7 +925,7 @@ func TestExitCodes(t *testing.T) {
 	t.Parallel()
 	flags, _ := onRedis(t, "30s")
 	folder := t.TempDir()
-	holder := start(t, folder, with(flags, shell("echo > ready; exec sleep 60")...)...)
+	holder := start(t, folder, with(flags, shell("echo > ready; exec sleep 600")...)...)
 	awaitFile(t, filepath.Join(folder, "ready"))
 	defer func() {
 		holder.signal(syscall.SIGTERM)
@@ -936,7 +934,7 @@ func TestExitCodes(t *testing.T) {
 	free, _ := onRedis(t, "30s")
 	messages := map[string]string{ // a part of what withlock writes
 		"held, asked once":                  "is held",
-		"held, waited":                      "not within 100ms",
+		"held, waited":                      "not within 2s",
 		"a lock that ends with its process": "use redis, zookeeper, etcd or redlock",
 	}
 	for _, test := range []struct {
@@ -952,7 +950,7 @@ func TestExitCodes(t *testing.T) {
 		{"no such command on PATH", with(free, "--", "no-such-command"), exitNotFound},
 		{"not a program", with(free, "--", folder), exitCannotRun},
 		{"held, asked once", with(flags, "--wait", "0s", "--", "true"), exitNotAcquired},
-		{"held, waited", with(flags, "--wait", "100ms", "--", "true"), exitNotAcquired},
+		{"held, waited", with(flags, "--wait", "2s", "--", "true"), exitNotAcquired},
 		{"held by one, asked for one of two", with(flags, "--holders", "2", "--wait", "0s", "--", "true"), 0}, // the slots are other locks
 		{"no server", []string{"--lock", "etcd", "--etcd", "127.0.0.1:1", "--name", "a", "--wait", "200ms", "--", "true"}, exitNotAcquired},
 		{"no name", []string{"--redis", testenv.Redis(t), "--", "true"}, exitUsage},

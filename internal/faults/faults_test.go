@@ -170,9 +170,9 @@ func runs(kind Kind) int {
 	return 0
 }
 
-// execute runs the statement once, for a second at most.
+// execute runs the statement once, for three seconds at most.
 func execute(t *testing.T, db *sql.DB, statement string) error {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	conn, err := db.Conn(ctx) // db.ExecContext would retry
 	if err != nil {

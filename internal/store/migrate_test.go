@@ -342,7 +342,7 @@ func TestMigrateDown_WhileServing(t *testing.T) {
 					cmp.Or(id[s.dialect], "0123456789abcdef") + "', 'paid', '2026-01-02 03:04:05', '2026-01-02 03:04:05')"
 				var paid error
 				write := sync.OnceFunc(func() {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Second) // it waits for the migration
+					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // it may wait for the migration
 					defer cancel()
 					_, paid = s.pool.ExecContext(ctx, payment)
 				})

@@ -249,7 +249,7 @@ func TestOpenRedis_LostAnswerIsNotSentTwice(t *testing.T) {
 				if n, err := direct.Get(ctx, "{n}").Int(); n != 1 || err != nil {
 					t.Errorf("the command ran %d times, error %v", n, err)
 				}
-				eventually(t, 5*time.Second, "the client works again", func() bool { return call(ctx, client) == nil })
+				eventually(t, maxWait, "the client works again", func() bool { return call(ctx, client) == nil })
 			})
 		}
 	}
@@ -278,7 +278,7 @@ func TestOpenRedis_LostAnswerIsNotSentTwice(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		eventually(t, 10*time.Second, "the cluster is ready and announces the proxy", func() bool {
+		eventually(t, maxWait, "the cluster is ready and announces the proxy", func() bool {
 			shards := direct.ClusterShards(t.Context()).Val()
 			return len(shards) == 1 && fmt.Sprint(shards[0].Nodes[0].Port) == port &&
 				strings.Contains(direct.ClusterInfo(t.Context()).Val(), "cluster_state:ok")

@@ -22,7 +22,7 @@ func silenced(t *testing.T, d testenv.Database) (wire *testenv.Wire, over *SQL, 
 	wire = testenv.NewWire(t, u.Host)
 	u.Host = wire.Addr()
 	over = opened(t, u.String())
-	over.silence = time.Second
+	over.silence = 3 * time.Second // a busy server that is asked every second answers once
 	return wire, over, direct
 }
 
@@ -31,7 +31,7 @@ func mustGiveUp(t *testing.T, ended <-chan error) (err error) {
 	t.Helper()
 	select {
 	case err = <-ended:
-	case <-time.After(30 * time.Second):
+	case <-time.After(maxWait):
 		t.Fatal("MigrateUp has not returned")
 	}
 	if err == nil {
@@ -80,7 +80,7 @@ func TestMigrate_SilentServer(t *testing.T) {
 			select {
 			case err := <-ended:
 				t.Fatalf("MigrateUp did not wait for a server that answers: %v", err)
-			case <-time.After(3 * s.silence):
+			case <-time.After(2 * s.silence):
 			}
 			interrupt() // it waits for the migration, while the server answers
 			wire.Freeze()
@@ -101,7 +101,7 @@ func TestWhileAnswering_NoConnection(t *testing.T) {
 			wire, s, _ := silenced(t, d)
 			s.Pool().SetMaxIdleConns(-1)
 			wire.Freeze()
-			ctx, cancel := context.WithTimeout(t.Context(), 2*connectTimeout)
+			ctx, cancel := context.WithTimeout(t.Context(), maxWait)
 			defer cancel()
 			err := s.WhileAnswering(ctx, connectTimeout+time.Second, func(ctx context.Context) error {
 				<-ctx.Done()

@@ -367,7 +367,7 @@ func onDatabase(ctx context.Context, admin, statement string) error {
 		return err
 	}
 	defer db.Close()
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	_, err = db.ExecContext(ctx, statement)
 	return err

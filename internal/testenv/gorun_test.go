@@ -48,7 +48,7 @@ func TestWithGoRun(t *testing.T) {
 			if name != "go" {
 				return
 			}
-			timeout := time.AfterFunc(10*time.Second, func() { out.Close() })
+			timeout := time.AfterFunc(50*time.Second, func() { out.Close() })
 			defer timeout.Stop()
 			if !lines.Scan() || lines.Text() != "ended" {
 				t.Errorf("the program printed %q after the go command ended, want %q", lines.Text(), "ended")

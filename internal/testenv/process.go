@@ -16,7 +16,7 @@ import (
 )
 
 // maxExit bounds the time that a process takes to end or to stop.
-const maxExit = 20 * time.Second
+const maxExit = time.Minute
 
 // maxOutput bounds how much of a program's output is read back, in bytes.
 const maxOutput = 16 << 20

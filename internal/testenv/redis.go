@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -49,7 +50,7 @@ func RedisCluster(t T) string {
 func RedisSentinel(t T) string {
 	t.Helper()
 	return sharedURL(t, "HOLDFAST_TEST_REDIS_SENTINEL", "Redis Sentinel", func() (string, error) {
-		r, err := startSentinelGroup()
+		r, err := startSentinelGroup(false)
 		if err != nil {
 			return "", err
 		}
@@ -129,6 +130,16 @@ func ping(ctx context.Context, addr string) error {
 	return err
 }
 
+// deadAfter returns how long the servers of a cluster, or Sentinels, miss a server before
+// they count it as dead. On a busy machine a healthy server may miss a second, so this is
+// as long as a test can wait if the test lets a server fail, and much longer otherwise.
+func deadAfter(fails bool) time.Duration {
+	if fails {
+		return 3 * time.Second
+	}
+	return time.Minute
+}
+
 // RedisClusterServers are the nodes of one cluster.
 type RedisClusterServers struct {
 	// Nodes are the three masters followed by their replicas.
@@ -178,6 +189,7 @@ func startCluster(replicas int) (*RedisClusterServers, error) {
 		c.Nodes = append(c.Nodes, node)
 		create = append(create, node.Addr())
 	}
+	// A cluster is created sooner with a short timeout than with the one that it gets then.
 	create = append(create, "--cluster-replicas", fmt.Sprint(replicas), "--cluster-yes")
 	if out, err := exec.Command(cli, create...).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("redis-cli --cluster create: %w: %s", err, out)
@@ -189,7 +201,7 @@ func startCluster(replicas int) (*RedisClusterServers, error) {
 			if info := client.ClusterInfo(ctx).Val(); !strings.Contains(info, "cluster_state:ok") {
 				return fmt.Errorf("the cluster is not ready: %s", info)
 			}
-			return nil
+			return client.ConfigSet(ctx, "cluster-node-timeout", fmt.Sprint(deadAfter(replicas > 0).Milliseconds())).Err()
 		})
 		if err != nil {
 			return nil, err
@@ -206,10 +218,10 @@ type RedisSentinels struct {
 }
 
 // OwnRedisSentinel starts a master, a replica and three Sentinels for this test.
-// The Sentinels replace a master that has not answered for half a second.
+// The Sentinels replace a master that has not answered for three seconds.
 func OwnRedisSentinel(t T) *RedisSentinels {
 	t.Helper()
-	r, err := startSentinelGroup()
+	r, err := startSentinelGroup(true)
 	check(t, "Redis Sentinel", err)
 	t.Cleanup(func() {
 		for _, s := range append(r.Sentinels, r.Master, r.Replica) {
@@ -250,7 +262,9 @@ func (r *RedisSentinels) Detach() {
 	}))
 }
 
-func startSentinelGroup() (*RedisSentinels, error) {
+// startSentinelGroup starts a master, a replica and Sentinels. If fails is true, the test
+// lets the master fail.
+func startSentinelGroup(fails bool) (*RedisSentinels, error) {
 	r := &RedisSentinels{}
 	var err error
 	if r.Master, err = startRedis(); err != nil {
@@ -260,7 +274,7 @@ func startSentinelGroup() (*RedisSentinels, error) {
 		return nil, err
 	}
 	for range 3 {
-		s, err := startSentinel(r.Master)
+		s, err := startSentinel(r.Master, deadAfter(fails))
 		if err != nil {
 			return nil, err
 		}
@@ -274,7 +288,7 @@ func startSentinelGroup() (*RedisSentinels, error) {
 	return r, nil
 }
 
-func startSentinel(master *RedisServer) (*RedisServer, error) {
+func startSentinel(master *RedisServer, patience time.Duration) (*RedisServer, error) {
 	path, err := lookPath(redisSentinel)
 	if err != nil {
 		return nil, err
@@ -292,9 +306,9 @@ func startSentinel(master *RedisServer) (*RedisServer, error) {
 bind 127.0.0.1
 dir %s
 sentinel monitor mymaster 127.0.0.1 %d 2
-sentinel down-after-milliseconds mymaster 500
+sentinel down-after-milliseconds mymaster %d
 sentinel failover-timeout mymaster 3000
-`, port.number, folder, master.port.number)
+`, port.number, folder, master.port.number, patience.Milliseconds())
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return nil, err
 	}

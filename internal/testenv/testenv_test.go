@@ -183,12 +183,12 @@ func ended(pid int) bool {
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
-// eventually waits until the condition holds, for 30 s at most.
+// eventually waits until the condition holds, for a minute at most.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within 30 s: %s", what)
+			t.Fatalf("not within a minute: %s", what)
 		}
 	}
 }
@@ -267,9 +267,7 @@ func TestRedisFaults(t *testing.T) {
 		t.Error("a stopped server answers")
 	}
 	s.Cont()
-	if err := client.Ping(t.Context()).Err(); err != nil {
-		t.Error(err)
-	}
+	eventually(t, "the server answers again", func() bool { return client.Ping(t.Context()).Err() == nil })
 	s.Kill()
 	if conn, err := net.Dial("tcp", s.Addr()); err == nil {
 		conn.Close()

@@ -21,6 +21,7 @@ type Wire struct {
 	conns   map[net.Conn]bool
 	frozen  bool
 	muted   bool
+	holding bool // data waits for Thaw
 	closed  bool
 	delay   time.Duration
 	done    sync.WaitGroup
@@ -83,12 +84,19 @@ func (w *Wire) Mute() {
 	w.muted = true
 }
 
+// Holding reports whether data has arrived that waits for Thaw.
+func (w *Wire) Holding() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.holding
+}
+
 // Thaw ends Freeze and Mute. The data that was held back is forwarded on the
 // connections that are still open.
 func (w *Wire) Thaw() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.frozen, w.muted = false, false
+	w.frozen, w.muted, w.holding = false, false, false
 	w.changed.Broadcast()
 }
 
@@ -163,6 +171,7 @@ func (w *Wire) write(to net.Conn, pieces <-chan piece, answers bool) {
 		time.Sleep(time.Until(p.due))
 		w.mu.Lock()
 		for (w.frozen || w.muted && answers) && !w.closed {
+			w.holding = true
 			w.changed.Wait()
 		}
 		w.mu.Unlock()

@@ -48,9 +48,17 @@ func (s *Stage) commitLate(ctx context.Context) *lateCommit {
 	a.do(ctx, "BEGIN")
 	a.do(ctx, fmt.Sprintf("INSERT INTO %s VALUES (1, 'A')", l.table))
 	l.wire.Freeze()
-	waiting, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	if _, err := a.ExecContext(waiting, "COMMIT"); err == nil {
+	waiting, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	answered := make(chan error, 1)
+	go func() {
+		_, err := a.ExecContext(waiting, "COMMIT")
+		answered <- err
+	}()
+	s.await(ctx, "A has sent its COMMIT", l.wire.Holding)
+	s.pause(ctx, patience)
+	giveUp()
+	if <-answered == nil {
 		s.Fatalf("the COMMIT was answered through a frozen network")
 	}
 	s.at("A", "COMMIT → no answer for %v; the outcome is unknown", patience)

@@ -227,7 +227,7 @@ func (s *Stage) sellThroughLoss(ctx context.Context, losing int, lose func(ctx c
 	for i := range losing {
 		lose(ctx, servers[i], i+1)
 	}
-	if leaseB, err := b.TryLock(ctx, name); err == nil {
+	if leaseB, err := b.tryLock(ctx, name); err == nil {
 		seenByB := shop.read("B")
 		shop.sellUnder("B", leaseB, seenByB)
 	}

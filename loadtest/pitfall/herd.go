@@ -139,7 +139,7 @@ func (s *Stage) enqueue(ctx context.Context) (holder *waiter, waiters []*waiter)
 	addr := s.zooKeeper()
 	parent := "/" + strings.TrimSuffix(s.prefix, "_")
 	for i := range herdSize + 1 {
-		conn := s.connectZooKeeper(ctx, addr, 10*time.Second)
+		conn := s.connectZooKeeper(ctx, addr, longSession)
 		if i == 0 {
 			_, err := conn.Create(parent, nil, 0, zk.WorldACL(zk.PermAll))
 			s.check(err)

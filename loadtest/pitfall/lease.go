@@ -74,7 +74,7 @@ func renewed(ctx context.Context, s *Stage) Damage {
 func blockingWatchdog(ctx context.Context, s *Stage) Damage {
 	const lease, patience = 2 * renewedLease, 1500 * time.Millisecond
 	key := s.key(lockName)
-	client := s.redis(ctx, "A")
+	client, clientB := s.redis(ctx, "A"), s.redis(ctx, "B")
 	_, err := flawed.SetOwner(ctx, client, key, "A", lease)
 	s.check(err)
 	s.at("A", "renews the lock every %v, and works when that returns", lease/3)
@@ -86,7 +86,7 @@ func blockingWatchdog(ctx context.Context, s *Stage) Damage {
 		return Damage{}
 	}
 	s.at("A", "has not begun its work")
-	locked, err := flawed.SetOwner(ctx, s.redis(ctx, "B"), key, "B", longLease)
+	locked, err := flawed.SetOwner(ctx, clientB, key, "B", longLease)
 	s.check(err)
 	if locked {
 		return Damage{}

@@ -133,7 +133,7 @@ func Find(name string) (Pitfall, bool) {
 }
 
 // maxRun bounds the run of one version.
-const maxRun = time.Minute
+const maxRun = 3 * time.Minute
 
 // Run runs all versions of the pitfall that have their server, one after the other.
 func (p Pitfall) Run(ctx context.Context, servers Servers) results.Experiment {

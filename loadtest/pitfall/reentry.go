@@ -29,17 +29,18 @@ func reentry() []Pitfall {
 	}
 }
 
-func notReentrant(ctx context.Context, s *Stage) Damage { return reenter(ctx, s) }
+func notReentrant(ctx context.Context, s *Stage) Damage {
+	return reenter(ctx, s, 500*time.Millisecond)
+}
 
 func reentrant(ctx context.Context, s *Stage) Damage {
 	s.at("A", "names itself in the context: owner order-17")
-	return reenter(lock.WithOwner(ctx, "order-17"), s)
+	return reenter(lock.WithOwner(ctx, "order-17"), s, maxRun)
 }
 
 // reenter asks for a lock twice, as an order does that calls a service which needs the
 // same lock.
-func reenter(ctx context.Context, s *Stage) Damage {
-	const patience = 500 * time.Millisecond
+func reenter(ctx context.Context, s *Stage, patience time.Duration) Damage {
 	name := s.key(lockName)
 	a := s.redisLocker(ctx, "A", redislock.Options{Lease: longLease})
 	outer := a.lock(ctx, name)

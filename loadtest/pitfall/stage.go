@@ -154,7 +154,7 @@ func (s *Stage) pause(ctx context.Context, d time.Duration) {
 // await calls ready every few milliseconds until it returns true. It ends the run
 // after a limit that is far beyond every lease.
 func (s *Stage) await(ctx context.Context, what string, ready func() bool) {
-	const limit, interval = 15 * time.Second, 5 * time.Millisecond
+	const limit, interval = time.Minute, 5 * time.Millisecond
 	for start := time.Now(); !ready(); s.pause(ctx, interval) {
 		if time.Since(start) > limit {
 			s.Fatalf("waiting until %s: not within %v", what, limit)
@@ -341,18 +341,24 @@ func (l actorLocker) lock(ctx context.Context, name string) lock.Lease {
 	}
 }
 
-// mustBeHeld asks for the lock, which another actor must hold.
-func (l actorLocker) mustBeHeld(ctx context.Context, name string) {
+// tryLock asks for the lock until it is granted or held.
+func (l actorLocker) tryLock(ctx context.Context, name string) (lock.Lease, error) {
 	for try := 1; ; try++ {
-		switch _, err := l.TryLock(ctx, name); {
-		case errors.Is(err, lock.ErrHeld):
-			return
-		case err == nil:
-			l.stage.Fatalf("%s has the lock that another holds", l.actor)
-		case try == maxTries:
+		lease, err := l.TryLock(ctx, name)
+		if err == nil || errors.Is(err, lock.ErrHeld) {
+			return lease, err
+		}
+		if try == maxTries {
 			l.stage.check(err)
 		}
 		l.stage.pause(ctx, tryPause)
+	}
+}
+
+// mustBeHeld asks for the lock, which another actor must hold.
+func (l actorLocker) mustBeHeld(ctx context.Context, name string) {
+	if _, err := l.tryLock(ctx, name); err == nil {
+		l.stage.Fatalf("%s has the lock that another holds", l.actor)
 	}
 }
 

@@ -11,8 +11,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// shortSession is the timeout of the sessions that end in an experiment.
-const shortSession = 2 * time.Second
+// shortSession is the timeout of the sessions that end in an experiment, and longSession
+// that of the others, also on a busy machine.
+const shortSession, longSession = 2 * time.Second, 10 * time.Second
 
 // zooKeeper returns the address of the ZooKeeper of the experiments.
 func (s *Stage) zooKeeper() string {
@@ -28,7 +29,7 @@ func suspendedIgnored(ctx context.Context, s *Stage) Damage {
 	const call = "Lock(" + lockName + ")"
 	shop, addr := s.openShop(1), s.zooKeeper()
 	wire := testenv.NewWire(s, addr)
-	connA, connB := s.connectZooKeeper(ctx, wire.Addr(), shortSession), s.connectZooKeeper(ctx, addr, shortSession)
+	connA, connB := s.connectZooKeeper(ctx, wire.Addr(), shortSession), s.connectZooKeeper(ctx, addr, longSession)
 	s.Cleanup(wire.Thaw) // so that A's session can end
 	parent := "/" + strings.TrimSuffix(s.prefix, "_")
 	s.Cleanup(func() { _ = connB.Delete(parent, -1) })
@@ -54,13 +55,13 @@ func suspendedIgnored(ctx context.Context, s *Stage) Damage {
 func suspendedHeeded(ctx context.Context, s *Stage) Damage {
 	name, shop, addr := s.key(lockName), s.openShop(1), s.zooKeeper()
 	wire := testenv.NewWire(s, addr)
-	open := func(actor, addr string) actorLocker {
-		l, err := zookeeper.New(ctx, addr, shortSession)
+	open := func(actor, addr string, session time.Duration) actorLocker {
+		l, err := zookeeper.New(ctx, addr, session)
 		s.check(err)
 		s.Cleanup(func() { _ = l.Close() })
 		return s.locker(actor, l)
 	}
-	a, b := open("A", wire.Addr()), open("B", addr)
+	a, b := open("A", wire.Addr(), shortSession), open("B", addr, longSession)
 	s.Cleanup(wire.Thaw) // so that A's session can end
 	leaseA := a.lock(ctx, name)
 	seenByA := shop.read("A")

@@ -37,7 +37,7 @@ func tab(t *testing.T, browser context.Context) context.Context {
 	t.Helper()
 	ctx, closeTab := chromedp.NewContext(browser)
 	t.Cleanup(closeTab)
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	t.Cleanup(cancel)
 	if _, err := chromedp.Call(ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: recordFaults}); err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func reload(t *testing.T, ctx context.Context, expression, want string) {
 		if got == want {
 			return
 		}
-		if time.Since(start) > 30*time.Second {
+		if time.Since(start) > 2*time.Minute {
 			t.Fatalf("after a reload, %s is %q, want %q", expression, got, want)
 		}
 	}

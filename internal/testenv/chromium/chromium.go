@@ -4,6 +4,7 @@ package chromium
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 
@@ -20,7 +21,8 @@ func Start(t *testing.T) context.Context {
 		chromedp.UserDataDir(folder+"/user"), chromedp.Env("TMPDIR="+folder),
 		chromedp.Flag("lang", "en-US"), chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
-		chromedp.Flag("disable-dev-shm-usage", true))
+		chromedp.Flag("disable-dev-shm-usage", true),
+		chromedp.WSURLReadTimeout(2*time.Minute)) // the machine may be busy
 	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 	browser, closeBrowser := chromedp.NewContext(allocator)
 	t.Cleanup(func() {
