@@ -69,7 +69,7 @@ func eachDatabase(t *testing.T, among []testenv.Database, test func(t *testing.T
 	for _, d := range among {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			test(t, newShop(t, d.URL(t)))
+			test(t, newShop(t, testenv.Patient(t, d.URL(t))))
 		})
 	}
 }
@@ -120,7 +120,7 @@ func openSQL(t *testing.T, dbURL string) *store.SQL {
 // emptyGate deletes all keys of this ledger from Redis.
 func (s *shop) emptyGate(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := s.deleteKeys(ctx, "holdfast:{"+s.ledgerID.String()+"*"); err != nil {
 		t.Error(err)
