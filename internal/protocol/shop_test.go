@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"runtime"
 	"slices"
@@ -218,10 +219,28 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 	if set.guest {
 		begin = i.Attach
 	}
-	if err := begin(t.Context()); err != nil {
+	if err := patiently(func() error { return begin(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}
 	return i
+}
+
+// patiently calls do, and again while a busy machine takes longer than the bounds of do's
+// calls to the stores.
+func patiently(do func() error) (err error) {
+	for range 10 {
+		timeout := net.Error(nil)
+		if err = do(); !errors.Is(err, context.DeadlineExceeded) && !(errors.As(err, &timeout) && timeout.Timeout()) {
+			return err
+		}
+	}
+	return err
+}
+
+// ready returns why the instance cannot place orders.
+func ready(t *testing.T, i *instance) error {
+	t.Helper()
+	return patiently(func() error { return i.Ready(t.Context()) })
 }
 
 // build builds an instance that reaches its stores through db and client.
@@ -493,7 +512,7 @@ func record(t *testing.T, i *instance, take stock.Take) error {
 // sweep runs a sweep that must succeed.
 func sweep(t *testing.T, i *instance) {
 	t.Helper()
-	if err := i.Sweep(t.Context()); err != nil {
+	if err := patiently(func() error { return i.Sweep(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,13 +1,10 @@
 package protocol
 
 import (
-	"context"
-	"errors"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
@@ -27,14 +24,7 @@ func TestStartTogether(t *testing.T) {
 			t.Cleanup(i.Close)
 			starts.Go(func() {
 				<-begin
-				err := i.Start(t.Context())
-				for range 10 { // a busy machine may take longer than a start's calls may
-					if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, stock.ErrBusy) {
-						break
-					}
-					err = i.Start(t.Context())
-				}
-				if err != nil {
+				if err := patiently(func() error { return i.Start(t.Context()) }); err != nil {
 					t.Error(err)
 				}
 			})
