@@ -137,7 +137,7 @@ func testKind(t *testing.T, kind Kind, faulty, healthy *sql.DB, i *Injector) {
 	if err := execute(t, faulty, "INSERT INTO t VALUES (1)"); err != nil {
 		t.Errorf("%s: the statement before the fault: %v", kind, err)
 	}
-	if err := execute(t, faulty, "INSERT INTO t VALUES (2)"); err == nil {
+	if err := executeUnder(t, kind, faulty, "INSERT INTO t VALUES (2)"); err == nil {
 		t.Errorf("%s: no error", kind)
 	}
 	if kind == Gone && execute(t, faulty, "INSERT INTO t VALUES (3)") == nil {
@@ -170,15 +170,29 @@ func runs(kind Kind) int {
 	return 0
 }
 
-// execute runs the statement once, for three seconds at most.
+// execute runs the statement once.
 func execute(t *testing.T, db *sql.DB, statement string) error {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	conn, err := db.Conn(ctx) // db.ExecContext would retry
+	return executeUnder(t, Refused, db, statement)
+}
+
+// executeUnder runs the statement once under a fault of this kind. It gives
+// up early if the fault hangs it: half a second after it has a connection, or
+// three if the database has to run it before.
+func executeUnder(t *testing.T, kind Kind, db *sql.DB, statement string) error {
+	limit := 30 * time.Second
+	switch kind {
+	case Hung:
+		limit = time.Second / 2
+	case HungDone:
+		limit = 3 * time.Second
+	}
+	conn, err := db.Conn(t.Context()) // db.ExecContext would retry
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
 	_, err = conn.ExecContext(ctx, statement)
 	return err
 }

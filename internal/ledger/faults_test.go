@@ -77,7 +77,7 @@ func (s *shelf) fill(t *testing.T) {
 			must(err)
 		}
 	}
-	must(l.MeasureClock(ctx))
+	measureClock(t, l)
 	l.Use(shelfGeneration - 1)
 	set(limited("old", 20, 10))
 	s.old = place(t, l, "old")
@@ -158,9 +158,7 @@ func openShelf(t *testing.T, path string, has contents) *shelf {
 		t.Cleanup(l.Close)
 		l.Use(shelfGeneration)
 		l.claimsAtOnce = 1
-		if err := l.MeasureClock(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		measureClock(t, l)
 		return l
 	}
 	s.l, s.bare = open(true, cutter.Merged()), open(false, cutter.Optimistic())

@@ -40,7 +40,7 @@ func eachDatabase(t *testing.T, kinds []testenv.Database, test func(t *testing.T
 	for _, k := range kinds {
 		t.Run(k.Name, func(t *testing.T) {
 			t.Parallel()
-			url := k.URL(t)
+			url := testenv.Patient(t, k.URL(t))
 			d := &database{url, openSQL(t, url)}
 			if err := d.sql.MigrateUp(t.Context()); err != nil {
 				t.Fatal(err)
@@ -78,6 +78,12 @@ func openWith(t *testing.T, db *sqltx.DB, o Options) *Ledger {
 	t.Cleanup(l.Close)
 	l.Use(generation)
 	return l
+}
+
+// measureClock measures the database's clock. A busy machine may need several tries.
+func measureClock(t *testing.T, l *Ledger) {
+	t.Helper()
+	until(t, "the clock is measured", func() bool { return l.MeasureClock(t.Context()) == nil })
 }
 
 // lay creates the SKU's stock row.

@@ -170,7 +170,7 @@ func TestSilentDatabase(t *testing.T) {
 				}
 			}
 		}
-		fail(t, 30*time.Second, calls)
+		fail(t, time.Minute, calls)
 	})
 }
 
@@ -195,6 +195,6 @@ func TestSilentTransaction(t *testing.T) {
 				return out.Committed()
 			}
 		}
-		fail(t, 3*transactionTimeout, calls)
+		fail(t, 8*transactionTimeout, calls)
 	})
 }

@@ -79,9 +79,7 @@ func TestRecord_TimesAfterTheWait(t *testing.T) {
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
 		planning, proceed := make(chan struct{}, 1), make(chan struct{})
 		l := openWith(t, d.sql.Ledger(), Options{Cutter: slowPlan{cutter.Merged(), planning, proceed}, PaymentWindow: time.Hour})
-		if err := l.MeasureClock(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		measureClock(t, l)
 		lay(t, l, "a", 10)
 		first := l.recordLater(t.Context(), takeOf("a"))
 		until(t, "the first group has a lane", func() bool {
@@ -137,9 +135,7 @@ func TestRecord_GivenUp(t *testing.T) {
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
 		planning, proceed := make(chan struct{}, 1), make(chan struct{})
 		l := openWith(t, d.sql.Ledger(), Options{Cutter: slowPlan{cutter.Merged(), planning, proceed}, PaymentWindow: time.Hour})
-		if err := l.MeasureClock(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		measureClock(t, l)
 		lay(t, l, "a", 10)
 		impatient, giveUp := context.WithCancel(t.Context())
 		take := takeOf("a")
@@ -165,9 +161,7 @@ func TestRecord_TimesAfterALockWait(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, servers, func(t *testing.T, d *database) {
 		l := openWith(t, d.sql.Ledger(), Options{Cutter: cutter.Merged(), PaymentWindow: time.Second})
-		if err := l.MeasureClock(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		measureClock(t, l)
 		lay(t, l, "a", 100)
 		for name, record := range map[string]func(context.Context) recorded{
 			"Record": func(ctx context.Context) recorded {

@@ -251,8 +251,8 @@ func TestNextWaiterAsksDuringRelease(t *testing.T) {
 	var second Lease
 	select {
 	case second = <-granted: // the backend grants every request
-	case <-time.After(2 * time.Second):
-		t.Fatal("the waiter has not asked within 2 s")
+	case <-time.After(time.Minute):
+		t.Fatal("the waiter has not asked within a minute")
 	}
 	if n := b.released.Load(); n != 0 {
 		t.Errorf("%d grants were released before the answer", n)
@@ -318,8 +318,8 @@ func TestUnwantedHandoverLost(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(5 * time.Second):
-		t.Fatal("Unlock does not return within 5 s")
+	case <-time.After(time.Minute):
+		t.Fatal("Unlock does not return within a minute")
 	}
 }
 
@@ -344,8 +344,8 @@ func TestLossDuringHandover(t *testing.T) {
 	second := <-granted
 	select {
 	case <-second.Context().Done():
-	case <-time.After(5 * time.Second):
-		t.Fatal("the lease has not ended after 5 s")
+	case <-time.After(time.Minute):
+		t.Fatal("the lease has not ended after a minute")
 	}
 	if err := second.Unlock(t.Context()); !errors.Is(err, ErrLost) {
 		t.Errorf("Unlock of a lost lease: %v", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -23,21 +24,18 @@ func TestLeftovers(t *testing.T) {
 		"absent and then found": {{}, {found: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var l Leftovers
-			calls, last := 0, make(chan struct{})
-			l.Add(time.Now().Add(time.Minute), func(context.Context) (bool, error) {
-				if calls++; calls == len(answers) {
-					close(last)
+			synctest.Test(t, func(t *testing.T) {
+				var l Leftovers
+				calls := 0
+				l.Add(time.Now().Add(time.Minute), func(context.Context) (bool, error) {
+					calls++
+					return answers[calls-1].found, answers[calls-1].err // panics if it is called too often
+				})
+				l.running.Wait()
+				if calls != len(answers) {
+					t.Errorf("%d calls, want %d", calls, len(answers))
 				}
-				return answers[calls-1].found, answers[calls-1].err // panics if it is called too often
 			})
-			select {
-			case <-last:
-			case <-time.After(4 * time.Second):
-				t.Errorf("%d calls, want %d", calls, len(answers))
-			}
-			l.running.Wait()
 		})
 	}
 }
@@ -46,24 +44,26 @@ func TestLeftovers(t *testing.T) {
 // after Close, is not asked for, and that Close ends the call under way.
 func TestLeftoversEnd(t *testing.T) {
 	t.Parallel()
-	var l Leftovers
-	never := func(context.Context) (bool, error) {
-		t.Error("it was asked for")
-		return true, nil
-	}
-	l.Add(time.Now(), never)
-	called := make(chan struct{})
-	l.Add(time.Now().Add(time.Minute), func(ctx context.Context) (bool, error) {
-		close(called)
-		<-ctx.Done()
-		return false, ctx.Err()
+	synctest.Test(t, func(t *testing.T) {
+		var l Leftovers
+		never := func(context.Context) (bool, error) {
+			t.Error("it was asked for")
+			return true, nil
+		}
+		l.Add(time.Now(), never)
+		called := make(chan struct{})
+		l.Add(time.Now().Add(time.Minute), func(ctx context.Context) (bool, error) {
+			close(called)
+			<-ctx.Done()
+			return false, ctx.Err()
+		})
+		<-called
+		asked := time.Now()
+		l.Close()
+		if took := time.Since(asked); took != 0 {
+			t.Errorf("Close took %v", took)
+		}
+		l.Add(time.Now().Add(time.Minute), never)
+		l.Close()
 	})
-	<-called
-	asked := time.Now()
-	l.Close()
-	if took := time.Since(asked); took > time.Second {
-		t.Errorf("Close took %v", took)
-	}
-	l.Add(time.Now().Add(time.Minute), never)
-	l.Close()
 }

@@ -25,18 +25,18 @@ func TestLayouts(t *testing.T) {
 				old := s.open(t, settings{strategy: "lua"})
 				addStock(t, old, sku, 10)
 				mustPlace(t, old, oneUnit(sku))
-				if err := old.Ready(t.Context()); err != nil {
+				if err := ready(t, old); err != nil {
 					t.Fatal(err)
 				}
 				current := s.open(t, settings{strategy: next})
 				mustPlace(t, current, oneUnit(sku))
 				if next != "lua" {
 					mustRefuse(t, old, oneUnit(sku), stock.ErrSuperseded)
-					if err := old.Ready(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
+					if err := ready(t, old); !errors.Is(err, stock.ErrSuperseded) {
 						t.Errorf("the old instance: %v, want %v", err, stock.ErrSuperseded)
 					}
 				}
-				if err := current.Ready(t.Context()); err != nil {
+				if err := ready(t, current); err != nil {
 					t.Error(err)
 				}
 				s.waitSettled(t, current.gate, sku)
@@ -169,7 +169,7 @@ func TestCreatedByTheOldLayout(t *testing.T) {
 		if page, _, err := next.ListStock(t.Context(), "", 100); err != nil || len(page) == 0 {
 			t.Errorf("%+v, %v", page, err)
 		}
-		if err := next.Ready(t.Context()); err != nil {
+		if err := ready(t, next); err != nil {
 			t.Error(err)
 		}
 		addStock(t, next, sku, 6)
@@ -191,7 +191,7 @@ func TestSegmentsThereAndBack(t *testing.T) {
 			i := s.open(t, settings{strategy: "segment", segments: segments, noGuard: true})
 			mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 2}))
 		}
-		if err := first.Ready(t.Context()); err != nil { // the layout is its own again: it uses the current generation
+		if err := ready(t, first); err != nil { // the layout is its own again: it uses the current generation
 			t.Fatal(err)
 		}
 		mustPlace(t, first, request(stock.Line{SKU: sku, Quantity: 10}))
@@ -302,7 +302,7 @@ func TestReadyNeedsWrites(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases[1:2], func(t *testing.T, s *shop) { // only PostgreSQL can make a single database read-only
 		i := s.open(t, settings{strategy: "merged"})
-		if err := i.Ready(t.Context()); err != nil {
+		if err := ready(t, i); err != nil {
 			t.Fatal(err)
 		}
 		sku := newSKU("read-only")
@@ -355,7 +355,7 @@ func TestIdleInstance(t *testing.T) {
 	if err := s.redis.ScriptFlush(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if err := i.Ready(t.Context()); err != nil {
+	if err := ready(t, i); err != nil {
 		t.Error(err)
 	}
 	if now := i.ledger.Generation(); now != generation+1 {
@@ -380,7 +380,7 @@ func TestUnreadableMark(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 {
-				if err := i.Ready(t.Context()); err != nil {
+				if err := ready(t, i); err != nil {
 					t.Error(err)
 				}
 			}
@@ -394,7 +394,7 @@ func TestUnreadableMark(t *testing.T) {
 	if err := errors.Join(s.redis.Del(t.Context(), key).Err(), s.redis.RPush(t.Context(), key, "a list").Err()); err != nil {
 		t.Fatal(err)
 	}
-	if err := i.Ready(t.Context()); err != nil {
+	if err := ready(t, i); err != nil {
 		t.Error(err)
 	}
 }

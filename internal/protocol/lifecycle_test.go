@@ -270,14 +270,19 @@ func (s *shop) race(t *testing.T, kind raceKind, job ledger.Job, round int) (end
 	t.Helper()
 	among := kind.among
 	o := mustPlace(t, among[0], oneUnit(kind.sku))
-	deadline, payAfter := raceTimes(round)
+	deadline, cancelFirst := raceTimes(round)
 	s.expiresIn(t, o.ID, deadline)
+	cancelled := make(chan struct{}) // closed when payments may begin
+	if !cancelFirst {
+		close(cancelled)
+	}
 	payments := []string{fmt.Sprintf("first-%d", round), fmt.Sprintf("second-%d", round)}
 	answers := make([]error, len(payments))
 	var racing, wanting sync.WaitGroup
 	for n, payment := range payments {
 		racing.Go(func() {
-			time.Sleep(payAfter + rand.N(3*time.Millisecond))
+			<-cancelled
+			time.Sleep(rand.N(3 * time.Millisecond))
 			answers[n] = payUntilAnswered(t, among[n], o.ID, payment)
 		})
 	}
@@ -286,6 +291,9 @@ func (s *shop) race(t *testing.T, kind raceKind, job ledger.Job, round int) (end
 			time.Sleep(rand.N(3 * time.Millisecond))
 			if _, err := among[1].Cancel(t.Context(), o.ID); err != nil && !errors.As(err, new(*order.WrongStatus)) {
 				t.Errorf("cancelling: %v", err)
+			}
+			if cancelFirst {
+				close(cancelled)
 			}
 		})
 	}
@@ -327,19 +335,19 @@ func (s *shop) race(t *testing.T, kind raceKind, job ledger.Job, round int) (end
 	return string(after.Status)
 }
 
-// raceTimes says how long after now the order of a round expires, and how long
-// the payments wait at least.
+// raceTimes says how long after now the order of a round expires, and whether the payments
+// wait for the cancellation.
 // The first rounds have one winner each, so that every end happens.
-func raceTimes(round int) (deadline, payment time.Duration) {
+func raceTimes(round int) (deadline time.Duration, cancelFirst bool) {
 	switch round {
 	case 1, 3: // no cancellation; late payments are refused, or revive the order
-		return -time.Second, 0
+		return -time.Second, false
 	case 4: // the cancellation comes first
-		return time.Minute, 50 * time.Millisecond
+		return time.Minute, true
 	case 5: // no cancellation
-		return time.Minute, 0
+		return time.Minute, false
 	}
-	return rand.N(3 * time.Millisecond), 0
+	return rand.N(3 * time.Millisecond), false
 }
 
 // payUntilAnswered pays the order as a provider that repeats its callback.

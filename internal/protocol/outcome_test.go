@@ -82,7 +82,7 @@ func TestCommitInLimbo(t *testing.T) {
 	for _, d := range servers {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			dbURL := d.URL(t)
+			dbURL := testenv.Patient(t, d.URL(t))
 			s := newShop(t, dbURL)
 			w, wireURL := newWire(t, dbURL)
 			for _, name := range []string{"lua", "merged", "for-update"} {
@@ -186,7 +186,7 @@ func TestTransactionInLimbo(t *testing.T) {
 	} {
 		t.Run(test.database.Name, func(t *testing.T) {
 			t.Parallel()
-			dbURL := test.database.URL(t)
+			dbURL := testenv.Patient(t, test.database.URL(t))
 			s := newShop(t, dbURL)
 			for _, statement := range test.stop {
 				if err := s.sql.DB().Exec(statement).Error; err != nil {

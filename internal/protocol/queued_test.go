@@ -95,7 +95,7 @@ func consume(t *testing.T, i *instance) (stop func()) {
 // drain commits all queued orders.
 func drain(t *testing.T, i *instance) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if left, err := i.consumer.Drain(ctx); left != 0 || err != nil {
 		t.Errorf("%d orders are left (%v)", left, err)
@@ -580,7 +580,7 @@ func TestQueuedCommitInLimbo(t *testing.T) {
 	for _, d := range servers {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			dbURL := d.URL(t)
+			dbURL := testenv.Patient(t, d.URL(t))
 			s := newShop(t, dbURL)
 			w, wireURL := newWire(t, dbURL)
 			i := s.openQueueing(t, settings{noGuard: true, db: openSQL(t, wireURL).Ledger})

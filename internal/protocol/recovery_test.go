@@ -379,8 +379,8 @@ func TestOpenTakesAreEnded(t *testing.T) {
 		levels, err := i.gate.Level(t.Context(), sku)
 		return err == nil && levels[0].Available == 1 && levels[0].InFlight == 0
 	})
-	if took := time.Since(start); took > 10*time.Second {
-		t.Errorf("the unit was back after %v, want at most 10 s", took)
+	if took := time.Since(start); took > 30*time.Second { // half of the deadline
+		t.Errorf("the unit was back after %v, want at most 30 s", took)
 	}
 }
 

@@ -27,12 +27,12 @@ func TestRestoredLedger(t *testing.T) {
 				s.waitSettled(t, i.gate, sku)
 				addStock(t, i, sku, 7)
 				addStock(t, i, sku, 8)
-				if err := i.Ready(t.Context()); err != nil {
+				if err := ready(t, i); err != nil {
 					t.Fatal(err)
 				}
 
 				s.restore(t, sku, backup)
-				if err := i.Ready(t.Context()); err != nil {
+				if err := ready(t, i); err != nil {
 					t.Fatal(err)
 				}
 				addStock(t, i, sku, 6) // an addition with a number that the gate has had before
@@ -55,7 +55,7 @@ func TestRestoredLedgerAtStart(t *testing.T) {
 		addStock(t, i, sku, 5)
 		backup := s.backUp(t, sku)
 		mustPlace(t, i, oneUnit(sku))
-		if err := i.Ready(t.Context()); err != nil {
+		if err := ready(t, i); err != nil {
 			t.Fatal(err)
 		}
 		i.Close()
@@ -83,7 +83,7 @@ func TestRestoredToAnotherLayout(t *testing.T) {
 				sku := newSKU("restored")
 				addStock(t, old, sku, 5)
 				i := s.open(t, settings{strategy: pair[1]})
-				if err := old.Ready(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
+				if err := ready(t, old); !errors.Is(err, stock.ErrSuperseded) {
 					t.Fatal(err)
 				}
 				if err := s.sql.DB().Exec("UPDATE ledger SET generation = ?, layout = ?, beat = ?", row.Generation, row.Layout, row.Beat).Error; err != nil {
@@ -92,10 +92,10 @@ func TestRestoredToAnotherLayout(t *testing.T) {
 				for range 3 {
 					_, _ = i.Ready(t.Context()), old.Ready(t.Context())
 				}
-				if err := i.Ready(t.Context()); err != nil {
+				if err := ready(t, i); err != nil {
 					t.Errorf("the owner before the restore: %v, want ready", err)
 				}
-				if err := old.Ready(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
+				if err := ready(t, old); !errors.Is(err, stock.ErrSuperseded) {
 					t.Errorf("the superseded instance: %v", err)
 				}
 				mustPlace(t, i, oneUnit(sku))

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"runtime"
 	"slices"
@@ -69,7 +70,7 @@ func eachDatabase(t *testing.T, among []testenv.Database, test func(t *testing.T
 	for _, d := range among {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			test(t, newShop(t, d.URL(t)))
+			test(t, newShop(t, testenv.Patient(t, d.URL(t))))
 		})
 	}
 }
@@ -120,7 +121,7 @@ func openSQL(t *testing.T, dbURL string) *store.SQL {
 // emptyGate deletes all keys of this ledger from Redis.
 func (s *shop) emptyGate(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := s.deleteKeys(ctx, "holdfast:{"+s.ledgerID.String()+"*"); err != nil {
 		t.Error(err)
@@ -218,10 +219,28 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 	if set.guest {
 		begin = i.Attach
 	}
-	if err := begin(t.Context()); err != nil {
+	if err := patiently(func() error { return begin(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}
 	return i
+}
+
+// patiently calls do, and again while a busy machine takes longer than the bounds of do's
+// calls to the stores.
+func patiently(do func() error) (err error) {
+	for range 10 {
+		timeout := net.Error(nil)
+		if err = do(); !errors.Is(err, context.DeadlineExceeded) && !(errors.As(err, &timeout) && timeout.Timeout()) {
+			return err
+		}
+	}
+	return err
+}
+
+// ready returns why the instance cannot place orders.
+func ready(t *testing.T, i *instance) error {
+	t.Helper()
+	return patiently(func() error { return i.Ready(t.Context()) })
 }
 
 // build builds an instance that reaches its stores through db and client.
@@ -493,7 +512,7 @@ func record(t *testing.T, i *instance, take stock.Take) error {
 // sweep runs a sweep that must succeed.
 func sweep(t *testing.T, i *instance) {
 	t.Helper()
-	if err := i.Sweep(t.Context()); err != nil {
+	if err := patiently(func() error { return i.Sweep(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -24,7 +24,7 @@ func TestStartTogether(t *testing.T) {
 			t.Cleanup(i.Close)
 			starts.Go(func() {
 				<-begin
-				if err := i.Start(t.Context()); err != nil {
+				if err := patiently(func() error { return i.Start(t.Context()) }); err != nil {
 					t.Error(err)
 				}
 			})

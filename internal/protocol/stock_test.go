@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/admin"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestStock: stock grows and shrinks with every strategy.
@@ -275,7 +276,7 @@ func TestShrink_AnswerLost(t *testing.T) {
 	for _, d := range servers {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			dbURL := d.URL(t)
+			dbURL := testenv.Patient(t, d.URL(t))
 			s := newShop(t, dbURL)
 			w, wireURL := newWire(t, dbURL)
 			i := s.openHooked(t, settings{strategy: "lua", db: openSQL(t, wireURL).Ledger})

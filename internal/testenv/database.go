@@ -61,6 +61,23 @@ type Database struct {
 	URL  func(t T) string // returns the URL of a new, empty database
 }
 
+// Patient returns the URL with a longer bound for idle transactions: a test pauses inside of
+// one, and a busy machine takes long until it goes on.
+func Patient(t T, dbURL string) string {
+	t.Helper()
+	u, err := url.Parse(dbURL)
+	check(t, "the URL of a database", err)
+	query := u.Query()
+	switch u.Scheme {
+	case "mysql":
+		query.Set("idle_transaction_timeout", "60")
+	case "postgres":
+		query.Set("idle_in_transaction_session_timeout", "60s")
+	}
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
 // NetworkDatabases returns the kinds of database that clients reach over a network.
 func NetworkDatabases() []Database {
 	return []Database{{"MariaDB", MariaDB}, {"PostgreSQL", Postgres}}

@@ -345,7 +345,7 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 				t.Error("COMMIT succeeded")
 			}
 			// Soon afterwards the row is unlocked and unchanged, whatever the error.
-			eventually(t, 5*time.Second, "the row is unchanged", func() bool {
+			eventually(t, 30*time.Second, "the row is unchanged", func() bool {
 				return one[int](t, db, "SELECT available FROM stock") == 10
 			})
 			run(t, db, "UPDATE stock SET available = 2 WHERE sku = 'a'")
@@ -371,7 +371,7 @@ func TestErrors_CutConnectionIsUnknown(t *testing.T) {
 			tx := begin(t, t.Context(), db)
 			run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
 			run(t, db, test.kill, one[int64](t, tx, test.own))
-			eventually(t, 5*time.Second, "the row is unlocked", func() bool {
+			eventually(t, 30*time.Second, "the row is unlocked", func() bool {
 				_, err := db.Exec(t.Context(), "UPDATE stock SET available = 5 WHERE sku = 'a'")
 				return err == nil
 			})

@@ -16,11 +16,12 @@ import (
 func TestCommit_StandbyAway(t *testing.T) {
 	t.Parallel()
 	primary, standby := testenv.OwnPostgresPair(t)
-	s := migrated(t, primary.URL()+"&statement_timeout=500&lock_timeout=200")
+	admin := migrated(t, primary.URL()).Ledger()
+	s := opened(t, primary.URL()+"&statement_timeout=1500&lock_timeout=200")
 	connections(t, s).SetMaxIdleConns(0) // the test terminates some sessions
-	db, admin := s.Ledger(), opened(t, primary.URL()).Ledger()
+	db := s.Ledger()
 	for _, sku := range []string{"a", "b", "c", "d", "e", "f", "g"} {
-		insertStock(t, db, sku)
+		insertStock(t, admin, sku)
 	}
 	waiting := func() int {
 		return one[int](t, admin, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
@@ -33,7 +34,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 			defer cancel()
 			done <- commit(ctx, "UPDATE stock SET available = 3 WHERE sku = '"+sku+"'")
 		}()
-		eventually(t, 10*time.Second, "the commit waits for the standby", func() bool { return waiting() == 1 })
+		eventually(t, 30*time.Second, "the commit waits for the standby", func() bool { return waiting() == 1 })
 		return done
 	}
 	transaction := func(ctx context.Context, update string) error {
@@ -67,12 +68,12 @@ func TestCommit_StandbyAway(t *testing.T) {
 		{"f", "pg_cancel_backend", atOnce, true},
 		{"g", "pg_terminate_backend", atOnce, true},
 	} {
-		done := start(10*time.Second, step.sku, step.commit)
+		done := start(30*time.Second, step.sku, step.commit)
 		run(t, admin, "SELECT "+step.end+"(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 		if err := <-done; err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) != step.unknown || sqltx.ProvesNoCommit(err) {
 			t.Errorf("%s, %s: %v (%s), want an error that leaves the outcome open", step.sku, step.end, err, classes(err))
 		}
-		eventually(t, 5*time.Second, "no statement is sent again", func() bool { return waiting() == 0 })
+		eventually(t, 30*time.Second, "no statement is sent again", func() bool { return waiting() == 0 })
 	}
 	// The primary shows a row that the standby does not have. Confirm must fail.
 	if n := one[int](t, admin, "SELECT available FROM stock WHERE sku = 'a'"); n != 3 {
@@ -84,15 +85,15 @@ func TestCommit_StandbyAway(t *testing.T) {
 		t.Error("confirmed without the standby")
 	}
 	run(t, admin, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
-	eventually(t, 10*time.Second, "no commit waits", func() bool { return waiting() == 0 })
+	eventually(t, 30*time.Second, "no commit waits", func() bool { return waiting() == 0 })
 	// The client gives up after more than statement_timeout. The server does not:
 	// the commit continues to wait, and its row stays locked.
 	began := time.Now()
-	err := <-start(time.Second, "e", transaction)
-	if !errors.Is(err, sqltx.ErrUnknownOutcome) || time.Since(began) < time.Second {
+	err := <-start(2*time.Second, "e", transaction)
+	if !errors.Is(err, sqltx.ErrUnknownOutcome) || time.Since(began) < 2*time.Second {
 		t.Errorf("the client gave up after %v: %v, want an unknown outcome", time.Since(began), err)
 	}
-	patient, done := context.WithTimeout(t.Context(), 5*time.Second)
+	patient, done := context.WithTimeout(t.Context(), 30*time.Second)
 	defer done()
 	if err := alone(patient, "UPDATE stock SET available = 4 WHERE sku = 'e'"); !sqltx.IsLockTimeout(err) {
 		t.Errorf("the row of a commit that waits: %v, want a lock timeout", err)

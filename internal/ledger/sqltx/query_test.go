@@ -48,7 +48,7 @@ func TestQueryEach(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		err = db.QueryEach(ctx, func(rows *sql.Rows) error {
 			cancel()
-			eventually(t, 10*time.Second, "the end of the context reaches the rows", func() bool { return rows.Err() != nil })
+			eventually(t, 30*time.Second, "the end of the context reaches the rows", func() bool { return rows.Err() != nil })
 			return nil
 		}, all)
 		if !errors.Is(err, context.Canceled) {

@@ -24,7 +24,7 @@ func TestSlowLog(t *testing.T) {
 		err  error
 		want string
 	}{
-		"fast":     {took: 500 * time.Millisecond, ctx: t.Context(), rows: 1},
+		"fast":     {took: 0, ctx: t.Context(), rows: 1},
 		"slow":     {took: 2 * time.Second, ctx: t.Context(), rows: 1, want: `rows=1 seconds=2\.\d+ error=<nil>`},
 		"no rows":  {took: 2 * time.Second, ctx: t.Context(), rows: -1, want: `seconds=2\.\d+ error=<nil>`},
 		"orders":   {took: 2 * time.Second, ctx: sqltx.WithOrders(t.Context(), 7), rows: -1, want: `orders=7 seconds=2\.\d+ error=<nil>`},
@@ -53,6 +53,14 @@ type slowPath struct {
 	do    func(ctx context.Context, db *sqltx.DB, sku string) error
 	want  string // the statement that is logged
 	rows  bool   // the number of rows is logged
+}
+
+// slowLine is a line of the log.
+type slowLine struct {
+	Msg, SQL, Error string
+	Seconds         float64
+	Orders          int
+	Rows            *int
 }
 
 // TestSlowLog_EveryPath checks that every path to the database logs a slow
@@ -144,19 +152,21 @@ func TestSlowLog_EveryPath(t *testing.T) {
 		}
 		running.Wait()
 		for n, path := range paths {
-			var line struct {
-				Msg, SQL, Error string
-				Seconds         float64
-				Orders          int
-				Rows            *int
-			}
 			text := logs[n].String()
-			if err := json.Unmarshal(logs[n].Bytes(), &line); err != nil { // more than one line is an error too
-				t.Errorf("%s logged %q: %v", path.name, text, err)
+			var lines []slowLine // of the path's statement: on a busy machine, others may be slow too
+			for each := range strings.Lines(text) {
+				var line slowLine
+				err := json.Unmarshal([]byte(each), &line)
+				if logged := strings.Replace(line.SQL, "$1$", "$1", 1); err != nil || logged == path.want { // gorm writes a placeholder in this way
+					lines = append(lines, line)
+				}
+			}
+			if len(lines) != 1 {
+				t.Errorf("%s logged %q, want the statement %s once", path.name, text, path.want)
 				continue
 			}
-			logged := strings.Replace(line.SQL, "$1$", "$1", 1) // gorm writes a placeholder in this way
-			if line.Msg != "slow statement" || logged != path.want || line.Error != "" || line.Orders != 7 {
+			line := lines[0]
+			if line.Msg != "slow statement" || line.Error != "" || line.Orders != 7 {
 				t.Errorf("%s logged %s, want the statement %s of 7 orders", path.name, text, path.want)
 			}
 			if line.Seconds < 1 || line.Seconds > 10 {

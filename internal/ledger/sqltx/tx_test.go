@@ -190,7 +190,7 @@ func TestCommit_AnswerLost(t *testing.T) {
 		wire.Mute()
 		done := make(chan error, 1)
 		go func() { done <- tx.Commit() }()
-		eventually(t, 10*time.Second, "it is committed", func() bool {
+		eventually(t, 30*time.Second, "it is committed", func() bool {
 			return one[int](t, direct, "SELECT available FROM stock WHERE sku = 'a'") == 7
 		})
 		wire.Cut()
@@ -218,7 +218,7 @@ func TestCommit_NotSent(t *testing.T) {
 		if err := late.Commit(); err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) {
 			t.Errorf("the context had ended: %v, want an error that proves no commit", err)
 		}
-		eventually(t, 5*time.Second, "the row is unlocked and unchanged", func() bool {
+		eventually(t, 30*time.Second, "the row is unlocked and unchanged", func() bool {
 			if one[int](t, db, "SELECT available FROM stock WHERE sku = 'a'") != 10 {
 				return false
 			}

@@ -83,7 +83,7 @@ func TestCredentialsAndTLS(t *testing.T) {
 	address := fmt.Sprintf("https://shop:p%%40ss@%s/team/shop?%s", server.Addr(), files)
 	open := func(t *testing.T, address string) *Locker {
 		t.Helper()
-		l, err := New(t.Context(), address, 5*time.Second)
+		l, err := New(t.Context(), address, 9*time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +170,7 @@ func TestLoginThatEnds(t *testing.T) {
 	if _, err := adminClient(t, config).UserChangePassword(t.Context(), "shop", "p@ss"); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	lease, err := l.Lock(ctx, "a")
 	if err != nil {

@@ -195,8 +195,8 @@ func TestFailingCalls(t *testing.T) {
 		}{{1, false}, {2, true}} {
 			t.Run(fmt.Sprint(what, " ", fault), func(t *testing.T) {
 				t.Parallel()
-				l, c := newFaulty(t)
 				for n := 1; ; n++ {
+					l, c := newFaulty(t) // what the one before frees later counts no calls here
 					name := "faulty-" + uuid.NewString()
 					err := operation(t, l, c, name, func() { c.fail(n, fault.times, fault.runs) })
 					if c.heal() == 0 && c.failed == 0 {

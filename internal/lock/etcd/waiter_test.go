@@ -7,6 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -52,14 +53,15 @@ func TestWaiterOutlivesItsSession(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		members int
+		lease   time.Duration // of the waiter
 		end     func(t *testing.T, servers []*testenv.EtcdServer, waiter *session)
 	}{
-		{"servers away for longer than the lease", 1, func(t *testing.T, servers []*testenv.EtcdServer, waiter *session) {
+		{"servers away for longer than the lease", 1, 5 * time.Second, func(t *testing.T, servers []*testenv.EtcdServer, waiter *session) {
 			servers[0].Kill()
 			mustEnd(t, waiter)
 			servers[0].Restart()
 		}},
-		{"no leader for longer than the lease", 3, func(t *testing.T, servers []*testenv.EtcdServer, waiter *session) {
+		{"no leader for longer than the lease", 3, 5 * time.Second, func(t *testing.T, servers []*testenv.EtcdServer, waiter *session) {
 			servers[1].Kill()
 			servers[2].Kill()
 			mustEnd(t, waiter)
@@ -70,13 +72,13 @@ func TestWaiterOutlivesItsSession(t *testing.T) {
 			}
 			servers[1].Restart()
 		}},
-		{"session revoked", 1, func(t *testing.T, _ []*testenv.EtcdServer, waiter *session) {
+		{"session revoked", 1, 6 * time.Second, func(t *testing.T, _ []*testenv.EtcdServer, waiter *session) {
 			if _, err := waiter.client.Revoke(t.Context(), waiter.id); err != nil {
 				t.Fatal(err)
 			}
 			mustEnd(t, waiter)
 		}},
-		{"key deleted", 1, func(t *testing.T, _ []*testenv.EtcdServer, waiter *session) {
+		{"key deleted", 1, lock.DefaultLease, func(t *testing.T, _ []*testenv.EtcdServer, waiter *session) {
 			// The waiter reads its own key when the one before it is deleted.
 			if _, err := waiter.client.Delete(t.Context(), Prefix+name+"/", clientv3.WithPrefix()); err != nil {
 				t.Fatal(err)
@@ -92,7 +94,7 @@ func TestWaiterOutlivesItsSession(t *testing.T) {
 				servers = testenv.OwnEtcdCluster(t, "--heartbeat-interval", "50", "--election-timeout", "500")
 			}
 			addr := servers[0].Addr()
-			holder, waiter := newLocker(t, addr), newLocker(t, addr)
+			holder, waiter := newLocker(t, addr), newLockerWith(t, addr, test.lease)
 			waiter.backend.client = impatientClient(t, addr)
 			lease := locktest.MustLock(t, holder, name)
 			s, waiting := waitInSession(t, waiter, name)

@@ -30,8 +30,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// leaseOf returns the lease of a backend's locks. It is short, so that the lock of a
-// dead holder is soon free. Redlock gives each server a twentieth of the lease to
+// leaseOf returns the lease of holders that a test kills, stops or cuts off. It is short,
+// so that their locks are soon free. Redlock gives each server a twentieth of the lease to
 // answer, and a busy machine needs more than that of 3 s.
 func leaseOf(backend string) time.Duration {
 	if backend == "redlock" {
@@ -41,7 +41,7 @@ func leaseOf(backend string) time.Duration {
 }
 
 // childEnv is the environment variable that makes the test program another
-// instance. Its value is "BACKEND ADDRS FAULT". FAULT is a key of faults, or
+// instance. Its value is "BACKEND ADDRS FAULT LEASE". FAULT is a key of faults, or
 // noFault.
 const childEnv = "HOLDFAST_LOCKTEST"
 
@@ -51,7 +51,12 @@ func TestMain(m *testing.M) {
 	store.LogRedis(slog.New(slog.DiscardHandler)) // the tests stop servers: every failed dial would be logged
 	if child := os.Getenv(childEnv); child != "" {
 		fields := strings.Fields(child)
-		l, closeLocker, err := open(context.Background(), fields[0], strings.Split(fields[1], ","), fields[2], leaseOf(fields[0]))
+		lease, err := time.ParseDuration(fields[3])
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		l, closeLocker, err := open(context.Background(), fields[0], strings.Split(fields[1], ","), fields[2], lease)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -121,13 +126,12 @@ type rig struct {
 	t       *testing.T
 	backend string
 	fault   string // of its Lockers
-	lease   time.Duration
 	servers []server
 }
 
 // newRig starts the servers.
 func newRig(t *testing.T, backend, fault string) *rig {
-	r := &rig{t: t, backend: backend, fault: fault, lease: leaseOf(backend)}
+	r := &rig{t: t, backend: backend, fault: fault}
 	switch backend {
 	case "redis":
 		r.servers = []server{testenv.OwnRedis(t)}
@@ -171,21 +175,21 @@ func (r *rig) addrs() []string {
 	return addrs
 }
 
-func (r *rig) open(ctx context.Context, addrs []string) (lock.Locker, error) {
-	l, closeLocker, err := open(ctx, r.backend, addrs, r.fault, r.lease)
+func (r *rig) open(ctx context.Context, addrs []string, lease time.Duration) (lock.Locker, error) {
+	l, closeLocker, err := open(ctx, r.backend, addrs, r.fault, lease)
 	if err == nil {
 		r.t.Cleanup(func() { _ = closeLocker() })
 	}
 	return l, err
 }
 
-// subject returns two instances of the backend for the checks.
-func (r *rig) subject() locktest.Subject {
-	s := locktest.Subject{Lease: leaseOf(r.backend), Patience: 100 * time.Millisecond}
+// subject returns two instances of the backend for the checks, with the lease.
+func (r *rig) subject(lease time.Duration) locktest.Subject {
+	s := locktest.Subject{Lease: leaseOf(r.backend), LongLease: lock.DefaultLease, Patience: 100 * time.Millisecond}
 	backend, _ := backends.Find(r.backend)
 	s.Tokens = backend.Fences
 	for range 2 {
-		l, err := r.open(r.t.Context(), r.addrs())
+		l, err := r.open(r.t.Context(), r.addrs(), lease)
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -199,9 +203,9 @@ func (r *rig) subject() locktest.Subject {
 	return s
 }
 
-func (r *rig) Process(ctx context.Context) (*locktest.Process, error) {
+func (r *rig) Process(ctx context.Context, lease time.Duration) (*locktest.Process, error) {
 	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+r.backend+" "+strings.Join(r.addrs(), ",")+" "+r.fault)
+	cmd.Env = append(os.Environ(), childEnv+"="+r.backend+" "+strings.Join(r.addrs(), ",")+" "+r.fault+" "+lease.String())
 	p, err := locktest.StartProcess(cmd)
 	if err == nil {
 		r.t.Cleanup(p.End)
@@ -232,7 +236,7 @@ func (ws wires) Thaw() {
 	}
 }
 
-func (r *rig) OverWire(ctx context.Context) (lock.Locker, locktest.Wire, error) {
+func (r *rig) OverWire(ctx context.Context, lease time.Duration) (lock.Locker, locktest.Wire, error) {
 	var (
 		ws    wires
 		addrs []string
@@ -245,7 +249,7 @@ func (r *rig) OverWire(ctx context.Context) (lock.Locker, locktest.Wire, error) 
 		w := testenv.NewWire(r.t, addr)
 		ws, addrs = append(ws, w), append(addrs, inURL(w.Addr()))
 	}
-	l, err := r.open(ctx, addrs)
+	l, err := r.open(ctx, addrs, lease)
 	return l, ws, err
 }
 
@@ -388,11 +392,11 @@ func TestConformance(t *testing.T) {
 		t.Run(row.Backend, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, row.Backend, noFault)
-			shared := r.subject()
+			shared := r.subject(lock.DefaultLease)
 			if len(r.servers) > 0 {
 				t.Run("SilentServers", func(t *testing.T) {
 					t.Parallel()
-					silentServers(t, rig{t: t, backend: r.backend, fault: noFault, servers: r.servers, lease: lock.DefaultLease})
+					silentServers(t, rig{t: t, backend: r.backend, fault: noFault, servers: r.servers})
 				})
 			}
 			for _, p := range locktest.Promises() {
@@ -403,7 +407,7 @@ func TestConformance(t *testing.T) {
 					t.Parallel()
 					subject := shared
 					if p.Restarts {
-						subject = newRig(t, row.Backend, noFault).subject()
+						subject = newRig(t, row.Backend, noFault).subject(leaseOf(row.Backend))
 					}
 					if err := p.Check(t.Context(), subject); err != nil {
 						t.Error(err)
@@ -468,7 +472,7 @@ func TestBrokenBackendsFail(t *testing.T) {
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			mustBreak(t, newRig(t, "redis", name).subject(), fault.breaks)
+			mustBreak(t, newRig(t, "redis", name).subject(lock.DefaultLease), fault.breaks)
 		})
 	}
 }

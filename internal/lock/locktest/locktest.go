@@ -23,15 +23,19 @@ const checkTimeout = 90 * time.Second
 // Subject is what the promises are checked on.
 type Subject struct {
 	// Lockers share their locks, as the instances of a service do. At least one
-	// is needed.
+	// is needed. Their leases must be long, so that a busy machine renews them in
+	// time, except for promises that restart the servers.
 	Lockers []lock.Locker
 	// Tokens is true if the leases have fencing tokens.
 	Tokens bool
 	// Patience is how long a check waits before it concludes that a request is
 	// waiting for a held lock. 0 means 50 ms.
 	Patience time.Duration
-	// Lease is how long a lock outlives its holder.
+	// Lease is how long a lock outlives a holder that a check kills, stops or cuts
+	// off. It should be short, because the check waits for its end.
 	Lease time.Duration
+	// LongLease is that of other holders.
+	LongLease time.Duration
 	// Servers is nil for a backend without servers.
 	Servers Servers
 }
@@ -39,10 +43,10 @@ type Subject struct {
 // Servers are the servers of a backend, and the faults that can be injected.
 type Servers interface {
 	// Process starts another instance in its own process. See Child.
-	Process(ctx context.Context) (*Process, error)
+	Process(ctx context.Context, lease time.Duration) (*Process, error)
 	// OverWire makes another instance in this process. Its connections go over
 	// the returned wire.
-	OverWire(ctx context.Context) (lock.Locker, Wire, error)
+	OverWire(ctx context.Context, lease time.Duration) (lock.Locker, Wire, error)
 	// Restart kills all servers with SIGKILL and starts them again with the data
 	// that they have on disk.
 	Restart() error

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/holdfast-stock/holdfast/internal/lock"
 )
 
@@ -16,7 +18,7 @@ const (
 	// eventTimeout bounds the waits for events that are due. It is much shorter
 	// than a lease of 30 s, so that the end of such a lease does not count as the
 	// event.
-	eventTimeout = 10 * time.Second
+	eventTimeout = 15 * time.Second
 	// pollInterval is the pause between two looks at a condition.
 	pollInterval = 2 * time.Millisecond
 )
@@ -106,6 +108,21 @@ func MustWait(t testing.TB, answers <-chan Answer, during time.Duration) {
 	case a := <-answers:
 		t.Fatalf("Lock of a held lock returned: error %v", a.Err)
 	case <-time.After(during):
+	}
+}
+
+// MustEndGoroutines ends the test unless all goroutines end, except those that before
+// ignores.
+func MustEndGoroutines(t testing.TB, before goleak.Option) {
+	t.Helper()
+	for deadline := time.Now().Add(eventTimeout); ; {
+		err := goleak.Find(before) // waits for less than a second
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
 	}
 }
 

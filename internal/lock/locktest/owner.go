@@ -136,7 +136,7 @@ const orderedWaiters = 6
 
 func orderWithinProcess(ctx context.Context, s Subject) error {
 	return s.grantsInOrder(ctx, newName(), func(int) lock.Locker { return s.first() }, func(int) error {
-		time.Sleep(2 * s.patience()) // a Locker does not show who waits
+		_ = endsWithin(ctx, 2*s.patience()) // a Locker does not show who waits
 		return nil
 	})
 }
@@ -147,13 +147,13 @@ func orderBetweenProcesses(ctx context.Context, s Subject) error {
 	lockers := make([]lock.Locker, orderedWaiters)
 	for i := range lockers {
 		var err error
-		if lockers[i], _, err = s.Servers.OverWire(ctx); err != nil {
+		if lockers[i], _, err = s.Servers.OverWire(ctx, s.LongLease); err != nil {
 			return err
 		}
 	}
 	name := newName()
 	return s.grantsInOrder(ctx, name, func(i int) lock.Locker { return lockers[i] }, func(waiters int) error {
-		return s.waitForTraces(ctx, name, func(traces int) bool { return traces > waiters }) // the holder has one, too
+		return s.waitForTraces(ctx, name, maxDelay, func(traces int) bool { return traces > waiters }) // the holder has one, too
 	})
 }
 

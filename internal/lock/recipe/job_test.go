@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -99,7 +100,7 @@ func leaderIsReplaced(t *testing.T, r *rig) {
 	awaitLeader(t, two)
 	select {
 	case <-first.ctx.Done():
-	case <-time.After(5 * time.Second):
+	case <-time.After(15 * time.Second):
 		t.Error("the work of the last leader was not told to end")
 	}
 }
@@ -349,7 +350,8 @@ func TestRunDoesNotDelayTicks(t *testing.T) {
 
 // jobVariable makes the test program a process that keeps a job. Its value is the address
 // of a Redis. The process writes a line to the file runs when it is up, when a run begins,
-// and when one ends.
+// and when one ends. The run of a tick from the one in the file hold on does not end before
+// that file is removed.
 const jobVariable = "HOLDFAST_RECIPE_JOB"
 
 const jobRun = 200 * time.Millisecond // how long a run takes
@@ -361,17 +363,30 @@ func keepJob(addr string) {
 	if err != nil {
 		panic(err)
 	}
-	l := redislock.New(client, redislock.Options{Lease: time.Second})
+	l := redislock.New(client, redislock.Options{Lease: 3 * time.Second})
 	note("up", time.Now())
 	_ = recipe.Job{
 		Name: "nightly", Locker: l, Ticks: l, Every: time.Second, Log: slog.New(slog.DiscardHandler),
-		Run: func(_ context.Context, tick time.Time, _ uint64) error {
-			defer note("done", tick)
+		Run: func(ctx context.Context, tick time.Time, _ uint64) error {
 			note("begun", tick)
 			time.Sleep(jobRun)
+			for held(tick) {
+				time.Sleep(5 * time.Millisecond)
+			}
+			if err := ctx.Err(); err != nil { // the machine was too busy to renew the lease
+				return err
+			}
+			note("done", tick)
 			return nil
 		},
 	}.Keep(ctx)
+}
+
+// held reports whether there is a file hold, and the tick is not before the one in it.
+func held(tick time.Time) bool {
+	text, err := os.ReadFile("hold")
+	from, notNumber := strconv.ParseInt(string(text), 10, 64)
+	return err == nil && notNumber == nil && tick.Unix() >= from
 }
 
 // note appends a line to the file runs.
@@ -441,21 +456,34 @@ func TestJobOfKilledProcess(t *testing.T) {
 			}
 		}
 	}
-	var killed jobEvent
-	await("no run has begun with both processes up", func(events []jobEvent) bool {
-		up, last := 0, int64(0)
+	await("one of the processes is not up", func(events []jobEvent) bool {
+		up := 0
 		for _, e := range events {
 			if e.event == "up" {
-				up, last = up+1, e.tick
+				up++
 			}
 		}
-		if up < len(processes) || events[len(events)-1].event != "begun" {
-			return false
+		return up == len(processes)
+	})
+	hold, from := filepath.Join(folder, "hold"), int64(0)
+	for from <= time.Now().Unix() { // no run of that tick has begun when the file is written
+		from = time.Now().Unix() + 1
+		if err := os.WriteFile(hold, []byte(strconv.FormatInt(from, 10)), 0o600); err != nil {
+			t.Fatal(err)
 		}
+	}
+	var killed jobEvent
+	await("no run has begun with both processes up", func(events []jobEvent) bool {
 		killed = events[len(events)-1]
-		return killed.tick > last // both processes see this tick begin
+		return killed.event == "begun" && killed.tick >= from // both processes see this tick begin
 	})
 	if err := processes[killed.pid].Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := processes[killed.pid].Wait(); err == nil {
+		t.Fatal("the killed process has ended by itself")
+	}
+	if err := os.Remove(hold); err != nil {
 		t.Fatal(err)
 	}
 	if slices.ContainsFunc(jobEvents(t, folder), func(e jobEvent) bool { return e.event == "done" && e.tick == killed.tick }) {

@@ -27,7 +27,7 @@ func allOrNone(t *testing.T, r *rig) {
 	})
 	// The deadline may have passed while the first lock was being taken. Then it is free
 	// as soon as the server has ended the connection.
-	soon, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	soon, cancel := context.WithTimeout(t.Context(), 15*time.Second) // half a lease
 	defer cancel()
 	for _, free := range []string{first, last} {
 		lease, err := one.Lock(soon, free)

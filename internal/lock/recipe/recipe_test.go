@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m))
 }
 
-// leaseOf returns the lease of a backend's locks. Redlock gives each server a twentieth
-// of it to answer.
+// leaseOf returns the lease of a backend's locks if a test cuts their holder off. It is
+// short, so that they are soon free. Redlock gives each server a twentieth of it to answer.
 func leaseOf(backend string) time.Duration {
 	if backend == "redlock" {
 		return 6 * time.Second
@@ -85,13 +85,14 @@ func migrated(t *testing.T, dbURL string) string {
 	return dbURL
 }
 
-// open returns a new instance. All instances of a backend without servers are one.
+// open returns a new instance with long leases, which a busy machine renews in time. All
+// instances of a backend without servers are one.
 func (r *rig) open(t *testing.T) lock.Locker {
 	t.Helper()
-	return r.openOn(t, r.addrs)
+	return r.openOn(t, r.addrs, lock.DefaultLease)
 }
 
-// openOverWires returns a new instance, and the wires to its servers.
+// openOverWires returns a new instance with short leases, and the wires to its servers.
 func (r *rig) openOverWires(t *testing.T) (lock.Locker, []*testenv.Wire) {
 	t.Helper()
 	var (
@@ -106,15 +107,15 @@ func (r *rig) openOverWires(t *testing.T) (lock.Locker, []*testenv.Wire) {
 		w := testenv.NewWire(t, host)
 		wires, addrs = append(wires, w), append(addrs, strings.Replace(addr, host, w.Addr(), 1))
 	}
-	return r.openOn(t, addrs), wires
+	return r.openOn(t, addrs, leaseOf(r.backend.Name)), wires
 }
 
-func (r *rig) openOn(t *testing.T, addrs []string) lock.Locker {
+func (r *rig) openOn(t *testing.T, addrs []string, lease time.Duration) lock.Locker {
 	t.Helper()
 	if r.backend.Flag == "" {
 		return r.local
 	}
-	servers := backends.Servers{Lease: leaseOf(r.backend.Name), ZooKeeper: strings.Join(addrs, ","), Etcd: strings.Join(addrs, ",")}
+	servers := backends.Servers{Lease: lease, ZooKeeper: strings.Join(addrs, ","), Etcd: strings.Join(addrs, ",")}
 	if r.backend.Flag == "redis" || r.backend.Flag == "redlock" {
 		for _, addr := range addrs {
 			client, err := store.OpenRedis(t.Context(), "redis://"+addr)

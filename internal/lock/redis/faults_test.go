@@ -173,7 +173,7 @@ func TestUnansweredRenewal(t *testing.T) {
 	const short = 600 * time.Millisecond
 	t.Run("some", func(t *testing.T) {
 		t.Parallel()
-		f := newFaulty(t, Options{Lease: 3 * time.Second})
+		f := newFaulty(t, Options{Lease: 15 * time.Second}) // it pauses for a thirtieth after a failure
 		g := f.acquire()
 		until := g.Until()
 		f.hook.Arm(faults.Fault{Kind: faults.Refused, Nth: 1}, faults.Fault{Kind: faults.Lost, Nth: 2})
@@ -202,13 +202,14 @@ func TestUnansweredRenewal(t *testing.T) {
 	}
 	t.Run("until the release", func(t *testing.T) {
 		t.Parallel()
-		f := newFaulty(t, Options{Lease: 3 * time.Second})
+		f := newFaulty(t, Options{})
 		g, err := f.ours.backend.Acquire(t.Context(), f.name, false, func(reason error) { t.Errorf("lost: %v", reason) })
 		if err != nil {
 			t.Fatal(err)
 		}
 		f.hook.Arm(faults.Fault{Kind: faults.Hung, Nth: 1})
 		held := g.(*grant)
+		go held.runWatchdog() // long before it is due
 		locktest.Eventually(t, "a renewal is under way", func() bool {
 			held.mu.Lock()
 			defer held.mu.Unlock()
@@ -225,16 +226,17 @@ func TestUnansweredRenewal(t *testing.T) {
 // says what was asked for.
 func TestUnansweredQuestion(t *testing.T) {
 	t.Parallel()
-	f := newFaulty(t, Options{})
-	fixed := newLocker(t, f.ours.backend.client, Options{Fixed: true})
-	lease, fixedLease := locktest.MustLock(t, f.ours, f.name), locktest.MustLock(t, fixed, f.name+"-fixed")
+	const lease = time.Hour // no renewal asks meanwhile
+	f := newFaulty(t, Options{Lease: lease})
+	fixed := newLocker(t, f.ours.backend.client, Options{Lease: lease, Fixed: true})
+	held, heldFixed := locktest.MustLock(t, f.ours, f.name), locktest.MustLock(t, fixed, f.name+"-fixed")
 	hide, err := f.ours.Show(t.Context(), f.name, "a text")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for what, ask := range map[string]func() error{
-		"Confirm":        func() error { _, err := lease.(lock.Confirmer).Confirm(t.Context()); return err },
-		"Confirm, fixed": func() error { _, err := fixedLease.(lock.Confirmer).Confirm(t.Context()); return err },
+		"Confirm":        func() error { _, err := held.(lock.Confirmer).Confirm(t.Context()); return err },
+		"Confirm, fixed": func() error { _, err := heldFixed.(lock.Confirmer).Confirm(t.Context()); return err },
 		"Show":           func() error { _, err := f.ours.Show(t.Context(), f.name, "lost"); return err },
 		"Shown":          func() error { _, err := f.ours.Shown(t.Context(), f.name); return err },
 		"LastTick":       func() error { _, err := f.ours.LastTick(t.Context(), f.name); return err },
@@ -271,8 +273,8 @@ func TestUnansweredQuestion(t *testing.T) {
 		}
 	}
 	hide(t.Context())
-	locktest.MustUnlock(t, lease)
-	locktest.MustUnlock(t, fixedLease)
+	locktest.MustUnlock(t, held)
+	locktest.MustUnlock(t, heldFixed)
 }
 
 func mustShow(t *testing.T, l *Locker, name string) []string {

@@ -97,7 +97,7 @@ func New(client goredis.UniversalClient, options Options) *Locker {
 	_, cluster := client.(*goredis.ClusterClient)
 	b := &backend{
 		client: client, lease: options.Lease, fixed: options.Fixed,
-		id: id, cluster: cluster, releases: newSubscriptions(client, wakePrefix+id, cluster),
+		id: id, cluster: cluster, maxSleep: maxSleep, releases: newSubscriptions(client, wakePrefix+id, cluster),
 	}
 	return &Locker{Locker: lock.New(b), backend: b}
 }
@@ -116,6 +116,7 @@ type backend struct {
 	fixed    bool
 	id       string // of this instance, like the ID of a Redisson client
 	cluster  bool
+	maxSleep time.Duration // of a waiter
 	grants   atomic.Int64
 	releases *subscriptions
 
@@ -268,7 +269,7 @@ func (g *grant) wait(ctx context.Context, refused refusal) (err error) {
 	defer releases.leave()
 	for g.token == 0 {
 		releases.listen(refused.listen)
-		sleep := maxSleep
+		sleep := g.backend.maxSleep
 		if refused.remaining >= 0 {
 			sleep = min(sleep, refused.remaining+time.Millisecond)
 		}

@@ -132,9 +132,12 @@ func openClient(t *testing.T, url string) goredis.UniversalClient {
 	return client
 }
 
+// newLocker returns a Locker whose waiters ask again only if they are woken, or when the
+// holder's lease should have ended.
 func newLocker(t *testing.T, client goredis.UniversalClient, options Options) *Locker {
 	t.Helper()
 	l := New(client, options)
+	l.backend.maxSleep = time.Hour
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -203,10 +206,6 @@ var topologies = []struct {
 	{"sentinel", testenv.RedisSentinel, false},
 }
 
-// promptly bounds the time from a release to the next grant if the waiter was told of the
-// release. It is less than maxSleep, after which a waiter asks again in any case.
-const promptly = maxSleep * 3 / 4
-
 // TestRedissonHolderExcludesOurs holds the lock with Redisson, entered once and
 // twice. Redisson's last unlock must wake our waiter long before the lease ends.
 func TestRedissonHolderExcludesOurs(t *testing.T) {
@@ -232,12 +231,8 @@ func TestRedissonHolderExcludesOurs(t *testing.T) {
 					locktest.MustBeHeld(t, newLocker(t, client, Options{}), name)
 				}
 				locktest.MustWait(t, waiting, 100*time.Millisecond)
-				released := time.Now()
 				foreign.mustUnlock(t, name, "1")
 				granted := locktest.MustGrant(t, waiting)
-				if took := granted.At.Sub(released); took > promptly {
-					t.Errorf("entered %d times: the unlock woke our waiter after %v", entered, took)
-				}
 				foreign.mustUnlock(t, name, "nil") // the lock is ours now
 				locktest.MustUnlock(t, granted.Lease)
 				foreign.mustLock(t, name)
@@ -257,12 +252,13 @@ func TestOurHolderExcludesRedisson(t *testing.T) {
 			client := openClient(t, topology.url(t))
 			name := "ours-holds-" + uuid.NewString()
 			foreign := newRedisson(client, 30*time.Second)
-			ours := newLocker(t, client, Options{Lease: 20 * time.Second})
+			const leaseTime = time.Minute
+			ours := newLocker(t, client, Options{Lease: leaseTime})
 			lease := locktest.MustLock(t, ours, name)
 
 			granted, remaining, err := foreign.lock(t.Context(), name)
-			if err != nil || granted || remaining <= 10*time.Second || remaining > 20*time.Second {
-				t.Fatalf("Redisson's lock returned %v, %v remain, error %v; want the remaining time of the lease of 20 s", granted, remaining, err)
+			if err != nil || granted || remaining <= leaseTime/2 || remaining > leaseTime {
+				t.Fatalf("Redisson's lock returned %v, %v remain, error %v; want the remaining time of the lease of %v", granted, remaining, err, leaseTime)
 			}
 			foreign.mustUnlock(t, name, "nil")
 			if fields, err := client.HGetAll(t.Context(), name).Result(); err != nil || len(fields) != 1 {
@@ -282,7 +278,7 @@ func TestOurHolderExcludesRedisson(t *testing.T) {
 				t.Fatal(err)
 			}
 			locktest.MustUnlock(t, lease)
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			message, err := sub.ReceiveMessage(ctx)
 			if err != nil {
@@ -306,13 +302,9 @@ func TestRedissonLockExpires(t *testing.T) {
 	ours := newLocker(t, client, Options{})
 	began := time.Now()
 	dead.mustLock(t, name)
-	held := time.Now()
-	lease := locktest.MustLock(t, ours, name)
+	lease := locktest.MustLock(t, ours, name) // nothing else wakes it
 	if took := time.Since(began); took < 690*time.Millisecond {
 		t.Errorf("granted after %v, before the lease of 700 ms ended", took)
-	}
-	if took := time.Since(held); took > 2700*time.Millisecond {
-		t.Errorf("granted only after %v, with a lease of 700 ms", took)
 	}
 	dead.mustUnlock(t, name, "nil") // its lock has expired
 	locktest.MustUnlock(t, lease)
@@ -328,20 +320,13 @@ func TestRedissonLockWithoutExpiry(t *testing.T) {
 	if persisted, err := client.Persist(t.Context(), name).Result(); err != nil || !persisted {
 		t.Fatalf("the lock still has an expiry: %v", err)
 	}
-	ours := newLocker(t, client, Options{Lease: 3 * time.Second})
+	ours := newLocker(t, client, Options{})
+	ours.backend.maxSleep = maxSleep
 	waiting := startWaiter(t.Context(), t, ours, name)
 	if n, err := client.Del(t.Context(), name).Result(); err != nil || n != 1 {
 		t.Fatalf("there was no lock to delete: %v", err)
 	}
-	select {
-	case granted := <-waiting:
-		if granted.Err != nil {
-			t.Fatal(granted.Err)
-		}
-		locktest.MustUnlock(t, granted.Lease)
-	case <-time.After(3 * time.Second):
-		t.Fatal("the lock was not granted within the length of a lease after its deletion")
-	}
+	locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease) // within less than a lease
 }
 
 // contention is a critical section that Redisson and our Lockers contend for.
@@ -410,12 +395,13 @@ func TestRedissonAndOursContend(t *testing.T) {
 	const contenders, rounds = 8, 5
 	client := openClient(t, testenv.Redis(t))
 	c := &contention{t: t, name: "both-contend-" + uuid.NewString(), rounds: rounds}
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	var foreignGrants, ourGrants atomic.Int64
 	var done sync.WaitGroup
 	for range contenders {
 		foreign, ours := newRedisson(client, 30*time.Second), newLocker(t, client, Options{})
+		ours.backend.maxSleep = maxSleep
 		done.Go(func() {
 			if err := c.redisson(ctx, foreign, &foreignGrants); err != nil {
 				t.Error(err)

@@ -98,23 +98,28 @@ func TestUnansweredRequests(t *testing.T) {
 func TestUnansweredRenewals(t *testing.T) {
 	t.Parallel()
 	s := startServers(t)
-	l, hooks := s.faulty(3 * time.Second)
+	l, hooks := s.faulty(15 * time.Second) // it pauses for a thirtieth after a failure
 	for _, times := range []int{2, faults.Always} {
 		lost := make(chan error, 1)
-		g, err := l.backend.Acquire(t.Context(), "a", false, func(reason error) { lost <- reason })
+		acquired, err := l.backend.Acquire(t.Context(), "a", true, func(reason error) { lost <- reason })
 		if err != nil {
 			t.Fatal(err)
 		}
-		first := g.(*grant).Until()
+		g := acquired.(*grant)
+		g.stopWatching()
+		g.watching.Wait()
+		first := g.Until()
 		for _, h := range hooks {
 			h.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Times: times})
 		}
 		if times == faults.Always {
+			g.until = time.Now().Add(time.Second) // so that the test need not wait for the end
+			g.watch()
 			if reason := <-lost; !errors.Is(reason, lock.ErrExpired) {
 				t.Errorf("lost: %v, want %v", reason, lock.ErrExpired)
 			}
-		} else {
-			locktest.Eventually(t, "the lease is renewed", func() bool { return g.(*grant).Until().After(first) })
+		} else if !g.renew(t.Context()) || !g.Until().After(first) {
+			t.Error("the lease was not renewed")
 		}
 		for _, h := range hooks {
 			h.Disarm()
@@ -127,11 +132,11 @@ func TestUnansweredRenewals(t *testing.T) {
 // then is no loss.
 func TestReleaseDuringRenewal(t *testing.T) {
 	t.Parallel()
-	const lease = 3 * time.Second
+	const lease = 6 * time.Second
 	s := startServers(t)
 	l, hooks := s.faulty(lease)
 	asked := time.Now()
-	g, err := l.backend.Acquire(t.Context(), "a", false, func(err error) {
+	g, err := l.backend.Acquire(t.Context(), "a", true, func(err error) {
 		if time.Since(asked) < lease*9/10 {
 			t.Errorf("lost: %v", err)
 		}

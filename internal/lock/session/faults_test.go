@@ -293,26 +293,28 @@ func TestUnknownConnection(t *testing.T) {
 // ends as it is answered. So the lock is not granted, and it is free.
 func TestCancelledAsTheTokenComes(t *testing.T) {
 	t.Parallel()
-	f := newFakeServer()
-	ctx, cancel := context.WithCancel(t.Context())
-	database := fakeDatabase(f)
-	mint := database.Mint
-	database.Mint = func(ctx context.Context, conn *sql.Conn, key any) (int64, error) {
-		defer cancel()
-		return mint(ctx, conn, key)
-	}
-	pool := sql.OpenDB(f)
-	pool.SetMaxIdleConns(-1)
-	t.Cleanup(func() { pool.Close() })
-	l, err := New(t.Context(), pool, database, time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	if _, err := l.Lock(ctx, "a"); !errors.Is(err, context.Canceled) {
-		t.Fatalf("the lock was granted, or refused with %v", err)
-	}
-	locktest.MustUnlock(t, locktest.MustLock(t, f.locker(t), "a"))
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		ctx, cancel := context.WithCancel(t.Context())
+		database := fakeDatabase(f)
+		mint := database.Mint
+		database.Mint = func(ctx context.Context, conn *sql.Conn, key any) (int64, error) {
+			defer cancel()
+			return mint(ctx, conn, key)
+		}
+		pool := sql.OpenDB(f)
+		pool.SetMaxIdleConns(-1)
+		t.Cleanup(func() { pool.Close() })
+		l, err := New(t.Context(), pool, database, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		if _, err := l.Lock(ctx, "a"); !errors.Is(err, context.Canceled) {
+			t.Fatalf("the lock was granted, or refused with %v", err)
+		}
+		locktest.MustUnlock(t, locktest.MustLock(t, f.locker(t), "a"))
+	})
 }
 
 // TestCancelledWaiter cancels waiters. Each ends its own session only, and the sessions

@@ -41,7 +41,7 @@ func TestSilentWhileOpening(t *testing.T) {
 			if err == nil {
 				t.Error("a Locker was opened on a silent server")
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Error("New has not returned")
 		}
 	})

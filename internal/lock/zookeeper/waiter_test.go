@@ -16,15 +16,16 @@ func TestWaiterOutlivesItsNode(t *testing.T) {
 	t.Parallel()
 	const name = "waited-for"
 	for _, test := range []struct {
-		name string
-		end  func(t *testing.T, conn *zk.Conn, wire *testenv.Wire, node string)
+		name  string
+		lease time.Duration
+		end   func(t *testing.T, conn *zk.Conn, wire *testenv.Wire)
 	}{
-		{"node deleted", func(t *testing.T, conn *zk.Conn, _ *testenv.Wire, node string) {
-			if err := conn.Delete(Root+"/"+name+"/"+node, -1); err != nil {
+		{"node deleted", 30 * time.Second, func(t *testing.T, conn *zk.Conn, _ *testenv.Wire) {
+			if err := conn.Delete(Root+"/"+name+"/"+contenders(t, conn, name)[1], -1); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		{"session expired", func(t *testing.T, conn *zk.Conn, wire *testenv.Wire, _ string) {
+		{"session expired", 2 * time.Second, func(t *testing.T, conn *zk.Conn, wire *testenv.Wire) {
 			wire.Freeze()
 			waitForContenders(t, conn, name, 1) // the server has ended the session
 			wire.Thaw()
@@ -36,10 +37,10 @@ func TestWaiterOutlivesItsNode(t *testing.T) {
 			addr := testenv.OwnZooKeeper(t).Addr()
 			conn, wire := connect(t, addr), testenv.NewWire(t, addr)
 			lease := locktest.MustLock(t, open(t, addr, 30*time.Second), name)
-			waiting := locktest.LockAsync(t.Context(), open(t, wire.Addr(), 2*time.Second), name)
+			waiting := locktest.LockAsync(t.Context(), open(t, wire.Addr(), test.lease), name)
 			waitForContenders(t, conn, name, 2)
 			locktest.Eventually(t, "the waiter watches the holder", func() bool { return len(watchers(t, addr, conn)) > 0 })
-			test.end(t, conn, wire, contenders(t, conn, name)[1])
+			test.end(t, conn, wire)
 			locktest.MustUnlock(t, lease)
 			locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
 		})

@@ -61,7 +61,6 @@ func rushAsProcess(how string) (exit int) {
 // oversells.
 func TestProcesses(t *testing.T) {
 	t.Parallel()
-	const processes = 4
 	client := shared.client(t, "Redis")
 	for _, test := range []struct {
 		gate  string
@@ -74,41 +73,50 @@ func TestProcesses(t *testing.T) {
 	} {
 		t.Run(test.gate, func(t *testing.T) {
 			t.Parallel()
-			ledger := uuid.New()
-			g := readWrite0(client, ledger)
-			if err := g.Fill(t.Context(), "a", 1, test.units); err != nil {
-				t.Fatal(err)
-			}
-			how := test.gate + " " + client.(*redis.Client).Options().Addr + " " + ledger.String()
-			children := make([]*child, processes)
-			for i := range children {
-				children[i] = startRush(t, how)
-			}
-			for _, c := range children {
-				if _, err := c.in.Write([]byte("\n")); err != nil {
-					t.Fatal(err)
+			for try := 1; !rush(t, client, test.gate, test.units, test.sound); try++ {
+				if try == 5 {
+					t.Fatalf("in each of %d rushes, a process sold nothing, or the broken gate did not oversell", try)
 				}
-			}
-			var sold int64
-			for _, c := range children {
-				accepted, err := strconv.ParseInt(c.line(t), 10, 64)
-				if err != nil {
-					t.Fatal(err)
-				}
-				sold += accepted
-				if test.sound && accepted == 0 {
-					t.Error("a process sold nothing: the processes did not run at the same time")
-				}
-			}
-			level := levelOf(t, g, "a")
-			switch {
-			case test.sound && (sold != test.units || level.Available != 0 || level.InFlight != test.units):
-				t.Errorf("sold %d of %d, and the gate has %+v", sold, test.units, level)
-			case !test.sound && sold <= test.units:
-				t.Errorf("sold %d of %d: the broken gate did not oversell", sold, test.units)
 			}
 		})
 	}
+}
+
+// rush has four processes sell the units. It returns false if one of them sold nothing, or a
+// gate that is not sound did not oversell: on a busy machine they may not run at the same
+// time.
+func rush(t *testing.T, client redis.UniversalClient, gate string, units int64, sound bool) (together bool) {
+	t.Helper()
+	const processes = 4
+	ledger := uuid.New()
+	g := readWrite0(client, ledger)
+	if err := g.Fill(t.Context(), "a", 1, units); err != nil {
+		t.Fatal(err)
+	}
+	how := gate + " " + client.(*redis.Client).Options().Addr + " " + ledger.String()
+	children := make([]*child, processes)
+	for i := range children {
+		children[i] = startRush(t, how)
+	}
+	for _, c := range children {
+		if _, err := c.in.Write([]byte("\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var sold int64
+	together = true
+	for _, c := range children {
+		accepted, err := strconv.ParseInt(c.line(t), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sold += accepted
+		together = together && accepted > 0
+	}
+	if level := levelOf(t, g, "a"); sound && (sold != units || level.Available != 0 || level.InFlight != units) {
+		t.Errorf("sold %d of %d, and the gate has %+v", sold, units, level)
+	}
+	return together && (sound || sold > units)
 }
 
 // child is a process that the test talks to by lines.

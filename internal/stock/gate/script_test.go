@@ -457,7 +457,7 @@ func TestStoppedRedis(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if took := time.Since(start); took > 3*callTimeout {
+	if took := time.Since(start); took > 10*callTimeout { // the machine may be busy
 		t.Errorf("waited %v", took)
 	}
 	server.Cont()

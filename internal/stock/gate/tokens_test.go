@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/backends"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -23,7 +24,8 @@ import (
 // is "BACKEND LOCKSERVER REDIS LEDGERID FENCED STEP".
 const stoppedEnv = "HOLDFAST_GATE_STOPPED"
 
-// stoppedLease is the shortest lease that all lock servers allow.
+// stoppedLease is the lease of a holder that is stopped. It is the shortest that all lock
+// servers allow.
 const stoppedLease = 2 * time.Second
 
 // deaf ignores that its lease has ended, so that only the store can refuse it.
@@ -39,13 +41,13 @@ func (g deaf) take(ctx context.Context, tokens tokenSet, d stock.Deduction) (sto
 
 // underLock returns a gate that takes under a lock of the backend. A take calls
 // before, reads the counts, calls between, and writes them.
-func underLock(ctx context.Context, backend, server string, client redis.UniversalClient, ledger uuid.UUID, fenced bool, before, between func()) (*Locked, func() error, error) {
+func underLock(ctx context.Context, backend, server string, lease time.Duration, client redis.UniversalClient, ledger uuid.UUID, fenced bool, before, between func()) (*Locked, func() error, error) {
 	b, ok := backends.Find(backend)
 	if !ok {
 		return nil, nil, fmt.Errorf("no backend %q", backend)
 	}
 	locker, stop, err := b.Open(ctx, backends.Servers{
-		Redis: client, ZooKeeper: server, Etcd: server, Lease: stoppedLease,
+		Redis: client, ZooKeeper: server, Etcd: server, Lease: lease,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -74,7 +76,7 @@ func stoppedProcess(how string) (exit int) {
 			}
 		}
 	}
-	g, stop, err := underLock(context.Background(), fields[0], fields[1], client, uuid.MustParse(fields[3]),
+	g, stop, err := underLock(context.Background(), fields[0], fields[1], stoppedLease, client, uuid.MustParse(fields[3]),
 		fields[4] == "true", here("before"), here("between"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -133,8 +135,24 @@ type outlived struct {
 	step          string
 }
 
-// answer returns what the process prints after both have taken the same unit.
-func (o outlived) answer(t *testing.T) (answer string) {
+// answer returns what the process prints after both have taken the same unit. On a busy
+// machine, the process may have lost its lock before it is stopped: then another one takes
+// its place.
+func (o outlived) answer(t *testing.T) string {
+	t.Helper()
+	for try := 1; ; try++ {
+		answer, waited := o.try(t)
+		if waited >= stoppedLease/2 {
+			return answer
+		}
+		if try == 5 {
+			t.Fatalf("the lock was granted again after %v, while its holder still held it", waited)
+		}
+	}
+}
+
+// try also returns how long after the stop of the process its lock was granted again.
+func (o outlived) try(t *testing.T) (answer string, waited time.Duration) {
 	t.Helper()
 	ledger := uuid.New()
 	fill(t, readWrite0(o.client, ledger), "a", 1, 1)
@@ -160,7 +178,7 @@ func (o outlived) answer(t *testing.T) (answer string) {
 	if o.step == "before" { // both read before either writes
 		between = resume
 	}
-	g, stop, err := underLock(t.Context(), o.backend, o.lock, o.client, ledger, o.fenced, none, between)
+	g, stop, err := underLock(t.Context(), o.backend, o.lock, lock.DefaultLease, o.client, ledger, o.fenced, none, between)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,13 +186,11 @@ func (o outlived) answer(t *testing.T) (answer string) {
 	if _, err := g.Take(t.Context(), orderOf("a", 1)); err != nil {
 		t.Fatalf("the next holder: %v", err)
 	}
-	if waited := time.Since(stopped); waited < stoppedLease/2 {
-		t.Errorf("the lock was granted again after %v, while its holder still held it", waited)
-	}
+	waited = time.Since(stopped)
 	if o.step == "between" {
 		resume()
 	}
-	return answer
+	return answer, waited
 }
 
 // TestFencesAreKept checks that every call that changes a count under a lock
