@@ -243,12 +243,11 @@ func (g breakableGate) ScanInFlight(ctx context.Context, olderThan time.Duration
 // Level reads all counts but one, or, if it breaks late, none.
 func (g breakableGate) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error) {
 	broken, late := g.calls.breaks("Level")
-	if late {
-		return nil, errLost
-	}
 	levels, err := g.Gate.Level(ctx, skus...)
-	if broken && err == nil {
-		levels[0], err = stock.Level{SKU: skus[0], Err: errLost}, errLost
+	for i := range levels {
+		if broken && (late || i == 0) {
+			levels[i], err = stock.Level{SKU: skus[i], Err: errLost}, errLost
+		}
 	}
 	return levels, err
 }
