@@ -208,6 +208,9 @@ func TestBrokenTakeover(t *testing.T) {
 						if err != nil || broken == "" && test.raises && after.Generation <= before.Generation {
 							t.Errorf("generation %d, before %d; %v", after.Generation, before.Generation, err)
 						}
+						if mark, err := s.gate.Mark(t.Context()); err != nil || broken == "" && mark.Beat != after.Beat {
+							t.Errorf("the mark is %+v, the owner %+v, %v", mark, after, err)
+						}
 						// An instance of the first layout serves again.
 						if err := errors.Join(start("test")(t.Context(), s), s.Ready(t.Context()), s.Sweep(t.Context()), s.Sweep(t.Context())); err != nil {
 							t.Errorf("again: %v", err)

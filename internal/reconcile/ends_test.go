@@ -176,14 +176,18 @@ func TestLastGeneration(t *testing.T) {
 // overtakenLedger is a ledger to which another instance raises a generation first.
 type overtakenLedger struct {
 	*twinLedger
-	times int   // that this happens
-	owner error // why the owner cannot be read then
+	times  int    // that this happens
+	layout string // of the other instance
+	redis  *redis // in which it loads the generation
+	owner  error  // why the owner cannot be read then
 }
 
 func (l *overtakenLedger) RaiseGeneration(ctx context.Context, seen ledger.Owner, next stock.Generation, layout string) error {
 	if l.times > 0 {
 		l.times--
 		l.shared.owner.Generation++
+		l.shared.owner.Layout = l.layout
+		l.redis.loaded[l.shared.owner.Generation] = true
 	}
 	return l.twinLedger.RaiseGeneration(ctx, seen, next, layout)
 }
@@ -196,23 +200,31 @@ func (l *overtakenLedger) Owner(ctx context.Context) (ledger.Owner, error) {
 }
 
 // TestStartIsOvertaken checks that a start that another instance overtakes reads the
-// owner again, a bounded number of times.
+// owner again, a bounded number of times, and uses what an instance of its layout raised.
 func TestStartIsOvertaken(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		times int
-		owner error
-		want  error
-	}{{maxRaises - 1, nil, nil}, {maxRaises, nil, stock.ErrRowChanged}, {1, errAway, errAway}} {
+		times  int
+		layout string
+		owner  error
+		want   error
+		raised stock.Generation // by all
+	}{
+		{maxRaises - 1, "other", nil, nil, maxRaises},
+		{maxRaises, "other", nil, stock.ErrRowChanged, maxRaises},
+		{1, "other", errAway, errAway, 1},
+		{1, "twin", nil, nil, 1},
+		{0, "", errAway, nil, 1}, // nothing to read again
+	} {
 		redis := newRedis()
 		redis.mark.Beat = 100 // the ledger was restored
-		l := &overtakenLedger{twinLedger: newLedger(&ownerRow{owner: ledger.Owner{Layout: "other"}}), times: test.times, owner: test.owner}
+		l := &overtakenLedger{twinLedger: newLedger(&ownerRow{owner: ledger.Owner{Layout: "other"}}), times: test.times, layout: test.layout, redis: redis, owner: test.owner}
 		r := newReconciler(newGate(redis), l)
 		if err := r.Start(t.Context()); !errors.Is(err, test.want) {
 			t.Errorf("overtaken %d times: %v, want %v", test.times, err, test.want)
 		}
-		if test.want == nil && (l.shared.owner.Layout != "twin" || redis.mark.Generation != l.shared.owner.Generation) {
-			t.Errorf("the owner is %+v, the mark %+v", l.shared.owner, redis.mark)
+		if owner := l.shared.owner; owner.Generation != test.raised || test.want == nil && (owner.Layout != "twin" || redis.mark.Generation != owner.Generation) {
+			t.Errorf("overtaken %d times: the owner is %+v, the mark %+v", test.times, owner, redis.mark)
 		}
 		r.Close()
 	}
