@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -303,8 +304,8 @@ func TestRecoveryEnds(t *testing.T) {
 func TestSuspectsRemain(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(s *shop, broken bool){
-		"unreadable": func(s *shop, broken bool) { s.calls.start(map[bool]int{true: 2}[broken], false) }, // Level
-		"no refill":  func(s *shop, broken bool) { s.calls.start(map[bool]int{true: 3}[broken], false) }, // Row
+		"unreadable": func(s *shop, broken bool) { s.calls.start(map[bool]int{true: 2}[broken], faults.Refused) }, // Level
+		"no refill":  func(s *shop, broken bool) { s.calls.start(map[bool]int{true: 3}[broken], faults.Refused) }, // Row
 	} {
 		inShop(t, func(t *testing.T, s *shop) {
 			s.add(t, "a", 20)
