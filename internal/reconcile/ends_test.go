@@ -253,7 +253,7 @@ func TestSeenLoaded(t *testing.T) {
 }
 
 // TestWaitForALoadEnds checks that a start does not wait for another instance's load
-// for longer than its context lasts.
+// for longer than its context lasts, and that the next one waits again.
 func TestWaitForALoadEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -263,6 +263,14 @@ func TestWaitForALoadEnds(t *testing.T) {
 		defer cancel()
 		err := f.all[0].start(ctx)
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "waiting until generation 1 is loaded") || f.generation() != 1 {
+			t.Errorf("generation %d, %v", f.generation(), err)
+		}
+		time.AfterFunc(minLoadGrace/4, func() {
+			f.redis.mu.Lock()
+			defer f.redis.mu.Unlock()
+			f.redis.loaded[1] = true
+		})
+		if err := f.all[0].start(t.Context()); err != nil || f.generation() != 1 {
 			t.Errorf("generation %d, %v", f.generation(), err)
 		}
 	})
