@@ -7,46 +7,48 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestBrokenCalls breaks each call to a store that reconciling makes, before or after
-// it has its effect. The error is reported, the gate never has more units than the
-// ledger, and the same again without a broken call mends the rest.
+// TestBrokenCalls breaks each call to a store that reconciling makes: it is refused, its
+// answer is lost, or it hangs. The error is reported, and the same again and a sweep mend
+// the rest. Without a broken call, nothing is left to mend.
 func TestBrokenCalls(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		damaged []stock.SKU // by the damages of their names
+		waits   bool        // as long as its context lasts
 		do      func(ctx context.Context, s *shop) error
 	}{
 		"Deliver": {
-			[]stock.SKU{"added", "gap"},
+			[]stock.SKU{"added", "gap"}, true,
 			func(ctx context.Context, s *shop) error { return s.Deliver(ctx, "") },
 		},
 		"deliverAll": {
-			[]stock.SKU{"added"},
+			[]stock.SKU{"added"}, true,
 			func(ctx context.Context, s *shop) error {
 				_, err := s.deliverAll(ctx)
 				return err
 			},
 		},
 		"Mend": {
-			[]stock.SKU{"lost"},
+			[]stock.SKU{"lost"}, false,
 			func(ctx context.Context, s *shop) error { return s.Mend(ctx, stock.ErrNotFilled, "lost") },
 		},
 		"Refill": {
-			[]stock.SKU{"lost"},
+			[]stock.SKU{"lost"}, false,
 			func(ctx context.Context, s *shop) error { return s.Refill(ctx, []stock.SKU{"lost"}) },
 		},
 		"Sweep": {
-			[]stock.SKU{"added", "gap", "high", "lost", "sold", "taken", "unrecorded"},
+			[]stock.SKU{"added", "gap", "high", "lost", "sold", "taken", "unrecorded"}, false,
 			func(ctx context.Context, s *shop) error {
 				return errors.Join(s.Sweep(ctx), s.Sweep(ctx))
 			},
 		},
 		"AuditAll": {
-			[]stock.SKU{"claimed", "high", "lost", "unrecorded", "wrong"},
+			[]stock.SKU{"claimed", "high", "lost", "unrecorded", "wrong"}, true,
 			func(ctx context.Context, s *shop) error {
 				var errs []error
 				summary, err := s.AuditAll(ctx, AuditOptions{
@@ -56,7 +58,7 @@ func TestBrokenCalls(t *testing.T) {
 							errs = append(errs, fmt.Errorf("found %+v", f))
 						}
 						errs = append(errs, f.Err)
-						return s.calls.do("Report", func() error { return nil })
+						return s.calls.do(ctx, "Report", func() error { return nil })
 					},
 				})
 				if err = errors.Join(append(errs, err)...); err == nil && summary.Repaired != summary.Different {
@@ -72,25 +74,27 @@ func TestBrokenCalls(t *testing.T) {
 				for _, sku := range test.damaged {
 					s.add(t, sku, 20)
 				}
-				for _, late := range []bool{false, true} {
+				for _, kind := range []faults.Kind{faults.Refused, faults.Lost, faults.Hung} {
 					for n, broken := 1, "-"; broken != ""; n++ {
 						for _, sku := range test.damaged {
 							damages[sku](t, s, sku)
 						}
 						var err error
-						broken, err = s.breaking(n, late, func() error { return test.do(t.Context(), s) })
+						broken, err = s.breaking(t, n, kind, test.waits, test.do)
 						// A repair whose last answer is lost is done all the same.
-						repaired := name == "AuditAll" && broken == "Fill" && late
-						if !errors.Is(err, errLost) && (broken != "" && !repaired || err != nil) {
+						repaired := name == "AuditAll" && broken == "Fill" && kind == faults.Lost
+						reported := errors.Is(err, errLost) || kind == faults.Hung && errors.Is(err, context.DeadlineExceeded)
+						if !reported && (broken != "" && !repaired || err != nil) {
 							t.Errorf("error %v", err)
 						}
-						// The second sweep looks again at counts that differ.
-						if err := errors.Join(test.do(t.Context(), s), s.Sweep(t.Context()), s.Sweep(t.Context())); err != nil {
-							t.Errorf("again: %v", err)
+						if broken != "" {
+							if err := errors.Join(test.do(t.Context(), s), s.Sweep(t.Context())); err != nil {
+								t.Errorf("again: %v", err)
+							}
 						}
 						s.check(t, test.damaged...)
 						if t.Failed() {
-							t.Fatalf("call %d was broken: %s, late %v", n, broken, late)
+							t.Fatalf("call %d was broken: %s %s", n, broken, kind)
 						}
 					}
 				}
@@ -100,10 +104,16 @@ func TestBrokenCalls(t *testing.T) {
 }
 
 // breaking breaks a call of what do does, and returns its name, or "" if there are fewer
-// calls.
-func (s *shop) breaking(n int, late bool, do func() error) (broken string, err error) {
-	s.calls.start(n, late)
-	err = do()
+// calls. If do does not wait as long as its context lasts, it must end before.
+func (s *shop) breaking(t *testing.T, n int, kind faults.Kind, waits bool, do func(ctx context.Context, s *shop) error) (broken string, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*sweepTimeout)
+	defer cancel()
+	s.calls.start(n, kind)
+	err = do(ctx, s)
+	if ctx.Err() != nil && !waits {
+		t.Errorf("it had no end: %v", err)
+	}
 	synctest.Wait() // settles may be under way
 	return s.calls.stop(), err
 }
@@ -146,39 +156,52 @@ func TestBrokenTakeover(t *testing.T) {
 		name   string
 		before func(t *testing.T, s *shop)
 		do     func(ctx context.Context, s *shop) error
+		waits  bool // as long as its context lasts
 		raises bool // the generation
 	}{
-		{"Start", nil, start("test"), false},
-		{"Start of another layout", nil, start("other"), true},
-		{"Start after a loss", flush, start("test"), true},
-		{"Start after a restore", restore, start("test"), true},
-		{"Ready", nil, ready, false},
-		{"Ready after a loss", flush, ready, true},
-		{"Ready after a restore", restore, ready, true},
-		{"Ready of a suspect", suspect, ready, true},
-		{"Usable of a suspect", suspect, func(ctx context.Context, s *shop) error { return s.Usable(ctx) }, true},
+		{"Start", nil, start("test"), true, false},
+		{"Start of another layout", nil, start("other"), true, true},
+		{"Start after a loss", flush, start("test"), true, true},
+		{"Start after a restore", restore, start("test"), true, true},
+		{"Ready", nil, ready, false, false},
+		{"Ready after a loss", flush, ready, false, true},
+		{"Ready after a restore", restore, ready, false, true},
+		{"Ready of a suspect", suspect, ready, false, true},
+		{"Usable of a suspect", suspect, func(ctx context.Context, s *shop) error { return s.Usable(ctx) }, false, true},
 		{"Mend after a loss", flush, func(ctx context.Context, s *shop) error {
 			return s.Mend(ctx, stock.ErrNoGeneration, "a")
-		}, true},
-		{"Refill of a row of a later generation", raisedLater, refill, false},
-		{"Refill of a row of a lost generation", later, refill, true},
-		{"Sweep of a row of a later generation", raisedLater, sweep, false},
-		{"Sweep of a row of a lost generation", later, sweep, true},
-		{"Sweep of a suspect", suspect, sweep, true},
+		}, false, true},
+		{"Refill of a row of a later generation", raisedLater, refill, false, false},
+		{"Refill of a row of a lost generation", later, refill, false, true},
+		{"Sweep of a row of a later generation", raisedLater, sweep, false, false},
+		{"Sweep of a row of a lost generation", later, sweep, false, true},
+		{"Sweep of a suspect", suspect, sweep, false, true},
 		{"Attach", nil, func(ctx context.Context, s *shop) error {
 			r := s.open("test")
 			defer r.Close()
 			return r.Attach(ctx)
-		}, false},
+		}, true, false},
+		{"AuditAll of a generation that another raised", func(t *testing.T, s *shop) {
+			raised(t, s)
+			if err := s.gate.Load(t.Context(), s.ledger.Generation()+1); err != nil {
+				t.Fatal(err)
+			}
+		}, func(ctx context.Context, s *shop) error {
+			summary, err := s.AuditAll(ctx, AuditOptions{Progress: func(int) {}})
+			if err == nil && summary != (AuditSummary{Compared: 1, NotAdopted: 1}) {
+				err = fmt.Errorf("counted %+v", summary)
+			}
+			return err
+		}, true, true},
 		{"Standing", nil, func(ctx context.Context, s *shop) error {
 			_, err := s.Standing(ctx)
 			return err
-		}, false},
+		}, true, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inShop(t, func(t *testing.T, s *shop) {
 				s.add(t, "a", 20)
-				for _, late := range []bool{false, true} {
+				for _, kind := range []faults.Kind{faults.Refused, faults.Lost, faults.Hung} {
 					for n, broken := 1, "-"; broken != ""; n++ {
 						before, err := s.ledger.Owner(t.Context())
 						if err != nil {
@@ -187,13 +210,16 @@ func TestBrokenTakeover(t *testing.T) {
 						if test.before != nil {
 							test.before(t, s)
 						}
-						broken, err = s.breaking(n, late, func() error { return test.do(t.Context(), s) })
+						broken, err = s.breaking(t, n, kind, test.waits, test.do)
 						if !errors.Is(err, errLost) && (broken != "" || err != nil) {
 							t.Errorf("error %v", err)
 						}
 						after, err := s.ledger.Owner(t.Context())
 						if err != nil || broken == "" && test.raises && after.Generation <= before.Generation {
 							t.Errorf("generation %d, before %d; %v", after.Generation, before.Generation, err)
+						}
+						if mark, err := s.gate.Mark(t.Context()); err != nil || broken == "" && mark.Beat != after.Beat {
+							t.Errorf("the mark is %+v, the owner %+v, %v", mark, after, err)
 						}
 						// An instance of the first layout serves again.
 						if err := errors.Join(start("test")(t.Context(), s), s.Ready(t.Context()), s.Sweep(t.Context()), s.Sweep(t.Context())); err != nil {
@@ -206,7 +232,7 @@ func TestBrokenTakeover(t *testing.T) {
 							t.Errorf("the mark is %+v, the owner %+v, %v; generation %d is in use", mark, owner, err, s.ledger.Generation())
 						}
 						if t.Failed() {
-							t.Fatalf("call %d was broken: %s, late %v", n, broken, late)
+							t.Fatalf("call %d was broken: %s %s", n, broken, kind)
 						}
 					}
 				}
@@ -291,7 +317,7 @@ func TestFillNew(t *testing.T) {
 			t.Errorf("filled again: %v", err)
 		}
 		row.SKU = "b"
-		if _, err := s.breaking(1, false, func() error { return s.FillNew(t.Context(), row) }); !errors.Is(err, errLost) {
+		if _, err := s.breaking(t, 1, faults.Refused, false, func(ctx context.Context, s *shop) error { return s.FillNew(ctx, row) }); !errors.Is(err, errLost) {
 			t.Errorf("the gate is away: %v", err)
 		}
 	})

@@ -131,7 +131,7 @@ func (r *Reconciler) comparePage(ctx context.Context) (refilled int, last bool, 
 		return 0, true, err
 	}
 	levels, err := r.Levels(ctx, rows)
-	if len(levels) != len(rows) || err != nil && !slices.ContainsFunc(levels, func(l stock.Level) bool { return l.Err == nil }) {
+	if err != nil && !slices.ContainsFunc(levels, func(l stock.Level) bool { return l.Err == nil }) {
 		return 0, true, err
 	}
 	var lacking []ledger.StockRow
@@ -189,9 +189,6 @@ func (r *Reconciler) lookAgain(ctx context.Context, skus []stock.SKU) error {
 		return err
 	}
 	levels, err := r.Levels(ctx, rows)
-	if len(levels) != len(rows) {
-		return err
-	}
 	errs := []error{err}
 	var unchanged, inFlight []stock.SKU
 	for i, row := range rows {

@@ -102,21 +102,48 @@ func TestCompareMeetsALaterGeneration(t *testing.T) {
 	}
 }
 
-// TestUnreadablePage checks that a page that cannot be read is read again, and is not
-// passed over.
-func TestUnreadablePage(t *testing.T) {
+// TestUnreadableCounts checks that a page that cannot be read is read again, that a count
+// that cannot be read does not keep the others from being filled and is not filled
+// itself, and that both are reported.
+func TestUnreadableCounts(t *testing.T) {
 	t.Parallel()
-	r, gate, l := started(t, &ownerRow{})
-	for n := range pageSize + 1 {
-		stockUp(t, l, nil, stock.SKU(fmt.Sprintf("sku-%06d", n)))
+	type step struct {
+		pace   pace
+		fails  bool
+		filled int // so far
 	}
-	gate.unreadable = true
-	if got, err := r.compareNext(t.Context()); err == nil || got != afterRound {
-		t.Errorf("pace %+v, %v", got, err)
-	}
-	gate.unreadable = false
-	if _, err := r.compareNext(t.Context()); err != nil || len(l.raises) != pageSize {
-		t.Errorf("refilled %d SKUs, %v; want %d", len(l.raises), err, pageSize)
+	for name, test := range map[string]struct {
+		unreadable func(stock.SKU) bool // in the first steps
+		steps      []step
+		then       step
+	}{
+		"all": {
+			func(stock.SKU) bool { return true },
+			[]step{{afterRound, true, 0}}, step{whileRefilling, false, pageSize},
+		},
+		"one": {
+			func(sku stock.SKU) bool { return sku == "sku-000000" },
+			[]step{{whileRefilling, true, pageSize - 1}, {afterRound, false, pageSize}, {withinRound, true, pageSize}, {afterRound, false, pageSize}},
+			step{whileRefilling, false, pageSize + 1},
+		},
+	} {
+		r, gate, l := started(t, &ownerRow{})
+		for n := range pageSize + 1 {
+			stockUp(t, l, nil, stock.SKU(fmt.Sprintf("sku-%06d", n)))
+		}
+		take := func(want step) {
+			t.Helper()
+			got, err := r.compareNext(t.Context())
+			if got != want.pace || (err != nil) != want.fails || len(l.raises) != want.filled {
+				t.Errorf("%s: pace %+v, %v, %d SKUs are filled; want %+v", name, got, err, len(l.raises), want)
+			}
+		}
+		gate.unreadable = test.unreadable
+		for _, want := range test.steps {
+			take(want)
+		}
+		gate.unreadable = nil
+		take(test.then)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -66,7 +67,7 @@ func TestStepFails(t *testing.T) {
 }
 
 // TestCheckEnds checks that a caller of a check does not wait longer than its context
-// lasts.
+// lasts, and that checks that are stopped then log no failure.
 func TestCheckEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -85,6 +86,13 @@ func TestCheckEnds(t *testing.T) {
 		if err := r.Ready(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("ready: %v", err)
 		}
+		var log logged
+		r.logTo(&log)
+		ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if r.keepChecking(ctx); log.warnings() != "" {
+			t.Errorf("logged %s", log.warnings())
+		}
 		time.Sleep(time.Minute) // until the check has ended
 	})
 }
@@ -98,11 +106,18 @@ func (clocklessLedger) ClockKnown() error { return errAway }
 // database's clock.
 func TestClockUnknown(t *testing.T) {
 	t.Parallel()
-	r := newReconciler(newGate(newRedis()), clocklessLedger{newLedger(&ownerRow{})})
-	defer r.Close()
-	if err := errors.Join(r.Start(t.Context()), r.Ready(t.Context())); !errors.Is(err, errAway) {
-		t.Errorf("ready: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newReconciler(newGate(newRedis()), clocklessLedger{newLedger(&ownerRow{})})
+		defer r.Close()
+		if err := errors.Join(r.Start(t.Context()), r.Ready(t.Context())); !errors.Is(err, errAway) {
+			t.Errorf("ready: %v", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), checkPause/2)
+		defer cancel()
+		if r.keepChecking(ctx); value(t, r.metrics.ready) != 0 {
+			t.Error("the metric says that it is ready")
+		}
+	})
 }
 
 // TestAttach checks that a process that sells nothing attaches only to a stock that
@@ -162,14 +177,18 @@ func TestLastGeneration(t *testing.T) {
 // overtakenLedger is a ledger to which another instance raises a generation first.
 type overtakenLedger struct {
 	*twinLedger
-	times int   // that this happens
-	owner error // why the owner cannot be read then
+	times  int    // that this happens
+	layout string // of the other instance
+	redis  *redis // in which it loads the generation
+	owner  error  // why the owner cannot be read then
 }
 
 func (l *overtakenLedger) RaiseGeneration(ctx context.Context, seen ledger.Owner, next stock.Generation, layout string) error {
 	if l.times > 0 {
 		l.times--
 		l.shared.owner.Generation++
+		l.shared.owner.Layout = l.layout
+		l.redis.loaded[l.shared.owner.Generation] = true
 	}
 	return l.twinLedger.RaiseGeneration(ctx, seen, next, layout)
 }
@@ -182,23 +201,31 @@ func (l *overtakenLedger) Owner(ctx context.Context) (ledger.Owner, error) {
 }
 
 // TestStartIsOvertaken checks that a start that another instance overtakes reads the
-// owner again, a bounded number of times.
+// owner again, a bounded number of times, and uses what an instance of its layout raised.
 func TestStartIsOvertaken(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		times int
-		owner error
-		want  error
-	}{{maxRaises - 1, nil, nil}, {maxRaises, nil, stock.ErrRowChanged}, {1, errAway, errAway}} {
+		times  int
+		layout string
+		owner  error
+		want   error
+		raised stock.Generation // by all
+	}{
+		{maxRaises - 1, "other", nil, nil, maxRaises},
+		{maxRaises, "other", nil, stock.ErrRowChanged, maxRaises},
+		{1, "other", errAway, errAway, 1},
+		{1, "twin", nil, nil, 1},
+		{0, "", errAway, nil, 1}, // nothing to read again
+	} {
 		redis := newRedis()
 		redis.mark.Beat = 100 // the ledger was restored
-		l := &overtakenLedger{twinLedger: newLedger(&ownerRow{owner: ledger.Owner{Layout: "other"}}), times: test.times, owner: test.owner}
+		l := &overtakenLedger{twinLedger: newLedger(&ownerRow{owner: ledger.Owner{Layout: "other"}}), times: test.times, layout: test.layout, redis: redis, owner: test.owner}
 		r := newReconciler(newGate(redis), l)
 		if err := r.Start(t.Context()); !errors.Is(err, test.want) {
 			t.Errorf("overtaken %d times: %v, want %v", test.times, err, test.want)
 		}
-		if test.want == nil && (l.shared.owner.Layout != "twin" || redis.mark.Generation != l.shared.owner.Generation) {
-			t.Errorf("the owner is %+v, the mark %+v", l.shared.owner, redis.mark)
+		if owner := l.shared.owner; owner.Generation != test.raised || test.want == nil && (owner.Layout != "twin" || redis.mark.Generation != owner.Generation) {
+			t.Errorf("overtaken %d times: the owner is %+v, the mark %+v", test.times, owner, redis.mark)
 		}
 		r.Close()
 	}
@@ -226,7 +253,7 @@ func TestSeenLoaded(t *testing.T) {
 }
 
 // TestWaitForALoadEnds checks that a start does not wait for another instance's load
-// for longer than its context lasts.
+// for longer than its context lasts, and that the next one waits again.
 func TestWaitForALoadEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -234,7 +261,16 @@ func TestWaitForALoadEnds(t *testing.T) {
 		f.row.owner = ledger.Owner{Generation: 1, Layout: "twin"}
 		ctx, cancel := context.WithTimeout(t.Context(), minLoadGrace/2)
 		defer cancel()
-		if err := f.all[0].start(ctx); !errors.Is(err, context.DeadlineExceeded) || f.generation() != 1 {
+		err := f.all[0].start(ctx)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "waiting until generation 1 is loaded") || f.generation() != 1 {
+			t.Errorf("generation %d, %v", f.generation(), err)
+		}
+		time.AfterFunc(minLoadGrace/4, func() {
+			f.redis.mu.Lock()
+			defer f.redis.mu.Unlock()
+			f.redis.loaded[1] = true
+		})
+		if err := f.all[0].start(t.Context()); err != nil || f.generation() != 1 {
 			t.Errorf("generation %d, %v", f.generation(), err)
 		}
 	})
@@ -252,7 +288,7 @@ func (g *endlessGate) ScanInFlight(ctx context.Context, _ time.Duration, _ strin
 }
 
 // TestRecoveryEnds checks that a recovery ends with its context, and leaves the takes
-// that it has not come to.
+// that it has not come to: they have not failed.
 func TestRecoveryEnds(t *testing.T) {
 	t.Parallel()
 	gate, l := &endlessGate{twinGate: newGate(newRedis())}, newLedger(&ownerRow{})
@@ -265,7 +301,8 @@ func TestRecoveryEnds(t *testing.T) {
 	}
 	r := newReconcilerOf(gate, l)
 	defer r.Close()
-	if err := r.recoverAll(ctx); !errors.Is(err, context.Canceled) || resolved != 1 || gate.steps != 1 {
+	err := r.recoverAll(ctx)
+	if !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "recovering take") || resolved != 1 || gate.steps != 1 {
 		t.Errorf("%d takes in %d steps, %v", resolved, gate.steps, err)
 	}
 }
@@ -275,8 +312,8 @@ func TestRecoveryEnds(t *testing.T) {
 func TestSuspectsRemain(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(s *shop, broken bool){
-		"unreadable": func(s *shop, broken bool) { s.calls.start(map[bool]int{true: 2}[broken], false) }, // Level
-		"no refill":  func(s *shop, broken bool) { s.calls.start(map[bool]int{true: 3}[broken], false) }, // Row
+		"unreadable": func(s *shop, broken bool) { s.calls.start(map[bool]int{true: 2}[broken], faults.Refused) }, // Level
+		"no refill":  func(s *shop, broken bool) { s.calls.start(map[bool]int{true: 3}[broken], faults.Refused) }, // Row
 	} {
 		inShop(t, func(t *testing.T, s *shop) {
 			s.add(t, "a", 20)
@@ -402,7 +439,8 @@ func TestQuietStop(t *testing.T) {
 }
 
 // TestAuditEnds checks that an audit ends with an error if its context ends while it
-// waits to read again, before or after a repair, and if a row is deleted meanwhile.
+// waits to read again, before or after a repair, and if a row is deleted meanwhile. It
+// asks the stores for nothing after the end.
 func TestAuditEnds(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -412,11 +450,12 @@ func TestAuditEnds(t *testing.T) {
 	}{
 		"before a repair": {"Recount", func(_ *testing.T, _ *shop, cancel func()) { time.AfterFunc(auditPause/2, cancel) }, context.Canceled},
 		"after a repair": {"Correct", func(t *testing.T, s *shop, cancel func()) {
-			s.calls.before = func(name string) {
-				if name == "Counts" {
+			before := s.calls.before
+			s.calls.before = func(call string) {
+				if call == "Counts" {
+					s.calls.before = before
 					damages["wrong"](t, s, "wrong")
 					time.AfterFunc(auditPause/2, cancel)
-					s.calls.before = nil
 				}
 			}
 		}, context.Canceled},
@@ -427,9 +466,13 @@ func TestAuditEnds(t *testing.T) {
 			damages["wrong"](t, s, "wrong")
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
+			happened := false
 			s.calls.before = func(call string) {
-				if call == test.call {
-					s.calls.before = nil
+				if ctx.Err() != nil {
+					t.Errorf("%s: %s was called after the end", name, call)
+				}
+				if call == test.call && !happened {
+					happened = true
 					test.do(t, s, cancel)
 				}
 			}
@@ -445,7 +488,8 @@ func TestAuditEnds(t *testing.T) {
 	}
 }
 
-// uncounted is a ledger whose backlog and refunds cannot be counted while broken is true.
+// uncounted is a ledger whose backlog and refunds cannot be counted, and whose outbox
+// cannot be read, while broken is true.
 type uncounted struct {
 	*twinLedger
 	broken bool
@@ -463,6 +507,13 @@ func (l *uncounted) RefundsDue(ctx context.Context, limit int) (int, time.Durati
 		return 0, 0, errAway
 	}
 	return l.twinLedger.RefundsDue(ctx, limit)
+}
+
+func (l *uncounted) Changes(ctx context.Context, sku stock.SKU, after stock.Change) ([]stock.Change, bool, error) {
+	if l.broken {
+		return nil, false, errAway
+	}
+	return l.twinLedger.Changes(ctx, sku, after)
 }
 
 // TestUncounted checks that the counts of the backlog and of refunds remain while they
@@ -540,20 +591,23 @@ func TestJobLost(t *testing.T) {
 	})
 }
 
-// brokenScan is a gate that cannot list takes in flight, nor settle nor give any.
+// brokenScan is a gate that needs two steps to list takes in flight, and fails in both.
 type brokenScan struct{ *twinGate }
 
-func (brokenScan) ScanInFlight(context.Context, time.Duration, string) ([]stock.Take, string, error) {
-	return nil, "", errAway
+func (brokenScan) ScanInFlight(_ context.Context, _ time.Duration, cursor string) (takes []stock.Take, next string, err error) {
+	if cursor == "" {
+		return nil, "more", errors.New("first step")
+	}
+	return nil, "", errors.New("last step")
 }
 
 // TestFailuresAreLogged checks that the log has the failures that no caller is told of.
 func TestFailuresAreLogged(t *testing.T) {
 	t.Parallel()
+	recovering := func(ctx context.Context, r *Reconciler, _ *twinGate, _ *uncounted) { r.keepRecovering(ctx) }
 	for want, do := range map[string]func(ctx context.Context, r *Reconciler, gate *twinGate, l *uncounted){
-		"recovering takes failed": func(ctx context.Context, r *Reconciler, _ *twinGate, _ *uncounted) {
-			r.keepRecovering(ctx)
-		},
+		`recovering takes failed and will be retried" error="first step"`: recovering,
+		`recovering takes failed and will be retried" error="last step"`:  recovering,
 		"checking the stores failed": func(ctx context.Context, r *Reconciler, gate *twinGate, _ *uncounted) {
 			gate.onLoaded = func() error { return errAway }
 			r.keepChecking(ctx)
@@ -569,6 +623,17 @@ func TestFailuresAreLogged(t *testing.T) {
 			l.setAway(true)
 			r.keepDelivering(ctx)
 		},
+		"renewing a job failed": func(ctx context.Context, r *Reconciler, _ *twinGate, l *uncounted) {
+			r.jobs.run(ctx, "job", func(ctx context.Context, _ ledger.Job) (time.Duration, error) {
+				l.setAway(true)
+				<-ctx.Done()
+				return 0, ctx.Err()
+			}, nil)
+		},
+		"returning units to the gate failed": func(ctx context.Context, r *Reconciler, _ *twinGate, l *uncounted) {
+			l.broken = true
+			r.Returned(ctx, "a")
+		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			gate, l := newGate(newRedis()), &uncounted{twinLedger: newLedger(&ownerRow{})}
@@ -579,7 +644,7 @@ func TestFailuresAreLogged(t *testing.T) {
 			}
 			var log logged
 			r.logTo(&log)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+			ctx, cancel := context.WithTimeout(t.Context(), renewPause+renewPause/2)
 			defer cancel()
 			do(ctx, r, gate, l)
 			if w := log.warnings(); !strings.Contains(w, want) {

@@ -405,7 +405,7 @@ func (g *generations) loaded(ctx context.Context) (bool, error) {
 	generation := g.current() // the gate may be asked about a later one, but not about an earlier one
 	g.mu.Unlock()
 	loaded, err := g.gate.Loaded(ctx)
-	if loaded && err == nil {
+	if loaded {
 		g.noteLoaded(generation)
 	}
 	return loaded, err

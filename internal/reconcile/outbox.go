@@ -54,7 +54,7 @@ func (r *Reconciler) deliverChanges(ctx context.Context, sku stock.SKU) (applied
 		errs = append(errs, r.ledger.Applied(ctx, done...))
 		applied += len(done)
 		left += len(changes) - len(done)
-		if last || ctx.Err() != nil {
+		if last {
 			return applied, left, joined(errs)
 		}
 	}

@@ -78,8 +78,13 @@ func TestGuardRefusals(t *testing.T) {
 		refuse(now(), 2)
 		time.Sleep(time.Second)
 		refuse(stale, 2) // refilled since the take
-		if len(gate.given) != 5 {
-			t.Errorf("%d takes were given back, want 5", len(gate.given))
+		if len(gate.given) != 5 || value(t, r.metrics.guardRefusals) != 5 {
+			t.Errorf("%d takes were given back, %v guard refusals are counted, want 5", len(gate.given), value(t, r.metrics.guardRefusals))
+		}
+		time.Sleep(time.Second)
+		r.End(t.Context(), now(), order.Refused(stock.Refuse("a", stock.ErrBuyerLimit)))
+		if len(l.raises) != 2 || value(t, r.metrics.guardRefusals) != 5 {
+			t.Error("a refusal for another reason counts as one for lack of stock")
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/lock"
@@ -34,18 +35,18 @@ var errLost = errors.New("the answer was lost")
 type calls struct {
 	mu     sync.Mutex
 	made   int
-	broken int    // the number of the call that breaks; 0: none does
-	late   bool   // the broken call has its effect, and only its answer is lost
-	name   string // of the call that was broken
+	broken int         // the number of the call that breaks; 0: none does
+	kind   faults.Kind // how it breaks: Refused, Lost or Hung
+	name   string      // of the call that was broken
 
 	before func(name string) // if not nil, called before each call
 }
 
 // start numbers the calls anew, and breaks one of them.
-func (c *calls) start(broken int, late bool) {
+func (c *calls) start(broken int, kind faults.Kind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.made, c.broken, c.late, c.name = 0, broken, late, ""
+	c.made, c.broken, c.kind, c.name = 0, broken, kind, ""
 }
 
 // stop breaks no more calls. It returns the name of the one that was broken.
@@ -56,36 +57,40 @@ func (c *calls) stop() string {
 	return c.name
 }
 
-// breaks reports whether this call breaks, and whether it has its effect.
-func (c *calls) breaks(name string) (broken, late bool) {
+// breaks counts a call, and returns how it breaks. A hung call waits until ctx ends.
+func (c *calls) breaks(ctx context.Context, name string) faults.Kind {
 	if c.before != nil {
 		c.before(name)
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.made++; c.made != c.broken {
-		return false, false
+		c.mu.Unlock()
+		return faults.None
 	}
 	c.name = name
-	return true, c.late
+	kind := c.kind
+	c.mu.Unlock()
+	if kind == faults.Hung {
+		<-ctx.Done()
+	}
+	return kind
 }
 
 // do makes a call, unless it breaks.
-func (c *calls) do(name string, call func() error) error {
-	_, err := answer(c, name, func() (struct{}, error) { return struct{}{}, call() })
+func (c *calls) do(ctx context.Context, name string, call func() error) error {
+	_, err := answer(ctx, c, name, func() (struct{}, error) { return struct{}{}, call() })
 	return err
 }
 
 // answer makes a call that has an answer, unless it breaks.
-func answer[T any](c *calls, name string, call func() (T, error)) (T, error) {
-	broken, late := c.breaks(name)
-	if !broken {
+func answer[T any](ctx context.Context, c *calls, name string, call func() (T, error)) (T, error) {
+	var none T
+	switch c.breaks(ctx, name) {
+	case faults.None:
 		return call()
-	}
-	if late {
+	case faults.Lost:
 		_, _ = call()
 	}
-	var none T
 	return none, errLost
 }
 
@@ -96,39 +101,39 @@ type breakableLedger struct {
 }
 
 func (l breakableLedger) Owner(ctx context.Context) (ledger.Owner, error) {
-	return answer(l.calls, "Owner", func() (ledger.Owner, error) { return l.Ledger.Owner(ctx) })
+	return answer(ctx, l.calls, "Owner", func() (ledger.Owner, error) { return l.Ledger.Owner(ctx) })
 }
 
 func (l breakableLedger) Beat(ctx context.Context) (ledger.Owner, error) {
-	return answer(l.calls, "Beat", func() (ledger.Owner, error) { return l.Ledger.Beat(ctx) })
+	return answer(ctx, l.calls, "Beat", func() (ledger.Owner, error) { return l.Ledger.Beat(ctx) })
 }
 
 func (l breakableLedger) RaiseGeneration(ctx context.Context, seen ledger.Owner, next stock.Generation, layout string) error {
-	return l.calls.do("RaiseGeneration", func() error { return l.Ledger.RaiseGeneration(ctx, seen, next, layout) })
+	return l.calls.do(ctx, "RaiseGeneration", func() error { return l.Ledger.RaiseGeneration(ctx, seen, next, layout) })
 }
 
 func (l breakableLedger) Row(ctx context.Context, sku stock.SKU) (ledger.StockRow, error) {
-	return answer(l.calls, "Row", func() (ledger.StockRow, error) { return l.Ledger.Row(ctx, sku) })
+	return answer(ctx, l.calls, "Row", func() (ledger.StockRow, error) { return l.Ledger.Row(ctx, sku) })
 }
 
 func (l breakableLedger) Rows(ctx context.Context, after stock.SKU, limit int) ([]ledger.StockRow, error) {
-	return answer(l.calls, "Rows", func() ([]ledger.StockRow, error) { return l.Ledger.Rows(ctx, after, limit) })
+	return answer(ctx, l.calls, "Rows", func() ([]ledger.StockRow, error) { return l.Ledger.Rows(ctx, after, limit) })
 }
 
 func (l breakableLedger) RowsOf(ctx context.Context, skus []stock.SKU) ([]ledger.StockRow, error) {
-	return answer(l.calls, "RowsOf", func() ([]ledger.StockRow, error) { return l.Ledger.RowsOf(ctx, skus) })
+	return answer(ctx, l.calls, "RowsOf", func() ([]ledger.StockRow, error) { return l.Ledger.RowsOf(ctx, skus) })
 }
 
 func (l breakableLedger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int64) (ledger.StockRow, error) {
-	return answer(l.calls, "RaiseEpoch", func() (ledger.StockRow, error) { return l.Ledger.RaiseEpoch(ctx, sku, seen, above) })
+	return answer(ctx, l.calls, "RaiseEpoch", func() (ledger.StockRow, error) { return l.Ledger.RaiseEpoch(ctx, sku, seen, above) })
 }
 
 func (l breakableLedger) RaiseEpochs(ctx context.Context, seen []ledger.StockRow, above int64) ([]ledger.StockRow, error) {
-	return answer(l.calls, "RaiseEpochs", func() ([]ledger.StockRow, error) { return l.Ledger.RaiseEpochs(ctx, seen, above) })
+	return answer(ctx, l.calls, "RaiseEpochs", func() ([]ledger.StockRow, error) { return l.Ledger.RaiseEpochs(ctx, seen, above) })
 }
 
 func (l breakableLedger) Changes(ctx context.Context, sku stock.SKU, after stock.Change) (changes []stock.Change, last bool, err error) {
-	changes, err = answer(l.calls, "Changes", func() (changes []stock.Change, err error) {
+	changes, err = answer(ctx, l.calls, "Changes", func() (changes []stock.Change, err error) {
 		changes, last, err = l.Ledger.Changes(ctx, sku, after)
 		return changes, err
 	})
@@ -139,42 +144,39 @@ func (l breakableLedger) Applied(ctx context.Context, changes ...stock.Change) e
 	if len(changes) == 0 {
 		return nil // nothing is asked of the database
 	}
-	return l.calls.do("Applied", func() error { return l.Ledger.Applied(ctx, changes...) })
+	return l.calls.do(ctx, "Applied", func() error { return l.Ledger.Applied(ctx, changes...) })
 }
 
 func (l breakableLedger) Resolve(ctx context.Context, d stock.Deduction) order.Outcome {
-	broken, late := l.calls.breaks("Resolve")
-	if !broken {
-		return l.Ledger.Resolve(ctx, d)
+	out, err := answer(ctx, l.calls, "Resolve", func() (order.Outcome, error) { return l.Ledger.Resolve(ctx, d), nil })
+	if err != nil {
+		return order.Unknown(err)
 	}
-	if late {
-		l.Ledger.Resolve(ctx, d)
-	}
-	return order.Unknown(errLost)
+	return out
 }
 
 func (l breakableLedger) MeasureClock(ctx context.Context) error {
-	return l.calls.do("MeasureClock", func() error { return l.Ledger.MeasureClock(ctx) })
+	return l.calls.do(ctx, "MeasureClock", func() error { return l.Ledger.MeasureClock(ctx) })
 }
 
 func (l breakableLedger) Expire(ctx context.Context, held ledger.Job, round *ledger.ExpiryRound, limit int) (ledger.Expiry, error) {
-	return answer(l.calls, "Expire", func() (ledger.Expiry, error) { return l.Ledger.Expire(ctx, held, round, limit) })
+	return answer(ctx, l.calls, "Expire", func() (ledger.Expiry, error) { return l.Ledger.Expire(ctx, held, round, limit) })
 }
 
 func (l breakableLedger) Counts(ctx context.Context, skus []stock.SKU) ([]ledger.Count, error) {
-	return answer(l.calls, "Counts", func() ([]ledger.Count, error) { return l.Ledger.Counts(ctx, skus) })
+	return answer(ctx, l.calls, "Counts", func() ([]ledger.Count, error) { return l.Ledger.Counts(ctx, skus) })
 }
 
 func (l breakableLedger) Recount(ctx context.Context, skus []stock.SKU) ([]ledger.Count, error) {
-	return answer(l.calls, "Recount", func() ([]ledger.Count, error) { return l.Ledger.Recount(ctx, skus) })
+	return answer(ctx, l.calls, "Recount", func() ([]ledger.Count, error) { return l.Ledger.Recount(ctx, skus) })
 }
 
 func (l breakableLedger) WrongClaims(ctx context.Context, skus []stock.SKU, limit int) ([]ledger.Claim, error) {
-	return answer(l.calls, "WrongClaims", func() ([]ledger.Claim, error) { return l.Ledger.WrongClaims(ctx, skus, limit) })
+	return answer(ctx, l.calls, "WrongClaims", func() ([]ledger.Claim, error) { return l.Ledger.WrongClaims(ctx, skus, limit) })
 }
 
 func (l breakableLedger) Correct(ctx context.Context, sku stock.SKU, above int64) error {
-	return l.calls.do("Correct", func() error { return l.Ledger.Correct(ctx, sku, above) })
+	return l.calls.do(ctx, "Correct", func() error { return l.Ledger.Correct(ctx, sku, above) })
 }
 
 // breakableGate is a gate of which one call breaks.
@@ -184,77 +186,76 @@ type breakableGate struct {
 }
 
 func (g breakableGate) Load(ctx context.Context, to stock.Generation) error {
-	return g.calls.do("Load", func() error { return g.Gate.Load(ctx, to) })
+	return g.calls.do(ctx, "Load", func() error { return g.Gate.Load(ctx, to) })
 }
 
 func (g breakableGate) Loaded(ctx context.Context) (bool, error) {
-	return answer(g.calls, "Loaded", func() (bool, error) { return g.Gate.Loaded(ctx) })
+	return answer(ctx, g.calls, "Loaded", func() (bool, error) { return g.Gate.Loaded(ctx) })
 }
 
 func (g breakableGate) Mark(ctx context.Context) (stock.Mark, error) {
-	return answer(g.calls, "Mark", func() (stock.Mark, error) { return g.Gate.Mark(ctx) })
+	return answer(ctx, g.calls, "Mark", func() (stock.Mark, error) { return g.Gate.Mark(ctx) })
 }
 
 func (g breakableGate) SetMark(ctx context.Context, m stock.Mark) error {
-	return g.calls.do("SetMark", func() error { return g.Gate.SetMark(ctx, m) })
+	return g.calls.do(ctx, "SetMark", func() error { return g.Gate.SetMark(ctx, m) })
 }
 
 func (g breakableGate) Settle(ctx context.Context, takes ...stock.Take) error {
-	return g.calls.do("Settle", func() error { return g.Gate.Settle(ctx, takes...) })
+	return g.calls.do(ctx, "Settle", func() error { return g.Gate.Settle(ctx, takes...) })
 }
 
 func (g breakableGate) Give(ctx context.Context, t stock.Take) error {
-	return g.calls.do("Give", func() error { return g.Gate.Give(ctx, t) })
+	return g.calls.do(ctx, "Give", func() error { return g.Gate.Give(ctx, t) })
 }
 
 func (g breakableGate) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error {
-	return g.calls.do("Fill", func() error { return g.Gate.Fill(ctx, sku, epoch, units) })
+	return g.calls.do(ctx, "Fill", func() error { return g.Gate.Fill(ctx, sku, epoch, units) })
 }
 
 // FillAll breaks for one of the counts.
 func (g breakableGate) FillAll(ctx context.Context, fills []stock.Fill) []error {
-	broken, late := g.calls.breaks("FillAll")
-	if !broken || late {
+	switch g.calls.breaks(ctx, "FillAll") {
+	case faults.None:
+		return g.Gate.FillAll(ctx, fills)
+	case faults.Lost:
 		errs := g.Gate.FillAll(ctx, fills)
-		if late {
-			errs[0] = errLost
-		}
+		errs[0] = errLost
 		return errs
 	}
 	return append([]error{errLost}, g.Gate.FillAll(ctx, fills[1:])...)
 }
 
 func (g breakableGate) Adjust(ctx context.Context, c stock.Change) error {
-	return g.calls.do("Adjust", func() error { return g.Gate.Adjust(ctx, c) })
+	return g.calls.do(ctx, "Adjust", func() error { return g.Gate.Adjust(ctx, c) })
 }
 
 func (g breakableGate) InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Take, error) {
-	return answer(g.calls, "InFlight", func() ([]stock.Take, error) { return g.Gate.InFlight(ctx, olderThan, limit, skus...) })
+	return answer(ctx, g.calls, "InFlight", func() ([]stock.Take, error) { return g.Gate.InFlight(ctx, olderThan, limit, skus...) })
 }
 
 func (g breakableGate) ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []stock.Take, next string, err error) {
-	takes, err = answer(g.calls, "ScanInFlight", func() (takes []stock.Take, err error) {
+	takes, err = answer(ctx, g.calls, "ScanInFlight", func() (takes []stock.Take, err error) {
 		takes, next, err = g.Gate.ScanInFlight(ctx, olderThan, cursor)
 		return takes, err
 	})
 	return takes, next, err
 }
 
-// Level reads all counts but one, or, if it breaks late, none.
+// Level reads all counts but one, or, if its answer is lost, none.
 func (g breakableGate) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error) {
-	broken, late := g.calls.breaks("Level")
-	if late {
-		return nil, errLost
-	}
+	kind := g.calls.breaks(ctx, "Level")
 	levels, err := g.Gate.Level(ctx, skus...)
-	if broken && err == nil {
-		levels[0], err = stock.Level{SKU: skus[0], Err: errLost}, errLost
+	for i := range levels {
+		if kind == faults.Lost || kind != faults.None && i == 0 {
+			levels[i], err = stock.Level{SKU: skus[i], Err: errLost}, errLost
+		}
 	}
 	return levels, err
 }
 
 func (g breakableGate) Segments(ctx context.Context, sku stock.SKU) ([]stock.Level, error) {
-	return answer(g.calls, "Segments", func() ([]stock.Level, error) { return g.Gate.(segmented).Segments(ctx, sku) })
+	return answer(ctx, g.calls, "Segments", func() ([]stock.Level, error) { return g.Gate.(segmented).Segments(ctx, sku) })
 }
 
 // shop is an instance with a ledger in SQLite and a gate in Redis. Calls of its
@@ -373,8 +374,11 @@ func (s *shop) take(t *testing.T, sku stock.SKU) stock.Take {
 func (s *shop) sell(t *testing.T, sku stock.SKU) stock.Take {
 	t.Helper()
 	taken := s.take(t, sku)
+	if err := s.ledger.MeasureClock(t.Context()); err != nil { // a hung call may have lasted a minute
+		t.Fatal(err)
+	}
 	if _, out := s.ledger.Record(t.Context(), taken); !out.Committed() {
-		t.Fatalf("the order is %+v", out)
+		t.Fatalf("the order is %s: %v", out.Kind(), out.Reason())
 	}
 	return taken
 }

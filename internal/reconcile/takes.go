@@ -49,7 +49,7 @@ func (r *Reconciler) End(ctx context.Context, t stock.Take, out order.Outcome) o
 		r.settle(t)
 	default:
 		r.GiveBack(ctx, t)
-		if out.Refused() && r.gate != nil && errors.Is(out.Reason(), stock.ErrSoldOut) {
+		if r.gate != nil && errors.Is(out.Reason(), stock.ErrSoldOut) { // a duplicate has no reason
 			r.metrics.guardRefusals.Inc()
 			r.refillAfterGuardRefusal(ctx, t, out.Reason())
 		}

@@ -236,7 +236,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestWithoutAGate checks that a take that no gate cut needs no end.
+// TestWithoutAGate checks that a take that no gate cut needs no end, and that a row is
+// adopted by its epoch alone.
 func TestWithoutAGate(t *testing.T) {
 	t.Parallel()
 	l := newLedger(&ownerRow{})
@@ -253,6 +254,10 @@ func TestWithoutAGate(t *testing.T) {
 	}
 	if len(r.open) != 0 || len(l.raises) != 0 {
 		t.Errorf("%d takes are open, epochs were raised of %v", len(r.open), l.raises)
+	}
+	l.Use(1)
+	if err := r.Mend(t.Context(), stock.ErrNotAdopted, "a"); err != nil || !l.Generation().Holds(l.rows["a"].Epoch) {
+		t.Errorf("the row is %+v, %v", l.rows["a"], err)
 	}
 }
 

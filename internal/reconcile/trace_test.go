@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"context"
 	"testing"
 
 	"go.opentelemetry.io/otel/codes"
@@ -12,7 +13,7 @@ import (
 )
 
 // TestTraces checks that a step of a job is a trace of its own if it found something to
-// do or failed, and none otherwise.
+// do or failed, and none otherwise, nor if it was stopped.
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewSpanRecorder()
@@ -21,12 +22,18 @@ func TestTraces(t *testing.T) {
 	r.tracer = tracing.New(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)), true)
 	e := &expiry{Reconciler: r, batch: minExpiryBatch}
 	steps := []struct {
-		done ledger.Expiry
-		err  error
-	}{{}, {done: ledger.Expiry{Found: 3, Expired: 2, Failed: 1}}, {err: errAway}}
+		done    ledger.Expiry
+		err     error
+		stopped bool
+	}{{}, {done: ledger.Expiry{Found: 3, Expired: 2, Failed: 1}}, {err: errAway}, {err: errAway, stopped: true}}
 	for _, s := range steps {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		if s.stopped {
+			cancel()
+		}
 		l.expire = func(ledger.Job, int) (ledger.Expiry, error) { return s.done, s.err }
-		if _, err := e.step(t.Context(), ledger.Job{}); (err == nil) != (s.err == nil) {
+		if _, err := e.step(ctx, ledger.Job{}); (err == nil) != (s.err == nil) {
 			t.Fatal(err)
 		}
 	}

@@ -191,8 +191,8 @@ type twinGate struct {
 	given   []uuid.UUID    // takes
 	tries   []time.Time    // of Give and Settle
 
-	unreadable bool // Level fails
-	unlisted   bool // InFlight fails
+	unreadable func(stock.SKU) bool // if not nil, the SKUs for which Level fails
+	unlisted   bool                 // InFlight fails
 
 	fail func(t stock.Take) error // if not nil, called before Give and Settle; an error is the answer
 
@@ -329,7 +329,7 @@ func (g *twinGate) Level(_ context.Context, skus ...stock.SKU) ([]stock.Level, e
 	for i, sku := range skus {
 		levels[i] = g.redis.counts[sku]
 		levels[i].SKU = sku
-		if g.unreadable {
+		if g.unreadable != nil && g.unreadable(sku) {
 			levels[i], err = stock.Level{SKU: sku, Err: errAway}, errAway
 		}
 	}

@@ -88,8 +88,8 @@ type Gate interface {
 	// has what could be read.
 	ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []Take, next string, err error)
 
-	// Level returns the counts of the SKUs, in their order. A count that could
-	// not be read has its Err set; the error joins them.
+	// Level returns a count for each of the SKUs, in their order. A count that
+	// could not be read has its Err set; the error joins them.
 	Level(ctx context.Context, skus ...SKU) ([]Level, error)
 }
 
