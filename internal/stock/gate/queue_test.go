@@ -395,12 +395,21 @@ func TestConsumerDies(t *testing.T) {
 }
 
 // TestLeasesUnavailable checks that calls are answered busy if the instance cannot
-// become the consumer.
+// become the consumer, and that a call on an ended context does not try to.
 func TestLeasesUnavailable(t *testing.T) {
 	t.Parallel()
 	client, ledger := shared.client(t, "Redis"), uuid.New()
-	g := NewQueue(readWrite0(client, ledger), noLeases{}, lockWait)
+	asked := new(atomic.Int64)
+	g := NewQueue(readWrite0(client, ledger), noLeases{asked: asked}, lockWait)
 	t.Cleanup(g.Close)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	_, takeEnded := g.Take(ended, orderOf("a", 1))
+	for call, err := range map[string]error{"Take": takeEnded, "Fill": g.Fill(ended, "a", 1, 1)} {
+		if g.turns.consumers.Wait(); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, context.Canceled) || asked.Load() > 0 {
+			t.Errorf("%s on an ended context: %v, %d leases asked for", call, err, asked.Load())
+		}
+	}
 	_, takeErr := g.Take(t.Context(), orderOf("a", 1))
 	for call, err := range map[string]error{"Take": takeErr, "Fill": g.Fill(t.Context(), "a", 1, 1)} {
 		if !errors.Is(err, stock.ErrBusy) || !errors.Is(err, errNoLeases) {
@@ -412,6 +421,12 @@ func TestLeasesUnavailable(t *testing.T) {
 var errNoLeases = errors.New("no leases")
 
 // noLeases is a locker that grants nothing.
-type noLeases struct{ ownLocker }
+type noLeases struct {
+	ownLocker
+	asked *atomic.Int64
+}
 
-func (noLeases) Lock(context.Context, string) (lock.Lease, error) { return nil, errNoLeases }
+func (l noLeases) Lock(context.Context, string) (lock.Lease, error) {
+	l.asked.Add(1)
+	return nil, errNoLeases
+}

@@ -105,6 +105,22 @@ func TestGather(t *testing.T) {
 	}
 }
 
+// TestRoutesTheShortLine checks that a take whose second line's segment has too few units
+// cuts that line elsewhere, and gathers nothing.
+func TestRoutesTheShortLine(t *testing.T) {
+	t.Parallel()
+	g, _ := divided3(t, "Redis")
+	fill(t, g, "a", 1, 9)
+	fill(t, g, "b", 1, 4) // 2, 1 and 1
+	d := orderOf("a", 1)
+	d.Lines = append(d.Lines, stock.Line{SKU: "b", Quantity: 2})
+	copy(d.OrderID[12:], []byte{0, 0, 0, 2}) // asks segment 2 first
+	g.gatherers = askedLocker{g.gatherers, func() { t.Error("it gathers") }}
+	if taken, err := g.Take(t.Context(), d); err != nil || taken.Parts(0)[0].Segment != 2 || taken.Parts(1)[0].Segment != 0 {
+		t.Errorf("%+v, %v", taken, err)
+	}
+}
+
 // TestTakenAgain takes an order again while records of its earlier take are left in
 // segments that the new take would not ask. It must find them.
 func TestTakenAgain(t *testing.T) {
