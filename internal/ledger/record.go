@@ -241,8 +241,9 @@ func (l *Ledger) commit(ctx context.Context, rs []*recording, own *lane) error {
 	return nil
 }
 
-// begin sets the times of the orders to now. It returns those whose callers wait. Nobody
-// asks what became of the others.
+// begin sets the times of the orders to now, and returns the orders whose callers still
+// wait. The others take no part in the transaction, and need no outcome: leave has
+// answered their callers.
 func (l *Ledger) begin(rs []*recording) (waiting []*recording, err error) {
 	created, expires, err := l.times()
 	if err != nil {
