@@ -380,8 +380,9 @@ func (l *Ledger) setLockedApart(ctx context.Context, rs []*recording, own *lane,
 	for _, r := range l.lanes.narrow(own, locked) {
 		l.queue(r)
 	}
-	if err := l.commit(ctx, free, own); err != nil { // a later answer could not say that nothing was recorded
-		return nil, away(held, err)
+	if err := l.commit(ctx, free, own); err != nil { // the others would fail too
+		refuse(held, err)
+		return nil, err
 	}
 	return held, nil
 }
