@@ -120,11 +120,18 @@ func (h Hook) fail(ctx context.Context, kind Kind, cmds []redis.Cmder, run func(
 	return reply.Err()
 }
 
-// garble empties the answers of the scripts that Eval has run.
+// garble changes answers as Garbled says.
 func garble(cmds []redis.Cmder) {
 	for _, cmd := range cmds {
-		if script, ok := cmd.(*redis.Cmd); ok && script.Err() == nil {
-			script.SetVal([]any{})
+		switch cmd := cmd.(type) {
+		case *redis.Cmd:
+			if cmd.Err() == nil {
+				cmd.SetVal([]any{})
+			}
+		case *redis.XMessageSliceCmd:
+			for i := range cmd.Val() {
+				cmd.Val()[i].ID = "?"
+			}
 		}
 	}
 }

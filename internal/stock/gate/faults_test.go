@@ -659,18 +659,23 @@ func TestUnreadableMark(t *testing.T) {
 	}
 }
 
-// TestRedeliver_UnreadableAnswer answers the script with nothing.
-func TestRedeliver_UnreadableAnswer(t *testing.T) {
+// TestJournal_UnreadableAnswers answers with messages without a time, and the script with
+// nothing.
+func TestJournal_UnreadableAnswers(t *testing.T) {
 	t.Parallel()
 	client := ownClient(t, "Redis", nil, -1)
 	g, hook := scriptOn(t, client), faults.NewHook()
 	j := openJournal(t, g)
 	fill(t, g, "a", 1, 5)
 	journaled(t, j, linesOf("a"))
+	client.AddHook(hook)
+	hook.Arm(faults.Fault{Kind: faults.Garbled, Nth: 1, Only: "xrange"})
+	if n, age, err := j.Backlog(t.Context()); err == nil {
+		t.Errorf("%d orders, the oldest for %v", n, age)
+	}
 	if err := client.Del(t.Context(), g.journalKey()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	client.AddHook(hook)
 	hook.Arm(faults.Fault{Kind: faults.Garbled, Nth: 1, Only: "eval"})
 	if n, err := j.Redeliver(t.Context()); n != 0 || !errors.Is(err, errAnswer) {
 		t.Errorf("%d orders got a new place (%v), want %v", n, err, errAnswer)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
@@ -120,7 +121,9 @@ func (g *Queue) places(sku stock.SKU) int {
 // told "sold out".
 func TestRefusedAtOnce(t *testing.T) {
 	t.Parallel()
-	client, ledger, p := shared.client(t, "Redis"), uuid.New(), newPause()
+	client, ledger, p := ownClient(t, "Redis", nil, -1), uuid.New(), newPause()
+	fails := faults.NewHook()
+	client.AddHook(fails)
 	g := queueWith(client, ledger, redislock.New(client, redislock.Options{}), p.here)
 	g.turns.length = time.Hour
 	t.Cleanup(g.Close)
@@ -139,6 +142,11 @@ func TestRefusedAtOnce(t *testing.T) {
 	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrSoldOut) {
 		t.Errorf("a take behind all units: %v", err)
 	}
+	fails.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: g.counts.scripts().read.sha})
+	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) || !isNotSent(err) {
+		t.Errorf("a take behind all units while Redis is away: %v", err)
+	}
+	fails.Disarm()
 	twin := second
 	twin.TakeID = uuid.New()
 	answer := g.start(t.Context(), twin)
