@@ -281,8 +281,8 @@ var documented = []struct {
 	{"refund due", ErrRefundDue},
 }
 
-// answerOf names an answer: what was said, the documented errors in err, and whether err
-// has another cause than the call that failed.
+// answerOf names an answer: what was said, the documented errors in err, whether its text
+// says one of them twice, and whether err has another cause than the call that failed.
 func answerOf(said string, err, cause error) string {
 	var answer []string
 	if said != "" {
@@ -291,6 +291,9 @@ func answerOf(said string, err, cause error) string {
 	for _, d := range documented {
 		if errors.Is(err, d.err) {
 			answer = append(answer, d.name)
+			if strings.Count(err.Error(), d.err.Error()) > 1 {
+				answer = append(answer, "said twice")
+			}
 		}
 	}
 	if err != nil && cause != nil && !errors.Is(err, cause) {
