@@ -121,6 +121,7 @@ var scenarios = []scenario{
 	{name: "refunded, of a paid order", prepare: placed(Paid), do: refunded},
 
 	{name: "read", prepare: placed(Paid), do: reading},
+	{name: "read no order", do: reading},
 	{name: "read beside a journal", prepare: both(placed(Pending), queueing(nil)), do: reading},
 	{name: "read a queued order", prepare: queuedElsewhere(itself), do: reading},
 	{name: "read a queued order with a barred void order", prepare: both(queuedElsewhere(itself), func(_ *testing.T, s *shop) {
