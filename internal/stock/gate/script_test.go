@@ -238,9 +238,11 @@ func TestFullQueueIsBusy(t *testing.T) {
 
 func TestMalformedDeductions(t *testing.T) {
 	t.Parallel()
+	segments, _ := divided3(t, "Redis")
 	for name, g := range map[string]stock.Gate{
 		"Script":    scriptOn(t, shared.client(t, "Redis")),
 		"ReadWrite": readWrite0(shared.client(t, "Redis"), uuid.New()),
+		"Segmented": segments,
 	} {
 		fill(t, g, "a", 1, 10)
 		none := orderOf("a", 1)

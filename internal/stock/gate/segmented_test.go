@@ -122,7 +122,8 @@ func TestRoutesTheShortLine(t *testing.T) {
 }
 
 // TestTakenAgain takes an order again while records of its earlier take are left in
-// segments that the new take would not ask. It must find them.
+// segments that the new take would not ask. It must find them. So must the same take that
+// is sent twice.
 func TestTakenAgain(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds {
@@ -141,6 +142,9 @@ func TestTakenAgain(t *testing.T) {
 				first, err := g.Take(t.Context(), d)
 				if err != nil {
 					t.Fatal(err)
+				}
+				if _, err := other.Take(t.Context(), d); err != nil { // the same take
+					t.Errorf("taken twice: %v", err)
 				}
 				if err := g.inner.Give(t.Context(), blocking); err != nil {
 					t.Fatal(err)
