@@ -329,6 +329,11 @@ func TestLostSegment(t *testing.T) {
 	t.Parallel()
 	g, _ := divided3(t, "Redis")
 	fill(t, g, "a", 1, 9)
+	again := orderOf("a", 1)
+	copy(again.OrderID[12:], []byte{0, 0, 0, 1}) // in segment 1
+	if _, err := g.Take(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
 	if err := g.counts.client.HDel(t.Context(), g.counts.keys(segmentOf("a", 1)).count, string(segmentOf("a", 1))).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -338,6 +343,10 @@ func TestLostSegment(t *testing.T) {
 		if _, err := g.Take(t.Context(), d); !errors.Is(err, stock.ErrNotFilled) {
 			t.Errorf("segment %d first: got %v", first, err)
 		}
+	}
+	again.TakeID, again.Again = uuid.New(), true
+	if _, err := g.Take(t.Context(), again); !errors.Is(err, stock.ErrNotFilled) { // its record is void
+		t.Errorf("again: got %v", err)
 	}
 	levels, err := g.Level(t.Context(), "a")
 	if err != nil || levels[0].Filled || levels[0].Epoch != 1 {
