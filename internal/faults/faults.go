@@ -36,9 +36,9 @@ const (
 	Gone Kind = "gone"
 )
 
-// Garbled makes a statement return rows whose values cannot be scanned, and a script of
-// Redis an empty answer. It has no effect on other statements and commands. A Wire does
-// not have it.
+// Garbled makes a statement return rows whose values cannot be scanned, a script that
+// redis.Client.Eval runs an empty answer, and XRANGE messages with unreadable IDs. It has
+// no effect on other statements and commands. A Wire does not have it.
 const Garbled Kind = "garbled"
 
 // Cut breaks the connection after a statement has returned its first row. It has no effect

@@ -70,16 +70,12 @@ func (h Hook) inject(ctx context.Context, cmds []redis.Cmder, run func(context.C
 		return run(ctx)
 	}
 	kind := h.next(text)
-	if kind == Garbled {
+	switch {
+	case kind == Garbled:
 		err := run(ctx)
-		for _, cmd := range cmds {
-			if script, ok := cmd.(*redis.Cmd); ok && script.Err() == nil {
-				script.SetVal([]any{})
-			}
-		}
+		garble(cmds)
 		return err
-	}
-	if kind == None || redisErrors[kind] == "" && !slices.Contains(connectionKinds, kind) {
+	case redisErrors[kind] == "" && !slices.Contains(connectionKinds, kind): // none, or one of a database
 		return run(ctx)
 	}
 	err := h.fail(ctx, kind, cmds, run, one)
@@ -122,6 +118,22 @@ func (h Hook) fail(ctx context.Context, kind Kind, cmds []redis.Cmder, run func(
 		return err
 	}
 	return reply.Err()
+}
+
+// garble changes answers as Garbled says.
+func garble(cmds []redis.Cmder) {
+	for _, cmd := range cmds {
+		switch cmd := cmd.(type) {
+		case *redis.Cmd:
+			if cmd.Err() == nil {
+				cmd.SetVal([]any{})
+			}
+		case *redis.XMessageSliceCmd:
+			for i := range cmd.Val() {
+				cmd.Val()[i].ID = "?"
+			}
+		}
+	}
 }
 
 // connectionKinds are the kinds that break or block the connection. (next returns

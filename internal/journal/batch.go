@@ -15,6 +15,7 @@ type batch struct {
 	results chan result
 	open    map[int][]stock.SKU // by index: the orders without a result; of those that are held, the locked SKUs
 	held    int
+	failed  bool // the ledger could not tell which rows are locked
 }
 
 // result is the end of the order with this index.
@@ -77,7 +78,8 @@ func (c *Consumer) holdLocked(ctx context.Context, b *batch) {
 		}
 	}
 	skus, err := c.ledger.Locked(ctx, stock.SKUsOf(open...))
-	if err != nil {
+	if err != nil && !b.failed { // a ledger that is away fails every time
+		b.failed = true
 		c.log.Warn("asking which stock rows are locked failed", "error", err)
 	}
 	before := b.held

@@ -181,6 +181,7 @@ type memory struct {
 	// returns the outcome. nil: Record records.
 	before func(t stock.Take) (out order.Outcome, ok bool)
 	locked []stock.SKU // whose rows are locked
+	away   error       // why it cannot tell which are locked
 
 	mu       sync.Mutex
 	rows     map[uuid.UUID]order.Order
@@ -241,7 +242,7 @@ func (m *memory) sold() (sold int64) {
 	return sold
 }
 
-func (m *memory) Locked(context.Context, []stock.SKU) ([]stock.SKU, error) { return m.locked, nil }
+func (m *memory) Locked(context.Context, []stock.SKU) ([]stock.SKU, error) { return m.locked, m.away }
 
 func (*memory) Generation() stock.Generation { return 1 }
 

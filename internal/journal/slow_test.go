@@ -1,8 +1,11 @@
 package journal
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -56,6 +59,22 @@ func TestSlowOrderDelaysNoOther(t *testing.T) {
 		}
 		if len(left.takes) != 2 {
 			t.Errorf("%d orders were removed, want 2", len(left.takes))
+		}
+	})
+}
+
+// TestWarnsOnce checks that a batch that waits warns once that the ledger cannot tell which
+// rows are locked.
+func TestWarnsOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		c := NewForeign(&finished{}, slow{d: 4 * patience}, &memory{away: errors.New("away")}, nil, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry(), nil)
+		if !c.finish(t.Context(), []stock.Take{{Deduction: oneUnit()}}) {
+			t.Error("the order has not ended")
+		}
+		if n := strings.Count(log.String(), "asking which stock rows"); n != 1 {
+			t.Errorf("%d warnings:\n%s", n, log.String())
 		}
 	})
 }

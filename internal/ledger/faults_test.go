@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -1077,25 +1078,34 @@ func TestCorrect(t *testing.T) {
 }
 
 // TestUnknownClock expects that no order is recorded while it is not known when it would
-// expire, also if the database's clock becomes unknown while the stock rows are locked.
+// expire, also if the database's clock becomes unknown while the stock rows are locked, or
+// known again.
 func TestUnknownClock(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
 	forget := func() { s.l.clock.last.Store(nil) }
-	known := s.l.clock.last.Load()
+	known, wall := s.l.clock.last.Load(), s.l.clock.wall
+	var jumps atomic.Bool // for one look at the clock
+	s.l.clock.wall = func() time.Time {
+		if jumps.CompareAndSwap(true, false) {
+			return wall().Add(time.Hour)
+		}
+		return wall()
+	}
 	forgetful := cuttertest.WithCut(cutter.ForUpdate(), func(ctx context.Context, tx *sqltx.Tx, _ []stock.Take, cut cuttertest.Cut) ([]cutter.Decision, error) {
 		forget()
 		return cut(ctx, tx)
 	})
 	for _, c := range append(recordCalls(s.contents)[:2], takeCalls(s.contents)...) {
 		name := strings.Fields(c.name)[0]
-		for when, cut := range map[string]cutter.Cutter{"before": cutter.Merged(), "during": forgetful} {
+		for when, cut := range map[string]cutter.Cutter{"before": cutter.Merged(), "at first before": cutter.Merged(), "during": forgetful} {
 			if s.l.cutter = cut; c.want != nil || name != "Record" && name != "Replace" {
 				continue
 			}
 			if s.l.clock.last.Store(known); when == "before" {
 				forget()
 			}
+			jumps.Store(when == "at first before")
 			if _, out := c.do(t.Context(), s); !out.Refused() || !errors.Is(out.Reason(), errClockUnknown) || !errors.Is(out.Reason(), stock.ErrBusy) {
 				t.Errorf("%s, %s the cut: %s, %v", c.name, when, out.Kind(), out.Reason())
 			}

@@ -18,11 +18,11 @@ import (
 // Change changes an order in one transaction, and returns the order as it is
 // afterwards. decide chooses the change under the order's row lock; its error ends
 // the transaction and is returned. An answer that changes nothing is as durable as the
-// rows that it was decided by. decide may run several times: also after a
-// commit whose outcome is unknown, because it decides by what it finds.
+// rows that it was decided by. decide may run several times: also after a commit whose
+// outcome is unknown, because it decides by what it finds.
 //
-// Errors: order.ErrUnknownOrder; stock.ErrBusy (nothing was changed); what decide returned; an
-// error of the database, after which the change may have been made.
+// Errors: order.ErrUnknownOrder; stock.ErrBusy (nothing was changed); what decide
+// returned; an error of the database, after which the change may have been made.
 func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeOptions, decide order.Decide) (order.Order, error) {
 	for try := 1; ; try++ {
 		o, err := l.change(ctx, id, options, decide)
@@ -179,8 +179,8 @@ func (l *Ledger) Revive(ctx context.Context, expired order.Order, t stock.Take, 
 }
 
 // cutAgain cuts the units of an order that the ledger has, under the take t, in a
-// transaction of its own. save changes the order in it: it returns stock.ErrRowChanged if the
-// order is not as it was read.
+// transaction of its own. save changes the order in it: it returns stock.ErrRowChanged
+// if the order is not as it was read.
 //
 // Reasons to refuse: stock.ErrRowChanged; those of Record.
 func (l *Ledger) cutAgain(ctx context.Context, t stock.Take, save func(ctx context.Context, tx *sqltx.Tx) error) order.Outcome {

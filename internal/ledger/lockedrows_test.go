@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -115,6 +116,8 @@ func TestFaults_LockedRow(t *testing.T) {
 					t.Errorf("order %d after %q: %v", i+1, hit, out.Reason())
 				case out.Refused() && !errors.Is(out.Reason(), stock.ErrBusy):
 					t.Errorf("order %d after %q is refused: %v", i+1, hit, out.Reason())
+				case rs[1].outcome.Refused() && fmt.Sprint(out.Reason()) != fmt.Sprint(rs[1].outcome.Reason()):
+					t.Errorf("order %d after %q waited for its row although the database was away for order 2: %v", i+1, hit, out.Reason())
 				}
 			}
 		}

@@ -88,8 +88,8 @@ func (l *Ledger) RefundsDue(ctx context.Context, limit int) (n int, oldest time.
 
 // Refunded records that a payment that was due went back to the buyer, and returns
 // the payment as it is afterwards. It changes no payment with another status, and then
-// returns once the payment is as durable as its COMMIT promised. order.ErrUnknownPayment: there is
-// none.
+// returns once the payment is as durable as its COMMIT promised.
+// order.ErrUnknownPayment: there is none.
 func (l *Ledger) Refunded(ctx context.Context, id string) (p order.Payment, err error) {
 	var changed int64
 	err = l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {

@@ -34,8 +34,8 @@ func (l *Ledger) Pass(ctx context.Context, id uuid.UUID) error {
 // earlier takes under the order's ID. void is the void order as it was read, and must be
 // Replaceable. In the same transaction, the new row takes over: it bars them too.
 //
-// Reasons to refuse: stock.ErrRowChanged (the void order has changed since it was read: another
-// take has its place, or Resolve has barred this one); those of Record.
+// Reasons to refuse: stock.ErrRowChanged (the void order has changed since it was read:
+// another take has its place, or Resolve has barred this one); those of Record.
 func (l *Ledger) Replace(ctx context.Context, void order.Order, t stock.Take) (order.Order, order.Outcome) {
 	o, err := l.newOrder(t, order.Pending)
 	if err != nil {
@@ -62,8 +62,8 @@ func (l *Ledger) Replace(ctx context.Context, void order.Order, t stock.Take) (o
 
 // TurnDown records that the queued order of a take is refused. The row bars the
 // order's ID: no transaction can commit the take afterwards. It replaces a void order,
-// which another request of the same key can leave under the ID. If the database refuses the
-// order's lines or its buyer, the row is without them.
+// which another request of the same key can leave under the ID. If the database refuses
+// the order's lines or its buyer, the row is without them.
 //
 // Refused: the take is not committed and never will be. Committed: the ledger has
 // the take's order. Unknown: the database did not answer; the row may be there or

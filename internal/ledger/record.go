@@ -241,8 +241,9 @@ func (l *Ledger) commit(ctx context.Context, rs []*recording, own *lane) error {
 	return nil
 }
 
-// begin sets the times of the orders to now. It returns those whose callers wait. Nobody
-// asks what became of the others.
+// begin sets the times of the orders to now, and returns the orders whose callers still
+// wait. The others take no part in the transaction, and need no outcome: leave has
+// answered their callers.
 func (l *Ledger) begin(rs []*recording) (waiting []*recording, err error) {
 	created, expires, err := l.times()
 	if err != nil {
@@ -379,8 +380,9 @@ func (l *Ledger) setLockedApart(ctx context.Context, rs []*recording, own *lane,
 	for _, r := range l.lanes.narrow(own, locked) {
 		l.queue(r)
 	}
-	if err := l.commit(ctx, free, own); err != nil { // a later answer could not say that nothing was recorded
-		return nil, away(held, err)
+	if err := l.commit(ctx, free, own); err != nil { // the others would fail too
+		refuse(held, err)
+		return nil, err
 	}
 	return held, nil
 }

@@ -156,8 +156,9 @@ func heldUnits(ctx context.Context, db rowReader, sku stock.SKU) (units int64, e
 	return units, err
 }
 
-// recordClaims adds the units that the SKU's orders hold to the claims of their buyers. which
-// is the condition for the orders, on order_lines. tx must have locked the stock row.
+// recordClaims adds the units that the SKU's orders hold to the claims of their buyers.
+// which is the condition for the orders, on order_lines. tx must have locked the stock
+// row.
 func recordClaims(ctx context.Context, tx *sqltx.Tx, sku stock.SKU, which string, args ...any) error {
 	clause, inserted := tx.Dialect().Upsert("sku", "buyer_id")
 	_, err := tx.Exec(ctx, `INSERT INTO claims (sku, buyer_id, units)

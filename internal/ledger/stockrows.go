@@ -201,9 +201,9 @@ func (l *Ledger) mayChange(row StockRow, s stock.Setting) error {
 }
 
 // Shrink takes the units of t, an administrator's take, off total and available,
-// sets the rules as Set does, and records the take. The rules do not apply to it. Reasons to
-// refuse: stock.ErrRowChanged (the total is not the one that t was computed from);
-// ErrBelowSold, ErrHours, ErrStaleEpoch, ErrNotAdopted and ErrLaterGeneration of
+// sets the rules as Set does, and records the take. The rules do not apply to it.
+// Reasons to refuse: stock.ErrRowChanged (the total is not the one that t was computed
+// from); ErrBelowSold, ErrHours, ErrStaleEpoch, ErrNotAdopted and ErrLaterGeneration of
 // package stock; an error of the database.
 func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row StockRow, out order.Outcome) {
 	line, epoch := t.Lines[0], t.Epoch(0)

@@ -121,6 +121,7 @@ var scenarios = []scenario{
 	{name: "refunded, of a paid order", prepare: placed(Paid), do: refunded},
 
 	{name: "read", prepare: placed(Paid), do: reading},
+	{name: "read no order", do: reading},
 	{name: "read beside a journal", prepare: both(placed(Pending), queueing(nil)), do: reading},
 	{name: "read a queued order", prepare: queuedElsewhere(itself), do: reading},
 	{name: "read a queued order with a barred void order", prepare: both(queuedElsewhere(itself), func(_ *testing.T, s *shop) {
@@ -281,8 +282,8 @@ var documented = []struct {
 	{"refund due", ErrRefundDue},
 }
 
-// answerOf names an answer: what was said, the documented errors in err, and whether err
-// has another cause than the call that failed.
+// answerOf names an answer: what was said, the documented errors in err, whether its text
+// says one of them twice, and whether err has another cause than the call that failed.
 func answerOf(said string, err, cause error) string {
 	var answer []string
 	if said != "" {
@@ -291,6 +292,9 @@ func answerOf(said string, err, cause error) string {
 	for _, d := range documented {
 		if errors.Is(err, d.err) {
 			answer = append(answer, d.name)
+			if strings.Count(err.Error(), d.err.Error()) > 1 {
+				answer = append(answer, "said twice")
+			}
 		}
 	}
 	if err != nil && cause != nil && !errors.Is(err, cause) {

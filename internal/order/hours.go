@@ -22,9 +22,9 @@ const (
 // hours repeats the ledger's refusals of SKUs that are not open, so that a rush
 // before the opening does not reach the stores. It never refuses an order once the
 // SKU is open by the database's clock, unless an administrator has changed the hours
-// through another instance less than maxHoursAge ago. It compares no clocks: the ledger's answer says how long
-// it was before the opening, and that time is counted from before the ledger was
-// asked. It is safe for concurrent use.
+// through another instance less than maxHoursAge ago. It compares no clocks: the ledger's
+// answer says how long it was before the opening, and that time is counted from before
+// the ledger was asked. It is safe for concurrent use.
 type hours struct {
 	mu       sync.RWMutex
 	refusals map[stock.SKU]repeated

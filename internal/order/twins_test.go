@@ -428,7 +428,7 @@ func (r *twinReconciler) Usable(context.Context) error { return r.unusable }
 func (r *twinReconciler) Mend(_ context.Context, reason error, skus ...stock.SKU) error {
 	r.mended = append(r.mended, skus)
 	if !stock.Reconcilable(reason) {
-		return fmt.Errorf("asked to mend %w", reason)
+		return fmt.Errorf("asked to mend what cannot be mended: %v", reason) // not that reason itself
 	}
 	if r.cannot != nil {
 		return r.cannot

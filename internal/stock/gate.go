@@ -64,10 +64,12 @@ type Gate interface {
 	FillAll(ctx context.Context, fills []Fill) []error
 
 	// Adjust applies an addition once. It drops the addition if the gate was
-	// filled under a later epoch, because that fill included it. With an error
-	// nothing was applied. ErrNotFilled (as *Refusal): the gate is not filled
-	// under the change's epoch yet, and the fill under way may not include it.
-	// ErrChangeGap (as *Refusal): an earlier change is missing.
+	// filled under a later epoch, because that fill included it. A refusal has
+	// applied nothing. After any other error Adjust may have applied the addition,
+	// or a part of it: call it again, which applies the rest. ErrNotFilled (as
+	// *Refusal): the gate is not filled under the change's epoch yet, and the fill
+	// under way may not include it. ErrChangeGap (as *Refusal): an earlier change is
+	// missing.
 	Adjust(ctx context.Context, c Change) error
 
 	// InFlight lists up to limit takes of the SKUs that were recorded at least

@@ -34,8 +34,9 @@ type Plan struct {
 	// Cut takes every deduction that fits whole, in order, inside tx. The
 	// decisions have the order of the group. Reasons to refuse are ErrSoldOut,
 	// ErrBuyerLimit, ErrNotOpen, ErrClosed, ErrStaleEpoch, ErrUnknownSKU,
-	// ErrNotAdopted and ErrLaterGeneration of package stock (as *stock.Refusal). If it returns an error, nothing of tx
-	// may be committed. ErrConflict asks for a new plan and a new transaction.
+	// ErrNotAdopted and ErrLaterGeneration of package stock (as *stock.Refusal). If it
+	// returns an error, nothing of tx may be committed. ErrConflict asks for a new plan
+	// and a new transaction.
 	Cut func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error)
 }
 

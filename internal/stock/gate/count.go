@@ -41,11 +41,6 @@ func (c *counts) fillAll(ctx context.Context, tokens tokenSet, fills []stock.Fil
 	for some := range slices.Chunk(fills, maxFills) {
 		errs = append(errs, c.fillSome(ctx, tokens, some)...)
 	}
-	for i, f := range fills {
-		if err := errs[i]; err != nil && !errors.Is(err, stock.ErrStaleEpoch) {
-			errs[i] = fmt.Errorf("filling SKU %s: %w", f.SKU, err)
-		}
-	}
 	return errs
 }
 
@@ -60,11 +55,10 @@ func (c *counts) fillSome(ctx context.Context, tokens tokenSet, fills []stock.Fi
 	var calls []*call
 	for chunk := range slices.Chunk(fills, perCall) {
 		args := make([]string, 0, 4*len(chunk))
-		for i, f := range chunk {
+		for _, f := range chunk {
 			token, err := tokens.of(f.SKU)
 			if err != nil {
-				errs[i] = err
-				return errs
+				return slices.Repeat([]error{fmt.Errorf("filling counts: %w", err)}, len(fills))
 			}
 			args = append(args, string(f.SKU), strconv.FormatInt(f.Epoch, 10), strconv.FormatInt(f.Units, 10), strconv.FormatInt(token, 10))
 		}
@@ -80,9 +74,9 @@ func (c *counts) fillSome(ctx context.Context, tokens tokenSet, fills []stock.Fi
 		call, at := calls[i/perCall], i%perCall
 		switch filled := call.cmd.Val(); {
 		case call.err() != nil:
-			errs[i] = call.err()
+			errs[i] = fmt.Errorf("filling SKU %s: %w", f.SKU, call.err())
 		case at >= len(filled):
-			errs[i] = errAnswer
+			errs[i] = fmt.Errorf("filling SKU %s: %w", f.SKU, errAnswer)
 		case filled[at] == 0:
 			errs[i] = stock.Refuse(f.SKU, stock.ErrStaleEpoch)
 		}
@@ -156,10 +150,9 @@ func (c *counts) readLevels(ctx context.Context, skus []stock.SKU) ([]stock.Leve
 	for i, sku := range skus {
 		read, at := reads[i/perCommand], i%perCommand
 		if err := read.Err(); err != nil {
-			err = fmt.Errorf("reading the count of SKU %s: %w", sku, proven(err))
-			levels[i] = stock.Level{SKU: sku, Err: err}
+			levels[i] = stock.Level{SKU: sku, Err: fmt.Errorf("reading the count of SKU %s: %w", sku, proven(err))}
 			if at == 0 { // once for each command
-				errs = append(errs, err)
+				errs = append(errs, levels[i].Err)
 			}
 			continue
 		}

@@ -18,13 +18,12 @@ func (c *counts) scripts() *scripts { return c.running.Load() }
 func (c *counts) Use(g stock.Generation) { c.running.Store(newScripts(c.ledgerID, g)) }
 
 // Load loads the generation's scripts into every master, once, and asks each for one
-// answer. A server that
-// failed to load them answers stock.ErrNoGeneration later, and the ledger must
-// then be raised to another generation.
+// answer. A server that failed to load them answers stock.ErrNoGeneration later, and the
+// ledger must then be raised to another generation.
 //
-// No other code sends the text of a script that reads or changes counts. If it were sent again, for example
-// by the client's fallback to EVAL, a server that came back with old data after
-// the first Load could run the generation.
+// No other code sends the text of a script that reads or changes counts. If it were sent
+// again, for example by the client's fallback to EVAL, a server that came back with old
+// data after the first Load could run the generation.
 func (c *counts) Load(ctx context.Context, g stock.Generation) error {
 	s := newScripts(c.ledgerID, g)
 	err := eachMaster(ctx, c.client, func(ctx context.Context, node *redis.Client) error {

@@ -159,7 +159,7 @@ func TestGenerationsInTurn(t *testing.T) {
 		if _, err := before.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrLaterGeneration) {
 			t.Errorf("a later count: %v", err)
 		}
-		if err := before.Fill(ctx, "a", epochIn(2, 2), 9); !errors.Is(err, stock.ErrStaleEpoch) {
+		if err := before.Fill(ctx, "a", epochIn(2, 2), 9); !errors.Is(err, stock.ErrStaleEpoch) || err.Error() != stock.Refuse("a", stock.ErrStaleEpoch).Error() {
 			t.Errorf("filling a later count: %v", err)
 		}
 		for call, err := range map[string]error{

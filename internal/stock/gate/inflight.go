@@ -144,9 +144,9 @@ func (c *counts) ScanInFlight(ctx context.Context, olderThan time.Duration, curs
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("listing takes in flight: %w", err)
+		return listing.takes, next, fmt.Errorf("listing takes in flight: %w", err)
 	}
-	return listing.takes, next, err
+	return listing.takes, next, nil
 }
 
 // scanServers adds the takes whose records are under some of the keys of one of a

@@ -436,6 +436,13 @@ func TestLostGroup(t *testing.T) {
 			t.Errorf("read %+v", got)
 		}
 		wantLength(t, j, 1)
+		if err := g.client.XGroupDestroy(t.Context(), g.journalKey(), consumers).Err(); err != nil {
+			t.Fatal(err)
+		}
+		claim(t, j, "y") // creates the group too
+		if got := read(t, j, "y"); len(got) != 1 || !sameTake(got[0], one) {
+			t.Errorf("read %+v", got)
+		}
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
@@ -120,7 +121,9 @@ func (g *Queue) places(sku stock.SKU) int {
 // told "sold out".
 func TestRefusedAtOnce(t *testing.T) {
 	t.Parallel()
-	client, ledger, p := shared.client(t, "Redis"), uuid.New(), newPause()
+	client, ledger, p := ownClient(t, "Redis", nil, -1), uuid.New(), newPause()
+	fails := faults.NewHook()
+	client.AddHook(fails)
 	g := queueWith(client, ledger, redislock.New(client, redislock.Options{}), p.here)
 	g.turns.length = time.Hour
 	t.Cleanup(g.Close)
@@ -139,6 +142,11 @@ func TestRefusedAtOnce(t *testing.T) {
 	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrSoldOut) {
 		t.Errorf("a take behind all units: %v", err)
 	}
+	fails.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: g.counts.scripts().read.sha})
+	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) || !isNotSent(err) {
+		t.Errorf("a take behind all units while Redis is away: %v", err)
+	}
+	fails.Disarm()
 	twin := second
 	twin.TakeID = uuid.New()
 	answer := g.start(t.Context(), twin)
@@ -391,12 +399,21 @@ func TestConsumerDies(t *testing.T) {
 }
 
 // TestLeasesUnavailable checks that calls are answered busy if the instance cannot
-// become the consumer.
+// become the consumer, and that a call on an ended context does not try to.
 func TestLeasesUnavailable(t *testing.T) {
 	t.Parallel()
 	client, ledger := shared.client(t, "Redis"), uuid.New()
-	g := NewQueue(readWrite0(client, ledger), noLeases{}, lockWait)
+	asked := new(atomic.Int64)
+	g := NewQueue(readWrite0(client, ledger), noLeases{asked: asked}, lockWait)
 	t.Cleanup(g.Close)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	_, takeEnded := g.Take(ended, orderOf("a", 1))
+	for call, err := range map[string]error{"Take": takeEnded, "Fill": g.Fill(ended, "a", 1, 1)} {
+		if g.turns.consumers.Wait(); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, context.Canceled) || asked.Load() > 0 {
+			t.Errorf("%s on an ended context: %v, %d leases asked for", call, err, asked.Load())
+		}
+	}
 	_, takeErr := g.Take(t.Context(), orderOf("a", 1))
 	for call, err := range map[string]error{"Take": takeErr, "Fill": g.Fill(t.Context(), "a", 1, 1)} {
 		if !errors.Is(err, stock.ErrBusy) || !errors.Is(err, errNoLeases) {
@@ -408,6 +425,12 @@ func TestLeasesUnavailable(t *testing.T) {
 var errNoLeases = errors.New("no leases")
 
 // noLeases is a locker that grants nothing.
-type noLeases struct{ ownLocker }
+type noLeases struct {
+	ownLocker
+	asked *atomic.Int64
+}
 
-func (noLeases) Lock(context.Context, string) (lock.Lease, error) { return nil, errNoLeases }
+func (l noLeases) Lock(context.Context, string) (lock.Lease, error) {
+	l.asked.Add(1)
+	return nil, errNoLeases
+}

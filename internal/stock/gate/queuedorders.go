@@ -259,8 +259,11 @@ func (q *QueuedOrders) forget(ctx context.Context, ids []string) error {
 // messages.
 func (q *QueuedOrders) Redeliver(ctx context.Context) (orders int, err error) {
 	size, err := q.measure(ctx)
-	if err != nil || size.messages >= size.orders {
+	if err != nil {
 		return 0, err
+	}
+	if size.messages >= size.orders {
+		return 0, nil
 	}
 	for cursor := firstCursor; ; {
 		reply, err := q.client.Eval(ctx, redeliverLua, []string{q.journal, q.queued}, cursor, scanRecords).StringSlice()

@@ -49,6 +49,7 @@ type lineState struct {
 	holder int64 // of the order's record: 0 if there is none
 	burned bool
 	now    int64 // the server's time in microseconds
+	token  int64 // under which it was read, and must be written
 }
 
 // The holders of a record as read.lua numbers them.
@@ -123,13 +124,17 @@ func refuseCuts(cuts []*cut, err error) {
 
 // read reads the state of each line of each cut, and raises the fences.
 func (g *ReadWrite) read(ctx context.Context, cuts []*cut) ([][]lineState, error) {
-	var calls []*call
+	var (
+		calls  []*call
+		tokens []int64
+	)
 	for _, c := range cuts {
 		for _, line := range c.lines {
 			token, err := c.tokens.of(line.SKU)
 			if err != nil {
 				return nil, err
 			}
+			tokens = append(tokens, token)
 			keys := g.keys(line.SKU)
 			calls = append(calls, newCall(&g.scripts().read,
 				[]string{keys.count, keys.flight, keys.burned},
@@ -146,7 +151,8 @@ func (g *ReadWrite) read(ctx context.Context, cuts []*cut) ([][]lineState, error
 			if err != nil {
 				return nil, err
 			}
-			states[i], calls = append(states[i], state), calls[1:]
+			state.token = tokens[0]
+			states[i], calls, tokens = append(states[i], state), calls[1:], tokens[1:]
 		}
 	}
 	return states, nil
@@ -212,13 +218,9 @@ func (g *ReadWrite) write(ctx context.Context, cuts []*cut, states [][]lineState
 			if state.holder == heldByThisTake {
 				continue
 			}
-			token, err := c.tokens.of(line.SKU)
-			if err != nil {
-				return err
-			}
 			units := strconv.FormatInt(line.Quantity, 10)
 			args = append(args, string(line.SKU),
-				strconv.FormatInt(token, 10),
+				strconv.FormatInt(state.token, 10),
 				strconv.FormatInt(state.count.Available, 10), units,
 				fmt.Sprintf("%s %s %d %d %s", c.d.TakeID, units, state.count.Epoch, state.now, order),
 				c.d.OrderID.String())

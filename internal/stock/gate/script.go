@@ -163,10 +163,7 @@ func (b *cutBatch) answer(reply []int64, err error) {
 		err = errAnswer
 	}
 	if err != nil {
-		err = fmt.Errorf("the gate's script: %w", err)
-		for _, c := range b.cuts {
-			c.err = err
-		}
+		refuseCuts(b.cuts, fmt.Errorf("the gate's script: %w", err))
 		return
 	}
 	epochs, answers := reply[:len(b.skus.skus)], reply[len(b.skus.skus):]

@@ -19,6 +19,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -237,9 +238,11 @@ func TestFullQueueIsBusy(t *testing.T) {
 
 func TestMalformedDeductions(t *testing.T) {
 	t.Parallel()
+	segments, _ := divided3(t, "Redis")
 	for name, g := range map[string]stock.Gate{
 		"Script":    scriptOn(t, shared.client(t, "Redis")),
 		"ReadWrite": readWrite0(shared.client(t, "Redis"), uuid.New()),
+		"Segmented": segments,
 	} {
 		fill(t, g, "a", 1, 10)
 		none := orderOf("a", 1)
@@ -399,7 +402,8 @@ func TestRefusedPartsLeaveNothing(t *testing.T) {
 }
 
 // TestPartLeftIsNoRefusal checks the error of a take that was refused in part, if
-// the other parts cannot be given back: the caller must give the take back.
+// the other parts cannot be given back: the caller must give the take back. So it must
+// if the outcome of a part is open.
 func TestPartLeftIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	client := ownClient(t, "Cluster", nil, 0)
@@ -429,6 +433,15 @@ func TestPartLeftIsNoRefusal(t *testing.T) {
 			t.Error(err)
 		}
 		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 5})
+	}
+	lost := faults.NewHook() // the caller of a take whose outcome is open gives it back, not the take
+	client.AddHook(lost)
+	lost.Arm(faults.Fault{Kind: faults.Lost, Nth: 1, Only: ":b}:"}, faults.Fault{Kind: faults.Refused, Nth: 1, Only: g.scripts().give.sha})
+	d := orderOf("a", 1)
+	d.Lines = append(d.Lines, stock.Line{SKU: "b", Quantity: 1})
+	_, err := g.Take(t.Context(), d)
+	if _, injected := lost.Disarm(); !errors.Is(err, io.EOF) || len(injected) != 1 {
+		t.Errorf("a part is open: %v, %q", err, injected)
 	}
 }
 

@@ -124,11 +124,8 @@ func (g *Segmented) SetMark(ctx context.Context, m stock.Mark) error {
 // Take cuts all lines or none, each from as few segments as hold enough.
 //
 // It plans a take before it cuts it. A planned take has the parts to cut in its
-// receipt, and no epochs.
+// receipt, and no epochs. The inner gate rejects malformed deductions.
 func (g *Segmented) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
-	if err := validate(d); err != nil {
-		return stock.Take{}, err
-	}
 	if d.Again { // the records of the earlier take may be in segments that this take does not ask
 		if taken, repeated, err := g.repeat(ctx, d); repeated || err != nil {
 			return taken, err

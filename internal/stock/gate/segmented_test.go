@@ -105,8 +105,25 @@ func TestGather(t *testing.T) {
 	}
 }
 
+// TestRoutesTheShortLine checks that a take whose second line's segment has too few units
+// cuts that line elsewhere, and gathers nothing.
+func TestRoutesTheShortLine(t *testing.T) {
+	t.Parallel()
+	g, _ := divided3(t, "Redis")
+	fill(t, g, "a", 1, 9)
+	fill(t, g, "b", 1, 4) // 2, 1 and 1
+	d := orderOf("a", 1)
+	d.Lines = append(d.Lines, stock.Line{SKU: "b", Quantity: 2})
+	copy(d.OrderID[12:], []byte{0, 0, 0, 2}) // asks segment 2 first
+	g.gatherers = askedLocker{g.gatherers, func() { t.Error("it gathers") }}
+	if taken, err := g.Take(t.Context(), d); err != nil || taken.Parts(0)[0].Segment != 2 || taken.Parts(1)[0].Segment != 0 {
+		t.Errorf("%+v, %v", taken, err)
+	}
+}
+
 // TestTakenAgain takes an order again while records of its earlier take are left in
-// segments that the new take would not ask. It must find them.
+// segments that the new take would not ask. It must find them. So must the same take that
+// is sent twice.
 func TestTakenAgain(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds {
@@ -125,6 +142,9 @@ func TestTakenAgain(t *testing.T) {
 				first, err := g.Take(t.Context(), d)
 				if err != nil {
 					t.Fatal(err)
+				}
+				if _, err := other.Take(t.Context(), d); err != nil { // the same take
+					t.Errorf("taken twice: %v", err)
 				}
 				if err := g.inner.Give(t.Context(), blocking); err != nil {
 					t.Fatal(err)
@@ -309,18 +329,24 @@ func TestLostSegment(t *testing.T) {
 	t.Parallel()
 	g, _ := divided3(t, "Redis")
 	fill(t, g, "a", 1, 9)
+	again := orderOf("a", 1)
+	copy(again.OrderID[12:], []byte{0, 0, 0, 1}) // in segment 1
+	if _, err := g.Take(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
 	if err := g.counts.client.HDel(t.Context(), g.counts.keys(segmentOf("a", 1)).count, string(segmentOf("a", 1))).Err(); err != nil {
 		t.Fatal(err)
 	}
-	for {
-		_, err := g.Take(t.Context(), orderOf("a", 2))
-		if err == nil {
-			continue // it was cut in another segment
+	for first := range 3 {
+		d := orderOf("a", 4) // more than the segment that it asks first has
+		copy(d.OrderID[12:], []byte{0, 0, 0, byte(first)})
+		if _, err := g.Take(t.Context(), d); !errors.Is(err, stock.ErrNotFilled) {
+			t.Errorf("segment %d first: got %v", first, err)
 		}
-		if !errors.Is(err, stock.ErrNotFilled) {
-			t.Errorf("got %v", err)
-		}
-		break
+	}
+	again.TakeID, again.Again = uuid.New(), true
+	if _, err := g.Take(t.Context(), again); !errors.Is(err, stock.ErrNotFilled) { // its record is void
+		t.Errorf("again: got %v", err)
 	}
 	levels, err := g.Level(t.Context(), "a")
 	if err != nil || levels[0].Filled || levels[0].Epoch != 1 {

@@ -86,10 +86,10 @@ func (c *counts) takeWith(ctx context.Context, tokens tokenSet, d stock.Deductio
 		case err == nil && !part.already:
 			done = append(done, d.Lines[i])
 		case err == nil:
-		case len(done) == 0 || !stock.NothingTaken(err): // if the outcome is open, the caller gives all lines back
+		case !stock.NothingTaken(err): // the outcome is open, and the caller gives all lines back
 			return stock.Take{}, err
 		default:
-			d.Lines = done
+			d.Lines = done // none, if the first line is refused: that needs no call
 			ctx, cancel := detached(ctx)
 			defer cancel()
 			if giveErr := c.give(ctx, tokens, stock.Take{Deduction: d}); giveErr != nil {
