@@ -255,7 +255,7 @@ var errNotReady = errors.New("not ready")
 // stores as long as a busy machine may need.
 func waitReady(t *testing.T, url string) {
 	t.Helper()
-	const within = 30 * time.Second
+	const within = 20 * time.Second
 	deadline := time.Now().Add(within)
 	for {
 		status, answer, err := call(t.Context(), http.MethodGet, url+"/readyz", "")

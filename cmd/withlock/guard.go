@@ -27,8 +27,6 @@ const (
 	pollInterval = 10 * time.Millisecond
 	// killTimeout bounds the wait for the end of a process group after SIGKILL.
 	killTimeout = time.Second
-	// orderTimeout bounds the sending of an order to the guard.
-	orderTimeout = 100 * time.Millisecond
 )
 
 // order tells the guard what to do. Each order replaces the one before. Times are
@@ -235,13 +233,26 @@ func (g *guard) interrupted() error {
 }
 
 // extend tells the guard when the group must end. It fails if the guard has ended, or is
-// stopped and its pipe is full.
+// stopped and its pipe is full. It does not wait: with a deadline, it would fail too when
+// this process is stopped, or the machine busy, between setting the deadline and writing.
 func (g *guard) extend(group int, term, kill time.Time) error {
 	g.order.Group, g.order.Term, g.order.Kill = int64(group), monotonicAt(term), monotonicAt(kill)
-	if err := g.orders.SetWriteDeadline(time.Now().Add(orderTimeout)); err != nil {
+	text, err := binary.Append(nil, binary.NativeEndian, g.order)
+	if err != nil {
 		return err
 	}
-	return binary.Write(g.orders, binary.NativeEndian, g.order)
+	pipe, err := g.orders.SyscallConn() // in non-blocking mode
+	if err != nil {
+		return err
+	}
+	var written error
+	err = pipe.Write(func(fd uintptr) bool {
+		for written = unix.EINTR; errors.Is(written, unix.EINTR); {
+			_, written = unix.Write(int(fd), text)
+		}
+		return true // do not wait until the pipe has room
+	})
+	return errors.Join(err, written)
 }
 
 // endGroup ends the group, and sends SIGKILL at the given time. The guard does the same
