@@ -277,7 +277,7 @@ func TestTurnEnds(t *testing.T) {
 		more  []<-chan error
 	)
 	g = queueWith(client, ledger, ownedRecorder{leases}, func() {
-		if granted() < 2 && time.Since(start) < 30*time.Second {
+		if granted() < 2 && time.Since(start) < 15*time.Second {
 			more = append(more, g.start(t.Context(), orderOf("a", 1)))
 		}
 	})
