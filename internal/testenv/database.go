@@ -70,9 +70,9 @@ func Patient(t T, dbURL string) string {
 	query := u.Query()
 	switch u.Scheme {
 	case "mysql":
-		query.Set("idle_transaction_timeout", "60")
+		query.Set("idle_transaction_timeout", "20")
 	case "postgres":
-		query.Set("idle_in_transaction_session_timeout", "60s")
+		query.Set("idle_in_transaction_session_timeout", "20s")
 	}
 	u.RawQuery = query.Encode()
 	return u.String()

@@ -21,13 +21,13 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// queueTurnLease is the lease of a turn in the tests.
+// queueTurnLease is the lease of the turn of a process that is killed.
 const queueTurnLease = time.Second
 
 // queue0 returns a gate with generation 0 loaded. Its turns are leases in the same
 // Redis.
 func queue0(client redis.UniversalClient, ledger uuid.UUID) *Queue {
-	return queueWith(client, ledger, redislock.New(client, redislock.Options{Lease: queueTurnLease}), nil)
+	return queueWith(client, ledger, redislock.New(client, redislock.Options{}), nil)
 }
 
 // queueWith returns the same gate with other leases. It calls between when the
@@ -285,7 +285,7 @@ func TestTurnEnds(t *testing.T) {
 		more  []<-chan error
 	)
 	g = queueWith(client, ledger, ownedRecorder{leases}, func() {
-		if granted() < 2 && time.Since(start) < 30*time.Second {
+		if granted() < 2 && time.Since(start) < 15*time.Second {
 			more = append(more, g.start(t.Context(), orderOf("a", 1)))
 		}
 	})

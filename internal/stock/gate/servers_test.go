@@ -2,6 +2,7 @@ package gate
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 
@@ -48,7 +49,7 @@ func (c *clients) open(t testing.TB, kind string) (redis.UniversalClient, error)
 	var url string
 	switch kind {
 	case "Redis":
-		url = testenv.Redis(t)
+		url = unhurried(testenv.Redis(t))
 	case "Cluster":
 		url = testenv.RedisCluster(t)
 	case "Sentinel":
@@ -59,7 +60,7 @@ func (c *clients) open(t testing.TB, kind string) (redis.UniversalClient, error)
 			return nil, err
 		}
 		defer func() { c.close = append(c.close, server.Close) }() // after its client
-		url = server.URL() + "?read_timeout=20s"                   // it runs scripts slowly, and slower with the race detector
+		url = unhurried(server.URL())                              // it runs scripts slowly, and slower with the race detector
 	}
 	client, err := store.OpenRedis(context.Background(), url)
 	if err != nil {
@@ -67,6 +68,15 @@ func (c *clients) open(t testing.TB, kind string) (redis.UniversalClient, error)
 	}
 	c.close = append(c.close, client.Close)
 	return client, nil
+}
+
+// unhurried returns the URL with timeouts that a busy machine keeps.
+func unhurried(url string) string {
+	separator := "?"
+	if strings.Contains(url, "?") {
+		separator = "&"
+	}
+	return url + separator + "read_timeout=20s&write_timeout=20s"
 }
 
 func (c *clients) stop() {
