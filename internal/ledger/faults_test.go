@@ -681,7 +681,7 @@ func readCalls(has contents) (cs []call) {
 		}),
 		reads("RefundsDue", nil, func(ctx context.Context, s *shelf) (string, error) {
 			n, oldest, err := s.l.RefundsDue(ctx, 20)
-			return fmt.Sprint(n, oldest >= 0), err
+			return fmt.Sprint(n, 0 <= oldest && oldest < time.Hour), err
 		}),
 		reads("Due", nil, func(ctx context.Context, s *shelf) (int, error) { return s.l.Due(ctx, 20) }),
 		reads("Jobs", nil, func(ctx context.Context, s *shelf) ([]Job, error) { return s.l.Jobs(ctx) }),
@@ -923,6 +923,35 @@ func TestFaults_Group(t *testing.T) {
 			t.Errorf("order %d: %s, %v", n+1, r.outcome.Kind(), r.outcome.Reason())
 		}
 	}
+}
+
+// TestFaults_GroupDivided expects that the repeats of orders are not tried once the database
+// is away for a half of their group.
+func TestFaults_GroupDivided(t *testing.T) {
+	t.Parallel()
+	s := openTemplate(t).copy(t)
+	first, second := recordingOf("b"), recordingOf("b")
+	repeat := repeatOf(first)
+	const insert = "INSERT INTO orders"
+	s.faults.Arm(faults.Fault{Kind: faults.Duplicate, Nth: 1, Only: insert}, faults.Fault{Kind: faults.Refused, Nth: 3, Only: insert}) // of the group, and of its second half
+	s.l.record([]*recording{first, second, repeat}, new(lane))
+	_, hit := s.faults.Disarm()
+	for n, r := range []*recording{first, second, repeat} {
+		reason := r.outcome.Reason()
+		if r.outcome.Committed() != (n == 0) || n > 0 && (!errors.Is(reason, io.ErrUnexpectedEOF) || !strings.Contains(reason.Error(), "inserting orders")) {
+			t.Errorf("order %d after %q: %s, %v", n+1, hit, r.outcome.Kind(), reason)
+		}
+	}
+}
+
+// TestFaults_ResolveChangesNothing expects that resolving a take changes no order that cannot
+// be taken again: it need not wait for one that is being paid.
+func TestFaults_ResolveChangesNothing(t *testing.T) {
+	t.Parallel()
+	s := openTemplate(t).copy(t)
+	s.faults.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: "UPDATE orders"})
+	resolve(t, s.l, as(s.pending, takeOf("a")), "refused")
+	s.faults.Disarm()
 }
 
 // TestFaults_GroupCommit expects that only those orders of a group are unknown that the COMMIT

@@ -97,9 +97,13 @@ func TestFaults_LockedRow(t *testing.T) {
 		sold := int64(1)
 		for n, injected := 1, d.sql.Ledger().Dialect() == sqltx.Postgres; injected; n++ { // MariaDB waits 1 s for the row each time
 			rs := []*recording{recordingOf("a"), recordingOf("b"), recordingOf("a", "b")}
+			repeat := repeatOf(rs[1])
 			wire.Arm(faults.Fault{Kind: faults.Refused, Nth: n})
-			l.record(slices.Clone(rs), new(lane))
+			l.record(append(slices.Clone(rs), repeat), new(lane))
 			_, hit := wire.Disarm()
+			if rs[1].outcome.Refused() && !repeat.outcome.Refused() {
+				t.Errorf("after %q order 2 is refused, and its repeat was tried: %+v", hit, repeat.outcome)
+			}
 			injected = len(hit) > 0
 			for i, r := range rs {
 				o, err := l.Order(t.Context(), r.order.ID)
@@ -108,7 +112,7 @@ func TestFaults_LockedRow(t *testing.T) {
 					sold++
 				}
 				switch out := r.outcome; {
-				case found && o.Lines[0].SKU == "a", !found && !errors.Is(err, order.ErrUnknownOrder), found != out.Committed():
+				case found && o.Lines[0].SKU == "a", !found && !errors.Is(err, order.ErrUnknownOrder), found != (out.Committed() || i == 1 && repeat.outcome.Committed()):
 					t.Errorf("order %d after %q: %+v, and the ledger has %+v, %v", i+1, hit, out, o, err)
 				case !injected && found != (i == 1):
 					t.Errorf("order %d without a fault: %+v", i+1, out)

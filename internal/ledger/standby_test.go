@@ -8,7 +8,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -43,9 +45,12 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 	if _, err := l.Change(t.Context(), paid.ID, order.ChangeOptions{Payment: "p-2"}, late); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Refunded(t.Context(), "p-2"); err != nil {
+	wired, wire := d.throughWire(t, map[sqltx.Dialect][2]string{sqltx.Postgres: {"statement_timeout", "60000"}})
+	wire.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: "pg_logical_emit_message"}) // the COMMIT has waited already
+	if _, err := wired.Refunded(t.Context(), "p-2"); err != nil {
 		t.Fatal(err)
 	}
+	wire.Disarm()
 	if _, err := l.Change(t.Context(), cancelled.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true)); err != nil {
 		t.Fatal(err)
 	}

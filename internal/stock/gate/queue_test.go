@@ -118,7 +118,7 @@ func (g *Queue) places(sku stock.SKU) int {
 
 // TestRefusedAtOnce checks that a take that does not fit behind the takes that wait is
 // refused while the consumer has not decided them. A twin of a take that waits is not
-// told "sold out".
+// told "sold out", and neither is a take that is sent again.
 func TestRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	client, ledger, p := ownClient(t, "Redis", nil, -1), uuid.New(), newPause()
@@ -129,7 +129,8 @@ func TestRefusedAtOnce(t *testing.T) {
 	t.Cleanup(g.Close)
 	fill(t, g, "a", 1, 6)
 
-	waiting := []<-chan error{g.start(t.Context(), orderOf("a", 1))} // in the queue of an instance that knows no count yet
+	first := orderOf("a", 1)
+	waiting := []<-chan error{g.start(t.Context(), first)} // in the queue of an instance that knows no count yet
 	<-p.stopped
 	second := orderOf("a", 2)
 	waiting = append(waiting, g.start(t.Context(), second))
@@ -147,6 +148,7 @@ func TestRefusedAtOnce(t *testing.T) {
 		t.Errorf("a take behind all units while Redis is away: %v", err)
 	}
 	fails.Disarm()
+	waiting = append(waiting, g.start(t.Context(), first)) // it has its unit
 	twin := second
 	twin.TakeID = uuid.New()
 	answer := g.start(t.Context(), twin)
