@@ -21,7 +21,9 @@ if [ -n "${RERUN_FOLDER:-}" ]; then
 	fi
 	# A program of tests that was killed, or ended by itself, has not said FAIL, and has not
 	# run the tests that come after. One whose TestMain failed has not said it either.
-	awk '/"Test":/ || !match($0, /"Package":"[^"]*"/) { next }
+	# gotestsum does not see a data race of a program that a test has started.
+	awk '/WARNING: DATA RACE/ { print "a data race"; died = 1 }
+		/"Test":/ || !match($0, /"Package":"[^"]*"/) { next }
 		{ package = substr($0, RSTART + 11, RLENGTH - 12) }
 		/"Action":"start"/ { said[package] = 0 }
 		/"Output":"FAIL\\n"/ { said[package] = 1 }
