@@ -50,6 +50,9 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 	if _, err := wired.Refunded(t.Context(), "p-2"); err != nil {
 		t.Fatal(err)
 	}
+	if o, err := wired.Order(t.Context(), paid.ID); err == nil || o != nil {
+		t.Errorf("shown without the standby: %+v", o)
+	}
 	wire.Disarm()
 	if _, err := l.Change(t.Context(), cancelled.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true)); err != nil {
 		t.Fatal(err)
