@@ -6,10 +6,10 @@ SHELL := /bin/bash
 GOLANGCI = go tool -modfile=tools/golangci/go.mod golangci-lint
 GOTESTSUM = go tool -modfile=tools/go.mod gotestsum --format pkgname --format-icons text --format-hide-empty-pkg --post-run-command ./scripts/all-ran.sh
 # What fails is run once more alone, unless more than ten fail. all-ran.sh names what then passes,
-# and removes the report.
+# and removes the folder.
 RERUNS ?= 1
-RERUNNING = export RERUN_REPORT=$$(mktemp) && $(GOTESTSUM) --rerun-fails=$(RERUNS) \
-	--rerun-fails-abort-on-data-race --rerun-fails-report="$$RERUN_REPORT"
+RERUNNING = export RERUN_FOLDER=$$(mktemp -d) && $(GOTESTSUM) --rerun-fails=$(RERUNS) --rerun-fails-abort-on-data-race \
+	--rerun-fails-report="$$RERUN_FOLDER/report" --jsonfile="$$RERUN_FOLDER/events"
 GOVULNCHECK = go run golang.org/x/vuln/cmd/govulncheck@v1.8.0
 GORELEASER = go run github.com/goreleaser/goreleaser/v2@v2.16.0
 FUZZTIME ?= 10s

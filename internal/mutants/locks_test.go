@@ -72,6 +72,7 @@ var locks = []mutant{
 	{"a confirmation hides that an etcd session has expired", etcdConfirm, "notAlive == nil && seconds <= 0:", "false:", "internal/lock/etcd TestConfirmTellsTheReason/session"},
 	{"a confirmation hides why a session is lost", sessionConfirm, "cmp.Or(g.lost, lock.ErrLost)", "cmp.Or(lock.ErrLost, g.lost)", "internal/lock/session TestConfirm"},
 	{"a waiter asks again only when it is woken", redisLock, "maxSleep = 2 * time.Second", "maxSleep = time.Hour", "internal/lock/redis TestQueueIsLost/queue"},
+	{"New forgets how long a waiter sleeps", redisLock, "maxSleep: maxSleep, ", "", "internal/lock/redis TestWaiterSleeps"},
 	{"a process takes a lock that it has just released to another", acquireLua, "elseif ARGV[7] ~= '0' and", "elseif false and", "internal/lock/redis TestWokenWaiterGoesFirst"},
 	{"leave ends a turn that was handed over", lockQueue, "case l != nil && l.turn == h:", "case l != nil:", "internal/lock TestLeaseLostAfterHandover"},
 	{"the loss of an undelivered grant ends a lease", handover, "	var loss handoverLoss\n", "	loss := handoverLoss{hold: next.hold}\n", "internal/lock TestHandoverTooLate"},

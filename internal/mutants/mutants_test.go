@@ -8,6 +8,7 @@ package mutants
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"net/url"
 	"os"
@@ -53,16 +54,7 @@ func TestApplies(t *testing.T) {
 // TestMutants runs the test of each mutant and expects it to fail. The tests share
 // one MariaDB and one PostgreSQL, unless they need a server of their own.
 func TestMutants(t *testing.T) {
-	t.Setenv("HOLDFAST_TEST_MYSQL", serverOf(t, testenv.MariaDB(t)))
-	t.Setenv("HOLDFAST_TEST_POSTGRES", serverOf(t, testenv.Postgres(t)))
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	woven, err := weaveTable(t, root, mutants)
-	if err != nil {
-		t.Fatal(err)
-	}
+	root, woven := weaveAll(t)
 	t.Logf("%d of %d mutants are in one build", len(woven.numbers), len(mutants))
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
@@ -70,7 +62,11 @@ func TestMutants(t *testing.T) {
 			if err := woven.broken[m.name]; err != nil {
 				t.Fatal(err)
 			}
-			out, err := m.run(t, root, woven)
+			number, overlay, program, err := m.build(t, root, woven)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := m.run(t, root, number, overlay, program)
 			pkg, path, _ := strings.Cut(m.test, " ")
 			name, _, _ := strings.Cut(path, "/")
 			switch {
@@ -83,6 +79,49 @@ func TestMutants(t *testing.T) {
 	}
 }
 
+var control = flag.Bool("mutants.control", false, "run TestControl")
+
+// TestControl runs the tests of the mutants on the build that has them all, while none is
+// chosen, and expects them to pass: a test that fails there would convict any mutant.
+func TestControl(t *testing.T) {
+	if !*control {
+		return // it takes as long as TestMutants
+	}
+	root, woven := weaveAll(t)
+	ran := map[string]bool{}
+	for _, m := range mutants {
+		if ran[m.test] || woven.numbers[m.name] == 0 {
+			continue
+		}
+		ran[m.test] = true
+		t.Run(m.test, func(t *testing.T) {
+			t.Parallel()
+			_, overlay, program, err := m.build(t, root, woven)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out, err := m.run(t, root, 0, overlay, program); err != nil {
+				t.Errorf("%v without a mutant:\n%s", err, out)
+			}
+		})
+	}
+}
+
+// weaveAll starts the databases that the tests share, and weaves the mutants.
+func weaveAll(t *testing.T) (root string, woven *wovenTable) {
+	t.Helper()
+	t.Setenv("HOLDFAST_TEST_MYSQL", serverOf(t, testenv.MariaDB(t)))
+	t.Setenv("HOLDFAST_TEST_POSTGRES", serverOf(t, testenv.Postgres(t)))
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if woven, err = weaveTable(t, root, mutants); err != nil {
+		t.Fatal(err)
+	}
+	return root, woven
+}
+
 // serverOf returns the URL of the server that has the database at the URL.
 func serverOf(t *testing.T, database string) string {
 	u, err := url.Parse(database)
@@ -93,21 +132,25 @@ func serverOf(t *testing.T, database string) string {
 	return u.String()
 }
 
-// run runs the test on the mutant. It uses build overlays, so the files on disk do not
-// change.
-func (m mutant) run(t *testing.T, root string, woven *wovenTable) (output string, err error) {
+// build builds the program with the mutant's test. number is what MUTANT_ON chooses the
+// mutant by, or 0 if the build has no other. It uses build overlays, so the files on disk do
+// not change.
+func (m mutant) build(t *testing.T, root string, woven *wovenTable) (number int, overlay, program string, err error) {
+	t.Helper()
+	pkg, _, _ := strings.Cut(m.test, " ")
+	if number = woven.numbers[m.name]; number != 0 {
+		program, err = woven.programs[pkg]()
+		return number, woven.overlay, program, err
+	}
+	overlay = m.overlay(t, root)
+	program, err = buildTests(t, root, overlay, t.TempDir(), pkg)
+	return 0, overlay, program, err
+}
+
+// run runs the test of the mutant in the program.
+func (m mutant) run(t *testing.T, root string, number int, overlay, program string) (output string, err error) {
 	t.Helper()
 	pkg, path, _ := strings.Cut(m.test, " ")
-	number, overlay, program := woven.numbers[m.name], woven.overlay, ""
-	if number != 0 {
-		program, err = woven.programs[pkg]()
-	} else {
-		overlay = m.overlay(t, root)
-		program, err = buildTests(t, root, overlay, t.TempDir(), pkg)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	levels := strings.Split(path, "/")
 	for i, level := range levels {
 		levels[i] = "^" + regexp.QuoteMeta(level) + "$"

@@ -32,9 +32,7 @@ func startBehind(ctx context.Context, t *testing.T, client goredis.UniversalClie
 // startImpatient is startBehind for a waiter that asks again after maxSleep.
 func startImpatient(t *testing.T, client goredis.UniversalClient, name string) <-chan locktest.Answer {
 	t.Helper()
-	l := newLocker(t, client, Options{})
-	l.backend.maxSleep = maxSleep
-	waiting, _ := startBehindWith(t.Context(), t, l, name)
+	waiting, _ := startBehindWith(t.Context(), t, newImpatient(t, client, Options{}), name)
 	return waiting
 }
 

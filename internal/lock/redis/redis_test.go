@@ -349,10 +349,9 @@ func TestWaiterSleeps(t *testing.T) {
 	admin := goredis.NewClient(&goredis.Options{Addr: server.Addr()})
 	defer admin.Close()
 	holder := newLocker(t, openClient(t, server.URL()), Options{})
-	waiter := newLocker(t, openClient(t, server.URL()), Options{})
+	waiter := newImpatient(t, openClient(t, server.URL()), Options{})
 	const name = "slept-for"
 	lease := locktest.MustLock(t, holder, name)
-	waiter.backend.maxSleep = maxSleep
 	waiting := startWaiter(t.Context(), t, waiter, name)
 	var info string
 	for counted := time.Hour; counted > time.Second*5/4; {

@@ -136,8 +136,15 @@ func openClient(t *testing.T, url string) goredis.UniversalClient {
 // holder's lease should have ended.
 func newLocker(t *testing.T, client goredis.UniversalClient, options Options) *Locker {
 	t.Helper()
-	l := New(client, options)
+	l := newImpatient(t, client, options)
 	l.backend.maxSleep = time.Hour
+	return l
+}
+
+// newImpatient returns a Locker as New returns it, whose waiters ask again after maxSleep.
+func newImpatient(t *testing.T, client goredis.UniversalClient, options Options) *Locker {
+	t.Helper()
+	l := New(client, options)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -320,8 +327,7 @@ func TestRedissonLockWithoutExpiry(t *testing.T) {
 	if persisted, err := client.Persist(t.Context(), name).Result(); err != nil || !persisted {
 		t.Fatalf("the lock still has an expiry: %v", err)
 	}
-	ours := newLocker(t, client, Options{})
-	ours.backend.maxSleep = maxSleep
+	ours := newImpatient(t, client, Options{})
 	waiting := startWaiter(t.Context(), t, ours, name)
 	if n, err := client.Del(t.Context(), name).Result(); err != nil || n != 1 {
 		t.Fatalf("there was no lock to delete: %v", err)
@@ -400,8 +406,7 @@ func TestRedissonAndOursContend(t *testing.T) {
 	var foreignGrants, ourGrants atomic.Int64
 	var done sync.WaitGroup
 	for range contenders {
-		foreign, ours := newRedisson(client, 30*time.Second), newLocker(t, client, Options{})
-		ours.backend.maxSleep = maxSleep
+		foreign, ours := newRedisson(client, 30*time.Second), newImpatient(t, client, Options{})
 		done.Go(func() {
 			if err := c.redisson(ctx, foreign, &foreignGrants); err != nil {
 				t.Error(err)
