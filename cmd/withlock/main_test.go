@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(guardDiesVariable) != "" && isPart && os.Args[1] == guardArgument {
 		time.Sleep(500 * time.Millisecond) // a withlock that does not wait for the guard begins the command
 		_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
-		time.Sleep(eventTimeout) // another thread may get the signal, after this one has gone on to ignore it
+		time.Sleep(time.Minute) // another thread may get the signal a moment later
 	}
 	if os.Getenv(programVariable) != "" || isPart {
 		if file := os.Getenv(pauseVariable); file != "" {

@@ -1098,6 +1098,12 @@ func TestCorrect(t *testing.T) {
 	if c := counts[0]; c.Available != c.Total-c.Held || c.Epoch <= wrong.Epoch || c.Changes != 0 {
 		t.Errorf("%+v", c)
 	}
+	if err := s.l.Correct(t.Context(), "a", 0); err != nil { // its claims are wrong
+		t.Fatal(err)
+	}
+	if claims, err := s.l.WrongClaims(t.Context(), []stock.SKU{"a"}, 20); err != nil || len(claims) > 0 {
+		t.Errorf("wrong claims %+v, %v", claims, err)
+	}
 	for _, table := range []string{"outbox", "claims"} { // b has no limit
 		var left int
 		if err := s.healthy.QueryRow(t.Context(), []any{&left}, "SELECT count(*) FROM "+table+" WHERE sku = 'b'"); err != nil || left != 0 {

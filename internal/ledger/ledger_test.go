@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -157,6 +158,17 @@ func conflicting(c cutter.Cutter, conflicts int) cutter.Cutter {
 func TestRetries(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		check := func(t *testing.T, sku stock.SKU, out order.Outcome, want error) {
+			t.Helper()
+			if !errors.Is(out.Reason(), want) || out.Unknown() || out.Committed() != (want == nil) {
+				t.Errorf("outcome %+v, want %v", out, want)
+			}
+			sold := int64(0)
+			if want == nil {
+				sold = 1
+			}
+			d.atRest(t, sku, sold)
+		}
 		for _, test := range []struct {
 			conflicts int
 			want      error
@@ -166,14 +178,15 @@ func TestRetries(t *testing.T) {
 				sku := fresh("retries")
 				lay(t, l, sku, 10)
 				_, out := l.Record(t.Context(), takeOf(sku))
-				if !errors.Is(out.Reason(), test.want) || out.Unknown() || out.Committed() != (test.want == nil) {
-					t.Errorf("outcome %+v, want %v", out, test.want)
-				}
-				sold := int64(0)
-				if test.want == nil {
-					sold = 1
-				}
-				d.atRest(t, sku, sold)
+				check(t, sku, out, test.want)
+			})
+			t.Run(fmt.Sprint("revive ", test.conflicts), func(t *testing.T) {
+				l := d.open(t, cutter.Conditional())
+				sku := fresh("retries")
+				lay(t, l, sku, 10)
+				expired := expire(t, l, mustRecord(t, l, sku).ID)
+				_, out := d.open(t, conflicting(cutter.Conditional(), test.conflicts)).Revive(t.Context(), expired, late(expired), string(sku))
+				check(t, sku, out, test.want)
 			})
 		}
 	})

@@ -54,7 +54,10 @@ func (l *Ledger) durable(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]*o
 	if len(found) == 0 { // what is not there needs no standby
 		return nil, err
 	}
-	return found, l.db.Confirm(ctx)
+	if err := l.db.Confirm(ctx); err != nil {
+		return nil, err
+	}
+	return found, nil
 }
 
 // errVoided: the ID belongs to a void order, or to another take's order.
@@ -80,7 +83,7 @@ func (l *Ledger) Resolve(ctx context.Context, d stock.Deduction) order.Outcome {
 		return order.Unknown(fmt.Errorf("inserting the void order %s: %w", d.OrderID, err))
 	}
 	found, err := l.durable(ctx, []uuid.UUID{d.OrderID})
-	if o, ok := found[d.OrderID]; err == nil && ok && mayTakeAgain(o) && o.TakeID != d.TakeID {
+	if o, ok := found[d.OrderID]; ok && mayTakeAgain(o) && o.TakeID != d.TakeID {
 		if err = l.bar(ctx, d.OrderID); err == nil {
 			found, err = l.durable(ctx, []uuid.UUID{d.OrderID})
 		}

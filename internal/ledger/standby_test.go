@@ -50,6 +50,9 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 	if _, err := wired.Refunded(t.Context(), "p-2"); err != nil {
 		t.Fatal(err)
 	}
+	if o, err := wired.Order(t.Context(), paid.ID); err == nil || errors.Is(err, order.ErrUnknownOrder) {
+		t.Errorf("without the standby: %+v, %v", o, err)
+	}
 	wire.Disarm()
 	if _, err := l.Change(t.Context(), cancelled.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true)); err != nil {
 		t.Fatal(err)

@@ -135,7 +135,7 @@ var placing = []mutant{
 	{"an unreadable mark stays", gateMark, "return stock.Mark{}, nil", "return stock.Mark{}, err", "internal/protocol TestUnreadableMark"},
 	{"an unreadable record hides the others", gateScan, "to.add(pairs[0], pairs[1]); err != nil {\n\t\t\terrs = append(errs, err)", "to.add(pairs[0], pairs[1]); err != nil {\n\t\t\treturn firstCursor, err", "internal/protocol TestUnreadableRecord"},
 	{"a later generation's count is added to", adjustLua, "or epoch > LAST_EPOCH then", "then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},
-	{"a row that is read is proof of a commit", lookup, "return found, l.db.Confirm(ctx)", "return found, nil", "internal/protocol TestCommitOfThePrimaryAlone"},
+	{"a row that is read is proof of a commit", lookup, "if err := l.db.Confirm(ctx); err != nil {", "if err := ctx.Err(); err != nil {", "internal/protocol TestCommitOfThePrimaryAlone"},
 	{"a lost raise is used", ownership, "if err := g.ledger.RaiseGeneration(ctx, seen, next, g.layout); err != nil {", "if err := g.ledger.RaiseGeneration(ctx, seen, next, g.layout); err != nil && !errors.Is(err, stock.ErrRowChanged) {", "internal/reconcile TestLostRaise"},
 	{"the generation is raised whatever it is", ledgerRows, "err == nil && raised == 0", "err == nil && raised < 0", "internal/ledger TestRaiseOfAStaleRow/SQLite"},
 	{"a later lane takes a SKU from an earlier one", lanes, "if ls.of[sku] == nil {", "if true {", "internal/ledger TestLanesKeepTheirSKUs"},
