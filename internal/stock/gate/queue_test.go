@@ -27,7 +27,22 @@ const queueTurnLease = time.Second
 // queue0 returns a gate with generation 0 loaded. Its turns are leases in the same
 // Redis.
 func queue0(client redis.UniversalClient, ledger uuid.UUID) *Queue {
-	return queueWith(client, ledger, redislock.New(client, redislock.Options{}), nil)
+	return queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), nil)
+}
+
+// leasesOf returns leases of turns in Redis. Those of another ledger have other names, so
+// that tests of one SKU do not wait for each other.
+func leasesOf(client redis.UniversalClient, ledger uuid.UUID, o redislock.Options) OwnedLocker {
+	return ledgerLeases{redislock.New(client, o), ledger.String() + ":"}
+}
+
+type ledgerLeases struct {
+	OwnedLocker
+	prefix string
+}
+
+func (l ledgerLeases) Lock(ctx context.Context, name string) (lock.Lease, error) {
+	return l.OwnedLocker.Lock(ctx, l.prefix+name)
 }
 
 // queueWith returns the same gate with other leases. It calls between when the
@@ -124,7 +139,7 @@ func TestRefusedAtOnce(t *testing.T) {
 	client, ledger, p := ownClient(t, "Redis", nil, -1), uuid.New(), newPause()
 	fails := faults.NewHook()
 	client.AddHook(fails)
-	g := queueWith(client, ledger, redislock.New(client, redislock.Options{}), p.here)
+	g := queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), p.here)
 	g.turns.length = time.Hour
 	t.Cleanup(g.Close)
 	fill(t, g, "a", 1, 6)
@@ -171,7 +186,7 @@ func TestRefusedAtOnce(t *testing.T) {
 func TestLeftQueue(t *testing.T) {
 	t.Parallel()
 	client, ledger, p := shared.client(t, "Redis"), uuid.New(), newPause()
-	g := queueWith(client, ledger, redislock.New(client, redislock.Options{}), p.here)
+	g := queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), p.here)
 	g.turns.length = time.Hour
 	t.Cleanup(g.Close)
 	fill(t, g, "a", 1, 6)
@@ -236,7 +251,7 @@ func TestOneConsumer(t *testing.T) {
 	}
 	var instances [2]*Queue
 	for i := range instances {
-		instances[i] = queueWith(client, ledger, redislock.New(client, redislock.Options{}), between) // a lease that ends only advises
+		instances[i] = queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), between) // a lease that ends only advises
 		t.Cleanup(instances[i].Close)
 	}
 	fill(t, instances[0], "a", 1, 1_000_000)
@@ -370,8 +385,8 @@ func consumerAsProcess(how string) (exit int) {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	leases := redislock.New(client, redislock.Options{Lease: queueTurnLease})
-	g := queueWith(client, uuid.MustParse(ledger), leases, func() {
+	id := uuid.MustParse(ledger)
+	g := queueWith(client, id, leasesOf(client, id, redislock.Options{Lease: queueTurnLease}), func() {
 		fmt.Println("consuming")
 		select {} // until it is killed
 	})
