@@ -56,11 +56,12 @@ servers: ## Install the servers and the C compiler that the tests need, if missi
 test: servers ## Run every test except the mutants, with the race detector, on real servers
 	export CGO_ENABLED=1 && $(RERUNNING) --packages='$(PACKAGES)' -- $(RACE) $(TESTFLAGS) -timeout $(TIMEOUT)
 
-# -count=1, because the go command does not see which tests the mutants run.
+# -count=1, because the go command does not see which tests the mutants run. Six at once, since
+# most of these tests wait.
 mutants: TIMEOUT = 60m
 .PHONY: mutants
 mutants: servers ## Break the code in one place at a time and expect a test to fail
-	$(RERUNNING) --packages=./internal/mutants -- -tags mutants -count=1 -parallel 3 -timeout $(TIMEOUT)
+	$(RERUNNING) --packages=./internal/mutants -- -tags mutants -count=1 -parallel 6 -timeout $(TIMEOUT)
 
 # The packages whose code is broken, and those whose tests may convict.
 mutate: PACKAGES = ./internal/ledger ./internal/ledger/cutter ./internal/ledger/sqltx ./internal/order ./internal/reconcile ./internal/stock/gate \
