@@ -367,6 +367,9 @@ func TestLockTakenAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.mustExit(exitLost)
+	if said := w.errors.String(); !strings.Contains(said, "confirming "+name) { // not when it unlocked
+		t.Errorf("withlock wrote %q", said)
+	}
 	mustBeSilent(t, filepath.Join(folder, "beats"))
 }
 

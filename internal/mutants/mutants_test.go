@@ -39,7 +39,7 @@ var mutants = slices.Concat(placing, queued, limits, lifecycle, expiry, scripts,
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
 // TestApplies checks that the text that each mutant replaces occurs exactly once
-// in its file.
+// in its file, and that there is a test of the name.
 func TestApplies(t *testing.T) {
 	for _, m := range mutants {
 		sound, err := os.ReadFile(filepath.Join("../..", m.file))
@@ -47,6 +47,18 @@ func TestApplies(t *testing.T) {
 			t.Error(err)
 		} else if n := strings.Count(string(sound), m.old); n != 1 {
 			t.Errorf("%s: %q occurs %d times in %s, want once", m.name, m.old, n, m.file)
+		}
+		pkg, path, _ := strings.Cut(m.test, " ")
+		name, _, _ := strings.Cut(path, "/")
+		files, err := filepath.Glob(filepath.Join("../..", pkg, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(files, func(file string) bool {
+			text, err := os.ReadFile(file)
+			return err == nil && strings.Contains(string(text), "\nfunc "+name+"(t *testing.T) {")
+		}) {
+			t.Errorf("%s: %s has no %s", m.name, pkg, name)
 		}
 	}
 }

@@ -69,7 +69,7 @@ var placing = []mutant{
 	{"a bulk refill raises rows that have changed", epochs, "return row.Epoch != epochs[row.SKU] })", "return epochs[row.SKU] == 0 })", "internal/ledger TestRaiseEpochs/SQLite"},
 	{"a bulk refill waits for locked rows", epochs, "tx.Dialect().SkipLocked()", "tx.Dialect().RowLock()", "internal/ledger TestRaiseEpochs/PostgreSQL"},
 	{"a single look is enough", drift, "time.Now().Add(-sweepPause)", "time.Now()", "internal/reconcile TestSecondLook"},
-	{"a page that cannot be read is passed over", drift, "return l.Err == nil }) {", "return true }) {", "internal/reconcile TestUnreadablePage"},
+	{"a page that cannot be read is passed over", drift, "return l.Err == nil }) {", "return true }) {", "internal/reconcile TestUnreadableCounts"},
 	{"a sweep stays under its generation", refill, "return 0, r.generations.reach(ctx, later)", "return 0, nil", "internal/reconcile TestCompareMeetsALaterGeneration"},
 	{"a shrink keeps the version", stockrow, "row.Available -= line.Quantity\n\t\trow.Version++", "row.Available -= line.Quantity", "internal/protocol TestShrinkIsSeen/SQLite"},
 	{"a shrink under any epoch", stockrow, "epoch != 0 && epoch != row.Epoch", "false && epoch != row.Epoch", "internal/protocol TestShrinkOutlivesRefill/SQLite"},
