@@ -6,8 +6,8 @@
 package mutants
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"net/url"
@@ -43,10 +43,11 @@ func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 func TestApplies(t *testing.T) {
 	for _, m := range mutants {
 		sound, err := os.ReadFile(filepath.Join("../..", m.file))
+		if err == nil {
+			_, err = m.in(sound)
+		}
 		if err != nil {
-			t.Error(err)
-		} else if n := strings.Count(string(sound), m.old); n != 1 {
-			t.Errorf("%s: %q occurs %d times in %s, want once", m.name, m.old, n, m.file)
+			t.Errorf("%s: %v", m.name, err)
 		}
 		pkg, path, _ := strings.Cut(m.test, " ")
 		name, _, _ := strings.Cut(path, "/")
@@ -122,8 +123,7 @@ func TestControl(t *testing.T) {
 // weaveAll starts the databases that the tests share, and weaves the mutants.
 func weaveAll(t *testing.T) (root string, woven *wovenTable) {
 	t.Helper()
-	t.Setenv("HOLDFAST_TEST_MYSQL", serverOf(t, testenv.MariaDB(t)))
-	t.Setenv("HOLDFAST_TEST_POSTGRES", serverOf(t, testenv.Postgres(t)))
+	shareDatabases(t)
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
@@ -132,6 +132,13 @@ func weaveAll(t *testing.T) (root string, woven *wovenTable) {
 		t.Fatal(err)
 	}
 	return root, woven
+}
+
+// shareDatabases has the tests of mutants use one MariaDB and one PostgreSQL.
+func shareDatabases(t *testing.T) {
+	t.Helper()
+	t.Setenv("HOLDFAST_TEST_MYSQL", serverOf(t, testenv.MariaDB(t)))
+	t.Setenv("HOLDFAST_TEST_POSTGRES", serverOf(t, testenv.Postgres(t)))
 }
 
 // serverOf returns the URL of the server that has the database at the URL.
@@ -179,29 +186,35 @@ func (m mutant) run(t *testing.T, root string, number int, overlay, program stri
 	return string(text), err
 }
 
+// in returns where the text that the mutant replaces begins in the source. It must occur
+// there exactly once.
+func (m mutant) in(source []byte) (start int, err error) {
+	if n := bytes.Count(source, []byte(m.old)); n != 1 {
+		return 0, fmt.Errorf("%q occurs %d times in %s, want once", m.old, n, m.file)
+	}
+	return bytes.Index(source, []byte(m.old)), nil
+}
+
 // overlay writes the mutated file and an overlay that has it, and returns its name.
 func (m mutant) overlay(t *testing.T, root string) string {
 	t.Helper()
-	sound, err := os.ReadFile(filepath.Join(root, m.file))
+	source, err := os.ReadFile(filepath.Join(root, m.file))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := strings.Count(string(sound), m.old); n != 1 {
-		t.Fatalf("%q occurs %d times in %s, want once", m.old, n, m.file)
-	}
-	folder := t.TempDir()
-	mutated := filepath.Join(folder, filepath.Base(m.file))
-	overlay := filepath.Join(folder, "overlay.json")
-	replace, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(root, m.file): mutated}})
+	start, err := m.in(source)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, text := range map[string][]byte{mutated: []byte(strings.Replace(string(sound), m.old, m.new, 1)), overlay: replace} {
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+	o := newOverlay(root, t.TempDir())
+	if _, err := o.put(m.file, slices.Concat(source[:start], []byte(m.new), source[start+len(m.old):])); err != nil {
+		t.Fatal(err)
 	}
-	return overlay
+	file, err := o.save()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // overlaying returns a variable of the environment with which the go command builds as

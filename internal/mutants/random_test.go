@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,8 +25,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 var (
@@ -63,8 +60,7 @@ func TestRandom(t *testing.T) {
 	if *randomN == 0 {
 		return // make mutate asks for it
 	}
-	t.Setenv("HOLDFAST_TEST_MYSQL", serverOf(t, testenv.MariaDB(t)))
-	t.Setenv("HOLDFAST_TEST_POSTGRES", serverOf(t, testenv.Postgres(t)))
+	shareDatabases(t)
 	t.Setenv("HOLDFAST_TEST_THOROUGH", "")
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -194,9 +190,6 @@ func (r *randomRun) parse(p goPackage, prefix string) (files []goFile, sentinels
 	return files, sentinelsOf(parsed, prefix), nil
 }
 
-// notBuilt finds the places that the compiler refuses.
-var notBuilt = regexp.MustCompile(`(?m)^(\S+\.go):(\d+):\d+: `)
-
 // build writes the overlay and compiles the test programs. A mutant that does not
 // compile is left out.
 func (r *randomRun) build() error {
@@ -216,12 +209,12 @@ func (r *randomRun) build() error {
 			break
 		}
 		before := len(r.mutants)
-		for _, place := range notBuilt.FindAllSubmatch(out, -1) {
-			file, line := string(place[1]), 0
-			if line, err = strconv.Atoi(string(place[2])); err != nil {
-				return err
-			}
-			r.drop(cmp.Or(r.woven[file], file), line)
+		places, err := refusedBy(out)
+		if err != nil {
+			return err
+		}
+		for _, at := range places {
+			r.drop(cmp.Or(r.woven[at.file], at.file), at.line)
 		}
 		if len(r.mutants) == before {
 			return fmt.Errorf("compiling the mutants: %w\n%s", err, out)
@@ -265,14 +258,9 @@ func (r *randomRun) drop(file string, line int) {
 }
 
 // overlay writes the broken files and the overlay that names them.
-func (r *randomRun) overlay() (string, error) {
-	replace := map[string]string{}
+func (r *randomRun) overlay() (file string, err error) {
+	o := newOverlay(r.root, r.folder)
 	r.woven = make(map[string]string)
-	write := func(path string, text []byte) error {
-		file := filepath.Join(r.folder, strconv.Itoa(len(replace))+".go")
-		replace[path] = file
-		return os.WriteFile(file, text, 0o600)
-	}
 	chosen := map[string]map[int]*site{}
 	for number, s := range r.mutants {
 		if chosen[s.file] == nil {
@@ -281,27 +269,22 @@ func (r *randomRun) overlay() (string, error) {
 		chosen[s.file][number] = s
 	}
 	for name, sites := range chosen {
-		path := filepath.Join(r.root, name)
-		source, err := os.ReadFile(path)
+		source, err := os.ReadFile(filepath.Join(r.root, name))
 		if err != nil {
 			return "", err
 		}
-		if err := write(path, weave(source, sites)); err != nil {
+		woven, err := o.put(name, weave(source, sites))
+		if err != nil {
 			return "", err
 		}
-		r.woven[replace[path]] = name
+		r.woven[woven] = name
 	}
 	for _, p := range r.packages {
-		if err := write(filepath.Join(p.Dir, "mutant_switch.go"), fmt.Appendf(nil, switchSource, p.Name)); err != nil {
+		if err := o.putSwitch(p.path(), p.Name); err != nil {
 			return "", err
 		}
 	}
-	text, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		return "", err
-	}
-	overlay := filepath.Join(r.folder, "overlay.json")
-	return overlay, os.WriteFile(overlay, text, 0o600)
+	return o.save()
 }
 
 // witness is a test that reaches a mutant.

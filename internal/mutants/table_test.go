@@ -4,7 +4,6 @@ package mutants
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"go/ast"
@@ -44,7 +43,7 @@ var errNotWoven = errors.New("it is not within the body of a function that anoth
 // weaveTable writes and compiles the module with the mutants in it.
 func weaveTable(t *testing.T, root string, table []mutant) (*wovenTable, error) {
 	folder := t.TempDir()
-	w := &wovenTable{overlay: filepath.Join(folder, "overlay.json"), programs: map[string]func() (string, error){}, broken: map[string]error{}}
+	w := &wovenTable{programs: map[string]func() (string, error){}, broken: map[string]error{}}
 	for _, m := range table {
 		pkg, _, _ := strings.Cut(m.test, " ")
 		w.programs[pkg] = sync.OnceValues(func() (string, error) { return buildTests(t, root, w.overlay, folder, pkg) })
@@ -60,18 +59,17 @@ func weaveTable(t *testing.T, root string, table []mutant) (*wovenTable, error) 
 			return w, nil
 		}
 		before := len(w.broken)
-		for _, place := range notBuilt.FindAllSubmatch(out, -1) {
-			line, err := strconv.Atoi(string(place[2]))
-			if err != nil {
-				return nil, err
+		places, err := refusedBy(out)
+		if err != nil {
+			return nil, err
+		}
+		for _, at := range places {
+			if !filepath.IsAbs(at.file) {
+				at.file = filepath.Join(root, at.file)
 			}
-			file := string(place[1])
-			if !filepath.IsAbs(file) {
-				file = filepath.Join(root, file)
-			}
-			for _, c := range w.copies[file] {
-				if c.first <= line && line <= c.last {
-					w.broken[c.mutant] = fmt.Errorf("the mutant does not compile: %s", bytes.TrimSpace(place[0]))
+			for _, c := range w.copies[at.file] {
+				if c.first <= at.line && at.line <= c.last {
+					w.broken[c.mutant] = fmt.Errorf("the mutant does not compile: %s", at.message)
 				}
 			}
 		}
@@ -84,7 +82,7 @@ func weaveTable(t *testing.T, root string, table []mutant) (*wovenTable, error) 
 // write writes the broken files and the overlay that names them.
 func (w *wovenTable) write(root, folder string, table []mutant) error {
 	w.numbers, w.copies = map[string]int{}, map[string][]mutantCopy{}
-	files, switches, replace := map[string]*wovenFile{}, map[string]string{}, map[string]string{}
+	files, switches := map[string]*wovenFile{}, map[string]string{}
 	for i, m := range table {
 		if !strings.HasSuffix(m.file, ".go") || w.broken[m.name] != nil {
 			continue
@@ -105,29 +103,23 @@ func (w *wovenTable) write(root, folder string, table []mutant) error {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
 	}
-	put := func(name string, text []byte) (string, error) {
-		file := filepath.Join(folder, strconv.Itoa(len(replace))+".go")
-		replace[filepath.Join(root, name)] = file
-		return file, os.WriteFile(file, text, 0o600)
-	}
+	o := newOverlay(root, folder)
 	for name, f := range files {
 		text, copies := f.text()
-		file, err := put(name, text)
+		file, err := o.put(name, text)
 		if err != nil {
 			return err
 		}
 		w.copies[file] = copies
 	}
-	for at, pkg := range switches {
-		if _, err := put(filepath.Join(at, "mutant_switch.go"), fmt.Appendf(nil, switchSource, pkg)); err != nil {
+	for folder, pkg := range switches {
+		if err := o.putSwitch(folder, pkg); err != nil {
 			return err
 		}
 	}
-	text, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(w.overlay, text, 0o600)
+	var err error
+	w.overlay, err = o.save()
+	return err
 }
 
 // wovenFile is a file with mutants. Each of its functions that has some begins with a
@@ -156,10 +148,10 @@ func (f *wovenFile) at(p token.Pos) int { return f.set.Position(p).Offset }
 
 // add adds a mutant under a number.
 func (f *wovenFile) add(m mutant, number int) error {
-	if n := strings.Count(string(f.source), m.old); n != 1 {
-		return fmt.Errorf("%q occurs %d times in %s, want once", m.old, n, m.file)
+	start, err := m.in(f.source)
+	if err != nil {
+		return err
 	}
-	start := strings.Index(string(f.source), m.old)
 	end := start + len(m.old)
 	for _, d := range f.parsed.Decls {
 		d, ok := d.(*ast.FuncDecl)
