@@ -337,9 +337,7 @@ func TestOrders(t *testing.T) {
 				continue
 			}
 			payment := fmt.Sprint("payment-", n)
-			_, err := l.Change(t.Context(), o.ID, order.ChangeOptions{Payment: payment}, func(order.Locked) (order.Change, error) {
-				return order.Change{To: order.Paid, PaymentID: payment, PaymentStatus: order.PaymentPaid}, nil
-			})
+			_, err := l.Change(t.Context(), o.ID, order.ChangeOptions{Payment: payment}, pay(payment))
 			if err != nil {
 				t.Fatal(err)
 			}

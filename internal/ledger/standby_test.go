@@ -30,19 +30,10 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 	row := lay(t, l, "a", 10)
 	paid, cancelled := mustRecord(t, l, "a"), mustRecord(t, l, "a")
 	errPaid := errors.New("the order is paid")
-	pay := func(s order.Locked) (order.Change, error) {
-		if s.Payment != nil {
-			return order.Change{}, nil
-		}
-		return order.Change{To: order.Paid, PaymentID: "p-1", PaymentStatus: order.PaymentPaid}, nil
-	}
-	if _, err := l.Change(t.Context(), paid.ID, order.ChangeOptions{Payment: "p-1"}, pay); err != nil {
+	if _, err := l.Change(t.Context(), paid.ID, order.ChangeOptions{Payment: "p-1"}, pay("p-1")); err != nil {
 		t.Fatal(err)
 	}
-	late := func(order.Locked) (order.Change, error) {
-		return order.Change{PaymentID: "p-2", PaymentStatus: order.PaymentRefundDue}, nil
-	}
-	if _, err := l.Change(t.Context(), paid.ID, order.ChangeOptions{Payment: "p-2"}, late); err != nil {
+	if _, err := l.Change(t.Context(), paid.ID, order.ChangeOptions{Payment: "p-2"}, pay("p-2")); err != nil {
 		t.Fatal(err)
 	}
 	wired, wire := d.throughWire(t, map[sqltx.Dialect][2]string{sqltx.Postgres: {"statement_timeout", "60000"}})
@@ -60,7 +51,7 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 	changed := func(_ order.Order, err error) error { return err }
 	for name, call := range map[string]func(ctx context.Context) error{
 		"a payment again": func(ctx context.Context) error {
-			return changed(l.Change(ctx, paid.ID, order.ChangeOptions{Payment: "p-1"}, pay))
+			return changed(l.Change(ctx, paid.ID, order.ChangeOptions{Payment: "p-1"}, pay("p-1")))
 		},
 		"a cancellation again": func(ctx context.Context) error {
 			return changed(l.Change(ctx, cancelled.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true)))

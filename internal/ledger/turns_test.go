@@ -142,14 +142,11 @@ func TestChangesTakeTurns(t *testing.T) {
 			}
 			end()
 		}
-		payment := func(order.Locked) (order.Change, error) {
-			return order.Change{To: order.Paid, PaymentID: "p-2", PaymentStatus: order.PaymentPaid}, nil
-		}
 		end, err := l.turns.take(t.Context(), "a")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := l.Change(t.Context(), pending.ID, order.ChangeOptions{Payment: "p-2"}, payment); err != nil {
+		if _, err := l.Change(t.Context(), pending.ID, order.ChangeOptions{Payment: "p-2"}, pay("p-2")); err != nil {
 			t.Errorf("a payment waits for the stock row: %v", err)
 		}
 		end()
@@ -176,9 +173,7 @@ func TestPaymentPassesAWaitingCancellation(t *testing.T) {
 		until(t, "the cancellation waits for the row", func() bool { return d.lockWaits(t) > 0 })
 		paid := make(chan error, 1)
 		go func() {
-			_, err := l.Change(t.Context(), o.ID, order.ChangeOptions{Payment: "p-1"}, func(order.Locked) (order.Change, error) {
-				return order.Change{To: order.Paid, PaymentID: "p-1", PaymentStatus: order.PaymentPaid}, nil
-			})
+			_, err := l.Change(t.Context(), o.ID, order.ChangeOptions{Payment: "p-1"}, pay("p-1"))
 			paid <- err
 		}()
 		if err := wait(t, "the payment", paid); err != nil {
