@@ -11,7 +11,6 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lab/machine"
 	"github.com/holdfast-stock/holdfast/internal/lab/measure"
-	"github.com/holdfast-stock/holdfast/internal/lab/server"
 	"github.com/holdfast-stock/holdfast/internal/lab/table"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -68,7 +67,7 @@ func (l *lab) turns(ctx context.Context, v variant) (nobody, one []sample, fault
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		r, err := l.generator.run(ctx, load{url: api.URL(), connections: l.connections, skus: 1, keyed: v.keyed, run: "c"}, time.Duration(seconds+seconds/20+slack)*time.Second)
+		r, err := l.generator.run(ctx, wrkLoad{url: api.URL(), connections: l.connections, skus: 1, keyed: v.keyed, run: "c"}, time.Duration(seconds+seconds/20+slack)*time.Second)
 		ended <- outcome{r, err}
 	}()
 	time.Sleep(time.Duration(l.warmUp) * time.Second) // the warm-up
@@ -110,13 +109,13 @@ func (l *lab) window(ctx context.Context, api *testenv.APIServer, watched bool) 
 		defer func() { err = errors.Join(err, stop()) }()
 	}
 	const asked = "holdfast_orders_total" // in this situation they are all accepted; turns checks it
-	before, err := server.Client{}.Counters(ctx, api.URL()+"/metrics")
+	before, err := measure.Counters(ctx, api.URL()+"/metrics")
 	if err != nil {
 		return s, err
 	}
 	start, used := time.Now(), machine.CPUTime(api.PIDs())
 	time.Sleep(time.Duration(l.Seconds) * time.Second) // the measurement
-	after, err := server.Client{}.Counters(ctx, api.URL()+"/metrics")
+	after, err := measure.Counters(ctx, api.URL()+"/metrics")
 	if err != nil {
 		return s, err
 	}

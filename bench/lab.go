@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"strconv"
 	"time"
@@ -13,9 +14,10 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/lab/machine"
 	"github.com/holdfast-stock/holdfast/internal/lab/measure"
-	"github.com/holdfast-stock/holdfast/internal/lab/server"
 	"github.com/holdfast-stock/holdfast/internal/lab/table"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -36,11 +38,12 @@ type lab struct {
 	db             *sql.DB
 	driver, source string // of database/sql
 	generator      *generator
+	calls          *load.Client
 	runs           int // measured so far
 }
 
 func newLab(ctx context.Context, t testenv.T, s settings, database string, report, progress io.Writer) (*lab, error) {
-	l := &lab{settings: s, t: t, database: database, report: report, progress: progress, redis: testenv.OwnRedis(t)}
+	l := &lab{settings: s, t: t, database: database, report: report, progress: progress, redis: testenv.OwnRedis(t), calls: load.NewClient(http.DefaultTransport)}
 	l.client = redis.NewClient(&redis.Options{Addr: l.redis.Addr()})
 	if database == "mariadb" {
 		l.server = testenv.OwnMariaDB(t)
@@ -94,7 +97,7 @@ func (l *lab) measure(ctx context.Context, set string) error {
 	case "bulk":
 		return l.compare(ctx, situation{name: "an empty table", skus: 1}, situation{name: fmt.Sprintf("%d orders", l.bulk), skus: 1, bulk: l.bulk})
 	case "expiry":
-		return l.expiry(ctx)
+		return l.compare(ctx, situation{name: "nothing expires", skus: 1}, situation{name: fmt.Sprintf("%d orders are due", l.due), skus: 1, due: l.due})
 	case "console":
 		return l.console(ctx)
 	case "memory":
@@ -130,14 +133,19 @@ func (l *lab) targets(ctx context.Context) error {
 	return nil
 }
 
-// compare measures each strategy in two situations, one right after the other.
+// compare measures each strategy in two situations, one right after the other. If orders
+// expire in the second, it also says how fast they did.
 func (l *lab) compare(ctx context.Context, first, second situation) error {
 	chosen := l.chosen(true)
 	samples, err := l.alternate(ctx, chosen, first, second)
 	if err != nil {
 		return err
 	}
-	rows := table.New("", "orders/s: "+first.name, second.name, "ratio", "p99 ms: "+first.name, second.name)
+	titles := []string{"", "orders/s: " + first.name, second.name, "ratio", "p99 ms: " + first.name, second.name}
+	if second.due > 0 {
+		titles = append(titles, "expired/s", "batches over 50 ms")
+	}
+	rows := table.New(titles...)
 	for _, v := range chosen {
 		before, after := samples[first.name][v.name], samples[second.name][v.name]
 		x, y := median(before), median(after)
@@ -146,7 +154,11 @@ func (l *lab) compare(ctx context.Context, first, second situation) error {
 			continue
 		}
 		ratio, _ := compared(after, before, rate)
-		rows.Add(v.name, whole(x.perSecond), whole(y.perSecond), fmt.Sprintf("%.2f", ratio), millis(x.p99), millis(y.p99))
+		cells := []any{v.name, whole(x.perSecond), whole(y.perSecond), fmt.Sprintf("%.2f", ratio), millis(x.p99), millis(y.p99)}
+		if second.due > 0 {
+			cells = append(cells, whole(y.expired), whole(y.slow))
+		}
+		rows.Add(cells...)
 	}
 	rows.WriteMarkdown(l.report)
 	return nil
@@ -193,17 +205,17 @@ func (l *lab) sample(ctx context.Context, v variant, in situation) (sample, erro
 		api.Wait()
 	}()
 	l.runs++
-	load := load{url: api.URL(), connections: l.connections, skus: in.skus, keyed: v.keyed, run: fmt.Sprint("r", l.runs)}
+	run := wrkLoad{url: api.URL(), connections: l.connections, skus: in.skus, keyed: v.keyed, run: fmt.Sprint("r", l.runs)}
 	var warmedUp result
 	if l.warmUp > 0 {
-		load.run += "w"
-		if warmedUp, err = l.generator.run(ctx, load, time.Duration(l.warmUp)*time.Second); err != nil {
+		run.run += "w"
+		if warmedUp, err = l.generator.run(ctx, run, time.Duration(l.warmUp)*time.Second); err != nil {
 			return sample{}, err
 		}
-		load.run += "m"
+		run.run += "m"
 	}
 	before := l.usage(ctx, v, api)
-	r, err := l.generator.run(ctx, load, time.Duration(l.Seconds)*time.Second)
+	r, err := l.generator.run(ctx, run, time.Duration(l.Seconds)*time.Second)
 	if err != nil {
 		return sample{}, err
 	}
@@ -226,7 +238,7 @@ type usage struct {
 func (l *lab) usage(ctx context.Context, v variant, api *testenv.APIServer) usage {
 	u := usage{app: machine.CPUTime(api.PIDs()), redis: machine.CPUTime(l.redis.PIDs()), db: machine.CPUTime(l.server.PIDs())}
 	if v.program == "" {
-		u.counters, _ = server.Client{}.Counters(ctx, api.URL()+"/metrics")
+		u.counters, _ = measure.Counters(ctx, api.URL()+"/metrics")
 	}
 	return u
 }
@@ -329,6 +341,22 @@ func (l *lab) insertOrders(ctx context.Context, count int) error {
 	return l.exec(ctx, statements...)
 }
 
+// insertDue inserts orders of one unit that were due at different times some time ago, and
+// the stock row that they have cut.
+func (l *lab) insertDue(ctx context.Context, strategy string, count int) error {
+	if err := l.insertOrders(ctx, count); err != nil {
+		return err
+	}
+	due := "CURRENT_TIMESTAMP - INTERVAL '1 hour' - RANDOM() * INTERVAL '1 minute'"
+	if l.database == "mariadb" {
+		due = "UTC_TIMESTAMP(6) - INTERVAL 1 HOUR - INTERVAL FLOOR(60000000 * RAND()) MICROSECOND"
+	}
+	return l.exec(ctx,
+		"UPDATE orders SET expires_at = "+due,
+		fmt.Sprintf("UPDATE ledger SET generation = %d, layout = '%s'", generation, strategy),
+		fmt.Sprintf("INSERT INTO stock (sku, kind, total, available, epoch) VALUES ('hot', 'product', %d, %d, %d)", hugeTotal, hugeTotal-count, epoch+1))
+}
+
 // sequence is a table whose column seq counts from 1.
 func (l *lab) sequence(count int) string {
 	if l.database == "mariadb" {
@@ -359,13 +387,22 @@ func (l *lab) start(ctx context.Context, v variant, in situation) (*testenv.APIS
 	if v.soldOut {
 		total = 1
 	}
-	if err := (server.Client{}).PutStock(ctx, api.URL(), "hot", total); err != nil {
+	if err := l.calls.Create(ctx, api.URL(), "hot", client.Setting{Kind: client.Product, Total: total}); err != nil {
 		return nil, err
 	}
 	if v.soldOut {
-		return api, server.Client{}.PostOrder(ctx, api.URL(), "first", "hot")
+		return api, l.order(ctx, api.URL(), "first", "hot")
 	}
 	return api, nil
+}
+
+// order orders one unit. It fails unless the order is accepted.
+func (l *lab) order(ctx context.Context, url, buyer, sku string) error {
+	a := l.calls.Place(ctx, url, client.OrderRequest{BuyerID: buyer, Lines: []client.Line{{SKU: sku, Quantity: 1}}})
+	if a.Outcome() != load.Accepted {
+		return fmt.Errorf("ordering %s: %s", sku, a.Failure())
+	}
+	return nil
 }
 
 // audit compares the orders that were answered with the database, and describes what
@@ -393,8 +430,12 @@ func (l *lab) audit(ctx context.Context, v variant, in situation, api *testenv.A
 	if v.program != "" || in.skus > 1 {
 		return ""
 	}
-	var stock struct{ Oversold int64 }
-	if err := (server.Client{}).GetJSON(ctx, api.URL()+"/stock/hot/audit", &stock); err != nil {
+	service, err := l.calls.At(api.URL())
+	if err != nil {
+		return err.Error()
+	}
+	stock, err := service.Audit(ctx, "hot")
+	if err != nil {
 		return err.Error()
 	}
 	if stock.Oversold > 0 {
@@ -429,7 +470,7 @@ func (l *lab) memory(ctx context.Context) error {
 			return nil
 		}
 		for target := min(int64(l.orders), placed+int64(l.orders)/10); placed < target; {
-			r, err := l.generator.run(ctx, load{url: api.URL(), connections: l.connections, skus: 1}, 3*time.Second)
+			r, err := l.generator.run(ctx, wrkLoad{url: api.URL(), connections: l.connections, skus: 1}, 3*time.Second)
 			if err != nil {
 				return err
 			}

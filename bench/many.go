@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lab/machine"
-	"github.com/holdfast-stock/holdfast/internal/lab/server"
+	"github.com/holdfast-stock/holdfast/internal/lab/measure"
 	"github.com/holdfast-stock/holdfast/internal/lab/table"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -43,7 +43,7 @@ func (l *lab) many(ctx context.Context) error {
 	mend := func(when string, refills float64) error {
 		begin := time.Now()
 		sku += l.rows / 7
-		if err := (server.Client{}).PostOrder(ctx, api.URL(), "u-1", fmt.Sprint("s", 1+sku%l.rows)); err != nil {
+		if err := l.order(ctx, api.URL(), "u-1", fmt.Sprint("s", 1+sku%l.rows)); err != nil {
 			return err
 		}
 		add("first order "+when, "%d ms", time.Since(begin).Milliseconds())
@@ -67,7 +67,7 @@ func (l *lab) many(ctx context.Context) error {
 			continue
 		}
 		l.atRest(ctx, api, add)
-		counters, err := server.Client{}.Counters(ctx, api.URL()+"/metrics")
+		counters, err := measure.Counters(ctx, api.URL()+"/metrics")
 		if err != nil {
 			return err
 		}
@@ -93,11 +93,11 @@ func (l *lab) untilWhole(ctx context.Context, api *testenv.APIServer, refills fl
 	defer cancel()
 	for n := 0; ; n++ {
 		begin := time.Now()
-		if err := (server.Client{}).PostOrder(ctx, api.URL(), "u-2", fmt.Sprint("s", 1+n*7919%l.rows)); err != nil {
+		if err := l.order(ctx, api.URL(), "u-2", fmt.Sprint("s", 1+n*7919%l.rows)); err != nil {
 			return 0, err
 		}
 		slowest = max(slowest, time.Since(begin))
-		now, err := server.Client{}.Counters(ctx, api.URL()+"/metrics")
+		now, err := measure.Counters(ctx, api.URL()+"/metrics")
 		if err != nil {
 			return 0, err
 		}

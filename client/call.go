@@ -40,6 +40,7 @@ type call struct {
 	body   any // nil: none
 	key    string
 	once   bool // no retries
+	twice  bool // repeating it may have its effect twice
 }
 
 // changes reports whether the call changes something.
@@ -70,21 +71,9 @@ func (l *lost) Unwrap() error { return l.err }
 // do makes a call, with retries, and decodes the answer into the value that into points
 // to.
 func (c *Client) do(ctx context.Context, r call, into content) (answer, error) {
-	target, err := c.target(r)
+	target, token, body, err := c.prepare(ctx, r)
 	if err != nil {
-		return answer{}, fmt.Errorf("holdfast: %s: %w", r.method, err)
-	}
-	var body []byte
-	if r.body != nil {
-		if body, err = json.Marshal(r.body); err != nil {
-			return answer{}, fmt.Errorf("holdfast: encoding the request: %w", err)
-		}
-	}
-	token := ""
-	if c.token != nil {
-		if token, err = c.token(ctx); err != nil {
-			return answer{}, fmt.Errorf("holdfast: getting the token: %w", err)
-		}
+		return answer{}, fmt.Errorf("holdfast: %w", err)
 	}
 	open := false // whether a try may have changed something
 	for try := 1; ; try++ {
@@ -99,7 +88,7 @@ func (c *Client) do(ctx context.Context, r call, into content) (answer, error) {
 			open = false
 		case none:
 		}
-		if c.wait(ctx, r, try, err) {
+		if !(open && r.twice) && c.wait(ctx, r, try, err) {
 			continue
 		}
 		if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
@@ -110,6 +99,24 @@ func (c *Client) do(ctx context.Context, r call, into content) (answer, error) {
 		}
 		return answer{}, fmt.Errorf("holdfast: %s /%s: %w", r.method, strings.Join(r.path, "/"), err)
 	}
+}
+
+// prepare returns what all tries of a call send.
+func (c *Client) prepare(ctx context.Context, r call) (target, token string, body []byte, err error) {
+	if target, err = c.target(r); err != nil {
+		return "", "", nil, fmt.Errorf("%s: %w", r.method, err)
+	}
+	if r.body != nil {
+		if body, err = json.Marshal(r.body); err != nil {
+			return "", "", nil, fmt.Errorf("encoding the request: %w", err)
+		}
+	}
+	if c.token != nil {
+		if token, err = c.token(ctx); err != nil {
+			return "", "", nil, fmt.Errorf("getting the token: %w", err)
+		}
+	}
+	return target, token, body, nil
 }
 
 // target returns the URL of a call.

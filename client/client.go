@@ -36,7 +36,8 @@
 //
 // A retry changes nothing twice. [Client.Place] sends the same Idempotency-Key with
 // every try, one of its own if the request has none, so a retry is never a second
-// order. Repeating any other change of the contract has the effect of making it once.
+// order. [WithoutKeys] changes that. Repeating any other change of the contract has the
+// effect of making it once.
 package client
 
 import (
@@ -67,6 +68,7 @@ type Client struct {
 	tryTimeout time.Duration
 	maxPause   time.Duration
 	poll       time.Duration
+	keyless    bool
 }
 
 // Option changes a setting of a new Client.
@@ -223,6 +225,17 @@ func WithPoll(d time.Duration) Option {
 			return fmt.Errorf("WithPoll: %v is not more than 0", d)
 		}
 		c.poll = d
+		return nil
+	}
+}
+
+// WithoutKeys has [Client.Place] send no Idempotency-Key with a request that has none.
+// The service then refuses an order for a SKU that is sold out without asking its
+// database. An order without a key is not tried again once its answer was lost, because
+// a retry might be a second order.
+func WithoutKeys() Option {
+	return func(c *Client) error {
+		c.keyless = true
 		return nil
 	}
 }

@@ -120,7 +120,7 @@ func TestLife(t *testing.T) {
 	if orders != 2*2 || payments != 2*2 || skus != 2*2 {
 		t.Errorf("%d orders, %d payments, %d SKUs", orders, payments, skus)
 	}
-	if st, err := c.Strategies(ctx); err != nil || st.Running == "" || st.Ack != client.AckCommitted || !st.Guard {
+	if st, err := c.Strategies(ctx); err != nil || st.Running == "" || len(st.Strategies) != 1 || st.Strategies[0].Promise == "" || !st.Guard {
 		t.Errorf("%+v %v", st, err)
 	}
 	checkSold(t, c, 0)
@@ -307,6 +307,33 @@ func TestRetries(t *testing.T) {
 			})
 			checkSold(t, admin, 0)
 		})
+	}
+}
+
+// TestWithoutKeys: an order without a key is tried again only if no try can have placed it.
+func TestWithoutKeys(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, false)
+	c, ctx := s.client(t, client.WithoutKeys(), client.WithMaxPause(5*time.Millisecond)), t.Context()
+	busy := refused(503, "busy", "")
+	s.fail(busy, busy)
+	placed, err := c.Place(ctx, one("u-1"))
+	if got := s.requests(); err != nil || placed.Key != "" || len(got) != 3 || got[0].key != "" || got[2].key != "" {
+		t.Errorf("%+v %v after %v", placed, err, got)
+	}
+	for name, fault := range map[string]fault{"answer lost": answerLost, "unavailable": unsure("")} {
+		s.fail(busy, fault)
+		_, err = c.Place(ctx, one("u-2"))
+		unknown, ok := errors.AsType[*client.UnknownOutcome](err)
+		if got := s.requests(); !ok || unknown.Key != "" || len(got) != 2 {
+			t.Errorf("%s: %v after %v", name, err, got)
+		}
+	}
+	r := one("u-3")
+	r.Key = "k"
+	s.fail(answerLost)
+	if placed, err = c.Place(ctx, r); err != nil || placed.Key != "k" || !placed.Replayed {
+		t.Errorf("with a key: %+v %v", placed, err)
 	}
 }
 

@@ -84,7 +84,7 @@ func ExampleClient_Place() {
 	// 1 sold <nil>
 }
 
-// With --ack queued, an order is answered before the database has it.
+// With --strategy async, an order is answered before the database has it.
 func ExampleClient_Wait() {
 	url, stop := serve(true)
 	defer stop()

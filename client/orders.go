@@ -25,7 +25,8 @@ type OrderRequest struct {
 
 	// Key is the Idempotency-Key: the name of the buyer's intent, 1 to 255 visible
 	// ASCII characters. All requests of a buyer with the same key are one order, also
-	// those of another process. If it is empty, every call of Place makes up its own.
+	// those of another process. If it is empty, every call of Place makes up its own,
+	// unless the client was made with WithoutKeys.
 	Key string `json:"-"`
 }
 
@@ -76,7 +77,7 @@ type Step struct {
 // Placed is an order that was placed, by this call or before.
 type Placed struct {
 	Order // as it was when it was placed
-	// Key is the Idempotency-Key of the order.
+	// Key is the Idempotency-Key of the order; empty: none.
 	Key string
 	// Replayed reports that an earlier request with this key has placed the order. It
 	// may have been an earlier try of this call.
@@ -88,14 +89,14 @@ type Placed struct {
 // order's end in the queue. Refusals are SoldOut, BuyerLimit, NotOpen, Closed,
 // UnknownSKU, KeyReused and Invalid.
 func (c *Client) Place(ctx context.Context, r OrderRequest) (Placed, error) {
-	if r.Key == "" {
+	if r.Key == "" && !c.keyless {
 		r.Key = NewKey()
 	}
 	if err := checkHeader("key", r.Key); err != nil {
 		return Placed{}, fmt.Errorf("holdfast: %w", err)
 	}
 	p := Placed{Key: r.Key}
-	a, err := c.do(ctx, call{method: http.MethodPost, path: []string{"orders"}, body: r, key: r.Key}, &p.Order)
+	a, err := c.do(ctx, call{method: http.MethodPost, path: []string{"orders"}, body: r, key: r.Key, twice: r.Key == ""}, &p.Order)
 	if err != nil {
 		return Placed{}, err
 	}

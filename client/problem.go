@@ -98,11 +98,12 @@ func (p *Problem) Is(target error) bool {
 
 // UnknownOutcome is the error of a change that may have been made, or may still be made:
 // its answer was lost or says so, and so were those of its retries. Repeating the call
-// is safe and tells.
+// is safe and tells, but for an order without a key.
 type UnknownOutcome struct {
 	// Key is the Idempotency-Key of an order, also if the client has made it up. With
 	// the same key, buyer and lines, Place returns the order if there is one, and
-	// otherwise places it. Empty for all other changes.
+	// otherwise places it. Empty for all other changes, and for an order without a
+	// key, which must not be repeated.
 	Key string
 	// Err is the error of the last try.
 	Err error

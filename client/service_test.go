@@ -58,20 +58,20 @@ func open(queue bool) (*shop, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	spec, _ := strategy.Find(strategy.Default)
+	if queue {
+		spec = strategy.Queueing()
+	}
 	built, closeGate := spec.Build(strategy.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Guard: true})
 	s.close = append(s.close, closeGate)
 	instance := service.New(stores.SQL().Ledger(), ledgerID, built, service.Options{
-		TakeDeadline: time.Minute, PaymentWindow: time.Hour, Queue: queue,
+		TakeDeadline: time.Minute, PaymentWindow: time.Hour,
 		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 	s.close = append(s.close, instance.Close)
-	if err := instance.Reconciler.Start(ctx); err != nil {
+	if err := instance.Start(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	if queue {
-		if err := instance.Consumer.Start(ctx); err != nil {
-			return nil, errors.Join(err, s.Close())
-		}
 		s.close = append(s.close, run(instance.Consumer.Run))
 	}
 	if _, _, err := instance.Stock.SetStock(ctx, stock.Setting{SKU: "10001", Kind: stock.Product, Total: 10}); err != nil {
@@ -79,7 +79,7 @@ func open(queue bool) (*shop, error) {
 	}
 	s.service = httpapi.New(httpapi.Config{
 		Orders: instance.Orders, Stock: instance.Stock, Ready: instance.Reconciler.Ready,
-		Strategies: httpapi.Strategies{Running: spec.Name, Guard: true, Acknowledges: "committed", Promise: "a 201 is never lost"},
+		Strategies: httpapi.Strategies{Running: spec.Name, Guard: true, All: []httpapi.Strategy{{Name: spec.Name, Gate: spec.Gate, Cutter: spec.Cutter, Sound: spec.Sound, Detail: spec.Detail, Promise: spec.Promise}}},
 		AdminToken: adminToken, Loopback: true, Metrics: http.NotFoundHandler(), Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 		Draining: func() bool { return false }, RequestTimeout: 10 * time.Second,
 	})

@@ -135,24 +135,15 @@ type Strategy struct {
 	Cutter string  `json:"cutter"`
 	Sound  bool    `json:"sound"` // it never sells a unit twice, even without the guard
 	Detail string  `json:"detail"`
+	// Promise says what an accepted order is worth: one answered 201, or 202 if it was queued.
+	Promise string `json:"promise"`
 }
-
-// Acknowledgement is when an order is answered.
-type Acknowledgement string
-
-// When an order is answered.
-const (
-	AckCommitted Acknowledgement = "committed" // once the database has it
-	AckQueued    Acknowledgement = "queued"    // once Redis has it
-)
 
 // Strategies is how the service cuts stock.
 type Strategies struct {
-	Running    string          `json:"running"` // the Name of one of Strategies
-	Guard      bool            `json:"guard"`
-	Ack        Acknowledgement `json:"ack"`
-	Promise    string          `json:"promise"` // what an acknowledgement promises
-	Strategies []Strategy      `json:"strategies"`
+	Running    string     `json:"running"` // the Name of one of Strategies
+	Guard      bool       `json:"guard"`
+	Strategies []Strategy `json:"strategies"`
 }
 
 func (s Strategies) complete() bool { return s.Running != "" }

@@ -200,7 +200,7 @@ func (e exposed) checkSelector(filters []metricsql.LabelFilter, known map[string
 func TestMonitoredMetricsExist(t *testing.T) {
 	t.Parallel()
 	e := make(exposed)
-	for _, flags := range [][]string{nil, {"--strategy", "lock"}} {
+	for _, flags := range [][]string{nil, {"--strategy", "lock"}, {"--strategy", "async"}} {
 		e.scrape(t, testenv.API(t, flags...).URL())
 	}
 	for _, a := range alerts(t) {

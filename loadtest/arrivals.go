@@ -3,13 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"strings"
 	"sync"
 	"time"
 
-	vegeta "github.com/tsenart/vegeta/v12/lib"
-
+	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/lab/measure"
 	"github.com/holdfast-stock/holdfast/internal/lab/table"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
@@ -21,9 +18,9 @@ const (
 	lateBy = 10 * time.Millisecond
 	// grace is how long after the end of the load its last arrivals may be sent.
 	grace = 100 * time.Millisecond
-	// maxWorkers bounds the requests under way. Further arrivals wait, and are dropped
+	// maxUnderWay bounds the requests under way. Further arrivals wait, and are dropped
 	// if the load ends before they could be sent.
-	maxWorkers = 2048
+	maxUnderWay = 2048
 )
 
 // arrivalsText describes an open load in figures.
@@ -43,22 +40,6 @@ func arrivalsArgs(r *results.Result) []any {
 func holds(r *results.Result, limit time.Duration) bool {
 	sent := r.Accepted + r.TurnedDown + r.Refused + r.Failed
 	return r.P99 != nil && *r.P99 <= measure.Millis(limit) && (r.Failed+r.Dropped)*1000 <= sent
-}
-
-// pacer sends hits at a constant rate until all are sent or the limit has passed. The
-// duration of vegeta's own pacer would drop the last hits whenever the machine pauses.
-type pacer struct {
-	vegeta.ConstantPacer
-	hits  uint64
-	limit time.Duration
-}
-
-// Pace returns the wait before the next hit.
-func (p pacer) Pace(elapsed time.Duration, hits uint64) (wait time.Duration, stop bool) {
-	if hits >= p.hits || elapsed > p.limit {
-		return 0, true
-	}
-	return p.ConstantPacer.Pace(elapsed, hits)
 }
 
 // arrive is the open load: orders arrive at a constant rate, however long the answers
@@ -105,64 +86,37 @@ func (l *lab) arrive(ctx context.Context, spec strategy.Spec, f *fleet, rate int
 // begins when it is due, even if it is sent late. The caller must repeat the orders in
 // repeated after the load: during it, repeats would add to the rate.
 func (l *lab) attack(ctx context.Context, rec *record, f *fleet, sku string, rate int, due int64) (late int64, repeated []sent) {
-	attacker := vegeta.NewAttacker(vegeta.Client(l.client.HTTP), vegeta.MaxWorkers(maxWorkers))
-	defer attacker.Stop()
-	defer context.AfterFunc(ctx, func() { attacker.Stop() })()
-	var samples sync.WaitGroup
-	defer samples.Wait()
-	pace := pacer{ConstantPacer: vegeta.ConstantPacer{Freq: rate, Per: time.Second}, hits: uint64(due), limit: l.duration + grace}
-	interval := time.Second / time.Duration(rate)
-	for hit := range attacker.Attack(l.orderTargets(f, sku, rate), pace, 0, "") {
-		sentAt := hit.Timestamp.Sub(rec.start)
-		dueAt := time.Duration(hit.Seq+1) * interval // the pacer waits one interval before the first hit
-		behind := max(0, sentAt-dueAt)
-		if behind > lateBy {
-			late++
-		}
-		_, buyer, _ := strings.Cut(hit.URL, "#")
-		n := int(hit.Seq)
-		a := answer{at: sentAt + hit.Latency, took: behind + hit.Latency, asked: oneUnit(buyer, sku)}
-		if status := int(hit.Code); status != 0 {
-			a.read(status, hit.Body)
-		} else {
-			a.read(0, []byte(hit.Error))
-		}
-		rec.heard(a)
-		if p := planOf(buyer, sku); p.repeat != never && len(repeated) < maxAllDue {
-			repeated = append(repeated, sent{answer: a, n: n, plan: p, text: hit.Body})
-		}
-		if hit.Seq%sampleEvery == 0 {
-			samples.Go(func() {
-				l.sample(ctx, rec, a)
-				l.sampleQueued(ctx, rec, f.url(n+1), a)
-			})
-		}
-		rec.add(a)
-	}
-	return late, repeated
-}
-
-// orderTargets returns a function that makes an order for each arrival. The URL's
-// fragment, which is not sent, carries the buyer to the code that reads the answer.
-func (l *lab) orderTargets(f *fleet, sku string, rate int) vegeta.Targeter {
 	var (
-		buyer  = buyers(l.seed, uint64(rate))
-		header = http.Header{"Content-Type": {"application/json"}}
-		mu     sync.Mutex // the attacker's workers call the function concurrently
-		sent   = 0
+		buyer    = buyers(l.seed, uint64(rate))
+		arrivals = load.Arrivals{Rate: rate, Count: int(due), Limit: l.duration + grace, MaxUnderWay: maxUnderWay}
+		samples  sync.WaitGroup
+		mu       sync.Mutex // of late and repeated
 	)
-	return func(t *vegeta.Target) error {
-		mu.Lock()
-		defer mu.Unlock()
+	sending := context.WithoutCancel(ctx) // an interrupted load waits for its last answers
+	arrivals.Drive(ctx, rec.start, func(n int) func(time.Duration) {
 		name := buyer()
-		t.Method, t.Header = http.MethodPost, header
-		if p := planOf(name, sku); p.key != "" {
-			t.Header = header.Clone()
-			setKey(t.Header, p.key)
+		return func(due time.Duration) {
+			behind := time.Since(rec.start) - due
+			p := planOf(name, sku)
+			s := l.try(sending, rec, f, n, oneUnit(name, sku), plan{key: p.key})
+			s.plan, s.at, s.took = p, due+behind+s.took, behind+s.took
+			mu.Lock()
+			if behind > lateBy {
+				late++
+			}
+			if p.repeat != never && len(repeated) < maxAllDue {
+				repeated = append(repeated, s)
+			}
+			mu.Unlock()
+			if n%sampleEvery == 0 {
+				samples.Go(func() { // it is not one of the requests that are bounded
+					l.sample(ctx, rec, s.answer)
+					l.sampleQueued(ctx, rec, f.url(n+1), s.answer)
+				})
+			}
+			rec.add(s.answer)
 		}
-		t.URL = f.url(sent) + "/orders#" + name
-		t.Body = oneUnit(name, sku).body()
-		sent++
-		return nil
-	}
+	})
+	samples.Wait()
+	return late, repeated
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/lab/measure"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
@@ -286,7 +287,7 @@ func (l *lab) guardRefusals(ctx context.Context, spec strategy.Spec, f *fleet) *
 	}
 	var total int64
 	for _, url := range f.urls {
-		counters, err := l.client.Counters(ctx, url+"/metrics")
+		counters, err := measure.Counters(ctx, url+"/metrics")
 		refusals, found := counters["holdfast_guard_refusals_total"]
 		if err != nil || !found {
 			return nil

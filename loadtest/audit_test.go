@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/lab/measure"
-	"github.com/holdfast-stock/holdfast/internal/lab/server"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
@@ -45,7 +45,7 @@ func newLedger(t *testing.T, rec *record) *ledger {
 		http.NotFound(w, r)
 	}))
 	t.Cleanup(service.Close)
-	l := &lab{sql: sql, client: server.Client{HTTP: service.Client()}, samples: make(chan struct{}, maxSamples), display: newDisplay(t.Output())}
+	l := &lab{sql: sql, client: load.NewClient(http.DefaultTransport), samples: make(chan struct{}, maxSamples), display: newDisplay(t.Output())}
 	return &ledger{l, &fleet{urls: []string{service.URL}}}
 }
 
@@ -112,20 +112,20 @@ func TestCheckAnswers(t *testing.T) {
 		{"stored under another buyer", nil, func(o *order) { o.Buyer = "another" }, nil, []results.Kind{results.OtherBuyer}},
 		{"stored with more units", nil, func(o *order) { o.Lines[0].Quantity = 2 }, nil, []results.Kind{results.OtherLines}},
 		{"stored with another SKU", nil, func(o *order) { o.Lines[0].SKU = "another" }, nil, []results.Kind{results.OtherLines}},
-		{"stored with another line", nil, func(o *order) { o.Lines = append(o.Lines, line{"z", 1}) }, nil, []results.Kind{results.OtherLines}},
+		{"stored with another line", nil, func(o *order) { o.Lines = append(o.Lines, line{SKU: "z", Quantity: 1}) }, nil, []results.Kind{results.OtherLines}},
 		{"stored without lines", nil, func(o *order) { o.Lines = nil }, nil, []results.Kind{results.OtherLines}},
 		{"cancelled", nil, func(o *order) { o.Status = "cancelled" }, nil, []results.Kind{results.OtherStatus}},
 		{"answered without an order", func(a *answer) { a.order = order{} }, nil, nil, []results.Kind{results.WrongAnswer, results.Unasked}},
 		{"answered with another buyer", func(a *answer) { a.order.Buyer = "another" }, nil, nil, []results.Kind{results.WrongAnswer, results.Unread}},
-		{"answered with more units", func(a *answer) { a.order.Lines = []line{{"lt-sku", 2}} }, nil, nil, []results.Kind{results.WrongAnswer, results.Unread}},
+		{"answered with more units", func(a *answer) { a.order.Lines = []line{{SKU: "lt-sku", Quantity: 2}} }, nil, nil, []results.Kind{results.WrongAnswer, results.Unread}},
 		{"answered with an order of another buyer", func(a *answer) { a.order = numbered(1) }, func(o *order) { o.ID = "" }, nil, []results.Kind{results.WrongAnswer, results.Repeated}},
 		{"answered with the ID of another order", func(a *answer) { a.order.ID = numbered(1).ID }, func(o *order) { o.ID = "" }, nil, []results.Kind{results.Repeated}},
 		{"committed and busy", func(a *answer) { *a = answered(numbered(3), failed, 503, problemBusy) }, nil, nil, []results.Kind{results.Denied}},
-		{"committed and sold out", func(a *answer) { *a = answered(numbered(3), refused, 409, problemSoldOut) }, nil, nil, []results.Kind{results.Denied}},
-		{"committed and unavailable", func(a *answer) { *a = answered(numbered(3), failed, 503, problemUnavailable) }, nil, nil, nil},
-		{"committed and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, noAnswer) }, nil, nil, nil},
-		{"void and unavailable", func(a *answer) { *a = answered(numbered(3), failed, 503, problemUnavailable) }, func(o *order) { o.Status = "void" }, nil, nil},
-		{"committed twice and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, noAnswer) }, nil,
+		{"committed and sold out", func(a *answer) { *a = answered(numbered(3), refused, 409, load.SoldOut) }, nil, nil, []results.Kind{results.Denied}},
+		{"committed and unavailable", func(a *answer) { *a = answered(numbered(3), failed, 503, load.Unavailable) }, nil, nil, nil},
+		{"committed and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, load.NoAnswer) }, nil, nil, nil},
+		{"void and unavailable", func(a *answer) { *a = answered(numbered(3), failed, 503, load.Unavailable) }, func(o *order) { o.Status = "void" }, nil, nil},
+		{"committed twice and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, load.NoAnswer) }, nil,
 			[]order{{ID: numbered(9).ID, Buyer: numbered(3).Buyer, Status: "pending", Lines: numbered(3).Lines}}, []results.Kind{results.Doubled}},
 		{"committed twice", nil, nil, []order{{ID: numbered(9).ID, Buyer: numbered(3).Buyer, Status: "paid", Lines: numbered(3).Lines}}, []results.Kind{results.Doubled}},
 		{"stored without a request", nil, nil, []order{numbered(9)}, []results.Kind{results.Unasked}},

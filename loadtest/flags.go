@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,7 +27,6 @@ type settings struct {
 	stock      int64
 	clients    int
 	guard      string
-	ack        string
 	limit      time.Duration
 	crash      bool
 	seed       uint64
@@ -102,7 +102,6 @@ func flagSet() (*settings, *pflag.FlagSet) {
 	flags.Int64Var(&s.stock, "stock", 1000, "units to sell in each rush")
 	flags.IntVar(&s.clients, "clients", 32, "clients of a rush; each has one order under way")
 	flags.StringVar(&s.guard, "guard", "off", "on: the ledger refuses orders that a gate should have refused, and a column counts them")
-	flags.StringVar(&s.ack, "ack", committedAck, "committed or queued, as for the service; queued orders are answered 202 and followed to their end")
 	flags.DurationVar(&s.limit, "limit", 20*time.Second, "maximum duration of one rush")
 	flags.BoolVar(&s.crash, "crash", true, "run a second rush for each sound strategy, in which one instance is killed and replaced")
 	flags.Var(&s.maxFailures, "max-failures", "share of the orders, without those refused, that may fail")
@@ -133,7 +132,7 @@ func flagSet() (*settings, *pflag.FlagSet) {
 // check checks the values of the flags, and that none contradicts another. given
 // reports whether a flag is on the command line.
 func (s *settings) check(given func(flag string) bool) error {
-	return cmp.Or(s.checkValues(), s.checkLock(), s.checkAck(), s.checkEffect(given), s.checkRate(), s.checkLifecycle(), s.checkStores(), s.checkTargets())
+	return cmp.Or(s.checkValues(), s.checkLock(), s.checkQueueing(), s.checkEffect(given), s.checkRate(), s.checkLifecycle(), s.checkStores(), s.checkTargets())
 }
 
 // checkValues checks each flag by itself.
@@ -145,7 +144,6 @@ func (s *settings) checkValues() error {
 	}
 	if err := cmp.Or(
 		command.OneOf("guard", s.guard, []string{"on", "off"}),
-		command.OneOf("ack", s.ack, []string{committedAck, queuedAck}),
 		command.Between("instances", int64(s.instances), 1, 64),
 		command.Between("stock", s.stock, 1, 1_000_000),
 		command.Between("clients", int64(s.clients), 1, 1000),
@@ -197,23 +195,17 @@ func (s *settings) checkLock() error {
 	return nil
 }
 
-// Values of --ack.
-const committedAck, queuedAck = "committed", "queued"
-
-// checkAck checks that the strategies can queue orders if --ack says so.
-func (s *settings) checkAck() error {
+// checkQueueing checks that no strategy is named that queues orders, if the load or the
+// Redis does not allow it.
+func (s *settings) checkQueueing() error {
+	queueing := strategy.Queueing().Name
 	switch {
-	case s.ack != queuedAck:
+	case !slices.Contains(s.strategies, queueing):
 		return nil
 	case s.lifecycle:
-		return command.Usagef("--ack: --lifecycle does not queue orders")
+		return command.Usagef("--strategies: --lifecycle cannot pay for orders that %s has queued", queueing)
 	case strings.HasPrefix(s.redisURL, "redis+cluster:"):
-		return command.Usagef("--ack: orders cannot be queued on a Redis Cluster")
-	}
-	for _, name := range s.strategies {
-		if spec, _ := strategy.Find(name); !spec.Queues() {
-			return command.Usagef("--ack: strategy %s cannot queue orders; these can: %s", name, strings.Join(strategy.Queueing(), ", "))
-		}
+		return command.Usagef("--strategies: %s cannot run on a Redis Cluster", queueing)
 	}
 	return nil
 }
@@ -233,7 +225,7 @@ func (s *settings) checkEffect(given func(flag string) bool) error {
 	for flag, used := range map[string]bool{
 		"clients": !open, "limit": !open && !s.lifecycle, "payment-window": s.lifecycle, "duration": open, "p99": s.search, "probes": s.search, "max-failures": !s.search,
 		"crash": !open && !targets && !s.lifecycle, "keep": s.dbURL != "", "expect-oversell": targets && !open,
-		"instances": !targets, "guard": !targets, "ack": !targets, "lock": !targets,
+		"instances": !targets, "guard": !targets, "lock": !targets,
 	} {
 		if given(flag) && !used {
 			return command.Usagef("--%s: has no effect on this load; see --help", flag)

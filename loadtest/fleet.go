@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"sync"
 	"time"
 
@@ -44,9 +45,6 @@ func (l *lab) flags(spec strategy.Spec) []string {
 		"--strategy", spec.Name, "--guard", l.guard, "--db", l.dbURL, "--log-level", "error",
 		"--lock", l.lock, "--stop-with-stdin",
 	}
-	if l.ack == queuedAck {
-		flags = append(flags, "--ack", queuedAck)
-	}
 	if spec.HasGate() {
 		flags = append(flags, "--redis", l.redisURL)
 	}
@@ -62,6 +60,20 @@ func (l *lab) flags(spec strategy.Spec) []string {
 		}
 	}
 	return flags
+}
+
+// drainLimit bounds the end of a strategy that queues orders.
+const drainLimit = time.Minute
+
+// drain frees the stock of a strategy that queues orders for the next one.
+func (l *lab) drain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, drainLimit)
+	defer cancel()
+	said, err := exec.CommandContext(ctx, l.program, "drain", "--redis", l.redisURL, "--db", l.dbURL).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("running api drain: %w: %s", err, said)
+	}
+	return nil
 }
 
 // targetFleet returns the services at --target and the strategy that they run. It sets
@@ -88,12 +100,13 @@ func (l *lab) targetFleet(ctx context.Context) (f *fleet, spec strategy.Spec, er
 
 // running returns the strategy that the service runs, and whether its guard is on.
 func (l *lab) running(ctx context.Context, url string) (spec strategy.Spec, guard bool, err error) {
-	var answer struct {
-		Running string `json:"running"`
-		Guard   bool   `json:"guard"`
-	}
-	if err := l.client.GetJSON(ctx, url+"/strategies", &answer); err != nil {
+	service, err := l.client.At(url)
+	if err != nil {
 		return strategy.Spec{}, false, err
+	}
+	answer, err := service.Strategies(ctx)
+	if err != nil {
+		return strategy.Spec{}, false, fmt.Errorf("%s/strategies: %w", url, err)
 	}
 	spec, ok := strategy.Find(answer.Running)
 	if !ok {

@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"io"
 	"net/http"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
@@ -90,21 +89,12 @@ func (l *lab) sampleQueued(ctx context.Context, rec *record, url string, a answe
 
 // look reads an order from the service. A status of 0 means that there was no answer.
 func (l *lab) look(ctx context.Context, url, id string) (status int, got order) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/orders/"+id, nil)
-	if err != nil {
+	a := l.client.Send(ctx, url, func(ctx context.Context, s *client.Client) (client.Order, error) {
+		o, err := s.Order(ctx, id)
+		return o.Order, err
+	})
+	if a.Status == http.StatusOK && a.Order == nil {
 		return 0, got
 	}
-	response, err := l.client.HTTP.Do(request)
-	if err != nil {
-		return 0, got
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode == http.StatusOK {
-		err = json.Unmarshal(text, &got)
-	}
-	if err != nil {
-		return 0, got
-	}
-	return response.StatusCode, got
+	return a.Status, orderIn(a)
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-stock/holdfast/internal/lab/server"
+	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -82,10 +82,10 @@ func TestFollow(t *testing.T) {
 func TestFollowGivesUp(t *testing.T) {
 	t.Parallel()
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte(`{"status":"queued"}`))
+		_, _ = w.Write([]byte(`{"id":"any","status":"queued"}`))
 	}))
 	defer service.Close()
-	l := &lab{client: server.Client{HTTP: service.Client()}}
+	l := &lab{client: load.NewClient(http.DefaultTransport)}
 	rec := newRecord()
 	rec.add(answeredQueued(numbered(1)))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -106,13 +106,13 @@ func TestSampleQueued(t *testing.T) {
 	t.Parallel()
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, numbered(1).ID) {
-			_, _ = w.Write([]byte(`{"status":"queued"}`))
+			_, _ = w.Write([]byte(`{"id":"any","status":"queued"}`))
 			return
 		}
 		http.NotFound(w, r)
 	}))
 	defer service.Close()
-	l := &lab{client: server.Client{HTTP: service.Client()}}
+	l := &lab{client: load.NewClient(http.DefaultTransport)}
 	rec := newRecord()
 	for n := range 3 {
 		l.sampleQueued(t.Context(), rec, service.URL, answeredQueued(numbered(n)))

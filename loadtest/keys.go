@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
@@ -60,16 +61,6 @@ func planOf(name, sku string) plan {
 	return p
 }
 
-// setKey adds an Idempotency-Key to the headers of a request, unless key is empty. The name
-// is in lower case, since Go's client repeats a request with the usual name by itself if it
-// gets no answer. The record would then have only the second answer: "connection refused"
-// for an order that was committed.
-func setKey(h http.Header, key string) {
-	if key != "" {
-		h["idempotency-key"] = []string{key}
-	}
-}
-
 // again returns the number of the instance for the repeat of the n-th request.
 func (p plan) again(n int) int {
 	if p.other {
@@ -93,20 +84,12 @@ func (s sent) promised() bool { return s.outcome == accepted || s.outcome == que
 // try sends a request for the order once, to the n-th instance.
 func (l *lab) try(ctx context.Context, rec *record, f *fleet, n int, asked order, p plan) sent {
 	s := sent{answer: answer{asked: asked}, n: n, plan: p}
-	start := time.Now()
-	status, header, text, err := l.post(ctx, f.url(n)+"/orders", p.key, asked.body())
-	s.took = time.Since(start)
-	if err != nil {
-		status, text = 0, []byte(err.Error())
-	}
-	s.read(status, text)
-	s.text, s.replayed = text, isReplay(header)
-	rec.heard(s.answer)
+	got := l.client.Place(ctx, f.url(n), asked.request(p.key))
+	s.read(got)
+	s.text, s.replayed = got.Body, got.Replayed
+	rec.heard(got)
 	return s
 }
-
-// isReplay reports whether the headers of an answer say that it repeats the first one.
-func isReplay(h http.Header) bool { return h.Get("Idempotent-Replayed") == "true" }
 
 // place sends an order by its plan, but for a later repeat, and returns the answer that
 // counts. A request with a key whose outcome is unknown is sent again, as a client would
@@ -124,9 +107,9 @@ func (l *lab) place(ctx context.Context, rec *record, f *fleet, n int, asked ord
 	if p.repeat == together {
 		first = rec.pair(first, twin)
 	}
-	if p.key != "" && first.outcome == failed && first.unknown() && retry.Sleep(ctx, failurePause) == nil {
+	if p.key != "" && first.outcome == failed && first.unknown() && retry.Sleep(ctx, load.FailurePause) == nil {
 		if second := l.try(ctx, rec, f, n+1, asked, p); second.promised() {
-			second.took += first.took + failurePause
+			second.took += first.took + load.FailurePause
 			return second
 		}
 	}
@@ -204,8 +187,8 @@ func (r *record) compare(first, second sent) {
 	r.find(results.OtherReplay, fmt.Sprintf("%v under key %q, then %s, marked as a repetition: %t", first.order, first.plan.key, got, second.replayed))
 }
 
-// client sends one order after the other, and repeats.
-type client struct {
+// buyer is a client of the crowd: it sends one order after the other, and repeats.
+type buyer struct {
 	*lab
 	fleet    *fleet
 	rec      *record
@@ -215,7 +198,7 @@ type client struct {
 
 // order sends an order by its plan, and repeats an earlier one if it is due. name tells
 // the orders apart. Orders that are due at the end are for repeatAll.
-func (c *client) order(ctx context.Context, n int, asked order, name string) answer {
+func (c *buyer) order(ctx context.Context, n int, asked order, name string) answer {
 	p := planOf(name, asked.Lines[0].SKU)
 	if c.measured && p.repeat != never {
 		p.repeat = later

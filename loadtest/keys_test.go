@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/lab/server"
+	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
@@ -74,7 +74,7 @@ func replying(t *testing.T, replies ...reply) (*lab, *fleet) {
 		_, _ = w.Write([]byte(reply.text))
 	}))
 	t.Cleanup(service.Close)
-	return &lab{client: server.Client{HTTP: service.Client()}}, &fleet{urls: []string{service.URL}}
+	return &lab{client: load.NewClient(http.DefaultTransport)}, &fleet{urls: []string{service.URL}}
 }
 
 const (
@@ -211,8 +211,8 @@ func TestClientRepeats(t *testing.T) {
 				defer server.Close()
 				urls = append(urls, server.URL)
 			}
-			l, f, rec := &lab{client: server.Client{HTTP: http.DefaultClient}}, &fleet{urls: urls}, newRecord()
-			c, name := &client{lab: l, fleet: f, rec: rec, measured: measured}, buyers(1, 1)
+			l, f, rec := &lab{client: load.NewClient(http.DefaultTransport)}, &fleet{urls: urls}, newRecord()
+			c, name := &buyer{lab: l, fleet: f, rec: rec, measured: measured}, buyers(1, 1)
 			for n := range 100 {
 				buyer := name()
 				rec.add(c.order(t.Context(), n, oneUnit(buyer, "sku"), buyer))
@@ -319,27 +319,5 @@ func TestBrokenBy(t *testing.T) {
 	}}
 	if got := brokenBy(run).Error(); !strings.HasSuffix(got, ": lua: one; lock: three") {
 		t.Error(got)
-	}
-}
-
-// TestKeyIsSentOnce kills the connection of a request with a key. Go's client would send
-// the request again by itself.
-func TestKeyIsSentOnce(t *testing.T) {
-	t.Parallel()
-	var requests atomic.Int64
-	service := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Idempotency-Key") == "warm" {
-			return // so that the next request uses an old connection
-		}
-		requests.Add(1)
-		panic(http.ErrAbortHandler)
-	}))
-	defer service.Close()
-	l := &lab{client: server.Client{HTTP: service.Client()}}
-	if _, _, _, err := l.post(t.Context(), service.URL, "warm", []byte("{}")); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, _, err := l.post(t.Context(), service.URL, "k", []byte("{}")); err == nil || requests.Load() != 1 {
-		t.Errorf("%d requests: %v", requests.Load(), err)
 	}
 }

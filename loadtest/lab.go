@@ -15,9 +15,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
+	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/lab/machine"
-	"github.com/holdfast-stock/holdfast/internal/lab/server"
 	"github.com/holdfast-stock/holdfast/internal/lock/backends"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -34,7 +35,8 @@ type lab struct {
 	args    []string
 	stdout  io.Writer
 	display *display
-	client  server.Client
+	client  *load.Client
+	admin   *load.Client // with --admin-token
 
 	sql      *store.SQL            // nil: the audit cannot read the database
 	redis    redis.UniversalClient // nil: the audit cannot read the gate
@@ -50,14 +52,8 @@ func newLab(ctx context.Context, t testenv.T, s settings, args []string, stdout,
 	l = &lab{
 		settings: s, t: t, args: args, stdout: stdout, display: newDisplay(stderr), samples: make(chan struct{}, maxSamples),
 		runID: strconv.FormatInt(time.Now().UnixMicro(), 36),
-		client: server.Client{
-			HTTP: &http.Client{
-				Timeout:   30 * time.Second,
-				Transport: &http.Transport{MaxIdleConns: 4096, MaxIdleConnsPerHost: 2048},
-			},
-			AdminToken: s.adminToken,
-		},
 	}
+	l.client, l.admin = newClients(s.adminToken)
 	defer func() {
 		if err != nil {
 			l.close()
@@ -75,6 +71,18 @@ func newLab(ctx context.Context, t testenv.T, s settings, args []string, stdout,
 		return l, nil
 	}
 	return l, l.buildService(stderr)
+}
+
+// newClients returns the clients of the buyers and of the administrator. They share their
+// connections.
+func newClients(adminToken string) (buyers, admin *load.Client) {
+	const timeout = 30 * time.Second
+	transport := &http.Transport{MaxIdleConns: 4096, MaxIdleConnsPerHost: 2048}
+	buyers = load.NewClient(transport, client.WithTryTimeout(timeout))
+	if adminToken == "" {
+		return buyers, buyers
+	}
+	return buyers, load.NewClient(transport, client.WithTryTimeout(timeout), client.WithToken(adminToken))
 }
 
 // checkOut creates the folder of --out, and checks that files can be written there.
@@ -137,7 +145,7 @@ func (l *lab) buildService(stderr io.Writer) (err error) {
 }
 
 func (l *lab) close() {
-	l.client.HTTP.CloseIdleConnections()
+	l.client.CloseIdleConnections()
 	if l.sql != nil {
 		_ = l.sql.Close()
 	}
@@ -194,7 +202,7 @@ func (l *lab) newRun() *results.Run {
 		Command: strings.TrimSpace("go run ./loadtest " + strings.Join(redacted(l.args), " ")),
 		Flags: map[string]string{
 			"instances": fmt.Sprint(l.instances), "stock": fmt.Sprint(l.stock), "clients": fmt.Sprint(l.clients),
-			"guard": l.guard, "ack": l.ack, "lock": l.lock, "limit": l.limit.String(), "rate": fmt.Sprint(l.rate), "search": fmt.Sprint(l.search),
+			"guard": l.guard, "lock": l.lock, "limit": l.limit.String(), "rate": fmt.Sprint(l.rate), "search": fmt.Sprint(l.search),
 			"lifecycle": fmt.Sprint(l.lifecycle), "payment_window": l.paymentWindow.String(),
 			"probes": fmt.Sprint(l.probes), "crash": fmt.Sprint(l.killsInstance()), "max_failures": l.maxFailures.String(),
 		},
@@ -278,9 +286,10 @@ func (l *lab) chosen() []strategy.Spec {
 	var specs []strategy.Spec
 	if len(l.strategies) == 0 {
 		for _, spec := range strategy.Table() {
-			if (spec.Sound || !l.lifecycle) && (spec.Queues() || l.ack != queuedAck) {
-				specs = append(specs, spec)
+			if l.lifecycle && (!spec.Sound || spec.Queues()) || spec.Queues() && strings.HasPrefix(l.redisURL, "redis+cluster:") {
+				continue
 			}
+			specs = append(specs, spec)
 		}
 	}
 	for _, name := range l.strategies {
@@ -291,7 +300,7 @@ func (l *lab) chosen() []strategy.Spec {
 }
 
 // drive loads one strategy: on instances that it starts, or at --target.
-func (l *lab) drive(ctx context.Context, spec strategy.Spec) (*results.Result, error) {
+func (l *lab) drive(ctx context.Context, spec strategy.Spec) (result *results.Result, err error) {
 	if len(l.targets) > 0 {
 		f, spec, err := l.targetFleet(ctx)
 		if err != nil {
@@ -302,10 +311,13 @@ func (l *lab) drive(ctx context.Context, spec strategy.Spec) (*results.Result, e
 	f := l.startFleet(spec)
 	defer func() {
 		// Otherwise an instance waits some seconds at its end for idle connections.
-		l.client.HTTP.CloseIdleConnections()
+		l.client.CloseIdleConnections()
 		f.stop()
+		if spec.Queues() {
+			err = errors.Join(err, l.drain(context.WithoutCancel(ctx)))
+		}
 	}()
-	result, err := l.loadFleet(ctx, spec, f)
+	result, err = l.loadFleet(ctx, spec, f)
 	if err != nil || ctx.Err() != nil || !spec.Sound || !l.killsInstance() {
 		return result, err
 	}
@@ -346,8 +358,8 @@ func (l *lab) loadFleet(ctx context.Context, spec strategy.Spec, f *fleet) (*res
 }
 
 // createStock creates a SKU for one load and returns its name.
-func (l *lab) createStock(ctx context.Context, f *fleet, spec strategy.Spec, load string, units int64) (sku string, err error) {
-	sku = fmt.Sprintf(prefix+"%s-%s-%s", l.runID, spec.Name, load)
+func (l *lab) createStock(ctx context.Context, f *fleet, spec strategy.Spec, part string, units int64) (sku string, err error) {
+	sku = fmt.Sprintf(prefix+"%s-%s-%s", l.runID, spec.Name, part)
 	l.created = append(l.created, sku) // it may exist even if the call fails
-	return sku, l.client.PutStock(ctx, f.url(0), sku, units)
+	return sku, l.admin.Create(ctx, f.url(0), sku, client.Setting{Kind: client.Product, Total: units})
 }

@@ -2,12 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"math/rand/v2"
 	"net/http"
 	"sync"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
@@ -43,30 +44,24 @@ type call struct {
 	got     order         // the order in a 200
 }
 
-// body returns the body of the request.
-func (c call) body() []byte {
-	var fields any = struct{}{}
+// make makes the call with the order.
+func (c call) make(ctx context.Context, s *client.Client, id string) (client.Order, error) {
 	switch c.action {
 	case pay:
-		fields = map[string]string{"payment_id": c.payment}
+		return s.Pay(ctx, id, c.payment)
 	case refund:
-		fields = map[string]bool{"restock": c.restock}
+		return s.Refund(ctx, id, c.restock)
 	}
-	text, _ := json.Marshal(fields) // cannot fail: it consists of strings and booleans
-	return text
+	return s.Cancel(ctx, id)
 }
 
 // read reads an answer. It reports whether the answer is final, so that the call need
 // not be repeated.
-func (c *call) read(status int, text []byte) (final bool) {
-	a := readAnswer(status, text)
-	if status == 0 || status >= 500 || a.problem == problemInProgress {
+func (c *call) read(a load.Answer) (final bool) {
+	if a.Status == 0 || a.Status >= 500 || a.Problem == problemInProgress {
 		return false
 	}
-	c.status, c.problem = status, a.problem
-	if status == http.StatusOK {
-		_ = json.Unmarshal(text, &c.got) // the audit finds an answer without an order
-	}
+	c.status, c.problem, c.got = a.Status, a.Problem, orderIn(a) // the audit finds an answer without an order
 	return true
 }
 
@@ -155,7 +150,7 @@ func (l *lab) newLifecycleLoad(ctx context.Context, spec strategy.Spec, f *fleet
 	}
 	v.goods.coupon = v.goods.product + "-coupon"
 	l.created = append(l.created, v.goods.coupon)
-	return v, l.client.PutCoupon(ctx, f.url(0), v.goods.coupon, v.goods.coupons, couponLimit)
+	return v, l.admin.Create(ctx, f.url(0), v.goods.coupon, client.Setting{Kind: client.Coupon, Total: v.goods.coupons, BuyerLimit: new(int64(couponLimit))})
 }
 
 // order lets the clients order until two payment windows have passed. Refused clients
@@ -163,38 +158,32 @@ func (l *lab) newLifecycleLoad(ctx context.Context, spec strategy.Spec, f *fleet
 func (v *lifecycleLoad) order(ctx context.Context) {
 	limited, stop := context.WithTimeout(ctx, 2*v.paymentWindow)
 	defer stop()
-	var (
-		clients sync.WaitGroup
-		all     []*client
-	)
-	for i := range v.clients {
-		random := rand.New(rand.NewPCG(v.seed, uint64(i+1)))
-		name := buyers(v.seed, uint64(i+1))
-		client := &client{lab: v.lab, fleet: v.fleet, rec: v.rec}
-		all = append(all, client)
-		clients.Go(func() {
-			for n := 0; limited.Err() == nil; n++ {
-				a := client.order(ctx, i+n, v.request(random), name())
-				if n%sampleEvery == 0 {
-					v.sample(ctx, v.rec, a)
-				}
-				if v.rec.add(a) {
-					return
-				}
-				switch a.outcome {
-				case accepted:
-					v.begin(ctx, a, random)
-				case refused:
-					time.Sleep(soldOutPause)
-				default:
-					time.Sleep(failurePause)
-				}
-			}
-		})
+	randoms, names := make([]*rand.Rand, v.clients), make([]func() string, v.clients)
+	all := make([]*buyer, v.clients)
+	for i := range all {
+		randoms[i], names[i] = rand.New(rand.NewPCG(v.seed, uint64(i+1))), buyers(v.seed, uint64(i+1))
+		all[i] = &buyer{lab: v.lab, fleet: v.fleet, rec: v.rec}
 	}
-	clients.Wait()
-	for _, client := range all {
-		v.due = append(v.due, client.due...)
+	<-load.Crowd(limited, v.clients, func(i, n int) (pause time.Duration, more bool) {
+		a := all[i].order(ctx, i+n, v.request(randoms[i]), names[i]())
+		if n%sampleEvery == 0 {
+			v.sample(ctx, v.rec, a)
+		}
+		more = !v.rec.add(a)
+		switch a.outcome {
+		case accepted:
+			if more {
+				v.begin(ctx, a, randoms[i])
+			}
+		case refused:
+			pause = soldOutPause
+		default:
+			pause = load.FailurePause
+		}
+		return pause, more
+	})
+	for _, b := range all {
+		v.due = append(v.due, b.due...)
 	}
 }
 
@@ -305,15 +294,11 @@ func (v *lifecycleLoad) send(ctx context.Context, id string, c call) call {
 	c.sent = time.Since(v.rec.start)
 	deadline := time.Now().Add(finalLimit)
 	for ctx.Err() == nil && time.Now().Before(deadline) {
-		url := v.fleet.url(rand.IntN(v.instances)) + "/orders/" + id + "/" + c.action
-		status, _, text, err := v.post(ctx, url, "", c.body())
-		if err != nil {
-			status, text = 0, []byte(err.Error())
-		}
-		if v.rec.heard(readAnswer(status, text)); c.read(status, text) {
+		a := v.client.Send(ctx, v.fleet.url(rand.IntN(v.instances)), func(ctx context.Context, s *client.Client) (client.Order, error) { return c.make(ctx, s, id) })
+		if v.rec.heard(a); c.read(a) {
 			break
 		}
-		time.Sleep(failurePause)
+		time.Sleep(load.FailurePause)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()

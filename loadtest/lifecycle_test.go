@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
+	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/loadtest/liar"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
@@ -141,10 +142,10 @@ func TestCheckUnknown(t *testing.T) {
 		answers []answer
 		want    []results.Kind
 	}{
-		{"never answered", []answer{answered(numbered(1), failed, 0, noAnswer)}, nil},
-		{"unavailable", []answer{answered(numbered(1), failed, 503, problemUnavailable)}, nil},
+		{"never answered", []answer{answered(numbered(1), failed, 0, load.NoAnswer)}, nil},
+		{"unavailable", []answer{answered(numbered(1), failed, 503, load.Unavailable)}, nil},
 		{"busy", []answer{answered(numbered(1), failed, 503, problemBusy)}, []results.Kind{results.Unasked}},
-		{"refused", []answer{answered(numbered(1), refused, 409, problemSoldOut)}, []results.Kind{results.Unasked}},
+		{"refused", []answer{answered(numbered(1), refused, 409, load.SoldOut)}, []results.Kind{results.Unasked}},
 		{"not requested", nil, []results.Kind{results.Unasked}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -183,7 +184,7 @@ func TestCheckClaims(t *testing.T) {
 			for n := range test.paid {
 				o := &storedOrder{order: numbered(n + 1), history: []string{"paid"}, payments: make(map[string]string)}
 				o.Buyer, o.Status = v.buyers[0], "paid"
-				o.Lines = append(o.Lines, line{v.goods.coupon, 1})
+				o.Lines = append(o.Lines, line{SKU: v.goods.coupon, Quantity: 1})
 				payment := paymentIDs(o.ID)[0]
 				o.payment, o.payments[payment] = &payment, "paid"
 				l.storeEnded(t, o)
@@ -217,7 +218,7 @@ func TestCheckLimit(t *testing.T) {
 			for n, at := range []time.Duration{time.Second, time.Second, test.at} {
 				o := numbered(n)
 				o.Buyer = v.buyers[0]
-				o.Lines = append(o.Lines, line{v.goods.coupon, 1})
+				o.Lines = append(o.Lines, line{SKU: v.goods.coupon, Quantity: 1})
 				v.rec.add(answer{at: at, took: 10 * time.Millisecond, outcome: accepted, asked: o, order: o})
 			}
 			if test.sent > 0 {

@@ -76,38 +76,6 @@ func TestTarget_Other(t *testing.T) {
 	}
 }
 
-func TestRead(t *testing.T) {
-	problem := func(name string) string { return `{"type":"/problems/` + name + `"}` }
-	for _, test := range []struct {
-		status  int
-		text    string
-		outcome string
-		failure string
-		unknown bool
-	}{
-		{201, `{"id":"1"}`, accepted, "", false},
-		{202, "{}", queued, "", true},
-		{409, problem("sold-out"), refused, "", false},
-		{409, problem("in-progress"), failed, "409 in-progress", false},
-		{409, "", failed, "409", false},
-		{200, "{}", failed, "200", false},
-		{404, problem("unknown-sku"), failed, "404 unknown-sku", false},
-		{500, problem("internal"), failed, "500 internal", false},
-		{503, problem("busy"), failed, "503 busy", false},
-		{503, problem("unavailable"), failed, "503 unavailable", true},
-		{502, "<html>", failed, "502", true},
-		{0, "connect: connection refused", failed, "connection refused", false},
-		{0, "Client.Timeout exceeded", failed, "timeout", true},
-		{0, "EOF", failed, "no answer", true},
-	} {
-		var a answer
-		a.read(test.status, []byte(test.text))
-		if a.outcome != test.outcome || a.unknown() != test.unknown || a.outcome == failed && a.failure() != test.failure {
-			t.Errorf("%d %s: %s, unknown outcome %v, %q", test.status, test.text, a.outcome, a.unknown(), a.failure())
-		}
-	}
-}
-
 func TestPercentiles(t *testing.T) {
 	var times []time.Duration
 	for i := range 100 {
@@ -279,11 +247,8 @@ func TestUsage(t *testing.T) {
 		{"--stock many", "--stock"},
 		{"--clients 1001", "--clients"},
 		{"--guard maybe", "--guard"},
-		{"--ack later", "--ack"},
-		{"--ack queued --strategies lua,merged", "merged cannot queue orders"},
-		{"--ack queued --lifecycle", "--ack"},
-		{"--ack queued --redis redis+cluster://127.0.0.1:1 --db sqlite:///x", "--ack"},
-		{"--target http://127.0.0.1:1 --ack queued", "--ack"},
+		{"--strategies lua,async --lifecycle", "async has queued"},
+		{"--strategies async --redis redis+cluster://127.0.0.1:1 --db sqlite:///x", "Redis Cluster"},
 		{"--limit 1ms", "--limit"},
 		{"--rate -1", "--rate"},
 		{"--rate 5 --search", "--search"},
@@ -380,6 +345,7 @@ func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, `{"running":%q}`, cmp.Or(s.runs, "lua"))
 	case r.Method == http.MethodPut:
 		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, `{"sku":"any"}`)
 	case single && !s.forget:
 		_ = json.NewEncoder(w).Encode(s.orders[id])
 	case r.URL.Path == "/orders" && s.fails > 0 && rand.IntN(100) < s.fails:
@@ -508,8 +474,8 @@ func TestLiars(t *testing.T) {
 		args string
 	}{
 		{"honest", command.ExitOK, nil, "--strategies merged"},
-		{"honest-about-queued-orders", command.ExitOK, nil, "--ack queued"},
-		{"forgets-one-queued-order-in-fifty", command.ExitFailed, []results.Kind{results.Missing}, "--ack queued"},
+		{"honest-about-queued-orders", command.ExitOK, nil, "--strategies async"},
+		{"forgets-one-queued-order-in-fifty", command.ExitFailed, []results.Kind{results.Missing}, "--strategies async"},
 		{"answers-before-the-commit", command.ExitFailed, []results.Kind{results.Early}, "--strategies merged"}, // it also loses orders when it is killed
 		{"gives-one-in-fifty-another-order", command.ExitFailed, []results.Kind{results.WrongAnswer, results.Repeated}, "--strategies merged"},
 		{"gives-another-order-under-this-buyer", command.ExitFailed, []results.Kind{results.Repeated}, "--strategies merged"},
@@ -519,7 +485,7 @@ func TestLiars(t *testing.T) {
 		{"makes-a-second-order-of-one-replay-in-ten", command.ExitFailed, []results.Kind{results.Doubled}, "--strategies merged"},
 		{"makes-a-second-order-of-one-replay-in-ten", command.ExitFailed, []results.Kind{results.Doubled}, "--strategies lua --rate 100 --duration 3s"},
 		{"answers-one-replay-in-ten-with-a-second-order", command.ExitFailed, []results.Kind{results.OtherReplay, results.Doubled}, "--strategies merged"},
-		{"answers-one-replay-in-ten-with-a-second-order", command.ExitFailed, []results.Kind{results.OtherReplay, results.Doubled}, "--ack queued"},
+		{"answers-one-replay-in-ten-with-a-second-order", command.ExitFailed, []results.Kind{results.OtherReplay, results.Doubled}, "--strategies async"},
 		{"stores-all-under-another-buyer", command.ExitFailed, []results.Kind{results.OtherBuyer}, "--strategies merged"},
 	} {
 		t.Run(test.liar, func(t *testing.T) {
@@ -545,7 +511,7 @@ func TestLiars(t *testing.T) {
 			if r.Crash != nil && !strings.Contains(out, "after kill -9: ") {
 				t.Error("no fault after kill -9 is printed")
 			}
-			if queues := strings.Contains(test.args, "queued"); queues != (r.Queued > 0 && r.Queued == r.Accepted) {
+			if queues := strings.Contains(test.args, "async"); queues != (r.Queued > 0 && r.Queued == r.Accepted) {
 				t.Errorf("%d queued and %d accepted", r.Queued, r.Accepted)
 			}
 			if r.Sampled == 0 {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"sync"
 
@@ -202,7 +203,7 @@ func (l *lab) orders(ctx context.Context, ids []string) (map[string]order, error
 		o.ID = id.String()
 		o.Lines = found[o.ID].Lines
 		if sku != nil {
-			o.Lines = append(o.Lines, line{*sku, *quantity})
+			o.Lines = append(o.Lines, line{SKU: *sku, Quantity: *quantity})
 		}
 		found[o.ID] = o
 		return nil
@@ -228,10 +229,9 @@ func (l *lab) readBack(ctx context.Context, rec *record, promised map[string]ord
 	for range maxReaders {
 		readers.Go(func() {
 			for id := range ids {
-				var got order
-				err := l.client.GetJSON(ctx, url+"/orders/"+id, &got)
+				status, got := l.look(ctx, url, id)
 				want := promised[id]
-				kind := want.differs(got, err == nil && got.ID == id)
+				kind := want.differs(got, status == http.StatusOK && got.ID == id)
 				if kind == "" && !want.ExpiresAt.IsZero() && !got.ExpiresAt.Equal(want.ExpiresAt) {
 					kind = results.OtherExpiry
 				}

@@ -116,27 +116,42 @@ func TestPitfallsNotRun(t *testing.T) {
 	}
 }
 
-// TestPitfallsDocumented compares the documents with the table of pitfalls.
+// TestPitfallsDocumented compares the pages and the recorded output, docs/pitfalls.txt,
+// with the table of pitfalls.
 func TestPitfallsDocumented(t *testing.T) {
 	t.Parallel()
-	for _, document := range []string{"pitfalls.md", "pitfalls.zh-CN.md"} {
-		text, err := os.ReadFile(filepath.Join("..", "docs", document))
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join("..", "docs", name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, p := range pitfall.Table() {
-			wants := []string{"\n## " + p.Name + "\n", "\n$ go run ./loadtest pitfalls " + p.Name + "\n", "\n" + p.Name + ": " + p.Title + "\n"}
-			for _, v := range p.Versions {
-				wants = append(wants, "ed: "+v.Title+"\n")
-			}
-			for _, want := range wants {
-				if !strings.Contains(string(text), want) {
-					t.Errorf("%s: no %q", document, want)
-				}
+		return "\n" + string(text)
+	}
+	output, versions := read("pitfalls.txt"), 0
+	for _, p := range pitfall.Table() {
+		wants := []string{"\n" + p.Name + ": " + p.Title + "\n"}
+		for _, v := range p.Versions {
+			wants = append(wants, "ed: "+v.Title+"\n")
+		}
+		for _, want := range wants {
+			if !strings.Contains(output, want) {
+				t.Errorf("pitfalls.txt: no %q", want)
 			}
 		}
-		if sections := strings.Count(string(text), "\n$ go run ./loadtest pitfalls "); sections != len(pitfall.Table()) {
-			t.Errorf("%s has %d outputs of %d pitfalls", document, sections, len(pitfall.Table()))
+		versions += len(p.Versions)
+	}
+	if n := strings.Count(output, "\n  damage: "); n != versions {
+		t.Errorf("pitfalls.txt has the damage of %d versions of %d", n, versions)
+	}
+	for _, page := range []string{"pitfalls.md", "pitfalls.zh-CN.md"} {
+		text := read(page)
+		for _, p := range pitfall.Table() {
+			if !strings.Contains(text, "\n## "+p.Name+"\n") {
+				t.Errorf("%s has no section %s", page, p.Name)
+			}
+		}
+		if sections := strings.Count(text, "\n## "); sections != len(pitfall.Table()) {
+			t.Errorf("%s has %d sections of %d pitfalls", page, sections, len(pitfall.Table()))
 		}
 	}
 }

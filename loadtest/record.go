@@ -1,23 +1,21 @@
 package main
 
 import (
-	"encoding/json"
-	"net/http"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
 // Outcomes of one request.
 const (
-	accepted = "accepted"
-	refused  = "refused" // sold out or at the buyer limit, which are correct answers
-	failed   = "failed"
-	queued   = "queued" // answered 202; follow finds out what became of it
+	accepted = load.Accepted
+	refused  = load.Refused
+	failed   = load.Failed
+	queued   = load.Queued // follow finds out what became of it
 	// turnedDown is an order that was queued and could not be committed.
 	turnedDown = "turned down"
 )
@@ -30,20 +28,10 @@ const (
 
 // Problem types of the service.
 const (
-	problemSoldOut     = "sold-out"
 	problemBusy        = "busy"
-	problemUnavailable = "unavailable"
 	problemInProgress  = "in-progress"
-	problemBuyerLimit  = "buyer-limit"
 	problemRefundDue   = "refund-due"
 	problemWrongStatus = "wrong-status"
-)
-
-// Failures without an answer.
-const (
-	noConnection = "connection refused" // nothing was sent
-	timedOut     = "timeout"
-	noAnswer     = "no answer"
 )
 
 // answer is the record of one request.
@@ -68,92 +56,47 @@ type order struct {
 	ExpiresAt time.Time `json:"expires_at"` // zero: never
 }
 
-type line struct {
-	SKU      string `json:"sku"`
-	Quantity int64  `json:"quantity"`
-}
+type line = client.Line
 
 // oneUnit returns the order of every buyer in a load test.
 func oneUnit(buyer, sku string) order {
 	return order{Buyer: buyer, Lines: []line{{SKU: sku, Quantity: 1}}}
 }
 
-// body returns the body of a request for the order.
-func (o order) body() []byte {
-	text, _ := json.Marshal(struct { // cannot fail: it consists of strings and numbers
-		Buyer string `json:"buyer_id"`
-		Lines []line `json:"lines"`
-	}{o.Buyer, o.Lines})
-	return text
+// request returns the request for the order.
+func (o order) request(key string) client.OrderRequest {
+	return client.OrderRequest{BuyerID: o.Buyer, Lines: o.Lines, Key: key}
 }
 
-// read adds the service's answer to the record. A status of 0 means that there is none;
-// text is then the cause.
-func (a *answer) read(status int, text []byte) {
-	a.status = status
-	if status == http.StatusCreated || status == http.StatusAccepted {
-		a.outcome, a.queued = accepted, status == http.StatusAccepted
-		if a.queued {
-			a.outcome = queued
-		}
-		_ = json.Unmarshal(text, &a.order) // the audit finds an order without an ID
-		return
+// orderIn returns the order in an answer, or an empty one.
+func orderIn(a load.Answer) (o order) {
+	if a.Order == nil {
+		return o
 	}
-	a.outcome = failed
-	if status == 0 {
-		a.problem = failureWithoutAnswer(string(text))
-		return
+	o = order{ID: a.Order.ID, Buyer: a.Order.BuyerID, Status: string(a.Order.Status), Lines: a.Order.Lines, CreatedAt: a.Order.CreatedAt}
+	if a.Order.ExpiresAt != nil {
+		o.ExpiresAt = *a.Order.ExpiresAt
 	}
-	var problem struct {
-		Type string `json:"type"`
-	}
-	_ = json.Unmarshal(text, &problem)
-	a.problem = problem.Type[strings.LastIndexByte(problem.Type, '/')+1:]
-	if status == http.StatusConflict && (a.problem == problemSoldOut || a.problem == problemBuyerLimit) {
-		a.outcome = refused
+	return o
+}
+
+// read adds the service's answer to the record.
+func (a *answer) read(got load.Answer) {
+	a.outcome, a.status, a.problem, a.took, a.queued = got.Outcome(), got.Status, got.Problem, got.Took, got.Outcome() == queued
+	if a.outcome == accepted || a.outcome == queued {
+		a.order = orderIn(got) // the audit finds an order without an ID
 	}
 }
 
-// readAnswer returns the service's answer to a request. For status and text see read.
-func readAnswer(status int, text []byte) (a answer) {
-	a.read(status, text)
-	return a
-}
-
-func failureWithoutAnswer(cause string) string {
-	switch {
-	case strings.Contains(cause, "connection refused"):
-		return noConnection
-	case strings.Contains(cause, "Client.Timeout"), strings.Contains(cause, "deadline exceeded"):
-		return timedOut
-	}
-	return noAnswer
-}
-
-// unknown reports whether the order of a failed request may have been committed: the
-// answer was lost, or is "unavailable", or is a server error of a proxy, which has no
-// problem type. All other failures promise that nothing was cut. The outcome of an order
-// that is still queued at the end is unknown too.
+// unknown reports whether the order of a request may have been committed although no
+// answer named it. The outcome of an order that is still queued at the end is unknown too.
 func (a answer) unknown() bool {
-	switch {
-	case a.outcome == queued:
-		return true
-	case a.outcome != failed:
-		return false
-	case a.status == 0:
-		return a.problem != noConnection
-	case a.status >= 500:
-		return a.problem == problemUnavailable || a.problem == ""
-	}
-	return false
+	return a.outcome == queued || a.outcome == failed && load.Answer{Status: a.status, Problem: a.problem}.Unknown()
 }
 
 // failure names a failure by its status and problem type.
 func (a answer) failure() string {
-	if a.status == 0 {
-		return a.problem
-	}
-	return strings.TrimSpace(strconv.Itoa(a.status) + " " + a.problem)
+	return load.Answer{Status: a.status, Problem: a.problem}.Failure()
 }
 
 // maxAnswers bounds the record of one load.
@@ -210,9 +153,9 @@ func (r *record) add(a answer) (full bool) {
 }
 
 // heard counts a request by its answer.
-func (r *record) heard(a answer) {
+func (r *record) heard(a load.Answer) {
 	r.requests.Add(1)
-	if a.outcome == failed && a.unknown() {
+	if a.Outcome() == failed && a.Unknown() {
 		r.uncertain.Add(1)
 	}
 }

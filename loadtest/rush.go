@@ -1,36 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net/http"
-	"sync"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
-
-// post sends a request, with an Idempotency-Key unless key is empty.
-func (l *lab) post(ctx context.Context, url, key string, body []byte) (status int, header http.Header, text []byte, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
-	if err != nil {
-		return 0, nil, nil, err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	setKey(request.Header, key)
-	response, err := l.client.HTTP.Do(request)
-	if err != nil {
-		return 0, nil, nil, err
-	}
-	defer response.Body.Close()
-	text, err = io.ReadAll(response.Body)
-	return response.StatusCode, response.Header, text, err
-}
 
 // prefix begins the names of all SKUs and buyers of load tests.
 const prefix = "lt-"
@@ -42,49 +22,37 @@ func buyers(seed, stream uint64) func() string {
 	return func() string { return fmt.Sprintf(prefix+"%016x", random.Uint64()) }
 }
 
-// failurePause is how long a client waits after a failure before its next order.
-const failurePause = 10 * time.Millisecond
-
 // crowd is the clients of a rush. Each has one order under way.
 type crowd struct {
 	stop context.CancelFunc // no client sends another order
-	done chan struct{}      // closed when all clients have finished
+	done <-chan struct{}    // closed when all clients have finished
 	// limited ends at --limit, or when the clients are stopped.
 	limited context.Context
-	clients []*client
+	clients []*buyer
 }
 
 // startCrowd starts the clients. A client finishes when it is refused, at the limit, or
 // when the record is full. measured says that repeats wait for the end of the load.
 func (l *lab) startCrowd(ctx context.Context, f *fleet, sku string, rec *record, measured bool) *crowd {
-	c := &crowd{done: make(chan struct{})}
+	c := &crowd{}
 	c.limited, c.stop = context.WithTimeout(ctx, l.limit)
-	var clients sync.WaitGroup
+	names := make([]func() string, l.clients)
 	for i := range l.clients {
-		buyer := buyers(l.seed, uint64(i))
-		client := &client{lab: l, fleet: f, rec: rec, measured: measured}
-		c.clients = append(c.clients, client)
-		clients.Go(func() {
-			for n := 0; c.limited.Err() == nil; n++ {
-				name := buyer()
-				a := client.order(ctx, i+n, oneUnit(name, sku), name)
-				if n%sampleEvery == 0 {
-					l.sample(ctx, rec, a)
-					l.sampleQueued(ctx, rec, f.url(i+n+1), a)
-				}
-				if rec.add(a) || a.outcome == refused {
-					return
-				}
-				if a.outcome == failed {
-					time.Sleep(failurePause)
-				}
-			}
-		})
+		names[i] = buyers(l.seed, uint64(i))
+		c.clients = append(c.clients, &buyer{lab: l, fleet: f, rec: rec, measured: measured})
 	}
-	go func() {
-		clients.Wait()
-		close(c.done)
-	}()
+	c.done = load.Crowd(c.limited, l.clients, func(i, n int) (pause time.Duration, more bool) {
+		name := names[i]()
+		a := c.clients[i].order(ctx, i+n, oneUnit(name, sku), name)
+		if n%sampleEvery == 0 {
+			l.sample(ctx, rec, a)
+			l.sampleQueued(ctx, rec, f.url(i+n+1), a)
+		}
+		if a.outcome == failed {
+			pause = load.FailurePause
+		}
+		return pause, !rec.add(a) && a.outcome != refused
+	})
 	return c
 }
 
@@ -106,8 +74,8 @@ func (c *crowd) expired() bool { return errors.Is(c.limited.Err(), context.Deadl
 
 // due returns the orders that are left to be repeated. All clients must have finished.
 func (c *crowd) due() (all []sent) {
-	for _, client := range c.clients {
-		all = append(all, client.due...)
+	for _, b := range c.clients {
+		all = append(all, b.due...)
 	}
 	return all
 }
@@ -132,8 +100,8 @@ func (l *lab) keysRush(ctx context.Context, spec strategy.Spec, f *fleet) (*resu
 
 // sellOut lets the clients order until they are refused. Unless the load is measured,
 // they also repeat orders meanwhile.
-func (l *lab) sellOut(ctx context.Context, spec strategy.Spec, f *fleet, load string, units int64, measured bool) (result *results.Result, conclusive bool, err error) {
-	sku, err := l.createStock(ctx, f, spec, load, units)
+func (l *lab) sellOut(ctx context.Context, spec strategy.Spec, f *fleet, part string, units int64, measured bool) (result *results.Result, conclusive bool, err error) {
+	sku, err := l.createStock(ctx, f, spec, part, units)
 	if err != nil {
 		return nil, false, err
 	}

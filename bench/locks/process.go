@@ -10,12 +10,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // childEnv is the environment variable that makes the program a child process. Its
@@ -267,44 +267,28 @@ func decode(from []byte, process int) record {
 }
 
 // process is a child process, seen from its parent.
-type process struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
-}
+type process struct{ *testenv.Child }
 
 // startProcess starts a child process. It ends with ctx at the latest.
-func startProcess(ctx context.Context, j job) (*process, error) {
+func startProcess(ctx context.Context, j job) (process, error) {
 	encoded, err := json.Marshal(j)
 	if err != nil {
-		return nil, err
+		return process{}, err
 	}
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
+	child, err := testenv.StartSelf(childEnv + "=" + string(encoded))
+	if err == nil {
+		context.AfterFunc(ctx, func() { _ = child.Kill() }) // nothing to do for one that has ended
 	}
-	p := &process{cmd: exec.CommandContext(ctx, program)}
-	p.cmd.Env = append(os.Environ(), childEnv+"="+string(encoded))
-	p.cmd.Stderr = os.Stderr
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal reaches only the parent
-	if p.in, err = p.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	p.out = bufio.NewReaderSize(out, 1<<20)
-	return p, p.cmd.Start()
+	return process{child}, err
 }
 
 // answer reads the child's next message.
-func (p *process) answer() (a answer, err error) {
-	line, err := p.out.ReadBytes('\n')
+func (p process) answer(ctx context.Context) (a answer, err error) {
+	line, err := p.Line(ctx)
 	if err != nil {
-		return a, fmt.Errorf("reading from a child process: %w", err)
+		return a, err
 	}
-	if err := json.Unmarshal(line, &a); err != nil {
+	if err := json.Unmarshal([]byte(line), &a); err != nil {
 		return a, err
 	}
 	if a.Error != "" {
@@ -314,15 +298,15 @@ func (p *process) answer() (a answer, err error) {
 }
 
 // result reads the child's last message with its records.
-func (p *process) result(number int) (answer, []record, error) {
-	a, err := p.answer()
+func (p process) result(ctx context.Context, number int) (answer, []record, error) {
+	a, err := p.answer(ctx)
 	if err != nil {
 		return a, nil, err
 	}
 	records := make([]record, a.Records)
 	var line [recordSize]byte
 	for i := range records {
-		if _, err := io.ReadFull(p.out, line[:]); err != nil {
+		if _, err := io.ReadFull(p, line[:]); err != nil {
 			return a, nil, err
 		}
 		records[i] = decode(line[:], number)
@@ -331,7 +315,7 @@ func (p *process) result(number int) (answer, []record, error) {
 }
 
 // group is the processes of one run.
-type group []*process
+type group []process
 
 // start starts processes until there are count of them, and waits until all are ready.
 func (g *group) start(ctx context.Context, count int, j job) error {
@@ -343,7 +327,7 @@ func (g *group) start(ctx context.Context, count int, j job) error {
 		*g = append(*g, p)
 	}
 	for _, p := range *g {
-		if _, err := p.answer(); err != nil {
+		if _, err := p.answer(ctx); err != nil {
 			return err
 		}
 	}
@@ -358,7 +342,7 @@ func (g group) contend(ctx context.Context, when schedule) error {
 		return err
 	}
 	for _, p := range g {
-		if _, err := p.in.Write(append(line, '\n')); err != nil {
+		if err := p.Send(string(line)); err != nil {
 			return err
 		}
 	}
@@ -371,9 +355,9 @@ func (g group) contend(ctx context.Context, when schedule) error {
 }
 
 // results reads the records of all processes.
-func (g group) results() (total answer, all []record, err error) {
+func (g group) results(ctx context.Context) (total answer, all []record, err error) {
 	for i, p := range g {
-		a, records, err := p.result(i)
+		a, records, err := p.result(ctx, i)
 		if err != nil {
 			return total, nil, err
 		}
@@ -385,13 +369,11 @@ func (g group) results() (total answer, all []record, err error) {
 
 // close lets the processes close their contestants and waits until they have ended.
 func (g group) close() {
+	var all sync.WaitGroup
 	for _, p := range g {
-		p.in.Close()
+		all.Go(func() { _ = p.Close() }) // the run has its results
 	}
-	for _, p := range g {
-		_, _ = io.Copy(io.Discard, p.out) // until the process ends
-		_ = p.cmd.Wait()
-	}
+	all.Wait()
 }
 
 // runCell measures a contestant once. The lock's name must be new.
@@ -418,7 +400,7 @@ func runCell(ctx context.Context, c cell, on servers, lock string, duration time
 	if err := processes.contend(ctx, when); err != nil {
 		return s, err
 	}
-	total, records, err := processes.results()
+	total, records, err := processes.results(ctx)
 	if err != nil {
 		return s, err
 	}

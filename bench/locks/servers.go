@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/holdfast-stock/holdfast/internal/lab/server"
+	"github.com/holdfast-stock/holdfast/internal/lab/measure"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -82,9 +82,9 @@ func (s servers) count(ctx context.Context, sends []string) (counters, error) {
 		return s.countRedis(ctx, sends)
 	case "zookeeper":
 		text, err := fourLetters(ctx, s.list[0].Addr(), "mntr")
-		return counters{known(server.ParseCounters(text), "zk_packets_received"), -1}, err
+		return counters{known(measure.ParseCounters(text), "zk_packets_received"), -1}, err
 	case "etcd":
-		metrics, err := server.Client{}.Counters(ctx, "http://"+s.list[0].Addr()+"/metrics")
+		metrics, err := measure.Counters(ctx, "http://"+s.list[0].Addr()+"/metrics")
 		// Messages instead of calls: watches and leases are streams of many messages.
 		return counters{known(metrics, "grpc_server_msg_received_total"), -1}, err
 	default:

@@ -50,12 +50,6 @@ func writeStrategy(b *strings.Builder, c config) {
 	if c.strategy.Segmented() {
 		fmt.Fprintf(b, "  segments  %d\n", c.segments)
 	}
-	switch {
-	case c.queue && c.redis == "":
-		fmt.Fprintf(b, "  ack       queued: %s\n", inProcessPromise)
-	case c.queue:
-		b.WriteString("  ack       queued: a 202 is as durable as Redis\n")
-	}
 }
 
 func writeStores(b *strings.Builder, c config) {

@@ -17,8 +17,7 @@ func TestBanner(t *testing.T) {
 	}{
 		{"", []string{"Holdfast listening on http://127.0.0.1:", "strategy  lua", "embedded", "10001, 1000 units", "coupon-300, 300 units",
 			"curl http://127.0.0.1:", "/orders -H", "console   http://127.0.0.1:"}},
-		{"--ack queued", []string{"ack       queued: " + inProcessPromise}},
-		{"--ack queued --db sqlite:///x --redis redis://u:s3cret@h:1", []string{"ack       queued: a 202 is as durable as Redis\n", "gate      redis://u:xxxxx@h:1"}},
+		{"--strategy async --db sqlite:///x --redis redis://u:s3cret@h:1", []string{"strategy  async: ", "gate      redis://u:xxxxx@h:1"}},
 		{"--auth jwt --admin-token " + testToken + " --jwt-secret " + longSecret, []string{"Bearer TOKEN-OF-u-1"}},
 		{"--db sqlite:///x --strategy merged --admin-token " + testToken, []string{"curl -X PUT", "Bearer TOKEN'"}},
 	} {

@@ -43,10 +43,11 @@ const (
 	verbMigrateVersion = "migrate version"
 	verbReconcile      = "reconcile"
 	verbDoctor         = "doctor"
+	verbDrain          = "drain"
 )
 
 // verbs are the first words of the commands.
-var verbs = []string{verbServe, verbReconcile, verbDoctor, "migrate"}
+var verbs = []string{verbServe, verbReconcile, verbDoctor, verbDrain, "migrate"}
 
 // config is the parsed and checked command line and environment.
 type config struct {
@@ -61,7 +62,6 @@ type config struct {
 	fence        bool
 	segments     int
 	takeDeadline time.Duration
-	queue        bool // --ack queued
 	// paymentWindow is how long an order may be pending. 0: for ever.
 	paymentWindow time.Duration
 	latePayment   latePayment
@@ -135,12 +135,12 @@ func parseUnredacted(args, environ []string, cut bool) (config, error) {
 	switch verb := strings.Join(flags.Args(), " "); verb {
 	case "":
 		c.verb = verbServe
-	case verbServe, verbReconcile, verbDoctor, verbMigrateUp, verbMigrateDown, verbMigrateVersion:
+	case verbServe, verbReconcile, verbDoctor, verbDrain, verbMigrateUp, verbMigrateDown, verbMigrateVersion:
 		c.verb = verb
 	case "migrate":
 		return c, usagef("migrate: one of up, down, version is required")
 	default:
-		return c, usagef("unknown command %q: expected serve, reconcile, doctor, or migrate up|down|version", verb)
+		return c, usagef("unknown command %q: expected serve, reconcile, doctor, drain, or migrate up|down|version", verb)
 	}
 	if f := flags.Lookup("admin-token"); f.Changed && !isSecret(c.adminToken, minToken) {
 		return c, commandline.Blame(flags, usagef("--admin-token: must be %d to %d visible ASCII characters, without spaces", minToken, maxToken))
@@ -175,6 +175,13 @@ func (c *config) check(name string) error {
 		return usagef("--strategy: %q is not one of %s", name, strings.Join(strategy.Names(), ", "))
 	}
 	c.strategy = spec
+	if c.verb == verbDrain {
+		c.strategy = strategy.Queueing()
+		if c.db == "" {
+			return usagef("--db: required by %s", c.verb)
+		}
+		return cmp.Or(c.checkDatabase(), c.checkStores(), c.checkQueue(), c.checkBounds())
+	}
 	if c.verb == verbReconcile {
 		return cmp.Or(c.checkDatabase(), c.checkShared(), c.checkStores(), c.checkBounds(), c.checkLocks())
 	}
@@ -217,15 +224,10 @@ func (c *config) checkStores() error {
 	return c.checkURL("--redis", c.redis, store.CheckRedis)
 }
 
-// checkQueue checks that the strategy can queue orders if --ack says so.
+// checkQueue checks that the strategy, if it queues orders, can do so on --redis.
 func (c *config) checkQueue() error {
-	switch {
-	case !c.queue:
-		return nil
-	case !c.strategy.Queues():
-		return usagef("--ack: strategy %s cannot queue orders; these can: %s", c.strategy.Name, strings.Join(strategy.Queueing(), ", "))
-	case strings.HasPrefix(c.redis, "redis+cluster:"):
-		return usagef("--ack: orders cannot be queued on a Redis Cluster, where a count and the journal may be on different servers")
+	if c.strategy.Queues() && strings.HasPrefix(c.redis, "redis+cluster:") {
+		return usagef("--redis: strategy %s cannot run on a Redis Cluster, where a count and the journal may be on different servers", c.strategy.Name)
 	}
 	return nil
 }
@@ -273,7 +275,8 @@ func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
 	flags.DurationVar(&c.paymentWindow, "payment-window", 15*time.Minute, "how long an order may wait for its payment before it expires and its units return; 0: for ever")
 	c.latePayment = latePayment(order.Revive)
 	flags.Var(&c.latePayment, "late-payment", "what a payment does to an order that has expired: revive (it pays the order if the units can be cut again) or refuse (it is due back to the buyer)")
-	flags.Var((*acknowledgement)(&c.queue), "ack", "when an order is answered: committed (201, the database has it) or queued (202, Redis has it; the database follows)")
+	flags.Var(removed("use --strategy "+strategy.Queueing().Name+" to answer orders with 202 before the database has them"), "ack", "")
+	_ = flags.MarkHidden("ack")
 	c.addFlags(flags)
 	flags.DurationVar(&c.drainDelay, "drain-delay", 0, "how long to accept requests after SIGTERM while /readyz is 503, so that load balancers notice")
 	addSwitch(flags, &c.console, "console", "serve a web page at /console/ that shows this instance and its stock; with an admin token, it asks for the token")
@@ -315,26 +318,15 @@ func (o *onOff) Set(s string) error {
 	return nil
 }
 
-// acknowledgement is the value of --ack: committed, or queued for true.
-type acknowledgement bool
+// removed is the value of a flag that is gone. It says what to use instead.
+type removed string
 
-func (a *acknowledgement) String() string {
-	if *a {
-		return "queued"
-	}
-	return "committed"
-}
+func (removed) String() string { return "" }
 
-func (a *acknowledgement) Type() string { return "when" }
+func (removed) Type() string { return "" }
 
-func (a *acknowledgement) Set(s string) error {
-	switch s {
-	case "committed", "queued":
-		*a = s == "queued"
-		return nil
-	}
-	return fmt.Errorf("%q is not one of committed, queued", s)
-}
+// Set returns the error.
+func (r removed) Set(string) error { return errors.New("there is no such flag any more; " + string(r)) }
 
 // joinSwitches writes "--guard off" as "--guard=off". The flag library would
 // parse "off" as a verb, because the value of a switch is optional.
@@ -395,6 +387,7 @@ Usage:
   api [serve] [flags]                     serve; without --redis and --db on embedded stores, to try it out
   api reconcile [--repair] [--json] [flags]
                                           compare the counts of gate and ledger beside running instances; flags as theirs
+  api drain [flags]                       commit the orders that strategy ` + strategy.Queueing().Name + ` has queued, and free the stock for other strategies; flags as its instances'
   api doctor [--json] [flags]             check what an instance with these flags would find, and say what to mend
   api migrate up|down|version [flags]     change or show the schema version of --db; down reverts one migration
 

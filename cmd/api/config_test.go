@@ -39,8 +39,9 @@ var parseTests = []struct {
 	{"a flag overrides the environment", "--strategy lua --guard", []string{"HOLDFAST_STRATEGY=merged", "HOLDFAST_GUARD=off"}, func(c config) bool {
 		return c.strategy.Name == "lua" && c.guard
 	}},
-	{"orders are committed by default", "--strategy merged", nil, func(c config) bool { return !c.queue }},
-	{"orders are queued", "--ack queued", nil, func(c config) bool { return c.queue && c.strategy.Queues() }},
+	{"orders are committed by default", "--strategy merged", nil, func(c config) bool { return !c.strategy.Queues() }},
+	{"orders are queued", "--strategy async", nil, func(c config) bool { return c.strategy.Queues() }},
+	{"queued orders are drained", "drain --db sqlite:///x --redis redis://h:1", nil, func(c config) bool { return c.verb == verbDrain && c.strategy.Queues() }},
 	{"an empty variable is unset", "", []string{"HOLDFAST_STRATEGY=", "HOLDFAST_DB="}, func(c config) bool { return c.strategy.Name == "lua" && c.embedded() }},
 	{"no Redis without a gate", "--strategy merged --db mysql://root@h/n", nil, func(c config) bool { return !c.embedded() }},
 	{"an in-process Redis with SQLite", "--db sqlite:///x.db", nil, func(c config) bool { return c.redis == "" && c.strategy.HasGate() }},
@@ -106,11 +107,11 @@ func TestParseRefuses(t *testing.T) {
 		says []string
 	}{
 		{"--late-payment keep", nil, []string{"--late-payment", `"keep"`, "revive"}},
-		{"--ack later", nil, []string{"--ack", `"later"`, "committed, queued"}},
-		{"--ack queued --strategy merged", nil, []string{"--ack", "merged", "lua"}},
-		{"--ack queued --strategy segment", nil, []string{"--ack", "segment", "lua"}},
-		{"--ack queued --db sqlite:///x --redis redis+cluster://h:1", nil, []string{"--ack", "Cluster"}},
-		{"", []string{"HOLDFAST_ACK=queued", "HOLDFAST_STRATEGY=none"}, []string{"--ack", "none"}},
+		{"--ack queued", nil, []string{"--ack", "--strategy async"}},
+		{"drain", nil, []string{"--db", "drain"}},
+		{"drain --db mysql://h:1/x", nil, []string{"--redis", "async"}},
+		{"--strategy async --db sqlite:///x --redis redis+cluster://h:1", nil, []string{"--redis", "async", "Cluster"}},
+		{"", []string{"HOLDFAST_ACK=queued"}, []string{"HOLDFAST_ACK", "--strategy async"}},
 		{"--strategy lock --lock mysql", nil, []string{"--lock", "mysql", "--db"}},
 		{"--strategy lock --lock mysql --db sqlite:///x", nil, []string{"--lock", "mysql://", "--db"}},
 		{"--strategy segment-lock --lock postgres --redis redis://h:1 --db mysql://h/n", nil, []string{"--lock", "postgres://", "--db"}},

@@ -90,10 +90,7 @@ func describeService(c config, holder string, started time.Time) console.Service
 	s := console.Service{
 		Version: buildVersion(), StartedAt: started.UTC(), Instance: holder, Embedded: c.embedded(),
 		Strategy: c.strategy.Name, Gate: c.strategy.Gate, Cutter: c.strategy.Cutter, Sound: c.strategy.Sound,
-		Guard: c.guard && c.strategy.HasGate(), Ack: "committed",
-	}
-	if c.queue {
-		s.Ack = "queued"
+		Guard: c.guard && c.strategy.HasGate(),
 	}
 	if c.strategy.NeedsLock() {
 		s.Lock, s.Lease, s.Fence = c.locks.Backend, c.locks.Lease.String(), c.fence

@@ -188,7 +188,7 @@ func (e *examination) checkRedis(ctx context.Context) (found store.Findings) {
 	e.mu.Lock()
 	e.redis = client
 	e.mu.Unlock()
-	return store.InspectRedis(ctx, client, e.c.queue)
+	return store.InspectRedis(ctx, client, e.c.strategy.Queues())
 }
 
 func (e *examination) checkDatabase(ctx context.Context) (found store.Findings) {
@@ -371,10 +371,13 @@ func (e *examination) checkLedger(ctx context.Context) (found store.Findings) {
 func judge(ledgerID uuid.UUID, s reconcile.Standing) (found store.Findings) {
 	switch {
 	case s.Owner.Layout == "":
-		found.OK("ledger %s: no instance has used it yet", ledgerID)
+		found.OK("ledger %s: no instance holds the stock", ledgerID)
 	case s.Restored:
 		found.Warn("no action is needed: the next start, or a running instance, refills Redis",
 			"ledger %s is older than Redis remembers it: it was restored from a backup", ledgerID)
+	case s.Owner.Queues && !s.Queues:
+		found.Problem("run api drain with the --redis and --db of the instances that queue orders",
+			"the stock belongs to %q, whose queued orders may not be in the ledger yet; an instance with these flags cannot start", s.Owner.Layout)
 	case s.Owner.Layout != s.Layout:
 		found.Warn("use the flags of the running instances, unless you mean to change the strategy",
 			"the stock belongs to instances with other flags: theirs are for %q, these are for %q; an instance with these takes the stock over", s.Owner.Layout, s.Layout)

@@ -1,5 +1,5 @@
-// Command api serves orders over HTTP, reconciles the counts of stock, migrates the
-// database schema, and checks what it needs. See api --help.
+// Command api serves orders over HTTP, reconciles the counts of stock, commits queued
+// orders, migrates the database schema, and checks what it needs. See api --help.
 package main
 
 import (
@@ -87,6 +87,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return reconcileOnce(ctx, c, maxSilence, stdout, log)
 	case verbDoctor:
 		return doctor(ctx, c, stdout)
+	case verbDrain:
+		return drainQueued(ctx, c, stdout, log)
 	}
 	return migrate(ctx, c, stdout)
 }

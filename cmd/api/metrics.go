@@ -19,8 +19,8 @@ func newRegistry(s stores) *prometheus.Registry {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewDBStatsCollector(s.sql.Pool(), "ledger"),
 		newBuildInfo(readBuild()))
-	if client := s.queueing(); client != nil {
-		registry.MustRegister(newRedisPool(client.PoolStats))
+	if s.redis != nil {
+		registry.MustRegister(newRedisPool(s.redis.PoolStats))
 	}
 	return registry
 }

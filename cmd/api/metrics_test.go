@@ -84,7 +84,7 @@ func documentedMetrics(t *testing.T) map[string]string {
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
 	table, seen := documentedMetrics(t), make(map[string]bool)
-	for _, flags := range [][]string{nil, {"--strategy", "lock"}, {"--strategy", "merged"}} {
+	for _, flags := range [][]string{nil, {"--strategy", "lock"}, {"--strategy", "merged"}, {"--strategy", "async"}} {
 		for name, family := range scrape(t, testenv.API(t, flags...).URL()) {
 			entry := name
 			if _, exact := table[name]; !exact {

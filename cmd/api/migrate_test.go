@@ -54,9 +54,10 @@ func TestMigrate(t *testing.T) {
 				}
 			}
 			for _, step := range []struct{ command, says string }{
-				{"migrate up", "schema version 3"},
-				{"migrate up", "schema version 3"},
-				{"migrate version", "schema version 3"},
+				{"migrate up", "schema version 4"},
+				{"migrate up", "schema version 4"},
+				{"migrate version", "schema version 4"},
+				{"migrate down", "schema version 3"},
 				{"migrate down", "schema version 2"},
 				{"migrate down", "schema version 1"},
 				{"migrate down", "schema version 0"},
@@ -66,6 +67,7 @@ func TestMigrate(t *testing.T) {
 				mustRun(t, step.command, url, 0, step.says)
 			}
 			mustServe(t, url, "--migrate")
+			mustRun(t, "migrate down", url, 0, "schema version 3") // no order is queued
 			mustRun(t, "migrate down", url, 0, "schema version 2") // the order's life has not begun
 			mustRun(t, "migrate down", url, 1, "reverting migration 2 would lose", "restore the backup")
 		})
@@ -82,6 +84,7 @@ func TestMigrate_Killed(t *testing.T) {
 				t.Parallel()
 				url := d.URL(t)
 				mustRun(t, "migrate up", url, 0)
+				mustRun(t, "migrate down", url, 0, "schema version 3")
 				mustRun(t, "migrate down", url, 0, "schema version 2")
 				release := holdOrders(t, url)
 				p := testenv.StartAPI(t, "migrate", "up", "--db", url)
@@ -93,7 +96,7 @@ func TestMigrate_Killed(t *testing.T) {
 				release()
 				switch mend {
 				case "migrate up":
-					mustRun(t, mend, url, 0, "schema version 3")
+					mustRun(t, mend, url, 0, "schema version 4")
 				case "migrate down":
 					// On PostgreSQL there is nothing to mend, so the migration before is reverted.
 					mustRun(t, mend, url, 0, "schema version "+map[string]string{"MariaDB": "2", "PostgreSQL": "1"}[d.Name])
@@ -168,16 +171,18 @@ func TestMigrate_BesideInstance(t *testing.T) {
 			api := testenv.API(t, "--migrate", "--strategy", "merged", "--db", url)
 			setStock(t, api.URL(), "a", 5)
 			order := decoded[placed](t, mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u", "a", 2)))
+			mustRun(t, "migrate down", url, 0, "schema version 3")
 			mustRun(t, "migrate down", url, 0, "schema version 2")
 			mustCall(t, http.StatusServiceUnavailable, http.MethodGet, api.URL()+"/readyz", "")
-			mustRun(t, "migrate up", url, 0, "schema version 3")
+			mustRun(t, "migrate up", url, 0, "schema version 4")
 			waitReady(t, api.URL())
 
 			mustCall(t, http.StatusOK, http.MethodPost, api.URL()+"/orders/"+order.ID+"/pay", `{"payment_id":"p"}`)
 			mustCall(t, http.StatusOK, http.MethodPost, api.URL()+"/orders/"+order.ID+"/refund", `{"restock":true}`)
+			mustRun(t, "migrate down", url, 0, "schema version 3")
 			mustRun(t, "migrate down", url, 1, "reverting migration 3 would lose payments", "which refunds returned units", "restore the backup")
+			mustRun(t, "migrate up", url, 0, "schema version 4")
 			waitReady(t, api.URL())
-			mustRun(t, "migrate up", url, 0, "schema version 3")
 			if a := waitAtRest(t, api.URL(), "a", time.Minute); a.Sold != 0 {
 				t.Errorf("after the refund: %+v", a)
 			}
@@ -188,7 +193,7 @@ func TestMigrate_BesideInstance(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer db.Close()
-			if err := db.DB().Exec("UPDATE schema_migrations SET version = 4, dirty = ?", true).Error; err != nil {
+			if err := db.DB().Exec("UPDATE schema_migrations SET version = 5, dirty = ?", true).Error; err != nil {
 				t.Fatal(err)
 			}
 			waitReady(t, api.URL())

@@ -1,17 +1,17 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
-	"log/slog"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -39,7 +39,7 @@ func TestQueuedContract(t *testing.T) {
 	for _, p := range []pair{embedded, postgresAndRedis, mariaDBAndSentinel} {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
-			url := testenv.API(t, append(migrated(t, p.flags(t)), "--ack", "queued")...).URL()
+			url := testenv.API(t, append(migrated(t, p.flags(t)), "--strategy", "async")...).URL()
 			orders := url + "/orders"
 			setStock(t, url, "q", 3)
 			status, first, err := call(t.Context(), "POST", orders, orderBody("u-1", "q", 2), "Idempotency-Key", "k")
@@ -78,7 +78,7 @@ func TestQueuedContract(t *testing.T) {
 			if a := waitAtRest(t, url, "q", time.Minute); a.Sold != 1 {
 				t.Errorf("%+v", a)
 			}
-			if says := string(mustCall(t, 200, "GET", url+"/strategies", "")); !strings.Contains(says, `"ack":"queued","promise":"a 202 is as durable as `) {
+			if says := string(mustCall(t, 200, "GET", url+"/strategies", "")); !strings.Contains(says, `"promise":"a 202 is as durable as `) {
 				t.Errorf("%s", says)
 			}
 			for _, name := range []string{`holdfast_orders_total{result="queued"} 2`, `holdfast_journal_ended_total{outcome="committed"} 2`, "holdfast_journal_orders 0", "holdfast_journal_oldest_seconds 0"} {
@@ -128,7 +128,7 @@ func TestQueuedInstanceKilled(t *testing.T) {
 			const total = 3000
 			// Without the guard an order that is committed twice, or given back and
 			// committed, oversells.
-			args := append([]string{"--ack", "queued", "--guard", "off", "--take-deadline", "1s"}, migrated(t, p.flags(t))...)
+			args := append([]string{"--strategy", "async", "--guard", "off", "--take-deadline", "1s"}, migrated(t, p.flags(t))...)
 			one, two := testenv.API(t, args...), testenv.API(t, args...)
 			setStock(t, one.URL(), "hot", total)
 			c := rush(t.Context(), 32, "hot", one.URL(), two.URL())
@@ -158,7 +158,7 @@ func TestQueuedRedisKilled(t *testing.T) {
 	t.Parallel()
 	const total = 2000
 	redis := testenv.OwnRedis(t, "--appendonly", "yes", "--appendfsync", "always")
-	args := append([]string{"--ack", "queued", "--guard", "off"}, migrated(t, []string{"--db", testenv.MariaDB(t), "--redis", redis.URL()})...)
+	args := append([]string{"--strategy", "async", "--guard", "off"}, migrated(t, []string{"--db", testenv.MariaDB(t), "--redis", redis.URL()})...)
 	one, two := testenv.API(t, args...), testenv.API(t, args...)
 	setStock(t, one.URL(), "hot", total)
 	c := rush(t.Context(), 16, "hot", one.URL(), two.URL())
@@ -176,19 +176,15 @@ func TestQueuedRedisKilled(t *testing.T) {
 	}
 }
 
-// TestQueuedOrdersOutliveTheirStrategy kills an instance that has queued orders which it
-// cannot commit. The next instance commits them, also if it does not queue orders, and if
-// its strategy does not read the journal.
-func TestQueuedOrdersOutliveTheirStrategy(t *testing.T) {
+// TestDrainQueued kills an instance that has queued orders which it cannot commit. No other
+// strategy starts, and says what to do. After api drain it starts, and has the orders.
+func TestDrainQueued(t *testing.T) {
 	t.Parallel()
-	for _, next := range []string{"--strategy merged", "--strategy queue", "--ack committed"} {
-		if next != "--strategy merged" && !testenv.Thorough() {
-			continue
-		}
+	for _, next := range []string{"merged", "lua"} {
 		t.Run(next, func(t *testing.T) {
 			t.Parallel()
 			args := migrated(t, mariaDBAndRedis.flags(t))
-			first := testenv.API(t, append([]string{"--ack", "queued"}, args...)...)
+			first := testenv.API(t, append([]string{"--strategy", "async"}, args...)...)
 			setStock(t, first.URL(), "q", 10)
 			release := lockRow(t, args, "q")
 			var ids []string
@@ -198,7 +194,20 @@ func TestQueuedOrdersOutliveTheirStrategy(t *testing.T) {
 			}
 			first.Kill()
 			release()
-			second := testenv.API(t, append(strings.Fields(next), args...)...)
+			ran := func(code int, says string, args ...string) {
+				t.Helper()
+				var said bytes.Buffer
+				err := run(t.Context(), args, nil, &said, io.Discard)
+				if got := exitCode(err, &said); got != code || !strings.Contains(said.String(), says) {
+					t.Errorf("%q: exit code %d: %s", args, got, &said)
+				}
+			}
+			start := append([]string{"--strategy", next, "--listen", "127.0.0.1:0"}, args...)
+			ran(1, "run api drain with the --redis and --db of its instances first", start...)
+			examined(t, 1, start...)
+			ran(0, "3 orders were queued, none is left", append([]string{"drain"}, args...)...)
+			ran(0, "0 orders were queued, none is left", append([]string{"drain"}, args...)...)
+			second := testenv.API(t, append([]string{"--strategy", next}, args...)...)
 			for _, id := range ids {
 				waitStatus(t, second.URL(), id, "pending")
 			}
@@ -206,45 +215,139 @@ func TestQueuedOrdersOutliveTheirStrategy(t *testing.T) {
 			if a := waitAtRest(t, second.URL(), "q", time.Minute); a.Sold != 4 || a.LedgerAvailable != 6 {
 				t.Errorf("%+v", a)
 			}
-			if strings.Contains(second.Output(), "stay queued") || strings.Contains(second.Output(), "stay in Redis") {
-				t.Errorf("it warns: %s", second.Output())
-			}
 		})
 	}
 }
 
-// TestQueuedOrderIsSeenEverywhere runs two instances with different settings. Both show
-// an order that one of them has queued, at once and after its commit.
+// TestDrainQueued_NothingQueued drains while another strategy sells, which goes on.
+func TestDrainQueued_NothingQueued(t *testing.T) {
+	t.Parallel()
+	args := migrated(t, mariaDBAndRedis.flags(t))
+	api := testenv.API(t, append([]string{"--strategy", "lua"}, args...)...)
+	setStock(t, api.URL(), "q", 10)
+	db, err := store.OpenSQL(t.Context(), args[slices.Index(args, "--db")+1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	owner := func() (generation int64, layout string) {
+		t.Helper()
+		if err := db.DB().Raw("SELECT generation, layout FROM ledger").Row().Scan(&generation, &layout); err != nil {
+			t.Fatal(err)
+		}
+		return generation, layout
+	}
+	generation, layout := owner()
+	var said bytes.Buffer
+	if err := run(t.Context(), append([]string{"drain"}, args...), nil, &said, io.Discard); err != nil || !strings.Contains(said.String(), "nothing was changed") {
+		t.Errorf("%s %v", &said, err)
+	}
+	if after, of := owner(); after != generation || of != layout {
+		t.Errorf("generation %d of %q, before %d of %q", after, of, generation, layout)
+	}
+	mustCall(t, 201, "POST", api.URL()+"/orders", orderBody("u", "q", 1))
+}
+
+// TestDrainQueued_InProcess drains orders that are queued in the Redis of an instance's
+// process: not while it runs, and once it has ended, with its queue.
+func TestDrainQueued_InProcess(t *testing.T) {
+	t.Parallel()
+	args := migrated(t, []string{"--db", testenv.SQLite(t)})
+	first := testenv.API(t, append([]string{"--strategy", "async"}, args...)...)
+	setStock(t, first.URL(), "q", 10)
+	id := decoded[placed](t, mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))).ID
+	drain := func() error { return run(t.Context(), append([]string{"drain"}, args...), nil, io.Discard, io.Discard) }
+	if err := drain(); err == nil || !strings.Contains(err.Error(), "stop it first") {
+		t.Errorf("drained beside the instance: %v", err)
+	}
+	waitStatus(t, first.URL(), id, "pending")
+	first.Interrupt()
+	first.Wait()
+	if err := drain(); err != nil {
+		t.Error(err)
+	}
+	second := testenv.API(t, append([]string{"--strategy", "merged"}, args...)...)
+	mustCall(t, 200, "GET", second.URL()+"/orders/"+id, "")
+}
+
+// TestDrainQueued_LostJournal drains a journal that Redis has lost.
+func TestDrainQueued_LostJournal(t *testing.T) {
+	t.Parallel()
+	redis := testenv.OwnRedis(t)
+	args := migrated(t, []string{"--db", testenv.MariaDB(t), "--redis", redis.URL()})
+	first := testenv.API(t, append([]string{"--strategy", "async"}, args...)...)
+	setStock(t, first.URL(), "q", 10)
+	release := lockRow(t, args, "q")
+	mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
+	first.Kill()
+	redis.Restart() // it saves nothing
+	release()
+	var stdout bytes.Buffer
+	if err := run(t.Context(), append([]string{"drain"}, args...), nil, &stdout, io.Discard); err != nil || !strings.Contains(stdout.String(), "0 orders were queued, none is left") {
+		t.Errorf("%s %v", &stdout, err)
+	}
+	second := testenv.API(t, append([]string{"--strategy", "lua"}, args...)...)
+	mustCall(t, 201, "POST", second.URL()+"/orders", orderBody("u", "q", 1))
+	if a := waitAtRest(t, second.URL(), "q", time.Minute); a.Sold+a.LedgerAvailable != 10 || a.Sold > 2 { // the database may have had the COMMIT of the lost order
+		t.Errorf("%+v", a)
+	}
+}
+
+// TestDrainQueued_Stopped stops api drain while it cannot commit the order. The order stays
+// queued, and the next drain commits it.
+func TestDrainQueued_Stopped(t *testing.T) {
+	t.Parallel()
+	args := migrated(t, mariaDBAndRedis.flags(t))
+	first := testenv.API(t, append([]string{"--strategy", "async"}, args...)...)
+	setStock(t, first.URL(), "q", 10)
+	release := lockRow(t, args, "q")
+	mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
+	first.Kill()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	log, stderr := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, append([]string{"drain"}, args...), nil, io.Discard, stderr) }()
+	for lines := bufio.NewScanner(log); lines.Scan() && !strings.Contains(lines.Text(), "committing queued orders"); {
+	}
+	go io.Copy(io.Discard, log)
+	stop()
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "run api drain again") {
+		t.Errorf("%v", err)
+	}
+	release()
+	var stdout bytes.Buffer
+	if err := run(t.Context(), append([]string{"drain"}, args...), nil, &stdout, io.Discard); err != nil || !strings.Contains(stdout.String(), "1 orders were queued, none is left") {
+		t.Errorf("%s %v", &stdout, err)
+	}
+}
+
+// TestQueuedOrderIsSeenEverywhere runs two instances. Both show an order that one of them
+// has queued, at once and after its commit.
 func TestQueuedOrderIsSeenEverywhere(t *testing.T) {
 	t.Parallel()
-	for _, other := range []string{"--ack committed", "--strategy merged", "--strategy segment"} {
-		t.Run(other, func(t *testing.T) {
-			t.Parallel()
-			args := migrated(t, mariaDBAndRedis.flags(t))
-			second := testenv.API(t, append(strings.Fields(other), args...)...)
-			first := testenv.API(t, append([]string{"--ack", "queued"}, args...)...) // takes over the stock
-			setStock(t, first.URL(), "q", 10)
-			release := lockRow(t, args, "q")
-			answer := mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
-			id := decoded[placed](t, answer).ID
-			for _, i := range []*testenv.APIServer{first, second} {
-				if found := decoded[placed](t, mustCall(t, 200, "GET", i.URL()+"/orders/"+id, "")); found.Status != "queued" || found.ID != id {
-					t.Errorf("found %+v", found)
-				}
-				mustCall(t, 409, "POST", i.URL()+"/orders/"+id+"/pay", `{"payment_id":"p-1"}`)
-				mustCall(t, 404, "GET", i.URL()+"/orders/00000000-0000-0000-0000-000000000000", "")
-				if page := string(mustCall(t, 200, "GET", i.URL()+"/orders?buyer_id=u", "")); page != `{"orders":[],"next":null}` {
-					t.Errorf("the list has a queued order: %s", page)
-				}
-			}
-			release()
-			for _, i := range []*testenv.APIServer{first, second} {
-				waitStatus(t, i.URL(), id, "pending")
-				if page := string(mustCall(t, 200, "GET", i.URL()+"/orders?buyer_id=u", "")); !strings.Contains(page, id) {
-					t.Errorf("the list lacks a committed order: %s", page)
-				}
-			}
-		})
+	args := append([]string{"--strategy", "async"}, migrated(t, mariaDBAndRedis.flags(t))...)
+	first, second := testenv.API(t, args...), testenv.API(t, args...)
+	setStock(t, first.URL(), "q", 10)
+	release := lockRow(t, args, "q")
+	answer := mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
+	id := decoded[placed](t, answer).ID
+	for _, i := range []*testenv.APIServer{first, second} {
+		if found := decoded[placed](t, mustCall(t, 200, "GET", i.URL()+"/orders/"+id, "")); found.Status != "queued" || found.ID != id {
+			t.Errorf("found %+v", found)
+		}
+		mustCall(t, 409, "POST", i.URL()+"/orders/"+id+"/pay", `{"payment_id":"p-1"}`)
+		mustCall(t, 404, "GET", i.URL()+"/orders/00000000-0000-0000-0000-000000000000", "")
+		if page := string(mustCall(t, 200, "GET", i.URL()+"/orders?buyer_id=u", "")); page != `{"orders":[],"next":null}` {
+			t.Errorf("the list has a queued order: %s", page)
+		}
+	}
+	release()
+	for _, i := range []*testenv.APIServer{first, second} {
+		waitStatus(t, i.URL(), id, "pending")
+		if page := string(mustCall(t, 200, "GET", i.URL()+"/orders?buyer_id=u", "")); !strings.Contains(page, id) {
+			t.Errorf("the list lacks a committed order: %s", page)
+		}
 	}
 }
 
@@ -271,48 +374,17 @@ func TestQueueWarning(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			args := []string{"--migrate", "--db", testenv.SQLite(t), "--redis", testenv.OwnRedis(t, test.redis...).URL()}
-			out := testenv.API(t, append([]string{"--ack", "queued"}, args...)...).Output()
-			if n := strings.Count(out, "--ack queued: "); test.says == "" && n != 0 || test.says != "" && n != 1 || !strings.Contains(out, test.says) {
+			out := testenv.API(t, append([]string{"--strategy", "async"}, args...)...).Output()
+			if n := strings.Count(out, "--strategy async: "); test.says == "" && n != 0 || test.says != "" && n != 1 || !strings.Contains(out, test.says) {
 				t.Errorf("%d warnings: %s", n, out)
 			}
 		})
 	}
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
-		api := testenv.API(t, "--ack", "queued")
-		if out := api.Output(); strings.Count(out, inProcessPromise) != 1 {
+		api := testenv.API(t, "--strategy", "async")
+		if out := api.Output(); strings.Count(out, "a 202 is as durable as the in-process Redis") != 1 {
 			t.Errorf("it does not say what a 202 promises: %s", out)
 		}
-		if says := string(mustCall(t, 200, "GET", api.URL()+"/strategies", "")); !strings.Contains(says, inProcessPromise) {
-			t.Errorf("GET /strategies does not say what a 202 promises: %s", says)
-		}
 	})
-}
-
-// unfinished is a journal whose orders are never committed. It may not answer either.
-type unfinished struct {
-	stock.QueuedOrders
-	silent bool
-}
-
-func (u unfinished) Backlog(ctx context.Context) (int64, time.Duration, error) {
-	if u.silent {
-		<-ctx.Done()
-	}
-	return 1, 0, ctx.Err()
-}
-
-// TestStartDoesNotWaitForQueuedOrders checks that a start waits for the orders of another
-// strategy no longer than it says, whatever becomes of them.
-func TestStartDoesNotWaitForQueuedOrders(t *testing.T) {
-	t.Parallel()
-	for _, silent := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			start := time.Now()
-			awaitQueued(t.Context(), unfinished{silent: silent}, slog.New(slog.DiscardHandler))
-			if took := time.Since(start); took != finishLimit {
-				t.Errorf("it took %v, want %v", took, finishLimit)
-			}
-		})
-	}
 }

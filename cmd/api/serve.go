@@ -86,19 +86,11 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	}
 	defer doors.close()
 
-	stores, err := openStores(ctx, c)
+	stores, ledgerID, err := openLedger(ctx, c, log)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stores.close()) }()
-	stores.sql.LogTo(log)
-	if err := prepareSchema(ctx, c, stores.sql); err != nil {
-		return err
-	}
-	ledgerID, err := stores.sql.LedgerID(ctx)
-	if err != nil {
-		return err
-	}
 	warnOfStores(ctx, c, stores, log)
 	registry := newRegistry(stores)
 	built, closeStrategy, err := openStrategy(ctx, c, stores, ledgerID, log, registry)
@@ -108,7 +100,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	defer func() { err = errors.Join(err, closeStrategy()) }()
 	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
 		TakeDeadline: c.takeDeadline, PaymentWindow: c.paymentWindow, LatePayments: order.Late(c.latePayment),
-		Queue: c.queue, Log: log, Metrics: registry, Tracer: traces.Tracer(),
+		Log: log, Metrics: registry, Tracer: traces.Tracer(),
 	})
 	defer instance.Close()
 	if err := start(ctx, instance, c); err != nil {
@@ -116,9 +108,6 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	}
 	stopReconciling := reconcileBeside(ctx, instance, stores.redis, log)
 	defer stopReconciling() // once the last request is answered
-	if built.Queued != nil && !c.strategy.Queues() {
-		awaitQueued(ctx, built.Queued, log)
-	}
 
 	var ready atomic.Bool
 	page := newConsole(ctx, c, instance, doors, registry, log)
@@ -170,7 +159,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	case <-ctx.Done():
 	}
 	ready.Store(false)
-	return drain(server, doors.api, served, c.drainDelay, log)
+	return finishRequests(server, doors.api, served, c.drainDelay, log)
 }
 
 // announce logs that the service serves, whatever --log-level says: where the banner is
@@ -184,26 +173,31 @@ func announce(ctx context.Context, c config, d doors, log *slog.Logger) {
 
 // warnOfStores logs what the stores cannot do, or may lose.
 func warnOfStores(ctx context.Context, c config, stores stores, log *slog.Logger) {
-	if stores.unseen != nil {
-		log.Warn("queued orders cannot be seen or committed", "error", stores.unseen)
-	}
 	if stores.redis != nil {
 		for _, warning := range store.RedisWarnings(ctx, stores.redis) {
 			log.Warn(warning)
 		}
 	}
-	if c.queue {
+	if c.strategy.Queues() {
 		if warning := queueWarning(ctx, c, stores); warning != "" {
-			log.Warn("--ack queued: " + warning)
+			log.Warn("--strategy " + c.strategy.Name + ": " + warning)
 		}
 	}
 }
 
-// drain goes on serving for delay, so that load balancers notice that the instance
+// queueWarning says which queued orders may be lost. It is empty if none are.
+func queueWarning(ctx context.Context, c config, s stores) string {
+	if c.redis == "" {
+		return "a 202 is as durable as the in-process Redis: the end of this process loses every order that is still queued"
+	}
+	return store.QueueWarning(ctx, s.redis)
+}
+
+// finishRequests goes on serving for delay, so that load balancers notice that the instance
 // is not ready. Then it accepts no more connections, and waits for the answers under
 // way. A server that shuts down closes idle connections at once, which resets a request
 // that is on its way; so it answers on open connections for lastRequests before that.
-func drain(server *http.Server, listener net.Listener, served <-chan error, delay time.Duration, log *slog.Logger) error {
+func finishRequests(server *http.Server, listener net.Listener, served <-chan error, delay time.Duration, log *slog.Logger) error {
 	if delay > 0 {
 		log.Info("draining: not ready, still accepting", "seconds", delay.Seconds())
 		select {

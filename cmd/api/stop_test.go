@@ -132,7 +132,7 @@ func TestDrain_RequestOnItsWay(t *testing.T) {
 				t.Fatal(err)
 			}
 			drained := make(chan error, 1)
-			go func() { drained <- drain(server, listener, served, delay, slog.New(slog.DiscardHandler)) }()
+			go func() { drained <- finishRequests(server, listener, served, delay, slog.New(slog.DiscardHandler)) }()
 			if delay > 0 {
 				<-listener.closed
 			}

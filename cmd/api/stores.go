@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -14,19 +16,7 @@ import (
 type stores struct {
 	sql   *store.SQL
 	redis redis.UniversalClient // nil if none is needed
-	// queued is a Redis that a strategy without a gate does not need, and that may
-	// have queued orders. nil: there is none. unseen is why it could not be opened.
-	queued redis.UniversalClient
-	unseen error
-	close  func() error
-}
-
-// queueing returns the Redis that may have queued orders, or nil.
-func (s stores) queueing() redis.UniversalClient {
-	if s.redis != nil {
-		return s.redis
-	}
-	return s.queued
+	close func() error
 }
 
 // openStores opens the stores that the flags name, or the embedded pair.
@@ -51,7 +41,7 @@ func openStores(ctx context.Context, c config) (s stores, err error) {
 	}
 	s = stores{sql: sql, close: sql.Close}
 	switch {
-	case !c.strategy.HasGate() && c.redis == "":
+	case !c.strategy.HasGate():
 		return s, nil
 	case c.redis == "":
 		inProcess, err := store.OpenInProcessRedis(ctx)
@@ -63,19 +53,27 @@ func openStores(ctx context.Context, c config) (s stores, err error) {
 		return s, nil
 	}
 	client, err := store.OpenRedis(ctx, c.redis)
-	switch {
-	case err != nil && !c.strategy.HasGate():
-		s.unseen = named("--redis", err)
-		return s, nil
-	case err != nil:
+	if err != nil {
 		return stores{}, errors.Join(named("--redis", err), sql.Close())
-	case c.strategy.HasGate():
-		s.redis = client
-	default:
-		s.queued = client
 	}
+	s.redis = client
 	s.close = func() error { return errors.Join(client.Close(), sql.Close()) }
 	return s, nil
+}
+
+// openLedger opens the stores and prepares the schema. It returns the ledger's ID, too.
+func openLedger(ctx context.Context, c config, log *slog.Logger) (s stores, id uuid.UUID, err error) {
+	if s, err = openStores(ctx, c); err != nil {
+		return stores{}, uuid.Nil, err
+	}
+	s.sql.LogTo(log)
+	if err = prepareSchema(ctx, c, s.sql); err == nil {
+		id, err = s.sql.LedgerID(ctx)
+	}
+	if err != nil {
+		return stores{}, uuid.Nil, errors.Join(err, s.close())
+	}
+	return s, id, nil
 }
 
 // named adds the flag that an error concerns. A URL that cannot be used is a usage

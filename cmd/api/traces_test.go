@@ -171,7 +171,7 @@ func logged(t *testing.T, output, path, trace string) bool {
 
 // TestTraces_Queued checks that the trace of a queued order goes on at its consumer.
 func TestTraces_Queued(t *testing.T) {
-	api, collector := traced(t, "--ack", "queued")
+	api, collector := traced(t, "--strategy", "async")
 	var order struct{ ID string }
 	answer := mustCall(t, 202, "POST", api.URL()+"/orders", orderBody("u-1", "10001", 1), "traceparent", "00-"+parentTrace+"-"+parentSpan+"-01")
 	if err := json.Unmarshal(answer, &order); err != nil {
@@ -182,8 +182,7 @@ func TestTraces_Queued(t *testing.T) {
 
 	spans := inTrace(collector.Spans(), parentTrace)
 	server := child(t, spans, parentSpan, "POST /orders")
-	child(t, spans, server.ID, "gate.take")
-	consumer := child(t, spans, server.ID, "journal.commit")
+	consumer := child(t, spans, child(t, spans, server.ID, "gate.take").ID, "journal.commit")
 	if consumer.Attributes["holdfast.outcome"] != "committed" || consumer.Attributes["holdfast.order.id"] != order.ID {
 		t.Errorf("the consumer's span is %+v", consumer)
 	}

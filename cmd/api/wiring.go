@@ -21,7 +21,7 @@ import (
 // after the last use of its gate.
 func openStrategy(ctx context.Context, c config, s stores, ledgerID uuid.UUID, log *slog.Logger, metrics prometheus.Registerer) (built strategy.Strategy, close func() error, err error) {
 	on := strategy.Backends{
-		Redis: s.queueing(), LedgerID: ledgerID, Guard: c.guard,
+		Redis: s.redis, LedgerID: ledgerID, Guard: c.guard,
 		LockName: c.locks.Backend, Fence: c.fence, Segments: c.segments,
 	}
 	closeLocks := func() error { return nil }
@@ -57,13 +57,8 @@ func (c config) lockWarnings() (warnings []string) {
 
 // start takes over the stock, and sets the demo stock of an embedded service.
 func start(ctx context.Context, i *service.Instance, c config) error {
-	if err := i.Reconciler.Start(ctx); err != nil {
+	if err := i.Start(ctx); err != nil {
 		return err
-	}
-	if c.queue {
-		if err := i.Consumer.Start(ctx); err != nil {
-			return fmt.Errorf("--ack queued: %w", err)
-		}
 	}
 	if !c.embedded() {
 		return nil
@@ -99,15 +94,9 @@ func reconcileBeside(ctx context.Context, i *service.Instance, redis redis.Unive
 
 // describe returns the table of strategies as GET /strategies shows it.
 func describe(c config) httpapi.Strategies {
-	d := httpapi.Strategies{Running: c.strategy.Name, Guard: c.guard, Acknowledges: "committed", Promise: committedPromise}
-	if c.queue {
-		d.Acknowledges, d.Promise = "queued", queuedPromise
-		if c.redis == "" {
-			d.Promise = inProcessPromise
-		}
-	}
+	d := httpapi.Strategies{Running: c.strategy.Name, Guard: c.guard}
 	for _, s := range strategy.Table() {
-		d.All = append(d.All, httpapi.Strategy{Name: s.Name, Gate: s.Gate, Cutter: s.Cutter, Sound: s.Sound, Detail: s.Detail})
+		d.All = append(d.All, httpapi.Strategy{Name: s.Name, Gate: s.Gate, Cutter: s.Cutter, Sound: s.Sound, Detail: s.Detail, Promise: s.Promise})
 	}
 	return d
 }

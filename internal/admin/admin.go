@@ -41,9 +41,7 @@ type Audit struct {
 	GateAvailable   *int64 // nil without a gate
 	GateInFlight    *int64 // units; nil without a gate
 	LedgerAvailable int64
-	// Drift is available + in flight + sold - total, with the gate's counts, or
-	// with the stock row's available if there is no gate.
-	Drift int64
+	Drift           int64 // as in stock.Comparison
 }
 
 // Gate is what administering stock needs of a gate.
@@ -295,15 +293,16 @@ func (a *Admin) Audit(ctx context.Context, sku stock.SKU) (Audit, error) {
 	if err != nil {
 		return Audit{}, readError(err)
 	}
-	audit := Audit{
-		SKU: sku, Total: row.Total, Sold: sold, Oversold: max(0, sold-row.Total),
-		LedgerAvailable: row.Available,
-		Drift:           row.Available + sold - row.Total,
-	}
+	audit := Audit{SKU: sku, Total: row.Total, Sold: sold, LedgerAvailable: row.Available}
+	var level *stock.Level
 	if a.gate != nil {
-		audit.GateAvailable, audit.GateInFlight = &levels[0].Available, &levels[0].InFlight
-		audit.Drift = levels[0].Available + levels[0].InFlight + sold - row.Total
+		level = &levels[0]
+		audit.GateAvailable, audit.GateInFlight = &level.Available, &level.InFlight
 	}
+	units := row.Units()
+	units.Held = sold
+	found := stock.Compare(units, level, units)
+	audit.Oversold, audit.Drift = found.Oversold, found.Drift
 	return audit, nil
 }
 

@@ -35,7 +35,6 @@ type Service struct {
 	Lease     string    `json:"lease"`
 	Fence     bool      `json:"fence"`
 	Segments  int       `json:"segments"` // 0: the strategy does not divide stock
-	Ack       string    `json:"ack"`      // committed or queued
 	// LedgerStore and GateStore are the URLs of the stores. Empty: embedded. GateStore
 	// is also empty without a gate.
 	LedgerStore string `json:"ledger_store"`

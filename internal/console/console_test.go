@@ -99,7 +99,7 @@ func openShop(t testing.TB, options ...option) *shop {
 	config := console.Config{
 		Service: console.Service{
 			Version: "test", StartedAt: time.Now(), Instance: s.instance.Reconciler.Holder(), Embedded: set.embedded,
-			Strategy: spec.Name, Gate: spec.Gate, Cutter: spec.Cutter, Sound: spec.Sound, Ack: "committed",
+			Strategy: spec.Name, Gate: spec.Gate, Cutter: spec.Cutter, Sound: spec.Sound,
 		},
 		Ledger: s.instance.Ledger, Metrics: s.registry, Log: log, Pause: pause,
 	}

@@ -146,17 +146,17 @@ func (r *stockReader) fill(ctx context.Context, page *stockPage, rows []ledger.S
 	for i, row := range rows {
 		known, recounted := r.recounts[row.SKU]
 		sold := row.Total - row.Available + known.missing
-		shown := stockRow{
-			SKU: row.SKU, Kind: row.Kind, Total: row.Total, Ledger: row.Available, Sold: sold,
-			Oversold: max(0, sold-row.Total), Drift: row.Available + sold - row.Total, Recounted: recounted,
+		shown := stockRow{SKU: row.SKU, Kind: row.Kind, Total: row.Total, Ledger: row.Available, Sold: sold, Recounted: recounted}
+		var level *stock.Level
+		if i < len(levels) && levels[i].Err == nil && levels[i].Filled {
+			level = &levels[i]
+			shown.Gate, shown.InFlight = &level.Available, &level.InFlight
 		}
-		if r.gate != nil {
-			shown.Drift = 0
-			if i < len(levels) && levels[i].Err == nil && levels[i].Filled {
-				level := levels[i]
-				shown.Gate, shown.InFlight = &level.Available, &level.InFlight
-				shown.Drift = level.Available + level.InFlight + sold - row.Total
-			}
+		units := row.Units()
+		units.Held = sold
+		found := stock.Compare(units, level, units)
+		if shown.Oversold = found.Oversold; r.gate == nil || level != nil {
+			shown.Drift = found.Drift
 		}
 		page.Rows = append(page.Rows, shown)
 	}

@@ -204,21 +204,28 @@ func contract() []*contractCase {
 		{name: "null", call: post(`null`), status: 422, problem: invalid, bad: []string{""}},
 		{name: "a string", call: post(`"x"`), status: 422, problem: invalid, bad: []string{""}},
 		{name: "nulls", call: post(`{"buyer_id":null,"lines":null}`), status: 422, problem: invalid, bad: []string{"buyer_id", "lines"}},
-		{name: "wrong types", call: post(`{"buyer_id":7,"lines":{"sku":"1"}}`), status: 422, problem: invalid, bad: []string{"buyer_id", "lines"}},
+		{name: "wrong types, of which the first is named", call: post(`{"buyer_id":7,"lines":{"sku":"1"}}`), status: 422, problem: invalid, bad: []string{"buyer_id"}},
+		{name: "lines of another type", call: post(`{"buyer_id":"-","lines":{"sku":"1"}}`), status: 422, problem: invalid, bad: []string{"lines"}},
 		{name: "no lines", call: post(`{"buyer_id":"u-1","lines":[]}`), status: 422, problem: invalid, bad: []string{"lines"}},
 		{name: "too many lines", call: post(`{"buyer_id":"u-1","lines":[` + lines(21) + `]}`), status: 422, problem: invalid, bad: []string{"lines"}},
-		{name: "too many lines, the last one bad", call: post(`{"buyer_id":"u-1","lines":[` + lines(20) + `,{"sku":"s00"}]}`), status: 422, problem: invalid, bad: []string{"lines[20].quantity", "lines[20].sku", "lines"}},
-		{name: "lines of other types", call: post(`{"buyer_id":"u-1","lines":[1,"x",null,[],{}]}`), status: 422, problem: invalid, bad: []string{"lines[0]", "lines[1]", "lines[2]", "lines[3]", "lines[4].sku", "lines[4].quantity"}},
-		{name: "every field bad", call: post(`{"x":{"y":[1]},"buyer_id":"-","lines":[{"sku":"","quantity":0},{"sku":5,"quantity":"1","z":null}],"Buyer_id":"u"}`), status: 422, problem: invalid,
-			bad: []string{"x", "buyer_id", "lines[0].sku", "lines[0].quantity", "lines[1].sku", "lines[1].quantity", "lines[1].z", "Buyer_id"}},
+		{name: "too many lines, the last one bad", call: post(`{"buyer_id":"u-1","lines":[` + lines(20) + `,{"sku":"s00"}]}`), status: 422, problem: invalid, bad: []string{"lines"}},
+		{name: "far too many lines", call: post(`{"buyer_id":"-","lines":[` + lines(1500) + `]}`), status: 422, problem: invalid, bad: []string{"buyer_id", "lines"}},
+		{name: "a line of another type", call: post(`{"buyer_id":"u-1","lines":[{},[],1]}`), status: 422, problem: invalid, bad: []string{"lines[1]"}},
+		{name: "lines without fields", call: post(`{"buyer_id":"u-1","lines":[{},null]}`), status: 422, problem: invalid, bad: []string{"lines[0].sku", "lines[0].quantity", "lines[1].sku", "lines[1].quantity"}},
+		{name: "every field bad", call: post(`{"buyer_id":"-","lines":[{"sku":"","quantity":0},{"sku":"a b","quantity":1001},{"quantity":-1}]}`), status: 422, problem: invalid,
+			bad: []string{"buyer_id", "lines[0].sku", "lines[0].quantity", "lines[1].sku", "lines[1].quantity", "lines[2].sku", "lines[2].quantity"}},
+		{name: "an unknown field of a line", call: post(`{"buyer_id":"-","lines":[{"sku":"a","quantity":1},{"sku":"b","quantity":1,"z":null}]}`), status: 422, problem: invalid, bad: []string{"lines[1].z"}},
+		{name: "a field in another case", call: post(`{"Buyer_id":"u-1","buyer_id":"u-1","lines":[{"sku":"a","quantity":1}]}`), status: 422, problem: invalid, bad: []string{"Buyer_id"}},
+		{name: "a field of a line in another case", call: post(`{"buyer_id":"u-1","lines":[{"SKU":"a","quantity":1}]}`), status: 422, problem: invalid, bad: []string{"lines[0].SKU"}},
 		{name: "the same SKU twice", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1},{"sku":"b","quantity":1},{"sku":"a","quantity":2}]}`), status: 422, problem: invalid, bad: []string{"lines[2].sku"}},
 		{name: "the same SKU three times", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1},{"sku":"a","quantity":0},{"sku":"a","quantity":2}]}`), status: 422, problem: invalid, bad: []string{"lines[1].quantity", "lines[1].sku", "lines[2].sku"}},
-		{name: "duplicate names", call: post(`{"buyer_id":"u-1","buyer_id":"u-1","lines":[{"sku":"a","sku":"a","quantity":1,"quantity":1}],"lines":[],"lines":1}`), status: 422, problem: invalid, bad: []string{"buyer_id", "lines[0].sku", "lines[0].quantity", "lines"}},
+		{name: "a duplicate name", call: post(`{"buyer_id":"u-1","buyer_id":"u-1","lines":[{"sku":"a","sku":"a","quantity":1}]}`), status: 422, problem: invalid, bad: []string{"buyer_id"}},
+		{name: "a duplicate name in a line", call: post(`{"buyer_id":"-","lines":[{"sku":"a","quantity":1},{"sku":"b","quantity":1,"quantity":1}],"lines":[]}`), status: 422, problem: invalid, bad: []string{"lines[1].quantity"}},
+		{name: "a duplicate name, malformed later", call: post(`{"buyer_id":"u-1","buyer_id":"u-1","lines":[}`), status: 400, problem: malformed},
 		{name: "a duplicate name in another spelling", call: post(`{"buyer_id":"u-1","buyer\u005fid":"u-1","lines":[{"sku":"a","quantity":1}]}`), status: 422, problem: invalid, bad: []string{"buyer_id"}},
 		{name: "duplicate names inside an unknown field", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1}],"x":{"a":1,"a":2},"x":3}`), status: 422, problem: invalid, bad: []string{"x"}},
 		{name: "a name that needs escapes", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1}],"\"<\u0000\u2028é":1}`), status: 422, problem: invalid, bad: []string{"\"<\x00\u2028é"}},
 		{name: "a very long name", call: post(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1}],"` + strings.Repeat("é", 1000) + `":1}`), status: 422, problem: invalid, bad: []string{strings.Repeat("é", 64) + "…"}},
-		{name: "a thousand bad fields", call: post(manyUnknown(1000)), status: 422, problem: invalid, bad: unknownNames(100)},
 
 		// POST /orders/{id}/pay.
 		{name: "pay", call: pay(goodPayment), orders: fakeOrders{order: paid}, status: 200, asked: 1},
@@ -238,7 +245,8 @@ func contract() []*contractCase {
 		{name: "pay while the service is busy", call: pay(goodPayment), orders: fails(stock.ErrBusy), status: 503, problem: busy, asked: 1},
 		{name: "pay after another layout has taken over", call: pay(goodPayment), orders: fails(stock.ErrSuperseded), status: 503, problem: superseded, asked: 1},
 		{name: "pay without fields", call: pay(`{}`), status: 422, problem: invalid, bad: []string{"payment_id"}},
-		{name: "pay with every field bad", call: pay(`{"payment_id":"-","amount":1,"payment_id":"p-1"}`), status: 422, problem: invalid, bad: []string{"payment_id", "amount", "payment_id"}},
+		{name: "pay with a bad field and an unknown one", call: pay(`{"payment_id":"-","amount":1,"payment_id":"p-1"}`), status: 422, problem: invalid, bad: []string{"amount"}},
+		{name: "pay with two payments", call: pay(`{"payment_id":"p-1","payment_id":"p-2"}`), status: 422, problem: invalid, bad: []string{"payment_id"}},
 		{name: "pay with a number", call: pay(`{"payment_id":1}`), status: 422, problem: invalid, bad: []string{"payment_id"}},
 		{name: "pay with a payment ID that is too long", call: pay(`{"payment_id":"` + strings.Repeat("p", 65) + `"}`), status: 422, problem: invalid, bad: []string{"payment_id"}},
 		{name: "pay with an array", call: pay(`["p-1"]`), status: 422, problem: invalid, bad: []string{""}},
@@ -277,7 +285,8 @@ func contract() []*contractCase {
 		{name: "refund an order whose ID is not a UUID", call: call{method: "POST", path: "/orders/1/refund", body: goodRefund}, status: 404, problem: unknownOrder},
 		{name: "refund while the database is unavailable", call: refund(goodRefund), orders: fails(stock.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
 		{name: "refund without fields", call: refund(`{}`), status: 422, problem: invalid, bad: []string{"restock"}},
-		{name: "refund with every field bad", call: refund(`{"restock":"true","restock":1,"amount":1}`), status: 422, problem: invalid, bad: []string{"restock", "restock", "amount"}},
+		{name: "refund with a string", call: refund(`{"restock":"true","restock":1,"amount":1}`), status: 422, problem: invalid, bad: []string{"restock"}},
+		{name: "refund with and without units", call: refund(`{"restock":true,"restock":false}`), status: 422, problem: invalid, bad: []string{"restock"}},
 		{name: "refund with null", call: refund(`{"restock":null}`), status: 422, problem: invalid, bad: []string{"restock"}},
 		{name: "refund without a body", call: refund(""), status: 400, problem: malformed},
 		{name: "refund with text", call: refund(goodRefund, mediaType("text/plain")), status: 415, problem: notJSON},
@@ -325,8 +334,13 @@ func contract() []*contractCase {
 		{name: "stock busy", call: put(goodStock), orders: fails(stock.ErrBusy), status: 503, problem: busy, asked: 1},
 		{name: "stock unavailable", call: put(goodStock), orders: fails(stock.ErrUnavailable), status: 503, problem: unavailable, asked: 1},
 		{name: "stock without fields", call: put(`{}`), status: 422, problem: invalid, bad: []string{"kind", "total"}},
-		{name: "stock with every field bad", call: call{method: "PUT", path: "/stock/-x", body: `{"kind":"thing","total":-1,"buyer_limit":-1,"opens_at":"8:00","closes_at":"","sku":"10001","kind":1}`}, status: 422, problem: invalid, bad: []string{"sku", "kind", "total", "buyer_limit", "opens_at", "closes_at", "sku", "kind"}},
-		{name: "stock of wrong types", call: put(`{"kind":null,"total":null,"buyer_limit":null,"opens_at":0,"closes_at":[]}`), status: 422, problem: invalid, bad: []string{"kind", "total", "buyer_limit", "opens_at", "closes_at"}},
+		{name: "stock with every field bad", call: call{method: "PUT", path: "/stock/-x", body: `{"kind":"thing","total":-1,"buyer_limit":-1,"opens_at":"0001-01-01T00:00:00Z","closes_at":"1969-12-31T00:00:00Z"}`}, status: 422, problem: invalid, bad: []string{"sku", "kind", "total", "buyer_limit", "opens_at", "closes_at"}},
+		{name: "stock of nulls", call: put(`{"kind":null,"total":null,"buyer_limit":null}`), status: 422, problem: invalid, bad: []string{"kind", "total", "buyer_limit"}},
+		{name: "stock with a SKU in the body", call: put(`{"kind":"product","total":5,"sku":"10001"}`), status: 422, problem: invalid, bad: []string{"sku"}},
+		{name: "a total of another type", call: put(`{"kind":"product","total":"5"}`), status: 422, problem: invalid, bad: []string{"total"}},
+		{name: "a buyer limit of another type", call: put(`{"kind":"product","total":5,"buyer_limit":true}`), status: 422, problem: invalid, bad: []string{"buyer_limit"}},
+		{name: "a time of day", call: put(`{"kind":"product","total":5,"opens_at":"8:00"}`), status: 422, problem: invalid, bad: []string{"opens_at"}},
+		{name: "a time of another type", call: put(`{"kind":"product","total":5,"closes_at":0}`), status: 422, problem: invalid, bad: []string{"closes_at"}},
 		{name: "stock with rules", call: put(`{"kind":"coupon","total":5,"buyer_limit":1000000000,"opens_at":"2026-01-02T08:00:00Z","closes_at":"2026-01-02T20:00:00.123456+08:00"}`), status: 200, asked: 1},
 		{name: "stock with rules cleared", call: put(`{"kind":"coupon","total":5,"buyer_limit":0,"opens_at":null,"closes_at":null}`), status: 200, asked: 1},
 		{name: "a buyer limit too large", call: put(`{"kind":"product","total":5,"buyer_limit":1000000001}`), status: 422, problem: invalid, bad: []string{"buyer_limit"}},
@@ -454,23 +468,6 @@ func longest() string {
 
 // padded returns a valid order of n bytes.
 func padded(n int) string { return oneLine + strings.Repeat(" ", n-len(oneLine)) }
-
-func unknownNames(n int) []string {
-	names := make([]string, n)
-	for i := range names {
-		names[i] = fmt.Sprintf("x%d", i)
-	}
-	return names
-}
-
-func manyUnknown(n int) string {
-	var b strings.Builder
-	b.WriteString(`{"buyer_id":"u-1","lines":[{"sku":"a","quantity":1}]`)
-	for _, name := range unknownNames(n) {
-		fmt.Fprintf(&b, `,"%s":0`, name)
-	}
-	return b.String() + "}"
-}
 
 func manyStock(n int) []admin.Stock {
 	page := make([]admin.Stock, n)
@@ -630,7 +627,7 @@ func TestPlaceArguments(t *testing.T) {
 	if !equalRequests(first, want) {
 		t.Errorf("the service got %+v, want %+v", first, want)
 	}
-	// The reader is reused. Its earlier results must not change.
+	// A later body must not change what the service got from an earlier one.
 	for range 10 {
 		do(h, call{method: "POST", path: "/orders", body: `{"buyer_id":"v-2","lines":[{"sku":"y","quantity":9},{"sku":"z","quantity":9}]}`})
 	}

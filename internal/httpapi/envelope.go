@@ -76,7 +76,7 @@ func (a *api) recoverRequest(c *gin.Context, v any) any {
 func (a *api) logRequest(c *gin.Context, took time.Duration) {
 	level := slog.LevelDebug
 	failure := c.Errors.Last()
-	if failure != nil && c.Writer.Status() != http.StatusServiceUnavailable {
+	if failure != nil && c.Writer.Status() == http.StatusInternalServerError {
 		level = slog.LevelError
 	}
 	if !a.Log.Enabled(c.Request.Context(), level) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -129,6 +130,15 @@ func TestLogLevels(t *testing.T) {
 			}
 		})
 	}
+	t.Run("an answer to a client that is gone is no error", func(t *testing.T) {
+		log := new(logBuffer)
+		c := testConfig(&fakeOrders{page: manyStock(100)})
+		loggingTo(log, slog.LevelDebug)(&c)
+		New(c).ServeHTTP(gone{httptest.NewRecorder()}, call{method: "GET", path: "/stock"}.request())
+		if found := log.lines("level=DEBUG msg=request"); len(found) != 1 || !strings.Contains(found[0], net.ErrClosed.Error()) {
+			t.Error(log)
+		}
+	})
 	t.Run("readyz while draining is not logged", func(t *testing.T) {
 		log := new(logBuffer)
 		h := newAPI(t, new(fakeOrders), loggingTo(log, slog.LevelInfo), func(c *Config) { c.Draining = func() bool { return true } })
@@ -138,6 +148,11 @@ func TestLogLevels(t *testing.T) {
 		}
 	})
 }
+
+// gone is the http.ResponseWriter of a client that has disconnected.
+type gone struct{ http.ResponseWriter }
+
+func (gone) Write([]byte) (int, error) { return 0, net.ErrClosed }
 
 func TestLogKeepsSecrets(t *testing.T) {
 	log := new(logBuffer)

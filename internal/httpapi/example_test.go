@@ -86,12 +86,8 @@ func embeddedConfig(ctx context.Context, queue bool) (c httpapi.Config, close fu
 	if err != nil {
 		return c, nil, err
 	}
-	acknowledges := "committed"
-	if queue {
-		acknowledges = "queued"
-	}
 	return httpapi.Config{
-		Strategies:     httpapi.Strategies{Running: strategy.Default, Guard: true, Acknowledges: acknowledges, Promise: "as in docs/operations.md"},
+		Strategies:     httpapi.Strategies{Running: strategy.Default, Guard: true},
 		Orders:         instance.Orders,
 		Stock:          instance.Stock,
 		Ready:          instance.Reconciler.Ready,
@@ -116,9 +112,12 @@ func embedded(ctx context.Context, queue bool) (instance *service.Instance, clos
 		return nil, nil, errors.Join(err, stores.Close())
 	}
 	spec, _ := strategy.Find(strategy.Default)
+	if queue {
+		spec = strategy.Queueing()
+	}
 	built, closeGate := spec.Build(strategy.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Guard: true})
 	instance = service.New(stores.SQL().Ledger(), ledgerID, built, service.Options{
-		TakeDeadline: time.Minute, Queue: queue, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		TakeDeadline: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 	running, stop := context.WithCancel(ctx)
 	var consuming sync.WaitGroup
@@ -129,15 +128,11 @@ func embedded(ctx context.Context, queue bool) (instance *service.Instance, clos
 		closeGate()
 		_ = stores.Close()
 	}
-	if err := instance.Reconciler.Start(ctx); err != nil {
+	if err := instance.Start(ctx); err != nil {
 		close()
 		return nil, nil, err
 	}
 	if queue {
-		if err := instance.Consumer.Start(ctx); err != nil {
-			close()
-			return nil, nil, err
-		}
 		consuming.Go(func() { instance.Consumer.Run(running) })
 	}
 	return instance, close, nil

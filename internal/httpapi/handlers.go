@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -31,10 +30,11 @@ func (a *api) placeOrder(c *gin.Context) {
 		a.problem(c, malformed, "Idempotency-Key may be given only once and must be 1 to 255 visible ASCII characters.")
 		return
 	}
-	req, ok := readBody(a, c, (*reader).order)
-	if !ok {
+	var asked orderBody
+	if !a.bind(c, &asked) {
 		return
 	}
+	req := asked.request()
 	req.Key = key
 	if !a.mayActFor(c, req.Buyer) {
 		a.otherBuyer(c)
@@ -51,16 +51,14 @@ func (a *api) placeOrder(c *gin.Context) {
 	if replayed {
 		h["Idempotent-Replayed"] = []string{"true"}
 	}
-	b := a.buffers.Get().(*buffer)
-	b.bytes = appendUUID(append(b.bytes[:0], "/orders/"...), o.ID)
-	h["Location"] = []string{string(b.bytes)}
-	b.bytes = appendOrder(b.bytes[:0], &o)
+	body := answerOrder(&o)
+	h["Location"] = []string{"/orders/" + body.ID}
 	status := http.StatusCreated
 	if o.Queued() {
 		status = http.StatusAccepted
 		h["Retry-After"] = []string{"1"}
 	}
-	a.write(c, status, a.types.json, b)
+	answer(c, status, jsonType, body)
 }
 
 // idempotencyKey returns the request's key, or "" if it has none. ok is false if
@@ -74,56 +72,6 @@ func idempotencyKey(h http.Header) (key string, ok bool) {
 	default:
 		return "", false
 	}
-}
-
-// readBody reads the body of a request with read. If ok is false, it has answered
-// the request with the problem.
-func readBody[T any](a *api, c *gin.Context, read func(*reader) T) (body T, ok bool) {
-	r := a.readers.Get().(*reader)
-	defer func() {
-		if r.clear() {
-			a.readers.Put(r)
-		}
-	}()
-	if !a.load(c, r) {
-		return body, false
-	}
-	body = read(r)
-	return body, a.check(c, r)
-}
-
-// load reads the whole body into r. If it returns false, it has answered the
-// request with the problem.
-func (a *api) load(c *gin.Context, r *reader) bool {
-	switch r.load(c.Writer, c.Request) {
-	case tooLarge:
-		a.problem(c, tooLarge, "The body is larger than 65536 bytes.")
-	case malformed:
-		a.problem(c, malformed, "The chunked encoding of the body is invalid.")
-	case timeout:
-		a.problem(c, timeout, "The body did not arrive completely and in time. Nothing was done; send the request again.")
-	default:
-		return true
-	}
-	return false
-}
-
-// check reports whether the body is one JSON value without bad fields. If not, it
-// has answered the request with the problem.
-func (a *api) check(c *gin.Context, r *reader) bool {
-	switch {
-	case !r.finish():
-		a.problem(c, malformed, "The body is not exactly one JSON value in UTF-8: see byte "+strconv.FormatInt(r.offset(), 10)+".")
-		return false
-	case len(r.bad) > 0:
-		detail := invalidDetail
-		if r.omitted > 0 {
-			detail += " The first " + strconv.Itoa(len(r.bad)) + " are listed; " + strconv.Itoa(r.omitted) + " more are not."
-		}
-		a.problem(c, invalid, detail, extras{errors: r.bad})
-		return false
-	}
-	return true
 }
 
 // showOrder handles GET /orders/{id}.
@@ -142,9 +90,7 @@ func (a *api) showOrder(c *gin.Context) {
 		a.fail(c, err)
 		return
 	}
-	b := a.buffers.Get().(*buffer)
-	b.bytes = appendOrderWithHistory(b.bytes[:0], &o)
-	a.write(c, http.StatusOK, a.types.json, b)
+	answer(c, http.StatusOK, jsonType, answerHistory(&o))
 }
 
 // orderID returns the order ID in the path. If ok is false, it has answered the
@@ -168,20 +114,12 @@ func parseUUID(s string) (uuid.UUID, error) {
 
 // setStock handles PUT /stock/{sku}.
 func (a *api) setStock(c *gin.Context) {
-	set, ok := readBody(a, c, func(r *reader) stock.Setting {
-		sku := c.Param("sku")
-		if !stock.ValidID(sku) {
-			r.addError("sku", idDetail)
-		}
-		set := r.setting()
-		set.SKU = stock.SKU(sku)
-		return set
-	})
-	if !ok {
+	body := settingBody{SKU: stock.SKU(c.Param("sku"))}
+	if !a.bind(c, &body) {
 		return
 	}
 	ctx := a.writeContext(c)
-	s, created, err := a.Stock.SetStock(ctx, set)
+	s, created, err := a.Stock.SetStock(ctx, body.setting())
 	if err != nil {
 		a.fail(c, err)
 		return
@@ -190,9 +128,7 @@ func (a *api) setStock(c *gin.Context) {
 	if created {
 		status = http.StatusCreated
 	}
-	b := a.buffers.Get().(*buffer)
-	b.bytes = appendStock(b.bytes[:0], &s)
-	a.write(c, status, a.types.json, b)
+	answer(c, status, jsonType, answerStock(&s))
 }
 
 // showStock handles GET /stock/{sku}.
@@ -208,9 +144,7 @@ func (a *api) showStock(c *gin.Context) {
 		a.fail(c, err)
 		return
 	}
-	b := a.buffers.Get().(*buffer)
-	b.bytes = appendStock(b.bytes[:0], &s)
-	a.write(c, http.StatusOK, a.types.json, b)
+	answer(c, http.StatusOK, jsonType, answerStock(&s))
 }
 
 // showAudit handles GET /stock/{sku}/audit.
@@ -226,9 +160,7 @@ func (a *api) showAudit(c *gin.Context) {
 		a.fail(c, err)
 		return
 	}
-	b := a.buffers.Get().(*buffer)
-	b.bytes = appendAudit(b.bytes[:0], &audit)
-	a.write(c, http.StatusOK, a.types.json, b)
+	answer(c, http.StatusOK, jsonType, auditAnswer(audit))
 }
 
 // sku returns the SKU in the path. If ok is false, it has answered the request: a
@@ -248,12 +180,12 @@ func (a *api) sku(c *gin.Context) (sku stock.SKU, ok bool) {
 
 // showStrategies handles GET /strategies.
 func (a *api) showStrategies(c *gin.Context) {
-	a.send(c, http.StatusOK, a.types.json, a.strategies)
+	answer(c, http.StatusOK, jsonType, a.strategies)
 }
 
 // healthz handles GET /healthz.
 func (a *api) healthz(c *gin.Context) {
-	a.send(c, http.StatusOK, a.types.json, []byte(`{"status":"ok"}`))
+	answer(c, http.StatusOK, jsonType, gin.H{"status": "ok"})
 }
 
 // readyz handles GET /readyz.
@@ -267,7 +199,7 @@ func (a *api) readyz(c *gin.Context) {
 	err := a.Ready(ctx)
 	switch {
 	case err == nil:
-		a.send(c, http.StatusOK, a.types.json, []byte(`{"status":"ready"}`))
+		answer(c, http.StatusOK, jsonType, gin.H{"status": "ready"})
 	case errors.Is(err, stock.ErrSuperseded):
 		a.recordFailure(c, http.StatusServiceUnavailable, "not ready", err)
 		p, detail := problemOf(err)
@@ -280,5 +212,5 @@ func (a *api) readyz(c *gin.Context) {
 
 // showOpenAPI handles GET /openapi.yaml.
 func (a *api) showOpenAPI(c *gin.Context) {
-	a.send(c, http.StatusOK, a.types.yaml, openAPI)
+	c.Data(http.StatusOK, "application/yaml", openAPI)
 }

@@ -5,7 +5,8 @@
 // A request is checked in this order, and the first failed check decides the
 // answer: rate limit; path and method; origin; token; Content-Type;
 // Idempotency-Key; size of the body; arrival of the whole body; exactly one JSON
-// value; fields, all at once; buyer.
+// value; the fields; buyer. Of a body that does not decode, only the first bad field
+// is named, otherwise all are.
 package httpapi
 
 import (
@@ -15,7 +16,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -124,10 +124,7 @@ type Config struct {
 type Strategies struct {
 	Running string // the Name of one of All
 	Guard   bool
-	// Acknowledges is when an order is answered, committed or queued, and Promise
-	// what the answer promises.
-	Acknowledges, Promise string
-	All                   []Strategy
+	All     []Strategy
 }
 
 // Strategy describes one way to cut stock.
@@ -137,6 +134,8 @@ type Strategy struct {
 	Cutter string
 	Sound  bool // without the guard it never sells a unit twice
 	Detail string
+	// Promise says what a client can rely on once its order was accepted.
+	Promise string
 }
 
 //go:embed openapi.yaml
@@ -148,17 +147,11 @@ type api struct {
 	auth       authority
 	limits     *ratelimit.Limiter[client] // nil without a RateLimit
 	origins    http.CrossOriginProtection
-	strategies []byte
-	types      mediaTypes
+	strategies strategiesAnswer
+	binding    strictJSON
 	requests   *requests // nil on the operators' listener
 	deadlines  deadlines // of changes
-	readers    sync.Pool // of *reader
-	buffers    sync.Pool // of *buffer
 }
-
-// mediaTypes are Content-Type header values. All answers share them to save
-// allocations; they must not be changed.
-type mediaTypes struct{ json, problem, yaml []string }
 
 // New returns the handler of the whole API. It is safe for concurrent use.
 func New(c Config) http.Handler { return build(c).engine() }
@@ -168,15 +161,9 @@ func build(c Config) *api {
 	a := &api{
 		Config:     c,
 		auth:       newAuthority(c.AdminToken, c.Loopback),
-		strategies: appendStrategies(nil, c.Strategies),
-		types: mediaTypes{
-			json:    []string{"application/json"},
-			problem: []string{"application/problem+json"},
-			yaml:    []string{"application/yaml"},
-		},
-		deadlines: deadlines{timeout: c.RequestTimeout},
-		readers:   sync.Pool{New: func() any { return newReader() }},
-		buffers:   sync.Pool{New: func() any { return new(buffer) }},
+		strategies: answerStrategies(c.Strategies),
+		binding:    strictJSON{newValidator()},
+		deadlines:  deadlines{timeout: c.RequestTimeout},
 	}
 	if c.RateLimit > 0 {
 		a.limits = ratelimit.New[client](c.RateLimit, c.RateBurst)

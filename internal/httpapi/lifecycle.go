@@ -13,30 +13,30 @@ import (
 
 // payOrder handles POST /orders/{id}/pay.
 func (a *api) payOrder(c *gin.Context) {
-	payment, ok := readBody(a, c, (*reader).payment)
-	if !ok {
+	var body paymentBody
+	if !a.bind(c, &body) {
 		return
 	}
 	a.changeOrder(c, func(ctx context.Context, id uuid.UUID) (order.Order, error) {
-		return a.Orders.Pay(ctx, id, payment)
+		return a.Orders.Pay(ctx, id, body.PaymentID)
 	})
 }
 
 // cancelOrder handles POST /orders/{id}/cancel.
 func (a *api) cancelOrder(c *gin.Context) {
-	if _, ok := readBody(a, c, (*reader).nothing); ok {
+	if a.bind(c, new(emptyBody)) {
 		a.changeOrder(c, a.cancel(c))
 	}
 }
 
 // refundOrder handles POST /orders/{id}/refund.
 func (a *api) refundOrder(c *gin.Context) {
-	restock, ok := readBody(a, c, (*reader).refund)
-	if !ok {
+	var body refundBody
+	if !a.bind(c, &body) {
 		return
 	}
 	a.changeOrder(c, func(ctx context.Context, id uuid.UUID) (order.Order, error) {
-		return a.Orders.Refund(ctx, id, restock)
+		return a.Orders.Refund(ctx, id, *body.Restock)
 	})
 }
 
@@ -52,14 +52,12 @@ func (a *api) changeOrder(c *gin.Context, change func(context.Context, uuid.UUID
 		a.fail(c, err)
 		return
 	}
-	b := a.buffers.Get().(*buffer)
-	b.bytes = appendOrder(b.bytes[:0], &o)
-	a.write(c, http.StatusOK, a.types.json, b)
+	answer(c, http.StatusOK, jsonType, answerOrder(&o))
 }
 
 // markRefunded handles POST /payments/{id}/refunded.
 func (a *api) markRefunded(c *gin.Context) {
-	if _, ok := readBody(a, c, (*reader).nothing); !ok {
+	if !a.bind(c, new(emptyBody)) {
 		return
 	}
 	id := c.Param("id")
@@ -73,7 +71,5 @@ func (a *api) markRefunded(c *gin.Context) {
 		a.fail(c, err)
 		return
 	}
-	b := a.buffers.Get().(*buffer)
-	b.bytes = appendPayment(b.bytes[:0], &p)
-	a.write(c, http.StatusOK, a.types.json, b)
+	answer(c, http.StatusOK, jsonType, answerPayment(&p))
 }

@@ -17,6 +17,7 @@ import (
 const (
 	defaultPage  = 100 // entries of a page
 	maxPage      = 1000
+	maxErrors    = 100 // bad parameters that one answer lists; a query can have thousands
 	pageDetail   = "must be an integer from 1 to 1000"
 	uuidDetail   = "must be a UUID with hyphens"
 	buyerMissing = "is required unless an administrator asks. "
@@ -56,7 +57,7 @@ func (a *api) listOrders(c *gin.Context) {
 		}
 	}
 	if len(bad) > 0 {
-		a.problem(c, invalid, invalidDetail, extras{errors: bad})
+		a.problem(c, invalid, invalidDetail, extras{Errors: bad})
 		return
 	}
 	if !a.mayActFor(c, f.Buyer) {
@@ -70,9 +71,7 @@ func (a *api) listOrders(c *gin.Context) {
 		a.fail(c, err)
 		return
 	}
-	b := a.buffers.Get().(*buffer)
-	b.bytes = appendOrderPage(b.bytes[:0], page, next)
-	a.write(c, http.StatusOK, a.types.json, b)
+	answer(c, http.StatusOK, jsonType, orderPage{each(page, answerOrder), orNull(next)})
 }
 
 // listPayments handles GET /payments.
@@ -84,7 +83,7 @@ func (a *api) listPayments(c *gin.Context) {
 		"limit":  func(v string) string { return readLimit(&f.Limit, v) },
 	})
 	if len(bad) > 0 {
-		a.problem(c, invalid, invalidDetail, extras{errors: bad})
+		a.problem(c, invalid, invalidDetail, extras{Errors: bad})
 		return
 	}
 	ctx, cancel := a.readContext(c)
@@ -94,9 +93,7 @@ func (a *api) listPayments(c *gin.Context) {
 		a.fail(c, err)
 		return
 	}
-	b := a.buffers.Get().(*buffer)
-	b.bytes = appendPaymentPage(b.bytes[:0], page, next)
-	a.write(c, http.StatusOK, a.types.json, b)
+	answer(c, http.StatusOK, jsonType, paymentPage{each(page, answerPayment), orNull(next)})
 }
 
 // listStock handles GET /stock.
@@ -108,7 +105,7 @@ func (a *api) listStock(c *gin.Context) {
 		"limit": func(v string) string { return readLimit(&limit, v) },
 	})
 	if len(bad) > 0 {
-		a.problem(c, invalid, invalidDetail, extras{errors: bad})
+		a.problem(c, invalid, invalidDetail, extras{Errors: bad})
 		return
 	}
 	ctx, cancel := a.readContext(c)
@@ -118,9 +115,7 @@ func (a *api) listStock(c *gin.Context) {
 		a.fail(c, err)
 		return
 	}
-	b := a.buffers.Get().(*buffer)
-	b.bytes = appendStockPage(b.bytes[:0], page, next)
-	a.write(c, http.StatusOK, a.types.json, b)
+	answer(c, http.StatusOK, jsonType, stockPage{each(page, answerStock), orNull(next)})
 }
 
 // parameters has a function for each parameter of a query, by name. It reads the

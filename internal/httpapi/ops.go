@@ -38,7 +38,7 @@ const maxProfile = 60
 // contain passwords.
 func (a *api) profile(c *gin.Context) {
 	if seconds, _ := strconv.ParseFloat(c.Query("seconds"), 64); seconds > maxProfile {
-		a.problem(c, invalid, invalidDetail, extras{errors: []fieldError{{"seconds", "must be at most 60"}}})
+		a.problem(c, invalid, invalidDetail, extras{Errors: []fieldError{{"seconds", "must be at most 60"}}})
 		return
 	}
 	switch c.Param("name") {

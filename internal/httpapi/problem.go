@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"errors"
-	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -10,13 +9,22 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
+// problemAnswer is a problem document (RFC 9457).
+type problemAnswer struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+	extras
+}
+
 // extras are the members that only some problems have.
 type extras struct {
-	sku     string       // problems of one SKU
-	opensAt time.Time    // not-open
-	payment string       // refund-due
-	status  order.Status // refund-due, wrong-status
-	errors  []fieldError // invalid
+	SKU         stock.SKU    `json:"sku,omitempty"`          // problems of one SKU
+	OpensAt     *string      `json:"opens_at,omitempty"`     // not-open
+	PaymentID   string       `json:"payment_id,omitempty"`   // refund-due
+	OrderStatus order.Status `json:"order_status,omitempty"` // refund-due, wrong-status
+	Errors      []fieldError `json:"errors,omitempty"`       // invalid
 }
 
 // invalidFields are the fields that only the service finds invalid, by its error.
@@ -35,23 +43,23 @@ func extrasOf(p problem, err error) (x extras) {
 	switch p {
 	case soldOut, buyerLimit, notOpen, closed, unknownSKU:
 		if refusal, ok := errors.AsType[*stock.Refusal](err); ok {
-			x.sku = string(refusal.SKU)
+			x.SKU = refusal.SKU
 		}
 		if early, ok := errors.AsType[*stock.NotOpen](err); ok {
-			x.opensAt = early.OpensAt
+			x.OpensAt = rfc3339(early.OpensAt)
 		}
 	case refundDue:
 		if due, ok := errors.AsType[*order.RefundDue](err); ok {
-			x.payment, x.status = due.PaymentID, due.Status
+			x.PaymentID, x.OrderStatus = due.PaymentID, due.Status
 		}
 	case wrongStatus:
 		if wrong, ok := errors.AsType[*order.WrongStatus](err); ok {
-			x.status = wrong.Status
+			x.OrderStatus = wrong.Status
 		}
 	case invalid:
 		for _, row := range invalidFields {
 			if errors.Is(err, row.err) {
-				x.errors = append(x.errors, row.fieldError)
+				x.Errors = append(x.Errors, row.fieldError)
 			}
 		}
 	}
@@ -69,7 +77,5 @@ func (a *api) problem(c *gin.Context, p problem, detail string, more ...extras) 
 	if len(more) > 0 {
 		x = more[0]
 	}
-	b := a.buffers.Get().(*buffer)
-	b.bytes = appendProblem(b.bytes[:0], p, def, detail, x)
-	a.write(c, def.status, a.types.problem, b)
+	answer(c, def.status, problemType, problemAnswer{"/problems/" + string(p), def.title, def.status, detail, x})
 }

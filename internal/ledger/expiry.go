@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -16,45 +17,35 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
+// expiryRetry is how long expiry leaves alone what it could not do: an order that made
+// its transaction fail, and the wait for a stock row that stayed locked.
+const expiryRetry = 30 * time.Second
+
 // Expiry is what one batch of Expire did.
 type Expiry struct {
-	Found   int           // orders that were due when the batch was read; fewer than the limit if there were no more
-	Oldest  time.Duration // how long ago the oldest was due of the orders that the round has left or the batch found; 0 if the database's clock is not known
-	Expired int           // orders that the batch expired; others were paid or cancelled meanwhile
-	Left    int           // orders that the round has left so far, because their stock rows were locked
-	Failed  int           // orders that are set aside, because they cannot expire
+	More    bool          // another batch may find orders at once
+	Expired int           // orders that the batch expired
+	Failed  int           // orders that the round has passed over, because they cannot expire
 	SKUs    []stock.SKU   // whose units the batch returned
-	Locked  time.Duration // how long it held the stock rows locked
+	Locked  time.Duration // how long it held stock rows locked
 }
 
-const (
-	// failedOrderPause is how long an order that cannot expire is set aside before it
-	// is tried again. maxFailedOrders bounds the orders that are set aside: more than
-	// that are tried in every round.
-	failedOrderPause, maxFailedOrders = time.Minute, 1000
-	// slowRowPause is how long expiry does not wait again for a stock row that stayed
-	// locked. maxSlowSKUs bounds the SKUs of such rows that are remembered.
-	slowRowPause, maxSlowSKUs = 30 * time.Second, 1000
-	// fullRound is how long a round lasts before it may end with a full batch.
-	fullRound = 10 * time.Second
-)
-
-// ExpiryRound goes round the orders that are due, the oldest first, a batch at a time.
-// So orders that cannot expire now do not keep younger ones from their turn. The zero
-// value begins a round. It is for one goroutine.
+// ExpiryRound goes through the orders that are due, the oldest first, a batch at a time.
+// It passes each order once, so an order that cannot expire now does not keep younger
+// ones from their turn. The zero value begins a round. It is for one goroutine.
 type ExpiryRound struct {
-	after   duePosition
-	began   time.Time // when its first batch began
-	expired int       // orders that the round has expired
-	left    int       // orders that the round has left, because their stock rows were locked
-	oldest  time.Time // when the first of them was due
-	// waited says that a wait for locked stock rows has timed out in this round. A
-	// round waits that long only once.
-	waited bool
-	// slow has the SKUs whose stock rows stayed locked during such waits, and when they
-	// are waited for again.
-	slow   map[stock.SKU]time.Time
-	failed map[uuid.UUID]time.Time // orders that cannot expire, and when they are tried again
+	after  duePosition // of the last order that the round has passed
+	began  time.Time   // when its first batch began
+	failed int         // orders that cannot expire
+	// size is the number of orders of the next batch if it is smaller than its limit.
+	// It is halved until an order that makes its batch fail is alone. 0: the limit.
+	size int
+	// waitAfter is when a batch may wait again for a stock row.
+	waitAfter time.Time
+	// left is a SKU whose orders a batch has left out, because its stock row was locked. The
+	// next batch that has it waits for that row: otherwise sales that leave the row no free
+	// moment could keep its orders from expiring. Empty: none.
+	left stock.SKU
 }
 
 // duePosition is the place of an order among the orders that are due.
@@ -63,170 +54,90 @@ type duePosition struct {
 	id uuid.UUID
 }
 
-// time returns when the order was due. It returns the zero time if the database has none.
-func (p duePosition) time() time.Time {
-	at, _ := p.at.(time.Time)
-	return at.UTC()
+// first returns the SKU whose stock row a batch of these SKUs waits for, or none. oldest is
+// its oldest order.
+func (r *ExpiryRound) first(oldest *order.Order, skus []stock.SKU) []stock.SKU {
+	switch {
+	case time.Now().Before(r.waitAfter):
+	case slices.Contains(skus, r.left):
+		return []stock.SKU{r.left}
+	case oldest != nil && len(oldest.Lines) > 0:
+		return []stock.SKU{oldest.Lines[0].SKU}
+	}
+	return nil
 }
 
-// end ends the round, and begins the next one.
+// leave notes one of the SKUs that a batch has left out. It waited for those in first.
+func (r *ExpiryRound) leave(first, out []stock.SKU) {
+	if slices.Contains(first, r.left) {
+		r.left = ""
+	}
+	if len(out) > 0 && r.left == "" {
+		r.left = out[rand.IntN(len(out))]
+	}
+}
+
+// end ends the round after a batch that had the youngest order that is due. But if orders
+// have failed, the round goes on for a while with orders that become due, so that those
+// that failed are not tried all the time.
 func (r *ExpiryRound) end() {
-	*r = ExpiryRound{slow: r.slow, failed: r.failed}
-}
-
-// isOver reports whether the round ends with a batch. A batch that is not full had the
-// youngest order that is due. If there always are more, the round ends after some time,
-// so that the orders that it has left have their turn again. But a round that has left
-// more orders than it has expired goes on: otherwise the next one might come no further
-// than it did, and younger orders would never expire.
-func (r *ExpiryRound) isOver(full bool) bool {
-	return !full || 0 < r.left && r.left <= r.expired && time.Since(r.began) >= fullRound
-}
-
-// pass moves the round behind the orders of a batch, which has left some of them. It
-// returns when the oldest order that the round has left, or that the batch found, was due.
-func (r *ExpiryRound) pass(due []duePosition, left map[uuid.UUID]*order.Order) (oldest time.Time) {
-	for _, at := range due {
-		if r.after = at; left[at.id] == nil {
-			continue
-		}
-		if r.left++; r.left == 1 {
-			r.oldest = at.time()
-		}
+	if r.failed == 0 || time.Since(r.began) >= expiryRetry {
+		*r = ExpiryRound{waitAfter: r.waitAfter, left: r.left}
 	}
-	if r.left == 0 && len(due) > 0 {
-		return due[0].time()
-	}
-	return r.oldest
-}
-
-// timedOut notes that a wait for stock rows timed out, and which of them are locked.
-func (r *ExpiryRound) timedOut(locked []stock.SKU) {
-	r.waited = true
-	if r.slow == nil || len(r.slow) >= maxSlowSKUs {
-		r.slow = make(map[stock.SKU]time.Time)
-	}
-	for _, sku := range locked {
-		r.slow[sku] = time.Now().Add(slowRowPause)
-	}
-}
-
-// forget forgets the slow SKUs and the failed orders that have their turn again.
-func (r *ExpiryRound) forget() {
-	now := time.Now()
-	maps.DeleteFunc(r.slow, func(_ stock.SKU, until time.Time) bool { return !now.Before(until) })
-	maps.DeleteFunc(r.failed, func(_ uuid.UUID, until time.Time) bool { return !now.Before(until) })
-}
-
-// setAside sets an order aside that cannot expire.
-func (r *ExpiryRound) setAside(id uuid.UUID) {
-	if r.failed == nil {
-		r.failed = make(map[uuid.UUID]time.Time)
-	}
-	if len(r.failed) < maxFailedOrders {
-		r.failed[id] = time.Now().Add(failedOrderPause)
-	}
-}
-
-// worthWaiting returns those of the orders left, in the order of ids, for whose stock
-// rows the round waits: the oldest that needs no slow row, and those that need no other
-// rows than it does. A transaction that waits for these rows keeps no order for another
-// SKU waiting.
-func (r *ExpiryRound) worthWaiting(ids []uuid.UUID, left map[uuid.UUID]*order.Order) []uuid.UUID {
-	if r.waited {
-		return nil
-	}
-	oldest := slices.IndexFunc(ids, func(id uuid.UUID) bool {
-		o := left[id]
-		return o != nil && !slices.ContainsFunc(o.SKUs(), func(sku stock.SKU) bool { return !r.slow[sku].IsZero() })
-	})
-	if oldest < 0 {
-		return nil
-	}
-	skus := left[ids[oldest]].SKUs()
-	return slices.DeleteFunc(slices.Clone(ids), func(id uuid.UUID) bool {
-		o := left[id]
-		return o == nil || slices.ContainsFunc(o.SKUs(), func(sku stock.SKU) bool { return !slices.Contains(skus, sku) })
-	})
 }
 
 // Expire expires up to limit pending orders whose time has passed by the database's
 // clock, and returns their units. It takes the orders that come next in the round. It is
 // the work of the job held.
 //
-// A stock row that another transaction holds locked must not delay the orders of other
-// SKUs, or their sales. So the first transaction leaves out the orders of such rows. A
-// second one waits for the rows of one of them. The next round does the rest.
-//
-// An order that makes its transaction fail is set aside, and the others expire.
+// A batch is one transaction. It leaves out the orders whose rows, or whose stock rows,
+// another transaction holds locked: the next round has them. An order that makes its
+// transaction fail is logged and passed over.
 //
 // ErrJobLost: another instance has claimed the job. What was done before stays.
-func (l *Ledger) Expire(ctx context.Context, held Job, round *ExpiryRound, limit int) (e Expiry, err error) {
-	due, err := l.due(ctx, round.after, limit)
-	if err != nil {
-		return e, fmt.Errorf("reading which orders are due: %w", err)
-	}
-	round.forget()
+func (l *Ledger) Expire(ctx context.Context, held Job, round *ExpiryRound, limit int) (Expiry, error) {
 	if round.began.IsZero() {
 		round.began = time.Now()
 	}
-	var ids []uuid.UUID
-	for _, at := range due {
-		if _, failed := round.failed[at.id]; !failed {
-			ids = append(ids, at.id)
+	size := limit
+	if round.size > 0 {
+		size = round.size
+	}
+	due, err := l.due(ctx, round.after, size)
+	if err != nil {
+		return Expiry{}, fmt.Errorf("reading which orders are due: %w", err)
+	}
+	var e Expiry
+	if len(due) > 0 {
+		e, err = l.expireBatch(ctx, held, due, round)
+	}
+	var row *lockedRowError
+	switch {
+	case errors.As(err, &row):
+		l.log.Warn("orders cannot expire because another transaction has locked their stock row", "sku", row.sku, "error", err)
+		round.waitAfter, round.left = time.Now().Add(expiryRetry), ""
+		return Expiry{More: true, Failed: round.failed}, nil
+	case isFault(err) && len(due) > 1:
+		round.size = len(due) / 2
+		return Expiry{More: true, Failed: round.failed}, nil
+	case isFault(err):
+		round.failed++
+		l.log.Warn("an order cannot expire and is passed over", "order", due[0].id, "error", err)
+	case err != nil:
+		return Expiry{}, fmt.Errorf("expiring orders: %w", err)
+	default:
+		if round.size *= 2; round.size >= limit {
+			round.size = 0
 		}
 	}
-	b := expiryBatch{Ledger: l, held: held, round: round, left: make(map[uuid.UUID]*order.Order)}
-	if err := b.each(ctx, ids, b.expireFree); err != nil {
-		return e, fmt.Errorf("expiring orders: %w", err)
+	e.More, e.Failed = len(due) == size, round.failed
+	if len(due) > 0 {
+		round.after = due[len(due)-1]
 	}
-	if err := b.each(ctx, round.worthWaiting(ids, b.left), b.expireWaiting); err != nil {
-		return e, fmt.Errorf("expiring orders whose stock rows were locked: %w", err)
-	}
-	oldest := round.pass(due, b.left)
-	if now, err := l.clock.now(); err == nil && !oldest.IsZero() {
-		e.Oldest = now.Sub(oldest)
-	}
-	units, _ := unitsOf(b.expired)
-	e.Found, e.Expired, e.Left, e.Failed = len(due), len(b.expired), round.left, len(round.failed)
-	e.SKUs, e.Locked = slices.Sorted(maps.Keys(units)), b.locked
-	if round.expired += len(b.expired); round.isOver(len(due) == limit) {
+	if !e.More {
 		round.end()
 	}
 	return e, nil
-}
-
-// expiryBatch is the work of one call of Expire.
-type expiryBatch struct {
-	*Ledger
-	held    Job
-	round   *ExpiryRound
-	expired []*order.Order
-	left    map[uuid.UUID]*order.Order // their stock rows were not locked
-	locked  time.Duration              // the longest time for which a transaction held stock rows
-}
-
-// each calls do with the orders. If one of them makes do fail, each halves the orders
-// until that one is alone, and sets it aside.
-func (b *expiryBatch) each(ctx context.Context, ids []uuid.UUID, do func(context.Context, []uuid.UUID) error) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	err := do(ctx, ids)
-	if !isFault(err) {
-		return err
-	}
-	if len(ids) == 1 {
-		b.round.setAside(ids[0])
-		b.log.Warn("an order cannot expire and is set aside", "order", ids[0], "error", err)
-		return nil
-	}
-	for _, half := range [][]uuid.UUID{ids[:len(ids)/2], ids[len(ids)/2:]} {
-		if err := b.each(ctx, half, do); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // isFault reports whether a transaction failed with err because of what the database has
@@ -238,140 +149,90 @@ func isFault(err error) bool {
 	return sqltx.IsStatementError(err) || errors.Is(err, sqltx.ErrScan)
 }
 
-// expireFree expires those of the orders whose stock rows are not locked.
-func (b *expiryBatch) expireFree(ctx context.Context, ids []uuid.UUID) error {
-	orders, err := readOrders(ctx, b.db, ids) // lines never change
-	if err != nil {
-		return err
+// lockedRowError says that the SKU's stock row stayed locked.
+type lockedRowError struct {
+	sku   stock.SKU
+	cause string // not wrapped: the transaction must not be retried
+}
+
+func (e *lockedRowError) Error() string {
+	return fmt.Sprintf("locking the stock row of %s: %s", e.sku, e.cause)
+}
+
+// expireBatch expires those of the orders that are due, and whose rows and stock rows no
+// other transaction holds locked.
+//
+// It waits for one lock only, that of a stock row of the oldest order, or of the SKU that
+// the round has left. It holds no other lock then. After that it waits for nobody that
+// waits for stock rows or orders. So it is part of no deadlock, and delays no sale longer
+// than the batch takes.
+//
+// Errors: *lockedRowError: the stock row stayed locked; ErrJobLost; errors of the database.
+func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, round *ExpiryRound) (e Expiry, err error) {
+	ids := make([]uuid.UUID, len(due))
+	for i, at := range due {
+		ids[i] = at.id
 	}
+	orders, err := readOrders(ctx, l.db, ids) // lines never change
+	if err != nil {
+		return e, err
+	}
+	skus := skusOfOrders(orders)
+	first := round.first(orders[ids[0]], skus)
 	var (
-		expired []*order.Order
-		left    map[uuid.UUID]*order.Order
+		others  []stock.SKU // whose stock rows are locked
 		locked  time.Time
+		expired []*order.Order
+		gone    []stock.SKU // they have no stock rows
 	)
-	err = b.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
-		if err := holdJob(ctx, tx, b.held); err != nil {
-			return err
-		}
-		rows, err := lockRows(ctx, tx, skusOfOrders(orders), tx.Dialect().SkipLocked())
-		if err != nil {
+	err = l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
+		if err := waitForRow(ctx, tx, first); err != nil {
 			return err
 		}
 		locked = time.Now()
-		has := make(map[stock.SKU]bool, len(rows))
-		for _, row := range rows {
-			has[row.SKU] = true
+		// The job is locked after the wait. Otherwise it could not be renewed meanwhile.
+		if err := holdJob(ctx, tx, held); err != nil {
+			return err
 		}
-		free := make(map[uuid.UUID]*order.Order, len(orders))
-		left = make(map[uuid.UUID]*order.Order)
-		for id, o := range orders {
-			if slices.ContainsFunc(o.Lines, func(line stock.Line) bool { return !has[line.SKU] }) {
-				left[id] = o
-			} else {
-				free[id] = o
-			}
-		}
-		expired, err = b.expire(ctx, tx, rows, free)
-		return err
-	})
-	if err == nil {
-		b.add(expired, locked)
-		maps.Copy(b.left, left)
-	}
-	return err
-}
-
-// expireWaiting expires orders that expireFree has left. It waits for their stock rows.
-// If the rows stay locked, it leaves the orders to the next round.
-func (b *expiryBatch) expireWaiting(ctx context.Context, ids []uuid.UUID) error {
-	orders := make(map[uuid.UUID]*order.Order, len(ids))
-	for _, id := range ids {
-		orders[id] = b.left[id]
-	}
-	var (
-		skus    = skusOfOrders(orders)
-		gone    []stock.SKU // they have no stock row
-		expired []*order.Order
-		locked  time.Time
-	)
-	if len(skus) > 1 {
-		for _, sku := range skus {
-			if err := b.waitFor(ctx, sku); err != nil {
-				return b.leave(err, sku)
-			}
-		}
-	}
-	err := b.tryTransact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
-		rows, err := lockRows(ctx, tx, skus, tx.Dialect().RowLock())
+		rows, busy, err := lockFree(ctx, tx, skus)
 		if err != nil {
 			return err
 		}
-		locked, gone = time.Now(), without(skus, rows)
-		// The job is locked after the wait. Otherwise it could not be renewed meanwhile.
-		if err := holdJob(ctx, tx, b.held); err != nil {
+		others = busy
+		free := maps.Clone(orders)
+		maps.DeleteFunc(free, func(_ uuid.UUID, o *order.Order) bool {
+			return slices.ContainsFunc(o.Lines, func(line stock.Line) bool { return slices.Contains(others, line.SKU) })
+		})
+		var change order.Change
+		if expired, change, err = expireOrders(ctx, tx, free); err != nil || !change.Returns {
 			return err
 		}
-		expired, err = b.expire(ctx, tx, rows, orders)
-		return err
+		gone = without(skus, rows, others)
+		return l.returnUnits(ctx, tx, rows, expired...)
 	})
-	switch {
-	case sqltx.IsLockTimeout(err):
-		rows, _ := b.lockedRows(ctx, skus) // if it fails, the next round waits for the same rows
-		return b.leave(err, rows...)
-	case err != nil:
-		return b.leave(err)
-	case len(gone) > 0:
-		b.log.Warn("orders have expired, and their units are lost: their SKUs have no stock rows", "skus", gone)
+	if err != nil {
+		return e, err
 	}
-	b.add(expired, locked)
-	for _, id := range ids {
-		delete(b.left, id)
+	round.leave(first, others)
+	units, _ := unitsOf(expired)
+	e = Expiry{Expired: len(expired), SKUs: slices.Sorted(maps.Keys(units)), Locked: time.Since(locked)}
+	if gone = slices.DeleteFunc(gone, func(sku stock.SKU) bool { return units[sku] == 0 }); len(gone) > 0 {
+		l.log.Warn("orders have expired, and their units are lost: their SKUs have no stock rows", "skus", gone)
 	}
-	return nil
+	return e, nil
 }
 
-// waitFor waits until the stock row of the SKU is not locked. It waits in a transaction
-// that locks nothing else. A transaction that locks several rows, and waits for one of
-// them, delays the sales of the others.
-func (b *expiryBatch) waitFor(ctx context.Context, sku stock.SKU) error {
-	return b.tryTransact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
-		_, err := lockRows(ctx, tx, []stock.SKU{sku}, tx.Dialect().RowLock())
-		return err
-	})
-}
-
-// leave leaves orders to the next round if err says that their stock rows could not be
-// locked. It returns any other error. After a timeout, locked has the rows that stayed
-// locked.
-func (b *expiryBatch) leave(err error, locked ...stock.SKU) error {
-	switch {
-	case sqltx.IsLockTimeout(err):
-		b.log.Warn("orders cannot expire because another transaction has locked their stock rows", "skus", locked, "error", err)
-		b.round.timedOut(locked)
+// waitForRow locks the stock row of the SKU, if there is one. *lockedRowError: the row
+// stayed locked until the session, or the transaction, gave up.
+func waitForRow(ctx context.Context, tx *sqltx.Tx, sku []stock.SKU) error {
+	if len(sku) == 0 {
 		return nil
-	case sqltx.IsRetryable(err):
-		return nil
+	}
+	_, err := lockRows(ctx, tx, sku, tx.Dialect().RowLock())
+	if sqltx.IsLockTimeout(err) || errors.Is(err, context.DeadlineExceeded) { // the session may wait longer
+		return &lockedRowError{sku[0], err.Error()}
 	}
 	return err
-}
-
-// expire expires those of the orders that are due, and returns their units to the rows,
-// which tx must have locked.
-func (b *expiryBatch) expire(ctx context.Context, tx *sqltx.Tx, rows []StockRow, orders map[uuid.UUID]*order.Order) ([]*order.Order, error) {
-	if len(orders) == 0 {
-		return nil, nil
-	}
-	expired, err := expireOrders(ctx, tx, orders)
-	if err != nil {
-		return nil, err
-	}
-	return expired, b.returnUnits(ctx, tx, rows, expired...)
-}
-
-// add adds what a transaction has expired. locked is when it had locked the stock rows.
-func (b *expiryBatch) add(expired []*order.Order, locked time.Time) {
-	b.expired = append(b.expired, expired...)
-	b.locked = max(b.locked, time.Since(locked))
 }
 
 // skusOfOrders returns the SKUs of the orders, sorted.
@@ -380,10 +241,10 @@ func skusOfOrders(orders map[uuid.UUID]*order.Order) []stock.SKU {
 	return slices.Sorted(maps.Keys(units))
 }
 
-// without returns the SKUs that have none of the rows.
-func without(skus []stock.SKU, rows []StockRow) []stock.SKU {
+// without returns the SKUs that have none of the rows, and are not among the others.
+func without(skus []stock.SKU, rows []StockRow, others []stock.SKU) []stock.SKU {
 	return slices.DeleteFunc(slices.Clone(skus), func(sku stock.SKU) bool {
-		return slices.ContainsFunc(rows, func(row StockRow) bool { return row.SKU == sku })
+		return slices.Contains(others, sku) || slices.ContainsFunc(rows, func(row StockRow) bool { return row.SKU == sku })
 	})
 }
 
@@ -414,51 +275,63 @@ func (l *Ledger) due(ctx context.Context, after duePosition, limit int) (due []d
 	return due, err
 }
 
-// expireOrders expires those of the orders that are due, writes their history, and
-// returns them. Only their units may be returned: an order that was paid or
-// cancelled meanwhile is left alone, and so is one that another transaction has locked.
-// tx must have locked the stock rows.
-func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*order.Order) (expired []*order.Order, err error) {
+// expireOrders makes of those orders that are due what order.Expiry says, writes their
+// history, and returns them with the change. It leaves alone the orders that were paid or
+// cancelled meanwhile, and those that another transaction has locked. tx must have locked
+// the stock rows.
+func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*order.Order) (expired []*order.Order, change order.Change, err error) {
+	if len(orders) == 0 {
+		return nil, change, nil
+	}
 	d := tx.Dialect()
 	keys := make([]any, 0, len(orders))
 	for id := range orders {
 		keys = append(keys, d.UUID(id))
 	}
-	var (
-		due []any
-		to  order.Status
-	)
+	var due []any
 	err = tx.QueryEach(ctx, func(row *sql.Rows) error {
 		var found order.Locked
 		if err := row.Scan(&found.Order.ID, &found.Order.Status, &found.Due); err != nil {
 			return err
 		}
 		if c := order.Expiry(found); c.To != "" {
-			to, expired, due = c.To, append(expired, orders[found.Order.ID]), append(due, d.UUID(found.Order.ID))
+			change, expired, due = c, append(expired, orders[found.Order.ID]), append(due, d.UUID(found.Order.ID))
 		}
 		return nil
 	}, "SELECT id, status, "+timeHasPassed(d)+" FROM orders WHERE id IN ? ORDER BY id"+d.SkipLocked(), keys)
-	if err != nil {
-		return nil, err
-	}
-	if len(due) == 0 {
-		return nil, nil
+	if err != nil || len(due) == 0 {
+		return nil, change, err
 	}
 	// The rows are locked, so they are still due. Without a condition on that, the
 	// database finds them by their IDs, and never by the index of all due orders.
-	_, err = tx.Exec(ctx, "UPDATE orders SET status = ?, version = version + 1 WHERE id IN ?", string(to), due)
+	_, err = tx.Exec(ctx, "UPDATE orders SET status = ?, version = version + 1 WHERE id IN ?", string(change.To), due)
 	if err != nil {
-		return nil, err
+		return nil, change, err
 	}
 	_, err = tx.Exec(ctx, "INSERT INTO order_history (order_id, version, status, at) SELECT id, version, status, "+d.Now()+" FROM orders WHERE id IN ?", due)
-	return expired, err
+	return expired, change, err
 }
 
-// Due counts the pending orders whose time has passed, up to limit.
-func (l *Ledger) Due(ctx context.Context, limit int) (n int, err error) {
+// Due counts the pending orders whose time has passed, up to limit, and returns how long
+// the oldest of them has been due, by the database's clock. 0: there are none.
+func (l *Ledger) Due(ctx context.Context, limit int) (n int, oldest time.Duration, err error) {
+	oldestDue, err := l.due(ctx, duePosition{}, 1)
+	if err != nil {
+		return 0, 0, fmt.Errorf("reading which order is due: %w", err)
+	}
+	if len(oldestDue) == 0 {
+		return 0, 0, nil
+	}
 	err = l.db.QueryRow(ctx, []any{&n}, "SELECT COUNT(*) FROM (SELECT id FROM orders WHERE "+isDue(l.db.Dialect())+" ORDER BY expires_at LIMIT ?) AS due", limit)
 	if err != nil {
-		return 0, fmt.Errorf("counting orders that are due: %w", err)
+		return 0, 0, fmt.Errorf("counting orders that are due: %w", err)
 	}
-	return n, nil
+	now, err := l.db.Now(ctx)
+	if err != nil {
+		return 0, 0, fmt.Errorf("reading the database's clock: %w", err)
+	}
+	if at, ok := oldestDue[0].at.(time.Time); ok { // SQLite may have any type in any column
+		oldest = max(now.Sub(at), 0)
+	}
+	return n, oldest, nil
 }

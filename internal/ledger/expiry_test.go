@@ -8,12 +8,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
 	"gorm.io/gorm"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
@@ -92,22 +91,24 @@ func TestExpire(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if n, err := l.Due(ctx, 10); err != nil || n != 2 {
-			t.Errorf("%d orders are due, %v, want 2", n, err)
+		if n, oldest, err := l.Due(ctx, 10); err != nil || n != 2 || oldest < time.Minute {
+			t.Errorf("%d orders are due, the oldest for %v, %v, want 2 for a minute", n, oldest, err)
 		}
-		if n, err := l.Due(ctx, 1); err != nil || n != 1 {
+		if n, _, err := l.Due(ctx, 1); err != nil || n != 1 {
 			t.Errorf("%d orders are due, counted up to 1, %v", n, err)
 		}
 		e := mustExpire(t, l, j, 1, 1)
-		if e.Found != 1 || !slices.Equal(e.SKUs, []stock.SKU{a, b}) || e.Locked <= 0 || e.Oldest != 0 { // the clock is not known
+		if !e.More || !slices.Equal(e.SKUs, []stock.SKU{a, b}) || e.Locked <= 0 {
 			t.Errorf("the first batch: %+v", e)
 		}
-		if e := mustExpire(t, l, j, 10, 1); e.Found != 1 || !slices.Equal(e.SKUs, []stock.SKU{b}) {
+		if e := mustExpire(t, l, j, 10, 1); e.More || !slices.Equal(e.SKUs, []stock.SKU{b}) {
 			t.Errorf("the second batch: %+v", e)
 		}
-		measureClock(t, l)
-		if e := mustExpire(t, l, j, 10, 0); e.Found != 0 || len(e.SKUs) != 0 || e.Oldest != 0 {
+		if e := mustExpire(t, l, j, 10, 0); e.More || len(e.SKUs) != 0 {
 			t.Errorf("the third batch: %+v", e)
+		}
+		if n, oldest, err := l.Due(ctx, 10); err != nil || n != 0 || oldest != 0 {
+			t.Errorf("%d orders are due, the oldest for %v, %v, want none", n, oldest, err)
 		}
 
 		for what, o := range map[order.Status][]order.Order{order.Expired: {first, second}, order.Paid: {paid}, order.Pending: {young, forever}} {
@@ -203,7 +204,7 @@ func TestExpire_OthersWin(t *testing.T) {
 			t.Fatal(err)
 		}
 		other := openOn(t, slow.Ledger(), cutter.Merged())
-		if e := mustExpire(t, other, claim(t, l, "expiry", "holder"), 10, 1); e.Found != 3 || reads != 1 {
+		if e := mustExpire(t, other, claim(t, l, "expiry", "holder"), 10, 1); e.More || reads != 1 {
 			t.Errorf("%+v, after %d reads", e, reads)
 		}
 		d.atRest(t, sku, 1)
@@ -248,7 +249,7 @@ func TestExpire_AtOnce(t *testing.T) {
 					mu.Lock()
 					expired += e.Expired
 					mu.Unlock()
-					if e.Found == 0 {
+					if n, _, err := l.Due(t.Context(), 1); err != nil || n == 0 {
 						return
 					}
 				}
@@ -287,12 +288,9 @@ const theJob = "SELECT name FROM jobs WHERE name = 'expiry'"
 // for a stock row. It checks that the batch holds its job when it locks orders.
 func (d *database) waitingBatch(t *testing.T, job Job) <-chan error {
 	t.Helper()
-	slow, waits := openSQL(t, d.url), make(chan struct{}, 1)
+	slow := openSQL(t, d.url)
 	err := slow.DB().Callback().Row().Before("gorm:row").Register("watch", func(db *gorm.DB) {
-		switch query := db.Statement.SQL.String(); {
-		case strings.Contains(query, "FROM stock") && strings.HasSuffix(query, "FOR UPDATE"):
-			waits <- struct{}{}
-		case strings.HasPrefix(query, "SELECT id, status") && !d.isLocked(t, theJob):
+		if strings.HasPrefix(db.Statement.SQL.String(), "SELECT id, status") && !d.isLocked(t, theJob) {
 			t.Error("the batch locks orders without its job")
 		}
 	})
@@ -304,14 +302,15 @@ func (d *database) waitingBatch(t *testing.T, job Job) <-chan error {
 		_, err := l.Expire(t.Context(), job, new(ExpiryRound), 10)
 		done <- err
 	}()
-	wait(t, "the batch waits for the stock row", waits)
+	until(t, "the batch waits for the stock row", func() bool { return d.lockWaits(t) > 0 })
 	return done
 }
 
-// TestExpire_LocksStockFirst checks that a batch locks no order while it waits for a
-// stock row: a transaction that holds the stock row may wait for the order. It does not
-// lock the job either, which must be renewed meanwhile.
-func TestExpire_LocksStockFirst(t *testing.T) {
+// TestExpire_WaitsForOneRow checks that a batch waits for the stock row of its oldest
+// order while it holds no other lock: neither that of an order, for which the holder of
+// the stock row may wait, nor that of another stock row, which is sold meanwhile, nor that
+// of its job, which must be renewed.
+func TestExpire_WaitsForOneRow(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, servers, func(t *testing.T, d *database) {
 		l, locked, free := d.open(t, cutter.Merged()), fresh("locked"), fresh("free")
@@ -323,19 +322,21 @@ func TestExpire_LocksStockFirst(t *testing.T) {
 		unlock := d.lockRowOf(t, locked)
 		defer unlock()
 		done := d.waitingBatch(t, j)
-		d.atRest(t, free, 0)
-		time.Sleep(50 * time.Millisecond) // the next lock, which must be the stock row's, cannot be seen
-		if d.isLocked(t, "SELECT id FROM orders WHERE id = ?", d.sql.Ledger().Dialect().UUID(o.ID)) {
-			t.Error("the batch has locked the order before the stock row")
-		}
-		if d.isLocked(t, theJob) {
-			t.Error("the job cannot be renewed while the batch waits for the stock row")
+		for what, held := range map[string]bool{
+			"the order":         d.isLocked(t, "SELECT id FROM orders WHERE id = ?", d.sql.Ledger().Dialect().UUID(o.ID)),
+			"another stock row": d.isLocked(t, "SELECT sku FROM stock WHERE sku = ?", string(free)),
+			"the job":           d.isLocked(t, theJob),
+		} {
+			if held {
+				t.Errorf("while the batch waits for a stock row, it has locked %s", what)
+			}
 		}
 		unlock()
 		if err := wait(t, "the batch", done); err != nil {
 			t.Error(err)
 		}
 		d.atRest(t, locked, 0)
+		d.atRest(t, free, 0)
 	})
 }
 
@@ -363,8 +364,8 @@ func TestExpire_LostWhileWaiting(t *testing.T) {
 	})
 }
 
-// TestExpire_LockedOrder checks that a batch does not wait for an order that another
-// transaction has locked, because it has locked stock rows.
+// TestExpire_LockedOrder checks that a batch leaves out an order that another transaction
+// has locked, and expires the others.
 func TestExpire_LockedOrder(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, servers, func(t *testing.T, d *database) {
@@ -381,267 +382,196 @@ func TestExpire_LockedOrder(t *testing.T) {
 		if _, err := lockOrder(t.Context(), holder, o, ""); err != nil {
 			t.Fatal(err)
 		}
-		begin := time.Now()
 		mustExpire(t, l, j, 10, 1)
-		if took := time.Since(begin); took >= lockWaitOfTests {
-			t.Errorf("the batch took %v", took)
+		if err := holder.Commit(); err != nil { // the server did not end it meanwhile
+			t.Fatal(err)
 		}
-		holder.Rollback()
 		mustExpire(t, l, j, 10, 1)
 		d.atRest(t, sku, 0)
 	})
 }
 
-// TestExpire_Round checks that a round comes to the youngest order that is due, although
-// the orders before it cannot expire: the stock row of some is locked, and some make
-// their transactions fail.
-func TestExpire_Round(t *testing.T) {
+// TestExpire_LockedRow checks that a stock row that another transaction holds locked
+// delays only the orders that need it, whatever the session's bound for lock waits.
+func TestExpire_LockedRow(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, servers, func(t *testing.T, d *database) {
+		for name, bound := range map[string][2]string{ // of MySQL and PostgreSQL
+			"a short wait":             {"1", "20"},
+			"no wait":                  {"0", "1"},
+			"longer than transactions": {"60", "60000"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				l, _ := d.throughWire(t, map[sqltx.Dialect][2]string{
+					sqltx.MySQL:    {"innodb_lock_wait_timeout", bound[0]},
+					sqltx.Postgres: {"lock_timeout", bound[1]},
+				})
+				locked, free := fresh("locked"), fresh("free")
+				lay(t, l, locked, 10)
+				lay(t, l, free, 10)
+				d.makeDue(t, place(t, l, locked), place(t, l, locked), place(t, l, locked, free), place(t, l, free))
+				j := claim(t, l, string("expiry-"+free), "holder")
+				unlock := d.lockRowOf(t, locked)
+				defer unlock()
+				var round ExpiryRound
+				batch := func(want ...int) {
+					t.Helper()
+					for n, want := range want {
+						if e, err := l.Expire(context.WithoutCancel(t.Context()), j, &round, 2); err != nil || e.Expired != want || e.Failed != 0 {
+							t.Fatalf("batch %d: %+v, %v, want %d orders", n+1, e, err, want)
+						}
+					}
+				}
+				batch(0, 0, 1, 0) // it waits in vain; leaves two orders; leaves one; finds no more
+				if wait := time.Until(round.waitAfter); wait <= 0 || wait > expiryRetry {
+					t.Errorf("the round waits again in %v", wait)
+				}
+				batch(0, 0) // it does not wait again
+				if wait := time.Until(round.waitAfter); wait <= 0 {
+					t.Errorf("the round waits again in %v", wait)
+				}
+				d.atRest(t, free, 1)
+				unlock()
+				round = ExpiryRound{waitAfter: time.Now().Add(-time.Nanosecond)}
+				batch(2, 1)
+				d.atRest(t, locked, 0)
+				d.atRest(t, free, 0)
+			})
+		}
+	})
+}
+
+// TestExpire_WaitBroken checks that a batch fails if the database is away while it waits for
+// a stock row. The round stays where it is.
+func TestExpire_WaitBroken(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, servers, func(t *testing.T, d *database) {
+		l, wire, placed := d.lockedRow(t)
+		d.makeDue(t, placed[1])
+		j := claim(t, l, "expiry", "holder")
+		var round ExpiryRound
+		wire.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: "ORDER BY sku FOR UPDATE"})
+		if e, err := l.Expire(t.Context(), j, &round, 10); err == nil {
+			t.Errorf("without a database: %+v", e)
+		}
+		wire.Disarm()
+		if e, err := l.Expire(t.Context(), j, &round, 10); err != nil || e.Expired != 1 {
+			t.Errorf("with a database again: %+v, %v", e, err)
+		}
+	})
+}
+
+// TestExpire_BrokenOrders checks that orders that make their transactions fail do not keep
+// younger ones from their turn: each is found, and passed over until expiryRetry has
+// passed. An order whose stock row was deleted expires.
+func TestExpire_BrokenOrders(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
 		var (
-			l        = d.open(t, cutter.Merged())
-			db       = d.sql.Ledger()
-			isSQLite = db.Dialect() == sqltx.SQLite // it has no row locks, and any type in any column
-			round    = &ExpiryRound{waited: true}   // no wait, which would take seconds
-			j        = claim(t, l, "expiry", "holder")
+			l     = d.open(t, cutter.Merged())
+			db    = d.sql.Ledger()
+			j     = claim(t, l, "expiry", "holder")
+			round ExpiryRound
 		)
-		measureClock(t, l)
-		for _, sku := range []stock.SKU{"locked", "deleted", "free"} {
-			lay(t, l, sku, 100)
-		}
+		lay(t, l, "a", 100)
+		lay(t, l, "deleted", 10)
 		exec := func(query string, args ...any) {
 			t.Helper()
 			if _, err := db.Exec(t.Context(), query, args...); err != nil {
 				t.Fatal(err)
 			}
 		}
-		poison := func(o order.Order) { // its history has the expiry already
+		var orders []order.Order
+		for n := range 10 {
+			sku := stock.SKU("a")
+			if n == 5 {
+				sku = "deleted"
+			}
+			orders = append(orders, place(t, l, sku))
+		}
+		d.makeDue(t, orders...)
+		broken := []order.Order{orders[0], orders[1], orders[7]}
+		for _, o := range broken { // its history has the expiry already
 			exec("INSERT INTO order_history (order_id, version, status, at) SELECT id, 1, 'expired', "+db.Dialect().Now()+" FROM orders WHERE id = ?", db.Dialect().UUID(o.ID))
 		}
-		first, second := place(t, l, "free"), place(t, l, "free")
-		locked := []order.Order{place(t, l, "locked"), place(t, l, "locked"), place(t, l, "locked")}
-		deleted, youngest := place(t, l, "deleted"), place(t, l, "free")
-		d.makeDue(t, append(append([]order.Order{first, second}, locked...), deleted, youngest)...)
-		poison(first)
-		if isSQLite {
-			exec("UPDATE orders SET expires_at = '2001' WHERE id = ?", db.Dialect().UUID(first.ID))
-			exec("UPDATE order_lines SET quantity = 'two' WHERE order_id = ?", db.Dialect().UUID(second.ID))
-			for _, o := range locked {
-				d.setStatus(t, o, order.Paid)
+		if db.Dialect() == sqltx.SQLite { // any type in any column
+			exec("UPDATE orders SET expires_at = '2001' WHERE id = ?", db.Dialect().UUID(broken[0].ID))
+			exec("UPDATE order_lines SET quantity = 'two' WHERE order_id = ?", db.Dialect().UUID(broken[1].ID))
+			if _, oldest, err := l.Due(t.Context(), 1); err != nil || oldest != 0 {
+				t.Errorf("the oldest order is due since an unknown time: %v, %v", oldest, err)
 			}
-		} else {
-			poison(second)
-			defer d.lockRowOf(t, "locked")()
 		}
 		exec("DELETE FROM stock WHERE sku = 'deleted'")
-
-		expired, left := 0, 0
-		for n := 1; ; n++ {
-			e, err := l.Expire(t.Context(), j, round, 2)
-			if err != nil {
-				t.Fatal(err)
-			}
-			expired, left = expired+e.Expired, e.Left
-			if e.Failed != 2 || n > 1 && !isSQLite && e.Oldest < time.Minute-10*time.Millisecond {
-				t.Errorf("batch %d: %+v", n, e)
-			}
-			if e.Found < 2 {
-				break
-			}
-			if n == 10 {
-				t.Fatal("the round of 7 orders does not end")
+		goRound := func(limit int) (batches, expired, failed int) {
+			t.Helper()
+			for {
+				e, err := l.Expire(t.Context(), j, &round, limit)
+				if batches++; err != nil || batches > 100 {
+					t.Fatalf("batch %d: %+v, %v", batches, e, err)
+				}
+				expired += e.Expired
+				if !e.More {
+					return batches, expired, e.Failed
+				}
 			}
 		}
-		if o, err := l.Order(t.Context(), youngest.ID); err != nil || o.Status != order.Expired {
-			t.Errorf("the youngest order is %+v, %v", o, err)
+		if _, expired, failed := goRound(4); expired != 7 || failed != 3 {
+			t.Errorf("the round expired %d orders, %d failed, want 7 and 3", expired, failed)
 		}
-		if wantLeft := map[bool]int{true: 1, false: 4}[isSQLite]; expired != 1 || left != wantLeft {
-			t.Errorf("the round expired %d orders and left %d, want 1 and %d", expired, left, wantLeft)
+		younger := place(t, l, "a")
+		exec("UPDATE orders SET expires_at = "+db.Dialect().After(-time.Millisecond)+" WHERE id = ?", db.Dialect().UUID(younger.ID))
+		if batches, expired, failed := goRound(4); batches != 1 || expired != 1 || failed != 3 {
+			t.Errorf("soon after: %d orders in %d batches, %d failed, want 1 in 1, and 3", expired, batches, failed)
 		}
-		if isSQLite {
-			mustExpire(t, l, j, 10, 1) // the order without a stock row
-			return
+		exec("DELETE FROM order_history WHERE order_id = ?", db.Dialect().UUID(broken[2].ID))
+		round.began = round.began.Add(-expiryRetry)
+		if batches, expired, _ := goRound(4); batches != 1 || expired != 0 { // the end of the round
+			t.Errorf("the round ends with %d batches, %d orders", batches, expired)
 		}
-		round.timedOut([]stock.SKU{"locked"})
-		round.waited = false
-		if e, err := l.Expire(t.Context(), j, round, 10); err != nil || e.Found != 6 || e.Expired != 1 || e.Failed != 2 || e.Left != 3 {
-			t.Errorf("the next round: %+v, %v", e, err)
+		if _, expired, failed := goRound(4); expired != 1 || failed != 2 {
+			t.Errorf("the next round expired %d orders, %d failed, want 1 and 2", expired, failed)
+		}
+		if row, err := l.Row(t.Context(), "a"); err != nil || row.Available != row.Total-2 {
+			t.Errorf("the stock row is %+v, %v", row, err)
 		}
 	})
 }
 
-// TestExpiryRound checks for which stock rows a round waits: for those of the oldest
-// order, but not for rows that stayed locked in the last 30 s, and not twice for as long as
-// the database lets it.
-func TestExpiryRound(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, testExpiryRound)
-}
-
-func testExpiryRound(t *testing.T) {
-	var (
-		ids  []uuid.UUID
-		left = make(map[uuid.UUID]*order.Order)
-		r    ExpiryRound
-	)
-	for _, skus := range [][]stock.SKU{nil, {"a"}, {"a", "b"}, {"b"}, {"a"}, {"c"}} { // nil: it has expired
-		o := &order.Order{ID: uuid.New()}
-		for _, sku := range skus {
-			o.Lines = append(o.Lines, stock.Line{SKU: sku, Quantity: 1})
-		}
-		if ids = append(ids, o.ID); skus != nil {
-			left[o.ID] = o
-		}
-	}
-	check := func(when string, want ...int) {
-		t.Helper()
-		var which []int
-		for _, id := range r.worthWaiting(ids, left) {
-			which = append(which, slices.Index(ids, id))
-		}
-		if !slices.Equal(which, want) {
-			t.Errorf("%s, the round waits for the orders %v, want %v", when, which, want)
-		}
-	}
-	check("at first", 1, 4)
-	r.timedOut([]stock.SKU{"a"})
-	check("after a timeout")
-	r.end()
-	check("in the next round", 3)
-	time.Sleep(slowRowPause / 2)
-	r.timedOut([]stock.SKU{"b"})
-	r.end()
-	check("after a second timeout", 5)
-	r.timedOut([]stock.SKU{"c"})
-	r.end()
-	check("when all rows are slow")
-	time.Sleep(slowRowPause/2 - time.Nanosecond)
-	r.forget()
-	check("shortly before the first row has its turn again")
-	time.Sleep(time.Nanosecond)
-	r.forget()
-	check("when the first row has its turn again", 1, 4)
-	time.Sleep(slowRowPause / 2)
-	r.forget()
-	if len(r.slow) > 0 {
-		t.Errorf("the round remembers %v", r.slow)
-	}
-	for range 2 * maxFailedOrders {
-		r.setAside(uuid.New())
-	}
-	if len(r.failed) != maxFailedOrders {
-		t.Errorf("%d orders are set aside", len(r.failed))
-	}
-}
-
-// TestExpiryRound_End checks when a round ends: with a batch that is not full, or after
-// some time if it has left orders, but no more than it has expired.
-func TestExpiryRound_End(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		for _, test := range []struct {
-			name          string
-			age           time.Duration
-			expired, left int
-			full, over    bool
-		}{
-			{name: "a batch is not full", over: true},
-			{name: "the round is young", age: fullRound - time.Nanosecond, expired: 2, left: 1, full: true},
-			{name: "the round is old", age: fullRound, expired: 1, left: 1, full: true, over: true},
-			{name: "no order is left", age: fullRound, expired: 1, full: true},
-			{name: "more orders are left than expired", age: fullRound, expired: 1, left: 2, full: true},
-		} {
-			r := ExpiryRound{began: time.Now(), expired: test.expired, left: test.left}
-			time.Sleep(test.age)
-			if over := r.isOver(test.full); over != test.over {
-				t.Errorf("%s: the round ends: %v, want %v", test.name, over, test.over)
-			}
-		}
-	})
-}
-
-// TestExpire_OldRound checks that an old round ends with a full batch, and that the next
-// batch finds the orders that the round has left.
-func TestExpire_OldRound(t *testing.T) {
+// TestExpire_LeftOut: a batch leaves out the orders of a locked stock row, because its
+// oldest order has another one that is free. The next batch waits for the row, so that
+// sales which hand it on cannot keep the orders from expiring.
+func TestExpire_LeftOut(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, servers, func(t *testing.T, d *database) {
-		l := d.open(t, cutter.Merged())
-		lay(t, l, "locked", 10)
-		lay(t, l, "free", 10)
-		d.makeDue(t, place(t, l, "locked"), place(t, l, "free"), place(t, l, "free"))
-		j := claim(t, l, "expiry", "holder")
-		unlock := d.lockRowOf(t, "locked")
-		defer unlock()
-		round := &ExpiryRound{waited: true, began: time.Now().Add(-fullRound)} // no wait, which would take seconds
-		if e, err := l.Expire(t.Context(), j, round, 2); err != nil || e.Found != 2 || e.Expired != 1 || e.Left != 1 {
-			t.Errorf("the first round: %+v, %v", e, err)
-		}
-		unlock()
-		if e, err := l.Expire(t.Context(), j, round, 2); err != nil || e.Found != 2 || e.Expired != 2 || e.Left != 0 {
-			t.Errorf("the second round: %+v, %v", e, err)
-		}
-		d.atRest(t, "locked", 0)
-	})
-}
-
-// TestExpire_LockedRow checks that a stock row that another transaction holds locked
-// delays only the orders of its SKU: the batch expires the others, and does not keep
-// their stock rows locked while it waits.
-func TestExpire_LockedRow(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, d *database) {
-		if d.sql.Ledger().Dialect() == sqltx.SQLite { // it has no row locks
-			return
-		}
-		l := d.open(t, cutter.Merged())
-		j := claim(t, l, "expiry", "holder")
-		lay(t, l, "a", 100)
-		lay(t, l, "b", 10)
-		both, second, free := place(t, l, "a", "b"), place(t, l, "b"), place(t, l, "a")
-		d.makeDue(t, both, second, free)
-		unlock := d.lockRowOf(t, "b")
-		defer unlock()
-		// The batch waits for the row until the database gives up. That may be too soon for
-		// this machine to look at the other row meanwhile, so it has several chances.
-		seen := false
-		for due, expired, try := 3, 1, 0; !seen && try < 10; try++ {
-			var (
-				round ExpiryRound
-				batch = make(chan struct{})
-			)
+		l, cold, hot := d.open(t, cutter.Merged()), fresh("a"), fresh("z")
+		lay(t, l, cold, 10)
+		lay(t, l, hot, 10)
+		d.makeDue(t, place(t, l, cold, hot), place(t, l, hot))
+		j := claim(t, l, string("expiry-"+hot), "holder")
+		var round ExpiryRound
+		var e Expiry
+		until(t, "the orders expire after a wait", func() bool { // the wait ends early if this machine is slow
+			round.waitAfter = time.Time{}
+			unlock := d.lockRowOf(t, hot)
+			defer unlock()
+			if e, err := l.Expire(t.Context(), j, &round, 100); err != nil || e.Expired != 0 {
+				t.Fatalf("%+v, %v", e, err)
+			}
+			ended := make(chan error, 1)
 			go func() {
-				defer close(batch)
-				e, err := l.Expire(context.WithoutCancel(t.Context()), j, &round, due)
-				if err != nil || e.Found != due || e.Expired != expired || e.Left != 2 {
-					t.Errorf("with a locked row: %+v, %v", e, err)
-				}
+				var err error
+				e, err = l.Expire(t.Context(), j, &round, 100)
+				ended <- err
 			}()
-			for waiting := true; waiting; {
-				if d.lockWaits(t) > 0 {
-					locked, err := l.lockedRows(t.Context(), []stock.SKU{"a"})
-					if err != nil || len(locked) > 0 {
-						t.Errorf("while the batch waits for a row, others are locked: %q, %v", locked, err)
-					}
-					seen = seen || d.lockWaits(t) > 0
-				}
-				select {
-				case <-batch:
-					waiting = false
-				case <-time.After(10 * time.Millisecond):
-				}
+			until(t, "the next batch waits for the row", func() bool { return d.lockWaits(t) > 0 || len(ended) > 0 })
+			unlock()
+			if err := wait(t, "the batch", ended); err != nil {
+				t.Fatal(err)
 			}
-			if _, slow := round.slow["b"]; !round.waited || !slow {
-				t.Errorf("the round does not note the locked row: %+v", round)
-			}
-			due, expired = 2, 0
+			return e.Expired > 0
+		})
+		if e.Expired != 2 {
+			t.Errorf("%+v", e)
 		}
-		if !seen {
-			t.Error("the batch never waited for the locked row")
-		}
-		place(t, l, "a")
-		unlock()
-		mustExpire(t, l, j, 10, 2)
-		d.atRest(t, "a", 1)
-		d.atRest(t, "b", 0)
 	})
 }

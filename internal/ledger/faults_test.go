@@ -126,7 +126,7 @@ func (s *shelf) fill(t *testing.T) {
 	s.change = changes[0]
 	owner, err := l.Owner(ctx)
 	must(err)
-	must(l.RaiseGeneration(ctx, owner, shelfGeneration, "layout"))
+	must(l.RaiseGeneration(ctx, owner, Owner{Generation: shelfGeneration, Layout: "layout"}))
 }
 
 // pay decides that a payment pays a pending order, and that any later payment goes back.
@@ -153,7 +153,7 @@ func openShelf(t *testing.T, path string, has contents) *shelf {
 	db := sqltx.New(store.OverSQLite(openSQL(t, "sqlite://"+path).DB(), faulty), sqltx.SQLite)
 	open := func(gate bool, c cutter.Cutter) *Ledger {
 		l := New(db, Options{
-			Strategy: "merged", QueuedBy: "queue", Cutter: c, HasGate: gate, Group: 8, Parallel: 1, PaymentWindow: time.Hour,
+			Strategy: "merged", Cutter: c, HasGate: gate, Group: 8, Parallel: 1, PaymentWindow: time.Hour,
 			Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		})
 		t.Cleanup(l.Close)
@@ -558,8 +558,6 @@ func changeCalls(has contents) (cs []call) {
 func takeCalls(has contents) (cs []call) {
 	stale := has.expired
 	stale.Version--
-	passed := has.void
-	passed.Version++
 	revived := late(has.expired)
 	cs = append(cs,
 		records("Revive", nil, func(ctx context.Context, s *shelf) (order.Order, order.Outcome) {
@@ -578,27 +576,16 @@ func takeCalls(has contents) (cs []call) {
 			return s.l.Revive(ctx, has.expired, under(revived, 1), "new")
 		}),
 	)
-	replacing := queued(as(has.void, takeOf("b")))
-	cs = append(cs,
-		records("Replace", nil, func(ctx context.Context, s *shelf) (order.Order, order.Outcome) {
-			return s.l.Replace(ctx, has.void, replacing)
-		}),
-		records("Replace a changed order", stock.ErrRowChanged, func(ctx context.Context, s *shelf) (order.Order, order.Outcome) {
-			return s.l.Replace(ctx, passed, replacing)
-		}),
-		does("Pass", nil, func(ctx context.Context, s *shelf) error { return s.l.Pass(ctx, has.void.ID) }),
-		does("Pass an order that is not void", stock.ErrRowChanged, func(ctx context.Context, s *shelf) error { return s.l.Pass(ctx, has.pending.ID) }),
-	)
 	settle := func(name string, want error, do func(ctx context.Context, s *shelf) order.Outcome) {
 		cs = append(cs, call{name: name, want: want, open: true, do: func(ctx context.Context, s *shelf) (any, order.Outcome) {
 			return nil, do(ctx, s)
 		}})
 	}
 	for name, take := range map[string]stock.Take{"a new order": queued(takeOf("b")), "another take": as(has.pending, takeOf("a")), "a void order": as(has.void, takeOf("a"))} {
-		settle("TurnDown "+name, errVoided, func(ctx context.Context, s *shelf) order.Outcome { return s.l.TurnDown(ctx, take) })
+		settle("RecordRefusal "+name, errVoided, func(ctx context.Context, s *shelf) order.Outcome { return s.l.RecordRefusal(ctx, take) })
 		settle("Resolve "+name, errVoided, func(ctx context.Context, s *shelf) order.Outcome { return s.l.Resolve(ctx, take.Deduction) })
 	}
-	settle("TurnDown a committed order", nil, func(ctx context.Context, s *shelf) order.Outcome { return s.l.TurnDown(ctx, again(has.pending)) })
+	settle("RecordRefusal a committed order", nil, func(ctx context.Context, s *shelf) order.Outcome { return s.l.RecordRefusal(ctx, again(has.pending)) })
 	settle("Resolve a committed order", nil, func(ctx context.Context, s *shelf) order.Outcome {
 		return s.l.Resolve(ctx, again(has.pending).Deduction)
 	})
@@ -613,11 +600,27 @@ func takeCalls(has contents) (cs []call) {
 func jobCalls(has contents) (cs []call) {
 	expires := func(name string, want error, job Job) {
 		c := reads("Expire "+name, want, func(ctx context.Context, s *shelf) (string, error) {
-			e, err := s.l.Expire(ctx, job, new(ExpiryRound), 10)
-			if err == nil && e.Failed > 0 {
-				return "", errors.New("orders are set aside")
+			var (
+				round   ExpiryRound
+				expired int
+				skus    = make(map[stock.SKU]bool)
+			)
+			for {
+				e, err := s.l.Expire(ctx, job, &round, 10)
+				if err != nil {
+					return "", err
+				}
+				if e.Failed > 0 {
+					return "", errors.New("orders are passed over")
+				}
+				expired += e.Expired
+				for _, sku := range e.SKUs {
+					skus[sku] = true
+				}
+				if !e.More {
+					return fmt.Sprint(expired, skus), nil
+				}
 			}
-			return fmt.Sprint(e.Found, e.Expired, e.Left, e.SKUs, e.Oldest > 0), err
 		})
 		c.apart = true
 		cs = append(cs, c)
@@ -639,8 +642,12 @@ func jobCalls(has contents) (cs []call) {
 	seen := Owner{Generation: shelfGeneration, Layout: "layout"}
 	cs = append(cs,
 		reads("Beat", nil, func(ctx context.Context, s *shelf) (Owner, error) { return s.l.Beat(ctx) }),
-		does("RaiseGeneration", nil, func(ctx context.Context, s *shelf) error { return s.l.RaiseGeneration(ctx, seen, 7, "next") }),
-		does("RaiseGeneration of another", stock.ErrRowChanged, func(ctx context.Context, s *shelf) error { return s.l.RaiseGeneration(ctx, Owner{}, 7, "next") }),
+		does("RaiseGeneration", nil, func(ctx context.Context, s *shelf) error {
+			return s.l.RaiseGeneration(ctx, seen, Owner{Generation: 7, Layout: "next"})
+		}),
+		does("RaiseGeneration of another", stock.ErrRowChanged, func(ctx context.Context, s *shelf) error {
+			return s.l.RaiseGeneration(ctx, Owner{}, Owner{Generation: 7, Layout: "next"})
+		}),
 		reads("ClaimJob", nil, func(ctx context.Context, s *shelf) (Job, error) { return s.l.ClaimJob(ctx, "new", "me") }),
 		reads("ClaimJob that lapsed", nil, func(ctx context.Context, s *shelf) (Job, error) { return s.l.ClaimJob(ctx, "lapsed", "me") }),
 		reads("ClaimJob that is held", ErrJobHeld, func(ctx context.Context, s *shelf) (Job, error) { return s.l.ClaimJob(ctx, "held", "me") }),
@@ -683,7 +690,10 @@ func readCalls(has contents) (cs []call) {
 			n, oldest, err := s.l.RefundsDue(ctx, 20)
 			return fmt.Sprint(n, 0 <= oldest && oldest < time.Hour), err
 		}),
-		reads("Due", nil, func(ctx context.Context, s *shelf) (int, error) { return s.l.Due(ctx, 20) }),
+		reads("Due", nil, func(ctx context.Context, s *shelf) (string, error) {
+			n, oldest, err := s.l.Due(ctx, 20)
+			return fmt.Sprint(n, oldest > 0), err
+		}),
 		reads("Jobs", nil, func(ctx context.Context, s *shelf) ([]Job, error) { return s.l.Jobs(ctx) }),
 		reads("Changes", nil, func(ctx context.Context, s *shelf) (string, error) {
 			changes, last, err := s.l.Changes(ctx, "", stock.Change{})
@@ -882,7 +892,7 @@ func (c call) judge(kind faults.Kind, fault string, out order.Outcome, done, unc
 		return "it does not say that the database did not answer"
 	case done && (c.want == nil || errors.Is(out.Reason(), c.want)) && (kind != faults.Refused || rollback || out.Committed() || errors.Is(out.Reason(), c.want)):
 		return ""
-	case c.open && kind == faults.BadValue && out.Refused() && !unchanged: // TurnDown leaves out what may be the bad value
+	case c.open && kind == faults.BadValue && out.Refused() && !unchanged: // RecordRefusal leaves out what may be the bad value
 		return ""
 	case out.Committed():
 		return "it says that it has done its work"
@@ -1008,14 +1018,14 @@ func TestFaults_ChangeGivenUp(t *testing.T) {
 	s.faults.Disarm()
 }
 
-// TestFaults_TurnDown expects that an order whose lines the database refuses is turned
+// TestFaults_RecordRefusal expects that an order whose lines the database refuses is turned
 // down without them.
-func TestFaults_TurnDown(t *testing.T) {
+func TestFaults_RecordRefusal(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
 	take := queued(takeOf("b"))
 	s.faults.Arm(faults.Fault{Kind: faults.BadValue, Nth: 1, Only: "order_lines"})
-	out := s.l.TurnDown(t.Context(), take)
+	out := s.l.RecordRefusal(t.Context(), take)
 	s.faults.Disarm()
 	o, err := s.l.Order(t.Context(), take.OrderID)
 	if !out.Refused() || err != nil || o.Status != order.TurnedDown || len(o.Lines) > 0 || o.Buyer != "" {
@@ -1029,7 +1039,7 @@ func TestFaults_VoidAgain(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
 	s.faults.Arm(faults.Fault{Kind: faults.Duplicate, Nth: 1, Times: faults.Always, Only: "INSERT INTO orders"})
-	out := s.l.TurnDown(t.Context(), queued(as(s.void, takeOf("b"))))
+	out := s.l.RecordRefusal(t.Context(), queued(as(s.void, takeOf("b"))))
 	s.faults.Disarm()
 	if !out.Unknown() || !sqltx.IsDuplicate(out.Reason()) {
 		t.Errorf("%s, %v", out.Kind(), out.Reason())
@@ -1134,7 +1144,7 @@ func TestUnknownClock(t *testing.T) {
 	for _, c := range append(recordCalls(s.contents)[:2], takeCalls(s.contents)...) {
 		name := strings.Fields(c.name)[0]
 		for when, cut := range map[string]cutter.Cutter{"before": cutter.Merged(), "at first before": cutter.Merged(), "during": forgetful} {
-			if s.l.cutter = cut; c.want != nil || name != "Record" && name != "Replace" {
+			if s.l.cutter = cut; c.want != nil || name != "Record" {
 				continue
 			}
 			if s.l.clock.last.Store(known); when == "before" {
@@ -1147,8 +1157,8 @@ func TestUnknownClock(t *testing.T) {
 		}
 	}
 	forget()
-	if out := s.l.TurnDown(t.Context(), queued(takeOf("b"))); !out.Unknown() || !errors.Is(out.Reason(), errClockUnknown) {
-		t.Errorf("TurnDown: %s, %v", out.Kind(), out.Reason())
+	if out := s.l.RecordRefusal(t.Context(), queued(takeOf("b"))); !out.Unknown() || !errors.Is(out.Reason(), errClockUnknown) {
+		t.Errorf("RecordRefusal: %s, %v", out.Kind(), out.Reason())
 	}
 	if err := s.l.ClockKnown(); !errors.Is(err, errClockUnknown) {
 		t.Errorf("ClockKnown: %v", err)

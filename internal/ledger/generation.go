@@ -11,8 +11,11 @@ import (
 // Owner is the one row of the table ledger. It says who owns the stock.
 type Owner struct {
 	Generation stock.Generation
-	Layout     string // the layout of the generation
-	Beat       int64  // a counter that every instance raises about once a second
+	Layout     string // the layout of the generation; empty if no instance holds the stock
+	// Queues says that Redis may have orders which the ledger does not have yet: the
+	// owner's strategy acknowledges them before they are committed.
+	Queues bool
+	Beat   int64 // a counter that every instance raises about once a second
 }
 
 // Generation returns the generation in use.
@@ -26,7 +29,7 @@ func (l *Ledger) Use(g stock.Generation) { l.generation.Store(int64(g)) }
 func (l *Ledger) Owner(ctx context.Context) (Owner, error) { return readOwner(ctx, l.db) }
 
 func readOwner(ctx context.Context, db rowReader) (o Owner, err error) {
-	err = db.QueryRow(ctx, []any{&o.Generation, &o.Layout, &o.Beat}, "SELECT generation, layout, beat FROM ledger")
+	err = db.QueryRow(ctx, []any{&o.Generation, &o.Layout, &o.Queues, &o.Beat}, "SELECT generation, layout, queues, beat FROM ledger")
 	if err != nil {
 		return o, fmt.Errorf("reading the ledger's generation: %w", err)
 	}
@@ -48,19 +51,19 @@ func (l *Ledger) Beat(ctx context.Context) (o Owner, err error) {
 	return o, nil
 }
 
-// RaiseGeneration raises the generation to next and gives it to the layout.
+// RaiseGeneration gives the stock to the next owner, under its generation.
 // stock.ErrRowChanged: the row differs from seen.
-func (l *Ledger) RaiseGeneration(ctx context.Context, seen Owner, next stock.Generation, layout string) error {
+func (l *Ledger) RaiseGeneration(ctx context.Context, seen, next Owner) error {
 	err := l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
-		raised, err := tx.Exec(ctx, "UPDATE ledger SET generation = ?, layout = ? WHERE generation = ? AND layout = ?",
-			next, layout, seen.Generation, seen.Layout)
+		raised, err := tx.Exec(ctx, "UPDATE ledger SET generation = ?, layout = ?, queues = ? WHERE generation = ? AND layout = ?",
+			next.Generation, next.Layout, next.Queues, seen.Generation, seen.Layout)
 		if err == nil && raised == 0 {
 			return stock.ErrRowChanged
 		}
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("raising the generation to %d: %w", next, err)
+		return fmt.Errorf("raising the generation to %d: %w", next.Generation, err)
 	}
 	return nil
 }

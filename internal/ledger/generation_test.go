@@ -18,7 +18,7 @@ func TestRaiseOfAStaleRow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := l.RaiseGeneration(t.Context(), seen, seen.Generation+1, "merged"); err != nil {
+		if err := l.RaiseGeneration(t.Context(), seen, Owner{Generation: seen.Generation + 1, Layout: "merged"}); err != nil {
 			t.Fatal(err)
 		}
 		want := Owner{Generation: seen.Generation + 1, Layout: "merged", Beat: seen.Beat}
@@ -26,7 +26,7 @@ func TestRaiseOfAStaleRow(t *testing.T) {
 		otherLayout.Layout = "lua"
 		for _, stale := range []Owner{seen, otherLayout} {
 			for _, next := range []stock.Generation{seen.Generation + 1, seen.Generation + 2} {
-				if err := l.RaiseGeneration(t.Context(), stale, next, "lua"); !errors.Is(err, stock.ErrRowChanged) {
+				if err := l.RaiseGeneration(t.Context(), stale, Owner{Generation: next, Layout: "lua"}); !errors.Is(err, stock.ErrRowChanged) {
 					t.Errorf("raising %+v to %d: %v", stale, next, err)
 				}
 				if now, err := l.Owner(t.Context()); err != nil || now != want {
@@ -41,8 +41,12 @@ func TestRaiseOfAStaleRow(t *testing.T) {
 		// The beat is not compared.
 		otherBeat := want
 		otherBeat.Beat++
-		if err := l.RaiseGeneration(t.Context(), otherBeat, want.Generation+1, "lua"); err != nil {
+		if err := l.RaiseGeneration(t.Context(), otherBeat, Owner{Generation: want.Generation + 1, Layout: "async", Queues: true}); err != nil {
 			t.Error(err)
+		}
+		want = Owner{Generation: want.Generation + 1, Layout: "async", Queues: true, Beat: want.Beat}
+		if now, err := l.Owner(t.Context()); err != nil || now != want {
+			t.Errorf("after a raise the row is %+v, %v; want %+v", now, err, want)
 		}
 	})
 }

@@ -42,7 +42,6 @@ const (
 // Options configure a Ledger.
 type Options struct {
 	Strategy string // the name that its orders record
-	QueuedBy string // the name that queued orders record: their first answer has it
 	Cutter   cutter.Cutter
 	HasGate  bool // additions to stock go to the outbox for the gate
 	// Group is the largest number of orders in one transaction, and Parallel
@@ -62,7 +61,6 @@ type Options struct {
 type Ledger struct {
 	db       *sqltx.DB
 	strategy string
-	queuedBy string // the strategy of queued orders
 	cutter   cutter.Cutter
 	hasGate  bool
 	log      *slog.Logger
@@ -95,7 +93,7 @@ type Ledger struct {
 // under way.
 func New(db *sqltx.DB, o Options) *Ledger {
 	l := &Ledger{
-		db: db, strategy: o.Strategy, queuedBy: o.QueuedBy, cutter: o.Cutter, hasGate: o.HasGate,
+		db: db, strategy: o.Strategy, cutter: o.Cutter, hasGate: o.HasGate,
 		paymentWindow: o.PaymentWindow, log: o.Log, tracer: o.Tracer, turns: newTurns(), claimsAtOnce: maxClaimStep,
 	}
 	l.open, l.close = context.WithCancel(context.Background())

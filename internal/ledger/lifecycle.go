@@ -170,45 +170,34 @@ func (l *Ledger) Revive(ctx context.Context, expired order.Order, t stock.Take, 
 	o, c := expired, order.Revival(expired, payment)
 	o.Apply(c)
 	o.TakeID = t.TakeID
-	return o, l.cutAgain(ctx, t, func(ctx context.Context, tx *sqltx.Tx) error {
-		if err := saveOrder(ctx, tx, &o, expired.Status); err != nil {
-			return err
-		}
-		return savePayment(ctx, tx, false, order.Payment{ID: payment, OrderID: o.ID, Status: c.PaymentStatus})
-	})
-}
-
-// cutAgain cuts the units of an order that the ledger has, under the take t, in a
-// transaction of its own. save changes the order in it: it returns stock.ErrRowChanged
-// if the order is not as it was read.
-//
-// Reasons to refuse: stock.ErrRowChanged; those of Record.
-func (l *Ledger) cutAgain(ctx context.Context, t stock.Take, save func(ctx context.Context, tx *sqltx.Tx) error) order.Outcome {
 	end, err := l.turns.take(ctx, stock.SKUsOf(t)...)
 	if err != nil {
-		return order.Refused(err)
+		return o, order.Refused(err)
 	}
 	defer end()
+	paid := order.Payment{ID: payment, OrderID: o.ID, Status: c.PaymentStatus}
 	for try := 1; ; try++ {
-		err := l.tryCutAgain(ctx, t, save)
+		err := l.tryRevive(ctx, t, &o, expired.Status, paid)
 		switch {
 		case err == nil:
-			return order.Committed()
+			return o, order.Committed()
 		case errors.Is(err, sqltx.ErrUnknownOutcome):
-			return order.Unknown(err)
+			return o, order.Unknown(err)
 		case sqltx.IsDuplicate(err): // in the order's history, or of the payment: another take was faster
-			return order.Refused(fmt.Errorf("%w: %w", stock.ErrRowChanged, err))
+			return o, order.Refused(fmt.Errorf("%w: %w", stock.ErrRowChanged, err))
 		case errors.As(err, new(*stock.Refusal)), errors.Is(err, stock.ErrRowChanged):
-			return order.Refused(err)
+			return o, order.Refused(err)
 		case !sqltx.IsRetryable(err) && !errors.Is(err, cutter.ErrConflict), try == maxTries:
-			return order.Refused(notRecorded(err))
+			return o, order.Refused(notRecorded(err))
 		}
 		l.metrics.retries.Inc()
 		pause(try)
 	}
 }
 
-func (l *Ledger) tryCutAgain(ctx context.Context, t stock.Take, save func(ctx context.Context, tx *sqltx.Tx) error) error {
+// tryRevive is one transaction of Revive. o is the order as it becomes, from the status
+// that it had.
+func (l *Ledger) tryRevive(ctx context.Context, t stock.Take, o *order.Order, from order.Status, paid order.Payment) error {
 	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
 	plan, err := l.cutter.Plan(ctx, l.db, l.Generation(), []stock.Take{t})
@@ -223,18 +212,18 @@ func (l *Ledger) tryCutAgain(ctx context.Context, t stock.Take, save func(ctx co
 		if !decisions[0].Taken() {
 			return decisions[0].Reason()
 		}
-		return save(ctx, tx)
+		if err := saveOrder(ctx, tx, o, from); err != nil {
+			return err
+		}
+		return savePayment(ctx, tx, false, paid)
 	})
 }
 
-// mayTakeAgain reports whether cutAgain can give the order a new take.
-func mayTakeAgain(o *order.Order) bool { return o.Status == order.Expired || o.Status == order.Void }
-
-// bar makes every cutAgain of the order fail that read it before. It waits for one that
-// is being committed.
+// bar makes every Revive of the order fail that read it before. It waits for one that is
+// being committed.
 func (l *Ledger) bar(ctx context.Context, id uuid.UUID) error {
-	_, err := l.db.Exec(ctx, "UPDATE orders SET version = version + 1 WHERE id = ? AND status IN ? AND version >= 0",
-		l.db.Dialect().UUID(id), []string{string(order.Expired), string(order.Void)})
+	_, err := l.db.Exec(ctx, "UPDATE orders SET version = version + 1 WHERE id = ? AND status = ?",
+		l.db.Dialect().UUID(id), string(order.Expired))
 	if err != nil {
 		return fmt.Errorf("barring other takes of order %s: %w", id, err)
 	}

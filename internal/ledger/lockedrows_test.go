@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -85,7 +84,7 @@ func TestFaults_LockedRow(t *testing.T) {
 		for _, kind := range []faults.Kind{faults.Refused, faults.BadValue} {
 			for n, injected := 1, true; injected; n++ {
 				wire.Arm(faults.Fault{Kind: kind, Nth: n})
-				locked, err := l.Locked(t.Context(), []stock.SKU{"a", "b"})
+				locked, err := l.lockedRows(t.Context(), []stock.SKU{"a", "b"})
 				_, hit := wire.Disarm()
 				injected = len(hit) > 0
 				asked := strings.Contains(strings.Join(hit, ""), "SELECT") // not while a session or a transaction begins or ends
@@ -126,36 +125,5 @@ func TestFaults_LockedRow(t *testing.T) {
 			}
 		}
 		d.atRest(t, "b", sold)
-	})
-}
-
-// TestExpire_WaitFails checks what becomes of a batch whose wait for a locked stock row fails.
-func TestExpire_WaitFails(t *testing.T) {
-	t.Parallel()
-	const lock = "ORDER BY sku FOR UPDATE" // first the rows that are not locked, then the locked one, and then to see which it was
-	eachDatabase(t, servers, func(t *testing.T, d *database) {
-		l, wire, placed := d.lockedRow(t)
-		j := claim(t, l, "expiry", "holder")
-		for _, test := range []struct {
-			name         string
-			fault        faults.Fault
-			fails        bool
-			waited, slow bool
-		}{
-			{name: "a timeout", waited: true, slow: true},
-			{name: "a deadlock", fault: faults.Fault{Kind: faults.Deadlock, Nth: 2, Only: lock}},
-			{name: "a lost connection", fault: faults.Fault{Kind: faults.Refused, Nth: 2, Only: lock}, fails: true},
-			{name: "a lost connection after the timeout", fault: faults.Fault{Kind: faults.Refused, Nth: 3, Only: lock}, waited: true},
-		} {
-			d.makeDue(t, placed[0])
-			var round ExpiryRound
-			wire.Arm(test.fault)
-			e, err := l.Expire(context.WithoutCancel(t.Context()), j, &round, 1)
-			_, hit := wire.Disarm()
-			if _, slow := round.slow["a"]; (err != nil) != test.fails || err == nil && e.Left != 1 || e.Expired != 0 || round.waited != test.waited || slow != test.slow {
-				t.Errorf("%s: %+v, %v, after %q; waited %v, %v", test.name, e, err, hit, round.waited, round.slow)
-			}
-			d.atRest(t, "a", 1)
-		}
 	})
 }

@@ -66,8 +66,8 @@ var errVoided = errors.New("the order was not committed and never will be")
 // Resolve finds out what became of a take whose commit outcome is unknown. It
 // inserts a void order under the order's ID. The insert waits for a transaction
 // that still holds the ID; a read would miss it and could be overtaken by its
-// commit. An expired order has its ID already, and so has a void order of another
-// take: there Resolve bars Revive and Replace of the order, which waits in the same way.
+// commit. An expired order has its ID already: there Resolve bars Revive of the order,
+// which waits in the same way.
 //
 // Committed: the ledger has the take's order. Refused: it does not and never will.
 // Unknown: the database did not answer, and the void order may be there or not.
@@ -83,7 +83,7 @@ func (l *Ledger) Resolve(ctx context.Context, d stock.Deduction) order.Outcome {
 		return order.Unknown(fmt.Errorf("inserting the void order %s: %w", d.OrderID, err))
 	}
 	found, err := l.durable(ctx, []uuid.UUID{d.OrderID})
-	if o, ok := found[d.OrderID]; ok && mayTakeAgain(o) && o.TakeID != d.TakeID {
+	if o, ok := found[d.OrderID]; ok && o.Status == order.Expired && o.TakeID != d.TakeID {
 		if err = l.bar(ctx, d.OrderID); err == nil {
 			found, err = l.durable(ctx, []uuid.UUID{d.OrderID})
 		}

@@ -49,7 +49,7 @@ func TestResolve(t *testing.T) {
 		resolve(t, l, another, "refused")
 
 		take = takeOf(sku)
-		if o := l.TurnDown(t.Context(), take); !o.Refused() {
+		if o := l.RecordRefusal(t.Context(), take); !o.Refused() {
 			t.Fatal(o)
 		}
 		resolve(t, l, take, "refused")

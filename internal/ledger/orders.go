@@ -40,18 +40,9 @@ func (l *Ledger) newOrder(t stock.Take, status order.Status) (order.Order, error
 		o.ExpiresAt = expires
 	}
 	if !t.QueuedAt.IsZero() {
-		o.Strategy, o.CreatedAt, o.QueuedUntil = l.queuedBy, t.QueuedAt, now
+		o.CreatedAt, o.QueuedUntil = t.QueuedAt, now
 	}
 	return o, nil
-}
-
-// Queued returns the order of a take that is in the gate's journal. It reads
-// nothing.
-func (l *Ledger) Queued(t stock.Take) order.Order {
-	return order.Order{
-		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: order.Queued, Lines: t.Lines,
-		Strategy: l.queuedBy, CreatedAt: t.QueuedAt,
-	}
 }
 
 // readOrders reads the orders with these IDs, by ID. It leaves out absent ones.

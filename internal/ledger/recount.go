@@ -30,6 +30,11 @@ type Count struct {
 	Held        int64 // units in the orders that hold them; only from Recount
 }
 
+// Units returns the units that were counted.
+func (c Count) Units() stock.Units {
+	return stock.Units{Total: c.Total, Available: c.Available, Held: c.Held, Undelivered: c.Undelivered}
+}
+
 // Counts reads the stock rows of the SKUs and their units in the outbox, sorted by
 // SKU. It leaves out unknown SKUs. One statement reads them all, as of one moment.
 func (l *Ledger) Counts(ctx context.Context, skus []stock.SKU) ([]Count, error) {

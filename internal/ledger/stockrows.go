@@ -32,6 +32,11 @@ type StockRow struct {
 	ClosesAt   time.Time // sales end then; the zero time: they do not end
 }
 
+// Units returns the row's units, as if orders held all that are not available.
+func (r StockRow) Units() stock.Units {
+	return stock.Units{Total: r.Total, Available: r.Available, Held: r.Total - r.Available}
+}
+
 const stockColumns = "sku, kind, total, available, buyer_limit, epoch, version, changes, opens_at, closes_at"
 
 func (r *StockRow) columns() []any {
@@ -287,19 +292,10 @@ func (l *Ledger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int6
 	return row, err
 }
 
-// Locked returns those of the SKUs whose stock rows are locked by transactions, of this
-// ledger too. It does not wait for them. A database without row locks has none.
-func (l *Ledger) Locked(ctx context.Context, skus []stock.SKU) ([]stock.SKU, error) {
-	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
-	defer cancel()
-	return l.lockedRows(ctx, skus)
-}
-
 // lockedRows returns those of the stock rows that another transaction holds
 // locked. It locks the others for a moment. Without row locks it returns none.
 func (l *Ledger) lockedRows(ctx context.Context, skus []stock.SKU) (locked []stock.SKU, err error) {
-	skipLocked := l.db.Dialect().SkipLocked()
-	if skipLocked == "" || len(skus) == 0 {
+	if l.db.Dialect().SkipLocked() == "" || len(skus) == 0 {
 		return nil, nil
 	}
 	tx, err := l.db.Begin(ctx)
@@ -307,27 +303,27 @@ func (l *Ledger) lockedRows(ctx context.Context, skus []stock.SKU) (locked []sto
 		return nil, err
 	}
 	defer tx.Rollback()
-	const read = "SELECT sku FROM stock WHERE sku IN ? ORDER BY sku"
-	free, err := readSKUs(ctx, tx, read+skipLocked, skus)
-	if err != nil {
-		return nil, err
-	}
-	all, err := readSKUs(ctx, tx, read, skus)
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(all, func(sku stock.SKU) bool { return slices.Contains(free, sku) }), nil
+	_, locked, err = lockFree(ctx, tx, skus)
+	return locked, err
 }
 
-func readSKUs(ctx context.Context, tx *sqltx.Tx, query string, among []stock.SKU) (skus []stock.SKU, err error) {
+// lockFree locks those of the stock rows that no other transaction holds locked, and
+// returns them in SKU order. It waits for none. locked has the SKUs of the others.
+func lockFree(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) (free []StockRow, locked []stock.SKU, err error) {
+	free, err = lockRows(ctx, tx, skus, tx.Dialect().SkipLocked())
+	if err != nil || len(free) == len(skus) {
+		return free, nil, err
+	}
 	err = tx.QueryEach(ctx, func(rows *sql.Rows) error {
 		var sku stock.SKU
 		err := rows.Scan(&sku)
-		skus = append(skus, sku)
+		if !slices.ContainsFunc(free, func(row StockRow) bool { return row.SKU == sku }) {
+			locked = append(locked, sku)
+		}
 		return err
-	}, query, among)
+	}, "SELECT sku FROM stock WHERE sku IN ? ORDER BY sku", skus)
 	if err != nil {
-		return nil, fmt.Errorf("reading which stock rows are locked: %w", err)
+		return nil, nil, fmt.Errorf("reading which stock rows are locked: %w", err)
 	}
-	return skus, nil
+	return free, locked, nil
 }

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
@@ -155,8 +153,7 @@ func TestRecord_GivenUp(t *testing.T) {
 }
 
 // TestRecord_TimesAfterALockWait checks that the times of an order with a short payment
-// window are later than its wait for the stock row. So are those of a queued order that
-// takes the place of a void one.
+// window are later than its wait for the stock row. So is the end of a queued order's wait.
 func TestRecord_TimesAfterALockWait(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, servers, func(t *testing.T, d *database) {
@@ -168,16 +165,10 @@ func TestRecord_TimesAfterALockWait(t *testing.T) {
 				o, out := l.Record(ctx, takeOf("a"))
 				return recorded{o, out}
 			},
-			"Replace": func(ctx context.Context) recorded {
+			"Record of a queued order": func(ctx context.Context) recorded {
 				queued := takeOf("a")
 				queued.QueuedAt = Now()
-				l.Resolve(ctx, queued.Deduction)
-				void, err := l.Order(ctx, queued.OrderID)
-				if err != nil {
-					return recorded{out: order.Unknown(err)}
-				}
-				queued.TakeID = uuid.New()
-				o, out := l.Replace(ctx, *void, queued)
+				o, out := l.Record(ctx, queued)
 				return recorded{o, out}
 			},
 		} {

@@ -4,7 +4,7 @@ package mutants
 
 const (
 	trust    = "internal/httpapi/trust.go"
-	decode   = "internal/httpapi/decode.go"
+	bodies   = "internal/httpapi/body.go"
 	envelope = "internal/httpapi/envelope.go"
 	requests = "internal/httpapi/requests.go"
 	routes   = "internal/httpapi/httpapi.go"
@@ -36,18 +36,27 @@ var face = []mutant{
 	{"every client lists payments", routes, `"/payments", a.adminOnly,`, `"/payments",`, "internal/httpapi TestContract/list_payments_without_the_token"},
 	{"every client marks payments as refunded", routes, `"/payments/:id/refunded", a.adminOnly,`, `"/payments/:id/refunded",`, "internal/httpapi TestContract/a_payment_was_paid_back,_without_the_token"},
 	{"every client lists the orders of all buyers", lists, "if everyBuyer {", "if everyBuyer && false {", "internal/httpapi TestContract/list_everybody's_orders_without_the_token"},
-	{"a body is not read after its deadline", decode, "if errors.Is(err, os.ErrDeadlineExceeded) {", "if errors.Is(err, os.ErrDeadlineExceeded) && false {", "internal/httpapi TestLateBody"},
-	{"a body that is too late is malformed", decode, "case err != nil && brokenConnection(err):", "case err != nil && brokenConnection(err) && false:", "internal/httpapi TestSlowBody/too_late"},
-	{"a truncated body is malformed", decode, "|| errors.Is(err, io.ErrUnexpectedEOF)", "", "internal/httpapi TestSlowBody/cut_off"},
-	{"the connection stays open after a late body", decode, `w.Header().Set("Connection", "close")`, "", "internal/httpapi TestLateBody"},
-	{"no extra time to answer after a late body", decode, " && conn.SetWriteDeadline(now.Add(lateAnswerTimeout)) == nil", "", "internal/httpapi TestLateBody"},
+	{"a body is not read after its deadline", bodies, "errors.Is(err, os.ErrDeadlineExceeded) && !b.late {", "errors.Is(err, os.ErrDeadlineExceeded) && false {", "internal/httpapi TestLateBody"},
+	{"a body that is too late is malformed", bodies, "if brokenConnection(err) {", "if brokenConnection(err) && false {", "internal/httpapi TestSlowBody/too_late"},
+	{"a truncated body is malformed", bodies, "|| errors.Is(err, io.ErrUnexpectedEOF)", "", "internal/httpapi TestSlowBody/cut_off"},
+	{"the connection stays open after a late body", bodies, `b.w.Header().Set("Connection", "close")`, "", "internal/httpapi TestLateBody"},
+	{"no extra time to answer after a late body", bodies, " && conn.SetWriteDeadline(now.Add(lateAnswerTimeout)) == nil", "", "internal/httpapi TestLateBody"},
+	{"an unknown field is ignored", bodies, "json.RejectUnknownMembers(true)", "json.RejectUnknownMembers(false)", "internal/httpapi TestContract/cancel_with_an_unknown_field"},
+	{"null is an empty object", bodies, "err == nil && jsontext.Value(data).Kind() !=", "false && jsontext.Value(data).Kind() !=", "internal/httpapi TestContract/cancel_with_null"},
+	{"a body is not read beyond its first bad field", bodies, "errors.Join(json.Unmarshal(data, new(jsontext.Value), jsontext.AllowDuplicateNames(true)), err)", "err", "internal/httpapi TestContract/malformed_after_bad_fields"},
+	{"a body is too large only once it has arrived", bodies, "case r.ContentLength > maxBody:", "case false:", "internal/httpapi TestWire/a_Content-Length_too_large"},
+	{"a body may be large", bodies, "r.Body, maxBody)", "r.Body, 1<<30)", "internal/httpapi TestWire/a_chunked_body_too_large"},
+	{"two lines of one SKU", bodies, "other.SKU == line.SKU", "false", "internal/httpapi TestContract/the_same_SKU_twice"},
+	{"a buyer limit that is null is kept", bodies, "limit.value == nil || *limit.value < 0", "limit.value != nil && (*limit.value < 0)", "internal/httpapi TestContract/stock_of_nulls"},
+	{"hours that are left out are cleared", bodies, "if !o.given {", "if false {", "internal/httpapi TestSetStockArguments"},
+	{"an answer to a client that is gone is logged as an error", envelope, "failure != nil && c.Writer.Status() == http.StatusInternalServerError", "failure != nil && c.Writer.Status() != http.StatusServiceUnavailable", "internal/httpapi TestLogLevels/an_answer_to_a_client_that_is_gone_is_no_error"},
 	{"readyz has the timeout of an order", handlers, "min(readyTimeout, a.RequestTimeout)", "a.RequestTimeout", "internal/httpapi TestReadyAnswersInTime"},
 	{"superseded is an internal error", statuses, "{stock.ErrSuperseded, superseded,", "{nil, superseded,", "internal/httpapi TestContract/superseded"},
 	{"connections stay open while draining", envelope, "if a.Draining() {", "if false {", "internal/httpapi TestDraining"},
 	{"a client's path is looked up as a route", envelope, "c.FullPath(), status, took", "c.Request.URL.Path, status, took", "internal/httpapi TestRequests/an_ID_in_the_path"},
 	{"half an answer counts as an answer", envelope, "status = http.StatusInternalServerError", "", "internal/httpapi TestRequests_Panic"},
 	{"the first refusal of a kind is no increase", requests, "a.byStatus[def.status] = m.counter(label, def.status)", "_ = def", "internal/httpapi TestRequests/a_guessed_token"},
-	{"every refused request is logged as an error", envelope, "failure != nil && c.Writer.Status() != http.StatusServiceUnavailable", "failure != nil", "internal/httpapi TestLogLevels/busy"},
+	{"every refused request is logged as an error", envelope, "failure != nil && c.Writer.Status() == http.StatusInternalServerError", "failure != nil", "internal/httpapi TestLogLevels/busy"},
 	{"every warning is written", counting, "h.tracker.count(h.Handler, r)", "h.tracker.count(h.Handler, r) && false", "internal/outage TestOutage"},
 	{"all warnings are of one kind", counting, "t.open[r.Message]; o != nil", `t.open["one"]; o != nil`, "internal/outage TestKinds"},
 	{"an outage never ends", counting, "case o.unreported == 0:", "case false:", "internal/outage TestOutage"},
@@ -59,7 +68,7 @@ var face = []mutant{
 	{"a stream ends with the server's timeout", "internal/console/stream.go", "_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))", "", "internal/console TestStream"},
 	{"a stream that ends late is cut off", "internal/console/stream.go", "defer s.limitEnd()", "", "internal/console TestEndOfStream"},
 	{"the log counts nothing", serve, "tracing.LogHandler(counting)", "tracing.LogHandler(log.Handler())", "cmd/api TestRedisUnavailable"},
-	{"slow statements go elsewhere", serve, "stores.sql.LogTo(log)", "", "cmd/api TestFrozenDatabase/PostgreSQL"},
+	{"slow statements go elsewhere", "cmd/api/stores.go", "s.sql.LogTo(log)", "", "cmd/api TestFrozenDatabase/PostgreSQL"},
 	{"slow statements go nowhere else", "internal/store/sql.go", "s.db.Logger = sqltx.SlowLog(log)", "", "internal/ledger/sqltx TestSlowLog_EveryPath/MariaDB"},
 	{"an error contains a URL", flags, `return scheme + ":…"`, "return scheme + s", "cmd/api TestNoURLIsRepeated"},
 	{"an error contains a URL of the environment", flags, "cutURL(variable)", "variable", "cmd/api TestNoURLIsRepeated"},

@@ -8,7 +8,9 @@ const (
 	labArrivals  = "loadtest/arrivals.go"
 	labAudit     = "loadtest/audit.go"
 	labCalls     = "loadtest/lifecycle.go"
-	labRecord    = "loadtest/record.go"
+	loadAnswer   = "internal/lab/load/answer.go"
+	loadClient   = "internal/lab/load/client.go"
+	loadDrive    = "internal/lab/load/drive.go"
 	labJudge     = "loadtest/judge.go"
 	labHeadline  = "loadtest/report/headline.go"
 	labRush      = "loadtest/rush.go"
@@ -40,7 +42,13 @@ var laboratory = []mutant{
 	{"a key may have a second order", labOrders, "case served[o.Buyer]:", "case false:", "loadtest TestCheckAnswers/committed_twice"},
 	{"an order may expire at another time by GET", labOrders, "kind = results.OtherExpiry\n", "\n", "loadtest TestReadBackExpiry"},
 	{"orders have no keys", labKeys, "if bits&1 == 0 {", "if bits&1 <= 1 {", "loadtest TestPlan"},
-	{"requests with keys are repeated by themselves", labKeys, "h[\"idempotency-key\"] = []string{key}", "h.Set(\"Idempotency-Key\", key)", "loadtest TestKeyIsSentOnce"},
+	{"requests with keys are repeated by themselves", loadClient, "own.Header[\"idempotency-key\"] = []string{key}", "own.Header.Set(\"Idempotency-Key\", key)", "internal/lab/load TestSendsOnce"},
+	{"the laboratory's client repeats requests", loadClient, "client.WithTries(1), ", "", "internal/lab/load TestSendsOnce"},
+	{"every order of the laboratory has a key", loadClient, "client.WithTries(1), client.WithoutKeys()", "client.WithTries(1)", "loadtest TestClientRepeats/measured_false"},
+	{"half an answer is an answer", loadClient, "if err != nil {\n\t\treturn nil, err\n\t}\n\ta.Status", "if err != nil && false {\n\t\treturn nil, err\n\t}\n\ta.Status", "internal/lab/load TestNoAnswer"},
+	{"an arrival waits for the answers before it", loadDrive, "all.Go(func() {\n\t\t\tdefer func() { <-places }()\n\t\t\tsend(due)\n\t\t})", "send(due)\n\t\t<-places", "internal/lab/load TestArrivals/slow_answers"},
+	{"any number of arrivals is under way", loadDrive, "make(chan struct{}, a.MaxUnderWay)", "make(chan struct{}, a.MaxUnderWay+9)", "internal/lab/load TestArrivals/too_many_under_way"},
+	{"a client of the crowd pauses for too long", loadDrive, "retry.Sleep(ctx, pause)", "retry.Sleep(ctx, 2*pause)", "internal/lab/load TestCrowd"},
 	{"no repeat goes through another instance", labKeys, "return n + 1\n", "return n\n", "loadtest TestClientRepeats/measured_false"},
 	{"a repeat may have other bytes", labKeys, "&& bytes.Equal(s.text, first.text)", "&& (bytes.Equal(s.text, first.text) || s.promised())", "loadtest TestRepeat/other_bytes"},
 	{"a repeat may have another status", labKeys, "s.status == first.status", "s.promised()", "loadtest TestRepeat/another_status"},
@@ -52,12 +60,12 @@ var laboratory = []mutant{
 	{"failed repeats have no limit", labJudge, "counted := r.Failed + r.RepeatsFailed", "counted := r.Failed", "loadtest TestJudge"},
 	{"a queued order that was refused keeps its key", labKeys, "&& l.wasTurnedDown(ctx, f.url(n), first.order.ID)", "&& false", "loadtest TestTurnedDownKey"},
 	{"a request with a key is not repeated when its outcome is unknown", labKeys, "if p.key != \"\" && first.outcome == failed", "if p.key == \"-\" && first.outcome == failed", "loadtest TestUnknownIsRepeated/key_k"},
-	{"an unknown outcome that was resolved is forgotten", labKeys, "rec.heard(s.answer)\n", "\n", "loadtest TestUnknownIsRepeated/key_k"},
+	{"an unknown outcome that was resolved is forgotten", labKeys, "rec.heard(got)\n", "\n", "loadtest TestUnknownIsRepeated/key_k"},
 	{"orders are repeated while the rush is measured", labKeys, "if c.measured && p.repeat != never {", "if false {", "loadtest TestClientRepeats/measured_true"},
 	{"orders are repeated only after the stock is sold out", labLab, "keys, err := l.keysRush(ctx, spec, f)\n\t\t\tif keys != nil {", "keys, err := l.keysRush(ctx, spec, f)\n\t\t\tif false {", "loadtest TestLiars/makes-a-second-order-of-one-replay-in-ten"},
 	{"no order is repeated after an open load", labArrivals, "l.repeatAll(ctx, rec, f, repeated)", "_ = repeated", "loadtest TestOpenLoad"},
 	{"unknown outcomes have no limit", labJudge, "!t.faulty && r.Uncertain > most", "false", "loadtest TestTargets/does_not_know"},
-	{"unknown outcomes of calls have no limit", labCalls, "if v.rec.heard(readAnswer(status, text)); c.read", "if c.read", "loadtest TestLifecycleLiars/is-unavailable-after-every-fifth-call"},
+	{"unknown outcomes of calls have no limit", labCalls, "if v.rec.heard(a); c.read", "if c.read", "loadtest TestLifecycleLiars/is-unavailable-after-every-fifth-call"},
 	{"outcomes may not be unknown after a crash", labJudge, "faulty: l.faults || end == crashed", "faulty: l.faults", "loadtest TestTerms"},
 	{"the gate may have more than the ledger for a while", labJudge, "if r.Excess > 0 {", "if false {", "loadtest TestJudge"},
 	{"nobody notices that the gate has more than the ledger", labAudit, "return max(0, *before.available-max(ledger, 0)), nil", "return min(0, *before.available-max(ledger, 0)), nil", "loadtest TestExcess"},
@@ -69,7 +77,7 @@ var laboratory = []mutant{
 	{"a load waits as long as expires_at says", labCalls, "until.After(latest)", "false", "loadtest TestWaitForExpiry"},
 	{"the exit text does not name the fault", labLab, "r.Strategy+\": \"+r.Faults[0]", "r.Strategy", "loadtest TestTargets/oversells"},
 	{"the audit accepts an order without a request", labOrders, "rec.find(results.Unasked, o.String())", "", "loadtest TestCheckAnswers/stored_without_a_request"},
-	{"the outcome of busy is unknown", labRecord, "return a.problem == problemUnavailable || a.problem == \"\"", "return true", "loadtest TestRead"},
+	{"the outcome of busy is unknown", loadAnswer, "return a.Problem == Unavailable || a.Problem == \"\"", "return true", "internal/lab/load TestAnswers"},
 	{"a sample finds nothing", labOrders, "case err == nil && !found:", "case err != nil && found:", "loadtest TestSample"},
 	{"no sample is taken during the rush", labRush, "l.sample(ctx, rec, a)", "_ = sampleEvery", "loadtest TestLiars/honest"},
 	{"more may be sold than was accepted", labJudge, "case r.Sold > most:", "case r.Sold > most+10:", "loadtest TestJudge"},

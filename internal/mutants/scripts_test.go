@@ -19,8 +19,6 @@ const (
 // scripts has mutants of the gates.
 var scripts = []mutant{
 	{"one more than there is, at the gate", takeLua, "available[i] < units[l]", "available[i] + 1 < units[l]", "internal/protocol TestRush/SQLite/lua"},
-	{"another take of a queued order is cut", takeLua, "journal or queued and call('EXISTS', queued) == 1", "journal", "internal/stock/gate TestTwinsOfAQueuedOrder/InProcess"},
-	{"the own take of a queued order is refused", "internal/stock/gate/take.go", "case c.d.Queued != uuid.Nil:", "case c.d.Queued == uuid.Max:", "internal/stock/gate TestTwinsOfAQueuedOrder/InProcess"},
 	{"no record in flight", takeLua, "call('HSET', KEYS[2], unpack(writes))", "", "internal/stock/gate TestConformance/Script/Redis/InFlightHasAllLines"},
 	{"give twice", giveLua, "call('HDEL', KEYS[2], field)", "", "internal/stock/gate TestConformance/Script/Redis/GiveOnce"},
 	{"line 1 kept when line 2 fails, at the gate", takeLua, "if refusal == 0 then", "if refusal == 0 or at > numbers[first[t]] then", "internal/protocol TestPlace/SQLite/lua_unguarded"},

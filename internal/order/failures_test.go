@@ -39,15 +39,14 @@ var (
 
 // faultsOf are the errors of each call.
 var faultsOf = map[string][]aFault{
-	"Take":    append(refusedFaults, aFault{"in flight", stock.ErrInFlight, false}, away),
-	"Queue":   append(refusedFaults, aFault{"in flight", stock.ErrInFlight, false}, away),
-	"Record":  append(refusedFaults, lostFault),
-	"Replace": append(refusedFaults, aFault{"changed", stock.ErrRowChanged, false}, lostFault),
-	"Revive":  append(refusedFaults, aFault{"changed", stock.ErrRowChanged, false}, lostFault),
-	"Usable":  {{"superseded", stock.ErrSuperseded, false}, away},
-	"Mend":    {{"superseded", stock.ErrSuperseded, false}, {"unknown SKU", stock.Refuse(apple, stock.ErrUnknownSKU), false}, away},
-	"Pass":    {{"changed", stock.ErrRowChanged, false}, away},
-	"Change":  {{"none", ErrUnknownOrder, false}, {"busy", stock.ErrBusy, false}, {"stale", stock.ErrStaleEpoch, false}, away},
+	"Take":   append(refusedFaults, aFault{"in flight", stock.ErrInFlight, false}, away),
+	"Queue":  append(refusedFaults, aFault{"in flight", stock.ErrInFlight, false}, away),
+	"Accept": {lostFault},
+	"Record": append(refusedFaults, lostFault),
+	"Revive": append(refusedFaults, aFault{"changed", stock.ErrRowChanged, false}, lostFault),
+	"Usable": {{"superseded", stock.ErrSuperseded, false}, away},
+	"Mend":   {{"superseded", stock.ErrSuperseded, false}, {"unknown SKU", stock.Refuse(apple, stock.ErrUnknownSKU), false}, away},
+	"Change": {{"none", ErrUnknownOrder, false}, {"busy", stock.ErrBusy, false}, {"stale", stock.ErrStaleEpoch, false}, away},
 
 	"Refunded": {{"none", ErrUnknownPayment, false}, away},
 }
@@ -75,10 +74,6 @@ var scenarios = []scenario{
 	{name: "place behind a void order", prepare: void(keyedID), do: placing(keyed)},
 	{name: "place at a stale gate", prepare: stale, do: placing(keyed)},
 	{name: "place without an answer of the gate", prepare: func(_ *testing.T, s *shop) { s.gate.lost = errAway }, do: placing(ask)},
-	{name: "place what is queued elsewhere", prepare: queuedElsewhere(keyedID), do: placing(keyed)},
-	{name: "place what is queued elsewhere, and passed", prepare: both(queuedElsewhere(keyedID), passed(keyedID)), do: placing(keyed)},
-	{name: "place beside another's journal", prepare: queuedElsewhere(itself), do: placing(keyed)},
-
 	{name: "queue", prepare: queueing(nil), do: placing(ask)},
 	{name: "queue under a key", prepare: queueing(nil), do: placing(keyed)},
 	{name: "queue, and a consumer commits it", prepare: queueing(func(s *shop, t stock.Take) {
@@ -86,23 +81,15 @@ var scenarios = []scenario{
 		s.gate.settle(t)
 	}), do: placing(keyed)},
 	{name: "queue, and a consumer refuses it", prepare: queueing(func(s *shop, t stock.Take) {
-		s.ledger.TurnDown(context.Background(), t)
+		s.ledger.refuse(t)
 		_ = s.gate.give(t)
 	}), do: placing(keyed)},
 	{name: "queue what the ledger has", prepare: both(placedKeyed, queueing(nil)), do: placing(keyed)},
 	{name: "queue what is queued", prepare: both(queueing(nil), placedKeyed), do: placing(keyed)},
-	{name: "queue in place of a void order", prepare: both(queueing(nil), void(keyedID)), do: placing(keyed)},
-	{name: "queue behind a void order", prepare: both(queueing(nil), passed(keyedID)), do: placing(keyed)},
-
-	{name: "place what was queued", do: placingQueued},
-	{name: "place what was queued, without a gate", do: placingQueued, noGate: true},
-	{name: "place what was queued, in place of a void order", prepare: void(itself), do: placingQueued},
-	{name: "place what was queued, behind a void order", prepare: passed(itself), do: placingQueued},
-	{name: "place what was queued and placed", prepare: placed(Pending), do: placingQueued},
-	{name: "place what was queued, at a stale gate", prepare: stale, do: placingQueued},
+	{name: "queue behind a void order", prepare: both(queueing(nil), void(keyedID)), do: placing(keyed)},
 
 	{name: "pay", prepare: placed(Pending), do: paying},
-	{name: "pay a queued order", prepare: queuedElsewhere(itself), do: paying},
+	{name: "pay a queued order", prepare: inQueue(itself), do: paying},
 	{name: "pay what is due", prepare: placed("due"), do: paying},
 	{name: "pay late", prepare: placed(Expired), do: paying},
 	{name: "pay late at a stale gate", prepare: both(placed(Expired), stale), do: paying},
@@ -123,12 +110,8 @@ var scenarios = []scenario{
 	{name: "read", prepare: placed(Paid), do: reading},
 	{name: "read no order", do: reading},
 	{name: "read beside a journal", prepare: both(placed(Pending), queueing(nil)), do: reading},
-	{name: "read a queued order", prepare: queuedElsewhere(itself), do: reading},
-	{name: "read a queued order with a barred void order", prepare: both(queuedElsewhere(itself), func(_ *testing.T, s *shop) {
-		s.ledger.void(theOrder)
-		s.ledger.resolve(theTake())
-	}), do: reading},
-	{name: "read a queued order that is passed", prepare: both(queuedElsewhere(itself), passed(itself)), do: reading},
+	{name: "read a queued order", prepare: inQueue(itself), do: reading},
+	{name: "read a queued order that is void", prepare: both(inQueue(itself), void(itself)), do: reading},
 	{name: "list", prepare: placed(Paid), do: func(ctx context.Context, s *shop) (string, error) {
 		page, next, err := s.List(ctx, Filter{Limit: 1})
 		return fmt.Sprintf("page of %d, more %v", len(page), next != uuid.Nil), err
@@ -166,19 +149,6 @@ var (
 func refunded(ctx context.Context, s *shop) (string, error) {
 	p, err := s.Refunded(ctx, "payment-1")
 	return string(p.Status), err
-}
-
-func placingQueued(ctx context.Context, s *shop) (string, error) {
-	out := s.PlaceQueued(ctx, theTake())
-	switch found, exists := out.Duplicate(); {
-	case exists:
-		return "duplicate of a " + string(found.Status) + " order", nil
-	case out.Committed():
-		return "committed", nil
-	case out.Refused():
-		return "refused", out.Reason()
-	}
-	return "unknown", out.Reason()
 }
 
 // theOrder is the ID of the order that scenarios change.
@@ -226,40 +196,32 @@ func placed(status Status) func(*testing.T, *shop) {
 	}
 }
 
-// void records a void order. passed is one that its key has passed.
+// void records a void order.
 func void(id func(*shop) uuid.UUID) func(*testing.T, *shop) {
 	return func(_ *testing.T, s *shop) { s.ledger.void(id(s)) }
-}
-
-func passed(id func(*shop) uuid.UUID) func(*testing.T, *shop) {
-	return func(t *testing.T, s *shop) {
-		s.ledger.void(id(s))
-		if err := s.ledger.Pass(t.Context(), id(s)); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // stale makes the gate's epoch stale.
 func stale(_ *testing.T, s *shop) { s.ledger.epoch++ }
 
-// queueing makes the service queue its orders. consume, if not nil, ends each at once.
+// queueing gives the service a queue. consume, if not nil, ends each order at once.
 func queueing(consume func(*shop, stock.Take)) func(*testing.T, *shop) {
 	return func(_ *testing.T, s *shop) {
-		q := twinQueue{gate: s.gate, takes: make(map[uuid.UUID]stock.Take)}
+		q := &twinQueue{gate: s.gate, ledger: s.ledger, takes: make(map[uuid.UUID]stock.Take)}
 		if consume != nil {
 			q.consume = func(t stock.Take) { consume(s, t) }
 		}
-		s.journal, s.queued, s.queue = q, q, true
+		s.queue = q
 	}
 }
 
-// queuedElsewhere gives the service the journal of another strategy, with the order in it.
-func queuedElsewhere(id func(*shop) uuid.UUID) func(*testing.T, *shop) {
-	return func(_ *testing.T, s *shop) {
-		t := theTake()
-		t.OrderID = id(s)
-		s.queued = twinQueue{takes: map[uuid.UUID]stock.Take{t.OrderID: t}}
+// inQueue gives the service a queue with the order in it.
+func inQueue(id func(*shop) uuid.UUID) func(*testing.T, *shop) {
+	return func(t *testing.T, s *shop) {
+		queueing(nil)(t, s)
+		take := theTake()
+		take.OrderID = id(s)
+		s.queue.(*twinQueue).takes[take.OrderID] = take
 	}
 }
 
@@ -362,20 +324,6 @@ func TestFailures(t *testing.T) {
 			t.Fatalf("line %d is\n%s\nThe first such line of\n%s", i+1, line, strings.Join(got, "\n"))
 		}
 	}
-}
-
-// TestQueuedAtAStaleGate: a gate that stays stale refuses a queued order after a bounded
-// number of tries.
-func TestQueuedAtAStaleGate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newShop(true)
-		s.gate.refuse = failing(3*maxTries, stock.ErrStaleEpoch)
-		out := s.PlaceQueued(t.Context(), theTake())
-		if !out.Refused() || !errors.Is(out.Reason(), stock.ErrStaleEpoch) || s.gate.takes != maxTries {
-			t.Errorf("%+v after %d takes", out, s.gate.takes)
-		}
-		s.atRest(t, 0)
-	})
 }
 
 // dueLedger has an order that is due, and does not let it expire.

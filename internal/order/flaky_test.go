@@ -41,11 +41,8 @@ func (s *shop) makeFlaky(f *flaky) {
 	if s.Service.gate != nil {
 		s.Service.gate = flakyGate{s.Service.gate, f}
 	}
-	if s.journal != nil {
-		s.journal = flakyJournal{s.journal, f}
-	}
-	if s.queued != nil {
-		s.queued = flakyQueued{s.queued, f}
+	if s.queue != nil {
+		s.queue = flakyQueue{s.queue, f}
 	}
 	s.Service.ledger = flakyLedger{s.Service.ledger, f}
 	s.Service.reconciler = flakyReconciler{s.Service.reconciler, f}
@@ -63,35 +60,30 @@ func (g flakyGate) Take(ctx context.Context, d stock.Deduction) (stock.Take, err
 	return g.Gate.Take(ctx, d)
 }
 
-type flakyJournal struct {
-	Journal
-	f *flaky
-}
-
-func (j flakyJournal) Queue(ctx context.Context, d stock.Deduction, at time.Time) (stock.Take, error) {
-	if err := j.f.hit("Queue"); err != nil {
-		return stock.Take{}, err
-	}
-	return j.Journal.Queue(ctx, d, at)
-}
-
-func (j flakyJournal) Finish(ctx context.Context, takes ...stock.Take) error {
-	if err := j.f.hit("Finish"); err != nil {
-		return err
-	}
-	return j.Journal.Finish(ctx, takes...)
-}
-
-type flakyQueued struct {
-	inner QueuedOrders
+type flakyQueue struct {
+	inner Queue
 	f     *flaky
 }
 
-func (q flakyQueued) Queued(ctx context.Context, order uuid.UUID) (stock.Take, error) {
-	if err := q.f.hit("Queued"); err != nil {
+func (q flakyQueue) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
+	if err := q.f.hit("Queue"); err != nil {
 		return stock.Take{}, err
 	}
-	return q.inner.Queued(ctx, order)
+	return q.inner.Take(ctx, d)
+}
+
+func (q flakyQueue) Accept(ctx context.Context, t stock.Take, keyed bool) (Order, Outcome) {
+	if err := q.f.hit("Accept"); err != nil {
+		return Order{}, q.f.outcome(err)
+	}
+	return q.inner.Accept(ctx, t, keyed)
+}
+
+func (q flakyQueue) Order(ctx context.Context, id uuid.UUID) (*Order, error) {
+	if err := q.f.hit("Queued"); err != nil {
+		return nil, err
+	}
+	return q.inner.Order(ctx, id)
 }
 
 type flakyLedger struct {
@@ -106,20 +98,6 @@ func (l flakyLedger) Record(ctx context.Context, t stock.Take) (Order, Outcome) 
 	return l.Ledger.Record(ctx, t)
 }
 
-func (l flakyLedger) Replace(ctx context.Context, void Order, t stock.Take) (Order, Outcome) {
-	if err := l.f.hit("Replace"); err != nil {
-		return Order{}, l.f.outcome(err)
-	}
-	return l.Ledger.Replace(ctx, void, t)
-}
-
-func (l flakyLedger) TurnDown(ctx context.Context, t stock.Take) Outcome {
-	if err := l.f.hit("TurnDown"); err != nil {
-		return Unknown(err)
-	}
-	return l.Ledger.TurnDown(ctx, t)
-}
-
 func (l flakyLedger) Revive(ctx context.Context, expired Order, t stock.Take, payment string) (Order, Outcome) {
 	if err := l.f.hit("Revive"); err != nil {
 		return Order{}, l.f.outcome(err)
@@ -127,25 +105,11 @@ func (l flakyLedger) Revive(ctx context.Context, expired Order, t stock.Take, pa
 	return l.Ledger.Revive(ctx, expired, t, payment)
 }
 
-func (l flakyLedger) Pass(ctx context.Context, id uuid.UUID) error {
-	if err := l.f.hit("Pass"); err != nil {
-		return err
-	}
-	return l.Ledger.Pass(ctx, id)
-}
-
 func (l flakyLedger) Order(ctx context.Context, id uuid.UUID) (*Order, error) {
 	if err := l.f.hit("Order"); err != nil {
 		return nil, err
 	}
 	return l.Ledger.Order(ctx, id)
-}
-
-func (l flakyLedger) Now() (time.Time, error) {
-	if err := l.f.hit("Now"); err != nil {
-		return time.Time{}, err
-	}
-	return l.Ledger.Now()
 }
 
 func (l flakyLedger) Change(ctx context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (Order, error) {
@@ -219,14 +183,15 @@ func (r flakyReconciler) Returned(ctx context.Context, skus ...stock.SKU) {
 	}
 }
 
-// twinQueue is a gate's journal. It is for one goroutine.
+// twinQueue is a queue. It is for one goroutine.
 type twinQueue struct {
 	gate    *twinGate
+	ledger  *twinLedger
 	takes   map[uuid.UUID]stock.Take // by order
 	consume func(stock.Take)         // if not nil, ends an order as soon as it is queued
 }
 
-func (q twinQueue) Queue(ctx context.Context, d stock.Deduction, at time.Time) (stock.Take, error) {
+func (q *twinQueue) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
 	if _, ok := q.takes[d.OrderID]; ok {
 		return stock.Take{}, stock.ErrInFlight
 	}
@@ -234,7 +199,7 @@ func (q twinQueue) Queue(ctx context.Context, d stock.Deduction, at time.Time) (
 	if err != nil {
 		return t, err
 	}
-	t.QueuedAt = at
+	t.QueuedAt = time.Now()
 	if q.consume != nil {
 		q.consume(t)
 	} else {
@@ -243,17 +208,24 @@ func (q twinQueue) Queue(ctx context.Context, d stock.Deduction, at time.Time) (
 	return t, nil
 }
 
-func (q twinQueue) Finish(_ context.Context, takes ...stock.Take) error {
-	for _, t := range takes {
+func (q *twinQueue) Accept(_ context.Context, t stock.Take, keyed bool) (Order, Outcome) {
+	if found, ok := q.ledger.orders[t.OrderID]; ok && keyed && found.TakeID != t.TakeID {
 		delete(q.takes, t.OrderID)
+		_ = q.gate.give(t)
+		return Order{}, Duplicate(&found)
 	}
-	return nil
+	return queuedOrder(t), Committed()
 }
 
-func (q twinQueue) Queued(_ context.Context, order uuid.UUID) (stock.Take, error) {
-	t, ok := q.takes[order]
+func (q *twinQueue) Order(_ context.Context, id uuid.UUID) (*Order, error) {
+	t, ok := q.takes[id]
 	if !ok {
-		return t, stock.ErrNotQueued
+		return nil, ErrUnknownOrder
 	}
-	return t, nil
+	o := queuedOrder(t)
+	return &o, nil
+}
+
+func queuedOrder(t stock.Take) Order {
+	return Order{ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: Queued, Lines: t.Lines, CreatedAt: t.QueuedAt}
 }

@@ -39,12 +39,8 @@ func orderID(ledgerID uuid.UUID, r Request, voids int) uuid.UUID {
 
 // movesKeyOn reports whether a key must use its next ID because of the order under its
 // present ID. A void order stands for an order that was never committed, and a queued
-// order may have been refused, or will be because its key has passed it. Their IDs cannot
-// be used again.
-func movesKeyOn(o *Order) bool {
-	s := o.Status
-	return s == Void || s == TurnedDown || o.Passed()
-}
+// order may have been refused. Their IDs cannot be used again.
+func movesKeyOn(o *Order) bool { return o.Status == Void || o.Status == TurnedDown }
 
 // replay returns the answer to a request whose key already belongs to the order
 // found. It repeats the first answer, even if the order's status has changed since:

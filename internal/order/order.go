@@ -24,8 +24,8 @@ const (
 	Cancelled Status = "cancelled"
 	Expired   Status = "expired"
 	Refunded  Status = "refunded"
-	// Queued is the status of an order that is in the gate's journal and not in
-	// the ledger yet. No row has it.
+	// Queued is the status of an order that was accepted and that the ledger does not
+	// have yet. No row has it.
 	Queued Status = "queued"
 	// TurnedDown is the status of a queued order that was refused in the end.
 	TurnedDown Status = "refused"
@@ -123,15 +123,5 @@ func hashOf(take uuid.UUID) [8]byte {
 	return [8]byte(hash[:8])
 }
 
-// Queued reports whether the order is in the gate's journal, and not in the ledger.
+// Queued reports whether the order was accepted, and is not in the ledger yet.
 func (o *Order) Queued() bool { return o.Status == Queued }
-
-// PassedVersion is the version of a void order that its key has passed.
-const PassedVersion = -1
-
-// Passed reports whether the order was void, and its key has moved on to another ID.
-func (o *Order) Passed() bool { return o.Version == PassedVersion }
-
-// Replaceable reports whether a queued order may take the place of this one: it is void,
-// and its key has not passed it.
-func (o *Order) Replaceable() bool { return o.Status == Void && !o.Passed() }

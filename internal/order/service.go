@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -34,21 +33,8 @@ type Gate interface {
 type Ledger interface {
 	// Record commits the order of a take, and returns it and its outcome.
 	Record(ctx context.Context, t stock.Take) (Order, Outcome)
-	// Replace commits the order of a take in place of a void order.
-	Replace(ctx context.Context, void Order, t stock.Take) (Order, Outcome)
-	// TurnDown records that the queued order of a take is refused. Refused: the take is not
-	// committed and never will be.
-	TurnDown(ctx context.Context, t stock.Take) Outcome
-	// Pass keeps Replace from a void order. stock.ErrRowChanged: it was replaced, or passed.
-	Pass(ctx context.Context, id uuid.UUID) error
 	// Order reads an order. ErrUnknownOrder: there is none.
 	Order(ctx context.Context, id uuid.UUID) (*Order, error)
-	// Queued returns the order of a take that is in the journal.
-	Queued(t stock.Take) Order
-	// Now returns the time by the ledger's clock.
-	Now() (time.Time, error)
-	// Generation returns the generation in use.
-	Generation() stock.Generation
 
 	// Change and Revive change an order after it was placed.
 	Change(ctx context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (Order, error)
@@ -60,6 +46,19 @@ type Ledger interface {
 	History(ctx context.Context, id uuid.UUID, version int64) ([]Step, error)
 	Orders(ctx context.Context, f Filter) ([]Order, error)
 	Payments(ctx context.Context, f PaymentFilter) ([]Payment, error)
+}
+
+// Queue accepts orders that the ledger records later. It has the place of gate and ledger
+// when an order is placed.
+type Queue interface {
+	// Take takes the units and queues the order in one step. With an error that is not
+	// stock.NothingTaken, the order may be queued, and is left to the queue.
+	Take(ctx context.Context, d stock.Deduction) (stock.Take, error)
+	// Accept returns the order of a take that is queued, and its outcome. Committed: the
+	// queue brings it to an end. keyed says that the ledger may have its ID.
+	Accept(ctx context.Context, t stock.Take, keyed bool) (Order, Outcome)
+	// Order returns an order that is queued. ErrUnknownOrder: it is not.
+	Order(ctx context.Context, id uuid.UUID) (*Order, error)
 }
 
 // Reconciler is what placing needs to end takes and to remove what makes them
@@ -86,44 +85,34 @@ type Service struct {
 	ledgerID   uuid.UUID
 	gate       Gate // nil if there is none
 	ledger     Ledger
-	journal    Journal      // nil if the gate has none
-	queued     QueuedOrders // nil if there is no Redis that may have queued orders
+	queue      Queue // nil: the ledger records an order before it is answered
 	reconciler Reconciler
 	late       Late
-	queue      bool
 	hours      hours
 	metrics    *metrics
 	tracer     *tracing.Tracer
-
-	// What SawJournal has seen: the generation under which the journal had no orders when
-	// it last answered, or 0 if it had some; whether it does not answer now.
-	emptyUnder  atomic.Int64
-	journalAway atomic.Bool
 }
 
 // Options configure a Service.
 type Options struct {
 	Late Late // what becomes of late payments
-	// Queue answers orders as soon as the journal has them. It needs a journal.
-	Queue bool
-	// Queued finds queued orders that the ledger does not have yet. nil: there are
-	// none.
-	Queued QueuedOrders
+	// Queue accepts the orders. nil: the ledger records an order before it is answered.
+	Queue  Queue
 	Tracer *tracing.Tracer // nil: there are no traces
 }
 
 // NewService returns a service for the ledger with that ID. gate is nil if the
-// strategy has none, and journal if the gate has none.
-func NewService(ledgerID uuid.UUID, gate Gate, journal Journal, l Ledger, r Reconciler, o Options, registry prometheus.Registerer) *Service {
+// strategy has none.
+func NewService(ledgerID uuid.UUID, gate Gate, l Ledger, r Reconciler, o Options, registry prometheus.Registerer) *Service {
 	return &Service{
-		ledgerID: ledgerID, gate: gate, ledger: l, journal: journal, reconciler: r,
-		queued: o.Queued, late: o.Late, queue: o.Queue, metrics: newMetrics(registry), tracer: o.Tracer,
+		ledgerID: ledgerID, gate: gate, ledger: l, reconciler: r,
+		queue: o.Queue, late: o.Late, metrics: newMetrics(registry), tracer: o.Tracer,
 	}
 }
 
 // Place places an order. replayed says that the key's order was placed before, and
-// that o is its first answer. The service may be set to queue orders: then o is in
-// the journal, its status is queued, and the ledger gets it later.
+// that o is its first answer. If the service has a Queue, the status of o is queued, and
+// the ledger gets the order later.
 //
 // Errors: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed and ErrUnknownSKU (as
 // *stock.Refusal), ErrBusy, ErrSuperseded and ErrUnavailable of package stock;
@@ -165,14 +154,14 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 		case out.Committed():
 			return o, false, nil
 		case exists && movesKeyOn(found):
-			live, at, err := s.moveOn(ctx, r, voids, found)
+			live, next, err := s.findKeyed(ctx, r, voids+1)
 			switch {
-			case err != nil:
-				return Order{}, false, fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
-			case live != nil:
+			case err == nil:
 				return s.replay(r, live)
+			case !errors.Is(err, ErrUnknownOrder):
+				return Order{}, false, fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
 			}
-			voids, last = at, errVoided
+			voids, last = next, errVoided
 		case exists:
 			return s.replay(r, found)
 		case out.Refused() && stock.Reconcilable(out.Reason()):
@@ -191,29 +180,6 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 	return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrBusy, last))
 }
 
-// moveOn follows a key that must leave the ID with this number, under which the order was
-// found. It returns the key's live order, or the number of the ID to try next. A queued
-// order can no longer take the place of the void order before that ID. If one may just
-// have done so, the ID is the same as before.
-func (s *Service) moveOn(ctx context.Context, r Request, number int, found *Order) (live *Order, next int, err error) {
-	last, next, err := s.findKeyed(ctx, r, number+1)
-	if !errors.Is(err, ErrUnknownOrder) {
-		return last, next, err
-	}
-	if last == nil {
-		last = found
-	}
-	if last.Replaceable() {
-		switch err := s.ledger.Pass(ctx, last.ID); {
-		case errors.Is(err, stock.ErrRowChanged):
-			return nil, number, nil
-		case err != nil:
-			return nil, number, err
-		}
-	}
-	return nil, next, nil
-}
-
 // sellable returns why the lines cannot be sold now, as far as this instance knows.
 func (s *Service) sellable(ctx context.Context, lines []stock.Line) error {
 	if err := s.reconciler.Usable(ctx); err != nil {
@@ -228,30 +194,28 @@ var errVoided = errors.New("the order's ID belongs to a void order")
 // try tries once to place the order of d: to record it, or to queue it. Whatever the
 // outcome, nothing is left to do for the take here.
 func (s *Service) try(ctx context.Context, d stock.Deduction, keyed bool) (Order, Outcome) {
-	if s.queue {
-		return s.enqueue(ctx, d, keyed)
+	if s.queue == nil {
+		return s.attempt(ctx, d, s.ledger.Record)
 	}
-	if keyed && s.asksJournal() {
-		_, err := s.queued.Queued(ctx, d.OrderID)
-		if err == nil {
-			var first *Order
-			if first, err = s.findQueued(ctx, d.OrderID); err == nil {
-				return Order{}, Duplicate(first)
-			}
-		}
-		if !errors.Is(err, stock.ErrNotQueued) {
-			return Order{}, Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
-		}
+	take, err := s.take(ctx, s.queue, d)
+	switch {
+	case stock.NothingTaken(err):
+		return Order{}, Refused(err)
+	case err != nil: // it may be queued, and then it will be committed: nothing is given back
+		return Order{}, Unknown(fmt.Errorf("queueing the order: %w", err))
 	}
-	return s.attempt(ctx, d, s.ledger.Record)
+	return s.queue.Accept(ctx, take, keyed)
 }
+
+// recordFunc records the order of a take.
+type recordFunc = func(ctx context.Context, t stock.Take) (Order, Outcome)
 
 // attempt takes the units at the gate and records the take, once. Whatever the
 // outcome, the take is settled, given back, or left to recovery.
 func (s *Service) attempt(ctx context.Context, d stock.Deduction, record recordFunc) (Order, Outcome) {
 	take := stock.Take{Deduction: d}
 	if s.gate != nil {
-		taken, err := s.take(ctx, func(ctx context.Context) (stock.Take, error) { return s.gate.Take(ctx, d) })
+		taken, err := s.take(ctx, s.gate, d)
 		switch {
 		case stock.NothingTaken(err):
 			return Order{}, Refused(err)
@@ -270,11 +234,11 @@ func (s *Service) attempt(ctx context.Context, d stock.Deduction, record recordF
 	return o, s.reconciler.End(ctx, take, out)
 }
 
-// take calls the gate, and measures it.
-func (s *Service) take(ctx context.Context, call func(context.Context) (stock.Take, error)) (stock.Take, error) {
+// take takes at the gate, and measures it.
+func (s *Service) take(ctx context.Context, at Gate, d stock.Deduction) (stock.Take, error) {
 	start := time.Now()
 	inside, span := s.tracer.Start(ctx, "gate.take")
-	taken, err := call(inside)
+	taken, err := at.Take(inside, d)
 	if span.Recorded() {
 		describe(span, err)
 	}
@@ -333,31 +297,29 @@ func (s *Service) refused(ctx context.Context, r Request, voids int, reason erro
 }
 
 // findKeyed reads the key's live order, skipping void orders from the given number
-// on. With ErrUnknownOrder, voids is the number of void orders skipped, and found is the
-// last of those that were skipped here, or nil.
+// on. With ErrUnknownOrder, next is the number of the key's first unused ID. An order that
+// is queued under the ID of the last void order will be refused. It is the answer only if
+// no live order follows, because another request may have been answered with it.
 //
 // A client can give its key many void orders, because a queued order that is refused
 // is one. Void orders stay void and have the first IDs of the key. So findKeyed looks
 // for their end in steps that grow while it finds void orders, and shrink afterwards.
-func (s *Service) findKeyed(ctx context.Context, r Request, from int) (found *Order, voids int, err error) {
+func (s *Service) findKeyed(ctx context.Context, r Request, from int) (found *Order, next int, err error) {
 	ctx, span := s.tracer.Start(ctx, "ledger.find")
 	defer span.End()
-	read := s.ledger.Order
-	if s.queue || s.asksJournal() { // otherwise an order that is queued elsewhere is in flight, and refused as such
-		read = s.findQueued
-	}
-	var skipped *Order
+	var last *Order // the order that is queued under the last void ID
 	step, growing := 1, true
-	for voids = from; voids < from+maxVoids; {
-		found, err = read(ctx, orderID(s.ledgerID, r, voids+step-1))
+	for next = from; next < from+maxVoids; {
+		var queued *Order
+		found, queued, err = s.look(ctx, orderID(s.ledgerID, r, next+step-1))
 		void := err == nil && movesKeyOn(found)
 		switch {
 		case void:
-			voids, skipped = voids+step, found
-		case step == 1 && errors.Is(err, ErrUnknownOrder):
-			return skipped, voids, err
+			next, last = next+step, queued
+		case step == 1 && last != nil && errors.Is(err, ErrUnknownOrder):
+			return last, next, nil
 		case step == 1, err != nil && !errors.Is(err, ErrUnknownOrder):
-			return found, voids, err
+			return found, next, err
 		}
 		if growing = growing && void; growing {
 			step *= 2
@@ -365,8 +327,59 @@ func (s *Service) findKeyed(ctx context.Context, r Request, from int) (found *Or
 			step = max(step/2, 1)
 		}
 	}
-	return nil, voids, fmt.Errorf("the key has more than %d void orders in a row", maxVoids)
+	return nil, next, fmt.Errorf("the key has more than %d void orders in a row", maxVoids)
 }
+
+// find reads an order from the ledger, or from the queue if the ledger does not know it or
+// has a void one. ErrUnknownOrder: there is none. An order leaves the queue when the ledger
+// has it, so the ledger's answer must be the later one.
+func (s *Service) find(ctx context.Context, id uuid.UUID) (*Order, error) {
+	found, queued, err := s.look(ctx, id)
+	if queued != nil {
+		return queued, nil
+	}
+	return found, err
+}
+
+// look reads what ledger and queue have under an ID. found is the order of the ledger, or
+// else the queued one. queued is not nil only if found is void.
+func (s *Service) look(ctx context.Context, id uuid.UUID) (found, queued *Order, err error) {
+	if s.queue == nil {
+		found, err = s.ledger.Order(ctx, id)
+		return found, nil, err
+	}
+	queued, queuedErr := s.queue.Order(ctx, id)
+	found, err = s.ledger.Order(ctx, id)
+	switch {
+	case err != nil && !errors.Is(err, ErrUnknownOrder), err == nil && found.Status != Void:
+		return found, nil, err
+	case errors.Is(queuedErr, ErrUnknownOrder):
+		return found, nil, err
+	case queuedErr != nil || found == nil: // the ledger does not know it
+		return queued, nil, queuedErr
+	}
+	return found, queued, nil
+}
+
+// inProgress returns ErrInProgress if the order is queued. Otherwise it returns why
+// the order cannot be changed: ErrUnknownOrder if there is none.
+func (s *Service) inProgress(ctx context.Context, id uuid.UUID) error {
+	switch found, err := s.find(ctx, id); {
+	case err != nil:
+		return err
+	case found.Status == Void:
+		return ErrUnknownOrder
+	}
+	return ErrInProgress // queued, or recorded just now
+}
+
+// Learn remembers the reason for which the ledger refused an order. asked is a time before
+// the ledger was asked. Later orders may be refused at once for the same reason.
+func (s *Service) Learn(asked time.Time, reason error) { s.hours.learn(asked, reason) }
+
+// RulesChanged must be called when the rules of the SKU may have been changed. The
+// next order asks the ledger.
+func (s *Service) RulesChanged(sku stock.SKU) { s.hours.forget(sku) }
 
 // replay answers a request whose order exists already.
 func (s *Service) replay(r Request, found *Order) (Order, bool, error) {

@@ -49,7 +49,7 @@ func newShop(withGate bool) *shop {
 		g = s.gate
 	}
 	s.reconciler = &twinReconciler{gate: s.gate, ledger: s.ledger}
-	s.Service = NewService(uuid.New(), g, nil, s.ledger, s.reconciler, Options{Late: Revive}, s.registry)
+	s.Service = NewService(uuid.New(), g, s.ledger, s.reconciler, Options{Late: Revive}, s.registry)
 	return s
 }
 
@@ -233,9 +233,6 @@ func (l *twinLedger) resolve(t stock.Take) Outcome {
 	switch {
 	case !ok:
 		l.void(t.OrderID)
-	case found.Status == Void && !found.Passed():
-		found.Version++ // bars Replace
-		l.orders[found.ID] = found
 	case found.TakeID == t.TakeID && found.Status != Void:
 		return Committed()
 	}
@@ -255,14 +252,6 @@ func (l *twinLedger) Order(_ context.Context, id uuid.UUID) (*Order, error) {
 		return &o, nil
 	}
 	return nil, ErrUnknownOrder
-}
-
-func (l *twinLedger) Now() (time.Time, error) { return now(), nil }
-
-func (l *twinLedger) Generation() stock.Generation { return 7 }
-
-func (l *twinLedger) Queued(t stock.Take) Order {
-	return Order{ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: Queued, Lines: t.Lines, CreatedAt: t.QueuedAt}
 }
 
 // Change makes the change that decide chooses. An order is due if it expires at all.
@@ -333,33 +322,9 @@ func (l *twinLedger) Revive(_ context.Context, expired Order, t stock.Take, paym
 	return l.orders[o.ID], out
 }
 
-func (l *twinLedger) TurnDown(_ context.Context, t stock.Take) Outcome {
+// refuse records that the order of a take was refused after it was queued.
+func (l *twinLedger) refuse(t stock.Take) {
 	l.orders[t.OrderID] = Order{ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: TurnedDown, Lines: t.Lines}
-	return Refused(errVoided)
-}
-
-// Pass keeps Replace from the void order.
-func (l *twinLedger) Pass(_ context.Context, id uuid.UUID) error {
-	o := l.orders[id]
-	if o.Status != Void || o.Passed() {
-		return stock.ErrRowChanged
-	}
-	o.Version = -1
-	l.orders[id] = o
-	return nil
-}
-
-// Replace records the take in place of the void order.
-func (l *twinLedger) Replace(ctx context.Context, void Order, t stock.Take) (Order, Outcome) {
-	if o := l.orders[void.ID]; o.Status != Void || o.Version != void.Version {
-		return Order{}, Refused(stock.ErrRowChanged)
-	}
-	delete(l.orders, void.ID)
-	o, out := l.Record(ctx, t)
-	if !out.Committed() {
-		l.orders[void.ID] = void
-	}
-	return o, out
 }
 
 func (l *twinLedger) Refunded(_ context.Context, payment string) (Payment, error) {

@@ -147,7 +147,7 @@ func (r *rig) start(ctx context.Context, set settings, locks redislock.Options) 
 	if err != nil {
 		return nil, err
 	}
-	if err := i.Start(ctx); err != nil {
+	if err := i.start(ctx); err != nil {
 		i.Close()
 		return nil, err
 	}
@@ -190,10 +190,16 @@ const (
 // promise is broken. It also returns the number of statements and commands that the
 // scenario sent.
 func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, broken error) {
-	var instances []*instance
+	var (
+		instances []*instance
+		consuming sync.WaitGroup
+	)
+	running, stop := context.WithCancel(ctx)
 	defer func() {
 		r.sqlFault.Disarm()
 		r.hook.Disarm()
+		stop()
+		consuming.Wait()
 		for _, i := range instances {
 			i.Close()
 		}
@@ -212,6 +218,9 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 			return 0, 0, fmt.Errorf("starting: %w", err)
 		}
 		instances = append(instances, i)
+		if i.consumer != nil {
+			consuming.Go(func() { i.consumer.Run(running) })
+		}
 	}
 	s := newScenario(faultRuns.Add(1), row)
 	if err := s.addStock(ctx, instances[0]); err != nil {
@@ -266,7 +275,7 @@ func (r *rig) settle(ctx context.Context, within time.Duration, instances []*ins
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		var failed error
 		for _, i := range instances {
-			if err := i.Sweep(ctx); err != nil {
+			if err := errors.Join(i.Ready(ctx), i.Sweep(ctx)); err != nil {
 				failed = errors.Join(failed, fmt.Errorf("sweeping: %w", err))
 			}
 		}
@@ -286,7 +295,9 @@ func (r *rig) settle(ctx context.Context, within time.Duration, instances []*ins
 func (r *rig) gather(ctx context.Context, i *instance, s *scenario, e *evidence) (err error) {
 	db := r.sql.DB().WithContext(ctx)
 	e.records, e.counts = nil, make(map[stock.SKU]skuCounts)
-	if e.queued, _, err = gate.NewQueuedOrders(r.shop.redis, r.ledgerID).Backlog(ctx); err != nil {
+	journaling := gate.NewScript(r.shop.redis, r.ledgerID)
+	defer journaling.Close()
+	if e.queued, _, err = journaling.Journal().Backlog(ctx); err != nil {
 		return err
 	}
 	var rows []struct {

@@ -10,9 +10,12 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/internal/async"
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -21,7 +24,7 @@ import (
 // hookedJournal is a journal with a hook after an order was queued. Its orders may stay
 // in it, and may be claimed early or not at all.
 type hookedJournal struct {
-	stock.Journal
+	async.Journal
 	queued     hook
 	keep       atomic.Bool // orders are not finished
 	claimsNone atomic.Bool
@@ -57,6 +60,9 @@ func (j *hookedJournal) Finish(ctx context.Context, takes ...stock.Take) error {
 	return j.Journal.Finish(ctx, takes...)
 }
 
+// queues is the strategy that queues orders.
+var queues = strategy.Queueing().Name
+
 // queueing is an instance that queues orders, with hooks in its journal and its cutter.
 type queueing struct {
 	*instance
@@ -67,7 +73,7 @@ type queueing struct {
 func (s *shop) openQueueing(t *testing.T, set settings) queueing {
 	t.Helper()
 	var q queueing
-	set.strategy, set.queue = "lua", true
+	set.strategy, set.idle = queues, true
 	set.change = func(built *strategy.Strategy) {
 		q.journal = &hookedJournal{Journal: built.Journal}
 		built.Journal = q.journal
@@ -95,12 +101,13 @@ func consume(t *testing.T, i *instance) (stop func()) {
 // drain commits all queued orders.
 func drain(t *testing.T, i *instance) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if left, err := i.consumer.Drain(ctx); left != 0 || err != nil {
-		t.Errorf("%d orders are left (%v)", left, err)
-	}
+	stop := consume(t, i)
+	waitFinished(t, i)
+	stop()
 }
+
+// draining makes an instance one of a layout that nobody sells under.
+func draining(built *strategy.Strategy) { built.Layout += ", draining" }
 
 // mustQueue places an order, which must be queued.
 func mustQueue(t *testing.T, i *instance, r order.Request) order.Order {
@@ -145,7 +152,7 @@ func TestQueuedOrder(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
 		i := s.openQueueing(t, settings{takeDeadline: immediateDeadline, paymentWindow: time.Hour})
-		other := s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline})
+		other := s.open(t, settings{idle: true, strategy: queues, takeDeadline: immediateDeadline, paymentWindow: time.Hour})
 		sku := newSKU("queued")
 		addStock(t, other, sku, 5)
 		reached, proceed := i.cutter.before.arm()
@@ -180,16 +187,16 @@ func TestQueuedOrder(t *testing.T) {
 		replayed()
 		elsewhere := newSKU("elsewhere")
 		addStock(t, other, elsewhere, 5)
-		for _, sku := range []stock.SKU{sku, elsewhere} {
-			if _, _, err := other.Place(t.Context(), withKey(oneUnit(sku), "k")); !errors.Is(err, order.ErrInProgress) {
-				t.Errorf("the key at an instance that does not queue, for %s: %v", sku, err)
+		reused := func() {
+			t.Helper()
+			if _, _, err := other.Place(t.Context(), withKey(oneUnit(elsewhere), "k")); !errors.Is(err, order.ErrKeyReused) {
+				t.Errorf("the key for another SKU: %v", err)
 			}
 		}
+		reused()
 		proceed()
 		waitFor(t, other, first.ID, order.Pending)
-		if _, _, err := other.Place(t.Context(), withKey(oneUnit(elsewhere), "k")); !errors.Is(err, order.ErrKeyReused) {
-			t.Errorf("the key for another SKU: %v", err)
-		}
+		reused()
 		s.checkBalance(t, other.gate, elsewhere, 0)
 		replayed()
 		waitFinished(t, other)
@@ -200,7 +207,7 @@ func TestQueuedOrder(t *testing.T) {
 			t.Errorf("%+v, %v", o, err)
 		}
 		if o, replayed, err := other.Place(t.Context(), withKey(oneUnit(sku), "k")); err != nil || !replayed || !sameOrder(o, first) {
-			t.Errorf("an instance that does not queue replays %+v (%v, %v)", o, replayed, err)
+			t.Errorf("another instance replays %+v (%v, %v)", o, replayed, err)
 		}
 		s.waitSettled(t, other.gate, sku)
 		s.checkBalance(t, other.gate, sku, 1)
@@ -222,12 +229,12 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 			for _, key := range []string{"1", "2", "3"} {
 				queued = append(queued, mustQueue(t, i.instance, withKey(both, key+string(sku))))
 			}
-			// Redis loses the count, and a committed order takes one of the units.
+			// Redis loses the count, and an administrator removes one of the units.
 			if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(sku)).Err(); err != nil {
 				t.Fatal(err)
 			}
-			plain := s.open(t, settings{strategy: "lua", noGuard: noGuard})
-			mustPlace(t, plain, oneUnit(sku))
+			plain := s.open(t, settings{idle: true, strategy: queues, noGuard: noGuard})
+			addStock(t, plain, sku, 2)
 			stop := consume(t, i.instance)
 			waitFinished(t, i.instance)
 			stop()
@@ -243,9 +250,9 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 				t.Errorf("the orders ended as %v", states)
 			}
 			s.waitSettled(t, plain.gate, sku)
-			s.checkBalance(t, plain.gate, sku, 3)
+			s.checkBalance(t, plain.gate, sku, 2)
 			s.checkBalance(t, plain.gate, kept, 2)
-			addStock(t, plain, sku, 4)
+			addStock(t, plain, sku, 3)
 			for n, o := range queued {
 				found, err := plain.Order(t.Context(), o.ID)
 				if err != nil || found.Status != order.TurnedDown {
@@ -258,113 +265,117 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 			stop = consume(t, i.instance)
 			waitFinished(t, i.instance)
 			stop()
-			s.checkBalance(t, plain.gate, sku, 4)
+			s.checkBalance(t, plain.gate, sku, 3)
 			s.checkBalance(t, plain.gate, kept, 3)
 		}
 	})
 }
 
-// TestQueuedOrderIsVoid: a queued order's ID has a void order, which resolved the take of
-// another request of the key: the gate cut its units before the order was queued, or the
-// stock was another strategy's meanwhile. The order was acknowledged, so it is still found.
-// It takes the void order's place, unless its key has moved on: then it ends as refused.
+// voided resolves a take of the order's ID, as an instance of another strategy may do that
+// has lost the stock since.
+func voided(t *testing.T, i *instance, o order.Order) {
+	t.Helper()
+	late := stock.Deduction{OrderID: o.ID, TakeID: uuid.New(), Buyer: o.Buyer, Lines: o.Lines}
+	if out := i.ledger.Resolve(t.Context(), late); !out.Refused() {
+		t.Fatal(out)
+	}
+}
+
+// TestQueuedOrderIsVoid: a queued order's ID gets a void order. The order was acknowledged,
+// so it is still found, and ends as refused. Its key leads to another order then.
 func TestQueuedOrderIsVoid(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		for _, test := range []struct{ refilled, passed bool }{{true, false}, {true, true}, {false, false}} {
-			i := s.openQueueing(t, settings{noGuard: true})
-			plain := s.open(t, settings{strategy: "lua", noGuard: true})
-			sku := newSKU("void")
-			addStock(t, plain, sku, 1)
-			keyed := withKey(oneUnit(sku), string(sku))
-			o := mustQueue(t, i.instance, keyed)
-			twin := stock.Take{Deduction: stock.Deduction{OrderID: o.ID, TakeID: uuid.New(), Buyer: o.Buyer, Lines: o.Lines, Queued: uuid.New()}}
-			if test.refilled { // the gate no longer counts the queued order's take
-				if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(sku)).Err(); err != nil {
-					t.Fatal(err)
-				}
-				sweep(t, plain)
-				var err error
-				if twin, err = plain.gate.Take(t.Context(), twin.Deduction); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if out := plain.End(t.Context(), twin, order.Unknown(errLostAnswer)); !out.Refused() {
-				t.Fatalf("the twin's outcome is %+v", out)
-			}
-			wantStatus(t, plain, o.ID, order.Queued)
-			if again := mustReplay(t, i.instance, keyed); again.ID != o.ID || again.Status != order.Queued {
-				t.Errorf("the key is answered with %+v, want the queued order %s", again, o.ID)
-			}
-			want := order.Pending
-			if test.passed {
-				want = order.TurnedDown
-				if err := plain.ledger.Pass(t.Context(), o.ID); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if _, _, err := plain.Place(t.Context(), keyed); !errors.Is(err, order.ErrInProgress) {
-				t.Errorf("the key at an instance that does not queue: %v", err)
-			}
-			stop := consume(t, i.instance)
-			waitFinished(t, plain)
-			stop()
-			wantStatus(t, plain, o.ID, want)
-			if found, err := plain.Order(t.Context(), o.ID); err != nil || !sameLines(found.Lines, o.Lines) || len(found.History) != 2 {
-				t.Errorf("the order is %+v, %v", found, err)
-			}
-			if test.passed {
-				mustPlace(t, plain, keyed)
-			} else if again := mustReplay(t, plain, keyed); again.ID != o.ID {
-				t.Errorf("the key leads to %+v", again)
-			}
-			s.waitSettled(t, plain.gate, sku)
-			s.checkBalance(t, plain.gate, sku, 1)
+		i := s.openQueueing(t, settings{noGuard: true})
+		sku := newSKU("void")
+		addStock(t, i.instance, sku, 1)
+		keyed := withKey(oneUnit(sku), string(sku))
+		o := mustQueue(t, i.instance, keyed)
+		voided(t, i.instance, o)
+		wantStatus(t, i.instance, o.ID, order.Queued)
+		if again := mustReplay(t, i.instance, keyed); again.ID != o.ID || again.Status != order.Queued {
+			t.Errorf("the key is answered with %+v, want the queued order %s", again, o.ID)
 		}
+		drain(t, i.instance)
+		wantStatus(t, i.instance, o.ID, order.TurnedDown)
+		if found, err := i.Order(t.Context(), o.ID); err != nil || !sameLines(found.Lines, o.Lines) || len(found.History) != 2 {
+			t.Errorf("the order is %+v, %v", found, err)
+		}
+		if next := mustQueue(t, i.instance, keyed); next.ID == o.ID {
+			t.Errorf("the key leads to the refused order %s", next.ID)
+		}
+		drain(t, i.instance)
+		s.waitSettled(t, i.gate, sku)
+		s.checkBalance(t, i.gate, sku, 1)
 	})
 }
 
-// TestQueuedInPlaceOfAVoidOrder: a keyed order is queued while its ID has a void order,
-// and another request of the key is answered with it before the first one is. Both get
-// the same order, unless the key has passed the void order meanwhile: then the order that
-// was acknowledged ends as refused, and does not vanish.
-func TestQueuedInPlaceOfAVoidOrder(t *testing.T) {
+// TestQueuedBehindAVoidOrder: a keyed order is queued while its ID has a void order, and
+// another request of the key is answered with it before the first one is. The first one
+// gets the key's next order. The one that was acknowledged ends as refused, and does not
+// vanish.
+func TestQueuedBehindAVoidOrder(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases[2:], func(t *testing.T, s *shop) {
-		for _, passed := range []bool{false, true} {
-			i := s.openQueueing(t, settings{takeDeadline: immediateDeadline, noGuard: true})
-			sku := newSKU("twice")
-			addStock(t, i.instance, sku, 1) // the key's next order needs what the refused one had
-			keyed := withKey(oneUnit(sku), string(sku))
-			voided := mustQueue(t, i.instance, keyed)
-			if err := s.redis.Del(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:queued", "holdfast:{"+s.ledgerID.String()+"}:journal").Err(); err != nil {
-				t.Fatal(err)
-			}
-			sweep(t, i.instance)
-			wantStatus(t, i.instance, voided.ID, order.Void)
-			reached, proceed := i.journal.queued.arm()
-			defer proceed()
-			first := place(t.Context(), i.instance, keyed)
-			wait(t, "the journal", reached)
-			again := mustReplay(t, i.instance, keyed)
-			want := order.Pending
-			if passed {
-				want = order.TurnedDown
-				if err := i.ledger.Pass(t.Context(), voided.ID); err != nil {
-					t.Fatal(err)
-				}
-			}
-			proceed()
-			r := wait(t, "the answer", first)
-			if r.err != nil || (r.order.ID == again.ID) == passed || again.ID != voided.ID {
-				t.Errorf("passed %v: answered %+v, and meanwhile %+v", passed, r, again)
-			}
-			drain(t, i.instance)
-			wantStatus(t, i.instance, again.ID, want)
-			wantStatus(t, i.instance, r.order.ID, order.Pending)
-			s.waitSettled(t, i.gate, sku)
-			s.checkBalance(t, i.gate, sku, 1)
-			i.Close()
+		i := s.openQueueing(t, settings{takeDeadline: immediateDeadline, noGuard: true})
+		sku := newSKU("twice")
+		addStock(t, i.instance, sku, 1) // the key's next order needs what the refused one had
+		keyed := withKey(oneUnit(sku), string(sku))
+		lost := mustQueue(t, i.instance, keyed)
+		if err := s.redis.Del(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:queued", "holdfast:{"+s.ledgerID.String()+"}:journal").Err(); err != nil {
+			t.Fatal(err)
+		}
+		sweep(t, i.instance)
+		wantStatus(t, i.instance, lost.ID, order.Void)
+		reached, proceed := i.journal.queued.arm()
+		defer proceed()
+		first := place(t.Context(), i.instance, keyed)
+		wait(t, "the journal", reached)
+		again := mustReplay(t, i.instance, keyed)
+		proceed()
+		r := wait(t, "the answer", first)
+		if r.err != nil || r.replayed || r.order.ID == again.ID || again.ID != lost.ID {
+			t.Errorf("answered %+v, and meanwhile %+v", r, again)
+		}
+		drain(t, i.instance)
+		wantStatus(t, i.instance, again.ID, order.TurnedDown)
+		wantStatus(t, i.instance, r.order.ID, order.Pending)
+		s.waitSettled(t, i.gate, sku)
+		s.checkBalance(t, i.gate, sku, 1)
+	})
+}
+
+// TestQueuedTwinOfALiveOrder: a key's first ID is void, and its live order has the second
+// one. Two requests repeat the key at once, and both get the live order, although the first
+// of them has queued an order under the first ID for a moment.
+func TestQueuedTwinOfALiveOrder(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases[2:], func(t *testing.T, s *shop) {
+		lua := s.open(t, settings{strategy: "lua", noGuard: true})
+		sku := newSKU("live")
+		addStock(t, lua, sku, 2)
+		keyed := withKey(oneUnit(sku), string(sku))
+		probe := mustPlace(t, lua, keyed) // tells the key's first ID
+		if err := errors.Join(
+			s.sql.DB().Exec("UPDATE orders SET status = 'void' WHERE id = ?", s.sql.Dialect().UUID(probe.ID)).Error,
+			s.sql.DB().Exec("UPDATE stock SET available = available + 1 WHERE sku = ?", string(sku)).Error,
+		); err != nil {
+			t.Fatal(err)
+		}
+		s.waitSettled(t, lua.gate, sku)
+		live := mustPlace(t, lua, keyed)
+		s.waitSettled(t, lua.gate, sku)
+		i := s.openQueueing(t, settings{noGuard: true})
+		reached, proceed := i.journal.queued.arm()
+		defer proceed()
+		first := place(t.Context(), i.instance, keyed)
+		wait(t, "the journal", reached)
+		if again := mustReplay(t, i.instance, keyed); !sameOrder(again, live) {
+			t.Errorf("the key was answered with %+v, then with %+v", live, again)
+		}
+		proceed()
+		if r := wait(t, "the answer", first); r.err != nil || !sameOrder(r.order, live) {
+			t.Errorf("answered %+v, want %s", r, live.ID)
 		}
 	})
 }
@@ -405,18 +416,18 @@ func mustReplay(t *testing.T, i *instance, r order.Request) order.Order {
 func TestQueuedTwinOfACommittedOrder(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		i := s.openQueueing(t, settings{noGuard: true})
 		plain := s.open(t, settings{strategy: "lua", noGuard: true})
 		sku := newSKU("twin")
 		addStock(t, plain, sku, 2)
 		first := mustPlace(t, plain, withKey(oneUnit(sku), "k"))
 		s.waitSettled(t, plain.gate, sku)
+		i := s.openQueueing(t, settings{noGuard: true})
 		o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"))
 		if err != nil || !replayed || !sameOrder(o, first) {
 			t.Errorf("answered %+v, then %+v (replayed %v, %v)", first, o, replayed, err)
 		}
-		waitFinished(t, plain) // without a consumer
-		s.checkBalance(t, plain.gate, sku, 1)
+		waitFinished(t, i.instance) // without a consumer
+		s.checkBalance(t, i.gate, sku, 1)
 	})
 }
 
@@ -486,7 +497,7 @@ func TestCommittedBeforeARefill(t *testing.T) {
 		sweep(t, i.instance)
 		i.journal.keep.Store(false)
 		i.journal.claimsAll.Store(true)
-		next := s.open(t, settings{strategy: "lua", noGuard: true, change: func(built *strategy.Strategy) { built.Journal = i.journal }})
+		next := s.open(t, settings{idle: true, strategy: queues, noGuard: true, change: func(built *strategy.Strategy) { built.Journal = i.journal }})
 		consume(t, next)
 		waitFinished(t, next)
 		wantStatus(t, next, o.ID, order.Pending)
@@ -636,279 +647,96 @@ func TestStreamIsLost(t *testing.T) {
 	})
 }
 
-// foreign are strategies of each kind that do not queue: without a gate, and with gates
-// that have other keys, locks or a queue of their own.
-var foreign = []string{"merged", "segment", "lock", "queue"}
-
-// TestQueuedByAnotherStrategy: instances of another strategy show queued orders, and
-// commit them without taking the stock from each other.
-func TestQueuedByAnotherStrategy(t *testing.T) {
+// TestNoOtherStrategy: while orders may be queued, no other strategy takes over the stock,
+// not even one without a gate, and not while they are drained either. Afterwards it does,
+// and shows the orders.
+func TestNoOtherStrategy(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		for n, name := range foreign {
-			if n > 0 && s.sql.Dialect() != "sqlite" && !testenv.Thorough() {
-				break
-			}
-			i := s.openQueueing(t, settings{})
-			sku := newSKU("other")
-			addStock(t, i.instance, sku, 3)
-			var queued []order.Order
-			for _, key := range []string{"1", "2", "3"} {
-				queued = append(queued, mustQueue(t, i.instance, withKey(oneUnit(sku), key+string(sku))))
-			}
-			next, peer := s.open(t, settings{strategy: name}), s.open(t, settings{strategy: name})
-			for _, at := range []*instance{i.instance, next, peer} {
-				o, err := at.Order(t.Context(), queued[0].ID)
-				if err != nil || o.Status != order.Queued || o.Strategy != queued[0].Strategy {
-					t.Errorf("%s shows %+v (%v)", at.strategy, o, err)
-				}
-				if _, err := at.Cancel(t.Context(), queued[0].ID); !errors.Is(err, order.ErrInProgress) {
-					t.Errorf("cancelled at %s: %v", at.strategy, err)
-				}
-			}
-			if again := mustReplay(t, peer, withKey(oneUnit(sku), "1"+string(sku))); !sameOrder(again, queued[0]) {
-				t.Errorf("answered %+v, then %+v by %s", queued[0], again, peer.strategy)
-			}
-			if _, _, err := peer.Place(t.Context(), withKey(request(stock.Line{SKU: sku, Quantity: 2}), "1"+string(sku))); !errors.Is(err, order.ErrKeyReused) {
-				t.Errorf("other lines under the key: %v", err)
-			}
-			mustPlace(t, peer, oneUnit(sku)) // before the queued orders take their units again
-			before := peer.ledger.Generation()
-			drain(t, next)
-			states := make(map[order.Status]int)
-			for n, o := range queued {
-				found, err := peer.Order(t.Context(), o.ID)
-				if err != nil || !sameLines(found.Lines, o.Lines) {
-					t.Fatalf("%+v, %v", found, err)
-				}
-				states[found.Status]++
-				if found.Status != order.Pending {
-					continue
-				}
-				if again := mustReplay(t, peer, withKey(oneUnit(sku), string(rune('1'+n))+string(sku))); !sameOrder(again, o) || again.Strategy != o.Strategy {
-					t.Errorf("answered %+v, then %+v", o, again)
-				}
-			}
-			if states[order.Pending] != 2 || states[order.TurnedDown] != 1 {
-				t.Errorf("%s: the orders ended as %v", name, states)
-			}
-			if owner, err := peer.ledger.Owner(t.Context()); err != nil || owner.Generation != before || peer.Usable(t.Context()) != nil {
-				t.Errorf("%s: the stock changed hands: %+v, %v", name, owner, err)
-			}
-			s.waitSettled(t, peer.gate, sku)
-			s.checkBalance(t, peer.gate, sku, 3)
-			for _, instance := range []*instance{i.instance, next, peer} {
-				instance.Close()
-			}
-		}
-	})
-}
-
-// TestCommittedBeforeAChange: an order is committed by a consumer of the strategy that
-// queued it, and finished by one of another strategy: the first did not finish it, or was
-// in its transaction when the stock changed hands.
-func TestCommittedBeforeAChange(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, databases[:2], func(t *testing.T, s *shop) {
-		for _, inside := range []bool{false, true} {
-			i := s.openQueueing(t, settings{noGuard: true})
-			sku, kept := newSKU("both"), newSKU("kept")
-			addStock(t, i.instance, sku, 2)
-			addStock(t, i.instance, kept, 2)
-			i.journal.keep.Store(true)
-			reached, proceed := i.cutter.after.arm()
-			if !inside {
-				proceed()
-			}
-			stop := consume(t, i.instance)
-			o := mustQueue(t, i.instance, request(stock.Line{SKU: sku, Quantity: 1}, stock.Line{SKU: kept, Quantity: 1}))
-			if inside {
-				wait(t, "the consumer", reached)
-			} else {
-				waitFor(t, i.instance, o.ID, order.Pending)
-				stop()
-			}
-			next := s.open(t, settings{strategy: "segment", noGuard: true, change: func(built *strategy.Strategy) {
-				built.Queued = &impatient{QueuedOrders: built.Queued}
-			}})
-			stopNext := consume(t, next)
-			if inside {
-				proceed()
-			}
-			waitFinished(t, i.instance)
-			stop()
-			stopNext()
-			wantStatus(t, next, o.ID, order.Pending)
-			for _, sku := range []stock.SKU{sku, kept} {
-				mustPlace(t, next, oneUnit(sku))
-				mustRefuse(t, next, oneUnit(sku), stock.ErrSoldOut)
-				s.waitSettled(t, next.gate, sku)
-				s.checkBalance(t, next.gate, sku, 2)
-			}
-			i.Close()
-			next.Close()
-		}
-	})
-}
-
-// impatient claims orders that other consumers have had for the time idle. If it is 0,
-// they have just got them.
-type impatient struct {
-	stock.QueuedOrders
-	idle time.Duration
-}
-
-func (q *impatient) Claim(ctx context.Context, consumer string, limit int, _ time.Duration) ([]stock.Take, error) {
-	return q.QueuedOrders.Claim(ctx, consumer, limit, q.idle)
-}
-
-// TestForeignConsumerDies: an instance of another strategy dies after it has taken the
-// units of a queued order again. Recovery gives them back, and the order is placed.
-func TestForeignConsumerDies(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, databases[:2], func(t *testing.T, s *shop) {
 		i := s.openQueueing(t, settings{})
-		sku := newSKU("dies")
-		addStock(t, i.instance, sku, 2)
-		o := mustQueue(t, i.instance, oneUnit(sku))
-		next := s.open(t, settings{strategy: "segment", takeDeadline: immediateDeadline})
-		addStock(t, next, sku, 3) // fills the gate
-		if _, err := next.gate.Take(t.Context(), stock.Deduction{OrderID: o.ID, TakeID: uuid.New(), Buyer: o.Buyer, Lines: o.Lines, Queued: o.TakeID}); err != nil {
+		sku := newSKU("held")
+		addStock(t, i.instance, sku, 5)
+		keyed := withKey(oneUnit(sku), "k")
+		o := mustQueue(t, i.instance, keyed)
+		refused := func() {
+			t.Helper()
+			for _, name := range []string{"lua", "merged"} {
+				next, err := s.build(s.sql.Ledger(), s.redis, redislock.Options{}, settings{strategy: name, takeDeadline: time.Minute})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := patiently(func() error { return next.start(t.Context()) }); !errors.Is(err, reconcile.ErrQueuedOrders) {
+					t.Errorf("%s took over the stock: %v", name, err)
+				}
+				next.Close()
+			}
+		}
+		refused()
+		d := s.open(t, settings{idle: true, strategy: queues, change: draining})
+		refused()
+		drain(t, d)
+		refused()
+		if err := d.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if out := next.PlaceQueued(t.Context(), stock.Take{Deduction: stock.Deduction{OrderID: o.ID, TakeID: o.TakeID, Buyer: o.Buyer, Lines: o.Lines}, QueuedAt: o.CreatedAt}); !out.Refused() {
-			t.Errorf("placed while another consumer has its units: %+v", out)
+		if err := d.Release(t.Context()); err != nil {
+			t.Errorf("released twice: %v", err)
 		}
-		sweep(t, next)
-		wantStatus(t, next, o.ID, order.Queued) // although its row is void
-		drain(t, next)
-		wantStatus(t, next, o.ID, order.Pending)
-		s.waitSettled(t, next.gate, sku)
-		s.checkBalance(t, next.gate, sku, 1)
-	})
-}
-
-// frail is a journal that may stop answering.
-type frail struct {
-	stock.QueuedOrders
-	away  atomic.Bool
-	looks atomic.Int64 // calls of Backlog that were answered
-}
-
-func (q *frail) Backlog(ctx context.Context) (int64, time.Duration, error) {
-	if q.away.Load() {
-		return 0, 0, errLostAnswer
-	}
-	defer q.looks.Add(1)
-	return q.QueuedOrders.Backlog(ctx)
-}
-
-func (q *frail) Queued(ctx context.Context, id uuid.UUID) (stock.Take, error) {
-	if q.away.Load() {
-		return stock.Take{}, errLostAnswer
-	}
-	return q.QueuedOrders.Queued(ctx, id)
-}
-
-// TestJournalAway: the Redis of a strategy without a gate stops answering. Orders with a
-// key are placed without it once the instance knows that none is queued.
-func TestJournalAway(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, databases[:1], func(t *testing.T, s *shop) {
-		i := s.openQueueing(t, settings{})
-		sku := newSKU("away")
-		addStock(t, i.instance, sku, 2)
-		o := mustQueue(t, i.instance, oneUnit(sku))
-		var journal *frail
-		next := s.open(t, settings{strategy: "merged", change: func(built *strategy.Strategy) {
-			journal = &frail{QueuedOrders: built.Queued}
-			built.Queued = journal
-		}})
-		keyed := withKey(oneUnit(sku), string(sku))
-		journal.away.Store(true)
-		mustRefuse(t, next, keyed, stock.ErrUnavailable)
-		journal.away.Store(false)
-		drain(t, next)
-		wantStatus(t, next, o.ID, order.Pending)
-		before := journal.looks.Load()
-		consume(t, next)
-		eventually(t, "the consumer sees the journal", func() bool { return journal.looks.Load() > before })
-		journal.away.Store(true)
-		eventually(t, "the key is placed", func() bool {
-			_, replayed, err := next.Place(t.Context(), keyed)
-			return err == nil && !replayed
-		})
-		s.checkBalance(t, nil, sku, 2)
-	})
-}
-
-// TestKeyPassesAQueuedOrder: a queued order is void, and a retry of its key reaches an
-// instance that cannot see the journal. The key moves on to another order, and the queued
-// order ends as refused: a key has one live order.
-func TestKeyPassesAQueuedOrder(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, databases[:2], func(t *testing.T, s *shop) {
-		i := s.openQueueing(t, settings{})
-		sku := newSKU("passes")
-		addStock(t, i.instance, sku, 3)
-		keyed := withKey(oneUnit(sku), string(sku))
-		o := mustQueue(t, i.instance, keyed)
-		next := s.open(t, settings{strategy: "merged"})
-		blind := s.open(t, settings{strategy: "merged", change: func(built *strategy.Strategy) { built.Queued = nil }})
-		lost := stock.Deduction{OrderID: o.ID, TakeID: uuid.New(), Buyer: o.Buyer, Lines: o.Lines}
-		if out := blind.ledger.Resolve(t.Context(), lost); !out.Refused() {
-			t.Fatal(out)
+		for _, name := range []string{"lua", "merged"} {
+			next := s.open(t, settings{strategy: name})
+			wantStatus(t, next, o.ID, order.Pending)
+			if again := mustReplay(t, next, keyed); !sameOrder(again, o) {
+				t.Errorf("answered %+v, then %+v by %s", o, again, name)
+			}
 		}
-		first := mustPlace(t, blind, keyed)
-		for _, drained := range []bool{false, true} {
-			if drained {
-				drain(t, next)
-				wantStatus(t, next, o.ID, order.TurnedDown)
-			}
-			for _, at := range []*instance{next, blind} {
-				if again := mustReplay(t, at, keyed); !sameOrder(again, first) {
-					t.Errorf("drained %v: answered %+v, then %+v", drained, first, again)
-				}
-			}
+		if err := d.Release(t.Context()); !errors.Is(err, stock.ErrRowChanged) {
+			t.Errorf("released what another strategy has taken over: %v", err)
 		}
 		s.checkBalance(t, nil, sku, 1)
 	})
 }
 
-// TestTwoForeignConsumers: two instances of another strategy place the same order. One
-// pauses inside its transaction, or before it. The order is committed once.
-func TestTwoForeignConsumers(t *testing.T) {
+// TestQueueAfterADrain: an instance does not know yet that its orders are drained. It can
+// queue nothing from then on, although the gate has its counts, and although it writes its
+// own mark again.
+func TestQueueAfterADrain(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases[1:2], func(t *testing.T, s *shop) {
-		for _, name := range []string{"merged", "optimistic"} {
-			i := s.openQueueing(t, settings{})
-			sku := newSKU("twice")
-			addStock(t, i.instance, sku, 3)
-			o := mustQueue(t, i.instance, oneUnit(sku))
-			hooked := new(hookedCutter)
-			slow := s.open(t, settings{strategy: name, change: func(built *strategy.Strategy) { built.Cutter = hooked.over(built.Cutter) }})
-			quick := s.open(t, settings{strategy: name, change: func(built *strategy.Strategy) { built.Queued = &impatient{QueuedOrders: built.Queued} }})
-			reached, proceed := hooked.before.arm()
-			defer proceed()
-			stopSlow := consume(t, slow)
-			wait(t, "the slow consumer", reached)
-			stopQuick := consume(t, quick)
-			waitFor(t, quick, o.ID, order.Pending)
-			proceed()
-			waitFinished(t, i.instance)
-			stopSlow()
-			stopQuick()
-			s.checkBalance(t, nil, sku, 1)
-			for _, instance := range []*instance{i.instance, slow, quick} {
-				instance.Close()
+	eachDatabase(t, databases[:1], func(t *testing.T, s *shop) {
+		i := s.openQueueing(t, settings{})
+		sku, untouched := newSKU("late"), newSKU("untouched")
+		addStock(t, i.instance, sku, 5)
+		addStock(t, i.instance, untouched, 5)
+		mustQueue(t, i.instance, oneUnit(untouched)) // fills the gate
+		drain(t, i.instance)
+		mustQueue(t, i.instance, oneUnit(sku))
+		mark, err := i.gate.Mark(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := s.open(t, settings{idle: true, strategy: queues, change: draining})
+		cannot := func() {
+			t.Helper()
+			d := stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "b", Lines: oneUnit(untouched).Lines}
+			if _, err := i.journal.Queue(t.Context(), d, time.Now()); !errors.Is(err, stock.ErrBusy) {
+				t.Errorf("queued after the drain had begun: %v", err)
 			}
 		}
+		cannot()
+		drain(t, d)
+		if err := errors.Join(i.gate.SetMark(t.Context(), mark), d.Release(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		cannot()
+		next := s.open(t, settings{strategy: "merged"})
+		cannot()
+		waitFinished(t, d)
+		mustPlace(t, next, oneUnit(sku))
+		s.checkBalance(t, nil, sku, 2)
 	})
 }
 
 // TestRejectedQueuedOrder: the database refuses the lines of a queued order for what they
-// are. The order ends as refused, under its own strategy and under another one, and its
-// units are for sale again.
+// are. The order ends as refused, and its units are for sale again.
 func TestRejectedQueuedOrder(t *testing.T) {
 	t.Parallel()
 	for _, d := range servers {
@@ -916,27 +744,17 @@ func TestRejectedQueuedOrder(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, d)
 			through := func() *sqltx.DB { return r.db }
-			for _, other := range []string{"", "merged", "segment"} {
-				i := r.openQueueing(t, settings{db: through})
-				sku := newSKU("rejected")
-				addStock(t, i.instance, sku, 1)
-				o := mustQueue(t, i.instance, withKey(oneUnit(sku), string(sku)))
-				consumer := i.instance
-				if other != "" {
-					consumer = r.open(t, settings{strategy: other, db: through})
-				}
-				r.sqlFault.Arm(faults.Fault{Kind: faults.BadValue, Nth: 1, Times: 1000, Only: "INSERT INTO order_lines"})
-				drain(t, consumer)
-				if _, injected := r.sqlFault.Disarm(); len(injected) == 0 {
-					t.Error("the database refused nothing")
-				}
-				wantStatus(t, consumer, o.ID, order.TurnedDown)
-				mustPlace(t, consumer, oneUnit(sku))
-				i.Close()
-				if other != "" {
-					consumer.Close()
-				}
+			i := r.openQueueing(t, settings{db: through})
+			sku := newSKU("rejected")
+			addStock(t, i.instance, sku, 1)
+			o := mustQueue(t, i.instance, withKey(oneUnit(sku), string(sku)))
+			r.sqlFault.Arm(faults.Fault{Kind: faults.BadValue, Nth: 1, Times: 1000, Only: "INSERT INTO order_lines"})
+			drain(t, i.instance)
+			if _, injected := r.sqlFault.Disarm(); len(injected) == 0 {
+				t.Error("the database refused nothing")
 			}
+			wantStatus(t, i.instance, o.ID, order.TurnedDown)
+			mustQueue(t, i.instance, oneUnit(sku))
 		})
 	}
 }
@@ -955,13 +773,7 @@ func TestRefusalMeetsAVoidOrder(t *testing.T) {
 			sku := newSKU("duplicate")
 			addStock(t, i.instance, sku, 1)
 			o := mustQueue(t, i.instance, withKey(oneUnit(sku), string(sku)))
-			twin := stock.Deduction{OrderID: o.ID, TakeID: uuid.New(), Buyer: o.Buyer, Lines: o.Lines}
-			if out := i.ledger.Resolve(t.Context(), twin); !out.Refused() {
-				t.Fatal(out)
-			}
-			if err := i.ledger.Pass(t.Context(), o.ID); err != nil {
-				t.Fatal(err)
-			}
+			voided(t, i.instance, o)
 			r.sqlFault.Arm(faults.Fault{Kind: faults.Duplicate, Nth: 1, Only: "DELETE FROM orders"})
 			drain(t, i.instance)
 			if _, injected := r.sqlFault.Disarm(); len(injected) != 1 {

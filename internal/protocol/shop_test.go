@@ -21,7 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/admin"
-	"github.com/holdfast-stock/holdfast/internal/journal"
+	"github.com/holdfast-stock/holdfast/internal/async"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
@@ -144,12 +144,13 @@ type instance struct {
 	*order.Service
 	*admin.Admin
 	*reconcile.Reconciler
-	gate     stock.Gate        // nil if there is none
-	journal  stock.Journal     // nil if the gate has none
-	consumer *journal.Consumer // of the journal
+	gate     stock.Gate      // nil if there is none
+	journal  async.Journal   // nil unless the strategy queues orders
+	consumer *async.Consumer // of the journal
 	ledger   *ledger.Ledger
 	strategy string
 	registry *prometheus.Registry
+	start    func(context.Context) error // instead of Reconciler.Start
 	closed   sync.Once
 	close    func() // closes the instance
 	stop     func() // closes its gate and locks
@@ -193,11 +194,11 @@ type settings struct {
 	takeDeadline  time.Duration
 	paymentWindow time.Duration
 	late          order.Late // what becomes of late payments
-	queue         bool       // orders are answered as soon as the journal has them
 	clock         func() time.Time
 	db            func() *sqltx.DB           // opens the ledger; nil for the connections of the shop
 	change        func(s *strategy.Strategy) // replaces the gate or the cutter
 	guest         bool                       // audits beside instances, and sells nothing
+	idle          bool                       // nobody commits the orders that it queues, unless the test does
 	log           *slog.Logger               // nil for none
 }
 
@@ -215,12 +216,15 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 		t.Fatal(err)
 	}
 	t.Cleanup(i.Close)
-	begin := i.Start
+	begin := i.start
 	if set.guest {
 		begin = i.Attach
 	}
 	if err := patiently(func() error { return begin(t.Context()) }); err != nil {
 		t.Fatal(err)
+	}
+	if i.consumer != nil && !set.idle && !set.guest {
+		consume(t, i)
 	}
 	return i
 }
@@ -270,10 +274,10 @@ func (s *shop) build(db *sqltx.DB, client redis.UniversalClient, locks redislock
 func (s *shop) assemble(db *sqltx.DB, built strategy.Strategy, set settings) *instance {
 	i := &instance{gate: built.Gate, strategy: built.Name, journal: built.Journal, registry: prometheus.NewRegistry()}
 	parts := service.New(db, s.ledgerID, built, service.Options{
-		TakeDeadline: set.takeDeadline, PaymentWindow: set.paymentWindow, LatePayments: set.late, Queue: set.queue, Clock: set.clock, Log: cmp.Or(set.log, slog.New(slog.DiscardHandler)), Metrics: i.registry,
+		TakeDeadline: set.takeDeadline, PaymentWindow: set.paymentWindow, LatePayments: set.late, Clock: set.clock, Log: cmp.Or(set.log, slog.New(slog.DiscardHandler)), Metrics: i.registry,
 	})
 	i.Service, i.Admin, i.Reconciler, i.ledger, i.close = parts.Orders, parts.Stock, parts.Reconciler, parts.Ledger, parts.Close
-	i.consumer = parts.Consumer
+	i.consumer, i.start = parts.Consumer, parts.Start
 	return i
 }
 

@@ -14,8 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/async"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
@@ -205,28 +207,82 @@ func (g *gale) endFaults() {
 // database's clock. A start may fail because of the faults, and is then tried again, as a
 // supervisor does.
 func (g *gale) launch(ctx context.Context, l launch) error {
-	set := settings{strategy: l.strategy, queue: l.queue, noGuard: g.storm.noGuard, change: func(built *strategy.Strategy) {
-		built.Queued = &impatient{built.Queued, g.storm.idle}
-		if built.Journal != nil {
-			built.Journal = &impatientJournal{built.Journal, g.storm.idle}
-		}
-	}}
+	set := settings{strategy: l.strategy, noGuard: g.storm.noGuard, change: g.impatient}
 	for try := 1; ; try++ {
 		i, err := g.start(ctx, set, redislock.Options{Lease: lostUnlockLease})
 		if err == nil {
 			g.note("started instance %d: %v", len(g.instances), l)
 			g.instances = append(g.instances, i)
-			g.loops.Go(func() { i.consumer.Run(ctx) })
+			if i.consumer != nil {
+				g.loops.Go(func() { i.consumer.Run(ctx) })
+			}
 			g.loops.Go(func() { i.ledger.KeepClock(ctx) })
 			return nil
 		}
 		g.note("starting %v: %v", l, err)
 		switch {
+		case errors.Is(err, reconcile.ErrQueuedOrders):
+			if err := g.drain(ctx); err != nil {
+				return err
+			}
 		case ctx.Err() != nil, try > 2*maxFaultyStarts:
 			return fmt.Errorf("starting %v: %w", l, err)
 		case try == maxFaultyStarts:
 			g.endFaults()
 		}
+	}
+}
+
+// impatient makes the consumer of an instance claim orders early.
+func (g *gale) impatient(built *strategy.Strategy) {
+	if built.Journal != nil {
+		built.Journal = &impatientJournal{built.Journal, g.storm.idle}
+	}
+}
+
+// drain does what an operator does before another strategy starts. It is tried again until
+// it succeeds, at first under the faults.
+func (g *gale) drain(ctx context.Context) error {
+	for try := 1; ; try++ {
+		err := g.tryDrain(ctx)
+		g.note("draining the journal: %v", err)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil, try > 2*maxFaultyStarts:
+			return fmt.Errorf("draining the journal: %w", err)
+		case try == maxFaultyStarts:
+			g.endFaults()
+		}
+	}
+}
+
+func (g *gale) tryDrain(ctx context.Context) error {
+	i, err := g.start(ctx, settings{strategy: queues, noGuard: g.storm.noGuard, change: func(built *strategy.Strategy) {
+		g.impatient(built)
+		draining(built)
+	}}, redislock.Options{Lease: lostUnlockLease})
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer func() {
+		stop()
+		running.Wait()
+		i.Close()
+	}()
+	running.Go(func() { i.consumer.Run(ctx) })
+	running.Go(func() { i.ledger.KeepClock(ctx) })
+	for {
+		queued, err := i.consumer.Queued(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err == nil && queued == 0 {
+			return i.Release(ctx)
+		}
+		time.Sleep(5 * time.Millisecond) // between two looks
 	}
 }
 
@@ -313,13 +369,13 @@ func (g *gale) decide(ctx context.Context, i *instance, number int, r order.Requ
 		if time.Now().After(end) {
 			return fmt.Errorf("%s gets no final answer after the storm: %w", r.Buyer, a.err)
 		}
-		_ = i.Sweep(ctx)
+		_ = errors.Join(i.Ready(ctx), i.Sweep(ctx)) // as Run does
 	}
 }
 
 // impatientJournal is impatient with the orders of a gate's journal.
 type impatientJournal struct {
-	stock.Journal
+	async.Journal
 	idle time.Duration
 }
 

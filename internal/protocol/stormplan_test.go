@@ -35,17 +35,7 @@ type wave struct {
 }
 
 // launch is the start of an instance.
-type launch struct {
-	strategy string
-	queue    bool // --ack queued
-}
-
-func (l launch) String() string {
-	if l.queue {
-		return l.strategy + " --ack queued"
-	}
-	return l.strategy
-}
+type launch struct{ strategy string }
 
 // visit is a request of a buyer.
 type visit struct {
@@ -121,7 +111,7 @@ func newStorm(database string, seed uint64, run int64) storm {
 	d.noGuard = d.IntN(3) > 0
 	d.idle = pick(d.Rand, 0, 20*time.Millisecond, 200*time.Millisecond)
 	d.drawFaults(database)
-	d.addWave(firstBuyers, launch{strategy: "lua", queue: true}, launch{strategy: "lua"})
+	d.addWave(firstBuyers, launch{queues}, launch{queues})
 	for range d.IntN(maxWaves) {
 		d.addWave(laterBuyers, d.launches()...)
 	}
@@ -180,7 +170,7 @@ func (d *drawing) launches() (among []launch) {
 	sound := slices.DeleteFunc(strategy.Table(), func(s strategy.Spec) bool { return !s.Sound })
 	spec := pick(d.Rand, sound...)
 	for range 1 + d.IntN(2) {
-		among = append(among, launch{strategy: spec.Name, queue: spec.Queues() && d.IntN(2) == 0})
+		among = append(among, launch{spec.Name})
 	}
 	return among
 }
@@ -224,9 +214,7 @@ func (d *drawing) addWave(buyers int, launches ...launch) {
 // instanceFrom draws the number of an instance that has started, from this number on.
 func (d *drawing) instanceFrom(from int) int { return from + d.IntN(d.instances-from) }
 
-// addBuyers draws new buyers. Most have a key, and none uses it for other lines: with
-// instances of lua of different --ack that has a known gap (docs/protocol.md, rule 13 of
-// section 10).
+// addBuyers draws new buyers. Most have a key, and none uses it for other lines.
 func (d *drawing) addBuyers(n int) {
 	a, b := d.skus[0], d.skus[1]
 	for range n {

@@ -206,7 +206,7 @@ func (r *Reconciler) read(ctx context.Context, skus []stock.SKU) ([]reading, err
 	if err := r.generations.join(ctx); err != nil {
 		return nil, fmt.Errorf("using the stock: %w", err)
 	}
-	// The gate is read between two readings of the ledger. See gateDifference.
+	// The gate is read between two readings of the ledger. See stock.Compare.
 	before, err := r.ledger.Counts(ctx, skus)
 	if err != nil {
 		return nil, err
@@ -257,7 +257,7 @@ func (f *Finding) add(kind Kind, least, most int64) {
 }
 
 func (f *Finding) compareLedger() {
-	if wrong := f.Count.Available + f.Count.Held - f.Count.Total; wrong != 0 {
+	if wrong := stock.Compare(f.Count.Units(), nil, f.Count.Units()).Ledger; wrong != 0 {
 		f.add(LedgerDiffers, wrong, wrong)
 	}
 	if buyers := int64(len(f.Claims)); buyers > 0 {
@@ -277,8 +277,8 @@ func (f *Finding) compareGate(before ledger.Count, flights map[stock.SKU]flight)
 		f.add(NotFilled, 0, 0)
 		return
 	}
-	if least, most := gateDifference(before, level, after); least > 0 || most < 0 {
-		f.add(GateDiffers, least, most)
+	if c := stock.Compare(before.Units(), &level, after.Units()); c.Least > 0 || c.Most < 0 {
+		f.add(GateDiffers, c.Least, c.Most)
 	}
 	if flight, counted := flights[after.SKU]; counted {
 		f.Recorded = &flight.recorded
@@ -286,22 +286,6 @@ func (f *Finding) compareGate(before ledger.Count, flights map[stock.SKU]flight)
 			f.add(Unrecorded, lost, lost)
 		}
 	}
-}
-
-// gateDifference returns how many units the gate has too many: at least least and at
-// most most. before and after are the stock row before and after the gate was read.
-// No units were added to the row in between. A negative available counts as 0, as it
-// does in a fill.
-//
-// If the counts are right, the row's available is the sum of the gate's available, the
-// units taken and not committed, and the undelivered units. Two of these numbers are
-// known only within bounds. The units taken and not committed are between 0 and the
-// units in flight. The row's available at the time of the gate's count is between
-// after's and before's, because it only falls while nothing is added.
-func gateDifference(before ledger.Count, level stock.Level, after ledger.Count) (least, most int64) {
-	least = level.Available - max(before.Available, 0)
-	most = level.Available + max(level.InFlight, 0) + before.Undelivered - max(after.Available, 0)
-	return least, most
 }
 
 // wrongClaims returns the wrong claims of those of the SKUs that have a buyer limit.

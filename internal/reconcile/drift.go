@@ -137,12 +137,13 @@ func (r *Reconciler) comparePage(ctx context.Context) (refilled int, last bool, 
 	var lacking []ledger.StockRow
 	var lackLevels []stock.Level
 	for i, row := range rows {
-		c.oversold += max(-row.Available, 0)
 		level := levels[i]
+		found := stock.Compare(row.Units(), &level, row.Units())
+		c.oversold += found.Oversold
 		switch seen, same := look(row, level); {
 		case level.Err != nil: // err includes it
 		case same:
-			c.note(row.SKU, seen)
+			c.note(row.SKU, seen, found)
 		default:
 			lacking, lackLevels = append(lacking, row), append(lackLevels, level)
 		}
@@ -161,13 +162,12 @@ func (r *Reconciler) comparePage(ctx context.Context) (refilled int, last bool, 
 }
 
 // note adds the counts of a SKU to the round's sums, and to the suspects if they
-// differ.
-func (c *comparison) note(sku stock.SKU, seen difference) {
+// differ. A SKU with units in flight is one: records may not account for all of them.
+func (c *comparison) note(sku stock.SKU, seen difference, found stock.Comparison) {
 	c.inFlight += seen.inFlight
-	fill := max(seen.ledger, 0)
 	if seen.inFlight == 0 {
-		c.drift += abs(seen.gate - fill)
-		if seen.gate == fill {
+		c.drift += abs(found.Least)
+		if found.Least == 0 {
 			return
 		}
 	}

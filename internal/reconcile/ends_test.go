@@ -183,14 +183,14 @@ type overtakenLedger struct {
 	owner  error  // why the owner cannot be read then
 }
 
-func (l *overtakenLedger) RaiseGeneration(ctx context.Context, seen ledger.Owner, next stock.Generation, layout string) error {
+func (l *overtakenLedger) RaiseGeneration(ctx context.Context, seen, next ledger.Owner) error {
 	if l.times > 0 {
 		l.times--
 		l.shared.owner.Generation++
 		l.shared.owner.Layout = l.layout
 		l.redis.loaded[l.shared.owner.Generation] = true
 	}
-	return l.twinLedger.RaiseGeneration(ctx, seen, next, layout)
+	return l.twinLedger.RaiseGeneration(ctx, seen, next)
 }
 
 func (l *overtakenLedger) Owner(ctx context.Context) (ledger.Owner, error) {
@@ -495,9 +495,9 @@ type uncounted struct {
 	broken bool
 }
 
-func (l *uncounted) Due(ctx context.Context, limit int) (int, error) {
+func (l *uncounted) Due(ctx context.Context, limit int) (int, time.Duration, error) {
 	if l.broken {
-		return 0, errAway
+		return 0, 0, errAway
 	}
 	return l.twinLedger.Due(ctx, limit)
 }
@@ -523,13 +523,11 @@ func TestUncounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &uncounted{twinLedger: newLedger(&ownerRow{})}
 		r := newReconciler(nil, l)
-		e := &expiry{Reconciler: r, batch: 400}
+		e := &expiry{Reconciler: r}
 		n := 777
 		l.due = func() int { return n }
 		l.refunds = func() (int, time.Duration) { return n, time.Minute }
-		l.expire = func(_ ledger.Job, limit int) (ledger.Expiry, error) {
-			return ledger.Expiry{Found: limit, Oldest: time.Minute}, nil
-		}
+		l.expire = func(ledger.Job, int) (ledger.Expiry, error) { return ledger.Expiry{More: true}, nil }
 		for _, step := range []struct {
 			broken bool
 			want   float64

@@ -30,7 +30,7 @@ func value(t *testing.T, c prometheus.Collector) float64 {
 func TestExpiryStep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const took, backlog = 20 * time.Millisecond, 1000
+		const took, backlog = 20 * time.Millisecond, 20 * expiryBatch
 		var (
 			l         = newLedger(&ownerRow{})
 			r         = newReconciler(newGate(newRedis()), l)
@@ -52,7 +52,7 @@ func TestExpiryStep(t *testing.T) {
 				return ledger.Expiry{}, nil
 			}
 			time.Sleep(took)
-			return ledger.Expiry{Found: n, Oldest: time.Minute, Expired: n, SKUs: []stock.SKU{"a", "b"}, Locked: shortLock}, nil
+			return ledger.Expiry{More: true, Expired: n, SKUs: []stock.SKU{"a", "b"}, Locked: slowBatch}, nil
 		}
 		expiring := func(n int) {
 			var ctx context.Context
@@ -67,7 +67,7 @@ func TestExpiryStep(t *testing.T) {
 			}
 		}
 
-		const batches = (backlog + minExpiryBatch - 1) / minExpiryBatch
+		const batches = backlog / expiryBatch
 		expiring(batches / 2)
 		gauges(0, 0) // another instance may hold the job
 		expiring(batches - batches/2 + 5)
@@ -96,53 +96,42 @@ func TestExpiryStep(t *testing.T) {
 	})
 }
 
-// TestExpiryBacklog checks that the gauges show a backlog while it is worked off, and
-// the failures of a batch.
+// TestExpiryBacklog checks that the metrics show a backlog while it is worked off, slow
+// batches, and the orders that cannot expire once a round has found them all.
 func TestExpiryBacklog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(&ownerRow{})
 		r := newReconciler(nil, l)
-		e := &expiry{Reconciler: r, batch: 400}
+		e := &expiry{Reconciler: r}
 		l.due = func() int { return 777 }
-		l.expire = func(_ ledger.Job, limit int) (ledger.Expiry, error) {
-			return ledger.Expiry{Found: limit, Oldest: time.Minute, Expired: limit - 1, Locked: maxLock + 1}, nil
-		}
-		if _, err := e.step(t.Context(), ledger.Job{}); err != nil {
-			t.Fatal(err)
-		}
-		m := r.metrics
-		if b, o, n, s := value(t, m.backlog), value(t, m.oldest), value(t, m.expired), value(t, m.slowExpiries); b != 777 || o != 60 || n != 399 || s != 1 {
-			t.Errorf("backlog %v, oldest %v s, expired %v, slow %v", b, o, n, s)
+		var done ledger.Expiry
+		l.expire = func(ledger.Job, int) (ledger.Expiry, error) { return done, nil }
+		for n, step := range []struct {
+			done          ledger.Expiry
+			expired, slow float64
+			failed        float64
+		}{
+			{ledger.Expiry{More: true, Expired: 99, Failed: 1, Locked: slowBatch + 1}, 99, 1, 1},
+			{ledger.Expiry{Failed: 2, Locked: slowBatch}, 99, 1, 2},
+			{ledger.Expiry{More: true, Expired: 1}, 100, 1, 2}, // the next round has not come to them
+			{ledger.Expiry{}, 100, 1, 0},
+		} {
+			done = step.done
+			if _, err := e.step(t.Context(), ledger.Job{}); err != nil {
+				t.Fatal(err)
+			}
+			m := r.metrics
+			if b, o := value(t, m.backlog), value(t, m.oldest); b != 777 || o != 60 {
+				t.Errorf("step %d: backlog %v, oldest %v s", n+1, b, o)
+			}
+			if x, s, f := value(t, m.expired), value(t, m.slowExpiries), value(t, m.failed); x != step.expired || s != step.slow || f != step.failed {
+				t.Errorf("step %d: expired %v, slow %v, failed %v", n+1, x, s, f)
+			}
 		}
 		l.expire = func(ledger.Job, int) (ledger.Expiry, error) { return ledger.Expiry{}, errAway }
-		if _, err := e.step(t.Context(), ledger.Job{}); err == nil || e.batch != 100 {
-			t.Errorf("a batch that failed: %v, the next has %d orders", err, e.batch)
+		if _, err := e.step(t.Context(), ledger.Job{}); err == nil {
+			t.Error("the error of a batch is lost")
 		}
 	})
-}
-
-// TestExpiryBatch checks how the size of a batch follows the time for which the one
-// before held the stock rows.
-func TestExpiryBatch(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		name        string
-		batch, next int
-		locked      time.Duration
-		full        bool
-	}{
-		{"short", 100, 125, shortLock - 1, true},
-		{"the last of a backlog", 100, 100, shortLock - 1, false},
-		{"neither short nor long", 100, 100, longLock, true},
-		{"long", 200, 100, longLock + 1, true},
-		{"long although it was small", 200, 100, longLock + 1, false},
-		{"the smallest", minExpiryBatch, minExpiryBatch, time.Second, true},
-		{"the largest", maxExpiryBatch, maxExpiryBatch, 0, true},
-	} {
-		e := &expiry{batch: test.batch}
-		if e.resize(test.locked, test.full); e.batch != test.next {
-			t.Errorf("%s: a batch of %d is followed by one of %d, want %d", test.name, test.batch, e.batch, test.next)
-		}
-	}
 }

@@ -45,6 +45,7 @@ type generations struct {
 	ledger Ledger
 	gate   stock.Gate // nil: none
 	layout string
+	queues bool // the strategy acknowledges orders before the ledger has them
 	log    *slog.Logger
 	// checked is called with each store and why it did not answer, or nil.
 	checked func(store string, err error)
@@ -114,6 +115,9 @@ func (g *generations) start(ctx context.Context) error {
 				return g.setMark(ctx, owner)
 			}
 		}
+		if owner.Queues && !g.queues {
+			return fmt.Errorf("%w: they belong to %q; run api drain with the --redis and --db of its instances first", ErrQueuedOrders, owner.Layout)
+		}
 		raiseErr := g.raise(ctx, owner, max(owner.Generation, mark.Generation)+1)
 		if errors.Is(raiseErr, stock.ErrRowChanged) {
 			if owner, err = g.ledger.Owner(ctx); err != nil {
@@ -123,6 +127,26 @@ func (g *generations) start(ctx context.Context) error {
 		}
 		return raiseErr
 	})
+}
+
+// ErrQueuedOrders: the stock belongs to a strategy that acknowledges orders before the
+// ledger has them, and only that strategy commits them.
+var ErrQueuedOrders = errors.New("queued orders are not drained")
+
+// release gives the stock up: any strategy can take it over. It does nothing if another
+// instance has released it. stock.ErrRowChanged: another one has taken it over.
+func (g *generations) release(ctx context.Context) error {
+	owner, err := g.ledger.Owner(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case owner.Layout == "":
+		return nil
+	case owner.Generation != g.current() || owner.Layout != g.layout:
+		return fmt.Errorf("%w: the owner is %q", stock.ErrRowChanged, owner.Layout)
+	}
+	return g.ledger.RaiseGeneration(ctx, owner, ledger.Owner{Generation: owner.Generation + 1})
 }
 
 // untilUnchanged runs do again, a bounded number of times, while it returns
@@ -287,7 +311,7 @@ func (g *generations) join(ctx context.Context) error {
 		case err != nil:
 			return err
 		case owner.Layout == "":
-			return errors.New("no instance has used this ledger yet")
+			return errors.New("no instance holds the stock")
 		case owner.Layout != g.layout:
 			return fmt.Errorf("it belongs to instances with other flags: theirs are for %q, these are for %q", owner.Layout, g.layout)
 		}
@@ -377,7 +401,7 @@ func (g *generations) raise(ctx context.Context, seen ledger.Owner, next stock.G
 		return fmt.Errorf("raising the generation to %d: %w", next, err)
 	}
 	answers := g.suspicions.Load()
-	if err := g.ledger.RaiseGeneration(ctx, seen, next, g.layout); err != nil {
+	if err := g.ledger.RaiseGeneration(ctx, seen, ledger.Owner{Generation: next, Layout: g.layout, Queues: g.queues}); err != nil {
 		return err
 	}
 	g.use(next)

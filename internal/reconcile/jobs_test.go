@@ -21,7 +21,7 @@ type twinJobs struct {
 	away   bool                // it does not answer
 
 	expire func(held ledger.Job, limit int) (ledger.Expiry, error) // nil: nothing is due
-	due    func() int
+	due    func() int                                              // nil: none are; the oldest has been due for a minute
 
 	refunds func() (n int, oldest time.Duration) // nil: none are due
 }
@@ -80,7 +80,12 @@ func (t *twinJobs) Expire(_ context.Context, held ledger.Job, _ *ledger.ExpiryRo
 	return t.expire(held, limit)
 }
 
-func (t *twinJobs) Due(context.Context, int) (int, error) { return t.due(), nil }
+func (t *twinJobs) Due(context.Context, int) (int, time.Duration, error) {
+	if t.due == nil || t.due() == 0 {
+		return 0, 0, nil
+	}
+	return t.due(), time.Minute, nil
+}
 
 func (t *twinJobs) RefundsDue(context.Context, int) (int, time.Duration, error) {
 	if t.refunds == nil {

@@ -71,7 +71,7 @@ func newMetrics(r prometheus.Registerer, hasGate bool) *metrics {
 			Name: "holdfast_expiry_slow_batches_total", Help: "Batches of expired orders that held stock rows locked for more than 50 ms.",
 		}),
 		failed: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_expiry_failed_orders", Help: "Orders that cannot expire, counted up to 1000 by the instance that expires orders; 0 on the others. The log has the cause.",
+			Name: "holdfast_expiry_failed_orders", Help: "Orders that cannot expire, counted by the instance that expires orders; 0 on the others. The log has the cause.",
 		}),
 		refundsDue: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_refunds_due", Help: "Payments that are due back to their buyers, counted up to 1001 by the instance that expires orders; 0 on the others.",

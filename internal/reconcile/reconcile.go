@@ -42,7 +42,7 @@ type Ledger interface {
 	Use(g stock.Generation)
 	Owner(ctx context.Context) (ledger.Owner, error)
 	Beat(ctx context.Context) (ledger.Owner, error)
-	RaiseGeneration(ctx context.Context, seen ledger.Owner, next stock.Generation, layout string) error
+	RaiseGeneration(ctx context.Context, seen, next ledger.Owner) error
 
 	// Row, Rows, RowsOf, RaiseEpoch and RaiseEpochs concern stock rows.
 	Row(ctx context.Context, sku stock.SKU) (ledger.StockRow, error)
@@ -65,7 +65,7 @@ type Ledger interface {
 
 	// Expire and Due concern orders whose time has passed.
 	Expire(ctx context.Context, held ledger.Job, round *ledger.ExpiryRound, limit int) (ledger.Expiry, error)
-	Due(ctx context.Context, limit int) (int, error)
+	Due(ctx context.Context, limit int) (n int, oldest time.Duration, err error)
 
 	// RefundsDue concerns payments that are due back to their buyers.
 	RefundsDue(ctx context.Context, limit int) (n int, oldest time.Duration, err error)
@@ -80,6 +80,9 @@ var _ Ledger = (*ledger.Ledger)(nil)
 type Options struct {
 	// Layout names what instances must agree on to sell the same stock.
 	Layout string
+	// Queues says that the strategy acknowledges orders before the ledger has them. The
+	// ledger notes it, and no other strategy takes over the stock until Release.
+	Queues bool
 	// TakeDeadline is how long a take may be in flight before recovery resolves
 	// it. A deadline shorter than a request is safe, but makes requests take
 	// twice.
@@ -115,7 +118,7 @@ func New(gate stock.Gate, l Ledger, o Options) *Reconciler {
 	m := newMetrics(o.Metrics, gate != nil)
 	r := &Reconciler{
 		gate: gate, ledger: l,
-		generations:  &generations{ledger: l, gate: gate, layout: o.Layout, log: o.Log, checked: m.checked},
+		generations:  &generations{ledger: l, gate: gate, layout: o.Layout, queues: o.Queues, log: o.Log, checked: m.checked},
 		takeDeadline: o.TakeDeadline,
 		log:          o.Log,
 		metrics:      m,
@@ -154,6 +157,8 @@ func (r *Reconciler) measureClock(ctx context.Context) (err error) {
 // Start takes over the stock for this instance's layout. Instances of another
 // layout are refused from then on. Call it once, before the first order. It writes
 // one row, however many SKUs there are.
+//
+// ErrQueuedOrders: the stock cannot be taken over before orders are drained.
 func (r *Reconciler) Start(ctx context.Context) error {
 	if err := r.measureClock(ctx); err != nil {
 		return fmt.Errorf("measuring the database's clock: %w", err)
@@ -163,6 +168,10 @@ func (r *Reconciler) Start(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Release gives up the stock, so that instances of any strategy can take it over. Nothing
+// may be queued any more. stock.ErrRowChanged: another instance has taken it over.
+func (r *Reconciler) Release(ctx context.Context) error { return r.generations.release(ctx) }
 
 // Ready returns why orders cannot be placed now: a store does not answer or does
 // not accept writes, the stock belongs to another layout, or the database's clock is

@@ -11,8 +11,9 @@ import (
 // other.
 type Standing struct {
 	// Layout is this instance's. Owner.Layout is that of the instances that sell the
-	// stock; it is empty if none has used the ledger yet.
+	// stock; it is empty if none holds it.
 	Layout string
+	Queues bool // this instance's strategy queues orders; Owner.Queues is the owner's
 	Owner  ledger.Owner
 	Mark   stock.Mark // what the gate's store has seen of the ledger
 	// Loaded reports whether the gate's store can run the owner's generation. It is true
@@ -26,7 +27,7 @@ type Standing struct {
 // Standing reads how the stores stand to each other. It changes nothing, and this
 // instance must not serve.
 func (r *Reconciler) Standing(ctx context.Context) (s Standing, err error) {
-	s.Layout = r.generations.layout
+	s.Layout, s.Queues = r.generations.layout, r.generations.queues
 	if s.Mark, err = r.generations.mark(ctx); err != nil {
 		return s, err
 	}

@@ -108,8 +108,8 @@ func (l breakableLedger) Beat(ctx context.Context) (ledger.Owner, error) {
 	return answer(ctx, l.calls, "Beat", func() (ledger.Owner, error) { return l.Ledger.Beat(ctx) })
 }
 
-func (l breakableLedger) RaiseGeneration(ctx context.Context, seen ledger.Owner, next stock.Generation, layout string) error {
-	return l.calls.do(ctx, "RaiseGeneration", func() error { return l.Ledger.RaiseGeneration(ctx, seen, next, layout) })
+func (l breakableLedger) RaiseGeneration(ctx context.Context, seen, next ledger.Owner) error {
+	return l.calls.do(ctx, "RaiseGeneration", func() error { return l.Ledger.RaiseGeneration(ctx, seen, next) })
 }
 
 func (l breakableLedger) Row(ctx context.Context, sku stock.SKU) (ledger.StockRow, error) {

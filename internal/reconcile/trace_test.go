@@ -20,12 +20,12 @@ func TestTraces(t *testing.T) {
 	l := newLedger(&ownerRow{})
 	r := newReconciler(nil, l)
 	r.tracer = tracing.New(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)), true)
-	e := &expiry{Reconciler: r, batch: minExpiryBatch}
+	e := &expiry{Reconciler: r}
 	steps := []struct {
 		done    ledger.Expiry
 		err     error
 		stopped bool
-	}{{}, {done: ledger.Expiry{Found: 3, Expired: 2, Failed: 1}}, {err: errAway}, {err: errAway, stopped: true}}
+	}{{}, {done: ledger.Expiry{Expired: 2, Failed: 1}}, {err: errAway}, {err: errAway, stopped: true}}
 	for _, s := range steps {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

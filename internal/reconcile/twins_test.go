@@ -71,14 +71,14 @@ func (l *twinLedger) Beat(context.Context) (ledger.Owner, error) {
 	return l.shared.owner, nil
 }
 
-func (l *twinLedger) RaiseGeneration(_ context.Context, seen ledger.Owner, next stock.Generation, layout string) error {
+func (l *twinLedger) RaiseGeneration(_ context.Context, seen, next ledger.Owner) error {
 	l.shared.mu.Lock()
 	defer l.shared.mu.Unlock()
 	now := &l.shared.owner
 	if now.Generation != seen.Generation || now.Layout != seen.Layout {
 		return stock.ErrRowChanged
 	}
-	now.Generation, now.Layout = next, layout
+	now.Generation, now.Layout, now.Queues = next.Generation, next.Layout, next.Queues
 	return nil
 }
 

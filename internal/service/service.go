@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/admin"
-	"github.com/holdfast-stock/holdfast/internal/journal"
+	"github.com/holdfast-stock/holdfast/internal/async"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
@@ -29,9 +29,6 @@ type Options struct {
 	// LatePayments says what becomes of a payment for an order that has expired.
 	// Empty: the order is revived.
 	LatePayments order.Late
-	// Queue answers orders as soon as the gate's journal has them. The strategy must
-	// have a journal.
-	Queue bool
 	// PaymentWindow is how long an order may be pending before it expires. 0: it
 	// does not expire.
 	PaymentWindow time.Duration
@@ -49,40 +46,46 @@ type Instance struct {
 	Stock      *admin.Admin
 	Reconciler *reconcile.Reconciler
 	Ledger     *ledger.Ledger
-	// Consumer commits queued orders, also those that another strategy has queued. It
-	// is nil if the strategy sees no queued orders. Run runs it, also on an instance
-	// that does not queue orders.
-	Consumer *journal.Consumer
+	// Consumer commits queued orders. It is nil if the strategy queues none. Run runs it.
+	Consumer *async.Consumer
 }
 
 // New assembles an instance that cuts stock by strategy s and records it in db, the
 // ledger with that ID. The gate and db stay the caller's. Call
-// Reconciler.Start before the first order, and Run beside the orders.
+// Start before the first order, and Run beside the orders.
 func New(db *sqltx.DB, ledgerID uuid.UUID, s strategy.Strategy, o Options) *Instance {
 	l := ledger.New(db, ledger.Options{
-		Strategy: s.Name, QueuedBy: strategy.Queueing()[0], Cutter: s.Cutter, HasGate: s.Gate != nil,
+		Strategy: s.Name, Cutter: s.Cutter, HasGate: s.Gate != nil,
 		Group: s.Group, Parallel: s.Parallel, PaymentWindow: o.PaymentWindow, Clock: o.Clock,
 		Log: o.Log, Metrics: o.Metrics, Tracer: o.Tracer,
 	})
 	r := reconcile.New(s.Gate, l, reconcile.Options{
-		Layout: s.Layout, TakeDeadline: o.TakeDeadline, Log: o.Log, Metrics: o.Metrics, Tracer: o.Tracer,
+		Layout: s.Layout, Queues: s.Journal != nil, TakeDeadline: o.TakeDeadline, Log: o.Log, Metrics: o.Metrics, Tracer: o.Tracer,
 	})
-	orders := order.NewService(ledgerID, s.Gate, s.Journal, l, r, order.Options{
-		Late: cmp.Or(o.LatePayments, order.Revive), Queue: o.Queue, Queued: s.Queued, Tracer: o.Tracer,
-	}, o.Metrics)
+	placing := order.Options{Late: cmp.Or(o.LatePayments, order.Revive), Tracer: o.Tracer}
+	if s.Journal != nil {
+		placing.Queue = async.NewQueue(s.Journal, l, r, s.Name, o.Tracer)
+	}
+	orders := order.NewService(ledgerID, s.Gate, l, r, placing, o.Metrics)
 	i := &Instance{
 		Orders:     orders,
 		Stock:      admin.New(s.Gate, l, r, orders, o.Log),
 		Reconciler: r,
 		Ledger:     l,
 	}
-	switch {
-	case s.Journal != nil:
-		i.Consumer = journal.New(s.Journal, i.Orders, l, r, o.Log, o.Metrics, o.Tracer)
-	case s.Queued != nil:
-		i.Consumer = journal.NewForeign(s.Queued, i.Orders, l, r, o.Log, o.Metrics, o.Tracer)
+	if s.Journal != nil {
+		i.Consumer = async.NewConsumer(s.Journal, l, r, orders.Learn, o.Log, o.Metrics, o.Tracer)
 	}
 	return i
+}
+
+// Start takes over the stock and prepares what Run needs. Call it before the first order.
+// See reconcile.Reconciler.Start.
+func (i *Instance) Start(ctx context.Context) error {
+	if err := i.Reconciler.Start(ctx); err != nil || i.Consumer == nil {
+		return err
+	}
+	return i.Consumer.Start(ctx)
 }
 
 // Run reconciles, and commits queued orders, until ctx ends. Call it beside the orders,

@@ -26,10 +26,6 @@ var (
 	ErrInFlight = errors.New("another take of the same order is in flight")
 	// ErrBurned: the take was given back before it arrived.
 	ErrBurned = errors.New("the take was given back before it arrived")
-	// ErrNotQueued: the gate's journal does not have the order.
-	ErrNotQueued = errors.New("the order is not queued")
-	// ErrNoJournal: the gate's store cannot keep a journal.
-	ErrNoJournal = errors.New("the store cannot queue orders")
 	// ErrChangeGap: the gate has not applied the change before this one, so it
 	// has lost a write.
 	ErrChangeGap = errors.New("the gate has not applied an earlier change")

@@ -34,7 +34,7 @@ type Gate interface {
 	// Mark returns the store's mark, or the zero Mark if it has none.
 	Mark(ctx context.Context) (Mark, error)
 
-	// SetMark replaces the store's mark.
+	// SetMark replaces the store's mark, unless that is of a later generation.
 	SetMark(ctx context.Context, m Mark) error
 
 	// Take cuts all lines or none, and records the deduction as in flight in
@@ -74,8 +74,8 @@ type Gate interface {
 
 	// InFlight lists up to limit takes of the SKUs that were recorded at least
 	// olderThan ago, by the gate's own clock. Each take is listed once, with
-	// all its lines, and with the units of its records of these SKUs. Takes of
-	// orders in the journal are listed only if olderThan is 0: the journal ends
+	// all its lines, and with the units of its records of these SKUs. Takes
+	// whose orders are queued are listed only if olderThan is 0: their consumer ends
 	// them, whatever their age. Beside an error, the list has what could be read.
 	InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...SKU) ([]Take, error)
 
@@ -86,7 +86,7 @@ type Gate interface {
 	// scan is complete.
 	//
 	// A take that is in flight throughout the scan is listed at least once, with
-	// all its lines, unless its order is in the journal. Beside an error, the list
+	// all its lines, unless its order is queued. Beside an error, the list
 	// has what could be read.
 	ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []Take, next string, err error)
 

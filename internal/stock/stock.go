@@ -69,9 +69,6 @@ type Deduction struct {
 	// Trace is the traceparent of a request whose order is queued, so that its consumer
 	// can continue the trace. Empty: there is no trace, or the order is not queued.
 	Trace string
-	// Queued is the take of a queued order whose units this take takes again. uuid.Nil:
-	// an order of a client, which must not have the ID of a queued one.
-	Queued uuid.UUID
 	// Again says that an earlier take of the order was committed, and that its units
 	// have returned since. Records of the earlier take may be left at the gate.
 	Again bool

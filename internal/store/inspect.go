@@ -55,7 +55,7 @@ const maxMemoryUse = 0.8
 
 // InspectRedis returns what the masters of the client are, and which of their settings
 // do not suit a gate. It changes nothing. If a master does not answer, that is a
-// finding. queued says that orders are queued in Redis (--ack queued).
+// finding. queued says that orders are queued in Redis.
 func InspectRedis(ctx context.Context, client redis.UniversalClient, queued bool) Findings {
 	var (
 		mu    sync.Mutex

@@ -177,6 +177,9 @@ func TestMigrate_HalfAStatement(t *testing.T) {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
 			s := migrated(t, d.URL(t))
+			if err := s.MigrateDown(t.Context()); err != nil { // to the version that added the column
+				t.Fatal(err)
+			}
 			run(t, s.DB(), "ALTER TABLE stock DROP COLUMN closes_at")
 			run(t, s.DB(), "UPDATE schema_migrations SET dirty = ?", true)
 			if err := s.MigrateUp(t.Context()); !errors.Is(err, ErrSchemaDirty) || !strings.Contains(err.Error(), "ALTER TABLE stock") {
@@ -258,6 +261,7 @@ func TestMigrateDown_RefusesLosses(t *testing.T) {
 		stock := "INSERT INTO stock (sku, kind, total, available, %s) VALUES ('a', 'k', 1, 1, %s)"
 		for version := latest; version > 0; version-- {
 			for _, test := range map[uint][]struct{ use, clean, says string }{
+				4: {{"UPDATE ledger SET queues = TRUE", "UPDATE ledger SET queues = FALSE", "run api drain"}},
 				3: {
 					{"INSERT INTO payments (id, order_id, status, created_at, changed_at) VALUES ('p', " + id + ", 'paid', " + now + ", " + now + ")", "DELETE FROM payments", "payments"},
 					{"INSERT INTO order_history (order_id, version, status, at) VALUES (" + id + ", 1, 'paid', " + now + ")", "DELETE FROM order_history", "history of orders"},
@@ -334,6 +338,9 @@ func TestMigrateDown_WhileServing(t *testing.T) {
 		t.Run(when, func(t *testing.T) {
 			forEachSQL(t, func(t *testing.T, dbURL string) {
 				s := migrated(t, dbURL)
+				if err := s.MigrateDown(t.Context()); err != nil { // to the version that added payments
+					t.Fatal(err)
+				}
 				latest, _, err := s.SchemaVersion(t.Context())
 				if err != nil {
 					t.Fatal(err)

@@ -303,6 +303,10 @@ var losses = map[int][]loss{
 			columns: []object{"stock.opens_at", "stock.closes_at"}, where: "opens_at IS NOT NULL OR closes_at IS NOT NULL",
 		},
 	},
+	4: {{
+		what: "that Redis may have orders which are not in the database (run api drain)", table: "ledger",
+		columns: []object{"ledger.queues"}, where: "queues",
+	}},
 }
 
 // refuseLosses returns ErrSchemaUsed if reverting the migration would lose data. Of a

@@ -163,6 +163,9 @@ func setMySQLBounds(config *driver.Config, version string) (idle time.Duration) 
 	config.MultiStatements = config.InterpolateParams // safe: no statement contains a caller's text
 	set := func(name, value string) { setDefault(config, name, value) }
 	set("innodb_lock_wait_timeout", wholeSeconds(lockWait))
+	if config.Params["innodb_lock_wait_timeout"] == "0" { // MariaDB then fails a SKIP LOCKED that meets a locked row (error 1180 on 10.11)
+		config.Params["innodb_lock_wait_timeout"] = "1"
+	}
 	// All columns and values of the ledger are ASCII text. With these settings the
 	// server does not convert it.
 	set("character_set_client", "ascii")

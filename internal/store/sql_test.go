@@ -220,6 +220,15 @@ func TestOpenSQL_QueryWins(t *testing.T) {
 	})
 }
 
+// TestOpenSQL_NoLockWait checks that MariaDB skips locked rows although the URL says that
+// no session waits for a lock.
+func TestOpenSQL_NoLockWait(t *testing.T) {
+	s := migrated(t, testenv.MariaDB(t)+"?innodb_lock_wait_timeout=0")
+	if got := one[string](t, s.DB(), "SELECT @@innodb_lock_wait_timeout"); got != "1" {
+		t.Errorf("innodb_lock_wait_timeout is %s, want 1", got)
+	}
+}
+
 // TestOpenSQL_IdleTransactionEnds checks that the server ends the session of a
 // stopped instance that holds a row lock, before another session's wait for the
 // lock times out.

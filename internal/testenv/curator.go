@@ -1,7 +1,7 @@
 package testenv
 
 import (
-	"bufio"
+	"context"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -28,11 +28,8 @@ var holderProgram []byte
 // CuratorMutex is a process of a Java program: one client of ZooKeeper with one
 // InterProcessMutex of Curator.
 type CuratorMutex struct {
-	t        T
-	cmd      *exec.Cmd
-	commands io.WriteCloser
-	lines    chan string
-	errors   Buffer
+	t     T
+	child *Child
 }
 
 // Curator starts a process whose mutex is the node with the path. The process ends with
@@ -41,36 +38,13 @@ func Curator(t T, addr, path string, session time.Duration) *CuratorMutex {
 	t.Helper()
 	classpath, err := shared(&env, "Curator", compileHolder)
 	check(t, "Curator", err)
-	c := &CuratorMutex{t: t, lines: make(chan string, 16)}
-	c.cmd = exec.Command("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx128m", "-cp", classpath,
-		"Holder", addr, path, fmt.Sprint(session.Milliseconds()))
-	c.cmd.Stderr = &c.errors
-	out, err := c.start()
-	check(t, "Curator", err)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for lines := bufio.NewScanner(out); lines.Scan(); {
-			c.lines <- lines.Text()
-		}
-		close(c.lines)
-		_ = c.cmd.Wait()
-	}()
-	t.Cleanup(func() {
-		_ = c.cmd.Process.Kill()
-		<-ended
+	child, err := StartChild([]string{
+		"java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx128m", "-cp", classpath,
+		"Holder", addr, path, fmt.Sprint(session.Milliseconds()),
 	})
-	return c
-}
-
-func (c *CuratorMutex) start() (out io.Reader, err error) {
-	if c.commands, err = c.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	if out, err = c.cmd.StdoutPipe(); err != nil {
-		return nil, err
-	}
-	return out, c.cmd.Start()
+	check(t, "Curator", err)
+	t.Cleanup(child.End)
+	return &CuratorMutex{t, child}
 }
 
 // compileHolder compiles the Java program, and returns its class path.
@@ -118,61 +92,62 @@ func (c *CuratorMutex) Ready() *CuratorMutex {
 // Send sends a command: acquire, release or quit.
 func (c *CuratorMutex) Send(command string) {
 	c.t.Helper()
-	if _, err := io.WriteString(c.commands, command+"\n"); err != nil {
-		c.t.Fatalf("sending %q to the Java program: %v: %s", command, err, &c.errors)
+	if err := c.child.Send(command); err != nil {
+		c.t.Fatalf("%v", err)
 	}
+}
+
+// line returns the next line that the program writes within the time.
+func (c *CuratorMutex) line(within time.Duration) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	return c.child.Line(ctx)
 }
 
 // Expect waits for a line: acquired or released.
 func (c *CuratorMutex) Expect(want string) {
 	c.t.Helper()
-	const timeout = 30 * time.Second
-	select {
-	case line, ok := <-c.lines:
-		if !ok || line != want {
-			c.t.Fatalf("the Java program wrote %q, want %q: %s", line, want, &c.errors)
-		}
-	case <-time.After(timeout):
-		c.t.Fatalf("the Java program did not write %q within %v: %s", want, timeout, &c.errors)
+	if line, err := c.line(30 * time.Second); err != nil || line != want {
+		c.t.Fatalf("the Java program wrote %q, %v, want %q", line, err, want)
 	}
 }
 
 // ExpectNothing checks that the client is not granted the lock.
 func (c *CuratorMutex) ExpectNothing(during time.Duration) {
 	c.t.Helper()
-	select {
-	case line := <-c.lines:
-		c.t.Fatalf("the Java program wrote %q: %s", line, &c.errors)
-	case <-time.After(during):
+	if line, err := c.line(during); !errors.Is(err, context.DeadlineExceeded) {
+		c.t.Fatalf("the Java program wrote %q, %v, want nothing", line, err)
 	}
 }
 
 // ReleaseOnGrant waits until the client is granted the lock, calls granted, and releases
 // the lock.
 func (c *CuratorMutex) ReleaseOnGrant(granted func()) error {
-	for line := range c.lines {
-		switch line {
-		case "acquired":
+	for {
+		line, err := c.child.Line(context.Background())
+		switch {
+		case err != nil:
+			return err
+		case line == "acquired":
 			granted()
-			if _, err := io.WriteString(c.commands, "release\n"); err != nil {
+			if err := c.child.Send("release"); err != nil {
 				return err
 			}
-		case "released":
+		case line == "released":
 			return nil
 		default:
 			return fmt.Errorf("the Java program wrote %q", line)
 		}
 	}
-	return errors.New("the Java program has ended")
 }
 
 // Kill kills the process and waits until it has ended.
 func (c *CuratorMutex) Kill() {
 	c.t.Helper()
-	if err := c.cmd.Process.Kill(); err != nil {
+	if err := c.child.Kill(); err != nil {
 		c.t.Fatalf("killing the Java program: %v", err)
 	}
-	if line, ok := <-c.lines; ok {
-		c.t.Fatalf("the killed Java program wrote %q", line)
+	if line, err := c.child.Line(context.Background()); !errors.Is(err, io.EOF) {
+		c.t.Fatalf("the killed Java program wrote %q, %v", line, err)
 	}
 }

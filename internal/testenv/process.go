@@ -30,13 +30,15 @@ type process struct {
 	env       []string       // nil: the environment of this process
 	owner     *owner         // nil: the user of this process
 	endSignal syscall.Signal // the kernel sends it when this process ends
-	log       string         // the file of its output
+	log       string         // the file of its output; "": the standard error of this process
 	piped     bool           // its standard input stays open until this process ends
+	stdout    *os.File       // its standard output instead of the log; nil: none
 
 	mu      sync.Mutex
 	cmd     *exec.Cmd
-	exited  chan struct{} // closed when the program has ended
-	stopped []int         // the process IDs under SIGSTOP
+	stdin   io.WriteCloser // if piped
+	exited  chan struct{}  // closed when the program has ended
+	stopped []int          // the process IDs under SIGSTOP
 }
 
 // owner is the user that a program runs as.
@@ -76,16 +78,23 @@ func (o *owner) chown(path string) error {
 func (p *process) start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return err
+	log := os.Stderr
+	if p.log != "" {
+		var err error
+		if log, err = os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644); err != nil {
+			return err
+		}
+		defer log.Close()
 	}
-	defer log.Close()
 	p.cmd = exec.Command(p.args[0], p.args[1:]...)
 	p.cmd.Dir, p.cmd.Env = p.dir, p.env
 	p.cmd.Stdout, p.cmd.Stderr = log, log
+	if p.stdout != nil {
+		p.cmd.Stdout = p.stdout
+	}
 	if p.piped {
-		if _, err := p.cmd.StdinPipe(); err != nil { // Wait closes it, or the end of this process
+		var err error
+		if p.stdin, err = p.cmd.StdinPipe(); err != nil { // Wait closes it, or the end of this process
 			return err
 		}
 	}

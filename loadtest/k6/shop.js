@@ -39,7 +39,7 @@ export const replayed = new Counter('orders_replayed');
 http.setResponseCallback(http.expectedStatuses(200, 201, 202, 409));
 
 // isAccepted reports whether the answer accepts an order: 201, or 202 for an order that is
-// queued (--ack queued).
+// queued (--strategy async).
 export const isAccepted = (answer) => answer.status === 201 || answer.status === 202;
 
 const maxQueued = 30; // seconds that an order may be queued

@@ -17,8 +17,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
-	"github.com/holdfast-stock/holdfast/internal/lab/server"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/loadtest/liar"
 )
@@ -70,7 +70,7 @@ func smoke(ctx context.Context, t testenv.T) error {
 	if err := vegeta(ctx, serve(t), folder); err != nil {
 		return err
 	}
-	for _, flags := range []string{"--strategies none,lua,merged --stock 300", "--ack queued --stock 300 --crash=false", "--lifecycle --strategies lua --stock 100 --payment-window 1s"} {
+	for _, flags := range []string{"--strategies none,lua,merged --stock 300", "--strategies async,lua --stock 300 --crash=false", "--lifecycle --strategies lua --stock 100 --payment-window 1s"} {
 		if err := expect(ctx, runLimit, 0, nil, append([]string{"go", "run", "./loadtest"}, strings.Fields(flags)...)...); err != nil {
 			return err
 		}
@@ -200,7 +200,11 @@ func detectsOverselling(ctx context.Context, url, folder string) error {
 // vegeta runs vegeta with the targets of loadtest/vegeta.
 func vegeta(ctx context.Context, url, folder string) error {
 	const sku, units, orders = "smoke-vegeta", 100, 300
-	if err := (server.Client{}).PutStock(ctx, url, sku, units); err != nil {
+	service, err := client.New(url)
+	if err != nil {
+		return err
+	}
+	if _, _, err := service.SetStock(ctx, sku, client.Setting{Kind: client.Product, Total: units}); err != nil {
 		return err
 	}
 	code, targets, err := execute(ctx, runLimit, nil, "go", "run", "./loadtest/vegeta", "--url", url, "--sku", sku, "--count", fmt.Sprint(orders))

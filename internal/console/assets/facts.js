@@ -30,7 +30,6 @@ export class Facts {
       [t("facts.guard"), t(s.gate ? (s.guard ? "facts.guard.on" : "facts.guard.off") : "facts.guard.none"), s.gate && !s.guard ? "warn" : ""],
       [t("facts.gate"), s.gate ? s.gate_store || t("facts.gate.inProcess") : t("facts.gate.none"), "code"],
       [t("facts.ledger"), s.ledger_store || t("facts.ledger.embedded"), "code"],
-      [t("facts.ack"), t("facts.ack." + s.ack)],
     ];
     if (s.lock) {
       const fence = t(s.fence ? "facts.fence.on" : "facts.fence.off");

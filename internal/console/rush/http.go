@@ -21,8 +21,8 @@ const (
 	maxBody = 4 << 10
 )
 
-// runPath returns the path to which the clients of a run post their orders.
-func runPath(id string) string { return Path + "/runs/" + id + "/orders" }
+// runPath returns the path of the service that the clients of a run call.
+func runPath(id string) string { return Path + "/runs/" + id }
 
 // ServeHTTP answers requests for Path and the paths below it:
 //
@@ -53,7 +53,7 @@ func (r *Runner) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 // placeOrder passes an order of the run's clients to its shop.
 func (r *Runner) placeOrder(w http.ResponseWriter, q *http.Request) {
 	last := r.current()
-	if last == nil || q.Method != http.MethodPost || q.URL.Path != runPath(last.id) || !last.knows(q.Header) {
+	if last == nil || q.Method != http.MethodPost || q.URL.Path != runPath(last.id)+"/orders" || !last.knows(q.Header) {
 		notFound(w)
 		return
 	}

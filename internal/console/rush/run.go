@@ -1,13 +1,10 @@
 package rush
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -15,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/lab/measure"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
@@ -25,10 +24,6 @@ const (
 	// lastAnswers is how long a run that stops waits for the answers under way. Orders
 	// whose answers it does not see make Sold exceed Accepted.
 	lastAnswers = 2 * time.Second
-	// failurePause is how long a client waits after a failure before its next order.
-	failurePause = 10 * time.Millisecond
-	// maxAnswer bounds the body of an answer, in bytes.
-	maxAnswer = 64 << 10
 )
 
 // run is one rush. It is safe for concurrent use.
@@ -96,23 +91,28 @@ func (r *run) rush() {
 		TLSClientConfig: r.o.TLS, MaxIdleConnsPerHost: r.p.Clients, MaxConnsPerHost: r.p.Clients,
 	} // without a Proxy: the server is in this process
 	defer transport.CloseIdleConnections()
-	client := &http.Client{
-		Transport: transport, Timeout: requestTimeout + lastAnswers,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	options := []client.Option{client.WithTryTimeout(requestTimeout + lastAnswers)}
+	if r.o.AdminToken != "" {
+		options = append(options, client.WithToken(r.o.AdminToken))
 	}
+	c := load.NewClient(insider{transport, r.secret}, options...)
 	ordering, stop := context.WithTimeout(r.ctx, MaxDuration)
 	defer stop()
 	answered, giveUp := context.WithCancel(context.WithoutCancel(r.ctx))
 	defer giveUp()
-	var clients sync.WaitGroup
-	for i := range r.p.Clients {
-		clients.Go(func() { r.order(ordering, answered, client, i) })
-	}
-	finished := make(chan struct{})
-	go func() {
-		clients.Wait()
-		close(finished)
-	}()
+	finished := load.Crowd(ordering, r.p.Clients, func(i, n int) (pause time.Duration, more bool) {
+		if !r.next() {
+			return 0, false
+		}
+		a := c.Place(answered, r.o.URL+runPath(r.id), client.OrderRequest{
+			BuyerID: fmt.Sprintf("client-%d-%d", i, n), Lines: []client.Line{{SKU: string(sku), Quantity: 1}},
+		})
+		r.record(a)
+		if a.Outcome() == load.Failed {
+			pause = load.FailurePause
+		}
+		return pause, a.Outcome() != load.Refused
+	})
 	r.follow(ordering, finished)
 	select {
 	case <-finished:
@@ -120,6 +120,19 @@ func (r *run) rush() {
 		giveUp()
 		<-finished
 	}
+}
+
+// insider sends the secret of a run with every request.
+type insider struct {
+	http.RoundTripper
+	secret string
+}
+
+func (i insider) RoundTrip(r *http.Request) (*http.Response, error) {
+	own := *r
+	own.Header = r.Header.Clone()
+	own.Header.Set(secretHeader, i.secret)
+	return i.RoundTripper.RoundTrip(&own)
 }
 
 // follow notifies about the progress until the clients have finished or ctx ends.
@@ -138,24 +151,6 @@ func (r *run) follow(ctx context.Context, finished <-chan struct{}) {
 	}
 }
 
-// order is one client: it orders one unit after the other until it is refused, or
-// ordering ends. It waits for its last answer until answered ends.
-func (r *run) order(ordering, answered context.Context, client *http.Client, number int) {
-	for n := 0; ordering.Err() == nil && r.next(); n++ {
-		start := time.Now()
-		status, problem := r.post(answered, client, fmt.Sprintf("client-%d-%d", number, n))
-		switch r.record(status, problem, time.Since(start)) {
-		case refused:
-			return
-		case failed:
-			select {
-			case <-ordering.Done():
-			case <-time.After(failurePause):
-			}
-		}
-	}
-}
-
 // next reports whether the run may send another order.
 func (r *run) next() bool {
 	r.mu.Lock()
@@ -167,64 +162,20 @@ func (r *run) next() bool {
 	return true
 }
 
-// post orders one unit. It returns the status and the name of the problem. A status of 0
-// means that there was no answer.
-func (r *run) post(ctx context.Context, client *http.Client, buyer string) (status int, problem string) {
-	body := fmt.Sprintf(`{"buyer_id":%q,"lines":[{"sku":%q,"quantity":1}]}`, buyer, sku)
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, r.o.URL+runPath(r.id), bytes.NewReader([]byte(body)))
-	if err != nil {
-		return 0, err.Error()
-	}
-	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set(secretHeader, r.secret)
-	if r.o.AdminToken != "" {
-		request.Header.Set("Authorization", "Bearer "+r.o.AdminToken)
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return 0, "no answer"
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	if err != nil {
-		return 0, "no answer"
-	}
-	var answer struct {
-		Type string `json:"type"`
-	}
-	_ = json.Unmarshal(text, &answer) // an answer that is not JSON has no problem type
-	return response.StatusCode, answer.Type[strings.LastIndexByte(answer.Type, '/')+1:]
-}
-
-// outcome is what became of one order.
-type outcome int
-
-const (
-	accepted outcome = iota
-	refused
-	failed
-)
-
 // record counts an answer.
-func (r *run) record(status int, problem string, took time.Duration) outcome {
+func (r *run) record(a load.Answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.answers = append(r.answers, took)
-	switch {
-	case status == http.StatusCreated:
+	r.answers = append(r.answers, a.Took)
+	switch a.Outcome() {
+	case load.Accepted, load.Queued:
 		r.p.Accepted++
-		return accepted
-	case status == http.StatusConflict && problem == "sold-out":
+	case load.Refused:
 		r.p.Refused++
-		return refused
+	default:
+		r.p.Failed++
+		r.failures[a.Failure()]++
 	}
-	r.p.Failed++
-	what := problem
-	if status != 0 {
-		what = strings.TrimSpace(fmt.Sprintf("%d %s", status, problem))
-	}
-	r.failures[what]++
-	return failed
 }
 
 // openDoor lets the clients' orders in.
@@ -307,7 +258,7 @@ func (r *run) progress() Progress {
 		p.ElapsedMS = elapsed.Milliseconds()
 	}
 	if !p.State.final() {
-		p.Sold = p.Accepted // a 201 means that the order is in the database
+		p.Sold = p.Accepted // a queued order may still be refused: the end recounts
 	}
 	p.Available, p.Oversold = p.Units-p.Sold, max(0, p.Sold-p.Units)
 	if elapsed > 0 {

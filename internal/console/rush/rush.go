@@ -64,7 +64,7 @@ type Progress struct {
 	Detail    string `json:"detail"`
 	ElapsedMS int64  `json:"elapsed_ms"` // since the first order; stands still after the last
 
-	Accepted int64 `json:"accepted"` // orders answered 201
+	Accepted int64 `json:"accepted"` // orders answered 201 or 202
 	Refused  int64 `json:"refused"`  // orders answered 409 sold-out
 	Failed   int64 `json:"failed"`   // all other answers, and requests without one
 	// Sold is the number of units sold: at the end recounted from the order lines in the

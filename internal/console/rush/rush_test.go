@@ -264,7 +264,7 @@ func TestStrangers(t *testing.T) {
 	b := newBench(t)
 	order := `{"buyer_id":"u-1","lines":[{"sku":"rush","quantity":1}]}`
 	post := func(id string, headers ...string) int {
-		status, _ := b.call(t, http.MethodPost, strings.TrimSuffix(b.url, Path)+runPath(id), order, headers...)
+		status, _ := b.call(t, http.MethodPost, strings.TrimSuffix(b.url, Path)+runPath(id)+"/orders", order, headers...)
 		return status
 	}
 	if status := post("x"); status != http.StatusNotFound {

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/backends"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
@@ -76,7 +77,7 @@ func (s *shop) open(ctx context.Context, spec strategy.Spec, units int64) error 
 		TakeDeadline: takeDeadline, Log: log, Metrics: metrics,
 	})
 	s.closers = append(s.closers, func() error { s.instance.Close(); return nil })
-	if err := s.instance.Reconciler.Start(ctx); err != nil {
+	if err := s.instance.Start(ctx); err != nil {
 		return err
 	}
 	if _, _, err := s.instance.Stock.SetStock(ctx, stock.Setting{SKU: sku, Kind: stock.Product, Total: units}); err != nil {
@@ -118,8 +119,28 @@ func (s *shop) reconcileBeside(ctx context.Context) {
 	})
 }
 
-// sold recounts the units that are sold.
-func (s *shop) sold(ctx context.Context) (int64, error) { return s.instance.Ledger.Sold(ctx, sku) }
+// sold recounts the units that are sold, once no order is queued any more.
+func (s *shop) sold(ctx context.Context) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, queueLimit)
+	defer cancel()
+	for s.instance.Consumer != nil {
+		queued, err := s.instance.Consumer.Queued(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if queued == 0 {
+			break
+		}
+		if err := retry.Sleep(ctx, queuePause); err != nil {
+			return 0, fmt.Errorf("waiting for %d queued orders: %w", queued, err)
+		}
+	}
+	return s.instance.Ledger.Sold(ctx, sku)
+}
+
+// queuePause is the pause between two looks for queued orders, queueLimit bounds the wait
+// for them.
+const queuePause, queueLimit = 20 * time.Millisecond, time.Minute
 
 // close closes the service and removes its stores. No request may be under way.
 func (s *shop) close() error {

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -203,14 +202,12 @@ func (r *rig) subject(lease time.Duration) locktest.Subject {
 	return s
 }
 
-func (r *rig) Process(ctx context.Context, lease time.Duration) (*locktest.Process, error) {
-	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+r.backend+" "+strings.Join(r.addrs(), ",")+" "+r.fault+" "+lease.String())
-	p, err := locktest.StartProcess(cmd)
+func (r *rig) Process(lease time.Duration) (locktest.Process, error) {
+	child, err := testenv.StartSelf(childEnv + "=" + r.backend + " " + strings.Join(r.addrs(), ",") + " " + r.fault + " " + lease.String())
 	if err == nil {
-		r.t.Cleanup(p.End)
+		r.t.Cleanup(child.End)
 	}
-	return p, err
+	return locktest.Process{Child: child}, err
 }
 
 // wires are cut and frozen together.

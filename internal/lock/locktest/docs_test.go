@@ -21,12 +21,13 @@ var update = flag.Bool("update", false, "rewrite the tables of promises in docs"
 type page struct {
 	file    string
 	heading string            // of the column of promises
+	every   string            // of the promises that every backend makes
 	texts   map[string]string // translations, by the promise's name or the English reason; nil: English
 }
 
 var pages = []page{
-	{"../../../docs/locks.md", "promise", nil},
-	{"../../../docs/locks.zh-CN.md", "承诺", chinese},
+	{"../../../docs/locks.md", "promise", "promise of every backend", nil},
+	{"../../../docs/locks.zh-CN.md", "承诺", "所有后端的承诺", chinese},
 }
 
 func (p page) text(t *testing.T, key, english string) string {
@@ -41,42 +42,42 @@ func (p page) text(t *testing.T, key, english string) string {
 	return text
 }
 
-// table returns the Markdown table of promises: a row for each promise, a column
-// for each backend, and the reasons below.
+// table returns the Markdown tables of promises: those that every backend makes, then
+// the others with a column for each backend, and the reasons below.
 func (p page) table(t *testing.T) string {
 	t.Helper()
 	var (
-		b       strings.Builder
-		reasons []string
-		notes   = make(map[string]int)
-		rows    = locktest.Table()
+		all, some, why strings.Builder
+		notes          = make(map[string]int)
+		rows           = locktest.Table()
 	)
-	fmt.Fprintf(&b, "| %s | |", p.heading)
+	fmt.Fprintf(&all, "| %s | |\n|---|---|\n", p.every)
+	fmt.Fprintf(&some, "\n| %s | |", p.heading)
 	for _, row := range rows {
-		fmt.Fprintf(&b, " %s |", row.Backend)
+		fmt.Fprintf(&some, " %s |", row.Backend)
 	}
-	b.WriteString("\n|---|---|" + strings.Repeat(":-:|", len(rows)) + "\n")
+	some.WriteString("\n|---|---|" + strings.Repeat(":-:|", len(rows)) + "\n")
 	for _, promise := range locktest.Promises() {
-		fmt.Fprintf(&b, "| `%s` | %s |", promise.Name, p.text(t, promise.Name, promise.Statement))
+		b, marks := &all, ""
 		for _, row := range rows {
-			offered, why := row.Offers(promise)
+			offered, reason := row.Offers(promise)
 			if offered {
-				b.WriteString(" ✓ |")
+				marks += " ✓ |"
 				continue
 			}
-			if notes[why] == 0 {
-				reasons = append(reasons, why)
-				notes[why] = len(reasons)
+			b = &some
+			if notes[reason] == 0 {
+				notes[reason] = len(notes) + 1
+				fmt.Fprintf(&why, "%d. %s\n", notes[reason], p.text(t, reason, reason))
 			}
-			fmt.Fprintf(&b, " – (%d) |", notes[why])
+			marks += fmt.Sprintf(" – (%d) |", notes[reason])
 		}
-		b.WriteString("\n")
+		if b == &all {
+			marks = ""
+		}
+		fmt.Fprintf(b, "| `%s` | %s |%s\n", promise.Name, p.text(t, promise.Name, promise.Statement), marks)
 	}
-	b.WriteString("\n")
-	for i, why := range reasons {
-		fmt.Fprintf(&b, "%d. %s\n", i+1, p.text(t, why, why))
-	}
-	return b.String()
+	return all.String() + some.String() + "\n" + why.String()
 }
 
 const tableBegin, tableEnd = "<!-- promises -->\n", "<!-- /promises -->"

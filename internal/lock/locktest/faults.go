@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
@@ -45,14 +44,14 @@ func endsWithin(ctx context.Context, d time.Duration) bool {
 const endStep = 10 * time.Millisecond
 
 // startProcesses starts n instances with the lease. end ends them.
-func (s Subject) startProcesses(ctx context.Context, n int, lease time.Duration) (ps []*Process, end func(), err error) {
+func (s Subject) startProcesses(n int, lease time.Duration) (ps []Process, end func(), err error) {
 	end = func() {
 		for _, p := range ps {
 			p.End()
 		}
 	}
 	for range n {
-		p, err := s.Servers.Process(ctx, lease)
+		p, err := s.Servers.Process(lease)
 		if err != nil {
 			end()
 			return nil, nil, err
@@ -69,7 +68,7 @@ func processesExclude(ctx context.Context, s Subject) error {
 		return err
 	}
 	defer os.RemoveAll(folder)
-	ps, end, err := s.startProcesses(ctx, processes, s.LongLease)
+	ps, end, err := s.startProcesses(processes, s.LongLease)
 	if err != nil {
 		return err
 	}
@@ -126,10 +125,10 @@ func (s Subject) waitForTraces(ctx context.Context, name string, within time.Dur
 }
 
 // startHolder starts a process that holds the lock.
-func (s Subject) startHolder(ctx context.Context, name string) (p *Process, token uint64, err error) {
-	ps, _, err := s.startProcesses(ctx, 1, s.Lease)
+func (s Subject) startHolder(ctx context.Context, name string) (p Process, token uint64, err error) {
+	ps, _, err := s.startProcesses(1, s.Lease)
 	if err != nil {
-		return nil, 0, err
+		return p, 0, err
 	}
 	answer, err := ps[0].ask(ctx, "hold "+name)
 	if err == nil {
@@ -137,7 +136,7 @@ func (s Subject) startHolder(ctx context.Context, name string) (p *Process, toke
 	}
 	if err != nil {
 		ps[0].End()
-		return nil, 0, err
+		return p, 0, err
 	}
 	return ps[0], token, nil
 }
@@ -181,7 +180,7 @@ func stoppedHolder(ctx context.Context, s Subject) error {
 	}
 	defer holder.End()
 	stopped := time.Now()
-	if err := holder.signal(syscall.SIGSTOP); err != nil {
+	if err := holder.Stop(); err != nil {
 		return err
 	}
 	lease, err := s.lockAfterLease(ctx, s.other(), name, stopped) // a holder that runs would renew its lease
@@ -191,7 +190,7 @@ func stoppedHolder(ctx context.Context, s Subject) error {
 	if err := s.rising(token, lease); err != nil {
 		return err
 	}
-	if err := holder.signal(syscall.SIGCONT); err != nil {
+	if err := holder.Cont(); err != nil {
 		return err
 	}
 	// It says so before anything else, but a busy machine may let it wait: see HolderCutOff
@@ -458,7 +457,7 @@ func connectionCut(ctx context.Context, s Subject) error {
 var errGrantedTwice = errors.New("another was granted the lock before the holder learned that it lost it")
 
 func resumesAfterRestart(ctx context.Context, s Subject) error {
-	ps, end, err := s.startProcesses(ctx, 2, s.Lease)
+	ps, end, err := s.startProcesses(2, s.Lease)
 	if err != nil {
 		return err
 	}

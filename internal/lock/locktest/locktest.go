@@ -42,8 +42,8 @@ type Subject struct {
 
 // Servers are the servers of a backend, and the faults that can be injected.
 type Servers interface {
-	// Process starts another instance in its own process. See Child.
-	Process(ctx context.Context, lease time.Duration) (*Process, error)
+	// Process starts another instance in its own process, whose program calls Child.
+	Process(lease time.Duration) (Process, error)
 	// OverWire makes another instance in this process. Its connections go over
 	// the returned wire.
 	OverWire(ctx context.Context, lease time.Duration) (lock.Locker, Wire, error)

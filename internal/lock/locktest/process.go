@@ -5,72 +5,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// Process is another instance in its own process. It ends with this process.
-type Process struct {
-	cmd   *exec.Cmd
-	in    io.WriteCloser
-	lines chan string
-	done  chan struct{}
-}
-
-// StartProcess starts the command. Its program must call Child.
-func StartProcess(cmd *exec.Cmd) (*Process, error) {
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	p := &Process{cmd: cmd, in: in, lines: make(chan string, 100), done: make(chan struct{})}
-	go func() {
-		defer close(p.done)
-		defer close(p.lines)
-		for scanner := bufio.NewScanner(out); scanner.Scan(); {
-			p.lines <- scanner.Text()
-		}
-		_ = cmd.Wait() // End kills the process, so an error says nothing
-	}()
-	return p, nil
-}
-
-// End kills the process, if it still runs, and waits for its end.
-func (p *Process) End() {
-	_ = p.cmd.Process.Kill()
-	p.in.Close()
-	for range p.lines {
-	}
-	<-p.done
-}
+// Process is another instance in its own process.
+type Process struct{ *testenv.Child }
 
 // ask sends a command and returns the next answer.
-func (p *Process) ask(ctx context.Context, command string) (string, error) {
-	if _, err := io.WriteString(p.in, command+"\n"); err != nil {
+func (p Process) ask(ctx context.Context, command string) (string, error) {
+	if err := p.Send(command); err != nil {
 		return "", err
 	}
 	return p.answer(ctx)
 }
 
 // expect sends a command and returns an error unless the next answer is want.
-func (p *Process) expect(ctx context.Context, command, want string) error {
+func (p Process) expect(ctx context.Context, command, want string) error {
 	answer, err := p.ask(ctx, command)
 	if err == nil && answer != want {
 		err = fmt.Errorf("%s: the process answered %q, want %q", command, answer, want)
@@ -79,22 +37,13 @@ func (p *Process) expect(ctx context.Context, command, want string) error {
 }
 
 // answer returns the next answer.
-func (p *Process) answer(ctx context.Context) (string, error) {
-	select {
-	case line, ok := <-p.lines:
-		if !ok {
-			return "", errors.New("the process has ended")
-		}
-		if message, failed := strings.CutPrefix(line, "error "); failed {
-			return "", errors.New(message)
-		}
-		return line, nil
-	case <-ctx.Done():
-		return "", fmt.Errorf("waiting for an answer of the process: %w", ctx.Err())
+func (p Process) answer(ctx context.Context) (string, error) {
+	line, err := p.Line(ctx)
+	if message, failed := strings.CutPrefix(line, "error "); failed {
+		return "", errors.New(message)
 	}
+	return line, err
 }
-
-func (p *Process) signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
 
 // Child executes the commands that a Process sends to its standard input, until
 // that ends:

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -99,12 +100,17 @@ func (c *counts) Mark(ctx context.Context) (m stock.Mark, err error) {
 	return m, nil
 }
 
-// SetMark replaces the mark in Redis.
+// markLua reads and changes no counts. So it need not be a script of a generation.
+//
+//go:embed mark.lua
+var markLua string
+
+// SetMark replaces the mark in Redis, unless that is of a later generation.
 func (c *counts) SetMark(ctx context.Context, m stock.Mark) error { return c.setMark(ctx, m, 0) }
 
 func (c *counts) setMark(ctx context.Context, m stock.Mark, segments int) error {
-	text := fmt.Sprintf("%d %d %d", m.Generation, segments, m.Beat)
-	if err := c.client.Set(ctx, c.markKey(), text, 0).Err(); err != nil {
+	rest := fmt.Sprintf("%d %d", segments, m.Beat)
+	if err := c.client.Eval(ctx, markLua, []string{c.markKey()}, int64(m.Generation), rest, int64(stock.MaxGeneration)).Err(); err != nil {
 		return fmt.Errorf("writing the gate's mark: %w", proven(err))
 	}
 	return nil

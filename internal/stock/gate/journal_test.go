@@ -34,7 +34,7 @@ func eachJournal(t *testing.T, test func(t *testing.T, g *Script, j *Journal)) {
 func openJournal(t *testing.T, g *Script) *Journal {
 	t.Helper()
 	j := g.Journal()
-	if err := j.Open(t.Context(), "opener"); err != nil {
+	if err := errors.Join(j.Open(t.Context(), "opener"), g.SetMark(t.Context(), stock.Mark{Generation: g.scripts().generation})); err != nil {
 		t.Fatal(err)
 	}
 	return j
@@ -56,8 +56,8 @@ func journaled(t *testing.T, j *Journal, d stock.Deduction) stock.Take {
 // wantQueued checks what the journal has of the order.
 func wantQueued(t *testing.T, j *Journal, want stock.Take) {
 	t.Helper()
-	got, err := j.Queued(t.Context(), want.OrderID)
-	if err != nil || !sameTake(got, want) {
+	got, ok, err := j.Queued(t.Context(), want.OrderID)
+	if err != nil || !ok || !sameTake(got, want) {
 		t.Errorf("the journal has %+v (%v), want %+v", got, err, want)
 	}
 }
@@ -144,7 +144,7 @@ func TestQueuedOrderLeavesWhole(t *testing.T) {
 			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 3, Available: 9})
 			wantLevel(t, g, stock.Level{SKU: "b", Epoch: 7, Available: 8, InFlight: 1})
 		}
-		if _, err := j.Queued(t.Context(), one.OrderID); !errors.Is(err, stock.ErrNotQueued) {
+		if _, ok, err := j.Queued(t.Context(), one.OrderID); ok || err != nil {
 			t.Errorf("a finished order: %v", err)
 		}
 		if err := g.Give(t.Context(), two); err != nil {
@@ -207,9 +207,6 @@ func TestTwinsOfAQueuedOrder(t *testing.T) {
 				if _, err := j.Queue(t.Context(), d, queuedAt); !errors.Is(err, stock.ErrInFlight) {
 					t.Errorf("a twin: %v", err)
 				}
-				if _, err := g.Take(t.Context(), d); !errors.Is(err, stock.ErrInFlight) {
-					t.Errorf("a twin that is not queued: %v", err)
-				}
 			}
 		}
 		refused()
@@ -219,21 +216,12 @@ func TestTwinsOfAQueuedOrder(t *testing.T) {
 		wantLength(t, j, 1)
 		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 2, Available: 4})
 		wantLevel(t, g, stock.Level{SKU: "b", Epoch: 1, Available: 5})
-		taken := func(d stock.Deduction) {
-			t.Helper()
-			if _, err := g.Take(t.Context(), d); err != nil {
-				t.Error(err)
-			}
-		}
-		taken(linesOf("b")) // another order
-		again := first.Deduction
-		again.TakeID, again.Queued = uuid.New(), first.TakeID
-		taken(again) // the queued order itself
+		journaled(t, j, linesOf("b")) // another order
 		if err := j.Finish(t.Context(), first); err != nil {
 			t.Fatal(err)
 		}
-		taken(twin)
-		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 2, Available: 3, InFlight: 1})
+		journaled(t, j, twin)
+		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 2, Available: 4})
 		wantLevel(t, g, stock.Level{SKU: "b", Epoch: 1, Available: 3, InFlight: 2})
 	})
 }
@@ -573,9 +561,6 @@ func TestClusterHasNoJournal(t *testing.T) {
 	if j := g.Journal(); j != nil {
 		t.Errorf("%v", fmt.Sprint(j))
 	}
-	if q := NewQueuedOrders(g.client, g.ledgerID); q != nil {
-		t.Errorf("%v", fmt.Sprint(q))
-	}
 }
 
 // TestRedeliver checks that orders get a new place if the journal has lost theirs, and
@@ -626,35 +611,47 @@ func TestRedeliver(t *testing.T) {
 	})
 }
 
-// TestQueuedOrdersWithoutTheGate checks that orders can be read and removed without their
-// gate, which changes no count, and that an order that was taken again since stays.
-func TestQueuedOrdersWithoutTheGate(t *testing.T) {
+// TestClosedJournal checks that an order is queued only under the generation whose mark is
+// in Redis, and that an earlier one cannot write its mark over a later one.
+func TestClosedJournal(t *testing.T) {
 	t.Parallel()
 	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
 		fill(t, g, "a", 1, 5)
-		q := NewQueuedOrders(g.client, g.ledgerID)
-		first := journaled(t, j, linesOf("a"))
-		got, err := q.Read(t.Context(), "other", 10, -1)
-		if err != nil || len(got) != 1 || !sameTake(got[0], first) {
-			t.Errorf("read %+v, %v", got, err)
-		}
-		fill(t, g, "a", 2, 5)
-		again, err := j.Requeue(t.Context(), first, uuid.New())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, test := range []struct {
-			end  stock.Take
-			left int64
-		}{{first, 1}, {again, 0}, {again, 0}} {
-			if err := q.Finish(t.Context(), test.end); err != nil {
+		before := journaled(t, j, linesOf("a"))
+		mark := func(generation stock.Generation) {
+			t.Helper()
+			if err := g.SetMark(t.Context(), stock.Mark{Generation: generation}); err != nil {
 				t.Fatal(err)
 			}
-			wantLength(t, j, test.left)
-			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 2, Available: 4, InFlight: 1})
 		}
-		if pending, err := g.client.XPending(t.Context(), g.journalKey(), consumers).Result(); err != nil || pending.Count != 0 {
-			t.Errorf("pending: %+v, %v", pending, err)
+		closed := func() {
+			t.Helper()
+			if _, err := j.Queue(t.Context(), linesOf("a"), queuedAt); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, errQueueClosed) {
+				t.Errorf("queued in a closed journal: %v", err)
+			}
+			wantLength(t, j, 1)
+			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 4, InFlight: 1})
+		}
+		later := g.scripts().generation + 1
+		mark(later)
+		closed()
+		mark(later - 1)
+		closed()
+		if again := journaled(t, j, before.Deduction); !sameTake(again, before) { // its answer was lost
+			t.Errorf("the same take again: %+v, want %+v", again, before)
+		}
+		if err := g.client.Del(t.Context(), g.markKey()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		closed()
+		mark(later - 1)
+		journaled(t, j, linesOf("a"))
+		for _, unreadable := range []string{"not a mark", "99999999999999999999999 0 5"} {
+			if err := g.client.Set(t.Context(), g.markKey(), unreadable, 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			mark(later - 1)
+			journaled(t, j, linesOf("a"))
 		}
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/gatetest"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // rushEnv makes the test program one of several processes that rush one Redis. Its
@@ -94,12 +94,12 @@ func rush(t *testing.T, client redis.UniversalClient, gate string, units int64, 
 		t.Fatal(err)
 	}
 	how := gate + " " + client.(*redis.Client).Options().Addr + " " + ledger.String()
-	children := make([]*child, processes)
+	children := make([]child, processes)
 	for i := range children {
 		children[i] = startRush(t, how)
 	}
 	for _, c := range children {
-		if _, err := c.in.Write([]byte("\n")); err != nil {
+		if err := c.Send(""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -120,14 +120,10 @@ func rush(t *testing.T, client redis.UniversalClient, gate string, units int64, 
 }
 
 // child is a process that the test talks to by lines.
-type child struct {
-	process *os.Process
-	in      interface{ Write([]byte) (int, error) }
-	out     *bufio.Reader
-}
+type child struct{ *testenv.Child }
 
 // startRush starts a process that is ready to rush.
-func startRush(t *testing.T, how string) *child {
+func startRush(t *testing.T, how string) child {
 	t.Helper()
 	c := startChild(t, rushEnv+"="+how)
 	if said := c.line(t); said != "ready" {
@@ -136,33 +132,23 @@ func startRush(t *testing.T, how string) *child {
 	return c
 }
 
-// startChild runs the test program as another process. The environment variable
-// says what that process does.
-func startChild(t *testing.T, variable string) *child {
+// startChild runs the test program as another process, until the test ends. The
+// environment variable says what that process does.
+func startChild(t *testing.T, variable string) child {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), os.Args[0]) // killed when the test ends
-	command.Env = append(os.Environ(), variable)
-	command.Stderr = os.Stderr
-	in, err := command.StdinPipe()
+	c, err := testenv.StartSelf(variable)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = command.Wait() })
-	return &child{process: command.Process, in: in, out: bufio.NewReader(out)}
+	t.Cleanup(c.End)
+	return child{c}
 }
 
-func (c *child) line(t *testing.T) string {
+func (c child) line(t *testing.T) string {
 	t.Helper()
-	text, err := c.out.ReadString('\n')
+	text, err := c.Line(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.TrimSpace(text)
+	return text
 }

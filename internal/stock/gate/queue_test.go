@@ -407,7 +407,7 @@ func TestConsumerDies(t *testing.T) {
 	if said := child.line(t); said != "consuming" {
 		t.Fatalf("the process printed %q", said)
 	}
-	if err := child.process.Kill(); err != nil {
+	if err := child.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := g.Take(t.Context(), orderOf("a", 1)); err != nil {

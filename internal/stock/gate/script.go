@@ -67,7 +67,7 @@ func (g *Script) cut(ctx context.Context, c *cut) error {
 	return c.err
 }
 
-// runCuts runs a group with one call, and others for orders that are or were queued. On a
+// runCuts runs a group with one call, and another for orders that are queued. On a
 // cluster it makes one call for each SKU.
 func (g *Script) runCuts(cuts []*cut) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
@@ -89,7 +89,7 @@ func (g *Script) runCuts(cuts []*cut) {
 // cutBatch is the cuts of one script call.
 type cutBatch struct {
 	cuts  []*cut
-	queue relation // of all cuts
+	queue bool // all cuts queue their orders; otherwise none does
 	skus  numbering
 }
 
@@ -110,15 +110,17 @@ func batchBySKU(cuts []*cut) []*cutBatch {
 	return batches
 }
 
-// batchByQueue puts the cuts that differ in what they have to do with the queued orders
-// into batches of their own.
+// batchByQueue separates the cuts that queue their orders from the others.
 func batchByQueue(cuts []*cut) []*cutBatch {
-	batches := []*cutBatch{stranger: {queue: stranger}, joins: {queue: joins}, leaves: {queue: leaves}}
+	queued, others := &cutBatch{queue: true}, &cutBatch{}
 	for _, c := range cuts {
-		b := batches[c.relation()]
+		b := others
+		if c.queue != nil {
+			b = queued
+		}
 		b.cuts = append(b.cuts, c)
 	}
-	return slices.DeleteFunc(batches, func(b *cutBatch) bool { return len(b.cuts) == 0 })
+	return slices.DeleteFunc([]*cutBatch{others, queued}, func(b *cutBatch) bool { return len(b.cuts) == 0 })
 }
 
 // call writes the text of each take, as take.lua expects it, into one buffer.
@@ -127,7 +129,7 @@ func (b *cutBatch) call(counts *counts) *call {
 	ends := make([]int, len(b.cuts))
 	for i, c := range b.cuts {
 		text = appendID(appendID(text, c.d.OrderID), c.d.TakeID)
-		if b.queue == joins {
+		if b.queue {
 			text = appendID(text, c.queue.previous)
 		}
 		text = append(text, byte(len(c.lines)))
@@ -136,7 +138,7 @@ func (b *cutBatch) call(counts *counts) *call {
 			text = binary.BigEndian.AppendUint32(text, uint32(line.Quantity))
 		}
 		text = appendOrder(append(text, ' '), c.d)
-		if b.queue == joins {
+		if b.queue {
 			text = appendQueued(text, c.d.Trace, c.queue.at)
 		}
 		ends[i] = len(text)
@@ -147,11 +149,8 @@ func (b *cutBatch) call(counts *counts) *call {
 	}
 	keys := counts.keys(b.skus.skus[0])
 	names := []string{keys.count, keys.flight, keys.burned}
-	if b.queue != leaves && !counts.cluster {
-		names = append(names, counts.queuedKey())
-	}
-	if b.queue == joins {
-		names = append(names, counts.journalKey())
+	if b.queue {
+		names = append(names, counts.journalKey(), counts.queuedKey(), counts.markKey())
 		args = append(args, strconv.Itoa(b.cuts[0].queue.limit))
 	}
 	return newCall(&counts.scripts().take, names, args)

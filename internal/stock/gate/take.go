@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/google/uuid"
-
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -43,25 +41,6 @@ type cut struct {
 	receipt stock.Receipt // of lines
 	already bool          // the same take cut these lines earlier
 	err     error         // only of a cut in a batch
-}
-
-// relation is what a cut has to do with the queued orders.
-type relation int
-
-const (
-	stranger relation = iota // its order must not be one of them
-	joins                    // its order becomes one of them, or stays one under this take
-	leaves                   // its order is one of them, and the ledger records it under this take
-)
-
-func (c *cut) relation() relation {
-	switch {
-	case c.queue != nil:
-		return joins
-	case c.d.Queued != uuid.Nil:
-		return leaves
-	}
-	return stranger
 }
 
 // takeWith takes d with calls of run: one call if one server has all counts, and on
@@ -117,7 +96,8 @@ const (
 	inFlight        = 3
 	burned          = 4
 	laterGeneration = 5
-	queueFull       = 6 // only if there is no other reason
+	queueFull       = 6 // this and the next: only if there is no other reason
+	queueClosed     = 7
 )
 
 func refusal(reason int64, sku stock.SKU) error {
@@ -134,6 +114,8 @@ func refusal(reason int64, sku stock.SKU) error {
 		return stock.Refuse(sku, stock.ErrLaterGeneration)
 	case queueFull:
 		return fmt.Errorf("%w: %w", stock.ErrBusy, errQueueFull)
+	case queueClosed:
+		return fmt.Errorf("%w: %w", stock.ErrBusy, errQueueClosed)
 	}
 	return fmt.Errorf("the gate's script answered with the unknown reason %d", reason)
 }

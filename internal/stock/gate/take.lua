@@ -1,7 +1,6 @@
 -- Takes: cuts every take that fits whole, in order, and records it as in flight.
 --
--- KEYS  count, flight, burned; also queued, unless there is no journal or the takes are
---       those of queued orders; also journal to queue the orders
+-- KEYS  count, flight, burned; to queue the orders also journal, queued, mark
 -- ARGV  the number of SKUs; each SKU; then for each take ORDERID TAKEID LINES REST,
 --       without spaces in between. LINES are the lines to cut in this call: their
 --       number in one byte, then for each line the number of its SKU, from 1, in
@@ -22,10 +21,10 @@
 
 -- Of several reasons to refuse a take, the greatest is the answer.
 local SOLD_OUT, NOT_FILLED, IN_FLIGHT, BURNED, LATER_GENERATION = 1, 2, 3, 4, 5
-local QUEUE_FULL = 6 -- only if there is no other reason
+local QUEUE_FULL, QUEUE_CLOSED = 6, 7 -- only if there is no other reason
 local NO_TAKE = '00000000-0000-0000-0000-000000000000'
 local ID = 36 -- the length of an ID
-local queued, journal = KEYS[4], KEYS[5]
+local journal, queued, mark = KEYS[4], KEYS[5], KEYS[6]
 local HEADER = journal and 3 * ID or 2 * ID -- the length of a take's IDs
 
 local call, byte, sub, match, format = redis.call, string.byte, string.sub, string.match, string.format
@@ -77,8 +76,10 @@ end
 local any_burned = call('EXISTS', KEYS[3]) == 1
 
 local waiting, ids, room = {}, {}, 0 -- by order: its take in the queue, its ID in the journal; orders that may still be queued
-local any_queued = journal or queued and call('EXISTS', queued) == 1
-if any_queued then
+local closed = false -- another owner has the stock, and may have found the journal empty
+if journal then
+  local generation = FIRST_EPOCH / (LAST_EPOCH - FIRST_EPOCH + 1)
+  closed = tonumber(match(call('GET', mark) or '', '^%d+') or -1) ~= generation
   local orders = {}
   for t = 1, takes do
     orders[t] = sub(ARGV[1 + skus + t], 1, ID)
@@ -86,8 +87,6 @@ if any_queued then
   for t, entry in ipairs(call('HMGET', queued, unpack(orders))) do
     ids[orders[t]], waiting[orders[t]] = match(entry or '', '^(%S+) (%S+)')
   end
-end
-if journal then
   room = ARGV[#ARGV] - math.max(call('XLEN', journal), call('HLEN', queued)) -- they differ if one was lost
 end
 
@@ -121,12 +120,12 @@ for t = 1, takes do
       refusal, at = reason, i
     end
   end
-  if any_queued then
-    local current, previous = waiting[sub(text, 1, ID)], journal and sub(text, 2 * ID + 1, 3 * ID) or NO_TAKE
+  if journal then
+    local current, previous = waiting[sub(text, 1, ID)], sub(text, 2 * ID + 1, 3 * ID)
     if current ~= take and (current or NO_TAKE) ~= previous and refusal < IN_FLIGHT then
       refusal, at = IN_FLIGHT, numbers[from]
-    elseif journal and not current and room <= 0 and refusal == 0 then
-      refusal, at = QUEUE_FULL, numbers[from]
+    elseif not current and refusal == 0 and (closed or room <= 0) then
+      refusal, at = closed and QUEUE_CLOSED or QUEUE_FULL, numbers[from]
     end
   end
   if refusal == 0 then

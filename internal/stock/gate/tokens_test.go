@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -160,15 +159,15 @@ func (o outlived) try(t *testing.T) (answer string, waited time.Duration) {
 	if step := child.line(t); step != o.step {
 		t.Fatalf("the process printed %q", step)
 	}
-	if err := child.process.Signal(syscall.SIGSTOP); err != nil {
+	if err := child.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	stopped := time.Now()
 	resume := func() {
-		if err := child.process.Signal(syscall.SIGCONT); err != nil {
+		if err := child.Cont(); err != nil {
 			t.Error(err)
 		}
-		if _, err := child.in.Write([]byte("\n")); err != nil {
+		if err := child.Send(""); err != nil {
 			t.Error(err)
 		}
 		answer = child.line(t)

@@ -3,12 +3,15 @@
 package strategy
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/async"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
@@ -47,13 +50,10 @@ type Strategy struct {
 	// stock. The ledger stores the layout of its generation.
 	Layout string
 	Gate   stock.Gate // nil if there is none
-	// Journal keeps orders that are answered before the ledger has them. It is nil
-	// if the gate has none.
-	Journal stock.Journal
-	// Queued has the orders that are queued in Redis: the Journal, or, without one,
-	// what another strategy has left there. It is nil without a Redis and on a cluster.
-	Queued stock.QueuedOrders
-	Cutter cutter.Cutter
+	// Journal keeps orders that are answered before the ledger has them. nil: orders are
+	// answered afterwards.
+	Journal async.Journal
+	Cutter  cutter.Cutter
 	// Group is the largest number of orders in one ledger transaction, and
 	// Parallel the number of transactions at once.
 	Group, Parallel int
@@ -68,11 +68,13 @@ type Spec struct {
 	// and with any number of instances on the same stores.
 	Sound  bool
 	Detail string
+	// Promise says what a client can rely on once its order was answered 201, or 202.
+	Promise string
 
 	gate             func(Backends) gate.Gate
 	cutter           func() cutter.Cutter
 	group            bool
-	queues           bool // the gate has a journal, unless it is on a cluster
+	queues           bool // orders go into the gate's journal, and are answered then
 	locks, segmented bool // whether the layout names the lock and the number of segments
 }
 
@@ -82,8 +84,8 @@ func (s Spec) HasGate() bool { return s.gate != nil }
 // NeedsLock reports whether the strategy takes locks between instances.
 func (s Spec) NeedsLock() bool { return s.locks }
 
-// Queues reports whether the strategy can queue orders: its gate has a journal. On a
-// cluster no gate has one.
+// Queues reports whether the strategy answers orders before the ledger has them. It cannot
+// run on a Redis Cluster: there a count and the journal may be on different servers.
 func (s Spec) Queues() bool { return s.queues }
 
 // Segmented reports whether the strategy divides the stock of a SKU into segments.
@@ -91,7 +93,7 @@ func (s Spec) Segmented() bool { return s.segmented }
 
 // Backends are the stores and locks that strategies are built on.
 type Backends struct {
-	Redis    redis.UniversalClient // without a gate it may be nil: then queued orders are not seen
+	Redis    redis.UniversalClient // may be nil without a gate
 	LedgerID uuid.UUID             // identifies the ledger in the gate's keys
 	Guard    bool                  // behind a gate, the ledger refuses orders that do not fit its count
 	// Locker and LockName are the backend of --lock. Strategies without locks do not
@@ -104,7 +106,7 @@ type Backends struct {
 
 // Table returns every strategy, in the order of the documents.
 func Table() []Spec {
-	return []Spec{
+	specs := []Spec{
 		{
 			Name: "none", Gate: "readwrite", Cutter: "count", gate: readWrite, cutter: cutter.Count, group: true,
 			Detail: "read, check and write in Redis as separate steps: oversells at once",
@@ -126,7 +128,7 @@ func Table() []Spec {
 			Detail: "the stock in segments, chosen by order ID modulo their number: spreads one hot SKU over the servers of a cluster",
 		},
 		{
-			Name: "lua", Gate: "script", Cutter: "count", Sound: true, gate: script, cutter: cutter.Count, group: true, queues: true,
+			Name: "lua", Gate: "script", Cutter: "count", Sound: true, gate: script, cutter: cutter.Count, group: true,
 			Detail: "one atomic script in Redis; without guard it can oversell if Redis loses acknowledged writes unnoticed",
 		},
 		{
@@ -153,8 +155,25 @@ func Table() []Spec {
 			Name: "queue", Gate: "queue(readwrite)", Cutter: "count", Sound: true, gate: queue, cutter: cutter.Count, group: true,
 			Detail: "a queue for each SKU, consumed by one instance at a time: many orders decided with one read and one write; refuses at once what does not fit behind the queue",
 		},
+		{
+			Name: "async", Gate: "script", Cutter: "count", Sound: true, gate: script, cutter: cutter.Count, group: true, queues: true,
+			Detail:  "the script also journals the order in Redis, and the answer is 202; a consumer commits it: goes on selling while the ledger is slow or away; an acknowledged order is as durable as Redis",
+			Promise: queuedPromise,
+		},
 	}
+	for i := range specs {
+		specs[i].Promise = cmp.Or(specs[i].Promise, committedPromise)
+	}
+	return specs
 }
+
+// The promises of an answer. The table in docs/operations.md and store.QueueWarning say the
+// same of a 202.
+const (
+	committedPromise = "a 201 is never lost: the database has committed the order"
+	queuedPromise    = "a 202 is as durable as Redis: with appendfsync always it survives a crash of Redis; with everysec a crash loses about the last second of 202s, with appendfsync no a crash of its machine loses those that are not on disk yet, with snapshots only those since the last snapshot, without persistence all that are queued; a failover loses what the replica does not have yet; an in-process Redis loses all that are queued when its process ends. " +
+		"A queued order may still be refused if Redis lost its counts, or the ledger has fewer units; GET /orders/{id} says so"
+)
 
 func readWrite(b Backends) gate.Gate { return gate.NewReadWrite(b.Redis, b.LedgerID) }
 
@@ -195,15 +214,10 @@ func Names() []string {
 	return names
 }
 
-// Queueing returns the names of the strategies that can queue orders.
-func Queueing() []string {
-	var names []string
-	for _, s := range Table() {
-		if s.Queues() {
-			names = append(names, s.Name)
-		}
-	}
-	return names
+// Queueing returns the strategy that answers orders before the ledger has them.
+func Queueing() Spec {
+	all := Table()
+	return all[slices.IndexFunc(all, Spec.Queues)]
 }
 
 // Find returns the strategy with this name. ok is false if there is none.
@@ -241,19 +255,14 @@ func (s Spec) Build(b Backends) (built Strategy, close func()) {
 	if s.group {
 		built.Group, built.Parallel = groupSize, groupParallel
 	}
-	if b.Redis != nil {
-		if queued := gate.NewQueuedOrders(b.Redis, b.LedgerID); queued != nil { // a nil pointer is not a nil interface
-			built.Queued = queued
-		}
-	}
 	close = func() {}
 	newCutter := s.cutter
 	if s.gate != nil {
 		g := s.gate(b)
 		built.Gate, close = g, g.Close
 		if script, ok := g.(*gate.Script); ok && s.queues {
-			if journal := script.Journal(); journal != nil {
-				built.Journal, built.Queued = journal, journal
+			if journal := script.Journal(); journal != nil { // a nil pointer is not a nil interface
+				built.Journal = journal
 			}
 		}
 		if b.Guard {

@@ -37,9 +37,6 @@ export default {
   "facts.gate.inProcess": "in-process Redis",
   "facts.ledger": "Ledger",
   "facts.ledger.embedded": "SQLite, deleted at exit",
-  "facts.ack": "Orders are answered",
-  "facts.ack.committed": "once committed (201)",
-  "facts.ack.queued": "once queued (202)",
   "facts.lock": "Locks",
   "facts.lock.value": "{backend}, lease {lease}, {fence}",
   "facts.fence.on": "fenced",
@@ -185,5 +182,6 @@ export default {
   "strategy.for-update": "Locks the stock row, then reads, checks and writes. Correct; one order at a time holds the row.",
   "strategy.conditional": "One UPDATE that succeeds only if enough is left. Correct; the row is locked for one statement.",
   "strategy.merged": "One conditional UPDATE for a whole group of orders. Correct; the hot row is written once a group.",
-  "strategy.queue": "Orders wait in a queue for each SKU, and one instance at a time decides them all. Correct."
+  "strategy.queue": "Orders wait in a queue for each SKU, and one instance at a time decides them all. Correct.",
+  "strategy.async": "The script also journals the order in Redis, and the answer is 202. The database follows. Correct, and as durable as Redis."
 };

@@ -37,9 +37,6 @@ export default {
   "facts.gate.inProcess": "进程内 Redis",
   "facts.ledger": "账本",
   "facts.ledger.embedded": "SQLite，退出即删除",
-  "facts.ack": "响应时机",
-  "facts.ack.committed": "提交后（201）",
-  "facts.ack.queued": "入队后（202）",
   "facts.lock": "锁",
   "facts.lock.value": "{backend}，租约 {lease}，{fence}",
   "facts.fence.on": "有栅栏",
@@ -185,5 +182,6 @@ export default {
   "strategy.for-update": "先锁库存行，再读、查、写。正确；同一时刻只有一个订单占着这一行。",
   "strategy.conditional": "一条 UPDATE，余量足够才成功。正确；行锁只持续一条语句。",
   "strategy.merged": "一组订单合并成一条带条件的 UPDATE。正确；热点行每组只写一次。",
-  "strategy.queue": "订单按 SKU 排队，同一时刻由一个实例一并裁决。正确。"
+  "strategy.queue": "订单按 SKU 排队，同一时刻由一个实例一并裁决。正确。",
+  "strategy.async": "脚本同时把订单写入 Redis 的日志流，返回 202，数据库随后提交。正确；持久性与 Redis 相同。"
 };

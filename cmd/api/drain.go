@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-stock/holdfast/internal/retry"
+	"github.com/holdfast-stock/holdfast/internal/service"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store"
+)
+
+// drainQueued takes the stock from the instances that queue orders, commits what is
+// queued, and gives the stock up, so that any strategy can take it over. It needs nothing
+// of a journal that is lost or empty, and changes nothing if no order can be queued. It
+// stops, with an error, when ctx ends or another instance takes over the stock; the orders
+// that are left stay queued.
+func drainQueued(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) (err error) {
+	store.LogRedis(log)
+	stores, ledgerID, err := openLedger(ctx, c, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stores.close()) }()
+	registry := prometheus.NewRegistry()
+	built, closeStrategy, err := openStrategy(ctx, c, stores, ledgerID, log, registry)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeStrategy()) }()
+	built.Layout += ", draining" // no instance that serves shares it, so none queues any more
+	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
+		TakeDeadline: c.takeDeadline, PaymentWindow: c.paymentWindow, Log: log, Metrics: registry,
+	})
+	defer instance.Close()
+	standing, err := instance.Reconciler.Standing(ctx)
+	if err != nil {
+		return err
+	}
+	found, err := instance.Consumer.Queued(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case found == 0 && !standing.Owner.Queues: // the stock may belong to instances that sell
+		_, err := fmt.Fprintln(stdout, "0 orders were queued, none is left; nothing was changed")
+		return err
+	case c.redis == "":
+		if err := stopped(ctx, instance); err != nil {
+			return err
+		}
+	case standing.Mark == (stock.Mark{}):
+		log.Warn("this Redis has never seen the ledger, or has lost its data: orders that are queued elsewhere will not be committed")
+	}
+	if err := instance.Start(ctx); err != nil {
+		return err
+	}
+	defer reconcileBeside(ctx, instance, stores.redis, log)()
+	if err := awaitDrained(ctx, instance, found, log); err != nil {
+		return err
+	}
+	if err := instance.Reconciler.Release(ctx); err != nil {
+		return fmt.Errorf("giving up the stock: %w", err)
+	}
+	_, err = fmt.Fprintf(stdout, "%d orders were queued, none is left; any strategy can take over the stock\n", found)
+	return err
+}
+
+// beatPause is longer than a running instance takes to raise the ledger's beat again.
+const beatPause = 3 * time.Second
+
+// stopped returns an error if an instance raises the ledger's beat. The journal may be in
+// the Redis of its process, and ends with that.
+func stopped(ctx context.Context, i *service.Instance) error {
+	before, err := i.Ledger.Owner(ctx)
+	if err != nil {
+		return err
+	}
+	if err := retry.Sleep(ctx, beatPause); err != nil {
+		return err
+	}
+	after, err := i.Ledger.Owner(ctx)
+	if err == nil && after.Beat != before.Beat {
+		err = errors.New("draining: an instance is running, and the orders may be queued in the Redis of its process: stop it first, or name its --redis")
+	}
+	return err
+}
+
+// drainPause is the pause between two looks at the journal.
+const drainPause = 50 * time.Millisecond
+
+// awaitDrained waits until no order is queued. found is the number that were.
+func awaitDrained(ctx context.Context, i *service.Instance, found int64, log *slog.Logger) error {
+	log.Info("committing queued orders", "orders", found)
+	for told := time.Now(); ; {
+		left, err := i.Consumer.Queued(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("draining: stopped, orders may be left: run api drain again: %w", ctx.Err())
+		case err == nil && left == 0:
+			return nil
+		}
+		if err := i.Reconciler.Usable(ctx); errors.Is(err, stock.ErrSuperseded) {
+			return fmt.Errorf("draining: %w", err)
+		}
+		if time.Since(told) > progressPause {
+			told = time.Now()
+			log.Info("committing queued orders", "orders", found, "left", left, "error", err)
+		}
+		_ = retry.Sleep(ctx, drainPause)
+	}
+}

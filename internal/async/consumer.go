@@ -1,0 +1,427 @@
+// Package async acknowledges orders before the ledger has them: Queue puts them into a
+// journal in Redis, and a Consumer brings each to one final row of the ledger.
+// docs/protocol.md has the rules that it follows.
+package async
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/retry"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/tracing"
+)
+
+const (
+	// maxBatch bounds the orders that one call to the journal reads or finishes.
+	maxBatch = 256
+	// readWait is how long a consumer waits for an order before it looks again for
+	// orders that other consumers have left. A read cannot be interrupted, so a process
+	// that stops waits as long.
+	readWait = 200 * time.Millisecond
+	// maxIdle is how long an order may be with a consumer that does not finish it,
+	// before another one claims it. It is the time that the orders of a killed
+	// instance wait.
+	maxIdle = 5 * time.Second
+	// claimPause is the pause between two looks for such orders. watchPause is the
+	// pause between two measurements of the journal.
+	claimPause, watchPause = time.Second, time.Second
+	// maxClaimPause is the longest pause between two looks, although orders fail all the
+	// time.
+	maxClaimPause = 3 * maxIdle
+	// prunePause is the pause between two removals of consumers that are gone.
+	prunePause = time.Minute
+	// commitTimeout bounds the work on one order after it was read, and what is
+	// left to do when the consumer stops.
+	commitTimeout = 10 * time.Second
+	// maxTries bounds how often one order meets a stale gate. Then it waits for its next
+	// delivery.
+	maxTries = 5
+	// failurePause is the shortest pause after an order that is not finished.
+	failurePause = 50 * time.Millisecond
+)
+
+// Ledger is what queueing and committing need of the ledger.
+type Ledger interface {
+	// Record commits the order of a take, and returns its outcome.
+	Record(ctx context.Context, t stock.Take) (order.Order, order.Outcome)
+	// RecordRefusal records that a queued order is refused, and bars its ID. Refused: the
+	// take is not committed and never will be.
+	RecordRefusal(ctx context.Context, t stock.Take) order.Outcome
+	// Order reads an order. order.ErrUnknownOrder: there is none.
+	Order(ctx context.Context, id uuid.UUID) (*order.Order, error)
+	// Now returns the time by the ledger's clock.
+	Now() (time.Time, error)
+}
+
+// Reconciler is what committing needs to remove what makes takes fail. See
+// reconcile.Reconciler.
+type Reconciler interface {
+	Usable(ctx context.Context) error
+	Mend(ctx context.Context, reason error, skus ...stock.SKU) error
+	End(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome
+	GiveBack(ctx context.Context, t stock.Take) bool
+}
+
+// Consumer commits the queued orders of one journal, beside the consumers of other
+// instances.
+//
+// Two consumers may work on the same order: one was slow, and the other claimed it.
+// Both record the same take under the order's ID, so it is committed once. A take
+// is given back only when the ledger has another row under the ID, or when the
+// stock row's epoch has changed and the ledger does not have the order. Then no
+// consumer can commit the take any more. If that row is a void order, the order ends as
+// refused: an instance of another strategy has left it, or recovery after Redis had lost
+// an earlier order of the key.
+type Consumer struct {
+	name       string // among the consumers of all instances
+	journal    Journal
+	learn      func(asked time.Time, reason error)
+	ledger     Ledger
+	reconciler Reconciler
+	log        *slog.Logger
+	metrics    *metrics
+	tracer     *tracing.Tracer
+	hand       *hand
+}
+
+// NewConsumer returns a Consumer of the journal. It calls learn with each reason for which
+// the ledger has refused an order, and a time before the ledger was asked. t may be nil.
+func NewConsumer(j Journal, l Ledger, r Reconciler, learn func(asked time.Time, reason error), log *slog.Logger, registry prometheus.Registerer, t *tracing.Tracer) *Consumer {
+	return &Consumer{
+		name: uuid.NewString(), journal: j, learn: learn, ledger: l, reconciler: r,
+		log: log, metrics: newMetrics(registry), tracer: t, hand: newHand(),
+	}
+}
+
+// Start prepares the journal, and returns why orders cannot be queued. Call it before
+// the first order is queued.
+func (c *Consumer) Start(ctx context.Context) error { return c.journal.Open(ctx, c.name) }
+
+// Run commits queued orders until ctx ends. Then it finishes the orders that it has
+// read. Orders that it cannot finish are claimed by other consumers.
+func (c *Consumer) Run(ctx context.Context) {
+	var watching, finishing, working sync.WaitGroup
+	watching.Go(func() { c.watch(ctx) })
+	ends, failures := make(chan end, maxInHand), &failures{}
+	finishing.Go(func() { c.finishAll(ctx, ends, failures) })
+	c.consume(ctx, failures, func(t stock.Take) {
+		working.Go(func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+			defer cancel()
+			ends <- c.trace(ctx, t)
+		})
+	})
+	working.Wait()
+	close(ends)
+	finishing.Wait()
+	watching.Wait()
+	c.leave(ctx, c.name)
+}
+
+// Queued returns the number of orders that have not ended.
+func (c *Consumer) Queued(ctx context.Context) (int64, error) {
+	queued, _, err := c.journal.Backlog(ctx)
+	return queued, err
+}
+
+// failures counts what has failed in a row. It is safe for concurrent use.
+type failures struct{ inRow atomic.Int64 }
+
+func (f *failures) note(failed bool) {
+	if failed {
+		f.inRow.Add(1)
+	} else {
+		f.inRow.Store(0)
+	}
+}
+
+// consume begins each order that the journal delivers, until ctx ends. After a failure it
+// pauses. It also claims nothing for a while, at most maxClaimPause: perhaps only its own
+// connections are broken, and the consumers of other instances can finish the orders.
+func (c *Consumer) consume(ctx context.Context, failures *failures, begin func(stock.Take)) {
+	looked := time.Now() // for orders of other consumers, or when it began
+	claimAt := looked    // when the next look is due
+	for ctx.Err() == nil {
+		failed := failures.inRow.Load()
+		if failed > 0 {
+			claimAt = looked.Add(min(time.Since(looked)+maxIdle+claimPause, maxClaimPause))
+			_ = retry.Sleep(ctx, failurePause+retry.Jitter(failurePause, int(failed)))
+		}
+		claim := !time.Now().Before(claimAt)
+		if claim {
+			looked = time.Now()
+		}
+		takes, claimed, err := c.next(ctx, claim)
+		if claimed {
+			claimAt = time.Now().Add(claimPause)
+		}
+		if ctx.Err() == nil && err != nil {
+			c.log.Warn("reading queued orders failed and will be retried", "error", err)
+			failures.note(true)
+		} else if len(takes) == 0 {
+			failures.inRow.CompareAndSwap(failed, 0) // otherwise it would never claim again what it could not finish
+		}
+		for _, t := range takes {
+			begin(t)
+		}
+	}
+}
+
+// next returns orders to begin: those that other consumers have left, if claim is true, or
+// new ones. There may be none. claimed says that no other consumer has left any.
+func (c *Consumer) next(ctx context.Context, claim bool) (takes []stock.Take, claimed bool, err error) {
+	if err := c.reconciler.Usable(ctx); err != nil {
+		if errors.Is(err, stock.ErrSuperseded) { // the instances that sell now commit the orders
+			return nil, false, retry.Sleep(ctx, claimPause)
+		}
+		return nil, false, err
+	}
+	limit := min(c.hand.room(ctx), maxBatch)
+	if limit == 0 {
+		return nil, false, nil
+	}
+	if claim {
+		takes, err := c.journal.Claim(ctx, c.name, limit, maxIdle)
+		if takes = c.hand.begin(takes); len(takes) > 0 || err != nil {
+			return takes, false, err
+		}
+	}
+	takes, err = c.journal.Read(ctx, c.name, limit, readWait)
+	return c.hand.begin(takes), claim, err
+}
+
+// finishAll removes the orders that have ended from the journal, until ends is closed.
+func (c *Consumer) finishAll(ctx context.Context, ends <-chan end, failures *failures) {
+	for first := range ends {
+		some := []end{first}
+		for len(some) < maxBatch && len(ends) > 0 { // nobody else receives
+			some = append(some, <-ends)
+		}
+		failures.note(!c.finish(ctx, some))
+		c.hand.end(some)
+	}
+}
+
+// finish removes the orders that have ended from the journal, and reports whether all
+// have.
+func (c *Consumer) finish(ctx context.Context, ends []end) (all bool) {
+	all = true
+	var ended []stock.Take
+	for _, e := range ends {
+		if e.err != nil {
+			all = false
+			c.log.Warn("committing a queued order failed and will be retried", "order", e.take.OrderID, "error", e.err)
+			continue
+		}
+		ended = append(ended, e.take)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	if err := c.journal.Finish(ctx, ended...); err != nil {
+		c.log.Warn("removing orders from the journal failed and will be retried", "orders", len(ended), "error", err)
+		return false
+	}
+	for _, e := range ends {
+		if e.err == nil {
+			c.metrics.ended.WithLabelValues(e.became).Inc()
+		}
+	}
+	return all
+}
+
+// end is how a queued order ended.
+type end struct {
+	take   stock.Take // the last take that is known of the order
+	became string     // one of the constants below
+	err    error      // it has not ended
+}
+
+// How a queued order can end.
+const (
+	committed = "committed"
+	refused   = "refused"
+	duplicate = "duplicate" // the ledger has its ID already: it was a retry of an order that had ended
+)
+
+// trace is end in the trace of the request that queued the order.
+func (c *Consumer) trace(ctx context.Context, t stock.Take) end {
+	ctx, span := c.tracer.Continue(ctx, t.Trace, "journal.commit")
+	defer span.End()
+	e := c.end(ctx, t)
+	if span.Recorded() {
+		span.Text("holdfast.order.id", t.OrderID.String())
+		span.Text("holdfast.outcome", cmp.Or(e.became, "unfinished"))
+	}
+	return e
+}
+
+// end brings one order to its end in the ledger. Its units are then committed, or
+// given back.
+func (c *Consumer) end(ctx context.Context, t stock.Take) end {
+	asked := time.Now()
+	t, out := c.record(ctx, t)
+	found, exists := out.Duplicate()
+	switch {
+	case exists && found.Status == order.Void: // this order was acknowledged and must not vanish: it is refused
+	case exists: // the ID belongs to another take's order, or to a row that is none
+		return c.given(ctx, t, duplicate)
+	case out.Committed():
+		return end{take: t, became: committed}
+	case out.Unknown() || !final(out.Reason()):
+		return end{take: t, err: out.Reason()}
+	default:
+		if errors.Is(out.Reason(), ledger.ErrRejected) {
+			c.log.Error("a queued order cannot be recorded, and is refused", "order", t.OrderID, "error", out.Reason())
+		}
+		c.learn(asked, out.Reason())
+	}
+	// The refused row goes first. It bars the ID, so that no other consumer can
+	// commit the take after it is given back.
+	switch down := c.ledger.RecordRefusal(ctx, t); {
+	case down.Unknown():
+		return end{take: t, err: down.Reason()}
+	case down.Committed(): // another consumer was faster
+		return end{take: t, became: committed}
+	}
+	e := c.given(ctx, t, refused)
+	if e.err == nil {
+		c.reconciler.End(ctx, t, out) // refills the gate if the guard has refused what the gate admitted
+	}
+	return e
+}
+
+// given gives the take back and ends the order.
+func (c *Consumer) given(ctx context.Context, t stock.Take, became string) end {
+	if !c.reconciler.GiveBack(ctx, t) {
+		return end{take: t, err: errNotGiven}
+	}
+	return end{take: t, became: became}
+}
+
+var errNotGiven = errors.New("the take could not be given back")
+
+// record commits the take's order. If the take's epoch is stale, it takes the units
+// again. It returns the last take and its outcome.
+func (c *Consumer) record(ctx context.Context, t stock.Take) (stock.Take, order.Outcome) {
+	for try := 1; ; try++ {
+		_, out := c.ledger.Record(ctx, t)
+		if out.Unknown() && try < maxTries && ctx.Err() == nil {
+			retry.Wait(ctx, try) // recording a take twice commits it once
+			continue
+		}
+		if !out.Refused() || !stock.Reconcilable(out.Reason()) || try == maxTries {
+			return t, out
+		}
+		if err := c.reconciler.Mend(ctx, out.Reason(), stock.SKUsOf(t)...); err != nil {
+			return t, order.Refused(err)
+		}
+		if !errors.Is(out.Reason(), stock.ErrStaleEpoch) {
+			retry.Wait(ctx, try)
+			continue
+		}
+		if out := c.committedBefore(ctx, t); !out.Refused() {
+			return t, out
+		}
+		again, err := c.takeAgain(ctx, t)
+		switch {
+		case err == nil:
+			t = again
+		case stock.Reconcilable(err): // the next try mends it
+		case stock.NothingTaken(err):
+			return t, order.Refused(err)
+		default: // the next delivery finds the take that the journal has
+			return t, order.Unknown(err)
+		}
+	}
+}
+
+// committedBefore finds out whether the ledger has an order whose take's epoch is
+// stale: another consumer may have committed it before the epoch changed. Refused:
+// it has not, and the take can no longer be committed.
+func (c *Consumer) committedBefore(ctx context.Context, t stock.Take) order.Outcome {
+	found, err := c.ledger.Order(ctx, t.OrderID)
+	switch {
+	case errors.Is(err, order.ErrUnknownOrder):
+		return order.Refused(err)
+	case err != nil:
+		return order.Unknown(err)
+	case found.Holds(t.TakeID):
+		return order.Committed()
+	}
+	return order.Duplicate(found)
+}
+
+// takeAgain gives the take back, which can no longer be committed, and takes the
+// order's units again.
+func (c *Consumer) takeAgain(ctx context.Context, t stock.Take) (stock.Take, error) {
+	if !c.reconciler.GiveBack(ctx, t) {
+		return t, errNotGiven
+	}
+	again, err := c.journal.Requeue(ctx, t, uuid.New())
+	if err != nil {
+		return t, fmt.Errorf("taking the units again: %w", err)
+	}
+	return again, nil
+}
+
+// final reports whether a refusal for the reason stands. Other refusals may pass:
+// the order is tried again.
+func final(reason error) bool {
+	return errors.Is(reason, ledger.ErrRejected) || errors.As(reason, new(*stock.Refusal)) && !stock.Reconcilable(reason)
+}
+
+// watch measures the journal, gives lost orders a new place, and removes consumers that
+// are gone, until ctx ends.
+func (c *Consumer) watch(ctx context.Context) {
+	for pruned := time.Now(); ctx.Err() == nil; {
+		c.measure(ctx)
+		lost, err := c.journal.Redeliver(ctx)
+		if lost > 0 {
+			c.log.Warn("the journal had lost the places of queued orders; they are delivered again", "orders", lost)
+		}
+		if err != nil && ctx.Err() == nil {
+			c.log.Warn("looking for queued orders without a place failed", "error", err)
+		}
+		if time.Since(pruned) > prunePause {
+			pruned = time.Now()
+			c.leave(ctx, nobody)
+		}
+		_ = retry.Sleep(ctx, watchPause)
+	}
+}
+
+// measure sets the metrics of the journal.
+func (c *Consumer) measure(ctx context.Context) {
+	queued, oldest, err := c.journal.Backlog(ctx)
+	if err == nil {
+		c.metrics.length.Set(float64(queued))
+		c.metrics.oldest.Set(oldest.Seconds())
+	}
+	if err != nil && ctx.Err() == nil {
+		c.log.Warn("measuring the journal failed", "error", err)
+	}
+}
+
+// nobody is no consumer's name.
+const nobody = ""
+
+// leave removes the consumer of that name, and all that are gone, from the journal.
+func (c *Consumer) leave(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	if err := c.journal.Leave(ctx, name); err != nil {
+		c.log.Warn("removing consumers from the journal failed", "error", err)
+	}
+}

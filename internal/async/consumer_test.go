@@ -1,0 +1,522 @@
+package async
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/gate"
+	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	store.LogRedis(slog.New(slog.DiscardHandler))
+	os.Exit(testenv.Main(m))
+}
+
+// units is what the gate of a test is filled with.
+const units = 2000
+
+// sku is the SKU of every test. Each test has keys of its own.
+const sku stock.SKU = "a"
+
+// rig is a gate with a journal, and a ledger in memory.
+type rig struct {
+	client   redis.UniversalClient
+	ledgerID uuid.UUID
+	gate     *gate.Script
+	journal  *gate.Journal
+	ledger   *memory
+	epoch    int64
+}
+
+// each runs the test on a real Redis and on the in-process one.
+func each(t *testing.T, test func(t *testing.T, r *rig)) {
+	t.Helper()
+	t.Run("Redis", func(t *testing.T) {
+		t.Parallel()
+		test(t, newRig(t, connect(t, testenv.Redis(t))))
+	})
+	t.Run("InProcess", func(t *testing.T) {
+		t.Parallel()
+		server, err := store.OpenInProcessRedis(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = server.Close() })
+		test(t, newRig(t, server.Client()))
+	})
+}
+
+func connect(t *testing.T, url string) redis.UniversalClient {
+	t.Helper()
+	client, err := store.OpenRedis(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func newRig(t *testing.T, client redis.UniversalClient) *rig {
+	t.Helper()
+	id := uuid.New()
+	r := &rig{client: client, ledgerID: id, gate: gate.NewScript(client, id), ledger: &memory{rows: make(map[uuid.UUID]order.Order)}}
+	t.Cleanup(r.gate.Close)
+	r.gate.Use(1)
+	if err := r.gate.Load(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	r.journal = r.gate.Journal()
+	if err := errors.Join(r.journal.Open(t.Context(), "opener"), r.gate.SetMark(t.Context(), stock.Mark{Generation: 1})); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.refill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// refill fills the gate under the next epoch, with the units that the ledger has left.
+func (r *rig) refill(ctx context.Context) error {
+	first, _ := stock.Generation(1).Epochs()
+	r.epoch = max(first, r.epoch) + 1
+	return r.gate.Fill(ctx, sku, r.epoch, units-r.ledger.sold())
+}
+
+// key returns a key of the gate.
+func (r *rig) key(name string) string { return "holdfast:{" + r.ledgerID.String() + "}:" + name }
+
+// queue queues orders of one unit.
+func (r *rig) queue(t *testing.T, orders int) (takes []stock.Take) {
+	t.Helper()
+	for range orders {
+		taken, err := r.journal.Queue(t.Context(), oneUnit(), time.Now().UTC().Truncate(time.Microsecond))
+		if err != nil {
+			t.Fatal(err)
+		}
+		takes = append(takes, taken)
+	}
+	return takes
+}
+
+func oneUnit() stock.Deduction {
+	return stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "u", Lines: []stock.Line{{SKU: sku, Quantity: 1}}}
+}
+
+// consumer returns a consumer that claims orders as soon as another has left them.
+func (r *rig) consumer() *Consumer {
+	registry := prometheus.NewRegistry()
+	return NewConsumer(&impatient{r.journal}, r.ledger, &mender{r}, ignore, slog.New(slog.DiscardHandler), registry, nil)
+}
+
+// run runs a consumer until stop is called.
+func run(t *testing.T, c *Consumer) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var running sync.WaitGroup
+	running.Go(func() { c.Run(ctx) })
+	stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// waitEmpty waits until the journal has no order.
+func (r *rig) waitEmpty(t *testing.T) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) { // between two looks
+		length, _, err := r.journal.Backlog(t.Context())
+		if err == nil && length == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d orders are still queued (%v)", length, err)
+		}
+	}
+	if named := r.client.HLen(t.Context(), r.key("queued")).Val(); named != 0 {
+		t.Errorf("the journal is empty, and %d orders are queued", named)
+	}
+}
+
+// check checks that every order ended with the status, that none is in flight, and that
+// gate and ledger agree.
+func (r *rig) check(t *testing.T, takes []stock.Take, want order.Status) {
+	t.Helper()
+	for _, taken := range takes {
+		if o, err := r.ledger.Order(t.Context(), taken.OrderID); err != nil || o.Status != want {
+			t.Errorf("order %s: %v (%v), want %s", taken.OrderID, o, err, want)
+		}
+	}
+	levels, err := r.gate.Level(t.Context(), sku)
+	if err != nil || levels[0].InFlight != 0 || levels[0].Available != units-r.ledger.sold() {
+		t.Errorf("the gate has %+v (%v), the ledger sold %d", levels, err, r.ledger.sold())
+	}
+}
+
+// impatient is a journal whose orders are claimed soon after their delivery.
+type impatient struct{ Journal }
+
+func (j *impatient) Claim(ctx context.Context, consumer string, limit int, _ time.Duration) ([]stock.Take, error) {
+	return j.Journal.Claim(ctx, consumer, limit, 50*time.Millisecond)
+}
+
+// memory is a ledger in memory.
+type memory struct {
+	// before is called before an order is recorded. If ok, Record does nothing and
+	// returns the outcome. nil: Record records.
+	before func(t stock.Take) (out order.Outcome, ok bool)
+
+	mu       sync.Mutex
+	rows     map[uuid.UUID]order.Order
+	recorded []stock.Take // every call of Record
+}
+
+func (m *memory) Record(_ context.Context, t stock.Take) (order.Order, order.Outcome) {
+	if m.before != nil {
+		if out, ok := m.before(t); ok {
+			return order.Order{}, out
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.recorded = append(m.recorded, t)
+	return m.insert(t, order.Pending)
+}
+
+func (m *memory) insert(t stock.Take, status order.Status) (order.Order, order.Outcome) {
+	if o, ok := m.rows[t.OrderID]; ok {
+		if o.Holds(t.TakeID) {
+			return o, order.Committed()
+		}
+		return order.Order{}, order.Duplicate(&o)
+	}
+	o := order.Order{ID: t.OrderID, TakeID: t.TakeID, Status: status, Lines: t.Lines}
+	m.rows[t.OrderID] = o
+	return o, order.Committed()
+}
+
+func (m *memory) RecordRefusal(_ context.Context, t stock.Take) order.Outcome {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if o, out := m.insert(t, order.TurnedDown); out.Committed() && o.Holds(t.TakeID) {
+		return out
+	}
+	return order.Refused(errors.New("barred"))
+}
+
+func (m *memory) Order(_ context.Context, id uuid.UUID) (*order.Order, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if o, ok := m.rows[id]; ok {
+		return &o, nil
+	}
+	return nil, order.ErrUnknownOrder
+}
+
+// sold returns the units of the orders that hold theirs.
+func (m *memory) sold() (sold int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, o := range m.rows {
+		if o.Status == order.Pending {
+			sold++
+		}
+	}
+	return sold
+}
+
+func (*memory) Now() (time.Time, error) { return time.Now().UTC().Truncate(time.Microsecond), nil }
+
+// ignore learns nothing.
+func ignore(time.Time, error) {}
+
+// mender reconciles the gate of a rig.
+type mender struct{ r *rig }
+
+func (*mender) Usable(context.Context) error                    { return nil }
+func (*mender) Mend(context.Context, error, ...stock.SKU) error { return nil }
+func (m *mender) GiveBack(ctx context.Context, t stock.Take) bool {
+	return m.r.gate.Give(ctx, t) == nil
+}
+func (*mender) End(_ context.Context, _ stock.Take, out order.Outcome) order.Outcome { return out }
+
+// TestOrdersLeaveTheJournal checks that consumers commit every queued order once, that
+// several batches are needed, and that nothing is left in the journal.
+func TestOrdersLeaveTheJournal(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, r *rig) {
+		takes := r.queue(t, maxBatch+50)
+		one, other := r.consumer(), r.consumer()
+		run(t, one)
+		run(t, other)
+		takes = append(takes, r.queue(t, 50)...)
+		r.waitEmpty(t)
+		r.check(t, takes, order.Pending)
+		pending, err := r.client.XPending(t.Context(), r.key("journal"), "instances").Result()
+		if err != nil || pending.Count != 0 {
+			t.Errorf("%+v orders are delivered and not finished (%v)", pending, err)
+		}
+		if int(r.ledger.sold()) != len(takes) {
+			t.Errorf("%d orders of %d", r.ledger.sold(), len(takes))
+		}
+	})
+}
+
+// TestClaimsFromTheDead checks that a consumer finishes the orders of one that has died:
+// those that it had committed, and those that it had not.
+func TestClaimsFromTheDead(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, r *rig) {
+		takes := r.queue(t, 10)
+		read, err := r.journal.Read(t.Context(), "dead", 10, -1)
+		if err != nil || len(read) != 10 {
+			t.Fatalf("read %v, %v", read, err)
+		}
+		for _, taken := range takes[:4] {
+			r.ledger.Record(t.Context(), taken)
+		}
+		run(t, r.consumer())
+		r.waitEmpty(t)
+		r.check(t, takes, order.Pending)
+	})
+}
+
+// TestUnknownOutcome checks that an order whose commit outcome is unknown is recorded
+// again with the same take, and is committed once.
+func TestUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, r *rig) {
+		var lost sync.Map
+		r.ledger.before = func(taken stock.Take) (order.Outcome, bool) {
+			if _, again := lost.LoadOrStore(taken.OrderID, true); again {
+				return order.Outcome{}, false
+			}
+			r.ledger.mu.Lock()
+			defer r.ledger.mu.Unlock()
+			r.ledger.insert(taken, order.Pending) // committed, and the answer is lost
+			return order.Unknown(errors.New("the connection broke")), true
+		}
+		takes := r.queue(t, 3)
+		run(t, r.consumer())
+		r.waitEmpty(t)
+		r.check(t, takes, order.Pending)
+		for _, again := range r.ledger.recorded {
+			if o := r.ledger.rows[again.OrderID]; o.TakeID != again.TakeID {
+				t.Errorf("order %s was recorded with take %s, and has %s", o.ID, again.TakeID, o.TakeID)
+			}
+		}
+	})
+}
+
+// TestRefusedOrder checks that an order which the ledger refuses is recorded as refused
+// before its units return.
+func TestRefusedOrder(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, r *rig) {
+		r.ledger.before = func(stock.Take) (order.Outcome, bool) {
+			return order.Refused(stock.Refuse(sku, stock.ErrSoldOut)), true
+		}
+		takes := r.queue(t, 3)
+		run(t, r.consumer())
+		r.waitEmpty(t)
+		r.check(t, takes, order.TurnedDown)
+	})
+}
+
+// TestCommittedByAnother checks that a take is settled, and not given back, if the ledger
+// refuses it to one consumer after another one has committed it.
+func TestCommittedByAnother(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, r *rig) {
+		r.ledger.before = func(taken stock.Take) (order.Outcome, bool) {
+			r.ledger.mu.Lock()
+			defer r.ledger.mu.Unlock()
+			r.ledger.insert(taken, order.Pending) // the last unit, by the other consumer
+			return order.Refused(stock.Refuse(sku, stock.ErrSoldOut)), true
+		}
+		takes := r.queue(t, 3)
+		run(t, r.consumer())
+		r.waitEmpty(t)
+		r.check(t, takes, order.Pending)
+	})
+}
+
+// TestStaleTake checks that an order whose epoch is stale takes its units again under a
+// new take, and is committed with it.
+func TestStaleTake(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, r *rig) {
+		takes := r.queue(t, 3)
+		if err := r.refill(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.ledger.before = func(taken stock.Take) (order.Outcome, bool) {
+			return order.Refused(stock.Refuse(sku, stock.ErrStaleEpoch)), taken.Epoch(0) != r.epoch
+		}
+		run(t, r.consumer())
+		r.waitEmpty(t)
+		r.check(t, takes, order.Pending)
+		for _, taken := range takes {
+			if r.ledger.rows[taken.OrderID].TakeID == taken.TakeID {
+				t.Errorf("order %s was committed with its stale take", taken.OrderID)
+			}
+		}
+	})
+}
+
+// TestTwin checks that a queued order whose ID the ledger has for another take gives its
+// units back.
+func TestTwin(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, r *rig) {
+		takes := r.queue(t, 1)
+		r.ledger.rows[takes[0].OrderID] = order.Order{ID: takes[0].OrderID, TakeID: uuid.New(), Status: order.Cancelled}
+		run(t, r.consumer())
+		r.waitEmpty(t)
+		r.check(t, takes, order.Cancelled)
+	})
+}
+
+// TestBusyLedger checks that an order which one consumer cannot commit stays in the
+// journal with its units, and that another consumer commits it.
+func TestBusyLedger(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, r *rig) {
+		tried := make(chan struct{})
+		refuse := sync.OnceFunc(func() { close(tried) })
+		r.ledger.before = func(stock.Take) (order.Outcome, bool) {
+			refuse()
+			return order.Refused(stock.ErrBusy), true
+		}
+		takes := r.queue(t, 1)
+		stop := run(t, r.consumer())
+		<-tried
+		stop()
+		if got, ok, err := r.journal.Queued(t.Context(), takes[0].OrderID); err != nil || !ok || got.TakeID != takes[0].TakeID {
+			t.Errorf("the journal has %+v, %v", got, err)
+		}
+		if levels, err := r.gate.Level(t.Context(), sku); err != nil || levels[0].InFlight != 1 {
+			t.Errorf("the gate has %+v, %v", levels, err)
+		}
+		r.ledger.before = nil
+		run(t, r.consumer())
+		r.waitEmpty(t)
+		r.check(t, takes, order.Pending)
+	})
+}
+
+// TestRejectedOrder checks that an order whose content the database refuses ends as
+// refused, and is not tried for ever.
+func TestRejectedOrder(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, r *rig) {
+		r.ledger.before = func(stock.Take) (order.Outcome, bool) {
+			return order.Refused(errors.Join(stock.ErrBusy, ledger.ErrRejected)), true
+		}
+		takes := r.queue(t, 1)
+		if e := r.consumer().end(t.Context(), takes[0]); e.became != refused || e.err != nil {
+			t.Errorf("the order is tried again: %+v", e)
+		}
+		r.check(t, takes, order.TurnedDown)
+	})
+}
+
+// TestStopFinishesWhatWasRead checks that a consumer that stops finishes the orders that
+// it has read, and then leaves the group.
+func TestStopFinishesWhatWasRead(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, r *rig) {
+		reached, proceed := make(chan struct{}), make(chan struct{})
+		first := sync.OnceFunc(func() {
+			close(reached)
+			<-proceed
+		})
+		r.ledger.before = func(stock.Take) (order.Outcome, bool) {
+			first()
+			return order.Outcome{}, false
+		}
+		takes := r.queue(t, 1)
+		c := r.consumer()
+		stop := run(t, c)
+		<-reached
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			stop()
+		}()
+		close(proceed)
+		<-stopped
+		r.check(t, takes, order.Pending)
+		names, err := r.client.XInfoConsumers(t.Context(), r.key("journal"), "instances").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range names {
+			if found.Name == c.name {
+				t.Errorf("the stopped consumer is still in the group: %+v", names)
+			}
+		}
+	})
+}
+
+// TestFullJournal fills the journal to its limit. Orders are refused as busy, and cut
+// nothing, until consumers have trimmed it.
+func TestFullJournal(t *testing.T) {
+	t.Parallel()
+	const limit, steps = 100_000, 20
+	r := newRig(t, connect(t, testenv.Redis(t)))
+	// Entries without an order are what a consumer leaves that dies before it trims. The
+	// stream is filled in steps, because other tests use the server too.
+	for range steps {
+		err := r.client.Eval(t.Context(), "for i = 1, ARGV[1] do redis.call('XADD', KEYS[1], '*', 'order', 'x') end return 1",
+			[]string{r.key("journal")}, limit/steps).Err()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.journal.Queue(t.Context(), oneUnit(), time.Now()); !errors.Is(err, stock.ErrBusy) {
+		t.Errorf("a full journal: %v", err)
+	}
+	r.check(t, nil, "")
+	if err := r.client.XTrimMaxLen(t.Context(), r.key("journal"), limit-1).Err(); err != nil {
+		t.Fatal(err)
+	}
+	takes := r.queue(t, 1)
+	if _, err := r.journal.Queue(t.Context(), oneUnit(), time.Now()); !errors.Is(err, stock.ErrBusy) {
+		t.Errorf("a journal that is full again: %v", err)
+	}
+	if err := r.client.XTrimMaxLen(t.Context(), r.key("journal"), 2*maxBatch).Err(); err != nil { // the rest is for the consumer
+		t.Fatal(err)
+	}
+	run(t, r.consumer())
+	r.waitEmpty(t)
+	r.check(t, takes, order.Pending)
+}
+
+// TestOldRedis checks that no order can be queued on a Redis without XAUTOCLAIM.
+func TestOldRedis(t *testing.T) {
+	t.Parallel()
+	r := &rig{client: connect(t, testenv.OwnRedis(t, "--rename-command", "XAUTOCLAIM", "").URL()), ledgerID: uuid.New()}
+	r.gate = gate.NewScript(r.client, r.ledgerID)
+	defer r.gate.Close()
+	r.journal = r.gate.Journal()
+	if err := r.consumer().Start(t.Context()); err == nil || !strings.Contains(err.Error(), "Redis 6.2 or later is needed") {
+		t.Errorf("%v", err)
+	}
+}

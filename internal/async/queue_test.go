@@ -1,0 +1,94 @@
+package async
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// TestAccept checks what becomes of a queued order after every answer that the ledger can
+// give: it is withdrawn only if its ID has a row that bars it.
+func TestAccept(t *testing.T) {
+	t.Parallel()
+	take := stock.Take{Deduction: oneUnit(), QueuedAt: time.Now()}
+	found := func(status order.Status) *order.Order {
+		return &order.Order{ID: take.OrderID, TakeID: uuid.New(), Status: status}
+	}
+	own, lost := found(order.TurnedDown), found(order.Void) // by a fast consumer, and after the journal was lost
+	own.TakeID, lost.TakeID = take.TakeID, take.TakeID
+	revived := found(order.Paid)
+	revived.TakeID = (&order.Order{TakeID: take.TakeID}).NextTake()
+	barred := order.Refused(errFault)
+	for _, test := range []struct {
+		name    string
+		unkeyed bool
+		answers
+		want string // the calls, and the outcome
+	}{
+		{name: "without a key", unkeyed: true, want: ": committed"},
+		{name: "a new key", want: "Order: committed"},
+		{name: "a fast consumer", answers: answers{found: own}, want: "Order: committed"},
+		{name: "a fast consumer, and a revival", answers: answers{found: revived}, want: "Order: committed"},
+		{name: "its own void order", answers: answers{found: lost, down: barred}, want: "Order Refusal GiveBack Finish: duplicate"},
+		{name: "the ledger is away", answers: answers{errs: map[string]error{"Order": errFault}}, want: "Order: unknown"},
+		{name: "a live order", answers: answers{found: found(order.Pending)}, want: "Order GiveBack Finish: duplicate"},
+		{name: "a refused order", answers: answers{found: found(order.TurnedDown)}, want: "Order GiveBack Finish: duplicate"},
+		{name: "not given back", answers: answers{found: found(order.Paid), errs: map[string]error{"GiveBack": errFault}}, want: "Order GiveBack: duplicate"},
+		{name: "not finished", answers: answers{found: found(order.Paid), errs: map[string]error{"Finish": errFault}}, want: "Order GiveBack Finish: duplicate"},
+		{name: "a void order", answers: answers{found: found(order.Void), down: barred}, want: "Order Refusal GiveBack Finish: duplicate"},
+		{name: "a void order, and a fast consumer", answers: answers{found: found(order.Void), down: order.Committed()}, want: "Order Refusal: duplicate"},
+		{name: "a void order, and the ledger goes away", answers: answers{found: found(order.Void), down: order.Unknown(errFault)}, want: "Order Refusal: duplicate"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			a := &test.answers
+			o, out := NewQueue(a, a, a, "async", nil).Accept(t.Context(), take, !test.unkeyed)
+			if got := strings.Join(a.calls, " ") + ": " + out.Kind(); got != test.want {
+				t.Errorf("%s, want %s", got, test.want)
+			}
+			if out.Committed() && (o.ID != take.OrderID || o.Status != order.Queued || o.Strategy != "async" || !o.CreatedAt.Equal(take.QueuedAt)) {
+				t.Errorf("answered %+v", o)
+			}
+			if duplicate, exists := out.Duplicate(); exists && duplicate != test.found {
+				t.Errorf("a duplicate of %+v", duplicate)
+			}
+		})
+	}
+}
+
+// TestTake checks that nothing is queued while the ledger's clock is not known.
+func TestTake(t *testing.T) {
+	t.Parallel()
+	a := &answers{errs: map[string]error{"Now": errFault}}
+	if _, err := NewQueue(a, a, a, "async", nil).Take(t.Context(), oneUnit()); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, errFault) || len(a.calls) != 1 {
+		t.Errorf("%v after %v", err, a.calls)
+	}
+}
+
+// TestOrder checks how a queued order is found.
+func TestOrder(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, r *rig) {
+		q := NewQueue(r.journal, r.ledger, &mender{r}, "async", nil)
+		take, err := q.Take(t.Context(), oneUnit())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o, err := q.Order(t.Context(), take.OrderID); err != nil || o.ID != take.OrderID || o.TakeID != take.TakeID || o.Status != order.Queued {
+			t.Errorf("found %+v, %v", o, err)
+		}
+		if o, err := q.Order(t.Context(), uuid.New()); !errors.Is(err, order.ErrUnknownOrder) {
+			t.Errorf("found %+v, %v", o, err)
+		}
+		r.gate.Close()
+		if _, err := q.Take(t.Context(), oneUnit()); !errors.Is(err, stock.ErrBusy) {
+			t.Errorf("taken at a closed gate: %v", err)
+		}
+	})
+}

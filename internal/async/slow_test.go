@@ -1,0 +1,214 @@
+package async
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// pile is a journal of many orders, each of which it delivers once.
+type pile struct {
+	Journal
+	mu        sync.Mutex
+	queued    []stock.Take
+	delivered int
+	finished  map[uuid.UUID]bool
+	left      bool // the consumer has left
+}
+
+func newPile(orders int) *pile {
+	p := &pile{finished: make(map[uuid.UUID]bool)}
+	for range orders {
+		p.queued = append(p.queued, stock.Take{Deduction: oneUnit()})
+	}
+	return p
+}
+
+func (p *pile) Read(_ context.Context, _ string, limit int, wait time.Duration) ([]stock.Take, error) {
+	p.mu.Lock()
+	from, to := p.delivered, min(p.delivered+limit, len(p.queued))
+	p.delivered = to
+	p.mu.Unlock()
+	if from == to {
+		time.Sleep(wait)
+	}
+	return p.queued[from:to], nil
+}
+
+// Claim delivers all orders again that were delivered and are not finished.
+func (p *pile) Claim(context.Context, string, int, time.Duration) (takes []stock.Take, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.queued[:p.delivered] {
+		if !p.finished[t.OrderID] {
+			takes = append(takes, t)
+		}
+	}
+	return takes, nil
+}
+
+func (p *pile) Finish(ctx context.Context, takes ...stock.Take) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range takes {
+		p.finished[t.OrderID] = true
+	}
+	return nil
+}
+
+// counts returns how many orders were delivered, and how many have ended.
+func (p *pile) counts() (delivered, ended int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.delivered, len(p.finished)
+}
+
+func (*pile) Redeliver(context.Context) (int, error) { return 0, nil }
+
+func (*pile) Backlog(context.Context) (int64, time.Duration, error) { return 0, 0, nil }
+
+func (p *pile) Leave(context.Context, string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.left = true
+	return nil
+}
+
+// lockedRows is a ledger that commits orders at once, except those that are held: it
+// commits them when they are released.
+type lockedRows struct {
+	Ledger
+	held     map[uuid.UUID]bool
+	released chan struct{}
+	mu       sync.Mutex
+	tries    map[uuid.UUID]int
+}
+
+func (l *lockedRows) Record(ctx context.Context, t stock.Take) (order.Order, order.Outcome) {
+	l.mu.Lock()
+	l.tries[t.OrderID]++
+	l.mu.Unlock()
+	if l.held[t.OrderID] {
+		select {
+		case <-l.released:
+		case <-ctx.Done():
+			return order.Order{}, order.Refused(stock.ErrBusy)
+		}
+	}
+	return order.Order{}, order.Committed()
+}
+
+// hold returns a ledger that holds the pile's first orders, and a consumer of both.
+func (p *pile) hold(orders int) (*lockedRows, *Consumer) {
+	l := &lockedRows{held: make(map[uuid.UUID]bool), released: make(chan struct{}), tries: make(map[uuid.UUID]int)}
+	for _, t := range p.queued[:orders] {
+		l.held[t.OrderID] = true
+	}
+	return l, NewConsumer(p, l, &mender{}, ignore, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil)
+}
+
+// TestLockedRow checks that orders whose stock rows are locked delay no others, that they
+// are worked on once at a time although they are delivered again, and that they leave the
+// journal when the rows are free.
+func TestLockedRow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const held, orders = 3, 2 * maxBatch
+		p := newPile(orders)
+		l, c := p.hold(held)
+		stop := run(t, c)
+		time.Sleep(commitTimeout - time.Second)
+		if _, ended := p.counts(); ended != orders-held {
+			t.Errorf("%d orders have ended, want %d", ended, orders-held)
+		}
+		l.mu.Lock()
+		for id, tries := range l.tries {
+			if tries != 1 {
+				t.Errorf("order %s was tried %d times", id, tries)
+			}
+		}
+		l.mu.Unlock()
+		time.Sleep(2 * (maxIdle + commitTimeout)) // the consumer gives up, and claims them again
+		close(l.released)
+		time.Sleep(2 * (maxIdle + commitTimeout))
+		if stop(); len(p.finished) != orders {
+			t.Errorf("%d orders have ended, want %d", len(p.finished), orders)
+		}
+	})
+}
+
+// TestFullHand checks that a consumer works on a bounded number of orders at once, and goes
+// on when one of them ends.
+func TestFullHand(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPile(maxInHand + 10)
+		l, c := p.hold(maxInHand + 10)
+		stop := run(t, c)
+		time.Sleep(time.Second)
+		if delivered, _ := p.counts(); delivered != maxInHand {
+			t.Errorf("%d orders were delivered, want %d", delivered, maxInHand)
+		}
+		close(l.released)
+		time.Sleep(time.Second)
+		if stop(); len(p.finished) != len(p.queued) {
+			t.Errorf("%d orders have ended, want %d", len(p.finished), len(p.queued))
+		}
+	})
+}
+
+// TestStopWithAFullHand checks that a consumer that stops while it has no room ends.
+func TestStopWithAFullHand(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPile(maxInHand + 10)
+		_, c := p.hold(maxInHand + 10)
+		stop := run(t, c)
+		time.Sleep(time.Second)
+		began := time.Now()
+		stop()
+		if took := time.Since(began); took > commitTimeout || len(p.finished) != 0 || !p.left {
+			t.Errorf("it stopped after %v, %d orders have ended, and it has left: %v", took, len(p.finished), p.left)
+		}
+	})
+}
+
+// TestStopWaitsForOrders checks that a consumer that stops finishes an order that waits for
+// a locked row, before it leaves.
+func TestStopWaitsForOrders(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPile(1)
+		l, c := p.hold(1)
+		stop := run(t, c)
+		time.Sleep(time.Second)
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			stop()
+		}()
+		time.Sleep(time.Second)
+		p.mu.Lock()
+		if p.left {
+			t.Error("it has left while it had an order")
+		}
+		p.mu.Unlock()
+		close(l.released)
+		<-stopped
+		if len(p.finished) != 1 || !p.left {
+			t.Errorf("%d orders were removed; the consumer has left: %v", len(p.finished), p.left)
+		}
+	})
+}

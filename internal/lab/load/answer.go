@@ -1,0 +1,101 @@
+package load
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/client"
+)
+
+// Outcomes of one order.
+const (
+	Accepted = "accepted" // 201
+	Queued   = "queued"   // 202
+	Refused  = "refused"  // sold out or at the buyer limit, which are correct answers
+	Failed   = "failed"
+)
+
+// Problem types of the service.
+const (
+	SoldOut     = "sold-out"
+	BuyerLimit  = "buyer-limit"
+	Unavailable = "unavailable"
+)
+
+// Failures without an answer.
+const (
+	NoConnection = "connection refused" // nothing was sent
+	TimedOut     = "timeout"
+	NoAnswer     = "no answer"
+)
+
+// Answer is the answer to one request as it came over the wire.
+type Answer struct {
+	Status   int    // HTTP status; 0: no answer
+	Problem  string // last part of the problem type; without an answer, the cause
+	Body     []byte
+	Order    *client.Order // the order in it; nil: the public client found none
+	Replayed bool          // the answer says that it repeats the first one to its key
+	Took     time.Duration
+}
+
+// Outcome returns what the answer to an order means.
+func (a Answer) Outcome() string {
+	switch {
+	case a.Status == http.StatusCreated:
+		return Accepted
+	case a.Status == http.StatusAccepted:
+		return Queued
+	case a.Status == http.StatusConflict && (a.Problem == SoldOut || a.Problem == BuyerLimit):
+		return Refused
+	}
+	return Failed
+}
+
+// Failure names a failure by its status and problem type.
+func (a Answer) Failure() string {
+	if a.Status == 0 {
+		return a.Problem
+	}
+	return strings.TrimSpace(strconv.Itoa(a.Status) + " " + a.Problem)
+}
+
+// Unknown reports whether a request that failed may have had its effect: the answer was
+// lost, or is "unavailable", or is a server error of a proxy, which has no problem type.
+// All other failures promise that nothing was changed.
+func (a Answer) Unknown() bool {
+	switch {
+	case a.Status == 0:
+		return a.Problem != NoConnection
+	case a.Status >= 500:
+		return a.Problem == Unavailable || a.Problem == ""
+	}
+	return false
+}
+
+// readProblem sets the problem of an answer that is not a success.
+func (a *Answer) readProblem() {
+	if a.Status/100 == 2 {
+		return
+	}
+	var problem struct {
+		Type string `json:"type"`
+	}
+	_ = json.Unmarshal(a.Body, &problem) // a body that is not JSON has no problem type
+	a.Problem = problem.Type[strings.LastIndexByte(problem.Type, '/')+1:]
+}
+
+// causeOf names the reason why there is no answer.
+func causeOf(err error) string {
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "connection refused"):
+		return NoConnection
+	case strings.Contains(text, "Client.Timeout"), strings.Contains(text, "deadline exceeded"):
+		return TimedOut
+	}
+	return NoAnswer
+}

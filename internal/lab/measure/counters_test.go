@@ -1,0 +1,15 @@
+package measure
+
+import (
+	"maps"
+	"testing"
+)
+
+func TestParseCounters(t *testing.T) {
+	t.Parallel()
+	got := ParseCounters("# HELP x y\n# TYPE x 3\nx{m=\"a b\"} 2\nx{m=\"c\"} 1e1\nxy 5\nzk_packets_received\t12\nzk_server_state\tstandalone\nbig 1.5e+06\n")
+	want := map[string]float64{"x": 12, "xy": 5, "zk_packets_received": 12, "big": 1.5e6}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}

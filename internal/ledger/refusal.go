@@ -1,0 +1,66 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// RecordRefusal records that the order of a take is refused which was acknowledged
+// before the ledger had it. The row bars the order's ID: no transaction can commit the
+// take afterwards. It replaces a void order, which an instance of another strategy can
+// leave under the ID of a key. If the database refuses the order's lines or its buyer,
+// the row is without them.
+//
+// Refused: the take is not committed and never will be. Committed: the ledger has
+// the take's order. Unknown: the database did not answer; the row may be there or
+// not.
+func (l *Ledger) RecordRefusal(ctx context.Context, t stock.Take) order.Outcome {
+	o, err := l.newOrder(t, order.TurnedDown)
+	if err != nil {
+		return order.Unknown(err)
+	}
+	for try := 1; ; try++ {
+		err := l.replaceVoid(ctx, o)
+		if sqltx.IsValueError(err) {
+			o.Lines, o.Buyer = nil, ""
+			err = l.replaceVoid(ctx, o)
+		}
+		switch {
+		case err == nil:
+			return order.Refused(errVoided)
+		case !sqltx.IsDuplicate(err):
+			return order.Unknown(fmt.Errorf("recording the refusal of order %s: %w", t.OrderID, err))
+		}
+		found, readErr := l.durable(ctx, []uuid.UUID{t.OrderID})
+		switch row, ok := found[t.OrderID]; {
+		case readErr != nil:
+			return order.Unknown(readErr)
+		case ok && row.Holds(t.TakeID):
+			return order.Committed()
+		case ok && row.Status != order.Void:
+			return order.Refused(errVoided)
+		case try == maxTries:
+			return order.Unknown(fmt.Errorf("recording the refusal of order %s: %w", t.OrderID, err))
+		}
+		// A void order that was committed after the DELETE is not the end of this one.
+		l.metrics.retries.Inc()
+		pause(try)
+	}
+}
+
+// replaceVoid inserts the order, in place of a void one if there is one.
+func (l *Ledger) replaceVoid(ctx context.Context, o order.Order) error {
+	return l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
+		_, err := tx.Exec(ctx, "DELETE FROM orders WHERE id = ? AND status = ?", tx.Dialect().UUID(o.ID), string(order.Void))
+		if err != nil {
+			return err
+		}
+		return insertOrders(ctx, tx, o)
+	})
+}

@@ -1,0 +1,46 @@
+package stock
+
+// Units are the units of one SKU as the ledger has them at one moment.
+type Units struct {
+	Total       int64
+	Available   int64 // of the stock row; below 0 after overselling without the guard
+	Held        int64 // in the orders that hold them
+	Undelivered int64 // additions in the outbox, which the gate may not have yet
+}
+
+// Comparison is how the counts of one SKU differ. Every number is 0 if they agree.
+type Comparison struct {
+	Oversold int64 // units that orders hold beyond the total
+	Ledger   int64 // units that the stock row has too many; below 0: too few
+	// Drift is available + in flight + held - total, with the gate's counts, or with the
+	// stock row's available without a gate. It is exact while no order is under way.
+	Drift int64
+	// The gate has at least Least and at most Most units too many. A negative number
+	// means too few. They are equal while no order is under way.
+	Least, Most int64
+}
+
+// Compare compares the counts of one SKU: those of the gate, which is nil if there is
+// none, and those that the ledger had before and after the gate was read. They may be
+// the same reading. No units must have been added to the stock row in between.
+//
+// If all is right, the row's available is the sum of the gate's available, the units
+// taken and not committed, and the undelivered units. Two of these numbers are known only
+// within bounds. The units taken and not committed are between 0 and the units in flight.
+// The row's available at the time of the gate's count is between after's and before's,
+// because it only falls while nothing is added. An available below 0 counts as 0, as it
+// does when the gate is filled.
+func Compare(before Units, gate *Level, after Units) Comparison {
+	c := Comparison{
+		Oversold: max(0, after.Held-after.Total),
+		Ledger:   after.Available + after.Held - after.Total,
+	}
+	if gate == nil {
+		c.Drift = c.Ledger
+		return c
+	}
+	c.Drift = gate.Available + gate.InFlight + after.Held - after.Total
+	c.Least = gate.Available - max(before.Available, 0)
+	c.Most = gate.Available + max(gate.InFlight, 0) + before.Undelivered - max(after.Available, 0)
+	return c
+}
