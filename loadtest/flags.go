@@ -277,8 +277,8 @@ func (s *settings) checkStores() error {
 	return nil
 }
 
-// checkTargets checks the URLs of --target, and removes slashes at their ends. It
-// refuses the flags of instances that the load test would start.
+// checkTargets checks the URLs of --target. It refuses the flags of instances that the
+// load test would start.
 func (s *settings) checkTargets() error {
 	if len(s.targets) > 0 && len(s.strategies) > 0 {
 		return command.Usagef("--strategies: the services at --target run their own strategy")
@@ -286,12 +286,11 @@ func (s *settings) checkTargets() error {
 	if len(s.targets) > 0 && s.api != "" {
 		return command.Usagef("--api and --target: choose one")
 	}
-	for i, target := range s.targets {
+	for _, target := range s.targets {
 		u, err := url.Parse(target)
 		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 			return command.Usagef("--target: %q is not http://host:port", store.Redact(target))
 		}
-		s.targets[i] = strings.TrimRight(target, "/")
 	}
 	return nil
 }

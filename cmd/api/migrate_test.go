@@ -187,15 +187,23 @@ func TestMigrate_BesideInstance(t *testing.T) {
 				t.Errorf("after the refund: %+v", a)
 			}
 
-			// A newer program that migrates does not take the instance out of service.
 			db, err := store.OpenSQL(t.Context(), url)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer db.Close()
-			if err := db.DB().Exec("UPDATE schema_migrations SET version = 5, dirty = ?", true).Error; err != nil {
-				t.Fatal(err)
+			schemaIs := func(version int, dirty bool) {
+				t.Helper()
+				if err := db.DB().Exec("UPDATE schema_migrations SET version = ?, dirty = ?", version, dirty).Error; err != nil {
+					t.Fatal(err)
+				}
 			}
+			// The version alone takes the instance out of service, also if its statements
+			// would not fail yet.
+			schemaIs(3, false)
+			mustCall(t, http.StatusServiceUnavailable, http.MethodGet, api.URL()+"/readyz", "")
+			// A newer program that migrates does not.
+			schemaIs(5, true)
 			waitReady(t, api.URL())
 		})
 	}

@@ -92,7 +92,6 @@ var laboratory = []mutant{
 	{"the busy answers of every strategy are allowed", labJudge, "t.spec.Cutter == \"optimistic\"", "true", "loadtest TestTargets/fails"},
 	{"units may stay in flight after a crash", labJudge, "t.ending == crashed && *r.InFlight > 0", "false", "loadtest TestJudge"},
 	{"one probe decides", labSearch, "2*len(held) < s.probes && 2*len(missed) < s.probes", "len(held)+len(missed) < 1", "loadtest TestProbes"},
-	{"the slash at the end of a target stays", labFlags, "strings.TrimRight(target, \"/\")", "target", "loadtest TestTargets/correct"},
 	{"the folder of the report is not checked", labLab, "if s.out != \"\" {", "if false {", "loadtest TestUsage"},
 	{"a payment answered 200 need not pay the order", labLifecycle, "return !o.paidBy(c.payment)", "return false", "loadtest TestCheckOrders/answered_paid_for_both_payments"},
 	{"a payment answered due may pay the order", labLifecycle, "return o.paidBy(c.payment)", "return false", "loadtest TestCheckOrders/answered_paid_and_due"},
