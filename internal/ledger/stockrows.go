@@ -32,6 +32,24 @@ type StockRow struct {
 	ClosesAt   time.Time // sales end then; the zero time: they do not end
 }
 
+// withRules returns the row with the rules that s sets. It keeps those that s leaves
+// out. stock.ErrHours: the row would close before it opens.
+func (r StockRow) withRules(s stock.Setting) (StockRow, error) {
+	if s.BuyerLimit != nil {
+		r.BuyerLimit = *s.BuyerLimit
+	}
+	if s.OpensAt != nil {
+		r.OpensAt = s.OpensAt.UTC().Truncate(time.Microsecond)
+	}
+	if s.ClosesAt != nil {
+		r.ClosesAt = s.ClosesAt.UTC().Truncate(time.Microsecond)
+	}
+	if !r.ClosesAt.IsZero() && !r.ClosesAt.After(r.OpensAt) {
+		return r, stock.ErrHours
+	}
+	return r, nil
+}
+
 // Units returns the row's units, as if orders held all that are not available.
 func (r StockRow) Units() stock.Units {
 	return stock.Units{Total: r.Total, Available: r.Available, Held: r.Total - r.Available}

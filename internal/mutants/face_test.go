@@ -6,7 +6,7 @@ const (
 	trust    = "internal/httpapi/trust.go"
 	bodies   = "internal/httpapi/body.go"
 	envelope = "internal/httpapi/envelope.go"
-	requests = "internal/httpapi/requests.go"
+	requests = "internal/httpapi/metrics.go"
 	routes   = "internal/httpapi/httpapi.go"
 	lists    = "internal/httpapi/list.go"
 	handlers = "internal/httpapi/handlers.go"
@@ -19,7 +19,7 @@ const (
 	rushHTTP = "internal/console/rush/http.go"
 	rushRun  = "internal/console/rush/run.go"
 	callers  = "internal/httpapi/caller.go"
-	clients  = "internal/httpapi/limit.go"
+	clients  = "internal/httpapi/ratelimit.go"
 	tokens   = "internal/token/token.go"
 	keySets  = "internal/token/keys.go"
 )

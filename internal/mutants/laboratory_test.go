@@ -4,7 +4,7 @@ package mutants
 
 const (
 	labOrders    = "loadtest/orders.go"
-	labKeys      = "loadtest/keys.go"
+	labKeys      = "loadtest/replays.go"
 	labArrivals  = "loadtest/arrivals.go"
 	labAudit     = "loadtest/audit.go"
 	labCalls     = "loadtest/lifecycle.go"

@@ -3,10 +3,10 @@
 package mutants
 
 const (
-	rowLimits  = "internal/ledger/limits.go"
-	claims     = "internal/ledger/cutter/claims.go"
-	readWrites = "internal/ledger/cutter/readwrite.go"
-	hours      = "internal/order/hours.go"
+	ledgerClaims = "internal/ledger/claims.go"
+	claims       = "internal/ledger/cutter/claims.go"
+	readWrites   = "internal/ledger/cutter/readwrite.go"
+	hours        = "internal/order/hours.go"
 )
 
 // limits has mutants of buyer limits and opening hours.
@@ -24,19 +24,19 @@ var limits = []mutant{
 	{"hours by the instance's clock", rows, "\t\trs[r.sku] = &r\n", "\t\trs[r.sku], r.readAt = &r, time.Now().UTC()\n", "internal/ledger/cutter TestHoursByTheDatabasesClock/MariaDB"},
 	{"hours by the instance's clock, in one UPDATE", rows, "AND COALESCE(closes_at > \" + d.Now() + \", TRUE)\"", "AND COALESCE(closes_at > '\" + time.Now().UTC().Format(time.DateTime) + \"', TRUE)\"", "internal/ledger/cutter TestHoursByTheDatabasesClock/PostgreSQL"},
 	{"a closed row is cut", rows, "!r.closesAt.IsZero() && !r.readAt.Before(r.closesAt)", "false", "internal/ledger/cutter TestConformance/SQLite/optimistic/OpeningHours"},
-	{"units sold before the limit are not claimed", rowLimits, "recordClaims(ctx, tx, sku, which, args...)", "recordClaims(ctx, tx, sku, which+\" AND 1 = 0\", args...)", "internal/protocol TestLimitOnASoldSKU/SQLite"},
+	{"units sold before the limit are not claimed", ledgerClaims, "recordClaims(ctx, tx, sku, which, args...)", "recordClaims(ctx, tx, sku, which+\" AND 1 = 0\", args...)", "internal/protocol TestLimitOnASoldSKU/SQLite"},
 	{"claims outlive the limit", admin, "row.BuyerLimit == 0 && set.BuyerLimit != nil", "false && set.BuyerLimit != nil", "internal/protocol TestLimitOnASoldSKU/SQLite"},
 	{"a limit is answered before it holds", admin, "(row.BuyerLimit < 0 ||", "(row.BuyerLimit < -1_000_000_000 ||", "internal/protocol TestLimitOnASoldSKU/SQLite"},
-	{"a limit holds before its claims are counted", rowLimits, "now.BuyerLimit = -now.BuyerLimit", "_ = now", "internal/ledger TestCountClaims/0/SQLite"},
-	{"an order is counted twice", rowLimits, "order_lines.order_id > ?", "order_lines.order_id >= ?", "internal/ledger TestCountClaims/0/SQLite"},
+	{"a limit holds before its claims are counted", ledgerClaims, "now.BuyerLimit = -now.BuyerLimit", "_ = now", "internal/ledger TestCountClaims/0/SQLite"},
+	{"an order is counted twice", ledgerClaims, "order_lines.order_id > ?", "order_lines.order_id >= ?", "internal/ledger TestCountClaims/0/SQLite"},
 	{"an order that the count has passed has no claim", claims, "r.limit < 0 && !r.counted.Has(t.OrderID)", "r.limit < 0", "internal/ledger TestCountClaims/0/SQLite"},
 	{"an order has a claim before the count comes to it", claims, "r.limit < 0 && !r.counted.Has(t.OrderID)", "false", "internal/ledger TestCountClaims/0/SQLite"},
 	{"units return from claims that are not counted", returns, "if row.BuyerLimit < 0 {", "if false {", "internal/ledger TestCountClaims/0/SQLite"},
-	{"the count of a limit that was removed goes on", rowLimits, "c.Buyer())\n\t}", "c.Buyer()+\"-\")\n\t}", "internal/ledger TestCountClaims/0/SQLite"},
-	{"two processes count the same orders", rowLimits, "!maps.Equal(counted, s.counted)", "!maps.Equal(counted, counted)", "internal/ledger TestCountClaims_DuringASale/MariaDB"},
-	{"a late step counts claims again", rowLimits, "if err := tx.QueryRow(ctx, []any{&end}, find, sku, 0); !errors.Is(err, sql.ErrNoRows) {", "if false {", "internal/ledger TestCountClaims_LateStep/SQLite"},
-	{"a count ends with the request", rowLimits, "l.countClaims(l.open, sku)", "l.countClaims(ctx, sku)", "internal/ledger TestCountClaims_GoesOn/SQLite"},
-	{"a step of the count leaves the row as it is", rowLimits, "row.Version++", "row.Version += 0", "internal/ledger TestCountClaims/0/SQLite"},
+	{"the count of a limit that was removed goes on", ledgerClaims, "c.Buyer())\n\t}", "c.Buyer()+\"-\")\n\t}", "internal/ledger TestCountClaims/0/SQLite"},
+	{"two processes count the same orders", ledgerClaims, "!maps.Equal(counted, s.counted)", "!maps.Equal(counted, counted)", "internal/ledger TestCountClaims_DuringASale/MariaDB"},
+	{"a late step counts claims again", ledgerClaims, "if err := tx.QueryRow(ctx, []any{&end}, find, sku, 0); !errors.Is(err, sql.ErrNoRows) {", "if false {", "internal/ledger TestCountClaims_LateStep/SQLite"},
+	{"a count ends with the request", ledgerClaims, "l.countClaims(l.open, sku)", "l.countClaims(ctx, sku)", "internal/ledger TestCountClaims_GoesOn/SQLite"},
+	{"a step of the count leaves the row as it is", ledgerClaims, "row.Version++", "row.Version += 0", "internal/ledger TestCountClaims/0/SQLite"},
 	{"claims are not counted by the optimistic cutter", optimistic, "seen.claimed()", "len(seen.limits()) > 0", "internal/ledger TestCountClaims/2/SQLite"},
 	{"claims are not counted by the cutter that reads first", readWrites, "seen.claimed()", "len(seen.limits()) > 0", "internal/ledger TestCountClaims/4/SQLite"},
 	{"a refusal is repeated after a change of the hours", hours, "h.remember(sku, repeated{asked: time.Now()})", "", "internal/order TestHours_Changed"},

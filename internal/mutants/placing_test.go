@@ -12,7 +12,7 @@ const (
 	outcomes    = "internal/order/outcome.go"
 	lanes       = "internal/ledger/lanes.go"
 	groupCommit = "internal/ledger/group.go"
-	ledgerTurns = "internal/ledger/turns.go"
+	ledgerTurns = "internal/ledger/rowturns.go"
 	stockrow    = "internal/ledger/stockrows.go"
 	epochs      = "internal/ledger/epochs.go"
 	ledgerRows  = "internal/ledger/generation.go"

@@ -13,7 +13,7 @@ const (
 	inFlightLua = "internal/stock/gate/inflight.lua"
 	segmented   = "internal/stock/gate/segmented.go"
 	readWrite   = "internal/stock/gate/readwrite.go"
-	turns       = "internal/stock/gate/turns.go"
+	turns       = "internal/stock/gate/queueturns.go"
 )
 
 // scripts has mutants of the gates.

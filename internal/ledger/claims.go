@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -14,27 +13,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
-
-// The rules of a stock row say who may buy, and when: the buyer limit, and the
-// opening hours. Cutters apply them.
-
-// withRules returns the row with the rules that s sets. It keeps those that s leaves
-// out. stock.ErrHours: the row would close before it opens.
-func (r StockRow) withRules(s stock.Setting) (StockRow, error) {
-	if s.BuyerLimit != nil {
-		r.BuyerLimit = *s.BuyerLimit
-	}
-	if s.OpensAt != nil {
-		r.OpensAt = s.OpensAt.UTC().Truncate(time.Microsecond)
-	}
-	if s.ClosesAt != nil {
-		r.ClosesAt = s.ClosesAt.UTC().Truncate(time.Microsecond)
-	}
-	if !r.ClosesAt.IsZero() && !r.ClosesAt.After(r.OpensAt) {
-		return r, stock.ErrHours
-	}
-	return r, nil
-}
 
 // startCount makes the row count claims from now on if it gets a buyer limit and had none.
 // The units that buyers hold already must be added up before the limit holds, which
