@@ -81,7 +81,7 @@ func TestVerdicts(t *testing.T) {
 }
 
 func TestFlags(t *testing.T) {
-	for _, args := range []string{"--only speed", "--db oracle", "--variants e", "--rounds 0", "--connections 1", "--nope"} {
+	for _, args := range []string{"--only speed", "--only versions", "--against HEAD", "--db oracle", "--variants e", "--rounds 0", "--connections 1", "--nope"} {
 		if _, err := parse(strings.Fields(args), io.Discard); !errors.As(err, new(command.UsageError)) {
 			t.Errorf("%s: %v", args, err)
 		}

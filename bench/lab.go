@@ -30,6 +30,7 @@ type lab struct {
 	settings
 	t                testenv.T
 	database         string
+	api              string // file of the service's program
 	report, progress io.Writer
 
 	redis          *testenv.RedisServer
@@ -42,8 +43,12 @@ type lab struct {
 	runs           int // measured so far
 }
 
-func newLab(ctx context.Context, t testenv.T, s settings, database string, report, progress io.Writer) (*lab, error) {
-	l := &lab{settings: s, t: t, database: database, report: report, progress: progress, redis: testenv.OwnRedis(t), calls: load.NewClient(http.DefaultTransport)}
+// newLab starts servers of its own. api is the file of the service's program.
+func newLab(ctx context.Context, t testenv.T, s settings, database, api string, report, progress io.Writer) (*lab, error) {
+	l := &lab{
+		settings: s, t: t, database: database, api: api, report: report, progress: progress,
+		redis: testenv.OwnRedis(t), calls: load.NewClient(http.DefaultTransport),
+	}
 	l.client = redis.NewClient(&redis.Options{Addr: l.redis.Addr()})
 	if database == "mariadb" {
 		l.server = testenv.OwnMariaDB(t)
@@ -60,7 +65,7 @@ func newLab(ctx context.Context, t testenv.T, s settings, database string, repor
 	if l.generator, err = newGenerator(testenv.Folder(t, "bench")); err != nil {
 		return nil, err
 	}
-	migrate := testenv.StartAPI(t, "migrate", "up", "--db", l.server.URL())
+	migrate := testenv.StartFile(t, api, "migrate", "up", "--db", l.server.URL())
 	if code := migrate.Wait(); code != 0 {
 		return nil, fmt.Errorf("migrate up: %s", migrate.Output())
 	}
@@ -92,6 +97,8 @@ func (l *lab) measure(ctx context.Context, set string) error {
 	switch set {
 	case "targets":
 		return l.targets(ctx)
+	case "versions":
+		return l.versions(ctx)
 	case "spread":
 		return l.compare(ctx, situation{name: "one SKU", skus: 1}, situation{name: fmt.Sprintf("%d SKUs", l.skus), skus: l.skus})
 	case "bulk":
@@ -379,7 +386,7 @@ func (l *lab) start(ctx context.Context, v variant, in situation) (*testenv.APIS
 	if v.program != "" {
 		return testenv.Serve(l.t, "./bench/reference", "--program", v.program, "--redis", l.redis.Addr(), "--driver", l.driver, "--source", l.source), nil
 	}
-	api := testenv.API(l.t, "--strategy", v.strategy, "--db", l.server.URL(), "--redis", l.redis.URL(), "--log-level", "error")
+	api := testenv.ServeFile(l.t, l.api, "--strategy", v.strategy, "--db", l.server.URL(), "--redis", l.redis.URL(), "--log-level", "error")
 	if in.skus > 1 || in.due > 0 {
 		return api, nil // reset has inserted the stock
 	}

@@ -27,13 +27,14 @@ func main() { command.Main("bench", run) }
 type settings struct {
 	session.Session
 	only, databases, variants []string
+	against                   string // commit
 	warmUp, connections       int
 	skus, bulk, due           int
 	orders, rows              int
 }
 
 // sets are the names of the measurements, in the order in which they run.
-var sets = []string{"targets", "spread", "bulk", "expiry", "console", "memory", "many"}
+var sets = []string{"targets", "versions", "spread", "bulk", "expiry", "console", "memory", "many"}
 
 const help = `Measures every strategy and compares it with reference programs. Needs wrk,
 redis-server, mariadbd and postgres.
@@ -46,9 +47,10 @@ Flags:
 
 func parse(args []string, stdout io.Writer) (s settings, err error) {
 	flags := command.Flags("bench")
-	flags.StringSliceVar(&s.only, "only", []string{"targets"}, "measurements: targets, spread (one SKU against --skus), bulk (an empty table against one with --bulk orders), expiry (no order expires against a backlog of --due orders), console (nobody watches against one console open, in turns of --seconds under one load), memory (over --orders orders), many (starts, rest and an emptied Redis with --rows stock rows)")
+	flags.StringSliceVar(&s.only, "only", []string{"targets"}, "measurements: targets, versions (the service against itself at the commit --against), spread (one SKU against --skus), bulk (an empty table against one with --bulk orders), expiry (no order expires against a backlog of --due orders), console (nobody watches against one console open, in turns of --seconds under one load), memory (over --orders orders), many (starts, rest and an emptied Redis with --rows stock rows)")
 	flags.StringSliceVar(&s.databases, "db", []string{"mariadb", "postgres"}, "databases")
 	flags.StringSliceVar(&s.variants, "variants", nil, "only these: "+strings.Join(names(variants), ", "))
+	flags.StringVar(&s.against, "against", "", "`commit` whose service versions compares this one with")
 	s.Define(flags, 8)
 	flags.IntVar(&s.warmUp, "warm-up", 2, "seconds of load before each measured run")
 	flags.IntVar(&s.connections, "connections", 64, "connections of the load, at least 2")
@@ -76,6 +78,9 @@ func (s *settings) check() error {
 				return err
 			}
 		}
+	}
+	if slices.Contains(s.only, "versions") != (s.against != "") {
+		return command.Usagef("--only versions and --against need each other")
 	}
 	const most = 100_000_000
 	return cmp.Or(
@@ -116,7 +121,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 // measureOn runs the measurements on one database.
 func measureOn(ctx context.Context, t testenv.T, s settings, database string, report, progress io.Writer) error {
-	l, err := newLab(ctx, t, s, database, report, progress)
+	l, err := newLab(ctx, t, s, database, testenv.Build(t, "./cmd/api"), report, progress)
 	if err != nil {
 		return err
 	}
@@ -150,6 +155,7 @@ var variants = []variant{
 	{name: "lua-keyed", strategy: "lua", keyed: true},
 	{name: "merged", strategy: "merged"},
 	{name: "queue", strategy: "queue"},
+	{name: "segment", strategy: "segment"},
 	{name: "conditional", strategy: "conditional"},
 	{name: "optimistic", strategy: "optimistic"},
 	{name: "for-update", strategy: "for-update"},
