@@ -92,8 +92,11 @@ func stopped(ctx context.Context, i *service.Instance) error {
 	return err
 }
 
-// drainPause is the pause between two looks at the journal.
-const drainPause = 50 * time.Millisecond
+const (
+	drainPause = 50 * time.Millisecond // between two looks at the journal
+	// progressPause is the pause between two log lines that say how far the drain is.
+	progressPause = 5 * time.Second
+)
 
 // awaitDrained waits until no order is queued. found is the number that were.
 func awaitDrained(ctx context.Context, i *service.Instance, found int64, log *slog.Logger) error {

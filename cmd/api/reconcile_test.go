@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"log/slog"
 	"strings"
@@ -12,8 +10,6 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
-	"github.com/holdfast-stock/holdfast/internal/reconcile"
-	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -104,83 +100,4 @@ func TestReconcile(t *testing.T) {
 	reconciled(t, 0, flags)
 	mustCall(t, 201, "POST", one.URL()+"/orders", orderBody("u-2", "damaged", 5))
 	mustCall(t, 409, "POST", two.URL()+"/orders", orderBody("u-2", "damaged", 1))
-}
-
-// twinAuditor has the findings of an audit.
-type twinAuditor struct {
-	found []reconcile.Finding
-	err   error
-}
-
-func (a twinAuditor) AuditAll(_ context.Context, o reconcile.AuditOptions) (s reconcile.AuditSummary, err error) {
-	for _, f := range a.found {
-		if err := o.Report(f); err != nil {
-			return s, err
-		}
-		s.Different++
-		if f.Repaired {
-			s.Repaired++
-		}
-	}
-	s.Compared, s.NotAdopted = 12, 3
-	o.Progress(s.Compared)
-	return s, a.err
-}
-
-// TestPrintAudit checks the table, the JSON and the error of an audit.
-func TestPrintAudit(t *testing.T) {
-	t.Parallel()
-	recorded := int64(1)
-	plus := func(kind reconcile.Kind, least, most int64) []reconcile.Difference {
-		return []reconcile.Difference{{Kind: kind, Least: least, Most: most}}
-	}
-	level := stock.Level{Filled: true, Available: 7, InFlight: 2}
-	var ledger, gate, claims, lost, segment reconcile.Finding
-	ledger.Count.SKU, ledger.Differences, ledger.Repaired = "a", plus(reconcile.LedgerDiffers, -3, -3), true
-	gate.Count.SKU, gate.Level, gate.Differences = "b", level, plus(reconcile.GateDiffers, 5, 9)
-	gate.Count.Total, gate.Count.Held, gate.Count.Available, gate.Count.Undelivered = 10, 1, 9, 4
-	claims.Count.SKU, claims.Differences = "c", plus(reconcile.ClaimsDiffer, 2, 2)
-	claims.Err = errors.New("no connection")
-	lost.Count.SKU, lost.Level, lost.Recorded = "d", level, &recorded
-	lost.Differences = plus(reconcile.Unrecorded, 1, 1)
-	segment.Count.SKU, segment.Segments = "e", []stock.Level{{Filled: true, Available: 3}, {}}
-	segment.Differences = append(plus(reconcile.NotFilled, 0, 0), plus(reconcile.Unsteady, 0, 0)...)
-	for _, test := range []struct {
-		name  string
-		found []reconcile.Finding
-		c     config
-		err   error
-		want  string
-		fails string
-	}{
-		{"nothing differs", nil, config{}, nil, "SKUs compared: 12, different: 0, repaired: 0, not used since the last change of generation: 3\n", ""},
-		{"nothing differs, as JSON", nil, config{json: true}, nil, "{\"findings\":[],\n\"compared\":12,\"different\":0,\"repaired\":0,\"not_adopted\":3}\n", ""},
-		{"a table", []reconcile.Finding{ledger, gate, claims, lost, segment}, config{}, nil, `
-SKU                       TOTAL       HELD     LEDGER       GATE  IN FLIGHT   RECORDED UNDELIVERED  DIFFERENCES
-a                             0          0          0          -          -          -           0  ledger -3; repaired
-b                            10          1          9          7          2          -           4  gate +5 to +9
-c                             0          0          0          -          -          -           0  wrong claims: 2; not repaired: no connection
-d                             0          0          0          7          2          1           0  in flight +1 without a record
-e                             0          0          0          -          -          -           0  gate not filled, changed in every reading, segments 3 -
-SKUs compared: 12, different: 5, repaired: 1, not used since the last change of generation: 3
-`, "SKUs with differences: 4; reconcile --repair"},
-		{"JSON", []reconcile.Finding{ledger, gate}, config{json: true, repair: true}, nil, `
-{"findings":[
-{"sku":"a","total":0,"held":0,"available":0,"undelivered":0,"gate":null,"recorded":null,"differences":[{"kind":"ledger","least":-3,"most":-3}],"repaired":true},
-{"sku":"b","total":10,"held":1,"available":9,"undelivered":4,"gate":{"available":7,"in_flight":2},"recorded":null,"differences":[{"kind":"gate","least":5,"most":9}],"repaired":false}],
-"compared":12,"different":2,"repaired":1,"not_adopted":3}
-`, "SKUs that could not be repaired: 1"},
-		{"a failure", nil, config{}, io.ErrUnexpectedEOF, "SKUs compared: 12, different: 0, repaired: 0, not used since the last change of generation: 3\n", io.ErrUnexpectedEOF.Error()},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			var out bytes.Buffer
-			err := printAudit(t.Context(), twinAuditor{test.found, test.err}, test.c, &out, slog.New(slog.DiscardHandler))
-			if got, want := out.String(), strings.TrimPrefix(test.want, "\n"); got != want {
-				t.Errorf("printed\n%s\nwant\n%s", got, want)
-			}
-			if (err == nil) != (test.fails == "") || err != nil && !strings.Contains(err.Error(), test.fails) {
-				t.Errorf("error %v, want %q", err, test.fails)
-			}
-		})
-	}
 }

@@ -24,7 +24,7 @@ const module = "github.com/holdfast-stock/holdfast/"
 // mayImport lists what each package may import of this module. A package that is
 // missing may import nothing of it. Tests may import anything.
 var mayImport = map[string][]string{
-	"cmd/api": {"internal/httpapi", "internal/console", "internal/console/rush", "internal/order", "internal/latency", "internal/outage", "internal/service", "internal/reconcile", "internal/stock",
+	"cmd/api": {"internal/httpapi", "internal/console", "internal/console/rush", "internal/order", "internal/latency", "internal/outage", "internal/service", "internal/reconcile", "internal/reconcile/findings", "internal/stock",
 		"internal/stock/strategy", "internal/store", "internal/lock", "internal/lock/backends", "internal/tracing", "internal/tracing/otlp", "internal/certificate", "internal/token", "internal/retry", "internal/commandline"},
 	"cmd/withlock":     {"internal/commandline", "internal/store", "internal/lock", "internal/lock/backends", "internal/lock/recipe"},
 	"internal/service": {"internal/order", "internal/admin", "internal/async", "internal/reconcile", "internal/ledger", "internal/ledger/sqltx", "internal/stock/strategy", "internal/tracing"},
@@ -38,6 +38,7 @@ var mayImport = map[string][]string{
 	"internal/async":                    {"internal/order", "internal/ledger", "internal/stock", "internal/retry", "internal/tracing"},
 	"internal/admin":                    {"internal/order", "internal/ledger", "internal/stock", "internal/retry"},
 	"internal/reconcile":                {"internal/order", "internal/ledger", "internal/stock", "internal/retry", "internal/group", "internal/tracing"},
+	"internal/reconcile/findings":       {"internal/reconcile", "internal/stock"},
 	"internal/ledger":                   {"internal/order", "internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock", "internal/retry", "internal/group", "internal/tracing"},
 	"internal/ledger/cutter":            {"internal/ledger/sqltx", "internal/stock"},
 	"internal/ledger/cutter/cuttertest": {"internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock"},
