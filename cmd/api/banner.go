@@ -21,12 +21,12 @@ func isTerminal(w io.Writer) bool {
 }
 
 // banner returns what the service prints on a terminal when it has started.
-func banner(c config, d doors) string {
-	url := c.scheme() + "://" + reachable(d.api.Addr())
+func banner(c config, l listeners) string {
+	url := c.scheme() + "://" + reachable(l.api.Addr())
 	var b strings.Builder
 	fmt.Fprintf(&b, "Holdfast listening on %s\n\n", url)
-	if d.ops != nil {
-		fmt.Fprintf(&b, "  metrics   %s://%s/metrics\n", c.scheme(), reachable(d.ops.Addr()))
+	if l.ops != nil {
+		fmt.Fprintf(&b, "  metrics   %s://%s/metrics\n", c.scheme(), reachable(l.ops.Addr()))
 	}
 	writeStrategy(&b, c)
 	writeStores(&b, c)

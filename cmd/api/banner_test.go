@@ -25,7 +25,7 @@ func TestBanner(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d, err := openDoors(t.Context(), c.access, slog.New(slog.DiscardHandler))
+		d, err := openListeners(t.Context(), c.access, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,11 +23,11 @@ type consolePage struct {
 
 // newConsole returns the console of an instance with these listeners. Rushes stop when
 // ctx ends.
-func newConsole(ctx context.Context, c config, i *service.Instance, d doors, metrics prometheus.Gatherer, log *slog.Logger) consolePage {
+func newConsole(ctx context.Context, c config, i *service.Instance, l listeners, metrics prometheus.Gatherer, log *slog.Logger) consolePage {
 	if !c.console {
 		return consolePage{}
 	}
-	runner := rushes.New(ctx, rushOptions(c, d, log))
+	runner := rushes.New(ctx, rushOptions(c, l, log))
 	settings := console.Config{
 		Service: describeService(c, i.Reconciler.Holder(), time.Now()),
 		Ledger:  i.Ledger,
@@ -44,7 +44,7 @@ func newConsole(ctx context.Context, c config, i *service.Instance, d doors, met
 }
 
 // rushOptions returns how the clients of a rush reach this service, or why they cannot.
-func rushOptions(c config, d doors, log *slog.Logger) rushes.Options {
+func rushOptions(c config, l listeners, log *slog.Logger) rushes.Options {
 	o := rushes.Options{AdminToken: c.adminToken, Log: log}
 	switch {
 	case !c.embedded():
@@ -52,9 +52,9 @@ func rushOptions(c config, d doors, log *slog.Logger) rushes.Options {
 	case c.rateLimit > 0 && c.adminToken == "":
 		o.Unavailable = "With --rate-limit, a rush needs --admin-token: only administrators may send any number of requests."
 	default:
-		o.URL = c.scheme() + "://" + reachable(d.api.Addr())
-		if d.pair != nil {
-			o.TLS = d.pair.ClientConfig()
+		o.URL = c.scheme() + "://" + reachable(l.api.Addr())
+		if l.pair != nil {
+			o.TLS = l.pair.ClientConfig()
 		}
 	}
 	return o

@@ -15,7 +15,7 @@ func TestConsoleOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := newConsole(t.Context(), c, nil, doors{}, nil, nil)
+	page := newConsole(t.Context(), c, nil, listeners{}, nil, nil)
 	if page.handler() != nil {
 		t.Error("there is a handler")
 	}
@@ -43,7 +43,7 @@ func TestRushOptions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := rushOptions(c, doors{api: listener}, nil)
+		o := rushOptions(c, listeners{api: listener}, nil)
 		url := ""
 		if unavailable == "" {
 			url = "http://" + listener.Addr().String()

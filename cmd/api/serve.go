@@ -80,11 +80,11 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	defer traces.Close() // after the last group
 
 	// Listen first, so that an address in use changes nothing in the stores.
-	doors, err := openDoors(ctx, c.access, log)
+	listeners, err := openListeners(ctx, c.access, log)
 	if err != nil {
 		return err
 	}
-	defer doors.close()
+	defer listeners.close()
 
 	stores, ledgerID, err := openLedger(ctx, c, log)
 	if err != nil {
@@ -110,12 +110,12 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	defer stopReconciling() // once the last request is answered
 
 	var ready atomic.Bool
-	page := newConsole(ctx, c, instance, doors, registry, log)
+	page := newConsole(ctx, c, instance, listeners, registry, log)
 	settings := httpapi.Config{
 		Orders: instance.Orders,
 		Stock:  instance.Stock,
 		Ready: func(ctx context.Context) error {
-			if err := cmp.Or(doors.ready(), instance.Reconciler.Ready(ctx)); err != nil {
+			if err := cmp.Or(listeners.ready(), instance.Reconciler.Ready(ctx)); err != nil {
 				return err
 			}
 			return schemaReady(ctx, stores.sql)
@@ -123,11 +123,11 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 		Strategies:     describe(c),
 		AdminToken:     c.adminToken,
 		Loopback:       onLoopback(c.listen),
-		Tokens:         doors.tokens,
+		Tokens:         listeners.tokens,
 		RateLimit:      c.rateLimit,
 		RateBurst:      c.burst(),
 		TrustedProxies: c.trustedProxies,
-		SeparateOps:    doors.ops != nil,
+		SeparateOps:    listeners.ops != nil,
 		Metrics:        metricsHandler(registry),
 		Registry:       registry,
 		Console:        page.handler(),
@@ -136,19 +136,19 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 		RequestTimeout: requestTimeout,
 		Tracer:         traces.Tracer(),
 	}
-	defer doors.refresh()()
+	defer listeners.refresh()()
 	served := make(chan error, 2)
-	defer doors.serveOps(settings, c.access, served)()
+	defer listeners.serveOps(settings, c.access, served)()
 	server := httpapi.NewServer(httpapi.New(settings), requestTimeout, log)
 	endStreams := page.run(ctx)
 	defer endStreams()
 	server.RegisterOnShutdown(endStreams)
-	go func() { served <- doors.serve(server, doors.api) }()
+	go func() { served <- listeners.serve(server, listeners.api) }()
 
 	ready.Store(true)
-	announce(ctx, c, doors, log)
+	announce(ctx, c, listeners, log)
 	if isTerminal(stdout) { // elsewhere the log is all that is printed, so that a collector can parse each line
-		if _, err := io.WriteString(stdout, banner(c, doors)); err != nil {
+		if _, err := io.WriteString(stdout, banner(c, listeners)); err != nil {
 			log.Debug("printing the banner failed", "error", err)
 		}
 	}
@@ -159,14 +159,14 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	case <-ctx.Done():
 	}
 	ready.Store(false)
-	return finishRequests(server, doors.api, served, c.drainDelay, log)
+	return finishRequests(server, listeners.api, served, c.drainDelay, log)
 }
 
 // announce logs that the service serves, whatever --log-level says: where the banner is
 // not printed, this line has the address.
-func announce(ctx context.Context, c config, d doors, log *slog.Logger) {
+func announce(ctx context.Context, c config, l listeners, log *slog.Logger) {
 	serving := slog.NewRecord(time.Now(), slog.LevelInfo, "serving", 0)
-	serving.Add("address", d.api.Addr().String(), "url", c.scheme()+"://"+reachable(d.api.Addr()),
+	serving.Add("address", l.api.Addr().String(), "url", c.scheme()+"://"+reachable(l.api.Addr()),
 		"strategy", c.strategy.Name, "guard", c.guard, "version", buildVersion())
 	_ = log.Handler().Handle(ctx, serving) // as the logger does
 }

@@ -124,6 +124,6 @@ var face = []mutant{
 	{"any page makes the service write profiles", "internal/httpapi/ops.go", "a.ownPages, ", "", "internal/httpapi TestOps/profiles_for_a_page_of_another_site"},
 	{"a profile lasts as long as it is asked to", "internal/httpapi/ops.go", "seconds > maxProfile {", "seconds > maxProfile && false {", "internal/httpapi TestOps/an_endless_trace"},
 	{"the public reads metrics", routes, "if !a.SeparateOps {", "if true {", "internal/httpapi TestOps/metrics_of_the_API_beside_a_listener_for_operators"},
-	{"the operators' listener closes first", serve, "defer doors.serveOps(settings, c.access, served)()", "context.AfterFunc(ctx, doors.serveOps(settings, c.access, served))", "cmd/api TestOpsListener"},
-	{"profiles are open on every operators' address", "cmd/api/doors.go", "if c.Loopback = onLoopback(a.opsListen); c.Loopback {", "if c.Loopback = true; c.Loopback {", "cmd/api TestBuyersByToken"},
+	{"the operators' listener closes first", serve, "defer listeners.serveOps(settings, c.access, served)()", "context.AfterFunc(ctx, listeners.serveOps(settings, c.access, served))", "cmd/api TestOpsListener"},
+	{"profiles are open on every operators' address", "cmd/api/listeners.go", "if c.Loopback = onLoopback(a.opsListen); c.Loopback {", "if c.Loopback = true; c.Loopback {", "cmd/api TestBuyersByToken"},
 }

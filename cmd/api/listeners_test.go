@@ -180,7 +180,7 @@ func TestHangUp(t *testing.T) {
 	folder := t.TempDir()
 	a := access{listen: "127.0.0.1:0", tlsCert: filepath.Join(folder, "cert.pem"), tlsKey: filepath.Join(folder, "key.pem")}
 	issueCertificate(t, a.tlsCert, a.tlsKey, 1)
-	d, err := openDoors(t.Context(), a, slog.New(slog.DiscardHandler))
+	d, err := openListeners(t.Context(), a, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,9 +22,9 @@ import (
 // under way when everything else has stopped.
 const opsTimeout = time.Second
 
-// doors are the listeners of the service, and what opens them to clients: the TLS
+// listeners are where the service listens, and what opens it to clients: the TLS
 // certificate and the keys of buyers' tokens.
-type doors struct {
+type listeners struct {
 	api, ops net.Listener      // ops is nil without --ops-listen
 	pair     *certificate.Pair // nil: plain HTTP
 	tokens   httpapi.Tokens    // nil: buyers are not authenticated
@@ -32,45 +32,45 @@ type doors struct {
 	hangUp   chan os.Signal    // gets SIGHUP if there is a certificate
 }
 
-// openDoors listens, and reads the certificate and the file of keys. It accepts no
+// openListeners listens, and reads the certificate and the file of keys. It accepts no
 // connection yet.
-func openDoors(ctx context.Context, a access, log *slog.Logger) (d doors, err error) {
+func openListeners(ctx context.Context, a access, log *slog.Logger) (l listeners, err error) {
 	defer func() {
 		if err != nil {
-			d.close()
+			l.close()
 		}
 	}()
-	if d.api, err = listen("--listen", a.listen); err != nil {
-		return d, err
+	if l.api, err = listen("--listen", a.listen); err != nil {
+		return l, err
 	}
 	if a.opsListen != "" {
-		if d.ops, err = listen("--ops-listen", a.opsListen); err != nil {
-			return d, err
+		if l.ops, err = listen("--ops-listen", a.opsListen); err != nil {
+			return l, err
 		}
 	}
 	if a.tlsCert != "" {
-		if d.pair, err = certificate.Open(a.tlsCert, a.tlsKey, log); err != nil {
-			return d, fmt.Errorf("--tls-cert: %w", err)
+		if l.pair, err = certificate.Open(a.tlsCert, a.tlsKey, log); err != nil {
+			return l, fmt.Errorf("--tls-cert: %w", err)
 		}
 		// From now on until close: a renewed certificate must not end a service that
 		// starts or stops.
-		d.hangUp = make(chan os.Signal, 1)
-		signal.Notify(d.hangUp, syscall.SIGHUP)
+		l.hangUp = make(chan os.Signal, 1)
+		signal.Notify(l.hangUp, syscall.SIGHUP)
 	}
 	rules := token.Rules{Issuer: a.jwtIssuer, Audience: a.jwtAudience}
 	switch {
 	case a.jwtSecret != "":
-		d.tokens = token.WithSecret(a.jwtSecret, rules)
+		l.tokens = token.WithSecret(a.jwtSecret, rules)
 	case a.jwtKeys != "":
-		if d.keys, err = token.OpenKeys(ctx, a.jwtKeys, log); err != nil {
-			return d, fmt.Errorf("--jwt-jwks: %w", err)
+		if l.keys, err = token.OpenKeys(ctx, a.jwtKeys, log); err != nil {
+			return l, fmt.Errorf("--jwt-jwks: %w", err)
 		}
-		d.tokens = token.WithKeys(d.keys, rules)
+		l.tokens = token.WithKeys(l.keys, rules)
 		if a.jwtAudience == "" {
 			log.Warn("--jwt-audience is not set: tokens that the issuer made for other services are accepted too")
 		}
 	}
-	return d, nil
+	return l, nil
 }
 
 // listen listens on the address of a flag.
@@ -86,39 +86,39 @@ func listen(flag, address string) (net.Listener, error) {
 }
 
 // close closes the listeners that no server has closed yet.
-func (d doors) close() {
-	if d.hangUp != nil {
-		signal.Stop(d.hangUp)
+func (l listeners) close() {
+	if l.hangUp != nil {
+		signal.Stop(l.hangUp)
 	}
-	for _, l := range []net.Listener{d.api, d.ops} {
-		if l != nil {
-			_ = l.Close()
+	for _, listener := range []net.Listener{l.api, l.ops} {
+		if listener != nil {
+			_ = listener.Close()
 		}
 	}
 }
 
 // serve serves on one of the listeners until the server is shut down.
-func (d doors) serve(server *http.Server, on net.Listener) error {
-	if d.pair == nil {
+func (l listeners) serve(server *http.Server, on net.Listener) error {
+	if l.pair == nil {
 		return server.Serve(on)
 	}
-	server.TLSConfig = d.pair.Config()
+	server.TLSConfig = l.pair.Config()
 	return server.ServeTLS(on, "", "")
 }
 
 // serveOps serves on the operators' listener, if there is one, until stop is called.
 // It goes on while the API drains, so that probes and Prometheus see that. An error
 // goes to served.
-func (d doors) serveOps(c httpapi.Config, a access, served chan<- error) (stop func()) {
-	if d.ops == nil {
+func (l listeners) serveOps(c httpapi.Config, a access, served chan<- error) (stop func()) {
+	if l.ops == nil {
 		return func() {}
 	}
 	if c.Loopback = onLoopback(a.opsListen); c.Loopback {
 		c.AdminToken = "" // who can reach it is an administrator: go tool pprof sends no token
 	}
 	server := httpapi.NewServer(httpapi.NewOps(c), requestTimeout, c.Log)
-	go func() { served <- d.serve(server, d.ops) }()
-	c.Log.Info("serving operators", "address", d.ops.Addr().String())
+	go func() { served <- l.serve(server, l.ops) }()
+	c.Log.Info("serving operators", "address", l.ops.Addr().String())
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), opsTimeout)
 		defer cancel()
@@ -129,23 +129,23 @@ func (d doors) serveOps(c httpapi.Config, a access, served chan<- error) (stop f
 }
 
 // ready returns why no buyer can be authenticated.
-func (d doors) ready() error {
-	if d.keys == nil {
+func (l listeners) ready() error {
+	if l.keys == nil {
 		return nil
 	}
-	return d.keys.Ready()
+	return l.keys.Ready()
 }
 
 // refresh replaces the certificate and the keys when there are new ones, until stop
 // is called. stop waits for it to end. SIGHUP replaces the certificate at once.
-func (d doors) refresh() (stop func()) {
+func (l listeners) refresh() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	if d.pair != nil {
-		running.Go(func() { d.pair.Watch(ctx, d.hangUp) })
+	if l.pair != nil {
+		running.Go(func() { l.pair.Watch(ctx, l.hangUp) })
 	}
-	if d.keys != nil {
-		running.Go(func() { d.keys.Run(ctx) })
+	if l.keys != nil {
+		running.Go(func() { l.keys.Run(ctx) })
 	}
 	return func() {
 		cancel()
