@@ -19,7 +19,7 @@ const (
 	expiryBatch, slowBatch = 100, 50 * time.Millisecond
 	// expiryShare is the number of parts of the time of which expiry uses one,
 	// while there is a backlog. The rest is left to orders.
-	expiryShare = 4
+	expiryShare = 5
 	// backlogPause is the shortest pause between two counts of the backlog, and
 	// maxBacklog bounds the count.
 	backlogPause, maxBacklog = 2 * time.Second, 10_001
