@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -100,11 +101,11 @@ func (l *lab) measure(ctx context.Context, set string) error {
 	case "versions":
 		return l.versions(ctx)
 	case "spread":
-		return l.compare(ctx, situation{name: "one SKU", skus: 1}, situation{name: fmt.Sprintf("%d SKUs", l.skus), skus: l.skus})
+		return l.compareSituations(ctx, situation{name: "one SKU", skus: 1}, situation{name: fmt.Sprintf("%d SKUs", l.skus), skus: l.skus})
 	case "bulk":
-		return l.compare(ctx, situation{name: "an empty table", skus: 1}, situation{name: fmt.Sprintf("%d orders", l.bulk), skus: 1, bulk: l.bulk})
+		return l.compareSituations(ctx, situation{name: "an empty table", skus: 1}, situation{name: fmt.Sprintf("%d orders", l.bulk), skus: 1, bulk: l.bulk})
 	case "expiry":
-		return l.compare(ctx, situation{name: "nothing expires", skus: 1}, situation{name: fmt.Sprintf("%d orders are due", l.due), skus: 1, due: l.due})
+		return l.compareSituations(ctx, situation{name: "nothing expires", skus: 1}, situation{name: fmt.Sprintf("%d orders are due", l.due), skus: 1, due: l.due})
 	case "console":
 		return l.console(ctx)
 	case "memory":
@@ -140,20 +141,35 @@ func (l *lab) targets(ctx context.Context) error {
 	return nil
 }
 
-// compare measures each strategy in two situations, one right after the other. If orders
-// expire in the second, it also says how fast they did.
-func (l *lab) compare(ctx context.Context, first, second situation) error {
-	chosen := l.chosen(true)
-	samples, err := l.alternate(ctx, chosen, first, second)
+// side is one of two that are compared: a lab, and the situation of its stores.
+type side struct {
+	*lab
+	situation
+}
+
+// compareSituations compares two situations of this lab.
+func (l *lab) compareSituations(ctx context.Context, first, second situation) error {
+	return l.compare(ctx, side{l, first}, side{l, second})
+}
+
+// compare measures each strategy on two sides. If they are two programs, it also says what
+// an order costs; if orders expire on the second, how fast they did.
+func (l *lab) compare(ctx context.Context, first, second side) error {
+	samples, err := l.alternate(ctx, first, second)
 	if err != nil {
 		return err
 	}
-	titles := []string{"", "orders/s: " + first.name, second.name, "ratio", "p99 ms: " + first.name, second.name}
-	if second.due > 0 {
+	programs, expiry := first.lab != second.lab, second.due > 0
+	titles := []string{"", "orders/s: " + first.name, second.name, "ratio"}
+	if programs {
+		titles = append(titles, "µs of CPU per order: "+first.name, second.name)
+	}
+	titles = append(titles, "p99 ms: "+first.name, second.name)
+	if expiry {
 		titles = append(titles, "expired/s", "batches over 50 ms")
 	}
 	rows := table.New(titles...)
-	for _, v := range chosen {
+	for _, v := range l.chosen(true) {
 		before, after := samples[first.name][v.name], samples[second.name][v.name]
 		x, y := median(before), median(after)
 		if x.fault+y.fault != "" {
@@ -161,8 +177,12 @@ func (l *lab) compare(ctx context.Context, first, second situation) error {
 			continue
 		}
 		ratio, _ := compared(after, before, rate)
-		cells := []any{v.name, whole(x.perSecond), whole(y.perSecond), fmt.Sprintf("%.2f", ratio), millis(x.p99), millis(y.p99)}
-		if second.due > 0 {
+		cells := []any{v.name, whole(x.perSecond), whole(y.perSecond), fmt.Sprintf("%.2f", ratio)}
+		if programs {
+			cells = append(cells, whole(x.cpu()), whole(y.cpu()))
+		}
+		cells = append(cells, millis(x.p99), millis(y.p99))
+		if expiry {
 			cells = append(cells, whole(y.expired), whole(y.slow))
 		}
 		rows.Add(cells...)
@@ -171,13 +191,15 @@ func (l *lab) compare(ctx context.Context, first, second situation) error {
 	return nil
 }
 
-// alternate measures each variant in two situations, one right after the other. It
-// returns the samples by situation and variant.
-func (l *lab) alternate(ctx context.Context, chosen []variant, first, second situation) (map[string]map[string][]sample, error) {
+// alternate measures each strategy on two sides, one right after the other, each first in
+// turns. It returns the samples by the side's name and the strategy's.
+func (l *lab) alternate(ctx context.Context, first, second side) (map[string]map[string][]sample, error) {
 	samples := map[string]map[string][]sample{first.name: {}, second.name: {}}
-	for round, v := range measure.Interleaved(l.Rounds, chosen) {
-		for _, in := range []situation{first, second} {
-			s, err := l.sample(ctx, v, in)
+	pair := []side{second, first}
+	for round, v := range measure.Interleaved(l.Rounds, l.chosen(true)) {
+		slices.Reverse(pair)
+		for _, in := range pair {
+			s, err := in.sample(ctx, v, in.situation)
 			if err != nil {
 				return nil, fmt.Errorf("%s, %s: %w", v.name, in.name, err)
 			}

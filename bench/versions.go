@@ -6,14 +6,11 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/holdfast-stock/holdfast/internal/lab/measure"
-	"github.com/holdfast-stock/holdfast/internal/lab/table"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// versions measures each strategy of this service and of the service at another commit,
-// one right after the other, each first in turns. The other has servers of its own, since
-// its schema may be another.
+// versions compares this service with the service at another commit. That one has servers
+// of its own, since its schema may be another.
 func (l *lab) versions(ctx context.Context) error {
 	program, err := buildAt(ctx, testenv.Folder(l.t, "versions"), l.against)
 	if err != nil {
@@ -24,34 +21,7 @@ func (l *lab) versions(ctx context.Context) error {
 		return err
 	}
 	defer other.close()
-	chosen, samples := l.chosen(true), make(map[*lab]map[string][]sample)
-	samples[l], samples[other] = make(map[string][]sample), make(map[string][]sample)
-	pair := []*lab{other, l}
-	titles := map[*lab]string{l: "now", other: l.against}
-	for round, v := range measure.Interleaved(l.Rounds, chosen) {
-		pair[0], pair[1] = pair[1], pair[0]
-		for _, version := range pair {
-			s, err := version.sample(ctx, v, situation{skus: 1})
-			if err != nil {
-				return fmt.Errorf("%s, %s: %w", v.name, titles[version], err)
-			}
-			l.tell(round, v.name+", "+titles[version], s)
-			samples[version][v.name] = append(samples[version][v.name], s)
-		}
-	}
-	rows := table.New("", "orders/s: "+l.against, "now", "ratio", "µs of CPU per order: "+l.against, "now", "p99 ms: "+l.against, "now")
-	for _, v := range chosen {
-		before, after := samples[other][v.name], samples[l][v.name]
-		x, y := median(before), median(after)
-		if x.fault+y.fault != "" {
-			rows.Add(v.name, "failed: "+x.fault+y.fault)
-			continue
-		}
-		ratio, _ := compared(after, before, rate)
-		rows.Add(v.name, whole(x.perSecond), whole(y.perSecond), fmt.Sprintf("%.2f", ratio), whole(x.cpu()), whole(y.cpu()), millis(x.p99), millis(y.p99))
-	}
-	rows.WriteMarkdown(l.report)
-	return nil
+	return l.compare(ctx, side{other, situation{name: l.against, skus: 1}}, side{l, situation{name: "this code", skus: 1}})
 }
 
 // buildAt builds the service as it is at a commit of this repository, in the folder, and
