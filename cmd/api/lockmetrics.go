@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/holdfast-stock/holdfast/internal/latency"
 	"github.com/holdfast-stock/holdfast/internal/lock"
@@ -21,16 +22,17 @@ type lockMetrics struct {
 }
 
 func newLockMetrics(r prometheus.Registerer) *lockMetrics {
+	auto := promauto.With(r)
 	m := &lockMetrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+		requests: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_lock_requests_total", Help: "Requests for the strategy's locks, by result.",
 		}, []string{"result"}),
-		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
+		lost: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_lock_lost_total", Help: "Locks that were lost before they were unlocked, by reason.",
 		}, []string{"reason"}),
-		wait: prometheus.NewHistogram(latency.Options("holdfast_lock_wait_seconds", "Time from a request for a lock to its grant.")),
+		wait: auto.NewHistogram(latency.Options("holdfast_lock_wait_seconds", "Time from a request for a lock to its grant.")),
 		// Beyond 10 s: near the default of --lease, and above.
-		held: prometheus.NewHistogram(latency.Options("holdfast_lock_held_seconds", "Time from the grant of a lock until it is unlocked or lost.", 20, 30, 60)),
+		held: auto.NewHistogram(latency.Options("holdfast_lock_held_seconds", "Time from the grant of a lock until it is unlocked or lost.", 20, 30, 60)),
 	}
 	for _, result := range []string{granted, held, cancelled, failed} {
 		m.requests.WithLabelValues(result)
@@ -38,7 +40,6 @@ func newLockMetrics(r prometheus.Registerer) *lockMetrics {
 	for _, reason := range []string{expired, deleted, sessionExpired, disconnected, unknown} {
 		m.lost.WithLabelValues(reason)
 	}
-	r.MustRegister(m.requests, m.lost, m.wait, m.held)
 	return m
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/holdfast-stock/holdfast/internal/latency"
 )
@@ -42,11 +43,12 @@ var classes = []int{2, 4, 5}
 // newRequests registers the metrics of requests. Every route has all statuses from the
 // start, so that the first answer of a kind shows as an increase.
 func newRequests(r prometheus.Registerer, routes gin.RoutesInfo) *requests {
+	auto := promauto.With(r)
 	m := &requests{
-		total: prometheus.NewCounterVec(prometheus.CounterOpts{
+		total: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_http_requests_total", Help: "Requests by route and status of the answer.",
 		}, []string{"route", "status"}),
-		seconds: prometheus.NewHistogramVec(
+		seconds: auto.NewHistogramVec(
 			latency.Options("holdfast_http_request_seconds", "Time from the headers of a request to the end of its answer, by route and class of status (2xx, 4xx, 5xx)."),
 			[]string{"route", "class"}),
 		routes: make(map[route]*answers),
@@ -55,7 +57,6 @@ func newRequests(r prometheus.Registerer, routes gin.RoutesInfo) *requests {
 		m.routes[route{known.Method, known.Path}] = m.answersOf(known.Method + " " + pattern(known.Path))
 	}
 	m.unknown = m.answersOf(unknownRoute)
-	r.MustRegister(m.total, m.seconds)
 	return m
 }
 

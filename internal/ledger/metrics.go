@@ -1,6 +1,9 @@
 package ledger
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
 
 type metrics struct {
 	groupSize prometheus.Histogram
@@ -10,17 +13,17 @@ type metrics struct {
 // newMetrics registers the ledger's metrics. queued returns the orders that wait for
 // a group.
 func newMetrics(r prometheus.Registerer, queued func() int) *metrics {
+	auto := promauto.With(r)
 	m := &metrics{
-		groupSize: prometheus.NewHistogram(prometheus.HistogramOpts{
+		groupSize: auto.NewHistogram(prometheus.HistogramOpts{
 			Name: "holdfast_ledger_group_orders", Help: "Orders in one ledger group.", Buckets: prometheus.ExponentialBuckets(1, 2, 9),
 		}),
-		retries: prometheus.NewCounter(prometheus.CounterOpts{
+		retries: auto.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_ledger_retries_total", Help: "Retries of ledger transactions after deadlocks, serialization failures and version conflicts.",
 		}),
 	}
-	queue := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	auto.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_ledger_queue_orders", Help: "Orders that wait for a ledger group.",
 	}, func() float64 { return float64(queued()) })
-	r.MustRegister(m.groupSize, m.retries, queue)
 	return m
 }

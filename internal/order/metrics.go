@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/holdfast-stock/holdfast/internal/latency"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -19,16 +20,17 @@ type metrics struct {
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
-	orders := prometheus.NewCounterVec(prometheus.CounterOpts{
+	auto := promauto.With(r)
+	orders := auto.NewCounterVec(prometheus.CounterOpts{
 		Name: "holdfast_orders_total", Help: "Orders by result.",
 	}, []string{"result"})
 	m := &metrics{
 		orders: make(map[string]prometheus.Counter),
-		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
+		changes: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_order_changes_total", Help: "Answered payments, cancellations and refunds by the order's status afterwards, or refund_due.",
 		}, []string{"status"}),
-		gateSeconds:   prometheus.NewHistogram(latency.Options("holdfast_gate_take_seconds", "Time of one take at the gate.")),
-		ledgerSeconds: prometheus.NewHistogram(latency.Options("holdfast_ledger_record_seconds", "Time from handing an order to the ledger to its answer.")),
+		gateSeconds:   auto.NewHistogram(latency.Options("holdfast_gate_take_seconds", "Time of one take at the gate.")),
+		ledgerSeconds: auto.NewHistogram(latency.Options("holdfast_ledger_record_seconds", "Time from handing an order to the ledger to its answer.")),
 	}
 	for _, result := range results() {
 		m.orders[result] = orders.WithLabelValues(result)
@@ -36,7 +38,6 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	for _, status := range []Status{Paid, Cancelled, Refunded, refundDue} {
 		m.changes.WithLabelValues(string(status))
 	}
-	r.MustRegister(orders, m.changes, m.gateSeconds, m.ledgerSeconds)
 	return m
 }
 

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 )
 
@@ -113,7 +115,7 @@ func startRunner(t *testing.T, table JobLedger) *runner {
 	r := &runner{steps: make(chan ledger.Job, 10_000)}
 	r.jobs = &jobs{
 		ledger: table, holder: newHolder(), barred: &r.barred, log: slog.New(slog.DiscardHandler),
-		metrics: newJobMetrics(),
+		metrics: newJobMetrics(promauto.With(nil)),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := make(chan struct{})

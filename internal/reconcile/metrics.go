@@ -1,6 +1,9 @@
 package reconcile
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
 
 // metrics are the metrics of reconciling. Every value of a label is there from the
 // start.
@@ -29,54 +32,55 @@ const gateStore, ledgerStore = "gate", "ledger"
 
 // newMetrics registers the metrics. hasGate says that there is a gate.
 func newMetrics(r prometheus.Registerer, hasGate bool) *metrics {
+	auto := promauto.With(r)
 	m := &metrics{
-		ready: prometheus.NewGauge(prometheus.GaugeOpts{
+		ready: auto.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_ready", Help: "1 if this instance could place orders when it last checked its stores, otherwise 0.",
 		}),
-		stores: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		stores: auto.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_store_up", Help: "1 if the store answered the last check, otherwise 0.",
 		}, []string{"store"}),
-		guardRefusals: prometheus.NewCounter(prometheus.CounterOpts{
+		guardRefusals: auto.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_guard_refusals_total", Help: "Orders that the gate admitted and the ledger refused for lack of stock.",
 		}),
-		refills: prometheus.NewCounter(prometheus.CounterOpts{
+		refills: auto.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_gate_refills_total", Help: "Counts filled at the gate under a new epoch.",
 		}),
-		recoveries: prometheus.NewCounterVec(prometheus.CounterOpts{
+		recoveries: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_recoveries_total", Help: "Takes left in flight past the deadline, by what became of them.",
 		}, []string{"outcome"}),
-		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+		inFlight: auto.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_gate_in_flight", Help: "Units taken and not yet settled at the gate, over all SKUs, in the last complete comparison.",
 		}),
-		drift: prometheus.NewGauge(prometheus.GaugeOpts{
+		drift: auto.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_gate_drift_units", Help: "Units by which gate and ledger differ where nothing is in flight, over all SKUs, in the last complete comparison.",
 		}),
-		oversold: prometheus.NewGauge(prometheus.GaugeOpts{
+		oversold: auto.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_oversold_units", Help: "Units sold beyond the total, over all SKUs, as the stock rows have it, in the last complete comparison.",
 		}),
-		outbox: prometheus.NewGauge(prometheus.GaugeOpts{
+		outbox: auto.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_outbox_changes", Help: "Additions to stock that had not reached the gate after the last delivery, on the instance that delivers them; 0 on the others.",
 		}),
-		jobs: newJobMetrics(),
-		expired: prometheus.NewCounter(prometheus.CounterOpts{
+		jobs: newJobMetrics(auto),
+		expired: auto.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_expired_orders_total", Help: "Orders that this instance has expired.",
 		}),
-		backlog: prometheus.NewGauge(prometheus.GaugeOpts{
+		backlog: auto.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_expiry_backlog_orders", Help: "Pending orders whose time has passed, counted up to 10001 by the instance that expires orders; 0 on the others.",
 		}),
-		oldest: prometheus.NewGauge(prometheus.GaugeOpts{
+		oldest: auto.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_expiry_oldest_seconds", Help: "How long the oldest order of the backlog has been due, on the instance that expires orders; 0 on the others.",
 		}),
-		slowExpiries: prometheus.NewCounter(prometheus.CounterOpts{
+		slowExpiries: auto.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_expiry_slow_batches_total", Help: "Batches of expired orders that held stock rows locked for more than 50 ms.",
 		}),
-		failed: prometheus.NewGauge(prometheus.GaugeOpts{
+		failed: auto.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_expiry_failed_orders", Help: "Orders that cannot expire, counted by the instance that expires orders; 0 on the others. The log has the cause.",
 		}),
-		refundsDue: prometheus.NewGauge(prometheus.GaugeOpts{
+		refundsDue: auto.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_refunds_due", Help: "Payments that are due back to their buyers, counted up to 1001 by the instance that expires orders; 0 on the others.",
 		}),
-		oldestRefund: prometheus.NewGauge(prometheus.GaugeOpts{
+		oldestRefund: auto.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_refunds_due_oldest_seconds", Help: "How long the oldest of them has been due.",
 		}),
 	}
@@ -87,8 +91,6 @@ func newMetrics(r prometheus.Registerer, hasGate bool) *metrics {
 	if hasGate {
 		m.stores.WithLabelValues(gateStore)
 	}
-	r.MustRegister(m.ready, m.stores, m.guardRefusals, m.refills, m.recoveries, m.inFlight, m.drift, m.oversold, m.outbox,
-		m.jobs.held, m.jobs.succeeded, m.expired, m.backlog, m.oldest, m.slowExpiries, m.failed, m.refundsDue, m.oldestRefund)
 	return m
 }
 
@@ -111,12 +113,12 @@ type jobMetrics struct {
 	succeeded *prometheus.GaugeVec
 }
 
-func newJobMetrics() jobMetrics {
+func newJobMetrics(auto promauto.Factory) jobMetrics {
 	return jobMetrics{
-		held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		held: auto.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_job_held", Help: "1 if this instance holds the job, otherwise 0.",
 		}, []string{"name"}),
-		succeeded: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		succeeded: auto.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_job_last_success_timestamp_seconds", Help: "When this instance last did a part of the job, or found nothing to do; 0 if it never did.",
 		}, []string{"name"}),
 	}
