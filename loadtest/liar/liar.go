@@ -11,39 +11,21 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// Change replaces a text that occurs once in one of the module's files.
-type Change struct{ File, Old, New string }
-
-// Build builds cmd/api of the module in the folder root with some files changed.
-func Build(t testenv.T, root string, changes ...Change) (program string) {
-	t.Helper()
-	return build(t, root, nil, changes...)
+// changes replace a text that occurs once in one of the module's files.
+var changes = []struct{ file, old, new string }{
+	{"internal/httpapi/handlers.go", "a.Orders.Place(ctx, req)", "a.lie(ctx, req)"},
+	{"internal/httpapi/lifecycle.go", "o, err := change(ctx, id)", "o, err := lieAbout(ctx, id, change)"},
 }
 
-// All builds a service that can tell every lie of loadtest/testdata. Its name says which
-// one it tells.
+// added maps paths in the module to the files with their text.
+var added = map[string]string{
+	"internal/httpapi/liar.go":     "loadtest/testdata/liar.go",
+	"internal/httpapi/lifeliar.go": "loadtest/testdata/lifeliar.go",
+}
+
+// All builds cmd/api of the module in the folder root so that it can tell every lie of
+// loadtest/testdata. Its name says which one it tells.
 func All(t testenv.T, root string) (program string) {
-	t.Helper()
-	files := map[string]string{
-		"internal/httpapi/liar.go":     "loadtest/testdata/liar.go",
-		"internal/httpapi/lifeliar.go": "loadtest/testdata/lifeliar.go",
-	}
-	return build(t, root, files,
-		Change{"internal/httpapi/handlers.go", "a.Orders.Place(ctx, req)", "a.lie(ctx, req)"},
-		Change{"internal/httpapi/lifecycle.go", "o, err := change(ctx, id)", "o, err := lieAbout(ctx, id, change)"},
-	)
-}
-
-// Named returns the program under another name.
-func Named(t testenv.T, program, name string) string {
-	t.Helper()
-	named := filepath.Join(testenv.Folder(t, "liar"), name)
-	must(t, os.Symlink(program, named))
-	return named
-}
-
-// build also adds files: added maps their paths in the module to the files with their text.
-func build(t testenv.T, root string, added map[string]string, changes ...Change) (program string) {
 	t.Helper()
 	root, err := filepath.Abs(root)
 	must(t, err)
@@ -52,13 +34,13 @@ func build(t testenv.T, root string, added map[string]string, changes ...Change)
 		replace[filepath.Join(root, path)] = filepath.Join(root, text)
 	}
 	for i, c := range changes {
-		file, changed := filepath.Join(root, c.File), filepath.Join(folder, fmt.Sprint(i, "-", filepath.Base(c.File)))
+		file, changed := filepath.Join(root, c.file), filepath.Join(folder, fmt.Sprint(i, "-", filepath.Base(c.file)))
 		text, err := os.ReadFile(file)
 		must(t, err)
-		if n := strings.Count(string(text), c.Old); n != 1 {
-			t.Fatalf("%q occurs %d times in %s", c.Old, n, file)
+		if n := strings.Count(string(text), c.old); n != 1 {
+			t.Fatalf("%q occurs %d times in %s", c.old, n, file)
 		}
-		must(t, os.WriteFile(changed, []byte(strings.Replace(string(text), c.Old, c.New, 1)), 0o600))
+		must(t, os.WriteFile(changed, []byte(strings.Replace(string(text), c.old, c.new, 1)), 0o600))
 		replace[file] = changed
 	}
 	list, err := json.Marshal(map[string]map[string]string{"Replace": replace})
@@ -66,6 +48,14 @@ func build(t testenv.T, root string, added map[string]string, changes ...Change)
 	overlay := filepath.Join(folder, "overlay.json")
 	must(t, os.WriteFile(overlay, list, 0o600))
 	return testenv.Build(t, "./cmd/api", "-overlay="+overlay)
+}
+
+// Named returns the program under another name.
+func Named(t testenv.T, program, name string) string {
+	t.Helper()
+	named := filepath.Join(testenv.Folder(t, "liar"), name)
+	must(t, os.Symlink(program, named))
+	return named
 }
 
 func must(t testenv.T, err error) {

@@ -45,10 +45,6 @@ func (a *api) lie(ctx context.Context, r order.Request) (order.Order, bool, erro
 		if n%10 == 0 {
 			return a.deny(ctx, r, stock.ErrBusy)
 		}
-	case "is-unavailable-after-one-commit-in-ten":
-		if n%10 == 0 {
-			return a.deny(ctx, r, stock.ErrUnavailable)
-		}
 	case "is-unavailable-after-one-commit-in-thirty":
 		if n%30 == 0 {
 			return a.deny(ctx, r, stock.ErrUnavailable)
