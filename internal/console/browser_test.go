@@ -200,10 +200,17 @@ func testLive(t *testing.T, browser context.Context) {
 		}
 	}
 	w.until(cell("apple", "Sold") + ` === "4"`)
+	w.until(`[...document.querySelectorAll(".plot")].every((p) => p.querySelector(".line[d^=M]"))`) // each chart has a line
 	low, err := chromedp.Run(w.ctx, chromedp.Evaluate[[]float64](
-		`import("/console/assets/flow.js").then(({top}) => [0.2, 0.98, 0.99, 0.999, 1, 9.9, 99, 2017].filter((v) => !(top([[], [v]]) > v)))`, chromedp.EvalAwaitPromise))
+		`import("/console/assets/plot.js").then(({top}) => [0.2, 0.98, 0.99, 0.999, 1, 9.9, 99, 2017].filter((v) => !(top(v) > v)))`, chromedp.EvalAwaitPromise))
 	if err != nil || len(low) > 0 {
 		t.Errorf("the charts do not reach to %v: %v", low, err)
+	}
+	// A sample without a value, and a time without samples, interrupt a line.
+	line, err := chromedp.Run(w.ctx, chromedp.Evaluate[string](
+		`import("/console/assets/plot.js").then(({path}) => path([[0, 0], [1, 5], [2, null], [3, 10], [20, 10]], 100, 10))`, chromedp.EvalAwaitPromise))
+	if want := "M0.00 100.00H0.00L1.00 50.00M2.00 0.00H3.00M19.00 0.00H20.00"; err != nil || line != want {
+		t.Errorf("the line is %s (%v), want %s", line, err, want)
 	}
 	s.loseAnswer.Store(true) // the order is placed again, and once
 	w.click("#order-place")
@@ -252,7 +259,7 @@ func testPhone(t *testing.T, browser context.Context) {
 	w := newTab(t, browser, 390, "en-US")
 	w.open(s.url())
 	for range 2 { // in both languages
-		w.until(fmt.Sprintf(`%s.includes(%q) && document.querySelectorAll(".uplot").length === 3`, text("alarm"), sku))
+		w.until(fmt.Sprintf(`%s.includes(%q) && document.querySelectorAll(".plot").length === 3 && document.querySelector(".plot .line[d^=M]")`, text("alarm"), sku))
 		if width := read[int](w, "document.documentElement.scrollWidth"); width > 390 {
 			t.Errorf("the page is %d wide", width)
 		}

@@ -1,4 +1,4 @@
-// Package palette has the colours of the project's web pages.
+// Package palette has the style that the project's web pages share.
 package palette
 
 import _ "embed"
@@ -6,7 +6,7 @@ import _ "embed"
 //go:embed palette.css
 var css string
 
-// CSS returns a style sheet with the colours as custom properties of the root element.
-// They are light or dark as the system prefers; the attribute data-theme of the root
-// element, light or dark, takes precedence.
+// CSS returns a style sheet with the colours, as custom properties of the root element,
+// and with the rules for drawings of lines. The colours are light or dark as the system
+// prefers; the attribute data-theme of the root element, light or dark, takes precedence.
 func CSS() string { return css }

@@ -18,13 +18,9 @@ type series struct {
 	Color int // the class c0, c1, … of the style sheet
 }
 
-const (
-	// soundColors are the colours of strategies that promise not to oversell. The
-	// brokenColors behind them are reds.
-	soundColors, brokenColors = 9, 3
-	// drawing is the side of the square in which lines are drawn. The page stretches it.
-	drawing = 1000
-)
+// soundColors are the colours of strategies that promise not to oversell. The
+// brokenColors behind them are reds.
+const soundColors, brokenColors = 9, 3
 
 // legend returns the series of the strategies.
 func legend(run *results.Run) []series {
@@ -64,8 +60,11 @@ func percent(value, whole float64) string {
 	if whole <= 0 {
 		return "0"
 	}
-	return strconv.FormatFloat(math.Round(value/whole*1e4)/100, 'f', -1, 64)
+	return number(value / whole * 100)
 }
+
+// number returns a number with at most two digits after the point.
+func number(v float64) string { return strconv.FormatFloat(math.Round(v*100)/100, 'f', -1, 64) }
 
 // oversoldBars returns what each strategy sold, those that oversold most first.
 func (d dictionary) oversoldBars(run *results.Run, legend []series) (bars []bar) {
@@ -196,7 +195,7 @@ const maxPoints = 160
 func stockLevels(r results.Result) levels {
 	l := levels{[]float64{0}, []int64{r.Stock}}
 	sales := r.Sales[:min(int64(len(r.Sales)), 2*r.Stock)]
-	step := max(1, len(sales)/maxPoints)
+	step := len(sales)/maxPoints + 1
 	for i, at := range sales {
 		if (i+1)%step == 0 || i == len(sales)-1 || int64(i+1) == r.Stock {
 			l.Seconds, l.Left = append(l.Seconds, math.Round(at*1e4)/1e4), append(l.Left, r.Stock-int64(i+1))
@@ -215,12 +214,12 @@ func panels(run *results.Run, legend []series) (all []panel, points map[int]leve
 		l, last := stockLevels(r), r.Sales[len(r.Sales)-1]
 		points[i] = l
 		seconds := l.Seconds[len(l.Seconds)-1]
-		line := path{whole: true}
-		line.to(0, drawing/2)
+		var line path
+		line.to(0, 50)
 		for j, at := range l.Seconds {
-			line.to(at/max(seconds, 1e-9)*drawing, drawing/2*(1-float64(l.Left[j])/float64(r.Stock)))
+			line.to(at/max(seconds, 1e-9)*100, 50*(1-float64(l.Left[j])/float64(r.Stock)))
 		}
-		line.to(drawing, drawing/2)
+		line.to(100, 50)
 		p := panel{
 			series: legend[i], Path: line.String(), Top: grouped(r.Stock), End: grouped(r.Stock - r.Sold), Sold: grouped(r.Sold), Zero: "–",
 			Below: r.Oversold > 0, Seconds: decimal(seconds), Last: decimal(last),
@@ -233,24 +232,13 @@ func panels(run *results.Run, legend []series) (all []panel, points map[int]leve
 	return all, points
 }
 
-// path is a line of an SVG drawing.
-type path struct {
-	points []string
-	whole  bool // without fractions
-}
+// path is a line of a drawing. The drawing is a square of 100 by 100, which the page
+// stretches.
+type path []string
 
-func (p *path) to(x, y float64) {
-	digits := 1
-	if p.whole {
-		digits = 0
-	}
-	number := func(v float64) string {
-		return strings.TrimSuffix(strconv.FormatFloat(v, 'f', digits, 64), ".0")
-	}
-	p.points = append(p.points, number(x)+" "+number(y))
-}
+func (p *path) to(x, y float64) { *p = append(*p, number(x)+" "+number(y)) }
 
-func (p *path) String() string { return "M" + strings.Join(p.points, "L") }
+func (p path) String() string { return "M" + strings.Join(p, "L") }
 
 // latency is the chart of the latency by percentile, with its table. Both of its scales
 // are logarithmic: x is the logarithm of how many answers there are for each one that
@@ -264,10 +252,9 @@ type latency struct {
 }
 
 type tick struct {
-	At      string // in the drawing
-	Percent string
-	Label   string
-	Minor   bool
+	At    string // in percent
+	Label string
+	Minor bool
 }
 
 type curve struct {
@@ -289,9 +276,9 @@ type latencyRow struct {
 
 // stop is a percentile that the page can show the figures of.
 type stop struct {
-	Name   string  `json:"name"`
-	At     float64 `json:"at"` // from 0 to 1
-	millis []*float64
+	Name   string     `json:"name"`
+	At     float64    `json:"at"`     // from 0 to 1
+	Millis []*float64 `json:"millis"` // by the index of the strategy
 }
 
 const (
@@ -338,7 +325,7 @@ func latencyChart(run *results.Run, legend []series) *latency {
 	for _, name := range []string{"50", "90", "99", "99.9", "99.99", "99.999"} {
 		quantile, _ := strconv.ParseFloat(name, 64)
 		if at := -math.Log10(1 - quantile/100); at <= width*1.001 {
-			l.X = append(l.X, tick{At: percent(at*10, width), Percent: percent(at, width), Label: "p" + name})
+			l.X = append(l.X, tick{At: percent(at, width), Label: "p" + name})
 		}
 	}
 	for i, r := range run.Strategies {
@@ -350,7 +337,7 @@ func latencyChart(run *results.Run, legend []series) *latency {
 		for _, p := range r.Percentiles {
 			if at, ok := nines(p.Quantile, answers(r)); ok {
 				c.end = point{at / width * 100, y(p.Millis) * 100}
-				line.to(c.end.x*drawing/100, c.end.y*drawing/100)
+				line.to(c.end.x, c.end.y)
 			}
 		}
 		c.Path = line.String()
@@ -380,7 +367,7 @@ func millisTicks(least, most float64) (ticks []tick, low, high float64) {
 	low, high = math.Log10(values[first]), math.Log10(values[last])
 	for i, v := range values[first : last+1] {
 		at := (high - math.Log10(v)) / (high - low)
-		t := tick{At: percent(at*drawing, 100), Percent: percent(at, 1), Minor: (first+i)%3 != 0}
+		t := tick{At: percent(at, 1), Minor: (first+i)%3 != 0}
 		if v >= 1000 {
 			t.Label = fmt.Sprintf("%g s", math.Round(v)/1000)
 		} else {
@@ -408,9 +395,9 @@ func placeTags(curves []curve) {
 		c.tag = min(c.tag, next)
 		next = c.tag - tagGap
 		var leader path
-		leader.to(c.end.x*drawing/100, c.end.y*drawing/100)
-		leader.to(drawing, c.tag*drawing/100)
-		c.Tag, c.Leader = percent(c.tag, 100), leader.String()
+		leader.to(c.end.x, c.end.y)
+		leader.to(100, c.tag)
+		c.Tag, c.Leader = number(c.tag), leader.String()
 	}
 }
 
@@ -440,7 +427,7 @@ func (l *latency) addFigures(run *results.Run, legend []series, width float64) {
 		rows[i].series = legend[i]
 	}
 	for _, q := range quantiles {
-		s := stop{Name: "max", At: 1, millis: byQuantile[q]}
+		s := stop{Name: "max", At: 1, Millis: byQuantile[q]}
 		if q < 1 {
 			s.Name = "p" + strconv.FormatFloat(math.Round(q*1e7)/1e5, 'f', -1, 64)
 			at, _ := nines(q, math.MaxInt64)
@@ -453,8 +440,8 @@ func (l *latency) addFigures(run *results.Run, legend []series, width float64) {
 		l.Columns = append(l.Columns, s.Name)
 		for i := range rows {
 			cell := "–"
-			if s.millis[i] != nil {
-				cell = decimal(*s.millis[i])
+			if s.Millis[i] != nil {
+				cell = decimal(*s.Millis[i])
 			}
 			rows[i].Cells = append(rows[i].Cells, cell)
 		}

@@ -73,18 +73,8 @@ type cell struct {
 // data are the figures that the page shows under the pointer.
 type data struct {
 	Stock   map[int]levels `json:"stock"`
-	Latency struct {
-		Stops  []stop     `json:"stops"`
-		Curves []readings `json:"curves"`
-	} `json:"latency"`
-	Left text `json:"left"`
-}
-
-// readings are the latencies of a strategy at the stops.
-type readings struct {
-	Index  int        `json:"index"`
-	Name   string     `json:"name"`
-	Millis []*float64 `json:"millis"`
+	Latency []stop         `json:"latency"`
+	Left    text           `json:"left"`
 }
 
 // WritePage writes the report as one HTML page that needs no network.
@@ -146,7 +136,9 @@ func (d dictionary) view(run *results.Run) *view {
 		v.Oversold, v.OversoldNote = d.oversoldBars(run, v.Legend), d.say("oversold.note", run.Strategies[0].Stock)
 		v.Panels, v.Data.Stock = panels(run, v.Legend)
 	}
-	v.addLatency()
+	if v.Latency = latencyChart(run, v.Legend); v.Latency != nil {
+		v.Data.Latency = v.Latency.stops
+	}
 	v.Throughput = throughputBars(run, v.Legend)
 	v.ThroughputTitle, v.ThroughputNote = d.throughputWords(run)
 	v.CPU, v.Processes = d.cpuBars(run, v.Legend)
@@ -192,11 +184,7 @@ func (d dictionary) tiles(run *results.Run) (all []tile) {
 		}
 	}
 	if !run.Open() {
-		tone := "good"
-		if oversold > 0 {
-			tone = "alarm"
-		}
-		all = append(all, tile{grouped(oversold), d.say("tile.oversold"), tone})
+		all = append(all, tile{grouped(oversold), d.say("tile.oversold"), alarmUnless(oversold == 0)})
 	}
 	kept := run.Count(results.AsPromised)
 	all = append(all, tile{fmt.Sprintf("%d / %d", kept, len(run.Strategies)), d.say("tile.kept"), alarmUnless(kept == len(run.Strategies)-run.Count(results.Undecided))})
@@ -263,22 +251,6 @@ func (d dictionary) throughputWords(run *results.Run) (title, note text) {
 		return d.say("throughput"), d.say("throughput.note.lifecycle")
 	}
 	return d.say("throughput"), d.say("throughput.note")
-}
-
-// addLatency adds the chart of the latency and its figures.
-func (v *view) addLatency() {
-	v.Latency = latencyChart(v.Run, v.Legend)
-	if v.Latency == nil {
-		return
-	}
-	v.Data.Latency.Stops = v.Latency.stops
-	for _, c := range v.Latency.Curves {
-		at := readings{Index: c.Index, Name: c.Name}
-		for _, s := range v.Latency.stops {
-			at.Millis = append(at.Millis, s.millis[c.Index])
-		}
-		v.Data.Latency.Curves = append(v.Data.Latency.Curves, at)
-	}
 }
 
 // addTable adds the columns of the terminal's table.

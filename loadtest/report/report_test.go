@@ -325,15 +325,15 @@ func TestLatencyChart(t *testing.T) {
 	}}
 	l := latencyChart(run, legend(run))
 	// From 1 ms to 1 s and to p99.9, three decades each.
-	if got, want := l.Curves[0].Path, "M100.3 666.7L333.3 433.7L1000 0"; got != want {
+	if got, want := l.Curves[0].Path, "M10.03 66.67L33.33 43.37L100 0"; got != want {
 		t.Errorf("the path is %s, want %s", got, want)
 	}
-	if got, want := l.Curves[1].Path, "M100.3 1000L666.7 0"; got != want { // 100 answers end at p99
+	if got, want := l.Curves[1].Path, "M10.03 100L66.67 0"; got != want { // 100 answers end at p99
 		t.Errorf("the path is %s, want %s", got, want)
 	}
 	var labels []string
 	for _, tick := range slices.Concat(l.X, l.Y) {
-		labels = append(labels, tick.Label+" "+tick.Percent)
+		labels = append(labels, tick.Label+" "+tick.At)
 	}
 	if got, want := strings.Join(labels, ", "), "p50 10.03, p90 33.33, p99 66.67, p99.9 100, 1 ms 100, 2 ms 89.97, 5 ms 76.7, 10 ms 66.67, 20 ms 56.63, "+
 		"50 ms 43.37, 100 ms 33.33, 200 ms 23.3, 500 ms 10.03, 1 s 0"; got != want {
@@ -363,19 +363,21 @@ func TestPanels(t *testing.T) {
 		t.Fatalf("%d panels", len(all))
 	}
 	p := all[0]
-	if p.Path != "M0 500L0 0L250 250L500 500L1000 750L1000 500" {
+	if p.Path != "M0 50L0 0L25 25L50 50L100 75L100 50" {
 		t.Errorf("%+v", p)
 	}
 	if p.End != "−1" || p.Zero != "0.20" || p.Seconds != "0.40" || p.Last != "0.40" || !p.Below {
 		t.Errorf("%+v", p)
 	}
 	// A line of many sales keeps the sale of the last unit, and ends at the bottom.
-	long := results.Result{Stock: 1001, Sales: make([]float64, 7003)}
-	for i := range long.Sales {
-		long.Sales[i] = float64(i)
-	}
-	l := stockLevels(long)
-	if len(l.Left) > maxPoints+10 || !slices.Contains(l.Left, 0) || l.Left[len(l.Left)-1] != -1001 {
-		t.Errorf("%d points, the last %d", len(l.Left), l.Left[len(l.Left)-1])
+	for _, many := range []int{319, 2002, 7003} {
+		long := results.Result{Stock: 1001, Sales: make([]float64, many)}
+		for i := range long.Sales {
+			long.Sales[i] = float64(i)
+		}
+		l, end := stockLevels(long), max(1001-int64(many), -1001)
+		if len(l.Left) > maxPoints+3 || end < 0 && !slices.Contains(l.Left, 0) || l.Left[len(l.Left)-1] != end {
+			t.Errorf("%d sales: %d points, the last %d", many, len(l.Left), l.Left[len(l.Left)-1])
+		}
 	}
 }

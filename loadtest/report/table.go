@@ -14,6 +14,14 @@ type column struct {
 	cell  func(*results.Result) any
 }
 
+// The columns of several loads.
+var (
+	acceptedColumn = column{"accepted", func(s *results.Result) any { return s.Accepted }}
+	oversoldColumn = column{"oversold", func(s *results.Result) any { return table.Cell{Text: fmt.Sprint(s.Oversold), Alarm: s.Oversold > 0} }}
+	failedColumn   = column{"failed", func(s *results.Result) any { return s.Failed }}
+	verdictColumn  = column{"verdict", func(s *results.Result) any { return table.Cell{Text: s.Verdict, Alarm: s.Verdict == results.Broken} }}
+)
+
 // columns returns the columns that the run has figures for.
 func columns(run *results.Run) []column {
 	all := []column{
@@ -50,18 +58,18 @@ func openColumns(run *results.Run) []column {
 	}
 	return []column{
 		{rate, func(s *results.Result) any { return s.RateText() }},
-		{"accepted", func(s *results.Result) any { return s.Accepted }},
-		{"failed", func(s *results.Result) any { return s.Failed }},
+		acceptedColumn,
+		failedColumn,
 		{"late", func(s *results.Result) any { return s.Late }},
 		{"dropped", func(s *results.Result) any { return s.Dropped }},
 	}
 }
 
 var rushColumns = []column{
-	{"accepted", func(s *results.Result) any { return s.Accepted }},
-	{"oversold", func(s *results.Result) any { return table.Cell{Text: fmt.Sprint(s.Oversold), Alarm: s.Oversold > 0} }},
+	acceptedColumn,
+	oversoldColumn,
 	{"undersold", func(s *results.Result) any { return s.Undersold }},
-	{"failed", func(s *results.Result) any { return s.Failed }},
+	failedColumn,
 }
 
 // queuedColumns are about orders that were answered 202.
@@ -79,9 +87,9 @@ var lifecycleColumns = []column{
 	ended("refunded", func(l *results.Lifecycle) int64 { return l.Refunded }),
 	ended("revived", func(l *results.Lifecycle) int64 { return l.Revived }),
 	ended("refunds due", func(l *results.Lifecycle) int64 { return l.RefundsDue }),
-	{"oversold", func(s *results.Result) any { return table.Cell{Text: fmt.Sprint(s.Oversold), Alarm: s.Oversold > 0} }},
-	{"failed", func(s *results.Result) any { return s.Failed }},
-	{"verdict", func(s *results.Result) any { return table.Cell{Text: s.Verdict, Alarm: s.Verdict == results.Broken} }},
+	oversoldColumn,
+	failedColumn,
+	verdictColumn,
 }
 
 // ended returns a column with one count of what became of the orders.
@@ -101,7 +109,7 @@ var costColumns = []column{
 	{"ms CPU/order: api", func(s *results.Result) any { return figure(s.APICPU) }},
 	{"redis", func(s *results.Result) any { return figure(s.RedisCPU) }},
 	{"db", func(s *results.Result) any { return figure(s.DatabaseCPU) }},
-	{"verdict", func(s *results.Result) any { return table.Cell{Text: s.Verdict, Alarm: s.Verdict == results.Broken} }},
+	verdictColumn,
 }
 
 func figure(value *float64) string { return table.Optional("%.2f", value) }

@@ -63,7 +63,6 @@ function showLink() {
     setToken("");
   } else if (link.state === "live" && byID("content").hidden) {
     byID("content").hidden = false;
-    flow.draw();
   }
   document.body.classList.toggle("stale", link.state === "away" || link.state === "paused");
   byID("sign-out").hidden = !token();
@@ -91,10 +90,7 @@ byID("sign-in-form").addEventListener("submit", (e) => {
   stream.open();
 });
 
-window.theme.onChange(() => {
-  showTools();
-  flow.recolour();
-});
+window.theme.onChange(showTools);
 onLanguage(() => {
   showTools();
   showLink();
@@ -102,7 +98,7 @@ onLanguage(() => {
   stock.draw();
   rush.draw();
   order.draw();
-  flow.relabel();
+  flow.draw();
 });
 
 translate();

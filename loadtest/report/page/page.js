@@ -111,23 +111,21 @@
   if (plot) {
     const line = plot.querySelector(".cross");
     const readout = plot.querySelector(".readout");
-    const stops = data.latency.stops;
+    const stops = data.latency;
     let current = -1;
     const show = (i) => {
       current = i;
       const stop = stops[i];
       const title = document.createElement("b");
       title.textContent = stop.name;
-      const rows = data.latency.curves
-        .map((curve) => ({ ...curve, value: curve.millis[i] }))
-        .filter((curve) => curve.value !== null && !hidden.has(String(curve.index)))
+      const rows = stop.millis
+        .map((value, strategy) => ({ value, strategy }))
+        .filter(({ value, strategy }) => value !== null && !hidden.has(String(strategy)))
         .sort((a, b) => b.value - a.value)
-        .map((curve) => {
+        .map(({ value, strategy }) => {
           const row = document.createElement("div");
-          row.append(document.querySelector(`[data-toggle="${curve.index}"] .sample`).cloneNode(true));
-          for (const text of [curve.name, millis(curve.value)]) {
-            row.append(Object.assign(document.createElement("span"), { textContent: text }));
-          }
+          row.append(...document.querySelector(`[data-toggle="${strategy}"]`).cloneNode(true).childNodes);
+          row.append(Object.assign(document.createElement("span"), { textContent: millis(value) }));
           return row;
         });
       readout.replaceChildren(title, ...rows);
