@@ -33,9 +33,9 @@ import (
 // stock.ErrBusy: the call did not get its turns in time, or 4,096 calls are waiting
 // for one already. Nothing was cut.
 type Queue struct {
-	counts *ReadWrite // under turns
-	queues *queues
-	wait   time.Duration
+	readWrite *ReadWrite // under turns
+	queues    *queues
+	wait      time.Duration
 }
 
 var _ Gate = (*Queue)(nil)
@@ -47,9 +47,9 @@ var _ Gate = (*Queue)(nil)
 func NewQueue(client redis.UniversalClient, ledgerID uuid.UUID, leases OwnedLocker, wait time.Duration) (*Counter, *Queue) {
 	q := newQueues(leases, wait)
 	counter := NewCounter(client, ledgerID, Layout{Locks: NewLocks(q, wait, true)})
-	counts := NewReadWrite(counter)
-	q.decide = counts.cutAll
-	return counter, &Queue{counts: counts, queues: q, wait: wait}
+	readWrite := NewReadWrite(counter)
+	q.decide = readWrite.cutAll
+	return counter, &Queue{readWrite: readWrite, queues: q, wait: wait}
 }
 
 // Close waits until the queues are empty, and closes the gate.
@@ -58,9 +58,9 @@ func (g *Queue) Close() { g.queues.close() }
 // Take cuts all lines or none.
 func (g *Queue) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
 	if len(d.Lines) > 1 {
-		return g.counts.Take(ctx, d)
+		return g.readWrite.Take(ctx, d)
 	}
-	return g.counts.counter.takeWith(ctx, tokenSet{}, d, g.cut)
+	return g.readWrite.counter.takeWith(ctx, tokenSet{}, d, g.cut)
 }
 
 // cut waits until the consumer has decided c, which has one line.
@@ -97,7 +97,7 @@ func (g *Queue) cut(ctx context.Context, c *cut) error {
 // take's records, because "sold out" would be the wrong answer if another take of the
 // order is in flight. It returns nil if this take is in flight already.
 func (g *Queue) refuse(ctx context.Context, c *cut) error {
-	states, err := g.counts.read(ctx, []*cut{{d: c.d, lines: c.lines, tokens: unfenced}})
+	states, err := g.readWrite.read(ctx, []*cut{{d: c.d, lines: c.lines, tokens: unfenced}})
 	if err != nil {
 		return fmt.Errorf("reading the counts: %w", err)
 	}

@@ -50,7 +50,7 @@ func (l ledgerLeases) Lock(ctx context.Context, name string) (lock.Lease, error)
 func queueWith(client redis.UniversalClient, ledger uuid.UUID, leases OwnedLocker, between func()) countedQueue {
 	c, g := NewQueue(client, ledger, leases, lockWait)
 	load0(c)
-	g.counts.between = between
+	g.readWrite.between = between
 	return countedQueue{c, g}
 }
 
