@@ -89,7 +89,8 @@ func lastUnits(s *shop) error {
 // the unit sells when it has come back.
 func inFlight(s *shop) error {
 	ctx := context.Background()
-	own := gate.NewScript(s.redis, s.ledger)
+	counter := gate.NewCounter(s.redis, s.ledger, gate.Layout{})
+	own := gate.NewScript(counter)
 	var take stock.Take
 	return steps(
 		func() error { return s.setStock("held", 1) },
@@ -99,7 +100,7 @@ func inFlight(s *shop) error {
 			if err != nil {
 				return err
 			}
-			own.Use(stock.Generation(generation))
+			counter.Use(stock.Generation(generation))
 			take, err = own.Take(ctx, stock.Deduction{
 				OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "u-2",
 				Lines: []stock.Line{{SKU: "held", Quantity: 1}},
@@ -107,7 +108,7 @@ func inFlight(s *shop) error {
 			return err
 		},
 		func() error { return s.expect(409, true, order(1, "held")) },
-		func() error { return own.Give(ctx, take) },
+		func() error { return counter.Give(ctx, take) },
 		func() error { return s.expect(201, true, order(1, "held")) },
 	)
 }
@@ -470,7 +471,8 @@ func segmented(s *shop) error {
 // flight.
 func segmentInFlight(s *shop) error {
 	ctx := context.Background()
-	own := gate.NewScript(s.redis, s.ledger)
+	counter := gate.NewCounter(s.redis, s.ledger, gate.Layout{})
+	own := gate.NewScript(counter)
 	var take stock.Take
 	return steps(
 		func() error { return s.setStock("pieces", 1) },
@@ -480,7 +482,7 @@ func segmentInFlight(s *shop) error {
 			if err != nil {
 				return err
 			}
-			own.Use(stock.Generation(generation))
+			counter.Use(stock.Generation(generation))
 			take, err = own.Take(ctx, stock.Deduction{
 				OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "u-2",
 				Lines: []stock.Line{{SKU: "pieces/0", Quantity: 1}},
@@ -488,7 +490,7 @@ func segmentInFlight(s *shop) error {
 			return err
 		},
 		func() error { return s.expect(409, true, order(1, "pieces")) },
-		func() error { return own.Give(ctx, take) },
+		func() error { return counter.Give(ctx, take) },
 		func() error { return s.expect(201, true, order(1, "pieces")) },
 	)
 }

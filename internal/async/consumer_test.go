@@ -37,6 +37,7 @@ const sku stock.SKU = "a"
 type rig struct {
 	client   redis.UniversalClient
 	ledgerID uuid.UUID
+	counter  *gate.Counter
 	gate     *gate.Script
 	journal  *gate.Journal
 	ledger   *memory
@@ -74,14 +75,15 @@ func connect(t *testing.T, url string) redis.UniversalClient {
 func newRig(t *testing.T, client redis.UniversalClient) *rig {
 	t.Helper()
 	id := uuid.New()
-	r := &rig{client: client, ledgerID: id, gate: gate.NewScript(client, id), ledger: &memory{rows: make(map[uuid.UUID]order.Order)}}
+	counter := gate.NewCounter(client, id, gate.Layout{})
+	r := &rig{client: client, ledgerID: id, counter: counter, gate: gate.NewScript(counter), ledger: &memory{rows: make(map[uuid.UUID]order.Order)}}
 	t.Cleanup(r.gate.Close)
-	r.gate.Use(1)
-	if err := r.gate.Load(t.Context(), 1); err != nil {
+	r.counter.Use(1)
+	if err := r.counter.Load(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	r.journal = r.gate.Journal()
-	if err := errors.Join(r.journal.Open(t.Context(), "opener"), r.gate.SetMark(t.Context(), stock.Mark{Generation: 1})); err != nil {
+	if err := errors.Join(r.journal.Open(t.Context(), "opener"), r.counter.SetMark(t.Context(), stock.Mark{Generation: 1})); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.refill(t.Context()); err != nil {
@@ -94,7 +96,7 @@ func newRig(t *testing.T, client redis.UniversalClient) *rig {
 func (r *rig) refill(ctx context.Context) error {
 	first, _ := stock.Generation(1).Epochs()
 	r.epoch = max(first, r.epoch) + 1
-	return r.gate.Fill(ctx, sku, r.epoch, units-r.ledger.sold())
+	return r.counter.Fill(ctx, sku, r.epoch, units-r.ledger.sold())
 }
 
 // key returns a key of the gate.
@@ -163,7 +165,7 @@ func (r *rig) check(t *testing.T, takes []stock.Take, want order.Status) {
 			t.Errorf("order %s: %v (%v), want %s", taken.OrderID, o, err, want)
 		}
 	}
-	levels, err := r.gate.Level(t.Context(), sku)
+	levels, err := r.counter.Level(t.Context(), sku)
 	if err != nil || levels[0].InFlight != 0 || levels[0].Available != units-r.ledger.sold() {
 		t.Errorf("the gate has %+v (%v), the ledger sold %d", levels, err, r.ledger.sold())
 	}
@@ -252,7 +254,7 @@ type mender struct{ r *rig }
 func (*mender) Usable(context.Context) error                    { return nil }
 func (*mender) Mend(context.Context, error, ...stock.SKU) error { return nil }
 func (m *mender) GiveBack(ctx context.Context, t stock.Take) bool {
-	return m.r.gate.Give(ctx, t) == nil
+	return m.r.counter.Give(ctx, t) == nil
 }
 func (*mender) End(_ context.Context, _ stock.Take, out order.Outcome) order.Outcome { return out }
 
@@ -411,7 +413,7 @@ func TestBusyLedger(t *testing.T) {
 		if got, ok, err := r.journal.Queued(t.Context(), takes[0].OrderID); err != nil || !ok || got.TakeID != takes[0].TakeID {
 			t.Errorf("the journal has %+v, %v", got, err)
 		}
-		if levels, err := r.gate.Level(t.Context(), sku); err != nil || levels[0].InFlight != 1 {
+		if levels, err := r.counter.Level(t.Context(), sku); err != nil || levels[0].InFlight != 1 {
 			t.Errorf("the gate has %+v, %v", levels, err)
 		}
 		r.ledger.before = nil
@@ -513,7 +515,8 @@ func TestFullJournal(t *testing.T) {
 func TestOldRedis(t *testing.T) {
 	t.Parallel()
 	r := &rig{client: connect(t, testenv.OwnRedis(t, "--rename-command", "XAUTOCLAIM", "").URL()), ledgerID: uuid.New()}
-	r.gate = gate.NewScript(r.client, r.ledgerID)
+	r.counter = gate.NewCounter(r.client, r.ledgerID, gate.Layout{})
+	r.gate = gate.NewScript(r.counter)
 	defer r.gate.Close()
 	r.journal = r.gate.Journal()
 	if err := r.consumer().Start(t.Context()); err == nil || !strings.Contains(err.Error(), "Redis 6.2 or later is needed") {

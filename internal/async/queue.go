@@ -32,7 +32,7 @@ func NewQueue(j Journal, l Ledger, r Reconciler, strategy string, t *tracing.Tra
 // Take takes the units and queues the order in one step, at the time of the database's
 // clock.
 //
-// It has the errors of stock.Gate's Take. With an error that is not NothingTaken, the
+// It has the errors of gate.Gate's Take. With an error that is not NothingTaken, the
 // order may be queued, and must not be given back.
 func (q *Queue) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
 	now, err := q.ledger.Now()

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -177,4 +178,45 @@ func commandsText(cmds []redis.Cmder) string {
 		}
 	}
 	return text.String()
+}
+
+// Around is a hook of a Redis client that is called with each command and each pipeline,
+// and runs it. If it returns another error than that of run, all the commands have it.
+type Around func(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error
+
+var _ redis.Hook = Around(nil)
+
+// DialHook changes nothing.
+func (Around) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook calls the function with a single command.
+func (a Around) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return a.call(ctx, []redis.Cmder{cmd}, func(ctx context.Context) error { return next(ctx, cmd) })
+	}
+}
+
+// ProcessPipelineHook calls the function with a pipeline, or with a transaction and the
+// commands that the client puts around it.
+func (a Around) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		return a.call(ctx, cmds, func(ctx context.Context) error { return next(ctx, cmds) })
+	}
+}
+
+func (a Around) call(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
+	if name := cmds[0].Name(); name == "hello" || name == "client" { // the client's first commands on a connection
+		return run(ctx)
+	}
+	var ran error
+	err := a(ctx, cmds, func(ctx context.Context) error {
+		ran = run(ctx)
+		return ran
+	})
+	if err != nil && !errors.Is(err, ran) {
+		for _, cmd := range cmds {
+			cmd.SetErr(err)
+		}
+	}
+	return err
 }

@@ -13,7 +13,10 @@ const (
 	inFlightLua = "internal/stock/gate/inflight.lua"
 	segmented   = "internal/stock/gate/segmented.go"
 	readWrite   = "internal/stock/gate/readwrite.go"
-	turns       = "internal/stock/gate/queueturns.go"
+	segmentsOf  = "internal/stock/gate/segments.go"
+	gateQueues  = "internal/stock/gate/queues.go"
+	gateCount   = "internal/stock/gate/count.go"
+	gateSettle  = "internal/stock/gate/settle.go"
 )
 
 // scripts has mutants of the gates.
@@ -30,7 +33,7 @@ var scripts = []mutant{
 	{"an addition does not check the fence", adjustLua, "token < tonumber(fence)", "false", "internal/stock/gate TestFencesAreKept"},
 	{"units in several segments count as sold out", segmented, "if sum >= line.Quantity {", "if sum < 0 {", "internal/stock/gate TestGather/Redis"},
 	{"sold out during a gather", segmented, "before%2 == 0 && before == after", "before <= after", "internal/stock/gate TestSoldOutWaitsForAGather"},
-	{"no segment gets the remainder", segmented, "if int64((n-first+count)%count) < units%int64(count) {", "if false {", "internal/stock/gate TestFillAndAdjustSpreadEvenly"},
+	{"no segment gets the remainder", segmentsOf, "if int64((n-first+count)%count) < units%int64(count) {", "if false {", "internal/stock/gate TestFillAndAdjustSpreadEvenly"},
 	{"an earlier generation's count is used", takeLua, "if number < FIRST_EPOCH or number == 0 then", "if number == 0 then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},
 	{"a later generation's count is cut", takeLua, "if reply[i] > LAST_EPOCH then", "if false then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},
 	{"an earlier generation's count is used by a reader", readLua, "or tonumber(match(count, '^%d+')) < FIRST_EPOCH", "", "internal/stock/gate TestGenerationsInTurn/Redis/ReadWrite"},
@@ -42,11 +45,16 @@ var scripts = []mutant{
 	{"all ledgers have the same scripts", scriptTexts, "\"-- ledger %s\\nlocal FIRST_EPOCH", "\"-- %.0s\\nlocal FIRST_EPOCH", "internal/stock/gate TestLedgersHaveScriptsOfTheirOwn"},
 	{"parts of two epochs are one cut", segmented, "if cut.Epoch != 0 && cut.Epoch != epoch {", "if false {", "internal/stock/gate TestPartsOfTwoEpochs"},
 	{"a refusing Redis leaves the outcome open", call, "for _, prefix := range notRun {", "for _, prefix := range notRun[:0] {", "internal/stock/gate TestRefusalsOfTheServer"},
-	{"two consumers of one SKU at once", turns, "t.leases.Lock(ctx, q.name)", "t.leases.Lock(ctx, fmt.Sprintf(\"%p\", t))", "internal/stock/gate TestOneConsumer"},
-	{"a consumer keeps its turn", turns, "time.Now().Before(end) {", "end.Before(time.Now().Add(time.Hour)) {", "internal/stock/gate TestTurnEnds"},
-	{"a consumer is not fenced", turns, "tokenSet{bySKU: map[stock.SKU]uint64{sku: lease.Token()}}", "unfenced", "internal/stock/gate TestTwoConsumers"},
-	{"a queue forgets what waits when it refuses", turns, "q.left-q.queued < p.units()", "q.left < p.units()", "internal/stock/gate TestRefusedAtOnce"},
-	{"the twin of a take that waits is told sold out", turns, "if !hasOrder(q.places, p) && !hasOrder(q.deciding, p) {", "if true {", "internal/stock/gate TestRefusedAtOnce"},
-	{"the units of a caller who left the queue stay claimed", turns, "q.queued -= p.units()\n\treturn fmt", "return fmt", "internal/stock/gate TestLeftQueue"},
+	{"two consumers of one SKU at once", gateQueues, "qs.leases.Lock(ctx, q.name)", "qs.leases.Lock(ctx, fmt.Sprintf(\"%p\", qs))", "internal/stock/gate TestOneConsumer"},
+	{"a consumer keeps its turn", gateQueues, "time.Now().Before(end) {", "end.Before(time.Now().Add(time.Hour)) {", "internal/stock/gate TestTurnEnds"},
+	{"a consumer is not fenced", gateQueues, "tokenSet{bySKU: map[stock.SKU]uint64{sku: lease.Token()}}", "unfenced", "internal/stock/gate TestTwoConsumers"},
+	{"a queue forgets what waits when it refuses", gateQueues, "q.left-q.queued < w.units()", "q.left < w.units()", "internal/stock/gate TestRefusedAtOnce"},
+	{"the twin of a take that waits is told sold out", gateQueues, "if !hasOrder(q.waiting, w) && !hasOrder(q.deciding, w) {", "if true {", "internal/stock/gate TestRefusedAtOnce"},
+	{"the units of a caller who left the queue stay claimed", gateQueues, "q.queued -= w.units()\n\treturn fmt", "return fmt", "internal/stock/gate TestLeftQueue"},
+	{"a take needs no locks", readWrite, "g.counter.layout.Locks.hold(ctx, d.SKUs()", "(*Locks)(nil).hold(ctx, d.SKUs()", "internal/stock/gate TestChangesAreUnderTheirLocks/Take"},
+	{"a give needs no lock", gateSettle, "if c.layout.Locks == nil {", "if true {", "internal/stock/gate TestChangesAreUnderTheirLocks/Give"},
+	{"a fill needs no lock", gateCount, "if c.layout.Locks == nil {", "if true {", "internal/stock/gate TestChangesAreUnderTheirLocks/Fill"},
+	{"an addition needs no lock", gateCount, "c.layout.Locks.hold(ctx, []stock.SKU{part.SKU}", "(*Locks)(nil).hold(ctx, []stock.SKU{part.SKU}", "internal/stock/gate TestChangesAreUnderTheirLocks/Adjust"},
+	{"a give asks one segment only", segmentsOf, "for n := range l.Segments {\n\t\t\treceipt[i].Parts", "for n := range 1 {\n\t\t\treceipt[i].Parts", "internal/stock/gate TestConformance/Segmented/Redis/GiveBeforeTake"},
 	{"the takes of a batch do not see each other", readWrite, "left[line.SKU]; ok {", "left[line.SKU]; ok && units < 0 {", "internal/stock/gate TestConformance/Queue/Redis/NoOversell"},
 }

@@ -25,7 +25,7 @@ const (
 
 // Gate is what placing needs of a gate.
 type Gate interface {
-	// Take cuts all lines or none. See stock.Gate.
+	// Take cuts all lines or none. See gate.Gate.
 	Take(ctx context.Context, d stock.Deduction) (stock.Take, error)
 }
 

@@ -50,7 +50,7 @@ func TestExpiry(t *testing.T) {
 			placed = append(placed, mustPlace(t, instances[n%2], oneUnit(sku)))
 		}
 		eventually(t, "the orders have expired", func() bool { return s.ledgerCounts(t, sku).sold == 1 })
-		eventually(t, "the units are at the gate", func() bool { return s.imbalance(t, forever.gate, sku) == "" })
+		eventually(t, "the units are at the gate", func() bool { return s.imbalance(t, forever.counter, sku) == "" })
 		for _, o := range placed {
 			found, err := instances[0].Order(t.Context(), o.ID)
 			if err != nil || found.Status != order.Expired || len(found.History) != 2 {
@@ -129,9 +129,9 @@ func TestExpiryBacklog(t *testing.T) {
 		}
 		enough()
 		sold := <-kept
-		eventually(t, "all counts agree", func() bool { return s.imbalance(t, i.gate, sku) == "" })
+		eventually(t, "all counts agree", func() bool { return s.imbalance(t, i.counter, sku) == "" })
 		stop()
-		s.checkBalance(t, i.gate, sku, int64(sold))
+		s.checkBalance(t, i.counter, sku, int64(sold))
 		if n := expired(); n != due {
 			t.Errorf("%d orders have expired, %d were due", n, due)
 		}

@@ -295,7 +295,7 @@ func (r *rig) settle(ctx context.Context, within time.Duration, instances []*ins
 func (r *rig) gather(ctx context.Context, i *instance, s *scenario, e *evidence) (err error) {
 	db := r.sql.DB().WithContext(ctx)
 	e.records, e.counts = nil, make(map[stock.SKU]skuCounts)
-	journaling := gate.NewScript(r.shop.redis, r.ledgerID)
+	journaling := gate.NewScript(gate.NewCounter(r.shop.redis, r.ledgerID, gate.Layout{}))
 	defer journaling.Close()
 	if e.queued, _, err = journaling.Journal().Backlog(ctx); err != nil {
 		return err
@@ -336,7 +336,7 @@ func (r *rig) gather(ctx context.Context, i *instance, s *scenario, e *evidence)
 		}
 		c.epochRise = epoch - s.epochs[sku]
 		if i.gate != nil {
-			levels, err := i.gate.Level(ctx, sku)
+			levels, err := i.counter.Level(ctx, sku)
 			if err != nil {
 				return err
 			}

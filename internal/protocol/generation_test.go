@@ -39,8 +39,8 @@ func TestLayouts(t *testing.T) {
 				if err := ready(t, current); err != nil {
 					t.Error(err)
 				}
-				s.waitSettled(t, current.gate, sku)
-				s.checkBalance(t, current.gate, sku, 2)
+				s.waitSettled(t, current.counter, sku)
+				s.checkBalance(t, current.counter, sku, 2)
 				old.Close()
 				current.Close()
 			})
@@ -139,8 +139,8 @@ func TestRollover(t *testing.T) {
 					sellers.Go(func() { sell(next) })
 				}
 				sellers.Wait()
-				s.waitSettled(t, next.gate, sku)
-				s.checkBalance(t, next.gate, sku, units)
+				s.waitSettled(t, next.counter, sku)
+				s.checkBalance(t, next.counter, sku, units)
 			})
 		}
 	})
@@ -174,8 +174,8 @@ func TestCreatedByTheOldLayout(t *testing.T) {
 		}
 		addStock(t, next, sku, 6)
 		mustPlace(t, next, request(stock.Line{SKU: sku, Quantity: 6}))
-		s.waitSettled(t, next.gate, sku)
-		s.checkBalance(t, next.gate, sku, 6)
+		s.waitSettled(t, next.counter, sku)
+		s.checkBalance(t, next.counter, sku, 6)
 	})
 }
 
@@ -196,8 +196,8 @@ func TestSegmentsThereAndBack(t *testing.T) {
 		}
 		mustPlace(t, first, request(stock.Line{SKU: sku, Quantity: 10}))
 		mustRefuse(t, first, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, first.gate, sku)
-		s.checkBalance(t, first.gate, sku, 16)
+		s.waitSettled(t, first.counter, sku)
+		s.checkBalance(t, first.counter, sku, 16)
 	})
 }
 
@@ -215,12 +215,12 @@ func TestStaleRedis(t *testing.T) {
 				sku := newSKU("stale")
 				addStock(t, i, sku, 10)
 				mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 2}))
-				s.waitSettled(t, i.gate, sku)
+				s.waitSettled(t, i.counter, sku)
 				if err := s.redis.Save(t.Context()).Err(); err != nil {
 					t.Fatal(err)
 				}
 				mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 5}))
-				s.waitSettled(t, i.gate, sku)
+				s.waitSettled(t, i.counter, sku)
 				redis.Restart()
 				if restarted {
 					i.Close()
@@ -240,8 +240,8 @@ func TestStaleRedis(t *testing.T) {
 				if placed != 3 {
 					t.Errorf("sold %d units, want the 3 that were left", placed)
 				}
-				s.waitSettled(t, i.gate, sku)
-				s.checkBalance(t, i.gate, sku, 10)
+				s.waitSettled(t, i.counter, sku)
+				s.checkBalance(t, i.counter, sku, 10)
 			})
 		}
 	}
@@ -264,8 +264,8 @@ func TestStoreChanged(t *testing.T) {
 		if now := i.ledger.Generation(); now != generation+1 {
 			t.Errorf("the generation is %d, want still %d", now, generation+1)
 		}
-		s.waitSettled(t, i.gate, sku)
-		s.checkBalance(t, i.gate, sku, 2)
+		s.waitSettled(t, i.counter, sku)
+		s.checkBalance(t, i.counter, sku, 2)
 	})
 }
 
@@ -274,26 +274,23 @@ func TestStoreChanged(t *testing.T) {
 func TestLoadFails(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, sqliteURL(t))
-	var gate *loadCounter
-	i := s.open(t, settings{strategy: "lua", change: func(built *strategy.Strategy) {
-		gate = &loadCounter{Gate: built.Gate, loads: make(map[stock.Generation]int)}
-		built.Gate = gate
-	}})
+	counted := &loadCounter{loads: make(map[any]int)}
+	i := s.open(t, settings{strategy: "lua", around: counted.around})
 	sku := newSKU("load")
 	addStock(t, i, sku, 3)
-	gate.fail = 2
+	counted.fail = 2
 	i.StoreChanged()
 	eventually(t, "an order is placed", func() bool {
 		_, _, err := i.Place(t.Context(), oneUnit(sku))
 		return err == nil
 	})
-	for g, n := range gate.loads {
+	for g, n := range counted.loads {
 		if n != 1 {
-			t.Errorf("generation %d was loaded %d times", g, n)
+			t.Errorf("a generation was loaded %d times: %v", n, g)
 		}
 	}
-	if len(gate.loads) != 4 || gate.fail != 0 {
-		t.Errorf("loads: %v", gate.loads)
+	if len(counted.loads) != 4 || counted.fail != 0 {
+		t.Errorf("%d generations were loaded", len(counted.loads))
 	}
 }
 
@@ -345,7 +342,7 @@ func TestIdleInstance(t *testing.T) {
 	i := s.open(t, settings{strategy: "lua"})
 	checkMark := func() {
 		t.Helper()
-		mark, err := i.gate.Mark(t.Context())
+		mark, err := i.counter.Mark(t.Context())
 		if generation := i.ledger.Generation(); err != nil || mark.Generation != generation {
 			t.Errorf("the mark is %+v, %v; want generation %d", mark, err, generation)
 		}
@@ -361,7 +358,7 @@ func TestIdleInstance(t *testing.T) {
 	if now := i.ledger.Generation(); now != generation+1 {
 		t.Errorf("the generation is %d, want %d", now, generation+1)
 	}
-	if loaded, err := i.gate.Loaded(t.Context()); !loaded || err != nil {
+	if loaded, err := i.counter.Loaded(t.Context()); !loaded || err != nil {
 		t.Errorf("Loaded returned %v, %v", loaded, err)
 	}
 	checkMark()

@@ -136,8 +136,8 @@ func TestPoisonedGroup(t *testing.T) {
 						t.Errorf("order %d was answered %v", n, reply.err)
 					}
 				}
-				s.waitSettled(t, i.instance.gate, sku)
-				s.checkBalance(t, i.instance.gate, sku, 7)
+				s.waitSettled(t, i.instance.counter, sku)
+				s.checkBalance(t, i.instance.counter, sku, 7)
 				i.Close()
 			})
 		}
@@ -193,8 +193,8 @@ func TestQueueFull(t *testing.T) {
 		if sold < maxQueue/2 {
 			t.Errorf("%d of %d orders were accepted, want at least %d", sold, asked, maxQueue/2)
 		}
-		s.waitSettled(t, i.instance.gate, sku)
-		s.checkBalance(t, i.instance.gate, sku, sold)
+		s.waitSettled(t, i.instance.counter, sku)
+		s.checkBalance(t, i.instance.counter, sku, sold)
 	})
 }
 
@@ -239,10 +239,10 @@ func TestLockedRow(t *testing.T) {
 					t.Errorf("%s: %v", name, r.err)
 				}
 			}
-			s.waitSettled(t, i.gate, locked)
-			s.checkBalance(t, i.gate, locked, placed)
-			s.waitSettled(t, i.gate, other)
-			s.checkBalance(t, i.gate, other, 21)
+			s.waitSettled(t, i.counter, locked)
+			s.checkBalance(t, i.counter, locked, placed)
+			s.waitSettled(t, i.counter, other)
+			s.checkBalance(t, i.counter, other, 21)
 			i.Close()
 		}
 	})

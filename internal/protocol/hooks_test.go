@@ -7,10 +7,14 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/gate"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
@@ -89,11 +93,11 @@ func (s *shop) openOptimistic(t *testing.T) (*instance, *hook) {
 	}}), planned
 }
 
-// hookedGate is a gate with hooks after a take, before a settle and before an adjust. It
-// can lose answers.
+// hookedGate is a gate with a hook after a take, and one before its counter adjusts. It can
+// lose answers.
 type hookedGate struct {
-	stock.Gate
-	taken, settling, adjusting hook
+	gate.Gate
+	taken, adjusting hook
 
 	mu        sync.Mutex
 	loseTakes int  // how many of the next takes lose their answer
@@ -119,30 +123,27 @@ func (g *hookedGate) Take(ctx context.Context, d stock.Deduction) (stock.Take, e
 	return taken, err
 }
 
-func (g *hookedGate) Settle(ctx context.Context, takes ...stock.Take) error {
-	g.settling.reach()
-	if g.is(&g.noSettle) {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.unsettled += len(takes)
-		return errLostAnswer
+// around stops and fails what the counter sends to Redis.
+func (g *hookedGate) around(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
+	switch gate.ScriptName(cmds[0]) {
+	case "settle":
+		if g.is(&g.noSettle) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.unsettled += len(cmds[0].Args()) - len([]string{"evalsha", "SHA", "2", "COUNT", "FLIGHT", "1", "SKU"}) // the orders have one line of one SKU
+			return errLostAnswer
+		}
+	case "give":
+		if g.is(&g.noGive) {
+			return errLostAnswer
+		}
+	case "adjust":
+		g.adjusting.reach()
+		if g.is(&g.noAdjust) {
+			return errLostAnswer
+		}
 	}
-	return g.Gate.Settle(ctx, takes...)
-}
-
-func (g *hookedGate) Give(ctx context.Context, t stock.Take) error {
-	if g.is(&g.noGive) {
-		return errLostAnswer
-	}
-	return g.Gate.Give(ctx, t)
-}
-
-func (g *hookedGate) Adjust(ctx context.Context, c stock.Change) error {
-	g.adjusting.reach()
-	if g.is(&g.noAdjust) {
-		return errLostAnswer
-	}
-	return g.Gate.Adjust(ctx, c)
+	return run(ctx)
 }
 
 func (g *hookedGate) is(flag *bool) bool {
@@ -167,10 +168,11 @@ type hooked struct {
 func (s *shop) openHooked(t *testing.T, set settings) hooked {
 	t.Helper()
 	var h hooked
+	g := new(hookedGate)
+	set.around = g.around
 	set.change = func(built *strategy.Strategy) {
 		if built.Gate != nil {
-			h.gate = &hookedGate{Gate: built.Gate}
-			built.Gate = h.gate
+			g.Gate, built.Gate, h.gate = built.Gate, g, g
 		}
 		h.cutter = new(hookedCutter)
 		built.Cutter = h.cutter.over(built.Cutter)
@@ -181,72 +183,63 @@ func (s *shop) openHooked(t *testing.T, set settings) hooked {
 
 var errSKUAway = errors.New("this SKU's server is away")
 
-// partlyFailingGate is a gate that fails for one SKU, or for all.
-type partlyFailingGate struct {
-	stock.Gate
-	bad stock.SKU
+// mentions reports whether the SKU is an argument of the command.
+func mentions(cmd redis.Cmder, sku stock.SKU) bool {
+	return slices.ContainsFunc(cmd.Args(), func(arg any) bool {
+		text, ok := arg.(*string)
+		return arg == string(sku) || ok && *text == string(sku)
+	})
+}
+
+// badSKU fails adjustments and readings of one SKU, or all adjustments.
+type badSKU struct {
+	sku stock.SKU
 	all bool
 }
 
-func (g *partlyFailingGate) Adjust(ctx context.Context, c stock.Change) error {
-	if g.all || c.SKU == g.bad {
+func (b *badSKU) around(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
+	if gate.ScriptName(cmds[0]) == "adjust" && (b.all || mentions(cmds[0], b.sku)) {
 		return errSKUAway
 	}
-	return g.Gate.Adjust(ctx, c)
-}
-
-func (g *partlyFailingGate) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error) {
-	levels, err := g.Gate.Level(ctx, skus...)
-	for i := range levels {
-		if levels[i].SKU == g.bad {
-			levels[i], err = stock.Level{SKU: g.bad, Err: errSKUAway}, errSKUAway
+	err := run(ctx)
+	for _, cmd := range cmds {
+		if cmd.Name() == "hmget" && mentions(cmd, b.sku) {
+			cmd.SetErr(errSKUAway)
 		}
 	}
-	return levels, err
+	return err
 }
 
-// stuckGate is a gate that cannot give one SKU's units back.
-type stuckGate struct {
-	stock.Gate
-	stuck stock.SKU
-}
-
-func (g *stuckGate) Give(ctx context.Context, d stock.Take) error {
-	if slices.ContainsFunc(d.Lines, func(line stock.Line) bool { return line.SKU == g.stuck }) {
-		return errSKUAway
+// failing returns a hook that fails the gate's script of that name for a SKU, or for all if
+// sku is empty.
+func failing(script string, sku stock.SKU) faults.Around {
+	return func(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
+		if gate.ScriptName(cmds[0]) == script && (sku == "" || mentions(cmds[0], sku)) {
+			return errSKUAway
+		}
+		return run(ctx)
 	}
-	return g.Gate.Give(ctx, d)
 }
 
-// openStuck starts an instance with a stuckGate.
+// openStuck starts an instance that cannot give one SKU's units back.
 func (s *shop) openStuck(t *testing.T, stuck stock.SKU) *instance {
 	t.Helper()
-	return s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline, change: func(built *strategy.Strategy) {
-		built.Gate = &stuckGate{built.Gate, stuck}
-	}})
+	return s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline, around: failing("give", stuck)})
 }
 
-// noFillGate is a gate that cannot be filled.
-type noFillGate struct{ stock.Gate }
-
-func (noFillGate) Fill(context.Context, stock.SKU, int64, int64) error { return errSKUAway }
-
-func (noFillGate) FillAll(_ context.Context, fills []stock.Fill) []error {
-	return slices.Repeat([]error{errSKUAway}, len(fills))
-}
-
-// loadCounter is a gate that counts loads, and fails the next fail of them.
+// loadCounter counts loads, and fails the next fail of them.
 type loadCounter struct {
-	stock.Gate
 	fail  int
-	loads map[stock.Generation]int
+	loads map[any]int // by the text of the first script
 }
 
-func (g *loadCounter) Load(ctx context.Context, to stock.Generation) error {
-	g.loads[to]++
-	if g.fail > 0 {
-		g.fail--
-		return errors.New("the load failed")
+func (c *loadCounter) around(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
+	if args := cmds[0].Args(); cmds[0].Name() == "script" && args[1] == "load" {
+		c.loads[args[2]]++
+		if c.fail > 0 {
+			c.fail--
+			return errors.New("the load failed")
+		}
 	}
-	return g.Gate.Load(ctx, to)
+	return run(ctx)
 }

@@ -53,13 +53,13 @@ func (s *shop) held(t *testing.T, sku stock.SKU) (units int64) {
 // ledger and at the gate, and that every payment of the order is in one place.
 func (s *shop) checkLifecycle(t *testing.T, i *instance, sku stock.SKU, id uuid.UUID) {
 	t.Helper()
-	s.waitSettled(t, i.gate, sku)
+	s.waitSettled(t, i.counter, sku)
 	b, held := s.ledgerCounts(t, sku), s.held(t, sku)
 	if b.available+held != b.total {
 		t.Errorf("%s: %d available, %d held of %d", sku, b.available, held, b.total)
 	}
 	if i.gate != nil {
-		levels, err := i.gate.Level(t.Context(), sku)
+		levels, err := i.counter.Level(t.Context(), sku)
 		if err != nil || levels[0].Available != b.available || levels[0].InFlight != 0 {
 			t.Errorf("%s: the gate has %+v, %v; the ledger %d", sku, levels, err, b.available)
 		}
@@ -139,7 +139,7 @@ func TestLifecycle(t *testing.T) {
 					addStock(t, i, sku, 10)
 					addStock(t, i, coupon, 10)
 					o := mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 2}, stock.Line{SKU: coupon, Quantity: 1}))
-					s.waitSettled(t, i.gate, sku)
+					s.waitSettled(t, i.counter, sku)
 					if test.due {
 						s.expiresIn(t, o.ID, -time.Second)
 					}

@@ -105,10 +105,10 @@ func TestBuyerLimit(t *testing.T) {
 					}
 				}
 				for _, i := range instances {
-					s.waitSettled(t, i.gate, coupon)
+					s.waitSettled(t, i.counter, coupon)
 				}
-				s.checkBalance(t, instances[0].gate, coupon, 1)
-				s.checkBalance(t, instances[0].gate, product, 2)
+				s.checkBalance(t, instances[0].counter, coupon, 1)
+				s.checkBalance(t, instances[0].counter, product, 2)
 			})
 		})
 	}
@@ -263,8 +263,8 @@ func TestOpeningHours(t *testing.T) {
 				if o, replayed, err := i.Place(t.Context(), buy); err != nil || !replayed || o.ID != first.ID {
 					t.Errorf("the key after the closing: %v, replayed %v, %v", o.ID, replayed, err)
 				}
-				s.waitSettled(t, i.gate, sku)
-				s.checkBalance(t, i.gate, sku, sold)
+				s.waitSettled(t, i.counter, sku)
+				s.checkBalance(t, i.counter, sku, sold)
 			})
 		})
 	}

@@ -55,10 +55,10 @@ func TestManySKUs(t *testing.T) {
 		}
 		sweep(t, i)
 		filled(rows)
-		s.waitSettled(t, i.gate, name(700))
-		s.checkBalance(t, i.gate, name(700), 1)
-		s.waitSettled(t, i.gate, name(1100))
-		s.checkBalance(t, i.gate, name(1100), 1)
-		s.checkBalance(t, i.gate, name(3), 0)
+		s.waitSettled(t, i.counter, name(700))
+		s.checkBalance(t, i.counter, name(700), 1)
+		s.waitSettled(t, i.counter, name(1100))
+		s.checkBalance(t, i.counter, name(1100), 1)
+		s.checkBalance(t, i.counter, name(3), 0)
 	})
 }

@@ -35,7 +35,7 @@ func TestVanishedDuplicate(t *testing.T) {
 	if err := i.Sweep(t.Context()); err == nil {
 		t.Error("the sweep returned no error")
 	}
-	if levels, err := i.gate.Level(t.Context(), sku); err != nil || levels[0].InFlight != 1 {
+	if levels, err := i.counter.Level(t.Context(), sku); err != nil || levels[0].InFlight != 1 {
 		t.Errorf("%+v, %v", levels, err)
 	}
 }
@@ -55,7 +55,7 @@ func TestOpenOutcomeGivesNothingBack(t *testing.T) {
 		}
 		checkInFlight := func(after string) {
 			t.Helper()
-			levels, err := i.gate.Level(t.Context(), sku)
+			levels, err := i.counter.Level(t.Context(), sku)
 			if err != nil || levels[0].InFlight != 1 || levels[0].Available != 4 {
 				t.Errorf("after %s: %+v, %v", after, levels, err)
 			}
@@ -70,7 +70,7 @@ func TestOpenOutcomeGivesNothingBack(t *testing.T) {
 		cancel()
 		checkInFlight("recovery")
 		sweep(t, s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline}))
-		s.checkBalance(t, i.gate, sku, 0)
+		s.checkBalance(t, i.counter, sku, 0)
 	})
 }
 
@@ -102,8 +102,8 @@ func TestCommitInLimbo(t *testing.T) {
 							}
 							fault.deliver <- true
 							wait(t, "the server", fault.done)
-							s.waitSettled(t, i.gate, sku)
-							s.checkBalance(t, i.gate, sku, 0)
+							s.waitSettled(t, i.counter, sku)
+							s.checkBalance(t, i.counter, sku, 0)
 							return
 						}
 						answered := false
@@ -124,8 +124,8 @@ func TestCommitInLimbo(t *testing.T) {
 							t.Errorf("the COMMIT succeeded, but the request was answered %v", r.err)
 						}
 						mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-						s.waitSettled(t, i.gate, sku)
-						s.checkBalance(t, i.gate, sku, 1)
+						s.waitSettled(t, i.counter, sku)
+						s.checkBalance(t, i.counter, sku, 1)
 					})
 
 					t.Run("commits with its answer lost", func(t *testing.T) {
@@ -137,8 +137,8 @@ func TestCommitInLimbo(t *testing.T) {
 							t.Errorf("the COMMIT succeeded, but the request was answered %v", r.err)
 						}
 						mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-						s.waitSettled(t, i.gate, sku)
-						s.checkBalance(t, i.gate, sku, 1)
+						s.waitSettled(t, i.counter, sku)
+						s.checkBalance(t, i.counter, sku, 1)
 					})
 
 					t.Run("never commits", func(t *testing.T) {
@@ -154,11 +154,11 @@ func TestCommitInLimbo(t *testing.T) {
 						if r := wait(t, "the answer", answer); !errors.Is(r.err, stock.ErrBusy) {
 							t.Errorf("answered %+v, want busy: nothing was cut", r)
 						}
-						s.waitSettled(t, i.gate, sku)
-						s.checkBalance(t, i.gate, sku, 0)
+						s.waitSettled(t, i.counter, sku)
+						s.checkBalance(t, i.counter, sku, 0)
 						mustPlace(t, i, withKey(oneUnit(sku), "never"+name))
-						s.waitSettled(t, i.gate, sku)
-						s.checkBalance(t, i.gate, sku, 1)
+						s.waitSettled(t, i.counter, sku)
+						s.checkBalance(t, i.counter, sku, 1)
 					})
 					i.Close()
 				})
@@ -237,8 +237,8 @@ func TestTransactionInLimbo(t *testing.T) {
 			case r.err != nil:
 				t.Errorf("answered %v", r.err)
 			}
-			s.waitSettled(t, i.gate, sku)
-			s.checkBalance(t, i.gate, sku, sold)
+			s.waitSettled(t, i.counter, sku)
+			s.checkBalance(t, i.counter, sku, sold)
 		})
 	}
 }

@@ -57,10 +57,10 @@ func TestPlace(t *testing.T) {
 		mustPlace(t, i, oneUnit(b))
 		mustRefuse(t, i, oneUnit(b), stock.ErrSoldOut)
 
-		s.waitSettled(t, i.gate, a)
-		s.waitSettled(t, i.gate, b)
-		s.checkBalance(t, i.gate, a, 5)
-		s.checkBalance(t, i.gate, b, 2)
+		s.waitSettled(t, i.counter, a)
+		s.waitSettled(t, i.counter, b)
+		s.checkBalance(t, i.counter, a, 5)
+		s.checkBalance(t, i.counter, b, 2)
 	})
 }
 
@@ -129,10 +129,10 @@ func TestKeys(t *testing.T) {
 		}
 		replay(both())
 
-		s.waitSettled(t, i.gate, a)
-		s.waitSettled(t, i.gate, b)
-		s.checkBalance(t, i.gate, a, 5)
-		s.checkBalance(t, i.gate, b, 2)
+		s.waitSettled(t, i.counter, a)
+		s.waitSettled(t, i.counter, b)
+		s.checkBalance(t, i.counter, a, 5)
+		s.checkBalance(t, i.counter, b, 2)
 	})
 }
 
@@ -164,12 +164,12 @@ func TestTwins(t *testing.T) {
 		if len(ids) != 1 || fresh != 1 {
 			t.Errorf("%d orders and %d new ones; want one of each", len(ids), fresh)
 		}
-		gate := i.gate
+		counter := i.counter
 		if spec, _ := strategy.Find(i.strategy); !spec.Sound {
-			gate = nil // without soundness the gate may miscount twins
+			counter = nil // without soundness the gate may miscount twins
 		}
-		s.waitSettled(t, gate, sku)
-		s.checkBalance(t, gate, sku, 1)
+		s.waitSettled(t, counter, sku)
+		s.checkBalance(t, counter, sku, 1)
 	})
 }
 
@@ -205,8 +205,8 @@ func TestHangUp(t *testing.T) {
 				case a.err == nil && (!replayed || o.ID != a.order.ID):
 					t.Errorf("answered order %v, and then order %v, replayed %v", a.order.ID, o.ID, replayed)
 				}
-				s.waitSettled(t, i.instance.gate, sku)
-				s.checkBalance(t, i.instance.gate, sku, 2)
+				s.waitSettled(t, i.instance.counter, sku)
+				s.checkBalance(t, i.instance.counter, sku, 2)
 				i.Close()
 			})
 		}
@@ -227,7 +227,7 @@ func TestNoAnswerBeforeCommit(t *testing.T) {
 				addStock(t, i, sku, 3)
 				mustRefuse(t, i, oneUnit(sku), stock.ErrBusy)
 				mustRefuse(t, i, withKey(oneUnit(sku), string(sku)), stock.ErrBusy)
-				s.checkBalance(t, i.gate, sku, 0)
+				s.checkBalance(t, i.counter, sku, 0)
 				i.Close()
 			})
 		}
@@ -256,6 +256,6 @@ func TestCompensationOutlivesTheRequest(t *testing.T) {
 				t.Errorf("answered %+v, want busy", r)
 			}
 		}
-		s.checkBalance(t, i.gate, sku, 0)
+		s.checkBalance(t, i.counter, sku, 0)
 	})
 }

@@ -163,7 +163,7 @@ func TestQueuedOrder(t *testing.T) {
 
 		for _, at := range []*instance{i.instance, other} {
 			sweep(t, at)
-			if levels, err := at.gate.Level(t.Context(), sku); err != nil || levels[0].InFlight != 1 || levels[0].Available != 4 {
+			if levels, err := at.counter.Level(t.Context(), sku); err != nil || levels[0].InFlight != 1 || levels[0].Available != 4 {
 				t.Errorf("after a sweep the gate has %+v, %v", levels, err)
 			}
 			wantStatus(t, at, first.ID, order.Queued)
@@ -197,7 +197,7 @@ func TestQueuedOrder(t *testing.T) {
 		proceed()
 		waitFor(t, other, first.ID, order.Pending)
 		reused()
-		s.checkBalance(t, other.gate, elsewhere, 0)
+		s.checkBalance(t, other.counter, elsewhere, 0)
 		replayed()
 		waitFinished(t, other)
 		replayed()
@@ -209,8 +209,8 @@ func TestQueuedOrder(t *testing.T) {
 		if o, replayed, err := other.Place(t.Context(), withKey(oneUnit(sku), "k")); err != nil || !replayed || !sameOrder(o, first) {
 			t.Errorf("another instance replays %+v (%v, %v)", o, replayed, err)
 		}
-		s.waitSettled(t, other.gate, sku)
-		s.checkBalance(t, other.gate, sku, 1)
+		s.waitSettled(t, other.counter, sku)
+		s.checkBalance(t, other.counter, sku, 1)
 	})
 }
 
@@ -249,9 +249,9 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 			if states[order.Pending] != 2 || states[order.TurnedDown] != 1 {
 				t.Errorf("the orders ended as %v", states)
 			}
-			s.waitSettled(t, plain.gate, sku)
-			s.checkBalance(t, plain.gate, sku, 2)
-			s.checkBalance(t, plain.gate, kept, 2)
+			s.waitSettled(t, plain.counter, sku)
+			s.checkBalance(t, plain.counter, sku, 2)
+			s.checkBalance(t, plain.counter, kept, 2)
 			addStock(t, plain, sku, 3)
 			for n, o := range queued {
 				found, err := plain.Order(t.Context(), o.ID)
@@ -265,8 +265,8 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 			stop = consume(t, i.instance)
 			waitFinished(t, i.instance)
 			stop()
-			s.checkBalance(t, plain.gate, sku, 3)
-			s.checkBalance(t, plain.gate, kept, 3)
+			s.checkBalance(t, plain.counter, sku, 3)
+			s.checkBalance(t, plain.counter, kept, 3)
 		}
 	})
 }
@@ -305,8 +305,8 @@ func TestQueuedOrderIsVoid(t *testing.T) {
 			t.Errorf("the key leads to the refused order %s", next.ID)
 		}
 		drain(t, i.instance)
-		s.waitSettled(t, i.gate, sku)
-		s.checkBalance(t, i.gate, sku, 1)
+		s.waitSettled(t, i.counter, sku)
+		s.checkBalance(t, i.counter, sku, 1)
 	})
 }
 
@@ -340,8 +340,8 @@ func TestQueuedBehindAVoidOrder(t *testing.T) {
 		drain(t, i.instance)
 		wantStatus(t, i.instance, again.ID, order.TurnedDown)
 		wantStatus(t, i.instance, r.order.ID, order.Pending)
-		s.waitSettled(t, i.gate, sku)
-		s.checkBalance(t, i.gate, sku, 1)
+		s.waitSettled(t, i.counter, sku)
+		s.checkBalance(t, i.counter, sku, 1)
 	})
 }
 
@@ -362,9 +362,9 @@ func TestQueuedTwinOfALiveOrder(t *testing.T) {
 		); err != nil {
 			t.Fatal(err)
 		}
-		s.waitSettled(t, lua.gate, sku)
+		s.waitSettled(t, lua.counter, sku)
 		live := mustPlace(t, lua, keyed)
-		s.waitSettled(t, lua.gate, sku)
+		s.waitSettled(t, lua.counter, sku)
 		i := s.openQueueing(t, settings{noGuard: true})
 		reached, proceed := i.journal.queued.arm()
 		defer proceed()
@@ -393,11 +393,11 @@ func TestQueueIsLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		sweep(t, i.instance)
-		s.checkBalance(t, i.gate, sku, 0)
+		s.checkBalance(t, i.counter, sku, 0)
 		wantStatus(t, i.instance, o.ID, order.Void) // which is never shown
 		consume(t, i.instance)
 		waitFinished(t, i.instance)
-		s.checkBalance(t, i.gate, sku, 0)
+		s.checkBalance(t, i.counter, sku, 0)
 	})
 }
 
@@ -420,14 +420,14 @@ func TestQueuedTwinOfACommittedOrder(t *testing.T) {
 		sku := newSKU("twin")
 		addStock(t, plain, sku, 2)
 		first := mustPlace(t, plain, withKey(oneUnit(sku), "k"))
-		s.waitSettled(t, plain.gate, sku)
+		s.waitSettled(t, plain.counter, sku)
 		i := s.openQueueing(t, settings{noGuard: true})
 		o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"))
 		if err != nil || !replayed || !sameOrder(o, first) {
 			t.Errorf("answered %+v, then %+v (replayed %v, %v)", first, o, replayed, err)
 		}
 		waitFinished(t, i.instance) // without a consumer
-		s.checkBalance(t, i.gate, sku, 1)
+		s.checkBalance(t, i.counter, sku, 1)
 	})
 }
 
@@ -452,7 +452,7 @@ func TestFastConsumer(t *testing.T) {
 		}
 		i.journal.keep.Store(false)
 		waitFinished(t, i.instance)
-		s.checkBalance(t, i.gate, sku, 1)
+		s.checkBalance(t, i.counter, sku, 1)
 	})
 }
 
@@ -472,7 +472,7 @@ func TestLostQueueAnswer(t *testing.T) {
 		}
 		consume(t, i.instance)
 		waitFinished(t, i.instance)
-		s.checkBalance(t, i.gate, sku, 2)
+		s.checkBalance(t, i.counter, sku, 2)
 	})
 }
 
@@ -501,8 +501,8 @@ func TestCommittedBeforeARefill(t *testing.T) {
 		consume(t, next)
 		waitFinished(t, next)
 		wantStatus(t, next, o.ID, order.Pending)
-		s.checkBalance(t, next.gate, refilled, 1)
-		s.checkBalance(t, next.gate, kept, 1)
+		s.checkBalance(t, next.counter, refilled, 1)
+		s.checkBalance(t, next.counter, kept, 1)
 	})
 }
 
@@ -538,7 +538,7 @@ func TestSlowConsumer(t *testing.T) {
 			waitFinished(t, quick.instance)
 			stopQuick()
 			mustRefuse(t, quick.instance, oneUnit(sku), stock.ErrSoldOut)
-			s.checkBalance(t, quick.gate, sku, 2)
+			s.checkBalance(t, quick.counter, sku, 2)
 		}
 	})
 }
@@ -579,8 +579,8 @@ func TestQueuedLockedRow(t *testing.T) {
 		}
 		unlock()
 		waitFinished(t, i.instance)
-		s.checkBalance(t, i.gate, locked, before+1)
-		s.checkBalance(t, i.gate, free, others+1)
+		s.checkBalance(t, i.counter, locked, before+1)
+		s.checkBalance(t, i.counter, free, others+1)
 	})
 }
 
@@ -601,7 +601,7 @@ func TestQueuedCommitInLimbo(t *testing.T) {
 			consume(t, i.instance)
 			o := mustQueue(t, i.instance, oneUnit(sku))
 			wait(t, "the COMMIT", fault.arrived)
-			if levels, err := i.gate.Level(t.Context(), sku); err != nil || levels[0].Available != 0 {
+			if levels, err := i.counter.Level(t.Context(), sku); err != nil || levels[0].Available != 0 {
 				t.Errorf("%+v, %v", levels, err)
 			}
 			fault.deliver <- true
@@ -609,7 +609,7 @@ func TestQueuedCommitInLimbo(t *testing.T) {
 			waitFor(t, i.instance, o.ID, order.Pending)
 			waitFinished(t, i.instance)
 			mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
-			s.checkBalance(t, i.gate, sku, 1)
+			s.checkBalance(t, i.counter, sku, 1)
 		})
 	}
 }
@@ -643,7 +643,7 @@ func TestStreamIsLost(t *testing.T) {
 			t.Errorf("the key leads to %s, not to %s", again.ID, queued[0].ID)
 		}
 		waitFinished(t, i.instance)
-		s.checkBalance(t, i.gate, sku, 3)
+		s.checkBalance(t, i.counter, sku, 3)
 	})
 }
 
@@ -709,7 +709,7 @@ func TestQueueAfterADrain(t *testing.T) {
 		mustQueue(t, i.instance, oneUnit(untouched)) // fills the gate
 		drain(t, i.instance)
 		mustQueue(t, i.instance, oneUnit(sku))
-		mark, err := i.gate.Mark(t.Context())
+		mark, err := i.counter.Mark(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -723,7 +723,7 @@ func TestQueueAfterADrain(t *testing.T) {
 		}
 		cannot()
 		drain(t, d)
-		if err := errors.Join(i.gate.SetMark(t.Context(), mark), d.Release(t.Context())); err != nil {
+		if err := errors.Join(i.counter.SetMark(t.Context(), mark), d.Release(t.Context())); err != nil {
 			t.Fatal(err)
 		}
 		cannot()
@@ -780,7 +780,7 @@ func TestRefusalMeetsAVoidOrder(t *testing.T) {
 				t.Errorf("injected %q", injected)
 			}
 			wantStatus(t, i.instance, o.ID, order.TurnedDown)
-			r.checkBalance(t, i.gate, sku, 0)
+			r.checkBalance(t, i.counter, sku, 0)
 		})
 	}
 }

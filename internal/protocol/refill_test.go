@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
 // TestEmptiedGate: after Redis has lost its data, the next order refills the gate from the
@@ -20,17 +19,17 @@ func TestEmptiedGate(t *testing.T) {
 				sku := newSKU("emptied")
 				addStock(t, i, sku, 3)
 				first := mustPlace(t, i, withKey(oneUnit(sku), string(sku)))
-				s.waitSettled(t, i.gate, sku)
+				s.waitSettled(t, i.counter, sku)
 				s.emptyGate(t)
 				if o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), string(sku))); err != nil || !replayed || o.ID != first.ID {
 					t.Errorf("a replay after the loss: order %v, replayed %v, %v; want order %v", o.ID, replayed, err, first.ID)
 				}
-				s.waitSettled(t, i.gate, sku)
+				s.waitSettled(t, i.counter, sku)
 				s.emptyGate(t)
 				mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 2}))
 				mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-				s.waitSettled(t, i.gate, sku)
-				s.checkBalance(t, i.gate, sku, 3)
+				s.waitSettled(t, i.counter, sku)
+				s.checkBalance(t, i.counter, sku, 3)
 				i.Close()
 			})
 		}
@@ -61,8 +60,8 @@ func TestTakeOutlivesRefill(t *testing.T) {
 			case left == 2 && r.err != nil:
 				t.Errorf("answered %v, but a unit was left", r.err)
 			}
-			s.waitSettled(t, other.gate, sku)
-			s.checkBalance(t, other.gate, sku, left)
+			s.waitSettled(t, other.counter, sku)
+			s.checkBalance(t, other.counter, sku, left)
 		}
 	})
 }
@@ -86,8 +85,8 @@ func TestTakeOutlivesRefillOfAll(t *testing.T) {
 		if r := wait(t, "the answer", answer); !errors.Is(r.err, stock.ErrSoldOut) {
 			t.Errorf("answered %+v, want sold out", r)
 		}
-		s.waitSettled(t, other.gate, sku)
-		s.checkBalance(t, other.gate, sku, 1)
+		s.waitSettled(t, other.counter, sku)
+		s.checkBalance(t, other.counter, sku, 1)
 	})
 }
 
@@ -114,8 +113,8 @@ func TestCommitBeforeRefill(t *testing.T) {
 			}
 		}
 		mustRefuse(t, other, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, other.gate, sku)
-		s.checkBalance(t, other.gate, sku, 2)
+		s.waitSettled(t, other.counter, sku)
+		s.checkBalance(t, other.counter, sku, 2)
 	})
 }
 
@@ -132,13 +131,13 @@ func TestGuardRefusal(t *testing.T) {
 			t.Fatal(err)
 		}
 		// An addition without a commit in the ledger makes the gate count too many.
-		if err := i.gate.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: row.Epoch, Number: 1, Delta: 5}); err != nil {
+		if err := i.counter.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: row.Epoch, Number: 1, Delta: 5}); err != nil {
 			t.Fatal(err)
 		}
 		mustPlace(t, i, oneUnit(sku))
 		mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, i.gate, sku)
-		s.checkBalance(t, i.gate, sku, 1) // refilled
+		s.waitSettled(t, i.counter, sku)
+		s.checkBalance(t, i.counter, sku, 1) // refilled
 	})
 }
 
@@ -155,12 +154,12 @@ func TestDrift(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := i.gate.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: row.Epoch, Number: 1, Delta: delta}); err != nil {
+			if err := i.counter.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: row.Epoch, Number: 1, Delta: delta}); err != nil {
 				t.Fatal(err)
 			}
 			sweep(t, i)
 			sweep(t, i)
-			s.checkBalance(t, i.gate, sku, 0)
+			s.checkBalance(t, i.counter, sku, 0)
 		}
 	})
 }
@@ -169,7 +168,7 @@ func TestDrift(t *testing.T) {
 func TestFillFails(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, sqliteURL(t))
-	i := s.open(t, settings{strategy: "lua", change: func(built *strategy.Strategy) { built.Gate = noFillGate{built.Gate} }})
+	i := s.open(t, settings{strategy: "lua", around: failing("fill", "")})
 	sku := newSKU("unfilled")
 	_, _, _ = i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 1}) // creates the row; the gate cannot show its count
 	if err := i.Sweep(t.Context()); !errors.Is(err, errSKUAway) {
@@ -207,7 +206,7 @@ func TestFlightWithoutRecords(t *testing.T) {
 			for range 3 {
 				sweep(t, i)
 			}
-			levels, err := i.gate.Level(t.Context(), lost, kept)
+			levels, err := i.counter.Level(t.Context(), lost, kept)
 			if err != nil || levels[0].InFlight != 0 || levels[0].Available != 5 || levels[1].InFlight != 1 {
 				t.Errorf("%s: %+v, %v", name, levels, err)
 			}
@@ -228,8 +227,8 @@ func TestUnreadableCount(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustPlace(t, i, oneUnit(sku))
-		s.waitSettled(t, i.gate, sku)
-		s.checkBalance(t, i.gate, sku, 1)
+		s.waitSettled(t, i.counter, sku)
+		s.checkBalance(t, i.counter, sku, 1)
 	}
 }
 

@@ -24,7 +24,7 @@ func TestRestoredLedger(t *testing.T) {
 					i.StoreChanged()
 				}
 				mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 3}))
-				s.waitSettled(t, i.gate, sku)
+				s.waitSettled(t, i.counter, sku)
 				addStock(t, i, sku, 7)
 				addStock(t, i, sku, 8)
 				if err := ready(t, i); err != nil {
@@ -38,8 +38,8 @@ func TestRestoredLedger(t *testing.T) {
 				addStock(t, i, sku, 6) // an addition with a number that the gate has had before
 				mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 6}))
 				mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-				s.waitSettled(t, i.gate, sku)
-				s.checkBalance(t, i.gate, sku, 6)
+				s.waitSettled(t, i.counter, sku)
+				s.checkBalance(t, i.counter, sku, 6)
 				i.Close()
 			})
 		}
@@ -63,8 +63,8 @@ func TestRestoredLedgerAtStart(t *testing.T) {
 		next := s.open(t, settings{strategy: "lua", noGuard: true})
 		mustPlace(t, next, request(stock.Line{SKU: sku, Quantity: 5}))
 		mustRefuse(t, next, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, next.gate, sku)
-		s.checkBalance(t, next.gate, sku, 5)
+		s.waitSettled(t, next.counter, sku)
+		s.checkBalance(t, next.counter, sku, 5)
 	})
 }
 
@@ -99,8 +99,8 @@ func TestRestoredToAnotherLayout(t *testing.T) {
 					t.Errorf("the superseded instance: %v", err)
 				}
 				mustPlace(t, i, oneUnit(sku))
-				s.waitSettled(t, i.gate, sku)
-				s.checkBalance(t, i.gate, sku, 1)
+				s.waitSettled(t, i.counter, sku)
+				s.checkBalance(t, i.counter, sku, 1)
 				old.Close()
 				i.Close()
 			})
@@ -123,7 +123,7 @@ func TestRowOfALaterGeneration(t *testing.T) {
 				sku := newSKU("later")
 				addStock(t, last, sku, 3)
 				mustPlace(t, last, oneUnit(sku))
-				s.waitSettled(t, last.gate, sku)
+				s.waitSettled(t, last.counter, sku)
 				generation := last.ledger.Generation()
 				last.Close()
 				// Restore an earlier generation. The instance that sold is closed already, so it
@@ -141,8 +141,8 @@ func TestRowOfALaterGeneration(t *testing.T) {
 					}
 				}
 				mustRefuse(t, next, oneUnit(sku), stock.ErrSoldOut)
-				s.waitSettled(t, next.gate, sku)
-				s.checkBalance(t, next.gate, sku, 3)
+				s.waitSettled(t, next.counter, sku)
+				s.checkBalance(t, next.counter, sku, 3)
 			})
 		}
 	})

@@ -74,8 +74,8 @@ func (s *shop) saleFault(t *testing.T, i *instance, sku stock.SKU, accepted []uu
 			return fmt.Sprintf("an accepted order is not found: %v", err)
 		}
 	}
-	s.waitSettled(t, i.gate, sku)
-	if fault := s.imbalance(t, i.gate, sku); fault != "" {
+	s.waitSettled(t, i.counter, sku)
+	if fault := s.imbalance(t, i.counter, sku); fault != "" {
 		return fault
 	}
 	if b := s.ledgerCounts(t, sku); b.sold != b.total || int64(len(accepted)) != b.sold {
@@ -201,11 +201,11 @@ func TestRushOfLines(t *testing.T) {
 				})
 				all.Wait()
 				for n, sku := range skus {
-					s.waitSettled(t, a.gate, sku)
+					s.waitSettled(t, a.counter, sku)
 					if err := a.Sweep(t.Context()); err != nil {
 						t.Error(err)
 					}
-					s.checkBalance(t, a.gate, sku, units[n].Load())
+					s.checkBalance(t, a.counter, sku, units[n].Load())
 				}
 			})
 		}

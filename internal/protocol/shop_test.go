@@ -22,6 +22,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/admin"
 	"github.com/holdfast-stock/holdfast/internal/async"
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
@@ -29,6 +30,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/gate"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -67,10 +69,16 @@ func sqliteURL(t testenv.T) string {
 // eachDatabase runs the test on each of the databases in parallel, with a new ledger.
 func eachDatabase(t *testing.T, among []testenv.Database, test func(t *testing.T, s *shop)) {
 	t.Helper()
+	eachDatabaseOn(t, among, testenv.Redis, test)
+}
+
+// eachDatabaseOn is eachDatabase with another Redis.
+func eachDatabaseOn(t *testing.T, among []testenv.Database, redisURL func(testenv.T) string, test func(t *testing.T, s *shop)) {
+	t.Helper()
 	for _, d := range among {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			test(t, newShop(t, testenv.Patient(t, d.URL(t))))
+			test(t, newShopOn(t, testenv.Patient(t, d.URL(t)), redisURL(t)))
 		})
 	}
 }
@@ -80,6 +88,7 @@ type shop struct {
 	url      string
 	sql      *store.SQL
 	redis    redis.UniversalClient
+	redisURL string
 	ledgerID uuid.UUID
 }
 
@@ -90,7 +99,7 @@ func newShop(t *testing.T, dbURL string) *shop {
 
 func newShopOn(t *testing.T, dbURL, redisURL string) *shop {
 	t.Helper()
-	s := &shop{url: dbURL, sql: openSQL(t, dbURL)}
+	s := &shop{url: dbURL, redisURL: redisURL, sql: openSQL(t, dbURL)}
 	var err error
 	if err := s.sql.MigrateUp(t.Context()); err != nil {
 		t.Fatal(err)
@@ -144,7 +153,8 @@ type instance struct {
 	*order.Service
 	*admin.Admin
 	*reconcile.Reconciler
-	gate     stock.Gate      // nil if there is none
+	gate     gate.Gate       // nil if there is none
+	counter  *gate.Counter   // nil without a gate
 	journal  async.Journal   // nil unless the strategy queues orders
 	consumer *async.Consumer // of the journal
 	ledger   *ledger.Ledger
@@ -197,6 +207,7 @@ type settings struct {
 	clock         func() time.Time
 	db            func() *sqltx.DB           // opens the ledger; nil for the connections of the shop
 	change        func(s *strategy.Strategy) // replaces the gate or the cutter
+	around        faults.Around              // what the instance sends to Redis; nil for no hook
 	guest         bool                       // audits beside instances, and sells nothing
 	idle          bool                       // nobody commits the orders that it queues, unless the test does
 	log           *slog.Logger               // nil for none
@@ -211,7 +222,12 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 	if set.db == nil {
 		set.db = s.sql.Ledger
 	}
-	i, err := s.build(set.db(), s.redis, redislock.Options{}, set)
+	client := s.redis
+	if set.around != nil {
+		client = s.ownRedis(t)
+		client.AddHook(set.around)
+	}
+	i, err := s.build(set.db(), client, redislock.Options{}, set)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,6 +243,17 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 		consume(t, i)
 	}
 	return i
+}
+
+// ownRedis returns another client of the shop's Redis.
+func (s *shop) ownRedis(t *testing.T) redis.UniversalClient {
+	t.Helper()
+	client, err := store.OpenRedis(t.Context(), s.redisURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
 }
 
 // patiently calls do, and again while a busy machine takes longer than the bounds of do's
@@ -272,7 +299,7 @@ func (s *shop) build(db *sqltx.DB, client redis.UniversalClient, locks redislock
 // assemble builds an instance from its strategy and some of its settings, as the service
 // does.
 func (s *shop) assemble(db *sqltx.DB, built strategy.Strategy, set settings) *instance {
-	i := &instance{gate: built.Gate, strategy: built.Name, journal: built.Journal, registry: prometheus.NewRegistry()}
+	i := &instance{gate: built.Gate, counter: built.Counter, strategy: built.Name, journal: built.Journal, registry: prometheus.NewRegistry()}
 	parts := service.New(db, s.ledgerID, built, service.Options{
 		TakeDeadline: set.takeDeadline, PaymentWindow: set.paymentWindow, LatePayments: set.late, Clock: set.clock, Log: cmp.Or(set.log, slog.New(slog.DiscardHandler)), Metrics: i.registry,
 	})
@@ -343,10 +370,10 @@ func (s *shop) ledgerCounts(t *testing.T, sku stock.SKU) (b ledgerCounts) {
 func (b ledgerCounts) oversold() int64 { return max(0, b.sold-b.total) }
 
 // checkBalance checks that the SKU's counts add up in the ledger and at the gate, that
-// nothing is in flight, and that the number of units sold is right. gate may be nil.
-func (s *shop) checkBalance(t *testing.T, gate stock.Gate, sku stock.SKU, sold int64) {
+// nothing is in flight, and that the number of units sold is right. counter may be nil.
+func (s *shop) checkBalance(t *testing.T, counter *gate.Counter, sku stock.SKU, sold int64) {
 	t.Helper()
-	if fault := s.imbalance(t, gate, sku); fault != "" {
+	if fault := s.imbalance(t, counter, sku); fault != "" {
 		t.Error(fault)
 	}
 	if b := s.ledgerCounts(t, sku); b.sold != sold {
@@ -355,7 +382,7 @@ func (s *shop) checkBalance(t *testing.T, gate stock.Gate, sku stock.SKU, sold i
 }
 
 // imbalance describes why the SKU's counts do not add up. It is empty if they do.
-func (s *shop) imbalance(t *testing.T, gate stock.Gate, sku stock.SKU) string {
+func (s *shop) imbalance(t *testing.T, counter *gate.Counter, sku stock.SKU) string {
 	t.Helper()
 	b := s.ledgerCounts(t, sku)
 	switch {
@@ -363,10 +390,10 @@ func (s *shop) imbalance(t *testing.T, gate stock.Gate, sku stock.SKU) string {
 		return fmt.Sprintf("%s: oversold %d units: %+v", sku, b.oversold(), b)
 	case b.available+b.sold != b.total:
 		return fmt.Sprintf("%s: the ledger's counts do not add up: %+v", sku, b)
-	case gate == nil:
+	case counter == nil:
 		return ""
 	}
-	levels, err := gate.Level(t.Context(), sku)
+	levels, err := counter.Level(t.Context(), sku)
 	switch {
 	case err != nil:
 		return err.Error()
@@ -379,14 +406,14 @@ func (s *shop) imbalance(t *testing.T, gate stock.Gate, sku stock.SKU) string {
 }
 
 // waitSettled waits until no unit of the SKU is in flight. Settles are sent after the
-// answer. gate may be nil.
-func (s *shop) waitSettled(t *testing.T, gate stock.Gate, sku stock.SKU) {
+// answer. counter may be nil.
+func (s *shop) waitSettled(t *testing.T, counter *gate.Counter, sku stock.SKU) {
 	t.Helper()
-	if gate == nil {
+	if counter == nil {
 		return
 	}
 	eventually(t, "nothing is in flight", func() bool {
-		levels, err := gate.Level(t.Context(), sku)
+		levels, err := counter.Level(t.Context(), sku)
 		return err == nil && levels[0].InFlight == 0
 	})
 }

@@ -39,11 +39,11 @@ func TestStock(t *testing.T) {
 		expect(3, 3, true)
 		mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 3}))
 		mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, i.gate, sku)
+		s.waitSettled(t, i.counter, sku)
 		expect(5, 2, false)
 		expect(5, 2, false)
 		mustPlace(t, i, oneUnit(sku))
-		s.waitSettled(t, i.gate, sku)
+		s.waitSettled(t, i.counter, sku)
 		expect(4, 0, false)
 		if _, _, err := set(3); !errors.Is(err, stock.ErrBelowSold) {
 			t.Errorf("setting the total below the units sold: %v", err)
@@ -53,7 +53,7 @@ func TestStock(t *testing.T) {
 			t.Errorf("changing the kind: %v", err)
 		}
 		expect(6, 2, false)
-		s.waitSettled(t, i.gate, sku) // the take of the shrink
+		s.waitSettled(t, i.counter, sku) // the take of the shrink
 		audit, err := i.Audit(t.Context(), sku)
 		if err != nil || audit.Total != 6 || audit.Sold != 4 || audit.Oversold != 0 || audit.LedgerAvailable != 2 || audit.Drift != 0 {
 			t.Errorf("audit %+v, %v", audit, err)
@@ -64,7 +64,7 @@ func TestStock(t *testing.T) {
 		if i.gate != nil && (*audit.GateAvailable != 2 || *audit.GateInFlight != 0) {
 			t.Errorf("the gate has %d, and %d in flight", *audit.GateAvailable, *audit.GateInFlight)
 		}
-		s.checkBalance(t, i.gate, sku, 4)
+		s.checkBalance(t, i.counter, sku, 4)
 	})
 }
 
@@ -118,8 +118,8 @@ func TestAdditionOnce(t *testing.T) {
 			sweep(t, i.instance)
 			mustPlace(t, i.instance, request(stock.Line{SKU: sku, Quantity: 3}))
 			mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
-			s.waitSettled(t, i.gate, sku)
-			s.checkBalance(t, i.gate, sku, 4)
+			s.waitSettled(t, i.counter, sku)
+			s.checkBalance(t, i.counter, sku, 4)
 		})
 		t.Run("applied but still in the outbox", func(t *testing.T) {
 			i := s.openHooked(t, settings{strategy: "lua", noGuard: true})
@@ -133,13 +133,13 @@ func TestAdditionOnce(t *testing.T) {
 				t.Fatal(changes, err)
 			}
 			for range 2 {
-				if err := i.gate.Adjust(t.Context(), changes[0]); err != nil {
+				if err := i.counter.Adjust(t.Context(), changes[0]); err != nil {
 					t.Fatal(err)
 				}
 			}
 			sweep(t, i.instance)
 			sweep(t, i.instance)
-			s.checkBalance(t, i.gate, sku, 0)
+			s.checkBalance(t, i.counter, sku, 0)
 			if changes, _, err := i.ledger.Changes(t.Context(), sku, stock.Change{}); err != nil || len(changes) != 0 {
 				t.Errorf("the outbox has %v, %v; want it empty", changes, err)
 			}
@@ -157,11 +157,11 @@ func TestAdditionOnce(t *testing.T) {
 			}
 			s.emptyGate(t)
 			mustPlace(t, i.instance, oneUnit(sku))
-			if err := i.gate.Adjust(t.Context(), changes[0]); err != nil { // delivered late
+			if err := i.counter.Adjust(t.Context(), changes[0]); err != nil { // delivered late
 				t.Fatal(err)
 			}
-			s.waitSettled(t, i.gate, sku)
-			s.checkBalance(t, i.gate, sku, 1)
+			s.waitSettled(t, i.counter, sku)
+			s.checkBalance(t, i.counter, sku, 1)
 		})
 		t.Run("lost by the gate", func(t *testing.T) {
 			i := s.openHooked(t, settings{strategy: "lua", noGuard: true})
@@ -180,7 +180,7 @@ func TestAdditionOnce(t *testing.T) {
 			}
 			i.gate.set(&i.gate.noAdjust, false)
 			addStock(t, i.instance, sku, 5)
-			s.checkBalance(t, i.gate, sku, 0)
+			s.checkBalance(t, i.counter, sku, 0)
 		})
 	})
 }
@@ -198,7 +198,7 @@ func TestSweepsAtOnce(t *testing.T) {
 		for range 3 {
 			mustPlace(t, first.instance, oneUnit(drifted))
 		}
-		s.waitSettled(t, first.gate, drifted)
+		s.waitSettled(t, first.counter, drifted)
 		addAtGate(5)(t, s, first.instance, drifted)
 		for _, i := range both {
 			sweep(t, i.instance) // it sees the difference for the first time
@@ -225,8 +225,8 @@ func TestSweepsAtOnce(t *testing.T) {
 			proceed()
 		}
 		sweeping.Wait()
-		s.checkBalance(t, first.gate, added, 0)
-		s.checkBalance(t, first.gate, drifted, 3)
+		s.checkBalance(t, first.counter, added, 0)
+		s.checkBalance(t, first.counter, drifted, 3)
 		if changes, _, err := first.ledger.Changes(t.Context(), added, stock.Change{}); err != nil || len(changes) != 0 {
 			t.Errorf("the outbox has %v, %v; want it empty", changes, err)
 		}
@@ -265,8 +265,8 @@ func TestShrinkAndTake(t *testing.T) {
 		if err := wait(t, "the administrator's answer", set); err != nil {
 			t.Error(err)
 		}
-		s.waitSettled(t, i.instance.gate, sku)
-		s.checkBalance(t, i.instance.gate, sku, 2)
+		s.waitSettled(t, i.instance.counter, sku)
+		s.checkBalance(t, i.instance.counter, sku, 2)
 	})
 }
 
@@ -297,8 +297,8 @@ func TestShrink_AnswerLost(t *testing.T) {
 				t.Error(err)
 			}
 			wait(t, "the COMMIT", fault.arrived)
-			s.waitSettled(t, i.gate, sku)
-			s.checkBalance(t, i.gate, sku, 0)
+			s.waitSettled(t, i.counter, sku)
+			s.checkBalance(t, i.counter, sku, 0)
 			if b := s.ledgerCounts(t, sku); b.total != 2 {
 				t.Errorf("%+v", b)
 			}
@@ -350,8 +350,8 @@ func TestShrinkOutlivesRefill(t *testing.T) {
 			t.Error(err)
 		}
 		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, i.gate, sku)
-		s.checkBalance(t, i.gate, sku, 1)
+		s.waitSettled(t, i.counter, sku)
+		s.checkBalance(t, i.counter, sku, 1)
 	})
 }
 
@@ -377,7 +377,7 @@ func TestShrinkDies(t *testing.T) {
 			}
 			sweep(t, i)
 			sweep(t, i)
-			s.checkBalance(t, i.gate, sku, 0)
+			s.checkBalance(t, i.counter, sku, 0)
 			if b := s.ledgerCounts(t, sku); b.total != total {
 				t.Errorf("recorded %v: %+v, want a total of %d", recorded, b, total)
 			}

@@ -177,15 +177,10 @@ func (r *Reconciler) examine(ctx context.Context, suspects []reading, o AuditOpt
 	return nil
 }
 
-// segmented is a gate that divides each SKU into segments.
-type segmented interface {
-	Segments(ctx context.Context, sku stock.SKU) ([]stock.Level, error)
-}
-
 // addSegments adds the counts of the segments, if the gate has any.
 func (r *Reconciler) addSegments(ctx context.Context, f *Finding) (err error) {
-	if gate, ok := r.gate.(segmented); ok {
-		f.Segments, err = gate.Segments(ctx, f.Count.SKU)
+	if r.counter != nil {
+		f.Segments, err = r.counter.Segments(ctx, f.Count.SKU)
 	}
 	return err
 }
@@ -212,8 +207,8 @@ func (r *Reconciler) read(ctx context.Context, skus []stock.SKU) ([]reading, err
 		return nil, err
 	}
 	levels := make([]stock.Level, len(skus))
-	if r.gate != nil {
-		if levels, err = r.gate.Level(ctx, skus...); err != nil {
+	if r.counter != nil {
+		if levels, err = r.counter.Level(ctx, skus...); err != nil {
 			return nil, fmt.Errorf("reading the gate's counts: %w", err)
 		}
 	}
@@ -237,7 +232,7 @@ func (r *Reconciler) read(ctx context.Context, skus []stock.SKU) ([]reading, err
 		seen := &readings[i]
 		seen.Count, seen.Level, seen.Claims = after[i], levels[i], claims[sku]
 		seen.compareLedger()
-		if r.gate == nil {
+		if r.counter == nil {
 			continue
 		}
 		switch g := stock.GenerationOf(after[i].Epoch); {
@@ -332,7 +327,7 @@ func (r *Reconciler) flights(ctx context.Context, levels []stock.Level) (map[sto
 	if len(skus) == 0 {
 		return nil, nil
 	}
-	before, err := r.gate.Level(ctx, skus...)
+	before, err := r.counter.Level(ctx, skus...)
 	if err != nil {
 		return nil, fmt.Errorf("reading the gate's counts: %w", err)
 	}
@@ -340,7 +335,7 @@ func (r *Reconciler) flights(ctx context.Context, levels []stock.Level) (map[sto
 	if !counted { // with an error, or because there are too many
 		return nil, err
 	}
-	after, err := r.gate.Level(ctx, skus...)
+	after, err := r.counter.Level(ctx, skus...)
 	if err != nil {
 		return nil, fmt.Errorf("reading the gate's counts: %w", err)
 	}

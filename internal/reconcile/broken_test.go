@@ -82,7 +82,7 @@ func TestBrokenCalls(t *testing.T) {
 						var err error
 						broken, err = s.breaking(t, n, kind, test.waits, test.do)
 						// A repair whose last answer is lost is done all the same.
-						repaired := name == "AuditAll" && broken == "Fill" && kind == faults.Lost
+						repaired := name == "AuditAll" && broken == "fill" && kind == faults.Lost
 						reported := errors.Is(err, errLost) || kind == faults.Hung && errors.Is(err, context.DeadlineExceeded)
 						if !reported && (broken != "" && !repaired || err != nil) {
 							t.Errorf("error %v", err)
@@ -138,7 +138,7 @@ func TestBrokenTakeover(t *testing.T) {
 	raisedLater := func(t *testing.T, s *shop) {
 		later(t, s)
 		raised(t, s)
-		if err := s.gate.Load(t.Context(), s.ledger.Generation()+1); err != nil {
+		if err := s.counter.Load(t.Context(), s.ledger.Generation()+1); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -183,7 +183,7 @@ func TestBrokenTakeover(t *testing.T) {
 		}, true, false},
 		{"AuditAll of a generation that another raised", func(t *testing.T, s *shop) {
 			raised(t, s)
-			if err := s.gate.Load(t.Context(), s.ledger.Generation()+1); err != nil {
+			if err := s.counter.Load(t.Context(), s.ledger.Generation()+1); err != nil {
 				t.Fatal(err)
 			}
 		}, func(ctx context.Context, s *shop) error {
@@ -218,7 +218,7 @@ func TestBrokenTakeover(t *testing.T) {
 						if err != nil || broken == "" && test.raises && after.Generation <= before.Generation {
 							t.Errorf("generation %d, before %d; %v", after.Generation, before.Generation, err)
 						}
-						if mark, err := s.gate.Mark(t.Context()); err != nil || broken == "" && mark.Beat != after.Beat {
+						if mark, err := s.counter.Mark(t.Context()); err != nil || broken == "" && mark.Beat != after.Beat {
 							t.Errorf("the mark is %+v, the owner %+v, %v", mark, after, err)
 						}
 						// An instance of the first layout serves again.
@@ -227,7 +227,7 @@ func TestBrokenTakeover(t *testing.T) {
 						}
 						s.check(t, "a")
 						owner, err := s.ledger.Owner(t.Context())
-						mark, markErr := s.gate.Mark(t.Context())
+						mark, markErr := s.counter.Mark(t.Context())
 						if err := errors.Join(err, markErr); err != nil || mark.Generation != owner.Generation || mark.Beat != owner.Beat || s.ledger.Generation() != owner.Generation {
 							t.Errorf("the mark is %+v, the owner %+v, %v; generation %d is in use", mark, owner, err, s.ledger.Generation())
 						}
@@ -260,7 +260,7 @@ func TestRefillMeetsAnother(t *testing.T) {
 	raised := func(t *testing.T, s *shop) { raise(t, s) }
 	refilled := func(t *testing.T, s *shop) {
 		row := raise(t, s)
-		if err := s.gate.Fill(t.Context(), row.SKU, row.Epoch, row.Available); err != nil {
+		if err := s.counter.Fill(t.Context(), row.SKU, row.Epoch, row.Available); err != nil {
 			t.Error(err)
 		}
 	}
@@ -271,15 +271,19 @@ func TestRefillMeetsAnother(t *testing.T) {
 		epochs          int64 // by which the row's epoch rises within the generation
 	}{
 		{"another raises the epoch", "RaiseEpoch", "", raised, 0, 1},
-		{"another refills later", "Fill", "FillAll", refilled, 0, 2},
-		{"the scripts are lost", "Fill", "FillAll", flush, 1, 1},
+		{"another refills later", "fill", "fill", refilled, 0, 2},
+		{"the scripts are lost", "fill", "fill", flush, 1, 1},
 	} {
 		inShop(t, func(t *testing.T, s *shop) {
 			s.add(t, "lost", 20)
-			for call, refill := range map[string]func() error{
-				test.one:  func() error { return s.Refill(t.Context(), []stock.SKU{"lost"}) },
-				test.many: func() error { return s.Sweep(t.Context()) },
+			for _, step := range []struct {
+				call   string
+				refill func() error
+			}{
+				{test.one, func() error { return s.Refill(t.Context(), []stock.SKU{"lost"}) }},
+				{test.many, func() error { return s.Sweep(t.Context()) }},
 			} {
+				call := step.call
 				if call == "" {
 					continue
 				}
@@ -291,7 +295,7 @@ func TestRefillMeetsAnother(t *testing.T) {
 						test.before(t, s)
 					}
 				}
-				if err := refill(); err != nil || s.calls.before != nil {
+				if err := step.refill(); err != nil || s.calls.before != nil {
 					t.Errorf("%s: %s: %v", test.name, call, err)
 				}
 				if raised, risen := s.ledger.Generation()-generation, s.row(t, "lost").Epoch-epoch; raised != test.raises || risen != test.epochs {

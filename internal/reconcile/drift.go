@@ -235,7 +235,7 @@ func (r *Reconciler) recordedUnits(ctx context.Context, skus []stock.SKU) (units
 	if len(skus) == 0 {
 		return nil, true, nil
 	}
-	takes, err := r.gate.InFlight(ctx, 0, maxCounted, skus...)
+	takes, err := r.counter.InFlight(ctx, 0, maxCounted, skus...)
 	if err != nil || len(takes) == maxCounted {
 		return nil, false, err
 	}
@@ -255,7 +255,7 @@ func (r *Reconciler) Levels(ctx context.Context, rows []ledger.StockRow) ([]stoc
 	for i, row := range rows {
 		skus[i] = row.SKU
 	}
-	levels, err := r.gate.Level(ctx, skus...)
+	levels, err := r.counter.Level(ctx, skus...)
 	if err != nil {
 		return levels, fmt.Errorf("reading the gate's counts: %w", err)
 	}

@@ -278,17 +278,15 @@ func TestVoidRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	for name, newGate := range map[string]func() gate.Gate{
-		"Script": func() gate.Gate { return gate.NewScript(server.Client(), uuid.New()) },
-		"Segmented": func() gate.Gate {
-			id := uuid.New()
-			return gate.NewSegmented(gate.NewScript(server.Client(), id), server.Client(), id, 2, ownedLocal{lock.NewLocal()})
-		},
-	} {
+	for name, segments := range map[string]int{"Script": 0, "Segmented": 2} {
 		t.Run(name, func(t *testing.T) {
-			g, l := newGate(), newLedger(&ownerRow{})
+			counter, l := gate.NewCounter(server.Client(), uuid.New(), gate.Layout{Segments: segments}), newLedger(&ownerRow{})
+			var g gate.Gate = gate.NewScript(counter)
+			if segments > 0 {
+				g = gate.NewSegmented(counter, g, ownedLocal{lock.NewLocal()})
+			}
 			defer g.Close()
-			r := New(g, l, Options{
+			r := New(counter, l, Options{
 				Layout: "test", TakeDeadline: time.Hour, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 			})
 			defer r.Close()
@@ -314,14 +312,14 @@ func TestVoidRecords(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := g.Fill(t.Context(), "a", row.Epoch, row.Available); err != nil {
+			if err := counter.Fill(t.Context(), "a", row.Epoch, row.Available); err != nil {
 				t.Fatal(err)
 			}
 			take(stock.Line{SKU: "a", Quantity: 1})
 			sweep("a", "b", "a") // the first look
 			sweep("a", "b", "a")
 			for _, want := range []stock.Level{{SKU: "a", Available: 9, InFlight: 1}, {SKU: "b", Available: 8, InFlight: 2}} {
-				got, err := g.Level(t.Context(), want.SKU)
+				got, err := counter.Level(t.Context(), want.SKU)
 				if err != nil || got[0].Available != want.Available || got[0].InFlight != want.InFlight {
 					t.Errorf("the gate has %+v, %v, want %+v", got, err, want)
 				}

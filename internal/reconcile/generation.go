@@ -42,11 +42,11 @@ const (
 // one, and when the ledger was restored from a backup. It is safe for concurrent
 // use.
 type generations struct {
-	ledger Ledger
-	gate   stock.Gate // nil: none
-	layout string
-	queues bool // the strategy acknowledges orders before the ledger has them
-	log    *slog.Logger
+	ledger  Ledger
+	counter Counter // nil without a gate
+	layout  string
+	queues  bool // the strategy acknowledges orders before the ledger has them
+	log     *slog.Logger
 	// checked is called with each store and why it did not answer, or nil.
 	checked func(store string, err error)
 
@@ -82,8 +82,8 @@ func (g *generations) use(to stock.Generation) {
 	}
 	g.since = time.Now()
 	g.ledger.Use(to)
-	if g.gate != nil {
-		g.gate.Use(to)
+	if g.counter != nil {
+		g.counter.Use(to)
 	}
 }
 
@@ -189,7 +189,7 @@ func (g *generations) checkNow(ctx context.Context) error {
 	mark, markErr := g.mark(ctx)
 	inTime := ctx.Err() == nil // the gate has left time to ask the ledger
 	owner, err := g.ledger.Beat(ctx)
-	if g.gate != nil {
+	if g.counter != nil {
 		g.checked(gateStore, markErr)
 	}
 	if inTime {
@@ -410,10 +410,10 @@ func (g *generations) raise(ctx context.Context, seen ledger.Owner, next stock.G
 	g.mu.Unlock()
 	g.answered.Store(answers)
 	g.log.Info("took over the stock", "generation", next, "layout", g.layout, "before", seen.Layout)
-	if g.gate == nil {
+	if g.counter == nil {
 		return nil
 	}
-	if err := g.gate.Load(ctx, next); err != nil {
+	if err := g.counter.Load(ctx, next); err != nil {
 		g.noteNotLoaded()
 		return err
 	}
@@ -422,13 +422,13 @@ func (g *generations) raise(ctx context.Context, seen ledger.Owner, next stock.G
 }
 
 func (g *generations) loaded(ctx context.Context) (bool, error) {
-	if g.gate == nil {
+	if g.counter == nil {
 		return true, nil
 	}
 	g.mu.Lock()
 	generation := g.current() // the gate may be asked about a later one, but not about an earlier one
 	g.mu.Unlock()
-	loaded, err := g.gate.Loaded(ctx)
+	loaded, err := g.counter.Loaded(ctx)
 	if loaded {
 		g.noteLoaded(generation)
 	}
@@ -436,15 +436,15 @@ func (g *generations) loaded(ctx context.Context) (bool, error) {
 }
 
 func (g *generations) mark(ctx context.Context) (stock.Mark, error) {
-	if g.gate == nil {
+	if g.counter == nil {
 		return stock.Mark{}, nil
 	}
-	return g.gate.Mark(ctx)
+	return g.counter.Mark(ctx)
 }
 
 func (g *generations) setMark(ctx context.Context, owner ledger.Owner) error {
-	if g.gate == nil {
+	if g.counter == nil {
 		return nil
 	}
-	return g.gate.SetMark(ctx, stock.Mark{Generation: owner.Generation, Beat: owner.Beat})
+	return g.counter.SetMark(ctx, stock.Mark{Generation: owner.Generation, Beat: owner.Beat})
 }

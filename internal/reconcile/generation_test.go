@@ -117,7 +117,7 @@ func newFleet(n int, answer, load time.Duration) *fleet {
 		gate.onLoad = func() error { time.Sleep(load); return nil }
 		f.gates = append(f.gates, gate)
 		f.all = append(f.all, &generations{
-			ledger: newLedger(f.row), gate: gate, layout: "twin", log: slog.New(slog.DiscardHandler), checked: func(string, error) {},
+			ledger: newLedger(f.row), counter: gate, layout: "twin", log: slog.New(slog.DiscardHandler), checked: func(string, error) {},
 		})
 	}
 	return f

@@ -224,7 +224,7 @@ func TestJobSuccess(t *testing.T) {
 func TestSeriesFromTheStart(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		gate stock.Gate
+		gate Counter
 		want map[string]int
 	}{
 		"a gate":  {newGate(newRedis()), map[string]int{"holdfast_job_held": 3, "holdfast_job_last_success_timestamp_seconds": 3, "holdfast_recoveries_total": 2, "holdfast_store_up": 2}},

@@ -13,7 +13,7 @@ import (
 // if sku is empty. An addition that the gate cannot accept yet stays in the
 // outbox.
 func (r *Reconciler) Deliver(ctx context.Context, sku stock.SKU) error {
-	if r.gate == nil {
+	if r.counter == nil {
 		return nil
 	}
 	_, _, err := r.deliverChanges(ctx, sku)
@@ -76,7 +76,7 @@ func (r *Reconciler) Returned(ctx context.Context, skus ...stock.SKU) {
 // deliver applies one addition at the gate. If applied is false, the SKU's later
 // additions must wait.
 func (r *Reconciler) deliver(ctx context.Context, c stock.Change) (applied bool, err error) {
-	err = r.gate.Adjust(ctx, c)
+	err = r.counter.Adjust(ctx, c)
 	switch {
 	case errors.Is(err, stock.ErrNotFilled):
 		return false, nil // a refill will include it, or take will ask for a refill

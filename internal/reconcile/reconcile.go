@@ -76,6 +76,29 @@ type Ledger interface {
 
 var _ Ledger = (*ledger.Ledger)(nil)
 
+// Counter is what reconciling needs of the gate's counter. See gate.Counter.
+type Counter interface {
+	// Use, Load, Loaded, Mark and SetMark concern the generation that the counter runs
+	// under.
+	Use(g stock.Generation)
+	Load(ctx context.Context, g stock.Generation) error
+	Loaded(ctx context.Context) (bool, error)
+	Mark(ctx context.Context) (stock.Mark, error)
+	SetMark(ctx context.Context, m stock.Mark) error
+
+	// FillAll, Adjust, Level and Segments concern counts.
+	FillAll(ctx context.Context, fills []stock.Fill) []error
+	Adjust(ctx context.Context, c stock.Change) error
+	Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error)
+	Segments(ctx context.Context, sku stock.SKU) ([]stock.Level, error)
+
+	// Settle, Give, InFlight and ScanInFlight concern takes.
+	Settle(ctx context.Context, takes ...stock.Take) error
+	Give(ctx context.Context, t stock.Take) error
+	InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Take, error)
+	ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []stock.Take, next string, err error)
+}
+
 // Options configure a Reconciler.
 type Options struct {
 	// Layout names what instances must agree on to sell the same stock.
@@ -96,7 +119,7 @@ type Options struct {
 // order, and Run beside the orders. It is safe for concurrent use, and several
 // instances may share the stores.
 type Reconciler struct {
-	gate         stock.Gate // nil if there is none
+	counter      Counter // nil without a gate
 	ledger       Ledger
 	generations  *generations
 	jobs         *jobs
@@ -112,13 +135,13 @@ type Reconciler struct {
 	open       chan openTake
 }
 
-// New returns a Reconciler. gate is nil if the strategy has none. Both stay the
+// New returns a Reconciler. counter is nil if the strategy has no gate. Both stay the
 // caller's.
-func New(gate stock.Gate, l Ledger, o Options) *Reconciler {
-	m := newMetrics(o.Metrics, gate != nil)
+func New(counter Counter, l Ledger, o Options) *Reconciler {
+	m := newMetrics(o.Metrics, counter != nil)
 	r := &Reconciler{
-		gate: gate, ledger: l,
-		generations:  &generations{ledger: l, gate: gate, layout: o.Layout, queues: o.Queues, log: o.Log, checked: m.checked},
+		counter: counter, ledger: l,
+		generations:  &generations{ledger: l, counter: counter, layout: o.Layout, queues: o.Queues, log: o.Log, checked: m.checked},
 		takeDeadline: o.TakeDeadline,
 		log:          o.Log,
 		metrics:      m,
@@ -128,7 +151,7 @@ func New(gate stock.Gate, l Ledger, o Options) *Reconciler {
 	}
 	r.jobs = &jobs{ledger: l, holder: newHolder(), barred: &r.generations.superseded, log: o.Log, metrics: m.jobs}
 	m.jobs.expect(expiryJob)
-	if gate != nil {
+	if counter != nil {
 		m.jobs.expect(outboxJob)
 		m.jobs.expect(driftJob)
 		r.settles = group.New(
@@ -211,7 +234,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 	loops.Go(func() { r.keepChecking(ctx) })
 	loops.Go(func() { r.ledger.KeepClock(ctx) })
 	loops.Go(func() { r.keepExpiring(ctx) })
-	if r.gate != nil {
+	if r.counter != nil {
 		loops.Go(func() { r.endOpenTakes(ctx) })
 		loops.Go(func() { r.keepRecovering(ctx) })
 		loops.Go(func() { r.keepDelivering(ctx) })

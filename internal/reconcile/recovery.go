@@ -26,7 +26,7 @@ func (r *Reconciler) recoverAll(ctx context.Context) error {
 // cannot be ended does not keep the others from recovery.
 func (r *Reconciler) recoverNext(ctx context.Context, cursor string) (next string, err error) {
 	start := time.Now()
-	takes, next, err := r.gate.ScanInFlight(ctx, r.takeDeadline, cursor)
+	takes, next, err := r.counter.ScanInFlight(ctx, r.takeDeadline, cursor)
 	defer func() { r.trace(ctx, "recovery", start, len(takes), err) }()
 	errs := []error{err}
 	for _, t := range takes {
@@ -51,9 +51,9 @@ func (r *Reconciler) recoverTake(ctx context.Context, t stock.Take) error {
 	)
 	switch out := r.ledger.Resolve(ctx, t.Deduction); {
 	case out.Committed():
-		err, ended = r.gate.Settle(ctx, t), settled
+		err, ended = r.counter.Settle(ctx, t), settled
 	case out.Refused():
-		err, ended = r.gate.Give(ctx, t), given
+		err, ended = r.counter.Give(ctx, t), given
 	default:
 		return out.Reason()
 	}

@@ -48,14 +48,27 @@ func (r *Reconciler) Refill(ctx context.Context, skus []stock.SKU) error {
 
 // FillNew fills the gate with a new stock row.
 func (r *Reconciler) FillNew(ctx context.Context, row ledger.StockRow) error {
-	if r.gate == nil {
+	if r.counter == nil {
 		return nil
 	}
-	err := r.gate.Fill(ctx, row.SKU, row.Epoch, row.Available)
+	err := r.fill(ctx, row)
 	if errors.Is(err, stock.ErrStaleEpoch) { // a later refill was faster
 		return nil
 	}
 	return err
+}
+
+// fill fills the gate with the units that the stock row has available.
+func (r *Reconciler) fill(ctx context.Context, row ledger.StockRow) error {
+	return r.counter.FillAll(ctx, fillsOf(row))[0]
+}
+
+func fillsOf(rows ...ledger.StockRow) []stock.Fill {
+	fills := make([]stock.Fill, len(rows))
+	for i, row := range rows {
+		fills[i] = stock.Fill{SKU: row.SKU, Epoch: row.Epoch, Units: max(row.Available, 0)}
+	}
+	return fills
 }
 
 // refill makes gate and ledger agree on the SKU's epoch in the current generation:
@@ -65,7 +78,7 @@ func (r *Reconciler) FillNew(ctx context.Context, row ledger.StockRow) error {
 // gate is filled: another instance may be filling it.
 func (r *Reconciler) refill(ctx context.Context, sku stock.SKU) error {
 	return r.refillIf(ctx, sku, func(row ledger.StockRow, level stock.Level) bool {
-		return !r.generations.current().Holds(row.Epoch) || r.gate != nil && (!level.Filled || level.Epoch != row.Epoch)
+		return !r.generations.current().Holds(row.Epoch) || r.counter != nil && (!level.Filled || level.Epoch != row.Epoch)
 	})
 }
 
@@ -79,8 +92,8 @@ func (r *Reconciler) refillIf(ctx context.Context, sku stock.SKU, needed func(le
 			return nil, err
 		}
 		var level stock.Level
-		if r.gate != nil {
-			levels, err := r.gate.Level(ctx, sku)
+		if r.counter != nil {
+			levels, err := r.counter.Level(ctx, sku)
 			if err != nil {
 				return nil, fmt.Errorf("reading the gate's count: %w", err)
 			}
@@ -104,11 +117,11 @@ func (r *Reconciler) refillFrom(ctx context.Context, row ledger.StockRow, level 
 	if errors.Is(err, stock.ErrRowChanged) {
 		return nil
 	}
-	if err != nil || r.gate == nil {
+	if err != nil || r.counter == nil {
 		return err
 	}
 	// Units in flight are not subtracted: no take of an earlier epoch can commit.
-	err = r.gate.Fill(ctx, raised.SKU, raised.Epoch, max(raised.Available, 0))
+	err = r.fill(ctx, raised)
 	if errors.Is(err, stock.ErrNoGeneration) {
 		return r.generations.follow(ctx, r.generations.current())
 	}
@@ -160,12 +173,8 @@ func (r *Reconciler) refillRows(ctx context.Context, rows []ledger.StockRow, lev
 	if err != nil {
 		return 0, err
 	}
-	fills := make([]stock.Fill, len(raised))
-	for i, row := range raised {
-		fills[i] = stock.Fill{SKU: row.SKU, Epoch: row.Epoch, Units: max(row.Available, 0)}
-	}
 	var errs []error
-	for _, err := range r.gate.FillAll(ctx, fills) {
+	for _, err := range r.counter.FillAll(ctx, fillsOf(raised...)) {
 		switch {
 		case err == nil:
 			filled++

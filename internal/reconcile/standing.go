@@ -36,8 +36,8 @@ func (r *Reconciler) Standing(ctx context.Context) (s Standing, err error) {
 	}
 	// The beat was not raised, so it may equal the mark's.
 	s.Restored = s.Mark.Beat > s.Owner.Beat || s.Mark.Generation > s.Owner.Generation
-	if r.gate != nil {
-		r.gate.Use(s.Owner.Generation)
+	if r.counter != nil {
+		r.counter.Use(s.Owner.Generation)
 	}
 	s.Loaded, err = r.generations.loaded(ctx)
 	return s, err

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -179,95 +180,25 @@ func (l breakableLedger) Correct(ctx context.Context, sku stock.SKU, above int64
 	return l.calls.do(ctx, "Correct", func() error { return l.Ledger.Correct(ctx, sku, above) })
 }
 
-// breakableGate is a gate of which one call breaks.
-type breakableGate struct {
-	gate.Gate
-	calls *calls
-}
-
-func (g breakableGate) Load(ctx context.Context, to stock.Generation) error {
-	return g.calls.do(ctx, "Load", func() error { return g.Gate.Load(ctx, to) })
-}
-
-func (g breakableGate) Loaded(ctx context.Context) (bool, error) {
-	return answer(ctx, g.calls, "Loaded", func() (bool, error) { return g.Gate.Loaded(ctx) })
-}
-
-func (g breakableGate) Mark(ctx context.Context) (stock.Mark, error) {
-	return answer(ctx, g.calls, "Mark", func() (stock.Mark, error) { return g.Gate.Mark(ctx) })
-}
-
-func (g breakableGate) SetMark(ctx context.Context, m stock.Mark) error {
-	return g.calls.do(ctx, "SetMark", func() error { return g.Gate.SetMark(ctx, m) })
-}
-
-func (g breakableGate) Settle(ctx context.Context, takes ...stock.Take) error {
-	return g.calls.do(ctx, "Settle", func() error { return g.Gate.Settle(ctx, takes...) })
-}
-
-func (g breakableGate) Give(ctx context.Context, t stock.Take) error {
-	return g.calls.do(ctx, "Give", func() error { return g.Gate.Give(ctx, t) })
-}
-
-func (g breakableGate) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error {
-	return g.calls.do(ctx, "Fill", func() error { return g.Gate.Fill(ctx, sku, epoch, units) })
-}
-
-// FillAll breaks for one of the counts.
-func (g breakableGate) FillAll(ctx context.Context, fills []stock.Fill) []error {
-	switch g.calls.breaks(ctx, "FillAll") {
-	case faults.None:
-		return g.Gate.FillAll(ctx, fills)
-	case faults.Lost:
-		errs := g.Gate.FillAll(ctx, fills)
-		errs[0] = errLost
-		return errs
-	}
-	return append([]error{errLost}, g.Gate.FillAll(ctx, fills[1:])...)
-}
-
-func (g breakableGate) Adjust(ctx context.Context, c stock.Change) error {
-	return g.calls.do(ctx, "Adjust", func() error { return g.Gate.Adjust(ctx, c) })
-}
-
-func (g breakableGate) InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Take, error) {
-	return answer(ctx, g.calls, "InFlight", func() ([]stock.Take, error) { return g.Gate.InFlight(ctx, olderThan, limit, skus...) })
-}
-
-func (g breakableGate) ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []stock.Take, next string, err error) {
-	takes, err = answer(ctx, g.calls, "ScanInFlight", func() (takes []stock.Take, err error) {
-		takes, next, err = g.Gate.ScanInFlight(ctx, olderThan, cursor)
-		return takes, err
+// hook breaks one of the commands of a Redis client, and names it after the gate's script
+// that it runs. A pipeline is one command.
+func (c *calls) hook() goredis.Hook {
+	return faults.Around(func(ctx context.Context, cmds []goredis.Cmder, run func(context.Context) error) error {
+		return c.do(ctx, cmp.Or(gate.ScriptName(cmds[0]), cmds[0].Name()), func() error { return run(ctx) })
 	})
-	return takes, next, err
-}
-
-// Level reads all counts but one, or, if its answer is lost, none.
-func (g breakableGate) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error) {
-	kind := g.calls.breaks(ctx, "Level")
-	levels, err := g.Gate.Level(ctx, skus...)
-	for i := range levels {
-		if kind == faults.Lost || kind != faults.None && i == 0 {
-			levels[i], err = stock.Level{SKU: skus[i], Err: errLost}, errLost
-		}
-	}
-	return levels, err
-}
-
-func (g breakableGate) Segments(ctx context.Context, sku stock.SKU) ([]stock.Level, error) {
-	return answer(ctx, g.calls, "Segments", func() ([]stock.Level, error) { return g.Gate.(segmented).Segments(ctx, sku) })
 }
 
 // shop is an instance with a ledger in SQLite and a gate in Redis. Calls of its
-// Reconciler to them can be broken; calls through ledger and gate cannot.
+// Reconciler to the ledger can be broken, and all calls to Redis.
 type shop struct {
 	*Reconciler
-	calls  *calls
-	ledger *ledger.Ledger
-	gate   gate.Gate
-	sql    *store.SQL
-	redis  goredis.UniversalClient
-	id     uuid.UUID // of the ledger
+	calls   *calls
+	ledger  *ledger.Ledger
+	counter *gate.Counter
+	gate    gate.Gate
+	sql     *store.SQL
+	redis   goredis.UniversalClient
+	id      uuid.UUID // of the ledger
 }
 
 // inShop calls do in a bubble, in which an instance has started.
@@ -305,7 +236,9 @@ func inShop(t *testing.T, do func(t *testing.T, s *shop)) {
 			PaymentWindow: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		})
 		defer s.ledger.Close()
-		s.gate = gate.NewSegmented(gate.NewScript(s.redis, s.id), s.redis, s.id, 2, ownedLocal{lock.NewLocal()})
+		s.redis.AddHook(s.calls.hook())
+		s.counter = gate.NewCounter(s.redis, s.id, gate.Layout{Segments: 2})
+		s.gate = gate.NewSegmented(s.counter, gate.NewScript(s.counter), ownedLocal{lock.NewLocal()})
 		defer s.gate.Close()
 		s.Reconciler = s.open("test")
 		defer s.Close()
@@ -318,7 +251,7 @@ func inShop(t *testing.T, do func(t *testing.T, s *shop)) {
 
 // open returns another Reconciler of the shop's stores.
 func (s *shop) open(layout string) *Reconciler {
-	return New(breakableGate{s.gate, s.calls}, breakableLedger{s.ledger, s.calls}, Options{
+	return New(s.counter, breakableLedger{s.ledger, s.calls}, Options{
 		Layout: layout, TakeDeadline: time.Nanosecond, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 }
@@ -354,7 +287,7 @@ func (s *shop) add(t *testing.T, sku stock.SKU, units int64) {
 		t.Fatal(err)
 	}
 	if created {
-		if err := s.gate.Fill(t.Context(), sku, row.Epoch, row.Available); err != nil {
+		if err := s.counter.Fill(t.Context(), sku, row.Epoch, row.Available); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -412,7 +345,7 @@ var damages = map[stock.SKU]func(t *testing.T, s *shop, sku stock.SKU){
 	// The gate has too many units.
 	"high": func(t *testing.T, s *shop, sku stock.SKU) {
 		row := s.row(t, sku)
-		if err := s.gate.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: row.Epoch, Number: row.Changes + 1, Delta: 5}); err != nil {
+		if err := s.counter.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: row.Epoch, Number: row.Changes + 1, Delta: 5}); err != nil {
 			t.Fatal(err)
 		}
 	},
@@ -445,7 +378,7 @@ func (s *shop) check(t *testing.T, skus ...stock.SKU) {
 	if err != nil || len(counts) != len(skus) {
 		t.Fatalf("%d rows, %v", len(counts), err)
 	}
-	levels, err := s.gate.Level(t.Context(), skus...)
+	levels, err := s.counter.Level(t.Context(), skus...)
 	if err != nil {
 		t.Fatal(err)
 	}

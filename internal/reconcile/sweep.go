@@ -23,7 +23,7 @@ const sweepTimeout = time.Minute
 // Run does the same in loops of their own. Sweep does not pause, so with very many
 // SKUs it loads the stores.
 func (r *Reconciler) Sweep(ctx context.Context) error {
-	if r.gate == nil {
+	if r.counter == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)

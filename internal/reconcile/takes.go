@@ -49,7 +49,7 @@ func (r *Reconciler) End(ctx context.Context, t stock.Take, out order.Outcome) o
 		r.settle(t)
 	default:
 		r.GiveBack(ctx, t)
-		if r.gate != nil && errors.Is(out.Reason(), stock.ErrSoldOut) { // a duplicate has no reason
+		if r.counter != nil && errors.Is(out.Reason(), stock.ErrSoldOut) { // a duplicate has no reason
 			r.metrics.guardRefusals.Inc()
 			r.refillAfterGuardRefusal(ctx, t, out.Reason())
 		}
@@ -73,7 +73,7 @@ func (r *Reconciler) resolve(ctx context.Context, t stock.Take, out order.Outcom
 
 // settle settles the take in a group, without waiting for it.
 func (r *Reconciler) settle(t stock.Take) {
-	if r.gate == nil {
+	if r.counter == nil {
 		return
 	}
 	if err := r.settles.Send(t); err != nil {
@@ -85,7 +85,7 @@ func (r *Reconciler) settle(t stock.Take) {
 func (r *Reconciler) settleNow(takes ...stock.Take) {
 	ctx, cancel := context.WithTimeout(context.Background(), compensationTimeout)
 	defer cancel()
-	if err := r.gate.Settle(ctx, takes...); err != nil {
+	if err := r.counter.Settle(ctx, takes...); err != nil {
 		r.log.Warn("settling takes failed; recovery will settle them", "takes", len(takes), "error", err)
 	}
 }
@@ -93,12 +93,12 @@ func (r *Reconciler) settleNow(takes ...stock.Take) {
 // GiveBack returns the take's units to the gate, and reports whether it did. If
 // not, Run tries again until it succeeds.
 func (r *Reconciler) GiveBack(ctx context.Context, t stock.Take) bool {
-	if r.gate == nil {
+	if r.counter == nil {
 		return true
 	}
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	if err := r.gate.Give(ctx, t); err != nil {
+	if err := r.counter.Give(ctx, t); err != nil {
 		r.log.WarnContext(ctx, "giving a take back failed and will be retried", "order", t.OrderID, "error", err)
 		r.leaveOpen(openTake{t, false})
 		return false
@@ -108,7 +108,7 @@ func (r *Reconciler) GiveBack(ctx context.Context, t stock.Take) bool {
 
 // leaveOpen queues the take for Run. If the queue is full, recovery ends it.
 func (r *Reconciler) leaveOpen(t openTake) {
-	if r.gate == nil {
+	if r.counter == nil {
 		return
 	}
 	select {
@@ -142,5 +142,5 @@ func (r *Reconciler) endOpenTake(ctx context.Context, t openTake) error {
 	if t.unknown {
 		return r.recoverTake(ctx, t.Take)
 	}
-	return r.gate.Give(ctx, t.Take)
+	return r.counter.Give(ctx, t.Take)
 }

@@ -178,11 +178,11 @@ func newRedis() *redis {
 	return &redis{loaded: make(map[stock.Generation]bool), counts: make(map[stock.SKU]stock.Level)}
 }
 
-// twinGate is an instance's gate in memory. It follows the contract of stock.Gate as
+// twinGate is an instance's counter in memory. It follows the contract of gate.Counter as
 // far as the tests need it, and notes its calls.
 type twinGate struct {
-	stock.Gate // the methods that no test calls
-	redis      *redis
+	Counter // the methods that no test calls
+	redis   *redis
 
 	mu      sync.Mutex
 	using   stock.Generation
@@ -338,11 +338,11 @@ func (g *twinGate) Level(_ context.Context, skus ...stock.SKU) ([]stock.Level, e
 
 // newReconciler returns an instance's reconciler. gate is nil if there is none.
 func newReconciler(gate *twinGate, l Ledger) *Reconciler {
-	var g stock.Gate
+	var c Counter
 	if gate != nil {
-		g = gate
+		c = gate
 	}
-	return newReconcilerOf(g, l)
+	return newReconcilerOf(c, l)
 }
 
 // started returns a reconciler that has taken over the stock of row, and its twins.
@@ -357,9 +357,9 @@ func started(t *testing.T, row *ownerRow) (*Reconciler, *twinGate, *twinLedger) 
 	return r, gate, l
 }
 
-// newReconcilerOf is newReconciler for any gate.
-func newReconcilerOf(g stock.Gate, l Ledger) *Reconciler {
-	return New(g, l, Options{
+// newReconcilerOf is newReconciler for any counter.
+func newReconcilerOf(c Counter, l Ledger) *Reconciler {
+	return New(c, l, Options{
 		Layout: "twin", TakeDeadline: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 }

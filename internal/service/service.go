@@ -59,7 +59,11 @@ func New(db *sqltx.DB, ledgerID uuid.UUID, s strategy.Strategy, o Options) *Inst
 		Group: s.Group, Parallel: s.Parallel, PaymentWindow: o.PaymentWindow, Clock: o.Clock,
 		Log: o.Log, Metrics: o.Metrics, Tracer: o.Tracer,
 	})
-	r := reconcile.New(s.Gate, l, reconcile.Options{
+	var counter reconcile.Counter
+	if s.Counter != nil { // a nil pointer is not a nil interface
+		counter = s.Counter
+	}
+	r := reconcile.New(counter, l, reconcile.Options{
 		Layout: s.Layout, Queues: s.Journal != nil, TakeDeadline: o.TakeDeadline, Log: o.Log, Metrics: o.Metrics, Tracer: o.Tracer,
 	})
 	placing := order.Options{Late: cmp.Or(o.LatePayments, order.Revive), Tracer: o.Tracer}

@@ -1,5 +1,5 @@
 // Package stock defines the terms that every way of cutting stock shares: SKUs,
-// deductions, takes, epochs, the contract of a gate, and the errors. It depends
+// deductions, takes, epochs, and the errors. It depends
 // on no HTTP, SQL or Redis package.
 //
 // A gate admits, the ledger remembers, a lock only advises, the fence decides.
@@ -91,6 +91,12 @@ type Level struct {
 	Available int64 // units not taken
 	InFlight  int64 // units taken and not yet settled
 	Err       error // if not nil, the count could not be read and the other fields are unknown
+}
+
+// Fill is what a gate's count is filled with: the SKU's units available under an epoch.
+type Fill struct {
+	SKU          SKU
+	Epoch, Units int64
 }
 
 // Setting is what an administrator sets for a SKU.

@@ -10,9 +10,9 @@ type Take struct {
 	Deduction
 	Receipt Receipt
 	// QueuedAt is when the order was queued: UTC, whole microseconds. It is zero
-	// if the order was not queued. See Journal.
+	// if the order was not queued. See gate.Journal.
 	QueuedAt time.Time
-	// Recorded is set by Gate.InFlight. It has those of the lines that still have a
+	// Recorded is set by gate.Counter.InFlight. It has those of the lines that still have a
 	// record: of the SKUs that were asked for, and not filled since the take. Its order
 	// is not defined.
 	Recorded []Line

@@ -6,7 +6,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
@@ -78,8 +77,8 @@ func (s *Stage) getCount(ctx context.Context, client redis.UniversalClient, key 
 }
 
 // order sends an order of the actor to the gate.
-func (s *Stage) order(ctx context.Context, actor string, g stock.Gate, units int64) error {
-	_, err := g.Take(ctx, s.deduction(units))
+func (s *Stage) order(ctx context.Context, actor string, g strategy.Strategy, units int64) error {
+	_, err := g.Gate.Take(ctx, s.deduction(units))
 	s.at(actor, "takes %d at the gate → %s", units, takeText(err))
 	return err
 }
@@ -159,15 +158,15 @@ func refillWithEpoch(ctx context.Context, s *Stage) Damage {
 	const total = 2
 	g := s.gate(ctx, "lua", strategy.Backends{})
 	s.fill(ctx, g, total)
-	taken, err := g.Take(ctx, s.deduction(1))
+	taken, err := g.Gate.Take(ctx, s.deduction(1))
 	s.check(err)
 	s.at("A", "takes 1 at the gate → accepted under epoch …%d", taken.Epoch(0)%1000)
 	next, err := generation.Renew(taken.Epoch(0))
 	s.check(err)
 	s.at("refill", "Redis may have lost data; the ledger has sold nothing yet")
-	s.check(g.Fill(ctx, s.product(), next, total))
+	s.check(g.Counter.Fill(ctx, s.product(), next, total))
 	s.at("refill", "fills %d units under epoch …%d", total, next%1000)
-	s.check(g.Give(ctx, taken))
+	s.check(g.Counter.Give(ctx, taken))
 	s.at("A", "its order fails in the ledger, and gives its unit back → dropped")
 	sold := accepted(s.order(ctx, "B", g, 1), s.order(ctx, "C", g, 1), s.order(ctx, "D", g, 1))
 	s.at("shop", "%d of %d units sold", sold, total)

@@ -36,8 +36,8 @@ func (s *Stage) product() stock.SKU { return stock.SKU(s.key("10001")) }
 // generation is the generation of every gate in these experiments.
 const generation = stock.Generation(1)
 
-// gate returns the gate of one instance that runs the strategy.
-func (s *Stage) gate(ctx context.Context, name string, b strategy.Backends) stock.Gate {
+// gate returns the gate of one instance that runs the strategy, with its counter.
+func (s *Stage) gate(ctx context.Context, name string, b strategy.Backends) strategy.Strategy {
 	spec, ok := strategy.Find(name)
 	if !ok {
 		s.Fatalf("there is no strategy %s", name)
@@ -48,16 +48,16 @@ func (s *Stage) gate(ctx context.Context, name string, b strategy.Backends) stoc
 	b.LedgerID = s.ledgerID
 	built, closeGate := spec.Build(b)
 	s.Cleanup(closeGate)
-	built.Gate.Use(generation)
-	return built.Gate
+	built.Counter.Use(generation)
+	return built
 }
 
 // fill enables the gate's Redis and fills the count.
-func (s *Stage) fill(ctx context.Context, g stock.Gate, units int64) {
-	s.check(g.Load(ctx, generation))
+func (s *Stage) fill(ctx context.Context, g strategy.Strategy, units int64) {
+	s.check(g.Counter.Load(ctx, generation))
 	epoch, err := generation.Renew()
 	s.check(err)
-	s.check(g.Fill(ctx, s.product(), epoch, units))
+	s.check(g.Counter.Fill(ctx, s.product(), epoch, units))
 }
 
 // deduction returns an order for units of the product.
@@ -118,7 +118,7 @@ func (s *Stage) instance(ctx context.Context, actor string, options redislock.Op
 	locker := unaware{s.redisLocker(ctx, actor, options)}
 	g := s.gate(ctx, "lock", strategy.Backends{Redis: client, Locker: locker, LockName: "redis", Fence: fence})
 	return func() error {
-		_, err := g.Take(ctx, s.deduction(1))
+		_, err := g.Gate.Take(ctx, s.deduction(1))
 		s.at(actor, "takes a unit → %s", takeText(err))
 		return err
 	}

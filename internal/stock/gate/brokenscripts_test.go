@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/gatetest"
 )
 
@@ -77,7 +76,7 @@ func TestBrokenScripts(t *testing.T) {
 		t.Run(mutant.name, func(t *testing.T) {
 			t.Parallel()
 			client, ledger := shared.client(t, "Redis"), uuid.New()
-			instances := make([]stock.Gate, 2)
+			instances := make([]gatetest.Gate, 2)
 			for i := range instances {
 				g := script0(client, ledger)
 				t.Cleanup(g.Close)

@@ -12,16 +12,28 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// once is a command that the client does not send again if its answer is lost. A
-// take that ran twice, with a settle in between, would cut its units twice. So
-// would write.lua. The caller deals with an unknown outcome.
+// command is a command that the client does not send again if its answer is lost, unless
+// it is repeatable. A take that ran twice, with a settle in between, would cut its units
+// twice. So would write.lua. The caller deals with an unknown outcome.
 //
 // The client still follows a cluster's redirections: they say that the command
 // did not run.
-type once struct{ redis.Cmder }
+type command struct {
+	redis.Cmder
+	script     string // the name of the script that it runs; empty if it runs none
+	repeatable bool
+}
 
 // NoRetry tells the client not to send the command again.
-func (once) NoRetry() bool { return true }
+func (c command) NoRetry() bool { return !c.repeatable }
+
+// ScriptName returns the name of the gate's script that a command runs, for example
+// "take", or "" if it runs none. Hooks of the client can ask it about the commands that
+// they see.
+func ScriptName(cmd redis.Cmder) string {
+	c, _ := cmd.(command)
+	return c.script
+}
 
 // call is one run of a script that returns numbers.
 type call struct {
@@ -50,9 +62,9 @@ func arguments(s *script, keys, args []string) []any {
 
 // prepare returns the command. The command names the script and never has its
 // text: see Load.
-func (c *call) prepare(ctx context.Context) once {
+func (c *call) prepare(ctx context.Context) command {
 	c.cmd = redis.NewIntSliceCmd(ctx, c.args...)
-	return once{c.cmd}
+	return command{Cmder: c.cmd, script: c.script.name}
 }
 
 // notRun has the prefixes of errors that prove that a script changed nothing. The
@@ -94,7 +106,7 @@ func (c *call) err() error { return proven(c.cmd.Err()) }
 
 // run runs the calls, several in one pipeline, and joins their errors. Each call's
 // cmd has its answer.
-func (c *counts) run(ctx context.Context, calls ...*call) error {
+func (c *Counter) run(ctx context.Context, calls ...*call) error {
 	if len(calls) == 1 {
 		return proven(c.client.Process(ctx, calls[0].prepare(ctx)))
 	}
@@ -113,7 +125,7 @@ func (c *counts) run(ctx context.Context, calls ...*call) error {
 }
 
 // answer runs a script that takes the SKU and numbers and returns one number.
-func (c *counts) answer(ctx context.Context, s *script, keys []string, sku stock.SKU, numbers ...int64) (int64, error) {
+func (c *Counter) answer(ctx context.Context, s *script, keys []string, sku stock.SKU, numbers ...int64) (int64, error) {
 	args := []string{string(sku)}
 	for _, n := range numbers {
 		args = append(args, strconv.FormatInt(n, 10))
@@ -133,9 +145,9 @@ var errAnswer = errors.New("the script's answer has the wrong length")
 
 // strings runs a script that returns at least one string. The client may run it
 // twice, so it must be safe to repeat.
-func (c *counts) strings(ctx context.Context, s *script, keys []string, args ...string) ([]string, error) {
+func (c *Counter) strings(ctx context.Context, s *script, keys []string, args ...string) ([]string, error) {
 	cmd := redis.NewStringSliceCmd(ctx, arguments(s, keys, args)...)
-	if err := c.client.Process(ctx, cmd); err != nil {
+	if err := c.client.Process(ctx, command{Cmder: cmd, script: s.name, repeatable: true}); err != nil {
 		return nil, proven(err)
 	}
 	answer := cmd.Val()

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -21,22 +23,58 @@ const maxLevelSKUs = 500
 // pipeline. Redis does nothing else during a call.
 const maxFills = 250
 
-// Fill replaces the SKU's count. With an error other than stock.ErrStaleEpoch it
-// may have replaced it.
-func (c *counts) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error {
-	return c.fill(ctx, unfenced, stock.Fill{SKU: sku, Epoch: epoch, Units: units})
+// maxLockedFills bounds the counts that one call fills at the same time, each under
+// a lock of its own.
+const maxLockedFills = 8
+
+// Fill replaces the SKU's count under a new epoch and drops what was in flight. Segments
+// share the units evenly. With an error other than stock.ErrStaleEpoch it may have
+// replaced the count, or those of some segments, and then the SKU counts as not filled.
+//
+// stock.ErrStaleEpoch (as *stock.Refusal): the count was filled under this epoch or a
+// later one already. stock.ErrBusy: it could not get the lock in time.
+func (c *Counter) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error {
+	return c.FillAll(ctx, []stock.Fill{{SKU: sku, Epoch: epoch, Units: units}})[0]
 }
 
-// FillAll fills many counts with few script calls.
-func (c *counts) FillAll(ctx context.Context, fills []stock.Fill) []error {
-	return c.fillAll(ctx, unfenced, fills)
+// FillAll fills the counts of different SKUs with few script calls, or if locks guard
+// them, several at once. Its errors are those of Fill, one for each count, in the order
+// of fills.
+func (c *Counter) FillAll(ctx context.Context, fills []stock.Fill) []error {
+	filled := c.fillUnderLocks(ctx, c.layout.fills(fills))
+	if !c.layout.divides() {
+		return filled
+	}
+	errs := make([]error, len(fills))
+	n := c.layout.Segments
+	for i, f := range fills {
+		// One error is enough: any segment that was not filled is a reason.
+		errs[i] = refusalOf(f.SKU, cmp.Or(filled[i*n:(i+1)*n]...))
+	}
+	return errs
 }
 
-func (c *counts) fill(ctx context.Context, tokens tokenSet, f stock.Fill) error {
-	return c.fillAll(ctx, tokens, []stock.Fill{f})[0]
+// fillUnderLocks fills each count under its lock, if there are locks.
+func (c *Counter) fillUnderLocks(ctx context.Context, fills []stock.Fill) []error {
+	if c.layout.Locks == nil {
+		return c.fill(ctx, unfenced, fills...)
+	}
+	errs := make([]error, len(fills))
+	var all errgroup.Group
+	all.SetLimit(maxLockedFills)
+	for i, f := range fills {
+		all.Go(func() error {
+			errs[i] = c.layout.Locks.hold(ctx, []stock.SKU{f.SKU}, func(ctx context.Context, tokens tokenSet) error {
+				return c.fill(ctx, tokens, f)[0]
+			})
+			return nil
+		})
+	}
+	_ = all.Wait()
+	return errs
 }
 
-func (c *counts) fillAll(ctx context.Context, tokens tokenSet, fills []stock.Fill) []error {
+func (c *Counter) fill(ctx context.Context, tokens tokenSet, fills ...stock.Fill) []error {
 	errs := make([]error, 0, len(fills))
 	for some := range slices.Chunk(fills, maxFills) {
 		errs = append(errs, c.fillSome(ctx, tokens, some)...)
@@ -46,7 +84,7 @@ func (c *counts) fillAll(ctx context.Context, tokens tokenSet, fills []stock.Fil
 
 // fillSome fills the counts with one script call, or on a cluster with one call for
 // each SKU in one pipeline.
-func (c *counts) fillSome(ctx context.Context, tokens tokenSet, fills []stock.Fill) []error {
+func (c *Counter) fillSome(ctx context.Context, tokens tokenSet, fills []stock.Fill) []error {
 	errs := make([]error, len(fills))
 	perCall := len(fills)
 	if c.cluster {
@@ -91,13 +129,28 @@ const (
 	adjustFenced    = 3
 )
 
-// Adjust applies an addition once. It returns nil if it applied the addition now
-// or earlier, and also if a later fill included it.
-func (c *counts) Adjust(ctx context.Context, change stock.Change) error {
-	return c.adjust(ctx, unfenced, change)
+// Adjust applies an addition once, to every segment its share. It drops the addition if
+// the count was filled under a later epoch, because that fill included it. After an error
+// it may have applied a part of the addition, if SKUs are divided, or all of it, if the
+// answer was lost: call it again, which applies the rest.
+//
+// Errors: stock.ErrNotFilled (as *stock.Refusal): the count is not filled under the
+// change's epoch yet, and the fill under way may not include it. stock.ErrChangeGap (as
+// *stock.Refusal): an earlier change is missing. stock.ErrBusy: it could not get a lock in
+// time.
+func (c *Counter) Adjust(ctx context.Context, change stock.Change) error {
+	for _, part := range c.layout.changes(change) {
+		err := c.layout.Locks.hold(ctx, []stock.SKU{part.SKU}, func(ctx context.Context, tokens tokenSet) error {
+			return c.adjust(ctx, tokens, part)
+		})
+		if err != nil {
+			return refusalOf(change.SKU, err)
+		}
+	}
+	return nil
 }
 
-func (c *counts) adjust(ctx context.Context, tokens tokenSet, change stock.Change) error {
+func (c *Counter) adjust(ctx context.Context, tokens tokenSet, change stock.Change) error {
 	token, err := tokens.of(change.SKU)
 	if err != nil {
 		return fmt.Errorf("adjusting SKU %s: %w", change.SKU, err)
@@ -116,12 +169,36 @@ func (c *counts) adjust(ctx context.Context, tokens tokenSet, change stock.Chang
 	return nil
 }
 
-// Level returns the counts of the SKUs, in their order. It does not read them all
-// at one moment.
-func (c *counts) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error) {
-	levels := make([]stock.Level, 0, len(skus))
+// Level returns a count for each of the SKUs, in their order: the sum of its segments. A
+// SKU is filled if all its segments are filled under one epoch. The counts are not all
+// read at one moment. A count that could not be read has its Err set; the error joins them.
+func (c *Counter) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error) {
+	levels, err := c.levels(ctx, c.layout.segmentsOf(skus...)...)
+	if !c.layout.divides() {
+		return levels, err
+	}
+	sums := make([]stock.Level, len(skus))
+	n := c.layout.Segments
+	for i, sku := range skus {
+		sums[i] = sumOf(sku, levels[i*n:(i+1)*n])
+	}
+	return sums, err
+}
+
+// Segments returns the counts of the SKU's segments, in their order. It returns none if
+// SKUs are not divided.
+func (c *Counter) Segments(ctx context.Context, sku stock.SKU) ([]stock.Level, error) {
+	if !c.layout.divides() {
+		return nil, nil
+	}
+	return c.levels(ctx, c.layout.segmentsOf(sku)...)
+}
+
+// levels returns the counts of SKUs or segments.
+func (c *Counter) levels(ctx context.Context, names ...stock.SKU) ([]stock.Level, error) {
+	levels := make([]stock.Level, 0, len(names))
 	var errs []error
-	for chunk := range slices.Chunk(skus, maxLevelSKUs) {
+	for chunk := range slices.Chunk(names, maxLevelSKUs) {
 		read, err := c.readLevels(ctx, chunk)
 		levels, errs = append(levels, read...), append(errs, err)
 	}
@@ -130,7 +207,7 @@ func (c *counts) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, e
 
 // readLevels reads the levels of the SKUs with one command, or on a cluster with
 // one command for each SKU in one pipeline. It joins the commands' errors.
-func (c *counts) readLevels(ctx context.Context, skus []stock.SKU) ([]stock.Level, error) {
+func (c *Counter) readLevels(ctx context.Context, skus []stock.SKU) ([]stock.Level, error) {
 	perCommand := len(skus)
 	if c.cluster {
 		perCommand = 1

@@ -17,14 +17,14 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/gatetest"
 )
 
 // subject is a gate of a new ledger, whose client fails on demand. It has 10 units of
 // each of the SKUs a and b, and held in flight.
 type subject struct {
-	gate    stock.Gate
+	gate    counted
 	journal *Journal // of Script on one server; otherwise nil
-	counts  counts
 	held    stock.Take
 	queued  stock.Take // by prepare
 }
@@ -34,9 +34,9 @@ type subject struct {
 func (s *subject) state(t *testing.T, burned bool) string {
 	t.Helper()
 	lines := make(map[string]bool)
-	ctx, client := t.Context(), s.counts.client
+	ctx, client := t.Context(), s.gate.client
 	for _, sku := range append(withSegments("a"), withSegments("b")...) {
-		keys := s.counts.keys(sku)
+		keys := s.gate.keys(sku)
 		count, err := client.HGet(ctx, keys.count, string(sku)).Result()
 		if err != nil && !errors.Is(err, redis.Nil) {
 			t.Fatal(err)
@@ -57,8 +57,8 @@ func (s *subject) state(t *testing.T, burned bool) string {
 		}
 	}
 	if s.journal != nil {
-		entries, entriesErr := client.HGetAll(ctx, s.counts.queuedKey()).Result()
-		messages, err := client.XLen(ctx, s.counts.journalKey()).Result()
+		entries, entriesErr := client.HGetAll(ctx, s.gate.queuedKey()).Result()
+		messages, err := client.XLen(ctx, s.gate.journalKey()).Result()
 		if err := errors.Join(entriesErr, err); err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +178,7 @@ func filled(err error) error {
 }
 
 // scanned scans the takes in flight to the end.
-func scanned(ctx context.Context, g stock.Gate) error {
+func scanned(ctx context.Context, g gatetest.Gate) error {
 	var errs []error
 	for cursor := ""; ; {
 		_, next, err := g.ScanInFlight(ctx, 0, cursor)
@@ -216,7 +216,7 @@ var journalCalls = []faultCall{
 	{
 		name: "Redeliver",
 		prepare: func(s *subject, ctx context.Context) error {
-			return s.counts.client.Del(ctx, s.counts.journalKey()).Err()
+			return s.gate.client.Del(ctx, s.gate.journalKey()).Err()
 		},
 		call: func(s *subject, ctx context.Context) error { _, err := s.journal.Redeliver(ctx); return err },
 	},
@@ -240,26 +240,22 @@ func claimAll(s *subject, ctx context.Context) error {
 }
 
 func loseGroup(s *subject, ctx context.Context) error {
-	return s.counts.client.XGroupDestroy(ctx, s.counts.journalKey(), consumers).Err()
+	return s.gate.client.XGroupDestroy(ctx, s.gate.journalKey(), consumers).Err()
 }
 
 func loseOrder(s *subject, ctx context.Context) error {
-	return s.counts.client.HDel(ctx, s.counts.queuedKey(), s.queued.OrderID.String()).Err()
+	return s.gate.client.HDel(ctx, s.gate.queuedKey(), s.queued.OrderID.String()).Err()
 }
 
 // faultGates has every gate. Its locks never fail.
-var faultGates = map[string]func(redis.UniversalClient, uuid.UUID) Gate{
-	"Script":    func(c redis.UniversalClient, l uuid.UUID) Gate { return script0(c, l) },
-	"ReadWrite": func(c redis.UniversalClient, l uuid.UUID) Gate { return readWrite0(c, l) },
-	"Locked": func(c redis.UniversalClient, l uuid.UUID) Gate {
-		return NewLocked(readWrite0(c, l), lock.NewLocal(), lockWait, true)
+var faultGates = map[string]func(redis.UniversalClient, uuid.UUID) counted{
+	"Script":    func(c redis.UniversalClient, l uuid.UUID) counted { return script0(c, l).any() },
+	"ReadWrite": func(c redis.UniversalClient, l uuid.UUID) counted { return readWrite0(c, l).any() },
+	"Locked":    func(c redis.UniversalClient, l uuid.UUID) counted { return locked0(c, l, lock.NewLocal()).any() },
+	"Queue": func(c redis.UniversalClient, l uuid.UUID) counted {
+		return queueWith(c, l, ownLocker{lock.NewLocal(), new(atomic.Uint64)}, nil).any()
 	},
-	"Queue": func(c redis.UniversalClient, l uuid.UUID) Gate {
-		return queueWith(c, l, ownLocker{lock.NewLocal(), new(atomic.Uint64)}, nil)
-	},
-	"Segmented": func(c redis.UniversalClient, l uuid.UUID) Gate {
-		return NewSegmented(script0(c, l), c, l, 3, sharedLocker{lock.NewLocal()})
-	},
+	"Segmented": func(c redis.UniversalClient, l uuid.UUID) counted { return segmented0(c, l, 3, lock.NewLocal()).any() },
 }
 
 // newSubject returns a subject that is prepared for the call.
@@ -268,7 +264,7 @@ func newSubject(t *testing.T, client redis.UniversalClient, gate string, c fault
 	ledger, ctx := uuid.New(), t.Context()
 	g := faultGates[gate](client, ledger)
 	t.Cleanup(g.Close)
-	s := &subject{gate: g, counts: newCounts(client, ledger)}
+	s := &subject{gate: g}
 	for i, err := range g.FillAll(ctx, []stock.Fill{{SKU: "a", Epoch: 1, Units: 10}, {SKU: "b", Epoch: 1, Units: 10}}) {
 		if err != nil {
 			t.Fatal(i, err)
@@ -279,7 +275,7 @@ func newSubject(t *testing.T, client redis.UniversalClient, gate string, c fault
 		t.Fatal(err)
 	}
 	if journal {
-		s.journal = openJournal(t, g.(*Script))
+		s.journal = openJournal(t, countedScript{g.Counter, g.Gate.(*Script)})
 		s.queued = journaled(t, s.journal, namedOrder("queued", stock.Line{SKU: "b", Quantity: 1}))
 	}
 	if c.prepare != nil {
@@ -392,21 +388,6 @@ func unburned(state string) string {
 	return strings.Join(slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, "burned ") }), "\n")
 }
 
-// countsOf returns the counts of a gate of faultGates.
-func countsOf(g stock.Gate) *counts {
-	switch g := g.(type) {
-	case *Script:
-		return &g.counts
-	case *ReadWrite:
-		return &g.counts
-	case *Locked:
-		return &g.inner.(*ReadWrite).counts
-	case *Queue:
-		return &g.counts.counts
-	}
-	return countsOf(g.(*Segmented).inner)
-}
-
 // TestUnreadableAnswers lets each script return what it never does. The outcome of the
 // call is then unknown.
 func TestUnreadableAnswers(t *testing.T) {
@@ -435,12 +416,12 @@ func TestUnreadableAnswers(t *testing.T) {
 			for _, answer := range append(answers[name], "'text'") {
 				s := newSubject(t, client, gate, c, false)
 				before := s.state(t, true)
-				broken := newScripts(s.counts.ledgerID, 0)
-				*of(broken) = newScript("-- " + s.counts.ledgerID.String() + "\nreturn " + answer)
+				broken := newScripts(s.gate.ledgerID, 0)
+				*of(broken) = newScript("-- " + s.gate.ledgerID.String() + "\nreturn " + answer)
 				if err := client.ScriptLoad(t.Context(), of(broken).text).Err(); err != nil {
 					t.Fatal(err)
 				}
-				countsOf(s.gate).running.Store(broken)
+				s.gate.running.Store(broken)
 				if err := c.call(s, t.Context()); err == nil || stock.NothingTaken(err) {
 					t.Errorf("%s: %s returns %s: %v", user, name, answer, err)
 				}
@@ -495,8 +476,8 @@ func TestKeysOfAnotherType(t *testing.T) {
 	for gate := range faultGates {
 		for _, c := range faultCalls {
 			for name, key := range map[string]func(*subject) string{
-				"count":  func(s *subject) string { return s.counts.shared.count },
-				"flight": func(s *subject) string { return s.counts.shared.flight },
+				"count":  func(s *subject) string { return s.gate.shared.count },
+				"flight": func(s *subject) string { return s.gate.shared.flight },
 			} {
 				switch unused := name == "flight"; {
 				case strings.Contains(c.name, "Load"), strings.Contains(c.name, "Mark"),
@@ -544,7 +525,7 @@ func TestUnreadableRecords(t *testing.T) {
 			if gate == "Segmented" {
 				sku = segmentOf("a", 0)
 			}
-			if err := s.counts.client.HSet(t.Context(), s.counts.keys(sku).flight, string(sku)+" "+order, take+" 1 1 5 b a=x").Err(); err != nil {
+			if err := s.gate.client.HSet(t.Context(), s.gate.keys(sku).flight, string(sku)+" "+order, take+" 1 1 5 b a=x").Err(); err != nil {
 				t.Fatal(err)
 			}
 			again := namedOrder("", stock.Line{SKU: "a", Quantity: 1})
@@ -601,7 +582,7 @@ func TestUnreachableCluster(t *testing.T) {
 		return nil, &net.OpError{Op: "dial", Err: errInner}
 	}, Addrs: []string{"nowhere:1"}})
 	t.Cleanup(func() { _ = client.Close() })
-	g, ctx := NewReadWrite(client, uuid.New()), t.Context()
+	g, ctx := NewCounter(client, uuid.New(), Layout{}), t.Context()
 	loaded, loadedErr := g.Loaded(ctx)
 	takes, next, scanErr := g.ScanInFlight(ctx, 0, "")
 	for call, err := range map[string]error{"Load": g.Load(ctx, 1), "Loaded": loadedErr, "ScanInFlight": scanErr} {
@@ -631,7 +612,7 @@ func TestUnknownClient(t *testing.T) {
 	t.Parallel()
 	ring := redis.NewRing(&redis.RingOptions{})
 	t.Cleanup(func() { _ = ring.Close() })
-	g := NewReadWrite(ring, uuid.New())
+	g := NewCounter(ring, uuid.New(), Layout{})
 	if err := g.Load(t.Context(), 1); err == nil {
 		t.Error("loaded")
 	}
@@ -710,9 +691,9 @@ func TestCutAll(t *testing.T) {
 	t.Parallel()
 	for _, fail := range []bool{false, true} {
 		s := newSubject(t, shared.client(t, "Redis"), "ReadWrite", faultCall{}, false) // 8 units of a
-		g, ctx := s.gate.(*ReadWrite), t.Context()
+		g, ctx := s.gate.Gate.(*ReadWrite), t.Context()
 		if fail {
-			g.between = func() { fill(t, g, "a", 2, 5) }
+			g.between = func() { fill(t, s.gate, "a", 2, 5) }
 		}
 		var cuts []*cut
 		for _, d := range []stock.Deduction{orderOf("a", 3), orderOf("a", 6), s.held.Deduction, orderOf("a", 5)} {
@@ -738,7 +719,7 @@ func TestCutAll(t *testing.T) {
 			t.Errorf("write fails %v: %d units left, known %v", fail, units, known)
 		}
 		if !fail {
-			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, InFlight: 10})
+			wantLevel(t, s.gate, stock.Level{SKU: "a", Epoch: 1, InFlight: 10})
 		}
 	}
 }
@@ -778,7 +759,7 @@ func TestEndedContext(t *testing.T) {
 		if err := s.gate.Give(t.Context(), stock.Take{Deduction: d}); err != nil {
 			t.Errorf("%s: %v", gate, err)
 		}
-		s.gate.(Gate).Close() // the take has run
+		s.gate.Close() // the take has run
 		if state := s.state(t, false); state != before {
 			t.Errorf("%s: given back: is\n%s\nwant\n%s", gate, state, before)
 		}

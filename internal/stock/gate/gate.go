@@ -1,5 +1,6 @@
-// Package gate holds the gates that keep their counts in Redis. A ledger has
-// three keys there:
+// Package gate holds the gates that keep their counts in Redis. A Counter keeps the
+// counts: it fills, adjusts and reads them, and ends takes. A gate is built on a Counter,
+// and decides how units are taken from it. A ledger has three keys in Redis:
 //
 //	holdfast:{LEDGERID}:count    hash: SKU → `EPOCH AVAILABLE IN_FLIGHT CHANGE FENCE`: units available, units in
 //	                             flight, the number of the last change, the greatest fencing token seen
@@ -30,18 +31,14 @@
 // replaced the count. The record of a queued order ends with its trace, if there
 // is one, and the time at which it was queued.
 //
-// Script and ReadWrite are the gates that do the work. They differ only in Take.
-// Locked runs ReadWrite under locks. Queue runs it with one consumer for each SKU.
-// Segmented divides the SKUs of another gate into segments.
+// Script and ReadWrite are the gates that do the work. Script needs no locks, and
+// ReadWrite runs under those of its Counter, if there are any. Queue runs ReadWrite with
+// one consumer for each SKU. Segmented takes units from the segments of another gate.
 package gate
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
-
-	"github.com/google/uuid"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -58,54 +55,24 @@ const (
 	callTimeout = 2 * time.Second
 )
 
-// Gate is a stock.Gate that runs until it is closed. Call Close after the last
-// call.
+// Gate is the fast count that admits a deduction before the database sees it. A gate
+// never admits more than its Counter was filled with. Implementations are safe for
+// concurrent use, also by several processes that share a Redis, as far as their strategy
+// promises it.
 type Gate interface {
-	stock.Gate
+	// Take cuts all lines or none, and records the deduction as in flight in
+	// the same step. The same deduction sent again gets its first answer. If d.Again
+	// is true and any record of another take of the order is left, Take cuts nothing
+	// and returns ErrInFlight.
+	//
+	// Errors: ErrSoldOut, ErrNotFilled and ErrLaterGeneration (as *Refusal),
+	// ErrInFlight, ErrBurned, ErrBusy, ErrNoGeneration. See stock.NothingTaken. Any other
+	// error leaves the outcome open: the caller must give the take back.
+	Take(ctx context.Context, d stock.Deduction) (stock.Take, error)
+
+	// Close ends the gate. Call it after the last call of Take.
 	Close()
 }
-
-// counts implements every method of Gate except Take and Close. Script and
-// ReadWrite embed it.
-type counts struct {
-	ledgerID     uuid.UUID
-	client       redis.UniversalClient
-	cluster      bool                     // each SKU has keys of its own
-	ledgerPrefix string                   // of every key; the hash tag is still open
-	shared       keys                     // of all SKUs; empty on a cluster
-	running      *atomic.Pointer[scripts] // of the generation in use
-}
-
-func newCounts(client redis.UniversalClient, ledgerID uuid.UUID) counts {
-	_, cluster := client.(*redis.ClusterClient)
-	c := counts{
-		ledgerID: ledgerID, client: client, cluster: cluster,
-		ledgerPrefix: "holdfast:{" + ledgerID.String(), running: new(atomic.Pointer[scripts]),
-	}
-	c.running.Store(newScripts(ledgerID, 0)) // the service never loads generation 0, so they cannot run
-	if !cluster {
-		c.shared = keysOf(c.ledgerPrefix + "}")
-	}
-	return c
-}
-
-// keys are the keys of one hash slot.
-type keys struct{ count, flight, burned string }
-
-func keysOf(prefix string) keys {
-	return keys{count: prefix + ":count", flight: prefix + ":flight", burned: prefix + ":burned"}
-}
-
-// keys returns the keys that hold the SKU.
-func (c *counts) keys(sku stock.SKU) keys {
-	if !c.cluster {
-		return c.shared
-	}
-	return keysOf(c.keyPrefix(sku))
-}
-
-// keyPrefix returns the prefix of keys that hold only this SKU.
-func (c *counts) keyPrefix(sku stock.SKU) string { return c.ledgerPrefix + ":" + string(sku) + "}" }
 
 // detached returns a context with ctx's values that ends after callTimeout, not
 // with ctx.

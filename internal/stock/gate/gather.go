@@ -65,7 +65,7 @@ func (g *Segmented) gather(ctx context.Context, planned stock.Take) (stock.Take,
 // collect returns the parts that give the line its units: those with most units,
 // and as few as possible.
 func (g *Segmented) collect(ctx context.Context, line stock.Line) ([]stock.Part, error) {
-	levels, sum, err := g.levels(ctx, line.SKU)
+	levels, sum, err := g.segmentLevels(ctx, line.SKU)
 	if err != nil {
 		return nil, err
 	}
@@ -86,12 +86,12 @@ func (g *Segmented) collect(ctx context.Context, line stock.Line) ([]stock.Part,
 	return collected, nil
 }
 
-func (g *Segmented) gathersKey(sku stock.SKU) string { return g.counts.keyPrefix(sku) + ":gathers" }
+func (g *Segmented) gathersKey(sku stock.SKU) string { return g.counter.keyPrefix(sku) + ":gathers" }
 
 // gathers returns the counter of gathers, which only rises. It is odd while a take
 // gathers units of the SKU.
 func (g *Segmented) gathers(ctx context.Context, sku stock.SKU) (int64, error) {
-	n, err := g.counts.client.Get(ctx, g.gathersKey(sku)).Int64()
+	n, err := g.counter.client.Get(ctx, g.gathersKey(sku)).Int64()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return 0, fmt.Errorf("reading whether SKU %s is being gathered: %w", sku, err)
 	}
@@ -109,7 +109,7 @@ func (g *Segmented) announce(ctx context.Context, sku stock.SKU, begins bool) er
 	if odd := n%2 != 0; odd == begins {
 		step = 2
 	}
-	if err := g.counts.client.IncrBy(ctx, g.gathersKey(sku), step).Err(); err != nil {
+	if err := g.counter.client.IncrBy(ctx, g.gathersKey(sku), step).Err(); err != nil {
 		return fmt.Errorf("announcing a gather of SKU %s: %w", sku, err)
 	}
 	return nil

@@ -13,24 +13,26 @@ import (
 )
 
 // scripts returns the scripts of the generation in use.
-func (c *counts) scripts() *scripts { return c.running.Load() }
+func (c *Counter) scripts() *scripts { return c.running.Load() }
 
-// Use makes the gate run under generation g.
-func (c *counts) Use(g stock.Generation) { c.running.Store(newScripts(c.ledgerID, g)) }
+// Use makes the counter run under generation g from now on.
+func (c *Counter) Use(g stock.Generation) { c.running.Store(newScripts(c.ledgerID, g)) }
 
 // Load loads the generation's scripts into every master, once, and asks each for one
-// answer. A server that failed to load them answers stock.ErrNoGeneration later, and the
+// answer. Only the caller that raised the ledger to g may call it, and only once, whatever
+// it returned: a Redis that came back with old data after the first Load must not run g. A
+// server that failed to load them answers stock.ErrNoGeneration later, and the
 // ledger must then be raised to another generation.
 //
 // No other code sends the text of a script that reads or changes counts. If it were sent
 // again, for example by the client's fallback to EVAL, a server that came back with old
 // data after the first Load could run the generation.
-func (c *counts) Load(ctx context.Context, g stock.Generation) error {
+func (c *Counter) Load(ctx context.Context, g stock.Generation) error {
 	s := newScripts(c.ledgerID, g)
 	err := eachMaster(ctx, c.client, func(ctx context.Context, node *redis.Client) error {
 		pipe := node.Pipeline() // a far server must not take one round trip for each script
 		for _, script := range s.all() {
-			_ = pipe.Process(ctx, once{redis.NewStringCmd(ctx, "script", "load", script.text)}) // queues it
+			_ = pipe.Process(ctx, command{Cmder: redis.NewStringCmd(ctx, "script", "load", script.text)}) // queues it
 		}
 		_, err := pipe.Exec(ctx)
 		return err
@@ -42,7 +44,7 @@ func (c *counts) Load(ctx context.Context, g stock.Generation) error {
 }
 
 // Loaded reports whether every master has the scripts of the generation in use.
-func (c *counts) Loaded(ctx context.Context) (bool, error) {
+func (c *Counter) Loaded(ctx context.Context) (bool, error) {
 	args := []any{"script", "exists"}
 	for _, script := range c.scripts().all() {
 		args = append(args, script.sha)
@@ -81,11 +83,11 @@ func eachMaster(ctx context.Context, client redis.UniversalClient, f func(contex
 	return fmt.Errorf("finding the masters of a %T: unknown type of client", client)
 }
 
-func (c *counts) markKey() string { return c.ledgerPrefix + "}:generation" }
+func (c *Counter) markKey() string { return c.ledgerPrefix + "}:generation" }
 
-// Mark returns the mark in Redis. It returns an unreadable mark as missing, so
-// that it is written again.
-func (c *counts) Mark(ctx context.Context) (m stock.Mark, err error) {
+// Mark returns the mark in Redis, or the zero Mark if there is none. An unreadable mark
+// counts as missing, so that it is written again.
+func (c *Counter) Mark(ctx context.Context) (m stock.Mark, err error) {
 	text, err := c.client.Get(ctx, c.markKey()).Result()
 	if errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "WRONGTYPE") {
 		return m, nil
@@ -106,10 +108,8 @@ func (c *counts) Mark(ctx context.Context) (m stock.Mark, err error) {
 var markLua string
 
 // SetMark replaces the mark in Redis, unless that is of a later generation.
-func (c *counts) SetMark(ctx context.Context, m stock.Mark) error { return c.setMark(ctx, m, 0) }
-
-func (c *counts) setMark(ctx context.Context, m stock.Mark, segments int) error {
-	rest := fmt.Sprintf("%d %d", segments, m.Beat)
+func (c *Counter) SetMark(ctx context.Context, m stock.Mark) error {
+	rest := fmt.Sprintf("%d %d", c.layout.Segments, m.Beat)
 	if err := c.client.Eval(ctx, markLua, []string{c.markKey()}, int64(m.Generation), rest, int64(stock.MaxGeneration)).Err(); err != nil {
 		return fmt.Errorf("writing the gate's mark: %w", proven(err))
 	}

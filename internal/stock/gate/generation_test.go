@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -18,24 +19,20 @@ import (
 )
 
 // eachGate runs the test on every gate and every kind of Redis.
-func eachGate(t *testing.T, test func(t *testing.T, client redis.UniversalClient, open func() stock.Gate)) {
+func eachGate(t *testing.T, test func(t *testing.T, client redis.UniversalClient, open func() counted)) {
 	locker := lock.NewLocal()
 	for _, kind := range kinds {
-		for name, open := range map[string]func(redis.UniversalClient, uuid.UUID) Gate{
-			"Script":    func(c redis.UniversalClient, l uuid.UUID) Gate { return script0(c, l) },
-			"ReadWrite": func(c redis.UniversalClient, l uuid.UUID) Gate { return readWrite0(c, l) },
-			"Locked": func(c redis.UniversalClient, l uuid.UUID) Gate {
-				return NewLocked(readWrite0(c, l), locker, lockWait, true)
-			},
-			"Queue": func(c redis.UniversalClient, l uuid.UUID) Gate { return queue0(c, l) },
-			"Segmented": func(c redis.UniversalClient, l uuid.UUID) Gate {
-				return NewSegmented(script0(c, l), c, l, 3, sharedLocker{locker})
-			},
+		for name, open := range map[string]func(redis.UniversalClient, uuid.UUID) counted{
+			"Script":    func(c redis.UniversalClient, l uuid.UUID) counted { return script0(c, l).any() },
+			"ReadWrite": func(c redis.UniversalClient, l uuid.UUID) counted { return readWrite0(c, l).any() },
+			"Locked":    func(c redis.UniversalClient, l uuid.UUID) counted { return locked0(c, l, locker).any() },
+			"Queue":     func(c redis.UniversalClient, l uuid.UUID) counted { return queue0(c, l).any() },
+			"Segmented": func(c redis.UniversalClient, l uuid.UUID) counted { return segmented0(c, l, 3, locker).any() },
 		} {
 			t.Run(kind+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				client, ledger := shared.client(t, kind), uuid.New()
-				test(t, client, func() stock.Gate { return closed(t, open(client, ledger)) })
+				test(t, client, func() counted { return closed(t, open(client, ledger)) })
 			})
 		}
 	}
@@ -48,7 +45,7 @@ func epochIn(g stock.Generation, n int64) int64 {
 }
 
 // load loads the generation and makes the gate use it.
-func load(t *testing.T, g stock.Gate, to stock.Generation) {
+func load(t *testing.T, g *Counter, to stock.Generation) {
 	t.Helper()
 	if err := g.Load(t.Context(), to); err != nil {
 		t.Fatal(err)
@@ -60,7 +57,7 @@ func load(t *testing.T, g stock.Gate, to stock.Generation) {
 // was not loaded. Only the instance that raised a generation may load it.
 func TestUnloadedGeneration(t *testing.T) {
 	t.Parallel()
-	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() stock.Gate) {
+	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() counted) {
 		const unloaded = 1_000_003
 		ctx, g, d := t.Context(), open(), orderOf("a", 1)
 		taken := stock.Take{Deduction: d, Receipt: stock.Receipt{{Epoch: epochIn(unloaded, 1)}}}
@@ -115,8 +112,7 @@ func TestLoadInOneRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	g, sent := NewScript(client, uuid.New()), new(roundTrips)
-	t.Cleanup(g.Close)
+	g, sent := NewCounter(client, uuid.New(), Layout{}), new(roundTrips)
 	client.AddHook(sent)
 	load(t, g, 7)
 	if commands, pipelines := sent.commands.Load(), sent.pipelines.Load(); commands != 0 || pipelines != 1 {
@@ -132,10 +128,10 @@ func TestLoadInOneRoundTrip(t *testing.T) {
 // later one.
 func TestGenerationsInTurn(t *testing.T) {
 	t.Parallel()
-	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() stock.Gate) {
+	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() counted) {
 		ctx, before, after := t.Context(), open(), open()
-		load(t, before, 2)
-		load(t, after, 3)
+		load(t, before.Counter, 2)
+		load(t, after.Counter, 3)
 		if loaded, err := after.Loaded(ctx); !loaded || err != nil {
 			t.Errorf("loaded: %v, %v", loaded, err)
 		}
@@ -191,10 +187,10 @@ func TestGenerationsInTurn(t *testing.T) {
 // records of an earlier generation, even if its counts were not filled again.
 func TestRecordsOfAnEarlierGeneration(t *testing.T) {
 	t.Parallel()
-	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() stock.Gate) {
+	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() counted) {
 		ctx, before, after := t.Context(), open(), open()
-		load(t, before, 2)
-		load(t, after, 3)
+		load(t, before.Counter, 2)
+		load(t, after.Counter, 3)
 		fill(t, before, "a", epochIn(2, 1), 5)
 		if _, err := before.Take(ctx, orderOf("a", 1)); err != nil {
 			t.Fatal(err)
@@ -278,7 +274,7 @@ func TestRestartedFromASnapshot(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = client.Close() })
 	g := scriptOn(t, client)
-	load(t, g, 2)
+	load(t, g.Counter, 2)
 	fill(t, g, "a", epochIn(2, 1), 10)
 	if err := client.Save(t.Context()).Err(); err != nil {
 		t.Fatal(err)
@@ -295,7 +291,7 @@ func TestRestartedFromASnapshot(t *testing.T) {
 	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrNoGeneration) {
 		t.Errorf("got %v", err)
 	}
-	load(t, g, 3)
+	load(t, g.Counter, 3)
 	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
 		t.Errorf("got %v", err)
 	}
@@ -305,7 +301,7 @@ func TestRestartedFromASnapshot(t *testing.T) {
 // set.
 func TestMark(t *testing.T) {
 	t.Parallel()
-	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() stock.Gate) {
+	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() counted) {
 		a, b := open(), open()
 		if m, err := a.Mark(t.Context()); m != (stock.Mark{}) || err != nil {
 			t.Errorf("before: %+v, %v", m, err)
@@ -325,7 +321,7 @@ func TestMark(t *testing.T) {
 func TestLedgersHaveScriptsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	client := shared.client(t, "Redis")
-	ours, theirs := NewReadWrite(client, uuid.New()), NewReadWrite(client, uuid.New())
+	ours, theirs := NewCounter(client, uuid.New(), Layout{}), NewCounter(client, uuid.New(), Layout{})
 	load(t, theirs, 7)
 	ours.Use(7)
 	if loaded, err := ours.Loaded(t.Context()); loaded || err != nil {
@@ -337,9 +333,11 @@ func TestLedgersHaveScriptsOfTheirOwn(t *testing.T) {
 // given back, because the SKU is being filled.
 func TestPartsOfTwoEpochs(t *testing.T) {
 	t.Parallel()
-	g, _ := divided3(t, "Redis")
+	client, hook := ownClient(t, "Redis", nil, -1), faults.NewHook()
+	client.AddHook(hook)
+	g := closed(t, segmented0(client, uuid.New(), 3, lock.NewLocal()))
 	fill(t, g, "a", 1, 3)
-	if err := g.inner.Fill(t.Context(), segmentOf("a", 1), 2, 1); err != nil {
+	if err := g.fill(t.Context(), unfenced, stock.Fill{SKU: segmentOf("a", 1), Epoch: 2, Units: 1})[0]; err != nil {
 		t.Fatal(err)
 	}
 	if _, err := g.Take(t.Context(), orderOf("a", 3)); !errors.Is(err, stock.ErrNotFilled) {
@@ -348,7 +346,7 @@ func TestPartsOfTwoEpochs(t *testing.T) {
 	if got, want := available(t, g, "a"), [3]int64{1, 1, 1}; got != want {
 		t.Errorf("available: got %v, want %v", got, want)
 	}
-	g.inner = giveless{g.inner}
+	hook.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: g.scripts().give.sha})
 	if _, err := g.Take(t.Context(), orderOf("a", 3)); err == nil || stock.NothingTaken(err) {
 		t.Errorf("units could not be given back: got %v", err)
 	}
@@ -372,7 +370,7 @@ func TestSettledBetween(t *testing.T) {
 	if got := available(t, g, "a"); got[at] != 0 {
 		t.Fatalf("available: %v", got)
 	}
-	g.inner = &settling{Gate: g.inner, settle: func(inner stock.Gate) {
+	g.inner = &settling{Gate: g.inner, settle: func(inner Gate) {
 		if err := g.Settle(t.Context(), stock.Take{Deduction: d}); err != nil {
 			t.Error(err)
 		}
@@ -390,7 +388,7 @@ func TestSettledBetween(t *testing.T) {
 type settling struct {
 	Gate
 	takes  int
-	settle func(inner stock.Gate)
+	settle func(inner Gate)
 }
 
 func (g *settling) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
@@ -399,11 +397,6 @@ func (g *settling) Take(ctx context.Context, d stock.Deduction) (stock.Take, err
 	}
 	return g.Gate.Take(ctx, d)
 }
-
-// giveless is a gate whose Give does nothing.
-type giveless struct{ Gate }
-
-func (giveless) Give(context.Context, stock.Take) error { return stock.ErrBusy }
 
 // TestRefusalsOfTheServer checks that an error that proves that Redis changed
 // nothing is a refusal, and that any other error leaves the outcome open.

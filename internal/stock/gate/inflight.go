@@ -23,10 +23,20 @@ import (
 // many keys of a cluster's server.
 const scanRecords, scanKeys = 500, 1000
 
-// InFlight lists takes of the SKUs in no particular order. It scans all records
-// under their keys in bounded steps. It may miss or list a take that begins or
-// ends meanwhile.
-func (c *counts) InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Take, error) {
+// InFlight lists up to limit takes of the SKUs that were recorded at least olderThan ago,
+// by Redis's clock, in no particular order. Each take is listed once, with all its lines,
+// and with the units of its records of these SKUs. Takes whose orders are queued are listed
+// only if olderThan is 0: their consumer ends them, whatever their age. InFlight scans all
+// records in bounded steps, and may miss or list a take that begins or ends meanwhile.
+// Beside an error, the list has what could be read.
+func (c *Counter) InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Take, error) {
+	takes, err := c.listTakes(ctx, olderThan, limit, c.layout.segmentsOf(skus...))
+	c.layout.undivide(takes)
+	return takes, err
+}
+
+// listTakes is InFlight for the records of SKUs or segments.
+func (c *Counter) listTakes(ctx context.Context, olderThan time.Duration, limit int, skus []stock.SKU) ([]stock.Take, error) {
 	wanted := make(map[stock.SKU]bool, len(skus))
 	for _, sku := range skus {
 		wanted[sku] = true
@@ -88,7 +98,7 @@ func (l *listing) add(field, record string) error {
 
 // scan adds the takes whose records are under the keys. An unreadable record does
 // not keep it from adding the others.
-func (c *counts) scan(ctx context.Context, keys keys, olderThan time.Duration, to *listing) error {
+func (c *Counter) scan(ctx context.Context, keys keys, olderThan time.Duration, to *listing) error {
 	var errs []error
 	for cursor := firstCursor; !to.full(); {
 		next, err := c.scanStep(ctx, keys, olderThan, cursor, to)
@@ -108,7 +118,7 @@ const firstCursor = "0"
 
 // scanStep runs one step of scan and returns the next cursor. If the step fails, it
 // returns firstCursor.
-func (c *counts) scanStep(ctx context.Context, keys keys, olderThan time.Duration, cursor string, to *listing) (next string, err error) {
+func (c *Counter) scanStep(ctx context.Context, keys keys, olderThan time.Duration, cursor string, to *listing) (next string, err error) {
 	names := []string{keys.count, keys.flight}
 	if !c.cluster {
 		names = append(names, c.queuedKey())
@@ -131,9 +141,15 @@ func (c *counts) scanStep(ctx context.Context, keys keys, olderThan time.Duratio
 // because 0 means takes of any age, and of queued orders too.
 func ageMicros(age time.Duration) int64 { return (age + time.Microsecond - 1).Microseconds() }
 
-// ScanInFlight runs one step over the records of all SKUs. On a cluster, a step looks
-// through some of the keys of one server.
-func (c *counts) ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []stock.Take, next string, err error) {
+// ScanInFlight lists the takes of all SKUs that were recorded at least olderThan ago. Each
+// call is one step, which reads a bounded number of records and may list none; on a cluster
+// it looks through some of the keys of one server. The first step has an empty cursor, each
+// later one the cursor that the step before returned. An empty next says that the scan is
+// complete.
+//
+// A take that is in flight throughout the scan is listed at least once, with all its
+// lines, unless its order is queued. Beside an error, the list has what could be read.
+func (c *Counter) ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []stock.Take, next string, err error) {
 	listing := newListing(math.MaxInt, nil)
 	if c.cluster {
 		next, err = c.scanServers(ctx, olderThan, cursor, listing)
@@ -143,6 +159,7 @@ func (c *counts) ScanInFlight(ctx context.Context, olderThan time.Duration, curs
 			next = ""
 		}
 	}
+	c.layout.undivide(listing.takes)
 	if err != nil {
 		return listing.takes, next, fmt.Errorf("listing takes in flight: %w", err)
 	}
@@ -153,7 +170,7 @@ func (c *counts) ScanInFlight(ctx context.Context, olderThan time.Duration, curs
 // cluster's masters. The cursor is the master's address and the cursor of its keys.
 // The masters follow each other by address, so that a scan goes on when one of them
 // has left the cluster. A master that fails is passed over.
-func (c *counts) scanServers(ctx context.Context, olderThan time.Duration, cursor string, to *listing) (next string, err error) {
+func (c *Counter) scanServers(ctx context.Context, olderThan time.Duration, cursor string, to *listing) (next string, err error) {
 	var mu sync.Mutex
 	masters := make(map[string]*redis.Client) // by address
 	err = eachMaster(ctx, c.client, func(_ context.Context, master *redis.Client) error {

@@ -71,22 +71,23 @@ type Journal struct {
 // Journal returns the gate's journal, or nil on a cluster: there a count and the
 // journal may be on different servers, and cannot change in one step.
 func (g *Script) Journal() *Journal {
-	if g.cluster {
+	c := g.counter
+	if c.cluster {
 		return nil
 	}
-	return &Journal{gate: g, client: g.client, journal: g.journalKey(), queued: g.queuedKey(), limit: maxQueued}
+	return &Journal{gate: g, client: c.client, journal: c.journalKey(), queued: c.queuedKey(), limit: maxQueued}
 }
 
-// queueing says how a cut's order is queued.
-type queueing struct {
+// journalEntry says how a cut's order is written into the journal.
+type journalEntry struct {
 	previous uuid.UUID // the take that is replaced in the journal; uuid.Nil for a new order
 	at       time.Time
 	limit    int
 }
 
-func (c *counts) journalKey() string { return c.ledgerPrefix + "}:journal" }
+func (c *Counter) journalKey() string { return c.ledgerPrefix + "}:journal" }
 
-func (c *counts) queuedKey() string { return c.ledgerPrefix + "}:queued" }
+func (c *Counter) queuedKey() string { return c.ledgerPrefix + "}:queued" }
 
 // Queue takes like Script.Take, and adds the order to the journal in the same step. at is
 // the time at which the order is queued.
@@ -95,7 +96,7 @@ func (c *counts) queuedKey() string { return c.ledgerPrefix + "}:queued" }
 // flight. ErrBusy: also if the journal is full, or closed to the generation in use. With
 // any other error the order may be queued, and must not be given back.
 func (j *Journal) Queue(ctx context.Context, d stock.Deduction, at time.Time) (stock.Take, error) {
-	return j.take(ctx, d, queueing{at: at, limit: j.limit})
+	return j.take(ctx, d, journalEntry{at: at, limit: j.limit})
 }
 
 // Requeue takes the units of a queued order again under a new take ID, and replaces t in
@@ -105,18 +106,18 @@ func (j *Journal) Queue(ctx context.Context, d stock.Deduction, at time.Time) (s
 func (j *Journal) Requeue(ctx context.Context, t stock.Take, takeID uuid.UUID) (stock.Take, error) {
 	d := t.Deduction
 	d.TakeID = takeID
-	return j.take(ctx, d, queueing{previous: t.TakeID, at: t.QueuedAt, limit: j.limit})
+	return j.take(ctx, d, journalEntry{previous: t.TakeID, at: t.QueuedAt, limit: j.limit})
 }
 
-func (j *Journal) take(ctx context.Context, d stock.Deduction, q queueing) (stock.Take, error) {
+func (j *Journal) take(ctx context.Context, d stock.Deduction, entry journalEntry) (stock.Take, error) {
 	if err := validate(d); err != nil {
 		return stock.Take{}, err
 	}
 	receipt := make(stock.Receipt, len(d.Lines))
-	if err := j.gate.cut(ctx, &cut{d: d, lines: d.Lines, queue: &q, receipt: receipt}); err != nil {
+	if err := j.gate.cut(ctx, &cut{d: d, lines: d.Lines, journal: &entry, receipt: receipt}); err != nil {
 		return stock.Take{}, err
 	}
-	return stock.Take{Deduction: d, Receipt: receipt, QueuedAt: q.at}, nil
+	return stock.Take{Deduction: d, Receipt: receipt, QueuedAt: entry.at}, nil
 }
 
 // Finish settles the takes and removes their orders from the journal. It leaves an order
@@ -126,7 +127,7 @@ func (j *Journal) Finish(ctx context.Context, takes ...stock.Take) error {
 	if len(takes) == 0 {
 		return nil
 	}
-	return j.gate.settle(ctx, []string{j.journal, j.queued}, takes)
+	return j.gate.counter.settle(ctx, []string{j.journal, j.queued}, takes)
 }
 
 // Queued returns the take of a queued order. ok is false if the order is not in the

@@ -68,7 +68,7 @@ func TestClaimBeforeRedis7(t *testing.T) {
 	t.Parallel()
 	order, take := uuid.New(), uuid.New()
 	client, acknowledged := redis6(t, "2-0 "+take.String()+" 7 b a=1 1000000", order)
-	takes, err := NewScript(client, uuid.New()).Journal().Claim(t.Context(), "me", 10, 0)
+	takes, err := NewScript(NewCounter(client, uuid.New(), Layout{})).Journal().Claim(t.Context(), "me", 10, 0)
 	if err != nil || len(takes) != 1 || takes[0].OrderID != order || takes[0].TakeID != take {
 		t.Fatalf("claimed %+v, %v", takes, err)
 	}

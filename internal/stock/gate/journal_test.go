@@ -20,7 +20,7 @@ import (
 var queueingKinds = []string{"Redis", "Sentinel", "InProcess"}
 
 // eachJournal runs the test on each kind of Redis, with the journal of a new ledger.
-func eachJournal(t *testing.T, test func(t *testing.T, g *Script, j *Journal)) {
+func eachJournal(t *testing.T, test func(t *testing.T, g countedScript, j *Journal)) {
 	t.Helper()
 	for _, kind := range queueingKinds {
 		t.Run(kind, func(t *testing.T) {
@@ -31,7 +31,7 @@ func eachJournal(t *testing.T, test func(t *testing.T, g *Script, j *Journal)) {
 	}
 }
 
-func openJournal(t *testing.T, g *Script) *Journal {
+func openJournal(t *testing.T, g countedScript) *Journal {
 	t.Helper()
 	j := g.Journal()
 	if err := errors.Join(j.Open(t.Context(), "opener"), g.SetMark(t.Context(), stock.Mark{Generation: g.scripts().generation})); err != nil {
@@ -92,7 +92,7 @@ func claim(t *testing.T, j *Journal, consumer string) []stock.Take {
 func wantLength(t *testing.T, j *Journal, want int64) {
 	t.Helper()
 	length, oldest, err := j.Backlog(t.Context())
-	named, hashErr := j.gate.client.HLen(t.Context(), j.gate.queuedKey()).Result()
+	named, hashErr := j.client.HLen(t.Context(), j.queued).Result()
 	if err := errors.Join(err, hashErr); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func linesOf(skus ...stock.SKU) stock.Deduction {
 // TestQueuedOrderLeavesWhole follows orders from their takes until they are finished.
 func TestQueuedOrderLeavesWhole(t *testing.T) {
 	t.Parallel()
-	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
 		fill(t, g, "a", 3, 10)
 		fill(t, g, "b", 7, 10)
 		one, two := journaled(t, j, linesOf("a", "b")), journaled(t, j, linesOf("b"))
@@ -165,7 +165,7 @@ func TestQueuedOrderLeavesWhole(t *testing.T) {
 // cut.
 func TestRefusedOrdersAreNotQueued(t *testing.T) {
 	t.Parallel()
-	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
 		fill(t, g, "a", 1, 1)
 		burned := linesOf("a")
 		if err := g.Give(t.Context(), stock.Take{Deduction: burned}); err != nil {
@@ -192,7 +192,7 @@ func TestRefusedOrdersAreNotQueued(t *testing.T) {
 // after a refill, when the order's records are void.
 func TestTwinsOfAQueuedOrder(t *testing.T) {
 	t.Parallel()
-	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
 		fill(t, g, "a", 1, 5)
 		fill(t, g, "b", 1, 5)
 		first := journaled(t, j, linesOf("a"))
@@ -229,14 +229,14 @@ func TestTwinsOfAQueuedOrder(t *testing.T) {
 // TestTwinsInOneCall checks that one call queues only one of two takes of an order.
 func TestTwinsInOneCall(t *testing.T) {
 	t.Parallel()
-	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
 		fill(t, g, "a", 1, 5)
 		fill(t, g, "b", 1, 5)
 		one, other := linesOf("a"), linesOf("b")
 		other.OrderID = one.OrderID
 		var cuts []*cut
 		for _, d := range []stock.Deduction{one, other, orderOf("a", 1)} {
-			cuts = append(cuts, &cut{d: d, lines: d.Lines, receipt: make(stock.Receipt, 1), queue: &queueing{at: queuedAt, limit: 10}})
+			cuts = append(cuts, &cut{d: d, lines: d.Lines, receipt: make(stock.Receipt, 1), journal: &journalEntry{at: queuedAt, limit: 10}})
 		}
 		plain := orderOf("b", 1)
 		cuts = append(cuts, &cut{d: plain, lines: plain.Lines, receipt: make(stock.Receipt, 1)}) // not queued
@@ -253,7 +253,7 @@ func TestTwinsInOneCall(t *testing.T) {
 // TestFullJournal checks that a full journal refuses orders as busy, and cuts nothing.
 func TestFullJournal(t *testing.T) {
 	t.Parallel()
-	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
 		j.limit = 3
 		fill(t, g, "a", 1, 10)
 		var (
@@ -305,7 +305,7 @@ func TestFullJournal(t *testing.T) {
 // again, and that only the take which the journal has is replaced or finished.
 func TestRequeue(t *testing.T) {
 	t.Parallel()
-	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
 		fill(t, g, "a", 1, 5)
 		first := journaled(t, j, linesOf("a"))
 		if got := read(t, j, "x"); len(got) != 1 {
@@ -345,7 +345,7 @@ func TestRequeue(t *testing.T) {
 // lost, and not the take of an order that the hash still has.
 func TestLostQueue(t *testing.T) {
 	t.Parallel()
-	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
 		fill(t, g, "a", 1, 5)
 		lost, kept := journaled(t, j, linesOf("a")), journaled(t, j, linesOf("a"))
 		if err := g.client.HDel(t.Context(), g.queuedKey(), lost.OrderID.String()).Err(); err != nil {
@@ -368,7 +368,7 @@ func TestLostQueue(t *testing.T) {
 // and that counting units in flight does.
 func TestQueuedTakesNeverGrowOld(t *testing.T) {
 	t.Parallel()
-	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
 		fill(t, g, "a", 1, 5)
 		waiting := journaled(t, j, linesOf("a"))
 		plain, err := g.Take(t.Context(), linesOf("a"))
@@ -407,7 +407,7 @@ func TestQueuedTakesNeverGrowOld(t *testing.T) {
 // lost, and that messages of finished orders are dropped.
 func TestLostGroup(t *testing.T) {
 	t.Parallel()
-	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
 		fill(t, g, "a", 1, 5)
 		one := journaled(t, j, linesOf("a"))
 		if got := read(t, j, "x"); len(got) != 1 {
@@ -438,7 +438,7 @@ func TestLostGroup(t *testing.T) {
 // another consumer can claim them.
 func TestLeave(t *testing.T) {
 	t.Parallel()
-	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
 		fill(t, g, "a", 1, 5)
 		names := func() (names []string) {
 			t.Helper()
@@ -482,7 +482,7 @@ func TestLeave(t *testing.T) {
 // as it may return.
 func TestClaimPages(t *testing.T) {
 	t.Parallel()
-	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
 		const limit, busy, left = 2, 65, 3
 		fill(t, g, "a", 1, busy+left)
 		var takes []stock.Take
@@ -518,7 +518,7 @@ func TestClaimPages(t *testing.T) {
 // TestReadWaits checks that Read returns as soon as an order is queued.
 func TestReadWaits(t *testing.T) {
 	t.Parallel()
-	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
 		fill(t, g, "a", 1, 5)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
@@ -541,7 +541,7 @@ func TestReadWaits(t *testing.T) {
 // TestUnreadableEntry checks that one unreadable order does not hide the others.
 func TestUnreadableEntry(t *testing.T) {
 	t.Parallel()
-	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
 		fill(t, g, "a", 1, 5)
 		bad, good := journaled(t, j, linesOf("a")), journaled(t, j, linesOf("a"))
 		if err := g.client.HSet(t.Context(), g.queuedKey(), bad.OrderID.String(), "?").Err(); err != nil {
@@ -567,7 +567,7 @@ func TestClusterHasNoJournal(t *testing.T) {
 // keep it otherwise.
 func TestRedeliver(t *testing.T) {
 	t.Parallel()
-	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
 		fill(t, g, "a", 1, 5)
 		var queued []stock.Take
 		for range 3 {
@@ -615,7 +615,7 @@ func TestRedeliver(t *testing.T) {
 // in Redis, and that an earlier one cannot write its mark over a later one.
 func TestClosedJournal(t *testing.T) {
 	t.Parallel()
-	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
+	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
 		fill(t, g, "a", 1, 5)
 		before := journaled(t, j, linesOf("a"))
 		mark := func(generation stock.Generation) {

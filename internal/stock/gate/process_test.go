@@ -12,8 +12,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/holdfast-stock/holdfast/internal/lock"
-	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/gatetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -33,12 +31,15 @@ func rushAsProcess(how string) (exit int) {
 		return 1
 	}
 	defer client.Close()
-	var g Gate
+	var g interface {
+		gatetest.Gate
+		Close()
+	}
 	switch fields[0] {
 	case "script":
 		g = script0(client, ledger)
 	case "mutex":
-		g = NewLocked(readWrite0(client, ledger), lock.NewLocal(), lockWait, false)
+		g = mutex0(client, ledger)
 	case "queue":
 		g = queue0(client, ledger)
 	}
@@ -47,7 +48,7 @@ func rushAsProcess(how string) (exit int) {
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
 		return 1 // the parent process has ended
 	}
-	accepted, err := gatetest.Rush(context.Background(), []stock.Gate{g}, "a", 8)
+	accepted, err := gatetest.Rush(context.Background(), []gatetest.Gate{g}, "a", 8)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -23,43 +26,41 @@ import (
 // that wait. It refuses a take that does not fit at once, without a place in the
 // queue.
 //
-// A take of several lines waits for the turns of all its SKUs, in SKU order. So do
-// Give, Fill and Adjust. These calls do their own work while they have the turns, as
-// under locks. Settle, InFlight and Level change no units available, and wait for
-// nothing.
+// A take of several lines waits for the turns of all its SKUs, in SKU order. Turns are
+// the locks of the gate's Counter too: Give, Fill and Adjust wait for one. These calls do
+// their own work while they have the turn, as under a lock.
 //
 // stock.ErrBusy: the call did not get its turns in time, or 4,096 calls are waiting
 // for one already. Nothing was cut.
 type Queue struct {
-	*Locked // under turns, which it holds like locks
-	counts  *ReadWrite
-	turns   *turns
-	wait    time.Duration
+	readWrite *ReadWrite // under turns
+	queues    *queues
+	wait      time.Duration
 }
 
 var _ Gate = (*Queue)(nil)
 
-// NewQueue returns a gate that queues the calls of counts. leases, whose locks all
-// instances share, decides which instance consumes the queue of a SKU. It must give
-// fencing tokens, and its leases should be short. wait bounds how long one call waits
-// for all of its turns together. Close closes counts and leases.
-func NewQueue(counts *ReadWrite, leases OwnedLocker, wait time.Duration) *Queue {
-	t := newTurns(counts, leases, wait)
-	return &Queue{Locked: NewLocked(counts, t, wait, true), counts: counts, turns: t, wait: wait}
+// NewQueue returns a gate that queues takes, and the counter that it is built on. leases,
+// whose locks all instances share, decides which instance consumes the queue of a SKU. It
+// must give fencing tokens, and its leases should be short. wait bounds how long one call
+// waits for the turns that it has at once. Close closes leases.
+func NewQueue(client redis.UniversalClient, ledgerID uuid.UUID, leases OwnedLocker, wait time.Duration) (*Counter, *Queue) {
+	q := newQueues(leases, wait)
+	counter := NewCounter(client, ledgerID, Layout{Locks: NewLocks(q, wait, true)})
+	readWrite := NewReadWrite(counter)
+	q.decide = readWrite.cutAll
+	return counter, &Queue{readWrite: readWrite, queues: q, wait: wait}
 }
 
 // Close waits until the queues are empty, and closes the gate.
-func (g *Queue) Close() {
-	g.turns.close()
-	g.Locked.Close()
-}
+func (g *Queue) Close() { g.queues.close() }
 
 // Take cuts all lines or none.
 func (g *Queue) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
 	if len(d.Lines) > 1 {
-		return g.Locked.Take(ctx, d)
+		return g.readWrite.Take(ctx, d)
 	}
-	return g.counts.takeWith(ctx, tokenSet{}, d, g.cut)
+	return g.readWrite.counter.takeWith(ctx, tokenSet{}, d, g.cut)
 }
 
 // cut waits until the consumer has decided c, which has one line.
@@ -67,25 +68,25 @@ func (g *Queue) cut(ctx context.Context, c *cut) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%w: %w", stock.ErrBusy, err) // nothing was sent
 	}
-	p := newPlace(c)
-	err := g.turns.enter(p)
+	w := newWaiter(c)
+	err := g.queues.enter(w)
 	if errors.Is(err, errNoRoom) {
 		if err := g.refuse(ctx, c); err != nil {
 			return err
 		}
-		p.repeat = true
-		err = g.turns.enter(p)
+		w.repeat = true
+		err = g.queues.enter(w)
 	}
 	if err != nil {
 		return err
 	}
 	waiting, stop := context.WithTimeout(ctx, g.wait)
 	defer stop()
-	if err := g.turns.await(waiting, p); err != nil {
+	if err := g.queues.await(waiting, w); err != nil {
 		return err
 	}
 	select {
-	case <-p.ready:
+	case <-w.ready:
 		return c.err
 	case <-ctx.Done(): // the consumer still uses c
 		return fmt.Errorf("waiting for the gate's answer: %w", ctx.Err())
@@ -96,7 +97,7 @@ func (g *Queue) cut(ctx context.Context, c *cut) error {
 // take's records, because "sold out" would be the wrong answer if another take of the
 // order is in flight. It returns nil if this take is in flight already.
 func (g *Queue) refuse(ctx context.Context, c *cut) error {
-	states, err := g.counts.read(ctx, []*cut{{d: c.d, lines: c.lines, tokens: unfenced}})
+	states, err := g.readWrite.read(ctx, []*cut{{d: c.d, lines: c.lines, tokens: unfenced}})
 	if err != nil {
 		return fmt.Errorf("reading the counts: %w", err)
 	}

@@ -26,7 +26,7 @@ const queueTurnLease = time.Second
 
 // queue0 returns a gate with generation 0 loaded. Its turns are leases in the same
 // Redis.
-func queue0(client redis.UniversalClient, ledger uuid.UUID) *Queue {
+func queue0(client redis.UniversalClient, ledger uuid.UUID) countedQueue {
 	return queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), nil)
 }
 
@@ -47,10 +47,11 @@ func (l ledgerLeases) Lock(ctx context.Context, name string) (lock.Lease, error)
 
 // queueWith returns the same gate with other leases. It calls between when the
 // consumer has read the counts and not yet written them.
-func queueWith(client redis.UniversalClient, ledger uuid.UUID, leases OwnedLocker, between func()) *Queue {
-	counts := readWrite0(client, ledger)
-	counts.between = between
-	return NewQueue(counts, leases, lockWait)
+func queueWith(client redis.UniversalClient, ledger uuid.UUID, leases OwnedLocker, between func()) countedQueue {
+	c, g := NewQueue(client, ledger, leases, lockWait)
+	load0(c)
+	g.readWrite.between = between
+	return countedQueue{c, g}
 }
 
 // pause is a hook that stops the consumer.
@@ -69,29 +70,29 @@ func (p pause) here() {
 	}
 }
 
-// TestVisitorLeaves lets a caller leave whose turn has not come.
-func TestVisitorLeaves(t *testing.T) {
+// TestCallerLeaves lets a caller leave whose turn has not come.
+func TestCallerLeaves(t *testing.T) {
 	t.Parallel()
-	turns := newTurns(nil, sharedLocker{lock.NewLocal()}, time.Minute)
-	t.Cleanup(turns.close)
-	visit := func() lock.Lease {
-		lease, err := turns.Lock(t.Context(), "a")
+	queues := newQueues(sharedLocker{lock.NewLocal()}, time.Minute)
+	t.Cleanup(queues.close)
+	turn := func() lock.Lease {
+		lease, err := queues.Lock(t.Context(), "a")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return lease
 	}
-	first := visit()
+	first := turn()
 	ctx, leave := context.WithCancel(t.Context())
 	answer := make(chan error, 1)
 	go func() {
-		_, err := turns.Lock(ctx, "a")
+		_, err := queues.Lock(ctx, "a")
 		answer <- err
 	}()
 	locktest.Eventually(t, "the second caller waits in the queue", func() bool {
-		turns.mu.Lock()
-		defer turns.mu.Unlock()
-		return len(turns.queues["a"].places) == 1
+		queues.mu.Lock()
+		defer queues.mu.Unlock()
+		return len(queues.byName["a"].waiting) == 1
 	})
 	leave()
 	select {
@@ -103,30 +104,30 @@ func TestVisitorLeaves(t *testing.T) {
 		t.Fatal("the caller that left is not answered")
 	}
 	locktest.MustUnlock(t, first)
-	locktest.MustUnlock(t, visit())
+	locktest.MustUnlock(t, turn())
 }
 
 // start makes a take of SKU a in a goroutine, and returns once the take waits in the
 // queue or is answered.
-func (g *Queue) start(ctx context.Context, d stock.Deduction) <-chan error {
-	before := g.places("a")
+func (g countedQueue) start(ctx context.Context, d stock.Deduction) <-chan error {
+	before := g.waiting("a")
 	answer := make(chan error, 1)
 	go func() {
 		_, err := g.Take(ctx, d)
 		answer <- err
 	}()
-	for g.places("a") == before && len(answer) == 0 {
+	for g.waiting("a") == before && len(answer) == 0 {
 		time.Sleep(time.Millisecond) // between two polls
 	}
 	return answer
 }
 
-// places returns how many takes of the SKU wait or are being decided.
-func (g *Queue) places(sku stock.SKU) int {
-	g.turns.mu.Lock()
-	defer g.turns.mu.Unlock()
-	if q := g.turns.queues[lockName(sku)]; q != nil {
-		return len(q.places) + len(q.deciding)
+// waiting returns how many takes of the SKU wait or are being decided.
+func (g countedQueue) waiting(sku stock.SKU) int {
+	g.queues.mu.Lock()
+	defer g.queues.mu.Unlock()
+	if q := g.queues.byName[lockName(sku)]; q != nil {
+		return len(q.waiting) + len(q.deciding)
 	}
 	return 0
 }
@@ -140,7 +141,7 @@ func TestRefusedAtOnce(t *testing.T) {
 	fails := faults.NewHook()
 	client.AddHook(fails)
 	g := queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), p.here)
-	g.turns.length = time.Hour
+	g.queues.length = time.Hour
 	t.Cleanup(g.Close)
 	fill(t, g, "a", 1, 6)
 
@@ -158,7 +159,7 @@ func TestRefusedAtOnce(t *testing.T) {
 	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrSoldOut) {
 		t.Errorf("a take behind all units: %v", err)
 	}
-	fails.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: g.counts.scripts().read.sha})
+	fails.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: g.scripts().read.sha})
 	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) || !isNotSent(err) {
 		t.Errorf("a take behind all units while Redis is away: %v", err)
 	}
@@ -187,7 +188,7 @@ func TestLeftQueue(t *testing.T) {
 	t.Parallel()
 	client, ledger, p := shared.client(t, "Redis"), uuid.New(), newPause()
 	g := queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), p.here)
-	g.turns.length = time.Hour
+	g.queues.length = time.Hour
 	t.Cleanup(g.Close)
 	fill(t, g, "a", 1, 6)
 	fill(t, g, "b", 1, 6)
@@ -207,8 +208,8 @@ func TestLeftQueue(t *testing.T) {
 			t.Errorf("a take whose caller left: %v", err)
 		}
 	}
-	if places := g.places("a"); places != 1 {
-		t.Errorf("%d takes wait or are being decided, want 1", places)
+	if n := g.waiting("a"); n != 1 {
+		t.Errorf("%d takes wait or are being decided, want 1", n)
 	}
 	third := g.start(t.Context(), orderOf("a", 4))
 	close(p.resume)
@@ -222,11 +223,12 @@ func TestLeftQueue(t *testing.T) {
 // TestFullQueue checks that a call that finds the queue full is answered busy.
 func TestFullQueue(t *testing.T) {
 	t.Parallel()
-	g := queue0(shared.client(t, "Redis"), uuid.New())
+	client, ledger := shared.client(t, "Redis"), uuid.New()
+	g := queue0(client, ledger)
 	t.Cleanup(g.Close)
-	fill(t, g.counts, "a", 1, 6)
-	q := &queue{name: lockName("a"), places: make([]*place, maxPlaces), arrived: make(chan struct{}, 1)}
-	g.turns.queues[q.name] = q
+	fill(t, readWrite0(client, ledger), "a", 1, 6)
+	q := &queue{name: lockName("a"), waiting: make([]*waiter, maxWaiting), arrived: make(chan struct{}, 1)}
+	g.queues.byName[q.name] = q
 	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) {
 		t.Errorf("a take: %v", err)
 	}
@@ -249,7 +251,7 @@ func TestOneConsumer(t *testing.T) {
 		time.Sleep(100 * time.Microsecond) // a window in which the other consumer would be seen
 		consumers.Add(-1)
 	}
-	var instances [2]*Queue
+	var instances [2]countedQueue
 	for i := range instances {
 		instances[i] = queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), between) // a lease that ends only advises
 		t.Cleanup(instances[i].Close)
@@ -297,7 +299,7 @@ func TestTurnEnds(t *testing.T) {
 		return times
 	}
 	var (
-		g     *Queue
+		g     countedQueue
 		start = time.Now()
 		more  []<-chan error
 	)
@@ -306,13 +308,13 @@ func TestTurnEnds(t *testing.T) {
 			more = append(more, g.start(t.Context(), orderOf("a", 1)))
 		}
 	})
-	g.turns.length = time.Millisecond
+	g.queues.length = time.Millisecond
 	t.Cleanup(g.Close)
 	fill(t, readWrite0(client, ledger), "a", 1, stock.MaxTotal)
 	if _, err := g.Take(t.Context(), orderOf("a", 1)); err != nil {
 		t.Fatal(err)
 	}
-	g.turns.consumers.Wait() // until the queue is empty
+	g.queues.consumers.Wait() // until the queue is empty
 	for _, answer := range more {
 		if err := <-answer; err != nil {
 			t.Error(err)
@@ -421,13 +423,13 @@ func TestLeasesUnavailable(t *testing.T) {
 	t.Parallel()
 	client, ledger := shared.client(t, "Redis"), uuid.New()
 	asked := new(atomic.Int64)
-	g := NewQueue(readWrite0(client, ledger), noLeases{asked: asked}, lockWait)
+	g := queueWith(client, ledger, noLeases{asked: asked}, nil)
 	t.Cleanup(g.Close)
 	ended, end := context.WithCancel(t.Context())
 	end()
 	_, takeEnded := g.Take(ended, orderOf("a", 1))
 	for call, err := range map[string]error{"Take": takeEnded, "Fill": g.Fill(ended, "a", 1, 1)} {
-		if g.turns.consumers.Wait(); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, context.Canceled) || asked.Load() > 0 {
+		if g.queues.consumers.Wait(); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, context.Canceled) || asked.Load() > 0 {
 			t.Errorf("%s on an ended context: %v, %d leases asked for", call, err, asked.Load())
 		}
 	}

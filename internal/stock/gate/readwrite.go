@@ -6,41 +6,38 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/google/uuid"
-	"github.com/redis/go-redis/v9"
-
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// ReadWrite is the gate that oversells. Take reads the counts, checks them in
-// this process, and writes new counts, and so overwrites what anybody else wrote
-// in between. It is sound under a lock that all its users share.
+// ReadWrite is the gate that oversells without locks. Take reads the counts, checks them
+// in this process, and writes new counts, and so overwrites what anybody else wrote in
+// between. It is sound if its counter has locks that all its users share.
 type ReadWrite struct {
-	counts
+	counter *Counter
 	between func() // called between reading and writing; nil except in tests
 }
 
-var (
-	_ Gate   = (*ReadWrite)(nil)
-	_ Fenced = (*ReadWrite)(nil)
-)
+var _ Gate = (*ReadWrite)(nil)
 
-// NewReadWrite returns the gate of the ledger in Redis. The caller closes the
-// client.
-func NewReadWrite(client redis.UniversalClient, ledgerID uuid.UUID) *ReadWrite {
-	return &ReadWrite{counts: newCounts(client, ledgerID)}
-}
+// NewReadWrite returns a gate on the counter.
+func NewReadWrite(counter *Counter) *ReadWrite { return &ReadWrite{counter: counter} }
 
 // Close does nothing: the gate has no goroutines.
 func (g *ReadWrite) Close() {}
 
-// Take cuts all lines or none, unless somebody else writes at the same time.
-func (g *ReadWrite) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
-	return g.take(ctx, unfenced, d)
+// Take cuts all lines or none under the locks of all lines. Without locks, it does so
+// unless somebody else writes at the same time. stock.ErrBusy: it could not get the locks
+// in time.
+func (g *ReadWrite) Take(ctx context.Context, d stock.Deduction) (taken stock.Take, err error) {
+	err = g.counter.layout.Locks.hold(ctx, d.SKUs(), func(ctx context.Context, tokens tokenSet) error {
+		taken, err = g.take(ctx, tokens, d)
+		return err
+	})
+	return taken, err
 }
 
 func (g *ReadWrite) take(ctx context.Context, tokens tokenSet, d stock.Deduction) (stock.Take, error) {
-	return g.takeWith(ctx, tokens, d, g.cut)
+	return g.counter.takeWith(ctx, tokens, d, g.cut)
 }
 
 // lineState is what read.lua found for one line.
@@ -135,13 +132,13 @@ func (g *ReadWrite) read(ctx context.Context, cuts []*cut) ([][]lineState, error
 				return nil, err
 			}
 			tokens = append(tokens, token)
-			keys := g.keys(line.SKU)
-			calls = append(calls, newCall(&g.scripts().read,
+			keys := g.counter.keys(line.SKU)
+			calls = append(calls, newCall(&g.counter.scripts().read,
 				[]string{keys.count, keys.flight, keys.burned},
 				[]string{string(line.SKU), c.d.OrderID.String(), c.d.TakeID.String(), strconv.FormatInt(token, 10)}))
 		}
 	}
-	if err := g.run(ctx, calls...); err != nil {
+	if err := g.counter.run(ctx, calls...); err != nil {
 		return nil, err
 	}
 	states := make([][]lineState, len(cuts))
@@ -230,9 +227,9 @@ func (g *ReadWrite) write(ctx context.Context, cuts []*cut, states [][]lineState
 		return nil
 	}
 	sku := cuts[0].lines[0].SKU
-	keys := g.keys(sku)
-	write := newCall(&g.scripts().write, []string{keys.count, keys.flight}, args)
-	if err := g.run(ctx, write); err != nil {
+	keys := g.counter.keys(sku)
+	write := newCall(&g.counter.scripts().write, []string{keys.count, keys.flight}, args)
+	if err := g.counter.run(ctx, write); err != nil {
 		return err
 	}
 	switch written := write.cmd.Val(); {

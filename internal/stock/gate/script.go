@@ -8,9 +8,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/google/uuid"
-	"github.com/redis/go-redis/v9"
-
 	"github.com/holdfast-stock/holdfast/internal/group"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -29,16 +26,15 @@ var scriptLimits = group.Limits{Size: 128, Parallel: 1, Queue: 4096, Weight: 512
 // then gives the take back, and must not change its lines meanwhile.
 // stock.ErrBusy: 4,096 takes are waiting already.
 type Script struct {
-	counts
-	cuts *group.Batcher[*cut]
+	counter *Counter
+	cuts    *group.Batcher[*cut]
 }
 
 var _ Gate = (*Script)(nil)
 
-// NewScript returns the gate of the ledger in Redis. Close stops it. The caller
-// closes the client.
-func NewScript(client redis.UniversalClient, ledgerID uuid.UUID) *Script {
-	g := &Script{counts: newCounts(client, ledgerID)}
+// NewScript returns a gate on a counter without locks. Close stops it.
+func NewScript(counter *Counter) *Script {
+	g := &Script{counter: counter}
 	g.cuts = group.New(scriptLimits, func(c *cut) int { return len(c.lines) }, g.runCuts)
 	return g
 }
@@ -49,7 +45,7 @@ func (g *Script) Close() { g.cuts.Close() }
 
 // Take cuts all lines or none.
 func (g *Script) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
-	return g.takeWith(ctx, unfenced, d, g.cut)
+	return g.counter.takeWith(ctx, unfenced, d, g.cut)
 }
 
 // cut adds c to the next group and waits for its answer. take.lua checks no
@@ -72,15 +68,15 @@ func (g *Script) cut(ctx context.Context, c *cut) error {
 func (g *Script) runCuts(cuts []*cut) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	batches := batchByQueue(cuts)
-	if g.cluster {
+	batches := batchByJournal(cuts)
+	if g.counter.cluster {
 		batches = batchBySKU(cuts)
 	}
 	calls := make([]*call, len(batches))
 	for i, b := range batches {
-		calls[i] = b.call(&g.counts)
+		calls[i] = b.call(g.counter)
 	}
-	_ = g.run(ctx, calls...) // each batch is answered with its own call's error
+	_ = g.counter.run(ctx, calls...) // each batch is answered with its own call's error
 	for i, b := range batches {
 		b.answer(calls[i].cmd.Val(), calls[i].err())
 	}
@@ -88,9 +84,9 @@ func (g *Script) runCuts(cuts []*cut) {
 
 // cutBatch is the cuts of one script call.
 type cutBatch struct {
-	cuts  []*cut
-	queue bool // all cuts queue their orders; otherwise none does
-	skus  numbering
+	cuts    []*cut
+	journal bool // all cuts queue their orders in the journal; otherwise none does
+	skus    numbering
 }
 
 // batchBySKU puts the cuts, which have one line each, into one batch for each SKU.
@@ -110,12 +106,12 @@ func batchBySKU(cuts []*cut) []*cutBatch {
 	return batches
 }
 
-// batchByQueue separates the cuts that queue their orders from the others.
-func batchByQueue(cuts []*cut) []*cutBatch {
-	queued, others := &cutBatch{queue: true}, &cutBatch{}
+// batchByJournal separates the cuts that queue their orders from the others.
+func batchByJournal(cuts []*cut) []*cutBatch {
+	queued, others := &cutBatch{journal: true}, &cutBatch{}
 	for _, c := range cuts {
 		b := others
-		if c.queue != nil {
+		if c.journal != nil {
 			b = queued
 		}
 		b.cuts = append(b.cuts, c)
@@ -124,13 +120,13 @@ func batchByQueue(cuts []*cut) []*cutBatch {
 }
 
 // call writes the text of each take, as take.lua expects it, into one buffer.
-func (b *cutBatch) call(counts *counts) *call {
+func (b *cutBatch) call(counter *Counter) *call {
 	text := make([]byte, 0, 160*len(b.cuts))
 	ends := make([]int, len(b.cuts))
 	for i, c := range b.cuts {
 		text = appendID(appendID(text, c.d.OrderID), c.d.TakeID)
-		if b.queue {
-			text = appendID(text, c.queue.previous)
+		if b.journal {
+			text = appendID(text, c.journal.previous)
 		}
 		text = append(text, byte(len(c.lines)))
 		for _, line := range c.lines {
@@ -138,8 +134,8 @@ func (b *cutBatch) call(counts *counts) *call {
 			text = binary.BigEndian.AppendUint32(text, uint32(line.Quantity))
 		}
 		text = appendOrder(append(text, ' '), c.d)
-		if b.queue {
-			text = appendQueued(text, c.d.Trace, c.queue.at)
+		if b.journal {
+			text = appendQueued(text, c.d.Trace, c.journal.at)
 		}
 		ends[i] = len(text)
 	}
@@ -147,13 +143,13 @@ func (b *cutBatch) call(counts *counts) *call {
 	for _, end := range ends {
 		args, start = append(args, all[start:end]), end
 	}
-	keys := counts.keys(b.skus.skus[0])
+	keys := counter.keys(b.skus.skus[0])
 	names := []string{keys.count, keys.flight, keys.burned}
-	if b.queue {
-		names = append(names, counts.journalKey(), counts.queuedKey(), counts.markKey())
-		args = append(args, strconv.Itoa(b.cuts[0].queue.limit))
+	if b.journal {
+		names = append(names, counter.journalKey(), counter.queuedKey(), counter.markKey())
+		args = append(args, strconv.Itoa(b.cuts[0].journal.limit))
 	}
-	return newCall(&counts.scripts().take, names, args)
+	return newCall(&counter.scripts().take, names, args)
 }
 
 // answer sets each cut's answer from the reply of take.lua.

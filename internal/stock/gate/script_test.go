@@ -21,25 +21,26 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/stock/gatetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // scriptOn returns a gate of a new ledger.
-func scriptOn(t testing.TB, client redis.UniversalClient) *Script {
+func scriptOn(t testing.TB, client redis.UniversalClient) countedScript {
 	t.Helper()
 	g := script0(client, uuid.New())
 	t.Cleanup(g.Close)
 	return g
 }
 
-func fill(t testing.TB, g stock.Gate, sku stock.SKU, epoch, units int64) {
+func fill(t testing.TB, g gatetest.Gate, sku stock.SKU, epoch, units int64) {
 	t.Helper()
 	if err := g.Fill(t.Context(), sku, epoch, units); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func wantLevel(t *testing.T, g stock.Gate, want stock.Level) {
+func wantLevel(t *testing.T, g gatetest.Gate, want stock.Level) {
 	t.Helper()
 	want.Filled = true
 	if level := levelOf(t, g, want.SKU); level != want {
@@ -239,7 +240,7 @@ func TestFullQueueIsBusy(t *testing.T) {
 func TestMalformedDeductions(t *testing.T) {
 	t.Parallel()
 	segments, _ := divided3(t, "Redis")
-	for name, g := range map[string]stock.Gate{
+	for name, g := range map[string]gatetest.Gate{
 		"Script":    scriptOn(t, shared.client(t, "Redis")),
 		"ReadWrite": readWrite0(shared.client(t, "Redis"), uuid.New()),
 		"Segmented": segments,
@@ -324,10 +325,10 @@ func TestLostAnswerIsNotRetried(t *testing.T) {
 		ledger := uuid.New()
 		for _, test := range []struct {
 			name, text string // text of the command that cuts
-			open       func(client redis.UniversalClient) stock.Gate
+			open       func(client redis.UniversalClient) gatetest.Gate
 		}{
-			{"Script", "evalsha", func(client redis.UniversalClient) stock.Gate { return scriptOn(t, client) }},
-			{"ReadWrite", newScripts(ledger, 0).write.sha, func(client redis.UniversalClient) stock.Gate { return readWrite0(client, ledger) }},
+			{"Script", "evalsha", func(client redis.UniversalClient) gatetest.Gate { return scriptOn(t, client) }},
+			{"ReadWrite", newScripts(ledger, 0).write.sha, func(client redis.UniversalClient) gatetest.Gate { return readWrite0(client, ledger) }},
 		} {
 			t.Run(test.name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
@@ -365,7 +366,7 @@ func TestLostAnswerIsNotRetried(t *testing.T) {
 func TestRefusedPartsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	client := shared.client(t, "Cluster")
-	for name, g := range map[string]stock.Gate{
+	for name, g := range map[string]gatetest.Gate{
 		"Script":    scriptOn(t, client),
 		"ReadWrite": readWrite0(client, uuid.New()),
 	} {

@@ -42,8 +42,9 @@ func ScriptsVersion() string {
 	return newScript(text).sha[:8]
 }
 
-// script is a Lua script and the SHA-1 by which Redis names it.
-type script struct{ text, sha string }
+// script is a Lua script and the SHA-1 by which Redis knows it. Its name is that of its
+// file.
+type script struct{ name, text, sha string }
 
 func newScript(text string) script {
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // not for security
@@ -62,14 +63,16 @@ type scripts struct {
 
 func newScripts(ledgerID uuid.UUID, g stock.Generation) *scripts {
 	first, last := g.Epochs()
-	of := func(text string) script {
-		return newScript(fmt.Sprintf("-- ledger %s\nlocal FIRST_EPOCH, LAST_EPOCH = %d, %d\n", ledgerID, first, last) + text)
+	of := func(name, text string) script {
+		s := newScript(fmt.Sprintf("-- ledger %s\nlocal FIRST_EPOCH, LAST_EPOCH = %d, %d\n", ledgerID, first, last) + text)
+		s.name = name
+		return s
 	}
 	return &scripts{
 		generation: g,
-		take:       of(takeLua), settle: of(settleLua), give: of(giveLua),
-		fill: of(fillLua), adjust: of(adjustLua), inFlight: of(inFlightLua),
-		read: of(readLua), write: of(writeLua),
+		take:       of("take", takeLua), settle: of("settle", settleLua), give: of("give", giveLua),
+		fill: of("fill", fillLua), adjust: of("adjust", adjustLua), inFlight: of("inflight", inFlightLua),
+		read: of("read", readLua), write: of("write", writeLua),
 	}
 }
 

@@ -15,17 +15,16 @@ import (
 )
 
 // divided3 returns two instances of a gate with three segments.
-func divided3(t *testing.T, kind string) (a, b *Segmented) {
+func divided3(t *testing.T, kind string) (a, b countedSegmented) {
 	t.Helper()
-	client, ledger := shared.client(t, kind), uuid.New()
-	gates := segmented(t, client, ledger, 3, script0(client, ledger), script0(client, ledger))
-	return gates[0].(*Segmented), gates[1].(*Segmented)
+	client, ledger, gatherers := shared.client(t, kind), uuid.New(), lock.NewLocal()
+	return closed(t, segmented0(client, ledger, 3, gatherers)), closed(t, segmented0(client, ledger, 3, gatherers))
 }
 
 // available returns the units available in each segment.
-func available(t *testing.T, g *Segmented, sku stock.SKU) (units [3]int64) {
+func available(t *testing.T, g countedSegmented, sku stock.SKU) (units [3]int64) {
 	t.Helper()
-	levels, _, err := g.levels(t.Context(), sku)
+	levels, _, err := g.segmentLevels(t.Context(), sku)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +145,7 @@ func TestTakenAgain(t *testing.T) {
 				if _, err := other.Take(t.Context(), d); err != nil { // the same take
 					t.Errorf("taken twice: %v", err)
 				}
-				if err := g.inner.Give(t.Context(), blocking); err != nil {
+				if err := g.give(t.Context(), unfenced, blocking); err != nil {
 					t.Fatal(err)
 				}
 				if err := g.Adjust(t.Context(), stock.Change{SKU: "a", Epoch: 1, Number: 1, Delta: 6}); err != nil { // segment 2 has enough
@@ -175,11 +174,8 @@ func TestTakenAgain(t *testing.T) {
 func TestRepeatOfASettledTake(t *testing.T) {
 	t.Parallel()
 	client, ledger := ownClient(t, "Redis", nil, -1), uuid.New()
-	sound := shared.client(t, "Redis")
-	gates := segmented(t, sound, ledger, 3, script0(sound, ledger), script0(client, ledger))
-	other := gates[0].(*Segmented)
-	g := NewSegmented(script0(client, ledger), client, ledger, 3, sharedLocker{lock.NewLocal()})
-	t.Cleanup(g.Close)
+	other := closed(t, segmented0(shared.client(t, "Redis"), ledger, 3, lock.NewLocal()))
+	g := closed(t, segmented0(client, ledger, 3, lock.NewLocal()))
 	fill(t, other, "a", 1, 3)
 	d := orderOf("a", 3)
 	taken, err := other.Take(t.Context(), d)
@@ -216,7 +212,7 @@ func TestPairsOverSegmentsOfOne(t *testing.T) {
 			accepted int
 		)
 		for i := range 8 {
-			g := []*Segmented{a, b}[i%2]
+			g := []countedSegmented{a, b}[i%2]
 			all.Go(func() {
 				_, err := g.Take(t.Context(), orderOf("a", 2))
 				mu.Lock()
@@ -266,7 +262,7 @@ func TestSoldOutWaitsForAGather(t *testing.T) {
 		t.Fatalf("answered during the gather: %v", err)
 	case <-asked: // it waits for the lock, which is held here
 	}
-	if err := g.inner.Give(t.Context(), cut); err != nil {
+	if err := g.give(t.Context(), unfenced, cut); err != nil {
 		t.Fatal(err)
 	}
 	if err := g.announce(t.Context(), "a", false); err != nil {
@@ -334,7 +330,7 @@ func TestLostSegment(t *testing.T) {
 	if _, err := g.Take(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.counts.client.HDel(t.Context(), g.counts.keys(segmentOf("a", 1)).count, string(segmentOf("a", 1))).Err(); err != nil {
+	if err := g.client.HDel(t.Context(), g.keys(segmentOf("a", 1)).count, string(segmentOf("a", 1))).Err(); err != nil {
 		t.Fatal(err)
 	}
 	for first := range 3 {
@@ -363,7 +359,7 @@ func TestLostSegment(t *testing.T) {
 func TestGatherGivesUp(t *testing.T) {
 	t.Parallel()
 	client, ledger := shared.client(t, "Redis"), uuid.New()
-	g := segmented(t, client, ledger, MaxSegments, script0(client, ledger))[0].(*Segmented)
+	g := closed(t, segmented0(client, ledger, MaxSegments, lock.NewLocal()))
 	d := linesOf("a", "b", "c", "d")
 	for i := range d.Lines {
 		d.Lines[i].Quantity = MaxSegments // one from each segment

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -92,23 +93,83 @@ func connect(addr string) (redis.UniversalClient, error) {
 	return store.OpenRedis(context.Background(), "redis://"+addr)
 }
 
-// script0 returns a gate with generation 0 loaded. A new gate uses generation 0, and
-// the small epochs of the tests belong to it.
-func script0(client redis.UniversalClient, ledger uuid.UUID) *Script {
-	g := NewScript(client, ledger)
-	load0(&g.counts)
-	return g
+// counted is a gate with the counter that it is built on. The others are the same with
+// one type of gate.
+type (
+	counted struct {
+		*Counter
+		Gate
+	}
+	countedScript struct {
+		*Counter
+		*Script
+	}
+	countedReadWrite struct {
+		*Counter
+		*ReadWrite
+	}
+	countedSegmented struct {
+		*Counter
+		*Segmented
+	}
+	countedQueue struct {
+		*Counter
+		*Queue
+	}
+)
+
+func (g countedScript) any() counted    { return counted{g.Counter, g.Script} }
+func (g countedReadWrite) any() counted { return counted{g.Counter, g.ReadWrite} }
+func (g countedSegmented) any() counted { return counted{g.Counter, g.Segmented} }
+func (g countedQueue) any() counted     { return counted{g.Counter, g.Queue} }
+
+// counter0 returns a counter with generation 0 loaded. A new counter uses generation 0,
+// and the small epochs of the tests belong to it.
+func counter0(client redis.UniversalClient, ledger uuid.UUID, layout Layout) *Counter {
+	c := NewCounter(client, ledger, layout)
+	load0(c)
+	return c
 }
 
-// readWrite0 returns a gate with generation 0 loaded.
-func readWrite0(client redis.UniversalClient, ledger uuid.UUID) *ReadWrite {
-	g := NewReadWrite(client, ledger)
-	load0(&g.counts)
-	return g
-}
-
-func load0(c *counts) {
+func load0(c *Counter) {
 	if err := c.Load(context.Background(), 0); err != nil {
 		panic(err)
 	}
+}
+
+func script0(client redis.UniversalClient, ledger uuid.UUID) countedScript {
+	c := counter0(client, ledger, Layout{})
+	return countedScript{c, NewScript(c)}
+}
+
+func readWrite0(client redis.UniversalClient, ledger uuid.UUID) countedReadWrite {
+	return readWriteIn(client, ledger, Layout{})
+}
+
+func readWriteIn(client redis.UniversalClient, ledger uuid.UUID, layout Layout) countedReadWrite {
+	c := counter0(client, ledger, layout)
+	return countedReadWrite{c, NewReadWrite(c)}
+}
+
+// locked0 returns a gate under fenced locks of the locker.
+func locked0(client redis.UniversalClient, ledger uuid.UUID, locker waitingLocker) countedReadWrite {
+	return readWriteIn(client, ledger, Layout{Locks: NewLocks(locker, lockWait, true)})
+}
+
+// mutex0 returns a gate under a mutex of its own.
+func mutex0(client redis.UniversalClient, ledger uuid.UUID) countedReadWrite {
+	return readWriteIn(client, ledger, Layout{Locks: NewLocks(lock.NewLocal(), lockWait, false)})
+}
+
+// segmented0 returns a gate of segments. Its gathers run one at a time under locks of the
+// locker.
+func segmented0(client redis.UniversalClient, ledger uuid.UUID, segments int, gatherers lock.Locker) countedSegmented {
+	c := counter0(client, ledger, Layout{Segments: segments})
+	return countedSegmented{c, NewSegmented(c, NewScript(c), sharedLocker{gatherers})}
+}
+
+// segmentedLocked0 returns a gate of segments under fenced locks of the locker.
+func segmentedLocked0(client redis.UniversalClient, ledger uuid.UUID, segments int, locker, gatherers lock.Locker) countedSegmented {
+	c := counter0(client, ledger, Layout{Segments: segments, Locks: NewLocks(locker, lockWait, true)})
+	return countedSegmented{c, NewSegmented(c, NewReadWrite(c), sharedLocker{gatherers})}
 }

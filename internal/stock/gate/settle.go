@@ -3,6 +3,7 @@ package gate
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -13,15 +14,23 @@ import (
 // maxSettleLines bounds the records that one script call settles.
 const maxSettleLines = 500
 
-// Settle removes the records of takes that the ledger has. If it fails, it may
-// have removed some of them. Settling a take again does no harm.
-func (c *counts) Settle(ctx context.Context, takes ...stock.Take) error {
+// Settle removes the records of takes that the ledger has. It changes no units available,
+// and needs no locks. It ignores a take that is not in flight, or whose order another take
+// holds. If it fails, it may have removed some records. Settling a take again does no harm.
+func (c *Counter) Settle(ctx context.Context, takes ...stock.Take) error {
+	if c.layout.divides() {
+		whole := takes
+		takes = make([]stock.Take, len(whole))
+		for i, t := range whole {
+			takes[i] = c.layout.everywhere(t)
+		}
+	}
 	return c.settle(ctx, nil, takes)
 }
 
-// settle is Settle. If journal has the journal's keys, the orders of the takes also
-// leave the queue.
-func (c *counts) settle(ctx context.Context, journal []string, takes []stock.Take) error {
+// settle is Settle for the records of SKUs or segments. If journal has the journal's keys,
+// the orders of the takes also leave the queue.
+func (c *Counter) settle(ctx context.Context, journal []string, takes []stock.Take) error {
 	type batch struct {
 		skus  numbering
 		lines []string
@@ -61,11 +70,32 @@ func (c *counts) settle(ctx context.Context, journal []string, takes []stock.Tak
 	return nil
 }
 
-// Give returns the take's units once, or burns the take for 10 minutes. If it
-// fails, part of the units may be returned. Call it again to return the rest.
-func (c *counts) Give(ctx context.Context, t stock.Take) error { return c.give(ctx, unfenced, t) }
+// Give returns the units that the take's records name, once. Where it has no record, it
+// burns the take for 10 minutes, so that the take cannot arrive later. If it fails, part of
+// the units may be returned. Call it again to return the rest. stock.ErrBusy: it could not
+// get a lock in time.
+func (c *Counter) Give(ctx context.Context, t stock.Take) error {
+	return c.giveUnderLocks(ctx, c.layout.everywhere(t))
+}
 
-func (c *counts) give(ctx context.Context, tokens tokenSet, t stock.Take) error {
+// giveUnderLocks gives t, whose lines are SKUs or segments, back. If there are locks, it
+// gives each line back under its lock, and never holds more than one.
+func (c *Counter) giveUnderLocks(ctx context.Context, t stock.Take) error {
+	if c.layout.Locks == nil {
+		return c.give(ctx, unfenced, t)
+	}
+	var errs []error
+	for i := range t.Lines {
+		one := t
+		one.Lines = t.Lines[i : i+1]
+		errs = append(errs, c.layout.Locks.hold(ctx, one.SKUs(), func(ctx context.Context, tokens tokenSet) error {
+			return c.give(ctx, tokens, one)
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Counter) give(ctx context.Context, tokens tokenSet, t stock.Take) error {
 	common := []string{
 		t.OrderID.String(), t.TakeID.String(),
 		strconv.FormatInt(burnTime.Milliseconds(), 10), strconv.Itoa(maxBurned),
@@ -98,7 +128,7 @@ func (c *counts) give(ctx context.Context, tokens tokenSet, t stock.Take) error 
 
 // linesPerCall returns how many lines of d one script call can handle: one on a
 // cluster, otherwise all.
-func (c *counts) linesPerCall(d stock.Deduction) int {
+func (c *Counter) linesPerCall(d stock.Deduction) int {
 	if c.cluster {
 		return 1
 	}

@@ -32,10 +32,10 @@ func validate(d stock.Deduction) error {
 
 // cut cuts lines of a deduction in one step, all or none.
 type cut struct {
-	d      stock.Deduction
-	tokens tokenSet
-	lines  []stock.Line // all lines of d, or on a cluster one of them
-	queue  *queueing    // nil unless the order is queued
+	d       stock.Deduction
+	tokens  tokenSet
+	lines   []stock.Line  // all lines of d, or on a cluster one of them
+	journal *journalEntry // nil unless the order is queued
 
 	// The answer.
 	receipt stock.Receipt // of lines
@@ -46,7 +46,7 @@ type cut struct {
 // takeWith takes d with calls of run: one call if one server has all counts, and on
 // a cluster one call for each line. If a line is refused, it gives back the lines
 // before it.
-func (c *counts) takeWith(ctx context.Context, tokens tokenSet, d stock.Deduction, run func(context.Context, *cut) error) (stock.Take, error) {
+func (c *Counter) takeWith(ctx context.Context, tokens tokenSet, d stock.Deduction, run func(context.Context, *cut) error) (stock.Take, error) {
 	if err := validate(d); err != nil {
 		return stock.Take{}, err
 	}

@@ -27,33 +27,42 @@ const stoppedEnv = "HOLDFAST_GATE_STOPPED"
 // servers allow.
 const stoppedLease = 2 * time.Second
 
-// deaf ignores that its lease has ended, so that only the store can refuse it.
-type deaf struct {
-	Fenced
+// deafLocker is a locker whose holders do not hear that a lease has ended, so that only
+// the store can refuse them. It calls before when it has a lock.
+type deafLocker struct {
+	waitingLocker
 	before func()
 }
 
-func (g deaf) take(ctx context.Context, tokens tokenSet, d stock.Deduction) (stock.Take, error) {
-	g.before()
-	return g.Fenced.take(context.WithoutCancel(ctx), tokens, d)
+func (l deafLocker) Lock(ctx context.Context, name string) (lock.Lease, error) {
+	lease, err := l.waitingLocker.Lock(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	l.before()
+	return deafLease{lease}, nil
 }
+
+type deafLease struct{ lock.Lease }
+
+func (l deafLease) Context() context.Context { return context.WithoutCancel(l.Lease.Context()) }
 
 // underLock returns a gate that takes under a lock of the backend. A take calls
 // before, reads the counts, calls between, and writes them.
-func underLock(ctx context.Context, backend, server string, lease time.Duration, client redis.UniversalClient, ledger uuid.UUID, fenced bool, before, between func()) (*Locked, func() error, error) {
+func underLock(ctx context.Context, backend, server string, lease time.Duration, client redis.UniversalClient, ledger uuid.UUID, fenced bool, before, between func()) (countedReadWrite, func() error, error) {
 	b, ok := backends.Find(backend)
 	if !ok {
-		return nil, nil, fmt.Errorf("no backend %q", backend)
+		return countedReadWrite{}, nil, fmt.Errorf("no backend %q", backend)
 	}
 	locker, stop, err := b.Open(ctx, backends.Servers{
 		Redis: client, ZooKeeper: server, Etcd: server, Lease: lease,
 	})
 	if err != nil {
-		return nil, nil, err
+		return countedReadWrite{}, nil, err
 	}
-	inner := readWrite0(client, ledger)
-	inner.between = between
-	return NewLocked(deaf{inner, before}, locker, time.Minute, fenced), stop, nil
+	g := readWriteIn(client, ledger, Layout{Locks: NewLocks(deafLocker{locker, before}, time.Minute, fenced)})
+	g.between = between
+	return g, stop, nil
 }
 
 // stoppedProcess takes one unit. At the given step it prints the step and waits for
@@ -201,7 +210,7 @@ func TestFencesAreKept(t *testing.T) {
 	under := func(token uint64) tokenSet {
 		return tokenSet{bySKU: map[stock.SKU]uint64{"a": token}}
 	}
-	if err := g.fill(ctx, under(5), stock.Fill{SKU: "a", Epoch: 1, Units: 10}); err != nil {
+	if err := g.fill(ctx, under(5), stock.Fill{SKU: "a", Epoch: 1, Units: 10})[0]; err != nil {
 		t.Fatal(err)
 	}
 	held, err := g.take(ctx, under(6), orderOf("a", 2))
@@ -229,7 +238,7 @@ func TestFencesAreKept(t *testing.T) {
 		t.Errorf("a take under a token older than a give's: %v", err)
 	}
 	// Another lock service may start with smaller tokens.
-	if err := g.fill(ctx, under(1), stock.Fill{SKU: "a", Epoch: 2, Units: 10}); err != nil {
+	if err := g.fill(ctx, under(1), stock.Fill{SKU: "a", Epoch: 2, Units: 10})[0]; err != nil {
 		t.Fatal(err)
 	}
 	if _, err := g.take(ctx, under(2), orderOf("a", 1)); err != nil {
@@ -255,7 +264,7 @@ func TestNoToken(t *testing.T) {
 		for call, err := range map[string]error{
 			"Take":   take,
 			"Give":   g.give(ctx, tokens, held),
-			"Fill":   g.fill(ctx, tokens, stock.Fill{SKU: "a", Epoch: 2, Units: 5}),
+			"Fill":   g.fill(ctx, tokens, stock.Fill{SKU: "a", Epoch: 2, Units: 5})[0],
 			"Adjust": g.adjust(ctx, tokens, stock.Change{SKU: "a", Epoch: 1, Number: 1, Delta: 1}),
 		} {
 			if !errors.Is(err, errNoToken) {

@@ -17,7 +17,7 @@ func adjustOnce(t *trial) error {
 	t.adjust("a", 1, 2, 1, nil)
 	t.adjust("a", 1, 1, 5, nil)
 	t.counts("a", 16, 0, 0)
-	t.accepted(t.atOnce(8, func(gate stock.Gate, _ int) error {
+	t.accepted(t.atOnce(8, func(gate Gate, _ int) error {
 		return t.retryBusy(func() error {
 			return gate.Adjust(t.ctx, stock.Change{SKU: t.sku("a"), Epoch: 1, Number: 3, Delta: 1})
 		})

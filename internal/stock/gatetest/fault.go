@@ -98,7 +98,7 @@ func cancelledTakesLeakNothing(t *trial) error {
 	t.fill("a", 1, units)
 	t.fill("b", 1, units)
 	var taken atomic.Int64
-	t.accepted(t.atOnce(buyers, func(gate stock.Gate, _ int) error {
+	t.accepted(t.atOnce(buyers, func(gate Gate, _ int) error {
 		for range orders {
 			d := order(t.line("a", 1), t.line("b", 2))
 			ctx, cancel := context.WithTimeout(t.ctx, rand.N(3*time.Millisecond))

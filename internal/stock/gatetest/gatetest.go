@@ -1,7 +1,7 @@
-// Package gatetest checks that a gate keeps the promises of stock.Gate. A gate
-// joins with one line:
+// Package gatetest checks that a gate and the counter that it is built on keep the promises
+// of gate.Gate and gate.Counter. They join with one line:
 //
-//	gatetest.Run(t, gatetest.Gates{Instances: []stock.Gate{a, b}, Empty: empty, LoseCount: loseCount})
+//	gatetest.Run(t, gatetest.Gates{Instances: []gatetest.Gate{a, b}, Empty: empty, LoseCount: loseCount})
 package gatetest
 
 import (
@@ -18,11 +18,24 @@ import (
 // maxCheck bounds the check of one promise.
 const maxCheck = 2 * time.Minute
 
+// Gate is a gate with its counter.
+type Gate interface {
+	Take(ctx context.Context, d stock.Deduction) (stock.Take, error)
+	Settle(ctx context.Context, takes ...stock.Take) error
+	Give(ctx context.Context, t stock.Take) error
+	Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error
+	FillAll(ctx context.Context, fills []stock.Fill) []error
+	Adjust(ctx context.Context, c stock.Change) error
+	InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Take, error)
+	ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []stock.Take, next string, err error)
+	Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error)
+}
+
 // Gates are the gates under test and the faults of their store.
 type Gates struct {
 	// Instances share one store, as instances of the service do. Use one
 	// instance if the gate promises nothing for several.
-	Instances []stock.Gate
+	Instances []Gate
 	// NotOffered has the promises that these gates do not make, and the reasons.
 	NotOffered map[string]string
 	// Empty deletes everything that the store has of the SKU, as a flush does.

@@ -32,7 +32,7 @@ func giveAtOnce(t *trial) error {
 	t.fill("a", 1, 10)
 	d := order(t.line("a", 2))
 	t.take(d, nil)
-	t.accepted(t.atOnce(16, func(gate stock.Gate, _ int) error {
+	t.accepted(t.atOnce(16, func(gate Gate, _ int) error {
 		return t.retryGive(gate, unanswered(d))
 	}))
 	t.counts("a", 10, 0, 0)

@@ -82,7 +82,7 @@ func inFlightByAge(t *trial) error {
 func inFlightOfMany(t *trial) error {
 	const orders, buyers = 1200, 20 // several steps of a scan
 	t.fill("a", 1, orders)
-	t.accepted(t.atOnce(buyers, func(gate stock.Gate, _ int) error {
+	t.accepted(t.atOnce(buyers, func(gate Gate, _ int) error {
 		for range orders / buyers {
 			if _, err := t.retryTake(gate, order(t.line("a", 1))); err != nil {
 				return err
@@ -116,7 +116,7 @@ func scanFindsAll(t *trial) error {
 		t.fill(name, 1, buyers*orders)
 	}
 	bought := make([][]stock.Deduction, buyers)
-	t.accepted(t.atOnce(buyers, func(gate stock.Gate, i int) error {
+	t.accepted(t.atOnce(buyers, func(gate Gate, i int) error {
 		for n := range orders {
 			d := order(t.line(names[n%3], 1))
 			if n == 0 {

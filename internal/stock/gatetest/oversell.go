@@ -22,7 +22,7 @@ var oversellPromises = []Promise{
 // briefly and retries. Any other error is returned.
 //
 // Rush stops a gate that never sells out at 100,000 units.
-func Rush(ctx context.Context, gates []stock.Gate, sku stock.SKU, buyers int) (accepted int64, err error) {
+func Rush(ctx context.Context, gates []Gate, sku stock.SKU, buyers int) (accepted int64, err error) {
 	const maxSold = 100_000
 	var (
 		sold atomic.Int64
@@ -85,7 +85,7 @@ func noOversellOfSeveralLines(t *trial) error {
 	}
 	var mu sync.Mutex
 	sold := make(map[stock.SKU]int64)
-	t.accepted(t.atOnce(buyers, func(gate stock.Gate, i int) error {
+	t.accepted(t.atOnce(buyers, func(gate Gate, i int) error {
 		for n := range orders {
 			basket := baskets[(i+n)%len(baskets)]
 			err := t.retryBusy(func() error {
@@ -126,7 +126,7 @@ func noOversellAcrossRefills(t *trial) error {
 	t.fill("a", 1, units)
 	var mu sync.Mutex
 	sold := make(map[int64]int64) // by the epoch in the receipt
-	refill := func(gate stock.Gate) error {
+	refill := func(gate Gate) error {
 		for epoch := int64(2); epoch <= epochs; epoch++ {
 			if err := t.retryBusy(func() error { return gate.Fill(t.ctx, t.sku("a"), epoch, units) }); err != nil {
 				return err
@@ -134,7 +134,7 @@ func noOversellAcrossRefills(t *trial) error {
 		}
 		return nil
 	}
-	buy := func(gate stock.Gate) error {
+	buy := func(gate Gate) error {
 		taken, err := gate.Take(t.ctx, order(t.line("a", 1)))
 		if err == nil {
 			mu.Lock()
@@ -143,7 +143,7 @@ func noOversellAcrossRefills(t *trial) error {
 		}
 		return err
 	}
-	t.accepted(t.atOnce(buyers+1, func(gate stock.Gate, i int) error {
+	t.accepted(t.atOnce(buyers+1, func(gate Gate, i int) error {
 		if i == buyers {
 			return refill(gate)
 		}
@@ -170,7 +170,7 @@ func countsAddUp(t *trial) error {
 	t.fill("a", 1, units)
 	t.fill("b", 1, units)
 	var settled, left atomic.Int64
-	t.accepted(t.atOnce(buyers, func(gate stock.Gate, i int) error {
+	t.accepted(t.atOnce(buyers, func(gate Gate, i int) error {
 		for n := range orders {
 			taken, err := t.retryTake(gate, order(t.line("a", 2), t.line("b", 3)))
 			if err != nil {

@@ -52,7 +52,7 @@ func settleManyAtOnce(t *trial) error {
 	t.fill("b", 1, orders)
 	t.fill("c", 1, orders)
 	ds := make([]stock.Deduction, orders)
-	t.accepted(t.atOnce(orders, func(gate stock.Gate, i int) error {
+	t.accepted(t.atOnce(orders, func(gate Gate, i int) error {
 		ds[i] = order(t.line("a", 1), t.line([]string{"b", "c"}[i%2], 1))
 		_, err := t.retryTake(gate, ds[i])
 		return err

@@ -75,7 +75,7 @@ func sameEpoch(a, b stock.Cut) bool { return a.Epoch == b.Epoch }
 func sameTakeAtOnce(t *trial) error {
 	t.fill("a", 1, 10)
 	d := order(t.line("a", 6))
-	errs := t.atOnce(16, func(gate stock.Gate, _ int) error {
+	errs := t.atOnce(16, func(gate Gate, _ int) error {
 		_, err := t.retryTake(gate, d)
 		return err
 	})
@@ -105,7 +105,7 @@ func twinInFlight(t *trial) error {
 func twinsAtOnce(t *trial) error {
 	t.fill("a", 1, 100)
 	d := order(t.line("a", 1))
-	errs := t.atOnce(24, func(gate stock.Gate, _ int) error {
+	errs := t.atOnce(24, func(gate Gate, _ int) error {
 		return t.retryBusy(func() error {
 			_, err := gate.Take(t.ctx, again(d))
 			return err

@@ -41,7 +41,7 @@ type trial struct {
 
 // gate returns the instances in turn, so that no check relies on the memory of one
 // instance.
-func (t *trial) gate() stock.Gate {
+func (t *trial) gate() Gate {
 	t.calls++
 	return t.gates.Instances[t.calls%len(t.gates.Instances)]
 }
@@ -171,7 +171,7 @@ func (t *trial) inFlight(name string) []stock.Take {
 
 // atOnce runs the same step several times concurrently, on the instances in turn,
 // and returns the errors.
-func (t *trial) atOnce(times int, step func(gate stock.Gate, i int) error) []error {
+func (t *trial) atOnce(times int, step func(gate Gate, i int) error) []error {
 	if t.err != nil {
 		return nil
 	}
@@ -213,7 +213,7 @@ func (t *trial) retryBusy(step func() error) error {
 func backOff() { time.Sleep(rand.N(5 * time.Millisecond)) }
 
 // retryTake takes d, and repeats while the gate is busy.
-func (t *trial) retryTake(gate stock.Gate, d stock.Deduction) (taken stock.Take, err error) {
+func (t *trial) retryTake(gate Gate, d stock.Deduction) (taken stock.Take, err error) {
 	err = t.retryBusy(func() error {
 		taken, err = gate.Take(t.ctx, d)
 		return err
@@ -222,6 +222,6 @@ func (t *trial) retryTake(gate stock.Gate, d stock.Deduction) (taken stock.Take,
 }
 
 // retryGive gives taken back, and repeats while the gate is busy.
-func (t *trial) retryGive(gate stock.Gate, taken stock.Take) error {
+func (t *trial) retryGive(gate Gate, taken stock.Take) error {
 	return t.retryBusy(func() error { return gate.Give(t.ctx, taken) })
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
-	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/gate"
 )
 
@@ -49,7 +48,9 @@ type Strategy struct {
 	// Layout names the settings on which instances must agree to sell the same
 	// stock. The ledger stores the layout of its generation.
 	Layout string
-	Gate   stock.Gate // nil if there is none
+	Gate   gate.Gate // nil if there is none
+	// Counter keeps the counts that Gate takes units from. It is nil without a gate.
+	Counter *gate.Counter
 	// Journal keeps orders that are answered before the ledger has them. nil: orders are
 	// answered afterwards.
 	Journal async.Journal
@@ -71,7 +72,7 @@ type Spec struct {
 	// Promise says what a client can rely on once its order was answered 201, or 202.
 	Promise string
 
-	gate             func(Backends) gate.Gate
+	gate             func(Backends) (*gate.Counter, gate.Gate)
 	cutter           func() cutter.Cutter
 	group            bool
 	queues           bool // orders go into the gate's journal, and are answered then
@@ -175,35 +176,52 @@ const (
 		"A queued order may still be refused if Redis lost its counts, or the ledger has fewer units; GET /orders/{id} says so"
 )
 
-func readWrite(b Backends) gate.Gate { return gate.NewReadWrite(b.Redis, b.LedgerID) }
+func readWrite(b Backends) (*gate.Counter, gate.Gate) { return b.readWrite(gate.Layout{}) }
 
-func underLock(b Backends) gate.Gate {
-	return gate.NewLocked(gate.NewReadWrite(b.Redis, b.LedgerID), b.Locker, lockWait, b.Fence)
+func underMutex(b Backends) (*gate.Counter, gate.Gate) {
+	return b.readWrite(gate.Layout{Locks: gate.NewLocks(lock.NewLocal(), lockWait, false)})
+}
+
+func underLock(b Backends) (*gate.Counter, gate.Gate) {
+	return b.readWrite(gate.Layout{Locks: b.locks()})
+}
+
+func underSegmentLocks(b Backends) (*gate.Counter, gate.Gate) {
+	return b.inSegments(b.readWrite(gate.Layout{Segments: b.Segments, Locks: b.locks()}))
+}
+
+func script(b Backends) (*gate.Counter, gate.Gate) { return b.script(gate.Layout{}) }
+
+func segments(b Backends) (*gate.Counter, gate.Gate) {
+	return b.inSegments(b.script(gate.Layout{Segments: b.Segments}))
 }
 
 // queue lets one instance at a time consume the queue of a SKU: the one that holds a
 // lock in the gate's Redis.
-func queue(b Backends) gate.Gate {
+func queue(b Backends) (*gate.Counter, gate.Gate) {
 	leases := redislock.New(b.Redis, redislock.Options{Lease: turnLease})
-	return gate.NewQueue(gate.NewReadWrite(b.Redis, b.LedgerID), leases, lockWait)
+	return gate.NewQueue(b.Redis, b.LedgerID, leases, lockWait)
 }
 
-func underSegmentLocks(b Backends) gate.Gate { return inSegments(b, underLock(b)) }
+func (b Backends) readWrite(layout gate.Layout) (*gate.Counter, gate.Gate) {
+	counter := gate.NewCounter(b.Redis, b.LedgerID, layout)
+	return counter, gate.NewReadWrite(counter)
+}
 
-func segments(b Backends) gate.Gate { return inSegments(b, script(b)) }
+func (b Backends) script(layout gate.Layout) (*gate.Counter, gate.Gate) {
+	counter := gate.NewCounter(b.Redis, b.LedgerID, layout)
+	return counter, gate.NewScript(counter)
+}
 
-// inSegments divides the gate into segments. A lock in the gate's Redis allows one
-// gather at a time.
-func inSegments(b Backends, inner gate.Gate) gate.Gate {
+// locks returns the locks of --lock.
+func (b Backends) locks() *gate.Locks { return gate.NewLocks(b.Locker, lockWait, b.Fence) }
+
+// inSegments returns a gate that takes from the segments of inner's SKUs. A lock in the
+// gate's Redis allows one gather at a time.
+func (b Backends) inSegments(counter *gate.Counter, inner gate.Gate) (*gate.Counter, gate.Gate) {
 	gatherers := redislock.New(b.Redis, redislock.Options{Lease: gatherLease, Fixed: true})
-	return gate.NewSegmented(inner, b.Redis, b.LedgerID, b.Segments, gatherers)
+	return counter, gate.NewSegmented(counter, inner, gatherers)
 }
-
-func underMutex(b Backends) gate.Gate {
-	return gate.NewLocked(gate.NewReadWrite(b.Redis, b.LedgerID), lock.NewLocal(), lockWait, false)
-}
-
-func script(b Backends) gate.Gate { return gate.NewScript(b.Redis, b.LedgerID) }
 
 // Names returns the names of all strategies.
 func Names() []string {
@@ -258,8 +276,8 @@ func (s Spec) Build(b Backends) (built Strategy, close func()) {
 	close = func() {}
 	newCutter := s.cutter
 	if s.gate != nil {
-		g := s.gate(b)
-		built.Gate, close = g, g.Close
+		counter, g := s.gate(b)
+		built.Counter, built.Gate, close = counter, g, g.Close
 		if script, ok := g.(*gate.Script); ok && s.queues {
 			if journal := script.Journal(); journal != nil { // a nil pointer is not a nil interface
 				built.Journal = journal

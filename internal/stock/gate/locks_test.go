@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -61,43 +64,33 @@ func (l *recordedLease) Unlock(ctx context.Context) error {
 	return l.Lease.Unlock(ctx)
 }
 
-// inner is a gate whose methods call do and return its error.
-type inner struct {
-	Fenced
-	do func(ctx context.Context) error
+// under returns a gate under the locks of locker, which calls work instead of its Redis.
+func under(t *testing.T, locker waitingLocker, wait time.Duration, work func(context.Context) error) counted {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: "nowhere:1"})
+	t.Cleanup(func() { _ = client.Close() })
+	client.AddHook(faults.Around(func(ctx context.Context, _ []redis.Cmder, _ func(context.Context) error) error { return work(ctx) }))
+	c := NewCounter(client, uuid.New(), Layout{Locks: NewLocks(locker, wait, false)})
+	return counted{c, NewReadWrite(c)}
 }
 
-func (g inner) take(ctx context.Context, _ tokenSet, d stock.Deduction) (stock.Take, error) {
-	return stock.Take{Deduction: d}, g.do(ctx)
-}
-func (g inner) give(ctx context.Context, _ tokenSet, _ stock.Take) error { return g.do(ctx) }
-func (g inner) fill(ctx context.Context, _ tokenSet, _ stock.Fill) error {
-	return g.do(ctx)
-}
-func (g inner) adjust(ctx context.Context, _ tokenSet, _ stock.Change) error { return g.do(ctx) }
-func (g inner) Settle(ctx context.Context, _ ...stock.Take) error            { return g.do(ctx) }
-func (g inner) Level(ctx context.Context, _ ...stock.SKU) ([]stock.Level, error) {
-	return nil, g.do(ctx)
-}
-func (g inner) InFlight(ctx context.Context, _ time.Duration, _ int, _ ...stock.SKU) ([]stock.Take, error) {
-	return nil, g.do(ctx)
-}
+var errInner = errors.New("error of the work")
 
-var errInner = errors.New("error of the inner gate")
-
-// calls has all calls of a gate, with the locks that they take, for SKUs b and a.
+// calls has all calls of a gate and its counter, with what happens during each, for SKUs
+// b and a.
 var calls = []struct {
 	name   string
-	locks  []string
-	invoke func(ctx context.Context, g stock.Gate) error
+	events []string
+	invoke func(ctx context.Context, g counted) error
 }{
-	{"Take", []string{"stock:a", "stock:b"}, func(ctx context.Context, g stock.Gate) error { _, err := g.Take(ctx, basket()); return err }},
-	{"Give", []string{"stock:a", "stock:b"}, func(ctx context.Context, g stock.Gate) error { return g.Give(ctx, takenBasket()) }},
-	{"Fill", []string{"stock:a"}, func(ctx context.Context, g stock.Gate) error { return g.Fill(ctx, "a", 1, 1) }},
-	{"Adjust", []string{"stock:a"}, func(ctx context.Context, g stock.Gate) error { return g.Adjust(ctx, stock.Change{SKU: "a"}) }},
-	{"Settle", nil, func(ctx context.Context, g stock.Gate) error { return g.Settle(ctx, takenBasket()) }},
-	{"InFlight", nil, func(ctx context.Context, g stock.Gate) error { _, err := g.InFlight(ctx, 0, 1, "a"); return err }},
-	{"Level", nil, func(ctx context.Context, g stock.Gate) error { _, err := g.Level(ctx, "a"); return err }},
+	{"Take", []string{"lock stock:a", "lock stock:b", "work", "unlock stock:a", "unlock stock:b"}, func(ctx context.Context, g counted) error { _, err := g.Take(ctx, basket()); return err }},
+	{"Give", []string{"lock stock:b", "work", "unlock stock:b", "lock stock:a", "work", "unlock stock:a"}, func(ctx context.Context, g counted) error { return g.Give(ctx, takenBasket()) }},
+	{"Fill", []string{"lock stock:a", "work", "unlock stock:a"}, func(ctx context.Context, g counted) error { return g.Fill(ctx, "a", 1, 1) }},
+	{"Adjust", []string{"lock stock:a", "work", "unlock stock:a"}, func(ctx context.Context, g counted) error { return g.Adjust(ctx, stock.Change{SKU: "a"}) }},
+	{"Settle", []string{"work"}, func(ctx context.Context, g counted) error { return g.Settle(ctx, takenBasket()) }},
+	{"InFlight", []string{"work"}, func(ctx context.Context, g counted) error { _, err := g.InFlight(ctx, 0, 1, "a"); return err }},
+	{"ScanInFlight", []string{"work"}, func(ctx context.Context, g counted) error { _, _, err := g.ScanInFlight(ctx, 0, ""); return err }},
+	{"Level", []string{"work"}, func(ctx context.Context, g counted) error { _, err := g.Level(ctx, "a"); return err }},
 }
 
 func basket() stock.Deduction {
@@ -115,52 +108,63 @@ func TestChangesAreUnderTheirLocks(t *testing.T) {
 		t.Run(call.name, func(t *testing.T) {
 			t.Parallel()
 			locker := newRecorder()
-			g := NewLocked(inner{do: func(context.Context) error { locker.note("work"); return errInner }}, locker, time.Minute, false)
+			g := under(t, locker, time.Minute, func(context.Context) error { locker.note("work"); return errInner })
 			if err := call.invoke(t.Context(), g); !errors.Is(err, errInner) {
 				t.Errorf("got %v", err)
 			}
-			var want []string
-			for _, name := range call.locks {
-				want = append(want, "lock "+name)
-			}
-			want = append(want, "work")
-			for _, name := range call.locks {
-				want = append(want, "unlock "+name)
-			}
-			if after := len(call.locks) + 1; len(locker.events) > after {
+			if after := slices.Index(locker.events, "work") + 1; call.name == "Take" {
 				slices.Sort(locker.events[after:]) // the locks are freed at the same time
 			}
-			if !slices.Equal(locker.events, want) {
-				t.Errorf("%v, want %v", locker.events, want)
+			if !slices.Equal(locker.events, call.events) {
+				t.Errorf("%v, want %v", locker.events, call.events)
 			}
 		})
 	}
 }
 
 // TestLockTimeoutIsBusy checks that a call that cannot get its locks starts nothing
-// and keeps no lock.
+// under them, and keeps no lock. Give gives back what it has the lock of.
 func TestLockTimeoutIsBusy(t *testing.T) {
 	t.Parallel()
 	for _, call := range calls {
-		if call.locks == nil {
+		if call.events[0] == "work" {
 			continue
 		}
 		t.Run(call.name, func(t *testing.T) {
 			t.Parallel()
 			locker := newRecorder()
-			g := NewLocked(inner{do: func(context.Context) error { t.Error("the work has started"); return nil }}, locker, 20*time.Millisecond, false)
-			last := call.locks[len(call.locks)-1]
-			lease, err := locker.Locker.Lock(t.Context(), last)
+			g := under(t, locker, 20*time.Millisecond, func(context.Context) error { locker.note("work"); return errInner })
+			var names []string
+			for _, event := range call.events {
+				if name, ok := strings.CutPrefix(event, "lock "); ok {
+					names = append(names, name)
+				}
+			}
+			slices.Sort(names)
+			lease, err := locker.Locker.Lock(t.Context(), names[len(names)-1])
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := call.invoke(t.Context(), g); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("got %v", err)
 			}
+			var want []string
+			switch call.name {
+			case "Take":
+				want = []string{"lock stock:a", "no stock:b", "unlock stock:a"}
+			case "Give":
+				want = []string{"no stock:b", "lock stock:a", "work", "unlock stock:a"}
+			default:
+				want = []string{"no stock:a"}
+			}
+			events := slices.DeleteFunc(locker.events, func(event string) bool { return event == "unlock on an ended context" }) // nothing was done under it
+			if !slices.Equal(events, want) {
+				t.Errorf("%v, want %v", events, want)
+			}
 			if err := lease.Unlock(t.Context()); err != nil {
 				t.Error(err)
 			}
-			for _, name := range call.locks {
+			for _, name := range names {
 				if _, err := locker.TryLock(t.Context(), name); err != nil {
 					t.Errorf("lock %s: %v", name, err)
 				}
@@ -174,8 +178,8 @@ func TestLockTimeoutIsBusy(t *testing.T) {
 func TestOneDeadlineForAllLocks(t *testing.T) {
 	t.Parallel()
 	var deadlines []time.Time
-	g := NewLocked(inner{do: func(context.Context) error { return nil }}, deadlineLocker{newRecorder(), &deadlines}, time.Minute, false)
-	if err := g.Give(t.Context(), takenBasket()); err != nil {
+	g := under(t, deadlineLocker{newRecorder(), &deadlines}, time.Minute, func(context.Context) error { return errInner })
+	if _, err := g.Take(t.Context(), basket()); !errors.Is(err, errInner) {
 		t.Fatal(err)
 	}
 	if len(deadlines) != 2 || !deadlines[0].Equal(deadlines[1]) {
@@ -199,11 +203,11 @@ func (l deadlineLocker) Lock(ctx context.Context, name string) (lock.Lease, erro
 func TestLostLeaseEndsTheWork(t *testing.T) {
 	t.Parallel()
 	locker := newRecorder()
-	g := NewLocked(inner{do: func(ctx context.Context) error {
+	g := under(t, locker, time.Minute, func(ctx context.Context) error {
 		locker.lost(lock.ErrLost)
 		<-ctx.Done()
 		return context.Cause(ctx)
-	}}, locker, time.Minute, false)
+	})
 	if _, err := g.Take(t.Context(), basket()); !errors.Is(err, lock.ErrLost) || stock.NothingTaken(err) {
 		t.Errorf("got %v", err)
 	}
@@ -213,13 +217,13 @@ func TestLostLeaseEndsTheWork(t *testing.T) {
 // the locks.
 func TestWaitBoundsOnlyTheLocks(t *testing.T) {
 	t.Parallel()
-	g := NewLocked(inner{do: func(ctx context.Context) error {
+	g := under(t, lock.NewLocal(), time.Minute, func(ctx context.Context) error {
 		if _, bounded := ctx.Deadline(); bounded {
 			t.Error("the work has the deadline of the wait for the locks")
 		}
-		return nil
-	}}, lock.NewLocal(), time.Minute, false)
-	if err := g.Give(t.Context(), takenBasket()); err != nil {
+		return errInner
+	})
+	if err := g.Give(t.Context(), takenBasket()); !errors.Is(err, errInner) {
 		t.Error(err)
 	}
 }
@@ -228,30 +232,13 @@ func TestCancelledCallUnlocks(t *testing.T) {
 	t.Parallel()
 	locker := newRecorder()
 	ctx, cancel := context.WithCancel(t.Context())
-	g := NewLocked(inner{do: func(ctx context.Context) error { cancel(); return ctx.Err() }}, locker, time.Minute, false)
-	if err := g.Give(ctx, takenBasket()); !errors.Is(err, context.Canceled) {
+	g := under(t, locker, time.Minute, func(ctx context.Context) error { cancel(); return ctx.Err() })
+	if _, err := g.Take(ctx, basket()); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	want := []string{"lock stock:a", "lock stock:b", "unlock stock:a", "unlock stock:b"}
 	slices.Sort(locker.events) // the locks are freed at the same time
 	if !slices.Equal(locker.events, want) {
 		t.Errorf("%v, want %v", locker.events, want)
-	}
-}
-
-// closing records that it was closed.
-type closing struct {
-	Fenced
-	closed *bool
-}
-
-func (g closing) Close() { *g.closed = true }
-
-func TestCloseClosesTheInnerGate(t *testing.T) {
-	t.Parallel()
-	var closed bool
-	NewLocked(closing{closed: &closed}, lock.NewLocal(), time.Minute, false).Close()
-	if !closed {
-		t.Error("the inner gate is not closed")
 	}
 }

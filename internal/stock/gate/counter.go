@@ -1,0 +1,72 @@
+package gate
+
+import (
+	"sync/atomic"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// Counter keeps the counts of a ledger's SKUs in Redis, and the records of the takes in
+// flight. It does everything with them except taking units, which is what a gate decides.
+// It is safe for concurrent use, also by several processes that share a Redis.
+//
+// A Counter runs under one generation. It ignores counts that were filled under another,
+// and scripts of earlier generations cannot run under this one. Its calls return
+// stock.ErrNoGeneration, and do nothing, if Redis cannot run the generation.
+type Counter struct {
+	ledgerID     uuid.UUID
+	client       redis.UniversalClient
+	layout       Layout
+	cluster      bool                    // each SKU has keys of its own
+	ledgerPrefix string                  // of every key; the hash tag is still open
+	shared       keys                    // of all SKUs; empty on a cluster
+	running      atomic.Pointer[scripts] // of the generation in use
+}
+
+// Layout says how a Counter keeps the count of a SKU. It is part of the strategy's layout,
+// and so of the generation: it is not stored with the counts. The zero value keeps one
+// count for each SKU, which needs no lock.
+type Layout struct {
+	// Segments is the number of counts into which each SKU is divided, up to MaxSegments.
+	// 0: SKUs are not divided. Each segment has a count and records of its own, as if it
+	// were a SKU with the name SKU/SEGMENT.
+	Segments int
+	// Locks guard every change of units available. nil: nothing does.
+	Locks *Locks
+}
+
+// NewCounter returns the counter of the ledger in Redis. It runs under no generation: see
+// Use. The caller closes the client.
+func NewCounter(client redis.UniversalClient, ledgerID uuid.UUID, layout Layout) *Counter {
+	_, cluster := client.(*redis.ClusterClient)
+	c := &Counter{
+		ledgerID: ledgerID, client: client, layout: layout, cluster: cluster,
+		ledgerPrefix: "holdfast:{" + ledgerID.String(),
+	}
+	c.running.Store(newScripts(ledgerID, 0)) // the service never loads generation 0, so they cannot run
+	if !cluster {
+		c.shared = keysOf(c.ledgerPrefix + "}")
+	}
+	return c
+}
+
+// keys are the keys of one hash slot.
+type keys struct{ count, flight, burned string }
+
+func keysOf(prefix string) keys {
+	return keys{count: prefix + ":count", flight: prefix + ":flight", burned: prefix + ":burned"}
+}
+
+// keys returns the keys that hold the SKU, or the segment.
+func (c *Counter) keys(sku stock.SKU) keys {
+	if !c.cluster {
+		return c.shared
+	}
+	return keysOf(c.keyPrefix(sku))
+}
+
+// keyPrefix returns the prefix of keys that hold only this SKU.
+func (c *Counter) keyPrefix(sku stock.SKU) string { return c.ledgerPrefix + ":" + string(sku) + "}" }
