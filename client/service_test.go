@@ -17,10 +17,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
@@ -57,13 +56,13 @@ func open(queue bool) (*shop, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	spec, _ := strategy.Find(strategy.Default)
+	spec, _ := assembly.FindStrategy(assembly.DefaultStrategy)
 	if queue {
-		spec = strategy.Queueing()
+		spec = assembly.Queueing()
 	}
-	built, closeGate := spec.Build(strategy.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Guard: true})
+	built, closeGate := spec.Build(assembly.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Guard: true})
 	s.close = append(s.close, closeGate)
-	instance := service.New(stores.SQL().Ledger(), ledgerID, built, service.Options{
+	instance := assembly.New(stores.SQL().Ledger(), ledgerID, built, assembly.Options{
 		TakeDeadline: time.Minute, PaymentWindow: time.Hour,
 		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})

@@ -18,8 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
@@ -355,7 +355,7 @@ func (e *examination) checkLedger(ctx context.Context) (found store.Findings) {
 			found.Warn("check the servers of --lock", "%v", err)
 		}
 	}()
-	instance := service.New(sql.Ledger(), ledgerID, built, service.Options{
+	instance := assembly.New(sql.Ledger(), ledgerID, built, assembly.Options{
 		TakeDeadline: e.c.takeDeadline, Log: log, Metrics: prometheus.NewRegistry(),
 	})
 	defer instance.Close()

@@ -16,8 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/certificate"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/token"
 )
@@ -58,7 +58,7 @@ func fromStrategies(status int, answer []byte) (runs string, ok bool) {
 	if status == http.StatusTooManyRequests {
 		return "", shown.Type == "/problems/rate-limited"
 	}
-	_, known := strategy.Find(shown.Running)
+	_, known := assembly.FindStrategy(shown.Running)
 	return shown.Running, status == http.StatusOK && known
 }
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/retry"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
@@ -35,7 +35,7 @@ func drainQueued(ctx context.Context, c config, stdout io.Writer, log *slog.Logg
 	}
 	defer func() { err = errors.Join(err, closeStrategy()) }()
 	built.Layout += ", draining" // no instance that serves shares it, so none queues any more
-	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
+	instance := assembly.New(stores.sql.Ledger(), ledgerID, built, assembly.Options{
 		TakeDeadline: c.takeDeadline, PaymentWindow: c.paymentWindow, Log: log, Metrics: registry,
 	})
 	defer instance.Close()
@@ -77,7 +77,7 @@ const beatPause = 3 * time.Second
 
 // stopped returns an error if an instance raises the ledger's beat. The journal may be in
 // the Redis of its process, and ends with that.
-func stopped(ctx context.Context, i *service.Instance) error {
+func stopped(ctx context.Context, i *assembly.Instance) error {
 	before, err := i.Ledger.Owner(ctx)
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ const (
 )
 
 // awaitDrained waits until no order is queued. found is the number that were.
-func awaitDrained(ctx context.Context, i *service.Instance, found int64, log *slog.Logger) error {
+func awaitDrained(ctx context.Context, i *assembly.Instance, found int64, log *slog.Logger) error {
 	log.Info("committing queued orders", "orders", found)
 	for told := time.Now(); ; {
 		left, err := i.Consumer.Queued(ctx)

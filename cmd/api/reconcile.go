@@ -9,8 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/reconcile/findings"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
@@ -50,7 +50,7 @@ func reconcileOpened(ctx context.Context, c config, stores stores, stdout io.Wri
 		return err
 	}
 	defer func() { err = errors.Join(err, closeStrategy()) }()
-	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
+	instance := assembly.New(stores.sql.Ledger(), ledgerID, built, assembly.Options{
 		TakeDeadline: c.takeDeadline, Log: log, Metrics: prometheus.NewRegistry(),
 	})
 	defer instance.Close()

@@ -12,11 +12,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/outage"
 	"github.com/holdfast-stock/holdfast/internal/retry"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/tracing"
@@ -98,7 +98,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 		return err
 	}
 	defer func() { err = errors.Join(err, closeStrategy()) }()
-	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
+	instance := assembly.New(stores.sql.Ledger(), ledgerID, built, assembly.Options{
 		TakeDeadline: c.takeDeadline, PaymentWindow: c.paymentWindow, LatePayments: order.Late(c.latePayment),
 		Log: log, Metrics: registry, Tracer: traces.Tracer(),
 	})

@@ -10,24 +10,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
-	"github.com/holdfast-stock/holdfast/internal/service"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
 // openStrategy builds the strategy that the flags name, with its locks. Call close
 // after the last use of its gate.
-func openStrategy(ctx context.Context, c config, s stores, ledgerID uuid.UUID, log *slog.Logger, metrics prometheus.Registerer) (built strategy.Strategy, close func() error, err error) {
-	on := strategy.Backends{
+func openStrategy(ctx context.Context, c config, s stores, ledgerID uuid.UUID, log *slog.Logger, metrics prometheus.Registerer) (built assembly.Strategy, close func() error, err error) {
+	on := assembly.Backends{
 		Redis: s.redis, LedgerID: ledgerID, Guard: c.guard,
 		LockName: c.locks.Backend, Fence: c.fence, Segments: c.segments,
 	}
 	closeLocks := func() error { return nil }
 	if c.strategy.NeedsLock() {
 		if on.Locker, closeLocks, err = c.locks.Open(ctx, s.redis, c.db, newLockMetrics(metrics).observe); err != nil {
-			return strategy.Strategy{}, nil, err
+			return assembly.Strategy{}, nil, err
 		}
 		for _, warning := range c.lockWarnings() {
 			log.Warn(warning)
@@ -56,7 +55,7 @@ func (c config) lockWarnings() (warnings []string) {
 }
 
 // start takes over the stock, and sets the demo stock of an embedded service.
-func start(ctx context.Context, i *service.Instance, c config) error {
+func start(ctx context.Context, i *assembly.Instance, c config) error {
 	if err := i.Start(ctx); err != nil {
 		return err
 	}
@@ -74,7 +73,7 @@ func start(ctx context.Context, i *service.Instance, c config) error {
 // reconcileBeside reconciles, and commits queued orders, in the background, also
 // after ctx has ended, until stop is called. stop waits for it to end. redis is nil
 // without a gate.
-func reconcileBeside(ctx context.Context, i *service.Instance, redis redis.UniversalClient, log *slog.Logger) (stop func()) {
+func reconcileBeside(ctx context.Context, i *assembly.Instance, redis redis.UniversalClient, log *slog.Logger) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	running.Go(func() { i.Run(ctx) })
@@ -95,7 +94,7 @@ func reconcileBeside(ctx context.Context, i *service.Instance, redis redis.Unive
 // describe returns the table of strategies as GET /strategies shows it.
 func describe(c config) httpapi.Strategies {
 	d := httpapi.Strategies{Running: c.strategy.Name, Guard: c.guard}
-	for _, s := range strategy.Table() {
+	for _, s := range assembly.Strategies() {
 		d.All = append(d.All, httpapi.Strategy{Name: s.Name, Gate: s.Gate, Cutter: s.Cutter, Sound: s.Sound, Detail: s.Detail, Promise: s.Promise})
 	}
 	return d

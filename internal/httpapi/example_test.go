@@ -17,10 +17,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
@@ -87,7 +86,7 @@ func embeddedConfig(ctx context.Context, queue bool) (c httpapi.Config, close fu
 		return c, nil, err
 	}
 	return httpapi.Config{
-		Strategies:     httpapi.Strategies{Running: strategy.Default, Guard: true},
+		Strategies:     httpapi.Strategies{Running: assembly.DefaultStrategy, Guard: true},
 		Orders:         instance.Orders,
 		Stock:          instance.Stock,
 		Ready:          instance.Reconciler.Ready,
@@ -102,7 +101,7 @@ func embeddedConfig(ctx context.Context, queue bool) (c httpapi.Config, close fu
 
 // embedded starts an instance on embedded stores. close stops it and removes the
 // stores.
-func embedded(ctx context.Context, queue bool) (instance *service.Instance, close func(), err error) {
+func embedded(ctx context.Context, queue bool) (instance *assembly.Instance, close func(), err error) {
 	stores, err := store.OpenEmbedded(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -111,12 +110,12 @@ func embedded(ctx context.Context, queue bool) (instance *service.Instance, clos
 	if err != nil {
 		return nil, nil, errors.Join(err, stores.Close())
 	}
-	spec, _ := strategy.Find(strategy.Default)
+	spec, _ := assembly.FindStrategy(assembly.DefaultStrategy)
 	if queue {
-		spec = strategy.Queueing()
+		spec = assembly.Queueing()
 	}
-	built, closeGate := spec.Build(strategy.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Guard: true})
-	instance = service.New(stores.SQL().Ledger(), ledgerID, built, service.Options{
+	built, closeGate := spec.Build(assembly.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Guard: true})
+	instance = assembly.New(stores.SQL().Ledger(), ledgerID, built, assembly.Options{
 		TakeDeadline: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 	running, stop := context.WithCancel(ctx)

@@ -7,11 +7,11 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
 // hook is a place in the code where a test can stop a goroutine.
@@ -84,7 +84,7 @@ func (c hookedPlan) Plan(ctx context.Context, db *sqltx.DB, g stock.Generation, 
 func (s *shop) openOptimistic(t *testing.T) (*instance, *hook) {
 	t.Helper()
 	planned := new(hook)
-	return s.open(t, settings{strategy: "optimistic", change: func(built *strategy.Strategy) {
+	return s.open(t, settings{strategy: "optimistic", change: func(built *assembly.Strategy) {
 		built.Cutter = hookedPlan{built.Cutter, planned}
 	}}), planned
 }
@@ -167,7 +167,7 @@ type hooked struct {
 func (s *shop) openHooked(t *testing.T, set settings) hooked {
 	t.Helper()
 	var h hooked
-	set.change = func(built *strategy.Strategy) {
+	set.change = func(built *assembly.Strategy) {
 		if built.Gate != nil {
 			h.gate = &hookedGate{Gate: built.Gate}
 			built.Gate = h.gate
@@ -221,7 +221,7 @@ func (g *stuckGate) Give(ctx context.Context, d stock.Take) error {
 // openStuck starts an instance with a stuckGate.
 func (s *shop) openStuck(t *testing.T, stuck stock.SKU) *instance {
 	t.Helper()
-	return s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline, change: func(built *strategy.Strategy) {
+	return s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline, change: func(built *assembly.Strategy) {
 		built.Gate = &stuckGate{built.Gate, stuck}
 	}})
 }

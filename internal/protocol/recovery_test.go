@@ -14,10 +14,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -335,7 +335,7 @@ func TestOneBadSKU(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
 		var gate *partlyFailingGate
-		i := s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline, change: func(built *strategy.Strategy) {
+		i := s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline, change: func(built *assembly.Strategy) {
 			gate = &partlyFailingGate{Gate: built.Gate}
 			built.Gate = gate
 		}})

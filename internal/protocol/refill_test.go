@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
 // TestEmptiedGate: after Redis has lost its data, the next order refills the gate from the
@@ -169,7 +169,7 @@ func TestDrift(t *testing.T) {
 func TestFillFails(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, sqliteURL(t))
-	i := s.open(t, settings{strategy: "lua", change: func(built *strategy.Strategy) { built.Gate = noFillGate{built.Gate} }})
+	i := s.open(t, settings{strategy: "lua", change: func(built *assembly.Strategy) { built.Gate = noFillGate{built.Gate} }})
 	sku := newSKU("unfilled")
 	_, _, _ = i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 1}) // creates the row; the gate cannot show its count
 	if err := i.Sweep(t.Context()); !errors.Is(err, errSKUAway) {

@@ -6,8 +6,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
 // noLocks returns the pitfall of a count that no lock protects.
@@ -85,9 +85,9 @@ func (s *Stage) order(ctx context.Context, actor string, g stock.Gate, units int
 }
 
 func oneScript(ctx context.Context, s *Stage) Damage {
-	g := s.gate(ctx, "lua", strategy.Backends{})
+	g := s.gate(ctx, "lua", assembly.Backends{})
 	s.fill(ctx, g, 1)
-	errA, errB := s.order(ctx, "A", g, 1), s.order(ctx, "B", s.gate(ctx, "lua", strategy.Backends{}), 1)
+	errA, errB := s.order(ctx, "A", g, 1), s.order(ctx, "B", s.gate(ctx, "lua", assembly.Backends{}), 1)
 	return sale(accepted(errA, errB), 1)
 }
 
@@ -124,7 +124,7 @@ func stranded(ctx context.Context, s *Stage) Damage {
 
 func gathered(ctx context.Context, s *Stage) Damage {
 	const quantity = 2
-	g := s.gate(ctx, "segment", strategy.Backends{Segments: 2})
+	g := s.gate(ctx, "segment", assembly.Backends{Segments: 2})
 	s.fill(ctx, g, quantity)
 	s.at("A", "orders %d; both segments have 1", quantity)
 	if s.order(ctx, "A", g, quantity) == nil {
@@ -157,7 +157,7 @@ func refillWithoutEpoch(ctx context.Context, s *Stage) Damage {
 
 func refillWithEpoch(ctx context.Context, s *Stage) Damage {
 	const total = 2
-	g := s.gate(ctx, "lua", strategy.Backends{})
+	g := s.gate(ctx, "lua", assembly.Backends{})
 	s.fill(ctx, g, total)
 	taken, err := g.Take(ctx, s.deduction(1))
 	s.check(err)

@@ -12,13 +12,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/retry"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
@@ -36,12 +35,12 @@ const (
 // a guard, one SKU.
 type shop struct {
 	handler  http.Handler
-	instance *service.Instance
+	instance *assembly.Instance
 	closers  []func() error // in the order of opening
 }
 
 // openShop opens a service that has this many units.
-func openShop(ctx context.Context, spec strategy.Spec, units int64) (*shop, error) {
+func openShop(ctx context.Context, spec assembly.Spec, units int64) (*shop, error) {
 	s := new(shop)
 	if err := s.open(ctx, spec, units); err != nil {
 		return nil, errors.Join(err, s.close())
@@ -49,7 +48,7 @@ func openShop(ctx context.Context, spec strategy.Spec, units int64) (*shop, erro
 	return s, nil
 }
 
-func (s *shop) open(ctx context.Context, spec strategy.Spec, units int64) error {
+func (s *shop) open(ctx context.Context, spec assembly.Spec, units int64) error {
 	log := slog.New(slog.DiscardHandler) // the run reports what fails; what it mends is not of interest
 	stores, err := store.OpenEmbedded(ctx)
 	if err != nil {
@@ -61,7 +60,7 @@ func (s *shop) open(ctx context.Context, spec strategy.Spec, units int64) error 
 	if err != nil {
 		return err
 	}
-	on := strategy.Backends{LedgerID: ledgerID, LockName: backends.Default, Fence: true, Segments: segments}
+	on := assembly.Backends{LedgerID: ledgerID, LockName: backends.Default, Fence: true, Segments: segments}
 	if spec.HasGate() {
 		on.Redis = stores.Redis()
 	}
@@ -73,7 +72,7 @@ func (s *shop) open(ctx context.Context, spec strategy.Spec, units int64) error 
 	built, closeGate := spec.Build(on)
 	s.closers = append(s.closers, func() error { closeGate(); return nil })
 	metrics := prometheus.NewRegistry() // nobody reads it
-	s.instance = service.New(stores.SQL().Ledger(), ledgerID, built, service.Options{
+	s.instance = assembly.New(stores.SQL().Ledger(), ledgerID, built, assembly.Options{
 		TakeDeadline: takeDeadline, Log: log, Metrics: metrics,
 	})
 	s.closers = append(s.closers, func() error { s.instance.Close(); return nil })

@@ -1,4 +1,4 @@
-package service_test
+package assembly_test
 
 import (
 	"log/slog"
@@ -9,10 +9,9 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/order"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
@@ -38,10 +37,10 @@ func BenchmarkPlace(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			spec, _ := strategy.Find(strategy.Default)
-			built, closeGate := spec.Build(strategy.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Guard: true})
+			spec, _ := assembly.FindStrategy(assembly.DefaultStrategy)
+			built, closeGate := spec.Build(assembly.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Guard: true})
 			defer closeGate()
-			i := service.New(stores.SQL().Ledger(), ledgerID, built, service.Options{
+			i := assembly.New(stores.SQL().Ledger(), ledgerID, built, assembly.Options{
 				TakeDeadline: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Tracer: bm.tracer,
 			})
 			defer i.Close()

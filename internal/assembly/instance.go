@@ -1,5 +1,6 @@
-// Package service assembles one instance of the service.
-package service
+// Package assembly builds an instance of the service from its parts, and holds the table
+// of strategies.
+package assembly
 
 import (
 	"cmp"
@@ -17,7 +18,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
@@ -53,7 +53,7 @@ type Instance struct {
 // New assembles an instance that cuts stock by strategy s and records it in db, the
 // ledger with that ID. The gate and db stay the caller's. Call
 // Start before the first order, and Run beside the orders.
-func New(db *sqltx.DB, ledgerID uuid.UUID, s strategy.Strategy, o Options) *Instance {
+func New(db *sqltx.DB, ledgerID uuid.UUID, s Strategy, o Options) *Instance {
 	l := ledger.New(db, ledger.Options{
 		Strategy: s.Name, Cutter: s.Cutter, HasGate: s.Gate != nil,
 		Group: s.Group, Parallel: s.Parallel, PaymentWindow: o.PaymentWindow, Clock: o.Clock,
