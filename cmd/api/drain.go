@@ -23,22 +23,16 @@ import (
 // that are left stay queued.
 func drainQueued(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) (err error) {
 	store.LogRedis(log)
-	stores, ledgerID, err := openLedger(ctx, c, log)
+	if err := assembly.CheckFile(c.db); err != nil { // even if the schema may be migrated
+		return err
+	}
+	parts := c.parts()
+	parts.Draining = true
+	instance, err := assembly.Open(ctx, parts, c.options(log, prometheus.NewRegistry()))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stores.close()) }()
-	registry := prometheus.NewRegistry()
-	built, closeStrategy, err := openStrategy(ctx, c, stores, ledgerID, log, registry)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, closeStrategy()) }()
-	built.Layout += ", draining" // no instance that serves shares it, so none queues any more
-	instance := assembly.New(stores.sql.Ledger(), ledgerID, built, assembly.Options{
-		TakeDeadline: c.takeDeadline, PaymentWindow: c.paymentWindow, Log: log, Metrics: registry,
-	})
-	defer instance.Close()
+	defer func() { err = errors.Join(err, instance.Close()) }()
 	standing, err := instance.Reconciler.Standing(ctx)
 	if err != nil {
 		return err
@@ -61,7 +55,7 @@ func drainQueued(ctx context.Context, c config, stdout io.Writer, log *slog.Logg
 	if err := instance.Start(ctx); err != nil {
 		return err
 	}
-	defer reconcileBeside(ctx, instance, stores.redis, log)()
+	defer instance.RunBeside(ctx)()
 	if err := awaitDrained(ctx, instance, found, log); err != nil {
 		return err
 	}

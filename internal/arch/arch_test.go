@@ -24,13 +24,13 @@ const module = "github.com/holdfast-stock/holdfast/"
 // mayImport lists what each package may import of this module. A package that is
 // missing may import nothing of it. Tests may import anything.
 var mayImport = map[string][]string{
-	"cmd/api": {"internal/httpapi", "internal/console", "internal/console/rush", "internal/order", "internal/latency", "internal/outage", "internal/assembly", "internal/reconcile", "internal/reconcile/findings", "internal/stock",
-		"internal/store", "internal/lock", "internal/assembly/backends", "internal/tracing", "internal/tracing/otlp", "internal/certificate", "internal/token", "internal/retry", "internal/commandline"},
+	"cmd/api": {"internal/httpapi", "internal/console", "internal/console/rush", "internal/doctor", "internal/order", "internal/outage", "internal/assembly", "internal/assembly/backends", "internal/reconcile/findings",
+		"internal/stock", "internal/store", "internal/tracing", "internal/tracing/otlp", "internal/certificate", "internal/token", "internal/retry", "internal/commandline"},
 	"cmd/withlock": {"internal/commandline", "internal/store", "internal/lock", "internal/assembly/backends", "internal/lock/recipe"},
-	"internal/assembly": {"internal/order", "internal/admin", "internal/async", "internal/reconcile", "internal/ledger", "internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock", "internal/stock/gate",
-		"internal/lock", "internal/lock/redis", "internal/tracing"},
-	"internal/console/rush": {"internal/retry", "internal/httpapi", "internal/assembly", "internal/stock", "internal/store",
-		"internal/lock", "internal/assembly/backends", "internal/lab/measure", "internal/lab/load", "client"},
+	"internal/assembly": {"internal/order", "internal/admin", "internal/async", "internal/reconcile", "internal/ledger", "internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock", "internal/stock/gate", "internal/store",
+		"internal/assembly/backends", "internal/lock", "internal/lock/redis", "internal/latency", "internal/tracing"},
+	"internal/doctor":                   {"internal/assembly", "internal/reconcile", "internal/store", "internal/certificate", "internal/token"},
+	"internal/console/rush":             {"internal/retry", "internal/httpapi", "internal/assembly", "internal/assembly/backends", "internal/stock", "internal/lab/measure", "internal/lab/load", "client"},
 	"internal/httpapi":                  {"internal/order", "internal/admin", "internal/stock", "internal/latency", "internal/ratelimit", "internal/tracing"},
 	"internal/token":                    {"internal/stock"},
 	"internal/console":                  {"internal/ledger", "internal/stock", "internal/palette"},
@@ -84,7 +84,7 @@ var onlyIn = map[string][]string{
 	"github.com/go-sql-driver/mysql":       {"internal/store", "internal/ledger/sqltx", "internal/testenv", "bench", "bench/..."},
 	"github.com/jackc/pgx/v5":              {"internal/store", "internal/ledger/sqltx", "internal/testenv", "bench", "bench/..."},
 	"github.com/spf13/pflag":               {"cmd/api", "cmd/withlock", "internal/commandline", "internal/assembly/backends", "internal/lab/command", "bench", "bench/...", "loadtest", "loadtest/..."},
-	"github.com/prometheus/client_golang": {"cmd/api", "internal/assembly", "internal/httpapi", "internal/order", "internal/ledger", "internal/reconcile", "internal/async", "internal/latency", "internal/tracing",
+	"github.com/prometheus/client_golang": {"cmd/api", "internal/assembly", "internal/doctor", "internal/httpapi", "internal/order", "internal/ledger", "internal/reconcile", "internal/async", "internal/latency", "internal/tracing",
 		"internal/console", "internal/console/rush"},
 	"github.com/go-json-experiment/json":     {"internal/httpapi"},
 	"github.com/go-playground/validator/v10": {"internal/httpapi"},

@@ -12,7 +12,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
@@ -28,21 +27,13 @@ func BenchmarkPlace(b *testing.B) {
 	} {
 		b.Run(bm.name, func(b *testing.B) {
 			ctx := b.Context()
-			stores, err := store.OpenEmbedded(ctx)
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer stores.Close()
-			ledgerID, err := stores.SQL().LedgerID(ctx)
-			if err != nil {
-				b.Fatal(err)
-			}
 			spec, _ := assembly.FindStrategy(assembly.DefaultStrategy)
-			built, closeGate := spec.Build(assembly.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Guard: true})
-			defer closeGate()
-			i := assembly.New(stores.SQL().Ledger(), ledgerID, built, assembly.Options{
+			i, err := assembly.Open(ctx, assembly.Parts{Strategy: spec, Guard: true}, assembly.Options{
 				TakeDeadline: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Tracer: bm.tracer,
 			})
+			if err != nil {
+				b.Fatal(err)
+			}
 			defer i.Close()
 			if err := i.Reconciler.Start(ctx); err != nil {
 				b.Fatal(err)

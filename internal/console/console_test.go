@@ -26,7 +26,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -72,27 +71,20 @@ func openShop(t testing.TB, options ...option) *shop {
 	for _, o := range options {
 		o(&set)
 	}
-	stores, err := store.OpenEmbedded(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = stores.Close() })
-	ledgerID, err := stores.SQL().LedgerID(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
 	spec, _ := assembly.FindStrategy(set.strategy)
-	built, closeGate := spec.Build(assembly.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Segments: 1})
-	t.Cleanup(closeGate)
 	// Not a port that the kernel could give away before the server is back.
 	s := &shop{t: t, registry: prometheus.NewRegistry(), address: fmt.Sprintf("127.0.0.1:%d", testenv.Port(t))}
 	s.listen()
 	log := slog.New(slog.DiscardHandler)
-	s.instance = assembly.New(stores.SQL().Ledger(), ledgerID, built, assembly.Options{
+	var err error
+	s.instance, err = assembly.Open(t.Context(), assembly.Parts{Strategy: spec, Segments: 1}, assembly.Options{
 		TakeDeadline: time.Minute, PaymentWindow: time.Hour, Log: log, Metrics: s.registry,
 	})
-	t.Cleanup(s.instance.Close)
-	if err := s.instance.Reconciler.Start(t.Context()); err != nil {
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.instance.Close() })
+	if err := s.instance.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	config := console.Config{

@@ -275,7 +275,7 @@ func (s *shop) assemble(db *sqltx.DB, built assembly.Strategy, set settings) *in
 	parts := assembly.New(db, s.ledgerID, built, assembly.Options{
 		TakeDeadline: set.takeDeadline, PaymentWindow: set.paymentWindow, LatePayments: set.late, Clock: set.clock, Log: cmp.Or(set.log, slog.New(slog.DiscardHandler)), Metrics: i.registry,
 	})
-	i.Service, i.Admin, i.Reconciler, i.ledger, i.close = parts.Orders, parts.Stock, parts.Reconciler, parts.Ledger, parts.Close
+	i.Service, i.Admin, i.Reconciler, i.ledger, i.close = parts.Orders, parts.Stock, parts.Reconciler, parts.Ledger, func() { _ = parts.Close() }
 	i.consumer, i.start = parts.Consumer, parts.Start
 	return i
 }
