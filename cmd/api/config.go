@@ -51,7 +51,7 @@ var verbs = []string{verbServe, verbReconcile, verbDoctor, verbDrain, "migrate"}
 
 // config is the parsed and checked command line and environment.
 type config struct {
-	access
+	serverFlags
 	verb         string
 	strategy     assembly.Spec
 	guard        bool
@@ -185,7 +185,7 @@ func (c *config) check(name string) error {
 	if c.verb == verbReconcile {
 		return cmp.Or(c.checkDatabase(), c.checkShared(), c.checkStores(), c.checkBounds(), c.checkLocks())
 	}
-	return cmp.Or(c.access.check(), c.checkDatabase(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.checkLocks())
+	return cmp.Or(c.serverFlags.check(), c.checkDatabase(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.checkLocks())
 }
 
 // checkShared checks that --redis and --db name stores that instances can share.

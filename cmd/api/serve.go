@@ -77,7 +77,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	defer traces.Close() // after the last group
 
 	// Listen first, so that an address in use changes nothing in the stores.
-	listeners, err := openListeners(ctx, c.access, log)
+	listeners, err := openListeners(ctx, c.serverFlags, log)
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	}
 	defer listeners.refresh()()
 	served := make(chan error, 2)
-	defer listeners.serveOps(settings, c.access, served)()
+	defer listeners.serveOps(settings, c.serverFlags, served)()
 	server := httpapi.NewServer(httpapi.New(settings), requestTimeout, log)
 	endStreams := page.run(ctx)
 	defer endStreams()
@@ -134,7 +134,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	ready.Store(true)
 	announce(ctx, c, listeners, log)
 	if isTerminal(stdout) { // elsewhere the log is all that is printed, so that a collector can parse each line
-		if _, err := io.WriteString(stdout, banner(c, listeners)); err != nil {
+		if _, err := io.WriteString(stdout, startupBanner(c, listeners)); err != nil {
 			log.Debug("printing the banner failed", "error", err)
 		}
 	}
