@@ -234,6 +234,8 @@ func TestRules(t *testing.T) {
 		{"internal/stock", `import _ "` + module + `internal/order"`, "imports internal/order"},
 		{"internal/order", `import _ "` + module + `internal/httpapi"`, "imports internal/httpapi"},
 		{"internal/order", `import _ "` + module + `internal/assembly"`, "imports internal/assembly"},
+		{"internal/lock", `import _ "` + module + `internal/assembly/backends"`, "imports internal/assembly/backends"},
+		{"cmd/withlock", `import _ "` + module + `internal/assembly"`, "imports internal/assembly"},
 		{"internal/httpapi", `import _ "` + module + `internal/store"`, "imports internal/store"},
 		{"internal/stock/gate", `import _ "` + module + `internal/ledger/cutter"`, "imports internal/ledger/cutter"},
 		{"internal/ledger/cutter", `import _ "` + module + `internal/stock/gate"`, "imports internal/stock/gate"},
