@@ -66,7 +66,7 @@ mutants: servers ## Break the code in one place at a time and expect a test to f
 # The packages whose code is broken, and those whose tests may convict.
 mutate: PACKAGES = ./internal/ledger ./internal/ledger/cutter ./internal/ledger/sqltx ./internal/order ./internal/reconcile ./internal/stock/gate \
 	$(patsubst %,./internal/lock/%,. etcd mysql postgres recipe redis redlock session zookeeper)
-mutate: TESTS = $(PACKAGES) ./internal/async ./internal/service ./internal/protocol ./internal/lock/... ./cmd/withlock ./cmd/api
+mutate: TESTS = $(PACKAGES) ./internal/async ./internal/assembly/... ./internal/protocol ./internal/lock/... ./cmd/withlock ./cmd/api
 
 .PHONY: mutate
 mutate: servers ## Break the error paths of PACKAGES in N (40) random places, drawn by SEED: expect tests to fail

@@ -17,11 +17,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
-	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
 // adminToken is the token of every service of these tests.
@@ -48,31 +46,23 @@ type fault func(w http.ResponseWriter, r *http.Request, service http.Handler)
 // open starts a shop. If queue is set, it queues orders; Commit then commits them.
 func open(queue bool) (*shop, error) {
 	ctx := context.Background()
-	stores, err := store.OpenEmbedded(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s := &shop{close: []func(){func() { _ = stores.Close() }}}
-	ledgerID, err := stores.SQL().LedgerID(ctx)
-	if err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	spec, _ := strategy.Find(strategy.Default)
+	spec, _ := assembly.FindStrategy(assembly.DefaultStrategy)
 	if queue {
-		spec = strategy.Queueing()
+		spec = assembly.Queueing()
 	}
-	built, closeGate := spec.Build(strategy.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Guard: true})
-	s.close = append(s.close, closeGate)
-	instance := service.New(stores.SQL().Ledger(), ledgerID, built, service.Options{
+	instance, err := assembly.Open(ctx, assembly.Parts{Strategy: spec, Guard: true}, assembly.Options{
 		TakeDeadline: time.Minute, PaymentWindow: time.Hour,
 		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
-	s.close = append(s.close, instance.Close)
+	if err != nil {
+		return nil, err
+	}
+	s := &shop{close: []func(){func() { _ = instance.Close() }}}
 	if err := instance.Start(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	if queue {
-		s.close = append(s.close, run(instance.Consumer.Run))
+		s.close = append(s.close, instance.RunBeside(ctx))
 	}
 	if _, _, err := instance.Stock.SetStock(ctx, stock.Setting{SKU: "10001", Kind: stock.Product, Total: 10}); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -88,17 +78,6 @@ func open(queue bool) (*shop, error) {
 	s.server.Start()
 	s.close = append(s.close, s.server.Close)
 	return s, nil
-}
-
-// run runs f beside the caller until stop is called.
-func run(f func(context.Context)) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { f(ctx) })
-	return func() {
-		cancel()
-		running.Wait()
-	}
 }
 
 // Close stops the shop.

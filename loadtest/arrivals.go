@@ -6,10 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/lab/measure"
 	"github.com/holdfast-stock/holdfast/internal/lab/table"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -45,7 +45,7 @@ func holds(r *results.Result, limit time.Duration) bool {
 // arrive is the open load: orders arrive at a constant rate, however long the answers
 // take, so that a slow service does not slow its own load. It shows how long buyers wait
 // at that rate.
-func (l *lab) arrive(ctx context.Context, spec strategy.Spec, f *fleet, rate int) (*results.Result, error) {
+func (l *lab) arrive(ctx context.Context, spec assembly.Spec, f *fleet, rate int) (*results.Result, error) {
 	stock := max(l.stock, 2*int64(rate)*int64(l.duration/time.Second+1)) // more than all orders
 	sku, err := l.createStock(ctx, f, spec, fmt.Sprintf("r%d-%d", rate, len(l.created)), stock)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/measure"
 	"github.com/holdfast-stock/holdfast/internal/retry"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -53,7 +53,7 @@ type settled struct {
 
 // settledAfterLoad waits until nothing is in flight. It waits only briefly for a broken
 // strategy, whose count may never say so, and is not judged.
-func settledAfterLoad(spec strategy.Spec) settled {
+func settledAfterLoad(spec assembly.Spec) settled {
 	if spec.Sound {
 		return settled{10 * time.Second, counts.nothingInFlight}
 	}
@@ -219,7 +219,7 @@ const watchPause = 50 * time.Millisecond
 // itself: counts that are right again when they are audited.
 type watch struct {
 	lab    *lab
-	spec   strategy.Spec
+	spec   assembly.Spec
 	fleet  *fleet
 	caught *int64 // orders that the guard refused before; nil: not known
 
@@ -229,7 +229,7 @@ type watch struct {
 }
 
 // startWatch starts to watch the SKUs.
-func (l *lab) startWatch(ctx context.Context, spec strategy.Spec, f *fleet, skus ...string) *watch {
+func (l *lab) startWatch(ctx context.Context, spec assembly.Spec, f *fleet, skus ...string) *watch {
 	w := &watch{lab: l, spec: spec, fleet: f, caught: l.guardRefusals(ctx, spec, f)}
 	ctx, w.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if l.sql == nil || l.redis == nil || !spec.Sound {
@@ -281,7 +281,7 @@ func (l *lab) excess(ctx context.Context, sku string) (units int64, err error) {
 
 // guardRefusals returns how many orders the guard has refused on these instances so far,
 // by their metrics. It returns nil without a guard, and if a metric cannot be read.
-func (l *lab) guardRefusals(ctx context.Context, spec strategy.Spec, f *fleet) *int64 {
+func (l *lab) guardRefusals(ctx context.Context, spec assembly.Spec, f *fleet) *int64 {
 	if !l.guarded(spec) {
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 )
 
 // cleanLimit bounds the duration of a clean-up.
@@ -32,7 +32,7 @@ func (l *lab) tidy(ctx context.Context, broken bool) error {
 }
 
 // loadTestSKU matches the SKUs of load tests and no others.
-var loadTestSKU = regexp.MustCompile(`^` + prefix + `[0-9a-z]{10,}-(` + strings.Join(strategy.Names(), "|") + `)-(crash|keys|life(-coupon)?|r?[0-9]+(-[0-9]+)?)$`)
+var loadTestSKU = regexp.MustCompile(`^` + prefix + `[0-9a-z]{10,}-(` + strings.Join(assembly.StrategyNames(), "|") + `)-(crash|keys|life(-coupon)?|r?[0-9]+(-[0-9]+)?)$`)
 
 // loadTestBuyer is an SQL pattern for the names that buyers returns.
 var loadTestBuyer = prefix + strings.Repeat("_", 16)
@@ -136,7 +136,7 @@ func (l *lab) deleteCounts(ctx context.Context, sku string) error {
 		return err
 	}
 	_, err = l.redis.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, name := range append(segmentsOf(sku, strategy.MaxSegments), sku) {
+		for _, name := range append(segmentsOf(sku, assembly.MaxSegments), sku) {
 			if g.cluster {
 				p.Del(ctx, g.ownKey(name, "count"))
 				p.Del(ctx, g.ownKey(name, "flight"))

@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
+	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
-	"github.com/holdfast-stock/holdfast/internal/lock/backends"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
@@ -97,7 +97,7 @@ func parse(args []string, stdout io.Writer) (*settings, error) {
 func flagSet() (*settings, *pflag.FlagSet) {
 	s := &settings{maxFailures: 0.05}
 	flags := command.Flags("loadtest")
-	flags.StringSliceVar(&s.strategies, "strategies", nil, "only these: "+strings.Join(strategy.Names(), ", "))
+	flags.StringSliceVar(&s.strategies, "strategies", nil, "only these: "+strings.Join(assembly.StrategyNames(), ", "))
 	flags.IntVar(&s.instances, "instances", 2, "number of api processes, which share the stores")
 	flags.Int64Var(&s.stock, "stock", 1000, "units to sell in each rush")
 	flags.IntVar(&s.clients, "clients", 32, "clients of a rush; each has one order under way")
@@ -138,7 +138,7 @@ func (s *settings) check(given func(flag string) bool) error {
 // checkValues checks each flag by itself.
 func (s *settings) checkValues() error {
 	for _, name := range s.strategies {
-		if err := command.OneOf("strategies", name, strategy.Names()); err != nil {
+		if err := command.OneOf("strategies", name, assembly.StrategyNames()); err != nil {
 			return err
 		}
 	}
@@ -198,7 +198,7 @@ func (s *settings) checkLock() error {
 // checkQueueing checks that no strategy is named that queues orders, if the load or the
 // Redis does not allow it.
 func (s *settings) checkQueueing() error {
-	queueing := strategy.Queueing().Name
+	queueing := assembly.Queueing().Name
 	switch {
 	case !slices.Contains(s.strategies, queueing):
 		return nil
@@ -256,7 +256,7 @@ func (s *settings) checkLifecycle() error {
 		return command.Usagef("--lifecycle: not with --target: it starts instances with a short payment window")
 	}
 	for _, name := range s.strategies {
-		if spec, _ := strategy.Find(name); !spec.Sound {
+		if spec, _ := assembly.FindStrategy(name); !spec.Sound {
 			return command.Usagef("--strategies: %s oversells, and --lifecycle tests sound strategies only", name)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -22,7 +22,7 @@ type fleet struct {
 }
 
 // startFleet starts instances with the strategy.
-func (l *lab) startFleet(spec strategy.Spec) *fleet {
+func (l *lab) startFleet(spec assembly.Spec) *fleet {
 	f := &fleet{start: func() *testenv.APIServer { return testenv.ServeFile(l.t, l.program, l.flags(spec)...) }}
 	for range l.instances {
 		api := f.start()
@@ -40,7 +40,7 @@ const (
 )
 
 // flags returns the command line of an instance.
-func (l *lab) flags(spec strategy.Spec) []string {
+func (l *lab) flags(spec assembly.Spec) []string {
 	flags := []string{
 		"--strategy", spec.Name, "--guard", l.guard, "--db", l.dbURL, "--log-level", "error",
 		"--lock", l.lock, "--stop-with-stdin",
@@ -78,7 +78,7 @@ func (l *lab) drain(ctx context.Context) error {
 
 // targetFleet returns the services at --target and the strategy that they run. It sets
 // the lab's guard to theirs. All of them must run the same strategy with the same guard.
-func (l *lab) targetFleet(ctx context.Context) (f *fleet, spec strategy.Spec, err error) {
+func (l *lab) targetFleet(ctx context.Context) (f *fleet, spec assembly.Spec, err error) {
 	for i, url := range l.targets {
 		running, guard, err := l.running(ctx, url)
 		switch {
@@ -99,18 +99,18 @@ func (l *lab) targetFleet(ctx context.Context) (f *fleet, spec strategy.Spec, er
 }
 
 // running returns the strategy that the service runs, and whether its guard is on.
-func (l *lab) running(ctx context.Context, url string) (spec strategy.Spec, guard bool, err error) {
+func (l *lab) running(ctx context.Context, url string) (spec assembly.Spec, guard bool, err error) {
 	service, err := l.client.At(url)
 	if err != nil {
-		return strategy.Spec{}, false, err
+		return assembly.Spec{}, false, err
 	}
 	answer, err := service.Strategies(ctx)
 	if err != nil {
-		return strategy.Spec{}, false, fmt.Errorf("%s/strategies: %w", url, err)
+		return assembly.Spec{}, false, fmt.Errorf("%s/strategies: %w", url, err)
 	}
-	spec, ok := strategy.Find(answer.Running)
+	spec, ok := assembly.FindStrategy(answer.Running)
 	if !ok {
-		return strategy.Spec{}, false, fmt.Errorf("%s runs the unknown strategy %q", url, answer.Running)
+		return assembly.Spec{}, false, fmt.Errorf("%s runs the unknown strategy %q", url, answer.Running)
 	}
 	return spec, answer.Guard, nil
 }

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -21,7 +21,7 @@ func (e ending) early() bool { return e == atLimit || e == interrupted }
 
 // terms are what the strategy must do under a load.
 type terms struct {
-	spec   strategy.Spec
+	spec   assembly.Spec
 	ending ending
 	// mayOversell allows overselling. mustOversell demands it: a load under which a
 	// broken strategy does not oversell proves nothing.
@@ -37,7 +37,7 @@ type terms struct {
 
 // terms returns the terms of a load. No strategy may oversell under an open load, which
 // has more stock than orders, nor behind a guard.
-func (l *lab) terms(spec strategy.Spec, end ending) terms {
+func (l *lab) terms(spec assembly.Spec, end ending) terms {
 	t := terms{spec: spec, ending: end, maxFailures: l.maxFailures, faulty: l.faults || end == crashed || end == interrupted || l.search}
 	if l.search || end == crashed || end == interrupted {
 		t.maxFailures = 1
@@ -56,7 +56,7 @@ func (l *lab) terms(spec strategy.Spec, end ending) terms {
 
 // guarded reports whether the ledger's guard stands behind the strategy's gate. A
 // strategy without a gate has no guard.
-func (l *lab) guarded(spec strategy.Spec) bool { return l.guard == "on" && spec.HasGate() }
+func (l *lab) guarded(spec assembly.Spec) bool { return l.guard == "on" && spec.HasGate() }
 
 // several reports whether several instances share the stores. A single instance of a
 // broken strategy need not oversell.
@@ -69,7 +69,7 @@ func (l *lab) several() bool {
 
 // knownToOversell reports whether the strategy is broken. Services at --target count as
 // sound unless --expect-oversell says otherwise.
-func (l *lab) knownToOversell(spec strategy.Spec) bool {
+func (l *lab) knownToOversell(spec assembly.Spec) bool {
 	if len(l.targets) > 0 {
 		return l.expectOversell
 	}

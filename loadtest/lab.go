@@ -16,11 +16,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
+	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/lab/machine"
-	"github.com/holdfast-stock/holdfast/internal/lock/backends"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/loadtest/report"
@@ -279,13 +279,13 @@ func writeReport(folder string, run *results.Run) error {
 }
 
 // chosen returns the strategies to load. For --target it returns one empty entry.
-func (l *lab) chosen() []strategy.Spec {
+func (l *lab) chosen() []assembly.Spec {
 	if len(l.targets) > 0 {
-		return []strategy.Spec{{}}
+		return []assembly.Spec{{}}
 	}
-	var specs []strategy.Spec
+	var specs []assembly.Spec
 	if len(l.strategies) == 0 {
-		for _, spec := range strategy.Table() {
+		for _, spec := range assembly.Strategies() {
 			if l.lifecycle && (!spec.Sound || spec.Queues()) || spec.Queues() && strings.HasPrefix(l.redisURL, "redis+cluster:") {
 				continue
 			}
@@ -293,14 +293,14 @@ func (l *lab) chosen() []strategy.Spec {
 		}
 	}
 	for _, name := range l.strategies {
-		spec, _ := strategy.Find(name)
+		spec, _ := assembly.FindStrategy(name)
 		specs = append(specs, spec)
 	}
 	return specs
 }
 
 // drive loads one strategy: on instances that it starts, or at --target.
-func (l *lab) drive(ctx context.Context, spec strategy.Spec) (result *results.Result, err error) {
+func (l *lab) drive(ctx context.Context, spec assembly.Spec) (result *results.Result, err error) {
 	if len(l.targets) > 0 {
 		f, spec, err := l.targetFleet(ctx)
 		if err != nil {
@@ -332,7 +332,7 @@ func (l *lab) drive(ctx context.Context, spec strategy.Spec) (result *results.Re
 const maxTries = 5
 
 // loadFleet runs the load of the command line. It repeats a rush that proves nothing.
-func (l *lab) loadFleet(ctx context.Context, spec strategy.Spec, f *fleet) (*results.Result, error) {
+func (l *lab) loadFleet(ctx context.Context, spec assembly.Spec, f *fleet) (*results.Result, error) {
 	if l.lifecycle {
 		return l.runLifecycle(ctx, spec, f)
 	}
@@ -358,7 +358,7 @@ func (l *lab) loadFleet(ctx context.Context, spec strategy.Spec, f *fleet) (*res
 }
 
 // createStock creates a SKU for one load and returns its name.
-func (l *lab) createStock(ctx context.Context, f *fleet, spec strategy.Spec, part string, units int64) (sku string, err error) {
+func (l *lab) createStock(ctx context.Context, f *fleet, spec assembly.Spec, part string, units int64) (sku string, err error) {
 	sku = fmt.Sprintf(prefix+"%s-%s-%s", l.runID, spec.Name, part)
 	l.created = append(l.created, sku) // it may exist even if the call fails
 	return sku, l.admin.Create(ctx, f.url(0), sku, client.Setting{Kind: client.Product, Total: units})

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -102,7 +102,7 @@ func (v *lifecycleLoad) auditCounts(ctx context.Context, r *results.Result, sku 
 		r.Surprise = results.Oversell
 		one.Fault("oversold %d units", "超卖 %d 件", one.Oversold)
 	}
-	judgeCounts(one, terms{spec: strategy.Spec{Sound: true}})
+	judgeCounts(one, terms{spec: assembly.Spec{Sound: true}})
 	for i, fault := range one.Faults {
 		r.AddFault(sku+": "+fault, sku+"："+one.FaultsChinese[i])
 	}

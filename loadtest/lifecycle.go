@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/retry"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -92,7 +92,7 @@ type lifecycleLoad struct {
 // runLifecycle runs a lifecycle load with the strategy. Buyers order for two payment
 // windows, so that they also get units of orders that have expired. The audit begins when
 // no order is pending.
-func (l *lab) runLifecycle(ctx context.Context, spec strategy.Spec, f *fleet) (*results.Result, error) {
+func (l *lab) runLifecycle(ctx context.Context, spec assembly.Spec, f *fleet) (*results.Result, error) {
 	v, err := l.newLifecycleLoad(ctx, spec, f)
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (v *lifecycleLoad) judge(ctx context.Context, r *results.Result, t terms) e
 
 // newLifecycleLoad creates the SKUs of a lifecycle load. There are so few buyers and
 // coupons that some orders exceed the buyer limit, and some find the coupons sold out.
-func (l *lab) newLifecycleLoad(ctx context.Context, spec strategy.Spec, f *fleet) (v *lifecycleLoad, err error) {
+func (l *lab) newLifecycleLoad(ctx context.Context, spec assembly.Spec, f *fleet) (v *lifecycleLoad, err error) {
 	v = &lifecycleLoad{
 		lab: l, fleet: f, rec: newRecord(), slots: make(chan struct{}, l.clients), calls: make(map[string][]call),
 		goods: goods{units: l.stock, coupons: max(l.stock/8, 1)},

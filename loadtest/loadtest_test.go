@@ -24,9 +24,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/lab/table"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/loadtest/liar"
@@ -112,11 +112,11 @@ func TestAddTimes(t *testing.T) {
 func TestJudge(t *testing.T) {
 	n := func(n int64) *int64 { return &n }
 	var (
-		sound      = terms{spec: strategy.Spec{Name: "lua", Sound: true}, maxFailures: 0.05}
-		optimistic = terms{spec: strategy.Spec{Name: "optimistic", Cutter: "optimistic", Sound: true}, maxFailures: 0.05}
-		broken     = terms{spec: strategy.Spec{Name: "none"}, mayOversell: true, mustOversell: true, maxFailures: 0.05}
-		single     = terms{spec: strategy.Spec{Name: "mutex"}, mayOversell: true, maxFailures: 0.05}
-		guarded    = terms{spec: strategy.Spec{Name: "none"}, mustCatch: true, maxFailures: 0.05}
+		sound      = terms{spec: assembly.Spec{Name: "lua", Sound: true}, maxFailures: 0.05}
+		optimistic = terms{spec: assembly.Spec{Name: "optimistic", Cutter: "optimistic", Sound: true}, maxFailures: 0.05}
+		broken     = terms{spec: assembly.Spec{Name: "none"}, mayOversell: true, mustOversell: true, maxFailures: 0.05}
+		single     = terms{spec: assembly.Spec{Name: "mutex"}, mayOversell: true, maxFailures: 0.05}
+		guarded    = terms{spec: assembly.Spec{Name: "none"}, mustCatch: true, maxFailures: 0.05}
 		exact      = results.Result{Instances: 2, Stock: 10, Accepted: 10, Sold: 10, Ledger: n(0), Gate: n(0), InFlight: n(0)}
 	)
 	faulty := func(t terms) terms { t.faulty = true; return t }
@@ -199,12 +199,12 @@ func TestJudge(t *testing.T) {
 
 // TestTerms checks what each load demands of a strategy.
 func TestTerms(t *testing.T) {
-	sound, broken := strategy.Spec{Sound: true, Name: "lua"}, mustFind(t, "none")
+	sound, broken := assembly.Spec{Sound: true, Name: "lua"}, mustFind(t, "none")
 	target := []string{"http://127.0.0.1:1"}
 	for _, test := range []struct {
 		name     string
 		settings settings
-		spec     strategy.Spec
+		spec     assembly.Spec
 		ending   ending
 		want     terms
 	}{
@@ -230,9 +230,9 @@ func TestTerms(t *testing.T) {
 	}
 }
 
-func mustFind(t *testing.T, name string) strategy.Spec {
+func mustFind(t *testing.T, name string) assembly.Spec {
 	t.Helper()
-	spec, ok := strategy.Find(name)
+	spec, ok := assembly.FindStrategy(name)
 	if !ok {
 		t.Fatalf("there is no strategy %s", name)
 	}

@@ -7,8 +7,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -83,7 +83,7 @@ func (c *crowd) due() (all []sent) {
 // rush is the closed load: each client orders one unit after the other until it is
 // refused. It shows how fast a strategy sells and whether it oversells, but not how long
 // buyers wait at a given rate. For conclusive see judge.
-func (l *lab) rush(ctx context.Context, spec strategy.Spec, f *fleet, try int) (result *results.Result, conclusive bool, err error) {
+func (l *lab) rush(ctx context.Context, spec assembly.Spec, f *fleet, try int) (result *results.Result, conclusive bool, err error) {
 	return l.sellOut(ctx, spec, f, fmt.Sprint(try), l.stock, true)
 }
 
@@ -93,14 +93,14 @@ const maxKeysStock = 1000
 // keysRush is a rush in which orders are repeated under their keys while units are left,
 // so that a repeat could become a second order. It is not measured: a repeat costs more
 // than an order, and would slow the strategies by different amounts.
-func (l *lab) keysRush(ctx context.Context, spec strategy.Spec, f *fleet) (*results.Result, error) {
+func (l *lab) keysRush(ctx context.Context, spec assembly.Spec, f *fleet) (*results.Result, error) {
 	result, _, err := l.sellOut(ctx, spec, f, "keys", min(l.stock, maxKeysStock), false)
 	return result, err
 }
 
 // sellOut lets the clients order until they are refused. Unless the load is measured,
 // they also repeat orders meanwhile.
-func (l *lab) sellOut(ctx context.Context, spec strategy.Spec, f *fleet, part string, units int64, measured bool) (result *results.Result, conclusive bool, err error) {
+func (l *lab) sellOut(ctx context.Context, spec assembly.Spec, f *fleet, part string, units int64, measured bool) (result *results.Result, conclusive bool, err error) {
 	sku, err := l.createStock(ctx, f, spec, part, units)
 	if err != nil {
 		return nil, false, err
@@ -148,7 +148,7 @@ func (l *lab) sellOut(ctx context.Context, spec strategy.Spec, f *fleet, part st
 }
 
 // newResult returns a result with the numbers of answers.
-func (l *lab) newResult(spec strategy.Spec, rec *record, stock int64) *results.Result {
+func (l *lab) newResult(spec assembly.Spec, rec *record, stock int64) *results.Result {
 	instances := l.instances
 	if len(l.targets) > 0 {
 		instances = len(l.targets)
@@ -171,7 +171,7 @@ const (
 // crashRush is a rush in which one instance is killed with SIGKILL and replaced. Once
 // recovery has resolved the takes that the instance left, every order that was accepted
 // must exist, and no unit may be missing or sold twice.
-func (l *lab) crashRush(ctx context.Context, spec strategy.Spec, f *fleet) (*results.Result, error) {
+func (l *lab) crashRush(ctx context.Context, spec assembly.Spec, f *fleet) (*results.Result, error) {
 	sku, err := l.createStock(ctx, f, spec, "crash", l.stock)
 	if err != nil {
 		return nil, err

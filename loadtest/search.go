@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/measure"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -94,7 +94,7 @@ func p99(r *results.Result) float64 {
 }
 
 // highest searches for the highest rate at which the strategy keeps --p99.
-func (l *lab) highest(ctx context.Context, spec strategy.Spec, f *fleet) (*results.Result, error) {
+func (l *lab) highest(ctx context.Context, spec assembly.Spec, f *fleet) (*results.Result, error) {
 	s := &search{
 		probes: l.probes,
 		load:   func(rate int) (*results.Result, error) { return l.arrive(ctx, spec, f, rate) },

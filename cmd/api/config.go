@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
+	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
 	"github.com/holdfast-stock/holdfast/internal/commandline"
-	"github.com/holdfast-stock/holdfast/internal/lock/backends"
 	"github.com/holdfast-stock/holdfast/internal/order"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/token"
 )
@@ -51,9 +51,9 @@ var verbs = []string{verbServe, verbReconcile, verbDoctor, verbDrain, "migrate"}
 
 // config is the parsed and checked command line and environment.
 type config struct {
-	access
+	serverFlags
 	verb         string
-	strategy     strategy.Spec
+	strategy     assembly.Spec
 	guard        bool
 	redis        string
 	db           string
@@ -121,7 +121,7 @@ func cutURL(s string) string {
 // parseUnredacted is parse with errors that repeat the arguments. cut says that the URLs
 // are cut off, and cannot be checked.
 func parseUnredacted(args, environ []string, cut bool) (config, error) {
-	c := config{strategy: strategy.Spec{}, cut: cut}
+	c := config{strategy: assembly.Spec{}, cut: cut}
 	flags, name := flagSet(&c)
 	if err := commandline.Parse(flags, joinSwitches(flags, args)); err != nil {
 		return c, usageError{err}
@@ -170,13 +170,13 @@ func (c *config) check(name string) error {
 		}
 		return c.checkDatabase()
 	}
-	spec, ok := strategy.Find(name)
+	spec, ok := assembly.FindStrategy(name)
 	if !ok {
-		return usagef("--strategy: %q is not one of %s", name, strings.Join(strategy.Names(), ", "))
+		return usagef("--strategy: %q is not one of %s", name, strings.Join(assembly.StrategyNames(), ", "))
 	}
 	c.strategy = spec
 	if c.verb == verbDrain {
-		c.strategy = strategy.Queueing()
+		c.strategy = assembly.Queueing()
 		if c.db == "" {
 			return usagef("--db: required by %s", c.verb)
 		}
@@ -185,7 +185,7 @@ func (c *config) check(name string) error {
 	if c.verb == verbReconcile {
 		return cmp.Or(c.checkDatabase(), c.checkShared(), c.checkStores(), c.checkBounds(), c.checkLocks())
 	}
-	return cmp.Or(c.access.check(), c.checkDatabase(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.checkLocks())
+	return cmp.Or(c.serverFlags.check(), c.checkDatabase(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.checkLocks())
 }
 
 // checkShared checks that --redis and --db name stores that instances can share.
@@ -243,8 +243,8 @@ func (c *config) checkLocks() error {
 // checkBounds checks the numbers and durations.
 func (c *config) checkBounds() error {
 	switch {
-	case c.segments < 1 || c.segments > strategy.MaxSegments:
-		return usagef("--segments: %d is not between 1 and %d", c.segments, strategy.MaxSegments)
+	case c.segments < 1 || c.segments > assembly.MaxSegments:
+		return usagef("--segments: %d is not between 1 and %d", c.segments, assembly.MaxSegments)
 	case c.takeDeadline < minTakeDeadline:
 		return usagef("--take-deadline: %v is shorter than %v", c.takeDeadline, minTakeDeadline)
 	case c.paymentWindow != 0 && (c.paymentWindow < minPaymentWindow || c.paymentWindow > maxPaymentWindow):
@@ -263,7 +263,7 @@ func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
 	flags.SortFlags = false
 	c.guard, c.fence, c.console = true, true, true
 	flags.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`address` to serve on")
-	strategyName = flags.String("strategy", strategy.Default, "the way stock is cut: "+strings.Join(strategy.Names(), ", "))
+	strategyName = flags.String("strategy", assembly.DefaultStrategy, "the way stock is cut: "+strings.Join(assembly.StrategyNames(), ", "))
 	addSwitch(flags, &c.guard, "guard", "let the ledger, behind a gate, refuse orders that exceed the stock")
 	addSwitch(flags, &c.fence, "fence", "check fencing tokens, so that a lock holder with an expired lease cannot change counts")
 	c.locks.Add(flags, "the strategies' locks")
@@ -275,7 +275,7 @@ func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
 	flags.DurationVar(&c.paymentWindow, "payment-window", 15*time.Minute, "how long an order may wait for its payment before it expires and its units return; 0: for ever")
 	c.latePayment = latePayment(order.Revive)
 	flags.Var(&c.latePayment, "late-payment", "what a payment does to an order that has expired: revive (it pays the order if the units can be cut again) or refuse (it is due back to the buyer)")
-	flags.Var(removed("use --strategy "+strategy.Queueing().Name+" to answer orders with 202 before the database has them"), "ack", "")
+	flags.Var(removed("use --strategy "+assembly.Queueing().Name+" to answer orders with 202 before the database has them"), "ack", "")
 	_ = flags.MarkHidden("ack")
 	c.addFlags(flags)
 	flags.DurationVar(&c.drainDelay, "drain-delay", 0, "how long to accept requests after SIGTERM while /readyz is 503, so that load balancers notice")
@@ -387,7 +387,7 @@ Usage:
   api [serve] [flags]                     serve; without --redis and --db on embedded stores, to try it out
   api reconcile [--repair] [--json] [flags]
                                           compare the counts of gate and ledger beside running instances; flags as theirs
-  api drain [flags]                       commit the orders that strategy ` + strategy.Queueing().Name + ` has queued, and free the stock for other strategies; flags as its instances'
+  api drain [flags]                       commit the orders that strategy ` + assembly.Queueing().Name + ` has queued, and free the stock for other strategies; flags as its instances'
   api doctor [--json] [flags]             check what an instance with these flags would find, and say what to mend
   api migrate up|down|version [flags]     change or show the schema version of --db; down reverts one migration
 

@@ -9,9 +9,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/console"
 	rushes "github.com/holdfast-stock/holdfast/internal/console/rush"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
@@ -23,7 +23,7 @@ type consolePage struct {
 
 // newConsole returns the console of an instance with these listeners. Rushes stop when
 // ctx ends.
-func newConsole(ctx context.Context, c config, i *service.Instance, l listeners, metrics prometheus.Gatherer, log *slog.Logger) consolePage {
+func newConsole(ctx context.Context, c config, i *assembly.Instance, l listeners, metrics prometheus.Gatherer, log *slog.Logger) consolePage {
 	if !c.console {
 		return consolePage{}
 	}

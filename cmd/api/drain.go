@@ -10,8 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/retry"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
@@ -23,22 +23,16 @@ import (
 // that are left stay queued.
 func drainQueued(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) (err error) {
 	store.LogRedis(log)
-	stores, ledgerID, err := openLedger(ctx, c, log)
+	if err := assembly.CheckFile(c.db); err != nil { // even if the schema may be migrated
+		return err
+	}
+	parts := c.parts()
+	parts.Draining = true
+	instance, err := assembly.Open(ctx, parts, c.options(log, prometheus.NewRegistry()))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stores.close()) }()
-	registry := prometheus.NewRegistry()
-	built, closeStrategy, err := openStrategy(ctx, c, stores, ledgerID, log, registry)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, closeStrategy()) }()
-	built.Layout += ", draining" // no instance that serves shares it, so none queues any more
-	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
-		TakeDeadline: c.takeDeadline, PaymentWindow: c.paymentWindow, Log: log, Metrics: registry,
-	})
-	defer instance.Close()
+	defer func() { err = errors.Join(err, instance.Close()) }()
 	standing, err := instance.Reconciler.Standing(ctx)
 	if err != nil {
 		return err
@@ -61,7 +55,7 @@ func drainQueued(ctx context.Context, c config, stdout io.Writer, log *slog.Logg
 	if err := instance.Start(ctx); err != nil {
 		return err
 	}
-	defer reconcileBeside(ctx, instance, stores.redis, log)()
+	defer instance.RunBeside(ctx)()
 	if err := awaitDrained(ctx, instance, found, log); err != nil {
 		return err
 	}
@@ -77,7 +71,7 @@ const beatPause = 3 * time.Second
 
 // stopped returns an error if an instance raises the ledger's beat. The journal may be in
 // the Redis of its process, and ends with that.
-func stopped(ctx context.Context, i *service.Instance) error {
+func stopped(ctx context.Context, i *assembly.Instance) error {
 	before, err := i.Ledger.Owner(ctx)
 	if err != nil {
 		return err
@@ -99,7 +93,7 @@ const (
 )
 
 // awaitDrained waits until no order is queued. found is the number that were.
-func awaitDrained(ctx context.Context, i *service.Instance, found int64, log *slog.Logger) error {
+func awaitDrained(ctx context.Context, i *assembly.Instance, found int64, log *slog.Logger) error {
 	log.Info("committing queued orders", "orders", found)
 	for told := time.Now(); ; {
 		left, err := i.Consumer.Queued(ctx)

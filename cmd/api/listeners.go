@@ -34,7 +34,7 @@ type listeners struct {
 
 // openListeners listens, and reads the certificate and the file of keys. It accepts no
 // connection yet.
-func openListeners(ctx context.Context, a access, log *slog.Logger) (l listeners, err error) {
+func openListeners(ctx context.Context, a serverFlags, log *slog.Logger) (l listeners, err error) {
 	defer func() {
 		if err != nil {
 			l.close()
@@ -85,6 +85,18 @@ func listen(flag, address string) (net.Listener, error) {
 	return listener, nil
 }
 
+// reachable returns the address as a client on this machine writes it.
+func reachable(address net.Addr) string {
+	host, port, err := net.SplitHostPort(address.String())
+	if err != nil {
+		return address.String()
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
+}
+
 // close closes the listeners that no server has closed yet.
 func (l listeners) close() {
 	if l.hangUp != nil {
@@ -109,7 +121,7 @@ func (l listeners) serve(server *http.Server, on net.Listener) error {
 // serveOps serves on the operators' listener, if there is one, until stop is called.
 // It goes on while the API drains, so that probes and Prometheus see that. An error
 // goes to served.
-func (l listeners) serveOps(c httpapi.Config, a access, served chan<- error) (stop func()) {
+func (l listeners) serveOps(c httpapi.Config, a serverFlags, served chan<- error) (stop func()) {
 	if l.ops == nil {
 		return func() {}
 	}

@@ -46,11 +46,10 @@ func stopAtSignal(stop func()) {
 
 // exitCode prints err to stderr and returns the exit code of the process.
 func exitCode(err error, stderr io.Writer) int {
-	var usage usageError
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &usage):
+	case errors.As(err, new(usageError)), errors.Is(err, store.ErrBadURL):
 		fmt.Fprintf(stderr, "api: %v\nRun api --help for the flags.\n", err)
 		return 2
 	default:
@@ -86,7 +85,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	case verbReconcile:
 		return reconcileOnce(ctx, c, maxSilence, stdout, log)
 	case verbDoctor:
-		return doctor(ctx, c, stdout)
+		return examine(ctx, c, stdout)
 	case verbDrain:
 		return drainQueued(ctx, c, stdout, log)
 	}
@@ -109,6 +108,16 @@ func newLogger(w io.Writer, level slog.Level) *slog.Logger {
 		return slog.New(slog.NewTextHandler(w, options))
 	}
 	return slog.New(slog.NewJSONHandler(w, options))
+}
+
+// isTerminal reports whether w is a terminal.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // buildVersion returns the module's version, the commit if the build recorded it,

@@ -8,21 +8,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 )
 
-// newRegistry returns a registry with the metrics of the process, of its build, and of
-// its connections to the stores.
-func newRegistry(s stores) *prometheus.Registry {
+// newRegistry returns a registry with the metrics of the process and of its build.
+func newRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		collectors.NewDBStatsCollector(s.sql.Pool(), "ledger"),
 		newBuildInfo(readBuild()))
-	if s.redis != nil {
-		registry.MustRegister(newRedisPool(s.redis.PoolStats))
-	}
 	return registry
+}
+
+// registerPools adds the metrics of the connections to the stores.
+func registerPools(registry *prometheus.Registry, s assembly.Stores) {
+	registry.MustRegister(collectors.NewDBStatsCollector(s.SQL.Pool(), "ledger"))
+	if s.Redis != nil {
+		registry.MustRegister(newRedisPool(s.Redis.PoolStats))
+	}
 }
 
 // metricsHandler serves the metrics. It speaks OpenMetrics to clients that ask for it.

@@ -46,7 +46,7 @@ func TestMigrate(t *testing.T) {
 			url := d.URL(t)
 			file, isFile := strings.CutPrefix(url, "sqlite://")
 			if isFile {
-				for _, command := range []string{"migrate version", "migrate down", "serve", "reconcile --strategy merged --migrate"} {
+				for _, command := range []string{"migrate version", "migrate down", "serve", "reconcile --strategy merged --migrate", "drain --migrate"} {
 					mustRun(t, command, url, 1, "no such file", "api migrate up")
 					if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
 						t.Errorf("%s has made the file: %v", command, err)

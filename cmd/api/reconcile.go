@@ -9,8 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/reconcile/findings"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
@@ -24,36 +24,27 @@ const maxSilence = 30 * time.Second
 func reconcileOnce(ctx context.Context, c config, silence time.Duration, stdout io.Writer, log *slog.Logger) (err error) {
 	store.LogRedis(log)
 	c.db = store.LongStatements(c.db)
-	stores, err := openStores(ctx, c)
+	c.migrate = false // the running instances need the schema as it is
+	stores, err := assembly.OpenStores(ctx, c.parts(), log)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stores.close()) }()
-	stores.sql.LogTo(log)
-	return stores.sql.WhileAnswering(ctx, silence, func(ctx context.Context) error {
+	defer func() { err = errors.Join(err, stores.Close()) }()
+	return stores.SQL.WhileAnswering(ctx, silence, func(ctx context.Context) error {
 		return reconcileOpened(ctx, c, stores, stdout, log)
 	})
 }
 
 // reconcileOpened is reconcileOnce on open stores.
-func reconcileOpened(ctx context.Context, c config, stores stores, stdout io.Writer, log *slog.Logger) (err error) {
-	c.migrate = false // the running instances need the schema as it is
-	if err := prepareSchema(ctx, c, stores.sql); err != nil {
+func reconcileOpened(ctx context.Context, c config, stores assembly.Stores, stdout io.Writer, log *slog.Logger) (err error) {
+	if err := stores.PrepareSchema(ctx, false); err != nil {
 		return err
 	}
-	ledgerID, err := stores.sql.LedgerID(ctx)
+	instance, err := assembly.Build(ctx, stores, c.parts(), c.options(log, prometheus.NewRegistry()))
 	if err != nil {
 		return err
 	}
-	built, closeStrategy, err := openStrategy(ctx, c, stores, ledgerID, log, prometheus.NewRegistry())
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, closeStrategy()) }()
-	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
-		TakeDeadline: c.takeDeadline, Log: log, Metrics: prometheus.NewRegistry(),
-	})
-	defer instance.Close()
+	defer func() { err = errors.Join(err, instance.Close()) }()
 	if err := instance.Reconciler.Attach(ctx); err != nil {
 		return err
 	}

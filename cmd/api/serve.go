@@ -12,11 +12,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
-	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/outage"
 	"github.com/holdfast-stock/holdfast/internal/retry"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/tracing"
@@ -24,8 +23,6 @@ import (
 )
 
 const (
-	// watchPause is the pause between two checks of the Redis masters' identity.
-	watchPause = time.Second
 	// stopTimeout bounds the time that the service takes to stop after
 	// --drain-delay: to answer accepted requests, flush its queues and close its
 	// stores. The process ends within 15 s.
@@ -80,34 +77,26 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	defer traces.Close() // after the last group
 
 	// Listen first, so that an address in use changes nothing in the stores.
-	listeners, err := openListeners(ctx, c.access, log)
+	listeners, err := openListeners(ctx, c.serverFlags, log)
 	if err != nil {
 		return err
 	}
 	defer listeners.close()
 
-	stores, ledgerID, err := openLedger(ctx, c, log)
+	registry := newRegistry()
+	options := c.options(log, registry)
+	options.Tracer = traces.Tracer()
+	instance, err := assembly.Open(ctx, c.parts(), options)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stores.close()) }()
-	warnOfStores(ctx, c, stores, log)
-	registry := newRegistry(stores)
-	built, closeStrategy, err := openStrategy(ctx, c, stores, ledgerID, log, registry)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, closeStrategy()) }()
-	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
-		TakeDeadline: c.takeDeadline, PaymentWindow: c.paymentWindow, LatePayments: order.Late(c.latePayment),
-		Log: log, Metrics: registry, Tracer: traces.Tracer(),
-	})
-	defer instance.Close()
+	defer func() { err = errors.Join(err, instance.Close()) }()
+	registerPools(registry, instance.Stores)
+	warnOfStores(ctx, c, instance.Stores, log)
 	if err := start(ctx, instance, c); err != nil {
 		return err
 	}
-	stopReconciling := reconcileBeside(ctx, instance, stores.redis, log)
-	defer stopReconciling() // once the last request is answered
+	defer instance.RunBeside(ctx)() // until the last request is answered
 
 	var ready atomic.Bool
 	page := newConsole(ctx, c, instance, listeners, registry, log)
@@ -115,10 +104,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 		Orders: instance.Orders,
 		Stock:  instance.Stock,
 		Ready: func(ctx context.Context) error {
-			if err := cmp.Or(listeners.ready(), instance.Reconciler.Ready(ctx)); err != nil {
-				return err
-			}
-			return schemaReady(ctx, stores.sql)
+			return cmp.Or(listeners.ready(), instance.Ready(ctx))
 		},
 		Strategies:     describe(c),
 		AdminToken:     c.adminToken,
@@ -138,7 +124,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	}
 	defer listeners.refresh()()
 	served := make(chan error, 2)
-	defer listeners.serveOps(settings, c.access, served)()
+	defer listeners.serveOps(settings, c.serverFlags, served)()
 	server := httpapi.NewServer(httpapi.New(settings), requestTimeout, log)
 	endStreams := page.run(ctx)
 	defer endStreams()
@@ -148,7 +134,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	ready.Store(true)
 	announce(ctx, c, listeners, log)
 	if isTerminal(stdout) { // elsewhere the log is all that is printed, so that a collector can parse each line
-		if _, err := io.WriteString(stdout, banner(c, listeners)); err != nil {
+		if _, err := io.WriteString(stdout, startupBanner(c, listeners)); err != nil {
 			log.Debug("printing the banner failed", "error", err)
 		}
 	}
@@ -162,6 +148,31 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	return finishRequests(server, listeners.api, served, c.drainDelay, log)
 }
 
+// start takes over the stock, and sets the demo stock of an embedded service.
+func start(ctx context.Context, i *assembly.Instance, c config) error {
+	if err := i.Start(ctx); err != nil {
+		return err
+	}
+	if !c.embedded() {
+		return nil
+	}
+	for _, set := range demoStock {
+		if _, _, err := i.Stock.SetStock(ctx, set); err != nil {
+			return fmt.Errorf("setting the demo stock: %w", err)
+		}
+	}
+	return nil
+}
+
+// describe returns the table of strategies as GET /strategies shows it.
+func describe(c config) httpapi.Strategies {
+	d := httpapi.Strategies{Running: c.strategy.Name, Guard: c.guard}
+	for _, s := range assembly.Strategies() {
+		d.All = append(d.All, httpapi.Strategy{Name: s.Name, Gate: s.Gate, Cutter: s.Cutter, Sound: s.Sound, Detail: s.Detail, Promise: s.Promise})
+	}
+	return d
+}
+
 // announce logs that the service serves, whatever --log-level says: where the banner is
 // not printed, this line has the address.
 func announce(ctx context.Context, c config, l listeners, log *slog.Logger) {
@@ -172,9 +183,9 @@ func announce(ctx context.Context, c config, l listeners, log *slog.Logger) {
 }
 
 // warnOfStores logs what the stores cannot do, or may lose.
-func warnOfStores(ctx context.Context, c config, stores stores, log *slog.Logger) {
-	if stores.redis != nil {
-		for _, warning := range store.RedisWarnings(ctx, stores.redis) {
+func warnOfStores(ctx context.Context, c config, stores assembly.Stores, log *slog.Logger) {
+	if stores.Redis != nil {
+		for _, warning := range store.RedisWarnings(ctx, stores.Redis) {
 			log.Warn(warning)
 		}
 	}
@@ -186,11 +197,11 @@ func warnOfStores(ctx context.Context, c config, stores stores, log *slog.Logger
 }
 
 // queueWarning says which queued orders may be lost. It is empty if none are.
-func queueWarning(ctx context.Context, c config, s stores) string {
+func queueWarning(ctx context.Context, c config, s assembly.Stores) string {
 	if c.redis == "" {
 		return "a 202 is as durable as the in-process Redis: the end of this process loses every order that is still queued"
 	}
-	return store.QueueWarning(ctx, s.redis)
+	return store.QueueWarning(ctx, s.Redis)
 }
 
 // finishRequests goes on serving for delay, so that load balancers notice that the instance

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -206,7 +206,7 @@ func TestInstances(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
 			flags := migrated(t, p.flags(t))
-			for i, spec := range strategy.Table() {
+			for i, spec := range assembly.Strategies() {
 				if i%2 != n && !testenv.Thorough() || spec.Queues() && p.name == postgresAndCluster.name { // it cannot run there
 					continue
 				}

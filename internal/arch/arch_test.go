@@ -16,7 +16,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 )
 
 const module = "github.com/holdfast-stock/holdfast/"
@@ -24,12 +24,13 @@ const module = "github.com/holdfast-stock/holdfast/"
 // mayImport lists what each package may import of this module. A package that is
 // missing may import nothing of it. Tests may import anything.
 var mayImport = map[string][]string{
-	"cmd/api": {"internal/httpapi", "internal/console", "internal/console/rush", "internal/order", "internal/latency", "internal/outage", "internal/service", "internal/reconcile", "internal/reconcile/findings", "internal/stock",
-		"internal/stock/strategy", "internal/store", "internal/lock", "internal/lock/backends", "internal/tracing", "internal/tracing/otlp", "internal/certificate", "internal/token", "internal/retry", "internal/commandline"},
-	"cmd/withlock":     {"internal/commandline", "internal/store", "internal/lock", "internal/lock/backends", "internal/lock/recipe"},
-	"internal/service": {"internal/order", "internal/admin", "internal/async", "internal/reconcile", "internal/ledger", "internal/ledger/sqltx", "internal/stock/strategy", "internal/tracing"},
-	"internal/console/rush": {"internal/retry", "internal/httpapi", "internal/service", "internal/stock", "internal/stock/strategy", "internal/store",
-		"internal/lock", "internal/lock/backends", "internal/lab/measure", "internal/lab/load", "client"},
+	"cmd/api": {"internal/httpapi", "internal/console", "internal/console/rush", "internal/doctor", "internal/order", "internal/outage", "internal/assembly", "internal/assembly/backends", "internal/reconcile/findings",
+		"internal/stock", "internal/store", "internal/tracing", "internal/tracing/otlp", "internal/certificate", "internal/token", "internal/retry", "internal/commandline"},
+	"cmd/withlock": {"internal/commandline", "internal/store", "internal/lock", "internal/assembly/backends", "internal/lock/recipe"},
+	"internal/assembly": {"internal/order", "internal/admin", "internal/async", "internal/reconcile", "internal/ledger", "internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock", "internal/stock/gate", "internal/store",
+		"internal/assembly/backends", "internal/lock", "internal/lock/redis", "internal/latency", "internal/tracing"},
+	"internal/doctor":                   {"internal/assembly", "internal/reconcile", "internal/store", "internal/certificate", "internal/token"},
+	"internal/console/rush":             {"internal/retry", "internal/httpapi", "internal/assembly", "internal/assembly/backends", "internal/stock", "internal/lab/measure", "internal/lab/load", "client"},
 	"internal/httpapi":                  {"internal/order", "internal/admin", "internal/stock", "internal/latency", "internal/ratelimit", "internal/tracing"},
 	"internal/token":                    {"internal/stock"},
 	"internal/console":                  {"internal/ledger", "internal/stock", "internal/palette"},
@@ -43,11 +44,10 @@ var mayImport = map[string][]string{
 	"internal/ledger/cutter":            {"internal/ledger/sqltx", "internal/stock"},
 	"internal/ledger/cutter/cuttertest": {"internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock"},
 	"internal/ledger/sqltx":             {},
-	"internal/stock/strategy":           {"internal/async", "internal/stock", "internal/stock/gate", "internal/ledger/cutter", "internal/lock", "internal/lock/..."},
 	"internal/stock/gate":               {"internal/stock", "internal/lock", "internal/lock/recipe", "internal/group"},
 	"internal/stock/gatetest":           {"internal/stock"},
 	"internal/tracing/otlp":             {"internal/tracing"},
-	"internal/lock/backends":            {"internal/lock", "internal/lock/...", "internal/store"},
+	"internal/assembly/backends":        {"internal/lock", "internal/lock/...", "internal/store"},
 	"internal/lock/...":                 {"internal/lock", "internal/lock/address", "internal/retry"},
 	"internal/lock/locktest":            {"internal/testenv"},
 	"internal/lock/mysql":               {"internal/lock/session"},
@@ -58,13 +58,13 @@ var mayImport = map[string][]string{
 	"internal/testenv/chromium":         {"internal/testenv"},
 	"bench":                             {"bench/session", "internal/lab/...", "internal/testenv", "client"},
 	"bench/...":                         {},
-	"bench/locks":                       {"bench/session", "internal/lab/...", "internal/testenv", "internal/lock/backends", "internal/store"},
+	"bench/locks":                       {"bench/session", "internal/lab/...", "internal/testenv", "internal/assembly/backends", "internal/store"},
 	"bench/session":                     {"internal/lab/..."},
-	"loadtest":                          {"loadtest/...", "internal/testenv", "internal/store", "internal/lab/...", "internal/stock/strategy", "internal/lock/backends", "internal/retry", "client"},
+	"loadtest":                          {"loadtest/...", "internal/testenv", "internal/store", "internal/lab/...", "internal/assembly", "internal/assembly/backends", "internal/retry", "client"},
 	"loadtest/...":                      {"loadtest/results", "internal/lab/...", "internal/testenv"},
 	"loadtest/smoke":                    {"loadtest/liar", "client"},
 	"loadtest/report":                   {"internal/palette"},
-	"loadtest/pitfall":                  {"internal/lock", "internal/lock/...", "internal/stock", "internal/stock/strategy", "internal/store", "internal/retry"},
+	"loadtest/pitfall":                  {"internal/lock", "internal/lock/...", "internal/stock", "internal/assembly", "internal/store", "internal/retry"},
 }
 
 // onlyIn lists imports of other modules that only some packages may have.
@@ -83,8 +83,8 @@ var onlyIn = map[string][]string{
 	"github.com/glebarez/sqlite":           {"internal/store"},
 	"github.com/go-sql-driver/mysql":       {"internal/store", "internal/ledger/sqltx", "internal/testenv", "bench", "bench/..."},
 	"github.com/jackc/pgx/v5":              {"internal/store", "internal/ledger/sqltx", "internal/testenv", "bench", "bench/..."},
-	"github.com/spf13/pflag":               {"cmd/api", "cmd/withlock", "internal/commandline", "internal/lock/backends", "internal/lab/command", "bench", "bench/...", "loadtest", "loadtest/..."},
-	"github.com/prometheus/client_golang": {"cmd/api", "internal/service", "internal/httpapi", "internal/order", "internal/ledger", "internal/reconcile", "internal/async", "internal/latency", "internal/tracing",
+	"github.com/spf13/pflag":               {"cmd/api", "cmd/withlock", "internal/commandline", "internal/assembly/backends", "internal/lab/command", "bench", "bench/...", "loadtest", "loadtest/..."},
+	"github.com/prometheus/client_golang": {"cmd/api", "internal/assembly", "internal/doctor", "internal/httpapi", "internal/order", "internal/ledger", "internal/reconcile", "internal/async", "internal/latency", "internal/tracing",
 		"internal/console", "internal/console/rush"},
 	"github.com/go-json-experiment/json":     {"internal/httpapi"},
 	"github.com/go-playground/validator/v10": {"internal/httpapi"},
@@ -103,7 +103,7 @@ var opens = map[string]bool{
 var openers = []string{"internal/store", "internal/testenv", "bench", "bench/...", "loadtest", "loadtest/..."}
 
 // named lists the packages that may contain the name of a strategy.
-var named = []string{"internal/stock/strategy", "bench", "bench/...", "loadtest", "loadtest/..."}
+var named = []string{"internal/assembly", "bench", "bench/...", "loadtest", "loadtest/..."}
 
 // dialects lists the constants of the kinds of database. A difference between the
 // kinds is a method of sqltx.Dialect, so only sqltx compares with them.
@@ -167,7 +167,7 @@ func check(pkg string, file *ast.File) (faults []string) {
 		case *ast.BasicLit:
 			word, err := strconv.Unquote(n.Value)
 			// "none" has other meanings too, and "lock" is also a flag.
-			if n.Kind == token.STRING && err == nil && word != "none" && word != "lock" && slices.Contains(strategy.Names(), word) && !within(pkg, named) {
+			if n.Kind == token.STRING && err == nil && word != "none" && word != "lock" && slices.Contains(assembly.StrategyNames(), word) && !within(pkg, named) {
 				fault("knows a strategy by name: %q", word)
 			}
 		}
@@ -233,7 +233,9 @@ func TestRules(t *testing.T) {
 	for _, test := range []struct{ pkg, code, fault string }{
 		{"internal/stock", `import _ "` + module + `internal/order"`, "imports internal/order"},
 		{"internal/order", `import _ "` + module + `internal/httpapi"`, "imports internal/httpapi"},
-		{"internal/order", `import _ "` + module + `internal/stock/strategy"`, "imports internal/stock/strategy"},
+		{"internal/order", `import _ "` + module + `internal/assembly"`, "imports internal/assembly"},
+		{"internal/lock", `import _ "` + module + `internal/assembly/backends"`, "imports internal/assembly/backends"},
+		{"cmd/withlock", `import _ "` + module + `internal/assembly"`, "imports internal/assembly"},
 		{"internal/httpapi", `import _ "` + module + `internal/store"`, "imports internal/store"},
 		{"internal/stock/gate", `import _ "` + module + `internal/ledger/cutter"`, "imports internal/ledger/cutter"},
 		{"internal/ledger/cutter", `import _ "` + module + `internal/stock/gate"`, "imports internal/stock/gate"},
@@ -245,7 +247,7 @@ func TestRules(t *testing.T) {
 		{"internal/ledger", `import _ "gorm.io/gorm"`, "imports gorm.io/gorm"},
 		{"internal/stock/gate", `import _ "` + module + `internal/lock/redis"`, "imports internal/lock/redis"},
 		{"internal/lock/redis", `import _ "` + module + `internal/stock"`, "imports internal/stock"},
-		{"internal/stock/strategy", `import _ "` + module + `internal/lock/flawed"`, "imports internal/lock/flawed"},
+		{"internal/assembly", `import _ "` + module + `internal/lock/flawed"`, "imports internal/lock/flawed"},
 		{"cmd/api", `import _ "` + module + `internal/testenv"`, "imports internal/testenv"},
 		{"internal/fresh", `import _ "` + module + `internal/stock"`, "imports internal/stock"},
 		{"internal/order", `import _ "go.opentelemetry.io/otel/trace"`, "imports go.opentelemetry.io/otel/trace"},
@@ -262,7 +264,7 @@ func TestRules(t *testing.T) {
 
 		{"internal/lock/redis", `import _ "` + module + `internal/lock"`, ""},
 		{"internal/lock/redlock", `import _ "github.com/go-redsync/redsync/v4"`, ""},
-		{"internal/stock/strategy", `var _ = "merged"`, ""},
+		{"internal/assembly", `var _ = "merged"`, ""},
 		{"internal/store", `import "database/sql"; var _, _ = sql.Open("", "")`, ""},
 		{"internal/order", `var _ = "none"`, ""},
 		{"internal/store", `import "` + module + `internal/ledger/sqltx"; var _ = map[sqltx.Dialect]string{sqltx.MySQL: ""}`, ""},

@@ -20,14 +20,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/console"
 	"github.com/holdfast-stock/holdfast/internal/console/rush"
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
 	"github.com/holdfast-stock/holdfast/internal/order"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
-	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -43,7 +41,7 @@ const (
 // shop is a service with a console, on embedded stores, in this process.
 type shop struct {
 	t          testing.TB
-	instance   *service.Instance
+	instance   *assembly.Instance
 	registry   *prometheus.Registry
 	console    *console.Console
 	handler    http.Handler
@@ -73,27 +71,20 @@ func openShop(t testing.TB, options ...option) *shop {
 	for _, o := range options {
 		o(&set)
 	}
-	stores, err := store.OpenEmbedded(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = stores.Close() })
-	ledgerID, err := stores.SQL().LedgerID(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	spec, _ := strategy.Find(set.strategy)
-	built, closeGate := spec.Build(strategy.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Segments: 1})
-	t.Cleanup(closeGate)
+	spec, _ := assembly.FindStrategy(set.strategy)
 	// Not a port that the kernel could give away before the server is back.
 	s := &shop{t: t, registry: prometheus.NewRegistry(), address: fmt.Sprintf("127.0.0.1:%d", testenv.Port(t))}
 	s.listen()
 	log := slog.New(slog.DiscardHandler)
-	s.instance = service.New(stores.SQL().Ledger(), ledgerID, built, service.Options{
+	var err error
+	s.instance, err = assembly.Open(t.Context(), assembly.Parts{Strategy: spec, Segments: 1}, assembly.Options{
 		TakeDeadline: time.Minute, PaymentWindow: time.Hour, Log: log, Metrics: s.registry,
 	})
-	t.Cleanup(s.instance.Close)
-	if err := s.instance.Reconciler.Start(t.Context()); err != nil {
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.instance.Close() })
+	if err := s.instance.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	config := console.Config{

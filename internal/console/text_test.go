@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 )
 
 // texts reads the dictionary of a language.
@@ -77,7 +77,7 @@ func TestStrategiesAreExplained(t *testing.T) {
 	t.Parallel()
 	for _, language := range []string{"en", "zh"} {
 		known := texts(t, language)
-		for _, name := range strategy.Names() {
+		for _, name := range assembly.StrategyNames() {
 			if known["strategy."+name] == "" {
 				t.Errorf("%s: no text for strategy %s", language, name)
 			}

@@ -11,17 +11,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
-	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
 // The whole service runs in this process: SQLite in a temporary folder, an
@@ -87,7 +84,7 @@ func embeddedConfig(ctx context.Context, queue bool) (c httpapi.Config, close fu
 		return c, nil, err
 	}
 	return httpapi.Config{
-		Strategies:     httpapi.Strategies{Running: strategy.Default, Guard: true},
+		Strategies:     httpapi.Strategies{Running: assembly.DefaultStrategy, Guard: true},
 		Orders:         instance.Orders,
 		Stock:          instance.Stock,
 		Ready:          instance.Reconciler.Ready,
@@ -102,38 +99,23 @@ func embeddedConfig(ctx context.Context, queue bool) (c httpapi.Config, close fu
 
 // embedded starts an instance on embedded stores. close stops it and removes the
 // stores.
-func embedded(ctx context.Context, queue bool) (instance *service.Instance, close func(), err error) {
-	stores, err := store.OpenEmbedded(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	ledgerID, err := stores.SQL().LedgerID(ctx)
-	if err != nil {
-		return nil, nil, errors.Join(err, stores.Close())
-	}
-	spec, _ := strategy.Find(strategy.Default)
+func embedded(ctx context.Context, queue bool) (instance *assembly.Instance, close func(), err error) {
+	spec, _ := assembly.FindStrategy(assembly.DefaultStrategy)
 	if queue {
-		spec = strategy.Queueing()
+		spec = assembly.Queueing()
 	}
-	built, closeGate := spec.Build(strategy.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Guard: true})
-	instance = service.New(stores.SQL().Ledger(), ledgerID, built, service.Options{
+	instance, err = assembly.Open(ctx, assembly.Parts{Strategy: spec, Guard: true}, assembly.Options{
 		TakeDeadline: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
-	running, stop := context.WithCancel(ctx)
-	var consuming sync.WaitGroup
-	close = func() {
-		stop()
-		consuming.Wait()
-		instance.Close()
-		closeGate()
-		_ = stores.Close()
-	}
-	if err := instance.Start(ctx); err != nil {
-		close()
+	if err != nil {
 		return nil, nil, err
 	}
-	if queue {
-		consuming.Go(func() { instance.Consumer.Run(running) })
+	if err := instance.Start(ctx); err != nil {
+		return nil, nil, errors.Join(err, instance.Close())
 	}
-	return instance, close, nil
+	stop := instance.RunBeside(ctx)
+	return instance, func() {
+		stop()
+		_ = instance.Close()
+	}, nil
 }

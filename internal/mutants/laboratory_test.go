@@ -105,7 +105,7 @@ var laboratory = []mutant{
 	{"buyers may exceed their limit during the load", labLifecycle, "if most > couponLimit {", "if false {", "loadtest TestCheckLimit/within_the_payment_window"},
 	{"claims are not compared", labLifecycle, "if claims[buyer] != held[buyer] {", "if false {", "loadtest TestCheckClaims/too_low"},
 	{"the audit accepts an order of a lifecycle load without a request", labLifecycle, "unknown[o.Buyer] < 0 {", "false {", "loadtest TestCheckUnknown/busy"},
-	{"counts are not compared after a lifecycle load", labLifecycle, "judgeCounts(one, terms{spec: strategy.Spec{Sound: true}})", "_ = strategy.Spec{}", "loadtest TestLifecycleLiars/returns-units-twice"},
+	{"counts are not compared after a lifecycle load", labLifecycle, "judgeCounts(one, terms{spec: assembly.Spec{Sound: true}})", "_ = assembly.Spec{}", "loadtest TestLifecycleLiars/returns-units-twice"},
 	{"clean deletes SKUs of others", labClean, "if loadTestSKU.MatchString(sku) {", "if true {", "loadtest TestClean"},
 	{"a lost 202 is not missed", labFollow, "case status == http.StatusNotFound:\n\t\t\ta.outcome, a.order.Status = accepted, \"\"", "case status == http.StatusNotFound:\n\t\t\ta.outcome, a.order.Status = failed, \"\"", "loadtest TestFollow/removed_from_the_queue"},
 	{"an order may stay queued", labFollow, "rec.find(results.Unended, a.order.String())", "", "loadtest TestFollowGivesUp"},

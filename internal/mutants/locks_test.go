@@ -27,7 +27,7 @@ const (
 	beginning          = "cmd/withlock/begin.go"
 	sessions           = "internal/lock/session/session.go"
 	sessionConfirm     = "internal/lock/session/confirm.go"
-	backendFlags       = "internal/lock/backends/flags.go"
+	backendFlags       = "internal/assembly/backends/flags.go"
 	redisLock          = "internal/lock/redis/redis.go"
 	redisConfirm       = "internal/lock/redis/confirm.go"
 	etcdConfirm        = "internal/lock/etcd/confirm.go"
@@ -176,6 +176,6 @@ var locks = []mutant{
 	{"a pooler is not refused", sessions, "if !held || heldTwice || !stillHeld || session == otherSession || session != last {", "if !held && heldTwice && !stillHeld && session == otherSession && session != last {", "internal/lock/session TestPoolerIsRefused"},
 	{"a check in another session counts", sessions, "case session != g.session.server.Session:", "case session < 0:", "internal/lock/session TestPoolerThatAppearsLater"},
 	{"a server grants locks as soon as it has started", sessions, "settleTime-max(s.server.Uptime, 0)", "0*settleTime", "internal/lock/session TestServerThatHasJustStarted"},
-	{"redlock does not start without one of its servers", backendFlags, "len(failures) <= len(clients)/2", "len(failures) == 0", "internal/lock/backends TestRedlockWithoutAServer"},
+	{"redlock does not start without one of its servers", backendFlags, "len(failures) <= len(clients)/2", "len(failures) == 0", "internal/assembly/backends TestRedlockWithoutAServer"},
 	{"the databases of a MySQL server share their locks", "internal/lock/mysql/mysql.go", "[]byte(database + \"\\x00\" + name)", "[]byte(name)", "internal/lock/mysql TestKey"},
 }

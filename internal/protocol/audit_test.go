@@ -13,11 +13,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
 // auditNow audits all stock and returns the findings.
@@ -454,10 +454,10 @@ func TestOneReadingProvesNothing(t *testing.T) {
 func TestAuditTakesNothingOver(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, sqliteURL(t))
-	built, stop := strategy.Strategy{}, func() {}
+	built, stop := assembly.Strategy{}, func() {}
 	attach := func(name string) error {
-		spec, _ := strategy.Find(name)
-		built, stop = spec.Build(strategy.Backends{Redis: s.redis, LedgerID: s.ledgerID})
+		spec, _ := assembly.FindStrategy(name)
+		built, stop = spec.Build(assembly.Backends{Redis: s.redis, LedgerID: s.ledgerID})
 		defer stop()
 		i := s.assemble(s.sql.Ledger(), built, settings{takeDeadline: immediateDeadline})
 		defer i.close()

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/faults"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
 // faultRow is one run: a strategy, a database, and the faults of its stores.
@@ -94,7 +94,7 @@ var foundRows = []faultRow{
 func allRows(database string) (rows []faultRow) {
 	const first = 8 // statements
 	kinds := slices.Concat(lostKinds, databaseKinds[database])
-	for i, spec := range strategy.Table() {
+	for i, spec := range assembly.Strategies() {
 		row := faultRow{database: database, strategy: spec.Name}
 		add := func(sql, redis []faults.Fault) {
 			row.sql, row.redis, row.seed = sql, redis, uint64(len(rows))
@@ -142,9 +142,9 @@ func allRows(database string) (rows []faultRow) {
 // randomRow returns a random row on a database. A seed always gives the same row.
 func randomRow(database string, seed uint64) faultRow {
 	random := rand.New(rand.NewPCG(seed, 2))
-	table := strategy.Table()
+	table := assembly.Strategies()
 	if *faultsOnly != "" {
-		table = slices.DeleteFunc(table, func(s strategy.Spec) bool { return !slices.Contains(strings.Split(*faultsOnly, ","), s.Name) })
+		table = slices.DeleteFunc(table, func(s assembly.Spec) bool { return !slices.Contains(strings.Split(*faultsOnly, ","), s.Name) })
 	}
 	spec := table[random.IntN(len(table))]
 	row := faultRow{database: database, strategy: spec.Name, seed: seed}

@@ -20,13 +20,13 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/gate"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -252,7 +252,7 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 	statements, sqlFaults := r.sqlFault.Disarm()
 	commands, redisFaults := r.hook.Disarm()
 
-	spec, _ := strategy.Find(row.strategy)
+	spec, _ := assembly.FindStrategy(row.strategy)
 	e := evidence{answers: s.answers, sound: spec.Sound, guarded: spec.HasGate() && !row.noGuard, redisIntact: len(row.redis) == 0 && r.unanswered.Load() == 0}
 	broken = errors.Join(broken, r.settle(ctx, maxSettle, instances, s, &e))
 	s.retryKeyed(ctx, instances)

@@ -8,9 +8,9 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -19,7 +19,7 @@ import (
 func TestLayouts(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		for _, next := range strategy.Names() {
+		for _, next := range assembly.StrategyNames() {
 			t.Run("lua to "+next, func(t *testing.T) {
 				sku := newSKU("layout")
 				old := s.open(t, settings{strategy: "lua"})

@@ -9,13 +9,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/gate"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
 // hook is a place in the code where a test can stop a goroutine.
@@ -88,7 +88,7 @@ func (c hookedPlan) Plan(ctx context.Context, db *sqltx.DB, g stock.Generation, 
 func (s *shop) openOptimistic(t *testing.T) (*instance, *hook) {
 	t.Helper()
 	planned := new(hook)
-	return s.open(t, settings{strategy: "optimistic", change: func(built *strategy.Strategy) {
+	return s.open(t, settings{strategy: "optimistic", change: func(built *assembly.Strategy) {
 		built.Cutter = hookedPlan{built.Cutter, planned}
 	}}), planned
 }
@@ -170,7 +170,7 @@ func (s *shop) openHooked(t *testing.T, set settings) hooked {
 	var h hooked
 	g := new(hookedGate)
 	set.around = g.around
-	set.change = func(built *strategy.Strategy) {
+	set.change = func(built *assembly.Strategy) {
 		if built.Gate != nil {
 			g.Gate, built.Gate, h.gate = built.Gate, g, g
 		}

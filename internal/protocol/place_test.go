@@ -9,9 +9,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
 // TestPlace: every strategy gives a single client the right answers.
@@ -165,7 +165,7 @@ func TestTwins(t *testing.T) {
 			t.Errorf("%d orders and %d new ones; want one of each", len(ids), fresh)
 		}
 		counter := i.counter
-		if spec, _ := strategy.Find(i.strategy); !spec.Sound {
+		if spec, _ := assembly.FindStrategy(i.strategy); !spec.Sound {
 			counter = nil // without soundness the gate may miscount twins
 		}
 		s.waitSettled(t, counter, sku)
@@ -220,7 +220,7 @@ func TestNoAnswerBeforeCommit(t *testing.T) {
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
 		for _, name := range []string{"lua", "merged", "conditional"} {
 			t.Run(name, func(t *testing.T) {
-				i := s.open(t, settings{strategy: name, change: func(built *strategy.Strategy) {
+				i := s.open(t, settings{strategy: name, change: func(built *assembly.Strategy) {
 					built.Cutter = failingAfterCut(built.Cutter, errors.New("the database is away"))
 				}})
 				sku := newSKU("uncommitted")

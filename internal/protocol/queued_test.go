@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/async"
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -17,7 +18,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -61,7 +61,7 @@ func (j *hookedJournal) Finish(ctx context.Context, takes ...stock.Take) error {
 }
 
 // queues is the strategy that queues orders.
-var queues = strategy.Queueing().Name
+var queues = assembly.Queueing().Name
 
 // queueing is an instance that queues orders, with hooks in its journal and its cutter.
 type queueing struct {
@@ -74,7 +74,7 @@ func (s *shop) openQueueing(t *testing.T, set settings) queueing {
 	t.Helper()
 	var q queueing
 	set.strategy, set.idle = queues, true
-	set.change = func(built *strategy.Strategy) {
+	set.change = func(built *assembly.Strategy) {
 		q.journal = &hookedJournal{Journal: built.Journal}
 		built.Journal = q.journal
 		q.cutter = new(hookedCutter)
@@ -107,7 +107,7 @@ func drain(t *testing.T, i *instance) {
 }
 
 // draining makes an instance one of a layout that nobody sells under.
-func draining(built *strategy.Strategy) { built.Layout += ", draining" }
+func draining(built *assembly.Strategy) { built.Layout += ", draining" }
 
 // mustQueue places an order, which must be queued.
 func mustQueue(t *testing.T, i *instance, r order.Request) order.Order {
@@ -497,7 +497,7 @@ func TestCommittedBeforeARefill(t *testing.T) {
 		sweep(t, i.instance)
 		i.journal.keep.Store(false)
 		i.journal.claimsAll.Store(true)
-		next := s.open(t, settings{idle: true, strategy: queues, noGuard: true, change: func(built *strategy.Strategy) { built.Journal = i.journal }})
+		next := s.open(t, settings{idle: true, strategy: queues, noGuard: true, change: func(built *assembly.Strategy) { built.Journal = i.journal }})
 		consume(t, next)
 		waitFinished(t, next)
 		wantStatus(t, next, o.ID, order.Pending)

@@ -11,10 +11,10 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -89,7 +89,7 @@ func (s *shop) saleFault(t *testing.T, i *instance, sku stock.SKU, accepted []uu
 func TestRush(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		for i, spec := range strategy.Table() {
+		for i, spec := range assembly.Strategies() {
 			onServer := []sqltx.Dialect{sqltx.MySQL, sqltx.Postgres}[i%2]
 			if d := s.sql.Dialect(); d != sqltx.SQLite && d != onServer && !testenv.Thorough() {
 				continue // each strategy sells on SQLite and on one of the servers
@@ -156,7 +156,7 @@ func TestMutexAlone(t *testing.T) {
 func TestRushOfLines(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		for _, spec := range strategy.Table() {
+		for _, spec := range assembly.Strategies() {
 			if !spec.Sound {
 				continue
 			}

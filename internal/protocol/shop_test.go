@@ -21,6 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/admin"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/async"
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
@@ -28,10 +29,8 @@ import (
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/gate"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -206,7 +205,7 @@ type settings struct {
 	late          order.Late // what becomes of late payments
 	clock         func() time.Time
 	db            func() *sqltx.DB           // opens the ledger; nil for the connections of the shop
-	change        func(s *strategy.Strategy) // replaces the gate or the cutter
+	change        func(s *assembly.Strategy) // replaces the gate or the cutter
 	around        faults.Around              // what the instance sends to Redis; nil for no hook
 	guest         bool                       // audits beside instances, and sells nothing
 	idle          bool                       // nobody commits the orders that it queues, unless the test does
@@ -276,12 +275,12 @@ func ready(t *testing.T, i *instance) error {
 
 // build builds an instance that reaches its stores through db and client.
 func (s *shop) build(db *sqltx.DB, client redis.UniversalClient, locks redislock.Options, set settings) (*instance, error) {
-	spec, ok := strategy.Find(set.strategy)
+	spec, ok := assembly.FindStrategy(set.strategy)
 	if !ok {
 		return nil, fmt.Errorf("unknown strategy %q", set.strategy)
 	}
 	locker := redislock.New(client, locks)
-	built, closeGate := spec.Build(strategy.Backends{
+	built, closeGate := spec.Build(assembly.Backends{
 		Redis: client, LedgerID: s.ledgerID, Guard: !set.noGuard,
 		Locker: locker, LockName: "redis", Fence: true, Segments: cmp.Or(set.segments, 3),
 	})
@@ -298,12 +297,12 @@ func (s *shop) build(db *sqltx.DB, client redis.UniversalClient, locks redislock
 
 // assemble builds an instance from its strategy and some of its settings, as the service
 // does.
-func (s *shop) assemble(db *sqltx.DB, built strategy.Strategy, set settings) *instance {
+func (s *shop) assemble(db *sqltx.DB, built assembly.Strategy, set settings) *instance {
 	i := &instance{gate: built.Gate, counter: built.Counter, strategy: built.Name, journal: built.Journal, registry: prometheus.NewRegistry()}
-	parts := service.New(db, s.ledgerID, built, service.Options{
+	parts := assembly.New(db, s.ledgerID, built, assembly.Options{
 		TakeDeadline: set.takeDeadline, PaymentWindow: set.paymentWindow, LatePayments: set.late, Clock: set.clock, Log: cmp.Or(set.log, slog.New(slog.DiscardHandler)), Metrics: i.registry,
 	})
-	i.Service, i.Admin, i.Reconciler, i.ledger, i.close = parts.Orders, parts.Stock, parts.Reconciler, parts.Ledger, parts.Close
+	i.Service, i.Admin, i.Reconciler, i.ledger, i.close = parts.Orders, parts.Stock, parts.Reconciler, parts.Ledger, func() { _ = parts.Close() }
 	i.consumer, i.start = parts.Consumer, parts.Start
 	return i
 }
@@ -553,7 +552,7 @@ func sweep(t *testing.T, i *instance) {
 func eachStrategy(t *testing.T, test func(t *testing.T, s *shop, i *instance)) {
 	t.Helper()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		for _, spec := range strategy.Table() {
+		for _, spec := range assembly.Strategies() {
 			guards := []bool{true}
 			if spec.HasGate() {
 				guards = append(guards, false)

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 )
 
 // TestStartTogether checks that many instances can take over the stock at the same
@@ -14,11 +14,11 @@ func TestStartTogether(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
 		s.open(t, settings{strategy: "merged"}) // the stock belongs to another layout
-		spec, _ := strategy.Find("lua")
+		spec, _ := assembly.FindStrategy("lua")
 		begin := make(chan struct{})
 		var starts sync.WaitGroup
 		for range 40 {
-			built, closeGate := spec.Build(strategy.Backends{Redis: s.redis, LedgerID: s.ledgerID, Guard: true})
+			built, closeGate := spec.Build(assembly.Backends{Redis: s.redis, LedgerID: s.ledgerID, Guard: true})
 			i := s.assemble(s.sql.Ledger(), built, settings{takeDeadline: time.Minute})
 			i.stop = closeGate
 			t.Cleanup(i.Close)

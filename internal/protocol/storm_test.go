@@ -14,12 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/async"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
 var (
@@ -234,7 +234,7 @@ func (g *gale) launch(ctx context.Context, l launch) error {
 }
 
 // impatient makes the consumer of an instance claim orders early.
-func (g *gale) impatient(built *strategy.Strategy) {
+func (g *gale) impatient(built *assembly.Strategy) {
 	if built.Journal != nil {
 		built.Journal = &impatientJournal{built.Journal, g.storm.idle}
 	}
@@ -258,7 +258,7 @@ func (g *gale) drain(ctx context.Context) error {
 }
 
 func (g *gale) tryDrain(ctx context.Context) error {
-	i, err := g.start(ctx, settings{strategy: queues, noGuard: g.storm.noGuard, change: func(built *strategy.Strategy) {
+	i, err := g.start(ctx, settings{strategy: queues, noGuard: g.storm.noGuard, change: func(built *assembly.Strategy) {
 		g.impatient(built)
 		draining(built)
 	}}, redislock.Options{Lease: lostUnlockLease})

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
 // storm is the plan of one run: which instances sell from one ledger, one strategy after
@@ -167,7 +167,7 @@ func (d *drawing) place(f faults.Fault, frequent bool) faults.Fault {
 
 // launches draws the instances that take the stock over: one or two of one sound strategy.
 func (d *drawing) launches() (among []launch) {
-	sound := slices.DeleteFunc(strategy.Table(), func(s strategy.Spec) bool { return !s.Sound })
+	sound := slices.DeleteFunc(assembly.Strategies(), func(s assembly.Spec) bool { return !s.Sound })
 	spec := pick(d.Rand, sound...)
 	for range 1 + d.IntN(2) {
 		among = append(among, launch{spec.Name})

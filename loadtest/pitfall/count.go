@@ -6,7 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 )
 
 // noLocks returns the pitfall of a count that no lock protects.
@@ -77,16 +77,16 @@ func (s *Stage) getCount(ctx context.Context, client redis.UniversalClient, key 
 }
 
 // order sends an order of the actor to the gate.
-func (s *Stage) order(ctx context.Context, actor string, g strategy.Strategy, units int64) error {
+func (s *Stage) order(ctx context.Context, actor string, g assembly.Strategy, units int64) error {
 	_, err := g.Gate.Take(ctx, s.deduction(units))
 	s.at(actor, "takes %d at the gate → %s", units, takeText(err))
 	return err
 }
 
 func oneScript(ctx context.Context, s *Stage) Damage {
-	g := s.gate(ctx, "lua", strategy.Backends{})
+	g := s.gate(ctx, "lua", assembly.Backends{})
 	s.fill(ctx, g, 1)
-	errA, errB := s.order(ctx, "A", g, 1), s.order(ctx, "B", s.gate(ctx, "lua", strategy.Backends{}), 1)
+	errA, errB := s.order(ctx, "A", g, 1), s.order(ctx, "B", s.gate(ctx, "lua", assembly.Backends{}), 1)
 	return sale(accepted(errA, errB), 1)
 }
 
@@ -123,7 +123,7 @@ func stranded(ctx context.Context, s *Stage) Damage {
 
 func gathered(ctx context.Context, s *Stage) Damage {
 	const quantity = 2
-	g := s.gate(ctx, "segment", strategy.Backends{Segments: 2})
+	g := s.gate(ctx, "segment", assembly.Backends{Segments: 2})
 	s.fill(ctx, g, quantity)
 	s.at("A", "orders %d; both segments have 1", quantity)
 	if s.order(ctx, "A", g, quantity) == nil {
@@ -156,7 +156,7 @@ func refillWithoutEpoch(ctx context.Context, s *Stage) Damage {
 
 func refillWithEpoch(ctx context.Context, s *Stage) Damage {
 	const total = 2
-	g := s.gate(ctx, "lua", strategy.Backends{})
+	g := s.gate(ctx, "lua", assembly.Backends{})
 	s.fill(ctx, g, total)
 	taken, err := g.Gate.Take(ctx, s.deduction(1))
 	s.check(err)

@@ -10,11 +10,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/flawed"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
 // fences returns the pitfalls of a holder that outlives its lease.
@@ -37,8 +37,8 @@ func (s *Stage) product() stock.SKU { return stock.SKU(s.key("10001")) }
 const generation = stock.Generation(1)
 
 // gate returns the gate of one instance that runs the strategy, with its counter.
-func (s *Stage) gate(ctx context.Context, name string, b strategy.Backends) strategy.Strategy {
-	spec, ok := strategy.Find(name)
+func (s *Stage) gate(ctx context.Context, name string, b assembly.Backends) assembly.Strategy {
+	spec, ok := assembly.FindStrategy(name)
 	if !ok {
 		s.Fatalf("there is no strategy %s", name)
 	}
@@ -53,7 +53,7 @@ func (s *Stage) gate(ctx context.Context, name string, b strategy.Backends) stra
 }
 
 // fill enables the gate's Redis and fills the count.
-func (s *Stage) fill(ctx context.Context, g strategy.Strategy, units int64) {
+func (s *Stage) fill(ctx context.Context, g assembly.Strategy, units int64) {
 	s.check(g.Counter.Load(ctx, generation))
 	epoch, err := generation.Renew()
 	s.check(err)
@@ -116,7 +116,7 @@ func (s *Stage) instance(ctx context.Context, actor string, options redislock.Op
 	client := s.silentRedis(ctx)
 	client.AddHook(beforeWrite{scripts: new(atomic.Int32), f: f})
 	locker := unaware{s.redisLocker(ctx, actor, options)}
-	g := s.gate(ctx, "lock", strategy.Backends{Redis: client, Locker: locker, LockName: "redis", Fence: fence})
+	g := s.gate(ctx, "lock", assembly.Backends{Redis: client, Locker: locker, LockName: "redis", Fence: fence})
 	return func() error {
 		_, err := g.Gate.Take(ctx, s.deduction(1))
 		s.at(actor, "takes a unit → %s", takeText(err))
@@ -134,7 +134,7 @@ func outlivedBetween(ctx context.Context, s *Stage) Damage { return s.outlive(ct
 // the lock. A continues after B has sold the unit, or between B's read and B's write.
 func (s *Stage) outlive(ctx context.Context, fence, between bool) Damage {
 	filler := s.redisLocker(ctx, "filler", redislock.Options{Lease: longLease}).inner
-	s.fill(ctx, s.gate(ctx, "lock", strategy.Backends{Locker: filler, LockName: "redis", Fence: fence}), 1)
+	s.fill(ctx, s.gate(ctx, "lock", assembly.Backends{Locker: filler, LockName: "redis", Fence: fence}), 1)
 	paused, resume := make(chan struct{}), make(chan struct{})
 	a := s.instance(ctx, "A", redislock.Options{Lease: shortLease, Fixed: true}, fence, func() {
 		s.at("A", "has read 1, and is paused for longer than its lease")
@@ -205,7 +205,7 @@ func outlivedNaive(ctx context.Context, s *Stage) Damage {
 // clock of its Redis jumps. B is granted the lock and sells the unit.
 func jumpBehindFence(ctx context.Context, s *Stage) Damage {
 	filler := s.redisLocker(ctx, "filler", redislock.Options{Lease: longLease}).inner
-	s.fill(ctx, s.gate(ctx, "lock", strategy.Backends{Locker: filler, LockName: "redis", Fence: true}), 1)
+	s.fill(ctx, s.gate(ctx, "lock", assembly.Backends{Locker: filler, LockName: "redis", Fence: true}), 1)
 	options := redislock.Options{Lease: longLease}
 	var errB error
 	b := s.instance(ctx, "B", options, true, func() { s.at("B", "has read 1") })

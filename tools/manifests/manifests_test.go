@@ -341,7 +341,7 @@ func (r *rules) judgeServing(c container, grace time.Duration) {
 func newRules(t *testing.T) *rules {
 	t.Helper()
 	r := &rules{flags: make(map[string]bool), routes: make(map[string]bool)}
-	for _, folder := range []string{"cmd/api", "internal/lock/backends"} {
+	for _, folder := range []string{"cmd/api", "internal/assembly/backends"} {
 		for _, call := range calls(t, folder) {
 			if name := flagName(call); name != "" {
 				r.flags["HOLDFAST_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))] = true

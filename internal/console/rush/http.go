@@ -9,7 +9,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 )
 
 const (
@@ -92,7 +92,7 @@ type limits struct {
 
 func (r *Runner) show(w http.ResponseWriter) {
 	o := overview{
-		Available: r.o.Unavailable == "", Reason: r.o.Unavailable, Strategies: strategy.Names(), Defaults: Defaults(),
+		Available: r.o.Unavailable == "", Reason: r.o.Unavailable, Strategies: assembly.StrategyNames(), Defaults: Defaults(),
 		Limits: limits{MaxClients, MaxUnits, int(MaxDuration.Seconds())},
 	}
 	if p, ok := r.Current(); ok {

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/lab/measure"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 )
 
 const (
@@ -30,7 +30,7 @@ const (
 type run struct {
 	o      Options
 	tell   func(Progress)
-	spec   strategy.Spec
+	spec   assembly.Spec
 	id     string
 	secret string // the run's clients send it
 	ctx    context.Context
@@ -47,7 +47,7 @@ type run struct {
 	serving  sync.WaitGroup  // requests in the shop; added to only while shop is set
 }
 
-func newRun(ctx context.Context, o Options, tell func(Progress), spec strategy.Spec, s Settings) *run {
+func newRun(ctx context.Context, o Options, tell func(Progress), spec assembly.Spec, s Settings) *run {
 	r := &run{
 		o: o, tell: tell, spec: spec, id: rand.Text(), secret: rand.Text(),
 		done: make(chan struct{}), failures: make(map[string]int),

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 )
 
 // Bounds of a run. All runs of a process together are bounded too, because there is
@@ -106,11 +106,11 @@ func (i Invalid) Error() string {
 }
 
 // check returns what is wrong with the settings.
-func (s Settings) check() (strategy.Spec, error) {
+func (s Settings) check() (assembly.Spec, error) {
 	var wrong Invalid
-	spec, ok := strategy.Find(s.Strategy)
+	spec, ok := assembly.FindStrategy(s.Strategy)
 	if !ok {
-		wrong = append(wrong, FieldError{"strategy", "must be one of " + strings.Join(strategy.Names(), ", ")})
+		wrong = append(wrong, FieldError{"strategy", "must be one of " + strings.Join(assembly.StrategyNames(), ", ")})
 	}
 	if s.Clients < 1 || s.Clients > MaxClients {
 		wrong = append(wrong, FieldError{"clients", fmt.Sprintf("must be between 1 and %d", MaxClients)})

@@ -19,7 +19,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
@@ -154,8 +154,8 @@ func selling(p Progress) bool { return p.State == Running && p.Accepted > 0 }
 func TestStrategies(t *testing.T) {
 	t.Parallel()
 	// With one process, a mutex is enough.
-	oversells := func(s strategy.Spec) bool { return !s.Sound && s.Name != "mutex" }
-	for _, spec := range strategy.Table() {
+	oversells := func(s assembly.Spec) bool { return !s.Sound && s.Name != "mutex" }
+	for _, spec := range assembly.Strategies() {
 		t.Run(spec.Name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
@@ -215,7 +215,7 @@ func TestProgress(t *testing.T) {
 	if err := json.Unmarshal([]byte(answer), &got); err != nil || status != http.StatusOK {
 		t.Fatal(status, answer, err)
 	}
-	if !got.Available || !slices.Equal(got.Strategies, strategy.Names()) || got.Defaults != Defaults() ||
+	if !got.Available || !slices.Equal(got.Strategies, assembly.StrategyNames()) || got.Defaults != Defaults() ||
 		!maps.Equal(got.Limits, map[string]int{"clients": 256, "units": 10000, "seconds": 30}) {
 		t.Error(answer)
 	}

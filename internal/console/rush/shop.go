@@ -6,20 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
+	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
-	"github.com/holdfast-stock/holdfast/internal/lock"
-	"github.com/holdfast-stock/holdfast/internal/lock/backends"
 	"github.com/holdfast-stock/holdfast/internal/retry"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
-	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
 const (
@@ -36,87 +31,47 @@ const (
 // a guard, one SKU.
 type shop struct {
 	handler  http.Handler
-	instance *service.Instance
-	closers  []func() error // in the order of opening
+	instance *assembly.Instance
+	stop     func() // ends the instance's background work
 }
 
 // openShop opens a service that has this many units.
-func openShop(ctx context.Context, spec strategy.Spec, units int64) (*shop, error) {
-	s := new(shop)
-	if err := s.open(ctx, spec, units); err != nil {
+func openShop(ctx context.Context, spec assembly.Spec, units int64) (*shop, error) {
+	log := slog.New(slog.DiscardHandler) // the run reports what fails; what it mends is not of interest
+	metrics := prometheus.NewRegistry()  // nobody reads it
+	instance, err := assembly.Open(ctx, assembly.Parts{
+		Strategy: spec, Locks: backends.Flags{Backend: backends.Default}, Fence: true, Segments: segments,
+	}, assembly.Options{TakeDeadline: takeDeadline, Log: log, Metrics: metrics})
+	if err != nil {
+		return nil, err
+	}
+	s := &shop{instance: instance, stop: func() {}}
+	if err := s.start(ctx, units); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
+	s.handler = httpapi.New(httpapi.Config{
+		Orders:         instance.Orders,
+		Stock:          instance.Stock,
+		Metrics:        http.NotFoundHandler(),
+		Registry:       metrics,
+		Log:            log,
+		Ready:          instance.Ready,
+		Draining:       func() bool { return false },
+		RequestTimeout: requestTimeout,
+	})
 	return s, nil
 }
 
-func (s *shop) open(ctx context.Context, spec strategy.Spec, units int64) error {
-	log := slog.New(slog.DiscardHandler) // the run reports what fails; what it mends is not of interest
-	stores, err := store.OpenEmbedded(ctx)
-	if err != nil {
-		return err
-	}
-	s.closers = append(s.closers, stores.Close)
-	stores.SQL().LogTo(log)
-	ledgerID, err := stores.SQL().LedgerID(ctx)
-	if err != nil {
-		return err
-	}
-	on := strategy.Backends{LedgerID: ledgerID, LockName: backends.Default, Fence: true, Segments: segments}
-	if spec.HasGate() {
-		on.Redis = stores.Redis()
-	}
-	if spec.NeedsLock() {
-		if on.Locker, err = s.openLocks(ctx, stores); err != nil {
-			return err
-		}
-	}
-	built, closeGate := spec.Build(on)
-	s.closers = append(s.closers, func() error { closeGate(); return nil })
-	metrics := prometheus.NewRegistry() // nobody reads it
-	s.instance = service.New(stores.SQL().Ledger(), ledgerID, built, service.Options{
-		TakeDeadline: takeDeadline, Log: log, Metrics: metrics,
-	})
-	s.closers = append(s.closers, func() error { s.instance.Close(); return nil })
+// start takes over the stock, and puts the units into it.
+func (s *shop) start(ctx context.Context, units int64) error {
 	if err := s.instance.Start(ctx); err != nil {
 		return err
 	}
 	if _, _, err := s.instance.Stock.SetStock(ctx, stock.Setting{SKU: sku, Kind: stock.Product, Total: units}); err != nil {
 		return fmt.Errorf("setting the stock of the rush: %w", err)
 	}
-	s.reconcileBeside(ctx)
-	s.handler = httpapi.New(httpapi.Config{
-		Orders:         s.instance.Orders,
-		Stock:          s.instance.Stock,
-		Metrics:        http.NotFoundHandler(),
-		Registry:       metrics,
-		Log:            log,
-		Ready:          s.instance.Reconciler.Ready,
-		Draining:       func() bool { return false },
-		RequestTimeout: requestTimeout,
-	})
+	s.stop = s.instance.RunBeside(ctx)
 	return nil
-}
-
-func (s *shop) openLocks(ctx context.Context, stores *store.Embedded) (lock.Locker, error) {
-	backend, _ := backends.Find(backends.Default)
-	locker, closeLocks, err := backend.Open(ctx, backends.Servers{Redis: stores.Redis()})
-	if err != nil {
-		return nil, err
-	}
-	s.closers = append(s.closers, closeLocks)
-	return locker, nil
-}
-
-// reconcileBeside runs the loops of the instance until the shop is closed.
-func (s *shop) reconcileBeside(ctx context.Context) {
-	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var loops sync.WaitGroup
-	loops.Go(func() { s.instance.Run(ctx) })
-	s.closers = append(s.closers, func() error {
-		stop()
-		loops.Wait()
-		return nil
-	})
 }
 
 // sold recounts the units that are sold, once no order is queued any more.
@@ -144,9 +99,6 @@ const queuePause, queueLimit = 20 * time.Millisecond, time.Minute
 
 // close closes the service and removes its stores. No request may be under way.
 func (s *shop) close() error {
-	var errs []error
-	for _, closer := range slices.Backward(s.closers) {
-		errs = append(errs, closer())
-	}
-	return errors.Join(errs...)
+	s.stop()
+	return s.instance.Close()
 }

@@ -1,4 +1,4 @@
-package service_test
+package assembly_test
 
 import (
 	"log/slog"
@@ -9,11 +9,9 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/order"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
-	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
@@ -29,21 +27,13 @@ func BenchmarkPlace(b *testing.B) {
 	} {
 		b.Run(bm.name, func(b *testing.B) {
 			ctx := b.Context()
-			stores, err := store.OpenEmbedded(ctx)
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer stores.Close()
-			ledgerID, err := stores.SQL().LedgerID(ctx)
-			if err != nil {
-				b.Fatal(err)
-			}
-			spec, _ := strategy.Find(strategy.Default)
-			built, closeGate := spec.Build(strategy.Backends{Redis: stores.Redis(), LedgerID: ledgerID, Guard: true})
-			defer closeGate()
-			i := service.New(stores.SQL().Ledger(), ledgerID, built, service.Options{
+			spec, _ := assembly.FindStrategy(assembly.DefaultStrategy)
+			i, err := assembly.Open(ctx, assembly.Parts{Strategy: spec, Guard: true}, assembly.Options{
 				TakeDeadline: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Tracer: bm.tracer,
 			})
+			if err != nil {
+				b.Fatal(err)
+			}
 			defer i.Close()
 			if err := i.Reconciler.Start(ctx); err != nil {
 				b.Fatal(err)

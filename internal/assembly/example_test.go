@@ -1,4 +1,4 @@
-package service_test
+package assembly_test
 
 import (
 	"context"
@@ -10,12 +10,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
-	"github.com/holdfast-stock/holdfast/internal/service"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
@@ -58,9 +57,9 @@ func Example_strategyOfYourOwn() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	instance := service.New(stores.SQL().Ledger(), ledgerID, strategy.Strategy{
+	instance := assembly.New(stores.SQL().Ledger(), ledgerID, assembly.Strategy{
 		Name: "reserving", Layout: "reserving", Cutter: reserving{reserve: 1}, Group: 1, Parallel: 4,
-	}, service.Options{TakeDeadline: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
+	}, assembly.Options{TakeDeadline: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
 	defer instance.Close()
 	if err := instance.Reconciler.Start(ctx); err != nil {
 		log.Fatal(err)

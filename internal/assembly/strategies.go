@@ -1,6 +1,4 @@
-// Package strategy holds the table of strategies. A strategy pairs a gate, or none,
-// with a cutter.
-package strategy
+package assembly
 
 import (
 	"cmp"
@@ -21,8 +19,8 @@ import (
 // MaxSegments bounds the segments of a SKU.
 const MaxSegments = gate.MaxSegments
 
-// Default is the strategy that the service uses unless a flag names another.
-const Default = "lua"
+// DefaultStrategy is the strategy that the service uses unless a flag names another.
+const DefaultStrategy = "lua"
 
 const (
 	// lockWait bounds how long a take waits for the locks of its SKUs.
@@ -105,8 +103,8 @@ type Backends struct {
 	Segments int  // the number of segments of a SKU, 1 to gate.MaxSegments; only for segmented strategies
 }
 
-// Table returns every strategy, in the order of the documents.
-func Table() []Spec {
+// Strategies returns every strategy, in the order of the documents.
+func Strategies() []Spec {
 	specs := []Spec{
 		{
 			Name: "none", Gate: "readwrite", Cutter: "count", gate: readWrite, cutter: cutter.Count, group: true,
@@ -223,10 +221,10 @@ func (b Backends) inSegments(counter *gate.Counter, inner gate.Gate) (*gate.Coun
 	return counter, gate.NewSegmented(counter, inner, gatherers)
 }
 
-// Names returns the names of all strategies.
-func Names() []string {
+// StrategyNames returns the names of all strategies.
+func StrategyNames() []string {
 	var names []string
-	for _, s := range Table() {
+	for _, s := range Strategies() {
 		names = append(names, s.Name)
 	}
 	return names
@@ -234,13 +232,13 @@ func Names() []string {
 
 // Queueing returns the strategy that answers orders before the ledger has them.
 func Queueing() Spec {
-	all := Table()
+	all := Strategies()
 	return all[slices.IndexFunc(all, Spec.Queues)]
 }
 
-// Find returns the strategy with this name. ok is false if there is none.
-func Find(name string) (spec Spec, ok bool) {
-	for _, s := range Table() {
+// FindStrategy returns the strategy with this name. ok is false if there is none.
+func FindStrategy(name string) (spec Spec, ok bool) {
+	for _, s := range Strategies() {
 		if s.Name == name {
 			return s, true
 		}

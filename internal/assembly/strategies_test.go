@@ -1,4 +1,4 @@
-package strategy
+package assembly
 
 import (
 	"os"
@@ -16,7 +16,7 @@ import (
 // TestLayout checks that a layout names the version of the gate's scripts, and nothing
 // of the kind without a gate.
 func TestLayout(t *testing.T) {
-	for _, s := range Table() {
+	for _, s := range Strategies() {
 		layout := s.layout(Backends{LockName: "redis", Segments: 8})
 		if named := strings.Contains(layout, ", scripts "+gate.ScriptsVersion()); named != s.HasGate() {
 			t.Errorf("%s: the layout is %q", s.Name, layout)
@@ -31,7 +31,7 @@ func TestQueueing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	for _, s := range Table() {
+	for _, s := range Strategies() {
 		built, closeGate := s.Build(Backends{Redis: server.Client(), LedgerID: uuid.New(), Segments: 2})
 		if (built.Journal != nil) != s.Queues() || s.Queues() != (Queueing().Name == s.Name) {
 			t.Errorf("%s: journal %v, and the table says %v", s.Name, built.Journal, s.Queues())
@@ -43,7 +43,7 @@ func TestQueueing(t *testing.T) {
 // TestPages checks that docs/strategies.md and its Chinese twin describe every strategy.
 func TestPages(t *testing.T) {
 	described := regexp.MustCompile(`(?m)^## (.+?)[:：]`)
-	for _, page := range []string{"../../../docs/strategies.md", "../../../docs/strategies.zh-CN.md"} {
+	for _, page := range []string{"../../docs/strategies.md", "../../docs/strategies.zh-CN.md"} {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
@@ -52,7 +52,7 @@ func TestPages(t *testing.T) {
 		for _, heading := range described.FindAllStringSubmatch(string(text), -1) {
 			names = append(names, strings.Fields(heading[1])...)
 		}
-		for _, s := range Table() {
+		for _, s := range Strategies() {
 			if !slices.Contains(names, s.Name) {
 				t.Errorf("%s has no heading for %s", page, s.Name)
 			}

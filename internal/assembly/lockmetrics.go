@@ -1,4 +1,4 @@
-package main
+package assembly
 
 import (
 	"context"
@@ -46,8 +46,8 @@ func newLockMetrics(r prometheus.Registerer) *lockMetrics {
 // The labels of requests for locks.
 const granted, held, cancelled, failed = "granted", "held", "cancelled", "failed"
 
-// The labels of lost locks, besides unknown.
-const expired, deleted, sessionExpired, disconnected = "expired", "deleted", "session_expired", "disconnected"
+// The labels of lost locks.
+const expired, deleted, sessionExpired, disconnected, unknown = "expired", "deleted", "session_expired", "disconnected", "unknown"
 
 // observe counts an event.
 func (m *lockMetrics) observe(e lock.Event) {

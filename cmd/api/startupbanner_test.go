@@ -25,12 +25,12 @@ func TestBanner(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d, err := openListeners(t.Context(), c.access, slog.New(slog.DiscardHandler))
+		d, err := openListeners(t.Context(), c.serverFlags, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer d.close()
-		text := banner(c, d)
+		text := startupBanner(c, d)
 		for _, says := range test.says {
 			if !strings.Contains(text, says) {
 				t.Errorf("%s: no %q in:\n%s", test.flags, says, text)

@@ -2,26 +2,13 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"net"
-	"os"
 	"strings"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
-// isTerminal reports whether w is a terminal.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
-// banner returns what the service prints on a terminal when it has started.
-func banner(c config, l listeners) string {
+// startupBanner returns what the service prints on a terminal when it has started.
+func startupBanner(c config, l listeners) string {
 	url := c.scheme() + "://" + reachable(l.api.Addr())
 	var b strings.Builder
 	fmt.Fprintf(&b, "Holdfast listening on %s\n\n", url)
@@ -91,16 +78,4 @@ func writeExamples(b *strings.Builder, c config, url string) {
 	}
 	fmt.Fprintf(b, "  curl %s/orders%s -H 'Content-Type: application/json' -d '{\"buyer_id\":\"u-1\",\"lines\":[{\"sku\":\"%s\",\"quantity\":1}]}'\n", url, auth, sku)
 	fmt.Fprintf(b, "  curl %s/stock/%s/audit\n\n", url, sku)
-}
-
-// reachable returns the address as a client on this machine writes it.
-func reachable(address net.Addr) string {
-	host, port, err := net.SplitHostPort(address.String())
-	if err != nil {
-		return address.String()
-	}
-	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		host = "127.0.0.1"
-	}
-	return net.JoinHostPort(host, port)
 }

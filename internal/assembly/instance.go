@@ -1,9 +1,11 @@
-// Package service assembles one instance of the service.
-package service
+// Package assembly builds an instance of the service from its parts, and holds the table
+// of strategies.
+package assembly
 
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -17,7 +19,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
-	"github.com/holdfast-stock/holdfast/internal/stock/strategy"
+	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
@@ -48,12 +50,15 @@ type Instance struct {
 	Ledger     *ledger.Ledger
 	// Consumer commits queued orders. It is nil if the strategy queues none. Run runs it.
 	Consumer *async.Consumer
+	// Stores are those that the instance was built on. They are empty if New made it.
+	Stores  Stores
+	log     *slog.Logger
+	closers []func() error // in the order in which Close calls them
 }
 
-// New assembles an instance that cuts stock by strategy s and records it in db, the
-// ledger with that ID. The gate and db stay the caller's. Call
-// Start before the first order, and Run beside the orders.
-func New(db *sqltx.DB, ledgerID uuid.UUID, s strategy.Strategy, o Options) *Instance {
+// New joins strategy s and db, the ledger with that ID, into an instance. The gate and db
+// stay the caller's. Call Start before the first order, and Run beside the orders.
+func New(db *sqltx.DB, ledgerID uuid.UUID, s Strategy, o Options) *Instance {
 	l := ledger.New(db, ledger.Options{
 		Strategy: s.Name, Cutter: s.Cutter, HasGate: s.Gate != nil,
 		Group: s.Group, Parallel: s.Parallel, PaymentWindow: o.PaymentWindow, Clock: o.Clock,
@@ -76,6 +81,7 @@ func New(db *sqltx.DB, ledgerID uuid.UUID, s strategy.Strategy, o Options) *Inst
 		Stock:      admin.New(s.Gate, l, r, orders, o.Log),
 		Reconciler: r,
 		Ledger:     l,
+		log:        o.Log,
 	}
 	if s.Journal != nil {
 		i.Consumer = async.NewConsumer(s.Journal, l, r, orders.Learn, o.Log, o.Metrics, o.Tracer)
@@ -92,20 +98,62 @@ func (i *Instance) Start(ctx context.Context) error {
 	return i.Consumer.Start(ctx)
 }
 
-// Run reconciles, and commits queued orders, until ctx ends. Call it beside the orders,
-// once.
+// Run reconciles, commits queued orders, and watches the Redis of Stores, until ctx ends.
+// Call it beside the orders, once.
 func (i *Instance) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { i.Reconciler.Run(ctx) })
 	if i.Consumer != nil {
 		running.Go(func() { i.Consumer.Run(ctx) })
 	}
+	if i.Stores.Redis != nil {
+		running.Go(func() { store.WatchRedis(ctx, i.Stores.Redis, watchPause, i.redisChanged) })
+	}
 	running.Wait()
 }
 
-// Close finishes the orders that were accepted, and then their settles. No call may
-// be under way.
-func (i *Instance) Close() {
+// watchPause is the pause between two checks of the Redis masters' identity.
+const watchPause = time.Second
+
+func (i *Instance) redisChanged() {
+	i.log.Warn("a Redis master was replaced or restarted; every count will be refilled")
+	i.Reconciler.StoreChanged()
+}
+
+// RunBeside calls Run in the background, also after ctx has ended, until stop is called.
+// stop waits for it to end.
+func (i *Instance) RunBeside(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() { i.Run(ctx) })
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// Ready returns why the instance cannot place orders now. The schema of Stores may be newer
+// than this program: a newer one has migrated it and takes over, while this one still
+// serves.
+func (i *Instance) Ready(ctx context.Context) error {
+	if err := i.Reconciler.Ready(ctx); err != nil || i.Stores.SQL == nil {
+		return err
+	}
+	err := i.Stores.SQL.CheckSchema(ctx)
+	if errors.Is(err, store.ErrSchemaNew) {
+		return nil
+	}
+	return err
+}
+
+// Close finishes the orders that were accepted, and then their settles. Then it closes
+// what Build and Open have opened. No call may be under way.
+func (i *Instance) Close() error {
 	i.Ledger.Close()
 	i.Reconciler.Close()
+	var errs []error
+	for _, closer := range i.closers {
+		errs = append(errs, closer())
+	}
+	return errors.Join(errs...)
 }

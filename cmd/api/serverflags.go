@@ -18,9 +18,9 @@ import (
 // instance answers as much.
 const minRate, maxRate = 0.001, 1_000_000
 
-// access is the part of the configuration that says who can reach the service, and
+// serverFlags are the flags of the HTTP server: where it listens, who can reach it, and
 // who may do what.
-type access struct {
+type serverFlags struct {
 	listen     string
 	opsListen  string // empty: operators use listen
 	adminToken string
@@ -37,7 +37,7 @@ type access struct {
 }
 
 // addFlags adds the flags that set a.
-func (a *access) addFlags(flags *pflag.FlagSet) {
+func (a *serverFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&a.opsListen, "ops-listen", "", "`address` to serve /metrics, /debug/pprof, /healthz and /readyz on, for operators; --listen then serves no metrics and no profiles")
 	flags.StringVar(&a.adminToken, "admin-token", "", "bearer `token` of administrators, at least 16 characters; without one, every caller on this machine is an administrator, and the service must listen on loopback")
 	flags.Var((*authentication)(&a.jwt), "auth", "how buyers are authenticated: none (every caller may act for every buyer) or jwt (by a JSON Web Token whose sub is the buyer; needs --admin-token and --jwt-secret or --jwt-jwks)")
@@ -53,13 +53,13 @@ func (a *access) addFlags(flags *pflag.FlagSet) {
 }
 
 // check returns the first invalid flag or combination of flags.
-func (a access) check() error {
+func (a serverFlags) check() error {
 	return cmp.Or(a.checkListeners(), a.checkTLS(), a.checkTokens(), a.checkRate())
 }
 
 // checkListeners checks the addresses, and that a token is set if other machines can
 // reach one of them.
-func (a access) checkListeners() error {
+func (a serverFlags) checkListeners() error {
 	err := a.checkListener("--listen", a.listen)
 	if a.opsListen == "" {
 		return err
@@ -71,7 +71,7 @@ func (a access) checkListeners() error {
 	return err
 }
 
-func (a access) checkListener(flag, address string) error {
+func (a serverFlags) checkListener(flag, address string) error {
 	_, port, err := net.SplitHostPort(address)
 	switch {
 	case err != nil || port == "":
@@ -101,7 +101,7 @@ func onLoopback(address string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-func (a access) checkTLS() error {
+func (a serverFlags) checkTLS() error {
 	switch {
 	case a.tlsCert != "" && a.tlsKey == "":
 		return usagef("--tls-key: required with --tls-cert")
@@ -112,7 +112,7 @@ func (a access) checkTLS() error {
 }
 
 // checkTokens checks that buyers' tokens can be verified, if they are.
-func (a access) checkTokens() error {
+func (a serverFlags) checkTokens() error {
 	if !a.jwt {
 		return a.checkNoTokens()
 	}
@@ -137,7 +137,7 @@ func (a access) checkTokens() error {
 
 // checkNoTokens refuses the flags of tokens. Without --auth jwt they do nothing, and an
 // operator who sets one believes that buyers are authenticated.
-func (a access) checkNoTokens() error {
+func (a serverFlags) checkNoTokens() error {
 	for _, flag := range [][2]string{
 		{"--jwt-secret", a.jwtSecret}, {"--jwt-jwks", a.jwtKeys}, {"--jwt-issuer", a.jwtIssuer}, {"--jwt-audience", a.jwtAudience},
 	} {
@@ -148,7 +148,7 @@ func (a access) checkNoTokens() error {
 	return nil
 }
 
-func (a access) checkRate() error {
+func (a serverFlags) checkRate() error {
 	if a.rateBurst < 0 || a.rateBurst > maxRate {
 		return usagef("--rate-burst: %d is not between 0 and %d", a.rateBurst, maxRate)
 	}
@@ -156,7 +156,7 @@ func (a access) checkRate() error {
 }
 
 // scheme returns http or https.
-func (a access) scheme() string {
+func (a serverFlags) scheme() string {
 	if a.tlsCert != "" {
 		return "https"
 	}
@@ -164,7 +164,7 @@ func (a access) scheme() string {
 }
 
 // burst returns how many requests a client may send at once.
-func (a access) burst() int {
+func (a serverFlags) burst() int {
 	return cmp.Or(a.rateBurst, int(math.Ceil(a.rateLimit)))
 }
 

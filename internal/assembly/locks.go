@@ -1,0 +1,37 @@
+package assembly
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
+	"github.com/holdfast-stock/holdfast/internal/lock"
+)
+
+// openLocks opens the lock backend of p, if its strategy takes locks.
+func openLocks(ctx context.Context, p Parts, client redis.UniversalClient, metrics prometheus.Registerer) (l lock.Locker, close func() error, err error) {
+	if !p.Strategy.NeedsLock() {
+		return nil, func() error { return nil }, nil
+	}
+	return p.Locks.Open(ctx, client, p.DB, newLockMetrics(metrics).observe)
+}
+
+// LockWarnings returns the cases in which the locks do not hold what the strategy
+// promises.
+func (p Parts) LockWarnings() (warnings []string) {
+	if !p.Strategy.NeedsLock() {
+		return nil
+	}
+	backend, _ := backends.Find(p.Locks.Backend)
+	if backend.Flag == "" {
+		warnings = append(warnings, "--lock local excludes within this process only: two instances oversell")
+	}
+	if !backend.Fences {
+		warnings = append(warnings, "--lock "+backend.Name+" gives no fencing tokens: a lease that is outlived may oversell")
+	} else if !p.Fence {
+		warnings = append(warnings, "--fence off: a lease that is outlived may oversell")
+	}
+	return warnings
+}
