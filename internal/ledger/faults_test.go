@@ -103,9 +103,9 @@ func (s *shelf) fill(t *testing.T) {
 		must(err)
 	}
 	var err error
-	s.paid, err = l.Change(ctx, s.paid.ID, order.ChangeOptions{Payment: "paid"}, pay("paid"))
+	s.paid, _, err = l.Change(ctx, s.paid.ID, order.ChangeOptions{Payment: "paid"}, pay("paid"))
 	must(err)
-	_, err = l.Change(ctx, s.paid.ID, order.ChangeOptions{Payment: "due"}, pay("due"))
+	_, _, err = l.Change(ctx, s.paid.ID, order.ChangeOptions{Payment: "due"}, pay("due"))
 	must(err)
 	never := takeOf("a")
 	if out := l.Resolve(ctx, never.Deduction); !out.Refused() {
@@ -511,11 +511,15 @@ func stockCalls(has contents) (cs []call) {
 	return cs
 }
 
+// first returns the order that a Change returns: after a COMMIT that was not answered, the
+// additions are left to the outbox.
+func first(o order.Order, _ []stock.Change, err error) (order.Order, error) { return o, err }
+
 // changeCalls are calls of the methods that change orders and payments.
 func changeCalls(has contents) (cs []call) {
 	change := func(name string, want error, o order.Order, ask order.ChangeOptions, decide func(order.Locked) (order.Change, error)) {
 		cs = append(cs, reads("Change "+name, want, func(ctx context.Context, s *shelf) (order.Order, error) {
-			return s.l.Change(ctx, o.ID, ask, decide)
+			return first(s.l.Change(ctx, o.ID, ask, decide))
 		}))
 	}
 	cancel := func(from order.Status) func(order.Locked) (order.Change, error) {
@@ -538,11 +542,13 @@ func changeCalls(has contents) (cs []call) {
 	})
 	change("is declined", errDeclined, has.paid, order.ChangeOptions{}, func(order.Locked) (order.Change, error) { return order.Change{}, errDeclined })
 	change("of no order", order.ErrUnknownOrder, order.Order{ID: uuid.New()}, order.ChangeOptions{}, pay("new"))
+	change("of another buyer's order", order.ErrUnknownOrder, has.pending, order.ChangeOptions{Buyer: "another", Returns: true}, cancel(order.Pending))
+	change("of the buyer's order", nil, has.pending, order.ChangeOptions{Buyer: has.pending.Buyer, Returns: true}, cancel(order.Pending))
 	change("of a void order", order.ErrUnknownOrder, has.void, order.ChangeOptions{}, pay("new"))
 	cs = append(cs, reads("Change cancels without a gate", nil, func(ctx context.Context, s *shelf) (order.Order, error) {
-		return s.bare.Change(ctx, has.pending.ID, order.ChangeOptions{Returns: true}, cancel(order.Pending))
+		return first(s.bare.Change(ctx, has.pending.ID, order.ChangeOptions{Returns: true}, cancel(order.Pending)))
 	}), reads("Change cancels an order that is not adopted without a gate", nil, func(ctx context.Context, s *shelf) (order.Order, error) {
-		return s.bare.Change(ctx, has.old.ID, order.ChangeOptions{Returns: true}, cancel(order.Pending))
+		return first(s.bare.Change(ctx, has.old.ID, order.ChangeOptions{Returns: true}, cancel(order.Pending)))
 	}))
 
 	refund := func(name string, want error, id string) {
@@ -614,8 +620,8 @@ func jobCalls(has contents) (cs []call) {
 					return "", errors.New("orders are passed over")
 				}
 				expired += e.Expired
-				for _, sku := range e.SKUs {
-					skus[sku] = true
+				for _, c := range e.Returned {
+					skus[c.SKU] = true
 				}
 				if !e.More {
 					return fmt.Sprint(expired, skus), nil
@@ -1004,7 +1010,7 @@ func TestFaults_ChangeGivenUp(t *testing.T) {
 	s.faults.Arm(faults.Fault{Kind: faults.HungDone, Nth: 1, Only: "COMMIT"})
 	answer := make(chan error, 1)
 	go func() {
-		_, err := s.l.Change(ctx, s.pending.ID, order.ChangeOptions{Payment: "new"}, pay("new"))
+		_, _, err := s.l.Change(ctx, s.pending.ID, order.ChangeOptions{Payment: "new"}, pay("new"))
 		answer <- err
 	}()
 	until(t, "the order is paid", func() bool {

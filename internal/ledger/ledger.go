@@ -79,10 +79,10 @@ type Ledger struct {
 	groups  sync.WaitGroup // under way
 	lookups *group.Batcher[*lookup]
 
-	// misfit is true if the last group did not fit whole: stock has run out, a
-	// buyer is above the limit, or the gate is stale. Until a group fits again,
-	// orders are not sent along with the cut.
-	misfit atomic.Bool
+	// cutFirst is true if not every take of the last group was cut: stock has run out,
+	// a buyer is above the limit, or the gate is stale. Until a group fits again, the
+	// orders are sent after the cut and not along with it.
+	cutFirst atomic.Bool
 
 	claimsAtOnce int             // see maxClaimStep
 	open         context.Context // ends with Close
@@ -123,12 +123,7 @@ func (l *Ledger) Close() {
 // transact runs do in a transaction. It retries, a bounded number of times, while
 // the database reports deadlocks and the like. do must run its statements under the
 // context that it is given, which bounds each try.
-func (l *Ledger) transact(ctx context.Context, do func(ctx context.Context, tx *sqltx.Tx) error) error {
-	return l.transactWithin(ctx, transactionTimeout, do)
-}
-
-// transactWithin is transact with a bound for each try.
-func (l *Ledger) transactWithin(ctx context.Context, timeout time.Duration, do func(ctx context.Context, tx *sqltx.Tx) error) error {
+func (l *Ledger) transact(ctx context.Context, timeout time.Duration, do func(ctx context.Context, tx *sqltx.Tx) error) error {
 	for try := 1; ; try++ {
 		err := l.tryTransact(ctx, timeout, do)
 		if !sqltx.IsRetryable(err) { // it is not if the outcome is unknown, or before the try ctx had ended

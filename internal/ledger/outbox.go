@@ -10,10 +10,11 @@ import (
 )
 
 // insertChange adds a change to the outbox, from which it goes to the gate.
-func insertChange(ctx context.Context, tx *sqltx.Tx, c stock.Change) error {
-	_, err := tx.Exec(ctx, "INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, ?, ?, ?, ?)",
-		string(c.SKU), c.Epoch, c.Number, c.Delta, Now())
-	return err
+func insertChange(d sqltx.Dialect, c stock.Change) sqltx.Statement {
+	return sqltx.Statement{
+		SQL:  d.Bind("INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, ?, ?, ?, ?)"),
+		Args: []any{string(c.SKU), c.Epoch, c.Number, c.Delta, Now()},
+	}
 }
 
 // deleteChanges removes all changes of the SKU.
@@ -57,9 +58,9 @@ func (l *Ledger) Applied(ctx context.Context, changes ...stock.Change) error {
 			Args: []any{string(c.SKU), c.Epoch, c.Number},
 		}
 	}
-	err := l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
-		_, err := tx.ExecAll(ctx, deletes...)
-		return err
+	err := l.transact(ctx, transactionTimeout, func(_ context.Context, tx *sqltx.Tx) error {
+		tx.AtCommit(deletes...)
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("clearing the outbox: %w", err)

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,10 +30,6 @@ type recording struct {
 	mu    sync.Mutex
 	begun bool // a transaction that may commit the order has begun
 	left  bool // the caller does not wait any more
-}
-
-func newRecording(o order.Order, t stock.Take) *recording {
-	return &recording{order: o, take: t, done: make(chan struct{})}
 }
 
 // begin is called before each transaction that may commit the order. It sets the order's
@@ -97,24 +92,19 @@ func (r *recording) answer(o order.Outcome) {
 // Reasons to refuse: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed, ErrStaleEpoch,
 // ErrUnknownSKU, ErrNotAdopted and ErrLaterGeneration of package stock (as
 // *stock.Refusal); stock.ErrBusy, with ErrRejected if the order can never be recorded.
-func (l *Ledger) Record(ctx context.Context, t stock.Take) (order.Order, order.Outcome) {
+func (l *Ledger) Record(ctx context.Context, t stock.Take) (o order.Order, out order.Outcome) {
 	_, span := l.tracer.Start(ctx, "ledger.record")
-	o, out := l.recordIn(ctx, t, span)
-	if span.Recorded() {
-		span.Text("holdfast.outcome", out.Kind())
-		span.End()
-	}
-	return o, out
-}
-
-// recordIn is Record in a span.
-func (l *Ledger) recordIn(ctx context.Context, t stock.Take, span tracing.Span) (order.Order, order.Outcome) {
+	defer func() {
+		if span.Recorded() {
+			span.Text("holdfast.outcome", out.Kind())
+			span.End()
+		}
+	}()
 	o, err := l.newOrder(t, order.Pending)
 	if err != nil {
 		return order.Order{}, order.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
 	}
-	r := newRecording(o, t)
-	r.span = span
+	r := &recording{order: o, take: t, done: make(chan struct{}), span: span}
 	l.queue(r)
 	select {
 	case <-r.done:
@@ -200,13 +190,16 @@ func (l *Ledger) startGroup(rs []*recording) (context.Context, tracing.Span) {
 // commit gives every recording its outcome. Their IDs must be distinct. If the
 // database is away, it refuses them and returns the error: others would fail too.
 func (l *Ledger) commit(ctx context.Context, rs []*recording, own *lane) error {
-	lockWaits := 0
+	lockWaits, atOnce := 0, !l.cutFirst.Load()
 	for try := 1; len(rs) > 0; try++ {
 		var err error
-		rs, err = l.try(ctx, rs)
+		rs, err = l.commitGroup(ctx, rs, atOnce)
 		switch {
 		case err == nil || errors.Is(err, sqltx.ErrUnknownOutcome):
 			return nil
+		case errors.Is(err, sqltx.ErrUnmet):
+			atOnce = false
+			l.cutFirst.Store(true)
 		case sqltx.IsDuplicate(err):
 			left, err := l.answerDuplicates(ctx, rs)
 			if err != nil {
@@ -256,25 +249,6 @@ func (l *Ledger) begin(rs []*recording) (waiting []*recording, err error) {
 		}
 	}
 	return waiting, nil
-}
-
-// try is commitGroup for the orders whose callers wait, which it returns. It is a span, so
-// that a trace shows each try of a group.
-func (l *Ledger) try(ctx context.Context, rs []*recording) (waiting []*recording, err error) {
-	if rs, err = l.begin(rs); err != nil || len(rs) == 0 {
-		return rs, err
-	}
-	ctx, span := l.tracer.Start(ctx, "ledger.commit")
-	err = l.commitGroup(ctx, rs)
-	if span.Recorded() {
-		span.Text("db.system.name", l.db.Dialect().System())
-		span.Int("holdfast.group.orders", len(rs))
-		if err != nil {
-			span.Fail(cmp.Or(kindOf(err), "unavailable"))
-		}
-		span.End()
-	}
-	return rs, err
 }
 
 // kindOf returns the kind of a database error, or "" if it is none of these. Unlike the

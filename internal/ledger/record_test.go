@@ -20,10 +20,10 @@ import (
 // recordingOf returns the recording of an order of one unit of each SKU.
 func recordingOf(skus ...stock.SKU) *recording {
 	take := takeOf(skus...)
-	return newRecording(order.Order{
+	return &recording{take: take, done: make(chan struct{}), order: order.Order{
 		ID: take.OrderID, TakeID: take.TakeID, Buyer: take.Buyer, Status: order.Pending, Lines: take.Lines,
 		Strategy: "merged", CreatedAt: Now(),
-	}, take)
+	}}
 }
 
 // repeatOf returns the recording of another take of r's order.

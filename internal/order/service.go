@@ -36,8 +36,9 @@ type Ledger interface {
 	// Order reads an order. ErrUnknownOrder: there is none.
 	Order(ctx context.Context, id uuid.UUID) (*Order, error)
 
-	// Change and Revive change an order after it was placed.
-	Change(ctx context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (Order, error)
+	// Change and Revive change an order after it was placed. returned are the additions
+	// to stock that the gate must get.
+	Change(ctx context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (o Order, returned []stock.Change, err error)
 	Revive(ctx context.Context, expired Order, t stock.Take, payment string) (Order, Outcome)
 	// Refunded records that a payment that was due went back to the buyer.
 	Refunded(ctx context.Context, payment string) (Payment, error)
@@ -75,8 +76,8 @@ type Reconciler interface {
 	End(ctx context.Context, t stock.Take, out Outcome) Outcome
 	// GiveBack returns the take's units to the gate, and reports whether it did.
 	GiveBack(ctx context.Context, t stock.Take) bool
-	// Returned brings units that the ledger has returned to stock to the gate.
-	Returned(ctx context.Context, skus ...stock.SKU)
+	// BringToGate applies additions that the ledger has committed at the gate.
+	BringToGate(ctx context.Context, additions ...stock.Change)
 }
 
 // Service places and reads orders. It is safe for concurrent use, and several
@@ -362,12 +363,12 @@ func (s *Service) look(ctx context.Context, id uuid.UUID) (found, queued *Order,
 }
 
 // inProgress returns ErrInProgress if the order is queued. Otherwise it returns why
-// the order cannot be changed: ErrUnknownOrder if there is none.
-func (s *Service) inProgress(ctx context.Context, id uuid.UUID) error {
+// the order cannot be changed: ErrUnknownOrder if there is none, or it is another buyer's.
+func (s *Service) inProgress(ctx context.Context, id uuid.UUID, buyer string) error {
 	switch found, err := s.find(ctx, id); {
 	case err != nil:
 		return err
-	case found.Status == Void:
+	case found.Status == Void, buyer != "" && buyer != found.Buyer:
 		return ErrUnknownOrder
 	}
 	return ErrInProgress // queued, or recorded just now

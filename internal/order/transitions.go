@@ -78,6 +78,7 @@ type Decide func(Locked) (Change, error)
 
 // ChangeOptions say what a Decide needs to know, and may do.
 type ChangeOptions struct {
+	Buyer   string // only an order of this buyer may be changed; empty: of any
 	Payment string // the ID of the payment that is reported; empty: none
 	// Returns means that the change may return units to stock. The stock rows are
 	// then locked before the order.

@@ -9,7 +9,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -27,7 +26,12 @@ type session struct {
 type DB struct{ session }
 
 // Tx is a transaction. It is for one goroutine.
-type Tx struct{ session }
+type Tx struct {
+	session
+	on   *transaction // the same as session's, without gorm
+	last []Statement  // that Commit runs
+	rows int64        // that the first of them must affect; 0: any number
+}
 
 // New returns the database that db has open.
 func New(db *gorm.DB, dialect Dialect) *DB { return &DB{session{db, dialect}} }
@@ -101,37 +105,55 @@ func (db *DB) Begin(ctx context.Context) (*Tx, error) {
 	if tx.Error != nil {
 		return nil, fmt.Errorf("beginning: %w", tx.Error)
 	}
-	return &Tx{session{tx, db.dialect}}, nil
+	return &Tx{session: session{tx, db.dialect}, on: tx.Statement.ConnPool.(*transaction)}, nil
 }
 
 // Rollback ends tx and undoes its statements. It does nothing if tx is over.
-func (tx *Tx) Rollback() { tx.gorm.Rollback() }
+func (tx *Tx) Rollback() { _ = tx.on.Rollback() }
 
 // ErrUnknownOutcome: a COMMIT was sent, and it is not known whether it took
 // effect.
 var ErrUnknownOutcome = errors.New("the outcome of the commit is unknown")
 
-// Commit commits tx. Every error except ErrUnknownOutcome proves that nothing was
-// committed.
-func (tx *Tx) Commit() error {
-	ctx := tx.gorm.Statement.Context
-	if err := ctx.Err(); err != nil { // the COMMIT is not sent
-		tx.Rollback()
-		return fmt.Errorf("committing: %w", err)
+// AtCommit adds statements that Commit runs before its COMMIT: those that tx needs no
+// answer of. They share the round trip of the COMMIT if the database allows it.
+func (tx *Tx) AtCommit(statements ...Statement) { tx.last = append(tx.last, statements...) }
+
+// ErrUnmet: a condition of the transaction does not hold, and it was rolled back. See
+// Tx.Expect.
+var ErrUnmet = errors.New("a condition of the transaction does not hold")
+
+// Expect is AtCommit for the first statement of tx, which must affect the given number of
+// rows. Otherwise, or if a condition of Dialect.Require does not hold, Commit rolls back and
+// returns ErrUnmet. Exactly one value in the statement that follows must be one of Expected.
+func (tx *Tx) Expect(rows int64, first Statement) {
+	tx.rows = rows
+	if tx.on.texts {
+		first = tx.dialect.countedBy(first, rows)
 	}
-	start := time.Now()
-	err := tx.gorm.Commit().Error
-	tx.trace(ctx, start, []Statement{{SQL: "COMMIT"}}, err)
-	return commitError(err)
+	tx.AtCommit(first)
 }
 
-// commitError classifies err, the answer to a COMMIT or to a text that ends with
-// one.
-func commitError(err error) error {
-	if err == nil || provesNoCommit(err) {
-		return err
+// Expected returns an SQL expression that has the given value. If it is in the next
+// statement that the server must check what Expect wants, the expression fails unless that
+// holds.
+func (tx *Tx) Expected(value string) string {
+	if tx.rows > 0 && tx.on.texts && tx.dialect == MySQL { // PostgreSQL counts in the first statement: see countedBy
+		return tx.dialect.Require(fmt.Sprintf("ROW_COUNT() = %d", tx.rows), value)
 	}
-	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+	return value
+}
+
+// Commit runs the statements of AtCommit and commits tx. Every error except
+// ErrUnknownOutcome proves that nothing was committed.
+func (tx *Tx) Commit() error {
+	start := time.Now()
+	err := tx.on.commit(tx.last, tx.rows)
+	if tx.rows > 0 && isUnmet(err) {
+		err = fmt.Errorf("%w: %w", ErrUnmet, err)
+	}
+	tx.trace(tx.on.ctx, start, append(tx.last, Statement{SQL: "COMMIT"}), err)
+	return err
 }
 
 // Statement is one SQL statement with its arguments. Its placeholders are
@@ -153,54 +175,6 @@ func (s session) ExecAll(ctx context.Context, statements ...Statement) (affected
 	}
 	s.trace(ctx, start, statements, err)
 	return affected, err
-}
-
-// Guard wraps an SQL expression so that it fails unless the statement before
-// affected the expected number of rows.
-type Guard func(value string) string
-
-// Unguarded returns value as it is.
-func Unguarded(value string) string { return value }
-
-// CommitIf runs first, and then the others, in one transaction, and commits it
-// if first affected the given number of rows and every condition of Dialect.Require
-// holds; otherwise it rolls back. It takes
-// one round trip if the database can check the number by itself, and two if not.
-//
-// Exactly one value in the statement that follows first must be wrapped by
-// guard. Every error except ErrUnknownOutcome proves that nothing was committed.
-func (db *DB) CommitIf(ctx context.Context, first Statement, rows int64, others func(guard Guard) []Statement) (committed bool, err error) {
-	if p, ok := db.gorm.ConnPool.(pool); ok && p.require != nil {
-		t, err := p.take(ctx)
-		if err != nil {
-			return false, fmt.Errorf("beginning: %w", err)
-		}
-		if takesTexts(t.conn) {
-			counted, guard := p.require(first, rows)
-			text := slices.Concat([]Statement{counted}, others(guard), []Statement{{SQL: "COMMIT"}})
-			start := time.Now()
-			committed, err = t.commitIf(ctx, text)
-			text[0] = first
-			db.trace(ctx, start, text, err)
-			return committed, err
-		}
-		_ = t.Rollback() // it has not begun
-	}
-	tx, err := db.Begin(ctx)
-	if err != nil {
-		return false, err
-	}
-	affected, err := tx.ExecAll(ctx, append([]Statement{first}, others(Unguarded)...)...)
-	if isUnmet(err) {
-		tx.Rollback()
-		return false, nil
-	}
-	if err != nil || affected[0] != rows {
-		tx.Rollback()
-		return false, err
-	}
-	err = tx.Commit()
-	return err == nil, err
 }
 
 // Confirm returns nil once every row that the database has shown is as durable

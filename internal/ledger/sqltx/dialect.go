@@ -3,6 +3,7 @@ package sqltx
 import (
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -73,8 +74,8 @@ func (d Dialect) After(wait time.Duration) string {
 }
 
 // Require is an integer expression, for a column that is NOT NULL, with the given value
-// if the condition holds. Otherwise the statement fails, and CommitIf rolls back as
-// if the first statement had affected too few rows. The value must be positive.
+// if the condition holds. Otherwise the statement fails, as if the statement of Tx.Expect had
+// affected too few rows. The value must be positive.
 //
 // MySQL and PostgreSQL fail because the number is out of range, which is an error in
 // every sql_mode. SQLite fails because the column cannot be NULL.
@@ -86,6 +87,19 @@ func (d Dialect) Require(condition, value string) string {
 		return "CASE WHEN " + condition + " THEN " + value + " END"
 	}
 	return "IF(" + condition + ", " + value + ", ~0 + 1)"
+}
+
+// countedBy returns the statement for the beginning of a text that must fail unless it
+// affects the given number of rows. PostgreSQL counts them in the statement itself, and
+// skips the rest of the pipeline after its error. MySQL counts in the next statement: see
+// Tx.Expected.
+func (d Dialect) countedBy(first Statement, rows int64) Statement {
+	if d != Postgres {
+		return first
+	}
+	args := append(slices.Clone(first.Args), rows)
+	counted := d.Require(fmt.Sprintf("count(*) = $%d", len(args)), "(1 + count(*))")
+	return Statement{"WITH affected AS (" + first.SQL + " RETURNING 1) SELECT " + counted + " FROM affected", args}
 }
 
 // Upsert is the clause of an INSERT that updates the row that already has the key,
@@ -178,7 +192,7 @@ func (d Dialect) UUID(id uuid.UUID) any {
 }
 
 // Bind writes the placeholders of sql, which are question marks, as the database
-// expects them. Only statements for ExecAll and DB.CommitIf need it.
+// expects them. Only statements for ExecAll, AtCommit and Expect need it.
 func (d Dialect) Bind(sql string) string {
 	if d != Postgres {
 		return sql

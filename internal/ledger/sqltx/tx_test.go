@@ -23,34 +23,48 @@ func begin(t testing.TB, ctx context.Context, db *sqltx.DB) *sqltx.Tx {
 	return tx
 }
 
-// inserting returns statements for CommitIf. They insert two stock rows: one for
-// the SKU sku, which the guard wraps, and one for the SKU more.
-func inserting(sku string) func(guard sqltx.Guard) []sqltx.Statement {
-	return func(guard sqltx.Guard) []sqltx.Statement {
+// commitIf commits a transaction if first affects the given number of rows.
+func commitIf(ctx context.Context, db *sqltx.DB, first sqltx.Statement, rows int64, others func(*sqltx.Tx) []sqltx.Statement) (committed bool, err error) {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	tx.Expect(rows, first)
+	tx.AtCommit(others(tx)...)
+	if err = tx.Commit(); errors.Is(err, sqltx.ErrUnmet) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// inserting returns statements for commitIf. They insert two stock rows: one for
+// the SKU sku, which is guarded, and one for the SKU more.
+func inserting(sku string) func(tx *sqltx.Tx) []sqltx.Statement {
+	return func(tx *sqltx.Tx) []sqltx.Statement {
 		return []sqltx.Statement{
-			{SQL: "INSERT INTO stock (sku, kind, total, available) VALUES (" + guard("'"+sku+"'") + ", 'product', 1, 1), ('more', 'product', 1, 1)"},
+			{SQL: "INSERT INTO stock (sku, kind, total, available) VALUES (" + tx.Expected("'"+sku+"'") + ", 'product', 1, 1), ('more', 'product', 1, 1)"},
 			{SQL: "UPDATE stock SET available = 2 WHERE sku = 'more'"},
 		}
 	}
 }
 
-// TestCommitIf checks that CommitIf commits all statements if the first affects
+// TestCommitIf checks that Commit commits all statements if the first affects
 // the expected number of rows, and none otherwise.
 func TestCommitIf(t *testing.T) {
-	forEachSQL(t, func(t *testing.T, dbURL string) { commitIf(t, dbURL) })
+	forEachSQL(t, func(t *testing.T, dbURL string) { testCommitIf(t, dbURL) })
 	for name, query := range map[string]string{
 		"no strict mode":      "?sql_mode=" + url.QueryEscape("''"),
 		"one round trip each": "?interpolateParams=false",
 	} {
-		t.Run("MariaDB/"+name, func(t *testing.T) { commitIf(t, testenv.MariaDB(t)+query) })
+		t.Run("MariaDB/"+name, func(t *testing.T) { testCommitIf(t, testenv.MariaDB(t)+query) })
 	}
 }
 
-func commitIf(t *testing.T, dbURL string) {
+func testCommitIf(t *testing.T, dbURL string) {
 	db := migrated(t, dbURL).Ledger()
-	requiring := func(condition string) func(sqltx.Guard) []sqltx.Statement {
-		return func(guard sqltx.Guard) []sqltx.Statement {
-			return append(inserting("c")(guard), sqltx.Statement{
+	requiring := func(condition string) func(*sqltx.Tx) []sqltx.Statement {
+		return func(tx *sqltx.Tx) []sqltx.Statement {
+			return append(inserting("c")(tx), sqltx.Statement{
 				SQL: "UPDATE stock SET available = " + db.Dialect().Require(condition, "available") + " WHERE sku = 'a'",
 			})
 		}
@@ -64,7 +78,7 @@ func commitIf(t *testing.T, dbURL string) {
 		name      string
 		first     sqltx.Statement
 		rows      int64
-		others    func(sqltx.Guard) []sqltx.Statement
+		others    func(*sqltx.Tx) []sqltx.Statement
 		committed bool
 		fails     func(error) bool
 		left      int
@@ -72,13 +86,13 @@ func commitIf(t *testing.T, dbURL string) {
 		{name: "no row", first: down("b"), rows: 1, others: inserting("c"), left: 10},
 		{name: "too few rows", first: down("a"), rows: 2, others: inserting("c"), left: 10},
 		{name: "a row that exists", first: down("a"), rows: 1, others: inserting("a"), fails: sqltx.IsDuplicate, left: 10},
-		{name: "a statement that fails", first: down("a"), rows: 1, others: func(guard sqltx.Guard) []sqltx.Statement {
-			return append(inserting("c")(guard), sqltx.Statement{SQL: "UPDATE nothing SET available = 1"})
+		{name: "a statement that fails", first: down("a"), rows: 1, others: func(tx *sqltx.Tx) []sqltx.Statement {
+			return append(inserting("c")(tx), sqltx.Statement{SQL: "UPDATE nothing SET available = 1"})
 		}, fails: sqltx.IsStatementError, left: 10},
 		{name: "a condition that does not hold", first: down("a"), rows: 1, others: requiring("available > 9"), left: 10},
 		{name: "as many rows", first: down("a"), rows: 1, others: requiring("available > 8"), committed: true, left: 9},
 	} {
-		committed, err := db.CommitIf(t.Context(), step.first, step.rows, step.others)
+		committed, err := commitIf(t.Context(), db, step.first, step.rows, step.others)
 		switch {
 		case committed != step.committed, (err != nil) != (step.fails != nil), errors.Is(err, sqltx.ErrUnknownOutcome):
 			t.Errorf("%s: committed %v, %v", step.name, committed, err)
@@ -142,7 +156,7 @@ func wired(t *testing.T, dbURL string) (wire *testenv.Wire, wireURL string) {
 	return wire, strings.Replace(dbURL, u.Host, wire.Addr(), 1)
 }
 
-// TestCommitIf_AnswerLost checks that the outcome of CommitIf is unknown if the
+// TestCommitIf_AnswerLost checks that the outcome of a text is unknown if the
 // server commits and its answer is lost.
 func TestCommitIf_AnswerLost(t *testing.T) {
 	t.Parallel()
@@ -151,14 +165,14 @@ func TestCommitIf_AnswerLost(t *testing.T) {
 		db, direct := migrated(t, wireURL).Ledger(), opened(t, dbURL).Ledger()
 		insertStock(t, db, "a")
 		first := sqltx.Statement{SQL: "UPDATE stock SET available = 7 WHERE sku = 'a'"}
-		if committed, err := db.CommitIf(t.Context(), first, 1, inserting("c")); !committed || err != nil { // prepares the statements
+		if committed, err := commitIf(t.Context(), db, first, 1, inserting("c")); !committed || err != nil { // prepares the statements
 			t.Fatalf("committed %v, %v", committed, err)
 		}
 		run(t, direct, "DELETE FROM stock WHERE sku IN ('c', 'more')")
 		run(t, direct, "UPDATE stock SET available = 10")
 		var cutter sync.WaitGroup
 		defer cutter.Wait()
-		committed, err := db.CommitIf(t.Context(), first, 1, func(guard sqltx.Guard) []sqltx.Statement {
+		committed, err := commitIf(t.Context(), db, first, 1, func(tx *sqltx.Tx) []sqltx.Statement {
 			wire.Mute()
 			cutter.Go(func() {
 				defer wire.Cut()
@@ -169,7 +183,7 @@ func TestCommitIf_AnswerLost(t *testing.T) {
 					}
 				}
 			})
-			return inserting("c")(guard)
+			return inserting("c")(tx)
 		})
 		if committed || !errors.Is(err, sqltx.ErrUnknownOutcome) {
 			t.Errorf("committed %v, %v", committed, err)
