@@ -206,7 +206,7 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 		maps.DeleteFunc(free, func(_ uuid.UUID, o *order.Order) bool {
 			return slices.ContainsFunc(o.Lines, func(line stock.Line) bool { return slices.Contains(others, line.SKU) })
 		})
-		var change order.Change
+		var change order.Transition
 		if expired, change, err = expireOrders(ctx, tx, free); err != nil || !change.Returns {
 			return err
 		}
@@ -283,7 +283,7 @@ func (l *Ledger) due(ctx context.Context, after duePosition, limit int) (due []d
 // history, when tx commits, and returns them with the change. It leaves alone the orders that were paid or
 // cancelled meanwhile, and those that another transaction has locked. tx must have locked
 // the stock rows.
-func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*order.Order) (expired []*order.Order, change order.Change, err error) {
+func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*order.Order) (expired []*order.Order, change order.Transition, err error) {
 	if len(orders) == 0 {
 		return nil, change, nil
 	}

@@ -194,7 +194,9 @@ func TestExpire_OthersWin(t *testing.T) {
 			if strings.HasPrefix(db.Statement.SQL.String(), "SELECT id, take_id") {
 				reads++
 				d.setStatus(t, paid, order.Paid)
-				cancel := func(order.Locked) (order.Change, error) { return order.Change{To: order.Cancelled, Returns: true}, nil }
+				cancel := func(order.Locked) (order.Transition, error) {
+					return order.Transition{To: order.Cancelled, Returns: true}, nil
+				}
 				if _, _, err := l.Change(t.Context(), cancelled.ID, order.ChangeOptions{Returns: true}, cancel); err != nil {
 					t.Error(err)
 				}

@@ -42,7 +42,9 @@ func (l *Ledger) commitGroup(ctx context.Context, all []*recording, atOnce bool)
 		return rs, err
 	}
 	ctx, span := l.tracer.Start(ctx, "ledger.commit")
-	defer func() { l.endCommit(span, len(rs), err) }()
+	if span.Recorded() {
+		defer func() { l.endCommit(span, len(rs), err) }()
+	}
 	ctx, cancel := context.WithTimeout(sqltx.WithOrders(ctx, len(rs)), transactionTimeout)
 	defer cancel()
 	plan, err := l.cutter.Plan(ctx, l.db, l.Generation(), takesOf(rs))
@@ -53,14 +55,8 @@ func (l *Ledger) commitGroup(ctx context.Context, all []*recording, atOnce bool)
 	if err != nil {
 		return rs, err
 	}
-	var (
-		decisions []cutter.Decision // nil: every take is to be cut
-		cut       = plan.GroupCut
-	)
-	if cut != nil && atOnce && l.mayWait() {
-		tx.Expect(cut.Rows, cut.Statement)
-	} else {
-		cut = nil
+	var decisions []cutter.Decision // nil: every take is to be cut
+	if atOnce = atOnce && plan.GroupCut != nil && l.mayWait; !atOnce {
 		if decisions, err = plan.Cut(ctx, tx); err == nil {
 			err = l.setTimes(rs)
 		}
@@ -70,7 +66,7 @@ func (l *Ledger) commitGroup(ctx context.Context, all []*recording, atOnce bool)
 		}
 	}
 	accepted := acceptedOrders(rs, decisions)
-	if cut == nil {
+	if !atOnce {
 		l.cutFirst.Store(len(accepted) < len(rs))
 	}
 	if len(accepted) == 0 {
@@ -78,9 +74,13 @@ func (l *Ledger) commitGroup(ctx context.Context, all []*recording, atOnce bool)
 		answer(rs, decisions, nil)
 		return rs, nil
 	}
-	tx.AtCommit(inserts(tx.Dialect(), tx.Expected(idLiteral(accepted[0].ID)), accepted...)...)
-	if cut != nil {
-		tx.AtCommit(cut.Claims...)
+	first := idLiteral(accepted[0].ID)
+	if atOnce {
+		first = tx.Expect(plan.GroupCut.Rows, plan.GroupCut.Statement, first)
+	}
+	tx.AtCommit(inserts(tx.Dialect(), first, accepted...)...)
+	if atOnce {
+		tx.AtCommit(plan.GroupCut.Claims...)
 	}
 	if err = tx.Commit(); err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) {
 		answer(rs, decisions, err)
@@ -89,22 +89,14 @@ func (l *Ledger) commitGroup(ctx context.Context, all []*recording, atOnce bool)
 	return rs, fmt.Errorf("cutting, and inserting orders: %w", err)
 }
 
-// endCommit ends the span of a transaction that a trace shows of a group.
+// endCommit ends the span of a transaction of a group.
 func (l *Ledger) endCommit(span tracing.Span, orders int, err error) {
-	if !span.Recorded() {
-		return
-	}
 	span.Text("db.system.name", l.db.Dialect().System())
 	span.Int("holdfast.group.orders", orders)
 	if err != nil && !errors.Is(err, sqltx.ErrUnmet) {
 		span.Fail(cmp.Or(kindOf(err), "unavailable"))
 	}
 	span.End()
-}
-
-// mayWait reports whether orders may wait for stock rows after their times have been set.
-func (l *Ledger) mayWait() bool {
-	return l.paymentWindow == 0 || l.paymentWindow >= 2*transactionTimeout
 }
 
 // setTimes sets the times of the orders to now.
@@ -140,23 +132,18 @@ func acceptedOrders(rs []*recording, decisions []cutter.Decision) []*order.Order
 	return accepted
 }
 
-// answer gives every recording its outcome after a COMMIT that returned err. err
-// concerns those that were cut: all of them, if decisions is nil.
+// answer gives every recording its outcome after a COMMIT that returned err, which is nil or
+// ErrUnknownOutcome. err concerns those that were cut: all of them, if decisions is nil.
 func answer(rs []*recording, decisions []cutter.Decision, err error) {
+	out := order.Committed()
+	if err != nil {
+		out = order.Unknown(err)
+	}
 	for i, r := range rs {
 		if decisions == nil || decisions[i].Taken() {
-			r.answer(commitOutcome(err))
+			r.answer(out)
 		} else {
 			r.answer(order.Refused(decisions[i].Reason()))
 		}
 	}
-}
-
-// commitOutcome returns the outcome of orders whose COMMIT returned err, which is
-// nil or ErrUnknownOutcome.
-func commitOutcome(err error) order.Outcome {
-	if err != nil {
-		return order.Unknown(err)
-	}
-	return order.Committed()
 }

@@ -71,7 +71,7 @@ func (l *Ledger) change(ctx context.Context, id uuid.UUID, options order.ChangeO
 			return err
 		}
 		c, err := decide(state)
-		if decided = err != nil || c == (order.Change{}); decided {
+		if decided = err != nil || c == (order.Transition{}); decided {
 			return cmp.Or(err, errUnchanged)
 		}
 		returned, err = l.apply(ctx, tx, rows, &state, c)
@@ -116,7 +116,7 @@ func lockOrder(ctx context.Context, tx *sqltx.Tx, o order.Order, payment string)
 
 // apply makes the change to the order of state, which becomes what it is afterwards, when tx
 // commits. It returns the additions that the outbox gets.
-func (l *Ledger) apply(ctx context.Context, tx *sqltx.Tx, rows []StockRow, state *order.Locked, c order.Change) ([]stock.Change, error) {
+func (l *Ledger) apply(ctx context.Context, tx *sqltx.Tx, rows []StockRow, state *order.Locked, c order.Transition) ([]stock.Change, error) {
 	o := &state.Order
 	if c.To != "" {
 		from := o.Status

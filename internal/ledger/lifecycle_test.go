@@ -29,12 +29,12 @@ func mustRecord(t *testing.T, l *Ledger, sku stock.SKU) order.Order {
 }
 
 // become decides that an order moves from one status to another, if it has the first.
-func become(from, to order.Status, returns bool) func(order.Locked) (order.Change, error) {
-	return func(s order.Locked) (order.Change, error) {
+func become(from, to order.Status, returns bool) func(order.Locked) (order.Transition, error) {
+	return func(s order.Locked) (order.Transition, error) {
 		if s.Order.Status != from {
-			return order.Change{}, nil
+			return order.Transition{}, nil
 		}
-		return order.Change{To: to, Returns: returns}, nil
+		return order.Transition{To: to, Returns: returns}, nil
 	}
 }
 
@@ -63,11 +63,11 @@ func TestChange_Due(t *testing.T) {
 			if _, err := l.db.Exec(t.Context(), "UPDATE orders SET expires_at = ?", now.Add(offset)); err != nil {
 				t.Fatal(err)
 			}
-			_, _, err := l.Change(t.Context(), o.ID, order.ChangeOptions{}, func(s order.Locked) (order.Change, error) {
+			_, _, err := l.Change(t.Context(), o.ID, order.ChangeOptions{}, func(s order.Locked) (order.Transition, error) {
 				if s.Due != want {
 					t.Errorf("%v after its deadline: due %v", -offset, s.Due)
 				}
-				return order.Change{}, nil
+				return order.Transition{}, nil
 			})
 			if err != nil {
 				t.Error(err)
@@ -279,13 +279,13 @@ func TestRevive_EarlierTake(t *testing.T) {
 func TestChange_PaymentOfTwoOrders(t *testing.T) {
 	t.Parallel()
 	reused := errors.New("the payment is another order's")
-	payment := func(before func()) func(order.Locked) (order.Change, error) {
-		return func(s order.Locked) (order.Change, error) {
+	payment := func(before func()) func(order.Locked) (order.Transition, error) {
+		return func(s order.Locked) (order.Transition, error) {
 			if s.Payment != nil && s.Payment.OrderID != s.Order.ID {
-				return order.Change{}, reused
+				return order.Transition{}, reused
 			}
 			before()
-			return order.Change{To: order.Paid, PaymentID: "payment-1", PaymentStatus: order.PaymentPaid}, nil
+			return order.Transition{To: order.Paid, PaymentID: "payment-1", PaymentStatus: order.PaymentPaid}, nil
 		}
 	}
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
@@ -385,8 +385,8 @@ func TestOrders(t *testing.T) {
 		if p, err := l.Refunded(t.Context(), "payment-1"); err != nil || p.Status != order.PaymentPaid {
 			t.Errorf("refunding a payment that pays an order: %+v, %v", p, err)
 		}
-		if _, _, err := l.Change(t.Context(), all[0], order.ChangeOptions{Payment: "due"}, func(order.Locked) (order.Change, error) {
-			return order.Change{PaymentID: "due", PaymentStatus: order.PaymentRefundDue}, nil
+		if _, _, err := l.Change(t.Context(), all[0], order.ChangeOptions{Payment: "due"}, func(order.Locked) (order.Transition, error) {
+			return order.Transition{PaymentID: "due", PaymentStatus: order.PaymentRefundDue}, nil
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -422,8 +422,8 @@ func TestRefundsDue(t *testing.T) {
 		check(0, 0, 0)
 		for n, status := range []order.PaymentStatus{order.PaymentPaid, order.PaymentRefundDue, order.PaymentRefunded, order.PaymentRefundDue, order.PaymentRefundDue, order.PaymentRefundDue} {
 			payment := fmt.Sprint("payment-", n)
-			_, _, err := l.Change(t.Context(), mustRecord(t, l, "a").ID, order.ChangeOptions{Payment: payment}, func(order.Locked) (order.Change, error) {
-				return order.Change{PaymentID: payment, PaymentStatus: status}, nil
+			_, _, err := l.Change(t.Context(), mustRecord(t, l, "a").ID, order.ChangeOptions{Payment: payment}, func(order.Locked) (order.Transition, error) {
+				return order.Transition{PaymentID: payment, PaymentStatus: status}, nil
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -57,7 +57,7 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 			return changed(l.Change(ctx, cancelled.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true)))
 		},
 		"a refused cancellation": func(ctx context.Context) error {
-			err := changed(l.Change(ctx, paid.ID, order.ChangeOptions{Returns: true}, func(order.Locked) (order.Change, error) { return order.Change{}, errPaid }))
+			err := changed(l.Change(ctx, paid.ID, order.ChangeOptions{Returns: true}, func(order.Locked) (order.Transition, error) { return order.Transition{}, errPaid }))
 			if !errors.Is(err, errPaid) {
 				return errors.Join(errors.New("not refused"), err)
 			}

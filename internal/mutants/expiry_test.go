@@ -19,7 +19,7 @@ var expiry = []mutant{
 	{"the clock is behind the database's", ledgerClock, "r := reading{at: time.Now(), wall: c.wall().Round(0)}\n\t\tvar err error\n\t\tif r.database, err = read(); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tif trip := time.Since(r.at)",
 		"start := time.Now()\n\t\tr := reading{wall: c.wall().Round(0)}\n\t\tvar err error\n\t\tif r.database, err = read(); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tr.at = time.Now().Add(time.Millisecond)\n\t\tif trip := time.Since(start)", "internal/ledger TestClock"},
 	{"orders without a known clock", ledgerClock, "if l.paymentWindow == 0 {\n\t\treturn nil", "if true {\n\t\treturn nil", "internal/ledger TestTimes/SQLite"},
-	{"units returned by the loser of a race", expire, "c := order.Expiry(found); c.To", "c := (order.Change{To: order.Expired}); c.To", "internal/ledger TestExpire_OthersWin/SQLite"},
+	{"units returned by the loser of a race", expire, "c := order.Expiry(found); c.To", "c := (order.Transition{To: order.Expired}); c.To", "internal/ledger TestExpire_OthersWin/SQLite"},
 	{"claim not lowered", returns, "\"UPDATE claims SET units = units - ? WHERE", "\"UPDATE claims SET units = units - 0 * ? WHERE", "internal/ledger TestExpire/SQLite"},
 	{"job without its token", ledgerJobs, "AND holder = ? AND token = ?\"", "AND ? <> '' AND ? > 0\"", "internal/ledger TestExpire_JobLost/SQLite"},
 	{"the holder of a job is not compared", ledgerJobs, "AND holder = ? AND token = ?\"", "AND ? <> '' AND token = ?\"", "internal/ledger TestJobs/SQLite"},

@@ -176,7 +176,7 @@ func placedKeyed(t *testing.T, s *shop) { s.mustPlace(t, keyed()) }
 // to be paid has passed.
 func placed(status Status) func(*testing.T, *shop) {
 	return func(t *testing.T, s *shop) {
-		_, out := s.attempt(t.Context(), theTake().Deduction, s.ledger.Record)
+		_, out := s.takeAndRecord(t.Context(), theTake().Deduction, s.ledger.Record)
 		err := out.Reason()
 		switch status {
 		case "due":

@@ -42,7 +42,7 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 	for try := 1; try <= maxTries; try++ {
 		var found Order
 		decide := onPayment(payment, late)
-		o, _, err := s.ledger.Change(ctx, id, ChangeOptions{Payment: payment}, func(state Locked) (Change, error) {
+		o, _, err := s.ledger.Change(ctx, id, ChangeOptions{Payment: payment}, func(state Locked) (Transition, error) {
 			found = state.Order
 			return decide(state)
 		})
@@ -86,7 +86,7 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 // revive cuts the units of an expired order again, and pays it, once.
 func (s *Service) revive(ctx context.Context, expired Order, payment string) (Order, Outcome) {
 	d := stock.Deduction{OrderID: expired.ID, TakeID: expired.NextTake(), Buyer: expired.Buyer, Lines: expired.Lines, Again: true}
-	return s.attempt(ctx, d, func(ctx context.Context, t stock.Take) (Order, Outcome) {
+	return s.takeAndRecord(ctx, d, func(ctx context.Context, t stock.Take) (Order, Outcome) {
 		return s.ledger.Revive(ctx, expired, t, payment)
 	})
 }

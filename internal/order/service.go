@@ -125,7 +125,7 @@ func NewService(ledgerID uuid.UUID, gate Gate, l Ledger, r Reconciler, o Options
 // sorts r.Lines.
 func (s *Service) Place(ctx context.Context, r Request) (o Order, replayed bool, err error) {
 	stock.SortLines(r.Lines)
-	o, replayed, err = s.place(ctx, r)
+	o, replayed, err = s.placeInTries(ctx, r)
 	label := result(o.Status, replayed, err)
 	s.metrics.orders[label].Inc()
 	if span := s.tracer.Of(ctx); span.Recorded() {
@@ -137,19 +137,23 @@ func (s *Service) Place(ctx context.Context, r Request) (o Order, replayed bool,
 	return o, replayed, err
 }
 
-func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
+func (s *Service) placeInTries(ctx context.Context, r Request) (Order, bool, error) {
 	voids := 0     // that the key has met
 	var last error // why the latest try failed
 	for try := 1; try <= maxTries; try++ {
 		if err := ctx.Err(); err != nil {
 			return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrBusy, errors.Join(err, last)))
 		}
-		if err := s.sellable(ctx, r.Lines); err != nil {
+		err := s.reconciler.Usable(ctx)
+		if err == nil {
+			err = s.hours.refuse(r.Lines)
+		}
+		if err != nil {
 			return s.refused(ctx, r, voids, err)
 		}
 		asked := time.Now()
 		d := stock.Deduction{OrderID: orderID(s.ledgerID, r, voids), TakeID: uuid.New(), Buyer: r.Buyer, Lines: r.Lines}
-		o, out := s.try(ctx, d, r.Key != "")
+		o, out := s.placeOnce(ctx, d, r.Key != "")
 		found, exists := out.Duplicate()
 		switch {
 		case out.Committed():
@@ -181,22 +185,14 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 	return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrBusy, last))
 }
 
-// sellable returns why the lines cannot be sold now, as far as this instance knows.
-func (s *Service) sellable(ctx context.Context, lines []stock.Line) error {
-	if err := s.reconciler.Usable(ctx); err != nil {
-		return err
-	}
-	return s.hours.refuse(lines)
-}
-
 // errVoided: a void order has the ID that the key led to.
 var errVoided = errors.New("the order's ID belongs to a void order")
 
-// try tries once to place the order of d: to record it, or to queue it. Whatever the
+// placeOnce tries once to place the order of d: to record it, or to queue it. Whatever the
 // outcome, nothing is left to do for the take here.
-func (s *Service) try(ctx context.Context, d stock.Deduction, keyed bool) (Order, Outcome) {
+func (s *Service) placeOnce(ctx context.Context, d stock.Deduction, keyed bool) (Order, Outcome) {
 	if s.queue == nil {
-		return s.attempt(ctx, d, s.ledger.Record)
+		return s.takeAndRecord(ctx, d, s.ledger.Record)
 	}
 	take, err := s.take(ctx, s.queue, d)
 	switch {
@@ -211,9 +207,9 @@ func (s *Service) try(ctx context.Context, d stock.Deduction, keyed bool) (Order
 // recordFunc records the order of a take.
 type recordFunc = func(ctx context.Context, t stock.Take) (Order, Outcome)
 
-// attempt takes the units at the gate and records the take, once. Whatever the
+// takeAndRecord takes the units at the gate and records the take, once. Whatever the
 // outcome, the take is settled, given back, or left to recovery.
-func (s *Service) attempt(ctx context.Context, d stock.Deduction, record recordFunc) (Order, Outcome) {
+func (s *Service) takeAndRecord(ctx context.Context, d stock.Deduction, record recordFunc) (Order, Outcome) {
 	take := stock.Take{Deduction: d}
 	if s.gate != nil {
 		taken, err := s.take(ctx, s.gate, d)

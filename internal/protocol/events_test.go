@@ -37,7 +37,10 @@ var events = []event{
 		_, err := e.Pay(t.Context(), id, "2-"+id.String())
 		return err
 	}},
-	{"cancel", func(t *testing.T, e *eventShop, id uuid.UUID) error { _, err := e.Cancel(t.Context(), id, ""); return err }},
+	{"cancel", func(t *testing.T, e *eventShop, id uuid.UUID) error {
+		_, err := e.Cancel(t.Context(), id, "")
+		return err
+	}},
 	{"due", func(t *testing.T, e *eventShop, id uuid.UUID) error { e.expiresIn(t, id, -time.Second); return nil }},
 	{"expire", func(t *testing.T, e *eventShop, id uuid.UUID) error {
 		e.expiresIn(t, id, -time.Second)

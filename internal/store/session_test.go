@@ -68,8 +68,8 @@ func checkSession(t *testing.T, dbURL string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tx.Expect(1, sqltx.Statement{SQL: "UPDATE stock SET available = available - 1 WHERE sku = 'a'"})
-		tx.AtCommit(sqltx.Statement{SQL: "INSERT INTO stock (sku, kind, total, available) VALUES (" + tx.Expected("'"+sku+"'") + ", 'product', 1, 1)"})
+		checked := tx.Expect(1, sqltx.Statement{SQL: "UPDATE stock SET available = available - 1 WHERE sku = 'a'"}, "'"+sku+"'")
+		tx.AtCommit(sqltx.Statement{SQL: "INSERT INTO stock (sku, kind, total, available) VALUES (" + checked + ", 'product', 1, 1)"})
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
 		}

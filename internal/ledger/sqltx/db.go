@@ -9,6 +9,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 type session struct {
 	gorm    *gorm.DB
 	dialect Dialect
+	on      *transaction // nil: each statement has a connection of its own
 }
 
 // DB is the ledger's database. Each of its statements runs on a connection of
@@ -28,13 +30,12 @@ type DB struct{ session }
 // Tx is a transaction. It is for one goroutine.
 type Tx struct {
 	session
-	on   *transaction // the same as session's, without gorm
-	last []Statement  // that Commit runs
-	rows int64        // that the first of them must affect; 0: any number
+	last []Statement // that Commit runs
+	rows int64       // that the first of them must affect; 0: any number
 }
 
 // New returns the database that db has open.
-func New(db *gorm.DB, dialect Dialect) *DB { return &DB{session{db, dialect}} }
+func New(db *gorm.DB, dialect Dialect) *DB { return &DB{session{gorm: db, dialect: dialect}} }
 
 // Dialect returns the kind of database.
 func (s session) Dialect() Dialect { return s.dialect }
@@ -42,7 +43,7 @@ func (s session) Dialect() Dialect { return s.dialect }
 // Exec runs a statement and returns how many rows it affected. Placeholders are
 // question marks; a slice argument becomes a list.
 func (s session) Exec(ctx context.Context, sql string, args ...any) (affected int64, err error) {
-	done := s.gorm.WithContext(ctx).Exec(sql, args...)
+	done := s.with(ctx).Exec(sql, args...)
 	return done.RowsAffected, done.Error
 }
 
@@ -50,7 +51,7 @@ func (s session) Exec(ctx context.Context, sql string, args ...any) (affected in
 // read the row's columns with rows.Scan. It stops at the first error of scan, and
 // returns it with ErrScan. In a transaction, scan must not run other statements.
 func (s session) QueryEach(ctx context.Context, scan func(rows *sql.Rows) error, sql string, args ...any) error {
-	rows, err := s.query(ctx, sql, args...)
+	rows, err := s.with(ctx).Raw(sql, args...).Rows()
 	if err != nil {
 		return err
 	}
@@ -63,15 +64,19 @@ func (s session) QueryEach(ctx context.Context, scan func(rows *sql.Rows) error,
 	return rows.Err()
 }
 
-// query runs a statement that returns rows. The caller must close them.
-func (s session) query(ctx context.Context, sql string, args ...any) (*sql.Rows, error) {
-	return s.gorm.WithContext(ctx).Raw(sql, args...).Rows()
+// with returns gorm for one statement, which writes the placeholders and lists.
+func (s session) with(ctx context.Context) *gorm.DB {
+	g := s.gorm.WithContext(ctx)
+	if s.on != nil {
+		g.Statement.ConnPool = s.on
+	}
+	return g
 }
 
 // QueryRow runs a statement and scans its first row into dest, pointers to one
 // value for each column. sql.ErrNoRows: there is no row.
 func (s session) QueryRow(ctx context.Context, dest []any, sql string, args ...any) error {
-	rows, err := s.query(ctx, sql, args...)
+	rows, err := s.with(ctx).Raw(sql, args...).Rows()
 	if err != nil {
 		return err
 	}
@@ -101,11 +106,11 @@ func (s session) Now(ctx context.Context) (time.Time, error) {
 
 // Begin begins a transaction. Once ctx has ended, Commit rolls it back.
 func (db *DB) Begin(ctx context.Context) (*Tx, error) {
-	tx := db.gorm.WithContext(ctx).Begin()
-	if tx.Error != nil {
-		return nil, fmt.Errorf("beginning: %w", tx.Error)
+	t, err := db.gorm.ConnPool.(pool).take(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("beginning: %w", err)
 	}
-	return &Tx{session: session{tx, db.dialect}, on: tx.Statement.ConnPool.(*transaction)}, nil
+	return &Tx{session: session{db.gorm, db.dialect, t}}, nil
 }
 
 // Rollback ends tx and undoes its statements. It does nothing if tx is over.
@@ -123,24 +128,25 @@ func (tx *Tx) AtCommit(statements ...Statement) { tx.last = append(tx.last, stat
 // Tx.Expect.
 var ErrUnmet = errors.New("a condition of the transaction does not hold")
 
-// Expect is AtCommit for the first statement of tx, which must affect the given number of
-// rows. Otherwise, or if a condition of Dialect.Require does not hold, Commit rolls back and
-// returns ErrUnmet. Exactly one value in the statement that follows must be one of Expected.
-func (tx *Tx) Expect(rows int64, first Statement) {
+// Expect adds the first statement of tx to those of AtCommit. It must affect the given
+// number of rows. Otherwise, or if a condition of Dialect.Require does not hold, Commit rolls
+// back and returns ErrUnmet.
+//
+// It returns an SQL expression that has the given value, and that must be in the statement
+// that follows. If the server must check the number there, the expression fails unless it is
+// right.
+func (tx *Tx) Expect(rows int64, first Statement, value string) (checked string) {
 	tx.rows = rows
-	if tx.on.texts {
-		first = tx.dialect.countedBy(first, rows)
+	switch {
+	case !tx.on.texts: // Commit checks the number
+	case tx.dialect == MySQL:
+		value = tx.dialect.Require(fmt.Sprintf("ROW_COUNT() = %d", rows), value)
+	case tx.dialect == Postgres: // it counts in the statement itself, and skips the rest of the pipeline after its error
+		args := append(slices.Clone(first.Args), rows)
+		counted := tx.dialect.Require(fmt.Sprintf("count(*) = $%d", len(args)), "(1 + count(*))")
+		first = Statement{"WITH affected AS (" + first.SQL + " RETURNING 1) SELECT " + counted + " FROM affected", args}
 	}
-	tx.AtCommit(first)
-}
-
-// Expected returns an SQL expression that has the given value. If it is in the next
-// statement that the server must check what Expect wants, the expression fails unless that
-// holds.
-func (tx *Tx) Expected(value string) string {
-	if tx.rows > 0 && tx.on.texts && tx.dialect == MySQL { // PostgreSQL counts in the first statement: see countedBy
-		return tx.dialect.Require(fmt.Sprintf("ROW_COUNT() = %d", tx.rows), value)
-	}
+	tx.last = append(tx.last, first)
 	return value
 }
 
@@ -149,7 +155,7 @@ func (tx *Tx) Expected(value string) string {
 func (tx *Tx) Commit() error {
 	start := time.Now()
 	err := tx.on.commit(tx.last, tx.rows)
-	if tx.rows > 0 && isUnmet(err) {
+	if err != nil && tx.rows > 0 && isUnmet(err) {
 		err = fmt.Errorf("%w: %w", ErrUnmet, err)
 	}
 	tx.trace(tx.on.ctx, start, append(tx.last, Statement{SQL: "COMMIT"}), err)
@@ -168,8 +174,8 @@ type Statement struct {
 // statement affected. Outside a transaction each statement commits by itself.
 func (s session) ExecAll(ctx context.Context, statements ...Statement) (affected []int64, err error) {
 	start := time.Now()
-	if t, ok := s.gorm.Statement.ConnPool.(*transaction); ok {
-		affected, err = t.exec(ctx, statements)
+	if s.on != nil {
+		affected, err = s.on.exec(ctx, statements)
 	} else {
 		affected, err = execApart(ctx, s.gorm.Statement.ConnPool, statements)
 	}

@@ -3,7 +3,6 @@ package sqltx
 import (
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -87,19 +86,6 @@ func (d Dialect) Require(condition, value string) string {
 		return "CASE WHEN " + condition + " THEN " + value + " END"
 	}
 	return "IF(" + condition + ", " + value + ", ~0 + 1)"
-}
-
-// countedBy returns the statement for the beginning of a text that must fail unless it
-// affects the given number of rows. PostgreSQL counts them in the statement itself, and
-// skips the rest of the pipeline after its error. MySQL counts in the next statement: see
-// Tx.Expected.
-func (d Dialect) countedBy(first Statement, rows int64) Statement {
-	if d != Postgres {
-		return first
-	}
-	args := append(slices.Clone(first.Args), rows)
-	counted := d.Require(fmt.Sprintf("count(*) = $%d", len(args)), "(1 + count(*))")
-	return Statement{"WITH affected AS (" + first.SQL + " RETURNING 1) SELECT " + counted + " FROM affected", args}
 }
 
 // Upsert is the clause of an INSERT that updates the row that already has the key,

@@ -29,10 +29,10 @@ func TestTexts_OnlyWithInterpolation(t *testing.T) {
 
 // twoRows returns statements for commitIf. They insert two stock rows: sku, which
 // is guarded, and sku with a trailing hyphen.
-func twoRows(sku string) func(tx *sqltx.Tx) []sqltx.Statement {
-	return func(tx *sqltx.Tx) []sqltx.Statement {
+func twoRows(sku string) func(checked func(string) string) []sqltx.Statement {
+	return func(checked func(string) string) []sqltx.Statement {
 		const row = "INSERT INTO stock (sku, kind, total, available) VALUES (%s, 'product', 1, 1)"
-		return []sqltx.Statement{{SQL: fmt.Sprintf(row, tx.Expected("'"+sku+"'"))}, {SQL: fmt.Sprintf(row, "'"+sku+"-'")}}
+		return []sqltx.Statement{{SQL: fmt.Sprintf(row, checked("'"+sku+"'"))}, {SQL: fmt.Sprintf(row, "'"+sku+"-'")}}
 	}
 }
 

@@ -44,7 +44,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 		})
 	}
 	atOnce := func(ctx context.Context, update string) error {
-		committed, err := commitIf(ctx, db, sqltx.Statement{SQL: update}, 1, func(*sqltx.Tx) []sqltx.Statement { return nil })
+		committed, err := commitIf(ctx, db, sqltx.Statement{SQL: update}, 1, func(func(string) string) []sqltx.Statement { return nil })
 		if err == nil && !committed {
 			t.Errorf("%s: not committed", update)
 		}

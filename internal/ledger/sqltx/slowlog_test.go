@@ -85,8 +85,8 @@ func TestSlowLog_EveryPath(t *testing.T) {
 		}
 		both := dialect.Bind(slow) + "; " + insert
 		insertIf := func(ctx context.Context, db *sqltx.DB, first sqltx.Statement, sku string) error {
-			committed, err := commitIf(ctx, db, first, 1, func(tx *sqltx.Tx) []sqltx.Statement {
-				return []sqltx.Statement{bound(insert+" VALUES (?, 'product', "+tx.Expected("1")+", 1)", "new-"+sku)}
+			committed, err := commitIf(ctx, db, first, 1, func(checked func(string) string) []sqltx.Statement {
+				return []sqltx.Statement{bound(insert+" VALUES (?, 'product', "+checked("1")+", 1)", "new-"+sku)}
 			})
 			if err == nil && !committed {
 				return errors.New("not committed")

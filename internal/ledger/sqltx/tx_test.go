@@ -23,14 +23,22 @@ func begin(t testing.TB, ctx context.Context, db *sqltx.DB) *sqltx.Tx {
 	return tx
 }
 
-// commitIf commits a transaction if first affects the given number of rows.
-func commitIf(ctx context.Context, db *sqltx.DB, first sqltx.Statement, rows int64, others func(*sqltx.Tx) []sqltx.Statement) (committed bool, err error) {
+// commitIf commits a transaction if first affects the given number of rows. others returns
+// the statements that follow; the first of them contains a checked value.
+func commitIf(ctx context.Context, db *sqltx.DB, first sqltx.Statement, rows int64, others func(func(string) string) []sqltx.Statement) (committed bool, err error) {
 	tx, err := db.Begin(ctx)
 	if err != nil {
 		return false, err
 	}
-	tx.Expect(rows, first)
-	tx.AtCommit(others(tx)...)
+	expected := false
+	statements := others(func(value string) string {
+		expected = true
+		return tx.Expect(rows, first, value)
+	})
+	if !expected {
+		tx.Expect(rows, first, "")
+	}
+	tx.AtCommit(statements...)
 	if err = tx.Commit(); errors.Is(err, sqltx.ErrUnmet) {
 		return false, nil
 	}
@@ -39,10 +47,10 @@ func commitIf(ctx context.Context, db *sqltx.DB, first sqltx.Statement, rows int
 
 // inserting returns statements for commitIf. They insert two stock rows: one for
 // the SKU sku, which is guarded, and one for the SKU more.
-func inserting(sku string) func(tx *sqltx.Tx) []sqltx.Statement {
-	return func(tx *sqltx.Tx) []sqltx.Statement {
+func inserting(sku string) func(checked func(string) string) []sqltx.Statement {
+	return func(checked func(string) string) []sqltx.Statement {
 		return []sqltx.Statement{
-			{SQL: "INSERT INTO stock (sku, kind, total, available) VALUES (" + tx.Expected("'"+sku+"'") + ", 'product', 1, 1), ('more', 'product', 1, 1)"},
+			{SQL: "INSERT INTO stock (sku, kind, total, available) VALUES (" + checked("'"+sku+"'") + ", 'product', 1, 1), ('more', 'product', 1, 1)"},
 			{SQL: "UPDATE stock SET available = 2 WHERE sku = 'more'"},
 		}
 	}
@@ -62,9 +70,9 @@ func TestCommitIf(t *testing.T) {
 
 func testCommitIf(t *testing.T, dbURL string) {
 	db := migrated(t, dbURL).Ledger()
-	requiring := func(condition string) func(*sqltx.Tx) []sqltx.Statement {
-		return func(tx *sqltx.Tx) []sqltx.Statement {
-			return append(inserting("c")(tx), sqltx.Statement{
+	requiring := func(condition string) func(func(string) string) []sqltx.Statement {
+		return func(checked func(string) string) []sqltx.Statement {
+			return append(inserting("c")(checked), sqltx.Statement{
 				SQL: "UPDATE stock SET available = " + db.Dialect().Require(condition, "available") + " WHERE sku = 'a'",
 			})
 		}
@@ -78,7 +86,7 @@ func testCommitIf(t *testing.T, dbURL string) {
 		name      string
 		first     sqltx.Statement
 		rows      int64
-		others    func(*sqltx.Tx) []sqltx.Statement
+		others    func(func(string) string) []sqltx.Statement
 		committed bool
 		fails     func(error) bool
 		left      int
@@ -86,8 +94,8 @@ func testCommitIf(t *testing.T, dbURL string) {
 		{name: "no row", first: down("b"), rows: 1, others: inserting("c"), left: 10},
 		{name: "too few rows", first: down("a"), rows: 2, others: inserting("c"), left: 10},
 		{name: "a row that exists", first: down("a"), rows: 1, others: inserting("a"), fails: sqltx.IsDuplicate, left: 10},
-		{name: "a statement that fails", first: down("a"), rows: 1, others: func(tx *sqltx.Tx) []sqltx.Statement {
-			return append(inserting("c")(tx), sqltx.Statement{SQL: "UPDATE nothing SET available = 1"})
+		{name: "a statement that fails", first: down("a"), rows: 1, others: func(checked func(string) string) []sqltx.Statement {
+			return append(inserting("c")(checked), sqltx.Statement{SQL: "UPDATE nothing SET available = 1"})
 		}, fails: sqltx.IsStatementError, left: 10},
 		{name: "a condition that does not hold", first: down("a"), rows: 1, others: requiring("available > 9"), left: 10},
 		{name: "as many rows", first: down("a"), rows: 1, others: requiring("available > 8"), committed: true, left: 9},
@@ -172,7 +180,7 @@ func TestCommitIf_AnswerLost(t *testing.T) {
 		run(t, direct, "UPDATE stock SET available = 10")
 		var cutter sync.WaitGroup
 		defer cutter.Wait()
-		committed, err := commitIf(t.Context(), db, first, 1, func(tx *sqltx.Tx) []sqltx.Statement {
+		committed, err := commitIf(t.Context(), db, first, 1, func(checked func(string) string) []sqltx.Statement {
 			wire.Mute()
 			cutter.Go(func() {
 				defer wire.Cut()
@@ -183,7 +191,7 @@ func TestCommitIf_AnswerLost(t *testing.T) {
 					}
 				}
 			})
-			return inserting("c")(tx)
+			return inserting("c")(checked)
 		})
 		if committed || !errors.Is(err, sqltx.ErrUnknownOutcome) {
 			t.Errorf("committed %v, %v", committed, err)

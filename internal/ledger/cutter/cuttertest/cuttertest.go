@@ -223,8 +223,7 @@ func (t *trial) cutWhole(commit bool, cut *cutter.GroupCut) (fits bool, err erro
 	if err != nil {
 		return false, err
 	}
-	tx.Expect(cut.Rows, cut.Statement)
-	tx.AtCommit(t.guarded(tx.Expected("1")))
+	tx.AtCommit(t.guarded(tx.Expect(cut.Rows, cut.Statement, "1")))
 	tx.AtCommit(cut.Claims...)
 	if !commit {
 		tx.AtCommit(sqltx.Statement{SQL: "UPDATE nothing SET fails = 1"})
