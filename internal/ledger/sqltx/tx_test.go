@@ -2,12 +2,16 @@ package sqltx_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -308,6 +312,140 @@ func TestRollback_Failed(t *testing.T) {
 		}
 		if err := tx.Commit(); err == nil {
 			t.Error("a transaction that was over was committed")
+		}
+	})
+}
+
+// TestFirstQuery checks that a query that begins its transaction reads the same as any
+// other, and that its errors leave nothing behind.
+func TestFirstQuery(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		s := migrated(t, dbURL)
+		db := s.Ledger()
+		insertStock(t, db, "a")
+		insertStock(t, db, "b")
+		id := uuid.New()
+		run(t, db, "INSERT INTO orders (buyer_id, status, strategy, id, take_id, created_at) VALUES ('b-1', 'pending', 'lua', ?, ?, ?)",
+			db.Dialect().UUID(id), db.Dialect().UUID(id), time.Date(2026, 2, 3, 4, 5, 6, 7000, time.UTC))
+		type row struct {
+			id        uuid.UUID
+			buyer     string
+			version   int64
+			restocked bool
+			payment   sql.NullString
+			total     int64
+			at        sqltx.Time
+		}
+		read := func(s session) (r row, err error) {
+			err = s.QueryRow(t.Context(), []any{&r.id, &r.buyer, &r.version, &r.restocked, &r.payment, &r.total, &r.at},
+				"SELECT id, buyer_id, version, restocked, payment_id, (SELECT SUM(total) FROM stock), created_at FROM orders WHERE id = ?"+db.Dialect().RowLock(), db.Dialect().UUID(id))
+			return r, err
+		}
+		want, err := read(db)
+		if err != nil || want.id != id || want.total != 20 || want.payment.Valid {
+			t.Fatalf("read %+v, %v", want, err)
+		}
+		tx := begin(t, t.Context(), db)
+		for range 2 { // the first of them begins
+			if got, err := read(tx); got != want || err != nil {
+				t.Errorf("read %+v, %v, want %+v", got, err, want)
+			}
+		}
+		var skus []string
+		err = tx.QueryEach(t.Context(), func(rows *sql.Rows) error {
+			skus = append(skus, "")
+			return rows.Scan(&skus[len(skus)-1])
+		}, "SELECT sku FROM stock ORDER BY sku")
+		if err != nil || !slices.Equal(skus, []string{"a", "b"}) {
+			t.Errorf("read %q, %v", skus, err)
+		}
+		tx.AtCommit(sqltx.Statement{SQL: "UPDATE stock SET available = 3"})
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if left := one[int](t, db, "SELECT available FROM stock WHERE sku = 'a'"); left != 3 {
+			t.Errorf("%d left", left)
+		}
+
+		for name, query := range map[string]string{"refused": "SELECT nothing FROM stock", "no row": "SELECT sku FROM stock WHERE sku = 'c'", "not a number": "SELECT sku FROM stock"} {
+			tx := begin(t, t.Context(), db)
+			n := 0
+			err := tx.QueryRow(t.Context(), []any{&n}, query)
+			if err == nil || (name == "refused") != sqltx.IsStatementError(err) || (name == "no row") != errors.Is(err, sql.ErrNoRows) {
+				t.Errorf("%s: %v is %q", name, err, classes(err))
+			}
+			tx.Rollback()
+		}
+		if db.Dialect() == sqltx.Postgres {
+			tx := begin(t, t.Context(), db)
+			err := tx.QueryEach(t.Context(), func(*sql.Rows) error { return nil }, "SELECT 1 / (2 - n) FROM generate_series(1, 2) AS n")
+			if !sqltx.IsStatementError(err) {
+				t.Errorf("the second row fails: %v", err)
+			}
+			tx.Rollback()
+		}
+		tx = begin(t, t.Context(), db)
+		tx.Rollback()
+		if _, err := read(tx); !errors.Is(err, sql.ErrTxDone) {
+			t.Errorf("after the end: %v", err)
+		}
+		if inUse := connections(t, s).Stats().InUse; inUse != 0 {
+			t.Errorf("%d connections are in use", inUse)
+		}
+	})
+}
+
+// TestFirstQuery_Lost checks that a transaction fails whose first query gets no answer.
+func TestFirstQuery_Lost(t *testing.T) {
+	t.Parallel()
+	forEachServer(t, func(t *testing.T, dbURL string) {
+		wire, wireURL := wired(t, dbURL)
+		s := migrated(t, wireURL)
+		tx := begin(t, t.Context(), s.Ledger())
+		wire.Cut()
+		n := 0
+		if err := tx.QueryRow(t.Context(), []any{&n}, "SELECT 1"); err == nil || n != 0 {
+			t.Errorf("read %d, %v", n, err)
+		}
+		if err := tx.Commit(); err == nil {
+			t.Error("it was committed")
+		}
+		if inUse := connections(t, s).Stats().InUse; inUse != 0 {
+			t.Errorf("%d connections are in use", inUse)
+		}
+	})
+}
+
+// TestAtCommit checks that a statement that the server refuses together with the COMMIT
+// leaves nothing of its transaction, and that this is known.
+func TestAtCommit(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		s := migrated(t, dbURL)
+		db := s.Ledger()
+		insertStock(t, db, "a")
+		insert := sqltx.Statement{SQL: "INSERT INTO stock (sku, kind, total, available) VALUES ('b', 'product', 1, 1)"}
+		for name, test := range map[string]struct {
+			last sqltx.Statement
+			is   func(error) bool
+		}{
+			"a duplicate":  {insert, sqltx.IsDuplicate},
+			"no table":     {sqltx.Statement{SQL: "UPDATE nothing SET total = 1"}, sqltx.IsStatementError},
+			"out of range": {sqltx.Statement{SQL: "UPDATE stock SET total = " + db.Dialect().Require("1 = 2", "1")}, sqltx.IsStatementError},
+		} {
+			err := db.Transact(t.Context(), func(tx *sqltx.Tx) error {
+				run(t, tx, "UPDATE stock SET available = 1")
+				tx.AtCommit(insert, test.last)
+				return nil
+			})
+			if err == nil || !test.is(err) || errors.Is(err, sqltx.ErrUnknownOutcome) || errors.Is(err, sqltx.ErrUnmet) {
+				t.Errorf("%s: %v is %q", name, err, classes(err))
+			}
+			if left := one[int](t, db, "SELECT SUM(available) FROM stock"); left != 10 {
+				t.Errorf("%s: %d left", name, left)
+			}
+		}
+		if inUse := connections(t, s).Stats().InUse; inUse != 0 {
+			t.Errorf("%d connections are in use", inUse)
 		}
 	})
 }
