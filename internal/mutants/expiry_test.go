@@ -44,11 +44,11 @@ var expiry = []mutant{
 	{"a faulty order is tried again with every batch", expire, "if r.failed == 0 || time.Since(r.began) >= expiryRetry {", "if true {", "internal/ledger TestExpire_BrokenOrders/SQLite"},
 	{"a faulty order is never tried again", expire, " || time.Since(r.began) >= expiryRetry {", " {", "internal/ledger TestExpire_BrokenOrders/SQLite"},
 	{"no lock wait at all", storeMySQL, "[\"innodb_lock_wait_timeout\"] == \"0\"", "[\"innodb_lock_wait_timeout\"] == \"none\"", "internal/store TestOpenSQL_NoLockWait"},
-	{"an order expires without its history", expire, "SELECT id, version, status, \"+d.Now()+\" FROM orders WHERE id IN ?\", due)", "SELECT id, version, status, \"+d.Now()+\" FROM orders WHERE id IN ? AND 1 = 0\", due)", "internal/ledger TestExpire/SQLite"},
+	{"an order expires without its history", expire, "\" FROM orders\" + in), Args: due,", "\" FROM orders\" + in + \" AND 1 = 0\"), Args: due,", "internal/ledger TestExpire/SQLite"},
 	{"a job that ends is not released", jobRunner, "\t\tj.release(ctx, held)\n", "", "internal/reconcile TestJobHandover"},
 	{"a holder that cannot renew goes on", jobRunner, "time.Since(last) < ledger.JobLease;", "time.Since(last) < time.Hour;", "internal/reconcile TestJobHandover"},
 	{"a job is not renewed", jobRunner, "return j.ledger.RenewJob(ctx, held)", "return nil", "internal/reconcile TestJobHandover"},
 	{"a superseded instance keeps its jobs", jobRunner, "for working.Err() == nil && !j.barred.Load() {", "for working.Err() == nil {", "internal/reconcile TestJobHandover"},
-	{"expired units stay away from the gate", expiryLoop, "e.Returned(ctx, done.SKUs...)", "", "internal/reconcile TestExpiryStep"},
+	{"expired units stay away from the gate", expiryLoop, "e.BringToGate(ctx, done.Returned...)", "", "internal/reconcile TestExpiryStep"},
 	{"expiry leaves no time to orders", expiryLoop, "min((expiryShare-1)*time.Since(start), expiryPause)", "min(0*time.Since(start), expiryPause)", "internal/reconcile TestExpiryStep"},
 }
