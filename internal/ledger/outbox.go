@@ -1,9 +1,11 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -51,8 +53,11 @@ func (l *Ledger) Applied(ctx context.Context, changes ...stock.Change) error {
 	if len(changes) == 0 {
 		return nil
 	}
-	deletes := make([]sqltx.Statement, len(changes))
-	for i, c := range changes {
+	sorted := slices.SortedFunc(slices.Values(changes), func(a, b stock.Change) int {
+		return cmp.Or(cmp.Compare(a.SKU, b.SKU), cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.Number, b.Number))
+	}) // so that two that delete the same rows do not wait for each other
+	deletes := make([]sqltx.Statement, len(sorted))
+	for i, c := range sorted {
 		deletes[i] = sqltx.Statement{
 			SQL:  l.db.Dialect().Bind("DELETE FROM outbox WHERE sku = ? AND epoch = ? AND number = ?"),
 			Args: []any{string(c.SKU), c.Epoch, c.Number},

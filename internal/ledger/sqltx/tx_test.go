@@ -383,6 +383,12 @@ func TestFirstQuery(t *testing.T) {
 				t.Errorf("the second row fails: %v", err)
 			}
 			tx.Rollback()
+			tx = begin(t, t.Context(), db)
+			n := 0
+			if err := tx.QueryRow(t.Context(), []any{&n}, "SELECT 1 / ?::int", 0); !sqltx.IsStatementError(err) { // refused after it was prepared
+				t.Errorf("dividing by 0: %v", err)
+			}
+			tx.Rollback()
 		}
 		tx = begin(t, t.Context(), db)
 		tx.Rollback()
