@@ -114,16 +114,17 @@ func (r pipelinedRows) Columns() []string {
 	return names
 }
 
-// Close ends the pipeline.
+// Close ends the pipeline. It returns the error of the query, if there is one.
 func (r pipelinedRows) Close() error {
 	r.rows.Close()
-	return cmp.Or(r.answers.Close(), r.rows.Err())
+	return r.answers.Close()
 }
 
-// Next reads the next row. io.EOF: there is none.
+// Next reads the next row. io.EOF: there is none, or the query has failed. Package sql then
+// calls Close.
 func (r pipelinedRows) Next(row []sqldriver.Value) error {
 	if !r.rows.Next() {
-		return cmp.Or(r.rows.Err(), io.EOF)
+		return io.EOF
 	}
 	values, err := r.rows.Values()
 	for i, value := range values {
