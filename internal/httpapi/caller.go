@@ -5,9 +5,7 @@ import (
 	"errors"
 
 	"github.com/gin-gonic/gin"
-	"github.com/google/uuid"
 
-	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -96,23 +94,4 @@ func (a *api) mayActFor(c *gin.Context, buyer string) bool {
 // otherBuyer refuses a request whose buyer_id is not the caller's.
 func (a *api) otherBuyer(c *gin.Context) {
 	a.problem(c, otherBuyer, "buyer_id must be the subject of the bearer token. Nothing was done.")
-}
-
-// cancel returns the function that cancels an order. Another buyer's order does not
-// exist for the caller. An order never changes its buyer, so it is enough to read the
-// order before.
-func (a *api) cancel(c *gin.Context) func(context.Context, uuid.UUID) (order.Order, error) {
-	if a.caller(c).buyer == "" {
-		return a.Orders.Cancel
-	}
-	return func(ctx context.Context, id uuid.UUID) (order.Order, error) {
-		o, err := a.Orders.Order(ctx, id)
-		switch {
-		case err != nil:
-			return order.Order{}, err
-		case !a.mayActFor(c, o.Buyer):
-			return order.Order{}, order.ErrUnknownOrder
-		}
-		return a.Orders.Cancel(ctx, id)
-	}
 }

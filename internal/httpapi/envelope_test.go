@@ -335,7 +335,7 @@ func (*blockedOrders) Pay(ctx context.Context, _ uuid.UUID, _ string) (order.Ord
 	return order.Order{}, blocked(ctx)
 }
 
-func (*blockedOrders) Cancel(ctx context.Context, _ uuid.UUID) (order.Order, error) {
+func (*blockedOrders) Cancel(ctx context.Context, _ uuid.UUID, _ string) (order.Order, error) {
 	return order.Order{}, blocked(ctx)
 }
 

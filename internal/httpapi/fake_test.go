@@ -102,8 +102,11 @@ func (f *fakeOrders) Pay(_ context.Context, id uuid.UUID, payment string) (order
 	return f.order, f.err
 }
 
-func (f *fakeOrders) Cancel(_ context.Context, id uuid.UUID) (order.Order, error) {
+func (f *fakeOrders) Cancel(_ context.Context, id uuid.UUID, buyer string) (order.Order, error) {
 	f.note(func() { f.id = id })
+	if f.err == nil && buyer != "" && buyer != f.order.Buyer {
+		return order.Order{}, order.ErrUnknownOrder
+	}
 	return f.order, f.err
 }
 

@@ -46,7 +46,7 @@ type Orders interface {
 	// Pay, Cancel and Refund return the changed order. Repeating a change returns
 	// the order again.
 	Pay(ctx context.Context, id uuid.UUID, payment string) (order.Order, error)
-	Cancel(ctx context.Context, id uuid.UUID) (order.Order, error)
+	Cancel(ctx context.Context, id uuid.UUID, buyer string) (order.Order, error)
 	// Refund returns the order's units to stock if restock is set.
 	Refund(ctx context.Context, id uuid.UUID, restock bool) (order.Order, error)
 

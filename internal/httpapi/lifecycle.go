@@ -24,9 +24,12 @@ func (a *api) payOrder(c *gin.Context) {
 
 // cancelOrder handles POST /orders/{id}/cancel.
 func (a *api) cancelOrder(c *gin.Context) {
-	if a.bind(c, new(emptyBody)) {
-		a.changeOrder(c, a.cancel(c))
+	if !a.bind(c, new(emptyBody)) {
+		return
 	}
+	a.changeOrder(c, func(ctx context.Context, id uuid.UUID) (order.Order, error) {
+		return a.Orders.Cancel(ctx, id, a.caller(c).buyer)
+	})
 }
 
 // refundOrder handles POST /orders/{id}/refund.

@@ -70,7 +70,7 @@ func (s *sale) next(t *testing.T, l *Ledger) {
 	}
 	change := func(o *order.Order, to order.Status, returns bool) {
 		t.Helper()
-		changed, err := l.Change(t.Context(), o.ID, order.ChangeOptions{Returns: returns}, become(o.Status, to, returns))
+		changed, _, err := l.Change(t.Context(), o.ID, order.ChangeOptions{Returns: returns}, become(o.Status, to, returns))
 		if err != nil || changed.Status != to {
 			t.Fatalf("an order that was %s is %s, %v", o.Status, changed.Status, err)
 		}
@@ -288,7 +288,7 @@ func TestCountClaims_DuringASale(t *testing.T) {
 						return
 					}
 					if sold%2 == 1 {
-						_, err := l.Change(t.Context(), last, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
+						_, _, err := l.Change(t.Context(), last, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
 						if err != nil && !errors.Is(err, stock.ErrBusy) && !errors.Is(err, order.ErrUnknownOrder) {
 							t.Errorf("a cancellation: %v", err)
 							return

@@ -28,7 +28,7 @@ func TestTimes(t *testing.T) {
 				t.Errorf("before the clock is known: %+v", out)
 			}
 			r := recordingOf(sku)
-			if l.record([]*recording{r}, new(lane)); !r.outcome.Refused() || !errors.Is(r.outcome.Reason(), stock.ErrBusy) {
+			if l.recordGroup([]*recording{r}, new(slowGroup)); !r.outcome.Refused() || !errors.Is(r.outcome.Reason(), stock.ErrBusy) {
 				t.Errorf("a group before the clock is known: %+v", r.outcome)
 			}
 			measureClock(t, l)

@@ -24,7 +24,7 @@ func (l *Ledger) RaiseEpochs(ctx context.Context, seen []StockRow, above int64) 
 	for i, row := range seen {
 		epochs[row.SKU], skus[i] = row.Epoch, row.SKU
 	}
-	err = l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
+	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		rows, err := readRows(ctx, tx, skus, tx.Dialect().SkipLocked())
 		if err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,11 +24,12 @@ const expiryRetry = 30 * time.Second
 
 // Expiry is what one batch of Expire did.
 type Expiry struct {
-	More    bool          // another batch may find orders at once
-	Expired int           // orders that the batch expired
-	Failed  int           // orders that the round has passed over, because they cannot expire
-	SKUs    []stock.SKU   // whose units the batch returned
-	Locked  time.Duration // how long it held stock rows locked
+	More    bool // another batch may find orders at once
+	Expired int  // orders that the batch expired
+	Failed  int  // orders that the round has passed over, because they cannot expire
+	// Returned are the additions that the outbox got for the units of these orders.
+	Returned []stock.Change
+	Locked   time.Duration // how long it held stock rows locked
 }
 
 // ExpiryRound goes through the orders that are due, the oldest first, a batch at a time.
@@ -180,12 +182,13 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 	skus := skusOfOrders(orders)
 	first := round.first(orders[ids[0]], skus)
 	var (
-		others  []stock.SKU // whose stock rows are locked
-		locked  time.Time
-		expired []*order.Order
-		gone    []stock.SKU // they have no stock rows
+		others   []stock.SKU // whose stock rows are locked
+		locked   time.Time
+		expired  []*order.Order
+		returned []stock.Change
+		gone     []stock.SKU // they have no stock rows
 	)
-	err = l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
+	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		if err := waitForRow(ctx, tx, first); err != nil {
 			return err
 		}
@@ -203,19 +206,20 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 		maps.DeleteFunc(free, func(_ uuid.UUID, o *order.Order) bool {
 			return slices.ContainsFunc(o.Lines, func(line stock.Line) bool { return slices.Contains(others, line.SKU) })
 		})
-		var change order.Change
+		var change order.Transition
 		if expired, change, err = expireOrders(ctx, tx, free); err != nil || !change.Returns {
 			return err
 		}
 		gone = without(skus, rows, others)
-		return l.returnUnits(ctx, tx, rows, expired...)
+		returned, err = l.returnUnits(ctx, tx, rows, expired...)
+		return err
 	})
 	if err != nil {
 		return e, err
 	}
 	round.leave(first, others)
 	units, _ := unitsOf(expired)
-	e = Expiry{Expired: len(expired), SKUs: slices.Sorted(maps.Keys(units)), Locked: time.Since(locked)}
+	e = Expiry{Expired: len(expired), Returned: returned, Locked: time.Since(locked)}
 	if gone = slices.DeleteFunc(gone, func(sku stock.SKU) bool { return units[sku] == 0 }); len(gone) > 0 {
 		l.log.Warn("orders have expired, and their units are lost: their SKUs have no stock rows", "skus", gone)
 	}
@@ -275,11 +279,11 @@ func (l *Ledger) due(ctx context.Context, after duePosition, limit int) (due []d
 	return due, err
 }
 
-// expireOrders makes of those orders that are due what order.Expiry says, writes their
-// history, and returns them with the change. It leaves alone the orders that were paid or
+// expireOrders makes of those orders that are due what order.Expiry says and writes their
+// history, when tx commits, and returns them with the change. It leaves alone the orders that were paid or
 // cancelled meanwhile, and those that another transaction has locked. tx must have locked
 // the stock rows.
-func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*order.Order) (expired []*order.Order, change order.Change, err error) {
+func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*order.Order) (expired []*order.Order, change order.Transition, err error) {
 	if len(orders) == 0 {
 		return nil, change, nil
 	}
@@ -304,12 +308,13 @@ func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*order
 	}
 	// The rows are locked, so they are still due. Without a condition on that, the
 	// database finds them by their IDs, and never by the index of all due orders.
-	_, err = tx.Exec(ctx, "UPDATE orders SET status = ?, version = version + 1 WHERE id IN ?", string(change.To), due)
-	if err != nil {
-		return nil, change, err
-	}
-	_, err = tx.Exec(ctx, "INSERT INTO order_history (order_id, version, status, at) SELECT id, version, status, "+d.Now()+" FROM orders WHERE id IN ?", due)
-	return expired, change, err
+	in := " WHERE id IN (?" + strings.Repeat(", ?", len(due)-1) + ")"
+	tx.AtCommit(sqltx.Statement{
+		SQL: d.Bind("UPDATE orders SET status = ?, version = version + 1" + in), Args: append([]any{string(change.To)}, due...),
+	}, sqltx.Statement{
+		SQL: d.Bind("INSERT INTO order_history (order_id, version, status, at) SELECT id, version, status, " + d.Now() + " FROM orders" + in), Args: due,
+	})
+	return expired, change, nil
 }
 
 // Due counts the pending orders whose time has passed, up to limit, and returns how long

@@ -103,9 +103,9 @@ func (s *shelf) fill(t *testing.T) {
 		must(err)
 	}
 	var err error
-	s.paid, err = l.Change(ctx, s.paid.ID, order.ChangeOptions{Payment: "paid"}, pay("paid"))
+	s.paid, _, err = l.Change(ctx, s.paid.ID, order.ChangeOptions{Payment: "paid"}, pay("paid"))
 	must(err)
-	_, err = l.Change(ctx, s.paid.ID, order.ChangeOptions{Payment: "due"}, pay("due"))
+	_, _, err = l.Change(ctx, s.paid.ID, order.ChangeOptions{Payment: "due"}, pay("due"))
 	must(err)
 	never := takeOf("a")
 	if out := l.Resolve(ctx, never.Deduction); !out.Refused() {
@@ -130,15 +130,15 @@ func (s *shelf) fill(t *testing.T) {
 }
 
 // pay decides that a payment pays a pending order, and that any later payment goes back.
-func pay(payment string) func(order.Locked) (order.Change, error) {
-	return func(s order.Locked) (order.Change, error) {
+func pay(payment string) func(order.Locked) (order.Transition, error) {
+	return func(s order.Locked) (order.Transition, error) {
 		switch {
 		case s.Payment != nil:
-			return order.Change{}, nil
+			return order.Transition{}, nil
 		case s.Order.Status == order.Pending:
-			return order.Change{To: order.Paid, PaymentID: payment, PaymentStatus: order.PaymentPaid}, nil
+			return order.Transition{To: order.Paid, PaymentID: payment, PaymentStatus: order.PaymentPaid}, nil
 		}
-		return order.Change{PaymentID: payment, PaymentStatus: order.PaymentRefundDue}, nil
+		return order.Transition{PaymentID: payment, PaymentStatus: order.PaymentRefundDue}, nil
 	}
 }
 
@@ -511,14 +511,18 @@ func stockCalls(has contents) (cs []call) {
 	return cs
 }
 
+// first returns the order that a Change returns: after a COMMIT that was not answered, the
+// additions are left to the outbox.
+func first(o order.Order, _ []stock.Change, err error) (order.Order, error) { return o, err }
+
 // changeCalls are calls of the methods that change orders and payments.
 func changeCalls(has contents) (cs []call) {
-	change := func(name string, want error, o order.Order, ask order.ChangeOptions, decide func(order.Locked) (order.Change, error)) {
+	change := func(name string, want error, o order.Order, ask order.ChangeOptions, decide func(order.Locked) (order.Transition, error)) {
 		cs = append(cs, reads("Change "+name, want, func(ctx context.Context, s *shelf) (order.Order, error) {
-			return s.l.Change(ctx, o.ID, ask, decide)
+			return first(s.l.Change(ctx, o.ID, ask, decide))
 		}))
 	}
-	cancel := func(from order.Status) func(order.Locked) (order.Change, error) {
+	cancel := func(from order.Status) func(order.Locked) (order.Transition, error) {
 		return become(from, order.Cancelled, true)
 	}
 	change("pays", nil, has.pending, order.ChangeOptions{Payment: "new"}, pay("new"))
@@ -530,19 +534,21 @@ func changeCalls(has contents) (cs []call) {
 	change("cancels an uncounted order", nil, has.uncounted, order.ChangeOptions{Returns: true}, cancel(order.Pending))
 	change("cancels an order that is not adopted", nil, has.old, order.ChangeOptions{Returns: true}, cancel(order.Pending))
 	change("cancels nothing", nil, has.paid, order.ChangeOptions{Returns: true}, cancel(order.Pending))
-	change("refunds", nil, has.paid, order.ChangeOptions{Payment: "paid", Returns: true}, func(s order.Locked) (order.Change, error) {
+	change("refunds", nil, has.paid, order.ChangeOptions{Payment: "paid", Returns: true}, func(s order.Locked) (order.Transition, error) {
 		if s.Order.Status == order.Refunded {
-			return order.Change{}, nil
+			return order.Transition{}, nil
 		}
-		return order.Change{To: order.Refunded, Returns: true, PaymentID: "paid", PaymentStatus: order.PaymentRefunded}, nil
+		return order.Transition{To: order.Refunded, Returns: true, PaymentID: "paid", PaymentStatus: order.PaymentRefunded}, nil
 	})
-	change("is declined", errDeclined, has.paid, order.ChangeOptions{}, func(order.Locked) (order.Change, error) { return order.Change{}, errDeclined })
+	change("is declined", errDeclined, has.paid, order.ChangeOptions{}, func(order.Locked) (order.Transition, error) { return order.Transition{}, errDeclined })
 	change("of no order", order.ErrUnknownOrder, order.Order{ID: uuid.New()}, order.ChangeOptions{}, pay("new"))
+	change("of another buyer's order", order.ErrUnknownOrder, has.pending, order.ChangeOptions{Buyer: "another", Returns: true}, cancel(order.Pending))
+	change("of the buyer's order", nil, has.pending, order.ChangeOptions{Buyer: has.pending.Buyer, Returns: true}, cancel(order.Pending))
 	change("of a void order", order.ErrUnknownOrder, has.void, order.ChangeOptions{}, pay("new"))
 	cs = append(cs, reads("Change cancels without a gate", nil, func(ctx context.Context, s *shelf) (order.Order, error) {
-		return s.bare.Change(ctx, has.pending.ID, order.ChangeOptions{Returns: true}, cancel(order.Pending))
+		return first(s.bare.Change(ctx, has.pending.ID, order.ChangeOptions{Returns: true}, cancel(order.Pending)))
 	}), reads("Change cancels an order that is not adopted without a gate", nil, func(ctx context.Context, s *shelf) (order.Order, error) {
-		return s.bare.Change(ctx, has.old.ID, order.ChangeOptions{Returns: true}, cancel(order.Pending))
+		return first(s.bare.Change(ctx, has.old.ID, order.ChangeOptions{Returns: true}, cancel(order.Pending)))
 	}))
 
 	refund := func(name string, want error, id string) {
@@ -614,8 +620,8 @@ func jobCalls(has contents) (cs []call) {
 					return "", errors.New("orders are passed over")
 				}
 				expired += e.Expired
-				for _, sku := range e.SKUs {
-					skus[sku] = true
+				for _, c := range e.Returned {
+					skus[c.SKU] = true
 				}
 				if !e.More {
 					return fmt.Sprint(expired, skus), nil
@@ -926,7 +932,7 @@ func TestFaults_Group(t *testing.T) {
 	rs := []*recording{recordingOf("b"), recordingOf("b")}
 	rs = append(rs, repeatOf(rs[0]))
 	s.faults.Arm(faults.Fault{Kind: faults.Refused, Nth: 1})
-	s.l.record(slices.Clone(rs), new(lane))
+	s.l.recordGroup(slices.Clone(rs), new(slowGroup))
 	s.faults.Disarm()
 	for n, r := range rs {
 		if !r.outcome.Refused() || !errors.Is(r.outcome.Reason(), stock.ErrBusy) {
@@ -944,7 +950,7 @@ func TestFaults_GroupDivided(t *testing.T) {
 	repeat := repeatOf(first)
 	const insert = "INSERT INTO orders"
 	s.faults.Arm(faults.Fault{Kind: faults.Duplicate, Nth: 1, Only: insert}, faults.Fault{Kind: faults.Refused, Nth: 3, Only: insert}) // of the group, and of its second half
-	s.l.record([]*recording{first, second, repeat}, new(lane))
+	s.l.recordGroup([]*recording{first, second, repeat}, new(slowGroup))
 	_, hit := s.faults.Disarm()
 	for n, r := range []*recording{first, second, repeat} {
 		reason := r.outcome.Reason()
@@ -972,7 +978,7 @@ func TestFaults_GroupCommit(t *testing.T) {
 	fits, tooMany := recordingOf("b"), recordingOf("b")
 	tooMany.take = of(tooMany.take, 100)
 	s.faults.Arm(faults.Fault{Kind: faults.Lost, Nth: 1, Only: "COMMIT"})
-	s.l.record([]*recording{fits, tooMany}, new(lane))
+	s.l.recordGroup([]*recording{fits, tooMany}, new(slowGroup))
 	s.faults.Disarm()
 	if out := fits.outcome; !out.Unknown() || !errors.Is(out.Reason(), io.ErrUnexpectedEOF) {
 		t.Errorf("the order that fits: %s, %v", out.Kind(), out.Reason())
@@ -1004,7 +1010,7 @@ func TestFaults_ChangeGivenUp(t *testing.T) {
 	s.faults.Arm(faults.Fault{Kind: faults.HungDone, Nth: 1, Only: "COMMIT"})
 	answer := make(chan error, 1)
 	go func() {
-		_, err := s.l.Change(ctx, s.pending.ID, order.ChangeOptions{Payment: "new"}, pay("new"))
+		_, _, err := s.l.Change(ctx, s.pending.ID, order.ChangeOptions{Payment: "new"}, pay("new"))
 		answer <- err
 	}()
 	until(t, "the order is paid", func() bool {

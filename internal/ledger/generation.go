@@ -38,7 +38,7 @@ func readOwner(ctx context.Context, db rowReader) (o Owner, err error) {
 
 // Beat raises the beat and returns the row.
 func (l *Ledger) Beat(ctx context.Context) (o Owner, err error) {
-	err = l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
+	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		if _, err := tx.Exec(ctx, "UPDATE ledger SET beat = beat + 1"); err != nil {
 			return err
 		}
@@ -54,7 +54,7 @@ func (l *Ledger) Beat(ctx context.Context) (o Owner, err error) {
 // RaiseGeneration gives the stock to the next owner, under its generation.
 // stock.ErrRowChanged: the row differs from seen.
 func (l *Ledger) RaiseGeneration(ctx context.Context, seen, next Owner) error {
-	err := l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
+	err := l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		raised, err := tx.Exec(ctx, "UPDATE ledger SET generation = ?, layout = ?, queues = ? WHERE generation = ? AND layout = ?",
 			next.Generation, next.Layout, next.Queues, seen.Generation, seen.Layout)
 		if err == nil && raised == 0 {

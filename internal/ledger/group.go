@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,10 +12,12 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
 // commitGroup runs the one transaction of a group: it cuts the stock and inserts
-// the orders of those takes that fit.
+// the orders of those takes that fit. It returns the recordings that took part: begin
+// leaves out the others.
 //
 //	BEGIN
 //	UPDATE stock …          by the strategy's cutter
@@ -22,64 +25,78 @@ import (
 //	INSERT INTO order_lines …
 //	COMMIT
 //
+// If atOnce is true and the cutter can, the whole transaction is sent at once, for the case
+// that every take fits. sqltx.ErrUnmet: one does not.
+//
 // A transaction may wait for the stock rows. So the times of the orders, which were set
-// before, are set again once the rows are locked. A transaction that is sent whole cannot
+// before, are set again once the rows are locked. A transaction that is sent at once cannot
 // do that. It takes at most transactionTimeout, and is not used if that is a large part of
 // the payment window: no order is committed when its time to be paid has passed.
 //
-// If it returns nil, every recording has its outcome. If it returns
+// If it returns no error, every recording has its outcome. If it returns
 // sqltx.ErrUnknownOutcome, too, and the outcome of those that would be committed is
 // unknown. With another error no recording has an outcome, and nothing is
 // committed.
-func (l *Ledger) commitGroup(ctx context.Context, rs []*recording) error {
+func (l *Ledger) commitGroup(ctx context.Context, all []*recording, atOnce bool) (rs []*recording, err error) {
+	if rs, err = l.begin(all); err != nil || len(rs) == 0 {
+		return rs, err
+	}
+	ctx, span := l.tracer.Start(ctx, "ledger.commit")
+	if span.Recorded() {
+		defer func() { l.endCommit(span, len(rs), err) }()
+	}
 	ctx, cancel := context.WithTimeout(sqltx.WithOrders(ctx, len(rs)), transactionTimeout)
 	defer cancel()
 	plan, err := l.cutter.Plan(ctx, l.db, l.Generation(), takesOf(rs))
 	if err != nil {
-		return err
+		return rs, err
 	}
-	if plan.Whole != nil && l.mayWait() && !l.misfit.Load() {
-		fits, err := l.commitWhole(ctx, rs, plan.Whole)
-		if err != nil || fits {
-			return err
-		}
-		l.misfit.Store(true)
-	}
-
 	tx, err := l.db.Begin(ctx)
 	if err != nil {
-		return err
+		return rs, err
 	}
-	decisions, err := plan.Cut(ctx, tx)
-	if err != nil {
-		tx.Rollback()
-		return err
-	}
-	if err := l.setTimes(rs); err != nil {
-		tx.Rollback()
-		return err
+	var decisions []cutter.Decision // nil: every take is to be cut
+	if atOnce = atOnce && plan.GroupCut != nil && l.mayWait; !atOnce {
+		if decisions, err = plan.Cut(ctx, tx); err == nil {
+			err = l.setTimes(rs)
+		}
+		if err != nil {
+			tx.Rollback()
+			return rs, err
+		}
 	}
 	accepted := acceptedOrders(rs, decisions)
-	l.misfit.Store(len(accepted) < len(rs))
+	if !atOnce {
+		l.cutFirst.Store(len(accepted) < len(rs))
+	}
 	if len(accepted) == 0 {
 		tx.Rollback()
 		answer(rs, decisions, nil)
-		return nil
+		return rs, nil
 	}
-	if err := insertOrders(ctx, tx, accepted...); err != nil {
-		tx.Rollback()
-		return fmt.Errorf("inserting orders: %w", err)
+	first := idLiteral(accepted[0].ID)
+	if atOnce {
+		first = tx.Expect(plan.GroupCut.Rows, plan.GroupCut.Statement, first)
 	}
-	err = tx.Commit()
-	if err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) {
+	tx.AtCommit(inserts(tx.Dialect(), first, accepted...)...)
+	if atOnce {
+		tx.AtCommit(plan.GroupCut.Claims...)
+	}
+	if err = tx.Commit(); err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) {
 		answer(rs, decisions, err)
+		return rs, err
 	}
-	return err
+	return rs, fmt.Errorf("cutting, and inserting orders: %w", err)
 }
 
-// mayWait reports whether orders may wait for stock rows after their times have been set.
-func (l *Ledger) mayWait() bool {
-	return l.paymentWindow == 0 || l.paymentWindow >= 2*transactionTimeout
+// endCommit ends the span of a transaction of a group.
+func (l *Ledger) endCommit(span tracing.Span, orders int, err error) {
+	span.Text("db.system.name", l.db.Dialect().System())
+	span.Int("holdfast.group.orders", orders)
+	if err != nil && !errors.Is(err, sqltx.ErrUnmet) {
+		span.Fail(cmp.Or(kindOf(err), "unavailable"))
+	}
+	span.End()
 }
 
 // setTimes sets the times of the orders to now.
@@ -94,29 +111,6 @@ func (l *Ledger) setTimes(rs []*recording) error {
 	return nil
 }
 
-// commitWhole is commitGroup for a group that is expected to fit whole: it sends
-// the whole transaction at once, as one text if the database allows it. If fits is
-// false, nothing is committed and no recording has an outcome.
-func (l *Ledger) commitWhole(ctx context.Context, rs []*recording, cut *cutter.Whole) (fits bool, err error) {
-	orders := make([]order.Order, len(rs))
-	for i, r := range rs {
-		orders[i] = r.order
-	}
-	sortByID(orders)
-	fits, err = l.db.CommitIf(ctx, cut.Statement, cut.Rows, func(guard sqltx.Guard) []sqltx.Statement {
-		return append(inserts(l.db.Dialect(), orders, guard), cut.Claims...)
-	})
-	switch {
-	case fits || errors.Is(err, sqltx.ErrUnknownOutcome):
-		for _, r := range rs {
-			r.answer(commitOutcome(err))
-		}
-	case err != nil:
-		return false, fmt.Errorf("cutting, and inserting orders: %w", err)
-	}
-	return fits, err
-}
-
 func takesOf(rs []*recording) []stock.Take {
 	takes := make([]stock.Take, len(rs))
 	for i, r := range rs {
@@ -125,41 +119,31 @@ func takesOf(rs []*recording) []stock.Take {
 	return takes
 }
 
-// acceptedOrders returns the orders whose takes were cut, sorted by ID.
-func acceptedOrders(rs []*recording, decisions []cutter.Decision) []order.Order {
-	accepted := make([]order.Order, 0, len(rs))
+// acceptedOrders returns the orders whose takes were cut, sorted by ID: all transactions
+// insert in this order, so that two cannot wait for each other. nil decisions: all were.
+func acceptedOrders(rs []*recording, decisions []cutter.Decision) []*order.Order {
+	accepted := make([]*order.Order, 0, len(rs))
 	for i, r := range rs {
-		if decisions[i].Taken() {
-			accepted = append(accepted, r.order)
+		if decisions == nil || decisions[i].Taken() {
+			accepted = append(accepted, &r.order)
 		}
 	}
-	sortByID(accepted)
+	slices.SortFunc(accepted, func(a, b *order.Order) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 	return accepted
 }
 
-// sortByID sorts orders by ID. All transactions insert in this order, so that two
-// cannot wait for each other.
-func sortByID(orders []order.Order) {
-	slices.SortFunc(orders, func(a, b order.Order) int { return bytes.Compare(a.ID[:], b.ID[:]) })
-}
-
-// answer gives every recording its outcome after a COMMIT that returned err. err
-// concerns those that were cut.
+// answer gives every recording its outcome after a COMMIT that returned err, which is nil or
+// ErrUnknownOutcome. err concerns those that were cut: all of them, if decisions is nil.
 func answer(rs []*recording, decisions []cutter.Decision, err error) {
+	out := order.Committed()
+	if err != nil {
+		out = order.Unknown(err)
+	}
 	for i, r := range rs {
-		if decisions[i].Taken() {
-			r.answer(commitOutcome(err))
+		if decisions == nil || decisions[i].Taken() {
+			r.answer(out)
 		} else {
 			r.answer(order.Refused(decisions[i].Reason()))
 		}
 	}
-}
-
-// commitOutcome returns the outcome of orders whose COMMIT returned err, which is
-// nil or ErrUnknownOutcome.
-func commitOutcome(err error) order.Outcome {
-	if err != nil {
-		return order.Unknown(err)
-	}
-	return order.Committed()
 }

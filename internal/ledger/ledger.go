@@ -73,16 +73,18 @@ type Ledger struct {
 	generation atomic.Int64 // in use
 
 	records *group.Batcher[*recording]
-	lanes   lanes
+	slow    slowGroups
 	turns   *turns
 
 	groups  sync.WaitGroup // under way
 	lookups *group.Batcher[*lookup]
 
-	// misfit is true if the last group did not fit whole: stock has run out, a
-	// buyer is above the limit, or the gate is stale. Until a group fits again,
-	// orders are not sent along with the cut.
-	misfit atomic.Bool
+	// cutFirst is true if not every take of the last group was cut: stock has run out,
+	// a buyer is above the limit, or the gate is stale. Until a group fits again, the
+	// orders are sent after the cut and not along with it.
+	cutFirst atomic.Bool
+	// mayWait: orders may wait for stock rows after their times have been set.
+	mayWait bool
 
 	claimsAtOnce int             // see maxClaimStep
 	open         context.Context // ends with Close
@@ -96,6 +98,7 @@ func New(db *sqltx.DB, o Options) *Ledger {
 		db: db, strategy: o.Strategy, cutter: o.Cutter, hasGate: o.HasGate,
 		paymentWindow: o.PaymentWindow, log: o.Log, tracer: o.Tracer, turns: newTurns(), claimsAtOnce: maxClaimStep,
 	}
+	l.mayWait = o.PaymentWindow == 0 || o.PaymentWindow >= 2*transactionTimeout
 	l.open, l.close = context.WithCancel(context.Background())
 	l.clock.wall = o.Clock
 	if o.Clock == nil {
@@ -104,7 +107,7 @@ func New(db *sqltx.DB, o Options) *Ledger {
 	l.records = group.New(
 		group.Limits{Size: o.Group, Parallel: o.Parallel, Queue: maxQueue, Weight: maxGroupLines},
 		func(r *recording) int { return len(r.take.Lines) },
-		l.admit)
+		l.runGroup)
 	l.lookups = group.New(
 		group.Limits{Size: maxLookupGroup, Parallel: maxLookups, Queue: maxQueue},
 		nil, l.lookUp)
@@ -123,12 +126,7 @@ func (l *Ledger) Close() {
 // transact runs do in a transaction. It retries, a bounded number of times, while
 // the database reports deadlocks and the like. do must run its statements under the
 // context that it is given, which bounds each try.
-func (l *Ledger) transact(ctx context.Context, do func(ctx context.Context, tx *sqltx.Tx) error) error {
-	return l.transactWithin(ctx, transactionTimeout, do)
-}
-
-// transactWithin is transact with a bound for each try.
-func (l *Ledger) transactWithin(ctx context.Context, timeout time.Duration, do func(ctx context.Context, tx *sqltx.Tx) error) error {
+func (l *Ledger) transact(ctx context.Context, timeout time.Duration, do func(ctx context.Context, tx *sqltx.Tx) error) error {
 	for try := 1; ; try++ {
 		err := l.tryTransact(ctx, timeout, do)
 		if !sqltx.IsRetryable(err) { // it is not if the outcome is unknown, or before the try ctx had ended
@@ -142,16 +140,28 @@ func (l *Ledger) transactWithin(ctx context.Context, timeout time.Duration, do f
 	}
 }
 
-func (l *Ledger) tryTransact(ctx context.Context, timeout time.Duration, do func(ctx context.Context, tx *sqltx.Tx) error) error {
+// tryTransact runs do in a transaction, once.
+func (l *Ledger) tryTransact(ctx context.Context, timeout time.Duration, do func(ctx context.Context, tx *sqltx.Tx) error) (err error) {
 	ctx, span := l.tracer.Start(ctx, "ledger.transaction")
-	defer span.End()
+	defer func() {
+		if span.Recorded() {
+			if kind := kindOf(err); kind != "" { // otherwise do refused, or the database is away
+				span.Fail(kind)
+			}
+		}
+		span.End()
+	}()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err := l.db.Transact(ctx, func(tx *sqltx.Tx) error { return do(ctx, tx) })
-	if kind := kindOf(err); span.Recorded() && kind != "" { // otherwise do refused, or the database is away
-		span.Fail(kind)
+	tx, err := l.db.Begin(ctx)
+	if err != nil {
+		return err
 	}
-	return err
+	if err := do(ctx, tx); err != nil {
+		tx.Rollback()
+		return err
+	}
+	return tx.Commit()
 }
 
 // pause waits before the next try of a transaction, up to 64 ms.

@@ -16,33 +16,33 @@ import (
 )
 
 // Change changes an order in one transaction, and returns the order as it is
-// afterwards. decide chooses the change under the order's row lock; its error ends
+// afterwards, and the additions to stock that the outbox got with it. decide chooses the change under the order's row lock; its error ends
 // the transaction and is returned. An answer that changes nothing is as durable as the
 // rows that it was decided by. decide may run several times: also after a commit whose
 // outcome is unknown, because it decides by what it finds.
 //
 // Errors: order.ErrUnknownOrder; stock.ErrBusy (nothing was changed); what decide
 // returned; an error of the database, after which the change may have been made.
-func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeOptions, decide order.Decide) (order.Order, error) {
+func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeOptions, decide order.Decide) (o order.Order, returned []stock.Change, err error) {
 	for try := 1; ; try++ {
-		o, err := l.change(ctx, id, options, decide)
+		o, returned, err = l.change(ctx, id, options, decide)
 		again := errors.Is(err, sqltx.ErrUnknownOutcome) || sqltx.IsDuplicate(err) // duplicate: the payment has just been recorded
 		if !again || try == maxTries || ctx.Err() != nil {
-			return o, err
+			return o, returned, err
 		}
 		l.metrics.retries.Inc()
 		pause(try)
 	}
 }
 
-func (l *Ledger) change(ctx context.Context, id uuid.UUID, options order.ChangeOptions, decide order.Decide) (order.Order, error) {
+func (l *Ledger) change(ctx context.Context, id uuid.UUID, options order.ChangeOptions, decide order.Decide) (order.Order, []stock.Change, error) {
 	found, err := readOrders(ctx, l.db, []uuid.UUID{id})
 	if err != nil {
-		return order.Order{}, err
+		return order.Order{}, nil, err
 	}
 	o, ok := found[id]
-	if !ok || !isShown(o.Status) {
-		return order.Order{}, order.ErrUnknownOrder
+	if !ok || !isShown(o.Status) || options.Buyer != "" && options.Buyer != o.Buyer {
+		return order.Order{}, nil, order.ErrUnknownOrder
 	}
 	skus := o.SKUs()
 	var end func()
@@ -52,14 +52,15 @@ func (l *Ledger) change(ctx context.Context, id uuid.UUID, options order.ChangeO
 		end, err = l.turns.takeOrder(ctx, id)
 	}
 	if err != nil {
-		return order.Order{}, err
+		return order.Order{}, nil, err
 	}
 	defer end()
 	var (
-		state   order.Locked
-		decided bool // to change nothing, for the error that ended the transaction
+		state    order.Locked
+		returned []stock.Change
+		decided  bool // to change nothing, for the error that ended the transaction
 	)
-	err = l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
+	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		var rows []StockRow
 		if options.Returns {
 			if rows, err = lockRows(ctx, tx, skus, tx.Dialect().RowLock()); err != nil {
@@ -70,10 +71,11 @@ func (l *Ledger) change(ctx context.Context, id uuid.UUID, options order.ChangeO
 			return err
 		}
 		c, err := decide(state)
-		if decided = err != nil || c == (order.Change{}); decided {
+		if decided = err != nil || c == (order.Transition{}); decided {
 			return cmp.Or(err, errUnchanged)
 		}
-		return l.apply(ctx, tx, rows, &state, c)
+		returned, err = l.apply(ctx, tx, rows, &state, c)
+		return err
 	})
 	if decided { // the answer tells what the rows say; a COMMIT would hold them until the standby is back
 		err = cmp.Or(l.db.Confirm(ctx), err)
@@ -82,9 +84,9 @@ func (l *Ledger) change(ctx context.Context, id uuid.UUID, options order.ChangeO
 		err = nil
 	}
 	if err != nil {
-		return order.Order{}, fmt.Errorf("changing order %s: %w", id, err)
+		return order.Order{}, nil, fmt.Errorf("changing order %s: %w", id, err)
 	}
-	return state.Order, nil
+	return state.Order, returned, nil
 }
 
 // errUnchanged ends a transaction that has nothing to change.
@@ -112,52 +114,44 @@ func lockOrder(ctx context.Context, tx *sqltx.Tx, o order.Order, payment string)
 	return s, err
 }
 
-// apply makes the change to the order of state, which becomes what it is afterwards.
-func (l *Ledger) apply(ctx context.Context, tx *sqltx.Tx, rows []StockRow, state *order.Locked, c order.Change) error {
+// apply makes the change to the order of state, which becomes what it is afterwards, when tx
+// commits. It returns the additions that the outbox gets.
+func (l *Ledger) apply(ctx context.Context, tx *sqltx.Tx, rows []StockRow, state *order.Locked, c order.Transition) ([]stock.Change, error) {
 	o := &state.Order
 	if c.To != "" {
 		from := o.Status
 		o.Apply(c)
-		if err := saveOrder(ctx, tx, o, from); err != nil {
-			return err
-		}
+		tx.AtCommit(updateOrder(tx.Dialect(), o, from), insertStep(tx.Dialect(), o))
 	}
 	if c.PaymentID != "" {
 		known := state.Payment != nil || c.To == order.Refunded
-		if err := savePayment(ctx, tx, known, order.Payment{ID: c.PaymentID, OrderID: o.ID, Status: c.PaymentStatus}); err != nil {
-			return err
-		}
+		tx.AtCommit(writePayment(tx.Dialect(), known, order.Payment{ID: c.PaymentID, OrderID: o.ID, Status: c.PaymentStatus}))
 	}
-	if c.Returns {
-		return l.returnUnits(ctx, tx, rows, o)
+	if !c.Returns {
+		return nil, nil
 	}
-	return nil
+	return l.returnUnits(ctx, tx, rows, o)
 }
 
-// saveOrder writes what changed of the order, which had the status from and the
-// version before, and adds the change to its history. stock.ErrRowChanged: it had
-// another.
-func saveOrder(ctx context.Context, tx *sqltx.Tx, o *order.Order, from order.Status) error {
-	d := tx.Dialect()
-	id := d.UUID(o.ID)
-	affected, err := tx.ExecAll(ctx, sqltx.Statement{
+// updateOrder writes what changed of the order, if it has the status from and the version
+// before.
+func updateOrder(d sqltx.Dialect, o *order.Order, from order.Status) sqltx.Statement {
+	return sqltx.Statement{
 		SQL: d.Bind(`UPDATE orders SET status = ?, version = ?, take_id = ?, payment_id = ?, restocked = ?
 			WHERE id = ? AND status = ? AND version = ?`),
 		Args: []any{
 			string(o.Status), o.Version, d.UUID(o.TakeID), sql.NullString{String: o.PaymentID, Valid: o.PaymentID != ""}, o.Restocked,
-			id, string(from), o.Version - 1,
+			d.UUID(o.ID), string(from), o.Version - 1,
 		},
-	}, sqltx.Statement{
+	}
+}
+
+// insertStep adds the last change of the order to its history.
+func insertStep(d sqltx.Dialect, o *order.Order) sqltx.Statement {
+	return sqltx.Statement{
 		SQL:  d.Bind("INSERT INTO order_history (order_id, version, status, at) VALUES (?, ?, ?, " + d.Now() + ")"),
-		Args: []any{id, o.Version, string(o.Status)},
-	})
-	if err != nil {
-		return fmt.Errorf("writing the order and its history: %w", err)
+		Args: []any{d.UUID(o.ID), o.Version, string(o.Status)},
 	}
-	if affected[0] == 0 {
-		return stock.ErrRowChanged
-	}
-	return nil
 }
 
 // Revive pays an expired order late: it cuts the units again, under the take t, and
@@ -212,10 +206,15 @@ func (l *Ledger) tryRevive(ctx context.Context, t stock.Take, o *order.Order, fr
 		if !decisions[0].Taken() {
 			return decisions[0].Reason()
 		}
-		if err := saveOrder(ctx, tx, o, from); err != nil {
-			return err
+		updated, err := tx.ExecAll(ctx, updateOrder(tx.Dialect(), o, from))
+		if err != nil {
+			return fmt.Errorf("writing the order: %w", err)
 		}
-		return savePayment(ctx, tx, false, paid)
+		if updated[0] == 0 {
+			return stock.ErrRowChanged
+		}
+		tx.AtCommit(insertStep(tx.Dialect(), o), writePayment(tx.Dialect(), false, paid))
+		return nil
 	})
 }
 

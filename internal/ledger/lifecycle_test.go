@@ -29,19 +29,19 @@ func mustRecord(t *testing.T, l *Ledger, sku stock.SKU) order.Order {
 }
 
 // become decides that an order moves from one status to another, if it has the first.
-func become(from, to order.Status, returns bool) func(order.Locked) (order.Change, error) {
-	return func(s order.Locked) (order.Change, error) {
+func become(from, to order.Status, returns bool) func(order.Locked) (order.Transition, error) {
+	return func(s order.Locked) (order.Transition, error) {
 		if s.Order.Status != from {
-			return order.Change{}, nil
+			return order.Transition{}, nil
 		}
-		return order.Change{To: to, Returns: returns}, nil
+		return order.Transition{To: to, Returns: returns}, nil
 	}
 }
 
 // expire expires a pending order, whatever the time is.
 func expire(t *testing.T, l *Ledger, id uuid.UUID) order.Order {
 	t.Helper()
-	o, err := l.Change(t.Context(), id, order.ChangeOptions{Returns: true}, become(order.Pending, order.Expired, true))
+	o, _, err := l.Change(t.Context(), id, order.ChangeOptions{Returns: true}, become(order.Pending, order.Expired, true))
 	if err != nil || o.Status != order.Expired {
 		t.Fatalf("the order is %s, %v", o.Status, err)
 	}
@@ -63,11 +63,11 @@ func TestChange_Due(t *testing.T) {
 			if _, err := l.db.Exec(t.Context(), "UPDATE orders SET expires_at = ?", now.Add(offset)); err != nil {
 				t.Fatal(err)
 			}
-			_, err := l.Change(t.Context(), o.ID, order.ChangeOptions{}, func(s order.Locked) (order.Change, error) {
+			_, _, err := l.Change(t.Context(), o.ID, order.ChangeOptions{}, func(s order.Locked) (order.Transition, error) {
 				if s.Due != want {
 					t.Errorf("%v after its deadline: due %v", -offset, s.Due)
 				}
-				return order.Change{}, nil
+				return order.Transition{}, nil
 			})
 			if err != nil {
 				t.Error(err)
@@ -98,7 +98,7 @@ func TestChange_LocksStockFirst(t *testing.T) {
 		}
 		cancelled := make(chan error, 1)
 		go func() {
-			_, err := l.Change(context.WithoutCancel(t.Context()), o.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
+			_, _, err := l.Change(context.WithoutCancel(t.Context()), o.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
 			cancelled <- err
 		}()
 		// The change waits for the stock row. Meanwhile the order's row must stay free.
@@ -265,7 +265,7 @@ func TestRevive_EarlierTake(t *testing.T) {
 			t.Fatal(out.Reason())
 		}
 		check("revived", []stock.Take{first, second}, []stock.Take{lost, twin})
-		if _, err := l.Change(t.Context(), first.OrderID, order.ChangeOptions{Returns: true}, become(order.Paid, order.Refunded, true)); err != nil {
+		if _, _, err := l.Change(t.Context(), first.OrderID, order.ChangeOptions{Returns: true}, become(order.Paid, order.Refunded, true)); err != nil {
 			t.Fatal(err)
 		}
 		check("refunded", []stock.Take{first, second}, []stock.Take{lost, twin})
@@ -279,13 +279,13 @@ func TestRevive_EarlierTake(t *testing.T) {
 func TestChange_PaymentOfTwoOrders(t *testing.T) {
 	t.Parallel()
 	reused := errors.New("the payment is another order's")
-	payment := func(before func()) func(order.Locked) (order.Change, error) {
-		return func(s order.Locked) (order.Change, error) {
+	payment := func(before func()) func(order.Locked) (order.Transition, error) {
+		return func(s order.Locked) (order.Transition, error) {
 			if s.Payment != nil && s.Payment.OrderID != s.Order.ID {
-				return order.Change{}, reused
+				return order.Transition{}, reused
 			}
 			before()
-			return order.Change{To: order.Paid, PaymentID: "payment-1", PaymentStatus: order.PaymentPaid}, nil
+			return order.Transition{To: order.Paid, PaymentID: "payment-1", PaymentStatus: order.PaymentPaid}, nil
 		}
 	}
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
@@ -293,7 +293,7 @@ func TestChange_PaymentOfTwoOrders(t *testing.T) {
 		lay(t, l, "a", 10)
 		first, second, late := mustRecord(t, l, "a"), mustRecord(t, l, "a"), expire(t, l, mustRecord(t, l, "a").ID)
 		pay := func() {
-			if _, err := l.Change(t.Context(), first.ID, order.ChangeOptions{Payment: "payment-1"}, payment(func() {})); err != nil {
+			if _, _, err := l.Change(t.Context(), first.ID, order.ChangeOptions{Payment: "payment-1"}, payment(func() {})); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -307,7 +307,7 @@ func TestChange_PaymentOfTwoOrders(t *testing.T) {
 			pay()
 			between = func() {}
 		}
-		if _, err := l.Change(t.Context(), second.ID, order.ChangeOptions{Payment: "payment-1"}, payment(between)); !errors.Is(err, reused) {
+		if _, _, err := l.Change(t.Context(), second.ID, order.ChangeOptions{Payment: "payment-1"}, payment(between)); !errors.Is(err, reused) {
 			t.Errorf("paying the second order: %v, want %q", err, reused)
 		}
 		again := takeOf("a")
@@ -337,7 +337,7 @@ func TestOrders(t *testing.T) {
 				continue
 			}
 			payment := fmt.Sprint("payment-", n)
-			_, err := l.Change(t.Context(), o.ID, order.ChangeOptions{Payment: payment}, pay(payment))
+			_, _, err := l.Change(t.Context(), o.ID, order.ChangeOptions{Payment: payment}, pay(payment))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -385,8 +385,8 @@ func TestOrders(t *testing.T) {
 		if p, err := l.Refunded(t.Context(), "payment-1"); err != nil || p.Status != order.PaymentPaid {
 			t.Errorf("refunding a payment that pays an order: %+v, %v", p, err)
 		}
-		if _, err := l.Change(t.Context(), all[0], order.ChangeOptions{Payment: "due"}, func(order.Locked) (order.Change, error) {
-			return order.Change{PaymentID: "due", PaymentStatus: order.PaymentRefundDue}, nil
+		if _, _, err := l.Change(t.Context(), all[0], order.ChangeOptions{Payment: "due"}, func(order.Locked) (order.Transition, error) {
+			return order.Transition{PaymentID: "due", PaymentStatus: order.PaymentRefundDue}, nil
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -422,8 +422,8 @@ func TestRefundsDue(t *testing.T) {
 		check(0, 0, 0)
 		for n, status := range []order.PaymentStatus{order.PaymentPaid, order.PaymentRefundDue, order.PaymentRefunded, order.PaymentRefundDue, order.PaymentRefundDue, order.PaymentRefundDue} {
 			payment := fmt.Sprint("payment-", n)
-			_, err := l.Change(t.Context(), mustRecord(t, l, "a").ID, order.ChangeOptions{Payment: payment}, func(order.Locked) (order.Change, error) {
-				return order.Change{PaymentID: payment, PaymentStatus: status}, nil
+			_, _, err := l.Change(t.Context(), mustRecord(t, l, "a").ID, order.ChangeOptions{Payment: payment}, func(order.Locked) (order.Transition, error) {
+				return order.Transition{PaymentID: payment, PaymentStatus: status}, nil
 			})
 			if err != nil {
 				t.Fatal(err)

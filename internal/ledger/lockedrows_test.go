@@ -98,7 +98,7 @@ func TestFaults_LockedRow(t *testing.T) {
 			rs := []*recording{recordingOf("a"), recordingOf("b"), recordingOf("a", "b")}
 			repeat := repeatOf(rs[1])
 			wire.Arm(faults.Fault{Kind: faults.Refused, Nth: n})
-			l.record(append(slices.Clone(rs), repeat), new(lane))
+			l.recordGroup(append(slices.Clone(rs), repeat), new(slowGroup))
 			_, hit := wire.Disarm()
 			if rs[1].outcome.Refused() && !repeat.outcome.Refused() {
 				t.Errorf("after %q order 2 is refused, and its repeat was tried: %+v", hit, repeat.outcome)

@@ -72,7 +72,7 @@ var errVoided = errors.New("the order was not committed and never will be")
 // Committed: the ledger has the take's order. Refused: it does not and never will.
 // Unknown: the database did not answer, and the void order may be there or not.
 func (l *Ledger) Resolve(ctx context.Context, d stock.Deduction) order.Outcome {
-	err := insertOrders(ctx, l.db, order.Order{
+	err := insertOrder(ctx, l.db, &order.Order{
 		ID: d.OrderID, TakeID: d.TakeID, Buyer: d.Buyer, Status: order.Void,
 		Strategy: l.strategy, CreatedAt: Now(),
 	})

@@ -51,66 +51,45 @@ func readOrders(ctx context.Context, db *sqltx.DB, ids []uuid.UUID) (map[uuid.UU
 	for i, id := range ids {
 		keys[i] = db.Dialect().UUID(id)
 	}
-	found, err := readOrderRows(ctx, db, keys)
+	found := make(map[uuid.UUID]*order.Order)
+	err := db.QueryEach(ctx, func(rows *sql.Rows) error {
+		var (
+			o               order.Order
+			expires, queued *time.Time
+			payment, sku    sql.NullString
+			quantity        sql.NullInt64
+		)
+		err := rows.Scan(&o.ID, &o.TakeID, &o.Buyer, &o.Status, &o.Strategy, &o.CreatedAt, &expires, &queued, &o.Version, &payment, &o.Restocked, &sku, &quantity)
+		if err != nil {
+			return err
+		}
+		if found[o.ID] == nil {
+			o.CreatedAt, o.PaymentID = o.CreatedAt.UTC(), payment.String
+			if expires != nil {
+				o.ExpiresAt = expires.UTC()
+			}
+			if queued != nil {
+				o.QueuedUntil = queued.UTC()
+			}
+			found[o.ID] = &o
+		}
+		if sku.Valid { // otherwise the order has no lines
+			of := found[o.ID]
+			of.Lines = append(of.Lines, stock.Line{SKU: stock.SKU(sku.String), Quantity: quantity.Int64})
+		}
+		return nil
+	}, `SELECT id, take_id, buyer_id, status, strategy, created_at, expires_at, queued_until, version, payment_id, restocked, sku, quantity
+		FROM orders LEFT JOIN order_lines ON order_id = id WHERE id IN ? ORDER BY id, sku`, keys)
 	if err != nil {
 		return nil, fmt.Errorf("reading orders: %w", err)
-	}
-	if len(found) == 0 {
-		return found, nil
-	}
-	if err := readLines(ctx, db, keys, found); err != nil {
-		return nil, fmt.Errorf("reading order lines: %w", err)
 	}
 	return found, nil
 }
 
-func readOrderRows(ctx context.Context, db *sqltx.DB, keys []any) (map[uuid.UUID]*order.Order, error) {
-	found := make(map[uuid.UUID]*order.Order)
-	err := db.QueryEach(ctx, func(rows *sql.Rows) error {
-		var (
-			o       order.Order
-			expires *time.Time
-			queued  *time.Time
-			payment sql.NullString
-		)
-		err := rows.Scan(&o.ID, &o.TakeID, &o.Buyer, &o.Status, &o.Strategy, &o.CreatedAt, &expires, &queued, &o.Version, &payment, &o.Restocked)
-		if err != nil {
-			return err
-		}
-		o.CreatedAt, o.PaymentID = o.CreatedAt.UTC(), payment.String
-		if expires != nil {
-			o.ExpiresAt = expires.UTC()
-		}
-		if queued != nil {
-			o.QueuedUntil = queued.UTC()
-		}
-		found[o.ID] = &o
-		return nil
-	}, "SELECT id, take_id, buyer_id, status, strategy, created_at, expires_at, queued_until, version, payment_id, restocked FROM orders WHERE id IN ?", keys)
-	return found, err
-}
-
-// readLines adds the lines to their orders.
-func readLines(ctx context.Context, db *sqltx.DB, keys []any, orders map[uuid.UUID]*order.Order) error {
-	return db.QueryEach(ctx, func(rows *sql.Rows) error {
-		var (
-			id   uuid.UUID
-			line stock.Line
-		)
-		if err := rows.Scan(&id, &line.SKU, &line.Quantity); err != nil {
-			return err
-		}
-		if o, ok := orders[id]; ok { // not if it was committed after readOrderRows
-			o.Lines = append(o.Lines, line)
-		}
-		return nil
-	}, "SELECT order_id, sku, quantity FROM order_lines WHERE order_id IN ? ORDER BY order_id, sku", keys)
-}
-
-// insertOrders inserts the orders with their lines, in the order given. db is a
-// transaction, or there is one order without lines.
-func insertOrders(ctx context.Context, db execer, orders ...order.Order) error {
-	_, err := db.ExecAll(ctx, inserts(db.Dialect(), orders, sqltx.Unguarded)...)
+// insertOrder inserts the order with its lines. db is a transaction, or the order has no
+// lines.
+func insertOrder(ctx context.Context, db execer, o *order.Order) error {
+	_, err := db.ExecAll(ctx, inserts(db.Dialect(), idLiteral(o.ID), o)...)
 	return err
 }
 
@@ -120,12 +99,16 @@ type execer interface {
 	ExecAll(ctx context.Context, statements ...sqltx.Statement) (affected []int64, err error)
 }
 
-// inserts returns the statements that insert the orders with their lines. The
-// first statement contains the guard.
-func inserts(dialect sqltx.Dialect, orders []order.Order, guard sqltx.Guard) []sqltx.Statement {
+// idLiteral is the ID of an order as the statements for MySQL and SQLite contain it.
+func idLiteral(id uuid.UUID) string { return string(sqltx.AppendBytes(nil, id[:])) }
+
+// inserts returns the statements that insert the orders with their lines, in the order
+// given. first is the expression for the ID of the first order, as idLiteral writes it:
+// PostgreSQL has no use for it.
+func inserts(dialect sqltx.Dialect, first string, orders ...*order.Order) []sqltx.Statement {
 	lines := 0
-	for i := range orders {
-		lines += len(orders[i].Lines)
+	for _, o := range orders {
+		lines += len(o.Lines)
 	}
 	if dialect.Arrays() {
 		statements := []sqltx.Statement{insertOrderArrays(orders)}
@@ -134,7 +117,7 @@ func inserts(dialect sqltx.Dialect, orders []order.Order, guard sqltx.Guard) []s
 		}
 		return statements
 	}
-	statements := []sqltx.Statement{insertOrderRows(dialect, orders, guard)}
+	statements := []sqltx.Statement{insertOrderRows(dialect, first, orders)}
 	if lines > 0 {
 		statements = append(statements, insertLineRows(dialect, orders, lines))
 	}
@@ -145,22 +128,21 @@ func inserts(dialect sqltx.Dialect, orders []order.Order, guard sqltx.Guard) []s
 // database parses each value of each group. All values are literals, which are the
 // cheapest to write and to parse, and the columns expires_at and queued_until are left
 // out unless an order has a value for them.
-func insertOrderRows(dialect sqltx.Dialect, orders []order.Order, guard sqltx.Guard) sqltx.Statement {
+func insertOrderRows(dialect sqltx.Dialect, first string, orders []*order.Order) sqltx.Statement {
 	columns := "id,take_id,buyer_id,status,strategy,created_at"
-	expires := slices.ContainsFunc(orders, func(o order.Order) bool { return !o.ExpiresAt.IsZero() })
+	expires := slices.ContainsFunc(orders, func(o *order.Order) bool { return !o.ExpiresAt.IsZero() })
 	if expires {
 		columns += ",expires_at"
 	}
-	queued := slices.ContainsFunc(orders, func(o order.Order) bool { return !o.QueuedUntil.IsZero() })
+	queued := slices.ContainsFunc(orders, func(o *order.Order) bool { return !o.QueuedUntil.IsZero() })
 	if queued {
 		columns += ",queued_until"
 	}
 	sql := make([]byte, 0, 150+200*len(orders))
 	sql = append(sql, "INSERT INTO orders ("+columns+") VALUES "...)
-	for i := range orders {
-		o := &orders[i]
+	for i, o := range orders {
 		if i == 0 {
-			sql = append(sql, "("+guard(string(sqltx.AppendBytes(nil, o.ID[:])))...)
+			sql = append(sql, "("+first...)
 		} else {
 			sql = sqltx.AppendBytes(append(sql, ",("...), o.ID[:])
 		}
@@ -181,12 +163,12 @@ func insertOrderRows(dialect sqltx.Dialect, orders []order.Order, guard sqltx.Gu
 }
 
 // insertLineRows inserts all lines of the orders. Their number is n.
-func insertLineRows(dialect sqltx.Dialect, orders []order.Order, n int) sqltx.Statement {
+func insertLineRows(dialect sqltx.Dialect, orders []*order.Order, n int) sqltx.Statement {
 	sql := make([]byte, 0, 100+70*n)
 	sql = append(sql, "INSERT INTO order_lines (order_id,sku,quantity) VALUES "...)
-	for i := range orders {
-		for _, line := range orders[i].Lines {
-			sql = sqltx.AppendBytes(append(sql, '('), orders[i].ID[:])
+	for _, o := range orders {
+		for _, line := range o.Lines {
+			sql = sqltx.AppendBytes(append(sql, '('), o.ID[:])
 			sql = dialect.AppendText(append(sql, ','), string(line.SKU))
 			sql = strconv.AppendInt(append(sql, ','), line.Quantity, 10)
 			sql = append(sql, "),"...)
@@ -197,7 +179,7 @@ func insertLineRows(dialect sqltx.Dialect, orders []order.Order, n int) sqltx.St
 
 // insertOrderArrays inserts the rows of the orders from one array a column, so
 // that one prepared statement serves groups of every size.
-func insertOrderArrays(orders []order.Order) sqltx.Statement {
+func insertOrderArrays(orders []*order.Order) sqltx.Statement {
 	var (
 		ids        = make([][16]byte, len(orders))
 		takes      = make([][16]byte, len(orders))
@@ -208,8 +190,7 @@ func insertOrderArrays(orders []order.Order) sqltx.Statement {
 		expires    = make([]*time.Time, len(orders))
 		queued     = make([]*time.Time, len(orders))
 	)
-	for i := range orders {
-		o := &orders[i]
+	for i, o := range orders {
 		ids[i], takes[i], buyers[i] = o.ID, o.TakeID, o.Buyer
 		statuses[i], strategies[i] = string(o.Status), o.Strategy
 		created[i], expires[i], queued[i] = o.CreatedAt, nullable(o.ExpiresAt), nullable(o.QueuedUntil)
@@ -219,15 +200,15 @@ func insertOrderArrays(orders []order.Order) sqltx.Statement {
 		SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::timestamptz[])`}
 }
 
-func insertLineArrays(orders []order.Order, n int) sqltx.Statement {
+func insertLineArrays(orders []*order.Order, n int) sqltx.Statement {
 	var (
 		ids        = make([][16]byte, 0, n)
 		skus       = make([]string, 0, n)
 		quantities = make([]int64, 0, n)
 	)
-	for i := range orders {
-		for _, line := range orders[i].Lines {
-			ids = append(ids, orders[i].ID)
+	for _, o := range orders {
+		for _, line := range o.Lines {
+			ids = append(ids, o.ID)
 			skus = append(skus, string(line.SKU))
 			quantities = append(quantities, line.Quantity)
 		}

@@ -21,17 +21,20 @@ func TestExpiryIsKept(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
 		db := d.sql.Ledger()
-		written := make([]order.Order, 3)
+		written := make([]*order.Order, 3)
 		ids := make([]uuid.UUID, len(written))
 		for n := range written {
 			ids[n] = uuid.New()
-			written[n] = order.Order{
+			written[n] = &order.Order{
 				ID: ids[n], TakeID: uuid.New(), Buyer: "buyer-1", Status: order.Pending,
 				Lines: takeOf(fresh("expiring")).Lines, Strategy: "lua", CreatedAt: Now(),
 			}
 		}
 		written[1].ExpiresAt = Now().Add(15 * time.Minute)
-		err := db.Transact(t.Context(), func(tx *sqltx.Tx) error { return insertOrders(t.Context(), tx, written...) })
+		err := db.Transact(t.Context(), func(tx *sqltx.Tx) error {
+			_, err := tx.ExecAll(t.Context(), inserts(db.Dialect(), idLiteral(ids[0]), written...)...)
+			return err
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +43,7 @@ func TestExpiryIsKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		for n, want := range written {
-			if got := found[ids[n]]; got == nil || !sameOrder(*got, want) {
+			if got := found[ids[n]]; got == nil || !sameOrder(*got, *want) {
 				t.Errorf("wrote %+v, found %+v", want, got)
 			}
 		}

@@ -1,19 +1,22 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
 // insertChange adds a change to the outbox, from which it goes to the gate.
-func insertChange(ctx context.Context, tx *sqltx.Tx, c stock.Change) error {
-	_, err := tx.Exec(ctx, "INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, ?, ?, ?, ?)",
-		string(c.SKU), c.Epoch, c.Number, c.Delta, Now())
-	return err
+func insertChange(d sqltx.Dialect, c stock.Change) sqltx.Statement {
+	return sqltx.Statement{
+		SQL:  d.Bind("INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, ?, ?, ?, ?)"),
+		Args: []any{string(c.SKU), c.Epoch, c.Number, c.Delta, Now()},
+	}
 }
 
 // deleteChanges removes all changes of the SKU.
@@ -50,16 +53,19 @@ func (l *Ledger) Applied(ctx context.Context, changes ...stock.Change) error {
 	if len(changes) == 0 {
 		return nil
 	}
-	deletes := make([]sqltx.Statement, len(changes))
-	for i, c := range changes {
+	sorted := slices.SortedFunc(slices.Values(changes), func(a, b stock.Change) int {
+		return cmp.Or(cmp.Compare(a.SKU, b.SKU), cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.Number, b.Number))
+	}) // so that two that delete the same rows do not wait for each other
+	deletes := make([]sqltx.Statement, len(sorted))
+	for i, c := range sorted {
 		deletes[i] = sqltx.Statement{
 			SQL:  l.db.Dialect().Bind("DELETE FROM outbox WHERE sku = ? AND epoch = ? AND number = ?"),
 			Args: []any{string(c.SKU), c.Epoch, c.Number},
 		}
 	}
-	err := l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
-		_, err := tx.ExecAll(ctx, deletes...)
-		return err
+	err := l.transact(ctx, transactionTimeout, func(_ context.Context, tx *sqltx.Tx) error {
+		tx.AtCommit(deletes...)
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("clearing the outbox: %w", err)

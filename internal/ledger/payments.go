@@ -92,7 +92,7 @@ func (l *Ledger) RefundsDue(ctx context.Context, limit int) (n int, oldest time.
 // order.ErrUnknownPayment: there is none.
 func (l *Ledger) Refunded(ctx context.Context, id string) (p order.Payment, err error) {
 	var changed int64
-	err = l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
+	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		changed, err = tx.Exec(ctx, "UPDATE payments SET status = ?, changed_at = "+tx.Dialect().Now()+" WHERE id = ? AND status = ?",
 			string(order.PaymentRefunded), id, string(order.PaymentRefundDue))
 		if err != nil {
@@ -107,18 +107,16 @@ func (l *Ledger) Refunded(ctx context.Context, id string) (p order.Payment, err 
 	return p, err
 }
 
-// savePayment inserts the payment of an order, or changes its status if known.
-func savePayment(ctx context.Context, tx *sqltx.Tx, known bool, p order.Payment) error {
-	now := tx.Dialect().Now()
-	var err error
+// writePayment inserts the payment of an order, or changes its status if known.
+func writePayment(d sqltx.Dialect, known bool, p order.Payment) sqltx.Statement {
 	if known {
-		_, err = tx.Exec(ctx, "UPDATE payments SET status = ?, changed_at = "+now+" WHERE id = ?", string(p.Status), p.ID)
-	} else {
-		_, err = tx.Exec(ctx, "INSERT INTO payments ("+paymentColumns+") VALUES (?, ?, ?, "+now+", "+now+")",
-			p.ID, tx.Dialect().UUID(p.OrderID), string(p.Status))
+		return sqltx.Statement{
+			SQL:  d.Bind("UPDATE payments SET status = ?, changed_at = " + d.Now() + " WHERE id = ?"),
+			Args: []any{string(p.Status), p.ID},
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("recording payment %s: %w", p.ID, err)
+	return sqltx.Statement{
+		SQL:  d.Bind("INSERT INTO payments (" + paymentColumns + ") VALUES (?, ?, ?, " + d.Now() + ", " + d.Now() + ")"),
+		Args: []any{p.ID, d.UUID(p.OrderID), string(p.Status)},
 	}
-	return nil
 }

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,10 +30,6 @@ type recording struct {
 	mu    sync.Mutex
 	begun bool // a transaction that may commit the order has begun
 	left  bool // the caller does not wait any more
-}
-
-func newRecording(o order.Order, t stock.Take) *recording {
-	return &recording{order: o, take: t, done: make(chan struct{})}
 }
 
 // begin is called before each transaction that may commit the order. It sets the order's
@@ -97,24 +92,19 @@ func (r *recording) answer(o order.Outcome) {
 // Reasons to refuse: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed, ErrStaleEpoch,
 // ErrUnknownSKU, ErrNotAdopted and ErrLaterGeneration of package stock (as
 // *stock.Refusal); stock.ErrBusy, with ErrRejected if the order can never be recorded.
-func (l *Ledger) Record(ctx context.Context, t stock.Take) (order.Order, order.Outcome) {
+func (l *Ledger) Record(ctx context.Context, t stock.Take) (o order.Order, out order.Outcome) {
 	_, span := l.tracer.Start(ctx, "ledger.record")
-	o, out := l.recordIn(ctx, t, span)
-	if span.Recorded() {
-		span.Text("holdfast.outcome", out.Kind())
-		span.End()
-	}
-	return o, out
-}
-
-// recordIn is Record in a span.
-func (l *Ledger) recordIn(ctx context.Context, t stock.Take, span tracing.Span) (order.Order, order.Outcome) {
+	defer func() {
+		if span.Recorded() {
+			span.Text("holdfast.outcome", out.Kind())
+			span.End()
+		}
+	}()
 	o, err := l.newOrder(t, order.Pending)
 	if err != nil {
 		return order.Order{}, order.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
 	}
-	r := newRecording(o, t)
-	r.span = span
+	r := &recording{order: o, take: t, done: make(chan struct{}), span: span}
 	l.queue(r)
 	select {
 	case <-r.done:
@@ -131,42 +121,49 @@ func (l *Ledger) queue(r *recording) {
 	}
 }
 
-// admit records a group. It returns when the group is done, or has a lane of its
-// own.
-func (l *Ledger) admit(rs []*recording) {
-	rs = l.lanes.admit(slices.Clone(rs))
+// runGroup records a group. It returns when the group is done, or counts as slow.
+func (l *Ledger) runGroup(rs []*recording) {
+	rs = l.slow.hold(slices.Clone(rs))
 	if len(rs) == 0 {
 		return
 	}
-	own := &lane{skus: skusOf(rs)}
+	own := &slowGroup{skus: skusOf(rs)}
 	done := make(chan struct{})
 	l.groups.Go(func() {
 		defer close(done)
-		l.record(rs, own)
-		for _, r := range l.lanes.end(own) {
+		l.recordGroup(rs, own)
+		for _, r := range l.slow.remove(own) {
 			l.queue(r)
 		}
 	})
-	patience := time.NewTimer(lanePatience)
+	patience := time.NewTimer(slowAfter)
 	defer patience.Stop()
 	select {
 	case <-done:
 		return
 	case <-patience.C:
 	}
-	if !l.lanes.enter(own) {
+	if !l.slow.add(own) {
 		<-done
 	}
 }
 
 func skusOf(rs []*recording) []stock.SKU { return stock.SKUsOf(takesOf(rs)...) }
 
-// record gives every recording its outcome. One that is left without an answer
+// recordGroup gives every recording its outcome. One that is left without an answer
 // is unknown, and so never a success.
-func (l *Ledger) record(rs []*recording, own *lane) {
+func (l *Ledger) recordGroup(rs []*recording, own *slowGroup) {
 	l.metrics.groupSize.Observe(float64(len(rs)))
-	ctx, span := l.startGroup(rs)
-	defer span.End()
+	ctx := context.Background() // no request bounds the group: it is the work of several
+	if l.tracer != nil {
+		spans := make([]tracing.Span, len(rs))
+		for i, r := range rs {
+			spans[i] = r.span
+		}
+		var span tracing.Span
+		ctx, span = l.tracer.Group(ctx, "ledger.group", spans)
+		defer span.End()
+	}
 	all := rs
 	for len(rs) > 0 {
 		first, repeats := distinct(rs)
@@ -183,30 +180,19 @@ func (l *Ledger) record(rs []*recording, own *lane) {
 	}
 }
 
-// startGroup starts the span of a group, and returns its context. No request bounds the
-// group: it is the work of several.
-func (l *Ledger) startGroup(rs []*recording) (context.Context, tracing.Span) {
-	ctx := context.Background()
-	if l.tracer == nil {
-		return ctx, tracing.Span{}
-	}
-	spans := make([]tracing.Span, len(rs))
-	for i, r := range rs {
-		spans[i] = r.span
-	}
-	return l.tracer.Group(ctx, "ledger.group", spans)
-}
-
 // commit gives every recording its outcome. Their IDs must be distinct. If the
 // database is away, it refuses them and returns the error: others would fail too.
-func (l *Ledger) commit(ctx context.Context, rs []*recording, own *lane) error {
-	lockWaits := 0
+func (l *Ledger) commit(ctx context.Context, rs []*recording, own *slowGroup) error {
+	lockWaits, atOnce := 0, !l.cutFirst.Load()
 	for try := 1; len(rs) > 0; try++ {
 		var err error
-		rs, err = l.try(ctx, rs)
+		rs, err = l.commitGroup(ctx, rs, atOnce)
 		switch {
 		case err == nil || errors.Is(err, sqltx.ErrUnknownOutcome):
 			return nil
+		case errors.Is(err, sqltx.ErrUnmet):
+			atOnce = false
+			l.cutFirst.Store(true)
 		case sqltx.IsDuplicate(err):
 			left, err := l.answerDuplicates(ctx, rs)
 			if err != nil {
@@ -258,25 +244,6 @@ func (l *Ledger) begin(rs []*recording) (waiting []*recording, err error) {
 	return waiting, nil
 }
 
-// try is commitGroup for the orders whose callers wait, which it returns. It is a span, so
-// that a trace shows each try of a group.
-func (l *Ledger) try(ctx context.Context, rs []*recording) (waiting []*recording, err error) {
-	if rs, err = l.begin(rs); err != nil || len(rs) == 0 {
-		return rs, err
-	}
-	ctx, span := l.tracer.Start(ctx, "ledger.commit")
-	err = l.commitGroup(ctx, rs)
-	if span.Recorded() {
-		span.Text("db.system.name", l.db.Dialect().System())
-		span.Int("holdfast.group.orders", len(rs))
-		if err != nil {
-			span.Fail(cmp.Or(kindOf(err), "unavailable"))
-		}
-		span.End()
-	}
-	return rs, err
-}
-
 // kindOf returns the kind of a database error, or "" if it is none of these. Unlike the
 // error's text, it contains nothing of the data.
 func kindOf(err error) string {
@@ -321,7 +288,7 @@ func notRecorded(err error) error {
 
 // divide commits the two halves separately. Repeated, it isolates the order that
 // makes the group fail, and its neighbours are recorded.
-func (l *Ledger) divide(ctx context.Context, rs []*recording, own *lane, err error) error {
+func (l *Ledger) divide(ctx context.Context, rs []*recording, own *slowGroup, err error) error {
 	if len(rs) == 1 {
 		refuse(rs, notRecorded(err))
 		return nil
@@ -361,7 +328,7 @@ func refuse(rs []*recording, err error) {
 // database gave up. It records the orders whose stock rows are not locked and
 // returns the others: all of them if no row is locked any more, or if the database
 // cannot tell.
-func (l *Ledger) setLockedApart(ctx context.Context, rs []*recording, own *lane, cause error) (held []*recording, err error) {
+func (l *Ledger) setLockedApart(ctx context.Context, rs []*recording, own *slowGroup, cause error) (held []*recording, err error) {
 	asking, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
 	locked, _ := l.lockedRows(asking, skusOf(rs)) // none if it fails
@@ -377,7 +344,7 @@ func (l *Ledger) setLockedApart(ctx context.Context, rs []*recording, own *lane,
 			free = append(free, r)
 		}
 	}
-	for _, r := range l.lanes.narrow(own, locked) {
+	for _, r := range l.slow.keepOnly(own, locked) {
 		l.queue(r)
 	}
 	if err := l.commit(ctx, free, own); err != nil { // the others would fail too

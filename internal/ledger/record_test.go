@@ -20,10 +20,10 @@ import (
 // recordingOf returns the recording of an order of one unit of each SKU.
 func recordingOf(skus ...stock.SKU) *recording {
 	take := takeOf(skus...)
-	return newRecording(order.Order{
+	return &recording{take: take, done: make(chan struct{}), order: order.Order{
 		ID: take.OrderID, TakeID: take.TakeID, Buyer: take.Buyer, Status: order.Pending, Lines: take.Lines,
 		Strategy: "merged", CreatedAt: Now(),
-	}, take)
+	}}
 }
 
 // repeatOf returns the recording of another take of r's order.
@@ -65,7 +65,7 @@ func TestFailedGroup(t *testing.T) {
 				for range 3 {
 					rs = append(rs, repeatOf(first))
 				}
-				l.record(rs, new(lane))
+				l.recordGroup(rs, new(slowGroup))
 				for n, r := range rs {
 					if !r.answered || !r.outcome.Refused() || !errors.Is(r.outcome.Reason(), stock.ErrBusy) {
 						t.Errorf("order %d: %+v", n+1, r.outcome)
@@ -100,7 +100,7 @@ func TestDividedGroup(t *testing.T) {
 		lay(t, l, bad, 5)
 		lay(t, l, good, 5)
 		rs := []*recording{recordingOf(bad), recordingOf(good), recordingOf(bad), recordingOf(good)}
-		l.record(slices.Clone(rs), new(lane))
+		l.recordGroup(slices.Clone(rs), new(slowGroup))
 		for n, r := range rs {
 			want := []string{"refused", "committed"}[n%2]
 			if r.outcome.Kind() != want {
@@ -125,7 +125,7 @@ func TestPlannedGroup(t *testing.T) {
 		for _, sku := range []stock.SKU{scarce, scarce, plenty} {
 			rs = append(rs, recordingOf(sku))
 		}
-		l.record(slices.Clone(rs), new(lane))
+		l.recordGroup(slices.Clone(rs), new(slowGroup))
 		for n, want := range []error{nil, stock.ErrSoldOut, nil} {
 			if o := rs[n].outcome; !errors.Is(o.Reason(), want) || (o.Committed()) != (want == nil) {
 				t.Errorf("order %d: outcome %+v, want %v", n+1, o, want)
@@ -189,7 +189,7 @@ func TestLockedRowInAGroup(t *testing.T) {
 		defer unlock()
 		var group sync.WaitGroup
 		defer group.Wait()
-		group.Go(func() { l.admit(rs) })
+		group.Go(func() { l.runGroup(rs) })
 		select {
 		case <-rs[1].done:
 		case <-time.After(30 * time.Second): // while the row is locked

@@ -122,7 +122,7 @@ func (l *Ledger) WrongClaims(ctx context.Context, skus []stock.SKU, limit int) (
 // stock.ErrLaterGeneration (as *stock.Refusal): the row, or the epoch above, belongs
 // to a later generation.
 func (l *Ledger) Correct(ctx context.Context, sku stock.SKU, above int64) error {
-	err := l.transactWithin(ctx, correctionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
+	err := l.transact(ctx, correctionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		row, err := lockRow(ctx, tx, sku)
 		if err != nil {
 			return err

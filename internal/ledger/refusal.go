@@ -56,11 +56,11 @@ func (l *Ledger) RecordRefusal(ctx context.Context, t stock.Take) order.Outcome 
 
 // replaceVoid inserts the order, in place of a void one if there is one.
 func (l *Ledger) replaceVoid(ctx context.Context, o order.Order) error {
-	return l.transact(ctx, func(ctx context.Context, tx *sqltx.Tx) error {
+	return l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		_, err := tx.Exec(ctx, "DELETE FROM orders WHERE id = ? AND status = ?", tx.Dialect().UUID(o.ID), string(order.Void))
 		if err != nil {
 			return err
 		}
-		return insertOrders(ctx, tx, o)
+		return insertOrder(ctx, tx, &o)
 	})
 }

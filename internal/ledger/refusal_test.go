@@ -71,7 +71,7 @@ func TestRecordRefusal_VoidMeanwhile(t *testing.T) {
 		}
 		defer tx.Rollback()
 		void := order.Order{ID: take.OrderID, TakeID: uuid.New(), Buyer: take.Buyer, Status: order.Void, Strategy: "lua", CreatedAt: Now()}
-		if err := insertOrders(t.Context(), tx, void); err != nil {
+		if err := insertOrder(t.Context(), tx, &void); err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan order.Outcome, 1)

@@ -26,22 +26,20 @@ func lockRows(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU, rowLock strin
 }
 
 // returnUnits adds the units of the orders back to the stock rows, which tx must
-// have locked with lockRows. The gate learns of them from the outbox: one change a
-// SKU and transaction. A buyer's claim falls by the units that return.
+// have locked with lockRows, when tx commits. The gate learns of them from the outbox: one
+// change a SKU and transaction, which returnUnits returns. A buyer's claim falls by the
+// units that return.
 //
 // A row of another generation keeps its epoch. The change in the outbox carries
 // that epoch, so that its owner applies it, or the next fill includes it.
-func (l *Ledger) returnUnits(ctx context.Context, tx *sqltx.Tx, rows []StockRow, orders ...*order.Order) error {
-	var statements []sqltx.Statement
-	exec := func(sql string, args ...any) {
-		statements = append(statements, sqltx.Statement{SQL: tx.Dialect().Bind(sql), Args: args})
-	}
+func (l *Ledger) returnUnits(ctx context.Context, tx *sqltx.Tx, rows []StockRow, orders ...*order.Order) (returned []stock.Change, err error) {
+	d := tx.Dialect()
 	units, byBuyer := unitsOf(orders)
 	for _, row := range rows {
 		if row.BuyerLimit < 0 { // only the orders that the count has passed have claims
 			counted, err := cutter.ReadCounted(ctx, tx, row.SKU)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			_, claimed := unitsOf(slices.DeleteFunc(slices.Clone(orders), func(o *order.Order) bool { return !counted[row.SKU].Has(o.ID) }))
 			byBuyer[row.SKU] = claimed[row.SKU]
@@ -54,26 +52,25 @@ func (l *Ledger) returnUnits(ctx context.Context, tx *sqltx.Tx, rows []StockRow,
 		row.Version++
 		if l.hasGate || !l.Generation().Holds(row.Epoch) {
 			row.Changes++
-			exec("INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, ?, ?, ?, ?)",
-				string(row.SKU), row.Epoch, row.Changes, n, Now())
+			c := stock.Change{SKU: row.SKU, Epoch: row.Epoch, Number: row.Changes, Delta: n}
+			tx.AtCommit(insertChange(d, c))
+			returned = append(returned, c)
 		}
-		exec("UPDATE stock SET available = ?, version = ?, changes = ? WHERE sku = ?",
-			row.Available, row.Version, row.Changes, string(row.SKU))
+		tx.AtCommit(sqltx.Statement{
+			SQL:  d.Bind("UPDATE stock SET available = ?, version = ?, changes = ? WHERE sku = ?"),
+			Args: []any{row.Available, row.Version, row.Changes, string(row.SKU)},
+		})
 		if row.BuyerLimit == 0 {
 			continue
 		}
 		for _, buyer := range slices.Sorted(maps.Keys(byBuyer[row.SKU])) {
-			exec("UPDATE claims SET units = units - ? WHERE sku = ? AND buyer_id = ?",
-				byBuyer[row.SKU][buyer], string(row.SKU), buyer)
+			tx.AtCommit(sqltx.Statement{
+				SQL:  d.Bind("UPDATE claims SET units = units - ? WHERE sku = ? AND buyer_id = ?"),
+				Args: []any{byBuyer[row.SKU][buyer], string(row.SKU), buyer},
+			})
 		}
 	}
-	if len(statements) == 0 {
-		return nil
-	}
-	if _, err := tx.ExecAll(ctx, statements...); err != nil {
-		return fmt.Errorf("returning units: %w", err)
-	}
-	return nil
+	return returned, nil
 }
 
 // unitsOf adds up the units of the orders by SKU, and by SKU and buyer.

@@ -17,7 +17,7 @@ const maxStockChanges = 16
 
 // turns keeps changes that wait for a locked row from holding all connections. For each
 // row, one change of this instance waits in the database, and the others wait in the
-// process, in the order in which they came. Groups of new orders have lanes instead. It is
+// process, in the order in which they came. Groups of new orders have slowGroups instead. It is
 // safe for concurrent use.
 type turns struct {
 	mu      sync.Mutex

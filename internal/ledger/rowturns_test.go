@@ -49,7 +49,7 @@ func TestLockedRowHoldsOneConnection(t *testing.T) {
 		for _, o := range orders {
 			cancels.Go(func() {
 				defer answered.Add(1)
-				_, err := l.Change(context.WithoutCancel(t.Context()), o.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
+				_, _, err := l.Change(context.WithoutCancel(t.Context()), o.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
 				switch {
 				case err == nil:
 					returned.Add(1)
@@ -68,7 +68,7 @@ func TestLockedRowHoldsOneConnection(t *testing.T) {
 		if _, out := l.Record(t.Context(), takeOf("free")); !out.Committed() {
 			t.Errorf("an order of another SKU: %v", out.Reason())
 		}
-		if _, err := l.Change(t.Context(), sold.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true)); err != nil {
+		if _, _, err := l.Change(t.Context(), sold.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true)); err != nil {
 			t.Errorf("a cancellation of another SKU: %v", err)
 		}
 		if _, _, err := l.Set(t.Context(), stock.Setting{SKU: "free", Kind: stock.Product, Total: 101}); err != nil {
@@ -103,7 +103,7 @@ func TestChangesTakeTurns(t *testing.T) {
 		set := stock.Setting{SKU: "a", Kind: stock.Product, Total: 99}
 		for name, change := range map[string]func(context.Context) error{
 			"Change": func(ctx context.Context) error {
-				_, err := l.Change(ctx, pending.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
+				_, _, err := l.Change(ctx, pending.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
 				return err
 			},
 			"Revive": func(ctx context.Context) error {
@@ -146,7 +146,7 @@ func TestChangesTakeTurns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := l.Change(t.Context(), pending.ID, order.ChangeOptions{Payment: "p-2"}, pay("p-2")); err != nil {
+		if _, _, err := l.Change(t.Context(), pending.ID, order.ChangeOptions{Payment: "p-2"}, pay("p-2")); err != nil {
 			t.Errorf("a payment waits for the stock row: %v", err)
 		}
 		end()
@@ -167,13 +167,13 @@ func TestPaymentPassesAWaitingCancellation(t *testing.T) {
 		ctx, giveUp := context.WithCancel(t.Context())
 		cancelled := make(chan error, 1)
 		go func() {
-			_, err := l.Change(ctx, o.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
+			_, _, err := l.Change(ctx, o.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
 			cancelled <- err
 		}()
 		until(t, "the cancellation waits for the row", func() bool { return d.lockWaits(t) > 0 })
 		paid := make(chan error, 1)
 		go func() {
-			_, err := l.Change(t.Context(), o.ID, order.ChangeOptions{Payment: "p-1"}, pay("p-1"))
+			_, _, err := l.Change(t.Context(), o.ID, order.ChangeOptions{Payment: "p-1"}, pay("p-1"))
 			paid <- err
 		}()
 		if err := wait(t, "the payment", paid); err != nil {

@@ -137,8 +137,10 @@ func TestSilentDatabase(t *testing.T) {
 				return new(ExpiryRound)
 			case reflect.TypeFor[order.ChangeOptions]():
 				return order.ChangeOptions{Payment: "payment", Returns: true}
-			case reflect.TypeFor[func(order.Locked) (order.Change, error)]():
-				return func(order.Locked) (order.Change, error) { return order.Change{To: order.Cancelled, Returns: true}, nil }
+			case reflect.TypeFor[func(order.Locked) (order.Transition, error)]():
+				return func(order.Locked) (order.Transition, error) {
+					return order.Transition{To: order.Cancelled, Returns: true}, nil
+				}
 			}
 			return reflect.Zero(of).Interface()
 		}

@@ -30,10 +30,10 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 	row := lay(t, l, "a", 10)
 	paid, cancelled := mustRecord(t, l, "a"), mustRecord(t, l, "a")
 	errPaid := errors.New("the order is paid")
-	if _, err := l.Change(t.Context(), paid.ID, order.ChangeOptions{Payment: "p-1"}, pay("p-1")); err != nil {
+	if _, _, err := l.Change(t.Context(), paid.ID, order.ChangeOptions{Payment: "p-1"}, pay("p-1")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Change(t.Context(), paid.ID, order.ChangeOptions{Payment: "p-2"}, pay("p-2")); err != nil {
+	if _, _, err := l.Change(t.Context(), paid.ID, order.ChangeOptions{Payment: "p-2"}, pay("p-2")); err != nil {
 		t.Fatal(err)
 	}
 	wired, wire := d.throughWire(t, map[sqltx.Dialect][2]string{sqltx.Postgres: {"statement_timeout", "60000"}})
@@ -45,10 +45,10 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 		t.Errorf("without the standby: %+v, %v", o, err)
 	}
 	wire.Disarm()
-	if _, err := l.Change(t.Context(), cancelled.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true)); err != nil {
+	if _, _, err := l.Change(t.Context(), cancelled.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true)); err != nil {
 		t.Fatal(err)
 	}
-	changed := func(_ order.Order, err error) error { return err }
+	changed := func(_ order.Order, _ []stock.Change, err error) error { return err }
 	for name, call := range map[string]func(ctx context.Context) error{
 		"a payment again": func(ctx context.Context) error {
 			return changed(l.Change(ctx, paid.ID, order.ChangeOptions{Payment: "p-1"}, pay("p-1")))
@@ -57,7 +57,7 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 			return changed(l.Change(ctx, cancelled.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true)))
 		},
 		"a refused cancellation": func(ctx context.Context) error {
-			err := changed(l.Change(ctx, paid.ID, order.ChangeOptions{Returns: true}, func(order.Locked) (order.Change, error) { return order.Change{}, errPaid }))
+			err := changed(l.Change(ctx, paid.ID, order.ChangeOptions{Returns: true}, func(order.Locked) (order.Transition, error) { return order.Transition{}, errPaid }))
 			if !errors.Is(err, errPaid) {
 				return errors.Join(errors.New("not refused"), err)
 			}

@@ -147,7 +147,7 @@ func (l *Ledger) changeStock(ctx context.Context, sku stock.SKU, do func(ctx con
 		return err
 	}
 	defer end()
-	return l.transact(ctx, do)
+	return l.transact(ctx, transactionTimeout, do)
 }
 
 // Set creates the stock row, or raises its total and its available by the same
@@ -183,10 +183,7 @@ func (l *Ledger) Set(ctx context.Context, s stock.Setting) (row StockRow, create
 		row.Version++
 		if l.hasGate && delta > 0 {
 			row.Changes++
-			c := stock.Change{SKU: row.SKU, Epoch: row.Epoch, Number: row.Changes, Delta: delta}
-			if err := insertChange(ctx, tx, c); err != nil {
-				return err
-			}
+			tx.AtCommit(insertChange(tx.Dialect(), stock.Change{SKU: row.SKU, Epoch: row.Epoch, Number: row.Changes, Delta: delta}))
 		}
 		return changeRow(ctx, tx, before, &row)
 	})
@@ -255,7 +252,7 @@ func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row
 		if err := changeRow(ctx, tx, before, &row); err != nil {
 			return err
 		}
-		return insertOrders(ctx, tx, order.Order{ID: t.OrderID, TakeID: t.TakeID, Status: shrink, Strategy: l.strategy, CreatedAt: Now()})
+		return insertOrder(ctx, tx, &order.Order{ID: t.OrderID, TakeID: t.TakeID, Status: shrink, Strategy: l.strategy, CreatedAt: Now()})
 	})
 	switch {
 	case err == nil:

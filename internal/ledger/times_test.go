@@ -22,11 +22,11 @@ func until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// parked returns how many orders wait in lanes.
-func (l *Ledger) parked() int {
-	l.lanes.mu.Lock()
-	defer l.lanes.mu.Unlock()
-	return l.lanes.parked
+// waitingInSlowGroups returns how many orders wait for slow groups.
+func (l *Ledger) waitingInSlowGroups() int {
+	l.slow.mu.Lock()
+	defer l.slow.mu.Unlock()
+	return l.slow.waiting
 }
 
 // slowPlan is a cutter whose first plan waits until proceed is closed.
@@ -80,10 +80,10 @@ func TestRecord_TimesAfterTheWait(t *testing.T) {
 		measureClock(t, l)
 		lay(t, l, "a", 10)
 		first := l.recordLater(t.Context(), takeOf("a"))
-		until(t, "the first group has a lane", func() bool {
-			l.lanes.mu.Lock()
-			defer l.lanes.mu.Unlock()
-			return l.lanes.open == 1
+		until(t, "the first group counts as slow", func() bool {
+			l.slow.mu.Lock()
+			defer l.slow.mu.Unlock()
+			return l.slow.groups == 1
 		})
 		second := l.recordLater(t.Context(), takeOf("a"))
 		queuedTake := takeOf("a")
@@ -92,7 +92,7 @@ func TestRecord_TimesAfterTheWait(t *testing.T) {
 		impatient, giveUp := context.WithCancel(t.Context())
 		abandoned := takeOf("a")
 		third := l.recordLater(impatient, abandoned)
-		until(t, "three orders wait", func() bool { return l.parked() == 3 })
+		until(t, "three orders wait", func() bool { return l.waitingInSlowGroups() == 3 })
 		giveUp()
 		if r := wait(t, "the order that is given up", third); !r.out.Refused() || !errors.Is(r.out.Reason(), stock.ErrBusy) || !errors.Is(r.out.Reason(), context.Canceled) {
 			t.Errorf("an order that is given up before its transaction begins: %+v", r.out)

@@ -42,7 +42,7 @@ func TestGroupTrace(t *testing.T) {
 			_, r.span = l.tracer.Start(ctx, "ledger.record")
 			request.End()
 		}
-		l.record(slices.Clone(rs), new(lane))
+		l.recordGroup(slices.Clone(rs), new(slowGroup))
 		for _, r := range rs {
 			r.span.End()
 		}

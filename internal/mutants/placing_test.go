@@ -10,7 +10,7 @@ const (
 	record      = "internal/ledger/record.go"
 	lookup      = "internal/ledger/lookup.go"
 	outcomes    = "internal/order/outcome.go"
-	lanes       = "internal/ledger/lanes.go"
+	slowGroups  = "internal/ledger/slowgroups.go"
 	groupCommit = "internal/ledger/group.go"
 	ledgerTurns = "internal/ledger/rowturns.go"
 	stockrow    = "internal/ledger/stockrows.go"
@@ -51,7 +51,10 @@ var placing = []mutant{
 	{"line 1 kept when line 2 fails", conditional, "giveBack(ctx, tx, t.Lines[:i])", "giveBack(ctx, tx, t.Lines[:min(i, 0)])", "internal/ledger/cutter TestConformance/SQLite/conditional/AllLinesOrNone"},
 	{"compensation on the request's context", reconciling, "context.WithTimeout(context.WithoutCancel(ctx), compensationTimeout)", "context.WithTimeout(ctx, compensationTimeout)", "internal/protocol TestCompensationOutlivesTheRequest/SQLite"},
 	{"drift is left alone", drift, "if seen, same := look(row, levels[i]); !same", "if seen, same := look(row, levels[i]); true || !same", "internal/protocol TestDrift/SQLite"},
-	{"a gap between changes is ignored", outbox, "case errors.Is(err, stock.ErrChangeGap):", "case false:", "internal/protocol TestAdditionOnce/SQLite"},
+	{"a gap between changes is ignored", outbox, "case errors.Is(err, stock.ErrChangeGap):\n\t\t// The gate", "case false:\n\t\t// The gate", "internal/protocol TestAdditionOnce/SQLite"},
+	{"an addition that has overtaken another stays away from the gate", outbox, "case errors.Is(err, stock.ErrChangeGap):\n\t\t\terr = ", "case false:\n\t\t\terr = ", "internal/reconcile TestBringToGate"},
+	{"additions stay in the outbox", outbox, "_ = r.applied.Send(c)", "_ = c", "internal/reconcile TestBringToGate"},
+	{"an addition to an empty gate is an error", outbox, "case errors.Is(err, stock.ErrNotFilled): // a refill will include it, or take will ask for a refill\n\t\t\terr = nil", "case false:", "internal/reconcile TestBringToGate"},
 	{"a changed version is cut", optimistic, "return nil, ErrConflict", "continue", "internal/ledger/cutter TestConformance/MariaDB/optimistic/CutsAddUp"},
 	{"answer before commit", service, "o, out := record(ctx, take)",
 		"o, out := Order{ID: d.OrderID, Buyer: d.Buyer, Status: Pending, Lines: d.Lines}, Committed()\n\tgo func() { _, _ = record(context.WithoutCancel(ctx), take) }()", "internal/protocol TestNoAnswerBeforeCommit/SQLite"},
@@ -100,7 +103,7 @@ var placing = []mutant{
 	{"a refused order's units stay at the gate", takes, "\tdefault:\n\t\tr.GiveBack(ctx, t)", "\tdefault:", "internal/protocol TestNoAnswerBeforeCommit/SQLite"},
 	{"a guard refusal proves nothing", takes, "r.refillAfterGuardRefusal(ctx, t, out.Reason())", "", "internal/protocol TestGuardRefusal/SQLite"},
 	{"one bad order fails its group", record, "case sqltx.IsStatementError(err):\n\t\t\treturn l.divide(ctx, rs, own, err)", "case sqltx.IsStatementError(err):\n\t\t\treturn away(rs, err)", "internal/protocol TestPoisonedGroup/MariaDB/merged"},
-	{"a locked row stops the others", lanes, "if l.ended || ls.open == maxLanes {", "if true {", "internal/protocol TestLockedRow/MariaDB"},
+	{"a locked row stops the others", slowGroups, "if g.ended || ls.groups == maxSlowGroups {", "if true {", "internal/protocol TestLockedRow/MariaDB"},
 	{"a locked row keeps its group", record, "locked, _ := l.lockedRows", "return rs, nil\n\tlocked, _ := l.lockedRows", "internal/ledger TestLockedRowInAGroup/MariaDB"},
 	{"an instance loads a generation that it did not raise", ownership, "\t\tcase lost:\n", "\t\tcase g.counter.Load(ctx, generation) == nil:\n\t\t\treturn true, nil\n\t\tcase lost:\n", "internal/protocol TestStaleRedis/lua"},
 	{"a far Redis is waited for as briefly as a near one", ownership, "max(minLoadGrace, loadAnswers*answer)", "minLoadGrace", "internal/reconcile TestSlowLoad/far"},
@@ -139,11 +142,11 @@ var placing = []mutant{
 	{"a row that is read is proof of a commit", lookup, "if err := l.db.Confirm(ctx); err != nil {", "if err := ctx.Err(); err != nil {", "internal/protocol TestCommitOfThePrimaryAlone"},
 	{"a lost raise is used", ownership, "Queues: g.queues}); err != nil {", "Queues: g.queues}); err != nil && !errors.Is(err, stock.ErrRowChanged) {", "internal/reconcile TestLostRaise"},
 	{"the generation is raised whatever it is", ledgerRows, "err == nil && raised == 0", "err == nil && raised < 0", "internal/ledger TestRaiseOfAStaleRow/SQLite"},
-	{"a later lane takes a SKU from an earlier one", lanes, "if ls.of[sku] == nil {", "if true {", "internal/ledger TestLanesKeepTheirSKUs"},
-	{"a later lane's end frees an earlier one's SKU", lanes, "if ls.of[sku] == l && released(sku) {", "if released(sku) {", "internal/ledger TestLanesKeepTheirSKUs"},
+	{"a later slow group takes a SKU from an earlier one", slowGroups, "if ls.of[sku] == nil {", "if true {", "internal/ledger TestSlowGroupsKeepTheirSKUs"},
+	{"a later slow group's end frees an earlier one's SKU", slowGroups, "if ls.of[sku] == g && released(sku) {", "if released(sku) {", "internal/ledger TestSlowGroupsKeepTheirSKUs"},
 	{"the time of an order begins before its turn", record, "r.begun = true\n\tr.order.RecordedAt(created, expires)", "r.begun = true", "internal/ledger TestRecord_TimesAfterTheWait/SQLite"},
 	{"the time of an order begins before it has its rows", groupCommit, "r.setTimes(created, expires)", "_, _, _ = r, created, expires", "internal/ledger TestRecord_TimesAfterALockWait/MariaDB"},
-	{"a short payment window passes in a lock wait", groupCommit, "plan.Whole != nil && l.mayWait() &&", "plan.Whole != nil &&", "internal/ledger TestRecord_TimesAfterALockWait/PostgreSQL"},
+	{"a short payment window passes in a lock wait", groupCommit, "plan.GroupCut != nil && l.mayWait;", "plan.GroupCut != nil;", "internal/ledger TestRecord_TimesAfterALockWait/PostgreSQL"},
 	{"an order is committed although its caller has given up", record, "if r.left {\n\t\treturn false", "if false {\n\t\treturn false", "internal/ledger TestRecord_TimesAfterTheWait/SQLite"},
 	{"an order that was given up before it began is unknown", record, "if r.begun {", "if true {", "internal/ledger TestRecord_TimesAfterTheWait/SQLite"},
 	{"an order that may be committed is refused", record, "if r.begun {", "if false {", "internal/ledger TestRecord_GivenUp/SQLite"},
@@ -157,9 +160,9 @@ var placing = []mutant{
 	{"a revival without its turn", "internal/ledger/lifecycle.go", "l.turns.take(ctx, stock.SKUsOf(t)...)", "l.turns.take(ctx)", "internal/ledger TestChangesTakeTurns/SQLite"},
 	{"a payment waits for the turn of the stock row", "internal/ledger/lifecycle.go", "if options.Returns {\n\t\tend, err", "if true {\n\t\tend, err", "internal/ledger TestChangesTakeTurns/SQLite"},
 	{"a payment waits for a cancellation that waits for the stock row", "internal/ledger/lifecycle.go", "end, err = l.turns.take(ctx, skus...)\n", "if end, err = l.turns.takeOrder(ctx, id); err == nil {\n\t\t\tdefer end()\n\t\t\tend, err = l.turns.take(ctx, skus...)\n\t\t}\n", "internal/ledger TestPaymentPassesAWaitingCancellation/PostgreSQL"},
-	{"a lane that ended is counted for ever", lanes, "\t\tls.open--\n", "", "internal/ledger TestLanesEnd"},
-	{"orders that waited in a lane are counted for ever", lanes, "\tls.parked -= len(freed)\n", "", "internal/ledger TestLanesEnd"},
-	{"a lane keeps the SKUs that are not locked", lanes, "return !slices.Contains(locked, sku) }", "return false }", "internal/ledger TestLanesEnd"},
+	{"a slow group that ended is counted for ever", slowGroups, "\tls.groups--\n", "", "internal/ledger TestSlowGroupsEnd"},
+	{"orders that waited for a slow group are counted for ever", slowGroups, "\tls.waiting -= len(freed)\n", "", "internal/ledger TestSlowGroupsEnd"},
+	{"a slow group keeps the SKUs that are not locked", slowGroups, "return !slices.Contains(locked, sku) }", "return false }", "internal/ledger TestSlowGroupsEnd"},
 	{"a vanished duplicate counts as refused", lookup, "return order.Unknown(fmt.Errorf(\"order %s is not found, but its ID is taken\", d.OrderID))", "return order.Refused(errVoided)", "internal/protocol TestVanishedDuplicate"},
 	{"a shrink is not resolved", admin, "switch ended := a.reconciler.End(ctx, take, out); {", "switch ended := out; {", "internal/protocol TestShrink_AnswerLost/PostgreSQL"},
 	{"the second half of a group is left alone", record, "\t\terr = l.commit(ctx, half, own)\n", "\t\tif err = l.commit(ctx, half, own); err != nil {\n\t\t\treturn err\n\t\t}\n", "internal/ledger TestDividedGroup/SQLite"},

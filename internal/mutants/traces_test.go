@@ -12,7 +12,7 @@ const (
 // traces lists mutants of traces: of what may leave the service, and of what they cost.
 var traces = []mutant{
 	{"a span is named by its path", requestSpans, "c.Request.Method, pattern(route))", "c.Request.Method, c.Request.URL.Path)", "internal/httpapi TestTraces"},
-	{"a failed commit exports its error", record, `span.Fail(cmp.Or(kindOf(err), "unavailable"))`, `span.Fail(cmp.Or(err.Error(), "unavailable"))`, "internal/ledger TestGroupTrace/SQLite"},
+	{"a failed commit exports its error", groupCommit, `span.Fail(cmp.Or(kindOf(err), "unavailable"))`, `span.Fail(cmp.Or(err.Error(), "unavailable"))`, "internal/ledger TestGroupTrace/SQLite"},
 	{"an order leads to no group", spans, "m.span.AddLink(", "_ = (", "internal/ledger TestGroupTrace/SQLite"},
 	{"a queued order's record ends with its trace", gateRecord, "\tif trace != \"\" {\n\t\tb = append(append(b, ' '), trace...)\n\t}\n\treturn strconv.AppendInt(append(b, ' '), at.UnixMicro(), 10)", "\tb = strconv.AppendInt(append(b, ' '), at.UnixMicro(), 10)\n\tif trace != \"\" {\n\t\tb = append(append(b, ' '), trace...)\n\t}\n\treturn b", "internal/stock/gate TestQueuedRecord"},
 	{"every failed export is logged", exporter, "f.next, f.silent = now.Add(failurePause), 0", "_ = now", "internal/tracing/otlp TestFailures"},

@@ -141,7 +141,7 @@ func changing(change func(ctx context.Context, s *shop) (Order, error)) func(con
 
 var (
 	paying     = changing(func(ctx context.Context, s *shop) (Order, error) { return s.Pay(ctx, theOrder, "payment-1") })
-	cancelling = changing(func(ctx context.Context, s *shop) (Order, error) { return s.Cancel(ctx, theOrder) })
+	cancelling = changing(func(ctx context.Context, s *shop) (Order, error) { return s.Cancel(ctx, theOrder, "") })
 	refunding  = changing(func(ctx context.Context, s *shop) (Order, error) { return s.Refund(ctx, theOrder, true) })
 	reading    = changing(func(ctx context.Context, s *shop) (Order, error) { return s.Order(ctx, theOrder) })
 )
@@ -176,14 +176,14 @@ func placedKeyed(t *testing.T, s *shop) { s.mustPlace(t, keyed()) }
 // to be paid has passed.
 func placed(status Status) func(*testing.T, *shop) {
 	return func(t *testing.T, s *shop) {
-		_, out := s.attempt(t.Context(), theTake().Deduction, s.ledger.Record)
+		_, out := s.takeAndRecord(t.Context(), theTake().Deduction, s.ledger.Record)
 		err := out.Reason()
 		switch status {
 		case "due":
 			err = s.passDeadline(theOrder)
 		case Expired:
 			_ = s.passDeadline(theOrder)
-			_, err = s.returning(t.Context(), theOrder, onExpiry)
+			_, err = s.returning(t.Context(), theOrder, "", onExpiry)
 		case Paid, Refunded:
 			_, err = s.Pay(t.Context(), theOrder, "payment-1")
 		}
@@ -329,10 +329,10 @@ func TestFailures(t *testing.T) {
 // dueLedger has an order that is due, and does not let it expire.
 type dueLedger struct{ *twinLedger }
 
-func (l dueLedger) Change(_ context.Context, id uuid.UUID, _ ChangeOptions, decide Decide) (Order, error) {
+func (l dueLedger) Change(_ context.Context, id uuid.UUID, _ ChangeOptions, decide Decide) (Order, []stock.Change, error) {
 	o := Order{ID: id, Status: Pending}
 	_, err := decide(Locked{Order: o, Due: true})
-	return o, err
+	return o, nil, err
 }
 
 // TestPay_DueWithoutEnd: a payment gives up after a bounded number of tries, and says why.

@@ -112,9 +112,9 @@ func (l flakyLedger) Order(ctx context.Context, id uuid.UUID) (*Order, error) {
 	return l.Ledger.Order(ctx, id)
 }
 
-func (l flakyLedger) Change(ctx context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (Order, error) {
+func (l flakyLedger) Change(ctx context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (Order, []stock.Change, error) {
 	if err := l.f.hit("Change"); err != nil {
-		return Order{}, err
+		return Order{}, nil, err
 	}
 	return l.Ledger.Change(ctx, id, options, decide)
 }
@@ -177,9 +177,9 @@ func (r flakyReconciler) GiveBack(ctx context.Context, t stock.Take) bool {
 	return r.f.hit("GiveBack") == nil && r.Reconciler.GiveBack(ctx, t)
 }
 
-func (r flakyReconciler) Returned(ctx context.Context, skus ...stock.SKU) {
-	if r.f.hit("Returned") == nil {
-		r.Reconciler.Returned(ctx, skus...)
+func (r flakyReconciler) BringToGate(ctx context.Context, additions ...stock.Change) {
+	if r.f.hit("BringToGate") == nil {
+		r.Reconciler.BringToGate(ctx, additions...)
 	}
 }
 

@@ -25,7 +25,7 @@ func (s *Service) Pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 	o, err := s.pay(ctx, id, payment)
 	switch {
 	case err != nil:
-		return Order{}, s.changeError(ctx, id, err)
+		return Order{}, s.changeError(ctx, id, "", err)
 	case o.PaymentID != payment:
 		s.metrics.changes.WithLabelValues(refundDue).Inc()
 		return Order{}, &RefundDue{PaymentID: payment, Status: o.Status}
@@ -42,14 +42,14 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 	for try := 1; try <= maxTries; try++ {
 		var found Order
 		decide := onPayment(payment, late)
-		o, err := s.ledger.Change(ctx, id, ChangeOptions{Payment: payment}, func(state Locked) (Change, error) {
+		o, _, err := s.ledger.Change(ctx, id, ChangeOptions{Payment: payment}, func(state Locked) (Transition, error) {
 			found = state.Order
 			return decide(state)
 		})
 		switch {
 		case errors.Is(err, errDue):
 			last = err
-			if _, err := s.returning(ctx, id, onExpiry); err != nil {
+			if _, err := s.returning(ctx, id, "", onExpiry); err != nil {
 				return Order{}, err
 			}
 			continue
@@ -86,19 +86,19 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 // revive cuts the units of an expired order again, and pays it, once.
 func (s *Service) revive(ctx context.Context, expired Order, payment string) (Order, Outcome) {
 	d := stock.Deduction{OrderID: expired.ID, TakeID: expired.NextTake(), Buyer: expired.Buyer, Lines: expired.Lines, Again: true}
-	return s.attempt(ctx, d, func(ctx context.Context, t stock.Take) (Order, Outcome) {
+	return s.takeAndRecord(ctx, d, func(ctx context.Context, t stock.Take) (Order, Outcome) {
 		return s.ledger.Revive(ctx, expired, t, payment)
 	})
 }
 
 // Cancel cancels a pending order and returns its units to stock. Cancelling it
-// again does nothing.
+// again does nothing. If buyer is not empty, an order of another buyer does not exist.
 //
 // Errors: ErrUnknownOrder, ErrInProgress if the order is queued, *WrongStatus;
 // stock.ErrBusy, after which nothing was changed; stock.ErrUnavailable. A retry is
 // safe.
-func (s *Service) Cancel(ctx context.Context, id uuid.UUID) (Order, error) {
-	return s.end(ctx, id, onCancel)
+func (s *Service) Cancel(ctx context.Context, id uuid.UUID, buyer string) (Order, error) {
+	return s.end(ctx, id, buyer, onCancel)
 }
 
 // Refund refunds a paid order, and returns its units to stock if restock is true.
@@ -106,14 +106,14 @@ func (s *Service) Cancel(ctx context.Context, id uuid.UUID) (Order, error) {
 //
 // Errors: as of Cancel.
 func (s *Service) Refund(ctx context.Context, id uuid.UUID, restock bool) (Order, error) {
-	return s.end(ctx, id, onRefund(restock))
+	return s.end(ctx, id, "", onRefund(restock))
 }
 
 // end makes a change that may return the order's units.
-func (s *Service) end(ctx context.Context, id uuid.UUID, decide Decide) (Order, error) {
-	o, err := s.returning(ctx, id, decide)
+func (s *Service) end(ctx context.Context, id uuid.UUID, buyer string, decide Decide) (Order, error) {
+	o, err := s.returning(ctx, id, buyer, decide)
 	if err != nil {
-		return Order{}, s.changeError(ctx, id, err)
+		return Order{}, s.changeError(ctx, id, buyer, err)
 	}
 	s.metrics.changes.WithLabelValues(string(o.Status)).Inc()
 	return o, nil
@@ -121,20 +121,20 @@ func (s *Service) end(ctx context.Context, id uuid.UUID, decide Decide) (Order, 
 
 // returning makes a change that may return the order's units, and brings them to
 // the gate.
-func (s *Service) returning(ctx context.Context, id uuid.UUID, decide Decide) (Order, error) {
-	o, err := s.ledger.Change(ctx, id, ChangeOptions{Returns: true}, decide)
+func (s *Service) returning(ctx context.Context, id uuid.UUID, buyer string, decide Decide) (Order, error) {
+	o, returned, err := s.ledger.Change(ctx, id, ChangeOptions{Buyer: buyer, Returns: true}, decide)
 	if err != nil {
 		return Order{}, err
 	}
-	s.reconciler.Returned(ctx, o.SKUs()...)
+	s.reconciler.BringToGate(ctx, returned...)
 	return o, nil
 }
 
 // changeError returns err as the methods above document it. An order that the ledger
 // does not have may be queued.
-func (s *Service) changeError(ctx context.Context, id uuid.UUID, err error) error {
+func (s *Service) changeError(ctx context.Context, id uuid.UUID, buyer string, err error) error {
 	if errors.Is(err, ErrUnknownOrder) {
-		err = s.inProgress(ctx, id)
+		err = s.inProgress(ctx, id, buyer)
 	}
 	switch {
 	case errors.Is(err, ErrInProgress):

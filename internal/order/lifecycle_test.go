@@ -23,11 +23,11 @@ type act struct {
 var acts = []act{
 	{"pay-1", func(t *testing.T, s *shop, id uuid.UUID) error { return paidBy(t, s, id, "payment-1") }},
 	{"pay-2", func(t *testing.T, s *shop, id uuid.UUID) error { return paidBy(t, s, id, "payment-2") }},
-	{"cancel", func(t *testing.T, s *shop, id uuid.UUID) error { _, err := s.Cancel(t.Context(), id); return err }},
+	{"cancel", func(t *testing.T, s *shop, id uuid.UUID) error { _, err := s.Cancel(t.Context(), id, ""); return err }},
 	{"due", func(_ *testing.T, s *shop, id uuid.UUID) error { return s.passDeadline(id) }},
 	{"expire", func(t *testing.T, s *shop, id uuid.UUID) error {
 		_ = s.passDeadline(id)
-		_, err := s.returning(t.Context(), id, onExpiry)
+		_, err := s.returning(t.Context(), id, "", onExpiry)
 		return err
 	}},
 	{"refund", func(t *testing.T, s *shop, id uuid.UUID) error { _, err := s.Refund(t.Context(), id, true); return err }},
@@ -217,7 +217,7 @@ func (s *shop) expired(t *testing.T) Order {
 	if err := s.passDeadline(o.ID); err != nil {
 		t.Fatal(err)
 	}
-	o, err := s.returning(t.Context(), o.ID, onExpiry)
+	o, err := s.returning(t.Context(), o.ID, "", onExpiry)
 	if err != nil || o.Status != Expired {
 		t.Fatalf("the order is %s, %v", o.Status, err)
 	}
@@ -301,7 +301,7 @@ func TestLifecycle_StoresAway(t *testing.T) {
 	if len(s.ledger.payments) > 0 {
 		t.Errorf("payments %v are recorded", s.ledger.payments)
 	}
-	if _, err := s.Cancel(t.Context(), uuid.New()); !errors.Is(err, ErrUnknownOrder) {
+	if _, err := s.Cancel(t.Context(), uuid.New(), ""); !errors.Is(err, ErrUnknownOrder) {
 		t.Errorf("cancelling an unknown order: %v", err)
 	}
 }
@@ -353,5 +353,27 @@ func TestOrder_History(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestCancel_AnotherBuyer: an order does not exist for a buyer who did not place it, also
+// while it is queued.
+func TestCancel_AnotherBuyer(t *testing.T) {
+	s := newShop(true)
+	o := s.mustPlace(t, ask())
+	inQueue(func(*shop) uuid.UUID { return theOrder })(t, s)
+	for _, id := range []uuid.UUID{o.ID, theOrder} {
+		if _, err := s.Cancel(t.Context(), id, "another"); !errors.Is(err, ErrUnknownOrder) || errors.Is(err, ErrInProgress) {
+			t.Errorf("cancelling another buyer's order: %v", err)
+		}
+	}
+	if _, err := s.Cancel(t.Context(), theOrder, o.Buyer); !errors.Is(err, ErrInProgress) {
+		t.Errorf("cancelling a queued order: %v", err)
+	}
+	if status := s.ledger.orders[o.ID].Status; status != Pending {
+		t.Errorf("the order is %s", status)
+	}
+	if o, err := s.Cancel(t.Context(), o.ID, o.Buyer); err != nil || o.Status != Cancelled {
+		t.Errorf("the buyer's order is %s, %v", o.Status, err)
 	}
 }

@@ -36,8 +36,9 @@ type Ledger interface {
 	// Order reads an order. ErrUnknownOrder: there is none.
 	Order(ctx context.Context, id uuid.UUID) (*Order, error)
 
-	// Change and Revive change an order after it was placed.
-	Change(ctx context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (Order, error)
+	// Change and Revive change an order after it was placed. returned are the additions
+	// to stock that the gate must get.
+	Change(ctx context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (o Order, returned []stock.Change, err error)
 	Revive(ctx context.Context, expired Order, t stock.Take, payment string) (Order, Outcome)
 	// Refunded records that a payment that was due went back to the buyer.
 	Refunded(ctx context.Context, payment string) (Payment, error)
@@ -75,8 +76,8 @@ type Reconciler interface {
 	End(ctx context.Context, t stock.Take, out Outcome) Outcome
 	// GiveBack returns the take's units to the gate, and reports whether it did.
 	GiveBack(ctx context.Context, t stock.Take) bool
-	// Returned brings units that the ledger has returned to stock to the gate.
-	Returned(ctx context.Context, skus ...stock.SKU)
+	// BringToGate applies additions that the ledger has committed at the gate.
+	BringToGate(ctx context.Context, additions ...stock.Change)
 }
 
 // Service places and reads orders. It is safe for concurrent use, and several
@@ -124,7 +125,7 @@ func NewService(ledgerID uuid.UUID, gate Gate, l Ledger, r Reconciler, o Options
 // sorts r.Lines.
 func (s *Service) Place(ctx context.Context, r Request) (o Order, replayed bool, err error) {
 	stock.SortLines(r.Lines)
-	o, replayed, err = s.place(ctx, r)
+	o, replayed, err = s.placeInTries(ctx, r)
 	label := result(o.Status, replayed, err)
 	s.metrics.orders[label].Inc()
 	if span := s.tracer.Of(ctx); span.Recorded() {
@@ -136,19 +137,23 @@ func (s *Service) Place(ctx context.Context, r Request) (o Order, replayed bool,
 	return o, replayed, err
 }
 
-func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
+func (s *Service) placeInTries(ctx context.Context, r Request) (Order, bool, error) {
 	voids := 0     // that the key has met
 	var last error // why the latest try failed
 	for try := 1; try <= maxTries; try++ {
 		if err := ctx.Err(); err != nil {
 			return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrBusy, errors.Join(err, last)))
 		}
-		if err := s.sellable(ctx, r.Lines); err != nil {
+		err := s.reconciler.Usable(ctx)
+		if err == nil {
+			err = s.hours.refuse(r.Lines)
+		}
+		if err != nil {
 			return s.refused(ctx, r, voids, err)
 		}
 		asked := time.Now()
 		d := stock.Deduction{OrderID: orderID(s.ledgerID, r, voids), TakeID: uuid.New(), Buyer: r.Buyer, Lines: r.Lines}
-		o, out := s.try(ctx, d, r.Key != "")
+		o, out := s.placeOnce(ctx, d, r.Key != "")
 		found, exists := out.Duplicate()
 		switch {
 		case out.Committed():
@@ -180,22 +185,14 @@ func (s *Service) place(ctx context.Context, r Request) (Order, bool, error) {
 	return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrBusy, last))
 }
 
-// sellable returns why the lines cannot be sold now, as far as this instance knows.
-func (s *Service) sellable(ctx context.Context, lines []stock.Line) error {
-	if err := s.reconciler.Usable(ctx); err != nil {
-		return err
-	}
-	return s.hours.refuse(lines)
-}
-
 // errVoided: a void order has the ID that the key led to.
 var errVoided = errors.New("the order's ID belongs to a void order")
 
-// try tries once to place the order of d: to record it, or to queue it. Whatever the
+// placeOnce tries once to place the order of d: to record it, or to queue it. Whatever the
 // outcome, nothing is left to do for the take here.
-func (s *Service) try(ctx context.Context, d stock.Deduction, keyed bool) (Order, Outcome) {
+func (s *Service) placeOnce(ctx context.Context, d stock.Deduction, keyed bool) (Order, Outcome) {
 	if s.queue == nil {
-		return s.attempt(ctx, d, s.ledger.Record)
+		return s.takeAndRecord(ctx, d, s.ledger.Record)
 	}
 	take, err := s.take(ctx, s.queue, d)
 	switch {
@@ -210,9 +207,9 @@ func (s *Service) try(ctx context.Context, d stock.Deduction, keyed bool) (Order
 // recordFunc records the order of a take.
 type recordFunc = func(ctx context.Context, t stock.Take) (Order, Outcome)
 
-// attempt takes the units at the gate and records the take, once. Whatever the
+// takeAndRecord takes the units at the gate and records the take, once. Whatever the
 // outcome, the take is settled, given back, or left to recovery.
-func (s *Service) attempt(ctx context.Context, d stock.Deduction, record recordFunc) (Order, Outcome) {
+func (s *Service) takeAndRecord(ctx context.Context, d stock.Deduction, record recordFunc) (Order, Outcome) {
 	take := stock.Take{Deduction: d}
 	if s.gate != nil {
 		taken, err := s.take(ctx, s.gate, d)
@@ -362,12 +359,12 @@ func (s *Service) look(ctx context.Context, id uuid.UUID) (found, queued *Order,
 }
 
 // inProgress returns ErrInProgress if the order is queued. Otherwise it returns why
-// the order cannot be changed: ErrUnknownOrder if there is none.
-func (s *Service) inProgress(ctx context.Context, id uuid.UUID) error {
+// the order cannot be changed: ErrUnknownOrder if there is none, or it is another buyer's.
+func (s *Service) inProgress(ctx context.Context, id uuid.UUID, buyer string) error {
 	switch found, err := s.find(ctx, id); {
 	case err != nil:
 		return err
-	case found.Status == Void:
+	case found.Status == Void, buyer != "" && buyer != found.Buyer:
 		return ErrUnknownOrder
 	}
 	return ErrInProgress // queued, or recorded just now

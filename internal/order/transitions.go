@@ -33,17 +33,17 @@ var transitions = []struct {
 
 // after returns what the event makes of an order with this status. ok is false if
 // it may not happen to it.
-func after(from Status, on event) (c Change, ok bool) {
+func after(from Status, on event) (c Transition, ok bool) {
 	for _, t := range transitions {
 		if t.from == from && t.on == on {
-			return Change{To: t.to, Returns: t.returns}, true
+			return Transition{To: t.to, Returns: t.returns}, true
 		}
 	}
-	return Change{}, false
+	return Transition{}, false
 }
 
-// Change is what becomes of an order. The zero Change does nothing.
-type Change struct {
+// Transition is what becomes of an order. The zero Transition does nothing.
+type Transition struct {
 	To      Status // the new status; empty: the order stays as it is
 	Returns bool   // the order's units return to stock
 	// PaymentID and PaymentStatus record a payment. An order that becomes paid is
@@ -52,8 +52,8 @@ type Change struct {
 	PaymentStatus PaymentStatus
 }
 
-// Apply makes the change to the order.
-func (o *Order) Apply(c Change) {
+// Apply makes the transition.
+func (o *Order) Apply(c Transition) {
 	if c.To == "" {
 		return
 	}
@@ -74,10 +74,11 @@ type Locked struct {
 }
 
 // Decide decides what becomes of an order. Its error says why nothing does.
-type Decide func(Locked) (Change, error)
+type Decide func(Locked) (Transition, error)
 
 // ChangeOptions say what a Decide needs to know, and may do.
 type ChangeOptions struct {
+	Buyer   string // only an order of this buyer may be changed; empty: of any
 	Payment string // the ID of the payment that is reported; empty: none
 	// Returns means that the change may return units to stock. The stock rows are
 	// then locked before the order.
@@ -104,31 +105,31 @@ var (
 // the order must expire first. errLate: the order must be revived, or paid with
 // Refuse.
 func onPayment(payment string, late Late) Decide {
-	return func(l Locked) (Change, error) {
+	return func(l Locked) (Transition, error) {
 		if l.Payment != nil { // it was reported before
 			if l.Payment.OrderID != l.Order.ID {
-				return Change{}, ErrPaymentReused
+				return Transition{}, ErrPaymentReused
 			}
-			return Change{}, nil
+			return Transition{}, nil
 		}
 		c, ok := after(l.Order.Status, pay)
 		_, revivable := after(l.Order.Status, revive)
 		switch {
 		case ok && l.Due:
-			return Change{}, errDue
+			return Transition{}, errDue
 		case ok:
 			c.PaymentID, c.PaymentStatus = payment, PaymentPaid
 			return c, nil
 		case revivable && late == Revive:
-			return Change{}, errLate
+			return Transition{}, errLate
 		}
-		return Change{PaymentID: payment, PaymentStatus: PaymentRefundDue}, nil
+		return Transition{PaymentID: payment, PaymentStatus: PaymentRefundDue}, nil
 	}
 }
 
 // Revival is the change of an order that has expired and is paid, now that its units
 // were cut again. It is zero for an order with another status.
-func Revival(o Order, payment string) Change {
+func Revival(o Order, payment string) Transition {
 	c, ok := after(o.Status, revive)
 	if ok {
 		c.PaymentID, c.PaymentStatus = payment, PaymentPaid
@@ -137,22 +138,22 @@ func Revival(o Order, payment string) Change {
 }
 
 // Expiry is the change of a pending order whose time has passed. It is zero for others.
-func Expiry(l Locked) Change {
+func Expiry(l Locked) Transition {
 	if !l.Due {
-		return Change{}
+		return Transition{}
 	}
 	c, _ := after(l.Order.Status, expire)
 	return c
 }
 
-func onExpiry(l Locked) (Change, error) { return Expiry(l), nil }
+func onExpiry(l Locked) (Transition, error) { return Expiry(l), nil }
 
 // onCancel decides that a pending order is cancelled. Its time to be paid may have
 // passed, as long as it has not expired.
-func onCancel(l Locked) (Change, error) {
+func onCancel(l Locked) (Transition, error) {
 	c, ok := after(l.Order.Status, cancel)
 	if !ok && l.Order.Status != Cancelled {
-		return Change{}, &WrongStatus{l.Order.Status}
+		return Transition{}, &WrongStatus{l.Order.Status}
 	}
 	return c, nil
 }
@@ -160,14 +161,14 @@ func onCancel(l Locked) (Change, error) {
 // onRefund decides that a paid order is refunded. Its payment is then due back to
 // the buyer.
 func onRefund(restock bool) Decide {
-	return func(l Locked) (Change, error) {
+	return func(l Locked) (Transition, error) {
 		c, ok := after(l.Order.Status, refund)
 		switch {
 		case ok:
 			c.Returns = c.Returns && restock
 			c.PaymentID, c.PaymentStatus = l.Order.PaymentID, PaymentRefundDue
 		case l.Order.Status != Refunded:
-			return Change{}, &WrongStatus{l.Order.Status}
+			return Transition{}, &WrongStatus{l.Order.Status}
 		}
 		return c, nil
 	}

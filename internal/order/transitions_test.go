@@ -33,7 +33,7 @@ func TestTransitions(t *testing.T) {
 		for _, on := range events {
 			c, ok := after(from, on)
 			wanted, may := row[on]
-			if ok != may || c != (Change{To: wanted.to, Returns: wanted.units}) {
+			if ok != may || c != (Transition{To: wanted.to, Returns: wanted.units}) {
 				t.Errorf("%s when %s: %+v, %v; want %+v, %v", on, from, c, ok, wanted, may)
 			}
 		}

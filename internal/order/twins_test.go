@@ -255,10 +255,10 @@ func (l *twinLedger) Order(_ context.Context, id uuid.UUID) (*Order, error) {
 }
 
 // Change makes the change that decide chooses. An order is due if it expires at all.
-func (l *twinLedger) Change(_ context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (Order, error) {
+func (l *twinLedger) Change(_ context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (_ Order, returned []stock.Change, _ error) {
 	o, ok := l.orders[id]
-	if !ok || o.Status == Void {
-		return Order{}, ErrUnknownOrder
+	if !ok || o.Status == Void || options.Buyer != "" && options.Buyer != o.Buyer {
+		return Order{}, nil, ErrUnknownOrder
 	}
 	state := Locked{Order: o, Due: !o.ExpiresAt.IsZero()}
 	if p, ok := l.payments[options.Payment]; ok {
@@ -266,10 +266,10 @@ func (l *twinLedger) Change(_ context.Context, id uuid.UUID, options ChangeOptio
 	}
 	c, err := decide(state)
 	if err != nil {
-		return Order{}, err
+		return Order{}, nil, err
 	}
 	if c.Returns && !options.Returns {
-		return Order{}, errors.New("units may return, but the stock rows were not locked")
+		return Order{}, nil, errors.New("units may return, but the stock rows were not locked")
 	}
 	if c.To != "" {
 		o.Status, o.Restocked = c.To, c.To == Refunded && c.Returns
@@ -284,9 +284,10 @@ func (l *twinLedger) Change(_ context.Context, id uuid.UUID, options ChangeOptio
 	if c.Returns {
 		for _, line := range o.Lines {
 			l.available[line.SKU] += line.Quantity
+			returned = append(returned, stock.Change{SKU: line.SKU, Delta: line.Quantity})
 		}
 	}
-	return l.orders[id], nil
+	return l.orders[id], returned, nil
 }
 
 // save stores a change of the order.
@@ -443,12 +444,13 @@ func (r *twinReconciler) GiveBack(_ context.Context, t stock.Take) bool {
 	return true
 }
 
-// Returned sets the gate's counts to the ledger's, less what is in flight.
-func (r *twinReconciler) Returned(_ context.Context, skus ...stock.SKU) {
+// BringToGate sets the gate's counts to the ledger's, less what is in flight.
+func (r *twinReconciler) BringToGate(_ context.Context, additions ...stock.Change) {
 	if r.gate == nil {
 		return
 	}
-	for _, sku := range skus {
+	for _, c := range additions {
+		sku := c.SKU
 		r.gate.available[sku] = r.ledger.available[sku]
 		for _, t := range r.gate.inFlight {
 			for _, line := range t.Lines {

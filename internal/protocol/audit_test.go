@@ -373,7 +373,7 @@ func TestAuditAfterRefunds(t *testing.T) {
 		for status, end := range map[string]func(id uuid.UUID) error{
 			"pending":   func(uuid.UUID) error { return nil },
 			"paid":      func(uuid.UUID) error { return nil },
-			"cancelled": func(id uuid.UUID) error { _, err := i.Cancel(t.Context(), id); return err },
+			"cancelled": func(id uuid.UUID) error { _, err := i.Cancel(t.Context(), id, ""); return err },
 			"restocked": func(id uuid.UUID) error { _, err := i.Refund(t.Context(), id, true); return err },
 			"refunded":  func(id uuid.UUID) error { _, err := i.Refund(t.Context(), id, false); return err },
 		} {

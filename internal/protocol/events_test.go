@@ -37,12 +37,15 @@ var events = []event{
 		_, err := e.Pay(t.Context(), id, "2-"+id.String())
 		return err
 	}},
-	{"cancel", func(t *testing.T, e *eventShop, id uuid.UUID) error { _, err := e.Cancel(t.Context(), id); return err }},
+	{"cancel", func(t *testing.T, e *eventShop, id uuid.UUID) error {
+		_, err := e.Cancel(t.Context(), id, "")
+		return err
+	}},
 	{"due", func(t *testing.T, e *eventShop, id uuid.UUID) error { e.expiresIn(t, id, -time.Second); return nil }},
 	{"expire", func(t *testing.T, e *eventShop, id uuid.UUID) error {
 		e.expiresIn(t, id, -time.Second)
 		done, err := e.instance.ledger.Expire(t.Context(), e.job, new(ledger.ExpiryRound), 100)
-		e.Returned(t.Context(), done.SKUs...)
+		e.BringToGate(t.Context(), done.Returned...)
 		return err
 	}},
 	{"refund", func(t *testing.T, e *eventShop, id uuid.UUID) error {

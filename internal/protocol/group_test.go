@@ -144,7 +144,7 @@ func TestPoisonedGroup(t *testing.T) {
 	})
 }
 
-// maxQueue is the bound of the ledger's queue, and of all its lanes together.
+// maxQueue is the bound of the ledger's queue, and of the orders that wait for slow groups.
 const maxQueue = 4096
 
 // TestQueueFull: orders that the ledger's queue has no room for are refused at once, and
@@ -154,7 +154,7 @@ func TestQueueFull(t *testing.T) {
 	eachDatabase(t, databases[:1], func(t *testing.T, s *shop) {
 		i := s.openHooked(t, settings{strategy: "lua"})
 		sku := newSKU("queue")
-		const asked = 2*maxQueue + 1000 // the queue, the lane of the SKU, and more
+		const asked = 2*maxQueue + 1000 // the queue, the orders that wait for the slow group, and more
 		addStock(t, i.instance, sku, asked+1)
 		reached, proceed := i.cutter.before.arm()
 		defer proceed()

@@ -112,7 +112,7 @@ func TestLifecycle(t *testing.T) {
 		}
 		return fmt.Errorf("a second payment was answered %v", err)
 	}
-	cancel := func(i *instance, id uuid.UUID) error { _, err := i.Cancel(t.Context(), id); return err }
+	cancel := func(i *instance, id uuid.UUID) error { _, err := i.Cancel(t.Context(), id, ""); return err }
 	refund := func(restock bool) act {
 		return func(i *instance, id uuid.UUID) error { _, err := i.Refund(t.Context(), id, restock); return err }
 	}
@@ -289,7 +289,7 @@ func (s *shop) race(t *testing.T, kind raceKind, job ledger.Job, round int) (end
 	if round%2 == 0 {
 		racing.Go(func() {
 			time.Sleep(rand.N(3 * time.Millisecond))
-			if _, err := among[1].Cancel(t.Context(), o.ID); err != nil && !errors.As(err, new(*order.WrongStatus)) {
+			if _, err := among[1].Cancel(t.Context(), o.ID, ""); err != nil && !errors.As(err, new(*order.WrongStatus)) {
 				t.Errorf("cancelling: %v", err)
 			}
 			if cancelFirst {
@@ -303,7 +303,7 @@ func (s *shop) race(t *testing.T, kind raceKind, job ledger.Job, round int) (end
 		if err != nil && !errors.Is(err, stock.ErrBusy) {
 			t.Errorf("expiring: %v", err)
 		}
-		among[1].Returned(t.Context(), done.SKUs...)
+		among[1].BringToGate(t.Context(), done.Returned...)
 	})
 	over, second := make(chan struct{}), uuid.Nil
 	if kind.wanted {
@@ -322,7 +322,7 @@ func (s *shop) race(t *testing.T, kind raceKind, job ledger.Job, round int) (end
 		if after.Status == order.Paid {
 			t.Errorf("both buyers have the unit: %s, %s", o.ID, second)
 		}
-		_, err = among[1].Cancel(t.Context(), second)
+		_, err = among[1].Cancel(t.Context(), second, "")
 	} else if after.Status == order.Paid {
 		_, err = among[1].Refund(t.Context(), o.ID, true)
 	}

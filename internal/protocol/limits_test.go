@@ -99,7 +99,7 @@ func TestBuyerLimit(t *testing.T) {
 						t.Errorf("turn %d: %d units claimed", turn, got)
 					}
 					if turn == 0 {
-						if _, err := instances[1].Cancel(t.Context(), accepted[0]); err != nil {
+						if _, err := instances[1].Cancel(t.Context(), accepted[0], ""); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -142,7 +142,7 @@ func TestLimitOnASoldSKU(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := i.Cancel(t.Context(), cancelled.ID); err != nil {
+		if _, err := i.Cancel(t.Context(), cancelled.ID, ""); err != nil {
 			t.Fatal(err)
 		}
 		sell(t, i, stock.Setting{SKU: sku, Total: 20, BuyerLimit: ptr(int64(4))})
@@ -163,7 +163,7 @@ func TestLimitOnASoldSKU(t *testing.T) {
 		if _, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 9, ClosesAt: ptr(time.Now())}); !errors.Is(err, stock.ErrHours) {
 			t.Errorf("a SKU that closes before it opens: %v", err)
 		}
-		if _, err := i.Cancel(t.Context(), last.ID); err != nil {
+		if _, err := i.Cancel(t.Context(), last.ID, ""); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.claimed(t, sku); got != 3 {

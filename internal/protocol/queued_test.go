@@ -170,7 +170,7 @@ func TestQueuedOrder(t *testing.T) {
 			if _, err := at.Pay(t.Context(), first.ID, "p-"+string(sku)); !errors.Is(err, order.ErrInProgress) {
 				t.Errorf("paid: %v", err)
 			}
-			if _, err := at.Cancel(t.Context(), first.ID); !errors.Is(err, order.ErrInProgress) {
+			if _, err := at.Cancel(t.Context(), first.ID, ""); !errors.Is(err, order.ErrInProgress) {
 				t.Errorf("cancelled: %v", err)
 			}
 		}

@@ -628,10 +628,6 @@ func TestFailuresAreLogged(t *testing.T) {
 				return 0, ctx.Err()
 			}, nil)
 		},
-		"returning units to the gate failed": func(ctx context.Context, r *Reconciler, _ *twinGate, l *uncounted) {
-			l.broken = true
-			r.Returned(ctx, "a")
-		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			gate, l := newGate(newRedis()), &uncounted{twinLedger: newLedger(&ownerRow{})}

@@ -32,16 +32,15 @@ func TestExpiryStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const took, backlog = 20 * time.Millisecond, 20 * expiryBatch
 		var (
-			l         = newLedger(&ownerRow{})
-			r         = newReconciler(newGate(newRedis()), l)
-			due       = backlog
-			starts    []time.Time
-			delivered int
-			steps     int // after which the instance stops
-			stop      context.CancelFunc
+			l      = newLedger(&ownerRow{})
+			gate   = newGate(newRedis())
+			r      = newReconciler(gate, l)
+			due    = backlog
+			starts []time.Time
+			steps  int // after which the instance stops
+			stop   context.CancelFunc
 		)
 		defer r.Close()
-		l.onDeliver = func() { delivered++ } // the outbox is read
 		l.due = func() int { return due }
 		l.expire = func(_ ledger.Job, limit int) (ledger.Expiry, error) {
 			if starts = append(starts, time.Now()); len(starts) == steps {
@@ -52,7 +51,7 @@ func TestExpiryStep(t *testing.T) {
 				return ledger.Expiry{}, nil
 			}
 			time.Sleep(took)
-			return ledger.Expiry{More: true, Expired: n, SKUs: []stock.SKU{"a", "b"}, Locked: slowBatch}, nil
+			return ledger.Expiry{More: true, Expired: n, Returned: []stock.Change{{SKU: "a", Delta: 1}, {SKU: "b", Delta: 2}}, Locked: slowBatch}, nil
 		}
 		expiring := func(n int) {
 			var ctx context.Context
@@ -86,8 +85,8 @@ func TestExpiryStep(t *testing.T) {
 		if rest := starts[len(starts)-1].Sub(starts[len(starts)-2]); rest != expiryPause {
 			t.Errorf("without a backlog the pause is %v", rest)
 		}
-		if delivered != 2*batches {
-			t.Errorf("the outbox was read %d times, want twice for each of %d batches", delivered, batches)
+		if n := len(gate.adjusted); n != 2*batches || gate.adjusted[n-1] != (stock.Change{SKU: "b", Delta: 2}) {
+			t.Errorf("the gate got %d additions, want two of each of %d batches", n, batches)
 		}
 		if n := value(t, r.metrics.expired); n != backlog {
 			t.Errorf("%v orders are counted", n)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -60,17 +61,43 @@ func (r *Reconciler) deliverChanges(ctx context.Context, sku stock.SKU) (applied
 	}
 }
 
-// Returned applies units that orders have returned at the gate. If it cannot, Run
-// does. ctx's end does not stop it.
-func (r *Reconciler) Returned(ctx context.Context, skus ...stock.SKU) {
+// BringToGate applies additions that the ledger has just committed at the gate. If it
+// cannot, Run does. ctx's end does not stop it.
+//
+// The outbox is read only if an earlier addition to the SKU has not reached the gate: one
+// that another request, or another instance, has committed and is about to bring.
+func (r *Reconciler) BringToGate(ctx context.Context, additions ...stock.Change) {
+	if r.counter == nil {
+		return
+	}
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	for _, sku := range skus {
-		if err := r.Deliver(ctx, sku); err != nil {
-			r.log.WarnContext(ctx, "returning units to the gate failed and will be retried", "sku", sku, "error", err)
+	for _, c := range additions {
+		err := r.counter.Adjust(ctx, c)
+		switch {
+		case err == nil:
+			_ = r.applied.Send(c) // if it cannot be queued, the next delivery clears it
+		case errors.Is(err, stock.ErrNotFilled): // a refill will include it, or take will ask for a refill
+			err = nil
+		case errors.Is(err, stock.ErrChangeGap):
+			err = r.Deliver(ctx, c.SKU)
+		}
+		if err != nil {
+			r.log.WarnContext(ctx, "returning units to the gate failed and will be retried", "sku", c.SKU, "error", err)
 			return
 		}
 	}
+}
+
+// clear removes additions that the gate has applied from the outbox. If it fails, the next
+// delivery does.
+func (r *Reconciler) clear(additions []stock.Change) {
+	ctx, cancel := context.WithTimeout(context.Background(), compensationTimeout)
+	defer cancel()
+	if err := r.ledger.Applied(ctx, additions...); err != nil {
+		r.log.Warn("clearing the outbox failed and will be retried", "error", err)
+	}
+	time.Sleep(settlePause) // so that others gather
 }
 
 // deliver applies one addition at the gate. If applied is false, the SKU's later

@@ -128,7 +128,8 @@ type Reconciler struct {
 	metrics      *metrics
 	tracer       *tracing.Tracer
 
-	settles    *group.Batcher[stock.Take] // nil without a gate
+	settles    *group.Batcher[stock.Take]   // nil without a gate
+	applied    *group.Batcher[stock.Change] // additions to clear from the outbox; nil without a gate
 	refills    singleflight.Group
 	limiter    refillLimiter
 	comparison comparison
@@ -160,6 +161,7 @@ func New(counter Counter, l Ledger, o Options) *Reconciler {
 				r.settleNow(takes...)
 				time.Sleep(settlePause)
 			})
+		r.applied = group.New(group.Limits{Size: maxSettles, Parallel: 1, Queue: maxSettleQueue}, nil, r.clear)
 	}
 	return r
 }
@@ -215,11 +217,12 @@ func (r *Reconciler) StoreChanged() { r.generations.suspect() }
 // can be placed. stock.ErrSuperseded: another layout has taken over the stock.
 func (r *Reconciler) Usable(ctx context.Context) error { return r.generations.usable(ctx) }
 
-// Close settles the takes that are queued. Call it when no other call is under
-// way.
+// Close settles the takes that are queued, and clears the outbox of the additions that are.
+// Call it when no other call is under way.
 func (r *Reconciler) Close() {
-	if r.settles != nil {
+	if r.counter != nil {
 		r.settles.Close()
+		r.applied.Close()
 	}
 }
 

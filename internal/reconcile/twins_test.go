@@ -184,12 +184,13 @@ type twinGate struct {
 	Counter // the methods that no test calls
 	redis   *redis
 
-	mu      sync.Mutex
-	using   stock.Generation
-	loads   []stock.Generation
-	settled [][]stock.Take // by the calls of Settle
-	given   []uuid.UUID    // takes
-	tries   []time.Time    // of Give and Settle
+	mu       sync.Mutex
+	using    stock.Generation
+	loads    []stock.Generation
+	settled  [][]stock.Take // by the calls of Settle
+	given    []uuid.UUID    // takes
+	adjusted []stock.Change // by the calls of Adjust
+	tries    []time.Time    // of Give and Settle
 
 	unreadable func(stock.SKU) bool // if not nil, the SKUs for which Level fails
 	unlisted   bool                 // InFlight fails
@@ -246,6 +247,13 @@ func (g *twinGate) SetMark(_ context.Context, m stock.Mark) error {
 	g.redis.mu.Lock()
 	defer g.redis.mu.Unlock()
 	g.redis.mark = m
+	return nil
+}
+
+func (g *twinGate) Adjust(_ context.Context, c stock.Change) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.adjusted = append(g.adjusted, c)
 	return nil
 }
 

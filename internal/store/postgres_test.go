@@ -35,13 +35,17 @@ func TestPgBouncer(t *testing.T) {
 			for range cap(done) {
 				go func() {
 					for range 25 {
-						if committed, err := s.Ledger().CommitIf(t.Context(), sqltx.Statement{
-							SQL: "UPDATE stock SET available = available - 1 WHERE sku = ANY($1::text[])", Args: []any{[]string{name}}}, 1,
-							func(sqltx.Guard) []sqltx.Statement {
-								return []sqltx.Statement{{SQL: "UPDATE stock SET version = version + 1 WHERE sku = $1", Args: []any{name}}}
-							},
-						); err != nil || !committed {
-							done <- errors.Join(errors.New("not committed"), err)
+						tx, err := s.Ledger().Begin(t.Context())
+						if err != nil {
+							done <- err
+							return
+						}
+						tx.Expect(1, sqltx.Statement{
+							SQL: "UPDATE stock SET available = available - 1 WHERE sku = ANY($1::text[])", Args: []any{[]string{name}},
+						}, "")
+						tx.AtCommit(sqltx.Statement{SQL: "UPDATE stock SET version = version + 1 WHERE sku = $1", Args: []any{name}})
+						if err := tx.Commit(); err != nil {
+							done <- err
 							return
 						}
 					}

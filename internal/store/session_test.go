@@ -64,12 +64,14 @@ func checkSession(t *testing.T, dbURL string) {
 		t.Errorf("read %q, %v, want both rows", skus, err)
 	}
 	for _, sku := range []string{"c", "d"} {
-		committed, err := s.Ledger().CommitIf(t.Context(), sqltx.Statement{SQL: "UPDATE stock SET available = available - 1 WHERE sku = 'a'"}, 1,
-			func(guard sqltx.Guard) []sqltx.Statement {
-				return []sqltx.Statement{{SQL: "INSERT INTO stock (sku, kind, total, available) VALUES (" + guard("'"+sku+"'") + ", 'product', 1, 1)"}}
-			})
-		if err != nil || !committed {
-			t.Fatalf("committed %v, %v", committed, err)
+		tx, err := s.Ledger().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		checked := tx.Expect(1, sqltx.Statement{SQL: "UPDATE stock SET available = available - 1 WHERE sku = 'a'"}, "'"+sku+"'")
+		tx.AtCommit(sqltx.Statement{SQL: "INSERT INTO stock (sku, kind, total, available) VALUES (" + checked + ", 'product', 1, 1)"})
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
 		}
 	}
 	if err := s.Ledger().Transact(t.Context(), func(tx *sqltx.Tx) error {

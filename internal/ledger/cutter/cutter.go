@@ -27,9 +27,9 @@ type Cutter interface {
 
 // Plan is a cut that has been prepared for one group.
 type Plan struct {
-	// Whole, if not nil, takes the whole group in one statement. It allows the
+	// GroupCut, if not nil, takes the whole group in one statement. It allows the
 	// caller to send the whole transaction at once.
-	Whole *Whole
+	GroupCut *GroupCut
 
 	// Cut takes every deduction that fits whole, in order, inside tx. The
 	// decisions have the order of the group. Reasons to refuse are ErrSoldOut,
@@ -40,8 +40,8 @@ type Plan struct {
 	Cut func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error)
 }
 
-// Whole is a statement that takes a whole group.
-type Whole struct {
+// GroupCut is a statement that takes a whole group.
+type GroupCut struct {
 	sqltx.Statement
 	// Rows is the number of rows that the statement updates if every deduction
 	// fits. If it updates fewer, the transaction must be rolled back, and

@@ -47,8 +47,8 @@ func (c *merged) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes
 	}}
 	claims, allowed := raise(db.Dialect(), claimsOf(takes, limits, nil), limits)
 	if ok && allowed {
-		plan.Whole = c.whole(db.Dialect(), g, lines)
-		plan.Whole.Claims = claims
+		plan.GroupCut = c.groupCut(db.Dialect(), g, lines)
+		plan.GroupCut.Claims = claims
 	}
 	return plan, nil
 }
@@ -61,8 +61,8 @@ func allTaken(n int) []Decision {
 	return decisions
 }
 
-// whole returns the statement that takes all lines.
-func (c *merged) whole(dialect sqltx.Dialect, g stock.Generation, lines []line) *Whole {
+// groupCut returns the statement that takes all lines.
+func (c *merged) groupCut(dialect sqltx.Dialect, g stock.Generation, lines []line) *GroupCut {
 	var (
 		sql  string
 		args []any
@@ -75,7 +75,7 @@ func (c *merged) whole(dialect sqltx.Dialect, g stock.Generation, lines []line) 
 	default:
 		sql, args = c.alternatives(dialect, g, lines)
 	}
-	return &Whole{Statement: sqltx.Statement{SQL: dialect.Bind(sql), Args: args}, Rows: int64(len(lines))}
+	return &GroupCut{Statement: sqltx.Statement{SQL: dialect.Bind(sql), Args: args}, Rows: int64(len(lines))}
 }
 
 // alternatives names the lines in classes of the same epoch, units and limit. A group

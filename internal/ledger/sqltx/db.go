@@ -20,6 +20,7 @@ import (
 type session struct {
 	gorm    *gorm.DB
 	dialect Dialect
+	on      *transaction // nil: each statement has a connection of its own
 }
 
 // DB is the ledger's database. Each of its statements runs on a connection of
@@ -27,10 +28,14 @@ type session struct {
 type DB struct{ session }
 
 // Tx is a transaction. It is for one goroutine.
-type Tx struct{ session }
+type Tx struct {
+	session
+	last []Statement // that Commit runs
+	rows int64       // that the first of them must affect; 0: any number
+}
 
 // New returns the database that db has open.
-func New(db *gorm.DB, dialect Dialect) *DB { return &DB{session{db, dialect}} }
+func New(db *gorm.DB, dialect Dialect) *DB { return &DB{session{gorm: db, dialect: dialect}} }
 
 // Dialect returns the kind of database.
 func (s session) Dialect() Dialect { return s.dialect }
@@ -38,7 +43,7 @@ func (s session) Dialect() Dialect { return s.dialect }
 // Exec runs a statement and returns how many rows it affected. Placeholders are
 // question marks; a slice argument becomes a list.
 func (s session) Exec(ctx context.Context, sql string, args ...any) (affected int64, err error) {
-	done := s.gorm.WithContext(ctx).Exec(sql, args...)
+	done := s.with(ctx).Exec(sql, args...)
 	return done.RowsAffected, done.Error
 }
 
@@ -46,7 +51,7 @@ func (s session) Exec(ctx context.Context, sql string, args ...any) (affected in
 // read the row's columns with rows.Scan. It stops at the first error of scan, and
 // returns it with ErrScan. In a transaction, scan must not run other statements.
 func (s session) QueryEach(ctx context.Context, scan func(rows *sql.Rows) error, sql string, args ...any) error {
-	rows, err := s.query(ctx, sql, args...)
+	rows, err := s.with(ctx).Raw(sql, args...).Rows()
 	if err != nil {
 		return err
 	}
@@ -59,15 +64,19 @@ func (s session) QueryEach(ctx context.Context, scan func(rows *sql.Rows) error,
 	return rows.Err()
 }
 
-// query runs a statement that returns rows. The caller must close them.
-func (s session) query(ctx context.Context, sql string, args ...any) (*sql.Rows, error) {
-	return s.gorm.WithContext(ctx).Raw(sql, args...).Rows()
+// with returns gorm for one statement, which writes the placeholders and lists.
+func (s session) with(ctx context.Context) *gorm.DB {
+	g := s.gorm.WithContext(ctx)
+	if s.on != nil {
+		g.Statement.ConnPool = s.on
+	}
+	return g
 }
 
 // QueryRow runs a statement and scans its first row into dest, pointers to one
 // value for each column. sql.ErrNoRows: there is no row.
 func (s session) QueryRow(ctx context.Context, dest []any, sql string, args ...any) error {
-	rows, err := s.query(ctx, sql, args...)
+	rows, err := s.with(ctx).Raw(sql, args...).Rows()
 	if err != nil {
 		return err
 	}
@@ -97,41 +106,60 @@ func (s session) Now(ctx context.Context) (time.Time, error) {
 
 // Begin begins a transaction. Once ctx has ended, Commit rolls it back.
 func (db *DB) Begin(ctx context.Context) (*Tx, error) {
-	tx := db.gorm.WithContext(ctx).Begin()
-	if tx.Error != nil {
-		return nil, fmt.Errorf("beginning: %w", tx.Error)
+	t, err := db.gorm.ConnPool.(pool).take(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("beginning: %w", err)
 	}
-	return &Tx{session{tx, db.dialect}}, nil
+	return &Tx{session: session{db.gorm, db.dialect, t}}, nil
 }
 
 // Rollback ends tx and undoes its statements. It does nothing if tx is over.
-func (tx *Tx) Rollback() { tx.gorm.Rollback() }
+func (tx *Tx) Rollback() { _ = tx.on.Rollback() }
 
 // ErrUnknownOutcome: a COMMIT was sent, and it is not known whether it took
 // effect.
 var ErrUnknownOutcome = errors.New("the outcome of the commit is unknown")
 
-// Commit commits tx. Every error except ErrUnknownOutcome proves that nothing was
-// committed.
-func (tx *Tx) Commit() error {
-	ctx := tx.gorm.Statement.Context
-	if err := ctx.Err(); err != nil { // the COMMIT is not sent
-		tx.Rollback()
-		return fmt.Errorf("committing: %w", err)
+// AtCommit adds statements that Commit runs before its COMMIT: those that tx needs no
+// answer of. They share the round trip of the COMMIT if the database allows it.
+func (tx *Tx) AtCommit(statements ...Statement) { tx.last = append(tx.last, statements...) }
+
+// ErrUnmet: a condition of the transaction does not hold, and it was rolled back. See
+// Tx.Expect.
+var ErrUnmet = errors.New("a condition of the transaction does not hold")
+
+// Expect adds the first statement of tx to those of AtCommit. It must affect the given
+// number of rows. Otherwise, or if a condition of Dialect.Require does not hold, Commit rolls
+// back and returns ErrUnmet.
+//
+// It returns an SQL expression that has the given value, and that must be in the statement
+// that follows. If the server must check the number there, the expression fails unless it is
+// right.
+func (tx *Tx) Expect(rows int64, first Statement, value string) (checked string) {
+	tx.rows = rows
+	switch {
+	case !tx.on.texts: // Commit checks the number
+	case tx.dialect == MySQL:
+		value = tx.dialect.Require(fmt.Sprintf("ROW_COUNT() = %d", rows), value)
+	case tx.dialect == Postgres: // it counts in the statement itself, and skips the rest of the pipeline after its error
+		args := append(slices.Clone(first.Args), rows)
+		counted := tx.dialect.Require(fmt.Sprintf("count(*) = $%d", len(args)), "(1 + count(*))")
+		first = Statement{"WITH affected AS (" + first.SQL + " RETURNING 1) SELECT " + counted + " FROM affected", args}
 	}
-	start := time.Now()
-	err := tx.gorm.Commit().Error
-	tx.trace(ctx, start, []Statement{{SQL: "COMMIT"}}, err)
-	return commitError(err)
+	tx.last = append(tx.last, first)
+	return value
 }
 
-// commitError classifies err, the answer to a COMMIT or to a text that ends with
-// one.
-func commitError(err error) error {
-	if err == nil || provesNoCommit(err) {
-		return err
+// Commit runs the statements of AtCommit and commits tx. Every error except
+// ErrUnknownOutcome proves that nothing was committed.
+func (tx *Tx) Commit() error {
+	start := time.Now()
+	err := tx.on.commit(tx.last, tx.rows)
+	if err != nil && tx.rows > 0 && isUnmet(err) {
+		err = fmt.Errorf("%w: %w", ErrUnmet, err)
 	}
-	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+	tx.trace(tx.on.ctx, start, append(tx.last, Statement{SQL: "COMMIT"}), err)
+	return err
 }
 
 // Statement is one SQL statement with its arguments. Its placeholders are
@@ -146,61 +174,13 @@ type Statement struct {
 // statement affected. Outside a transaction each statement commits by itself.
 func (s session) ExecAll(ctx context.Context, statements ...Statement) (affected []int64, err error) {
 	start := time.Now()
-	if t, ok := s.gorm.Statement.ConnPool.(*transaction); ok {
-		affected, err = t.exec(ctx, statements)
+	if s.on != nil {
+		affected, err = s.on.exec(ctx, statements)
 	} else {
 		affected, err = execApart(ctx, s.gorm.Statement.ConnPool, statements)
 	}
 	s.trace(ctx, start, statements, err)
 	return affected, err
-}
-
-// Guard wraps an SQL expression so that it fails unless the statement before
-// affected the expected number of rows.
-type Guard func(value string) string
-
-// Unguarded returns value as it is.
-func Unguarded(value string) string { return value }
-
-// CommitIf runs first, and then the others, in one transaction, and commits it
-// if first affected the given number of rows and every condition of Dialect.Require
-// holds; otherwise it rolls back. It takes
-// one round trip if the database can check the number by itself, and two if not.
-//
-// Exactly one value in the statement that follows first must be wrapped by
-// guard. Every error except ErrUnknownOutcome proves that nothing was committed.
-func (db *DB) CommitIf(ctx context.Context, first Statement, rows int64, others func(guard Guard) []Statement) (committed bool, err error) {
-	if p, ok := db.gorm.ConnPool.(pool); ok && p.require != nil {
-		t, err := p.take(ctx)
-		if err != nil {
-			return false, fmt.Errorf("beginning: %w", err)
-		}
-		if takesTexts(t.conn) {
-			counted, guard := p.require(first, rows)
-			text := slices.Concat([]Statement{counted}, others(guard), []Statement{{SQL: "COMMIT"}})
-			start := time.Now()
-			committed, err = t.commitIf(ctx, text)
-			text[0] = first
-			db.trace(ctx, start, text, err)
-			return committed, err
-		}
-		_ = t.Rollback() // it has not begun
-	}
-	tx, err := db.Begin(ctx)
-	if err != nil {
-		return false, err
-	}
-	affected, err := tx.ExecAll(ctx, append([]Statement{first}, others(Unguarded)...)...)
-	if isUnmet(err) {
-		tx.Rollback()
-		return false, nil
-	}
-	if err != nil || affected[0] != rows {
-		tx.Rollback()
-		return false, err
-	}
-	err = tx.Commit()
-	return err == nil, err
 }
 
 // Confirm returns nil once every row that the database has shown is as durable

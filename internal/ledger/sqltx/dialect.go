@@ -73,8 +73,8 @@ func (d Dialect) After(wait time.Duration) string {
 }
 
 // Require is an integer expression, for a column that is NOT NULL, with the given value
-// if the condition holds. Otherwise the statement fails, and CommitIf rolls back as
-// if the first statement had affected too few rows. The value must be positive.
+// if the condition holds. Otherwise the statement fails, as if the statement of Tx.Expect had
+// affected too few rows. The value must be positive.
 //
 // MySQL and PostgreSQL fail because the number is out of range, which is an error in
 // every sql_mode. SQLite fails because the column cannot be NULL.
@@ -178,7 +178,7 @@ func (d Dialect) UUID(id uuid.UUID) any {
 }
 
 // Bind writes the placeholders of sql, which are question marks, as the database
-// expects them. Only statements for ExecAll and DB.CommitIf need it.
+// expects them. Only statements for ExecAll, AtCommit and Expect need it.
 func (d Dialect) Bind(sql string) string {
 	if d != Postgres {
 		return sql

@@ -19,11 +19,9 @@ var (
 	ErrCutShort = errCutShort
 )
 
-func (tx *Tx) transaction() *transaction { return tx.gorm.Statement.ConnPool.(*transaction) }
-
 // Prepare prepares a query on the connection of tx, as gorm may.
 func (tx *Tx) Prepare(ctx context.Context, query string) error {
-	statement, err := tx.transaction().PrepareContext(ctx, query)
+	statement, err := tx.on.PrepareContext(ctx, query)
 	if err == nil {
 		defer statement.Close()
 	}
@@ -32,18 +30,18 @@ func (tx *Tx) Prepare(ctx context.Context, query string) error {
 
 // LoseConnection closes the connection of tx.
 func (tx *Tx) LoseConnection() {
-	_ = tx.transaction().conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = tx.on.conn.Raw(func(any) error { return driver.ErrBadConn })
 }
 
 // CloseSession closes the session of tx, of PostgreSQL, as the driver does when a statement
 // is given up.
 func (tx *Tx) CloseSession(ctx context.Context) error {
-	return tx.transaction().conn.Raw(func(raw any) error { return raw.(*postgresSession).Conn.Conn().Close(ctx) })
+	return tx.on.conn.Raw(func(raw any) error { return raw.(*postgresSession).Conn.Conn().Close(ctx) })
 }
 
 // FailRollback makes the ROLLBACK of tx fail before it is sent.
 func (tx *Tx) FailRollback() {
-	t := tx.transaction()
+	t := tx.on
 	exec := t.pool.exec
 	t.pool.exec = func(ctx context.Context, conn *sql.Conn, statements []Statement) ([]int64, error) {
 		if statements[0].SQL == "ROLLBACK" {
@@ -54,4 +52,4 @@ func (tx *Tx) FailRollback() {
 }
 
 // RollbackError rolls tx back and returns the error, which Rollback does not.
-func (tx *Tx) RollbackError() error { return tx.transaction().Rollback() }
+func (tx *Tx) RollbackError() error { return tx.on.Rollback() }

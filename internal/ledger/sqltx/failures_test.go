@@ -41,7 +41,7 @@ var writes = map[string]func(ctx context.Context, db *sqltx.DB) (committed bool,
 		return err == nil, err
 	},
 	"CommitIf": func(ctx context.Context, db *sqltx.DB) (bool, error) {
-		return db.CommitIf(ctx, sqltx.Statement{SQL: "UPDATE stock SET total = 7 WHERE sku = 'a'"}, 1, inserting("b"))
+		return commitIf(ctx, db, sqltx.Statement{SQL: "UPDATE stock SET total = 7 WHERE sku = 'a'"}, 1, inserting("b"))
 	},
 }
 
@@ -145,7 +145,7 @@ func TestRefusedStatements(t *testing.T) {
 				})
 			},
 			"the number of rows": func() error {
-				committed, err := db.CommitIf(t.Context(), down, 2, inserting("b"))
+				committed, err := commitIf(t.Context(), db, down, 2, inserting("b"))
 				if committed || err != nil {
 					t.Errorf("too few rows: committed %v, %v", committed, err)
 				}

@@ -32,7 +32,7 @@ func TestGalera(t *testing.T) {
 		running.Go(func() {
 			for turn := range turns {
 				sku := fmt.Sprintf("w%d-%d", w, turn)
-				ok, err := db.CommitIf(t.Context(), sqltx.Statement{SQL: "UPDATE stock SET available = available - 1 WHERE sku = 'a'"}, 1, twoRows(sku))
+				ok, err := commitIf(t.Context(), db, sqltx.Statement{SQL: "UPDATE stock SET available = available - 1 WHERE sku = 'a'"}, 1, twoRows(sku))
 				want := 0
 				switch {
 				case ok:

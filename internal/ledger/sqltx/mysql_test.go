@@ -27,17 +27,17 @@ func TestTexts_OnlyWithInterpolation(t *testing.T) {
 	}
 }
 
-// twoRows returns statements for CommitIf. They insert two stock rows: sku, which
-// the guard wraps, and sku with a trailing hyphen.
-func twoRows(sku string) func(guard sqltx.Guard) []sqltx.Statement {
-	return func(guard sqltx.Guard) []sqltx.Statement {
+// twoRows returns statements for commitIf. They insert two stock rows: sku, which
+// is guarded, and sku with a trailing hyphen.
+func twoRows(sku string) func(checked func(string) string) []sqltx.Statement {
+	return func(checked func(string) string) []sqltx.Statement {
 		const row = "INSERT INTO stock (sku, kind, total, available) VALUES (%s, 'product', 1, 1)"
-		return []sqltx.Statement{{SQL: fmt.Sprintf(row, guard("'"+sku+"'"))}, {SQL: fmt.Sprintf(row, "'"+sku+"-'")}}
+		return []sqltx.Statement{{SQL: fmt.Sprintf(row, checked("'"+sku+"'"))}, {SQL: fmt.Sprintf(row, "'"+sku+"-'")}}
 	}
 }
 
 // TestTexts_Killed checks that a text is committed whole or not at all, wherever
-// KILL QUERY interrupts it, and that CommitIf never reports the opposite.
+// KILL QUERY interrupts it, and that Commit never reports the opposite.
 func TestTexts_Killed(t *testing.T) {
 	t.Parallel()
 	s := migrated(t, testenv.MariaDB(t))
@@ -71,7 +71,7 @@ func TestTexts_Killed(t *testing.T) {
 	var outcomes [3]int // committed, refused, unknown
 	for n := range 300 {
 		sku := fmt.Sprint("k", n)
-		committed, err := db.CommitIf(t.Context(), sqltx.Statement{SQL: "UPDATE stock SET available = available + 1 WHERE sku = 'a'"}, 1, twoRows(sku))
+		committed, err := commitIf(t.Context(), db, sqltx.Statement{SQL: "UPDATE stock SET available = available + 1 WHERE sku = 'a'"}, 1, twoRows(sku))
 		rows := one[int](t, killer.Ledger(), "SELECT COUNT(*) FROM "+name+".stock WHERE sku IN (?, ?)", sku, sku+"-")
 		switch {
 		case committed:
@@ -109,7 +109,7 @@ func TestReadOnly(t *testing.T) {
 	refused := func(t *testing.T, db *sqltx.DB) {
 		t.Helper()
 		first := sqltx.Statement{SQL: "UPDATE stock SET available = available - 1 WHERE sku = 'a'"}
-		committed, err := db.CommitIf(t.Context(), first, 1, inserting("c"))
+		committed, err := commitIf(t.Context(), db, first, 1, inserting("c"))
 		if committed || !sqltx.IsReadOnly(err) || errors.Is(err, sqltx.ErrUnknownOutcome) {
 			t.Errorf("committed %v, %v is %q", committed, err, classes(err))
 		}
@@ -147,7 +147,7 @@ func TestReadOnly(t *testing.T) {
 	})
 }
 
-// TestTexts_RefusedInTheMiddle checks that CommitIf reports no unknown outcome if
+// TestTexts_RefusedInTheMiddle checks that Commit reports no unknown outcome if
 // the server refused a statement before the COMMIT, with an error that a COMMIT
 // can also return.
 func TestTexts_RefusedInTheMiddle(t *testing.T) {
@@ -166,7 +166,7 @@ func TestTexts_RefusedInTheMiddle(t *testing.T) {
 			for statement := range strings.SplitSeq(test.refuse, ";\n") {
 				run(t, db, statement)
 			}
-			committed, err := db.CommitIf(t.Context(), sqltx.Statement{SQL: "UPDATE stock SET available = 1 WHERE sku = 'a'"}, 1, inserting("c"))
+			committed, err := commitIf(t.Context(), db, sqltx.Statement{SQL: "UPDATE stock SET available = 1 WHERE sku = 'a'"}, 1, inserting("c"))
 			if committed || err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) {
 				t.Errorf("committed %v, %v", committed, err)
 			}

@@ -135,15 +135,15 @@ func TestTexts_NoWholeAnswer(t *testing.T) {
 		if conn.err == nil {
 			open = func(context.Context, *sql.Conn) bool { return true } // only an error of the server makes it ask
 		}
-		conns := pool{DB: sql.OpenDB(conn), exec: execMySQL, require: requireMySQL, open: open}
+		conns := pool{DB: sql.OpenDB(conn), exec: execMySQL, open: open}
 		defer conns.DB.Close()
 		began, err := conns.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		committed, err := began.(*transaction).commitIf(t.Context(), []Statement{{SQL: "UPDATE"}, {SQL: "INSERT"}, {SQL: "COMMIT"}})
-		if committed || !errors.Is(err, ErrUnknownOutcome) || !conn.closed {
-			t.Errorf("%s: committed %v, %v, connection closed %v", name, committed, err, conn.closed)
+		err = began.(*transaction).commit([]Statement{{SQL: "UPDATE"}, {SQL: "INSERT"}}, 1)
+		if !errors.Is(err, ErrUnknownOutcome) || !conn.closed {
+			t.Errorf("%s: %v, connection closed %v", name, err, conn.closed)
 		}
 	}
 }
@@ -210,3 +210,36 @@ func TestConnect_Fails(t *testing.T) {
 		}
 	}
 }
+
+// TestFirstQuery_CutShort checks that a query fails if the session was killed between the
+// beginning of its transaction and the query: the server then answers only the first.
+func TestFirstQuery_CutShort(t *testing.T) {
+	conn := &fakeConn{affected: []int64{0}}
+	conns := pool{DB: sql.OpenDB(emptyConn{conn}), exec: execMySQL, begin: "START TRANSACTION", query: queryMySQL}
+	defer conns.DB.Close()
+	began, err := conns.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := began.QueryContext(t.Context(), "SELECT 1"); !errors.Is(err, errCutShort) {
+		t.Errorf("%v", err)
+	}
+	if err := began.(*transaction).Rollback(); err != nil || conns.DB.Stats().InUse != 0 {
+		t.Errorf("rolling back: %v, %d connections in use", err, conns.DB.Stats().InUse)
+	}
+}
+
+// emptyConn answers queries with no row and no column.
+type emptyConn struct{ *fakeConn }
+
+func (c emptyConn) Connect(context.Context) (driver.Conn, error) {
+	return &mysqlSession{mysqlConn: c, texts: true}, nil
+}
+
+func (emptyConn) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
+	return noColumns{new(fakeRows)}, nil
+}
+
+type noColumns struct{ *fakeRows }
+
+func (noColumns) Columns() []string { return nil }

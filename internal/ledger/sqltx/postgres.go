@@ -1,10 +1,12 @@
 package sqltx
 
 import (
+	"cmp"
 	"context"
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 
 	"github.com/jackc/pgx/v5"
@@ -66,6 +68,78 @@ func (s *postgresSession) ExecContext(ctx context.Context, query string, args []
 		return nil, err
 	}
 	return result, s.warning(false)
+}
+
+// beginning is the context key of the statement that begins a transaction, which is sent
+// together with a query.
+type beginning struct{}
+
+// QueryContext runs one statement that returns rows.
+func (s *postgresSession) QueryContext(ctx context.Context, query string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
+	begin, ok := ctx.Value(beginning{}).(string)
+	if !ok {
+		return s.Conn.QueryContext(ctx, query, args)
+	}
+	values := make([]any, len(args))
+	for i, arg := range args {
+		values[i] = arg.Value
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(begin)
+	batch.Queue(query, values...)
+	answers := s.Conn.Conn().SendBatch(ctx, batch)
+	if _, err := answers.Exec(); err != nil {
+		return nil, cmp.Or(err, answers.Close()) // which returns the same error, if any
+	}
+	rows, err := answers.Query()
+	if err != nil {
+		return nil, cmp.Or(err, answers.Close())
+	}
+	return pipelinedRows{rows, answers}, nil
+}
+
+// pipelinedRows are the rows of the last query of a pipeline.
+type pipelinedRows struct {
+	rows    pgx.Rows
+	answers pgx.BatchResults
+}
+
+// Columns returns the names of the columns.
+func (r pipelinedRows) Columns() []string {
+	fields := r.rows.FieldDescriptions()
+	names := make([]string, len(fields))
+	for i, field := range fields {
+		names[i] = field.Name
+	}
+	return names
+}
+
+// Close ends the pipeline. It returns the error of the query, if there is one.
+func (r pipelinedRows) Close() error {
+	r.rows.Close()
+	return r.answers.Close()
+}
+
+// Next reads the next row. io.EOF: there is none, or the query has failed. Package sql then
+// calls Close.
+func (r pipelinedRows) Next(row []sqldriver.Value) error {
+	if !r.rows.Next() {
+		return io.EOF
+	}
+	values, err := r.rows.Values()
+	for i, value := range values {
+		switch v := value.(type) {
+		case [16]byte: // a UUID, which package sql cannot convert
+			row[i] = v[:]
+		case sqldriver.Valuer:
+			if row[i], err = v.Value(); err != nil {
+				return err
+			}
+		default:
+			row[i] = v
+		}
+	}
+	return err
 }
 
 // exec runs one statement, which may be a COMMIT.

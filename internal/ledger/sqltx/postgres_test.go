@@ -44,7 +44,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 		})
 	}
 	atOnce := func(ctx context.Context, update string) error {
-		committed, err := db.CommitIf(ctx, sqltx.Statement{SQL: update}, 1, func(sqltx.Guard) []sqltx.Statement { return nil })
+		committed, err := commitIf(ctx, db, sqltx.Statement{SQL: update}, 1, func(func(string) string) []sqltx.Statement { return nil })
 		if err == nil && !committed {
 			t.Errorf("%s: not committed", update)
 		}
@@ -118,7 +118,7 @@ func TestCommitIf_TriggerWarns(t *testing.T) {
 	insertStock(t, db, "a")
 	run(t, db, "CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE WARNING ''audited''; RETURN NEW; END'")
 	run(t, db, "CREATE TRIGGER warn BEFORE UPDATE OR INSERT ON stock FOR EACH ROW EXECUTE FUNCTION warn()")
-	committed, err := db.CommitIf(t.Context(), sqltx.Statement{SQL: "UPDATE stock SET available = 1 WHERE sku = 'a'"}, 1, inserting("c"))
+	committed, err := commitIf(t.Context(), db, sqltx.Statement{SQL: "UPDATE stock SET available = 1 WHERE sku = 'a'"}, 1, inserting("c"))
 	if !committed || err != nil {
 		t.Errorf("committed %v, %v", committed, err)
 	}
@@ -181,7 +181,7 @@ func TestCommitIf_NotPrepared(t *testing.T) {
 	t.Cleanup(wire.Close)
 	db := opened(t, wireURL).Ledger()
 	wire.Arm(faults.Fault{Kind: faults.Lost, Nth: 1, Only: "PREPARE"})
-	committed, err := db.CommitIf(t.Context(), sqltx.Statement{SQL: "UPDATE stock SET available = 1 WHERE sku = 'a'"}, 1, inserting("c"))
+	committed, err := commitIf(t.Context(), db, sqltx.Statement{SQL: "UPDATE stock SET available = 1 WHERE sku = 'a'"}, 1, inserting("c"))
 	if _, injected := wire.Disarm(); len(injected) != 1 {
 		t.Fatalf("injected %v", injected)
 	}

@@ -84,9 +84,9 @@ func TestSlowLog_EveryPath(t *testing.T) {
 			return sqltx.Statement{SQL: dialect.Bind(sql), Args: args}
 		}
 		both := dialect.Bind(slow) + "; " + insert
-		commitIf := func(ctx context.Context, db *sqltx.DB, first sqltx.Statement, sku string) error {
-			committed, err := db.CommitIf(ctx, first, 1, func(guard sqltx.Guard) []sqltx.Statement {
-				return []sqltx.Statement{bound(insert+" VALUES (?, 'product', "+guard("1")+", 1)", "new-"+sku)}
+		insertIf := func(ctx context.Context, db *sqltx.DB, first sqltx.Statement, sku string) error {
+			committed, err := commitIf(ctx, db, first, 1, func(checked func(string) string) []sqltx.Statement {
+				return []sqltx.Statement{bound(insert+" VALUES (?, 'product', "+checked("1")+", 1)", "new-"+sku)}
 			})
 			if err == nil && !committed {
 				return errors.New("not committed")
@@ -116,19 +116,20 @@ func TestSlowLog_EveryPath(t *testing.T) {
 			}, want: both},
 		}
 		slowCommitIf := func(ctx context.Context, db *sqltx.DB, sku string) error {
-			return commitIf(ctx, db, bound(slow, sku), sku)
+			return insertIf(ctx, db, bound(slow, sku), sku)
 		}
 		switch dialect {
 		case sqltx.MySQL:
 			paths = append(paths,
-				slowPath{name: "CommitIf in one text", do: slowCommitIf, want: both + "; COMMIT"},
-				slowPath{name: "CommitIf in several", query: "?interpolateParams=false", do: slowCommitIf, want: both})
+				slowPath{name: "Commit in one text", do: slowCommitIf, want: both + "; COMMIT"},
+				slowPath{name: "Commit in several", query: "?interpolateParams=false", do: slowCommitIf, want: both + "; COMMIT"})
 		case sqltx.Postgres:
 			run(t, admin, "CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1.1); RETURN NULL; END'")
 			run(t, admin, `CREATE CONSTRAINT TRIGGER sleep AFTER INSERT ON stock DEFERRABLE INITIALLY DEFERRED
 				FOR EACH ROW WHEN (NEW.sku LIKE 'new-%COMMIT%') EXECUTE FUNCTION sleep()`)
 			paths = append(paths,
-				slowPath{name: "CommitIf", do: slowCommitIf, want: both + "; COMMIT"},
+				slowPath{name: "Commit in a pipeline", do: slowCommitIf, want: "WITH affected AS (" + dialect.Bind(slow) +
+					" RETURNING 1) SELECT CASE WHEN count(*) = $2 THEN (1 + count(*)) ELSE 9223372036854775807 + (1 + count(*)) END FROM affected; " + insert + "; COMMIT"},
 				slowPath{name: "COMMIT", do: func(ctx context.Context, db *sqltx.DB, sku string) error {
 					return db.Transact(ctx, func(tx *sqltx.Tx) error {
 						_, err := tx.ExecAll(ctx, bound(insert+values, "new-"+sku))

@@ -7,7 +7,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -28,26 +27,23 @@ type pool struct {
 	begin string // the statement that begins a transaction
 	// failsWhole means that a failed statement makes its transaction fail.
 	failsWhole bool
-	// require makes a transaction fail, as Dialect.Require does, unless its first
-	// statement affects the given number of rows: it returns that statement, and a
-	// guard for the next. It is nil if the database cannot check the number within
-	// one round trip.
-	require func(first Statement, rows int64) (Statement, Guard)
+	// query runs a statement that returns rows, after begin, in one round trip.
+	query func(ctx context.Context, conn *sql.Conn, begin, query string, args []any) (*sql.Rows, error)
 	// open reports whether the server says that the connection's transaction is open.
-	// It is set if require is.
+	// Like query, it is for connections that take texts.
 	open func(context.Context, *sql.Conn) bool
 }
 
 // MySQLPool returns connections, whose sessions come from MySQLConnector, as
 // gorm's connection pool.
 func MySQLPool(connections *sql.DB) gorm.ConnPool {
-	return pool{DB: connections, exec: execMySQL, begin: "START TRANSACTION", require: requireMySQL, open: openMySQL}
+	return pool{DB: connections, exec: execMySQL, begin: "START TRANSACTION", query: queryMySQL, open: openMySQL}
 }
 
 // PostgresPool returns connections, whose sessions come from PostgresConnector,
 // as gorm's connection pool.
 func PostgresPool(connections *sql.DB) gorm.ConnPool {
-	return pool{DB: connections, exec: execPostgres, begin: "START TRANSACTION", failsWhole: true, require: requirePostgres, open: openPostgres}
+	return pool{DB: connections, exec: execPostgres, begin: "START TRANSACTION", query: queryPostgres, failsWhole: true, open: openPostgres}
 }
 
 // SQLitePool returns connections as gorm's connection pool. lock is how a
@@ -90,7 +86,7 @@ func (p pool) take(ctx context.Context) (*transaction, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &transaction{ctx: ctx, conn: conn, pool: p}, nil
+	return &transaction{ctx: ctx, conn: conn, pool: p, texts: takesTexts(conn)}, nil
 }
 
 // transaction is a transaction on one connection. Its first statement begins it.
@@ -99,6 +95,7 @@ type transaction struct {
 	ctx    context.Context
 	conn   *sql.Conn
 	pool   pool
+	texts  bool // several statements, a COMMIT among them, may be sent at once
 	begun  bool
 	failed bool // it can only be rolled back
 	over   bool
@@ -144,6 +141,10 @@ func (t *transaction) begin(ctx context.Context) error {
 
 // QueryContext runs one statement that returns rows.
 func (t *transaction) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if t.texts && !t.begun && !t.over {
+		t.begun = true // even if it fails: BEGIN may have run
+		return t.pool.query(ctx, t.conn, t.pool.begin, query, args)
+	}
 	if err := t.begin(ctx); err != nil {
 		return nil, err
 	}
@@ -166,25 +167,6 @@ func (t *transaction) PrepareContext(ctx context.Context, query string) (*sql.St
 		return nil, err
 	}
 	return t.conn.PrepareContext(ctx, query)
-}
-
-// commitIf runs statements, with a guard in one of them and COMMIT at the end, in
-// one round trip.
-func (t *transaction) commitIf(ctx context.Context, statements []Statement) (committed bool, err error) {
-	_, err = t.exec(ctx, statements)
-	switch {
-	case err == nil:
-		t.end(nil)
-		return true, nil
-	case isUnmet(err):
-		_ = t.Rollback()
-		return false, nil
-	case provesNoCommit(err), t.stillOpen(err):
-		_ = t.Rollback()
-		return false, err
-	}
-	t.end(err)
-	return false, fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 }
 
 // stillOpen reports whether the server says that the transaction is open, after
@@ -215,25 +197,44 @@ func openPostgres(_ context.Context, conn *sql.Conn) (open bool) {
 	return open
 }
 
-// Commit commits. Unless provesNoCommit is true of its error, the outcome is
-// unknown.
-func (t *transaction) Commit() error {
-	if t.over {
+// Commit commits, as gorm may.
+func (t *transaction) Commit() error { return t.commit(nil, 0) }
+
+// commit runs the statements and commits, if the first one affects the given number of rows,
+// or the number is 0. A server that takes texts checks the number by itself. Every error
+// except ErrUnknownOutcome proves that nothing was committed.
+func (t *transaction) commit(statements []Statement, rows int64) error {
+	switch {
+	case t.over:
 		return sql.ErrTxDone
-	}
-	if !t.begun {
-		t.over = true
-		return t.conn.Close()
-	}
-	if t.failed {
+	case t.failed:
 		return errors.Join(pgx.ErrTxCommitRollback, t.Rollback())
+	case t.ctx.Err() != nil: // the COMMIT is not sent
+		return errors.Join(t.ctx.Err(), t.Rollback())
+	case !t.begun && len(statements) == 0:
+		return t.Rollback()
 	}
-	if err := t.ctx.Err(); err != nil { // the COMMIT is not sent
-		return errors.Join(err, t.Rollback())
+	if !t.texts && len(statements) > 0 {
+		affected, err := t.exec(t.ctx, statements)
+		if err == nil && rows > 0 && affected[0] != rows {
+			err = ErrUnmet
+		}
+		if err != nil {
+			_ = t.Rollback()
+			return err
+		}
+		statements = nil
 	}
-	_, err := t.pool.exec(t.ctx, t.conn, []Statement{{SQL: "COMMIT"}})
+	_, err := t.exec(t.ctx, append(statements, Statement{SQL: "COMMIT"}))
+	if err != nil && len(statements) > 0 && (provesNoCommit(err) || t.stillOpen(err)) {
+		_ = t.Rollback()
+		return err
+	}
 	t.end(err)
-	return err
+	if err == nil || provesNoCommit(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 }
 
 // end releases the connection after a COMMIT that returned err. It discards the
@@ -379,16 +380,19 @@ func execSQLite(ctx context.Context, conn *sql.Conn, statements []Statement) ([]
 	return execApart(ctx, conn, statements)
 }
 
-// requireMySQL requires the number of rows in the next statement. The server stops the
-// text at its error.
-func requireMySQL(first Statement, rows int64) (Statement, Guard) {
-	return first, func(value string) string { return MySQL.Require(fmt.Sprintf("ROW_COUNT() = %d", rows), value) }
+// queryMySQL sends both as one text.
+func queryMySQL(ctx context.Context, conn *sql.Conn, begin, query string, args []any) (*sql.Rows, error) {
+	rows, err := conn.QueryContext(ctx, begin+"; "+query, args...)
+	if err != nil {
+		return nil, err
+	}
+	if columns, err := rows.Columns(); err != nil || len(columns) == 0 { // the session was killed between the two
+		return nil, errors.Join(errCutShort, err, rows.Close())
+	}
+	return rows, nil
 }
 
-// requirePostgres counts the rows in the first statement itself. The server skips the
-// rest of the pipeline after its error.
-func requirePostgres(first Statement, rows int64) (Statement, Guard) {
-	args := append(slices.Clone(first.Args), rows)
-	counted := Postgres.Require(fmt.Sprintf("count(*) = $%d", len(args)), "(1 + count(*))")
-	return Statement{"WITH affected AS (" + first.SQL + " RETURNING 1) SELECT " + counted + " FROM affected", args}, Unguarded
+// queryPostgres sends both as one pipeline.
+func queryPostgres(ctx context.Context, conn *sql.Conn, begin, query string, args []any) (*sql.Rows, error) {
+	return conn.QueryContext(context.WithValue(ctx, beginning{}, begin), query, args...)
 }

@@ -2,12 +2,16 @@ package sqltx_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -23,34 +27,56 @@ func begin(t testing.TB, ctx context.Context, db *sqltx.DB) *sqltx.Tx {
 	return tx
 }
 
-// inserting returns statements for CommitIf. They insert two stock rows: one for
-// the SKU sku, which the guard wraps, and one for the SKU more.
-func inserting(sku string) func(guard sqltx.Guard) []sqltx.Statement {
-	return func(guard sqltx.Guard) []sqltx.Statement {
+// commitIf commits a transaction if first affects the given number of rows. others returns
+// the statements that follow; the first of them contains a checked value.
+func commitIf(ctx context.Context, db *sqltx.DB, first sqltx.Statement, rows int64, others func(func(string) string) []sqltx.Statement) (committed bool, err error) {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	expected := false
+	statements := others(func(value string) string {
+		expected = true
+		return tx.Expect(rows, first, value)
+	})
+	if !expected {
+		tx.Expect(rows, first, "")
+	}
+	tx.AtCommit(statements...)
+	if err = tx.Commit(); errors.Is(err, sqltx.ErrUnmet) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// inserting returns statements for commitIf. They insert two stock rows: one for
+// the SKU sku, which is guarded, and one for the SKU more.
+func inserting(sku string) func(checked func(string) string) []sqltx.Statement {
+	return func(checked func(string) string) []sqltx.Statement {
 		return []sqltx.Statement{
-			{SQL: "INSERT INTO stock (sku, kind, total, available) VALUES (" + guard("'"+sku+"'") + ", 'product', 1, 1), ('more', 'product', 1, 1)"},
+			{SQL: "INSERT INTO stock (sku, kind, total, available) VALUES (" + checked("'"+sku+"'") + ", 'product', 1, 1), ('more', 'product', 1, 1)"},
 			{SQL: "UPDATE stock SET available = 2 WHERE sku = 'more'"},
 		}
 	}
 }
 
-// TestCommitIf checks that CommitIf commits all statements if the first affects
+// TestCommitIf checks that Commit commits all statements if the first affects
 // the expected number of rows, and none otherwise.
 func TestCommitIf(t *testing.T) {
-	forEachSQL(t, func(t *testing.T, dbURL string) { commitIf(t, dbURL) })
+	forEachSQL(t, func(t *testing.T, dbURL string) { testCommitIf(t, dbURL) })
 	for name, query := range map[string]string{
 		"no strict mode":      "?sql_mode=" + url.QueryEscape("''"),
 		"one round trip each": "?interpolateParams=false",
 	} {
-		t.Run("MariaDB/"+name, func(t *testing.T) { commitIf(t, testenv.MariaDB(t)+query) })
+		t.Run("MariaDB/"+name, func(t *testing.T) { testCommitIf(t, testenv.MariaDB(t)+query) })
 	}
 }
 
-func commitIf(t *testing.T, dbURL string) {
+func testCommitIf(t *testing.T, dbURL string) {
 	db := migrated(t, dbURL).Ledger()
-	requiring := func(condition string) func(sqltx.Guard) []sqltx.Statement {
-		return func(guard sqltx.Guard) []sqltx.Statement {
-			return append(inserting("c")(guard), sqltx.Statement{
+	requiring := func(condition string) func(func(string) string) []sqltx.Statement {
+		return func(checked func(string) string) []sqltx.Statement {
+			return append(inserting("c")(checked), sqltx.Statement{
 				SQL: "UPDATE stock SET available = " + db.Dialect().Require(condition, "available") + " WHERE sku = 'a'",
 			})
 		}
@@ -64,7 +90,7 @@ func commitIf(t *testing.T, dbURL string) {
 		name      string
 		first     sqltx.Statement
 		rows      int64
-		others    func(sqltx.Guard) []sqltx.Statement
+		others    func(func(string) string) []sqltx.Statement
 		committed bool
 		fails     func(error) bool
 		left      int
@@ -72,13 +98,13 @@ func commitIf(t *testing.T, dbURL string) {
 		{name: "no row", first: down("b"), rows: 1, others: inserting("c"), left: 10},
 		{name: "too few rows", first: down("a"), rows: 2, others: inserting("c"), left: 10},
 		{name: "a row that exists", first: down("a"), rows: 1, others: inserting("a"), fails: sqltx.IsDuplicate, left: 10},
-		{name: "a statement that fails", first: down("a"), rows: 1, others: func(guard sqltx.Guard) []sqltx.Statement {
-			return append(inserting("c")(guard), sqltx.Statement{SQL: "UPDATE nothing SET available = 1"})
+		{name: "a statement that fails", first: down("a"), rows: 1, others: func(checked func(string) string) []sqltx.Statement {
+			return append(inserting("c")(checked), sqltx.Statement{SQL: "UPDATE nothing SET available = 1"})
 		}, fails: sqltx.IsStatementError, left: 10},
 		{name: "a condition that does not hold", first: down("a"), rows: 1, others: requiring("available > 9"), left: 10},
 		{name: "as many rows", first: down("a"), rows: 1, others: requiring("available > 8"), committed: true, left: 9},
 	} {
-		committed, err := db.CommitIf(t.Context(), step.first, step.rows, step.others)
+		committed, err := commitIf(t.Context(), db, step.first, step.rows, step.others)
 		switch {
 		case committed != step.committed, (err != nil) != (step.fails != nil), errors.Is(err, sqltx.ErrUnknownOutcome):
 			t.Errorf("%s: committed %v, %v", step.name, committed, err)
@@ -142,7 +168,7 @@ func wired(t *testing.T, dbURL string) (wire *testenv.Wire, wireURL string) {
 	return wire, strings.Replace(dbURL, u.Host, wire.Addr(), 1)
 }
 
-// TestCommitIf_AnswerLost checks that the outcome of CommitIf is unknown if the
+// TestCommitIf_AnswerLost checks that the outcome of a text is unknown if the
 // server commits and its answer is lost.
 func TestCommitIf_AnswerLost(t *testing.T) {
 	t.Parallel()
@@ -151,14 +177,14 @@ func TestCommitIf_AnswerLost(t *testing.T) {
 		db, direct := migrated(t, wireURL).Ledger(), opened(t, dbURL).Ledger()
 		insertStock(t, db, "a")
 		first := sqltx.Statement{SQL: "UPDATE stock SET available = 7 WHERE sku = 'a'"}
-		if committed, err := db.CommitIf(t.Context(), first, 1, inserting("c")); !committed || err != nil { // prepares the statements
+		if committed, err := commitIf(t.Context(), db, first, 1, inserting("c")); !committed || err != nil { // prepares the statements
 			t.Fatalf("committed %v, %v", committed, err)
 		}
 		run(t, direct, "DELETE FROM stock WHERE sku IN ('c', 'more')")
 		run(t, direct, "UPDATE stock SET available = 10")
 		var cutter sync.WaitGroup
 		defer cutter.Wait()
-		committed, err := db.CommitIf(t.Context(), first, 1, func(guard sqltx.Guard) []sqltx.Statement {
+		committed, err := commitIf(t.Context(), db, first, 1, func(checked func(string) string) []sqltx.Statement {
 			wire.Mute()
 			cutter.Go(func() {
 				defer wire.Cut()
@@ -169,7 +195,7 @@ func TestCommitIf_AnswerLost(t *testing.T) {
 					}
 				}
 			})
-			return inserting("c")(guard)
+			return inserting("c")(checked)
 		})
 		if committed || !errors.Is(err, sqltx.ErrUnknownOutcome) {
 			t.Errorf("committed %v, %v", committed, err)
@@ -286,6 +312,146 @@ func TestRollback_Failed(t *testing.T) {
 		}
 		if err := tx.Commit(); err == nil {
 			t.Error("a transaction that was over was committed")
+		}
+	})
+}
+
+// TestFirstQuery checks that a query that begins its transaction reads the same as any
+// other, and that its errors leave nothing behind.
+func TestFirstQuery(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		s := migrated(t, dbURL)
+		db := s.Ledger()
+		insertStock(t, db, "a")
+		insertStock(t, db, "b")
+		id := uuid.New()
+		run(t, db, "INSERT INTO orders (buyer_id, status, strategy, id, take_id, created_at) VALUES ('b-1', 'pending', 'lua', ?, ?, ?)",
+			db.Dialect().UUID(id), db.Dialect().UUID(id), time.Date(2026, 2, 3, 4, 5, 6, 7000, time.UTC))
+		type row struct {
+			id        uuid.UUID
+			buyer     string
+			version   int64
+			restocked bool
+			payment   sql.NullString
+			total     int64
+			at        sqltx.Time
+		}
+		read := func(s session) (r row, err error) {
+			err = s.QueryRow(t.Context(), []any{&r.id, &r.buyer, &r.version, &r.restocked, &r.payment, &r.total, &r.at},
+				"SELECT id, buyer_id, version, restocked, payment_id, (SELECT SUM(total) FROM stock), created_at FROM orders WHERE id = ?"+db.Dialect().RowLock(), db.Dialect().UUID(id))
+			return r, err
+		}
+		want, err := read(db)
+		if err != nil || want.id != id || want.total != 20 || want.payment.Valid {
+			t.Fatalf("read %+v, %v", want, err)
+		}
+		tx := begin(t, t.Context(), db)
+		for range 2 { // the first of them begins
+			if got, err := read(tx); got != want || err != nil {
+				t.Errorf("read %+v, %v, want %+v", got, err, want)
+			}
+		}
+		var skus []string
+		err = tx.QueryEach(t.Context(), func(rows *sql.Rows) error {
+			skus = append(skus, "")
+			return rows.Scan(&skus[len(skus)-1])
+		}, "SELECT sku FROM stock ORDER BY sku")
+		if err != nil || !slices.Equal(skus, []string{"a", "b"}) {
+			t.Errorf("read %q, %v", skus, err)
+		}
+		tx.AtCommit(sqltx.Statement{SQL: "UPDATE stock SET available = 3"})
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if left := one[int](t, db, "SELECT available FROM stock WHERE sku = 'a'"); left != 3 {
+			t.Errorf("%d left", left)
+		}
+
+		for name, query := range map[string]string{"refused": "SELECT nothing FROM stock", "no row": "SELECT sku FROM stock WHERE sku = 'c'", "not a number": "SELECT sku FROM stock"} {
+			tx := begin(t, t.Context(), db)
+			n := 0
+			err := tx.QueryRow(t.Context(), []any{&n}, query)
+			if err == nil || (name == "refused") != sqltx.IsStatementError(err) || (name == "no row") != errors.Is(err, sql.ErrNoRows) {
+				t.Errorf("%s: %v is %q", name, err, classes(err))
+			}
+			tx.Rollback()
+		}
+		if db.Dialect() == sqltx.Postgres {
+			tx := begin(t, t.Context(), db)
+			err := tx.QueryEach(t.Context(), func(*sql.Rows) error { return nil }, "SELECT 1 / (2 - n) FROM generate_series(1, 2) AS n")
+			if !sqltx.IsStatementError(err) {
+				t.Errorf("the second row fails: %v", err)
+			}
+			tx.Rollback()
+			tx = begin(t, t.Context(), db)
+			n := 0
+			if err := tx.QueryRow(t.Context(), []any{&n}, "SELECT 1 / ?::int", 0); !sqltx.IsStatementError(err) { // refused after it was prepared
+				t.Errorf("dividing by 0: %v", err)
+			}
+			tx.Rollback()
+		}
+		tx = begin(t, t.Context(), db)
+		tx.Rollback()
+		if _, err := read(tx); !errors.Is(err, sql.ErrTxDone) {
+			t.Errorf("after the end: %v", err)
+		}
+		if inUse := connections(t, s).Stats().InUse; inUse != 0 {
+			t.Errorf("%d connections are in use", inUse)
+		}
+	})
+}
+
+// TestFirstQuery_Lost checks that a transaction fails whose first query gets no answer.
+func TestFirstQuery_Lost(t *testing.T) {
+	t.Parallel()
+	forEachServer(t, func(t *testing.T, dbURL string) {
+		wire, wireURL := wired(t, dbURL)
+		s := migrated(t, wireURL)
+		tx := begin(t, t.Context(), s.Ledger())
+		wire.Cut()
+		n := 0
+		if err := tx.QueryRow(t.Context(), []any{&n}, "SELECT 1"); err == nil || n != 0 {
+			t.Errorf("read %d, %v", n, err)
+		}
+		if err := tx.Commit(); err == nil {
+			t.Error("it was committed")
+		}
+		if inUse := connections(t, s).Stats().InUse; inUse != 0 {
+			t.Errorf("%d connections are in use", inUse)
+		}
+	})
+}
+
+// TestAtCommit checks that a statement that the server refuses together with the COMMIT
+// leaves nothing of its transaction, and that this is known.
+func TestAtCommit(t *testing.T) {
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		s := migrated(t, dbURL)
+		db := s.Ledger()
+		insertStock(t, db, "a")
+		insert := sqltx.Statement{SQL: "INSERT INTO stock (sku, kind, total, available) VALUES ('b', 'product', 1, 1)"}
+		for name, test := range map[string]struct {
+			last sqltx.Statement
+			is   func(error) bool
+		}{
+			"a duplicate":  {insert, sqltx.IsDuplicate},
+			"no table":     {sqltx.Statement{SQL: "UPDATE nothing SET total = 1"}, sqltx.IsStatementError},
+			"out of range": {sqltx.Statement{SQL: "UPDATE stock SET total = " + db.Dialect().Require("1 = 2", "1")}, sqltx.IsStatementError},
+		} {
+			err := db.Transact(t.Context(), func(tx *sqltx.Tx) error {
+				run(t, tx, "UPDATE stock SET available = 1")
+				tx.AtCommit(insert, test.last)
+				return nil
+			})
+			if err == nil || !test.is(err) || errors.Is(err, sqltx.ErrUnknownOutcome) || errors.Is(err, sqltx.ErrUnmet) {
+				t.Errorf("%s: %v is %q", name, err, classes(err))
+			}
+			if left := one[int](t, db, "SELECT SUM(available) FROM stock"); left != 10 {
+				t.Errorf("%s: %d left", name, left)
+			}
+		}
+		if inUse := connections(t, s).Stats().InUse; inUse != 0 {
+			t.Errorf("%d connections are in use", inUse)
 		}
 	})
 }

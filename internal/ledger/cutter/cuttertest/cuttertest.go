@@ -193,10 +193,10 @@ func (t *trial) once(commit bool, ts []stock.Take) ([]cutter.Decision, error) {
 	if err != nil {
 		return nil, err
 	}
-	if plan.Whole != nil {
+	if plan.GroupCut != nil {
 		t.wholeSeen.Store(true)
 		if t.whole {
-			fits, err := t.cutWhole(commit, plan.Whole)
+			fits, err := t.cutWhole(commit, plan.GroupCut)
 			if err != nil || fits {
 				return slices.Repeat([]cutter.Decision{cutter.Taken()}, len(ts)), err
 			}
@@ -218,25 +218,30 @@ func (t *trial) once(commit bool, ts []stock.Take) ([]cutter.Decision, error) {
 }
 
 // cutWhole runs the statements that cut a whole group, and commits if it fits.
-func (t *trial) cutWhole(commit bool, cut *cutter.Whole) (fits bool, err error) {
-	fits, err = t.db.CommitIf(t.ctx, cut.Statement, cut.Rows, func(guard sqltx.Guard) []sqltx.Statement {
-		var end []sqltx.Statement
-		if !commit {
-			end = append(end, sqltx.Statement{SQL: "UPDATE nothing SET fails = 1"})
-		}
-		return slices.Concat([]sqltx.Statement{t.guarded(guard)}, cut.Claims, end)
-	})
+func (t *trial) cutWhole(commit bool, cut *cutter.GroupCut) (fits bool, err error) {
+	tx, err := t.db.Begin(t.ctx)
+	if err != nil {
+		return false, err
+	}
+	tx.AtCommit(t.guarded(tx.Expect(cut.Rows, cut.Statement, "1")))
+	tx.AtCommit(cut.Claims...)
+	if !commit {
+		tx.AtCommit(sqltx.Statement{SQL: "UPDATE nothing SET fails = 1"})
+	}
+	if err = tx.Commit(); errors.Is(err, sqltx.ErrUnmet) {
+		return false, nil
+	}
 	if !commit {
 		return err != nil, nil
 	}
-	return fits, err
+	return err == nil, err
 }
 
-// guarded returns a statement that contains the guard, and changes nothing that a
-// check reads.
-func (t *trial) guarded(guard sqltx.Guard) sqltx.Statement {
+// guarded returns a statement that contains the expression for 1, and changes nothing that
+// a check reads.
+func (t *trial) guarded(one string) sqltx.Statement {
 	return sqltx.Statement{
-		SQL:  t.db.Dialect().Bind("INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, ?, " + guard("1") + ", 1, ?)"),
+		SQL:  t.db.Dialect().Bind("INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, ?, " + one + ", 1, ?)"),
 		Args: []any{uuid.NewString(), 1, time.Now().UTC()},
 	}
 }

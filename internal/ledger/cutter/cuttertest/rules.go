@@ -128,8 +128,8 @@ func limitedMeanwhile(t *trial) error {
 	if t.err != nil {
 		return t.err
 	}
-	if t.whole && plan.Whole != nil {
-		if fits, err := t.cutWhole(true, plan.Whole); fits || err != nil {
+	if t.whole && plan.GroupCut != nil {
+		if fits, err := t.cutWhole(true, plan.GroupCut); fits || err != nil {
 			return fmt.Errorf("the whole group fits: %v, %w", fits, err)
 		}
 	}

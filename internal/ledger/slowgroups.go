@@ -1,0 +1,132 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+const (
+	// slowAfter is how long later groups wait for a group before it counts as slow.
+	slowAfter = 250 * time.Millisecond
+	// maxSlowGroups bounds the slow groups. Together with the groups that record single
+	// orders they leave connections for reading.
+	maxSlowGroups = 6
+)
+
+// slowGroups keeps a locked stock row from delaying orders of other SKUs. Later groups do
+// not wait for a slow group, which usually waits for a row lock. Orders of its SKUs wait
+// until it has ended, and all others are recorded meanwhile. It is safe for concurrent use.
+type slowGroups struct {
+	mu      sync.Mutex
+	of      map[stock.SKU]*slowGroup
+	groups  int
+	waiting int // recordings, for all groups
+}
+
+// slowGroup holds the SKUs of a group under way that is slow, or may become so, and the
+// orders that wait for them.
+type slowGroup struct {
+	skus    []stock.SKU
+	slow    bool // later groups do not wait for this one
+	ended   bool
+	waiting []*recording
+}
+
+// hold makes the recordings wait whose SKUs a slow group has, refuses those that there is
+// no room for, and returns the others.
+func (ls *slowGroups) hold(rs []*recording) (free []*recording) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.groups == 0 {
+		return rs
+	}
+	for _, r := range rs {
+		g := ls.groupOf(r)
+		switch {
+		case g == nil:
+			free = append(free, r)
+		case ls.waiting == maxQueue:
+			r.answer(order.Refused(fmt.Errorf("%w: the stock row of one of %v is locked, and the queue for it is full", stock.ErrBusy, g.skus)))
+		default:
+			ls.waiting++
+			g.waiting = append(g.waiting, r)
+		}
+	}
+	return free
+}
+
+// groupOf returns the slow group that the recording must wait for, or nil.
+func (ls *slowGroups) groupOf(r *recording) *slowGroup {
+	for _, line := range r.take.Lines {
+		if g := ls.of[line.SKU]; g != nil {
+			return g
+		}
+	}
+	return nil
+}
+
+// add makes the group a slow one. It reports false if the group has ended, or if there are
+// too many.
+func (ls *slowGroups) add(g *slowGroup) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if g.ended || ls.groups == maxSlowGroups {
+		return false
+	}
+	g.slow = true
+	ls.groups++
+	if ls.of == nil {
+		ls.of = make(map[stock.SKU]*slowGroup)
+	}
+	for _, sku := range g.skus {
+		if ls.of[sku] == nil { // otherwise orders of the SKU wait for an earlier group
+			ls.of[sku] = g
+		}
+	}
+	return true
+}
+
+// keepOnly reduces the group to the locked SKUs, and returns the recordings that need not
+// wait for it any more.
+func (ls *slowGroups) keepOnly(g *slowGroup, locked []stock.SKU) []*recording {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.release(g, func(sku stock.SKU) bool { return !slices.Contains(locked, sku) })
+}
+
+// remove removes the group, which has ended, and returns the recordings that waited for it.
+func (ls *slowGroups) remove(g *slowGroup) []*recording {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	g.ended = true
+	if !g.slow {
+		return nil
+	}
+	ls.groups--
+	return ls.release(g, func(stock.SKU) bool { return true })
+}
+
+// release takes SKUs from the group, and returns the recordings that wait for none of its
+// SKUs any more.
+func (ls *slowGroups) release(g *slowGroup, released func(stock.SKU) bool) (freed []*recording) {
+	for _, sku := range g.skus {
+		if ls.of[sku] == g && released(sku) {
+			delete(ls.of, sku)
+		}
+	}
+	g.skus = slices.DeleteFunc(g.skus, released)
+	g.waiting = slices.DeleteFunc(g.waiting, func(r *recording) bool {
+		if ls.groupOf(r) == g {
+			return false
+		}
+		freed = append(freed, r)
+		return true
+	})
+	ls.waiting -= len(freed)
+	return freed
+}

@@ -1,0 +1,80 @@
+package protocol
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// TestRoundTrips counts the round trips to the database of each change of an order of one
+// SKU, from the call until nothing is left in the outbox. BEGIN and COMMIT count as
+// statements, unless they share a round trip with others.
+func TestRoundTrips(t *testing.T) {
+	for _, d := range servers {
+		for _, strategy := range []string{"lua", "merged"} { // with a gate, and without
+			t.Run(d.Name+"/"+strategy, func(t *testing.T) {
+				t.Parallel()
+				s := newShop(t, testenv.Patient(t, d.URL(t)))
+				wire, wireURL, err := faults.NewWire(s.url)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(wire.Close)
+				i := s.open(t, settings{strategy: strategy, paymentWindow: time.Hour, db: openSQL(t, wireURL).Ledger})
+				addStock(t, i, "a", 100)
+				job, err := i.ledger.ClaimJob(t.Context(), "trips", "test")
+				if err != nil {
+					t.Fatal(err)
+				}
+				var o order.Order
+				count := func(most int, what string, do func() error) {
+					t.Helper()
+					wire.Arm()
+					err := do()
+					s.cleared(t, "a")
+					trips, _ := wire.Disarm()
+					t.Logf("%s: %d", what, trips)
+					if err != nil || trips > most {
+						t.Errorf("%s takes %d round trips, want at most %d; %v", what, trips, most, err)
+					}
+				}
+				place := func() (err error) { o, _, err = i.Place(t.Context(), oneUnit("a")); return err }
+				pay := func() error { _, err := i.Pay(t.Context(), o.ID, uuid.NewString()); return err }
+				cancel := func() error { _, err := i.Cancel(t.Context(), o.ID, o.Buyer); return err }
+				refund := func() error { _, err := i.Refund(t.Context(), o.ID, true); return err }
+				expire := func() error {
+					s.expiresIn(t, o.ID, -time.Second)
+					done, err := i.ledger.Expire(t.Context(), job, new(ledger.ExpiryRound), 100)
+					i.BringToGate(t.Context(), done.Returned...)
+					return err
+				}
+				for _, most := range []int{99, 5} { // the first time, statements are prepared
+					count(most, "placing", place)
+					count(most, "paying", pay)
+					count(most, "refunding", refund)
+					count(most, "placing", place)
+					count(most, "cancelling", cancel)
+					count(most, "placing", place)
+					count(max(most, 8), "expiring", expire)
+				}
+			})
+		}
+	}
+}
+
+// cleared waits until the outbox has nothing of the SKU.
+func (s *shop) cleared(t *testing.T, sku stock.SKU) {
+	t.Helper()
+	for left := int64(1); left > 0; {
+		if err := s.sql.DB().WithContext(t.Context()).Table("outbox").Where("sku = ?", string(sku)).Count(&left).Error; err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// TestBringToGate brings two additions to the gate, in the order in which they were
+// committed or not, while calls to the stores break or the gate lacks the count. Without a
+// fault, the outbox is read only if an addition has overtaken another. Nothing is applied
+// twice, and the next delivery does what is left.
+func TestBringToGate(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		order  []int             // in which the two are brought
+		breaks string            // the first call of this name breaks; empty: none does
+		before func(*shop) error // if not nil, called before
+		calls  []string          // without those of a later delivery
+		log    string            // what is logged; empty: nothing
+	}{
+		"in order":          {order: []int{0, 1}, calls: []string{"Adjust", "Applied", "Adjust", "Applied"}},
+		"overtaken":         {order: []int{1, 0}, calls: []string{"Adjust", "Changes", "Adjust", "Adjust", "Applied", "Adjust", "Applied"}},
+		"the gate is away":  {order: []int{0}, breaks: "Adjust", calls: []string{"Adjust"}, log: "returning units to the gate failed"},
+		"the ledger is":     {order: []int{0}, breaks: "Applied", calls: []string{"Adjust", "Applied"}, log: "clearing the outbox failed"},
+		"no outbox":         {order: []int{1}, breaks: "Changes", calls: []string{"Adjust", "Changes"}, log: "returning units to the gate failed"},
+		"the gate is empty": {order: []int{0, 1}, before: emptyGate, calls: []string{"Adjust", "Adjust"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inShop(t, func(t *testing.T, s *shop) {
+				for _, units := range []int64{20, 1, 2} {
+					s.add(t, "a", units)
+				}
+				committed, _, err := s.ledger.Changes(t.Context(), "a", stock.Change{})
+				if err != nil || len(committed) != 2 {
+					t.Fatalf("the outbox has %+v, %v", committed, err)
+				}
+				if test.before != nil {
+					err = test.before(s)
+				}
+				var (
+					log  logged
+					mu   sync.Mutex
+					made []string
+				)
+				s.logTo(&log)
+				s.calls.before = func(name string) {
+					mu.Lock()
+					defer mu.Unlock()
+					if made = append(made, name); name == test.breaks && len(made) == slices.Index(test.calls, name)+1 {
+						s.calls.start(1, faults.Refused)
+					}
+				}
+				for _, n := range test.order {
+					s.BringToGate(t.Context(), committed[n])
+					time.Sleep(time.Second) // until the outbox is cleared
+				}
+				synctest.Wait()
+				s.calls.before = nil
+				if err != nil || !slices.Equal(made, test.calls) {
+					t.Errorf("the calls %q, want %q; %v", made, test.calls, err)
+				}
+				if logged := log.warnings(); (logged == "") != (test.log == "") || !strings.Contains(logged, test.log) {
+					t.Errorf("logged %q, want %q", logged, test.log)
+				}
+				if err := errors.Join(s.Deliver(t.Context(), ""), s.Mend(t.Context(), stock.ErrNotFilled, "a"), s.Deliver(t.Context(), "")); err != nil {
+					t.Error(err)
+				}
+				s.check(t, "a")
+			})
+		})
+	}
+}
+
+// emptyGate deletes the gate's count.
+func emptyGate(s *shop) error {
+	return s.redis.Del(context.Background(), "holdfast:{"+s.id.String()+"}:count").Err()
+}
