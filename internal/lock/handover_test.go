@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // fakeBackend grants every request. Its handovers stop halfway until proceed is
@@ -248,12 +250,7 @@ func TestNextWaiterAsksDuringRelease(t *testing.T) {
 		mustUnlock(t, first)
 	}()
 	<-b.handingOver
-	var second Lease
-	select {
-	case second = <-granted: // the backend grants every request
-	case <-time.After(time.Minute):
-		t.Fatal("the waiter has not asked within a minute")
-	}
+	second := testenv.Receive(t, "the waiter asks", granted) // the backend grants every request
 	if n := b.released.Load(); n != 0 {
 		t.Errorf("%d grants were released before the answer", n)
 	}
@@ -313,13 +310,8 @@ func TestUnwantedHandoverLost(t *testing.T) {
 		t.Errorf("Lock of the cancelled waiter: %v", err)
 	}
 	close(b.proceed)
-	select {
-	case err := <-unlocked:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(time.Minute):
-		t.Fatal("Unlock does not return within a minute")
+	if err := testenv.Receive(t, "Unlock returns", unlocked); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -342,11 +334,7 @@ func TestLossDuringHandover(t *testing.T) {
 	waitForWaiters(l, "a", 1)
 	mustUnlock(t, first)
 	second := <-granted
-	select {
-	case <-second.Context().Done():
-	case <-time.After(time.Minute):
-		t.Fatal("the lease has not ended after a minute")
-	}
+	testenv.Receive(t, "the lease ends", second.Context().Done())
 	if err := second.Unlock(t.Context()); !errors.Is(err, ErrLost) {
 		t.Errorf("Unlock of a lost lease: %v", err)
 	}

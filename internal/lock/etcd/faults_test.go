@@ -209,7 +209,7 @@ func TestFailingCalls(t *testing.T) {
 						return
 					}
 					mustBeFault(t, fmt.Sprintf("%s, call %d", what, n), err)
-					locktest.Eventually(t, "nothing is left", func() bool {
+					testenv.Await(t, "nothing is left", func() bool {
 						return keys(t, Prefix+name+"/")+keys(t, other.backend.shownPrefix(name)) == 0
 					})
 				}

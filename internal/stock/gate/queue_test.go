@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // queueTurnLease is the lease of the turn of a process that is killed.
@@ -88,7 +89,7 @@ func TestVisitorLeaves(t *testing.T) {
 		_, err := turns.Lock(ctx, "a")
 		answer <- err
 	}()
-	locktest.Eventually(t, "the second caller waits in the queue", func() bool {
+	testenv.Await(t, "the second caller waits in the queue", func() bool {
 		turns.mu.Lock()
 		defer turns.mu.Unlock()
 		return len(turns.queues["a"].places) == 1
