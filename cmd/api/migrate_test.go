@@ -183,7 +183,7 @@ func TestMigrate_BesideInstance(t *testing.T) {
 			mustRun(t, "migrate down", url, 1, "reverting migration 3 would lose payments", "which refunds returned units", "restore the backup")
 			mustRun(t, "migrate up", url, 0, "schema version 4")
 			waitReady(t, api.URL())
-			if a := waitAtRest(t, api.URL(), "a", time.Minute); a.Sold != 0 {
+			if a := waitAtRest(t, api.URL(), "a"); a.Sold != 0 {
 				t.Errorf("after the refund: %+v", a)
 			}
 

@@ -246,10 +246,10 @@ func number(t *testing.T, text string) int64 {
 }
 
 // stubborn is a script that SIGTERM does not end. It and a child of it write the time to
-// the file, again and again. They end by themselves after half a minute at least, in case
+// the file, again and again. They end by themselves after five minutes at least, in case
 // withlock does not end them. The file group gets the ID of their process group.
 func stubborn(file string) string {
-	beat := fmt.Sprintf("for i in $(seq 600); do date +%%s%%N >> %s; sleep 0.05; done", file)
+	beat := fmt.Sprintf("for i in $(seq 6000); do date +%%s%%N >> %s; sleep 0.05; done", file)
 	return fmt.Sprintf(`trap "" TERM; echo $$ > group; sh -c '%s' & %s`, beat, beat)
 }
 
@@ -502,7 +502,8 @@ func TestKilled(t *testing.T) {
 	guard := guardOf(t, w.cmd.Process.Pid)
 	w.signal(syscall.SIGKILL)
 	testenv.Await(t, "the guard ends", func() bool { return !isAlive(guard) }) // it leads a group of its own
-	mustHaveEnded(t, filepath.Join(folder, "group"))
+	group := int(number(t, awaitFile(t, filepath.Join(folder, "group"))))
+	testenv.Await(t, "the command ends", func() bool { return !isAlive(group) })
 }
 
 // startPaused starts withlock and waits until it pauses before the guard knows the

@@ -316,7 +316,7 @@ func TestLossOfSharedLock(t *testing.T) {
 type slowRelease struct{ watched }
 
 func (slowRelease) Release(context.Context) error {
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // in a bubble
 	return nil
 }
 

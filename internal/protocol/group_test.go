@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -40,13 +41,12 @@ func tryGroup(t *testing.T, i hooked, rs []order.Request) (replies []reply, grou
 	testenv.Receive(t, "the transaction that holds the others up", reached)
 	end := time.Now().Add(lanePatience)
 	queued := func(orders int) bool {
-		for i.queued(t) != orders {
-			if time.Now().After(end) {
-				return false
+		return nil == testenv.Poll(time.Until(end), func() error {
+			if n := i.queued(t); n != orders {
+				return fmt.Errorf("%d orders are queued", n)
 			}
-			testenv.Dither()
-		}
-		return true
+			return nil
+		})
 	}
 	var answers []<-chan reply
 	for _, r := range rs {

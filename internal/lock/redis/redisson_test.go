@@ -84,12 +84,14 @@ func (r *redisson) lockWaiting(ctx context.Context, name string, messages <-chan
 			return refusals, err
 		}
 		refusals++
+		expiry := time.NewTimer(remaining)
 		select {
 		case <-messages:
-		case <-time.After(remaining):
+		case <-expiry.C:
 		case <-ctx.Done():
 			return refusals, ctx.Err()
 		}
+		expiry.Stop()
 	}
 }
 

@@ -95,13 +95,8 @@ func TestVisitorLeaves(t *testing.T) {
 		return len(turns.queues["a"].places) == 1
 	})
 	leave()
-	select {
-	case err := <-answer:
-		if !errors.Is(err, stock.ErrBusy) {
-			t.Errorf("the caller that left is answered %v", err)
-		}
-	case <-time.After(time.Minute):
-		t.Fatal("the caller that left is not answered")
+	if err := testenv.Receive(t, "the caller that left is answered", answer); !errors.Is(err, stock.ErrBusy) {
+		t.Errorf("the caller that left is answered %v", err)
 	}
 	locktest.MustUnlock(t, first)
 	locktest.MustUnlock(t, visit())
@@ -117,7 +112,7 @@ func (g *Queue) start(ctx context.Context, d stock.Deduction) <-chan error {
 		answer <- err
 	}()
 	for g.places("a") == before && len(answer) == 0 {
-		time.Sleep(time.Millisecond) // between two polls
+		testenv.Dither()
 	}
 	return answer
 }
@@ -247,7 +242,7 @@ func TestOneConsumer(t *testing.T) {
 		if consumers.Add(1) > 1 {
 			both.Add(1)
 		}
-		time.Sleep(100 * time.Microsecond) // a window in which the other consumer would be seen
+		testenv.Dither() // a window in which the other consumer would be seen
 		consumers.Add(-1)
 	}
 	var instances [2]*Queue
