@@ -9,7 +9,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -150,7 +149,7 @@ func waitForBlocked(t *testing.T, dbURL string, want int) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	for n := -1; n != want; {
 		if err := db.Pool().QueryRowContext(ctx, query).Scan(&n); err != nil {

@@ -93,7 +93,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 	if !errors.Is(err, sqltx.ErrUnknownOutcome) || time.Since(began) < 2*time.Second {
 		t.Errorf("the client gave up after %v: %v, want an unknown outcome", time.Since(began), err)
 	}
-	patient, done := context.WithTimeout(t.Context(), 30*time.Second)
+	patient, done := context.WithTimeout(t.Context(), testenv.Patience)
 	defer done()
 	if err := alone(patient, "UPDATE stock SET available = 4 WHERE sku = 'e'"); !sqltx.IsLockTimeout(err) {
 		t.Errorf("the row of a commit that waits: %v, want a lock timeout", err)

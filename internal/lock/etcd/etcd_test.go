@@ -151,7 +151,7 @@ func TestPredecessorLeavesBeforeTheWatch(t *testing.T) {
 					t.Fatalf("the key %s was not written again: %v, %v", before.key, found, err)
 				}
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 			defer cancel()
 			if err := waiter.waitForTurn(ctx, before); err != nil {
 				t.Errorf("waitForTurn: %v", err)
@@ -356,7 +356,7 @@ func TestConfirmWithoutServer(t *testing.T) {
 		t.Errorf("renewOnce returned %d, %v; want %v", seconds, err, time.Duration(locktest.LongLease))
 	}
 	server.Kill()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	if _, err := session.renewOnce(ctx); err == nil || ctx.Err() != nil {
 		t.Errorf("renewOnce without a server: %v, want an error at once", err)

@@ -261,7 +261,7 @@ func TestWaiterWhoseServerFails(t *testing.T) {
 	answer := <-waiting
 	c.heal()
 	mustBeFault(t, "the waiter", answer.Err)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	next, err := other.Lock(ctx, name)
 	if err != nil {

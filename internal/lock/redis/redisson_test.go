@@ -289,7 +289,7 @@ func TestOurHolderExcludesRedisson(t *testing.T) {
 				t.Fatal(err)
 			}
 			locktest.MustUnlock(t, lease)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 			defer cancel()
 			message, err := sub.ReceiveMessage(ctx)
 			if err != nil {

@@ -85,7 +85,7 @@ func (s *servers) holding(name string) (n int64) {
 // too late.
 func mustLockSoon(t *testing.T, l lock.Locker, name string) lock.Lease {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	for {
 		lease, err := l.Lock(ctx, name)
@@ -158,7 +158,7 @@ func TestMinorityKilled(t *testing.T) {
 // the lock is held or that the caller's time is up.
 func mustFail(t *testing.T, l lock.Locker, name string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	for method, call := range map[string]func(context.Context, string) (lock.Lease, error){"TryLock": l.TryLock, "Lock": l.Lock} {
 		_, err := call(ctx, name)

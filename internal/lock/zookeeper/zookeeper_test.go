@@ -233,7 +233,7 @@ func TestInvalidNames(t *testing.T) {
 // that does not say that the lock is held or that the time is up.
 func mustFailAtOnce(t *testing.T, l lock.Locker, name string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	for method, call := range map[string]func(context.Context, string) (lock.Lease, error){"TryLock": l.TryLock, "Lock": l.Lock} {
 		lease, err := call(ctx, name)
@@ -259,7 +259,7 @@ func TestNestedNames(t *testing.T) {
 		if children := contenders(t, conn, name); len(children) != 1 {
 			t.Fatalf("the children of %s are %v, want one", name, children)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 		outer, err := ours.Lock(ctx, name)
 		cancel()
 		if err != nil {

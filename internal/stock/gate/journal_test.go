@@ -516,7 +516,7 @@ func TestReadWaits(t *testing.T) {
 	t.Parallel()
 	eachJournal(t, func(t *testing.T, g *Script, j *Journal) {
 		fill(t, g, "a", 1, 5)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 		defer cancel()
 		type answer struct {
 			takes []stock.Take

@@ -149,7 +149,7 @@ func TestRefusedAtOnce(t *testing.T) {
 	<-p.stopped // 5 units are left, and the consumer is deciding about 2 of them
 	waiting = append(waiting, g.start(t.Context(), orderOf("a", 3)))
 
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrSoldOut) {
 		t.Errorf("a take behind all units: %v", err)
@@ -251,7 +251,7 @@ func TestOneConsumer(t *testing.T) {
 		t.Cleanup(instances[i].Close)
 	}
 	fill(t, instances[0], "a", 1, 1_000_000)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	var (
 		sold [2]atomic.Int64
