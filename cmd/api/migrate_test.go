@@ -1,9 +1,9 @@
 package main
 
 import (
-	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/http"
 	"os"
@@ -149,13 +149,13 @@ func waitForBlocked(t *testing.T, dbURL string, want int) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
-	defer cancel()
-	for n := -1; n != want; {
-		if err := db.Pool().QueryRowContext(ctx, query).Scan(&n); err != nil {
-			t.Fatalf("%d sessions wait for the table, want %d: %v", n, want, err)
+	testenv.Await(t, fmt.Sprintf("%d sessions wait for the table", want), func() bool {
+		var n int
+		if err := db.Pool().QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+			t.Fatal(err)
 		}
-	}
+		return n == want
+	})
 }
 
 // TestMigrate_BesideInstance reverts a migration while an instance serves, and applies it

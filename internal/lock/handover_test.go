@@ -3,7 +3,6 @@ package lock
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -112,7 +111,7 @@ func TestHandover(t *testing.T) {
 				}
 				w.granted <- lease
 			}()
-			waitForWaiters(l, "a", 1)
+			waitForWaiters(t, l, "a", 1)
 			unlocked := make(chan struct{})
 			go func() {
 				defer close(unlocked)
@@ -147,7 +146,7 @@ func TestLeaseLostAfterHandover(t *testing.T) {
 	holder := <-b.grants
 	granted := make(chan Lease, 1)
 	go func() { granted <- mustLock(t, l, "a") }()
-	waitForWaiters(l, "a", 1)
+	waitForWaiters(t, l, "a", 1)
 
 	next := l.queue.nextWaiter("a").hold
 	next.mu.Lock() // stops the handover while it has the queue locked
@@ -157,18 +156,19 @@ func TestLeaseLostAfterHandover(t *testing.T) {
 		mustUnlock(t, first)
 	}()
 	<-b.handingOver
-	for l.queue.mu.TryLock() {
-		l.queue.mu.Unlock()
-		runtime.Gosched()
-	}
+	testenv.Await(t, "the queue is in use", func() bool {
+		free := l.queue.mu.TryLock()
+		if free {
+			l.queue.mu.Unlock()
+		}
+		return !free
+	})
 	lost := make(chan struct{})
 	go func() {
 		defer close(lost)
 		holder.lost(ErrDeleted)
 	}()
-	for h := first.(*lease).hold; !h.isLost(); {
-		runtime.Gosched()
-	}
+	testenv.Await(t, "the holder has lost the lock", first.(*lease).hold.isLost)
 	next.mu.Unlock()
 	<-unlocked
 	<-lost
@@ -199,7 +199,7 @@ func TestHandoverTooLate(t *testing.T) {
 	holder := <-b.grants
 	granted := make(chan Lease, 1)
 	go func() { granted <- mustLock(t, l, "a") }()
-	waitForWaiters(l, "a", 1)
+	waitForWaiters(t, l, "a", 1)
 	unlocked := make(chan struct{})
 	go func() {
 		defer close(unlocked)
@@ -243,7 +243,7 @@ func TestNextWaiterAsksDuringRelease(t *testing.T) {
 	first := mustLock(t, l, "a")
 	granted := make(chan Lease, 1)
 	go func() { granted <- mustLock(t, l, "a") }()
-	waitForWaiters(l, "a", 1)
+	waitForWaiters(t, l, "a", 1)
 	unlocked := make(chan struct{})
 	go func() {
 		defer close(unlocked)
@@ -301,7 +301,7 @@ func TestUnwantedHandoverLost(t *testing.T) {
 		_, err := l.Lock(ctx, "a")
 		gaveUp <- err
 	}()
-	waitForWaiters(l, "a", 1)
+	waitForWaiters(t, l, "a", 1)
 	unlocked := make(chan error, 1)
 	go func() { unlocked <- first.Unlock(t.Context()) }()
 	<-b.handingOver
@@ -331,7 +331,7 @@ func TestLossDuringHandover(t *testing.T) {
 	first := mustLockAnew(t, l, "a")
 	granted := make(chan Lease, 1)
 	go func() { granted <- mustLock(t, l, "a") }()
-	waitForWaiters(l, "a", 1)
+	waitForWaiters(t, l, "a", 1)
 	mustUnlock(t, first)
 	second := <-granted
 	testenv.Receive(t, "the lease ends", second.Context().Done())
