@@ -341,7 +341,7 @@ func TestStream(t *testing.T) {
 		seen["accepted"] = seen["accepted"] || d["orders"].(map[string]any)["accepted"] != nil
 		return seen["answer"] && seen["gate"] && seen["ledger"] && seen["group"] && seen["accepted"]
 	})
-	for range 2 * shortTimeout / time.Second { // there is a sample a second
+	for range 3 * shortTimeout / pause / 2 { // longer than the timeout
 		r.until("sample", anything)
 	}
 	last := r.until("sample", anything)
