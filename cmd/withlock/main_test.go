@@ -354,14 +354,18 @@ func TestLockTakenAway(t *testing.T) {
 	if said := w.errors.String(); !strings.Contains(said, "confirming "+name) { // not when it unlocked
 		t.Errorf("withlock wrote %q", said)
 	}
-	mustHaveEnded(t, filepath.Join(folder, "group"))
+	mustHaveEnded(t, folder)
 }
 
-// mustHaveEnded checks that no process runs of the command that wrote its group to the file.
-func mustHaveEnded(t *testing.T, path string) {
+// mustHaveEnded checks that no process of the command writes to the folder's file beats
+// from now on.
+func mustHaveEnded(t *testing.T, folder string) {
 	t.Helper()
-	if isAlive(int(number(t, awaitFile(t, path)))) {
-		t.Error("a process of the command still runs")
+	now := time.Now().UnixNano()
+	group := int(number(t, awaitFile(t, filepath.Join(folder, "group"))))
+	testenv.Await(t, "the processes of the command end", func() bool { return !isAlive(group) })
+	if lastTime(t, filepath.Join(folder, "beats")) > now {
+		t.Error("a process of the command has run on")
 	}
 }
 
@@ -489,7 +493,7 @@ func TestChildrenEndWithTheLock(t *testing.T) {
 	w := start(t, folder, with(flags, with([]string{"--grace", "300ms"}, shell(
 		`trap "" TERM; echo $$ > group; sh -c 'for i in $(seq 600); do date +%s%N >> beats; sleep 0.05; done' & while [ ! -e beats ]; do sleep 0.02; done; exit 4`)...)...)...)
 	w.mustExit(4)
-	mustHaveEnded(t, filepath.Join(folder, "group"))
+	mustHaveEnded(t, folder)
 }
 
 // TestKilled checks that the command ends when withlock is killed.
@@ -502,8 +506,7 @@ func TestKilled(t *testing.T) {
 	guard := guardOf(t, w.cmd.Process.Pid)
 	w.signal(syscall.SIGKILL)
 	testenv.Await(t, "the guard ends", func() bool { return !isAlive(guard) }) // it leads a group of its own
-	group := int(number(t, awaitFile(t, filepath.Join(folder, "group"))))
-	testenv.Await(t, "the command ends", func() bool { return !isAlive(group) })
+	mustHaveEnded(t, folder)
 }
 
 // startPaused starts withlock and waits until it pauses before the guard knows the
@@ -712,7 +715,7 @@ func TestGuardKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.mustExit(exitLost)
-	mustHaveEnded(t, filepath.Join(folder, "group"))
+	mustHaveEnded(t, folder)
 }
 
 // TestGuardStopped checks that withlock itself ends the command at once when the lock is
