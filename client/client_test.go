@@ -350,8 +350,8 @@ func TestRetryAfter(t *testing.T) {
 	if took := time.Since(begin); took < time.Second {
 		t.Errorf("tried again after %v", took)
 	}
-	const long = 90 * time.Second // much longer than a busy machine takes for a call that does not wait
-	short, cancel := context.WithTimeout(ctx, long/3)
+	const long = time.Hour // a call that waits for so long does not return
+	short, cancel := context.WithTimeout(ctx, testenv.Patience)
 	defer cancel()
 	for _, tt := range []struct {
 		name       string
@@ -360,17 +360,16 @@ func TestRetryAfter(t *testing.T) {
 		retryAfter string
 		want       time.Duration
 	}{
-		{"longer than the longest pause", ctx, client.WithMaxPause(long - time.Second), "90", long},
-		{"longer than the context", short, client.WithMaxPause(2 * long), "90", long},
-		{"no retries", ctx, client.WithTries(1), "90", long},
+		{"longer than the longest pause", ctx, client.WithMaxPause(long - time.Second), "3600", long},
+		{"longer than the context", short, client.WithMaxPause(2 * long), "3600", long},
+		{"no retries", ctx, client.WithTries(1), "3600", long},
 		{"longer than a number can say", ctx, client.WithTries(4), "99999999999999999999", math.MaxInt32 * time.Second},
 	} {
 		s.fail(refused(503, "busy", tt.retryAfter))
-		begin := time.Now()
 		_, err := s.client(t, tt.option).Place(tt.ctx, one("u-1"))
 		p, ok := errors.AsType[*client.Problem](err)
-		if !ok || p.Type != client.Busy || p.RetryAfter != tt.want || len(s.requests()) != 1 || tt.ctx.Err() != nil || time.Since(begin) >= long-time.Second {
-			t.Errorf("%s: %v after %v", tt.name, err, time.Since(begin))
+		if !ok || p.Type != client.Busy || p.RetryAfter != tt.want || len(s.requests()) != 1 || tt.ctx.Err() != nil {
+			t.Errorf("%s: %v", tt.name, err)
 		}
 		if _, open := errors.AsType[*client.UnknownOutcome](err); open {
 			t.Errorf("%s: %v leaves the outcome open", tt.name, err)
@@ -378,12 +377,11 @@ func TestRetryAfter(t *testing.T) {
 	}
 	gone, giveUp := context.WithCancel(ctx)
 	s.fail(func(w http.ResponseWriter, r *http.Request, service http.Handler) {
-		refused(503, "busy", "90")(w, r, service)
+		refused(503, "busy", "3600")(w, r, service)
 		time.AfterFunc(50*time.Millisecond, giveUp)
 	})
-	begin = time.Now()
-	if _, err := s.client(t, client.WithMaxPause(long)).Place(gone, one("u-1")); !errors.Is(err, context.Canceled) || len(s.requests()) != 1 || time.Since(begin) >= long {
-		t.Errorf("given up while it waits: %v after %v", err, time.Since(begin))
+	if _, err := s.client(t, client.WithMaxPause(long)).Place(gone, one("u-1")); !errors.Is(err, context.Canceled) || len(s.requests()) != 1 {
+		t.Errorf("given up while it waits: %v", err)
 	}
 	if _, err := s.client(t).Stock(ctx, "10001"); err != nil {
 		t.Error(err)

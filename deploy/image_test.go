@@ -5,6 +5,7 @@ import (
 	"context"
 	"debug/elf"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -15,7 +16,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -199,20 +199,17 @@ func runImage(t *testing.T, image, program string) string {
 			t.Errorf("the service left files in /tmp: %v, %v", left, err)
 		}
 	})
-	deadline := time.Now().Add(time.Minute)
-	for {
+	testenv.AwaitSuccess(t, "the service is ready", func() error {
 		response, err := http.Get("http://" + address + "/readyz")
-		if err == nil {
-			response.Body.Close()
-			if response.StatusCode == http.StatusOK {
-				break
-			}
+		if err != nil {
+			return err
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the service is not ready: %v", err)
+		response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return errors.New(response.Status)
 		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		return nil
+	})
 	response, err := http.Post("http://"+address+"/orders", "application/json", strings.NewReader(`{"buyer_id":"u-1","lines":[{"sku":"10001","quantity":1}]}`))
 	if err != nil {
 		t.Fatal(err)

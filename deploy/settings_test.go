@@ -303,15 +303,11 @@ func run(t *testing.T, port, request, want string, command ...string) {
 			}
 		}
 	}
-	deadline := time.Now().Add(60 * time.Second)
-	for {
+	testenv.AwaitSuccess(t, "the server answers", func() error {
 		text, err := ask()
-		if err == nil && strings.Contains(text, want) {
-			return
+		if err == nil && !strings.Contains(text, want) {
+			err = fmt.Errorf("it replies %q, want %q", text, want)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the server did not reply %q within 60 s: %q, %v", want, text, err)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+		return err
+	})
 }

@@ -800,7 +800,7 @@ func startLoading(t *testing.T, program []string, says string, args ...string) *
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.Process.Kill() })
-	within(t, time.Minute, says, func() bool { return strings.Contains(r.stderr.String(), says) })
+	testenv.Await(t, says, func() bool { return strings.Contains(r.stderr.String(), says) })
 	if n := len(r.processes()); n < 3 || len(r.folders()) == 0 {
 		t.Fatalf("%d processes and the folders %v: the test needs something that could be left behind", n, r.folders())
 	}
@@ -823,16 +823,6 @@ func (r *running) folders() []string {
 	return found
 }
 
-// within polls until the condition holds, and fails the test at the limit.
-func within(t *testing.T, limit time.Duration, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(limit); !is(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", limit, what)
-		}
-	}
-}
-
 // TestKilled checks that a load test that is killed leaves nothing behind.
 func TestKilled(t *testing.T) {
 	t.Parallel()
@@ -841,7 +831,7 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = r.Wait()
-	within(t, time.Minute, "all processes and folders are gone", func() bool { return len(r.processes()) == 0 && len(r.folders()) == 0 })
+	testenv.Await(t, "all processes and folders are gone", func() bool { return len(r.processes()) == 0 && len(r.folders()) == 0 })
 }
 
 // TestGoRunKilled kills the go run that started the load test. The load test receives no
@@ -860,7 +850,7 @@ func TestGoRunKilled(t *testing.T) {
 	if !strings.Contains(r.stderr.String(), "loadtest: interrupted") {
 		t.Errorf("the output does not say that the run was interrupted: %s", r.stderr.String())
 	}
-	within(t, time.Minute, "all processes and folders are gone", func() bool { return len(r.processes()) == 0 && len(r.folders()) == 0 })
+	testenv.Await(t, "all processes and folders are gone", func() bool { return len(r.processes()) == 0 && len(r.folders()) == 0 })
 }
 
 // TestInterrupted expects the table of the results so far.
@@ -885,7 +875,7 @@ func TestInterrupted(t *testing.T) {
 	if t.Failed() {
 		t.Logf("%s%s", &r.stdout, r.stderr.String())
 	}
-	within(t, time.Minute, "all processes and folders are gone", func() bool { return len(r.processes()) == 0 && len(r.folders()) == 0 })
+	testenv.Await(t, "all processes and folders are gone", func() bool { return len(r.processes()) == 0 && len(r.folders()) == 0 })
 }
 
 func TestRedacted(t *testing.T) {

@@ -57,19 +57,21 @@ func call(ctx context.Context, method, url, body string, headers ...string) (sta
 // mustCall sends a request and fails the test unless the answer has the status. It repeats
 // a request that is refused as busy, as every client should: a store on a busy machine may
 // take longer than the service waits for it.
-func mustCall(t *testing.T, want int, method, url, body string, headers ...string) []byte {
+func mustCall(t *testing.T, want int, method, url, body string, headers ...string) (answer []byte) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		status, answer, err := call(t.Context(), method, url, body, headers...)
+	testenv.AwaitSuccess(t, method+" "+url, func() (err error) {
+		var status int
+		status, answer, err = call(t.Context(), method, url, body, headers...)
 		if err == nil && status == want {
-			return answer
+			return nil
 		}
-		busy := status == http.StatusServiceUnavailable && bytes.Contains(answer, []byte("/problems/busy"))
-		if !busy || time.Now().After(deadline) {
+		if status != http.StatusServiceUnavailable || !bytes.Contains(answer, []byte("/problems/busy")) {
 			t.Fatalf("%s %s: %d %s %v, want %d", method, url, status, answer, err, want)
 		}
 		t.Logf("%s %s: %s", method, url, answer)
-	}
+		return errNotReady
+	})
+	return answer
 }
 
 // orderBody returns the body of an order with one line.
@@ -103,19 +105,15 @@ func (a audit) atRest() bool {
 }
 
 // waitAtRest waits until the SKU is at rest and returns its audit.
-func waitAtRest(t *testing.T, url, sku string, within time.Duration) (a audit) {
+func waitAtRest(t *testing.T, url, sku string) (a audit) {
 	t.Helper()
-	deadline := time.Now().Add(within)
-	for {
-		a, err := audited(t.Context(), url, sku)
-		if err == nil && a.atRest() {
-			return a
+	testenv.AwaitSuccess(t, sku+" is at rest", func() (err error) {
+		if a, err = audited(t.Context(), url, sku); err == nil && !a.atRest() {
+			err = fmt.Errorf("%w: %+v", errNotReady, a)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not at rest within %v: %+v, %v", within, a, err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return err
+	})
+	return a
 }
 
 // crowd is a number of clients that buy one SKU at once, from several instances.
@@ -156,7 +154,7 @@ func (c *crowd) buy(ctx context.Context, n int, urls []string) {
 			if err != nil {
 				if ctx.Err() == nil {
 					c.failed.Add(1)
-					time.Sleep(10 * time.Millisecond)
+					testenv.Dither()
 				}
 				continue
 			}
@@ -176,7 +174,7 @@ func (c *crowd) buy(ctx context.Context, n int, urls []string) {
 			if status != http.StatusServiceUnavailable && !bytes.Contains(answer, []byte("/problems/in-progress")) {
 				return
 			}
-			time.Sleep(time.Duration(1+rand.IntN(20)) * time.Millisecond)
+			testenv.Dither()
 		}
 	}
 }
@@ -227,7 +225,7 @@ func (c *crowd) checkFound(t *testing.T, url string) {
 // setStock sets the total of a product.
 func setStock(t *testing.T, url, sku string, total int) {
 	t.Helper()
-	within(t, time.Minute, fmt.Sprintf("the stock of %s is %d", sku, total), func() bool {
+	testenv.Await(t, fmt.Sprintf("the stock of %s is %d", sku, total), func() bool {
 		status, answer, err := call(t.Context(), http.MethodPut, url+"/stock/"+sku, fmt.Sprintf(`{"kind":"product","total":%d}`, total))
 		if err != nil || status != http.StatusCreated && status != http.StatusOK && status != http.StatusServiceUnavailable {
 			t.Fatalf("setting the stock of %[2]s to %[1]d: %[3]d %[4]s %[5]v", total, sku, status, answer, err)
@@ -239,13 +237,8 @@ func setStock(t *testing.T, url, sku string, total int) {
 // waitForOrders waits until the crowd has had this many orders accepted.
 func (c *crowd) waitForOrders(t *testing.T, orders int64) {
 	t.Helper()
-	const limit = 3 * time.Minute // a thousand orders on a busy machine
-	deadline := time.Now().Add(limit)
-	for c.count.Load() < orders {
-		if time.Now().After(deadline) {
-			t.Fatalf("only %d orders were accepted within %v", c.count.Load(), limit)
-		}
-		time.Sleep(time.Millisecond)
+	for n := range orders {
+		testenv.Await(t, fmt.Sprintf("order %d is accepted", n+1), func() bool { return c.count.Load() > n })
 	}
 }
 
@@ -255,19 +248,11 @@ var errNotReady = errors.New("not ready")
 // stores as long as a busy machine may need.
 func waitReady(t *testing.T, url string) {
 	t.Helper()
-	const within = 20 * time.Second
-	deadline := time.Now().Add(within)
-	for {
+	testenv.AwaitSuccess(t, url+" is ready", func() error {
 		status, answer, err := call(t.Context(), http.MethodGet, url+"/readyz", "")
-		if err == nil && status == http.StatusOK {
-			return
-		}
-		if err == nil {
+		if err == nil && status != http.StatusOK {
 			err = fmt.Errorf("%w: %s", errNotReady, answer)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s is not ready after %v: %v", url, within, err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return err
+	})
 }

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -43,7 +42,7 @@ func TestExpiry_HolderEnds(t *testing.T) {
 			// An instance may lose the job while the machine is too busy to renew it.
 			find := func() {
 				t.Helper()
-				within(t, time.Minute, "one instance says that it holds the job, and not both", func() bool {
+				testenv.Await(t, "one instance says that it holds the job, and not both", func() bool {
 					if holds(t, other) {
 						holder, other = other, holder
 					}
@@ -56,7 +55,7 @@ func TestExpiry_HolderEnds(t *testing.T) {
 				for range 3 {
 					mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody(from, "hot", 1))
 				}
-				within(t, time.Minute, "the units are back", func() bool {
+				testenv.Await(t, "the units are back", func() bool {
 					a, err := audited(t.Context(), api.URL(), "hot")
 					return err == nil && a.atRest() && a.Sold == 0
 				})
@@ -65,24 +64,14 @@ func TestExpiry_HolderEnds(t *testing.T) {
 			find()
 			test.end(t, holder)
 			sell(other, "second")
-			within(t, time.Minute, "the other instance holds the job", func() bool { return holds(t, other) })
+			testenv.Await(t, "the other instance holds the job", func() bool { return holds(t, other) })
 			if test.name != "stopped" {
 				return
 			}
 			holder.Cont()
-			within(t, time.Minute, "the instance that was stopped knows that it lost the job", func() bool { return !holds(t, holder) })
+			testenv.Await(t, "the instance that was stopped knows that it lost the job", func() bool { return !holds(t, holder) })
 			sell(holder, "third")
 			find()
 		})
-	}
-}
-
-// within waits until the condition holds, for at most the given time.
-func within(t *testing.T, limit time.Duration, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(limit); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", limit, what)
-		}
 	}
 }

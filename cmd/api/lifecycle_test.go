@@ -48,7 +48,7 @@ func checkLifecycle(t *testing.T, url string) {
 	}
 	sold := func(want int64) {
 		t.Helper()
-		if a := waitAtRest(t, url, "life", time.Minute); a.Sold != want {
+		if a := waitAtRest(t, url, "life"); a.Sold != want {
 			t.Errorf("%d units are sold, want %d", a.Sold, want)
 		}
 	}
@@ -235,7 +235,7 @@ func TestLatePayment(t *testing.T) {
 			}
 			expired := func(path, sku string) {
 				t.Helper()
-				within(t, time.Minute, "the order has expired and its unit is back", func() bool {
+				testenv.Await(t, "the order has expired and its unit is back", func() bool {
 					a, err := audited(t.Context(), url, sku)
 					return err == nil && a.atRest() && a.Sold == 0 &&
 						decoded[placed](t, mustCall(t, 200, "GET", path, "")).Status == "expired"

@@ -144,29 +144,17 @@ func TestTLS(t *testing.T) {
 
 	second := issueCertificate(t, certFile, keyFile, 2)
 	api.Signal(syscall.SIGHUP)
-	deadline := time.Now().Add(time.Minute)
-	for {
+	testenv.AwaitSuccess(t, "the new certificate is used", func() error {
 		_, err := ask(trusting(t, second, false), "GET", api.URL()+"/healthz", "")
-		if err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the new certificate is not used: %v", err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return err
+	})
 	placed("a connection with the old certificate, HTTP/1.1", one, 1)
 	placed("a connection with the old certificate, HTTP/2", two, 2)
 	if err := os.WriteFile(certFile, []byte("broken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	api.Signal(syscall.SIGHUP)
-	for !strings.Contains(api.Output(), "the last one stays in use") {
-		if time.Now().After(deadline) {
-			t.Fatalf("the log does not have the broken certificate: %s", api.Output())
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	testenv.Await(t, "the log has the broken certificate", func() bool { return strings.Contains(api.Output(), "the last one stays in use") })
 	placed("a new connection beside a broken certificate", trusting(t, second, true), 2)
 	api.Interrupt()
 	if code := api.Wait(); code != 0 {
@@ -188,11 +176,7 @@ func TestHangUp(t *testing.T) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-d.hangUp:
-	case <-time.After(time.Minute):
-		t.Error("the signal did not arrive")
-	}
+	testenv.Receive(t, "the signal arrives", d.hangUp)
 }
 
 // TestOpsListener checks that the operators' listener sees the API drain and closes
@@ -226,19 +210,14 @@ func TestOpsListener(t *testing.T) {
 	}
 	awaitGoOn(t, conn)
 	api.Interrupt()
-	waitNotReady(t, "http://"+ops, time.Minute)
-	deadline := time.Now().Add(time.Minute)
-	for { // until the API accepts nothing more
-		closed, err := net.Dial("tcp", strings.TrimPrefix(api.URL(), "http://"))
-		if err != nil {
-			break
+	waitNotReady(t, "http://"+ops)
+	testenv.Await(t, "the API accepts nothing more", func() bool {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(api.URL(), "http://"))
+		if err == nil {
+			_ = conn.Close()
 		}
-		_ = closed.Close()
-		if time.Now().After(deadline) {
-			t.Fatal("the API still accepts connections")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return err != nil
+	})
 	mustCall(t, http.StatusServiceUnavailable, http.MethodGet, "http://"+ops+"/readyz", "")
 	mustCall(t, http.StatusOK, http.MethodGet, "http://"+ops+"/healthz", "")
 	if _, err := io.WriteString(conn, body[10:]); err != nil {
@@ -312,17 +291,11 @@ func TestBuyersByToken(t *testing.T) {
 	if list := mustCall(t, http.StatusOK, http.MethodGet, orders, "", "Authorization", theirs); !bytes.Contains(list, []byte(`"orders":[]`)) {
 		t.Errorf("another buyer's list is %s", list)
 	}
-	deadline := time.Now().Add(time.Minute)
-	for {
+	testenv.Await(t, "the buyer is limited", func() bool {
 		status, _, err := call(t.Context(), http.MethodGet, orders, "", "Authorization", mine)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if status == http.StatusTooManyRequests {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the buyer is not limited")
-		}
-	}
+		return status == http.StatusTooManyRequests
+	})
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -56,7 +55,7 @@ func TestLocks(t *testing.T) {
 				c.wait()
 				c.checkStatuses(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
 				c.checkFound(t, two.URL())
-				if a := waitAtRest(t, two.URL(), strategy, time.Minute); a.Sold != 100 || c.count.Load() != 100 {
+				if a := waitAtRest(t, two.URL(), strategy); a.Sold != 100 || c.count.Load() != 100 {
 					t.Errorf("%s: %+v after %d orders of one unit", strategy, a, c.count.Load())
 				}
 				if metrics := string(mustCall(t, http.StatusOK, http.MethodGet, one.URL()+"/metrics", "")); strings.Contains(metrics, `holdfast_lock_requests_total{result="granted"} 0`) {
@@ -84,7 +83,7 @@ func TestSegmentsOfACluster(t *testing.T) {
 	c := rush(t.Context(), 32, "hot", one.URL(), two.URL())
 	c.wait()
 	c.checkFound(t, two.URL())
-	if a := waitAtRest(t, two.URL(), "hot", time.Minute); a.Sold != 100 || c.count.Load() != 100 {
+	if a := waitAtRest(t, two.URL(), "hot"); a.Sold != 100 || c.count.Load() != 100 {
 		t.Errorf("%+v after %d orders of one unit", a, c.count.Load())
 	}
 	segments := 0
@@ -129,7 +128,7 @@ func TestNearlyEmptySegments(t *testing.T) {
 			if got := orderPairs(t.Context(), t, urls); got != 0 {
 				t.Errorf("%d orders of two from 1 unit, want 0", got)
 			}
-			if a := waitAtRest(t, one.URL(), "pairs", time.Minute); a.Sold != 12 || a.Oversold != 0 {
+			if a := waitAtRest(t, one.URL(), "pairs"); a.Sold != 12 || a.Oversold != 0 {
 				t.Errorf("%+v", a)
 			}
 		})
@@ -144,9 +143,11 @@ func orderPairs(ctx context.Context, t *testing.T, urls []string) (accepted int)
 		all sync.WaitGroup
 		mu  sync.Mutex
 	)
+	ctx, cancel := context.WithTimeout(ctx, testenv.Patience)
+	defer cancel()
 	for i := range 16 {
 		all.Go(func() {
-			for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); {
+			for ctx.Err() == nil {
 				body := fmt.Sprintf(`{"buyer_id":"buyer-%d","lines":[{"sku":"pairs","quantity":2}]}`, i)
 				status, answer, err := call(ctx, http.MethodPost, urls[i%len(urls)]+"/orders", body)
 				switch {
@@ -160,7 +161,7 @@ func orderPairs(ctx context.Context, t *testing.T, urls []string) (accepted int)
 				case status == http.StatusConflict:
 					return
 				case status == http.StatusServiceUnavailable:
-					time.Sleep(20 * time.Millisecond)
+					testenv.Dither()
 				default:
 					t.Errorf("%d: %s", status, answer)
 					return

@@ -1,15 +1,14 @@
 package main
 
 import (
-	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/http"
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -150,13 +149,13 @@ func waitForBlocked(t *testing.T, dbURL string, want int) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for n := -1; n != want; {
-		if err := db.Pool().QueryRowContext(ctx, query).Scan(&n); err != nil {
-			t.Fatalf("%d sessions wait for the table, want %d: %v", n, want, err)
+	testenv.Await(t, fmt.Sprintf("%d sessions wait for the table", want), func() bool {
+		var n int
+		if err := db.Pool().QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+			t.Fatal(err)
 		}
-	}
+		return n == want
+	})
 }
 
 // TestMigrate_BesideInstance reverts a migration while an instance serves, and applies it
@@ -183,7 +182,7 @@ func TestMigrate_BesideInstance(t *testing.T) {
 			mustRun(t, "migrate down", url, 1, "reverting migration 3 would lose payments", "which refunds returned units", "restore the backup")
 			mustRun(t, "migrate up", url, 0, "schema version 4")
 			waitReady(t, api.URL())
-			if a := waitAtRest(t, api.URL(), "a", time.Minute); a.Sold != 0 {
+			if a := waitAtRest(t, api.URL(), "a"); a.Sold != 0 {
 				t.Errorf("after the refund: %+v", a)
 			}
 

@@ -9,26 +9,19 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // waitStatus waits until the order has the status, and returns the answer.
-func waitStatus(t *testing.T, url, id, want string) []byte {
+func waitStatus(t *testing.T, url, id, want string) (answer []byte) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
-		answer := mustCall(t, 200, "GET", url+"/orders/"+id, "")
-		if decoded[placed](t, answer).Status == want {
-			return answer
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not %s within a minute: %s", want, answer)
-		}
-		time.Sleep(5 * time.Millisecond) // between two polls
-	}
+	testenv.Await(t, "the order is "+want, func() bool {
+		answer = mustCall(t, 200, "GET", url+"/orders/"+id, "")
+		return decoded[placed](t, answer).Status == want
+	})
+	return answer
 }
 
 // TestQueuedContract follows queued orders over HTTP on every kind of stores that can
@@ -75,14 +68,14 @@ func TestQueuedContract(t *testing.T) {
 			mustCall(t, 200, "POST", orders+"/"+last+"/pay", `{"payment_id":"q-1"}`)
 			mustCall(t, 200, "POST", orders+"/"+o.ID+"/cancel", "")
 			again()
-			if a := waitAtRest(t, url, "q", time.Minute); a.Sold != 1 {
+			if a := waitAtRest(t, url, "q"); a.Sold != 1 {
 				t.Errorf("%+v", a)
 			}
 			if says := string(mustCall(t, 200, "GET", url+"/strategies", "")); !strings.Contains(says, `"promise":"a 202 is as durable as `) {
 				t.Errorf("%s", says)
 			}
 			for _, name := range []string{`holdfast_orders_total{result="queued"} 2`, `holdfast_journal_ended_total{outcome="committed"} 2`, "holdfast_journal_orders 0", "holdfast_journal_oldest_seconds 0"} {
-				within(t, time.Minute, "/metrics has "+name, func() bool { // the journal is looked at every second
+				testenv.Await(t, "/metrics has "+name, func() bool { // the journal is looked at every second
 					return strings.Contains(string(mustCall(t, 200, "GET", url+"/metrics", "")), name)
 				})
 			}
@@ -92,11 +85,10 @@ func TestQueuedContract(t *testing.T) {
 
 // checkEnded checks that every acknowledged order comes to an end at the instance, and
 // returns how many are pending and how many were refused.
-func (c *crowd) checkEnded(t *testing.T, url string, within time.Duration) (pending, refused int64) {
+func (c *crowd) checkEnded(t *testing.T, url string) (pending, refused int64) {
 	t.Helper()
-	deadline := time.Now().Add(within)
 	c.accepted.Range(func(id, _ any) bool {
-		for {
+		testenv.Await(t, "an order is no longer queued", func() bool {
 			status, answer, err := call(t.Context(), http.MethodGet, url+"/orders/"+id.(string), "")
 			switch {
 			case err != nil || status != http.StatusOK:
@@ -108,12 +100,13 @@ func (c *crowd) checkEnded(t *testing.T, url string, within time.Duration) (pend
 			case bytes.Contains(answer, []byte(`"status":"refused"`)):
 				refused++
 				return true
-			case !bytes.Contains(answer, []byte(`"status":"queued"`)) || time.Now().After(deadline):
+			case !bytes.Contains(answer, []byte(`"status":"queued"`)):
 				t.Errorf("acknowledged order %v: %s", id, answer)
 				return true
 			}
-			time.Sleep(10 * time.Millisecond) // between two polls
-		}
+			return false
+		})
+		return true
 	})
 	return pending, refused
 }
@@ -139,8 +132,8 @@ func TestQueuedInstanceKilled(t *testing.T) {
 				t.Error("no call failed although an instance was killed")
 			}
 			c.checkStatuses(t, http.StatusAccepted, http.StatusConflict, http.StatusServiceUnavailable)
-			pending, refused := c.checkEnded(t, two.URL(), 2*time.Minute)
-			a := waitAtRest(t, two.URL(), "hot", time.Minute)
+			pending, refused := c.checkEnded(t, two.URL())
+			a := waitAtRest(t, two.URL(), "hot")
 			if pending != c.count.Load() || refused != 0 || a.Sold != total || pending > total {
 				t.Errorf("%d acknowledged: %d pending, %d refused; %+v", c.count.Load(), pending, refused, a)
 			}
@@ -166,8 +159,8 @@ func TestQueuedRedisKilled(t *testing.T) {
 	redis.Restart()
 	c.wait()
 	c.checkStatuses(t, http.StatusAccepted, http.StatusConflict, http.StatusServiceUnavailable)
-	pending, refused := c.checkEnded(t, one.URL(), 2*time.Minute)
-	a := waitAtRest(t, two.URL(), "hot", time.Minute)
+	pending, refused := c.checkEnded(t, one.URL())
+	a := waitAtRest(t, two.URL(), "hot")
 	if pending+refused != c.count.Load() || a.Sold < pending || a.Sold > total {
 		t.Errorf("%d acknowledged: %d pending, %d refused; %+v", c.count.Load(), pending, refused, a)
 	}
@@ -212,7 +205,7 @@ func TestDrainQueued(t *testing.T) {
 				waitStatus(t, second.URL(), id, "pending")
 			}
 			mustCall(t, 201, "POST", second.URL()+"/orders", orderBody("u", "q", 1))
-			if a := waitAtRest(t, second.URL(), "q", time.Minute); a.Sold != 4 || a.LedgerAvailable != 6 {
+			if a := waitAtRest(t, second.URL(), "q"); a.Sold != 4 || a.LedgerAvailable != 6 {
 				t.Errorf("%+v", a)
 			}
 		})
@@ -288,7 +281,7 @@ func TestDrainQueued_LostJournal(t *testing.T) {
 	}
 	second := testenv.API(t, append([]string{"--strategy", "lua"}, args...)...)
 	mustCall(t, 201, "POST", second.URL()+"/orders", orderBody("u", "q", 1))
-	if a := waitAtRest(t, second.URL(), "q", time.Minute); a.Sold+a.LedgerAvailable != 10 || a.Sold > 2 { // the database may have had the COMMIT of the lost order
+	if a := waitAtRest(t, second.URL(), "q"); a.Sold+a.LedgerAvailable != 10 || a.Sold > 2 { // the database may have had the COMMIT of the lost order
 		t.Errorf("%+v", a)
 	}
 }

@@ -39,7 +39,7 @@ func TestReconcileOnSilentDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	err = reconcileOnce(ctx, c, time.Second, io.Discard, slog.New(slog.DiscardHandler))
 	if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "the server does not answer") {

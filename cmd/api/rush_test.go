@@ -2,12 +2,12 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"net/http"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -50,7 +50,7 @@ func TestConsoleRush(t *testing.T) {
 				t.Helper()
 				mustCall(t, http.StatusAccepted, http.MethodPost, url, `{"strategy":"`+strategy+`","clients":16,"units":50}`, test.headers...)
 				var p progress
-				within(t, time.Minute, "the rush ends", func() bool {
+				testenv.Await(t, "the rush ends", func() bool {
 					p = decoded[struct{ Current progress }](t, mustCall(t, 200, http.MethodGet, url, "", test.headers...)).Current
 					return p.State != "preparing" && p.State != "running"
 				})
@@ -117,7 +117,8 @@ func streamed(t *testing.T, url string, headers ...string) lines {
 // await waits for lines that contain the texts, one after the other.
 func (l lines) await(t *testing.T, texts ...string) {
 	t.Helper()
-	deadline := time.After(60 * time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
+	defer cancel()
 	for _, text := range texts {
 		for found := false; !found; {
 			select {
@@ -126,7 +127,7 @@ func (l lines) await(t *testing.T, texts ...string) {
 					t.Fatalf("the stream ended before %q", text)
 				}
 				found = strings.Contains(line, text)
-			case <-deadline:
+			case <-ctx.Done():
 				t.Fatalf("the stream did not send %q", text)
 			}
 		}

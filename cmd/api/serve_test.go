@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -72,7 +71,7 @@ func TestEmbedded(t *testing.T) {
 	c := rush(t.Context(), 8, "coupon-300", api.URL())
 	c.wait()
 	c.checkStatuses(t, http.StatusCreated, http.StatusConflict)
-	if a := waitAtRest(t, api.URL(), "coupon-300", time.Minute); a.Sold != 300 || c.count.Load() != 298 {
+	if a := waitAtRest(t, api.URL(), "coupon-300"); a.Sold != 300 || c.count.Load() != 298 {
 		t.Errorf("%+v after %d orders of one unit", a, c.count.Load())
 	}
 	metrics := string(mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/metrics", ""))
@@ -181,11 +180,11 @@ func TestContract(t *testing.T) {
 			mustCall(t, 422, "POST", orders, orderBody("u-2", "a", 0))
 			mustCall(t, 405, "DELETE", orders, "")
 			mustCall(t, 404, "GET", url+"/nothing", "")
-			waitAtRest(t, url, "a", time.Minute)
+			waitAtRest(t, url, "a")
 			if got := string(mustCall(t, 200, "GET", stock+"a", "")); got != `{"sku":"a","kind":"product","total":4,"available":2,"sold":2,"buyer_limit":0,"opens_at":null,"closes_at":null}` {
 				t.Errorf("the stock of a: %s", got)
 			}
-			if a := waitAtRest(t, url, "b", time.Minute); a.Sold != 1 {
+			if a := waitAtRest(t, url, "b"); a.Sold != 1 {
 				t.Errorf("%+v", a)
 			}
 			checkLifecycle(t, url)
@@ -236,7 +235,7 @@ func TestInstances(t *testing.T) {
 							}
 							continue
 						}
-						if a := waitAtRest(t, two.URL(), sku, time.Minute); a.Sold != 200 || c.count.Load() != 200 {
+						if a := waitAtRest(t, two.URL(), sku); a.Sold != 200 || c.count.Load() != 200 {
 							t.Errorf("%+v after %d orders of one unit", a, c.count.Load())
 						}
 						break
@@ -279,7 +278,7 @@ func TestInstanceKilled(t *testing.T) {
 				t.Error("no call failed although an instance was killed")
 			}
 			c.checkFound(t, two.URL())
-			a := waitAtRest(t, two.URL(), "hot", time.Minute)
+			a := waitAtRest(t, two.URL(), "hot")
 			if a.Oversold != 0 || a.Sold < c.count.Load() {
 				t.Errorf("%+v after %d orders", a, c.count.Load())
 			}
@@ -313,7 +312,7 @@ func TestRedisEmptied(t *testing.T) {
 			redis.Restart()
 			c.wait()
 			c.checkStatuses(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
-			if a := waitAtRest(t, two.URL(), "hot", time.Minute); a.Sold != 3000 || a.Sold != c.count.Load() {
+			if a := waitAtRest(t, two.URL(), "hot"); a.Sold != 3000 || a.Sold != c.count.Load() {
 				t.Errorf("%+v after %d orders", a, c.count.Load())
 			}
 			c.checkFound(t, two.URL())
@@ -341,11 +340,11 @@ func TestStaleFailover(t *testing.T) {
 	c.checkFound(t, two.URL())
 	// Some buyers may have been answered "sold out" because of a stale count. At
 	// rest the remaining units must sell.
-	waitAtRest(t, one.URL(), "hot", time.Minute)
+	waitAtRest(t, one.URL(), "hot")
 	last := rush(t.Context(), 8, "hot", one.URL(), two.URL())
 	last.wait()
 	last.checkFound(t, one.URL())
-	if a := waitAtRest(t, one.URL(), "hot", time.Minute); a.Sold != 4000 || a.Oversold != 0 {
+	if a := waitAtRest(t, one.URL(), "hot"); a.Sold != 4000 || a.Oversold != 0 {
 		t.Errorf("%+v after %d and %d orders", a, c.count.Load(), last.count.Load())
 	}
 }
@@ -391,7 +390,7 @@ func TestDatabaseRestarts(t *testing.T) {
 			t.Error("no answer was 503 although the database was killed")
 		}
 		c.checkFound(t, api.URL())
-		a := waitAtRest(t, api.URL(), "hot", time.Minute)
+		a := waitAtRest(t, api.URL(), "hot")
 		if a.Sold != c.count.Load() {
 			t.Errorf("%+v after %d orders", a, c.count.Load())
 		}
@@ -419,7 +418,7 @@ func TestDrain(t *testing.T) {
 	c.checkStatuses(t, http.StatusCreated, http.StatusServiceUnavailable)
 	c.checkFound(t, two.URL())
 	// Before the take deadline, because the instance has flushed its settles.
-	waitAtRest(t, two.URL(), "hot", time.Minute)
+	waitAtRest(t, two.URL(), "hot")
 }
 
 // changed returns the URL of a SQLite file with a schema that the statement has changed,
@@ -493,7 +492,7 @@ func TestSQLiteFile(t *testing.T) {
 	mustCall(t, http.StatusCreated, http.MethodPost, one.URL()+"/orders", orderBody("u", "a", 2))
 	one.Kill()
 	two := testenv.API(t, "--db", url)
-	if a := waitAtRest(t, two.URL(), "a", time.Minute); a.Sold != 2 || *a.GateAvailable != 1 {
+	if a := waitAtRest(t, two.URL(), "a"); a.Sold != 2 || *a.GateAvailable != 1 {
 		t.Errorf("%+v", a)
 	}
 	mustCall(t, http.StatusCreated, http.MethodPost, two.URL()+"/orders", orderBody("u", "a", 1))

@@ -47,13 +47,15 @@ func TestMain(m *testing.M) {
 	if os.Getenv(guardDiesVariable) != "" && isPart && os.Args[1] == guardArgument {
 		time.Sleep(500 * time.Millisecond) // a withlock that does not wait for the guard begins the command
 		_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
-		time.Sleep(time.Minute) // another thread may get the signal a moment later
+		for { // another thread may get the signal a moment later
+			testenv.Dither()
+		}
 	}
 	if os.Getenv(programVariable) != "" || isPart {
 		if file := os.Getenv(pauseVariable); file != "" {
 			testHookWaiting = func() {
 				for err := os.WriteFile(file, []byte("\n"), 0o600); err == nil; _, err = os.Stat(file) {
-					time.Sleep(5 * time.Millisecond)
+					testenv.Dither()
 				}
 			}
 		}
@@ -64,9 +66,6 @@ func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // the tests mostly wait for leases to end
 	os.Exit(testenv.Main(m))
 }
-
-// eventTimeout bounds the waits for events that are due.
-const eventTimeout = time.Minute
 
 // withlock is a running withlock.
 type withlock struct {
@@ -114,13 +113,8 @@ func (w *withlock) signal(s syscall.Signal) {
 // wait returns the exit code.
 func (w *withlock) wait() int {
 	w.t.Helper()
-	select {
-	case <-w.exited:
-		return w.cmd.ProcessState.ExitCode()
-	case <-time.After(eventTimeout):
-		w.t.Fatal("withlock has not exited")
-		return 0
-	}
+	testenv.Receive(w.t, "withlock exits", w.exited)
+	return w.cmd.ProcessState.ExitCode()
 }
 
 // mustExit checks the exit code.
@@ -131,20 +125,10 @@ func (w *withlock) mustExit(code int) {
 	}
 }
 
-// eventually waits until condition holds.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(eventTimeout); !condition(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", eventTimeout, what)
-		}
-	}
-}
-
 // awaitFile waits until the file exists and has a whole line, and returns its text.
 func awaitFile(t *testing.T, path string) (text string) {
 	t.Helper()
-	eventually(t, path+" is written", func() bool {
+	testenv.Await(t, path+" is written", func() bool {
 		content, _ := os.ReadFile(path)
 		text = string(content)
 		return strings.HasSuffix(text, "\n")
@@ -262,11 +246,11 @@ func number(t *testing.T, text string) int64 {
 }
 
 // stubborn is a script that SIGTERM does not end. It and a child of it write the time to
-// the file, again and again. They end by themselves after half a minute at least, in case
-// withlock does not end them.
+// the file, again and again. They end by themselves after five minutes at least, in case
+// withlock does not end them. The file group gets the ID of their process group.
 func stubborn(file string) string {
-	beat := fmt.Sprintf("for i in $(seq 600); do date +%%s%%N >> %s; sleep 0.05; done", file)
-	return fmt.Sprintf(`trap "" TERM; sh -c '%s' & %s`, beat, beat)
+	beat := fmt.Sprintf("for i in $(seq 6000); do date +%%s%%N >> %s; sleep 0.05; done", file)
+	return fmt.Sprintf(`trap "" TERM; echo $$ > group; sh -c '%s' & %s`, beat, beat)
 }
 
 // lastTime returns the last time that a script has written to the file.
@@ -370,16 +354,18 @@ func TestLockTakenAway(t *testing.T) {
 	if said := w.errors.String(); !strings.Contains(said, "confirming "+name) { // not when it unlocked
 		t.Errorf("withlock wrote %q", said)
 	}
-	mustBeSilent(t, filepath.Join(folder, "beats"))
+	mustHaveEnded(t, folder)
 }
 
-// mustBeSilent checks that no script writes to the file any more.
-func mustBeSilent(t *testing.T, path string) {
+// mustHaveEnded checks that no process of the command writes to the folder's file beats
+// from now on.
+func mustHaveEnded(t *testing.T, folder string) {
 	t.Helper()
-	before := lastTime(t, path)
-	time.Sleep(200 * time.Millisecond) // four times the pause of the script
-	if after := lastTime(t, path); after != before {
-		t.Error("a process of the command still runs")
+	now := time.Now().UnixNano()
+	group := int(number(t, awaitFile(t, filepath.Join(folder, "group"))))
+	testenv.Await(t, "the processes of the command end", func() bool { return !isAlive(group) })
+	if lastTime(t, filepath.Join(folder, "beats")) > now {
+		t.Error("a process of the command has run on")
 	}
 }
 
@@ -451,7 +437,7 @@ func TestSignalWhileWaiting(t *testing.T) {
 		awaitFile(t, filepath.Join(folder, "ready"))
 		for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 			waiter := start(t, folder, with(flags, shell("echo > ran")...)...)
-			eventually(t, "withlock connects to its servers", func() bool { return hasSocket(waiter.cmd.Process.Pid) })
+			testenv.Await(t, "withlock connects to its servers", func() bool { return hasSocket(waiter.cmd.Process.Pid) })
 			waiter.signal(s)
 			waiter.mustExit(exitNotAcquired) // the holder goes on
 		}
@@ -505,9 +491,9 @@ func TestChildrenEndWithTheLock(t *testing.T) {
 	folder := t.TempDir()
 	flags, _ := onRedis(t, "30s")
 	w := start(t, folder, with(flags, with([]string{"--grace", "300ms"}, shell(
-		`trap "" TERM; sh -c 'for i in $(seq 600); do date +%s%N >> beats; sleep 0.05; done' & while [ ! -e beats ]; do sleep 0.02; done; exit 4`)...)...)...)
+		`trap "" TERM; echo $$ > group; sh -c 'for i in $(seq 600); do date +%s%N >> beats; sleep 0.05; done' & while [ ! -e beats ]; do sleep 0.02; done; exit 4`)...)...)...)
 	w.mustExit(4)
-	mustBeSilent(t, filepath.Join(folder, "beats"))
+	mustHaveEnded(t, folder)
 }
 
 // TestKilled checks that the command ends when withlock is killed.
@@ -519,8 +505,8 @@ func TestKilled(t *testing.T) {
 	awaitFile(t, filepath.Join(folder, "beats"))
 	guard := guardOf(t, w.cmd.Process.Pid)
 	w.signal(syscall.SIGKILL)
-	eventually(t, "the guard ends", func() bool { return !isAlive(guard) }) // it leads a group of its own
-	mustBeSilent(t, filepath.Join(folder, "beats"))
+	testenv.Await(t, "the guard ends", func() bool { return !isAlive(guard) }) // it leads a group of its own
+	mustHaveEnded(t, folder)
 }
 
 // startPaused starts withlock and waits until it pauses before the guard knows the
@@ -550,7 +536,7 @@ func TestKilledBeforeTheCommand(t *testing.T) {
 	w, _ := startPaused(t, folder, with(flags, shell("echo > ran")...)...)
 	guard, command := guardOf(t, w.cmd.Process.Pid), commandOf(t, w.cmd.Process.Pid)
 	w.signal(syscall.SIGKILL)
-	eventually(t, "the guard and the command's process end", func() bool { return !isAlive(guard) && !isAlive(command) })
+	testenv.Await(t, "the guard and the command's process end", func() bool { return !isAlive(guard) && !isAlive(command) })
 	mustNotExist(t, filepath.Join(folder, "ran"))
 }
 
@@ -635,7 +621,7 @@ func TestCurator(t *testing.T) {
 	java.Expect("acquired")
 	first.mustExit(0)
 	second := start(t, folder, with(flags, shell("echo > second")...)...)
-	eventually(t, "withlock connects to its servers", func() bool { return hasSocket(second.cmd.Process.Pid) })
+	testenv.Await(t, "withlock connects to its servers", func() bool { return hasSocket(second.cmd.Process.Pid) })
 	start(t, folder, with(flags, "--wait", "200ms", "--", "true")...).mustExit(exitNotAcquired)
 	mustNotExist(t, filepath.Join(folder, "second"))
 	java.Kill()
@@ -674,7 +660,7 @@ func TestReplacedProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	waiter := startProgram(t, folder, program, with(flags, shell("echo > ran")...)...)
-	eventually(t, "withlock connects to its servers", func() bool { return hasSocket(waiter.cmd.Process.Pid) })
+	testenv.Await(t, "withlock connects to its servers", func() bool { return hasSocket(waiter.cmd.Process.Pid) })
 	if err := os.Remove(program); err != nil {
 		t.Fatal(err)
 	}
@@ -729,7 +715,7 @@ func TestGuardKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.mustExit(exitLost)
-	mustBeSilent(t, filepath.Join(folder, "beats"))
+	mustHaveEnded(t, folder)
 }
 
 // TestGuardStopped checks that withlock itself ends the command at once when the lock is
@@ -738,8 +724,8 @@ func TestGuardStopped(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	flags, name := onRedis(t, "1h")
-	const grace = 30 * time.Second // then withlock kills the command
-	w := start(t, folder, with(flags, with([]string{"--grace", grace.String()}, shell(`trap 'echo > terminated; exit' TERM; echo > ready; while :; do sleep 0.05; done`)...)...)...)
+	// After the grace withlock would kill the command.
+	w := start(t, folder, with(flags, with([]string{"--grace", (10 * testenv.Patience).String()}, shell(`trap 'echo > terminated; exit' TERM; echo > ready; while :; do sleep 0.05; done`)...)...)...)
 	awaitFile(t, filepath.Join(folder, "ready"))
 	if err := syscall.Kill(guardOf(t, w.cmd.Process.Pid), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -747,11 +733,7 @@ func TestGuardStopped(t *testing.T) {
 	if err := redisClient(t).Del(t.Context(), name).Err(); err != nil {
 		t.Fatal(err)
 	}
-	deleted := time.Now()
 	w.mustExit(exitLost)
-	if took := time.Since(deleted); took > grace*4/5 {
-		t.Errorf("the command was ended after %v", took)
-	}
 	awaitFile(t, filepath.Join(folder, "terminated"))
 }
 
@@ -817,13 +799,8 @@ func TestOutlast(t *testing.T) {
 	if err := redisClient(t).Del(t.Context(), name).Err(); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-returned:
-		if !errors.Is(err, lock.ErrLost) {
-			t.Error(err)
-		}
-	case <-time.After(eventTimeout):
-		t.Error("outlast has not noticed that the lock is lost")
+	if err := testenv.Receive(t, "outlast notices that the lock is lost", returned); !errors.Is(err, lock.ErrLost) {
+		t.Error(err)
 	}
 }
 
@@ -861,13 +838,8 @@ func TestFullPipe(t *testing.T) {
 			}
 		}
 	}()
-	select {
-	case err := <-failed:
-		if !errors.Is(err, unix.EAGAIN) {
-			t.Error(err)
-		}
-	case <-time.After(eventTimeout):
-		t.Error("the order blocks")
+	if err := testenv.Receive(t, "the order fails", failed); !errors.Is(err, unix.EAGAIN) {
+		t.Error(err)
 	}
 }
 
@@ -910,7 +882,7 @@ func commandOf(t *testing.T, withlock int) int {
 
 func childOf(t *testing.T, withlock int, wanted func(args string) bool) int {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "ps", "-o", "pid=,args=", "--ppid", strconv.Itoa(withlock)).Output()
 	if err != nil {

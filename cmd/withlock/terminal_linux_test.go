@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // screen is a pseudo terminal, and what was written to it.
@@ -105,7 +107,7 @@ func (s *screen) follow(t *testing.T, steps ...step) {
 	t.Helper()
 	for _, step := range steps {
 		s.enter(t, step.enter)
-		eventually(t, fmt.Sprintf("%q shows %q", step.enter, step.shows), func() bool { return s.has(step.shows) })
+		testenv.Await(t, fmt.Sprintf("%q shows %q", step.enter, step.shows), func() bool { return s.has(step.shows) })
 	}
 }
 
@@ -156,7 +158,7 @@ func TestTerminalBeforeTheCommand(t *testing.T) {
 	if err := os.Remove(pause); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the lock is free", func() bool {
+	testenv.Await(t, "the lock is free", func() bool {
 		n, err := redisClient(t).Exists(t.Context(), name).Result()
 		return err == nil && n == 0
 	})

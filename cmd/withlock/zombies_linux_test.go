@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -8,7 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // endMainThreadVariable makes the test program end its first thread and go on.
@@ -18,7 +20,7 @@ func init() {
 	if os.Getenv(endMainThreadVariable) != "" {
 		runtime.LockOSThread() // init functions run in the first thread
 		go func() {
-			time.Sleep(2 * eventTimeout) // the test kills the process earlier
+			_, _ = io.Copy(io.Discard, os.Stdin) // until the test has ended
 			os.Exit(0)
 		}()
 		_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
@@ -39,6 +41,9 @@ func TestZombies(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.cmd.Env = append(os.Environ(), endMainThreadVariable+"=1")
+			if _, err := test.cmd.StdinPipe(); err != nil {
+				t.Fatal(err)
+			}
 			test.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 			if err := test.cmd.Start(); err != nil {
 				t.Fatal(err)
@@ -48,7 +53,7 @@ func TestZombies(t *testing.T) {
 				_ = test.cmd.Wait()
 			}()
 			pid := test.cmd.Process.Pid
-			eventually(t, "the first thread ends", func() bool {
+			testenv.Await(t, "the first thread ends", func() bool {
 				stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 				return err == nil && strings.Contains(string(stat), ") Z ")
 			})

@@ -116,24 +116,18 @@ func inFlight(s *shop) error {
 // restocked checks that added units sell as soon as the cache entry of the sold-out
 // SKU has expired.
 func restocked(s *shop) error {
-	var since time.Time
 	return steps(
 		func() error { return s.sell("again", 1) },
 		func() error { return s.expect(409, false, order(1, "again")) },
-		func() error { since = time.Now(); return s.setStock("again", 2) },
+		func() error { return s.setStock("again", 2) },
 		func() error {
-			for {
+			return testenv.Poll(testenv.Patience, func() error {
 				a, err := call("POST", s.url+"/orders", order(1, "again"))
-				switch took := time.Since(since); {
-				case err != nil:
-					return err
-				case took > maxWait:
-					return fmt.Errorf("%w: %v after units were added: %v", errWrong, took, a)
-				case a.status == 201:
-					return nil
+				if err == nil && a.status != 201 {
+					err = fmt.Errorf("%w: after units were added: %v", errWrong, a)
 				}
-				time.Sleep(5 * time.Millisecond)
-			}
+				return err
+			})
 		},
 	)
 }
@@ -187,14 +181,13 @@ func keyed(s *shop) error {
 		func() error { return s.expect(409, false, order(1, "keyed")) },
 		func() error { return s.setStock("keyed", 2) },
 		func() (err error) {
-			deadline := time.Now().Add(maxWait)
-			for first.status = 409; err == nil && first.status == 409 && time.Now().Before(deadline); { // until the gate has the addition
+			return testenv.Poll(testenv.Patience, func() error { // until the gate has the addition
 				first, err = call("POST", s.instances[1].URL()+"/orders", order(1, "keyed"), key("other")...)
-			}
-			if err == nil && first.status != 201 {
-				err = fmt.Errorf("an instance answers %v", first)
-			}
-			return err
+				if err == nil && first.status != 201 {
+					err = fmt.Errorf("an instance answers %v", first)
+				}
+				return err
+			})
 		},
 		func() error { return replayed(s.url, "other", order(1, "keyed"), first) },
 		func() error { return s.rest("keyed") },
@@ -288,15 +281,13 @@ func afterRestart(own *testenv.RedisServer) func(*shop) error {
 			func() error { own.Kill(); own.Restart(); return s.seed() },
 			func() error { return s.count("back", 0, 1, 0) },
 			func() error {
-				for deadline := time.Now().Add(maxWait); ; time.Sleep(10 * time.Millisecond) {
+				return testenv.Poll(testenv.Patience, func() error {
 					a, err := call("POST", s.url+"/orders", order(1, "back"))
-					if err != nil || a.header.Get("Proxy-Status") != "" {
-						return err
+					if err == nil && a.header.Get("Proxy-Status") == "" {
+						err = fmt.Errorf("%w: the gateway does not reconnect to Redis: %v", errWrong, a)
 					}
-					if time.Now().After(deadline) {
-						return fmt.Errorf("the gateway did not reconnect to Redis within %v", maxWait)
-					}
-				}
+					return err
+				})
 			},
 			place,
 			func() error { return repeated(keys) },
@@ -623,7 +614,7 @@ func generations(s *shop) error {
 		current("3 4"), passes, // the SKU has no segments
 		current("3 1000000000"), passes,
 		current("3 0"), refused,
-		func() error { time.Sleep(beatTimeout + 50*time.Millisecond); return passes() }, // the timeout itself is tested
+		func() error { return testenv.Poll(2*beatTimeout, passes) }, // the beat does not change
 		current("3 0"), refused,
 		func() error { return s.redis.Del(context.Background(), s.generationKey()).Err() },
 		func() error { s.expireCache(); return passes() },
@@ -638,12 +629,13 @@ func otherLedger(s *shop) error {
 		return err
 	}
 	const warning = "it has no valid key holdfast:{"
-	deadline := time.Now().Add(maxWait)
-	for !strings.Contains(s.gateway.Output(), warning) {
-		if time.Now().After(deadline) {
+	if err := testenv.Poll(testenv.Patience, func() error {
+		if !strings.Contains(s.gateway.Output(), warning) {
 			return fmt.Errorf("%w: no warning:\n%s", errWrong, s.gateway.Output())
 		}
-		time.Sleep(5 * time.Millisecond)
+		return nil
+	}); err != nil {
+		return err
 	}
 	before, err := s.placed()
 	if err != nil {
@@ -1062,14 +1054,16 @@ func TestRedisGone(t *testing.T) {
 	refused := func() error { return s.expect(409, false, order(1, "gone")) }
 	passed := func() error { return s.expect(503, true, order(1, "gone")) }
 	// The counts cannot be read, so once they are out of the cache, every order passes.
-	pass := func() error { return steps(func() error { return eventually(passed) }, passed, passed) }
+	pass := func() error {
+		return steps(func() error { return testenv.Poll(testenv.Patience, passed) }, passed, passed)
+	}
 	if err := steps(
 		func() error { return s.sell("gone", 2) },
-		func() error { return eventually(refused) },
+		func() error { return testenv.Poll(testenv.Patience, refused) },
 		func() error { own.Stop(); return pass() },
-		func() error { own.Cont(); return eventually(refused) },
+		func() error { own.Cont(); return testenv.Poll(testenv.Patience, refused) },
 		func() error { own.Kill(); return pass() },
-		func() error { own.Restart(); return eventually(refused) },
+		func() error { own.Restart(); return testenv.Poll(testenv.Patience, refused) },
 	); err != nil {
 		t.Fatalf("%v\n%s", err, s.gateway.Output())
 	}
@@ -1121,21 +1115,20 @@ func TestRedisPause(t *testing.T) {
 var accepted = regexp.MustCompile(`holdfast_orders_total\{result="accepted"\} (\d+)`)
 
 // bothInstances checks that orders are spread over both instances. nginx leaves out an
-// instance for ten seconds that was too busy for a connection, so it looks several times.
+// instance for ten seconds that was too busy for a connection.
 func bothInstances(s *shop) error {
-	var alone error
-	for range 4 {
-		for range 20 {
-			if err := s.expect(201, true, order(1, "plenty")); err != nil {
-				return err
-			}
+	for range 20 {
+		if err := s.expect(201, true, order(1, "plenty")); err != nil {
+			return err
 		}
-		if alone = areUsed(s.instances); alone == nil {
-			return nil
-		}
-		time.Sleep(5 * time.Second)
 	}
-	return alone
+	return testenv.Poll(testenv.Patience, func() error {
+		alone := areUsed(s.instances)
+		if alone != nil {
+			alone = errors.Join(alone, s.expect(201, true, order(1, "plenty")))
+		}
+		return alone
+	})
 }
 
 // areUsed checks that each instance has had at least five orders.

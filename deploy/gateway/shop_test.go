@@ -52,9 +52,6 @@ const longTTL = 3 * time.Second
 // where a test lets that happen.
 const beatTimeout = 5 * time.Second
 
-// maxWait bounds the wait for an event.
-const maxWait = time.Minute
-
 // patience is how long gateways wait for Redis and for instances where they do not fall
 // silent: a machine busy with other tests must not look like a failure.
 const patience = 15 * time.Second
@@ -316,19 +313,15 @@ func (s *shop) sell(sku string, total int) error {
 // rest waits until no unit of the SKU is in flight and the gateway's cache of it has
 // expired.
 func (s *shop) rest(sku string) error {
-	deadline := time.Now().Add(maxWait)
-	for {
+	err := testenv.Poll(testenv.Patience, func() error {
 		a, err := call("GET", s.instances[0].URL()+"/stock/"+sku+"/audit", "")
-		if err == nil && strings.Contains(a.body, `"gate_in_flight":0,`) && strings.Contains(a.body, `"drift":0`) {
-			break
+		if err == nil && (!strings.Contains(a.body, `"gate_in_flight":0,`) || !strings.Contains(a.body, `"drift":0`)) {
+			err = fmt.Errorf("%s is not at rest: %v", sku, a)
 		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%s is not at rest: %v, %w", sku, a, err)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return err
+	})
 	s.expireCache()
-	return nil
+	return err
 }
 
 // expireCache waits until every count that the gateway has cached has expired. A test
@@ -349,15 +342,6 @@ func (s *shop) expect(status int, passed bool, body string, headers ...string) e
 		return fmt.Errorf("%w: %.200s %v: %v, reached an instance: %v; want %d, %v", errWrong, body, headers, a, got, status, passed)
 	}
 	return nil
-}
-
-// eventually calls f until it returns nil, or returns its last error after maxWait.
-func eventually(f func() error) error {
-	for deadline := time.Now().Add(maxWait); ; time.Sleep(20 * time.Millisecond) {
-		if err := f(); err == nil || time.Now().After(deadline) {
-			return err
-		}
-	}
 }
 
 // steps runs functions in order until one fails.

@@ -1,5 +1,6 @@
 // Package arch checks the import directions of the tree. Data flows one way, cmd →
-// httpapi → order → ledger → stock, and no import points back.
+// httpapi → order → ledger → stock, and no import points back. It also checks that test
+// code waits for events, and does not depend on durations.
 package arch
 
 import (
@@ -42,10 +43,10 @@ var mayImport = map[string][]string{
 	"internal/reconcile/findings":       {"internal/reconcile", "internal/stock"},
 	"internal/ledger":                   {"internal/order", "internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock", "internal/retry", "internal/group", "internal/tracing"},
 	"internal/ledger/cutter":            {"internal/ledger/sqltx", "internal/stock"},
-	"internal/ledger/cutter/cuttertest": {"internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock"},
+	"internal/ledger/cutter/cuttertest": {"internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock", "internal/testenv"},
 	"internal/ledger/sqltx":             {},
 	"internal/stock/gate":               {"internal/stock", "internal/lock", "internal/lock/recipe", "internal/group"},
-	"internal/stock/gatetest":           {"internal/stock"},
+	"internal/stock/gatetest":           {"internal/stock", "internal/testenv"},
 	"internal/tracing/otlp":             {"internal/tracing"},
 	"internal/assembly/backends":        {"internal/lock", "internal/lock/...", "internal/store"},
 	"internal/lock/...":                 {"internal/lock", "internal/lock/address", "internal/retry"},

@@ -3,6 +3,7 @@ package async
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"strings"
@@ -142,15 +143,13 @@ func run(t *testing.T, c *Consumer) (stop func()) {
 // waitEmpty waits until the journal has no order.
 func (r *rig) waitEmpty(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) { // between two looks
+	testenv.AwaitSuccess(t, "the journal is empty", func() error {
 		length, _, err := r.journal.Backlog(t.Context())
-		if err == nil && length == 0 {
-			break
+		if err == nil && length != 0 {
+			err = fmt.Errorf("%d orders are still queued", length)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d orders are still queued (%v)", length, err)
-		}
-	}
+		return err
+	})
 	if named := r.client.HLen(t.Context(), r.key("queued")).Val(); named != 0 {
 		t.Errorf("the journal is empty, and %d orders are queued", named)
 	}

@@ -40,7 +40,7 @@ func (a *answers) called(name string) error {
 }
 
 func (a *answers) Record(context.Context, stock.Take) (order.Order, order.Outcome) {
-	if n := len(a.calls); n > 0 && a.calls[n-1] != "Requeue" && !time.Now().After(a.asked) {
+	if n := len(a.calls); n > 0 && a.calls[n-1] != "Requeue" && !a.asked.Before(time.Now()) {
 		_ = a.called("without a pause")
 	}
 	_ = a.called("Record")
@@ -204,7 +204,7 @@ func (s *shaky) Read(_ context.Context, _ string, _ int, wait time.Duration) ([]
 	if s.deliver(func() bool { return s.delivered.IsZero() }) {
 		return []stock.Take{s.take}, nil
 	}
-	time.Sleep(wait)
+	time.Sleep(wait) // in a bubble
 	return nil, nil
 }
 
@@ -212,7 +212,8 @@ func (s *shaky) Claim(_ context.Context, _ string, _ int, idle time.Duration) ([
 	if err := s.called("Claim"); err != nil {
 		return nil, err
 	}
-	if s.deliver(func() bool { return s.ended == 0 && !s.delivered.IsZero() && time.Since(s.delivered) >= idle }) {
+	idled := func() bool { return time.Since(s.delivered) >= idle } // in a bubble
+	if s.deliver(func() bool { return s.ended == 0 && !s.delivered.IsZero() && idled() }) {
 		return []stock.Take{s.take}, nil
 	}
 	return nil, nil

@@ -39,7 +39,7 @@ func (p *pile) Read(_ context.Context, _ string, limit int, wait time.Duration) 
 	p.delivered = to
 	p.mu.Unlock()
 	if from == to {
-		time.Sleep(wait)
+		time.Sleep(wait) // in a bubble
 	}
 	return p.queued[from:to], nil
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
@@ -19,6 +18,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/internal/testenv/chromium"
 )
 
@@ -42,9 +42,6 @@ type tab struct {
 	t   *testing.T
 	ctx context.Context
 }
-
-// patience bounds the wait for one condition. The machine may be busy.
-const patience = time.Minute
 
 // recordFaults makes a page keep its errors and the violations of its policy.
 const recordFaults = `window.faults = [];
@@ -115,7 +112,7 @@ func (w *tab) until(expression string) {
 		const look = () => (%s) ? resolve(true) : setTimeout(look, 20);
 		look();
 	})`, expression)
-	ctx, cancel := context.WithTimeout(w.ctx, patience)
+	ctx, cancel := context.WithTimeout(w.ctx, testenv.Patience)
 	defer cancel()
 	for {
 		_, err := chromedp.Run(ctx, chromedp.Evaluate[bool](look, chromedp.EvalAwaitPromise))
@@ -123,7 +120,7 @@ func (w *tab) until(expression string) {
 		case err == nil:
 			return
 		case ctx.Err() != nil:
-			w.t.Fatalf("not true within %v: %s\nthe page: %s", patience, expression, read[string](w, "document.body.innerText"))
+			w.t.Fatalf("not true within %v: %s\nthe page: %s", testenv.Patience, expression, read[string](w, "document.body.innerText"))
 		case errors.As(err, new(*chromedp.ExceptionError)):
 			w.t.Fatalf("%s: %v", expression, err)
 		}
@@ -237,17 +234,11 @@ func testLanguage(t *testing.T, browser context.Context) {
 	w.until(fmt.Sprintf("getComputedStyle(document.documentElement).backgroundColor !== %q", light))
 	dark := read[string](w, "getComputedStyle(document.documentElement).backgroundColor")
 	// Chromium stores the choice a moment after the page has made it.
-	for start := time.Now(); ; {
+	testenv.Await(t, "the theme is remembered", func() bool {
 		w.open(s.url())
 		w.until(cell("apple", "Total") + ` === "5"`)
-		again := read[string](w, "getComputedStyle(document.documentElement).backgroundColor")
-		if again == dark {
-			return
-		}
-		if time.Since(start) > patience {
-			t.Fatalf("the theme was not remembered: %s, want %s", again, dark)
-		}
-	}
+		return read[string](w, "getComputedStyle(document.documentElement).backgroundColor") == dark
+	})
 }
 
 // testPhone checks that nothing is wider than a phone, and that buttons and fields are

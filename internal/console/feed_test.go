@@ -50,7 +50,7 @@ func (s *shelf) Rows(_ context.Context, after stock.SKU, limit int) (page []ledg
 
 func (s *shelf) Recount(_ context.Context, skus []stock.SKU) (counts []ledger.Count, err error) {
 	s.recounts = append(s.recounts, skus)
-	time.Sleep(s.takes) // of a bubble
+	time.Sleep(s.takes) // in a bubble
 	for _, row := range s.rows {
 		for _, sku := range skus {
 			if row.SKU == sku {
@@ -189,7 +189,7 @@ type slowReader struct {
 }
 
 func (r *slowReader) Write(b []byte) (int, error) {
-	time.Sleep(r.takes) // of a bubble
+	time.Sleep(r.takes) // in a bubble
 	return r.ResponseRecorder.Write(b)
 }
 

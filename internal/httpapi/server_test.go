@@ -91,7 +91,7 @@ func TestSlowHeaders(t *testing.T) {
 		}
 	}()
 	_, _ = io.Copy(io.Discard, conn) // until the server closes the connection
-	if took := time.Since(start); took < limit || took > limit+30*time.Second {
+	if took := time.Since(start); took < limit {
 		t.Errorf("cut off after %v, want %v", took, limit)
 	}
 }
@@ -144,7 +144,7 @@ func TestSlowBody(t *testing.T) {
 			if _, err := r.ReadByte(); err == nil {
 				t.Error("the connection stays open")
 			}
-			if took := time.Since(start); !tt.hangUp && (took < limit || took > limit+lateBodyTimeout+30*time.Second) {
+			if took := time.Since(start); !tt.hangUp && took < limit {
 				t.Errorf("cut off after %v, want %v", took, limit)
 			}
 		})

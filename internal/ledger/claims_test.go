@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // countedClaims returns the claims on the SKU, and how far they have been counted.
@@ -342,13 +343,13 @@ func TestCountClaims_GoesOn(t *testing.T) {
 			_, err := l.CountClaims(ctx, "hot")
 			counted <- err
 		}()
-		until(t, "the count waits for its turn", func() bool { return l.turns.waiting() == 2 })
+		testenv.Await(t, "the count waits for its turn", func() bool { return l.turns.waiting() == 2 })
 		giveUp()
-		if err := wait(t, "the caller", counted); !errors.Is(err, context.Canceled) {
+		if err := testenv.Receive(t, "the caller", counted); !errors.Is(err, context.Canceled) {
 			t.Errorf("a caller that has given up: %v", err)
 		}
 		end()
-		until(t, "the limit holds", func() bool {
+		testenv.Await(t, "the limit holds", func() bool {
 			row, err := l.Row(t.Context(), "hot")
 			return err == nil && row.BuyerLimit == 10
 		})
@@ -376,14 +377,14 @@ func TestCountClaims_LateStep(t *testing.T) {
 			_, _, err := late.stepClaims(t.Context(), "hot")
 			stepped <- err
 		}()
-		until(t, "the late step waits for its turn", func() bool { return late.turns.waiting() == 2 })
+		testenv.Await(t, "the late step waits for its turn", func() bool { return late.turns.waiting() == 2 })
 		if row, err := fast.CountClaims(t.Context(), "hot"); err != nil || row.BuyerLimit != 10 {
 			t.Fatalf("counting: %+v, %v", row, err)
 		}
 		s.limit(t, fast, 0)
 		s.limit(t, fast, 10)
 		end()
-		if err := wait(t, "the late step", stepped); err != nil {
+		if err := testenv.Receive(t, "the late step", stepped); err != nil {
 			t.Fatal(err)
 		}
 		if row, err := fast.CountClaims(t.Context(), "hot"); err != nil || row.BuyerLimit != 10 {

@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestTimes checks that an order's times are by the database's clock, although the
@@ -130,9 +131,9 @@ func TestKeepClock(t *testing.T) {
 		defer close(kept)
 		s.l.KeepClock(ctx)
 	}()
-	until(t, "the clock is known", func() bool { return s.l.ClockKnown() == nil })
+	testenv.Await(t, "the clock is known", func() bool { return s.l.ClockKnown() == nil })
 	stop()
-	wait(t, "KeepClock ends", kept)
+	testenv.Receive(t, "KeepClock ends", kept)
 	if _, injected := s.faults.Disarm(); len(injected) != 1 {
 		t.Errorf("faults: %q", injected)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // place records an order of one unit of each SKU.
@@ -304,7 +305,7 @@ func (d *database) waitingBatch(t *testing.T, job Job) <-chan error {
 		_, err := l.Expire(t.Context(), job, new(ExpiryRound), 10)
 		done <- err
 	}()
-	until(t, "the batch waits for the stock row", func() bool { return d.lockWaits(t) > 0 })
+	testenv.Await(t, "the batch waits for the stock row", func() bool { return d.lockWaits(t) > 0 })
 	return done
 }
 
@@ -334,7 +335,7 @@ func TestExpire_WaitsForOneRow(t *testing.T) {
 			}
 		}
 		unlock()
-		if err := wait(t, "the batch", done); err != nil {
+		if err := testenv.Receive(t, "the batch", done); err != nil {
 			t.Error(err)
 		}
 		d.atRest(t, locked, 0)
@@ -357,7 +358,7 @@ func TestExpire_LostWhileWaiting(t *testing.T) {
 		outlive(t, d, "expiry")
 		held := claim(t, l, "expiry", "b")
 		unlock()
-		if err := wait(t, "the batch", done); !errors.Is(err, ErrJobLost) {
+		if err := testenv.Receive(t, "the batch", done); !errors.Is(err, ErrJobLost) {
 			t.Errorf("expiring without the job: %v", err)
 		}
 		d.atRest(t, sku, 1)
@@ -552,7 +553,7 @@ func TestExpire_LeftOut(t *testing.T) {
 		j := claim(t, l, string("expiry-"+hot), "holder")
 		var round ExpiryRound
 		var e Expiry
-		until(t, "the orders expire after a wait", func() bool { // the wait ends early if this machine is slow
+		testenv.Await(t, "the orders expire after a wait", func() bool { // the wait ends early if this machine is slow
 			round.waitAfter = time.Time{}
 			unlock := d.lockRowOf(t, hot)
 			defer unlock()
@@ -565,9 +566,9 @@ func TestExpire_LeftOut(t *testing.T) {
 				e, err = l.Expire(t.Context(), j, &round, 100)
 				ended <- err
 			}()
-			until(t, "the next batch waits for the row", func() bool { return d.lockWaits(t) > 0 || len(ended) > 0 })
+			testenv.Await(t, "the next batch waits for the row", func() bool { return d.lockWaits(t) > 0 || len(ended) > 0 })
 			unlock()
-			if err := wait(t, "the batch", ended); err != nil {
+			if err := testenv.Receive(t, "the batch", ended); err != nil {
 				t.Fatal(err)
 			}
 			return e.Expired > 0

@@ -1013,12 +1013,12 @@ func TestFaults_ChangeGivenUp(t *testing.T) {
 		_, _, err := s.l.Change(ctx, s.pending.ID, order.ChangeOptions{Payment: "new"}, pay("new"))
 		answer <- err
 	}()
-	until(t, "the order is paid", func() bool {
+	testenv.Await(t, "the order is paid", func() bool {
 		p, err := readPayment(t.Context(), s.healthy, "new")
 		return err == nil && p.Status == order.PaymentPaid
 	})
 	giveUp()
-	if err := wait(t, "Change", answer); !errors.Is(err, sqltx.ErrUnknownOutcome) {
+	if err := testenv.Receive(t, "Change", answer); !errors.Is(err, sqltx.ErrUnknownOutcome) {
 		t.Errorf("%v", err)
 	}
 	s.faults.Disarm()

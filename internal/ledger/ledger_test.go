@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
@@ -84,7 +83,7 @@ func openWith(t *testing.T, db *sqltx.DB, o Options) *Ledger {
 // measureClock measures the database's clock. A busy machine may need several tries.
 func measureClock(t *testing.T, l *Ledger) {
 	t.Helper()
-	until(t, "the clock is measured", func() bool { return l.MeasureClock(t.Context()) == nil })
+	testenv.Await(t, "the clock is measured", func() bool { return l.MeasureClock(t.Context()) == nil })
 }
 
 // lay creates the SKU's stock row.
@@ -129,17 +128,6 @@ func takeOf(skus ...stock.SKU) stock.Take {
 	}
 	stock.SortLines(d.Lines)
 	return stock.Take{Deduction: d}
-}
-
-// wait returns what the channel sends within 20 s.
-func wait[T any](t *testing.T, what string, from <-chan T) (v T) {
-	t.Helper()
-	select {
-	case v = <-from:
-	case <-time.After(20 * time.Second):
-		t.Fatalf("not within 20 s: %s", what)
-	}
-	return v
 }
 
 // conflicting returns a cutter that meets the given number of conflicts.

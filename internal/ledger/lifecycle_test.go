@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // mustRecord commits the order of a take of one unit.
@@ -102,14 +103,12 @@ func TestChange_LocksStockFirst(t *testing.T) {
 			cancelled <- err
 		}()
 		// The change waits for the stock row. Meanwhile the order's row must stay free.
-		for deadline := time.Now().Add(500 * time.Millisecond); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-			var id []byte
-			err := l.db.Transact(t.Context(), func(tx *sqltx.Tx) error {
-				return tx.QueryRow(t.Context(), []any{&id}, "SELECT take_id FROM orders WHERE id = ? FOR UPDATE NOWAIT", tx.Dialect().UUID(o.ID))
-			})
-			if err != nil {
-				t.Fatalf("the order's row is locked: %v", err)
-			}
+		testenv.Await(t, "the change waits", func() bool { return d.waiting(t) > 0 })
+		var id []byte
+		if err := l.db.Transact(t.Context(), func(tx *sqltx.Tx) error {
+			return tx.QueryRow(t.Context(), []any{&id}, "SELECT take_id FROM orders WHERE id = ? FOR UPDATE NOWAIT", tx.Dialect().UUID(o.ID))
+		}); err != nil {
+			t.Fatalf("the order's row is locked: %v", err)
 		}
 		select {
 		case err := <-cancelled:
@@ -117,7 +116,7 @@ func TestChange_LocksStockFirst(t *testing.T) {
 		default:
 		}
 		holder.Rollback()
-		if err := wait(t, "the change", cancelled); err != nil {
+		if err := testenv.Receive(t, "the change", cancelled); err != nil {
 			t.Error(err)
 		}
 		d.atRest(t, "a", 0)

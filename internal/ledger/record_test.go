@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // recordingOf returns the recording of an order of one unit of each SKU.
@@ -157,12 +158,14 @@ func (d *database) lockRowOf(t *testing.T, sku stock.SKU) (unlock func()) {
 	stop := make(chan struct{})
 	var holding sync.WaitGroup
 	holding.Go(func() { // the server ends an idle transaction
+		ticker := time.NewTicker(300 * time.Millisecond)
+		defer ticker.Stop()
 		for {
 			select {
 			case <-stop:
 				tx.Rollback()
 				return
-			case <-time.After(300 * time.Millisecond):
+			case <-ticker.C:
 				if err := lock(); err != nil {
 					t.Errorf("the lock was lost: %v", err)
 				}
@@ -190,11 +193,7 @@ func TestLockedRowInAGroup(t *testing.T) {
 		var group sync.WaitGroup
 		defer group.Wait()
 		group.Go(func() { l.runGroup(rs) })
-		select {
-		case <-rs[1].done:
-		case <-time.After(30 * time.Second): // while the row is locked
-			t.Fatal("the other SKU's order waits as long as the row is locked")
-		}
+		testenv.Receive(t, "the other SKU's order ends while the row is locked", rs[1].done)
 		if o := rs[1].outcome; !o.Committed() {
 			t.Errorf("the other SKU's order: %+v", o)
 		}
@@ -213,13 +212,13 @@ func TestLockedRowInAGroup(t *testing.T) {
 			waiting <- o
 		}()
 		for _, r := range []*recording{rs[0], rs[2]} {
-			wait(t, "an order of the locked row", r.done)
+			testenv.Receive(t, "an order of the locked row", r.done)
 			if o := r.outcome; !o.Refused() || !errors.Is(o.Reason(), stock.ErrBusy) {
 				t.Errorf("an order of the locked row: %+v", o)
 			}
 		}
 		unlock()
-		if o := wait(t, "the order that came later", waiting); !o.Committed() {
+		if o := testenv.Receive(t, "the order that came later", waiting); !o.Committed() {
 			t.Errorf("the order that came later: %+v", o)
 		}
 		d.atRest(t, locked, 1)

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestRecordRefusal: what a refused order's row may replace, and what bars it.
@@ -76,18 +76,16 @@ func TestRecordRefusal_VoidMeanwhile(t *testing.T) {
 		}
 		done := make(chan order.Outcome, 1)
 		go func() { done <- l.RecordRefusal(t.Context(), take) }()
-		for deadline := time.Now().Add(30 * time.Second); d.waiting(t) == 0; {
-			if time.Now().After(deadline) {
-				t.Fatal("RecordRefusal does not wait for the void order")
-			}
+		testenv.Await(t, "RecordRefusal waits for the void order", func() bool {
 			if _, err := tx.Exec(t.Context(), "UPDATE orders SET version = 0 WHERE id = ?", tx.Dialect().UUID(void.ID)); err != nil {
 				t.Fatal(err) // the server ends a transaction that stays idle
 			}
-		}
+			return d.waiting(t) > 0
+		})
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
 		}
-		if out := wait(t, "the refusal", done); !out.Refused() {
+		if out := testenv.Receive(t, "the refusal", done); !out.Refused() {
 			t.Errorf("%+v", out)
 		}
 		if o, err := l.Order(t.Context(), take.OrderID); err != nil || o.Status != order.TurnedDown || o.TakeID != take.TakeID {

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // waiting returns how many changes have turns or wait for them, one for each row.
@@ -58,7 +59,7 @@ func TestLockedRowHoldsOneConnection(t *testing.T) {
 				}
 			})
 		}
-		until(t, "the cancellations wait", func() bool {
+		testenv.Await(t, "the cancellations wait", func() bool {
 			return d.lockWaits(t) > 0 && l.turns.waiting()+int(answered.Load()) >= len(orders)
 		})
 		before := d.sql.Pool().Stats()
@@ -135,9 +136,9 @@ func TestChangesTakeTurns(t *testing.T) {
 			ctx, giveUp := context.WithCancel(t.Context())
 			answer := make(chan error, 1)
 			go func() { answer <- change(ctx) }()
-			until(t, name+" waits", func() bool { return l.turns.waiting() == 2 })
+			testenv.Await(t, name+" waits", func() bool { return l.turns.waiting() == 2 })
 			giveUp()
-			if err := wait(t, name, answer); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, context.Canceled) {
+			if err := testenv.Receive(t, name, answer); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, context.Canceled) {
 				t.Errorf("%s without a turn: %v", name, err)
 			}
 			end()
@@ -170,13 +171,13 @@ func TestPaymentPassesAWaitingCancellation(t *testing.T) {
 			_, _, err := l.Change(ctx, o.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
 			cancelled <- err
 		}()
-		until(t, "the cancellation waits for the row", func() bool { return d.lockWaits(t) > 0 })
+		testenv.Await(t, "the cancellation waits for the row", func() bool { return d.lockWaits(t) > 0 })
 		paid := make(chan error, 1)
 		go func() {
 			_, _, err := l.Change(t.Context(), o.ID, order.ChangeOptions{Payment: "p-1"}, pay("p-1"))
 			paid <- err
 		}()
-		if err := wait(t, "the payment", paid); err != nil {
+		if err := testenv.Receive(t, "the payment", paid); err != nil {
 			t.Errorf("a payment while a cancellation waits: %v", err)
 		}
 		giveUp()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -112,7 +111,7 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 		waits := make(chan struct{})
 		looking, stop := context.WithCancel(t.Context())
 		go func() {
-			for n := 0; looking.Err() == nil; time.Sleep(10 * time.Millisecond) {
+			for n := 0; looking.Err() == nil; testenv.Dither() {
 				err := l.db.QueryRow(looking, []any{&n}, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 				if err == nil && n > 0 {
 					close(waits)
@@ -130,7 +129,7 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 				t.Errorf("%s: the stock row is locked while the answer waits for the standby (%v)", name, err)
 			}
 			standby.Cont()
-			if err := wait(t, name, answer); err != nil {
+			if err := testenv.Receive(t, name, answer); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

@@ -10,17 +10,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
-
-// until waits up to 30 s until the condition holds.
-func until(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 30 s: %s", what)
-		}
-	}
-}
 
 // waitingInSlowGroups returns how many orders wait for slow groups.
 func (l *Ledger) waitingInSlowGroups() int {
@@ -80,7 +71,7 @@ func TestRecord_TimesAfterTheWait(t *testing.T) {
 		measureClock(t, l)
 		lay(t, l, "a", 10)
 		first := l.recordLater(t.Context(), takeOf("a"))
-		until(t, "the first group counts as slow", func() bool {
+		testenv.Await(t, "the first group counts as slow", func() bool {
 			l.slow.mu.Lock()
 			defer l.slow.mu.Unlock()
 			return l.slow.groups == 1
@@ -92,9 +83,9 @@ func TestRecord_TimesAfterTheWait(t *testing.T) {
 		impatient, giveUp := context.WithCancel(t.Context())
 		abandoned := takeOf("a")
 		third := l.recordLater(impatient, abandoned)
-		until(t, "three orders wait", func() bool { return l.waitingInSlowGroups() == 3 })
+		testenv.Await(t, "three orders wait", func() bool { return l.waitingInSlowGroups() == 3 })
 		giveUp()
-		if r := wait(t, "the order that is given up", third); !r.out.Refused() || !errors.Is(r.out.Reason(), stock.ErrBusy) || !errors.Is(r.out.Reason(), context.Canceled) {
+		if r := testenv.Receive(t, "the order that is given up", third); !r.out.Refused() || !errors.Is(r.out.Reason(), stock.ErrBusy) || !errors.Is(r.out.Reason(), context.Canceled) {
 			t.Errorf("an order that is given up before its transaction begins: %+v", r.out)
 		}
 		waited, err := l.Now()
@@ -104,7 +95,7 @@ func TestRecord_TimesAfterTheWait(t *testing.T) {
 		close(proceed)
 		<-first
 		for name, answer := range map[string]<-chan recorded{"second": second, "queued": queued} {
-			r := wait(t, name, answer)
+			r := testenv.Receive(t, name, answer)
 			if !r.out.Committed() {
 				t.Fatalf("%s: %v", name, r.out.Reason())
 			}
@@ -138,9 +129,9 @@ func TestRecord_GivenUp(t *testing.T) {
 		impatient, giveUp := context.WithCancel(t.Context())
 		take := takeOf("a")
 		answer := l.recordLater(impatient, take)
-		until(t, "the transaction has begun", func() bool { return len(planning) == 1 })
+		testenv.Await(t, "the transaction has begun", func() bool { return len(planning) == 1 })
 		giveUp()
-		r := wait(t, "the order that is given up", answer)
+		r := testenv.Receive(t, "the order that is given up", answer)
 		if !r.out.Unknown() || !errors.Is(r.out.Reason(), context.Canceled) {
 			t.Errorf("an order that is given up after its transaction has begun: %+v", r.out)
 		}
@@ -176,18 +167,18 @@ func TestRecord_TimesAfterALockWait(t *testing.T) {
 				r      recorded
 				waited time.Time
 			)
-			until(t, name+" is committed after a wait", func() bool { // it is refused as busy if this machine is slow
+			testenv.Await(t, name+" is committed after a wait", func() bool { // it is refused as busy if this machine is slow
 				unlock := d.lockRowOf(t, "a")
 				defer unlock()
 				answer := make(chan recorded, 1)
 				go func() { answer <- record(t.Context()) }()
-				until(t, name+" waits for the row", func() bool { return d.lockWaits(t) > 0 })
+				testenv.Await(t, name+" waits for the row", func() bool { return d.lockWaits(t) > 0 })
 				var err error
 				if waited, err = l.Now(); err != nil {
 					t.Fatal(err)
 				}
 				unlock()
-				r = wait(t, name, answer)
+				r = testenv.Receive(t, name, answer)
 				return r.out.Committed()
 			})
 			begun := r.order.CreatedAt

@@ -270,7 +270,7 @@ func TestFailedUnlockOfUnwantedHandover(t *testing.T) {
 		_, err := l.Lock(ctx, "a")
 		waited <- err
 	}()
-	waitForWaiters(l, "a", 1)
+	waitForWaiters(t, l, "a", 1)
 	unlocked := make(chan error, 1)
 	go func() { unlocked <- lease.Unlock(t.Context()) }()
 	<-b.handingOver
@@ -316,7 +316,7 @@ func TestLossOfSharedLock(t *testing.T) {
 type slowRelease struct{ watched }
 
 func (slowRelease) Release(context.Context) error {
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // in a bubble
 	return nil
 }
 

@@ -3,10 +3,11 @@ package lock
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // fakeBackend grants every request. Its handovers stop halfway until proceed is
@@ -110,7 +111,7 @@ func TestHandover(t *testing.T) {
 				}
 				w.granted <- lease
 			}()
-			waitForWaiters(l, "a", 1)
+			waitForWaiters(t, l, "a", 1)
 			unlocked := make(chan struct{})
 			go func() {
 				defer close(unlocked)
@@ -145,7 +146,7 @@ func TestLeaseLostAfterHandover(t *testing.T) {
 	holder := <-b.grants
 	granted := make(chan Lease, 1)
 	go func() { granted <- mustLock(t, l, "a") }()
-	waitForWaiters(l, "a", 1)
+	waitForWaiters(t, l, "a", 1)
 
 	next := l.queue.nextWaiter("a").hold
 	next.mu.Lock() // stops the handover while it has the queue locked
@@ -155,18 +156,19 @@ func TestLeaseLostAfterHandover(t *testing.T) {
 		mustUnlock(t, first)
 	}()
 	<-b.handingOver
-	for l.queue.mu.TryLock() {
-		l.queue.mu.Unlock()
-		runtime.Gosched()
-	}
+	testenv.Await(t, "the queue is in use", func() bool {
+		free := l.queue.mu.TryLock()
+		if free {
+			l.queue.mu.Unlock()
+		}
+		return !free
+	})
 	lost := make(chan struct{})
 	go func() {
 		defer close(lost)
 		holder.lost(ErrDeleted)
 	}()
-	for h := first.(*lease).hold; !h.isLost(); {
-		runtime.Gosched()
-	}
+	testenv.Await(t, "the holder has lost the lock", first.(*lease).hold.isLost)
 	next.mu.Unlock()
 	<-unlocked
 	<-lost
@@ -197,7 +199,7 @@ func TestHandoverTooLate(t *testing.T) {
 	holder := <-b.grants
 	granted := make(chan Lease, 1)
 	go func() { granted <- mustLock(t, l, "a") }()
-	waitForWaiters(l, "a", 1)
+	waitForWaiters(t, l, "a", 1)
 	unlocked := make(chan struct{})
 	go func() {
 		defer close(unlocked)
@@ -241,19 +243,14 @@ func TestNextWaiterAsksDuringRelease(t *testing.T) {
 	first := mustLock(t, l, "a")
 	granted := make(chan Lease, 1)
 	go func() { granted <- mustLock(t, l, "a") }()
-	waitForWaiters(l, "a", 1)
+	waitForWaiters(t, l, "a", 1)
 	unlocked := make(chan struct{})
 	go func() {
 		defer close(unlocked)
 		mustUnlock(t, first)
 	}()
 	<-b.handingOver
-	var second Lease
-	select {
-	case second = <-granted: // the backend grants every request
-	case <-time.After(time.Minute):
-		t.Fatal("the waiter has not asked within a minute")
-	}
+	second := testenv.Receive(t, "the waiter asks", granted) // the backend grants every request
 	if n := b.released.Load(); n != 0 {
 		t.Errorf("%d grants were released before the answer", n)
 	}
@@ -304,7 +301,7 @@ func TestUnwantedHandoverLost(t *testing.T) {
 		_, err := l.Lock(ctx, "a")
 		gaveUp <- err
 	}()
-	waitForWaiters(l, "a", 1)
+	waitForWaiters(t, l, "a", 1)
 	unlocked := make(chan error, 1)
 	go func() { unlocked <- first.Unlock(t.Context()) }()
 	<-b.handingOver
@@ -313,13 +310,8 @@ func TestUnwantedHandoverLost(t *testing.T) {
 		t.Errorf("Lock of the cancelled waiter: %v", err)
 	}
 	close(b.proceed)
-	select {
-	case err := <-unlocked:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(time.Minute):
-		t.Fatal("Unlock does not return within a minute")
+	if err := testenv.Receive(t, "Unlock returns", unlocked); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -339,14 +331,10 @@ func TestLossDuringHandover(t *testing.T) {
 	first := mustLockAnew(t, l, "a")
 	granted := make(chan Lease, 1)
 	go func() { granted <- mustLock(t, l, "a") }()
-	waitForWaiters(l, "a", 1)
+	waitForWaiters(t, l, "a", 1)
 	mustUnlock(t, first)
 	second := <-granted
-	select {
-	case <-second.Context().Done():
-	case <-time.After(time.Minute):
-		t.Fatal("the lease has not ended after a minute")
-	}
+	testenv.Receive(t, "the lease ends", second.Context().Done())
 	if err := second.Unlock(t.Context()); !errors.Is(err, ErrLost) {
 		t.Errorf("Unlock of a lost lease: %v", err)
 	}

@@ -4,27 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // waitForWaiters returns when n callers wait for the name.
-func waitForWaiters(l *locker, name string, n int) {
-	for {
+func waitForWaiters(t *testing.T, l *locker, name string, n int) {
+	t.Helper()
+	testenv.Await(t, fmt.Sprintf("%d callers wait", n), func() bool {
 		l.queue.mu.Lock()
-		waiting := l.queue.lines[name] != nil && l.queue.lines[name].waiting.Len() == n
-		l.queue.mu.Unlock()
-		if waiting {
-			return
-		}
-		runtime.Gosched()
-	}
+		defer l.queue.mu.Unlock()
+		return l.queue.lines[name] != nil && l.queue.lines[name].waiting.Len() == n
+	})
 }
 
 // mustLock and mustUnlock are those of locktest, which this package cannot
@@ -63,7 +61,7 @@ func TestLocalOrder(t *testing.T) {
 			order = append(order, i)
 			mustUnlock(t, lease)
 		})
-		waitForWaiters(l.locker, "a", i+1)
+		waitForWaiters(t, l.locker, "a", i+1)
 	}
 	mustUnlock(t, first)
 	all.Wait()
@@ -85,10 +83,10 @@ func TestLocalKeepsNoStateOfUnusedNames(t *testing.T) {
 			}
 		})
 	}
-	waitForWaiters(l.locker, "a", 10)
+	waitForWaiters(t, l.locker, "a", 10)
 	cancel()
 	all.Wait()
-	waitForWaiters(l.locker, "a", 0)
+	waitForWaiters(t, l.locker, "a", 0)
 	mustUnlock(t, lease)
 	for i := range 1000 {
 		mustUnlock(t, mustLock(t, l, fmt.Sprint(i)))
@@ -110,7 +108,7 @@ func TestLocalCancelDuringUnlock(t *testing.T) {
 				mustUnlock(t, lease)
 			}
 		})
-		waitForWaiters(l.locker, "a", 1)
+		waitForWaiters(t, l.locker, "a", 1)
 		all.Go(cancel)
 		mustUnlock(t, lease)
 		all.Wait()

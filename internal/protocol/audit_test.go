@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // auditNow audits all stock and returns the findings.
@@ -315,14 +316,14 @@ func TestTakeOutlivesRepair(t *testing.T) {
 		reached, proceed := paused.gate.taken.arm()
 		defer proceed()
 		answer := place(t.Context(), paused.instance, oneUnit(sku))
-		wait(t, "the take", reached)
+		testenv.Receive(t, "the take", reached)
 		addToLedger(5)(t, s, other, sku)
 		if _, summary := auditNow(t, guest, true); summary.Different != 1 || summary.Repaired != 1 {
 			t.Errorf("%+v", summary)
 		}
 		mustPlace(t, other, oneUnit(sku))
 		proceed()
-		if r := wait(t, "the answer", answer); !errors.Is(r.err, stock.ErrSoldOut) {
+		if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrSoldOut) {
 			t.Errorf("answered %+v, want sold out: the other request has the only unit", r)
 		}
 		s.waitSettled(t, other.counter, sku)
@@ -343,18 +344,18 @@ func TestRepairWaitsForACommit(t *testing.T) {
 		reached, proceed := paused.cutter.after.arm()
 		defer proceed()
 		answer := place(t.Context(), paused.instance, oneUnit(sku))
-		wait(t, "the open transaction", reached)
+		testenv.Receive(t, "the open transaction", reached)
 		repaired := make(chan reconcile.AuditSummary, 1)
 		go func() {
 			_, summary := auditNow(t, guest, true)
 			repaired <- summary
 		}()
-		eventually(t, "the repair waits for the row", func() bool { return s.waiting(t) > 0 })
+		testenv.Await(t, "the repair waits for the row", func() bool { return s.waiting(t) > 0 })
 		proceed()
-		if r := wait(t, "the answer", answer); r.err != nil {
+		if r := testenv.Receive(t, "the answer", answer); r.err != nil {
 			t.Error(r.err)
 		}
-		if summary := wait(t, "the repair", repaired); summary.Different != 1 || summary.Repaired != 1 {
+		if summary := testenv.Receive(t, "the repair", repaired); summary.Different != 1 || summary.Repaired != 1 {
 			t.Errorf("%+v", summary)
 		}
 		s.waitSettled(t, paused.counter, sku)

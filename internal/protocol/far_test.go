@@ -89,7 +89,7 @@ func TestFarRedis(t *testing.T) {
 		for range buyers {
 			sales.Go(func() {
 				sold := 0
-				eventually(t, "every buyer has all orders", func() bool {
+				testenv.Await(t, "every buyer has all orders", func() bool {
 					_, _, err := i.Place(t.Context(), oneUnit(sku))
 					switch {
 					case err == nil:

@@ -241,9 +241,11 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 		defer cancel()
 		s.run(ctx, instances)
 	}()
+	bounded, cancel := context.WithTimeout(ctx, maxRun)
+	defer cancel()
 	select {
 	case <-ended:
-	case <-time.After(maxRun):
+	case <-bounded.Done():
 		broken = fmt.Errorf("requests without an answer after %v", maxRun)
 		r.sqlFault.Disarm()
 		r.hook.Disarm()
@@ -271,23 +273,23 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 // settle sweeps until every promise holds. It returns the errors that remain when the
 // time is over, or when no sweep can correct them.
 func (r *rig) settle(ctx context.Context, within time.Duration, instances []*instance, s *scenario, e *evidence) (broken error) {
-	end := time.Now().Add(within)
-	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
+	_ = testenv.Poll(within, func() error {
 		var failed error
 		for _, i := range instances {
 			if err := errors.Join(i.Ready(ctx), i.Sweep(ctx)); err != nil {
 				failed = errors.Join(failed, fmt.Errorf("sweeping: %w", err))
 			}
 		}
-		if err := r.gather(ctx, instances[0], s, e); err != nil {
-			return err
+		if broken = r.gather(ctx, instances[0], s, e); broken != nil {
+			return nil
 		}
 		broken = errors.Join(failed, e.check())
-		if broken == nil || e.queued == 0 && e.checkOrders() != nil || time.Now().After(end) {
-			return broken
+		if e.queued == 0 && e.checkOrders() != nil {
+			return nil // no sweep can correct it
 		}
-		time.Sleep(pause) // between two sweeps, as Run does
-	}
+		return broken
+	})
+	return broken
 }
 
 // gather reads the evidence without the service. It asks the journal first: an order

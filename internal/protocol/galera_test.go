@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -78,7 +77,7 @@ func TestGalera(t *testing.T) {
 						t.Errorf("a client was answered %v", err)
 						return
 					default:
-						time.Sleep(5 * time.Millisecond) // a node that is gone refuses at once
+						testenv.Dither() // a node that is gone refuses at once
 					}
 				}
 			})
@@ -88,10 +87,10 @@ func TestGalera(t *testing.T) {
 			defer mu.Unlock()
 			return len(accepted)
 		}
-		eventually(t, "orders are accepted", func() bool { return acceptedOrders() > 100 })
+		testenv.Await(t, "orders are accepted", func() bool { return acceptedOrders() > 100 })
 		nodes[1].Kill()
 		before := acceptedOrders()
-		eventually(t, "the other nodes accept orders", func() bool { return acceptedOrders() > before+100 })
+		testenv.Await(t, "the other nodes accept orders", func() bool { return acceptedOrders() > before+100 })
 		stop()
 		all.Wait()
 		for _, node := range []int{0, 2} {
@@ -102,7 +101,7 @@ func TestGalera(t *testing.T) {
 		// A transaction whose client has given up may commit between the two readings.
 		var b ledgerCounts
 		defer func() { t.Logf("%+v, with %d orders accepted", b, len(accepted)) }()
-		eventually(t, "the counts add up and have the accepted orders", func() bool {
+		testenv.Await(t, "the counts add up and have the accepted orders", func() bool {
 			b = s.ledgerCounts(t, sku)
 			return b.available+b.sold == b.total && b.sold >= int64(len(accepted))
 		})

@@ -59,11 +59,11 @@ func TestAdoptionWhileCutting(t *testing.T) {
 		reached, proceed := planned.arm()
 		defer proceed()
 		answer := place(t.Context(), paused, oneUnit(sku))
-		wait(t, "the read of the stock row", reached)
+		testenv.Receive(t, "the read of the stock row", reached)
 		next := s.open(t, settings{strategy: "conditional"})
 		mustPlace(t, next, oneUnit(sku))
 		proceed()
-		if r := wait(t, "the answer", answer); !errors.Is(r.err, stock.ErrSuperseded) {
+		if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrSuperseded) {
 			t.Errorf("answered %+v", r)
 		}
 		s.checkBalance(t, nil, sku, 1)
@@ -132,7 +132,7 @@ func TestRollover(t *testing.T) {
 				for range 8 {
 					sellers.Go(func() { sell(old) })
 				}
-				wait(t, "orders of the old instance", started)
+				testenv.Receive(t, "orders of the old instance", started)
 				next := s.open(t, settings{strategy: pair[1], noGuard: true})
 				defer next.Close()
 				for range 8 {
@@ -227,7 +227,7 @@ func TestStaleRedis(t *testing.T) {
 					i = s.open(t, settings{strategy: name, noGuard: true})
 				}
 				placed := 0
-				eventually(t, "the units left are sold", func() bool {
+				testenv.Await(t, "the units left are sold", func() bool {
 					_, _, err := i.Place(t.Context(), oneUnit(sku))
 					switch {
 					case err == nil:
@@ -280,7 +280,7 @@ func TestLoadFails(t *testing.T) {
 	addStock(t, i, sku, 3)
 	counted.fail = 2
 	i.StoreChanged()
-	eventually(t, "an order is placed", func() bool {
+	testenv.Await(t, "an order is placed", func() bool {
 		_, _, err := i.Place(t.Context(), oneUnit(sku))
 		return err == nil
 	})
@@ -323,11 +323,11 @@ func TestReadyNeedsWrites(t *testing.T) {
 			_ = db.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() ORDER BY pid = pg_backend_pid()").Error
 		}
 		set("on")
-		eventually(t, "the instance is not ready", func() bool { return sqltx.IsReadOnly(i.Ready(t.Context())) })
+		testenv.Await(t, "the instance is not ready", func() bool { return sqltx.IsReadOnly(i.Ready(t.Context())) })
 		mustRefuse(t, i, oneUnit(sku), stock.ErrBusy)
 		mustRefuse(t, i, withKey(oneUnit(sku), "k"), stock.ErrBusy)
 		set("off")
-		eventually(t, "the instance is ready", func() bool { return i.Ready(t.Context()) == nil })
+		testenv.Await(t, "the instance is ready", func() bool { return i.Ready(t.Context()) == nil })
 		mustPlace(t, i, withKey(oneUnit(sku), "k"))
 		s.checkBalance(t, nil, sku, 1)
 	})

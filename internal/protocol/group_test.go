@@ -2,12 +2,14 @@ package protocol
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // placeAsGroup places the orders that next returns, so that the ledger records them in
@@ -17,7 +19,7 @@ import (
 // orders of new SKUs, and tries again.
 func placeAsGroup(t *testing.T, i hooked, next func() []order.Request) (replies []reply) {
 	t.Helper()
-	eventually(t, "all orders are queued for one group", func() (grouped bool) {
+	testenv.Await(t, "all orders are queued for one group", func() (grouped bool) {
 		replies, grouped = tryGroup(t, i, next())
 		return grouped
 	})
@@ -36,16 +38,15 @@ func tryGroup(t *testing.T, i hooked, rs []order.Request) (replies []reply, grou
 	reached, proceed := i.cutter.before.arm()
 	defer proceed()
 	holder := place(t.Context(), i.instance, oneUnit(sku))
-	wait(t, "the transaction that holds the others up", reached)
+	testenv.Receive(t, "the transaction that holds the others up", reached)
 	end := time.Now().Add(lanePatience)
 	queued := func(orders int) bool {
-		for i.queued(t) != orders {
-			if time.Now().After(end) {
-				return false
+		return nil == testenv.Poll(time.Until(end), func() error {
+			if n := i.queued(t); n != orders {
+				return fmt.Errorf("%d orders are queued", n)
 			}
-			time.Sleep(time.Millisecond)
-		}
-		return true
+			return nil
+		})
 	}
 	var answers []<-chan reply
 	for _, r := range rs {
@@ -56,9 +57,9 @@ func tryGroup(t *testing.T, i hooked, rs []order.Request) (replies []reply, grou
 	}
 	proceed()
 	for _, answer := range answers {
-		replies = append(replies, wait(t, "an answer", answer))
+		replies = append(replies, testenv.Receive(t, "an answer", answer))
 	}
-	if r := wait(t, "the answer to the holder", holder); r.err != nil && grouped {
+	if r := testenv.Receive(t, "the answer to the holder", holder); r.err != nil && grouped {
 		t.Error(r.err)
 	}
 	return replies, grouped
@@ -159,13 +160,13 @@ func TestQueueFull(t *testing.T) {
 		reached, proceed := i.cutter.before.arm()
 		defer proceed()
 		first := place(t.Context(), i.instance, oneUnit(sku))
-		wait(t, "the transaction that holds the others up", reached)
+		testenv.Receive(t, "the transaction that holds the others up", reached)
 		pending := make([]<-chan reply, asked)
 		for n := range pending {
 			pending[n] = place(t.Context(), i.instance, oneUnit(sku))
 		}
 		refused := 0
-		eventually(t, "orders are refused", func() bool {
+		testenv.Await(t, "orders are refused", func() bool {
 			pending = slices.DeleteFunc(pending, func(c <-chan reply) bool {
 				select {
 				case r := <-c:
@@ -183,7 +184,7 @@ func TestQueueFull(t *testing.T) {
 		proceed()
 		var sold int64
 		for _, c := range append(pending, first) {
-			switch r := wait(t, "an answer", c); {
+			switch r := testenv.Receive(t, "an answer", c); {
 			case r.err == nil:
 				sold++
 			case !errors.Is(r.err, stock.ErrBusy):
@@ -215,7 +216,7 @@ func TestLockedRow(t *testing.T) {
 			for range 40 { // more than the transactions that run at once
 				waiters = append(waiters, place(t.Context(), i, oneUnit(locked)))
 			}
-			eventually(t, "an order waits for the row", func() bool { return s.waiting(t) > 0 })
+			testenv.Await(t, "an order waits for the row", func() bool { return s.waiting(t) > 0 })
 			// The first order may still wait for the group of the locked row.
 			mustPlace(t, i, oneUnit(other))
 			slow := 0
@@ -232,7 +233,7 @@ func TestLockedRow(t *testing.T) {
 			unlock()
 			held, placed := time.Since(began), int64(0)
 			for _, w := range waiters {
-				switch r := wait(t, "an order of the locked row", w); {
+				switch r := testenv.Receive(t, "an order of the locked row", w); {
 				case r.err == nil:
 					placed++
 				case held < rowLockWait || !errors.Is(r.err, stock.ErrBusy): // on a slow machine, some have waited for too long

@@ -282,13 +282,13 @@ func (s *shop) race(t *testing.T, kind raceKind, job ledger.Job, round int) (end
 	for n, payment := range payments {
 		racing.Go(func() {
 			<-cancelled
-			time.Sleep(rand.N(3 * time.Millisecond))
+			testenv.Dither()
 			answers[n] = payUntilAnswered(t, among[n], o.ID, payment)
 		})
 	}
 	if round%2 == 0 {
 		racing.Go(func() {
-			time.Sleep(rand.N(3 * time.Millisecond))
+			testenv.Dither()
 			if _, err := among[1].Cancel(t.Context(), o.ID, ""); err != nil && !errors.As(err, new(*order.WrongStatus)) {
 				t.Errorf("cancelling: %v", err)
 			}
@@ -298,7 +298,7 @@ func (s *shop) race(t *testing.T, kind raceKind, job ledger.Job, round int) (end
 		})
 	}
 	racing.Go(func() {
-		time.Sleep(rand.N(3 * time.Millisecond))
+		testenv.Dither()
 		done, err := among[1].ledger.Expire(t.Context(), job, new(ledger.ExpiryRound), 10)
 		if err != nil && !errors.Is(err, stock.ErrBusy) {
 			t.Errorf("expiring: %v", err)
@@ -351,19 +351,21 @@ func raceTimes(round int) (deadline time.Duration, cancelFirst bool) {
 }
 
 // payUntilAnswered pays the order as a provider that repeats its callback.
-func payUntilAnswered(t *testing.T, i *instance, id uuid.UUID, payment string) error {
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		_, err := i.Pay(t.Context(), id, payment)
-		again := errors.Is(err, stock.ErrBusy) || errors.Is(err, stock.ErrUnavailable)
-		if !again || time.Now().After(deadline) {
+func payUntilAnswered(t *testing.T, i *instance, id uuid.UUID, payment string) (err error) {
+	_ = testenv.Poll(testenv.Patience, func() error {
+		if _, err = i.Pay(t.Context(), id, payment); errors.Is(err, stock.ErrBusy) || errors.Is(err, stock.ErrUnavailable) {
 			return err
 		}
-	}
+		return nil
+	})
+	return err
 }
 
 // buyFreed tries to buy a unit until it has one or the race is over. It returns the
 // order, or uuid.Nil.
 func buyFreed(t *testing.T, over <-chan struct{}, i *instance, sku stock.SKU) uuid.UUID {
+	ticker := time.NewTicker(200 * time.Microsecond)
+	defer ticker.Stop()
 	for {
 		o, _, err := i.Place(t.Context(), oneUnit(sku))
 		switch {
@@ -376,7 +378,7 @@ func buyFreed(t *testing.T, over <-chan struct{}, i *instance, sku stock.SKU) uu
 		select {
 		case <-over:
 			return uuid.Nil
-		case <-time.After(200 * time.Microsecond):
+		case <-ticker.C:
 		}
 	}
 }

@@ -95,19 +95,19 @@ func TestCommitInLimbo(t *testing.T) {
 					t.Run("commits late", func(t *testing.T) {
 						fault := w.holdCommit()
 						answer := place(t.Context(), i, withKey(oneUnit(sku), "late"+name))
-						wait(t, "the COMMIT", fault.arrived)
+						testenv.Receive(t, "the COMMIT", fault.arrived)
 						if fault.withInserts {
-							if r := wait(t, "the answer", answer); !errors.Is(r.err, stock.ErrBusy) {
+							if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrBusy) {
 								t.Errorf("answered %+v, want busy: the void order was first", r)
 							}
 							fault.deliver <- true
-							wait(t, "the server", fault.done)
+							testenv.Receive(t, "the server", fault.done)
 							s.waitSettled(t, i.counter, sku)
 							s.checkBalance(t, i.counter, sku, 0)
 							return
 						}
 						answered := false
-						eventually(t, "the void order waits for the open transaction, or the request is answered", func() bool {
+						testenv.Await(t, "the void order waits for the open transaction, or the request is answered", func() bool {
 							select {
 							case r := <-answer:
 								t.Errorf("answered %+v while the transaction was open", r)
@@ -120,7 +120,7 @@ func TestCommitInLimbo(t *testing.T) {
 						if answered {
 							return
 						}
-						if r := wait(t, "the answer", answer); r.err != nil {
+						if r := testenv.Receive(t, "the answer", answer); r.err != nil {
 							t.Errorf("the COMMIT succeeded, but the request was answered %v", r.err)
 						}
 						mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
@@ -132,8 +132,8 @@ func TestCommitInLimbo(t *testing.T) {
 						sku := newSKU("limbo")
 						addStock(t, i, sku, 1)
 						fault := w.loseAnswer()
-						r := wait(t, "the answer", place(t.Context(), i, withKey(oneUnit(sku), "lost"+name)))
-						if wait(t, "the COMMIT", fault.arrived); r.err != nil {
+						r := testenv.Receive(t, "the answer", place(t.Context(), i, withKey(oneUnit(sku), "lost"+name)))
+						if testenv.Receive(t, "the COMMIT", fault.arrived); r.err != nil {
 							t.Errorf("the COMMIT succeeded, but the request was answered %v", r.err)
 						}
 						mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
@@ -146,12 +146,12 @@ func TestCommitInLimbo(t *testing.T) {
 						addStock(t, i, sku, 1)
 						fault := w.holdCommit()
 						answer := place(t.Context(), i, withKey(oneUnit(sku), "never"+name))
-						wait(t, "the COMMIT", fault.arrived)
+						testenv.Receive(t, "the COMMIT", fault.arrived)
 						if !fault.withInserts {
-							eventually(t, "the void order waits for the open transaction", func() bool { return s.waiting(t) > 0 })
+							testenv.Await(t, "the void order waits for the open transaction", func() bool { return s.waiting(t) > 0 })
 						}
 						fault.deliver <- false
-						if r := wait(t, "the answer", answer); !errors.Is(r.err, stock.ErrBusy) {
+						if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrBusy) {
 							t.Errorf("answered %+v, want busy: nothing was cut", r)
 						}
 						s.waitSettled(t, i.counter, sku)
@@ -214,13 +214,13 @@ func TestTransactionInLimbo(t *testing.T) {
 			cut := make(chan struct{})
 			fault := w.cutLater(cut)
 			answer := place(t.Context(), i, withKey(oneUnit(sku), "open"))
-			wait(t, "the transaction", fault.arrived)
+			testenv.Receive(t, "the transaction", fault.arrived)
 			if !fault.withInserts {
 				t.Fatal("the COMMIT came without the INSERTs")
 			}
-			eventually(t, "the transaction has inserted the order", func() bool { return s.waiting(t) > 0 })
+			testenv.Await(t, "the transaction has inserted the order", func() bool { return s.waiting(t) > 0 })
 			close(cut)
-			eventually(t, "the void order waits for the transaction", func() bool { return s.waiting(t) > 1 })
+			testenv.Await(t, "the void order waits for the transaction", func() bool { return s.waiting(t) > 1 })
 			select {
 			case r := <-answer:
 				t.Fatalf("answered %+v while the transaction was open", r)
@@ -231,7 +231,7 @@ func TestTransactionInLimbo(t *testing.T) {
 			}
 			// The server may notice the closed connection and roll back.
 			sold := int64(1)
-			switch r := wait(t, "the answer", answer); {
+			switch r := testenv.Receive(t, "the answer", answer); {
 			case errors.Is(r.err, stock.ErrBusy):
 				sold = 0
 			case r.err != nil:

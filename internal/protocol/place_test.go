@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestPlace: every strategy gives a single client the right answers.
@@ -150,7 +151,7 @@ func TestTwins(t *testing.T) {
 		ids := make(map[uuid.UUID]bool)
 		var fresh int
 		for n := range answers {
-			a := wait(t, "a twin's answer", answers[n])
+			a := testenv.Receive(t, "a twin's answer", answers[n])
 			switch {
 			case a.err == nil:
 				ids[a.order.ID] = true
@@ -188,14 +189,14 @@ func TestHangUp(t *testing.T) {
 				reached, proceed := i.cutter.after.arm()
 				defer proceed()
 				cancelled := place(ctx, i.instance, withKey(oneUnit(sku), "k"+string(sku)))
-				wait(t, "the open transaction", reached)
+				testenv.Receive(t, "the open transaction", reached)
 				other := place(t.Context(), i.instance, oneUnit(sku))
 				cancel()
 				// The request is cancelled while its transaction is open. Its void order
 				// waits for the transaction.
 				proceed()
-				a := wait(t, "the answer to the cancelled request", cancelled)
-				if b := wait(t, "the answer to the other request", other); b.err != nil {
+				a := testenv.Receive(t, "the answer to the cancelled request", cancelled)
+				if b := testenv.Receive(t, "the answer to the other request", other); b.err != nil {
 					t.Errorf("the other request was answered %v", b.err)
 				}
 				o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"+string(sku)))
@@ -246,13 +247,13 @@ func TestCompensationOutlivesTheRequest(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			reached, proceed := i.gate.taken.arm()
 			answer := place(ctx, i.instance, oneUnit(sku))
-			wait(t, "the take", reached)
+			testenv.Receive(t, "the take", reached)
 			cancel()
 			i.gate.mu.Lock()
 			i.gate.loseTakes = 1 // the answer to the take is lost too
 			i.gate.mu.Unlock()
 			proceed()
-			if r := wait(t, "the answer", answer); !errors.Is(r.err, stock.ErrBusy) {
+			if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrBusy) {
 				t.Errorf("answered %+v, want busy", r)
 			}
 		}

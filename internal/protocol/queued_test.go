@@ -130,7 +130,7 @@ func wantStatus(t *testing.T, i *instance, id uuid.UUID, want order.Status) {
 // waitFor waits until the order has the status.
 func waitFor(t *testing.T, i *instance, id uuid.UUID, want order.Status) {
 	t.Helper()
-	eventually(t, "the order is "+string(want), func() bool {
+	testenv.Await(t, "the order is "+string(want), func() bool {
 		o, err := i.Order(t.Context(), id)
 		return err == nil && o.Status == want
 	})
@@ -139,7 +139,7 @@ func waitFor(t *testing.T, i *instance, id uuid.UUID, want order.Status) {
 // waitFinished waits until the journal is empty.
 func waitFinished(t *testing.T, i *instance) {
 	t.Helper()
-	eventually(t, "the journal is empty", func() bool {
+	testenv.Await(t, "the journal is empty", func() bool {
 		length, _, err := i.journal.Backlog(t.Context())
 		return err == nil && length == 0
 	})
@@ -159,7 +159,7 @@ func TestQueuedOrder(t *testing.T) {
 		defer proceed()
 		consume(t, i.instance)
 		first := mustQueue(t, i.instance, withKey(oneUnit(sku), "k"))
-		wait(t, "the consumer", reached)
+		testenv.Receive(t, "the consumer", reached)
 
 		for _, at := range []*instance{i.instance, other} {
 			sweep(t, at)
@@ -330,10 +330,10 @@ func TestQueuedBehindAVoidOrder(t *testing.T) {
 		reached, proceed := i.journal.queued.arm()
 		defer proceed()
 		first := place(t.Context(), i.instance, keyed)
-		wait(t, "the journal", reached)
+		testenv.Receive(t, "the journal", reached)
 		again := mustReplay(t, i.instance, keyed)
 		proceed()
-		r := wait(t, "the answer", first)
+		r := testenv.Receive(t, "the answer", first)
 		if r.err != nil || r.replayed || r.order.ID == again.ID || again.ID != lost.ID {
 			t.Errorf("answered %+v, and meanwhile %+v", r, again)
 		}
@@ -369,12 +369,12 @@ func TestQueuedTwinOfALiveOrder(t *testing.T) {
 		reached, proceed := i.journal.queued.arm()
 		defer proceed()
 		first := place(t.Context(), i.instance, keyed)
-		wait(t, "the journal", reached)
+		testenv.Receive(t, "the journal", reached)
 		if again := mustReplay(t, i.instance, keyed); !sameOrder(again, live) {
 			t.Errorf("the key was answered with %+v, then with %+v", live, again)
 		}
 		proceed()
-		if r := wait(t, "the answer", first); r.err != nil || !sameOrder(r.order, live) {
+		if r := testenv.Receive(t, "the answer", first); r.err != nil || !sameOrder(r.order, live) {
 			t.Errorf("answered %+v, want %s", r, live.ID)
 		}
 	})
@@ -443,11 +443,11 @@ func TestFastConsumer(t *testing.T) {
 		defer proceed()
 		i.journal.keep.Store(true)
 		answer := place(t.Context(), i.instance, withKey(oneUnit(sku), "k"))
-		wait(t, "the journal", reached)
+		testenv.Receive(t, "the journal", reached)
 		consume(t, i.instance)
-		eventually(t, "the order is committed", func() bool { return s.ledgerCounts(t, sku).sold == 1 })
+		testenv.Await(t, "the order is committed", func() bool { return s.ledgerCounts(t, sku).sold == 1 })
 		proceed()
-		if r := wait(t, "the answer", answer); r.err != nil || r.replayed || r.order.Status != order.Queued {
+		if r := testenv.Receive(t, "the answer", answer); r.err != nil || r.replayed || r.order.Status != order.Queued {
 			t.Errorf("answered %+v", r)
 		}
 		i.journal.keep.Store(false)
@@ -489,7 +489,7 @@ func TestCommittedBeforeARefill(t *testing.T) {
 		i.journal.keep.Store(true)
 		stop := consume(t, i.instance)
 		o := mustQueue(t, i.instance, request(stock.Line{SKU: refilled, Quantity: 1}, stock.Line{SKU: kept, Quantity: 1}))
-		eventually(t, "the order is committed", func() bool { return s.ledgerCounts(t, kept).sold == 1 })
+		testenv.Await(t, "the order is committed", func() bool { return s.ledgerCounts(t, kept).sold == 1 })
 		stop()
 		if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(refilled)).Err(); err != nil {
 			t.Fatal(err)
@@ -523,7 +523,7 @@ func TestSlowConsumer(t *testing.T) {
 			slow.journal.claimsNone.Store(true)
 			quick.journal.claimsAll.Store(true)
 			stopSlow := consume(t, slow.instance)
-			wait(t, "the slow consumer", reached)
+			testenv.Receive(t, "the slow consumer", reached)
 			if refilled {
 				if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(sku)).Err(); err != nil {
 					t.Fatal(err)
@@ -573,7 +573,7 @@ func TestQueuedLockedRow(t *testing.T) {
 		unlock := s.lockStockRow(t, locked)
 		defer unlock()
 		consume(t, i.instance)
-		eventually(t, "the orders of another SKU are committed", func() bool { return s.ledgerCounts(t, free).sold == others })
+		testenv.Await(t, "the orders of another SKU are committed", func() bool { return s.ledgerCounts(t, free).sold == others })
 		if sold := s.ledgerCounts(t, locked).sold; sold != 0 {
 			t.Errorf("%d units of the locked row are sold", sold)
 		}
@@ -600,12 +600,12 @@ func TestQueuedCommitInLimbo(t *testing.T) {
 			fault := w.holdCommit()
 			consume(t, i.instance)
 			o := mustQueue(t, i.instance, oneUnit(sku))
-			wait(t, "the COMMIT", fault.arrived)
+			testenv.Receive(t, "the COMMIT", fault.arrived)
 			if levels, err := i.counter.Level(t.Context(), sku); err != nil || levels[0].Available != 0 {
 				t.Errorf("%+v, %v", levels, err)
 			}
 			fault.deliver <- true
-			wait(t, "the server", fault.done)
+			testenv.Receive(t, "the server", fault.done)
 			waitFor(t, i.instance, o.ID, order.Pending)
 			waitFinished(t, i.instance)
 			mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
@@ -626,7 +626,7 @@ func TestStreamIsLost(t *testing.T) {
 		defer proceed()
 		consume(t, i.instance)
 		queued := []order.Order{mustQueue(t, i.instance, withKey(oneUnit(sku), "k"))}
-		wait(t, "the consumer", reached)
+		testenv.Receive(t, "the consumer", reached)
 		for range 2 {
 			queued = append(queued, mustQueue(t, i.instance, oneUnit(sku)))
 		}

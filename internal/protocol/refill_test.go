@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestEmptiedGate: after Redis has lost its data, the next order refills the gate from the
@@ -49,11 +50,11 @@ func TestTakeOutlivesRefill(t *testing.T) {
 			reached, proceed := paused.gate.taken.arm()
 			defer proceed()
 			answer := place(t.Context(), paused.instance, oneUnit(sku))
-			wait(t, "the take", reached)
+			testenv.Receive(t, "the take", reached)
 			s.emptyGate(t)
 			mustPlace(t, other, oneUnit(sku)) // refills
 			proceed()
-			r := wait(t, "the answer", answer)
+			r := testenv.Receive(t, "the answer", answer)
 			switch {
 			case left == 1 && !errors.Is(r.err, stock.ErrSoldOut):
 				t.Errorf("answered %+v, want sold out: the other request has the only unit", r)
@@ -78,11 +79,11 @@ func TestTakeOutlivesRefillOfAll(t *testing.T) {
 		reached, proceed := paused.gate.taken.arm()
 		defer proceed()
 		answer := place(t.Context(), paused.instance, oneUnit(sku))
-		wait(t, "the take", reached)
+		testenv.Receive(t, "the take", reached)
 		other.StoreChanged()
 		mustPlace(t, other, oneUnit(sku))
 		proceed()
-		if r := wait(t, "the answer", answer); !errors.Is(r.err, stock.ErrSoldOut) {
+		if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrSoldOut) {
 			t.Errorf("answered %+v, want sold out", r)
 		}
 		s.waitSettled(t, other.counter, sku)
@@ -102,13 +103,13 @@ func TestCommitBeforeRefill(t *testing.T) {
 		reached, proceed := paused.cutter.after.arm()
 		defer proceed()
 		first := place(t.Context(), paused.instance, oneUnit(sku))
-		wait(t, "the open transaction", reached)
+		testenv.Receive(t, "the open transaction", reached)
 		s.emptyGate(t)
 		second := place(t.Context(), other, oneUnit(sku))
-		eventually(t, "the refill waits for the row", func() bool { return s.waiting(t) > 0 })
+		testenv.Await(t, "the refill waits for the row", func() bool { return s.waiting(t) > 0 })
 		proceed()
 		for _, answer := range []<-chan reply{first, second} {
-			if r := wait(t, "an answer", answer); r.err != nil {
+			if r := testenv.Receive(t, "an answer", answer); r.err != nil {
 				t.Error(r.err)
 			}
 		}

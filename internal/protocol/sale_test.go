@@ -3,11 +3,9 @@ package protocol
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -50,7 +48,7 @@ func sellOut(t *testing.T, instances []*instance, sku stock.SKU, units int64) (a
 				case errors.Is(err, stock.ErrSoldOut):
 					return
 				case errors.Is(err, stock.ErrBusy):
-					time.Sleep(rand.N(5 * time.Millisecond))
+					testenv.Dither()
 				default:
 					t.Errorf("a client was answered %v", err)
 					return

@@ -411,27 +411,10 @@ func (s *shop) waitSettled(t *testing.T, counter *gate.Counter, sku stock.SKU) {
 	if counter == nil {
 		return
 	}
-	eventually(t, "nothing is in flight", func() bool {
+	testenv.Await(t, "nothing is in flight", func() bool {
 		levels, err := counter.Level(t.Context(), sku)
 		return err == nil && levels[0].InFlight == 0
 	})
-}
-
-// eventually waits until the condition holds, at most a minute. After a failure of the
-// test it waits at most a second: the condition may depend on what failed.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	limit := time.Minute
-	if t.Failed() {
-		limit = time.Second
-	}
-	deadline := time.Now().Add(limit)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v, still waiting until %s", limit, what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
 }
 
 // reply holds the results of Place.
@@ -451,17 +434,6 @@ func place(ctx context.Context, s *instance, r order.Request) <-chan reply {
 	return answer
 }
 
-// wait receives from the channel, or waits until it is closed, for at most 20 s.
-func wait[T any](t *testing.T, what string, from <-chan T) (v T) {
-	t.Helper()
-	select {
-	case v = <-from:
-	case <-time.After(20 * time.Second):
-		t.Fatalf("after 20 s, still waiting for %s", what)
-	}
-	return v
-}
-
 // lockStockRow locks the SKU's stock row until unlock is called.
 func (s *shop) lockStockRow(t *testing.T, sku stock.SKU) (unlock func()) {
 	t.Helper()
@@ -476,12 +448,14 @@ func (s *shop) lockStockRow(t *testing.T, sku stock.SKU) (unlock func()) {
 	stop := make(chan struct{})
 	var holding sync.WaitGroup
 	holding.Go(func() { // the server ends a transaction that stays idle
+		ticker := time.NewTicker(300 * time.Millisecond)
+		defer ticker.Stop()
 		for {
 			select {
 			case <-stop:
 				tx.Rollback()
 				return
-			case <-time.After(300 * time.Millisecond):
+			case <-ticker.C:
 				if err := lock(); err != nil {
 					t.Errorf("the lock was lost: %v", err)
 				}

@@ -60,15 +60,15 @@ func TestStandby(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "orders are accepted", func() bool { return acceptedOrders() > 100 })
+	testenv.Await(t, "orders are accepted", func() bool { return acceptedOrders() > 100 })
 	standby.Stop()
-	eventually(t, "a commit waits for the standby", func() bool {
+	testenv.Await(t, "a commit waits for the standby", func() bool {
 		var n int
 		err := s.sql.DB().Raw("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query_start < now() - interval '1 second'").Row().Scan(&n)
 		return err == nil && n > 0
 	})
 	before := acceptedOrders()
-	eventually(t, "the request is answered", func() bool { return unknown.Load() > 0 || acceptedOrders() > before })
+	testenv.Await(t, "the request is answered", func() bool { return unknown.Load() > 0 || acceptedOrders() > before })
 	if after := acceptedOrders(); after != before {
 		t.Errorf("%d orders were accepted without the standby", after-before)
 	}
@@ -98,17 +98,17 @@ func TestCommitOfThePrimaryAlone(t *testing.T) {
 	resume := sync.OnceFunc(standby.Cont)
 	defer resume()
 	answer := place(t.Context(), i, withKey(oneUnit(sku), "k"))
-	eventually(t, "the commit is cancelled", func() bool {
+	testenv.Await(t, "the commit is cancelled", func() bool {
 		var n int
 		err := s.sql.DB().Raw("SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").Row().Scan(&n)
 		return err == nil && n > 0
 	})
-	if r := wait(t, "the answer", answer); !errors.Is(r.err, stock.ErrUnavailable) {
+	if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrUnavailable) {
 		t.Errorf("answered %+v, want unavailable", r)
 	}
 	mustRefuse(t, i, withKey(oneUnit(sku), "k"), stock.ErrUnavailable)
 	resume()
-	eventually(t, "the order is found again", func() bool {
+	testenv.Await(t, "the order is found again", func() bool {
 		_, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"))
 		return err == nil && replayed
 	})

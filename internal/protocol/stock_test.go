@@ -218,7 +218,7 @@ func TestSweepsAtOnce(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			wait(t, "an instance that delivers", reached)
+			testenv.Receive(t, "an instance that delivers", reached)
 			deliver = append(deliver, proceed)
 		}
 		for _, proceed := range deliver { // both have read the outbox
@@ -244,12 +244,12 @@ func TestShrinkAndTake(t *testing.T) {
 		reached, proceed := i.gate.taken.arm()
 		defer proceed()
 		answer := place(t.Context(), i.instance, request(stock.Line{SKU: sku, Quantity: 2}))
-		wait(t, "the take", reached)
+		testenv.Receive(t, "the take", reached)
 		if _, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 1}); !errors.Is(err, stock.ErrBelowSold) {
 			t.Errorf("shrinking below the units in flight: %v, want %v", err, stock.ErrBelowSold)
 		}
 		proceed()
-		if r := wait(t, "the answer", answer); r.err != nil {
+		if r := testenv.Receive(t, "the answer", answer); r.err != nil {
 			t.Error(r.err)
 		}
 		reached, proceed = i.gate.taken.arm()
@@ -259,10 +259,10 @@ func TestShrinkAndTake(t *testing.T) {
 			_, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 2})
 			set <- err
 		}()
-		wait(t, "the administrator's take", reached)
+		testenv.Receive(t, "the administrator's take", reached)
 		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
 		proceed()
-		if err := wait(t, "the administrator's answer", set); err != nil {
+		if err := testenv.Receive(t, "the administrator's answer", set); err != nil {
 			t.Error(err)
 		}
 		s.waitSettled(t, i.instance.counter, sku)
@@ -290,13 +290,13 @@ func TestShrink_AnswerLost(t *testing.T) {
 				_, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 2})
 				set <- err
 			}()
-			wait(t, "the administrator's take", reached)
+			testenv.Receive(t, "the administrator's take", reached)
 			fault := w.loseAnswer()
 			proceed()
-			if err := wait(t, "the administrator's answer", set); err != nil {
+			if err := testenv.Receive(t, "the administrator's answer", set); err != nil {
 				t.Error(err)
 			}
-			wait(t, "the COMMIT", fault.arrived)
+			testenv.Receive(t, "the COMMIT", fault.arrived)
 			s.waitSettled(t, i.counter, sku)
 			s.checkBalance(t, i.counter, sku, 0)
 			if b := s.ledgerCounts(t, sku); b.total != 2 {
@@ -317,10 +317,10 @@ func TestShrinkIsSeen(t *testing.T) {
 		reached, proceed := planned.arm()
 		defer proceed()
 		answer := place(t.Context(), paused, oneUnit(sku))
-		wait(t, "the read of the stock row", reached)
+		testenv.Receive(t, "the read of the stock row", reached)
 		addStock(t, paused, sku, 0)
 		proceed()
-		if r := wait(t, "the answer", answer); !errors.Is(r.err, stock.ErrSoldOut) {
+		if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrSoldOut) {
 			t.Errorf("answered %+v", r)
 		}
 		s.checkBalance(t, nil, sku, 0)
@@ -342,11 +342,11 @@ func TestShrinkOutlivesRefill(t *testing.T) {
 			_, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 1})
 			set <- err
 		}()
-		wait(t, "the administrator's take", reached)
+		testenv.Receive(t, "the administrator's take", reached)
 		s.emptyGate(t)
 		mustPlace(t, i.instance, oneUnit(sku)) // refills
 		proceed()
-		if err := wait(t, "the administrator's answer", set); err != nil {
+		if err := testenv.Receive(t, "the administrator's answer", set); err != nil {
 			t.Error(err)
 		}
 		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)

@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 var (
@@ -80,8 +81,6 @@ const (
 	// maxCalm bounds the sweeps after a storm, until the journal is empty and every
 	// promise holds.
 	maxCalm = 25 * time.Second
-	// maxDecision is how long a buyer retries after a storm, until the answer is final.
-	maxDecision = 30 * time.Second
 	// maxFaultyStarts is how many starts of an instance may fail because of faults. Then
 	// the faults end.
 	maxFaultyStarts = 4
@@ -282,7 +281,7 @@ func (g *gale) tryDrain(ctx context.Context) error {
 		if err == nil && queued == 0 {
 			return i.Release(ctx)
 		}
-		time.Sleep(5 * time.Millisecond) // between two looks
+		testenv.Dither() // between two looks
 	}
 }
 
@@ -361,16 +360,14 @@ func (g *gale) visits() (all []visit) {
 
 // decide places the buyer's order until it is accepted or sold out.
 func (g *gale) decide(ctx context.Context, i *instance, number int, r order.Request) error {
-	for end := time.Now().Add(maxDecision); ; time.Sleep(25 * time.Millisecond) {
+	return testenv.Poll(testenv.Patience, func() error {
 		a := g.place(ctx, i, number, r)
 		if a.err == nil || errors.Is(a.err, stock.ErrSoldOut) {
 			return nil
 		}
-		if time.Now().After(end) {
-			return fmt.Errorf("%s gets no final answer after the storm: %w", r.Buyer, a.err)
-		}
 		_ = errors.Join(i.Ready(ctx), i.Sweep(ctx)) // as Run does
-	}
+		return fmt.Errorf("%s gets no final answer after the storm: %w", r.Buyer, a.err)
+	})
 }
 
 // impatientJournal is impatient with the orders of a gate's journal.

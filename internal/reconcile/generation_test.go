@@ -164,7 +164,7 @@ func (f *fleet) sell(t *testing.T, g *generations) {
 			return
 		}
 		_ = g.follow(t.Context(), g.current()) // refused, the client tries again
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond)      // in a bubble
 	}
 }
 

@@ -51,7 +51,7 @@ func (g *brokenGate) Mark(ctx context.Context) (stock.Mark, error) {
 		return g.twinGate.Mark(ctx)
 	}
 	select {
-	case <-time.After(g.wait):
+	case <-time.After(g.wait): // in a bubble
 	case <-ctx.Done():
 	}
 	return stock.Mark{}, g.err

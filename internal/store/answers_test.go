@@ -7,6 +7,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestAnswerBound checks how long sessions with a statement_timeout wait.
@@ -39,13 +41,8 @@ func TestBoundAnswers(t *testing.T) {
 		_, err := conn.Read(make([]byte, 1))
 		return err
 	}
-	answer := func(conn net.Conn) (err error) { // of a server that may take longer than the bound
-		for deadline := time.Now().Add(maxWait); time.Now().Before(deadline); {
-			if err = read(conn); !errors.Is(err, os.ErrDeadlineExceeded) {
-				break
-			}
-		}
-		return err
+	answer := func(conn net.Conn) error { // of a server that may take longer than the bound
+		return testenv.Poll(testenv.Patience, func() error { return read(conn) })
 	}
 	silent := func(when string, conn net.Conn) {
 		if err := read(conn); !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // openInProcessRedis starts an in-process Redis that is closed when the test ends.
@@ -34,7 +36,7 @@ func TestOpenInProcessRedis_KeysExpire(t *testing.T) {
 	if n := client.Exists(ctx, "k").Val(); n != 1 && time.Since(set) < lifetime {
 		t.Error("the key has expired at once")
 	}
-	eventually(t, maxWait, "the key expires", func() bool { return client.Exists(ctx, "k").Val() == 0 })
+	testenv.Await(t, "the key expires", func() bool { return client.Exists(ctx, "k").Val() == 0 })
 	got, err := client.Eval(ctx, "return redis.call('TIME')[1]", nil).Int64()
 	if err != nil || time.Since(time.Unix(got, 0)).Abs() > time.Minute {
 		t.Errorf("TIME in a script: %d, error %v", got, err)

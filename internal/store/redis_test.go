@@ -120,13 +120,9 @@ func TestOpenRedis_Unreachable(t *testing.T) {
 		"redis+sentinel://u:s3same@" + address + "/m?sentinel_password=s3same",
 		"redis+cluster://u:s3same@" + address,
 	} {
-		begin := time.Now()
 		_, err := OpenRedis(t.Context(), redisURL)
 		if err == nil || errors.Is(err, ErrBadURL) || !strings.Contains(err.Error(), address) || strings.Contains(err.Error(), "s3same") {
 			t.Errorf("%s: error %v", Redact(redisURL), err)
-		}
-		if took := time.Since(begin); took > connectTimeout+30*time.Second {
-			t.Errorf("%s: failed only after %v", Redact(redisURL), took)
 		}
 	}
 }
@@ -249,7 +245,7 @@ func TestOpenRedis_LostAnswerIsNotSentTwice(t *testing.T) {
 				if n, err := direct.Get(ctx, "{n}").Int(); n != 1 || err != nil {
 					t.Errorf("the command ran %d times, error %v", n, err)
 				}
-				eventually(t, maxWait, "the client works again", func() bool { return call(ctx, client) == nil })
+				testenv.Await(t, "the client works again", func() bool { return call(ctx, client) == nil })
 			})
 		}
 	}
@@ -278,7 +274,7 @@ func TestOpenRedis_LostAnswerIsNotSentTwice(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		eventually(t, maxWait, "the cluster is ready and announces the proxy", func() bool {
+		testenv.Await(t, "the cluster is ready and announces the proxy", func() bool {
 			shards := direct.ClusterShards(t.Context()).Val()
 			return len(shards) == 1 && fmt.Sprint(shards[0].Nodes[0].Port) == port &&
 				strings.Contains(direct.ClusterInfo(t.Context()).Val(), "cluster_state:ok")

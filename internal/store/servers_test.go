@@ -1,11 +1,9 @@
 package store
 
 import (
-	"context"
 	"log/slog"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -50,21 +48,4 @@ func opened(t testing.TB, dbURL string) *SQL {
 		}
 	})
 	return s
-}
-
-// eventually waits until the condition holds, and fails the test if it does not
-// hold within this time.
-func eventually(t testing.TB, within time.Duration, what string, holds func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	defer cancel()
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for !holds() {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			t.Fatalf("not within %v: %s", within, what)
-		}
-	}
 }

@@ -29,12 +29,7 @@ func silenced(t *testing.T, d testenv.Database) (wire *testenv.Wire, over *SQL, 
 // mustGiveUp expects that MigrateUp gives up soon, and returns its error.
 func mustGiveUp(t *testing.T, ended <-chan error) (err error) {
 	t.Helper()
-	select {
-	case err = <-ended:
-	case <-time.After(maxWait):
-		t.Fatal("MigrateUp has not returned")
-	}
-	if err == nil {
+	if err = testenv.Receive(t, "MigrateUp returns", ended); err == nil {
 		t.Error("MigrateUp returned no error")
 	}
 	return err
@@ -101,7 +96,7 @@ func TestWhileAnswering_NoConnection(t *testing.T) {
 			wire, s, _ := silenced(t, d)
 			s.Pool().SetMaxIdleConns(-1)
 			wire.Freeze()
-			ctx, cancel := context.WithTimeout(t.Context(), maxWait)
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 			defer cancel()
 			err := s.WhileAnswering(ctx, connectTimeout+time.Second, func(ctx context.Context) error {
 				<-ctx.Done()

@@ -98,10 +98,9 @@ func TestOpenSQL_SilentHost(t *testing.T) {
 	for _, scheme := range []string{"mysql", "postgres"} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
-			begin := time.Now()
 			_, err := OpenSQL(context.WithoutCancel(t.Context()), scheme+"://u:p@"+listener.Addr().String()+"/db?")
-			if err == nil || time.Since(begin) > connectTimeout+30*time.Second {
-				t.Errorf("error %v after %v", err, time.Since(begin))
+			if err == nil {
+				t.Error("opened a database that does not answer")
 			}
 		})
 	}

@@ -42,13 +42,9 @@ func watchRedis(t testing.TB, client redis.UniversalClient, every time.Duration)
 	}()
 	t.Cleanup(func() {
 		cancel()
-		select {
-		case <-done:
-		case <-time.After(maxWait):
-			t.Error("WatchRedis did not return after its context ended")
-		}
+		testenv.Receive(t, "WatchRedis returns after its context has ended", done)
 	})
-	eventually(t, maxWait, "the first poll has run", func() bool { return w.asked.Load() > 0 })
+	testenv.Await(t, "the first poll has run", func() bool { return w.asked.Load() > 0 })
 	return w
 }
 
@@ -75,7 +71,7 @@ func (w *watched) waitPoll(t testing.TB) {
 	t.Helper()
 	const masters = 3 // at most
 	after := w.asked.Load() + masters + masters
-	eventually(t, maxWait, "another poll has run", func() bool { return w.asked.Load() > after })
+	testenv.Await(t, "another poll has run", func() bool { return w.asked.Load() > after })
 }
 
 // checkNoCalls fails the test if changed is called during a few polls.
@@ -93,8 +89,6 @@ func (w *watched) checkNoCalls(t testing.TB) {
 const (
 	// pollInterval is the interval of WatchRedis in most tests.
 	pollInterval = 100 * time.Millisecond
-	// maxWait bounds every wait for an event.
-	maxWait = time.Minute
 )
 
 func TestWatchRedis_Restart(t *testing.T) {
@@ -105,7 +99,7 @@ func TestWatchRedis_Restart(t *testing.T) {
 		server.Kill()
 		w.checkNoCalls(t) // an unreachable server does not count as changed
 		server.Restart()
-		eventually(t, maxWait, "the restart is noticed", func() bool { return w.calls.Load() == n })
+		testenv.Await(t, "the restart is noticed", func() bool { return w.calls.Load() == n })
 		w.checkNoCalls(t)
 	}
 }
@@ -118,7 +112,7 @@ func TestWatchRedis_PollsAfterReconnect(t *testing.T) {
 	w := watchRedis(t, client, time.Hour)
 	server.Kill()
 	server.Restart()
-	eventually(t, maxWait, "the restart is noticed", func() bool {
+	testenv.Await(t, "the restart is noticed", func() bool {
 		_ = client.Ping(t.Context()).Err() // reconnects, as the gate's calls do
 		return w.calls.Load() == 1
 	})
@@ -133,15 +127,15 @@ func TestWatchRedis_RoleChanges(t *testing.T) {
 	if err := client.SlaveOf(t.Context(), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, maxWait, "the demotion is noticed", func() bool { return w.calls.Load() >= 1 })
-	eventually(t, maxWait, "the replica is in sync", func() bool {
+	testenv.Await(t, "the demotion is noticed", func() bool { return w.calls.Load() >= 1 })
+	testenv.Await(t, "the replica is in sync", func() bool {
 		return strings.Contains(client.Info(t.Context(), "replication").Val(), "master_link_status:up")
 	})
 	before := w.calls.Load()
 	if err := client.SlaveOf(t.Context(), "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, maxWait, "the promotion is noticed", func() bool { return w.calls.Load() > before })
+	testenv.Await(t, "the promotion is noticed", func() bool { return w.calls.Load() > before })
 }
 
 func TestWatchRedis_UnreachableAtFirst(t *testing.T) {
@@ -151,7 +145,7 @@ func TestWatchRedis_UnreachableAtFirst(t *testing.T) {
 	w := watchRedis(t, client, pollInterval)
 	w.checkNoCalls(t)
 	server.Restart()
-	eventually(t, maxWait, "the server's first answer is noticed", func() bool { return w.calls.Load() == 1 })
+	testenv.Await(t, "the server's first answer is noticed", func() bool { return w.calls.Load() == 1 })
 }
 
 func TestWatchRedis_SentinelFailover(t *testing.T) {
@@ -162,13 +156,13 @@ func TestWatchRedis_SentinelFailover(t *testing.T) {
 	infoBefore := client.Info(t.Context(), "server").Val()
 
 	servers.Master.Kill()
-	eventually(t, maxWait, "the client writes to the new master", func() bool {
+	testenv.Await(t, "the client writes to the new master", func() bool {
 		return client.Set(t.Context(), "k", "v", 0).Err() == nil
 	})
 	if after := client.Info(t.Context(), "server").Val(); field(after, "run_id") == field(infoBefore, "run_id") {
 		t.Fatal("no failover happened")
 	}
-	eventually(t, maxWait, "the failover is noticed", func() bool { return w.calls.Load() >= 1 })
+	testenv.Await(t, "the failover is noticed", func() bool { return w.calls.Load() >= 1 })
 	before := w.calls.Load()
 	servers.Master.Restart() // it comes back as a replica: no master changes
 	w.checkNoCalls(t)
@@ -193,7 +187,7 @@ func TestWatchRedis_Cluster(t *testing.T) {
 	ctx := t.Context()
 
 	nodes[0].Kill() // the first three nodes are the masters
-	eventually(t, maxWait, "every slot is served again", func() bool {
+	testenv.Await(t, "every slot is served again", func() bool {
 		for i := range 32 {
 			if client.Set(ctx, fmt.Sprint("key", i), i, 0).Err() != nil {
 				return false
@@ -201,7 +195,7 @@ func TestWatchRedis_Cluster(t *testing.T) {
 		}
 		return true
 	})
-	eventually(t, maxWait, "the failover is noticed", func() bool { return w.calls.Load() >= 1 })
+	testenv.Await(t, "the failover is noticed", func() bool { return w.calls.Load() >= 1 })
 	waitAgreed(t, nodes[1:])
 	w.waitPoll(t) // until then, the client may ask a node that does not know of the failover yet
 	w.checkNoCalls(t)
@@ -214,13 +208,13 @@ func TestWatchRedis_Cluster(t *testing.T) {
 
 	nodes[1].Kill() // the master restarts, or its replica takes over first: both are changes
 	nodes[1].Restart()
-	eventually(t, maxWait, "the restart or failover is noticed", func() bool { return w.calls.Load() > before })
+	testenv.Await(t, "the restart or failover is noticed", func() bool { return w.calls.Load() > before })
 }
 
 // waitAgreed waits until each of the nodes knows the same three masters that serve.
 func waitAgreed(t testing.TB, nodes []*testenv.RedisServer) {
 	t.Helper()
-	eventually(t, maxWait, "all nodes know the same masters", func() bool {
+	testenv.Await(t, "all nodes know the same masters", func() bool {
 		var first string
 		for _, node := range nodes {
 			client := redis.NewClient(&redis.Options{Addr: node.Addr()})

@@ -164,16 +164,14 @@ func (p *process) kill() error {
 	if err := p.waitEnded(maxExit); err != nil {
 		return err
 	}
-	deadline := time.Now().Add(maxExit)
-	for _, id := range ids[1:] {
-		for !ended(id) {
-			if time.Now().After(deadline) {
+	return Poll(maxExit, func() error { // they are no children of this process: nothing signals their end
+		for _, id := range ids[1:] {
+			if !ended(id) {
 				return fmt.Errorf("process %d of %s has not ended %v after SIGKILL", id, p.name, maxExit)
 			}
-			time.Sleep(time.Millisecond) // it is no child of this process: nothing signals its end
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // end ends the program with its end signal, which lets it end its children, and
@@ -248,14 +246,12 @@ func stopOne(id int) error {
 	if err := syscall.Kill(id, syscall.SIGSTOP); err != nil {
 		return err
 	}
-	deadline := time.Now().Add(maxExit)
-	for !isStopped(id) {
-		if time.Now().After(deadline) {
+	return Poll(maxExit, func() error { // nothing signals that a thread has stopped
+		if !isStopped(id) {
 			return fmt.Errorf("process %d has not stopped %v after SIGSTOP", id, maxExit)
 		}
-		time.Sleep(time.Millisecond) // nothing signals that a thread has stopped
-	}
-	return nil
+		return nil
+	})
 }
 
 // cont continues all processes that stop stopped.

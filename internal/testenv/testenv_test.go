@@ -14,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -36,10 +35,10 @@ func TestMain(m *testing.M) {
 		watching := ctx != context.Background()
 		fmt.Println("watching:", watching)
 		if watching {
-			select {
-			case <-ctx.Done():
+			bounded, cancel := context.WithTimeout(ctx, testenv.Patience) // nobody else ends this process if the test has failed
+			defer cancel()
+			if <-bounded.Done(); ctx.Err() != nil {
 				fmt.Println("ended")
-			case <-time.After(time.Minute): // the test has failed, and nobody else ends this process
 			}
 		}
 		os.Exit(0)
@@ -122,9 +121,9 @@ func TestServersEndWithTheirProcess(t *testing.T) {
 			}
 			_ = c.Wait()
 			for _, pid := range pids {
-				eventually(t, fmt.Sprintf("process %d has ended", pid), func() bool { return ended(pid) })
+				testenv.Await(t, fmt.Sprintf("process %d has ended", pid), func() bool { return ended(pid) })
 			}
-			eventually(t, folder+" is removed", func() bool {
+			testenv.Await(t, folder+" is removed", func() bool {
 				_, err := os.Stat(folder)
 				return os.IsNotExist(err)
 			})
@@ -155,7 +154,7 @@ func TestBuildKilled(t *testing.T) {
 		pid  int
 		temp string
 	)
-	eventually(t, "the go command has started", func() bool {
+	testenv.Await(t, "the go command has started", func() bool {
 		text, err := os.ReadFile(report)
 		if err != nil {
 			return false
@@ -170,8 +169,8 @@ func TestBuildKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = c.Wait()
-	eventually(t, "the go command has ended", func() bool { return ended(pid) })
-	eventually(t, temp+" is removed", func() bool {
+	testenv.Await(t, "the go command has ended", func() bool { return ended(pid) })
+	testenv.Await(t, temp+" is removed", func() bool {
 		_, err := os.Stat(temp)
 		return os.IsNotExist(err)
 	})
@@ -181,16 +180,6 @@ func TestBuildKilled(t *testing.T) {
 func ended(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.Contains(string(stat), ") Z ")
-}
-
-// eventually waits until the condition holds, for a minute at most.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
 }
 
 // TestServers checks that the service's clients can use the URL of each server,
@@ -267,7 +256,7 @@ func TestRedisFaults(t *testing.T) {
 		t.Error("a stopped server answers")
 	}
 	s.Cont()
-	eventually(t, "the server answers again", func() bool { return client.Ping(t.Context()).Err() == nil })
+	testenv.Await(t, "the server answers again", func() bool { return client.Ping(t.Context()).Err() == nil })
 	s.Kill()
 	if conn, err := net.Dial("tcp", s.Addr()); err == nil {
 		conn.Close()
@@ -294,7 +283,7 @@ func TestSentinelFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Master.Kill()
-	eventually(t, "the promoted replica answers without the write", func() bool {
+	testenv.Await(t, "the promoted replica answers without the write", func() bool {
 		n, err := client.Exists(t.Context(), "a").Result()
 		return err == nil && n == 0
 	})

@@ -18,6 +18,7 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/internal/testenv/chromium"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
@@ -85,16 +86,10 @@ func press(t *testing.T, ctx context.Context, selector string) {
 // moment after the page has made it.
 func reload(t *testing.T, ctx context.Context, expression, want string) {
 	t.Helper()
-	for start := time.Now(); ; {
+	testenv.Await(t, "after a reload, "+expression+" is "+want, func() bool {
 		do(t, ctx, chromedp.Reload())
-		got := eval[string](t, ctx, expression)
-		if got == want {
-			return
-		}
-		if time.Since(start) > 2*time.Minute {
-			t.Fatalf("after a reload, %s is %q, want %q", expression, got, want)
-		}
-	}
+		return eval[string](t, ctx, expression) == want
+	})
 }
 
 // scheme sets the colours that the system prefers.

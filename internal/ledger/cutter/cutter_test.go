@@ -85,7 +85,7 @@ type slowReader struct{ cutter.Cutter }
 
 func (r slowReader) Plan(ctx context.Context, db *sqltx.DB, g stock.Generation, takes []stock.Take) (cutter.Plan, error) {
 	plan, err := r.Cutter.Plan(ctx, db, g, takes)
-	time.Sleep(2 * time.Millisecond)
+	testenv.Dither()
 	return plan, err
 }
 

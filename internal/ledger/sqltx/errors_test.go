@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -345,7 +344,7 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 				t.Error("COMMIT succeeded")
 			}
 			// Soon afterwards the row is unlocked and unchanged, whatever the error.
-			eventually(t, 30*time.Second, "the row is unchanged", func() bool {
+			testenv.Await(t, "the row is unchanged", func() bool {
 				return one[int](t, db, "SELECT available FROM stock") == 10
 			})
 			run(t, db, "UPDATE stock SET available = 2 WHERE sku = 'a'")
@@ -371,7 +370,7 @@ func TestErrors_CutConnectionIsUnknown(t *testing.T) {
 			tx := begin(t, t.Context(), db)
 			run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
 			run(t, db, test.kill, one[int64](t, tx, test.own))
-			eventually(t, 30*time.Second, "the row is unlocked", func() bool {
+			testenv.Await(t, "the row is unlocked", func() bool {
 				_, err := db.Exec(t.Context(), "UPDATE stock SET available = 5 WHERE sku = 'a'")
 				return err == nil
 			})

@@ -34,7 +34,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 			defer cancel()
 			done <- commit(ctx, "UPDATE stock SET available = 3 WHERE sku = '"+sku+"'")
 		}()
-		eventually(t, 30*time.Second, "the commit waits for the standby", func() bool { return waiting() == 1 })
+		testenv.Await(t, "the commit waits for the standby", func() bool { return waiting() == 1 })
 		return done
 	}
 	transaction := func(ctx context.Context, update string) error {
@@ -73,7 +73,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 		if err := <-done; err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) != step.unknown || sqltx.ProvesNoCommit(err) {
 			t.Errorf("%s, %s: %v (%s), want an error that leaves the outcome open", step.sku, step.end, err, classes(err))
 		}
-		eventually(t, 30*time.Second, "no statement is sent again", func() bool { return waiting() == 0 })
+		testenv.Await(t, "no statement is sent again", func() bool { return waiting() == 0 })
 	}
 	// The primary shows a row that the standby does not have. Confirm must fail.
 	if n := one[int](t, admin, "SELECT available FROM stock WHERE sku = 'a'"); n != 3 {
@@ -85,7 +85,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 		t.Error("confirmed without the standby")
 	}
 	run(t, admin, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
-	eventually(t, 30*time.Second, "no commit waits", func() bool { return waiting() == 0 })
+	testenv.Await(t, "no commit waits", func() bool { return waiting() == 0 })
 	// The client gives up after more than statement_timeout. The server does not:
 	// the commit continues to wait, and its row stays locked.
 	began := time.Now()
@@ -93,7 +93,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 	if !errors.Is(err, sqltx.ErrUnknownOutcome) || time.Since(began) < 2*time.Second {
 		t.Errorf("the client gave up after %v: %v, want an unknown outcome", time.Since(began), err)
 	}
-	patient, done := context.WithTimeout(t.Context(), 30*time.Second)
+	patient, done := context.WithTimeout(t.Context(), testenv.Patience)
 	defer done()
 	if err := alone(patient, "UPDATE stock SET available = 4 WHERE sku = 'e'"); !sqltx.IsLockTimeout(err) {
 		t.Errorf("the row of a commit that waits: %v, want a lock timeout", err)

@@ -6,7 +6,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestQueryEach checks that QueryEach scans every row in order, on the database
@@ -48,7 +49,7 @@ func TestQueryEach(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		err = db.QueryEach(ctx, func(rows *sql.Rows) error {
 			cancel()
-			eventually(t, 30*time.Second, "the end of the context reaches the rows", func() bool { return rows.Err() != nil })
+			testenv.Await(t, "the end of the context reaches the rows", func() bool { return rows.Err() != nil })
 			return nil
 		}, all)
 		if !errors.Is(err, context.Canceled) {

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -98,20 +97,4 @@ func one[T any](t testing.TB, s session, query string, args ...any) (value T) {
 func insertStock(t testing.TB, s session, sku string) {
 	t.Helper()
 	run(t, s, "INSERT INTO stock (sku, kind, total, available) VALUES (?, 'product', 10, 10)", sku)
-}
-
-// eventually waits until the condition holds.
-func eventually(t testing.TB, within time.Duration, what string, holds func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	defer cancel()
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for !holds() {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			t.Fatalf("not within %v: %s", within, what)
-		}
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -188,11 +189,15 @@ func TestCommitIf_AnswerLost(t *testing.T) {
 			wire.Mute()
 			cutter.Go(func() {
 				defer wire.Cut()
-				for left := 0; left != 7 && t.Context().Err() == nil; time.Sleep(time.Millisecond) {
-					if err := direct.QueryRow(t.Context(), []any{&left}, "SELECT available FROM stock WHERE sku = 'a'"); err != nil {
-						t.Error(err)
-						return
+				if err := testenv.Poll(testenv.Patience, func() error {
+					var left int
+					err := direct.QueryRow(t.Context(), []any{&left}, "SELECT available FROM stock WHERE sku = 'a'")
+					if err == nil && left != 7 {
+						err = fmt.Errorf("%d units are left", left)
 					}
+					return err
+				}); err != nil {
+					t.Error(err)
 				}
 			})
 			return inserting("c")(checked)
@@ -216,7 +221,7 @@ func TestCommit_AnswerLost(t *testing.T) {
 		wire.Mute()
 		done := make(chan error, 1)
 		go func() { done <- tx.Commit() }()
-		eventually(t, 30*time.Second, "it is committed", func() bool {
+		testenv.Await(t, "it is committed", func() bool {
 			return one[int](t, direct, "SELECT available FROM stock WHERE sku = 'a'") == 7
 		})
 		wire.Cut()
@@ -244,7 +249,7 @@ func TestCommit_NotSent(t *testing.T) {
 		if err := late.Commit(); err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) {
 			t.Errorf("the context had ended: %v, want an error that proves no commit", err)
 		}
-		eventually(t, 30*time.Second, "the row is unlocked and unchanged", func() bool {
+		testenv.Await(t, "the row is unlocked and unchanged", func() bool {
 			if one[int](t, db, "SELECT available FROM stock WHERE sku = 'a'") != 10 {
 				return false
 			}

@@ -102,7 +102,7 @@ func TestCredentialsAndTLS(t *testing.T) {
 		lease := locktest.MustLock(t, ours, "a")
 		locktest.MustBeHeld(t, others, "a")
 		waiting := locktest.LockAsync(t.Context(), others, "a")
-		locktest.Eventually(t, "the lease is renewed", func() bool { return session.Until().After(until) })
+		testenv.Await(t, "the lease is renewed", func() bool { return session.Until().After(until) })
 		locktest.MustUnlock(t, lease)
 		locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
 	})
@@ -170,7 +170,7 @@ func TestLoginThatEnds(t *testing.T) {
 	if _, err := adminClient(t, config).UserChangePassword(t.Context(), "shop", "p@ss"); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	lease, err := l.Lock(ctx, "a")
 	if err != nil {

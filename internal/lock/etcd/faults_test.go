@@ -209,7 +209,7 @@ func TestFailingCalls(t *testing.T) {
 						return
 					}
 					mustBeFault(t, fmt.Sprintf("%s, call %d", what, n), err)
-					locktest.Eventually(t, "nothing is left", func() bool {
+					testenv.Await(t, "nothing is left", func() bool {
 						return keys(t, Prefix+name+"/")+keys(t, other.backend.shownPrefix(name)) == 0
 					})
 				}
@@ -261,7 +261,7 @@ func TestWaiterWhoseServerFails(t *testing.T) {
 	answer := <-waiting
 	c.heal()
 	mustBeFault(t, "the waiter", answer.Err)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	next, err := other.Lock(ctx, name)
 	if err != nil {

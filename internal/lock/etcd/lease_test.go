@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
-	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -82,7 +81,7 @@ func TestLeaseCountsFromTheRequest(t *testing.T) {
 			}
 			taken <- s
 		}()
-		locktest.Eventually(t, "the server has granted the lease", func() bool { return leases() > before })
+		testenv.Await(t, "the server has granted the lease", func() bool { return leases() > before })
 		granted := time.Now()
 		wire.Thaw()
 		s := <-taken
@@ -94,9 +93,7 @@ func TestLeaseCountsFromTheRequest(t *testing.T) {
 	var answered time.Time
 	late := func() {
 		answered = time.Now()
-		for !time.Now().After(answered) { // the clock may be coarse
-			time.Sleep(time.Millisecond)
-		}
+		testenv.Await(t, "the clock goes on", func() bool { return answered.Before(time.Now()) }) // it may be coarse
 	}
 	t.Run("renewal", func(t *testing.T) {
 		s := newSession(t, late)

@@ -7,7 +7,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -26,11 +25,7 @@ func waitInSession(t *testing.T, l *Locker, name string) (*session, <-chan lockt
 // mustEnd waits until the session has ended.
 func mustEnd(t *testing.T, s *session) {
 	t.Helper()
-	select {
-	case <-s.ctx.Done():
-	case <-time.After(30 * time.Second):
-		t.Fatal("the session has not ended")
-	}
+	testenv.Receive(t, "the session ends", s.ctx.Done())
 }
 
 // impatientClient returns a client that sends each request once, and not a hundred times
@@ -78,7 +73,7 @@ func TestWaiterOutlivesItsSession(t *testing.T) {
 			}
 			mustEnd(t, waiter)
 		}},
-		{"key deleted", 1, lock.DefaultLease, func(t *testing.T, _ []*testenv.EtcdServer, waiter *session) {
+		{"key deleted", 1, locktest.LongLease, func(t *testing.T, _ []*testenv.EtcdServer, waiter *session) {
 			// The waiter reads its own key when the one before it is deleted.
 			if _, err := waiter.client.Delete(t.Context(), Prefix+name+"/", clientv3.WithPrefix()); err != nil {
 				t.Fatal(err)
@@ -101,15 +96,7 @@ func TestWaiterOutlivesItsSession(t *testing.T) {
 			waitForContenders(t, foreignSession(t, addr), name, 2)
 			test.end(t, servers, s)
 			_ = lease.Unlock(t.Context()) // it may be lost, too
-			select {
-			case a := <-waiting:
-				if a.Err != nil {
-					t.Fatal(a.Err)
-				}
-				locktest.MustUnlock(t, a.Lease)
-			case <-time.After(time.Minute):
-				t.Fatal("the waiter was not granted the lock")
-			}
+			locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // brokenLocker is a Locker that changes the requests or the answers of another. A
@@ -176,7 +177,8 @@ func (l *uncheckedDelete) Lock(ctx context.Context, name string) (lock.Lease, er
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(time.Millisecond):
+		default:
+			testenv.Dither()
 		}
 	}
 }

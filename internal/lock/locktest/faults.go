@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 const (
@@ -111,17 +112,13 @@ func (s Subject) leavesNoTrace(ctx context.Context, name string) error {
 // waitForTraces waits until enough is true for the number of keys or nodes that
 // the servers store for the lock.
 func (s Subject) waitForTraces(ctx context.Context, name string, within time.Duration, enough func(traces int) bool) error {
-	var traces int
-	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		var err error
-		if traces, err = s.Servers.Traces(ctx, name); err != nil {
-			return err
+	return testenv.Poll(within, func() error {
+		traces, err := s.Servers.Traces(ctx, name)
+		if err == nil && !enough(traces) {
+			err = fmt.Errorf("after %v the servers store %d keys or nodes for the lock", within, traces)
 		}
-		if enough(traces) {
-			return nil
-		}
-	}
-	return fmt.Errorf("after %v the servers store %d keys or nodes for the lock", within, traces)
+		return err
+	})
 }
 
 // startHolder starts a process that holds the lock.
@@ -324,8 +321,7 @@ func deletedHolder(ctx context.Context, s Subject) error {
 		if err != nil {
 			return err
 		}
-		time.Sleep(heldFor) // how long it is held is what differs
-		if err := lease.Context().Err(); err != nil {
+		if endsWithin(lease.Context(), heldFor) { // how long it is held is what differs
 			return fmt.Errorf("the lease ended before its key was deleted: %w", context.Cause(lease.Context()))
 		}
 		reason, err := s.Servers.Delete(ctx, name)
@@ -397,7 +393,7 @@ func (s Subject) freezeRequest(ctx context.Context, l lock.Locker, wire Wire, na
 	}
 	if whileWaiting {
 		go request()
-		time.Sleep(timeout / 2) // a Locker does not show who waits
+		_ = endsWithin(ctx, timeout/2) // a Locker does not show who waits
 	}
 	if wire.Freeze() == 0 {
 		return errNoConnection
@@ -405,10 +401,12 @@ func (s Subject) freezeRequest(ctx context.Context, l lock.Locker, wire Wire, na
 	if !whileWaiting {
 		go request()
 	}
+	bounded, cancelBounded := context.WithTimeout(ctx, timeout+maxDelay)
+	defer cancelBounded()
 	select {
 	case err := <-answer:
 		return err
-	case <-time.After(timeout + maxDelay):
+	case <-bounded.Done():
 		return fmt.Errorf("it has not returned %v after its context's end", maxDelay)
 	}
 }
@@ -505,15 +503,17 @@ func (s Subject) lockAfterRestart(ctx context.Context, name string) (lock.Lease,
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("the instance has not connected again: %w", err)
 		}
-		time.Sleep(s.patience()) // before the next attempt
+		testenv.Dither() // before the next attempt
 	}
 	connected := time.Now()
+	limited, cancel := context.WithDeadline(ctx, connected.Add(s.Lease+maxDelay))
+	defer cancel()
 	for {
 		lease, err := s.lockAfterLease(ctx, s.first(), name, connected)
-		if err == nil || time.Since(connected) > s.Lease+maxDelay {
+		if err == nil || limited.Err() != nil {
 			return lease, err
 		}
-		time.Sleep(s.patience()) // before the next attempt
+		testenv.Dither() // before the next attempt
 	}
 }
 
@@ -552,6 +552,6 @@ func (s Subject) retryForLease(ctx context.Context, name string) (lock.Lease, er
 		if err == nil || ctx.Err() != nil {
 			return lease, err
 		}
-		time.Sleep(s.patience()) // before the next attempt
+		testenv.Dither() // before the next attempt
 	}
 }

@@ -9,24 +9,17 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-const (
-	// lockTimeout bounds MustLock. It is much longer than a lock takes whose last
-	// holder has not crashed.
-	lockTimeout = 20 * time.Second
-	// eventTimeout bounds the waits for events that are due. It is much shorter
-	// than a lease of 30 s, so that the end of such a lease does not count as the
-	// event.
-	eventTimeout = 15 * time.Second
-	// pollInterval is the pause between two looks at a condition.
-	pollInterval = 2 * time.Millisecond
-)
+// LongLease is a lease that does not end while a test waits for an event: its end cannot
+// count as the event.
+const LongLease = 10 * testenv.Patience
 
 // MustLock takes the lock, or ends the test.
 func MustLock(t testing.TB, l lock.Locker, name string) lock.Lease {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), lockTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	lease, err := l.Lock(ctx, name)
 	if err != nil {
@@ -55,15 +48,10 @@ func MustBeHeld(t testing.TB, l lock.Locker, name string) {
 	}
 }
 
-// MustBeLost ends the test unless the lease's context ends within the given time.
-// Its cause must be ErrLost.
-func MustBeLost(t testing.TB, lease lock.Lease, within time.Duration) {
+// MustBeLost ends the test unless the lease's context ends. Its cause must be ErrLost.
+func MustBeLost(t testing.TB, lease lock.Lease) {
 	t.Helper()
-	select {
-	case <-lease.Context().Done():
-	case <-time.After(within):
-		t.Fatalf("the lost lease has not ended within %v", within)
-	}
+	testenv.Receive(t, "the lost lease ends", lease.Context().Done())
 	if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrLost) {
 		t.Errorf("the lease ended with the cause %v, want %v", cause, lock.ErrLost)
 	}
@@ -89,49 +77,24 @@ func LockAsync(ctx context.Context, l lock.Locker, name string) <-chan Answer {
 // MustGrant waits for an answer that grants the lock, or ends the test.
 func MustGrant(t testing.TB, answers <-chan Answer) Answer {
 	t.Helper()
-	select {
-	case a := <-answers:
-		if a.Err != nil {
-			t.Fatal(a.Err)
-		}
-		return a
-	case <-time.After(eventTimeout):
-		t.Fatalf("the lock was not granted within %v", eventTimeout)
-		panic("unreachable")
+	a := testenv.Receive(t, "the lock is granted", answers)
+	if a.Err != nil {
+		t.Fatal(a.Err)
 	}
+	return a
 }
 
-// MustWait ends the test if Lock returns within the given time.
-func MustWait(t testing.TB, answers <-chan Answer, during time.Duration) {
+// MustWait ends the test if Lock has returned, or returns at once: a Locker does not show
+// who waits.
+func MustWait(t testing.TB, answers <-chan Answer) {
 	t.Helper()
-	select {
-	case a := <-answers:
-		t.Fatalf("Lock of a held lock returned: error %v", a.Err)
-	case <-time.After(during):
-	}
+	testenv.Quiet(t, "Lock of a held lock returned", answers)
 }
 
 // MustEndGoroutines ends the test unless all goroutines end, except those that before
 // ignores.
 func MustEndGoroutines(t testing.TB, before goleak.Option) {
 	t.Helper()
-	for deadline := time.Now().Add(eventTimeout); ; {
-		err := goleak.Find(before) // waits for less than a second
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
-}
-
-// Eventually waits until condition holds, or ends the test.
-func Eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(eventTimeout); !condition(); time.Sleep(pollInterval) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", eventTimeout, what)
-		}
-	}
+	// Each look waits for less than a second.
+	testenv.AwaitSuccess(t, "the goroutines end", func() error { return goleak.Find(before) })
 }

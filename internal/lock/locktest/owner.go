@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -98,7 +97,7 @@ func ownerInTwoGoroutines(ctx context.Context, s Subject) error {
 	defer cancel()
 	var all sync.WaitGroup
 	all.Go(func() { request(short) })
-	time.Sleep(s.patience() / 4) // a Locker does not show who waits
+	_ = endsWithin(ctx, s.patience()/4) // a Locker does not show who waits
 	for range goroutines - 1 {
 		all.Go(func() { request(owner) })
 	}

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -152,11 +151,11 @@ func try(ctx context.Context, l lock.Locker, name string, goroutines int) (grant
 			for ctx.Err() == nil {
 				lease, err := l.Lock(ctx, name)
 				if err == nil {
-					time.Sleep(10 * time.Millisecond) // the work: more grants would only keep the processors busy
+					testenv.Dither() // the work
 					err = lease.Unlock(ctx)
 				}
 				if err != nil {
-					time.Sleep(20 * time.Millisecond) // before the next attempt
+					testenv.Dither() // before the next attempt
 					continue
 				}
 				select {

@@ -10,16 +10,12 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-const (
-	// maxUnlock bounds an Unlock that the servers do not answer, with slack for a busy
-	// machine.
-	maxUnlock = 10 * time.Second
-	// maxRecovery is the time after which a lock is free that nobody holds, once the
-	// servers answer again, with the same slack. It is much shorter than a lease.
-	maxRecovery = 15 * time.Second
-)
+// maxRecovery is the time after which a lock is free that nobody holds, once the servers
+// answer again, on a busy machine. It is much shorter than a lease.
+const maxRecovery = 15 * time.Second
 
 // silentServers has the servers fall silent while an instance asks for locks and while it
 // frees one. It expects that the instance does not wait for them, and that the locks are
@@ -62,12 +58,9 @@ func silentServers(t *testing.T, r rig) {
 
 	// A release that never reaches the servers.
 	wire.Freeze()
-	asked := time.Now()
-	err = held.Unlock(ctx)
-	if took := time.Since(asked); took > maxUnlock {
-		t.Errorf("Unlock took %v", took)
-	}
-	if err == nil {
+	unlocked := make(chan error, 1)
+	go func() { unlocked <- held.Unlock(ctx) }()
+	if err := testenv.Receive(t, "Unlock returns although nothing answers", unlocked); err == nil {
 		t.Error("silent servers have confirmed an Unlock")
 	}
 	wire.Cut()

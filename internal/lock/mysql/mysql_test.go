@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -43,7 +42,7 @@ func TestReadOnlyServer(t *testing.T) {
 	server := testenv.OwnMariaDB(t)
 	migrate(t, server.URL())
 	pool := open(t, server.URL())
-	l, err := New(t.Context(), pool, 0)
+	l, err := New(t.Context(), pool, locktest.LongLease)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +51,7 @@ func TestReadOnlyServer(t *testing.T) {
 	if _, err := pool.ExecContext(t.Context(), "SET GLOBAL read_only = 1"); err != nil {
 		t.Fatal(err)
 	}
-	locktest.MustBeLost(t, lease, 15*time.Second) // less than two thirds of the lease
+	locktest.MustBeLost(t, lease)
 	_ = lease.Unlock(t.Context())
 	if _, err := New(t.Context(), pool, 0); err == nil || !strings.Contains(err.Error(), "read-only") {
 		t.Errorf("New on a read-only server: %v", err)

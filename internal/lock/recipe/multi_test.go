@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // allOrNone: a call that cannot have one of the locks keeps none of them.
@@ -144,13 +145,8 @@ func TestLostWhileWaiting(t *testing.T) {
 	}()
 	<-waiting.reached
 	l.lose["a"](lock.ErrLost)
-	select {
-	case err := <-answer:
-		if !errors.Is(err, lock.ErrLost) {
-			t.Errorf("got %v, want %v", err, lock.ErrLost)
-		}
-	case <-time.After(10 * time.Second):
-		t.Fatal("LockAll still waits")
+	if err := testenv.Receive(t, "LockAll returns", answer); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("got %v, want %v", err, lock.ErrLost)
 	}
 	if lease, err := l.TryLock(t.Context(), "a"); err != nil {
 		t.Errorf("the lock that was lost is still held in the process: %v", err)
@@ -182,11 +178,7 @@ func TestLossEndsAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.lose["b"](lock.ErrLost)
-	select {
-	case <-held.Context().Done():
-	case <-time.After(10 * time.Second):
-		t.Fatal("the context has not ended")
-	}
+	testenv.Receive(t, "the context ends", held.Context().Done())
 	if cause := context.Cause(held.Context()); !errors.Is(cause, lock.ErrLost) {
 		t.Errorf("cause %v", cause)
 	}

@@ -6,10 +6,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 func readWrite(t *testing.T, l lock.Locker, name string, readers int) *recipe.ReadWrite {
@@ -92,7 +92,7 @@ func writerIsAlone(t *testing.T, r *rig) {
 						t.Errorf("token %d was followed by token %d", last, lease.Token())
 					}
 					last = lease.Token()
-					time.Sleep(time.Millisecond) // the work
+					testenv.Dither() // the work
 					writers.Add(-1)
 					mustUnlock(t, lease)
 					continue
@@ -106,7 +106,7 @@ func writerIsAlone(t *testing.T, r *rig) {
 				if writers.Load() != 0 {
 					t.Error("a reader beside a writer")
 				}
-				time.Sleep(time.Millisecond) // the work
+				testenv.Dither() // the work
 				readers.Add(-1)
 				mustUnlock(t, lease)
 			}
@@ -128,16 +128,15 @@ func writerIsNotOvertaken(t *testing.T, r *rig) {
 		}
 		written <- err
 	}()
-	for deadline := time.Now().Add(10 * time.Second); ; { // until the writer is first in the queue
+	testenv.Await(t, "the writer is first in the queue", func() bool {
 		free, err := l.TryLock(bounded(t), name+"#queue")
-		if errors.Is(err, lock.ErrHeld) {
-			break
+		if err == nil {
+			mustUnlock(t, free)
+		} else if !errors.Is(err, lock.ErrHeld) {
+			t.Fatal(err)
 		}
-		if err != nil || time.Now().After(deadline) {
-			t.Fatalf("the writer is not in the queue: %v", err)
-		}
-		mustUnlock(t, free)
-	}
+		return err != nil
+	})
 	mustNotRLock(t, rw)
 	mustUnlock(t, reader)
 	if err := <-written; err != nil {

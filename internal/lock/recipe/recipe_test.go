@@ -204,7 +204,7 @@ func TestRecipes(t *testing.T) {
 // bounded returns a context that ends the test's requests if they hang.
 func bounded(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }

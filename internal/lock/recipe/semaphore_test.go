@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 func semaphore(t *testing.T, l lock.Locker, name string, holders int) *recipe.Semaphore {
@@ -62,7 +63,7 @@ func atMostN(t *testing.T, r *rig) {
 				n := now.Add(1)
 				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 				}
-				time.Sleep(5 * time.Millisecond) // the work
+				testenv.Dither() // the work
 				now.Add(-1)
 				held[slot.Number].Add(-1)
 				mustUnlock(t, slot)
@@ -136,11 +137,7 @@ func standbyTakesOver(t *testing.T, r *rig) {
 	if r.backend.Fences && standby.Token() <= lost.Token() {
 		t.Errorf("token %d was followed by token %d", lost.Token(), standby.Token())
 	}
-	select {
-	case <-lost.Context().Done():
-	case <-time.After(15 * time.Second):
-		t.Error("the holder has not learned that it lost its slot")
-	}
+	testenv.Receive(t, "the holder learns that it lost its slot", lost.Context().Done())
 	if err := kept.Context().Err(); err != nil {
 		t.Errorf("the other holder: %v", context.Cause(kept.Context()))
 	}

@@ -53,7 +53,7 @@ func (f faulty) acquire() *grant {
 // nobody is left in its queue.
 func (f faulty) mustBeFree() {
 	f.t.Helper()
-	locktest.Eventually(f.t, "nothing is left in Redis", func() bool {
+	testenv.Await(f.t, "nothing is left in Redis", func() bool {
 		n, err := f.other.backend.client.Exists(f.t.Context(), f.name, queueKey(f.name)).Result()
 		return err == nil && n == 0
 	})
@@ -210,7 +210,7 @@ func TestUnansweredRenewal(t *testing.T) {
 		f.hook.Arm(faults.Fault{Kind: faults.Hung, Nth: 1})
 		held := g.(*grant)
 		go held.runWatchdog() // long before it is due
-		locktest.Eventually(t, "a renewal is under way", func() bool {
+		testenv.Await(t, "a renewal is under way", func() bool {
 			held.mu.Lock()
 			defer held.mu.Unlock()
 			return held.cancelRenewal != nil

@@ -42,7 +42,7 @@ func startBehindWith(ctx context.Context, t *testing.T, l *Locker, name string) 
 	requests := &requestCounter{locker: l.backend.id, name: name}
 	client.AddHook(requests)
 	waiting := locktest.LockAsync(ctx, l, name)
-	locktest.Eventually(t, "the waiter has asked twice", func() bool { return requests.n.Load() >= 2 })
+	testenv.Await(t, "the waiter has asked twice", func() bool { return requests.n.Load() >= 2 })
 	return waiting, requests
 }
 
@@ -116,7 +116,7 @@ func TestReleaseWithoutWakeChannel(t *testing.T) {
 			t.Errorf("%s: %t, %v; want true", what, held, err)
 		}
 	}
-	if _, err := redisson.ReceiveTimeout(t.Context(), 30*time.Second); err != nil {
+	if _, err := redisson.ReceiveTimeout(t.Context(), testenv.Patience); err != nil {
 		t.Errorf("Redisson's channel: %v", err)
 	}
 	locktest.MustUnlock(t, locktest.MustLock(t, newLocker(t, admin, Options{}), name))
@@ -314,7 +314,7 @@ func TestEveryWaiterListensToRedisson(t *testing.T) {
 	t.Parallel()
 	client := openClient(t, testenv.Redis(t))
 	name := "all-hear-" + uuid.NewString()
-	foreign := newRedisson(client, 30*time.Second)
+	foreign := newRedisson(client, locktest.LongLease)
 	foreign.mustLock(t, name)
 	addToQueue(t, client, name)
 	waiting, _ := startBehind(t.Context(), t, client, name)
@@ -342,13 +342,15 @@ func TestQueueIsLost(t *testing.T) {
 			} else {
 				server.Restart() // it has no data on disk
 			}
+			timeout, cancel := context.WithTimeout(t.Context(), testenv.Patience)
+			defer cancel()
 			for range 2 {
 				var granted locktest.Answer
 				select {
 				case granted = <-first:
 				case granted = <-second:
-				case <-time.After(20 * time.Second): // ten times maxSleep, and less than a lease
-					t.Fatal("a waiter was not granted the lock within 20 s")
+				case <-timeout.Done():
+					t.Fatal("a waiter was not granted the lock")
 				}
 				if granted.Err != nil {
 					t.Fatal(granted.Err)

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,12 +84,14 @@ func (r *redisson) lockWaiting(ctx context.Context, name string, messages <-chan
 			return refusals, err
 		}
 		refusals++
+		expiry := time.NewTimer(remaining)
 		select {
 		case <-messages:
-		case <-time.After(remaining):
+		case <-expiry.C:
 		case <-ctx.Done():
 			return refusals, ctx.Err()
 		}
+		expiry.Stop()
 	}
 }
 
@@ -144,6 +147,7 @@ func newLocker(t *testing.T, client goredis.UniversalClient, options Options) *L
 // newImpatient returns a Locker as New returns it, whose waiters ask again after maxSleep.
 func newImpatient(t *testing.T, client goredis.UniversalClient, options Options) *Locker {
 	t.Helper()
+	options.Lease = cmp.Or(options.Lease, locktest.LongLease)
 	l := New(client, options)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
@@ -188,7 +192,7 @@ func startWaiter(ctx context.Context, t *testing.T, l *Locker, name string) <-ch
 		asks = 1
 	}
 	answers := locktest.LockAsync(ctx, l, name)
-	locktest.Eventually(t, "the waiter has asked", func() bool { return requests.n.Load() >= asks })
+	testenv.Await(t, "the waiter has asked", func() bool { return requests.n.Load() >= asks })
 	return answers
 }
 
@@ -223,7 +227,7 @@ func TestRedissonHolderExcludesOurs(t *testing.T) {
 			client := openClient(t, topology.url(t))
 			for _, entered := range []int{1, 2} {
 				name := "redisson-holds-" + uuid.NewString()
-				foreign := newRedisson(client, 30*time.Second)
+				foreign := newRedisson(client, locktest.LongLease)
 				if topology.sharded {
 					foreign.publish = "spublish"
 				}
@@ -237,7 +241,7 @@ func TestRedissonHolderExcludesOurs(t *testing.T) {
 					foreign.mustUnlock(t, name, "0")
 					locktest.MustBeHeld(t, newLocker(t, client, Options{}), name)
 				}
-				locktest.MustWait(t, waiting, 100*time.Millisecond)
+				locktest.MustWait(t, waiting)
 				foreign.mustUnlock(t, name, "1")
 				granted := locktest.MustGrant(t, waiting)
 				foreign.mustUnlock(t, name, "nil") // the lock is ours now
@@ -258,7 +262,7 @@ func TestOurHolderExcludesRedisson(t *testing.T) {
 			t.Parallel()
 			client := openClient(t, topology.url(t))
 			name := "ours-holds-" + uuid.NewString()
-			foreign := newRedisson(client, 30*time.Second)
+			foreign := newRedisson(client, locktest.LongLease)
 			const leaseTime = time.Minute
 			ours := newLocker(t, client, Options{Lease: leaseTime})
 			lease := locktest.MustLock(t, ours, name)
@@ -285,7 +289,7 @@ func TestOurHolderExcludesRedisson(t *testing.T) {
 				t.Fatal(err)
 			}
 			locktest.MustUnlock(t, lease)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 			defer cancel()
 			message, err := sub.ReceiveMessage(ctx)
 			if err != nil {
@@ -323,7 +327,7 @@ func TestRedissonLockWithoutExpiry(t *testing.T) {
 	t.Parallel()
 	client := openClient(t, testenv.Redis(t))
 	name := "redisson-stays-" + uuid.NewString()
-	newRedisson(client, 30*time.Second).mustLock(t, name)
+	newRedisson(client, locktest.LongLease).mustLock(t, name)
 	if persisted, err := client.Persist(t.Context(), name).Result(); err != nil || !persisted {
 		t.Fatalf("the lock still has an expiry: %v", err)
 	}
@@ -332,7 +336,7 @@ func TestRedissonLockWithoutExpiry(t *testing.T) {
 	if n, err := client.Del(t.Context(), name).Result(); err != nil || n != 1 {
 		t.Fatalf("there was no lock to delete: %v", err)
 	}
-	locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease) // within less than a lease
+	locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease) // before the end of a lease
 }
 
 // contention is a critical section that Redisson and our Lockers contend for.
@@ -351,7 +355,7 @@ func (c *contention) enter(grants *atomic.Int64) {
 	if n := c.inside.Add(1); n != 1 {
 		c.t.Errorf("%d hold the lock at once", n)
 	}
-	time.Sleep(2 * time.Millisecond) // the section's work, during which another must not enter
+	testenv.Dither() // the section's work, during which another must not enter
 	grants.Add(1)
 	c.inside.Add(-1)
 }
@@ -406,7 +410,7 @@ func TestRedissonAndOursContend(t *testing.T) {
 	var foreignGrants, ourGrants atomic.Int64
 	var done sync.WaitGroup
 	for range contenders {
-		foreign, ours := newRedisson(client, 30*time.Second), newImpatient(t, client, Options{})
+		foreign, ours := newRedisson(client, locktest.LongLease), newImpatient(t, client, Options{})
 		done.Go(func() {
 			if err := c.redisson(ctx, foreign, &foreignGrants); err != nil {
 				t.Error(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,12 +24,9 @@ import (
 func TestSilentConnection(t *testing.T) {
 	t.Parallel()
 	name := "silent-" + uuid.NewString()
-	serverURL := testenv.Redis(t)
-	u, err := url.Parse(serverURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wire := testenv.NewWire(t, u.Host)
+	server := testenv.OwnRedis(t)
+	serverURL := server.URL()
+	wire := testenv.NewWire(t, server.Addr())
 	var (
 		overWire atomic.Bool
 		dialled  atomic.Int64 // over the wire
@@ -62,19 +58,19 @@ func TestSilentConnection(t *testing.T) {
 	lease := locktest.MustLock(t, holder, name)
 	overWire.Store(true)
 	waiting := startWaiter(t.Context(), t, waiter, name)
-	kept := func() bool {
-		before := dialled.Load()
-		time.Sleep(silentPings * waiter.backend.releases.pingInterval * 3 / 2)
-		return dialled.Load() == before
+	pings := func() (n int) {
+		_, after, _ := strings.Cut(admin.Info(t.Context(), "commandstats").Val(), "cmdstat_ping:calls=")
+		_, _ = fmt.Sscan(after, &n)
+		return n
 	}
-	for tries := 1; !kept(); tries++ { // a busy machine may answer late
-		if tries == 20 {
-			t.Fatal("a connection is replaced although it answers")
-		}
-	}
+	testenv.Await(t, "a connection that answers pings is kept", func() bool { // a busy machine may answer late
+		connections, first := dialled.Load(), pings()
+		testenv.Await(t, "several pings are answered", func() bool { return pings() > first+2*silentPings })
+		return dialled.Load() == connections
+	})
 	overWire.Store(false)
 	wire.Freeze()
-	locktest.Eventually(t, "another connection is subscribed", func() bool { return receivers() == 2 })
+	testenv.Await(t, "another connection is subscribed", func() bool { return receivers() == 2 })
 	locktest.MustUnlock(t, lease)
 	mustBeWoken(t, waiting)
 }
@@ -116,7 +112,7 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 	for i := 0; name == "" || node(name) == node(slowName); i++ {
 		name = fmt.Sprintf("answering-node-%d", i)
 	}
-	foreign := newRedisson(admin, 30*time.Second)
+	foreign := newRedisson(admin, locktest.LongLease)
 	foreign.mustLock(t, slowName)
 	foreign.mustLock(t, name)
 	locktest.MustBeHeld(t, waiter, slowName) // its connection is used again
@@ -126,11 +122,7 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	stuck := locktest.LockAsync(ctx, waiter, slowName)
-	select {
-	case <-dialled:
-	case <-time.After(30 * time.Second):
-		t.Fatal("the waiter does not subscribe")
-	}
+	testenv.Receive(t, "the waiter subscribes", dialled)
 	foreign.mustUnlock(t, name, "1")
 	mustBeWoken(t, waiting)
 	cancel()
@@ -147,13 +139,13 @@ func TestSlotMoves(t *testing.T) {
 	client := openClient(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)
 	waiter := newLocker(t, client, Options{})
 	name := "moves-" + uuid.NewString()
-	foreign := newRedisson(client, 30*time.Second)
+	foreign := newRedisson(client, locktest.LongLease)
 	foreign.publish = "spublish"
 	foreign.mustLock(t, name)
 	waiting := startWaiter(t.Context(), t, waiter, name)
 	to := moveSlot(t, client, name)
 	channel := releaseChannel(name)
-	locktest.Eventually(t, "the waiter listens at the other node", func() bool {
+	testenv.Await(t, "the waiter listens at the other node", func() bool {
 		return to.PubSubShardNumSub(t.Context(), channel).Val()[channel] == 1
 	})
 	foreign.mustUnlock(t, name, "1")
@@ -187,7 +179,7 @@ func TestSlotHasMoved(t *testing.T) {
 	ss.wait(channel).listen(true)
 	<-asked
 	client.ReloadState(t.Context())
-	locktest.Eventually(t, "the waiter listens at the other node", func() bool {
+	testenv.Await(t, "the waiter listens at the other node", func() bool {
 		return to.PubSubShardNumSub(t.Context(), channel).Val()[channel] == 1
 	})
 }
@@ -276,7 +268,7 @@ func TestConnectionBreaksWhileSubscribing(t *testing.T) {
 	<-first.notified // it is subscribed
 	second.listen(true)
 	admin := openClient(t, serverURL)
-	locktest.Eventually(t, "the second channel is subscribed", func() bool {
+	testenv.Await(t, "the second channel is subscribed", func() bool {
 		return broken.Load() && admin.PubSubNumSub(t.Context(), channel).Val()[channel] == 1
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/address"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // faulty returns a Locker whose requests to the servers the hooks have fail.
@@ -49,7 +50,7 @@ func TestUnansweredRequests(t *testing.T) {
 	}
 	mustBeFree := func(what string) {
 		t.Helper()
-		locktest.Eventually(t, "nothing is left after "+what, func() bool { return s.holding("a") == 0 })
+		testenv.Await(t, "nothing is left after "+what, func() bool { return s.holding("a") == 0 })
 	}
 	for what, kinds := range map[string][]faults.Fault{
 		"requests":               {{Kind: faults.Lost, Nth: 1}},
@@ -144,7 +145,7 @@ func TestReleaseDuringRenewal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	locktest.Eventually(t, "a majority is asked for a renewal", func() bool {
+	testenv.Await(t, "a majority is asked for a renewal", func() bool {
 		waiting := 0
 		for _, h := range hooks[:2] {
 			if _, injected := h.Disarm(); len(injected) > 0 {
@@ -165,7 +166,7 @@ func TestEndedContext(t *testing.T) {
 	t.Parallel()
 	s := startServers(t)
 	l, _ := s.faulty(lock.DefaultLease)
-	held := locktest.MustLock(t, s.locker(lock.DefaultLease), "a")
+	held := locktest.MustLock(t, s.locker(locktest.LongLease), "a")
 	never := func(err error) { t.Errorf("lost: %v", err) }
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*maxPause)

@@ -318,7 +318,7 @@ func (f *fakeServer) wait(ctx context.Context, session int64, name string) (bool
 		if ctx.Err() != nil {
 			return false, ctx.Err()
 		}
-		if time.Since(started) >= f.waits {
+		if time.Since(started) >= f.waits { // in a bubble
 			return false, errMaxWait
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/mysql"
 	"github.com/holdfast-stock/holdfast/internal/lock/postgres"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestSilentWhileOpening has the server fall silent in the middle of New, while a
@@ -36,13 +37,8 @@ func TestSilentWhileOpening(t *testing.T) {
 			_, err := open(t.Context(), pool, 2*time.Second)
 			failed <- err
 		}()
-		select {
-		case err := <-failed:
-			if err == nil {
-				t.Error("a Locker was opened on a silent server")
-			}
-		case <-time.After(30 * time.Second):
-			t.Error("New has not returned")
+		if err := testenv.Receive(t, "New returns", failed); err == nil {
+			t.Error("a Locker was opened on a silent server")
 		}
 	})
 }

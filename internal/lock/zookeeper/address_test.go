@@ -40,11 +40,11 @@ func TestDigest(t *testing.T) {
 	lease := locktest.MustLock(t, ours, "a/b")
 	locktest.MustBeHeld(t, others, "a/b")
 	waiting := locktest.LockAsync(t.Context(), others, "a/b")
-	locktest.MustWait(t, waiting, 100*time.Millisecond)
+	locktest.MustWait(t, waiting)
 	locktest.MustUnlock(t, lease)
 	locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
 	mustCut(t, wire) // the new connection must log in again
-	locktest.Eventually(t, "the instance locks again", func() bool {
+	testenv.Await(t, "the instance locks again", func() bool {
 		lease, err := others.TryLock(t.Context(), "a/b")
 		return err == nil && lease.Unlock(t.Context()) == nil
 	})
@@ -67,10 +67,6 @@ func TestDigest(t *testing.T) {
 			refused.backend.work.Wait()
 			close(ended)
 		}()
-		select {
-		case <-ended:
-		case <-time.After(30 * time.Second):
-			t.Errorf("%s: a request does not end", what)
-		}
+		testenv.Receive(t, what+": the requests end", ended)
 	}
 }

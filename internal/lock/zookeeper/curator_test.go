@@ -56,7 +56,7 @@ func contenders(t *testing.T, conn *zk.Conn, name string) []string {
 // waitForContenders waits until the lock's node has n children.
 func waitForContenders(t *testing.T, conn *zk.Conn, name string, n int) {
 	t.Helper()
-	locktest.Eventually(t, fmt.Sprintf("%s has %d contenders", name, n), func() bool { return len(contenders(t, conn, name)) == n })
+	testenv.Await(t, fmt.Sprintf("%s has %d contenders", name, n), func() bool { return len(contenders(t, conn, name)) == n })
 }
 
 // TestCurator lets our Lockers and Curator's mutex, in Java, wait in one queue.
@@ -75,7 +75,7 @@ func TestCurator(t *testing.T) {
 		locktest.MustBeHeld(t, ours, "java-holds")
 		waiting := locktest.LockAsync(t.Context(), ours, "java-holds")
 		waitForContenders(t, conn, "java-holds", 2)
-		locktest.MustWait(t, waiting, 300*time.Millisecond)
+		locktest.MustWait(t, waiting)
 		java.Send("release")
 		java.Expect("released")
 		locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)

@@ -108,12 +108,7 @@ func (f faulty) mustSettle(what string) {
 		b.work.Wait()
 		close(settled)
 	}()
-	select {
-	case <-settled:
-	case <-time.After(30 * time.Second):
-		f.t.Errorf("%s: a request does not end", what)
-		return
-	}
+	testenv.Receive(f.t, what+": the requests end", settled)
 	b.mu.Lock()
 	if len(b.held) != 0 || len(b.watches) != 0 {
 		f.t.Errorf("%s: %d locks are held, and %d nodes are watched", what, len(b.held), len(b.watches))
@@ -373,16 +368,17 @@ func TestBetweenRequests(t *testing.T) {
 }
 
 // waitForHeld waits until a contender has the lock, and returns it.
-func (f faulty) waitForHeld() *grant {
+func (f faulty) waitForHeld() (held *grant) {
 	b := f.ours.backend
-	for ; ; time.Sleep(time.Millisecond) {
+	testenv.Await(f.t, "a contender has the lock", func() bool {
 		b.mu.Lock()
-		for g := range b.held {
-			b.mu.Unlock()
-			return g
+		defer b.mu.Unlock()
+		for held = range b.held {
+			return true
 		}
-		b.mu.Unlock()
-	}
+		return false
+	})
+	return held
 }
 
 // endsWhenAwaited is a context that ends when somebody waits for its end.

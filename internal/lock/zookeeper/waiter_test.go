@@ -39,7 +39,7 @@ func TestWaiterOutlivesItsNode(t *testing.T) {
 			lease := locktest.MustLock(t, open(t, addr, 30*time.Second), name)
 			waiting := locktest.LockAsync(t.Context(), open(t, wire.Addr(), test.lease), name)
 			waitForContenders(t, conn, name, 2)
-			locktest.Eventually(t, "the waiter watches the holder", func() bool { return len(watchers(t, addr, conn)) > 0 })
+			testenv.Await(t, "the waiter watches the holder", func() bool { return len(watchers(t, addr, conn)) > 0 })
 			test.end(t, conn, wire)
 			locktest.MustUnlock(t, lease)
 			locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)

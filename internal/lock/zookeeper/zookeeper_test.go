@@ -167,7 +167,7 @@ func TestWaitersWatchTheirPredecessor(t *testing.T) {
 		if len(nodes) != left+1 {
 			t.Fatalf("%d contenders, want a holder and %d waiters", len(nodes), left)
 		}
-		locktest.Eventually(t, "all waiters watch a node", func() bool { return len(watchers(t, addr, conn)) >= left })
+		testenv.Await(t, "all waiters watch a node", func() bool { return len(watchers(t, addr, conn)) >= left })
 		watched := watchers(t, addr, conn)
 		for i, node := range nodes {
 			want := 1
@@ -223,11 +223,7 @@ func TestInvalidNames(t *testing.T) {
 		defer close(closed)
 		_ = ours.Close()
 	}()
-	select {
-	case <-closed:
-	case <-time.After(10 * time.Second):
-		t.Error("Close has not returned after 10 s")
-	}
+	testenv.Receive(t, "Close returns", closed)
 	if children, _, err := conn.Children(Root); err != nil || len(children) != 2 {
 		t.Errorf("the children of %s are %v, %v; want a and b", Root, children, err)
 	}
@@ -237,7 +233,7 @@ func TestInvalidNames(t *testing.T) {
 // that does not say that the lock is held or that the time is up.
 func mustFailAtOnce(t *testing.T, l lock.Locker, name string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	for method, call := range map[string]func(context.Context, string) (lock.Lease, error){"TryLock": l.TryLock, "Lock": l.Lock} {
 		lease, err := call(ctx, name)
@@ -263,7 +259,7 @@ func TestNestedNames(t *testing.T) {
 		if children := contenders(t, conn, name); len(children) != 1 {
 			t.Fatalf("the children of %s are %v, want one", name, children)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 		outer, err := ours.Lock(ctx, name)
 		cancel()
 		if err != nil {
@@ -275,9 +271,9 @@ func TestNestedNames(t *testing.T) {
 		locktest.MustBeHeld(t, others, name+"/"+below)
 		waiting := locktest.LockAsync(t.Context(), others, name)
 		waitForContenders(t, conn, name, 3) // the holder, the waiter and the nested lock
-		locktest.MustWait(t, waiting, 50*time.Millisecond)
+		locktest.MustWait(t, waiting)
 		locktest.MustUnlock(t, inner)
-		locktest.MustWait(t, waiting, 50*time.Millisecond)
+		locktest.MustWait(t, waiting)
 		locktest.MustUnlock(t, outer)
 		locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
 	}
@@ -325,18 +321,18 @@ func TestCutDuringRelease(t *testing.T) {
 			lease := locktest.MustLock(t, ours, name)
 			holder := contenders(t, conn, name)
 			waiting := locktest.LockAsync(t.Context(), ours, name)
-			locktest.MustWait(t, waiting, 100*time.Millisecond) // long enough to enter the queue of the process
+			locktest.MustWait(t, waiting) // long enough to enter the queue of the process
 
 			test.lose(wire)
 			unlocked := make(chan error, 1)
 			go func() { unlocked <- lease.Unlock(t.Context()) }()
 			if test.executed {
-				locktest.Eventually(t, "the server has executed both requests", func() bool {
+				testenv.Await(t, "the server has executed both requests", func() bool {
 					next := contenders(t, conn, name)
 					return len(next) == 1 && next[0] != holder[0]
 				})
 			} else {
-				time.Sleep(100 * time.Millisecond) // the time in which nothing may happen at the server
+				testenv.Await(t, "the wire holds the requests back", wire.Holding)
 				if left := contenders(t, conn, name); !slices.Equal(left, holder) {
 					t.Fatalf("the server has executed a request: the contenders %v became %v", holder, left)
 				}
@@ -346,18 +342,13 @@ func TestCutDuringRelease(t *testing.T) {
 			if err := <-unlocked; err == nil {
 				t.Error("Unlock returned no error though its answer was lost")
 			}
-			select {
-			case answer := <-waiting:
-				if answer.Err != nil {
-					t.Logf("the waiter's error: %v", answer.Err)
-					break
-				}
+			if answer := testenv.Receive(t, "the waiter's Lock returns", waiting); answer.Err != nil {
+				t.Logf("the waiter's error: %v", answer.Err)
+			} else {
 				tokenIsCzxid(t, conn, name, answer.Lease)
 				if err := answer.Lease.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrLost) {
 					t.Error(err)
 				}
-			case <-time.After(20 * time.Second):
-				t.Fatal("the waiter's Lock has not returned after 20 s")
 			}
 			waitForContenders(t, conn, name, 0)
 			locktest.MustUnlock(t, locktest.MustLock(t, others, name))
@@ -379,9 +370,9 @@ func TestLostConnectionEndsLeases(t *testing.T) {
 	session := ours.backend.conn.SessionID()
 	lease := locktest.MustLock(t, ours, "cut-off")
 	mustCut(t, wire)
-	locktest.MustBeLost(t, lease, 15*time.Second)
+	locktest.MustBeLost(t, lease)
 	// The requests of this lock follow those of suspend, if there are any.
-	locktest.Eventually(t, "the client is connected again", func() bool { return ours.backend.conn.State() == zk.StateHasSession })
+	testenv.Await(t, "the client is connected again", func() bool { return ours.backend.conn.State() == zk.StateHasSession })
 	locktest.MustUnlock(t, locktest.MustLock(t, ours, "ready"))
 	mustKeepSession(t, ours, session)
 	locktest.MustBeHeld(t, open(t, server.Addr(), 10*time.Second), "cut-off")
@@ -414,7 +405,7 @@ func TestSuspendedWhileListing(t *testing.T) {
 		}
 		answer <- err
 	}()
-	locktest.Eventually(t, "the server has listed the contenders", func() bool { return lastRequest(t, server.Addr(), b) == "GETC" })
+	testenv.Await(t, "the server has listed the contenders", func() bool { return lastRequest(t, server.Addr(), b) == "GETC" })
 	if err := connect(t, server.Addr()).Delete(g.path(g.node), -1); err != nil {
 		t.Fatal(err)
 	}
@@ -459,7 +450,7 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	kept := locktest.MustLock(t, waiter, "kept") // never unlocked
 	locktest.MustUnlock(t, lease)
 	waiting := locktest.LockAsync(t.Context(), holder, "kept")
-	locktest.Eventually(t, "the waiter watches the holder", func() bool {
+	testenv.Await(t, "the waiter watches the holder", func() bool {
 		holder.backend.mu.Lock()
 		defer holder.backend.mu.Unlock()
 		watched := slices.Collect(maps.Keys(holder.backend.watches))
@@ -471,7 +462,7 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	if answer := <-waiting; !errors.Is(answer.Err, zk.ErrClosing) {
 		t.Errorf("Lock of a waiter whose Locker was closed: %v, want %v", answer.Err, zk.ErrClosing)
 	}
-	locktest.MustBeLost(t, kept, 15*time.Second)
+	locktest.MustBeLost(t, kept)
 	locktest.MustEndGoroutines(t, before)
 
 	// A failed New leaves no goroutines either.
@@ -498,17 +489,18 @@ func TestAbandonedWaitsShareAWatch(t *testing.T) {
 	t.Parallel()
 	const name, waits = "given-up", 20
 	addr := testenv.ZooKeeper(t)
+	conn := connect(t, addr)
 	holder, waiter := open(t, addr, lock.DefaultLease), open(t, addr, lock.DefaultLease)
 	lease := locktest.MustLock(t, holder, name)
 	for range waits {
 		ctx, cancel := context.WithCancel(t.Context())
 		waiting := locktest.LockAsync(ctx, waiter, name)
-		locktest.Eventually(t, "the waiter watches the holder", func() bool {
+		testenv.Await(t, "the waiter watches the holder", func() bool {
 			waiter.backend.mu.Lock()
 			defer waiter.backend.mu.Unlock()
 			return len(waiter.backend.watches) > 0
 		})
-		time.Sleep(20 * time.Millisecond) // in which a later one can begin to watch, too
+		waitForContenders(t, conn, name, 2)
 		cancel()
 		if given := <-waiting; !errors.Is(given.Err, context.Canceled) {
 			t.Fatalf("a cancelled wait: %v", given.Err)
@@ -518,10 +510,10 @@ func TestAbandonedWaitsShareAWatch(t *testing.T) {
 		t.Errorf("%d waits have left %d watches, want one that they share", waits, n)
 	}
 	waiting := locktest.LockAsync(t.Context(), waiter, name)
-	locktest.MustWait(t, waiting, 20*time.Millisecond)
+	locktest.MustWait(t, waiting)
 	locktest.MustUnlock(t, lease)
 	locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
-	locktest.Eventually(t, "no watch is left", func() bool {
+	testenv.Await(t, "no watch is left", func() bool {
 		waiter.backend.mu.Lock()
 		defer waiter.backend.mu.Unlock()
 		return len(waiter.backend.watches) == 0

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -280,11 +279,9 @@ func TestRestartedFromASnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.Restart()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
-	for client.Ping(ctx).Err() != nil && ctx.Err() == nil {
-		time.Sleep(10 * time.Millisecond) // between two polls
-	}
+	testenv.AwaitSuccess(t, "Redis answers again", func() error { return client.Ping(ctx).Err() })
 	if level := levelOf(t, g, "a"); level.Available != 10 {
 		t.Fatalf("the snapshot has %+v", level)
 	}

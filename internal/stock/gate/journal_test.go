@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // queueingKinds has the kinds of Redis that can queue: a cluster cannot.
@@ -352,12 +353,13 @@ func TestLostQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 		var old []stock.Take
-		for start := time.Now(); len(old) == 0 && time.Since(start) < 30*time.Second; { // until both are a microsecond old
+		testenv.Await(t, "a take is a microsecond old", func() bool {
 			var err error
 			if old, err = g.InFlight(t.Context(), time.Microsecond, 10, "a"); err != nil {
 				t.Fatal(err)
 			}
-		}
+			return len(old) > 0
+		})
 		if len(old) != 1 || old[0].TakeID != lost.TakeID {
 			t.Errorf("old: %+v, want take %s and not %s", old, lost.TakeID, kept.TakeID)
 		}
@@ -384,22 +386,16 @@ func TestQueuedTakesNeverGrowOld(t *testing.T) {
 				t.Errorf("in flight: %+v", found)
 			}
 		}
-		deadline := time.Now().Add(30 * time.Second)
-		for {
+		testenv.Await(t, "the plain take is listed", func() bool {
 			old, err := g.InFlight(t.Context(), time.Microsecond, 10, "a")
 			if err != nil || len(old) > 1 {
 				t.Fatalf("old: %+v, %v", old, err)
 			}
-			if len(old) == 1 {
-				if old[0].TakeID != plain.TakeID {
-					t.Errorf("old: %+v", old)
-				}
-				return
+			if len(old) == 1 && old[0].TakeID != plain.TakeID {
+				t.Errorf("old: %+v", old)
 			}
-			if time.Now().After(deadline) {
-				t.Fatal("the plain take is not listed")
-			}
-		}
+			return len(old) == 1
+		})
 	})
 }
 
@@ -520,7 +516,7 @@ func TestReadWaits(t *testing.T) {
 	t.Parallel()
 	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
 		fill(t, g, "a", 1, 5)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 		defer cancel()
 		type answer struct {
 			takes []stock.Take

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // queueTurnLease is the lease of the turn of a process that is killed.
@@ -89,19 +90,14 @@ func TestCallerLeaves(t *testing.T) {
 		_, err := queues.Lock(ctx, "a")
 		answer <- err
 	}()
-	locktest.Eventually(t, "the second caller waits in the queue", func() bool {
+	testenv.Await(t, "the second caller waits in the queue", func() bool {
 		queues.mu.Lock()
 		defer queues.mu.Unlock()
 		return len(queues.byName["a"].waiting) == 1
 	})
 	leave()
-	select {
-	case err := <-answer:
-		if !errors.Is(err, stock.ErrBusy) {
-			t.Errorf("the caller that left is answered %v", err)
-		}
-	case <-time.After(time.Minute):
-		t.Fatal("the caller that left is not answered")
+	if err := testenv.Receive(t, "the caller that left is answered", answer); !errors.Is(err, stock.ErrBusy) {
+		t.Errorf("the caller that left is answered %v", err)
 	}
 	locktest.MustUnlock(t, first)
 	locktest.MustUnlock(t, turn())
@@ -117,7 +113,7 @@ func (g countedQueue) start(ctx context.Context, d stock.Deduction) <-chan error
 		answer <- err
 	}()
 	for g.waiting("a") == before && len(answer) == 0 {
-		time.Sleep(time.Millisecond) // between two polls
+		testenv.Dither() // between two polls
 	}
 	return answer
 }
@@ -154,7 +150,7 @@ func TestRefusedAtOnce(t *testing.T) {
 	<-p.stopped // 5 units are left, and the consumer is deciding about 2 of them
 	waiting = append(waiting, g.start(t.Context(), orderOf("a", 3)))
 
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrSoldOut) {
 		t.Errorf("a take behind all units: %v", err)
@@ -248,7 +244,7 @@ func TestOneConsumer(t *testing.T) {
 		if consumers.Add(1) > 1 {
 			both.Add(1)
 		}
-		time.Sleep(100 * time.Microsecond) // a window in which the other consumer would be seen
+		testenv.Dither() // a window in which the other consumer would be seen
 		consumers.Add(-1)
 	}
 	var instances [2]countedQueue
@@ -257,7 +253,7 @@ func TestOneConsumer(t *testing.T) {
 		t.Cleanup(instances[i].Close)
 	}
 	fill(t, instances[0], "a", 1, 1_000_000)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	var (
 		sold [2]atomic.Int64

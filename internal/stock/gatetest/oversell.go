@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 var oversellPromises = []Promise{
@@ -40,7 +41,7 @@ func Rush(ctx context.Context, gates []Gate, sku stock.SKU, buyers int) (accepte
 				case errors.Is(err, stock.ErrSoldOut):
 					return
 				case errors.Is(err, stock.ErrBusy) && ctx.Err() == nil:
-					backOff()
+					testenv.Dither()
 				default:
 					errs <- err
 					return

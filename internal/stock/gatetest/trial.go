@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // order returns a new order of the lines, with the ID of its first take.
@@ -205,12 +204,9 @@ func (t *trial) retryBusy(step func() error) error {
 		if !errors.Is(err, stock.ErrBusy) || t.ctx.Err() != nil {
 			return err
 		}
-		backOff()
+		testenv.Dither()
 	}
 }
-
-// backOff waits for a random time before a retry, as clients do.
-func backOff() { time.Sleep(rand.N(5 * time.Millisecond)) }
 
 // retryTake takes d, and repeats while the gate is busy.
 func (t *trial) retryTake(gate Gate, d stock.Deduction) (taken stock.Take, err error) {

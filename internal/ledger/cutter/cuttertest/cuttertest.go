@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -19,6 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // checkTimeout bounds the check of one promise.
@@ -184,7 +184,7 @@ func (t *trial) transact(ts ...stock.Take) ([]cutter.Decision, error) {
 		if t.ctx.Err() != nil {
 			return nil, err
 		}
-		time.Sleep(rand.N(5 * time.Millisecond))
+		testenv.Dither()
 	}
 }
 

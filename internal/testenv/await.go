@@ -1,0 +1,89 @@
+package testenv
+
+import (
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+// Patience bounds every wait of a test for an event. It does not say how long the event
+// may take: what must be fast is a benchmark.
+const Patience = time.Minute
+
+// maxPoll bounds the pause between two looks at a condition.
+const maxPoll = 20 * time.Millisecond
+
+var errNotYet = errors.New("it is not so")
+
+// Await returns as soon as the condition holds. It ends the test if the condition does
+// not hold within [Patience].
+func Await(t T, what string, holds func() bool) {
+	t.Helper()
+	AwaitSuccess(t, what, func() error {
+		if !holds() {
+			return errNotYet
+		}
+		return nil
+	})
+}
+
+// AwaitSuccess returns as soon as try returns nil. It ends the test with the last error if
+// that does not happen within [Patience]. In a test that has failed already it waits at most
+// a second: the event may depend on what failed.
+func AwaitSuccess(t T, what string, try func() error) {
+	t.Helper()
+	patience := Patience
+	if test, ok := t.(interface{ Failed() bool }); ok && test.Failed() {
+		patience = time.Second
+	}
+	if err := Poll(patience, try); err != nil {
+		t.Fatalf("waited %v: %s: %v", patience, what, err)
+	}
+}
+
+// Poll calls try until it returns nil, and returns its last error once the time is over. It
+// is for checks that return errors, so that a test can show that they convict what is
+// broken: with the time [Patience], or less if the check must fail.
+func Poll(patience time.Duration, try func() error) error {
+	deadline := time.Now().Add(patience)
+	for pause := time.Millisecond; ; pause = min(2*pause, maxPoll) {
+		last := time.Now().After(deadline)
+		err := try()
+		if err == nil || last {
+			return err
+		}
+		time.Sleep(pause)
+	}
+}
+
+// Receive returns the next value of the channel, or its zero value if the channel is
+// closed. It ends the test if there is none within [Patience].
+func Receive[V any](t T, what string, from <-chan V) (v V) {
+	t.Helper()
+	timeout := time.NewTimer(Patience)
+	defer timeout.Stop()
+	select {
+	case v = <-from:
+	case <-timeout.C:
+		t.Fatalf("waited %v: %s", Patience, what)
+	}
+	return v
+}
+
+// Dither sleeps for up to 5 ms. It stands for the work of a client or of the holder of a
+// lock, and for the pause before the next attempt: no test may depend on its length.
+func Dither() { time.Sleep(rand.N(5 * time.Millisecond)) }
+
+// Quiet ends the test if the channel has a value, or gets one within 50 ms. It is for what
+// nothing can show, such as that a request is not answered at all. Where a later event can,
+// a test waits for that: a slow machine makes a fault slow, too, and Quiet does not see it.
+func Quiet[V any](t T, fault string, from <-chan V) {
+	t.Helper()
+	window := time.NewTimer(50 * time.Millisecond)
+	defer window.Stop()
+	select {
+	case v := <-from:
+		t.Fatalf("%s: %v", fault, v)
+	case <-window.C:
+	}
+}
