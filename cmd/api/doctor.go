@@ -149,7 +149,7 @@ func (e *examination) checkFlags(_ context.Context) (found store.Findings) {
 	c := e.c
 	found.OK("strategy %s: %s", c.strategy.Name, c.strategy.Detail)
 	switch {
-	case c.strategy.HasGate() && !c.guard:
+	case c.strategy.HasGate() && !c.Guard:
 		found.Warn("set --guard on", "the guard is off: if Redis loses writes, units are sold twice")
 	case !c.strategy.Sound && !c.strategy.HasGate():
 		found.Problem("use another strategy", "strategy %s sells units twice", c.strategy.Name)
@@ -161,26 +161,26 @@ func (e *examination) checkFlags(_ context.Context) (found store.Findings) {
 			found.Warn("see docs/locks.md", "%s", warning)
 		}
 	}
-	if c.takeDeadline < requestTimeout {
-		found.Warn("set it to 30s", "--take-deadline %v is shorter than a request (%v): recovery may void orders that are still being placed", c.takeDeadline, requestTimeout)
+	if c.TakeDeadline < requestTimeout {
+		found.Warn("set it to 30s", "--take-deadline %v is shorter than a request (%v): recovery may void orders that are still being placed", c.TakeDeadline, requestTimeout)
 	}
 	if c.embedded() {
 		found.Warn("name --redis and --db", "the stores are embedded: all orders are deleted when the process ends")
 	}
-	if !onLoopback(c.listen) && c.drainDelay == 0 {
+	if !onLoopback(c.Listen) && c.DrainDelay == 0 {
 		found.Warn("set --drain-delay to a little more than the load balancer needs to notice", "--drain-delay is 0: a load balancer still sends requests to an instance that stops")
 	}
 	return found
 }
 
 func (e *examination) checkRedis(ctx context.Context) (found store.Findings) {
-	if e.c.redis == "" {
+	if e.c.Redis == "" {
 		if e.c.strategy.HasGate() {
 			found.OK("in this process")
 		}
 		return found
 	}
-	client, err := store.OpenRedis(ctx, e.c.redis)
+	client, err := store.OpenRedis(ctx, e.c.Redis)
 	if err != nil {
 		found.Problem("check --redis, the server and the network", "%v", err)
 		return found
@@ -192,11 +192,11 @@ func (e *examination) checkRedis(ctx context.Context) (found store.Findings) {
 }
 
 func (e *examination) checkDatabase(ctx context.Context) (found store.Findings) {
-	if e.c.db == "" {
+	if e.c.DB == "" {
 		found.OK("SQLite in a temporary folder")
 		return found
 	}
-	db, err := store.OpenSQLToInspect(ctx, e.c.db)
+	db, err := store.OpenSQLToInspect(ctx, e.c.DB)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		found.Warn("run api migrate up", "%v", err)
@@ -209,7 +209,7 @@ func (e *examination) checkDatabase(ctx context.Context) (found store.Findings) 
 	e.sql = db
 	e.mu.Unlock()
 	sessions := 0
-	if e.c.strategy.NeedsLock() && e.c.locks.UsesDatabase() {
+	if e.c.strategy.NeedsLock() && e.c.Locks.UsesDatabase() {
 		sessions = lockSessions
 	}
 	return db.Inspect(ctx, sessions)
@@ -219,7 +219,7 @@ func (e *examination) checkDatabase(ctx context.Context) (found store.Findings) 
 func (e *examination) checkDisk(_ context.Context) (found store.Findings) {
 	folder := os.TempDir()
 	if !e.c.embedded() {
-		u, err := url.Parse(e.c.db)
+		u, err := url.Parse(e.c.DB)
 		if err != nil || u.Scheme != "sqlite" {
 			return found
 		}
@@ -246,7 +246,7 @@ func (e *examination) checkSchema(ctx context.Context) (found store.Findings) {
 	}
 	err := sql.CheckSchema(ctx)
 	switch {
-	case errors.Is(err, store.ErrSchemaOld) && e.c.migrate:
+	case errors.Is(err, store.ErrSchemaOld) && e.c.Migrate:
 		found.Warn("no action is needed: serve --migrate migrates it", "%v", err)
 	case errors.Is(err, store.ErrSchemaOld):
 		found.Problem("run api migrate up with the same --db, or serve with --migrate", "%v", err)
@@ -306,14 +306,14 @@ func compareClock(o store.Offset) (found store.Findings) {
 // checkLockServers reports whether the backend of --lock can be used.
 func (e *examination) checkLockServers(ctx context.Context) (found store.Findings) {
 	sql, client, ready, _ := e.stores()
-	locks := &e.c.locks
+	locks := &e.c.Locks
 	switch {
 	case !e.c.strategy.NeedsLock():
 		return found
 	case locks.UsesRedis() && client == nil, locks.UsesDatabase() && (sql == nil || !ready):
 		return found // the store was checked, or has no tables yet
 	}
-	_, closeLocks, err := locks.Open(ctx, client, e.c.db, nil)
+	_, closeLocks, err := locks.Open(ctx, client, e.c.DB, nil)
 	if err != nil {
 		found.Problem("check the flags of --lock, the servers and the network", "%v", err)
 		return found
@@ -356,7 +356,7 @@ func (e *examination) checkLedger(ctx context.Context) (found store.Findings) {
 		}
 	}()
 	instance := service.New(sql.Ledger(), ledgerID, built, service.Options{
-		TakeDeadline: e.c.takeDeadline, Log: log, Metrics: prometheus.NewRegistry(),
+		TakeDeadline: e.c.TakeDeadline, Log: log, Metrics: prometheus.NewRegistry(),
 	})
 	defer instance.Close()
 	standing, err := instance.Reconciler.Standing(ctx)
@@ -397,7 +397,7 @@ func (e *examination) print(w io.Writer) error {
 		count[one.Level]++
 	}
 	write := e.printLines
-	if e.c.json {
+	if e.c.JSON {
 		write = e.printJSON
 	}
 	if err := write(w, count); err != nil {

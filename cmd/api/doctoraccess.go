@@ -39,9 +39,9 @@ type listenAddress struct {
 
 // listenAddresses returns the addresses on which an instance with these flags listens.
 func listenAddresses(a access) []listenAddress {
-	all := []listenAddress{{"--listen", a.listen, "/strategies", fromStrategies}}
-	if a.opsListen != "" {
-		all = append(all, listenAddress{"--ops-listen", a.opsListen, "/metrics", fromMetrics})
+	all := []listenAddress{{"--listen", a.Listen, "/strategies", fromStrategies}}
+	if a.OpsListen != "" {
+		all = append(all, listenAddress{"--ops-listen", a.OpsListen, "/metrics", fromMetrics})
 	}
 	return all
 }
@@ -133,24 +133,24 @@ func (a listenAddress) ask(ctx context.Context, scheme string) (runs string, ok 
 func (e *examination) checkAccess(ctx context.Context) (found store.Findings) {
 	log := slog.New(slog.DiscardHandler)
 	c := e.c
-	if c.tlsCert != "" {
-		pair, err := certificate.Open(c.tlsCert, c.tlsKey, log)
+	if c.TLSCert != "" {
+		pair, err := certificate.Open(c.TLSCert, c.TLSKey, log)
 		if err != nil {
 			found.Problem("check --tls-cert and --tls-key", "%v", err)
 		} else {
 			found = append(found, judgeCertificate(pair.Leaf(), time.Now())...)
 		}
 	}
-	if c.jwtKeys != "" {
-		found = append(found, checkKeys(ctx, c.jwtKeys, log)...)
+	if c.JWTKeys != "" {
+		found = append(found, checkKeys(ctx, c.JWTKeys, log)...)
 	}
-	if c.jwtKeys != "" && c.jwtAudience == "" {
+	if c.JWTKeys != "" && c.JWTAudience == "" {
 		found.Warn("set --jwt-audience", "tokens that the issuer made for other services are accepted too")
 	}
 	switch {
-	case c.rateLimit == 0 && (c.rateBurst > 0 || len(c.trustedProxies) > 0):
+	case c.RateLimit == 0 && (c.RateBurst > 0 || len(c.TrustedProxies) > 0):
 		found.Warn("set --rate-limit", "--rate-burst and --trusted-proxies do nothing without a rate limit")
-	case c.rateLimit > 0 && c.opsListen == "" && !onLoopback(c.listen):
+	case c.RateLimit > 0 && c.OpsListen == "" && !onLoopback(c.Listen):
 		found.Warn("set --ops-listen", "/metrics is on --listen, where --rate-limit does not bound it, and costs more than an order")
 	}
 	return found

@@ -36,7 +36,7 @@ func drainQueued(ctx context.Context, c config, stdout io.Writer, log *slog.Logg
 	defer func() { err = errors.Join(err, closeStrategy()) }()
 	built.Layout += ", draining" // no instance that serves shares it, so none queues any more
 	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
-		TakeDeadline: c.takeDeadline, PaymentWindow: c.paymentWindow, Log: log, Metrics: registry,
+		TakeDeadline: c.TakeDeadline, PaymentWindow: c.PaymentWindow, Log: log, Metrics: registry,
 	})
 	defer instance.Close()
 	standing, err := instance.Reconciler.Standing(ctx)
@@ -51,7 +51,7 @@ func drainQueued(ctx context.Context, c config, stdout io.Writer, log *slog.Logg
 	case found == 0 && !standing.Owner.Queues: // the stock may belong to instances that sell
 		_, err := fmt.Fprintln(stdout, "0 orders were queued, none is left; nothing was changed")
 		return err
-	case c.redis == "":
+	case c.Redis == "":
 		if err := stopped(ctx, instance); err != nil {
 			return err
 		}

@@ -10,13 +10,13 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
-// migrate changes the schema of c.db as c.verb says, and prints its version. Only migrate
+// migrate changes the schema of c.DB as c.verb says, and prints its version. Only migrate
 // up creates a missing SQLite file.
 func migrate(ctx context.Context, c config, stdout io.Writer) error {
 	if err := checkFile(c); err != nil {
 		return err
 	}
-	db, err := store.OpenSQL(ctx, c.db)
+	db, err := store.OpenSQL(ctx, c.DB)
 	if err != nil {
 		return named("--db", err)
 	}
@@ -48,10 +48,10 @@ const mendDirty = "run api migrate up to complete it, or api migrate down to rev
 // checkFile returns an error if --db is a SQLite file that does not exist, unless the
 // command migrates.
 func checkFile(c config) error {
-	if c.verb == verbMigrateUp || c.verb == verbServe && c.migrate {
+	if c.verb == verbMigrateUp || c.verb == verbServe && c.Migrate {
 		return nil
 	}
-	err := store.CheckFile(c.db)
+	err := store.CheckFile(c.DB)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("--db: %w; api migrate up with the same --db creates it", err)

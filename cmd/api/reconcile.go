@@ -23,7 +23,7 @@ const maxSilence = 30 * time.Second
 // if a difference is left, or if the database has been silent for too long.
 func reconcileOnce(ctx context.Context, c config, silence time.Duration, stdout io.Writer, log *slog.Logger) (err error) {
 	store.LogRedis(log)
-	c.db = store.LongStatements(c.db)
+	c.DB = store.LongStatements(c.DB)
 	stores, err := openStores(ctx, c)
 	if err != nil {
 		return err
@@ -37,7 +37,7 @@ func reconcileOnce(ctx context.Context, c config, silence time.Duration, stdout 
 
 // reconcileOpened is reconcileOnce on open stores.
 func reconcileOpened(ctx context.Context, c config, stores stores, stdout io.Writer, log *slog.Logger) (err error) {
-	c.migrate = false // the running instances need the schema as it is
+	c.Migrate = false // the running instances need the schema as it is
 	if err := prepareSchema(ctx, c, stores.sql); err != nil {
 		return err
 	}
@@ -51,11 +51,11 @@ func reconcileOpened(ctx context.Context, c config, stores stores, stdout io.Wri
 	}
 	defer func() { err = errors.Join(err, closeStrategy()) }()
 	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
-		TakeDeadline: c.takeDeadline, Log: log, Metrics: prometheus.NewRegistry(),
+		TakeDeadline: c.TakeDeadline, Log: log, Metrics: prometheus.NewRegistry(),
 	})
 	defer instance.Close()
 	if err := instance.Reconciler.Attach(ctx); err != nil {
 		return err
 	}
-	return findings.Print(ctx, instance.Reconciler, findings.Options{Repair: c.repair, JSON: c.json}, stdout, log)
+	return findings.Print(ctx, instance.Reconciler, findings.Options{Repair: c.Repair, JSON: c.JSON}, stdout, log)
 }

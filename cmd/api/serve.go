@@ -52,7 +52,7 @@ func serve(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) er
 	counting := outage.NewHandler(log.Handler())
 	defer counting.Close()
 	log = slog.New(httpapi.LogHandler(tracing.LogHandler(counting)))
-	return endWithin(ctx, c.drainDelay+stopTimeout, func() error { return serveAndStop(ctx, c, stdout, log) })
+	return endWithin(ctx, c.DrainDelay+stopTimeout, func() error { return serveAndStop(ctx, c, stdout, log) })
 }
 
 // endWithin runs f. It returns an error without waiting for f if f has not returned
@@ -99,7 +99,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	}
 	defer func() { err = errors.Join(err, closeStrategy()) }()
 	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
-		TakeDeadline: c.takeDeadline, PaymentWindow: c.paymentWindow, LatePayments: order.Late(c.latePayment),
+		TakeDeadline: c.TakeDeadline, PaymentWindow: c.PaymentWindow, LatePayments: order.Late(c.LatePayment),
 		Log: log, Metrics: registry, Tracer: traces.Tracer(),
 	})
 	defer instance.Close()
@@ -121,12 +121,12 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 			return schemaReady(ctx, stores.sql)
 		},
 		Strategies:     describe(c),
-		AdminToken:     c.adminToken,
-		Loopback:       onLoopback(c.listen),
+		AdminToken:     c.AdminToken,
+		Loopback:       onLoopback(c.Listen),
 		Tokens:         listeners.tokens,
-		RateLimit:      c.rateLimit,
+		RateLimit:      float64(c.RateLimit),
 		RateBurst:      c.burst(),
-		TrustedProxies: c.trustedProxies,
+		TrustedProxies: c.TrustedProxies,
 		SeparateOps:    listeners.ops != nil,
 		Metrics:        metricsHandler(registry),
 		Registry:       registry,
@@ -159,7 +159,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	case <-ctx.Done():
 	}
 	ready.Store(false)
-	return finishRequests(server, listeners.api, served, c.drainDelay, log)
+	return finishRequests(server, listeners.api, served, c.DrainDelay, log)
 }
 
 // announce logs that the service serves, whatever --log-level says: where the banner is
@@ -167,7 +167,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 func announce(ctx context.Context, c config, l listeners, log *slog.Logger) {
 	serving := slog.NewRecord(time.Now(), slog.LevelInfo, "serving", 0)
 	serving.Add("address", l.api.Addr().String(), "url", c.scheme()+"://"+reachable(l.api.Addr()),
-		"strategy", c.strategy.Name, "guard", c.guard, "version", buildVersion())
+		"strategy", c.strategy.Name, "guard", c.Guard, "version", buildVersion())
 	_ = log.Handler().Handle(ctx, serving) // as the logger does
 }
 
@@ -187,7 +187,7 @@ func warnOfStores(ctx context.Context, c config, stores stores, log *slog.Logger
 
 // queueWarning says which queued orders may be lost. It is empty if none are.
 func queueWarning(ctx context.Context, c config, s stores) string {
-	if c.redis == "" {
+	if c.Redis == "" {
 		return "a 202 is as durable as the in-process Redis: the end of this process loses every order that is still queued"
 	}
 	return store.QueueWarning(ctx, s.redis)

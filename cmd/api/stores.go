@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
@@ -35,7 +36,7 @@ func openStores(ctx context.Context, c config) (s stores, err error) {
 	if err := checkFile(c); err != nil {
 		return stores{}, err
 	}
-	sql, err := store.OpenSQL(ctx, c.db)
+	sql, err := store.OpenSQL(ctx, c.DB)
 	if err != nil {
 		return stores{}, named("--db", err)
 	}
@@ -43,7 +44,7 @@ func openStores(ctx context.Context, c config) (s stores, err error) {
 	switch {
 	case !c.strategy.HasGate():
 		return s, nil
-	case c.redis == "":
+	case c.Redis == "":
 		inProcess, err := store.OpenInProcessRedis(ctx)
 		if err != nil {
 			return stores{}, errors.Join(err, sql.Close())
@@ -52,7 +53,7 @@ func openStores(ctx context.Context, c config) (s stores, err error) {
 		s.close = func() error { return errors.Join(inProcess.Close(), sql.Close()) }
 		return s, nil
 	}
-	client, err := store.OpenRedis(ctx, c.redis)
+	client, err := store.OpenRedis(ctx, c.Redis)
 	if err != nil {
 		return stores{}, errors.Join(named("--redis", err), sql.Close())
 	}
@@ -80,7 +81,7 @@ func openLedger(ctx context.Context, c config, log *slog.Logger) (s stores, id u
 // error.
 func named(flag string, err error) error {
 	if errors.Is(err, store.ErrBadURL) {
-		return usagef("%s: %w", flag, err)
+		return commandline.Usagef("%s: %w", flag, err)
 	}
 	return fmt.Errorf("%s: %w", flag, err)
 }
@@ -88,7 +89,7 @@ func named(flag string, err error) error {
 // prepareSchema migrates the schema if --migrate is on, and returns an error if the
 // schema is not the one that this program needs.
 func prepareSchema(ctx context.Context, c config, sql *store.SQL) error {
-	if c.migrate {
+	if c.Migrate {
 		if err := sql.MigrateUp(ctx); err != nil {
 			return err
 		}

@@ -21,12 +21,12 @@ import (
 // after the last use of its gate.
 func openStrategy(ctx context.Context, c config, s stores, ledgerID uuid.UUID, log *slog.Logger, metrics prometheus.Registerer) (built strategy.Strategy, close func() error, err error) {
 	on := strategy.Backends{
-		Redis: s.redis, LedgerID: ledgerID, Guard: c.guard,
-		LockName: c.locks.Backend, Fence: c.fence, Segments: c.segments,
+		Redis: s.redis, LedgerID: ledgerID, Guard: c.Guard,
+		LockName: c.Locks.Backend, Fence: c.Fence, Segments: c.Segments,
 	}
 	closeLocks := func() error { return nil }
 	if c.strategy.NeedsLock() {
-		if on.Locker, closeLocks, err = c.locks.Open(ctx, s.redis, c.db, newLockMetrics(metrics).observe); err != nil {
+		if on.Locker, closeLocks, err = c.Locks.Open(ctx, s.redis, c.DB, newLockMetrics(metrics).observe); err != nil {
 			return strategy.Strategy{}, nil, err
 		}
 		for _, warning := range c.lockWarnings() {
@@ -43,13 +43,13 @@ func openStrategy(ctx context.Context, c config, s stores, ledgerID uuid.UUID, l
 // lockWarnings returns the cases in which the locks do not hold what the strategy
 // promises.
 func (c config) lockWarnings() (warnings []string) {
-	backend, _ := backends.Find(c.locks.Backend)
+	backend, _ := backends.Find(c.Locks.Backend)
 	if backend.Flag == "" {
 		warnings = append(warnings, "--lock local excludes within this process only: two instances oversell")
 	}
 	if !backend.Fences {
 		warnings = append(warnings, "--lock "+backend.Name+" gives no fencing tokens: a lease that is outlived may oversell")
-	} else if !c.fence {
+	} else if !c.Fence {
 		warnings = append(warnings, "--fence off: a lease that is outlived may oversell")
 	}
 	return warnings
@@ -94,7 +94,7 @@ func reconcileBeside(ctx context.Context, i *service.Instance, redis redis.Unive
 
 // describe returns the table of strategies as GET /strategies shows it.
 func describe(c config) httpapi.Strategies {
-	d := httpapi.Strategies{Running: c.strategy.Name, Guard: c.guard}
+	d := httpapi.Strategies{Running: c.strategy.Name, Guard: c.Guard}
 	for _, s := range strategy.Table() {
 		d.All = append(d.All, httpapi.Strategy{Name: s.Name, Gate: s.Gate, Cutter: s.Cutter, Sound: s.Sound, Detail: s.Detail, Promise: s.Promise})
 	}

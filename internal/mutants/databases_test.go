@@ -82,7 +82,7 @@ var databases = []mutant{
 	{"a newer schema that is being migrated is dirty", "internal/store/migrate.go", "case version > latest:", "case version > latest && !dirty:", "internal/store TestMigrate_AnotherVersion/SQLite"},
 	{"migrate version creates a file", "cmd/api/migrate.go", "if err := checkFile(c); err != nil {", "if err := error(nil); err != nil {", "cmd/api TestMigrate/SQLite"},
 	{"serve creates a file", "cmd/api/stores.go", "if err := checkFile(c); err != nil {", "if err := error(nil); err != nil {", "cmd/api TestMigrate/SQLite"},
-	{"reconcile creates a file", "cmd/api/migrate.go", "c.verb == verbServe && c.migrate", "c.migrate", "cmd/api TestMigrate/SQLite"},
+	{"reconcile creates a file", "cmd/api/migrate.go", "c.verb == verbServe && c.Migrate", "c.Migrate", "cmd/api TestMigrate/SQLite"},
 	{"a server that cannot be connected to answers", "internal/store/silence.go", "return err == nil || errors.As(err, &mysql) || errors.As(err, &postgres)", "_, _, _ = err, mysql, postgres\n\treturn ctx.Err() == nil", "internal/store TestWhileAnswering_NoConnection/PostgreSQL"},
 	{"reconcile on a silent server", "cmd/api/reconcile.go", "WhileAnswering(ctx, silence,", "WhileAnswering(ctx, time.Hour+silence,", "cmd/api TestReconcileOnSilentDatabase"},
 	{"no advice about a pooler", storePostgres, "poolerProblem(err))", "err)", "internal/store TestPgBouncer"},
