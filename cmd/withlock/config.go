@@ -135,7 +135,12 @@ func (c config) openRedis(ctx context.Context) (client redis.UniversalClient, cl
 
 // Help returns what --help says after the description.
 func (config) Help() string {
-	return commandline.EnvironmentHelp + ` The command does not inherit these variables, because some have passwords.
+	return `Usage:
+
+  withlock --name NAME [flags] -- COMMAND [ARGUMENT…]
+  withlock --name NAME --list [flags]
+
+` + commandline.EnvironmentHelp + ` The command does not inherit these variables, because some have passwords.
 
 The command gets the fencing token as ` + tokenVariable + `, if the backend has tokens, and the number of its slot as ` + slotVariable + `. Signals to withlock are passed on to the command and its children: its process group. When the lock is lost, and when the command has ended and has left children behind, the process group gets SIGTERM, and after --grace SIGKILL. The lock is free after that.
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
@@ -43,16 +44,19 @@ func (s *settings) check(*kong.Context) error {
 }
 
 func main() {
-	command.Main("vegeta", func(_ context.Context, args []string, stdout, _ io.Writer) error {
-		var s settings
-		err := commandline.Parse(&s, args, nil, stdout, s.check,
-			kong.Name("go run ./loadtest/vegeta"), kong.Description("Prints orders as targets in vegeta's JSON format."),
-			kong.Vars{"now": strconv.FormatInt(time.Now().UnixMilli(), 10)})
-		if err != nil {
-			return err
-		}
-		return write(stdout, s.URLs, s.SKU, s.Run, s.Count, s.Keys)
-	})
+	os.Exit(command.ExitCode(context.Background(), "vegeta", run(os.Args[1:], os.Stdout), os.Stderr))
+}
+
+func run(args []string, stdout io.Writer) error {
+	var s settings
+	err := commandline.Parse(&s, args, nil, stdout, s.check,
+		kong.Name("go run ./loadtest/vegeta"),
+		kong.Description("Prints orders as targets in vegeta's JSON format."),
+		kong.Vars{"now": strconv.FormatInt(time.Now().UnixMilli(), 10)})
+	if err != nil {
+		return err
+	}
+	return write(stdout, s.URLs, s.SKU, s.Run, s.Count, s.Keys)
 }
 
 func write(w io.Writer, urls []string, sku, run string, count int, keys bool) error {
