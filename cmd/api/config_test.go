@@ -190,7 +190,7 @@ func TestParseRefuses(t *testing.T) {
 		{"reconcile --db mysql://h/n", nil, []string{"--redis", "lua"}},
 		{"run", nil, []string{"run"}},
 		{"srve", nil, []string{"srve", `did you mean "serve"`}},
-		{"--gaurd off", nil, []string{"--gaurd", `did you mean "--guard"`}},
+		{"--gard off", nil, []string{"--gard", `did you mean "--guard"`}},
 		{"migrate", nil, []string{`"up", "down", "version"`}},
 		{"migrate sideways --db sqlite:///x", nil, []string{"sideways"}},
 		{"migrate up", nil, []string{"--db"}},

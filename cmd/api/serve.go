@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
-	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/outage"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/service"
@@ -99,7 +98,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	}
 	defer func() { err = errors.Join(err, closeStrategy()) }()
 	instance := service.New(stores.sql.Ledger(), ledgerID, built, service.Options{
-		TakeDeadline: c.TakeDeadline, PaymentWindow: c.PaymentWindow, LatePayments: order.Late(c.LatePayment),
+		TakeDeadline: c.TakeDeadline, PaymentWindow: c.PaymentWindow, LatePayments: c.LatePayment,
 		Log: log, Metrics: registry, Tracer: traces.Tracer(),
 	})
 	defer instance.Close()

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,15 +72,7 @@ func parse(args, environ []string, stdout io.Writer) (c config, err error) {
 
 // check returns an error for the first invalid flag or combination of flags.
 func (c *config) check(line *kong.Context) error {
-	if !commandline.IsSet(line, "wait") {
-		c.Wait = -1
-	} else if c.Wait < 0 {
-		return fmt.Errorf("--wait: %v is negative", c.Wait)
-	}
-	if !commandline.IsSet(line, "grace") {
-		c.Grace = min(c.Grace, c.Locks.Lease/3)
-	}
-	if err := c.checkBackend(); err != nil {
+	if err := cmp.Or(c.checkTimes(line), c.checkBackend()); err != nil {
 		return err
 	}
 	switch {
@@ -98,6 +91,19 @@ func (c *config) check(line *kong.Context) error {
 	}
 	if _, err := recipe.NewSemaphore(nil, c.Name, c.Holders); err != nil {
 		return fmt.Errorf("--name: with --holders %d: %w", c.Holders, err)
+	}
+	return nil
+}
+
+// checkTimes checks --wait, and sets the times that no flag has set.
+func (c *config) checkTimes(line *kong.Context) error {
+	if !commandline.IsSet(line, "wait") {
+		c.Wait = -1
+	} else if c.Wait < 0 {
+		return fmt.Errorf("--wait: %v is negative", c.Wait)
+	}
+	if !commandline.IsSet(line, "grace") {
+		c.Grace = min(c.Grace, c.Locks.Lease/3)
 	}
 	return nil
 }

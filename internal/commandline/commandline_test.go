@@ -75,7 +75,7 @@ func TestErrors(t *testing.T) {
 		"--max-number":   "--max-number: ",
 		"--nonesuch":     "unknown flag --nonesuch",
 		"--swich":        `did you mean "--switch"`,
-		"stpo":           `did you mean "stop"`,
+		"stoop":          `did you mean "stop"`,
 		"redis://u:p@h":  "unexpected argument redis:…",
 		"--redis://u=1":  "unknown flag --redis:…",
 		"--switch maybe": `--switch: "maybe"`,
