@@ -7,9 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
-
-	"github.com/holdfast-stock/holdfast/internal/lab/command"
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 )
 
 func TestParseResult(t *testing.T) {
@@ -82,14 +80,14 @@ func TestVerdicts(t *testing.T) {
 
 func TestFlags(t *testing.T) {
 	for _, args := range []string{"--only speed", "--only versions", "--against HEAD", "--db oracle", "--variants e", "--rounds 0", "--connections 1", "--nope"} {
-		if _, err := parse(strings.Fields(args), io.Discard); !errors.As(err, new(command.UsageError)) {
+		if _, err := parse(strings.Fields(args), io.Discard); !errors.As(err, new(commandline.UsageError)) {
 			t.Errorf("%s: %v", args, err)
 		}
 	}
 	if s, err := parse([]string{"--only", "spread,memory", "--variants", "a,lua"}, io.Discard); err != nil || len(s.chosen(false)) != 2 || len(s.chosen(true)) != 1 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if _, err := parse([]string{"--help"}, io.Discard); !errors.Is(err, pflag.ErrHelp) {
+	if _, err := parse([]string{"--help"}, io.Discard); !errors.Is(err, commandline.ErrHelp) {
 		t.Errorf("--help: %v", err)
 	}
 }

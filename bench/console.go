@@ -58,7 +58,7 @@ func (l *lab) turns(ctx context.Context, v variant) (nobody, one []sample, fault
 		api.Wait()
 	}()
 	const slack = 5 // seconds for what is done between windows, and one in twenty
-	seconds := l.warmUp + 2*l.Rounds*l.Seconds
+	seconds := l.WarmUp + 2*l.Rounds*l.Seconds
 	type outcome struct {
 		result
 		err error
@@ -67,10 +67,10 @@ func (l *lab) turns(ctx context.Context, v variant) (nobody, one []sample, fault
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		r, err := l.generator.run(ctx, wrkLoad{url: api.URL(), connections: l.connections, skus: 1, keyed: v.keyed, run: "c"}, time.Duration(seconds+seconds/20+slack)*time.Second)
+		r, err := l.generator.run(ctx, wrkLoad{url: api.URL(), connections: l.Connections, skus: 1, keyed: v.keyed, run: "c"}, time.Duration(seconds+seconds/20+slack)*time.Second)
 		ended <- outcome{r, err}
 	}()
-	time.Sleep(time.Duration(l.warmUp) * time.Second) // the warm-up
+	time.Sleep(time.Duration(l.WarmUp) * time.Second) // the warm-up
 	for round := range l.Rounds {
 		var pair [2]sample // nobody watches, one console is open
 		for turn := range 2 {

@@ -101,11 +101,11 @@ func (l *lab) measure(ctx context.Context, set string) error {
 	case "versions":
 		return l.versions(ctx)
 	case "spread":
-		return l.compareSituations(ctx, situation{name: "one SKU", skus: 1}, situation{name: fmt.Sprintf("%d SKUs", l.skus), skus: l.skus})
+		return l.compareSituations(ctx, situation{name: "one SKU", skus: 1}, situation{name: fmt.Sprintf("%d SKUs", l.SKUs), skus: l.SKUs})
 	case "bulk":
-		return l.compareSituations(ctx, situation{name: "an empty table", skus: 1}, situation{name: fmt.Sprintf("%d orders", l.bulk), skus: 1, bulk: l.bulk})
+		return l.compareSituations(ctx, situation{name: "an empty table", skus: 1}, situation{name: fmt.Sprintf("%d orders", l.Bulk), skus: 1, bulk: l.Bulk})
 	case "expiry":
-		return l.compareSituations(ctx, situation{name: "nothing expires", skus: 1}, situation{name: fmt.Sprintf("%d orders are due", l.due), skus: 1, due: l.due})
+		return l.compareSituations(ctx, situation{name: "nothing expires", skus: 1}, situation{name: fmt.Sprintf("%d orders are due", l.Due), skus: 1, due: l.Due})
 	case "console":
 		return l.console(ctx)
 	case "memory":
@@ -234,11 +234,11 @@ func (l *lab) sample(ctx context.Context, v variant, in situation) (sample, erro
 		api.Wait()
 	}()
 	l.runs++
-	run := wrkLoad{url: api.URL(), connections: l.connections, skus: in.skus, keyed: v.keyed, run: fmt.Sprint("r", l.runs)}
+	run := wrkLoad{url: api.URL(), connections: l.Connections, skus: in.skus, keyed: v.keyed, run: fmt.Sprint("r", l.runs)}
 	var warmedUp result
-	if l.warmUp > 0 {
+	if l.WarmUp > 0 {
 		run.run += "w"
-		if warmedUp, err = l.generator.run(ctx, run, time.Duration(l.warmUp)*time.Second); err != nil {
+		if warmedUp, err = l.generator.run(ctx, run, time.Duration(l.WarmUp)*time.Second); err != nil {
 			return sample{}, err
 		}
 		run.run += "m"
@@ -453,7 +453,7 @@ func (l *lab) audit(ctx context.Context, v variant, in situation, api *testenv.A
 		created++ // the order that took the only unit
 	}
 	const loads = 2 // the warm-up and the measured run
-	if rows < created || rows > created+loads*int64(l.connections) {
+	if rows < created || rows > created+loads*int64(l.Connections) {
 		return fmt.Sprintf("%d orders were answered, %d are in the database", created, rows)
 	}
 	if v.program != "" || in.skus > 1 {
@@ -495,11 +495,11 @@ func (l *lab) memory(ctx context.Context) error {
 			return err
 		}
 		rows.Add(placed, fmt.Sprintf("%.1f", machine.ResidentMiB(api.PID())), fmt.Sprintf("%.2f", used))
-		if placed >= int64(l.orders) {
+		if placed >= int64(l.Orders) {
 			return nil
 		}
-		for target := min(int64(l.orders), placed+int64(l.orders)/10); placed < target; {
-			r, err := l.generator.run(ctx, wrkLoad{url: api.URL(), connections: l.connections, skus: 1}, 3*time.Second)
+		for target := min(int64(l.Orders), placed+int64(l.Orders)/10); placed < target; {
+			r, err := l.generator.run(ctx, wrkLoad{url: api.URL(), connections: l.Connections, skus: 1}, 3*time.Second)
 			if err != nil {
 				return err
 			}

@@ -15,7 +15,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/holdfast-stock/holdfast/bench/session"
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/lab/machine"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -23,75 +26,47 @@ import (
 
 func main() { command.Main("bench", run) }
 
-// settings are the command line.
+// settings are the command line. The tags define the flags.
 type settings struct {
 	session.Session
-	only, databases, variants []string
-	against                   string // commit
-	warmUp, connections       int
-	skus, bulk, due           int
-	orders, rows              int
+	Only        []string `default:"targets" enum:"${sets}" help:"Measurements: targets, versions (the service against itself at the commit --against), spread (one SKU against --skus), bulk (an empty table against one with --bulk orders), expiry (no order expires against a backlog of --due orders), console (nobody watches against one console open, in turns of --seconds under one load), memory (over --orders orders), many (starts, rest and an emptied Redis with --rows stock rows)."`
+	Databases   []string `name:"db" default:"mariadb,postgres" enum:"mariadb,postgres" help:"Databases."`
+	Variants    []string `enum:"${variants}" help:"Only these: ${enum}."`
+	Against     string   `placeholder:"COMMIT" help:"Commit whose service versions compares this one with."`
+	WarmUp      int      `default:"2" help:"Seconds of load before each measured run."`
+	Connections int      `default:"64" help:"Connections of the load, at least 2."`
+	SKUs        int      `name:"skus" default:"10000" help:"Number of SKUs in spread."`
+	Bulk        int      `default:"1000000" help:"Number of orders in the table in bulk."`
+	Due         int      `default:"1000000" help:"Number of orders in expiry whose time has passed."`
+	Orders      int      `default:"1000000" help:"Number of orders in memory."`
+	Rows        int      `default:"1000000" help:"Number of stock rows in many."`
 }
 
 // sets are the names of the measurements, in the order in which they run.
 var sets = []string{"targets", "versions", "spread", "bulk", "expiry", "console", "memory", "many"}
 
-const help = `Measures every strategy and compares it with reference programs. Needs wrk,
-redis-server, mariadbd and postgres.
-
-Usage:
-  go run ./bench [flags]
-
-Flags:
-%s`
-
 func parse(args []string, stdout io.Writer) (s settings, err error) {
-	flags := command.Flags("bench")
-	flags.StringSliceVar(&s.only, "only", []string{"targets"}, "measurements: targets, versions (the service against itself at the commit --against), spread (one SKU against --skus), bulk (an empty table against one with --bulk orders), expiry (no order expires against a backlog of --due orders), console (nobody watches against one console open, in turns of --seconds under one load), memory (over --orders orders), many (starts, rest and an emptied Redis with --rows stock rows)")
-	flags.StringSliceVar(&s.databases, "db", []string{"mariadb", "postgres"}, "databases")
-	flags.StringSliceVar(&s.variants, "variants", nil, "only these: "+strings.Join(names(variants), ", "))
-	flags.StringVar(&s.against, "against", "", "`commit` whose service versions compares this one with")
-	s.Define(flags, 8)
-	flags.IntVar(&s.warmUp, "warm-up", 2, "seconds of load before each measured run")
-	flags.IntVar(&s.connections, "connections", 64, "connections of the load, at least 2")
-	flags.IntVar(&s.skus, "skus", 10_000, "number of SKUs in spread")
-	flags.IntVar(&s.bulk, "bulk", 1_000_000, "number of orders in the table in bulk")
-	flags.IntVar(&s.due, "due", 1_000_000, "number of orders in expiry whose time has passed")
-	flags.IntVar(&s.orders, "orders", 1_000_000, "number of orders in memory")
-	flags.IntVar(&s.rows, "rows", 1_000_000, "number of stock rows in many")
-	if err := command.Parse(flags, args, help, stdout); err != nil {
-		return s, err
-	}
-	return s, s.check()
+	err = commandline.Parse(&s, args, nil, stdout, s.check,
+		kong.Name("go run ./bench"),
+		kong.Description("Measures every strategy and compares it with reference programs. Needs wrk, redis-server, mariadbd and postgres."),
+		kong.Vars{"seconds": "8", "sets": strings.Join(sets, ", "), "variants": strings.Join(names(variants), ", ")})
+	return s, err
 }
 
-func (s *settings) check() error {
-	for _, list := range []struct {
-		flag    string
-		values  []string
-		allowed []string
-	}{
-		{"only", s.only, sets}, {"db", s.databases, []string{"mariadb", "postgres"}}, {"variants", s.variants, names(variants)},
-	} {
-		for _, value := range list.values {
-			if err := command.OneOf(list.flag, value, list.allowed); err != nil {
-				return err
-			}
-		}
-	}
-	if slices.Contains(s.only, "versions") != (s.against != "") {
-		return command.Usagef("--only versions and --against need each other")
+func (s *settings) check(*kong.Context) error {
+	if slices.Contains(s.Only, "versions") != (s.Against != "") {
+		return errors.New("--only versions and --against need each other")
 	}
 	const most = 100_000_000
 	return cmp.Or(
 		s.Check(),
-		command.Between("warm-up", int64(s.warmUp), 0, most),
-		command.Between("connections", int64(s.connections), 2, most),
-		command.Between("skus", int64(s.skus), 1, most),
-		command.Between("bulk", int64(s.bulk), 1, most),
-		command.Between("due", int64(s.due), 1, most),
-		command.Between("orders", int64(s.orders), 1, most),
-		command.Between("rows", int64(s.rows), 10, most),
+		command.Between("warm-up", int64(s.WarmUp), 0, most),
+		command.Between("connections", int64(s.Connections), 2, most),
+		command.Between("skus", int64(s.SKUs), 1, most),
+		command.Between("bulk", int64(s.Bulk), 1, most),
+		command.Between("due", int64(s.Due), 1, most),
+		command.Between("orders", int64(s.Orders), 1, most),
+		command.Between("rows", int64(s.Rows), 10, most),
 	)
 }
 
@@ -109,7 +84,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	err = testenv.Run(func(t testenv.T) error {
-		for _, database := range s.databases {
+		for _, database := range s.Databases {
 			if err := measureOn(ctx, t, s, database, report, stderr); err != nil {
 				return fmt.Errorf("%s: %w", database, err)
 			}
@@ -127,7 +102,7 @@ func measureOn(ctx context.Context, t testenv.T, s settings, database string, re
 	}
 	defer l.close()
 	for _, set := range sets {
-		if !slices.Contains(s.only, set) {
+		if !slices.Contains(s.Only, set) {
 			continue
 		}
 		if err := l.measure(ctx, set); err != nil {
@@ -177,7 +152,7 @@ func (s settings) chosen(strategiesOnly bool) (chosen []variant) {
 		if strategiesOnly && (v.program != "" || v.soldOut || v.keyed) {
 			continue
 		}
-		if s.variants == nil || slices.Contains(s.variants, v.name) {
+		if s.Variants == nil || slices.Contains(s.Variants, v.name) {
 			chosen = append(chosen, v)
 		}
 	}

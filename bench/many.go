@@ -20,10 +20,10 @@ const refillsTotal = "holdfast_gate_refills_total"
 // many measures what the number of stock rows costs: starts, a change of strategy,
 // the sweeps at rest, and an emptied Redis.
 func (l *lab) many(ctx context.Context) error {
-	if err := l.reset(ctx, variant{strategy: "before"}, situation{skus: l.rows}); err != nil {
+	if err := l.reset(ctx, variant{strategy: "before"}, situation{skus: l.Rows}); err != nil {
 		return err
 	}
-	results := table.New(fmt.Sprintf("%d stock rows", l.rows), "")
+	results := table.New(fmt.Sprintf("%d stock rows", l.Rows), "")
 	defer results.WriteMarkdown(l.report)
 	add := func(what, format string, values ...any) {
 		results.Add(what, fmt.Sprintf(format, values...))
@@ -42,8 +42,8 @@ func (l *lab) many(ctx context.Context) error {
 	// counted this many refills before, takes until every count is at the gate.
 	mend := func(when string, refills float64) error {
 		begin := time.Now()
-		sku += l.rows / 7
-		if err := l.order(ctx, api.URL(), "u-1", fmt.Sprint("s", 1+sku%l.rows)); err != nil {
+		sku += l.Rows / 7
+		if err := l.order(ctx, api.URL(), "u-1", fmt.Sprint("s", 1+sku%l.Rows)); err != nil {
 			return err
 		}
 		add("first order "+when, "%d ms", time.Since(begin).Milliseconds())
@@ -93,7 +93,7 @@ func (l *lab) untilWhole(ctx context.Context, api *testenv.APIServer, refills fl
 	defer cancel()
 	for n := 0; ; n++ {
 		begin := time.Now()
-		if err := l.order(ctx, api.URL(), "u-2", fmt.Sprint("s", 1+n*7919%l.rows)); err != nil {
+		if err := l.order(ctx, api.URL(), "u-2", fmt.Sprint("s", 1+n*7919%l.Rows)); err != nil {
 			return 0, err
 		}
 		slowest = max(slowest, time.Since(begin))
@@ -101,7 +101,7 @@ func (l *lab) untilWhole(ctx context.Context, api *testenv.APIServer, refills fl
 		if err != nil {
 			return 0, err
 		}
-		if now[refillsTotal]-refills >= float64(l.rows) {
+		if now[refillsTotal]-refills >= float64(l.Rows) {
 			return slowest, nil
 		}
 		time.Sleep(100 * time.Millisecond) // the pace of the orders

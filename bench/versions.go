@@ -12,7 +12,7 @@ import (
 // versions compares this service with the service at another commit. That one has servers
 // of its own, since its schema may be another.
 func (l *lab) versions(ctx context.Context) error {
-	program, err := buildAt(ctx, testenv.Folder(l.t, "versions"), l.against)
+	program, err := buildAt(ctx, testenv.Folder(l.t, "versions"), l.Against)
 	if err != nil {
 		return err
 	}
@@ -21,7 +21,7 @@ func (l *lab) versions(ctx context.Context) error {
 		return err
 	}
 	defer other.close()
-	return l.compare(ctx, side{other, situation{name: l.against, skus: 1}}, side{l, situation{name: "this code", skus: 1}})
+	return l.compare(ctx, side{other, situation{name: l.Against, skus: 1}}, side{l, situation{name: "this code", skus: 1}})
 }
 
 // buildAt builds the service as it is at a commit of this repository, in the folder, and

@@ -46,7 +46,7 @@ func holds(r *results.Result, limit time.Duration) bool {
 // take, so that a slow service does not slow its own load. It shows how long buyers wait
 // at that rate.
 func (l *lab) arrive(ctx context.Context, spec assembly.Spec, f *fleet, rate int) (*results.Result, error) {
-	stock := max(l.stock, 2*int64(rate)*int64(l.duration/time.Second+1)) // more than all orders
+	stock := max(l.Stock, 2*int64(rate)*int64(l.Duration/time.Second+1)) // more than all orders
 	sku, err := l.createStock(ctx, f, spec, fmt.Sprintf("r%d-%d", rate, len(l.created)), stock)
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (l *lab) arrive(ctx context.Context, spec assembly.Spec, f *fleet, rate int
 	defer watch.end()
 	cost := l.startMeter(ctx, f.pids())
 	rec := newRecord()
-	due := int64(l.duration) * int64(rate) / int64(time.Second)
+	due := int64(l.Duration) * int64(rate) / int64(time.Second)
 	hide := l.display.show(spec.Name, due, rec)
 	late, repeated := l.attack(ctx, rec, f, sku, rate, due)
 	hide()
@@ -63,7 +63,7 @@ func (l *lab) arrive(ctx context.Context, spec assembly.Spec, f *fleet, rate int
 	l.repeatAll(ctx, rec, f, repeated)
 	l.follow(ctx, rec, f)
 	result := l.newResult(spec, rec, stock)
-	result.Describe("%d arrivals a second for %v", "每秒到达 %d 单，持续 %v", rate, l.duration)
+	result.Describe("%d arrivals a second for %v", "每秒到达 %d 单，持续 %v", rate, l.Duration)
 	result.Rate, result.Late = rate, late
 	end := interrupted
 	if ctx.Err() == nil {
@@ -87,8 +87,8 @@ func (l *lab) arrive(ctx context.Context, spec assembly.Spec, f *fleet, rate int
 // repeated after the load: during it, repeats would add to the rate.
 func (l *lab) attack(ctx context.Context, rec *record, f *fleet, sku string, rate int, due int64) (late int64, repeated []sent) {
 	var (
-		buyer    = buyers(l.seed, uint64(rate))
-		arrivals = load.Arrivals{Rate: rate, Count: int(due), Limit: l.duration + grace, MaxUnderWay: maxUnderWay}
+		buyer    = buyers(l.Seed, uint64(rate))
+		arrivals = load.Arrivals{Rate: rate, Count: int(due), Limit: l.Duration + grace, MaxUnderWay: maxUnderWay}
 		samples  sync.WaitGroup
 		mu       sync.Mutex // of late and repeated
 	)

@@ -24,7 +24,7 @@ func (l *lab) tidy(ctx context.Context, broken bool) error {
 	if l.sql == nil || l.embedded != nil || len(l.created) == 0 {
 		return nil
 	}
-	if broken || l.keep {
+	if broken || l.Keep {
 		fmt.Fprintf(l.display.w, "kept the orders of %s…: go run ./loadtest clean deletes them\n", prefix+l.runID)
 		return nil
 	}

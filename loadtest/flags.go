@@ -10,159 +10,110 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/alecthomas/kong"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
-// settings are the command line.
+// settings are the command line. The tags define the flags.
 type settings struct {
-	clean bool // delete the rows of earlier runs, and run nothing
+	Strategies []string      `enum:"${strategies}" help:"Only these: ${enum}."`
+	Instances  int           `default:"2" help:"Number of api processes, which share the stores."`
+	Stock      int64         `default:"1000" help:"Units to sell in each rush."`
+	Clients    int           `default:"32" help:"Clients of a rush; each has one order under way."`
+	Guard      string        `default:"off" enum:"on, off" help:"on: the ledger refuses orders that a gate should have refused, and a column counts them."`
+	Limit      time.Duration `default:"20s" help:"Maximum duration of one rush."`
+	Crash      bool          `default:"on" help:"Run a second rush for each sound strategy, in which one instance is killed and replaced (on|off, default on)."`
+	Seed       uint64        `default:"1" help:"Seed of the buyers; the same seed sends the same orders."`
+	Out        string        `placeholder:"FOLDER" help:"Write results.json and report.html into this folder."`
+	API        string        `placeholder:"FILE" help:"Run this api file instead of building ./cmd/api."`
 
-	strategies []string
-	instances  int
-	stock      int64
-	clients    int
-	guard      string
-	limit      time.Duration
-	crash      bool
-	seed       uint64
-	out        string
-	api        string
+	MaxFailures    share `default:"5%" help:"Share of the orders, without those refused, that may fail."`
+	ExpectOversell bool  `help:"The services at --target must oversell."`
+	Faults         bool  `help:"Something fails during the load: allow unknown outcomes and repairs."`
+	Keep           bool  `help:"Keep the SKUs and orders of this run in --db; clean deletes them later."`
 
-	maxFailures    share
-	expectOversell bool
-	faults         bool
-	keep           bool
+	Redis      string   `placeholder:"URL" help:"A Redis, as for the service; without --redis and --db the stores are embedded."`
+	DB         string   `placeholder:"URL" help:"A database, as for the service."`
+	Lock       string   `default:"${lock}" enum:"${locks}" help:"Lock backend of the strategies with locks: ${enum}."`
+	ZooKeeper  string   `name:"zookeeper" placeholder:"SERVERS" help:"ZooKeeper servers: [user:password@]h1:p1,h2:p2[/path]."`
+	Etcd       string   `placeholder:"SERVERS" help:"etcd servers: [https://][user:password@]h1:p1,h2:p2[/path][?ca=file&cert=file&key=file]."`
+	Redlock    string   `placeholder:"SERVERS" help:"Independent Redis servers: h1:p1,h2:p2,h3:p3."`
+	Targets    []string `name:"target" placeholder:"URL" help:"URLs of running services to load instead; --db and --redis then name their stores, for the audit."`
+	AdminToken string   `placeholder:"TOKEN" help:"Admin token of the services at --target."`
 
-	redisURL, dbURL          string
-	lock                     string
-	zookeeper, etcd, redlock string
-	targets                  []string
-	adminToken               string
+	Rate     int           `default:"0" help:"Open load: orders that arrive in a second, however long the answers take."`
+	Duration time.Duration `default:"5s" help:"Duration of each open load."`
+	Search   bool          `help:"Open loads: find the highest rate at which the p99 keeps --p99."`
+	Probes   int           `default:"3" help:"Loads of each rate in a search, an odd number; the majority decides."`
+	P99      time.Duration `name:"p99" default:"50ms" help:"Limit of a search."`
 
-	rate     int
-	duration time.Duration
-	search   bool
-	probes   int
-	p99      time.Duration
+	Lifecycle     bool          `help:"Pay, cancel, refund orders or let them expire, with every sound strategy, and audit where each order and payment ended."`
+	PaymentWindow time.Duration `default:"3s" help:"With --lifecycle: how long an order may wait for its payment."`
 
-	lifecycle     bool
-	paymentWindow time.Duration
+	Compare struct{} `cmd:"" default:"1" help:"Load the strategies, and compare them."`
+	Clean   struct{} `cmd:"" help:"Delete what earlier runs left in --db and --redis, and run nothing."`
+
+	clean bool // the command is clean
 }
 
 // open reports whether orders arrive at a fixed rate, instead of each client waiting
 // for its answers.
-func (s settings) open() bool { return s.rate > 0 || s.search }
+func (s settings) open() bool { return s.Rate > 0 || s.Search }
 
 // killsInstance reports whether each sound strategy gets a second rush in which an
 // instance is killed.
 func (s settings) killsInstance() bool {
-	return s.crash && !s.open() && !s.lifecycle && len(s.targets) == 0
+	return s.Crash && !s.open() && !s.Lifecycle && len(s.Targets) == 0
 }
 
-const help = `Puts every strategy under the same load, and audits from outside the service which
-of them oversold and how fast each was.
+// Help returns what --help says after the description.
+func (settings) Help() string {
+	return `"go run ./loadtest pitfalls [NAME…]" runs well-known mistakes; see pitfalls --help. docs/loadtest.md explains the table.
 
-Usage:
-  go run ./loadtest [compare] [flags]
-  go run ./loadtest clean --db URL [--redis URL]    delete what earlier runs left there
-  go run ./loadtest pitfalls [NAME…] [flags]        run well-known mistakes; see pitfalls --help
-
-Flags:
-%s
-Exit status: 0 every promise was kept (sound strategies did not oversell, broken ones
-did), 1 a promise was broken or the run failed, 2 usage, 130 interrupted.
-docs/loadtest.md explains the table.
-`
+Exit status: 0 every promise was kept (sound strategies did not oversell, broken ones did), 1 a promise was broken or the run failed, 2 usage, 130 interrupted.`
+}
 
 func parse(args []string, stdout io.Writer) (*settings, error) {
-	s, flags := flagSet()
-	if err := command.Parse(flags, args, help, stdout); err != nil {
-		return nil, err
-	}
-	switch name := strings.Join(flags.Args(), " "); name {
-	case "", "compare":
-	case "clean":
-		s.clean = true
-	default:
-		return nil, command.Usagef("unknown command %q: expected compare, clean, pitfalls as the first argument, or nothing", store.Redact(name))
-	}
-	return s, s.check(flags.Changed)
+	s := &settings{}
+	return s, commandline.Parse(s, args, nil, stdout, s.check,
+		kong.Name("go run ./loadtest"),
+		kong.Description("Puts every strategy under the same load, and audits from outside the service which of them oversold and how fast each was."),
+		kong.Vars{"strategies": strings.Join(assembly.StrategyNames(), ", ")}, kong.Vars(backends.Vars("")))
 }
 
-func flagSet() (*settings, *pflag.FlagSet) {
-	s := &settings{maxFailures: 0.05}
-	flags := command.Flags("loadtest")
-	flags.StringSliceVar(&s.strategies, "strategies", nil, "only these: "+strings.Join(assembly.StrategyNames(), ", "))
-	flags.IntVar(&s.instances, "instances", 2, "number of api processes, which share the stores")
-	flags.Int64Var(&s.stock, "stock", 1000, "units to sell in each rush")
-	flags.IntVar(&s.clients, "clients", 32, "clients of a rush; each has one order under way")
-	flags.StringVar(&s.guard, "guard", "off", "on: the ledger refuses orders that a gate should have refused, and a column counts them")
-	flags.DurationVar(&s.limit, "limit", 20*time.Second, "maximum duration of one rush")
-	flags.BoolVar(&s.crash, "crash", true, "run a second rush for each sound strategy, in which one instance is killed and replaced")
-	flags.Var(&s.maxFailures, "max-failures", "share of the orders, without those refused, that may fail")
-	flags.Uint64Var(&s.seed, "seed", 1, "seed of the buyers; the same seed sends the same orders")
-	flags.StringVar(&s.out, "out", "", "write results.json and report.html into this `folder`")
-	flags.StringVar(&s.api, "api", "", "run this api `file` instead of building ./cmd/api")
-	flags.StringVar(&s.redisURL, "redis", "", "`URL` of a Redis, as for the service; without --redis and --db the stores are embedded")
-	flags.StringVar(&s.dbURL, "db", "", "`URL` of a database, as for the service")
-	flags.StringVar(&s.lock, "lock", backends.Default, "lock backend of the strategies with locks: "+strings.Join(backends.Names(), ", "))
-	flags.StringVar(&s.zookeeper, "zookeeper", "", "ZooKeeper `servers`: [user:password@]h1:p1,h2:p2[/path]")
-	flags.StringVar(&s.etcd, "etcd", "", "etcd `servers`: [https://][user:password@]h1:p1,h2:p2[/path][?ca=file&cert=file&key=file]")
-	flags.StringVar(&s.redlock, "redlock", "", "independent Redis servers: `h1:p1,h2:p2,h3:p3`")
-	flags.StringSliceVar(&s.targets, "target", nil, "`URLs` of running services to load instead; --db and --redis then name their stores, for the audit")
-	flags.StringVar(&s.adminToken, "admin-token", "", "admin `token` of the services at --target")
-	flags.BoolVar(&s.expectOversell, "expect-oversell", false, "the services at --target must oversell")
-	flags.BoolVar(&s.faults, "faults", false, "something fails during the load: allow unknown outcomes and repairs")
-	flags.BoolVar(&s.keep, "keep", false, "keep the SKUs and orders of this run in --db; clean deletes them later")
-	flags.IntVar(&s.rate, "rate", 0, "open load: orders that arrive in a second, however long the answers take")
-	flags.DurationVar(&s.duration, "duration", 5*time.Second, "duration of each open load")
-	flags.BoolVar(&s.search, "search", false, "open loads: find the highest rate at which the p99 keeps --p99")
-	flags.IntVar(&s.probes, "probes", 3, "loads of each rate in a search, an odd number; the majority decides")
-	flags.DurationVar(&s.p99, "p99", 50*time.Millisecond, "limit of a search")
-	flags.BoolVar(&s.lifecycle, "lifecycle", false, "pay, cancel, refund orders or let them expire, with every sound strategy, and audit where each order and payment ended")
-	flags.DurationVar(&s.paymentWindow, "payment-window", 3*time.Second, "with --lifecycle: how long an order may wait for its payment")
-	return s, flags
-}
-
-// check checks the values of the flags, and that none contradicts another. given
-// reports whether a flag is on the command line.
-func (s *settings) check(given func(flag string) bool) error {
-	return cmp.Or(s.checkValues(), s.checkLock(), s.checkQueueing(), s.checkEffect(given), s.checkRate(), s.checkLifecycle(), s.checkStores(), s.checkTargets())
+// check checks the values of the flags, and that none contradicts another.
+func (s *settings) check(line *kong.Context) error {
+	s.clean = line.Command() == "clean"
+	return cmp.Or(s.checkValues(), s.checkLock(), s.checkQueueing(), s.checkEffect(line), s.checkRate(), s.checkLifecycle(), s.checkStores(), s.checkTargets())
 }
 
 // checkValues checks each flag by itself.
 func (s *settings) checkValues() error {
-	for _, name := range s.strategies {
-		if err := command.OneOf("strategies", name, assembly.StrategyNames()); err != nil {
-			return err
-		}
-	}
 	if err := cmp.Or(
-		command.OneOf("guard", s.guard, []string{"on", "off"}),
-		command.Between("instances", int64(s.instances), 1, 64),
-		command.Between("stock", s.stock, 1, 1_000_000),
-		command.Between("clients", int64(s.clients), 1, 1000),
-		command.Between("rate", int64(s.rate), 0, 1_000_000),
-		command.Between("probes", int64(s.probes), 1, 99),
+		command.Between("instances", int64(s.Instances), 1, 64),
+		command.Between("stock", s.Stock, 1, 1_000_000),
+		command.Between("clients", int64(s.Clients), 1, 1000),
+		command.Between("rate", int64(s.Rate), 0, 1_000_000),
+		command.Between("probes", int64(s.Probes), 1, 99),
 	); err != nil {
 		return err
 	}
 	switch {
-	case s.limit < time.Second:
-		return command.Usagef("--limit: %v is less than a second", s.limit)
-	case s.duration < time.Second || s.duration > time.Hour:
-		return command.Usagef("--duration: %v is not between a second and an hour", s.duration)
-	case s.probes%2 == 0:
-		return command.Usagef("--probes: %d is not an odd number", s.probes)
-	case s.p99 <= 0:
-		return command.Usagef("--p99: %v is not above 0", s.p99)
-	case s.paymentWindow < time.Second || s.paymentWindow > time.Minute:
-		return command.Usagef("--payment-window: %v is not between a second and a minute", s.paymentWindow)
+	case s.Limit < time.Second:
+		return fmt.Errorf("--limit: %v is less than a second", s.Limit)
+	case s.Duration < time.Second || s.Duration > time.Hour:
+		return fmt.Errorf("--duration: %v is not between a second and an hour", s.Duration)
+	case s.Probes%2 == 0:
+		return fmt.Errorf("--probes: %d is not an odd number", s.Probes)
+	case s.P99 <= 0:
+		return fmt.Errorf("--p99: %v is not above 0", s.P99)
+	case s.PaymentWindow < time.Second || s.PaymentWindow > time.Minute:
+		return fmt.Errorf("--payment-window: %v is not between a second and a minute", s.PaymentWindow)
 	}
 	return nil
 }
@@ -170,27 +121,24 @@ func (s *settings) checkValues() error {
 // checkLock checks that the servers of the lock backend are named, and those of no
 // other.
 func (s *settings) checkLock() error {
-	if err := command.OneOf("lock", s.lock, backends.Names()); err != nil {
-		return err
-	}
-	backend, _ := backends.Find(s.lock)
+	backend, _ := backends.Find(s.Lock)
 	servers := s.lockServers()
 	for flag, value := range servers {
 		if value == "" {
 			continue
 		}
 		if flag != backend.Flag {
-			return command.Usagef("--%s: only used with --lock %s", flag, flag)
+			return fmt.Errorf("--%s: only used with --lock %s", flag, flag)
 		}
 		if err := backends.CheckAddress(flag, value); err != nil {
-			return command.Usagef("--%s: %v", flag, err)
+			return fmt.Errorf("--%s: %v", flag, err)
 		}
 	}
 	if value, needed := servers[backend.Flag]; needed && value == "" {
-		return command.Usagef("--%s: required with --lock %s", backend.Flag, s.lock)
+		return fmt.Errorf("--%s: required with --lock %s", backend.Flag, s.Lock)
 	}
-	if backend.Flag == "db" && len(s.targets) == 0 && !strings.HasPrefix(s.dbURL, s.lock) {
-		return command.Usagef("--lock: %s needs a --db with the scheme %s://", s.lock, s.lock)
+	if backend.Flag == "db" && len(s.Targets) == 0 && !strings.HasPrefix(s.DB, s.Lock) {
+		return fmt.Errorf("--lock: %s needs a --db with the scheme %s://", s.Lock, s.Lock)
 	}
 	return nil
 }
@@ -200,12 +148,12 @@ func (s *settings) checkLock() error {
 func (s *settings) checkQueueing() error {
 	queueing := assembly.Queueing().Name
 	switch {
-	case !slices.Contains(s.strategies, queueing):
+	case !slices.Contains(s.Strategies, queueing):
 		return nil
-	case s.lifecycle:
-		return command.Usagef("--strategies: --lifecycle cannot pay for orders that %s has queued", queueing)
-	case strings.HasPrefix(s.redisURL, "redis+cluster:"):
-		return command.Usagef("--strategies: %s cannot run on a Redis Cluster", queueing)
+	case s.Lifecycle:
+		return fmt.Errorf("--strategies: --lifecycle cannot pay for orders that %s has queued", queueing)
+	case strings.HasPrefix(s.Redis, "redis+cluster:"):
+		return fmt.Errorf("--strategies: %s cannot run on a Redis Cluster", queueing)
 	}
 	return nil
 }
@@ -213,22 +161,22 @@ func (s *settings) checkQueueing() error {
 // lockServers returns the servers of the lock backends that have a flag of their own,
 // by the name of that flag.
 func (s *settings) lockServers() map[string]string {
-	return map[string]string{"zookeeper": s.zookeeper, "etcd": s.etcd, "redlock": s.redlock}
+	return map[string]string{"zookeeper": s.ZooKeeper, "etcd": s.Etcd, "redlock": s.Redlock}
 }
 
 // checkEffect refuses a flag that would have no effect.
-func (s *settings) checkEffect(given func(flag string) bool) error {
+func (s *settings) checkEffect(line *kong.Context) error {
 	var (
 		open    = s.open()
-		targets = len(s.targets) > 0
+		targets = len(s.Targets) > 0
 	)
 	for flag, used := range map[string]bool{
-		"clients": !open, "limit": !open && !s.lifecycle, "payment-window": s.lifecycle, "duration": open, "p99": s.search, "probes": s.search, "max-failures": !s.search,
-		"crash": !open && !targets && !s.lifecycle, "keep": s.dbURL != "", "expect-oversell": targets && !open,
+		"clients": !open, "limit": !open && !s.Lifecycle, "payment-window": s.Lifecycle, "duration": open, "p99": s.Search, "probes": s.Search, "max-failures": !s.Search,
+		"crash": !open && !targets && !s.Lifecycle, "keep": s.DB != "", "expect-oversell": targets && !open,
 		"instances": !targets, "guard": !targets, "lock": !targets,
 	} {
-		if given(flag) && !used {
-			return command.Usagef("--%s: has no effect on this load; see --help", flag)
+		if commandline.IsSet(line, flag) && !used {
+			return fmt.Errorf("--%s: has no effect on this load; see --help", flag)
 		}
 	}
 	return nil
@@ -236,11 +184,11 @@ func (s *settings) checkEffect(given func(flag string) bool) error {
 
 // checkRate checks the flags of an open load.
 func (s *settings) checkRate() error {
-	if s.rate > 0 && s.search {
-		return command.Usagef("--rate and --search: choose one")
+	if s.Rate > 0 && s.Search {
+		return fmt.Errorf("--rate and --search: choose one")
 	}
-	if int64(s.rate)*int64(s.duration/time.Second) > maxAnswers {
-		return command.Usagef("--duration: %v at --rate %d is more than %d orders", s.duration, s.rate, maxAnswers)
+	if int64(s.Rate)*int64(s.Duration/time.Second) > maxAnswers {
+		return fmt.Errorf("--duration: %v at --rate %d is more than %d orders", s.Duration, s.Rate, maxAnswers)
 	}
 	return nil
 }
@@ -248,16 +196,16 @@ func (s *settings) checkRate() error {
 // checkLifecycle checks the flags of a lifecycle load.
 func (s *settings) checkLifecycle() error {
 	switch {
-	case !s.lifecycle:
+	case !s.Lifecycle:
 		return nil
 	case s.open():
-		return command.Usagef("--lifecycle: not with --rate or --search")
-	case len(s.targets) > 0:
-		return command.Usagef("--lifecycle: not with --target: it starts instances with a short payment window")
+		return fmt.Errorf("--lifecycle: not with --rate or --search")
+	case len(s.Targets) > 0:
+		return fmt.Errorf("--lifecycle: not with --target: it starts instances with a short payment window")
 	}
-	for _, name := range s.strategies {
+	for _, name := range s.Strategies {
 		if spec, _ := assembly.FindStrategy(name); !spec.Sound {
-			return command.Usagef("--strategies: %s oversells, and --lifecycle tests sound strategies only", name)
+			return fmt.Errorf("--strategies: %s oversells, and --lifecycle tests sound strategies only", name)
 		}
 	}
 	return nil
@@ -265,14 +213,14 @@ func (s *settings) checkLifecycle() error {
 
 // checkStores checks that the stores which the run needs are named.
 func (s *settings) checkStores() error {
-	targets := len(s.targets) > 0
+	targets := len(s.Targets) > 0
 	switch {
-	case s.clean && s.dbURL == "":
-		return command.Usagef("--db: required by clean")
-	case !targets && !s.clean && (s.redisURL == "") != (s.dbURL == ""):
-		return command.Usagef("--redis and --db: name both, or neither for embedded stores")
-	case targets && s.redisURL != "" && s.dbURL == "":
-		return command.Usagef("--redis: the audit compares the gate with the database: name --db too")
+	case s.clean && s.DB == "":
+		return fmt.Errorf("--db: required by clean")
+	case !targets && !s.clean && (s.Redis == "") != (s.DB == ""):
+		return fmt.Errorf("--redis and --db: name both, or neither for embedded stores")
+	case targets && s.Redis != "" && s.DB == "":
+		return fmt.Errorf("--redis: the audit compares the gate with the database: name --db too")
 	}
 	return nil
 }
@@ -280,16 +228,16 @@ func (s *settings) checkStores() error {
 // checkTargets checks the URLs of --target. It refuses the flags of instances that the
 // load test would start.
 func (s *settings) checkTargets() error {
-	if len(s.targets) > 0 && len(s.strategies) > 0 {
-		return command.Usagef("--strategies: the services at --target run their own strategy")
+	if len(s.Targets) > 0 && len(s.Strategies) > 0 {
+		return fmt.Errorf("--strategies: the services at --target run their own strategy")
 	}
-	if len(s.targets) > 0 && s.api != "" {
-		return command.Usagef("--api and --target: choose one")
+	if len(s.Targets) > 0 && s.API != "" {
+		return fmt.Errorf("--api and --target: choose one")
 	}
-	for _, target := range s.targets {
+	for _, target := range s.Targets {
 		u, err := url.Parse(target)
 		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-			return command.Usagef("--target: %q is not http://host:port", store.Redact(target))
+			return fmt.Errorf("--target: %q is not http://host:port", store.Redact(target))
 		}
 	}
 	return nil
@@ -321,15 +269,12 @@ type share float64
 
 func (s share) String() string { return strconv.FormatFloat(float64(s)*100, 'g', 3, 64) + "%" }
 
-// Set parses "5%" or "5".
-func (s *share) Set(text string) error {
-	percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
+// UnmarshalText parses "5%" or "5".
+func (s *share) UnmarshalText(text []byte) error {
+	percent, err := strconv.ParseFloat(strings.TrimSuffix(string(text), "%"), 64)
 	if err != nil || percent < 0 || percent > 100 {
 		return fmt.Errorf("%q is not between 0%% and 100%%", text)
 	}
 	*s = share(percent / 100)
 	return nil
 }
-
-// Type names the value in the help text.
-func (s *share) Type() string { return "percent" }

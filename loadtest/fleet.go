@@ -24,7 +24,7 @@ type fleet struct {
 // startFleet starts instances with the strategy.
 func (l *lab) startFleet(spec assembly.Spec) *fleet {
 	f := &fleet{start: func() *testenv.APIServer { return testenv.ServeFile(l.t, l.program, l.flags(spec)...) }}
-	for range l.instances {
+	for range l.Instances {
 		api := f.start()
 		f.apis, f.urls = append(f.apis, api), append(f.urls, api.URL())
 	}
@@ -42,16 +42,16 @@ const (
 // flags returns the command line of an instance.
 func (l *lab) flags(spec assembly.Spec) []string {
 	flags := []string{
-		"--strategy", spec.Name, "--guard", l.guard, "--db", l.dbURL, "--log-level", "error",
-		"--lock", l.lock, "--stop-with-stdin",
+		"--strategy", spec.Name, "--guard", l.Guard, "--db", l.DB, "--log-level", "error",
+		"--lock", l.Lock, "--stop-with-stdin",
 	}
 	if spec.HasGate() {
-		flags = append(flags, "--redis", l.redisURL)
+		flags = append(flags, "--redis", l.Redis)
 	}
-	if l.lifecycle {
-		flags = append(flags, "--payment-window", l.paymentWindow.String())
+	if l.Lifecycle {
+		flags = append(flags, "--payment-window", l.PaymentWindow.String())
 	}
-	if spec.Sound && (l.killsInstance() || l.lifecycle) {
+	if spec.Sound && (l.killsInstance() || l.Lifecycle) {
 		flags = append(flags, "--take-deadline", shortDeadline.String(), "--lease", shortLease.String())
 	}
 	for flag, value := range l.lockServers() {
@@ -69,7 +69,7 @@ const drainLimit = time.Minute
 func (l *lab) drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, drainLimit)
 	defer cancel()
-	said, err := exec.CommandContext(ctx, l.program, "drain", "--redis", l.redisURL, "--db", l.dbURL).CombinedOutput()
+	said, err := exec.CommandContext(ctx, l.program, "drain", "--redis", l.Redis, "--db", l.DB).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("running api drain: %w: %s", err, said)
 	}
@@ -79,23 +79,23 @@ func (l *lab) drain(ctx context.Context) error {
 // targetFleet returns the services at --target and the strategy that they run. It sets
 // the lab's guard to theirs. All of them must run the same strategy with the same guard.
 func (l *lab) targetFleet(ctx context.Context) (f *fleet, spec assembly.Spec, err error) {
-	for i, url := range l.targets {
+	for i, url := range l.Targets {
 		running, guard, err := l.running(ctx, url)
 		switch {
 		case err != nil:
 			return nil, spec, err
-		case i > 0 && guard != (l.guard == "on"):
-			return nil, spec, fmt.Errorf("%s and %s differ in --guard", l.targets[0], url)
+		case i > 0 && guard != (l.Guard == "on"):
+			return nil, spec, fmt.Errorf("%s and %s differ in --guard", l.Targets[0], url)
 		case i > 0 && running.Name != spec.Name:
-			return nil, spec, fmt.Errorf("%s runs %s and %s runs %s: services that share stores must run one strategy", l.targets[0], spec.Name, url, running.Name)
+			return nil, spec, fmt.Errorf("%s runs %s and %s runs %s: services that share stores must run one strategy", l.Targets[0], spec.Name, url, running.Name)
 		}
-		l.guard = "off"
+		l.Guard = "off"
 		if guard {
-			l.guard = "on"
+			l.Guard = "on"
 		}
 		spec = running
 	}
-	return &fleet{urls: l.targets}, spec, nil
+	return &fleet{urls: l.Targets}, spec, nil
 }
 
 // running returns the strategy that the service runs, and whether its guard is on.

@@ -38,8 +38,8 @@ type terms struct {
 // terms returns the terms of a load. No strategy may oversell under an open load, which
 // has more stock than orders, nor behind a guard.
 func (l *lab) terms(spec assembly.Spec, end ending) terms {
-	t := terms{spec: spec, ending: end, maxFailures: l.maxFailures, faulty: l.faults || end == crashed || end == interrupted || l.search}
-	if l.search || end == crashed || end == interrupted {
+	t := terms{spec: spec, ending: end, maxFailures: l.MaxFailures, faulty: l.Faults || end == crashed || end == interrupted || l.Search}
+	if l.Search || end == crashed || end == interrupted {
 		t.maxFailures = 1
 	}
 	if l.open() || end == crashed {
@@ -50,28 +50,28 @@ func (l *lab) terms(spec assembly.Spec, end ending) terms {
 		return t
 	}
 	t.mayOversell = l.knownToOversell(spec)
-	t.mustOversell = t.mayOversell && end == soldOut && (l.several() || l.expectOversell)
+	t.mustOversell = t.mayOversell && end == soldOut && (l.several() || l.ExpectOversell)
 	return t
 }
 
 // guarded reports whether the ledger's guard stands behind the strategy's gate. A
 // strategy without a gate has no guard.
-func (l *lab) guarded(spec assembly.Spec) bool { return l.guard == "on" && spec.HasGate() }
+func (l *lab) guarded(spec assembly.Spec) bool { return l.Guard == "on" && spec.HasGate() }
 
 // several reports whether several instances share the stores. A single instance of a
 // broken strategy need not oversell.
 func (l *lab) several() bool {
-	if len(l.targets) > 0 {
-		return len(l.targets) > 1
+	if len(l.Targets) > 0 {
+		return len(l.Targets) > 1
 	}
-	return l.instances > 1
+	return l.Instances > 1
 }
 
 // knownToOversell reports whether the strategy is broken. Services at --target count as
 // sound unless --expect-oversell says otherwise.
 func (l *lab) knownToOversell(spec assembly.Spec) bool {
-	if len(l.targets) > 0 {
-		return l.expectOversell
+	if len(l.Targets) > 0 {
+		return l.ExpectOversell
 	}
 	return !spec.Sound
 }

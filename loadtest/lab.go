@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
-	"github.com/holdfast-stock/holdfast/internal/lab/command"
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/lab/machine"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -53,21 +53,21 @@ func newLab(ctx context.Context, t testenv.T, s settings, args []string, stdout,
 		settings: s, t: t, args: args, stdout: stdout, display: newDisplay(stderr), samples: make(chan struct{}, maxSamples),
 		runID: strconv.FormatInt(time.Now().UnixMicro(), 36),
 	}
-	l.client, l.admin = newClients(s.adminToken)
+	l.client, l.admin = newClients(s.AdminToken)
 	defer func() {
 		if err != nil {
 			l.close()
 		}
 	}()
-	if s.out != "" {
-		if err := checkOut(s.out); err != nil {
-			return l, command.Usagef("--out: %w", err)
+	if s.Out != "" {
+		if err := checkOut(s.Out); err != nil {
+			return l, commandline.Usagef("--out: %w", err)
 		}
 	}
 	if err := l.openStores(ctx); err != nil {
 		return l, err
 	}
-	if len(s.targets) > 0 || s.clean {
+	if len(s.Targets) > 0 || s.clean {
 		return l, nil
 	}
 	return l, l.buildService(stderr)
@@ -100,20 +100,20 @@ func checkOut(folder string) error {
 // openStores opens the stores of the command line. Without any, it opens an in-process
 // Redis and a SQLite file.
 func (l *lab) openStores(ctx context.Context) (err error) {
-	if l.dbURL == "" && l.redisURL == "" && len(l.targets) == 0 {
+	if l.DB == "" && l.Redis == "" && len(l.Targets) == 0 {
 		if l.embedded, err = store.OpenInProcessRedis(ctx); err != nil {
 			return err
 		}
-		l.redisURL, l.dbURL = l.embedded.URL(), "sqlite://"+filepath.Join(testenv.Folder(l.t, "loadtest"), "ledger.db")
+		l.Redis, l.DB = l.embedded.URL(), "sqlite://"+filepath.Join(testenv.Folder(l.t, "loadtest"), "ledger.db")
 		l.redis = l.embedded.Client()
 	}
-	if l.dbURL != "" {
-		if l.sql, err = store.OpenSQL(ctx, l.dbURL); err != nil {
+	if l.DB != "" {
+		if l.sql, err = store.OpenSQL(ctx, l.DB); err != nil {
 			return withFlag("--db", err)
 		}
 	}
-	if l.redisURL != "" && l.redis == nil {
-		if l.redis, err = store.OpenRedis(ctx, l.redisURL); err != nil {
+	if l.Redis != "" && l.redis == nil {
+		if l.redis, err = store.OpenRedis(ctx, l.Redis); err != nil {
 			return withFlag("--redis", err)
 		}
 	}
@@ -123,7 +123,7 @@ func (l *lab) openStores(ctx context.Context) (err error) {
 // withFlag adds the name of the flag to an error. A malformed URL is a UsageError.
 func withFlag(flag string, err error) error {
 	if errors.Is(err, store.ErrBadURL) {
-		return command.Usagef("%s: %w", flag, err)
+		return commandline.Usagef("%s: %w", flag, err)
 	}
 	return fmt.Errorf("%s: %w", flag, err)
 }
@@ -131,13 +131,13 @@ func withFlag(flag string, err error) error {
 // buildService builds the service, unless --api names a program, and migrates the
 // database.
 func (l *lab) buildService(stderr io.Writer) (err error) {
-	if l.api == "" {
+	if l.API == "" {
 		fmt.Fprintln(stderr, "building ./cmd/api")
 		l.program = testenv.Build(l.t, "./cmd/api")
-	} else if l.program, err = filepath.Abs(l.api); err != nil {
+	} else if l.program, err = filepath.Abs(l.API); err != nil {
 		return fmt.Errorf("--api: %w", err)
 	}
-	migrate := testenv.StartFile(l.t, l.program, "migrate", "up", "--db", l.dbURL)
+	migrate := testenv.StartFile(l.t, l.program, "migrate", "up", "--db", l.DB)
 	if code := migrate.Wait(); code != 0 {
 		return fmt.Errorf("api migrate up: %s", migrate.Output())
 	}
@@ -201,12 +201,12 @@ func (l *lab) newRun() *results.Run {
 	run := &results.Run{
 		Command: strings.TrimSpace("go run ./loadtest " + strings.Join(redacted(l.args), " ")),
 		Flags: map[string]string{
-			"instances": fmt.Sprint(l.instances), "stock": fmt.Sprint(l.stock), "clients": fmt.Sprint(l.clients),
-			"guard": l.guard, "lock": l.lock, "limit": l.limit.String(), "rate": fmt.Sprint(l.rate), "search": fmt.Sprint(l.search),
-			"lifecycle": fmt.Sprint(l.lifecycle), "payment_window": l.paymentWindow.String(),
-			"probes": fmt.Sprint(l.probes), "crash": fmt.Sprint(l.killsInstance()), "max_failures": l.maxFailures.String(),
+			"instances": fmt.Sprint(l.Instances), "stock": fmt.Sprint(l.Stock), "clients": fmt.Sprint(l.Clients),
+			"guard": l.Guard, "lock": l.Lock, "limit": l.Limit.String(), "rate": fmt.Sprint(l.Rate), "search": fmt.Sprint(l.Search),
+			"lifecycle": fmt.Sprint(l.Lifecycle), "payment_window": l.PaymentWindow.String(),
+			"probes": fmt.Sprint(l.Probes), "crash": fmt.Sprint(l.killsInstance()), "max_failures": l.MaxFailures.String(),
 		},
-		Seed: l.seed, When: time.Now().UTC().Truncate(time.Second), Commit: machine.Commit(),
+		Seed: l.Seed, When: time.Now().UTC().Truncate(time.Second), Commit: machine.Commit(),
 		Machine: machine.Describe(),
 	}
 	l.describeStores(run)
@@ -232,9 +232,9 @@ func (l *lab) describeStores(run *results.Run) {
 		}
 		run.Stores, run.StoresChinese = strings.Join(names, ", "), strings.Join(names, "、")
 	}
-	if l.lock != backends.Default {
-		run.Stores += ", locks in " + l.lock
-		run.StoresChinese += "，锁在 " + l.lock
+	if l.Lock != backends.Default {
+		run.Stores += ", locks in " + l.Lock
+		run.StoresChinese += "，锁在 " + l.Lock
 	}
 }
 
@@ -260,10 +260,10 @@ func productName(kind, version string) string {
 
 // write writes results.json and report.html into the folder of --out, if there is one.
 func (l *lab) write(run *results.Run) error {
-	if l.out == "" {
+	if l.Out == "" {
 		return nil
 	}
-	return writeReport(l.out, run)
+	return writeReport(l.Out, run)
 }
 
 // writeReport writes results.json and report.html into the folder.
@@ -280,19 +280,19 @@ func writeReport(folder string, run *results.Run) error {
 
 // chosen returns the strategies to load. For --target it returns one empty entry.
 func (l *lab) chosen() []assembly.Spec {
-	if len(l.targets) > 0 {
+	if len(l.Targets) > 0 {
 		return []assembly.Spec{{}}
 	}
 	var specs []assembly.Spec
-	if len(l.strategies) == 0 {
+	if len(l.Strategies) == 0 {
 		for _, spec := range assembly.Strategies() {
-			if l.lifecycle && (!spec.Sound || spec.Queues()) || spec.Queues() && strings.HasPrefix(l.redisURL, "redis+cluster:") {
+			if l.Lifecycle && (!spec.Sound || spec.Queues()) || spec.Queues() && strings.HasPrefix(l.Redis, "redis+cluster:") {
 				continue
 			}
 			specs = append(specs, spec)
 		}
 	}
-	for _, name := range l.strategies {
+	for _, name := range l.Strategies {
 		spec, _ := assembly.FindStrategy(name)
 		specs = append(specs, spec)
 	}
@@ -301,7 +301,7 @@ func (l *lab) chosen() []assembly.Spec {
 
 // drive loads one strategy: on instances that it starts, or at --target.
 func (l *lab) drive(ctx context.Context, spec assembly.Spec) (result *results.Result, err error) {
-	if len(l.targets) > 0 {
+	if len(l.Targets) > 0 {
 		f, spec, err := l.targetFleet(ctx)
 		if err != nil {
 			return nil, err
@@ -333,14 +333,14 @@ const maxTries = 5
 
 // loadFleet runs the load of the command line. It repeats a rush that proves nothing.
 func (l *lab) loadFleet(ctx context.Context, spec assembly.Spec, f *fleet) (*results.Result, error) {
-	if l.lifecycle {
+	if l.Lifecycle {
 		return l.runLifecycle(ctx, spec, f)
 	}
-	if l.search {
+	if l.Search {
 		return l.highest(ctx, spec, f)
 	}
 	if l.open() {
-		return l.arrive(ctx, spec, f, l.rate)
+		return l.arrive(ctx, spec, f, l.Rate)
 	}
 	for try := 1; ; try++ {
 		result, conclusive, err := l.rush(ctx, spec, f, try)

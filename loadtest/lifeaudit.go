@@ -77,7 +77,7 @@ func (v *lifecycleLoad) audit(ctx context.Context, r *results.Result) error {
 // awaitRest waits until no order is pending any more. It gives up some time after the
 // last order is due to expire; the audit then finds the orders that are left.
 func (v *lifecycleLoad) awaitRest(ctx context.Context) error {
-	for deadline := time.Now().Add(v.paymentWindow + restLimit); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(v.PaymentWindow + restLimit); ; time.Sleep(50 * time.Millisecond) {
 		var pending int64
 		err := v.sql.DB().WithContext(ctx).Raw(`SELECT COUNT(*) FROM order_lines
 			JOIN orders ON orders.id = order_lines.order_id
@@ -374,7 +374,7 @@ func (v *lifecycleLoad) checkLimit() {
 		if a.outcome != accepted || len(a.asked.Lines) == 1 {
 			continue
 		}
-		until := a.at - a.took + v.paymentWindow - windowMargin
+		until := a.at - a.took + v.PaymentWindow - windowMargin
 		for _, c := range v.calls[a.order.ID] {
 			until = min(until, c.sent)
 		}
@@ -399,8 +399,8 @@ func (v *lifecycleLoad) checkLimit() {
 // instances were started.
 func (v *lifecycleLoad) checkWindows() {
 	for _, a := range v.rec.answers {
-		if window := a.order.ExpiresAt.Sub(a.order.CreatedAt); a.outcome == accepted && window != v.paymentWindow {
-			v.rec.find(results.WrongWindow, fmt.Sprintf("%v, after %v instead of %v", a.order, window, v.paymentWindow))
+		if window := a.order.ExpiresAt.Sub(a.order.CreatedAt); a.outcome == accepted && window != v.PaymentWindow {
+			v.rec.find(results.WrongWindow, fmt.Sprintf("%v, after %v instead of %v", a.order, window, v.PaymentWindow))
 		}
 	}
 }

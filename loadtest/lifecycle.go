@@ -100,14 +100,14 @@ func (l *lab) runLifecycle(ctx context.Context, spec assembly.Spec, f *fleet) (*
 	v.watch = l.startWatch(ctx, spec, f, v.goods.product, v.goods.coupon)
 	defer v.watch.end()
 	cost := l.startMeter(ctx, f.pids())
-	hide := l.display.show(spec.Name, l.stock, v.rec)
+	hide := l.display.show(spec.Name, l.Stock, v.rec)
 	v.order(ctx)
 	v.owners.Wait()
 	v.repeatAll(ctx, v.rec, v.fleet, v.due) // whatever has become of the orders
 	hide()
 	cost.stop(ctx)
-	r := l.newResult(spec, v.rec, l.stock)
-	r.Describe("orders for %v, %d clients, payment window %v", "下单持续 %v，%d 个客户端，付款时限 %v", 2*l.paymentWindow, l.clients, l.paymentWindow)
+	r := l.newResult(spec, v.rec, l.Stock)
+	r.Describe("orders for %v, %d clients, payment window %v", "下单持续 %v，%d 个客户端，付款时限 %v", 2*l.PaymentWindow, l.Clients, l.PaymentWindow)
 	addTimes(r, v.rec)
 	r.Sales = nil // their chart would not show the units that return
 	cost.addTo(r)
@@ -138,11 +138,11 @@ func (v *lifecycleLoad) judge(ctx context.Context, r *results.Result, t terms) e
 // coupons that some orders exceed the buyer limit, and some find the coupons sold out.
 func (l *lab) newLifecycleLoad(ctx context.Context, spec assembly.Spec, f *fleet) (v *lifecycleLoad, err error) {
 	v = &lifecycleLoad{
-		lab: l, fleet: f, rec: newRecord(), slots: make(chan struct{}, l.clients), calls: make(map[string][]call),
-		goods: goods{units: l.stock, coupons: max(l.stock/8, 1)},
+		lab: l, fleet: f, rec: newRecord(), slots: make(chan struct{}, l.Clients), calls: make(map[string][]call),
+		goods: goods{units: l.Stock, coupons: max(l.Stock/8, 1)},
 	}
-	name := buyers(l.seed, 0)
-	for range max(l.stock/10, 1) {
+	name := buyers(l.Seed, 0)
+	for range max(l.Stock/10, 1) {
 		v.buyers = append(v.buyers, name())
 	}
 	if v.goods.product, err = l.createStock(ctx, f, spec, "life", v.goods.units); err != nil {
@@ -156,15 +156,15 @@ func (l *lab) newLifecycleLoad(ctx context.Context, spec assembly.Spec, f *fleet
 // order lets the clients order until two payment windows have passed. Refused clients
 // come back for units that return.
 func (v *lifecycleLoad) order(ctx context.Context) {
-	limited, stop := context.WithTimeout(ctx, 2*v.paymentWindow)
+	limited, stop := context.WithTimeout(ctx, 2*v.PaymentWindow)
 	defer stop()
-	randoms, names := make([]*rand.Rand, v.clients), make([]func() string, v.clients)
-	all := make([]*buyer, v.clients)
+	randoms, names := make([]*rand.Rand, v.Clients), make([]func() string, v.Clients)
+	all := make([]*buyer, v.Clients)
 	for i := range all {
-		randoms[i], names[i] = rand.New(rand.NewPCG(v.seed, uint64(i+1))), buyers(v.seed, uint64(i+1))
+		randoms[i], names[i] = rand.New(rand.NewPCG(v.Seed, uint64(i+1))), buyers(v.Seed, uint64(i+1))
 		all[i] = &buyer{lab: v.lab, fleet: v.fleet, rec: v.rec}
 	}
-	<-load.Crowd(limited, v.clients, func(i, n int) (pause time.Duration, more bool) {
+	<-load.Crowd(limited, v.Clients, func(i, n int) (pause time.Duration, more bool) {
 		a := all[i].order(ctx, i+n, v.request(randoms[i]), names[i]())
 		if n%sampleEvery == 0 {
 			v.sample(ctx, v.rec, a)
@@ -232,7 +232,7 @@ var plans = []func(context.Context, *owner){
 		o.pay(ctx, 1)
 	},
 	func(ctx context.Context, o *owner) {
-		o.waitForExpiry(ctx, 0, o.paymentWindow)
+		o.waitForExpiry(ctx, 0, o.PaymentWindow)
 		o.together(func() { o.pay(ctx, 1) }, func() { o.pay(ctx, 2) })
 	},
 	func(ctx context.Context, o *owner) { // payment, cancellation and expiry race
@@ -262,7 +262,7 @@ func (o *owner) together(first, second func()) {
 // after the 201.
 func (o *owner) waitForExpiry(ctx context.Context, offset, spread time.Duration) {
 	until := o.order.ExpiresAt
-	if latest := o.answered.Add(o.paymentWindow); until.After(latest) {
+	if latest := o.answered.Add(o.PaymentWindow); until.After(latest) {
 		until = latest
 	}
 	_ = retry.Sleep(ctx, time.Until(until.Add(offset+time.Duration(o.random.Int64N(int64(spread))))))
@@ -294,7 +294,7 @@ func (v *lifecycleLoad) send(ctx context.Context, id string, c call) call {
 	c.sent = time.Since(v.rec.start)
 	deadline := time.Now().Add(finalLimit)
 	for ctx.Err() == nil && time.Now().Before(deadline) {
-		a := v.client.Send(ctx, v.fleet.url(rand.IntN(v.instances)), func(ctx context.Context, s *client.Client) (client.Order, error) { return c.make(ctx, s, id) })
+		a := v.client.Send(ctx, v.fleet.url(rand.IntN(v.Instances)), func(ctx context.Context, s *client.Client) (client.Order, error) { return c.make(ctx, s, id) })
 		if v.rec.heard(a); c.read(a) {
 			break
 		}

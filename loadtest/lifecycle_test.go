@@ -214,7 +214,7 @@ func TestCheckLimit(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			v, _ := newTestLoad(t)
-			v.paymentWindow = 3 * time.Second
+			v.PaymentWindow = 3 * time.Second
 			for n, at := range []time.Duration{time.Second, time.Second, test.at} {
 				o := numbered(n)
 				o.Buyer = v.buyers[0]

@@ -22,9 +22,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/holdfast-stock/holdfast/internal/assembly"
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/lab/table"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -208,19 +207,19 @@ func TestTerms(t *testing.T) {
 		ending   ending
 		want     terms
 	}{
-		{"sound", settings{instances: 2}, sound, soldOut, terms{}},
-		{"broken", settings{instances: 2}, broken, soldOut, terms{mayOversell: true, mustOversell: true}},
-		{"broken, not sold out", settings{instances: 2}, broken, atLimit, terms{mayOversell: true}},
-		{"broken, one instance", settings{instances: 1}, broken, soldOut, terms{mayOversell: true}},
-		{"broken, guarded", settings{instances: 2, guard: "on"}, broken, soldOut, terms{mustCatch: true}},
-		{"broken, guarded, one instance", settings{instances: 1, guard: "on"}, broken, soldOut, terms{}},
-		{"open load", settings{instances: 2, rate: 10}, broken, soldOut, terms{}},
-		{"an instance was killed", settings{instances: 2}, sound, crashed, terms{faulty: true}},
-		{"interrupted", settings{instances: 2}, sound, interrupted, terms{faulty: true}},
-		{"search", settings{instances: 2, search: true}, sound, soldOut, terms{faulty: true}},
-		{"with faults", settings{instances: 2, faults: true}, sound, soldOut, terms{faulty: true}},
-		{"a broken target", settings{instances: 2, targets: target}, broken, soldOut, terms{}},
-		{"a target with --expect-oversell", settings{targets: target, expectOversell: true}, broken, soldOut, terms{mayOversell: true, mustOversell: true}},
+		{"sound", settings{Instances: 2}, sound, soldOut, terms{}},
+		{"broken", settings{Instances: 2}, broken, soldOut, terms{mayOversell: true, mustOversell: true}},
+		{"broken, not sold out", settings{Instances: 2}, broken, atLimit, terms{mayOversell: true}},
+		{"broken, one instance", settings{Instances: 1}, broken, soldOut, terms{mayOversell: true}},
+		{"broken, guarded", settings{Instances: 2, Guard: "on"}, broken, soldOut, terms{mustCatch: true}},
+		{"broken, guarded, one instance", settings{Instances: 1, Guard: "on"}, broken, soldOut, terms{}},
+		{"open load", settings{Instances: 2, Rate: 10}, broken, soldOut, terms{}},
+		{"an instance was killed", settings{Instances: 2}, sound, crashed, terms{faulty: true}},
+		{"interrupted", settings{Instances: 2}, sound, interrupted, terms{faulty: true}},
+		{"search", settings{Instances: 2, Search: true}, sound, soldOut, terms{faulty: true}},
+		{"with faults", settings{Instances: 2, Faults: true}, sound, soldOut, terms{faulty: true}},
+		{"a broken target", settings{Instances: 2, Targets: target}, broken, soldOut, terms{}},
+		{"a target with --expect-oversell", settings{Targets: target, ExpectOversell: true}, broken, soldOut, terms{mayOversell: true, mustOversell: true}},
 	} {
 		l := &lab{settings: test.settings}
 		got := l.terms(test.spec, test.ending)
@@ -301,12 +300,12 @@ func TestUsage(t *testing.T) {
 		{"contrast", "contrast"},
 	} {
 		err := run(t.Context(), strings.Fields(test.args), io.Discard, io.Discard)
-		if !errors.As(err, new(command.UsageError)) || !strings.Contains(err.Error(), test.says) {
+		if !errors.As(err, new(commandline.UsageError)) || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%s: %v", test.args, err)
 		}
 	}
 	var stdout bytes.Buffer
-	if err := run(t.Context(), []string{"--help"}, &stdout, io.Discard); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(stdout.String(), "--strategies") {
+	if err := run(t.Context(), []string{"--help"}, &stdout, io.Discard); !errors.Is(err, commandline.ErrHelp) || !strings.Contains(stdout.String(), "--strategies") {
 		t.Errorf("--help: %v: %s", err, &stdout)
 	}
 }

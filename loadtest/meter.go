@@ -27,7 +27,7 @@ type meter struct {
 
 func (l *lab) startMeter(ctx context.Context, instances []int) *meter {
 	m := &meter{lab: l, instances: instances}
-	for _, target := range l.targets {
+	for _, target := range l.Targets {
 		m.addTarget(target)
 	}
 	m.api, m.gateCPU = machine.CPUTime(m.instances), machine.CPUTime(m.gateway)
@@ -86,7 +86,7 @@ func (m *meter) addTo(r *results.Result) {
 
 // databaseProcesses returns the processes of the database server: those that listen on
 // its port, and their descendants. There are none if it runs on another machine.
-func (l *lab) databaseProcesses() []int { return listeningAt(l.dbURL) }
+func (l *lab) databaseProcesses() []int { return listeningAt(l.DB) }
 
 // listeningAt returns the processes that listen at a URL, and their descendants. There
 // are none if it names another machine, or no port.

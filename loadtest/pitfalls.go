@@ -13,9 +13,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/holdfast-stock/holdfast/internal/lab/command"
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/lab/machine"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -27,66 +28,55 @@ import (
 // errUnexpected means that a flaw did no damage, or that a fixed version did some.
 var errUnexpected = errors.New("an experiment did not turn out as expected")
 
-const pitfallsHelp = `Runs the mistakes that articles about locks and flash sales warn about, and prints for
-each a timeline, its damage, and the fixes without damage.
-
-Usage:
-  go run ./loadtest pitfalls [NAME…] [flags]
-
-Without names it runs all of them. A server that is not named by a flag is started, if
-it is installed; otherwise the experiment is listed as not run.
-
-Flags:
-%s
-Exit status: 0 every flaw did its damage and every fix held, 1 one did not or the run
-failed, 2 usage, 130 interrupted. docs/pitfalls.md explains each of them.
-`
-
-// pitfallSettings are the command line of pitfalls.
+// pitfallSettings are the command line of pitfalls. The tags define the flags.
 type pitfallSettings struct {
-	chosen  []pitfall.Pitfall
-	servers pitfall.Servers
-	list    bool
-	out     string
+	List      bool     `help:"List the names, and run nothing."`
+	Redis     string   `placeholder:"URL" help:"A Redis, as for the service."`
+	DB        string   `placeholder:"URL" help:"A MariaDB or MySQL database, as for the service; tables are created there and dropped."`
+	ZooKeeper string   `name:"zookeeper" placeholder:"HOST:PORT" help:"A ZooKeeper server."`
+	Out       string   `placeholder:"FOLDER" help:"Add the timelines to results.json and report.html in this folder."`
+	Names     []string `arg:"" optional:"" name:"name" help:"Only these experiments."`
+
+	chosen []pitfall.Pitfall
+}
+
+// Help returns what --help says after the description.
+func (pitfallSettings) Help() string {
+	return `Without names it runs all of them. A server that is not named by a flag is started, if it is installed; otherwise the experiment is listed as not run.
+
+Exit status: 0 every flaw did its damage and every fix held, 1 one did not or the run failed, 2 usage, 130 interrupted. docs/pitfalls.md explains each of them.`
 }
 
 func parsePitfalls(args []string, stdout io.Writer) (*pitfallSettings, error) {
 	s := &pitfallSettings{}
-	flags := command.Flags("loadtest pitfalls")
-	flags.BoolVar(&s.list, "list", false, "list the names, and run nothing")
-	flags.StringVar(&s.servers.Redis, "redis", "", "`URL` of a Redis, as for the service")
-	flags.StringVar(&s.servers.MySQL, "db", "", "`URL` of a MariaDB or MySQL database, as for the service; tables are created there and dropped")
-	flags.StringVar(&s.servers.ZooKeeper, "zookeeper", "", "a ZooKeeper server: `host:port`")
-	flags.StringVar(&s.out, "out", "", "add the timelines to results.json and report.html in this `folder`")
-	if err := command.Parse(flags, args, pitfallsHelp, stdout); err != nil {
-		return nil, err
-	}
-	for _, name := range flags.Args() {
+	return s, commandline.Parse(s, args, nil, stdout, s.check,
+		kong.Name("go run ./loadtest pitfalls"),
+		kong.Description("Runs the mistakes that articles about locks and flash sales warn about, and prints for each a timeline, its damage, and the fixes without damage."))
+}
+
+// check checks the names and the values of the flags.
+func (s *pitfallSettings) check(*kong.Context) error {
+	for _, name := range s.Names {
 		p, found := pitfall.Find(name)
 		if !found {
-			return nil, command.Usagef("there is no pitfall %q: expected %s", name, strings.Join(pitfall.Names(), ", "))
+			return fmt.Errorf("there is no pitfall %q: expected %s", name, strings.Join(pitfall.Names(), ", "))
 		}
 		s.chosen = append(s.chosen, p)
 	}
 	if len(s.chosen) == 0 {
 		s.chosen = pitfall.Table()
 	}
-	return s, s.check()
-}
-
-// check checks the values of the flags.
-func (s *pitfallSettings) check() error {
-	if s.servers.MySQL != "" && !strings.HasPrefix(s.servers.MySQL, "mysql://") {
-		return command.Usagef("--db: the experiments use MariaDB or MySQL: expected mysql://…")
+	if s.DB != "" && !strings.HasPrefix(s.DB, "mysql://") {
+		return fmt.Errorf("--db: the experiments use MariaDB or MySQL: expected mysql://…")
 	}
-	if s.servers.ZooKeeper != "" {
-		if _, _, err := net.SplitHostPort(s.servers.ZooKeeper); err != nil {
-			return command.Usagef("--zookeeper: %q is not host:port", s.servers.ZooKeeper)
+	if s.ZooKeeper != "" {
+		if _, _, err := net.SplitHostPort(s.ZooKeeper); err != nil {
+			return fmt.Errorf("--zookeeper: %q is not host:port", s.ZooKeeper)
 		}
 	}
-	if s.out != "" {
-		if err := checkOut(s.out); err != nil {
-			return command.Usagef("--out: %w", err)
+	if s.Out != "" {
+		if err := checkOut(s.Out); err != nil {
+			return fmt.Errorf("--out: %w", err)
 		}
 	}
 	return nil
@@ -97,7 +87,7 @@ func runPitfalls(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if s.list {
+	if s.List {
 		for _, p := range s.chosen {
 			fmt.Fprintf(stdout, "%-22s %s\n", p.Name, p.Title)
 		}
@@ -124,7 +114,7 @@ func (s *pitfallSettings) run(ctx context.Context, args []string, stdout io.Writ
 		for i, p := range s.chosen {
 			running.Go(func() error {
 				defer close(done[i])
-				all[i] = p.Run(ctx, s.servers)
+				all[i] = p.Run(ctx, pitfall.Servers{Redis: s.Redis, MySQL: s.DB, ZooKeeper: s.ZooKeeper})
 				return nil
 			})
 		}
@@ -148,10 +138,10 @@ func (s *pitfallSettings) run(ctx context.Context, args []string, stdout io.Writ
 
 // write adds the experiments to the report in the folder of --out, or creates one.
 func (s *pitfallSettings) write(args []string, all []results.Experiment) error {
-	if s.out == "" {
+	if s.Out == "" {
 		return nil
 	}
-	file := filepath.Join(s.out, "results.json")
+	file := filepath.Join(s.Out, "results.json")
 	run, err := results.Read(file)
 	if errors.Is(err, os.ErrNotExist) {
 		run, err = &results.Run{
@@ -163,5 +153,5 @@ func (s *pitfallSettings) write(args []string, all []results.Experiment) error {
 		return fmt.Errorf("--out: %w", err)
 	}
 	run.Pitfalls = all
-	return writeReport(s.out, run)
+	return writeReport(s.Out, run)
 }

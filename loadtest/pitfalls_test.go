@@ -34,7 +34,7 @@ func TestPitfallsUsage(t *testing.T) {
 		{[]string{"--db", "postgres://localhost/shop"}, "--db: the experiments use MariaDB or MySQL"},
 		{[]string{"--zookeeper", "localhost"}, `--zookeeper: "localhost" is not host:port`},
 		{[]string{"--out", "/dev/null/folder"}, "--out: "},
-		{[]string{"--clients", "3"}, "unknown flag: --clients"},
+		{[]string{"--clients", "3"}, "unknown flag --clients"},
 	} {
 		code, stdout, stderr := pitfallsHere(t, test.args...)
 		if code != command.ExitUsage || stdout != "" || !strings.Contains(stderr, test.says) {

@@ -263,7 +263,7 @@ func TestExcess(t *testing.T) {
 // TestWaitForExpiry waits for an order that claims to expire in an hour.
 func TestWaitForExpiry(t *testing.T) {
 	t.Parallel()
-	o := &owner{lifecycleLoad: &lifecycleLoad{lab: &lab{settings: settings{paymentWindow: time.Millisecond}}}, random: rand.New(rand.NewPCG(1, 1)), answered: time.Now()}
+	o := &owner{lifecycleLoad: &lifecycleLoad{lab: &lab{settings: settings{PaymentWindow: time.Millisecond}}}, random: rand.New(rand.NewPCG(1, 1)), answered: time.Now()}
 	o.order.ExpiresAt = time.Now().Add(time.Hour)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -276,7 +276,7 @@ func TestWaitForExpiry(t *testing.T) {
 func TestCheckWindows(t *testing.T) {
 	t.Parallel()
 	for window, want := range map[time.Duration]int{time.Second: 0, 0: 1, time.Hour: 1, time.Second - time.Microsecond: 1} {
-		v := &lifecycleLoad{lab: &lab{settings: settings{paymentWindow: time.Second}}, rec: newRecord()}
+		v := &lifecycleLoad{lab: &lab{settings: settings{PaymentWindow: time.Second}}, rec: newRecord()}
 		o := numbered(1)
 		o.CreatedAt = time.Now()
 		o.ExpiresAt = o.CreatedAt.Add(window)

@@ -35,13 +35,13 @@ type crowd struct {
 // when the record is full. measured says that repeats wait for the end of the load.
 func (l *lab) startCrowd(ctx context.Context, f *fleet, sku string, rec *record, measured bool) *crowd {
 	c := &crowd{}
-	c.limited, c.stop = context.WithTimeout(ctx, l.limit)
-	names := make([]func() string, l.clients)
-	for i := range l.clients {
-		names[i] = buyers(l.seed, uint64(i))
+	c.limited, c.stop = context.WithTimeout(ctx, l.Limit)
+	names := make([]func() string, l.Clients)
+	for i := range l.Clients {
+		names[i] = buyers(l.Seed, uint64(i))
 		c.clients = append(c.clients, &buyer{lab: l, fleet: f, rec: rec, measured: measured})
 	}
-	c.done = load.Crowd(c.limited, l.clients, func(i, n int) (pause time.Duration, more bool) {
+	c.done = load.Crowd(c.limited, l.Clients, func(i, n int) (pause time.Duration, more bool) {
 		name := names[i]()
 		a := c.clients[i].order(ctx, i+n, oneUnit(name, sku), name)
 		if n%sampleEvery == 0 {
@@ -84,7 +84,7 @@ func (c *crowd) due() (all []sent) {
 // refused. It shows how fast a strategy sells and whether it oversells, but not how long
 // buyers wait at a given rate. For conclusive see judge.
 func (l *lab) rush(ctx context.Context, spec assembly.Spec, f *fleet, try int) (result *results.Result, conclusive bool, err error) {
-	return l.sellOut(ctx, spec, f, fmt.Sprint(try), l.stock, true)
+	return l.sellOut(ctx, spec, f, fmt.Sprint(try), l.Stock, true)
 }
 
 // maxKeysStock bounds the units of a keysRush.
@@ -94,7 +94,7 @@ const maxKeysStock = 1000
 // so that a repeat could become a second order. It is not measured: a repeat costs more
 // than an order, and would slow the strategies by different amounts.
 func (l *lab) keysRush(ctx context.Context, spec assembly.Spec, f *fleet) (*results.Result, error) {
-	result, _, err := l.sellOut(ctx, spec, f, "keys", min(l.stock, maxKeysStock), false)
+	result, _, err := l.sellOut(ctx, spec, f, "keys", min(l.Stock, maxKeysStock), false)
 	return result, err
 }
 
@@ -129,7 +129,7 @@ func (l *lab) sellOut(ctx context.Context, spec assembly.Spec, f *fleet, part st
 	l.repeatAll(ctx, rec, f, clients.due())
 	l.follow(ctx, rec, f)
 	result = l.newResult(spec, rec, units)
-	result.Describe("rush, %d clients", "抢购，%d 个客户端", l.clients)
+	result.Describe("rush, %d clients", "抢购，%d 个客户端", l.Clients)
 	if measured {
 		addTimes(result, rec)
 		cost.addTo(result)
@@ -149,9 +149,9 @@ func (l *lab) sellOut(ctx context.Context, spec assembly.Spec, f *fleet, part st
 
 // newResult returns a result with the numbers of answers.
 func (l *lab) newResult(spec assembly.Spec, rec *record, stock int64) *results.Result {
-	instances := l.instances
-	if len(l.targets) > 0 {
-		instances = len(l.targets)
+	instances := l.Instances
+	if len(l.Targets) > 0 {
+		instances = len(l.Targets)
 	}
 	return &results.Result{
 		Strategy: spec.Name, Sound: spec.Sound, Instances: instances, Stock: stock,
@@ -172,15 +172,15 @@ const (
 // recovery has resolved the takes that the instance left, every order that was accepted
 // must exist, and no unit may be missing or sold twice.
 func (l *lab) crashRush(ctx context.Context, spec assembly.Spec, f *fleet) (*results.Result, error) {
-	sku, err := l.createStock(ctx, f, spec, "crash", l.stock)
+	sku, err := l.createStock(ctx, f, spec, "crash", l.Stock)
 	if err != nil {
 		return nil, err
 	}
 	rec := newRecord()
-	hide := l.display.show(spec.Name+", kill -9", l.stock, rec)
+	hide := l.display.show(spec.Name+", kill -9", l.Stock, rec)
 	clients := l.startCrowd(ctx, f, sku, rec, false)
 	defer clients.stop()
-	more := min(max(l.stock/4, 1), maxBeforeKill)
+	more := min(max(l.Stock/4, 1), maxBeforeKill)
 	clients.await(func() bool { return rec.acknowledged() >= more })
 	before, end := rec.acknowledged(), interrupted
 	if ctx.Err() == nil {
@@ -195,8 +195,8 @@ func (l *lab) crashRush(ctx context.Context, spec assembly.Spec, f *fleet) (*res
 	hide()
 	l.repeatAll(ctx, rec, f, clients.due())
 	l.follow(ctx, rec, f)
-	result := l.newResult(spec, rec, l.stock)
-	result.Describe("rush, %d clients, an instance killed after %d orders", "抢购，%d 个客户端，%d 单之后强杀一个实例", l.clients, before)
+	result := l.newResult(spec, rec, l.Stock)
+	result.Describe("rush, %d clients, an instance killed after %d orders", "抢购，%d 个客户端，%d 单之后强杀一个实例", l.Clients, before)
 	if err := l.audit(context.WithoutCancel(ctx), result, rec, f, sku, settled{recoveryLimit, counts.agree}); err != nil {
 		return result, err
 	}

@@ -96,9 +96,9 @@ func p99(r *results.Result) float64 {
 // highest searches for the highest rate at which the strategy keeps --p99.
 func (l *lab) highest(ctx context.Context, spec assembly.Spec, f *fleet) (*results.Result, error) {
 	s := &search{
-		probes: l.probes,
+		probes: l.Probes,
 		load:   func(rate int) (*results.Result, error) { return l.arrive(ctx, spec, f, rate) },
-		holds:  func(r *results.Result) bool { return holds(r, l.p99) },
+		holds:  func(r *results.Result) bool { return holds(r, l.P99) },
 		tell:   func(r *results.Result) { fmt.Fprintf(l.display.w, "%-13s %s\n", spec.Name, arrivalsText(r)) },
 	}
 	held, missed, ended, err := s.highest()
@@ -127,11 +127,11 @@ func (l *lab) highest(ctx context.Context, spec assembly.Spec, f *fleet) (*resul
 func (l *lab) describeHighest(answer, held, missed *results.Result) {
 	highest := 0
 	if held == nil {
-		answer.Describe("; even this rate misses a p99 of %v: ", "；这个到达率也达不到 p99 %v：", l.p99)
+		answer.Describe("; even this rate misses a p99 of %v: ", "；这个到达率也达不到 p99 %v：", l.P99)
 		answer.Describe(arrivalsFormat, arrivalsFormatChinese, arrivalsArgs(missed)...)
 	} else {
 		highest = held.Rate
-		answer.Describe("; the highest rate found that keeps a p99 of %v", "；p99 不超过 %v 的最高到达率", l.p99)
+		answer.Describe("; the highest rate found that keeps a p99 of %v", "；p99 不超过 %v 的最高到达率", l.P99)
 		if missed != nil {
 			answer.Describe("; the lowest that misses it: ", "；未能满足的最低到达率：")
 			answer.Describe(arrivalsFormat, arrivalsFormatChinese, arrivalsArgs(missed)...)

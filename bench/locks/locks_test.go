@@ -9,9 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
-
-	"github.com/holdfast-stock/holdfast/internal/lab/command"
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 )
 
 var a, b, other = holder{0, 0}, holder{0, 1}, holder{1, 0}
@@ -165,11 +163,11 @@ func TestTargets(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	if _, err := parse([]string{"--help"}, io.Discard); !errors.Is(err, pflag.ErrHelp) {
+	if _, err := parse([]string{"--help"}, io.Discard); !errors.Is(err, commandline.ErrHelp) {
 		t.Error(err)
 	}
 	for _, wrong := range []string{"--backends=consul", "--arrangements=2x2", "--rounds=0", "--seconds=0", "--nonsense"} {
-		if _, err := parse([]string{wrong}, io.Discard); !errors.As(err, new(command.UsageError)) {
+		if _, err := parse([]string{wrong}, io.Discard); !errors.As(err, new(commandline.UsageError)) {
 			t.Errorf("%s: %v", wrong, err)
 		}
 	}

@@ -23,7 +23,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/holdfast-stock/holdfast/bench/session"
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/lab/machine"
 	"github.com/holdfast-stock/holdfast/internal/lab/measure"
@@ -52,20 +55,12 @@ var arrangements = []arrangement{
 	{"32x1", 32, 1},
 }
 
-// settings are the command line.
+// settings are the command line. The tags define the flags.
 type settings struct {
 	session.Session
-	backends, arrangements []string
+	Backends     []string `default:"${backends}" enum:"${backends}" help:"Only these backends."`
+	Arrangements []string `default:"${arrangements}" enum:"${arrangements}" help:"Only these numbers of contenders: processes x goroutines of each."`
 }
-
-const help = `Compares each lock backend with other libraries. Needs redis-server, ZooKeeper,
-etcd, MariaDB and PostgreSQL.
-
-Usage:
-  go run ./bench/locks [flags]
-
-Flags:
-%s`
 
 func parse(args []string, stdout io.Writer) (s settings, err error) {
 	var backends, names []string
@@ -77,24 +72,11 @@ func parse(args []string, stdout io.Writer) (s settings, err error) {
 	for _, a := range arrangements {
 		names = append(names, a.name)
 	}
-	flags := command.Flags("locks")
-	s.Define(flags, 3)
-	flags.StringSliceVar(&s.backends, "backends", backends, "only these backends")
-	flags.StringSliceVar(&s.arrangements, "arrangements", names, "only these numbers of contenders: processes x goroutines of each")
-	if err := command.Parse(flags, args, help, stdout); err != nil {
-		return s, err
-	}
-	for _, b := range s.backends {
-		if err := command.OneOf("backends", b, backends); err != nil {
-			return s, err
-		}
-	}
-	for _, a := range s.arrangements {
-		if err := command.OneOf("arrangements", a, names); err != nil {
-			return s, err
-		}
-	}
-	return s, s.Check()
+	err = commandline.Parse(&s, args, nil, stdout, func(*kong.Context) error { return s.Check() },
+		kong.Name("go run ./bench/locks"),
+		kong.Description("Compares each lock backend with other libraries. Needs redis-server, ZooKeeper, etcd, MariaDB and PostgreSQL."),
+		kong.Vars{"seconds": "3", "backends": strings.Join(backends, ","), "arrangements": strings.Join(names, ",")})
+	return s, err
 }
 
 // cell is one contestant in one arrangement: one row of one table.
@@ -109,8 +91,8 @@ func (c cell) key() string {
 
 // cells returns everything that the run measures, in the order of the tables.
 func (s settings) cells() (cells []cell) {
-	for _, backend := range s.backends {
-		for _, arrangement := range s.arrangements {
+	for _, backend := range s.Backends {
+		for _, arrangement := range s.Arrangements {
 			cells = append(cells, rows(backend, arrangement)...)
 		}
 	}
@@ -143,14 +125,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	fmt.Fprintf(report, "Medians of %d × %d s. Contestants:\n\n", s.Rounds, s.Seconds)
 	for _, c := range contestants {
-		if slices.Contains(s.backends, c.backend) {
+		if slices.Contains(s.Backends, c.backend) {
 			fmt.Fprintf(report, "- %s, %s: %s\n", c.backend, c.name, c.described())
 		}
 	}
 	fmt.Fprintln(report)
 	err = testenv.Run(func(t testenv.T) error {
 		servers := make(map[string]servers)
-		for _, backend := range s.backends {
+		for _, backend := range s.Backends {
 			servers[backend] = startServers(t, backend)
 		}
 		samples, err := measureCells(ctx, s, servers, stderr)

@@ -42,8 +42,8 @@ func write(w io.Writer, s settings, samples map[string][]sample) error {
 	for _, c := range s.cells() {
 		medians[c.key()] = median(samples[c.key()])
 	}
-	for _, backend := range s.backends {
-		for _, arrangement := range s.arrangements {
+	for _, backend := range s.Backends {
+		for _, arrangement := range s.Arrangements {
 			if cells := rows(backend, arrangement); len(cells) > 0 {
 				writeTable(w, cells, medians)
 			}

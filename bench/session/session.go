@@ -11,24 +11,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
-
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/lab/machine"
 )
 
-// Session is one run of a benchmark.
+// Session is one run of a benchmark. Its tags define flags.
 type Session struct {
-	Rounds  int
-	Seconds int    // measured in each round
-	Out     string // file for a copy of the report; empty: none
-}
-
-// Define adds the flags of the session.
-func (s *Session) Define(flags *pflag.FlagSet, seconds int) {
-	flags.IntVar(&s.Rounds, "rounds", 3, "number of rounds; the tables show medians")
-	flags.IntVar(&s.Seconds, "seconds", seconds, "measured seconds of each run")
-	flags.StringVar(&s.Out, "out", "", "also write the report to this `file`")
+	Rounds  int    `default:"3" help:"Number of rounds; the tables show medians."`
+	Seconds int    `default:"${seconds}" help:"Measured seconds of each run."`
+	Out     string `placeholder:"FILE" help:"Also write the report to this file."`
 }
 
 // Check checks the values of the flags.
@@ -43,7 +35,7 @@ func (s *Session) Report(stdout io.Writer, pkg string, args []string, versions .
 	if s.Out != "" {
 		file, err := os.Create(s.Out)
 		if err != nil {
-			return nil, nil, command.Usagef("--out: %w", err)
+			return nil, nil, commandline.Usagef("--out: %w", err)
 		}
 		report, closeFile = io.MultiWriter(stdout, file), file.Close
 	}

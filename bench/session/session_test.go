@@ -3,12 +3,15 @@ package session
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/holdfast-stock/holdfast/internal/lab/command"
+	"github.com/alecthomas/kong"
+
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 )
 
 func TestCheck(t *testing.T) {
@@ -18,12 +21,8 @@ func TestCheck(t *testing.T) {
 		ok   bool
 	}{{"", true}, {"--rounds 1 --seconds 1", true}, {"--rounds 0", false}, {"--seconds -1", false}} {
 		var s Session
-		flags := command.Flags("bench")
-		s.Define(flags, 8)
-		if err := flags.Parse(strings.Fields(test.args)); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Check(); (err == nil) != test.ok {
+		err := commandline.Parse(&s, strings.Fields(test.args), nil, io.Discard, func(*kong.Context) error { return s.Check() }, kong.Vars{"seconds": "8"})
+		if (err == nil) != test.ok {
 			t.Errorf("%q: %v", test.args, err)
 		}
 	}
@@ -54,7 +53,7 @@ func TestReport(t *testing.T) {
 		}
 	}
 	s.Out = filepath.Join(file, "below-a-file")
-	if _, _, err := s.Report(&stdout, "./bench", nil); !errors.As(err, new(command.UsageError)) {
+	if _, _, err := s.Report(&stdout, "./bench", nil); !errors.As(err, new(commandline.UsageError)) {
 		t.Errorf("a file that cannot be created: %v", err)
 	}
 }

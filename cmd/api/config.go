@@ -6,18 +6,16 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/alecthomas/kong"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
 	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/store"
-	"github.com/holdfast-stock/holdfast/internal/token"
 )
 
 const (
@@ -46,106 +44,93 @@ const (
 	verbDrain          = "drain"
 )
 
-// verbs are the first words of the commands.
-var verbs = []string{verbServe, verbReconcile, verbDoctor, verbDrain, "migrate"}
-
-// config is the parsed and checked command line and environment.
+// config is the command line and the environment. Its tags define the flags.
 type config struct {
-	serverFlags
-	verb         string
-	strategy     assembly.Spec
-	guard        bool
-	redis        string
-	db           string
-	migrate      bool
-	locks        backends.Flags
-	fence        bool
-	segments     int
-	takeDeadline time.Duration
-	// paymentWindow is how long an order may be pending. 0: for ever.
-	paymentWindow time.Duration
-	latePayment   latePayment
-	drainDelay    time.Duration
-	stopWithIn    bool
-	console       bool
-	logLevel      slog.Level
-	repair        bool // reconcile: correct what differs
-	json          bool // reconcile, doctor: print JSON
-	help          bool
-	version       bool
-	cut           bool // the URLs are cut off, and not checked
+	Version kong.VersionFlag `help:"Show the version."`
+
+	DB      string `group:"Stores:" placeholder:"URL" help:"The ledger: mysql://user:password@host:port/name, postgres://user:password@host:port/name, sqlite:///path."`
+	Redis   string `group:"Stores:" placeholder:"URL" help:"The gate: redis://host:port/0, rediss://, redis+sentinel://h1:p1,h2:p2/mymaster, redis+cluster://h1:p1,h2:p2."`
+	Migrate bool   `group:"Stores:" help:"Migrate an old schema before serving."`
+
+	StrategyName string        `group:"How stock is cut:" name:"strategy" default:"${strategy}" enum:"${strategies}" help:"The way stock is cut: ${enum}."`
+	Guard        bool          `group:"How stock is cut:" default:"on" help:"Let the ledger, behind a gate, refuse orders that exceed the stock (on|off, default on)."`
+	Segments     int           `group:"How stock is cut:" default:"8" help:"Number of segments of each SKU, for strategies with segments."`
+	TakeDeadline time.Duration `group:"How stock is cut:" default:"30s" help:"How long a take may be in flight before recovery resolves it."`
+
+	Locks backends.Flags `group:"Locks:" embed:""`
+	Fence bool           `group:"Locks:" default:"on" help:"Check fencing tokens, so that a lock holder with an expired lease cannot change counts (on|off, default on)."`
+
+	PaymentWindow time.Duration `group:"Orders:" default:"15m" help:"How long an order may wait for its payment before it expires and its units return; 0: for ever."`
+	LatePayment   order.Late    `group:"Orders:" default:"revive" enum:"revive, refuse" help:"What a payment does to an order that has expired: revive (it pays the order if the units can be cut again) or refuse (it is due back to the buyer)."`
+	Ack           removed       `hidden:""`
+
+	serverFlags `group:"Who may call:"`
+
+	Console       bool          `group:"The process:" default:"on" help:"Serve a web page at /console/ that shows this instance and its stock; with an admin token, it asks for the token (on|off, default on)."`
+	DrainDelay    time.Duration `group:"The process:" default:"0s" help:"How long to accept requests after SIGTERM while /readyz is 503, so that load balancers notice."`
+	StopWithStdin bool          `group:"The process:" help:"Stop serving when standard input ends, for example because the parent process has ended."`
+	LogLevel      string        `group:"The process:" default:"info" enum:"debug, info, warn, error" help:"Least level of the log: ${enum}."`
+
+	Repair bool `group:"Reconcile and doctor:" help:"reconcile: correct the counts that differ."`
+	JSON   bool `group:"Reconcile and doctor:" help:"reconcile, doctor: print JSON instead of a table."`
+
+	verbs
+
+	verb     string        // one of the constants
+	strategy assembly.Spec // of that name
+}
+
+// verbs are the commands of the program.
+type verbs struct {
+	Serve     struct{} `cmd:"" default:"1" help:"Serve, also if no command is named; without --redis and --db on embedded stores, to try it out."`
+	Reconcile struct{} `cmd:"" help:"Compare the counts of gate and ledger beside running instances; flags as theirs."`
+	Drain     struct{} `cmd:"" help:"Commit the orders that strategy ${queueing} has queued, and free the stock for other strategies; flags as its instances'."`
+	Doctor    struct{} `cmd:"" help:"Check what an instance with these flags would find, and say what to mend."`
+	Migrate   struct {
+		Up      struct{} `cmd:"" help:"Migrate the schema of --db."`
+		Down    struct{} `cmd:"" help:"Revert one migration of --db."`
+		Version struct{} `cmd:"" help:"Show the schema version of --db."`
+	} `cmd:""`
 }
 
 // embedded reports whether the service runs on embedded stores.
-func (c config) embedded() bool { return c.redis == "" && c.db == "" }
+func (c config) embedded() bool { return c.Redis == "" && c.DB == "" }
 
-// usageError is a mistake on the command line or in the environment.
-type usageError struct{ error }
+// level returns the level of the log.
+func (c config) level() (level slog.Level) {
+	_ = level.UnmarshalText([]byte(c.LogLevel)) // it is one of the enum
+	return level
+}
 
-func (e usageError) Unwrap() error { return e.error }
-
-func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
-
-// parse reads the flags, before or after the verb, and the environment, which has the
-// form of os.Environ. Flags take precedence. Its errors are usageErrors. They contain no
-// URL, because a URL may contain a password. A store.ErrBadURL, a backends.AddressError
-// and a token.SourceError need no second try without URLs.
-func parse(args, environ []string) (config, error) {
-	c, err := parseUnredacted(args, environ, false)
-	if err == nil || errors.Is(err, store.ErrBadURL) || errors.As(err, new(backends.AddressError)) || errors.As(err, new(token.SourceError)) {
-		return c, err
-	}
-	// Repeat the mistake with all URLs cut off, for an error without them.
-	var cutArgs, cutEnviron []string
-	for _, arg := range args {
-		cutArgs = append(cutArgs, cutURL(arg))
-	}
-	for _, variable := range environ {
-		cutEnviron = append(cutEnviron, cutURL(variable))
-	}
-	_, err = parseUnredacted(cutArgs, cutEnviron, true)
-	if err == nil {
-		err = usagef("an argument is invalid; it is not shown because it contains a URL")
-	}
+// parse reads the flags, before or after the verb, and the environment, as
+// commandline.Parse does.
+func parse(args, environ []string, stdout io.Writer) (c config, err error) {
+	err = commandline.Parse(&c, args, environ, stdout, c.check, options()...)
 	return c, err
 }
 
-// cutURL cuts s after the scheme of a URL.
-func cutURL(s string) string {
-	if scheme, _, found := strings.Cut(s, "://"); found {
-		return scheme + ":…"
+// options describe the program.
+func options() []kong.Option {
+	return []kong.Option{
+		kong.Name("api"),
+		kong.Description("Holdfast cuts stock over HTTP without selling a unit twice."),
+		kong.Vars{
+			"version":    "holdfast " + buildVersion(),
+			"strategy":   assembly.DefaultStrategy,
+			"strategies": strings.Join(assembly.StrategyNames(), ", "),
+			"queueing":   assembly.Queueing().Name,
+		},
+		kong.Vars(backends.Vars("the strategies' locks")),
 	}
-	return s
 }
 
-// parseUnredacted is parse with errors that repeat the arguments. cut says that the URLs
-// are cut off, and cannot be checked.
-func parseUnredacted(args, environ []string, cut bool) (config, error) {
-	c := config{strategy: assembly.Spec{}, cut: cut}
-	flags, name := flagSet(&c)
-	if err := commandline.Parse(flags, joinSwitches(flags, args)); err != nil {
-		return c, usageError{err}
-	}
-	if c.help || c.version {
-		return c, nil
-	}
-	if err := commandline.Environment(flags, environ); err != nil {
-		return c, usageError{err}
-	}
-	switch verb := strings.Join(flags.Args(), " "); verb {
-	case "":
-		c.verb = verbServe
-	case verbServe, verbReconcile, verbDoctor, verbDrain, verbMigrateUp, verbMigrateDown, verbMigrateVersion:
-		c.verb = verb
-	case "migrate":
-		return c, usagef("migrate: one of up, down, version is required")
-	default:
-		return c, usagef("unknown command %q: expected serve, reconcile, doctor, drain, or migrate up|down|version", verb)
-	}
-	if f := flags.Lookup("admin-token"); f.Changed && !isSecret(c.adminToken, minToken) {
-		return c, commandline.Blame(flags, usagef("--admin-token: must be %d to %d visible ASCII characters, without spaces", minToken, maxToken))
-	}
-	return c, commandline.Blame(flags, c.check(*name))
+// Help returns what --help says after the description.
+func (config) Help() string {
+	return commandline.EnvironmentHelp + `
+
+OTEL_EXPORTER_OTLP_ENDPOINT=http://host:4318 exports traces; see "Traces" in docs/operations.md.
+
+Exit status: 0 on success, 1 on failure, if reconcile leaves a difference or if doctor finds a problem, 2 if a flag or variable is invalid.`
 }
 
 // isSecret reports whether s can be sent as a bearer token and is long enough not
@@ -155,87 +140,73 @@ func isSecret(s string, minLength int) bool {
 	return len(s) >= minLength && len(s) <= maxToken && !strings.ContainsFunc(s, foreign)
 }
 
-// check returns the first invalid flag or combination of flags. name is the
-// value of --strategy; check stores the strategy of that name.
-func (c *config) check(name string) error {
+// check returns the first invalid flag or combination of flags. It stores the verb and the
+// strategy.
+func (c *config) check(line *kong.Context) error {
+	c.verb = line.Command()
+	c.strategy, _ = assembly.FindStrategy(c.StrategyName)
 	switch {
-	case c.verb != verbReconcile && c.repair:
-		return usagef("--repair: only for reconcile")
-	case c.verb != verbReconcile && c.verb != verbDoctor && c.json:
-		return usagef("--json: only for reconcile and doctor")
+	case commandline.IsSet(line, "admin-token") && !isSecret(c.AdminToken, minToken):
+		return fmt.Errorf("--admin-token: must be %d to %d visible ASCII characters, without spaces", minToken, maxToken)
+	case c.verb != verbReconcile && c.Repair:
+		return fmt.Errorf("--repair: only for reconcile")
+	case c.verb != verbReconcile && c.verb != verbDoctor && c.JSON:
+		return fmt.Errorf("--json: only for reconcile and doctor")
+	case c.DB == "" && (strings.HasPrefix(c.verb, "migrate") || c.verb == verbDrain):
+		return fmt.Errorf("--db: required by %s", c.verb)
 	}
-	if strings.HasPrefix(c.verb, "migrate") {
-		if c.db == "" {
-			return usagef("--db: required by %s", c.verb)
-		}
+	switch c.verb {
+	case verbMigrateUp, verbMigrateDown, verbMigrateVersion:
 		return c.checkDatabase()
-	}
-	spec, ok := assembly.FindStrategy(name)
-	if !ok {
-		return usagef("--strategy: %q is not one of %s", name, strings.Join(assembly.StrategyNames(), ", "))
-	}
-	c.strategy = spec
-	if c.verb == verbDrain {
+	case verbDrain:
 		c.strategy = assembly.Queueing()
-		if c.db == "" {
-			return usagef("--db: required by %s", c.verb)
-		}
 		return cmp.Or(c.checkDatabase(), c.checkStores(), c.checkQueue(), c.checkBounds())
+	case verbReconcile:
+		return cmp.Or(c.checkDatabase(), c.checkShared(), c.checkStores(), c.checkBounds(), c.Locks.Check(c.strategy.NeedsLock(), c.DB))
 	}
-	if c.verb == verbReconcile {
-		return cmp.Or(c.checkDatabase(), c.checkShared(), c.checkStores(), c.checkBounds(), c.checkLocks())
-	}
-	return cmp.Or(c.serverFlags.check(), c.checkDatabase(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.checkLocks())
+	return cmp.Or(c.serverFlags.check(), c.checkDatabase(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.Locks.Check(c.strategy.NeedsLock(), c.DB))
 }
 
 // checkShared checks that --redis and --db name stores that instances can share.
 func (c *config) checkShared() error {
 	switch {
-	case c.db == "":
-		return usagef("--db: required by %s", c.verb)
-	case c.redis == "" && c.strategy.HasGate():
-		return usagef("--redis: required by %s with strategy %s; it cannot read the in-process Redis of an instance", c.verb, c.strategy.Name)
+	case c.DB == "":
+		return fmt.Errorf("--db: required by %s", c.verb)
+	case c.Redis == "" && c.strategy.HasGate():
+		return fmt.Errorf("--redis: required by %s with strategy %s; it cannot read the in-process Redis of an instance", c.verb, c.strategy.Name)
 	}
 	return nil
 }
 
 // checkURL checks the URL that a flag names the database or the Redis with.
 func (c *config) checkURL(flag, url string, check func(url string) error) error {
-	if url == "" || c.cut {
+	if url == "" {
 		return nil
 	}
 	if err := check(url); err != nil {
-		return usagef("%s: %w", flag, err)
+		return fmt.Errorf("%s: %w", flag, err)
 	}
 	return nil
 }
 
-func (c *config) checkDatabase() error { return c.checkURL("--db", c.db, store.CheckSQL) }
+func (c *config) checkDatabase() error { return c.checkURL("--db", c.DB, store.CheckSQL) }
 
 // checkStores checks that --redis and --db name the stores that the strategy needs, and
 // the URL of --redis.
 func (c *config) checkStores() error {
 	switch {
-	case c.redis != "" && c.db == "":
-		return usagef("--db: required with --redis; without it no order would survive the process")
-	case c.db != "" && c.redis == "" && c.strategy.HasGate() && !strings.HasPrefix(c.db, "sqlite:"):
-		return usagef("--redis: required by strategy %s with a database server", c.strategy.Name)
+	case c.Redis != "" && c.DB == "":
+		return fmt.Errorf("--db: required with --redis; without it no order would survive the process")
+	case c.DB != "" && c.Redis == "" && c.strategy.HasGate() && !strings.HasPrefix(c.DB, "sqlite:"):
+		return fmt.Errorf("--redis: required by strategy %s with a database server", c.strategy.Name)
 	}
-	return c.checkURL("--redis", c.redis, store.CheckRedis)
+	return c.checkURL("--redis", c.Redis, store.CheckRedis)
 }
 
 // checkQueue checks that the strategy, if it queues orders, can do so on --redis.
 func (c *config) checkQueue() error {
-	if c.strategy.Queues() && strings.HasPrefix(c.redis, "redis+cluster:") {
-		return usagef("--redis: strategy %s cannot run on a Redis Cluster, where a count and the journal may be on different servers", c.strategy.Name)
-	}
-	return nil
-}
-
-// checkLocks checks the flags of the lock backend.
-func (c *config) checkLocks() error {
-	if err := c.locks.Check(c.strategy.NeedsLock(), c.db); err != nil {
-		return usageError{err}
+	if c.strategy.Queues() && strings.HasPrefix(c.Redis, "redis+cluster:") {
+		return fmt.Errorf("--redis: strategy %s cannot run on a Redis Cluster, where a count and the journal may be on different servers", c.strategy.Name)
 	}
 	return nil
 }
@@ -243,160 +214,22 @@ func (c *config) checkLocks() error {
 // checkBounds checks the numbers and durations.
 func (c *config) checkBounds() error {
 	switch {
-	case c.segments < 1 || c.segments > assembly.MaxSegments:
-		return usagef("--segments: %d is not between 1 and %d", c.segments, assembly.MaxSegments)
-	case c.takeDeadline < minTakeDeadline:
-		return usagef("--take-deadline: %v is shorter than %v", c.takeDeadline, minTakeDeadline)
-	case c.paymentWindow != 0 && (c.paymentWindow < minPaymentWindow || c.paymentWindow > maxPaymentWindow):
-		return usagef("--payment-window: %v is neither 0 nor between %v and %v", c.paymentWindow, minPaymentWindow, maxPaymentWindow)
-	case c.drainDelay < 0:
-		return usagef("--drain-delay: %v is negative", c.drainDelay)
+	case c.Segments < 1 || c.Segments > assembly.MaxSegments:
+		return fmt.Errorf("--segments: %d is not between 1 and %d", c.Segments, assembly.MaxSegments)
+	case c.TakeDeadline < minTakeDeadline:
+		return fmt.Errorf("--take-deadline: %v is shorter than %v", c.TakeDeadline, minTakeDeadline)
+	case c.PaymentWindow != 0 && (c.PaymentWindow < minPaymentWindow || c.PaymentWindow > maxPaymentWindow):
+		return fmt.Errorf("--payment-window: %v is neither 0 nor between %v and %v", c.PaymentWindow, minPaymentWindow, maxPaymentWindow)
+	case c.DrainDelay < 0:
+		return fmt.Errorf("--drain-delay: %v is negative", c.DrainDelay)
 	}
 	return nil
 }
 
-// flagSet returns the flags, which set the fields of c, and the value of
-// --strategy.
-func flagSet(c *config) (flags *pflag.FlagSet, strategyName *string) {
-	flags = pflag.NewFlagSet("api", pflag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the caller prints errors and usage
-	flags.SortFlags = false
-	c.guard, c.fence, c.console = true, true, true
-	flags.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`address` to serve on")
-	strategyName = flags.String("strategy", assembly.DefaultStrategy, "the way stock is cut: "+strings.Join(assembly.StrategyNames(), ", "))
-	addSwitch(flags, &c.guard, "guard", "let the ledger, behind a gate, refuse orders that exceed the stock")
-	addSwitch(flags, &c.fence, "fence", "check fencing tokens, so that a lock holder with an expired lease cannot change counts")
-	c.locks.Add(flags, "the strategies' locks")
-	flags.IntVar(&c.segments, "segments", 8, "`number` of segments of each SKU, for strategies with segments")
-	flags.StringVar(&c.redis, "redis", "", "`URL` of the gate's Redis: redis://host:port/0, rediss://, redis+sentinel://h1:p1,h2:p2/mymaster, redis+cluster://h1:p1,h2:p2")
-	flags.StringVar(&c.db, "db", "", "`URL` of the ledger: mysql://user:password@host:port/name, postgres://user:password@host:port/name, sqlite:///path")
-	addSwitch(flags, &c.migrate, "migrate", "migrate an old schema before serving")
-	flags.DurationVar(&c.takeDeadline, "take-deadline", 30*time.Second, "how long a take may be in flight before recovery resolves it")
-	flags.DurationVar(&c.paymentWindow, "payment-window", 15*time.Minute, "how long an order may wait for its payment before it expires and its units return; 0: for ever")
-	c.latePayment = latePayment(order.Revive)
-	flags.Var(&c.latePayment, "late-payment", "what a payment does to an order that has expired: revive (it pays the order if the units can be cut again) or refuse (it is due back to the buyer)")
-	flags.Var(removed("use --strategy "+assembly.Queueing().Name+" to answer orders with 202 before the database has them"), "ack", "")
-	_ = flags.MarkHidden("ack")
-	c.addFlags(flags)
-	flags.DurationVar(&c.drainDelay, "drain-delay", 0, "how long to accept requests after SIGTERM while /readyz is 503, so that load balancers notice")
-	addSwitch(flags, &c.console, "console", "serve a web page at /console/ that shows this instance and its stock; with an admin token, it asks for the token")
-	addSwitch(flags, &c.stopWithIn, "stop-with-stdin", "stop serving when standard input ends, for example because the parent process has ended")
-	addSwitch(flags, &c.repair, "repair", "reconcile: correct the counts that differ")
-	addSwitch(flags, &c.json, "json", "reconcile, doctor: print JSON instead of a table")
-	flags.VarPF((*level)(&c.logLevel), "log-level", "", "debug, info, warn or error")
-	flags.BoolVarP(&c.help, "help", "h", false, "show this help")
-	flags.BoolVar(&c.version, "version", false, "show the version")
-	return flags, strategyName
-}
-
-// onOff is the value of a switch: on, off, true or false. A switch without a
-// value means on.
-type onOff bool
-
-func addSwitch(flags *pflag.FlagSet, value *bool, name, usage string) {
-	flags.VarPF((*onOff)(value), name, "", usage+" (on|off)").NoOptDefVal = "on"
-}
-
-func (o *onOff) String() string {
-	if *o {
-		return "on"
-	}
-	return "off"
-}
-
-func (o *onOff) Type() string { return "switch" }
-
-func (o *onOff) Set(s string) error {
-	switch s {
-	case "on", "true":
-		*o = true
-	case "off", "false":
-		*o = false
-	default:
-		return fmt.Errorf("%q is not one of on, off, true, false", s)
-	}
-	return nil
-}
-
-// removed is the value of a flag that is gone. It says what to use instead.
+// removed is a flag that is gone.
 type removed string
 
-func (removed) String() string { return "" }
-
-func (removed) Type() string { return "" }
-
-// Set returns the error.
-func (r removed) Set(string) error { return errors.New("there is no such flag any more; " + string(r)) }
-
-// joinSwitches writes "--guard off" as "--guard=off". The flag library would
-// parse "off" as a verb, because the value of a switch is optional.
-func joinSwitches(flags *pflag.FlagSet, args []string) []string {
-	var joined []string
-	for i := 0; i < len(args); i++ {
-		arg := args[i]
-		f := flags.Lookup(strings.TrimPrefix(arg, "--"))
-		if strings.HasPrefix(arg, "--") && f != nil && f.Value.Type() == "switch" && i+1 < len(args) {
-			if next := args[i+1]; !strings.HasPrefix(next, "-") && !slices.Contains(verbs, next) {
-				arg += "=" + next
-				i++
-			}
-		}
-		joined = append(joined, arg)
-	}
-	return joined
-}
-
-// latePayment is the value of --late-payment.
-type latePayment order.Late
-
-func (l *latePayment) String() string { return string(*l) }
-
-func (l *latePayment) Type() string { return "policy" }
-
-func (l *latePayment) Set(s string) error {
-	switch order.Late(s) {
-	case order.Revive, order.Refuse:
-		*l = latePayment(s)
-		return nil
-	}
-	return fmt.Errorf("%q is not one of %s, %s", s, order.Revive, order.Refuse)
-}
-
-// level is a log level, written in lower case.
-type level slog.Level
-
-func (l *level) String() string { return strings.ToLower(slog.Level(*l).String()) }
-
-func (l *level) Type() string { return "level" }
-
-func (l *level) Set(s string) error {
-	switch s {
-	case "debug", "info", "warn", "error":
-		return (*slog.Level)(l).UnmarshalText([]byte(s))
-	}
-	return fmt.Errorf("%q is not one of debug, info, warn, error", s)
-}
-
-// usage returns the text of --help.
-func usage() string {
-	var c config
-	flags, _ := flagSet(&c)
-	return `Holdfast cuts stock over HTTP without selling a unit twice.
-
-Usage:
-  api [serve] [flags]                     serve; without --redis and --db on embedded stores, to try it out
-  api reconcile [--repair] [--json] [flags]
-                                          compare the counts of gate and ledger beside running instances; flags as theirs
-  api drain [flags]                       commit the orders that strategy ` + assembly.Queueing().Name + ` has queued, and free the stock for other strategies; flags as its instances'
-  api doctor [--json] [flags]             check what an instance with these flags would find, and say what to mend
-  api migrate up|down|version [flags]     change or show the schema version of --db; down reverts one migration
-
-Flags (each can be set in the environment too, as ` + commandline.Prefix + ` and its name in
-capitals, with _ for -; a flag on the command line takes precedence; a variable with
-another name after ` + commandline.Prefix + ` is refused):
-` + flags.FlagUsages() + `
-OTEL_EXPORTER_OTLP_ENDPOINT=http://host:4318 exports traces; see "Traces" in docs/operations.md.
-
-Exit status: 0 on success, 1 on failure, if reconcile leaves a difference or if doctor finds a problem, 2 if a flag or variable is invalid.
-`
+// UnmarshalText returns an error that says what to use instead.
+func (*removed) UnmarshalText([]byte) error {
+	return errors.New("there is no such flag any more; use --strategy " + assembly.Queueing().Name + " to answer orders with 202 before the database has them")
 }

@@ -2,11 +2,12 @@ package main
 
 import (
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/alecthomas/kong"
 
 	"github.com/holdfast-stock/holdfast/internal/commandline"
 )
@@ -23,74 +24,74 @@ var parseTests = []struct {
 	good func(c config) bool
 }{
 	{"no flags", "", nil, func(c config) bool {
-		return c.verb == verbServe && c.embedded() && c.guard && !c.migrate && c.strategy.Name == "lua" &&
-			c.listen == "127.0.0.1:8080" && c.takeDeadline == 30*time.Second && onLoopback(c.listen)
+		return c.verb == verbServe && c.embedded() && c.Guard && !c.Migrate && c.strategy.Name == "lua" &&
+			c.Listen == "127.0.0.1:8080" && c.TakeDeadline == 30*time.Second && onLoopback(c.Listen)
 	}},
 	{"flags before the verb", "--strategy merged serve", nil, func(c config) bool { return c.strategy.Name == "merged" && c.verb == verbServe }},
-	{"flags after the verb", "migrate up --db sqlite:///x.db", nil, func(c config) bool { return c.verb == verbMigrateUp && c.db == "sqlite:///x.db" }},
+	{"flags after the verb", "migrate up --db sqlite:///x.db", nil, func(c config) bool { return c.verb == verbMigrateUp && c.DB == "sqlite:///x.db" }},
 	{"flags between the words of the verb", "migrate --db sqlite:///x.db down", nil, func(c config) bool { return c.verb == verbMigrateDown }},
-	{"a switch off", "--guard off", nil, func(c config) bool { return !c.guard }},
-	{"a switch false", "--guard=false serve", nil, func(c config) bool { return !c.guard && c.verb == verbServe }},
-	{"a bare switch", "--migrate serve", nil, func(c config) bool { return c.migrate && c.verb == verbServe }},
-	{"a switch true", "--migrate true", nil, func(c config) bool { return c.migrate }},
+	{"a switch off", "--guard off", nil, func(c config) bool { return !c.Guard }},
+	{"a switch false", "--guard=false serve", nil, func(c config) bool { return !c.Guard && c.verb == verbServe }},
+	{"a bare switch", "--migrate serve", nil, func(c config) bool { return c.Migrate && c.verb == verbServe }},
+	{"a switch true", "--migrate true", nil, func(c config) bool { return c.Migrate }},
 	{"the environment", "", []string{"HOLDFAST_STRATEGY=merged", "HOLDFAST_GUARD=off", "HOLDFAST_TAKE_DEADLINE=1m"}, func(c config) bool {
-		return c.strategy.Name == "merged" && !c.guard && c.takeDeadline == time.Minute
+		return c.strategy.Name == "merged" && !c.Guard && c.TakeDeadline == time.Minute
 	}},
 	{"a flag overrides the environment", "--strategy lua --guard", []string{"HOLDFAST_STRATEGY=merged", "HOLDFAST_GUARD=off"}, func(c config) bool {
-		return c.strategy.Name == "lua" && c.guard
+		return c.strategy.Name == "lua" && c.Guard
 	}},
 	{"orders are committed by default", "--strategy merged", nil, func(c config) bool { return !c.strategy.Queues() }},
 	{"orders are queued", "--strategy async", nil, func(c config) bool { return c.strategy.Queues() }},
 	{"queued orders are drained", "drain --db sqlite:///x --redis redis://h:1", nil, func(c config) bool { return c.verb == verbDrain && c.strategy.Queues() }},
 	{"an empty variable is unset", "", []string{"HOLDFAST_STRATEGY=", "HOLDFAST_DB="}, func(c config) bool { return c.strategy.Name == "lua" && c.embedded() }},
 	{"no Redis without a gate", "--strategy merged --db mysql://root@h/n", nil, func(c config) bool { return !c.embedded() }},
-	{"an in-process Redis with SQLite", "--db sqlite:///x.db", nil, func(c config) bool { return c.redis == "" && c.strategy.HasGate() }},
-	{"all interfaces, with a token", "--listen :8080 --admin-token 0123456789abcdef", nil, func(c config) bool { return !onLoopback(c.listen) }},
-	{"a token from the environment", "", []string{"HOLDFAST_ADMIN_TOKEN=!~0123456789abcd"}, func(c config) bool { return c.adminToken == "!~0123456789abcd" }},
-	{"no token in the environment", "", []string{"HOLDFAST_ADMIN_TOKEN="}, func(c config) bool { return c.adminToken == "" }},
+	{"an in-process Redis with SQLite", "--db sqlite:///x.db", nil, func(c config) bool { return c.Redis == "" && c.strategy.HasGate() }},
+	{"all interfaces, with a token", "--listen :8080 --admin-token 0123456789abcdef", nil, func(c config) bool { return !onLoopback(c.Listen) }},
+	{"a token from the environment", "", []string{"HOLDFAST_ADMIN_TOKEN=!~0123456789abcd"}, func(c config) bool { return c.AdminToken == "!~0123456789abcd" }},
+	{"no token in the environment", "", []string{"HOLDFAST_ADMIN_TOKEN="}, func(c config) bool { return c.AdminToken == "" }},
 	{"variables of other programs", "", []string{"HOLDFAST_TEST_FOLDER=x", "HOLDFAST_VERSION=0.1.0", "HOLDFAST_PORT=8080", "HOLDFAST_WAIT=1s", "HOLDFAST_SLOT=0"},
-		func(c config) bool { return c.embedded() && !c.version }},
-	{"help beside an invalid variable", "--help", []string{"HOLDFAST_GUARDS=off", "HOLDFAST_GUARD=perhaps"}, func(c config) bool { return c.help }},
-	{"a drain delay", "--drain-delay 5s", nil, func(c config) bool { return c.drainDelay == 5*time.Second }},
-	{"a drain delay from the environment", "", []string{"HOLDFAST_DRAIN_DELAY=1m"}, func(c config) bool { return c.drainDelay == time.Minute }},
-	{"the default payment window", "", nil, func(c config) bool { return c.paymentWindow == 15*time.Minute }},
-	{"no payment window", "--payment-window 0", nil, func(c config) bool { return c.paymentWindow == 0 }},
-	{"late payments refused", "--late-payment refuse", nil, func(c config) bool { return c.latePayment == "refuse" }},
-	{"late payments revive", "", nil, func(c config) bool { return c.latePayment == "revive" }},
-	{"a long payment window", "--payment-window 8760h", nil, func(c config) bool { return c.paymentWindow == 365*24*time.Hour }},
-	{"an IPv6 loopback", "--listen [::1]:8080", nil, func(c config) bool { return onLoopback(c.listen) }},
+		func(c config) bool { return c.embedded() && c.verb == verbServe }},
+	{"a drain delay", "--drain-delay 5s", nil, func(c config) bool { return c.DrainDelay == 5*time.Second }},
+	{"a drain delay from the environment", "", []string{"HOLDFAST_DRAIN_DELAY=1m"}, func(c config) bool { return c.DrainDelay == time.Minute }},
+	{"the default payment window", "", nil, func(c config) bool { return c.PaymentWindow == 15*time.Minute }},
+	{"no payment window", "--payment-window 0", nil, func(c config) bool { return c.PaymentWindow == 0 }},
+	{"late payments refused", "--late-payment refuse", nil, func(c config) bool { return c.LatePayment == "refuse" }},
+	{"late payments revive", "", nil, func(c config) bool { return c.LatePayment == "revive" }},
+	{"a long payment window", "--payment-window 8760h", nil, func(c config) bool { return c.PaymentWindow == 365*24*time.Hour }},
+	{"an IPv6 loopback", "--listen [::1]:8080", nil, func(c config) bool { return onLoopback(c.Listen) }},
 	{"reconcile with the flags after it", "reconcile --repair --strategy merged --db mysql://root@h/n", nil, func(c config) bool {
-		return c.verb == verbReconcile && c.repair && !c.json && c.strategy.Name == "merged"
+		return c.verb == verbReconcile && c.Repair && !c.JSON && c.strategy.Name == "merged"
 	}},
-	{"reconcile with the flags before it", "--json --redis redis://h:1 --db mysql://root@h/n --repair reconcile", nil, func(c config) bool { return c.verb == verbReconcile && c.repair && c.json }},
+	{"reconcile with the flags before it", "--json --redis redis://h:1 --db mysql://root@h/n --repair reconcile", nil, func(c config) bool { return c.verb == verbReconcile && c.Repair && c.JSON }},
 	{"reconcile does not listen", "reconcile --strategy merged --db mysql://root@h/n --listen :8080", nil, func(c config) bool { return c.verb == verbReconcile }},
-	{"locks in the database", "--strategy lock --lock postgres --redis redis://h:1 --db postgresql://h/n", nil, func(c config) bool { return c.locks.Backend == "postgres" }},
-	{"a lock that the strategy does not use", "--strategy merged --lock mysql --db sqlite:///x", nil, func(c config) bool { return c.locks.Backend == "mysql" }},
-	{"help", "--help --strategy merged", nil, func(c config) bool { return c.help }},
-	{"no access flags", "", nil, func(c config) bool { return !c.jwt && c.rateLimit == 0 && c.opsListen == "" && c.tlsCert == "" }},
-	{"tokens with a secret", "--auth jwt --admin-token 0123456789abcdef", []string{"HOLDFAST_JWT_SECRET=" + longSecret}, func(c config) bool { return c.jwt && c.jwtSecret == longSecret }},
+	{"locks in the database", "--strategy lock --lock postgres --redis redis://h:1 --db postgresql://h/n", nil, func(c config) bool { return c.Locks.Backend == "postgres" }},
+	{"a lock that the strategy does not use", "--strategy merged --lock mysql --db sqlite:///x", nil, func(c config) bool { return c.Locks.Backend == "mysql" }},
+	{"no access flags", "", nil, func(c config) bool {
+		return c.Auth == "none" && c.RateLimit == 0 && c.OpsListen == "" && c.TLSCert == ""
+	}},
+	{"tokens with a secret", "--auth jwt --admin-token 0123456789abcdef", []string{"HOLDFAST_JWT_SECRET=" + longSecret}, func(c config) bool { return c.Auth == "jwt" && c.JWTSecret == longSecret }},
 	{"tokens with keys at a URL", "--auth jwt --admin-token 0123456789abcdef --jwt-jwks https://issuer.test/keys --jwt-issuer i --jwt-audience a", nil, func(c config) bool {
-		return c.jwtKeys == "https://issuer.test/keys" && c.jwtIssuer == "i" && c.jwtAudience == "a"
+		return c.JWTKeys == "https://issuer.test/keys" && c.JWTIssuer == "i" && c.JWTAudience == "a"
 	}},
-	{"tokens with keys in a file", "--auth jwt --admin-token 0123456789abcdef --jwt-jwks keys.json", nil, func(c config) bool { return c.jwtKeys == "keys.json" }},
-	{"buyers are not authenticated", "--auth none", nil, func(c config) bool { return !c.jwt }},
-	{"a certificate", "--tls-cert c.pem --tls-key k.pem", nil, func(c config) bool { return c.tlsCert == "c.pem" && c.tlsKey == "k.pem" }},
+	{"tokens with keys in a file", "--auth jwt --admin-token 0123456789abcdef --jwt-jwks keys.json", nil, func(c config) bool { return c.JWTKeys == "keys.json" }},
+	{"buyers are not authenticated", "--auth none", nil, func(c config) bool { return c.Auth == "none" }},
+	{"a certificate", "--tls-cert c.pem --tls-key k.pem", nil, func(c config) bool { return c.TLSCert == "c.pem" && c.TLSKey == "k.pem" }},
 	{"a rate limit", "--rate-limit 50 --rate-burst 100", []string{"HOLDFAST_TRUSTED_PROXIES=10.0.0.1, 192.168.0.1/16,::1"}, func(c config) bool {
-		return c.rateLimit == 50 && c.rateBurst == 100 && c.trustedProxies.String() == "10.0.0.1/32,192.168.0.0/16,::1/128"
+		return c.RateLimit == 50 && c.RateBurst == 100 && c.TrustedProxies.String() == "10.0.0.1/32,192.168.0.0/16,::1/128"
 	}},
-	{"a slow rate", "--rate-limit 0.5", nil, func(c config) bool { return c.rateLimit == 0.5 && c.burst() == 1 }},
+	{"a slow rate", "--rate-limit 0.5", nil, func(c config) bool { return c.RateLimit == 0.5 && c.burst() == 1 }},
 	{"a burst as the rate", "--rate-limit 2.5", nil, func(c config) bool { return c.burst() == 3 }},
-	{"a proxy over IPv4 in IPv6", "--rate-limit 1 --trusted-proxies ::ffff:10.0.0.1", nil, func(c config) bool { return c.trustedProxies.String() == "10.0.0.1/32" }},
-	{"two free ports", "--listen 127.0.0.1:0 --ops-listen 127.0.0.1:0", nil, func(c config) bool { return c.opsListen == c.listen }},
-	{"a listener for operators on loopback", "--ops-listen 127.0.0.1:9090", nil, func(c config) bool { return c.opsListen == "127.0.0.1:9090" }},
-	{"a listener for operators", "--ops-listen :9090 --admin-token 0123456789abcdef", nil, func(c config) bool { return !onLoopback(c.opsListen) }},
-	{"a log level", "--log-level debug", nil, func(c config) bool { return c.logLevel < 0 }},
+	{"a proxy over IPv4 in IPv6", "--rate-limit 1 --trusted-proxies ::ffff:10.0.0.1", nil, func(c config) bool { return c.TrustedProxies.String() == "10.0.0.1/32" }},
+	{"two free ports", "--listen 127.0.0.1:0 --ops-listen 127.0.0.1:0", nil, func(c config) bool { return c.OpsListen == c.Listen }},
+	{"a listener for operators on loopback", "--ops-listen 127.0.0.1:9090", nil, func(c config) bool { return c.OpsListen == "127.0.0.1:9090" }},
+	{"a listener for operators", "--ops-listen :9090 --admin-token 0123456789abcdef", nil, func(c config) bool { return !onLoopback(c.OpsListen) }},
+	{"a log level", "--log-level debug", nil, func(c config) bool { return c.level() < 0 }},
 }
 
 func TestParse(t *testing.T) {
 	for _, test := range parseTests {
 		t.Run(test.name, func(t *testing.T) {
-			c, err := parse(strings.Fields(test.args), test.env)
+			c, err := parse(strings.Fields(test.args), test.env, io.Discard)
 			if err != nil || !test.good(c) {
 				t.Errorf("parsed %+v, %v", c, err)
 			}
@@ -155,7 +156,7 @@ func TestParseRefuses(t *testing.T) {
 		{"--listen 127.0.0.1:9090 --ops-listen 127.0.0.1:9090", nil, []string{"--ops-listen", "--listen"}},
 		{"--ops-listen 9090", nil, []string{"--ops-listen", `"9090"`}},
 		{"--ops-listen :9090", nil, []string{"--admin-token", ":9090"}},
-		{"--auth basic", nil, []string{"--auth", `"basic"`, "none, jwt"}},
+		{"--auth basic", nil, []string{"--auth", `"basic"`, `"none","jwt"`}},
 		{"--auth jwt --jwt-secret " + longSecret, nil, []string{"--admin-token", "--auth jwt"}},
 		{"--auth jwt --admin-token 0123456789abcdef", nil, []string{"--jwt-secret", "--jwt-jwks"}},
 		{"--auth jwt --admin-token 0123456789abcdef --jwt-jwks keys.json --jwt-secret " + longSecret, nil, []string{"--jwt-secret", "--jwt-jwks"}},
@@ -175,9 +176,9 @@ func TestParseRefuses(t *testing.T) {
 		{"--rate-limit 0.0001", nil, []string{"--rate-limit", "0.001"}},
 		{"--rate-limit 1000001", nil, []string{"--rate-limit", "1000000"}},
 		{"--rate-burst -1", nil, []string{"--rate-burst", "-1"}},
-		{"--rate-burst 1.5", nil, []string{`--rate-burst: "1.5" is not a whole number`}},
+		{"--rate-burst 1.5", nil, []string{"--rate-burst: ", "int", `"1.5"`}},
 		{"--trusted-proxies ::ffff:10.0.0.0/104", nil, []string{"--trusted-proxies", "10.0.0.0/8"}},
-		{"--segments eight", nil, []string{`--segments: "eight" is not a whole number`}},
+		{"--segments eight", nil, []string{"--segments: ", "int", `"eight"`}},
 		{"--trusted-proxies gateway", nil, []string{"--trusted-proxies", `"gateway"`}},
 		{"--trusted-proxies 10.0.0.1,", nil, []string{"--trusted-proxies", `""`}},
 		{"--trusted-proxies 0.0.0.0/0", nil, []string{"--trusted-proxies", "0.0.0.0/0"}},
@@ -187,9 +188,11 @@ func TestParseRefuses(t *testing.T) {
 		{"reconcile", nil, []string{"--db", "reconcile"}},
 		{"reconcile --db sqlite:///x.db", nil, []string{"--redis", "in-process"}},
 		{"reconcile --db mysql://h/n", nil, []string{"--redis", "lua"}},
-		{"run", nil, []string{`"run"`, "serve"}},
-		{"migrate", nil, []string{"up, down, version"}},
-		{"migrate sideways --db sqlite:///x", nil, []string{"migrate sideways"}},
+		{"run", nil, []string{"run"}},
+		{"srve", nil, []string{"srve", `did you mean "serve"`}},
+		{"--gard off", nil, []string{"--gard", `did you mean "--guard"`}},
+		{"migrate", nil, []string{`"up", "down", "version"`}},
+		{"migrate sideways --db sqlite:///x", nil, []string{"sideways"}},
 		{"migrate up", nil, []string{"--db"}},
 		{"--db nonsense", nil, []string{"--db: ", "mysql://"}},
 		{"--db nonsense --redis redis://h:1", nil, []string{"--db: ", "mysql://"}},
@@ -199,11 +202,11 @@ func TestParseRefuses(t *testing.T) {
 		{"migrate up --db nonsense", nil, []string{"--db: "}},
 		{"reconcile --db nonsense", nil, []string{"--db: "}},
 		{"--redis nonsense --db mysql://h/n", nil, []string{"--redis: ", "no scheme"}},
-		{"", []string{"HOLDFAST_STRATEGY=foo"}, []string{"HOLDFAST_STRATEGY (for --strategy): ", `"foo"`}},
+		{"", []string{"HOLDFAST_STRATEGY=foo"}, []string{"HOLDFAST_STRATEGY (for --strategy) ", `"foo"`}},
 		{"", []string{"HOLDFAST_DB=nonsense"}, []string{"HOLDFAST_DB (for --db): "}},
 		{"", []string{"HOLDFAST_DB=mysql://u:p%ss@h/n"}, []string{"HOLDFAST_DB (for --db): ", "percent-encoding"}},
 		{"--strategy lock", []string{"HOLDFAST_LOCK=etcd"}, []string{"--etcd: required"}},
-		{"", []string{"HOLDFAST_LOCK=paper"}, []string{"HOLDFAST_LOCK (for --lock): "}},
+		{"", []string{"HOLDFAST_LOCK=paper"}, []string{"HOLDFAST_LOCK (for --lock) "}},
 		{"", []string{"HOLDFAST_ETCD=h:1?ca=/x"}, []string{"HOLDFAST_ETCD (for --etcd): "}},
 		{"", []string{"HOLDFAST_ADMIN_TOKEN=short"}, []string{"HOLDFAST_ADMIN_TOKEN (for --admin-token): "}},
 		{"", []string{"HOLDFAST_LISTEN=8080"}, []string{"HOLDFAST_LISTEN (for --listen): "}},
@@ -213,9 +216,8 @@ func TestParseRefuses(t *testing.T) {
 		{"", []string{"HOLDFAST_TAKE_DEADLINE=soon"}, []string{"HOLDFAST_TAKE_DEADLINE", `"soon"`}},
 	} {
 		t.Run(test.args+strings.Join(test.env, " "), func(t *testing.T) {
-			_, err := parse(strings.Fields(test.args), test.env)
-			var mistake usageError
-			if !errors.As(err, &mistake) {
+			_, err := parse(strings.Fields(test.args), test.env, io.Discard)
+			if !errors.As(err, new(commandline.UsageError)) {
 				t.Fatalf("not a usage error: %v", err)
 			}
 			for _, word := range test.says {
@@ -297,12 +299,11 @@ func TestNoURLIsRepeated(t *testing.T) {
 		{"--help=" + url},
 	} {
 		check := func(args, env []string) {
-			_, err := parse(args, env)
-			var mistake usageError
-			if !errors.As(err, &mistake) {
+			_, err := parse(args, env, io.Discard)
+			if !errors.As(err, new(commandline.UsageError)) {
 				t.Fatalf("%q: not a usage error: %v", args, err)
 			}
-			for _, part := range []string{"us3r", "ecr", "et@", "h0st/n4me", "://"} {
+			for _, part := range []string{"us3r", `"ecr`, "/ecr", "et@", "h0st/n4me", "://"} {
 				if strings.Contains(err.Error(), part) {
 					t.Errorf("%q: %v contains %q", args, err, part)
 				}
@@ -315,28 +316,46 @@ func TestNoURLIsRepeated(t *testing.T) {
 	}
 }
 
-func TestUsageNamesEveryFlag(t *testing.T) {
-	text := usage()
-	for _, flag := range []string{"listen", "strategy", "guard", "redis", "db", "migrate", "take-deadline", "payment-window", "admin-token", "drain-delay", "auth", "jwt-secret", "jwt-jwks", "jwt-issuer", "jwt-audience",
-		"tls-cert", "tls-key", "rate-limit", "rate-burst", "trusted-proxies", "ops-listen", "repair", "json", "log-level", "help", "version"} {
-		if !strings.Contains(text, "--"+flag) {
-			t.Errorf("--help does not mention --%s", flag)
+// TestHelp checks that --help prints every flag and command, whatever the environment says,
+// and no value of the environment.
+func TestHelp(t *testing.T) {
+	var help strings.Builder
+	if err := run(t.Context(), []string{"--help", "--strategy", "merged"}, []string{"HOLDFAST_GUARDS=off", "HOLDFAST_GUARD=perhaps", "HOLDFAST_ADMIN_TOKEN=" + longSecret}, &help, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	model := commandline.New(new(config), options()...).Model
+	for _, f := range model.Flags {
+		if strings.Contains(help.String(), "--"+f.Name) == f.Hidden {
+			t.Errorf("--help: --%s: %v", f.Name, f.Hidden)
 		}
+	}
+	for _, verb := range model.Leaves(true) {
+		if !strings.Contains(help.String(), "  "+verb.Path()) {
+			t.Errorf("--help does not mention %s", verb.Path())
+		}
+	}
+	if strings.Contains(help.String(), longSecret) {
+		t.Error("--help has the admin token")
+	}
+}
+
+// TestVersion checks that --version prints the version.
+func TestVersion(t *testing.T) {
+	var stdout strings.Builder
+	if err := run(t.Context(), []string{"--version"}, nil, &stdout, io.Discard); err != nil || stdout.String() != "holdfast "+buildVersion()+"\n" {
+		t.Errorf("%q, %v", stdout.String(), err)
 	}
 }
 
 // TestVariables checks that other programs of the project do not refuse the variables of
 // the flags.
 func TestVariables(t *testing.T) {
-	var c config
-	flags, _ := flagSet(&c)
-	none := pflag.NewFlagSet("another program", pflag.ContinueOnError)
-	flags.VisitAll(func(f *pflag.Flag) {
+	for _, f := range commandline.New(new(config), options()...).Model.Flags {
 		if f.Name == "help" {
-			return
+			continue
 		}
-		if err := commandline.Environment(none, []string{commandline.Variable(f.Name) + "=x"}); err != nil {
+		if err := commandline.Parse(new(struct{}), nil, []string{commandline.Variable(f.Name) + "=x"}, io.Discard, func(*kong.Context) error { return nil }); err != nil {
 			t.Error(err)
 		}
-	})
+	}
 }

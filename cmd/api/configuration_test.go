@@ -1,55 +1,85 @@
 package main
 
 import (
+	"bytes"
+	"flag"
+	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/alecthomas/kong"
+
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 )
 
-// TestConfigurationPage compares docs/configuration.md with the flags: it has each of them
-// once, and where it shows values, the first is the default.
+var update = flag.Bool("update", false, "write the tables of docs/configuration.md")
+
+// TestConfigurationPage compares the tables of docs/configuration.md with the tags of
+// config: each group of flags is the table below the heading with its name.
+//
+//	go test ./cmd/api -run TestConfigurationPage -update
 func TestConfigurationPage(t *testing.T) {
-	t.Parallel()
-	page, err := os.ReadFile("../../docs/configuration.md")
+	const file = "../../docs/configuration.md"
+	page, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var c config
-	flags, _ := flagSet(&c)
-	shown := make(map[string]int)
-	span := regexp.MustCompile("`--([a-z-]+) ?([^`]*)`")
-	for line := range strings.Lines(string(page)) {
-		if !strings.HasPrefix(line, "| `--") {
-			continue
-		}
-		first, _, _ := strings.Cut(strings.ReplaceAll(line[2:], `\|`, "/"), " | ")
-		for _, found := range span.FindAllStringSubmatch(first, -1) {
-			name, value := found[1], found[2]
-			value, _, _ = strings.Cut(value, "/")
-			shown[name]++
-			f := flags.Lookup(name)
-			switch {
-			case f == nil:
-				t.Errorf("--%s is no flag", name)
-			case value != "" && !sameValue(value, f.DefValue):
-				t.Errorf("--%s: the page says %s, the default is %q", name, value, f.DefValue)
-			}
+	want := page
+	tables := make(map[string]string)
+	for _, f := range commandline.New(new(config), options()...).Model.Flags {
+		if f.Group != nil {
+			tables[strings.TrimSuffix(f.Group.Key, ":")] += row(f)
 		}
 	}
-	flags.VisitAll(func(f *pflag.Flag) {
-		if shown[f.Name] != 1 && !f.Hidden { // a hidden flag says what has replaced it
-			t.Errorf("--%s is %d times on the page", f.Name, shown[f.Name])
+	for group, rows := range tables {
+		old := regexp.MustCompile(`(?m)^## ` + group + `\n\n(\|.*\n)+`)
+		if len(old.FindAll(want, -1)) != 1 {
+			t.Fatalf("the page must have one table below the heading %q", group)
 		}
-	})
+		want = old.ReplaceAllLiteral(want, []byte("## "+group+"\n\n| flag | default | meaning |\n|---|---|---|\n"+rows))
+	}
+	switch {
+	case *update:
+		if err := os.WriteFile(file, want, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	case !bytes.Equal(page, want):
+		t.Error("the tables differ from the tags of config: run go test ./cmd/api -run TestConfigurationPage -update")
+	}
 }
 
-// sameValue compares two values of a flag, which may be durations: 15m is 15m0s.
-func sameValue(a, b string) bool {
-	x, err := time.ParseDuration(a)
-	y, otherErr := time.ParseDuration(b)
-	return a == b || err == nil && otherErr == nil && x == y
+// code matches what stands in the font of code on the page: addresses, flags and paths.
+var code = regexp.MustCompile(`\S*(?:://|h1:p1)(?:\S*[^\s,;.])?|--[a-z-]+|/[a-z/]+`)
+
+// row returns the row of a flag in its table.
+func row(f *kong.Flag) string {
+	value := f.Default
+	if f.IsBool() && value == "" {
+		value = "off"
+	}
+	if value != "" {
+		value = "`" + value + "`"
+	}
+	meaning := code.ReplaceAllString(f.Help, "`$0`")
+	return fmt.Sprintf("| `--%s` | %s | %s |\n", f.Name, value, strings.ReplaceAll(meaning, "|", `\|`))
+}
+
+// TestChinesePage compares the flags and the defaults of the two pages.
+func TestChinesePage(t *testing.T) {
+	t.Parallel()
+	firstColumns := regexp.MustCompile("(?m)^\\| `--[^|]*\\|[^|]*\\|")
+	var found [2][]string
+	for i, file := range []string{"configuration.md", "configuration.zh-CN.md"} {
+		page, err := os.ReadFile("../../docs/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found[i] = firstColumns.FindAllString(string(page), -1)
+	}
+	if !slices.Equal(found[0], found[1]) {
+		t.Errorf("the English page has\n%s\nthe Chinese one\n%s", strings.Join(found[0], "\n"), strings.Join(found[1], "\n"))
+	}
 }

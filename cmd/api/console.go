@@ -24,7 +24,7 @@ type consolePage struct {
 // newConsole returns the console of an instance with these listeners. Rushes stop when
 // ctx ends.
 func newConsole(ctx context.Context, c config, i *assembly.Instance, l listeners, metrics prometheus.Gatherer, log *slog.Logger) consolePage {
-	if !c.console {
+	if !c.Console {
 		return consolePage{}
 	}
 	runner := rushes.New(ctx, rushOptions(c, l, log))
@@ -45,11 +45,11 @@ func newConsole(ctx context.Context, c config, i *assembly.Instance, l listeners
 
 // rushOptions returns how the clients of a rush reach this service, or why they cannot.
 func rushOptions(c config, l listeners, log *slog.Logger) rushes.Options {
-	o := rushes.Options{AdminToken: c.adminToken, Log: log}
+	o := rushes.Options{AdminToken: c.AdminToken, Log: log}
 	switch {
 	case !c.embedded():
 		o.Unavailable = "Only a service with embedded stores runs rushes."
-	case c.rateLimit > 0 && c.adminToken == "":
+	case c.RateLimit > 0 && c.AdminToken == "":
 		o.Unavailable = "With --rate-limit, a rush needs --admin-token: only administrators may send any number of requests."
 	default:
 		o.URL = c.scheme() + "://" + reachable(l.api.Addr())
@@ -90,19 +90,19 @@ func describeService(c config, holder string, started time.Time) console.Service
 	s := console.Service{
 		Version: buildVersion(), StartedAt: started.UTC(), Instance: holder, Embedded: c.embedded(),
 		Strategy: c.strategy.Name, Gate: c.strategy.Gate, Cutter: c.strategy.Cutter, Sound: c.strategy.Sound,
-		Guard: c.guard && c.strategy.HasGate(),
+		Guard: c.Guard && c.strategy.HasGate(),
 	}
 	if c.strategy.NeedsLock() {
-		s.Lock, s.Lease, s.Fence = c.locks.Backend, c.locks.Lease.String(), c.fence
+		s.Lock, s.Lease, s.Fence = c.Locks.Backend, c.Locks.Lease.String(), c.Fence
 	}
 	if c.strategy.Segmented() {
-		s.Segments = c.segments
+		s.Segments = c.Segments
 	}
-	if c.db != "" {
-		s.LedgerStore = store.Redact(c.db)
+	if c.DB != "" {
+		s.LedgerStore = store.Redact(c.DB)
 	}
-	if c.redis != "" && c.strategy.HasGate() {
-		s.GateStore = store.Redact(c.redis)
+	if c.Redis != "" && c.strategy.HasGate() {
+		s.GateStore = store.Redact(c.Redis)
 	}
 	return s
 }

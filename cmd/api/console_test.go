@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -11,7 +12,7 @@ import (
 // TestConsoleOff checks that --console off leaves nothing behind.
 func TestConsoleOff(t *testing.T) {
 	t.Parallel()
-	c, err := parse([]string{"--console", "off"}, nil)
+	c, err := parse([]string{"--console", "off"}, nil, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +21,7 @@ func TestConsoleOff(t *testing.T) {
 		t.Error("there is a handler")
 	}
 	page.run(t.Context())()
-	if on, err := parse(nil, []string{"HOLDFAST_CONSOLE=on"}); err != nil || !on.console {
+	if on, err := parse(nil, []string{"HOLDFAST_CONSOLE=on"}, io.Discard); err != nil || !on.Console {
 		t.Errorf("the console is off by default: %v", err)
 	}
 }
@@ -39,7 +40,7 @@ func TestRushOptions(t *testing.T) {
 		"--rate-limit 5": "With --rate-limit",
 		"--db postgres://u@d/shop --redis redis://r": "Only",
 	} {
-		c, err := parse(strings.Fields(flags), nil)
+		c, err := parse(strings.Fields(flags), nil, io.Discard)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +58,7 @@ func TestRushOptions(t *testing.T) {
 // TestDescribeService checks that the console shows the settings, and no passwords.
 func TestDescribeService(t *testing.T) {
 	t.Parallel()
-	c, err := parse(strings.Fields("--strategy segment-lock --lock postgres --lease 7s --segments 3 --redis redis://u:secret@r:1/0 --db postgres://u:secret@d:2/shop?password=secret"), nil)
+	c, err := parse(strings.Fields("--strategy segment-lock --lock postgres --lease 7s --segments 3 --redis redis://u:secret@r:1/0 --db postgres://u:secret@d:2/shop?password=secret"), nil, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,9 +11,9 @@ import (
 // an error if there is a problem.
 func examine(ctx context.Context, c config, stdout io.Writer) error {
 	return doctor.Run(ctx, doctor.Options{
-		Parts: c.parts(), TakeDeadline: c.takeDeadline, DrainDelay: c.drainDelay, RequestTimeout: requestTimeout,
-		Listen: c.listen, Public: !onLoopback(c.listen), OpsListen: c.opsListen,
-		TLSCert: c.tlsCert, TLSKey: c.tlsKey, JWTKeys: c.jwtKeys, JWTAudience: c.jwtAudience,
-		RateLimit: c.rateLimit, RateBurst: c.rateBurst, TrustedProxies: c.trustedProxies,
-	}, c.json, stdout)
+		Parts: c.parts(), TakeDeadline: c.TakeDeadline, DrainDelay: c.DrainDelay, RequestTimeout: requestTimeout,
+		Listen: c.Listen, Public: !onLoopback(c.Listen), OpsListen: c.OpsListen,
+		TLSCert: c.TLSCert, TLSKey: c.TLSKey, JWTKeys: c.JWTKeys, JWTAudience: c.JWTAudience,
+		RateLimit: float64(c.RateLimit), RateBurst: c.RateBurst, TrustedProxies: c.TrustedProxies,
+	}, c.JSON, stdout)
 }

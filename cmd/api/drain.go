@@ -23,7 +23,7 @@ import (
 // that are left stay queued.
 func drainQueued(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) (err error) {
 	store.LogRedis(log)
-	if err := assembly.CheckFile(c.db); err != nil { // even if the schema may be migrated
+	if err := assembly.CheckFile(c.DB); err != nil { // even if the schema may be migrated
 		return err
 	}
 	parts := c.parts()
@@ -45,7 +45,7 @@ func drainQueued(ctx context.Context, c config, stdout io.Writer, log *slog.Logg
 	case found == 0 && !standing.Owner.Queues: // the stock may belong to instances that sell
 		_, err := fmt.Fprintln(stdout, "0 orders were queued, none is left; nothing was changed")
 		return err
-	case c.redis == "":
+	case c.Redis == "":
 		if err := stopped(ctx, instance); err != nil {
 			return err
 		}

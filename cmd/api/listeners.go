@@ -40,16 +40,16 @@ func openListeners(ctx context.Context, a serverFlags, log *slog.Logger) (l list
 			l.close()
 		}
 	}()
-	if l.api, err = listen("--listen", a.listen); err != nil {
+	if l.api, err = listen("--listen", a.Listen); err != nil {
 		return l, err
 	}
-	if a.opsListen != "" {
-		if l.ops, err = listen("--ops-listen", a.opsListen); err != nil {
+	if a.OpsListen != "" {
+		if l.ops, err = listen("--ops-listen", a.OpsListen); err != nil {
 			return l, err
 		}
 	}
-	if a.tlsCert != "" {
-		if l.pair, err = certificate.Open(a.tlsCert, a.tlsKey, log); err != nil {
+	if a.TLSCert != "" {
+		if l.pair, err = certificate.Open(a.TLSCert, a.TLSKey, log); err != nil {
 			return l, fmt.Errorf("--tls-cert: %w", err)
 		}
 		// From now on until close: a renewed certificate must not end a service that
@@ -57,16 +57,16 @@ func openListeners(ctx context.Context, a serverFlags, log *slog.Logger) (l list
 		l.hangUp = make(chan os.Signal, 1)
 		signal.Notify(l.hangUp, syscall.SIGHUP)
 	}
-	rules := token.Rules{Issuer: a.jwtIssuer, Audience: a.jwtAudience}
+	rules := token.Rules{Issuer: a.JWTIssuer, Audience: a.JWTAudience}
 	switch {
-	case a.jwtSecret != "":
-		l.tokens = token.WithSecret(a.jwtSecret, rules)
-	case a.jwtKeys != "":
-		if l.keys, err = token.OpenKeys(ctx, a.jwtKeys, log); err != nil {
+	case a.JWTSecret != "":
+		l.tokens = token.WithSecret(a.JWTSecret, rules)
+	case a.JWTKeys != "":
+		if l.keys, err = token.OpenKeys(ctx, a.JWTKeys, log); err != nil {
 			return l, fmt.Errorf("--jwt-jwks: %w", err)
 		}
 		l.tokens = token.WithKeys(l.keys, rules)
-		if a.jwtAudience == "" {
+		if a.JWTAudience == "" {
 			log.Warn("--jwt-audience is not set: tokens that the issuer made for other services are accepted too")
 		}
 	}
@@ -125,7 +125,7 @@ func (l listeners) serveOps(c httpapi.Config, a serverFlags, served chan<- error
 	if l.ops == nil {
 		return func() {}
 	}
-	if c.Loopback = onLoopback(a.opsListen); c.Loopback {
+	if c.Loopback = onLoopback(a.OpsListen); c.Loopback {
 		c.AdminToken = "" // who can reach it is an administrator: go tool pprof sends no token
 	}
 	server := httpapi.NewServer(httpapi.NewOps(c), requestTimeout, c.Log)

@@ -166,8 +166,8 @@ func TestTLS(t *testing.T) {
 // a handler, this process ends.
 func TestHangUp(t *testing.T) {
 	folder := t.TempDir()
-	a := serverFlags{listen: "127.0.0.1:0", tlsCert: filepath.Join(folder, "cert.pem"), tlsKey: filepath.Join(folder, "key.pem")}
-	issueCertificate(t, a.tlsCert, a.tlsKey, 1)
+	a := serverFlags{Listen: "127.0.0.1:0", TLSCert: filepath.Join(folder, "cert.pem"), TLSKey: filepath.Join(folder, "key.pem")}
+	issueCertificate(t, a.TLSCert, a.TLSKey, 1)
 	d, err := openListeners(t.Context(), a, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

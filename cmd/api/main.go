@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
@@ -49,7 +50,7 @@ func exitCode(err error, stderr io.Writer) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, new(usageError)), errors.Is(err, store.ErrBadURL):
+	case errors.As(err, new(commandline.UsageError)), errors.Is(err, store.ErrBadURL):
 		fmt.Fprintf(stderr, "api: %v\nRun api --help for the flags.\n", err)
 		return 2
 	default:
@@ -61,21 +62,17 @@ func exitCode(err error, stderr io.Writer) int {
 // run runs the command that args and environ name until it is done or ctx ends. Text
 // for people goes to stdout, the log to stderr.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
-	c, err := parse(args, environ)
+	c, err := parse(args, environ, stdout)
 	switch {
+	case errors.Is(err, commandline.ErrHelp):
+		return nil
 	case err != nil:
 		return err
-	case c.help:
-		_, err := io.WriteString(stdout, usage())
-		return err
-	case c.version:
-		_, err := fmt.Fprintln(stdout, "holdfast", buildVersion())
-		return err
 	}
-	log := newLogger(stderr, c.logLevel)
+	log := newLogger(stderr, c.level())
 	switch c.verb {
 	case verbServe:
-		if c.stopWithIn {
+		if c.StopWithStdin {
 			var stop context.CancelFunc
 			ctx, stop = context.WithCancel(ctx)
 			defer stop()

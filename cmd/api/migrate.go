@@ -9,15 +9,15 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
-// migrate changes the schema of c.db as c.verb says, and prints its version. Only migrate
+// migrate changes the schema of c.DB as c.verb says, and prints its version. Only migrate
 // up creates a missing SQLite file.
 func migrate(ctx context.Context, c config, stdout io.Writer) error {
 	if c.verb != verbMigrateUp {
-		if err := assembly.CheckFile(c.db); err != nil {
+		if err := assembly.CheckFile(c.DB); err != nil {
 			return err
 		}
 	}
-	db, err := store.OpenSQL(ctx, c.db)
+	db, err := store.OpenSQL(ctx, c.DB)
 	if err != nil {
 		return fmt.Errorf("--db: %w", err)
 	}

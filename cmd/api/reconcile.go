@@ -23,8 +23,8 @@ const maxSilence = 30 * time.Second
 // if a difference is left, or if the database has been silent for too long.
 func reconcileOnce(ctx context.Context, c config, silence time.Duration, stdout io.Writer, log *slog.Logger) (err error) {
 	store.LogRedis(log)
-	c.db = store.LongStatements(c.db)
-	c.migrate = false // the running instances need the schema as it is
+	c.DB = store.LongStatements(c.DB)
+	c.Migrate = false // the running instances need the schema as it is
 	stores, err := assembly.OpenStores(ctx, c.parts(), log)
 	if err != nil {
 		return err
@@ -48,5 +48,5 @@ func reconcileOpened(ctx context.Context, c config, stores assembly.Stores, stdo
 	if err := instance.Reconciler.Attach(ctx); err != nil {
 		return err
 	}
-	return findings.Print(ctx, instance.Reconciler, findings.Options{Repair: c.repair, JSON: c.json}, stdout, log)
+	return findings.Print(ctx, instance.Reconciler, findings.Options{Repair: c.Repair, JSON: c.JSON}, stdout, log)
 }

@@ -35,7 +35,7 @@ func TestReconcileOnSilentDatabase(t *testing.T) {
 	}
 	defer wire.Close()
 	wire.Arm(faults.Fault{Kind: faults.Hung, Nth: 1, Times: faults.Always, After: "information_schema"})
-	c, err := parse([]string{"reconcile", "--db", over, "--strategy", "merged"}, nil)
+	c, err := parse([]string{"reconcile", "--db", over, "--strategy", "merged"}, nil, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func serve(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) er
 	counting := outage.NewHandler(log.Handler())
 	defer counting.Close()
 	log = slog.New(httpapi.LogHandler(tracing.LogHandler(counting)))
-	return endWithin(ctx, c.drainDelay+stopTimeout, func() error { return serveAndStop(ctx, c, stdout, log) })
+	return endWithin(ctx, c.DrainDelay+stopTimeout, func() error { return serveAndStop(ctx, c, stdout, log) })
 }
 
 // endWithin runs f. It returns an error without waiting for f if f has not returned
@@ -107,12 +107,12 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 			return cmp.Or(listeners.ready(), instance.Ready(ctx))
 		},
 		Strategies:     describe(c),
-		AdminToken:     c.adminToken,
-		Loopback:       onLoopback(c.listen),
+		AdminToken:     c.AdminToken,
+		Loopback:       onLoopback(c.Listen),
 		Tokens:         listeners.tokens,
-		RateLimit:      c.rateLimit,
+		RateLimit:      float64(c.RateLimit),
 		RateBurst:      c.burst(),
-		TrustedProxies: c.trustedProxies,
+		TrustedProxies: c.TrustedProxies,
 		SeparateOps:    listeners.ops != nil,
 		Metrics:        metricsHandler(registry),
 		Registry:       registry,
@@ -145,7 +145,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	case <-ctx.Done():
 	}
 	ready.Store(false)
-	return finishRequests(server, listeners.api, served, c.drainDelay, log)
+	return finishRequests(server, listeners.api, served, c.DrainDelay, log)
 }
 
 // start takes over the stock, and sets the demo stock of an embedded service.
@@ -166,7 +166,7 @@ func start(ctx context.Context, i *assembly.Instance, c config) error {
 
 // describe returns the table of strategies as GET /strategies shows it.
 func describe(c config) httpapi.Strategies {
-	d := httpapi.Strategies{Running: c.strategy.Name, Guard: c.guard}
+	d := httpapi.Strategies{Running: c.strategy.Name, Guard: c.Guard}
 	for _, s := range assembly.Strategies() {
 		d.All = append(d.All, httpapi.Strategy{Name: s.Name, Gate: s.Gate, Cutter: s.Cutter, Sound: s.Sound, Detail: s.Detail, Promise: s.Promise})
 	}
@@ -178,7 +178,7 @@ func describe(c config) httpapi.Strategies {
 func announce(ctx context.Context, c config, l listeners, log *slog.Logger) {
 	serving := slog.NewRecord(time.Now(), slog.LevelInfo, "serving", 0)
 	serving.Add("address", l.api.Addr().String(), "url", c.scheme()+"://"+reachable(l.api.Addr()),
-		"strategy", c.strategy.Name, "guard", c.guard, "version", buildVersion())
+		"strategy", c.strategy.Name, "guard", c.Guard, "version", buildVersion())
 	_ = log.Handler().Handle(ctx, serving) // as the logger does
 }
 
@@ -198,7 +198,7 @@ func warnOfStores(ctx context.Context, c config, stores assembly.Stores, log *sl
 
 // queueWarning says which queued orders may be lost. It is empty if none are.
 func queueWarning(ctx context.Context, c config, s assembly.Stores) string {
-	if c.redis == "" {
+	if c.Redis == "" {
 		return "a 202 is as durable as the in-process Redis: the end of this process loses every order that is still queued"
 	}
 	return store.QueueWarning(ctx, s.Redis)

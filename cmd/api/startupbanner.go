@@ -17,25 +17,31 @@ func startupBanner(c config, l listeners) string {
 	}
 	writeStrategy(&b, c)
 	writeStores(&b, c)
-	if c.console {
+	if c.Console {
 		fmt.Fprintf(&b, "  console   %s/console/\n", url)
 	}
 	writeExamples(&b, c, url)
 	return b.String()
 }
 
+// onOff returns the value of a switch.
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}
+
 func writeStrategy(b *strings.Builder, c config) {
 	fmt.Fprintf(b, "  strategy  %s: %s\n", c.strategy.Name, c.strategy.Detail)
 	if c.strategy.HasGate() {
-		guard := onOff(c.guard)
-		fmt.Fprintf(b, "  guard     %s\n", guard.String())
+		fmt.Fprintf(b, "  guard     %s\n", onOff(c.Guard))
 	}
 	if c.strategy.NeedsLock() {
-		fence := onOff(c.fence)
-		fmt.Fprintf(b, "  lock      %s, lease %v, fence %s\n", c.locks.Backend, c.locks.Lease, fence.String())
+		fmt.Fprintf(b, "  lock      %s, lease %v, fence %s\n", c.Locks.Backend, c.Locks.Lease, onOff(c.Fence))
 	}
 	if c.strategy.Segmented() {
-		fmt.Fprintf(b, "  segments  %d\n", c.segments)
+		fmt.Fprintf(b, "  segments  %d\n", c.Segments)
 	}
 }
 
@@ -50,10 +56,10 @@ func writeStores(b *strings.Builder, c config) {
 		}
 		return
 	}
-	fmt.Fprintf(b, "  ledger    %s\n", store.Redact(c.db))
+	fmt.Fprintf(b, "  ledger    %s\n", store.Redact(c.DB))
 	switch {
-	case c.redis != "":
-		fmt.Fprintf(b, "  gate      %s\n", store.Redact(c.redis))
+	case c.Redis != "":
+		fmt.Fprintf(b, "  gate      %s\n", store.Redact(c.Redis))
 	case c.strategy.HasGate():
 		b.WriteString("  gate      an in-process Redis, refilled from the ledger at every start\n")
 	}
@@ -67,13 +73,13 @@ func writeExamples(b *strings.Builder, c config, url string) {
 		sku = string(demoStock[0].SKU)
 	} else {
 		auth := ""
-		if c.adminToken != "" {
+		if c.AdminToken != "" {
 			auth = " -H 'Authorization: Bearer TOKEN'"
 		}
 		fmt.Fprintf(b, "  curl -X PUT %s/stock/%s%s -H 'Content-Type: application/json' -d '{\"kind\":\"product\",\"total\":1000}'\n", url, sku, auth)
 	}
 	auth := ""
-	if c.jwt {
+	if c.Auth == "jwt" {
 		auth = " -H 'Authorization: Bearer TOKEN-OF-u-1'"
 	}
 	fmt.Fprintf(b, "  curl %s/orders%s -H 'Content-Type: application/json' -d '{\"buyer_id\":\"u-1\",\"lines\":[{\"sku\":\"%s\",\"quantity\":1}]}'\n", url, auth, sku)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ func TestBanner(t *testing.T) {
 		{"--auth jwt --admin-token " + testToken + " --jwt-secret " + longSecret, []string{"Bearer TOKEN-OF-u-1"}},
 		{"--db sqlite:///x --strategy merged --admin-token " + testToken, []string{"curl -X PUT", "Bearer TOKEN'"}},
 	} {
-		c, err := parse(append(strings.Fields(test.flags), "--listen", "127.0.0.1:0"), nil)
+		c, err := parse(append(strings.Fields(test.flags), "--listen", "127.0.0.1:0"), nil, io.Discard)
 		if err != nil {
 			t.Fatal(err)
 		}

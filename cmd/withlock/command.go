@@ -27,12 +27,12 @@ const (
 
 // lostError returns the error of a lost lock.
 func lostError(c config, err error) error {
-	return exitError{fmt.Errorf("the lock %s was lost and the command was ended: %w", c.name, err), exitLost}
+	return exitError{fmt.Errorf("the lock %s was lost and the command was ended: %w", c.Name, err), exitLost}
 }
 
 // notAcquiredError returns the error of a lock that was lost before the command began.
 func notAcquiredError(c config, err error) error {
-	return exitError{fmt.Errorf("the lock %s was not acquired: %w", c.name, err), exitNotAcquired}
+	return exitError{fmt.Errorf("the lock %s was not acquired: %w", c.Name, err), exitNotAcquired}
 }
 
 // lease follows the end of the lock's lease. Its deadlines belong to one goroutine.
@@ -112,8 +112,8 @@ var (
 // runUnder runs the command while the slot is held. It returns when no process of the
 // command's group is left.
 func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
-	l := &lease{slot: slot, length: c.locks.Lease, grace: c.grace}
-	g, err := startGuard(c.grace, slot)
+	l := &lease{slot: slot, length: c.Locks.Lease, grace: c.Grace}
+	g, err := startGuard(c.Grace, slot)
 	switch {
 	case slot.Context().Err() != nil: // and with it perhaps the connection that the guard needs
 		return notAcquiredError(c, context.Cause(slot.Context()))
@@ -126,7 +126,7 @@ func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 		return notAcquiredError(c, err)
 	}
 	if l.extend(until); l.overdue() {
-		return exitError{fmt.Errorf("--grace: %v is too long for the lease that the servers grant: %v", c.grace, time.Until(until).Round(time.Millisecond)), exitUsage}
+		return exitError{fmt.Errorf("--grace: %v is too long for the lease that the servers grant: %v", c.Grace, time.Until(until).Round(time.Millisecond)), exitUsage}
 	}
 	cmd, err := newCommand(c, slot)
 	if err != nil {
@@ -283,7 +283,7 @@ func forward(s os.Signal, group int) {
 // newCommand returns the command, which waits as runCommand says, in a process group of its
 // own. It does not inherit the variables that set flags of withlock: some have passwords.
 func newCommand(c config, slot *recipe.Slot) (*exec.Cmd, error) {
-	cmd, err := newPart(append([]string{beginArgument}, c.command...)...)
+	cmd, err := newPart(append([]string{beginArgument}, c.Command...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -2,10 +2,11 @@ package main
 
 import (
 	"errors"
+	"io"
 	"strings"
 	"testing"
 
-	"github.com/spf13/pflag"
+	"github.com/alecthomas/kong"
 
 	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/lock"
@@ -13,15 +14,14 @@ import (
 
 // TestVariables checks that no program refuses the variables of withlock.
 func TestVariables(t *testing.T) {
-	none := pflag.NewFlagSet("another program", pflag.ContinueOnError)
-	flagSet(&config{}).VisitAll(func(f *pflag.Flag) {
-		if f.Name == "help" {
-			return
+	for _, variable := range variables() {
+		if variable == "HOLDFAST_HELP" {
+			continue
 		}
-		if err := commandline.Environment(none, []string{commandline.Variable(f.Name) + "=x"}); err != nil {
+		if err := commandline.Parse(new(struct{}), nil, []string{variable + "=x"}, io.Discard, func(*kong.Context) error { return nil }); err != nil {
 			t.Error(err)
 		}
-	})
+	}
 }
 
 // TestNameWithHolders checks that a name which is too long for the names of the slots is a
@@ -32,7 +32,7 @@ func TestNameWithHolders(t *testing.T) {
 		holders string
 		valid   bool
 	}{{255, "1", true}, {249, "2", true}, {250, "2", false}} {
-		_, err := parse([]string{"--redis", "redis://127.0.0.1:1/0", "--name", strings.Repeat("a", test.bytes), "--holders", test.holders, "--", "true"}, nil)
+		_, err := parse([]string{"--redis", "redis://127.0.0.1:1/0", "--name", strings.Repeat("a", test.bytes), "--holders", test.holders, "--", "true"}, nil, io.Discard)
 		if (err == nil) != test.valid || err != nil && !errors.Is(err, lock.ErrName) {
 			t.Errorf("%d bytes, %s holders: error %v", test.bytes, test.holders, err)
 		}

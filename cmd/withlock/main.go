@@ -17,6 +17,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -49,17 +50,16 @@ func main() {
 // run does what args say and returns the exit code.
 func run(args, environ []string, stdout, stderr io.Writer) int {
 	store.LogRedis(slog.New(slog.DiscardHandler)) // failed calls report what it would log
-	c, err := parse(args, environ)
+	c, err := parse(args, environ, stdout)
 	switch {
+	case errors.Is(err, commandline.ErrHelp):
+		return 0
 	case err != nil:
 		fmt.Fprintf(stderr, "withlock: %v\nRun withlock --help for the flags.\n", err)
 		return exitUsage
-	case c.help:
-		fmt.Fprint(stdout, usage())
-		return 0
 	}
 	signals := notify()
-	if c.list {
+	if c.List {
 		err = list(c, signals, stdout)
 	} else {
 		err = holdAndRun(c, signals)
@@ -134,7 +134,7 @@ func open(ctx context.Context, c config) (s *recipe.Semaphore, close func(), err
 	if err != nil {
 		return nil, nil, err
 	}
-	locker, closeLocker, err := c.locks.Open(ctx, client, c.db, nil)
+	locker, closeLocker, err := c.Locks.Open(ctx, client, c.DB, nil)
 	if err != nil {
 		closeClient()
 		return nil, nil, err
@@ -143,7 +143,7 @@ func open(ctx context.Context, c config) (s *recipe.Semaphore, close func(), err
 		_ = closeLocker() // the process ends, and its connections with it
 		closeClient()
 	}
-	if s, err = recipe.NewSemaphore(locker, c.name, c.holders); err != nil {
+	if s, err = recipe.NewSemaphore(locker, c.Name, c.Holders); err != nil {
 		close()
 		return nil, nil, err
 	}
@@ -163,7 +163,7 @@ func list(c config, signals <-chan os.Signal, stdout io.Writer) error {
 	defer closeSemaphore()
 	holders, err := s.Holders(ctx)
 	if err != nil {
-		return fmt.Errorf("--lock %s: %w", c.locks.Backend, err)
+		return fmt.Errorf("--lock %s: %w", c.Locks.Backend, err)
 	}
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "SLOT\tHOST\tPID\tSINCE\tTOKEN")
@@ -187,7 +187,7 @@ func holdAndRun(c config, signals <-chan os.Signal) error {
 	case errors.Is(err, store.ErrBadURL):
 		return exitError{err, exitUsage}
 	case errors.Is(err, lock.ErrNoTable): // waiting does not help
-		return fmt.Errorf("--lock %s: %w", c.locks.Backend, err)
+		return fmt.Errorf("--lock %s: %w", c.Locks.Backend, err)
 	case err != nil:
 		return notAcquiredError(c, err)
 	}
@@ -211,15 +211,15 @@ func runAndUnlock(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 // over. With --wait 0 it asks once.
 func acquire(ctx context.Context, c config) (slot *recipe.Slot, close func(), err error) {
 	waiting, cancel := context.WithCancel(ctx)
-	if c.wait >= 0 {
-		waiting, cancel = context.WithTimeout(ctx, cmp.Or(c.wait, callTimeout))
+	if c.Wait >= 0 {
+		waiting, cancel = context.WithTimeout(ctx, cmp.Or(c.Wait, callTimeout))
 	}
 	defer cancel()
 	s, close, err := open(waiting, c)
 	opened := err == nil
 	if opened {
 		take := s.Acquire
-		if c.wait == 0 {
+		if c.Wait == 0 {
 			take = s.TryAcquire
 		}
 		if slot, err = take(waiting); err == nil {
@@ -231,9 +231,9 @@ func acquire(ctx context.Context, c config) (slot *recipe.Slot, close func(), er
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	case opened && waiting.Err() != nil && errors.Is(err, context.DeadlineExceeded):
-		err = fmt.Errorf("not within %v", cmp.Or(c.wait, callTimeout))
-	case waiting.Err() != nil && c.wait > 0:
-		err = fmt.Errorf("after %v: %w", c.wait, err)
+		err = fmt.Errorf("not within %v", cmp.Or(c.Wait, callTimeout))
+	case waiting.Err() != nil && c.Wait > 0:
+		err = fmt.Errorf("after %v: %w", c.Wait, err)
 	}
 	return nil, nil, err
 }

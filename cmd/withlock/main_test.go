@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -807,7 +808,7 @@ func TestOutlast(t *testing.T) {
 // acquireHere takes the lock in the test's process.
 func acquireHere(t *testing.T, flags []string) (config, *recipe.Slot) {
 	t.Helper()
-	c, err := parse(with(flags, "--", "true"), nil)
+	c, err := parse(with(flags, "--", "true"), nil, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,119 +1,182 @@
-// Package commandline sets the flags of a program from its arguments and from the
-// environment, with errors for people.
+// Package commandline sets the fields of a struct from the arguments and the environment of
+// a program. The tags of the fields define the flags, as kong reads them.
 package commandline
 
 import (
 	"errors"
 	"fmt"
+	"io"
+	"reflect"
 	"slices"
-	"strconv"
 	"strings"
+	"unicode"
 
-	"github.com/spf13/pflag"
+	"github.com/alecthomas/kong"
 )
 
 // Prefix is the prefix of the environment variables of flags: HOLDFAST_ADMIN_TOKEN sets
 // --admin-token.
 const Prefix = "HOLDFAST_"
 
-// Parse sets the flags that args name. An error about a value has the flag and the value.
-func Parse(flags *pflag.FlagSet, args []string) error {
-	err := flags.Parse(args)
-	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		return fmt.Errorf("--%s: %w", invalid.GetFlag().Name, reason(invalid))
-	}
-	return err
-}
+// EnvironmentHelp is what the help of programs says about variables.
+const EnvironmentHelp = "Each flag can be set in the environment too, as " + Prefix + " and its name in capitals, with _ for -; a flag on the command line takes precedence; a variable with another name after " + Prefix + " is refused."
 
-// Environment sets the flags that are not set yet and have a variable in environ that is
-// not empty. environ has the form of os.Environ. An error has the variable, the flag and
-// the value. A variable with Prefix that no program of this project knows is an error
-// too, so that a misspelt one is not ignored.
-func Environment(flags *pflag.FlagSet, environ []string) error {
-	unknown := ""
-	for _, pair := range environ {
-		variable, value, _ := strings.Cut(pair, "=")
-		name, ok := strings.CutPrefix(variable, Prefix)
-		if !ok || value == "" {
-			continue
-		}
-		f := flags.Lookup(flagOf(name))
-		switch {
-		case f == nil || variable != Variable(f.Name) || slices.Contains(argumentsOnly, f.Name):
-			if unknown == "" && !isKnown(name) {
-				unknown = variable
+// ErrHelp means that Parse has printed what --help or --version asks for.
+var ErrHelp = errors.New("help was printed")
+
+// UsageError is a mistake on the command line or in the environment.
+type UsageError struct{ Err error }
+
+func (e UsageError) Error() string { return e.Err.Error() }
+
+func (e UsageError) Unwrap() error { return e.Err }
+
+// Usagef formats a UsageError.
+func Usagef(format string, args ...any) error { return UsageError{fmt.Errorf(format, args...)} }
+
+// Parse sets the fields of the struct that program points to. Arguments take precedence
+// over environ, which has the form of os.Environ; a variable that is empty sets nothing.
+// Then check checks the fields against each other. Parse prints help to stdout and returns
+// ErrHelp.
+//
+// Every other error is a UsageError. It begins with the flag, or with the variable that has
+// set it. A value that does not fit its flag is repeated, but only as far as it is no URL,
+// which may have a password. A variable with Prefix that no program of this project knows
+// is a mistake too, so that a misspelt one is not ignored.
+func Parse(program any, args, environ []string, stdout io.Writer, check func(*kong.Context) error, options ...kong.Option) error {
+	helped := false
+	variables := values(environ)
+	parser := New(program, append(options,
+		kong.Writers(stdout, io.Discard),
+		kong.Exit(func(int) { helped = true }),
+		kong.Resolvers(kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, f *kong.Flag) (any, error) {
+			if value, set := variables[Variable(f.Name)]; set && !slices.Contains(argumentsOnly, f.Name) {
+				return value, nil
 			}
-			continue
-		case f.Changed:
-			continue
-		}
-		if invalid, ok := errors.AsType[*pflag.InvalidValueError](flags.Set(f.Name, value)); ok {
-			return fmt.Errorf("%s (for --%s): %w", variable, f.Name, reason(invalid))
-		}
-		_ = flags.SetAnnotation(f.Name, fromEnvironment, nil) // it exists
+			return nil, nil // not set
+		})))...)
+	line, err := parser.Parse(args)
+	if helped {
+		return ErrHelp
 	}
-	if unknown != "" {
-		return unknownError(flags, unknown)
+	if invalid := (*kong.ParseError)(nil); errors.As(err, &invalid) {
+		line, err = invalid.Context, errors.New(CutURL(err.Error()))
+	} else if err = checkVariables(parser.Model.Flags, variables); err == nil {
+		err = check(line)
+	}
+	if err != nil {
+		return UsageError{blame(line, variables, err)}
 	}
 	return nil
 }
 
-// fromEnvironment annotates the flags that Environment has set.
-const fromEnvironment = "environment"
+// New returns the parser of a program. It panics if the tags of the program make no sense.
+func New(program any, options ...kong.Option) *kong.Kong {
+	bools := &switches{}
+	parser := kong.Must(program, append(options,
+		kong.KindMapper(reflect.Bool, bools),
+		kong.KindMapper(reflect.String, kong.MapperFunc(decodeText)),
+		kong.WithHyphenPrefixedParameters(true), // a negative number is a value
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}))...)
+	bools.commands = parser.Model.Children
+	return parser
+}
 
-// Blame returns err, about flags that are set. If it begins with a flag that Environment
-// has set, the error that Blame returns begins with the flag's variable.
-func Blame(flags *pflag.FlagSet, err error) error {
-	if err == nil {
-		return nil
+// values returns the variables of environ that are not empty.
+func values(environ []string) map[string]string {
+	set := make(map[string]string)
+	for _, pair := range environ {
+		if variable, value, _ := strings.Cut(pair, "="); value != "" {
+			set[variable] = value
+		}
 	}
+	return set
+}
+
+// CutURL cuts s after the scheme of a URL.
+func CutURL(s string) string {
+	if before, _, found := strings.Cut(s, "://"); found {
+		return before + ":…"
+	}
+	return s
+}
+
+// blame returns err. If it begins with a flag that its variable has set, the error that
+// blame returns begins with the variable.
+func blame(line *kong.Context, variables map[string]string, err error) error {
 	text, isFlag := strings.CutPrefix(err.Error(), "--")
-	name, _, _ := strings.Cut(text, ":")
-	f := flags.Lookup(name)
-	if !isFlag || f == nil {
+	end := strings.IndexFunc(text, func(r rune) bool { return r != '-' && !unicode.IsLower(r) })
+	if !isFlag || end < 0 || variables[Variable(text[:end])] == "" {
 		return err
 	}
-	if _, set := f.Annotations[fromEnvironment]; !set {
+	if p := find(line, text[:end]); p != nil && !p.Resolved { // an argument has set it
 		return err
 	}
-	return blamed{name, err}
+	return blamed{err, Variable(text[:end]) + " (for --" + text[:end] + ")" + text[end:]}
 }
 
-// blamed is an error about a flag that its variable has set.
+// blamed is an error with another text.
 type blamed struct {
-	flag string
 	error
+	text string
 }
 
-func (e blamed) Error() string {
-	return Variable(e.flag) + " (for --" + e.flag + ")" + strings.TrimPrefix(e.error.Error(), "--"+e.flag)
-}
+func (e blamed) Error() string { return e.text }
 
 func (e blamed) Unwrap() error { return e.error }
+
+// IsSet reports whether an argument or a variable has set the flag.
+func IsSet(line *kong.Context, flag string) bool { return find(line, flag) != nil }
+
+// find returns where the flag is in the line; nil: nowhere.
+func find(line *kong.Context, flag string) *kong.Path {
+	for _, p := range line.Path {
+		if p.Flag != nil && p.Flag.Name == flag {
+			return p
+		}
+	}
+	return nil
+}
 
 // Variable returns the environment variable of the flag with this name.
 func Variable(flag string) string {
 	return Prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// flagOf returns the flag whose variable is Prefix and name.
-func flagOf(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "-")) }
+// switches decodes flags that are on or off. A flag without a value is on. A word after it
+// is its value, unless the word is a command.
+type switches struct{ commands []*kong.Node }
 
-// expected are the types of values whose errors name the functions of Go that failed.
-var expected = map[string]string{
-	"bool":     "true or false",
-	"int":      "a whole number",
-	"duration": "a duration such as 500ms, 30s or 15m",
+// IsBool says that a value is not required.
+func (s *switches) IsBool() bool { return true }
+
+// Decode sets the target.
+func (s *switches) Decode(c *kong.DecodeContext, target reflect.Value) error {
+	value := "on"
+	next := c.Scan.Peek()
+	isCommand := slices.ContainsFunc(s.commands, func(n *kong.Node) bool { return n.Name == next.Value })
+	if next.Type == kong.FlagValueToken || !next.IsEOL() && !isCommand && !strings.HasPrefix(next.String(), "-") {
+		value = c.Scan.Pop().String()
+	}
+	switch value {
+	case "on", "true":
+		target.SetBool(true)
+	case "off", "false":
+		target.SetBool(false)
+	default:
+		return fmt.Errorf("%q is not one of on, off, true, false", value)
+	}
+	return nil
 }
 
-// reason returns what is wrong with a value.
-func reason(invalid *pflag.InvalidValueError) error {
-	what, ok := expected[invalid.GetFlag().Value.Type()]
-	switch {
-	case !ok:
-		return invalid.Unwrap()
-	case errors.Is(invalid, strconv.ErrRange):
-		return fmt.Errorf("%q is too large", invalid.GetValue())
+// decodeText takes the next word as it is, also if it begins with a hyphen, as a token may.
+// kong's own decoder would take the end of the line for an empty word, and replace bytes
+// that are not UTF-8.
+func decodeText(c *kong.DecodeContext, target reflect.Value) error {
+	word := c.Scan.Pop()
+	if word.IsEOL() {
+		return errors.New("a value is required")
 	}
-	return fmt.Errorf("%q is not %s", invalid.GetValue(), what)
+	target.SetString(word.String())
+	return nil
 }

@@ -2,11 +2,12 @@ package commandline
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/spf13/pflag"
+	"github.com/alecthomas/kong"
 )
 
 // argumentsOnly are the flags that have no variable. HOLDFAST_VERSION is the version of
@@ -44,19 +45,30 @@ func isKnown(name string) bool {
 		slices.ContainsFunc(families, func(family string) bool { return strings.HasPrefix(name, family) })
 }
 
-// unknownError returns the error of a variable that nothing reads. It names the nearest
-// variable of the flags, if one differs in at most two characters.
-func unknownError(flags *pflag.FlagSet, variable string) error {
-	nearest, least := "", 3
-	flags.VisitAll(func(f *pflag.Flag) {
-		if d := distance(variable, Variable(f.Name)); d < least && !slices.Contains(argumentsOnly, f.Name) {
-			nearest, least = Variable(f.Name), d
-		}
-	})
-	if nearest == "" {
-		return fmt.Errorf("%s: no flag has this variable; unset it, or name a flag", variable)
+// checkVariables returns the error of a variable with Prefix that nothing reads. It names
+// the nearest variable of the flags, if one differs in at most two characters.
+func checkVariables(flags []*kong.Flag, set map[string]string) error {
+	names := make(map[string]bool)
+	for _, f := range flags {
+		names[Variable(f.Name)] = !slices.Contains(argumentsOnly, f.Name)
 	}
-	return fmt.Errorf("%s: no flag has this variable; did you mean %s?", variable, nearest)
+	for _, variable := range slices.Sorted(maps.Keys(set)) {
+		name, ours := strings.CutPrefix(variable, Prefix)
+		if !ours || names[variable] || isKnown(name) {
+			continue
+		}
+		nearest, least := "", 3
+		for other, settable := range names {
+			if d := distance(variable, other); settable && d < least {
+				nearest, least = other, d
+			}
+		}
+		if nearest == "" {
+			return fmt.Errorf("%s: no flag has this variable; unset it, or name a flag", variable)
+		}
+		return fmt.Errorf("%s: no flag has this variable; did you mean %s?", variable, nearest)
+	}
+	return nil
 }
 
 // distance returns how many characters must be inserted, deleted or replaced to turn a

@@ -65,7 +65,7 @@ var queued = []mutant{
 	{"an order that recovery has voided is acknowledged", queueing, "o.TakeID == t.TakeID && o.Status == order.TurnedDown", "o.TakeID == t.TakeID", "internal/async TestAccept/its_own_void_order"},
 	{"a drain stops the sale of another strategy", drained, "case found == 0 && !standing.Owner.Queues:", "case false:", "cmd/api TestDrainQueued_NothingQueued"},
 	{"a drain shares the stock with instances that queue", "internal/assembly/open.go", "strategy.Layout += \", draining\"", "", "internal/assembly TestDraining"},
-	{"a drain forgets what a running process has queued", drained, "case c.redis == \"\":", "case false:", "cmd/api TestDrainQueued_InProcess"},
+	{"a drain forgets what a running process has queued", drained, "case c.Redis == \"\":", "case false:", "cmd/api TestDrainQueued_InProcess"},
 	{"a consumer that stops leaves its orders", consumer, "working.Wait()\n\tclose(ends)\n\tfinishing.Wait()\n\twatching.Wait()\n\tc.leave(ctx, c.name)", "c.leave(ctx, c.name)\n\tworking.Wait()\n\tclose(ends)\n\tfinishing.Wait()\n\twatching.Wait()", "internal/async TestStopWaitsForOrders"},
 	{"another strategy takes over while orders may be queued", ownership, "if owner.Queues && !g.queues {", "if false {", "internal/protocol TestNoOtherStrategy/SQLite"},
 	{"the ledger does not say that orders may be queued", ownership, "Layout: g.layout, Queues: g.queues}", "Layout: g.layout}", "internal/protocol TestNoOtherStrategy/SQLite"},

@@ -4,15 +4,19 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"strings"
+	"strconv"
 	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/alecthomas/kong"
+
+	"github.com/holdfast-stock/holdfast/internal/commandline"
+	"github.com/holdfast-stock/holdfast/internal/lab/command"
 )
 
 // target is a line of vegeta's JSON format, in which the body is in base64.
@@ -23,21 +27,36 @@ type target struct {
 	Body   []byte      `json:"body"`
 }
 
+// settings are the command line. The tags define the flags.
+type settings struct {
+	URLs  []string `name:"url" default:"http://127.0.0.1:8080" help:"URLs of the service; several are used in rotation."`
+	SKU   string   `placeholder:"SKU" required:"" help:"SKU to order."`
+	Count int      `default:"10000" help:"Number of orders, at least rate × duration: at the end of the file vegeta starts again and repeats the keys."`
+	Keys  bool     `default:"on" help:"Send an Idempotency-Key; without one, the gateway itself refuses orders for SKUs that are sold out (on|off, default on)."`
+	Run   string   `default:"${now}" help:"Name of the run, part of every buyer and key so that no two runs share any."`
+}
+
+func (s *settings) check(*kong.Context) error {
+	if s.Count < 1 {
+		return fmt.Errorf("--count: %d is less than 1", s.Count)
+	}
+	return nil
+}
+
 func main() {
-	url := pflag.String("url", "http://127.0.0.1:8080", "`URL` of the service; several, separated by commas, are used in rotation")
-	sku := pflag.String("sku", "", "`SKU` to order")
-	count := pflag.Int("count", 10_000, "number of orders, at least rate × duration: at the end of the file vegeta starts again and repeats the keys")
-	keys := pflag.Bool("keys", true, "send an Idempotency-Key; without one, the gateway itself refuses orders for SKUs that are sold out")
-	run := pflag.String("run", fmt.Sprint(time.Now().UnixMilli()), "name of the run, part of every buyer and key so that no two runs share any")
-	pflag.Parse()
-	if *sku == "" || *count < 1 || pflag.NArg() > 0 {
-		fmt.Fprintln(os.Stderr, "vegeta: --sku is required, --count must be at least 1, and there are no arguments")
-		os.Exit(2)
+	os.Exit(command.ExitCode(context.Background(), "vegeta", run(os.Args[1:], os.Stdout), os.Stderr))
+}
+
+func run(args []string, stdout io.Writer) error {
+	var s settings
+	err := commandline.Parse(&s, args, nil, stdout, s.check,
+		kong.Name("go run ./loadtest/vegeta"),
+		kong.Description("Prints orders as targets in vegeta's JSON format."),
+		kong.Vars{"now": strconv.FormatInt(time.Now().UnixMilli(), 10)})
+	if err != nil {
+		return err
 	}
-	if err := write(os.Stdout, strings.Split(*url, ","), *sku, *run, *count, *keys); err != nil {
-		fmt.Fprintf(os.Stderr, "vegeta: %v\n", err)
-		os.Exit(1)
-	}
+	return write(stdout, s.URLs, s.SKU, s.Run, s.Count, s.Keys)
 }
 
 func write(w io.Writer, urls []string, sku, run string, count int, keys bool) error {

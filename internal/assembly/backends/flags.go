@@ -11,7 +11,6 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
-	"github.com/spf13/pflag"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/session"
@@ -26,25 +25,21 @@ const minLease = 100 * time.Millisecond
 // the Redis of the backend redis, and --db, the database of the backends mysql and
 // postgres, are flags of each program.
 type Flags struct {
-	Backend   string
-	Lease     time.Duration
-	zookeeper string
-	etcd      string
-	redlock   string
+	Backend   string        `name:"lock" default:"${lock}" enum:"${locks}" help:"Backend of ${locked}: ${enum}."`
+	Lease     time.Duration `default:"30s" help:"How long a lock stays held after its holder has stopped renewing it."`
+	ZooKeeper string        `name:"zookeeper" placeholder:"SERVERS" help:"ZooKeeper servers: [user:password@]h1:p1,h2:p2[/path]; the path replaces /holdfast."`
+	Etcd      string        `placeholder:"SERVERS" help:"etcd servers: [https://][user:password@]h1:p1,h2:p2[/path][?ca=file&cert=file&key=file]; the path replaces holdfast."`
+	Redlock   string        `placeholder:"SERVERS" help:"Independent Redis servers, an odd number of at least 3: h1:p1,h2:p2,h3:p3."`
 }
 
-// Add defines the flags. what says what the locks are for.
-func (l *Flags) Add(flags *pflag.FlagSet, what string) {
-	flags.StringVar(&l.Backend, "lock", Default, "backend of "+what+": "+strings.Join(Names(), ", "))
-	flags.DurationVar(&l.Lease, "lease", 30*time.Second, "how long a lock stays held after its holder has stopped renewing it")
-	flags.StringVar(&l.zookeeper, "zookeeper", "", "ZooKeeper `servers`: [user:password@]h1:p1,h2:p2[/path]; the path replaces /holdfast")
-	flags.StringVar(&l.etcd, "etcd", "", "etcd `servers`: [https://][user:password@]h1:p1,h2:p2[/path][?ca=file&cert=file&key=file]; the path replaces holdfast")
-	flags.StringVar(&l.redlock, "redlock", "", "independent Redis servers, an odd number of at least 3: `h1:p1,h2:p2,h3:p3`")
+// Vars returns the variables in the tags of Flags. what says what the locks are for.
+func Vars(what string) map[string]string {
+	return map[string]string{"lock": Default, "locks": strings.Join(Names(), ", "), "locked": what}
 }
 
 // addresses returns the values of the flags that one backend each has, by flag.
 func (l *Flags) addresses() map[string]string {
-	return map[string]string{"zookeeper": l.zookeeper, "etcd": l.etcd, "redlock": l.redlock}
+	return map[string]string{"zookeeper": l.ZooKeeper, "etcd": l.Etcd, "redlock": l.Redlock}
 }
 
 // AddressError says what is wrong with an address in Flags. It does not contain the
@@ -63,10 +58,7 @@ func (e AddressError) Unwrap() error { return e.Err }
 // mysql and postgres. Addresses are checked last: an AddressError means that the other
 // flags are valid.
 func (l *Flags) Check(needed bool, db string) error {
-	backend, ok := Find(l.Backend)
-	if !ok {
-		return fmt.Errorf("--lock: %q is not one of %s", l.Backend, strings.Join(Names(), ", "))
-	}
+	backend, _ := Find(l.Backend)
 	if l.Lease < minLease {
 		return fmt.Errorf("--lease: %v is shorter than %v", l.Lease, minLease)
 	}
@@ -106,7 +98,7 @@ func (l *Flags) uses(flag string) bool {
 // has opened.
 func (l *Flags) Open(ctx context.Context, client goredis.UniversalClient, db string, observe func(lock.Event)) (locker lock.Locker, close func() error, err error) {
 	backend, _ := Find(l.Backend)
-	servers := Servers{Redis: client, ZooKeeper: l.zookeeper, Etcd: l.etcd, Lease: l.Lease, Observe: observe}
+	servers := Servers{Redis: client, ZooKeeper: l.ZooKeeper, Etcd: l.Etcd, Lease: l.Lease, Observe: observe}
 	closeServers := func() (err error) {
 		for _, client := range servers.Redlock {
 			err = errors.Join(err, client.Close())
@@ -118,7 +110,7 @@ func (l *Flags) Open(ctx context.Context, client goredis.UniversalClient, db str
 	}
 	switch backend.Flag {
 	case "redlock":
-		if servers.Redlock, err = openRedlock(ctx, strings.Split(l.redlock, ",")); err != nil {
+		if servers.Redlock, err = openRedlock(ctx, strings.Split(l.Redlock, ",")); err != nil {
 			return nil, nil, errors.Join(fmt.Errorf("--redlock: %w", err), closeServers())
 		}
 	case "db":

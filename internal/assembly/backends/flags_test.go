@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -28,13 +26,7 @@ func TestRedlockWithoutAServer(t *testing.T) {
 	for _, server := range servers {
 		addrs = append(addrs, server.Addr())
 	}
-	var flags backends.Flags
-	set := pflag.NewFlagSet("", pflag.ContinueOnError)
-	flags.Add(set, "locks")
-	if err := set.Parse([]string{"--lock", "redlock", "--redlock", strings.Join(addrs, ",")}); err != nil {
-		t.Fatal(err)
-	}
-	flags.Lease = 6 * time.Second
+	flags := backends.Flags{Backend: "redlock", Lease: 6 * time.Second, Redlock: strings.Join(addrs, ",")}
 	servers[0].Kill()
 	l, closeLocker, err := flags.Open(t.Context(), nil, "", nil)
 	if err != nil {

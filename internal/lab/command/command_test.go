@@ -4,10 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"strings"
 	"testing"
 
-	"github.com/spf13/pflag"
+	"github.com/holdfast-stock/holdfast/internal/commandline"
 )
 
 func TestExitCode(t *testing.T) {
@@ -22,9 +21,9 @@ func TestExitCode(t *testing.T) {
 		says string
 	}{
 		{"success", t.Context(), nil, ExitOK, ""},
-		{"help", t.Context(), pflag.ErrHelp, ExitOK, ""},
+		{"help", t.Context(), commandline.ErrHelp, ExitOK, ""},
 		{"failure", t.Context(), errors.New("no server"), ExitFailed, "bench: no server\n"},
-		{"usage", t.Context(), Usagef("--rounds: too few"), ExitUsage, "bench: --rounds: too few\n"},
+		{"usage", t.Context(), commandline.Usagef("--rounds: too few"), ExitUsage, "bench: --rounds: too few\n"},
 		{"interrupt with an error", interrupted, errors.New("no server"), ExitInterrupted, "bench: interrupted\n"},
 	} {
 		var stderr bytes.Buffer
@@ -34,34 +33,12 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
-func TestParse(t *testing.T) {
-	t.Parallel()
-	parse := func(arg string) (stdout string, err error) {
-		var out bytes.Buffer
-		flags := Flags("bench")
-		flags.Int("rounds", 3, "number of rounds")
-		err = Parse(flags, []string{arg}, "Usage: bench\n\n%s", &out)
-		return out.String(), err
-	}
-	if _, err := parse("--rounds=4"); err != nil {
-		t.Error(err)
-	}
-	if _, err := parse("--nonesuch"); !errors.As(err, new(UsageError)) {
-		t.Errorf("unknown flag: %v", err)
-	}
-	if help, err := parse("--help"); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(help, "--rounds int   number of rounds") {
-		t.Errorf("--help: %v: %s", err, help)
-	}
-}
-
 func TestChecks(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		err  error
 		says string
 	}{
-		{OneOf("lock", "redis", []string{"local", "redis"}), ""},
-		{OneOf("lock", "file", []string{"local", "redis"}), `--lock: "file" is none of local, redis`},
 		{Between("rounds", 1, 1, 9), ""},
 		{Between("rounds", 9, 1, 9), ""},
 		{Between("rounds", 10, 1, 9), "--rounds: 10 is not between 1 and 9"},
