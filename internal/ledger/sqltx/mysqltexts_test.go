@@ -221,8 +221,12 @@ func TestFirstQuery_CutShort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := began.QueryContext(t.Context(), "SELECT 1"); !errors.Is(err, errCutShort) {
+	rows, err := began.QueryContext(t.Context(), "SELECT 1")
+	if !errors.Is(err, errCutShort) {
 		t.Errorf("%v", err)
+	}
+	if err == nil {
+		rows.Close()
 	}
 	if err := began.(*transaction).Rollback(); err != nil || conns.DB.Stats().InUse != 0 {
 		t.Errorf("rolling back: %v, %d connections in use", err, conns.DB.Stats().InUse)
