@@ -189,6 +189,7 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 		gone     []stock.SKU // they have no stock rows
 	)
 	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
+		returned = nil // those of an earlier try were rolled back
 		if err := waitForRow(ctx, tx, first); err != nil {
 			return err
 		}

@@ -1024,6 +1024,46 @@ func TestFaults_ChangeGivenUp(t *testing.T) {
 	s.faults.Disarm()
 }
 
+// retryHook is a counter of retries that calls between before each of them.
+type retryHook struct {
+	prometheus.Counter
+	between func()
+}
+
+func (h retryHook) Inc() { h.between(); h.Counter.Inc() }
+
+// TestFaults_ReturnedByTheLastTry expects no additions of a change whose last try has nothing
+// to return: those of an earlier try were rolled back, and their numbers are others' by then.
+func TestFaults_ReturnedByTheLastTry(t *testing.T) {
+	t.Parallel()
+	template := openTemplate(t)
+	for name, returning := range map[string]func(*shelf) ([]stock.Change, error){
+		"change": func(s *shelf) ([]stock.Change, error) {
+			_, returned, err := s.l.Change(t.Context(), s.both.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Expired, true))
+			return returned, err
+		},
+		"expiry": func(s *shelf) ([]stock.Change, error) {
+			e, err := s.l.Expire(t.Context(), s.held, new(ExpiryRound), 10)
+			return e.Returned, err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := template.copy(t)
+			s.l.metrics.retries = retryHook{s.l.metrics.retries, func() {
+				if _, err := s.healthy.Exec(t.Context(), "UPDATE orders SET status = 'paid' WHERE status = 'pending'"); err != nil {
+					t.Error(err)
+				}
+			}}
+			s.faults.Arm(faults.Fault{Kind: faults.LockTimeout, Nth: 1, Only: "UPDATE stock"})
+			returned, err := returning(s)
+			if _, hit := s.faults.Disarm(); len(hit) != 1 || err != nil || len(returned) > 0 {
+				t.Errorf("after %q: returned %+v, %v", hit, returned, err)
+			}
+		})
+	}
+}
+
 // TestFaults_RecordRefusal expects that an order whose lines the database refuses is turned
 // down without them.
 func TestFaults_RecordRefusal(t *testing.T) {

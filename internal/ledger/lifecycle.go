@@ -61,6 +61,7 @@ func (l *Ledger) change(ctx context.Context, id uuid.UUID, options order.ChangeO
 		decided  bool // to change nothing, for the error that ended the transaction
 	)
 	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
+		returned = nil // those of an earlier try were rolled back
 		var rows []StockRow
 		if options.Returns {
 			if rows, err = lockRows(ctx, tx, skus, tx.Dialect().RowLock()); err != nil {
