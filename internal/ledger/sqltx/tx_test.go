@@ -321,10 +321,21 @@ func TestRollback_Failed(t *testing.T) {
 	})
 }
 
+// inEachWay is forEachSQL, and again for drivers that send statements in another way: to
+// MariaDB one by one, as to a Galera cluster, and to PostgreSQL as behind a pooler.
+func inEachWay(t *testing.T, test func(t *testing.T, dbURL string)) {
+	t.Helper()
+	forEachSQL(t, test)
+	t.Run("MariaDB/one round trip each", func(t *testing.T) { test(t, testenv.MariaDB(t)+"?interpolateParams=false") })
+	t.Run("PostgreSQL/as behind a pooler", func(t *testing.T) {
+		test(t, testenv.Postgres(t)+"&default_query_exec_mode=cache_describe")
+	})
+}
+
 // TestFirstQuery checks that a query that begins its transaction reads the same as any
 // other, and that its errors leave nothing behind.
 func TestFirstQuery(t *testing.T) {
-	forEachSQL(t, func(t *testing.T, dbURL string) {
+	inEachWay(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
 		db := s.Ledger()
 		insertStock(t, db, "a")
@@ -430,7 +441,7 @@ func TestFirstQuery_Lost(t *testing.T) {
 // TestAtCommit checks that a statement that the server refuses together with the COMMIT
 // leaves nothing of its transaction, and that this is known.
 func TestAtCommit(t *testing.T) {
-	forEachSQL(t, func(t *testing.T, dbURL string) {
+	inEachWay(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
 		db := s.Ledger()
 		insertStock(t, db, "a")
