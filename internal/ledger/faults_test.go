@@ -1064,6 +1064,19 @@ func TestFaults_ReturnedByTheLastTry(t *testing.T) {
 	}
 }
 
+// TestFaults_AppliedInOrder expects that changes leave the outbox in the order of their keys,
+// whatever the order in which the gate has applied them: two instances that delete the same
+// ones must not wait for each other.
+func TestFaults_AppliedInOrder(t *testing.T) {
+	t.Parallel()
+	s := openTemplate(t).copy(t)
+	s.faults.Arm(faults.Fault{Kind: faults.LockTimeout, Nth: 1, Only: "DELETE FROM outbox"})
+	err := s.l.Applied(t.Context(), stock.Change{SKU: "b", Epoch: 1, Number: 1}, stock.Change{SKU: "a", Epoch: 2, Number: 2}, stock.Change{SKU: "a", Epoch: 2, Number: 1})
+	if _, hit := s.faults.Disarm(); err != nil || len(hit) != 1 || !strings.HasSuffix(hit[0], " a") {
+		t.Errorf("the first statement of %q, %v", hit, err)
+	}
+}
+
 // TestFaults_RecordRefusal expects that an order whose lines the database refuses is turned
 // down without them.
 func TestFaults_RecordRefusal(t *testing.T) {

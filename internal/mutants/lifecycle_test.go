@@ -25,6 +25,7 @@ var lifecycle = []mutant{
 	{"another buyer's queued order is in progress", "internal/order/service.go", "case found.Status == Void, buyer != \"\" && buyer != found.Buyer:", "case found.Status == Void:", "internal/order TestCancel_AnotherBuyer"},
 	{"returned units stay away from the gate", afterward, "s.reconciler.BringToGate(ctx, returned...)", "_ = returned", "internal/order TestAllOrdersOfEvents"},
 	{"additions of a change that was rolled back go to the gate", changes, "returned = nil // those of an earlier try were rolled back", "", "internal/ledger TestFaults_ReturnedByTheLastTry/change"},
+	{"changes leave the outbox in any order", "internal/ledger/outbox.go", "cmp.Or(cmp.Compare(a.SKU, b.SKU), ", "cmp.Or(", "internal/ledger TestFaults_AppliedInOrder"},
 	{"units return without a change in the outbox", returns, "if l.hasGate || !l.Generation().Holds(row.Epoch) {", "if false {", "internal/protocol TestLifecycle/SQLite"},
 	{"a claim is not lowered", returns, "if row.BuyerLimit == 0 {", "if true {", "internal/ledger TestChange_LowersClaim/SQLite"},
 	{"the stock rows are locked after the order", changes, "var rows []StockRow\n\t\tif options.Returns {", "var rows []StockRow\n\t\tif _, err := lockOrder(ctx, tx, *o, \"\"); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tif options.Returns {", "internal/ledger TestChange_LocksStockFirst/MariaDB"},
