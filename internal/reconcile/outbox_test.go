@@ -24,15 +24,15 @@ func TestBringToGate(t *testing.T) {
 		order  []int             // in which the two are brought
 		breaks string            // the first call of this name breaks; empty: none does
 		before func(*shop) error // if not nil, called before
-		calls  []string          // without those of a later delivery
+		calls  []string          // without those of a later delivery; the gate adjusts two segments, up to the first that refuses
 		log    string            // what is logged; empty: nothing
 	}{
-		"in order":          {order: []int{0, 1}, calls: []string{"Adjust", "Applied", "Adjust", "Applied"}},
-		"overtaken":         {order: []int{1, 0}, calls: []string{"Adjust", "Changes", "Adjust", "Adjust", "Applied", "Adjust", "Applied"}},
-		"the gate is away":  {order: []int{0}, breaks: "Adjust", calls: []string{"Adjust"}, log: "returning units to the gate failed"},
-		"the ledger is":     {order: []int{0}, breaks: "Applied", calls: []string{"Adjust", "Applied"}, log: "clearing the outbox failed"},
-		"no outbox":         {order: []int{1}, breaks: "Changes", calls: []string{"Adjust", "Changes"}, log: "returning units to the gate failed"},
-		"the gate is empty": {order: []int{0, 1}, before: emptyGate, calls: []string{"Adjust", "Adjust"}},
+		"in order":          {order: []int{0, 1}, calls: []string{"adjust", "adjust", "Applied", "adjust", "adjust", "Applied"}},
+		"overtaken":         {order: []int{1, 0}, calls: []string{"adjust", "Changes", "adjust", "adjust", "adjust", "adjust", "Applied", "adjust", "adjust", "Applied"}},
+		"the gate is away":  {order: []int{0}, breaks: "adjust", calls: []string{"adjust"}, log: "returning units to the gate failed"},
+		"the ledger is":     {order: []int{0}, breaks: "Applied", calls: []string{"adjust", "adjust", "Applied"}, log: "clearing the outbox failed"},
+		"no outbox":         {order: []int{1}, breaks: "Changes", calls: []string{"adjust", "Changes"}, log: "returning units to the gate failed"},
+		"the gate is empty": {order: []int{0, 1}, before: emptyGate, calls: []string{"adjust", "adjust"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
