@@ -35,7 +35,7 @@ var lifecycle = []mutant{
 	{"payments are listed from the primary alone", ledgerPayments, "if err == nil && len(page) > 0 {", "if err == nil && len(page) < 0 {", "internal/ledger TestAnswersWaitForTheStandby"},
 	{"a repeated refunded is answered from the primary alone", ledgerPayments, "if err == nil && changed == 0 {", "if err == nil && changed < 0 {", "internal/ledger TestAnswersWaitForTheStandby"},
 	{"a repeated refunded changes the payment", ledgerPayments, "WHERE id = ? AND status = ?\",\n\t\t\tstring(order.PaymentRefunded), id, string(order.PaymentRefundDue))", "WHERE id = ? AND status <> ?\",\n\t\t\tstring(order.PaymentRefunded), id, string(order.PaymentPaid))", "internal/ledger TestOrders/SQLite"},
-	{"a refused order's take is settled", lookup, "case o.Holds(d.TakeID):", "case o.Status != order.Void && o.TakeID == d.TakeID:", "internal/ledger TestResolve/SQLite"},
+	{"a refused order's take is settled", resolving, "case o.Holds(d.TakeID):", "case o.Status != order.Void && o.TakeID == d.TakeID:", "internal/ledger TestResolve/SQLite"},
 	{"a revival does not look for the first take in all segments", afterward, "Lines: expired.Lines, Again: true}", "Lines: expired.Lines}", "internal/protocol TestLatePaymentBeforeTheSettle/SQLite"},
 	{"an order is taken again beside its first take", "internal/stock/gate/segmented.go", "if d.Again {", "if false {", "internal/stock/gate TestTakenAgain/InProcess"},
 	{"the ledger forgets the first take of a revived order", "internal/order/order.go", "(o.TakeID == take || follows(o.TakeID, take))", "o.TakeID == take", "internal/ledger TestRevive_EarlierTake/SQLite"},
@@ -45,5 +45,5 @@ var lifecycle = []mutant{
 	{"a late payment does not wait for the first take", afterward, "errors.Is(reason, stock.ErrInFlight): //", "false: //", "internal/order TestRevive_FirstTakeInFlight"},
 	{"a late payment of unknown outcome was not recorded", afterward, "return Order{}, fmt.Errorf(\"%w: %w\", stock.ErrUnavailable, reason)", "return Order{}, fmt.Errorf(\"%w: %w\", stock.ErrBusy, reason)", "internal/order TestRevive_Unknown"},
 	{"a payment of two orders at once fails", changes, "errors.Is(err, sqltx.ErrUnknownOutcome) || sqltx.IsDuplicate(err) //", "errors.Is(err, sqltx.ErrUnknownOutcome) //", "internal/ledger TestChange_PaymentOfTwoOrders/MariaDB"},
-	{"a revival is resolved by reading", "internal/ledger/lookup.go", "o.Status == order.Expired && o.TakeID", "false && o.TakeID", "internal/ledger TestRevive_Barred/SQLite"},
+	{"a revival is resolved by reading", resolving, "o.Status == order.Expired && o.TakeID", "false && o.TakeID", "internal/ledger TestRevive_Barred/SQLite"},
 }
