@@ -121,7 +121,7 @@ const (
 	timeDetail     = "must be an RFC 3339 time in the years 1970 to 9999, or null"
 )
 
-// ruleDetails is what an answer says of a field that breaks a rule.
+// ruleDetails has the details of answers about fields that break a rule, by rule.
 var ruleDetails = map[string]string{
 	"required": requiredDetail,
 	"id":       idDetail,
@@ -308,7 +308,7 @@ func fieldAt(p jsontext.Pointer) string {
 	return clip(b.String())
 }
 
-// typeDetail returns what an answer says of a value that does not fit its field.
+// typeDetail returns the detail of an answer about a value that does not fit its field.
 func typeDetail(e *json.SemanticError) string {
 	switch {
 	case errors.Is(e, json.ErrUnknownName):

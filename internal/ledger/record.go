@@ -85,8 +85,8 @@ func (r *recording) answer(o order.Outcome) {
 // with others. It returns once the outcome is known, or when ctx ends. Then the order is
 // refused if no transaction with it has begun, and the outcome is unknown otherwise.
 //
-// The order's times are by the database's clock. They are set when the transaction begins
-// that commits the order, however long the order has waited: see commitGroup. If the
+// The order's times are by the database's clock. They are set when the transaction that
+// commits the order begins, however long the order has waited: see commitGroup. If the
 // outcome is unknown, the order has the times that the ledger may have.
 //
 // Reasons to refuse: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed, ErrStaleEpoch,

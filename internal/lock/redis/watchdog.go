@@ -64,7 +64,7 @@ func (g *grant) renew(ctx context.Context) error {
 		renewed, err := g.requestRenewal(call)
 		cancelCall()
 		switch {
-		case !time.Now().Before(until): // even if this call has renewed it: the holder was told
+		case !time.Now().Before(until): // even if this call has renewed it: the holder knows that it has ended
 		case err == nil:
 			g.mu.Lock()
 			g.until = renewed

@@ -14,7 +14,7 @@ const (
 	adjustFenced    = 3
 )
 
-// Adjust applies an addition once, to every segment its share. It drops the addition if
+// Adjust applies an addition once. Every segment gets its share. It drops the addition if
 // the count was filled under a later epoch, because that fill included it. After an error
 // it may have applied a part of the addition, if SKUs are divided, or all of it, if the
 // answer was lost: call it again, which applies the rest.
