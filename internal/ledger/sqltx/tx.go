@@ -279,19 +279,16 @@ func execMySQL(ctx context.Context, conn *sql.Conn, statements []Statement) (aff
 	if len(statements) == 1 || !takesTexts(conn) {
 		return execApart(ctx, conn, statements)
 	}
-	var text strings.Builder
+	texts := make([]string, len(statements))
 	for i, s := range statements {
-		if i > 0 {
-			text.WriteString("; ")
-		}
-		text.WriteString(s.SQL)
+		texts[i] = s.SQL
 	}
 	err = conn.Raw(func(raw any) error {
 		args, err := namedValues(raw.(driver.NamedValueChecker), statements)
 		if err != nil {
 			return err
 		}
-		result, err := raw.(driver.ExecerContext).ExecContext(ctx, text.String(), args)
+		result, err := raw.(driver.ExecerContext).ExecContext(ctx, strings.Join(texts, "; "), args)
 		if errors.Is(err, driver.ErrSkip) { // the driver does not send texts above the server's limit
 			return mysql.ErrPktTooLarge
 		}
