@@ -201,7 +201,6 @@ func TestDoctor_Unreachable(t *testing.T) {
 		u.Host = wire.Addr()
 		return u.String()
 	}
-	const limit = 7 * time.Second // several servers together; each check has 5 s
 	for _, test := range []struct {
 		name  string
 		flags func(t *testing.T) []string
