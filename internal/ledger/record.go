@@ -183,16 +183,13 @@ func (l *Ledger) recordGroup(rs []*recording, own *slowGroup) {
 // commit gives every recording its outcome. Their IDs must be distinct. If the
 // database is away, it refuses them and returns the error: others would fail too.
 func (l *Ledger) commit(ctx context.Context, rs []*recording, own *slowGroup) error {
-	lockWaits, atOnce := 0, !l.cutFirst.Load()
+	lockWaits := 0
 	for try := 1; len(rs) > 0; try++ {
 		var err error
-		rs, err = l.commitGroup(ctx, rs, atOnce)
+		rs, err = l.commitGroup(ctx, rs)
 		switch {
 		case err == nil || errors.Is(err, sqltx.ErrUnknownOutcome):
 			return nil
-		case errors.Is(err, sqltx.ErrUnmet):
-			atOnce = false
-			l.cutFirst.Store(true)
 		case sqltx.IsDuplicate(err):
 			left, err := l.answerDuplicates(ctx, rs)
 			if err != nil {
