@@ -242,7 +242,7 @@ func (l *Ledger) begin(rs []*recording) (waiting []*recording, err error) {
 }
 
 // kindOf returns the kind of a database error, or "" if it is none of these. Unlike the
-// error's text, it contains nothing of the data.
+// error's text, it contains no data of orders.
 func kindOf(err error) string {
 	switch {
 	case errors.Is(err, sqltx.ErrUnknownOutcome):
