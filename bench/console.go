@@ -129,7 +129,7 @@ func (l *lab) window(ctx context.Context, api *testenv.APIServer, watched bool) 
 }
 
 // watch opens the stream of the console at url and reads it, as a browser does, until
-// stop is called. Stop returns an error if the stream ended before.
+// stop is called. stop returns an error if the stream had ended by itself.
 func watch(ctx context.Context, url string) (stop func() error, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	opened, ended := make(chan struct{}), make(chan error, 1)

@@ -139,7 +139,7 @@ type Strategy struct {
 	Promise string `json:"promise"`
 }
 
-// Strategies is how the service cuts stock.
+// Strategies says how the service cuts stock.
 type Strategies struct {
 	Running    string     `json:"running"` // the Name of one of Strategies
 	Guard      bool       `json:"guard"`

@@ -143,8 +143,8 @@ func (s *settings) checkLock() error {
 	return nil
 }
 
-// checkQueueing checks that no strategy is named that queues orders, if the load or the
-// Redis does not allow it.
+// checkQueueing returns an error if the strategy that queues orders is named, and the load
+// or the Redis does not allow it.
 func (s *settings) checkQueueing() error {
 	queueing := assembly.Queueing().Name
 	switch {

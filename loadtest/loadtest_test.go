@@ -739,7 +739,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestLocks runs the strategies with locks on each lock backend.
+// TestLocks runs the strategies with locks on lock servers of their own. TestLocks of cmd/api
+// sells with every backend.
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	redis, db := testenv.Redis(t), testenv.MariaDB(t)
@@ -747,8 +748,6 @@ func TestLocks(t *testing.T) {
 		lock, strategies string
 		flags            func(t *testing.T) []string
 	}{
-		{"redis", "lock", func(*testing.T) []string { return nil }},
-		{"zookeeper", "lock", func(t *testing.T) []string { return []string{"--zookeeper", testenv.ZooKeeper(t)} }},
 		{"etcd", "segment-lock", func(t *testing.T) []string { return []string{"--etcd", testenv.Etcd(t)} }},
 		{"redlock", "lock,segment-lock", func(t *testing.T) []string {
 			var servers []string
@@ -763,12 +762,12 @@ func TestLocks(t *testing.T) {
 		}},
 	} {
 		t.Run(test.lock, func(t *testing.T) {
-			args := append([]string{"--strategies", test.strategies, "--lock", test.lock, "--stock", "40", patient, "--clients", "8", "--max-failures", "100%", "--redis", redis, "--db", db, fmt.Sprintf("--crash=%v", test.lock == "redis")}, test.flags(t)...)
+			args := append([]string{"--strategies", test.strategies, "--lock", test.lock, "--stock", "40", patient, "--clients", "8", "--max-failures", "100%", "--redis", redis, "--db", db, "--crash=false"}, test.flags(t)...)
 			code, out, _ := runHere(t, args...)
 			if code != command.ExitOK || strings.Contains(out, results.Broken) || !strings.Contains(out, results.AsPromised) {
 				t.Errorf("exit code %d", code)
 			}
-			if test.lock != "redis" && !strings.Contains(out, "locks in "+test.lock) {
+			if !strings.Contains(out, "locks in "+test.lock) {
 				t.Error("the output does not name the lock backend")
 			}
 		})

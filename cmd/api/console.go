@@ -85,7 +85,7 @@ func (p consolePage) run(ctx context.Context) (stop func()) {
 	}
 }
 
-// describeService returns what the console says of the settings.
+// describeService returns the settings that the console shows.
 func describeService(c config, holder string, started time.Time) console.Service {
 	s := console.Service{
 		Version: buildVersion(), StartedAt: started.UTC(), Instance: holder, Embedded: c.embedded(),

@@ -17,7 +17,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -201,7 +200,6 @@ func TestDoctor_Unreachable(t *testing.T) {
 		u.Host = wire.Addr()
 		return u.String()
 	}
-	const limit = 7 * time.Second // several servers together; each check has 5 s
 	for _, test := range []struct {
 		name  string
 		flags func(t *testing.T) []string

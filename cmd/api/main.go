@@ -13,6 +13,8 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	"github.com/google/uuid"
+
 	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
@@ -26,6 +28,7 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
+	uuid.EnableRandPool()                         // asks the system for the random bytes of 16 IDs at once
 	store.LogRedis(slog.New(slog.DiscardHandler)) // until the verb has a log
 	ctx, stop := context.WithCancel(context.Background())
 	stopAtSignal(stop)

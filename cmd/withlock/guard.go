@@ -208,7 +208,7 @@ func connectionOf(slot *recipe.Slot) (*os.File, error) {
 }
 
 // awaitReady waits, for at most callTimeout, until the guard ignores the signals that would
-// end it. Before that a Ctrl-C can end it, and withlock gets that, too.
+// end it. Before that, a Ctrl-C can end the guard; withlock gets the same signal.
 func (g *guard) awaitReady() error {
 	if err := g.ready.SetReadDeadline(time.Now().Add(callTimeout)); err != nil {
 		return err
@@ -217,8 +217,8 @@ func (g *guard) awaitReady() error {
 	return err
 }
 
-// interrupted returns an error if a signal has ended the guard before it could ignore it,
-// such as a Ctrl-C, which withlock got too.
+// interrupted returns an error if a signal, such as a Ctrl-C, has ended the guard before
+// the guard ignored signals. withlock got the same signal.
 func (g *guard) interrupted() error {
 	select {
 	case <-g.exited:
@@ -233,8 +233,8 @@ func (g *guard) interrupted() error {
 }
 
 // extend tells the guard when the group must end. It fails if the guard has ended, or is
-// stopped and its pipe is full. It does not wait: with a deadline, it would fail too when
-// this process is stopped, or the machine busy, between setting the deadline and writing.
+// stopped and its pipe is full. It sets no deadline for writing: the deadline could pass
+// before the write begins, if this process is stopped or the machine is busy.
 func (g *guard) extend(group int, term, kill time.Time) error {
 	g.order.Group, g.order.Term, g.order.Kill = int64(group), monotonicAt(term), monotonicAt(kill)
 	text, err := binary.Append(nil, binary.NativeEndian, g.order)

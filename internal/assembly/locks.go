@@ -18,8 +18,7 @@ func openLocks(ctx context.Context, p Parts, client redis.UniversalClient, metri
 	return p.Locks.Open(ctx, client, p.DB, newLockMetrics(metrics).observe)
 }
 
-// LockWarnings returns the cases in which the locks do not hold what the strategy
-// promises.
+// LockWarnings says in which cases the locks are too weak for what the strategy promises.
 func (p Parts) LockWarnings() (warnings []string) {
 	if !p.Strategy.NeedsLock() {
 		return nil

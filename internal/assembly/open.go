@@ -45,7 +45,7 @@ func Open(ctx context.Context, p Parts, o Options) (i *Instance, err error) {
 }
 
 // Build opens the locks, builds the strategy, and joins them with the stores into an
-// instance. It warns of locks that do not hold what the strategy promises. The schema must
+// instance. It warns of locks that are too weak for the strategy. The schema must
 // be prepared. The stores stay the caller's: close them after the instance.
 func Build(ctx context.Context, stores Stores, p Parts, o Options) (*Instance, error) {
 	ledgerID, err := stores.SQL.LedgerID(ctx)

@@ -40,9 +40,9 @@ func Usagef(format string, args ...any) error { return UsageError{fmt.Errorf(for
 // ErrHelp.
 //
 // Every other error is a UsageError. It begins with the flag, or with the variable that has
-// set it. A value that does not fit its flag is repeated, but only as far as it is no URL,
-// which may have a password. A variable with Prefix that no program of this project knows
-// is a mistake too, so that a misspelt one is not ignored.
+// set it. It repeats a value that does not fit its flag, but only the scheme of a URL, which
+// may contain a password. A variable with Prefix that no program of this project knows is a
+// mistake too, so that a misspelt one is not ignored.
 func Parse(program any, args, environ []string, stdout io.Writer, check func(*kong.Context) error, options ...kong.Option) error {
 	helped := false
 	variables := values(environ)

@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Service is what the page says of the service and does not change while it runs. It
-// must contain no passwords.
+// Service has the facts about the service that the page shows and that do not change while
+// the service runs. It must contain no passwords.
 type Service struct {
 	Version   string    `json:"version"`
 	StartedAt time.Time `json:"started_at"`

@@ -1,4 +1,4 @@
-// Package doctor checks what an instance with some flags would find: its stores, addresses,
+// Package doctor checks what an instance with the given flags would find: its stores, addresses,
 // certificate, clocks and locks. It changes nothing.
 package doctor
 

@@ -219,7 +219,7 @@ func (e *examination) checkLedger(ctx context.Context) (found store.Findings) {
 	return judge(ledgerID, standing)
 }
 
-// judge reports how the ledger, the Redis and the flags stand to each other.
+// judge reports whether the ledger, the Redis and the flags fit together.
 func judge(ledgerID uuid.UUID, s reconcile.Standing) (found store.Findings) {
 	switch {
 	case s.Owner.Layout == "":

@@ -116,12 +116,13 @@ func (b *Batcher[T]) work() {
 	var (
 		calls  = make([]call[T], 0, b.limits.Size)
 		values = make([]T, 0, b.limits.Size)
-		next   *call[T] // the first call of the next group: too heavy for this one
+		next   call[T] // the first call of the next group: too heavy for this one
+		kept   bool    // there is such a call
 	)
 	for {
 		calls, values = calls[:0], values[:0]
-		if next != nil {
-			calls, next = append(calls, *next), nil
+		if kept {
+			calls, next, kept = append(calls, next), call[T]{}, false
 		} else {
 			c, ok := <-b.queue
 			if !ok {
@@ -143,7 +144,7 @@ func (b *Batcher[T]) work() {
 				}
 				w := b.weigh(c.value)
 				if b.limits.Weight > 0 && weight+w > b.limits.Weight {
-					next = &c
+					next, kept = c, true
 					break gather
 				}
 				weight += w

@@ -3,7 +3,9 @@ package httpapi
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -82,6 +84,46 @@ func BenchmarkPlace(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkServe measures one order with package http and a connection. Every order is the
+// same, and so is the length of its answer.
+func BenchmarkServe(b *testing.B) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	c := testConfig(instant{new(fakeOrders), nil})
+	server := NewServer(New(c), c.RequestTimeout, c.Log)
+	go func() { _ = server.Serve(listener) }()
+	b.Cleanup(func() { _ = server.Close() })
+	conn, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = conn.Close() })
+	text := fmt.Appendf(nil, "POST /orders HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", listener.Addr(), len(oneLine), oneLine)
+	answer := make([]byte, 4096)
+	order := func() (n int) {
+		if _, err := conn.Write(text); err != nil {
+			b.Fatal(err)
+		}
+		n, err := conn.Read(answer)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return n
+	}
+	length := order()
+	if !bytes.HasPrefix(answer, []byte("HTTP/1.1 201 ")) {
+		b.Fatalf("%s", answer[:length])
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if n := order(); n != length {
+			b.Fatalf("%s", answer[:n])
+		}
 	}
 }
 

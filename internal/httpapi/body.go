@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"mime"
 	"net"
@@ -121,7 +120,7 @@ const (
 	timeDetail     = "must be an RFC 3339 time in the years 1970 to 9999, or null"
 )
 
-// ruleDetails is what an answer says of a field that breaks a rule.
+// ruleDetails has the details of answers about fields that break a rule, by rule.
 var ruleDetails = map[string]string{
 	"required": requiredDetail,
 	"id":       idDetail,
@@ -145,12 +144,12 @@ func newValidator() *validator.Validate {
 		}
 		return name
 	})
-	v.RegisterAlias("lines", fmt.Sprintf("min=1,max=%d", stock.MaxLines))
-	v.RegisterAlias("quantity", fmt.Sprintf("min=1,max=%d", stock.MaxQuantity))
-	v.RegisterAlias("count", fmt.Sprintf("min=0,max=%d", stock.MaxTotal))
 	rules := map[string]validator.Func{
-		"id":   func(f validator.FieldLevel) bool { return stock.ValidID(f.Field().String()) },
-		"kind": func(f validator.FieldLevel) bool { return stock.Kind(f.Field().String()).Valid() },
+		"id":       func(f validator.FieldLevel) bool { return stock.ValidID(f.Field().String()) },
+		"kind":     func(f validator.FieldLevel) bool { return stock.Kind(f.Field().String()).Valid() },
+		"lines":    func(f validator.FieldLevel) bool { return between(1, int64(f.Field().Len()), stock.MaxLines) },
+		"quantity": func(f validator.FieldLevel) bool { return between(1, f.Field().Int(), stock.MaxQuantity) },
+		"count":    func(f validator.FieldLevel) bool { return between(0, f.Field().Int(), stock.MaxTotal) },
 	}
 	for name, rule := range rules {
 		if err := v.RegisterValidation(name, rule); err != nil {
@@ -161,6 +160,8 @@ func newValidator() *validator.Validate {
 	v.RegisterStructValidation(optionalSettings, settingBody{})
 	return v
 }
+
+func between(least, n, most int64) bool { return least <= n && n <= most }
 
 // distinctSKUs checks that the SKU of each line differs from those of the earlier
 // lines.
@@ -253,9 +254,13 @@ func (s strictJSON) BindBody(data []byte, body any) error {
 // bind reads the body of a request. If it returns false, it has answered the request
 // with the problem.
 func (a *api) bind(c *gin.Context, body any) bool {
-	c.Request.Body = &lateBody{ReadCloser: c.Request.Body, w: c.Writer}
+	arriving := c.Request.Body
+	c.Request.Body = &lateBody{ReadCloser: arriving, w: c.Writer}
 	err := c.ShouldBindWith(body, a.binding)
 	if err == nil {
+		// Package http does not look for a rest of its own body, once that is closed.
+		c.Request.Body = arriving
+		_ = arriving.Close()
 		return true
 	}
 	p, detail, bad := bodyProblem(err)
@@ -308,7 +313,7 @@ func fieldAt(p jsontext.Pointer) string {
 	return clip(b.String())
 }
 
-// typeDetail returns what an answer says of a value that does not fit its field.
+// typeDetail returns the detail of an answer about a value that does not fit its field.
 func typeDetail(e *json.SemanticError) string {
 	switch {
 	case errors.Is(e, json.ErrUnknownName):

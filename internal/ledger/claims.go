@@ -40,9 +40,9 @@ func startCount(ctx context.Context, tx *sqltx.Tx, before StockRow, now *StockRo
 // or deletes.
 const maxClaimStep = 2000
 
-// CountClaims makes the buyer limit hold that was set on a SKU with orders, and returns the
-// stock row as it is then. If the SKU has no limit, CountClaims deletes the claims of an
-// earlier one. It does nothing if the limit holds already.
+// CountClaims puts a buyer limit into effect that was set on a SKU with orders, and returns
+// the stock row as it is then. If the SKU has no limit, CountClaims deletes the claims of an
+// earlier one. It does nothing if the limit is in effect already.
 //
 // CountClaims works in short transactions, between which the SKU is sold: it goes through
 // the SKU's orders by ID, and adds their units to the claims of their buyers. It stores how

@@ -69,7 +69,8 @@ func (r *ExpiryRound) first(oldest *order.Order, skus []stock.SKU) []stock.SKU {
 	return nil
 }
 
-// leave notes one of the SKUs that a batch has left out. It waited for those in first.
+// leave notes one of the SKUs in out, which a batch has left out. The batch has waited for
+// the stock rows of the SKUs in first.
 func (r *ExpiryRound) leave(first, out []stock.SKU) {
 	if slices.Contains(first, r.left) {
 		r.left = ""
@@ -165,8 +166,8 @@ func (e *lockedRowError) Error() string {
 // other transaction holds locked.
 //
 // It waits for one lock only, that of a stock row of the oldest order, or of the SKU that
-// the round has left. It holds no other lock then. After that it waits for nobody that
-// waits for stock rows or orders. So it is part of no deadlock, and delays no sale longer
+// the round has left. It holds no other lock then. After that it waits for no transaction
+// that waits for stock rows or orders. So it is part of no deadlock, and delays no sale longer
 // than the batch takes.
 //
 // Errors: *lockedRowError: the stock row stayed locked; ErrJobLost; errors of the database.

@@ -25,7 +25,7 @@ func (l *Ledger) Generation() stock.Generation { return stock.Generation(l.gener
 // generation.
 func (l *Ledger) Use(g stock.Generation) { l.generation.Store(int64(g)) }
 
-// Owner reads the row.
+// Owner reads the owner of the stock.
 func (l *Ledger) Owner(ctx context.Context) (Owner, error) { return readOwner(ctx, l.db) }
 
 func readOwner(ctx context.Context, db rowReader) (o Owner, err error) {
@@ -36,7 +36,7 @@ func readOwner(ctx context.Context, db rowReader) (o Owner, err error) {
 	return o, nil
 }
 
-// Beat raises the beat and returns the row.
+// Beat raises the beat of the owner, and returns the owner as it is then.
 func (l *Ledger) Beat(ctx context.Context) (o Owner, err error) {
 	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		if _, err := tx.Exec(ctx, "UPDATE ledger SET beat = beat + 1"); err != nil {

@@ -25,8 +25,8 @@ import (
 //	INSERT INTO order_lines …
 //	COMMIT
 //
-// If atOnce is true and the cutter can, the whole transaction is sent at once, for the case
-// that every take fits. sqltx.ErrUnmet: one does not.
+// If the cutter can, the whole transaction is sent at once, for the case that every take
+// fits. If one does not, each is decided in another transaction.
 //
 // A transaction may wait for the stock rows. So the times of the orders, which were set
 // before, are set again once the rows are locked. A transaction that is sent at once cannot
@@ -37,7 +37,7 @@ import (
 // sqltx.ErrUnknownOutcome, too, and the outcome of those that would be committed is
 // unknown. With another error no recording has an outcome, and nothing is
 // committed.
-func (l *Ledger) commitGroup(ctx context.Context, all []*recording, atOnce bool) (rs []*recording, err error) {
+func (l *Ledger) commitGroup(ctx context.Context, all []*recording) (rs []*recording, err error) {
 	if rs, err = l.begin(all); err != nil || len(rs) == 0 {
 		return rs, err
 	}
@@ -51,18 +51,29 @@ func (l *Ledger) commitGroup(ctx context.Context, all []*recording, atOnce bool)
 	if err != nil {
 		return rs, err
 	}
+	err = l.cutAndInsert(ctx, rs, plan, plan.GroupCut != nil && l.mayWait && !l.cutFirst.Load())
+	if errors.Is(err, sqltx.ErrUnmet) {
+		l.cutFirst.Store(true)
+		err = l.cutAndInsert(ctx, rs, plan, false)
+	}
+	return rs, err
+}
+
+// cutAndInsert is the transaction of commitGroup. If atOnce is true, it is sent at once.
+// sqltx.ErrUnmet: a take does not fit.
+func (l *Ledger) cutAndInsert(ctx context.Context, rs []*recording, plan cutter.Plan, atOnce bool) error {
 	tx, err := l.db.Begin(ctx)
 	if err != nil {
-		return rs, err
+		return err
 	}
 	var decisions []cutter.Decision // nil: every take is to be cut
-	if atOnce = atOnce && plan.GroupCut != nil && l.mayWait; !atOnce {
+	if !atOnce {
 		if decisions, err = plan.Cut(ctx, tx); err == nil {
 			err = l.setTimes(rs)
 		}
 		if err != nil {
 			tx.Rollback()
-			return rs, err
+			return err
 		}
 	}
 	accepted := acceptedOrders(rs, decisions)
@@ -72,7 +83,7 @@ func (l *Ledger) commitGroup(ctx context.Context, all []*recording, atOnce bool)
 	if len(accepted) == 0 {
 		tx.Rollback()
 		answer(rs, decisions, nil)
-		return rs, nil
+		return nil
 	}
 	first := idLiteral(accepted[0].ID)
 	if atOnce {
@@ -84,16 +95,16 @@ func (l *Ledger) commitGroup(ctx context.Context, all []*recording, atOnce bool)
 	}
 	if err = tx.Commit(); err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) {
 		answer(rs, decisions, err)
-		return rs, err
+		return err
 	}
-	return rs, fmt.Errorf("cutting, and inserting orders: %w", err)
+	return fmt.Errorf("cutting, and inserting orders: %w", err)
 }
 
 // endCommit ends the span of a transaction of a group.
 func (l *Ledger) endCommit(span tracing.Span, orders int, err error) {
 	span.Text("db.system.name", l.db.Dialect().System())
 	span.Int("holdfast.group.orders", orders)
-	if err != nil && !errors.Is(err, sqltx.ErrUnmet) {
+	if err != nil {
 		span.Fail(cmp.Or(kindOf(err), "unavailable"))
 	}
 	span.End()

@@ -41,7 +41,7 @@ func (l *Ledger) change(ctx context.Context, id uuid.UUID, options order.ChangeO
 		return order.Order{}, nil, err
 	}
 	o, ok := found[id]
-	if !ok || !isShown(o.Status) || options.Buyer != "" && options.Buyer != o.Buyer {
+	if !ok || !isShown(o.Status) || cmp.Or(options.Buyer, o.Buyer) != o.Buyer {
 		return order.Order{}, nil, order.ErrUnknownOrder
 	}
 	skus := o.SKUs()

@@ -2,14 +2,10 @@ package ledger
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/google/uuid"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
-	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
 // lookup is one order that is being read.
@@ -58,45 +54,4 @@ func (l *Ledger) durable(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]*o
 		return nil, err
 	}
 	return found, nil
-}
-
-// errVoided: the ID belongs to a void order, or to another take's order.
-var errVoided = errors.New("the order was not committed and never will be")
-
-// Resolve finds out what became of a take whose commit outcome is unknown. It
-// inserts a void order under the order's ID. The insert waits for a transaction
-// that still holds the ID; a read would miss it and could be overtaken by its
-// commit. An expired order has its ID already: there Resolve bars Revive of the order,
-// which waits in the same way.
-//
-// Committed: the ledger has the take's order. Refused: it does not and never will.
-// Unknown: the database did not answer, and the void order may be there or not.
-func (l *Ledger) Resolve(ctx context.Context, d stock.Deduction) order.Outcome {
-	err := insertOrder(ctx, l.db, &order.Order{
-		ID: d.OrderID, TakeID: d.TakeID, Buyer: d.Buyer, Status: order.Void,
-		Strategy: l.strategy, CreatedAt: Now(),
-	})
-	if err == nil {
-		return order.Refused(errVoided)
-	}
-	if !sqltx.IsDuplicate(err) {
-		return order.Unknown(fmt.Errorf("inserting the void order %s: %w", d.OrderID, err))
-	}
-	found, err := l.durable(ctx, []uuid.UUID{d.OrderID})
-	if o, ok := found[d.OrderID]; ok && o.Status == order.Expired && o.TakeID != d.TakeID {
-		if err = l.bar(ctx, d.OrderID); err == nil {
-			found, err = l.durable(ctx, []uuid.UUID{d.OrderID})
-		}
-	}
-	if err != nil {
-		return order.Unknown(err)
-	}
-	switch o, ok := found[d.OrderID]; {
-	case !ok:
-		return order.Unknown(fmt.Errorf("order %s is not found, but its ID is taken", d.OrderID))
-	case o.Holds(d.TakeID):
-		return order.Committed()
-	default:
-		return order.Refused(errVoided)
-	}
 }

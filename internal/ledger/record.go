@@ -85,8 +85,8 @@ func (r *recording) answer(o order.Outcome) {
 // with others. It returns once the outcome is known, or when ctx ends. Then the order is
 // refused if no transaction with it has begun, and the outcome is unknown otherwise.
 //
-// The order's times are by the database's clock. They are set when the transaction begins
-// that commits the order, however long the order has waited: see commitGroup. If the
+// The order's times are by the database's clock. They are set when the transaction that
+// commits the order begins, however long the order has waited: see commitGroup. If the
 // outcome is unknown, the order has the times that the ledger may have.
 //
 // Reasons to refuse: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed, ErrStaleEpoch,
@@ -183,16 +183,13 @@ func (l *Ledger) recordGroup(rs []*recording, own *slowGroup) {
 // commit gives every recording its outcome. Their IDs must be distinct. If the
 // database is away, it refuses them and returns the error: others would fail too.
 func (l *Ledger) commit(ctx context.Context, rs []*recording, own *slowGroup) error {
-	lockWaits, atOnce := 0, !l.cutFirst.Load()
+	lockWaits := 0
 	for try := 1; len(rs) > 0; try++ {
 		var err error
-		rs, err = l.commitGroup(ctx, rs, atOnce)
+		rs, err = l.commitGroup(ctx, rs)
 		switch {
 		case err == nil || errors.Is(err, sqltx.ErrUnknownOutcome):
 			return nil
-		case errors.Is(err, sqltx.ErrUnmet):
-			atOnce = false
-			l.cutFirst.Store(true)
 		case sqltx.IsDuplicate(err):
 			left, err := l.answerDuplicates(ctx, rs)
 			if err != nil {
@@ -245,7 +242,7 @@ func (l *Ledger) begin(rs []*recording) (waiting []*recording, err error) {
 }
 
 // kindOf returns the kind of a database error, or "" if it is none of these. Unlike the
-// error's text, it contains nothing of the data.
+// error's text, it contains no data of orders.
 func kindOf(err error) string {
 	switch {
 	case errors.Is(err, sqltx.ErrUnknownOutcome):

@@ -137,9 +137,6 @@ func TestPlannedGroup(t *testing.T) {
 	})
 }
 
-// lockWaitOfTests is how long a session waits for a row lock.
-const lockWaitOfTests = 3 * time.Second
-
 // lockRowOf locks the SKU's stock row until unlock is called.
 func (d *database) lockRowOf(t *testing.T, sku stock.SKU) (unlock func()) {
 	t.Helper()

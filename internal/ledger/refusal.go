@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// RecordRefusal records that the order of a take is refused which was acknowledged
-// before the ledger had it. The row bars the order's ID: no transaction can commit the
-// take afterwards. It replaces a void order, which an instance of another strategy can
+// RecordRefusal records that the order of a take is refused. It is for an order that was
+// acknowledged before the ledger had it. The row bars the order's ID: no transaction can
+// commit the take afterwards. It replaces a void order, which an instance of another strategy can
 // leave under the ID of a key. If the database refuses the order's lines or its buyer,
 // the row is without them.
 //

@@ -29,6 +29,7 @@ const (
 	sessionConfirm     = "internal/lock/session/confirm.go"
 	backendFlags       = "internal/assembly/backends/flags.go"
 	redisLock          = "internal/lock/redis/redis.go"
+	redisWatchdog      = "internal/lock/redis/watchdog.go"
 	redisConfirm       = "internal/lock/redis/confirm.go"
 	etcdConfirm        = "internal/lock/etcd/confirm.go"
 	redisSubscriptions = "internal/lock/redis/subscriptions.go"
@@ -65,7 +66,7 @@ var locks = []mutant{
 	{"no sharded channel is subscribed", redisSubscriptions, "if !s.owner.cluster {", "if true {", "internal/lock/redis TestRedissonHolderExcludesOurs/sharded"},
 	{"any length of a lease is accepted", redisLock, "if b.lease < minLease {", "if false {", "internal/lock/redis TestShortLeaseIsRefused"},
 	{"a confirmation extends a fixed lease", redisConfirm, "if g.backend.fixed {", "if false {", "internal/lock/redis TestConfirmFixedLease"},
-	{"a confirmation hides why a redis lock is lost", redisLock, "case !held:\n\t\treturn time.Time{}, lock.ErrDeleted\n\t}\n\treturn asked", "case !held:\n\t\treturn time.Time{}, lock.ErrLost\n\t}\n\treturn asked", "internal/lock/redis TestConfirmTellsTheReason"},
+	{"a confirmation hides why a redis lock is lost", redisWatchdog, "case !held:\n\t\treturn time.Time{}, lock.ErrDeleted\n\t}\n\treturn asked", "case !held:\n\t\treturn time.Time{}, lock.ErrLost\n\t}\n\treturn asked", "internal/lock/redis TestConfirmTellsTheReason"},
 	{"withlock calls a database without the schema held", "cmd/withlock/main.go", "case errors.Is(err, lock.ErrNoTable):", "case false:", "cmd/withlock TestNotMigrated/MariaDB"},
 	{"locks on MySQL without the table of tokens", "internal/lock/mysql/mysql.go", "if err == nil && !migrated {", "if false {", "internal/lock/session TestNoTable/MariaDB"},
 	{"locks on PostgreSQL without the table of tokens", "internal/lock/postgres/postgres.go", "if err == nil && !migrated {", "if false {", "internal/lock/session TestNoTable/PostgreSQL"},

@@ -9,6 +9,7 @@ const (
 	admin       = "internal/admin/admin.go"
 	record      = "internal/ledger/record.go"
 	lookup      = "internal/ledger/lookup.go"
+	resolving   = "internal/ledger/resolve.go"
 	outcomes    = "internal/order/outcome.go"
 	slowGroups  = "internal/ledger/slowgroups.go"
 	groupCommit = "internal/ledger/group.go"
@@ -78,13 +79,13 @@ var placing = []mutant{
 	{"a shrink keeps the version", stockrow, "row.Available -= line.Quantity\n\t\trow.Version++", "row.Available -= line.Quantity", "internal/protocol TestShrinkIsSeen/SQLite"},
 	{"a shrink under any epoch", stockrow, "epoch != 0 && epoch != row.Epoch", "false && epoch != row.Epoch", "internal/protocol TestShrinkOutlivesRefill/SQLite"},
 	{"an administrator changes another generation's row", stockrow, "case owner < g:", "case false:", "internal/protocol TestCreatedByTheOldLayout/SQLite"},
-	{"unknown commit resolved by reading", lookup,
+	{"unknown commit resolved by reading", resolving,
 		"func (l *Ledger) Resolve(ctx context.Context, d stock.Deduction) order.Outcome {",
 		"func (l *Ledger) Resolve(ctx context.Context, d stock.Deduction) order.Outcome {\n\tif found, err := readOrders(ctx, l.db, []uuid.UUID{d.OrderID}); err == nil {\n\t\tif o := found[d.OrderID]; o != nil && o.Status != order.Void && o.TakeID == d.TakeID {\n\t\t\treturn order.Committed()\n\t\t}\n\t\treturn order.Refused(errVoided)\n\t}",
 		"internal/protocol TestCommitInLimbo/PostgreSQL/lua"},
-	{"recovery settles a void", lookup, "case o.Holds(d.TakeID):", "case o.TakeID == d.TakeID:", "internal/ledger TestResolve/SQLite"},
-	{"recovery settles another take's order", lookup, "case o.Holds(d.TakeID):", "case o.Status != order.Void:", "internal/ledger TestResolve/SQLite"},
-	{"a failed void insert counts as refused", lookup, "return order.Unknown(fmt.Errorf(\"inserting the void order", "return order.Refused(fmt.Errorf(\"inserting the void order", "internal/protocol TestOpenOutcomeGivesNothingBack/SQLite"},
+	{"recovery settles a void", resolving, "case o.Holds(d.TakeID):", "case o.TakeID == d.TakeID:", "internal/ledger TestResolve/SQLite"},
+	{"recovery settles another take's order", resolving, "case o.Holds(d.TakeID):", "case o.Status != order.Void:", "internal/ledger TestResolve/SQLite"},
+	{"a failed void insert counts as refused", resolving, "return order.Unknown(fmt.Errorf(\"inserting the void order", "return order.Refused(fmt.Errorf(\"inserting the void order", "internal/protocol TestOpenOutcomeGivesNothingBack/SQLite"},
 	{"a request gives back what is open", takes, "case out.Unknown():\n\t\tr.leaveOpen(openTake{t, true})", "case out.Unknown():\n\t\tr.GiveBack(ctx, t)", "internal/protocol TestOpenOutcomeGivesNothingBack/SQLite"},
 	{"recovery gives back what is open", recovery, "case out.Refused():\n\t\terr, ended =", "case out.Refused(), out.Unknown():\n\t\terr, ended =", "internal/protocol TestOpenOutcomeGivesNothingBack/SQLite"},
 	{"an open take waits for its deadline", takes, "r.leaveOpen(openTake{t, false})", "", "internal/protocol TestOpenTakesAreEnded"},
@@ -146,7 +147,7 @@ var placing = []mutant{
 	{"a later slow group's end frees an earlier one's SKU", slowGroups, "if ls.of[sku] == g && released(sku) {", "if released(sku) {", "internal/ledger TestSlowGroupsKeepTheirSKUs"},
 	{"the time of an order begins before its turn", record, "r.begun = true\n\tr.order.RecordedAt(created, expires)", "r.begun = true", "internal/ledger TestRecord_TimesAfterTheWait/SQLite"},
 	{"the time of an order begins before it has its rows", groupCommit, "r.setTimes(created, expires)", "_, _, _ = r, created, expires", "internal/ledger TestRecord_TimesAfterALockWait/MariaDB"},
-	{"a short payment window passes in a lock wait", groupCommit, "plan.GroupCut != nil && l.mayWait;", "plan.GroupCut != nil;", "internal/ledger TestRecord_TimesAfterALockWait/PostgreSQL"},
+	{"a short payment window passes in a lock wait", groupCommit, "plan.GroupCut != nil && l.mayWait &&", "plan.GroupCut != nil &&", "internal/ledger TestRecord_TimesAfterALockWait/PostgreSQL"},
 	{"an order is committed although its caller has given up", record, "if r.left {\n\t\treturn false", "if false {\n\t\treturn false", "internal/ledger TestRecord_TimesAfterTheWait/SQLite"},
 	{"an order that was given up before it began is unknown", record, "if r.begun {", "if true {", "internal/ledger TestRecord_TimesAfterTheWait/SQLite"},
 	{"an order that may be committed is refused", record, "if r.begun {", "if false {", "internal/ledger TestRecord_GivenUp/SQLite"},
@@ -163,7 +164,7 @@ var placing = []mutant{
 	{"a slow group that ended is counted for ever", slowGroups, "\tls.groups--\n", "", "internal/ledger TestSlowGroupsEnd"},
 	{"orders that waited for a slow group are counted for ever", slowGroups, "\tls.waiting -= len(freed)\n", "", "internal/ledger TestSlowGroupsEnd"},
 	{"a slow group keeps the SKUs that are not locked", slowGroups, "return !slices.Contains(locked, sku) }", "return false }", "internal/ledger TestSlowGroupsEnd"},
-	{"a vanished duplicate counts as refused", lookup, "return order.Unknown(fmt.Errorf(\"order %s is not found, but its ID is taken\", d.OrderID))", "return order.Refused(errVoided)", "internal/protocol TestVanishedDuplicate"},
+	{"a vanished duplicate counts as refused", resolving, "return order.Unknown(fmt.Errorf(\"order %s is not found, but its ID is taken\", d.OrderID))", "return order.Refused(errVoided)", "internal/protocol TestVanishedDuplicate"},
 	{"a shrink is not resolved", admin, "switch ended := a.reconciler.End(ctx, take, out); {", "switch ended := out; {", "internal/protocol TestShrink_AnswerLost/PostgreSQL"},
 	{"the second half of a group is left alone", record, "\t\terr = l.commit(ctx, half, own)\n", "\t\tif err = l.commit(ctx, half, own); err != nil {\n\t\t\treturn err\n\t\t}\n", "internal/ledger TestDividedGroup/SQLite"},
 	{"a failed fill is ignored", refill, "return fmt.Errorf(\"filling the gate: %w\", err)", "return nil", "internal/protocol TestFillFails"},

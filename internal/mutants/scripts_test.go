@@ -15,8 +15,9 @@ const (
 	readWrite   = "internal/stock/gate/readwrite.go"
 	segmentsOf  = "internal/stock/gate/segments.go"
 	gateQueues  = "internal/stock/gate/queues.go"
-	gateCount   = "internal/stock/gate/count.go"
-	gateSettle  = "internal/stock/gate/settle.go"
+	gateFill    = "internal/stock/gate/fill.go"
+	gateAdjust  = "internal/stock/gate/adjust.go"
+	gateGive    = "internal/stock/gate/give.go"
 )
 
 // scripts has mutants of the gates.
@@ -52,9 +53,9 @@ var scripts = []mutant{
 	{"the twin of a take that waits is told sold out", gateQueues, "if !hasOrder(q.waiting, w) && !hasOrder(q.deciding, w) {", "if true {", "internal/stock/gate TestRefusedAtOnce"},
 	{"the units of a caller who left the queue stay claimed", gateQueues, "q.queued -= w.units()\n\treturn fmt", "return fmt", "internal/stock/gate TestLeftQueue"},
 	{"a take needs no locks", readWrite, "g.counter.layout.Locks.hold(ctx, d.SKUs()", "(*Locks)(nil).hold(ctx, d.SKUs()", "internal/stock/gate TestChangesAreUnderTheirLocks/Take"},
-	{"a give needs no lock", gateSettle, "if c.layout.Locks == nil {", "if true {", "internal/stock/gate TestChangesAreUnderTheirLocks/Give"},
-	{"a fill needs no lock", gateCount, "if c.layout.Locks == nil {", "if true {", "internal/stock/gate TestChangesAreUnderTheirLocks/Fill"},
-	{"an addition needs no lock", gateCount, "c.layout.Locks.hold(ctx, []stock.SKU{part.SKU}", "(*Locks)(nil).hold(ctx, []stock.SKU{part.SKU}", "internal/stock/gate TestChangesAreUnderTheirLocks/Adjust"},
+	{"a give needs no lock", gateGive, "if c.layout.Locks == nil {", "if true {", "internal/stock/gate TestChangesAreUnderTheirLocks/Give"},
+	{"a fill needs no lock", gateFill, "if c.layout.Locks == nil {", "if true {", "internal/stock/gate TestChangesAreUnderTheirLocks/Fill"},
+	{"an addition needs no lock", gateAdjust, "c.layout.Locks.hold(ctx, []stock.SKU{part.SKU}", "(*Locks)(nil).hold(ctx, []stock.SKU{part.SKU}", "internal/stock/gate TestChangesAreUnderTheirLocks/Adjust"},
 	{"a give asks one segment only", segmentsOf, "for n := range l.Segments {\n\t\t\treceipt[i].Parts", "for n := range 1 {\n\t\t\treceipt[i].Parts", "internal/stock/gate TestConformance/Segmented/Redis/GiveBeforeTake"},
 	{"the takes of a batch do not see each other", readWrite, "left[line.SKU]; ok {", "left[line.SKU]; ok && units < 0 {", "internal/stock/gate TestConformance/Queue/Redis/NoOversell"},
 }

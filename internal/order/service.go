@@ -144,11 +144,7 @@ func (s *Service) placeInTries(ctx context.Context, r Request) (Order, bool, err
 		if err := ctx.Err(); err != nil {
 			return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrBusy, errors.Join(err, last)))
 		}
-		err := s.reconciler.Usable(ctx)
-		if err == nil {
-			err = s.hours.refuse(r.Lines)
-		}
-		if err != nil {
+		if err := s.sellable(ctx, r.Lines); err != nil {
 			return s.refused(ctx, r, voids, err)
 		}
 		asked := time.Now()
@@ -183,6 +179,14 @@ func (s *Service) placeInTries(ctx context.Context, r Request) (Order, bool, err
 		}
 	}
 	return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrBusy, last))
+}
+
+// sellable returns why the lines cannot be sold now, as far as this instance knows.
+func (s *Service) sellable(ctx context.Context, lines []stock.Line) error {
+	if err := s.reconciler.Usable(ctx); err != nil {
+		return err
+	}
+	return s.hours.refuse(lines)
 }
 
 // errVoided: a void order has the ID that the key led to.

@@ -274,22 +274,28 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 // time is over, or when no sweep can correct them.
 func (r *rig) settle(ctx context.Context, within time.Duration, instances []*instance, s *scenario, e *evidence) (broken error) {
 	_ = testenv.Poll(within, func() error {
-		var failed error
-		for _, i := range instances {
-			if err := errors.Join(i.Ready(ctx), i.Sweep(ctx)); err != nil {
-				failed = errors.Join(failed, fmt.Errorf("sweeping: %w", err))
-			}
-		}
-		if broken = r.gather(ctx, instances[0], s, e); broken != nil {
+		var final bool
+		if broken, final = r.sweep(ctx, instances, s, e); final {
 			return nil
-		}
-		broken = errors.Join(failed, e.check())
-		if e.queued == 0 && e.checkOrders() != nil {
-			return nil // no sweep can correct it
 		}
 		return broken
 	})
 	return broken
+}
+
+// sweep sweeps once, and returns what is broken then. final is true if no sweep can
+// correct it.
+func (r *rig) sweep(ctx context.Context, instances []*instance, s *scenario, e *evidence) (broken error, final bool) {
+	var failed error
+	for _, i := range instances {
+		if err := errors.Join(i.Ready(ctx), i.Sweep(ctx)); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("sweeping: %w", err))
+		}
+	}
+	if err := r.gather(ctx, instances[0], s, e); err != nil {
+		return err, true
+	}
+	return errors.Join(failed, e.check()), e.queued == 0 && e.checkOrders() != nil
 }
 
 // gather reads the evidence without the service. It asks the journal first: an order

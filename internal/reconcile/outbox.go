@@ -61,8 +61,8 @@ func (r *Reconciler) deliverChanges(ctx context.Context, sku stock.SKU) (applied
 	}
 }
 
-// BringToGate applies additions that the ledger has just committed at the gate. If it
-// cannot, Run does. ctx's end does not stop it.
+// BringToGate applies to the gate's counts additions that the ledger has just committed.
+// If it cannot, Run does. It continues after ctx ends.
 //
 // The outbox is read only if an earlier addition to the SKU has not reached the gate: one
 // that another request, or another instance, has committed and is about to bring.

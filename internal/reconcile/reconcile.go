@@ -209,15 +209,15 @@ func (r *Reconciler) Ready(ctx context.Context) error {
 }
 
 // StoreChanged must be called when Redis may have been replaced or may have lost
-// writes. Nothing is cut until a new generation makes every count stale, which Run
-// or the next order sees to. It does not block.
+// writes. Nothing is cut until Run or the next order has raised the generation, which
+// makes every count stale. It does not block.
 func (r *Reconciler) StoreChanged() { r.generations.suspect() }
 
 // Usable returns why nothing can be cut now, after trying to mend it. nil: orders
 // can be placed. stock.ErrSuperseded: another layout has taken over the stock.
 func (r *Reconciler) Usable(ctx context.Context) error { return r.generations.usable(ctx) }
 
-// Close settles the takes that are queued, and clears the outbox of the additions that are.
+// Close settles the queued takes, and removes the queued additions from the outbox.
 // Call it when no other call is under way.
 func (r *Reconciler) Close() {
 	if r.counter != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Standing is how the ledger, the gate's store and this instance's layout stand to each
-// other.
+// Standing says who owns the stock, and whether the gate's store and this instance agree
+// with that.
 type Standing struct {
 	// Layout is this instance's. Owner.Layout is that of the instances that sell the
 	// stock; it is empty if none holds it.
@@ -24,8 +24,8 @@ type Standing struct {
 	Restored bool
 }
 
-// Standing reads how the stores stand to each other. It changes nothing, and this
-// instance must not serve.
+// Standing reads the owner of the stock from the ledger, and what the gate's store has of
+// it. It changes nothing. This instance must not serve.
 func (r *Reconciler) Standing(ctx context.Context) (s Standing, err error) {
 	s.Layout, s.Queues = r.generations.layout, r.generations.queues
 	if s.Mark, err = r.generations.mark(ctx); err != nil {

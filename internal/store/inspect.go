@@ -114,12 +114,36 @@ func inspectNode(ctx context.Context, node *redis.Client, cluster, queued bool) 
 	return found
 }
 
+// RedisWarnings returns warnings about unsafe settings of the client's masters,
+// as sentences for a log. A server that cannot be reached, or does not report
+// its settings, yields no warning.
+func RedisWarnings(ctx context.Context, client redis.UniversalClient) []string {
+	var (
+		mu       sync.Mutex
+		warnings []string
+	)
+	_ = eachMaster(ctx, client, func(ctx context.Context, node *redis.Client) error {
+		fields, err := info(ctx, node, "server", "memory")
+		if err != nil {
+			return nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, f := range unsafeSettings(node.Options().Addr, fields) {
+			warnings = append(warnings, f.Detail+"; "+f.Mend)
+		}
+		return nil
+	})
+	slices.Sort(warnings)
+	return warnings
+}
+
 // unsafeSettings returns the settings of a master that may make it sell units twice.
 func unsafeSettings(address string, fields map[string]string) (found Findings) {
 	if policy := fields["maxmemory_policy"]; policy != "" && policy != "noeviction" {
 		found.Problem("set it to noeviction", "Redis at %s runs with maxmemory-policy %s and may evict counts and takes in flight", address, policy)
 	}
-	if version := fields["redis_version"]; keepsScripts(version) {
+	if version := fields["redis_version"]; olderThan(version, 7, 0) {
 		found.Warn("use Redis 7 or later",
 			"Redis at %s is version %s, which saves scripts in snapshots; after a restart from a snapshot the gate may use old counts for about a second, until the service notices the new run ID", address, version)
 	}

@@ -43,7 +43,7 @@ func (s *SQL) inspectMySQL(ctx context.Context, connections int) (found Findings
 	return s.checkEngines(ctx, found)
 }
 
-// product names the server by its variables.
+// product returns the name of the server's product, which its variables show.
 func product(v map[string]string) string {
 	switch {
 	case v["aurora_version"] != "":

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -90,15 +92,24 @@ func CheckRedis(rawURL string) error {
 
 // LogRedis redirects the messages of this process's Redis clients from standard
 // error to log, at the level Debug. Most of them report failed dials, which the
-// failed calls report too. The clients share one logger: call LogRedis once,
-// before OpenRedis.
-func LogRedis(log *slog.Logger) { redis.SetLogger(redisLog{log}) }
+// failed calls report too. All clients of a process share one log, the one that was set
+// last. The first call must come before OpenRedis; later ones may come at any time.
+func LogRedis(log *slog.Logger) {
+	redisLog.Store(log)
+	installRedisLog()
+}
 
-type redisLog struct{ log *slog.Logger }
+// The client library has one logger a process, which must not be set while clients use it.
+var (
+	redisLog        atomic.Pointer[slog.Logger]
+	installRedisLog = sync.OnceFunc(func() { redis.SetLogger(redisLogger{}) })
+)
 
-func (l redisLog) Printf(ctx context.Context, format string, values ...any) {
-	if l.log.Enabled(ctx, slog.LevelDebug) {
-		l.log.DebugContext(ctx, "redis client", "message", fmt.Sprintf(format, values...))
+type redisLogger struct{}
+
+func (redisLogger) Printf(ctx context.Context, format string, values ...any) {
+	if log := redisLog.Load(); log.Enabled(ctx, slog.LevelDebug) {
+		log.DebugContext(ctx, "redis client", "message", fmt.Sprintf(format, values...))
 	}
 }
 

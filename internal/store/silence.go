@@ -20,8 +20,8 @@ const pingPause = time.Second
 var errSilent = errors.New("the server does not answer")
 
 // WhileAnswering runs do, whose statements may take longer than a server may be silent,
-// and pings the server beside it. The context of do ends with ctx, and when no ping has
-// been answered for as long as the bound; then the error of do, if any, says so.
+// and pings the server beside it. The context of do ends when ctx does, or when no ping has
+// been answered for as long as the bound. In the second case an error of do says so.
 func (s *SQL) WhileAnswering(ctx context.Context, bound time.Duration, do func(ctx context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var asking sync.WaitGroup

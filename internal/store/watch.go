@@ -5,45 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
-
-// RedisWarnings returns warnings about unsafe settings of the client's masters,
-// as sentences for a log. A server that cannot be reached, or does not report
-// its settings, yields no warning.
-func RedisWarnings(ctx context.Context, client redis.UniversalClient) []string {
-	var (
-		mu       sync.Mutex
-		warnings []string
-	)
-	_ = eachMaster(ctx, client, func(ctx context.Context, node *redis.Client) error {
-		fields, err := info(ctx, node, "server", "memory")
-		if err != nil {
-			return nil
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		for _, f := range unsafeSettings(node.Options().Addr, fields) {
-			warnings = append(warnings, f.Detail+"; "+f.Mend)
-		}
-		return nil
-	})
-	slices.Sort(warnings)
-	return warnings
-}
-
-// keepsScripts reports whether Redis of this version saves scripts in snapshots
-// and copies them to replicas. Versions before 7 do.
-func keepsScripts(version string) bool {
-	major, err := strconv.Atoi(strings.SplitN(version, ".", 2)[0])
-	return err == nil && major < 7
-}
 
 // WatchRedis calls changed whenever a master of the client may have lost writes
 // unnoticed: after a restart, after a failover, and after a change of its role

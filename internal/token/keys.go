@@ -35,8 +35,7 @@ const (
 	// readTimeout bounds one reading, and maxWait how long a token with an unknown
 	// key waits for it.
 	readTimeout, maxWait = 5 * time.Second, 2 * time.Second
-	// maxSet is the size of the largest set of keys, in bytes, and maxKeys the number
-	// of its keys.
+	// maxSet bounds the bytes of a set of keys, and maxKeys the number of its keys.
 	maxSet, maxKeys = 256 << 10, 100
 	// minRSA is the size of the smallest RSA key, in bits.
 	minRSA = 2048

@@ -68,7 +68,7 @@ func (v Version) available(servers Servers) bool {
 	return v.Needs == "" || !v.Own && servers.named(v.Needs) || testenv.Installed(string(v.Needs))
 }
 
-// Damage is what a version costs. The zero Damage is none.
+// Damage is the harm that a version does. The zero Damage means none.
 type Damage struct {
 	Amount        float64
 	Text, Chinese string // the amount with its unit, and what it is

@@ -19,7 +19,7 @@ type text struct {
 // same returns a text that is the same in both languages, as names and figures are.
 func same(s string) text { return text{s, s} }
 
-// pair returns a text of the results. Older ones have no Chinese.
+// pair returns a text of the results. Older results have no Chinese text.
 func pair(english, chinese string) text { return text{english, cmp.Or(chinese, english)} }
 
 // dictionary has the texts of the page by their keys. {1} stands for the first argument

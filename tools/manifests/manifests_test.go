@@ -337,16 +337,20 @@ func (r *rules) judgeServing(c container, grace time.Duration) {
 	}
 }
 
-// newRules reads the service's source.
+// flagRow matches the row of a flag in docs/configuration.md. The page is generated from the
+// service's flags.
+var flagRow = regexp.MustCompile("(?m)^\\| `--([a-z-]+)` \\|")
+
+// newRules reads the service's flags and its source.
 func newRules(t *testing.T) *rules {
 	t.Helper()
 	r := &rules{flags: make(map[string]bool), routes: make(map[string]bool)}
-	for _, folder := range []string{"cmd/api", "internal/assembly/backends"} {
-		for _, call := range calls(t, folder) {
-			if name := flagName(call); name != "" {
-				r.flags["HOLDFAST_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))] = true
-			}
-		}
+	page, err := os.ReadFile(filepath.Join(root, "docs/configuration.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range flagRow.FindAllSubmatch(page, -1) {
+		r.flags["HOLDFAST_"+strings.ToUpper(strings.ReplaceAll(string(row[1]), "-", "_"))] = true
 	}
 	for _, call := range calls(t, "internal/httpapi") {
 		if f, ok := call.Fun.(*ast.SelectorExpr); ok && f.Sel.Name == "GET" && len(call.Args) > 1 {
@@ -382,28 +386,6 @@ func calls(t *testing.T, folder string) (found []*ast.CallExpr) {
 		})
 	}
 	return found
-}
-
-// flagName returns the name of the flag that a call declares, or "".
-func flagName(call *ast.CallExpr) string {
-	switch f := call.Fun.(type) {
-	case *ast.Ident:
-		if f.Name != "addSwitch" {
-			return ""
-		}
-	case *ast.SelectorExpr:
-		if on, ok := f.X.(*ast.Ident); !ok || on.Name != "flags" || len(call.Args) < 3 {
-			return ""
-		}
-	default:
-		return ""
-	}
-	for _, arg := range call.Args {
-		if text := literal(arg); text != "" {
-			return text
-		}
-	}
-	return ""
 }
 
 func literal(e ast.Expr) string {

@@ -35,7 +35,7 @@ type Plan struct {
 	// decisions have the order of the group. Reasons to refuse are ErrSoldOut,
 	// ErrBuyerLimit, ErrNotOpen, ErrClosed, ErrStaleEpoch, ErrUnknownSKU,
 	// ErrNotAdopted and ErrLaterGeneration of package stock (as *stock.Refusal). If it
-	// returns an error, nothing of tx may be committed. ErrConflict asks for a new plan
+	// returns an error, tx must not be committed. ErrConflict asks for a new plan
 	// and a new transaction.
 	Cut func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error)
 }

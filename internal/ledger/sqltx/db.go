@@ -120,8 +120,8 @@ func (tx *Tx) Rollback() { _ = tx.on.Rollback() }
 // effect.
 var ErrUnknownOutcome = errors.New("the outcome of the commit is unknown")
 
-// AtCommit adds statements that Commit runs before its COMMIT: those that tx needs no
-// answer of. They share the round trip of the COMMIT if the database allows it.
+// AtCommit adds statements that Commit runs before its COMMIT, whose answers tx does not
+// need. They share the round trip of the COMMIT if the database allows it.
 func (tx *Tx) AtCommit(statements ...Statement) { tx.last = append(tx.last, statements...) }
 
 // ErrUnmet: a condition of the transaction does not hold, and it was rolled back. See
@@ -133,8 +133,8 @@ var ErrUnmet = errors.New("a condition of the transaction does not hold")
 // back and returns ErrUnmet.
 //
 // It returns an SQL expression that has the given value, and that must be in the statement
-// that follows. If the server must check the number there, the expression fails unless it is
-// right.
+// that follows. If the server must check the number there, the expression fails unless the
+// number is right.
 func (tx *Tx) Expect(rows int64, first Statement, value string) (checked string) {
 	tx.rows = rows
 	switch {

@@ -215,11 +215,7 @@ func (t *transaction) commit(statements []Statement, rows int64) error {
 		return t.Rollback()
 	}
 	if !t.texts && len(statements) > 0 {
-		affected, err := t.exec(t.ctx, statements)
-		if err == nil && rows > 0 && affected[0] != rows {
-			err = ErrUnmet
-		}
-		if err != nil {
+		if err := t.execFirst(statements, rows); err != nil {
 			_ = t.Rollback()
 			return err
 		}
@@ -231,6 +227,21 @@ func (t *transaction) commit(statements []Statement, rows int64) error {
 		return err
 	}
 	t.end(err)
+	return commitError(err)
+}
+
+// execFirst runs the statements. ErrUnmet: the first did not affect the given number of
+// rows, which is not 0.
+func (t *transaction) execFirst(statements []Statement, rows int64) error {
+	affected, err := t.exec(t.ctx, statements)
+	if err == nil && rows > 0 && affected[0] != rows {
+		return ErrUnmet
+	}
+	return err
+}
+
+// commitError classifies err, the answer to a COMMIT or to a text that ends with one.
+func commitError(err error) error {
 	if err == nil || provesNoCommit(err) {
 		return err
 	}
@@ -279,19 +290,16 @@ func execMySQL(ctx context.Context, conn *sql.Conn, statements []Statement) (aff
 	if len(statements) == 1 || !takesTexts(conn) {
 		return execApart(ctx, conn, statements)
 	}
-	var text strings.Builder
+	texts := make([]string, len(statements))
 	for i, s := range statements {
-		if i > 0 {
-			text.WriteString("; ")
-		}
-		text.WriteString(s.SQL)
+		texts[i] = s.SQL
 	}
 	err = conn.Raw(func(raw any) error {
 		args, err := namedValues(raw.(driver.NamedValueChecker), statements)
 		if err != nil {
 			return err
 		}
-		result, err := raw.(driver.ExecerContext).ExecContext(ctx, text.String(), args)
+		result, err := raw.(driver.ExecerContext).ExecContext(ctx, strings.Join(texts, "; "), args)
 		if errors.Is(err, driver.ErrSkip) { // the driver does not send texts above the server's limit
 			return mysql.ErrPktTooLarge
 		}
@@ -387,7 +395,8 @@ func queryMySQL(ctx context.Context, conn *sql.Conn, begin, query string, args [
 		return nil, err
 	}
 	if columns, err := rows.Columns(); err != nil || len(columns) == 0 { // the session was killed between the two
-		return nil, errors.Join(errCutShort, err, rows.Close())
+		defer rows.Close()
+		return nil, errors.Join(errCutShort, err)
 	}
 	return rows, nil
 }

@@ -353,7 +353,7 @@ func TestConfirmWithoutServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if seconds, err := session.renewOnce(t.Context()); err != nil || time.Duration(seconds)*time.Second != locktest.LongLease {
-		t.Errorf("renewOnce returned %d, %v; want %v", seconds, err, time.Duration(locktest.LongLease))
+		t.Errorf("renewOnce returned %d, %v; want %v", seconds, err, locktest.LongLease)
 	}
 	server.Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)

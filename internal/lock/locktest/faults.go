@@ -15,7 +15,7 @@ import (
 
 const (
 	// maxDelay bounds how long after the end of a lease, on a busy machine, its
-	// lock is granted and the servers store nothing of it any more.
+	// lock is granted again and its traces on the servers are gone.
 	maxDelay = 15 * time.Second
 	// maxOverlap bounds how long after another's grant a holder learns that it
 	// lost the lock. A backend learns that by asking its servers.

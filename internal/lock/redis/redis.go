@@ -35,7 +35,6 @@ package redis
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -47,7 +46,6 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
-	"github.com/holdfast-stock/holdfast/internal/retry"
 )
 
 const (
@@ -302,88 +300,6 @@ func (g *grant) cleanUp(ctx context.Context) {
 
 // releaseLater releases the grant once Redis answers again.
 func (g *grant) releaseLater() { g.backend.leftovers.Add(time.Now().Add(g.backend.lease), g.release) }
-
-// startWatchdog starts the timer that renews the lease, unless the lease is fixed.
-func (g *grant) startWatchdog() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.stopped && !g.backend.fixed {
-		g.watchdog = time.AfterFunc(g.backend.lease/renewalsPerLease, g.runWatchdog)
-	}
-}
-
-// runWatchdog renews the lease and starts the timer again, or reports that the
-// lease was lost.
-func (g *grant) runWatchdog() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	g.mu.Lock()
-	if g.stopped {
-		g.mu.Unlock()
-		return
-	}
-	g.cancelRenewal = cancel
-	g.renewals.Add(1)
-	g.mu.Unlock()
-	defer g.renewals.Done()
-	if err := g.renew(ctx); err == nil {
-		g.startWatchdog()
-	} else if ctx.Err() == nil {
-		g.lost(err)
-	}
-}
-
-// stopWatchdog returns when no renewal is under way and none will start.
-func (g *grant) stopWatchdog() {
-	g.mu.Lock()
-	g.stopped = true
-	if g.watchdog != nil {
-		g.watchdog.Stop()
-	}
-	if g.cancelRenewal != nil {
-		g.cancelRenewal()
-	}
-	g.mu.Unlock()
-	g.renewals.Wait()
-}
-
-// renew renews the lease. It retries after errors until the lease ends.
-func (g *grant) renew(ctx context.Context) error {
-	until := g.Until()
-	ctx, cancel := context.WithDeadline(ctx, until)
-	defer cancel()
-	for ctx.Err() == nil {
-		call, cancelCall := context.WithTimeout(ctx, callTimeout)
-		renewed, err := g.requestRenewal(call)
-		cancelCall()
-		switch {
-		case !time.Now().Before(until): // even if this call has renewed it: the holder was told
-		case err == nil:
-			g.mu.Lock()
-			g.until = renewed
-			g.mu.Unlock()
-			return nil
-		case errors.Is(err, lock.ErrDeleted):
-			return err
-		}
-		_ = retry.Sleep(ctx, g.backend.lease/(10*renewalsPerLease))
-	}
-	return lock.ErrExpired
-}
-
-// requestRenewal renews the lease once, and returns its new end. lock.ErrDeleted: the lock
-// is not held any more.
-func (g *grant) requestRenewal(ctx context.Context) (until time.Time, err error) {
-	asked := time.Now()
-	held, err := renewScript.Run(ctx, g.backend.client, []string{g.name}, g.field, g.backend.lease.Milliseconds()).Bool()
-	switch {
-	case err != nil:
-		return time.Time{}, err
-	case !held:
-		return time.Time{}, lock.ErrDeleted
-	}
-	return asked.Add(g.backend.lease), nil
-}
 
 // HandOver replaces g by another grant in one request.
 func (g *grant) HandOver(ctx context.Context, lost func(error)) (lock.Grant, error) {

@@ -214,7 +214,7 @@ func (g *grant) renew(ctx context.Context) bool {
 	for {
 		renewed, _ := g.mutex.ExtendContext(ctx)
 		if !time.Now().Before(until) {
-			return false // also if this call has renewed it: the holder was told
+			return false // even if this call has renewed it: the holder knows that it has ended
 		}
 		if renewed {
 			g.mu.Lock()

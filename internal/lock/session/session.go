@@ -469,7 +469,7 @@ func (g *grant) renew(ctx context.Context) error {
 	held, err := g.ask(ctx, g.backend.database.Check, time.Until(until))
 	switch {
 	case !time.Now().Before(until):
-		return lock.ErrExpired // even if the server has answered: the holder was told
+		return lock.ErrExpired // whatever the server has answered: the holder knows that the lease has ended
 	case err != nil:
 		return fmt.Errorf("%w: %w", lock.ErrDisconnected, err)
 	case !held:

@@ -188,3 +188,12 @@ func (n *numbering) arguments() []string {
 	}
 	return args
 }
+
+// linesPerCall returns how many lines of d one script call can handle: one on a
+// cluster, otherwise all.
+func (c *Counter) linesPerCall(d stock.Deduction) int {
+	if c.cluster {
+		return 1
+	}
+	return max(len(d.Lines), 1)
+}

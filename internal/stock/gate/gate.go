@@ -55,10 +55,10 @@ const (
 	callTimeout = 2 * time.Second
 )
 
-// Gate is the fast count that admits a deduction before the database sees it. A gate
-// never admits more than its Counter was filled with. Implementations are safe for
-// concurrent use, also by several processes that share a Redis, as far as their strategy
-// promises it.
+// Gate takes units from the counts of a Counter, and so admits or refuses a deduction
+// before the database sees it. It is safe for concurrent use, also by several processes
+// that share a Redis. If its strategy is sound, it never admits more units than its
+// Counter was filled with.
 type Gate interface {
 	// Take cuts all lines or none, and records the deduction as in flight in
 	// the same step. The same deduction sent again gets its first answer. If d.Again

@@ -107,7 +107,7 @@ func (c *Counter) Mark(ctx context.Context) (m stock.Mark, err error) {
 //go:embed mark.lua
 var markLua string
 
-// SetMark replaces the mark in Redis, unless that is of a later generation.
+// SetMark replaces the mark in Redis, unless the mark there is of a later generation.
 func (c *Counter) SetMark(ctx context.Context, m stock.Mark) error {
 	rest := fmt.Sprintf("%d %d", c.layout.Segments, m.Beat)
 	if err := c.client.Eval(ctx, markLua, []string{c.markKey()}, int64(m.Generation), rest, int64(stock.MaxGeneration)).Err(); err != nil {

@@ -12,7 +12,7 @@ import (
 
 // Locks guard the counts of a Counter. A take, a give, a fill and an adjustment run under
 // the locks of their SKUs, or of their segments. The lock of a SKU is named `stock:SKU`.
-// Locks are as sound as they are shared between instances and as their leases last.
+// Only instances that share the locks exclude each other, and only while a lease lasts.
 //
 // If they are fenced, their fencing tokens are passed to the counts, which refuse a
 // holder whose lock has been granted to another since. A locker that gives no tokens

@@ -235,7 +235,7 @@ func (qs *queues) forget(q *queue) {
 	q.known = false
 }
 
-// refuseAll answers every call in the queue with err. Nothing of them was sent.
+// refuseAll answers every call in the queue with err. No command was sent for them.
 func (qs *queues) refuseAll(q *queue, err error) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()

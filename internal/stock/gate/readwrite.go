@@ -10,7 +10,7 @@ import (
 )
 
 // ReadWrite is the gate that oversells without locks. Take reads the counts, checks them
-// in this process, and writes new counts, and so overwrites what anybody else wrote in
+// in this process, and writes new counts, and so overwrites what others wrote in
 // between. It is sound if its counter has locks that all its users share.
 type ReadWrite struct {
 	counter *Counter
@@ -25,9 +25,9 @@ func NewReadWrite(counter *Counter) *ReadWrite { return &ReadWrite{counter: coun
 // Close does nothing: the gate has no goroutines.
 func (g *ReadWrite) Close() {}
 
-// Take cuts all lines or none under the locks of all lines. Without locks, it does so
-// unless somebody else writes at the same time. stock.ErrBusy: it could not get the locks
-// in time.
+// Take cuts all lines or none under the locks of all lines. Without locks, two takes at the
+// same time can overwrite each other's counts. stock.ErrBusy: it could not get the locks in
+// time.
 func (g *ReadWrite) Take(ctx context.Context, d stock.Deduction) (taken stock.Take, err error) {
 	err = g.counter.layout.Locks.hold(ctx, d.SKUs(), func(ctx context.Context, tokens tokenSet) error {
 		taken, err = g.take(ctx, tokens, d)

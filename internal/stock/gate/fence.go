@@ -9,7 +9,7 @@ import (
 
 // The fence of a count is the greatest fencing token that it has seen. The first
 // read under a token raises the fence, in the same step. A write needs its token
-// to equal the fence, so it fails if anybody has read since under a newer token.
+// to equal the fence, so it fails if another holder has read since under a newer token.
 // Checking only that a write's token is not older would not be enough: a stopped
 // holder could then write between another holder's read and write. A fill sets
 // the fence to its own token, higher or lower, because it replaces the count, and

@@ -1,0 +1,55 @@
+package gate
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// The answers of adjust.lua.
+const (
+	adjustGap       = 1
+	adjustNotFilled = 2
+	adjustFenced    = 3
+)
+
+// Adjust applies an addition once. Every segment gets its share. It drops the addition if
+// the count was filled under a later epoch, because that fill included it. After an error
+// it may have applied a part of the addition, if SKUs are divided, or all of it, if the
+// answer was lost: call it again, which applies the rest.
+//
+// Errors: stock.ErrNotFilled (as *stock.Refusal): the count is not filled under the
+// change's epoch yet, and the fill under way may not include it. stock.ErrChangeGap (as
+// *stock.Refusal): an earlier change is missing. stock.ErrBusy: it could not get a lock in
+// time.
+func (c *Counter) Adjust(ctx context.Context, change stock.Change) error {
+	for _, part := range c.layout.changes(change) {
+		err := c.layout.Locks.hold(ctx, []stock.SKU{part.SKU}, func(ctx context.Context, tokens tokenSet) error {
+			return c.adjust(ctx, tokens, part)
+		})
+		if err != nil {
+			return refusalOf(change.SKU, err)
+		}
+	}
+	return nil
+}
+
+func (c *Counter) adjust(ctx context.Context, tokens tokenSet, change stock.Change) error {
+	token, err := tokens.of(change.SKU)
+	if err != nil {
+		return fmt.Errorf("adjusting SKU %s: %w", change.SKU, err)
+	}
+	answer, err := c.answer(ctx, &c.scripts().adjust, []string{c.keys(change.SKU).count}, change.SKU, change.Epoch, change.Number, change.Delta, token)
+	switch {
+	case err != nil:
+		return fmt.Errorf("adjusting SKU %s: %w", change.SKU, err)
+	case answer == adjustGap:
+		return stock.Refuse(change.SKU, stock.ErrChangeGap)
+	case answer == adjustNotFilled:
+		return stock.Refuse(change.SKU, stock.ErrNotFilled)
+	case answer == adjustFenced:
+		return fmt.Errorf("adjusting SKU %s: %w", change.SKU, fenced(change.SKU))
+	}
+	return nil
+}
