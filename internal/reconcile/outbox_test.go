@@ -85,3 +85,34 @@ func TestBringToGate(t *testing.T) {
 func emptyGate(s *shop) error {
 	return s.redis.Del(context.Background(), "holdfast:{"+s.id.String()+"}:count").Err()
 }
+
+// TestBringToGate_TwoSKUs brings additions to two SKUs. If the gate lacks the count of the
+// first, it gets the second all the same. If it does not answer, it is not asked again.
+func TestBringToGate_TwoSKUs(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(t *testing.T, s *shop) {
+		for _, sku := range []stock.SKU{"a", "b"} {
+			s.add(t, sku, 20)
+			s.add(t, sku, 1)
+		}
+		committed, _, err := s.ledger.Changes(t.Context(), "", stock.Change{})
+		if err != nil || len(committed) != 2 {
+			t.Fatalf("the outbox has %+v, %v", committed, err)
+		}
+		want := func(when string, units int64) {
+			t.Helper()
+			if levels, err := s.counter.Level(t.Context(), "b"); err != nil || levels[0].Available != units {
+				t.Errorf("%s: the gate has %+v of b, %v; want %d", when, levels, err, units)
+			}
+		}
+		s.calls.start(1, faults.Refused)
+		s.BringToGate(t.Context(), committed...)
+		s.calls.stop()
+		want("the gate did not answer", 20)
+		if err := s.redis.HDel(t.Context(), "holdfast:{"+s.id.String()+"}:count", "a/0", "a/1").Err(); err != nil {
+			t.Fatal(err)
+		}
+		s.BringToGate(t.Context(), committed...)
+		want("the gate lacked a", 21)
+	})
+}
