@@ -163,6 +163,7 @@ func TestRevive_Barred(t *testing.T) {
 		l := d.open(t, cutter.Merged())
 		lay(t, l, "a", 10)
 		expired := expire(t, l, mustRecord(t, l, "a").ID)
+		other := expire(t, l, mustRecord(t, l, "a").ID)
 		late := takeOf("a")
 		late.OrderID = expired.ID
 		if out := l.Resolve(t.Context(), late.Deduction); !out.Refused() {
@@ -189,6 +190,11 @@ func TestRevive_Barred(t *testing.T) {
 		slow.OrderID = expired.ID
 		if _, out := l.Revive(t.Context(), *read, slow, "payment-2"); !out.Refused() || !errors.Is(out.Reason(), stock.ErrRowChanged) {
 			t.Errorf("reviving what another payment has revived: %+v", out)
+		}
+		second := takeOf("a")
+		second.OrderID = other.ID
+		if _, out := l.Revive(t.Context(), other, second, "payment-1"); !out.Refused() || !errors.Is(out.Reason(), stock.ErrRowChanged) {
+			t.Errorf("reviving a second order by the same payment: %+v", out)
 		}
 		d.atRest(t, "a", 1)
 	})

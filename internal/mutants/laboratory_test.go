@@ -79,7 +79,7 @@ var laboratory = []mutant{
 	{"the audit accepts an order without a request", labOrders, "rec.find(results.Unasked, o.String())", "", "loadtest TestCheckAnswers/stored_without_a_request"},
 	{"the outcome of busy is unknown", loadAnswer, "return a.Problem == Unavailable || a.Problem == \"\"", "return true", "internal/lab/load TestAnswers"},
 	{"a sample finds nothing", labOrders, "case err == nil && !found:", "case err != nil && found:", "loadtest TestSample"},
-	{"no sample is taken during the rush", labRush, "l.sample(ctx, rec, a)", "_ = sampleEvery", "loadtest TestLiars/honest-about-queued-orders"},
+	{"no sample is taken during the rush", labRush, "l.sample(ctx, rec, a)", "_ = sampleEvery", "loadtest TestLiars/stores-all-under-another-buyer"},
 	{"more may be sold than was accepted", labJudge, "case r.Sold > most:", "case r.Sold > most+10:", "loadtest TestJudge"},
 	{"less may be sold than was accepted", labJudge, "case r.Sold < r.Accepted:", "case false:", "loadtest TestJudge"},
 	{"overselling that nobody expected is not recorded", labJudge, "r.Surprise = results.Oversell\n", "\n", "loadtest TestJudge"},
