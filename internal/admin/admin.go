@@ -64,11 +64,11 @@ type Ledger interface {
 type Reconciler interface {
 	Usable(ctx context.Context) error
 	Levels(ctx context.Context, rows []ledger.StockRow) ([]stock.Level, error)
-	Mend(ctx context.Context, reason error, skus ...stock.SKU) error
+	PrepareRetry(ctx context.Context, reason error, skus ...stock.SKU) error
 	Refill(ctx context.Context, skus []stock.SKU) error
 	FillNew(ctx context.Context, row ledger.StockRow) error
 	Deliver(ctx context.Context, sku stock.SKU) error
-	End(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome
+	FinishTake(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome
 	GiveBack(ctx context.Context, t stock.Take) bool
 }
 
@@ -132,7 +132,7 @@ func (a *Admin) setRow(ctx context.Context, set stock.Setting) (row ledger.Stock
 		}
 		switch {
 		case stock.Reconcilable(err):
-			if err := a.reconciler.Mend(ctx, err, set.SKU); err != nil {
+			if err := a.reconciler.PrepareRetry(ctx, err, set.SKU); err != nil {
 				return row, false, err
 			}
 		case !errors.Is(err, stock.ErrRowChanged):
@@ -159,7 +159,7 @@ func (a *Admin) deliver(ctx context.Context, sku stock.SKU) {
 
 // shrink removes n units as an order would: at the gate first, so that they cannot
 // be sold meanwhile, and then in the ledger. stock.ErrRowChanged: the total has changed. A
-// stock.Reconcilable error asks for Mend.
+// stock.Reconcilable error asks for PrepareRetry.
 func (a *Admin) shrink(ctx context.Context, set stock.Setting, n int64) (ledger.StockRow, error) {
 	take := stock.Take{Deduction: stock.Deduction{
 		OrderID: uuid.New(), TakeID: uuid.New(),
@@ -179,7 +179,7 @@ func (a *Admin) shrink(ctx context.Context, set stock.Setting, n int64) (ledger.
 		take = taken
 	}
 	row, out := a.ledger.Shrink(ctx, take, set)
-	switch ended := a.reconciler.End(ctx, take, out); {
+	switch ended := a.reconciler.FinishTake(ctx, take, out); {
 	case !ended.Committed():
 		return ledger.StockRow{}, ended.Reason()
 	case !out.Committed(): // row is from before the transaction

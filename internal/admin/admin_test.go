@@ -200,7 +200,7 @@ func (o twinOrders) RulesChanged(sku stock.SKU) { o.changed = append(o.changed, 
 
 type twinReconciler struct {
 	*shop
-	unusable, cannot error         // if not nil, the answers of Usable and Mend
+	unusable, cannot error         // if not nil, the answers of Usable and PrepareRetry
 	noLevels         error         // if not nil, the answer of Levels
 	noFill           error         // if not nil, the answer of Refill, FillNew and Deliver
 	resolved         order.Outcome // of an unknown outcome
@@ -215,7 +215,7 @@ func (r *twinReconciler) Levels(context.Context, []ledger.StockRow) ([]stock.Lev
 	return []stock.Level{{SKU: apple, Filled: r.gate.filled, Epoch: 1, Available: r.gate.available, InFlight: r.gate.inFlight}}, nil
 }
 
-func (r *twinReconciler) Mend(_ context.Context, reason error, skus ...stock.SKU) error {
+func (r *twinReconciler) PrepareRetry(_ context.Context, reason error, skus ...stock.SKU) error {
 	r.call("mend")
 	if !stock.Reconcilable(reason) || !slices.Equal(skus, []stock.SKU{apple}) {
 		return fmt.Errorf("asked to mend %v: %w", skus, reason)
@@ -263,7 +263,7 @@ func (r *twinReconciler) Deliver(_ context.Context, sku stock.SKU) error {
 	return r.noFill
 }
 
-func (r *twinReconciler) End(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome {
+func (r *twinReconciler) FinishTake(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome {
 	r.call("end")
 	if out.Unknown() {
 		out = r.resolved

@@ -69,8 +69,8 @@ type Ledger interface {
 // reconcile.Reconciler.
 type Reconciler interface {
 	Usable(ctx context.Context) error
-	Mend(ctx context.Context, reason error, skus ...stock.SKU) error
-	End(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome
+	PrepareRetry(ctx context.Context, reason error, skus ...stock.SKU) error
+	FinishTake(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome
 	GiveBack(ctx context.Context, t stock.Take) bool
 }
 
@@ -297,7 +297,7 @@ func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 	}
 	e := c.given(ctx, t, refused)
 	if e.err == nil {
-		c.reconciler.End(ctx, t, out) // refills the gate if the guard has refused what the gate admitted
+		c.reconciler.FinishTake(ctx, t, out) // refills the gate if the guard has refused what the gate admitted
 	}
 	return e
 }
@@ -324,7 +324,7 @@ func (c *Consumer) record(ctx context.Context, t stock.Take) (stock.Take, order.
 		if !out.Refused() || !stock.Reconcilable(out.Reason()) || try == maxTries {
 			return t, out
 		}
-		if err := c.reconciler.Mend(ctx, out.Reason(), stock.SKUsOf(t)...); err != nil {
+		if err := c.reconciler.PrepareRetry(ctx, out.Reason(), stock.SKUsOf(t)...); err != nil {
 			return t, order.Refused(err)
 		}
 		if !errors.Is(out.Reason(), stock.ErrStaleEpoch) {

@@ -250,12 +250,14 @@ func ignore(time.Time, error) {}
 // mender reconciles the gate of a rig.
 type mender struct{ r *rig }
 
-func (*mender) Usable(context.Context) error                    { return nil }
-func (*mender) Mend(context.Context, error, ...stock.SKU) error { return nil }
+func (*mender) Usable(context.Context) error                            { return nil }
+func (*mender) PrepareRetry(context.Context, error, ...stock.SKU) error { return nil }
 func (m *mender) GiveBack(ctx context.Context, t stock.Take) bool {
 	return m.r.counter.Give(ctx, t) == nil
 }
-func (*mender) End(_ context.Context, _ stock.Take, out order.Outcome) order.Outcome { return out }
+func (*mender) FinishTake(_ context.Context, _ stock.Take, out order.Outcome) order.Outcome {
+	return out
+}
 
 // TestOrdersLeaveTheJournal checks that consumers commit every queued order once, that
 // several batches are needed, and that nothing is left in the journal.

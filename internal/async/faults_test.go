@@ -29,7 +29,7 @@ type answers struct {
 	recorded []order.Outcome  // of the calls of Record; the last one of all further calls, too
 	down     order.Outcome    // of RecordRefusal
 	found    *order.Order     // by Order
-	errs     map[string]error // of Mend, GiveBack, Order and Requeue
+	errs     map[string]error // of PrepareRetry, GiveBack, Order and Requeue
 	calls    []string
 	asked    time.Time // when Record was last called
 }
@@ -71,12 +71,14 @@ func (a *answers) Now() (time.Time, error) { return time.Now(), a.called("Now") 
 
 func (a *answers) Learn(time.Time, error) { _ = a.called("Learn") }
 
-func (a *answers) Mend(context.Context, error, ...stock.SKU) error { return a.called("Mend") }
+func (a *answers) PrepareRetry(context.Context, error, ...stock.SKU) error {
+	return a.called("PrepareRetry")
+}
 
 func (a *answers) GiveBack(context.Context, stock.Take) bool { return a.called("GiveBack") == nil }
 
-func (a *answers) End(_ context.Context, _ stock.Take, out order.Outcome) order.Outcome {
-	_ = a.called("End")
+func (a *answers) FinishTake(_ context.Context, _ stock.Take, out order.Outcome) order.Outcome {
+	_ = a.called("FinishTake")
 	return out
 }
 
@@ -100,8 +102,8 @@ func TestEnds(t *testing.T) {
 	staleOnce := []order.Outcome{stale, order.Committed()}
 	fails := func(call string, err error) map[string]error { return map[string]error{call: err} }
 	const (
-		turnedDown = " Learn Refusal GiveBack End: refused"
-		again      = "Record Mend Order GiveBack Requeue "
+		turnedDown = " Learn Refusal GiveBack FinishTake: refused"
+		again      = "Record PrepareRetry Order GiveBack Requeue "
 	)
 	for _, test := range []struct {
 		name    string
@@ -122,17 +124,17 @@ func TestEnds(t *testing.T) {
 		{name: "sold out, and not given back", answers: answers{recorded: refused(sold), down: down, errs: fails("GiveBack", errFault)}, want: "Record Learn Refusal GiveBack: " + errNotGiven.Error()},
 		{name: "another order's ID", answers: answers{recorded: []order.Outcome{twin}}, want: "Record GiveBack: duplicate"},
 		{name: "another order's ID, and not given back", answers: answers{recorded: []order.Outcome{twin}, errs: fails("GiveBack", errFault)}, want: "Record GiveBack: " + errNotGiven.Error()},
-		{name: "void", answers: answers{recorded: []order.Outcome{void}, down: down}, want: "Record Refusal GiveBack End: refused"},
+		{name: "void", answers: answers{recorded: []order.Outcome{void}, down: down}, want: "Record Refusal GiveBack FinishTake: refused"},
 		{name: "void, and not given back", answers: answers{recorded: []order.Outcome{void}, down: down, errs: fails("GiveBack", errFault)}, want: "Record Refusal GiveBack: " + errNotGiven.Error()},
-		{name: "not adopted", answers: answers{recorded: append(refused(refusal(stock.ErrNotAdopted)), order.Committed())}, want: "Record Mend Record: committed"},
-		{name: "not adopted for long", answers: answers{recorded: refused(stock.ErrNotAdopted)}, want: strings.Repeat("Record Mend ", maxTries-1) + "Record: " + stock.ErrNotAdopted.Error()},
-		{name: "not mended", answers: answers{recorded: staleOnce, errs: fails("Mend", errFault)}, want: "Record Mend: " + errFault.Error()},
-		{name: "not mended because the SKU is gone", answers: answers{recorded: staleOnce, down: down, errs: fails("Mend", refusal(stock.ErrUnknownSKU))}, want: "Record Mend" + turnedDown},
+		{name: "not adopted", answers: answers{recorded: append(refused(refusal(stock.ErrNotAdopted)), order.Committed())}, want: "Record PrepareRetry Record: committed"},
+		{name: "not adopted for long", answers: answers{recorded: refused(stock.ErrNotAdopted)}, want: strings.Repeat("Record PrepareRetry ", maxTries-1) + "Record: " + stock.ErrNotAdopted.Error()},
+		{name: "not mended", answers: answers{recorded: staleOnce, errs: fails("PrepareRetry", errFault)}, want: "Record PrepareRetry: " + errFault.Error()},
+		{name: "not mended because the SKU is gone", answers: answers{recorded: staleOnce, down: down, errs: fails("PrepareRetry", refusal(stock.ErrUnknownSKU))}, want: "Record PrepareRetry" + turnedDown},
 		{name: "stale", answers: answers{recorded: staleOnce}, want: again + "Record: committed, another take"},
-		{name: "stale, and committed before", answers: answers{recorded: staleOnce, found: &order.Order{TakeID: take.TakeID, Status: order.Paid}}, want: "Record Mend Order: committed"},
-		{name: "stale, and another order's ID", answers: answers{recorded: staleOnce, found: &order.Order{TakeID: uuid.New(), Status: order.Paid}}, want: "Record Mend Order GiveBack: duplicate"},
-		{name: "stale, and the ledger does not answer", answers: answers{recorded: staleOnce, errs: fails("Order", errFault)}, want: "Record Mend Order: " + errFault.Error()},
-		{name: "stale, and not given back", answers: answers{recorded: staleOnce, errs: fails("GiveBack", errFault)}, want: "Record Mend Order GiveBack: " + errNotGiven.Error()},
+		{name: "stale, and committed before", answers: answers{recorded: staleOnce, found: &order.Order{TakeID: take.TakeID, Status: order.Paid}}, want: "Record PrepareRetry Order: committed"},
+		{name: "stale, and another order's ID", answers: answers{recorded: staleOnce, found: &order.Order{TakeID: uuid.New(), Status: order.Paid}}, want: "Record PrepareRetry Order GiveBack: duplicate"},
+		{name: "stale, and the ledger does not answer", answers: answers{recorded: staleOnce, errs: fails("Order", errFault)}, want: "Record PrepareRetry Order: " + errFault.Error()},
+		{name: "stale, and not given back", answers: answers{recorded: staleOnce, errs: fails("GiveBack", errFault)}, want: "Record PrepareRetry Order GiveBack: " + errNotGiven.Error()},
 		{name: "taken again, perhaps", answers: answers{recorded: staleOnce, errs: fails("Requeue", errFault)}, want: again[:len(again)-1] + ": taking the units again: " + errFault.Error()},
 		{name: "taken again, perhaps, in spite of a refusal", answers: answers{recorded: staleOnce, errs: fails("Requeue", refusal(stock.ErrUnknownSKU))},
 			want: again[:len(again)-1] + ": taking the units again: " + refusal(stock.ErrUnknownSKU).Error()},

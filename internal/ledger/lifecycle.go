@@ -15,9 +15,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Change changes an order in one transaction, and returns the order as it is
-// afterwards, and the additions to stock that the outbox got with it. decide chooses the change under the order's row lock; its error ends
-// the transaction and is returned. An answer that changes nothing is as durable as the
+// Change changes an order in one transaction. It returns the order as it is afterwards, and
+// the additions to stock that the outbox got with it. decide chooses the change under the
+// order's row lock; its error ends the transaction and is returned. An answer that changes nothing is as durable as the
 // rows that it was decided by. decide may run several times: also after a commit whose
 // outcome is unknown, because it decides by what it finds.
 //

@@ -39,14 +39,14 @@ var (
 
 // faultsOf are the errors of each call.
 var faultsOf = map[string][]aFault{
-	"Take":   append(refusedFaults, aFault{"in flight", stock.ErrInFlight, false}, away),
-	"Queue":  append(refusedFaults, aFault{"in flight", stock.ErrInFlight, false}, away),
-	"Accept": {lostFault},
-	"Record": append(refusedFaults, lostFault),
-	"Revive": append(refusedFaults, aFault{"changed", stock.ErrRowChanged, false}, lostFault),
-	"Usable": {{"superseded", stock.ErrSuperseded, false}, away},
-	"Mend":   {{"superseded", stock.ErrSuperseded, false}, {"unknown SKU", stock.Refuse(apple, stock.ErrUnknownSKU), false}, away},
-	"Change": {{"none", ErrUnknownOrder, false}, {"busy", stock.ErrBusy, false}, {"stale", stock.ErrStaleEpoch, false}, away},
+	"Take":         append(refusedFaults, aFault{"in flight", stock.ErrInFlight, false}, away),
+	"Queue":        append(refusedFaults, aFault{"in flight", stock.ErrInFlight, false}, away),
+	"Accept":       {lostFault},
+	"Record":       append(refusedFaults, lostFault),
+	"Revive":       append(refusedFaults, aFault{"changed", stock.ErrRowChanged, false}, lostFault),
+	"Usable":       {{"superseded", stock.ErrSuperseded, false}, away},
+	"PrepareRetry": {{"superseded", stock.ErrSuperseded, false}, {"unknown SKU", stock.Refuse(apple, stock.ErrUnknownSKU), false}, away},
+	"Change":       {{"none", ErrUnknownOrder, false}, {"busy", stock.ErrBusy, false}, {"stale", stock.ErrStaleEpoch, false}, away},
 
 	"Refunded": {{"none", ErrUnknownPayment, false}, away},
 }

@@ -159,18 +159,18 @@ func (r flakyReconciler) Usable(ctx context.Context) error {
 	return r.Reconciler.Usable(ctx)
 }
 
-func (r flakyReconciler) Mend(ctx context.Context, reason error, skus ...stock.SKU) error {
-	if err := r.f.hit("Mend"); err != nil {
+func (r flakyReconciler) PrepareRetry(ctx context.Context, reason error, skus ...stock.SKU) error {
+	if err := r.f.hit("PrepareRetry"); err != nil {
 		return err
 	}
-	return r.Reconciler.Mend(ctx, reason, skus...)
+	return r.Reconciler.PrepareRetry(ctx, reason, skus...)
 }
 
-func (r flakyReconciler) End(ctx context.Context, t stock.Take, out Outcome) Outcome {
-	if err := r.f.hit("End"); err != nil && !out.Committed() {
+func (r flakyReconciler) FinishTake(ctx context.Context, t stock.Take, out Outcome) Outcome {
+	if err := r.f.hit("FinishTake"); err != nil && !out.Committed() {
 		return Unknown(errors.Join(out.Reason(), err))
 	}
-	return r.Reconciler.End(ctx, t, out)
+	return r.Reconciler.FinishTake(ctx, t, out)
 }
 
 func (r flakyReconciler) GiveBack(ctx context.Context, t stock.Take) bool {

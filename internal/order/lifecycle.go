@@ -69,7 +69,7 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 			errors.Is(reason, stock.ErrInFlight): // the order's first take is being settled, or another payment's is
 			last = reason
 		case stock.Reconcilable(reason):
-			if err := s.reconciler.Mend(ctx, reason, found.SKUs()...); err != nil {
+			if err := s.reconciler.PrepareRetry(ctx, reason, found.SKUs()...); err != nil {
 				return Order{}, err
 			}
 			last = reason

@@ -67,13 +67,13 @@ type Queue interface {
 type Reconciler interface {
 	// Usable returns why nothing can be cut now. nil: orders can be placed.
 	Usable(ctx context.Context) error
-	// Mend removes the reason why a take of the SKUs was refused. The reason
+	// PrepareRetry removes the reason why a take of the SKUs was refused. The reason
 	// must be stock.Reconcilable.
-	Mend(ctx context.Context, reason error, skus ...stock.SKU) error
-	// End settles the take or gives it back, according to its outcome. It
+	PrepareRetry(ctx context.Context, reason error, skus ...stock.SKU) error
+	// FinishTake settles the take or gives it back, according to its outcome. It
 	// resolves an unknown outcome if the ledger answers, and returns the final
 	// outcome.
-	End(ctx context.Context, t stock.Take, out Outcome) Outcome
+	FinishTake(ctx context.Context, t stock.Take, out Outcome) Outcome
 	// GiveBack returns the take's units to the gate, and reports whether it did.
 	GiveBack(ctx context.Context, t stock.Take) bool
 	// BringToGate applies additions that the ledger has committed at the gate.
@@ -232,7 +232,7 @@ func (s *Service) takeAndRecord(ctx context.Context, d stock.Deduction, record r
 	start := time.Now()
 	o, out := record(ctx, take)
 	latency.Observe(ctx, s.metrics.ledgerSeconds, time.Since(start))
-	return o, s.reconciler.End(ctx, take, out)
+	return o, s.reconciler.FinishTake(ctx, take, out)
 }
 
 // take takes at the gate, and measures it.
@@ -266,7 +266,7 @@ func describe(span tracing.Span, err error) {
 func (s *Service) mend(ctx context.Context, reason error, d stock.Deduction) error {
 	ctx, span := s.tracer.Start(ctx, "gate.mend")
 	defer span.End()
-	err := s.reconciler.Mend(ctx, reason, d.SKUs()...)
+	err := s.reconciler.PrepareRetry(ctx, reason, d.SKUs()...)
 	if err != nil {
 		span.Fail(failure(err))
 	}

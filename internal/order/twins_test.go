@@ -383,15 +383,15 @@ type twinReconciler struct {
 	gate   *twinGate // nil if there is none
 	ledger *twinLedger
 	open   int           // takes that could not be ended
-	mended [][]stock.SKU // by the calls of Mend
+	mended [][]stock.SKU // by the calls of PrepareRetry
 
 	unusable error // if not nil, the answer of Usable
-	cannot   error // if not nil, the answer of Mend
+	cannot   error // if not nil, the answer of PrepareRetry
 }
 
 func (r *twinReconciler) Usable(context.Context) error { return r.unusable }
 
-func (r *twinReconciler) Mend(_ context.Context, reason error, skus ...stock.SKU) error {
+func (r *twinReconciler) PrepareRetry(_ context.Context, reason error, skus ...stock.SKU) error {
 	r.mended = append(r.mended, skus)
 	if !stock.Reconcilable(reason) {
 		return fmt.Errorf("asked to mend what cannot be mended: %v", reason) // not that reason itself
@@ -411,7 +411,7 @@ func (r *twinReconciler) Mend(_ context.Context, reason error, skus ...stock.SKU
 	return nil
 }
 
-func (r *twinReconciler) End(ctx context.Context, t stock.Take, out Outcome) Outcome {
+func (r *twinReconciler) FinishTake(ctx context.Context, t stock.Take, out Outcome) Outcome {
 	if out.Unknown() {
 		switch resolved := r.ledger.resolve(t); {
 		case resolved.Unknown():

@@ -60,7 +60,7 @@ func TestOpenOutcomeGivesNothingBack(t *testing.T) {
 				t.Errorf("after %s: %+v, %v", after, levels, err)
 			}
 		}
-		if o := i.End(t.Context(), take, order.Unknown(errors.New("lost"))); !o.Unknown() {
+		if o := i.FinishTake(t.Context(), take, order.Unknown(errors.New("lost"))); !o.Unknown() {
 			t.Errorf("resolved as %+v, want unknown", o)
 		}
 		checkInFlight("the request")

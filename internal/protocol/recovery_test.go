@@ -117,7 +117,7 @@ func TestYoungTakesAreLeft(t *testing.T) {
 		if err := record(t, i, d); err != nil {
 			t.Fatal(err)
 		}
-		i.End(t.Context(), d, order.Committed())
+		i.FinishTake(t.Context(), d, order.Committed())
 		s.waitSettled(t, i.counter, sku)
 		s.checkBalance(t, i.counter, sku, 1)
 	})

@@ -33,9 +33,9 @@ func TestBrokenCalls(t *testing.T) {
 				return err
 			},
 		},
-		"Mend": {
+		"PrepareRetry": {
 			[]stock.SKU{"lost"}, false,
-			func(ctx context.Context, s *shop) error { return s.Mend(ctx, stock.ErrNotFilled, "lost") },
+			func(ctx context.Context, s *shop) error { return s.PrepareRetry(ctx, stock.ErrNotFilled, "lost") },
 		},
 		"Refill": {
 			[]stock.SKU{"lost"}, false,
@@ -168,8 +168,8 @@ func TestBrokenTakeover(t *testing.T) {
 		{"Ready after a restore", restore, ready, false, true},
 		{"Ready of a suspect", suspect, ready, false, true},
 		{"Usable of a suspect", suspect, func(ctx context.Context, s *shop) error { return s.Usable(ctx) }, false, true},
-		{"Mend after a loss", flush, func(ctx context.Context, s *shop) error {
-			return s.Mend(ctx, stock.ErrNoGeneration, "a")
+		{"PrepareRetry after a loss", flush, func(ctx context.Context, s *shop) error {
+			return s.PrepareRetry(ctx, stock.ErrNoGeneration, "a")
 		}, false, true},
 		{"Refill of a row of a later generation", raisedLater, refill, false, false},
 		{"Refill of a row of a lost generation", later, refill, false, true},

@@ -27,8 +27,8 @@ func TestSuperseded(t *testing.T) {
 	l.onDeliver, l.onPage = func() { work++ }, func() { work++ }
 	row.owner.Layout = "other"
 	row.owner.Generation++
-	for name, call := range map[string]func(context.Context) error{"Ready": r.Ready, "Mend": func(ctx context.Context) error {
-		return r.Mend(ctx, stock.ErrNoGeneration)
+	for name, call := range map[string]func(context.Context) error{"Ready": r.Ready, "PrepareRetry": func(ctx context.Context) error {
+		return r.PrepareRetry(ctx, stock.ErrNoGeneration)
 	}} {
 		r.generations.superseded.Store(false)
 		if err := call(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
@@ -156,7 +156,7 @@ func TestAttach(t *testing.T) {
 				return
 			}
 			clear(redis.loaded)
-			if err := r.Mend(t.Context(), stock.ErrNoGeneration); err == nil || row.owner != test.owner {
+			if err := r.PrepareRetry(t.Context(), stock.ErrNoGeneration); err == nil || row.owner != test.owner {
 				t.Errorf("raised to %+v, %v", row.owner, err)
 			}
 		})
@@ -615,7 +615,7 @@ func TestFailuresAreLogged(t *testing.T) {
 			r.settleNow(takeOf("a", 1))
 		},
 		"refilling the gate after a guard refusal failed": func(ctx context.Context, r *Reconciler, _ *twinGate, _ *uncounted) {
-			r.End(ctx, takeOf("unknown", 1), order.Refused(stock.Refuse("unknown", stock.ErrSoldOut)))
+			r.FinishTake(ctx, takeOf("unknown", 1), order.Refused(stock.Refuse("unknown", stock.ErrSoldOut)))
 		},
 		"claiming a job failed": func(ctx context.Context, r *Reconciler, _ *twinGate, l *uncounted) {
 			l.setAway(true)

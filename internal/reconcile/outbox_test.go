@@ -72,7 +72,7 @@ func TestBringToGate(t *testing.T) {
 				if logged := log.warnings(); (logged == "") != (test.log == "") || !strings.Contains(logged, test.log) {
 					t.Errorf("logged %q, want %q", logged, test.log)
 				}
-				if err := errors.Join(s.Deliver(t.Context(), ""), s.Mend(t.Context(), stock.ErrNotFilled, "a"), s.Deliver(t.Context(), "")); err != nil {
+				if err := errors.Join(s.Deliver(t.Context(), ""), s.PrepareRetry(t.Context(), stock.ErrNotFilled, "a"), s.Deliver(t.Context(), "")); err != nil {
 					t.Error(err)
 				}
 				s.check(t, "a")

@@ -20,11 +20,11 @@ const (
 	maxLimited = 10_000
 )
 
-// Mend removes the reason why a take of the SKUs was refused. The reason must be
-// stock.Reconcilable. Mend makes gate and ledger agree on the SKUs' epochs, or moves
+// PrepareRetry removes the reason why a take of the SKUs was refused. The reason must be
+// stock.Reconcilable. PrepareRetry makes gate and ledger agree on the SKUs' epochs, or moves
 // the instance to the current generation. It looks at all SKUs, because what
 // concerns one SKU usually concerns them all.
-func (r *Reconciler) Mend(ctx context.Context, reason error, skus ...stock.SKU) error {
+func (r *Reconciler) PrepareRetry(ctx context.Context, reason error, skus ...stock.SKU) error {
 	if errors.Is(reason, stock.ErrNoGeneration) {
 		return r.generations.follow(ctx, r.generations.current())
 	}

@@ -61,7 +61,7 @@ func TestGuardRefusals(t *testing.T) {
 		stale := takeOf("a", epoch)
 		refuse := func(taken stock.Take, refills int) {
 			t.Helper()
-			r.End(t.Context(), taken, order.Refused(stock.Refuse("a", stock.ErrSoldOut)))
+			r.FinishTake(t.Context(), taken, order.Refused(stock.Refuse("a", stock.ErrSoldOut)))
 			if len(l.raises) != refills {
 				t.Errorf("%d refills, want %d", len(l.raises), refills)
 			}
@@ -82,7 +82,7 @@ func TestGuardRefusals(t *testing.T) {
 			t.Errorf("%d takes were given back, %v guard refusals are counted, want 5", len(gate.given), value(t, r.metrics.guardRefusals))
 		}
 		time.Sleep(time.Second)
-		r.End(t.Context(), now(), order.Refused(stock.Refuse("a", stock.ErrBuyerLimit)))
+		r.FinishTake(t.Context(), now(), order.Refused(stock.Refuse("a", stock.ErrBuyerLimit)))
 		if len(l.raises) != 2 || value(t, r.metrics.guardRefusals) != 5 {
 			t.Error("a refusal for another reason counts as one for lack of stock")
 		}

@@ -32,13 +32,13 @@ type openTake struct {
 	unknown bool // it may be committed; if not, it must be given back
 }
 
-// End ends the take at the gate according to its outcome in the ledger: a
+// FinishTake ends the take at the gate according to its outcome in the ledger: a
 // committed take is settled, a refused one is given back. If the outcome is
 // unknown, End resolves it first. If the ledger does not answer, the outcome stays
 // unknown, and Run ends the take later. End returns the final outcome.
 //
 // ctx bounds only the wait for the outcome; compensation continues after it ends.
-func (r *Reconciler) End(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome {
+func (r *Reconciler) FinishTake(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome {
 	if out.Unknown() {
 		out = r.resolve(ctx, t, out)
 	}

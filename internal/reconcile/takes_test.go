@@ -104,7 +104,7 @@ func TestOpenTakeIsRetried(t *testing.T) {
 					if away == "gate" && test.out.Unknown() {
 						r.leaveOpen(openTake{taken, true}) // the ledger was away before
 					} else {
-						r.End(t.Context(), taken, test.out)
+						r.FinishTake(t.Context(), taken, test.out)
 						if len(tries) != 1 {
 							t.Fatalf("the request tried %d times, want 1", len(tries))
 						}
@@ -218,7 +218,7 @@ func TestEnd(t *testing.T) {
 			taken := takeOf("a", 1)
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel() // compensation continues
-			got := r.End(ctx, taken, test.out)
+			got := r.FinishTake(ctx, taken, test.out)
 			r.Close()
 			_, duplicate := got.Duplicate()
 			_, wantDuplicate := test.want.Duplicate()
@@ -248,7 +248,7 @@ func TestWithoutAGate(t *testing.T) {
 	for _, out := range []order.Outcome{
 		order.Committed(), order.Refused(stock.Refuse("a", stock.ErrSoldOut)), order.Duplicate(&order.Order{}), order.Unknown(errAway),
 	} {
-		if got := r.End(t.Context(), takeOf("a", 0), out); got.Committed() != out.Committed() || got.Unknown() != out.Unknown() {
+		if got := r.FinishTake(t.Context(), takeOf("a", 0), out); got.Committed() != out.Committed() || got.Unknown() != out.Unknown() {
 			t.Errorf("the outcome is %+v, want %+v", got, out)
 		}
 	}
@@ -256,7 +256,7 @@ func TestWithoutAGate(t *testing.T) {
 		t.Errorf("%d takes are open, epochs were raised of %v", len(r.open), l.raises)
 	}
 	l.Use(1)
-	if err := r.Mend(t.Context(), stock.ErrNotAdopted, "a"); err != nil || !l.Generation().Holds(l.rows["a"].Epoch) {
+	if err := r.PrepareRetry(t.Context(), stock.ErrNotAdopted, "a"); err != nil || !l.Generation().Holds(l.rows["a"].Epoch) {
 		t.Errorf("the row is %+v, %v", l.rows["a"], err)
 	}
 }
