@@ -66,7 +66,7 @@ func (l *Ledger) cutAndInsert(ctx context.Context, rs []*recording, plan cutter.
 	if err != nil {
 		return err
 	}
-	var decisions []cutter.Decision // nil: every take is to be cut
+	var decisions []cutter.Decision // nil: the COMMIT cuts every take
 	if !atOnce {
 		if decisions, err = plan.Cut(ctx, tx); err == nil {
 			err = l.setTimes(rs)
