@@ -224,7 +224,7 @@ func jobIsTakenOver(t *testing.T, r *rig) {
 	for _, w := range wires {
 		w.Thaw()
 	}
-	testenv.Receive(t, "the first process hears of the last tick", told)
+	testenv.Receive(t, "the first process reads the last tick", told)
 	testenv.Quiet(t, "the first process runs the job again, afterwards", started)
 	testenv.Quiet(t, "the second process runs the job twice", done)
 }

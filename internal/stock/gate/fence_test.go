@@ -27,7 +27,7 @@ const stoppedEnv = "HOLDFAST_GATE_STOPPED"
 // servers allow.
 const stoppedLease = 2 * time.Second
 
-// deafLocker is a locker whose holders do not hear that a lease has ended, so that only
+// deafLocker is a locker that does not tell holders that a lease has ended, so that only
 // the store can refuse them. It calls before when it has a lock.
 type deafLocker struct {
 	waitingLocker
