@@ -29,6 +29,8 @@ var scripts = []mutant{
 	{"a read under an older token", readLua, "token < tonumber(fence)", "false", "internal/stock/gate TestOutlivedLock/redis/before/fence_true"},
 	{"a read raises no fence", readLua, "change .. ' ' .. ARGV[4]", "change .. ' ' .. fence", "internal/stock/gate TestOutlivedLock/redis/between/fence_true"},
 	{"a write does not check the fence", writeLua, "ARGV[a + 1] ~= '0' and", "false and", "internal/stock/gate TestOutlivedLock/redis/between/fence_true"},
+	{"a give without units raises no fence", giveLua, "if given or epoch and token", "if given and token", "internal/stock/gate TestGiveFencesALateWrite"},
+	{"a give raises the fence of a later generation", giveLua, " and tonumber(epoch) <= LAST_EPOCH", "", "internal/stock/gate TestGiveFencesALateWrite"},
 	{"give does not check the fence", giveLua, "token > 0 and token <", "false and token <", "internal/stock/gate TestFencesAreKept"},
 	{"each instance applies an addition", adjustLua, "or number <= last then", "or number < last then", "internal/protocol TestSweepsAtOnce/SQLite"},
 	{"an addition does not check the fence", adjustLua, "token < tonumber(fence)", "false", "internal/stock/gate TestFencesAreKept"},

@@ -246,6 +246,43 @@ func TestFencesAreKept(t *testing.T) {
 	}
 }
 
+// TestGiveFencesALateWrite checks that the write of a take that was given back before it
+// arrived changes nothing.
+func TestGiveFencesALateWrite(t *testing.T) {
+	t.Parallel()
+	client, ledger := shared.client(t, "Redis"), uuid.New()
+	g, ctx := readWrite0(client, ledger), t.Context()
+	under := func(token uint64) tokenSet {
+		return tokenSet{bySKU: map[stock.SKU]uint64{"a": token}}
+	}
+	if err := g.fill(ctx, under(5), stock.Fill{SKU: "a", Epoch: 1, Units: 10})[0]; err != nil {
+		t.Fatal(err)
+	}
+	late := orderOf("a", 2)
+	g.between = func() {
+		if err := g.give(ctx, under(7), stock.Take{Deduction: late}); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := g.take(ctx, under(6), late); !errors.Is(err, errFenced) {
+		t.Errorf("a write after the take was given back: %v, want errFenced", err)
+	}
+	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 10})
+
+	// The locks of a later generation may have smaller tokens.
+	later := readWrite0(client, ledger)
+	load(t, later.Counter, 1)
+	if err := later.fill(ctx, under(1), stock.Fill{SKU: "a", Epoch: epochIn(1, 1), Units: 10})[0]; err != nil {
+		t.Fatal(err)
+	}
+	if err := g.give(ctx, under(8), stock.Take{Deduction: orderOf("a", 1)}); err != nil {
+		t.Error(err)
+	}
+	if _, err := later.take(ctx, under(2), orderOf("a", 1)); err != nil {
+		t.Errorf("after a give of the earlier generation: %v", err)
+	}
+}
+
 // TestNoToken checks that a call that has no token of the SKU changes nothing.
 func TestNoToken(t *testing.T) {
 	t.Parallel()

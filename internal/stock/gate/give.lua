@@ -24,19 +24,23 @@ for a = 5, #ARGV, 2 do
   local sku, token = ARGV[a], ARGV[a + 1]
   local field = sku .. ' ' .. order
   local given = false
+  local epoch, available, in_flight, change, fence = match(call('HGET', KEYS[1], sku) or '', COUNT)
   local holder, units, taken_under = match(call('HGET', KEYS[2], field) or '', RECORD)
   if holder == take then
     call('HDEL', KEYS[2], field)
     -- Adding to a count that is missing, or was filled since, would invent stock.
-    local epoch, available, in_flight, change, fence = match(call('HGET', KEYS[1], sku) or '', COUNT)
     if epoch == taken_under then
-      if token ~= '0' then
-        fence = token
-      end
-      call('HSET', KEYS[1], sku,
-        format('%s %d %d %s %s', epoch, available + units, in_flight - units, change, fence))
-      given = true
+      available, in_flight, given = available + units, in_flight - units, true
     end
+  end
+  -- The fence rises even if nothing is given back: ReadWrite may have read the count for
+  -- this take, and its write must not arrive after the take is burned. A count of a later
+  -- generation may be under other locks.
+  if given or epoch and token ~= '0' and tonumber(epoch) <= LAST_EPOCH then
+    if token ~= '0' then
+      fence = token
+    end
+    call('HSET', KEYS[1], sku, format('%s %d %d %s %s', epoch, available, in_flight, change, fence))
   end
   if not given then
     local time = call('TIME')
