@@ -148,7 +148,19 @@ func (l *Ledger) runGroup(rs []*recording) {
 	}
 }
 
-func skusOf(rs []*recording) []stock.SKU { return stock.SKUsOf(takesOf(rs)...) }
+// skusOf returns the SKUs of the recordings, each once, in SKU order.
+func skusOf(rs []*recording) []stock.SKU {
+	var skus []stock.SKU
+	for _, r := range rs {
+		for _, line := range r.take.Lines {
+			if last := len(skus) - 1; last < 0 || skus[last] != line.SKU { // usually there is one hot SKU
+				skus = append(skus, line.SKU)
+			}
+		}
+	}
+	slices.Sort(skus)
+	return slices.Compact(skus)
+}
 
 // recordGroup gives every recording its outcome. One that is left without an answer
 // is unknown, and so never a success.
