@@ -34,7 +34,7 @@ func TestDrainDelay(t *testing.T) {
 	t.Run("ItEnds", func(t *testing.T) {
 		t.Parallel()
 		const delay = time.Second
-		api := testenv.API(t, "--drain-delay", delay.String())
+		api := serveHere(t, "--drain-delay", delay.String())
 		start := time.Now()
 		api.Interrupt()
 		if code := api.Wait(); code != 0 || time.Since(start) < delay {
@@ -171,22 +171,6 @@ func TestEndWithin(t *testing.T) {
 	})
 }
 
-// TestFrozenDatabase stops the database process during a rush. While it is stopped,
-// /readyz must be 503, and SIGTERM must end the service.
-func TestFrozenDatabase(t *testing.T) {
-	t.Parallel()
-	duringRush(t, 100_000, 100, func(t *testing.T, database *testenv.DatabaseServer, api *testenv.APIServer, _ *crowd) {
-		database.Stop()
-		defer database.Cont()
-		checkNotReady(t, api.URL())
-		api.Interrupt()
-		api.Wait() // the exit code is 1 if something was left to recovery
-		if log := api.Output(); strings.Contains(log, "WARN slow statement") {
-			t.Errorf("slow statements are logged as text, not by the service's logger: %s", log)
-		}
-	})
-}
-
 // checkNotReady checks that /readyz is 503 while a store does not answer.
 func checkNotReady(t *testing.T, url string) {
 	t.Helper()
@@ -202,7 +186,7 @@ func checkNotReady(t *testing.T, url string) {
 func TestRedisUnavailable(t *testing.T) {
 	t.Parallel()
 	redis := testenv.OwnRedis(t)
-	api := testenv.API(t, migrated(t, []string{"--db", testenv.MariaDB(t), "--redis", redis.URL()})...)
+	api := serveHere(t, migrated(t, []string{"--db", testenv.MariaDB(t), "--redis", redis.URL()})...)
 	setStock(t, api.URL(), "a", 1)
 	redis.Stop()
 	checkNotReady(t, api.URL())
@@ -244,9 +228,9 @@ func TestRedisUnavailable(t *testing.T) {
 func TestSuperseded(t *testing.T) {
 	t.Parallel()
 	flags := migrated(t, mariaDBAndRedis.flags(t))
-	old := testenv.API(t, append([]string{"--strategy", "lua"}, flags...)...)
+	old := serveHere(t, append([]string{"--strategy", "lua"}, flags...)...)
 	setStock(t, old.URL(), "a", 2)
-	next := testenv.API(t, append([]string{"--strategy", "merged"}, flags...)...)
+	next := serveHere(t, append([]string{"--strategy", "merged"}, flags...)...)
 	mustCall(t, http.StatusCreated, http.MethodPost, next.URL()+"/orders", orderBody("u", "a", 1))
 	for _, ask := range []struct{ method, path, body string }{
 		{http.MethodPost, "/orders", orderBody("u", "a", 1)},
