@@ -91,8 +91,8 @@ func (l *pipeListener) Close() error {
 
 func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
 
-// TestDrain_RequestOnItsWay checks that a request is answered that arrives on an open
-// connection just after the service has stopped accepting new ones, and that the
+// TestDrain_RequestOnItsWay checks that new connections are accepted for the delay, that a
+// request is answered that arrives on an open connection just after that, and that the
 // connection is closed in the end.
 func TestDrain_RequestOnItsWay(t *testing.T) {
 	t.Parallel()
@@ -120,7 +120,7 @@ func TestDrain_RequestOnItsWay(t *testing.T) {
 			if err := get(); err != nil {
 				t.Fatal(err)
 			}
-			drained := make(chan error, 1)
+			drained, begin := make(chan error, 1), time.Now()
 			go func() { drained <- finishRequests(server, listener, served, delay, slog.New(slog.DiscardHandler)) }()
 			if delay > 0 {
 				<-listener.closed
@@ -130,6 +130,9 @@ func TestDrain_RequestOnItsWay(t *testing.T) {
 			case <-listener.closed:
 			default:
 				t.Error("connections are still accepted")
+			}
+			if took := time.Since(begin); took != delay {
+				t.Errorf("connections were accepted for %v, want %v", took, delay)
 			}
 			if err := get(); err != nil {
 				t.Errorf("delay %v: a request on an open connection: %v", delay, err)
