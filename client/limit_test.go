@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/client"
-	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // watcher sends requests and notes their keys and the statuses of their answers.
@@ -41,12 +40,16 @@ func (w *watcher) RoundTrip(r *http.Request) (*http.Response, error) {
 // may not wait, or not as long, returns the refusal at once, and has changed nothing.
 func TestRateLimited(t *testing.T) {
 	t.Parallel()
-	api := testenv.API(t, "--rate-limit", "1", "--rate-burst", "1")
+	shop, err := openLimited(false, 1000, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = shop.Close() })
 	// place places orders until one is refused at first, as the second should be. The
 	// machine may take more than a second from one to the next.
 	place := func(t *testing.T, ctx context.Context, w *watcher, options ...client.Option) (client.Placed, error) {
 		t.Helper()
-		c := newClient(t, api.URL(), append(options, client.WithHTTPClient(&http.Client{Transport: w}))...)
+		c := newClient(t, shop.server.URL, append(options, client.WithHTTPClient(&http.Client{Transport: w}))...)
 		for {
 			w.keys, w.statuses = nil, nil
 			placed, err := c.Place(ctx, one("u-1"))

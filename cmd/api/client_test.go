@@ -12,16 +12,21 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
+	debug.SetGCPercent(gcPercent) // as main does
+	uuid.EnableRandPool()
 	store.LogRedis(slog.New(slog.DiscardHandler))
 	os.Exit(testenv.Main(m))
 }
@@ -154,7 +159,7 @@ func (c *crowd) buy(ctx context.Context, n int, urls []string) {
 			if err != nil {
 				if ctx.Err() == nil {
 					c.failed.Add(1)
-					testenv.Dither()
+					pause(try)
 				}
 				continue
 			}
@@ -174,8 +179,16 @@ func (c *crowd) buy(ctx context.Context, n int, urls []string) {
 			if status != http.StatusServiceUnavailable && !bytes.Contains(answer, []byte("/problems/in-progress")) {
 				return
 			}
-			testenv.Dither()
+			pause(try)
 		}
+	}
+}
+
+// pause is the pause of a client after this number of refusals of the same order. It grows:
+// clients that hammer at a service without its store take most of the machine.
+func pause(refusals int) {
+	for range min(1+refusals, 10) {
+		testenv.Dither()
 	}
 }
 

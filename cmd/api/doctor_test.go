@@ -70,7 +70,7 @@ func TestDoctor(t *testing.T) {
 				t.Errorf("without a schema: %s", out)
 			}
 			flags = migrated(t, flags)
-			api := testenv.API(t, flags...)
+			api := serveHere(t, flags...)
 			setStock(t, api.URL(), "10001", 3)
 			mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u-1", "10001", 1))
 			out := examined(t, 0, flags...)
@@ -359,7 +359,7 @@ func TestDoctor_Standing(t *testing.T) {
 	redis := testenv.OwnRedis(t)
 	flags := migrated(t, []string{"--db", testenv.SQLite(t), "--redis", redis.URL()})
 	expect(t, examined(t, 0, flags...), store.OK, "ledger", "no instance holds the stock")
-	api := testenv.API(t, flags...)
+	api := serveHere(t, flags...)
 	api.Interrupt()
 	api.Wait()
 	expect(t, examined(t, 0, flags...), store.OK, "ledger", "generation")

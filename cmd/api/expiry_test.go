@@ -9,7 +9,7 @@ import (
 )
 
 // holds reports whether the instance says that it holds the job that expires orders.
-func holds(t *testing.T, api *testenv.APIServer) bool {
+func holds(t *testing.T, api instance) bool {
 	t.Helper()
 	// Tests poll this, and to compress the metrics takes most of the time.
 	metrics := mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/metrics", "", "Accept-Encoding", "identity")
@@ -20,14 +20,16 @@ func holds(t *testing.T, api *testenv.APIServer) bool {
 // must take over within seconds. A stopped instance that goes on must do no harm.
 func TestExpiry_HolderEnds(t *testing.T) {
 	t.Parallel()
+	process := func(t *testing.T, args []string) instance { return testenv.API(t, args...) }
 	for _, test := range []struct {
-		name string
-		on   pair
-		end  func(t *testing.T, holder *testenv.APIServer)
+		name  string
+		on    pair
+		start func(t *testing.T, args []string) instance
+		end   func(t *testing.T, holder instance)
 	}{
-		{"killed", mariaDBAndRedis, func(_ *testing.T, holder *testenv.APIServer) { holder.Kill() }},
-		{"stopped", postgresAndRedis, func(_ *testing.T, holder *testenv.APIServer) { holder.Stop() }},
-		{"ended", mariaDBAndRedis, func(t *testing.T, holder *testenv.APIServer) {
+		{"killed", mariaDBAndRedis, process, func(_ *testing.T, holder instance) { holder.(*testenv.APIServer).Kill() }},
+		{"stopped", postgresAndRedis, process, func(_ *testing.T, holder instance) { holder.(*testenv.APIServer).Stop() }},
+		{"ended", mariaDBAndRedis, func(t *testing.T, args []string) instance { return serveHere(t, args...) }, func(t *testing.T, holder instance) {
 			holder.Interrupt()
 			if code := holder.Wait(); code != 0 {
 				t.Errorf("exit code %d: %s", code, holder.Output())
@@ -37,7 +39,7 @@ func TestExpiry_HolderEnds(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			args := append([]string{"--payment-window", "1s"}, migrated(t, test.on.flags(t))...)
-			holder, other := testenv.API(t, args...), testenv.API(t, args...)
+			holder, other := test.start(t, args), test.start(t, args)
 			setStock(t, holder.URL(), "hot", 10)
 			// An instance may lose the job while the machine is too busy to renew it.
 			find := func() {
@@ -50,7 +52,7 @@ func TestExpiry_HolderEnds(t *testing.T) {
 				})
 			}
 			find()
-			sell := func(api *testenv.APIServer, from string) {
+			sell := func(api instance, from string) {
 				t.Helper()
 				for range 3 {
 					mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody(from, "hot", 1))
@@ -68,7 +70,7 @@ func TestExpiry_HolderEnds(t *testing.T) {
 			if test.name != "stopped" {
 				return
 			}
-			holder.Cont()
+			holder.(*testenv.APIServer).Cont()
 			testenv.Await(t, "the instance that was stopped knows that it lost the job", func() bool { return !holds(t, holder) })
 			sell(holder, "third")
 			find()

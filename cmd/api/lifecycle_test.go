@@ -226,8 +226,8 @@ func TestLatePayment(t *testing.T) {
 		t.Run(test.late, func(t *testing.T) {
 			t.Parallel()
 			args := append(migrated(t, test.on.flags(t)), "--late-payment", test.late)
-			url := testenv.API(t, append(args, "--payment-window", "2s")...).URL()
-			patient := testenv.API(t, append(args, "--payment-window", "1h")...).URL() // for an order that must not expire
+			url := serveHere(t, append(args, "--payment-window", "2s")...).URL()
+			patient := serveHere(t, append(args, "--payment-window", "1h")...).URL() // for an order that must not expire
 			// place buys the only unit of a new SKU, or the one that has returned.
 			place := func(instance, buyer, sku string) (path string) {
 				t.Helper()

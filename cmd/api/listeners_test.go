@@ -184,7 +184,7 @@ func TestHangUp(t *testing.T) {
 func TestOpsListener(t *testing.T) {
 	t.Parallel()
 	ops := net.JoinHostPort("127.0.0.1", strconv.Itoa(testenv.Port(t)))
-	api := testenv.API(t, "--ops-listen", ops, "--drain-delay", "1s", "--admin-token", testToken)
+	api := serveHere(t, "--ops-listen", ops, "--drain-delay", "1s", "--admin-token", testToken)
 	metrics := string(mustCall(t, http.StatusOK, http.MethodGet, "http://"+ops+"/metrics", ""))
 	if !strings.Contains(metrics, "holdfast_gate_in_flight") {
 		t.Errorf("the metrics are %.200s", metrics)
@@ -270,7 +270,7 @@ func TestBuyersByToken(t *testing.T) {
 		return "Bearer " + text
 	}
 	port := strconv.Itoa(testenv.Port(t))
-	api := testenv.API(t, "--auth", "jwt", "--admin-token", testToken, "--jwt-jwks", file, "--jwt-audience", "shop", "--rate-limit", "1", "--rate-burst", "5",
+	api := serveHere(t, "--auth", "jwt", "--admin-token", testToken, "--jwt-jwks", file, "--jwt-audience", "shop", "--rate-limit", "1", "--rate-burst", "5",
 		"--ops-listen", "0.0.0.0:"+port)
 	ops := "http://127.0.0.1:" + port
 	mustCall(t, http.StatusOK, http.MethodGet, ops+"/metrics", "")

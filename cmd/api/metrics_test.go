@@ -17,8 +17,6 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"github.com/redis/go-redis/v9"
-
-	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // scrape returns the metrics of a running service, by name.
@@ -85,7 +83,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
 	table, seen := documentedMetrics(t), make(map[string]bool)
 	for _, flags := range [][]string{nil, {"--strategy", "lock"}, {"--strategy", "merged"}, {"--strategy", "async"}} {
-		for name, family := range scrape(t, testenv.API(t, flags...).URL()) {
+		for name, family := range scrape(t, serveHere(t, flags...).URL()) {
 			entry := name
 			if _, exact := table[name]; !exact {
 				for pattern := range table {
@@ -115,7 +113,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 // text format.
 func TestOpenMetrics(t *testing.T) {
 	t.Parallel()
-	url := testenv.API(t).URL() + "/metrics"
+	url := serveHere(t).URL() + "/metrics"
 	if text := string(mustCall(t, http.StatusOK, http.MethodGet, url, "", "Accept", "application/openmetrics-text; version=1.0.0")); !strings.HasSuffix(text, "# EOF\n") {
 		t.Errorf("OpenMetrics ends with %q", text[len(text)-40:])
 	}
@@ -128,7 +126,7 @@ func TestOpenMetrics(t *testing.T) {
 // unknown paths.
 func TestRequestsAreCounted(t *testing.T) {
 	t.Parallel()
-	url := testenv.API(t, "--admin-token", "a-token-of-16-bytes").URL()
+	url := serveHere(t, "--admin-token", "a-token-of-16-bytes").URL()
 	mustCall(t, 401, "PUT", url+"/stock/a", `{"kind":"product","total":1}`)
 	mustCall(t, 401, "PUT", url+"/stock/b", `{"kind":"product","total":1}`, "Authorization", "Bearer guess")
 	mustCall(t, 400, "POST", url+"/orders", `{`)

@@ -17,11 +17,7 @@ import (
 // reconciled runs api reconcile and returns its output. It must exit with the code.
 func reconciled(t *testing.T, code int, flags []string, args ...string) string {
 	t.Helper()
-	p := testenv.StartAPI(t, append(append([]string{"reconcile", "--log-level", "error"}, args...), flags...)...)
-	if got := p.Wait(); got != code {
-		t.Fatalf("reconcile %v: exit code %d, want %d: %s", args, got, code, p.Output())
-	}
-	return p.Output()
+	return ran(t, code, append(append([]string{"reconcile", "--log-level", "error"}, args...), flags...))
 }
 
 // TestReconcileOnSilentDatabase has the database fall silent, for all connections, after
@@ -52,7 +48,7 @@ func TestReconcileOnSilentDatabase(t *testing.T) {
 func TestReconcile(t *testing.T) {
 	t.Parallel()
 	flags := migrated(t, mariaDBAndRedis.flags(t))
-	one, two := testenv.API(t, flags...), testenv.API(t, flags...)
+	one, two := serveHere(t, flags...), serveHere(t, flags...)
 	setStock(t, one.URL(), "sound", 10)
 	setStock(t, one.URL(), "damaged", 10)
 	mustCall(t, 201, "POST", two.URL()+"/orders", orderBody("u-1", "damaged", 4))

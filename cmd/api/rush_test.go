@@ -40,7 +40,7 @@ func TestConsoleRush(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			api := testenv.API(t, test.flags...)
+			api := serveHere(t, test.flags...)
 			url := api.URL() + "/console/rush"
 			if test.headers != nil {
 				mustCall(t, http.StatusUnauthorized, http.MethodPost, url, `{}`)
@@ -138,7 +138,7 @@ func (l lines) await(t *testing.T, texts ...string) {
 // rushes.
 func TestConsoleRush_NotEmbedded(t *testing.T) {
 	t.Parallel()
-	api := testenv.API(t, migrated(t, []string{"--db", testenv.SQLite(t)})...)
+	api := serveHere(t, migrated(t, []string{"--db", testenv.SQLite(t)})...)
 	if answer := string(mustCall(t, 200, http.MethodGet, api.URL()+"/console/rush", "")); !strings.Contains(answer, `"available":false,"reason":"Only`) {
 		t.Error(answer)
 	}

@@ -5,8 +5,6 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-
-	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestBanner checks what the banner says of the flags.
@@ -47,7 +45,7 @@ func TestBanner(t *testing.T) {
 // errors only.
 func TestServing(t *testing.T) {
 	t.Parallel()
-	api := testenv.API(t, "--log-level", "error") // it waits for the address
+	api := serveHere(t, "--log-level", "error") // it waits for the address
 	if out := api.Output(); strings.Count(out, "\n") != 1 || !strings.Contains(out, `"url":"`+api.URL()+`"`) {
 		t.Errorf("it says %s", out)
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/internal/tracing/tracingtest"
 )
 
@@ -18,17 +17,17 @@ const (
 )
 
 // traced starts the service with a collector.
-func traced(t *testing.T, flags ...string) (*testenv.APIServer, *tracingtest.Collector) {
+func traced(t *testing.T, flags ...string) (*service, *tracingtest.Collector) {
 	t.Helper()
 	collector := tracingtest.NewCollector(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
 	t.Setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
 	t.Setenv("OTEL_SERVICE_NAME", "shop")
-	return testenv.API(t, append([]string{"--log-level", "debug"}, flags...)...), collector
+	return serveHere(t, append([]string{"--log-level", "debug"}, flags...)...), collector
 }
 
 // stop stops the service, which exports its last traces.
-func stop(t *testing.T, api *testenv.APIServer) {
+func stop(t *testing.T, api *service) {
 	t.Helper()
 	api.Interrupt()
 	if code := api.Wait(); code != 0 {
