@@ -12,7 +12,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
-	"github.com/holdfast-stock/holdfast/loadtest/liar"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -236,7 +235,7 @@ func TestCheckLimit(t *testing.T) {
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	code, out, _ := runHere(t, "--lifecycle", "--strategies", "lua", "--stock", "100", "--clients", "16", "--payment-window", "3s", "--max-failures", "100%", "--out", folder)
+	code, out, _ := runHere(t, "--lifecycle", "--strategies", "lua", "--stock", "100", "--clients", "4", "--payment-window", "2s", "--max-failures", "100%", "--out", folder)
 	if code != command.ExitOK || !strings.Contains(out, "refunds due") {
 		t.Errorf("exit code %d", code)
 	}
@@ -269,7 +268,7 @@ func TestLifecycleRealStores(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			redis, db := test.stores(t)
-			code, out, _ := runHere(t, "--lifecycle", "--strategies", test.strategy, "--stock", "100", "--clients", "8", "--payment-window", "1s", "--max-failures", "100%", "--redis", redis, "--db", db)
+			code, out, _ := runHere(t, "--lifecycle", "--strategies", test.strategy, "--instances", "1", "--stock", "60", "--clients", "2", "--payment-window", "1s", "--max-failures", "100%", "--redis", redis, "--db", db)
 			if code != command.ExitOK || !strings.Contains(out, results.AsPromised) {
 				t.Errorf("exit code %d", code)
 			}
@@ -279,39 +278,46 @@ func TestLifecycleRealStores(t *testing.T) {
 }
 
 // TestLifecycleLiars follows orders at services that answer or store something that is
-// not true.
+// not true. All liars stand in front of the same instances, whose payment window is that
+// of a lifecycle load.
 func TestLifecycleLiars(t *testing.T) {
 	t.Parallel()
-	const (
-		few  = "--strategies merged --stock 60"
-		many = "--strategies lua --stock 100000" // never sold out
-	)
-	api := liar.All(t, "..")
+	services := startServices(t, "--lifecycle", "--strategies", "lua", "--payment-window", "1s")
 	for _, test := range []struct {
-		liar string // name of the program, which selects the fault
-		args string
-		says string // empty: no fault
+		liar  string
+		least int64  // lies until the fault shows
+		says  string // empty: no fault
 	}{
-		{"tells-the-truth", few, ""},
-		{"forgets-payments-that-are-due", few, results.LostPayment.String()},
-		{"thanks-for-payments-that-are-due", few, results.Contradicted.String()},
-		{"revives-without-units", few, "units left, but "},
-		{"returns-units-twice", few, "units left, but "},
-		{"returns-units-twice-at-the-gate", many, "units more than the ledger for a while"},
-		{"keeps-claims", few, results.WrongClaim.String()},
-		{"makes-a-second-order-of-one-replay-in-ten", many, results.Unasked.String()},
-		{"answers-one-replay-in-ten-with-a-second-order", many, results.OtherReplay.String()},
-		{"answers-that-orders-expire-an-hour-later", few, results.WrongWindow.String()},
-		{"is-unavailable-after-every-fifth-call", few, "have an unknown outcome"},
+		{"tells-the-truth", 0, ""},
+		{"forgets-payments-that-are-due", 1, results.LostPayment.String()},
+		{"thanks-for-payments-that-are-due", 1, results.Contradicted.String()},
+		{"revives-without-units", 1, "units left, but "},
+		{"returns-units-twice", 1, "units left, but "},
+		{"returns-units-twice-at-the-gate", 1, "units more than the ledger for a while"},
+		{"keeps-claims", 1, results.WrongClaim.String()},
+		{"makes-a-second-order-of-one-replay-in-ten", 1, results.Unasked.String()},
+		{"answers-one-replay-in-ten-with-a-second-order", 1, results.OtherReplay.String()},
+		{"answers-that-orders-expire-an-hour-later", 1, results.WrongWindow.String()},
+		{"is-unavailable-after-every-fifth-call", 2, "have an unknown outcome"},
 	} {
 		t.Run(test.liar, func(t *testing.T) {
 			t.Parallel()
-			code, out, _ := runHere(t, append(strings.Fields(test.args), "--lifecycle", "--api", liar.Named(t, api, test.liar), "--clients", "4", "--payment-window", "1s", "--max-failures", "100%")...)
-			if test.says == "" && code == command.ExitOK {
-				return
+			liar, urls := services.tell(t, test.liar)
+			load := func() (code int, out string) {
+				code, out, _ = runWith(t, func(s *settings) { s.Lifecycle, s.PaymentWindow = true, services.PaymentWindow },
+					services.arguments(urls, "--stock", "60", "--clients", "2", "--max-failures", "100%")...)
+				return code, out
 			}
-			if code != command.ExitFailed || test.says == "" || !strings.Contains(out, test.says) {
-				t.Errorf("exit code %d, want %q", code, test.says)
+			code, out := load()
+			for try := 1; try < maxTriesToLie && liar.Told() < test.least; try++ {
+				code, out = load()
+			}
+			want := command.ExitOK
+			if test.says != "" {
+				want = command.ExitFailed
+			}
+			if code != want || !strings.Contains(out, test.says) || liar.Told() < test.least {
+				t.Errorf("exit code %d after %d lies, want %d and %q", code, liar.Told(), want, test.says)
 			}
 		})
 	}

@@ -22,6 +22,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
@@ -37,9 +39,16 @@ func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 // runHere runs a load test within the test, so that its stores outlive it.
 func runHere(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
+	return runWith(t, func(*settings) {}, args...)
+}
+
+// runWith is runHere with settings that the command line does not allow.
+func runWith(t *testing.T, change func(*settings), args ...string) (code int, stdout, stderr string) {
+	t.Helper()
 	var out, errs bytes.Buffer
 	s, err := parse(args, &out)
 	if err == nil {
+		change(s)
 		err = s.load(t.Context(), t, args, &out, &errs)
 	}
 	code = command.ExitCode(t.Context(), "loadtest", err, &errs)
@@ -451,38 +460,133 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// TestLiars loads services whose answers differ from what they commit.
+// services are instances that the laboratory has started on embedded stores, for several
+// loads.
+type services struct {
+	*lab
+	fleet *fleet
+}
+
+// startServices starts the instances of a load with these arguments, for the first of its
+// strategies.
+func startServices(t *testing.T, args ...string) *services {
+	t.Helper()
+	s, err := parse(args, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := newLab(t.Context(), t, *s, args, io.Discard, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.close)
+	f := l.startFleet(l.chosen()[0])
+	t.Cleanup(l.client.CloseIdleConnections) // before the instances end, which wait for them
+	return &services{l, f}
+}
+
+// tell puts a liar in front of the instances, and returns it with the URLs to load.
+func (s *services) tell(t *testing.T, lie string) (l *liar.Liar, urls []string) {
+	t.Helper()
+	l = &liar.Liar{Lie: lie, Change: func(statements ...liar.Statement) { s.falsify(t, statements) }, AddToGate: func(sku string) { s.addToGate(t, sku) }}
+	for _, url := range s.fleet.urls {
+		urls = append(urls, l.Serve(t, url))
+	}
+	return l, urls
+}
+
+// arguments returns those of a load test at the URLs, with the stores of the services.
+func (s *services) arguments(urls []string, more ...string) []string {
+	args := []string{"--db", s.DB, "--redis", s.Redis}
+	for _, url := range urls {
+		args = append(args, "--target", url)
+	}
+	return append(args, more...)
+}
+
+// falsify changes the ledger in one transaction.
+func (s *services) falsify(t *testing.T, statements []liar.Statement) {
+	tx := s.sql.DB().Begin()
+	for _, statement := range statements {
+		for i, arg := range statement.Args {
+			if id, ok := arg.(uuid.UUID); ok {
+				statement.Args[i] = s.column(id)
+			}
+		}
+		if err := tx.Exec(statement.Text, statement.Args...).Error; err != nil {
+			t.Errorf("%s: %v", statement.Text, err)
+		}
+	}
+	if err := tx.Commit().Error; err != nil {
+		t.Error(err)
+	}
+}
+
+// addToGate adds a unit to the gate's count of the SKU.
+func (s *services) addToGate(t *testing.T, sku string) {
+	id, err := s.sql.LedgerID(t.Context())
+	if err != nil {
+		t.Error(err)
+	}
+	const script = `local epoch, available, rest = string.match(redis.call('HGET', KEYS[1], ARGV[1]), '^(%d+) (%-?%d+) (.*)$')
+		return redis.call('HSET', KEYS[1], ARGV[1], string.format('%s %d %s', epoch, available + 1, rest))`
+	if err := s.redis.Eval(t.Context(), script, []string{"holdfast:{" + id.String() + "}:count"}, sku).Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// maxTriesToLie bounds the loads until a liar has lied: it may have no occasion in a load
+// that lasts some seconds, on a machine that pauses.
+const maxTriesToLie = 10
+
+// TestLiars loads services whose answers differ from what they commit. All liars stand in
+// front of the same instances.
 func TestLiars(t *testing.T) {
 	t.Parallel()
-	api := liar.All(t, "..")
+	const (
+		open   = "--rate 50 --duration 1s"
+		stock  = 100
+		broken = command.ExitFailed
+	)
+	whole, running := t, map[string]*services{}
 	for _, test := range []struct {
-		liar string // name of the program, which selects the fault
-		code int
-		says []results.Kind
-		args string
+		strategy, liar string
+		code           int
+		says           []results.Kind
+		args           string
 	}{
-		{"honest-about-queued-orders", command.ExitOK, nil, "--strategies async"},
-		{"forgets-one-queued-order-in-fifty", command.ExitFailed, []results.Kind{results.Missing}, "--strategies async"},
-		{"answers-before-the-commit", command.ExitFailed, []results.Kind{results.Early}, "--strategies merged"}, // it also loses orders when it is killed
-		{"gives-one-in-fifty-another-order", command.ExitFailed, []results.Kind{results.WrongAnswer, results.Repeated}, "--strategies merged"},
-		{"gives-another-order-under-this-buyer", command.ExitFailed, []results.Kind{results.Repeated}, "--strategies merged"},
-		{"is-busy-after-one-commit-in-ten", command.ExitFailed, []results.Kind{results.Denied}, "--strategies merged"},
-		{"is-unavailable-after-one-commit-in-thirty", command.ExitFailed, nil, "--strategies merged"},
-		{"makes-a-second-order-of-one-replay-in-ten", command.ExitFailed, []results.Kind{results.Doubled}, "--strategies merged"},
-		{"makes-a-second-order-of-one-replay-in-ten", command.ExitFailed, []results.Kind{results.Doubled}, "--strategies lua --rate 100 --duration 3s"},
-		{"answers-one-replay-in-ten-with-a-second-order", command.ExitFailed, []results.Kind{results.OtherReplay, results.Doubled}, "--strategies merged"},
-		{"answers-one-replay-in-ten-with-a-second-order", command.ExitFailed, []results.Kind{results.OtherReplay, results.Doubled}, "--strategies async"},
-		{"stores-all-under-another-buyer", command.ExitFailed, []results.Kind{results.OtherBuyer}, "--strategies merged"},
+		{"async", "is-honest-about-queued-orders", command.ExitOK, nil, ""},
+		{"async", "forgets-one-queued-order-in-fifty", broken, []results.Kind{results.Missing}, ""},
+		{"async", "answers-one-replay-in-ten-with-a-second-order", broken, []results.Kind{results.OtherReplay, results.Doubled}, ""},
+		{"merged", "tells-the-truth", command.ExitOK, nil, "--keep"},
+		{"merged", "answers-before-the-commit", broken, []results.Kind{results.Early}, ""},
+		{"merged", "gives-one-in-fifty-another-order", broken, []results.Kind{results.WrongAnswer, results.Repeated}, ""},
+		{"merged", "gives-another-order-under-this-buyer", broken, []results.Kind{results.Repeated}, ""},
+		{"merged", "is-busy-after-one-commit-in-ten", broken, []results.Kind{results.Denied}, ""},
+		{"merged", "is-unavailable-after-one-commit-in-thirty", broken, nil, ""},
+		{"merged", "makes-a-second-order-of-one-replay-in-ten", broken, []results.Kind{results.Doubled}, ""},
+		{"merged", "makes-a-second-order-of-one-replay-in-ten", broken, []results.Kind{results.Doubled}, open},
+		{"merged", "answers-one-replay-in-ten-with-a-second-order", broken, []results.Kind{results.OtherReplay, results.Doubled}, ""},
+		{"merged", "stores-all-under-another-buyer", broken, []results.Kind{results.OtherBuyer}, ""},
 	} {
 		t.Run(test.liar, func(t *testing.T) {
-			folder := t.TempDir()
-			args := append(strings.Fields(test.args), "--api", liar.Named(t, api, test.liar), "--stock", "300", "--out", folder)
-			if !strings.Contains(test.args, "--rate") {
-				args = append(args, patient, fmt.Sprintf("--crash=%v", test.says != nil && test.says[0] == results.Early))
+			if running[test.strategy] == nil {
+				running[test.strategy] = startServices(whole, "--strategies", test.strategy, "--crash=false")
 			}
-			code, out, _ := runHere(t, args...)
-			if code != test.code || (code == command.ExitOK) != strings.Contains(out, results.AsPromised) {
-				t.Errorf("exit code %d, want %d", code, test.code)
+			services := running[test.strategy]
+			folder := t.TempDir()
+			honest := test.code == command.ExitOK
+			liar, urls := services.tell(t, test.liar)
+			args := services.arguments(urls, append(strings.Fields(test.args), "--stock", fmt.Sprint(stock), "--out", folder)...)
+			if test.args != open {
+				args = append(args, patient, "--clients", "8")
+			}
+			code, out, says := runHere(t, args...)
+			for try := 1; try < maxTriesToLie && !honest && liar.Told() == 0; try++ {
+				code, out, says = runHere(t, args...)
+			}
+			if code != test.code || honest != strings.Contains(out, results.AsPromised) || honest != (liar.Told() == 0) {
+				t.Errorf("exit code %d, want %d, after %d lies", code, test.code, liar.Told())
 			}
 			r := written(t, folder).Strategies[0]
 			findings := r.Findings
@@ -494,10 +598,7 @@ func TestLiars(t *testing.T) {
 					t.Errorf("no finding that %v", says)
 				}
 			}
-			if r.Crash != nil && !strings.Contains(out, "after kill -9: ") {
-				t.Error("no fault after kill -9 is printed")
-			}
-			if queues := strings.Contains(test.args, "async"); queues != (r.Queued > 0 && r.Queued == r.Accepted) {
+			if queues := test.strategy == "async"; queues != (r.Queued > 0 && r.Queued == r.Accepted) {
 				t.Errorf("%d queued and %d accepted", r.Queued, r.Accepted)
 			}
 			if r.Sampled == 0 {
@@ -506,9 +607,16 @@ func TestLiars(t *testing.T) {
 			if strings.HasPrefix(test.liar, "is-unavailable") && !(strings.Contains(out, "503 unavailable") && strings.Contains(out, "have an unknown outcome, more than 1, and nothing was killed")) {
 				t.Error("the failures are not printed, or not that they leave open what became of orders")
 			}
-			if sent := r.Repeats + r.RepeatsFailed; sent == 0 || r.Rate == 0 && (r.Keys == nil || r.Keys.Repeats < 100) {
+			if sent := r.Repeats + r.RepeatsFailed; sent == 0 || r.Rate == 0 && (r.Keys == nil || r.Keys.Repeats < stock/3) {
 				t.Errorf("%d repeats of orders, and in the rush with repeated keys %+v", sent, r.Keys)
 			}
+			if !honest || test.args != "--keep" {
+				return
+			}
+			if !strings.Contains(says, "kept the orders") {
+				t.Error("the output does not say that the orders were kept")
+			}
+			expectCleaned(t, services, 2*stock)
 		})
 	}
 }
@@ -527,24 +635,34 @@ func TestProductName(t *testing.T) {
 	}
 }
 
-// TestRealStores loads a strategy that oversells and two that do not.
+// TestRealStores loads strategies that oversell and others that do not: with the guard, which
+// catches what a broken gate admits, and without it. A strategy without a gate has no guard.
+// Every strategy on every pair of stores, by more instances, is for the thorough mode.
 func TestRealStores(t *testing.T) {
 	t.Parallel()
+	const stock = 100
 	for _, test := range []struct {
-		name      string
-		instances int
-		crash     bool
-		stores    func(t *testing.T) (redis, db string)
+		name       string
+		strategies string
+		guard      bool
+		crash      bool
+		stores     func(t *testing.T) (redis, db string)
 	}{
-		{"MariaDB and Redis", 4, false, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
-		{"PostgreSQL and Redis Cluster", 2, true, func(t *testing.T) (string, string) { return testenv.RedisCluster(t), testenv.Postgres(t) }},
+		{"MariaDB and Redis", "none,db-none,lua", true, false, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
+		{"PostgreSQL and Redis Cluster", "none,merged", false, true, func(t *testing.T) (string, string) { return testenv.RedisCluster(t), testenv.Postgres(t) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			redis, db := test.stores(t)
-			folder := t.TempDir()
-			code, out, _ := runHere(t, "--strategies", "none,lua,merged", "--instances", fmt.Sprint(test.instances),
-				"--stock", "200", patient, "--redis", redis, "--db", db, "--out", folder, fmt.Sprintf("--crash=%v", test.crash))
-			if code != command.ExitOK || strings.Contains(out, results.Broken) || strings.Count(out, results.AsPromised) != 3 {
+			folder, instances, guard := t.TempDir(), 2, "off"
+			if testenv.Thorough() {
+				test.strategies, instances = "none,db-none,lua,merged", 3
+			}
+			if test.guard {
+				guard = "on"
+			}
+			code, out, _ := runHere(t, "--strategies", test.strategies, "--instances", fmt.Sprint(instances), "--guard", guard,
+				"--stock", fmt.Sprint(stock), patient, "--redis", redis, "--db", db, "--out", folder, fmt.Sprintf("--crash=%v", test.crash))
+			if code != command.ExitOK || strings.Contains(out, results.Broken) || strings.Count(out, results.AsPromised) != 1+strings.Count(test.strategies, ",") || strings.Contains(out, "caught") != test.guard {
 				t.Errorf("exit code %d", code)
 			}
 			run := written(t, folder)
@@ -552,8 +670,12 @@ func TestRealStores(t *testing.T) {
 				t.Errorf("the stores are %q at %q", run.Stores, run.Addresses)
 			}
 			for _, r := range run.Strategies {
-				if r.Instances != test.instances || (r.Sold == 200) != r.Sound {
-					t.Errorf("%s: %d instances, %d of 200 units sold", r.Strategy, r.Instances, r.Sold)
+				guarded := test.guard && mustFind(t, r.Strategy).HasGate()
+				if r.Instances != instances || (r.Sold == stock) != (r.Sound || guarded) || r.Oversold != r.Sold-stock {
+					t.Errorf("%s: %d instances, %d of %d units sold", r.Strategy, r.Instances, r.Sold, stock)
+				}
+				if (r.Caught != nil) != guarded || guarded && (*r.Caught == 0) != r.Sound {
+					t.Errorf("%s: %s caught", r.Strategy, table.Optional("%d", r.Caught))
 				}
 				if r.LoadChinese == "" || len(r.Faults) != len(r.FaultsChinese) {
 					t.Errorf("%s: load %q, faults %q in Chinese", r.Strategy, r.LoadChinese, r.FaultsChinese)
@@ -597,31 +719,39 @@ func expectEmpty(t *testing.T, redis, db string) {
 	}
 }
 
-// TestKeep checks that --keep leaves the rows, and that clean deletes them.
-func TestKeep(t *testing.T) {
-	t.Parallel()
-	redis, db := testenv.Redis(t), testenv.MariaDB(t)
-	code, _, says := runHere(t, "--strategies", "segment", "--stock", "40", patient, "--crash=false", "--redis", redis, "--db", db, "--keep")
-	if code != command.ExitOK || !strings.Contains(says, "kept the orders") {
+// expectCleaned fails the test unless clean deletes the two SKUs of a rush that kept its
+// orders, and then nothing is left.
+func expectCleaned(t *testing.T, s *services, orders int) {
+	t.Helper()
+	code, _, says := runHere(t, "clean", "--redis", s.Redis, "--db", s.DB)
+	if code != command.ExitOK || !strings.Contains(says, fmt.Sprintf("deleted 2 SKUs and %d orders", orders)) {
 		t.Errorf("exit code %d", code)
 	}
-	code, _, says = runHere(t, "clean", "--redis", redis, "--db", db)
-	if code != command.ExitOK || !strings.Contains(says, "deleted 2 SKUs and 80 orders") {
-		t.Errorf("exit code %d", code)
-	}
-	expectEmpty(t, redis, db)
+	expectEmpty(t, s.Redis, s.DB)
 }
 
-// TestCrash kills an instance of a sound strategy.
+// TestCrash kills an instance of a sound strategy, and then one that answers before the
+// commit and so loses orders.
 func TestCrash(t *testing.T) {
 	t.Parallel()
-	folder := t.TempDir()
-	if code, _, _ := runHere(t, "--strategies", "lua", "--stock", "400", patient, "--out", folder); code != command.ExitOK {
-		t.Errorf("exit code %d", code)
+	const stock = 200
+	s := startServices(t, "--strategies", "lua", "--stock", fmt.Sprint(stock), patient)
+	crash, err := s.crashRush(t.Context(), s.chosen()[0], s.fleet)
+	if err != nil {
+		t.Fatal(err)
 	}
-	crash := written(t, folder).Strategies[0].Crash
-	if crash == nil || crash.Accepted < 200 || crash.Unknown == 0 || crash.InFlight == nil || *crash.InFlight != 0 {
+	if crash.Verdict != results.AsPromised || crash.Accepted < stock/2 || crash.Unknown == 0 || crash.InFlight == nil || *crash.InFlight != 0 {
 		t.Errorf("%+v", crash)
+	}
+	_, s.fleet.urls = s.tell(t, "answers-before-the-commit")
+	s.runID = s.runID[1:] + "0" // another run, with SKUs of its own
+	if crash, err = s.crashRush(t.Context(), s.chosen()[0], s.fleet); err != nil {
+		t.Fatal(err)
+	}
+	r := results.Result{Verdict: results.AsPromised}
+	judgeCrash(&r, crash)
+	if r.Verdict != results.Broken || !slices.ContainsFunc(r.Faults, func(fault string) bool { return strings.HasPrefix(fault, "after kill -9: ") }) {
+		t.Errorf("of the liar: %+v", r)
 	}
 }
 
@@ -629,7 +759,8 @@ func TestCrash(t *testing.T) {
 func TestOpenLoad(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "out")
-	code, run := loadOpenly(t, folder, "--strategies", "merged", "--rate", "50", "--duration", "1s")
+	s := startServices(t, "--strategies", "merged", "--instances", "1", "--rate", "50")
+	code, run := loadOpenly(t, folder, s.arguments(s.fleet.urls, "--rate", "50", "--duration", "1s")...)
 	if code != command.ExitOK {
 		t.Errorf("exit code %d", code)
 	}
@@ -717,39 +848,16 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// TestGuard checks that the guard catches what a broken gate admits. A strategy without
-// a gate has no guard.
-func TestGuard(t *testing.T) {
-	t.Parallel()
-	folder := t.TempDir()
-	code, out, _ := runHere(t, "--strategies", "none,db-none,lua", "--guard", "on", "--stock", "100", "--limit", "1m", "--crash=false",
-		"--redis", testenv.Redis(t), "--db", testenv.MariaDB(t), "--out", folder)
-	if code != command.ExitOK || !strings.Contains(out, "caught") {
-		t.Errorf("exit code %d", code)
-	}
-	strategies := written(t, folder).Strategies
-	if none := strategies[0]; none.Oversold != 0 || none.Caught == nil || *none.Caught == 0 {
-		t.Errorf("none: %d oversold, %s caught", none.Oversold, table.Optional("%d", none.Caught))
-	}
-	if without := strategies[1]; without.Oversold == 0 || without.Caught != nil {
-		t.Errorf("db-none: %d oversold, %s caught", without.Oversold, table.Optional("%d", without.Caught))
-	}
-	if lua := strategies[2]; lua.Oversold != 0 || lua.Caught == nil || *lua.Caught != 0 {
-		t.Errorf("lua: %d oversold, %s caught", lua.Oversold, table.Optional("%d", lua.Caught))
-	}
-}
-
 // TestLocks runs the strategies with locks on lock servers of their own. TestLocks of cmd/api
 // sells with every backend.
 func TestLocks(t *testing.T) {
 	t.Parallel()
-	redis, db := testenv.Redis(t), testenv.MariaDB(t)
 	for _, test := range []struct {
 		lock, strategies string
 		flags            func(t *testing.T) []string
 	}{
 		{"etcd", "segment-lock", func(t *testing.T) []string { return []string{"--etcd", testenv.Etcd(t)} }},
-		{"redlock", "lock,segment-lock", func(t *testing.T) []string {
+		{"redlock", "lock", func(t *testing.T) []string {
 			var servers []string
 			for range 3 {
 				u, err := url.Parse(testenv.OwnRedis(t).URL())
@@ -762,7 +870,7 @@ func TestLocks(t *testing.T) {
 		}},
 	} {
 		t.Run(test.lock, func(t *testing.T) {
-			args := append([]string{"--strategies", test.strategies, "--lock", test.lock, "--stock", "40", patient, "--clients", "8", "--max-failures", "100%", "--redis", redis, "--db", db, "--crash=false"}, test.flags(t)...)
+			args := append([]string{"--strategies", test.strategies, "--lock", test.lock, "--instances", "1", "--stock", "20", patient, "--clients", "4", "--max-failures", "100%", "--crash=false"}, test.flags(t)...)
 			code, out, _ := runHere(t, args...)
 			if code != command.ExitOK || strings.Contains(out, results.Broken) || !strings.Contains(out, results.AsPromised) {
 				t.Errorf("exit code %d", code)
@@ -824,7 +932,7 @@ func (r *running) folders() []string {
 // TestKilled checks that a load test that is killed leaves nothing behind.
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	r := startLoading(t, []string{testenv.Build(t, "./loadtest")}, "lua: loading", "--strategies", "lua", "--stock", "1000000", "--limit", "1m")
+	r := startLoading(t, []string{testenv.Build(t, "./loadtest")}, "lua: loading", "--strategies", "lua", "--instances", "1", "--clients", "1", "--stock", "1000000", "--limit", "1m")
 	if err := r.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -840,7 +948,7 @@ func TestGoRunKilled(t *testing.T) {
 	if err := os.WriteFile(parent, []byte("#!/bin/sh\n\"$@\" &\nwait\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	r := startLoading(t, []string{parent, testenv.Build(t, "./loadtest")}, "lua: loading", "--strategies", "lua", "--stock", "1000000", "--limit", "1m")
+	r := startLoading(t, []string{parent, testenv.Build(t, "./loadtest")}, "lua: loading", "--strategies", "lua", "--instances", "1", "--clients", "1", "--stock", "1000000", "--limit", "1m")
 	if err := r.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -854,7 +962,7 @@ func TestGoRunKilled(t *testing.T) {
 // TestInterrupted expects the table of the results so far.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
-	r := startLoading(t, []string{testenv.Build(t, "./loadtest")}, "lua: loading", "--strategies", "merged,lua", "--stock", "1000000", "--limit", "1s", "--crash=false")
+	r := startLoading(t, []string{testenv.Build(t, "./loadtest")}, "lua: loading", "--strategies", "merged,lua", "--instances", "1", "--clients", "1", "--stock", "1000000", "--limit", "1s", "--crash=false")
 	if err := r.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}

@@ -1,66 +1,350 @@
-// Package liar builds services that lie, to test that the load generators notice.
+// Package liar serves lies, to test that the load generators notice. A liar stands between
+// the clients and honest services. It changes requests, answers, or the stores.
 package liar
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// changes replace a text that occurs once in one of the module's files.
-var changes = []struct{ file, old, new string }{
-	{"internal/httpapi/handlers.go", "a.Orders.Place(ctx, req)", "a.lie(ctx, req)"},
-	{"internal/httpapi/lifecycle.go", "o, err := change(ctx, id)", "o, err := lieAbout(ctx, id, change)"},
+// Liar tells one lie. With an unknown one it tells the truth. It is safe for concurrent use.
+type Liar struct {
+	Lie string
+	// Change makes changes in the ledger behind the service's back, in one transaction. Its
+	// arguments are texts, numbers and UUIDs. Only lies about what is stored need it.
+	Change func(statements ...Statement)
+	// AddToGate adds a unit to the gate's count of the SKU. Only one lie needs it.
+	AddToGate func(sku string)
+
+	told, placed, replays, called, cancels, pending atomic.Int64
+
+	latest  atomic.Pointer[answer] // names the last order that was placed
+	waiting sync.WaitGroup         // for orders that were answered and not committed
 }
 
-// added maps paths in the module to the files with their text.
-var added = map[string]string{
-	"internal/httpapi/liar.go":     "loadtest/testdata/liar.go",
-	"internal/httpapi/lifeliar.go": "loadtest/testdata/lifeliar.go",
+// Statement is an SQL statement with its arguments.
+type Statement struct {
+	Text string
+	Args []any
 }
 
-// All builds cmd/api of the module in the folder root so that it can tell every lie of
-// loadtest/testdata. Its name says which one it tells.
-func All(t testenv.T, root string) (program string) {
-	t.Helper()
-	root, err := filepath.Abs(root)
-	must(t, err)
-	folder, replace := testenv.Folder(t, "liar"), make(map[string]string)
-	for path, text := range added {
-		replace[filepath.Join(root, path)] = filepath.Join(root, text)
-	}
-	for i, c := range changes {
-		file, changed := filepath.Join(root, c.file), filepath.Join(folder, fmt.Sprint(i, "-", filepath.Base(c.file)))
-		text, err := os.ReadFile(file)
-		must(t, err)
-		if n := strings.Count(string(text), c.old); n != 1 {
-			t.Fatalf("%q occurs %d times in %s", c.old, n, file)
+// Told returns the number of lies so far.
+func (l *Liar) Told() int64 { return l.told.Load() }
+
+// Serve serves the lie in front of the service at the URL until the test ends, and returns
+// the URL to load. A liar may stand in front of several services.
+func (l *Liar) Serve(t testenv.T, service string) (url string) {
+	transport := &http.Transport{MaxIdleConnsPerHost: 256}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			panic(http.ErrAbortHandler)
 		}
-		must(t, os.WriteFile(changed, []byte(strings.Replace(string(text), c.old, c.new, 1)), 0o600))
-		replace[file] = changed
+		l.answer(call{l: l, transport: transport, service: service, r: r, text: text}).write(w)
+	}))
+	t.Cleanup(func() {
+		l.waiting.Wait()
+		transport.CloseIdleConnections() // otherwise the service waits for them when it stops
+		server.Close()
+	})
+	return server.URL
+}
+
+// call is a request of a client.
+type call struct {
+	l         *Liar
+	transport *http.Transport
+	service   string
+	r         *http.Request
+	text      []byte
+}
+
+// answer is an answer of the service, or what a client gets instead.
+type answer struct {
+	status int
+	header http.Header
+	text   []byte
+}
+
+func (a answer) write(w http.ResponseWriter) {
+	for name, values := range a.header {
+		if name != "Content-Length" {
+			w.Header()[name] = values
+		}
 	}
-	list, err := json.Marshal(map[string]map[string]string{"Replace": replace})
-	must(t, err)
-	overlay := filepath.Join(folder, "overlay.json")
-	must(t, os.WriteFile(overlay, list, 0o600))
-	return testenv.Build(t, "./cmd/api", "-overlay="+overlay)
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.text) // the client may have gone
 }
 
-// Named returns the program under another name.
-func Named(t testenv.T, program, name string) string {
-	t.Helper()
-	named := filepath.Join(testenv.Folder(t, "liar"), name)
-	must(t, os.Symlink(program, named))
-	return named
+// promises reports whether the answer names an order that was placed.
+func (a answer) promises() bool {
+	return a.status == http.StatusCreated || a.status == http.StatusAccepted
 }
 
-func must(t testenv.T, err error) {
-	t.Helper()
+func (a answer) replayed() bool { return a.header.Get("Idempotent-Replayed") == "true" }
+
+// problem is the answer with a problem of this type.
+func problem(status int, name string) answer {
+	return answer{status, http.Header{"Content-Type": {"application/problem+json"}}, fmt.Appendf(nil, `{"type":"/problems/%s","title":%q,"status":%d}`, name, name, status)}
+}
+
+// object is a JSON object.
+type object map[string]any
+
+func (a answer) object() (o object) { return parse(a.text) }
+
+func parse(text []byte) (o object) {
+	numbers := json.NewDecoder(bytes.NewReader(text))
+	numbers.UseNumber()
+	_ = numbers.Decode(&o) // an answer that is no object has no members
+	return o
+}
+
+func (o object) text(member string) string {
+	text, _ := o[member].(string)
+	return text
+}
+
+// skus returns the SKU of each line of an order.
+func (o object) skus() (skus []string) {
+	lines, _ := o["lines"].([]any)
+	for _, line := range lines {
+		if line, ok := line.(map[string]any); ok {
+			skus = append(skus, object(line).text("sku"))
+		}
+	}
+	return skus
+}
+
+// with returns the answer with other members of its object.
+func (a answer) with(members object) answer {
+	o := a.object()
+	for member, value := range members {
+		o[member] = value
+	}
+	a.text, _ = json.Marshal(o) // cannot fail: it comes from JSON
+	return a
+}
+
+// forward sends the request to the service. If the service does not answer, the client gets
+// no answer either.
+func (c call) forward() answer { return c.send(c.r.Method, c.r.URL.Path, c.text, c.r.Header) }
+
+// try is send for a request that the client does not wait for. It returns no answer if the
+// service does not give one.
+func (c call) try(method, path string, text []byte, header http.Header) (a answer, err error) {
+	ctx := context.WithoutCancel(c.r.Context())
+	request, err := http.NewRequestWithContext(ctx, method, c.service+path+query(c.r), bytes.NewReader(text))
 	if err != nil {
-		t.Fatalf("building a liar: %v", err)
+		return a, err
 	}
+	request.Header = header.Clone()
+	got, err := c.transport.RoundTrip(request)
+	if err != nil {
+		return a, err
+	}
+	defer got.Body.Close()
+	a.status, a.header = got.StatusCode, got.Header
+	a.text, err = io.ReadAll(got.Body)
+	return a, err
+}
+
+func query(r *http.Request) string {
+	if r.URL.RawQuery == "" {
+		return ""
+	}
+	return "?" + r.URL.RawQuery
+}
+
+func (c call) send(method, path string, text []byte, header http.Header) answer {
+	a, err := c.try(method, path, text, header)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	return a
+}
+
+// get asks the service.
+func (c call) get(path string) object {
+	return c.send(http.MethodGet, path, nil, http.Header{}).object()
+}
+
+// lie counts a lie and returns it.
+func (l *Liar) lie(a answer) answer {
+	l.told.Add(1)
+	return a
+}
+
+// answer answers a call.
+func (l *Liar) answer(c call) answer {
+	id, order := strings.CutPrefix(c.r.URL.Path, "/orders/")
+	switch {
+	case c.r.Method != http.MethodPost:
+		return c.forward()
+	case c.r.URL.Path == "/orders":
+		return l.place(c)
+	case order:
+		id, _, _ = strings.Cut(id, "/")
+		return l.change(c, id)
+	}
+	return c.forward()
+}
+
+// place places an order.
+func (l *Liar) place(c call) answer {
+	n := l.placed.Add(1)
+	request := parse(c.text)
+	other := l.latest.Load()
+	switch l.Lie {
+	case "answers-before-the-commit":
+		return l.answerFirst(c, request)
+	case "gives-one-in-fifty-another-order":
+		if other != nil && n%50 == 0 {
+			return l.lie(*other)
+		}
+	case "gives-another-order-under-this-buyer":
+		if other != nil && n%50 == 0 {
+			return l.lie(other.with(object{"buyer_id": request["buyer_id"]}))
+		}
+	case "forgets-one-queued-order-in-fifty":
+		if other != nil && n%50 == 0 {
+			return l.lie(other.with(object{"id": uuid.NewString(), "buyer_id": request["buyer_id"]}))
+		}
+	case "refuses-every-order":
+		return l.lie(problem(http.StatusConflict, "sold-out"))
+	case "stores-all-under-another-buyer":
+		buyer := request["buyer_id"]
+		request["buyer_id"] = "another"
+		c.text, _ = json.Marshal(request) // cannot fail: it comes from JSON
+		a := c.forward()
+		if !a.promises() {
+			return a
+		}
+		return l.lie(a.with(object{"buyer_id": buyer}))
+	}
+	a := c.forward()
+	if !a.promises() {
+		return a
+	}
+	if !a.replayed() {
+		l.latest.Store(&a)
+	}
+	switch l.Lie {
+	case "is-busy-after-one-commit-in-ten":
+		if n%10 == 0 {
+			return l.lie(problem(http.StatusServiceUnavailable, "busy"))
+		}
+	case "is-unavailable-after-one-commit-in-thirty":
+		if n%30 == 0 {
+			return l.lie(problem(http.StatusServiceUnavailable, "unavailable"))
+		}
+	case "answers-that-orders-expire-an-hour-later":
+		if expires, err := time.Parse(time.RFC3339, a.object().text("expires_at")); err == nil {
+			return l.lie(a.with(object{"expires_at": expires.Add(time.Hour)}))
+		}
+	case "makes-a-second-order-of-one-replay-in-ten", "answers-one-replay-in-ten-with-a-second-order":
+		return l.double(c, a)
+	}
+	return a
+}
+
+// double places a second order for the first of ten replays. It answers with the second
+// order if the lie says so.
+func (l *Liar) double(c call, first answer) answer {
+	if !first.replayed() || l.replays.Add(1)%10 != 1 {
+		return first
+	}
+	header := c.r.Header.Clone()
+	header.Set("Idempotency-Key", header.Get("Idempotency-Key")+"-second")
+	second := c.send(c.r.Method, c.r.URL.Path, c.text, header)
+	if !second.promises() {
+		l.replays.Add(-1) // the next replay
+		return first
+	}
+	if strings.HasPrefix(l.Lie, "makes") {
+		return l.lie(first)
+	}
+	second.header.Set("Idempotent-Replayed", "true")
+	return l.lie(second)
+}
+
+// fewLeft is the stock below which answerFirst answers truthfully. Otherwise it would
+// promise units that other orders are about to take.
+const fewLeft = 64
+
+// answerFirst answers at once with an ID of its own. It changes the ID of the order to it
+// after the commit.
+func (l *Liar) answerFirst(c call, request object) answer {
+	left, _ := c.get("/stock/" + request.skus()[0])["available"].(json.Number)
+	if n, err := left.Int64(); err != nil || n-l.pending.Load() < fewLeft {
+		return c.forward()
+	}
+	id := uuid.New()
+	promise, _ := json.Marshal(object{ // cannot fail
+		"id": id, "buyer_id": request["buyer_id"], "status": "pending", "lines": request["lines"], "created_at": time.Now(),
+	})
+	l.pending.Add(1)
+	l.waiting.Go(func() {
+		defer l.pending.Add(-1)
+		a, err := c.try(c.r.Method, c.r.URL.Path, c.text, c.r.Header)
+		if err != nil || !a.promises() || a.replayed() {
+			return // the order is lost
+		}
+		placed := uuid.MustParse(a.object().text("id"))
+		l.Change(
+			Statement{"UPDATE order_lines SET order_id = ? WHERE order_id = ?", []any{id, placed}},
+			Statement{"UPDATE orders SET id = ? WHERE id = ?", []any{id, placed}},
+		)
+	})
+	return l.lie(answer{http.StatusCreated, http.Header{"Content-Type": {"application/json"}}, promise})
+}
+
+// change changes an order: it pays, cancels or refunds it.
+func (l *Liar) change(c call, id string) answer {
+	expired := l.Lie == "revives-without-units" && c.get("/orders/"+id).text("status") == "expired"
+	a := c.forward()
+	if l.Lie == "is-unavailable-after-every-fifth-call" && l.called.Add(1)%5 == 0 && a.status == http.StatusOK {
+		return l.lie(problem(http.StatusServiceUnavailable, "unavailable"))
+	}
+	o := a.object()
+	due := o.text("type") == "/problems/refund-due"
+	cancelled := a.status == http.StatusOK && o.text("status") == "cancelled"
+	switch {
+	case l.Lie == "forgets-payments-that-are-due" && due:
+		return l.falsify(a, "DELETE FROM payments WHERE id = ?", o["payment_id"])
+	case l.Lie == "thanks-for-payments-that-are-due" && due:
+		paid, _ := json.Marshal(object{"id": id, "buyer_id": "", "status": "paid", "lines": []any{}, "created_at": time.Now()}) // cannot fail
+		return l.lie(answer{http.StatusOK, http.Header{"Content-Type": {"application/json"}}, paid})
+	case expired && a.status == http.StatusOK && o.text("status") == "paid":
+		for _, sku := range o.skus() {
+			a = l.falsify(a, "UPDATE stock SET available = available + 1 WHERE sku = ?", sku)
+		}
+	case l.Lie == "returns-units-twice" && cancelled:
+		return l.falsify(a, "UPDATE stock SET available = available + 1 WHERE sku = ?", o.skus()[0])
+	case l.Lie == "returns-units-twice-at-the-gate" && cancelled && l.cancels.Add(1) == 2:
+		l.AddToGate(o.skus()[0])
+		return l.lie(a)
+	case l.Lie == "keeps-claims" && cancelled && len(o.skus()) > 1:
+		return l.falsify(a, "UPDATE claims SET units = units + 1 WHERE buyer_id = ?", o["buyer_id"])
+	}
+	return a
+}
+
+// falsify changes the ledger and returns the true answer.
+func (l *Liar) falsify(a answer, statement string, args ...any) answer {
+	l.Change(Statement{statement, args})
+	return l.lie(a)
 }

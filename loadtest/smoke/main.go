@@ -85,12 +85,6 @@ func serve(t testenv.T, flags ...string) (url string) {
 	return testenv.API(t, append([]string{"--db", ledger, "--migrate"}, flags...)...).URL()
 }
 
-// serveFile starts another program in place of the service.
-func serveFile(t testenv.T, file string) (url string) {
-	ledger := "sqlite://" + filepath.Join(testenv.Folder(t, "ledger"), "ledger.db")
-	return testenv.ServeFile(t, file, "--db", ledger, "--migrate").URL()
-}
-
 func tool(name string, args ...string) []string {
 	return append([]string{"go", "tool", "-modfile=tools/go.mod", name}, args...)
 }
@@ -153,7 +147,6 @@ func k6Lifecycle(ctx context.Context, url, folder string) error {
 // repeated keys, and rush.js on one that also answers with it, and on one that refuses every
 // order. They name the check.
 func detectsLies(ctx context.Context, t testenv.T, folder string) error {
-	api := liar.All(t, ".")
 	for _, test := range []struct {
 		lie  string
 		rush int // exit code
@@ -166,7 +159,7 @@ func detectsLies(ctx context.Context, t testenv.T, folder string) error {
 		{"refuses-every-order", thresholdsFailed, "BROKEN orders_accepted: count>0", ""}, // its counts agree
 	} {
 		summary := filepath.Join(folder, test.lie+".json")
-		env := []string{"BASE_URL=" + serveFile(t, liar.Named(t, api, test.lie)), "SKU=" + test.lie, "STOCK=2000", "PEAK=150", "SECONDS=5", "P99=30000"}
+		env := []string{"BASE_URL=" + (&liar.Liar{Lie: test.lie}).Serve(t, serve(t)), "SKU=" + test.lie, "STOCK=2000", "PEAK=150", "SECONDS=5", "P99=30000"}
 		if err := expectText(ctx, test.rush, test.says, append(env, "SUMMARY="+summary), script("rush.js")...); err != nil {
 			return err
 		}
