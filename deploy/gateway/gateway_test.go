@@ -1033,7 +1033,7 @@ func TestRedisRestarted(t *testing.T) {
 // TestLedgerIDFile checks that the ledger's ID can be in a file, in upper case and
 // without hyphens.
 func TestLedgerIDFile(t *testing.T) {
-	ledger := serviceOf(t, plan{}).ledger.String()
+	ledger := serviceOf(t, plan{redis: testenv.Redis(t)}).ledger.String()
 	name := file(t, strings.ToUpper(strings.ReplaceAll(ledger, "-", ""))+"\n")
 	s := build(t, plan{environment: []string{"HOLDFAST_LEDGER_ID=", "HOLDFAST_LEDGER_ID_FILE=" + name}})
 	if err := soldOut(s); err != nil {

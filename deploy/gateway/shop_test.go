@@ -47,7 +47,7 @@ var services struct {
 	started map[string]*service
 }
 
-// serviceOf returns the service of a shop. It is shared unless the plan says that the
+// serviceOf returns the service of a shop, whose plan names a Redis. It is shared unless the plan says that the
 // shop is alone.
 func serviceOf(t testenv.T, p plan) *service {
 	t.Helper()
