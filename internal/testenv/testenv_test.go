@@ -205,24 +205,24 @@ func TestServers(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name, kind string
-		url        func(testenv.T) string
-		shared     bool // the next call returns the same URL
+		url, next  func(testenv.T) string
+		shared     bool // next returns the same URL
 	}{
-		{"Redis", "redis", testenv.Redis, true},
-		{"RedisCluster", "redis", testenv.RedisCluster, true},
-		{"RedisSentinel", "redis", testenv.RedisSentinel, true},
-		{"MariaDB", "sql", testenv.MariaDB, false},
-		{"Postgres", "sql", testenv.Postgres, false},
-		{"SQLite", "sql", testenv.SQLite, false},
-		{"OwnRedis", "redis", func(t testenv.T) string { return testenv.OwnRedis(t).URL() }, false},
-		{"OwnRedisCluster", "redis", func(t testenv.T) string { return testenv.OwnRedisCluster(t, 0).URL() }, false},
-		{"OwnRedisSentinel", "redis", func(t testenv.T) string { return testenv.OwnRedisSentinel(t).URL() }, false},
-		{"OwnMariaDB", "sql", func(t testenv.T) string { return testenv.OwnMariaDB(t).URL() }, false},
-		{"OwnPostgres", "sql", func(t testenv.T) string { return testenv.OwnPostgres(t).URL() }, false},
+		{"Redis", "redis", testenv.Redis, testenv.Redis, true},
+		{"RedisCluster", "redis", testenv.RedisCluster, testenv.RedisCluster, true},
+		{"RedisSentinel", "redis", testenv.RedisSentinel, testenv.RedisSentinel, true},
+		{"MariaDB", "sql", testenv.MariaDB, testenv.MariaDB, false},
+		{"Postgres", "sql", testenv.Postgres, testenv.Postgres, false},
+		{"SQLite", "sql", testenv.SQLite, testenv.SQLite, false},
+		{"OwnRedis", "redis", func(t testenv.T) string { return testenv.OwnRedis(t).URL() }, testenv.Redis, false},
+		{"OwnRedisCluster", "redis", func(t testenv.T) string { return testenv.OwnRedisCluster(t, 0).URL() }, testenv.RedisCluster, false},
+		{"OwnRedisSentinel", "redis", func(t testenv.T) string { return testenv.OwnRedisSentinel(t).URL() }, testenv.RedisSentinel, false},
+		{"OwnMariaDB", "sql", func(t testenv.T) string { return testenv.OwnMariaDB(t).URL() }, testenv.MariaDB, false},
+		{"OwnPostgres", "sql", func(t testenv.T) string { return testenv.OwnPostgres(t).URL() }, testenv.Postgres, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			first, second := test.url(t), test.url(t)
+			first, second := test.url(t), test.next(t)
 			if (first == second) != test.shared {
 				t.Errorf("two calls return %s and %s, want the same: %v", first, second, test.shared)
 			}
@@ -231,8 +231,18 @@ func TestServers(t *testing.T) {
 					t.Errorf("%s: %v", u, err)
 				}
 			}
-			if u, err := url.Parse(strings.Split(first, ",")[0]); err == nil && u.Port() != "" && (len(u.Port()) != 5 || u.Port() >= "32768") {
+			port := func(list string) string {
+				u, err := url.Parse(strings.Split(list, ",")[0])
+				if err != nil {
+					return "" // a list of several servers
+				}
+				return u.Port()
+			}
+			if p := port(first); p != "" && (len(p) != 5 || p >= "32768") {
 				t.Errorf("the port of %s is one of outgoing connections", first)
+			}
+			if p := port(first); p != "" && p == port(second) && strings.HasPrefix(test.name, "Own") {
+				t.Errorf("%s and %s are the same server", first, second)
 			}
 		})
 	}
