@@ -125,14 +125,22 @@ func withSegments(sku stock.SKU) []stock.SKU {
 	return []stock.SKU{sku, segmentOf(sku, 0), segmentOf(sku, 1), segmentOf(sku, 2)}
 }
 
-// TestConformance checks every gate on every kind of Redis. Unless the run is
-// thorough, only the gate of the default strategy runs on the in-process Redis, which
-// is slow, and behind Sentinels, which give the client a single server.
+// conforming has the kinds of Redis on which TestConformance checks each gate unless
+// the run is thorough. The gate of the default strategy runs on every kind. The others
+// run on one server or on a cluster, so that each of the two has a gate with locks and a
+// gate without, with segments and without. The in-process Redis is slow, and Sentinels
+// give the client a single server.
+var conforming = map[string][]string{
+	"Script": kinds, "Locked": {"Cluster"}, "Queue": {"Redis"}, "Segmented": {"Redis"}, "SegmentedLocked": {"Cluster"},
+}
+
+// TestConformance checks every gate on every kind of Redis. Unless the run is thorough,
+// it leaves out the pairs that conforming does not have.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	for name, newGates := range makers {
 		for _, kind := range kinds {
-			if (kind == "InProcess" || kind == "Sentinel") && name != "Script" && !testenv.Thorough() {
+			if !slices.Contains(conforming[name], kind) && !testenv.Thorough() {
 				continue
 			}
 			t.Run(name+"/"+kind, func(t *testing.T) {
@@ -145,10 +153,11 @@ func TestConformance(t *testing.T) {
 }
 
 // TestReadWriteOneCallAtATime checks that the gate that oversells keeps those
-// promises whose checks make one call at a time.
+// promises whose checks make one call at a time. Unless the run is thorough, it checks
+// them on one server only: the same reads and writes run under locks on the other kinds.
 func TestReadWriteOneCallAtATime(t *testing.T) {
 	t.Parallel()
-	for _, kind := range kinds {
+	for _, kind := range thoroughly("Redis") {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			client, ledger := shared.client(t, kind), uuid.New()
@@ -188,7 +197,8 @@ func meeting() func() {
 
 // TestOverselling checks that NoOversell, which the sound gates pass, detects the
 // broken ones. Two takes always meet between reading and writing, so one of the
-// two updates is lost on any machine.
+// two updates is lost on any machine. Unless the run is thorough, one server stands
+// for all kinds of Redis: the fault is in the gates.
 func TestOverselling(t *testing.T) {
 	t.Parallel()
 	for _, broken := range []struct {
@@ -206,7 +216,7 @@ func TestOverselling(t *testing.T) {
 			return []gatetest.Gate{a, b}
 		}},
 	} {
-		for _, kind := range kinds {
+		for _, kind := range thoroughly("Redis") {
 			t.Run(broken.name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
 				client, ledger := shared.client(t, kind), uuid.New()

@@ -17,6 +17,15 @@ import (
 // kinds has the kinds of Redis that the gates run on.
 var kinds = []string{"Redis", "Cluster", "Sentinel", "InProcess"}
 
+// thoroughly returns all kinds if the run is thorough, and otherwise those that are
+// named.
+func thoroughly(named ...string) []string {
+	if testenv.Thorough() {
+		return kinds
+	}
+	return named
+}
+
 // clients has one client for each kind of Redis. All tests of the program share
 // them, because every gate has keys of its own.
 type clients struct {

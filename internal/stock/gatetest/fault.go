@@ -94,7 +94,7 @@ func cancelledContext(t *trial) error {
 // cancelledTakesLeakNothing cancels takes at random times, and gives back those
 // that were not answered, as callers do.
 func cancelledTakesLeakNothing(t *trial) error {
-	const units, buyers, orders = 10_000, 16, 12
+	const units, buyers, orders = 10_000, 16, 6
 	t.fill("a", 1, units)
 	t.fill("b", 1, units)
 	var taken atomic.Int64

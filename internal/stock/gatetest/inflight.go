@@ -75,7 +75,7 @@ func inFlightByAge(t *trial) error {
 }
 
 func inFlightOfMany(t *trial) error {
-	const orders, buyers = 1200, 20 // several steps of a scan
+	const orders, buyers = 700, 20 // several steps of a scan
 	t.fill("a", 1, orders)
 	t.accepted(t.atOnce(buyers, func(gate Gate, _ int) error {
 		for range orders / buyers {
@@ -85,7 +85,7 @@ func inFlightOfMany(t *trial) error {
 		}
 		return nil
 	}))
-	for _, limit := range []int{1, 700, orders, 5000} {
+	for _, limit := range []int{1, 600, orders, 5000} {
 		if t.err != nil {
 			return t.err
 		}
@@ -136,8 +136,12 @@ func scanFindsAll(t *trial) error {
 			return fmt.Errorf("the scan found %+v, which is not an hour old", d)
 		}
 	}
-	for _, taken := range slices.Concat(bought...) { // takes can be settled as they are listed
-		t.settleTakes(all[taken.TakeID])
+	for _, of := range bought { // takes can be settled as they are listed
+		var listed []stock.Take
+		for _, d := range of {
+			listed = append(listed, all[d.TakeID])
+		}
+		t.settleTakes(listed...)
 	}
 	for _, name := range names {
 		if level := t.level(name); t.err == nil && level.InFlight != 0 {

@@ -234,11 +234,19 @@ func (m *model) callAdjust(name string) (what string) {
 // compare compares the gate's levels with the model's, and if list is set also
 // the takes in flight of the filled SKUs.
 func (m *model) compare(list bool) error {
+	var skus []stock.SKU
+	var want []stock.Level
+	for _, name := range m.names {
+		skus = append(skus, m.sku(name))
+		want = append(want, m.counts[name].level(m.sku(name)))
+	}
+	got, err := m.gate().Level(m.ctx, skus...)
+	m.expect(err, nil, "reading the levels")
+	if m.err == nil && !slices.Equal(got, want) {
+		return fmt.Errorf("got %+v, want %+v", got, want)
+	}
 	for _, name := range m.names {
 		count := m.counts[name]
-		if got, want := m.level(name), count.level(m.sku(name)); m.err == nil && got != want {
-			return fmt.Errorf("got %+v, want %+v", got, want)
-		}
 		if !list || !count.filled {
 			continue
 		}

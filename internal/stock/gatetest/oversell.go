@@ -74,7 +74,7 @@ func noOversell(t *trial) error {
 }
 
 func noOversellOfSeveralLines(t *trial) error {
-	const units, buyers, orders = 40, 32, 10
+	const units, buyers, orders = 40, 16, 10
 	t.fill("a", 1, units)
 	t.fill("b", 1, units)
 	t.fill("c", 1, units)
@@ -167,7 +167,7 @@ func noOversellAcrossRefills(t *trial) error {
 // countsAddUp settles some takes, gives some back and leaves some in flight, all
 // at the same time.
 func countsAddUp(t *trial) error {
-	const units, buyers, orders = 100_000, 24, 10
+	const units, buyers, orders = 100_000, 16, 9
 	t.fill("a", 1, units)
 	t.fill("b", 1, units)
 	var settled, left atomic.Int64

@@ -47,7 +47,7 @@ func settleTwiceInOneCall(t *trial) error {
 }
 
 func settleManyAtOnce(t *trial) error {
-	const orders = 400 // with 2 lines each: more than one script call settles
+	const orders = 260 // with 2 lines each: more than one script call settles
 	t.fill("a", 1, orders)
 	t.fill("b", 1, orders)
 	t.fill("c", 1, orders)
