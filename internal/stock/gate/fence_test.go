@@ -103,8 +103,7 @@ func stoppedProcess(how string) (exit int) {
 // TestOutlivedLock stops a process in the middle of a take until its lock has been
 // granted to another holder. Then the process continues and ignores that its lease
 // has ended. The fence refuses its late read and its late write. Without a fence
-// one unit is sold twice. Unless the run is thorough, ZooKeeper and etcd are left out
-// but for the stop between reading and writing with a fence.
+// one unit is sold twice.
 func TestOutlivedLock(t *testing.T) {
 	t.Parallel()
 	address := testenv.OwnRedis(t).Addr()
@@ -119,9 +118,6 @@ func TestOutlivedLock(t *testing.T) {
 	for backend, locks := range servers {
 		for _, at := range []string{"before", "between"} { // stopped before reading, or between reading and writing
 			for _, fence := range []bool{true, false} {
-				if backend != "redis" && (at == "before" || !fence) && !testenv.Thorough() {
-					continue
-				}
 				t.Run(fmt.Sprintf("%s/%s/fence %v", backend, at, fence), func(t *testing.T) {
 					t.Parallel()
 					answer := outlived{client, address, backend, locks(t), fence, at}.answer(t)

@@ -154,7 +154,7 @@ func TestConformance(t *testing.T) {
 
 // TestReadWriteOneCallAtATime checks that the gate that oversells keeps those
 // promises whose checks make one call at a time. Unless the run is thorough, it checks
-// them on one server only: the same reads and writes run under locks on the other kinds.
+// them on one server only: TestConformance runs the same scripts under locks on a cluster.
 func TestReadWriteOneCallAtATime(t *testing.T) {
 	t.Parallel()
 	for _, kind := range thoroughly("Redis") {

@@ -86,7 +86,7 @@ func unhurried(url string) string {
 	if strings.Contains(url, "?") {
 		separator = "&"
 	}
-	return url + separator + "read_timeout=20s&write_timeout=20s"
+	return url + separator + "read_timeout=2m&write_timeout=2m"
 }
 
 func (c *clients) stop() {
