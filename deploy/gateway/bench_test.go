@@ -39,20 +39,21 @@ func BenchmarkSoldOut(b *testing.B) {
 	if err != nil {
 		b.Skip("wrk is not installed: apt-get install wrk")
 	}
-	redis := testenv.OwnRedis(testenv.Lasting(b)).URL()
-	checked, unchecked := build(b, plan{redis: redis}), build(b, plan{redis: redis, environment: []string{"HOLDFAST_LEDGER_ID="}})
-	if err := checked.sell("gone", 1); err != nil {
-		b.Fatal(err)
-	}
 	script := filepath.Join(b.TempDir(), "order.lua")
 	text := fmt.Sprintf(`wrk.method = "POST"
 wrk.path = "/orders"
 wrk.headers["Content-Type"] = "application/json"
 wrk.body = %q
-`, checked.order(1, "gone"))
+`, order(1, "gone"))
 	if err := os.WriteFile(script, []byte(text), 0o644); err != nil {
 		b.Fatal(err)
 	}
+	db, redis := testenv.MariaDB(b), testenv.OwnRedis(b)
+	checked := build(b, plan{db: db, redis: redis.URL()})
+	if err := checked.sell("gone", 1); err != nil {
+		b.Fatal(err)
+	}
+	unchecked := build(b, plan{db: db, redis: redis.URL(), environment: []string{"HOLDFAST_LEDGER_ID="}})
 	for _, way := range []struct {
 		name, url string
 		shop      *shop
@@ -76,7 +77,7 @@ wrk.body = %q
 				if err != nil {
 					b.Fatal(err)
 				}
-				if a, err := call("POST", way.url+"/orders", checked.order(1, "gone")); err != nil || a.status != 409 {
+				if a, err := call("POST", way.url+"/orders", order(1, "gone")); err != nil || a.status != 409 {
 					b.Fatalf("%v, %v", a, err)
 				}
 				reportWrk(b, out)

@@ -17,8 +17,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,81 +30,6 @@ import (
 func TestMain(m *testing.M) {
 	store.LogRedis(slog.New(slog.DiscardHandler))
 	os.Exit(testenv.Main(m))
-}
-
-// service is two instances on the same stores.
-type service struct {
-	instances []*testenv.APIServer
-	ledger    uuid.UUID
-}
-
-// services has the services that shops share, by their Redis and arguments. Starting
-// instances costs far more than a scenario.
-var services struct {
-	sync.Mutex
-	started map[string]*service
-}
-
-// serviceOf returns the service of a shop, whose plan names a Redis. It is shared unless the plan says that the
-// shop is alone.
-func serviceOf(t testenv.T, p plan) *service {
-	t.Helper()
-	if p.alone {
-		return startService(t, p)
-	}
-	services.Lock()
-	defer services.Unlock()
-	kind := strings.Join(append([]string{p.redis}, p.args...), " ")
-	if services.started[kind] == nil {
-		if services.started == nil {
-			services.started = make(map[string]*service)
-		}
-		services.started[kind] = startService(testenv.Lasting(t), p)
-	}
-	return services.started[kind]
-}
-
-func startService(t testenv.T, p plan) *service {
-	t.Helper()
-	db := testenv.MariaDB(t)
-	ctx := context.Background()
-	sql, err := store.OpenSQL(ctx, db)
-	must(t, err)
-	defer sql.Close()
-	must(t, sql.MigrateUp(ctx))
-	s := &service{}
-	s.ledger, err = sql.LedgerID(ctx)
-	must(t, err)
-	for range 2 {
-		s.instances = append(s.instances, testenv.API(t, append([]string{"--db", db, "--redis", p.redis}, p.args...)...))
-	}
-	return s
-}
-
-// must ends the test if there is an error.
-func must(t testenv.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-}
-
-// secret is a Redis with a password. Lock services before you use it.
-var secret *testenv.RedisServer
-
-// passworded plans a shop on a Redis with the password "secret", and a gateway that
-// uses this one.
-func passworded(t testenv.T, password string) plan {
-	t.Helper()
-	services.Lock()
-	defer services.Unlock()
-	if secret == nil {
-		secret = testenv.OwnRedis(testenv.Lasting(t), "--requirepass", "secret", "--databases", "4")
-	}
-	return plan{
-		redis:       "redis://:secret@" + secret.Addr() + "/3",
-		environment: []string{"HOLDFAST_GATEWAY_REDIS_PASSWORD=" + password, "HOLDFAST_GATEWAY_REDIS_DB=3"},
-	}
 }
 
 // The files of the gateway. They are embedded so that internal/mutants can
@@ -133,14 +56,12 @@ const beatTimeout = 5 * time.Second
 // silent: a machine busy with other tests must not look like a failure.
 const patience = 15 * time.Second
 
-// shop is a service and a gateway in front of it. Its methods prefix the names of SKUs
-// and keys, so that the shops of a service have none in common.
+// shop is two instances on the same stores, and a gateway in front of them.
 type shop struct {
-	service
 	url       string // the gateway's
-	prefix    string // of SKUs and keys
-	patience  time.Duration
+	instances []*testenv.APIServer
 	redis     redis.UniversalClient
+	ledger    uuid.UUID
 	redisAddr string
 	segments  int // of each SKU; 0: none
 	beat      int // the BEAT of a fake ledger
@@ -152,9 +73,8 @@ type shop struct {
 // servers.
 type plan struct {
 	redis        string // URL; empty: the shared Redis
+	db           string // URL; empty: a new database on the shared server
 	args         []string
-	alone        bool                // no other shop uses the instances
-	patience     time.Duration       // how long scenarios wait for an event; 0: testenv.Patience
 	ttl          time.Duration       // of cached counts; 0: soldOutTTL
 	fakeLedger   bool                // the test writes the gateway's keys in Redis: no service uses its ledger ID
 	edit         func(string) string // changes gateway.lua or nginx.conf
@@ -164,41 +84,48 @@ type plan struct {
 	beatTimeout  time.Duration       // how long BEAT may stay the same; 0: an hour
 }
 
-// shops counts the shops, for their prefixes.
-var shops atomic.Int64
-
-// build starts a gateway, and its instances unless they run or p.files names others.
+// build starts a shop.
 func build(t testenv.T, p plan) *shop {
 	t.Helper()
 	if p.redis == "" {
 		p.redis = testenv.Redis(t)
 	}
-	s := &shop{
-		prefix:   fmt.Sprintf("s%d:", shops.Add(1)),
-		patience: cmp.Or(p.patience, testenv.Patience),
-		ttl:      cmp.Or(p.ttl, soldOutTTL),
+	if p.db == "" {
+		p.db = testenv.MariaDB(t)
 	}
-	servers := ""
-	if p.files["instances.conf"] == "" {
-		s.service = *serviceOf(t, p)
-		for _, api := range s.instances {
-			servers += "server " + strings.TrimPrefix(api.URL(), "http://") + ";\n"
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%v", err)
 		}
+	}
+	s := &shop{ttl: cmp.Or(p.ttl, soldOutTTL)}
+	ctx := context.Background()
+	sql, err := store.OpenSQL(ctx, p.db)
+	must(err)
+	defer sql.Close()
+	must(sql.MigrateUp(ctx))
+	s.ledger, err = sql.LedgerID(ctx)
+	must(err)
+	servers := ""
+	for range 2 {
+		api := testenv.API(t, append([]string{"--db", p.db, "--redis", p.redis}, p.args...)...)
+		s.instances = append(s.instances, api)
+		servers += "server " + strings.TrimPrefix(api.URL(), "http://") + ";\n"
 	}
 	if p.fakeLedger {
 		s.ledger = uuid.New()
 	}
-	var err error
-	s.redis, err = store.OpenRedis(context.Background(), p.redis)
-	must(t, err)
+	s.redis, err = store.OpenRedis(ctx, p.redis)
+	must(err)
 	t.Cleanup(func() { s.redis.Close() })
 	s.redisAddr = regexp.MustCompile(`[0-9.]+:\d+`).FindString(p.redis)
 	if i := slices.Index(p.args, "--segments"); i >= 0 {
 		s.segments, err = strconv.Atoi(p.args[i+1])
-		must(t, err)
+		must(err)
 	}
 	if p.fakeLedger {
-		must(t, s.seed())
+		must(s.seed())
 	}
 
 	patient := strings.NewReplacer(
@@ -257,7 +184,7 @@ func (s *shop) count(sku string, ahead, n, available int) error {
 		return err
 	}
 	epoch := (generation+ahead)<<28 + n
-	return s.redis.HSet(context.Background(), "holdfast:{"+s.ledger.String()+"}:count", s.sku(sku), fmt.Sprintf("%d %d 0 0 0", epoch, available)).Err()
+	return s.redis.HSet(context.Background(), "holdfast:{"+s.ledger.String()+"}:count", sku, fmt.Sprintf("%d %d 0 0 0", epoch, available)).Err()
 }
 
 var client = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
@@ -292,22 +219,15 @@ func call(method, url, body string, headers ...string) (answer, error) {
 	return answer{response.StatusCode, response.Header, string(text)}, err
 }
 
-// sku returns the shop's name of a SKU. The names of two SKUs are in the same order
-// as without the prefix.
-func (s *shop) sku(name string) string { return s.prefix + name }
-
-// key returns the header of an Idempotency-Key.
-func (s *shop) key(name string) []string { return []string{"Idempotency-Key", s.prefix + name} }
-
 // order returns the body of an order. Its arguments are quantity, SKU, quantity,
 // SKU and so on.
-func (s *shop) order(lines ...any) string {
+func order(lines ...any) string {
 	var b strings.Builder
 	for i := 0; i+1 < len(lines); i += 2 {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		fmt.Fprintf(&b, `{"sku":%q,"quantity":%d}`, s.prefix+lines[i+1].(string), lines[i])
+		fmt.Fprintf(&b, `{"sku":%q,"quantity":%d}`, lines[i+1], lines[i])
 	}
 	return `{"buyer_id":"u-1","lines":[` + b.String() + `]}`
 }
@@ -370,7 +290,7 @@ func (s *shop) placed() (sum float64, err error) {
 // setStock sets the total of a SKU at an instance, because the gateway refuses the
 // call.
 func (s *shop) setStock(sku string, total int) error {
-	a, err := call("PUT", s.instances[0].URL()+"/stock/"+s.sku(sku), fmt.Sprintf(`{"kind":"product","total":%d}`, total))
+	a, err := call("PUT", s.instances[0].URL()+"/stock/"+sku, fmt.Sprintf(`{"kind":"product","total":%d}`, total))
 	if err == nil && a.status != 200 && a.status != 201 {
 		err = fmt.Errorf("setting the stock of %s to %d: %v", sku, total, a)
 	}
@@ -383,7 +303,7 @@ func (s *shop) sell(sku string, total int) error {
 	if err := s.setStock(sku, total); err != nil {
 		return err
 	}
-	a, err := call("POST", s.instances[0].URL()+"/orders", s.order(total, sku))
+	a, err := call("POST", s.instances[0].URL()+"/orders", order(total, sku))
 	if err != nil || a.status != 201 {
 		return fmt.Errorf("selling %d of %s: %v, %w", total, sku, a, err)
 	}
@@ -394,7 +314,7 @@ func (s *shop) sell(sku string, total int) error {
 // expired.
 func (s *shop) rest(sku string) error {
 	err := testenv.Poll(testenv.Patience, func() error {
-		a, err := call("GET", s.instances[0].URL()+"/stock/"+s.sku(sku)+"/audit", "")
+		a, err := call("GET", s.instances[0].URL()+"/stock/"+sku+"/audit", "")
 		if err == nil && (!strings.Contains(a.body, `"gate_in_flight":0,`) || !strings.Contains(a.body, `"drift":0`)) {
 			err = fmt.Errorf("%s is not at rest: %v", sku, a)
 		}

@@ -83,18 +83,6 @@ func Main(m interface{ Run() int }) int {
 	return code
 }
 
-// Lasting returns a T for what later tests use as well: its cleanups run before Main
-// or Run returns, not when t ends. If a server cannot start, t ends.
-func Lasting(t T) T { return lasting{t} }
-
-// lasting is the T that Lasting returns.
-type lasting struct{ T }
-
-func (lasting) Cleanup(f func()) { env.lasting.Cleanup(f) }
-
-// Logf does not use t, which may have ended.
-func (lasting) Logf(format string, args ...any) { env.lasting.Logf(format, args...) }
-
 // Run calls do on a new goroutine, for a program that is not a test. It returns
 // do's error, or the message of a call of this package that failed. Before it
 // returns, Run stops every server that do started and removes all folders. A
@@ -167,8 +155,7 @@ var env environment
 // environment has the servers and folders that the process created. The zero
 // value is ready to use, and so is an environment after close.
 type environment struct {
-	shared  sharedServers
-	lasting program // has the cleanups of Lasting
+	shared sharedServers
 
 	mu      sync.Mutex
 	folder  string      // contains all other folders but those of programs; "" before open
@@ -297,7 +284,6 @@ func (e *environment) setStopped(p *process, ids []int) {
 
 // close ends all processes and removes all folders.
 func (e *environment) close() error {
-	e.lasting.cleanUp()
 	e.shared.clear()
 	e.mu.Lock()
 	running := make([]*process, 0, len(e.running))
