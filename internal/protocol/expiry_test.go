@@ -30,7 +30,7 @@ func run(t *testing.T, i *instance) (stop func()) {
 // and that their units are back. The clocks of the two instances are an hour wrong.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, oneOf(databases, 2), func(t *testing.T, s *shop) {
 		const window = time.Second
 		sku := newSKU("expiring")
 		var instances []*instance
@@ -74,7 +74,7 @@ func TestExpiryBacklog(t *testing.T) {
 	if testenv.Thorough() {
 		backlog = 2_000
 	}
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {
 		const buyers = 8
 		sku := newSKU("expiring")
 		i := s.open(t, settings{strategy: "lua", paymentWindow: time.Hour})

@@ -24,7 +24,7 @@ func TestGalera(t *testing.T) {
 	s := newShop(t, nodes[0].URL())
 	second := openSQL(t, nodes[1].URL())
 	for name, units := range map[string]int64{
-		"merged": 1500, "lua": 1500, // many orders in one transaction
+		"merged": 300, "lua": 300, // many orders in one transaction
 		"for-update": 100, "conditional": 100, "optimistic": 100,
 	} {
 		if name != "merged" && !testenv.Thorough() {

@@ -3,7 +3,6 @@ package protocol
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -13,14 +12,15 @@ import (
 )
 
 // placeAsGroup places the orders that next returns, so that the ledger records them in
-// one group and in this order, and returns their replies. It stops a transaction before
+// one group, and returns their replies. If inOrder is set, they are in this order in the
+// group. It stops a transaction before
 // its cut until all orders are queued. The ledger starts the next group after
 // lanePatience. If the orders are not queued by then, placeAsGroup calls next for
 // orders of new SKUs, and tries again.
-func placeAsGroup(t *testing.T, i hooked, next func() []order.Request) (replies []reply) {
+func placeAsGroup(t *testing.T, i hooked, inOrder bool, next func() []order.Request) (replies []reply) {
 	t.Helper()
 	testenv.Await(t, "all orders are queued for one group", func() (grouped bool) {
-		replies, grouped = tryGroup(t, i, next())
+		replies, grouped = tryGroup(t, i, inOrder, next())
 		return grouped
 	})
 	return replies
@@ -31,7 +31,7 @@ const lanePatience = 250 * time.Millisecond
 
 // tryGroup is one try of placeAsGroup. If grouped is false, an order was not queued in
 // time, and the replies are of no use.
-func tryGroup(t *testing.T, i hooked, rs []order.Request) (replies []reply, grouped bool) {
+func tryGroup(t *testing.T, i hooked, inOrder bool, rs []order.Request) (replies []reply, grouped bool) {
 	t.Helper()
 	sku := newSKU("holder")
 	addStock(t, i.instance, sku, 1)
@@ -51,10 +51,11 @@ func tryGroup(t *testing.T, i hooked, rs []order.Request) (replies []reply, grou
 	var answers []<-chan reply
 	for _, r := range rs {
 		answers = append(answers, place(t.Context(), i.instance, r))
-		if grouped = queued(len(answers)); !grouped {
+		if inOrder && !queued(len(answers)) {
 			break
 		}
 	}
+	grouped = queued(len(rs))
 	proceed()
 	for _, answer := range answers {
 		replies = append(replies, testenv.Receive(t, "an answer", answer))
@@ -69,10 +70,10 @@ func tryGroup(t *testing.T, i hooked, rs []order.Request) (replies []reply, grou
 // still fit. Every request is answered with its own outcome.
 func TestGroup(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {
 		i := s.openHooked(t, settings{strategy: "merged"})
 		var scarce, other stock.SKU
-		replies := placeAsGroup(t, i, func() []order.Request {
+		replies := placeAsGroup(t, i, true, func() []order.Request {
 			scarce, other = newSKU("scarce"), newSKU("other")
 			addStock(t, i.instance, scarce, 3)
 			addStock(t, i.instance, other, 5)
@@ -107,7 +108,7 @@ func TestPoisonedGroup(t *testing.T) {
 			$$ BEGIN IF NEW.buyer_id = 'poison' THEN RAISE EXCEPTION 'poisoned'; END IF; RETURN NEW; END $$`,
 			`CREATE TRIGGER poison BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION poison()`},
 	}
-	eachDatabase(t, servers, func(t *testing.T, s *shop) {
+	eachDatabase(t, oneOf(servers, 0), func(t *testing.T, s *shop) {
 		for _, statement := range poison[string(s.sql.Dialect())] {
 			if err := s.sql.DB().Exec(statement).Error; err != nil {
 				t.Fatal(err)
@@ -117,7 +118,7 @@ func TestPoisonedGroup(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				i := s.openHooked(t, settings{strategy: name})
 				var sku stock.SKU
-				replies := placeAsGroup(t, i, func() (rs []order.Request) {
+				replies := placeAsGroup(t, i, false, func() (rs []order.Request) {
 					sku = newSKU("poisoned")
 					addStock(t, i.instance, sku, 100)
 					for n := range 9 {
@@ -145,65 +146,11 @@ func TestPoisonedGroup(t *testing.T) {
 	})
 }
 
-// maxQueue is the bound of the ledger's queue, and of the orders that wait for slow groups.
-const maxQueue = 4096
-
-// TestQueueFull: orders that the ledger's queue has no room for are refused at once, and
-// their units are given back.
-func TestQueueFull(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, databases[:1], func(t *testing.T, s *shop) {
-		i := s.openHooked(t, settings{strategy: "lua"})
-		sku := newSKU("queue")
-		const asked = 2*maxQueue + 1000 // the queue, the orders that wait for the slow group, and more
-		addStock(t, i.instance, sku, asked+1)
-		reached, proceed := i.cutter.before.arm()
-		defer proceed()
-		first := place(t.Context(), i.instance, oneUnit(sku))
-		testenv.Receive(t, "the transaction that holds the others up", reached)
-		pending := make([]<-chan reply, asked)
-		for n := range pending {
-			pending[n] = place(t.Context(), i.instance, oneUnit(sku))
-		}
-		refused := 0
-		testenv.Await(t, "orders are refused", func() bool {
-			pending = slices.DeleteFunc(pending, func(c <-chan reply) bool {
-				select {
-				case r := <-c:
-					if !errors.Is(r.err, stock.ErrBusy) {
-						t.Errorf("refused with %v", r.err)
-					}
-					refused++
-					return true
-				default:
-					return false
-				}
-			})
-			return refused >= 200
-		})
-		proceed()
-		var sold int64
-		for _, c := range append(pending, first) {
-			switch r := testenv.Receive(t, "an answer", c); {
-			case r.err == nil:
-				sold++
-			case !errors.Is(r.err, stock.ErrBusy):
-				t.Error(r.err)
-			}
-		}
-		if sold < maxQueue/2 {
-			t.Errorf("%d of %d orders were accepted, want at least %d", sold, asked, maxQueue/2)
-		}
-		s.waitSettled(t, i.instance.counter, sku)
-		s.checkBalance(t, i.instance.counter, sku, sold)
-	})
-}
-
 // TestLockedRow: while one stock row is locked, orders of other SKUs are placed. Orders
 // of the locked SKU wait, and are placed once the row is free.
 func TestLockedRow(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, servers, func(t *testing.T, s *shop) {
+	eachDatabase(t, oneOf(servers, 0), func(t *testing.T, s *shop) {
 		for _, name := range []string{"merged", "lua", "conditional"} {
 			i := s.open(t, settings{strategy: name})
 			locked, other := newSKU("locked"), newSKU("other")

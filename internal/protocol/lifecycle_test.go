@@ -117,7 +117,7 @@ func TestLifecycle(t *testing.T) {
 		return func(i *instance, id uuid.UUID) error { _, err := i.Refund(t.Context(), id, restock); return err }
 	}
 	pending, paid, cancelled, expired, refunded := order.Pending, order.Paid, order.Cancelled, order.Expired, order.Refunded
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
 		for _, strategy := range []string{"lua", "optimistic"} {
 			i := s.open(t, settings{strategy: strategy})
 			for _, test := range []struct {
@@ -175,7 +175,7 @@ func TestLifecycle(t *testing.T) {
 func TestLatePaymentBeforeTheSettle(t *testing.T) {
 	t.Parallel()
 	const segments, total, quantity = 3, 9, 4 // a first take needs two segments, a second one finds enough in the third
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {
 		for _, strategy := range []string{"lua", "segment", "segment-lock"} {
 			t.Run(strategy, func(t *testing.T) {
 				i := s.open(t, settings{strategy: strategy, segments: segments, noGuard: true, takeDeadline: immediateDeadline})
@@ -218,7 +218,7 @@ func TestRaces(t *testing.T) {
 			rounds = 400
 		}
 	}
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
 		open := func(late order.Late) (among []*instance) {
 			for _, wrong := range []time.Duration{-30 * time.Minute, 30 * time.Minute} {
 				among = append(among, s.open(t, settings{strategy: "lua", clock: off(wrong), late: late}))
@@ -364,7 +364,7 @@ func payUntilAnswered(t *testing.T, i *instance, id uuid.UUID, payment string) (
 // buyFreed tries to buy a unit until it has one or the race is over. It returns the
 // order, or uuid.Nil.
 func buyFreed(t *testing.T, over <-chan struct{}, i *instance, sku stock.SKU) uuid.UUID {
-	ticker := time.NewTicker(200 * time.Microsecond)
+	ticker := time.NewTicker(2 * time.Millisecond)
 	defer ticker.Stop()
 	for {
 		o, _, err := i.Place(t.Context(), oneUnit(sku))

@@ -178,7 +178,7 @@ func TestTwins(t *testing.T) {
 // its key gets the order of the request.
 func TestHangUp(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {
 		for _, name := range []string{"lua", "merged", "for-update"} {
 			t.Run(name, func(t *testing.T) {
 				sku := newSKU("hangup")
@@ -218,7 +218,7 @@ func TestHangUp(t *testing.T) {
 // accepted, and the gate has its units back.
 func TestNoAnswerBeforeCommit(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
 		for _, name := range []string{"lua", "merged", "conditional"} {
 			t.Run(name, func(t *testing.T) {
 				i := s.open(t, settings{strategy: name, change: func(built *assembly.Strategy) {
@@ -236,10 +236,10 @@ func TestNoAnswerBeforeCommit(t *testing.T) {
 }
 
 // TestCompensationOutlivesTheRequest: if a request is cancelled between the gate and
-// the ledger, its units are given back.
+// the ledger, or the answer to its take is lost, its units are given back at once.
 func TestCompensationOutlivesTheRequest(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
 		i := s.openHooked(t, settings{strategy: "lua"})
 		sku := newSKU("leak")
 		addStock(t, i.instance, sku, 3)
@@ -257,6 +257,9 @@ func TestCompensationOutlivesTheRequest(t *testing.T) {
 				t.Errorf("answered %+v, want busy", r)
 			}
 		}
+		i.gate.loseTakes = 1
+		mustRefuse(t, i.instance, withKey(oneUnit(sku), "k"), stock.ErrBusy)
 		s.checkBalance(t, i.counter, sku, 0)
+		mustPlace(t, i.instance, withKey(oneUnit(sku), "k"))
 	})
 }

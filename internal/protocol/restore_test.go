@@ -13,7 +13,7 @@ import (
 // gate has or with earlier ones. The instance detects this and drops the gate's counts.
 func TestRestoredLedger(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
 		for _, beforeRefill := range []bool{false, true} {
 			t.Run(fmt.Sprint("backup before a refill ", beforeRefill), func(t *testing.T) {
 				i := s.open(t, settings{strategy: "lua", noGuard: true})
@@ -49,7 +49,7 @@ func TestRestoredLedger(t *testing.T) {
 // TestRestoredLedgerAtStart: as TestRestoredLedger, with a restart of the instance.
 func TestRestoredLedgerAtStart(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
 		i := s.open(t, settings{strategy: "lua", noGuard: true})
 		sku := newSKU("restored")
 		addStock(t, i, sku, 5)
@@ -72,7 +72,7 @@ func TestRestoredLedgerAtStart(t *testing.T) {
 // owns the stock. The instances continue as before the restore.
 func TestRestoredToAnotherLayout(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
 		for _, pair := range [][2]string{{"merged", "lua"}, {"lua", "merged"}, {"lua", "segment"}} {
 			t.Run(pair[0]+" to "+pair[1], func(t *testing.T) {
 				old := s.open(t, settings{strategy: pair[0]})
@@ -112,7 +112,7 @@ func TestRestoredToAnotherLayout(t *testing.T) {
 // gate can have a later generation than the ledger. Its units are sold all the same.
 func TestRowOfALaterGeneration(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
 		for _, name := range []string{"merged", "lua", "segment"} {
 			t.Run(name, func(t *testing.T) {
 				var last *instance

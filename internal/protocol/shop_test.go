@@ -65,6 +65,36 @@ func sqliteURL(t testenv.T) string {
 	return testenv.SQLite(t) + "?_pragma=synchronous(off)"
 }
 
+// outside are the databases of a test whose scenario lies outside the database: at the
+// gate, or between two calls to the ledger. The tests of package ledger make each call on
+// all databases.
+var outside = oneOf(databases, 2)
+
+// oneOf returns one of the databases, the n-th in turn, or all in a thorough run.
+func oneOf(among []testenv.Database, n int) []testenv.Database {
+	if testenv.Thorough() {
+		return among
+	}
+	n %= len(among)
+	return among[n : n+1]
+}
+
+// withServer returns SQLite and one of the servers, the n-th in turn, or all databases in
+// a thorough run. It is for a scenario that stops or holds a transaction.
+func withServer(n int) []testenv.Database {
+	if testenv.Thorough() {
+		return databases
+	}
+	return []testenv.Database{databases[n%len(servers)], databases[len(servers)]}
+}
+
+// takesTurn reports whether the n-th variant of a test runs on the database of s: in a
+// thorough run each does, else each runs on one of the databases, in turn.
+func (s *shop) takesTurn(n int) bool {
+	dialects := []sqltx.Dialect{sqltx.MySQL, sqltx.Postgres, sqltx.SQLite}
+	return testenv.Thorough() || dialects[n%len(dialects)] == s.sql.Dialect()
+}
+
 // eachDatabase runs the test on each of the databases in parallel, with a new ledger.
 func eachDatabase(t *testing.T, among []testenv.Database, test func(t *testing.T, s *shop)) {
 	t.Helper()
@@ -522,16 +552,21 @@ func sweep(t *testing.T, i *instance) {
 }
 
 // eachStrategy runs the test for every strategy on every database. Strategies with a gate
-// run with the guard and without it.
+// run with the guard and without it. Unless the run is thorough, each of these variants
+// runs on one of the databases.
 func eachStrategy(t *testing.T, test func(t *testing.T, s *shop, i *instance)) {
 	t.Helper()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+		variant := -1
 		for _, spec := range assembly.Strategies() {
 			guards := []bool{true}
 			if spec.HasGate() {
 				guards = append(guards, false)
 			}
 			for _, guard := range guards {
+				if variant++; !s.takesTurn(variant) {
+					continue
+				}
 				name := spec.Name
 				if !guard {
 					name += " unguarded"

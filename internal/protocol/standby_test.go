@@ -82,35 +82,3 @@ func TestStandby(t *testing.T) {
 		t.Errorf("the failover lost %d of %d accepted orders", lost, len(accepted))
 	}
 }
-
-// TestCommitOfThePrimaryAlone: an administrator cancels a COMMIT that waits for the
-// standby. PostgreSQL then shows the order on the primary although no standby has it.
-// Neither the request nor a retry treats this order as durable.
-func TestCommitOfThePrimaryAlone(t *testing.T) {
-	t.Parallel()
-	primary, standby := testenv.OwnPostgresPair(t)
-	s := newShop(t, primary.URL())
-	i := s.open(t, settings{strategy: "merged"})
-	defer i.Close()
-	sku := newSKU("alone")
-	addStock(t, i, sku, 5)
-	standby.Stop()
-	resume := sync.OnceFunc(standby.Cont)
-	defer resume()
-	answer := place(t.Context(), i, withKey(oneUnit(sku), "k"))
-	testenv.Await(t, "the commit is cancelled", func() bool {
-		var n int
-		err := s.sql.DB().Raw("SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").Row().Scan(&n)
-		return err == nil && n > 0
-	})
-	if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrUnavailable) {
-		t.Errorf("answered %+v, want unavailable", r)
-	}
-	mustRefuse(t, i, withKey(oneUnit(sku), "k"), stock.ErrUnavailable)
-	resume()
-	testenv.Await(t, "the order is found again", func() bool {
-		_, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"))
-		return err == nil && replayed
-	})
-	s.checkBalance(t, nil, sku, 1)
-}

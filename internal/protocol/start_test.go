@@ -12,7 +12,7 @@ import (
 // moment: those that do not raise the generation wait until it is loaded.
 func TestStartTogether(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
 		s.open(t, settings{strategy: "merged"}) // the stock belongs to another layout
 		spec, _ := assembly.FindStrategy("lua")
 		begin := make(chan struct{})

@@ -105,7 +105,7 @@ func TestListStock(t *testing.T) {
 // several times or an instance is killed in between.
 func TestAdditionOnce(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
 		t.Run("not applied", func(t *testing.T) {
 			i := s.openHooked(t, settings{strategy: "lua"})
 			sku := newSKU("addition")
@@ -189,7 +189,7 @@ func TestAdditionOnce(t *testing.T) {
 // count at the same moment do no harm.
 func TestSweepsAtOnce(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
 		both := []hooked{s.openHooked(t, settings{strategy: "lua"}), s.openHooked(t, settings{strategy: "lua"})}
 		first := both[0]
 		added, drifted := newSKU("added"), newSKU("drifted")
@@ -237,7 +237,7 @@ func TestSweepsAtOnce(t *testing.T) {
 // cannot be removed.
 func TestShrinkAndTake(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
 		i := s.openHooked(t, settings{strategy: "lua", noGuard: true})
 		sku := newSKU("shrink")
 		addStock(t, i.instance, sku, 3)
@@ -273,7 +273,7 @@ func TestShrinkAndTake(t *testing.T) {
 // TestShrink_AnswerLost: a shrink with a lost COMMIT answer is resolved at once.
 func TestShrink_AnswerLost(t *testing.T) {
 	t.Parallel()
-	for _, d := range servers {
+	for _, d := range oneOf(servers, 1) {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
 			dbURL := testenv.Patient(t, d.URL(t))
@@ -310,7 +310,7 @@ func TestShrink_AnswerLost(t *testing.T) {
 // not cut it afterwards.
 func TestShrinkIsSeen(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {
 		paused, planned := s.openOptimistic(t)
 		sku := newSKU("shrunk")
 		addStock(t, paused, sku, 1)
@@ -331,7 +331,7 @@ func TestShrinkIsSeen(t *testing.T) {
 // the refill, which did not count its units. It is taken again.
 func TestShrinkOutlivesRefill(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
 		i := s.openHooked(t, settings{strategy: "lua", noGuard: true})
 		sku := newSKU("shrink")
 		addStock(t, i.instance, sku, 3)
@@ -359,7 +359,7 @@ func TestShrinkOutlivesRefill(t *testing.T) {
 // ledger, or between the ledger and the settle.
 func TestShrinkDies(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
 		i := s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline})
 		for _, recorded := range []bool{false, true} {
 			sku := newSKU("shrink")

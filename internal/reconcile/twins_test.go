@@ -320,6 +320,7 @@ func (g *twinGate) InFlight(_ context.Context, _ time.Duration, limit int, skus 
 	}
 	g.redis.mu.Lock()
 	defer g.redis.mu.Unlock()
+	takes = make([]stock.Take, 0, min(limit, len(g.redis.inFlight)))
 	for _, t := range g.redis.inFlight {
 		if slices.Contains(skus, t.Lines[0].SKU) && len(takes) < limit {
 			t.Recorded = t.Lines
