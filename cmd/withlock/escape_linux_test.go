@@ -23,17 +23,16 @@ func TestForeignUser(t *testing.T) {
 	if err := os.Chmod(folder, 0o777); err != nil {
 		t.Fatal(err)
 	}
+	letGo := makeGo(t, folder)
 	flags, _ := onRedis(t, "6s")
 	const nobody = "65534"
-	const script = "echo > ready; while [ ! -e go ]; do sleep 0.05; done; exit 5"
+	const script = "echo > ready; " + awaitGo + "; exit 5"
 	command := []string{"--", "setpriv", "--reuid", nobody, "sh", "-c", script}
 	w := startProgram(t, folder, "setpriv", with([]string{"--bounding-set", "-kill", os.Args[0]}, with(flags, command...)...)...)
 	awaitFile(t, filepath.Join(folder, "ready"))
 	w.signal(syscall.SIGTERM)
 	start(t, folder, with(flags, "--wait", "7s", "--", "true")...).mustExit(exitNotAcquired) // longer than a lease
-	if err := os.WriteFile(filepath.Join(folder, "go"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	letGo()
 	w.mustExit(5)
 	if report := "runs as another user"; strings.Count(w.errors.String(), report) != 1 {
 		t.Errorf("withlock wrote %q, want %q once", w.errors.String(), report)

@@ -219,6 +219,9 @@ func (g *grant) acquire(ctx context.Context, wait bool) error {
 			err = g.waitForTurn(ctx, before)
 		}
 	}
+	if err == nil && g.session.ctx.Err() != nil { // ctx may end a moment later
+		return context.Cause(g.session.ctx)
+	}
 	if err != nil {
 		return cmp.Or(context.Cause(ctx), err)
 	}

@@ -344,9 +344,11 @@ func deletedHolder(ctx context.Context, s Subject) error {
 	return nil
 }
 
+// waiterCutOff has an instance with a long lease: a busy machine must renew it, and a server
+// of which a backend wants an answer within a part of it must answer in time.
 func waiterCutOff(ctx context.Context, s Subject) error {
 	name := newName()
-	instance, wire, err := s.Servers.OverWire(ctx, s.Lease)
+	instance, wire, err := s.Servers.OverWire(ctx, s.LongLease)
 	if err != nil {
 		return err
 	}

@@ -181,10 +181,15 @@ const (
 	noRows     = "it stores only tokens in the database"
 )
 
-// TestRecipes checks every promise on every backend that can keep it.
+// TestRecipes checks every promise on every backend that can keep it. Without
+// HOLDFAST_TEST_THOROUGH it leaves MariaDB out: its locks differ from those of PostgreSQL
+// only in their statements, which TestConformance of package locktest runs.
 func TestRecipes(t *testing.T) {
 	t.Parallel()
 	for _, name := range backends.Names() {
+		if name == "mysql" && !testenv.Thorough() {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, name)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -14,18 +15,17 @@ import (
 // held the lock. It must go on waiting, in a new place, and be granted the lock.
 func TestWaiterOutlivesItsNode(t *testing.T) {
 	t.Parallel()
-	const name = "waited-for"
 	for _, test := range []struct {
 		name  string
 		lease time.Duration
-		end   func(t *testing.T, conn *zk.Conn, wire *testenv.Wire)
+		end   func(t *testing.T, conn *zk.Conn, name string, wire *testenv.Wire)
 	}{
-		{"node deleted", 30 * time.Second, func(t *testing.T, conn *zk.Conn, _ *testenv.Wire) {
+		{"node deleted", 30 * time.Second, func(t *testing.T, conn *zk.Conn, name string, _ *testenv.Wire) {
 			if err := conn.Delete(Root+"/"+name+"/"+contenders(t, conn, name)[1], -1); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		{"session expired", 2 * time.Second, func(t *testing.T, conn *zk.Conn, wire *testenv.Wire) {
+		{"session expired", 2 * time.Second, func(t *testing.T, conn *zk.Conn, name string, wire *testenv.Wire) {
 			wire.Freeze()
 			waitForContenders(t, conn, name, 1) // the server has ended the session
 			wire.Thaw()
@@ -34,13 +34,13 @@ func TestWaiterOutlivesItsNode(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			addr := testenv.OwnZooKeeper(t).Addr()
+			addr, name := testenv.ZooKeeper(t), "waited-for-"+uuid.NewString()
 			conn, wire := connect(t, addr), testenv.NewWire(t, addr)
 			lease := locktest.MustLock(t, open(t, addr, 30*time.Second), name)
 			waiting := locktest.LockAsync(t.Context(), open(t, wire.Addr(), test.lease), name)
 			waitForContenders(t, conn, name, 2)
-			testenv.Await(t, "the waiter watches the holder", func() bool { return len(watchers(t, addr, conn)) > 0 })
-			test.end(t, conn, wire)
+			testenv.Await(t, "the waiter watches the holder", func() bool { return len(watchers(t, addr, conn, name)) > 0 })
+			test.end(t, conn, name, wire)
 			locktest.MustUnlock(t, lease)
 			locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
 		})

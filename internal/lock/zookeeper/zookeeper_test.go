@@ -79,7 +79,7 @@ func tokenIsCzxid(t *testing.T, conn *zk.Conn, name string, holder lock.Lease) {
 func TestTokensOfQueuedWaiters(t *testing.T) {
 	t.Parallel()
 	const name, waiters = "queued", 6
-	addr := testenv.OwnZooKeeper(t).Addr()
+	addr := testenv.ZooKeeper(t)
 	conn := connect(t, addr)
 	processes := []*Locker{open(t, addr, 10*time.Second), open(t, addr, 10*time.Second)}
 	lease := locktest.MustLock(t, processes[0], name)
@@ -125,20 +125,22 @@ func fourLetterWord(t *testing.T, addr, word string) string {
 	return string(answer)
 }
 
-// watchers returns how many sessions watch each node, apart from the session that
-// owns it. The answer to wchp has a line for each node, and below it a line with a
+// watchers returns how many sessions watch each contender's node of the lock, apart from
+// the session that owns it. The answer to wchp has a line for each node, and below it a line with a
 // tab for each session.
-func watchers(t *testing.T, addr string, conn *zk.Conn) map[string]int {
+func watchers(t *testing.T, addr string, conn *zk.Conn, name string) map[string]int {
 	t.Helper()
 	watched := make(map[string]int)
 	node, owner := "", ""
 	for line := range strings.Lines(fourLetterWord(t, addr, "wchp")) {
 		switch line = strings.TrimRight(line, "\n"); {
 		case strings.HasPrefix(line, "\t"):
-			if strings.TrimPrefix(line, "\t") != owner {
+			if node != "" && strings.TrimPrefix(line, "\t") != owner {
 				watched[node]++
 			}
-		case line != "":
+		case path.Dir(line) != Root+"/"+name:
+			node = ""
+		default:
 			_, stat, err := conn.Exists(line)
 			if err != nil {
 				t.Fatal(err)
@@ -154,7 +156,7 @@ func watchers(t *testing.T, addr string, conn *zk.Conn) map[string]int {
 func TestWaitersWatchTheirPredecessor(t *testing.T) {
 	t.Parallel()
 	const name, waiters = "watched", 5
-	addr := testenv.OwnZooKeeper(t).Addr()
+	addr := testenv.ZooKeeper(t)
 	conn := connect(t, addr)
 	lease := locktest.MustLock(t, open(t, addr, 10*time.Second), name)
 	var waiting []<-chan locktest.Answer
@@ -167,8 +169,8 @@ func TestWaitersWatchTheirPredecessor(t *testing.T) {
 		if len(nodes) != left+1 {
 			t.Fatalf("%d contenders, want a holder and %d waiters", len(nodes), left)
 		}
-		testenv.Await(t, "all waiters watch a node", func() bool { return len(watchers(t, addr, conn)) >= left })
-		watched := watchers(t, addr, conn)
+		testenv.Await(t, "all waiters watch a node", func() bool { return len(watchers(t, addr, conn, name)) >= left })
+		watched := watchers(t, addr, conn, name)
 		for i, node := range nodes {
 			want := 1
 			if i == left { // the last contender
@@ -250,10 +252,10 @@ func mustFailAtOnce(t *testing.T, l lock.Locker, name string) {
 // TestNestedNames locks names that begin with another lock's name.
 func TestNestedNames(t *testing.T) {
 	t.Parallel()
-	addr := testenv.OwnZooKeeper(t).Addr()
+	addr := testenv.ZooKeeper(t)
 	conn := connect(t, addr)
 	for i, below := range []string{"b", "lock-0", "a-lock--", "b/c/d"} {
-		name := fmt.Sprintf("a%d", i)
+		name := fmt.Sprintf("nested%d", i)
 		ours, others := open(t, addr, 10*time.Second), open(t, addr, 10*time.Second)
 		inner := locktest.MustLock(t, ours, name+"/"+below)
 		if children := contenders(t, conn, name); len(children) != 1 {
@@ -301,9 +303,9 @@ func mustKeepSession(t *testing.T, l *Locker, session int64) {
 // delete the nodes anyway.
 func TestCutDuringRelease(t *testing.T) {
 	t.Parallel()
-	server := testenv.OwnZooKeeper(t)
-	conn := connect(t, server.Addr())
-	others := open(t, server.Addr(), 10*time.Second)
+	server := testenv.ZooKeeper(t)
+	conn := connect(t, server)
+	others := open(t, server, 10*time.Second)
 	for _, test := range []struct {
 		name     string
 		executed bool // by the server
@@ -315,7 +317,7 @@ func TestCutDuringRelease(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			name := fmt.Sprintf("handed-over-%t", test.executed)
-			wire := testenv.NewWire(t, server.Addr())
+			wire := testenv.NewWire(t, server)
 			ours := open(t, wire.Addr(), 10*time.Second)
 			session := ours.backend.conn.SessionID()
 			lease := locktest.MustLock(t, ours, name)
@@ -363,9 +365,9 @@ func TestCutDuringRelease(t *testing.T) {
 // unlocks, so no other contender may have the lock before.
 func TestLostConnectionEndsLeases(t *testing.T) {
 	t.Parallel()
-	server := testenv.OwnZooKeeper(t)
-	conn := connect(t, server.Addr())
-	wire := testenv.NewWire(t, server.Addr())
+	server := testenv.ZooKeeper(t)
+	conn := connect(t, server)
+	wire := testenv.NewWire(t, server)
 	ours := open(t, wire.Addr(), 10*time.Second)
 	session := ours.backend.conn.SessionID()
 	lease := locktest.MustLock(t, ours, "cut-off")
@@ -375,7 +377,7 @@ func TestLostConnectionEndsLeases(t *testing.T) {
 	testenv.Await(t, "the client is connected again", func() bool { return ours.backend.conn.State() == zk.StateHasSession })
 	locktest.MustUnlock(t, locktest.MustLock(t, ours, "ready"))
 	mustKeepSession(t, ours, session)
-	locktest.MustBeHeld(t, open(t, server.Addr(), 10*time.Second), "cut-off")
+	locktest.MustBeHeld(t, open(t, server, 10*time.Second), "cut-off")
 	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("Unlock of a lost lease: %v", err)
 	}
@@ -389,8 +391,8 @@ func TestLostConnectionEndsLeases(t *testing.T) {
 // must not grant the lock.
 func TestSuspendedWhileListing(t *testing.T) {
 	t.Parallel()
-	server := testenv.OwnZooKeeper(t)
-	wire := testenv.NewWire(t, server.Addr())
+	server := testenv.ZooKeeper(t)
+	wire := testenv.NewWire(t, server)
 	b := open(t, wire.Addr(), 10*time.Second).backend
 	g := &grant{backend: b, parent: Root + "/suspended", guid: uuid.NewString()}
 	if err := g.createNode(nameMarker, Root, nil); err != nil {
@@ -405,8 +407,8 @@ func TestSuspendedWhileListing(t *testing.T) {
 		}
 		answer <- err
 	}()
-	testenv.Await(t, "the server has listed the contenders", func() bool { return lastRequest(t, server.Addr(), b) == "GETC" })
-	if err := connect(t, server.Addr()).Delete(g.path(g.node), -1); err != nil {
+	testenv.Await(t, "the server has listed the contenders", func() bool { return lastRequest(t, server, b) == "GETC" })
+	if err := connect(t, server).Delete(g.path(g.node), -1); err != nil {
 		t.Fatal(err)
 	}
 	b.suspend()
@@ -431,7 +433,7 @@ func lastRequest(t *testing.T, addr string, b *backend) string {
 // TestCloseEndsAllGoroutines is not parallel, so that no other test's goroutines
 // run.
 func TestCloseEndsAllGoroutines(t *testing.T) {
-	addr := testenv.OwnZooKeeper(t).Addr()
+	addr := testenv.ZooKeeper(t)
 	before := goleak.IgnoreCurrent()
 	holder, err := New(t.Context(), addr, 10*time.Second)
 	if err != nil {
