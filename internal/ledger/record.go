@@ -105,7 +105,7 @@ func (l *Ledger) Record(ctx context.Context, t stock.Take) (o order.Order, out o
 		return order.Order{}, order.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
 	}
 	r := &recording{order: o, take: t, done: make(chan struct{}), span: span}
-	l.queue(r)
+	l.submit(r)
 	select {
 	case <-r.done:
 		return r.order, r.outcome
@@ -114,8 +114,8 @@ func (l *Ledger) Record(ctx context.Context, t stock.Take) (o order.Order, out o
 	}
 }
 
-// queue adds the recording to the next group.
-func (l *Ledger) queue(r *recording) {
+// submit adds the recording to the next group.
+func (l *Ledger) submit(r *recording) {
 	if err := l.records.Send(r); err != nil {
 		r.answer(order.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err)))
 	}
@@ -133,7 +133,7 @@ func (l *Ledger) runGroup(rs []*recording) {
 		defer close(done)
 		l.recordGroup(rs, own)
 		for _, r := range l.slow.remove(own) {
-			l.queue(r)
+			l.submit(r)
 		}
 	})
 	patience := time.NewTimer(slowAfter)
@@ -354,7 +354,7 @@ func (l *Ledger) setLockedApart(ctx context.Context, rs []*recording, own *slowG
 		}
 	}
 	for _, r := range l.slow.keepOnly(own, locked) {
-		l.queue(r)
+		l.submit(r)
 	}
 	if err := l.commit(ctx, free, own); err != nil { // the others would fail too
 		refuse(held, err)

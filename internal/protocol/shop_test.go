@@ -246,7 +246,7 @@ type settings struct {
 func (s *shop) open(t *testing.T, set settings) *instance {
 	t.Helper()
 	if set.takeDeadline == 0 {
-		set.takeDeadline = time.Minute
+		set.takeDeadline = testenv.Patience / 2 // recovery settles what a busy machine could not
 	}
 	if set.db == nil {
 		set.db = s.sql.Ledger
