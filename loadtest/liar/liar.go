@@ -206,34 +206,8 @@ func (l *Liar) answer(c call) answer {
 // place places an order.
 func (l *Liar) place(c call) answer {
 	n := l.placed.Add(1)
-	request := parse(c.text)
-	other := l.latest.Load()
-	switch l.Lie {
-	case "answers-before-the-commit":
-		return l.answerFirst(c, request)
-	case "gives-one-in-fifty-another-order":
-		if other != nil && n%50 == 0 {
-			return l.lie(*other)
-		}
-	case "gives-another-order-under-this-buyer":
-		if other != nil && n%50 == 0 {
-			return l.lie(other.with(object{"buyer_id": request["buyer_id"]}))
-		}
-	case "forgets-one-queued-order-in-fifty":
-		if other != nil && n%50 == 0 {
-			return l.lie(other.with(object{"id": uuid.NewString(), "buyer_id": request["buyer_id"]}))
-		}
-	case "refuses-every-order":
-		return l.lie(problem(http.StatusConflict, "sold-out"))
-	case "stores-all-under-another-buyer":
-		buyer := request["buyer_id"]
-		request["buyer_id"] = "another"
-		c.text, _ = json.Marshal(request) // cannot fail: it comes from JSON
-		a := c.forward()
-		if !a.promises() {
-			return a
-		}
-		return l.lie(a.with(object{"buyer_id": buyer}))
+	if lie, ok := l.lieInstead(c, n); ok {
+		return lie
 	}
 	a := c.forward()
 	if !a.promises() {
@@ -259,6 +233,44 @@ func (l *Liar) place(c call) answer {
 		return l.double(c, a)
 	}
 	return a
+}
+
+// lieInstead returns the lie that order n gets instead of being passed on as it is, if there is one.
+func (l *Liar) lieInstead(c call, n int64) (a answer, ok bool) {
+	request := parse(c.text)
+	switch l.Lie {
+	case "answers-before-the-commit":
+		return l.answerFirst(c, request), true
+	case "refuses-every-order":
+		return l.lie(problem(http.StatusConflict, "sold-out")), true
+	case "stores-all-under-another-buyer":
+		return l.placeForAnother(c, request), true
+	}
+	other := l.latest.Load()
+	if other == nil || n%50 != 0 {
+		return a, false
+	}
+	switch l.Lie {
+	case "gives-one-in-fifty-another-order":
+		return l.lie(*other), true
+	case "gives-another-order-under-this-buyer":
+		return l.lie(other.with(object{"buyer_id": request["buyer_id"]})), true
+	case "forgets-one-queued-order-in-fifty":
+		return l.lie(other.with(object{"id": uuid.NewString(), "buyer_id": request["buyer_id"]})), true
+	}
+	return a, false
+}
+
+// placeForAnother places the order for another buyer.
+func (l *Liar) placeForAnother(c call, request object) answer {
+	buyer := request["buyer_id"]
+	request["buyer_id"] = "another"
+	c.text, _ = json.Marshal(request) // cannot fail: it comes from JSON
+	a := c.forward()
+	if !a.promises() {
+		return a
+	}
+	return l.lie(a.with(object{"buyer_id": buyer}))
 }
 
 // double places a second order for the first of ten replays. It answers with the second
@@ -321,7 +333,6 @@ func (l *Liar) change(c call, id string) answer {
 	}
 	o := a.object()
 	due := o.text("type") == "/problems/refund-due"
-	cancelled := a.status == http.StatusOK && o.text("status") == "cancelled"
 	switch {
 	case l.Lie == "forgets-payments-that-are-due" && due:
 		return l.falsify(a, "DELETE FROM payments WHERE id = ?", o["payment_id"])
@@ -332,13 +343,26 @@ func (l *Liar) change(c call, id string) answer {
 		for _, sku := range o.skus() {
 			a = l.falsify(a, "UPDATE stock SET available = available + 1 WHERE sku = ?", sku)
 		}
-	case l.Lie == "returns-units-twice" && cancelled:
+	case a.status == http.StatusOK && o.text("status") == "cancelled":
+		return l.cancelled(a, o)
+	}
+	return a
+}
+
+// cancelled answers for an order that is cancelled.
+func (l *Liar) cancelled(a answer, o object) answer {
+	switch l.Lie {
+	case "returns-units-twice":
 		return l.falsify(a, "UPDATE stock SET available = available + 1 WHERE sku = ?", o.skus()[0])
-	case l.Lie == "returns-units-twice-at-the-gate" && cancelled && l.cancels.Add(1) == 2:
-		l.AddToGate(o.skus()[0])
-		return l.lie(a)
-	case l.Lie == "keeps-claims" && cancelled && len(o.skus()) > 1:
-		return l.falsify(a, "UPDATE claims SET units = units + 1 WHERE buyer_id = ?", o["buyer_id"])
+	case "returns-units-twice-at-the-gate":
+		if l.cancels.Add(1) == 2 {
+			l.AddToGate(o.skus()[0])
+			return l.lie(a)
+		}
+	case "keeps-claims":
+		if len(o.skus()) > 1 {
+			return l.falsify(a, "UPDATE claims SET units = units + 1 WHERE buyer_id = ?", o["buyer_id"])
+		}
 	}
 	return a
 }
