@@ -219,13 +219,10 @@ func (g *grant) acquire(ctx context.Context, wait bool) error {
 			err = g.waitForTurn(ctx, before)
 		}
 	}
-	if err == nil && g.session.ctx.Err() != nil { // ctx may end a moment later
-		return context.Cause(g.session.ctx)
-	}
 	if err != nil {
 		return cmp.Or(context.Cause(ctx), err)
 	}
-	return nil
+	return context.Cause(g.session.ctx) // ctx may end a moment later
 }
 
 // entry is one entry of a key. A session that is used again writes its key again,
