@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,9 +70,40 @@ type shop struct {
 	gateway   *testenv.NginxServer
 }
 
+// pair is two instances on the same stores. They serve one scenario at a time, which counts
+// the orders that reach them. Scenarios have SKUs of their own.
+type pair struct {
+	instances []*testenv.APIServer
+	ledger    uuid.UUID
+	turn      sync.Mutex // held by the scenario that uses them
+}
+
+// pairs are the pairs that the scenarios of a test share, by the flags of the instances.
+type pairs struct {
+	mu   sync.Mutex
+	made map[string]*pair
+}
+
+// of returns a pair for the plan, for the caller alone until the end of its test. The pair ends with all, the
+// test that contains it.
+func (ps *pairs) of(t, all *testing.T, p plan) *pair {
+	t.Helper()
+	key := strings.Join(append([]string{p.redis, p.db}, p.args...), " ")
+	ps.mu.Lock()
+	if ps.made[key] == nil {
+		ps.made[key] = start(all, p)
+	}
+	on := ps.made[key]
+	ps.mu.Unlock()
+	on.turn.Lock()
+	t.Cleanup(on.turn.Unlock)
+	return on
+}
+
 // plan describes a shop. Its zero value is the default strategy on the shared
 // servers.
 type plan struct {
+	on           *pair  // nil: instances of its own, unless files has others
 	redis        string // URL; empty: the shared Redis
 	db           string // URL; empty: a new database on the shared server
 	args         []string
@@ -84,8 +116,8 @@ type plan struct {
 	beatTimeout  time.Duration       // how long BEAT may stay the same; 0: an hour
 }
 
-// build starts a shop.
-func build(t testenv.T, p plan) *shop {
+// start starts the instances of the plan.
+func start(t testenv.T, p plan) *pair {
 	t.Helper()
 	if p.redis == "" {
 		p.redis = testenv.Redis(t)
@@ -93,39 +125,58 @@ func build(t testenv.T, p plan) *shop {
 	if p.db == "" {
 		p.db = testenv.MariaDB(t)
 	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatalf("%v", err)
+	ctx, on := context.Background(), &pair{}
+	sql, err := store.OpenSQL(ctx, p.db)
+	check(t, err)
+	defer sql.Close()
+	check(t, sql.MigrateUp(ctx))
+	on.ledger, err = sql.LedgerID(ctx)
+	check(t, err)
+	for range 2 {
+		on.instances = append(on.instances, testenv.API(t, append([]string{"--db", p.db, "--redis", p.redis}, p.args...)...))
+	}
+	return on
+}
+
+// check fails the test if there is an error.
+func check(t testenv.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// build starts a shop.
+func build(t testenv.T, p plan) *shop {
+	t.Helper()
+	if p.redis == "" {
+		p.redis = testenv.Redis(t)
+	}
+	if p.on == nil && p.files["instances.conf"] == "" {
+		p.on = start(t, p)
+	}
+	s := &shop{ttl: cmp.Or(p.ttl, soldOutTTL), ledger: uuid.New()}
+	servers := ""
+	if p.on != nil {
+		s.instances = p.on.instances
+		if !p.fakeLedger {
+			s.ledger = p.on.ledger
 		}
 	}
-	s := &shop{ttl: cmp.Or(p.ttl, soldOutTTL)}
-	ctx := context.Background()
-	sql, err := store.OpenSQL(ctx, p.db)
-	must(err)
-	defer sql.Close()
-	must(sql.MigrateUp(ctx))
-	s.ledger, err = sql.LedgerID(ctx)
-	must(err)
-	servers := ""
-	for range 2 {
-		api := testenv.API(t, append([]string{"--db", p.db, "--redis", p.redis}, p.args...)...)
-		s.instances = append(s.instances, api)
+	for _, api := range s.instances {
 		servers += "server " + strings.TrimPrefix(api.URL(), "http://") + ";\n"
 	}
-	if p.fakeLedger {
-		s.ledger = uuid.New()
-	}
-	s.redis, err = store.OpenRedis(ctx, p.redis)
-	must(err)
+	var err error
+	s.redis, err = store.OpenRedis(context.Background(), p.redis)
+	check(t, err)
 	t.Cleanup(func() { s.redis.Close() })
 	s.redisAddr = regexp.MustCompile(`[0-9.]+:\d+`).FindString(p.redis)
 	if i := slices.Index(p.args, "--segments"); i >= 0 {
 		s.segments, err = strconv.Atoi(p.args[i+1])
-		must(err)
+		check(t, err)
 	}
 	if p.fakeLedger {
-		must(s.seed())
+		check(t, s.seed())
 	}
 
 	patient := strings.NewReplacer(
@@ -263,12 +314,15 @@ func (s *shop) series() (map[string]int, error) {
 	return found, nil
 }
 
+// ordersMetric asks an instance only for the counts of orders: there are thousands of
+// metrics.
+const ordersMetric = "/metrics?name[]=holdfast_orders_total"
+
 // placed returns the number of orders that reached the instances, whatever their
-// result. Tests call it so often that compression, and a regular expression, would take
-// most of their time: the metrics have thousands of lines.
+// result.
 func (s *shop) placed() (sum float64, err error) {
 	for _, api := range s.instances {
-		metrics, err := call("GET", api.URL()+"/metrics", "", "Accept-Encoding", "identity")
+		metrics, err := call("GET", api.URL()+ordersMetric, "", "Accept-Encoding", "identity")
 		if err != nil {
 			return 0, err
 		}
@@ -297,14 +351,14 @@ func (s *shop) setStock(sku string, total int) error {
 	return err
 }
 
-// sell puts units on sale, sells them all in one order, and waits until the SKU is
-// at rest.
+// sell puts units on sale, sells them all in one order, unless another scenario has, and
+// waits until the SKU is at rest.
 func (s *shop) sell(sku string, total int) error {
 	if err := s.setStock(sku, total); err != nil {
 		return err
 	}
 	a, err := call("POST", s.instances[0].URL()+"/orders", order(total, sku))
-	if err != nil || a.status != 201 {
+	if err != nil || a.status != 201 && a.status != 409 {
 		return fmt.Errorf("selling %d of %s: %v, %w", total, sku, a, err)
 	}
 	return s.rest(sku)
