@@ -27,8 +27,9 @@ PACKAGES = ./loadtest ./...
 # The race detector, except for two virtual machines of others, which are up to three
 # times as fast without it: SQLite, which is C translated to Go, with memory outside the
 # Go heap, where the detector sees nothing; and the Lua of the in-process Redis, which
-# runs one script at a time.
-RACE = -race -gcflags=modernc.org/...=-race=false -gcflags=github.com/yuin/gopher-lua/...=-race=false
+# runs one script at a time. Nor for the tests of the models, which have no goroutines.
+RACE = -race -gcflags=modernc.org/...=-race=false -gcflags=github.com/yuin/gopher-lua/...=-race=false \
+	-gcflags=./internal/model=-race=false
 ARGS ?=
 
 # A program with the race detector sleeps for a second at exit by default. The files

@@ -38,8 +38,8 @@ func lockBackends(t *testing.T) []lockBackend {
 	}
 }
 
-// TestLocks checks that two instances without the guard sell exactly 100 units to
-// 32 clients, under every kind of lock. If it need not be thorough, each kind of lock
+// TestLocks checks that two instances without the guard sell exactly 50 units to
+// 16 clients, under every kind of lock. If it need not be thorough, each kind of lock
 // serves one strategy, in turn.
 func TestLocks(t *testing.T) {
 	t.Parallel()
@@ -54,12 +54,12 @@ func TestLocks(t *testing.T) {
 			for _, strategy := range backend.strategies {
 				args := append([]string{"--strategy", strategy}, flags...)
 				one, two := serveHere(t, args...), serveHere(t, args...)
-				setStock(t, one.URL(), strategy, 100)
-				c := rush(t.Context(), 32, strategy, one.URL(), two.URL())
+				setStock(t, one.URL(), strategy, 50)
+				c := rush(t.Context(), 16, strategy, one.URL(), two.URL())
 				c.wait()
 				c.checkStatuses(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
 				c.checkFound(t, two.URL())
-				if a := waitAtRest(t, two.URL(), strategy); a.Sold != 100 || c.count.Load() != 100 {
+				if a := waitAtRest(t, two.URL(), strategy); a.Sold != 50 || c.count.Load() != 50 {
 					t.Errorf("%s: %+v after %d orders of one unit", strategy, a, c.count.Load())
 				}
 				if metrics := string(mustCall(t, http.StatusOK, http.MethodGet, one.URL()+"/metrics", "")); strings.Contains(metrics, `holdfast_lock_requests_total{result="granted"} 0`) {
