@@ -135,10 +135,14 @@ func (r *rig) openOn(t *testing.T, addrs []string, lease time.Duration) lock.Loc
 		t.Cleanup(func() { pool.Close() })
 		servers.SQL = pool
 	}
-	l, closeLocker, err := r.backend.Open(t.Context(), servers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var (
+		l           lock.Locker
+		closeLocker func() error
+	)
+	testenv.AwaitSuccess(t, "the backend is opened", func() (err error) { // a busy server may be too slow for the bounds of a backend
+		l, closeLocker, err = r.backend.Open(t.Context(), servers)
+		return err
+	})
 	t.Cleanup(func() { _ = closeLocker() })
 	return l
 }

@@ -117,10 +117,11 @@ func scanFindsAll(t *trial) error {
 			if n == 0 {
 				d = order(t.line("a", 1), t.line("b", 2))
 			}
-			bought[i] = append(bought[i], d)
-			if _, err := t.retryTake(gate, d); err != nil {
+			taken, err := t.retryTake(gate, d)
+			if err != nil {
 				return err
 			}
+			bought[i] = append(bought[i], taken.Deduction)
 		}
 		return nil
 	}))

@@ -53,8 +53,8 @@ func settleManyAtOnce(t *trial) error {
 	t.fill("c", 1, orders)
 	ds := make([]stock.Deduction, orders)
 	t.accepted(t.atOnce(orders, func(gate Gate, i int) error {
-		ds[i] = order(t.line("a", 1), t.line([]string{"b", "c"}[i%2], 1))
-		_, err := t.retryTake(gate, ds[i])
+		taken, err := t.retryTake(gate, order(t.line("a", 1), t.line([]string{"b", "c"}[i%2], 1)))
+		ds[i] = taken.Deduction
 		return err
 	}))
 	t.settle(ds...)

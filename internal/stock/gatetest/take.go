@@ -76,8 +76,10 @@ func sameTakeAtOnce(t *trial) error {
 	t.fill("a", 1, 10)
 	d := order(t.line("a", 6))
 	errs := t.atOnce(16, func(gate Gate, _ int) error {
-		_, err := t.retryTake(gate, d)
-		return err
+		return t.retryBusy(func() error {
+			_, err := gate.Take(t.ctx, d)
+			return err
+		})
 	})
 	if n := t.accepted(errs); t.err == nil && n != 16 {
 		return fmt.Errorf("%d of 16 were answered as the first", n)

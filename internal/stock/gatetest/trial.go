@@ -208,11 +208,21 @@ func (t *trial) retryBusy(step func() error) error {
 	}
 }
 
-// retryTake takes d, and repeats while the gate is busy.
+// retryTake takes d, and repeats while the gate is busy. As the service does, it gives back a
+// take that was not answered in time, as may be on a busy machine, and takes again under
+// another ID.
 func (t *trial) retryTake(gate Gate, d stock.Deduction) (taken stock.Take, err error) {
 	err = t.retryBusy(func() error {
 		taken, err = gate.Take(t.ctx, d)
-		return err
+		var late interface{ Timeout() bool }
+		if !errors.As(err, &late) || !late.Timeout() || t.ctx.Err() != nil {
+			return err
+		}
+		if err := gate.Give(t.ctx, unanswered(d)); err != nil {
+			return err
+		}
+		d = again(d)
+		return stock.ErrBusy
 	})
 	return taken, err
 }
