@@ -673,7 +673,7 @@ func metrics(s *shop) error {
 		func() error { return s.sell("counted", 1) },
 		func() error { return s.setStock("plenty", 9) },
 		repeat(3, order(1, "counted")),
-		repeat(5, order(1, "counted"), "Idempotency-Key", "k"),
+		repeat(5, order(1, "counted"), "Idempotency-Key", "counted"),
 		repeat(2, order(1, "plenty")),
 		repeat(1, "{"),
 		repeat(1, order(1, "nowhere")),

@@ -71,7 +71,7 @@ type shop struct {
 }
 
 // pair is two instances on the same stores. They serve one scenario at a time, which counts
-// the orders that reach them. Scenarios have SKUs of their own.
+// the orders that reach them. Scenarios have SKUs and keys of their own.
 type pair struct {
 	instances []*testenv.APIServer
 	ledger    uuid.UUID
