@@ -39,15 +39,16 @@ type fieldError struct {
 	Detail string `json:"detail"`
 }
 
-// The bodies of requests. The tags "binding" are rules of the validator.
+// The bodies of requests. The tags "binding" are rules of the validator. The rules of an
+// order are in orderRules: one call of the validator instead of one for each field.
 type (
 	orderBody struct {
-		BuyerID string     `json:"buyer_id" binding:"id"`
-		Lines   []lineBody `json:"lines" binding:"lines,dive"`
+		BuyerID string     `json:"buyer_id"`
+		Lines   []lineBody `json:"lines"`
 	}
 	lineBody struct {
-		SKU      stock.SKU `json:"sku" binding:"id"`
-		Quantity int64     `json:"quantity" binding:"quantity"`
+		SKU      stock.SKU `json:"sku"`
+		Quantity int64     `json:"quantity"`
 	}
 	paymentBody struct {
 		PaymentID string `json:"payment_id" binding:"id"`
@@ -145,37 +146,50 @@ func newValidator() *validator.Validate {
 		return name
 	})
 	rules := map[string]validator.Func{
-		"id":       func(f validator.FieldLevel) bool { return stock.ValidID(f.Field().String()) },
-		"kind":     func(f validator.FieldLevel) bool { return stock.Kind(f.Field().String()).Valid() },
-		"lines":    func(f validator.FieldLevel) bool { return between(1, int64(f.Field().Len()), stock.MaxLines) },
-		"quantity": func(f validator.FieldLevel) bool { return between(1, f.Field().Int(), stock.MaxQuantity) },
-		"count":    func(f validator.FieldLevel) bool { return between(0, f.Field().Int(), stock.MaxTotal) },
+		"id":    func(f validator.FieldLevel) bool { return stock.ValidID(f.Field().String()) },
+		"kind":  func(f validator.FieldLevel) bool { return stock.Kind(f.Field().String()).Valid() },
+		"count": func(f validator.FieldLevel) bool { return between(0, f.Field().Int(), stock.MaxTotal) },
 	}
 	for name, rule := range rules {
 		if err := v.RegisterValidation(name, rule); err != nil {
 			panic(err) // only for an empty name
 		}
 	}
-	v.RegisterStructValidation(distinctSKUs, orderBody{})
+	v.RegisterStructValidation(orderRules, orderBody{})
 	v.RegisterStructValidation(optionalSettings, settingBody{})
 	return v
 }
 
 func between(least, n, most int64) bool { return least <= n && n <= most }
 
-// distinctSKUs checks that the SKU of each line differs from those of the earlier
-// lines.
-func distinctSKUs(s validator.StructLevel) {
-	lines := s.Current().Addr().Interface().(*orderBody).Lines
-	if len(lines) > stock.MaxLines {
-		return // reported by its own rule; thousands of lines are not compared
+// orderRules checks the fields of an order, and that the SKU of each line differs from
+// those of the earlier lines.
+func orderRules(s validator.StructLevel) {
+	b := s.Current().Addr().Interface().(*orderBody)
+	if !stock.ValidID(b.BuyerID) {
+		s.ReportError(b.BuyerID, "buyer_id", "BuyerID", "id", "")
 	}
-	for i, line := range lines {
-		if line.SKU != "" && slices.ContainsFunc(lines[:i], func(other lineBody) bool { return other.SKU == line.SKU }) {
-			s.ReportError(line.SKU, "lines["+strconv.Itoa(i)+"].sku", "SKU", "distinct", "")
+	if !between(1, int64(len(b.Lines)), stock.MaxLines) {
+		s.ReportError(b.Lines, "lines", "Lines", "lines", "")
+		return // thousands of lines are not compared
+	}
+	for i, line := range b.Lines {
+		if !stock.ValidID(string(line.SKU)) {
+			s.ReportError(line.SKU, lineField(i, "sku"), "SKU", "id", "")
+		}
+		if !between(1, line.Quantity, stock.MaxQuantity) {
+			s.ReportError(line.Quantity, lineField(i, "quantity"), "Quantity", "quantity", "")
+		}
+	}
+	for i, line := range b.Lines {
+		if line.SKU != "" && slices.ContainsFunc(b.Lines[:i], func(other lineBody) bool { return other.SKU == line.SKU }) {
+			s.ReportError(line.SKU, lineField(i, "sku"), "SKU", "distinct", "")
 		}
 	}
 }
+
+// lineField is the name of a field of line i.
+func lineField(i int, name string) string { return "lines[" + strconv.Itoa(i) + "]." + name }
 
 // optionalSettings checks the members of a setting that may be left out.
 func optionalSettings(s validator.StructLevel) {

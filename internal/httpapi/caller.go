@@ -58,7 +58,7 @@ func (a *api) caller(c *gin.Context) caller {
 }
 
 // buyerOnly refuses a request that comes neither from a buyer nor from an
-// administrator. Without Tokens, every client may act for every buyer.
+// administrator. Without Tokens it is left out: every client may act for every buyer.
 func (a *api) buyerOnly(c *gin.Context) {
 	who := a.caller(c)
 	switch {
