@@ -38,6 +38,8 @@ type SQL struct {
 	db        *gorm.DB
 	pool      *sql.DB
 	dialect   sqltx.Dialect
+	engine    sqlEngine
+	version   string // what version() returns; empty for SQLite
 	hasServer bool   // which can fall silent
 	target    string // what error messages call it
 	pooled    bool   // a pooler stands between PostgreSQL and this process

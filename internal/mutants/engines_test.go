@@ -1,0 +1,17 @@
+//go:build mutants
+
+package mutants
+
+const storeEngines = "internal/store/engines.go"
+
+// engines are mutants of what the service refuses because of what a store is.
+var engines = []mutant{
+	{"an engine is what its redis_version says", storeEngines, "ok && other != \"redis\" && other != \"gcc\" {", "ok && other == \"\" {", "internal/store TestRedisEngines/Dragonfly"},
+	{"a server without a run ID is Redis", storeEngines, "server[\"redis_version\"] != \"\" && server[\"run_id\"] != \"\":", "server[\"redis_version\"] != \"\":", "internal/store TestRedisEngines/no_run_ID"},
+	{"KeyDB is Redis", storeEngines, "case strings.Contains(path.Base(server[\"executable\"]), \"keydb\"):", "case path.Base(server[\"executable\"]) == \"\":", "internal/store TestRedisEngines/KeyDB"},
+	{"an engine that is not in the table is safe", storeEngines, "return s.engine.forgets > 0 &&", "return", "internal/store TestRedisEngines/another_engine"},
+	{"a server that says nothing is safe", storeEngines, "if err != nil {\n\t\treturn fmt.Errorf(\"%w; without it,", "if false {\n\t\treturn fmt.Errorf(\"%w; without it,", "internal/store TestRefuseWithoutGuard_Silent"},
+	{"the doctor does not refuse an engine", "internal/store/inspect.go", "case refused && !guard:", "case refused && guard:", "internal/store TestRedisEngines/Garnet"},
+	{"the doctor forgets that the guard is off", "internal/doctor/stores.go", "Guard: e.o.Guard ||", "Guard: true ||", "cmd/api TestEngines/Dragonfly_without_guard"},
+	{"serve starts on every engine without guard", "internal/assembly/stores.go", "if !p.Guard {", "if false {", "cmd/api TestEngines/Dragonfly_without_guard"},
+}
