@@ -96,3 +96,29 @@ func TestEngines(t *testing.T) {
 		})
 	}
 }
+
+// TestEngines_Locks checks that a database whose advisory locks exclude nobody is refused
+// where locks are needed, and serves otherwise. It is a PostgreSQL with the version() of
+// another engine.
+func TestEngines_Locks(t *testing.T) {
+	t.Parallel()
+	dbURL := testenv.Postgres(t)
+	migrated(t, []string{"--db", dbURL})
+	db, err := store.OpenSQL(t.Context(), dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Pool().ExecContext(t.Context(), "CREATE FUNCTION version() RETURNS text LANGUAGE sql AS $$ SELECT 'CockroachDB CCL v25.4.1' $$"); err != nil {
+		t.Fatal(err)
+	}
+	flags := []string{"--db", dbURL + "&search_path=public,pg_catalog", "--redis", testenv.Redis(t), "--lock", "postgres"}
+	const says = "the database is CockroachDB: the locks of its sessions cannot be relied on; use another --lock"
+	if out, code := refusedStart(t, append(flags, "--strategy", "lock")...); code != 1 || !strings.Contains(out, says) {
+		t.Errorf("exit code %d: %s", code, out)
+	}
+	expect(t, examined(t, 1, append(flags, "--strategy", "lock")...), store.Problem, "locks", says)
+	if out := serveHere(t, append(flags, "--strategy", "lua")...).Output(); !strings.Contains(out, `"store":"ledger","engine":"CockroachDB"`) {
+		t.Errorf("the log does not name the engine: %s", out)
+	}
+}

@@ -3,6 +3,8 @@ package store
 import (
 	"cmp"
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -192,16 +194,31 @@ type sqlEngine struct {
 	mark    string // in what version() returns, in lower case
 	name    string
 	tested  bool // our tests run on it
+	lacks   sqltx.Lacks
+	locks   lockRules
 }
+
+// lockRules are the rules of the locks of a database's sessions: GET_LOCK, and advisory
+// locks.
+type lockRules int
+
+const (
+	asOurs lockRules = iota // as MySQL's or PostgreSQL's
+	// differ: --lock needs other rules. They are enough for migrations, which only wait.
+	differ
+	// missing: they exclude nobody, or do not exist.
+	missing
+)
 
 // sqlEngines are the databases. The first row that fits counts.
 var sqlEngines = []sqlEngine{
+	// TiDB accepts SKIP LOCKED and locks nothing. Its GET_LOCK waits for at least a second.
+	{dialect: sqltx.MySQL, mark: "-tidb-", name: "TiDB", lacks: sqltx.Lacks{SkipLocked: true}, locks: differ},
+	{dialect: sqltx.MySQL, mark: "vitess", name: "Vitess", locks: differ}, // GET_LOCK is that of one of its servers
 	{dialect: sqltx.MySQL, mark: "mariadb", name: "MariaDB", tested: true},
-	{dialect: sqltx.MySQL, mark: "-tidb-", name: "TiDB"},
-	{dialect: sqltx.MySQL, mark: "vitess", name: "Vitess"},
 	{dialect: sqltx.MySQL, name: "MySQL"},
-	{dialect: sqltx.Postgres, mark: "cockroachdb", name: "CockroachDB"},
-	{dialect: sqltx.Postgres, mark: "-yb-", name: "YugabyteDB"},
+	{dialect: sqltx.Postgres, mark: "cockroachdb", name: "CockroachDB", lacks: sqltx.Lacks{Standbys: true}, locks: missing}, // its advisory locks exclude nobody
+	{dialect: sqltx.Postgres, mark: "-yb-", name: "YugabyteDB", lacks: sqltx.Lacks{Standbys: true}, locks: missing},
 	{dialect: sqltx.Postgres, name: "PostgreSQL", tested: true},
 	{dialect: sqltx.SQLite, name: "SQLite", tested: true},
 }
@@ -226,4 +243,24 @@ func (s *SQL) Engine(ctx context.Context) Engine {
 	return Engine{
 		Name: s.engine.name, Version: version, Isolation: cmp.Or(isolation, unknownEngine), Pooled: s.pooled, Replication: replication,
 	}
+}
+
+// ErrNoLocks: the engine's sessions have no locks that can be relied on.
+var ErrNoLocks = errors.New("the locks of its sessions cannot be relied on")
+
+// CheckLocks returns ErrNoLocks if locks of the database at the URL, which belong to a
+// session, do not exclude everybody else. pool is one of OpenSessions.
+func CheckLocks(ctx context.Context, pool *sql.DB, rawURL string) error {
+	dialect := sqltx.Postgres
+	if strings.HasPrefix(rawURL, "mysql:") {
+		dialect = sqltx.MySQL
+	}
+	var version string
+	if err := pool.QueryRowContext(ctx, "SELECT version()").Scan(&version); err != nil {
+		return fmt.Errorf("asking the database for its version: %w", err)
+	}
+	if e := recogniseSQL(dialect, version); e.locks != asOurs {
+		return fmt.Errorf("the database is %s: %w", e.name, ErrNoLocks)
+	}
+	return nil
 }

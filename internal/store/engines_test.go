@@ -1,6 +1,8 @@
 package store
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -169,4 +171,59 @@ func TestEngine(t *testing.T) {
 			t.Errorf("the standby says %q", got)
 		}
 	})
+}
+
+// TestSessionLocks checks which engines are refused where locks of sessions are needed. The
+// fakes are a PostgreSQL and a MariaDB whose version() is that of another engine.
+func TestSessionLocks(t *testing.T) {
+	t.Parallel()
+	check := func(t *testing.T, url string, locks, migrations bool) {
+		t.Helper()
+		pool, err := OpenSessions(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		if err := CheckLocks(t.Context(), pool, url); errors.Is(err, ErrNoLocks) == locks || locks && err != nil {
+			t.Errorf("locks: %v", err)
+		}
+		db := opened(t, url)
+		for name, migrate := range map[string]func(context.Context) error{"up": db.MigrateUp, "down": db.MigrateDown} {
+			if err := migrate(t.Context()); errors.Is(err, ErrNoLocks) == migrations || migrations && err != nil {
+				t.Errorf("migrate %s: %v", name, err)
+			}
+		}
+	}
+	as := func(t *testing.T, version string) (url, faked string) {
+		url = testenv.Postgres(t)
+		if _, err := opened(t, url).Pool().ExecContext(t.Context(), "CREATE FUNCTION version() RETURNS text LANGUAGE sql AS $$ SELECT '"+version+"' $$"); err != nil {
+			t.Fatal(err)
+		}
+		return url, url + "&search_path=public,pg_catalog" // before the function of the server
+	}
+	for name, version := range map[string]string{"CockroachDB": "CockroachDB CCL v25.4.1 (x86_64-pc-linux-gnu)", "YugabyteDB": "PostgreSQL 15.12-YB-2025.1.0.0-b0 on x86_64-pc-linux-gnu"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, faked := as(t, version)
+			check(t, faked, false, false)
+			migrated(t, url) // by hand, as it were
+			db := opened(t, faked)
+			if err := db.MigrateUp(t.Context()); err != nil {
+				t.Errorf("there is nothing to migrate: %v", err)
+			}
+			if got := db.Engine(t.Context()); got.Name != name || got.Version != version {
+				t.Errorf("found %+v", got)
+			}
+		})
+	}
+	t.Run("TiDB", func(t *testing.T) {
+		t.Parallel()
+		check(t, testenv.OwnMariaDB(t, "--version=8.0.11-TiDB-v8.5.3-MariaDB").URL(), false, true)
+	})
+	for _, d := range testenv.NetworkDatabases() {
+		t.Run(d.Name, func(t *testing.T) {
+			t.Parallel()
+			check(t, d.URL(t), true, true)
+		})
+	}
 }
