@@ -92,7 +92,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	}
 	defer func() { err = errors.Join(err, instance.Close()) }()
 	registerPools(registry, instance.Stores)
-	warnOfStores(ctx, c, instance.Stores, log)
+	logStores(ctx, c, instance.Stores, log)
 	if err := start(ctx, instance, c); err != nil {
 		return err
 	}
@@ -182,8 +182,19 @@ func announce(ctx context.Context, c config, l listeners, log *slog.Logger) {
 	_ = log.Handler().Handle(ctx, serving) // as the logger does
 }
 
-// warnOfStores logs what the stores cannot do, or may lose.
-func warnOfStores(ctx context.Context, c config, stores assembly.Stores, log *slog.Logger) {
+// logStores logs what the stores are, a line each, and what they cannot do, or may lose.
+func logStores(ctx context.Context, c config, stores assembly.Stores, log *slog.Logger) {
+	found := func(name string, e store.Engine) {
+		log.Info("found a store", append([]any{"store", name}, e.Attrs()...)...)
+	}
+	found("ledger", stores.SQL.Engine(ctx))
+	switch {
+	case stores.Redis == nil:
+	case c.Redis == "":
+		found("gate", store.Engine{Name: "in-process Redis", Replication: "none"})
+	default:
+		found("gate", store.RedisEngine(ctx, stores.Redis))
+	}
 	if stores.Redis != nil {
 		for _, warning := range store.RedisWarnings(ctx, stores.Redis) {
 			log.Warn(warning)

@@ -81,6 +81,11 @@ func openRedis(ctx context.Context, p Parts) (client redis.UniversalClient, clos
 	if client, err = store.OpenRedis(ctx, p.Redis); err != nil {
 		return nil, nil, fmt.Errorf("--redis: %w", err)
 	}
+	if !p.Guard {
+		if err := store.RefuseWithoutGuard(ctx, client); err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("--guard off: %w", err), client.Close())
+		}
+	}
 	return client, client.Close, nil
 }
 

@@ -54,8 +54,9 @@ func Run(ctx context.Context, o Options, asJSON bool, stdout io.Writer) error {
 	e.together(ctx,
 		check{"flags", e.checkFlags}, check{"listen", e.checkListen}, check{"access", e.checkAccess}, check{"redis", e.checkRedis},
 		check{"database", e.checkDatabase}, check{"disk", e.checkDisk})
-	e.together(ctx, check{"schema", e.checkSchema}, check{"clocks", e.checkClocks}, check{"locks", e.checkLockServers})
-	e.together(ctx, check{"ledger", e.checkLedger}) // opens locks of its own, if the strategy takes any
+	e.together(ctx, check{"schema", e.checkSchema}, check{"clocks", e.checkClocks})
+	e.together(ctx, check{"locks", e.checkLockServers}) // needs to know whether the schema is ready
+	e.together(ctx, check{"ledger", e.checkLedger})     // opens locks of its own, if the strategy takes any
 	return e.print(asJSON, stdout)
 }
 

@@ -43,7 +43,7 @@ func (e *examination) checkRedis(ctx context.Context) (found store.Findings) {
 	e.mu.Lock()
 	e.redis = client
 	e.mu.Unlock()
-	return store.InspectRedis(ctx, client, e.o.Strategy.Queues())
+	return store.InspectRedis(ctx, client, store.RedisUse{Queues: e.o.Strategy.Queues(), Guard: e.o.Guard || !e.o.Strategy.HasGate()})
 }
 
 func (e *examination) checkDatabase(ctx context.Context) (found store.Findings) {

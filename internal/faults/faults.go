@@ -55,6 +55,8 @@ const (
 	BadValue    Kind = "bad-value"
 	DiskFull    Kind = "disk-full"
 	Killed      Kind = "killed" // the server ends the session
+	// Serialization is the answer of a serializable PostgreSQL that meets a conflict.
+	Serialization Kind = "serialization"
 	// RolledBack makes PostgreSQL answer a COMMIT with ROLLBACK.
 	RolledBack Kind = "rolled-back"
 )

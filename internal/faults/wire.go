@@ -344,6 +344,8 @@ func (postgresProtocol) errorRequest(kind Kind, statement request) []byte {
 	switch kind {
 	case Deadlock:
 		code = "40P01"
+	case Serialization:
+		code = "40001"
 	case LockTimeout:
 		code = "55P03"
 	case ReadOnly:

@@ -25,7 +25,7 @@ func (l *Ledger) RaiseEpochs(ctx context.Context, seen []StockRow, above int64) 
 		epochs[row.SKU], skus[i] = row.Epoch, row.SKU
 	}
 	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
-		rows, err := readRows(ctx, tx, skus, tx.Dialect().SkipLocked())
+		rows, err := readRows(ctx, tx, skus, tx.SkipLocked())
 		if err != nil {
 			return err
 		}

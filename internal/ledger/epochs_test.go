@@ -30,7 +30,7 @@ func TestRaiseEpochs(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := []stock.SKU{seen[0].SKU, seen[1].SKU}
-		if skipLocked := d.sql.Ledger().Dialect().SkipLocked(); skipLocked == "" {
+		if !d.sql.Ledger().SkipsLocked() {
 			want = append(want, seen[3].SKU)
 		} else {
 			holder, err := d.sql.Ledger().Begin(t.Context())

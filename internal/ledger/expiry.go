@@ -304,7 +304,7 @@ func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*order
 			change, expired, due = c, append(expired, orders[found.Order.ID]), append(due, d.UUID(found.Order.ID))
 		}
 		return nil
-	}, "SELECT id, status, "+timeHasPassed(d)+" FROM orders WHERE id IN ? ORDER BY id"+d.SkipLocked(), keys)
+	}, "SELECT id, status, "+timeHasPassed(d)+" FROM orders WHERE id IN ? ORDER BY id"+tx.SkipLocked(), keys)
 	if err != nil || len(due) == 0 {
 		return nil, change, err
 	}

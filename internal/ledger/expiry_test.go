@@ -277,7 +277,7 @@ func (d *database) isLocked(t *testing.T, query string, args ...any) bool {
 	}
 	defer probe.Rollback()
 	var key any
-	err = probe.QueryRow(t.Context(), []any{&key}, query+probe.Dialect().SkipLocked(), args...)
+	err = probe.QueryRow(t.Context(), []any{&key}, query+probe.SkipLocked(), args...)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		t.Error(err)
 	}

@@ -308,9 +308,10 @@ func (l *Ledger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int6
 }
 
 // lockedRows returns those of the stock rows that another transaction holds
-// locked. It locks the others for a moment. Without row locks it returns none.
+// locked. It locks the others for a moment. If the database cannot leave out locked rows,
+// it returns none.
 func (l *Ledger) lockedRows(ctx context.Context, skus []stock.SKU) (locked []stock.SKU, err error) {
-	if l.db.Dialect().SkipLocked() == "" || len(skus) == 0 {
+	if !l.db.SkipsLocked() || len(skus) == 0 {
 		return nil, nil
 	}
 	tx, err := l.db.Begin(ctx)
@@ -325,7 +326,7 @@ func (l *Ledger) lockedRows(ctx context.Context, skus []stock.SKU) (locked []sto
 // lockFree locks those of the stock rows that no other transaction holds locked, and
 // returns them in SKU order. It waits for none. locked has the SKUs of the others.
 func lockFree(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) (free []StockRow, locked []stock.SKU, err error) {
-	free, err = lockRows(ctx, tx, skus, tx.Dialect().SkipLocked())
+	free, err = lockRows(ctx, tx, skus, tx.SkipLocked())
 	if err != nil || len(free) == len(skus) {
 		return free, nil, err
 	}

@@ -72,7 +72,7 @@ var placing = []mutant{
 	{"a bulk refill keeps the version", epochs, "version = version + 1", "version = version + 0", "internal/ledger TestRaiseEpochs/SQLite"},
 	{"a bulk refill keeps the changes", epochs, "DELETE FROM outbox WHERE sku IN ?", "DELETE FROM outbox WHERE sku IN ? AND 1 = 0", "internal/ledger TestRaiseEpochs/SQLite"},
 	{"a bulk refill raises rows that have changed", epochs, "return row.Epoch != epochs[row.SKU] })", "return epochs[row.SKU] == 0 })", "internal/ledger TestRaiseEpochs/SQLite"},
-	{"a bulk refill waits for locked rows", epochs, "tx.Dialect().SkipLocked()", "tx.Dialect().RowLock()", "internal/ledger TestRaiseEpochs/PostgreSQL"},
+	{"a bulk refill waits for locked rows", epochs, "tx.SkipLocked()", "tx.Dialect().RowLock()", "internal/ledger TestRaiseEpochs/PostgreSQL"},
 	{"a single look is enough", drift, "time.Now().Add(-sweepPause)", "time.Now()", "internal/reconcile TestSecondLook"},
 	{"a page that cannot be read is passed over", drift, "return l.Err == nil }) {", "return true }) {", "internal/reconcile TestUnreadableCounts"},
 	{"a sweep stays under its generation", refill, "return 0, r.generations.reach(ctx, later)", "return 0, nil", "internal/reconcile TestCompareMeetsALaterGeneration"},

@@ -47,7 +47,7 @@ func (r faultRow) String() string {
 // databaseKinds are the errors that each database can return.
 var databaseKinds = map[string][]faults.Kind{
 	"MariaDB":    {faults.Deadlock, faults.LockTimeout, faults.ReadOnly, faults.Duplicate, faults.BadValue, faults.DiskFull, faults.Killed},
-	"PostgreSQL": {faults.Deadlock, faults.LockTimeout, faults.ReadOnly, faults.Duplicate, faults.BadValue, faults.DiskFull, faults.Killed, faults.RolledBack},
+	"PostgreSQL": {faults.Deadlock, faults.LockTimeout, faults.ReadOnly, faults.Duplicate, faults.BadValue, faults.DiskFull, faults.Killed, faults.RolledBack, faults.Serialization},
 	"SQLite":     {faults.LockTimeout, faults.ReadOnly, faults.Duplicate, faults.BadValue, faults.DiskFull},
 }
 

@@ -40,7 +40,7 @@ func TestManySKUs(t *testing.T) {
 		s.emptyGate(t)
 		mustPlace(t, i, oneUnit(name(1100)))
 		filled(1)
-		if dialect := s.sql.Ledger().Dialect(); dialect.SkipLocked() != "" {
+		if db := s.sql.Ledger(); db.SkipsLocked() {
 			holder, err := s.sql.Ledger().Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)

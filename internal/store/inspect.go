@@ -53,17 +53,23 @@ func (f *Findings) Problem(mend, format string, args ...any) {
 // maxMemoryUse is the share of maxmemory above which a Redis is nearly full.
 const maxMemoryUse = 0.8
 
+// RedisUse is what an instance uses its Redis for.
+type RedisUse struct {
+	Queues bool // orders are queued in it
+	Guard  bool // the ledger refuses what a wrong count admits
+}
+
 // InspectRedis returns what the masters of the client are, and which of their settings
-// do not suit a gate. It changes nothing. If a master does not answer, that is a
-// finding. queued says that orders are queued in Redis.
-func InspectRedis(ctx context.Context, client redis.UniversalClient, queued bool) Findings {
+// do not suit a gate that is used so. It changes nothing. If a master does not answer, that
+// is a finding.
+func InspectRedis(ctx context.Context, client redis.UniversalClient, use RedisUse) Findings {
 	var (
 		mu    sync.Mutex
 		found Findings
 	)
 	_, cluster := client.(*redis.ClusterClient)
 	err := eachMaster(ctx, client, func(ctx context.Context, node *redis.Client) error {
-		one := inspectNode(ctx, node, cluster, queued)
+		one := inspectNode(ctx, node, cluster, use)
 		mu.Lock()
 		defer mu.Unlock()
 		found = append(found, one...)
@@ -76,7 +82,7 @@ func InspectRedis(ctx context.Context, client redis.UniversalClient, queued bool
 	if cluster {
 		found = append(found, clusterState(ctx, client)...)
 	}
-	if queued {
+	if use.Queues {
 		if warning := QueueWarning(ctx, client); warning != "" {
 			found.Warn("see Queued orders in docs/operations.md", "%s", warning)
 		}
@@ -85,15 +91,15 @@ func InspectRedis(ctx context.Context, client redis.UniversalClient, queued bool
 }
 
 // inspectNode inspects one master.
-func inspectNode(ctx context.Context, node *redis.Client, cluster, queued bool) (found Findings) {
-	address := node.Options().Addr
-	fields, err := info(ctx, node, "server", "memory", "replication", "persistence", "clients", "cluster")
+func inspectNode(ctx context.Context, node *redis.Client, cluster bool, use RedisUse) (found Findings) {
+	server, err := askRedis(ctx, node, "server", "memory", "replication", "persistence", "clients", "cluster")
 	if err != nil {
-		found.Problem("allow the command INFO, or check the server", "Redis at %s does not answer INFO: %v", address, err)
+		found.Problem("allow the command INFO, or check the server", "%v", err)
 		return found
 	}
-	found.OK("Redis %s at %s, %s, replicas: %s", fields["redis_version"], address, fields["role"], fields["connected_slaves"])
-	found = append(found, unsafeSettings(address, fields)...)
+	address, fields := server.address, server.fields
+	found.OK("%s %s at %s, %s, replicas: %s", server.engine.name, server.version, address, fields["role"], fields["connected_slaves"])
+	found = append(found, server.unsafeSettings(use.Guard)...)
 	switch {
 	case fields["loading"] == "1":
 		found.Problem("wait", "Redis at %s is loading its data and refuses commands", address)
@@ -102,7 +108,7 @@ func inspectNode(ctx context.Context, node *redis.Client, cluster, queued bool) 
 	case fields["cluster_enabled"] == "1" && !cluster:
 		found.Problem("use redis+cluster://", "Redis at %s is a node of a cluster", address)
 	}
-	if queued && olderThan(fields["redis_version"], 6, 2) {
+	if use.Queues && olderThan(fields["redis_version"], 6, 2) {
 		found.Problem("use Redis 6.2 or later", "Redis at %s is version %s, which cannot queue orders", address, fields["redis_version"])
 	}
 	if used, limit := number(fields["used_memory"]), number(fields["maxmemory"]); limit > 0 && used > maxMemoryUse*limit {
@@ -117,35 +123,28 @@ func inspectNode(ctx context.Context, node *redis.Client, cluster, queued bool) 
 // RedisWarnings returns warnings about unsafe settings of the client's masters,
 // as sentences for a log. A server that cannot be reached, or does not report
 // its settings, yields no warning.
-func RedisWarnings(ctx context.Context, client redis.UniversalClient) []string {
-	var (
-		mu       sync.Mutex
-		warnings []string
-	)
-	_ = eachMaster(ctx, client, func(ctx context.Context, node *redis.Client) error {
-		fields, err := info(ctx, node, "server", "memory")
-		if err != nil {
-			return nil
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		for _, f := range unsafeSettings(node.Options().Addr, fields) {
+func RedisWarnings(ctx context.Context, client redis.UniversalClient) (warnings []string) {
+	servers, _ := redisServers(ctx, client, "memory") // the others have answered
+	for _, s := range servers {
+		for _, f := range s.unsafeSettings(true) {
 			warnings = append(warnings, f.Detail+"; "+f.Mend)
 		}
-		return nil
-	})
-	slices.Sort(warnings)
+	}
 	return warnings
 }
 
-// unsafeSettings returns the settings of a master that may make it sell units twice.
-func unsafeSettings(address string, fields map[string]string) (found Findings) {
-	if policy := fields["maxmemory_policy"]; policy != "" && policy != "noeviction" {
-		found.Problem("set it to noeviction", "Redis at %s runs with maxmemory-policy %s and may evict counts and takes in flight", address, policy)
+// unsafeSettings returns what may make a master sell units twice, with or without the
+// guard.
+func (s redisServer) unsafeSettings(guard bool) (found Findings) {
+	if policy := s.fields["maxmemory_policy"]; policy != "" && policy != "noeviction" {
+		found.Problem("set it to noeviction", "Redis at %s runs with maxmemory-policy %s and may evict counts and takes in flight", s.address, policy)
 	}
-	if version := fields["redis_version"]; olderThan(version, 7, 0) {
-		found.Warn("use Redis 7 or later",
-			"Redis at %s is version %s, which saves scripts in snapshots; after a restart from a snapshot the gate may use old counts for about a second, until the service notices the new run ID", address, version)
+	switch text, refused := s.unsafeScripts(); {
+	case text == "":
+	case refused && !guard:
+		found.Problem("set --guard on, or "+mendScripts, "%s", text)
+	default:
+		found.Warn(mendScripts, "%s", text)
 	}
 	return found
 }

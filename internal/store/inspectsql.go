@@ -1,11 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"strings"
-
-	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 )
 
 const mendDurability = "set it as docs/engines.md says: a 201 is as durable as a commit"
@@ -16,7 +15,7 @@ func (s *SQL) inspectMySQL(ctx context.Context, connections int) (found Findings
 	if err != nil {
 		return nil, err
 	}
-	session, err := s.settings(ctx, "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', 'sql_mode')")
+	session, err := s.settings(ctx, mysqlSession)
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +24,7 @@ func (s *SQL) inspectMySQL(ctx context.Context, connections int) (found Findings
 		return nil, err
 	}
 	maps.Copy(v, session)
-	found.OK("%s is %s %s", s.target, product(v), v["version"])
+	found.OK("%s is %s %s, %s", s.target, s.engine.product(), v["version"], mysqlReplication(v))
 	found = append(found, mysqlDurability(s.target, v)...)
 	if v["read_only"] != "OFF" {
 		found.Problem("name the primary, or end the switchover", "%s is read-only", s.target)
@@ -43,19 +42,67 @@ func (s *SQL) inspectMySQL(ctx context.Context, connections int) (found Findings
 	return s.checkEngines(ctx, found)
 }
 
-// product returns the name of the server's product, which its variables show.
-func product(v map[string]string) string {
+// product returns the name of the engine for a sentence.
+func (e sqlEngine) product() string {
+	if e.tested {
+		return e.name
+	}
+	return e.name + ", which is not tested: version"
+}
+
+// mysqlReplication says how the server with these variables replicates.
+func mysqlReplication(v map[string]string) string {
 	switch {
 	case v["aurora_version"] != "":
-		return "Aurora, which is not tested:"
+		return "Aurora, which is not tested"
 	case v["wsrep_provider"] != "" && v["wsrep_provider"] != "none":
-		return "a Galera node,"
+		return "a Galera node"
 	case v["group_replication_group_name"] != "":
-		return "a node with Group Replication, which is not tested:"
-	case sqltx.IsMariaDB(v["version"]):
-		return "MariaDB"
+		return "Group Replication, which is not tested"
+	case v["log_bin"] == "ON":
+		return "binary log"
 	}
-	return "MySQL"
+	return "no replication"
+}
+
+// mysqlSession reads the settings of a session that a URL can change.
+const mysqlSession = "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', 'sql_mode')"
+
+const mysqlEngineVariables = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'log_bin', 'read_only', 'wsrep_provider', 'group_replication_group_name', 'aurora_version')"
+
+func (s *SQL) describeMySQL(ctx context.Context) (version, isolation, replication string, err error) {
+	v, err := s.settings(ctx, mysqlEngineVariables)
+	if err != nil {
+		return "", "", "", err
+	}
+	session, err := s.settings(ctx, mysqlSession)
+	if err != nil {
+		return v["version"], "", "", err
+	}
+	replication = mysqlReplication(v)
+	if v["read_only"] != "OFF" {
+		replication += ", read-only"
+	}
+	return v["version"], cmp.Or(session["transaction_isolation"], session["tx_isolation"]), replication, nil
+}
+
+func (s *SQL) describePostgres(ctx context.Context) (version, isolation, replication string, err error) {
+	row := s.pool.QueryRowContext(ctx, "SELECT current_setting('server_version'), current_setting('transaction_isolation')")
+	if err := row.Scan(&version, &isolation); err != nil {
+		return "", "", "", err
+	}
+	if !s.engine.tested {
+		version = s.version // server_version is only what it is compatible with
+	}
+	row = s.pool.QueryRowContext(ctx, `SELECT CASE WHEN pg_is_in_recovery() THEN 'a standby' ELSE 'primary, standbys: ' || (SELECT count(*) FROM pg_stat_replication) ||
+		CASE WHEN current_setting('synchronous_standby_names') <> '' THEN ', synchronous' ELSE '' END END`)
+	err = row.Scan(&replication)
+	return version, isolation, replication, err
+}
+
+func (s *SQL) describeSQLite(ctx context.Context) (version, isolation, replication string, err error) {
+	err = s.pool.QueryRowContext(ctx, "SELECT sqlite_version()").Scan(&version)
+	return version, "serializable", "none", err
 }
 
 // mysqlDurability returns the settings that lose commits in a crash.
@@ -95,7 +142,11 @@ func (s *SQL) inspectPostgres(ctx context.Context, connections int) (found Findi
 	if s.pooled {
 		pooled = ", behind a pooler"
 	}
-	found.OK("%s is version %s%s", s.target, v["server_version"], pooled)
+	version := v["server_version"]
+	if !s.engine.tested {
+		version = s.version
+	}
+	found.OK("%s is %s %s%s", s.target, s.engine.product(), version, pooled)
 	found = append(found, postgresDurability(s.target, v)...)
 	switch {
 	case v["recovery"] == "true":

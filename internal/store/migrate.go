@@ -103,7 +103,7 @@ func (s *SQL) hasTable(ctx context.Context, name string) (bool, error) {
 // schema as it was before. On MySQL, the next MigrateUp completes a migration that was
 // killed, up or down, and the next MigrateDown reverts it.
 //
-// Errors: ErrSchemaNew, ErrSchemaDirty.
+// Errors: ErrSchemaNew, ErrSchemaDirty, ErrNoLocks (unless there is nothing to do).
 func (s *SQL) MigrateUp(ctx context.Context) error {
 	return s.migrate(ctx, false, (*migrate.Migrate).Up)
 }
@@ -112,7 +112,7 @@ func (s *SQL) MigrateUp(ctx context.Context) error {
 // migration that was killed. It refuses to if data would be lost. Without an applied
 // migration MigrateDown does nothing.
 //
-// Errors: ErrSchemaNew, ErrSchemaDirty, ErrSchemaUsed.
+// Errors: ErrSchemaNew, ErrSchemaDirty, ErrSchemaUsed, ErrNoLocks.
 func (s *SQL) MigrateDown(ctx context.Context) error {
 	return s.migrate(ctx, true, func(m *migrate.Migrate) error {
 		if _, _, err := m.Version(); errors.Is(err, migrate.ErrNilVersion) {
@@ -125,6 +125,12 @@ func (s *SQL) MigrateDown(ctx context.Context) error {
 // migrate mends the schema and then runs migrations. After a mended migration down, there
 // is nothing to run.
 func (s *SQL) migrate(ctx context.Context, down bool, run func(*migrate.Migrate) error) error {
+	if s.engine.locks == missing { // nothing would keep two migrations apart
+		if err := s.CheckSchema(ctx); down || err != nil {
+			return s.failed("migrating", fmt.Errorf("it is %s: %w; run the statements of the files in migrations/%s yourself", s.engine.name, ErrNoLocks, s.dialect))
+		}
+		return nil
+	}
 	history, err := readHistory(string(s.dialect))
 	if err != nil {
 		return err

@@ -31,6 +31,7 @@ func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
 	if err != nil {
 		return nil, s.failed("connecting to", err)
 	}
+	s.engine, s.version = recogniseSQL(sqltx.MySQL, version), version
 	s.migrations = func(ctx context.Context) (migrationDriver, error) { return mysqlMigrations(ctx, config) }
 
 	setMySQLState(config, version)

@@ -41,14 +41,14 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 	}
 	sessions.RuntimeParams["standard_conforming_strings"] = "on"
 	sessions.DialFunc = boundAnswers(config.DialFunc, answerBound(sessions.RuntimeParams["statement_timeout"]))
-	pooled, err := behindPooler(ctx, sessions)
+	version, pooled, err := postgresVersion(ctx, sessions)
 	if err != nil {
 		return nil, s.failed("connecting to", poolerProblem(err))
 	}
 	if !pooled { // a pooler refuses settings that it does not know
 		sessions.RuntimeParams["client_min_messages"] = "warning" // a commit on the primary alone is a warning
 	}
-	s.pooled = pooled
+	s.engine, s.version, s.pooled = recogniseSQL(sqltx.Postgres, version), version, pooled
 	if pooled && config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		// The pooler may run the next transaction on another session of the
 		// server, where the prepared statement does not exist.
@@ -85,18 +85,18 @@ var postgresBounds = map[string]string{
 	"tcp_user_timeout":                    milliseconds(ioTimeout),
 }
 
-// behindPooler connects once and reports whether a pooler stands between client
-// and server. Behind a pooler, the process ID that the session reports differs
-// from the one that the client received when it connected.
-func behindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
+// postgresVersion connects once. It returns what version() returns, and reports whether a
+// pooler stands between client and server. Behind a pooler, the process ID that the session
+// reports differs from the one that the client received when it connected.
+func postgresVersion(ctx context.Context, config *pgx.ConnConfig) (version string, pooled bool, err error) {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return false, err
+		return "", false, err
 	}
 	defer conn.Close(ctx)
 	var pid uint32
-	err = conn.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeSimpleProtocol).Scan(&pid)
-	return pid != conn.PgConn().PID(), err
+	err = conn.QueryRow(ctx, "SELECT pg_backend_pid(), version()", pgx.QueryExecModeSimpleProtocol).Scan(&pid, &version)
+	return version, pid != conn.PgConn().PID(), err
 }
 
 // poolerProblem adds advice to the error of a pooler that refuses the sessions'

@@ -38,6 +38,8 @@ type SQL struct {
 	db        *gorm.DB
 	pool      *sql.DB
 	dialect   sqltx.Dialect
+	engine    sqlEngine
+	version   string // what version() returns; empty for SQLite
 	hasServer bool   // which can fall silent
 	target    string // what error messages call it
 	pooled    bool   // a pooler stands between PostgreSQL and this process
@@ -207,7 +209,7 @@ func (s *SQL) DB() *gorm.DB { return s.db }
 func (s *SQL) Pool() *sql.DB { return s.pool }
 
 // Ledger returns the database as the ledger uses it.
-func (s *SQL) Ledger() *sqltx.DB { return sqltx.New(s.db, s.dialect) }
+func (s *SQL) Ledger() *sqltx.DB { return sqltx.New(s.db, s.dialect).Without(s.engine.lacks) }
 
 // Dialect returns the kind of database.
 func (s *SQL) Dialect() sqltx.Dialect { return s.dialect }

@@ -59,7 +59,7 @@ func inspectedSQLite(ctx context.Context, u *url.URL) (*SQL, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &SQL{dialect: sqltx.SQLite, target: "SQLite file " + u.Path, unsynced: slices.ContainsFunc(query["_pragma"], weakSync.MatchString)}
+	s := &SQL{dialect: sqltx.SQLite, engine: recogniseSQL(sqltx.SQLite, ""), target: "SQLite file " + u.Path, unsynced: slices.ContainsFunc(query["_pragma"], weakSync.MatchString)}
 	file, err := os.Open(u.Path) // SQLite's own error does not say what is wrong
 	if err != nil {
 		return nil, s.failed("opening", fileProblem(u.Path, err))
@@ -89,7 +89,7 @@ func fileProblem(path string, err error) error {
 // openSQLite opens the file. With synchronous FULL, a commit survives a power loss;
 // with NORMAL, only a crash of the process.
 func openSQLite(ctx context.Context, path, synchronous string, query url.Values) (*SQL, error) {
-	s := &SQL{dialect: sqltx.SQLite, target: "SQLite file " + path}
+	s := &SQL{dialect: sqltx.SQLite, engine: recogniseSQL(sqltx.SQLite, ""), target: "SQLite file " + path}
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, s.failed("opening", fileProblem(path, err))

@@ -117,6 +117,12 @@ func (l *Flags) Open(ctx context.Context, client goredis.UniversalClient, db str
 		if servers.SQL, err = store.OpenSessions(db, session.Dialed); err != nil {
 			return nil, nil, fmt.Errorf("--db: %w", err)
 		}
+		if err := store.CheckLocks(ctx, servers.SQL, db); err != nil {
+			if errors.Is(err, store.ErrNoLocks) {
+				err = fmt.Errorf("%w; use another --lock", err)
+			}
+			return nil, nil, errors.Join(fmt.Errorf("--lock %s: %w", l.Backend, err), closeServers())
+		}
 	}
 	locker, closeLocker, err := backend.Open(ctx, servers)
 	if err != nil {

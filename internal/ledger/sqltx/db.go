@@ -20,7 +20,17 @@ import (
 type session struct {
 	gorm    *gorm.DB
 	dialect Dialect
+	lacks   Lacks
 	on      *transaction // nil: each statement has a connection of its own
+}
+
+// Lacks says what an engine does not have, although others of its dialect do.
+type Lacks struct {
+	// SkipLocked is FOR UPDATE SKIP LOCKED. An engine may accept the clause and lock
+	// nothing.
+	SkipLocked bool
+	// Standbys are synchronous standbys, and the function that waits for them.
+	Standbys bool
 }
 
 // DB is the ledger's database. Each of its statements runs on a connection of
@@ -37,8 +47,27 @@ type Tx struct {
 // New returns the database that db has open.
 func New(db *gorm.DB, dialect Dialect) *DB { return &DB{session{gorm: db, dialect: dialect}} }
 
+// Without returns db for an engine that lacks something.
+func (db *DB) Without(lacks Lacks) *DB {
+	without := *db
+	without.lacks = lacks
+	return &without
+}
+
 // Dialect returns the kind of database.
 func (s session) Dialect() Dialect { return s.dialect }
+
+// SkipsLocked reports whether a SELECT can leave out rows that others have locked.
+func (s session) SkipsLocked() bool { return s.dialect.skipLocked() != "" && !s.lacks.SkipLocked }
+
+// SkipLocked is the clause that makes a SELECT lock its rows and leave out those that others
+// have locked. If the database cannot leave them out, the clause waits for them.
+func (s session) SkipLocked() string {
+	if !s.SkipsLocked() {
+		return s.dialect.RowLock()
+	}
+	return s.dialect.skipLocked()
+}
 
 // Exec runs a statement and returns how many rows it affected. Placeholders are
 // question marks; a slice argument becomes a list.
@@ -110,7 +139,7 @@ func (db *DB) Begin(ctx context.Context) (*Tx, error) {
 	if err != nil {
 		return nil, fmt.Errorf("beginning: %w", err)
 	}
-	return &Tx{session: session{db.gorm, db.dialect, t}}, nil
+	return &Tx{session: session{db.gorm, db.dialect, db.lacks, t}}, nil
 }
 
 // Rollback ends tx and undoes its statements. It does nothing if tx is over.
@@ -190,7 +219,7 @@ func (s session) ExecAll(ctx context.Context, statements ...Statement) (affected
 // restarted. Other databases need no confirmation.
 func (db *DB) Confirm(ctx context.Context) error {
 	statement := db.dialect.confirmation()
-	if statement == "" {
+	if statement == "" || db.lacks.Standbys {
 		return nil
 	}
 	if _, err := db.Exec(ctx, statement); err != nil {

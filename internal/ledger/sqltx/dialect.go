@@ -38,9 +38,8 @@ func (d Dialect) RowLock() string {
 	return " FOR UPDATE"
 }
 
-// SkipLocked is the clause that makes a SELECT lock its rows and leave out those
-// that others have locked. It is empty if the database has no row locks.
-func (d Dialect) SkipLocked() string {
+// skipLocked is the clause of SkipLocked. It is empty if the database has no row locks.
+func (d Dialect) skipLocked() string {
 	if d == SQLite {
 		return ""
 	}

@@ -29,7 +29,8 @@ func TestDialect(t *testing.T) {
 			d := test.dialect
 			for method, pair := range map[string]struct{ got, want any }{
 				"RowLock":                {d.RowLock(), test.rowLock},
-				"SkipLocked":             {d.SkipLocked(), test.skipLocked},
+				"SkipLocked":             {New(nil, d).SkipLocked(), test.skipLocked},
+				"SkipLocked without":     {New(nil, d).Without(Lacks{SkipLocked: true}).SkipLocked(), test.rowLock},
 				"BigInt":                 {d.BigInt(), test.bigInt},
 				"Now":                    {d.Now(), test.now},
 				"After":                  {d.After(1500 * time.Millisecond), test.after},

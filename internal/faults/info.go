@@ -1,0 +1,135 @@
+package faults
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Info forwards connections to a Redis, and changes what INFO says in its section server,
+// so that the Redis looks like another engine. It does not support TLS.
+type Info struct {
+	listener net.Listener
+	server   string
+	fields   map[string]string
+	done     sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	conns  []net.Conn
+}
+
+// NewInfo returns a server in front of the Redis of the URL, and its URL. fields replace
+// those of the section server; one that is empty is removed.
+func NewInfo(redisURL string, fields map[string]string) (i *Info, infoURL string, err error) {
+	u, err := url.Parse(redisURL)
+	if err != nil {
+		return nil, "", err
+	}
+	i = &Info{server: u.Host, fields: fields}
+	if i.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		return nil, "", err
+	}
+	i.done.Go(i.accept)
+	u.Host = i.listener.Addr().String()
+	return i, u.String(), nil
+}
+
+// Close closes all connections and waits until the server has stopped.
+func (i *Info) Close() {
+	i.listener.Close()
+	i.mu.Lock()
+	i.closed = true
+	for _, c := range i.conns {
+		c.Close()
+	}
+	i.mu.Unlock()
+	i.done.Wait()
+}
+
+func (i *Info) accept() {
+	for {
+		client, err := i.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", i.server)
+		if err != nil {
+			client.Close()
+			continue
+		}
+		i.mu.Lock()
+		i.conns = append(i.conns, client, server)
+		if i.closed {
+			client.Close()
+			server.Close()
+		}
+		i.mu.Unlock()
+		i.done.Go(func() {
+			defer server.Close()
+			_, _ = io.Copy(server, client)
+		})
+		i.done.Go(func() {
+			defer client.Close()
+			_ = i.answers(client, bufio.NewReader(server))
+		})
+	}
+}
+
+// answers forwards answers until the connection ends. An array is a line that is followed
+// by its elements, so that every answer is a sequence of lines and texts.
+func (i *Info) answers(client io.Writer, server *bufio.Reader) error {
+	for {
+		line, err := server.ReadString('\n')
+		if err != nil {
+			return err
+		}
+		length := -1
+		if line[0] == '$' || line[0] == '=' { // in version 3 of the protocol, INFO is a text with a format
+			if length, err = strconv.Atoi(strings.TrimSpace(line[1:])); err != nil {
+				return err
+			}
+		}
+		if length >= 0 {
+			text := make([]byte, length+2)
+			if _, err := io.ReadFull(server, text); err != nil {
+				return err
+			}
+			changed := i.change(string(text[:length]))
+			line = fmt.Sprintf("%c%d\r\n%s\r\n", line[0], len(changed), changed)
+		}
+		if _, err := io.WriteString(client, line); err != nil {
+			return err
+		}
+	}
+}
+
+// change replaces the fields of a text that is INFO's section server.
+func (i *Info) change(text string) string {
+	format := ""
+	if rest, ok := strings.CutPrefix(text, "txt:"); ok {
+		format, text = "txt:", rest
+	}
+	if !strings.HasPrefix(text, "# Server\r\n") {
+		return format + text
+	}
+	var changed strings.Builder
+	changed.WriteString(format)
+	for line := range strings.Lines(text) {
+		name, _, _ := strings.Cut(line, ":")
+		if _, replaced := i.fields[name]; !replaced {
+			changed.WriteString(line)
+		}
+	}
+	for name, value := range i.fields {
+		if value != "" {
+			changed.WriteString(name + ":" + value + "\r\n")
+		}
+	}
+	return changed.String()
+}

@@ -1,0 +1,24 @@
+//go:build mutants
+
+package mutants
+
+const storeEngines = "internal/store/engines.go"
+
+// engines are mutants of what the service refuses because of what a store is.
+var engines = []mutant{
+	{"an engine is what its redis_version says", storeEngines, "ok && other != \"redis\" && other != \"gcc\" {", "ok && other == \"\" {", "internal/store TestRedisEngines/Dragonfly"},
+	{"a server without a run ID is Redis", storeEngines, "server[\"redis_version\"] != \"\" && server[\"run_id\"] != \"\":", "server[\"redis_version\"] != \"\":", "internal/store TestRedisEngines/no_run_ID"},
+	{"KeyDB is Redis", storeEngines, "case strings.Contains(path.Base(server[\"executable\"]), \"keydb\"):", "case path.Base(server[\"executable\"]) == \"\":", "internal/store TestRedisEngines/KeyDB"},
+	{"an engine that is not in the table is safe", storeEngines, "return s.engine.forgets > 0 &&", "return", "internal/store TestRedisEngines/another_engine"},
+	{"a server that says nothing is safe", storeEngines, "if err != nil {\n\t\treturn fmt.Errorf(\"%w; without it,", "if false {\n\t\treturn fmt.Errorf(\"%w; without it,", "internal/store TestRefuseWithoutGuard_Silent"},
+	{"the doctor does not refuse an engine", "internal/store/inspect.go", "case refused && !guard:", "case refused && guard:", "internal/store TestRedisEngines/Garnet"},
+	{"the doctor forgets that the guard is off", "internal/doctor/stores.go", "Guard: e.o.Guard ||", "Guard: true ||", "cmd/api TestEngines/Dragonfly_without_guard"},
+	{"serve starts on every engine without guard", "internal/assembly/stores.go", "if !p.Guard {", "if false {", "cmd/api TestEngines/Dragonfly_without_guard"},
+	{"a lock is taken on every database", "internal/assembly/backends/flags.go", "if err := store.CheckLocks(ctx, servers.SQL, db); err != nil {", "if err := error(nil); err != nil {", "cmd/api TestEngines_Locks"},
+	{"every engine's locks are as ours", storeEngines, "e.locks != asOurs {", "e.locks == missing+1 {", "internal/store TestSessionLocks/TiDB"},
+	{"a migration without locks", "internal/store/migrate.go", "if s.engine.locks == missing {", "if false {", "internal/store TestSessionLocks/CockroachDB"},
+	{"every engine skips locked rows", "internal/store/sql.go", ".Without(s.engine.lacks)", "", "internal/ledger TestEngines/as_TiDB"},
+	{"an engine without standbys waits for one", "internal/ledger/sqltx/db.go", "statement == \"\" || db.lacks.Standbys {", "statement == \"\" {", "internal/ledger TestEngines/as_CockroachDB"},
+	{"a transaction forgets what the engine lacks", "internal/ledger/sqltx/db.go", "session{db.gorm, db.dialect, db.lacks, t}", "session{db.gorm, db.dialect, Lacks{}, t}", "internal/ledger TestEngines/as_TiDB"},
+	{"a serialization failure is not tried again", sqltxErrors, "return e.Code == \"40001\" || ", "return ", "internal/ledger TestConflictAtCommit/tried_again"},
+}

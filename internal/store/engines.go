@@ -1,0 +1,266 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+)
+
+// Engine is what a store says of itself: which product it is, and how it is run.
+type Engine struct {
+	Name        string // of the product; "unknown" if the store does not say
+	Version     string
+	Isolation   string // at which the ledger's sessions run; empty for Redis
+	Pooled      bool   // a pooler stands in between
+	Replication string // such as "primary, standbys: 1"
+}
+
+const unknownEngine = "unknown"
+
+// Attrs returns e as attributes of a line of the log.
+func (e Engine) Attrs() []any {
+	attrs := []any{"engine", e.Name, "version", e.Version}
+	if e.Isolation != "" {
+		attrs = append(attrs, "isolation", e.Isolation, "pooler", e.Pooled)
+	}
+	return append(attrs, "replication", e.Replication)
+}
+
+// redisEngine is a row of the table of servers that speak the protocol of Redis.
+type redisEngine struct {
+	key  string // the engine's version is in the field KEY_version of INFO's section server
+	name string
+	// forgets is the first major version that neither saves scripts nor copies them to
+	// replicas. Generations rely on that (section 4 of docs/protocol.md). 0: none is
+	// known to.
+	forgets int
+	// watched means that an earlier version gets a new run ID when it restarts, which
+	// WatchRedis notices within a second.
+	watched bool
+}
+
+var redisEngines = []redisEngine{
+	{key: "redis", name: "Redis", forgets: 7, watched: true},
+	{key: "valkey", name: "Valkey", forgets: 7},
+	{key: "dragonfly", name: "Dragonfly"}, // it saves scripts in its snapshots, and has no run ID
+	{key: "keydb", name: "KeyDB"},         // as Redis 6
+	{key: "kvrocks", name: "Kvrocks"},
+	{key: "garnet", name: "Garnet"},
+}
+
+// redisServer is a master of the gate, as INFO describes it.
+type redisServer struct {
+	address string
+	engine  redisEngine
+	version string
+	fields  map[string]string // of all sections
+}
+
+// recogniseRedis returns the engine that INFO's section server names, and its version.
+// redis_version is only what an engine is compatible with: another engine says so in a
+// field of its own.
+func recogniseRedis(server map[string]string) (e redisEngine, version string) {
+	key := strings.ToLower(server["server_name"])
+	for _, field := range slices.Sorted(maps.Keys(server)) {
+		if other, ok := strings.CutSuffix(field, "_version"); ok && other != "redis" && other != "gcc" {
+			key = other
+		}
+	}
+	switch {
+	case key != "":
+	case strings.Contains(path.Base(server["executable"]), "keydb"): // it says so nowhere else in this section
+		key = "keydb"
+	case server["redis_version"] != "" && server["run_id"] != "":
+		key = "redis"
+	}
+	version = cmp.Or(server[key+"_version"], server["redis_version"])
+	if i := slices.IndexFunc(redisEngines, func(e redisEngine) bool { return e.key == key }); i >= 0 {
+		return redisEngines[i], version
+	}
+	return redisEngine{key: key, name: cmp.Or(key, unknownEngine)}, version
+}
+
+// forgetsScripts reports whether the server is known to lose its scripts when it
+// restarts, and when it is promoted.
+func (s redisServer) forgetsScripts() bool {
+	return s.engine.forgets > 0 && s.version != "" && !olderThan(s.version, s.engine.forgets, 0)
+}
+
+// mendScripts is what to do about a server that keeps scripts.
+const mendScripts = "use Redis 7 or later, or Valkey"
+
+// unsafeScripts says what may happen because the server keeps scripts. It is empty if the
+// server does not. refused means that the guard must be on.
+func (s redisServer) unsafeScripts() (text string, refused bool) {
+	switch {
+	case s.forgetsScripts():
+		return "", false
+	case s.engine.watched && s.version != "":
+		return fmt.Sprintf("Redis at %s is version %s, which saves scripts in snapshots; after a restart from a snapshot the gate may use old counts for about a second, until the service notices the new run ID",
+			s.address, s.version), false
+	}
+	return fmt.Sprintf("the Redis at %s is %s, which is not known to lose its scripts when it restarts; after a restart with old data, or a failover, the gate may use old counts, and only the guard keeps units from being sold twice",
+		s.address, strings.TrimSpace(s.engine.name+" "+s.version)), true
+}
+
+// redisServers asks each master of the client for these sections of INFO, in the order of
+// their addresses. A master that does not answer is left out, and err is its error.
+func redisServers(ctx context.Context, client redis.UniversalClient, sections ...string) (servers []redisServer, err error) {
+	var mu sync.Mutex
+	err = eachMaster(ctx, client, func(ctx context.Context, node *redis.Client) error {
+		s, err := askRedis(ctx, node, sections...)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		servers = append(servers, s)
+		return nil
+	})
+	slices.SortFunc(servers, func(a, b redisServer) int { return strings.Compare(a.address, b.address) })
+	return servers, err
+}
+
+// askRedis asks a master for these sections of INFO, besides the section server.
+func askRedis(ctx context.Context, node *redis.Client, sections ...string) (s redisServer, err error) {
+	s = redisServer{address: node.Options().Addr, engine: redisEngine{name: unknownEngine}}
+	server, err := info(ctx, node, "server")
+	if err != nil {
+		return s, fmt.Errorf("Redis at %s does not answer INFO: %w", s.address, err)
+	}
+	s.engine, s.version = recogniseRedis(server)
+	if len(sections) > 0 {
+		if s.fields, err = info(ctx, node, sections...); err != nil {
+			return s, fmt.Errorf("Redis at %s does not answer INFO: %w", s.address, err)
+		}
+	}
+	return s, nil
+}
+
+// RedisEngine returns what the masters of the client say of themselves. A master that does
+// not answer INFO is unknown.
+func RedisEngine(ctx context.Context, client redis.UniversalClient) (e Engine) {
+	servers, err := redisServers(ctx, client, "replication")
+	var names, versions []string
+	replicas := 0.0
+	for _, s := range servers {
+		names, versions = append(names, s.engine.name), append(versions, s.version)
+		replicas += number(s.fields["connected_slaves"])
+	}
+	if err != nil {
+		names = append(names, unknownEngine)
+	}
+	distinct := func(values []string) string {
+		slices.Sort(values)
+		return strings.Join(slices.Compact(values), ", ")
+	}
+	e = Engine{Name: distinct(names), Version: distinct(versions), Replication: fmt.Sprintf("masters: %d, replicas: %.0f", len(servers), replicas)}
+	if err != nil {
+		e.Replication += ", " + err.Error()
+	}
+	return e
+}
+
+// RefuseWithoutGuard returns an error if a master of the client must not be used without
+// the guard: it is not known to lose its scripts when it restarts, or does not say what it
+// is.
+func RefuseWithoutGuard(ctx context.Context, client redis.UniversalClient) error {
+	servers, err := redisServers(ctx, client)
+	for _, s := range servers {
+		if text, refused := s.unsafeScripts(); refused {
+			return fmt.Errorf("%s; set --guard on, or %s", text, mendScripts)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w; without it, only the guard keeps units from being sold twice: set --guard on, or allow INFO", err)
+	}
+	return nil
+}
+
+// sqlEngine is a row of the table of databases.
+type sqlEngine struct {
+	dialect sqltx.Dialect
+	mark    string // in what version() returns, in lower case
+	name    string
+	tested  bool // our tests run on it
+	lacks   sqltx.Lacks
+	locks   lockRules
+}
+
+// lockRules are the rules of the locks of a database's sessions: GET_LOCK, and advisory
+// locks.
+type lockRules int
+
+const (
+	asOurs lockRules = iota // as MySQL's or PostgreSQL's
+	// differ: --lock needs other rules. They are enough for migrations, which only wait.
+	differ
+	// missing: they exclude nobody, or do not exist.
+	missing
+)
+
+// sqlEngines are the databases. The first row that fits counts.
+var sqlEngines = []sqlEngine{
+	// TiDB accepts SKIP LOCKED and locks nothing. Its GET_LOCK waits for at least a second.
+	{dialect: sqltx.MySQL, mark: "-tidb-", name: "TiDB", lacks: sqltx.Lacks{SkipLocked: true}, locks: differ},
+	{dialect: sqltx.MySQL, mark: "vitess", name: "Vitess", locks: differ}, // GET_LOCK is that of one of its servers
+	{dialect: sqltx.MySQL, mark: "mariadb", name: "MariaDB", tested: true},
+	{dialect: sqltx.MySQL, name: "MySQL"},
+	{dialect: sqltx.Postgres, mark: "cockroachdb", name: "CockroachDB", lacks: sqltx.Lacks{Standbys: true}, locks: missing}, // its advisory locks exclude nobody
+	{dialect: sqltx.Postgres, mark: "-yb-", name: "YugabyteDB", lacks: sqltx.Lacks{Standbys: true}, locks: missing},
+	{dialect: sqltx.Postgres, name: "PostgreSQL", tested: true},
+	{dialect: sqltx.SQLite, name: "SQLite", tested: true},
+}
+
+// recogniseSQL returns the engine whose version() has returned the text.
+func recogniseSQL(dialect sqltx.Dialect, version string) sqlEngine {
+	version = strings.ToLower(version)
+	return sqlEngines[slices.IndexFunc(sqlEngines, func(e sqlEngine) bool {
+		return e.dialect == dialect && strings.Contains(version, e.mark)
+	})]
+}
+
+// Engine returns what the database says of itself. What it does not say is unknown.
+func (s *SQL) Engine(ctx context.Context) Engine {
+	describe := map[sqltx.Dialect]func(context.Context) (version, isolation, replication string, err error){
+		sqltx.MySQL: s.describeMySQL, sqltx.Postgres: s.describePostgres, sqltx.SQLite: s.describeSQLite,
+	}[s.dialect]
+	version, isolation, replication, err := describe(ctx)
+	if err != nil {
+		replication = unknownEngine + ", " + err.Error()
+	}
+	return Engine{
+		Name: s.engine.name, Version: version, Isolation: cmp.Or(isolation, unknownEngine), Pooled: s.pooled, Replication: replication,
+	}
+}
+
+// ErrNoLocks: the engine's sessions have no locks that can be relied on.
+var ErrNoLocks = errors.New("the locks of its sessions cannot be relied on")
+
+// CheckLocks returns ErrNoLocks if locks of the database at the URL, which belong to a
+// session, do not exclude everybody else. pool is one of OpenSessions.
+func CheckLocks(ctx context.Context, pool *sql.DB, rawURL string) error {
+	dialect := sqltx.Postgres
+	if strings.HasPrefix(rawURL, "mysql:") {
+		dialect = sqltx.MySQL
+	}
+	var version string
+	if err := pool.QueryRowContext(ctx, "SELECT version()").Scan(&version); err != nil {
+		return fmt.Errorf("asking the database for its version: %w", err)
+	}
+	if e := recogniseSQL(dialect, version); e.locks != asOurs {
+		return fmt.Errorf("the database is %s: %w", e.name, ErrNoLocks)
+	}
+	return nil
+}
