@@ -42,7 +42,7 @@ func TestMigrate_UpDownUp(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := opened(t, dbURL)
 		ctx := t.Context()
-		want := []string{"claims", "jobs", "ledger", "order_history", "order_lines", "orders", "outbox", "payments", "stock"}
+		want := []string{"claims", "jobs", "ledger", "order_history", "order_lines", "orders", "outbox", "payments", "stock", "stock_parts"}
 		if s.Dialect() != sqltx.SQLite { // it holds no locks
 			want = slices.Insert(want, slices.Index(want, "order_history"), "lock_tokens")
 		}
@@ -261,6 +261,7 @@ func TestMigrateDown_RefusesLosses(t *testing.T) {
 		stock := "INSERT INTO stock (sku, kind, total, available, %s) VALUES ('a', 'k', 1, 1, %s)"
 		for version := latest; version > 0; version-- {
 			for _, test := range map[uint][]struct{ use, clean, says string }{
+				5: {{"INSERT INTO stock_parts (sku, part, available, epoch) VALUES ('a', 0, 1, 1)", "UPDATE stock_parts SET available = 0", "units that stock rows have lent"}},
 				4: {{"UPDATE ledger SET queues = TRUE", "UPDATE ledger SET queues = FALSE", "run api drain"}},
 				3: {
 					{"INSERT INTO payments (id, order_id, status, created_at, changed_at) VALUES ('p', " + id + ", 'paid', " + now + ", " + now + ")", "DELETE FROM payments", "payments"},
