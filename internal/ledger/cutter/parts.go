@@ -62,13 +62,19 @@ func lockWithParts(ctx context.Context, tx *sqltx.Tx, takes []stock.Take) (rows,
 	if err != nil {
 		return nil, err
 	}
-	parts, err := lockParts(ctx, tx, stock.SKUsOf(takes...), tx.Dialect().RowLock())
+	return rs, rs.lockParts(ctx, tx, stock.SKUsOf(takes...))
+}
+
+// lockParts locks the parts of the SKUs, and adds their units to those of the stock rows,
+// which must be locked.
+func (rs rows) lockParts(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) error {
+	parts, err := lockParts(ctx, tx, skus, tx.Dialect().RowLock())
 	for sku, units := range parts {
 		if r := rs[sku]; r != nil {
 			r.available, r.inParts, r.hasParts = r.available+units, units, true
 		}
 	}
-	return rs, err
+	return err
 }
 
 // parts returns the units in the parts of those of the SKUs that have parts.
@@ -163,28 +169,27 @@ func collecting(d sqltx.Dialect, units map[stock.SKU]int64) []sqltx.Statement {
 	}
 	slices.Sort(skus)
 	return []sqltx.Statement{
-		countDown(d, skus, negated),
+		stockRows.countDown(d, skus, negated),
 		{SQL: d.Bind("DELETE FROM stock_parts WHERE sku IN (?" + strings.Repeat(",?", len(args)-1) + ")"), Args: args},
 	}
 }
 
-// lend returns the statements that move units from the stock row r to new parts, numbered
-// from 0. r must be locked, have no parts and no buyer limit, and an epoch of the generation
-// in use.
+// lend returns the statements that leave the locked stock row r, without buyer limit, with
+// what is in no part, and its parts with these units, numbered from 1. Parts that there are
+// already are updated and not replaced: in PostgreSQL a sale that waits for one finds it again.
 func lend(d sqltx.Dialect, r *row, parts []int64) []sqltx.Statement {
-	var (
-		sum  int64
-		args []any
-	)
-	for number, units := range parts {
-		sum += units
-		args = append(args, string(r.sku), number, units, r.epoch, sqltx.Nullable(r.opensAt), sqltx.Nullable(r.closesAt))
+	left := r.available
+	args := make([]any, 0, 6*len(parts))
+	for i, units := range parts {
+		left -= units
+		args = append(args, string(r.sku), i+1, units, r.epoch, sqltx.Nullable(r.opensAt), sqltx.Nullable(r.closesAt))
 	}
+	clause, inserted := d.Upsert("sku", "part")
 	return []sqltx.Statement{
-		countDown(d, []stock.SKU{r.sku}, map[stock.SKU]int64{r.sku: sum}),
+		{SQL: d.Bind("UPDATE stock SET available = ? WHERE sku = ?"), Args: []any{left, string(r.sku)}},
 		{
 			SQL: d.Bind("INSERT INTO stock_parts (sku, part, available, epoch, opens_at, closes_at) VALUES (?,?,?,?,?,?)" +
-				strings.Repeat(",(?,?,?,?,?,?)", len(parts)-1)),
+				strings.Repeat(",(?,?,?,?,?,?)", len(parts)-1) + clause + "available = " + inserted("available")),
 			Args: args,
 		},
 	}

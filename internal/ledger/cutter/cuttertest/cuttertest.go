@@ -5,6 +5,7 @@ package cuttertest
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -160,6 +161,25 @@ func (t *trial) layUnder(name string, units, epoch int64) {
 		_, t.err = t.db.Exec(t.ctx, "INSERT INTO stock (sku, kind, total, available, epoch) VALUES (?, 'product', ?, ?, ?)",
 			string(t.sku(name)), units, units, epoch)
 	}
+}
+
+// change changes the stock row as the ledger does: under its lock, and after taking its parts
+// back.
+func (t *trial) change(name, assignments string, args ...any) {
+	if t.err != nil {
+		return
+	}
+	sku := t.sku(name)
+	t.err = t.db.Transact(t.ctx, func(tx *sqltx.Tx) error {
+		if err := tx.QueryEach(t.ctx, func(*sql.Rows) error { return nil }, "SELECT sku FROM stock WHERE sku = ?"+tx.Dialect().RowLock(), string(sku)); err != nil {
+			return err
+		}
+		if _, err := cutter.Collect(t.ctx, tx, sku); err != nil {
+			return err
+		}
+		_, err := tx.Exec(t.ctx, "UPDATE stock SET "+assignments+" WHERE sku = ?", append(args, string(sku))...)
+		return err
+	})
 }
 
 // left fails the trial unless the stock row and its parts have that many units available.
