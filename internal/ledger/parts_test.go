@@ -23,7 +23,7 @@ func (d *database) lent(t *testing.T, l *Ledger, sku stock.SKU) StockRow {
 func (d *database) lend(t *testing.T, row StockRow, parts ...int64) {
 	t.Helper()
 	for number, units := range parts {
-		_, err := d.sql.Ledger().Exec(t.Context(), "INSERT INTO stock_parts (sku, part, available, epoch) VALUES (?, ?, ?, ?)", string(row.SKU), number, units, row.Epoch)
+		_, err := d.sql.Ledger().Exec(t.Context(), "INSERT INTO stock_parts (sku, part, available, epoch) VALUES (?, ?, ?, ?)", string(row.SKU), number+1, units, row.Epoch)
 		if err == nil {
 			_, err = d.sql.Ledger().Exec(t.Context(), "UPDATE stock SET available = available - ? WHERE sku = ?", units, string(row.SKU))
 		}
@@ -150,7 +150,7 @@ func TestRaiseEpochsLeavesLockedPartsOut(t *testing.T) {
 		l := d.open(t, cutter.Merged())
 		free, busy := d.lent(t, l, fresh("a")), d.lent(t, l, fresh("b"))
 		err := d.sql.Ledger().Transact(t.Context(), func(tx *sqltx.Tx) error {
-			if _, err := tx.Exec(t.Context(), "UPDATE stock_parts SET available = available - 1 WHERE sku = ? AND part = 1", string(busy.SKU)); err != nil {
+			if _, err := tx.Exec(t.Context(), "UPDATE stock_parts SET available = available - 1 WHERE sku = ? AND part = 2", string(busy.SKU)); err != nil {
 				return err
 			}
 			raised, err := l.RaiseEpochs(t.Context(), []StockRow{free, busy}, 0)

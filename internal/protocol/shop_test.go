@@ -230,6 +230,7 @@ type settings struct {
 	strategy      string
 	noGuard       bool
 	segments      int
+	slots         int
 	takeDeadline  time.Duration
 	paymentWindow time.Duration
 	late          order.Late // what becomes of late payments
@@ -312,7 +313,7 @@ func (s *shop) build(db *sqltx.DB, client redis.UniversalClient, locks redislock
 	locker := redislock.New(client, locks)
 	built, closeGate := spec.Build(assembly.Backends{
 		Redis: client, LedgerID: s.ledgerID, Guard: !set.noGuard,
-		Locker: locker, LockName: "redis", Fence: true, Segments: cmp.Or(set.segments, 3),
+		Locker: locker, LockName: "redis", Fence: true, Segments: cmp.Or(set.segments, 3), Slots: cmp.Or(set.slots, 3),
 	})
 	if set.change != nil {
 		set.change(&built)
