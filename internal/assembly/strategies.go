@@ -37,12 +37,11 @@ const (
 
 	// A cutter that cuts a whole group runs one transaction at a time, while the
 	// next group fills. A second transaction would wait for the hot row and make
-	// both groups smaller. The other cutters have one order in each transaction. The
+	// both groups smaller. With slots it would not wait, but make groups smaller too, which
+	// costs more than it gains. The other cutters have one order in each transaction. The
 	// number of their transactions leaves connections for reading.
 	groupSize, groupParallel = 128, 1
-	// Groups with different slots do not wait for each other.
-	slotsParallel  = 2
-	singleParallel = 24
+	singleParallel           = 24
 )
 
 // Strategy is a gate, or none, paired with a cutter.
@@ -162,7 +161,7 @@ func Strategies() []Spec {
 		},
 		{
 			Name: "slots", Cutter: "slots", Sound: true, group: true, slots: true,
-			Detail: "merged over one of several rows of the SKU (--slots): while one group commits, groups with other rows go on; helps when commits are slow, and costs little otherwise",
+			Detail: "merged over one of several rows of the SKU (--slots): while one group commits, groups with other rows go on; for several instances and slow commits",
 		},
 		{
 			Name: "queue", Gate: "queue(readwrite)", Cutter: "count", Sound: true, gate: queue, cutter: cutter.Count, group: true,
@@ -291,7 +290,6 @@ func (s Spec) Build(b Backends) (built Strategy, close func()) {
 	close = func() {}
 	newCutter := s.cutter
 	if s.slots {
-		built.Parallel = slotsParallel
 		newCutter = func() cutter.Cutter { return cutter.Slots(b.Slots) }
 	}
 	if s.gate != nil {
