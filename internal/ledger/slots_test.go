@@ -74,11 +74,11 @@ func TestSlotsOfOne(t *testing.T) {
 }
 
 // TestSlotsInMidSale lets two instances sell while the stock is raised and lowered and units
-// return, and another instance with fewer slots takes the stock over.
+// return, and another instance with more slots takes the stock over.
 func TestSlotsInMidSale(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
-		a, b, next := d.slotted(t, 4), d.slotted(t, 4), d.slotted(t, 2)
+		a, b, next := d.slotted(t, 4), d.slotted(t, 4), d.slotted(t, 6)
 		next.Use(generation + 1)
 		sku := fresh("sale")
 		lay(t, a, sku, 300)
@@ -131,8 +131,8 @@ func TestSlotsInMidSale(t *testing.T) {
 			t.Errorf("an instance of the old layout: %+v", out)
 		}
 		n := sell(t, sku, 10, next)
-		// The old instance meets parts of the new layout, too.
-		if _, out := a.Record(t.Context(), takeOf(sku)); !errors.Is(out.Reason(), stock.ErrLaterGeneration) {
+		// An instance of the old layout meets slots of the new one, too.
+		if _, out := d.slotted(t, 4).Record(t.Context(), takeOf(sku)); !errors.Is(out.Reason(), stock.ErrLaterGeneration) {
 			t.Errorf("an instance of the old layout: %+v", out)
 		}
 		if n != 10 {

@@ -34,7 +34,7 @@ func TestSlots(t *testing.T) {
 	for _, d := range testenv.Databases() {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			db := migrated(t, d.URL(t))
+			db := migrated(t, testenv.Patient(t, d.URL(t)))
 			lay := func(sku string, units int) {
 				t.Helper()
 				first, _ := stock.Generation(1).Epochs()
@@ -121,7 +121,7 @@ func TestSlots(t *testing.T) {
 				}
 				defer holder.Rollback()
 				whole(holder, plan(c, both()))
-				// It would wait until the test ends.
+				// It would wait until the database ends the wait.
 				err = db.Transact(t.Context(), func(tx *sqltx.Tx) error {
 					whole(tx, plan(c, both()))
 					return nil
