@@ -55,6 +55,7 @@ type config struct {
 	StrategyName string        `group:"How stock is cut:" name:"strategy" default:"${strategy}" enum:"${strategies}" help:"The way stock is cut: ${enum}."`
 	Guard        bool          `group:"How stock is cut:" default:"on" help:"Let the ledger, behind a gate, refuse orders that exceed the stock (on|off, default on)."`
 	Segments     int           `group:"How stock is cut:" default:"8" help:"Number of segments of each SKU, for strategies with segments."`
+	Slots        int           `group:"How stock is cut:" default:"8" help:"Number of rows of the ledger that each SKU is sold from, for strategies with slots."`
 	TakeDeadline time.Duration `group:"How stock is cut:" default:"30s" help:"How long a take may be in flight before recovery resolves it."`
 
 	Locks backends.Flags `group:"Locks:" embed:""`
@@ -216,6 +217,8 @@ func (c *config) checkBounds() error {
 	switch {
 	case c.Segments < 1 || c.Segments > assembly.MaxSegments:
 		return fmt.Errorf("--segments: %d is not between 1 and %d", c.Segments, assembly.MaxSegments)
+	case c.Slots < 1 || c.Slots > assembly.MaxSlots:
+		return fmt.Errorf("--slots: %d is not between 1 and %d", c.Slots, assembly.MaxSlots)
 	case c.TakeDeadline < minTakeDeadline:
 		return fmt.Errorf("--take-deadline: %v is shorter than %v", c.TakeDeadline, minTakeDeadline)
 	case c.PaymentWindow != 0 && (c.PaymentWindow < minPaymentWindow || c.PaymentWindow > maxPaymentWindow):

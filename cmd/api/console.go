@@ -98,6 +98,9 @@ func describeService(c config, holder string, started time.Time) console.Service
 	if c.strategy.Segmented() {
 		s.Segments = c.Segments
 	}
+	if c.strategy.Slotted() {
+		s.Slots = c.Slots
+	}
 	if c.DB != "" {
 		s.LedgerStore = store.Redact(c.DB)
 	}

@@ -12,7 +12,7 @@ import (
 func (c config) parts() assembly.Parts {
 	return assembly.Parts{
 		Strategy: c.strategy, Guard: c.Guard, Redis: c.Redis, DB: c.DB, Migrate: c.Migrate,
-		Locks: c.Locks, Fence: c.Fence, Segments: c.Segments,
+		Locks: c.Locks, Fence: c.Fence, Segments: c.Segments, Slots: c.Slots,
 	}
 }
 

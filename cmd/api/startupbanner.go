@@ -43,6 +43,9 @@ func writeStrategy(b *strings.Builder, c config) {
 	if c.strategy.Segmented() {
 		fmt.Fprintf(b, "  segments  %d\n", c.Segments)
 	}
+	if c.strategy.Slotted() {
+		fmt.Fprintf(b, "  slots     %d\n", c.Slots)
+	}
 }
 
 func writeStores(b *strings.Builder, c config) {

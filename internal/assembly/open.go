@@ -19,6 +19,7 @@ type Parts struct {
 	Locks    backends.Flags
 	Fence    bool // refuse a lock holder whose lease has ended
 	Segments int  // the number of segments of a SKU, 1 to MaxSegments; only for segmented strategies
+	Slots    int  // the number of slots of a SKU, 1 to MaxSlots; only for strategies with slots
 	// Draining keeps instances that serve from sharing the stock with this one, so that
 	// nobody queues orders while it commits those that are queued.
 	Draining bool
@@ -61,7 +62,7 @@ func Build(ctx context.Context, stores Stores, p Parts, o Options) (*Instance, e
 	}
 	strategy, closeGate := p.Strategy.Build(Backends{
 		Redis: stores.Redis, LedgerID: ledgerID, Guard: p.Guard,
-		Locker: locker, LockName: p.Locks.Backend, Fence: p.Fence, Segments: p.Segments,
+		Locker: locker, LockName: p.Locks.Backend, Fence: p.Fence, Segments: p.Segments, Slots: p.Slots,
 	})
 	if p.Draining {
 		strategy.Layout += ", draining"

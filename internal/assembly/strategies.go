@@ -19,6 +19,9 @@ import (
 // MaxSegments bounds the segments of a SKU.
 const MaxSegments = gate.MaxSegments
 
+// MaxSlots bounds the slots of a SKU.
+const MaxSlots = gate.MaxSegments
+
 // DefaultStrategy is the strategy that the service uses unless a flag names another.
 const DefaultStrategy = "lua"
 
@@ -34,7 +37,8 @@ const (
 
 	// A cutter that cuts a whole group runs one transaction at a time, while the
 	// next group fills. A second transaction would wait for the hot row and make
-	// both groups smaller. The other cutters have one order in each transaction. The
+	// both groups smaller. With slots it would not wait, but make groups smaller too, which
+	// costs more than it gains. The other cutters have one order in each transaction. The
 	// number of their transactions leaves connections for reading.
 	groupSize, groupParallel = 128, 1
 	singleParallel           = 24
@@ -72,6 +76,7 @@ type Spec struct {
 
 	gate             func(Backends) (*gate.Counter, gate.Gate)
 	cutter           func() cutter.Cutter
+	slots            bool // the cutter is Slots, in place of the field cutter, and the layout names their number
 	group            bool
 	queues           bool // orders go into the gate's journal, and are answered then
 	locks, segmented bool // whether the layout names the lock and the number of segments
@@ -87,6 +92,9 @@ func (s Spec) NeedsLock() bool { return s.locks }
 // run on a Redis Cluster: there a count and the journal may be on different servers.
 func (s Spec) Queues() bool { return s.queues }
 
+// Slotted reports whether the strategy divides the stock of a SKU into slots of the ledger.
+func (s Spec) Slotted() bool { return s.slots }
+
 // Segmented reports whether the strategy divides the stock of a SKU into segments.
 func (s Spec) Segmented() bool { return s.segmented }
 
@@ -101,6 +109,7 @@ type Backends struct {
 	LockName string
 	Fence    bool // refuse a lock holder whose lease has ended; needs a backend with fencing tokens
 	Segments int  // the number of segments of a SKU, 1 to gate.MaxSegments; only for segmented strategies
+	Slots    int  // the number of slots of a SKU, 1 to MaxSlots; only for strategies with slots
 }
 
 // Strategies returns every strategy, in the order of the documents.
@@ -149,6 +158,10 @@ func Strategies() []Spec {
 		{
 			Name: "merged", Cutter: "merged", Sound: true, cutter: cutter.Merged, group: true,
 			Detail: "the conditional UPDATE once for a whole group of orders",
+		},
+		{
+			Name: "slots", Cutter: "slots", Sound: true, group: true, slots: true,
+			Detail: "merged over one of several rows of the SKU (--slots): while one group commits, groups with other rows go on; for several instances and slow commits",
 		},
 		{
 			Name: "queue", Gate: "queue(readwrite)", Cutter: "count", Sound: true, gate: queue, cutter: cutter.Count, group: true,
@@ -255,6 +268,9 @@ func (s Spec) layout(b Backends) string {
 	if s.segmented {
 		layout += fmt.Sprintf(", %d segments", b.Segments)
 	}
+	if s.slots {
+		layout += fmt.Sprintf(", %d slots", b.Slots)
+	}
 	if s.locks {
 		layout += ", lock " + b.LockName
 		if !b.Fence {
@@ -273,6 +289,9 @@ func (s Spec) Build(b Backends) (built Strategy, close func()) {
 	}
 	close = func() {}
 	newCutter := s.cutter
+	if s.slots {
+		newCutter = func() cutter.Cutter { return cutter.Slots(b.Slots) }
+	}
 	if s.gate != nil {
 		counter, g := s.gate(b)
 		built.Counter, built.Gate, close = counter, g, g.Close

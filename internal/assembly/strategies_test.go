@@ -13,12 +13,15 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
-// TestLayout checks that a layout names the version of the gate's scripts, and nothing
-// of the kind without a gate.
+// TestLayout checks that a layout names the version of the gate's scripts and the number of
+// slots, and nothing of the kind for strategies without them.
 func TestLayout(t *testing.T) {
 	for _, s := range Strategies() {
-		layout := s.layout(Backends{LockName: "redis", Segments: 8})
+		layout := s.layout(Backends{LockName: "redis", Segments: 8, Slots: 8})
 		if named := strings.Contains(layout, ", scripts "+gate.ScriptsVersion()); named != s.HasGate() {
+			t.Errorf("%s: the layout is %q", s.Name, layout)
+		}
+		if named := strings.Contains(layout, ", 8 slots"); named != s.Slotted() {
 			t.Errorf("%s: the layout is %q", s.Name, layout)
 		}
 	}
@@ -32,7 +35,7 @@ func TestQueueing(t *testing.T) {
 	}
 	defer server.Close()
 	for _, s := range Strategies() {
-		built, closeGate := s.Build(Backends{Redis: server.Client(), LedgerID: uuid.New(), Segments: 2})
+		built, closeGate := s.Build(Backends{Redis: server.Client(), LedgerID: uuid.New(), Segments: 2, Slots: 2})
 		if (built.Journal != nil) != s.Queues() || s.Queues() != (Queueing().Name == s.Name) {
 			t.Errorf("%s: journal %v, and the table says %v", s.Name, built.Journal, s.Queues())
 		}

@@ -35,6 +35,7 @@ type Service struct {
 	Lease     string    `json:"lease"`
 	Fence     bool      `json:"fence"`
 	Segments  int       `json:"segments"` // 0: the strategy does not divide stock
+	Slots     int       `json:"slots"`    // 0: the strategy has none
 	// LedgerStore and GateStore are the URLs of the stores. Empty: embedded. GateStore
 	// is also empty without a gate.
 	LedgerStore string `json:"ledger_store"`

@@ -77,7 +77,7 @@ func openShop(t testing.TB, options ...option) *shop {
 	s.listen()
 	log := slog.New(slog.DiscardHandler)
 	var err error
-	s.instance, err = assembly.Open(t.Context(), assembly.Parts{Strategy: spec, Segments: 1}, assembly.Options{
+	s.instance, err = assembly.Open(t.Context(), assembly.Parts{Strategy: spec, Segments: 1, Slots: 1}, assembly.Options{
 		TakeDeadline: time.Minute, PaymentWindow: time.Hour, Log: log, Metrics: s.registry,
 	})
 	if err != nil {

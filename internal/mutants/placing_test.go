@@ -22,6 +22,8 @@ const (
 	merged      = "internal/ledger/cutter/merged.go"
 	conditional = "internal/ledger/cutter/conditional.go"
 	optimistic  = "internal/ledger/cutter/optimistic.go"
+	parts       = "internal/ledger/cutter/parts.go"
+	slots       = "internal/ledger/cutter/slots.go"
 	reconciling = "internal/reconcile/reconcile.go"
 	ownership   = "internal/reconcile/generation.go"
 	takes       = "internal/reconcile/takes.go"
@@ -64,7 +66,20 @@ var placing = []mutant{
 	{"a row that was not adopted is cut", rows, "stock.GenerationOf(r.epoch) < g:", "false:", "internal/ledger/cutter TestConformance/SQLite/for-update/EarlierGeneration"},
 	{"a row of another generation is cut, in one UPDATE", merged, "AND epoch BETWEEN ? AND ?\"", "AND ? < ?\"", "internal/ledger/cutter TestConformance/SQLite/conditional/LaterGeneration"},
 	{"a row of another generation is cut, in one UPDATE of several SKUs", merged, "\" AND epoch BETWEEN ? AND ? AND (\"", "\" AND ? < ? AND (\"", "internal/ledger/cutter TestConformance/MariaDB/merged/EarlierGeneration"},
-	{"a row of another generation is cut, in one UPDATE of PostgreSQL", merged, "AND stock.epoch BETWEEN ? AND ? AND", "AND ?::bigint < ?::bigint AND", "internal/ledger/cutter TestConformance/PostgreSQL/merged/EarlierGeneration"},
+	{"a row of another generation is cut, in one UPDATE of PostgreSQL", merged, "AND cut.epoch BETWEEN ? AND ? AND", "AND ?::bigint < ?::bigint AND", "internal/ledger/cutter TestConformance/PostgreSQL/merged/EarlierGeneration"},
+	{"a slot of another generation is cut", merged, "AND epoch BETWEEN ? AND ?\"", "AND ? < ?\"", "internal/ledger TestSlotsInMidSale/SQLite"},
+	{"an adoption leaves units in parts", stockrow, "lockWhole(ctx, tx, sku); err", "lockRow(ctx, tx, sku); err", "internal/ledger TestPartsAreTakenBack/SQLite"},
+	{"a bulk refill leaves units in parts", epochs, "cutter.CollectFree(ctx, tx, skusOfRows(raised))", "cutter.CollectFree(ctx, tx, nil)", "internal/ledger TestPartsAreTakenBack/SQLite"},
+	{"a bulk refill waits for locked parts", parts, "skus, tx.Dialect().SkipLocked(), func", "skus, tx.Dialect().RowLock(), func", "internal/ledger TestRaiseEpochsLeavesLockedPartsOut/MariaDB"},
+	{"a bulk refill takes free parts back and leaves locked ones", epochs, "return slices.Contains(busy, row.SKU) })", "return false && slices.Contains(busy, row.SKU) })", "internal/ledger TestRaiseEpochsLeavesLockedPartsOut/MariaDB"},
+	{"a shrink leaves units in parts", stockrow, "lockWhole(ctx, tx, line.SKU)", "lockRow(ctx, tx, line.SKU)", "internal/ledger TestPartsAreTakenBack/SQLite"},
+	{"a setting leaves units in parts", stockrow, "lockWhole(ctx, tx, s.SKU)", "lockRow(ctx, tx, s.SKU)", "internal/ledger TestPartsAreTakenBack/SQLite"},
+	{"a correction leaves units in parts", recount, "lockWhole(ctx, tx, sku)", "lockRow(ctx, tx, sku)", "internal/ledger TestPartsAreTakenBack/SQLite"},
+	{"units in parts are not counted", parts, "COALESCE(SUM(stock_parts.available), 0)", "COALESCE(SUM(0), 0)", "internal/ledger TestPartsAreCounted/SQLite"},
+	{"refused because one slot has too little", slots, "err = rs.lockParts(ctx, tx, skus[:next])", "err = nil", "internal/ledger TestSlotsOfOne/SQLite"},
+	{"slots are divided without the lock of the stock row", slots, "readSKUs(ctx, tx, whole, tx.Dialect().RowLock())", "readSKUs(ctx, tx, whole, \"\")", "internal/ledger/cutter TestConformance/MariaDB/slots/CutsAddUp"},
+	{"a SKU that is sold out makes its group lock all slots", slots, "whole := slices.DeleteFunc(slices.Clone(skus), func(sku stock.SKU) bool { return ", "whole := slices.DeleteFunc(slices.Clone(skus), func(sku stock.SKU) bool { return false && ", "internal/ledger/cutter TestSlots/MariaDB"},
+	{"every group has the same slot", slots, "c.last.Add(1)", "c.last.Add(0)", "internal/ledger/cutter TestSlots/MariaDB"},
 	{"only the version is checked", optimistic, "AND version = ? AND epoch = ?\"", "AND version = ? AND ? > 0\"", "internal/ledger/cutter TestConformance/SQLite/optimistic/AdoptedMeanwhile"},
 	{"an adoption keeps the version", stockrow, "row.Version++ // a writer", "// a writer", "internal/protocol TestAdoption/SQLite"},
 	{"an adoption keeps the epoch", stockrow, "if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {", "if _, err = l.Generation().Renew(row.Epoch, above); err != nil {", "internal/protocol TestAdoption/SQLite"},
@@ -177,7 +192,7 @@ var placing = []mutant{
 	{"a frozen gate makes the ledger unreachable", ownership, "inTime := ctx.Err() == nil", "inTime := true", "internal/reconcile TestStoresUp/the_gate_is_frozen"},
 	{"every try to recover counts", recovery, "\tif err != nil {\n\t\treturn err\n\t}\n\tr.metrics.recoveries.WithLabelValues(ended).Inc()", "\tr.metrics.recoveries.WithLabelValues(ended).Inc()\n\tif err != nil {\n\t\treturn err\n\t}", "internal/protocol TestRecoveriesAreCounted"},
 	{"a repair keeps the epoch", recount, "if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {", "if _, err = l.Generation().Renew(row.Epoch, above); err != nil {", "internal/protocol TestTakeOutlivesRepair/SQLite"},
-	{"a repair counts without the row's lock", recount, "row, err := lockRow(ctx, tx, sku)", "row, err := readRow(ctx, tx, sku, \"\")", "internal/protocol TestRepairWaitsForACommit/PostgreSQL"},
+	{"a repair counts without the row's lock", recount, "row, err := lockWhole(ctx, tx, sku)", "row, err := readRow(ctx, tx, sku, columnsWithParts(tx.Dialect()), \"\")", "internal/protocol TestRepairWaitsForACommit/PostgreSQL"},
 	{"one reading proves a difference", audits, "found, err := r.confirm(ctx, suspects)", "found, err := suspects, error(nil)", "internal/protocol TestOneReadingProvesNothing"},
 	{"readings that differ prove a difference", audits, "d.Kind != Unsteady && least <= most", "d.Kind != Unsteady", "internal/protocol TestOneReadingProvesNothing"},
 	{"sales between the readings are a difference", compare, "c.Least = gate.Available - max(before.Available, 0)", "c.Least = gate.Available - max(after.Available, 0)", "internal/stock TestCompare_Bounds"},

@@ -465,7 +465,7 @@ func TestAuditTakesNothingOver(t *testing.T) {
 	built, stop := assembly.Strategy{}, func() {}
 	attach := func(name string) error {
 		spec, _ := assembly.FindStrategy(name)
-		built, stop = spec.Build(assembly.Backends{Redis: s.redis, LedgerID: s.ledgerID})
+		built, stop = spec.Build(assembly.Backends{Redis: s.redis, LedgerID: s.ledgerID, Slots: 1})
 		defer stop()
 		i := s.assemble(s.sql.Ledger(), built, settings{takeDeadline: immediateDeadline})
 		defer i.close()

@@ -230,6 +230,7 @@ type settings struct {
 	strategy      string
 	noGuard       bool
 	segments      int
+	slots         int
 	takeDeadline  time.Duration
 	paymentWindow time.Duration
 	late          order.Late // what becomes of late payments
@@ -312,7 +313,7 @@ func (s *shop) build(db *sqltx.DB, client redis.UniversalClient, locks redislock
 	locker := redislock.New(client, locks)
 	built, closeGate := spec.Build(assembly.Backends{
 		Redis: client, LedgerID: s.ledgerID, Guard: !set.noGuard,
-		Locker: locker, LockName: "redis", Fence: true, Segments: cmp.Or(set.segments, 3),
+		Locker: locker, LockName: "redis", Fence: true, Segments: cmp.Or(set.segments, 3), Slots: cmp.Or(set.slots, 3),
 	})
 	if set.change != nil {
 		set.change(&built)
@@ -384,7 +385,7 @@ type ledgerCounts struct{ total, available, sold int64 }
 func (s *shop) ledgerCounts(t *testing.T, sku stock.SKU) (b ledgerCounts) {
 	t.Helper()
 	db := s.sql.DB()
-	if err := db.Raw("SELECT total, available FROM stock WHERE sku = ?", string(sku)).Row().Scan(&b.total, &b.available); err != nil {
+	if err := db.Raw("SELECT total, available + COALESCE((SELECT SUM(available) FROM stock_parts WHERE stock_parts.sku = stock.sku), 0) FROM stock WHERE sku = ?", string(sku)).Row().Scan(&b.total, &b.available); err != nil {
 		t.Fatal(err)
 	}
 	const sold = `SELECT COALESCE(SUM(quantity), 0) FROM order_lines

@@ -36,6 +36,7 @@ export class Facts {
       rows.push([t("facts.lock"), t("facts.lock.value", { backend: s.lock, lease: s.lease, fence }), s.fence ? "" : "warn"]);
     }
     if (s.segments) rows.push([t("facts.segments"), String(s.segments)]);
+    if (s.slots) rows.push([t("facts.slots"), String(s.slots)]);
     rows.push([t("facts.instance"), instanceName(s.instance), "code"]);
     rows.push([t("facts.uptime"), this.uptime()]);
     pairs(byID("facts"), rows);

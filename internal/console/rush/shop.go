@@ -22,6 +22,8 @@ const (
 	sku stock.SKU = "rush"
 	// segments divide it, for strategies with segments.
 	segments = 8
+	// slots divide it, for strategies with slots.
+	slots = 8
 	// takeDeadline and requestTimeout are shorter than those of the service: the stores
 	// are in this process.
 	takeDeadline, requestTimeout = 30 * time.Second, 5 * time.Second
@@ -40,7 +42,7 @@ func openShop(ctx context.Context, spec assembly.Spec, units int64) (*shop, erro
 	log := slog.New(slog.DiscardHandler) // the run reports what fails; what it mends is not of interest
 	metrics := prometheus.NewRegistry()  // nobody reads it
 	instance, err := assembly.Open(ctx, assembly.Parts{
-		Strategy: spec, Locks: backends.Flags{Backend: backends.Default}, Fence: true, Segments: segments,
+		Strategy: spec, Locks: backends.Flags{Backend: backends.Default}, Fence: true, Segments: segments, Slots: slots,
 	}, assembly.Options{TakeDeadline: takeDeadline, Log: log, Metrics: metrics})
 	if err != nil {
 		return nil, err

@@ -46,6 +46,8 @@ func TestConformance(t *testing.T) {
 				{"for-update", cutter.ForUpdate, false},
 				{"merged", cutter.Merged, false},
 				{"optimistic", cutter.Optimistic, false},
+				{"slots", func() cutter.Cutter { return cutter.Slots(3) }, false},
+				{"one slot", func() cutter.Cutter { return cutter.Slots(1) }, false},
 				{"count", cutter.Count, true},
 			} {
 				t.Run(c.name, func(t *testing.T) {
@@ -97,6 +99,7 @@ func cutters() map[string]func() cutter.Cutter {
 	return map[string]func() cutter.Cutter{
 		"conditional": cutter.Conditional, "for-update": cutter.ForUpdate, "merged": cutter.Merged,
 		"optimistic": cutter.Optimistic, "count": cutter.Count, "readwrite": cutter.ReadWrite,
+		"slots": func() cutter.Cutter { return cutter.Slots(3) },
 	}
 }
 

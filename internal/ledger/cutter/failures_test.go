@@ -88,7 +88,7 @@ func TestFailures(t *testing.T) {
 					t.Fatalf("%s, %s: never ends without a fault", name, group)
 				}
 			}
-			for _, table := range []string{"FROM stock", "FROM claims"} { // of which it reads rows, which cannot be read
+			for _, table := range []string{"FROM stock ", "FROM claims"} { // of which it reads rows, which cannot be read
 				if group != "limited" && group != "counting" {
 					break
 				}

@@ -34,26 +34,19 @@ func underLock(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []st
 	return rs.cut(ctx, tx, g, takes, refuse)
 }
 
-// cut decides the takes, and updates the stock rows and the claims. The caller must
-// hold the row locks.
+// cut decides the takes, and updates the stock rows and the claims. Rows of which it takes
+// units get their parts back. The caller must hold the row locks.
 func (rs rows) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take, refuse bool) ([]Decision, error) {
-	if err := errors.Join(rs.readCounted(ctx, tx), rs.readClaims(ctx, tx, takes)); err != nil {
-		return nil, err
-	}
-	decisions := rs.takeAll(takes, g, refuse)
-	accepted := acceptedTakes(takes, decisions)
-	if len(accepted) == 0 {
-		return decisions, nil
+	decisions, accepted, claims, err := rs.decide(ctx, tx, g, takes, refuse)
+	if err != nil || len(accepted) == 0 {
+		return decisions, err
 	}
 	skus, units := unitsOf(accepted)
-	limits := rs.limits()
-	for sku, r := range rs {
-		if r.limit < 0 {
-			limits[sku] = math.MaxInt64 // none
-		}
+	statements := append([]sqltx.Statement{stockRows.countDown(tx.Dialect(), skus, units)}, claims...)
+	if parts := rs.parts(skus); len(parts) > 0 {
+		statements = append(statements, collecting(tx.Dialect(), parts)...)
 	}
-	claims, _ := raise(tx.Dialect(), claimsOf(accepted, limits, rs), limits)
-	updated, err := tx.ExecAll(ctx, append([]sqltx.Statement{countDown(tx.Dialect(), skus, units)}, claims...)...)
+	updated, err := tx.ExecAll(ctx, statements...)
 	if err != nil {
 		return nil, fmt.Errorf("counting down: %w", err)
 	}
@@ -63,13 +56,32 @@ func (rs rows) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes 
 	return decisions, nil
 }
 
-// countDown takes the units from the stock rows.
-func countDown(dialect sqltx.Dialect, skus []stock.SKU, units map[stock.SKU]int64) sqltx.Statement {
+// decide decides the takes, which changes the rows in memory only. It returns those that
+// are accepted, and the statements that raise their claims. The caller must hold the row
+// locks.
+func (rs rows) decide(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take, refuse bool) (decisions []Decision, accepted []stock.Take, claims []sqltx.Statement, err error) {
+	if err := errors.Join(rs.readCounted(ctx, tx), rs.readClaims(ctx, tx, takes)); err != nil {
+		return nil, nil, nil, err
+	}
+	decisions = rs.takeAll(takes, g, refuse)
+	accepted = acceptedTakes(takes, decisions)
+	limits := rs.limits()
+	for sku, r := range rs {
+		if r.limit < 0 {
+			limits[sku] = math.MaxInt64 // none
+		}
+	}
+	claims, _ = raise(tx.Dialect(), claimsOf(accepted, limits, rs), limits)
+	return decisions, accepted, claims, nil
+}
+
+// countDown takes the units from the rows of the SKUs.
+func (k rowKind) countDown(dialect sqltx.Dialect, skus []stock.SKU, units map[stock.SKU]int64) sqltx.Statement {
 	var (
 		sql  strings.Builder
 		args []any
 	)
-	sql.WriteString("UPDATE stock SET available = available - ")
+	sql.WriteString("UPDATE " + k.table + " SET available = available - ")
 	if len(skus) == 1 {
 		sql.WriteString("?")
 		args = append(args, units[skus[0]])

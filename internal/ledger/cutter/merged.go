@@ -47,7 +47,7 @@ func (c *merged) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes
 	}}
 	claims, allowed := raise(db.Dialect(), claimsOf(takes, limits, nil), limits)
 	if ok && allowed {
-		plan.GroupCut = c.groupCut(db.Dialect(), g, lines)
+		plan.GroupCut = stockRows.groupCut(db.Dialect(), g, lines, c.refuse)
 		plan.GroupCut.Claims = claims
 	}
 	return plan, nil
@@ -61,33 +61,45 @@ func allTaken(n int) []Decision {
 	return decisions
 }
 
-// groupCut returns the statement that takes all lines.
-func (c *merged) groupCut(dialect sqltx.Dialect, g stock.Generation, lines []line) *GroupCut {
+// rowKind is a kind of row that one UPDATE takes units from.
+type rowKind struct {
+	table string
+	want  string // a column that must have the value line.want
+}
+
+var (
+	stockRows = rowKind{"stock", "buyer_limit"}
+	partRows  = rowKind{"stock_parts", "part"}
+)
+
+// groupCut returns the statement that takes all lines. If refuse is false, the count may
+// fall below 0.
+func (k rowKind) groupCut(dialect sqltx.Dialect, g stock.Generation, lines []line, refuse bool) *GroupCut {
 	var (
 		sql  string
 		args []any
 	)
 	switch {
 	case len(lines) == 1:
-		sql, args = condition(dialect, g, lines[0], c.refuse)
+		sql, args = k.condition(dialect, g, lines[0], refuse)
 	case dialect.Arrays():
-		sql, args = c.joined(dialect, g, lines)
+		sql, args = k.joined(dialect, g, lines, refuse)
 	default:
-		sql, args = c.alternatives(dialect, g, lines)
+		sql, args = k.alternatives(dialect, g, lines, refuse)
 	}
 	return &GroupCut{Statement: sqltx.Statement{SQL: dialect.Bind(sql), Args: args}, Rows: int64(len(lines))}
 }
 
-// alternatives names the lines in classes of the same epoch, units and limit. A group
+// alternatives names the lines in classes of the same epoch, units and want. A group
 // usually has one or two classes, so the text is short. InnoDB visits, and so
 // locks, the rows in the order of their key, which is SKU order. SQLite has no
 // row locks.
-func (c *merged) alternatives(dialect sqltx.Dialect, g stock.Generation, lines []line) (sql string, args []any) {
-	type class struct{ epoch, units, limit int64 }
+func (k rowKind) alternatives(dialect sqltx.Dialect, g stock.Generation, lines []line, refuse bool) (sql string, args []any) {
+	type class struct{ epoch, units, want int64 }
 	var classes []class
 	skus := make(map[class][]any)
 	for _, line := range lines {
-		of := class{line.epoch, line.units, line.limit}
+		of := class{line.epoch, line.units, line.want}
 		if skus[of] == nil {
 			classes = append(classes, of)
 		}
@@ -98,7 +110,7 @@ func (c *merged) alternatives(dialect sqltx.Dialect, g stock.Generation, lines [
 		text.WriteString("sku IN (?" + strings.Repeat(",?", len(skus[of])-1) + ")")
 		args = append(args, skus[of]...)
 	}
-	text.WriteString("UPDATE stock SET available = available - ")
+	text.WriteString("UPDATE " + k.table + " SET available = available - ")
 	last := len(classes) - 1
 	if last > 0 {
 		text.WriteString("CASE ")
@@ -122,13 +134,13 @@ func (c *merged) alternatives(dialect sqltx.Dialect, g stock.Generation, lines [
 			text.WriteString(" OR ")
 		}
 		in(of)
-		text.WriteString(" AND buyer_limit = ?")
-		args = append(args, of.limit)
+		text.WriteString(" AND " + k.want + " = ?")
+		args = append(args, of.want)
 		if of.epoch != 0 {
 			text.WriteString(" AND epoch = ?")
 			args = append(args, of.epoch)
 		}
-		if c.refuse {
+		if refuse {
 			text.WriteString(" AND available >= ?")
 			args = append(args, of.units)
 		}
@@ -140,26 +152,26 @@ func (c *merged) alternatives(dialect sqltx.Dialect, g stock.Generation, lines [
 // joined passes the lines as arrays, so that one prepared statement serves groups
 // of every size. It locks the rows in SKU order before it updates them, because
 // PostgreSQL updates rows in the order in which it finds them.
-func (c *merged) joined(dialect sqltx.Dialect, g stock.Generation, lines []line) (sql string, args []any) {
+func (k rowKind) joined(dialect sqltx.Dialect, g stock.Generation, lines []line, refuse bool) (sql string, args []any) {
 	var (
 		skus   = make([]string, len(lines))
 		units  = make([]int64, len(lines))
 		epochs = make([]int64, len(lines))
-		limits = make([]int64, len(lines))
+		wants  = make([]int64, len(lines))
 	)
 	for i, line := range lines {
-		skus[i], units[i], epochs[i], limits[i] = string(line.sku), line.units, line.epoch, line.limit
+		skus[i], units[i], epochs[i], wants[i] = string(line.sku), line.units, line.epoch, line.want
 	}
-	sql = `WITH line AS MATERIALIZED (SELECT * FROM unnest(?::text[], ?::bigint[], ?::bigint[], ?::bigint[]) AS line (sku, units, epoch, buyer_limit)),
-		locked AS MATERIALIZED (SELECT sku FROM stock WHERE sku = ANY (?::text[]) ORDER BY sku FOR UPDATE)
-		UPDATE stock SET available = available - line.units FROM line, locked
-		WHERE stock.sku = locked.sku AND stock.sku = line.sku AND stock.epoch BETWEEN ? AND ? AND line.epoch IN (0, stock.epoch)
-		AND stock.buyer_limit = line.buyer_limit AND ` + open(dialect)
-	if c.refuse {
+	sql = `WITH line AS MATERIALIZED (SELECT * FROM unnest(?::text[], ?::bigint[], ?::bigint[], ?::bigint[]) AS line (sku, units, epoch, want)),
+		locked AS MATERIALIZED (SELECT sku FROM ` + k.table + ` WHERE sku = ANY (?::text[]) AND ` + k.want + ` = ANY (?::bigint[]) ORDER BY sku FOR UPDATE)
+		UPDATE ` + k.table + ` AS cut SET available = available - line.units FROM line, locked
+		WHERE cut.sku = locked.sku AND cut.sku = line.sku AND cut.epoch BETWEEN ? AND ? AND line.epoch IN (0, cut.epoch)
+		AND cut.` + k.want + ` = line.want AND ` + open(dialect)
+	if refuse {
 		sql += " AND available >= line.units"
 	}
 	first, last := g.Epochs()
-	return sql, []any{skus, units, epochs, limits, skus, first, last}
+	return sql, []any{skus, units, epochs, wants, skus, wants, first, last}
 }
 
 // sum adds the takes up to one line a SKU, in SKU order. ok is false if two takes
@@ -195,10 +207,10 @@ func sum(takes []stock.Take) (lines []line, ok bool) {
 
 // condition returns an UPDATE that takes the line's units. Its conditions state
 // everything that must be true of the row.
-func condition(dialect sqltx.Dialect, g stock.Generation, l line, refuse bool) (sql string, args []any) {
+func (k rowKind) condition(dialect sqltx.Dialect, g stock.Generation, l line, refuse bool) (sql string, args []any) {
 	first, last := g.Epochs()
-	sql = "UPDATE stock SET available = available - ? WHERE sku = ? AND buyer_limit = ? AND " + open(dialect) + " AND epoch BETWEEN ? AND ?"
-	args = []any{l.units, string(l.sku), l.limit, first, last}
+	sql = "UPDATE " + k.table + " SET available = available - ? WHERE sku = ? AND " + k.want + " = ? AND " + open(dialect) + " AND epoch BETWEEN ? AND ?"
+	args = []any{l.units, string(l.sku), l.want, first, last}
 	if l.epoch != 0 {
 		sql += " AND epoch = ?"
 		args = append(args, l.epoch)
@@ -210,10 +222,10 @@ func condition(dialect sqltx.Dialect, g stock.Generation, l line, refuse bool) (
 	return sql, args
 }
 
-// conditionally takes the line's units in one UPDATE, and reports whether the row
+// conditionally takes the line's units in one UPDATE, and reports whether the stock row
 // met its conditions.
 func conditionally(ctx context.Context, tx *sqltx.Tx, g stock.Generation, l line, refuse bool) (bool, error) {
-	sql, args := condition(tx.Dialect(), g, l, refuse)
+	sql, args := stockRows.condition(tx.Dialect(), g, l, refuse)
 	updated, err := tx.Exec(ctx, sql, args...)
 	if err != nil {
 		return false, fmt.Errorf("taking units of %s: %w", l.sku, err)

@@ -15,7 +15,7 @@ type line struct {
 	sku   stock.SKU
 	units int64
 	epoch int64 // 0 if no gate cut it
-	limit int64 // the buyer limit that the row must have
+	want  int64 // what the row must have in the column rowKind.want
 }
 
 func linesOf(t stock.Take) []line {
@@ -26,7 +26,7 @@ func linesOf(t stock.Take) []line {
 	return lines
 }
 
-// row is the part of a stock row that cutters use.
+// row is what cutters use of a stock row, or of one of its parts.
 type row struct {
 	sku       stock.SKU
 	available int64
@@ -38,6 +38,9 @@ type row struct {
 	limit     int64            // units that one buyer may hold; 0: any number; below 0: any number, and claims are being counted
 	counted   Counted          // how far, if limit is below 0
 	held      map[string]int64 // units by buyer; nil until the claims are read
+	part      int              // its number; 0: this is a stock row
+	inParts   int64            // the units of available that are in parts of this stock row, which are locked too
+	hasParts  bool
 }
 
 type rows map[stock.SKU]*row

@@ -31,7 +31,7 @@ func (s *seenLimits) of(lines []line) (limits map[stock.SKU]int64) {
 			if limits == nil {
 				limits = make(map[stock.SKU]int64)
 			}
-			limits[lines[i].sku], lines[i].limit = limit, limit
+			limits[lines[i].sku], lines[i].want = limit, limit
 		}
 	}
 	return limits

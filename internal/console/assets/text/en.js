@@ -42,6 +42,7 @@ export default {
   "facts.fence.on": "fenced",
   "facts.fence.off": "not fenced",
   "facts.segments": "Segments",
+  "facts.slots": "Slots",
   "facts.instance": "Instance",
   "facts.uptime": "Running for",
 
@@ -182,6 +183,7 @@ export default {
   "strategy.for-update": "Locks the stock row, then reads, checks and writes. Correct; one order at a time holds the row.",
   "strategy.conditional": "One UPDATE that succeeds only if enough is left. Correct; the row is locked for one statement.",
   "strategy.merged": "One conditional UPDATE for a whole group of orders. Correct; the hot row is written once a group.",
+  "strategy.slots": "The conditional UPDATE over one of several rows of the SKU. Correct; a slow commit holds one row, and the others sell on.",
   "strategy.queue": "Orders wait in a queue for each SKU, and one instance at a time decides them all. Correct.",
   "strategy.async": "The script also journals the order in Redis, and the answer is 202. The database follows. Correct, and as durable as Redis."
 };

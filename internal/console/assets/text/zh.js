@@ -42,6 +42,7 @@ export default {
   "facts.fence.on": "有栅栏",
   "facts.fence.off": "无栅栏",
   "facts.segments": "分段数",
+  "facts.slots": "槽位数",
   "facts.instance": "实例",
   "facts.uptime": "已运行",
 
@@ -182,6 +183,7 @@ export default {
   "strategy.for-update": "先锁库存行，再读、查、写。正确；同一时刻只有一个订单占着这一行。",
   "strategy.conditional": "一条 UPDATE，余量足够才成功。正确；行锁只持续一条语句。",
   "strategy.merged": "一组订单合并成一条带条件的 UPDATE。正确；热点行每组只写一次。",
+  "strategy.slots": "同一 SKU 的库存放在多行，带条件的 UPDATE 只扣其中一行。正确；某一行提交得慢，其余各行照常售卖。",
   "strategy.queue": "订单按 SKU 排队，同一时刻由一个实例一并裁决。正确。",
   "strategy.async": "脚本同时把订单写入 Redis 的日志流，返回 202，数据库随后提交。正确；持久性与 Redis 相同。"
 };

@@ -5,6 +5,7 @@ package cuttertest
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -162,11 +163,30 @@ func (t *trial) layUnder(name string, units, epoch int64) {
 	}
 }
 
-// left fails the trial unless the stock row has that many units available.
+// change changes the stock row as the ledger does: under its lock, and after taking its parts
+// back.
+func (t *trial) change(name, assignments string, args ...any) {
+	if t.err != nil {
+		return
+	}
+	sku := t.sku(name)
+	t.err = t.db.Transact(t.ctx, func(tx *sqltx.Tx) error {
+		if err := tx.QueryEach(t.ctx, func(*sql.Rows) error { return nil }, "SELECT sku FROM stock WHERE sku = ?"+tx.Dialect().RowLock(), string(sku)); err != nil {
+			return err
+		}
+		if _, err := cutter.Collect(t.ctx, tx, sku); err != nil {
+			return err
+		}
+		_, err := tx.Exec(t.ctx, "UPDATE stock SET "+assignments+" WHERE sku = ?", append(args, string(sku))...)
+		return err
+	})
+}
+
+// left fails the trial unless the stock row and its parts have that many units available.
 func (t *trial) left(name string, want int64) {
 	var got int64
 	if t.err == nil {
-		t.err = t.db.QueryRow(t.ctx, []any{&got}, "SELECT available FROM stock WHERE sku = ?", string(t.sku(name)))
+		t.err = t.db.QueryRow(t.ctx, []any{&got}, "SELECT available + "+cutter.InParts(t.db.Dialect())+" FROM stock WHERE sku = ?", string(t.sku(name)))
 	}
 	if t.err == nil && got != want {
 		t.err = fmt.Errorf("%s has %d units left, want %d", name, got, want)

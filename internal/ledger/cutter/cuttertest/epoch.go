@@ -76,8 +76,8 @@ func adoptedMeanwhile(t *trial) error {
 		return err
 	}
 	later, _ := (t.generation + 1).Epochs()
-	if _, err := t.db.Exec(t.ctx, "UPDATE stock SET epoch = ? WHERE sku = ?", later+1, string(t.sku("a"))); err != nil {
-		return err
+	if t.change("a", "epoch = ?", later+1); t.err != nil {
+		return t.err
 	}
 	tx, err := t.db.Begin(t.ctx)
 	if err != nil {

@@ -18,9 +18,7 @@ func orderOf(buyer string, lines ...line) stock.Take {
 
 // limit sets how many units of the SKU one buyer may hold.
 func (t *trial) limit(name string, units int64) {
-	if t.err == nil {
-		_, t.err = t.db.Exec(t.ctx, "UPDATE stock SET buyer_limit = ?, version = version + 1 WHERE sku = ?", units, string(t.sku(name)))
-	}
+	t.change(name, "buyer_limit = ?, version = version + 1", units)
 }
 
 // holds fails the trial unless the buyer's claim on the SKU is that many units.
@@ -166,9 +164,7 @@ func openingHours(t *trial) error {
 		{"closed", nil, &early, stock.ErrClosed},
 	} {
 		t.lay(row.name, 10)
-		if t.err == nil {
-			_, t.err = t.db.Exec(t.ctx, "UPDATE stock SET opens_at = ?, closes_at = ? WHERE sku = ?", row.opens, row.closes, string(t.sku(row.name)))
-		}
+		t.change(row.name, "opens_at = ?, closes_at = ?", row.opens, row.closes)
 		t.cut(takes(order(t.line(row.name, 1, 7))), row.want)
 		t.cut(takes(order(t.line("always", 1, 7), t.line(row.name, 1, 7))), row.want)
 	}
