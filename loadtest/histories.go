@@ -295,13 +295,17 @@ func (h *historyLoad) set(ctx context.Context, n int, sku string, set client.Set
 	return err
 }
 
-// rest waits until nothing is in flight and the counts of both SKUs agree, and, if orders
-// expire, none is pending. It gives up after a while; the check then says what is missing.
+// rest waits until no order is pending if orders expire, reads every order, and waits until
+// the counts of both SKUs agree with nothing in flight. It gives up after a while; the check
+// then says what is missing.
 func (h *historyLoad) rest(ctx context.Context) error {
 	if h.expires() {
 		if err := h.awaitRest(ctx); err != nil {
 			return err
 		}
+	}
+	if err := h.readOrders(ctx); err != nil {
+		return err
 	}
 	s, err := h.client.At(h.fleet.url(0))
 	if err != nil {
@@ -328,20 +332,37 @@ func (h *historyLoad) readOrders(ctx context.Context) error {
 		return err
 	}
 	for buyer := range h.asked {
-		page, err := s.ListOrders(ctx, client.OrderFilter{BuyerID: buyer})
+		err := untilRead(ctx, func() error {
+			page, err := s.ListOrders(ctx, client.OrderFilter{BuyerID: buyer})
+			for _, o := range page.Orders {
+				h.ids[o.ID] = true
+			}
+			return err
+		})
 		if err != nil {
 			return err
 		}
-		for _, o := range page.Orders {
-			h.ids[o.ID] = true
-		}
 	}
 	for id := range h.ids {
-		if _, err := s.Order(ctx, id); err != nil && !errors.Is(err, client.UnknownOrder) {
+		err := untilRead(ctx, func() error {
+			_, err := s.Order(ctx, id)
+			return err
+		})
+		if err != nil && !errors.Is(err, client.UnknownOrder) { // the check says that it is missing
 			return err
 		}
 	}
 	return nil
+}
+
+// untilRead repeats a read while the service cannot answer it.
+func untilRead(ctx context.Context, read func() error) (err error) {
+	for deadline := time.Now().Add(restLimit); ; {
+		err = read()
+		if err == nil || errors.Is(err, client.UnknownOrder) || time.Now().After(deadline) || retry.Sleep(ctx, load.FailurePause) != nil {
+			return err
+		}
+	}
 }
 
 // verdicts checks the history of this load.

@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	histories   = flag.Uint64("histories", 0, "the number of seeds of TestHistories, on each database; 0: a few")
+	histories   = flag.Uint64("histories", 0, "the number of seeds of TestHistories, half of them on each database; 0: a few")
 	historySeed = flag.Uint64("histories.seed", 1, "the first seed of TestHistories")
 )
 
@@ -26,33 +26,35 @@ var (
 // killed, connections to the database are cut, and Redis is emptied or restarts empty.
 // TestHistories_Broken shows that the check convicts.
 //
-//	go test ./loadtest -run TestHistories/MariaDB -histories=1 -histories.seed=7
+//	go test ./loadtest -run TestHistories -histories=1 -histories.seed=7
 func TestHistories(t *testing.T) {
 	t.Parallel()
+	databases := testenv.NetworkDatabases()
 	seeds := *histories
-	if seeds == 0 {
-		seeds = 2
-	}
-	if seeds == 2 && testenv.Thorough() {
+	switch {
+	case seeds > 0:
+	case testenv.Thorough():
 		seeds = uint64(len(soundStrategies()))
+	default:
+		seeds = 4
 	}
-	for i, d := range testenv.NetworkDatabases() {
+	for i, d := range databases {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
 			dbURL := d.URL(t)
 			server := testenv.OwnRedis(t)
-			for seed := range seeds {
-				checkSeed(t, *historySeed+seed, i*len(soundStrategies())/2, server, dbURL)
+			for n := uint64(i); n < seeds; n += uint64(len(databases)) {
+				checkSeed(t, *historySeed+n, server, dbURL)
 			}
 		})
 	}
 }
 
 // checkSeed runs and checks the history of a seed.
-func checkSeed(t *testing.T, seed uint64, offset int, server *testenv.RedisServer, dbURL string) {
+func checkSeed(t *testing.T, seed uint64, server *testenv.RedisServer, dbURL string) {
 	t.Helper()
 	sound := soundStrategies()
-	spec := sound[(int(seed)+offset)%len(sound)]
+	spec := sound[seed%uint64(len(sound))]
 	file := filepath.Join(t.TempDir(), "history.jsonl")
 	args := []string{"--history", file, "--strategies", spec.Name, "--seed", fmt.Sprint(seed), "--redis", server.URL(), "--db", dbURL}
 	if seed%2 == 1 {

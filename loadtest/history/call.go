@@ -70,6 +70,8 @@ type Call struct {
 	SKU     string `json:"sku,omitempty"`
 	OrderID string `json:"order,omitempty"` // of the answer to a Take; Cancel, Pay, Refund, Order: the order that is asked for
 	Restock bool   `json:"restock,omitempty"`
+	// Window is how long the order of an answer may wait for its payment, in nanoseconds.
+	Window int64 `json:"window,omitempty"`
 	Total   int64  `json:"total,omitempty"` // Set, Audit
 
 	OrderStatus client.OrderStatus `json:"order_status,omitempty"` // Order

@@ -223,6 +223,9 @@ func (c *Call) readAnswer(text []byte) {
 		var o client.Order
 		_ = json.Unmarshal(text, &o)
 		c.OrderID = o.ID
+		if o.ExpiresAt != nil {
+			c.Window = int64(o.ExpiresAt.Sub(o.CreatedAt))
+		}
 	case Order:
 		var o client.OrderWithHistory
 		_ = json.Unmarshal(text, &o)
