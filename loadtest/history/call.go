@@ -72,7 +72,7 @@ type Call struct {
 	Restock bool   `json:"restock,omitempty"`
 	// Window is how long the order of an answer may wait for its payment, in nanoseconds.
 	Window int64 `json:"window,omitempty"`
-	Total   int64  `json:"total,omitempty"` // Set, Audit
+	Total  int64 `json:"total,omitempty"` // Set, Audit
 
 	OrderStatus client.OrderStatus `json:"order_status,omitempty"` // Order
 	// Steps are the statuses of an Order after pending, the oldest first.

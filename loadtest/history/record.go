@@ -133,7 +133,12 @@ func asked(request *http.Request) (c Call, ok bool) {
 	for i := range path {
 		path[i], _ = url.PathUnescape(path[i])
 	}
-	last := func(n int) string { return path[max(len(path)-n, 0)] }
+	last := func(n int) string { // the n-th part from the end
+		if n > len(path) {
+			return ""
+		}
+		return path[len(path)-n]
+	}
 	switch method := request.Method; {
 	case method == http.MethodPost && last(1) == "orders":
 		c.Call = Take
