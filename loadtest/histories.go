@@ -180,7 +180,7 @@ func (h *historyLoad) part(ctx context.Context, over func() bool) {
 		admin.Go(func() { h.setTotals(history.As(ctx, "admin"), sku, random) })
 	}
 	h.crowd(ctx, func(ctx context.Context, name func() string, random *rand.Rand, i, n int) (time.Duration, bool) {
-		a := h.take(ctx, i+n, h.order(name(), random))
+		a := h.take(ctx, i+n, h.order(name(), random), true)
 		if a.outcome == accepted && a.order.ID != "" {
 			owner := &owner{lifecycleLoad: h.lifecycleLoad, order: a.order, random: random}
 			historyPlans[random.IntN(len(historyPlans))](ctx, owner)
@@ -215,11 +215,12 @@ func (h *historyLoad) order(buyer string, random *rand.Rand) order {
 	return order{Buyer: buyer, Lines: []line{{SKU: skus[random.IntN(2)], Quantity: 1 + random.Int64N(3)}}}
 }
 
-// sellOut lets the clients order one unit after the other until they are refused.
+// sellOut lets the clients order one unit after the other until they are refused. Nothing
+// is repeated or given back, so that every refusal must be exact.
 func (h *historyLoad) sellOut(ctx context.Context) {
 	h.crowd(ctx, func(ctx context.Context, name func() string, _ *rand.Rand, i, n int) (time.Duration, bool) {
 		sku := []string{h.goods.product, h.goods.coupon}[i%2]
-		a := h.take(ctx, i+n, oneUnit(name(), sku))
+		a := h.take(ctx, i+n, oneUnit(name(), sku), false)
 		if a.outcome == failed {
 			return load.FailurePause, n < maxHistoryCalls
 		}
@@ -239,11 +240,11 @@ func (h *historyLoad) crowd(ctx context.Context, act func(ctx context.Context, n
 	})
 }
 
-// take sends an order, and repeats it under its key or not, by its plan. It follows an order
-// that was queued to its end in the queue.
-func (h *historyLoad) take(ctx context.Context, n int, asked order) answer {
+// take sends an order, and may repeat it under its key, by its plan. It follows an order that
+// was queued to its end in the queue.
+func (h *historyLoad) take(ctx context.Context, n int, asked order, repeats bool) answer {
 	p := planOf(asked.Buyer, asked.Lines[0].SKU)
-	if p.repeat == later {
+	if p.repeat == later || !repeats {
 		p.repeat = never
 	}
 	a := h.place(ctx, h.rec, h.fleet, n, asked, p).answer

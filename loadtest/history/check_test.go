@@ -50,6 +50,14 @@ func rest(total, sold int64) call {
 	return call{Call: history.Audit, Outcome: history.Accepted, SKU: "a", Counts: &client.Audit{SKU: "a", Total: total, Sold: sold, LedgerAvailable: total - sold}}
 }
 
+// gated returns the audit as that of a SKU with a gate.
+func gated(c call) call {
+	n := *c.Counts
+	n.GateAvailable, n.GateInFlight = new(n.LedgerAvailable), new(int64(0))
+	c.Counts = &n
+	return c
+}
+
 // read is a read of an order of units of the SKU a; its steps are those after pending.
 func read(id string, units int64, steps ...client.OrderStatus) call {
 	steps = append([]client.OrderStatus{client.OrderPending}, steps...)
@@ -124,6 +132,9 @@ func TestCheck(t *testing.T) {
 		{"sold again before it was cancelled", []call{created, at(2, 3, took("o", 2)), at(4, 5, took("p", 2)), at(6, 7, act(history.Cancel, "o", history.Accepted)), at(90, 91, read("o", 2, client.OrderCancelled)), at(90, 91, read("p", 2)), at(92, 93, rest(2, 2))}, no, "order p"},
 		{"refused after a cancellation", []call{created, at(2, 3, took("o", 2)), at(4, 5, act(history.Cancel, "o", history.Accepted)), at(6, 7, soldOut(1)), at(90, 91, read("o", 2, client.OrderCancelled)), at(92, 93, rest(2, 0))}, no, "refused"},
 		{"refused after a cancellation during a fault", []call{created, at(2, 3, took("o", 2)), at(4, 5, act(history.Cancel, "o", history.Accepted)), at(4, 5, fault), at(6, 7, soldOut(1)), at(90, 91, read("o", 2, client.OrderCancelled)), at(92, 93, rest(2, 0))}, yes, ""},
+		{"refused after a cancellation, with a gate", []call{created, at(2, 3, took("o", 2)), at(4, 5, act(history.Cancel, "o", history.Accepted)), at(6, 7, soldOut(1)), at(90, 91, read("o", 2, client.OrderCancelled)), at(92, 93, gated(rest(2, 0)))}, yes, ""},
+		{"refused after a cancellation and a rest, with a gate", []call{created, at(2, 3, took("o", 2)), at(4, 5, act(history.Cancel, "o", history.Accepted)), at(50, 51, read("o", 2, client.OrderCancelled)), at(52, 53, gated(rest(2, 0))), at(60, 61, soldOut(1)), at(90, 91, read("o", 2, client.OrderCancelled)), at(92, 93, gated(rest(2, 0)))}, no, "refused"},
+		{"undersold, with a gate", []call{created, at(2, 3, took("o", 1)), at(6, 7, soldOut(1)), at(90, 91, read("o", 1)), at(92, 93, gated(rest(2, 1)))}, no, "refused"},
 		{"cancelled by nobody", []call{created, at(2, 3, took("o", 2)), at(90, 91, read("o", 2, client.OrderCancelled)), at(92, 93, rest(2, 0))}, no, "no call asked for it"},
 		{"a cancellation that was forgotten", []call{created, at(2, 3, took("o", 2)), at(4, 5, act(history.Cancel, "o", history.Accepted)), at(90, 91, read("o", 2)), at(92, 93, rest(2, 2))}, no, "cancel of order o was accepted"},
 		{"a cancellation whose answer was lost", []call{created, at(2, 3, took("o", 2)), at(4, 5, act(history.Cancel, "o", history.Unknown)), at(6, 7, took("p", 2)), at(90, 91, read("o", 2, client.OrderCancelled)), at(90, 91, read("p", 2)), at(92, 93, rest(2, 2))}, yes, ""},

@@ -103,6 +103,7 @@ func (o operation) pending() (_ operation, ok bool) {
 type projection struct {
 	operations []operation // by begin
 	rests      []*Call     // audits at rest, by begin
+	gated      bool        // a gate counts the SKU too
 	lastBegin  int64       // of the operations that change counts
 	missing    string      // what the history lacks to decide
 }
@@ -117,13 +118,14 @@ func (h *history) project(sku string, o Options) *projection {
 	p := &projection{}
 	p.findRests(h, sku)
 	disturbed := h.disturbances(p)
+	late := func(begin, end int64) bool { return p.gated || disturbed(begin, end) }
 	for _, s := range h.sales {
 		if n := quantity(s.lines, sku); n > 0 {
-			p.addSale(s, n, disturbed)
+			p.addSale(s, n, late)
 		}
 	}
-	sets := p.addSets(h, sku)
-	holds := p.holdsOf(h, sku, sets, disturbed)
+	sets := p.addSets(h, sku, late)
+	holds := p.holdsOf(h, sku, sets, disturbed, late)
 	for i := range h.calls {
 		c := &h.calls[i]
 		if n := quantity(c.Lines, sku); c.Call == Take && c.Outcome == Refused && c.SKU == sku && n > 0 {
@@ -161,6 +163,7 @@ func (p *projection) findRests(h *history, sku string) {
 	for i := range h.calls {
 		c := &h.calls[i]
 		n := c.Counts
+		p.gated = p.gated || c.Call == Audit && c.SKU == sku && n != nil && n.GateAvailable != nil
 		if c.Call != Audit || c.SKU != sku || n == nil || n.Drift != 0 || n.GateInFlight != nil && *n.GateInFlight != 0 || n.LedgerAvailable != n.Total-n.Sold {
 			continue
 		}
@@ -195,9 +198,10 @@ func (h *history) disturbances(p *projection) func(begin, end int64) bool {
 	}
 }
 
-// addSale adds an order of n units. Where something failed, units that an order gave back
-// may reach the gate as late as the next moment at rest.
-func (p *projection) addSale(s *sale, n int64, disturbed func(begin, end int64) bool) {
+// addSale adds an order of n units. Units that it gave back may be late: with a gate, and
+// where something failed, they may be sold again only at the next moment at rest. The ledger
+// has them at once, and a gate gets them afterwards, from the outbox at the latest.
+func (p *projection) addSale(s *sale, n int64, late func(begin, end int64) bool) {
 	o := operation{step: take, n: n, begin: s.begin, end: s.end, call: s.answered}
 	if s.maybe {
 		o.step = mayTake
@@ -207,7 +211,7 @@ func (p *projection) addSale(s *sale, n int64, disturbed func(begin, end int64) 
 		o := operation{step: give, n: n, begin: r.begin, end: r.end, call: r.call}
 		if r.units < 0 {
 			o.step = take
-		} else if disturbed(r.begin, r.end) {
+		} else if late(r.begin, r.end) {
 			o.end = max(o.end, p.nextRest(o.end))
 		}
 		p.operations = append(p.operations, o)
@@ -224,7 +228,7 @@ type setting struct {
 
 // addSets adds the changes of the total. They must be one after the other, and each
 // repeated until its outcome is known.
-func (p *projection) addSets(h *history, sku string) (all []setting) {
+func (p *projection) addSets(h *history, sku string, late func(begin, end int64) bool) (all []setting) {
 	var (
 		tries []*Call
 		total int64
@@ -254,7 +258,7 @@ func (p *projection) addSets(h *history, sku string) (all []setting) {
 		case Accepted:
 			total = c.Total
 			o := operation{step: set, n: s.n, begin: s.begin, end: s.end, call: c}
-			if s.n > 0 && i > 0 && h.disturbances(p)(s.begin, s.end) {
+			if s.n > 0 && i > 0 && late(s.begin, s.end) {
 				o.end = max(o.end, p.nextRest(o.end))
 			}
 			p.operations = append(p.operations, o)
@@ -274,17 +278,17 @@ type held struct {
 	call          *Call
 }
 
-// holdsOf returns the units of the SKU that calls may hold for a while. Where something
-// failed, they may come back as late as the next moment at rest, and an order that was
-// accepted may have been taken more than once.
-func (p *projection) holdsOf(h *history, sku string, sets []setting, disturbed func(begin, end int64) bool) (all []held) {
+// holdsOf returns the units of the SKU that calls may hold for a while. Those may be late,
+// too, and where something failed, an order that was accepted may have been taken more than
+// once.
+func (p *projection) holdsOf(h *history, sku string, sets []setting, disturbed, late func(begin, end int64) bool) (all []held) {
 	for _, d := range h.holds {
 		n := quantity(d.lines, sku)
 		if n == 0 || d.call.Outcome == Refused && d.call.SKU == sku {
 			continue
 		}
 		end := d.end
-		if d.open || disturbed(d.begin, d.end) {
+		if d.open || late(d.begin, d.end) {
 			end = p.nextRest(end)
 		}
 		all = append(all, held{d.begin, end, n, d.call})

@@ -141,7 +141,7 @@ func TestRead(t *testing.T) {
 	t.Parallel()
 	for text, says := range map[string]string{
 		`{"call":"take","begin":1,"end":2}` + "\n{": "call 2",
-		`{"call":"take","begin":3,"end":2}`:        "before it begins",
+		`{"call":"take","begin":3,"end":2}`:         "before it begins",
 	} {
 		if _, err := history.Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", text, err)
