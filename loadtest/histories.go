@@ -248,12 +248,12 @@ func (h *historyLoad) take(ctx context.Context, n int, asked order, repeats bool
 		p.repeat = never
 	}
 	a := h.place(ctx, h.rec, h.fleet, n, asked, p).answer
+	h.rec.add(a)
 	if a.outcome == queued {
 		limited, cancel := context.WithTimeout(ctx, followLimit)
 		h.followOne(limited, h.rec, &a, func(try int) string { return h.fleet.url(n + try) })
 		cancel()
 	}
-	h.rec.add(a)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.asked[asked.Buyer] = true

@@ -16,7 +16,7 @@ type way struct {
 	// of them while its row is locked. A group that is one text has one trip, and none while
 	// the row is locked.
 	trips, locked int
-	rows          int // rows that the SKU has in the ledger; 0: as many as orders, so that none waits
+	rows          int // rows that the SKU has in the ledger; 0: none is waited for, as with a row for each unit
 
 	service  time.Duration // CPU of the service for an order
 	redis    time.Duration // CPU of Redis for an order
@@ -44,8 +44,7 @@ type outcome struct {
 // duration of CPU and of commits varies by up to a fifth, drawn by the seed.
 func simulate(w way, p place, during time.Duration, seed uint64) outcome {
 	s := &world{way: w, place: p, cpu: newQueue(p.cores), random: rand.New(rand.NewPCG(seed, 0))}
-	rows := w.rows
-	for range rows {
+	for range w.rows {
 		s.rows = append(s.rows, newQueue(1))
 	}
 	s.instances = make([]instance, p.instances)

@@ -61,6 +61,7 @@ var mayImport = map[string][]string{
 	"bench/...":                         {},
 	"bench/locks":                       {"bench/session", "internal/commandline", "internal/lab/...", "internal/testenv", "internal/assembly/backends", "internal/store"},
 	"bench/session":                     {"internal/commandline", "internal/lab/..."},
+	"bench/scale":                       {"internal/commandline", "internal/lab/...", "internal/palette"},
 	"loadtest":                          {"loadtest/...", "internal/commandline", "internal/testenv", "internal/store", "internal/lab/...", "internal/assembly", "internal/assembly/backends", "internal/retry", "client"},
 	"loadtest/...":                      {"loadtest/results", "internal/lab/...", "internal/testenv"},
 	"loadtest/smoke":                    {"loadtest/liar", "client"},
