@@ -51,7 +51,6 @@ func newHistoryFile(name string) (*historyFile, error) {
 type historyLoad struct {
 	*lifecycleLoad
 	random *rand.Rand
-	names  func() string
 
 	mu    sync.Mutex
 	asked map[string]bool // buyers whose orders may exist although no answer named them
@@ -89,7 +88,7 @@ func (l *lab) newHistoryLoad(ctx context.Context, spec assembly.Spec, f *fleet, 
 	}
 	seed := l.Seed<<8 + uint64(try)
 	h := &historyLoad{
-		lifecycleLoad: v, random: rand.New(rand.NewPCG(seed, 0)), names: buyers(seed, 0),
+		lifecycleLoad: v, random: rand.New(rand.NewPCG(seed, 0)),
 		asked: make(map[string]bool), ids: make(map[string]bool),
 	}
 	var err error
@@ -115,10 +114,10 @@ func (h *historyLoad) run(ctx context.Context, spec assembly.Spec) (end ending, 
 		}
 		if h.killsInstance() {
 			end = crashed
-			failed := make(chan struct{})
+			failed, random := make(chan struct{}), rand.New(rand.NewPCG(h.random.Uint64(), 0))
 			go func() {
 				defer close(failed)
-				h.fail(ctx)
+				h.fail(ctx, random)
 			}()
 			h.part(ctx, func() bool {
 				select {
@@ -148,7 +147,7 @@ func (h *historyLoad) run(ctx context.Context, spec assembly.Spec) (end ending, 
 
 // fail kills an instance and starts another, and lets two other things fail, in an order
 // that the seed decides.
-func (h *historyLoad) fail(ctx context.Context) {
+func (h *historyLoad) fail(ctx context.Context, random *rand.Rand) {
 	faults := make(map[string]func())
 	for name, fail := range h.disturb {
 		faults[name] = fail
@@ -158,13 +157,13 @@ func (h *historyLoad) fail(ctx context.Context) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	h.random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	names = names[:min(len(names), 2)]
 	const kill = "an instance is killed with SIGKILL and replaced"
 	faults[kill] = func() { h.fleet.crash(); h.fleet.restart() }
-	names = slices.Insert(names, h.random.IntN(len(names)+1), kill)
+	names = slices.Insert(names, random.IntN(len(names)+1), kill)
 	for _, name := range names {
-		if retry.Sleep(ctx, time.Duration(h.random.IntN(100))*time.Millisecond) != nil {
+		if retry.Sleep(ctx, time.Duration(random.IntN(100))*time.Millisecond) != nil {
 			return
 		}
 		h.history.Fault(name, faults[name])
