@@ -16,6 +16,8 @@ FUZZTIME ?= 10s
 SEARCHTIME ?= 5m
 RACES ?= 10000
 CHECKS ?= 2000
+HISTORIES ?= 200
+HISTORY ?= 1
 N ?= 40
 SEED ?= 0
 TIMEOUT ?= 40m
@@ -34,8 +36,8 @@ ARGS ?=
 
 # A program with the race detector sleeps for a second at exit by default. The files
 # of the test servers are in memory if 4 GB are free there.
-test mutants mutate search storms requests races: export GORACE ?= atexit_sleep_ms=50
-test mutants mutate search storms requests races: export HOLDFAST_TEST_FOLDER ?= $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 4000000 ] 2>/dev/null && echo /dev/shm)
+test mutants mutate search storms requests races histories: export GORACE ?= atexit_sleep_ms=50
+test mutants mutate search storms requests races histories: export HOLDFAST_TEST_FOLDER ?= $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 4000000 ] 2>/dev/null && echo /dev/shm)
 
 .PHONY: help
 help: ## List the targets
@@ -154,6 +156,10 @@ requests: ## Send CHECKS (2000) times sixteen random requests to the service: Te
 .PHONY: races
 races: servers ## Race payments, cancellations and expiry RACES (10000) times on each database: TestRaces
 	CGO_ENABLED=1 $(GOTESTSUM) -- $(RACE) -timeout 2h -run '^TestRaces$$' ./internal/protocol -lifecycle.races=$(RACES)
+
+.PHONY: histories
+histories: servers ## Check HISTORIES (200) histories of all sound strategies, with faults, for linearizability: TestHistories
+	CGO_ENABLED=1 $(GOTESTSUM) -- $(RACE) -timeout 2h -run '^TestHistories$$' ./loadtest -histories=$(HISTORIES) -histories.seed=$(HISTORY)
 
 .PHONY: benchmarks
 benchmarks: servers ## Run every Go benchmark once, to see that it works

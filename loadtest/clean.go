@@ -32,7 +32,7 @@ func (l *lab) tidy(ctx context.Context, broken bool) error {
 }
 
 // loadTestSKU matches the SKUs of load tests and no others.
-var loadTestSKU = regexp.MustCompile(`^` + prefix + `[0-9a-z]{10,}-(` + strings.Join(assembly.StrategyNames(), "|") + `)-(crash|keys|life(-coupon)?|r?[0-9]+(-[0-9]+)?)$`)
+var loadTestSKU = regexp.MustCompile(`^` + prefix + `[0-9a-z]{10,}-(` + strings.Join(assembly.StrategyNames(), "|") + `)-(crash|keys|(life|history[0-9]+)(-coupon)?|r?[0-9]+(-[0-9]+)?)$`)
 
 // loadTestBuyer is an SQL pattern for the names that buyers returns.
 var loadTestBuyer = prefix + strings.Repeat("_", 16)

@@ -53,12 +53,18 @@ type settings struct {
 	P99      time.Duration `name:"p99" default:"50ms" help:"Limit of a search."`
 
 	Lifecycle     bool          `help:"Pay, cancel, refund orders or let them expire, with every sound strategy, and audit where each order and payment ended."`
-	PaymentWindow time.Duration `default:"3s" help:"With --lifecycle: how long an order may wait for its payment."`
+	PaymentWindow time.Duration `default:"3s" help:"With --lifecycle, and with --history and an odd --seed: how long an order may wait for its payment."`
+
+	History string `placeholder:"FILE" help:"Run short loads of orders, payments, cancellations, refunds, restocks and shrinks, write every call with its begin and end into this file, and check that the answers are those of counters."`
 
 	Compare struct{} `cmd:"" default:"1" help:"Load the strategies, and compare them."`
 	Clean   struct{} `cmd:"" help:"Delete what earlier runs left in --db and --redis, and run nothing."`
 
 	clean bool // the command is clean
+	// disturb lists what may fail in a history, besides an instance: by its name, a function
+	// that lets it fail and returns when it is over. Only tests have stores that may fail.
+	disturb map[string]func()
+	wiredDB string // the URL of --db for the instances, if their connections may be cut
 }
 
 // open reports whether orders arrive at a fixed rate, instead of each client waiting
@@ -71,9 +77,14 @@ func (s settings) killsInstance() bool {
 	return s.Crash && !s.open() && !s.Lifecycle && len(s.Targets) == 0
 }
 
+// expires reports whether orders expire during the load. A short payment window costs a
+// history a second or more, and changes how orders are committed: half of the histories
+// have one.
+func (s settings) expires() bool { return s.Lifecycle || s.History != "" && s.Seed%2 == 1 }
+
 // Help returns what --help says after the description.
 func (settings) Help() string {
-	return `"go run ./loadtest pitfalls [NAME…]" runs well-known mistakes; see pitfalls --help. docs/loadtest.md explains the table.
+	return `"go run ./loadtest pitfalls [NAME…]" runs well-known mistakes; see pitfalls --help. "go run ./loadtest history FILE" checks a history. docs/loadtest.md explains the table.
 
 Exit status: 0 every promise was kept (sound strategies did not oversell, broken ones did), 1 a promise was broken or the run failed, 2 usage, 130 interrupted.`
 }
@@ -89,7 +100,7 @@ func parse(args []string, stdout io.Writer) (*settings, error) {
 // check checks the values of the flags, and that none contradicts another.
 func (s *settings) check(line *kong.Context) error {
 	s.clean = line.Command() == "clean"
-	return cmp.Or(s.checkValues(), s.checkLock(), s.checkQueueing(), s.checkEffect(line), s.checkRate(), s.checkLifecycle(), s.checkStores(), s.checkTargets())
+	return cmp.Or(s.checkValues(), s.checkLock(), s.checkQueueing(), s.checkEffect(line), s.checkRate(), s.checkLifecycle(), s.checkHistory(), s.checkStores(), s.checkTargets())
 }
 
 // checkValues checks each flag by itself.
@@ -171,7 +182,7 @@ func (s *settings) checkEffect(line *kong.Context) error {
 		targets = len(s.Targets) > 0
 	)
 	for flag, used := range map[string]bool{
-		"clients": !open, "limit": !open && !s.Lifecycle, "payment-window": s.Lifecycle, "duration": open, "p99": s.Search, "probes": s.Search, "max-failures": !s.Search,
+		"clients": !open && s.History == "", "stock": s.History == "", "out": s.History == "", "limit": !open && !s.Lifecycle && s.History == "", "payment-window": s.expires(), "duration": open, "p99": s.Search, "probes": s.Search, "max-failures": !s.Search,
 		"crash": !open && !targets && !s.Lifecycle, "keep": s.DB != "", "expect-oversell": targets && !open,
 		"instances": !targets, "guard": !targets, "lock": !targets,
 	} {
@@ -207,6 +218,19 @@ func (s *settings) checkLifecycle() error {
 		if spec, _ := assembly.FindStrategy(name); !spec.Sound {
 			return fmt.Errorf("--strategies: %s oversells, and --lifecycle tests sound strategies only", name)
 		}
+	}
+	return nil
+}
+
+// checkHistory checks the flags of a history.
+func (s *settings) checkHistory() error {
+	switch {
+	case s.History == "":
+		return nil
+	case s.open(), s.Lifecycle:
+		return fmt.Errorf("--history: not with --rate, --search or --lifecycle")
+	case len(s.Targets) > 0:
+		return fmt.Errorf("--history: not with --target: it kills instances, and others may order meanwhile")
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os/exec"
@@ -42,13 +43,13 @@ const (
 // flags returns the command line of an instance.
 func (l *lab) flags(spec assembly.Spec) []string {
 	flags := []string{
-		"--strategy", spec.Name, "--guard", l.Guard, "--db", l.DB, "--log-level", "error",
+		"--strategy", spec.Name, "--guard", l.Guard, "--db", cmp.Or(l.wiredDB, l.DB), "--log-level", "error",
 		"--lock", l.Lock, "--stop-with-stdin",
 	}
 	if spec.HasGate() {
 		flags = append(flags, "--redis", l.Redis)
 	}
-	if l.Lifecycle {
+	if l.expires() {
 		flags = append(flags, "--payment-window", l.PaymentWindow.String())
 	}
 	if spec.Sound && (l.killsInstance() || l.Lifecycle) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/holdfast-stock/holdfast/internal/assembly"
+	"github.com/holdfast-stock/holdfast/loadtest/history"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -224,4 +225,33 @@ func addFaults(r, other *results.Result, prefix, chinesePrefix string) {
 	if other.Verdict == results.Broken {
 		r.Verdict = results.Broken
 	}
+}
+
+// judgeHistory adds the verdicts on the SKUs of a history, and the verdict, to the result.
+// A broken strategy must be convicted: conclusive is false if it was not.
+func judgeHistory(r *results.Result, verdicts []history.Verdict, t terms) (conclusive bool) {
+	convicted := false
+	r.History = &results.History{}
+	for _, v := range verdicts {
+		r.History.Add(v.Calls, v.Decision == history.Linearizable)
+		switch {
+		case v.Decision == history.NotLinearizable && t.mayOversell:
+			convicted = true
+		case v.Decision == history.Undecided && t.mayOversell: // its counts may never agree
+		case v.Decision != history.Linearizable:
+			r.Fault("%s is %s: %s", "%s：调用历史无法线性化或无法判定（%s）：%s", v.SKU, v.Decision, v.Why)
+		}
+	}
+	if t.mustOversell && !convicted {
+		r.Fault("the check should convict it and did not: the history proves nothing", "检查器本应判它有错却没有：这份调用历史证明不了什么")
+	}
+	switch {
+	case t.ending == interrupted:
+		r.Verdict = results.Undecided
+	case len(r.Faults) > 0:
+		r.Verdict = results.Broken
+	default:
+		r.Verdict = results.AsPromised
+	}
+	return convicted || !t.mustOversell
 }

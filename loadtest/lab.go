@@ -45,6 +45,7 @@ type lab struct {
 	runID    string                // part of every SKU, so that runs do not share any
 	created  []string              // SKUs of this run
 	samples  chan struct{}         // its capacity bounds the samples under way
+	history  *historyFile          // nil without --history
 }
 
 // newLab opens the stores and builds the service.
@@ -53,7 +54,12 @@ func newLab(ctx context.Context, t testenv.T, s settings, args []string, stdout,
 		settings: s, t: t, args: args, stdout: stdout, display: newDisplay(stderr), samples: make(chan struct{}, maxSamples),
 		runID: strconv.FormatInt(time.Now().UnixMicro(), 36),
 	}
-	l.client, l.admin = newClients(s.AdminToken)
+	if s.History != "" {
+		if l.history, err = newHistoryFile(s.History); err != nil {
+			return l, commandline.Usagef("--history: %w", err)
+		}
+	}
+	l.client, l.admin = newClients(s.AdminToken, l.history)
 	defer func() {
 		if err != nil {
 			l.close()
@@ -75,9 +81,12 @@ func newLab(ctx context.Context, t testenv.T, s settings, args []string, stdout,
 
 // newClients returns the clients of the buyers and of the administrator. They share their
 // connections.
-func newClients(adminToken string) (buyers, admin *load.Client) {
+func newClients(adminToken string, file *historyFile) (buyers, admin *load.Client) {
 	const timeout = 30 * time.Second
-	transport := &http.Transport{MaxIdleConns: 4096, MaxIdleConnsPerHost: 2048}
+	var transport http.RoundTripper = &http.Transport{MaxIdleConns: 4096, MaxIdleConnsPerHost: 2048}
+	if file != nil {
+		transport = file.Transport(transport)
+	}
 	buyers = load.NewClient(transport, client.WithTryTimeout(timeout))
 	if adminToken == "" {
 		return buyers, buyers
@@ -146,6 +155,9 @@ func (l *lab) buildService(stderr io.Writer) (err error) {
 
 func (l *lab) close() {
 	l.client.CloseIdleConnections()
+	if l.history != nil {
+		_ = l.history.file.Close()
+	}
 	if l.sql != nil {
 		_ = l.sql.Close()
 	}
@@ -318,7 +330,7 @@ func (l *lab) drive(ctx context.Context, spec assembly.Spec) (result *results.Re
 		}
 	}()
 	result, err = l.loadFleet(ctx, spec, f)
-	if err != nil || ctx.Err() != nil || !spec.Sound || !l.killsInstance() {
+	if err != nil || ctx.Err() != nil || !spec.Sound || !l.killsInstance() || l.History != "" {
 		return result, err
 	}
 	crash, err := l.crashRush(ctx, spec, f)
@@ -335,6 +347,9 @@ const maxTries = 5
 func (l *lab) loadFleet(ctx context.Context, spec assembly.Spec, f *fleet) (*results.Result, error) {
 	if l.Lifecycle {
 		return l.runLifecycle(ctx, spec, f)
+	}
+	if l.History != "" {
+		return l.runHistory(ctx, spec, f)
 	}
 	if l.Search {
 		return l.highest(ctx, spec, f)

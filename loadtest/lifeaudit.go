@@ -81,7 +81,7 @@ func (v *lifecycleLoad) awaitRest(ctx context.Context) error {
 		var pending int64
 		err := v.sql.DB().WithContext(ctx).Raw(`SELECT COUNT(*) FROM order_lines
 			JOIN orders ON orders.id = order_lines.order_id
-			WHERE order_lines.sku = ? AND orders.status IN ('queued', 'pending')`, v.goods.product).Row().Scan(&pending)
+			WHERE order_lines.sku IN ? AND orders.status IN ('queued', 'pending')`, []string{v.goods.product, v.goods.coupon}).Row().Scan(&pending)
 		if err != nil {
 			return fmt.Errorf("counting pending orders of %s: %w", v.goods.product, err)
 		}

@@ -21,6 +21,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == "pitfalls" {
 		return runPitfalls(ctx, args[1:], stdout)
 	}
+	if len(args) > 0 && args[0] == "history" {
+		return checkHistory(args[1:], stdout)
+	}
 	s, err := parse(args, stdout)
 	if err != nil {
 		return err

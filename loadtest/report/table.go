@@ -31,6 +31,8 @@ func columns(run *results.Run) []column {
 	switch {
 	case run.Lifecycle():
 		return append(all, lifecycleColumns...)
+	case run.History():
+		return append(all, historyColumns...)
 	case run.Open():
 		all = append(all, openColumns(run)...)
 	default:
@@ -90,6 +92,25 @@ var lifecycleColumns = []column{
 	oversoldColumn,
 	failedColumn,
 	verdictColumn,
+}
+
+// historyColumns are the columns of a history.
+var historyColumns = []column{
+	acceptedColumn,
+	{"refused", func(s *results.Result) any { return s.Refused }},
+	failedColumn,
+	{"calls", func(s *results.Result) any { return history(s).Calls }},
+	{"linearizable", func(s *results.Result) any {
+		return fmt.Sprintf("%d of %d SKUs", history(s).Linearizable, history(s).SKUs)
+	}},
+	verdictColumn,
+}
+
+func history(s *results.Result) results.History {
+	if s.History == nil {
+		return results.History{}
+	}
+	return *s.History
 }
 
 // ended returns a column with one count of what became of the orders.

@@ -77,6 +77,11 @@ func (r *Run) Killed() bool {
 	return slices.ContainsFunc(r.Strategies, func(s Result) bool { return s.Crash != nil })
 }
 
+// History reports whether the calls were recorded, to be checked for linearizability.
+func (r *Run) History() bool {
+	return slices.ContainsFunc(r.Strategies, func(s Result) bool { return s.History != nil })
+}
+
 // Count returns the number of strategies with this verdict.
 func (r *Run) Count(verdict string) (n int) {
 	for _, s := range r.Strategies {
@@ -150,12 +155,29 @@ type Result struct {
 	Keys      *Result    `json:"keys,omitempty"`      // rush in which orders were repeated under their keys
 	Crash     *Result    `json:"crash,omitempty"`     // rush in which an instance was killed
 	Lifecycle *Lifecycle `json:"lifecycle,omitempty"` // what became of the orders of a lifecycle load; null if it was not audited
+	History   *History   `json:"history,omitempty"`   // of a history
 
 	Verdict  string   `json:"verdict"`
 	Surprise Surprise `json:"surprise,omitempty"`
 	// Faults are the reasons for the verdict "promise broken".
 	Faults        []string `json:"faults"`
 	FaultsChinese []string `json:"faults_chinese"`
+}
+
+// History counts what a check of a history found.
+type History struct {
+	Calls        int `json:"calls"` // about its SKUs, one by one
+	SKUs         int `json:"skus"`
+	Linearizable int `json:"linearizable"` // SKUs whose answers are all explained
+}
+
+// Add adds a SKU.
+func (h *History) Add(calls int, linearizable bool) {
+	h.Calls += calls
+	h.SKUs++
+	if linearizable {
+		h.Linearizable++
+	}
 }
 
 // Surprise says how sales differed from what was expected of the strategy. An empty

@@ -1,0 +1,166 @@
+// Command scale simulates one hot SKU: clients, the CPU that everything shares, transactions
+// of an instance, the row that they lock, the network and the commit. It prints what it
+// predicts for points that were measured, with the error, and then what it predicts beyond
+// them. docs/scale.md explains the tables.
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/holdfast-stock/holdfast/internal/commandline"
+	"github.com/holdfast-stock/holdfast/internal/lab/command"
+	"github.com/holdfast-stock/holdfast/internal/lab/table"
+)
+
+func main() { command.Main("scale", run) }
+
+// settings are the command line. The tags define the flags.
+type settings struct {
+	Seed   uint64        `default:"1" help:"Seed of the simulation; the same seed gives the same figures."`
+	During time.Duration `default:"3s" help:"Simulated duration of each load."`
+	Image  string        `placeholder:"FILE" help:"Draw the limit of one row over the commit time into this SVG file."`
+}
+
+const (
+	us = time.Microsecond
+	ms = time.Millisecond
+)
+
+// The ways that are simulated. The CPU times are measured (docs/benchmarks.md and scale.md);
+// how the database's divides into a part for each order and one for each transaction is
+// assumed.
+var (
+	merged = way{name: "merged", group: 128, parallel: 1, trips: 1, rows: 1, service: 40 * us, database: 20 * us, each: 150 * us}
+	lua    = way{name: "lua", group: 128, parallel: 1, trips: 1, rows: 1, service: 54 * us, redis: 14 * us, database: 20 * us, each: 150 * us}
+	// conditional sends one order in a transaction of several statements.
+	conditional = way{name: "conditional", group: 1, parallel: 24, trips: 4, locked: 3, rows: 1, service: 150 * us, database: 30 * us, each: 370 * us}
+)
+
+// here is the machine of the measured points. The CPU of the load generator is that of the
+// bare handler's loads. The commit is calibrated: with it, merged on loopback is right.
+func here(clients, instances int, network time.Duration) place {
+	return place{clients: clients, instances: instances, cores: 2, generator: 13 * us, network: network, commit: 100 * us}
+}
+
+// far is where CPU is no limit: 64 cores, and more clients than groups hold.
+func far(instances int, commit time.Duration) place {
+	return place{clients: 512 * instances, instances: instances, cores: 64, generator: 13 * us, network: ms / 2, commit: commit}
+}
+
+// measured is a load that was measured, in orders a second.
+type measured struct {
+	what string
+	way  way
+	place
+	perSecond float64
+}
+
+// points are the measured points: Intel Xeon, 2 cores, commit dcd5ca0.
+var points = []measured{
+	{"loopback, 64 clients", merged, here(64, 1, 0), 18826},
+	{"loopback, 64 clients", lua, here(64, 1, 0), 14189},
+	{"2 ms, 1 instance", merged, here(128, 1, 2*ms), 10894},
+	{"2 ms, 2 instances", merged, here(128, 2, 2*ms), 8799},
+	{"2 ms, 4 instances", merged, here(128, 4, 2*ms), 7529},
+	{"2 ms, 1 instance", lua, here(128, 1, 2*ms), 8731},
+	{"2 ms, 2 instances", lua, here(128, 2, 2*ms), 7992},
+	{"2 ms, 4 instances", lua, here(128, 4, 2*ms), 7788},
+	{"2 ms, 1 instance", conditional, here(128, 1, 2*ms), 158},
+	{"2 ms, 2 instances", conditional, here(128, 2, 2*ms), 155},
+	{"2 ms, 4 instances", conditional, here(128, 4, 2*ms), 133},
+}
+
+func run(_ context.Context, args []string, stdout, _ io.Writer) error {
+	s := &settings{}
+	check := func(*kong.Context) error {
+		if s.During < 100*ms || s.During > time.Minute {
+			return fmt.Errorf("--during: %v is not between 100ms and a minute", s.During)
+		}
+		return nil
+	}
+	if err := commandline.Parse(s, args, nil, stdout, check, kong.Name("go run ./bench/scale"),
+		kong.Description("Simulates one hot SKU, compares the result with what was measured, and goes beyond it.")); err != nil {
+		return err
+	}
+	s.predicted().WriteMarkdown(stdout)
+	for _, t := range []*table.Table{s.rows(), s.slots(), s.distance()} {
+		fmt.Fprintln(stdout)
+		t.WriteMarkdown(stdout)
+	}
+	if s.Image == "" {
+		return nil
+	}
+	var image bytes.Buffer
+	s.draw(&image)
+	return os.WriteFile(s.Image, image.Bytes(), 0o644)
+}
+
+// simulate is the rate of a way at a place.
+func (s settings) simulate(w way, p place) outcome { return simulate(w, p, s.During, s.Seed) }
+
+// predicted compares the simulation with the measured points.
+func (s settings) predicted() *table.Table {
+	t := table.New("", "strategy", "measured: orders/s", "simulated", "error", "orders in a transaction")
+	for _, m := range points {
+		o := s.simulate(m.way, m.place)
+		t.Add(m.what, "`"+m.way.name+"`", fmt.Sprintf("%.0f", m.perSecond), fmt.Sprintf("%.0f", o.perSecond),
+			fmt.Sprintf("%+.0f %%", (o.perSecond/m.perSecond-1)*100), fmt.Sprintf("%.0f", o.group))
+	}
+	return t
+}
+
+var commits = []time.Duration{ms / 10, ms, 2 * ms, 5 * ms, 10 * ms, 20 * ms}
+
+// rows shows the limit of one row: the orders of a group, divided by the time for which it
+// locks the row.
+func (s settings) rows() *table.Table {
+	t := table.New("commit", "group ÷ (work + commit)", "`merged`, 1 instance", "4 instances", "`conditional`, 4 instances")
+	for _, commit := range commits {
+		held := merged.each + time.Duration(merged.group)*merged.database + commit
+		t.Add(fmt.Sprint(commit), fmt.Sprintf("%.0f", float64(merged.group)/held.Seconds()),
+			fmt.Sprintf("%.0f", s.simulate(merged, far(1, commit)).perSecond),
+			fmt.Sprintf("%.0f", s.simulate(merged, far(4, commit)).perSecond),
+			fmt.Sprintf("%.0f", s.simulate(conditional, far(4, commit)).perSecond))
+	}
+	return t
+}
+
+var slots = []int{1, 2, 4, 8}
+
+// inSlots is merged over so many rows of a SKU, each preferred by other instances.
+func inSlots(n int) way {
+	w := merged
+	w.rows = n
+	return w
+}
+
+// slots shows what several rows of one SKU give to eight instances.
+func (s settings) slots() *table.Table {
+	t := table.New("commit", "1 row", "2 slots", "4 slots", "8 slots", "no row is locked")
+	for _, commit := range commits {
+		cells := []any{fmt.Sprint(commit)}
+		for _, n := range append(slots, 0) {
+			cells = append(cells, fmt.Sprintf("%.0f", s.simulate(inSlots(n), far(8, commit)).perSecond))
+		}
+		t.Add(cells...)
+	}
+	return t
+}
+
+// distance shows what a network between service and database does to a row.
+func (s settings) distance() *table.Table {
+	t := table.New("round trip", "`merged`", "`conditional`")
+	for _, network := range []time.Duration{0, ms / 2, 2 * ms, 10 * ms} {
+		p := far(4, ms)
+		p.network = network
+		t.Add(fmt.Sprint(network), fmt.Sprintf("%.0f", s.simulate(merged, p).perSecond), fmt.Sprintf("%.0f", s.simulate(conditional, p).perSecond))
+	}
+	return t
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"container/heap"
+	"math/rand/v2"
+	"time"
+)
+
+// way is how a strategy cuts one hot SKU, as far as waiting is concerned.
+type way struct {
+	name string
+	// group is the most orders of one transaction, and parallel the number of transactions
+	// that an instance has under way.
+	group, parallel int
+	// trips is how many round trips to the database a transaction makes, and locked how many
+	// of them while its row is locked. A group that is one text has one trip, and none while
+	// the row is locked.
+	trips, locked int
+	rows          int // rows that the SKU has in the ledger; 0: none is waited for, as with a row for each unit
+
+	service  time.Duration // CPU of the service for an order
+	redis    time.Duration // CPU of Redis for an order
+	database time.Duration // CPU of the database for an order
+	each     time.Duration // CPU of the database for a transaction
+}
+
+// place is where it runs.
+type place struct {
+	clients   int           // each has one order under way
+	instances int           // of the service
+	cores     int           // that everything shares, the load generator too
+	generator time.Duration // CPU of the load generator for an order
+	network   time.Duration // round trip between service and database
+	commit    time.Duration // from COMMIT until it is durable; the row stays locked
+}
+
+// outcome is what a simulation finds.
+type outcome struct {
+	perSecond float64
+	group     float64 // orders in a transaction, on average
+}
+
+// simulate lets the clients order for the given time, after a tenth of it to warm up. Each
+// duration of CPU and of commits varies by up to a fifth, drawn by the seed.
+func simulate(w way, p place, during time.Duration, seed uint64) outcome {
+	s := &world{way: w, place: p, cpu: newQueue(p.cores), random: rand.New(rand.NewPCG(seed, 0))}
+	for range w.rows {
+		s.rows = append(s.rows, newQueue(1))
+	}
+	s.instances = make([]instance, p.instances)
+	for i := range p.clients {
+		s.client(i % p.instances)
+	}
+	warm := during / 10
+	s.run(warm)
+	orders, groups := s.orders, s.groups
+	s.run(warm + during)
+	orders, groups = s.orders-orders, s.groups-groups
+	return outcome{float64(orders) / during.Seconds(), float64(orders) / float64(max(groups, 1))}
+}
+
+// world is a simulation under way.
+type world struct {
+	way
+	place
+	now    time.Duration
+	events events
+	random *rand.Rand
+
+	cpu       *queue
+	rows      []*queue
+	instances []instance
+	orders    int
+	groups    int
+}
+
+// instance is an instance of the service.
+type instance struct {
+	waiting  int // orders that no transaction has yet
+	underWay int // transactions
+}
+
+// client sends an order: load generator, service, gate; then a transaction; then again.
+func (s *world) client(i int) {
+	s.use(s.generator+s.service+s.redis, func() {
+		s.instances[i].waiting++
+		s.begin(i)
+	})
+}
+
+// begin starts a transaction of the instance if orders wait and one may start.
+func (s *world) begin(i int) {
+	in := &s.instances[i]
+	if in.waiting == 0 || in.underWay == s.parallel {
+		return
+	}
+	n := min(in.waiting, s.group)
+	in.waiting -= n
+	in.underWay++
+	work := s.each + time.Duration(n)*s.database
+	end := func() {
+		s.orders += n
+		s.groups++
+		in.underWay--
+		for range n {
+			s.client(i)
+		}
+		s.begin(i)
+	}
+	before := s.network * time.Duration(s.trips-s.locked) / 2
+	s.after(before, func() {
+		s.lock(i, func(unlock func()) {
+			s.use(work, func() {
+				s.after(s.network*time.Duration(s.locked)+s.vary(s.commit), func() {
+					unlock()
+					s.after(before, end)
+				})
+			})
+		})
+	})
+}
+
+// lock waits for the row that the instance prefers.
+func (s *world) lock(i int, locked func(unlock func())) {
+	if len(s.rows) == 0 {
+		locked(func() {})
+		return
+	}
+	row := s.rows[i%len(s.rows)]
+	row.acquire(func() { locked(row.release) })
+}
+
+// use waits for a core and uses it.
+func (s *world) use(d time.Duration, done func()) {
+	s.cpu.acquire(func() {
+		s.after(s.vary(d), func() {
+			s.cpu.release()
+			done()
+		})
+	})
+}
+
+func (s *world) vary(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.8 + 0.4*s.random.Float64()))
+}
+
+// queue has some places; who finds none waits, first come, first served.
+type queue struct {
+	free    int
+	waiting []func()
+}
+
+func newQueue(places int) *queue { return &queue{free: places} }
+
+func (q *queue) acquire(then func()) {
+	if q.free == 0 {
+		q.waiting = append(q.waiting, then)
+		return
+	}
+	q.free--
+	then()
+}
+
+func (q *queue) release() {
+	if len(q.waiting) == 0 {
+		q.free++
+		return
+	}
+	next := q.waiting[0]
+	q.waiting = q.waiting[1:]
+	next()
+}
+
+// event is something that happens at a time. Events at the same time happen in the order in
+// which they were planned.
+type event struct {
+	at time.Duration
+	n  int
+	do func()
+}
+
+type events struct {
+	heap []event
+	n    int
+}
+
+func (e *events) Len() int { return len(e.heap) }
+func (e *events) Less(i, j int) bool {
+	return e.heap[i].at < e.heap[j].at || e.heap[i].at == e.heap[j].at && e.heap[i].n < e.heap[j].n
+}
+func (e *events) Swap(i, j int) { e.heap[i], e.heap[j] = e.heap[j], e.heap[i] }
+func (e *events) Push(x any)    { e.heap = append(e.heap, x.(event)) }
+func (e *events) Pop() any {
+	last := e.heap[len(e.heap)-1]
+	e.heap = e.heap[:len(e.heap)-1]
+	return last
+}
+
+func (s *world) after(d time.Duration, do func()) {
+	s.events.n++
+	heap.Push(&s.events, event{s.now + d, s.events.n, do})
+}
+
+// run lets everything happen until a time.
+func (s *world) run(until time.Duration) {
+	for s.events.Len() > 0 && s.events.heap[0].at <= until {
+		e := heap.Pop(&s.events).(event)
+		s.now = e.at
+		e.do()
+	}
+	s.now = until
+}

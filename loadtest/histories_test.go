@@ -1,0 +1,148 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/assembly"
+	"github.com/holdfast-stock/holdfast/internal/lab/command"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+var (
+	histories   = flag.Uint64("histories", 0, "the number of seeds of TestHistories, half of them on each database; 0: a few")
+	historySeed = flag.Uint64("histories.seed", 1, "the first seed of TestHistories")
+)
+
+// TestHistories checks histories of every sound strategy in turn, in which an instance is
+// killed, connections to the database are cut, and Redis is emptied or restarts empty.
+// TestHistories_Broken shows that the check convicts.
+//
+//	go test ./loadtest -run TestHistories -histories=1 -histories.seed=7
+func TestHistories(t *testing.T) {
+	t.Parallel()
+	databases := testenv.NetworkDatabases()
+	seeds := *histories
+	switch {
+	case seeds > 0:
+	case testenv.Thorough():
+		seeds = uint64(len(soundStrategies()))
+	default:
+		seeds = 4
+	}
+	for i, d := range databases {
+		t.Run(d.Name, func(t *testing.T) {
+			t.Parallel()
+			dbURL := d.URL(t)
+			server := testenv.OwnRedis(t)
+			for n := uint64(i); n < seeds; n += uint64(len(databases)) {
+				checkSeed(t, *historySeed+n, server, dbURL)
+			}
+		})
+	}
+}
+
+// checkSeed runs and checks the history of a seed.
+func checkSeed(t *testing.T, seed uint64, server *testenv.RedisServer, dbURL string) {
+	t.Helper()
+	sound := soundStrategies()
+	spec := sound[seed%uint64(len(sound))]
+	file := filepath.Join(t.TempDir(), "history.jsonl")
+	args := []string{"--history", file, "--strategies", spec.Name, "--seed", fmt.Sprint(seed), "--redis", server.URL(), "--db", dbURL}
+	if seed%2 == 1 {
+		args = append(args, "--payment-window", "1s")
+	}
+	wiredDB, wire := wired(t, dbURL)
+	code, _, _ := runWith(t, func(s *settings) {
+		s.wiredDB = wiredDB
+		s.disturb = map[string]func(){"the connections to the database are cut": func() { wire.Cut() }}
+		if !spec.Queues() { // what is queued is as durable as Redis
+			s.disturb["Redis is emptied"] = func() { flush(t, server) }
+			s.disturb["Redis is killed, and restarts empty"] = func() { server.Kill(); server.Restart() }
+		}
+	}, args...)
+	if code == command.ExitOK {
+		return
+	}
+	var out bytes.Buffer
+	if err := checkHistory([]string{file}, &out); err != nil {
+		t.Errorf("seed %d, %s: %v\n%s", seed, spec.Name, err, &out)
+	} else {
+		t.Errorf("seed %d, %s: exit code %d", seed, spec.Name, code)
+	}
+}
+
+// soundStrategies returns the strategies that must not oversell.
+func soundStrategies() (all []assembly.Spec) {
+	for _, spec := range assembly.Strategies() {
+		if spec.Sound {
+			all = append(all, spec)
+		}
+	}
+	return all
+}
+
+// wired returns the URL of the database through a wire.
+func wired(t *testing.T, dbURL string) (string, *testenv.Wire) {
+	t.Helper()
+	u, err := url.Parse(dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire := testenv.NewWire(t, u.Host)
+	u.Host = wire.Addr()
+	return u.String(), wire
+}
+
+// flush empties a Redis.
+func flush(t *testing.T, server *testenv.RedisServer) {
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer client.Close()
+	if err := client.FlushAll(context.Background()).Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHistories_Broken checks that the histories of all broken strategies are convicted,
+// both when they are recorded and when their file is read.
+func TestHistories_Broken(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "history.jsonl")
+	var names []string
+	for _, spec := range assembly.Strategies() {
+		if !spec.Sound {
+			names = append(names, spec.Name)
+		}
+	}
+	code, stdout, _ := runHere(t, "--history", file, "--strategies", strings.Join(names, ","), "--seed", "2")
+	if code != command.ExitOK || strings.Count(stdout, "as promised") != len(names) {
+		t.Errorf("exit code %d", code)
+	}
+	var out bytes.Buffer
+	err := run(t.Context(), []string{"history", file}, &out, &out)
+	for _, name := range names {
+		if !strings.Contains(out.String(), "-"+name+"-history") {
+			t.Errorf("no %s", name)
+		}
+	}
+	if err == nil || !strings.Contains(out.String(), ": not linearizable, ") || !strings.Contains(out.String(), "no order of the calls explains the answer to ") {
+		t.Errorf("%v\n%s", err, &out)
+	}
+}
+
+// TestHistories_Guarded checks that a broken gate with the guard behind it is not convicted.
+func TestHistories_Guarded(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "history.jsonl")
+	if code, _, _ := runHere(t, "--history", file, "--strategies", "none", "--guard", "on", "--seed", "2"); code != command.ExitOK {
+		t.Errorf("exit code %d", code)
+	}
+}

@@ -1,0 +1,138 @@
+// Package history records every call of a load with its begin and its end, and checks
+// with porcupine, a checker of others, that the answers are those of counters: for each
+// SKU there must be an order of the calls, each at one moment between its begin and its
+// end, that explains all answers.
+//
+// A history is a file with one JSON object a line: a [Call].
+package history
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/client"
+)
+
+// Kind says what a call asks for.
+type Kind string
+
+// The kinds of calls.
+const (
+	Take   Kind = "take"   // POST /orders
+	Cancel Kind = "cancel" // POST /orders/{id}/cancel
+	Pay    Kind = "pay"    // POST /orders/{id}/pay
+	Refund Kind = "refund" // POST /orders/{id}/refund
+	Set    Kind = "set"    // PUT /stock/{sku}: creates, restocks or shrinks
+	Audit  Kind = "audit"  // GET /stock/{sku}/audit
+	Order  Kind = "order"  // GET /orders/{id}
+	Orders Kind = "orders" // GET /orders?buyer_id=…
+	// Fault is no call: something failed, or was made to fail.
+	Fault Kind = "fault"
+)
+
+// Outcome says what the answer to a call means.
+type Outcome string
+
+// The outcomes.
+const (
+	Accepted Outcome = "accepted" // the answer is 2xx, but for 202
+	Queued   Outcome = "queued"   // 202: a later Order call says what became of it
+	// Refused is an answer that says something about the units left: sold-out or
+	// below-sold.
+	Refused Outcome = "refused"
+	Nothing Outcome = "nothing" // any other answer: nothing was changed, as when the service is busy
+	Unknown Outcome = "unknown" // no answer, or one that leaves the outcome open
+)
+
+// Forever is the end of what has no end.
+const Forever = math.MaxInt64
+
+// Call is one call and its answer. Fields that do not belong to its kind are empty.
+type Call struct {
+	Who  string `json:"who,omitempty"` // the client that made it
+	Call Kind   `json:"call"`
+	// Begin is when the request was sent, and End when the answer had come or was given
+	// up, in nanoseconds since the start of the history, by a clock that is never set.
+	Begin   int64   `json:"begin"`
+	End     int64   `json:"end"`
+	Outcome Outcome `json:"outcome"`
+	Status  int     `json:"status,omitempty"`  // HTTP status; 0: no answer
+	Problem string  `json:"problem,omitempty"` // last part of the problem type
+
+	Buyer string        `json:"buyer,omitempty"` // Take, Orders; of an Order, in the answer
+	Key   string        `json:"key,omitempty"`   // Take: the Idempotency-Key
+	Lines []client.Line `json:"lines,omitempty"` // Take; of an Order, in the answer
+	// SKU is the one of a Set or an Audit, and the one that a refused Take names.
+	SKU     string `json:"sku,omitempty"`
+	OrderID string `json:"order,omitempty"` // of the answer to a Take; Cancel, Pay, Refund, Order: the order that is asked for
+	Restock bool   `json:"restock,omitempty"`
+	// Window is how long the order of an answer may wait for its payment, in nanoseconds.
+	Window int64 `json:"window,omitempty"`
+	Total  int64 `json:"total,omitempty"` // Set, Audit
+
+	OrderStatus client.OrderStatus `json:"order_status,omitempty"` // Order
+	// Steps are the statuses of an Order after pending, the oldest first.
+	Steps []client.OrderStatus `json:"steps,omitempty"`
+	Found []client.Order       `json:"orders,omitempty"` // Orders
+
+	Counts *client.Audit `json:"counts,omitempty"` // Audit
+	What   string        `json:"what,omitempty"`   // Fault
+}
+
+// Read reads a history.
+func Read(r io.Reader) (calls []Call, err error) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if len(lines.Bytes()) == 0 {
+			continue
+		}
+		var c Call
+		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
+			return nil, fmt.Errorf("reading call %d: %w", len(calls)+1, err)
+		}
+		if c.End < c.Begin {
+			return nil, fmt.Errorf("reading call %d: it ends at %d, before it begins at %d", len(calls)+1, c.End, c.Begin)
+		}
+		calls = append(calls, c)
+	}
+	return calls, lines.Err()
+}
+
+// String says in one line what was asked and answered, with the times in milliseconds.
+func (c Call) String() string {
+	at := func(ns int64) string { return fmt.Sprintf("%.3f", time.Duration(ns).Seconds()*1000) }
+	text := fmt.Sprintf("%s..%s ms %s", at(c.Begin), at(c.End), c.Call)
+	if c.Who != "" {
+		text += " by " + c.Who
+	}
+	for _, line := range c.Lines {
+		text += fmt.Sprintf(" %d of %s", line.Quantity, line.SKU)
+	}
+	switch c.Call {
+	case Set:
+		text += fmt.Sprintf(" total %d", c.Total)
+	case Audit:
+		if n := c.Counts; n != nil {
+			text += fmt.Sprintf(" total %d, sold %d, %d left in the ledger", n.Total, n.Sold, n.LedgerAvailable)
+			if n.GateAvailable != nil && n.GateInFlight != nil {
+				text += fmt.Sprintf(", %d at the gate, %d in flight", *n.GateAvailable, *n.GateInFlight)
+			}
+		}
+	}
+	text += ": " + string(c.Outcome)
+	if c.Problem != "" {
+		text += " (" + c.Problem + ")"
+	}
+	if c.OrderStatus != "" {
+		text += ", " + string(c.OrderStatus)
+	}
+	if c.OrderID != "" {
+		text += ", order " + c.OrderID
+	}
+	return text
+}

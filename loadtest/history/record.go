@@ -1,0 +1,254 @@
+package history
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/lab/load"
+)
+
+// MaxCalls bounds a history. What is called beyond it is not recorded, and Close says so.
+const MaxCalls = 1_000_000
+
+// Recorder writes the calls that go through its transports. It is safe for concurrent use.
+type Recorder struct {
+	start time.Time
+
+	mu    sync.Mutex
+	to    *json.Encoder
+	calls int
+	err   error // the first
+}
+
+// NewRecorder returns a recorder that writes to w. The history starts now.
+func NewRecorder(w io.Writer) *Recorder { return &Recorder{start: time.Now(), to: json.NewEncoder(w)} }
+
+// errFull means that a history is incomplete.
+var errFull = errors.New("recording the history: it has too many calls")
+
+// Now returns the time since the start.
+func (r *Recorder) Now() int64 { return int64(time.Since(r.start)) }
+
+// Add writes a call.
+func (r *Recorder) Add(c Call) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.err != nil:
+	case r.calls == MaxCalls:
+		r.err = errFull
+	default:
+		r.calls++
+		r.err = r.to.Encode(c)
+	}
+}
+
+// Err returns why the history is incomplete, or nil.
+func (r *Recorder) Err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+// Fault records what fail does as a fault.
+func (r *Recorder) Fault(what string, fail func()) {
+	begin := r.Now()
+	fail()
+	r.Add(Call{Call: Fault, Begin: begin, End: r.Now(), Outcome: Accepted, What: what})
+}
+
+// nameKey is the key of a client's name in a context.
+type nameKey struct{}
+
+// As returns a context in which calls are those of the client with this name.
+func As(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, nameKey{}, name)
+}
+
+// Transport returns a transport that records the calls that it sends over next.
+func (r *Recorder) Transport(next http.RoundTripper) http.RoundTripper { return &transport{r, next} }
+
+type transport struct {
+	*Recorder
+	next http.RoundTripper
+}
+
+// RoundTrip sends a request once, and records it if it is a call of a history.
+func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	c, recorded := asked(request)
+	if !recorded {
+		return t.next.RoundTrip(request)
+	}
+	c.Begin = t.Now()
+	response, text, err := send(t.next, request)
+	c.End = t.Now()
+	if err != nil {
+		if c.Outcome = Unknown; errors.Is(err, syscall.ECONNREFUSED) {
+			c.Outcome, c.Problem = Nothing, load.NoConnection
+		}
+	} else {
+		c.answered(response.StatusCode, text)
+	}
+	t.Add(c)
+	return response, err
+}
+
+// CloseIdleConnections closes those of the transport below.
+func (t *transport) CloseIdleConnections() {
+	if next, ok := t.next.(interface{ CloseIdleConnections() }); ok {
+		next.CloseIdleConnections()
+	}
+}
+
+// send sends a request and reads the whole answer.
+func send(next http.RoundTripper, request *http.Request) (*http.Response, []byte, error) {
+	response, err := next.RoundTrip(request)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, nil, err
+	}
+	response.Body = io.NopCloser(bytes.NewReader(text))
+	return response, text, nil
+}
+
+// asked returns what the request asks for. ok is false if histories do not have such
+// calls.
+func asked(request *http.Request) (c Call, ok bool) {
+	c.Who, _ = request.Context().Value(nameKey{}).(string)
+	path := strings.Split(strings.Trim(request.URL.EscapedPath(), "/"), "/")
+	for i := range path {
+		path[i], _ = url.PathUnescape(path[i])
+	}
+	last := func(n int) string { // the n-th part from the end
+		if n > len(path) {
+			return ""
+		}
+		return path[len(path)-n]
+	}
+	switch method := request.Method; {
+	case method == http.MethodPost && last(1) == "orders":
+		c.Call = Take
+		if key := request.Header["idempotency-key"]; len(key) > 0 { // as load.Client writes it
+			c.Key = key[0]
+		}
+	case method == http.MethodPost && last(3) == "orders":
+		c.Call, c.OrderID = Kind(last(1)), last(2)
+	case method == http.MethodPut && last(2) == "stock":
+		c.Call, c.SKU = Set, last(1)
+	case method == http.MethodGet && last(3) == "stock" && last(1) == "audit":
+		c.Call, c.SKU = Audit, last(2)
+	case method == http.MethodGet && last(2) == "orders":
+		c.Call, c.OrderID = Order, last(1)
+	case method == http.MethodGet && last(1) == "orders":
+		c.Call, c.Buyer = Orders, request.URL.Query().Get("buyer_id")
+	default:
+		return c, false
+	}
+	c.readRequest(request)
+	return c, true
+}
+
+// readRequest reads the body of a request.
+func (c *Call) readRequest(request *http.Request) {
+	if request.GetBody == nil {
+		return
+	}
+	body, err := request.GetBody()
+	if err != nil {
+		return
+	}
+	defer body.Close()
+	var sent struct {
+		Buyer   string        `json:"buyer_id"`
+		Lines   []client.Line `json:"lines"`
+		Restock bool          `json:"restock"`
+		Total   int64         `json:"total"`
+	}
+	if json.NewDecoder(body).Decode(&sent) == nil && (c.Call == Take || c.Call == Refund || c.Call == Set) {
+		c.Lines, c.Restock, c.Total = sent.Lines, sent.Restock, sent.Total
+		if c.Call == Take {
+			c.Buyer = sent.Buyer
+		}
+	}
+}
+
+// answered reads the answer to the call.
+func (c *Call) answered(status int, text []byte) {
+	c.Status = status
+	switch {
+	case status == http.StatusAccepted:
+		c.Outcome = Queued
+	case status/100 == 2:
+		c.Outcome = Accepted
+	default:
+		c.readProblem(text)
+		return
+	}
+	c.readAnswer(text)
+}
+
+// readProblem reads an error answer.
+func (c *Call) readProblem(text []byte) {
+	var p client.Problem
+	_ = json.Unmarshal(text, &p) // an answer that is not JSON has no problem type
+	c.Problem = string(p.Type[strings.LastIndexByte(string(p.Type), '/')+1:])
+	switch {
+	case c.Problem == load.SoldOut:
+		c.Outcome, c.SKU = Refused, p.SKU
+	case c.Problem == belowSold:
+		c.Outcome = Refused
+	case load.Answer{Status: c.Status, Problem: c.Problem}.Unknown():
+		c.Outcome = Unknown
+	default:
+		c.Outcome = Nothing
+	}
+}
+
+const belowSold = "below-sold"
+
+// readAnswer reads the body of a 2xx. A body that cannot be read leaves its fields empty,
+// and the check says what is missing.
+func (c *Call) readAnswer(text []byte) {
+	switch c.Call {
+	case Take:
+		var o client.Order
+		_ = json.Unmarshal(text, &o)
+		c.OrderID = o.ID
+		if o.ExpiresAt != nil {
+			c.Window = int64(o.ExpiresAt.Sub(o.CreatedAt))
+		}
+	case Order:
+		var o client.OrderWithHistory
+		_ = json.Unmarshal(text, &o)
+		c.Buyer, c.Lines, c.OrderStatus = o.BuyerID, o.Lines, o.Status
+		for _, step := range o.History {
+			c.Steps = append(c.Steps, step.Status)
+		}
+	case Orders:
+		var page client.OrderPage
+		if json.Unmarshal(text, &page) == nil && page.Next == nil { // a list that goes on does not say what is missing
+			c.Found = page.Orders
+		} else {
+			c.Outcome = Unknown
+		}
+	case Audit:
+		var counts client.Audit
+		if json.Unmarshal(text, &counts) == nil {
+			c.Counts = &counts
+		}
+	}
+}

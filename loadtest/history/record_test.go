@@ -1,0 +1,150 @@
+package history_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/lab/load"
+	"github.com/holdfast-stock/holdfast/loadtest/history"
+)
+
+// TestRecorder makes every kind of call through a recorder, and reads the file.
+func TestRecorder(t *testing.T) {
+	t.Parallel()
+	order := `{"id":"o-1","buyer_id":"u-1","status":"paid","lines":[{"sku":"a","quantity":2}],"created_at":"2026-01-01T00:00:00Z","expires_at":"2026-01-01T00:00:03Z","history":[{"status":"pending"},{"status":"paid"}]}`
+	answers := []struct {
+		status int
+		text   string
+	}{
+		{201, order},
+		{202, order},
+		{409, `{"type":"/problems/sold-out","sku":"a"}`},
+		{503, `{"type":"/problems/busy"}`},
+		{503, `{"type":"/problems/unavailable"}`},
+		{200, order},
+		{409, `{"type":"/problems/wrong-status"}`},
+		{200, order},
+		{200, `{"sku":"a b","total":9}`},
+		{409, `{"type":"/problems/below-sold"}`},
+		{200, `{"sku":"a","total":9,"sold":2,"ledger_available":7,"gate_available":7,"gate_in_flight":0}`},
+		{200, order},
+		{404, `{"type":"/problems/unknown-order"}`},
+		{200, `{"orders":[` + order + `],"next":null}`},
+		{200, `{"orders":[],"next":"o-1"}`},
+		{200, `{"status":"ready"}`}, // of no call of a history
+	}
+	next := 0
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(answers[next].status)
+		_, _ = io.WriteString(w, answers[next].text)
+		next++
+	}))
+	defer service.Close()
+	var file bytes.Buffer
+	recorder := history.NewRecorder(&file)
+	c := load.NewClient(recorder.Transport(service.Client().Transport))
+	s, err := c.At(service.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := history.As(t.Context(), "client 7")
+	request := client.OrderRequest{BuyerID: "u-1", Lines: []client.Line{{SKU: "a", Quantity: 2}}, Key: "k"}
+	for range 5 {
+		c.Place(ctx, service.URL, request)
+	}
+	_, _ = s.Pay(ctx, "o-1", "p-1")
+	_, _ = s.Cancel(ctx, "o-1")
+	_, _ = s.Refund(ctx, "o-1", true)
+	_, _, _ = s.SetStock(ctx, "a b", client.Setting{Kind: client.Product, Total: 9})
+	_, _, _ = s.SetStock(ctx, "a", client.Setting{Kind: client.Product, Total: 1})
+	_, _ = s.Audit(ctx, "a")
+	_, _ = s.Order(ctx, "o-1")
+	_, _ = s.Order(ctx, "o-2")
+	_, _ = s.ListOrders(ctx, client.OrderFilter{BuyerID: "u-1"})
+	_, _ = s.ListOrders(ctx, client.OrderFilter{BuyerID: "u-1"})
+	_ = s.Ready(ctx)
+	service.Close()
+	c.Place(ctx, service.URL, request)
+	lost := load.NewClient(recorder.Transport(silent{}))
+	lost.Place(ctx, service.URL, request)
+	recorder.Fault("it is pulled out", func() {})
+	if err := recorder.Err(); err != nil {
+		t.Fatal(err)
+	}
+	calls, err := history.Read(strings.NewReader(file.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range calls {
+		got = append(got, c.String()[strings.Index(c.String(), " ms ")+4:])
+		if c.Call == history.Take && (c.Buyer != "u-1" || c.Key != "k" || !slices.Equal(c.Lines, request.Lines)) || c.Begin > c.End {
+			t.Errorf("%+v", c)
+		}
+	}
+	want := []string{
+		"take by client 7 2 of a: accepted, order o-1",
+		"take by client 7 2 of a: queued, order o-1",
+		"take by client 7 2 of a: refused (sold-out)",
+		"take by client 7 2 of a: nothing (busy)",
+		"take by client 7 2 of a: unknown (unavailable)",
+		"pay by client 7: accepted, order o-1",
+		"cancel by client 7: nothing (wrong-status), order o-1",
+		"refund by client 7: accepted, order o-1",
+		"set by client 7 total 9: accepted",
+		"set by client 7 total 1: refused (below-sold)",
+		"audit by client 7 total 9, sold 2, 7 left in the ledger, 7 at the gate, 0 in flight: accepted",
+		"order by client 7 2 of a: accepted, paid, order o-1",
+		"order by client 7: nothing (unknown-order), order o-2",
+		"orders by client 7: accepted",
+		"orders by client 7: unknown",
+		"take by client 7 2 of a: nothing (connection refused)",
+		"take by client 7 2 of a: unknown",
+		"fault: accepted",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if c := calls[0]; c.Window != 3e9 {
+		t.Errorf("window %d", c.Window)
+	}
+	if c := calls[2]; c.SKU != "a" {
+		t.Errorf("refused for SKU %q", c.SKU)
+	}
+	if c := calls[7]; !c.Restock {
+		t.Error("the refund is without restock")
+	}
+	if c := calls[8]; c.SKU != "a b" {
+		t.Errorf("set SKU %q", c.SKU)
+	}
+	if c := calls[13]; len(c.Found) != 1 {
+		t.Errorf("found %v", c.Found)
+	}
+}
+
+// silent is a transport that gets no answer.
+type silent struct{}
+
+func (silent) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, context.DeadlineExceeded
+}
+
+// TestRead checks that a file that is no history is refused.
+func TestRead(t *testing.T) {
+	t.Parallel()
+	for text, says := range map[string]string{
+		`{"call":"take","begin":1,"end":2}` + "\n{": "call 2",
+		`{"call":"take","begin":3,"end":2}`:         "before it begins",
+	} {
+		if _, err := history.Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
