@@ -80,6 +80,9 @@ var locks = []mutant{
 	{"a loss during a handover is ignored", handover, "	reason := l.reason\n	l.mu.Unlock()", "	var reason error\n	l.mu.Unlock()", "internal/lock TestLossDuringHandover"},
 	{"a lease does not end by itself", locker, "if g, ok := g.(ExpiringGrant); ok && !h.ended {", "if g, ok := g.(ExpiringGrant); ok && false {", "internal/lock TestLeaseExpires"},
 	{"a renewed lease ends at its old end", locker, "if left <= 0 {", "if true {", "internal/lock TestLeaseExpires"},
+	{"a watch of etcd that began late is relied on", etcdLock, "if found.Header.GetRevision() > began && pause < readAll {", "if false {", "internal/lock/etcd TestWatchBeginsLate/a_write_meanwhile"},
+	{"a waiter on etcd reads again although its watch is in time", etcdLock, "if found.Header.GetRevision() > began && pause < readAll {", "if pause < readAll {", "internal/lock/etcd TestWatchBeginsLate/no_write_meanwhile"},
+	{"a waiter on etcd polls", etcdLock, "found.Header.GetRevision() > began && pause < readAll {", "found.Header.Revision > began {", "internal/lock/etcd TestWatchBeginsLate/not_deleted"},
 	{"a deleted etcd key goes unnoticed", etcdLock, "entry{g.key, g.token}); err == nil {", "entry{g.key, g.token}); err == nil && false {", "internal/lock/locktest TestConformance/etcd/DeletedHolder"},
 	{"a deleted ZooKeeper node goes unnoticed", zookeeperLock, "case errors.Is(err, zk.ErrNoNode):\n\t\t\treturn lock.ErrDeleted", "case false:\n\t\t\treturn lock.ErrDeleted", "internal/lock/locktest TestConformance/zookeeper/DeletedHolder"},
 	{"a grant is watched after its end", locker, "if h.unwatch != nil {", "if false {", "internal/lock TestGrantIsWatched"},
@@ -95,7 +98,7 @@ var locks = []mutant{
 	{"a watch in etcd stays on a stream whose login has expired", etcdLock, "CompareAndSwap(stream, stream+1)", "CompareAndSwap(stream, stream)", "internal/lock/etcd TestWatchOfACompactedRevision"},
 	{"a server of etcd without a leader keeps a watch", etcdLock, "clientv3.WithRequireLeader(metadata.", "context.Context(metadata.", "internal/lock/etcd TestWatchWithoutLeader"},
 	{"an idle etcd session that has expired is used again", "internal/lock/etcd/session.go", "s.ctx.Err() == nil && time.Now().Before(s.Until())", "s.ctx.Err() == nil", "internal/lock/etcd TestIdleSessionThatHasExpired"},
-	{"an etcd key that is deleted before the watch is not noticed", etcdLock, "if answer.Created {", "if false {", "internal/lock/etcd TestPredecessorLeavesBeforeTheWatch"},
+	{"an etcd key that is deleted before the watch is not noticed", etcdLock, "case !answer.Created:", "default:", "internal/lock/etcd TestPredecessorLeavesBeforeTheWatch"},
 
 	{"the next waiter asks only after the release", locker, "	wait := g.StartRelease()\n	h.leaveQueue()\n", "	wait := g.StartRelease()\n", "internal/lock TestNextWaiterAsksDuringRelease"},
 	{"waiters that give up leave a ZooKeeper watch each", "internal/lock/zookeeper/watch.go", "if w != nil {", "if false {", "internal/lock/zookeeper TestAbandonedWaitsShareAWatch"},
