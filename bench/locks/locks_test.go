@@ -184,3 +184,35 @@ func TestParse(t *testing.T) {
 		t.Errorf("%q", keys)
 	}
 }
+
+// TestTurns checks that the contestants of one table run in turns.
+func TestTurns(t *testing.T) {
+	s, err := parse([]string{"--backends=local,etcd", "--arrangements=4x8,alone", "--rounds=2"}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tables []string
+	for _, c := range s.turns() {
+		tables = append(tables, c.contestant.backend+" "+c.arrangement.name)
+	}
+	want := append(slices.Repeat([]string{"local alone"}, 2), append(slices.Repeat([]string{"etcd 4x8"}, 4), slices.Repeat([]string{"etcd alone"}, 4)...)...)
+	if !slices.Equal(tables, want) {
+		t.Errorf("%q, want %q", tables, want)
+	}
+}
+
+// TestRatio compares the samples of each round, and not the medians.
+func TestRatio(t *testing.T) {
+	mine, theirs := []sample{{handOffs: 1}, {handOffs: 20}, {handOffs: 3}}, []sample{{handOffs: 1}, {handOffs: 10}, {handOffs: 2}}
+	if got := ratio(mine, theirs, arrangements[1]); got != 1.5 {
+		t.Errorf("%v, want 1.5", got)
+	}
+}
+
+// TestFolder checks that a folder that cannot be written is reported at once.
+func TestFolder(t *testing.T) {
+	t.Setenv("HOLDFAST_TEST_FOLDER", "/proc/missing")
+	if err := checkFolder(); err == nil || !strings.Contains(err.Error(), "/proc/missing") {
+		t.Errorf("the error is %v", err)
+	}
+}

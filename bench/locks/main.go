@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -99,6 +100,22 @@ func (s settings) cells() (cells []cell) {
 	return cells
 }
 
+// turns yields the cells of one table after the other, those of each in turns, with the
+// number of the round from 0.
+func (s settings) turns() iter.Seq2[int, cell] {
+	return func(yield func(int, cell) bool) {
+		for _, backend := range s.Backends {
+			for _, arrangement := range s.Arrangements {
+				for round, c := range measure.Interleaved(s.Rounds, rows(backend, arrangement)) {
+					if !yield(round, c) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
 // rows returns the rows of one table. A lock that works within one process is
 // not measured with several.
 func rows(backend, arrangement string) (rows []cell) {
@@ -130,6 +147,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 	}
 	fmt.Fprintln(report)
+	if err := checkFolder(); err != nil {
+		return errors.Join(err, closeReport())
+	}
 	err = testenv.Run(func(t testenv.T) error {
 		servers := make(map[string]servers)
 		for _, backend := range s.Backends {
@@ -142,6 +162,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return write(report, s, samples)
 	})
 	return errors.Join(err, closeReport())
+}
+
+// checkFolder checks that the servers can have folders.
+func checkFolder() error {
+	folder, err := os.MkdirTemp(os.Getenv("HOLDFAST_TEST_FOLDER"), "locks-")
+	if err != nil {
+		return fmt.Errorf("creating a folder for the servers (HOLDFAST_TEST_FOLDER, TMPDIR): %w", err)
+	}
+	return os.Remove(folder)
 }
 
 // zooKeeperVersion returns the version in the name of ZooKeeper's library.
@@ -175,13 +204,15 @@ func warmUp(ctx context.Context, s settings, servers map[string]servers, progres
 	return nil
 }
 
-// measureCells runs every cell once in each round. It returns the samples by cell.
+// measureCells runs every cell once in each round. The contestants of one table run in
+// turns, so that all of a round meet the machine within seconds. It returns the samples by
+// cell.
 func measureCells(ctx context.Context, s settings, servers map[string]servers, progress io.Writer) (map[string][]sample, error) {
 	if err := warmUp(ctx, s, servers, progress); err != nil {
 		return nil, err
 	}
 	samples, runs := make(map[string][]sample), 0
-	for round, c := range measure.Interleaved(s.Rounds, s.cells()) {
+	for round, c := range s.turns() {
 		runs++
 		got, err := runCell(ctx, c, servers[c.contestant.backend], fmt.Sprintf("hot-%d-%d", os.Getpid(), runs), time.Duration(s.Seconds)*time.Second)
 		if ctx.Err() != nil {

@@ -32,6 +32,7 @@ type sample struct {
 	longest                   time.Duration
 	p50, p99                  time.Duration // from the call of Unlock to the next grant
 	requests, commands        float64       // to the servers per grant; negative: unknown
+	ratio                     float64       // of a median: what ours has of this contestant's rate, within a round
 	failed                    int           // attempts that failed and were repeated
 	failure                   string        // the first of their errors
 	fault                     string        // the run failed, or two contenders held the lock at once; there are no figures

@@ -87,9 +87,24 @@ func (s servers) count(ctx context.Context, sends []string) (counters, error) {
 		metrics, err := measure.Counters(ctx, "http://"+s.list[0].Addr()+"/metrics")
 		// Messages instead of calls: watches and leases are streams of many messages.
 		return counters{known(metrics, "grpc_server_msg_received_total"), -1}, err
+	case "mysql":
+		return s.countMySQL(ctx)
 	default:
 		return counters{-1, -1}, nil
 	}
+}
+
+// countMySQL reads the number of statements that the server has received. PostgreSQL has no
+// such number that is up to date: its sessions report theirs late.
+func (s servers) countMySQL(ctx context.Context) (counters, error) {
+	pool, err := store.OpenSessions(s.list[0].Addr())
+	if err != nil {
+		return counters{}, err
+	}
+	defer pool.Close()
+	c := counters{commands: -1}
+	err = pool.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(new(string), &c.requests)
+	return c, err
 }
 
 // known returns the counter, or -1 if there is none of this name.

@@ -40,7 +40,12 @@ var errFailed = errors.New("a run failed, or two contenders held the lock at onc
 func write(w io.Writer, s settings, samples map[string][]sample) error {
 	medians := make(map[string]sample)
 	for _, c := range s.cells() {
-		medians[c.key()] = median(samples[c.key()])
+		m := median(samples[c.key()])
+		mine := samples[cell{c.arrangement, contestant{backend: c.contestant.backend, name: ours}}.key()]
+		if m.fault == "" && median(mine).fault == "" {
+			m.ratio = ratio(mine, samples[c.key()], c.arrangement)
+		}
+		medians[c.key()] = m
 	}
 	for _, backend := range s.Backends {
 		for _, arrangement := range s.Arrangements {
@@ -63,17 +68,29 @@ func write(w io.Writer, s settings, samples map[string][]sample) error {
 	return err
 }
 
+// ratio returns the median over the rounds of what the first contestant has of the second's
+// hand-offs, or of its grants if nobody contends. Each ratio is within one round.
+func ratio(mine, theirs []sample, a arrangement) float64 {
+	figure := handOffs
+	if a.contenders() == 1 {
+		figure = grants // there are no hand-offs
+	}
+	var ratios []float64
+	for i := range min(len(mine), len(theirs)) {
+		ratios = append(ratios, figure(mine[i], theirs[i]))
+	}
+	if len(ratios) == 0 {
+		return 0
+	}
+	return measure.Median(ratios, func(r float64) float64 { return r })
+}
+
 // writeTable writes the table of one backend in one arrangement. Each cell is a row.
 func writeTable(w io.Writer, cells []cell, medians map[string]sample) {
 	a, backend := cells[0].arrangement, cells[0].contestant.backend
-	mine := medians[cell{a, contestant{backend: backend, name: ours}}.key()]
 	fmt.Fprintf(w, "### %s, %s (processes: %d, goroutines of each: %d)\n\n", backend, a.name, a.processes, a.goroutines)
 	rows := table.New("", "grants/s", "hand-offs/s", "ours ÷ this", "between processes/s", "fewest to most grants of a contender",
 		"longest wait ms", "unlock to grant ms: p50", "p99", "requests per grant", "commands per grant", "failed attempts")
-	rate := handOffs
-	if a.contenders() == 1 {
-		rate = grants // there are no hand-offs
-	}
 	for _, c := range cells {
 		m := medians[c.key()]
 		if m.fault != "" {
@@ -81,7 +98,7 @@ func writeTable(w io.Writer, cells []cell, medians map[string]sample) {
 			continue
 		}
 		format := func(format string, figure float64) string { return fmt.Sprintf(format, figure) }
-		rows.Add(c.contestant.name, format("%.0f", m.grants), format("%.0f", m.handOffs), format("%.2f", rate(mine, m)), format("%.0f", m.between),
+		rows.Add(c.contestant.name, format("%.0f", m.grants), format("%.0f", m.handOffs), format("%.2f", m.ratio), format("%.0f", m.between),
 			fmt.Sprintf("%.0f to %.0f", m.fewest, m.most), format("%.1f", measure.Millis(m.longest)), format("%.3f", measure.Millis(m.p50)),
 			format("%.3f", measure.Millis(m.p99)), table.Figure("%.1f", m.requests), table.Figure("%.1f", m.commands), m.failed)
 	}

@@ -87,7 +87,7 @@ var onlyIn = map[string][]string{
 	"gorm.io/driver/postgres":              {"internal/store"},
 	"github.com/glebarez/sqlite":           {"internal/store"},
 	"github.com/go-sql-driver/mysql":       {"internal/store", "internal/ledger/sqltx", "internal/testenv", "bench", "bench/..."},
-	"github.com/jackc/pgx/v5":              {"internal/store", "internal/ledger/sqltx", "internal/testenv", "bench", "bench/..."},
+	"github.com/jackc/pgx/v5":              {"internal/store", "internal/lock/postgres", "internal/ledger/sqltx", "internal/testenv", "bench", "bench/..."},
 	"github.com/alecthomas/kong":           {"cmd/api", "cmd/withlock", "internal/commandline", "bench", "bench/...", "loadtest", "loadtest/..."},
 	"github.com/prometheus/client_golang": {"cmd/api", "internal/assembly", "internal/doctor", "internal/httpapi", "internal/order", "internal/ledger", "internal/reconcile", "internal/async", "internal/latency", "internal/tracing",
 		"internal/console", "internal/console/rush"},

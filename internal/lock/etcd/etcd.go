@@ -46,6 +46,11 @@ const (
 	keepAliveInterval = 6 * time.Second
 	// watchPause is the pause after a failed watch.
 	watchPause = 100 * time.Millisecond
+	// firstReread and rereads bound how a waiter reads a key whose watch may have begun too
+	// late: after 8, 16, 32 and 64 ms. Together they are longer than the 100 ms between two
+	// rounds in which the server sends events that watches have missed.
+	firstReread = 8 * time.Millisecond
+	rereads     = 4
 	// watchStreamKey is the key of the metadata with the number of the watch stream.
 	watchStreamKey = "holdfast-watch-stream"
 )
@@ -326,6 +331,10 @@ func (g *grant) waitForTurn(ctx context.Context, before entry) error {
 // revision of the past, because the server can be 100 ms late with events of the
 // past. A deletion before the watch is found by reading the key once.
 //
+// The server reads its revision before it registers the watch. If there is a write in
+// between, the watch begins in the past all the same. Then the revision of the reading is
+// greater than that of the watch, and the key is read a few times more.
+//
 // The watch fails if the server has no leader, because such a server may not learn
 // of the deletion. After any failure, later watches use a new stream.
 func (b *backend) waitForDelete(ctx context.Context, e entry) (err error) {
@@ -337,24 +346,42 @@ func (b *backend) waitForDelete(ctx context.Context, e entry) (err error) {
 	}()
 	watchCtx, cancel := context.WithCancel(inWatchStream(ctx, stream))
 	defer cancel()
-	for answer := range b.client.Watch(watchCtx, e.key, clientv3.WithCreatedNotify(), clientv3.WithFilterPut()) {
-		if err := answer.Err(); err != nil {
+	answers := b.client.Watch(watchCtx, e.key, clientv3.WithCreatedNotify(), clientv3.WithFilterPut())
+	var (
+		began   int64            // the revision of the watch
+		reread  <-chan time.Time // nil: the key need not be read again
+		pause   = firstReread
+		readAll = firstReread << rereads // the pause that would follow the last one
+	)
+	for {
+		select {
+		case answer, ok := <-answers:
+			switch {
+			case !ok:
+				return cmp.Or(ctx.Err(), errWatchEnded)
+			case answer.Err() != nil:
+				return answer.Err()
+			case len(answer.Events) > 0:
+				return nil
+			case !answer.Created:
+				continue
+			}
+			began = answer.Header.GetRevision()
+		case <-reread:
+		}
+		found, err := b.client.Get(ctx, e.key)
+		if err != nil {
 			return err
 		}
-		if len(answer.Events) > 0 {
+		if entryIn(found).created != e.created {
 			return nil
 		}
-		if answer.Created {
-			found, err := b.client.Get(ctx, e.key)
-			if err != nil {
-				return err
-			}
-			if entryIn(found).created != e.created {
-				return nil
-			}
+		reread = nil
+		if found.Header.GetRevision() > began && pause < readAll {
+			reread = time.After(pause)
+			pause *= 2
 		}
 	}
-	return cmp.Or(ctx.Err(), errWatchEnded)
 }
 
 var errWatchEnded = errors.New("the watch on a key ended")

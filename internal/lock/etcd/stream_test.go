@@ -166,9 +166,13 @@ type server struct {
 	clientv3.KV
 	clientv3.Lease
 	watch   []clientv3.WatchResponse // of every watch
+	silent  bool                     // each watch goes on after these answers until its context ends
 	found   []*mvccpb.KeyValue       // by every Get
 	readErr error                    // of every Get
-	turns   []turn                   // of the transactions; the last one of all further ones, too
+	written int64                    // the revision of every Get
+	gone    time.Time                // a Get finds nothing from then on; zero: never
+	reads   []time.Time
+	turns   []turn // of the transactions; the last one of all further ones, too
 	watched []string
 	granted int
 }
@@ -191,18 +195,27 @@ func (s *server) client(ctx context.Context) *clientv3.Client {
 
 func (s *server) Close() error { return nil }
 
-func (s *server) Watch(_ context.Context, key string, _ ...clientv3.OpOption) clientv3.WatchChan {
+func (s *server) Watch(ctx context.Context, key string, _ ...clientv3.OpOption) clientv3.WatchChan {
 	s.watched = append(s.watched, key)
 	answers := make(chan clientv3.WatchResponse, len(s.watch))
 	for _, a := range s.watch {
 		answers <- a
 	}
-	close(answers)
+	if s.silent {
+		context.AfterFunc(ctx, func() { close(answers) })
+	} else {
+		close(answers)
+	}
 	return answers
 }
 
 func (s *server) Get(context.Context, string, ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	return &clientv3.GetResponse{Kvs: s.found}, s.readErr
+	s.reads = append(s.reads, time.Now())
+	answer := &clientv3.GetResponse{Header: &pb.ResponseHeader{Revision: s.written}, Kvs: s.found}
+	if !s.gone.IsZero() && !time.Now().Before(s.gone) {
+		answer.Kvs = nil
+	}
+	return answer, s.readErr
 }
 
 func (s *server) Grant(ctx context.Context, seconds int64) (*clientv3.LeaseGrantResponse, error) {
@@ -278,6 +291,50 @@ func TestWatchThatFails(t *testing.T) {
 			if stream := b.watchStream.Load(); stream != test.stream {
 				t.Errorf("the next watch uses stream %d, want %d", stream, test.stream)
 			}
+		})
+	}
+}
+
+// TestWatchBeginsLate has a watch without events. The key is read again only if there was a
+// write while the watch began, and only for as long as the server may be late with its events.
+func TestWatchBeginsLate(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	for _, test := range []struct {
+		name    string
+		written int64         // the revision when the key is read; the watch has 7
+		gone    time.Duration // when the key is deleted; 0: never
+		want    error
+		reads   []time.Duration
+	}{
+		{"no write meanwhile", 7, 5 * ms, context.DeadlineExceeded, []time.Duration{0}},
+		{"a write meanwhile", 8, 5 * ms, nil, []time.Duration{0, 8 * ms}},
+		{"deleted later", 8, 100 * ms, nil, []time.Duration{0, 8 * ms, 24 * ms, 56 * ms, 120 * ms}},
+		{"not deleted", 8, 0, context.DeadlineExceeded, []time.Duration{0, 8 * ms, 24 * ms, 56 * ms, 120 * ms}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+				defer stop()
+				s := &server{watch: []clientv3.WatchResponse{{Created: true, Header: &pb.ResponseHeader{Revision: 7}}}, silent: true,
+					found: []*mvccpb.KeyValue{keyOf("k", 5)}, written: test.written}
+				if test.gone != 0 {
+					s.gone = start.Add(test.gone)
+				}
+				b := &backend{client: s.client(t.Context())}
+				if err := b.waitForDelete(ctx, entry{"k", 5}); !errors.Is(err, test.want) {
+					t.Errorf("%v, want %v", err, test.want)
+				}
+				var reads []time.Duration
+				for _, at := range s.reads {
+					reads = append(reads, at.Sub(start))
+				}
+				if !slices.Equal(reads, test.reads) {
+					t.Errorf("it read the key after %v, want %v", reads, test.reads)
+				}
+			})
 		})
 	}
 }

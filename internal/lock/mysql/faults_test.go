@@ -28,7 +28,7 @@ func TestFailingStatements(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := &driver.MySQLError{Number: 1105, Message: "the statement has failed"}
-	statements := faults.NewDriver(driver.MySQLDriver{}, u.User.String()+"@tcp("+u.Host+")"+u.Path, map[faults.Kind]error{faults.ReadOnly: refused})
+	statements := faults.NewDriver(driver.MySQLDriver{}, u.User.String()+"@tcp("+u.Host+")"+u.Path+"?multiStatements=true", map[faults.Kind]error{faults.ReadOnly: refused})
 	pool := sql.OpenDB(statements)
 	pool.SetMaxIdleConns(-1)
 	t.Cleanup(func() { pool.Close() })

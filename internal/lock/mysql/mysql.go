@@ -9,6 +9,7 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -22,12 +23,12 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/session"
 )
 
-// New returns a Locker on the pool, whose database has the table lock_tokens. For
-// pool and lease see session.New.
+// New returns a Locker on the pool, whose database has the table lock_tokens, and whose
+// driver accepts several statements in one text. For pool and lease see session.New.
 func New(ctx context.Context, pool *sql.DB, lease time.Duration) (*session.Locker, error) {
 	return session.New(ctx, pool, session.Database{
 		Try:       "SELECT CONNECTION_ID(), GET_LOCK(?, 0)",
-		Wait:      fmt.Sprintf("SELECT CONNECTION_ID(), GET_LOCK(?, %d)", session.MaxWait/time.Second),
+		Wait:      wait,
 		Check:     "SELECT CONNECTION_ID(), COALESCE(IS_USED_LOCK(?) = CONNECTION_ID(), FALSE) AND NOT @@GLOBAL.read_only",
 		Unlock:    "SELECT CONNECTION_ID(), COALESCE(RELEASE_LOCK(?), FALSE)",
 		Key:       func(scope, name string) any { return Key(scope, name) },
@@ -51,15 +52,53 @@ const tokenKeyLength = len("holdfast/") + 2
 // mint raises the token of the row that the lock shares with others. Earlier versions had
 // a row for each lock: the token is greater than that one, too.
 func mint(ctx context.Context, conn *sql.Conn, key any) (int64, error) {
-	shared := key.(string)[:tokenKeyLength]
-	result, err := conn.ExecContext(ctx, `INSERT INTO lock_tokens (lock_key, token)
-		SELECT ?, LAST_INSERT_ID(GREATEST(CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED),
-			COALESCE((SELECT token + 1 FROM lock_tokens WHERE lock_key = ?), 0))) FROM DUAL
-		ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(lock_tokens.token + 1, VALUES(token)))`, shared, key)
+	result, err := conn.ExecContext(ctx, minting(key.(string)))
 	if err != nil {
 		return 0, err
 	}
 	return result.LastInsertId()
+}
+
+// minting returns the statement that mints a token. It contains the key, so that it can be
+// part of a text of several statements. A key needs no quoting.
+func minting(key string) string {
+	shared := key[:tokenKeyLength]
+	return fmt.Sprintf(`INSERT INTO lock_tokens (lock_key, token)
+		SELECT '%s', LAST_INSERT_ID(GREATEST(CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED),
+			COALESCE((SELECT token + 1 FROM lock_tokens WHERE lock_key = '%s'), 0))) FROM DUAL
+		ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(lock_tokens.token + 1, VALUES(token)))`, shared, key)
+}
+
+// errCutShort means that the session was ended in the middle of a text.
+var errCutShort = errors.New("the server has answered only a part of the statements")
+
+// wait sends all statements as one text. If the wait ends without the lock, the token is
+// minted for nobody.
+func wait(ctx context.Context, conn *sql.Conn, key any) (taken session.Taken, err error) {
+	rows, err := conn.QueryContext(ctx, fmt.Sprintf("SELECT CONNECTION_ID(), GET_LOCK('%s', %d); %s; SELECT LAST_INSERT_ID()",
+		key, session.MaxWait/time.Second, minting(key.(string))))
+	if err != nil {
+		return taken, err
+	}
+	defer rows.Close()
+	if err := next(rows, &taken.Session, &taken.Granted); err != nil {
+		return taken, err
+	}
+	if !rows.NextResultSet() {
+		return taken, cmp.Or(rows.Err(), errCutShort)
+	}
+	if err := next(rows, &taken.Token); err != nil {
+		return taken, err
+	}
+	return taken, rows.Close()
+}
+
+// next reads the next row.
+func next(rows *sql.Rows, into ...any) error {
+	if !rows.Next() {
+		return cmp.Or(rows.Err(), errCutShort)
+	}
+	return rows.Scan(into...)
 }
 
 func prepare(ctx context.Context, conn *sql.Conn, lease time.Duration) (s session.Server, err error) {

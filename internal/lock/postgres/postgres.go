@@ -15,6 +15,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/session"
 )
@@ -24,7 +27,7 @@ import (
 func New(ctx context.Context, pool *sql.DB, lease time.Duration) (*session.Locker, error) {
 	return session.New(ctx, pool, session.Database{
 		Try:       "SELECT pg_backend_pid(), pg_try_advisory_lock($1)",
-		Wait:      "SELECT pg_backend_pid(), pg_advisory_lock($1) IS NOT NULL",
+		Wait:      wait,
 		Check:     "SELECT pg_backend_pid(), $1::bigint IS NOT NULL", // only the session itself could free its lock
 		Unlock:    "SELECT pg_backend_pid(), pg_advisory_unlock($1)",
 		Key:       func(scope, name string) any { return Key(scope, name) },
@@ -47,13 +50,29 @@ const tokenKeyShift = 56
 // mint raises the token of the row that the lock shares with others. Earlier versions had
 // a row for each lock: the token is greater than that one, too.
 func mint(ctx context.Context, conn *sql.Conn, key any) (token int64, err error) {
-	shared := key.(int64) >> tokenKeyShift
-	err = conn.QueryRowContext(ctx, `INSERT INTO lock_tokens AS t (lock_key, token)
+	err = conn.QueryRowContext(ctx, minting, shared(key), key).Scan(&token)
+	return token, err
+}
+
+// shared returns the key of the row.
+func shared(key any) int64 { return key.(int64) >> tokenKeyShift }
+
+const minting = `INSERT INTO lock_tokens AS t (lock_key, token)
 		VALUES ($1, GREATEST((EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint,
 			(SELECT token + 1 FROM lock_tokens WHERE lock_key = $2)))
 		ON CONFLICT (lock_key) DO UPDATE SET token = GREATEST(t.token + 1, EXCLUDED.token)
-		RETURNING token`, shared, key).Scan(&token)
-	return token, err
+		RETURNING token`
+
+// wait sends both statements in one pipeline, which is one transaction. Each sees what was
+// committed before it began, so the token is greater than that of the last holder.
+func wait(ctx context.Context, conn *sql.Conn, key any) (taken session.Taken, err error) {
+	batch := new(pgx.Batch)
+	batch.Queue("SELECT pg_backend_pid(), pg_advisory_lock($1) IS NOT NULL", key).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&taken.Session, &taken.Granted)
+	})
+	batch.Queue(minting, shared(key), key).QueryRow(func(row pgx.Row) error { return row.Scan(&taken.Token) })
+	err = conn.Raw(func(driverConn any) error { return driverConn.(*stdlib.Conn).Conn().SendBatch(ctx, batch).Close() })
+	return taken, err
 }
 
 // isLockTimeout reports whether lock_timeout ended a statement.

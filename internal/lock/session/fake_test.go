@@ -87,7 +87,15 @@ var errMaxWait = errors.New("the lock was not free within the maximum wait")
 
 func fakeDatabase(f *fakeServer) Database {
 	return Database{
-		Try: "try", Wait: "wait", Check: "check", Unlock: "unlock",
+		Try: "try", Check: "check", Unlock: "unlock",
+		Wait: func(ctx context.Context, conn *sql.Conn, key any) (t Taken, err error) {
+			if t.Session, t.Granted, err = ask(ctx, conn, "wait", key); err == nil {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				t.Token = f.tokens[key.(string)]
+			}
+			return t, err
+		},
 		Key: func(scope, name string) any { return scope + "/" + name },
 		Mint: func(ctx context.Context, conn *sql.Conn, key any) (token int64, err error) {
 			_, _, err = ask(ctx, conn, "mint", key)
@@ -280,6 +288,7 @@ func (c *fakeConn) query(ctx context.Context, statement string, args []sqldriver
 		if answer, err = f.wait(ctx, session, name); err != nil {
 			return nil, err
 		}
+		f.tokens[name]++
 	case "check":
 		answer = !f.failing // as on PostgreSQL, where the session itself is the proof
 	case "unlock":

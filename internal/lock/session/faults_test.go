@@ -293,14 +293,25 @@ func TestUnknownConnection(t *testing.T) {
 // ends as it is answered. So the lock is not granted, and it is free.
 func TestCancelledAsTheTokenComes(t *testing.T) {
 	t.Parallel()
+	for _, request := range []func(*Locker, context.Context, string) (lock.Lease, error){(*Locker).Lock, (*Locker).TryLock} {
+		testCancelledAsTheTokenComes(t, request)
+	}
+}
+
+func testCancelledAsTheTokenComes(t *testing.T, request func(*Locker, context.Context, string) (lock.Lease, error)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeServer()
 		ctx, cancel := context.WithCancel(t.Context())
 		database := fakeDatabase(f)
-		mint := database.Mint
+		mint, wait := database.Mint, database.Wait
 		database.Mint = func(ctx context.Context, conn *sql.Conn, key any) (int64, error) {
 			defer cancel()
 			return mint(ctx, conn, key)
+		}
+		database.Wait = func(ctx context.Context, conn *sql.Conn, key any) (Taken, error) {
+			defer cancel()
+			return wait(ctx, conn, key)
 		}
 		pool := sql.OpenDB(f)
 		pool.SetMaxIdleConns(-1)
@@ -310,7 +321,7 @@ func TestCancelledAsTheTokenComes(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { l.Close() })
-		if _, err := l.Lock(ctx, "a"); !errors.Is(err, context.Canceled) {
+		if _, err := request(l, ctx, "a"); !errors.Is(err, context.Canceled) {
 			t.Fatalf("the lock was granted, or refused with %v", err)
 		}
 		locktest.MustUnlock(t, locktest.MustLock(t, f.locker(t), "a"))

@@ -138,6 +138,37 @@ func (s server) endSession(name string) {
 	s.exec(fmt.Sprintf(end, id))
 }
 
+// waiter returns the ID of a session that waits for a lock; 0: there is none.
+func (s server) waiter() (id int64) {
+	s.t.Helper()
+	find := "SELECT pid FROM pg_locks WHERE NOT granted AND locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+	if s.mysql() {
+		find = "SELECT id FROM information_schema.processlist WHERE state = 'User lock' AND db = DATABASE()"
+	}
+	if err := s.sql.QueryRowContext(s.t.Context(), find).Scan(&id); err != nil && !errors.Is(err, sql.ErrNoRows) {
+		s.t.Fatal(err)
+	}
+	return id
+}
+
+// TestTokenOfAWaiter raises the last token while a waiter waits on the server. The waiter's
+// token must be greater: another holder could have got that one.
+func TestTokenOfAWaiter(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, s server) {
+		lease := locktest.MustLock(t, s.locker(s.url, locktest.LongLease), "a")
+		waiting := locktest.LockAsync(t.Context(), s.locker(s.url, locktest.LongLease), "a")
+		testenv.Await(t, "the server has the waiter", func() bool { return s.waiter() != 0 })
+		s.exec("UPDATE lock_tokens SET token = token + 3600000000")
+		locktest.MustUnlock(t, lease)
+		next := locktest.MustGrant(t, waiting).Lease
+		if last := lease.Token() + 3600000000; next.Token() <= last {
+			t.Errorf("token %d was followed by token %d", last, next.Token())
+		}
+		locktest.MustUnlock(t, next)
+	})
+}
+
 // TestEndedSession has an administrator end the session of a holder. A Confirm notices it
 // without waiting for the next check.
 func TestEndedSession(t *testing.T) {
@@ -168,21 +199,15 @@ func TestWaiterOutlivesItsSession(t *testing.T) {
 	onServers(t, func(t *testing.T, s server) {
 		lease := locktest.MustLock(t, s.locker(s.url, locktest.LongLease), "a")
 		waiting := locktest.LockAsync(t.Context(), s.locker(s.url, locktest.LongLease), "a")
-		find, end := "SELECT pid FROM pg_locks WHERE NOT granted AND locktype = 'advisory'", "SELECT pg_terminate_backend(%d)"
+		end := "SELECT pg_terminate_backend(%d)"
 		if s.mysql() {
-			find, end = "SELECT id FROM information_schema.processlist WHERE state = 'User lock' AND db = DATABASE()", "KILL %d"
+			end = "KILL %d"
 		}
-		waiter := func() (id int64) {
-			if err := s.sql.QueryRowContext(t.Context(), find).Scan(&id); err != nil && !errors.Is(err, sql.ErrNoRows) {
-				t.Fatal(err)
-			}
-			return id
-		}
-		testenv.Await(t, "the server has the waiter", func() bool { return waiter() != 0 })
+		testenv.Await(t, "the server has the waiter", func() bool { return s.waiter() != 0 })
 		for range 2 { // the first session has been idle before, the second is new
-			first := waiter()
+			first := s.waiter()
 			s.exec(fmt.Sprintf(end, first))
-			testenv.Await(t, "the waiter has another session", func() bool { id := waiter(); return id != 0 && id != first })
+			testenv.Await(t, "the waiter has another session", func() bool { id := s.waiter(); return id != 0 && id != first })
 		}
 		locktest.MustUnlock(t, lease)
 		locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)

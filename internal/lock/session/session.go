@@ -14,7 +14,8 @@
 //
 // The fencing token is the greater of the last token plus one, which a table keeps,
 // and the server's clock in microseconds. A holder mints its token after the server
-// has granted it the lock.
+// has granted it the lock, and commits it before it uses the lock. A waiter sends both
+// statements together.
 package session
 
 import (
@@ -56,12 +57,13 @@ const (
 // return one row: the ID of the server's session, and a boolean.
 type Database struct {
 	Try    string // takes the lock if it is free; true: it is taken
-	Wait   string // waits for the lock for MaxWait; true: it is taken
 	Check  string // true: the session holds the lock
 	Unlock string // frees the lock; true: the session held it
 
 	// Key returns the key of a lock. Locks of different scopes are independent.
 	Key func(scope, name string) any
+	// Wait waits for the lock for MaxWait, and then mints its token, in one round trip.
+	Wait func(ctx context.Context, conn *sql.Conn, key any) (Taken, error)
 	// Mint returns the lock's next token.
 	Mint func(ctx context.Context, conn *sql.Conn, key any) (token int64, err error)
 	// IsTimeout reports whether err, which may be nil, means that MaxWait has passed.
@@ -69,6 +71,13 @@ type Database struct {
 	// Prepare sets up a new connection. Its session must end when the server has
 	// received no statement for the length of a lease. lock.ErrNoTable: tokens cannot be minted.
 	Prepare func(ctx context.Context, conn *sql.Conn, lease time.Duration) (Server, error)
+}
+
+// Taken is what a wait for a lock has brought.
+type Taken struct {
+	Session int64 // the ID of the server's session
+	Granted bool
+	Token   int64 // without a meaning if the lock is not granted
 }
 
 // Server is what a new connection knows about its server.
@@ -388,29 +397,74 @@ func (g *grant) ask(ctx context.Context, statement string, limit time.Duration) 
 	return answer, nil
 }
 
-// acquire takes the lock and then mints its token.
+// acquire takes the lock and mints its token.
 func (g *grant) acquire(ctx context.Context, wait bool) error {
-	database := g.backend.database
-	for granted := false; !granted; {
-		var err error
-		if wait {
-			granted, err = g.ask(ctx, database.Wait, MaxWait+answerTimeout)
-		} else {
-			granted, err = g.ask(ctx, database.Try, answerTimeout)
-		}
+	if wait {
+		return g.wait(ctx)
+	}
+	switch granted, err := g.ask(ctx, g.backend.database.Try, answerTimeout); {
+	case err != nil:
+		return err
+	case !granted:
+		return lock.ErrHeld
+	}
+	return g.mint(ctx)
+}
+
+// wait waits for the lock. If that takes long, it asks the server once more, because the
+// lease counts from a statement that was answered at once.
+func (g *grant) wait(ctx context.Context) error {
+	for {
+		asked := time.Now()
+		taken, err := g.askToWait(ctx)
 		switch {
-		case database.IsTimeout(err):
+		case g.backend.database.IsTimeout(err):
 			return errWaited
 		case err != nil:
 			return err
-		case !granted && !wait:
-			return lock.ErrHeld
+		case !taken.Granted:
+			continue
 		}
+		g.token = taken.Token
+		if time.Since(asked) <= checkInterval {
+			g.extend(asked)
+			return nil
+		}
+		asked = time.Now()
+		held, err := g.ask(ctx, g.backend.database.Check, answerTimeout)
+		if err == nil && !held {
+			err = lock.ErrDeleted
+		}
+		if err == nil {
+			g.extend(asked)
+		}
+		return err
 	}
+}
+
+// askToWait waits for the lock once.
+func (g *grant) askToWait(ctx context.Context) (Taken, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, MaxWait+answerTimeout, errNoAnswer)
+	defer cancel()
+	taken, err := g.backend.database.Wait(ctx, g.session.conn, g.key)
+	if err == nil {
+		err = ctx.Err() // a driver may end the session if ctx ends while the answer comes
+	}
+	switch {
+	case err != nil:
+		return Taken{}, because(ctx, err)
+	case taken.Session != g.session.server.Session:
+		return Taken{}, errStranded
+	}
+	return taken, nil
+}
+
+// mint mints the token of the lock that the session has.
+func (g *grant) mint(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout, errNoAnswer)
 	defer cancel()
 	asked := time.Now()
-	token, err := database.Mint(ctx, g.session.conn, g.key)
+	token, err := g.backend.database.Mint(ctx, g.session.conn, g.key)
 	if err == nil {
 		err = ctx.Err() // a driver may end the session if ctx ends while the answer comes
 	}

@@ -15,7 +15,8 @@ import (
 )
 
 // TestTokenAfterGrant checks that a token is minted after its lock was granted: a
-// token that was minted before could be smaller than that of an earlier holder.
+// token that was minted before could be smaller than that of an earlier holder. A waiter
+// gets both in one round trip.
 func TestTokenAfterGrant(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -23,7 +24,7 @@ func TestTokenAfterGrant(t *testing.T) {
 		l := f.locker(t)
 		f.log()
 		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
-		if got, want := f.log(), []string{"wait", "mint", "unlock"}; !slices.Equal(got, want) {
+		if got, want := f.log(), []string{"wait", "unlock"}; !slices.Equal(got, want) {
 			t.Errorf("the statements are %q, want %q", got, want)
 		}
 		lease, err := l.TryLock(t.Context(), "a")
@@ -35,6 +36,38 @@ func TestTokenAfterGrant(t *testing.T) {
 			t.Errorf("the statements of TryLock are %q, want %q", got, want)
 		}
 	})
+}
+
+// TestLeaseAfterAWait waits for longer than a lease. The lease counts from a statement that
+// was answered at once. If that one says that the lock is gone, it was not granted.
+func TestLeaseAfterAWait(t *testing.T) {
+	t.Parallel()
+	for _, fails := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFakeServer()
+			held, l := locktest.MustLock(t, f.locker(t), "a"), f.locker(t)
+			time.Sleep(time.Minute) // in the test's own time: the idle session ends
+			f.log()
+			waiting := locktest.LockAsync(t.Context(), l, "a")
+			time.Sleep(10 * time.Second)
+			if fails {
+				f.failChecks()
+			}
+			_ = held.Unlock(t.Context())
+			answer := <-waiting
+			if fails {
+				if !errors.Is(answer.Err, lock.ErrDeleted) {
+					t.Errorf("a lock that is gone was granted, or refused with %v", answer.Err)
+				}
+				return
+			}
+			synctest.Wait()
+			if answer.Err != nil || context.Cause(answer.Lease.Context()) != nil {
+				t.Fatalf("the lease has ended: %v", answer.Err)
+			}
+			locktest.MustUnlock(t, answer.Lease)
+		})
+	}
 }
 
 // TestEndedSessionIsNoticed ends the session of a holder.
@@ -299,5 +332,29 @@ func TestLeaseIsRounded(t *testing.T) {
 			t.Errorf("a lease of %v: the server is told %v, want %v (%v)", lease, told, want, err)
 		}
 		pool.Close()
+	}
+}
+
+// TestWaiterMoved has a pooler move a waiter's statement to another session.
+func TestWaiterMoved(t *testing.T) {
+	t.Parallel()
+	f := newFakeServer()
+	pool := sql.OpenDB(f)
+	pool.SetMaxIdleConns(-1)
+	defer pool.Close()
+	database := fakeDatabase(f)
+	wait := database.Wait
+	database.Wait = func(ctx context.Context, conn *sql.Conn, key any) (Taken, error) {
+		taken, err := wait(ctx, conn, key)
+		taken.Session++
+		return taken, err
+	}
+	l, err := New(t.Context(), pool, database, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := l.Lock(t.Context(), "a"); !errors.Is(err, errStranded) {
+		t.Errorf("a lock of another session was granted, or refused with %v", err)
 	}
 }
