@@ -70,7 +70,7 @@ var placing = []mutant{
 	{"a slot of another generation is cut", merged, "AND epoch BETWEEN ? AND ?\"", "AND ? < ?\"", "internal/ledger TestSlotsInMidSale/SQLite"},
 	{"an adoption leaves units in parts", stockrow, "lockWhole(ctx, tx, sku); err", "lockRow(ctx, tx, sku); err", "internal/ledger TestPartsAreTakenBack/SQLite"},
 	{"a bulk refill leaves units in parts", epochs, "cutter.CollectFree(ctx, tx, skusOfRows(raised))", "cutter.CollectFree(ctx, tx, nil)", "internal/ledger TestPartsAreTakenBack/SQLite"},
-	{"a bulk refill waits for locked parts", parts, "skus, tx.Dialect().SkipLocked(), func", "skus, tx.Dialect().RowLock(), func", "internal/ledger TestRaiseEpochsLeavesLockedPartsOut/MariaDB"},
+	{"a bulk refill waits for locked parts", parts, "skus, tx.SkipLocked(), func", "skus, tx.Dialect().RowLock(), func", "internal/ledger TestRaiseEpochsLeavesLockedPartsOut/MariaDB"},
 	{"a bulk refill takes free parts back and leaves locked ones", epochs, "return slices.Contains(busy, row.SKU) })", "return false && slices.Contains(busy, row.SKU) })", "internal/ledger TestRaiseEpochsLeavesLockedPartsOut/MariaDB"},
 	{"a shrink leaves units in parts", stockrow, "lockWhole(ctx, tx, line.SKU)", "lockRow(ctx, tx, line.SKU)", "internal/ledger TestPartsAreTakenBack/SQLite"},
 	{"a setting leaves units in parts", stockrow, "lockWhole(ctx, tx, s.SKU)", "lockRow(ctx, tx, s.SKU)", "internal/ledger TestPartsAreTakenBack/SQLite"},
