@@ -135,6 +135,7 @@ var variants = []variant{
 	{name: "optimistic", strategy: "optimistic"},
 	{name: "for-update", strategy: "for-update"},
 	{name: "sold-out", strategy: "lua", soldOut: true},
+	{name: "merged-sold-out", strategy: "merged", soldOut: true},
 }
 
 func names(of []variant) []string {
