@@ -254,77 +254,76 @@ func (s *shop) mustRefuse(t *testing.T, r Request, reason error) {
 // out, and until when.
 func TestSoldOutMemory(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		name string
-		does func(t *testing.T, s *shop)
-		asks int // orders that reach the ledger
-	}{
-		{"refused from memory", func(t *testing.T, s *shop) {
-			s.ledger.read = func(uuid.UUID) (*Order, error) { return nil, errors.New("a request without a key reads an order") }
-			s.mustRefuse(t, ask(), stock.ErrSoldOut)
-		}, 0},
-		{"a new key is refused", func(t *testing.T, s *shop) {
-			r := keyed()
-			r.Key = "key-2"
-			s.mustRefuse(t, r, stock.ErrSoldOut)
-		}, 0},
-		{"a replay is recognised", func(t *testing.T, s *shop) {
-			if _, replayed, err := s.Place(t.Context(), keyed()); err != nil || !replayed {
-				t.Errorf("replayed %v, %v", replayed, err)
-			}
-		}, 0},
-		{"a key that is reused", func(t *testing.T, s *shop) {
-			r := keyed()
-			r.Lines[0].Quantity = 2
-			s.mustRefuse(t, r, ErrKeyReused)
-		}, 0},
-		{"another SKU", func(t *testing.T, s *shop) { s.mustPlace(t, asking(pear)) }, 1},
-		{"an unknown SKU", func(t *testing.T, s *shop) { s.mustRefuse(t, asking("aloe"), stock.ErrUnknownSKU) }, 1},
-		{"an unknown SKU before it", func(t *testing.T, s *shop) { s.mustRefuse(t, asking(apple, "aloe"), stock.ErrUnknownSKU) }, 1},
-		{"after the time", func(t *testing.T, s *shop) {
-			time.Sleep(100 * time.Millisecond)
-			s.mustRefuse(t, ask(), stock.ErrSoldOut)
-			s.mustRefuse(t, ask(), stock.ErrSoldOut)
-		}, 1},
-		{"after a slow answer", func(t *testing.T, s *shop) {
-			time.Sleep(100 * time.Millisecond)
-			s.ledger.before = func(stock.Take) { time.Sleep(100 * time.Millisecond) }
-			s.mustRefuse(t, ask(), stock.ErrSoldOut)
-			s.mustRefuse(t, ask(), stock.ErrSoldOut)
-		}, 2},
-		{"after a restock", func(t *testing.T, s *shop) {
-			time.Sleep(time.Millisecond)
-			s.StockChanged(pear, apple)
-			s.mustRefuse(t, ask(), stock.ErrSoldOut)
-		}, 1},
-		{"a restock while the ledger answers", func(t *testing.T, s *shop) {
-			time.Sleep(100 * time.Millisecond)
-			s.ledger.answer = func(out Outcome) Outcome {
-				time.Sleep(time.Millisecond)
-				s.StockChanged(apple)
-				return out
-			}
-			s.mustRefuse(t, ask(), stock.ErrSoldOut)
-			s.ledger.answer = nil
-			s.mustRefuse(t, ask(), stock.ErrSoldOut)
-			s.mustRefuse(t, ask(), stock.ErrSoldOut)
-		}, 2},
-		{"another generation", func(t *testing.T, s *shop) {
-			s.reconciler.unusable = stock.ErrSuperseded
-			s.mustRefuse(t, ask(), stock.ErrSuperseded)
-		}, 0},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newMemory(t)
-				s.ledger.records = 0
-				test.does(t, s)
-				if s.ledger.records != test.asks {
-					t.Errorf("%d orders reached the ledger, want %d", s.ledger.records, test.asks)
+	synctest.Test(t, func(t *testing.T) {
+		for _, test := range []struct {
+			name string
+			does func(t *testing.T, s *shop)
+			asks int // orders that reach the ledger
+		}{
+			{"refused from memory", func(t *testing.T, s *shop) {
+				s.ledger.read = func(uuid.UUID) (*Order, error) { return nil, errors.New("a request without a key reads an order") }
+				s.mustRefuse(t, ask(), stock.ErrSoldOut)
+			}, 0},
+			{"a new key is refused", func(t *testing.T, s *shop) {
+				r := keyed()
+				r.Key = "key-2"
+				s.mustRefuse(t, r, stock.ErrSoldOut)
+			}, 0},
+			{"a replay is recognised", func(t *testing.T, s *shop) {
+				if _, replayed, err := s.Place(t.Context(), keyed()); err != nil || !replayed {
+					t.Errorf("replayed %v, %v", replayed, err)
 				}
-			})
-		})
-	}
+			}, 0},
+			{"a key that is reused", func(t *testing.T, s *shop) {
+				r := keyed()
+				r.Lines[0].Quantity = 2
+				s.mustRefuse(t, r, ErrKeyReused)
+			}, 0},
+			{"another SKU", func(t *testing.T, s *shop) { s.mustPlace(t, asking(pear)) }, 1},
+			{"an unknown SKU", func(t *testing.T, s *shop) { s.mustRefuse(t, asking("aloe"), stock.ErrUnknownSKU) }, 1},
+			{"an unknown SKU before it", func(t *testing.T, s *shop) { s.mustRefuse(t, asking(apple, "aloe"), stock.ErrUnknownSKU) }, 1},
+			{"after the time", func(t *testing.T, s *shop) {
+				time.Sleep(100 * time.Millisecond)
+				s.mustRefuse(t, ask(), stock.ErrSoldOut)
+				s.mustRefuse(t, ask(), stock.ErrSoldOut)
+			}, 1},
+			{"after a slow answer", func(t *testing.T, s *shop) {
+				time.Sleep(100 * time.Millisecond)
+				s.ledger.before = func(stock.Take) { time.Sleep(100 * time.Millisecond) }
+				s.mustRefuse(t, ask(), stock.ErrSoldOut)
+				s.mustRefuse(t, ask(), stock.ErrSoldOut)
+			}, 2},
+			{"after a restock", func(t *testing.T, s *shop) {
+				time.Sleep(time.Millisecond)
+				s.StockChanged(pear, apple)
+				s.mustRefuse(t, ask(), stock.ErrSoldOut)
+			}, 1},
+			{"a restock while the ledger answers", func(t *testing.T, s *shop) {
+				time.Sleep(100 * time.Millisecond)
+				s.ledger.answer = func(out Outcome) Outcome {
+					time.Sleep(time.Millisecond)
+					s.StockChanged(apple)
+					return out
+				}
+				s.mustRefuse(t, ask(), stock.ErrSoldOut)
+				s.ledger.answer = nil
+				s.mustRefuse(t, ask(), stock.ErrSoldOut)
+				s.mustRefuse(t, ask(), stock.ErrSoldOut)
+			}, 2},
+			{"another generation", func(t *testing.T, s *shop) {
+				s.reconciler.unusable = stock.ErrSuperseded
+				s.mustRefuse(t, ask(), stock.ErrSuperseded)
+			}, 0},
+		} {
+			t.Log(test.name)
+			s := newMemory(t)
+			s.ledger.records = 0
+			test.does(t, s)
+			if s.ledger.records != test.asks {
+				t.Errorf("%s: %d orders reached the ledger, want %d", test.name, s.ledger.records, test.asks)
+			}
+		}
+	})
 }
 
 // TestSoldOutMemory_Returns checks that units that return through this instance are sold at
