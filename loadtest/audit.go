@@ -93,9 +93,9 @@ func (l *lab) counts(ctx context.Context, sku string) (now counts, err error) {
 	return now, err
 }
 
-// ledgerCount returns the units left in the stock row of the SKU.
+// ledgerCount returns the units left in the stock row of the SKU and in its parts.
 func (l *lab) ledgerCount(ctx context.Context, sku string) (available int64, err error) {
-	err = l.sql.DB().WithContext(ctx).Raw("SELECT available FROM stock WHERE sku = ?", sku).Row().Scan(&available)
+	err = l.sql.DB().WithContext(ctx).Raw("SELECT available + COALESCE((SELECT SUM(available) FROM stock_parts WHERE stock_parts.sku = stock.sku), 0) FROM stock WHERE sku = ?", sku).Row().Scan(&available)
 	if err != nil {
 		return 0, fmt.Errorf("reading the stock row of %s: %w", sku, err)
 	}

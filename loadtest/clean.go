@@ -83,7 +83,7 @@ func (l *lab) deleteSKU(ctx context.Context, sku string) (orders int64, err erro
 		return orders, err
 	}
 	db := l.sql.DB().WithContext(ctx)
-	for _, table := range []string{"outbox", "claims", "stock"} {
+	for _, table := range []string{"outbox", "claims", "stock_parts", "stock"} {
 		if err := db.Exec("DELETE FROM "+table+" WHERE sku = ?", sku).Error; err != nil {
 			return orders, fmt.Errorf("deleting %s from table %s: %w", sku, table, err)
 		}

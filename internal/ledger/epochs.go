@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -14,8 +15,8 @@ import (
 // all of them and is above the epoch given.
 //
 // RaiseEpochs returns the rows that it raised. It leaves out rows whose epoch is not
-// the one seen, and rows that another transaction has locked: it never waits for a
-// row lock, so that one busy row cannot make it hold the locks of the others.
+// the one seen, and rows that another transaction has locked, or one of their parts: it
+// never waits for a row lock, so that one busy row cannot make it hold the locks of the others.
 //
 // stock.ErrLaterGeneration: a row, or the epoch above, belongs to a later
 // generation. Then nothing was raised.
@@ -25,11 +26,16 @@ func (l *Ledger) RaiseEpochs(ctx context.Context, seen []StockRow, above int64) 
 		epochs[row.SKU], skus[i] = row.Epoch, row.SKU
 	}
 	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
-		rows, err := readRows(ctx, tx, skus, tx.Dialect().SkipLocked())
+		rows, err := readRows(ctx, tx, skus, stockColumns, tx.Dialect().SkipLocked())
 		if err != nil {
 			return err
 		}
 		raised = slices.DeleteFunc(rows, func(row StockRow) bool { return row.Epoch != epochs[row.SKU] })
+		collected, busy, err := cutter.CollectFree(ctx, tx, skusOfRows(raised))
+		if err != nil {
+			return err
+		}
+		raised = slices.DeleteFunc(raised, func(row StockRow) bool { return slices.Contains(busy, row.SKU) })
 		if len(raised) == 0 {
 			return nil
 		}
@@ -40,13 +46,13 @@ func (l *Ledger) RaiseEpochs(ctx context.Context, seen []StockRow, above int64) 
 		if epoch, err = l.Generation().Renew(epoch); err != nil {
 			return err
 		}
-		among := make([]stock.SKU, len(raised))
 		for i := range raised {
 			row := &raised[i]
+			row.Available += collected[row.SKU]
 			row.Epoch, row.Changes = epoch, 0
 			row.Version++
-			among[i] = row.SKU
 		}
+		among := skusOfRows(raised)
 		if _, err := tx.Exec(ctx, "UPDATE stock SET epoch = ?, version = version + 1, changes = 0 WHERE sku IN ?", epoch, among); err != nil {
 			return err
 		}
@@ -57,4 +63,12 @@ func (l *Ledger) RaiseEpochs(ctx context.Context, seen []StockRow, above int64) 
 		return nil, fmt.Errorf("raising the epochs of %d stock rows: %w", len(seen), err)
 	}
 	return raised, nil
+}
+
+func skusOfRows(rows []StockRow) []stock.SKU {
+	skus := make([]stock.SKU, len(rows))
+	for i, row := range rows {
+		skus[i] = row.SKU
+	}
+	return skus
 }

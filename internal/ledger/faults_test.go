@@ -414,7 +414,7 @@ func recordCalls(has contents) (cs []call) {
 
 // has returns an error if the ledger has another row.
 func (s *shelf) has(ctx context.Context, row StockRow) error {
-	found, err := readRow(ctx, s.healthy, row.SKU, "")
+	found, err := readRow(ctx, s.healthy, row.SKU, stockColumns, "")
 	if err == nil && fmt.Sprint(found) != fmt.Sprint(row) {
 		err = fmt.Errorf("%w: the ledger has %+v, not %+v", sqltx.ErrUnknownOutcome, found, row)
 	}
@@ -469,7 +469,7 @@ func stockCalls(has contents) (cs []call) {
 	rows := func(ctx context.Context, s *shelf, skus ...stock.SKU) []StockRow {
 		seen := make([]StockRow, 0, len(skus))
 		for _, sku := range skus {
-			row, err := readRow(ctx, s.healthy, sku, "")
+			row, err := readRow(ctx, s.healthy, sku, stockColumns, "")
 			if err != nil {
 				panic(err)
 			}

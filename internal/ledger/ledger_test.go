@@ -96,7 +96,7 @@ func lay(t *testing.T, l *Ledger, sku stock.SKU, units int64) StockRow {
 	return row
 }
 
-// atRest asserts that the SKU's stock row and its orders add up, with so many units
+// atRest asserts that the SKU's stock row, its parts and its orders add up, with so many units
 // sold. It reads the tables without the ledger.
 func (d *database) atRest(t *testing.T, sku stock.SKU, want int64) {
 	t.Helper()
@@ -104,7 +104,7 @@ func (d *database) atRest(t *testing.T, sku stock.SKU, want int64) {
 		db                     = d.sql.Ledger()
 		total, available, sold int64
 	)
-	if err := db.QueryRow(t.Context(), []any{&total, &available}, "SELECT total, available FROM stock WHERE sku = ?", string(sku)); err != nil {
+	if err := db.QueryRow(t.Context(), []any{&total, &available}, "SELECT total, available + COALESCE((SELECT SUM(available) FROM stock_parts WHERE stock_parts.sku = stock.sku), 0) FROM stock WHERE sku = ?", string(sku)); err != nil {
 		t.Fatal(err)
 	}
 	const units = `SELECT COALESCE(SUM(quantity), 0) FROM order_lines

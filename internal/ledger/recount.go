@@ -66,7 +66,7 @@ func (l *Ledger) counts(ctx context.Context, held, join string, skus []stock.SKU
 		err := rows.Scan(append(c.columns(), &c.Undelivered, &c.Held)...)
 		counts = append(counts, c)
 		return err
-	}, "SELECT stock."+strings.ReplaceAll(stockColumns, ", ", ", stock.")+", "+
+	}, "SELECT "+columnsWithParts(l.db.Dialect())+", "+
 		integer("COALESCE(undelivered.units, 0)")+", "+integer(held)+` FROM stock
 		LEFT JOIN (SELECT sku, epoch, SUM(delta) AS units FROM outbox WHERE sku IN ? GROUP BY sku, epoch) undelivered
 			ON undelivered.sku = stock.sku AND undelivered.epoch = stock.epoch`+join+`
@@ -123,7 +123,7 @@ func (l *Ledger) WrongClaims(ctx context.Context, skus []stock.SKU, limit int) (
 // to a later generation.
 func (l *Ledger) Correct(ctx context.Context, sku stock.SKU, above int64) error {
 	err := l.transact(ctx, correctionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
-		row, err := lockRow(ctx, tx, sku)
+		row, err := lockWhole(ctx, tx, sku)
 		if err != nil {
 			return err
 		}

@@ -14,11 +14,12 @@ import (
 
 // lockRows reads the stock rows of the SKUs and locks them in SKU order, as every
 // transaction of the ledger does. rowLock is Dialect.RowLock, or Dialect.SkipLocked to
-// leave out the rows that other transactions hold locked. A transaction that also locks
+// leave out the rows that other transactions hold locked. The rows' Available is without the
+// units in parts, which the transaction must leave alone: it may only add units. A transaction that also locks
 // order rows must lock the stock rows first: an INSERT that meets a duplicate waits for
 // the order row while its group holds stock rows.
 func lockRows(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU, rowLock string) ([]StockRow, error) {
-	rows, err := readRows(ctx, tx, skus, rowLock)
+	rows, err := readRows(ctx, tx, skus, stockColumns, rowLock)
 	if err != nil {
 		return nil, fmt.Errorf("locking stock rows: %w", err)
 	}

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -16,7 +18,8 @@ import (
 // pageSize bounds the stock rows, or changes, that one statement reads.
 const pageSize = 500
 
-// StockRow is one row of the table stock.
+// StockRow is one row of the table stock. Available includes the units that the row has lent
+// to parts, except where a function says otherwise.
 type StockRow struct {
 	SKU       stock.SKU
 	Kind      stock.Kind
@@ -55,7 +58,16 @@ func (r StockRow) Units() stock.Units {
 	return stock.Units{Total: r.Total, Available: r.Available, Held: r.Total - r.Available}
 }
 
+// stockColumns are the columns of the table stock. Their available is without the units in
+// parts.
 const stockColumns = "sku, kind, total, available, buyer_limit, epoch, version, changes, opens_at, closes_at"
+
+// columnsWithParts are stockColumns, except that available includes the units in parts. One
+// statement reads both as of one moment.
+func columnsWithParts(d sqltx.Dialect) string {
+	columns := "stock." + strings.ReplaceAll(stockColumns, ", ", ", stock.")
+	return strings.Replace(columns, "stock.available", "stock.available + "+cutter.InParts(d), 1)
+}
 
 func (r *StockRow) columns() []any {
 	return []any{
@@ -66,21 +78,34 @@ func (r *StockRow) columns() []any {
 
 // rowReader is a database or a transaction.
 type rowReader interface {
+	Dialect() sqltx.Dialect
 	QueryRow(ctx context.Context, dest []any, sql string, args ...any) error
 }
 
 // Row reads one stock row. stock.ErrUnknownSKU (as *stock.Refusal): there is none.
 func (l *Ledger) Row(ctx context.Context, sku stock.SKU) (StockRow, error) {
-	return readRow(ctx, l.db, sku, "")
+	return readRow(ctx, l.db, sku, columnsWithParts(l.db.Dialect()), "")
 }
 
-// lockRow reads a stock row and locks it.
+// lockRow reads a stock row and locks it. Its Available is without the units in parts.
 func lockRow(ctx context.Context, tx *sqltx.Tx, sku stock.SKU) (StockRow, error) {
-	return readRow(ctx, tx, sku, tx.Dialect().RowLock())
+	return readRow(ctx, tx, sku, stockColumns, tx.Dialect().RowLock())
 }
 
-func readRow(ctx context.Context, db rowReader, sku stock.SKU, rowLock string) (row StockRow, err error) {
-	err = db.QueryRow(ctx, row.columns(), "SELECT "+stockColumns+" FROM stock WHERE sku = ?"+rowLock, string(sku))
+// lockWhole locks a stock row and takes its parts back. Every transaction does so that needs
+// all units of the SKU, or changes what sales from parts rely on: epoch, hours, limit.
+func lockWhole(ctx context.Context, tx *sqltx.Tx, sku stock.SKU) (StockRow, error) {
+	row, err := lockRow(ctx, tx, sku)
+	if err != nil {
+		return row, err
+	}
+	units, err := cutter.Collect(ctx, tx, sku)
+	row.Available += units[sku]
+	return row, err
+}
+
+func readRow(ctx context.Context, db rowReader, sku stock.SKU, columns, rowLock string) (row StockRow, err error) {
+	err = db.QueryRow(ctx, row.columns(), "SELECT "+columns+" FROM stock WHERE sku = ?"+rowLock, string(sku))
 	if errors.Is(err, sql.ErrNoRows) {
 		return row, stock.Refuse(sku, stock.ErrUnknownSKU)
 	}
@@ -97,7 +122,7 @@ func (l *Ledger) Rows(ctx context.Context, after stock.SKU, limit int) (page []S
 		err := rows.Scan(row.columns()...)
 		page = append(page, row)
 		return err
-	}, "SELECT "+stockColumns+" FROM stock WHERE sku > ? ORDER BY sku LIMIT ?", string(after), limit)
+	}, "SELECT "+columnsWithParts(l.db.Dialect())+" FROM stock WHERE sku > ? ORDER BY sku LIMIT ?", string(after), limit)
 	if err != nil {
 		return nil, fmt.Errorf("reading stock rows: %w", err)
 	}
@@ -107,7 +132,7 @@ func (l *Ledger) Rows(ctx context.Context, after stock.SKU, limit int) (page []S
 // RowsOf reads the stock rows of the SKUs, sorted by SKU. It leaves out SKUs that
 // have no row.
 func (l *Ledger) RowsOf(ctx context.Context, skus []stock.SKU) ([]StockRow, error) {
-	rows, err := readRows(ctx, l.db, skus, "")
+	rows, err := readRows(ctx, l.db, skus, columnsWithParts(l.db.Dialect()), "")
 	if err != nil {
 		return nil, fmt.Errorf("reading stock rows: %w", err)
 	}
@@ -119,15 +144,15 @@ type rowsReader interface {
 	QueryEach(ctx context.Context, scan func(rows *sql.Rows) error, sql string, args ...any) error
 }
 
-// readRows reads the stock rows of the SKUs in SKU order. rowLock is the clause
+// readRows reads the columns of the SKUs' stock rows, in SKU order. rowLock is the clause
 // that locks them, or empty.
-func readRows(ctx context.Context, db rowsReader, skus []stock.SKU, rowLock string) (rows []StockRow, err error) {
+func readRows(ctx context.Context, db rowsReader, skus []stock.SKU, columns, rowLock string) (rows []StockRow, err error) {
 	err = db.QueryEach(ctx, func(found *sql.Rows) error {
 		var row StockRow
 		err := found.Scan(row.columns()...)
 		rows = append(rows, row)
 		return err
-	}, "SELECT "+stockColumns+" FROM stock WHERE sku IN ? ORDER BY sku"+rowLock, skus)
+	}, "SELECT "+columns+" FROM stock WHERE sku IN ? ORDER BY sku"+rowLock, skus)
 	return rows, err
 }
 
@@ -159,7 +184,7 @@ func (l *Ledger) changeStock(ctx context.Context, sku stock.SKU, do func(ctx con
 func (l *Ledger) Set(ctx context.Context, s stock.Setting) (row StockRow, created bool, err error) {
 	err = l.changeStock(ctx, s.SKU, func(ctx context.Context, tx *sqltx.Tx) (err error) {
 		created = false
-		row, err = lockRow(ctx, tx, s.SKU)
+		row, err = lockWhole(ctx, tx, s.SKU)
 		if errors.Is(err, stock.ErrUnknownSKU) {
 			created = true
 			row, err = l.create(ctx, tx, s)
@@ -228,7 +253,7 @@ func (l *Ledger) mayChange(row StockRow, s stock.Setting) error {
 func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row StockRow, out order.Outcome) {
 	line, epoch := t.Lines[0], t.Epoch(0)
 	err := l.changeStock(ctx, line.SKU, func(ctx context.Context, tx *sqltx.Tx) (err error) {
-		if row, err = lockRow(ctx, tx, line.SKU); err != nil {
+		if row, err = lockWhole(ctx, tx, line.SKU); err != nil {
 			return err
 		}
 		if err := l.mayChange(row, s); err != nil {
@@ -288,7 +313,7 @@ func updateRow(ctx context.Context, tx *sqltx.Tx, row StockRow) error {
 // *stock.Refusal): the row, or the epoch above, belongs to a later generation.
 func (l *Ledger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int64) (row StockRow, err error) {
 	err = l.changeStock(ctx, sku, func(ctx context.Context, tx *sqltx.Tx) (err error) {
-		if row, err = lockRow(ctx, tx, sku); err != nil {
+		if row, err = lockWhole(ctx, tx, sku); err != nil {
 			return err
 		}
 		if row.Epoch != seen {

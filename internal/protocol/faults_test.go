@@ -336,7 +336,7 @@ func (r *rig) gather(ctx context.Context, i *instance, s *scenario, e *evidence)
 	for sku, totals := range s.totals {
 		c := skuCounts{totals: totals}
 		var epoch int64
-		if err := db.Raw("SELECT total, available, epoch FROM stock WHERE sku = ?", string(sku)).Row().Scan(&c.total, &c.available, &epoch); err != nil {
+		if err := db.Raw("SELECT total, available + COALESCE((SELECT SUM(available) FROM stock_parts WHERE stock_parts.sku = stock.sku), 0), epoch FROM stock WHERE sku = ?", string(sku)).Row().Scan(&c.total, &c.available, &epoch); err != nil {
 			return err
 		}
 		if _, ok := s.epochs[sku]; !ok { // the stock was just added

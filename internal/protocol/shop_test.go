@@ -384,7 +384,7 @@ type ledgerCounts struct{ total, available, sold int64 }
 func (s *shop) ledgerCounts(t *testing.T, sku stock.SKU) (b ledgerCounts) {
 	t.Helper()
 	db := s.sql.DB()
-	if err := db.Raw("SELECT total, available FROM stock WHERE sku = ?", string(sku)).Row().Scan(&b.total, &b.available); err != nil {
+	if err := db.Raw("SELECT total, available + COALESCE((SELECT SUM(available) FROM stock_parts WHERE stock_parts.sku = stock.sku), 0) FROM stock WHERE sku = ?", string(sku)).Row().Scan(&b.total, &b.available); err != nil {
 		t.Fatal(err)
 	}
 	const sold = `SELECT COALESCE(SUM(quantity), 0) FROM order_lines

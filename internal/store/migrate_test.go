@@ -42,7 +42,7 @@ func TestMigrate_UpDownUp(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := opened(t, dbURL)
 		ctx := t.Context()
-		want := []string{"claims", "jobs", "ledger", "order_history", "order_lines", "orders", "outbox", "payments", "stock"}
+		want := []string{"claims", "jobs", "ledger", "order_history", "order_lines", "orders", "outbox", "payments", "stock", "stock_parts"}
 		if s.Dialect() != sqltx.SQLite { // it holds no locks
 			want = slices.Insert(want, slices.Index(want, "order_history"), "lock_tokens")
 		}
@@ -170,6 +170,21 @@ func TestMigrate_CannotMend(t *testing.T) {
 	})
 }
 
+// migrateDownTo reverts the migrations after the version.
+func migrateDownTo(t *testing.T, s *SQL, version uint) {
+	t.Helper()
+	for {
+		if now, _, err := s.SchemaVersion(t.Context()); err != nil {
+			t.Fatal(err)
+		} else if now <= version {
+			return
+		}
+		if err := s.MigrateDown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestMigrate_HalfAStatement checks that a statement which somebody has done by half is not
 // run again, because it would fail.
 func TestMigrate_HalfAStatement(t *testing.T) {
@@ -177,9 +192,7 @@ func TestMigrate_HalfAStatement(t *testing.T) {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
 			s := migrated(t, d.URL(t))
-			if err := s.MigrateDown(t.Context()); err != nil { // to the version that added the column
-				t.Fatal(err)
-			}
+			migrateDownTo(t, s, 3) // the version that added the column
 			run(t, s.DB(), "ALTER TABLE stock DROP COLUMN closes_at")
 			run(t, s.DB(), "UPDATE schema_migrations SET dirty = ?", true)
 			if err := s.MigrateUp(t.Context()); !errors.Is(err, ErrSchemaDirty) || !strings.Contains(err.Error(), "ALTER TABLE stock") {
@@ -261,6 +274,7 @@ func TestMigrateDown_RefusesLosses(t *testing.T) {
 		stock := "INSERT INTO stock (sku, kind, total, available, %s) VALUES ('a', 'k', 1, 1, %s)"
 		for version := latest; version > 0; version-- {
 			for _, test := range map[uint][]struct{ use, clean, says string }{
+				5: {{"INSERT INTO stock_parts (sku, part, available, epoch) VALUES ('a', 0, 1, 1)", "UPDATE stock_parts SET available = 0", "units that stock rows have lent"}},
 				4: {{"UPDATE ledger SET queues = TRUE", "UPDATE ledger SET queues = FALSE", "run api drain"}},
 				3: {
 					{"INSERT INTO payments (id, order_id, status, created_at, changed_at) VALUES ('p', " + id + ", 'paid', " + now + ", " + now + ")", "DELETE FROM payments", "payments"},
@@ -338,13 +352,8 @@ func TestMigrateDown_WhileServing(t *testing.T) {
 		t.Run(when, func(t *testing.T) {
 			forEachSQL(t, func(t *testing.T, dbURL string) {
 				s := migrated(t, dbURL)
-				if err := s.MigrateDown(t.Context()); err != nil { // to the version that added payments
-					t.Fatal(err)
-				}
-				latest, _, err := s.SchemaVersion(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				const latest = 3 // the version that added payments
+				migrateDownTo(t, s, latest)
 				payment := "INSERT INTO payments (id, order_id, status, created_at, changed_at) VALUES ('p', '" +
 					cmp.Or(id[s.dialect], "0123456789abcdef") + "', 'paid', '2026-01-02 03:04:05', '2026-01-02 03:04:05')"
 				var paid error
@@ -362,7 +371,7 @@ func TestMigrateDown_WhileServing(t *testing.T) {
 					driver, err := sound(ctx)
 					return &writingDriver{driver, before, during}, err
 				}
-				err = s.MigrateDown(t.Context())
+				err := s.MigrateDown(t.Context())
 				if paid != nil { // the instance was told
 					if err != nil {
 						t.Errorf("the payment failed (%v), and so did MigrateDown: %v", paid, err)

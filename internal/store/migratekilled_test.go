@@ -162,7 +162,7 @@ func TestMigrate_Killed(t *testing.T) {
 						t.Errorf("%s, then up: %v", when, err)
 					}
 				}
-				if want := 6 * int(latest); deaths < want {
+				if want := 5 * int(latest); deaths < want {
 					t.Errorf("%d deaths, want at least %d", deaths, want)
 				}
 			})

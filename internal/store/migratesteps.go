@@ -307,6 +307,10 @@ var losses = map[int][]loss{
 		what: "that Redis may have orders which are not in the database (run api drain)", table: "ledger",
 		columns: []object{"ledger.queues"}, where: "queues",
 	}},
+	5: {{
+		what: "units that stock rows have lent to parts (start a strategy without parts and set each stock once)", table: "stock_parts",
+		columns: []object{"stock_parts.available"}, where: "available > 0",
+	}},
 }
 
 // refuseLosses returns ErrSchemaUsed if reverting the migration would lose data. Of a

@@ -34,8 +34,8 @@ func underLock(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []st
 	return rs.cut(ctx, tx, g, takes, refuse)
 }
 
-// cut decides the takes, and updates the stock rows and the claims. The caller must
-// hold the row locks.
+// cut decides the takes, and updates the stock rows and the claims. Rows of which it takes
+// units get their parts back. The caller must hold the row locks.
 func (rs rows) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take, refuse bool) ([]Decision, error) {
 	if err := errors.Join(rs.readCounted(ctx, tx), rs.readClaims(ctx, tx, takes)); err != nil {
 		return nil, err
@@ -52,8 +52,12 @@ func (rs rows) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes 
 			limits[sku] = math.MaxInt64 // none
 		}
 	}
-	claims, _ := raise(tx.Dialect(), claimsOf(accepted, limits, rs), limits)
-	updated, err := tx.ExecAll(ctx, append([]sqltx.Statement{countDown(tx.Dialect(), skus, units)}, claims...)...)
+	statements, _ := raise(tx.Dialect(), claimsOf(accepted, limits, rs), limits)
+	statements = append([]sqltx.Statement{countDown(tx.Dialect(), skus, units)}, statements...)
+	if parts := rs.parts(skus); len(parts) > 0 {
+		statements = append(statements, collecting(tx.Dialect(), parts)...)
+	}
+	updated, err := tx.ExecAll(ctx, statements...)
 	if err != nil {
 		return nil, fmt.Errorf("counting down: %w", err)
 	}

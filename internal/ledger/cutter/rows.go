@@ -38,6 +38,8 @@ type row struct {
 	limit     int64            // units that one buyer may hold; 0: any number; below 0: any number, and claims are being counted
 	counted   Counted          // how far, if limit is below 0
 	held      map[string]int64 // units by buyer; nil until the claims are read
+	inParts   int64            // the units of available that are in parts, which are locked too
+	hasParts  bool
 }
 
 type rows map[stock.SKU]*row

@@ -9,6 +9,14 @@ import (
 // (*Time)(&t). The time is in UTC and has whole microseconds. NULL is the zero time.
 type Time time.Time
 
+// Nullable returns t as an argument for a column that holds a time. The zero time is NULL.
+func Nullable(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
 // Scan sets t to a value from a database.
 func (t *Time) Scan(value any) error {
 	var scanned time.Time

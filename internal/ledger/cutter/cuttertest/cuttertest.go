@@ -162,11 +162,11 @@ func (t *trial) layUnder(name string, units, epoch int64) {
 	}
 }
 
-// left fails the trial unless the stock row has that many units available.
+// left fails the trial unless the stock row and its parts have that many units available.
 func (t *trial) left(name string, want int64) {
 	var got int64
 	if t.err == nil {
-		t.err = t.db.QueryRow(t.ctx, []any{&got}, "SELECT available FROM stock WHERE sku = ?", string(t.sku(name)))
+		t.err = t.db.QueryRow(t.ctx, []any{&got}, "SELECT available + "+cutter.InParts(t.db.Dialect())+" FROM stock WHERE sku = ?", string(t.sku(name)))
 	}
 	if t.err == nil && got != want {
 		t.err = fmt.Errorf("%s has %d units left, want %d", name, got, want)

@@ -1,0 +1,191 @@
+package cutter
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// A stock row may lend units to parts, which are rows of the table stock_parts. Then a sale
+// locks a part instead of the stock row. The rules:
+//
+//   - A SKU has available what its stock row and its parts have together (InParts).
+//   - Parts are added only under the lock of the stock row (lend), with the epoch and the
+//     hours of the stock row, and only for a SKU without buyer limit.
+//   - A sale that locks no stock row may take units from a part that has the epoch, and is
+//     open. It may delete a part that is empty.
+//   - What only adds units adds them to the stock row.
+//   - A transaction that needs all units of a SKU, or changes its epoch, hours or limit,
+//     locks the stock row and takes the parts back first (Collect). A sale that waits for
+//     such a part finds it gone, goes to the stock row, and meets the change there.
+//   - Every transaction locks stock rows before parts, and parts by SKU and number.
+
+// InParts is the expression for the units that the parts of a stock row have, for a
+// statement that reads the table stock.
+func InParts(d sqltx.Dialect) string {
+	return "CAST((SELECT COALESCE(SUM(stock_parts.available), 0) FROM stock_parts WHERE stock_parts.sku = stock.sku) AS " + d.BigInt() + ")"
+}
+
+// Collect takes the parts of the SKUs back: it locks them, adds their units to the stock
+// rows, and deletes them. tx must have locked the stock rows. It returns the units that each
+// stock row got. SKUs that had no parts are not among them.
+func Collect(ctx context.Context, tx *sqltx.Tx, skus ...stock.SKU) (map[stock.SKU]int64, error) {
+	units, err := lockParts(ctx, tx, skus, tx.Dialect().RowLock())
+	if err != nil {
+		return nil, err
+	}
+	return units, collect(ctx, tx, units)
+}
+
+// CollectFree is Collect for those of the SKUs of which no other transaction holds a part
+// locked. It waits for none. busy has the others.
+func CollectFree(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) (units map[stock.SKU]int64, busy []stock.SKU, err error) {
+	units, locked, err := lockFreeParts(ctx, tx, skus)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, sku := range locked {
+		delete(units, sku)
+	}
+	return units, locked, collect(ctx, tx, units)
+}
+
+// lockWithParts is lock, and locks the parts of the rows too. The rows have available what
+// they and their parts have together.
+func lockWithParts(ctx context.Context, tx *sqltx.Tx, takes []stock.Take) (rows, error) {
+	rs, err := lock(ctx, tx, takes)
+	if err != nil {
+		return nil, err
+	}
+	parts, err := lockParts(ctx, tx, stock.SKUsOf(takes...), tx.Dialect().RowLock())
+	for sku, units := range parts {
+		if r := rs[sku]; r != nil {
+			r.available, r.inParts, r.hasParts = r.available+units, units, true
+		}
+	}
+	return rs, err
+}
+
+// parts returns the units in the parts of those of the SKUs that have parts.
+func (rs rows) parts(skus []stock.SKU) map[stock.SKU]int64 {
+	units := make(map[stock.SKU]int64)
+	for _, sku := range skus {
+		if r := rs[sku]; r.hasParts {
+			units[sku] = r.inParts
+		}
+	}
+	return units
+}
+
+// lockParts locks the parts of the SKUs and returns the units in them, by SKU. SKUs without
+// parts are not among them. tx must have locked the stock rows, so no part is added or
+// taken back until it ends. rowLock is as for readSKUs.
+func lockParts(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU, rowLock string) (map[stock.SKU]int64, error) {
+	units := make(map[stock.SKU]int64)
+	err := eachPart(ctx, tx, skus, rowLock, func(sku stock.SKU, _ int, available int64) { units[sku] += available })
+	if err != nil {
+		return nil, fmt.Errorf("locking parts: %w", err)
+	}
+	return units, nil
+}
+
+// lockFreeParts is lockParts without those parts that other transactions hold locked. It
+// returns their SKUs too.
+func lockFreeParts(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) (units map[stock.SKU]int64, busy []stock.SKU, err error) {
+	type part struct {
+		sku    stock.SKU
+		number int
+	}
+	units = make(map[stock.SKU]int64)
+	locked := make(map[part]bool)
+	err = eachPart(ctx, tx, skus, tx.Dialect().SkipLocked(), func(sku stock.SKU, number int, available int64) {
+		units[sku] += available
+		locked[part{sku, number}] = true
+	})
+	if err == nil && tx.Dialect().SkipLocked() != "" { // what is there and not locked by tx, another transaction holds
+		err = eachPart(ctx, tx, skus, "", func(sku stock.SKU, number int, _ int64) {
+			if !locked[part{sku, number}] && !slices.Contains(busy, sku) {
+				busy = append(busy, sku)
+			}
+		})
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("locking parts: %w", err)
+	}
+	return units, busy, nil
+}
+
+// eachPart calls do for each part of the SKUs, by SKU and number. rowLock is the clause that
+// locks them, or empty.
+func eachPart(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU, rowLock string, do func(sku stock.SKU, number int, available int64)) error {
+	if len(skus) == 0 {
+		return nil
+	}
+	return tx.QueryEach(ctx, func(found *sql.Rows) error {
+		var (
+			sku       stock.SKU
+			number    int
+			available int64
+		)
+		err := found.Scan(&sku, &number, &available)
+		do(sku, number, available)
+		return err
+	}, "SELECT sku, part, available FROM stock_parts WHERE sku IN ? ORDER BY sku, part"+rowLock, skus)
+}
+
+// collect moves the units of locked parts to their stock rows, and deletes the parts.
+func collect(ctx context.Context, tx *sqltx.Tx, units map[stock.SKU]int64) error {
+	if len(units) == 0 {
+		return nil
+	}
+	if _, err := tx.ExecAll(ctx, collecting(tx.Dialect(), units)...); err != nil {
+		return fmt.Errorf("taking parts back: %w", err)
+	}
+	return nil
+}
+
+// collecting returns the statements that move the units of parts to their stock rows.
+func collecting(d sqltx.Dialect, units map[stock.SKU]int64) []sqltx.Statement {
+	var (
+		skus    []stock.SKU
+		args    []any
+		negated = make(map[stock.SKU]int64, len(units))
+	)
+	for sku, n := range units {
+		skus = append(skus, sku)
+		args = append(args, string(sku))
+		negated[sku] = -n
+	}
+	slices.Sort(skus)
+	return []sqltx.Statement{
+		countDown(d, skus, negated),
+		{SQL: d.Bind("DELETE FROM stock_parts WHERE sku IN (?" + strings.Repeat(",?", len(args)-1) + ")"), Args: args},
+	}
+}
+
+// lend returns the statements that move units from the stock row r to new parts, numbered
+// from 0. r must be locked, have no parts and no buyer limit, and an epoch of the generation
+// in use.
+func lend(d sqltx.Dialect, r *row, parts []int64) []sqltx.Statement {
+	var (
+		sum  int64
+		args []any
+	)
+	for number, units := range parts {
+		sum += units
+		args = append(args, string(r.sku), number, units, r.epoch, sqltx.Nullable(r.opensAt), sqltx.Nullable(r.closesAt))
+	}
+	return []sqltx.Statement{
+		countDown(d, []stock.SKU{r.sku}, map[stock.SKU]int64{r.sku: sum}),
+		{
+			SQL: d.Bind("INSERT INTO stock_parts (sku, part, available, epoch, opens_at, closes_at) VALUES (?,?,?,?,?,?)" +
+				strings.Repeat(",(?,?,?,?,?,?)", len(parts)-1)),
+			Args: args,
+		},
+	}
+}
