@@ -204,6 +204,9 @@ func (c *config) checkStores() error {
 	case c.DB != "" && c.Redis == "" && c.strategy.HasGate() && !strings.HasPrefix(c.DB, "sqlite:"):
 		return fmt.Errorf("--redis: required by strategy %s with a database server", c.strategy.Name)
 	}
+	if c.strategy.NeedsRowLocks() && (c.DB == "" || strings.HasPrefix(c.DB, "sqlite:")) {
+		return fmt.Errorf("--db: strategy %s needs row locks, which SQLite and the embedded stores do not have; name a database with mysql:// or postgres://, or use another --strategy", c.strategy.Name)
+	}
 	return c.checkURL("--redis", c.Redis, store.CheckRedis)
 }
 

@@ -110,6 +110,8 @@ func TestParseRefuses(t *testing.T) {
 		env  []string
 		says []string
 	}{
+		{"--strategy unit-rows", nil, []string{"--db", "unit-rows", "mysql://", "postgres://"}},
+		{"--strategy unit-rows --db sqlite:///x", nil, []string{"--db", "unit-rows", "mysql://", "postgres://"}},
 		{"--late-payment keep", nil, []string{"--late-payment", `"keep"`, "revive"}},
 		{"--ack queued", nil, []string{"--ack", "--strategy async"}},
 		{"drain", nil, []string{"--db", "drain"}},

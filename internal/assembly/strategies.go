@@ -74,6 +74,7 @@ type Spec struct {
 	cutter           func() cutter.Cutter
 	group            bool
 	queues           bool // orders go into the gate's journal, and are answered then
+	rowLocks         bool // SKIP LOCKED must lock rows
 	locks, segmented bool // whether the layout names the lock and the number of segments
 }
 
@@ -86,6 +87,10 @@ func (s Spec) NeedsLock() bool { return s.locks }
 // Queues reports whether the strategy answers orders before the ledger has them. It cannot
 // run on a Redis Cluster: there a count and the journal may be on different servers.
 func (s Spec) Queues() bool { return s.queues }
+
+// NeedsRowLocks reports whether the strategy runs only on a database whose SELECT … FOR
+// UPDATE SKIP LOCKED locks rows: not on SQLite, and so not on embedded stores.
+func (s Spec) NeedsRowLocks() bool { return s.rowLocks }
 
 // Segmented reports whether the strategy divides the stock of a SKU into segments.
 func (s Spec) Segmented() bool { return s.segmented }
@@ -149,6 +154,10 @@ func Strategies() []Spec {
 		{
 			Name: "merged", Cutter: "merged", Sound: true, cutter: cutter.Merged, group: true,
 			Detail: "the conditional UPDATE once for a whole group of orders",
+		},
+		{
+			Name: "unit-rows", Cutter: "unit-rows", Sound: true, cutter: cutter.UnitRows, rowLocks: true,
+			Detail: "one row for each unit, SELECT … FOR UPDATE SKIP LOCKED: no order waits for the row of another; a connection is held for a round trip more; needs a database with row locks",
 		},
 		{
 			Name: "queue", Gate: "queue(readwrite)", Cutter: "count", Sound: true, gate: queue, cutter: cutter.Count, group: true,
@@ -220,6 +229,9 @@ func (b Backends) inSegments(counter *gate.Counter, inner gate.Gate) (*gate.Coun
 	gatherers := redislock.New(b.Redis, redislock.Options{Lease: gatherLease, Fixed: true})
 	return counter, gate.NewSegmented(counter, inner, gatherers)
 }
+
+// EmbeddedStrategies returns the strategies that run on embedded stores.
+func EmbeddedStrategies() []Spec { return slices.DeleteFunc(Strategies(), Spec.NeedsRowLocks) }
 
 // StrategyNames returns the names of all strategies.
 func StrategyNames() []string {

@@ -171,14 +171,17 @@ func collecting(d sqltx.Dialect, units map[stock.SKU]int64) []sqltx.Statement {
 // lend returns the statements that move units from the stock row r to new parts, numbered
 // from 0. r must be locked, have no parts and no buyer limit, and an epoch of the generation
 // in use.
-func lend(d sqltx.Dialect, r *row, parts []int64) []sqltx.Statement {
+func lend(d sqltx.Dialect, r *row, parts []int64) []sqltx.Statement { return lendFrom(d, r, 0, parts) }
+
+// lendFrom is lend with parts numbered from first. r may have parts with lower numbers.
+func lendFrom(d sqltx.Dialect, r *row, first int64, parts []int64) []sqltx.Statement {
 	var (
 		sum  int64
 		args []any
 	)
-	for number, units := range parts {
+	for i, units := range parts {
 		sum += units
-		args = append(args, string(r.sku), number, units, r.epoch, sqltx.Nullable(r.opensAt), sqltx.Nullable(r.closesAt))
+		args = append(args, string(r.sku), first+int64(i), units, r.epoch, sqltx.Nullable(r.opensAt), sqltx.Nullable(r.closesAt))
 	}
 	return []sqltx.Statement{
 		countDown(d, []stock.SKU{r.sku}, map[stock.SKU]int64{r.sku: sum}),

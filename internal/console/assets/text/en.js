@@ -181,6 +181,7 @@ export default {
   "strategy.optimistic": "Writes only if nobody else has written since, or tries again. Correct; many retries under contention.",
   "strategy.for-update": "Locks the stock row, then reads, checks and writes. Correct; one order at a time holds the row.",
   "strategy.conditional": "One UPDATE that succeeds only if enough is left. Correct; the row is locked for one statement.",
+  "strategy.unit-rows": "One row for each unit; an order takes free rows by SKIP LOCKED. Correct; nobody waits for a row. Not on embedded stores.",
   "strategy.merged": "One conditional UPDATE for a whole group of orders. Correct; the hot row is written once a group.",
   "strategy.queue": "Orders wait in a queue for each SKU, and one instance at a time decides them all. Correct.",
   "strategy.async": "The script also journals the order in Redis, and the answer is 202. The database follows. Correct, and as durable as Redis."

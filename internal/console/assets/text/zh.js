@@ -181,6 +181,7 @@ export default {
   "strategy.optimistic": "其间没有别人写过才写入，否则重试。正确；争用时重试很多。",
   "strategy.for-update": "先锁库存行，再读、查、写。正确；同一时刻只有一个订单占着这一行。",
   "strategy.conditional": "一条 UPDATE，余量足够才成功。正确；行锁只持续一条语句。",
+  "strategy.unit-rows": "一件一行，订单用 SKIP LOCKED 取空闲的行。正确；谁也不等别人的行。内嵌存储上不能运行。",
   "strategy.merged": "一组订单合并成一条带条件的 UPDATE。正确；热点行每组只写一次。",
   "strategy.queue": "订单按 SKU 排队，同一时刻由一个实例一并裁决。正确。",
   "strategy.async": "脚本同时把订单写入 Redis 的日志流，返回 202，数据库随后提交。正确；持久性与 Redis 相同。"
