@@ -177,7 +177,7 @@ var placing = []mutant{
 	{"a frozen gate makes the ledger unreachable", ownership, "inTime := ctx.Err() == nil", "inTime := true", "internal/reconcile TestStoresUp/the_gate_is_frozen"},
 	{"every try to recover counts", recovery, "\tif err != nil {\n\t\treturn err\n\t}\n\tr.metrics.recoveries.WithLabelValues(ended).Inc()", "\tr.metrics.recoveries.WithLabelValues(ended).Inc()\n\tif err != nil {\n\t\treturn err\n\t}", "internal/protocol TestRecoveriesAreCounted"},
 	{"a repair keeps the epoch", recount, "if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {", "if _, err = l.Generation().Renew(row.Epoch, above); err != nil {", "internal/protocol TestTakeOutlivesRepair/SQLite"},
-	{"a repair counts without the row's lock", recount, "row, err := lockRow(ctx, tx, sku)", "row, err := readRow(ctx, tx, sku, \"\")", "internal/protocol TestRepairWaitsForACommit/PostgreSQL"},
+	{"a repair counts without the row's lock", recount, "row, err := lockWhole(ctx, tx, sku)", "row, err := readRow(ctx, tx, sku, columnsWithParts(tx.Dialect()), \"\")", "internal/protocol TestRepairWaitsForACommit/PostgreSQL"},
 	{"one reading proves a difference", audits, "found, err := r.confirm(ctx, suspects)", "found, err := suspects, error(nil)", "internal/protocol TestOneReadingProvesNothing"},
 	{"readings that differ prove a difference", audits, "d.Kind != Unsteady && least <= most", "d.Kind != Unsteady", "internal/protocol TestOneReadingProvesNothing"},
 	{"sales between the readings are a difference", compare, "c.Least = gate.Available - max(before.Available, 0)", "c.Least = gate.Available - max(after.Available, 0)", "internal/stock TestCompare_Bounds"},
