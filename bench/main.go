@@ -134,7 +134,9 @@ var variants = []variant{
 	{name: "conditional", strategy: "conditional"},
 	{name: "optimistic", strategy: "optimistic"},
 	{name: "for-update", strategy: "for-update"},
+	{name: "unit-rows", strategy: "unit-rows"},
 	{name: "sold-out", strategy: "lua", soldOut: true},
+	{name: "merged-sold-out", strategy: "merged", soldOut: true},
 }
 
 func names(of []variant) []string {

@@ -298,7 +298,7 @@ func (l *lab) chosen() []assembly.Spec {
 	var specs []assembly.Spec
 	if len(l.Strategies) == 0 {
 		for _, spec := range assembly.Strategies() {
-			if l.Lifecycle && (!spec.Sound || spec.Queues()) || spec.Queues() && strings.HasPrefix(l.Redis, "redis+cluster:") {
+			if spec.NeedsRowLocks() && (l.DB == "" || strings.HasPrefix(l.DB, "sqlite:")) || l.Lifecycle && (!spec.Sound || spec.Queues()) || spec.Queues() && strings.HasPrefix(l.Redis, "redis+cluster:") {
 				continue
 			}
 			specs = append(specs, spec)

@@ -29,6 +29,9 @@ const (
 	// request is safe but wasteful: recovery voids the order while the request
 	// still runs, and the request must take the units again.
 	minTakeDeadline = time.Second
+	// maxSoldOutMemory bounds --sold-out-memory: how long buyers are refused after
+	// another instance has added stock.
+	maxSoldOutMemory = time.Second
 	// minPaymentWindow and maxPaymentWindow bound --payment-window, unless it is 0.
 	minPaymentWindow, maxPaymentWindow = time.Second, 365 * 24 * time.Hour
 )
@@ -52,11 +55,12 @@ type config struct {
 	Redis   string `group:"Stores:" placeholder:"URL" help:"The gate: redis://host:port/0, rediss://, redis+sentinel://h1:p1,h2:p2/mymaster, redis+cluster://h1:p1,h2:p2."`
 	Migrate bool   `group:"Stores:" help:"Migrate an old schema before serving."`
 
-	StrategyName string        `group:"How stock is cut:" name:"strategy" default:"${strategy}" enum:"${strategies}" help:"The way stock is cut: ${enum}."`
-	Guard        bool          `group:"How stock is cut:" default:"on" help:"Let the ledger, behind a gate, refuse orders that exceed the stock (on|off, default on)."`
-	Segments     int           `group:"How stock is cut:" default:"8" help:"Number of segments of each SKU, for strategies with segments."`
-	Slots        int           `group:"How stock is cut:" default:"8" help:"Number of rows of the ledger that each SKU is sold from, for strategies with slots."`
-	TakeDeadline time.Duration `group:"How stock is cut:" default:"30s" help:"How long a take may be in flight before recovery resolves it."`
+	StrategyName  string        `group:"How stock is cut:" name:"strategy" default:"${strategy}" enum:"${strategies}" help:"The way stock is cut: ${enum}."`
+	Guard         bool          `group:"How stock is cut:" default:"on" help:"Let the ledger, behind a gate, refuse orders that exceed the stock (on|off, default on)."`
+	Segments      int           `group:"How stock is cut:" default:"8" help:"Number of segments of each SKU, for strategies with segments."`
+	Slots         int           `group:"How stock is cut:" default:"8" help:"Number of rows of the ledger that each SKU is sold from, for strategies with slots."`
+	SoldOutMemory time.Duration `group:"How stock is cut:" default:"100ms" help:"How long a strategy without a gate answers sold out from memory after the ledger said so, at most 1s; 0: every order asks the ledger. With a gate it has no effect."`
+	TakeDeadline  time.Duration `group:"How stock is cut:" default:"30s" help:"How long a take may be in flight before recovery resolves it."`
 
 	Locks backends.Flags `group:"Locks:" embed:""`
 	Fence bool           `group:"Locks:" default:"on" help:"Check fencing tokens, so that a lock holder with an expired lease cannot change counts (on|off, default on)."`
@@ -201,6 +205,9 @@ func (c *config) checkStores() error {
 	case c.DB != "" && c.Redis == "" && c.strategy.HasGate() && !strings.HasPrefix(c.DB, "sqlite:"):
 		return fmt.Errorf("--redis: required by strategy %s with a database server", c.strategy.Name)
 	}
+	if c.strategy.NeedsRowLocks() && (c.DB == "" || strings.HasPrefix(c.DB, "sqlite:")) {
+		return fmt.Errorf("--db: strategy %s needs row locks, which SQLite and the embedded stores do not have; name a database with mysql:// or postgres://, or use another --strategy", c.strategy.Name)
+	}
 	return c.checkURL("--redis", c.Redis, store.CheckRedis)
 }
 
@@ -221,6 +228,8 @@ func (c *config) checkBounds() error {
 		return fmt.Errorf("--slots: %d is not between 1 and %d", c.Slots, assembly.MaxSlots)
 	case c.TakeDeadline < minTakeDeadline:
 		return fmt.Errorf("--take-deadline: %v is shorter than %v", c.TakeDeadline, minTakeDeadline)
+	case c.SoldOutMemory < 0 || c.SoldOutMemory > maxSoldOutMemory:
+		return fmt.Errorf("--sold-out-memory: %v is not between 0 and %v", c.SoldOutMemory, maxSoldOutMemory)
 	case c.PaymentWindow != 0 && (c.PaymentWindow < minPaymentWindow || c.PaymentWindow > maxPaymentWindow):
 		return fmt.Errorf("--payment-window: %v is neither 0 nor between %v and %v", c.PaymentWindow, minPaymentWindow, maxPaymentWindow)
 	case c.DrainDelay < 0:

@@ -54,6 +54,9 @@ var parseTests = []struct {
 	{"a drain delay", "--drain-delay 5s", nil, func(c config) bool { return c.DrainDelay == 5*time.Second }},
 	{"a drain delay from the environment", "", []string{"HOLDFAST_DRAIN_DELAY=1m"}, func(c config) bool { return c.DrainDelay == time.Minute }},
 	{"the default payment window", "", nil, func(c config) bool { return c.PaymentWindow == 15*time.Minute }},
+	{"the default memory of sold out", "", nil, func(c config) bool { return c.SoldOutMemory == 100*time.Millisecond }},
+	{"no memory of sold out", "--sold-out-memory 0", nil, func(c config) bool { return c.SoldOutMemory == 0 }},
+	{"a long memory of sold out", "--sold-out-memory 1s", nil, func(c config) bool { return c.SoldOutMemory == time.Second }},
 	{"no payment window", "--payment-window 0", nil, func(c config) bool { return c.PaymentWindow == 0 }},
 	{"late payments refused", "--late-payment refuse", nil, func(c config) bool { return c.LatePayment == "refuse" }},
 	{"late payments revive", "", nil, func(c config) bool { return c.LatePayment == "revive" }},
@@ -107,6 +110,8 @@ func TestParseRefuses(t *testing.T) {
 		env  []string
 		says []string
 	}{
+		{"--strategy unit-rows", nil, []string{"--db", "unit-rows", "mysql://", "postgres://"}},
+		{"--strategy unit-rows --db sqlite:///x", nil, []string{"--db", "unit-rows", "mysql://", "postgres://"}},
 		{"--late-payment keep", nil, []string{"--late-payment", `"keep"`, "revive"}},
 		{"--ack queued", nil, []string{"--ack", "--strategy async"}},
 		{"drain", nil, []string{"--db", "drain"}},
@@ -136,6 +141,8 @@ func TestParseRefuses(t *testing.T) {
 		{"--db mysql://h/n", nil, []string{"--redis", "lua"}},
 		{"--take-deadline 5", nil, []string{"--take-deadline"}},
 		{"--take-deadline 5ms", nil, []string{"--take-deadline", "5ms", "1s"}},
+		{"--sold-out-memory -1ms", nil, []string{"--sold-out-memory", "-1ms", "1s"}},
+		{"--sold-out-memory 1001ms", nil, []string{"--sold-out-memory", "1.001s", "1s"}},
 		{"--payment-window -1m", nil, []string{"--payment-window", "-1m", "1s"}},
 		{"--payment-window 999ms", nil, []string{"--payment-window", "999ms", "1s"}},
 		{"--payment-window 8761h", nil, []string{"--payment-window", "8761h", "8760h"}},

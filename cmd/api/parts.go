@@ -19,7 +19,7 @@ func (c config) parts() assembly.Parts {
 // options returns what the flags say of an instance's rules.
 func (c config) options(log *slog.Logger, metrics prometheus.Registerer) assembly.Options {
 	return assembly.Options{
-		TakeDeadline: c.TakeDeadline, PaymentWindow: c.PaymentWindow, LatePayments: c.LatePayment,
+		TakeDeadline: c.TakeDeadline, PaymentWindow: c.PaymentWindow, LatePayments: c.LatePayment, SoldOutMemory: c.SoldOutMemory,
 		Log: log, Metrics: metrics,
 	}
 }

@@ -74,8 +74,9 @@ type Reconciler interface {
 
 // Orders is what administering stock needs of the orders.
 type Orders interface {
-	// RulesChanged is called when the rules of the SKU may have been changed.
-	RulesChanged(sku stock.SKU)
+	// StockChanged is called when units may have been added to the SKUs, or their rules
+	// may have been changed.
+	StockChanged(skus ...stock.SKU)
 }
 
 // Admin sets, lists and audits stock. It is safe for concurrent use.
@@ -103,7 +104,7 @@ func New(gate Gate, l Ledger, r Reconciler, o Orders, log *slog.Logger) *Admin {
 // package stock. A retry is safe.
 func (a *Admin) SetStock(ctx context.Context, set stock.Setting) (st Stock, created bool, err error) {
 	row, created, err := a.setRow(ctx, set)
-	a.orders.RulesChanged(set.SKU) // even after an error, which may hide a commit
+	a.orders.StockChanged(set.SKU) // even after an error, which may hide a commit
 	if err == nil && (row.BuyerLimit < 0 || row.BuyerLimit == 0 && set.BuyerLimit != nil) {
 		row, err = a.ledger.CountClaims(ctx, row.SKU)
 	}

@@ -27,7 +27,7 @@ type shop struct {
 	ledger     *twinLedger
 	reconciler *twinReconciler
 	calls      []string    // of gate, ledger and reconciler, in order
-	changed    []stock.SKU // the arguments of RulesChanged
+	changed    []stock.SKU // the arguments of StockChanged
 }
 
 func newShop(withGate bool) *shop {
@@ -196,7 +196,7 @@ func (l *twinLedger) Shrink(_ context.Context, t stock.Take, s stock.Setting) (r
 
 type twinOrders struct{ *shop }
 
-func (o twinOrders) RulesChanged(sku stock.SKU) { o.changed = append(o.changed, sku) }
+func (o twinOrders) StockChanged(skus ...stock.SKU) { o.changed = append(o.changed, skus...) }
 
 type twinReconciler struct {
 	*shop
@@ -589,9 +589,9 @@ func TestSetStock_CountsClaims(t *testing.T) {
 	}
 }
 
-// TestRulesChanged checks that orders are told of every change of a SKU's rules, also if
-// its answer was lost, once it is committed.
-func TestRulesChanged(t *testing.T) {
+// TestStockChanged checks that orders are told of every change of a SKU, also if its answer
+// was lost, once it is committed.
+func TestStockChanged(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []error{nil, errAway} {
 		s := stocked(true, 0)

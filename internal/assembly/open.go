@@ -3,6 +3,7 @@ package assembly
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
 )
@@ -52,6 +53,11 @@ func Build(ctx context.Context, stores Stores, p Parts, o Options) (*Instance, e
 	ledgerID, err := stores.SQL.LedgerID(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if p.Strategy.NeedsRowLocks() {
+		if err := stores.SQL.Ledger().CheckSkipLocked(ctx, "SELECT beat FROM ledger"); err != nil {
+			return nil, fmt.Errorf("strategy %s needs row locks: %w; use MariaDB, MySQL or PostgreSQL, or another strategy", p.Strategy.Name, err)
+		}
 	}
 	locker, closeLocks, err := openLocks(ctx, p, stores.Redis, o.Metrics)
 	if err != nil {

@@ -79,6 +79,7 @@ type Spec struct {
 	slots            bool // the cutter is Slots, in place of the field cutter, and the layout names their number
 	group            bool
 	queues           bool // orders go into the gate's journal, and are answered then
+	rowLocks         bool // SKIP LOCKED must lock rows
 	locks, segmented bool // whether the layout names the lock and the number of segments
 }
 
@@ -94,6 +95,10 @@ func (s Spec) Queues() bool { return s.queues }
 
 // Slotted reports whether the strategy divides the stock of a SKU into slots of the ledger.
 func (s Spec) Slotted() bool { return s.slots }
+
+// NeedsRowLocks reports whether the strategy runs only on a database whose SELECT … FOR
+// UPDATE SKIP LOCKED locks rows: not on SQLite, and so not on embedded stores.
+func (s Spec) NeedsRowLocks() bool { return s.rowLocks }
 
 // Segmented reports whether the strategy divides the stock of a SKU into segments.
 func (s Spec) Segmented() bool { return s.segmented }
@@ -162,6 +167,10 @@ func Strategies() []Spec {
 		{
 			Name: "slots", Cutter: "slots", Sound: true, group: true, slots: true,
 			Detail: "merged over one of several rows of the SKU (--slots): while one group commits, groups with other rows go on; for several instances and slow commits",
+		},
+		{
+			Name: "unit-rows", Cutter: "unit-rows", Sound: true, cutter: cutter.UnitRows, rowLocks: true,
+			Detail: "one row for each unit, SELECT … FOR UPDATE SKIP LOCKED: no order waits for the row of another; a connection is held for a round trip more; needs a database with row locks",
 		},
 		{
 			Name: "queue", Gate: "queue(readwrite)", Cutter: "count", Sound: true, gate: queue, cutter: cutter.Count, group: true,
@@ -233,6 +242,9 @@ func (b Backends) inSegments(counter *gate.Counter, inner gate.Gate) (*gate.Coun
 	gatherers := redislock.New(b.Redis, redislock.Options{Lease: gatherLease, Fixed: true})
 	return counter, gate.NewSegmented(counter, inner, gatherers)
 }
+
+// EmbeddedStrategies returns the strategies that run on embedded stores.
+func EmbeddedStrategies() []Spec { return slices.DeleteFunc(Strategies(), Spec.NeedsRowLocks) }
 
 // StrategyNames returns the names of all strategies.
 func StrategyNames() []string {

@@ -24,9 +24,10 @@ const expiryRetry = 30 * time.Second
 
 // Expiry is what one batch of Expire did.
 type Expiry struct {
-	More    bool // another batch may find orders at once
-	Expired int  // orders that the batch expired
-	Failed  int  // orders that the round has passed over, because they cannot expire
+	More    bool        // another batch may find orders at once
+	Expired int         // orders that the batch expired
+	Failed  int         // orders that the round has passed over, because they cannot expire
+	SKUs    []stock.SKU // whose units returned
 	// Returned are the additions that the outbox got for the units of these orders.
 	Returned []stock.Change
 	Locked   time.Duration // how long it held stock rows locked
@@ -221,7 +222,7 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 	}
 	round.leave(first, others)
 	units, _ := unitsOf(expired)
-	e = Expiry{Expired: len(expired), Returned: returned, Locked: time.Since(locked)}
+	e = Expiry{Expired: len(expired), SKUs: slices.Sorted(maps.Keys(units)), Returned: returned, Locked: time.Since(locked)}
 	if gone = slices.DeleteFunc(gone, func(sku stock.SKU) bool { return units[sku] == 0 }); len(gone) > 0 {
 		l.log.Warn("orders have expired, and their units are lost: their SKUs have no stock rows", "skus", gone)
 	}

@@ -89,7 +89,7 @@ type Service struct {
 	queue      Queue // nil: the ledger records an order before it is answered
 	reconciler Reconciler
 	late       Late
-	hours      hours
+	refusals   refusals
 	metrics    *metrics
 	tracer     *tracing.Tracer
 }
@@ -97,6 +97,9 @@ type Service struct {
 // Options configure a Service.
 type Options struct {
 	Late Late // what becomes of late payments
+	// SoldOutMemory is how long the ledger's answer that a SKU is sold out is repeated
+	// without asking again. 0: it is not. It has no effect with a gate.
+	SoldOutMemory time.Duration
 	// Queue accepts the orders. nil: the ledger records an order before it is answered.
 	Queue  Queue
 	Tracer *tracing.Tracer // nil: there are no traces
@@ -105,10 +108,14 @@ type Options struct {
 // NewService returns a service for the ledger with that ID. gate is nil if the
 // strategy has none.
 func NewService(ledgerID uuid.UUID, gate Gate, l Ledger, r Reconciler, o Options, registry prometheus.Registerer) *Service {
-	return &Service{
+	s := &Service{
 		ledgerID: ledgerID, gate: gate, ledger: l, reconciler: r,
 		queue: o.Queue, late: o.Late, metrics: newMetrics(registry), tracer: o.Tracer,
 	}
+	if gate == nil { // a gate answers as fast, and knows what every instance returns
+		s.refusals.soldOut = o.SoldOutMemory
+	}
+	return s
 }
 
 // Place places an order. replayed says that the key's order was placed before, and
@@ -172,7 +179,7 @@ func (s *Service) placeInTries(ctx context.Context, r Request) (Order, bool, err
 			last = out.Reason()
 			retry.Wait(ctx, try)
 		case out.Refused():
-			s.hours.learn(asked, out.Reason())
+			s.refusals.learn(asked, r.Lines, out.Reason())
 			return s.refused(ctx, r, voids, out.Reason())
 		default:
 			return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrUnavailable, out.Reason()))
@@ -186,7 +193,7 @@ func (s *Service) sellable(ctx context.Context, lines []stock.Line) error {
 	if err := s.reconciler.Usable(ctx); err != nil {
 		return err
 	}
-	return s.hours.refuse(lines)
+	return s.refusals.refuse(lines)
 }
 
 // errVoided: a void order has the ID that the key led to.
@@ -374,13 +381,18 @@ func (s *Service) inProgress(ctx context.Context, id uuid.UUID, buyer string) er
 	return ErrInProgress // queued, or recorded just now
 }
 
-// Learn remembers the reason for which the ledger refused an order. asked is a time before
-// the ledger was asked. Later orders may be refused at once for the same reason.
-func (s *Service) Learn(asked time.Time, reason error) { s.hours.learn(asked, reason) }
+// Learn remembers the reason for which the ledger refused an order that was queued, if it
+// was the opening hours. asked is a time before the ledger was asked. Later orders may be
+// refused at once for the same reason.
+func (s *Service) Learn(asked time.Time, reason error) { s.refusals.learn(asked, nil, reason) }
 
-// RulesChanged must be called when the rules of the SKU may have been changed. The
-// next order asks the ledger.
-func (s *Service) RulesChanged(sku stock.SKU) { s.hours.forget(sku) }
+// StockChanged must be called when the rules of the SKUs may have been changed, or units
+// may have been added or returned to them. The next order asks the ledger.
+func (s *Service) StockChanged(skus ...stock.SKU) {
+	for _, sku := range skus {
+		s.refusals.forget(sku)
+	}
+}
 
 // replay answers a request whose order exists already.
 func (s *Service) replay(r Request, found *Order) (Order, bool, error) {

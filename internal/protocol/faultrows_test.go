@@ -94,7 +94,7 @@ var foundRows = []faultRow{
 func allRows(database string) (rows []faultRow) {
 	const first = 8 // statements
 	kinds := slices.Concat(lostKinds, databaseKinds[database])
-	for i, spec := range assembly.Strategies() {
+	for i, spec := range strategiesOn(database) {
 		row := faultRow{database: database, strategy: spec.Name}
 		add := func(sql, redis []faults.Fault) {
 			row.sql, row.redis, row.seed = sql, redis, uint64(len(rows))
@@ -142,7 +142,7 @@ func allRows(database string) (rows []faultRow) {
 // randomRow returns a random row on a database. A seed always gives the same row.
 func randomRow(database string, seed uint64) faultRow {
 	random := rand.New(rand.NewPCG(seed, 2))
-	table := assembly.Strategies()
+	table := strategiesOn(database)
 	if *faultsOnly != "" {
 		table = slices.DeleteFunc(table, func(s assembly.Spec) bool { return !slices.Contains(strings.Split(*faultsOnly, ","), s.Name) })
 	}

@@ -20,8 +20,9 @@ import (
 func TestLayouts(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		for n, next := range assembly.StrategyNames() {
-			if !s.takesTurn(n + 1) {
+		for n, spec := range assembly.Strategies() {
+			next := spec.Name
+			if !s.runs(spec, n+1) {
 				continue
 			}
 			t.Run("lua to "+next, func(t *testing.T) {

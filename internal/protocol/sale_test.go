@@ -88,7 +88,7 @@ func TestRush(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
 		for i, spec := range assembly.Strategies() {
-			if !s.takesTurn(i) {
+			if !s.runs(spec, i) {
 				continue
 			}
 			t.Run(spec.Name, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestRushOfLines(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
 		for n, spec := range assembly.Strategies() {
-			if !spec.Sound || !s.takesTurn(n+1) {
+			if !spec.Sound || !s.runs(spec, n+1) {
 				continue
 			}
 			t.Run(spec.Name, func(t *testing.T) {

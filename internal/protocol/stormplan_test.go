@@ -105,7 +105,7 @@ const (
 // newStorm draws a storm. A seed always gives the same one, except for the number of the
 // run in its names.
 func newStorm(database string, seed uint64, run int64) storm {
-	d := drawing{Rand: rand.New(rand.NewPCG(seed, 3)), run: run}
+	d := drawing{Rand: rand.New(rand.NewPCG(seed, 3)), run: run, database: database}
 	d.skus = []stock.SKU{stock.SKU(fmt.Sprintf("a.%d", run)), stock.SKU(fmt.Sprintf("b.%d", run))}
 	d.seed = seed
 	d.noGuard = d.IntN(3) > 0
@@ -123,6 +123,7 @@ type drawing struct {
 	*rand.Rand
 	storm
 	run       int64
+	database  string
 	instances int
 	buyers    []order.Request
 }
@@ -167,7 +168,7 @@ func (d *drawing) place(f faults.Fault, frequent bool) faults.Fault {
 
 // launches draws the instances that take the stock over: one or two of one sound strategy.
 func (d *drawing) launches() (among []launch) {
-	sound := slices.DeleteFunc(assembly.Strategies(), func(s assembly.Spec) bool { return !s.Sound })
+	sound := slices.DeleteFunc(strategiesOn(d.database), func(s assembly.Spec) bool { return !s.Sound })
 	spec := pick(d.Rand, sound...)
 	for range 1 + d.IntN(2) {
 		among = append(among, launch{spec.Name})

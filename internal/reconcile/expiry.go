@@ -66,6 +66,9 @@ func (e *expiry) step(ctx context.Context, held ledger.Job) (pause time.Duration
 	if done.Locked > slowBatch {
 		e.metrics.slowExpiries.Inc()
 	}
+	if e.returned != nil {
+		e.returned(done.SKUs...)
+	}
 	e.BringToGate(ctx, done.Returned...)
 	if done.Failed > 0 || !done.More {
 		e.metrics.failed.Set(float64(done.Failed))

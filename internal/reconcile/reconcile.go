@@ -110,9 +110,12 @@ type Options struct {
 	// it. A deadline shorter than a request is safe, but makes requests take
 	// twice.
 	TakeDeadline time.Duration
-	Log          *slog.Logger
-	Metrics      prometheus.Registerer
-	Tracer       *tracing.Tracer // nil: there are no traces
+	// Returned is called after orders have expired and the units of these SKUs have
+	// returned to stock. nil: nobody needs to know.
+	Returned func(skus ...stock.SKU)
+	Log      *slog.Logger
+	Metrics  prometheus.Registerer
+	Tracer   *tracing.Tracer // nil: there are no traces
 }
 
 // Reconciler reconciles one gate with the ledger. Call Start before the first
@@ -124,6 +127,7 @@ type Reconciler struct {
 	generations  *generations
 	jobs         *jobs
 	takeDeadline time.Duration
+	returned     func(skus ...stock.SKU) // may be nil
 	log          *slog.Logger
 	metrics      *metrics
 	tracer       *tracing.Tracer
@@ -144,6 +148,7 @@ func New(counter Counter, l Ledger, o Options) *Reconciler {
 		counter: counter, ledger: l,
 		generations:  &generations{ledger: l, counter: counter, layout: o.Layout, queues: o.Queues, log: o.Log, checked: m.checked},
 		takeDeadline: o.TakeDeadline,
+		returned:     o.Returned,
 		log:          o.Log,
 		metrics:      m,
 		tracer:       o.Tracer,

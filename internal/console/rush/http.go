@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-
-	"github.com/holdfast-stock/holdfast/internal/assembly"
 )
 
 const (
@@ -92,7 +90,7 @@ type limits struct {
 
 func (r *Runner) show(w http.ResponseWriter) {
 	o := overview{
-		Available: r.o.Unavailable == "", Reason: r.o.Unavailable, Strategies: assembly.StrategyNames(), Defaults: Defaults(),
+		Available: r.o.Unavailable == "", Reason: r.o.Unavailable, Strategies: strategies(), Defaults: Defaults(),
 		Limits: limits{MaxClients, MaxUnits, int(MaxDuration.Seconds())},
 	}
 	if p, ok := r.Current(); ok {

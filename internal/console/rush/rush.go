@@ -105,12 +105,20 @@ func (i Invalid) Error() string {
 	return strings.Join(parts, "; ")
 }
 
+// strategies returns the names of those that a rush can run.
+func strategies() (names []string) {
+	for _, spec := range assembly.EmbeddedStrategies() {
+		names = append(names, spec.Name)
+	}
+	return names
+}
+
 // check returns what is wrong with the settings.
 func (s Settings) check() (assembly.Spec, error) {
 	var wrong Invalid
 	spec, ok := assembly.FindStrategy(s.Strategy)
-	if !ok {
-		wrong = append(wrong, FieldError{"strategy", "must be one of " + strings.Join(assembly.StrategyNames(), ", ")})
+	if !ok || spec.NeedsRowLocks() { // it has embedded stores
+		wrong = append(wrong, FieldError{"strategy", "must be one of " + strings.Join(strategies(), ", ")})
 	}
 	if s.Clients < 1 || s.Clients > MaxClients {
 		wrong = append(wrong, FieldError{"clients", fmt.Sprintf("must be between 1 and %d", MaxClients)})

@@ -161,7 +161,7 @@ func TestStrategies(t *testing.T) {
 	t.Parallel()
 	// With one process, a mutex is enough.
 	oversells := func(s assembly.Spec) bool { return !s.Sound && s.Name != "mutex" }
-	for _, spec := range assembly.Strategies() {
+	for _, spec := range assembly.EmbeddedStrategies() {
 		t.Run(spec.Name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
@@ -221,7 +221,7 @@ func TestProgress(t *testing.T) {
 	if err := json.Unmarshal([]byte(answer), &got); err != nil || status != http.StatusOK {
 		t.Fatal(status, answer, err)
 	}
-	if !got.Available || !slices.Equal(got.Strategies, assembly.StrategyNames()) || got.Defaults != Defaults() ||
+	if !got.Available || !slices.Equal(got.Strategies, strategies()) || got.Defaults != Defaults() ||
 		!maps.Equal(got.Limits, map[string]int{"clients": 256, "units": 10000, "seconds": 30}) {
 		t.Error(answer)
 	}

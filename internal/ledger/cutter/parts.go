@@ -175,14 +175,15 @@ func collecting(d sqltx.Dialect, units map[stock.SKU]int64) []sqltx.Statement {
 }
 
 // lend returns the statements that leave the locked stock row r, without buyer limit, with
-// what is in no part, and its parts with these units, numbered from 1. Parts that there are
-// already are updated and not replaced: in PostgreSQL a sale that waits for one finds it again.
-func lend(d sqltx.Dialect, r *row, parts []int64) []sqltx.Statement {
+// what is in no part, and its parts with these units, numbered from first. Parts that there
+// are already are updated and not replaced: in PostgreSQL a sale that waits for one finds it
+// again.
+func lend(d sqltx.Dialect, r *row, first int64, parts []int64) []sqltx.Statement {
 	left := r.available
 	args := make([]any, 0, 6*len(parts))
 	for i, units := range parts {
 		left -= units
-		args = append(args, string(r.sku), i+1, units, r.epoch, sqltx.Nullable(r.opensAt), sqltx.Nullable(r.closesAt))
+		args = append(args, string(r.sku), first+int64(i), units, r.epoch, sqltx.Nullable(r.opensAt), sqltx.Nullable(r.closesAt))
 	}
 	clause, inserted := d.Upsert("sku", "part")
 	return []sqltx.Statement{

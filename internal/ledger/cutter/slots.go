@@ -163,7 +163,7 @@ func (c *slots) write(ctx context.Context, tx *sqltx.Tx, rs rows, accepted []sto
 		case r.limit != 0:
 			limited = append(limited, sku)
 		default:
-			both := lend(d, r, divide(r.available, c.n))
+			both := lend(d, r, 1, divide(r.available, c.n))
 			statements, updates, lent = append(statements, both[0]), append(updates, 1), append(lent, both[1])
 		}
 	}

@@ -46,6 +46,15 @@ func (d Dialect) skipLocked() string {
 	return " FOR UPDATE SKIP LOCKED"
 }
 
+// KeysOfDelete bounds the keys in one DELETE that must wait for no other row. MariaDB may
+// read a whole table to find several keys, and waits for rows that others have locked.
+func (d Dialect) KeysOfDelete() int {
+	if d == MySQL {
+		return 1
+	}
+	return 250
+}
+
 // Now is the expression for the database's clock: the present time in UTC, even
 // inside a long transaction. For SQLite it is this machine's clock, in whole
 // milliseconds, in the form in which times are stored.

@@ -53,3 +53,8 @@ func (tx *Tx) FailRollback() {
 
 // RollbackError rolls tx back and returns the error, which Rollback does not.
 func (tx *Tx) RollbackError() error { return tx.on.Rollback() }
+
+// CheckSkipLockedWith is CheckSkipLocked with another clause in place of SKIP LOCKED.
+func (db *DB) CheckSkipLockedWith(ctx context.Context, query, clause string) error {
+	return db.checkSkipLocked(ctx, query, clause)
+}

@@ -182,6 +182,7 @@ export default {
   "strategy.optimistic": "Writes only if nobody else has written since, or tries again. Correct; many retries under contention.",
   "strategy.for-update": "Locks the stock row, then reads, checks and writes. Correct; one order at a time holds the row.",
   "strategy.conditional": "One UPDATE that succeeds only if enough is left. Correct; the row is locked for one statement.",
+  "strategy.unit-rows": "One row for each unit; an order takes free rows by SKIP LOCKED. Correct; nobody waits for a row. Not on embedded stores.",
   "strategy.merged": "One conditional UPDATE for a whole group of orders. Correct; the hot row is written once a group.",
   "strategy.slots": "The conditional UPDATE over one of several rows of the SKU. Correct; a slow commit holds one row, and the others sell on.",
   "strategy.queue": "Orders wait in a queue for each SKU, and one instance at a time decides them all. Correct.",

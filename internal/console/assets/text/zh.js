@@ -182,6 +182,7 @@ export default {
   "strategy.optimistic": "其间没有别人写过才写入，否则重试。正确；争用时重试很多。",
   "strategy.for-update": "先锁库存行，再读、查、写。正确；同一时刻只有一个订单占着这一行。",
   "strategy.conditional": "一条 UPDATE，余量足够才成功。正确；行锁只持续一条语句。",
+  "strategy.unit-rows": "一件一行，订单用 SKIP LOCKED 取空闲的行。正确；谁也不等别人的行。内嵌存储上不能运行。",
   "strategy.merged": "一组订单合并成一条带条件的 UPDATE。正确；热点行每组只写一次。",
   "strategy.slots": "同一 SKU 的库存放在多行，带条件的 UPDATE 只扣其中一行。正确；某一行提交得慢，其余各行照常售卖。",
   "strategy.queue": "订单按 SKU 排队，同一时刻由一个实例一并裁决。正确。",

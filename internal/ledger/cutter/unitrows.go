@@ -1,0 +1,216 @@
+package cutter
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+const (
+	// maxPool bounds the unit rows of one SKU.
+	maxPool = 1000
+	// maxShort bounds the SKUs that unitRows remembers as short.
+	maxShort = 10_000
+)
+
+// UnitRows returns the cutter that keeps a pool of rows, one for each unit that can be sold
+// now, and takes n units by SELECT … FOR UPDATE SKIP LOCKED LIMIT n. No sale waits for the
+// row of another. The rows are parts of the stock row with one unit each: parts.go has their
+// rules. It needs a database on which sqltx.DB.CheckSkipLocked succeeds.
+//
+// If too few rows are free, it returns ErrConflict, and the next plan for the SKU locks the
+// stock row and refills the pool. It must be another transaction: a sale that holds units
+// and then asks for the stock row would wait for one that holds the stock row and waits for
+// those units.
+func UnitRows() Cutter { return &unitRows{} }
+
+type unitRows struct {
+	mu sync.Mutex
+	// short are the SKUs of which too few units were free, and which no transaction has
+	// refilled since: because they are sold out or have a buyer limit, or it failed.
+	short map[stock.SKU]bool
+}
+
+func (c *unitRows) Plan(_ context.Context, _ *sqltx.DB, g stock.Generation, takes []stock.Take) (Plan, error) {
+	lines, ok := sum(takes)
+	if !ok || c.anyShort(lines) {
+		return Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error) { return c.refilling(ctx, tx, g, takes) }}, nil
+	}
+	return Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error) {
+		for _, line := range lines {
+			free, err := freeUnits(ctx, tx, line.sku, line.units, unitsUnder(tx.Dialect(), g, line))
+			if err != nil {
+				return nil, err
+			}
+			if int64(len(free)) < line.units {
+				c.setShort(line.sku, true)
+				return nil, ErrConflict
+			}
+			tx.AtCommit(deleteUnits(tx.Dialect(), line.sku, free)...)
+		}
+		return allTaken(len(takes)), nil
+	}}, nil
+}
+
+func (c *unitRows) anyShort(lines []line) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, line := range lines {
+		if c.short[line.sku] {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *unitRows) setShort(sku stock.SKU, short bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !short {
+		delete(c.short, sku)
+		return
+	}
+	if c.short == nil || len(c.short) >= maxShort {
+		c.short = make(map[stock.SKU]bool) // the next sale finds out again
+	}
+	c.short[sku] = true
+}
+
+// refilling decides the takes under the locks of their stock rows, and refills the pools of
+// the SKUs of which too few units are free. It takes the free units that it needs back into
+// the stock row first. It waits for units that other transactions hold only if all others
+// are too few: then a unit that comes back is sold, and "sold out" is final.
+func (c *unitRows) refilling(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take) ([]Decision, error) {
+	rs, err := lock(ctx, tx, takes)
+	if err != nil {
+		return nil, err
+	}
+	skus, wanted := unitsOf(takes)
+	pools := make(map[stock.SKU]pool)
+	for _, sku := range skus {
+		r := rs[sku]
+		if r == nil || r.limit != 0 {
+			continue
+		}
+		p, err := lockPool(ctx, tx, sku, r.available, wanted[sku])
+		if err != nil {
+			return nil, err
+		}
+		if len(p.locked) > 0 {
+			back := stockRows.countDown(tx.Dialect(), []stock.SKU{sku}, map[stock.SKU]int64{sku: -int64(len(p.locked))})
+			if _, err := tx.ExecAll(ctx, append(deleteUnits(tx.Dialect(), sku, p.locked), back)...); err != nil {
+				return nil, fmt.Errorf("taking units of %s back: %w", sku, err)
+			}
+			r.available += int64(len(p.locked))
+		}
+		pools[sku] = p
+	}
+	decisions, err := rs.cut(ctx, tx, g, takes, true)
+	if err != nil {
+		return nil, err
+	}
+	sold, _ := unitsOf(acceptedTakes(takes, decisions))
+	for _, sku := range sold {
+		p, ok := pools[sku]
+		switch n := min(rs[sku].available, maxPool-p.held); {
+		case !ok || n == 0:
+		case p.enough:
+			c.setShort(sku, false) // another transaction has refilled it
+		default:
+			units := make([]int64, n)
+			for i := range units {
+				units[i] = 1
+			}
+			tx.AtCommit(lend(tx.Dialect(), rs[sku], p.next, units)...)
+			c.setShort(sku, false) // too early if the COMMIT fails: then a sale finds out again
+		}
+	}
+	return decisions, nil
+}
+
+// pool is what a transaction that holds the stock row knows of a SKU's unit rows.
+type pool struct {
+	locked []any // the numbers of those that it has locked
+	enough bool  // as many as are wanted; the other fields are unknown
+	held   int64 // how many others hold
+	next   int64 // the least number above all
+}
+
+// lockPool locks as many free unit rows of the SKU as are wanted. If these and the available
+// units of the stock row are fewer, it waits for the other rows, until the session gives up.
+func lockPool(ctx context.Context, tx *sqltx.Tx, sku stock.SKU, available, wanted int64) (p pool, err error) {
+	if p.locked, err = freeUnits(ctx, tx, sku, wanted, unitCondition{sql: "sku = ?", args: []any{string(sku)}}); err != nil {
+		return p, err
+	}
+	if p.enough = int64(len(p.locked)) == wanted; p.enough {
+		return p, nil
+	}
+	var rows int64
+	err = tx.QueryRow(ctx, []any{&rows, &p.next}, "SELECT COUNT(*), COALESCE(MAX(part) + 1, 0) FROM stock_parts WHERE sku = ?", string(sku))
+	if err != nil {
+		return p, fmt.Errorf("counting the units of %s: %w", sku, err)
+	}
+	p.held = rows - int64(len(p.locked))
+	if p.held == 0 || available+int64(len(p.locked)) >= wanted {
+		return p, nil
+	}
+	p.locked, p.held = nil, 0
+	err = tx.QueryEach(ctx, func(found *sql.Rows) error {
+		var number int64
+		err := found.Scan(&number)
+		p.locked = append(p.locked, number)
+		return err
+	}, "SELECT part FROM stock_parts WHERE sku = ? ORDER BY part"+tx.Dialect().RowLock(), string(sku))
+	if err != nil {
+		return p, fmt.Errorf("waiting for units of %s: %w", sku, err)
+	}
+	return p, nil
+}
+
+// unitCondition is a condition of unit rows.
+type unitCondition struct {
+	sql  string
+	args []any
+}
+
+// unitsUnder is the condition of unit rows that the line may be taken from.
+func unitsUnder(d sqltx.Dialect, g stock.Generation, l line) unitCondition {
+	first, last := g.Epochs()
+	c := unitCondition{"sku = ? AND " + open(d) + " AND epoch BETWEEN ? AND ?", []any{string(l.sku), first, last}}
+	if l.epoch != 0 {
+		c.sql, c.args = c.sql+" AND epoch = ?", append(c.args, l.epoch)
+	}
+	return c
+}
+
+// freeUnits locks up to limit unit rows that no other transaction has locked, and returns
+// their numbers.
+func freeUnits(ctx context.Context, tx *sqltx.Tx, sku stock.SKU, limit int64, c unitCondition) (numbers []any, err error) {
+	err = tx.QueryEach(ctx, func(found *sql.Rows) error {
+		var number int64
+		err := found.Scan(&number)
+		numbers = append(numbers, number)
+		return err
+	}, "SELECT part FROM stock_parts WHERE "+c.sql+" ORDER BY part LIMIT ?"+tx.SkipLocked(), append(c.args, limit)...)
+	if err != nil {
+		return nil, fmt.Errorf("locking units of %s: %w", sku, err)
+	}
+	return numbers, nil
+}
+
+// deleteUnits returns the statements that delete unit rows, which must be locked.
+func deleteUnits(d sqltx.Dialect, sku stock.SKU, numbers []any) (statements []sqltx.Statement) {
+	for some := range slices.Chunk(numbers, d.KeysOfDelete()) {
+		statements = append(statements, sqltx.Statement{
+			SQL:  d.Bind("DELETE FROM stock_parts WHERE sku = ? AND part IN (?" + strings.Repeat(",?", len(some)-1) + ")"),
+			Args: append([]any{string(sku)}, some...),
+		})
+	}
+	return statements
+}

@@ -1,0 +1,44 @@
+package sqltx_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// TestCheckSkipLocked checks that databases with row locks pass, also while another
+// transaction holds the row, and that those fail that ignore the words, or lock nothing.
+func TestCheckSkipLocked(t *testing.T) {
+	t.Parallel()
+	const query = "SELECT beat FROM ledger"
+	for _, d := range testenv.Databases() {
+		t.Run(d.Name, func(t *testing.T) {
+			t.Parallel()
+			db := migrated(t, d.URL(t)).Ledger()
+			if d.Name == "SQLite" {
+				if err := db.CheckSkipLocked(t.Context(), query); !errors.Is(err, sqltx.ErrNoSkipLocked) {
+					t.Errorf("answered %v", err)
+				}
+				return
+			}
+			holder := begin(t, t.Context(), db)
+			defer holder.Rollback()
+			if _, err := holder.Exec(t.Context(), "UPDATE ledger SET beat = beat + 1"); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- db.CheckSkipLocked(t.Context(), query) }()
+			holder.Rollback()
+			if err := <-ended; err != nil {
+				t.Errorf("a row that is free in the end: %v", err)
+			}
+			for _, clause := range []string{" ", " FOR UPDATE"} {
+				if err := db.CheckSkipLockedWith(t.Context(), query, clause); !errors.Is(err, sqltx.ErrNoSkipLocked) {
+					t.Errorf("with%q in place of it: %v", clause, err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,127 @@
+package order
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+const (
+	// maxHoursAge bounds how long a refusal for opening hours is repeated without asking
+	// the ledger, and so how late a change of the hours through another instance takes
+	// effect.
+	maxHoursAge = time.Second
+	// clockError bounds how far a database's clock is read wrong: SQLite rounds it
+	// to whole milliseconds.
+	clockError = time.Millisecond
+	// maxRefusals bounds the SKUs that are remembered.
+	maxRefusals = 10_000
+)
+
+// refusals repeats the ledger's refusals of SKUs that are not open or sold out, so that a
+// rush before the opening, or after the last unit, does not reach the stores. It is safe
+// for concurrent use.
+//
+// It never refuses an order once the SKU is open by the database's clock, unless an
+// administrator has changed the hours through another instance less than maxHoursAge ago.
+// It never refuses an order for lack of units once the ledger has them, unless another
+// instance has added or returned them less than soldOut ago.
+//
+// It compares no clocks. Each time is counted from before the ledger was asked, and the
+// ledger's answer says how long it was before the opening.
+type refusals struct {
+	soldOut time.Duration // how long sold out is repeated; 0: it is not
+
+	mu    sync.RWMutex
+	last  map[stock.SKU]repeated
+	since time.Time // refusals for which the ledger was asked before are not remembered
+}
+
+// repeated is a refusal, and until when it may be repeated. Without a refusal, it keeps
+// those from being remembered for which the ledger was asked before.
+type repeated struct {
+	refusal *stock.Refusal
+	units   int64 // the least quantity that is refused; 0: any
+	until   time.Time
+	asked   time.Time // before the ledger was asked, or when the SKU was changed
+}
+
+// refuse returns the refusal of one of the lines that may be repeated now, or nil. An order
+// is sold out only by its first line: of a later one the ledger may say that the SKU before
+// it is unknown.
+func (rs *refusals) refuse(lines []stock.Line) error {
+	rs.mu.RLock()
+	defer rs.mu.RUnlock()
+	if len(rs.last) == 0 {
+		return nil
+	}
+	now := time.Now()
+	for i, line := range lines {
+		r := rs.last[line.SKU]
+		if now.Before(r.until) && line.Quantity >= r.units && (i == 0 || r.units == 0) {
+			return r.refusal
+		}
+	}
+	return nil
+}
+
+// learn remembers the reason for which the ledger refused an order of the lines, if it was
+// the opening hours or a lack of units. asked is a time before the ledger was asked.
+func (rs *refusals) learn(asked time.Time, lines []stock.Line, reason error) {
+	var (
+		r       = repeated{asked: asked}
+		notOpen *stock.NotOpen
+		age     = maxHoursAge
+	)
+	switch {
+	case !errors.As(reason, &r.refusal):
+		return
+	case errors.As(reason, &notOpen):
+		age = min(age, notOpen.In-clockError)
+	case errors.Is(reason, stock.ErrSoldOut):
+		// It says nothing about smaller quantities, nor about the other lines.
+		age, r.units = rs.soldOut, quantity(lines, r.refusal.SKU)
+	case !errors.Is(reason, stock.ErrClosed):
+		return
+	}
+	if age <= 0 {
+		return
+	}
+	r.until = asked.Add(age)
+	rs.remember(r.refusal.SKU, r)
+}
+
+// quantity returns the units of the SKU in the lines.
+func quantity(lines []stock.Line, sku stock.SKU) (units int64) {
+	for _, line := range lines {
+		if line.SKU == sku {
+			units += line.Quantity
+		}
+	}
+	return units
+}
+
+// forget ends the repetition of the SKU's refusal, because its hours or its units may have
+// changed. A refusal for which the ledger was asked before is not repeated.
+func (rs *refusals) forget(sku stock.SKU) { rs.remember(sku, repeated{asked: time.Now()}) }
+
+// remember replaces what is known of the SKU, unless that is more recent, or refuses
+// smaller quantities.
+func (rs *refusals) remember(sku stock.SKU, r repeated) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	known := rs.last[sku]
+	if r.asked.Before(known.asked) || r.asked.Before(rs.since) {
+		return
+	}
+	if known.units < r.units && time.Now().Before(known.until) {
+		return
+	}
+	if rs.last == nil || len(rs.last) >= maxRefusals {
+		// What was known of changes is gone, too.
+		rs.last, rs.since = make(map[stock.SKU]repeated), time.Now()
+	}
+	rs.last[sku] = r
+}
