@@ -193,7 +193,7 @@ func insertOrderArrays(orders []*order.Order) sqltx.Statement {
 	for i, o := range orders {
 		ids[i], takes[i], buyers[i] = o.ID, o.TakeID, o.Buyer
 		statuses[i], strategies[i] = string(o.Status), o.Strategy
-		created[i], expires[i], queued[i] = o.CreatedAt, nullable(o.ExpiresAt), nullable(o.QueuedUntil)
+		created[i], expires[i], queued[i] = o.CreatedAt, sqltx.Nullable(o.ExpiresAt), sqltx.Nullable(o.QueuedUntil)
 	}
 	return sqltx.Statement{Args: []any{ids, takes, buyers, statuses, strategies, created, expires, queued}, SQL: `INSERT INTO orders
 		(id, take_id, buyer_id, status, strategy, created_at, expires_at, queued_until)
@@ -215,11 +215,4 @@ func insertLineArrays(orders []*order.Order, n int) sqltx.Statement {
 	}
 	return sqltx.Statement{Args: []any{ids, skus, quantities}, SQL: `INSERT INTO order_lines (order_id, sku, quantity)
 		SELECT * FROM unnest($1::uuid[], $2::text[], $3::bigint[])`}
-}
-
-func nullable(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }

@@ -228,7 +228,7 @@ func (l *Ledger) create(ctx context.Context, tx *sqltx.Tx, s stock.Setting) (row
 	}
 	row.Epoch, _ = l.Generation().Renew() // it fails only for a later epoch
 	_, err = tx.Exec(ctx, "INSERT INTO stock ("+stockColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", string(row.SKU), string(row.Kind),
-		row.Total, row.Available, row.BuyerLimit, row.Epoch, row.Version, row.Changes, nullable(row.OpensAt), nullable(row.ClosesAt))
+		row.Total, row.Available, row.BuyerLimit, row.Epoch, row.Version, row.Changes, sqltx.Nullable(row.OpensAt), sqltx.Nullable(row.ClosesAt))
 	return row, err
 }
 
@@ -299,7 +299,7 @@ func changeRow(ctx context.Context, tx *sqltx.Tx, before StockRow, row *StockRow
 
 func updateRow(ctx context.Context, tx *sqltx.Tx, row StockRow) error {
 	_, err := tx.Exec(ctx, "UPDATE stock SET total = ?, available = ?, buyer_limit = ?, opens_at = ?, closes_at = ?, version = ?, changes = ?, epoch = ? WHERE sku = ?",
-		row.Total, row.Available, row.BuyerLimit, nullable(row.OpensAt), nullable(row.ClosesAt), row.Version, row.Changes, row.Epoch, string(row.SKU))
+		row.Total, row.Available, row.BuyerLimit, sqltx.Nullable(row.OpensAt), sqltx.Nullable(row.ClosesAt), row.Version, row.Changes, row.Epoch, string(row.SKU))
 	return err
 }
 
