@@ -97,6 +97,41 @@ func TestEngines(t *testing.T) {
 	}
 }
 
+// TestEngines_NoSecrets checks that the log names a store that does not say what it is, and
+// no password.
+func TestEngines_NoSecrets(t *testing.T) {
+	t.Parallel()
+	const secret = "sesame"
+	server := testenv.OwnRedis(t, "--requirepass", secret)
+	redisURL := "redis://:" + secret + "@" + server.Addr() + "/0"
+	client, err := store.OpenRedis(t.Context(), redisURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.Do(t.Context(), "ACL", "SETUSER", "default", "-info").Err(); err != nil {
+		t.Fatal(err)
+	}
+	db := strings.Replace(testenv.Postgres(t), "postgres@", "postgres:"+secret+"@", 1) // the server asks for none
+	if !strings.Contains(db, secret) {
+		t.Fatal(db)
+	}
+	flags := []string{"--migrate", "--db", db, "--redis", redisURL}
+	out := serveHere(t, flags...).Output()
+	for _, line := range []string{`"store":"ledger","engine":"PostgreSQL"`, `"store":"gate","engine":"unknown"`} {
+		if !strings.Contains(out, line) {
+			t.Errorf("no %s: %s", line, out)
+		}
+	}
+	refused, code := refusedStart(t, append(flags, "--guard", "off")...)
+	if code != 1 || !strings.Contains(refused, "allow INFO") {
+		t.Errorf("exit code %d: %s", code, refused)
+	}
+	if strings.Contains(out+refused, secret) {
+		t.Errorf("the password is printed: %s%s", out, refused)
+	}
+}
+
 // TestEngines_Locks checks that a database whose advisory locks exclude nobody is refused
 // where locks are needed, and serves otherwise. It is a PostgreSQL with the version() of
 // another engine.

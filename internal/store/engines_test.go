@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -107,6 +110,41 @@ func TestRedisEngine_Cluster(t *testing.T) {
 	t.Parallel()
 	client := openedRedis(t, testenv.RedisCluster(t))
 	if engine := RedisEngine(t.Context(), client); engine.Name != "Redis" || engine.Replication != "masters: 3, replicas: 0" {
+		t.Errorf("found %+v", engine)
+	}
+	if err := RefuseWithoutGuard(t.Context(), client); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRefuseWithoutGuard_OneSilentMaster checks that one master of a cluster that does not say
+// what it is is enough to be refused.
+func TestRefuseWithoutGuard_OneSilentMaster(t *testing.T) {
+	t.Parallel()
+	client := openedRedis(t, testenv.OwnRedisCluster(t, 0).URL())
+	var silenced atomic.Bool
+	err := eachMaster(t.Context(), client, func(ctx context.Context, node *redis.Client) error {
+		if !silenced.CompareAndSwap(false, true) {
+			return nil
+		}
+		return node.Do(ctx, "ACL", "SETUSER", "default", "-info").Err()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := RefuseWithoutGuard(t.Context(), client); err == nil || !strings.Contains(err.Error(), "allow INFO") {
+		t.Errorf("error %v, want one that says to allow INFO", err)
+	}
+	if engine := RedisEngine(t.Context(), client); engine.Name != "Redis, unknown" || !strings.HasPrefix(engine.Replication, "masters: 2, ") {
+		t.Errorf("found %+v", engine)
+	}
+}
+
+// TestRedisEngine_Sentinel checks that the master counts, and its replica is seen.
+func TestRedisEngine_Sentinel(t *testing.T) {
+	t.Parallel()
+	client := openedRedis(t, testenv.RedisSentinel(t))
+	if engine := RedisEngine(t.Context(), client); engine.Name != "Redis" || engine.Replication != "masters: 1, replicas: 1" {
 		t.Errorf("found %+v", engine)
 	}
 	if err := RefuseWithoutGuard(t.Context(), client); err != nil {
