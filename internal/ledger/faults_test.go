@@ -971,20 +971,23 @@ func TestFaults_ResolveChangesNothing(t *testing.T) {
 }
 
 // TestFaults_GroupCommit expects that only those orders of a group are unknown that the COMMIT
-// was for.
+// was for. Whether units are left for the others is unknown, too: they are not sold out.
 func TestFaults_GroupCommit(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
-	fits, tooMany := recordingOf("b"), recordingOf("b")
+	fits, tooMany, nothing := recordingOf("b"), recordingOf("b"), recordingOf("unknown")
 	tooMany.take = of(tooMany.take, 100)
 	s.faults.Arm(faults.Fault{Kind: faults.Lost, Nth: 1, Only: "COMMIT"})
-	s.l.recordGroup([]*recording{fits, tooMany}, new(slowGroup))
+	s.l.recordGroup([]*recording{fits, tooMany, nothing}, new(slowGroup))
 	s.faults.Disarm()
 	if out := fits.outcome; !out.Unknown() || !errors.Is(out.Reason(), io.ErrUnexpectedEOF) {
 		t.Errorf("the order that fits: %s, %v", out.Kind(), out.Reason())
 	}
-	if out := tooMany.outcome; !out.Refused() || !errors.Is(out.Reason(), stock.ErrSoldOut) {
+	if out := tooMany.outcome; !out.Refused() || !errors.Is(out.Reason(), stock.ErrBusy) || stock.Final(out.Reason()) {
 		t.Errorf("the order that does not fit: %s, %v", out.Kind(), out.Reason())
+	}
+	if out := nothing.outcome; !out.Refused() || !errors.Is(out.Reason(), stock.ErrUnknownSKU) {
+		t.Errorf("the order of an unknown SKU: %s, %v", out.Kind(), out.Reason())
 	}
 }
 

@@ -34,8 +34,8 @@ import (
 // the payment window: no order is committed when its time to be paid has passed.
 //
 // If it returns no error, every recording has its outcome. If it returns
-// sqltx.ErrUnknownOutcome, too, and the outcome of those that would be committed is
-// unknown. With another error no recording has an outcome, and nothing is
+// sqltx.ErrUnknownOutcome, too: the outcome of those that would be committed is unknown, and
+// those that were refused for what these took get stock.ErrBusy. With another error no recording has an outcome, and nothing is
 // committed.
 func (l *Ledger) commitGroup(ctx context.Context, all []*recording) (rs []*recording, err error) {
 	if rs, err = l.begin(all); err != nil || len(rs) == 0 {
@@ -144,7 +144,8 @@ func acceptedOrders(rs []*recording, decisions []cutter.Decision) []*order.Order
 }
 
 // answer gives every recording its outcome after a COMMIT that returned err, which is nil or
-// ErrUnknownOutcome. err concerns those that were cut: all of them, if decisions is nil.
+// ErrUnknownOutcome. err concerns those that were cut: all of them, if decisions is nil. It
+// also concerns those that were refused because of them: what they left may be more.
 func answer(rs []*recording, decisions []cutter.Decision, err error) {
 	out := order.Committed()
 	if err != nil {
@@ -153,8 +154,12 @@ func answer(rs []*recording, decisions []cutter.Decision, err error) {
 	for i, r := range rs {
 		if decisions == nil || decisions[i].Taken() {
 			r.answer(out)
-		} else {
-			r.answer(order.Refused(decisions[i].Reason()))
+			continue
 		}
+		reason := decisions[i].Reason()
+		if err != nil && (errors.Is(reason, stock.ErrSoldOut) || errors.Is(reason, stock.ErrBuyerLimit)) {
+			reason = fmt.Errorf("%w: %w", stock.ErrBusy, err)
+		}
+		r.answer(order.Refused(reason))
 	}
 }

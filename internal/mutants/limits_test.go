@@ -55,6 +55,7 @@ var limits = []mutant{
 	{"the memory begins with the request's answer", service, "s.refusals.learn(asked, r.Lines, out.Reason())", "_ = asked\n\t\t\ts.refusals.learn(time.Now(), r.Lines, out.Reason())", "internal/order TestSoldOutMemory"},
 	{"a buyer limit is remembered for all buyers", soldOut, "case errors.Is(reason, stock.ErrSoldOut):", "case errors.Is(reason, stock.ErrSoldOut), errors.Is(reason, stock.ErrBuyerLimit):", "internal/order TestRefusals"},
 	{"a key is not looked up before it is refused from memory", service, "if err := s.sellable(ctx, r.Lines); err != nil {\n\t\t\treturn s.refused(ctx, r, voids, err)", "if err := s.sellable(ctx, r.Lines); err != nil {\n\t\t\treturn Order{}, false, err", "internal/order TestSoldOutMemory"},
+	{"sold out because of an order that may not be committed", groupCommit, "reason = fmt.Errorf(\"%w: %w\", stock.ErrBusy, err)", "_ = reason", "internal/ledger TestFaults_GroupCommit"},
 	{"sold out is remembered with a gate", service, "if gate == nil { // a gate", "if true { // a gate", "internal/order TestSoldOutMemory_Gate"},
 	{"returned units are not sold at once", afterward, "s.StockChanged(skus...) // even", "_ = skus // even", "internal/order TestSoldOutMemory_Returns"},
 	{"a return whose answer was lost is overlooked", afterward, "s.StockChanged(skus...) // even", "if err == nil {\n\t\ts.StockChanged(skus...)\n\t} // even", "internal/order TestSoldOutMemory_LostAnswer"},
