@@ -49,6 +49,9 @@ func (l *lab) flags(spec assembly.Spec) []string {
 	if spec.HasGate() {
 		flags = append(flags, "--redis", l.Redis)
 	}
+	if l.History != "" {
+		flags = append(flags, "--sold-out-memory", "0s") // the check takes no refusal to be old
+	}
 	if l.expires() {
 		flags = append(flags, "--payment-window", l.PaymentWindow.String())
 	}

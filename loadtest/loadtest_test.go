@@ -244,6 +244,18 @@ func TestTerms(t *testing.T) {
 	}
 }
 
+// TestFlags_History checks that the instances of a history refuse nothing from memory: the
+// check takes no refusal to be old.
+func TestFlags_History(t *testing.T) {
+	for file, want := range map[string]bool{"": false, "history.jsonl": true} {
+		l := &lab{settings: settings{History: file}}
+		flags := strings.Join(l.flags(mustFind(t, "merged")), " ")
+		if strings.Contains(flags, "--sold-out-memory 0s") != want {
+			t.Errorf("--history %q: %s", file, flags)
+		}
+	}
+}
+
 func mustFind(t *testing.T, name string) assembly.Spec {
 	t.Helper()
 	spec, ok := assembly.FindStrategy(name)

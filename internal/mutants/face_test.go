@@ -90,6 +90,7 @@ var face = []mutant{
 	{"a buyer cancels another's order", "internal/httpapi/lifecycle.go", "a.Orders.Cancel(ctx, id, a.caller(c).buyer)", `a.Orders.Cancel(ctx, id, "")`, "internal/httpapi TestBuyers/cancel_as_u-2"},
 	{"a buyer lists another's orders", lists, "if !a.mayActFor(c, f.Buyer) {", "if false {", "internal/httpapi TestBuyers/list_one_buyer's_as_u-2"},
 	{"a buyer reports payments", callers, "if a.Tokens != nil {\n\t\ta.adminOnly(c)\n\t}", "a.buyerOnly(c)", "internal/httpapi TestBuyers/pay_as_u-1"},
+	{"buyers need no tokens", routes, "buyers.Use(a.buyerOnly)", "_ = a.buyerOnly", "internal/httpapi TestBuyers/cancel_as_nobody"},
 	{"a request without a token is let in", callers, "\tcase who.err == nil:", "\tcase who.err == nil, errors.Is(who.err, errNoToken):", "internal/httpapi TestBuyers/place_as_nobody"},
 	{"dates beyond int64 are accepted", tokens, "case !dates.inRange():", "case !dates.inRange() && false:", "internal/token TestSecret"},
 	{"dates whose sums overflow are accepted", tokens, "const maxDate = math.MaxInt64 / 2", "const maxDate = math.MaxInt64", "internal/token TestSecret"},

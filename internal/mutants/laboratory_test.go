@@ -87,6 +87,7 @@ var laboratory = []mutant{
 	{"failures have no limit", labJudge, "part > t.maxFailures", "false", "loadtest TestTargets/fails"},
 	{"a target may oversell", labJudge, "return l.ExpectOversell\n", "return l.ExpectOversell || !spec.Sound\n", "loadtest TestTargets/runs_a_broken_strategy"},
 	{"the faults after a crash do not count", labJudge, "for i, fault := range other.Faults {", "for i, fault := range other.Faults[:0] {", "loadtest TestCrash"},
+	{"the instances of a history remember sold out", labFleet, "if l.History != \"\" {", "if false {", "loadtest TestFlags_History"},
 	{"no instance is killed", labFleet, "f.apis[last].Kill()", "", "loadtest TestCrash"},
 	{"orders with an unknown outcome count as too many", labJudge, "most := r.Accepted + r.Unknown;", "most := r.Accepted;", "loadtest TestJudge"},
 	{"the busy answers of every strategy are allowed", labJudge, "t.spec.Cutter == \"optimistic\"", "true", "loadtest TestTargets/fails"},

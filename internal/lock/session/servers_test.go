@@ -291,6 +291,29 @@ func TestTokensWithoutTheTable(t *testing.T) {
 	})
 }
 
+// TestGrantWithoutAToken takes the table away while a waiter waits on the server. The server
+// grants the lock and mints no token: the request must fail, and the lock must be free.
+func TestGrantWithoutAToken(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, s server) {
+		l := s.locker(s.url, locktest.LongLease)
+		lease := locktest.MustLock(t, l, "a")
+		waiting := locktest.LockAsync(t.Context(), s.locker(s.url, locktest.LongLease), "a")
+		testenv.Await(t, "the server has the waiter", func() bool { return s.waiter() != 0 })
+		s.exec("ALTER TABLE lock_tokens RENAME TO taken_away")
+		locktest.MustUnlock(t, lease)
+		if answer := <-waiting; answer.Err == nil {
+			t.Errorf("the lock was granted with the token %d", answer.Lease.Token())
+		}
+		s.exec("ALTER TABLE taken_away RENAME TO lock_tokens")
+		next := locktest.MustLock(t, l, "a")
+		if next.Token() <= lease.Token() {
+			t.Errorf("token %d was followed by token %d", lease.Token(), next.Token())
+		}
+		locktest.MustUnlock(t, next)
+	})
+}
+
 // TestTokensAfterARestore restores the table from a backup that is older than the last
 // grant. Tokens must rise all the same.
 func TestTokensAfterARestore(t *testing.T) {
