@@ -63,6 +63,11 @@ var limits = []mutant{
 	{"nobody is told of units that return by expiry", expiryLoop, "e.returned(done.SKUs...)", "_ = done.SKUs", "internal/reconcile TestExpiryTells"},
 	{"expiry does not say whose units returned", expire, "SKUs: slices.Sorted(maps.Keys(units)), ", "", "internal/ledger TestExpire/SQLite"},
 	{"units are sold and their rows stay", unitRows, "tx.AtCommit(deleteUnits(tx.Dialect(), line.sku, free)...)", "_ = free", "internal/ledger/cutter TestConformance/MariaDB/unit-rows/CutsAddUp"},
+	{"two refills mint the same units", unitRows, "rs, err := lock(ctx, tx, takes)", "rs, err := read(ctx, tx, takes)", "internal/ledger/cutter TestUnitRows_TwoRefills/MariaDB"},
+	{"two refills mint the same units, in PostgreSQL", unitRows, "rs, err := lock(ctx, tx, takes)", "rs, err := read(ctx, tx, takes)", "internal/ledger/cutter TestUnitRows_TwoRefills/PostgreSQL"},
+	{"a refill waits for units that are held", unitRows, "available+int64(len(p.locked)) >= wanted {", "false {", "internal/ledger/cutter TestUnitRows_Refill/MariaDB"},
+	{"parts of another layout are taken for unit rows", unitRows, "if rs.check(line{sku: sku}, g) != nil || r.limit", "if r == nil || r.limit", "internal/ledger/cutter TestUnitRows_PartsOfAnotherLayout/PostgreSQL"},
+	{"a pool that another instance has refilled counts as empty", unitRows, "case p.enough:", "case p.enough && n > 0:", "internal/ledger/cutter TestUnitRows_RefilledByAnother/PostgreSQL"},
 	{"sold out though units are held", unitRows, "if p.held == 0 || available", "if true || available", "internal/ledger/cutter TestUnitRows_HeldUnits/MariaDB"},
 	{"a database that locks nothing is used", "internal/ledger/sqltx/skiplocked.go", "case err == nil || IsLockTimeout(err):", "case false:", "internal/ledger/sqltx TestCheckSkipLocked/MariaDB"},
 }

@@ -55,16 +55,6 @@ func CollectFree(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) (units map
 	return units, locked, collect(ctx, tx, units)
 }
 
-// lockWithParts is lock, and locks the parts of the rows too. The rows have available what
-// they and their parts have together.
-func lockWithParts(ctx context.Context, tx *sqltx.Tx, takes []stock.Take) (rows, error) {
-	rs, err := lock(ctx, tx, takes)
-	if err != nil {
-		return nil, err
-	}
-	return rs, rs.lockParts(ctx, tx, stock.SKUsOf(takes...))
-}
-
 // lockParts locks the parts of the SKUs, and adds their units to those of the stock rows,
 // which must be locked.
 func (rs rows) lockParts(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) error {

@@ -95,7 +95,7 @@ func (c *unitRows) refilling(ctx context.Context, tx *sqltx.Tx, g stock.Generati
 	pools := make(map[stock.SKU]pool)
 	for _, sku := range skus {
 		r := rs[sku]
-		if r == nil || r.limit != 0 {
+		if rs.check(line{sku: sku}, g) != nil || r.limit != 0 { // in another generation its parts may not be unit rows
 			continue
 		}
 		p, err := lockPool(ctx, tx, sku, r.available, wanted[sku])
@@ -119,9 +119,10 @@ func (c *unitRows) refilling(ctx context.Context, tx *sqltx.Tx, g stock.Generati
 	for _, sku := range sold {
 		p, ok := pools[sku]
 		switch n := min(rs[sku].available, maxPool-p.held); {
-		case !ok || n == 0:
+		case !ok:
 		case p.enough:
 			c.setShort(sku, false) // another transaction has refilled it
+		case n == 0: // sold out
 		default:
 			units := make([]int64, n)
 			for i := range units {

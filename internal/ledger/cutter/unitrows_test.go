@@ -93,6 +93,139 @@ func TestUnitRows_Refill(t *testing.T) {
 	})
 }
 
+// TestUnitRows_TwoRefills lets two sales refill one pool. The second must wait for the stock
+// row, and count only what the first has left.
+func TestUnitRows_TwoRefills(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, s *unitSale) {
+		s.lay(t, 10)
+		first, second := s.refilling(t), s.refilling(t)
+		holder, other := s.begin(t), s.begin(t)
+		if d, err := s.cut(t.Context(), holder, first, 1); err != nil || !d.Taken() {
+			t.Fatalf("the first refill: %v, %v", d, err)
+		}
+		answered := make(chan error, 1)
+		go func() {
+			d, err := s.cut(t.Context(), other, second, 1)
+			if err == nil && d.Taken() {
+				err = other.Commit()
+			}
+			answered <- errors.Join(err, d.Reason())
+		}()
+		testenv.Await(t, "the second refill waits for a lock", func() bool { return s.someoneWaits(t) })
+		if err := holder.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-answered; err != nil {
+			t.Fatal(err)
+		}
+		s.left(t, 8)
+	})
+}
+
+// TestUnitRows_RefilledByAnother lets a sale find a pool that has been refilled since it was
+// too small. The next sale must not wait for the stock row.
+func TestUnitRows_RefilledByAnother(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, s *unitSale) {
+		s.lay(t, 3)
+		c := s.refilling(t) // there is no pool yet
+		s.mustSell(t, 1)    // there is, and the stock row has no unit left
+		sale := s.begin(t)
+		if d, err := s.cut(t.Context(), sale, c, 1); err != nil || !d.Taken() {
+			t.Fatalf("the first sale: %v, %v", d, err)
+		}
+		if err := sale.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		holder := s.begin(t)
+		var n int64
+		if err := holder.QueryRow(t.Context(), []any{&n}, "SELECT available FROM stock WHERE sku = ?"+s.db.Dialect().RowLock(), string(s.sku)); err != nil {
+			t.Fatal(err)
+		}
+		sale = s.begin(t)
+		if d, err := s.cut(t.Context(), sale, c, 1); err != nil || !d.Taken() {
+			t.Fatalf("a sale while the stock row is held: %v, %v", d, err)
+		}
+		if err := sale.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		s.left(t, 0)
+	})
+}
+
+// TestUnitRows_PartsOfAnotherLayout sells a SKU of the generation, and asks for one of another
+// generation, in one group. The parts of that one are slots: they must keep their units.
+func TestUnitRows_PartsOfAnotherLayout(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, s *unitSale) {
+		s.lay(t, 100)
+		slotted := s.sku
+		if err := s.sellGroup(t, 0, cutter.Slots(4), taking(stock.Line{SKU: slotted, Quantity: 1}))[0].Reason(); err != nil {
+			t.Fatal(err)
+		}
+		s.lay(t, 100)
+		first, _ := stock.Generation(1).Epochs()
+		if _, err := s.db.Exec(t.Context(), "UPDATE stock SET epoch = ? WHERE sku = ?", first, string(s.sku)); err != nil {
+			t.Fatal(err)
+		}
+		both := append(taking(stock.Line{SKU: slotted, Quantity: 1}), taking(stock.Line{SKU: s.sku, Quantity: 1})...)
+		d := s.sellGroup(t, 1, cutter.UnitRows(), both)
+		if !errors.Is(d[0].Reason(), stock.ErrNotAdopted) || !d[1].Taken() {
+			t.Errorf("decided %v", d)
+		}
+		s.left(t, 99)
+		s.sku = slotted
+		s.left(t, 99)
+	})
+}
+
+// refilling returns a cutter that has found too few free units, and so locks the stock row
+// next.
+func (s *unitSale) refilling(t *testing.T) cutter.Cutter {
+	t.Helper()
+	c, tx := cutter.UnitRows(), s.begin(t)
+	defer tx.Rollback()
+	if _, err := s.cut(t.Context(), tx, c, 1); !errors.Is(err, cutter.ErrConflict) {
+		t.Fatalf("without a pool: %v, want %v", err, cutter.ErrConflict)
+	}
+	return c
+}
+
+// sellGroup sells a group in generation g, and returns what was decided.
+func (s *unitSale) sellGroup(t *testing.T, g stock.Generation, c cutter.Cutter, takes []stock.Take) (decisions []cutter.Decision) {
+	t.Helper()
+	err := cutter.ErrConflict
+	for errors.Is(err, cutter.ErrConflict) {
+		var plan cutter.Plan
+		if plan, err = c.Plan(t.Context(), s.db, g, takes); err != nil {
+			break
+		}
+		err = s.db.Transact(t.Context(), func(tx *sqltx.Tx) error {
+			decisions, err = plan.Cut(t.Context(), tx)
+			return err
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decisions
+}
+
+// someoneWaits reports whether a session of the database waits for a row lock.
+func (s *unitSale) someoneWaits(t *testing.T) bool {
+	t.Helper()
+	query := "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = CURRENT_DATABASE() AND wait_event_type = 'Lock'"
+	if !s.db.Dialect().Arrays() {
+		query = "SELECT COUNT(*) FROM information_schema.innodb_trx JOIN information_schema.processlist ON id = trx_mysql_thread_id WHERE db = DATABASE() AND trx_state = 'LOCK WAIT'"
+	}
+	var n int64
+	if err := s.db.QueryRow(t.Context(), []any{&n}, query); err != nil {
+		t.Fatal(err)
+	}
+	return n > 0
+}
+
 // unitSale sells one SKU by unit rows.
 type unitSale struct {
 	db  *sqltx.DB
@@ -104,7 +237,7 @@ func onServers(t *testing.T, test func(t *testing.T, s *unitSale)) {
 	for _, d := range testenv.NetworkDatabases() {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			test(t, &unitSale{db: migrated(t, d.URL(t))})
+			test(t, &unitSale{db: migrated(t, testenv.Patient(t, d.URL(t)))})
 		})
 	}
 }
