@@ -45,9 +45,10 @@ func TestMigrate(t *testing.T) {
 				}
 			}
 			for _, step := range []struct{ command, says string }{
-				{"migrate up", "schema version 4"},
-				{"migrate up", "schema version 4"},
-				{"migrate version", "schema version 4"},
+				{"migrate up", "schema version 5"},
+				{"migrate up", "schema version 5"},
+				{"migrate version", "schema version 5"},
+				{"migrate down", "schema version 4"},
 				{"migrate down", "schema version 3"},
 				{"migrate down", "schema version 2"},
 				{"migrate down", "schema version 1"},
@@ -58,6 +59,7 @@ func TestMigrate(t *testing.T) {
 				mustRun(t, step.command, url, 0, step.says)
 			}
 			mustServe(t, url, "--migrate")
+			mustRun(t, "migrate down", url, 0, "schema version 4") // no part has units
 			mustRun(t, "migrate down", url, 0, "schema version 3") // no order is queued
 			mustRun(t, "migrate down", url, 0, "schema version 2") // the order's life has not begun
 			mustRun(t, "migrate down", url, 1, "reverting migration 2 would lose", "restore the backup")
@@ -79,6 +81,7 @@ func TestMigrate_Killed(t *testing.T) {
 				t.Parallel()
 				url := d.URL(t)
 				mustRun(t, "migrate up", url, 0)
+				mustRun(t, "migrate down", url, 0, "schema version 4")
 				mustRun(t, "migrate down", url, 0, "schema version 3")
 				mustRun(t, "migrate down", url, 0, "schema version 2")
 				release := holdOrders(t, url)
@@ -91,7 +94,7 @@ func TestMigrate_Killed(t *testing.T) {
 				release()
 				switch mend {
 				case "migrate up":
-					mustRun(t, mend, url, 0, "schema version 4")
+					mustRun(t, mend, url, 0, "schema version 5")
 				case "migrate down":
 					// On PostgreSQL there is nothing to mend, so the migration before is reverted.
 					mustRun(t, mend, url, 0, "schema version "+map[string]string{"MariaDB": "2", "PostgreSQL": "1"}[d.Name])
@@ -166,17 +169,19 @@ func TestMigrate_BesideInstance(t *testing.T) {
 			api := serveHere(t, "--migrate", "--strategy", "merged", "--db", url)
 			setStock(t, api.URL(), "a", 5)
 			order := decoded[placed](t, mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u", "a", 2)))
+			mustRun(t, "migrate down", url, 0, "schema version 4")
 			mustRun(t, "migrate down", url, 0, "schema version 3")
 			mustRun(t, "migrate down", url, 0, "schema version 2")
 			mustCall(t, http.StatusServiceUnavailable, http.MethodGet, api.URL()+"/readyz", "")
-			mustRun(t, "migrate up", url, 0, "schema version 4")
+			mustRun(t, "migrate up", url, 0, "schema version 5")
 			waitReady(t, api.URL())
 
 			mustCall(t, http.StatusOK, http.MethodPost, api.URL()+"/orders/"+order.ID+"/pay", `{"payment_id":"p"}`)
 			mustCall(t, http.StatusOK, http.MethodPost, api.URL()+"/orders/"+order.ID+"/refund", `{"restock":true}`)
+			mustRun(t, "migrate down", url, 0, "schema version 4")
 			mustRun(t, "migrate down", url, 0, "schema version 3")
 			mustRun(t, "migrate down", url, 1, "reverting migration 3 would lose payments", "which refunds returned units", "restore the backup")
-			mustRun(t, "migrate up", url, 0, "schema version 4")
+			mustRun(t, "migrate up", url, 0, "schema version 5")
 			waitReady(t, api.URL())
 			if a := waitAtRest(t, api.URL(), "a"); a.Sold != 0 {
 				t.Errorf("after the refund: %+v", a)
@@ -195,10 +200,10 @@ func TestMigrate_BesideInstance(t *testing.T) {
 			}
 			// The version alone takes the instance out of service, also if its statements
 			// would not fail yet.
-			schemaIs(3, false)
+			schemaIs(4, false)
 			mustCall(t, http.StatusServiceUnavailable, http.MethodGet, api.URL()+"/readyz", "")
 			// A newer program that migrates does not.
-			schemaIs(5, true)
+			schemaIs(6, true)
 			waitReady(t, api.URL())
 		})
 	}
