@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -32,21 +33,39 @@ type InProcessRedis struct {
 
 // OpenInProcessRedis starts a Redis inside this process and connects to it.
 func OpenInProcessRedis(ctx context.Context) (*InProcessRedis, error) {
-	server := miniredis.NewMiniRedis()
+	mini := miniredis.NewMiniRedis()
 	password := rand.Text()
-	server.RequireAuth(password)
-	if err := server.StartAddr("127.0.0.1:0"); err != nil {
+	mini.RequireAuth(password)
+	if err := mini.StartAddr("127.0.0.1:0"); err != nil {
 		return nil, fmt.Errorf("starting the in-process Redis: %w", err)
 	}
-	r := &InProcessRedis{server: server, stop: make(chan struct{})}
+	mini.Server().SetPreHook(describeInProcess)
+	r := &InProcessRedis{server: mini, stop: make(chan struct{})}
 	r.expiry.Go(r.advanceClock)
-	r.url = "redis://:" + password + "@" + server.Addr()
+	r.url = "redis://:" + password + "@" + mini.Addr()
 	client, err := OpenRedis(ctx, r.url)
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	r.client = client
 	return r, nil
+}
+
+// describeInProcess answers sections of INFO that miniredis does not have: a service in
+// another process may use the server, and asks what it is.
+func describeInProcess(peer *server.Peer, command string, args ...string) (done bool) {
+	if command != "INFO" || len(args) != 1 {
+		return false
+	}
+	switch args[0] {
+	case "server":
+		peer.WriteBulk("# Server\r\nminiredis_version:2\r\n")
+	case "replication":
+		peer.WriteBulk("# Replication\r\nrole:master\r\nconnected_slaves:0\r\n")
+	default:
+		return false
+	}
+	return true
 }
 
 // advanceClock advances the server's clock until Close. Keys of miniredis expire

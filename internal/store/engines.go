@@ -57,6 +57,7 @@ var redisEngines = []redisEngine{
 	{key: "keydb", name: "KeyDB"},         // as Redis 6
 	{key: "kvrocks", name: "Kvrocks"},
 	{key: "garnet", name: "Garnet"},
+	{key: "miniredis", name: "in-process Redis", forgets: 2}, // it keeps nothing; see describeInProcess
 }
 
 // redisServer is a master of the gate, as INFO describes it.

@@ -152,6 +152,19 @@ func TestRedisEngine_Sentinel(t *testing.T) {
 	}
 }
 
+// TestRedisEngine_InProcess checks that a service in another process, as those of the load
+// test, may use an in-process Redis without the guard.
+func TestRedisEngine_InProcess(t *testing.T) {
+	t.Parallel()
+	client := openedRedis(t, openInProcessRedis(t).URL())
+	if engine := RedisEngine(t.Context(), client); engine.Name != "in-process Redis" || engine.Replication != "masters: 1, replicas: 0" {
+		t.Errorf("found %+v", engine)
+	}
+	if err := RefuseWithoutGuard(t.Context(), client); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRecogniseSQL checks the engines that cannot be installed for the tests, by what
 // their version() returns.
 func TestRecogniseSQL(t *testing.T) {
