@@ -78,7 +78,7 @@ func TestRefusals_SoldOut(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name   string
-		memory time.Duration
+		memory int // ms
 		events []event
 	}{
 		{"a refusal of 5 says nothing about 4", 100, []event{{0, "a", "a:5", 0}, {1, "passes", "a:4", 0}, {1, "refused", "a:5", 0}, {1, "refused", "a:6", 0}}},
@@ -99,7 +99,7 @@ func TestRefusals_SoldOut(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				rs, start := &refusals{soldOut: test.memory * time.Millisecond}, time.Now()
+				rs, start := &refusals{soldOut: time.Duration(test.memory) * time.Millisecond}, time.Now()
 				at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 				for n, e := range test.events {
 					time.Sleep(time.Until(at(e.at)))
