@@ -34,6 +34,8 @@ var (
 	postgresAndCluster = pair{"PostgreSQL and Cluster", func(t *testing.T) []string {
 		return []string{"--db", testenv.Postgres(t), "--redis", testenv.RedisCluster(t)}
 	}}
+	mariaDBAlone  = pair{"MariaDB", func(t *testing.T) []string { return []string{"--db", testenv.MariaDB(t)} }}
+	postgresAlone = pair{"PostgreSQL", func(t *testing.T) []string { return []string{"--db", testenv.Postgres(t)} }}
 )
 
 // migrated migrates the schema of --db and returns the flags, for any number of
@@ -294,6 +296,39 @@ func TestInstanceKilled(t *testing.T) {
 				t.Errorf("%+v after %d orders", a, c.count.Load())
 			}
 		})
+	}
+}
+
+// TestInstanceKilled_Parts kills an instance that sells from parts of the stock rows. Nothing is
+// lent to an instance, so the other one sells all units that are left, at once and exactly. If
+// it need not be thorough, each strategy runs on one database.
+func TestInstanceKilled_Parts(t *testing.T) {
+	t.Parallel()
+	const total = 1200 // more than a pool of unit rows
+	for n, p := range []pair{mariaDBAlone, postgresAlone} {
+		for i, strategy := range []string{"unit-rows", "slots"} {
+			if n != i && !testenv.Thorough() {
+				continue
+			}
+			t.Run(p.name+"/"+strategy, func(t *testing.T) {
+				t.Parallel()
+				args := append([]string{"--strategy", strategy}, migrated(t, p.flags(t))...)
+				one, two := testenv.API(t, args...), serveHere(t, args...)
+				setStock(t, one.URL(), "hot", total)
+				c := rush(t.Context(), 32, "hot", one.URL(), two.URL())
+				c.waitForOrders(t, 200)
+				one.Kill()
+				c.wait()
+				if c.failed.Load() == 0 {
+					t.Error("no call failed although an instance was killed")
+				}
+				c.checkStatuses(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
+				c.checkFound(t, two.URL())
+				if a := waitAtRest(t, two.URL(), "hot"); a.Sold != total || c.count.Load() != total {
+					t.Errorf("%+v after %d orders", a, c.count.Load())
+				}
+			})
+		}
 	}
 }
 

@@ -3,9 +3,12 @@ package protocol
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
+	"github.com/google/uuid"
 	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly"
@@ -151,6 +154,100 @@ func TestRollover(t *testing.T) {
 				s.waitSettled(t, next.counter, sku)
 				s.checkBalance(t, next.counter, sku, units)
 			})
+		}
+	})
+}
+
+// TestRollover_Parts: two instances of one strategy after another take two SKUs over in
+// mid-sale: some lend units to parts, which the next must take back. Most orders are cancelled,
+// or paid and refunded, at an instance that has just taken over. No unit is lost or invented.
+func TestRollover_Parts(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, servers, func(t *testing.T, s *shop) {
+		const units = 2500 // more than two pools of unit rows
+		skus := []stock.SKU{newSKU("parts.a"), newSKU("parts.b")}
+		var (
+			current atomic.Pointer[instance]
+			kept    [2]atomic.Int64
+			sellers sync.WaitGroup
+			ending  atomic.Bool
+		)
+		giveBack := func(id uuid.UUID, paid bool) error {
+			i := current.Load()
+			if !paid {
+				_, err := i.Cancel(t.Context(), id, "")
+				return err
+			}
+			if _, err := i.Pay(t.Context(), id, "p-"+id.String()[24:]); err != nil {
+				return err
+			}
+			_, err := i.Refund(t.Context(), id, true)
+			return err
+		}
+		sell := func(i *instance, orders *atomic.Int64) {
+			for n := 0; !ending.Load(); n++ {
+				lines := []stock.Line{{SKU: skus[n%2], Quantity: int64(1 + n%3)}, {SKU: skus[(n+1)%2], Quantity: 2}}[:1+n/2%2]
+				o, _, err := i.Place(t.Context(), request(lines...))
+				switch {
+				case errors.Is(err, stock.ErrSuperseded):
+					return
+				case errors.Is(err, stock.ErrBusy):
+					continue
+				case err != nil:
+					t.Errorf("a client was answered %v", err)
+					return
+				}
+				orders.Add(1)
+				if n%20 > 0 {
+					for err = stock.ErrBusy; errors.Is(err, stock.ErrBusy); {
+						err = giveBack(o.ID, n%3 == 0)
+					}
+					if err != nil {
+						t.Errorf("giving units back: %v", err)
+					}
+					continue
+				}
+				for _, line := range lines {
+					kept[slices.Index(skus, line.SKU)].Add(line.Quantity)
+				}
+			}
+		}
+		defer sellers.Wait()
+		defer ending.Store(true)
+		for n, set := range []settings{
+			{strategy: "lua"}, {strategy: "slots", slots: 8}, {strategy: "unit-rows"}, {strategy: "slots", slots: 3},
+			{strategy: "merged"}, {strategy: "unit-rows"}, {strategy: "lua"},
+		} {
+			set.noGuard = true
+			orders := new(atomic.Int64)
+			for range 2 {
+				i := s.open(t, set)
+				if n == 0 && current.Load() == nil {
+					addStock(t, i, skus[0], units)
+					addStock(t, i, skus[1], units)
+				}
+				current.Store(i)
+				for range 4 {
+					sellers.Go(func() { sell(i, orders) })
+				}
+			}
+			testenv.Await(t, "orders of "+set.strategy, func() bool { return orders.Load() >= 60 })
+		}
+		ending.Store(true)
+		sellers.Wait()
+		last := current.Load()
+		for n, sku := range skus {
+			s.waitSettled(t, last.counter, sku)
+			if err := last.Sweep(t.Context()); err != nil {
+				t.Error(err)
+			}
+			s.checkBalance(t, last.counter, sku, kept[n].Load())
+			for left := units - kept[n].Load(); left > 0; left -= stock.MaxQuantity {
+				mustPlace(t, last, request(stock.Line{SKU: sku, Quantity: min(left, stock.MaxQuantity)}))
+			}
+			mustRefuse(t, last, oneUnit(sku), stock.ErrSoldOut)
+			s.waitSettled(t, last.counter, sku)
+			s.checkBalance(t, last.counter, sku, units)
 		}
 	})
 }

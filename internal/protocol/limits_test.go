@@ -2,7 +2,9 @@ package protocol
 
 import (
 	"errors"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // sell sets the total and the rules of a product.
@@ -174,6 +177,85 @@ func TestLimitOnASoldSKU(t *testing.T) {
 		}
 		mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 6}))
 	})
+}
+
+// TestRulesInMidSale: two instances sell from parts of a stock row while its buyer limit, its
+// hours and its total change. Each rule holds on both from the moment it is answered, and
+// no unit is lost or invented.
+func TestRulesInMidSale(t *testing.T) {
+	t.Parallel()
+	for _, strategy := range []string{"slots", "unit-rows"} {
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			eachDatabase(t, servers, func(t *testing.T, s *shop) {
+				set := settings{strategy: strategy}
+				instances := []*instance{s.open(t, set), s.open(t, set)}
+				sku := newSKU("rules")
+				change := func(set stock.Setting) {
+					t.Helper()
+					set.SKU, set.Kind = sku, stock.Product
+					for err := stock.ErrBusy; err != nil; {
+						if _, _, err = instances[0].SetStock(t.Context(), set); err != nil && !errors.Is(err, stock.ErrBusy) {
+							t.Fatalf("setting %+v: %v", set, err)
+						}
+					}
+				}
+				change(stock.Setting{Total: 50_000})
+				var (
+					sold    atomic.Int64
+					ending  atomic.Bool
+					sellers sync.WaitGroup
+				)
+				defer sellers.Wait()
+				defer ending.Store(true)
+				for n := range 8 {
+					r := order.Request{Buyer: fmt.Sprintf("buyer-%d", n), Lines: []stock.Line{{SKU: sku, Quantity: 1}}}
+					sellers.Go(func() {
+						for !ending.Load() {
+							_, _, err := instances[n%2].Place(t.Context(), r)
+							switch {
+							case err == nil:
+								sold.Add(1)
+							case errors.Is(err, stock.ErrBuyerLimit), errors.Is(err, stock.ErrClosed), errors.Is(err, stock.ErrBusy):
+								testenv.Dither()
+							default:
+								t.Errorf("a client was answered %v", err)
+								return
+							}
+						}
+					})
+				}
+				sells := func() {
+					t.Helper()
+					before := sold.Load()
+					testenv.Await(t, "40 orders are accepted", func() bool { return sold.Load() >= before+40 })
+				}
+				sells()
+				change(stock.Setting{Total: 40_000, BuyerLimit: ptr(int64(3))})
+				fresh := order.Request{Buyer: "fresh", Lines: []stock.Line{{SKU: sku, Quantity: 1}}}
+				if n := len(crowdOf(t, instances, 20, fresh, stock.ErrBuyerLimit)); n != 3 {
+					t.Errorf("a buyer got %d units, the limit is 3", n)
+				}
+				if wrong, err := instances[1].ledger.WrongClaims(t.Context(), []stock.SKU{sku}, 10); err != nil || len(wrong) > 0 {
+					t.Errorf("wrong claims: %+v, %v", wrong, err)
+				}
+				change(stock.Setting{Total: 40_000, BuyerLimit: ptr(int64(0))})
+				sells()
+				change(stock.Setting{Total: 40_000, ClosesAt: ptr(time.Now().Add(-time.Hour))})
+				if n := len(crowdOf(t, instances, 20, fresh, stock.ErrClosed)); n != 0 {
+					t.Errorf("%d orders were accepted after the sale had closed", n)
+				}
+				change(stock.Setting{Total: 30_000, ClosesAt: new(time.Time)})
+				sells()
+				ending.Store(true)
+				sellers.Wait()
+				s.checkBalance(t, nil, sku, sold.Load()+3)
+				if b := s.ledgerCounts(t, sku); b.total != 30_000 {
+					t.Errorf("the total is %d", b.total)
+				}
+			})
+		})
+	}
 }
 
 // TestHoursCleared: an instance through which opens_at or closes_at is cleared sells at
