@@ -58,27 +58,34 @@ type historyLoad struct {
 }
 
 // runHistory runs the history of a strategy, and checks it. It repeats the history of a
-// broken strategy that is not convicted.
+// broken strategy that is not convicted, unless ctx is done.
 func (l *lab) runHistory(ctx context.Context, spec assembly.Spec, f *fleet) (*results.Result, error) {
 	for try := 1; ; try++ {
-		h, err := l.newHistoryLoad(ctx, spec, f, try)
-		if err != nil {
-			return nil, err
-		}
-		end, err := h.run(ctx, spec)
-		r := l.newResult(spec, h.rec, 2*historyUnits)
-		r.Describe("a history, %d clients", "调用历史，%d 个客户端", historyClients)
-		if err != nil {
+		r, conclusive, err := l.tryHistory(ctx, spec, f, try)
+		if err != nil || conclusive || try == maxTries || ctx.Err() != nil {
 			return r, err
-		}
-		verdicts, err := h.verdicts()
-		if err != nil {
-			return r, err
-		}
-		if conclusive := judgeHistory(r, verdicts, l.terms(spec, end)); conclusive || try == maxTries || ctx.Err() != nil {
-			return r, nil
 		}
 	}
+}
+
+// tryHistory runs one history of a strategy, and checks it. The history of a broken strategy
+// that is not convicted is not conclusive.
+func (l *lab) tryHistory(ctx context.Context, spec assembly.Spec, f *fleet, try int) (_ *results.Result, conclusive bool, _ error) {
+	h, err := l.newHistoryLoad(ctx, spec, f, try)
+	if err != nil {
+		return nil, false, err
+	}
+	end, err := h.run(ctx, spec)
+	r := l.newResult(spec, h.rec, 2*historyUnits)
+	r.Describe("a history, %d clients", "调用历史，%d 个客户端", historyClients)
+	if err != nil {
+		return r, false, err
+	}
+	verdicts, err := h.verdicts()
+	if err != nil {
+		return r, false, err
+	}
+	return r, judgeHistory(r, verdicts, l.terms(spec, end)), nil
 }
 
 func (l *lab) newHistoryLoad(ctx context.Context, spec assembly.Spec, f *fleet, try int) (*historyLoad, error) {

@@ -106,52 +106,69 @@ type history struct {
 	stray  []client.Order     // orders that no call asked for
 }
 
+// newHistory sorts the calls, finds the orders that they placed, and follows each of them.
 func newHistory(calls []Call) *history {
 	h := &history{
 		calls: calls, skus: make(map[string]int), reads: make(map[string][]*Call),
 		lists: make(map[string][]*Call), acts: make(map[string][]*Call),
 	}
-	intents := make(map[string][]*Call)
-	var order []string // of intents
 	for i := range calls {
-		c := &calls[i]
-		switch c.Call {
-		case Take:
-			name := fmt.Sprint(i)
-			if c.Key != "" {
-				name = c.Buyer + " " + c.Key
-			}
-			if intents[name] == nil {
-				order = append(order, name)
-			}
-			intents[name] = append(intents[name], c)
-			for _, line := range c.Lines {
-				h.skus[line.SKU]++
-			}
-		case Set, Audit:
-			h.skus[c.SKU]++
-		case Fault:
-			h.faults = append(h.faults, *c)
-		case Order:
-			if c.Outcome == Accepted || c.Status == 404 {
-				h.reads[c.OrderID] = append(h.reads[c.OrderID], c)
-			}
-		case Orders:
-			if c.Outcome == Accepted {
-				h.lists[c.Buyer] = append(h.lists[c.Buyer], c)
-			}
-		case Cancel, Pay, Refund:
-			h.acts[c.OrderID] = append(h.acts[c.OrderID], c)
-		}
+		h.add(&calls[i])
 	}
 	for _, reads := range h.reads {
 		slices.SortStableFunc(reads, func(a, b *Call) int { return cmp.Compare(a.Begin, b.Begin) })
 	}
-	h.findSales(intents, order)
+	h.findSales(intentsOf(calls))
 	for _, s := range h.sales {
 		h.follow(s)
 	}
 	return h
+}
+
+// add files a call under its SKUs, its order or its buyer.
+func (h *history) add(c *Call) {
+	switch c.Call {
+	case Take:
+		for _, line := range c.Lines {
+			h.skus[line.SKU]++
+		}
+	case Set, Audit:
+		h.skus[c.SKU]++
+	case Fault:
+		h.faults = append(h.faults, *c)
+	case Order:
+		if c.Outcome == Accepted || c.Status == 404 {
+			h.reads[c.OrderID] = append(h.reads[c.OrderID], c)
+		}
+	case Orders:
+		if c.Outcome == Accepted {
+			h.lists[c.Buyer] = append(h.lists[c.Buyer], c)
+		}
+	case Cancel, Pay, Refund:
+		h.acts[c.OrderID] = append(h.acts[c.OrderID], c)
+	}
+}
+
+// intentsOf returns the calls that take, by intent: all calls of a buyer with one key are
+// tries of one intent, and a call without a key is one alone.
+func intentsOf(calls []Call) (intents [][]*Call) {
+	type name struct{ buyer, key string }
+	keyed := make(map[name]int) // indexes of intents
+	for i := range calls {
+		c := &calls[i]
+		if c.Call != Take {
+			continue
+		}
+		n, found := keyed[name{c.Buyer, c.Key}]
+		if !found {
+			n, intents = len(intents), append(intents, nil)
+		}
+		if c.Key != "" {
+			keyed[name{c.Buyer, c.Key}] = n
+		}
+		intents[n] = append(intents[n], c)
+	}
+	return intents
 }
 
 // shown returns when a read first showed the order with this status, or with any that
@@ -179,17 +196,16 @@ func (h *history) shown(id, buyer string, status client.OrderStatus) int64 {
 
 // findSales finds the order of each intent: of each call that takes, or of all calls of a
 // buyer with one key. The other calls may have held units for a while.
-func (h *history) findSales(intents map[string][]*Call, order []string) {
+func (h *history) findSales(intents [][]*Call) {
 	named := make(map[string]bool)
-	for _, name := range order {
-		for _, c := range intents[name] {
+	for _, tries := range intents {
+		for _, c := range tries {
 			if c.OrderID != "" {
 				named[c.OrderID] = true
 			}
 		}
 	}
-	for _, name := range order {
-		tries := intents[name]
+	for _, tries := range intents {
 		sales := h.salesOf(tries, named)
 		h.sales = append(h.sales, sales...)
 		for _, c := range tries {
@@ -216,15 +232,23 @@ func (h *history) findSales(intents map[string][]*Call, order []string) {
 }
 
 // salesOf returns the orders of one intent. There should be one at most.
-func (h *history) salesOf(tries []*Call, named map[string]bool) (sales []*sale) {
-	first := tries[0]
-	begin, end, unknown := first.Begin, first.End, false
+func (h *history) salesOf(tries []*Call, named map[string]bool) []*sale {
+	asked := sale{buyer: tries[0].Buyer, lines: tries[0].Lines, begin: tries[0].Begin, end: Forever}
+	unknown := false
 	for _, c := range tries {
-		begin, end, unknown = min(begin, c.Begin), max(end, c.End), unknown || c.Outcome == Unknown
+		asked.begin, unknown = min(asked.begin, c.Begin), unknown || c.Outcome == Unknown
 	}
-	s := func(id string) *sale {
-		return &sale{id: id, buyer: first.Buyer, lines: first.Lines, begin: begin, end: Forever}
+	sales := h.answeredSales(asked, tries)
+	if len(sales) == 0 && unknown {
+		return h.lostSales(asked, tries, named)
 	}
+	return sales
+}
+
+// answeredSales returns the orders that the answers to the tries name, but for an order
+// that was queued and then refused. Each holds its units when the first 201 ends; without a
+// 201, when a read has shown it too.
+func (h *history) answeredSales(asked sale, tries []*Call) (sales []*sale) {
 	for _, c := range tries {
 		if c.Outcome != Accepted && c.Outcome != Queued {
 			continue
@@ -234,36 +258,44 @@ func (h *history) salesOf(tries []*Call, named map[string]bool) (sales []*sale) 
 			if c.Outcome == Queued && h.status(c.OrderID) == client.OrderRefused {
 				continue
 			}
-			i, sales = len(sales), append(sales, s(c.OrderID))
+			s := asked
+			s.id = c.OrderID
+			i, sales = len(sales), append(sales, &s)
 		}
-		sale := sales[i]
-		if c.Outcome == Accepted && (sale.answered == nil || sale.answered.Outcome == Queued || c.End < sale.end) {
-			sale.answered, sale.end = c, min(sale.end, c.End)
-		} else if sale.answered == nil {
-			sale.answered, sale.end = c, max(c.End, h.shown(c.OrderID, c.Buyer, ""))
+		s := sales[i]
+		if c.Outcome == Accepted && (s.answered == nil || s.answered.Outcome == Queued || c.End < s.end) {
+			s.answered, s.end = c, min(s.end, c.End)
+		} else if s.answered == nil {
+			s.answered, s.end = c, max(c.End, h.shown(c.OrderID, c.Buyer, ""))
 		}
 	}
-	if len(sales) > 0 || !unknown {
-		return sales
+	return sales
+}
+
+// lostSales returns the order of an intent whose answers were lost: the first of the
+// buyer's orders with its lines that nothing else names. It returns none if a later list
+// does not have it, and one that may exist if there is no such list.
+func (h *history) lostSales(lost sale, tries []*Call, named map[string]bool) []*sale {
+	end := tries[0].End
+	for _, c := range tries {
+		end = max(end, c.End)
 	}
-	for _, c := range h.lists[first.Buyer] {
+	complete := false
+	for _, c := range h.lists[lost.buyer] {
 		for _, o := range c.Found {
-			if !named[o.ID] && slices.Equal(o.Lines, sorted(first.Lines)) {
+			if !named[o.ID] && slices.Equal(o.Lines, sorted(lost.lines)) {
 				named[o.ID] = true
-				found := s(o.ID)
-				found.end = h.shown(o.ID, o.BuyerID, "")
-				return append(sales, found)
+				lost.id, lost.end = o.ID, h.shown(o.ID, o.BuyerID, "")
+				return []*sale{&lost}
 			}
 		}
+		complete = complete || c.Begin >= end
 	}
-	for _, c := range h.lists[first.Buyer] {
-		if c.Begin >= end {
-			return nil // it is not among the buyer's orders
-		}
+	if complete {
+		return nil
 	}
-	lost := s("")
 	lost.maybe = true
-	return append(sales, lost)
+	return []*sale{&lost}
 }
 
 func sorted(lines []client.Line) []client.Line {
@@ -282,29 +314,41 @@ func (h *history) status(id string) client.OrderStatus {
 // follow finds out what became of an order's units, and whether its last read contradicts
 // an answer.
 func (h *history) follow(s *sale) {
+	if s.maybe {
+		return
+	}
+	if s.missing, s.fault = h.unfit(s); s.missing != "" || s.fault != "" {
+		return
+	}
 	reads := h.reads[s.id]
-	switch {
-	case s.maybe:
-		return
-	case len(reads) == 0:
-		s.missing = fmt.Sprintf("order %s was not read at the end", s.id)
-		return
+	last := reads[len(reads)-1]
+	h.followSteps(s, last)
+	h.followActs(s, last)
+}
+
+// unfit returns why the last read of an order does not tell what became of its units: what
+// the history lacks, or what is wrong with the order.
+func (h *history) unfit(s *sale) (missing, fault string) {
+	reads := h.reads[s.id]
+	if len(reads) == 0 {
+		return fmt.Sprintf("order %s was not read at the end", s.id), ""
 	}
 	last := reads[len(reads)-1]
 	switch {
 	case s.answered != nil && last.Begin < s.answered.End:
-		s.missing = fmt.Sprintf("order %s was not read at the end", s.id)
-		return
+		missing = fmt.Sprintf("order %s was not read at the end", s.id)
 	case last.Outcome != Accepted:
-		s.fault = fmt.Sprintf("order %s was accepted and is not found", s.id)
-		return
+		fault = fmt.Sprintf("order %s was accepted and is not found", s.id)
 	case last.Buyer != s.buyer || !slices.Equal(last.Lines, sorted(s.lines)):
-		s.fault = fmt.Sprintf("order %s has another buyer or other lines than its request", s.id)
-		return
+		fault = fmt.Sprintf("order %s has another buyer or other lines than its request", s.id)
 	case last.OrderStatus == client.OrderQueued:
-		s.missing = fmt.Sprintf("order %s is still queued", s.id)
-		return
+		missing = fmt.Sprintf("order %s is still queued", s.id)
 	}
+	return missing, fault
+}
+
+// followSteps adds the changes of an order's units by the steps of its last read.
+func (h *history) followSteps(s *sale, last *Call) {
 	expired := false
 	for _, step := range last.Steps {
 		switch step {
@@ -321,14 +365,20 @@ func (h *history) follow(s *sale) {
 			h.change(s, Refund, step, 1)
 		}
 	}
+}
+
+// leadsTo is the status of an order after a call that was accepted.
+var leadsTo = map[Kind]client.OrderStatus{Cancel: client.OrderCancelled, Pay: client.OrderPaid, Refund: client.OrderRefunded}
+
+// followActs adds the units that late payments may hold for a while, and finds a call that
+// was accepted and is not among the steps of the last read.
+func (h *history) followActs(s *sale, last *Call) {
 	for _, c := range h.acts[s.id] {
 		if c.Call == Pay && c.Outcome != Accepted { // a late payment may take the units again, and give them back
 			h.holds = append(h.holds, hold{c.Begin, c.End, s.lines, c, c.Outcome == Unknown})
 		}
-		for kind, want := range map[Kind]client.OrderStatus{Cancel: client.OrderCancelled, Pay: client.OrderPaid, Refund: client.OrderRefunded} {
-			if c.Call == kind && c.Outcome == Accepted && c.End <= last.Begin && !slices.Contains(last.Steps, want) {
-				s.fault = fmt.Sprintf("%s of order %s was accepted, and its history does not have it", kind, s.id)
-			}
+		if c.Outcome == Accepted && c.End <= last.Begin && !slices.Contains(last.Steps, leadsTo[c.Call]) {
+			s.fault = fmt.Sprintf("%s of order %s was accepted, and its history does not have it", c.Call, s.id)
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+
+	"github.com/holdfast-stock/holdfast/client"
 )
 
 // step says what an operation does to the counts of a SKU, and what its answer says about
@@ -152,26 +154,37 @@ func (h *history) project(sku string, o Options) *projection {
 // that may change counts is under way. Other reads of counts prove nothing: the gate's
 // count is ahead of the ledger's while orders are placed.
 func (p *projection) findRests(h *history, sku string) {
-	var changing []*Call
 	for i := range h.calls {
 		c := &h.calls[i]
-		switch c.Call {
-		case Take, Set, Cancel, Pay, Refund:
-			changing = append(changing, c)
-		}
-	}
-	for i := range h.calls {
-		c := &h.calls[i]
-		n := c.Counts
-		p.gated = p.gated || c.Call == Audit && c.SKU == sku && n != nil && n.GateAvailable != nil
-		if c.Call != Audit || c.SKU != sku || n == nil || n.Drift != 0 || n.GateInFlight != nil && *n.GateInFlight != 0 || n.LedgerAvailable != n.Total-n.Sold {
+		if c.Call != Audit || c.SKU != sku || c.Counts == nil {
 			continue
 		}
-		if !slices.ContainsFunc(changing, func(other *Call) bool { return other.Begin <= c.End && other.End >= c.Begin }) {
+		p.gated = p.gated || c.Counts.GateAvailable != nil
+		if agree(c.Counts) && !h.changesDuring(c) {
 			p.rests = append(p.rests, c)
 		}
 	}
 	slices.SortFunc(p.rests, func(a, b *Call) int { return cmp.Compare(a.Begin, b.Begin) })
+}
+
+// agree reports whether the counts of an audit agree, with nothing in flight.
+func agree(n *client.Audit) bool {
+	return n.Drift == 0 && (n.GateInFlight == nil || *n.GateInFlight == 0) && n.LedgerAvailable == n.Total-n.Sold
+}
+
+// changesDuring reports whether a call that may change counts is under way at a moment of
+// the audit.
+func (h *history) changesDuring(audit *Call) bool {
+	for i := range h.calls {
+		c := &h.calls[i]
+		switch c.Call {
+		case Take, Set, Cancel, Pay, Refund:
+			if c.Begin <= audit.End && c.End >= audit.Begin {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // nextRest returns when the first audit at rest begins that comes after at.
@@ -229,16 +242,8 @@ type setting struct {
 // addSets adds the changes of the total. They must be one after the other, and each
 // repeated until its outcome is known.
 func (p *projection) addSets(h *history, sku string, late func(begin, end int64) bool) (all []setting) {
-	var (
-		tries []*Call
-		total int64
-	)
-	for i := range h.calls {
-		if c := &h.calls[i]; c.Call == Set && c.SKU == sku {
-			tries = append(tries, c)
-		}
-	}
-	slices.SortStableFunc(tries, func(a, b *Call) int { return cmp.Compare(a.Begin, b.Begin) })
+	tries := h.setsOf(sku)
+	var total int64
 	var open *Call // the first try whose outcome is not known
 	for i, c := range tries {
 		if i > 0 && c.Begin < tries[i-1].End || open != nil && open.Total != c.Total {
@@ -257,11 +262,7 @@ func (p *projection) addSets(h *history, sku string, late func(begin, end int64)
 			continue
 		case Accepted:
 			total = c.Total
-			o := operation{step: set, n: s.n, begin: s.begin, end: s.end, call: c}
-			if s.n > 0 && i > 0 && late(s.begin, s.end) {
-				o.end = max(o.end, p.nextRest(o.end))
-			}
-			p.operations = append(p.operations, o)
+			p.addSet(s, i > 0 && late(s.begin, s.end))
 		}
 		all = append(all, s)
 		open = nil
@@ -270,6 +271,27 @@ func (p *projection) addSets(h *history, sku string, late func(begin, end int64)
 		p.missing = fmt.Sprintf("a change of the total was not repeated until it was answered: %v", open)
 	}
 	return all
+}
+
+// setsOf returns the calls that set the total of the SKU, by begin.
+func (h *history) setsOf(sku string) (tries []*Call) {
+	for i := range h.calls {
+		if c := &h.calls[i]; c.Call == Set && c.SKU == sku {
+			tries = append(tries, c)
+		}
+	}
+	slices.SortStableFunc(tries, func(a, b *Call) int { return cmp.Compare(a.Begin, b.Begin) })
+	return tries
+}
+
+// addSet adds a change of the total that was accepted. If units that are added may be late,
+// they may be sold only at the next moment at rest.
+func (p *projection) addSet(s setting, late bool) {
+	o := operation{step: set, n: s.n, begin: s.begin, end: s.end, call: s.call}
+	if s.n > 0 && late {
+		o.end = max(o.end, p.nextRest(o.end))
+	}
+	p.operations = append(p.operations, o)
 }
 
 // held is units that a call may hold for a while.

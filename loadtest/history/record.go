@@ -129,37 +129,55 @@ func send(next http.RoundTripper, request *http.Request) (*http.Response, []byte
 // calls.
 func asked(request *http.Request) (c Call, ok bool) {
 	c.Who, _ = request.Context().Value(nameKey{}).(string)
-	path := strings.Split(strings.Trim(request.URL.EscapedPath(), "/"), "/")
-	for i := range path {
-		path[i], _ = url.PathUnescape(path[i])
-	}
-	last := func(n int) string { // the n-th part from the end
-		if n > len(path) {
-			return ""
-		}
-		return path[len(path)-n]
-	}
+	path := pathOf(request.URL)
 	switch method := request.Method; {
-	case method == http.MethodPost && last(1) == "orders":
-		c.Call = Take
-		if key := request.Header["idempotency-key"]; len(key) > 0 { // as load.Client writes it
-			c.Key = key[0]
-		}
-	case method == http.MethodPost && last(3) == "orders":
-		c.Call, c.OrderID = Kind(last(1)), last(2)
-	case method == http.MethodPut && last(2) == "stock":
-		c.Call, c.SKU = Set, last(1)
-	case method == http.MethodGet && last(3) == "stock" && last(1) == "audit":
-		c.Call, c.SKU = Audit, last(2)
-	case method == http.MethodGet && last(2) == "orders":
-		c.Call, c.OrderID = Order, last(1)
-	case method == http.MethodGet && last(1) == "orders":
+	case method == http.MethodPost && path.last(1) == "orders":
+		c.Call, c.Key = Take, keyOf(request.Header)
+	case method == http.MethodPost && path.last(3) == "orders":
+		c.Call, c.OrderID = Kind(path.last(1)), path.last(2)
+	case method == http.MethodPut && path.last(2) == "stock":
+		c.Call, c.SKU = Set, path.last(1)
+	case method == http.MethodGet && path.last(3) == "stock" && path.last(1) == "audit":
+		c.Call, c.SKU = Audit, path.last(2)
+	case method == http.MethodGet && path.last(2) == "orders":
+		c.Call, c.OrderID = Order, path.last(1)
+	case method == http.MethodGet && path.last(1) == "orders":
 		c.Call, c.Buyer = Orders, request.URL.Query().Get("buyer_id")
 	default:
 		return c, false
 	}
 	c.readRequest(request)
 	return c, true
+}
+
+// parts are those of the path of a URL.
+type parts []string
+
+func pathOf(u *url.URL) parts {
+	path := strings.Split(strings.Trim(u.EscapedPath(), "/"), "/")
+	for i := range path {
+		path[i], _ = url.PathUnescape(path[i])
+	}
+	return path
+}
+
+// last returns the n-th part from the end, or "" if there are fewer.
+func (p parts) last(n int) string {
+	if n > len(p) {
+		return ""
+	}
+	return p[len(p)-n]
+}
+
+// keyOf returns the Idempotency-Key of a request, or "". Header.Get would not find it: it
+// knows the usual name only, and [load.Client] writes the name in lower case.
+func keyOf(header http.Header) string {
+	for name, values := range header {
+		if strings.EqualFold(name, "Idempotency-Key") && len(values) > 0 {
+			return values[0]
+		}
+	}
+	return ""
 }
 
 // readRequest reads the body of a request.
