@@ -218,7 +218,7 @@ func (t *trial) retryTake(gate Gate, d stock.Deduction) (taken stock.Take, err e
 		if !errors.As(err, &late) || !late.Timeout() || t.ctx.Err() != nil {
 			return err
 		}
-		if err := gate.Give(t.ctx, unanswered(d)); err != nil {
+		if err := t.retryGive(gate, unanswered(d)); err != nil {
 			return err
 		}
 		d = again(d)
