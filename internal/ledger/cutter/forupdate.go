@@ -34,8 +34,8 @@ func underLock(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []st
 	return rs.cut(ctx, tx, g, takes, refuse)
 }
 
-// cut decides the takes, and updates the stock rows and the claims. Rows of which it takes
-// units get their parts back. The caller must hold the row locks.
+// cut decides the takes, and updates the stock rows and the claims. The rows must be stock
+// rows without the units in their parts. The caller must hold the row locks.
 func (rs rows) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take, refuse bool) ([]Decision, error) {
 	decisions, accepted, claims, err := rs.decide(ctx, tx, g, takes, refuse)
 	if err != nil || len(accepted) == 0 {
@@ -43,9 +43,6 @@ func (rs rows) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes 
 	}
 	skus, units := unitsOf(accepted)
 	statements := append([]sqltx.Statement{stockRows.countDown(tx.Dialect(), skus, units)}, claims...)
-	if parts := rs.parts(skus); len(parts) > 0 {
-		statements = append(statements, collecting(tx.Dialect(), parts)...)
-	}
 	updated, err := tx.ExecAll(ctx, statements...)
 	if err != nil {
 		return nil, fmt.Errorf("counting down: %w", err)

@@ -61,21 +61,10 @@ func (rs rows) lockParts(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) er
 	parts, err := lockParts(ctx, tx, skus, tx.Dialect().RowLock())
 	for sku, units := range parts {
 		if r := rs[sku]; r != nil {
-			r.available, r.inParts, r.hasParts = r.available+units, units, true
+			r.available += units
 		}
 	}
 	return err
-}
-
-// parts returns the units in the parts of those of the SKUs that have parts.
-func (rs rows) parts(skus []stock.SKU) map[stock.SKU]int64 {
-	units := make(map[stock.SKU]int64)
-	for _, sku := range skus {
-		if r := rs[sku]; r.hasParts {
-			units[sku] = r.inParts
-		}
-	}
-	return units
 }
 
 // lockParts locks the parts of the SKUs and returns the units in them, by SKU. SKUs without

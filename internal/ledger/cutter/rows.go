@@ -39,8 +39,6 @@ type row struct {
 	counted   Counted          // how far, if limit is below 0
 	held      map[string]int64 // units by buyer; nil until the claims are read
 	part      int              // its number; 0: this is a stock row
-	inParts   int64            // the units of available that are in parts of this stock row, which are locked too
-	hasParts  bool
 }
 
 type rows map[stock.SKU]*row
