@@ -45,9 +45,9 @@ func TestMigrate(t *testing.T) {
 				}
 			}
 			for _, step := range []struct{ command, says string }{
-				{"migrate up", "schema version 5"},
-				{"migrate up", "schema version 5"},
-				{"migrate version", "schema version 5"},
+				{"migrate up", "schema version 6"},
+				{"migrate up", "schema version 6"},
+				{"migrate version", "schema version 6"},
 				{"migrate down", "schema version 4"},
 				{"migrate down", "schema version 3"},
 				{"migrate down", "schema version 2"},
@@ -94,7 +94,7 @@ func TestMigrate_Killed(t *testing.T) {
 				release()
 				switch mend {
 				case "migrate up":
-					mustRun(t, mend, url, 0, "schema version 5")
+					mustRun(t, mend, url, 0, "schema version 6")
 				case "migrate down":
 					// On PostgreSQL there is nothing to mend, so the migration before is reverted.
 					mustRun(t, mend, url, 0, "schema version "+map[string]string{"MariaDB": "2", "PostgreSQL": "1"}[d.Name])
@@ -173,7 +173,7 @@ func TestMigrate_BesideInstance(t *testing.T) {
 			mustRun(t, "migrate down", url, 0, "schema version 3")
 			mustRun(t, "migrate down", url, 0, "schema version 2")
 			mustCall(t, http.StatusServiceUnavailable, http.MethodGet, api.URL()+"/readyz", "")
-			mustRun(t, "migrate up", url, 0, "schema version 5")
+			mustRun(t, "migrate up", url, 0, "schema version 6")
 			waitReady(t, api.URL())
 
 			mustCall(t, http.StatusOK, http.MethodPost, api.URL()+"/orders/"+order.ID+"/pay", `{"payment_id":"p"}`)
@@ -181,7 +181,7 @@ func TestMigrate_BesideInstance(t *testing.T) {
 			mustRun(t, "migrate down", url, 0, "schema version 4")
 			mustRun(t, "migrate down", url, 0, "schema version 3")
 			mustRun(t, "migrate down", url, 1, "reverting migration 3 would lose payments", "which refunds returned units", "restore the backup")
-			mustRun(t, "migrate up", url, 0, "schema version 5")
+			mustRun(t, "migrate up", url, 0, "schema version 6")
 			waitReady(t, api.URL())
 			if a := waitAtRest(t, api.URL(), "a"); a.Sold != 0 {
 				t.Errorf("after the refund: %+v", a)

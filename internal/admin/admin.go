@@ -105,7 +105,7 @@ func New(gate Gate, l Ledger, r Reconciler, o Orders, log *slog.Logger) *Admin {
 func (a *Admin) SetStock(ctx context.Context, set stock.Setting) (st Stock, created bool, err error) {
 	row, created, err := a.setRow(ctx, set)
 	a.orders.StockChanged(set.SKU) // even after an error, which may hide a commit
-	if err == nil && (row.BuyerLimit < 0 || row.BuyerLimit == 0 && set.BuyerLimit != nil) {
+	if err == nil && (row.CountedTo.Valid || row.BuyerLimit == 0 && set.BuyerLimit != nil) {
 		row, err = a.ledger.CountClaims(ctx, row.SKU)
 	}
 	if err != nil {
@@ -244,7 +244,10 @@ func (a *Admin) asStocks(ctx context.Context, rows []ledger.StockRow) ([]Stock, 
 	for i, row := range rows {
 		page[i] = Stock{
 			SKU: row.SKU, Kind: row.Kind, Total: row.Total, Available: row.Available,
-			Sold: row.Total - row.Available, BuyerLimit: max(row.BuyerLimit, 0), OpensAt: row.OpensAt, ClosesAt: row.ClosesAt,
+			Sold: row.Total - row.Available, OpensAt: row.OpensAt, ClosesAt: row.ClosesAt,
+		}
+		if row.LimitHolds() {
+			page[i].BuyerLimit = row.BuyerLimit
 		}
 		if a.gate != nil {
 			page[i].Available = levels[i].Available

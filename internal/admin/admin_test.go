@@ -163,7 +163,7 @@ func (l *twinLedger) CountClaims(context.Context, stock.SKU) (ledger.StockRow, e
 			return *l.row, err
 		}
 	}
-	l.row.BuyerLimit = max(l.row.BuyerLimit, -l.row.BuyerLimit)
+	l.row.CountedTo.Valid = false
 	return *l.row, nil
 }
 
@@ -570,7 +570,7 @@ func TestRead(t *testing.T) {
 // none before.
 func TestSetStock_CountsClaims(t *testing.T) {
 	s := stocked(false, 4)
-	s.ledger.row.BuyerLimit = -3
+	s.ledger.row.BuyerLimit, s.ledger.row.CountedTo.Valid = 3, true
 	if st, err := s.Stock(t.Context(), apple); err != nil || st.BuyerLimit != 0 {
 		t.Errorf("while claims are counted: %+v, %v", st, err)
 	}

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
 
 	"github.com/google/uuid"
 
@@ -14,26 +13,16 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// startCount makes the row count claims from now on if it gets a buyer limit and had none.
-// The units that buyers hold already must be added up before the limit holds, which
-// CountClaims does. tx must have locked the row.
-func startCount(ctx context.Context, tx *sqltx.Tx, before StockRow, now *StockRow) error {
-	if before.BuyerLimit > 0 || now.BuyerLimit <= 0 {
-		return nil
+// startCount makes the row, now as an administrator has set it, count its claims from now on
+// if it gets a buyer limit and had none. The units that buyers hold already must be added up
+// before the limit holds, which CountClaims does.
+func startCount(before StockRow, now *StockRow) {
+	switch {
+	case now.BuyerLimit == 0:
+		now.CountedTo = cutter.Counted{}
+	case before.BuyerLimit == 0:
+		now.CountedTo = cutter.Counted{NullUUID: uuid.NullUUID{Valid: true}} // below all orders
 	}
-	now.BuyerLimit = -now.BuyerLimit
-	if before.BuyerLimit < 0 {
-		return nil // the count goes on
-	}
-	// An earlier limit may have been removed while its count was under way.
-	counted, err := cutter.ReadCounted(ctx, tx, now.SKU)
-	for _, c := range counted {
-		_, err = tx.Exec(ctx, "DELETE FROM claims WHERE sku = ? AND buyer_id = ?", string(now.SKU), c.Buyer())
-	}
-	if err != nil {
-		return fmt.Errorf("beginning to count the claims on %s: %w", now.SKU, err)
-	}
-	return nil
 }
 
 // maxClaimStep bounds the orders, or the claims, that one transaction of CountClaims reads
@@ -87,38 +76,36 @@ func (l *Ledger) countClaims(ctx context.Context, sku stock.SKU) (StockRow, erro
 // stepClaims takes one step of CountClaims. It reports whether none is left, and returns the
 // row as it was before the step.
 func (l *Ledger) stepClaims(ctx context.Context, sku stock.SKU) (row StockRow, done bool, err error) {
-	if row, err = l.Row(ctx, sku); err != nil || row.BuyerLimit > 0 {
+	if row, err = l.Row(ctx, sku); err != nil || row.LimitHolds() {
 		return row, true, err
 	}
-	counted, err := cutter.ReadCounted(ctx, l.db, sku)
-	if err != nil {
-		return row, false, err
+	step := claimStep{Ledger: l, row: row}
+	if !step.begun() {
+		if deleted, err := step.deleteClaims(ctx); err != nil || deleted {
+			return row, false, err
+		}
 	}
-	step := claimStep{Ledger: l, row: row, counted: counted}
-	if after, begun := counted[sku]; begun && row.BuyerLimit < 0 {
-		return row, false, step.countOrders(ctx, after)
+	if !row.CountedTo.Valid {
+		return row, true, nil
 	}
-	done, err = step.deleteClaims(ctx)
-	return row, done, err
+	return row, false, step.countOrders(ctx)
 }
 
 // claimStep is one step of CountClaims.
 type claimStep struct {
 	*Ledger
-	row     StockRow // before the step
-	counted map[stock.SKU]cutter.Counted
+	row StockRow // before the step
 }
+
+// begun reports whether orders are counted. Before, all claims are those of an earlier limit.
+func (s claimStep) begun() bool { return s.row.CountedTo.UUID != uuid.Nil }
 
 // change changes claims in a transaction that has locked the row. It does nothing if another
 // call was faster, or if the limit has changed.
 func (s claimStep) change(ctx context.Context, do func(ctx context.Context, tx *sqltx.Tx, row *StockRow) error) error {
 	return s.changeStock(ctx, s.row.SKU, func(ctx context.Context, tx *sqltx.Tx) error {
 		row, err := lockRow(ctx, tx, s.row.SKU)
-		if err != nil {
-			return err
-		}
-		counted, err := cutter.ReadCounted(ctx, tx, row.SKU)
-		if err != nil || row.BuyerLimit != s.row.BuyerLimit || !maps.Equal(counted, s.counted) {
+		if err != nil || row.BuyerLimit != s.row.BuyerLimit || row.CountedTo != s.row.CountedTo {
 			return err
 		}
 		if err := do(ctx, tx, &row); err != nil {
@@ -129,74 +116,50 @@ func (s claimStep) change(ctx context.Context, do func(ctx context.Context, tx *
 	})
 }
 
-// countOrders counts the orders that follow after. With the last of them, the limit holds.
-func (s claimStep) countOrders(ctx context.Context, after cutter.Counted) error {
+// countOrders counts the next orders. With the last of them, the limit holds.
+func (s claimStep) countOrders(ctx context.Context) error {
 	d, sku := s.db.Dialect(), s.row.SKU
-	position, err := uuid.Parse(string(after))
-	if err != nil {
-		return fmt.Errorf("reading how far claims are counted: %w", err)
-	}
-	which, args := "order_lines.order_id > ?", []any{d.UUID(position)}
-	var end uuid.UUID // found before the row is locked
-	err = s.db.QueryRow(ctx, []any{&end}, "SELECT order_id FROM order_lines WHERE sku = ? AND order_id > ? ORDER BY order_id LIMIT 1 OFFSET ?",
-		string(sku), d.UUID(position), s.claimsAtOnce-1)
-	last := errors.Is(err, sql.ErrNoRows)
+	after := d.UUID(s.row.CountedTo.UUID)
+	which, args := "order_lines.order_id > ?", []any{after}
+	to := cutter.Counted{NullUUID: uuid.NullUUID{Valid: true}}
+	// It is found before the row is locked.
+	err := s.db.QueryRow(ctx, []any{&to.UUID}, "SELECT order_id FROM order_lines WHERE sku = ? AND order_id > ? ORDER BY order_id LIMIT 1 OFFSET ?",
+		string(sku), after, s.claimsAtOnce-1)
 	switch {
-	case last:
+	case errors.Is(err, sql.ErrNoRows):
+		to = cutter.Counted{}
 	case err != nil:
 		return err
 	default:
-		which, args = which+" AND order_lines.order_id <= ?", append(args, d.UUID(end))
+		which, args = which+" AND order_lines.order_id <= ?", append(args, to.Arg(d))
 	}
 	return s.change(ctx, func(ctx context.Context, tx *sqltx.Tx, row *StockRow) error {
-		if err := recordClaims(ctx, tx, sku, which, args...); err != nil {
-			return err
+		if !s.begun() {
+			// Other calls may have counted claims meanwhile, for a limit that was removed and
+			// set again.
+			err := tx.QueryRow(ctx, []any{new(string)}, "SELECT buyer_id FROM claims WHERE sku = ? LIMIT 1", string(sku))
+			if !errors.Is(err, sql.ErrNoRows) {
+				return err
+			}
 		}
-		if last {
-			row.BuyerLimit = -row.BuyerLimit
-			_, err := tx.Exec(ctx, "DELETE FROM claims WHERE sku = ? AND buyer_id = ?", string(sku), after.Buyer())
-			return err
-		}
-		_, err := tx.Exec(ctx, "UPDATE claims SET buyer_id = ? WHERE sku = ? AND buyer_id = ?",
-			cutter.Counted(end.String()).Buyer(), string(sku), after.Buyer())
-		return err
+		row.CountedTo = to
+		return recordClaims(ctx, tx, sku, which, args...)
 	})
 }
 
-// deleteClaims deletes claims of an earlier limit. When there are none, the count may begin.
-// It reports whether the SKU has no limit and no claims.
-func (s claimStep) deleteClaims(ctx context.Context) (none bool, err error) {
-	var end string
+// deleteClaims deletes claims of an earlier limit, and reports whether there were any.
+func (s claimStep) deleteClaims(ctx context.Context) (deleted bool, err error) {
+	var last string
 	sku := string(s.row.SKU)
-	const find = "SELECT buyer_id FROM claims WHERE sku = ? ORDER BY buyer_id LIMIT 1 OFFSET ?"
-	err = s.db.QueryRow(ctx, []any{&end}, find, sku, 0)
-	none = errors.Is(err, sql.ErrNoRows)
-	switch {
-	case none && s.row.BuyerLimit == 0:
-		return true, nil
-	case none:
-		return false, s.change(ctx, func(ctx context.Context, tx *sqltx.Tx, _ *StockRow) error {
-			// Other calls may have counted claims meanwhile, for a limit that was removed and
-			// set again.
-			if err := tx.QueryRow(ctx, []any{&end}, find, sku, 0); !errors.Is(err, sql.ErrNoRows) {
-				return err
-			}
-			_, err := tx.Exec(ctx, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, ?, 0)", sku, cutter.Counted(uuid.Nil.String()).Buyer())
-			return err
-		})
-	case err != nil:
+	err = s.db.QueryEach(ctx, func(rows *sql.Rows) error {
+		deleted = true
+		return rows.Scan(&last)
+	}, "SELECT buyer_id FROM claims WHERE sku = ? ORDER BY buyer_id LIMIT ?", sku, s.claimsAtOnce)
+	if err != nil || !deleted {
 		return false, err
 	}
-	which, args := "sku = ?", []any{sku}
-	err = s.db.QueryRow(ctx, []any{&end}, find, sku, s.claimsAtOnce-1)
-	switch {
-	case err == nil:
-		which, args = which+" AND buyer_id <= ?", append(args, end)
-	case !errors.Is(err, sql.ErrNoRows):
-		return false, err
-	}
-	return false, s.change(ctx, func(ctx context.Context, tx *sqltx.Tx, _ *StockRow) error {
-		_, err := tx.Exec(ctx, "DELETE FROM claims WHERE "+which, args...)
+	return true, s.change(ctx, func(ctx context.Context, tx *sqltx.Tx, _ *StockRow) error {
+		_, err := tx.Exec(ctx, "DELETE FROM claims WHERE sku = ? AND buyer_id <= ?", sku, last)
 		return err
 	})
 }

@@ -19,10 +19,10 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// countedClaims returns the claims on the SKU, and how far they have been counted.
-func (d *database) countedClaims(t *testing.T, sku stock.SKU) (claims map[string]int64, counted cutter.Counted) {
+// claims returns the units of the claims on the SKU, by buyer.
+func (d *database) claims(t *testing.T, sku stock.SKU) map[string]int64 {
 	t.Helper()
-	claims = make(map[string]int64)
+	claims := make(map[string]int64)
 	err := d.sql.Ledger().QueryEach(t.Context(), func(rows *sql.Rows) error {
 		var (
 			buyer string
@@ -33,15 +33,11 @@ func (d *database) countedClaims(t *testing.T, sku stock.SKU) (claims map[string
 			claims[buyer] = units
 		}
 		return err
-	}, "SELECT buyer_id, units FROM claims WHERE sku = ? AND buyer_id >= '0'", string(sku))
+	}, "SELECT buyer_id, units FROM claims WHERE sku = ?", string(sku))
 	if err != nil {
 		t.Fatal(err)
 	}
-	positions, err := cutter.ReadCounted(t.Context(), d.sql.Ledger(), sku)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return claims, positions[sku]
+	return claims
 }
 
 // sale is a SKU with orders that are placed, cancelled, expired, revived and refunded at
@@ -134,19 +130,15 @@ func (s *sale) mustAddUp(t *testing.T, l *Ledger, when string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claims, counted := s.countedClaims(t, "hot")
-	has := counted.Has
+	has := row.CountedTo.Has
 	switch {
-	case row.BuyerLimit > 0:
+	case row.LimitHolds():
 		has = func(uuid.UUID) bool { return true }
-		if counted != "" {
-			t.Errorf("%s: the limit holds, and the count stands at %s", when, counted)
-		}
-	case row.BuyerLimit == 0, counted == "": // claims of an earlier limit may be left
+	case row.CountedTo.UUID == uuid.Nil: // claims of an earlier limit may be left
 		return
 	}
-	if want := s.held(has); !maps.Equal(claims, want) {
-		t.Fatalf("%s: claims %v, want %v; counted up to %q", when, claims, want, counted)
+	if claims, want := s.claims(t, "hot"), s.held(has); !maps.Equal(claims, want) {
+		t.Fatalf("%s: claims %v, want %v; row %+v", when, claims, want, row)
 	}
 }
 
@@ -188,8 +180,8 @@ func TestCountClaims(t *testing.T) {
 					}
 					return done
 				}
-				if row := s.limit(t, l, 1000); row.BuyerLimit != -1000 {
-					t.Fatalf("a limit on a SKU with orders is %d at first", row.BuyerLimit)
+				if row := s.limit(t, l, 1000); row.BuyerLimit != 1000 || row.LimitHolds() {
+					t.Fatalf("a limit on a SKU with orders holds at once: %+v", row)
 				}
 				for range 5 {
 					step("the first count")
@@ -218,8 +210,8 @@ func TestCountClaims(t *testing.T) {
 						l = open()
 					}
 				}
-				if row, err := l.Row(t.Context(), "hot"); err != nil || row.BuyerLimit != 3000 || steps < 8 {
-					t.Errorf("after %d steps the limit is %d, %v", steps, row.BuyerLimit, err)
+				if row, err := l.Row(t.Context(), "hot"); err != nil || row.BuyerLimit != 3000 || !row.LimitHolds() || steps < 8 {
+					t.Errorf("after %d steps: %+v, %v", steps, row, err)
 				}
 				for range 20 {
 					s.next(t, l)
@@ -245,8 +237,8 @@ func TestCountClaims(t *testing.T) {
 				if row, err := l.CountClaims(t.Context(), "hot"); err != nil || row.BuyerLimit != 0 {
 					t.Errorf("without a limit: %+v, %v", row, err)
 				}
-				if claims, counted := d.countedClaims(t, "hot"); len(claims) > 0 || counted != "" {
-					t.Errorf("claims without a limit: %v, %q", claims, counted)
+				if claims := d.claims(t, "hot"); len(claims) > 0 {
+					t.Errorf("claims without a limit: %v", claims)
 				}
 			})
 		})
@@ -303,7 +295,7 @@ func TestCountClaims_DuringASale(t *testing.T) {
 			counts.Go(func() {
 				for {
 					row, err := l.CountClaims(t.Context(), "hot")
-					if err == nil && row.BuyerLimit == 10_000 {
+					if err == nil && row.LimitHolds() {
 						return
 					}
 					if !errors.Is(err, stock.ErrBusy) {
@@ -351,8 +343,49 @@ func TestCountClaims_GoesOn(t *testing.T) {
 		end()
 		testenv.Await(t, "the limit holds", func() bool {
 			row, err := l.Row(t.Context(), "hot")
-			return err == nil && row.BuyerLimit == 10
+			return err == nil && row.LimitHolds()
 		})
+	})
+}
+
+// TestCountClaims_SameLimitAgain checks that a limit that was removed and set again is not
+// taken for the one of before, which the cutter has seen: its claims are being counted.
+func TestCountClaims_SameLimitAgain(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		l.claimsAtOnce = 1
+		lay(t, l, "hot", 1_000_000)
+		s := &sale{database: d}
+		s.limit(t, l, 10)
+		if row, err := l.CountClaims(t.Context(), "hot"); err != nil || !row.LimitHolds() {
+			t.Fatalf("counting: %+v, %v", row, err)
+		}
+		for range 2 { // the cutter locks the row for the first
+			mustRecord(t, l, "hot")
+		}
+		s.limit(t, l, 0)
+		row := s.limit(t, l, 10)
+		for row.CountedTo.UUID == uuid.Nil {
+			var err error
+			if _, _, err = l.stepClaims(t.Context(), "hot"); err != nil {
+				t.Fatal(err)
+			}
+			if row, err = l.Row(t.Context(), "hot"); err != nil || row.LimitHolds() {
+				t.Fatalf("the first order is not counted alone: %+v, %v", row, err)
+			}
+		}
+		take := takeOf("hot")
+		take.OrderID = uuid.Max // the count comes to it last
+		if _, out := l.Record(t.Context(), take); !out.Committed() {
+			t.Fatal(out.Reason())
+		}
+		if row, err := l.CountClaims(t.Context(), "hot"); err != nil || !row.LimitHolds() {
+			t.Fatalf("counting again: %+v, %v", row, err)
+		}
+		if wrong, err := l.WrongClaims(t.Context(), []stock.SKU{"hot"}, 10); err != nil || len(wrong) > 0 {
+			t.Errorf("wrong claims: %+v, %v", wrong, err)
+		}
 	})
 }
 
@@ -378,7 +411,7 @@ func TestCountClaims_LateStep(t *testing.T) {
 			stepped <- err
 		}()
 		testenv.Await(t, "the late step waits for its turn", func() bool { return late.turns.waiting() == 2 })
-		if row, err := fast.CountClaims(t.Context(), "hot"); err != nil || row.BuyerLimit != 10 {
+		if row, err := fast.CountClaims(t.Context(), "hot"); err != nil || !row.LimitHolds() {
 			t.Fatalf("counting: %+v, %v", row, err)
 		}
 		s.limit(t, fast, 0)
@@ -387,7 +420,7 @@ func TestCountClaims_LateStep(t *testing.T) {
 		if err := testenv.Receive(t, "the late step", stepped); err != nil {
 			t.Fatal(err)
 		}
-		if row, err := fast.CountClaims(t.Context(), "hot"); err != nil || row.BuyerLimit != 10 {
+		if row, err := fast.CountClaims(t.Context(), "hot"); err != nil || !row.LimitHolds() {
 			t.Fatalf("counting again: %+v, %v", row, err)
 		}
 		if wrong, err := fast.WrongClaims(t.Context(), []stock.SKU{"hot"}, 10); err != nil || len(wrong) > 0 {
@@ -411,8 +444,8 @@ func TestRecord_BuyerLimit(t *testing.T) {
 			if _, _, err := l.Set(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 10, BuyerLimit: &units}); err != nil {
 				t.Fatal(err)
 			}
-			if row, err := l.CountClaims(t.Context(), sku); err != nil || row.BuyerLimit != units {
-				t.Fatalf("the limit is %d, %v; want %d", row.BuyerLimit, err, units)
+			if row, err := l.CountClaims(t.Context(), sku); err != nil || row.BuyerLimit != units || !row.LimitHolds() {
+				t.Fatalf("want a limit of %d: %+v, %v", units, row, err)
 			}
 		}
 		for n, step := range []struct {

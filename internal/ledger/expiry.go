@@ -214,8 +214,8 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 			return err
 		}
 		gone = without(skus, rows, others)
-		returned, err = l.returnUnits(ctx, tx, rows, expired...)
-		return err
+		returned = l.returnUnits(tx, rows, expired...)
+		return nil
 	})
 	if err != nil {
 		return e, err

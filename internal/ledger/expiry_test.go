@@ -85,7 +85,7 @@ func TestExpire(t *testing.T) {
 		if _, err := db.Exec(ctx, "UPDATE orders SET expires_at = "+db.Dialect().After(time.Minute)+" WHERE id = ?", db.Dialect().UUID(young.ID)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := db.Exec(ctx, "UPDATE stock SET buyer_limit = 5 WHERE sku = ?", string(b)); err != nil {
+		if _, err := db.Exec(ctx, "UPDATE stock SET limit_per_buyer = 5 WHERE sku = ?", string(b)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := db.Exec(ctx, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, ?, 3)", string(b), first.Buyer); err != nil {

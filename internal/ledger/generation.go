@@ -11,12 +11,16 @@ import (
 // Owner is the one row of the table ledger. It says who owns the stock.
 type Owner struct {
 	Generation stock.Generation
-	Layout     string // the layout of the generation; empty if no instance holds the stock
+	Layout     string // the layout of the generation; empty if Unowned
 	// Queues says that Redis may have orders which the ledger does not have yet: the
 	// owner's strategy acknowledges them before they are committed.
 	Queues bool
 	Beat   int64 // a counter that every instance raises about once a second
 }
+
+// Unowned reports whether no instance holds the stock: none has started yet, or the last
+// one has given it up.
+func (o Owner) Unowned() bool { return o.Layout == "" }
 
 // Generation returns the generation in use.
 func (l *Ledger) Generation() stock.Generation { return stock.Generation(l.generation.Load()) }

@@ -66,7 +66,7 @@ func (l *Ledger) cutAndInsert(ctx context.Context, rs []*recording, plan cutter.
 	if err != nil {
 		return err
 	}
-	var decisions []cutter.Decision // nil: the COMMIT cuts every take
+	decisions := cutter.AllTaken(len(rs)) // at once, the COMMIT cuts every take or fails
 	if !atOnce {
 		if decisions, err = plan.Cut(ctx, tx); err == nil {
 			err = l.setTimes(rs)
@@ -131,11 +131,11 @@ func takesOf(rs []*recording) []stock.Take {
 }
 
 // acceptedOrders returns the orders whose takes were cut, sorted by ID: all transactions
-// insert in this order, so that two cannot wait for each other. nil decisions: all were.
+// insert in this order, so that two cannot wait for each other.
 func acceptedOrders(rs []*recording, decisions []cutter.Decision) []*order.Order {
 	accepted := make([]*order.Order, 0, len(rs))
 	for i, r := range rs {
-		if decisions == nil || decisions[i].Taken() {
+		if decisions[i].Taken() {
 			accepted = append(accepted, &r.order)
 		}
 	}
@@ -144,15 +144,14 @@ func acceptedOrders(rs []*recording, decisions []cutter.Decision) []*order.Order
 }
 
 // answer gives every recording its outcome after a COMMIT that returned err, which is nil or
-// ErrUnknownOutcome. err concerns those that were cut: all of them, if decisions is nil. It
-// also concerns those that were refused because of them: what they left may be more.
+// ErrUnknownOutcome. err concerns those that were cut. It also concerns those that were refused because of them: what they left may be more.
 func answer(rs []*recording, decisions []cutter.Decision, err error) {
 	out := order.Committed()
 	if err != nil {
 		out = order.Unknown(err)
 	}
 	for i, r := range rs {
-		if decisions == nil || decisions[i].Taken() {
+		if decisions[i].Taken() {
 			r.answer(out)
 			continue
 		}

@@ -75,8 +75,8 @@ func (l *Ledger) change(ctx context.Context, id uuid.UUID, options order.ChangeO
 		if decided = err != nil || c == (order.Transition{}); decided {
 			return cmp.Or(err, errUnchanged)
 		}
-		returned, err = l.apply(ctx, tx, rows, &state, c)
-		return err
+		returned = l.apply(tx, rows, &state, c)
+		return nil
 	})
 	if decided { // the answer tells what the rows say; a COMMIT would hold them until the standby is back
 		err = cmp.Or(l.db.Confirm(ctx), err)
@@ -117,7 +117,7 @@ func lockOrder(ctx context.Context, tx *sqltx.Tx, o order.Order, payment string)
 
 // apply makes the change to the order of state, which becomes what it is afterwards, when tx
 // commits. It returns the additions that the outbox gets.
-func (l *Ledger) apply(ctx context.Context, tx *sqltx.Tx, rows []StockRow, state *order.Locked, c order.Transition) ([]stock.Change, error) {
+func (l *Ledger) apply(tx *sqltx.Tx, rows []StockRow, state *order.Locked, c order.Transition) []stock.Change {
 	o := &state.Order
 	if c.To != "" {
 		from := o.Status
@@ -129,9 +129,9 @@ func (l *Ledger) apply(ctx context.Context, tx *sqltx.Tx, rows []StockRow, state
 		tx.AtCommit(writePayment(tx.Dialect(), known, order.Payment{ID: c.PaymentID, OrderID: o.ID, Status: c.PaymentStatus}))
 	}
 	if !c.Returns {
-		return nil, nil
+		return nil
 	}
-	return l.returnUnits(ctx, tx, rows, o)
+	return l.returnUnits(tx, rows, o)
 }
 
 // updateOrder writes what changed of the order, if it has the status from and the version

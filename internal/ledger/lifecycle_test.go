@@ -137,7 +137,7 @@ func TestChange_LowersClaim(t *testing.T) {
 			t.Fatal(out.Reason())
 		}
 		for _, statement := range []string{
-			"UPDATE stock SET buyer_limit = 5 WHERE sku = 'limited'",
+			"UPDATE stock SET limit_per_buyer = 5 WHERE sku = 'limited'",
 			"INSERT INTO claims (sku, buyer_id, units) VALUES ('limited', 'buyer-1', 3)",
 			"INSERT INTO claims (sku, buyer_id, units) VALUES ('limited', 'buyer-2', 3)",
 		} {

@@ -86,7 +86,7 @@ type Claim struct {
 }
 
 // WrongClaims reads up to limit claims that differ from the buyers' orders, sorted by
-// SKU and buyer. It leaves out SKUs without a buyer limit. One statement reads them
+// SKU and buyer. It leaves out SKUs whose buyer limit does not hold. One statement reads them
 // all, as of one moment.
 func (l *Ledger) WrongClaims(ctx context.Context, skus []stock.SKU, limit int) (claims []Claim, err error) {
 	if len(skus) == 0 {
@@ -103,7 +103,7 @@ func (l *Ledger) WrongClaims(ctx context.Context, skus []stock.SKU, limit int) (
 			UNION ALL
 			SELECT order_lines.sku, orders.buyer_id, 0, order_lines.quantity FROM `+heldLines+` WHERE order_lines.sku IN ?
 		) counted
-		JOIN stock ON stock.sku = counted.sku AND stock.buyer_limit > 0
+		JOIN stock ON stock.sku = counted.sku AND stock.limit_per_buyer > 0 AND stock.claims_counted_to IS NULL
 		GROUP BY counted.sku, counted.buyer_id HAVING SUM(counted.claimed) <> SUM(counted.held)
 		ORDER BY counted.sku, counted.buyer_id LIMIT ?`, "INTEGER", l.db.Dialect().BigInt()), skus, skus, limit)
 	if err != nil {
@@ -140,8 +140,8 @@ func (l *Ledger) Correct(ctx context.Context, sku stock.SKU, above int64) error 
 		if err := updateRow(ctx, tx, row); err != nil {
 			return err
 		}
-		if err := deleteChanges(ctx, tx, sku); err != nil || row.BuyerLimit <= 0 {
-			return err // without a limit, there are no claims, or CountClaims corrects them
+		if err := deleteChanges(ctx, tx, sku); err != nil || !row.LimitHolds() {
+			return err // CountClaims deletes or counts the claims
 		}
 		if _, err := tx.Exec(ctx, "DELETE FROM claims WHERE sku = ?", string(sku)); err != nil {
 			return err

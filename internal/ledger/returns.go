@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -33,16 +32,12 @@ func lockRows(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU, rowLock strin
 //
 // A row of another generation keeps its epoch. The change in the outbox carries
 // that epoch, so that its owner applies it, or the next fill includes it.
-func (l *Ledger) returnUnits(ctx context.Context, tx *sqltx.Tx, rows []StockRow, orders ...*order.Order) (returned []stock.Change, err error) {
+func (l *Ledger) returnUnits(tx *sqltx.Tx, rows []StockRow, orders ...*order.Order) (returned []stock.Change) {
 	d := tx.Dialect()
 	units, byBuyer := unitsOf(orders)
 	for _, row := range rows {
-		if row.BuyerLimit < 0 { // only the orders that the count has passed have claims
-			counted, err := cutter.ReadCounted(ctx, tx, row.SKU)
-			if err != nil {
-				return nil, err
-			}
-			_, claimed := unitsOf(slices.DeleteFunc(slices.Clone(orders), func(o *order.Order) bool { return !counted[row.SKU].Has(o.ID) }))
+		if row.CountedTo.Valid { // only the orders that are counted have claims
+			_, claimed := unitsOf(slices.DeleteFunc(slices.Clone(orders), func(o *order.Order) bool { return !row.CountedTo.Has(o.ID) }))
 			byBuyer[row.SKU] = claimed[row.SKU]
 		}
 		n := units[row.SKU]
@@ -71,7 +66,7 @@ func (l *Ledger) returnUnits(ctx context.Context, tx *sqltx.Tx, rows []StockRow,
 			})
 		}
 	}
-	return returned, nil
+	return returned
 }
 
 // unitsOf adds up the units of the orders by SKU, and by SKU and buyer.

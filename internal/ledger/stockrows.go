@@ -25,15 +25,20 @@ type StockRow struct {
 	Kind      stock.Kind
 	Total     int64
 	Available int64
-	// BuyerLimit is how many units one buyer may hold. 0: any number. Below 0: any number
-	// now, and -BuyerLimit when the claims are counted. See CountClaims.
+	// BuyerLimit is how many units one buyer may hold; 0: any number. It does not hold
+	// while the claims are counted. See CountClaims.
 	BuyerLimit int64
+	CountedTo  cutter.Counted
 	Epoch      int64     // raised whenever a gate's count of the SKU may be wrong
 	Version    int64     // raised by the optimistic cutter and by administrators
 	Changes    int64     // additions committed under the epoch
 	OpensAt    time.Time // sales begin then; the zero time: they have begun
 	ClosesAt   time.Time // sales end then; the zero time: they do not end
 }
+
+// LimitHolds reports whether the row has a buyer limit that is in effect: its claims are
+// counted.
+func (r StockRow) LimitHolds() bool { return r.BuyerLimit > 0 && !r.CountedTo.Valid }
 
 // withRules returns the row with the rules that s sets. It keeps those that s leaves
 // out. stock.ErrHours: the row would close before it opens.
@@ -60,7 +65,7 @@ func (r StockRow) Units() stock.Units {
 
 // stockColumns are the columns of the table stock. Their available is without the units in
 // parts.
-const stockColumns = "sku, kind, total, available, buyer_limit, epoch, version, changes, opens_at, closes_at"
+const stockColumns = "sku, kind, total, available, limit_per_buyer, claims_counted_to, epoch, version, changes, opens_at, closes_at"
 
 // columnsWithParts are stockColumns, except that available includes the units in parts. One
 // statement reads both as of one moment.
@@ -71,7 +76,7 @@ func columnsWithParts(d sqltx.Dialect) string {
 
 func (r *StockRow) columns() []any {
 	return []any{
-		&r.SKU, &r.Kind, &r.Total, &r.Available, &r.BuyerLimit, &r.Epoch, &r.Version, &r.Changes,
+		&r.SKU, &r.Kind, &r.Total, &r.Available, &r.BuyerLimit, &r.CountedTo, &r.Epoch, &r.Version, &r.Changes,
 		(*sqltx.Time)(&r.OpensAt), (*sqltx.Time)(&r.ClosesAt),
 	}
 }
@@ -227,8 +232,8 @@ func (l *Ledger) create(ctx context.Context, tx *sqltx.Tx, s stock.Setting) (row
 		return row, err
 	}
 	row.Epoch, _ = l.Generation().Renew() // it fails only for a later epoch
-	_, err = tx.Exec(ctx, "INSERT INTO stock ("+stockColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", string(row.SKU), string(row.Kind),
-		row.Total, row.Available, row.BuyerLimit, row.Epoch, row.Version, row.Changes, sqltx.Nullable(row.OpensAt), sqltx.Nullable(row.ClosesAt))
+	_, err = tx.Exec(ctx, "INSERT INTO stock ("+stockColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", string(row.SKU), string(row.Kind),
+		row.Total, row.Available, row.BuyerLimit, row.CountedTo.Arg(tx.Dialect()), row.Epoch, row.Version, row.Changes, sqltx.Nullable(row.OpensAt), sqltx.Nullable(row.ClosesAt))
 	return row, err
 }
 
@@ -291,15 +296,13 @@ func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row
 // changeRow writes what an administrator has made of the row, which tx must have
 // locked.
 func changeRow(ctx context.Context, tx *sqltx.Tx, before StockRow, row *StockRow) error {
-	if err := startCount(ctx, tx, before, row); err != nil {
-		return err
-	}
+	startCount(before, row)
 	return updateRow(ctx, tx, *row)
 }
 
 func updateRow(ctx context.Context, tx *sqltx.Tx, row StockRow) error {
-	_, err := tx.Exec(ctx, "UPDATE stock SET total = ?, available = ?, buyer_limit = ?, opens_at = ?, closes_at = ?, version = ?, changes = ?, epoch = ? WHERE sku = ?",
-		row.Total, row.Available, row.BuyerLimit, sqltx.Nullable(row.OpensAt), sqltx.Nullable(row.ClosesAt), row.Version, row.Changes, row.Epoch, string(row.SKU))
+	_, err := tx.Exec(ctx, "UPDATE stock SET total = ?, available = ?, limit_per_buyer = ?, claims_counted_to = ?, opens_at = ?, closes_at = ?, version = ?, changes = ?, epoch = ? WHERE sku = ?",
+		row.Total, row.Available, row.BuyerLimit, row.CountedTo.Arg(tx.Dialect()), sqltx.Nullable(row.OpensAt), sqltx.Nullable(row.ClosesAt), row.Version, row.Changes, row.Epoch, string(row.SKU))
 	return err
 }
 

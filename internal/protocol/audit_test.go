@@ -507,7 +507,7 @@ func TestAuditPages(t *testing.T) {
 	for n := range skus {
 		rows = append(rows, fmt.Sprintf("('sku-%04d', 'product', 7, 7, 0, 1, 0, 0)", n))
 	}
-	s.exec(t, "INSERT INTO stock (sku, kind, total, available, buyer_limit, epoch, version, changes) VALUES "+strings.Join(rows, ", "))
+	s.exec(t, "INSERT INTO stock (sku, kind, total, available, limit_per_buyer, epoch, version, changes) VALUES "+strings.Join(rows, ", "))
 	damaged := []stock.SKU{"sku-0000", "sku-0499", "sku-0500", "sku-1199", used}
 	for _, sku := range damaged {
 		addToLedger(1)(t, s, i, sku)

@@ -283,11 +283,11 @@ func (f *Finding) compareGate(before ledger.Count, flights map[stock.SKU]flight)
 	}
 }
 
-// wrongClaims returns the wrong claims of those of the SKUs that have a buyer limit.
+// wrongClaims returns the wrong claims of those of the SKUs whose buyer limit holds.
 func (r *Reconciler) wrongClaims(ctx context.Context, counts []ledger.Count) (map[stock.SKU][]ledger.Claim, error) {
 	var skus []stock.SKU
 	for _, c := range counts {
-		if c.BuyerLimit > 0 {
+		if c.LimitHolds() {
 			skus = append(skus, c.SKU)
 		}
 	}

@@ -39,6 +39,9 @@ type schema map[object]bool
 type statement struct {
 	text          string
 	makes, remove []object
+	// converts means that it changes rows and no objects. The schema does not show whether
+	// it has run, so it must do no harm if it runs again on the schema of its migration.
+	converts bool
 }
 
 // remains returns how many changes of the statement the schema lacks.
@@ -145,9 +148,10 @@ func statements(text string) (all []string) {
 }
 
 var (
-	firstWords   = regexp.MustCompile(`^(CREATE TABLE|DROP TABLE|ALTER TABLE|CREATE INDEX|DROP INDEX|INSERT INTO) (\w+)(?: ON (\w+))?`)
+	firstWords   = regexp.MustCompile(`^(CREATE TABLE|DROP TABLE|ALTER TABLE|CREATE INDEX|DROP INDEX|INSERT INTO|UPDATE) (\w+)(?: ON (\w+))?`)
 	tableColumn  = regexp.MustCompile(`(?m)^    (\w+) +\w`)
 	changeColumn = regexp.MustCompile(`(ADD|DROP) COLUMN (\w+)`)
+	renameColumn = regexp.MustCompile(`RENAME COLUMN (\w+) TO (\w+)`)
 	noColumn     = []string{"PRIMARY", "KEY", "CHECK", "UNIQUE", "CONSTRAINT"}
 )
 
@@ -178,6 +182,10 @@ func parseStatement(text string, indexes map[string]string) (st statement, err e
 				st.remove = append(st.remove, column)
 			}
 		}
+		for _, names := range renameColumn.FindAllStringSubmatch(text, -1) {
+			st.remove = append(st.remove, object(name+"."+names[1]))
+			st.makes = append(st.makes, object(name+"."+names[2]))
+		}
 	case "CREATE INDEX":
 		indexes[name] = words[3]
 		st.makes = append(st.makes, object(words[3]+"#"+name))
@@ -185,8 +193,10 @@ func parseStatement(text string, indexes map[string]string) (st statement, err e
 		st.remove = append(st.remove, object(indexes[name]+"#"+name))
 	case "INSERT INTO":
 		st.makes = append(st.makes, object(name+"()"))
+	case "UPDATE":
+		st.converts = true
 	}
-	if len(st.makes)+len(st.remove) == 0 {
+	if len(st.makes)+len(st.remove) == 0 && !st.converts {
 		return st, fmt.Errorf("unknown statement %q", text)
 	}
 	return st, nil

@@ -124,7 +124,8 @@ func (d *stepDriver) holdUnused(ctx context.Context, number int) error {
 
 // mend ends a migration that was killed: it completes it, or reverts it if down. Each
 // statement of a migration is either done or not, which the schema shows. So mend runs
-// those that are not. It reports whether there was such a migration.
+// those that are not, and those that convert data again. It reports whether there was such a
+// migration.
 //
 // Errors: ErrSchemaDirty: no killed migration leaves the schema as it is. ErrSchemaNew,
 // ErrSchemaUsed.
@@ -147,6 +148,9 @@ func (d *stepDriver) mend(ctx context.Context, down bool) (mended bool, err erro
 		return false, err
 	}
 	if d.history.is(version, found) {
+		if err := d.runRest(d.history[version].up, found); err != nil {
+			return false, err
+		}
 		return true, d.SetVersion(asLibrary(version), false)
 	}
 	number, ok := d.history.killed(version, found)
@@ -160,14 +164,22 @@ func (d *stepDriver) mend(ctx context.Context, down bool) (mended bool, err erro
 		}
 		rest, target = d.history[number].down, number-1
 	}
-	for _, st := range rest {
-		if st.remains(found) > 0 {
+	if err := d.runRest(rest, found); err != nil {
+		return false, err
+	}
+	return true, d.SetVersion(asLibrary(target), false)
+}
+
+// runRest runs those of the statements that the schema found has not seen or does not show.
+func (d *stepDriver) runRest(all []statement, found schema) error {
+	for _, st := range all {
+		if st.converts || st.remains(found) > 0 {
 			if err := d.migrationDriver.Run(strings.NewReader(st.text)); err != nil {
-				return false, err
+				return err
 			}
 		}
 	}
-	return true, d.SetVersion(asLibrary(target), false)
+	return nil
 }
 
 // asLibrary returns a version as the library writes it.
@@ -310,6 +322,10 @@ var losses = map[int][]loss{
 	5: {{
 		what: "units that stock rows have lent to parts (start a strategy without parts and set each stock once)", table: "stock_parts",
 		columns: []object{"stock_parts.available"}, where: "available > 0",
+	}},
+	6: {{
+		what: "that buyers' claims are being counted (set the buyer limit again, and wait for the answer)", table: "stock",
+		columns: []object{"stock.claims_counted_to"}, where: "claims_counted_to IS NOT NULL",
 	}},
 }
 

@@ -1,6 +1,7 @@
 package cutter
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"database/sql"
@@ -23,37 +24,22 @@ type claim struct {
 	units int64
 }
 
-// Counted is the last order, by ID, whose units have been counted as a claim on a SKU while
-// claims are counted. "": none has been. See the package ledger's CountClaims.
-type Counted string
+// Counted is how far the claims on a SKU are counted: up to the order with this ID. If it is
+// not valid, no count is under way. While one is, the SKU's buyer limit does not hold, and
+// only the orders that are counted have claims. See the package ledger's CountClaims.
+type Counted struct{ uuid.NullUUID }
 
-// Has reports whether the order is one of those that have been counted, or would have been.
-func (c Counted) Has(order uuid.UUID) bool { return order.String() <= string(c) }
+// Has reports whether the count has come past the order's ID.
+func (c Counted) Has(order uuid.UUID) bool {
+	return c.Valid && bytes.Compare(order[:], c.UUID[:]) <= 0
+}
 
-// countedMark begins the buyer_id of the row of the table claims that says how far claims
-// have been counted. No buyer's ID begins with it, and it is less than all that do.
-const countedMark = "#"
-
-// Buyer returns c in place of a buyer's ID in the table claims.
-func (c Counted) Buyer() string { return countedMark + string(c) }
-
-// ReadCounted reads how far the claims on the SKUs have been counted. It leaves out SKUs
-// whose count has not begun. The answer holds while the stock rows are locked.
-func ReadCounted(ctx context.Context, db querier, skus ...stock.SKU) (map[stock.SKU]Counted, error) {
-	counted := make(map[stock.SKU]Counted)
-	err := db.QueryEach(ctx, func(found *sql.Rows) error {
-		var (
-			sku   stock.SKU
-			buyer string
-		)
-		err := found.Scan(&sku, &buyer)
-		counted[sku] = Counted(strings.TrimPrefix(buyer, countedMark))
-		return err
-	}, "SELECT sku, buyer_id FROM claims WHERE sku IN ? AND buyer_id < '0'", skus)
-	if err != nil {
-		return nil, fmt.Errorf("reading how far claims are counted: %w", err)
+// Arg is c as an argument for its column.
+func (c Counted) Arg(d sqltx.Dialect) any {
+	if !c.Valid {
+		return nil
 	}
-	return counted, nil
+	return d.UUID(c.UUID)
 }
 
 // claimsOf adds up what each buyer asks for of the SKUs that have a limit. The claims
@@ -65,7 +51,7 @@ func claimsOf(takes []stock.Take, limits map[stock.SKU]int64, rs rows) (claims [
 	}
 	for _, t := range takes {
 		for _, line := range t.Lines {
-			if r := rs[line.SKU]; r != nil && r.limit < 0 && !r.counted.Has(t.OrderID) {
+			if r := rs[line.SKU]; r != nil && r.counted.Valid && !r.counted.Has(t.OrderID) {
 				continue
 			}
 			if limits[line.SKU] > 0 {
@@ -97,25 +83,6 @@ func bySKU(claims []claim) (groups [][]claim) {
 		groups[last] = append(groups[last], c)
 	}
 	return groups
-}
-
-// readCounted reads how far the claims are counted of those rows whose claims are being
-// counted. The caller must hold the row locks.
-func (rs rows) readCounted(ctx context.Context, tx *sqltx.Tx) error {
-	var skus []stock.SKU
-	for sku, r := range rs {
-		if r.limit < 0 {
-			skus = append(skus, sku)
-		}
-	}
-	if len(skus) == 0 {
-		return nil
-	}
-	counted, err := ReadCounted(ctx, tx, skus...)
-	for sku, c := range counted {
-		rs[sku].counted = c
-	}
-	return err
 }
 
 // readClaims reads how many units the buyers of the takes hold of SKUs with a buyer

@@ -2,7 +2,6 @@ package cutter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -57,15 +56,15 @@ func (rs rows) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes 
 // are accepted, and the statements that raise their claims. The caller must hold the row
 // locks.
 func (rs rows) decide(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take, refuse bool) (decisions []Decision, accepted []stock.Take, claims []sqltx.Statement, err error) {
-	if err := errors.Join(rs.readCounted(ctx, tx), rs.readClaims(ctx, tx, takes)); err != nil {
+	if err := rs.readClaims(ctx, tx, takes); err != nil {
 		return nil, nil, nil, err
 	}
 	decisions = rs.takeAll(takes, g, refuse)
 	accepted = acceptedTakes(takes, decisions)
 	limits := rs.limits()
 	for sku, r := range rs {
-		if r.limit < 0 {
-			limits[sku] = math.MaxInt64 // none
+		if r.counted.Valid {
+			limits[sku] = math.MaxInt64 // its claims rise without a limit
 		}
 	}
 	claims, _ = raise(tx.Dialect(), claimsOf(accepted, limits, rs), limits)

@@ -35,7 +35,7 @@ func (c *merged) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes
 				return nil, err
 			}
 			if fits {
-				return allTaken(len(takes)), nil
+				return AllTaken(len(takes)), nil
 			}
 		}
 		rs, err := lock(ctx, tx, takes)
@@ -53,7 +53,8 @@ func (c *merged) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes
 	return plan, nil
 }
 
-func allTaken(n int) []Decision {
+// AllTaken returns n decisions that the units were taken.
+func AllTaken(n int) []Decision {
 	decisions := make([]Decision, n)
 	for i := range decisions {
 		decisions[i] = Taken()
@@ -65,11 +66,13 @@ func allTaken(n int) []Decision {
 type rowKind struct {
 	table string
 	want  string // a column that must have the value line.want
+	also  string // a condition of all rows, after AND; or empty
 }
 
 var (
-	stockRows = rowKind{"stock", "buyer_limit"}
-	partRows  = rowKind{"stock_parts", "part"}
+	// A limit whose claims are being counted is none that seenLimits knows.
+	stockRows = rowKind{"stock", "limit_per_buyer", " AND claims_counted_to IS NULL"}
+	partRows  = rowKind{"stock_parts", "part", ""}
 )
 
 // groupCut returns the statement that takes all lines. If refuse is false, the count may
@@ -126,7 +129,7 @@ func (k rowKind) alternatives(dialect sqltx.Dialect, g stock.Generation, lines [
 	} else {
 		text.WriteString("?")
 	}
-	text.WriteString(" WHERE " + open(dialect) + " AND epoch BETWEEN ? AND ? AND (")
+	text.WriteString(" WHERE " + open(dialect) + k.also + " AND epoch BETWEEN ? AND ? AND (")
 	first, latest := g.Epochs()
 	args = append(args, classes[last].units, first, latest)
 	for i, of := range classes {
@@ -166,7 +169,7 @@ func (k rowKind) joined(dialect sqltx.Dialect, g stock.Generation, lines []line,
 		locked AS MATERIALIZED (SELECT sku FROM ` + k.table + ` WHERE sku = ANY (?::text[]) AND ` + k.want + ` = ANY (?::bigint[]) ORDER BY sku FOR UPDATE)
 		UPDATE ` + k.table + ` AS cut SET available = available - line.units FROM line, locked
 		WHERE cut.sku = locked.sku AND cut.sku = line.sku AND cut.epoch BETWEEN ? AND ? AND line.epoch IN (0, cut.epoch)
-		AND cut.` + k.want + ` = line.want AND ` + open(dialect)
+		AND cut.` + k.want + ` = line.want AND ` + open(dialect) + k.also
 	if refuse {
 		sql += " AND available >= line.units"
 	}
@@ -209,7 +212,7 @@ func sum(takes []stock.Take) (lines []line, ok bool) {
 // everything that must be true of the row.
 func (k rowKind) condition(dialect sqltx.Dialect, g stock.Generation, l line, refuse bool) (sql string, args []any) {
 	first, last := g.Epochs()
-	sql = "UPDATE " + k.table + " SET available = available - ? WHERE sku = ? AND " + k.want + " = ? AND " + open(dialect) + " AND epoch BETWEEN ? AND ?"
+	sql = "UPDATE " + k.table + " SET available = available - ? WHERE sku = ? AND " + k.want + " = ? AND " + open(dialect) + k.also + " AND epoch BETWEEN ? AND ?"
 	args = []any{l.units, string(l.sku), l.want, first, last}
 	if l.epoch != 0 {
 		sql += " AND epoch = ?"

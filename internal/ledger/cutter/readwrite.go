@@ -25,7 +25,7 @@ func (readWrite) Plan(ctx context.Context, db *sqltx.DB, g stock.Generation, tak
 		decisions := seen.takeAll(takes, g, true)
 		skus, _ := unitsOf(acceptedTakes(takes, decisions))
 		for _, sku := range skus {
-			written, err := tx.Exec(ctx, "UPDATE stock SET available = ? WHERE sku = ? AND epoch = ? AND buyer_limit = 0",
+			written, err := tx.Exec(ctx, "UPDATE stock SET available = ? WHERE sku = ? AND epoch = ? AND limit_per_buyer = 0",
 				seen[sku].available, string(sku), seen[sku].epoch)
 			if err != nil {
 				return nil, fmt.Errorf("writing the count of %s: %w", sku, err)

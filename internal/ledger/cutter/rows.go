@@ -35,8 +35,8 @@ type row struct {
 	opensAt   time.Time
 	closesAt  time.Time
 	readAt    time.Time        // by the database's clock
-	limit     int64            // units that one buyer may hold; 0: any number; below 0: any number, and claims are being counted
-	counted   Counted          // how far, if limit is below 0
+	limit     int64            // units that one buyer may hold; 0: any number
+	counted   Counted          // while it is valid, the limit does not hold
 	held      map[string]int64 // units by buyer; nil until the claims are read
 	part      int              // its number; 0: this is a stock row
 }
@@ -69,11 +69,11 @@ func readSKUs(ctx context.Context, db querier, skus []stock.SKU, rowLock string)
 	rs := make(rows, len(skus))
 	err := db.QueryEach(ctx, func(found *sql.Rows) error {
 		var r row
-		err := found.Scan(&r.sku, &r.available, &r.epoch, &r.version, &r.limit,
+		err := found.Scan(&r.sku, &r.available, &r.epoch, &r.version, &r.limit, &r.counted,
 			(*sqltx.Time)(&r.opensAt), (*sqltx.Time)(&r.closesAt), (*sqltx.Time)(&r.readAt))
 		rs[r.sku] = &r
 		return err
-	}, "SELECT sku, available, epoch, version, buyer_limit, opens_at, closes_at, "+db.Dialect().Now()+
+	}, "SELECT sku, available, epoch, version, limit_per_buyer, claims_counted_to, opens_at, closes_at, "+db.Dialect().Now()+
 		" FROM stock WHERE sku IN ? ORDER BY sku"+rowLock, skus)
 	if err != nil {
 		return nil, fmt.Errorf("reading stock rows: %w", err)
@@ -92,11 +92,14 @@ func (rs rows) claimed() bool {
 	return false
 }
 
-// limits returns the buyer limits of those rows that have one.
+// limited reports whether the row has a buyer limit that holds.
+func (r *row) limited() bool { return r.limit > 0 && !r.counted.Valid }
+
+// limits returns the buyer limits that hold.
 func (rs rows) limits() map[stock.SKU]int64 {
 	limits := make(map[stock.SKU]int64)
 	for sku, r := range rs {
-		if r.limit > 0 {
+		if r.limited() {
 			limits[sku] = r.limit
 		}
 	}
@@ -133,7 +136,7 @@ func (rs rows) take(t stock.Take, g stock.Generation, refuse bool) Decision {
 		if err := rs.check(l, g); err != nil {
 			return Refused(err)
 		}
-		if r := rs[l.sku]; r.limit > 0 && r.held[t.Buyer]+l.units > r.limit {
+		if r := rs[l.sku]; r.limited() && r.held[t.Buyer]+l.units > r.limit {
 			return Refused(stock.Refuse(l.sku, stock.ErrBuyerLimit))
 		}
 		if refuse && rs[l.sku].available < l.units {
@@ -143,7 +146,7 @@ func (rs rows) take(t stock.Take, g stock.Generation, refuse bool) Decision {
 	for _, l := range lines {
 		r := rs[l.sku]
 		r.available -= l.units
-		if r.limit > 0 {
+		if r.limited() {
 			r.held[t.Buyer] += l.units
 		}
 	}

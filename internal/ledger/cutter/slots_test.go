@@ -130,7 +130,7 @@ func TestSlots(t *testing.T) {
 					t.Error(err)
 				}
 				_ = plan(c, both()) // passes the slot that is held
-				// So would this: a is sold out, and b is taken from a slot alone.
+				// The same with a SKU that is sold out, whose other SKU is taken from a slot alone.
 				lay("sold out", 1)
 				lay("c", 10)
 				if err := cut(c, taking(stock.Line{SKU: "c", Quantity: 1}, stock.Line{SKU: "sold out", Quantity: 1})); err != nil {

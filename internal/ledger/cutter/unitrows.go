@@ -54,7 +54,7 @@ func (c *unitRows) Plan(_ context.Context, _ *sqltx.DB, g stock.Generation, take
 			}
 			tx.AtCommit(deleteUnits(tx.Dialect(), line.sku, free)...)
 		}
-		return allTaken(len(takes)), nil
+		return AllTaken(len(takes)), nil
 	}}, nil
 }
 

@@ -18,7 +18,7 @@ func orderOf(buyer string, lines ...line) stock.Take {
 
 // limit sets how many units of the SKU one buyer may hold.
 func (t *trial) limit(name string, units int64) {
-	t.change(name, "buyer_limit = ?, version = version + 1", units)
+	t.change(name, "limit_per_buyer = ?, version = version + 1", units)
 }
 
 // holds fails the trial unless the buyer's claim on the SKU is that many units.

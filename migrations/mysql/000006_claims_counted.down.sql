@@ -1,0 +1,3 @@
+ALTER TABLE stock
+    RENAME COLUMN limit_per_buyer TO buyer_limit,
+    DROP COLUMN claims_counted_to;
