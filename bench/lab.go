@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -281,7 +282,7 @@ func evaluate(v variant, r result, before, after usage) sample {
 	s := sample{
 		perSecond: float64(r.answers()) / r.Elapsed.Seconds(),
 		app:       each(before.app, after.app), redis: each(before.redis, after.redis), db: each(before.db, after.db),
-		p50: r.P50, p99: r.P99, retries: -1, grouped: -1,
+		p50: r.P50, p99: r.P99, retries: math.NaN(), grouped: math.NaN(),
 	}
 	if v.program == "" && !v.soldOut {
 		counted := func(name string) float64 { return after.counters[name] - before.counters[name] }

@@ -14,7 +14,7 @@ type sample struct {
 	perSecond        float64 // orders, or refusals when no stock is left
 	app, redis, db   float64 // µs of CPU per order
 	p50, p99         time.Duration
-	retries, grouped float64 // retries per order, orders per group; negative: unknown
+	retries, grouped float64 // retries per order, orders per group; NaN: unknown
 	expired          float64 // orders that expired per second
 	slow             float64 // batches of them that held stock rows locked for too long
 	fault            string  // the run failed its audit; it has no figures

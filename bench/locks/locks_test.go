@@ -123,12 +123,12 @@ func TestCounters(t *testing.T) {
 	if got := known(map[string]float64{"x": 12}, "x"); got != 12 {
 		t.Error(got)
 	}
-	if got := known(nil, "x"); got != -1 {
+	if got := known(nil, "x"); !math.IsNaN(got) {
 		t.Error(got)
 	}
 	var s sample
-	s.perGrant(counters{10, -1}, counters{20, -1}, []record{{granted: 1}, {granted: 2}, {}})
-	if s.requests != 5 || s.commands != -1 {
+	s.perGrant(counters{10, math.NaN()}, counters{20, math.NaN()}, []record{{granted: 1}, {granted: 2}, {}})
+	if s.requests != 5 || !math.IsNaN(s.commands) {
 		t.Errorf("%+v", s)
 	}
 }

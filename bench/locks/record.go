@@ -31,7 +31,7 @@ type sample struct {
 	fewest, most              float64 // grants of one contender
 	longest                   time.Duration
 	p50, p99                  time.Duration // from the call of Unlock to the next grant
-	requests, commands        float64       // to the servers per grant; negative: unknown
+	requests, commands        float64       // to the servers per grant; NaN: unknown
 	ratio                     float64       // of a median: what ours has of this contestant's rate, within a round
 	failed                    int           // attempts that failed and were repeated
 	failure                   string        // the first of their errors
@@ -146,7 +146,6 @@ func longestWait(records []record, w window) (longest time.Duration) {
 
 // perGrant divides what the servers counted by the number of grants between the counts.
 func (s *sample) perGrant(before, after counters, records []record) {
-	s.requests, s.commands = -1, -1
 	var grants float64
 	for _, r := range records {
 		if r.granted != 0 {
@@ -154,14 +153,10 @@ func (s *sample) perGrant(before, after counters, records []record) {
 		}
 	}
 	if grants == 0 {
-		return
+		grants = math.NaN()
 	}
-	if after.requests >= 0 {
-		s.requests = (after.requests - before.requests) / grants
-	}
-	if after.commands >= 0 {
-		s.commands = (after.commands - before.commands) / grants
-	}
+	s.requests = (after.requests - before.requests) / grants
+	s.commands = (after.commands - before.commands) / grants
 }
 
 // median returns a sample whose figures are each the median of that figure. If a run

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"math"
 	"net"
 	"slices"
 	"strconv"
@@ -68,7 +69,7 @@ func (s servers) addrs() (addrs []string) {
 	return addrs
 }
 
-// counters are the totals of a backend's servers so far. A negative one is unknown.
+// counters are the totals of a backend's servers so far. One that is NaN is unknown.
 type counters struct {
 	requests float64 // received
 	commands float64 // executed by Redis, including those within scripts
@@ -82,15 +83,15 @@ func (s servers) count(ctx context.Context, sends []string) (counters, error) {
 		return s.countRedis(ctx, sends)
 	case "zookeeper":
 		text, err := fourLetters(ctx, s.list[0].Addr(), "mntr")
-		return counters{known(measure.ParseCounters(text), "zk_packets_received"), -1}, err
+		return counters{known(measure.ParseCounters(text), "zk_packets_received"), math.NaN()}, err
 	case "etcd":
 		metrics, err := measure.Counters(ctx, "http://"+s.list[0].Addr()+"/metrics")
 		// Messages instead of calls: watches and leases are streams of many messages.
-		return counters{known(metrics, "grpc_server_msg_received_total"), -1}, err
+		return counters{known(metrics, "grpc_server_msg_received_total"), math.NaN()}, err
 	case "mysql":
 		return s.countMySQL(ctx)
 	default:
-		return counters{-1, -1}, nil
+		return counters{math.NaN(), math.NaN()}, nil
 	}
 }
 
@@ -102,17 +103,17 @@ func (s servers) countMySQL(ctx context.Context) (counters, error) {
 		return counters{}, err
 	}
 	defer pool.Close()
-	c := counters{commands: -1}
+	c := counters{commands: math.NaN()}
 	err = pool.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(new(string), &c.requests)
 	return c, err
 }
 
-// known returns the counter, or -1 if there is none of this name.
+// known returns the counter, or NaN if there is none of this name.
 func known(all map[string]float64, name string) float64 {
 	if value, ok := all[name]; ok {
 		return value
 	}
-	return -1
+	return math.NaN()
 }
 
 func (s servers) countRedis(ctx context.Context, sends []string) (total counters, err error) {

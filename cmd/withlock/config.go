@@ -24,7 +24,7 @@ import (
 type config struct {
 	Name    string         `placeholder:"NAME" help:"Name of the lock."`
 	Holders int            `default:"1" help:"Number of processes that may hold the name at once; all users of a name must give the same number."`
-	Wait    time.Duration  `placeholder:"DURATION" help:"How long to wait for the lock; 0s: ask once; not set: without end."` // negative: without end
+	Wait    *time.Duration `placeholder:"DURATION" help:"How long to wait for the lock; 0s: ask once; not set: without end."`
 	Grace   time.Duration  `default:"5s" help:"How long the command may take to end after SIGTERM when the lock is lost; at most half of --lease, and if it is not set at most a third."`
 	List    bool           `help:"List the holders of the name, and run nothing."`
 	Locks   backends.Flags `embed:""`
@@ -97,10 +97,8 @@ func (c *config) check(line *kong.Context) error {
 
 // checkTimes checks --wait, and sets the times that no flag has set.
 func (c *config) checkTimes(line *kong.Context) error {
-	if !commandline.IsSet(line, "wait") {
-		c.Wait = -1
-	} else if c.Wait < 0 {
-		return fmt.Errorf("--wait: %v is negative", c.Wait)
+	if c.Wait != nil && *c.Wait < 0 {
+		return fmt.Errorf("--wait: %v is negative", *c.Wait)
 	}
 	if !commandline.IsSet(line, "grace") {
 		c.Grace = min(c.Grace, c.Locks.Lease/3)

@@ -211,15 +211,17 @@ func runAndUnlock(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 // over. With --wait 0 it asks once.
 func acquire(ctx context.Context, c config) (slot *recipe.Slot, close func(), err error) {
 	waiting, cancel := context.WithCancel(ctx)
-	if c.Wait >= 0 {
-		waiting, cancel = context.WithTimeout(ctx, cmp.Or(c.Wait, callTimeout))
+	bound, once := callTimeout, c.Wait != nil && *c.Wait == 0
+	if c.Wait != nil {
+		bound = cmp.Or(*c.Wait, callTimeout)
+		waiting, cancel = context.WithTimeout(ctx, bound)
 	}
 	defer cancel()
 	s, close, err := open(waiting, c)
 	opened := err == nil
 	if opened {
 		take := s.Acquire
-		if c.Wait == 0 {
+		if once {
 			take = s.TryAcquire
 		}
 		if slot, err = take(waiting); err == nil {
@@ -231,9 +233,9 @@ func acquire(ctx context.Context, c config) (slot *recipe.Slot, close func(), er
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	case opened && waiting.Err() != nil && errors.Is(err, context.DeadlineExceeded):
-		err = fmt.Errorf("not within %v", cmp.Or(c.Wait, callTimeout))
-	case waiting.Err() != nil && c.Wait > 0:
-		err = fmt.Errorf("after %v: %w", c.Wait, err)
+		err = fmt.Errorf("not within %v", bound)
+	case waiting.Err() != nil && !once:
+		err = fmt.Errorf("after %v: %w", bound, err)
 	}
 	return nil, nil, err
 }

@@ -222,7 +222,7 @@ func (e *examination) checkLedger(ctx context.Context) (found store.Findings) {
 // judge reports whether the ledger, the Redis and the flags fit together.
 func judge(ledgerID uuid.UUID, s reconcile.Standing) (found store.Findings) {
 	switch {
-	case s.Owner.Layout == "":
+	case s.Owner.Unowned():
 		found.OK("ledger %s: no instance holds the stock", ledgerID)
 	case s.Restored:
 		found.Warn("no action is needed: the next start, or a running instance, refills Redis",

@@ -43,6 +43,8 @@ var scripts = []mutant{
 	{"a later generation's count is cut by a reader", readLua, "if tonumber(epoch) > LAST_EPOCH then", "if false then", "internal/stock/gate TestGenerationsInTurn/Redis/ReadWrite"},
 	{"a count that a fill replaced is written", writeLua, "if match(count, '^%d+') ~= match(ARGV[a + 4], '^%S+ %d+ (%d+)') then", "if false then", "internal/stock/gate TestFillBetweenReadAndWrite"},
 	{"a replaced record's units stay in flight", writeLua, "in_flight = in_flight - replaced", "", "internal/stock/gate TestTwinBetweenReadAndWrite"},
+	{"takes of queued orders are recovered", "internal/stock/gate/inflight.go", "if !to.queued && !c.cluster {", "if false {", "internal/stock/gate TestQueuedTakesAreLeft"},
+	{"takes of queued orders are not counted", "internal/stock/gate/inflight.go", "if !to.queued && !c.cluster {", "if !c.cluster {", "internal/stock/gate TestQueuedTakesAreLeft"},
 	{"a record of an earlier generation is listed", inFlightLua, "epoch and tonumber(epoch) < FIRST_EPOCH", "false", "internal/stock/gate TestRecordsOfAnEarlierGeneration/Redis/Script"},
 	{"all generations have the same scripts", scriptTexts, "first, last := g.Epochs()", "first, last := 0, 1<<53", "internal/stock/gate TestUnloadedGeneration/Redis/Script"},
 	{"all ledgers have the same scripts", scriptTexts, "\"-- ledger %s\\nlocal FIRST_EPOCH", "\"-- %.0s\\nlocal FIRST_EPOCH", "internal/stock/gate TestLedgersHaveScriptsOfTheirOwn"},

@@ -235,7 +235,7 @@ func (r *Reconciler) recordedUnits(ctx context.Context, skus []stock.SKU) (units
 	if len(skus) == 0 {
 		return nil, true, nil
 	}
-	takes, err := r.counter.InFlight(ctx, 0, maxCounted, skus...)
+	takes, err := r.counter.InFlight(ctx, maxCounted, skus...)
 	if err != nil || len(takes) == maxCounted {
 		return nil, false, err
 	}

@@ -141,7 +141,7 @@ func (g *generations) release(ctx context.Context) error {
 		return err
 	}
 	switch {
-	case owner.Layout == "":
+	case owner.Unowned():
 		return nil
 	case owner.Generation != g.current() || owner.Layout != g.layout:
 		return fmt.Errorf("%w: the owner is %q", stock.ErrRowChanged, owner.Layout)
@@ -310,7 +310,7 @@ func (g *generations) join(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return err
-		case owner.Layout == "":
+		case owner.Unowned():
 			return errors.New("no instance holds the stock")
 		case owner.Layout != g.layout:
 			return fmt.Errorf("it belongs to instances with other flags: theirs are for %q, these are for %q", owner.Layout, g.layout)

@@ -95,7 +95,7 @@ type Counter interface {
 	// Settle, Give, InFlight and ScanInFlight concern takes.
 	Settle(ctx context.Context, takes ...stock.Take) error
 	Give(ctx context.Context, t stock.Take) error
-	InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Take, error)
+	InFlight(ctx context.Context, limit int, skus ...stock.SKU) ([]stock.Take, error)
 	ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []stock.Take, next string, err error)
 }
 

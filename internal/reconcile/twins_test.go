@@ -314,7 +314,7 @@ func (g *twinGate) ScanInFlight(context.Context, time.Duration, string) ([]stock
 	return nil, "", nil
 }
 
-func (g *twinGate) InFlight(_ context.Context, _ time.Duration, limit int, skus ...stock.SKU) (takes []stock.Take, err error) {
+func (g *twinGate) InFlight(_ context.Context, limit int, skus ...stock.SKU) (takes []stock.Take, err error) {
 	if g.unlisted {
 		return nil, errAway
 	}

@@ -7,6 +7,7 @@ package table
 import (
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"unicode/utf8"
 )
@@ -33,9 +34,9 @@ func Paint(text string, alarm bool) string {
 	return text
 }
 
-// Figure formats a value. A value below 0 is not known.
+// Figure formats a value. A value that is no number (NaN) is not known.
 func Figure(format string, value float64) string {
-	if value < 0 {
+	if math.IsNaN(value) {
 		return Unknown
 	}
 	return fmt.Sprintf(format, value)

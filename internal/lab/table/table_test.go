@@ -1,6 +1,7 @@
 package table_test
 
 import (
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -11,7 +12,7 @@ import (
 func Example() {
 	t := table.New("strategy", "orders/s", "p99 ms", "verdict")
 	t.Add("lua", 18641, table.Figure("%.1f", 4.65), "as promised")
-	t.Add("none", 3184, table.Figure("%.1f", -1))
+	t.Add("none", 3184, table.Figure("%.1f", math.NaN()))
 	t.WriteMarkdown(os.Stdout)
 	// Output:
 	// | strategy | orders/s | p99 ms | verdict |

@@ -33,17 +33,17 @@ func (l *Locker) LastTick(ctx context.Context, job string) (int64, error) {
 	return <-answer, nil
 }
 
-// readTick also returns the version of the node's data; -1 if there is no node.
-func (b *backend) readTick(node string) (tick int64, version int32, err error) {
+// readTick also returns the state of the node; nil if there is no node.
+func (b *backend) readTick(node string) (tick int64, stat *zk.Stat, err error) {
 	text, stat, err := b.conn.Get(node)
 	if errors.Is(err, zk.ErrNoNode) {
-		return 0, -1, nil
+		return 0, nil, nil
 	}
 	if err != nil {
-		return 0, 0, err
+		return 0, nil, err
 	}
 	tick, err = strconv.ParseInt(string(text), 10, 64)
-	return tick, stat.Version, err
+	return tick, stat, err
 }
 
 // RecordTick records the tick unless it or a later one is recorded.
@@ -62,15 +62,15 @@ func (l *Locker) RecordTick(ctx context.Context, job string, tick int64) (record
 
 func (b *backend) recordTick(ctx context.Context, node string, tick int64) (recorded bool, err error) {
 	for ctx.Err() == nil {
-		last, version, err := b.readTick(node)
+		last, stat, err := b.readTick(node)
 		if err != nil || last >= tick {
 			return false, err
 		}
 		text := []byte(strconv.FormatInt(tick, 10))
-		if version < 0 {
+		if stat == nil {
 			_, err = b.create(node, b.ticksRoot(), text, 0)
 		} else {
-			_, err = b.conn.Set(node, text, version)
+			_, err = b.conn.Set(node, text, stat.Version)
 		}
 		if !errors.Is(err, zk.ErrBadVersion) && !errors.Is(err, zk.ErrNodeExists) {
 			return err == nil, err

@@ -137,7 +137,7 @@ var faultCalls = []faultCall{
 		return s.gate.Adjust(ctx, stock.Change{SKU: "a", Epoch: 1, Number: 1, Delta: 4})
 	}},
 	{name: "InFlight", call: func(s *subject, ctx context.Context) error {
-		_, err := s.gate.InFlight(ctx, 0, 10, "a", "b")
+		_, err := s.gate.InFlight(ctx, 10, "a", "b")
 		return err
 	}},
 	{name: "ScanInFlight", call: func(s *subject, ctx context.Context) error { return scanned(ctx, s.gate) }},
@@ -539,7 +539,7 @@ func TestUnreadableRecords(t *testing.T) {
 			if _, err := s.gate.Take(t.Context(), again); gate == "Segmented" && !errors.Is(err, errRecord) { // only it reads the record
 				t.Errorf("%s: taken again: %v", kind, err)
 			}
-			takes, err := s.gate.InFlight(t.Context(), 0, 10, "a", "b")
+			takes, err := s.gate.InFlight(t.Context(), 10, "a", "b")
 			if len(takes) != 1 || takes[0].TakeID != s.held.TakeID || !errors.Is(err, errRecord) {
 				t.Errorf("%s, %s: in flight %+v, %v", kind, gate, takes, err)
 			}

@@ -68,7 +68,7 @@ func TestUnloadedGeneration(t *testing.T) {
 		taken := stock.Take{Deduction: d, Receipt: stock.Receipt{{Epoch: epochIn(unloaded, 1)}}}
 		g.Use(unloaded)
 		_, take := g.Take(ctx, d)
-		_, list := g.InFlight(ctx, 0, 10, "a")
+		_, list := g.InFlight(ctx, 10, "a")
 		for call, err := range map[string]error{
 			"Take": take, "InFlight": list,
 			"Settle": g.Settle(ctx, taken),
@@ -207,7 +207,7 @@ func TestRecordsOfAnEarlierGeneration(t *testing.T) {
 			}
 			cursor = next
 		}
-		if takes, err := before.InFlight(ctx, 0, 10, "a"); err != nil || len(takes) > 0 {
+		if takes, err := before.InFlight(ctx, 10, "a"); err != nil || len(takes) > 0 {
 			t.Errorf("kept the record of %v, %v", takes, err)
 		}
 	})
@@ -233,7 +233,7 @@ func TestFillBetweenReadAndWrite(t *testing.T) {
 	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
 		t.Errorf("a lost count: got %v", err)
 	}
-	if takes, err := g.InFlight(t.Context(), 0, 10, "a"); len(takes) > 0 || err != nil {
+	if takes, err := g.InFlight(t.Context(), 10, "a"); len(takes) > 0 || err != nil {
 		t.Errorf("in flight: %v, %v", takes, err)
 	}
 }

@@ -57,9 +57,9 @@ func (c *Counter) give(ctx context.Context, tokens tokenSet, t stock.Take) error
 	}
 	for _, call := range calls {
 		switch given := call.cmd.Val(); {
-		case slices.Equal(given, []int64{0}):
+		case slices.Equal(given, []int64{answerFenced}):
 			return fmt.Errorf("giving take %s back: %w", t.TakeID, fenced(t.Lines[0].SKU))
-		case !slices.Equal(given, []int64{1}):
+		case !slices.Equal(given, []int64{answerDone}):
 			return fmt.Errorf("giving take %s back: %w", t.TakeID, errAnswer)
 		}
 	}

@@ -9,6 +9,7 @@
 
 local COUNT = '^(%d+) (%-?%d+) (%-?%d+) (%d+) (%d+)$' -- epoch, available, in flight, change, fence
 local RECORD = '^(%S+) (%d+) (%d+)' -- take ID, units, epoch
+local FENCED, DONE = 0, 1
 
 local call, match, format = redis.call, string.match, string.format
 local order, take, burn_time, max_burned = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -16,7 +17,7 @@ local order, take, burn_time, max_burned = ARGV[1], ARGV[2], tonumber(ARGV[3]), 
 for a = 5, #ARGV, 2 do
   local token, count = tonumber(ARGV[a + 1]), call('HGET', KEYS[1], ARGV[a])
   if count and token > 0 and token < tonumber(match(count, '%d+$')) then
-    return { 0 }
+    return { FENCED }
   end
 end
 
@@ -51,4 +52,4 @@ for a = 5, #ARGV, 2 do
     call('PEXPIRE', KEYS[3], burn_time)
   end
 end
-return { 1 }
+return { DONE }

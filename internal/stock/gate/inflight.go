@@ -23,31 +23,29 @@ import (
 // many keys of a cluster's server.
 const scanRecords, scanKeys = 500, 1000
 
-// InFlight lists up to limit takes of the SKUs that were recorded at least olderThan ago,
-// by Redis's clock, in no particular order. Each take is listed once, with all its lines,
-// and with the units of its records of these SKUs. Takes whose orders are queued are listed
-// only if olderThan is 0: their consumer ends them, whatever their age. InFlight scans all
-// records in bounded steps, and may miss or list a take that begins or ends meanwhile.
+// InFlight lists up to limit takes of the SKUs, in no particular order. Each take is listed
+// once, with all its lines, and with the units of its records of these SKUs. InFlight scans
+// all records in bounded steps, and may miss or list a take that begins or ends meanwhile.
 // Beside an error, the list has what could be read.
-func (c *Counter) InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Take, error) {
-	takes, err := c.listTakes(ctx, olderThan, limit, c.layout.segmentsOf(skus...))
+func (c *Counter) InFlight(ctx context.Context, limit int, skus ...stock.SKU) ([]stock.Take, error) {
+	takes, err := c.listTakes(ctx, limit, c.layout.segmentsOf(skus...))
 	c.layout.undivide(takes)
 	return takes, err
 }
 
 // listTakes is InFlight for the records of SKUs or segments.
-func (c *Counter) listTakes(ctx context.Context, olderThan time.Duration, limit int, skus []stock.SKU) ([]stock.Take, error) {
+func (c *Counter) listTakes(ctx context.Context, limit int, skus []stock.SKU) ([]stock.Take, error) {
 	wanted := make(map[stock.SKU]bool, len(skus))
 	for _, sku := range skus {
 		wanted[sku] = true
 	}
-	listing := newListing(limit, wanted)
+	listing := &listing{queued: true, limit: limit, wanted: wanted, at: make(map[takeID]int)}
 	if !c.cluster {
 		skus = skus[:min(1, len(skus))] // all SKUs share the keys
 	}
 	var errs []error
 	for _, sku := range skus {
-		if err := c.scan(ctx, c.keys(sku), olderThan, listing); err != nil {
+		if err := c.scan(ctx, c.keys(sku), listing); err != nil {
 			errs = append(errs, fmt.Errorf("listing takes in flight: %w", err))
 		}
 	}
@@ -56,17 +54,15 @@ func (c *Counter) listTakes(ctx context.Context, olderThan time.Duration, limit 
 
 // listing collects takes, each once, up to its limit.
 type listing struct {
-	limit  int
-	wanted map[stock.SKU]bool // nil: takes of any SKU
-	at     map[takeID]int     // where each take is in takes: a take has a record for each line
-	takes  []stock.Take
+	olderThan time.Duration      // takes that were recorded so long ago, by Redis's clock
+	queued    bool               // also takes of orders in the queue
+	limit     int                // of takes
+	wanted    map[stock.SKU]bool // nil: takes of any SKU
+	at        map[takeID]int     // where each take is in takes: a take has a record for each line
+	takes     []stock.Take
 }
 
 type takeID struct{ order, take uuid.UUID }
-
-func newListing(limit int, wanted map[stock.SKU]bool) *listing {
-	return &listing{limit: limit, wanted: wanted, at: make(map[takeID]int)}
-}
 
 func (l *listing) full() bool { return len(l.takes) >= l.limit }
 
@@ -98,10 +94,10 @@ func (l *listing) add(field, record string) error {
 
 // scan adds the takes whose records are under the keys. An unreadable record does
 // not keep it from adding the others.
-func (c *Counter) scan(ctx context.Context, keys keys, olderThan time.Duration, to *listing) error {
+func (c *Counter) scan(ctx context.Context, keys keys, to *listing) error {
 	var errs []error
 	for cursor := firstCursor; !to.full(); {
-		next, err := c.scanStep(ctx, keys, olderThan, cursor, to)
+		next, err := c.scanStep(ctx, keys, cursor, to)
 		if err != nil {
 			errs = append(errs, err)
 		}
@@ -118,13 +114,13 @@ const firstCursor = "0"
 
 // scanStep runs one step of scan and returns the next cursor. If the step fails, it
 // returns firstCursor.
-func (c *Counter) scanStep(ctx context.Context, keys keys, olderThan time.Duration, cursor string, to *listing) (next string, err error) {
+func (c *Counter) scanStep(ctx context.Context, keys keys, cursor string, to *listing) (next string, err error) {
 	names := []string{keys.count, keys.flight}
-	if !c.cluster {
+	if !to.queued && !c.cluster {
 		names = append(names, c.queuedKey())
 	}
 	page, err := c.strings(ctx, &c.scripts().inFlight, names,
-		cursor, strconv.Itoa(scanRecords), strconv.FormatInt(ageMicros(olderThan), 10))
+		cursor, strconv.Itoa(scanRecords), strconv.FormatInt(to.olderThan.Microseconds(), 10))
 	if err != nil {
 		return firstCursor, err
 	}
@@ -137,10 +133,6 @@ func (c *Counter) scanStep(ctx context.Context, keys keys, olderThan time.Durati
 	return page[0], errors.Join(errs...)
 }
 
-// ageMicros returns the age in microseconds as inflight.lua expects it: rounded up,
-// because 0 means takes of any age, and of queued orders too.
-func ageMicros(age time.Duration) int64 { return (age + time.Microsecond - 1).Microseconds() }
-
 // ScanInFlight lists the takes of all SKUs that were recorded at least olderThan ago. Each
 // call is one step, which reads a bounded number of records and may list none; on a cluster
 // it looks through some of the keys of one server. The first step has an empty cursor, each
@@ -148,13 +140,14 @@ func ageMicros(age time.Duration) int64 { return (age + time.Microsecond - 1).Mi
 // complete.
 //
 // A take that is in flight throughout the scan is listed at least once, with all its
-// lines, unless its order is queued. Beside an error, the list has what could be read.
+// lines, unless its order is in the queue: then its consumer ends it, whatever its age.
+// Beside an error, the list has what could be read.
 func (c *Counter) ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []stock.Take, next string, err error) {
-	listing := newListing(math.MaxInt, nil)
+	listing := &listing{olderThan: olderThan, limit: math.MaxInt, at: make(map[takeID]int)}
 	if c.cluster {
-		next, err = c.scanServers(ctx, olderThan, cursor, listing)
+		next, err = c.scanServers(ctx, cursor, listing)
 	} else {
-		next, err = c.scanStep(ctx, c.shared, olderThan, cmp.Or(cursor, firstCursor), listing)
+		next, err = c.scanStep(ctx, c.shared, cmp.Or(cursor, firstCursor), listing)
 		if next == firstCursor {
 			next = ""
 		}
@@ -170,7 +163,7 @@ func (c *Counter) ScanInFlight(ctx context.Context, olderThan time.Duration, cur
 // cluster's masters. The cursor is the master's address and the cursor of its keys.
 // The masters follow each other by address, so that a scan goes on when one of them
 // has left the cluster. A master that fails is passed over.
-func (c *Counter) scanServers(ctx context.Context, olderThan time.Duration, cursor string, to *listing) (next string, err error) {
+func (c *Counter) scanServers(ctx context.Context, cursor string, to *listing) (next string, err error) {
 	var mu sync.Mutex
 	masters := make(map[string]*redis.Client) // by address
 	err = eachMaster(ctx, c.client, func(_ context.Context, master *redis.Client) error {
@@ -206,7 +199,7 @@ func (c *Counter) scanServers(ctx context.Context, olderThan time.Duration, curs
 	var errs []error
 	for _, key := range flights {
 		sku := stock.SKU(strings.TrimSuffix(strings.TrimPrefix(key, prefix), suffix))
-		if err := c.scan(ctx, c.keys(sku), olderThan, to); err != nil {
+		if err := c.scan(ctx, c.keys(sku), to); err != nil {
 			errs = append(errs, err)
 		}
 	}

@@ -2,15 +2,13 @@
 -- and removes void records: those of an earlier generation, and those whose count
 -- was filled since.
 --
--- KEYS  count, flight; also queued where orders can be queued
--- ARGV  cursor, about how many records the step reads, age in microseconds (0: all
---       takes; otherwise without those of orders in the queue, which never grow old)
+-- KEYS  count, flight; also queued, to leave out the takes of orders in the queue
+-- ARGV  cursor, about how many records the step reads, age in microseconds
 -- Returns the next cursor (0: the scan is complete), then the field and the text
 -- of each record.
 
 local call, match = redis.call, string.match
 local QUEUED = ' %d+$' -- the end of a queued order's record
-local all = tonumber(ARGV[3]) == 0
 local time = call('TIME')
 local newest = time[1] * 1000000 + time[2] - tonumber(ARGV[3])
 local step = call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
@@ -18,7 +16,7 @@ local reply, found = { step[1] }, step[2]
 
 -- If the queue lost an order, no consumer ends its take, so recovery must.
 local waiting = {} -- by field: true if the order of the record is in the queue
-if not all then
+if KEYS[3] then
   local fields, orders = {}, {}
   for i = 1, #found, 2 do
     if match(found[i + 1], QUEUED) then
@@ -26,7 +24,7 @@ if not all then
       orders[#orders + 1] = match(found[i], '%S+$') or ''
     end
   end
-  if KEYS[3] and #orders > 0 then
+  if #orders > 0 then
     for n, entry in ipairs(call('HMGET', KEYS[3], unpack(orders))) do
       waiting[fields[n]] = entry and true
     end

@@ -88,7 +88,7 @@ var calls = []struct {
 	{"Fill", []string{"lock stock:a", "work", "unlock stock:a"}, func(ctx context.Context, g counted) error { return g.Fill(ctx, "a", 1, 1) }},
 	{"Adjust", []string{"lock stock:a", "work", "unlock stock:a"}, func(ctx context.Context, g counted) error { return g.Adjust(ctx, stock.Change{SKU: "a"}) }},
 	{"Settle", []string{"work"}, func(ctx context.Context, g counted) error { return g.Settle(ctx, takenBasket()) }},
-	{"InFlight", []string{"work"}, func(ctx context.Context, g counted) error { _, err := g.InFlight(ctx, 0, 1, "a"); return err }},
+	{"InFlight", []string{"work"}, func(ctx context.Context, g counted) error { _, err := g.InFlight(ctx, 1, "a"); return err }},
 	{"ScanInFlight", []string{"work"}, func(ctx context.Context, g counted) error { _, _, err := g.ScanInFlight(ctx, 0, ""); return err }},
 	{"Level", []string{"work"}, func(ctx context.Context, g counted) error { _, err := g.Level(ctx, "a"); return err }},
 }

@@ -12,6 +12,8 @@
 
 local COUNT = '^(%d+) (%-?%d+) (%-?%d+) (%d+) (%d+)$' -- epoch, available, in flight, change, fence
 local RECORD = '^(%S+) %d+ (%d+)' -- take ID, epoch
+local FENCED, DONE, MOVED = 0, 1, 2
+local NOBODY, THIS_TAKE, ANOTHER_TAKE = 0, 1, 2 -- who holds the order's record
 
 local call, match = redis.call, string.match
 local sku, token = ARGV[1], tonumber(ARGV[4])
@@ -21,22 +23,22 @@ if count and (not match(count, COUNT) or tonumber(match(count, '^%d+')) < FIRST_
 end
 local epoch, available, in_flight, change, fence = match(count or '0 0 0 0 0', COUNT)
 if tonumber(epoch) > LAST_EPOCH then
-  return { 2 }
+  return { MOVED }
 end
 if token > 0 and count then
   if token < tonumber(fence) then
-    return { 0 }
+    return { FENCED }
   end
   call('HSET', KEYS[1], sku, epoch .. ' ' .. available .. ' ' .. in_flight .. ' ' .. change .. ' ' .. ARGV[4])
 end
-local holder = 0
+local holder = NOBODY
 local take, taken_under = match(call('HGET', KEYS[2], sku .. ' ' .. ARGV[2]) or '', RECORD)
 if take and taken_under == epoch then -- a record of another epoch is void
-  holder = take == ARGV[3] and 1 or 2
+  holder = take == ARGV[3] and THIS_TAKE or ANOTHER_TAKE
 end
 local burned = call('ZSCORE', KEYS[3], sku .. ' ' .. ARGV[3]) and 1 or 0
 local time = call('TIME')
 return {
-  1, tonumber(epoch), tonumber(available), tonumber(in_flight), holder, burned,
+  DONE, tonumber(epoch), tonumber(available), tonumber(in_flight), holder, burned,
   tonumber(time[1]), tonumber(time[2]),
 }

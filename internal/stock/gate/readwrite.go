@@ -49,6 +49,13 @@ type lineState struct {
 	token  int64 // under which it was read, and must be written
 }
 
+// The first number of what read.lua, write.lua and give.lua answer.
+const (
+	answerFenced = 0 // the count has seen a newer token
+	answerDone   = 1
+	answerMoved  = 2 // the count is of a later generation, or was filled or lost since it was read
+)
+
 // The holders of a record as read.lua numbers them.
 const (
 	heldByThisTake    = 1
@@ -158,9 +165,9 @@ func (g *ReadWrite) read(ctx context.Context, cuts []*cut) ([][]lineState, error
 // parseState parses the answer of read.lua for a line of the SKU.
 func parseState(sku stock.SKU, answer []int64) (lineState, error) {
 	switch v := answer; {
-	case len(v) == 1 && v[0] == 2:
+	case len(v) == 1 && v[0] == answerMoved:
 		return lineState{}, stock.Refuse(sku, stock.ErrLaterGeneration)
-	case len(v) == 1:
+	case len(v) == 1 && v[0] == answerFenced:
 		return lineState{}, fenced(sku)
 	case len(v) != 8:
 		return lineState{}, errAnswer
@@ -233,11 +240,11 @@ func (g *ReadWrite) write(ctx context.Context, cuts []*cut, states [][]lineState
 		return err
 	}
 	switch written := write.cmd.Val(); {
-	case slices.Equal(written, []int64{1}):
+	case slices.Equal(written, []int64{answerDone}):
 		return nil
-	case slices.Equal(written, []int64{0}):
+	case slices.Equal(written, []int64{answerFenced}):
 		return fenced(sku)
-	case slices.Equal(written, []int64{2}): // filled or lost after it was read
+	case slices.Equal(written, []int64{answerMoved}):
 		return stock.Refuse(sku, stock.ErrNotFilled)
 	}
 	return errAnswer

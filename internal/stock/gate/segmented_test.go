@@ -86,7 +86,7 @@ func TestGather(t *testing.T) {
 			if _, err := other.Take(t.Context(), orderOf("a", 2)); !errors.Is(err, stock.ErrSoldOut) {
 				t.Errorf("2 of 1 unit: %v", err)
 			}
-			listed, err := other.InFlight(t.Context(), 0, 10, "a")
+			listed, err := other.InFlight(t.Context(), 10, "a")
 			if err != nil || len(listed) != 1 || listed[0].TakeID != d.TakeID || len(listed[0].Lines) != 2 ||
 				listed[0].Lines[0].Quantity != 6 || listed[0].Lines[1].Quantity != 2 {
 				t.Fatalf("in flight: %v, %v", listed, err)

@@ -11,15 +11,16 @@
 -- if a count was filled or lost since.
 
 local COUNT = '^(%d+) (%-?%d+) (%-?%d+) (%d+) (%d+)$' -- epoch, available, in flight, change, fence
+local FENCED, DONE, MOVED = 0, 1, 2
 
 local call, match, format = redis.call, string.match, string.format
 for a = 1, #ARGV, 6 do
   local count = call('HGET', KEYS[1], ARGV[a]) or ''
   if ARGV[a + 1] ~= '0' and match(count, '%d+$') ~= ARGV[a + 1] then
-    return { 0 }
+    return { FENCED }
   end
   if match(count, '^%d+') ~= match(ARGV[a + 4], '^%S+ %d+ (%d+)') then
-    return { 2 }
+    return { MOVED }
   end
 end
 for a = 1, #ARGV, 6 do
@@ -33,4 +34,4 @@ for a = 1, #ARGV, 6 do
   call('HSET', KEYS[1], sku, format('%s %s %d %s %s', epoch, ARGV[a + 2], in_flight + ARGV[a + 3], change, fence))
   call('HSET', KEYS[2], field, ARGV[a + 4])
 end
-return { 1 }
+return { DONE }

@@ -77,7 +77,7 @@ func cancelledContext(t *trial) error {
 			return t.gate().FillAll(ctx, []stock.Fill{{SKU: t.sku("a"), Epoch: 2, Units: 99}})[0]
 		},
 		"ScanInFlight": func() error { _, _, err := t.gate().ScanInFlight(ctx, 0, ""); return err },
-		"InFlight":     func() error { _, err := t.gate().InFlight(ctx, 0, 1, t.sku("a")); return err },
+		"InFlight":     func() error { _, err := t.gate().InFlight(ctx, 1, t.sku("a")); return err },
 		"Level":        func() error { _, err := t.gate().Level(ctx, t.sku("a")); return err },
 	} {
 		if err := call(); !errors.Is(err, context.Canceled) {

@@ -26,7 +26,7 @@ type Gate interface {
 	Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error
 	FillAll(ctx context.Context, fills []stock.Fill) []error
 	Adjust(ctx context.Context, c stock.Change) error
-	InFlight(ctx context.Context, olderThan time.Duration, limit int, skus ...stock.SKU) ([]stock.Take, error)
+	InFlight(ctx context.Context, limit int, skus ...stock.SKU) ([]stock.Take, error)
 	ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []stock.Take, next string, err error)
 	Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error)
 }

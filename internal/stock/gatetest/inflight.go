@@ -60,17 +60,15 @@ func inFlightByAge(t *trial) error {
 	if t.err != nil {
 		return t.err
 	}
-	old, err := t.gate().InFlight(t.ctx, time.Hour, 10, t.sku("a"))
-	if err != nil || len(old) != 0 {
-		return fmt.Errorf("in flight for an hour: %v (error %v)", old, err)
+	if found, ok := t.scan(time.Hour)[d.TakeID]; ok {
+		return fmt.Errorf("in flight for an hour: %+v", found)
 	}
 	const age = 30 * time.Millisecond
 	return testenv.Poll(testenv.Patience, func() error { // the gate uses its server's clock
-		old, err := t.gate().InFlight(t.ctx, age, 10, t.sku("a"))
-		if err == nil && len(old) != 1 {
-			err = fmt.Errorf("a take is not listed as older than %v: %v", age, old)
+		if _, ok := t.scan(age)[d.TakeID]; t.err == nil && !ok {
+			return fmt.Errorf("take %s is not listed as older than %v", d.TakeID, age)
 		}
-		return err
+		return t.err
 	})
 }
 
@@ -89,7 +87,7 @@ func inFlightOfMany(t *trial) error {
 		if t.err != nil {
 			return t.err
 		}
-		takes, err := t.gate().InFlight(t.ctx, 0, limit, t.sku("a"))
+		takes, err := t.gate().InFlight(t.ctx, limit, t.sku("a"))
 		if err != nil {
 			return err
 		}

@@ -163,7 +163,7 @@ func (t *trial) inFlight(name string) []stock.Take {
 	if t.err != nil {
 		return nil
 	}
-	takes, err := t.gate().InFlight(t.ctx, 0, 10_000, t.sku(name))
+	takes, err := t.gate().InFlight(t.ctx, 10_000, t.sku(name))
 	t.expect(err, nil, "listing the takes of %s in flight", name)
 	return takes
 }
