@@ -45,7 +45,7 @@ func TestBanner_Terminal(t *testing.T) {
 	if err := api.Start(); err != nil {
 		t.Fatal(err)
 	}
-	terminal.Close() // the screen ends with the service
+	terminal.Close() // so the screen ends when the service does
 	said := false
 	for lines := bufio.NewScanner(screen); !said && lines.Scan(); {
 		said = strings.Contains(lines.Text(), "Holdfast listening on http://127.0.0.1:")

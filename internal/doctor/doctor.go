@@ -113,7 +113,7 @@ func await(late context.Context, check <-chan store.Findings) (found store.Findi
 	case <-late.Done():
 	}
 	select {
-	case found = <-check: // it has ended in time, beside one that has not
+	case found = <-check: // this check has ended in time, and another has not
 	default:
 		found.Problem("check the server and the network", "no answer within %v", checkLimit)
 	}

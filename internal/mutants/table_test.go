@@ -29,7 +29,7 @@ type wovenTable struct {
 	// own; and why it cannot be built.
 	numbers map[string]int
 	broken  map[string]error
-	copies  map[string][]mutantCopy // by the file that replaces one of the module
+	copies  map[string][]mutantCopy // by the file that takes the place of one of the module
 }
 
 // mutantCopy is a function as a mutant has it.

@@ -154,8 +154,8 @@ func (r *rig) start(ctx context.Context, set settings, locks redislock.Options) 
 	return i, nil
 }
 
-// unansweredHook counts the commands that ended without an answer of Redis: a client
-// on a slow machine may give up one that no fault reached.
+// unansweredHook counts the commands that ended without an answer from Redis. On a slow
+// machine, the client may also give up a command that no fault was meant for.
 type unansweredHook struct{ count *atomic.Int64 }
 
 func (h unansweredHook) DialHook(next redis.DialHook) redis.DialHook { return next }

@@ -8,8 +8,8 @@ import (
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 )
 
-// renewedLease is the lease of a holder that renews it and works for two of them. It
-// is long enough for a busy machine to renew it in time.
+// renewedLease is a lease whose holder renews it and works for twice as long. It is long
+// enough for a busy machine to renew it in time.
 const renewedLease = 600 * time.Millisecond
 
 // leases returns the pitfalls of work that outlasts its lease.

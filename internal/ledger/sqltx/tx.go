@@ -197,7 +197,7 @@ func openPostgres(_ context.Context, conn *sql.Conn) (open bool) {
 	return open
 }
 
-// Commit commits, as gorm may.
+// Commit commits. gorm calls it for a transaction that it has begun itself.
 func (t *transaction) Commit() error { return t.commit(nil, 0) }
 
 // commit runs the statements and commits, if the first one affects the given number of rows,

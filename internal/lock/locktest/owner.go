@@ -130,7 +130,7 @@ func ownerInTwoGoroutines(ctx context.Context, s Subject) error {
 	return lockAndUnlock(ctx, s.other(), name)
 }
 
-// orderedWaiters is how many waiters the checks of the order have.
+// orderedWaiters is the number of waiters in the checks of the order of grants.
 const orderedWaiters = 6
 
 func orderWithinProcess(ctx context.Context, s Subject) error {
@@ -152,7 +152,7 @@ func orderBetweenProcesses(ctx context.Context, s Subject) error {
 	}
 	name := newName()
 	return s.grantsInOrder(ctx, name, func(i int) lock.Locker { return lockers[i] }, func(waiters int) error {
-		return s.waitForTraces(ctx, name, maxDelay, func(traces int) bool { return traces > waiters }) // the holder has one, too
+		return s.waitForTraces(ctx, name, maxDelay, func(traces int) bool { return traces > waiters }) // the holder leaves a trace, too
 	})
 }
 

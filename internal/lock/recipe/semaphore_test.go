@@ -227,7 +227,7 @@ func TestNameOfSlots(t *testing.T) {
 // confirmExtends: a held slot is confirmed for about a lease. One that is unlocked or
 // taken away is not.
 func confirmExtends(t *testing.T, r *rig) {
-	const lease = 10 * time.Second // which all servers accept
+	const lease = 10 * time.Second // all servers accept it
 	slot := acquire(t, semaphore(t, r.openOn(t, r.addrs, lease), newName(), 1))
 	asked := time.Now()
 	until, err := slot.Confirm(bounded(t))

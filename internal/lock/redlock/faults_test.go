@@ -95,7 +95,7 @@ func TestUnansweredRequests(t *testing.T) {
 	mustBeFree("Unlock")
 }
 
-// TestUnansweredRenewals has renewals fail: the first ones, or all of them.
+// TestUnansweredRenewals lets renewals fail: the first ones, or all of them.
 func TestUnansweredRenewals(t *testing.T) {
 	t.Parallel()
 	s := startServers(t)

@@ -69,7 +69,7 @@ func (c *clients) open(t testing.TB, kind string) (redis.UniversalClient, error)
 		if err != nil {
 			return nil, err
 		}
-		defer func() { c.close = append(c.close, server.Close) }() // after its client
+		defer func() { c.close = append(c.close, server.Close) }() // closed after its client
 		url = unhurried(server.URL())                              // it runs scripts slowly, and slower with the race detector
 	}
 	client, err := store.OpenRedis(context.Background(), url)
