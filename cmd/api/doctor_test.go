@@ -353,8 +353,8 @@ func TestDoctor_Listen(t *testing.T) {
 	}
 }
 
-// TestDoctor_Standing examines a ledger that was restored, and a Redis that was emptied.
-func TestDoctor_Standing(t *testing.T) {
+// TestDoctor_Ownership examines a ledger that was restored, and a Redis that was emptied.
+func TestDoctor_Ownership(t *testing.T) {
 	t.Parallel()
 	redis := testenv.OwnRedis(t)
 	flags := migrated(t, []string{"--db", testenv.SQLite(t), "--redis", redis.URL()})

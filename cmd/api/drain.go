@@ -33,7 +33,7 @@ func drainQueued(ctx context.Context, c config, stdout io.Writer, log *slog.Logg
 		return err
 	}
 	defer func() { err = errors.Join(err, instance.Close()) }()
-	standing, err := instance.Reconciler.Standing(ctx)
+	ownership, err := instance.Reconciler.Ownership(ctx)
 	if err != nil {
 		return err
 	}
@@ -42,14 +42,14 @@ func drainQueued(ctx context.Context, c config, stdout io.Writer, log *slog.Logg
 		return err
 	}
 	switch {
-	case found == 0 && !standing.Owner.Queues: // the stock may belong to instances that sell
+	case found == 0 && !ownership.Owner.Queues: // the stock may belong to instances that sell
 		_, err := fmt.Fprintln(stdout, "0 orders were queued, none is left; nothing was changed")
 		return err
 	case c.Redis == "":
 		if err := stopped(ctx, instance); err != nil {
 			return err
 		}
-	case standing.Mark == (stock.Mark{}):
+	case ownership.Mark == (stock.Mark{}):
 		log.Warn("this Redis has never seen the ledger, or has lost its data: orders that are queued elsewhere will not be committed")
 	}
 	if err := instance.Start(ctx); err != nil {

@@ -211,16 +211,16 @@ func (e *examination) checkLedger(ctx context.Context) (found store.Findings) {
 			found.Warn("check the servers of --lock", "%v", err)
 		}
 	}()
-	standing, err := instance.Reconciler.Standing(ctx)
+	ownership, err := instance.Reconciler.Ownership(ctx)
 	if err != nil {
 		found.Problem("check the stores", "%v", err)
 		return found
 	}
-	return judge(ledgerID, standing)
+	return judge(ledgerID, ownership)
 }
 
 // judge reports whether the ledger, the Redis and the flags fit together.
-func judge(ledgerID uuid.UUID, s reconcile.Standing) (found store.Findings) {
+func judge(ledgerID uuid.UUID, s reconcile.Ownership) (found store.Findings) {
 	switch {
 	case s.Owner.Unowned():
 		found.OK("ledger %s: no instance holds the stock", ledgerID)

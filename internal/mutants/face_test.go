@@ -3,9 +3,9 @@
 package mutants
 
 const (
-	trust    = "internal/httpapi/trust.go"
+	trust    = "internal/httpapi/administrator.go"
 	bodies   = "internal/httpapi/body.go"
-	envelope = "internal/httpapi/envelope.go"
+	envelope = "internal/httpapi/middleware.go"
 	requests = "internal/httpapi/metrics.go"
 	routes   = "internal/httpapi/httpapi.go"
 	lists    = "internal/httpapi/list.go"

@@ -12,10 +12,10 @@ const (
 
 // limits has mutants of buyer limits and opening hours.
 var limits = []mutant{
-	{"claims are not checked", rows, "r.held[t.Buyer]+l.units > r.limit", "r.held[t.Buyer]+l.units < 0", "internal/ledger/cutter TestConformance/SQLite/for-update/BuyerLimit"},
+	{"claims are not checked", cutterRules, "r.held[t.Buyer]+l.units > r.limit", "r.held[t.Buyer]+l.units < 0", "internal/ledger/cutter TestConformance/SQLite/for-update/BuyerLimit"},
 	{"claims are not kept", claims, "statements = append(statements, s)", "_ = append(statements, s)", "internal/ledger/cutter TestConformance/SQLite/for-update/BuyerLimit"},
 	{"claims rise above the limit, in one statement", claims, "dialect.Require(sum+\" <= ?\", sum)", "dialect.Require(\"0 <= ?\", sum)", "internal/ledger/cutter TestConformance/MariaDB/merged/BuyerLimit"},
-	{"claims are not sent with the cut", "internal/ledger/group.go", "tx.AtCommit(plan.GroupCut.Claims...)", "", "internal/ledger TestRecord_BuyerLimit/SQLite"},
+	{"claims are not sent with the cut", "internal/ledger/commit.go", "tx.AtCommit(plan.GroupCut.Claims...)", "", "internal/ledger TestRecord_BuyerLimit/SQLite"},
 	{"a claim above the limit is an error", sqltxDB, "if err != nil && tx.rows > 0 && isUnmet(err) {", "if false {", "internal/ledger/sqltx TestCommitIf/SQLite"},
 	{"claims rise without the row's lock", rows, "stock.SKUsOf(takes...), tx.Dialect().RowLock())", "stock.SKUsOf(takes...), \"\")", "internal/ledger/cutter TestConformance/MariaDB/for-update/LimitUnderRush"},
 	{"a limited row is cut without its claims", merged, "\" SET available = available - ? WHERE sku = ? AND \" + k.want + \" = ? AND \"", "\" SET available = available - ? WHERE sku = ? AND ? >= 0 AND \"", "internal/ledger/cutter TestConformance/SQLite/merged/BuyerLimit"},
@@ -23,8 +23,8 @@ var limits = []mutant{
 	{"limited rows are cut without their claims, in PostgreSQL", merged, "AND ` + k.want + ` = ANY (?::bigint[]) ORDER BY sku FOR UPDATE)\n\t\tUPDATE ` + k.table + ` AS cut SET available = available - line.units FROM line, locked\n\t\tWHERE cut.sku = locked.sku AND cut.sku = line.sku AND cut.epoch BETWEEN ? AND ? AND line.epoch IN (0, cut.epoch)\n\t\tAND cut.` + k.want + ` = line.want AND `", "AND ?::bigint[] IS NOT NULL ORDER BY sku FOR UPDATE)\n\t\tUPDATE ` + k.table + ` AS cut SET available = available - line.units FROM line, locked\n\t\tWHERE cut.sku = locked.sku AND cut.sku = line.sku AND cut.epoch BETWEEN ? AND ? AND line.epoch IN (0, cut.epoch)\n\t\tAND `", "internal/ledger/cutter TestConformance/PostgreSQL/merged/LimitOfEveryLine"},
 	{"a row that was limited meanwhile is cut", readWrites, " AND limit_per_buyer = 0\"", "\"", "internal/ledger/cutter TestReadWriteLosesUpdates/MariaDB"},
 	{"hours by the instance's clock", rows, "\t\trs[r.sku] = &r\n", "\t\trs[r.sku], r.readAt = &r, time.Now().UTC()\n", "internal/ledger/cutter TestHoursByTheDatabasesClock/MariaDB"},
-	{"hours by the instance's clock, in one UPDATE", rows, "AND COALESCE(closes_at > \" + d.Now() + \", TRUE)\"", "AND COALESCE(closes_at > '\" + time.Now().UTC().Format(time.DateTime) + \"', TRUE)\"", "internal/ledger/cutter TestHoursByTheDatabasesClock/PostgreSQL"},
-	{"a closed row is cut", rows, "!r.closesAt.IsZero() && !r.readAt.Before(r.closesAt)", "false", "internal/ledger/cutter TestConformance/SQLite/optimistic/OpeningHours"},
+	{"hours by the instance's clock, in one UPDATE", cutterRules, "AND COALESCE(closes_at > \" + d.Now() + \", TRUE)\"", "AND COALESCE(closes_at > '\" + time.Now().UTC().Format(time.DateTime) + \"', TRUE)\"", "internal/ledger/cutter TestHoursByTheDatabasesClock/PostgreSQL"},
+	{"a closed row is cut", cutterRules, "!r.closesAt.IsZero() && !r.readAt.Before(r.closesAt)", "false", "internal/ledger/cutter TestConformance/SQLite/optimistic/OpeningHours"},
 	{"units sold before the limit are not claimed", ledgerClaims, "recordClaims(ctx, tx, sku, which, args...)", "recordClaims(ctx, tx, sku, which+\" AND 1 = 0\", args...)", "internal/protocol TestLimitOnASoldSKU/SQLite"},
 	{"claims outlive the limit", admin, "row.BuyerLimit == 0 && set.BuyerLimit != nil", "false && set.BuyerLimit != nil", "internal/protocol TestLimitOnASoldSKU/SQLite"},
 	{"a limit is answered before it holds", admin, "(row.CountedTo.Valid || ", "(", "internal/protocol TestLimitOnASoldSKU/SQLite"},

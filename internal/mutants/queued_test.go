@@ -63,7 +63,7 @@ var queued = []mutant{
 	{"failing orders keep a consumer from claiming", consumer, "claimAt = looked.Add(min(time.Since(looked)+maxIdle+claimPause, maxClaimPause))", "claimAt = time.Now().Add(maxIdle + claimPause)", "internal/async TestClaimsBesideFailures"},
 	{"a key leads to an order that will be refused, although it has a live one", service, "case step == 1 && last != nil && errors.Is(err, ErrUnknownOrder):", "case last != nil:", "internal/protocol TestQueuedTwinOfALiveOrder/SQLite"},
 	{"an order that recovery has voided is acknowledged", queueing, "o.TakeID == t.TakeID && o.Status == order.TurnedDown", "o.TakeID == t.TakeID", "internal/async TestAccept/its_own_void_order"},
-	{"a drain stops the sale of another strategy", drained, "case found == 0 && !standing.Owner.Queues:", "case false:", "cmd/api TestDrainQueued_NothingQueued"},
+	{"a drain stops the sale of another strategy", drained, "case found == 0 && !ownership.Owner.Queues:", "case false:", "cmd/api TestDrainQueued_NothingQueued"},
 	{"a drain shares the stock with instances that queue", "internal/assembly/open.go", "strategy.Layout += \", draining\"", "", "internal/assembly TestDraining"},
 	{"a drain forgets what a running process has queued", drained, "case c.Redis == \"\":", "case false:", "cmd/api TestDrainQueued_InProcess"},
 	{"a consumer that stops leaves its orders", consumer, "working.Wait()\n\tclose(ends)\n\tfinishing.Wait()\n\twatching.Wait()\n\tc.leave(ctx, c.name)", "c.leave(ctx, c.name)\n\tworking.Wait()\n\tclose(ends)\n\tfinishing.Wait()\n\twatching.Wait()", "internal/async TestStopWaitsForOrders"},

@@ -14,7 +14,7 @@ const (
 	segmented   = "internal/stock/gate/segmented.go"
 	readWrite   = "internal/stock/gate/readwrite.go"
 	segmentsOf  = "internal/stock/gate/segments.go"
-	gateQueues  = "internal/stock/gate/queues.go"
+	gateQueues  = "internal/stock/gate/skuqueues.go"
 	gateFill    = "internal/stock/gate/fill.go"
 	gateAdjust  = "internal/stock/gate/adjust.go"
 	gateGive    = "internal/stock/gate/give.go"

@@ -157,7 +157,7 @@ func TestAudit(t *testing.T) {
 		}
 		for _, name := range names {
 			t.Run(name, func(t *testing.T) {
-				i, guest := s.open(t, settings{strategy: name}), s.open(t, settings{strategy: name, guest: true})
+				i, auditor := s.open(t, settings{strategy: name}), s.open(t, settings{strategy: name, auditor: true})
 				defer i.Close()
 				sound := newSKU("sound")
 				addStock(t, i, sound, 9)
@@ -175,14 +175,14 @@ func TestAudit(t *testing.T) {
 					s.waitSettled(t, i.counter, sku)
 					damaged[sku] = d
 				}
-				if found, _ := auditNow(t, guest, false); len(found) > 0 {
+				if found, _ := auditNow(t, auditor, false); len(found) > 0 {
 					t.Fatalf("before the damage: %+v", found)
 				}
 				for sku, d := range damaged {
 					d.make(t, s, i, sku)
 				}
 				for _, repair := range []bool{false, true} {
-					found, summary := auditNow(t, guest, repair)
+					found, summary := auditNow(t, auditor, repair)
 					if summary.Different != len(damaged) || repair != (summary.Repaired == len(damaged)) {
 						t.Errorf("repair %v: %+v of %d damaged SKUs", repair, summary, len(damaged))
 					}
@@ -195,7 +195,7 @@ func TestAudit(t *testing.T) {
 						}
 					}
 				}
-				if found, _ := auditNow(t, guest, false); len(found) > 0 {
+				if found, _ := auditNow(t, auditor, false); len(found) > 0 {
 					t.Errorf("after the repair: %+v", found)
 				}
 				for sku := range damaged {
@@ -269,12 +269,12 @@ func TestRepairDuringARush(t *testing.T) {
 				a, b := s.open(t, settings{strategy: name, noGuard: true}), s.open(t, settings{strategy: name, noGuard: true})
 				defer a.Close()
 				defer b.Close()
-				guest := s.open(t, settings{strategy: name, guest: true})
+				auditor := s.open(t, settings{strategy: name, auditor: true})
 				sku := newSKU("rush")
 				addLimited(t, a, sku, 1_000_000)
 				stop := buyUntil(t, []*instance{a, b}, sku)
 				defer stop()
-				if found, _ := auditNow(t, guest, false); len(found) > 0 {
+				if found, _ := auditNow(t, auditor, false); len(found) > 0 {
 					t.Errorf("before the damage: %+v", found)
 				}
 				for _, d := range []damage{
@@ -287,7 +287,7 @@ func TestRepairDuringARush(t *testing.T) {
 						continue
 					}
 					d.make(t, s, a, sku)
-					found, summary := auditNow(t, guest, true)
+					found, summary := auditNow(t, auditor, true)
 					if summary.Different != 1 || summary.Repaired != 1 || !slices.Equal(kinds(found[0]), wantKinds(d, a)) {
 						t.Fatalf("%s: %+v: %+v", d.name, summary, found)
 					}
@@ -295,7 +295,7 @@ func TestRepairDuringARush(t *testing.T) {
 				sold := stop()
 				s.waitSettled(t, a.counter, sku)
 				s.checkBalance(t, a.counter, sku, sold)
-				if found, _ := auditNow(t, guest, false); len(found) > 0 {
+				if found, _ := auditNow(t, auditor, false); len(found) > 0 {
 					t.Errorf("after the rush: %+v", found)
 				}
 				const left = 50
@@ -317,7 +317,7 @@ func TestTakeOutlivesRepair(t *testing.T) {
 	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {
 		paused := s.openHooked(t, settings{strategy: "lua", noGuard: true})
 		other := s.open(t, settings{strategy: "lua", noGuard: true})
-		guest := s.open(t, settings{strategy: "lua", guest: true})
+		auditor := s.open(t, settings{strategy: "lua", auditor: true})
 		sku := newSKU("repaired")
 		addStock(t, other, sku, 1)
 		reached, proceed := paused.gate.taken.arm()
@@ -325,7 +325,7 @@ func TestTakeOutlivesRepair(t *testing.T) {
 		answer := place(t.Context(), paused.instance, oneUnit(sku))
 		testenv.Receive(t, "the take", reached)
 		addToLedger(5)(t, s, other, sku)
-		if _, summary := auditNow(t, guest, true); summary.Different != 1 || summary.Repaired != 1 {
+		if _, summary := auditNow(t, auditor, true); summary.Different != 1 || summary.Repaired != 1 {
 			t.Errorf("%+v", summary)
 		}
 		mustPlace(t, other, oneUnit(sku))
@@ -344,7 +344,7 @@ func TestRepairWaitsForACommit(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, oneOf(servers, 1), func(t *testing.T, s *shop) {
 		paused := s.openHooked(t, settings{strategy: "lua", noGuard: true})
-		guest := s.open(t, settings{strategy: "lua", guest: true})
+		auditor := s.open(t, settings{strategy: "lua", auditor: true})
 		sku := newSKU("committing")
 		addStock(t, paused.instance, sku, 3)
 		addToLedger(5)(t, s, paused.instance, sku)
@@ -354,7 +354,7 @@ func TestRepairWaitsForACommit(t *testing.T) {
 		testenv.Receive(t, "the open transaction", reached)
 		repaired := make(chan reconcile.AuditSummary, 1)
 		go func() {
-			_, summary := auditNow(t, guest, true)
+			_, summary := auditNow(t, auditor, true)
 			repaired <- summary
 		}()
 		testenv.Await(t, "the repair waits for the row", func() bool { return s.waiting(t) > 0 })
@@ -375,7 +375,7 @@ func TestRepairWaitsForACommit(t *testing.T) {
 func TestAuditAfterRefunds(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
-		i, guest := s.open(t, settings{strategy: "lua"}), s.open(t, settings{strategy: "lua", guest: true})
+		i, auditor := s.open(t, settings{strategy: "lua"}), s.open(t, settings{strategy: "lua", auditor: true})
 		sku := newSKU("ended")
 		addLimited(t, i, sku, 20)
 		for status, end := range map[string]func(id uuid.UUID) error{
@@ -400,12 +400,12 @@ func TestAuditAfterRefunds(t *testing.T) {
 			}
 		}
 		s.waitSettled(t, i.counter, sku)
-		if found, _ := auditNow(t, guest, false); len(found) > 0 {
+		if found, _ := auditNow(t, auditor, false); len(found) > 0 {
 			t.Errorf("before the damage: %+v", found)
 		}
 		addToLedger(-3)(t, s, i, sku)
 		claim("buyer-1", 0)(t, s, i, sku)
-		if _, summary := auditNow(t, guest, true); summary.Different != 1 || summary.Repaired != 1 {
+		if _, summary := auditNow(t, auditor, true); summary.Different != 1 || summary.Repaired != 1 {
 			t.Errorf("%+v", summary)
 		}
 		if b, held := s.ledgerCounts(t, sku), s.held(t, sku); b.available != 14 || held != 6 {
@@ -414,7 +414,7 @@ func TestAuditAfterRefunds(t *testing.T) {
 	})
 }
 
-// openChanged opens a guest that reads changed counts, calls times. A count is nil if there
+// openChanged opens an auditor that reads changed counts, calls times. A count is nil if there
 // is none.
 func (s *shop) openChanged(t *testing.T, calls int, change func(count any) any) *instance {
 	t.Helper()
@@ -428,7 +428,7 @@ func (s *shop) openChanged(t *testing.T, calls int, change func(count any) any) 
 		}
 		return err
 	}
-	return s.open(t, settings{strategy: "lua", guest: true, around: around})
+	return s.open(t, settings{strategy: "lua", auditor: true, around: around})
 }
 
 // TestOneReadingProvesNothing: a difference that only one reading shows is not reported,
@@ -499,7 +499,7 @@ func TestAuditTakesNothingOver(t *testing.T) {
 func TestAuditPages(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, sqliteURL(t))
-	i, guest := s.open(t, settings{strategy: "lua"}), s.open(t, settings{strategy: "lua", guest: true})
+	i, auditor := s.open(t, settings{strategy: "lua"}), s.open(t, settings{strategy: "lua", auditor: true})
 	used := newSKU("zz-used")
 	addStock(t, i, used, 3)
 	const skus = 1200
@@ -512,7 +512,7 @@ func TestAuditPages(t *testing.T) {
 	for _, sku := range damaged {
 		addToLedger(1)(t, s, i, sku)
 	}
-	found, summary := auditNow(t, guest, true)
+	found, summary := auditNow(t, auditor, true)
 	if want := (reconcile.AuditSummary{Compared: skus + 1, NotAdopted: skus, Different: 5, Repaired: 5}); summary != want {
 		t.Errorf("%+v, want %+v", summary, want)
 	}

@@ -258,7 +258,7 @@ type settings struct {
 	db            func() *sqltx.DB           // opens the ledger; nil for the connections of the shop
 	change        func(s *assembly.Strategy) // replaces the gate or the cutter
 	around        faults.Around              // what the instance sends to Redis; nil for no hook
-	guest         bool                       // audits beside instances, and sells nothing
+	auditor       bool                       // audits beside instances, and sells nothing
 	idle          bool                       // nobody commits the orders that it queues, unless the test does
 	log           *slog.Logger               // nil for none
 }
@@ -283,13 +283,13 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 	}
 	t.Cleanup(i.Close)
 	begin := i.start
-	if set.guest {
+	if set.auditor {
 		begin = i.Attach
 	}
 	if err := patiently(func() error { return begin(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}
-	if i.consumer != nil && !set.idle && !set.guest {
+	if i.consumer != nil && !set.idle && !set.auditor {
 		consume(t, i)
 	}
 	return i

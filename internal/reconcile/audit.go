@@ -96,7 +96,7 @@ type AuditSummary struct {
 // Call it instead of Start. It does not take over the stock, and returns an error if
 // the stock belongs to another layout.
 func (r *Reconciler) Attach(ctx context.Context) error {
-	r.generations.guest = true
+	r.generations.auditor = true
 	if err := r.generations.join(ctx); err != nil {
 		return fmt.Errorf("using the stock: %w", err)
 	}

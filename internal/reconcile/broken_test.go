@@ -207,8 +207,8 @@ func TestBrokenTakeover(t *testing.T) {
 			}
 			return err
 		}, true, true},
-		{"Standing", nil, func(ctx context.Context, s *shop) error {
-			_, err := s.Standing(ctx)
+		{"Ownership", nil, func(ctx context.Context, s *shop) error {
+			_, err := s.Ownership(ctx)
 			return err
 		}, true, false},
 	} {

@@ -53,15 +53,15 @@ type generations struct {
 	following singleflight.Group
 	checking  singleflight.Group
 
-	// guest means that this process sells nothing, and must not take over the
-	// stock. It is set before the first use.
-	guest bool
+	// auditor means that this process only audits: it sells nothing, and must not take
+	// over the stock. It is set before the first use.
+	auditor bool
 
 	superseded atomic.Bool // another layout owns the stock
 
-	// suspicions counts the calls of suspect. A new generation has answered the
+	// demands counts the calls of demandNext. A new generation has answered the
 	// first answered of them.
-	suspicions, answered atomic.Int64
+	demands, answered atomic.Int64
 
 	mu         sync.Mutex       // held while the generation in use changes
 	since      time.Time        // when it changed
@@ -87,10 +87,10 @@ func (g *generations) use(to stock.Generation) {
 	}
 }
 
-// suspect demands a new generation, because the counts at the gate may be wrong.
-func (g *generations) suspect() { g.suspicions.Add(1) }
+// demandNext demands a new generation, because the counts at the gate may be wrong.
+func (g *generations) demandNext() { g.demands.Add(1) }
 
-func (g *generations) suspected() bool { return g.suspicions.Load() > g.answered.Load() }
+func (g *generations) demanded() bool { return g.demands.Load() > g.answered.Load() }
 
 // start takes over the stock: it moves the instance to the ledger's generation, or
 // to a new one if that belongs to another layout.
@@ -204,9 +204,9 @@ func (g *generations) checkNow(ctx context.Context) error {
 		return markErr
 	case restored(owner, mark), owner.Generation < before:
 		g.log.Warn("the ledger was restored from a backup; every count at the gate will be refilled")
-		g.suspect()
+		g.demandNext()
 		return g.follow(ctx, max(owner.Generation, mark.Generation))
-	case g.suspected():
+	case g.demanded():
 		return g.follow(ctx, owner.Generation)
 	}
 	g.use(owner.Generation)
@@ -244,7 +244,7 @@ func (g *generations) usable(ctx context.Context) error {
 	switch {
 	case g.superseded.Load():
 		return stock.ErrSuperseded
-	case g.suspected():
+	case g.demanded():
 		return g.follow(ctx, g.current())
 	}
 	return nil
@@ -272,7 +272,7 @@ func (g *generations) followNow(ctx context.Context, unusable stock.Generation) 
 		if g.isSuperseded(owner, g.current()) {
 			return g.supersede(owner)
 		}
-		if owner.Layout == g.layout && !g.suspected() {
+		if owner.Layout == g.layout && !g.demanded() {
 			if owner.Generation > unusable && owner.Generation >= g.current() {
 				g.use(owner.Generation)
 				return nil
@@ -287,10 +287,10 @@ func (g *generations) followNow(ctx context.Context, unusable stock.Generation) 
 	})
 }
 
-// reach moves the instance to the generation of a stock row or a count, or to a
+// catchUp moves the instance to the generation of a stock row or a count, or to a
 // later one. If the ledger's generation is earlier, the ledger was restored from a
 // backup.
-func (g *generations) reach(ctx context.Context, to stock.Generation) error {
+func (g *generations) catchUp(ctx context.Context, to stock.Generation) error {
 	owner, err := g.ledger.Owner(ctx)
 	if err != nil {
 		return err
@@ -298,11 +298,11 @@ func (g *generations) reach(ctx context.Context, to stock.Generation) error {
 	if owner.Generation >= to {
 		return g.follow(ctx, to-1)
 	}
-	g.suspect()
+	g.demandNext()
 	return g.follow(ctx, to)
 }
 
-// join moves a guest to the ledger's generation. If the gate's store cannot run it,
+// join moves an auditor to the ledger's generation. If the gate's store cannot run it,
 // join waits for an instance to raise another one.
 func (g *generations) join(ctx context.Context) error {
 	for try := 1; ; try++ {
@@ -387,7 +387,7 @@ func (g *generations) noteNotLoaded() {
 // loads it at the gate. It loads a generation once: if that fails, the generation is
 // never loaded again.
 func (g *generations) raise(ctx context.Context, seen ledger.Owner, next stock.Generation) error {
-	if g.guest {
+	if g.auditor {
 		return fmt.Errorf("generation %d cannot be used, and only an instance that serves may raise it", seen.Generation)
 	}
 	if next > stock.MaxGeneration {
@@ -400,7 +400,7 @@ func (g *generations) raise(ctx context.Context, seen ledger.Owner, next stock.G
 	if err := retry.Sleep(ctx, pause); err != nil {
 		return fmt.Errorf("raising the generation to %d: %w", next, err)
 	}
-	answers := g.suspicions.Load()
+	answers := g.demands.Load()
 	if err := g.ledger.RaiseGeneration(ctx, seen, ledger.Owner{Generation: next, Layout: g.layout, Queues: g.queues}); err != nil {
 		return err
 	}

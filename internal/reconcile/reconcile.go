@@ -216,7 +216,7 @@ func (r *Reconciler) Ready(ctx context.Context) error {
 // StoreChanged must be called when Redis may have been replaced or may have lost
 // writes. Nothing is cut until Run or the next order has raised the generation, which
 // makes every count stale. It does not block.
-func (r *Reconciler) StoreChanged() { r.generations.suspect() }
+func (r *Reconciler) StoreChanged() { r.generations.demandNext() }
 
 // Usable returns why nothing can be cut now, after trying to mend it. nil: orders
 // can be placed. stock.ErrSuperseded: another layout has taken over the stock.

@@ -100,7 +100,7 @@ func (r *Reconciler) refillIf(ctx context.Context, sku stock.SKU, needed func(le
 			level = levels[0]
 		}
 		if later := max(stock.GenerationOf(row.Epoch), stock.GenerationOf(level.Epoch)); later > r.generations.current() {
-			return nil, r.generations.reach(ctx, later)
+			return nil, r.generations.catchUp(ctx, later)
 		}
 		if !needed(row, level) {
 			return nil, nil
@@ -167,7 +167,7 @@ func (r *Reconciler) refillRows(ctx context.Context, rows []ledger.StockRow, lev
 		greatest = max(greatest, row.Epoch, levels[i].Epoch)
 	}
 	if later := stock.GenerationOf(greatest); later > r.generations.current() {
-		return 0, r.generations.reach(ctx, later)
+		return 0, r.generations.catchUp(ctx, later)
 	}
 	raised, err := r.ledger.RaiseEpochs(ctx, rows, greatest)
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Standing says who owns the stock, and whether the gate's store and this instance agree
+// Ownership says who owns the stock, and whether the gate's store and this instance agree
 // with that.
-type Standing struct {
+type Ownership struct {
 	// Layout is this instance's. Owner.Layout is that of the instances that sell the
 	// stock; it is empty if none holds it.
 	Layout string
@@ -24,9 +24,9 @@ type Standing struct {
 	Restored bool
 }
 
-// Standing reads the owner of the stock from the ledger, and what the gate's store has of
+// Ownership reads the owner of the stock from the ledger, and what the gate's store has of
 // it. It changes nothing. This instance must not serve.
-func (r *Reconciler) Standing(ctx context.Context) (s Standing, err error) {
+func (r *Reconciler) Ownership(ctx context.Context) (s Ownership, err error) {
 	s.Layout, s.Queues = r.generations.layout, r.generations.queues
 	if s.Mark, err = r.generations.mark(ctx); err != nil {
 		return s, err

@@ -1,0 +1,83 @@
+package cutter
+
+import (
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// open is the condition that a stock row is open now.
+func open(d sqltx.Dialect) string {
+	return "COALESCE(opens_at <= " + d.Now() + ", TRUE) AND COALESCE(closes_at > " + d.Now() + ", TRUE)"
+}
+
+// claimed reports whether takes of one of the rows raise claims. They must be decided under
+// the row locks.
+func (rs rows) claimed() bool {
+	for _, r := range rs {
+		if r.limit != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// limited reports whether the row has a buyer limit that holds.
+func (r *row) limited() bool { return r.limit > 0 && !r.counted.Valid }
+
+// limits returns the buyer limits that hold.
+func (rs rows) limits() map[stock.SKU]int64 {
+	limits := make(map[stock.SKU]int64)
+	for sku, r := range rs {
+		if r.limited() {
+			limits[sku] = r.limit
+		}
+	}
+	return limits
+}
+
+// check returns why units of the line may not be taken from its row, however many
+// the row has. nil: they may.
+func (rs rows) check(l line, g stock.Generation) error {
+	r, ok := rs[l.sku]
+	switch {
+	case !ok:
+		return stock.Refuse(l.sku, stock.ErrUnknownSKU)
+	case stock.GenerationOf(r.epoch) > g:
+		return stock.Refuse(l.sku, stock.ErrLaterGeneration)
+	case stock.GenerationOf(r.epoch) < g:
+		return stock.Refuse(l.sku, stock.ErrNotAdopted)
+	case l.epoch != 0 && r.epoch != l.epoch:
+		return stock.Refuse(l.sku, stock.ErrStaleEpoch)
+	case r.readAt.Before(r.opensAt):
+		return stock.Refuse(l.sku, &stock.NotOpen{OpensAt: r.opensAt, In: r.opensAt.Sub(r.readAt)})
+	case !r.closesAt.IsZero() && !r.readAt.Before(r.closesAt):
+		return stock.Refuse(l.sku, stock.ErrClosed)
+	}
+	return nil
+}
+
+// take subtracts the take's units from the rows in memory, and adds them to what the
+// buyer holds: all lines or none. If refuse is true, it answers ErrSoldOut if they do
+// not fit.
+func (rs rows) take(t stock.Take, g stock.Generation, refuse bool) Decision {
+	lines := linesOf(t)
+	for _, l := range lines {
+		if err := rs.check(l, g); err != nil {
+			return Refused(err)
+		}
+		if r := rs[l.sku]; r.limited() && r.held[t.Buyer]+l.units > r.limit {
+			return Refused(stock.Refuse(l.sku, stock.ErrBuyerLimit))
+		}
+		if refuse && rs[l.sku].available < l.units {
+			return Refused(stock.Refuse(l.sku, stock.ErrSoldOut))
+		}
+	}
+	for _, l := range lines {
+		r := rs[l.sku]
+		r.available -= l.units
+		if r.limited() {
+			r.held[t.Buyer] += l.units
+		}
+	}
+	return Taken()
+}
