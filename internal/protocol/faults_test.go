@@ -503,10 +503,10 @@ func TestFaultsFound(t *testing.T) {
 
 // faultStride is the distance between the rows that a run on one database takes. The
 // number of rows of a strategy is no multiple of it, so the positions vary.
-const faultStride = 13
+const faultStride = 29
 
 // TestFaults injects faults at one statement or command after another, and then
-// checks every promise. Unless the run is thorough, each database has one in thirteen of
+// checks every promise. Unless the run is thorough, each database has one in faultStride of
 // the rows, and no row runs on two of them. With -faults.search it runs random
 // rows for that long instead. The same -faults.seed gives the same rows.
 func TestFaults(t *testing.T) {
