@@ -95,7 +95,7 @@ func TestMigrate_Killed(t *testing.T) {
 				mustRun(t, "migrate down", url, 0, "schema version 3")
 				mustRun(t, "migrate down", url, 0, "schema version 2")
 				release := holdOrders(t, url)
-				p := testenv.StartAPI(t, "migrate", "up", "--db", url)
+				p := launchProcess(t, "migrate", "up", "--db", url)
 				waitForBlocked(t, url, 1)
 				p.Kill()
 				if d.Name == "PostgreSQL" { // MariaDB completes the statement

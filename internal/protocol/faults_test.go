@@ -213,7 +213,11 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 		locks.Lease = lostUnlockLease
 	} // else no unlock is lost, and a machine that stalls must lose no lock
 	for range 2 {
-		i, err := r.start(ctx, settings{strategy: row.strategy, noGuard: row.noGuard}, locks)
+		var i *instance
+		err := testenv.Poll(testenv.Patience, func() (err error) { // the run before may have left a broken connection
+			i, err = r.start(ctx, settings{strategy: row.strategy, noGuard: row.noGuard}, locks)
+			return err
+		})
 		if err != nil {
 			return 0, 0, fmt.Errorf("starting: %w", err)
 		}
