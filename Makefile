@@ -23,15 +23,16 @@ SEED ?= 0
 TIMEOUT ?= 40m
 # Three packages at once on two cores: many tests wait for servers and leases.
 TESTFLAGS ?= -p 3
-# The packages start in this order: one of the slowest first, so that it does not run
-# alone at the end.
-PACKAGES = ./loadtest ./...
+# The packages start in this order: the slowest first, so that none of them runs alone at the
+# end. They wait more than they work.
+PACKAGES = ./loadtest ./cmd/api ./internal/store ./internal/ledger ./internal/protocol ./deploy/gateway ./internal/lock/... ./...
 # The race detector, except for two virtual machines of others, which are up to three
 # times as fast without it: SQLite, which is C translated to Go, with memory outside the
 # Go heap, where the detector sees nothing; and the Lua of the in-process Redis, which
-# runs one script at a time. Nor for the tests of the models, which have no goroutines.
+# runs one script at a time. Nor for the tests of the models, which have no goroutines, and
+# the parser of Go, which only tests use.
 RACE = -race -gcflags=modernc.org/...=-race=false -gcflags=github.com/yuin/gopher-lua/...=-race=false \
-	-gcflags=./internal/model=-race=false
+	-gcflags=./internal/model=-race=false -gcflags=go/...=-race=false
 ARGS ?=
 
 # A program with the race detector sleeps for a second at exit by default. The files

@@ -585,7 +585,7 @@ func TestLiars(t *testing.T) {
 		{true, "merged", "is-busy-after-one-commit-in-ten", broken, []results.Kind{results.Denied}, ""},
 		{true, "merged", "is-unavailable-after-one-commit-in-thirty", broken, nil, ""},
 		{false, "merged", "makes-a-second-order-of-one-replay-in-ten", broken, []results.Kind{results.Doubled}, ""},
-		{false, "merged", "makes-a-second-order-of-one-replay-in-ten", broken, []results.Kind{results.Doubled}, open},
+		{true, "merged", "makes-a-second-order-of-one-replay-in-ten", broken, []results.Kind{results.Doubled}, open},
 		{true, "merged", "answers-one-replay-in-ten-with-a-second-order", broken, []results.Kind{results.OtherReplay, results.Doubled}, ""},
 		{false, "merged", "stores-all-under-another-buyer", broken, []results.Kind{results.OtherBuyer}, ""},
 	} {
@@ -660,7 +660,7 @@ func TestProductName(t *testing.T) {
 
 // TestRealStores loads strategies that oversell and others that do not: with the guard, which
 // catches what a broken gate admits, and without it. A strategy without a gate has no guard.
-// Every strategy on every pair of stores, by more instances, is for the thorough mode.
+// More strategies on each pair of stores, by more instances, are for the thorough mode.
 func TestRealStores(t *testing.T) {
 	t.Parallel()
 	const stock = 100
@@ -672,7 +672,7 @@ func TestRealStores(t *testing.T) {
 		stores     func(t *testing.T) (redis, db string)
 	}{
 		{"MariaDB and Redis", "none,lua", true, false, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
-		{"PostgreSQL and Redis Cluster", "none,merged", false, true, func(t *testing.T) (string, string) { return testenv.RedisCluster(t), testenv.Postgres(t) }},
+		{"PostgreSQL and Redis Cluster", "merged", false, true, func(t *testing.T) (string, string) { return testenv.RedisCluster(t), testenv.Postgres(t) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			redis, db := test.stores(t)
@@ -844,8 +844,8 @@ func TestSearch(t *testing.T) {
 		says    string
 		atLeast int64
 	}{
-		// 10 ms for each order: the shop serves up to 300 orders within 3 s.
-		{"in between", &shop{units: 100000, slow: 10 * time.Millisecond, workers: make(chan struct{}, 1)}, "2s", 50, 310, "the lowest that misses it", 50},
+		// 20 ms for each order: the shop serves up to 150 orders within 3 s.
+		{"in between", &shop{units: 100000, slow: 20 * time.Millisecond, workers: make(chan struct{}, 1)}, "2s", 50, 160, "the lowest that misses it", 50},
 		{"none", &shop{units: 100000, slow: 600 * time.Millisecond}, "500ms", 0, 0, "even this rate misses a p99 of 500ms", 50},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -24,7 +24,17 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
+// asAPI makes the program of the tests cmd/api, in its environment.
+const asAPI = "HOLDFAST_TEST_AS_API"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(asAPI) != "" {
+		main()
+		return
+	}
+	if err := os.Setenv(asAPI, "1"); err != nil { // for the processes that the tests start
+		panic(err)
+	}
 	debug.SetGCPercent(gcPercent) // as main does
 	uuid.EnableRandPool()
 	store.LogRedis(slog.New(slog.DiscardHandler))

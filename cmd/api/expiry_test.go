@@ -20,7 +20,7 @@ func holds(t *testing.T, api instance) bool {
 // must take over within seconds. A stopped instance that goes on must do no harm.
 func TestExpiry_HolderEnds(t *testing.T) {
 	t.Parallel()
-	process := func(t *testing.T, args []string) instance { return testenv.API(t, args...) }
+	process := func(t *testing.T, args []string) instance { return startProcess(t, args...) }
 	for _, test := range []struct {
 		name  string
 		on    pair

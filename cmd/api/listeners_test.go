@@ -80,7 +80,7 @@ func TestTLS(t *testing.T) {
 	certFile, keyFile := filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")
 	first := issueCertificate(t, certFile, keyFile, 1)
 	ops := net.JoinHostPort("127.0.0.1", strconv.Itoa(testenv.Port(t)))
-	api := testenv.API(t, "--tls-cert", certFile, "--tls-key", keyFile, "--ops-listen", ops)
+	api := startProcess(t, "--tls-cert", certFile, "--tls-key", keyFile, "--ops-listen", ops)
 	if !strings.HasPrefix(api.URL(), "https://") {
 		t.Fatalf("the log says %s", api.URL())
 	}

@@ -128,7 +128,7 @@ func TestQueuedInstanceKilled(t *testing.T) {
 			// Without the guard an order that is committed twice, or given back and
 			// committed, oversells.
 			args := append([]string{"--strategy", "async", "--guard", "off", "--take-deadline", "1s"}, migrated(t, p.flags(t))...)
-			one, two := testenv.API(t, args...), serveHere(t, args...)
+			one, two := startProcess(t, args...), serveHere(t, args...)
 			setStock(t, one.URL(), "hot", total)
 			c := rush(t.Context(), 32, "hot", one.URL(), two.URL())
 			c.waitForOrders(t, 200)
@@ -181,7 +181,7 @@ func TestQueuedRedisKilled(t *testing.T) {
 func TestDrainQueued(t *testing.T) {
 	t.Parallel()
 	args := migrated(t, mariaDBAndRedis.flags(t))
-	first := testenv.API(t, append([]string{"--strategy", "async"}, args...)...)
+	first := startProcess(t, append([]string{"--strategy", "async"}, args...)...)
 	setStock(t, first.URL(), "q", 10)
 	release := lockRow(t, args, "q")
 	var ids []string
@@ -267,7 +267,7 @@ func TestDrainQueued_LostJournal(t *testing.T) {
 	t.Parallel()
 	redis := testenv.OwnRedis(t)
 	args := migrated(t, []string{"--db", testenv.MariaDB(t), "--redis", redis.URL()})
-	first := testenv.API(t, append([]string{"--strategy", "async"}, args...)...)
+	first := startProcess(t, append([]string{"--strategy", "async"}, args...)...)
 	setStock(t, first.URL(), "q", 10)
 	release := lockRow(t, args, "q")
 	mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
@@ -290,7 +290,7 @@ func TestDrainQueued_LostJournal(t *testing.T) {
 func TestDrainQueued_Stopped(t *testing.T) {
 	t.Parallel()
 	args := migrated(t, mariaDBAndRedis.flags(t))
-	first := testenv.API(t, append([]string{"--strategy", "async"}, args...)...)
+	first := startProcess(t, append([]string{"--strategy", "async"}, args...)...)
 	setStock(t, first.URL(), "q", 10)
 	release := lockRow(t, args, "q")
 	mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))

@@ -63,6 +63,29 @@ func serveHere(t *testing.T, args ...string) *service {
 	return s
 }
 
+// thisProgram returns the file of the program of the tests, which is cmd/api in their
+// environment.
+func thisProgram(t *testing.T) string {
+	t.Helper()
+	file, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// startProcess is serveHere in a process of its own, until the test ends.
+func startProcess(t *testing.T, args ...string) *testenv.APIServer {
+	t.Helper()
+	return testenv.ServeFile(t, thisProgram(t), args...)
+}
+
+// launchProcess is startProcess without the wait, for what does not serve or cannot start.
+func launchProcess(t *testing.T, args ...string) *testenv.APIServer {
+	t.Helper()
+	return testenv.StartFile(t, thisProgram(t), args...)
+}
+
 // URL returns http://host:port, or https.
 func (s *service) URL() string { return s.url }
 

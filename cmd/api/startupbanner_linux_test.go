@@ -11,8 +11,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestBanner_Terminal checks that the banner is printed on a terminal, also if the log
@@ -36,7 +34,7 @@ func TestBanner_Terminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	api := exec.CommandContext(t.Context(), testenv.Build(t, "./cmd/api"), "--listen", "127.0.0.1:0", "--stop-with-stdin")
+	api := exec.CommandContext(t.Context(), thisProgram(t), "--listen", "127.0.0.1:0", "--stop-with-stdin")
 	api.Stdout, api.Stderr = terminal, &log
 	stdin, err := api.StdinPipe()
 	if err != nil {

@@ -43,7 +43,7 @@ func TestDrainDelay(t *testing.T) {
 	})
 	t.Run("ASecondSignalEndsIt", func(t *testing.T) {
 		t.Parallel()
-		api := testenv.API(t, "--drain-delay", "1h")
+		api := startProcess(t, "--drain-delay", "1h")
 		api.Interrupt()
 		waitNotReady(t, api.URL())
 		r, err := client.Post(api.URL()+"/orders", "application/json", strings.NewReader(orderBody("u", "10001", 1)))
@@ -263,7 +263,7 @@ func awaitGoOn(t *testing.T, conn net.Conn) {
 func TestPausedProcess(t *testing.T) {
 	t.Parallel()
 	const clients = 20
-	api := testenv.API(t)
+	api := startProcess(t)
 	body := orderBody("u", "10001", 1)
 	var conns []net.Conn
 	for range clients {

@@ -849,10 +849,11 @@ var (
 	broken     = []string{"--strategy", "none"}
 )
 
-// TestGateway runs every scenario at a gateway of its own.
+// TestGateway runs every scenario at a gateway of its own. By default it leaves out a cluster
+// without segments, as it has one with them.
 func TestGateway(t *testing.T) {
 	t.Parallel()
-	all, shared := t, &pairs{made: make(map[string]*pair)}
+	secretive := testenv.OwnRedis(lasting{t}, "--requirepass", "secret", "--databases", "4")
 	for _, test := range []struct {
 		name     string
 		plan     func(t *testing.T) plan
@@ -892,18 +893,22 @@ func TestGateway(t *testing.T) {
 		}, passesAll},
 		{"another ledger's ID", func(*testing.T) plan { return plan{environment: []string{"HOLDFAST_LEDGER_ID=" + uuid.NewString()}} }, otherLedger},
 		{"an unreachable Redis", func(*testing.T) plan { return plan{environment: []string{"HOLDFAST_GATEWAY_REDIS=127.0.0.1:1"}} }, passesAll},
-		{"a password", func(t *testing.T) plan {
-			own := testenv.OwnRedis(t, "--requirepass", "secret", "--databases", "4")
+		{"a password", func(*testing.T) plan {
 			return plan{
-				redis:       "redis://:secret@" + own.Addr() + "/3",
+				redis:       "redis://:secret@" + secretive.Addr() + "/3",
 				environment: []string{"HOLDFAST_GATEWAY_REDIS_PASSWORD=secret", "HOLDFAST_GATEWAY_REDIS_DB=3"},
 			}
 		}, soldOut},
-		{"a wrong password", func(t *testing.T) plan {
-			own := testenv.OwnRedis(t, "--requirepass", "secret")
-			return plan{redis: "redis://:secret@" + own.Addr() + "/0", environment: []string{"HOLDFAST_GATEWAY_REDIS_PASSWORD=guess"}}
+		{"a wrong password", func(*testing.T) plan {
+			return plan{
+				redis:       "redis://:secret@" + secretive.Addr() + "/3",
+				environment: []string{"HOLDFAST_GATEWAY_REDIS_PASSWORD=guess", "HOLDFAST_GATEWAY_REDIS_DB=3"},
+			}
 		}, passesAll},
 	} {
+		if test.name == "a cluster" && !testenv.Thorough() {
+			continue
+		}
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			var p plan
@@ -911,7 +916,7 @@ func TestGateway(t *testing.T) {
 				p = test.plan(t)
 			}
 			if p.files == nil {
-				p.on = shared.of(t, all, p)
+				p.on = shared.of(t, p)
 			}
 			s := build(t, p)
 			if err := test.scenario(s); err != nil {
@@ -952,6 +957,9 @@ func TestOpenResty(t *testing.T) {
 			t.Parallel()
 			p := test.plan(t)
 			p.files = files
+			if p.redis == "" {
+				p.on = shared.of(t, p)
+			}
 			s := build(t, p)
 			if err := test.scenario(s); err != nil {
 				t.Fatalf("%v\n%s", err, s.gateway.Output())
@@ -961,9 +969,13 @@ func TestOpenResty(t *testing.T) {
 }
 
 // TestMutants removes one rule of the gateway at a time and checks that a scenario
-// fails. By default it removes the first: like internal/mutants, it tests the tests.
+// fails. Like internal/mutants, it tests the tests.
 func TestMutants(t *testing.T) {
 	t.Parallel()
+	if !testenv.Thorough() {
+		t.Log("only in a thorough run: it tests the tests")
+		return
+	}
 	for _, test := range []struct {
 		name, rule, without string
 		plan                plan
@@ -997,9 +1009,6 @@ func TestMutants(t *testing.T) {
 		{"a SKU without a count is sold out", `return "passed", "no-count" -- an`, `one = { available = 0, in_flight = 0, mark = "0" } -- an`, plan{}, severalLines},
 		{"sold out for an hour", "milliseconds / 1000", "3600", plan{}, restocked},
 	} {
-		if test.name != "<= for <" && !testenv.Thorough() {
-			continue
-		}
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			p := test.plan
@@ -1041,7 +1050,7 @@ func TestRedisRestarted(t *testing.T) {
 // without hyphens.
 func TestLedgerIDFile(t *testing.T) {
 	t.Parallel()
-	on := start(t, plan{})
+	on := shared.of(t, plan{})
 	name := file(t, strings.ToUpper(strings.ReplaceAll(on.ledger.String(), "-", ""))+"\n")
 	s := build(t, plan{on: on, environment: []string{"HOLDFAST_LEDGER_ID=", "HOLDFAST_LEDGER_ID_FILE=" + name}})
 	if err := soldOut(s); err != nil {
@@ -1078,7 +1087,7 @@ func TestRedisGone(t *testing.T) {
 // pass without asking. Without either of two rules, each order asks.
 func TestRedisPause(t *testing.T) {
 	t.Parallel()
-	on := start(t, plan{})
+	on := shared.of(t, plan{})
 	for _, test := range []struct{ rule, without string }{
 		{},
 		{`levels:set(" redis failed", true, REDIS_PAUSE)`, ""},

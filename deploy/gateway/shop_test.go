@@ -30,7 +30,15 @@ import (
 
 func TestMain(m *testing.M) {
 	store.LogRedis(slog.New(slog.DiscardHandler))
-	os.Exit(testenv.Main(m))
+	os.Exit(testenv.Main(program{m}))
+}
+
+// program ends the shared pairs before testenv stops their servers.
+type program struct{ *testing.M }
+
+func (p program) Run() int {
+	defer shared.end()
+	return p.M.Run()
 }
 
 // The files of the gateway. They are embedded so that internal/mutants can
@@ -78,26 +86,56 @@ type pair struct {
 	turn      sync.Mutex // held by the scenario that uses them
 }
 
-// pairs are the pairs that the scenarios of a test share, by the flags of the instances.
+// pairs are the pairs that the scenarios of all tests share, by the flags of the instances.
 type pairs struct {
 	mu   sync.Mutex
 	made map[string]*pair
+
+	cleanups sync.Mutex
+	ends     []func()
 }
 
-// of returns a pair for the plan, for the caller alone until the end of its test. The pair ends with all, the
-// test that contains it.
-func (ps *pairs) of(t, all *testing.T, p plan) *pair {
+var shared pairs
+
+// of returns a pair for the plan, for the caller alone until the end of its test. The pair ends
+// with the program.
+func (ps *pairs) of(t *testing.T, p plan) *pair {
 	t.Helper()
 	key := strings.Join(append([]string{p.redis, p.db}, p.args...), " ")
-	ps.mu.Lock()
-	if ps.made[key] == nil {
-		ps.made[key] = start(all, p)
-	}
-	on := ps.made[key]
-	ps.mu.Unlock()
+	on := ps.find(t, key, p)
 	on.turn.Lock()
 	t.Cleanup(on.turn.Unlock)
 	return on
+}
+
+// find returns the pair of the key, and starts it if need be.
+func (ps *pairs) find(t *testing.T, key string, p plan) *pair {
+	t.Helper()
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.made == nil {
+		ps.made = make(map[string]*pair)
+	}
+	if ps.made[key] == nil {
+		ps.made[key] = start(lasting{t}, p)
+	}
+	return ps.made[key]
+}
+
+// lasting is a test whose servers end with the program.
+type lasting struct{ *testing.T }
+
+func (lasting) Cleanup(f func()) {
+	shared.cleanups.Lock()
+	defer shared.cleanups.Unlock()
+	shared.ends = append(shared.ends, f)
+}
+
+// end ends all pairs.
+func (ps *pairs) end() {
+	for _, end := range slices.Backward(ps.ends) {
+		end()
+	}
 }
 
 // plan describes a shop. Its zero value is the default strategy on the shared

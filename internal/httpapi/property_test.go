@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -24,6 +25,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/internal/token"
 )
 
@@ -41,10 +43,16 @@ const fuzzToken, fuzzSecret = "an-administrators-token", "the-secret-of-the-toke
 // TestRandomRequests draws requests from the OpenAPI document, valid ones and ones that
 // are broken in one place, and sends them to the running service. Every answer must be
 // as documented, a broken request must be refused for what is wrong with it, and a valid
-// one must not. Where buyers have tokens, no answer may have another buyer's order.
-// -rapid.checks=N draws more than the default.
+// one must not. Where buyers have tokens, no answer may have another buyer's order. By default
+// it makes 25 checks of each service at a time, until the answers are various, and 100 in a
+// thorough run. -rapid.checks=N makes others.
 func TestRandomRequests(t *testing.T) {
 	t.Parallel()
+	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue && !testenv.Thorough() {
+		if err := checks.Value.Set("25"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	doc := httpapi.LoadDocument(t)
 	for _, s := range []struct {
 		name, token   string
@@ -61,12 +69,21 @@ func TestRandomRequests(t *testing.T) {
 				owners: map[string]string{}, statuses: map[string]int{}, broken: map[string]int{},
 			}
 			f.url = f.serve(t, s.queue)
-			rapid.Check(t, func(t *rapid.T) {
-				for range 16 {
-					f.one(t)
+			for try := 1; ; try++ {
+				rapid.Check(t, func(t *rapid.T) {
+					for range 16 {
+						f.one(t)
+					}
+				})
+				err := f.variety()
+				if err == nil || try == 8 || t.Failed() {
+					if err != nil && !t.Failed() {
+						t.Error(err)
+					}
+					break
 				}
-			})
-			f.checkVariety(t)
+			}
+			t.Logf("%v", f.statuses)
 		})
 	}
 }
@@ -264,32 +281,29 @@ func appendSome(names []string, name string) []string {
 	return names[max(0, len(names)-8):]
 }
 
-// checkVariety checks that the requests were not all refused.
-func (f *requests) checkVariety(t *testing.T) {
-	if t.Failed() {
-		return
-	}
+// variety returns an error if requests of some kind were all refused, or not made.
+func (f *requests) variety() error {
 	sum := 0
 	for _, n := range f.statuses {
 		sum += n
 	}
 	for _, answers := range []string{"placeOrder 422", "showOrder 200", "payOrder 200", "setStock 200", "listOrders 200", "listPayments 200"} {
 		if f.statuses[answers] == 0 {
-			t.Errorf("%d requests, and none was answered %s: %v", sum, answers, f.statuses)
+			return fmt.Errorf("%d requests, and none was answered %s: %v", sum, answers, f.statuses)
 		}
 	}
 	if placed := f.statuses["placeOrder 201"] + f.statuses["placeOrder 202"]; placed == 0 {
-		t.Errorf("%d requests, and no order was placed: %v", sum, f.statuses)
+		return fmt.Errorf("%d requests, and no order was placed: %v", sum, f.statuses)
 	}
 	if f.buyers && (f.broken["another buyer's token"] == 0 || f.broken["a buyer's token that is not valid"] == 0) {
-		t.Errorf("%d requests, and none with another buyer's token: %v", sum, f.broken)
+		return fmt.Errorf("%d requests, and none with another buyer's token: %v", sum, f.broken)
 	}
 	for answers, n := range f.statuses {
 		if strings.HasSuffix(answers, " 503") && n*100 > sum {
-			t.Errorf("%d of %d: %s", n, sum, answers)
+			return fmt.Errorf("%d of %d: %s", n, sum, answers)
 		}
 	}
-	t.Logf("%d requests: %v", sum, f.statuses)
+	return nil
 }
 
 // draw draws a request: two of three are valid.

@@ -147,7 +147,7 @@ func TestExpire(t *testing.T) {
 // change of a SKU.
 func TestExpire_OneChange(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
 		l, sku := d.open(t, cutter.Merged()), fresh("sku")
 		lay(t, l, sku, 10)
 		d.makeDue(t, place(t, l, sku), place(t, l, sku), place(t, l, sku))
@@ -164,7 +164,7 @@ func TestExpire_OneChange(t *testing.T) {
 // claimed the job.
 func TestExpire_JobLost(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
 		l, sku := d.open(t, cutter.Merged()), fresh("sku")
 		lay(t, l, sku, 10)
 		d.makeDue(t, place(t, l, sku))
@@ -218,7 +218,7 @@ func TestExpire_OthersWin(t *testing.T) {
 // the same time, although both believe that they hold the job.
 func TestExpire_AtOnce(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
 		const orders = 60
 		l, a, b := d.open(t, cutter.Merged()), fresh("a"), fresh("b")
 		lay(t, l, a, orders)
@@ -347,7 +347,7 @@ func TestExpire_WaitsForOneRow(t *testing.T) {
 // claims the job while the batch waits for a stock row.
 func TestExpire_LostWhileWaiting(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, servers, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(servers, "PostgreSQL"), func(t *testing.T, d *database) {
 		l, sku := d.open(t, cutter.Merged()), fresh("sku")
 		lay(t, l, sku, 10)
 		d.makeDue(t, place(t, l, sku))
@@ -371,7 +371,7 @@ func TestExpire_LostWhileWaiting(t *testing.T) {
 // has locked, and expires the others.
 func TestExpire_LockedOrder(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, servers, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(servers, "MariaDB"), func(t *testing.T, d *database) {
 		l, sku := d.open(t, cutter.Merged()), fresh("sku")
 		lay(t, l, sku, 10)
 		o := place(t, l, sku)
@@ -448,7 +448,7 @@ func TestExpire_LockedRow(t *testing.T) {
 // a stock row. The round stays where it is.
 func TestExpire_WaitBroken(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, servers, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(servers, "PostgreSQL"), func(t *testing.T, d *database) {
 		l, wire, placed := d.lockedRow(t)
 		d.makeDue(t, placed[1])
 		j := claim(t, l, "expiry", "holder")
@@ -469,7 +469,7 @@ func TestExpire_WaitBroken(t *testing.T) {
 // passed. An order whose stock row was deleted expires.
 func TestExpire_BrokenOrders(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
 		var (
 			l     = d.open(t, cutter.Merged())
 			db    = d.sql.Ledger()
@@ -545,7 +545,7 @@ func TestExpire_BrokenOrders(t *testing.T) {
 // sales which hand it on cannot keep the orders from expiring.
 func TestExpire_LeftOut(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, servers, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(servers, "MariaDB"), func(t *testing.T, d *database) {
 		l, cold, hot := d.open(t, cutter.Merged()), fresh("a"), fresh("z")
 		lay(t, l, cold, 10)
 		lay(t, l, hot, 10)

@@ -145,7 +145,7 @@ func conflicting(c cutter.Cutter, conflicts int) cutter.Cutter {
 // number of times.
 func TestRetries(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
 		check := func(t *testing.T, sku stock.SKU, out order.Outcome, want error) {
 			t.Helper()
 			if !errors.Is(out.Reason(), want) || out.Unknown() || out.Committed() != (want == nil) {

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestLockedRows checks that lockedRows names the locked rows, does not wait for
@@ -74,7 +75,7 @@ func (d *database) lockedRow(t *testing.T) (l *Ledger, wire *faults.Wire, placed
 // the answers say of the row and of the orders is true.
 func TestFaults_LockedRow(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, servers, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(servers, "PostgreSQL"), func(t *testing.T, d *database) {
 		l, wire, _ := d.lockedRow(t)
 		for _, kind := range []faults.Kind{faults.Refused, faults.BadValue} {
 			for n, injected := 1, true; injected; n++ {

@@ -7,13 +7,14 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestShrinkIsNoOrder checks that Order hides the row that records a removal of
 // stock.
 func TestShrinkIsNoOrder(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
 		l := d.open(t, cutter.Merged())
 		sku := fresh("shrunk")
 		lay(t, l, sku, 10)

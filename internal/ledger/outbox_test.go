@@ -6,13 +6,14 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestApplied checks that only the changes named leave the outbox, and that removing
 // a change twice does no harm.
 func TestApplied(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
 		l := d.open(t, cutter.Merged())
 		for _, name := range []string{"a", "b"} {
 			row := lay(t, l, fresh(name), 1)

@@ -53,7 +53,7 @@ func TestDistinct(t *testing.T) {
 // and that none is committed, also if several have the same ID.
 func TestFailedGroup(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
 		for _, cause := range []error{cutter.ErrConflict, errors.New("the database is away")} {
 			t.Run(cause.Error(), func(t *testing.T) {
 				l := d.open(t, cuttertest.WithCut(cutter.Merged(), func(context.Context, *sqltx.Tx, []stock.Take, cuttertest.Cut) ([]cutter.Decision, error) {
@@ -95,7 +95,7 @@ func fragile(c cutter.Cutter, bad stock.SKU) cutter.Cutter {
 // database is away for the first.
 func TestDividedGroup(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
 		bad, good := fresh("bad"), fresh("good")
 		l := d.open(t, fragile(cutter.ForUpdate(), bad))
 		lay(t, l, bad, 5)
@@ -117,7 +117,7 @@ func TestDividedGroup(t *testing.T) {
 // the group does not fit whole, and that its orders are then decided one by one.
 func TestPlannedGroup(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
 		l := d.open(t, cutter.Merged())
 		scarce, plenty := fresh("scarce"), fresh("plenty")
 		lay(t, l, scarce, 1)

@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // resolve resolves the take, whose outcome must be want.
@@ -23,7 +24,7 @@ func resolve(t *testing.T, l *Ledger, take stock.Take, want string) {
 // refused. The row of a refused order names a take that did not cut its units.
 func TestResolve(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
 		l := d.open(t, cutter.Merged())
 		sku := fresh("resolve")
 		lay(t, l, sku, 10)

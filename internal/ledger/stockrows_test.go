@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestSetMeetsAnotherCreation checks that Set answers stock.ErrRowChanged if another
@@ -16,7 +17,7 @@ import (
 // transaction after the other, so this cannot happen there.
 func TestSetMeetsAnotherCreation(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, servers, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(servers, "MariaDB"), func(t *testing.T, d *database) {
 		other := d.open(t, cutter.Merged())
 		sku := fresh("created")
 		slow := openSQL(t, d.url)

@@ -65,7 +65,7 @@ func (l *Ledger) mustHave(t *testing.T, r recorded) {
 // caller has given up meanwhile is not committed.
 func TestRecord_TimesAfterTheWait(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
 		planning, proceed := make(chan struct{}, 1), make(chan struct{})
 		l := openWith(t, d.sql.Ledger(), Options{Cutter: slowPlan{cutter.Merged(), planning, proceed}, PaymentWindow: time.Hour})
 		measureClock(t, l)
@@ -121,7 +121,7 @@ func TestRecord_TimesAfterTheWait(t *testing.T) {
 // after its transaction has begun, and that the order has the times that are committed.
 func TestRecord_GivenUp(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, d *database) {
+	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
 		planning, proceed := make(chan struct{}, 1), make(chan struct{})
 		l := openWith(t, d.sql.Ledger(), Options{Cutter: slowPlan{cutter.Merged(), planning, proceed}, PaymentWindow: time.Hour})
 		measureClock(t, l)

@@ -213,7 +213,11 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 		locks.Lease = lostUnlockLease
 	} // else no unlock is lost, and a machine that stalls must lose no lock
 	for range 2 {
-		i, err := r.start(ctx, settings{strategy: row.strategy, noGuard: row.noGuard}, locks)
+		var i *instance
+		err := testenv.Poll(testenv.Patience, func() (err error) { // the run before may have left a broken connection
+			i, err = r.start(ctx, settings{strategy: row.strategy, noGuard: row.noGuard}, locks)
+			return err
+		})
 		if err != nil {
 			return 0, 0, fmt.Errorf("starting: %w", err)
 		}
@@ -503,10 +507,10 @@ func TestFaultsFound(t *testing.T) {
 
 // faultStride is the distance between the rows that a run on one database takes. The
 // number of rows of a strategy is no multiple of it, so the positions vary.
-const faultStride = 13
+const faultStride = 29
 
 // TestFaults injects faults at one statement or command after another, and then
-// checks every promise. Unless the run is thorough, each database has one in thirteen of
+// checks every promise. Unless the run is thorough, each database has one in faultStride of
 // the rows, and no row runs on two of them. With -faults.search it runs random
 // rows for that long instead. The same -faults.seed gives the same rows.
 func TestFaults(t *testing.T) {

@@ -20,6 +20,10 @@ import (
 // accepted order and oversells nothing, also after a node has crashed.
 func TestGalera(t *testing.T) {
 	t.Parallel()
+	if !testenv.Thorough() {
+		t.Log("only in a thorough run: it starts a cluster of three servers")
+		return
+	}
 	nodes := testenv.OwnGalera(t)
 	s := newShop(t, nodes[0].URL())
 	second := openSQL(t, nodes[1].URL())
@@ -27,9 +31,6 @@ func TestGalera(t *testing.T) {
 		"merged": 300, "lua": 300, // many orders in one transaction
 		"for-update": 100, "conditional": 100, "optimistic": 100,
 	} {
-		if name != "merged" && !testenv.Thorough() {
-			continue // the crash below tests the cluster too
-		}
 		t.Run("rush/"+name, func(t *testing.T) {
 			instances := []*instance{
 				s.open(t, settings{strategy: name, noGuard: true}),

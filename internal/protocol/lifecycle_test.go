@@ -218,7 +218,11 @@ func TestRaces(t *testing.T) {
 			rounds = 400
 		}
 	}
-	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
+	among := oneOf(databases, 0)
+	if *races > 0 {
+		among = databases
+	}
+	eachDatabase(t, among, func(t *testing.T, s *shop) {
 		open := func(late order.Late) (among []*instance) {
 			for _, wrong := range []time.Duration{-30 * time.Minute, 30 * time.Minute} {
 				among = append(among, s.open(t, settings{strategy: "lua", clock: off(wrong), late: late}))

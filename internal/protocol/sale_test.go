@@ -17,7 +17,7 @@ import (
 
 const (
 	clients   = 32  // concurrent buyers of a sale
-	saleUnits = 200 // units for sale
+	saleUnits = 100 // units for sale
 )
 
 // sellOut lets clients buy one unit after another, each until it is answered sold out,

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -86,6 +87,15 @@ func NetworkDatabases() []Database {
 // Databases returns all kinds of database: the network databases, then SQLite.
 func Databases() []Database {
 	return append(NetworkDatabases(), Database{"SQLite", SQLite})
+}
+
+// Chosen returns the databases of these names, or all of them in a thorough run. It is for a
+// test of which other tests make the same calls on the databases that it leaves out.
+func Chosen(all []Database, names ...string) []Database {
+	if Thorough() {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(d Database) bool { return !slices.Contains(names, d.Name) })
 }
 
 // freshDatabase creates a database on the shared server, or on the server that
