@@ -80,7 +80,8 @@ func TestVerdicts(t *testing.T) {
 }
 
 func TestFlags(t *testing.T) {
-	for _, args := range []string{"--only speed", "--only versions", "--against HEAD", "--db oracle", "--variants e", "--rounds 0", "--connections 1", "--nope"} {
+	for _, args := range []string{"--only speed", "--only versions", "--against HEAD", "--db oracle", "--variants e", "--rounds 0", "--connections 1", "--nope",
+		"--only slots --db mariadb", "--delays 101ms", "--delays -1ms", "--instances 0", "--instances 1,65"} {
 		if _, err := parse(strings.Fields(args), io.Discard); !errors.As(err, new(commandline.UsageError)) {
 			t.Errorf("%s: %v", args, err)
 		}
@@ -105,5 +106,29 @@ func TestEvaluate(t *testing.T) {
 	}
 	if s := evaluate(variant{program: "a"}, r, usage{}, usage{}); !math.IsNaN(s.retries) || !math.IsNaN(s.grouped) {
 		t.Errorf("a reference program has groups: %+v", s)
+	}
+}
+
+// TestTotal adds up what instances answered at the same time.
+func TestTotal(t *testing.T) {
+	got := total([]result{
+		{Created: 1, Refused: 2, Other: 3, Broken: 4, Elapsed: 10, P50: 7, P99: 8},
+		{Created: 10, Refused: 20, Other: 30, Broken: 40, Elapsed: 11, P50: 6, P99: 9},
+	})
+	if got != (result{Created: 11, Refused: 22, Other: 33, Broken: 44, Elapsed: 11, P50: 7, P99: 9}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestHeld reads the quantiles of a histogram from the counters.
+func TestHeld(t *testing.T) {
+	counters := func(low, high, all float64) map[string]float64 {
+		return map[string]float64{"h_bucket{le=\"0.01\"}": low, "h_bucket{le=\"0.002\"}": 0, "h_bucket{le=\"0.02\"}": high, "h_bucket{le=\"+Inf\"}": all, "h_count": all, "other_bucket{le=\"1\"}": 9}
+	}
+	if got := quantile("h", 0.75, counters(5, 5, 5), counters(10, 15, 15)); got.Round(time.Microsecond) != 15*time.Millisecond {
+		t.Errorf("%v", got)
+	}
+	if got := quantile("h", 0.5, counters(5, 5, 5), counters(5, 5, 5)); got != 0 {
+		t.Errorf("%v without observations", got)
 	}
 }

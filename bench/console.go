@@ -53,10 +53,7 @@ func (l *lab) turns(ctx context.Context, v variant) (nobody, one []sample, fault
 	if err != nil {
 		return nil, nil, "", err
 	}
-	defer func() {
-		api.Interrupt()
-		api.Wait()
-	}()
+	defer api.stop()
 	const slack = 5 // seconds for what is done between windows, and one in twenty
 	seconds := l.WarmUp + 2*l.Rounds*l.Seconds
 	type outcome struct {
@@ -67,7 +64,7 @@ func (l *lab) turns(ctx context.Context, v variant) (nobody, one []sample, fault
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		r, err := l.generator.run(ctx, wrkLoad{url: api.URL(), connections: l.Connections, skus: 1, keyed: v.keyed, run: "c"}, time.Duration(seconds+seconds/20+slack)*time.Second)
+		r, err := l.generator.run(ctx, wrkLoad{urls: api.urls(), connections: l.Connections, skus: 1, keyed: v.keyed, run: "c"}, time.Duration(seconds+seconds/20+slack)*time.Second)
 		ended <- outcome{r, err}
 	}()
 	time.Sleep(time.Duration(l.WarmUp) * time.Second) // the warm-up
@@ -75,7 +72,7 @@ func (l *lab) turns(ctx context.Context, v variant) (nobody, one []sample, fault
 		var pair [2]sample // nobody watches, one console is open
 		for turn := range 2 {
 			which := (round + turn) % 2
-			if pair[which], err = l.window(ctx, api, which == 1); err != nil {
+			if pair[which], err = l.window(ctx, api[0], which == 1); err != nil {
 				cancel()
 				return nil, nil, "", errors.Join(err, (<-ended).err)
 			}

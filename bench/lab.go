@@ -111,6 +111,8 @@ func (l *lab) measure(ctx context.Context, set string) error {
 		return l.console(ctx)
 	case "memory":
 		return l.memory(ctx)
+	case "slots":
+		return l.slots(ctx)
 	default:
 		return l.many(ctx)
 	}
@@ -118,10 +120,11 @@ func (l *lab) measure(ctx context.Context, set string) error {
 
 // situation describes the stores in which a run places its orders.
 type situation struct {
-	name string
-	skus int // 1: all orders are for one SKU
-	bulk int // number of orders in the table at the start
-	due  int // number of them that are due to expire
+	name      string
+	skus      int // 1: all orders are for one SKU
+	bulk      int // number of orders in the table at the start
+	due       int // number of them that are due to expire
+	instances int // of the service; 0: one
 }
 
 // targets measures all variants and compares them with their targets.
@@ -230,12 +233,9 @@ func (l *lab) sample(ctx context.Context, v variant, in situation) (sample, erro
 	if err != nil {
 		return sample{}, err
 	}
-	defer func() {
-		api.Interrupt()
-		api.Wait()
-	}()
+	defer api.stop()
 	l.runs++
-	run := wrkLoad{url: api.URL(), connections: l.Connections, skus: in.skus, keyed: v.keyed, run: fmt.Sprint("r", l.runs)}
+	run := wrkLoad{urls: api.urls(), connections: l.Connections, skus: in.skus, keyed: v.keyed, run: fmt.Sprint("r", l.runs)}
 	var warmedUp result
 	if l.WarmUp > 0 {
 		run.run += "w"
@@ -259,16 +259,56 @@ func (l *lab) sample(ctx context.Context, v variant, in situation) (sample, erro
 	return evaluate(v, r, before, after), nil
 }
 
+// service is the instances of one program.
+type service []*testenv.APIServer
+
+func (s service) urls() (urls []string) {
+	for _, api := range s {
+		urls = append(urls, api.URL())
+	}
+	return urls
+}
+
+func (s service) pids() (pids []int) {
+	for _, api := range s {
+		pids = append(pids, api.PIDs()...)
+	}
+	return pids
+}
+
+// counters returns the counters of all instances, added up. It leaves out an instance whose
+// counters it cannot read.
+func (s service) counters(ctx context.Context) map[string]float64 {
+	sum := make(map[string]float64)
+	for _, api := range s {
+		counters, _ := measure.Counters(ctx, api.URL()+"/metrics")
+		for name, value := range counters {
+			sum[name] += value
+		}
+	}
+	return sum
+}
+
+// stop ends all instances at the same time, and returns when they have ended.
+func (s service) stop() {
+	for _, api := range s {
+		api.Interrupt()
+	}
+	for _, api := range s {
+		api.Wait()
+	}
+}
+
 // usage is what the processes have used and counted so far.
 type usage struct {
 	app, redis, db time.Duration // of CPU
 	counters       map[string]float64
 }
 
-func (l *lab) usage(ctx context.Context, v variant, api *testenv.APIServer) usage {
-	u := usage{app: machine.CPUTime(api.PIDs()), redis: machine.CPUTime(l.redis.PIDs()), db: machine.CPUTime(l.server.PIDs())}
+func (l *lab) usage(ctx context.Context, v variant, api service) usage {
+	u := usage{app: machine.CPUTime(api.pids()), redis: machine.CPUTime(l.redis.PIDs()), db: machine.CPUTime(l.server.PIDs())}
 	if v.program == "" {
-		u.counters, _ = measure.Counters(ctx, api.URL()+"/metrics")
+		u.counters = api.counters(ctx)
 	}
 	return u
 }
@@ -289,6 +329,7 @@ func evaluate(v variant, r result, before, after usage) sample {
 		s.expired, s.slow = counted("holdfast_expired_orders_total")/r.Elapsed.Seconds(), counted("holdfast_expiry_slow_batches_total")
 		s.retries = counted("holdfast_ledger_retries_total") / float64(r.Created)
 		s.grouped = counted("holdfast_ledger_group_orders_sum") / counted("holdfast_ledger_group_orders_count")
+		s.held50, s.held99 = quantile(heldMetric, 0.50, before.counters, after.counters), quantile(heldMetric, 0.99, before.counters, after.counters)
 	}
 	return s
 }
@@ -316,7 +357,7 @@ func (l *lab) reset(ctx context.Context, v variant, in situation) error {
 	if err := l.client.FlushAll(ctx).Err(); err != nil {
 		return err
 	}
-	for _, name := range []string{"order_lines", "orders", "order_history", "outbox", "stock", "reference_orders"} {
+	for _, name := range []string{"order_lines", "orders", "order_history", "outbox", "stock_parts", "stock", "reference_orders"} {
 		if _, err := l.db.ExecContext(ctx, "TRUNCATE TABLE "+name); err != nil {
 			return err
 		}
@@ -405,11 +446,14 @@ func (l *lab) exec(ctx context.Context, statements ...string) error {
 }
 
 // start starts the variant's program and creates the stock that it sells.
-func (l *lab) start(ctx context.Context, v variant, in situation) (*testenv.APIServer, error) {
+func (l *lab) start(ctx context.Context, v variant, in situation) (service, error) {
 	if v.program != "" {
-		return testenv.Serve(l.t, "./bench/reference", "--program", v.program, "--redis", l.redis.Addr(), "--driver", l.driver, "--source", l.source), nil
+		return service{testenv.Serve(l.t, "./bench/reference", "--program", v.program, "--redis", l.redis.Addr(), "--driver", l.driver, "--source", l.source)}, nil
 	}
-	api := testenv.ServeFile(l.t, l.api, "--strategy", v.strategy, "--db", l.server.URL(), "--redis", l.redis.URL(), "--log-level", "error")
+	var api service
+	for range max(in.instances, 1) {
+		api = append(api, testenv.ServeFile(l.t, l.api, "--strategy", v.strategy, "--db", l.server.URL(), "--redis", l.redis.URL(), "--log-level", "error"))
+	}
 	if in.skus > 1 || in.due > 0 {
 		return api, nil // reset has inserted the stock
 	}
@@ -417,11 +461,11 @@ func (l *lab) start(ctx context.Context, v variant, in situation) (*testenv.APIS
 	if v.soldOut {
 		total = 1
 	}
-	if err := l.calls.Create(ctx, api.URL(), "hot", client.Setting{Kind: client.Product, Total: total}); err != nil {
+	if err := l.calls.Create(ctx, api[0].URL(), "hot", client.Setting{Kind: client.Product, Total: total}); err != nil {
 		return nil, err
 	}
 	if v.soldOut {
-		return api, l.order(ctx, api.URL(), "first", "hot")
+		return api, l.order(ctx, api[0].URL(), "first", "hot")
 	}
 	return api, nil
 }
@@ -438,7 +482,7 @@ func (l *lab) order(ctx context.Context, url, buyer, sku string) error {
 // audit compares the orders that were answered with the database, and describes what
 // is wrong. The load ends with a request under way on each connection: their orders
 // may be in the database without an answer.
-func (l *lab) audit(ctx context.Context, v variant, in situation, api *testenv.APIServer, created int64) string {
+func (l *lab) audit(ctx context.Context, v variant, in situation, api service, created int64) string {
 	if v.program == "a" || v.program == "b" {
 		return "" // they store nothing
 	}
@@ -460,11 +504,11 @@ func (l *lab) audit(ctx context.Context, v variant, in situation, api *testenv.A
 	if v.program != "" || in.skus > 1 {
 		return ""
 	}
-	service, err := l.calls.At(api.URL())
+	first, err := l.calls.At(api[0].URL())
 	if err != nil {
 		return err.Error()
 	}
-	stock, err := service.Audit(ctx, "hot")
+	stock, err := first.Audit(ctx, "hot")
 	if err != nil {
 		return err.Error()
 	}
@@ -484,10 +528,7 @@ func (l *lab) memory(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		api.Interrupt()
-		api.Wait()
-	}()
+	defer api.stop()
 	rows := table.New("orders", "api, resident MiB", "Redis, used_memory MiB")
 	defer func() { rows.WriteMarkdown(l.report) }()
 	for placed := int64(0); ; {
@@ -495,12 +536,12 @@ func (l *lab) memory(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		rows.Add(placed, fmt.Sprintf("%.1f", machine.ResidentMiB(api.PID())), fmt.Sprintf("%.2f", used))
+		rows.Add(placed, fmt.Sprintf("%.1f", machine.ResidentMiB(api[0].PID())), fmt.Sprintf("%.2f", used))
 		if placed >= int64(l.Orders) {
 			return nil
 		}
 		for target := min(int64(l.Orders), placed+int64(l.Orders)/10); placed < target; {
-			r, err := l.generator.run(ctx, wrkLoad{url: api.URL(), connections: l.Connections, skus: 1}, 3*time.Second)
+			r, err := l.generator.run(ctx, wrkLoad{urls: api.urls(), connections: l.Connections, skus: 1}, 3*time.Second)
 			if err != nil {
 				return err
 			}

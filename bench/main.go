@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -29,7 +30,7 @@ func main() { command.Main("bench", run) }
 // settings are the command line. The tags define the flags.
 type settings struct {
 	session.Session
-	Only        []string `default:"targets" enum:"${sets}" help:"Measurements: targets, versions (the service against itself at the commit --against), spread (one SKU against --skus), bulk (an empty table against one with --bulk orders), expiry (no order expires against a backlog of --due orders), console (nobody watches against one console open, in turns of --seconds under one load), memory (over --orders orders), many (starts, rest and an emptied Redis with --rows stock rows)."`
+	Only        []string `default:"targets" enum:"${sets}" help:"Measurements: targets, versions (the service against itself at the commit --against), spread (one SKU against --skus), bulk (an empty table against one with --bulk orders), expiry (no order expires against a backlog of --due orders), console (nobody watches against one console open, in turns of --seconds under one load), memory (over --orders orders), many (starts, rest and an emptied Redis with --rows stock rows), slots (one SKU sold by --instances, while PostgreSQL delays each COMMIT by --delays; unless --variants names others: ${hot})."`
 	Databases   []string `name:"db" default:"mariadb,postgres" enum:"mariadb,postgres" help:"Databases."`
 	Variants    []string `enum:"${variants}" help:"Only these: ${enum}."`
 	Against     string   `placeholder:"COMMIT" help:"Commit whose service versions compares this one with."`
@@ -40,16 +41,19 @@ type settings struct {
 	Due         int      `default:"1000000" help:"Number of orders in expiry whose time has passed."`
 	Orders      int      `default:"1000000" help:"Number of orders in memory."`
 	Rows        int      `default:"1000000" help:"Number of stock rows in many."`
+
+	Delays    []time.Duration `default:"0s,20ms" help:"Delays of the COMMIT in slots, at most 100 ms."`
+	Instances []int           `default:"1,4" help:"Numbers of instances in slots."`
 }
 
 // sets are the names of the measurements, in the order in which they run.
-var sets = []string{"targets", "versions", "spread", "bulk", "expiry", "console", "memory", "many"}
+var sets = []string{"targets", "versions", "spread", "bulk", "expiry", "console", "memory", "many", "slots"}
 
 func parse(args []string, stdout io.Writer) (s settings, err error) {
 	err = commandline.Parse(&s, args, nil, stdout, s.check,
 		kong.Name("go run ./bench"),
 		kong.Description("Measures every strategy and compares it with reference programs. Needs wrk, redis-server, mariadbd and postgres."),
-		kong.Vars{"seconds": "8", "sets": strings.Join(sets, ", "), "variants": strings.Join(names(variants), ", ")})
+		kong.Vars{"seconds": "8", "sets": strings.Join(sets, ", "), "variants": strings.Join(names(variants), ", "), "hot": strings.Join(hot, ", ")})
 	return s, err
 }
 
@@ -57,7 +61,20 @@ func (s *settings) check(*kong.Context) error {
 	if slices.Contains(s.Only, "versions") != (s.Against != "") {
 		return errors.New("--only versions and --against need each other")
 	}
+	if slices.Equal(s.Only, []string{"slots"}) && !slices.Contains(s.Databases, "postgres") {
+		return errors.New("--only slots needs --db postgres, which can delay a COMMIT while it holds its row locks")
+	}
 	const most = 100_000_000
+	for _, d := range s.Delays {
+		if err := command.Between("delays, in µs", d.Microseconds(), 0, 100_000); err != nil {
+			return err
+		}
+	}
+	for _, n := range s.Instances {
+		if err := command.Between("instances", int64(n), 1, int64(s.Connections)); err != nil {
+			return err
+		}
+	}
 	return cmp.Or(
 		s.Check(),
 		command.Between("warm-up", int64(s.WarmUp), 0, most),
@@ -96,15 +113,21 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 // measureOn runs the measurements on one database.
 func measureOn(ctx context.Context, t testenv.T, s settings, database string, report, progress io.Writer) error {
+	var chosen []string
+	for _, set := range sets {
+		if slices.Contains(s.Only, set) && (set != "slots" || database == "postgres") {
+			chosen = append(chosen, set)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil
+	}
 	l, err := newLab(ctx, t, s, database, testenv.Build(t, "./cmd/api"), report, progress)
 	if err != nil {
 		return err
 	}
 	defer l.close()
-	for _, set := range sets {
-		if !slices.Contains(s.Only, set) {
-			continue
-		}
+	for _, set := range chosen {
 		if err := l.measure(ctx, set); err != nil {
 			return fmt.Errorf("%s: %w", set, err)
 		}
@@ -129,6 +152,7 @@ var variants = []variant{
 	{name: "lua", strategy: "lua"},
 	{name: "lua-keyed", strategy: "lua", keyed: true},
 	{name: "merged", strategy: "merged"},
+	{name: "slots", strategy: "slots"},
 	{name: "queue", strategy: "queue"},
 	{name: "segment", strategy: "segment"},
 	{name: "conditional", strategy: "conditional"},

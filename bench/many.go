@@ -110,9 +110,9 @@ func (l *lab) untilWhole(ctx context.Context, api *testenv.APIServer, refills fl
 
 // atRest measures the CPU time of each process while nothing is asked.
 func (l *lab) atRest(ctx context.Context, api *testenv.APIServer, add func(what, format string, values ...any)) {
-	before := l.usage(ctx, variant{}, api)
+	before := l.usage(ctx, variant{}, service{api})
 	time.Sleep(time.Duration(l.Seconds) * time.Second) // the measurement
-	after := l.usage(ctx, variant{}, api)
+	after := l.usage(ctx, variant{}, service{api})
 	share := func(before, after time.Duration) float64 {
 		return 100 * (after - before).Seconds() / float64(l.Seconds)
 	}

@@ -1,7 +1,7 @@
 -- Sends orders as a real client does: each has its own buyer, and its own
 -- idempotency key if the run is keyed.
 -- Arguments: the number of SKUs, "keyed" or "plain", and the name of the run, which
--- is part of every key so that no two runs share one.
+-- is part of every buyer and key so that no two runs share one.
 local threads, next_id = {}, 1
 
 function setup(thread)
@@ -27,7 +27,7 @@ function request()
 		headers["Idempotency-Key"] = run .. "-" .. id .. "-" .. n
 	end
 	return wrk.format("POST", "/orders", headers,
-		'{"buyer_id":"u-' .. id .. "-" .. n .. '","lines":[{"sku":"' .. sku .. '","quantity":1}]}')
+		'{"buyer_id":"u-' .. run .. "-" .. id .. "-" .. n .. '","lines":[{"sku":"' .. sku .. '","quantity":1}]}')
 end
 
 function response(status)

@@ -14,10 +14,11 @@ type sample struct {
 	perSecond        float64 // orders, or refusals when no stock is left
 	app, redis, db   float64 // µs of CPU per order
 	p50, p99         time.Duration
-	retries, grouped float64 // retries per order, orders per group; NaN: unknown
-	expired          float64 // orders that expired per second
-	slow             float64 // batches of them that held stock rows locked for too long
-	fault            string  // the run failed its audit; it has no figures
+	held50, held99   time.Duration // for which an order's transaction holds a connection
+	retries, grouped float64       // retries per order, orders per group; NaN: unknown
+	expired          float64       // orders that expired per second
+	slow             float64       // batches of them that held stock rows locked for too long
+	fault            string        // the run failed its audit; it has no figures
 }
 
 // cpu returns the µs of CPU per order of all processes.
@@ -38,6 +39,8 @@ func median(samples []sample) sample {
 		db:        measure.Median(samples, func(s sample) float64 { return s.db }),
 		p50:       measure.Median(samples, func(s sample) time.Duration { return s.p50 }),
 		p99:       measure.Median(samples, func(s sample) time.Duration { return s.p99 }),
+		held50:    measure.Median(samples, func(s sample) time.Duration { return s.held50 }),
+		held99:    measure.Median(samples, func(s sample) time.Duration { return s.held99 }),
 		retries:   measure.Median(samples, func(s sample) float64 { return s.retries }),
 		grouped:   measure.Median(samples, func(s sample) float64 { return s.grouped }),
 		expired:   measure.Median(samples, func(s sample) float64 { return s.expired }),

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -23,8 +24,8 @@ var orderLua []byte
 // runs the servers, a client in Go would use more CPU than the service does, and the
 // tables would compare what is left.
 type wrkLoad struct {
-	url         string
-	connections int
+	urls        []string // of the instances, among which the connections are divided evenly
+	connections int      // at least one for each instance
 	skus        int
 	keyed       bool
 	run         string // part of every key
@@ -34,7 +35,7 @@ type wrkLoad struct {
 type result struct {
 	Created, Refused, Other, Broken int64 // Broken: connections
 	Elapsed                         time.Duration
-	P50, P99                        time.Duration
+	P50, P99                        time.Duration // of the instance on which they are longest
 }
 
 // answers is the number of orders that were created or refused.
@@ -51,18 +52,42 @@ func newGenerator(folder string) (*generator, error) {
 
 // run generates the load for the duration, which it cuts to whole seconds.
 func (g *generator) run(ctx context.Context, l wrkLoad, duration time.Duration) (result, error) {
+	results, errs := make([]result, len(l.urls)), make([]error, len(l.urls))
+	var all sync.WaitGroup
+	for i := range l.urls {
+		all.Go(func() { results[i], errs[i] = g.runOn(ctx, l, i, duration) })
+	}
+	all.Wait()
+	return total(results), errors.Join(errs...)
+}
+
+// runOn generates the part of the load that is for one instance.
+func (g *generator) runOn(ctx context.Context, l wrkLoad, instance int, duration time.Duration) (result, error) {
 	keyed := "plain"
 	if l.keyed {
 		keyed = "keyed"
 	}
-	cmd := exec.CommandContext(ctx, "wrk", "-t2", fmt.Sprintf("-c%d", l.connections), fmt.Sprintf("-d%ds", int(duration.Seconds())),
-		"-s", g.script, l.url, "--", fmt.Sprint(l.skus), keyed, l.run)
+	instances := len(l.urls)
+	connections := (l.connections + instance) / instances // all together have l.connections
+	threads := max(1, 2/instances)
+	// At the limit of the ledger, an order with its retries may wait longer than wrk's 2 seconds.
+	cmd := exec.CommandContext(ctx, "wrk", fmt.Sprintf("-t%d", threads), fmt.Sprintf("-c%d", connections), fmt.Sprintf("-d%ds", int(duration.Seconds())),
+		"--timeout", "10s", "-s", g.script, l.urls[instance], "--", fmt.Sprint(l.skus), keyed, fmt.Sprint(l.run, instance))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal reaches only this program, which ends ctx
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return result{}, fmt.Errorf("wrk: %w: %s", errors.Join(ctx.Err(), err), out)
 	}
 	return parseResult(string(out))
+}
+
+// total adds up the results of instances that were loaded at the same time.
+func total(results []result) (sum result) {
+	for _, r := range results {
+		sum.Created, sum.Refused, sum.Other, sum.Broken = sum.Created+r.Created, sum.Refused+r.Refused, sum.Other+r.Other, sum.Broken+r.Broken
+		sum.Elapsed, sum.P50, sum.P99 = max(sum.Elapsed, r.Elapsed), max(sum.P50, r.P50), max(sum.P99, r.P99)
+	}
+	return sum
 }
 
 // parseResult reads the line that order.lua prints at the end.

@@ -79,7 +79,7 @@ func TestEmbedded(t *testing.T) {
 	}
 	metrics := string(mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/metrics", ""))
 	for _, name := range []string{`holdfast_orders_total{result="accepted"} 300`, "holdfast_gate_take_seconds_count", "holdfast_ledger_record_seconds_count",
-		"holdfast_ledger_group_orders_count", "holdfast_gate_in_flight", "holdfast_gate_drift_units 0", "go_goroutines", "process_cpu_seconds_total"} {
+		"holdfast_ledger_group_orders_count", "holdfast_ledger_transaction_seconds_count", "holdfast_gate_in_flight", "holdfast_gate_drift_units 0", "go_goroutines", "process_cpu_seconds_total"} {
 		if !strings.Contains(metrics, name) {
 			t.Errorf("/metrics has no %s", name)
 		}

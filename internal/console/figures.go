@@ -1,11 +1,12 @@
 package console
 
 import (
-	"math"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/holdfast-stock/holdfast/internal/latency"
 )
 
 // The metrics that the console shows. docs/operations.md explains them.
@@ -188,23 +189,5 @@ func since(before, after *histogram) *percentiles {
 	if d.count == 0 {
 		return nil
 	}
-	return &percentiles{P50: 1000 * d.quantile(0.5), P99: 1000 * d.quantile(0.99)}
-}
-
-// quantile estimates a quantile, as Prometheus does: within a bucket, observations are
-// taken to be spread evenly. One above all bounds counts as the highest bound.
-func (h histogram) quantile(q float64) float64 {
-	rank := q * float64(h.count)
-	lower, below := 0.0, 0.0
-	for i, bound := range h.bounds {
-		if upTo := float64(h.below[i]); upTo >= rank && upTo > below {
-			if math.IsInf(bound, 1) {
-				return lower
-			}
-			return lower + (bound-lower)*(rank-below)/(upTo-below)
-		} else {
-			lower, below = bound, upTo
-		}
-	}
-	return lower
+	return &percentiles{P50: 1000 * latency.Quantile(0.5, d.count, d.bounds, d.below), P99: 1000 * latency.Quantile(0.99, d.count, d.bounds, d.below)}
 }

@@ -1,9 +1,10 @@
 // Package latency measures how long work takes, in Prometheus histograms that all have
-// the same buckets.
+// the same buckets, and estimates their quantiles.
 package latency
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -32,4 +33,27 @@ func Options(name, help string, beyond ...float64) prometheus.HistogramOpts {
 // it is sampled.
 func Observe(ctx context.Context, h prometheus.Observer, took time.Duration) {
 	tracing.Observe(ctx, h, took.Seconds())
+}
+
+// Quantile estimates a quantile between 0 and 1 of a histogram as Prometheus does: within a
+// bucket, observations are taken to be spread evenly. One above all bounds counts as the
+// highest of them. count is the number of observations, and below the number of those up to
+// each bound. It returns 0 without observations.
+func Quantile(q float64, count uint64, bounds []float64, below []uint64) float64 {
+	if count == 0 {
+		return 0
+	}
+	rank := q * float64(count)
+	lower, before := 0.0, 0.0
+	for i, bound := range bounds {
+		if math.IsInf(bound, 1) {
+			break
+		}
+		upTo := float64(below[i])
+		if upTo >= rank && upTo > before {
+			return lower + (bound-lower)*(rank-before)/(upTo-before)
+		}
+		lower, before = bound, upTo
+	}
+	return lower
 }

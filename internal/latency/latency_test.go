@@ -10,17 +10,16 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// quantile returns a quantile of a histogram as Prometheus estimates it: interpolated
-// within its bucket.
+// quantile returns what Quantile estimates of a histogram.
 func quantile(h *dto.Histogram, q float64) float64 {
-	rank, below, lower := q*float64(h.GetSampleCount()), 0.0, 0.0
+	var (
+		bounds []float64
+		below  []uint64
+	)
 	for _, b := range h.GetBucket() {
-		if n := float64(b.GetCumulativeCount()); n >= rank {
-			return lower + (b.GetUpperBound()-lower)*(rank-below)/(n-below)
-		}
-		below, lower = float64(b.GetCumulativeCount()), b.GetUpperBound()
+		bounds, below = append(bounds, b.GetUpperBound()), append(below, b.GetCumulativeCount())
 	}
-	return math.Inf(1)
+	return Quantile(q, h.GetSampleCount(), bounds, below)
 }
 
 // TestQuantiles checks that p50 and p99 are near the truth for work of any length
@@ -60,5 +59,29 @@ func TestOptions(t *testing.T) {
 	longer := Options("a_seconds", "A.", 30, 60).Buckets
 	if n := len(Options("b_seconds", "B.").Buckets); n != len(longer)-2 || !slices.IsSorted(longer) || longer[len(longer)-1] != 60 {
 		t.Errorf("%d buckets, and %v", n, longer)
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	t.Parallel()
+	inf := math.Inf(1)
+	for _, test := range []struct {
+		q      float64
+		count  uint64
+		bounds []float64
+		below  []uint64
+		want   float64
+	}{
+		{0.5, 0, []float64{1, 2}, []uint64{0, 0}, 0},
+		{0.5, 10, []float64{1, 2}, []uint64{0, 10}, 1.5},
+		{0.25, 10, []float64{1, 2}, []uint64{5, 10}, 0.5},
+		{1, 10, []float64{1, 2, 4}, []uint64{5, 10, 10}, 2},
+		{0.99, 10, []float64{1, 2}, []uint64{5, 5}, 2},          // above all bounds
+		{0.99, 10, []float64{1, 2, inf}, []uint64{5, 5, 10}, 2}, // with their bucket
+		{0.5, 4, []float64{1, 2, 3, inf}, []uint64{1, 1, 4, 4}, 2 + 1.0/3},
+	} {
+		if got := Quantile(test.q, test.count, test.bounds, test.below); math.Abs(got-test.want) > 1e-9 {
+			t.Errorf("%+v: %v", test, got)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -30,9 +31,12 @@ func Counters(ctx context.Context, url string) (map[string]float64, error) {
 	return ParseCounters(string(text)), nil
 }
 
+// bound matches the label of a bucket of a histogram, which Prometheus prints last.
+var bound = regexp.MustCompile(`\ble="[^"]*"}`)
+
 // ParseCounters reads lines of a name and a number, as Prometheus and ZooKeeper print
 // them. It adds up the counters that differ in their labels only, and skips all
-// other lines.
+// other lines. The buckets of a histogram keep their bound: name_bucket{le="0.5"}.
 func ParseCounters(text string) map[string]float64 {
 	counters := make(map[string]float64)
 	for line := range strings.Lines(text) {
@@ -41,6 +45,9 @@ func ParseCounters(text string) map[string]float64 {
 			continue
 		}
 		name, _, _ := strings.Cut(fields[0], "{")
+		if le := bound.FindString(line); le != "" {
+			name += "{" + le
+		}
 		if value, err := strconv.ParseFloat(fields[len(fields)-1], 64); err == nil { // labels may contain spaces
 			counters[name] += value
 		}
