@@ -51,7 +51,7 @@ const (
 type config struct {
 	Version kong.VersionFlag `help:"Show the version."`
 
-	DB      string `group:"Stores:" placeholder:"URL" help:"The ledger: mysql://user:password@host:port/name, postgres://user:password@host:port/name, sqlite:///path."`
+	DB      string `group:"Stores:" placeholder:"URL" help:"The ledger: mysql://user:password@host:port/name, postgres://user:password@host:port/name, sqlite:///path. Of several hosts, h1:p1,h2:p2, the first that accepts writes is used."`
 	Redis   string `group:"Stores:" placeholder:"URL" help:"The gate: redis://host:port/0, rediss://, redis+sentinel://h1:p1,h2:p2/mymaster, redis+cluster://h1:p1,h2:p2."`
 	Migrate bool   `group:"Stores:" help:"Migrate an old schema before serving."`
 

@@ -3,15 +3,16 @@
 package mutants
 
 const (
-	sqltxDB       = "internal/ledger/sqltx/db.go"
-	sqltxSlowLog  = "internal/ledger/sqltx/slowlog.go"
-	sqltxTx       = "internal/ledger/sqltx/tx.go"
-	sqltxErrors   = "internal/ledger/sqltx/errors.go"
-	sqltxMySQL    = "internal/ledger/sqltx/mysql.go"
-	sqltxPostgres = "internal/ledger/sqltx/postgres.go"
-	sqltxDialect  = "internal/ledger/sqltx/dialect.go"
-	storeMySQL    = "internal/store/mysql.go"
-	storePostgres = "internal/store/postgres.go"
+	sqltxDB           = "internal/ledger/sqltx/db.go"
+	sqltxSlowLog      = "internal/ledger/sqltx/slowlog.go"
+	sqltxTx           = "internal/ledger/sqltx/tx.go"
+	sqltxErrors       = "internal/ledger/sqltx/errors.go"
+	sqltxMySQL        = "internal/ledger/sqltx/mysql.go"
+	sqltxPostgres     = "internal/ledger/sqltx/postgres.go"
+	sqltxMySQLPrimary = "internal/ledger/sqltx/mysqlprimary.go"
+	sqltxDialect      = "internal/ledger/sqltx/dialect.go"
+	storeMySQL        = "internal/store/mysql.go"
+	storePostgres     = "internal/store/postgres.go"
 
 	migrateSteps   = "internal/store/migratesteps.go"
 	migrateHistory = "internal/store/migratehistory.go"
@@ -52,6 +53,14 @@ var databases = []mutant{
 	{"the server's sql_select_limit", storeMySQL, "\"sql_select_limit\":   \"18446744073709551615\",", "", "internal/store TestSession_StatesWhatItReliesOn/MariaDB"},
 	{"the server's sql_mode", storeMySQL, "setDefault(config, \"sql_mode\", mysqlMode)", "", "internal/store TestSession_StatesWhatItReliesOn/MariaDB"},
 	{"BEGIN in every mode", sqltxTx, "begin: \"START TRANSACTION\", query: queryMySQL", "begin: \"BEGIN\", query: queryMySQL", "internal/store TestSession_StatesWhatItReliesOn/MariaDB"},
+	{"a MySQL that is read-only is the primary", sqltxMySQLPrimary, "if err == nil && server.readOnly() {", "if err == nil && server == nil {", "internal/store TestSeveralHosts/MariaDB"},
+	{"administrators use a replica in Aurora", sqltxMySQLPrimary, "\"read_only\", \"innodb_read_only\"", "\"read_only\"", "internal/ledger/sqltx TestMySQLPrimary/a_replica_in_Aurora"},
+	{"idle sessions stay with the earlier primary", sqltxMySQLPrimary, "if s.primary.latest.Load() != s.host {", "if false {", "internal/store TestSeveralHosts/MariaDB"},
+	{"a session stays on a MySQL that refuses its writes", storeMySQL, "one.RejectReadOnly || len(addrs) > 1", "one.RejectReadOnly", "internal/store TestMySQLHosts"},
+	{"a silent MySQL keeps the next one from being used", sqltxMySQLPrimary, "context.WithTimeout(ctx, p.limit)", "context.WithCancel(ctx)", "internal/store TestSeveralHosts_Silent/MariaDB"},
+	{"a silent PostgreSQL keeps the next one from being used", storePostgres, "config.ConnectTimeout = hostTimeout(len(hosts))", "config.ConnectTimeout = connectTimeout", "internal/store TestSeveralHosts_Silent/PostgreSQL"},
+	{"the first PostgreSQL is the primary", storePostgres, "len(hosts) > 1 && config.ValidateConnect == nil {", "false {", "internal/store TestSeveralHosts/PostgreSQL"},
+	{"certificates are those of this machine", storeMySQL, "if one.TLS != nil {", "if false {", "internal/store TestMySQLHosts"},
 	{"the server's escapes in strings", storePostgres, "sessions.RuntimeParams[\"standard_conforming_strings\"] = \"on\"", "", "internal/store TestSession_StatesWhatItReliesOn/PostgreSQL"},
 	{"prepared statements through a pooler", storePostgres, "if pooled && config", "if pooled && false && config", "internal/store TestPgBouncer"},
 	{"PostgreSQL may be silent for ever", storePostgres, "sessions.DialFunc = boundAnswers(", "_ = boundAnswers(", "internal/ledger TestSilentDatabase/PostgreSQL"},

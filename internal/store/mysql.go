@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,8 +22,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 )
 
-func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
-	config, err := mysqlConfig(u)
+func openMySQL(ctx context.Context, u *url.URL, hosts []string) (*SQL, error) {
+	config, err := mysqlConfig(u, hosts)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadURL, err)
 	}
@@ -37,7 +38,7 @@ func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
 	setMySQLState(config, version)
 	sessions := config.Clone()
 	idle := setMySQLBounds(sessions, version)
-	connector, err := driver.NewConnector(sessions)
+	connector, err := mysqlConnector(sessions)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadURL, err)
 	}
@@ -53,10 +54,15 @@ func openMySQL(ctx context.Context, u *url.URL) (*SQL, error) {
 	return s, nil
 }
 
-// mysqlConfig returns the URL's configuration for the driver, without bounds.
-func mysqlConfig(u *url.URL) (*driver.Config, error) {
+// mysqlConfig returns the URL's configuration, without bounds, for mysqlConnector. Its
+// address is a list if there are several hosts.
+func mysqlConfig(u *url.URL, hosts []string) (*driver.Config, error) {
 	if u.Hostname() == "" {
 		return nil, errors.New("it names no host")
+	}
+	addrs, err := addresses(hosts, "3306")
+	if err != nil {
+		return nil, err
 	}
 	name := strings.TrimPrefix(u.Path, "/")
 	if name == "" {
@@ -82,7 +88,7 @@ func mysqlConfig(u *url.URL) (*driver.Config, error) {
 	config.User = u.User.Username()
 	config.Passwd, _ = u.User.Password()
 	config.Net = "tcp"
-	config.Addr = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "3306"))
+	config.Addr = strings.Join(addrs, ",")
 	config.DBName = name
 	config.ParseTime = true
 	config.Loc = time.UTC
@@ -91,12 +97,43 @@ func mysqlConfig(u *url.URL) (*driver.Config, error) {
 		config.InterpolateParams = true // one round trip for each statement instead of three
 	}
 	if !query.Has("timeout") {
-		config.Timeout = connectTimeout
-	}
-	if config.TLS != nil && config.TLS.ServerName == "" {
-		config.TLS.ServerName = u.Hostname() // ParseDSN would set it, but has no address here
+		config.Timeout = hostTimeout(len(addrs))
 	}
 	return config, nil
+}
+
+// mysqlConnector returns a connector to the host of the configuration, or to the first of
+// its hosts that accepts writes.
+func mysqlConnector(config *driver.Config) (sqldriver.Connector, error) {
+	var hosts []sqltx.MySQLHost
+	for _, one := range mysqlHosts(config) {
+		connector, err := driver.NewConnector(one)
+		if err != nil {
+			return nil, err
+		}
+		hosts = append(hosts, sqltx.MySQLHost{Address: one.Addr, Connector: connector})
+	}
+	if len(hosts) == 1 {
+		return hosts[0].Connector, nil
+	}
+	return sqltx.MySQLPrimary(cmp.Or(config.Timeout, connectTimeout), hosts), nil
+}
+
+// mysqlHosts returns the configuration of each host.
+func mysqlHosts(config *driver.Config) (hosts []*driver.Config) {
+	addrs := strings.Split(config.Addr, ",")
+	for _, addr := range addrs {
+		one := config.Clone()
+		one.Addr = addr
+		if one.TLS != nil {
+			one.TLS.ServerName, _, _ = net.SplitHostPort(addr) // ParseDSN has had no address
+		}
+		// A statement that a read-only server refuses ends its session, so that the next
+		// one is opened on the primary.
+		one.RejectReadOnly = one.RejectReadOnly || len(addrs) > 1
+		hosts = append(hosts, one)
+	}
+	return hosts
 }
 
 // mysqlVersion reads the server's version. MariaDB and MySQL have different
@@ -105,7 +142,7 @@ func mysqlVersion(ctx context.Context, config *driver.Config) (string, error) {
 	probe := config.Clone()
 	probe.Params = nil
 	probe.ReadTimeout, probe.WriteTimeout = connectTimeout, connectTimeout
-	connector, err := driver.NewConnector(probe)
+	connector, err := mysqlConnector(probe)
 	if err != nil {
 		return "", err
 	}
@@ -195,7 +232,7 @@ type mysqlDriver struct {
 func mysqlMigrations(ctx context.Context, config *driver.Config) (migrationDriver, error) {
 	config = config.Clone()
 	config.DialFunc = closingWith(ctx, new(net.Dialer).DialContext)
-	connector, err := driver.NewConnector(config)
+	connector, err := mysqlConnector(config)
 	if err != nil {
 		return nil, err
 	}

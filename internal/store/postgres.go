@@ -31,7 +31,7 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 	s := &SQL{
 		dialect:    sqltx.Postgres,
 		hasServer:  true,
-		target:     "PostgreSQL at " + net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))),
+		target:     "PostgreSQL at " + strings.Join(postgresHosts(config), ","),
 		migrations: func(ctx context.Context) (migrationDriver, error) { return postgresMigrations(ctx, config) },
 	}
 
@@ -67,12 +67,25 @@ func postgresConfig(rawURL string) (*pgx.ConnConfig, error) {
 	if config.Database == "" {
 		return nil, errors.New("it names no database")
 	}
+	hosts := postgresHosts(config)
 	if config.ConnectTimeout == 0 {
-		config.ConnectTimeout = connectTimeout
+		config.ConnectTimeout = hostTimeout(len(hosts))
+	}
+	if len(hosts) > 1 && config.ValidateConnect == nil {
+		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	config.DialFunc = postgresDialer().DialContext
 	config.RuntimeParams["application_name"] = orDefault(config.RuntimeParams, "application_name", "holdfast")
 	return config, nil
+}
+
+// postgresHosts returns the addresses that the driver tries.
+func postgresHosts(config *pgx.ConnConfig) []string {
+	hosts := []string{net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))}
+	for _, other := range config.Fallbacks { // with sslmode=prefer, each host without TLS too
+		hosts = append(hosts, net.JoinHostPort(other.Host, strconv.Itoa(int(other.Port))))
+	}
+	return slices.Compact(hosts)
 }
 
 // postgresBounds are the bounds of a session unless the URL sets others. Neither

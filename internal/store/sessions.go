@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/url"
 
-	driver "github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 )
@@ -49,28 +48,28 @@ func reporting(dial dialFunc, onDial []func(context.Context, net.Conn)) dialFunc
 }
 
 func sessionConnector(rawURL string, onDial []func(context.Context, net.Conn)) (sqldriver.Connector, error) {
-	u, err := parseURL(rawURL)
+	u, hosts, err := parseDatabase(rawURL)
 	if err != nil {
 		return nil, err
 	}
 	switch u.Scheme {
 	case "mysql":
-		return mysqlSessionConnector(u, onDial)
+		return mysqlSessionConnector(u, hosts, onDial)
 	case "postgres", "postgresql":
 		return postgresSessionConnector(rawURL, onDial)
 	}
 	return nil, fmt.Errorf("%q is none of mysql://, postgres://", u.Scheme+"://")
 }
 
-func mysqlSessionConnector(u *url.URL, onDial []func(context.Context, net.Conn)) (sqldriver.Connector, error) {
-	config, err := mysqlConfig(u)
+func mysqlSessionConnector(u *url.URL, hosts []string, onDial []func(context.Context, net.Conn)) (sqldriver.Connector, error) {
+	config, err := mysqlConfig(u, hosts)
 	if err != nil {
 		return nil, err
 	}
 	config.ReadTimeout, config.WriteTimeout = 0, 0
 	config.MultiStatements = true // safe: no statement contains a caller's text
 	config.DialFunc = reporting(new(net.Dialer).DialContext, onDial)
-	return driver.NewConnector(config)
+	return mysqlConnector(config)
 }
 
 func postgresSessionConnector(rawURL string, onDial []func(context.Context, net.Conn)) (sqldriver.Connector, error) {

@@ -57,6 +57,9 @@ type SQL struct {
 //	postgres://user:password@host:port/name?parameter=value
 //	sqlite:///path/to/file?_pragma=name(value)
 //
+// Of several hosts, separated by commas, each new connection uses the first one that
+// accepts writes.
+//
 // User, password, host and name are percent-decoded. The query goes to the driver;
 // for MySQL it names driver parameters and session variables. It overrides the
 // bounds set here, except the settings that reading our own rows depends on. A
@@ -70,7 +73,7 @@ type SQL struct {
 // Errors name the host and the problem, never the password. ErrBadURL: the URL
 // is invalid.
 func OpenSQL(ctx context.Context, rawURL string) (*SQL, error) {
-	u, err := parseURL(rawURL)
+	u, hosts, err := parseDatabase(rawURL)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadURL, err)
 	}
@@ -78,13 +81,32 @@ func OpenSQL(ctx context.Context, rawURL string) (*SQL, error) {
 	defer cancel()
 	switch u.Scheme {
 	case "mysql":
-		return openMySQL(ctx, u)
+		return openMySQL(ctx, u, hosts)
 	case "postgres", "postgresql":
 		return openPostgres(ctx, rawURL)
 	case "sqlite":
 		return openSQLiteURL(ctx, u)
 	}
 	return nil, unknownScheme(u)
+}
+
+// parseDatabase parses the URL of a database, which may have several hosts. The URL that
+// it returns has the first one.
+func parseDatabase(rawURL string) (u *url.URL, hosts []string, err error) {
+	if !strings.Contains(rawURL, "://") { // unknownScheme says what is missing
+		u, err = parseURL(rawURL)
+		return u, nil, err
+	}
+	return parseHosts(rawURL)
+}
+
+// hostTimeout bounds the time in which one of n hosts must accept a connection. Opening a
+// database connects twice, and asks all hosts in turn within connectTimeout.
+func hostTimeout(n int) time.Duration {
+	if n == 1 {
+		return connectTimeout
+	}
+	return connectTimeout / time.Duration(2*n)
 }
 
 func unknownScheme(u *url.URL) error {
@@ -96,11 +118,11 @@ func unknownScheme(u *url.URL) error {
 
 // CheckSQL returns ErrBadURL if OpenSQL cannot use the URL. It does not connect.
 func CheckSQL(rawURL string) error {
-	u, err := parseURL(rawURL)
+	u, hosts, err := parseDatabase(rawURL)
 	if err == nil {
 		switch u.Scheme {
 		case "mysql":
-			_, err = mysqlConfig(u)
+			_, err = mysqlConfig(u, hosts)
 		case "postgres", "postgresql":
 			_, err = postgresConfig(rawURL)
 		case "sqlite":

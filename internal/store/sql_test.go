@@ -94,7 +94,7 @@ func TestOpenSQL_SilentHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close()
+	t.Cleanup(func() { listener.Close() }) // the subtests run after this function
 	for _, scheme := range []string{"mysql", "postgres"} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()

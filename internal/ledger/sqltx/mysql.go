@@ -62,7 +62,8 @@ type mysqlSession struct {
 	texts bool // several statements may be sent as one text
 }
 
-// mysqlServer holds those global variables that tell the kinds of servers apart.
+// mysqlServer holds those global variables that tell the kinds of servers apart, and
+// whether the server accepts writes.
 type mysqlServer map[string]string
 
 // server reads the variables in a transaction: a proxy that sends reads to a
@@ -72,7 +73,7 @@ func (s *mysqlSession) server(ctx context.Context) (mysqlServer, error) {
 		return nil, err
 	}
 	rows, err := s.QueryContext(ctx, `SHOW GLOBAL VARIABLES WHERE Variable_name IN
-		('version', 'version_comment', 'wsrep_provider', 'group_replication_group_name', 'aurora_version')`, nil)
+		('version', 'version_comment', 'wsrep_provider', 'group_replication_group_name', 'aurora_version', 'read_only', 'innodb_read_only')`, nil)
 	if err != nil {
 		return nil, err
 	}
