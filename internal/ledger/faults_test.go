@@ -127,6 +127,8 @@ func (s *shelf) fill(t *testing.T) {
 	owner, err := l.Owner(ctx)
 	must(err)
 	must(l.RaiseGeneration(ctx, owner, Owner{Generation: shelfGeneration, Layout: "layout"}))
+	_, err = s.healthy.Exec(ctx, "INSERT INTO stock_parts (sku, part, available, epoch) SELECT sku, 1, 3, epoch FROM stock WHERE sku = 'b'")
+	must(err)
 }
 
 // pay decides that a payment pays a pending order, and that any later payment goes back.
