@@ -85,7 +85,7 @@ func (s *shelf) fill(t *testing.T) {
 	l.Use(shelfGeneration + 1)
 	set(plain("later", 20))
 	l.Use(shelfGeneration)
-	set(limited("a", 20, 10), plain("b", 20), plain("c", 20), limited("d", 20, 10), plain("e", 20), limited("e", 20, 10), plain("b", 25))
+	set(limited("a", 20, 10), plain("b", 20), plain("c", 20), limited("d", 20, 10), plain("e", 20), limited("e", 20, 10), plain("b", 25), plain("parted", 20))
 	s.pending, s.both, s.expired, s.paid = place(t, l, "a"), place(t, l, "a", "b"), place(t, l, "a"), place(t, l, "a")
 	place(t, l, "d")
 	set(limited("d", 20, 0)) // its claims are left
@@ -124,6 +124,8 @@ func (s *shelf) fill(t *testing.T) {
 	owner, err := l.Owner(ctx)
 	must(err)
 	must(l.RaiseGeneration(ctx, owner, Owner{Generation: shelfGeneration, Layout: "layout"}))
+	_, err = s.healthy.Exec(ctx, "INSERT INTO stock_parts (sku, part, available, epoch) SELECT sku, 1, 3, epoch FROM stock WHERE sku = 'parted'")
+	must(err)
 }
 
 // pay decides that a payment pays a pending order, and that any later payment goes back.
@@ -482,6 +484,7 @@ func stockCalls(has contents) (cs []call) {
 	_, last := shelfGeneration.Epochs()
 	raise("", nil, "b", 0, 0)
 	raise("adopts", nil, "old", 0, 0)
+	raise("takes parts back", nil, "parted", 0, 0)
 	raise("of another epoch", stock.ErrRowChanged, "b", 1, 0)
 	raise("above the generation", stock.ErrLaterGeneration, "b", 0, last)
 	cs = append(cs,
@@ -489,7 +492,7 @@ func stockCalls(has contents) (cs []call) {
 			return s.l.RaiseEpoch(ctx, "nothing", 0, 0)
 		}),
 		reads("RaiseEpochs", nil, func(ctx context.Context, s *shelf) ([]StockRow, error) {
-			seen := rows(ctx, s, "a", "b", "old")
+			seen := rows(ctx, s, "a", "b", "old", "parted")
 			seen[0].Epoch++
 			return s.l.RaiseEpochs(ctx, seen, 0)
 		}),

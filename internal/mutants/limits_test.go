@@ -48,6 +48,7 @@ var limits = []mutant{
 	{"orders are not told of changed stock", admin, "a.orders.StockChanged(set.SKU)", "if err != nil {\n\t\ta.orders.StockChanged(set.SKU)\n\t}", "internal/admin TestStockChanged"},
 	{"orders are not told of a change whose answer was lost", admin, "a.orders.StockChanged(set.SKU)", "if err == nil {\n\t\ta.orders.StockChanged(set.SKU)\n\t}", "internal/admin TestStockChanged"},
 	{"a refusal is repeated after the opening", soldOut, "age = min(age, notOpen.In-clockError)", "_ = notOpen.In", "internal/order TestRefusals/opens_soon"},
+	{"a refusal is repeated until the opening by a clock that is rounded", soldOut, "notOpen.In-clockError", "notOpen.In", "internal/order TestRefusals/opens_soon"},
 	{"a refusal of 5 units refuses 1", soldOut, "line.Quantity >= r.units && ", "", "internal/order TestRefusals_SoldOut"},
 	{"a larger quantity replaces a smaller one", soldOut, "known.units < r.units && time.Now().Before(known.until)", "false", "internal/order TestRefusals_SoldOut"},
 	{"a smaller quantity is refused for ever", soldOut, "known.units < r.units && time.Now().Before(known.until)", "known.units < r.units", "internal/order TestRefusals_SoldOut"},
@@ -71,5 +72,7 @@ var limits = []mutant{
 	{"parts of another layout are taken for unit rows", unitRows, "if rs.check(line{sku: sku}, g) != nil || r.limit", "if r == nil || r.limit", "internal/ledger/cutter TestUnitRows_PartsOfAnotherLayout/PostgreSQL"},
 	{"a pool that another instance has refilled counts as empty", unitRows, "case p.enough:", "case p.enough && n > 0:", "internal/ledger/cutter TestUnitRows_RefilledByAnother/PostgreSQL"},
 	{"sold out though units are held", unitRows, "if p.held == 0 || available", "if true || available", "internal/ledger/cutter TestUnitRows_HeldUnits/MariaDB"},
+	{"sold out though the wait for units has failed", unitRows, "return p, fmt.Errorf(\"waiting for units of %s: %w\", sku, err)", "_ = err", "internal/ledger/cutter TestUnitRows_HeldUnits/PostgreSQL"},
+	{"units that cannot be locked are sold out", unitRows, "p, err := lockPool(ctx, tx, sku, r.available, wanted[sku])\n\t\tif err != nil {", "p, err := lockPool(ctx, tx, sku, r.available, wanted[sku])\n\t\tif false {", "internal/ledger/cutter TestFailures"},
 	{"a database that locks nothing is used", "internal/ledger/sqltx/skiplocked.go", "case err == nil || IsLockTimeout(err):", "case false:", "internal/ledger/sqltx TestCheckSkipLocked/MariaDB"},
 }

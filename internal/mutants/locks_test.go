@@ -177,6 +177,8 @@ var locks = []mutant{
 	{"Confirm of an SQL lock waits for a server that does not answer", sessionConfirm, "case <-ctx.Done():", "case <-context.WithoutCancel(ctx).Done():", "internal/lock/session TestConfirm"},
 	{"Confirm of a lost SQL lock does not return", sessionConfirm, "case <-g.stopped:", "case <-context.WithoutCancel(ctx).Done():", "internal/lock/session TestConfirm"},
 	{"a token is minted before its lock is granted", sessions, "	switch granted, err := g.ask(ctx, g.backend.database.Try", "	_, _ = g.backend.database.Mint(ctx, g.session.conn, g.key)\n	switch granted, err := g.ask(ctx, g.backend.database.Try", "internal/lock/session TestTokenAfterGrant"},
+	{"a MySQL lock is granted without a token", mysqlLock, "if err := next(rows, &taken.Token); err != nil {", "if err := next(rows, &taken.Token); false {", "internal/lock/mysql TestWait_CutShort"},
+	{"a MySQL answer that ends in its middle is whole", mysqlLock, "return cmp.Or(rows.Err(), errCutShort)", "return rows.Err()", "internal/lock/mysql TestWait_CutShort"},
 	{"a waiter's token on MySQL is minted before its lock is granted", mysqlLock, "\"SELECT CONNECTION_ID(), GET_LOCK('%s', %d); %s; SELECT LAST_INSERT_ID()\"", "\"%[3]s; SELECT CONNECTION_ID(), GET_LOCK('%[1]s', %[2]d); SELECT LAST_INSERT_ID()\"", "internal/lock/session TestTokenOfAWaiter/MariaDB"},
 	{"a lease counts from the beginning of the wait", sessions, "if time.Since(asked) <= checkInterval {", "if true {", "internal/lock/session TestLeaseAfterAWait"},
 	{"a lock that is gone after the wait is granted", sessions, "		if err == nil && !held {\n			err = lock.ErrDeleted\n		}\n		if err == nil {", "		if err == nil && !held {\n			err = nil\n		}\n		if err == nil {", "internal/lock/session TestLeaseAfterAWait"},

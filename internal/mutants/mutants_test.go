@@ -57,7 +57,7 @@ func TestApplies(t *testing.T) {
 		}
 		if !slices.ContainsFunc(files, func(file string) bool {
 			text, err := os.ReadFile(file)
-			return err == nil && strings.Contains(string(text), "\nfunc "+name+"(t *testing.T) {")
+			return err == nil && strings.Contains(string(text), "\nfunc "+name+"(t *testing.T) ")
 		}) {
 			t.Errorf("%s: %s has no %s", m.name, pkg, name)
 		}

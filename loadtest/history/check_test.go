@@ -81,7 +81,9 @@ func TestCheck(t *testing.T) {
 		yes, no, open = history.Linearizable, history.NotLinearizable, history.Undecided
 		fault         = call{Call: history.Fault}
 		created       = at(0, 1, total(2))
+		flying        = gated(rest(2, 0))
 	)
+	flying.Counts.GateAvailable, flying.Counts.GateInFlight = new(int64(0)), new(int64(2))
 	for _, test := range []struct {
 		name  string
 		calls []call
@@ -109,6 +111,9 @@ func TestCheck(t *testing.T) {
 		{"counts that are not those of the answers", []call{created, at(2, 4, took("o", 1)), at(90, 91, read("o", 1)), at(92, 93, rest(2, 2))}, no, "audit"},
 		{"an audit during a call proves nothing", []call{created, at(2, 4, took("o", 1)), at(3, 5, rest(2, 0)), at(90, 91, read("o", 1)), at(92, 93, rest(2, 1))}, yes, ""},
 		{"counts that do not agree", []call{created, at(92, 93, call{Call: history.Audit, SKU: "a", Counts: &client.Audit{Total: 2, LedgerAvailable: 2, Drift: 1}})}, open, "no audit at rest"},
+		{"an audit during a call ends no hold", []call{created, at(2, 3, tried("o", 2, history.Nothing)), at(2, 3, fault), at(4, 9, tried("y", 1, history.Nothing)), at(5, 6, rest(2, 0)), at(7, 8, soldOut(1)), at(92, 93, rest(2, 0))}, yes, ""},
+		{"nor does one with units in flight", []call{created, at(2, 3, tried("o", 2, history.Unknown)), at(4, 5, flying), at(7, 8, soldOut(1)), at(80, 81, list("o")), at(92, 93, gated(rest(2, 0)))}, yes, ""},
+		{"a ledger behind its orders", []call{created, at(4, 5, call{Call: history.Audit, SKU: "a", Counts: &client.Audit{Total: 2, LedgerAvailable: 1}}), at(92, 93, rest(2, 0))}, yes, ""},
 
 		{"unknown and found", []call{created, at(2, 3, tried("o", 2, history.Unknown)), at(5, 6, soldOut(1)), at(80, 81, list("o", client.Order{ID: "o", BuyerID: "o", Lines: lines(2)})), at(90, 91, read("o", 2)), at(92, 93, rest(2, 2))}, yes, ""},
 		{"unknown and found too much", []call{created, at(1, 2, took("p", 1)), at(2, 3, tried("o", 2, history.Unknown)), at(80, 81, list("o", client.Order{ID: "o", BuyerID: "o", Lines: lines(2)})), at(90, 91, read("o", 2)), at(90, 91, read("p", 1)), at(92, 93, rest(2, 3))}, no, ""},
@@ -116,6 +121,8 @@ func TestCheck(t *testing.T) {
 		{"unknown, not found, and refused meanwhile", []call{created, at(2, 3, tried("o", 2, history.Unknown)), at(5, 6, soldOut(1)), at(80, 81, list("o")), at(92, 93, rest(2, 0))}, yes, ""},
 		{"unknown, not found, and refused after the rest", []call{created, at(2, 3, tried("o", 2, history.Unknown)), at(80, 81, list("o")), at(82, 83, rest(2, 0)), at(84, 85, soldOut(1)), at(92, 93, rest(2, 0))}, no, "refused"},
 		{"unknown and never listed", []call{created, at(2, 3, tried("o", 2, history.Unknown)), at(5, 6, soldOut(1)), at(7, 8, took("p", 2)), at(90, 91, read("p", 2)), at(92, 93, rest(2, 2))}, yes, ""},
+		{"unknown and listed too early", []call{created, at(1, 2, list("o")), at(2, 3, tried("o", 2, history.Unknown)), at(92, 93, rest(2, 2))}, yes, ""},
+		{"unknown, never listed, and oversold", []call{created, at(2, 3, tried("o", 3, history.Unknown)), at(92, 93, rest(2, 3))}, no, "audit"},
 
 		{"busy, and refused meanwhile", []call{created, at(2, 9, tried("o", 2, history.Nothing)), at(3, 4, soldOut(1)), at(92, 93, rest(2, 0))}, yes, ""},
 		{"busy, and refused afterwards", []call{created, at(2, 3, tried("o", 2, history.Nothing)), at(4, 5, soldOut(1)), at(92, 93, rest(2, 0))}, no, "refused"},
@@ -136,12 +143,14 @@ func TestCheck(t *testing.T) {
 		{"refused after a cancellation and a rest, with a gate", []call{created, at(2, 3, took("o", 2)), at(4, 5, act(history.Cancel, "o", history.Accepted)), at(50, 51, read("o", 2, client.OrderCancelled)), at(52, 53, gated(rest(2, 0))), at(60, 61, soldOut(1)), at(90, 91, read("o", 2, client.OrderCancelled)), at(92, 93, gated(rest(2, 0)))}, no, "refused"},
 		{"undersold, with a gate", []call{created, at(2, 3, took("o", 1)), at(6, 7, soldOut(1)), at(90, 91, read("o", 1)), at(92, 93, gated(rest(2, 1)))}, no, "refused"},
 		{"cancelled by nobody", []call{created, at(2, 3, took("o", 2)), at(90, 91, read("o", 2, client.OrderCancelled)), at(92, 93, rest(2, 0))}, no, "no call asked for it"},
+		{"cancelled by a call that was refused", []call{created, at(2, 3, took("o", 2)), at(4, 5, act(history.Cancel, "o", history.Nothing)), at(90, 91, read("o", 2, client.OrderCancelled)), at(92, 93, rest(2, 0))}, no, "no call asked for it"},
 		{"a cancellation that was forgotten", []call{created, at(2, 3, took("o", 2)), at(4, 5, act(history.Cancel, "o", history.Accepted)), at(90, 91, read("o", 2)), at(92, 93, rest(2, 2))}, no, "cancel of order o was accepted"},
 		{"a cancellation whose answer was lost", []call{created, at(2, 3, took("o", 2)), at(4, 5, act(history.Cancel, "o", history.Unknown)), at(6, 7, took("p", 2)), at(90, 91, read("o", 2, client.OrderCancelled)), at(90, 91, read("p", 2)), at(92, 93, rest(2, 2))}, yes, ""},
 		{"refunded with restock", []call{created, at(2, 3, took("o", 2)), at(4, 5, act(history.Pay, "o", history.Accepted)), at(6, 7, act(history.Refund, "o", history.Accepted)), at(8, 9, took("p", 2)), at(90, 91, read("o", 2, client.OrderPaid, client.OrderRefunded)), at(90, 91, read("p", 2)), at(92, 93, rest(2, 2))}, yes, ""},
 		{"refunded without restock", []call{created, at(2, 3, took("o", 2)), at(4, 5, act(history.Pay, "o", history.Accepted)), at(6, 7, call{Call: history.Refund, OrderID: "o", Outcome: history.Accepted}), at(8, 9, took("p", 2)), at(90, 91, read("o", 2, client.OrderPaid, client.OrderRefunded)), at(90, 91, read("p", 2)), at(92, 93, rest(2, 4))}, no, "order p"},
 
 		{"expired and sold again", []call{created, at(2, 3, windowed(took("o", 2), 1000)), at(1003, 1004, took("p", 2)), at(2000, 2001, read("o", 2, client.OrderExpired)), at(2000, 2001, read("p", 2)), at(2092, 2093, rest(2, 2))}, yes, ""},
+		{"expired by a faster clock", []call{created, at(2, 3, windowed(took("o", 2), 1000)), at(950, 951, took("p", 2)), at(2000, 2001, read("o", 2, client.OrderExpired)), at(2000, 2001, read("p", 2)), at(2092, 2093, rest(2, 2))}, yes, ""},
 		{"sold again before it expired", []call{created, at(2, 3, windowed(took("o", 2), 1000)), at(803, 804, took("p", 2)), at(2000, 2001, read("o", 2, client.OrderExpired)), at(2000, 2001, read("p", 2)), at(2092, 2093, rest(2, 2))}, no, "order p"},
 		{"revived", []call{created, at(2, 3, took("o", 2)), at(40, 41, act(history.Pay, "o", history.Accepted)), at(42, 43, soldOut(1)), at(90, 91, read("o", 2, client.OrderExpired, client.OrderPaid)), at(92, 93, rest(2, 2))}, yes, ""},
 		{"revived without units", []call{created, at(2, 3, took("o", 2)), at(30, 31, took("p", 2)), at(40, 41, act(history.Pay, "o", history.Accepted)), at(90, 91, read("o", 2, client.OrderExpired, client.OrderPaid)), at(90, 91, read("p", 2)), at(92, 93, rest(2, 4))}, no, ""},
@@ -151,6 +160,7 @@ func TestCheck(t *testing.T) {
 		{"sold before the restock", []call{created, at(2, 3, took("o", 2)), at(4, 5, took("p", 1)), at(6, 7, total(3)), at(90, 91, read("o", 2)), at(90, 91, read("p", 1)), at(92, 93, rest(3, 3))}, no, "order p"},
 		{"shrunk", []call{created, at(2, 3, total(1)), at(4, 5, soldOut(2)), at(92, 93, rest(1, 0))}, yes, ""},
 		{"shrunk below what is sold", []call{created, at(2, 3, took("o", 2)), at(4, 5, total(1)), at(90, 91, read("o", 2)), at(92, 93, rest(1, 2))}, no, "set"},
+		{"shrunk below what is sold, and refused meanwhile", []call{created, at(2, 3, took("o", 1)), at(4, 20, total(0)), at(5, 6, soldOut(1)), at(90, 91, read("o", 1)), at(92, 93, rest(0, 1))}, no, "refused"},
 		{"below sold", []call{created, at(2, 3, took("o", 2)), at(4, 5, belowSold(1)), at(90, 91, read("o", 2)), at(92, 93, rest(2, 2))}, yes, ""},
 		{"not below sold", []call{created, at(4, 5, belowSold(1)), at(92, 93, rest(2, 0))}, no, "refused"},
 		{"a shrink that is refused holds units", []call{created, at(2, 3, took("o", 1)), at(4, 9, belowSold(0)), at(5, 6, soldOut(1)), at(90, 91, read("o", 1)), at(92, 93, rest(2, 1))}, yes, ""},

@@ -3,12 +3,14 @@ package history_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
@@ -72,8 +74,17 @@ func TestRecorder(t *testing.T) {
 	_ = s.Ready(ctx)
 	service.Close()
 	c.Place(ctx, service.URL, request)
-	lost := load.NewClient(recorder.Transport(silent{}))
-	lost.Place(ctx, service.URL, request)
+	for _, answer := range []lost{{nil, context.DeadlineExceeded}, {&http.Response{StatusCode: http.StatusCreated, Body: io.NopCloser(iotest.ErrReader(io.ErrUnexpectedEOF))}, nil}} {
+		load.NewClient(recorder.Transport(answer)).Place(ctx, service.URL, request)
+	}
+	unreadable, err := http.NewRequestWithContext(ctx, http.MethodPut, service.URL+"/stock/a", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unreadable.GetBody = func() (io.ReadCloser, error) { return nil, io.ErrUnexpectedEOF }
+	if _, err := recorder.Transport(lost{nil, context.Canceled}).RoundTrip(unreadable); !errors.Is(err, context.Canceled) { //nolint:bodyclose // there is no answer
+		t.Errorf("a request that cannot be read: %v", err)
+	}
 	recorder.Fault("it is pulled out", func() {})
 	if err := recorder.Err(); err != nil {
 		t.Fatal(err)
@@ -107,6 +118,8 @@ func TestRecorder(t *testing.T) {
 		"orders by client 7: unknown",
 		"take by client 7 2 of a: nothing (connection refused)",
 		"take by client 7 2 of a: unknown",
+		"take by client 7 2 of a: unknown",
+		"set by client 7 total 0: unknown",
 		"fault: accepted",
 	}
 	if !slices.Equal(got, want) {
@@ -129,11 +142,45 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// silent is a transport that gets no answer.
-type silent struct{}
+// lost is a transport whose answer is lost, or ends in its middle.
+type lost struct {
+	answer *http.Response
+	err    error
+}
 
-func (silent) RoundTrip(*http.Request) (*http.Response, error) {
-	return nil, context.DeadlineExceeded
+func (l lost) RoundTrip(*http.Request) (*http.Response, error) { return l.answer, l.err }
+
+// TestRecorder_Incomplete checks that a recorder says that a call is missing, also when later
+// calls can be written.
+func TestRecorder_Incomplete(t *testing.T) {
+	t.Parallel()
+	file := new(failsOnce)
+	recorder := history.NewRecorder(file)
+	for range 2 {
+		recorder.Fault("it is pulled out", func() {})
+		if err := recorder.Err(); !errors.Is(err, io.ErrShortWrite) {
+			t.Errorf("after a failed write: %v", err)
+		}
+	}
+	full := history.NewRecorder(io.Discard)
+	full.AllButOne()
+	for _, want := range []bool{false, true} {
+		full.Fault("it is pulled out", func() {})
+		if err := full.Err(); (err != nil) != want {
+			t.Errorf("too many calls: %v; answered %v", want, err)
+		}
+	}
+}
+
+// failsOnce fails the first write.
+type failsOnce struct{ written bool }
+
+func (f *failsOnce) Write(b []byte) (int, error) {
+	if f.written {
+		return len(b), nil
+	}
+	f.written = true
+	return 0, io.ErrShortWrite
 }
 
 // TestRead checks that a file that is no history is refused.
@@ -142,6 +189,7 @@ func TestRead(t *testing.T) {
 	for text, says := range map[string]string{
 		`{"call":"take","begin":1,"end":2}` + "\n{": "call 2",
 		`{"call":"take","begin":3,"end":2}`:         "before it begins",
+		strings.Repeat(" ", 1<<20):                  "too long",
 	} {
 		if _, err := history.Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", text, err)

@@ -6,8 +6,6 @@ import (
 	"net/url"
 	"testing"
 
-	"github.com/google/uuid"
-
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -57,9 +55,6 @@ func TestFailures(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	taking := func(lines ...stock.Line) stock.Take {
-		return stock.Take{Deduction: stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "b", Lines: lines}}
-	}
 	cut := func(c cutter.Cutter, takes []stock.Take, fault faults.Fault) (hit []string, decisions []cutter.Decision, err error) {
 		tx, err := db.Begin(t.Context())
 		if err != nil {
@@ -75,13 +70,25 @@ func TestFailures(t *testing.T) {
 		return hit, decisions, err
 	}
 	all := cutters()
+	all["unit-rows"] = func() cutter.Cutter { // that has found too few free units
+		c := cutter.UnitRows()
+		for _, sku := range []stock.SKU{"plain", "other", "limited", "counting"} {
+			if _, _, err := cut(c, taking(stock.Line{SKU: sku, Quantity: 1}), faults.Fault{}); !errors.Is(err, cutter.ErrConflict) {
+				t.Fatalf("without unit rows: %v, want %v", err, cutter.ErrConflict)
+			}
+		}
+		return c
+	}
+	if hit, decisions, err := cut(cutter.UnitRows(), taking(stock.Line{SKU: "plain", Quantity: 1}), faults.Fault{Kind: faults.BadValue, Nth: 1}); !errors.Is(err, errRefused) {
+		t.Errorf("unit-rows, that may have free units: after %q: %v, %v", hit, decisions, err)
+	}
 	for name, newCutter := range all {
 		for group, takes := range map[string][]stock.Take{
-			"one":                 {taking(stock.Line{SKU: "plain", Quantity: 1})},
-			"two SKUs":            {taking(stock.Line{SKU: "other", Quantity: 1}, stock.Line{SKU: "plain", Quantity: 1})},
-			"the second sold out": {taking(stock.Line{SKU: "other", Quantity: 1}, stock.Line{SKU: "plain", Quantity: 10})},
-			"limited":             {taking(stock.Line{SKU: "limited", Quantity: 1}), taking(stock.Line{SKU: "plain", Quantity: 1})},
-			"counting":            {taking(stock.Line{SKU: "counting", Quantity: 1})},
+			"one":                 taking(stock.Line{SKU: "plain", Quantity: 1}),
+			"two SKUs":            taking(stock.Line{SKU: "other", Quantity: 1}, stock.Line{SKU: "plain", Quantity: 1}),
+			"the second sold out": taking(stock.Line{SKU: "other", Quantity: 1}, stock.Line{SKU: "plain", Quantity: 10}),
+			"limited":             append(taking(stock.Line{SKU: "limited", Quantity: 1}), taking(stock.Line{SKU: "plain", Quantity: 1})...),
+			"counting":            taking(stock.Line{SKU: "counting", Quantity: 1}),
 		} {
 			for n, injected := 1, true; injected; n++ {
 				hit, decisions, err := cut(newCutter(), takes, faults.Fault{Kind: faults.BadValue, Nth: n})
@@ -108,7 +115,7 @@ func TestFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, newCutter := range all {
-		_, decisions, err := cut(newCutter(), []stock.Take{taking(stock.Line{SKU: "plain", Quantity: 1})}, faults.Fault{})
+		_, decisions, err := cut(newCutter(), taking(stock.Line{SKU: "plain", Quantity: 1}), faults.Fault{})
 		if err == nil || decisions != nil {
 			t.Errorf("%s: of a row that is not updated: %v, %v", name, decisions, err)
 		}

@@ -59,10 +59,8 @@ func CollectFree(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) (units map
 // which must be locked.
 func (rs rows) lockParts(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) error {
 	parts, err := lockParts(ctx, tx, skus, tx.Dialect().RowLock())
-	for sku, units := range parts {
-		if r := rs[sku]; r != nil {
-			r.available += units
-		}
+	for sku, r := range rs {
+		r.available += parts[sku]
 	}
 	return err
 }
@@ -92,7 +90,7 @@ func lockFreeParts(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) (units m
 		units[sku] += available
 		locked[part{sku, number}] = true
 	})
-	if err == nil && tx.SkipsLocked() { // what is there and not locked by tx, another transaction holds
+	if err == nil { // what is there and not locked by tx, another transaction holds
 		err = eachPart(ctx, tx, skus, "", func(sku stock.SKU, number int, _ int64) {
 			if !locked[part{sku, number}] && !slices.Contains(busy, sku) {
 				busy = append(busy, sku)

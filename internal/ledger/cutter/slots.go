@@ -67,9 +67,7 @@ func (c *slots) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes 
 // all parts of the others. Of the rest it locks everything.
 func (c *slots) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, slot int, takes []stock.Take) ([]Decision, error) {
 	skus, units := unitsOf(takes)
-	enough := func(r *row) bool {
-		return r.available >= units[r.sku] && rows{r.sku: r}.check(line{sku: r.sku}, g) == nil
-	}
+	enough := func(r *row) bool { return r.available >= units[r.sku] }
 	fromSlot, err := readSlot(ctx, tx, skus, slot, "")
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package cutter_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/google/uuid"
@@ -152,4 +153,55 @@ func TestSlots(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSlots_ChangedMeanwhile lets a sale read a slot with one unit while another transaction
+// sells that unit, or takes the slot back. The stock row has one more, so the sale must ask
+// for another try, and not refuse.
+func TestSlots_ChangedMeanwhile(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, s *unitSale) {
+		c := cutter.Slots(1)
+		for name, change := range map[string]func(*sqltx.Tx) error{
+			"sold": func(tx *sqltx.Tx) error {
+				d, err := s.cut(t.Context(), tx, c, 1)
+				return errors.Join(err, d.Reason())
+			},
+			"taken back": func(tx *sqltx.Tx) error {
+				_, err := tx.Exec(t.Context(), "UPDATE stock SET version = version + 1 WHERE sku = ?", string(s.sku))
+				if err == nil {
+					_, err = cutter.Collect(t.Context(), tx, s.sku)
+				}
+				return err
+			},
+		} {
+			s.lay(t, 2)
+			sale, holder, asking := s.begin(t), s.begin(t), s.begin(t)
+			if d, err := s.cut(t.Context(), sale, c, 1); err != nil || !d.Taken() {
+				t.Fatalf("the first sale: %v, %v", d, err)
+			}
+			if err := sale.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.db.Exec(t.Context(), "UPDATE stock SET available = 1 WHERE sku = ?", string(s.sku)); err != nil {
+				t.Fatal(err)
+			}
+			if err := change(holder); err != nil {
+				t.Fatal(err)
+			}
+			answered := make(chan error, 1)
+			go func() {
+				d, err := s.cut(t.Context(), asking, c, 1)
+				answered <- errors.Join(err, d.Reason())
+			}()
+			testenv.Await(t, "the sale waits for the slot", func() bool { return s.someoneLocks(t, "stock_parts") })
+			if err := holder.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-answered; !errors.Is(err, cutter.ErrConflict) {
+				t.Errorf("the slot is %s: %v, want %v", name, err, cutter.ErrConflict)
+			}
+			asking.Rollback()
+		}
+	})
 }

@@ -1,12 +1,17 @@
 package mysql
 
 import (
+	"context"
 	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"io"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+	"github.com/holdfast-stock/holdfast/internal/lock/session"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -105,4 +110,72 @@ func TestKey(t *testing.T) {
 	if len(keys) != 4 {
 		t.Errorf("only %d of 4 keys are different", len(keys))
 	}
+}
+
+// TestWait_CutShort expects no grant, and so no token 0, from an answer that ends in its
+// middle or cannot be read.
+func TestWait_CutShort(t *testing.T) {
+	t.Parallel()
+	granted, token := []driver.Value{int64(7), int64(1)}, []driver.Value{int64(42)}
+	for name, test := range map[string]struct {
+		answer answer
+		want   session.Taken
+	}{
+		"whole":                {answer{rows: [][]driver.Value{granted, token}}, session.Taken{Session: 7, Granted: true, Token: 42}},
+		"nothing":              {answer{rows: [][]driver.Value{nil}}, session.Taken{}},
+		"no session":           {answer{rows: [][]driver.Value{{"x", int64(1)}, token}}, session.Taken{}},
+		"without second part":  {answer{rows: [][]driver.Value{granted}}, session.Taken{}},
+		"without token":        {answer{rows: [][]driver.Value{granted, nil}}, session.Taken{}},
+		"no number":            {answer{rows: [][]driver.Value{granted, {"x"}}}, session.Taken{}},
+		"cut after its tokens": {answer{rows: [][]driver.Value{granted, token}, end: io.ErrUnexpectedEOF}, session.Taken{}},
+	} {
+		db := sql.OpenDB(test.answer)
+		defer db.Close()
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken, err := wait(t.Context(), conn, Key("d", "a"))
+		if sound := test.want.Granted; sound != (err == nil) || sound && taken != test.want {
+			t.Errorf("%s: %+v, %v", name, taken, err)
+		}
+	}
+}
+
+// answer is a database whose answer to every text has these result sets, of at most one row
+// each.
+type answer struct {
+	rows [][]driver.Value
+	end  error // of the last one
+	read bool
+}
+
+func (a answer) Connect(context.Context) (driver.Conn, error) { return a, nil }
+func (answer) Driver() driver.Driver                          { return nil }
+func (answer) Prepare(string) (driver.Stmt, error)            { return nil, errors.ErrUnsupported }
+func (answer) Begin() (driver.Tx, error)                      { return nil, errors.ErrUnsupported }
+func (a answer) Close() error                                 { return a.end }
+
+func (a answer) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
+	return &a, nil
+}
+
+func (a *answer) Columns() []string      { return make([]string, len(a.rows[0])) }
+func (a *answer) HasNextResultSet() bool { return len(a.rows) > 1 }
+
+func (a *answer) Next(row []driver.Value) error {
+	if a.read || a.rows[0] == nil {
+		return io.EOF
+	}
+	a.read = true
+	copy(row, a.rows[0])
+	return nil
+}
+
+func (a *answer) NextResultSet() error {
+	if !a.HasNextResultSet() {
+		return io.EOF
+	}
+	a.rows, a.read = a.rows[1:], false
+	return nil
 }
