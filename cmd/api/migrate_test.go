@@ -52,6 +52,7 @@ func TestMigrate(t *testing.T) {
 				{"migrate up", "schema version 6"},
 				{"migrate up", "schema version 6"},
 				{"migrate version", "schema version 6"},
+				{"migrate down", "schema version 5"},
 				{"migrate down", "schema version 4"},
 				{"migrate down", "schema version 3"},
 				{"migrate down", "schema version 2"},
@@ -63,6 +64,7 @@ func TestMigrate(t *testing.T) {
 				mustRun(t, step.command, url, 0, step.says)
 			}
 			mustServe(t, url, "--migrate")
+			mustRun(t, "migrate down", url, 0, "schema version 5") // no claims are being counted
 			mustRun(t, "migrate down", url, 0, "schema version 4") // no part has units
 			mustRun(t, "migrate down", url, 0, "schema version 3") // no order is queued
 			mustRun(t, "migrate down", url, 0, "schema version 2") // the order's life has not begun
@@ -91,6 +93,7 @@ func TestMigrate_Killed(t *testing.T) {
 				t.Parallel()
 				url := d.URL(t)
 				mustRun(t, "migrate up", url, 0)
+				mustRun(t, "migrate down", url, 0, "schema version 5")
 				mustRun(t, "migrate down", url, 0, "schema version 4")
 				mustRun(t, "migrate down", url, 0, "schema version 3")
 				mustRun(t, "migrate down", url, 0, "schema version 2")
@@ -182,6 +185,7 @@ func TestMigrate_BesideInstance(t *testing.T) {
 			api := serveHere(t, "--migrate", "--strategy", "merged", "--db", url)
 			setStock(t, api.URL(), "a", 5)
 			order := decoded[placed](t, mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u", "a", 2)))
+			mustRun(t, "migrate down", url, 0, "schema version 5")
 			mustRun(t, "migrate down", url, 0, "schema version 4")
 			mustRun(t, "migrate down", url, 0, "schema version 3")
 			mustRun(t, "migrate down", url, 0, "schema version 2")
@@ -191,6 +195,7 @@ func TestMigrate_BesideInstance(t *testing.T) {
 
 			mustCall(t, http.StatusOK, http.MethodPost, api.URL()+"/orders/"+order.ID+"/pay", `{"payment_id":"p"}`)
 			mustCall(t, http.StatusOK, http.MethodPost, api.URL()+"/orders/"+order.ID+"/refund", `{"restock":true}`)
+			mustRun(t, "migrate down", url, 0, "schema version 5")
 			mustRun(t, "migrate down", url, 0, "schema version 4")
 			mustRun(t, "migrate down", url, 0, "schema version 3")
 			mustRun(t, "migrate down", url, 1, "reverting migration 3 would lose payments", "which refunds returned units", "restore the backup")
@@ -213,10 +218,10 @@ func TestMigrate_BesideInstance(t *testing.T) {
 			}
 			// The version alone takes the instance out of service, also if its statements
 			// would not fail yet.
-			schemaIs(4, false)
+			schemaIs(5, false)
 			mustCall(t, http.StatusServiceUnavailable, http.MethodGet, api.URL()+"/readyz", "")
 			// A newer program that migrates does not.
-			schemaIs(6, true)
+			schemaIs(7, true)
 			waitReady(t, api.URL())
 		})
 	}
