@@ -91,7 +91,9 @@ type exposed map[string]map[string]map[string]bool
 // scrape adds the metrics of a running service.
 func (e exposed) scrape(t *testing.T, url string) {
 	t.Helper()
-	response, err := http.Get(url + "/metrics")
+	plain := http.Client{Transport: &http.Transport{DisableCompression: true}} // metrics are long
+	defer plain.CloseIdleConnections()
+	response, err := plain.Get(url + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -564,7 +564,7 @@ func TestLiars(t *testing.T) {
 	t.Parallel()
 	const (
 		open   = "--rate 50 --duration 1s"
-		stock  = 100
+		stock  = 60
 		broken = command.ExitFailed
 	)
 	whole, running := t, map[string]*services{}
@@ -663,7 +663,7 @@ func TestProductName(t *testing.T) {
 // More strategies on each pair of stores, by more instances, are for the thorough mode.
 func TestRealStores(t *testing.T) {
 	t.Parallel()
-	const stock = 100
+	const stock = 60
 	for _, test := range []struct {
 		name       string
 		strategies string

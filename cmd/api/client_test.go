@@ -44,8 +44,12 @@ func TestMain(m *testing.M) {
 // client calls the API over HTTP. The tests of the running service have no other
 // access to it.
 var client = &http.Client{
-	Timeout:   20 * time.Second,
-	Transport: &http.Transport{MaxIdleConnsPerHost: 100, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, // TestTLS verifies
+	Timeout: 20 * time.Second,
+	Transport: &http.Transport{
+		MaxIdleConnsPerHost: 100,
+		TLSClientConfig:     &tls.Config{InsecureSkipVerify: true}, // TestTLS verifies
+		DisableCompression:  true,                                  // metrics are long
+	},
 }
 
 // call sends a request and returns the status and the body.

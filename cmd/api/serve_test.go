@@ -197,7 +197,7 @@ func TestContract(t *testing.T) {
 			}
 			checkLifecycle(t, url)
 			waitReady(t, url)
-			for _, path := range []string{"/stock?limit=1", "/strategies", "/healthz", "/openapi.yaml", "/metrics"} {
+			for _, path := range []string{"/stock?limit=1", "/strategies", "/healthz", "/openapi.yaml", "/metrics?name[]=holdfast_build_info"} {
 				mustCall(t, 200, "GET", url+path, "")
 			}
 		})

@@ -226,7 +226,7 @@ func TestErrors_Serialization(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := migrated(t, server.url(t)+server.query)
+			s := migrated(t, testenv.Patient(t, server.url(t)+server.query))
 			insertStock(t, s.Ledger(), "a")
 			tx := s.DB().Begin(&sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 			defer tx.Rollback()
