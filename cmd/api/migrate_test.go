@@ -31,7 +31,7 @@ func mustServe(t *testing.T, dbURL string, flags ...string) {
 // TestMigrate migrates up, down and up again, and serves on the new schema.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
-	for _, d := range testenv.Databases() {
+	for _, d := range testenv.AllVersions(testenv.Databases()) {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
 			url := d.URL(t)
