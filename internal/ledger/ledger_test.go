@@ -24,8 +24,8 @@ func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
 // The kinds of database on which the tests run.
 var (
-	servers   = testenv.NetworkDatabases()
-	databases = testenv.Databases()
+	servers   = testenv.AllVersions(testenv.NetworkDatabases())
+	databases = testenv.AllVersions(testenv.Databases())
 )
 
 // database is a migrated database of one test.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -22,7 +23,8 @@ type crowd struct {
 
 	mu       sync.Mutex
 	accepted []uuid.UUID
-	unknown  int // answers with an unknown outcome
+	times    []time.Time // when they were answered
+	unknown  int         // answers with an unknown outcome
 }
 
 // startCrowd lets the buyers order from the instances, until the test ends at the latest.
@@ -61,7 +63,7 @@ func (c *crowd) note(id uuid.UUID, err error) bool {
 	defer c.mu.Unlock()
 	switch {
 	case err == nil:
-		c.accepted = append(c.accepted, id)
+		c.accepted, c.times = append(c.accepted, id), append(c.times, time.Now())
 	case errors.Is(err, stock.ErrUnavailable):
 		c.unknown++
 	case !errors.Is(err, stock.ErrBusy):

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 // database of its own.
 func forEachSQL(t *testing.T, test func(t *testing.T, dbURL string)) {
 	t.Helper()
-	for _, d := range testenv.Databases() {
+	for _, d := range testenv.AllVersions(testenv.Databases()) {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
 			test(t, d.URL(t))

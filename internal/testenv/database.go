@@ -28,6 +28,26 @@ var (
 	postgresFolders = "/usr/lib/postgresql/*/bin"
 )
 
+// postgres18Folders are where scripts/test-servers.sh installs PostgreSQL 18, and where a
+// distribution does.
+var postgres18Folders = []string{"/usr/local/lib/postgresql/18/bin", "/usr/lib/postgresql/18/bin"}
+
+// postgresBuild is a PostgreSQL of some version.
+type postgresBuild struct {
+	kind     string // names its data folders
+	programs func(dependency) (path string, err error)
+}
+
+var (
+	postgresDefault = postgresBuild{"postgres", func(d dependency) (string, error) { return lookPath(d, postgresFolders) }}
+	postgres18      = postgresBuild{"postgres18", func(d dependency) (string, error) {
+		if path, ok := lookIn(d.file, postgres18Folders...); ok {
+			return path, nil
+		}
+		return "", &missingError{dependency{d.file + " of PostgreSQL 18", "", "HOLDFAST_TEST_POSTGRES_18"}}
+	}}
+)
+
 // MariaDB returns the URL of a new, empty database on a server that all tests of
 // the process share. The server does not wait for the disk.
 func MariaDB(t T) string {
@@ -42,9 +62,20 @@ func MariaDB(t T) string {
 func Postgres(t T) string {
 	t.Helper()
 	return freshDatabase(t, "PostgreSQL", "HOLDFAST_TEST_POSTGRES", func() (*DatabaseServer, error) {
-		return startPostgres("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
+		return postgresDefault.start(withoutDisk...)
 	})
 }
+
+// Postgres18 is Postgres on PostgreSQL 18.
+func Postgres18(t T) string {
+	t.Helper()
+	return freshDatabase(t, "PostgreSQL 18", "HOLDFAST_TEST_POSTGRES_18", func() (*DatabaseServer, error) {
+		return postgres18.start(withoutDisk...)
+	})
+}
+
+// withoutDisk are the arguments of a PostgreSQL that does not wait for the disk.
+var withoutDisk = []string{"-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"}
 
 // SQLite returns the URL of a database file that does not exist yet, in a new
 // folder.
@@ -98,6 +129,15 @@ func Chosen(all []Database, names ...string) []Database {
 	return slices.DeleteFunc(slices.Clone(all), func(d Database) bool { return !slices.Contains(names, d.Name) })
 }
 
+// AllVersions returns these kinds of database, which PostgreSQL is one of, and in a thorough
+// run PostgreSQL 18 too. It is for the tests that say what a database must do for the ledger.
+func AllVersions(kinds []Database) []Database {
+	if !Thorough() {
+		return kinds
+	}
+	return append(kinds, Database{"PostgreSQL 18", Postgres18})
+}
+
 // freshDatabase creates a database on the shared server, or on the server that
 // the variable names. There it drops the database when the test ends.
 func freshDatabase(t T, kind, variable string, start func() (*DatabaseServer, error)) string {
@@ -139,7 +179,13 @@ func OwnMariaDB(t T, args ...string) *DatabaseServer {
 // these additional arguments.
 func OwnPostgres(t T, args ...string) *DatabaseServer {
 	t.Helper()
-	return startOwn(t, "PostgreSQL", startPostgres, args)
+	return startOwn(t, "PostgreSQL", postgresDefault.start, args)
+}
+
+// OwnPostgres18 is OwnPostgres with PostgreSQL 18.
+func OwnPostgres18(t T, args ...string) *DatabaseServer {
+	t.Helper()
+	return startOwn(t, "PostgreSQL 18", postgres18.start, args)
 }
 
 // startOwn starts a database server that ends with the test.
@@ -214,12 +260,12 @@ func newMariaDB(args ...string) (*DatabaseServer, error) {
 	return s, nil
 }
 
-func startPostgres(args ...string) (*DatabaseServer, error) {
-	path, err := lookPath(postgres, postgresFolders)
+func (b postgresBuild) start(args ...string) (*DatabaseServer, error) {
+	path, err := b.programs(postgres)
 	if err != nil {
 		return nil, err
 	}
-	install, err := lookPath(initdb, postgresFolders)
+	install, err := b.programs(initdb)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +273,7 @@ func startPostgres(args ...string) (*DatabaseServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := databaseFolder("postgres", owner, func(data string) *exec.Cmd {
+	folder, err := databaseFolder(b.kind, owner, func(data string) *exec.Cmd {
 		return exec.Command(install, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync")
 	})
 	if err != nil {

@@ -1,7 +1,8 @@
 // Package testenv starts real servers for tests and benchmarks: Redis, Redis
-// Cluster, Redis with Sentinels, MariaDB, Galera, PostgreSQL with and without a
-// standby, PgBouncer, nginx, ZooKeeper, etcd and the service itself. Servers
-// listen on free ports of 127.0.0.1 below 32768 and use temporary folders.
+// Cluster, Redis with Sentinels, MariaDB with and without a replica, Galera,
+// PostgreSQL with and without a standby, Patroni, PgBouncer, nginx, ZooKeeper, etcd
+// and the service itself. Servers listen on free ports of 127.0.0.1 below 32768 and
+// use temporary folders.
 //
 // [Redis], [MariaDB] and similar functions return the URL of a server that all
 // tests of the process share. The first call starts it. Each call for a database
@@ -25,6 +26,7 @@
 //	HOLDFAST_TEST_REDIS_SENTINEL  redis+sentinel://h1:p1,h2:p2,h3:p3/mymaster
 //	HOLDFAST_TEST_MYSQL           mysql://root:password@host:port
 //	HOLDFAST_TEST_POSTGRES        postgres://postgres:password@host:port
+//	HOLDFAST_TEST_POSTGRES_18     the same, of version 18
 //	HOLDFAST_TEST_ZOOKEEPER       host:port
 //	HOLDFAST_TEST_ETCD            host:port
 //
@@ -420,7 +422,7 @@ type finalError struct{ error }
 // dependency is a file that a server needs.
 type dependency struct {
 	file     string // the name of a program, or a path
-	packages string // the Debian packages to install
+	packages string // the Debian packages to install; "" if only make servers can
 	variable string // names a running server to use instead; "" if there is none
 }
 
@@ -428,7 +430,10 @@ type dependency struct {
 type missingError struct{ dependency }
 
 func (m *missingError) Error() string {
-	s := fmt.Sprintf("%s is not installed: apt-get install --no-install-recommends %s (make test does it when root)", m.file, m.packages)
+	s := m.file + " is not installed: HOLDFAST_TEST_THOROUGH=1 make servers"
+	if m.packages != "" {
+		s = fmt.Sprintf("%s is not installed: apt-get install --no-install-recommends %s (make test does it when root)", m.file, m.packages)
+	}
 	if m.variable != "" {
 		s += ", or name a running server in " + m.variable
 	}
@@ -453,20 +458,29 @@ func check(t T, what string, err error) {
 // folders, which may be patterns, and the folders of administrators, because the
 // PATH of a user often lacks them.
 func lookPath(d dependency, folders ...string) (string, error) {
-	for _, pattern := range append(folders, "/usr/sbin", "/usr/local/sbin") {
-		found, _ := filepath.Glob(filepath.Join(pattern, d.file))
-		slices.Sort(found)
-		for _, path := range slices.Backward(found) { // the newest version first
-			if path, err := exec.LookPath(path); err == nil {
-				return path, nil
-			}
-		}
+	if path, ok := lookIn(d.file, append(folders, "/usr/sbin", "/usr/local/sbin")...); ok {
+		return path, nil
 	}
 	path, err := exec.LookPath(d.file)
 	if err != nil {
 		return "", &missingError{d}
 	}
 	return path, nil
+}
+
+// lookIn returns the path of a program in the first of these folders, which may be patterns,
+// that has it.
+func lookIn(program string, folders ...string) (path string, ok bool) {
+	for _, pattern := range folders {
+		found, _ := filepath.Glob(filepath.Join(pattern, program))
+		slices.Sort(found)
+		for _, path := range slices.Backward(found) { // the newest version first
+			if path, err := exec.LookPath(path); err == nil {
+				return path, true
+			}
+		}
+	}
+	return "", false
 }
 
 // programs lists what the servers need that are named after their main program.

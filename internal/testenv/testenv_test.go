@@ -248,6 +248,26 @@ func TestServers(t *testing.T) {
 	}
 }
 
+// TestPostgres18 checks the version of the servers that a thorough run starts beside the
+// default.
+func TestPostgres18(t *testing.T) {
+	t.Parallel()
+	if !testenv.Thorough() {
+		t.Log("only in a thorough run: PostgreSQL 18 may not be installed")
+		return
+	}
+	for _, dbURL := range []string{testenv.Postgres18(t), testenv.OwnPostgres18(t).URL()} {
+		db, err := store.OpenSQL(t.Context(), dbURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		if e := db.Engine(t.Context()); !strings.HasPrefix(e.Version, "18.") {
+			t.Errorf("the server is %s %s", e.Name, e.Version)
+		}
+	}
+}
+
 // TestRedisFaults checks Stop, Cont, Kill and Restart of a Redis: a restarted
 // server is empty and has the same address.
 func TestRedisFaults(t *testing.T) {

@@ -42,7 +42,7 @@ var leftOut = map[string][]string{
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	for _, d := range testenv.Databases() {
+	for _, d := range testenv.AllVersions(testenv.Databases()) {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
 			db := migrated(t, d.URL(t))

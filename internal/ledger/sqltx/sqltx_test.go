@@ -16,13 +16,13 @@ func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 // database of its own.
 func forEachSQL(t *testing.T, test func(t *testing.T, dbURL string)) {
 	t.Helper()
-	runOn(t, testenv.Databases(), test)
+	runOn(t, testenv.AllVersions(testenv.Databases()), test)
 }
 
 // forEachServer is forEachSQL without SQLite.
 func forEachServer(t *testing.T, test func(t *testing.T, dbURL string)) {
 	t.Helper()
-	runOn(t, testenv.NetworkDatabases(), test)
+	runOn(t, testenv.AllVersions(testenv.NetworkDatabases()), test)
 }
 
 func runOn(t *testing.T, databases []testenv.Database, test func(t *testing.T, dbURL string)) {

@@ -144,9 +144,14 @@ func newRig(t *testing.T, backend, fault string) *rig {
 		r.servers = []server{migrated(t, testenv.OwnMariaDB(t))}
 	case "postgres":
 		r.servers = []server{migrated(t, testenv.OwnPostgres(t))}
+	case postgres18:
+		r.backend, r.servers = "postgres", []server{migrated(t, testenv.OwnPostgres18(t))}
 	}
 	return r
 }
+
+// postgres18 is the backend postgres on PostgreSQL 18.
+const postgres18 = "postgres 18"
 
 // database is a server whose address is the URL of a migrated database.
 type database struct{ *testenv.DatabaseServer }
@@ -386,7 +391,13 @@ func (quiet) Printf(string, ...any) {}
 // checks that restart the servers run first, one after the other.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	for _, row := range locktest.Table() {
+	rows := locktest.Table()
+	if testenv.Thorough() { // another version of the same server
+		postgres := rows[slices.IndexFunc(rows, func(r locktest.Row) bool { return r.Backend == "postgres" })]
+		postgres.Backend = postgres18
+		rows = append(rows, postgres)
+	}
+	for _, row := range rows {
 		t.Run(row.Backend, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, row.Backend, noFault)

@@ -1,0 +1,45 @@
+package protocol
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// TestPatroni kills the primary of two nodes that Patroni manages in mid-sale, and its
+// Patroni. Patroni promotes the synchronous standby, the instances follow, and no accepted
+// order is lost.
+func TestPatroni(t *testing.T) {
+	t.Parallel()
+	if !testenv.Thorough() {
+		t.Log("only in a thorough run: TestStandby and TestSeveralHosts have the same parts")
+		return
+	}
+	primary, standby := testenv.OwnPatroni(t)
+	both := severalHosts(t, primary.URL(), standby.URL())
+	s := newShop(t, both)
+	sku := newSKU("patroni")
+	var instances []*instance
+	for range 2 {
+		i := s.open(t, settings{strategy: "merged", db: openSQL(t, both).Ledger})
+		defer i.Close()
+		instances = append(instances, i)
+	}
+	addStock(t, instances[0], sku, 1_000_000)
+	crowd := startCrowd(t, sku, instances...)
+	crowd.awaitMore(t, "orders are accepted")
+	if standby.AcceptsWrites(t.Context()) {
+		t.Fatal("there are two primaries")
+	}
+	killed := time.Now()
+	primary.Kill()
+	testenv.Await(t, "Patroni promotes the standby", func() bool { return standby.AcceptsWrites(t.Context()) })
+	crowd.awaitMore(t, "sales resume")
+	accepted := crowd.leave()
+	promoted := standby.Promoted()
+	resumed := slices.IndexFunc(crowd.times, promoted.Before)
+	t.Logf("promoted %v after the kill; the first order was accepted %v later", promoted.Sub(killed), crowd.times[resumed].Sub(promoted))
+	s.checkFailover(t, sku, openSQL(t, standby.URL()), accepted)
+}
