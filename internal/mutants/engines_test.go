@@ -10,6 +10,8 @@ var engines = []mutant{
 	{"a server without a run ID is Redis", storeEngines, "server[\"redis_version\"] != \"\" && server[\"run_id\"] != \"\":", "server[\"redis_version\"] != \"\":", "internal/store TestRedisEngines/no_run_ID"},
 	{"KeyDB is Redis", storeEngines, "case strings.Contains(path.Base(server[\"executable\"]), \"keydb\"):", "case path.Base(server[\"executable\"]) == \"\":", "internal/store TestRedisEngines/KeyDB"},
 	{"an engine that is not in the table is safe", storeEngines, "return s.engine.forgets > 0 &&", "return", "internal/store TestRedisEngines/another_engine"},
+	{"a version that cannot be read is safe", storeEngines, "majorOf(s.version) >= s.engine.forgets", "!olderThan(s.version, s.engine.forgets, 0)", "internal/store TestRedisEngines/a_version_that_cannot_be_read"},
+	{"a version that cannot be read is that of an early Redis", storeEngines, "s.engine.watched && majorOf(s.version) > 0:", "s.engine.watched:", "internal/store TestRedisEngines/a_version_that_cannot_be_read"},
 	{"a server that says nothing is safe", storeEngines, "if err != nil {\n\t\treturn fmt.Errorf(\"%w; without it,", "if false {\n\t\treturn fmt.Errorf(\"%w; without it,", "internal/store TestRefuseWithoutGuard_Silent"},
 	{"the doctor does not refuse an engine", "internal/store/inspect.go", "case refused && !guard:", "case refused && guard:", "internal/store TestRedisEngines/Garnet"},
 	{"the doctor forgets that the guard is off", "internal/doctor/stores.go", "Guard: e.o.Guard ||", "Guard: true ||", "cmd/api TestEngines/Dragonfly_without_guard"},

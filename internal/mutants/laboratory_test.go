@@ -88,7 +88,7 @@ var laboratory = []mutant{
 	{"a target may oversell", labJudge, "return l.ExpectOversell\n", "return l.ExpectOversell || !spec.Sound\n", "loadtest TestTargets/runs_a_broken_strategy"},
 	{"the faults after a crash do not count", labJudge, "for i, fault := range other.Faults {", "for i, fault := range other.Faults[:0] {", "loadtest TestCrash"},
 	{"the instances of a history remember sold out", labFleet, "if l.History != \"\" {", "if false {", "loadtest TestFlags_History"},
-	{"a history of which a call could not be written is whole", "loadtest/history/record.go", "case r.err != nil:", "case false:", "loadtest/history TestRecorder_Incomplete"},
+	{"a history of which a call is missing is whole", "loadtest/history/record.go", "\t\tr.err = errFull\n", "", "loadtest/history TestRecorder_Incomplete"},
 	{"a history that cannot be read to its end is whole", "loadtest/history/call.go", "return calls, lines.Err()", "return calls, nil", "loadtest/history TestRead"},
 	{"an answer that was cut short is whole", "loadtest/history/record.go", "text, err := io.ReadAll(response.Body)\n\tif err != nil {", "text, err := io.ReadAll(response.Body)\n\tif false {", "loadtest/history TestRecorder"},
 	{"an audit during a call is one at rest", "loadtest/history/model.go", "agree(c.Counts) && !h.changesDuring(c)", "agree(c.Counts)", "loadtest/history TestCheck/an_audit_during_a_call_ends_no_hold"},

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -95,7 +96,14 @@ func recogniseRedis(server map[string]string) (e redisEngine, version string) {
 // forgetsScripts reports whether the server is known to lose its scripts when it
 // restarts, and when it is promoted.
 func (s redisServer) forgetsScripts() bool {
-	return s.engine.forgets > 0 && s.version != "" && !olderThan(s.version, s.engine.forgets, 0)
+	return s.engine.forgets > 0 && majorOf(s.version) >= s.engine.forgets
+}
+
+// majorOf returns the major version. 0: it cannot be read.
+func majorOf(version string) int {
+	major, _, _ := strings.Cut(version, ".")
+	n, _ := strconv.Atoi(major)
+	return n
 }
 
 // mendScripts is what to do about a server that keeps scripts.
@@ -107,7 +115,7 @@ func (s redisServer) unsafeScripts() (text string, refused bool) {
 	switch {
 	case s.forgetsScripts():
 		return "", false
-	case s.engine.watched && s.version != "":
+	case s.engine.watched && majorOf(s.version) > 0:
 		return fmt.Sprintf("Redis at %s is version %s, which saves scripts in snapshots; after a restart from a snapshot the gate may use old counts for about a second, until the service notices the new run ID",
 			s.address, s.version), false
 	}

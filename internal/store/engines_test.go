@@ -32,6 +32,7 @@ var fakes = []struct {
 	{"Garnet", map[string]string{"redis_version": "7.4.3", "garnet_version": "1.0.84"}, "Garnet 1.0.84", true, "is Garnet"},
 	{"another engine", map[string]string{"redis_version": "9.9.9", "another_version": "1.2"}, "another 1.2", true, "is another 1.2"},
 	{"no version", map[string]string{"redis_version": ""}, "unknown ", true, "is unknown"},
+	{"a version that cannot be read", map[string]string{"redis_version": "unstable"}, "Redis unstable", true, "is Redis unstable"},
 	{"no run ID", map[string]string{"run_id": ""}, "unknown 7", true, "is unknown 7"},
 }
 

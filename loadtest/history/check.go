@@ -334,8 +334,9 @@ func (h *history) unfit(s *sale) (missing, fault string) {
 		return fmt.Sprintf("order %s was not read at the end", s.id), ""
 	}
 	last := reads[len(reads)-1]
+	after := func(c *Call) bool { return last.Begin < c.End }
 	switch {
-	case s.answered != nil && last.Begin < s.answered.End:
+	case s.answered != nil && after(s.answered) || slices.ContainsFunc(h.acts[s.id], after):
 		missing = fmt.Sprintf("order %s was not read at the end", s.id)
 	case last.Outcome != Accepted:
 		fault = fmt.Sprintf("order %s was accepted and is not found", s.id)
@@ -377,7 +378,7 @@ func (h *history) followActs(s *sale, last *Call) {
 		if c.Call == Pay && c.Outcome != Accepted { // a late payment may take the units again, and give them back
 			h.holds = append(h.holds, hold{c.Begin, c.End, s.lines, c, c.Outcome == Unknown})
 		}
-		if c.Outcome == Accepted && c.End <= last.Begin && !slices.Contains(last.Steps, leadsTo[c.Call]) {
+		if c.Outcome == Accepted && !slices.Contains(last.Steps, leadsTo[c.Call]) {
 			s.fault = fmt.Sprintf("%s of order %s was accepted, and its history does not have it", c.Call, s.id)
 		}
 	}

@@ -43,14 +43,12 @@ func (r *Recorder) Now() int64 { return int64(time.Since(r.start)) }
 func (r *Recorder) Add(c Call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch {
-	case r.err != nil:
-	case r.calls == MaxCalls:
+	if r.calls == MaxCalls {
 		r.err = errFull
-	default:
-		r.calls++
-		r.err = r.to.Encode(c)
+		return
 	}
+	r.calls++
+	r.err = r.to.Encode(c) // after a failed write, every later one fails
 }
 
 // Err returns why the history is incomplete, or nil.

@@ -103,6 +103,19 @@ func TestSlots(t *testing.T) {
 					t.Error(err)
 				}
 			})
+			t.Run("learns buyer limits", func(t *testing.T) {
+				lay("limited", 10)
+				if _, err := db.Exec(t.Context(), "UPDATE stock SET buyer_limit = 3 WHERE sku = 'limited'"); err != nil {
+					t.Fatal(err)
+				}
+				c := cutter.Slots(4)
+				if err := cut(c, taking(stock.Line{SKU: "limited", Quantity: 1})); err != nil {
+					t.Fatal(err)
+				}
+				if p := plan(c, taking(stock.Line{SKU: "limited", Quantity: 1})); len(p.GroupCut.Claims) == 0 {
+					t.Errorf("the next sale is sent with %+v", p.GroupCut)
+				}
+			})
 			if db.Dialect().RowLock() == "" {
 				return // one transaction at a time
 			}

@@ -158,7 +158,7 @@ func lockPool(ctx context.Context, tx *sqltx.Tx, sku stock.SKU, available, wante
 		return p, fmt.Errorf("counting the units of %s: %w", sku, err)
 	}
 	p.held = rows - int64(len(p.locked))
-	if p.held == 0 || available+int64(len(p.locked)) >= wanted {
+	if available+int64(len(p.locked)) >= wanted {
 		return p, nil
 	}
 	p.locked, p.held = nil, 0

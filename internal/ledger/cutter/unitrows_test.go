@@ -13,29 +13,29 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestUnitRows_HeldUnits holds the last units in one sale and asks for one in another. It
-// must wait for them, and be refused only when they are sold: not if the wait fails.
+// TestUnitRows_HeldUnits holds two of the last three units in one sale and asks for two in
+// another. It must wait for them, and be refused only when they are sold: not if the wait fails.
 func TestUnitRows_HeldUnits(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s *unitSale) {
 		for _, end := range []string{"sold", "returned", "wait failed"} {
-			s.lay(t, 3)
-			s.mustSell(t, 1) // the pool has the other two
+			s.lay(t, 4)
+			s.mustSell(t, 1) // the pool has the other three
 			holder := s.begin(t)
 			if d, err := s.cut(t.Context(), holder, cutter.UnitRows(), 2); err != nil || !d.Taken() {
 				t.Fatalf("holding two units: %v, %v", d, err)
 			}
 			answered := make(chan error, 1)
 			asking, other := s.begin(t), cutter.UnitRows()
-			if _, err := s.cut(t.Context(), asking, other, 1); !errors.Is(err, cutter.ErrConflict) {
-				t.Fatalf("no unit is free: %v, want %v", err, cutter.ErrConflict)
+			if _, err := s.cut(t.Context(), asking, other, 2); !errors.Is(err, cutter.ErrConflict) {
+				t.Fatalf("one unit is free: %v, want %v", err, cutter.ErrConflict)
 			}
 			asking.Rollback()
 			asking = s.begin(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			go func() {
-				d, err := s.cut(ctx, asking, other, 1)
+				d, err := s.cut(ctx, asking, other, 2)
 				if err == nil && d.Taken() {
 					err = asking.Commit()
 				} else if err == nil {
@@ -65,7 +65,7 @@ func TestUnitRows_HeldUnits(t *testing.T) {
 				if err := <-answered; !errors.Is(err, stock.ErrSoldOut) {
 					t.Errorf("the units are sold: %v", err)
 				}
-				s.left(t, 0)
+				s.left(t, 1)
 				continue
 			}
 			holder.Rollback()
@@ -186,6 +186,10 @@ func TestUnitRows_PartsOfAnotherLayout(t *testing.T) {
 		}
 		s.left(t, 99)
 		s.sku = slotted
+		s.left(t, 99)
+		if d := s.sellGroup(t, 1, cutter.UnitRows(), taking(stock.Line{SKU: slotted, Quantity: 1})); !errors.Is(d[0].Reason(), stock.ErrNotAdopted) {
+			t.Errorf("decided %v", d)
+		}
 		s.left(t, 99)
 	})
 }

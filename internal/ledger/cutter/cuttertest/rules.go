@@ -169,6 +169,12 @@ func openingHours(t *trial) error {
 		t.cut(takes(order(t.line("always", 1, 7), t.line(row.name, 1, 7))), row.want)
 	}
 	t.left("always", 97)
+	for _, table := range []string{"stock", "stock_parts"} { // as the time would
+		if t.err == nil {
+			_, t.err = t.db.Exec(t.ctx, "UPDATE "+table+" SET closes_at = ? WHERE sku = ?", early, string(t.sku("closing")))
+		}
+	}
+	t.cut(takes(order(t.line("closing", 1, 7))), stock.ErrClosed)
 	if t.err != nil {
 		return t.err
 	}
