@@ -79,7 +79,7 @@ func TestVerdicts(t *testing.T) {
 }
 
 func TestFlags(t *testing.T) {
-	for _, args := range []string{"--only speed", "--only versions", "--against HEAD", "--db oracle", "--variants e", "--rounds 0", "--connections 1", "--nope"} {
+	for _, args := range []string{"--only speed", "--only versions", "--instances 1", "--against HEAD", "--db oracle", "--variants e", "--rounds 0", "--connections 1", "--nope"} {
 		if _, err := parse(strings.Fields(args), io.Discard); !errors.As(err, new(commandline.UsageError)) {
 			t.Errorf("%s: %v", args, err)
 		}

@@ -106,6 +106,8 @@ func (l *lab) measure(ctx context.Context, set string) error {
 		return l.compareSituations(ctx, situation{name: "an empty table", skus: 1}, situation{name: fmt.Sprintf("%d orders", l.Bulk), skus: 1, bulk: l.Bulk})
 	case "expiry":
 		return l.compareSituations(ctx, situation{name: "nothing expires", skus: 1}, situation{name: fmt.Sprintf("%d orders are due", l.Due), skus: 1, due: l.Due})
+	case "instances":
+		return l.compareSituations(ctx, situation{name: "one instance", skus: 1}, situation{name: fmt.Sprintf("%d instances", l.Instances), skus: 1, instances: l.Instances})
 	case "console":
 		return l.console(ctx)
 	case "memory":
@@ -121,6 +123,8 @@ type situation struct {
 	skus int // 1: all orders are for one SKU
 	bulk int // number of orders in the table at the start
 	due  int // number of them that are due to expire
+	// instances share the load. 0: there is one.
+	instances int
 }
 
 // targets measures all variants and compares them with their targets.
@@ -152,17 +156,18 @@ func (l *lab) compareSituations(ctx context.Context, first, second situation) er
 	return l.compare(ctx, side{l, first}, side{l, second})
 }
 
-// compare measures each strategy on two sides. If they are two programs, it also says what
-// an order costs; if orders expire on the second, how fast they did.
+// compare measures each strategy on two sides. If they are two programs, or differ in the
+// number of instances, it also says what an order costs; if orders expire on the second, how
+// fast they did.
 func (l *lab) compare(ctx context.Context, first, second side) error {
 	samples, err := l.alternate(ctx, first, second)
 	if err != nil {
 		return err
 	}
-	programs, expiry := first.lab != second.lab, second.due > 0
+	cost, expiry := first.lab != second.lab || second.instances > 0, second.due > 0
 	titles := []string{"", "orders/s: " + first.name, second.name, "ratio"}
-	if programs {
-		titles = append(titles, "µs of CPU per order: "+first.name, second.name)
+	if cost {
+		titles = append(titles, "µs of CPU per order: "+first.name, second.name, "ratio", "orders a group: "+first.name, second.name)
 	}
 	titles = append(titles, "p99 ms: "+first.name, second.name)
 	if expiry {
@@ -178,8 +183,10 @@ func (l *lab) compare(ctx context.Context, first, second side) error {
 		}
 		ratio, _ := compared(after, before, rate)
 		cells := []any{v.name, whole(x.perSecond), whole(y.perSecond), fmt.Sprintf("%.2f", ratio)}
-		if programs {
-			cells = append(cells, whole(x.cpu()), whole(y.cpu()))
+		if cost {
+			more, _ := compared(after, before, func(mine, theirs sample) float64 { return mine.cpu() / theirs.cpu() })
+			cells = append(cells, whole(x.cpu()), whole(y.cpu()), fmt.Sprintf("%.2f", more),
+				table.Figure("%.1f", x.grouped), table.Figure("%.1f", y.grouped))
 		}
 		cells = append(cells, millis(x.p99), millis(y.p99))
 		if expiry {
@@ -225,16 +232,20 @@ func (l *lab) sample(ctx context.Context, v variant, in situation) (sample, erro
 	if err := l.reset(ctx, v, in); err != nil {
 		return sample{}, err
 	}
-	api, err := l.start(ctx, v, in)
+	apis, err := l.startAll(ctx, v, in)
 	if err != nil {
 		return sample{}, err
 	}
-	defer func() {
-		api.Interrupt()
-		api.Wait()
-	}()
+	urls := make([]string, len(apis))
+	for i, api := range apis {
+		urls[i] = api.URL()
+		defer func() {
+			api.Interrupt()
+			api.Wait()
+		}()
+	}
 	l.runs++
-	run := wrkLoad{url: api.URL(), connections: l.Connections, skus: in.skus, keyed: v.keyed, run: fmt.Sprint("r", l.runs)}
+	run := wrkLoad{urls: urls, connections: l.Connections, skus: in.skus, keyed: v.keyed, run: fmt.Sprint("r", l.runs)}
 	var warmedUp result
 	if l.WarmUp > 0 {
 		run.run += "w"
@@ -243,13 +254,13 @@ func (l *lab) sample(ctx context.Context, v variant, in situation) (sample, erro
 		}
 		run.run += "m"
 	}
-	before := l.usage(ctx, v, api)
+	before := l.usage(ctx, v, apis...)
 	r, err := l.generator.run(ctx, run, time.Duration(l.Seconds)*time.Second)
 	if err != nil {
 		return sample{}, err
 	}
-	after := l.usage(ctx, v, api)
-	if fault := l.audit(ctx, v, in, api, warmedUp.Created+r.Created); fault != "" {
+	after := l.usage(ctx, v, apis...)
+	if fault := l.audit(ctx, v, in, apis[0], warmedUp.Created+r.Created); fault != "" {
 		return sample{fault: fault}, nil
 	}
 	if fault := unexpected(v, r); fault != "" {
@@ -264,10 +275,17 @@ type usage struct {
 	counters       map[string]float64
 }
 
-func (l *lab) usage(ctx context.Context, v variant, api *testenv.APIServer) usage {
-	u := usage{app: machine.CPUTime(api.PIDs()), redis: machine.CPUTime(l.redis.PIDs()), db: machine.CPUTime(l.server.PIDs())}
-	if v.program == "" {
-		u.counters, _ = measure.Counters(ctx, api.URL()+"/metrics")
+func (l *lab) usage(ctx context.Context, v variant, apis ...*testenv.APIServer) usage {
+	u := usage{redis: machine.CPUTime(l.redis.PIDs()), db: machine.CPUTime(l.server.PIDs()), counters: make(map[string]float64)}
+	for _, api := range apis {
+		u.app += machine.CPUTime(api.PIDs())
+		if v.program != "" {
+			continue
+		}
+		counters, _ := measure.Counters(ctx, api.URL()+"/metrics")
+		for name, value := range counters {
+			u.counters[name] += value
+		}
 	}
 	return u
 }
@@ -403,14 +421,32 @@ func (l *lab) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
+// startAll starts as many of the variant's programs as the situation has.
+func (l *lab) startAll(ctx context.Context, v variant, in situation) ([]*testenv.APIServer, error) {
+	first, err := l.start(ctx, v, in)
+	if err != nil {
+		return nil, err
+	}
+	apis := []*testenv.APIServer{first}
+	for len(apis) < in.instances {
+		apis = append(apis, l.serve(v))
+	}
+	return apis, nil
+}
+
+// serve starts the variant's program.
+func (l *lab) serve(v variant) *testenv.APIServer {
+	if v.program != "" {
+		return testenv.Serve(l.t, "./bench/reference", "--program", v.program, "--redis", l.redis.Addr(), "--driver", l.driver, "--source", l.source)
+	}
+	return testenv.ServeFile(l.t, l.api, "--strategy", v.strategy, "--db", l.server.URL(), "--redis", l.redis.URL(), "--log-level", "error")
+}
+
 // start starts the variant's program and creates the stock that it sells.
 func (l *lab) start(ctx context.Context, v variant, in situation) (*testenv.APIServer, error) {
-	if v.program != "" {
-		return testenv.Serve(l.t, "./bench/reference", "--program", v.program, "--redis", l.redis.Addr(), "--driver", l.driver, "--source", l.source), nil
-	}
-	api := testenv.ServeFile(l.t, l.api, "--strategy", v.strategy, "--db", l.server.URL(), "--redis", l.redis.URL(), "--log-level", "error")
-	if in.skus > 1 || in.due > 0 {
-		return api, nil // reset has inserted the stock
+	api := l.serve(v)
+	if v.program != "" || in.skus > 1 || in.due > 0 {
+		return api, nil // it has no stock rows, or reset has inserted them
 	}
 	total := int64(hugeTotal)
 	if v.soldOut {
@@ -499,7 +535,7 @@ func (l *lab) memory(ctx context.Context) error {
 			return nil
 		}
 		for target := min(int64(l.Orders), placed+int64(l.Orders)/10); placed < target; {
-			r, err := l.generator.run(ctx, wrkLoad{url: api.URL(), connections: l.Connections, skus: 1}, 3*time.Second)
+			r, err := l.generator.run(ctx, wrkLoad{urls: []string{api.URL()}, connections: l.Connections, skus: 1}, 3*time.Second)
 			if err != nil {
 				return err
 			}

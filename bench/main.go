@@ -29,7 +29,7 @@ func main() { command.Main("bench", run) }
 // settings are the command line. The tags define the flags.
 type settings struct {
 	session.Session
-	Only        []string `default:"targets" enum:"${sets}" help:"Measurements: targets, versions (the service against itself at the commit --against), spread (one SKU against --skus), bulk (an empty table against one with --bulk orders), expiry (no order expires against a backlog of --due orders), console (nobody watches against one console open, in turns of --seconds under one load), memory (over --orders orders), many (starts, rest and an emptied Redis with --rows stock rows)."`
+	Only        []string `default:"targets" enum:"${sets}" help:"Measurements: targets, versions (the service against itself at the commit --against), instances (one instance against --instances), spread (one SKU against --skus), bulk (an empty table against one with --bulk orders), expiry (no order expires against a backlog of --due orders), console (nobody watches against one console open, in turns of --seconds under one load), memory (over --orders orders), many (starts, rest and an emptied Redis with --rows stock rows)."`
 	Databases   []string `name:"db" default:"mariadb,postgres" enum:"mariadb,postgres" help:"Databases."`
 	Variants    []string `enum:"${variants}" help:"Only these: ${enum}."`
 	Against     string   `placeholder:"COMMIT" help:"Commit whose service versions compares this one with."`
@@ -37,13 +37,14 @@ type settings struct {
 	Connections int      `default:"64" help:"Connections of the load, at least 2."`
 	SKUs        int      `name:"skus" default:"10000" help:"Number of SKUs in spread."`
 	Bulk        int      `default:"1000000" help:"Number of orders in the table in bulk."`
+	Instances   int      `default:"4" help:"Number of instances in instances."`
 	Due         int      `default:"1000000" help:"Number of orders in expiry whose time has passed."`
 	Orders      int      `default:"1000000" help:"Number of orders in memory."`
 	Rows        int      `default:"1000000" help:"Number of stock rows in many."`
 }
 
 // sets are the names of the measurements, in the order in which they run.
-var sets = []string{"targets", "versions", "spread", "bulk", "expiry", "console", "memory", "many"}
+var sets = []string{"targets", "versions", "instances", "spread", "bulk", "expiry", "console", "memory", "many"}
 
 func parse(args []string, stdout io.Writer) (s settings, err error) {
 	err = commandline.Parse(&s, args, nil, stdout, s.check,
@@ -64,6 +65,7 @@ func (s *settings) check(*kong.Context) error {
 		command.Between("connections", int64(s.Connections), 2, most),
 		command.Between("skus", int64(s.SKUs), 1, most),
 		command.Between("bulk", int64(s.Bulk), 1, most),
+		command.Between("instances", int64(s.Instances), 2, int64(s.Connections)),
 		command.Between("due", int64(s.Due), 1, most),
 		command.Between("orders", int64(s.Orders), 1, most),
 		command.Between("rows", int64(s.Rows), 10, most),

@@ -1,7 +1,8 @@
 -- Sends orders as a real client does: each has its own buyer, and its own
 -- idempotency key if the run is keyed.
--- Arguments: the number of SKUs, "keyed" or "plain", and the name of the run, which
--- is part of every key so that no two runs share one.
+-- Arguments: the number of SKUs, "keyed" or "plain", the name of the run, which is
+-- part of every key so that no two runs share one, and HOST:PORT of each instance. Each
+-- thread sends to one of them.
 local threads, next_id = {}, 1
 
 function setup(thread)
@@ -14,6 +15,8 @@ function init(args)
 	skus, keyed, run, n = tonumber(args[1]), args[2] == "keyed", args[3], 0
 	created, refused, other = 0, 0, 0
 	math.randomseed(id)
+	local host, port = string.match(args[4 + id % (#args - 3)], "^(.*):(%d+)$")
+	wrk.thread.addr = wrk.lookup(host, port)[1]
 	headers = { ["Content-Type"] = "application/json" }
 end
 

@@ -23,7 +23,7 @@ var orderLua []byte
 // runs the servers, a client in Go would use more CPU than the service does, and the
 // tables would compare what is left.
 type wrkLoad struct {
-	url         string
+	urls        []string // of the instances
 	connections int
 	skus        int
 	keyed       bool
@@ -55,8 +55,14 @@ func (g *generator) run(ctx context.Context, l wrkLoad, duration time.Duration) 
 	if l.keyed {
 		keyed = "keyed"
 	}
-	cmd := exec.CommandContext(ctx, "wrk", "-t2", fmt.Sprintf("-c%d", l.connections), fmt.Sprintf("-d%ds", int(duration.Seconds())),
-		"-s", g.script, l.url, "--", fmt.Sprint(l.skus), keyed, l.run)
+	args := []string{
+		fmt.Sprintf("-t%d", max(2, len(l.urls))), fmt.Sprintf("-c%d", l.connections), fmt.Sprintf("-d%ds", int(duration.Seconds())),
+		"-s", g.script, l.urls[0], "--", fmt.Sprint(l.skus), keyed, l.run,
+	}
+	for _, url := range l.urls {
+		args = append(args, strings.TrimPrefix(url, "http://"))
+	}
+	cmd := exec.CommandContext(ctx, "wrk", args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal reaches only this program, which ends ctx
 	out, err := cmd.CombinedOutput()
 	if err != nil {
