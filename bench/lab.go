@@ -107,6 +107,9 @@ func (l *lab) measure(ctx context.Context, set string) error {
 		return l.compareSituations(ctx, situation{name: "an empty table", skus: 1}, situation{name: fmt.Sprintf("%d orders", l.Bulk), skus: 1, bulk: l.Bulk})
 	case "expiry":
 		return l.compareSituations(ctx, situation{name: "nothing expires", skus: 1}, situation{name: fmt.Sprintf("%d orders are due", l.Due), skus: 1, due: l.Due})
+	case "instances":
+		most := slices.Max(l.Instances)
+		return l.compareSituations(ctx, situation{name: "one instance", skus: 1}, situation{name: fmt.Sprintf("%d instances", most), skus: 1, instances: most})
 	case "console":
 		return l.console(ctx)
 	case "memory":
@@ -156,17 +159,18 @@ func (l *lab) compareSituations(ctx context.Context, first, second situation) er
 	return l.compare(ctx, side{l, first}, side{l, second})
 }
 
-// compare measures each strategy on two sides. If they are two programs, it also says what
-// an order costs; if orders expire on the second, how fast they did.
+// compare measures each strategy on two sides. If they are two programs, or differ in the
+// number of instances, it also says what an order costs; if orders expire on the second, how
+// fast they did.
 func (l *lab) compare(ctx context.Context, first, second side) error {
 	samples, err := l.alternate(ctx, first, second)
 	if err != nil {
 		return err
 	}
-	programs, expiry := first.lab != second.lab, second.due > 0
+	cost, expiry := first.lab != second.lab || second.instances > 0, second.due > 0
 	titles := []string{"", "orders/s: " + first.name, second.name, "ratio"}
-	if programs {
-		titles = append(titles, "µs of CPU per order: "+first.name, second.name)
+	if cost {
+		titles = append(titles, "µs of CPU per order: "+first.name, second.name, "ratio", "orders a group: "+first.name, second.name)
 	}
 	titles = append(titles, "p99 ms: "+first.name, second.name)
 	if expiry {
@@ -182,8 +186,10 @@ func (l *lab) compare(ctx context.Context, first, second side) error {
 		}
 		ratio, _ := compared(after, before, rate)
 		cells := []any{v.name, whole(x.perSecond), whole(y.perSecond), fmt.Sprintf("%.2f", ratio)}
-		if programs {
-			cells = append(cells, whole(x.cpu()), whole(y.cpu()))
+		if cost {
+			more, _ := compared(after, before, func(mine, theirs sample) float64 { return mine.cpu() / theirs.cpu() })
+			cells = append(cells, whole(x.cpu()), whole(y.cpu()), fmt.Sprintf("%.2f", more),
+				table.Figure("%.1f", x.grouped), table.Figure("%.1f", y.grouped))
 		}
 		cells = append(cells, millis(x.p99), millis(y.p99))
 		if expiry {

@@ -30,7 +30,7 @@ func main() { command.Main("bench", run) }
 // settings are the command line. The tags define the flags.
 type settings struct {
 	session.Session
-	Only        []string `default:"targets" enum:"${sets}" help:"Measurements: targets, versions (the service against itself at the commit --against), spread (one SKU against --skus), bulk (an empty table against one with --bulk orders), expiry (no order expires against a backlog of --due orders), console (nobody watches against one console open, in turns of --seconds under one load), memory (over --orders orders), many (starts, rest and an emptied Redis with --rows stock rows), slots (one SKU sold by --instances, while PostgreSQL delays each COMMIT by --delays; unless --variants names others: ${hot})."`
+	Only        []string `default:"targets" enum:"${sets}" help:"Measurements: targets, versions (the service against itself at the commit --against), instances (one instance against the most of --instances), spread (one SKU against --skus), bulk (an empty table against one with --bulk orders), expiry (no order expires against a backlog of --due orders), console (nobody watches against one console open, in turns of --seconds under one load), memory (over --orders orders), many (starts, rest and an emptied Redis with --rows stock rows), slots (one SKU sold by --instances, while PostgreSQL delays each COMMIT by --delays; unless --variants names others: ${hot})."`
 	Databases   []string `name:"db" default:"mariadb,postgres" enum:"mariadb,postgres" help:"Databases."`
 	Variants    []string `enum:"${variants}" help:"Only these: ${enum}."`
 	Against     string   `placeholder:"COMMIT" help:"Commit whose service versions compares this one with."`
@@ -43,11 +43,11 @@ type settings struct {
 	Rows        int      `default:"1000000" help:"Number of stock rows in many."`
 
 	Delays    []time.Duration `default:"0s,20ms" help:"Delays of the COMMIT in slots, at most 100 ms."`
-	Instances []int           `default:"1,4" help:"Numbers of instances in slots."`
+	Instances []int           `default:"1,4" help:"Numbers of instances in slots; the greatest is that in instances."`
 }
 
 // sets are the names of the measurements, in the order in which they run.
-var sets = []string{"targets", "versions", "spread", "bulk", "expiry", "console", "memory", "many", "slots"}
+var sets = []string{"targets", "versions", "instances", "spread", "bulk", "expiry", "console", "memory", "many", "slots"}
 
 func parse(args []string, stdout io.Writer) (s settings, err error) {
 	err = commandline.Parse(&s, args, nil, stdout, s.check,

@@ -1,7 +1,7 @@
 // Package group gathers concurrent calls into groups and runs each group with
-// one function call. There is no timer: a single call runs immediately, and
-// under load the next group gathers while the groups before it run. A group also
-// includes the calls of goroutines that are ready to run when it begins.
+// one function call. A single call runs immediately, and under load the next group
+// gathers while the groups before it run. A group also includes the calls of goroutines
+// that are ready to run when it begins.
 package group
 
 import (
@@ -9,6 +9,7 @@ import (
 	"errors"
 	"runtime"
 	"sync"
+	"time"
 )
 
 // ErrFull is returned for a call that finds the queue full. The call does not
@@ -26,13 +27,21 @@ type Limits struct {
 	// Weight bounds the sum of the weights in one group. A group of a single call
 	// may exceed it. 0 means no bound.
 	Weight int
+	// Gather bounds the pause after a group that took long: half of the time that it took.
+	// Meanwhile callers that were just answered join the next group. There is no pause
+	// after a group of one call, before a full group, or shorter than minPause. 0 means
+	// none at all.
+	Gather time.Duration
 }
+
+// minPause is the shortest pause. Timers are no finer than that in an idle process.
+const minPause = time.Millisecond
 
 // Batcher runs calls of type T in groups. It is safe for concurrent use.
 type Batcher[T any] struct {
 	limits Limits
 	weight func(T) int
-	run    func([]T)
+	run    func(calls []T, next func()) (goOn bool)
 
 	mu     sync.RWMutex // a call holds it for reading while it enters the queue
 	closed bool
@@ -47,14 +56,23 @@ type call[T any] struct {
 }
 
 // New starts a Batcher that passes each group to run. run stores the answer to
-// each call in its value. weight returns the weight of a call; it may be nil.
-// Close stops the Batcher.
+// each call in its value, and must not keep the slice. weight returns the weight of a
+// call; it may be nil. Close stops the Batcher.
 func New[T any](limits Limits, weight func(T) int, run func([]T)) *Batcher[T] {
+	return NewOvertaking(limits, weight, func(calls []T, _ func()) bool {
+		run(calls)
+		return true
+	})
+}
+
+// NewOvertaking is New for groups that later ones may overtake. While run runs, it may call
+// next, once: then the next group begins at once, also beyond Limits.Parallel. run returns
+// whether it has not called next, and will not.
+func NewOvertaking[T any](limits Limits, weight func(T) int, run func(calls []T, next func()) (goOn bool)) *Batcher[T] {
 	b := &Batcher[T]{limits: limits, weight: weight, run: run, queue: make(chan call[T], limits.Queue)}
 	b.ready.New = func() any { return make(chan struct{}, 1) }
 	for range limits.Parallel {
-		b.done.Add(1)
-		go b.work()
+		b.start(nil)
 	}
 	return b
 }
@@ -110,19 +128,17 @@ func (b *Batcher[T]) enqueue(c call[T]) error {
 	}
 }
 
-// work runs groups until the queue is closed and empty.
-func (b *Batcher[T]) work() {
-	defer b.done.Done()
-	var (
-		calls  = make([]call[T], 0, b.limits.Size)
-		values = make([]T, 0, b.limits.Size)
-		next   call[T] // the first call of the next group: too heavy for this one
-		kept   bool    // there is such a call
-	)
-	for {
+// start starts a worker. kept is the first call of its first group, or nil.
+func (b *Batcher[T]) start(kept *call[T]) { b.done.Go(func() { b.work(kept) }) }
+
+// work runs groups until the queue is closed and empty, or another worker has taken over.
+// kept is the first call of the next group, or nil: it was too heavy for the last one.
+func (b *Batcher[T]) work(kept *call[T]) {
+	calls, values := make([]call[T], 0, b.limits.Size), make([]T, 0, b.limits.Size)
+	for goOn := true; goOn; {
 		calls, values = calls[:0], values[:0]
-		if kept {
-			calls, next, kept = append(calls, next), call[T]{}, false
+		if kept != nil {
+			calls, kept = append(calls, *kept), nil
 		} else {
 			c, ok := <-b.queue
 			if !ok {
@@ -144,7 +160,7 @@ func (b *Batcher[T]) work() {
 				}
 				w := b.weigh(c.value)
 				if b.limits.Weight > 0 && weight+w > b.limits.Weight {
-					next, kept = c, true
+					kept = &c
 					break gather
 				}
 				weight += w
@@ -156,7 +172,9 @@ func (b *Batcher[T]) work() {
 		for _, c := range calls {
 			values = append(values, c.value)
 		}
-		b.run(values)
+		first := kept
+		began := time.Now()
+		goOn = b.run(values, func() { b.start(first) })
 		for _, c := range calls {
 			if c.ready != nil {
 				c.ready <- struct{}{}
@@ -164,6 +182,10 @@ func (b *Batcher[T]) work() {
 		}
 		clear(calls) // lets the callers' values be garbage collected
 		clear(values)
+		pause := min(time.Since(began)/2, b.limits.Gather)
+		if goOn && pause >= minPause && len(calls) > 1 && len(b.queue) < b.limits.Size {
+			time.Sleep(pause)
+		}
 	}
 }
 

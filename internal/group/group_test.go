@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -155,6 +156,59 @@ func TestCloseRunsQueuedCalls(t *testing.T) {
 	}
 }
 
+// TestGather checks after which groups there is a pause, how long it is, and that a caller
+// that was answered joins the group after it.
+func TestGather(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		size        int
+		took, pause time.Duration // of each group; after the second
+	}{
+		"half of its time":    {10, 4 * time.Millisecond, 2 * time.Millisecond},
+		"Gather":              {10, 20 * time.Millisecond, 5 * time.Millisecond},
+		"the group was short": {10, 2*time.Millisecond - 2, 0},
+		"the next is full":    {2, 20 * time.Millisecond, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var (
+					groups  [][]int
+					started = time.Now()
+					began   []time.Duration
+				)
+				b := group.New(group.Limits{Size: c.size, Parallel: 1, Queue: 10, Gather: 5 * time.Millisecond}, nil, func(vs []int) {
+					groups = append(groups, slices.Clone(vs))
+					began = append(began, time.Since(started))
+					time.Sleep(c.took)
+				})
+				send := func(v int) {
+					if err := b.Send(v); err != nil {
+						t.Error(err)
+					}
+					synctest.Wait()
+				}
+				for v := range 5 { // the first alone, two together, and two that gather meanwhile
+					if send(v); v == 2 {
+						time.Sleep(c.took + 1)
+					}
+				}
+				if c.pause > 0 {
+					time.Sleep(c.took + c.pause - 2)
+					send(5)
+				}
+				b.Close()
+				if began[1] != c.took || began[2] != 2*c.took+c.pause {
+					t.Errorf("groups began after %v", began)
+				}
+				if c.pause > 0 {
+					equal(t, groups, [][]int{{0}, {1, 2}, {3, 4, 5}})
+				}
+			})
+		})
+	}
+}
+
 func equal(t *testing.T, got, want [][]int) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -215,4 +269,62 @@ func TestAbandonedCall(t *testing.T) {
 	close(proceed)
 	<-started
 	b.Close()
+}
+
+// TestNextOvertakes checks that groups go on beyond a group that lets them, beginning with
+// the call that was too heavy for it; that afterwards there is one at a time again; and that
+// Close waits for all.
+func TestNextOvertakes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const overtaken, alone, last = 3, 5, 6
+		var (
+			mu      sync.Mutex
+			groups  [][]int
+			proceed = map[int]chan struct{}{overtaken: make(chan struct{}), alone: make(chan struct{}), last: make(chan struct{})}
+		)
+		b := group.NewOvertaking(group.Limits{Size: 10, Parallel: 1, Queue: 10, Weight: 5}, func(v int) int { return v },
+			func(vs []int, next func()) bool {
+				mu.Lock()
+				groups = append(groups, slices.Clone(vs))
+				mu.Unlock()
+				if vs[0] == overtaken {
+					next()
+				}
+				if held := proceed[vs[0]]; held != nil {
+					<-held
+				}
+				return vs[0] != overtaken
+			})
+		send := func(vs ...int) {
+			t.Helper()
+			for _, v := range vs {
+				if err := b.Send(v); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+		}
+		send(overtaken, 4, 1, 2)
+		equal(t, groups, [][]int{{overtaken}, {4, 1}, {2}})
+		close(proceed[overtaken])
+		send(alone, last)
+		equal(t, groups, [][]int{{overtaken}, {4, 1}, {2}, {alone}})
+		close(proceed[alone])
+		synctest.Wait()
+		equal(t, groups, [][]int{{overtaken}, {4, 1}, {2}, {alone}, {last}})
+		closed := make(chan struct{})
+		go func() {
+			b.Close()
+			close(closed)
+		}()
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Error("Close did not wait for a group")
+		default:
+		}
+		close(proceed[last])
+		<-closed
+	})
 }

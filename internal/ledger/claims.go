@@ -47,7 +47,7 @@ func (l *Ledger) CountClaims(ctx context.Context, sku stock.SKU) (StockRow, erro
 		err     error
 		counted = make(chan struct{})
 	)
-	l.groups.Go(func() {
+	l.counting.Go(func() {
 		defer close(counted)
 		row, err = l.countClaims(l.open, sku)
 	})

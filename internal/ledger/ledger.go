@@ -34,6 +34,10 @@ const (
 	// maxLockWaits bounds how often a group waits for a row lock until the
 	// database gives up.
 	maxLockWaits = 2
+	// maxGather bounds how long orders gather after a group that took long. It mostly waited
+	// for its stock row, which other instances sell, for the network, or for the commit: a
+	// larger next group is worth more than an earlier one.
+	maxGather = 5 * time.Millisecond
 	// maxLookups bounds the groups of lookups at once, maxLookupGroup the IDs in
 	// one.
 	maxLookups, maxLookupGroup = 2, 100
@@ -72,12 +76,11 @@ type Ledger struct {
 
 	generation atomic.Int64 // in use
 
-	records *group.Batcher[*recording]
-	slow    slowGroups
-	turns   *turns
-
-	groups  sync.WaitGroup // under way
-	lookups *group.Batcher[*lookup]
+	records  *group.Batcher[*recording]
+	slow     slowGroups
+	turns    *turns
+	counting sync.WaitGroup // of claims, under way
+	lookups  *group.Batcher[*lookup]
 
 	// cutFirst is true if not every take of the last group was cut: stock has run out,
 	// a buyer is above the limit, or the gate is stale. Until a group fits again, the
@@ -104,8 +107,8 @@ func New(db *sqltx.DB, o Options) *Ledger {
 	if o.Clock == nil {
 		l.clock.wall = time.Now
 	}
-	l.records = group.New(
-		group.Limits{Size: o.Group, Parallel: o.Parallel, Queue: maxQueue, Weight: maxGroupLines},
+	l.records = group.NewOvertaking(
+		group.Limits{Size: o.Group, Parallel: o.Parallel, Queue: maxQueue, Weight: maxGroupLines, Gather: maxGather},
 		func(r *recording) int { return len(r.take.Lines) },
 		l.runGroup)
 	l.lookups = group.New(
@@ -119,7 +122,7 @@ func New(db *sqltx.DB, o Options) *Ledger {
 func (l *Ledger) Close() {
 	l.close()
 	l.records.Close()
-	l.groups.Wait()
+	l.counting.Wait()
 	l.lookups.Close()
 }
 

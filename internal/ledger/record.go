@@ -121,31 +121,21 @@ func (l *Ledger) submit(r *recording) {
 	}
 }
 
-// runGroup records a group. It returns when the group is done, or counts as slow.
-func (l *Ledger) runGroup(rs []*recording) {
-	rs = l.slow.hold(slices.Clone(rs))
+// runGroup records a group. If the group becomes a slow one, it calls next, so that later
+// groups overtake it. Otherwise it returns true.
+func (l *Ledger) runGroup(rs []*recording, next func()) (goOn bool) {
+	rs = l.slow.hold(rs)
 	if len(rs) == 0 {
-		return
+		return true
 	}
 	own := &slowGroup{skus: skusOf(rs)}
-	done := make(chan struct{})
-	l.groups.Go(func() {
-		defer close(done)
-		l.recordGroup(rs, own)
-		for _, r := range l.slow.remove(own) {
-			l.submit(r)
-		}
-	})
-	patience := time.NewTimer(slowAfter)
+	patience := time.AfterFunc(slowAfter, func() { l.slow.add(own, next) })
 	defer patience.Stop()
-	select {
-	case <-done:
-		return
-	case <-patience.C:
+	l.recordGroup(rs, own)
+	for _, r := range l.slow.remove(own) {
+		l.submit(r)
 	}
-	if !l.slow.add(own) {
-		<-done
-	}
+	return !own.slow
 }
 
 // skusOf returns the SKUs of the recordings, each once, in SKU order.
