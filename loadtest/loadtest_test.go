@@ -564,7 +564,7 @@ func TestLiars(t *testing.T) {
 	t.Parallel()
 	const (
 		open   = "--rate 50 --duration 1s"
-		stock  = 60
+		stock  = 100
 		broken = command.ExitFailed
 	)
 	whole, running := t, map[string]*services{}

@@ -435,7 +435,11 @@ func newScenario(run int64, row faultRow) *scenario {
 func (s *scenario) addStock(ctx context.Context, i *instance) error {
 	for n, sku := range s.skus {
 		total := int64(6 - n)
-		if _, _, err := i.SetStock(ctx, stock.Setting{SKU: sku, Kind: stock.Product, Total: total}); err != nil {
+		err := testenv.Poll(testenv.Patience, func() error { // a busy machine may answer too late
+			_, _, err := i.SetStock(ctx, stock.Setting{SKU: sku, Kind: stock.Product, Total: total})
+			return err
+		})
+		if err != nil {
 			return fmt.Errorf("adding stock of %s: %w", sku, err)
 		}
 		s.totals[sku] = []int64{total}

@@ -7,18 +7,13 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/stock/gatetest"
-	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestBrokenScripts breaks one script in one place at a time, and expects the check
 // of the named promise to fail. A check that passes with a broken script proves
-// nothing about the real one. Like internal/mutants, it tests the tests.
+// nothing about the real one.
 func TestBrokenScripts(t *testing.T) {
 	t.Parallel()
-	if !testenv.Thorough() {
-		t.Log("only in a thorough run: it tests the tests")
-		return
-	}
 	take := func(s *scripts) *script { return &s.take }
 	settle := func(s *scripts) *script { return &s.settle }
 	give := func(s *scripts) *script { return &s.give }
