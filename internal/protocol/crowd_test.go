@@ -115,8 +115,9 @@ func missingOrders(t *testing.T, sql *store.SQL, ids []uuid.UUID) int {
 
 // checkFailover checks that the database has each order that was accepted, and that its
 // counts add up.
-func (s *shop) checkFailover(t *testing.T, sku stock.SKU, survivor *store.SQL, accepted []uuid.UUID) {
+func checkFailover(t *testing.T, sku stock.SKU, survivor *store.SQL, accepted []uuid.UUID) {
 	t.Helper()
+	s := &shop{sql: survivor}
 	if lost := missingOrders(t, survivor, accepted); lost > 0 {
 		t.Errorf("the failover lost %d of %d accepted orders", lost, len(accepted))
 	}

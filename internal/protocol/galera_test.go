@@ -52,7 +52,7 @@ func TestGalera(t *testing.T) {
 		crowd.awaitMore(t, "the other nodes accept orders")
 		accepted := crowd.leave()
 		for _, node := range []int{0, 2} {
-			s.checkFailover(t, sku, openSQL(t, nodes[node].URL()), accepted)
+			checkFailover(t, sku, openSQL(t, nodes[node].URL()), accepted)
 		}
 	})
 }

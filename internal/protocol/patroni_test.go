@@ -41,5 +41,5 @@ func TestPatroni(t *testing.T) {
 	promoted := standby.Promoted()
 	resumed := slices.IndexFunc(crowd.times, promoted.Before)
 	t.Logf("promoted %v after the kill; the first order was accepted %v later", promoted.Sub(killed), crowd.times[resumed].Sub(promoted))
-	s.checkFailover(t, sku, openSQL(t, standby.URL()), accepted)
+	checkFailover(t, sku, openSQL(t, standby.URL()), accepted)
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -31,25 +32,47 @@ func severalHosts(t *testing.T, urls ...string) string {
 	return u.String()
 }
 
-// TestReplica kills a MariaDB in mid-sale and promotes its replica. The instances, whose
-// URL names both, sell on, and no accepted order is lost: a COMMIT waits for the replica.
+// TestReplica promotes the replica of a MariaDB in mid-sale, after the primary was killed or
+// made read-only. The instances, whose URL names both, sell on, and no accepted order is
+// lost: a COMMIT waits for the replica.
 func TestReplica(t *testing.T) {
 	t.Parallel()
-	primary, replica := testenv.OwnMariaDBPair(t)
-	both := severalHosts(t, primary.URL(), replica.URL())
-	s := newShop(t, both)
-	sku := newSKU("replica")
-	var instances []*instance
-	for range 2 {
-		i := s.open(t, settings{strategy: "merged", db: openSQL(t, both).Ledger})
-		defer i.Close()
-		instances = append(instances, i)
+	for name, fail := range map[string]func(primary *testenv.DatabaseServer, admin *store.SQL) error{
+		"crash": func(primary *testenv.DatabaseServer, _ *store.SQL) error {
+			primary.Kill()
+			return nil
+		},
+		"switchover": func(_ *testenv.DatabaseServer, admin *store.SQL) error {
+			return admin.DB().Exec("SET GLOBAL read_only = ON").Error
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			primary, replica := testenv.OwnMariaDBPair(t)
+			admin := openSQL(t, primary.URL())
+			for _, statement := range []string{"CREATE USER shop@'%'", "GRANT ALL ON `holdfast%`.* TO shop@'%'"} { // root writes to a server that is read-only
+				if err := admin.DB().Exec(statement).Error; err != nil {
+					t.Fatal(err)
+				}
+			}
+			both := strings.Replace(severalHosts(t, primary.URL(), replica.URL()), "root@", "shop@", 1)
+			s := newShop(t, both)
+			sku := newSKU("replica")
+			var instances []*instance
+			for range 2 {
+				i := s.open(t, settings{strategy: "merged", db: openSQL(t, both).Ledger})
+				defer i.Close()
+				instances = append(instances, i)
+			}
+			addStock(t, instances[0], sku, 1_000_000)
+			crowd := startCrowd(t, sku, instances...)
+			crowd.awaitMore(t, "orders are accepted")
+			if err := fail(primary, admin); err != nil {
+				t.Fatal(err)
+			}
+			replica.Promote()
+			crowd.awaitMore(t, "the new primary accepts orders")
+			checkFailover(t, sku, openSQL(t, replica.URL()), crowd.leave())
+		})
 	}
-	addStock(t, instances[0], sku, 1_000_000)
-	crowd := startCrowd(t, sku, instances...)
-	crowd.awaitMore(t, "orders are accepted")
-	primary.Kill()
-	replica.Promote()
-	crowd.awaitMore(t, "the new primary accepts orders")
-	s.checkFailover(t, sku, openSQL(t, replica.URL()), crowd.leave())
 }
