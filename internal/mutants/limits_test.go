@@ -78,5 +78,6 @@ var limits = []mutant{
 	{"the SKUs without free units are not bounded", unitRows, "c.short == nil || len(c.short) >= maxShort", "c.short == nil", "internal/ledger/cutter TestBounds"},
 	{"sold out though the wait for units has failed", unitRows, "return p, fmt.Errorf(\"waiting for units of %s: %w\", sku, err)", "_ = err", "internal/ledger/cutter TestUnitRows_HeldUnits/PostgreSQL"},
 	{"units that cannot be locked are sold out", unitRows, "p, err := lockPool(ctx, tx, sku, r.available, wanted[sku])\n\t\tif err != nil {", "p, err := lockPool(ctx, tx, sku, r.available, wanted[sku])\n\t\tif false {", "internal/ledger/cutter TestFailures"},
+	{"the check of SKIP LOCKED does not wait for the row", "internal/ledger/sqltx/skiplocked.go", "err = tx.QueryRow(ctx, []any{&n}, query+db.dialect.RowLock())", "err = nil", "internal/ledger/sqltx TestCheckSkipLocked/PostgreSQL"},
 	{"a database that locks nothing is used", "internal/ledger/sqltx/skiplocked.go", "case err == nil || IsLockTimeout(err):", "case false:", "internal/ledger/sqltx TestCheckSkipLocked/MariaDB"},
 }

@@ -113,6 +113,9 @@ func TestRedisEngine_Cluster(t *testing.T) {
 	if engine := RedisEngine(t.Context(), client); engine.Name != "Redis" || engine.Replication != "masters: 3, replicas: 0" {
 		t.Errorf("found %+v", engine)
 	}
+	if found := InspectRedis(t.Context(), client, RedisUse{}); worst(found) != OK {
+		t.Errorf("the doctor says %+v", found)
+	}
 	if err := RefuseWithoutGuard(t.Context(), client); err != nil {
 		t.Error(err)
 	}

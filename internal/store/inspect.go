@@ -97,9 +97,14 @@ func inspectNode(ctx context.Context, node *redis.Client, cluster bool, use Redi
 		found.Problem("allow the command INFO, or check the server", "%v", err)
 		return found
 	}
-	address, fields := server.address, server.fields
-	found.OK("%s %s at %s, %s, replicas: %s", server.engine.name, server.version, address, fields["role"], fields["connected_slaves"])
-	found = append(found, server.unsafeSettings(use.Guard)...)
+	return server.inspect(cluster, use)
+}
+
+// inspect is inspectNode of a master that has answered.
+func (s redisServer) inspect(cluster bool, use RedisUse) (found Findings) {
+	address, fields := s.address, s.fields
+	found.OK("%s %s at %s, %s, replicas: %s", s.engine.name, s.version, address, fields["role"], fields["connected_slaves"])
+	found = append(found, s.unsafeSettings(use.Guard)...)
 	switch {
 	case fields["loading"] == "1":
 		found.Problem("wait", "Redis at %s is loading its data and refuses commands", address)

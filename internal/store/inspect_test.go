@@ -1,6 +1,8 @@
 package store
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -29,6 +31,58 @@ func TestOlderThan(t *testing.T) {
 	for version, want := range map[string]bool{"6.0.16": true, "5.0": true, "6.2.0": false, "7.0.15": false, "10.1": false, "": false, "unknown": false} {
 		if got := olderThan(version, 6, 2); got != want {
 			t.Errorf("%q: %v, want %v", version, got, want)
+		}
+	}
+}
+
+// TestRedisServer_Inspect checks what the doctor says of a Redis by the fields of its INFO.
+func TestRedisServer_Inspect(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		fields  string // NAME=VALUE
+		cluster bool
+		want    Level
+		says    string
+	}{
+		{"role=master", false, OK, ""},
+		{"loading=1", false, Problem, "is loading its data"},
+		{"role=slave", false, Problem, "is a replica"},
+		{"cluster_enabled=1", false, Problem, "is a node of a cluster"},
+		{"cluster_enabled=1", true, OK, ""},
+		{"redis_version=6.1.9", false, Problem, "cannot queue orders"},
+		{"redis_version=6.2.0", false, OK, ""},
+		{"maxmemory_policy=allkeys-lru", false, Problem, "may evict"},
+		{"maxmemory=100 used_memory=80", false, OK, ""},
+		{"maxmemory=100 used_memory=81", false, Warning, "uses 81 % of its maxmemory"},
+		{"maxmemory=0 used_memory=81", false, OK, ""},
+		{fmt.Sprintf("connected_clients=1 maxclients=%d", redisPoolSize+1), false, OK, ""},
+		{fmt.Sprintf("connected_clients=2 maxclients=%d", redisPoolSize+1), false, Warning, "connections"},
+	} {
+		server := redisServer{address: "a", engine: redisEngines[0], version: "7.0.15", fields: map[string]string{}}
+		for _, field := range strings.Fields(test.fields) {
+			name, value, _ := strings.Cut(field, "=")
+			server.fields[name] = value
+		}
+		found := server.inspect(test.cluster, RedisUse{Queues: true})
+		if got := worst(found); got != test.want || !strings.Contains(fmt.Sprint(found), test.says) {
+			t.Errorf("%s: %+v, want %s that says %q", test.fields, found, test.want, test.says)
+		}
+	}
+}
+
+// TestCheckConnections compares an instance that opens 10 connections with what is left.
+func TestCheckConnections(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		used, limit float64
+		want        Level
+	}{
+		{0, 0, OK}, {0, 9, Problem}, {0, 10, OK}, {1, 10, Warning}, {90, 100, OK}, {91, 100, Warning},
+	} {
+		var found Findings
+		found.checkConnections("db", 10, test.used, test.limit)
+		if got := worst(found); got != test.want {
+			t.Errorf("%.0f of %.0f used: %+v, want %s", test.used, test.limit, found, test.want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package sqltx_test
 
 import (
+	"database/sql"
 	"errors"
 	"testing"
 
@@ -30,9 +31,17 @@ func TestCheckSkipLocked(t *testing.T) {
 			}
 			ended := make(chan error, 1)
 			go func() { ended <- db.CheckSkipLocked(t.Context(), query) }()
+			running := "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE ?"
+			if d.Name == "PostgreSQL" {
+				running = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = CURRENT_DATABASE() AND state = 'active' AND query LIKE ?"
+			}
+			testenv.Await(t, "the check waits for the row", func() bool { return one[int](t, db, running, query+" FOR UPDATE") > 0 })
 			holder.Rollback()
 			if err := <-ended; err != nil {
 				t.Errorf("a row that is free in the end: %v", err)
+			}
+			if err := db.CheckSkipLockedWith(t.Context(), query, " LIMIT 0"); !errors.Is(err, sql.ErrNoRows) {
+				t.Errorf("a row that is always locked: %v", err)
 			}
 			for _, clause := range []string{" ", " FOR UPDATE"} {
 				if err := db.CheckSkipLockedWith(t.Context(), query, clause); !errors.Is(err, sqltx.ErrNoSkipLocked) {
