@@ -167,9 +167,9 @@ func (l *lab) compare(ctx context.Context, first, second side) error {
 	if err != nil {
 		return err
 	}
-	cost, expiry := first.lab != second.lab || second.instances > 0, second.due > 0
+	costs, expiry := first.lab != second.lab || second.instances > 0, second.due > 0
 	titles := []string{"", "orders/s: " + first.name, second.name, "ratio"}
-	if cost {
+	if costs {
 		titles = append(titles, "µs of CPU per order: "+first.name, second.name, "ratio", "orders a group: "+first.name, second.name)
 	}
 	titles = append(titles, "p99 ms: "+first.name, second.name)
@@ -186,8 +186,8 @@ func (l *lab) compare(ctx context.Context, first, second side) error {
 		}
 		ratio, _ := compared(after, before, rate)
 		cells := []any{v.name, whole(x.perSecond), whole(y.perSecond), fmt.Sprintf("%.2f", ratio)}
-		if cost {
-			more, _ := compared(after, before, func(mine, theirs sample) float64 { return mine.cpu() / theirs.cpu() })
+		if costs {
+			more, _ := compared(after, before, cost)
 			cells = append(cells, whole(x.cpu()), whole(y.cpu()), fmt.Sprintf("%.2f", more),
 				table.Figure("%.1f", x.grouped), table.Figure("%.1f", y.grouped))
 		}

@@ -73,26 +73,27 @@ type target struct {
 
 func rate(mine, theirs sample) float64 { return mine.perSecond / theirs.perSecond }
 
-func cpu(mine, _ sample) float64 { return mine.cpu() }
+func cost(mine, theirs sample) float64 { return mine.cpu() / theirs.cpu() }
 
 func p99(mine, theirs sample) float64 { return float64(mine.p99) / float64(theirs.p99) }
 
 var targets = []target{
 	{"lua", measure.Target[sample]{What: "orders/s", Against: "b", Limit: 0.5, Figure: rate}},
 	{"lua", measure.Target[sample]{What: "orders/s", Against: "c", Limit: 1.5, Figure: rate}},
-	{"lua", measure.Target[sample]{What: "µs of CPU per order", AtMost: true, Limit: 140, Figure: cpu}},
+	{"lua", measure.Target[sample]{What: "CPU per order", Against: "b", AtMost: true, Limit: 1.7, Figure: cost}},
 	{"lua", measure.Target[sample]{What: "p99", Against: "d", AtMost: true, Limit: 2, Figure: p99}},
 	{"merged", measure.Target[sample]{What: "orders/s", Against: "b", Limit: 0.65, Figure: rate}},
 	{"merged", measure.Target[sample]{What: "orders/s", Against: "c", Limit: 2, Figure: rate}},
-	{"merged", measure.Target[sample]{What: "µs of CPU per order", AtMost: true, Limit: 95, Figure: cpu}},
+	{"merged", measure.Target[sample]{What: "CPU per order", Against: "b", AtMost: true, Limit: 1.3, Figure: cost}},
 	{"sold-out", measure.Target[sample]{What: "answers/s", Against: "b", Limit: 0.85, Figure: rate}},
+	{"sold-out", measure.Target[sample]{What: "CPU per answer", Against: "b", AtMost: true, Limit: 0.8, Figure: cost}},
 	{"merged-sold-out", measure.Target[sample]{What: "answers/s", Against: "b", Limit: 1.3, Figure: rate}},
 }
 
 // writeTable writes the medians of each variant, and the ratios to the reference
 // programs. samples has a sample for each round, by variant.
 func writeTable(w io.Writer, variants []string, samples map[string][]sample) {
-	rows := table.New("", "orders/s", "× (b)", "× (c)", "× (d)", "µs CPU per order: all", "app", "Redis", "database",
+	rows := table.New("", "orders/s", "× (b)", "× (c)", "× (d)", "µs CPU per order: all", "× (b)", "app", "Redis", "database",
 		"p50 ms", "p99 ms", "orders a group", "retries per order")
 	for _, name := range variants {
 		s := median(samples[name])
@@ -100,14 +101,14 @@ func writeTable(w io.Writer, variants []string, samples map[string][]sample) {
 			rows.Add(name, "failed: "+s.fault)
 			continue
 		}
-		ratio := func(to string) string {
-			r, ok := compared(samples[name], samples[to], rate)
+		ratio := func(to string, figure func(mine, theirs sample) float64) string {
+			r, ok := compared(samples[name], samples[to], figure)
 			if !ok {
 				return table.Unknown
 			}
 			return fmt.Sprintf("%.2f", r)
 		}
-		rows.Add(name, whole(s.perSecond), ratio("b"), ratio("c"), ratio("d"), whole(s.cpu()), whole(s.app), whole(s.redis), whole(s.db),
+		rows.Add(name, whole(s.perSecond), ratio("b", rate), ratio("c", rate), ratio("d", rate), whole(s.cpu()), ratio("b", cost), whole(s.app), whole(s.redis), whole(s.db),
 			millis(s.p50), millis(s.p99), table.Figure("%.1f", s.grouped), table.Figure("%.2f", s.retries))
 	}
 	rows.WriteMarkdown(w)
