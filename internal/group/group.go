@@ -1,7 +1,7 @@
 // Package group gathers concurrent calls into groups and runs each group with
-// one function call. A single call runs immediately, and under load the next group
-// gathers while the groups before it run. A group also includes the calls of goroutines
-// that are ready to run when it begins.
+// one function call. There is no timer: a single call runs immediately, and
+// under load the next group gathers while the groups before it run. A group also
+// includes the calls of goroutines that are ready to run when it begins.
 package group
 
 import (
@@ -9,7 +9,6 @@ import (
 	"errors"
 	"runtime"
 	"sync"
-	"time"
 )
 
 // ErrFull is returned for a call that finds the queue full. The call does not
@@ -27,15 +26,7 @@ type Limits struct {
 	// Weight bounds the sum of the weights in one group. A group of a single call
 	// may exceed it. 0 means no bound.
 	Weight int
-	// Gather bounds the pause after a group that took long: half of the time that it took.
-	// Meanwhile callers that were just answered join the next group. There is no pause
-	// after a group of one call, before a full group, or shorter than minPause. 0 means
-	// none at all.
-	Gather time.Duration
 }
-
-// minPause is the shortest pause. Timers are no finer than that in an idle process.
-const minPause = time.Millisecond
 
 // Batcher runs calls of type T in groups. It is safe for concurrent use.
 type Batcher[T any] struct {
@@ -173,7 +164,6 @@ func (b *Batcher[T]) work(kept *call[T]) {
 			values = append(values, c.value)
 		}
 		first := kept
-		began := time.Now()
 		goOn = b.run(values, func() { b.start(first) })
 		for _, c := range calls {
 			if c.ready != nil {
@@ -182,10 +172,6 @@ func (b *Batcher[T]) work(kept *call[T]) {
 		}
 		clear(calls) // lets the callers' values be garbage collected
 		clear(values)
-		pause := min(time.Since(began)/2, b.limits.Gather)
-		if goOn && pause >= minPause && len(calls) > 1 && len(b.queue) < b.limits.Size {
-			time.Sleep(pause)
-		}
 	}
 }
 

@@ -156,59 +156,6 @@ func TestCloseRunsQueuedCalls(t *testing.T) {
 	}
 }
 
-// TestGather checks after which groups there is a pause, how long it is, and that a caller
-// that was answered joins the group after it.
-func TestGather(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		size        int
-		took, pause time.Duration // of each group; after the second
-	}{
-		"half of its time":    {10, 4 * time.Millisecond, 2 * time.Millisecond},
-		"Gather":              {10, 20 * time.Millisecond, 5 * time.Millisecond},
-		"the group was short": {10, 2*time.Millisecond - 2, 0},
-		"the next is full":    {2, 20 * time.Millisecond, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				var (
-					groups  [][]int
-					started = time.Now()
-					began   []time.Duration
-				)
-				b := group.New(group.Limits{Size: c.size, Parallel: 1, Queue: 10, Gather: 5 * time.Millisecond}, nil, func(vs []int) {
-					groups = append(groups, slices.Clone(vs))
-					began = append(began, time.Since(started))
-					time.Sleep(c.took)
-				})
-				send := func(v int) {
-					if err := b.Send(v); err != nil {
-						t.Error(err)
-					}
-					synctest.Wait()
-				}
-				for v := range 5 { // the first alone, two together, and two that gather meanwhile
-					if send(v); v == 2 {
-						time.Sleep(c.took + 1)
-					}
-				}
-				if c.pause > 0 {
-					time.Sleep(c.took + c.pause - 2)
-					send(5)
-				}
-				b.Close()
-				if began[1] != c.took || began[2] != 2*c.took+c.pause {
-					t.Errorf("groups began after %v", began)
-				}
-				if c.pause > 0 {
-					equal(t, groups, [][]int{{0}, {1, 2}, {3, 4, 5}})
-				}
-			})
-		})
-	}
-}
-
 func equal(t *testing.T, got, want [][]int) {
 	t.Helper()
 	if len(got) != len(want) {

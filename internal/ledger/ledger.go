@@ -34,10 +34,6 @@ const (
 	// maxLockWaits bounds how often a group waits for a row lock until the
 	// database gives up.
 	maxLockWaits = 2
-	// maxGather bounds how long orders gather after a group that took long. It mostly waited
-	// for its stock row, which other instances sell, for the network, or for the commit: a
-	// larger next group is worth more than an earlier one.
-	maxGather = 5 * time.Millisecond
 	// maxLookups bounds the groups of lookups at once, maxLookupGroup the IDs in
 	// one.
 	maxLookups, maxLookupGroup = 2, 100
@@ -108,7 +104,7 @@ func New(db *sqltx.DB, o Options) *Ledger {
 		l.clock.wall = time.Now
 	}
 	l.records = group.NewOvertaking(
-		group.Limits{Size: o.Group, Parallel: o.Parallel, Queue: maxQueue, Weight: maxGroupLines, Gather: maxGather},
+		group.Limits{Size: o.Group, Parallel: o.Parallel, Queue: maxQueue, Weight: maxGroupLines},
 		func(r *recording) int { return len(r.take.Lines) },
 		l.runGroup)
 	l.lookups = group.New(

@@ -105,7 +105,7 @@ func TestSlots(t *testing.T) {
 			})
 			t.Run("learns buyer limits", func(t *testing.T) {
 				lay("limited", 10)
-				if _, err := db.Exec(t.Context(), "UPDATE stock SET buyer_limit = 3 WHERE sku = 'limited'"); err != nil {
+				if _, err := db.Exec(t.Context(), "UPDATE stock SET limit_per_buyer = 3 WHERE sku = 'limited'"); err != nil {
 					t.Fatal(err)
 				}
 				c := cutter.Slots(4)
