@@ -353,6 +353,32 @@ func TestCountClaims_GoesOn(t *testing.T) {
 	})
 }
 
+// TestCountClaims_OtherLimit checks that a count goes on when the limit becomes another one.
+// If it began again, an administrator who sets limits often would keep it from ending.
+func TestCountClaims_OtherLimit(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		l.claimsAtOnce = 1
+		lay(t, l, "hot", 1_000_000)
+		for range 3 {
+			mustRecord(t, l, "hot")
+		}
+		s := &sale{database: d}
+		before := s.limit(t, l, 10)
+		if _, done, err := l.stepClaims(t.Context(), "hot"); err != nil || done {
+			t.Fatalf("the first step: done: %t, %v", done, err)
+		}
+		stepped, err := l.Row(t.Context(), "hot")
+		if err != nil || stepped.CountedTo == before.CountedTo {
+			t.Fatalf("the first step counted nothing: %+v, %v", stepped, err)
+		}
+		if now := s.limit(t, l, 5); now.CountedTo != stepped.CountedTo {
+			t.Errorf("with another limit, claims are counted to %v, want %v", now.CountedTo, stepped.CountedTo)
+		}
+	})
+}
+
 // TestCountClaims_SameLimitAgain checks that a limit that was removed and set again is not
 // taken for the one of before, which the cutter has seen: its claims are being counted.
 func TestCountClaims_SameLimitAgain(t *testing.T) {

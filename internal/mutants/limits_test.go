@@ -38,6 +38,7 @@ var limits = []mutant{
 	{"a new count begins with the claims of an earlier limit", ledgerClaims, "err != nil || deleted {", "err != nil || deleted && false {", "internal/ledger TestCountClaims/0/SQLite"},
 	{"two processes count the same orders", ledgerClaims, " || row.CountedTo != s.row.CountedTo", "", "internal/ledger TestCountClaims_DuringASale/MariaDB"},
 	{"a late step counts claims again", ledgerClaims, "if !errors.Is(err, sql.ErrNoRows) {\n\t\t\t\treturn err", "if _ = err; false {\n\t\t\t\treturn err", "internal/ledger TestCountClaims_LateStep/SQLite"},
+	{"a count begins again with another limit", ledgerClaims, "case before.BuyerLimit == 0:", "default:", "internal/ledger TestCountClaims_OtherLimit/SQLite"},
 	{"a count ends with the request", ledgerClaims, "l.countClaims(l.open, sku)", "l.countClaims(ctx, sku)", "internal/ledger TestCountClaims_GoesOn/SQLite"},
 	{"a step of the count leaves the row as it is", ledgerClaims, "row.Version++", "row.Version += 0", "internal/ledger TestCountClaims/0/SQLite"},
 	{"claims are not counted by the optimistic cutter", optimistic, "seen.claimed()", "len(seen.limits()) > 0", "internal/ledger TestCountClaims/2/SQLite"},
