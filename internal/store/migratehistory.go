@@ -175,17 +175,7 @@ func parseStatement(text string, indexes map[string]string) (st statement, err e
 	case "DROP TABLE":
 		st.remove = append(st.remove, object(name))
 	case "ALTER TABLE":
-		for _, change := range changeColumn.FindAllStringSubmatch(text, -1) {
-			if column := object(name + "." + change[2]); change[1] == "ADD" {
-				st.makes = append(st.makes, column)
-			} else {
-				st.remove = append(st.remove, column)
-			}
-		}
-		for _, names := range renameColumn.FindAllStringSubmatch(text, -1) {
-			st.remove = append(st.remove, object(name+"."+names[1]))
-			st.makes = append(st.makes, object(name+"."+names[2]))
-		}
+		st.alter(name)
 	case "CREATE INDEX":
 		indexes[name] = words[3]
 		st.makes = append(st.makes, object(words[3]+"#"+name))
@@ -200,6 +190,21 @@ func parseStatement(text string, indexes map[string]string) (st statement, err e
 		return st, fmt.Errorf("unknown statement %q", text)
 	}
 	return st, nil
+}
+
+// alter finds out which columns a statement that alters the table makes and removes.
+func (st *statement) alter(table string) {
+	for _, change := range changeColumn.FindAllStringSubmatch(st.text, -1) {
+		if column := object(table + "." + change[2]); change[1] == "ADD" {
+			st.makes = append(st.makes, column)
+		} else {
+			st.remove = append(st.remove, column)
+		}
+	}
+	for _, names := range renameColumn.FindAllStringSubmatch(st.text, -1) {
+		st.remove = append(st.remove, object(table+"."+names[1]))
+		st.makes = append(st.makes, object(table+"."+names[2]))
+	}
 }
 
 // contradictions returns why the schema cannot be that of a run of migration number, up

@@ -82,7 +82,7 @@ func TestRecorder(t *testing.T) {
 		t.Fatal(err)
 	}
 	unreadable.GetBody = func() (io.ReadCloser, error) { return nil, io.ErrUnexpectedEOF }
-	if _, err := recorder.Transport(lost{nil, context.Canceled}).RoundTrip(unreadable); !errors.Is(err, context.Canceled) { //nolint:bodyclose // there is no answer
+	if _, err := recorder.Transport(lost{nil, context.Canceled}).RoundTrip(unreadable); !errors.Is(err, context.Canceled) {
 		t.Errorf("a request that cannot be read: %v", err)
 	}
 	recorder.Fault("it is pulled out", func() {})
