@@ -21,8 +21,8 @@ HISTORY ?= 1
 N ?= 40
 SEED ?= 0
 TIMEOUT ?= 40m
-# Three packages at once on two cores: many tests wait for servers and leases.
-TESTFLAGS ?= -p 3
+# Four packages at once on two cores: many tests wait for servers and leases.
+TESTFLAGS ?= -p 4
 # The packages start in this order: the slowest first, so that none of them runs alone at the
 # end. They wait more than they work.
 PACKAGES = ./loadtest ./cmd/api ./internal/store ./internal/ledger ./internal/protocol ./deploy/gateway ./internal/lock/... ./...
