@@ -57,6 +57,24 @@ func startCrowd(t *testing.T, sku stock.SKU, instances ...*instance) *crowd {
 	return c
 }
 
+// startSale lets a crowd order a new SKU from two instances of merged, each with connections
+// of its own to the database, and waits until orders are accepted.
+func startSale(t *testing.T, dbURL string) (stock.SKU, *crowd) {
+	t.Helper()
+	s := newShop(t, dbURL)
+	sku := newSKU("failover")
+	var instances []*instance
+	for range 2 {
+		i := s.open(t, settings{strategy: "merged", db: openSQL(t, dbURL).Ledger})
+		t.Cleanup(i.Close)
+		instances = append(instances, i)
+	}
+	addStock(t, instances[0], sku, 1_000_000)
+	c := startCrowd(t, sku, instances...)
+	c.awaitMore(t, "orders are accepted")
+	return sku, c
+}
+
 // note records an answer. It returns false if there must be no such answer.
 func (c *crowd) note(id uuid.UUID, err error) bool {
 	c.mu.Lock()

@@ -19,17 +19,7 @@ func TestPatroni(t *testing.T) {
 	}
 	primary, standby := testenv.OwnPatroni(t)
 	both := severalHosts(t, primary.URL(), standby.URL())
-	s := newShop(t, both)
-	sku := newSKU("patroni")
-	var instances []*instance
-	for range 2 {
-		i := s.open(t, settings{strategy: "merged", db: openSQL(t, both).Ledger})
-		defer i.Close()
-		instances = append(instances, i)
-	}
-	addStock(t, instances[0], sku, 1_000_000)
-	crowd := startCrowd(t, sku, instances...)
-	crowd.awaitMore(t, "orders are accepted")
+	sku, crowd := startSale(t, both)
 	if standby.AcceptsWrites(t.Context()) {
 		t.Fatal("there are two primaries")
 	}

@@ -56,17 +56,7 @@ func TestReplica(t *testing.T) {
 				}
 			}
 			both := strings.Replace(severalHosts(t, primary.URL(), replica.URL()), "root@", "shop@", 1)
-			s := newShop(t, both)
-			sku := newSKU("replica")
-			var instances []*instance
-			for range 2 {
-				i := s.open(t, settings{strategy: "merged", db: openSQL(t, both).Ledger})
-				defer i.Close()
-				instances = append(instances, i)
-			}
-			addStock(t, instances[0], sku, 1_000_000)
-			crowd := startCrowd(t, sku, instances...)
-			crowd.awaitMore(t, "orders are accepted")
+			sku, crowd := startSale(t, both)
 			if err := fail(primary, admin); err != nil {
 				t.Fatal(err)
 			}
