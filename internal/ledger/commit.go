@@ -37,8 +37,8 @@ import (
 //
 // If it returns no error, every recording has its outcome. If it returns
 // sqltx.ErrUnknownOutcome, too: the outcome of those that would be committed is unknown, and
-// those that were refused for what these took get stock.ErrBusy. With another error no recording has an outcome, and nothing is
-// committed.
+// those that were refused for what these took get stock.ErrBusy. With another error no
+// recording has an outcome, and nothing is committed.
 func (l *Ledger) commitGroup(ctx context.Context, all []*recording) (rs []*recording, err error) {
 	if rs, err = l.begin(all); err != nil || len(rs) == 0 {
 		return rs, err
