@@ -133,12 +133,15 @@ func (s session) Now(ctx context.Context) (time.Time, error) {
 	return time.Time(now), nil
 }
 
-// Begin begins a transaction. Once ctx has ended, Commit rolls it back.
+// Begin takes a connection for a transaction, which its first statement begins. Once ctx has
+// ended, Commit rolls it back.
 func (db *DB) Begin(ctx context.Context) (*Tx, error) {
-	t, err := db.gorm.ConnPool.(pool).take(ctx)
+	p := db.gorm.ConnPool.(pool)
+	conn, err := p.Conn(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("beginning: %w", err)
 	}
+	t := &transaction{ctx: ctx, conn: conn, pool: p, texts: takesTexts(conn)}
 	return &Tx{session: session{db.gorm, db.dialect, db.lacks, t}}, nil
 }
 
