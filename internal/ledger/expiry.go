@@ -216,7 +216,7 @@ func waitForRow(ctx context.Context, tx *sqltx.Tx, sku []stock.SKU) error {
 	if len(sku) == 0 {
 		return nil
 	}
-	_, err := lockRows(ctx, tx, sku, tx.Dialect().RowLock())
+	_, err := readRows(ctx, tx, sku, stockColumns, tx.Dialect().RowLock())
 	if sqltx.IsLockTimeout(err) || errors.Is(err, context.DeadlineExceeded) { // the session may wait longer
 		return &lockedRowError{sku[0], err.Error()}
 	}

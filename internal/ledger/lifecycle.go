@@ -29,7 +29,7 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 		return order.Order{}, nil, err
 	}
 	o, ok := found[id]
-	if !ok || !isShown(o.Status) || cmp.Or(options.Buyer, o.Buyer) != o.Buyer {
+	if !ok || o.Status == order.Void || o.Status == shrink || cmp.Or(options.Buyer, o.Buyer) != o.Buyer {
 		return order.Order{}, nil, order.ErrUnknownOrder
 	}
 	if options.Returns { // a payment must not wait for changes that wait for stock rows
@@ -63,7 +63,7 @@ func (l *Ledger) tryChange(ctx context.Context, o order.Order, options order.Cha
 	err = l.tryTransact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		var rows []StockRow
 		if options.Returns {
-			if rows, err = lockRows(ctx, tx, o.SKUs(), tx.Dialect().RowLock()); err != nil {
+			if rows, err = readRows(ctx, tx, o.SKUs(), stockColumns, tx.Dialect().RowLock()); err != nil {
 				return err
 			}
 		}

@@ -58,7 +58,7 @@ func (db *DB) Without(lacks Lacks) *DB {
 func (s session) Dialect() Dialect { return s.dialect }
 
 // SkipsLocked reports whether a SELECT can leave out rows that others have locked.
-func (s session) SkipsLocked() bool { return s.dialect.skipLocked() != "" && !s.lacks.SkipLocked }
+func (s session) SkipsLocked() bool { return s.dialect != SQLite && !s.lacks.SkipLocked }
 
 // SkipLocked is the clause that makes a SELECT lock its rows and leave out those that others
 // have locked. If the database cannot leave them out, the clause waits for them.
@@ -66,7 +66,7 @@ func (s session) SkipLocked() string {
 	if !s.SkipsLocked() {
 		return s.dialect.RowLock()
 	}
-	return s.dialect.skipLocked()
+	return " FOR UPDATE SKIP LOCKED"
 }
 
 // Exec runs a statement and returns how many rows it affected. Placeholders are
@@ -104,16 +104,11 @@ func (s session) with(ctx context.Context) *gorm.DB {
 
 // QueryRow runs a statement and scans its first row into dest, pointers to one
 // value for each column. sql.ErrNoRows: there is no row.
-func (s session) QueryRow(ctx context.Context, dest []any, sql string, args ...any) error {
-	rows, err := s.with(ctx).Raw(sql, args...).Rows()
+func (s session) QueryRow(ctx context.Context, dest []any, query string, args ...any) error {
+	rows, err := s.with(ctx).Raw(query, args...).Rows()
 	if err != nil {
 		return err
 	}
-	return scanFirst(rows, dest)
-}
-
-// scanFirst scans the first row into dest and closes rows.
-func scanFirst(rows *sql.Rows, dest []any) error {
 	defer rows.Close()
 	if !rows.Next() {
 		return cmp.Or(rows.Err(), sql.ErrNoRows)

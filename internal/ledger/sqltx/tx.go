@@ -201,7 +201,10 @@ func (t *transaction) commit(statements []Statement, rows int64) error {
 		return err
 	}
 	t.end(err)
-	return commitError(err)
+	if err == nil || provesNoCommit(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 }
 
 // execFirst runs the statements. ErrUnmet: the first did not affect the given number of
@@ -212,14 +215,6 @@ func (t *transaction) execFirst(statements []Statement, rows int64) error {
 		return ErrUnmet
 	}
 	return err
-}
-
-// commitError classifies err, the answer to a COMMIT or to a text that ends with one.
-func commitError(err error) error {
-	if err == nil || provesNoCommit(err) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 }
 
 // end releases the connection after a COMMIT that returned err. It discards the
