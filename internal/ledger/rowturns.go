@@ -95,6 +95,6 @@ func (ts *turns) wait(ctx context.Context, sku stock.SKU) (end func(), err error
 		return func() { <-t.taken; leave() }, nil
 	case <-ctx.Done():
 		leave()
-		return nil, fmt.Errorf("%w: other changes wait for the stock row of %s: %w", stock.ErrBusy, sku, ctx.Err())
+		return nil, fmt.Errorf("%w: other changes wait for the row of %s: %w", stock.ErrBusy, sku, ctx.Err())
 	}
 }

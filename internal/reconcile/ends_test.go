@@ -540,7 +540,7 @@ func TestUncounted(t *testing.T) {
 				t.Errorf("%v due, %v refunds, want %v", due, refunds, step.want)
 			}
 			if n = 5; !step.broken {
-				time.Sleep(refundsPause)
+				time.Sleep(countPause)
 			}
 		}
 	})
