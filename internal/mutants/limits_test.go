@@ -62,7 +62,6 @@ var limits = []mutant{
 	{"sold out because of an order that may not be committed", groupCommit, "reason = fmt.Errorf(\"%w: %w\", stock.ErrBusy, err)", "_ = reason", "internal/ledger TestFaults_GroupCommit"},
 	{"sold out is remembered with a gate", service, "if gate == nil { // a gate", "if true { // a gate", "internal/order TestSoldOutMemory_Gate"},
 	{"returned units are not sold at once", afterward, "s.StockChanged(o.SKUs()...)", "", "internal/order TestSoldOutMemory_Returns"},
-	{"every change is taken for a return", afterward, "if c.Returns {\n\t\t\tskus", "if true {\n\t\t\tskus", "internal/order TestSoldOutMemory_LostAnswer"},
 	{"nobody is told of units that return by expiry", expiryLoop, "e.returned(done.SKUs...)", "_ = done.SKUs", "internal/reconcile TestExpiryTells"},
 	{"expiry does not say whose units returned", expire, "SKUs: slices.Sorted(maps.Keys(units)), ", "", "internal/ledger TestExpire/SQLite"},
 	{"units are sold and their rows stay", unitRows, "tx.AtCommit(deleteUnits(tx.Dialect(), line.sku, free)...)", "_ = free", "internal/ledger/cutter TestConformance/MariaDB/unit-rows/CutsAddUp"},
