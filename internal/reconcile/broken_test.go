@@ -51,7 +51,7 @@ func TestBrokenCalls(t *testing.T) {
 		},
 		"Refill": {
 			[]stock.SKU{"lost"}, false,
-			func(ctx context.Context, s *shop) error { return s.Refill(ctx, []stock.SKU{"lost"}) },
+			func(ctx context.Context, s *shop) error { return s.Refill(ctx, "lost") },
 		},
 		"Sweep": {
 			[]stock.SKU{"added", "gap", "high", "lost", "sold", "taken", "unrecorded"}, false,
@@ -164,7 +164,7 @@ func TestBrokenTakeover(t *testing.T) {
 		}
 	}
 	ready := func(ctx context.Context, s *shop) error { return s.Ready(ctx) }
-	refill := func(ctx context.Context, s *shop) error { return s.Refill(ctx, []stock.SKU{"a"}) }
+	refill := func(ctx context.Context, s *shop) error { return s.Refill(ctx, "a") }
 	sweep := func(ctx context.Context, s *shop) error { return s.Sweep(ctx) }
 	for first, test := range []struct {
 		name   string
@@ -296,7 +296,7 @@ func TestRefillMeetsAnother(t *testing.T) {
 				call   string
 				refill func() error
 			}{
-				{test.one, func() error { return s.Refill(t.Context(), []stock.SKU{"lost"}) }},
+				{test.one, func() error { return s.Refill(t.Context(), "lost") }},
 				{test.many, func() error { return s.Sweep(t.Context()) }},
 			} {
 				call := step.call
