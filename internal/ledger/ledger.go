@@ -135,7 +135,7 @@ func (l *Ledger) transact(ctx context.Context, timeout time.Duration, do func(ct
 		if try == maxTries {
 			return fmt.Errorf("%w: %w", stock.ErrBusy, err)
 		}
-		pause(try)
+		retry.Wait(ctx, try)
 	}
 }
 
@@ -162,6 +162,3 @@ func (l *Ledger) tryTransact(ctx context.Context, timeout time.Duration, do func
 	}
 	return tx.Commit()
 }
-
-// pause waits before the next try of a transaction, up to 64 ms.
-func pause(try int) { time.Sleep(retry.Jitter(2*time.Millisecond, try)) }

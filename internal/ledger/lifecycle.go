@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -53,7 +54,7 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 			return order.Order{}, nil, fmt.Errorf("changing order %s: %w", id, err)
 		}
 		l.metrics.retries.Inc()
-		pause(try)
+		retry.Wait(ctx, try)
 	}
 }
 
@@ -182,7 +183,7 @@ func (l *Ledger) Revive(ctx context.Context, expired order.Order, t stock.Take, 
 			return o, order.Refused(notRecorded(err))
 		}
 		l.metrics.retries.Inc()
-		pause(try)
+		retry.Wait(ctx, try)
 	}
 }
 
