@@ -66,7 +66,6 @@ type Reconciler interface {
 	Levels(ctx context.Context, rows []ledger.StockRow) ([]stock.Level, error)
 	PrepareRetry(ctx context.Context, reason error, skus ...stock.SKU) error
 	Refill(ctx context.Context, sku stock.SKU) error
-	FillNew(ctx context.Context, row ledger.StockRow) error
 	Deliver(ctx context.Context, sku stock.SKU) error
 	FinishTake(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome
 	GiveBack(ctx context.Context, t stock.Take) bool
@@ -123,7 +122,7 @@ func (a *Admin) setRow(ctx context.Context, set stock.Setting) (row ledger.Stock
 		row, created, err = a.ledger.Set(ctx, set)
 		switch {
 		case created && err == nil:
-			a.fillNew(ctx, row)
+			a.fillNew(ctx, row.SKU)
 			return row, true, nil
 		case err == nil && row.Total <= set.Total:
 			a.deliver(ctx, row.SKU)
@@ -145,9 +144,9 @@ func (a *Admin) setRow(ctx context.Context, set stock.Setting) (row ledger.Stock
 }
 
 // fillNew fills the gate with a new SKU. If that fails, the first take asks for it.
-func (a *Admin) fillNew(ctx context.Context, row ledger.StockRow) {
-	if err := a.reconciler.FillNew(ctx, row); err != nil {
-		a.log.WarnContext(ctx, "filling the gate with a new SKU failed; the first order will fill it", "sku", row.SKU, "error", err)
+func (a *Admin) fillNew(ctx context.Context, sku stock.SKU) {
+	if err := a.reconciler.Refill(ctx, sku); err != nil {
+		a.log.WarnContext(ctx, "filling the gate with a new SKU failed; the first order will fill it", "sku", sku, "error", err)
 	}
 }
 

@@ -202,7 +202,7 @@ type twinReconciler struct {
 	*shop
 	unusable, cannot error         // if not nil, the answers of Usable and PrepareRetry
 	noLevels         error         // if not nil, the answer of Levels
-	noFill           error         // if not nil, the answer of Refill, FillNew and Deliver
+	noFill           error         // if not nil, the answer of Refill and Deliver
 	resolved         order.Outcome // of an unknown outcome
 }
 
@@ -237,14 +237,6 @@ func (r *twinReconciler) fill() {
 
 func (r *twinReconciler) Refill(context.Context, stock.SKU) error {
 	r.call("refill")
-	if r.noFill == nil {
-		r.fill()
-	}
-	return r.noFill
-}
-
-func (r *twinReconciler) FillNew(context.Context, ledger.StockRow) error {
-	r.call("fill")
 	if r.noFill == nil {
 		r.fill()
 	}
@@ -318,7 +310,7 @@ func TestCreate(t *testing.T) {
 	if _, created, err := s.set(t.Context(), 10); err != nil || !created {
 		t.Errorf("without a gate: created %v, %v", created, err)
 	}
-	s.want(t, 10, 10, "set", "fill")
+	s.want(t, 10, 10, "set", "refill")
 }
 
 // TestRaise checks that added units are delivered to the gate, and that they are

@@ -151,7 +151,7 @@ var placing = []mutant{
 	{"an open take that stays open holds the others up", takes, "r.leaveOpen(t) // behind the others, whose stores may answer",
 		"for ctx.Err() == nil && r.endOpenTake(ctx, t) != nil {\n\t\t\t\t_ = retry.Sleep(ctx, openTakePause)\n\t\t\t}", "internal/reconcile TestOneStuckTake"},
 	{"a take that cannot be ended hides the others", recovery, "errs = append(errs, fmt.Errorf(", "return \"\", error(fmt.Errorf(", "internal/protocol TestManyStuckTakes"},
-	{"a try refills only one SKU", refill, "for _, sku := range skus {\n\t\tif err := r.refill", "var refusal *stock.Refusal\n\terrors.As(reason, &refusal)\n\tfor _, sku := range []stock.SKU{refusal.SKU} {\n\t\tif err := r.refill", "internal/protocol TestManyLinesAfterAFlush"},
+	{"a try refills only one SKU", refill, "for _, sku := range skus {\n\t\tif err := r.Refill", "var refusal *stock.Refusal\n\terrors.As(reason, &refusal)\n\tfor _, sku := range []stock.SKU{refusal.SKU} {\n\t\tif err := r.Refill", "internal/protocol TestManyLinesAfterAFlush"},
 	{"setting duplicates apart overwrites the group", record, "first = make([]*recording, 0, len(rs)) // rs", "first = rs[:0] // rs", "internal/ledger TestDistinct"},
 	{"an unreadable mark stays", gateMark, "return stock.Mark{}, nil", "return stock.Mark{}, err", "internal/protocol TestUnreadableMark"},
 	{"an unreadable record hides the others", gateScan, "to.add(pairs[0], pairs[1]); err != nil {\n\t\t\terrs = append(errs, err)", "to.add(pairs[0], pairs[1]); err != nil {\n\t\t\treturn firstCursor, err", "internal/protocol TestUnreadableRecord"},

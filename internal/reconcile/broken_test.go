@@ -325,20 +325,3 @@ func TestRefillMeetsAnother(t *testing.T) {
 		})
 	}
 }
-
-// TestFillNew checks that a count that was filled later is left, and that other errors
-// are reported.
-func TestFillNew(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(t *testing.T, s *shop) {
-		s.add(t, "a", 20)
-		row := s.row(t, "a")
-		if err := s.FillNew(t.Context(), row); err != nil {
-			t.Errorf("filled again: %v", err)
-		}
-		row.SKU = "b"
-		if _, err := s.breaking(t, 1, faults.Refused, false, func(ctx context.Context, s *shop) error { return s.FillNew(ctx, row) }); !errors.Is(err, errLost) {
-			t.Errorf("the gate is away: %v", err)
-		}
-	})
-}

@@ -30,23 +30,7 @@ func (r *Reconciler) PrepareRetry(ctx context.Context, reason error, skus ...sto
 	return nil
 }
 
-// FillNew fills the gate with a new stock row.
-func (r *Reconciler) FillNew(ctx context.Context, row ledger.StockRow) error {
-	if r.counter == nil {
-		return nil
-	}
-	err := r.fill(ctx, row)
-	if errors.Is(err, stock.ErrStaleEpoch) { // a later refill was faster
-		return nil
-	}
-	return err
-}
-
-// fill fills the gate with the units that the stock row has available.
-func (r *Reconciler) fill(ctx context.Context, row ledger.StockRow) error {
-	return r.counter.FillAll(ctx, fillsOf(row))[0]
-}
-
+// fillsOf returns the fills of the gate with the units that the stock rows have available.
 func fillsOf(rows ...ledger.StockRow) []stock.Fill {
 	fills := make([]stock.Fill, len(rows))
 	for i, row := range rows {
@@ -105,7 +89,7 @@ func (r *Reconciler) refillFrom(ctx context.Context, row ledger.StockRow, level 
 		return err
 	}
 	// Units in flight are not subtracted: no take of an earlier epoch can commit.
-	err = r.fill(ctx, raised)
+	err = r.counter.FillAll(ctx, fillsOf(raised))[0]
 	if errors.Is(err, stock.ErrNoGeneration) {
 		return r.generations.follow(ctx, r.generations.current())
 	}
