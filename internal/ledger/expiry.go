@@ -99,6 +99,10 @@ func (l *Ledger) Expire(ctx context.Context, held Job, round *ExpiryRound, limit
 	}
 	var row *lockedRowError
 	switch {
+	case err == nil:
+		if round.size *= 2; round.size >= limit {
+			round.size = 0
+		}
 	case errors.As(err, &row):
 		l.log.Warn("orders cannot expire because another transaction has locked their stock row", "sku", row.sku, "error", err)
 		round.waitAfter = time.Now().Add(expiryRetry)
@@ -109,12 +113,8 @@ func (l *Ledger) Expire(ctx context.Context, held Job, round *ExpiryRound, limit
 	case isFault(err):
 		round.failed++
 		l.log.Warn("an order cannot expire and is passed over", "order", due[0].id, "error", err)
-	case err != nil:
-		return Expiry{}, fmt.Errorf("expiring orders: %w", err)
 	default:
-		if round.size *= 2; round.size >= limit {
-			round.size = 0
-		}
+		return Expiry{}, fmt.Errorf("expiring orders: %w", err)
 	}
 	e.More, e.Failed = len(due) == size, round.failed
 	if len(due) > 0 {
@@ -166,11 +166,11 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 	skus := skusOfOrders(orders)
 	first := round.first(orders[ids[0]])
 	var (
+		rows     []StockRow  // of the orders
 		others   []stock.SKU // whose stock rows are locked
 		locked   time.Time
 		expired  []*order.Order
 		returned []stock.Change
-		gone     []stock.SKU // they have no stock rows
 	)
 	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		returned = nil // those of an earlier try were rolled back
@@ -182,11 +182,9 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 		if err := setLease(ctx, tx, held, JobLease); err != nil {
 			return err
 		}
-		rows, busy, err := lockFree(ctx, tx, skus)
-		if err != nil {
+		if rows, others, err = lockFree(ctx, tx, skus); err != nil {
 			return err
 		}
-		others = busy
 		free := maps.Clone(orders)
 		maps.DeleteFunc(free, func(_ uuid.UUID, o *order.Order) bool {
 			return slices.ContainsFunc(o.Lines, func(line stock.Line) bool { return slices.Contains(others, line.SKU) })
@@ -195,7 +193,6 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 		if expired, change, err = expireOrders(ctx, tx, free); err != nil || !change.Returns {
 			return err
 		}
-		gone = without(skus, rows, others)
 		returned = l.returnUnits(tx, rows, expired...)
 		return nil
 	})
@@ -204,7 +201,10 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 	}
 	units, _ := unitsOf(expired)
 	e = Expiry{Expired: len(expired), SKUs: slices.Sorted(maps.Keys(units)), Returned: returned, Locked: time.Since(locked)}
-	if gone = slices.DeleteFunc(gone, func(sku stock.SKU) bool { return units[sku] == 0 }); len(gone) > 0 {
+	gone := slices.DeleteFunc(slices.Clone(e.SKUs), func(sku stock.SKU) bool {
+		return slices.ContainsFunc(rows, func(row StockRow) bool { return row.SKU == sku })
+	})
+	if len(gone) > 0 {
 		l.log.Warn("orders have expired, and their units are lost: their SKUs have no stock rows", "skus", gone)
 	}
 	return e, nil
@@ -217,7 +217,7 @@ func waitForRow(ctx context.Context, tx *sqltx.Tx, sku []stock.SKU) error {
 		return nil
 	}
 	_, err := readRows(ctx, tx, sku, stockColumns, tx.Dialect().RowLock())
-	if sqltx.IsLockTimeout(err) || errors.Is(err, context.DeadlineExceeded) { // the session may wait longer
+	if err != nil && (sqltx.IsLockTimeout(err) || errors.Is(err, context.DeadlineExceeded)) { // the session may wait longer
 		return &lockedRowError{sku[0], err.Error()}
 	}
 	return err
@@ -227,13 +227,6 @@ func waitForRow(ctx context.Context, tx *sqltx.Tx, sku []stock.SKU) error {
 func skusOfOrders(orders map[uuid.UUID]*order.Order) []stock.SKU {
 	units, _ := unitsOf(slices.Collect(maps.Values(orders)))
 	return slices.Sorted(maps.Keys(units))
-}
-
-// without returns the SKUs that have none of the rows, and are not among the others.
-func without(skus []stock.SKU, rows []StockRow, others []stock.SKU) []stock.SKU {
-	return slices.DeleteFunc(slices.Clone(skus), func(sku stock.SKU) bool {
-		return slices.Contains(others, sku) || slices.ContainsFunc(rows, func(row StockRow) bool { return row.SKU == sku })
-	})
 }
 
 // isDue is the condition of a pending order whose time has passed by the database's

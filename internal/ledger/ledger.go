@@ -128,7 +128,7 @@ func (l *Ledger) Close() {
 func (l *Ledger) transact(ctx context.Context, timeout time.Duration, do func(ctx context.Context, tx *sqltx.Tx) error) error {
 	for try := 1; ; try++ {
 		err := l.tryTransact(ctx, timeout, do)
-		if !sqltx.IsRetryable(err) { // it is not if the outcome is unknown, or before the try ctx had ended
+		if err == nil || !sqltx.IsRetryable(err) { // it is not if the outcome is unknown, or before the try ctx had ended
 			return err
 		}
 		l.metrics.retries.Inc()
