@@ -198,7 +198,8 @@ func (e exposed) checkSelector(filters []metricsql.LabelFilter, known map[string
 }
 
 // TestMonitoredMetricsExist checks that every metric, every label and every value of a
-// label that the alerts and the dashboard name exists in a running service.
+// label that the alerts and the dashboard name exists in a running service, and that the
+// dashboard shows every histogram of the service.
 func TestMonitoredMetricsExist(t *testing.T) {
 	t.Parallel()
 	e := make(exposed)
@@ -210,11 +211,18 @@ func TestMonitoredMetricsExist(t *testing.T) {
 			t.Errorf("%s: %v", a.Alert, err)
 		}
 	}
+	var shown strings.Builder
 	for title, queries := range queries(t) {
 		for _, query := range queries {
+			shown.WriteString(query)
 			if err := e.check(query); err != nil {
 				t.Errorf("panel %q: %s: %v", title, query, err)
 			}
+		}
+	}
+	for name := range e {
+		if strings.HasPrefix(name, "holdfast_") && strings.HasSuffix(name, "_bucket") && !strings.Contains(shown.String(), name+"{") {
+			t.Errorf("no panel shows %s", name)
 		}
 	}
 	for _, wrong := range []string{

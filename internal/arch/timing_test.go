@@ -45,7 +45,6 @@ var timed = map[string]string{
 	"internal/protocol/group_test.go TestLockedRow":  "who waits for a locked row is answered all the same, when the database's wait is over",
 
 	// Timers of other processes, which a test cannot observe.
-	"cmd/api/stop_test.go TestPausedProcess":                       "a deadline passes while the service is paused",
 	"cmd/withlock/main_test.go TestMain":                           "a command that begins too early does so in this time",
 	"deploy/gateway/shop_test.go expireCache":                      "nginx drops a cached count",
 	"internal/store/silentserver_test.go TestMigrate_SilentServer": "a migration lasts longer than a server may be silent",

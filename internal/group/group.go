@@ -32,7 +32,7 @@ type Limits struct {
 type Batcher[T any] struct {
 	limits Limits
 	weight func(T) int
-	run    func(calls []T, next func()) (goOn bool)
+	run    func([]T)
 
 	mu     sync.RWMutex // a call holds it for reading while it enters the queue
 	closed bool
@@ -47,23 +47,14 @@ type call[T any] struct {
 }
 
 // New starts a Batcher that passes each group to run. run stores the answer to
-// each call in its value, and must not keep the slice. weight returns the weight of a
-// call; it may be nil. Close stops the Batcher.
+// each call in its value. weight returns the weight of a call; it may be nil.
+// Close stops the Batcher.
 func New[T any](limits Limits, weight func(T) int, run func([]T)) *Batcher[T] {
-	return NewOvertaking(limits, weight, func(calls []T, _ func()) bool {
-		run(calls)
-		return true
-	})
-}
-
-// NewOvertaking is New for groups that later ones may overtake. While run runs, it may call
-// next, once: then the next group begins at once, also beyond Limits.Parallel. run returns
-// whether it has not called next, and will not.
-func NewOvertaking[T any](limits Limits, weight func(T) int, run func(calls []T, next func()) (goOn bool)) *Batcher[T] {
 	b := &Batcher[T]{limits: limits, weight: weight, run: run, queue: make(chan call[T], limits.Queue)}
 	b.ready.New = func() any { return make(chan struct{}, 1) }
 	for range limits.Parallel {
-		b.start(nil)
+		b.done.Add(1)
+		go b.work()
 	}
 	return b
 }
@@ -119,17 +110,19 @@ func (b *Batcher[T]) enqueue(c call[T]) error {
 	}
 }
 
-// start starts a worker. kept is the first call of its first group, or nil.
-func (b *Batcher[T]) start(kept *call[T]) { b.done.Go(func() { b.work(kept) }) }
-
-// work runs groups until the queue is closed and empty, or another worker has taken over.
-// kept is the first call of the next group, or nil: it was too heavy for the last one.
-func (b *Batcher[T]) work(kept *call[T]) {
-	calls, values := make([]call[T], 0, b.limits.Size), make([]T, 0, b.limits.Size)
-	for goOn := true; goOn; {
+// work runs groups until the queue is closed and empty.
+func (b *Batcher[T]) work() {
+	defer b.done.Done()
+	var (
+		calls  = make([]call[T], 0, b.limits.Size)
+		values = make([]T, 0, b.limits.Size)
+		next   call[T] // the first call of the next group: too heavy for this one
+		kept   bool    // there is such a call
+	)
+	for {
 		calls, values = calls[:0], values[:0]
-		if kept != nil {
-			calls, kept = append(calls, *kept), nil
+		if kept {
+			calls, next, kept = append(calls, next), call[T]{}, false
 		} else {
 			c, ok := <-b.queue
 			if !ok {
@@ -151,7 +144,7 @@ func (b *Batcher[T]) work(kept *call[T]) {
 				}
 				w := b.weigh(c.value)
 				if b.limits.Weight > 0 && weight+w > b.limits.Weight {
-					kept = &c
+					next, kept = c, true
 					break gather
 				}
 				weight += w
@@ -163,8 +156,7 @@ func (b *Batcher[T]) work(kept *call[T]) {
 		for _, c := range calls {
 			values = append(values, c.value)
 		}
-		first := kept
-		goOn = b.run(values, func() { b.start(first) })
+		b.run(values)
 		for _, c := range calls {
 			if c.ready != nil {
 				c.ready <- struct{}{}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -216,62 +215,4 @@ func TestAbandonedCall(t *testing.T) {
 	close(proceed)
 	<-started
 	b.Close()
-}
-
-// TestNextOvertakes checks that groups go on beyond a group that lets them, beginning with
-// the call that was too heavy for it; that afterwards there is one at a time again; and that
-// Close waits for all.
-func TestNextOvertakes(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const overtaken, alone, last = 3, 5, 6
-		var (
-			mu      sync.Mutex
-			groups  [][]int
-			proceed = map[int]chan struct{}{overtaken: make(chan struct{}), alone: make(chan struct{}), last: make(chan struct{})}
-		)
-		b := group.NewOvertaking(group.Limits{Size: 10, Parallel: 1, Queue: 10, Weight: 5}, func(v int) int { return v },
-			func(vs []int, next func()) bool {
-				mu.Lock()
-				groups = append(groups, slices.Clone(vs))
-				mu.Unlock()
-				if vs[0] == overtaken {
-					next()
-				}
-				if held := proceed[vs[0]]; held != nil {
-					<-held
-				}
-				return vs[0] != overtaken
-			})
-		send := func(vs ...int) {
-			t.Helper()
-			for _, v := range vs {
-				if err := b.Send(v); err != nil {
-					t.Fatal(err)
-				}
-			}
-			synctest.Wait()
-		}
-		send(overtaken, 4, 1, 2)
-		equal(t, groups, [][]int{{overtaken}, {4, 1}, {2}})
-		close(proceed[overtaken])
-		send(alone, last)
-		equal(t, groups, [][]int{{overtaken}, {4, 1}, {2}, {alone}})
-		close(proceed[alone])
-		synctest.Wait()
-		equal(t, groups, [][]int{{overtaken}, {4, 1}, {2}, {alone}, {last}})
-		closed := make(chan struct{})
-		go func() {
-			b.Close()
-			close(closed)
-		}()
-		synctest.Wait()
-		select {
-		case <-closed:
-			t.Error("Close did not wait for a group")
-		default:
-		}
-		close(proceed[last])
-		<-closed
-	})
 }

@@ -6,7 +6,6 @@ import (
 	"mime"
 	"net"
 	"net/http"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -27,10 +26,6 @@ const (
 	maxBody = 64 << 10
 	// maxEcho is how many bytes of a client's text an answer repeats.
 	maxEcho = 128
-	// lateBodyTimeout is how much longer a body is read once its deadline has
-	// passed. lateAnswerTimeout bounds the whole request from that moment.
-	lateBodyTimeout   = time.Second
-	lateAnswerTimeout = 30 * time.Second
 )
 
 // fieldError describes one bad field of a request.
@@ -268,16 +263,15 @@ func (s strictJSON) BindBody(data []byte, body any) error {
 // bind reads the body of a request. If it returns false, it has answered the request
 // with the problem.
 func (a *api) bind(c *gin.Context, body any) bool {
-	arriving := c.Request.Body
-	c.Request.Body = &lateBody{ReadCloser: arriving, w: c.Writer}
 	err := c.ShouldBindWith(body, a.binding)
 	if err == nil {
-		// Package http does not look for a rest of its own body, once that is closed.
-		c.Request.Body = arriving
-		_ = arriving.Close()
+		_ = c.Request.Body.Close() // package http need not look for a rest of it
 		return true
 	}
 	p, detail, bad := bodyProblem(err)
+	if p == timeout { // what still arrives is no request
+		c.Header("Connection", "close")
+	}
 	a.problem(c, p, detail, extras{Errors: bad})
 	return false
 }
@@ -378,32 +372,6 @@ func isJSON(r *http.Request) bool {
 	}
 	charset, given := params["charset"]
 	return !given || strings.EqualFold(charset, "utf-8")
-}
-
-// lateBody is a body that may have arrived while this process was paused: once its
-// deadline has passed, it gets a little more time. Once a read has failed, the answer
-// closes the connection, even if a later read succeeds.
-type lateBody struct {
-	io.ReadCloser
-	w    http.ResponseWriter
-	late bool
-}
-
-// Read implements io.Reader.
-func (b *lateBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if err == nil || err == io.EOF {
-		return n, err
-	}
-	b.w.Header().Set("Connection", "close")
-	if errors.Is(err, os.ErrDeadlineExceeded) && !b.late {
-		b.late = true
-		now, conn := time.Now(), http.NewResponseController(b.w)
-		if conn.SetReadDeadline(now.Add(lateBodyTimeout)) == nil && conn.SetWriteDeadline(now.Add(lateAnswerTimeout)) == nil {
-			return n, nil
-		}
-	}
-	return n, err
 }
 
 // brokenConnection reports whether a read of a body failed because the rest of

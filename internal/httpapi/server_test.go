@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -149,55 +148,6 @@ func TestSlowBody(t *testing.T) {
 			}
 		})
 	}
-}
-
-// oneConn is a listener that accepts one connection.
-type oneConn struct {
-	conn   chan net.Conn
-	closed chan struct{}
-}
-
-func (l oneConn) Accept() (net.Conn, error) {
-	select {
-	case conn := <-l.conn:
-		return conn, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l oneConn) Close() error   { close(l.closed); return nil }
-func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
-
-// TestLateBody checks that a body is read even if it arrives after its deadline,
-// as it can when the process was paused.
-func TestLateBody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const limit = 300 * time.Millisecond
-		s := NewServer(newAPI(t, new(fakeOrders)), time.Second, slog.New(slog.DiscardHandler))
-		s.ReadTimeout, s.WriteTimeout = limit, limit+lateBodyTimeout/8
-		listener := oneConn{make(chan net.Conn, 1), make(chan struct{})}
-		conn, far := net.Pipe()
-		listener.conn <- far
-		go func() { _ = s.Serve(listener) }()
-		defer s.Close()
-		defer conn.Close()
-		if _, err := io.WriteString(conn, partOfAnOrder(10)); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(limit + lateBodyTimeout/4) // past both deadlines, within the extra time
-		if _, err := io.WriteString(conn, oneLine[10:]); err != nil {
-			t.Fatal(err)
-		}
-		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, _ := io.ReadAll(response.Body)
-		if response.StatusCode != http.StatusCreated || !response.Close {
-			t.Errorf("%d %v %s", response.StatusCode, response.Header, body)
-		}
-	})
 }
 
 // TestDraining checks that the service still answers while it stops, and that every

@@ -47,7 +47,7 @@ func (l *Ledger) CountClaims(ctx context.Context, sku stock.SKU) (StockRow, erro
 		err     error
 		counted = make(chan struct{})
 	)
-	l.counting.Go(func() {
+	l.groups.Go(func() {
 		defer close(counted)
 		row, err = l.countClaims(l.open, sku)
 	})

@@ -72,11 +72,12 @@ type Ledger struct {
 
 	generation atomic.Int64 // in use
 
-	records  *group.Batcher[*recording]
-	slow     slowGroups
-	turns    *turns
-	counting sync.WaitGroup // of claims, under way
-	lookups  *group.Batcher[*lookup]
+	records *group.Batcher[*recording]
+	slow    slowGroups
+	turns   *turns
+
+	groups  sync.WaitGroup // under way
+	lookups *group.Batcher[*lookup]
 
 	// cutFirst is true if not every take of the last group was cut: stock has run out,
 	// a buyer is above the limit, or the gate is stale. Until a group fits again, the
@@ -103,7 +104,7 @@ func New(db *sqltx.DB, o Options) *Ledger {
 	if o.Clock == nil {
 		l.clock.wall = time.Now
 	}
-	l.records = group.NewOvertaking(
+	l.records = group.New(
 		group.Limits{Size: o.Group, Parallel: o.Parallel, Queue: maxQueue, Weight: maxGroupLines},
 		func(r *recording) int { return len(r.take.Lines) },
 		l.runGroup)
@@ -118,7 +119,7 @@ func New(db *sqltx.DB, o Options) *Ledger {
 func (l *Ledger) Close() {
 	l.close()
 	l.records.Close()
-	l.counting.Wait()
+	l.groups.Wait()
 	l.lookups.Close()
 }
 

@@ -122,21 +122,31 @@ func (l *Ledger) submit(r *recording) {
 	}
 }
 
-// runGroup records a group. If the group becomes a slow one, it calls next, so that later
-// groups overtake it. Otherwise it returns true.
-func (l *Ledger) runGroup(rs []*recording, next func()) (goOn bool) {
-	rs = l.slow.hold(rs)
+// runGroup records a group. It returns when the group is done, or counts as slow.
+func (l *Ledger) runGroup(rs []*recording) {
+	rs = l.slow.hold(slices.Clone(rs))
 	if len(rs) == 0 {
-		return true
+		return
 	}
 	own := &slowGroup{skus: skusOf(rs)}
-	patience := time.AfterFunc(slowAfter, func() { l.slow.add(own, next) })
+	done := make(chan struct{})
+	l.groups.Go(func() {
+		defer close(done)
+		l.recordGroup(rs, own)
+		for _, r := range l.slow.remove(own) {
+			l.submit(r)
+		}
+	})
+	patience := time.NewTimer(slowAfter)
 	defer patience.Stop()
-	l.recordGroup(rs, own)
-	for _, r := range l.slow.remove(own) {
-		l.submit(r)
+	select {
+	case <-done:
+		return
+	case <-patience.C:
 	}
-	return !own.slow
+	if !l.slow.add(own) {
+		<-done
+	}
 }
 
 // skusOf returns the SKUs of the recordings, each once, in SKU order.

@@ -189,7 +189,7 @@ func TestLockedRowInAGroup(t *testing.T) {
 		defer unlock()
 		var group sync.WaitGroup
 		defer group.Wait()
-		group.Go(func() { l.runGroup(rs, overtake) })
+		group.Go(func() { l.runGroup(rs) })
 		testenv.Receive(t, "the other SKU's order ends while the row is locked", rs[1].done)
 		if o := rs[1].outcome; !o.Committed() {
 			t.Errorf("the other SKU's order: %+v", o)

@@ -70,9 +70,9 @@ func (ls *slowGroups) groupOf(r *recording) *slowGroup {
 	return nil
 }
 
-// add makes the group a slow one, and calls next before the group can be removed. It does
-// neither, and reports false, if the group has ended or there are too many.
-func (ls *slowGroups) add(g *slowGroup, next func()) bool {
+// add makes the group a slow one. It reports false if the group has ended, or if there are
+// too many.
+func (ls *slowGroups) add(g *slowGroup) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if g.ended || ls.groups == maxSlowGroups {
@@ -88,7 +88,6 @@ func (ls *slowGroups) add(g *slowGroup, next func()) bool {
 			ls.of[sku] = g
 		}
 	}
-	next()
 	return true
 }
 

@@ -7,15 +7,12 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// overtake stands for the start of the next group.
-func overtake() {}
-
 // TestSlowGroupsEnd checks that a slow group that has ended leaves nothing behind.
 func TestSlowGroupsEnd(t *testing.T) {
 	var ls slowGroups
 	for range 2 * maxSlowGroups {
 		own := &slowGroup{skus: []stock.SKU{"a", "b"}}
-		if !ls.add(own, overtake) {
+		if !ls.add(own) {
 			t.Fatal("there is no room for a slow group")
 		}
 		free := ls.hold([]*recording{recordingOf("a"), recordingOf("b", "c"), recordingOf("c")})
@@ -28,7 +25,7 @@ func TestSlowGroupsEnd(t *testing.T) {
 		if freed := ls.remove(own); len(freed) != 1 || ls.waiting != 0 || ls.groups != 0 || len(ls.of) != 0 {
 			t.Errorf("%d recordings were freed; left behind: %d waiting, %d groups, %d SKUs", len(freed), ls.waiting, ls.groups, len(ls.of))
 		}
-		if ls.add(own, overtake) {
+		if ls.add(own) {
 			t.Error("a group that had ended became slow")
 		}
 	}
@@ -37,7 +34,7 @@ func TestSlowGroupsEnd(t *testing.T) {
 // TestSlowGroupsAreFull checks that an order is refused that there is no room for.
 func TestSlowGroupsAreFull(t *testing.T) {
 	ls := slowGroups{waiting: maxQueue}
-	ls.add(&slowGroup{skus: []stock.SKU{"a"}}, overtake)
+	ls.add(&slowGroup{skus: []stock.SKU{"a"}})
 	r := recordingOf("a")
 	if free := ls.hold([]*recording{r}); len(free) > 0 || !r.outcome.Refused() || !errors.Is(r.outcome.Reason(), stock.ErrBusy) {
 		t.Errorf("%d recordings are free; %+v", len(free), r.outcome)
@@ -49,7 +46,7 @@ func TestSlowGroupsAreFull(t *testing.T) {
 func TestSlowGroupsKeepTheirSKUs(t *testing.T) {
 	var ls slowGroups
 	first, second := &slowGroup{skus: []stock.SKU{"a"}}, &slowGroup{skus: []stock.SKU{"a", "b"}}
-	if !ls.add(first, overtake) || !ls.add(second, overtake) {
+	if !ls.add(first) || !ls.add(second) {
 		t.Fatal("there is no room for two slow groups")
 	}
 	if free := ls.hold([]*recording{recordingOf("a")}); len(free) > 0 {

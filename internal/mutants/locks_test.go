@@ -93,8 +93,6 @@ var locks = []mutant{
 	{"the last reason counts", locker, "if h.lost == nil {", "if true {", "internal/lock TestFirstReasonCounts"},
 	{"a loss is observed as a release", observe, "if errors.Is(err, ErrLost) {", "if false {", "internal/lock TestObserved_LossFoundByUnlock"},
 	{"the channel of an abandoned call is reused", groups, "return ctx.Err() // ready is not reused: it will still be signalled", "b.ready.Put(ready)\n\t\treturn ctx.Err()", "internal/group TestAbandonedCall"},
-	{"a call that is too heavy for a slow group is lost", groups, "b.start(first)", "_ = first; b.start(nil)", "internal/group TestNextOvertakes"},
-	{"a slow group's worker goes on beside its successor", groups, "for goOn := true; goOn; {", "for goOn := true; goOn || true; {", "internal/group TestNextOvertakes"},
 	{"an etcd key that is written again looks like the old one", etcdLock, "entryIn(found).created != e.created", "entryIn(found).created == 0", "internal/lock/etcd TestPredecessorLeavesBeforeTheWatch"},
 	{"an etcd waiter gives up after a failed watch", etcdLock, "_ = retry.Sleep(ctx, watchPause)\n		}\n		answer", "return err\n		}\n		answer", "internal/lock/etcd TestWatchOfACompactedRevision"},
 	{"a watch in etcd stays on a stream whose login has expired", etcdLock, "CompareAndSwap(stream, stream+1)", "CompareAndSwap(stream, stream)", "internal/lock/etcd TestWatchOfACompactedRevision"},
